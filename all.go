@@ -1,0 +1,232 @@
+package weir
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+)
+
+// All joins several gates into one that is all or nothing. The gates are tried
+// in the order given, each but the last without waiting, so no gate ever waits
+// while another's grant is held, except the last; put the concurrency gate
+// there, and the cheap refusals first. When a gate refuses, the grants before
+// it are cancelled in reverse order and its Rejection is returned.
+//
+// All() admits everything; All(g) is g.
+func All(gates ...Gate) Gate {
+	switch len(gates) {
+	case 0:
+		return open{}
+	case 1:
+		return gates[0]
+	}
+	return &all{gates: append([]Gate(nil), gates...)}
+}
+
+// open is the gate that admits everything.
+type open struct{}
+
+func (open) Admit(context.Context, Work) (Permit, error) { return Permit{}, nil }
+func (open) TryAdmit(Work) (Permit, error)               { return Permit{}, nil }
+func (open) Arrive(Work, func(Permit, error)) (Permit, Waiter, error) {
+	return Permit{}, nil, nil
+}
+
+// all keeps the permits of each admitted work in a bundle. Bundles are reused,
+// so a steady state allocates nothing.
+type all struct {
+	gates []Gate
+
+	mu   sync.Mutex
+	idle *bundle
+	n    uint32 // bundles ever made
+}
+
+// bundle is one admission's permits. Its slot stands for all of them. The
+// attention word stays raised, so that every release goes through the holder.
+type bundle struct {
+	all       *all
+	slot      Slot
+	attention atomic.Uint32
+	permits   []Permit
+	next      *bundle // in the idle list
+}
+
+// Admit implements [Gate].
+func (a *all) Admit(ctx context.Context, w Work) (Permit, error) {
+	return a.admit(w, func(g Gate) (Permit, error) { return g.Admit(ctx, w) })
+}
+
+// TryAdmit implements [TryAdmitter].
+func (a *all) TryAdmit(w Work) (Permit, error) {
+	return a.admit(w, func(g Gate) (Permit, error) { return try(g, w) })
+}
+
+func (a *all) admit(w Work, last func(Gate) (Permit, error)) (Permit, error) {
+	b, err := a.collect(w)
+	if err != nil {
+		return Permit{}, err
+	}
+	p, err := last(a.gates[len(a.gates)-1])
+	if err != nil {
+		b.abort()
+		return Permit{}, err
+	}
+	return b.complete(p), nil
+}
+
+// Arrive implements [Arriver], if the last gate does.
+func (a *all) Arrive(w Work, wake func(Permit, error)) (Permit, Waiter, error) {
+	last, ok := a.gates[len(a.gates)-1].(Arriver)
+	if !ok {
+		p, err := a.TryAdmit(w)
+		return p, nil, err
+	}
+	b, err := a.collect(w)
+	if err != nil {
+		return Permit{}, nil, err
+	}
+	p, waiter, err := last.Arrive(w, func(p Permit, err error) {
+		if err != nil {
+			b.abort()
+			wake(Permit{}, err)
+			return
+		}
+		wake(b.complete(p), nil)
+	})
+	switch err {
+	case nil:
+		return b.complete(p), nil, nil
+	case ErrWaiting:
+		return Permit{}, bundleWaiter{waiter, b}, ErrWaiting
+	}
+	b.abort()
+	return Permit{}, nil, err
+}
+
+// bundleWaiter gives the earlier grants back when the last one is no longer
+// waited for.
+type bundleWaiter struct {
+	Waiter
+	bundle *bundle
+}
+
+func (w bundleWaiter) Cancel() bool {
+	if !w.Waiter.Cancel() {
+		return false
+	}
+	w.bundle.abort()
+	return true
+}
+
+// collect takes a permit of every gate but the last, without waiting.
+func (a *all) collect(w Work) (*bundle, error) {
+	b := a.take()
+	for _, g := range a.gates[:len(a.gates)-1] {
+		p, err := try(g, w)
+		if err != nil {
+			b.abort()
+			return nil, err
+		}
+		b.permits = append(b.permits, p)
+	}
+	return b, nil
+}
+
+// try admits w without waiting.
+func try(g Gate, w Work) (Permit, error) {
+	if t, ok := g.(TryAdmitter); ok {
+		return t.TryAdmit(w)
+	}
+	w.MaxWait = NoWait
+	return g.Admit(context.Background(), w)
+}
+
+func (a *all) take() *bundle {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if b := a.idle; b != nil {
+		a.idle = b.next
+		return b
+	}
+	b := &bundle{all: a, permits: make([]Permit, 0, len(a.gates))}
+	b.attention.Store(1)
+	b.slot.Init(b, &b.attention, a.n)
+	a.n++
+	return b
+}
+
+func (b *bundle) recycle() {
+	b.permits = b.permits[:0]
+	b.all.mu.Lock()
+	defer b.all.mu.Unlock()
+	b.next = b.all.idle
+	b.all.idle = b
+}
+
+// complete adds the last permit and issues the one that stands for all.
+func (b *bundle) complete(last Permit) Permit {
+	b.permits = append(b.permits, last)
+	return b.slot.Issue()
+}
+
+// abort cancels what has been collected so far, last first.
+func (b *bundle) abort() {
+	for i := len(b.permits) - 1; i >= 0; i-- {
+		b.permits[i].Cancel()
+	}
+	b.recycle()
+}
+
+// PermitDone implements [Holder].
+func (b *bundle) PermitDone(p Permit, o Outcome) {
+	if !b.slot.Recall(p) {
+		return
+	}
+	for i := len(b.permits) - 1; i >= 0; i-- {
+		b.permits[i].Done(o)
+	}
+	b.recycle()
+}
+
+// PermitCancelled implements [Holder].
+func (b *bundle) PermitCancelled(p Permit) {
+	if b.slot.Recall(p) {
+		b.abort()
+	}
+}
+
+// PermitSampled implements [Holder]. It reads the permits of a bundle that a
+// racing Done may recycle; MarkSampled decides which of the two came first, and
+// the inner permits are generation-checked themselves.
+func (b *bundle) PermitSampled(p Permit, o Outcome) {
+	b.all.mu.Lock()
+	if !b.slot.MarkSampled(p) {
+		b.all.mu.Unlock()
+		return
+	}
+	var buf [8]Permit
+	permits := append(buf[:0], b.permits...)
+	b.all.mu.Unlock()
+	for _, inner := range permits {
+		inner.Sample(o)
+	}
+}
+
+// PermitCost implements [CostHolder].
+func (b *bundle) PermitCost(p Permit, gate string, units int64) {
+	b.all.mu.Lock()
+	if !p.Live() {
+		b.all.mu.Unlock()
+		return
+	}
+	var buf [8]Permit
+	permits := append(buf[:0], b.permits...)
+	b.all.mu.Unlock()
+	for _, inner := range permits {
+		inner.SetCost(gate, units)
+	}
+}
+
+// SlotFreed implements [Holder]; a bundle's slot is never freed inline.
+func (b *bundle) SlotFreed(*Slot) {}

@@ -1,0 +1,118 @@
+// Package control decides how much room there should be: controllers that turn
+// what a gate measured into a limit.
+//
+// A [Controller] is pure. It reads no clock, starts no goroutine, and uses no
+// randomness that was not handed to it; the gate calls Update once a window,
+// with everything measured in that window, and applies the Decision. The same
+// controller therefore runs unchanged in a service and in the simulator.
+//
+//   - [Fixed] keeps a number that somebody chose.
+//   - [AIMD] adds one while latency is fine and takes a share away when it is
+//     not: robust, but it needs a threshold for each backend.
+package control
+
+import "time"
+
+// Controller sets the limit of a gate. The gate calls Update from one goroutine
+// at a time. Implementations keep their own state between calls and must not
+// keep the Window.
+type Controller interface {
+	// Name is the controller's name in snapshots, metrics and config.
+	Name() string
+	// Start returns the first decision, before anything was measured. Next
+	// says when the first window closes, 0 for never.
+	Start() Decision
+	// Update is called at the end of each window.
+	Update(w *Window) Decision
+}
+
+// Saver is a Controller whose state can be kept over a restart.
+type Saver interface {
+	// Save returns the learned state; it must survive a JSON round trip.
+	Save() State
+	// Restore takes up saved state. It ignores what does not fit its own
+	// configuration (a limit outside the bounds is clamped).
+	Restore(s State)
+}
+
+// State is what a controller has learned.
+type State struct {
+	// Limit is the limit in force, fractions included.
+	Limit float64 `json:"limit"`
+	// Baseline is the controller's reference latency, 0 if it has none.
+	Baseline time.Duration `json:"baseline_ns,omitempty"`
+}
+
+// Decision is what a controller wants.
+type Decision struct {
+	// Limit is the new limit. The gate clamps it to at least 1.
+	Limit int64
+	// Next is how long the next window should last; 0 means that the
+	// controller need not be called again.
+	Next time.Duration
+	// Extend keeps what has been measured: the next window goes on from it.
+	// A controller asks for it when it has too few samples to judge.
+	Extend bool
+	// Reason says in a few words why the limit changed, or why it did not.
+	Reason string
+}
+
+// Window is what a gate measured since the last decision (or over several
+// windows, after an Extend).
+type Window struct {
+	// Now is the gate's clock at the end of the window, Elapsed its length.
+	Now, Elapsed time.Duration
+
+	// Limit was in force; InFlight is held right now, MaxInFlight the highest
+	// in-flight any sampled work saw right after its own admission.
+	Limit, InFlight, MaxInFlight int64
+	// Waiting is the work in the wait room right now.
+	Waiting int64
+	// Saturated is the part of Elapsed during which no slot was free.
+	Saturated time.Duration
+
+	// Admitted counts grants and Refused refusals for want of a slot.
+	Admitted, Refused int64
+	// OK, Failed, Overload and Abandoned count outcomes. Latency is only known
+	// of OK, Overload and Abandoned.
+	OK, Failed, Overload, Abandoned int64
+
+	// Latencies are the service times of OK, Overload and Abandoned work in
+	// ascending order, at most the gate's sample size: the most recent ones.
+	Latencies []time.Duration
+	// LatencySum adds the service times of all Timed outcomes, also those
+	// that Latencies had no room for.
+	LatencySum time.Duration
+	Timed      int64
+}
+
+// Dropped counts the outcomes that are signs of too much.
+func (w *Window) Dropped() int64 { return w.Overload + w.Abandoned }
+
+// Quantile returns the p-quantile of Latencies by rank: the element at
+// floor(n·p + 0.5) − 1 of the ascending list, clamped to the list, and 0 for an
+// empty one. p is in (0, 1].
+func (w *Window) Quantile(p float64) time.Duration {
+	n := len(w.Latencies)
+	if n == 0 {
+		return 0
+	}
+	i := int(float64(n)*p+0.5) - 1
+	return w.Latencies[min(max(i, 0), n-1)]
+}
+
+// Mean returns the mean service time, 0 if nothing was timed.
+func (w *Window) Mean() time.Duration {
+	if w.Timed == 0 {
+		return 0
+	}
+	return w.LatencySum / time.Duration(w.Timed)
+}
+
+// Saturation is the share of the window during which no slot was free, 0 to 1.
+func (w *Window) Saturation() float64 {
+	if w.Elapsed <= 0 {
+		return 0
+	}
+	return min(1, float64(w.Saturated)/float64(w.Elapsed))
+}

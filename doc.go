@@ -1,0 +1,40 @@
+// Package weir is admission control: for every piece of work it decides whether
+// it starts now, waits, or is refused with a true answer about when to come
+// back. A service that admits no more than it can carry keeps doing all the
+// work it can while the load on it is ten times too high.
+//
+// # Three questions, three nouns
+//
+// A [Gate] answers "may this start?". The concurrency gate of package limit
+// hands out slots that come back. What sets the number of slots is a
+// control.Controller, and what tells it how loaded the machine is, a
+// signal.Signal.
+//
+// The work asks with a [Work]: who, how important, how much, until when. The
+// answer is a [Permit], to be given back, or a [*Rejection], which says which
+// gate refused, why, the value against the limit, and when to come back.
+//
+//	p, err := gate.Admit(ctx, weir.Work{Op: "GET /cart", User: "alice"})
+//	if err != nil {
+//		return err // a *weir.Rejection
+//	}
+//	defer p.Done(weir.NoSample) // covers panics; a no-op after the next Done
+//	err = serve()
+//	p.Done(weir.Classify(err))
+//
+// [Do] is these lines in one call. [All] joins gates, all or nothing.
+//
+// # Sample and Done are two acts
+//
+// A controller learns from how long the backend took; a slot is free when the
+// backend has nothing left to do. With a slow client these are far apart: call
+// [Permit.Sample] when the backend has answered and [Permit.Done] when the slot
+// is free again. Done alone does both.
+//
+// # When not to use it
+//
+// A gate protects what one process can see. A limit on concurrency is local by
+// nature: it measures a local queue. To share a budget between machines use a
+// quota in a shared store. And a gate cannot help a service that is slow
+// without load.
+package weir

@@ -1,0 +1,87 @@
+package weir
+
+import (
+	"context"
+	"time"
+)
+
+// Gate decides whether a piece of work starts now, waits, or is refused.
+//
+// Admit returns a [Permit] that must be given back with [Permit.Done], or an
+// error. The error is a [*Rejection] when the gate refused, and a Rejection
+// whose Cause is the context's error when the caller stopped waiting. Admit
+// never blocks longer than the context, the work's deadline and MaxWait, and
+// the gate's own settings allow.
+//
+// Gates are safe for concurrent use.
+type Gate interface {
+	Admit(ctx context.Context, w Work) (Permit, error)
+}
+
+// TryAdmitter is a Gate that can also decide without ever waiting. It is
+// cheaper than Admit with [NoWait], and what [All] uses for every gate but the
+// last.
+type TryAdmitter interface {
+	TryAdmit(w Work) (Permit, error)
+}
+
+// Arriver is a Gate that can decide without blocking the caller: either at
+// once, or later through a callback. Event loops use it where a goroutine for
+// each waiter would be wrong, and so does the simulator, on virtual time.
+type Arriver interface {
+	// Arrive admits (permit, nil), refuses (zero, *Rejection), or queues the
+	// work and returns (zero, ErrWaiting); then wake is called exactly once,
+	// later, from another goroutine's Done or from the gate's timer, with no
+	// lock held. Cancel takes a waiter back out.
+	Arrive(w Work, wake func(Permit, error)) (Permit, Waiter, error)
+}
+
+// Waiter is work that [Arriver.Arrive] queued.
+type Waiter interface {
+	// Cancel takes the work out of the queue and reports whether it was still
+	// there. If it was, wake is not called any more. If not, wake has been
+	// called or is about to be, and a permit it brings must be given back.
+	Cancel() bool
+}
+
+// Snapshotter is a Gate that can describe itself at one moment.
+type Snapshotter interface {
+	Snapshot() Snapshot
+}
+
+// Snapshot is a gate at one moment, for dashboards, metrics and tests. The
+// counters only grow; the rest are levels.
+type Snapshot struct {
+	Name string `json:"name"`
+	// Kind is the mechanism: "limit", "quota", "shed".
+	Kind string `json:"kind"`
+	// Mode is "enforce", "observe" or "off".
+	Mode string `json:"mode"`
+
+	// Limit is the capacity in the gate's unit, InFlight what is held of it
+	// now (it may exceed Limit after a shrink), Waiting the work in the room.
+	Limit    int64 `json:"limit"`
+	InFlight int64 `json:"in_flight"`
+	Waiting  int64 `json:"waiting"`
+
+	Admitted uint64 `json:"admitted"`
+	// Rejected counts refusals by reason; reasons never seen are left out.
+	Rejected map[Reason]uint64 `json:"rejected,omitempty"`
+	// Outcomes counts what became of admitted work; only gates that sample
+	// count OK and NoSample apart.
+	Outcomes map[Outcome]uint64 `json:"outcomes,omitempty"`
+
+	// Controller names what sets Limit, LimitReason says why it last changed.
+	Controller  string `json:"controller,omitempty"`
+	LimitReason string `json:"limit_reason,omitempty"`
+
+	// Latency is the service time the gate currently expects of admitted work
+	// (the median of the last window), 0 if it measures none. Wait is the
+	// estimated wait of a newcomer.
+	Latency time.Duration `json:"latency_ns,omitempty"`
+	Wait    time.Duration `json:"wait_ns,omitempty"`
+
+	// Leaked counts permits that were dropped without Done and found by the
+	// debug option that looks for them.
+	Leaked uint64 `json:"leaked,omitempty"`
+}

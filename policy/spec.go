@@ -1,0 +1,104 @@
+// Package policy turns a policy written as data into gates on live traffic.
+package policy
+
+import "time"
+
+// Spec is a policy as data: the same types are read from the gateway's YAML,
+// from scenario files (JSON) and built by hand. Compile turns it into a Policy.
+// Field names in files are the json tags; durations are written 250ms.
+type Spec struct {
+	// Identity says where tenant, user, client and priority come from.
+	Identity IdentitySpec `json:"identity,omitempty"`
+	// Gates are the gates by name. A gate used by several routes is one gate.
+	Gates map[string]GateSpec `json:"gates,omitempty"`
+	// Routes are matched by their patterns, most specific first, as net/http's
+	// ServeMux does. Work that matches no route passes no gate.
+	Routes []RouteSpec `json:"routes,omitempty"`
+}
+
+// IdentitySpec says who is asking. Each source is one of
+//
+//	header:NAME   the value of a request header, believed only from Trusted
+//	path:NAME     the value of the route pattern's wildcard {NAME}
+//	peer          the address of the peer, IPv6 by /64
+//	const:VALUE   always VALUE
+//
+// and the empty source leaves the field empty.
+type IdentitySpec struct {
+	Tenant   string `json:"tenant,omitempty"`
+	User     string `json:"user,omitempty"`
+	Client   string `json:"client,omitempty"`
+	Priority string `json:"priority,omitempty"`
+	// Trusted are the networks, in CIDR notation, whose headers are believed.
+	// Default: loopback only. From other peers header sources read as empty.
+	Trusted []string `json:"trusted,omitempty"`
+}
+
+// GateSpec is one gate: a mode and exactly one mechanism.
+type GateSpec struct {
+	// Mode is enforce (default), observe (decide and count, but let everything
+	// through) or off (decide nothing).
+	Mode Mode `json:"mode,omitempty"`
+	// Limit makes it a concurrency gate.
+	Limit *LimitSpec `json:"limit,omitempty"`
+}
+
+// LimitSpec is a concurrency gate.
+type LimitSpec struct {
+	// Controller is fixed (default) or aimd.
+	Controller string `json:"controller,omitempty"`
+	// Limit is the fixed limit, or the initial one of a controller that moves
+	// it. Required for fixed.
+	Limit int64 `json:"limit,omitempty"`
+	// Min and Max bound a limit that moves.
+	Min int64 `json:"min,omitempty"`
+	Max int64 `json:"max,omitempty"`
+	// Threshold, Percentile, Backoff, Window and MinSamples are AIMD's; see
+	// control.AIMDConfig for meanings and defaults.
+	Threshold  Duration `json:"threshold,omitempty"`
+	Percentile float64  `json:"percentile,omitempty"`
+	Backoff    float64  `json:"backoff,omitempty"`
+	Window     Duration `json:"window,omitempty"`
+	MinSamples int64    `json:"min_samples,omitempty"`
+	// Queue is the wait room.
+	Queue QueueSpec `json:"queue,omitempty"`
+}
+
+// QueueSpec is the wait room of a concurrency gate.
+type QueueSpec struct {
+	// Len bounds the work that waits. 0 means 256, -1 that nothing waits.
+	Len int `json:"len,omitempty"`
+	// MaxWait bounds the time spent waiting. 0 means 1s, -1 only the
+	// deadline of the work itself.
+	MaxWait Duration `json:"max_wait,omitempty"`
+	// Order is fifo (default), lifo, or adaptive: oldest first, but newest
+	// first while a standing queue lasts.
+	Order string `json:"order,omitempty"`
+}
+
+// RouteSpec sends matching work through a chain of gates.
+type RouteSpec struct {
+	// Name is the route's name, the Op of its work and its metric label.
+	// Default: the first pattern.
+	Name string `json:"name,omitempty"`
+	// Match are net/http patterns: "POST /v1/databases/{database}/batches".
+	Match []string `json:"match"`
+	// Gates names the gates in order. Each but the last is tried without
+	// waiting; the last may make the work wait.
+	Gates []string `json:"gates,omitempty"`
+	// Priority of this route's work where the request brings none that is
+	// trusted: background, normal, high or critical.
+	Priority string `json:"priority,omitempty"`
+	// Cost of one request in slots. Default 1.
+	Cost int64 `json:"cost,omitempty"`
+	// Timeout is when an answer to this route's work stops being useful,
+	// counted from its arrival. 0 means never.
+	Timeout Duration `json:"timeout,omitempty"`
+	// MaxWait shortens the wait below what the gate allows; -1 refuses instead
+	// of waiting.
+	MaxWait Duration `json:"max_wait,omitempty"`
+}
+
+// Duration is a time.Duration that is written as people write it: 250ms, 1m30s.
+// -1 is allowed where a field says so.
+type Duration time.Duration

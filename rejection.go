@@ -1,0 +1,119 @@
+package weir
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Rejection is the error of a refused Admit: which gate, which rule, the value
+// against the limit, and when to come back. A Rejection is immutable; gates
+// share one between requests wherever nothing in it is particular to one, so
+// never write to its fields.
+type Rejection struct {
+	// Gate is the name of the gate that refused.
+	Gate string
+	// Rule names the rule within the gate, if it has any.
+	Rule string
+	// Reason is the cause in one word.
+	Reason Reason
+
+	// Value is what the gate measured and Limit what it allows, in the unit of
+	// the reason: waiting work for queue_full, slots for limit, seconds for
+	// queue_timeout, cost for too_large, tokens for quota. Remaining is what
+	// is left.
+	Value, Limit, Remaining float64
+
+	// RetryAfter is when coming back has a fair chance. 0 means that coming
+	// back to this gate never helps, or that nobody can tell (see Retryable).
+	RetryAfter time.Duration
+	// Retryable reports whether the same work may succeed later, here or at
+	// another instance. The work has not started, so a retry is always safe.
+	Retryable bool
+
+	// Signal names the binding signal, where a signal decided.
+	Signal string
+	// Cause is the underlying error: the context's, or the store's.
+	Cause error
+}
+
+// ErrRejected matches every Rejection: errors.Is(err, weir.ErrRejected).
+var ErrRejected = errors.New("weir: rejected")
+
+// ErrWaiting is returned by [Arriver.Arrive] for work that was queued. It is
+// no failure: the callback brings the answer.
+var ErrWaiting = errors.New("weir: waiting")
+
+// Error says what happened, with numbers.
+func (r *Rejection) Error() string {
+	var b strings.Builder
+	b.WriteString("weir: gate ")
+	b.WriteString(strconv.Quote(r.Gate))
+	b.WriteString(" refused: ")
+	b.WriteString(r.Reason.describe())
+	if r.Rule != "" {
+		b.WriteString(", rule ")
+		b.WriteString(strconv.Quote(r.Rule))
+	}
+	if r.Limit != 0 || r.Value != 0 {
+		b.WriteString(" (")
+		b.WriteString(formatNumber(r.Value))
+		b.WriteString(" of ")
+		b.WriteString(formatNumber(r.Limit))
+		b.WriteString(")")
+	}
+	if r.Signal != "" {
+		b.WriteString(", bound by ")
+		b.WriteString(r.Signal)
+	}
+	if r.RetryAfter > 0 {
+		b.WriteString("; retry after ")
+		b.WriteString(r.RetryAfter.String())
+	}
+	if r.Cause != nil {
+		b.WriteString(": ")
+		b.WriteString(r.Cause.Error())
+	}
+	return b.String()
+}
+
+// Is makes every Rejection match [ErrRejected].
+func (r *Rejection) Is(target error) bool { return target == ErrRejected }
+
+// Unwrap returns Cause, so that errors.Is(err, context.Canceled) works.
+func (r *Rejection) Unwrap() error { return r.Cause }
+
+// AsRejection returns the Rejection in err's chain, or nil.
+func AsRejection(err error) *Rejection {
+	var r *Rejection
+	if errors.As(err, &r) {
+		return r
+	}
+	return nil
+}
+
+var reasonTexts = [numReasons]string{
+	ReasonNone:         "no reason given",
+	ReasonQuota:        "quota used up",
+	ReasonLimit:        "every slot is taken",
+	ReasonQueueFull:    "the wait room is full",
+	ReasonQueueTimeout: "waited as long as allowed, in seconds",
+	ReasonDeadline:     "the deadline cannot be met",
+	ReasonShed:         "shed by priority",
+	ReasonThrottled:    "throttled by the caller's own side",
+	ReasonTooLarge:     "the cost can never be met",
+	ReasonBlocked:      "blocked by a rule",
+	ReasonStore:        "the store did not answer",
+	ReasonDraining:     "the gate is draining",
+	ReasonCanceled:     "the caller stopped waiting",
+}
+
+func (r Reason) describe() string {
+	if int(r) < len(reasonTexts) {
+		return reasonTexts[r]
+	}
+	return r.String()
+}
+
+func formatNumber(f float64) string { return strconv.FormatFloat(f, 'g', 6, 64) }

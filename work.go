@@ -1,0 +1,85 @@
+package weir
+
+import "time"
+
+// Work says who asks for what. The zero value is one anonymous, normal unit of
+// work that waits as long as the gate's own settings allow. Building a Work
+// allocates nothing, and a gate never keeps one longer than the call.
+type Work struct {
+	// Op names the operation: a route pattern, an RPC method, a topic. It shows
+	// up in hooks and may choose a rule; the empty name is fine.
+	Op string
+
+	// Tenant is whom to be fair to.
+	Tenant string
+	// User is the authenticated principal, Client the program it uses. Quotas
+	// are kept by user, by client, or by both.
+	User, Client string
+
+	// Priority decides who goes first when not everybody can. The zero value
+	// is Normal.
+	Priority Priority
+
+	// Cost is how much the work takes, in the unit of the gate: slots for a
+	// concurrency gate, tokens for a quota. 0 means 1; a negative cost is
+	// refused with ReasonTooLarge. A Work that passes several gates with
+	// different units gets its cost from each gate's own cost function.
+	Cost int64
+
+	// Deadline is when the answer stops being useful; the zero time means
+	// never. A deadline of the context counts as well: the earlier one holds.
+	Deadline time.Time
+
+	// MaxWait bounds the time spent waiting for a slot. 0 leaves it to the
+	// gate, NoWait refuses instead of waiting.
+	MaxWait time.Duration
+}
+
+// NoWait as Work.MaxWait asks for an answer at once: admitted or refused.
+const NoWait time.Duration = -1
+
+// Units returns the cost of w: Cost, or 1 where none was given.
+func (w *Work) Units() int64 {
+	if w.Cost == 0 {
+		return 1
+	}
+	return w.Cost
+}
+
+// Priority is the importance of a piece of work. Higher values go first.
+type Priority int8
+
+// The priorities, least important first. The zero value is Normal.
+const (
+	Background Priority = iota - 1 // can wait for hours: reindexing, prefetching
+	Normal                         // somebody is waiting for it
+	High                           // many are waiting, or it unblocks other work
+	Critical                       // the service is useless without it
+)
+
+// String returns the lower-case name, or "priority(n)" for a value that is not
+// one of the constants.
+func (p Priority) String() string {
+	switch p {
+	case Background:
+		return "background"
+	case Normal:
+		return "normal"
+	case High:
+		return "high"
+	case Critical:
+		return "critical"
+	}
+	return "priority(" + itoa(int64(p)) + ")"
+}
+
+// ParsePriority is the inverse of [Priority.String] for the named priorities.
+// Anything else, the empty string included, reports false.
+func ParsePriority(s string) (Priority, bool) {
+	for p := Background; p <= Critical; p++ {
+		if s == p.String() {
+			return p, true
+		}
+	}
+	return Normal, false
+}
