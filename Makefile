@@ -1,0 +1,112 @@
+# Everything a contributor types. Needs Go 1.26, make and a C compiler (for the
+# race detector); `make help` lists the targets, the README says how to get the three.
+
+SHELL       := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+# Go brings its own toolchain choice; the race detector brings the need for cgo.
+export CGO_ENABLED = 1
+
+# The modules that go.work joins, and all their packages.
+MODULES  = . gateway internal/bench
+PACKAGES = ./... ./gateway/... ./internal/bench/...
+
+CACHE       := .cache
+STATICCHECK := $(CACHE)/bin/staticcheck
+BIN         := bin/weir
+
+# What `make run` passes to the binary: the demo, unless ARGS says otherwise.
+ARGS ?= demo
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+
+FUZZTIME  ?= 30s
+BENCHARGS ?=
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
+
+.PHONY: build
+build: need-go ## build bin/weir
+	@mkdir -p bin
+	go build -trimpath -ldflags "-X main.version=$(VERSION)" -o $(BIN) ./gateway/cmd/weir
+
+.PHONY: run
+run: build ## build and run the demo; make run ARGS="run --upstream http://127.0.0.1:3000" runs your own
+	@exec $(BIN) $(ARGS)
+
+.PHONY: test
+test: need-cc check parts test-unit test-integration ## everything: checks, unit tests with -race, tests against real nginx and gunicorn
+	@echo "all tests passed"
+
+.PHONY: test-short
+test-short: need-cc check test-unit ## make test without the real servers
+
+.PHONY: test-unit
+test-unit: need-go
+	go test -race -timeout 8m $(PACKAGES)
+
+# Without -race: the load generator shares the machine with what it loads.
+# The packages of the gateway ran with it in test-unit.
+.PHONY: test-integration
+test-integration: need-go parts
+	go test -tags integration -count=1 -timeout 5m ./gateway/integration/
+
+.PHONY: parts
+parts: ## install the real servers that the integration tests run against
+	@scripts/parts
+
+.PHONY: check
+check: fmt vet lint deps ## format, vet, lint, dependency directions
+
+.PHONY: fmt
+fmt: need-go
+	@bad=$$(gofmt -l .); \
+	if [ -n "$$bad" ]; then echo "not formatted; run gofmt -w on:"; echo "$$bad"; exit 1; fi
+	@echo "fmt: ok"
+
+.PHONY: vet
+vet: need-go
+	go vet -tags integration $(PACKAGES)
+
+.PHONY: lint
+lint: $(STATICCHECK)
+	$(STATICCHECK) -tags integration $(PACKAGES)
+
+$(STATICCHECK): internal/tools/go.mod internal/tools/go.sum
+	@mkdir -p $(@D)
+	cd internal/tools && GOWORK=off go build -o $(abspath $@) honnef.co/go/tools/cmd/staticcheck
+
+.PHONY: deps
+deps: need-go
+	go test -count=1 ./internal/deptest
+	@for m in $(MODULES); do \
+		(cd $$m && GOWORK=off go mod verify >/dev/null && GOWORK=off go mod tidy -diff) || \
+		{ echo "$$m/go.mod: run go mod tidy there"; exit 1; }; \
+	done
+	@echo "deps: ok"
+
+.PHONY: scoreboard
+scoreboard: need-go ## simulate every scenario under every controller, print the table
+	go run ./sim/cmd/scoreboard
+
+.PHONY: bench
+bench: need-go ## measure the gates beside their peers, as ratios in one run
+	cd internal/bench && go test -run '^$$' -bench . -benchmem $(BENCHARGS) ./...
+
+.PHONY: fuzz
+fuzz: need-go ## run each fuzz target for 30 s (FUZZTIME)
+	@scripts/fuzz $(FUZZTIME)
+
+.PHONY: clean
+clean: ## remove what was built and installed here
+	rm -rf bin $(CACHE)
+
+.PHONY: need-go need-cc
+need-go:
+	@command -v go >/dev/null || { echo "weir needs Go 1.26: see the README, \"What you need\""; exit 1; }
+need-cc: need-go
+	@command -v "$$(go env CC | cut -d' ' -f1)" >/dev/null || { echo "the race detector needs a C compiler: apt-get install gcc libc6-dev"; exit 1; }
