@@ -180,7 +180,7 @@ func (b *bundle) abort() {
 
 // PermitDone implements [Holder].
 func (b *bundle) PermitDone(p Permit, o Outcome) {
-	if !b.slot.Recall(p) {
+	if live, _ := b.slot.Recall(p); !live {
 		return
 	}
 	for i := len(b.permits) - 1; i >= 0; i-- {
@@ -191,7 +191,7 @@ func (b *bundle) PermitDone(p Permit, o Outcome) {
 
 // PermitCancelled implements [Holder].
 func (b *bundle) PermitCancelled(p Permit) {
-	if b.slot.Recall(p) {
+	if live, _ := b.slot.Recall(p); live {
 		b.abort()
 	}
 }

@@ -70,7 +70,7 @@ type ride struct {
 }
 
 func (r *ride) PermitDone(p Permit, _ Outcome) {
-	if r.slot.Recall(p) {
+	if live, _ := r.slot.Recall(p); live {
 		r.nest.riding.Add(-1)
 	}
 }

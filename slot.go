@@ -30,7 +30,6 @@ const (
 	heldToFree    = 4 - slotHeld // next generation, free
 	heldToSampled = slotSampled - slotHeld
 	freeToRetired = slotRetired - slotFree
-	retiredToHeld = 4 + slotHeld - slotRetired // next generation, held
 	heldToRetired = 4 + slotRetired - slotHeld // next generation, retired
 )
 
@@ -74,16 +73,19 @@ func (s *Slot) Take() (Permit, bool) {
 	return Permit{}, false
 }
 
-// Free gives back the use of the slot that p stands for and reports whether p
-// was live.
-func (s *Slot) Free(p Permit) bool { return s.end(p, heldToFree) }
+// Free gives back the use of the slot that p stands for. It reports whether p
+// was live, and if so, whether it had been sampled.
+func (s *Slot) Free(p Permit) (live, sampled bool) { return s.end(p, heldToFree) }
 
 // Recall is Free for a slot that leaves circulation at once.
-func (s *Slot) Recall(p Permit) bool { return s.end(p, heldToRetired) }
+func (s *Slot) Recall(p Permit) (live, sampled bool) { return s.end(p, heldToRetired) }
 
-func (s *Slot) end(p Permit, step uint64) bool {
-	return s.word.CompareAndSwap(p.word, p.word+step) ||
-		s.word.CompareAndSwap(p.word+heldToSampled, p.word+step)
+func (s *Slot) end(p Permit, step uint64) (live, sampled bool) {
+	if s.word.CompareAndSwap(p.word, p.word+step) {
+		return true, false
+	}
+	sampled = s.word.CompareAndSwap(p.word+heldToSampled, p.word+step)
+	return sampled, sampled
 }
 
 // MarkSampled notes that p has been sampled and reports whether this call was
@@ -106,7 +108,7 @@ func (s *Slot) Restore() { s.word.Store(s.word.Load() - freeToRetired) }
 // Issue hands out a retired slot. Only the slot's owner may call it, under its
 // own lock.
 func (s *Slot) Issue() Permit {
-	w := s.word.Load() + retiredToHeld
+	w := s.word.Load() - (slotRetired - slotHeld)
 	s.word.Store(w)
 	return Permit{s, w}
 }
@@ -114,8 +116,11 @@ func (s *Slot) Issue() Permit {
 // Held reports whether somebody holds the slot.
 func (s *Slot) Held() bool { return s.word.Load()&slotHeld != 0 }
 
-// Sampled reports whether p is live and has been sampled.
-func (s *Slot) Sampled(p Permit) bool { return s.word.Load() == p.word+heldToSampled }
+// IsRetired reports whether the slot is out of circulation.
+func (s *Slot) IsRetired() bool { return s.word.Load()&slotState == slotRetired }
+
+// Uses returns how often the slot has been given back.
+func (s *Slot) Uses() uint64 { return s.word.Load() >> 2 }
 
 // holds reports whether p is the slot's present use.
 func (s *Slot) holds(p Permit) bool {

@@ -1,0 +1,104 @@
+// Package window gathers what a gate's controller looks at: counters and a
+// bounded sample of latencies, from one decision to the next.
+package window
+
+import (
+	"slices"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
+)
+
+// Size is how many latencies a window keeps; when more come in, the most recent
+// ones count. It bounds memory, and the time to sort them.
+const Size = 512
+
+// Window gathers samples. It is not safe for concurrent use: the gate's lock
+// guards it. The zero value is empty and starts at 0.
+type Window struct {
+	start     time.Duration
+	saturated time.Duration // closed intervals
+	since     time.Duration // start of the open interval
+	open      bool
+
+	maxInFlight int64
+	admitted    int64
+	refused     int64
+	outcomes    [5]int64
+
+	latencies []time.Duration // a ring once it has Size elements
+	next      int
+	sum       time.Duration
+	timed     int64
+}
+
+// Admit counts a grant that brought the in-flight count to n.
+func (w *Window) Admit(n int64) {
+	w.admitted++
+	w.maxInFlight = max(w.maxInFlight, n)
+}
+
+// Refuse counts n refusals for want of a slot.
+func (w *Window) Refuse(n int64) { w.refused += n }
+
+// Sample counts an outcome, and its latency where that says something: a failed
+// answer's does not, and neither does one that is no sample.
+func (w *Window) Sample(o weir.Outcome, latency time.Duration) {
+	if int(o) >= len(w.outcomes) {
+		return
+	}
+	w.outcomes[o]++
+	if o == weir.NoSample || o == weir.Failed {
+		return
+	}
+	w.sum += latency
+	w.timed++
+	if len(w.latencies) < Size {
+		w.latencies = append(w.latencies, latency)
+		return
+	}
+	w.latencies[w.next] = latency
+	w.next = (w.next + 1) % Size
+}
+
+// Saturated notes that from now on no slot is free, or that one is.
+func (w *Window) Saturated(now time.Duration, saturated bool) {
+	if saturated == w.open {
+		return
+	}
+	if w.open {
+		w.saturated += max(0, now-w.since)
+	}
+	w.open, w.since = saturated, now
+}
+
+// Read fills in what was gathered up to now. The latencies are copied and still
+// unsorted: Sort them once the gate's lock has been released.
+func (w *Window) Read(now time.Duration, into *control.Window) {
+	saturated := w.saturated
+	if w.open {
+		saturated += max(0, now-w.since)
+	}
+	into.Now, into.Elapsed = now, max(0, now-w.start)
+	into.Saturated = saturated
+	into.MaxInFlight = w.maxInFlight
+	into.Admitted, into.Refused = w.admitted, w.refused
+	into.OK, into.Failed = w.outcomes[weir.OK], w.outcomes[weir.Failed]
+	into.Overload, into.Abandoned = w.outcomes[weir.Overload], w.outcomes[weir.Abandoned]
+	into.Latencies = append(into.Latencies[:0], w.latencies...)
+	into.LatencySum, into.Timed = w.sum, w.timed
+}
+
+// Sort brings the latencies of a window that was Read into ascending order.
+func Sort(into *control.Window) { slices.Sort(into.Latencies) }
+
+// Reset starts a new window at now. inFlight is what it starts with.
+func (w *Window) Reset(now time.Duration, inFlight int64) {
+	w.start, w.since, w.saturated = now, now, 0
+	w.maxInFlight = inFlight
+	w.admitted, w.refused = 0, 0
+	w.outcomes = [5]int64{}
+	w.latencies, w.next = w.latencies[:0], 0
+	w.sum, w.timed = 0, 0
+}
