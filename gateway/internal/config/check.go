@@ -1,0 +1,220 @@
+package config
+
+import (
+	"crypto/tls"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// checkMeaning reports what is wrong with a configuration that is right in form.
+// It skips whatever has a fault already, and makes file names absolute in the
+// sense of the file: relative ones are relative to its directory.
+func checkMeaning(c *Config, d *decoder) {
+	m := &meaning{Config: c, decoder: d, dir: filepath.Dir(d.file), listening: map[string]string{}}
+	if _, given := d.pos["listeners"]; !given {
+		c.Listeners = []Listener{DefaultListener(DefaultListen)}
+	}
+	m.listeners()
+	m.admin()
+	m.upstreams()
+	m.routes()
+	m.state()
+}
+
+type meaning struct {
+	*Config
+	*decoder
+	dir       string
+	listening map[string]string // address → path that has it
+}
+
+// report adds a fault at a path, unless it or something in it is faulty already.
+func (m *meaning) report(path, remedy, format string, args ...any) {
+	if m.faulty(path) {
+		return
+	}
+	m.add(m.where(path), path, remedy, fmt.Sprintf(format, args...))
+}
+
+// faulty reports whether path, something around it or something in it has a fault.
+func (d *decoder) faulty(path string) bool {
+	for p := path; p != ""; p = parent(p) {
+		if d.wrong[p] {
+			return true
+		}
+	}
+	for p := range d.wrong {
+		if strings.HasPrefix(p, path+".") || strings.HasPrefix(p, path+"[") {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *meaning) listeners() {
+	if len(m.Listeners) == 0 {
+		m.report("listeners", "write - address: "+DefaultListen+", or remove listeners for that default", "is an empty list, nobody could connect")
+	}
+	for i := range m.Listeners {
+		l := &m.Listeners[i]
+		path := fmt.Sprintf("listeners[%d]", i)
+		m.address(join(path, "address"), l.Address)
+		if l.TLS == nil {
+			continue
+		}
+		if l.H2C {
+			m.report(join(path, "h2c"), "remove h2c; with tls HTTP/2 is on anyway", "h2c is HTTP/2 without TLS, but this listener has tls")
+		}
+		m.certificate(join(path, "tls"), l.TLS)
+	}
+}
+
+// address checks an address to listen on, and that nobody else has it.
+func (m *meaning) address(path, address string) {
+	if m.faulty(path) {
+		return
+	}
+	if err := checkAddress(address); err != nil {
+		problem, remedy, _ := strings.Cut(err.Error(), "; ")
+		m.report(path, remedy, "%s", problem)
+		return
+	}
+	if strings.HasSuffix(address, ":0") {
+		return // any free port
+	}
+	if other, taken := m.listening[address]; taken {
+		m.report(path, "write another port", "%s is taken by %s on line %d", address, other, m.where(other).line)
+	}
+	m.listening[address] = path
+}
+
+func (m *meaning) admin() {
+	if m.Admin.Enabled() {
+		m.address("admin.address", m.Admin.Address)
+	}
+}
+
+// certificate checks that the files of a certificate are there and belong
+// together.
+func (m *meaning) certificate(path string, t *TLS) {
+	ok := !m.faulty(path)
+	for _, f := range []struct {
+		name string
+		file *string
+	}{{"cert", &t.Cert}, {"key", &t.Key}} {
+		if m.wrong[join(path, f.name)] {
+			continue
+		}
+		*f.file = m.resolve(*f.file)
+		if problem := unreadable(*f.file); problem != "" {
+			m.report(join(path, f.name), "write the name of a PEM file, relative to this file", "%s", problem)
+			ok = false
+		}
+	}
+	if !ok {
+		return
+	}
+	if _, err := tls.LoadX509KeyPair(t.Cert, t.Key); err != nil {
+		m.report(path, "name the PEM files of one certificate and its key", "certificate and key cannot be used: %v", err)
+	}
+}
+
+// unreadable says why a file cannot be read, without reading what is no plain
+// file: a pipe would hang, a device never end.
+func unreadable(file string) string {
+	info, err := os.Stat(file)
+	switch {
+	case os.IsNotExist(err):
+		return fmt.Sprintf("there is no file %s", quote(file))
+	case err != nil:
+		return fmt.Sprintf("%s cannot be read: %v", quote(file), err)
+	case !info.Mode().IsRegular():
+		return fmt.Sprintf("%s is no plain file", quote(file))
+	case info.Size() > MaxSize:
+		return fmt.Sprintf("%s is larger than %d bytes", quote(file), MaxSize)
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return fmt.Sprintf("%s cannot be read: %v", quote(file), err)
+	}
+	f.Close()
+	return ""
+}
+
+func (m *meaning) resolve(file string) string {
+	if filepath.IsAbs(file) {
+		return file
+	}
+	return filepath.Join(m.dir, file)
+}
+
+func (m *meaning) upstreams() {
+	if len(m.Upstreams) == 0 {
+		m.report("upstreams", "write app: {targets: [http://127.0.0.1:3000]} below it", "names no upstream")
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.Upstreams)) {
+		u := m.Upstreams[name]
+		path := join("upstreams", name) + ".targets"
+		if len(u.Targets) == 0 {
+			m.report(path, "write a URL, for instance [http://127.0.0.1:3000]", "is an empty list")
+		}
+		for i, target := range u.Targets {
+			sub := fmt.Sprintf("%s[%d]", path, i)
+			if err := checkTarget(target); err != nil {
+				problem, remedy, _ := strings.Cut(err.Error(), "; ")
+				m.report(sub, remedy, "%s", problem)
+			} else if slices.Contains(u.Targets[:i], target) {
+				m.report(sub, "remove one of the two", "%q is listed twice", target)
+			}
+		}
+	}
+}
+
+func (m *meaning) routes() {
+	if len(m.Routes) == 0 {
+		m.report("routes", "write - {match: [/], upstream: app}", "is an empty list, so nothing would be passed on")
+	}
+	upstreams := slices.Sorted(maps.Keys(m.Upstreams))
+	gates := slices.Sorted(maps.Keys(m.Gates))
+	for i, rt := range m.Routes {
+		path := fmt.Sprintf("routes[%d]", i)
+		if len(rt.Match) == 0 {
+			m.report(join(path, "match"), "write a pattern, for instance [/]", "is an empty list")
+		}
+		if _, ok := m.Upstreams[rt.Upstream]; !ok {
+			m.report(join(path, "upstream"), oneOf(rt.Upstream, upstreams, "upstreams"), "there is no upstream %s", quote(rt.Upstream))
+		}
+		for j, g := range rt.Gates {
+			if _, ok := m.Gates[g]; !ok {
+				m.report(fmt.Sprintf("%s.gates[%d]", path, j), oneOf(g, gates, "gates"), "there is no gate %s", quote(g))
+			}
+		}
+	}
+}
+
+// oneOf is the remedy for a name that refers to nothing.
+func oneOf(name string, known []string, where string) string {
+	if best, ok := nearest(name, known); ok {
+		return "write " + best
+	}
+	if len(known) == 0 {
+		return "define it under " + where
+	}
+	return "write one of: " + clip(strings.Join(known, ", ")) + "; or define it under " + where
+}
+
+func (m *meaning) state() {
+	if m.State.File == "" || m.wrong["state.file"] {
+		return
+	}
+	m.State.File = m.resolve(m.State.File)
+	if info, err := os.Stat(filepath.Dir(m.State.File)); err != nil || !info.IsDir() {
+		m.report("state.file", "create the directory, or name a file in one that exists", "there is no directory %s", quote(filepath.Dir(m.State.File)))
+	} else if info, err := os.Stat(m.State.File); err == nil && !info.Mode().IsRegular() {
+		m.report("state.file", "name a file", "%s is no plain file", quote(m.State.File))
+	}
+}

@@ -1,0 +1,137 @@
+package config
+
+import (
+	"slices"
+
+	"github.com/weir-go/weir/policy"
+)
+
+// Config is what the gateway's file says, with the defaults filled in. The keys
+// in the file are the json tags. docs.go holds the text, the default and the
+// bounds of each field; the schema and the reference guide are made from there.
+type Config struct {
+	Listeners []Listener                 `json:"listeners,omitempty"`
+	Upstreams map[string]Upstream        `json:"upstreams"`
+	Identity  policy.IdentitySpec        `json:"identity,omitzero"`
+	Gates     map[string]policy.GateSpec `json:"gates,omitempty"`
+	Routes    []Route                    `json:"routes"`
+	Admin     Admin                      `json:"admin,omitzero"`
+	Streams   Streams                    `json:"streams,omitzero"`
+	State     State                      `json:"state,omitzero"`
+	Shutdown  Shutdown                   `json:"shutdown,omitzero"`
+	Log       Log                        `json:"log,omitzero"`
+}
+
+// Policy returns the part of the configuration that policy.Compile takes.
+func (c *Config) Policy() policy.Spec {
+	routes := make([]policy.RouteSpec, len(c.Routes))
+	for i, rt := range c.Routes {
+		routes[i] = rt.RouteSpec
+	}
+	return policy.Spec{Identity: c.Identity, Gates: c.Gates, Routes: routes}
+}
+
+// Listener is an address the gateway accepts clients on, and what one client
+// may take there: every wait is bounded, and so is every size.
+type Listener struct {
+	Address              string          `json:"address"`
+	TLS                  *TLS            `json:"tls,omitempty"`
+	H2C                  bool            `json:"h2c,omitempty"`
+	ReadHeaderTimeout    policy.Duration `json:"read_header_timeout,omitempty"`
+	ReadTimeout          policy.Duration `json:"read_timeout,omitempty"`
+	WriteTimeout         policy.Duration `json:"write_timeout,omitempty"`
+	IdleTimeout          policy.Duration `json:"idle_timeout,omitempty"`
+	MaxHeaderBytes       int             `json:"max_header_bytes,omitempty"`
+	MaxConnections       int             `json:"max_connections,omitempty"`
+	MaxConcurrentStreams int             `json:"max_concurrent_streams,omitempty"`
+}
+
+// TLS names the PEM files of a listener's certificate. Names that are not
+// absolute are relative to the configuration file; Load resolves them.
+type TLS struct {
+	Cert string `json:"cert"`
+	Key  string `json:"key"`
+}
+
+// Upstream is a set of interchangeable servers that requests are passed on to.
+type Upstream struct {
+	Targets         []string          `json:"targets"`
+	Limit           *policy.LimitSpec `json:"limit,omitempty"`
+	ConnectTimeout  policy.Duration   `json:"connect_timeout,omitempty"`
+	ResponseTimeout policy.Duration   `json:"response_timeout,omitempty"`
+	Eject           Eject             `json:"eject,omitzero"`
+	OnAbandon       OnAbandon         `json:"on_abandon,omitempty"`
+}
+
+// Eject says when a target that fails is left out, and for how long.
+type Eject struct {
+	Failures int             `json:"failures,omitempty"`
+	For      policy.Duration `json:"for,omitempty"`
+}
+
+// OnAbandon says when the slot of a request becomes free whose client has left.
+type OnAbandon string
+
+// What to do when a client leaves.
+const (
+	Hold    OnAbandon = "hold"    // keep the slot until the upstream is done, as far as can be known
+	Release OnAbandon = "release" // give the slot back at once
+)
+
+// Route is a route of the policy and the upstream its requests go to.
+type Route struct {
+	policy.RouteSpec
+	Upstream string `json:"upstream"`
+}
+
+// Admin is the listener for metrics, health and snapshots.
+type Admin struct {
+	Address string `json:"address,omitempty"`
+	Pprof   bool   `json:"pprof"`
+}
+
+// Off as the address of Admin means that there is no admin listener.
+const Off = "off"
+
+// Enabled reports whether there is an admin listener.
+func (a Admin) Enabled() bool { return a.Address != Off }
+
+// Streams bounds what leaves its gate early: streams, upgrades, slow readers.
+type Streams struct {
+	Max int `json:"max,omitempty"`
+}
+
+// State says where learned limits are kept over a restart.
+type State struct {
+	File   string          `json:"file,omitempty"`
+	MaxAge policy.Duration `json:"max_age,omitempty"`
+}
+
+// Shutdown says how the gateway stops: LameDuck of telling clients to go while
+// still accepting, then up to Grace for what is in flight.
+type Shutdown struct {
+	Grace    policy.Duration `json:"grace,omitempty"`
+	LameDuck policy.Duration `json:"lame_duck"`
+}
+
+// Log says what is logged and how.
+type Log struct {
+	Level  string `json:"level,omitempty"`
+	Format string `json:"format,omitempty"`
+}
+
+// TargetCount returns the number of targets of all upstreams.
+func (c *Config) TargetCount() int {
+	n := 0
+	for _, u := range c.Upstreams {
+		n += len(u.Targets)
+	}
+	return n
+}
+
+// GateUsed reports whether any route goes through the gate.
+func (c *Config) GateUsed(name string) bool {
+	return slices.ContainsFunc(c.Routes, func(rt Route) bool {
+		return slices.Contains(rt.Gates, name)
+	})
+}

@@ -1,0 +1,18 @@
+// Package config reads the gateway's file: YAML in, a checked [Config] out.
+//
+// [Load] and [Parse] either return a configuration that can be run as it is, or
+// a [*Faults] with everything that is wrong with the file at once, in the order
+// of its lines, each with what to write instead:
+//
+//	weir.yaml:7:14: gates.api.limit.min: is 50, above max 10; write at most 10, or raise max
+//
+// The reading has three steps. The YAML library turns text into nodes that know
+// their line (syntax.go rewrites its errors). The decoder (decode.go) walks the
+// nodes and the Go types side by side: it knows unknown and repeated fields,
+// wrong types, bad durations, and values outside the bounds that fields.go gives.
+// Last come the checks of meaning (check.go): names that do not exist, files that
+// are missing, and whatever policy.Compile objects to.
+//
+// The input is bounded: [MaxSize] bytes, [MaxDepth] levels, and a fixed number of
+// values after aliases are followed, so that no file can exhaust the gateway.
+package config

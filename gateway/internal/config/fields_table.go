@@ -1,0 +1,131 @@
+package config
+
+// fields documents every key of the file, by Go type and key. A test holds it
+// against the types in both directions.
+var fields = map[string]field{
+	"Config.listeners": {
+		doc: "Addresses on which clients are accepted.",
+		def: "[{address: 127.0.0.1:8080}]", example: "[{address: 127.0.0.1:8080}]",
+	},
+	"Config.upstreams": {
+		doc:     "The servers behind the gateway, by a name that routes refer to.",
+		example: "{app: {targets: [http://127.0.0.1:3000]}}", required: true,
+	},
+	"Config.identity": {
+		doc: "Where tenant, user, client and priority of a request come from. Each is a source: " +
+			"header:NAME (believed only from trusted peers), path:NAME (a wildcard of the route's pattern), " +
+			"peer (the peer's address, IPv6 by /64), or const:VALUE. Left out, it stays empty.",
+		example: "{tenant: path:database}",
+	},
+	"Config.gates": {
+		doc:     "The gates by name. Each has exactly one mechanism, such as limit. A gate used by several routes is one gate.",
+		example: "{api: {limit: {limit: 20}}}",
+	},
+	"Config.routes": {
+		doc:     "Which requests go through which gates to which upstream. The most specific pattern wins, whatever the order.",
+		example: "[{match: [/], upstream: app}]", required: true,
+	},
+	"Config.admin":    {doc: "The listener for /metrics, /healthz, /readyz and /gates. Keep it on loopback or a private network: it asks nobody who they are."},
+	"Config.streams":  {doc: "What leaves its gate early because it would hold a slot without working the upstream: upgraded connections, streams, slow readers."},
+	"Config.state":    {doc: "Where learned limits are kept over a restart."},
+	"Config.shutdown": {doc: "How the gateway stops on SIGTERM."},
+	"Config.log":      {doc: "What is logged, and how."},
+
+	"Listener.address":             {doc: "host:port to listen on; :8080 means all interfaces.", example: "127.0.0.1:8080", required: true},
+	"Listener.tls":                 {doc: "Certificate for TLS. With it HTTP/2 is offered as well as HTTP/1.1.", example: "{cert: server.crt, key: server.key}"},
+	"Listener.h2c":                 {doc: "Accept HTTP/2 without TLS (prior knowledge) beside HTTP/1.1.", def: "false"},
+	"Listener.read_header_timeout": {doc: "How long a client may take to send the header of a request.", def: "5s", least: "1ms", most: "1h"},
+	"Listener.read_timeout":        {doc: "How long a client may take to send the body of a request.", def: "30s", least: "1ms", most: "24h"},
+	"Listener.write_timeout":       {doc: "How long a client may take no byte of the answer. An answer that makes progress may last longer.", def: "30s", least: "1ms", most: "24h"},
+	"Listener.idle_timeout":        {doc: "How long a kept-alive connection may stand idle between requests.", def: "2m", least: "1ms", most: "24h"},
+	"Listener.max_header_bytes":    {doc: "Largest header of a request in bytes; a larger one is answered 431.", def: "65536", least: "1024", most: "16777216"},
+	"Listener.max_connections":     {doc: "Connections open at a time; further ones are closed as soon as they are accepted.", def: "10000", least: "1", most: "1000000"},
+	"Listener.max_concurrent_streams": {
+		doc: "Requests in progress at a time on one HTTP/2 connection.",
+		def: "100", least: "1", most: "10000",
+	},
+
+	"TLS.cert": {doc: "PEM file with the certificate chain, relative to this file.", example: "server.crt", required: true},
+	"TLS.key":  {doc: "PEM file with the private key, relative to this file.", example: "server.key", required: true},
+
+	"Upstream.targets": {
+		doc:     "URLs of servers that are interchangeable; requests go to them in turn. A path is put before the request's own.",
+		example: "[http://127.0.0.1:3000]", required: true,
+	},
+	"Upstream.limit": {
+		doc:     "A concurrency limit for each target, beside the gates of the route.",
+		example: "{limit: 10}",
+	},
+	"Upstream.connect_timeout":  {doc: "How long connecting to a target may take, TLS included.", def: "2s", least: "1ms", most: "10m"},
+	"Upstream.response_timeout": {doc: "How long a target may take until the header of its answer. 0 means for ever.", def: "30s", least: "0s", most: "24h"},
+	"Upstream.eject":            {doc: "When a target that fails is left out for a while. The last one left is never left out."},
+	"Upstream.on_abandon": {
+		doc: "What happens to the slot when a client leaves before its answer. hold keeps it until the upstream has answered or the " +
+			"expected rest of its work has passed, because the upstream works on; release gives it back at once, for upstreams that stop.",
+		def: "hold", enum: []string{"hold", "release"},
+	},
+
+	"Eject.failures": {doc: "Failures in a row after which a target is left out: connection errors, and 502, 503 and 504 answers. 0 means never.", def: "5", least: "0", most: "1000"},
+	"Eject.for":      {doc: "How long it is left out, before one request tries it again.", def: "10s", least: "10ms", most: "24h"},
+
+	"IdentitySpec.tenant":   {doc: "Source of the tenant, the unit of fairness.", example: "header:X-Tenant"},
+	"IdentitySpec.user":     {doc: "Source of the user.", example: "header:X-User"},
+	"IdentitySpec.client":   {doc: "Source of the client: the program or the machine that asks.", example: "peer"},
+	"IdentitySpec.priority": {doc: "Source of the priority: background, normal, high or critical.", example: "header:X-Priority"},
+	"IdentitySpec.trusted": {
+		doc: "Networks (CIDR) whose headers are believed. From other peers header sources read as empty.",
+		def: "[127.0.0.0/8, ::1/128]", example: "[10.0.0.0/8]",
+	},
+
+	"GateSpec.mode": {
+		doc: "enforce refuses what the gate refuses; observe decides and counts, but lets everything through; off decides nothing.",
+		def: "enforce", enum: []string{"enforce", "observe", "off"},
+	},
+	"GateSpec.limit": {doc: "Makes it a concurrency gate: so much work at a time, and a bounded room to wait in.", example: "{limit: 20}"},
+
+	"LimitSpec.controller": {
+		doc: "What sets the limit: fixed keeps the number given; aimd adds one while latency is fine, and takes a share away when it is not.",
+		def: "fixed", enum: []string{"fixed", "aimd"},
+	},
+	"LimitSpec.limit":       {doc: "The fixed limit, or where a limit that moves begins (default there: 20). Required for fixed.", example: "20", least: "1"},
+	"LimitSpec.min":         {doc: "A limit that moves does not go below it.", def: "1", least: "1"},
+	"LimitSpec.max":         {doc: "A limit that moves does not go above it.", def: "1000", least: "1"},
+	"LimitSpec.threshold":   {doc: "aimd: latency above it counts as overload. Set it to about half of what your clients wait.", def: "5s", least: "1us"},
+	"LimitSpec.percentile":  {doc: "aimd: which percentile of a window's latencies is held against threshold, as a share.", def: "0.95", least: "0.01", most: "1"},
+	"LimitSpec.backoff":     {doc: "aimd: what the limit is multiplied by on overload.", def: "0.9", least: "0.5", most: "0.999"},
+	"LimitSpec.window":      {doc: "aimd: how long samples are gathered before each decision.", def: "1s", least: "10ms"},
+	"LimitSpec.min_samples": {doc: "aimd: samples a window needs to be judged; a thinner one is extended.", def: "10", least: "1"},
+	"LimitSpec.queue":       {doc: "The room in which work waits for a slot.", example: "{len: 100, max_wait: 500ms}"},
+
+	"QueueSpec.len":      {doc: "How much work may wait. 0 means the default.", def: "256", least: "0", minusOne: "nothing waits"},
+	"QueueSpec.max_wait": {doc: "How long work may wait. 0 means the default.", def: "1s", least: "0s", minusOne: "only the work's own deadline counts"},
+	"QueueSpec.order": {
+		doc: "Who goes first: fifo the oldest, lifo the newest, adaptive the oldest until a standing queue forms and the newest while it lasts.",
+		def: "fifo", enum: []string{"fifo", "lifo", "adaptive"},
+	},
+
+	"RouteSpec.name": {doc: "Name of the route in metrics and logs, and the operation of its work. Left out, it is the first pattern.", example: "batches"},
+	"RouteSpec.match": {
+		doc:     `Patterns of net/http: "/" is everything, "/v1/" everything below it, "POST /v1/databases/{database}/batches" a method and a wildcard.`,
+		example: "[/v1/]", required: true,
+	},
+	"RouteSpec.gates":    {doc: "Gates that the work passes, in this order. Each but the last is tried without waiting; the last may make the work wait.", example: "[api]"},
+	"RouteSpec.priority": {doc: "Priority of work that brings none that is trusted.", def: "normal", enum: []string{"background", "normal", "high", "critical"}},
+	"RouteSpec.cost":     {doc: "Slots that one request takes.", def: "1", least: "1"},
+	"RouteSpec.timeout":  {doc: "When an answer stops being useful, counted from the arrival. 0 means never.", def: "0s", least: "0s"},
+	"RouteSpec.max_wait": {doc: "Shortens the wait below what the gate allows. 0 means what the gate allows.", def: "0s", least: "0s", minusOne: "refuse instead of waiting"},
+	"Route.upstream":     {doc: "Name of the upstream that answers.", example: "app", required: true},
+
+	"Admin.address":  {doc: "host:port of the admin listener, or off.", def: "127.0.0.1:9090", example: "127.0.0.1:9090"},
+	"Admin.pprof":    {doc: "Serve Go profiles under /debug/pprof/.", def: "true"},
+	"Streams.max":    {doc: "How many there may be at a time; further ones are refused with 503.", def: "1000", least: "1", most: "1000000"},
+	"State.file":     {doc: "File for learned limits, relative to this file. Written on shutdown, read at start. Left out, nothing is kept.", example: "weir.state.json"},
+	"State.max_age":  {doc: "Older state is not taken up.", def: "1h", least: "1s", most: "8760h"},
+	"Shutdown.grace": {doc: "How long work in flight may take to finish; what is left is then cut off.", def: "25s", least: "0s", most: "24h"},
+	"Shutdown.lame_duck": {
+		doc: "Before that: how long to go on accepting while /readyz says no and clients are told to go elsewhere (Connection: close, GOAWAY).",
+		def: "1s", least: "0s", most: "1h",
+	},
+	"Log.level":  {doc: "The least severe lines that are logged.", def: "info", enum: []string{"debug", "info", "warn", "error"}},
+	"Log.format": {doc: "auto is text on a terminal and JSON otherwise.", def: "auto", enum: []string{"auto", "text", "json"}},
+}

@@ -1,0 +1,146 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// parseYAML turns text into the root mapping of its one document, or says what
+// is wrong with it as YAML.
+func parseYAML(file string, data []byte) (*yaml.Node, []Fault) {
+	fault := func(line, col int, problem, remedy string) (*yaml.Node, []Fault) {
+		return nil, []Fault{{File: file, Line: max(line, 1), Col: max(col, 1), Problem: problem, Remedy: remedy}}
+	}
+	if len(data) > MaxSize {
+		return fault(1, 1, fmt.Sprintf("the file is larger than %d bytes", MaxSize), "a configuration is a few kilobytes; is this the right file?")
+	}
+	if line, col, what := badText(data); what != "" {
+		return fault(line, col, what, "save the file as plain UTF-8 text")
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	var doc yaml.Node
+	err := dec.Decode(&doc)
+	if err == nil && len(doc.Content) > 0 && doc.Content[0].ShortTag() == "!!null" || errors.Is(err, io.EOF) {
+		return fault(1, 1, "the file says nothing", "the least it needs is:\n"+Minimum+"weir init writes a commented file to start from")
+	}
+	if err != nil {
+		return nil, explain(file, string(data), err)
+	}
+	root := doc.Content[0]
+	if root.Kind != yaml.MappingNode {
+		return fault(root.Line, root.Column, "the file is "+describeNode(root)+", not fields", "begin with:\n"+Minimum)
+	}
+	if n := tooDeep(root, MaxDepth); n != nil {
+		return fault(n.Line, n.Column, fmt.Sprintf("is nested more than %d levels deep", MaxDepth), "no field is that deep; check the brackets")
+	}
+	var second yaml.Node
+	if err := dec.Decode(&second); err == nil {
+		return fault(second.Line, second.Column, "a second document begins here (---)", "write one document in a file")
+	} else if !errors.Is(err, io.EOF) {
+		return nil, explain(file, string(data), err)
+	}
+	return root, nil
+}
+
+// Minimum is the shortest file that runs.
+const Minimum = `  upstreams:
+    app:
+      targets: [http://127.0.0.1:3000]
+  routes:
+    - match: [/]
+      upstream: app
+`
+
+// badText finds bytes that are no text: the library gives no line for them.
+func badText(data []byte) (line, col int, what string) {
+	line, col = 1, 1
+	for i := 0; i < len(data); {
+		r, size := utf8.DecodeRune(data[i:])
+		switch {
+		case r == utf8.RuneError && size == 1:
+			return line, col, fmt.Sprintf("byte %#02x is no UTF-8 text", data[i])
+		case r < ' ' && r != '\t' && r != '\n' && r != '\r' || r == 0x7f:
+			return line, col, fmt.Sprintf("control character %#02x in the text", r)
+		case r == '\n':
+			line, col = line+1, 0
+		}
+		i += size
+		col++
+	}
+	return 0, 0, ""
+}
+
+// tooDeep returns the first node below depth levels, or nil. Aliases are not
+// followed: the decoder goes only as deep as the types do.
+func tooDeep(n *yaml.Node, depth int) *yaml.Node {
+	if depth < 0 {
+		return n
+	}
+	for _, c := range n.Content {
+		if deep := tooDeep(c, depth-1); deep != nil {
+			return deep
+		}
+	}
+	return nil
+}
+
+var libraryLine = regexp.MustCompile(`^(?:yaml: )?(?:line (\d+): )?(.*)$`)
+
+// explain rewrites an error of the YAML library. The library names a line near
+// the mistake and the state of its parser; what a person did is nearly always
+// one of a few things that can be seen in the text.
+func explain(file, text string, err error) []Fault {
+	lines := strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n")
+	if faults := tabs(file, lines); len(faults) > 0 {
+		return faults
+	}
+	m := libraryLine.FindStringSubmatch(strings.SplitN(err.Error(), "\n", 2)[0])
+	near, message := 1, err.Error()
+	if m != nil {
+		near, _ = strconv.Atoi(m[1])
+		message = m[2]
+	}
+	near = min(max(near, 1), len(lines))
+	if name, ok := strings.CutPrefix(message, "unknown anchor '"); ok {
+		name = strings.TrimSuffix(name, "' referenced")
+		line, col := find(lines, "*"+name)
+		return []Fault{{File: file, Line: line, Col: col, Problem: "the alias *" + clip(name) + " refers to no anchor", Remedy: "write &" + clip(name) + " before the value it stands for, or put a text that begins with * in quotes"}}
+	}
+	for _, look := range []func([]string, int) (Fault, bool){indent, noSpace, badStart, twoColons, unclosed} {
+		if f, ok := look(lines, near); ok {
+			f.File = file
+			return []Fault{f}
+		}
+	}
+	return []Fault{{File: file, Line: near, Col: 1, Problem: "is no valid YAML: " + message, Remedy: "check this line and the one before it: name: value, with the same indent as its neighbours"}}
+}
+
+// tabs reports every line that is indented with a tab.
+func tabs(file string, lines []string) []Fault {
+	var faults []Fault
+	for i, s := range lines {
+		space := s[:len(s)-len(strings.TrimLeft(s, " \t"))]
+		if at := strings.IndexByte(space, '\t'); at >= 0 && len(space) < len(s) {
+			faults = append(faults, Fault{File: file, Line: i + 1, Col: at + 1, Problem: "the line is indented with a tab", Remedy: "indent with spaces, two for each level"})
+		}
+	}
+	return faults
+}
+
+// find returns the place of the first line that holds s.
+func find(lines []string, s string) (line, col int) {
+	for i, l := range lines {
+		if at := strings.Index(l, s); at >= 0 {
+			return i + 1, at + 1
+		}
+	}
+	return 1, 1
+}
