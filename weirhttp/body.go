@@ -1,0 +1,69 @@
+package weirhttp
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"sync/atomic"
+)
+
+// MaxBuffered bounds the request bodies that one [Middleware] holds in memory
+// at the same time because of [WithBufferedBody]. A request that would go
+// beyond it is served unbuffered.
+const MaxBuffered = 64 << 20
+
+// bodyBuffers reads small request bodies ahead of admission.
+type bodyBuffers struct {
+	max  int64
+	held atomic.Int64
+}
+
+// buffer returns r with its body in memory, if the body is small enough, and
+// the function that gives the memory's account back.
+func (b *bodyBuffers) buffer(r *http.Request) (*http.Request, func()) {
+	if !b.wants(r) {
+		return r, func() {}
+	}
+	size := r.ContentLength
+	if size < 0 {
+		size = b.max
+	}
+	if b.held.Add(size) > MaxBuffered {
+		b.held.Add(-size)
+		return r, func() {}
+	}
+	// One byte more than allowed tells a longer body from one that just fits.
+	data, err := io.ReadAll(io.LimitReader(r.Body, size+1))
+	body := &bufferedBody{original: r.Body, complete: err == nil && int64(len(data)) <= size}
+	switch {
+	case err != nil:
+		body.Reader = io.MultiReader(bytes.NewReader(data), failing{err})
+	case body.complete:
+		body.Reader = bytes.NewReader(data)
+	default:
+		body.Reader = io.MultiReader(bytes.NewReader(data), r.Body)
+	}
+	buffered := *r
+	buffered.Body = body
+	return &buffered, func() { b.held.Add(-size) }
+}
+
+func (b *bodyBuffers) wants(r *http.Request) bool {
+	return r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0 &&
+		r.ContentLength <= b.max && r.Header.Get("Expect") == ""
+}
+
+// bufferedBody replays what was read, and goes on with the original.
+type bufferedBody struct {
+	io.Reader
+	original io.Closer
+	complete bool // nothing of the body is left on the wire
+}
+
+// Close implements [io.Closer].
+func (b *bufferedBody) Close() error { return b.original.Close() }
+
+// failing repeats an error of reading ahead when the handler gets there.
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) { return 0, f.err }

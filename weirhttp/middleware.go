@@ -1,0 +1,118 @@
+package weirhttp
+
+import (
+	"math/rand/v2"
+	"net/http"
+	"runtime"
+
+	"github.com/weir-go/weir"
+)
+
+// Middleware returns a wrapper that admits each request through g before the
+// handler it wraps runs, and answers a refusal with [WriteRejection].
+//
+// The request waits in g's wait room under its own context, so a client that
+// leaves leaves the room too (see [WithBufferedBody] for the limits of that).
+// Once admitted, the handler's context carries a [*Request] and, for nested
+// calls through the same gate, the permit (see [weir.WithPermit]).
+//
+// The permit is sampled when the handler begins its answer and given back when
+// the handler returns, panics or ends its goroutine; a response that turns into
+// a stream gives it back earlier (see [Streams]). A panic is not recovered: it
+// goes on to net/http.
+//
+// A nil g with no [WithSelect] admits everything.
+func Middleware(g weir.Gate, opts ...Option) func(http.Handler) http.Handler {
+	m := middleware{gate: g, yield: true, random: rand.Float64}
+	for _, o := range opts {
+		o(&m)
+	}
+	if !m.streamsSet {
+		m.streams = NewStreams(StreamsConfig{})
+	}
+	return func(next http.Handler) http.Handler {
+		h := m
+		h.next = next
+		return &h
+	}
+}
+
+// middleware is one wrapped handler and its settings. It never changes once
+// built.
+type middleware struct {
+	next http.Handler
+	gate weir.Gate
+
+	work         func(*http.Request, *weir.Work)
+	selectGate   func(*http.Request) (weir.Gate, weir.Work)
+	reject       func(http.ResponseWriter, *http.Request, *weir.Rejection)
+	streams      *Streams
+	streamsSet   bool
+	bodies       *bodyBuffers
+	writeTimeout writeTimeout
+	yield        bool
+	random       func() float64
+}
+
+// ServeHTTP implements [http.Handler].
+func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	gate, work := m.choose(r)
+	if gate == nil {
+		m.next.ServeHTTP(w, r)
+		return
+	}
+	if m.bodies != nil {
+		r, release := m.bodies.buffer(r)
+		defer release()
+		m.admit(w, r, gate, work)
+		return
+	}
+	m.admit(w, r, gate, work)
+}
+
+// choose finds the gate for r and describes r to it.
+func (m *middleware) choose(r *http.Request) (weir.Gate, weir.Work) {
+	gate, work := m.gate, weir.Work{Op: r.Pattern}
+	if m.selectGate != nil {
+		gate, work = m.selectGate(r)
+	}
+	if m.work != nil {
+		m.work(r, &work)
+	}
+	return gate, work
+}
+
+// admit asks the gate and runs the handler under the permit.
+func (m *middleware) admit(w http.ResponseWriter, r *http.Request, gate weir.Gate, work weir.Work) {
+	p, err := gate.Admit(r.Context(), work)
+	if err != nil {
+		m.refuse(w, r, err)
+		return
+	}
+	if m.yield {
+		// Lets the requests that have already arrived reach the wait room
+		// before this one takes the processor. Without it a handler that only
+		// computes runs to its end before the next request is even counted, and
+		// the queue stands where no gate sees it.
+		runtime.Gosched()
+	}
+	q := newRequest(r.Context(), gate, p, m.streams)
+	q.out.init(w, q, m.writeTimeout)
+	defer q.handlerEnded()
+	m.next.ServeHTTP(q.out.kind(), r.WithContext(&q.ctx))
+	q.returned = true
+}
+
+func (m *middleware) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	rej := weir.AsRejection(err)
+	if rej == nil {
+		// A gate of the user's own that failed in a way of its own. Its text
+		// is not for the client.
+		rej = &weir.Rejection{Reason: weir.ReasonStore, Retryable: true, Cause: err}
+	}
+	if m.reject != nil {
+		m.reject(w, r, rej)
+		return
+	}
+	writeRejection(w, r, rej, m.random)
+}

@@ -1,0 +1,235 @@
+package weirhttp
+
+import (
+	"context"
+	"net/http"
+	"sync"
+
+	"github.com/weir-go/weir"
+)
+
+// Request is an admitted request while its handler runs. Most handlers never
+// need it. A proxy uses it to report the upstream's answer at the moment it
+// arrives, to tie further permits to the request's fate, and to keep the slot
+// of a client that has left until the upstream has nothing left to do.
+//
+// All methods are safe for concurrent use and do nothing on a nil *Request, so
+// the result of [FromContext] needs no check.
+type Request struct {
+	ctx     requestContext
+	out     writer
+	streams *Streams
+
+	returned bool // the handler came back by itself
+
+	mu       sync.Mutex
+	permits  []weir.Permit
+	first    [2]weir.Permit // backs permits
+	sampled  bool
+	moved    bool // holds a place in streams instead of its permits
+	crowded  bool // found streams full
+	hijacked bool
+	detached bool
+	ended    bool
+}
+
+// FromContext returns the admitted request that ctx belongs to, nil if there is
+// none.
+func FromContext(ctx context.Context) *Request {
+	q, _ := ctx.Value(requestKey{}).(*Request)
+	return q
+}
+
+func newRequest(ctx context.Context, g weir.Gate, p weir.Permit, s *Streams) *Request {
+	q := &Request{streams: s}
+	q.first[0] = p
+	q.permits = q.first[:1]
+	q.ctx = requestContext{Context: ctx, request: q, gate: g}
+	return q
+}
+
+// Sample reports the backend's answer, as [weir.Permit.Sample] does, on every
+// permit of the request. The first call decides: the middleware calls it when
+// the handler begins its answer, unless the handler was quicker. Handlers call
+// it to say what a status code cannot.
+func (q *Request) Sample(o weir.Outcome) {
+	if q == nil {
+		return
+	}
+	q.mu.Lock()
+	if q.sampled {
+		q.mu.Unlock()
+		return
+	}
+	q.sampled = true
+	var buf [4]weir.Permit
+	permits := append(buf[:0], q.permits...)
+	q.mu.Unlock()
+	for _, p := range permits {
+		p.Sample(o)
+	}
+}
+
+// Attach ties p to the request: it is sampled, and done, together with the
+// request's own permit, also when the response becomes a stream. A proxy
+// attaches the permit of the upstream it has chosen. Done may still be called
+// on p earlier, say when another upstream is tried. If the request's slot has
+// already been given back, p is done at once, as NoSample.
+func (q *Request) Attach(p weir.Permit) {
+	if q == nil {
+		return
+	}
+	q.mu.Lock()
+	late := q.moved || q.ended
+	if !late {
+		q.permits = append(q.permits, p)
+	}
+	q.mu.Unlock()
+	if late {
+		p.Done(weir.NoSample)
+	}
+}
+
+// Detach hands the request's permits to the caller, who must call Done on them;
+// the middleware does nothing with them any more. A proxy does this when the
+// client has left but the upstream still works on its request. It returns nil if
+// the slot has been given back already, or detached before, or on a nil
+// *Request: nothing is left to do then, and Done on nil is fine.
+func (q *Request) Detach() Permits {
+	if q == nil {
+		return nil
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.moved || q.ended || q.detached {
+		return nil
+	}
+	q.detached = true
+	permits := append(Permits(nil), q.permits...)
+	q.permits = nil
+	return permits
+}
+
+// Stream says that the response is a stream from now on: its permits are
+// sampled as NoSample if nothing was reported before, given back, and a place
+// in the [Streams] pool is held until the end instead. It reports whether the
+// request holds a place; with the pool full it keeps its slot. The middleware
+// finds most streams by itself.
+func (q *Request) Stream() bool {
+	if q == nil {
+		return false
+	}
+	return q.move()
+}
+
+// Permits are the permits of one request, released together.
+type Permits []weir.Permit
+
+// Sample calls Sample on each permit.
+func (ps Permits) Sample(o weir.Outcome) {
+	for _, p := range ps {
+		p.Sample(o)
+	}
+}
+
+// Done calls Done on each permit, the last one first.
+func (ps Permits) Done(o weir.Outcome) {
+	for i := len(ps) - 1; i >= 0; i-- {
+		ps[i].Done(o)
+	}
+}
+
+// move gives the permits back in exchange for a place among the streams.
+func (q *Request) move() bool {
+	q.mu.Lock()
+	if q.moved || q.ended || q.detached || q.streams == nil {
+		moved := q.moved
+		q.mu.Unlock()
+		return moved
+	}
+	if !q.streams.enter() {
+		if !q.crowded {
+			q.crowded = true
+			q.streams.overflowed.Add(1)
+		}
+		q.mu.Unlock()
+		return false
+	}
+	q.moved = true
+	permits := Permits(q.permits)
+	q.mu.Unlock()
+	permits.Done(weir.NoSample)
+	return true
+}
+
+// moveLater is move for timers.
+func (q *Request) moveLater() { q.move() }
+
+// clientLeft reports whether nobody waits for the answer any more.
+func (q *Request) clientLeft() bool { return q.ctx.Err() == context.Canceled }
+
+// handlerEnded runs when the handler has returned, panicked or called
+// runtime.Goexit. A hijacked connection outlives its handler.
+func (q *Request) handlerEnded() {
+	q.out.handlerEnded()
+	q.mu.Lock()
+	hijacked := q.hijacked
+	q.mu.Unlock()
+	if !hijacked {
+		q.end(q.outcome())
+	}
+}
+
+// outcome is what became of a request that has ended, if it was never sampled.
+func (q *Request) outcome() weir.Outcome {
+	switch q.ctx.Err() {
+	case context.Canceled:
+		return weir.Abandoned
+	case context.DeadlineExceeded:
+		return weir.Overload
+	}
+	if !q.returned {
+		return weir.Failed
+	}
+	return weir.ClassifyHTTP(http.StatusOK) // what an answer without a word means
+}
+
+// end gives back whatever the request still holds.
+func (q *Request) end(o weir.Outcome) {
+	q.mu.Lock()
+	if q.ended {
+		q.mu.Unlock()
+		return
+	}
+	q.ended = true
+	moved, permits := q.moved, Permits(q.permits)
+	q.mu.Unlock()
+	if moved {
+		q.streams.leave()
+		return
+	}
+	permits.Done(o)
+}
+
+type requestKey struct{}
+
+// requestContext is the handler's context: it knows the Request, and carries
+// the permit for nested calls. Most handlers ask their context for nothing, so
+// the carrying context is made when the first value is asked for.
+type requestContext struct {
+	context.Context
+	request *Request
+	gate    weir.Gate
+
+	once    sync.Once
+	carrier context.Context
+}
+
+// Value implements [context.Context].
+func (c *requestContext) Value(key any) any {
+	if _, ok := key.(requestKey); ok {
+		return c.request
+	}
+	c.once.Do(func() { c.carrier = weir.WithPermit(c.Context, c.gate, c.request.first[0]) })
+	return c.carrier.Value(key)
+}

@@ -1,0 +1,150 @@
+package weirhttp
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Defaults of a pool of streams.
+const (
+	DefaultMaxStreams  = 4096
+	DefaultStreamBytes = 64 << 10
+	DefaultStreamGrace = time.Second
+	DefaultStreamStall = 100 * time.Millisecond
+)
+
+const (
+	// quietBytes are held back by net/http: writing them cannot block.
+	quietBytes = 2 << 10
+	// writeChunk is the most that is written under one deadline.
+	writeChunk = 128 << 10
+	// never is longer, in bytes and in time, than any response.
+	never = 1<<63 - 1
+)
+
+// StreamsConfig configures [NewStreams]. The zero value means the defaults; a
+// negative value turns a rule off.
+type StreamsConfig struct {
+	// Max is the number of places. Default [DefaultMaxStreams]; negative means
+	// none, so that every stream keeps its slot and counts as overflowed.
+	Max int
+	// Bytes is the length beyond which a response is a stream. Default 64 KiB.
+	Bytes int64
+	// Grace is how long a response that has been flushed may stay open before
+	// it is a stream. Default 1 s. It lets a handler, or a proxied upstream,
+	// that flushes as it goes hold its slot while it is still at work.
+	Grace time.Duration
+	// Stall is how long one write may block before the response is a stream:
+	// its client reads more slowly than the handler writes. Default 100 ms.
+	Stall time.Duration
+}
+
+// Streams is a bounded pool for responses whose length is decided by the client
+// or by the conversation, not by the backend: long downloads, slow readers,
+// server-sent events, upgraded connections. A request that becomes one gives
+// its permit back and holds a place here until it ends, so that slow clients
+// cannot fill a limiter, and are bounded all the same.
+//
+// A response becomes a stream when the first of these happens:
+//
+//   - its connection is hijacked;
+//   - it is flushed with content type text/event-stream;
+//   - it has been flushed and is not over after Grace;
+//   - it is longer than Bytes;
+//   - a write has blocked for Stall;
+//   - the handler says so with [Request.Stream].
+//
+// When the pool is full the request keeps its slot, is counted as overflowed,
+// and tries again with each later write: a stream that cannot be accounted here
+// stays accounted where it was. It is never cut for that reason.
+type Streams struct {
+	bytes        int64
+	grace, stall time.Duration
+
+	max        atomic.Int64
+	open       atomic.Int64
+	high       atomic.Int64
+	moved      atomic.Uint64
+	overflowed atomic.Uint64
+	cut        atomic.Uint64
+}
+
+// StreamsSnapshot is a pool at one moment. Moved, Overflowed and Cut only grow.
+type StreamsSnapshot struct {
+	// Max is the number of places, Open how many are held (it may exceed Max
+	// after SetMax), High the most ever held at once.
+	Max  int64 `json:"max"`
+	Open int64 `json:"open"`
+	High int64 `json:"high"`
+	// Moved counts the responses that became streams, Overflowed those that
+	// found the pool full at first, Cut those whose client stopped reading for
+	// longer than [WithWriteTimeout] allows.
+	Moved      uint64 `json:"moved"`
+	Overflowed uint64 `json:"overflowed"`
+	Cut        uint64 `json:"cut"`
+}
+
+// NewStreams returns an empty pool.
+func NewStreams(cfg StreamsConfig) *Streams {
+	s := &Streams{
+		bytes: orDefault(cfg.Bytes, DefaultStreamBytes),
+		grace: orDefault(cfg.Grace, DefaultStreamGrace),
+		stall: orDefault(cfg.Stall, DefaultStreamStall),
+	}
+	s.SetMax(cfg.Max)
+	return s
+}
+
+// orDefault returns def for 0, and never for a negative v.
+func orDefault[T ~int64](v, def T) T {
+	switch {
+	case v == 0:
+		return def
+	case v < 0:
+		return never
+	}
+	return v
+}
+
+// SetMax changes the number of places, with the meaning of StreamsConfig.Max.
+// Streams that are open stay open.
+func (s *Streams) SetMax(n int) {
+	if n == 0 {
+		n = DefaultMaxStreams
+	}
+	s.max.Store(max(int64(n), 0))
+}
+
+// Snapshot returns the pool's levels and counters.
+func (s *Streams) Snapshot() StreamsSnapshot {
+	return StreamsSnapshot{
+		Max: s.max.Load(), Open: s.open.Load(), High: s.high.Load(),
+		Moved: s.moved.Load(), Overflowed: s.overflowed.Load(), Cut: s.cut.Load(),
+	}
+}
+
+// enter takes a place if one is free.
+func (s *Streams) enter() bool {
+	for {
+		n := s.open.Load()
+		if n >= s.max.Load() {
+			return false
+		}
+		if s.open.CompareAndSwap(n, n+1) {
+			s.moved.Add(1)
+			s.raise(n + 1)
+			return true
+		}
+	}
+}
+
+func (s *Streams) raise(n int64) {
+	for {
+		high := s.high.Load()
+		if n <= high || s.high.CompareAndSwap(high, n) {
+			return
+		}
+	}
+}
+
+func (s *Streams) leave() { s.open.Add(-1) }
