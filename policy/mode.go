@@ -10,3 +10,41 @@ const (
 	Observe Mode = "observe" // decide and count, but let everything through
 	Off     Mode = "off"     // decide nothing
 )
+
+// Modes returns every mode, the default first.
+func Modes() []Mode { return []Mode{Enforce, Observe, Off} }
+
+// ParseMode turns the word used in files into a Mode. The empty word is
+// [Enforce]; anything that is not a mode reports false.
+func ParseMode(s string) (Mode, bool) {
+	if s == "" {
+		return Enforce, true
+	}
+	for _, m := range Modes() {
+		if s == string(m) {
+			return m, true
+		}
+	}
+	return Enforce, false
+}
+
+// level is a mode as the hot path compares it.
+type level uint32
+
+const (
+	enforcing level = iota
+	observing
+	off
+)
+
+func (m Mode) level() level {
+	switch m {
+	case Observe:
+		return observing
+	case Off:
+		return off
+	}
+	return enforcing
+}
+
+func (l level) mode() Mode { return Modes()[l] }

@@ -1,7 +1,4 @@
-// Package policy turns a policy written as data into gates on live traffic.
 package policy
-
-import "time"
 
 // Spec is a policy as data: the same types are read from the gateway's YAML,
 // from scenario files (JSON) and built by hand. Compile turns it into a Policy.
@@ -30,7 +27,8 @@ type IdentitySpec struct {
 	Client   string `json:"client,omitempty"`
 	Priority string `json:"priority,omitempty"`
 	// Trusted are the networks, in CIDR notation, whose headers are believed.
-	// Default: loopback only. From other peers header sources read as empty.
+	// From other peers header sources read as empty. Default: loopback only,
+	// 127.0.0.0/8 and ::1/128; an empty list trusts nobody.
 	Trusted []string `json:"trusted,omitempty"`
 }
 
@@ -98,7 +96,3 @@ type RouteSpec struct {
 	// of waiting.
 	MaxWait Duration `json:"max_wait,omitempty"`
 }
-
-// Duration is a time.Duration that is written as people write it: 250ms, 1m30s.
-// -1 is allowed where a field says so.
-type Duration time.Duration

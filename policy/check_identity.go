@@ -1,0 +1,146 @@
+package policy
+
+import (
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strings"
+
+	"github.com/weir-go/weir"
+)
+
+// sources are the words that a source begins with.
+var sources = []string{"header:", "path:", "peer", "const:"}
+
+const sourceForms = "write header:NAME, path:NAME, peer or const:VALUE"
+
+// loopback is trusted where the spec does not say whom to trust.
+var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
+
+func (c *compiler) checkIdentity() identity {
+	at := place{"identity"}
+	spec := &c.spec.Identity
+	id := identity{
+		tenant:   c.checkSource(at.at("tenant"), spec.Tenant),
+		user:     c.checkSource(at.at("user"), spec.User),
+		client:   c.checkSource(at.at("client"), spec.Client),
+		priority: c.checkPrioritySource(at.at("priority"), spec.Priority),
+		trusted:  loopback,
+	}
+	if spec.Trusted != nil {
+		id.trusted = nil
+	}
+	for i, network := range spec.Trusted {
+		if p, ok := c.checkNetwork(at.at("trusted").index(i), network); ok {
+			id.trusted = append(id.trusted, p)
+		}
+	}
+	id.prepare()
+	return id
+}
+
+// checkSource compiles a source. Whether a wildcard exists is checked when the
+// routes are known.
+func (c *compiler) checkSource(at place, text string) source {
+	word, value, colon := strings.Cut(text, ":")
+	switch {
+	case text == "":
+		return source{}
+	case text == "peer":
+		return source{kind: peerSource}
+	case !colon:
+		c.add(at, fmt.Sprintf("%q is no source", text), sourceSuggestion(text))
+		return source{}
+	}
+	switch word {
+	case "header":
+		return c.checkHeader(at, value)
+	case "path":
+		if value != "" {
+			return source{pathSource, strings.TrimSuffix(strings.Trim(value, "{}"), "...")}
+		}
+		c.add(at, "path: names no wildcard", "write path:NAME, where a route's pattern has {NAME}")
+	case "const":
+		if value == "" {
+			c.add(at, "const: has no value", "write const:VALUE, or leave the field out")
+		} else if bounded(value) != value {
+			c.add(at, "the value of const: is too long or has characters that cannot be printed",
+				fmt.Sprintf("write at most %d bytes of plain text", MaxIdentity))
+		}
+		return source{constSource, value}
+	default:
+		c.add(at, fmt.Sprintf("%q is no source", text), sourceSuggestion(word+":"))
+	}
+	return source{}
+}
+
+func sourceSuggestion(word string) string {
+	if n := nearest(word, sources); n != "" {
+		return "did you mean " + n + "? " + sourceForms
+	}
+	return sourceForms
+}
+
+func (c *compiler) checkHeader(at place, name string) source {
+	if !isToken(name) {
+		c.add(at, fmt.Sprintf("%q is no header name", name), "write letters, digits and dashes, such as header:X-Tenant")
+		return source{}
+	}
+	key := http.CanonicalHeaderKey(name)
+	if key == "Host" {
+		return source{kind: hostSource}
+	}
+	return source{headerSource, key}
+}
+
+// isToken reports whether s is a token as RFC 9110 defines it.
+func isToken(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return r <= ' ' || r >= 0x7f || strings.ContainsRune("\"(),/:;<=>?@[\\]{}", r)
+	})
+}
+
+// checkPrioritySource allows only sources that a client cannot choose: everybody
+// would be critical.
+func (c *compiler) checkPrioritySource(at place, text string) source {
+	before := len(c.faults)
+	s := c.checkSource(at, text)
+	if len(c.faults) > before {
+		return s
+	}
+	switch s.kind {
+	case pathSource:
+		c.add(at, "a path is chosen by the client, and so would be its priority",
+			"write header:NAME, which is believed only from trusted networks, or give the route a priority")
+	case peerSource:
+		c.add(at, "an address is no priority", "write header:NAME or const:VALUE")
+	case constSource:
+		if _, ok := weir.ParsePriority(s.key); !ok {
+			c.add(at, fmt.Sprintf("%q is no priority", s.key), suggest(s.key, priorities, "priorities"))
+		}
+	}
+	return s
+}
+
+func (c *compiler) checkNetwork(at place, text string) (netip.Prefix, bool) {
+	p, err := netip.ParsePrefix(text)
+	if err != nil {
+		instead := "write a network such as 10.0.0.0/8 or fd00::/8"
+		if addr, err := netip.ParseAddr(text); err == nil {
+			addr = addr.Unmap().WithZone("")
+			instead = fmt.Sprintf("write %v/%d", addr, addr.BitLen())
+		}
+		c.add(at, fmt.Sprintf("%q is no network in CIDR notation", text), instead)
+		return p, false
+	}
+	switch {
+	case p.Addr().Is4In6():
+		c.add(at, fmt.Sprintf("%s is an IPv4 network in IPv6 form", text), "write it as an IPv4 network")
+		return p, false
+	case p.Masked() != p:
+		c.add(at, fmt.Sprintf("%s has bits set beyond its %d", text, p.Bits()),
+			fmt.Sprintf("write %v, or %v/%d for the one address", p.Masked(), p.Addr(), p.Addr().BitLen()))
+		return p, false
+	}
+	return p, true
+}

@@ -1,0 +1,188 @@
+package policy
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/limit"
+)
+
+// Gate is a live gate of a policy: a mechanism, and a mode that says how far
+// its decisions are carried out. One Gate serves every route that names it, and
+// lives on through reloads: a policy that adopts it changes its settings, not
+// its state.
+//
+//   - enforce: what the mechanism refuses is refused.
+//   - observe: the mechanism is asked without waiting, on the live traffic.
+//     Work it has room for holds a permit as usual; work it has no room for is
+//     counted as observed and goes on with the zero Permit. So work that would
+//     have waited for a slot counts as refused with reason limit, and what went
+//     on regardless is not part of the gate's in-flight.
+//   - off: the mechanism is not asked; the permit is the zero Permit.
+//
+// A change of mode holds for the next piece of work; work that waits goes on
+// waiting.
+type Gate struct {
+	name    string
+	limiter *limit.Limiter
+	level   atomic.Uint32
+	hooks   atomic.Pointer[gateHooks]
+
+	refused  counters // what was refused, by reason
+	observed counters // what would have been refused
+
+	// retire is how long to keep the gate open once no policy sends it work:
+	// longer than anybody waits in it.
+	retire atomic.Int64
+	closed atomic.Bool
+}
+
+// gateHooks are the hooks that the Gate calls itself, because only it knows
+// whether a refusal is carried out.
+type gateHooks struct {
+	rejected, observed func(*weir.Work, *weir.Rejection)
+}
+
+// counters count rejections by reason.
+type counters [16]atomic.Uint64
+
+func (c *counters) add(r *weir.Rejection) { c[int(r.Reason)%len(c)].Add(1) }
+
+// read returns the reasons seen so far; nil if there are none.
+func (c *counters) read() map[weir.Reason]uint64 {
+	var m map[weir.Reason]uint64
+	for r := range c {
+		if n := c[r].Load(); n > 0 {
+			if m == nil {
+				m = make(map[weir.Reason]uint64)
+			}
+			m[weir.Reason(r)] = n
+		}
+	}
+	return m
+}
+
+// Name returns the gate's name in the policy.
+func (g *Gate) Name() string { return g.name }
+
+// Mode returns the mode in force.
+func (g *Gate) Mode() Mode { return level(g.level.Load()).mode() }
+
+// Limiter returns the concurrency gate inside, nil for other mechanisms. Work
+// admitted through it directly bypasses the mode and is not counted as refused.
+func (g *Gate) Limiter() *limit.Limiter { return g.limiter }
+
+// Observed counts, by reason, the work that was let through although the gate
+// refused it; nil if there was none. It keeps its counts when the mode changes.
+func (g *Gate) Observed() map[weir.Reason]uint64 { return g.observed.read() }
+
+// Admit implements [weir.Gate].
+func (g *Gate) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
+	switch level(g.level.Load()) {
+	case off:
+		return weir.Permit{}, nil
+	case observing:
+		return g.observe(w), nil
+	}
+	if p, ok := weir.Nested(ctx, g); ok {
+		return p, nil
+	}
+	p, err := g.limiter.Admit(ctx, w)
+	if err != nil {
+		g.refuse(w, err)
+	}
+	return p, err
+}
+
+// TryAdmit implements [weir.TryAdmitter].
+func (g *Gate) TryAdmit(w weir.Work) (weir.Permit, error) {
+	switch level(g.level.Load()) {
+	case off:
+		return weir.Permit{}, nil
+	case observing:
+		return g.observe(w), nil
+	}
+	p, err := g.limiter.TryAdmit(w)
+	if err != nil {
+		g.refuse(w, err)
+	}
+	return p, err
+}
+
+// Arrive implements [weir.Arriver].
+func (g *Gate) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit, weir.Waiter, error) {
+	switch level(g.level.Load()) {
+	case off:
+		return weir.Permit{}, nil, nil
+	case observing:
+		return g.observe(w), nil, nil
+	}
+	p, waiter, err := g.limiter.Arrive(w, func(p weir.Permit, err error) {
+		if err != nil {
+			g.refuse(w, err)
+		}
+		wake(p, err)
+	})
+	if err != nil && err != weir.ErrWaiting {
+		g.refuse(w, err)
+	}
+	return p, waiter, err
+}
+
+// observe asks without enforcing.
+func (g *Gate) observe(w weir.Work) weir.Permit {
+	p, err := g.limiter.TryAdmit(w)
+	if err == nil {
+		return p
+	}
+	r := weir.AsRejection(err)
+	if r == nil {
+		r = &weir.Rejection{Gate: g.name, Cause: err}
+	}
+	g.observed.add(r)
+	if h := g.hooks.Load(); h.observed != nil {
+		call(h.observed, w, r)
+	}
+	return weir.Permit{}
+}
+
+func (g *Gate) refuse(w weir.Work, err error) {
+	r := weir.AsRejection(err)
+	if r == nil {
+		return
+	}
+	g.refused.add(r)
+	if h := g.hooks.Load(); h.rejected != nil {
+		call(h.rejected, w, r)
+	}
+}
+
+// call is a function of its own so that only work that a hook looks at moves to
+// the heap.
+//
+//go:noinline
+func call(hook func(*weir.Work, *weir.Rejection), w weir.Work, r *weir.Rejection) { hook(&w, r) }
+
+// Snapshot implements [weir.Snapshotter]. Rejected counts what was really
+// refused; see [Gate.Observed] for the rest.
+func (g *Gate) Snapshot() weir.Snapshot {
+	s := g.limiter.Snapshot()
+	s.Name, s.Kind, s.Mode = g.name, "limit", string(g.Mode())
+	s.Rejected = g.refused.read()
+	return s
+}
+
+// close ends the gate: new and waiting work is refused as draining, permits in
+// flight stay valid.
+func (g *Gate) close() {
+	if g.closed.CompareAndSwap(false, true) {
+		g.limiter.Close()
+	}
+}
+
+// closeLater ends the gate when nobody can be waiting in it any more.
+func (g *Gate) closeLater() *time.Timer {
+	return time.AfterFunc(time.Duration(g.retire.Load()), g.close)
+}

@@ -1,0 +1,176 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+// Options are what a policy needs besides its Spec. The zero value is fine.
+type Options struct {
+	// Previous is the policy in force, whose live gates are adopted by name:
+	// what is in flight or waiting stays, and so does what was learned.
+	Previous *Policy
+	// Hooks are told what the gates do. Rejected hears of refusals that are
+	// carried out.
+	Hooks weir.Hooks
+	// Observed, if set, hears of work that a gate in observe mode would have
+	// refused. The same rules hold as for Hooks.
+	Observed func(w *weir.Work, r *weir.Rejection)
+	// Now replaces the clock of the gates, for virtual time; see
+	// limit.Config.Now. Gates of a Previous are not adopted then.
+	Now func() time.Duration
+	// FindLeaks makes gates look for permits that were dropped without Done,
+	// at some cost; see limit.Config.FindLeaks.
+	FindLeaks bool
+}
+
+// Policy is a compiled policy. It does not change, so it can be shared and
+// swapped through an atomic pointer; the gates it leads to are live. It is safe
+// for concurrent use.
+type Policy struct {
+	identity identity
+	matcher  *matcher
+	routes   []*Route
+	byName   map[string]*Route
+	gates    map[string]*Gate
+	names    []string // of gates, sorted
+	virtual  bool
+
+	mu      sync.Mutex
+	retired atomic.Bool
+	timers  []*time.Timer
+	gone    []*Gate // after Retire: what the next policy did not adopt
+}
+
+// Match finds the route of a request and builds its work: Op, identity,
+// priority, cost, deadline and longest wait. Where no pattern matches, the
+// route is nil, whose Gate admits everything, and the work has an identity
+// only. The request is not changed.
+func (p *Policy) Match(r *http.Request) (*Route, weir.Work) {
+	m := p.matcher.find(r)
+	rt := m.route
+	w := rt.Work()
+	p.identity.fill(&w, r, m)
+	m.free()
+	if d := rt.Timeout(); d > 0 {
+		w.Deadline = time.Now().Add(d)
+	}
+	return rt, w
+}
+
+// Route returns the route with the given name, nil if there is none.
+func (p *Policy) Route(name string) *Route { return p.byName[name] }
+
+// Routes returns all routes in the order of the Spec.
+func (p *Policy) Routes() iter.Seq[*Route] { return slices.Values(p.routes) }
+
+// Gate returns the live gate with the given name, nil if there is none.
+func (p *Policy) Gate(name string) *Gate { return p.gates[name] }
+
+// Gates returns the live gates, sorted by name.
+func (p *Policy) Gates() iter.Seq2[string, *Gate] {
+	return func(yield func(string, *Gate) bool) {
+		for _, name := range p.names {
+			if !yield(name, p.gates[name]) {
+				return
+			}
+		}
+	}
+}
+
+// Retire says that next has taken over. Gates that next has adopted live on;
+// the others close once nobody can be waiting in them: after their longest
+// wait, 30 s at most. Until then they serve what was under way to them, so a
+// reload refuses nothing. On virtual time they close at once. A nil next means
+// that nothing takes over.
+func (p *Policy) Retire(next *Policy) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.retired.Swap(true) {
+		return
+	}
+	for _, name := range p.names {
+		g := p.gates[name]
+		switch {
+		case next != nil && next.gates[name] == g:
+			continue
+		case p.virtual:
+			g.close()
+		default:
+			p.timers = append(p.timers, g.closeLater())
+		}
+		p.gone = append(p.gone, g)
+	}
+}
+
+// own returns the gates that this policy may close: all of them, or after
+// Retire those that nobody adopted.
+func (p *Policy) own() []*Gate {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, t := range p.timers {
+		t.Stop()
+	}
+	p.timers = nil
+	if p.retired.Load() {
+		return p.gone
+	}
+	return slices.Collect(maps.Values(p.gates))
+}
+
+// Close closes the gates at once: new and waiting work is refused as draining,
+// permits in flight stay valid. After Retire it leaves alone what the next
+// policy has adopted.
+func (p *Policy) Close() {
+	for _, g := range p.own() {
+		g.close()
+	}
+}
+
+// Drain closes the gates and waits until nothing is in flight in them, or until
+// ctx ends; the error then says which gates still hold how much.
+func (p *Policy) Drain(ctx context.Context) error {
+	own := p.own()
+	for _, g := range own {
+		g.close()
+	}
+	var errs []error
+	for _, g := range own {
+		if err := g.limiter.Drain(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("policy: gate %q still has %d in flight: %w",
+				g.name, g.limiter.Snapshot().InFlight, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Next returns when the next Step is due, on virtual time; false means that no
+// gate has anything to do by itself.
+func (p *Policy) Next() (time.Duration, bool) {
+	var soonest time.Duration
+	any := false
+	for _, name := range p.names {
+		if t, ok := p.gates[name].limiter.Next(); ok && (!any || t < soonest) {
+			soonest, any = t, true
+		}
+	}
+	return soonest, any
+}
+
+// Step lets every gate do what is due at the present virtual time: expire
+// waiting work, close measuring windows.
+func (p *Policy) Step() {
+	for _, name := range p.names {
+		p.gates[name].limiter.Step()
+	}
+}
