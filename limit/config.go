@@ -1,19 +1,22 @@
 package limit
 
 import (
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/internal/room"
 )
 
-// Config configures a [Limiter]. Everything but Name can be changed later with
-// [Limiter.Reconfigure].
+// Config configures a [Limiter]. Everything but Name and Now can be changed
+// later with [Limiter.Reconfigure].
 type Config struct {
 	// Name is the gate's name in rejections, metrics and logs.
 	Name string
 
-	// Limit is the number of slots if Controller is nil. At least 1.
+	// Limit is the number of slots if Controller is nil, from 1 to [MaxLimit].
 	Limit int64
 	// Controller sets the limit while the limiter runs. nil means
 	// control.Fixed(Limit). A controller belongs to one limiter.
@@ -22,20 +25,30 @@ type Config struct {
 	// Queue is the wait room.
 	Queue Queue
 
-	// Hooks are told what happens.
+	// Hooks are told what happens. Any hook, and any controller that moves the
+	// limit, makes every admission go through the limiter's lock.
 	Hooks weir.Hooks
 
 	// FindLeaks records the call site of every admission and reports permits
 	// that were dropped without Done, once the garbage collector has found
-	// them. A debug option: it costs an allocation and a stack walk a permit.
+	// them; their slots are given back. A debug option: it costs an allocation
+	// and a stack walk a permit.
 	FindLeaks bool
 
 	// Now replaces the clock, for virtual time: it returns the time since the
-	// limiter's epoch. With it set the limiter starts no timer; whoever owns
-	// the clock calls [Limiter.Step] when [Limiter.Next] says so. Leave it nil
+	// limiter's epoch, which stands for [VirtualEpoch] where a Work.Deadline is
+	// concerned. With it set the limiter starts no timer; whoever owns the
+	// clock calls [Limiter.Step] when [Limiter.Next] says so. Leave it nil
 	// outside simulators.
 	Now func() time.Duration
 }
+
+// VirtualEpoch is the time of day at which a clock given as Config.Now starts.
+var VirtualEpoch = time.Unix(0, 0)
+
+// MaxLimit is the largest limit. It is far beyond what one process serves, and
+// keeps slot numbers in 32 bits.
+const MaxLimit = 1 << 30
 
 // Queue is the wait room of a limiter: where work waits for a slot.
 type Queue struct {
@@ -57,16 +70,64 @@ const (
 )
 
 // Order is the order in which waiting work is served.
-type Order uint8
+type Order = room.Order
 
 // The orders.
 const (
 	// FIFO serves the oldest first.
-	FIFO Order = iota
+	FIFO = room.FIFO
 	// LIFO serves the newest first. The old ones wait until they expire, so
 	// use it only where late answers are worthless.
-	LIFO
+	LIFO = room.LIFO
 	// Adaptive serves the oldest first, but the newest first while a standing
 	// queue lasts: while the room has not been empty for 100 ms.
-	Adaptive
+	Adaptive = room.Adaptive
 )
+
+// validate reports every setting out of range.
+func (c *Config) validate() error {
+	var faults []error
+	if c.Controller == nil && (c.Limit < 1 || c.Limit > MaxLimit) {
+		faults = append(faults, fmt.Errorf("Limit %d: must be from 1 to %d (or set a Controller)", c.Limit, MaxLimit))
+	}
+	if c.Controller != nil && c.Limit != 0 {
+		faults = append(faults, fmt.Errorf("Limit %d: leave it 0, the Controller %q decides", c.Limit, c.Controller.Name()))
+	}
+	if c.Queue.Order > Adaptive {
+		faults = append(faults, fmt.Errorf("Queue.Order %d: must be FIFO, LIFO or Adaptive", c.Queue.Order))
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	return fmt.Errorf("limit: gate %q: %w", c.Name, errors.Join(faults...))
+}
+
+// controller returns the controller, which is Fixed if none was given.
+func (c *Config) controller() control.Controller {
+	if c.Controller == nil {
+		return control.Fixed(c.Limit)
+	}
+	return c.Controller
+}
+
+func (q Queue) places() int {
+	switch {
+	case q.Len == 0:
+		return DefaultQueueLen
+	case q.Len < 0:
+		return 0
+	}
+	return q.Len
+}
+
+func (q Queue) longest() time.Duration {
+	switch {
+	case q.MaxWait == 0:
+		return DefaultMaxWait
+	case q.MaxWait < 0:
+		return room.Never
+	}
+	return q.MaxWait
+}
+
+func clampLimit(n int64) int64 { return min(max(n, 1), MaxLimit) }

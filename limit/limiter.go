@@ -1,30 +1,278 @@
-// Package limit is the concurrency gate: slots that come back.
 package limit
 
 import (
 	"context"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/internal/room"
 )
 
-// Limiter is a concurrency gate.
-type Limiter struct{}
+// Limiter is a concurrency gate: at most a limit of work at a time, and a
+// bounded room for what has to wait. It is safe for concurrent use.
+//
+// It implements [weir.Gate], [weir.TryAdmitter], [weir.Arriver] and
+// [weir.Snapshotter].
+type Limiter struct {
+	core // all but attention, table and hint guarded by mu
 
-func New(cfg Config) (*Limiter, error)                                   { panic("not yet") }
-func (l *Limiter) Name() string                                          { panic("not yet") }
-func (l *Limiter) Admit(context.Context, weir.Work) (weir.Permit, error) { panic("not yet") }
-func (l *Limiter) TryAdmit(weir.Work) (weir.Permit, error)               { panic("not yet") }
-func (l *Limiter) Arrive(weir.Work, func(weir.Permit, error)) (weir.Permit, weir.Waiter, error) {
-	panic("not yet")
+	// control guards the controller and the window it reads, and is always
+	// taken before mu. No hook, callback or controller runs under mu.
+	control    sync.Mutex
+	controller control.Controller
+	reading    control.Window
+
+	mu            sync.Mutex
+	tickAt        time.Duration // when the window closes
+	armed         time.Duration // when the timer will fire
+	timer         *time.Timer   // nil with a clock of its owner's
+	reason        string        // of the last decision
+	median        time.Duration // service time in the last window
+	outcomes      [5]uint64     // by weir.Outcome
+	idle          chan struct{} // closed when closed and nothing is in flight
+	idleDone      bool
+	refusedBefore uint64 // refusals up to the last window
+
+	// Read without the lock.
+	name      string               // set once
+	clock     func() time.Duration // set once; nil for the monotonic clock
+	epoch     time.Time            // set once
+	maxWait   atomic.Int64
+	findLeaks atomic.Bool
+	hooks     atomic.Pointer[weir.Hooks]
+	refusal   atomic.Pointer[refusals]
+	count     counters
 }
-func (l *Limiter) SetLimit(n int64) error          { panic("not yet") } // Resize by hand, until the controller decides otherwise
-func (l *Limiter) Reconfigure(cfg Config) error    { panic("not yet") } // adopt new settings, keep in-flight, limit, learned state
-func (l *Limiter) Snapshot() weir.Snapshot         { panic("not yet") }
-func (l *Limiter) Save() (control.State, bool)     { panic("not yet") }
-func (l *Limiter) Restore(control.State)           { panic("not yet") }
-func (l *Limiter) Close()                          { panic("not yet") } // refuse new and waiting work with ReasonDraining; permits in flight stay valid
-func (l *Limiter) Drain(ctx context.Context) error { panic("not yet") } // Close, then wait until nothing is in flight
-func (l *Limiter) Next() (time.Duration, bool)     { panic("not yet") } // virtual time: when Step is due
-func (l *Limiter) Step()                           { panic("not yet") } // virtual time: expire waiters, close windows
+
+var (
+	_ weir.Gate        = (*Limiter)(nil)
+	_ weir.TryAdmitter = (*Limiter)(nil)
+	_ weir.Arriver     = (*Limiter)(nil)
+	_ weir.Snapshotter = (*Limiter)(nil)
+	_ weir.Holder      = (*Limiter)(nil)
+)
+
+// New returns a running limiter, or an error that names every setting out of
+// range. Close it when it is no longer needed.
+func New(cfg Config) (*Limiter, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	l := &Limiter{
+		name: cfg.Name, clock: cfg.Now, epoch: time.Now(),
+		idle: make(chan struct{}), armed: room.Never, tickAt: room.Never,
+	}
+	l.slow = true // until settle finds that nothing keeps it there
+	l.attention.Store(inSlow)
+	l.table.Store(new([]*berth))
+	l.grow(l)
+	l.hint.Store((*l.table.Load())[0])
+	l.controller = cfg.controller()
+	first := l.controller.Start()
+
+	now := l.now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.configure(cfg)
+	l.limit = clampLimit(first.Limit)
+	l.bank, l.reason = l.limit, first.Reason
+	l.window.Reset(now, 0)
+	l.drain.reset(now)
+	l.schedule(now, first.Next)
+	l.settle(now) // nobody waits yet: no answers
+	return l, nil
+}
+
+// Name returns the name from the configuration.
+func (l *Limiter) Name() string { return l.name }
+
+// now returns the time since the limiter's epoch.
+func (l *Limiter) now() time.Duration {
+	if l.clock != nil {
+		return l.clock()
+	}
+	return time.Since(l.epoch)
+}
+
+// Admit takes the cost of w, at once if that much is free and nobody waits, else
+// after waiting in the room. It returns when the work is admitted or refused:
+// at the latest when the context is done, the deadline has passed, or the work
+// has waited as long as it may.
+//
+// Work whose deadline has passed, or whose context is done, is refused even
+// when slots are free. (MongoDB's ticket pools grant it then; an answer that
+// nobody waits for is only waste.)
+func (l *Limiter) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
+	if p, ok := weir.Nested(ctx, l); ok {
+		return p, nil
+	}
+	if w.Cost|1 == 1 && w.Deadline == (time.Time{}) && l.attention.Load() == 0 && ctx.Err() == nil {
+		if p, ok := l.hint.Load().Take(); ok && l.attention.Load() == 0 {
+			return p, nil
+		} else if ok {
+			l.takeBack(p)
+		}
+	}
+	return l.admit(ctx, w)
+}
+
+// TryAdmit takes the cost of w if that much is free and nobody waits for it,
+// and refuses otherwise, without ever waiting. While nothing is free it refuses
+// without taking the lock.
+func (l *Limiter) TryAdmit(w weir.Work) (weir.Permit, error) {
+	if w.Cost|1 == 1 && w.Deadline == (time.Time{}) && l.attention.Load() == 0 {
+		if p, ok := l.hint.Load().Take(); ok && l.attention.Load() == 0 {
+			return p, nil
+		} else if ok {
+			l.takeBack(p)
+		}
+	}
+	w.MaxWait = weir.NoWait
+	p, _, err := l.arrive(context.Background(), &w, nil)
+	return p, err
+}
+
+// Arrive implements [weir.Arriver]: Admit for callers that cannot block. The
+// caller cancels the Waiter when it stops waiting; deadlines and MaxWait need no
+// help.
+func (l *Limiter) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit, weir.Waiter, error) {
+	place := &waiter{limiter: l, wake: wake, work: w, site: l.site()}
+	place.Owner = place
+	p, queued, err := l.arrive(context.Background(), &w, place)
+	if !queued {
+		return p, nil, err
+	}
+	return weir.Permit{}, place, weir.ErrWaiting
+}
+
+// admit is the blocking shell around arrive.
+func (l *Limiter) admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
+	place := newBlocked(l)
+	p, queued, err := l.arrive(ctx, &w, place)
+	if !queued {
+		place.free()
+		return p, err
+	}
+	select {
+	case <-place.ready:
+	case <-ctx.Done():
+		if place.Cancel() {
+			place.free()
+			return weir.Permit{}, l.refuse(&w, l.givenUp(ctx))
+		}
+		<-place.ready // the answer won the race, or is on its way
+		if place.err == nil {
+			place.permit.Cancel()
+			place.err = l.givenUp(ctx)
+		}
+	}
+	p, err = place.permit, place.err
+	waited := l.now() - place.Arrived
+	place.free()
+	if err != nil {
+		return weir.Permit{}, l.refuse(&w, err.(*weir.Rejection))
+	}
+	l.admitted(&w, waited)
+	return l.track(p, l.site()), nil
+}
+
+// arrive decides about w: a permit, a refusal, or a place in the room. A nil
+// place means that w does not wait. It calls the hooks unless w was queued.
+func (l *Limiter) arrive(ctx context.Context, w *weir.Work, place *waiter) (p weir.Permit, queued bool, err error) {
+	now := l.now()
+	expires, refused := l.bounds(ctx, w, now, place != nil)
+	if refused == nil {
+		refused = l.refuseUnlocked(expires > now)
+	}
+	if refused != nil {
+		return weir.Permit{}, false, l.refuse(w, refused)
+	}
+	cost := w.Units()
+
+	l.mu.Lock()
+	p, refused = l.decide(now, cost, expires, place)
+	answered := l.settle(now)
+	queued = refused == nil && !p.Live()
+	l.mu.Unlock()
+
+	answered.deliver()
+	switch {
+	case refused != nil:
+		return weir.Permit{}, false, l.refuse(w, refused)
+	case queued:
+		return weir.Permit{}, true, nil
+	}
+	l.admitted(w, 0)
+	return l.track(p, l.site()), false, nil
+}
+
+// decide is arrive under the lock. A zero permit without a refusal means that
+// place has been queued.
+func (l *Limiter) decide(now time.Duration, cost int64, expires time.Duration, place *waiter) (weir.Permit, *weir.Rejection) {
+	if !l.slow && cost == 1 {
+		if p, ok := l.search(); ok {
+			return p, nil
+		}
+	}
+	l.shiftDown(now)
+	if l.closed {
+		return weir.Permit{}, l.refusal.Load().draining
+	}
+	if l.room.Len() == 0 {
+		if p, ok := l.grant(now, cost, l); ok {
+			return p, nil
+		}
+	}
+	l.drain.want()
+	if place == nil || expires <= now {
+		return weir.Permit{}, l.refusal.Load().limit
+	}
+	place.Expires, place.cost = expires, cost
+	if !l.room.Push(now, &place.Waiter) {
+		return weir.Permit{}, l.refusal.Load().queueFull
+	}
+	return weir.Permit{}, nil
+}
+
+// settle is the end of everything that happens under the lock: who has waited
+// too long leaves, who can start starts, and the outside view is brought up to
+// date. The answers are to be delivered after the lock has been released.
+func (l *Limiter) settle(now time.Duration) (out answers) {
+	for w := l.room.Expired(now); w != nil; w = l.room.Expired(now) {
+		l.answer(&out, w, weir.Permit{}, l.expired(now, w))
+	}
+	for w := l.room.Next(now); w != nil; w = l.room.Next(now) {
+		place := w.Owner.(*waiter)
+		p, ok := l.grant(now, place.cost, l)
+		if !ok {
+			break
+		}
+		l.answer(&out, w, p, nil)
+	}
+	if l.closed && l.bank == l.limit && !l.idleDone {
+		l.idleDone = true
+		close(l.idle)
+	}
+	l.refresh(now)
+	l.shiftUp(l)
+	l.publish()
+	l.arm(now)
+	return out
+}
+
+func (l *Limiter) answer(out *answers, w *room.Waiter, p weir.Permit, r *weir.Rejection) {
+	l.room.Remove(w)
+	place := w.Owner.(*waiter)
+	place.permit = p
+	if r != nil {
+		place.err = r
+	}
+	out.add(place)
+}
+
+// takeBack returns a slot that was taken by compare-and-swap while the core was
+// shifting down. The caller then asks again, with the lock.
+func (l *Limiter) takeBack(p weir.Permit) { l.PermitCancelled(p) }

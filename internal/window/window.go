@@ -24,7 +24,6 @@ type Window struct {
 
 	maxInFlight int64
 	admitted    int64
-	refused     int64
 	outcomes    [5]int64
 
 	latencies []time.Duration // a ring once it has Size elements
@@ -38,9 +37,6 @@ func (w *Window) Admit(n int64) {
 	w.admitted++
 	w.maxInFlight = max(w.maxInFlight, n)
 }
-
-// Refuse counts n refusals for want of a slot.
-func (w *Window) Refuse(n int64) { w.refused += n }
 
 // Sample counts an outcome, and its latency where that says something: a failed
 // answer's does not, and neither does one that is no sample.
@@ -83,7 +79,7 @@ func (w *Window) Read(now time.Duration, into *control.Window) {
 	into.Now, into.Elapsed = now, max(0, now-w.start)
 	into.Saturated = saturated
 	into.MaxInFlight = w.maxInFlight
-	into.Admitted, into.Refused = w.admitted, w.refused
+	into.Admitted = w.admitted
 	into.OK, into.Failed = w.outcomes[weir.OK], w.outcomes[weir.Failed]
 	into.Overload, into.Abandoned = w.outcomes[weir.Overload], w.outcomes[weir.Abandoned]
 	into.Latencies = append(into.Latencies[:0], w.latencies...)
@@ -97,7 +93,7 @@ func Sort(into *control.Window) { slices.Sort(into.Latencies) }
 func (w *Window) Reset(now time.Duration, inFlight int64) {
 	w.start, w.since, w.saturated = now, now, 0
 	w.maxInFlight = inFlight
-	w.admitted, w.refused = 0, 0
+	w.admitted = 0
 	w.outcomes = [5]int64{}
 	w.latencies, w.next = w.latencies[:0], 0
 	w.sum, w.timed = 0, 0

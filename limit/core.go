@@ -1,0 +1,260 @@
+package limit
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/room"
+	"github.com/weir-go/weir/internal/window"
+)
+
+// core is the gate as a state machine: explicit time, no goroutine, no clock,
+// no lock of its own. All methods but search need the limiter's lock.
+//
+// It has two gears.
+//
+// In the fast gear the slots themselves are the account: at most limit of them
+// are in circulation, each free or held, and an admission is one
+// compare-and-swap on a free one, a release one on a held one. Nobody knows the
+// number in flight without counting.
+//
+// In the slow gear everything is accounted for under the lock: bank is what may
+// still be handed out, limit = in flight + bank, and no slot is free, only held
+// or retired. The core shifts down when an arrival finds no free slot, when the
+// limit changes, when work of a cost above 1 comes or the gate closes, and stays
+// down for good when somebody wants to know about every single admission; it
+// shifts up when there is room again. bank goes negative when the limit shrinks
+// below what is in flight: then nothing is granted until enough has come back.
+//
+// attention publishes what a caller without the lock must know. A release that
+// frees a slot by compare-and-swap looks at it afterwards, and shifting down
+// raises it before it counts the slots, so one of the two always sees the other.
+type core struct {
+	attention atomic.Uint32
+	table     atomic.Pointer[[]*berth]
+	hint      atomic.Pointer[berth] // where the last admission was; never nil
+
+	limit int64
+	slow  bool
+	bank  int64
+	spare []*berth // retired
+	heavy int      // permits out that cost more than 1
+
+	observed bool // never shift up
+	closed   bool
+	room     room.Room
+	window   window.Window
+	drain    drain
+}
+
+// berth is a slot with what the gate keeps about its present holder, guarded by
+// the limiter's lock. Padded to a cache line: two processors on neighbouring
+// slots would otherwise slow each other down.
+type berth struct {
+	weir.Slot
+	start time.Duration // of the present use, if admitted in the slow gear
+	cost  int64         // of the present use; 0 means 1
+	_     [16]byte
+}
+
+// The bits of the attention word.
+const (
+	inSlow   = 1 << iota // the slow gear: come with the lock
+	noSlot               // nothing to hand out to a newcomer
+	roomFull             // nor a place to wait
+	isClosed             // draining
+)
+
+// search looks through the table for a free slot, from the hint on, because the
+// slots before it have been taken more recently.
+func (c *core) search() (weir.Permit, bool) {
+	table := *c.table.Load()
+	from := int(c.hint.Load().ID())
+	for i := range table {
+		b := table[(from+i)%len(table)]
+		if p, ok := b.Take(); ok {
+			c.hint.Store(b)
+			return p, true
+		}
+	}
+	return weir.Permit{}, false
+}
+
+// inFlight returns the cost that is out now.
+func (c *core) inFlight() int64 {
+	if c.slow {
+		return c.limit - c.bank
+	}
+	var n int64
+	for _, b := range *c.table.Load() {
+		if b.Held() {
+			n++
+		}
+	}
+	return n
+}
+
+// uses returns how many permits have been ended so far.
+func (c *core) uses() uint64 {
+	var n uint64
+	for _, b := range *c.table.Load() {
+		n += b.Uses()
+	}
+	return n
+}
+
+// shiftDown goes into the slow gear: free slots are retired into the bank. A
+// slot that changes hands meanwhile is looked at again.
+func (c *core) shiftDown(now time.Duration) {
+	if c.slow {
+		return
+	}
+	c.attention.Or(inSlow)
+	c.slow = true
+	var held int64
+	for _, b := range *c.table.Load() {
+		for !b.IsRetired() {
+			if b.Held() {
+				held++
+				b.start, b.cost = now, 1
+				break
+			}
+			if b.Retire() {
+				c.spare = append(c.spare, b)
+			}
+		}
+	}
+	c.bank = c.limit - held
+	c.window.Reset(now, held)
+	c.drain.reset(now)
+}
+
+// shiftUp goes back into the fast gear if nothing keeps it down and enough is
+// free that it will not have to shift down at once: counting the slots costs as
+// much as a quarter of them pays back.
+func (c *core) shiftUp(holder weir.Holder) {
+	if !c.slow || c.observed || c.closed || c.heavy > 0 || c.room.Len() > 0 || c.bank <= c.limit/4 {
+		return
+	}
+	for want := min(c.bank, c.limit-c.bank+8); int64(len(c.spare)) < want; {
+		c.grow(holder)
+	}
+	for n := min(c.bank, int64(len(c.spare))); n > 0; n-- {
+		c.takeSpare().Restore()
+	}
+	c.slow = false
+	c.attention.Store(0)
+}
+
+// grow adds a retired slot to the table. The table is replaced, because readers
+// without the lock may be in it.
+func (c *core) grow(holder weir.Holder) {
+	old := *c.table.Load()
+	add := max(8, len(old)/2)
+	chunk := make([]berth, add)
+	table := make([]*berth, len(old), len(old)+add)
+	copy(table, old)
+	for i := range chunk {
+		b := &chunk[i]
+		b.Init(holder, &c.attention, uint32(len(table)))
+		table = append(table, b)
+		c.spare = append(c.spare, b)
+	}
+	c.table.Store(&table)
+}
+
+func (c *core) takeSpare() *berth {
+	last := len(c.spare) - 1
+	b := c.spare[last]
+	c.spare = c.spare[:last]
+	return b
+}
+
+// grant hands out a slot in the slow gear, or reports that there is none for
+// that cost. A cost above the limit is charged as the whole limit, so that it is
+// admitted alone and never stuck for ever.
+func (c *core) grant(now time.Duration, cost int64, holder weir.Holder) (weir.Permit, bool) {
+	cost = min(cost, c.limit)
+	if c.bank < cost {
+		return weir.Permit{}, false
+	}
+	if len(c.spare) == 0 {
+		c.grow(holder)
+	}
+	b := c.takeSpare()
+	b.start, b.cost = now, cost
+	if cost > 1 {
+		c.heavy++
+	}
+	c.setBank(now, c.bank-cost)
+	c.window.Admit(c.limit - c.bank)
+	return b.Issue(), true
+}
+
+// release ends p in the slow gear and returns its berth, or nil if p was not
+// live.
+func (c *core) release(now time.Duration, p weir.Permit) (b *berth, sampled bool) {
+	live, sampled := p.Slot().Recall(p)
+	if !live {
+		return nil, false
+	}
+	b = c.berth(p.Slot())
+	c.credit(now, b)
+	return b, sampled
+}
+
+// credit takes a berth that has just been retired into the bank.
+func (c *core) credit(now time.Duration, b *berth) {
+	if b.cost > 1 {
+		c.heavy--
+	}
+	c.spare = append(c.spare, b)
+	wanted := c.bank < 1 || c.room.Len() > 0
+	c.setBank(now, c.bank+max(1, b.cost))
+	c.drain.finish(now, max(1, b.cost), wanted)
+}
+
+// freed accounts for a slot that was given back by compare-and-swap while the
+// core shifted down: counted as held, but free by now.
+func (c *core) freed(now time.Duration, s *weir.Slot) {
+	if c.slow && s.Retire() {
+		c.credit(now, c.berth(s))
+	}
+}
+
+func (c *core) berth(s *weir.Slot) *berth { return (*c.table.Load())[s.ID()] }
+
+func (c *core) setBank(now time.Duration, bank int64) {
+	c.bank = bank
+	c.window.Saturated(now, bank < 1)
+}
+
+// resize changes the limit. What is in flight stays; the difference shows in
+// the bank, and waiters are for the caller to wake.
+func (c *core) resize(now time.Duration, limit int64) {
+	c.shiftDown(now)
+	c.setBank(now, c.bank+limit-c.limit)
+	c.limit = limit
+}
+
+// publish brings the attention word up to date. Called before the lock is
+// released in the slow gear.
+func (c *core) publish() {
+	if !c.slow {
+		return
+	}
+	word := uint32(inSlow)
+	if c.bank < 1 || c.room.Len() > 0 {
+		word |= noSlot
+	}
+	if c.room.Full() {
+		word |= roomFull
+	}
+	if c.closed {
+		word |= isClosed
+	}
+	if c.attention.Load() != word {
+		c.attention.Store(word)
+	}
+}

@@ -1,0 +1,65 @@
+package limit
+
+import "time"
+
+// drain estimates how fast slots come back while somebody needs them: what an
+// honest Retry-After is made of. It looks only at intervals with waiters or
+// refusals, because an idle gate's releases say nothing about its capacity.
+type drain struct {
+	since time.Duration // start of the interval being counted
+	count int64         // released in it
+	busy  bool          // somebody was in want during it
+	rate  float64       // released per second, smoothed; 0 while unknown
+}
+
+// drainInterval is how long an interval lasts at least, drainMin how many
+// releases it has at least: fewer say too little.
+const (
+	drainInterval = 100 * time.Millisecond
+	drainMin      = 4
+)
+
+func (d *drain) reset(now time.Duration) { d.since, d.count, d.busy = now, 0, false }
+
+// want notes that somebody was refused or queued.
+func (d *drain) want() { d.busy = true }
+
+// finish counts a release of units.
+func (d *drain) finish(now time.Duration, units int64, waiting bool) {
+	d.count += units
+	d.busy = d.busy || waiting
+	elapsed := now - d.since
+	if elapsed < drainInterval || d.count < drainMin {
+		return
+	}
+	if d.busy {
+		rate := float64(d.count) / elapsed.Seconds()
+		if d.rate == 0 {
+			d.rate = rate
+		} else {
+			d.rate += 0.3 * (rate - d.rate)
+		}
+	}
+	d.reset(now)
+}
+
+// The bounds of an estimated wait: below, the estimate is noise; above, nobody
+// should be told to wait that long on the strength of an estimate. unknownWait
+// is the answer while nothing has been measured.
+const (
+	minWait     = 10 * time.Millisecond
+	maxWait     = 30 * time.Second
+	unknownWait = time.Second
+)
+
+// wait estimates how long units that come now would wait behind ahead others.
+func (d *drain) wait(ahead, units int64) time.Duration {
+	if d.rate <= 0 {
+		return unknownWait
+	}
+	seconds := float64(ahead+units) / d.rate
+	if seconds >= maxWait.Seconds() {
+		return maxWait
+	}
+	return max(minWait, time.Duration(seconds*float64(time.Second)))
+}

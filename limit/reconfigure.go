@@ -1,0 +1,162 @@
+package limit
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/weir-go/weir/control"
+)
+
+// Reconfigure takes up new settings while the limiter runs. What is in flight
+// and what waits stays; a new controller starts from what the old one has
+// learned, or from the present limit. A change of Name or Now is ignored, a
+// closed limiter refuses, and a faulty configuration changes nothing.
+func (l *Limiter) Reconfigure(cfg Config) error {
+	if err := cfg.validate(); err != nil {
+		return err
+	}
+	next := cfg.controller()
+	l.control.Lock()
+	defer l.control.Unlock()
+	if s, ok := next.(control.Saver); ok {
+		s.Restore(l.learned())
+	}
+	first := next.Start()
+
+	now := l.now()
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return errClosed(l.name)
+	}
+	l.controller = next
+	l.shiftDown(now)
+	l.configure(cfg)
+	l.window.Reset(now, l.inFlight())
+	l.schedule(now, first.Next)
+	changed := l.setLimit(now, first)
+	answered := l.settle(now)
+	l.mu.Unlock()
+
+	answered.deliver()
+	changed.tell(l)
+	return nil
+}
+
+// configure takes up the settings that need no transition. The core is in the
+// slow gear.
+func (l *Limiter) configure(cfg Config) {
+	l.room.Configure(cfg.Queue.places(), cfg.Queue.Order)
+	l.maxWait.Store(int64(cfg.Queue.longest()))
+	hooks := cfg.Hooks
+	l.hooks.Store(&hooks)
+	l.findLeaks.Store(cfg.FindLeaks)
+	_, fixed := l.controller.(control.Fixed)
+	l.observed = !fixed || !hooks.Empty() || cfg.FindLeaks
+}
+
+// learned returns what the controller has learned, or else the present limit.
+// The control lock is held.
+func (l *Limiter) learned() control.State {
+	if s, ok := l.controller.(control.Saver); ok {
+		return s.Save()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return control.State{Limit: float64(l.limit)}
+}
+
+// Save returns what the controller has learned, for [Limiter.Restore] after a
+// restart, and false if it learns nothing.
+func (l *Limiter) Save() (control.State, bool) {
+	l.control.Lock()
+	defer l.control.Unlock()
+	if s, ok := l.controller.(control.Saver); ok {
+		return s.Save(), true
+	}
+	return control.State{}, false
+}
+
+// Restore takes up what an earlier run has learned. A controller that learns
+// nothing ignores it.
+func (l *Limiter) Restore(state control.State) {
+	l.control.Lock()
+	defer l.control.Unlock()
+	s, ok := l.controller.(control.Saver)
+	if !ok {
+		return
+	}
+	s.Restore(state)
+	d := l.controller.Start()
+	d.Reason = "restored"
+	l.apply(d)
+}
+
+// SetLimit changes the limit by hand. If it grows, waiters start at once; if it
+// shrinks, nothing is revoked, and nothing is granted until less than the new
+// limit is in flight. A controller goes on from there with its next decision.
+func (l *Limiter) SetLimit(n int64) error {
+	if n < 1 || n > MaxLimit {
+		return fmt.Errorf("limit: gate %q: limit %d: must be from 1 to %d", l.name, n, MaxLimit)
+	}
+	l.control.Lock()
+	defer l.control.Unlock()
+	if _, ok := l.controller.(control.Fixed); ok {
+		l.controller = control.Fixed(n)
+	} else if s, ok := l.controller.(control.Saver); ok {
+		s.Restore(control.State{Limit: float64(n)})
+	}
+	if !l.apply(control.Decision{Limit: n, Reason: "set"}) {
+		return errClosed(l.name)
+	}
+	return nil
+}
+
+// apply changes the limit outside the rhythm of the windows, and reports false
+// if the limiter is closed. The control lock is held.
+func (l *Limiter) apply(d control.Decision) bool {
+	now := l.now()
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return false
+	}
+	changed := l.setLimit(now, d)
+	answered := l.settle(now)
+	l.mu.Unlock()
+	answered.deliver()
+	changed.tell(l)
+	return true
+}
+
+// setLimit applies a decision under the lock.
+func (l *Limiter) setLimit(now time.Duration, d control.Decision) change {
+	limit := clampLimit(d.Limit)
+	c := change{from: l.limit, to: limit, reason: d.Reason}
+	if c.from != c.to {
+		l.resize(now, limit)
+		l.reason = d.Reason
+	}
+	return c
+}
+
+// change is a change of the limit that the hook has yet to hear of.
+type change struct {
+	from, to int64
+	reason   string
+}
+
+func (c change) tell(l *Limiter) {
+	if h := l.hooks.Load(); h.LimitChanged != nil && c.from != c.to {
+		h.LimitChanged(l.name, c.from, c.to, c.reason)
+	}
+}
+
+func errClosed(name string) error {
+	return fmt.Errorf("limit: gate %q: %w", name, ErrClosed)
+}
+
+// ErrClosed is the error of changing a limiter that has been closed. Work is
+// refused with a Rejection for [weir.ReasonDraining] instead.
+var ErrClosed = errors.New("closed")

@@ -1,0 +1,164 @@
+package limit
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/room"
+)
+
+// counters are the counts that no lock guards.
+type counters struct {
+	rejected  [16]atomic.Uint64 // by weir.Reason
+	cancelled atomic.Uint64     // permits given back as never started
+	leaked    atomic.Uint64
+}
+
+// refusals are the rejections in which nothing is particular to one request.
+// They are replaced, never written to, when the limit or the wait changes.
+type refusals struct {
+	limit, queueFull, draining *weir.Rejection
+
+	limitWas, size int64
+	wait           time.Duration
+	made           time.Duration
+}
+
+// refreshEvery bounds how often the shared refusals are made anew for a changed
+// estimate of the wait.
+const refreshEvery = 100 * time.Millisecond
+
+// refresh brings the shared refusals up to date.
+func (l *Limiter) refresh(now time.Duration) {
+	old := l.refusal.Load()
+	if old != nil && old.limitWas == l.limit && old.size == int64(l.room.Size()) && now-old.made < refreshEvery {
+		return
+	}
+	wait := l.drain.wait(int64(l.room.Len()), 1)
+	if old != nil && old.limitWas == l.limit && old.size == int64(l.room.Size()) && old.wait == wait {
+		old.made = now // guarded by the lock; readers only follow the pointers
+		return
+	}
+	name := l.name
+	l.refusal.Store(&refusals{
+		limit: &weir.Rejection{Gate: name, Reason: weir.ReasonLimit, Value: float64(l.limit), Limit: float64(l.limit),
+			RetryAfter: wait, Retryable: true},
+		queueFull: &weir.Rejection{Gate: name, Reason: weir.ReasonQueueFull, Value: float64(l.room.Size()), Limit: float64(l.room.Size()),
+			RetryAfter: wait, Retryable: true},
+		draining: &weir.Rejection{Gate: name, Reason: weir.ReasonDraining, Retryable: true},
+		limitWas: l.limit, size: int64(l.room.Size()), wait: wait, made: now,
+	})
+}
+
+// refuseUnlocked refuses what the attention word alone allows to refuse.
+func (l *Limiter) refuseUnlocked(waits bool) *weir.Rejection {
+	word := l.attention.Load()
+	switch {
+	case word&isClosed != 0:
+		return l.refusal.Load().draining
+	case word&noSlot == 0:
+		return nil
+	case !waits:
+		return l.refusal.Load().limit
+	case word&roomFull == 0:
+		return nil
+	}
+	return l.refusal.Load().queueFull
+}
+
+// bounds returns until when w may wait, or a refusal if it must not be served at
+// all: its deadline has passed, its context is done, or its cost is none.
+func (l *Limiter) bounds(ctx context.Context, w *weir.Work, now time.Duration, mayWait bool) (time.Duration, *weir.Rejection) {
+	if w.Cost < 0 {
+		return 0, &weir.Rejection{Gate: l.name, Reason: weir.ReasonTooLarge, Value: float64(w.Cost)}
+	}
+	if ctx.Err() != nil {
+		return 0, l.givenUp(ctx)
+	}
+	expires := now
+	if mayWait && w.MaxWait >= 0 {
+		expires = l.patience(now, w)
+	}
+	if !w.Deadline.IsZero() {
+		until := l.deadline(w.Deadline)
+		if until <= now {
+			return 0, l.late(now - until)
+		}
+		expires = min(expires, until)
+	}
+	return expires, nil
+}
+
+// patience returns how long w may wait by its own and the room's settings.
+func (l *Limiter) patience(now time.Duration, w *weir.Work) time.Duration {
+	longest := time.Duration(l.maxWait.Load())
+	if w.MaxWait > 0 {
+		longest = min(longest, w.MaxWait)
+	}
+	if longest >= room.Never-now {
+		return room.Never
+	}
+	return now + longest
+}
+
+// deadline translates a time of day into the limiter's clock.
+func (l *Limiter) deadline(t time.Time) time.Duration {
+	if l.clock != nil {
+		return t.Sub(VirtualEpoch)
+	}
+	return t.Sub(l.epoch)
+}
+
+func (l *Limiter) late(by time.Duration) *weir.Rejection {
+	return &weir.Rejection{Gate: l.name, Reason: weir.ReasonDeadline,
+		Value: by.Seconds(), Cause: context.DeadlineExceeded}
+}
+
+// expired is the refusal of work that has been in the room too long.
+func (l *Limiter) expired(now time.Duration, w *room.Waiter) *weir.Rejection {
+	waited := now - w.Arrived
+	return &weir.Rejection{Gate: l.name, Reason: weir.ReasonQueueTimeout, Retryable: true,
+		Value: waited.Seconds(), Limit: (w.Expires - w.Arrived).Seconds(),
+		RetryAfter: l.drain.wait(int64(l.room.Len()), 1)}
+}
+
+// givenUp is the refusal of work whose context is done.
+func (l *Limiter) givenUp(ctx context.Context) *weir.Rejection {
+	reason := weir.ReasonCanceled
+	if ctx.Err() == context.DeadlineExceeded {
+		reason = weir.ReasonDeadline
+	}
+	return &weir.Rejection{Gate: l.name, Reason: reason, Cause: ctx.Err()}
+}
+
+// refuse counts a refusal and tells the hook.
+func (l *Limiter) refuse(w *weir.Work, r *weir.Rejection) *weir.Rejection {
+	l.count.rejected[r.Reason].Add(1)
+	l.rejected(w, r)
+	return r
+}
+
+// The hooks get a copy of the work, so that the caller's stays off the heap
+// when there is no hook.
+
+func (l *Limiter) rejected(w *weir.Work, r *weir.Rejection) {
+	if h := l.hooks.Load(); h.Rejected != nil {
+		w := *w
+		h.Rejected(&w, r)
+	}
+}
+
+func (l *Limiter) admitted(w *weir.Work, waited time.Duration) {
+	if h := l.hooks.Load(); h.Admitted != nil {
+		w := *w
+		h.Admitted(l.name, &w, waited)
+	}
+}
+
+func (l *Limiter) finished(o weir.Outcome, service time.Duration) {
+	if h := l.hooks.Load(); h.Done != nil {
+		h.Done(l.name, o, service)
+	}
+}

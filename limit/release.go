@@ -1,0 +1,85 @@
+package limit
+
+import (
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+// PermitDone implements [weir.Holder].
+func (l *Limiter) PermitDone(p weir.Permit, o weir.Outcome) {
+	now := l.now()
+	l.mu.Lock()
+	if !l.slow {
+		p.Slot().Free(p)
+		l.mu.Unlock()
+		return
+	}
+	b, sampled := l.release(now, p)
+	if b == nil {
+		l.mu.Unlock()
+		return
+	}
+	service := now - b.start
+	if !sampled {
+		l.sample(o, service)
+	}
+	answered := l.settle(now)
+	l.mu.Unlock()
+
+	answered.deliver()
+	if !sampled {
+		l.finished(o, service)
+	}
+}
+
+// PermitSampled implements [weir.Holder].
+func (l *Limiter) PermitSampled(p weir.Permit, o weir.Outcome) {
+	now := l.now()
+	l.mu.Lock()
+	if !l.slow || !p.Slot().MarkSampled(p) {
+		l.mu.Unlock()
+		return
+	}
+	service := now - l.berth(p.Slot()).start
+	l.sample(o, service)
+	l.mu.Unlock()
+	l.finished(o, service)
+}
+
+// PermitCancelled implements [weir.Holder].
+func (l *Limiter) PermitCancelled(p weir.Permit) {
+	now := l.now()
+	l.mu.Lock()
+	if !l.slow {
+		if live, _ := p.Slot().Free(p); live {
+			l.count.cancelled.Add(1)
+		}
+		l.mu.Unlock()
+		return
+	}
+	if b, _ := l.release(now, p); b != nil {
+		l.count.cancelled.Add(1)
+	}
+	answered := l.settle(now)
+	l.mu.Unlock()
+	answered.deliver()
+}
+
+// SlotFreed implements [weir.Holder].
+func (l *Limiter) SlotFreed(s *weir.Slot) {
+	now := l.now()
+	l.mu.Lock()
+	l.freed(now, s)
+	answered := l.settle(now)
+	l.mu.Unlock()
+	answered.deliver()
+}
+
+// sample counts an outcome.
+func (l *Limiter) sample(o weir.Outcome, service time.Duration) {
+	if int(o) < len(l.outcomes) {
+		l.outcomes[o]++
+	}
+	l.window.Sample(o, max(0, service))
+}

@@ -1,0 +1,66 @@
+package limit
+
+import "github.com/weir-go/weir"
+
+// Snapshot implements [weir.Snapshotter]. It counts the slots of a limiter in
+// the fast gear one by one, so it is not for every request.
+func (l *Limiter) Snapshot() weir.Snapshot {
+	l.control.Lock()
+	controller := l.controller.Name()
+	l.control.Unlock()
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := weir.Snapshot{
+		Name: l.name, Kind: "limit", Mode: "enforce",
+		Limit: l.limit, InFlight: l.inFlight(), Waiting: int64(l.room.Len()),
+		Controller: controller, LimitReason: l.reason,
+		Latency: l.median, Wait: l.drain.wait(int64(l.room.Len()), 1),
+		Leaked: l.count.leaked.Load(),
+	}
+	if l.bank > 0 && l.slow || !l.slow && s.InFlight < s.Limit {
+		s.Wait = 0
+	}
+	s.Admitted = l.admissions()
+	for _, r := range weir.Reasons() {
+		if n := l.count.rejected[r].Load(); n > 0 {
+			if s.Rejected == nil {
+				s.Rejected = make(map[weir.Reason]uint64)
+			}
+			s.Rejected[r] = n
+		}
+	}
+	for _, o := range weir.Outcomes() {
+		if n := l.outcomes[o]; n > 0 {
+			if s.Outcomes == nil {
+				s.Outcomes = make(map[weir.Outcome]uint64)
+			}
+			s.Outcomes[o] = n
+		}
+	}
+	return s
+}
+
+// admissions counts the permits granted so far: those that have been given
+// back, by the generations of the slots, and those that are out; but not those
+// whose work never started.
+func (l *Limiter) admissions() uint64 {
+	var n uint64
+	for _, b := range *l.table.Load() {
+		n += b.Uses()
+		if b.Held() {
+			n++
+		}
+	}
+	cancelled := l.count.cancelled.Load()
+	if cancelled > n { // counted between the two reads
+		return 0
+	}
+	return n - cancelled
+}
+
+// unserved counts the refusals for want of a slot.
+func (c *counters) unserved() uint64 {
+	return c.rejected[weir.ReasonLimit].Load() + c.rejected[weir.ReasonQueueFull].Load() +
+		c.rejected[weir.ReasonQueueTimeout].Load()
+}

@@ -1,0 +1,94 @@
+package limit
+
+import (
+	"sync"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/room"
+)
+
+// waiter is work in the wait room. It is answered exactly once, by whoever
+// takes it out of the room under the limiter's lock; the answer is delivered
+// after the lock has been released.
+type waiter struct {
+	room.Waiter
+	limiter *Limiter
+	cost    int64
+
+	permit weir.Permit
+	err    error
+	next   *waiter // in the list of answers to deliver
+
+	// One of the two: a goroutine that blocks on ready, or a callback.
+	ready chan struct{}
+	wake  func(weir.Permit, error)
+	work  weir.Work // with wake only, as the next
+	site  string    // who asked, for the leak finder
+}
+
+// blocked are waiters whose goroutine blocks, kept for reuse with their channel.
+var blocked = sync.Pool{New: func() any {
+	w := &waiter{ready: make(chan struct{}, 1)}
+	w.Owner = w
+	return w
+}}
+
+func newBlocked(l *Limiter) *waiter {
+	w := blocked.Get().(*waiter)
+	w.limiter = l
+	return w
+}
+
+// free gives a waiter back whose answer has been received.
+func (w *waiter) free() {
+	w.limiter, w.permit, w.err, w.next = nil, weir.Permit{}, nil, nil
+	blocked.Put(w)
+}
+
+// answers is a list of waiters that have been answered under the lock.
+type answers struct{ first, last *waiter }
+
+func (a *answers) add(w *waiter) {
+	if a.first == nil {
+		a.first = w
+	} else {
+		a.last.next = w
+	}
+	a.last = w
+}
+
+// deliver wakes everybody. The lock must not be held: callbacks may call the
+// gate, and a woken goroutine will.
+func (a *answers) deliver() {
+	for w := a.first; w != nil; {
+		next := w.next
+		if w.wake == nil {
+			w.ready <- struct{}{} // never blocks: one answer, one place
+		} else {
+			w.deliverCallback()
+		}
+		w = next
+	}
+}
+
+func (w *waiter) deliverCallback() {
+	l := w.limiter
+	if w.err != nil {
+		w.wake(weir.Permit{}, l.refuse(&w.work, w.err.(*weir.Rejection)))
+		return
+	}
+	l.admitted(&w.work, l.now()-w.Arrived)
+	w.wake(l.track(w.permit, w.site), nil)
+}
+
+// Cancel implements [weir.Waiter].
+func (w *waiter) Cancel() bool {
+	l := w.limiter
+	now := l.now()
+	l.mu.Lock()
+	queued := l.room.Remove(&w.Waiter)
+	answered := l.settle(now) // it may have been in the way of others
+	l.mu.Unlock()
+	answered.deliver()
+	return queued
+}
