@@ -18,11 +18,12 @@ func checkMeaning(c *Config, d *decoder) {
 	if _, given := d.pos["listeners"]; !given {
 		c.Listeners = []Listener{DefaultListener(DefaultListen)}
 	}
+	m.admin() // first, so that a listener in its way is told so where it is written
 	m.listeners()
-	m.admin()
 	m.upstreams()
 	m.routes()
 	m.state()
+	m.policy()
 }
 
 type meaning struct {
@@ -38,21 +39,6 @@ func (m *meaning) report(path, remedy, format string, args ...any) {
 		return
 	}
 	m.add(m.where(path), path, remedy, fmt.Sprintf(format, args...))
-}
-
-// faulty reports whether path, something around it or something in it has a fault.
-func (d *decoder) faulty(path string) bool {
-	for p := path; p != ""; p = parent(p) {
-		if d.wrong[p] {
-			return true
-		}
-	}
-	for p := range d.wrong {
-		if strings.HasPrefix(p, path+".") || strings.HasPrefix(p, path+"[") {
-			return true
-		}
-	}
-	return false
 }
 
 func (m *meaning) listeners() {
@@ -87,9 +73,18 @@ func (m *meaning) address(path, address string) {
 		return // any free port
 	}
 	if other, taken := m.listening[address]; taken {
-		m.report(path, "write another port", "%s is taken by %s on line %d", address, other, m.where(other).line)
+		m.report(path, "write another port", "%s is taken by %s", address, m.named(other))
+		return
 	}
 	m.listening[address] = path
+}
+
+// named is the name of a path for a message, with its line or its being a default.
+func (m *meaning) named(path string) string {
+	if p, ok := m.pos[path]; ok {
+		return fmt.Sprintf("%s on line %d", path, p.line)
+	}
+	return path + ", where that is the default"
 }
 
 func (m *meaning) admin() {
@@ -162,14 +157,16 @@ func (m *meaning) upstreams() {
 		if len(u.Targets) == 0 {
 			m.report(path, "write a URL, for instance [http://127.0.0.1:3000]", "is an empty list")
 		}
+		seen := map[string]bool{}
 		for i, target := range u.Targets {
 			sub := fmt.Sprintf("%s[%d]", path, i)
 			if err := checkTarget(target); err != nil {
 				problem, remedy, _ := strings.Cut(err.Error(), "; ")
 				m.report(sub, remedy, "%s", problem)
-			} else if slices.Contains(u.Targets[:i], target) {
-				m.report(sub, "remove one of the two", "%q is listed twice", target)
+			} else if seen[target] {
+				m.report(sub, "remove one of the two", "%s is listed twice", quote(target))
 			}
+			seen[target] = true
 		}
 	}
 }

@@ -15,10 +15,10 @@ type decoder struct {
 	file   string
 	faults []Fault
 	pos    map[string]position
-	// wrong holds the paths that already have a fault: what is wrong in form
-	// is not reported a second time for its meaning.
-	wrong  map[string]bool
-	values int // left of maxValues
+	// wrong holds the paths that already have a fault, and inside everything
+	// around them: what is wrong in form is not reported again for its meaning.
+	wrong, inside map[string]bool
+	values        int // left of maxValues
 }
 
 type position struct{ line, col int }
@@ -28,6 +28,7 @@ func newDecoder(file string) *decoder {
 		file:   file,
 		pos:    map[string]position{"": {1, 1}},
 		wrong:  map[string]bool{},
+		inside: map[string]bool{},
 		values: maxValues,
 	}
 }
@@ -44,10 +45,40 @@ func (d *decoder) faultAt(n *yaml.Node, path, remedy, format string, args ...any
 }
 
 func (d *decoder) add(at position, path, remedy, problem string) {
-	d.wrong[path] = true
+	d.markWrong(path)
 	d.faults = append(d.faults, Fault{
 		File: d.file, Line: max(at.line, 1), Col: max(at.col, 1), Path: path, Problem: problem, Remedy: remedy,
 	})
+}
+
+func (d *decoder) markWrong(path string) {
+	d.wrong[path] = true
+	for path != "" && !d.inside[path] {
+		d.inside[path] = true
+		path = parent(path)
+	}
+}
+
+// faulty reports whether path, something around it or something in it has a fault.
+func (d *decoder) faulty(path string) bool {
+	if d.inside[path] {
+		return true
+	}
+	for ; path != ""; path = parent(path) {
+		if d.wrong[path] {
+			return true
+		}
+	}
+	return false
+}
+
+// spend counts one value or key, and reports whether there may be another.
+func (d *decoder) spend(n *yaml.Node, path string) bool {
+	d.values--
+	if d.values == -1 {
+		d.faultAt(n, path, "write fewer, or repeat fewer aliases", "the file holds more than %d values", maxValues)
+	}
+	return d.values >= 0
 }
 
 // value decodes n into v. f is what fields.go says of the field v belongs to.
@@ -58,14 +89,11 @@ func (d *decoder) value(path string, n *yaml.Node, v reflect.Value, f field) {
 		// their number matters here, see maxValues.
 		n = n.Alias
 	}
-	if d.values--; d.values < 0 {
-		if d.values == -1 {
-			d.faultAt(use, path, "write fewer, or repeat fewer aliases", "the file holds more than %d values", maxValues)
-		}
+	if !d.spend(use, path) {
 		return
 	}
-	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" && v.Kind() != reflect.String {
-		d.faultAt(use, path, "write "+describe(v.Type(), f)+" after the colon, or remove the line", "has no value")
+	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
+		d.faultAt(use, path, "write "+describe(v.Type(), f)+", or remove the line", "has no value")
 		return
 	}
 	switch v.Kind() {
@@ -75,11 +103,11 @@ func (d *decoder) value(path string, n *yaml.Node, v reflect.Value, f field) {
 		d.value(path, n, p.Elem(), f)
 		v.Set(p)
 	case reflect.Struct:
-		d.structure(path, n, v)
+		d.structure(path, n, v, f)
 	case reflect.Map:
-		d.dictionary(path, n, v)
+		d.dictionary(path, n, v, f)
 	case reflect.Slice:
-		d.list(path, n, v)
+		d.list(path, n, v, f)
 	default:
 		d.scalar(path, n, v, f)
 	}
@@ -91,9 +119,9 @@ func setDefaults(p reflect.Value) {
 	}
 }
 
-func (d *decoder) structure(path string, n *yaml.Node, v reflect.Value) {
+func (d *decoder) structure(path string, n *yaml.Node, v reflect.Value, f field) {
 	keys := fieldsOf(v.Type())
-	seen := d.entries(path, n, v.Type(), field{}, func(sub string, key, val *yaml.Node) {
+	seen := d.entries(path, n, v.Type(), f, func(sub string, key, val *yaml.Node) {
 		k, ok := keys.find(key.Value)
 		if !ok {
 			d.unknown(path, sub, key, keys)
@@ -107,8 +135,7 @@ func (d *decoder) structure(path string, n *yaml.Node, v reflect.Value) {
 	for _, k := range keys {
 		sub := join(path, k.name)
 		if k.required && !seen[k.name] && !d.wrong[sub] {
-			d.add(d.where(path), path, "add "+k.name+": "+k.sample(), "has no "+k.name)
-			d.wrong[sub] = true
+			d.add(d.where(path), sub, "add "+k.name+": "+k.sample(), "is missing")
 		}
 	}
 }
@@ -119,14 +146,14 @@ func (d *decoder) unknown(path, sub string, key *yaml.Node, keys fieldList) {
 	remedy := "known here: " + strings.Join(keys.names(), ", ")
 	if best, ok := nearest(key.Value, keys.names()); ok {
 		remedy = "write " + best
-		d.wrong[join(path, best)] = true
+		d.markWrong(join(path, best))
 	}
 	d.faultAt(key, sub, remedy, "there is no such field")
 }
 
-func (d *decoder) dictionary(path string, n *yaml.Node, v reflect.Value) {
+func (d *decoder) dictionary(path string, n *yaml.Node, v reflect.Value, f field) {
 	m := reflect.MakeMap(v.Type())
-	d.entries(path, n, v.Type(), field{}, func(sub string, key, val *yaml.Node) {
+	d.entries(path, n, v.Type(), f, func(sub string, key, val *yaml.Node) {
 		if why := badName(key.Value); why != "" {
 			d.faultAt(key, sub, "write 1 to 64 letters, digits, - and _", "%s", why)
 		}
@@ -149,6 +176,9 @@ func (d *decoder) entries(path string, n *yaml.Node, t reflect.Type, f field, vi
 	seen := map[string]bool{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, val := n.Content[i], n.Content[i+1]
+		if !d.spend(key, path) {
+			return seen
+		}
 		switch {
 		case key.Kind != yaml.ScalarNode:
 			d.faultAt(key, path, "write name: value", "the key is no plain name")
@@ -168,17 +198,20 @@ func (d *decoder) entries(path string, n *yaml.Node, t reflect.Type, f field, vi
 	return seen
 }
 
-func (d *decoder) list(path string, n *yaml.Node, v reflect.Value) {
+func (d *decoder) list(path string, n *yaml.Node, v reflect.Value, f field) {
 	if n.Kind != yaml.SequenceNode {
-		d.mistyped(path, n, v.Type(), field{})
+		d.mistyped(path, n, v.Type(), f)
 		return
 	}
 	list := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
 	for i, item := range n.Content {
+		if d.values < 0 {
+			return
+		}
 		sub := fmt.Sprintf("%s[%d]", path, i)
 		d.pos[sub] = position{item.Line, item.Column}
 		setDefaults(list.Index(i).Addr())
-		d.value(sub, item, list.Index(i), field{})
+		d.value(sub, item, list.Index(i), field{form: f.form})
 	}
 	v.Set(list)
 }

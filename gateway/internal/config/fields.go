@@ -12,6 +12,7 @@ type field struct {
 	doc      string
 	def      string // default as one would write it; empty: none
 	example  string // a value that is right, as flow YAML
+	form     string // what a text looks like, in words
 	enum     []string
 	least    string // smallest value allowed, as one would write it
 	most     string

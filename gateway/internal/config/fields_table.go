@@ -1,5 +1,8 @@
 package config
 
+// source is the form of an identity source.
+const source = "header:NAME, path:NAME, peer or const:VALUE"
+
 // fields documents every key of the file, by Go type and key. A test holds it
 // against the types in both directions.
 var fields = map[string]field{
@@ -25,13 +28,13 @@ var fields = map[string]field{
 		doc:     "Which requests go through which gates to which upstream. The most specific pattern wins, whatever the order.",
 		example: "[{match: [/], upstream: app}]", required: true,
 	},
-	"Config.admin":    {doc: "The listener for /metrics, /healthz, /readyz and /gates. Keep it on loopback or a private network: it asks nobody who they are."},
-	"Config.streams":  {doc: "What leaves its gate early because it would hold a slot without working the upstream: upgraded connections, streams, slow readers."},
-	"Config.state":    {doc: "Where learned limits are kept over a restart."},
-	"Config.shutdown": {doc: "How the gateway stops on SIGTERM."},
-	"Config.log":      {doc: "What is logged, and how."},
+	"Config.admin":    {example: "{address: 127.0.0.1:9090}", doc: "The listener for /metrics, /healthz, /readyz and /gates. Keep it on loopback or a private network: it asks nobody who they are."},
+	"Config.streams":  {example: "{max: 1000}", doc: "What leaves its gate early because it would hold a slot without working the upstream: upgraded connections, streams, slow readers."},
+	"Config.state":    {example: "{file: weir.state.json}", doc: "Where learned limits are kept over a restart."},
+	"Config.shutdown": {example: "{grace: 25s}", doc: "How the gateway stops on SIGTERM."},
+	"Config.log":      {example: "{level: info}", doc: "What is logged, and how."},
 
-	"Listener.address":             {doc: "host:port to listen on; :8080 means all interfaces.", example: "127.0.0.1:8080", required: true},
+	"Listener.address":             {form: "host:port", doc: "host:port to listen on; :8080 means all interfaces.", example: "127.0.0.1:8080", required: true},
 	"Listener.tls":                 {doc: "Certificate for TLS. With it HTTP/2 is offered as well as HTTP/1.1.", example: "{cert: server.crt, key: server.key}"},
 	"Listener.h2c":                 {doc: "Accept HTTP/2 without TLS (prior knowledge) beside HTTP/1.1.", def: "false"},
 	"Listener.read_header_timeout": {doc: "How long a client may take to send the header of a request.", def: "5s", least: "1ms", most: "1h"},
@@ -49,6 +52,7 @@ var fields = map[string]field{
 	"TLS.key":  {doc: "PEM file with the private key, relative to this file.", example: "server.key", required: true},
 
 	"Upstream.targets": {
+		form:    "a URL such as http://127.0.0.1:3000",
 		doc:     "URLs of servers that are interchangeable; requests go to them in turn. A path is put before the request's own.",
 		example: "[http://127.0.0.1:3000]", required: true,
 	},
@@ -68,13 +72,14 @@ var fields = map[string]field{
 	"Eject.failures": {doc: "Failures in a row after which a target is left out: connection errors, and 502, 503 and 504 answers. 0 means never.", def: "5", least: "0", most: "1000"},
 	"Eject.for":      {doc: "How long it is left out, before one request tries it again.", def: "10s", least: "10ms", most: "24h"},
 
-	"IdentitySpec.tenant":   {doc: "Source of the tenant, the unit of fairness.", example: "header:X-Tenant"},
-	"IdentitySpec.user":     {doc: "Source of the user.", example: "header:X-User"},
-	"IdentitySpec.client":   {doc: "Source of the client: the program or the machine that asks.", example: "peer"},
-	"IdentitySpec.priority": {doc: "Source of the priority: background, normal, high or critical.", example: "header:X-Priority"},
+	"IdentitySpec.tenant":   {form: source, doc: "Source of the tenant, the unit of fairness.", example: "header:X-Tenant"},
+	"IdentitySpec.user":     {form: source, doc: "Source of the user.", example: "header:X-User"},
+	"IdentitySpec.client":   {form: source, doc: "Source of the client: the program or the machine that asks.", example: "peer"},
+	"IdentitySpec.priority": {form: source, doc: "Source of the priority: background, normal, high or critical.", example: "header:X-Priority"},
 	"IdentitySpec.trusted": {
-		doc: "Networks (CIDR) whose headers are believed. From other peers header sources read as empty.",
-		def: "[127.0.0.0/8, ::1/128]", example: "[10.0.0.0/8]",
+		form: "a network such as 10.0.0.0/8",
+		doc:  "Networks (CIDR) whose headers are believed. From other peers header sources read as empty. An empty list trusts nobody.",
+		def:  "[127.0.0.0/8, ::1/128]", example: "[10.0.0.0/8]",
 	},
 
 	"GateSpec.mode": {
@@ -116,7 +121,7 @@ var fields = map[string]field{
 	"RouteSpec.max_wait": {doc: "Shortens the wait below what the gate allows. 0 means what the gate allows.", def: "0s", least: "0s", minusOne: "refuse instead of waiting"},
 	"Route.upstream":     {doc: "Name of the upstream that answers.", example: "app", required: true},
 
-	"Admin.address":  {doc: "host:port of the admin listener, or off.", def: "127.0.0.1:9090", example: "127.0.0.1:9090"},
+	"Admin.address":  {form: "host:port or off", doc: "host:port of the admin listener, or off.", def: "127.0.0.1:9090", example: "127.0.0.1:9090"},
 	"Admin.pprof":    {doc: "Serve Go profiles under /debug/pprof/.", def: "true"},
 	"Streams.max":    {doc: "How many there may be at a time; further ones are refused with 503.", def: "1000", least: "1", most: "1000000"},
 	"State.file":     {doc: "File for learned limits, relative to this file. Written on shutdown, read at start. Left out, nothing is kept.", example: "weir.state.json"},

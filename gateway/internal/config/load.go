@@ -12,7 +12,7 @@ import (
 const (
 	MaxSize   = 1 << 20 // bytes in a file
 	MaxDepth  = 32      // levels of nesting
-	maxValues = 100_000 // values, after aliases are followed
+	maxValues = 50_000  // keys and values, after aliases are followed
 )
 
 // Load reads and checks the file at path. A file that cannot be read is an

@@ -22,35 +22,39 @@ func around(lines []string, near int, visit func(i int, s string) bool) {
 	}
 }
 
-// indent finds a line that goes back to a column at which nothing began, or that
-// is indented below a line that already has a value.
+// indent finds a line from near on that goes back to a column at which nothing
+// began, or that is indented below a line that already has its value.
 func indent(lines []string, near int) (Fault, bool) {
-	levels := []int{0}
-	value := false // the line before has its value on it
-	for i, s := range lines[:min(near+1, len(lines))] {
+	levels := []int{0} // the columns at which something above began
+	value := false     // the line above has its value on it
+	open := 0          // brackets
+	for i, s := range lines {
 		t := strings.TrimLeft(s, " ")
 		if t == "" || t[0] == '#' || strings.HasPrefix(t, "---") {
 			continue
 		}
-		n := len(s) - len(t)
-		deepest := levels[len(levels)-1]
-		if n > deepest && value && i+1 >= near-1 {
+		inside := open > 0
+		if open = max(open+brackets(t), 0); inside {
+			continue
+		}
+		n, deepest := len(s)-len(t), levels[len(levels)-1]
+		if n > deepest && value && i+1 >= near {
 			return Fault{Line: i + 1, Col: n + 1,
 				Problem: fmt.Sprintf("is indented by %d spaces, below a line that already has a value", n),
-				Remedy:  fmt.Sprintf("indent it by %d like its neighbours, or move that value to lines of its own", deepest)}, true
+				Remedy:  fmt.Sprintf("indent it by %d like that line", deepest)}, true
 		}
 		for n < levels[len(levels)-1] {
 			levels = levels[:len(levels)-1]
 		}
 		if top := levels[len(levels)-1]; n > top {
-			if n < deepest {
+			if n < deepest && i+1 >= near {
 				return Fault{Line: i + 1, Col: n + 1,
 					Problem: fmt.Sprintf("is indented by %d spaces, but nothing above begins there", n),
 					Remedy:  fmt.Sprintf("indent it by %d or by %d, as the lines above", top, deepest)}, true
 			}
 			levels = append(levels, n)
 		}
-		for strings.HasPrefix(t, "- ") { // an item opens a level of its own after the dash
+		for strings.HasPrefix(t, "- ") { // an item begins a level of its own after the dash
 			rest := strings.TrimLeft(t[1:], " ")
 			n += len(t) - len(rest)
 			levels, t = append(levels, n), rest
@@ -58,6 +62,11 @@ func indent(lines []string, near int) (Fault, bool) {
 		value = hasValue.MatchString(t)
 	}
 	return Fault{}, false
+}
+
+// brackets counts how many more are opened than closed on a line.
+func brackets(s string) int {
+	return strings.Count(s, "[") + strings.Count(s, "{") - strings.Count(s, "]") - strings.Count(s, "}")
 }
 
 var hasValue = regexp.MustCompile(`^[A-Za-z0-9_-]+:\s+[A-Za-z0-9"'/.\[{]`)

@@ -46,7 +46,7 @@ func setScalar(v reflect.Value, n *yaml.Node, f field) (problem, remedy string) 
 		}
 		return problem, remedy
 	case v.Kind() == reflect.String:
-		return setString(v, n)
+		return setString(v, n, f)
 	case v.Kind() == reflect.Bool:
 		if !plain || (text != "true" && text != "false") {
 			return fmt.Sprintf("%s is neither true nor false", quote(text)), "write true or false"
@@ -68,42 +68,35 @@ func setScalar(v reflect.Value, n *yaml.Node, f field) (problem, remedy string) 
 	return "", ""
 }
 
-func setString(v reflect.Value, n *yaml.Node) (problem, remedy string) {
-	switch n.ShortTag() {
-	case "!!str":
+func setString(v reflect.Value, n *yaml.Node, f field) (problem, remedy string) {
+	if n.ShortTag() == "!!str" {
 		v.SetString(n.Value)
 		return "", ""
-	case "!!null":
-		return "has no value", `write a text after the colon, or remove the line`
 	}
-	return fmt.Sprintf("%s is %s, not a text", quote(n.Value), describeNode(n)),
-		fmt.Sprintf("write it in quotes: %q", clip(n.Value))
+	remedy = "write it in quotes: " + quote(n.Value)
+	if f.form != "" {
+		remedy = "write " + describe(v.Type(), f)
+	}
+	return fmt.Sprintf("%s is %s, not a text", quote(n.Value), describeNode(n)), remedy
 }
 
-// parseDuration reads 250ms, 1m30s, 0 and -1.
-func parseDuration(text string) (d time.Duration, problem, remedy string) {
-	const samples = "write for instance 250ms, 10s or 1m30s"
-	if text == "-1" {
-		return -1, "", ""
-	}
-	d, err := time.ParseDuration(text)
-	if err == nil {
+// parseDuration reads 250ms, 1m30s, 0 and -1, and knows what people write instead.
+func parseDuration(text string) (d policy.Duration, problem, remedy string) {
+	if d.UnmarshalText([]byte(text)) == nil {
 		return d, "", ""
 	}
 	if _, err := strconv.ParseFloat(text, 64); err == nil {
-		return 0, fmt.Sprintf("%s has no unit", quote(text)), fmt.Sprintf("write %ss for seconds or %sms for milliseconds", clip(text), clip(text))
+		return 0, quote(text) + " has no unit", fmt.Sprintf("write %ss for seconds or %sms for milliseconds", clip(text), clip(text))
 	}
-	if squeezed := strings.ReplaceAll(text, " ", ""); squeezed != text {
-		if _, err := time.ParseDuration(squeezed); err == nil {
-			return 0, fmt.Sprintf("%s has a space in it", quote(text)), "write " + squeezed
-		}
+	if squeezed := strings.ReplaceAll(text, " ", ""); squeezed != text && d.UnmarshalText([]byte(squeezed)) == nil {
+		return 0, quote(text) + " has a space in it", "write " + squeezed
 	}
 	if digits, ok := strings.CutSuffix(text, "d"); ok {
-		if days, err := strconv.Atoi(digits); err == nil && days < 10_000 {
+		if days, err := strconv.Atoi(digits); err == nil && 0 < days && days < 10_000 {
 			return 0, "days are no unit here", fmt.Sprintf("write %dh", 24*days)
 		}
 	}
-	return 0, fmt.Sprintf("%s is no duration", quote(text)), samples
+	return 0, quote(text) + " is no duration", "write for instance 250ms, 10s or 1m30s"
 }
 
 // outOfBounds holds a decoded value against what fields.go allows.
@@ -151,8 +144,5 @@ func number(v reflect.Value) float64 {
 }
 
 func shown(v reflect.Value) string {
-	if v.Type() == durationType {
-		return time.Duration(v.Int()).String()
-	}
-	return fmt.Sprint(v.Interface())
+	return fmt.Sprint(v.Interface()) // a duration prints as it is written
 }

@@ -36,7 +36,7 @@ func parseYAML(file string, data []byte) (*yaml.Node, []Fault) {
 	}
 	root := doc.Content[0]
 	if root.Kind != yaml.MappingNode {
-		return fault(root.Line, root.Column, "the file is "+describeNode(root)+", not fields", "begin with:\n"+Minimum)
+		return fault(root.Line, root.Column, "the file is "+describeNode(root)+", not fields", "begin with:\n"+strings.TrimSuffix(Minimum, "\n"))
 	}
 	if n := tooDeep(root, MaxDepth); n != nil {
 		return fault(n.Line, n.Column, fmt.Sprintf("is nested more than %d levels deep", MaxDepth), "no field is that deep; check the brackets")
@@ -114,7 +114,12 @@ func explain(file, text string, err error) []Fault {
 		line, col := find(lines, "*"+name)
 		return []Fault{{File: file, Line: line, Col: col, Problem: "the alias *" + clip(name) + " refers to no anchor", Remedy: "write &" + clip(name) + " before the value it stands for, or put a text that begins with * in quotes"}}
 	}
-	for _, look := range []func([]string, int) (Fault, bool){indent, noSpace, badStart, twoColons, unclosed} {
+	looks := []func([]string, int) (Fault, bool){noSpace, badStart, twoColons, unclosed, indent}
+	if strings.HasPrefix(message, "did not find expected") && !strings.Contains(message, ",") {
+		// The library names the line where the group of fields begins.
+		looks = []func([]string, int) (Fault, bool){indent, noSpace, badStart, twoColons, unclosed}
+	}
+	for _, look := range looks {
 		if f, ok := look(lines, near); ok {
 			f.File = file
 			return []Fault{f}

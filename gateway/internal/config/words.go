@@ -13,19 +13,29 @@ import (
 
 // describe says in words what a field of type t wants.
 func describe(t reflect.Type, f field) string {
+	words := kind(t, f)
+	if f.example != "" && len(f.enum) == 0 {
+		words += ", such as " + f.example
+	}
+	return words
+}
+
+func kind(t reflect.Type, f field) string {
 	switch {
 	case len(f.enum) > 0:
 		return "one of " + strings.Join(f.enum, ", ")
 	case t == durationType:
 		return "a duration such as 250ms or 10s"
 	case t.Kind() == reflect.Pointer:
-		return describe(t.Elem(), f)
+		return kind(t.Elem(), f)
 	case t.Kind() == reflect.Slice:
 		return "a list (lines that begin with -)"
 	case t.Kind() == reflect.Struct, t.Kind() == reflect.Map:
 		return "fields (name: value), indented below it"
 	case t.Kind() == reflect.Bool:
 		return "true or false"
+	case t.Kind() == reflect.String && f.form != "":
+		return f.form
 	case t.Kind() == reflect.String:
 		return "a text"
 	case t.Kind() == reflect.Float64:
@@ -98,7 +108,13 @@ func badName(name string) string {
 }
 
 // nearest returns the candidate that word is most likely a misspelling of.
+//
+// Among very many candidates it does not look: that would take long, and a
+// person with so many names has other means to find one.
 func nearest(word string, candidates []string) (string, bool) {
+	if len(candidates) > 500 {
+		return "", false
+	}
 	word = strings.ToLower(strings.ReplaceAll(word, "-", "_"))
 	best, least := "", 0
 	for _, c := range candidates {
