@@ -95,7 +95,8 @@ scoreboard: need-go ## simulate every scenario under every controller, print the
 
 .PHONY: bench
 bench: need-go ## measure the gates beside their peers, as ratios in one run
-	cd internal/bench && go test -run '^$$' -bench . -benchmem $(BENCHARGS) ./...
+	cd internal/bench && go run ./cmd/ratios $(BENCHARGS)
+	internal/bench/callgrind.sh
 
 .PHONY: fuzz
 fuzz: need-go ## run each fuzz target for 30 s (FUZZTIME)
