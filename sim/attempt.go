@@ -1,0 +1,172 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+// attemptState is where an attempt is.
+type attemptState uint8
+
+const (
+	stateIdle    attemptState = iota // in the pool
+	stateResting                     // will be made after a back-off
+	stateWaiting                     // in a gate's wait room
+	stateInside                      // in the backend
+)
+
+// attempt is one try of a client to get its request answered. Attempts are
+// pooled; each keeps its callback, so that waiting allocates nothing here.
+type attempt struct {
+	index      int32
+	generation uint32
+	state      attemptState
+	left       bool // the client is gone, the backend works on
+	released   bool // its slot was given back when the client left
+
+	class  *class
+	front  int
+	tenant string
+	work   float64
+	tries  int // this one included
+
+	start  time.Duration // when it was meant to be sent
+	permit weir.Permit
+	waiter weir.Waiter
+	wake   func(weir.Permit, error)
+}
+
+func (w *world) take() *attempt {
+	if n := len(w.idle); n > 0 {
+		a := w.attempts[w.idle[n-1]]
+		w.idle = w.idle[:n-1]
+		return a
+	}
+	a := &attempt{index: int32(len(w.attempts))}
+	a.wake = func(p weir.Permit, err error) { w.woken(a, p, err) }
+	w.attempts = append(w.attempts, a)
+	return a
+}
+
+func (w *world) recycle(a *attempt) {
+	a.generation++
+	a.state, a.left, a.released = stateIdle, false, false
+	a.permit, a.waiter = weir.Permit{}, nil
+	w.idle = append(w.idle, a.index)
+}
+
+// launch sends an attempt to its gate.
+func (w *world) launch(a *attempt) {
+	c := a.class
+	a.start = w.now
+	w.stats.attempted(w.now)
+	if c.timeout > 0 {
+		w.events.push(event{
+			at: w.now + c.timeout, kind: eventTimeout,
+			subject: a.index, generation: a.generation,
+		})
+	}
+	work := c.template
+	work.Tenant = a.tenant
+	if c.told > 0 {
+		work.Deadline = epoch.Add(w.now + c.told)
+	}
+	a.state = stateWaiting
+	p, waiter, err := w.fronts[a.front].gates[c.index].Arrive(work, a.wake)
+	switch err {
+	case nil:
+		w.admitted(a, p)
+	case weir.ErrWaiting:
+		a.waiter = waiter
+	default:
+		w.refused(a, err)
+	}
+}
+
+// woken is a gate's late answer to an attempt that waited.
+func (w *world) woken(a *attempt, p weir.Permit, err error) {
+	switch {
+	case a.left: // its client left while the answer was on its way
+		p.Cancel()
+		w.recycle(a)
+	case err != nil:
+		w.refused(a, err)
+	default:
+		w.admitted(a, p)
+	}
+}
+
+func (w *world) admitted(a *attempt, p weir.Permit) {
+	a.permit, a.waiter, a.state = p, nil, stateInside
+	w.stats.admitted(w.now, w.now-a.start)
+	w.server.enter(w.now, a.index, a.work)
+	w.stats.setInside(w.now, w.server.inside())
+}
+
+func (w *world) refused(a *attempt, err error) {
+	r := weir.AsRejection(err)
+	reason, after := weir.ReasonNone, time.Duration(0)
+	if r != nil {
+		reason, after = r.Reason, r.RetryAfter
+	}
+	w.stats.refused(w.now, w.now-a.start, reason)
+	w.retry(a, a.class.retryOnRefusal, after)
+	w.recycle(a)
+}
+
+// leave is the end of a client's patience.
+func (w *world) leave(a *attempt) {
+	switch a.state {
+	case stateWaiting:
+		w.stats.gaveUp(w.now)
+		w.retry(a, a.class.retryOnTimeout, 0)
+		if a.waiter.Cancel() {
+			w.recycle(a)
+			return
+		}
+		a.left = true
+	case stateInside:
+		a.left = true
+		w.stats.abandoned(w.now)
+		w.retry(a, a.class.retryOnTimeout, 0)
+		if !w.hold {
+			a.released = true
+			a.permit.Done(weir.Abandoned)
+		}
+	}
+}
+
+// finished is the backend's answer.
+func (w *world) finished(a *attempt) {
+	w.stats.setInside(w.now, w.server.inside())
+	c, latency := a.class, w.now-a.start
+	outcome, good := weir.OK, true
+	switch {
+	case a.left:
+		outcome, good = weir.Abandoned, false
+	case c.told > 0 && latency > c.told:
+		outcome = weir.Overload // the deadline's timer has fired before the answer
+	}
+	if c.deadline > 0 && latency > c.deadline {
+		good = false
+	}
+	w.stats.answered(w.now, latency, a.work, good)
+	p, released := a.permit, a.released
+	w.recycle(a)
+	if !released {
+		p.Done(outcome)
+	}
+}
+
+// retry makes another attempt of the same request, if its client does.
+func (w *world) retry(a *attempt, wanted bool, after time.Duration) {
+	c := a.class
+	if !wanted || a.tries > c.retries {
+		return
+	}
+	b := w.take()
+	b.class, b.front, b.tenant, b.work, b.tries = c, a.front, a.tenant, a.work, a.tries+1
+	b.state = stateResting
+	w.events.push(event{at: w.now + c.backoff(a.tries, after), kind: eventRetry, subject: b.index})
+}

@@ -1,0 +1,287 @@
+package sim
+
+import (
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/weir-go/weir/policy"
+)
+
+// Backend is what stands behind the gates: a law that says how fast each of n
+// requests runs, and how much work a request is.
+type Backend struct {
+	// About says in a sentence what it stands for.
+	About string `json:"about,omitempty"`
+	// Law is one of
+	//
+	//	cores   Cores processors; with Discipline fifo requests run to
+	//	        completion in order of arrival, with ps they all run at once,
+	//	        and Thrash takes its toll of the excess
+	//	usl     everything at once, contention Sigma and coherence Kappa:
+	//	        throughput n/(1+σ(n−1)+κn(n−1)) over the service time
+	//	pool    Workers at a time, the rest in order of arrival
+	//	mutex   Outside in parallel, then the service time under one lock
+	Law string `json:"law"`
+	// Service is the work of one request: its time when it is alone.
+	Service Dist `json:"service"`
+
+	// Cores, Discipline (fifo by default) and Thrash are of cores. With ps and
+	// n > Cores requests each runs at Cores/n/(1+Thrash·(n−Cores)) of full
+	// speed.
+	Cores      int     `json:"cores,omitempty"`
+	Discipline string  `json:"discipline,omitempty"`
+	Thrash     float64 `json:"thrash,omitempty"`
+	// Sigma and Kappa are of usl.
+	Sigma float64 `json:"sigma,omitempty"`
+	Kappa float64 `json:"kappa,omitempty"`
+	// Workers is of pool.
+	Workers int `json:"workers,omitempty"`
+	// Outside is of mutex: the time spent before the lock is asked for.
+	Outside policy.Duration `json:"outside,omitempty"`
+
+	// Loses says what a phase with less capacity takes away: speed (the
+	// default) or workers (pool only, and the default there).
+	Loses string `json:"loses,omitempty"`
+
+	// Deadline is when an answer stops being useful, for traffic that names no
+	// deadline of its own. 0 means never.
+	Deadline policy.Duration `json:"deadline,omitempty"`
+}
+
+func (b *Backend) validate(f *faultList, path string) {
+	b.Service.validate(f, path+".service")
+	only := func(set bool, field, law string) {
+		f.check(!set || b.Law == law, path+"."+field, "only for law %q, not for %q", law, b.Law)
+	}
+	only(b.Cores != 0, "cores", "cores")
+	only(b.Discipline != "", "discipline", "cores")
+	only(b.Thrash != 0, "thrash", "cores")
+	only(b.Sigma != 0, "sigma", "usl")
+	only(b.Kappa != 0, "kappa", "usl")
+	only(b.Workers != 0, "workers", "pool")
+	only(b.Outside != 0, "outside", "mutex")
+	f.check(b.Deadline >= 0, path+".deadline", "%v: must not be negative", time.Duration(b.Deadline))
+	f.check(b.Loses == "" || b.Loses == "speed" || b.Loses == "workers" && b.Law == "pool",
+		path+".loses", "%q: must be speed, or workers for law \"pool\"", b.Loses)
+	switch b.Law {
+	case "cores":
+		f.check(b.Cores >= 1 && b.Cores <= 1e6, path+".cores", "%d: must be from 1 to 1000000", b.Cores)
+		f.check(b.Discipline == "" || b.Discipline == "fifo" || b.Discipline == "ps",
+			path+".discipline", "%q: must be fifo or ps", b.Discipline)
+		f.check(b.Thrash >= 0 && (b.Thrash == 0 || b.Discipline == "ps"), path+".thrash",
+			"%v: must not be negative, and needs discipline \"ps\"", b.Thrash)
+	case "usl":
+		f.check(b.Sigma >= 0 && b.Sigma <= 1, path+".sigma", "%v: must be from 0 to 1", b.Sigma)
+		f.check(b.Kappa >= 0 && b.Kappa <= 1, path+".kappa", "%v: must be from 0 to 1", b.Kappa)
+		f.check(b.Sigma > 0 || b.Kappa > 0, path, "sigma and kappa are both 0: nothing limits this backend, and its capacity is infinite")
+	case "pool":
+		f.check(b.Workers >= 1 && b.Workers <= 1e6, path+".workers", "%d: must be from 1 to 1000000", b.Workers)
+	case "mutex":
+		f.check(b.Outside >= 0, path+".outside", "%v: must not be negative", time.Duration(b.Outside))
+	default:
+		f.add(path+".law", "%q: must be cores, usl, pool or mutex", b.Law)
+	}
+}
+
+// relative returns the law's throughput with n requests inside, in units of
+// one request alone.
+func (b *Backend) relative(n int) float64 {
+	x := float64(n)
+	switch b.Law {
+	case "usl":
+		return x / (1 + b.Sigma*(x-1) + b.Kappa*x*(x-1))
+	case "pool":
+		return math.Min(x, float64(b.Workers))
+	case "mutex":
+		alone := b.Service.mean() + time.Duration(b.Outside).Seconds()
+		return math.Min(x, alone/b.Service.mean())
+	}
+	c := float64(b.Cores)
+	return math.Min(x, c) / (1 + b.Thrash*math.Max(0, x-c))
+}
+
+// left returns how much of its capacity the backend has in a phase.
+func (b *Backend) left(scale float64) float64 {
+	if b.Law == "pool" && b.Loses != "speed" {
+		return float64(workersLeft(b.Workers, scale)) / float64(b.Workers)
+	}
+	return scale
+}
+
+func workersLeft(workers int, scale float64) int {
+	return max(1, int(math.Round(scale*float64(workers))))
+}
+
+// alone is the mean time of one request when it is alone, in seconds.
+func (b *Backend) alone() float64 {
+	return b.Service.mean() + time.Duration(b.Outside).Seconds()
+}
+
+// Capacity returns the largest throughput the law allows, in requests a
+// second, and the least concurrency that reaches it (for usl the one nearest
+// the top; without kappa, which has no top, where 99 % is reached).
+func (b *Backend) Capacity() (rps float64, concurrency int) {
+	n := 1
+	switch b.Law {
+	case "cores":
+		n = b.Cores
+	case "pool":
+		n = b.Workers
+	case "mutex":
+		n = int(math.Ceil(b.alone()/b.Service.mean() - 1e-9))
+	case "usl":
+		return b.uslCapacity()
+	}
+	return b.relative(n) / b.alone(), n
+}
+
+func (b *Backend) uslCapacity() (float64, int) {
+	if b.Kappa == 0 {
+		// X(n) = n/(1−σ+σn) tends to 1/σ; 99 % of that at n = 99(1−σ)/σ.
+		return 1 / b.Sigma / b.alone(), max(1, int(math.Ceil(99*(1-b.Sigma)/b.Sigma)))
+	}
+	top := math.Sqrt(math.Max(0, 1-b.Sigma) / b.Kappa)
+	n := max(1, int(top))
+	if b.relative(n+1) > b.relative(n) {
+		n++
+	}
+	return b.relative(n) / b.alone(), n
+}
+
+// server is a backend at work.
+type server interface {
+	// enter brings a job that is work seconds of service.
+	enter(now time.Duration, job int32, work float64)
+	// next returns when something happens inside.
+	next() time.Duration
+	// step does what is due now and returns the job that was finished, if any.
+	step(now time.Duration) (job int32, finished bool)
+	// inside counts the jobs that have entered and are not finished.
+	inside() int
+	// setCapacity leaves scale of the original capacity.
+	setCapacity(now time.Duration, scale float64)
+}
+
+// newServer puts the backend to work.
+func (b *Backend) newServer() server {
+	alone := func(int) float64 { return 1 }
+	switch b.Law {
+	case "usl":
+		sigma, kappa := b.Sigma, b.Kappa
+		return &shared{station: station{scale: 1, speed: func(n int) float64 {
+			x := float64(n)
+			return 1 / (1 + float64(sigma*(x-1)) + float64(kappa*x*(x-1)))
+		}}}
+	case "pool":
+		return &shared{station{scale: 1, slots: b.Workers, speed: alone}, b.Workers, b.Loses != "speed"}
+	case "mutex":
+		return &locked{
+			outside: time.Duration(b.Outside).Seconds(),
+			before:  station{scale: 1, speed: alone},
+			lock:    station{scale: 1, slots: 1, speed: alone},
+		}
+	}
+	if b.Discipline != "ps" {
+		return &shared{station{scale: 1, slots: b.Cores, speed: alone}, b.Cores, false}
+	}
+	cores, thrash := float64(b.Cores), b.Thrash
+	return &shared{station: station{scale: 1, speed: func(n int) float64 {
+		x := float64(n)
+		if x <= cores {
+			return 1
+		}
+		return cores / x / (1 + float64(thrash*(x-cores)))
+	}}}
+}
+
+// shared is a server of one station.
+type shared struct {
+	station
+	slots        int
+	losesWorkers bool
+}
+
+func (s *shared) step(now time.Duration) (int32, bool) { return s.finish(now), true }
+
+func (s *shared) setCapacity(now time.Duration, scale float64) {
+	if s.losesWorkers {
+		s.station.setCapacity(now, 1, workersLeft(s.slots, scale))
+		return
+	}
+	s.station.setCapacity(now, scale, s.slots)
+}
+
+// locked is a server of two stations in a row: in parallel, then one by one.
+type locked struct {
+	outside      float64
+	before, lock station
+	held         []float64 // work under the lock, by job
+}
+
+func (l *locked) enter(now time.Duration, job int32, work float64) {
+	for int(job) >= len(l.held) {
+		l.held = append(l.held, 0)
+	}
+	l.held[job] = work
+	l.before.enter(now, job, l.outside)
+}
+
+func (l *locked) next() time.Duration { return min(l.before.next(), l.lock.next()) }
+
+func (l *locked) step(now time.Duration) (int32, bool) {
+	if l.lock.next() <= now {
+		return l.lock.finish(now), true
+	}
+	job := l.before.finish(now)
+	l.lock.enter(now, job, l.held[job])
+	return job, false
+}
+
+func (l *locked) inside() int { return l.before.inside() + l.lock.inside() }
+
+func (l *locked) setCapacity(now time.Duration, scale float64) {
+	l.before.setCapacity(now, 1, 0)
+	l.lock.setCapacity(now, scale, 1)
+}
+
+// Throughput measures the backend in a closed loop, as one would measure a real
+// one: n clients, each with one request after the other, until jobs of them are
+// finished. It returns requests a second.
+func (b *Backend) Throughput(n, jobs int, seed uint64) float64 {
+	s := b.newServer()
+	rng, draw := stream(seed, streamService, 0), b.Service.sampler()
+	var now time.Duration
+	for i := range n {
+		s.enter(now, int32(i), draw(rng))
+	}
+	warm := jobs / 10
+	var start time.Duration
+	for done := 0; done < warm+jobs; {
+		now = s.next()
+		job, finished := s.step(now)
+		if !finished {
+			continue
+		}
+		if done++; done == warm {
+			start = now
+		}
+		s.enter(now, job, draw(rng))
+	}
+	return float64(jobs) / (now - start).Seconds()
+}
+
+// Streams of random numbers: each purpose has its own, so that a gate which
+// admits differently sees the same traffic.
+const (
+	streamArrivals = iota + 1
+	streamService
+	streamTenant
+	streamGateway
+	streamRetry
+)
+
+// stream returns the random numbers of one purpose for one class.
+func stream(seed uint64, purpose, class int) *rand.Rand {
+	return rand.New(rand.NewPCG(seed, uint64(purpose)<<32|uint64(class)))
+}

@@ -1,0 +1,221 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/policy"
+)
+
+// d shortens durations in tables.
+func d(s string) policy.Duration {
+	v, err := time.ParseDuration(s)
+	if err != nil {
+		panic(err)
+	}
+	return policy.Duration(v)
+}
+
+func within(t *testing.T, what string, got, want, relative float64) {
+	t.Helper()
+	if math.Abs(got-want) > relative*math.Abs(want) {
+		t.Errorf("%s: got %.6g, want %.6g within %.1f %%", what, got, want, 100*relative)
+	}
+}
+
+// open runs an unguarded scenario and returns the mean latency in seconds and
+// the run.
+func openRun(t *testing.T, b Backend, rps float64, seed uint64) (mean float64, r *Result) {
+	t.Helper()
+	s := &Scenario{
+		Name: "open", Backend: BackendRef{Backend: b},
+		Phases:  []Phase{{For: d("4000s"), RPS: rps}},
+		Traffic: []Class{{}}, Seeds: []uint64{seed},
+	}
+	report, err := Run(context.Background(), s, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r = report.Runs[0]
+	// Little's law: mean latency = mean inside / throughput.
+	sum := r.Windows[0]
+	return sum.Inside.Mean / (float64(sum.Answered) / (sum.To - sum.From).Seconds()), r
+}
+
+// erlangC is the probability to wait in M/M/c with offered load a.
+func erlangC(c int, a float64) float64 {
+	sum, term := 0.0, 1.0
+	for k := range c {
+		sum += term
+		term *= a / float64(k+1)
+	}
+	last := term * float64(c) / (float64(c) - a)
+	return last / (sum + last)
+}
+
+func TestQueuesAgreeWithTheory(t *testing.T) {
+	exp := Dist{Dist: "exponential", Mean: d("10ms")}
+	mmc := func(c int, rps float64) float64 {
+		a := rps * .010
+		return .010 + erlangC(c, a)/(float64(c)/.010-rps)
+	}
+	tests := []struct {
+		name string
+		b    Backend
+		rps  float64
+		want float64
+	}{
+		{"M/M/1", Backend{Law: "pool", Workers: 1, Service: exp}, 70, 1 / (100. - 70)},
+		{"M/M/2", Backend{Law: "cores", Cores: 2, Service: exp}, 160, mmc(2, 160)},
+		{"M/M/10", Backend{Law: "pool", Workers: 10, Service: exp}, 850, mmc(10, 850)},
+		// Pollaczek-Khinchine: the wait is ρ(1+cv²)/2/(μ−λ), with cv = 0.
+		{"M/D/1", Backend{Law: "pool", Workers: 1, Service: Dist{Dist: "constant", Mean: d("10ms")}}, 70, .010 + .7*.5/(100-70)},
+		{"M/E4/1", Backend{Law: "pool", Workers: 1, Service: Dist{Dist: "erlang", K: 4, Mean: d("10ms")}}, 70, .010 + .7*(1+.25)/2/(100-70)},
+		{"M/G/1", Backend{Law: "pool", Workers: 1, Service: Dist{Dist: "lognormal", CV: 1.5, Mean: d("10ms")}}, 70, .010 + .7*(1+2.25)/2/(100-70)},
+		// Processor sharing does not care about the distribution.
+		{"M/M/1-PS", Backend{Law: "cores", Cores: 1, Discipline: "ps", Service: exp}, 70, 1 / (100. - 70)},
+		{"M/D/1-PS", Backend{Law: "cores", Cores: 1, Discipline: "ps", Service: Dist{Dist: "constant", Mean: d("10ms")}}, 70, 1 / (100. - 70)},
+		{"mutex", Backend{Law: "mutex", Outside: d("8ms"), Service: exp}, 70, .008 + 1/(100.-70)},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			mean, _ := openRun(t, tt.b, tt.rps, 7)
+			within(t, "mean latency", mean, tt.want, .03)
+		})
+	}
+}
+
+// In M/M/1 the time in the system is exponential: all quantiles are known.
+func TestQuantilesAgreeWithTheory(t *testing.T) {
+	b := Backend{Law: "pool", Workers: 1, Service: Dist{Dist: "exponential", Mean: d("10ms")}}
+	_, r := openRun(t, b, 50, 3)
+	s := r.Windows[0]
+	within(t, "p50", s.P50.Seconds(), math.Ln2/50, .02)
+	within(t, "p99", s.P99.Seconds(), math.Log(100)/50, .04)
+	within(t, "p999", s.P999.Seconds(), math.Log(1000)/50, .08)
+}
+
+func TestClosedLoopFollowsTheLaw(t *testing.T) {
+	exp := Dist{Dist: "exponential", Mean: d("10ms")}
+	backends := []Backend{
+		{Law: "usl", Sigma: .05, Kappa: .0005, Service: exp},
+		{Law: "usl", Sigma: .02, Kappa: .002, Service: Dist{Dist: "bimodal", Modes: []Mode{{.99, d("5ms")}, {.01, d("250ms")}}}},
+		{Law: "cores", Cores: 2, Discipline: "ps", Thrash: .01, Service: exp},
+		{Law: "cores", Cores: 4, Service: exp},
+		{Law: "pool", Workers: 20, Service: exp},
+	}
+	for _, b := range backends {
+		for _, n := range []int{1, 3, 10, 44, 120} {
+			t.Run(fmt.Sprint(b.Law, b.Discipline, n), func(t *testing.T) {
+				within(t, "throughput", b.Throughput(n, 60_000, 1), b.relative(n)/b.alone(), .05)
+			})
+		}
+	}
+}
+
+func TestCapacityIsTheBestOfASweep(t *testing.T) {
+	for _, name := range StandardBackends() {
+		std, err := LoadStandard(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := std.Backend
+		rps, best := b.Capacity()
+		if b.Law == "mutex" {
+			best = 60 // the lock is never idle only with many
+		}
+		within(t, name+" at its best", b.Throughput(best, 60_000, 2), rps, .03)
+		for _, n := range []int{1, 2, 5, 20, 40, 50, 100, 200} {
+			if x := b.Throughput(n, 30_000, 3); x > 1.04*rps {
+				t.Errorf("%s: %d at once do %.1f a second, more than the capacity %.1f", name, n, x, rps)
+			}
+		}
+	}
+}
+
+func TestStandardCapacities(t *testing.T) {
+	want := map[string]struct {
+		rps  float64
+		best int
+	}{"B1": {1000, 2}, "B2": {1074.4, 44}, "B3": {1000, 100}, "B4": {53.72, 44}, "B5": {1000, 9}}
+	for name, w := range want {
+		std, err := LoadStandard(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rps, best := std.Backend.Capacity()
+		within(t, name, rps, w.rps, .001)
+		if best != w.best {
+			t.Errorf("%s is best at %d, want %d", name, best, w.best)
+		}
+	}
+}
+
+func TestCapacityChanges(t *testing.T) {
+	constant := Dist{Dist: "constant", Mean: d("10ms")}
+	tests := []struct {
+		name string
+		b    Backend
+		// Two jobs enter at 0, the capacity halves at 4 ms.
+		want []time.Duration
+	}{
+		{"speed", Backend{Law: "pool", Workers: 2, Loses: "speed", Service: constant}, []time.Duration{16e6, 16e6}},
+		{"workers finish what they have begun", Backend{Law: "pool", Workers: 2, Service: constant}, []time.Duration{10e6, 10e6}},
+		{"cores", Backend{Law: "cores", Cores: 1, Service: constant}, []time.Duration{16e6, 36e6}},
+		{"sharing", Backend{Law: "cores", Cores: 1, Discipline: "ps", Service: constant}, []time.Duration{36e6, 36e6}},
+		{"mutex", Backend{Law: "mutex", Outside: d("2ms"), Service: constant}, []time.Duration{20e6, 40e6}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := tt.b.newServer()
+			s.enter(0, 0, .010)
+			s.enter(0, 1, .010)
+			for s.next() <= 4e6 {
+				s.step(s.next())
+			}
+			s.setCapacity(4e6, .5)
+			var got []time.Duration
+			for s.inside() > 0 {
+				at := s.next()
+				if _, finished := s.step(at); finished {
+					got = append(got, at)
+				}
+			}
+			for i := range tt.want {
+				if diff := got[i] - tt.want[i]; diff < -10 || diff > 10 {
+					t.Errorf("job %d finished at %v, want %v", i, got[i], tt.want[i])
+				}
+			}
+		})
+	}
+}
+
+func TestWorkersAreLostAndComeBack(t *testing.T) {
+	b := Backend{Law: "pool", Workers: 4, Service: Dist{Dist: "constant", Mean: d("10ms")}}
+	s := b.newServer()
+	for i := range 8 {
+		s.enter(0, int32(i), .010)
+	}
+	s.setCapacity(1e6, .25) // four are served, one worker is left
+	finish := func() time.Duration {
+		at := s.next()
+		s.step(at)
+		return at
+	}
+	for range 4 {
+		finish()
+	}
+	if at := finish(); at != 20e6 {
+		t.Errorf("the fifth finished at %v, want 20ms", at)
+	}
+	s.setCapacity(25e6, 1)
+	if at := finish(); at != 30e6 {
+		t.Errorf("the sixth finished at %v, want 30ms", at)
+	}
+	if at := finish(); at != 35e6 {
+		t.Errorf("the seventh finished at %v, want 35ms: two workers came back at 25ms", at)
+	}
+}

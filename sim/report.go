@@ -1,0 +1,231 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+// Report is what came out of a scenario.
+type Report struct {
+	// Scenario is what was run, Seeds with which random numbers.
+	Scenario *Scenario
+	Seeds    []uint64
+	// Capacity is the backend's full capacity in requests a second, Best the
+	// concurrency that reaches it.
+	Capacity float64
+	Best     int
+	// Runs are the results, one a seed.
+	Runs []*Result
+}
+
+// Spread is a figure over the seeds.
+type Spread struct {
+	Median float64 `json:"median"`
+	Min    float64 `json:"min"`
+	Max    float64 `json:"max"`
+}
+
+// NewSpread returns the spread of some values, zero for none. The median of an
+// even number is the lower of the two in the middle.
+func NewSpread(values []float64) Spread {
+	if len(values) == 0 {
+		return Spread{}
+	}
+	sorted := slices.Clone(values)
+	sort.Float64s(sorted)
+	return Spread{sorted[(len(sorted)-1)/2], sorted[0], sorted[len(sorted)-1]}
+}
+
+// Spread returns a metric over the seeds. The goal says which, and over which
+// stretch; its bounds are not looked at. A stretch that is no goal's of the
+// scenario is taken to be the whole run.
+func (r *Report) Spread(g Goal) Spread {
+	m := findMetric(g.Metric)
+	if m == nil {
+		return Spread{}
+	}
+	values := make([]float64, len(r.Runs))
+	for i, run := range r.Runs {
+		values[i] = m.of(run, &g)
+	}
+	return NewSpread(values)
+}
+
+// GoalResult is a goal and what became of it.
+type GoalResult struct {
+	Goal   Goal
+	Spread Spread
+	// Reached says whether the median is within the bounds. It is true for a
+	// goal without bounds.
+	Reached bool
+}
+
+// Goals returns what became of the scenario's goals; those for other standard
+// backends are left out.
+func (r *Report) Goals() []GoalResult {
+	var list []GoalResult
+	for _, g := range r.Scenario.Goals {
+		if !g.AppliesTo(r.Scenario.Backend.Name) {
+			continue
+		}
+		s := r.Spread(g)
+		list = append(list, GoalResult{g, s, g.Holds(s.Median)})
+	}
+	return list
+}
+
+// AppliesTo reports whether the goal is meant for a standard backend.
+func (g *Goal) AppliesTo(backend string) bool {
+	return len(g.On) == 0 || slices.Contains(g.On, backend)
+}
+
+// Holds reports whether a value is within the goal's bounds.
+func (g *Goal) Holds(v float64) bool {
+	return (g.Min == nil || v >= *g.Min) && (g.Max == nil || v <= *g.Max)
+}
+
+// Reached reports whether every goal was reached.
+func (r *Report) Reached() bool {
+	for _, g := range r.Goals() {
+		if !g.Reached {
+			return false
+		}
+	}
+	return true
+}
+
+// String is the report as a table: the whole run, then the goals.
+func (r *Report) String() string {
+	var b strings.Builder
+	s := r.Scenario
+	fmt.Fprintf(&b, "%s", s.Name)
+	if s.About != "" {
+		fmt.Fprintf(&b, ": %s", s.About)
+	}
+	fmt.Fprintf(&b, "\nbackend %s: %.4g requests/s at %d at once; %v; median of %d seeds (min to max)\n\n",
+		r.backendName(), r.Capacity, r.Best, s.Duration(), len(r.Runs))
+	r.writeFigures(&b)
+	r.writeRefusals(&b)
+	r.writeGoals(&b)
+	return b.String()
+}
+
+func (r *Report) backendName() string {
+	if n := r.Scenario.Backend.Name; n != "" {
+		return n
+	}
+	return r.Scenario.Backend.Law
+}
+
+// figures are the rows of the table, in order.
+var figures = []struct{ metric, label string }{
+	{"goodput", "goodput / capacity"},
+	{"served", "goodput / offered"},
+	{"p50", "latency p50"},
+	{"p99", "latency p99"},
+	{"p999", "latency p999"},
+	{"refusal_p99", "refusal p99"},
+	{"refused", "refused"},
+	{"late", "late"},
+	{"wasted", "wasted work"},
+	{"attempts", "attempts / request"},
+	{"limit_min", "limit min"},
+	{"limit_mean", "limit mean"},
+	{"limit_max", "limit max"},
+	{"inside_mean", "inside mean"},
+	{"inside_max", "inside max"},
+}
+
+// percent are the metrics that are shown as such.
+var percent = []string{"refused", "late", "wasted"}
+
+func format(name string, v float64) string {
+	if slices.Contains(percent, name) {
+		return fmt.Sprintf("%.2f %%", 100*v)
+	}
+	m := findMetric(name)
+	switch {
+	case m == nil:
+		return fmt.Sprintf("%.4g", v)
+	case m.unit == "ms":
+		return fmt.Sprintf("%.1f ms", v)
+	case m.unit == "s":
+		return fmt.Sprintf("%.2f s", v)
+	}
+	return fmt.Sprintf("%.3f", v)
+}
+
+func (r *Report) writeFigures(b *strings.Builder) {
+	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	for _, f := range figures {
+		s := r.Spread(Goal{Metric: f.metric})
+		fmt.Fprintf(w, "  %s\t%s\t(%s to %s)\n", f.label, format(f.metric, s.Median), format(f.metric, s.Min), format(f.metric, s.Max))
+	}
+	_ = w.Flush() // a strings.Builder takes everything
+}
+
+// writeRefusals adds up the refusals of all runs by reason.
+func (r *Report) writeRefusals(b *strings.Builder) {
+	var counts [numReasons]uint64
+	for _, run := range r.Runs {
+		for reason, n := range run.Windows[0].Refused {
+			counts[reason] += n
+		}
+	}
+	for reason, n := range counts {
+		if n > 0 {
+			fmt.Fprintf(b, "  refused: %-14s %.0f a run\n", weir.Reason(reason), float64(n)/float64(len(r.Runs)))
+		}
+	}
+}
+
+func (r *Report) writeGoals(b *strings.Builder) {
+	goals := r.Goals()
+	if len(goals) == 0 {
+		return
+	}
+	b.WriteString("\n")
+	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	for _, g := range goals {
+		from, to := g.Goal.stretch(r.Scenario)
+		name := g.Goal.Metric
+		verdict := ""
+		switch {
+		case g.Goal.Min == nil && g.Goal.Max == nil:
+		case g.Reached:
+			verdict = "reached"
+		default:
+			verdict = "MISSED"
+		}
+		fmt.Fprintf(w, "  goal %s\t%v to %v\t%s\t%s\t(%s to %s)\t%s\n", name, from, to, g.Goal.Bounds(),
+			format(name, g.Spread.Median), format(name, g.Spread.Min), format(name, g.Spread.Max), verdict)
+	}
+	_ = w.Flush()
+}
+
+// Bounds writes the goal's bounds: ">= 0.95", "<= 100.0 ms".
+func (g *Goal) Bounds() string {
+	var parts []string
+	if g.Min != nil {
+		parts = append(parts, ">= "+format(g.Metric, *g.Min))
+	}
+	if g.Max != nil {
+		parts = append(parts, "<= "+format(g.Metric, *g.Max))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Took returns the real time that all runs took.
+func (r *Report) Took() time.Duration {
+	var d time.Duration
+	for _, run := range r.Runs {
+		d += run.Took
+	}
+	return d
+}

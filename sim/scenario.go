@@ -1,0 +1,210 @@
+package sim
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/weir-go/weir/policy"
+)
+
+// Scenario is one experiment as data: a backend, the traffic on it, the policy
+// in between, and what is expected to come out. [ParseScenario] reads one.
+type Scenario struct {
+	// Name is shown in reports, About says what the scenario is for.
+	Name  string `json:"name"`
+	About string `json:"about,omitempty"`
+
+	// Backend is what stands behind the gates: an object, or the name of a
+	// standard backend: "B1" to "B5".
+	Backend BackendRef `json:"backend"`
+	// Policy is what stands before it: an object, or the name of a policy that
+	// the standard backend brings along: "fixed", "aimd". "none" is no gates.
+	Policy PolicyRef `json:"policy"`
+	// On lists further standard backends for a scoreboard to run this on.
+	On []string `json:"on,omitempty"`
+
+	// Gateways is how many instances of the policy stand side by side, each
+	// with gates of its own and a random share of the traffic. Default 1.
+	Gateways int `json:"gateways,omitempty"`
+	// OnAbandon says what becomes of the slot of a request whose client leaves
+	// while the backend works on it: hold (default) keeps it until the backend
+	// answers, release gives it back at once.
+	OnAbandon string `json:"on_abandon,omitempty"`
+
+	// Phases are the rates, one after the other; together they are the length
+	// of the run. Repeat runs through them so many times; default 1.
+	Phases []Phase `json:"phases"`
+	Repeat int     `json:"repeat,omitempty"`
+	// Requests ends the run when so many requests have been offered, if that is
+	// sooner than the end of the phases. 0 means no such end.
+	Requests int `json:"requests,omitempty"`
+	// Traffic are the classes of requests. Default: one class with everything
+	// at its default.
+	Traffic []Class `json:"traffic,omitempty"`
+
+	// Seeds of the random numbers, one run each. Default 1 to 5.
+	Seeds []uint64 `json:"seeds,omitempty"`
+	// Goals are what is expected.
+	Goals []Goal `json:"goals,omitempty"`
+}
+
+// Phase is a stretch of time with one rate and one capacity.
+type Phase struct {
+	// For is how long it lasts.
+	For policy.Duration `json:"for"`
+	// Load is the rate of all requests as a multiple of the backend's full
+	// capacity; RPS is the rate itself. One of them, or neither for silence.
+	Load float64 `json:"load,omitempty"`
+	RPS  float64 `json:"rps,omitempty"`
+	// Capacity is what the backend has of its full capacity. Default 1.
+	Capacity float64 `json:"capacity,omitempty"`
+}
+
+// Class is one kind of request.
+type Class struct {
+	// Name is shown in reports.
+	Name string `json:"name,omitempty"`
+	// Route is the policy's route the class takes. Default: the first one.
+	Route string `json:"route,omitempty"`
+
+	// Share of the phases' rate that is this class, relative to the others'
+	// shares. Default 1.
+	Share float64 `json:"share,omitempty"`
+	// Phases are the class's own rates instead of a share. Capacity is not
+	// allowed in them.
+	Phases []Phase `json:"phases,omitempty"`
+	// At are the class's arrivals, one by one, instead of a rate.
+	At []policy.Duration `json:"at,omitempty"`
+	// Arrivals are poisson (default) or regular: evenly spaced.
+	Arrivals string `json:"arrivals,omitempty"`
+
+	// Tenant, User, Client, Priority and Cost go into the work. With Tenants
+	// the tenant is one of so many at random: Tenant-0, Tenant-1 …
+	Tenant   string `json:"tenant,omitempty"`
+	Tenants  int    `json:"tenants,omitempty"`
+	User     string `json:"user,omitempty"`
+	Client   string `json:"client,omitempty"`
+	Priority string `json:"priority,omitempty"`
+	Cost     int64  `json:"cost,omitempty"`
+
+	// Service is the work of this class's requests, instead of the backend's.
+	Service *Dist `json:"service,omitempty"`
+
+	// Deadline is when an answer stops being useful, counted from the moment
+	// each attempt was meant to be sent. Default: the backend's.
+	Deadline policy.Duration `json:"deadline,omitempty"`
+	// TellDeadline says whether the gate knows the deadline. Default true.
+	TellDeadline *bool `json:"tell_deadline,omitempty"`
+	// Timeout is the client's patience: it leaves when an attempt has taken
+	// that long. The gate sees it leave, and the backend works on. Default: it
+	// waits for ever; with Leaves, the deadline.
+	Timeout policy.Duration `json:"timeout,omitempty"`
+	Leaves  bool            `json:"leaves,omitempty"`
+	// Retry is what the client does next. Default: nothing.
+	Retry *Retry `json:"retry,omitempty"`
+}
+
+// Retry is how a client tries again.
+type Retry struct {
+	// Attempts is how many more attempts it makes. At least 1.
+	Attempts int `json:"attempts"`
+	// On lists what it tries again on: timeout, refusal. Default both.
+	On []string `json:"on,omitempty"`
+	// Backoff before the second attempt; it doubles with each further one, up
+	// to MaxBackoff (default 30 s), and is drawn at random from 0 to that. 0
+	// means at once.
+	Backoff    policy.Duration `json:"backoff,omitempty"`
+	MaxBackoff policy.Duration `json:"max_backoff,omitempty"`
+	// Heed makes it wait at least as long as a refusal's RetryAfter.
+	Heed bool `json:"heed,omitempty"`
+}
+
+// Goal is what one figure of the report is expected to be.
+type Goal struct {
+	// Metric is one of the names that [Metrics] lists.
+	Metric string `json:"metric"`
+	// From and To are the stretch of the run it is taken over. Default: all
+	// of it.
+	From policy.Duration `json:"from,omitempty"`
+	To   policy.Duration `json:"to,omitempty"`
+	// Level is what settle and calm wait for; see [Metrics].
+	Level float64 `json:"level,omitempty"`
+	// Min and Max bound the median over the seeds. A goal without either is
+	// reported only.
+	Min *float64 `json:"min,omitempty"`
+	Max *float64 `json:"max,omitempty"`
+	// On restricts the goal to some of the standard backends.
+	On []string `json:"on,omitempty"`
+}
+
+// BackendRef is a backend, by name or in full.
+type BackendRef struct {
+	// Name is that of a standard backend, empty for one given in full.
+	Name string
+	Backend
+}
+
+// UnmarshalJSON takes a string or an object.
+func (r *BackendRef) UnmarshalJSON(data []byte) error {
+	*r = BackendRef{}
+	if len(data) > 0 && data[0] == '"' {
+		return json.Unmarshal(data, &r.Name)
+	}
+	return json.Unmarshal(data, &r.Backend)
+}
+
+// MarshalJSON is the inverse of UnmarshalJSON.
+func (r BackendRef) MarshalJSON() ([]byte, error) {
+	if r.Name != "" {
+		return json.Marshal(r.Name)
+	}
+	return json.Marshal(r.Backend)
+}
+
+// PolicyRef is a policy, by name or in full.
+type PolicyRef struct {
+	// Name is none, or that of a policy of the standard backend; empty for a
+	// policy given in full.
+	Name string
+	Spec policy.Spec
+}
+
+// UnmarshalJSON takes a string or an object.
+func (r *PolicyRef) UnmarshalJSON(data []byte) error {
+	*r = PolicyRef{}
+	if len(data) > 0 && data[0] == '"' {
+		return json.Unmarshal(data, &r.Name)
+	}
+	return json.Unmarshal(data, &r.Spec)
+}
+
+// MarshalJSON is the inverse of UnmarshalJSON.
+func (r PolicyRef) MarshalJSON() ([]byte, error) {
+	if r.Name != "" {
+		return json.Marshal(r.Name)
+	}
+	return json.Marshal(r.Spec)
+}
+
+// Duration returns how long the scenario runs.
+func (s *Scenario) Duration() time.Duration {
+	return phasesDuration(s.Phases) * time.Duration(max(1, s.Repeat))
+}
+
+func phasesDuration(phases []Phase) time.Duration {
+	var d time.Duration
+	for _, p := range phases {
+		d += time.Duration(p.For)
+	}
+	return d
+}
+
+// clone copies the scenario deeply enough to change any of it.
+func (s *Scenario) clone() *Scenario {
+	c := *s
+	c.Phases = append([]Phase(nil), s.Phases...)
+	c.Traffic = append([]Class(nil), s.Traffic...)
+	c.Seeds = append([]uint64(nil), s.Seeds...)
+	c.Goals = append([]Goal(nil), s.Goals...)
+	return &c
+}

@@ -1,0 +1,215 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+// numReasons has room for every weir.Reason.
+const numReasons = 16
+
+// span of the time series: bins are at least this wide, and there are at most
+// about maxBins of them.
+const (
+	minBin  = 10 * time.Millisecond
+	maxBins = 6000
+	columns = 72 // of the plot
+)
+
+// statistics gathers what happens in a run: sums over windows, and series over
+// time.
+type statistics struct {
+	windows []*window // the whole run first
+
+	binWidth time.Duration
+	bin      bin
+	bins     []bin
+
+	columnWidth time.Duration
+	columnEnd   time.Duration
+	columnHist  histogram
+	columns     []column
+
+	capacity gauge // requests a second
+	inside   gauge
+	limit    gauge
+	full     func(scale float64) float64
+}
+
+// bin is a short stretch of the run.
+type bin struct {
+	offered, attempts, good, late, refused uint32
+	inside, limit                          int32
+}
+
+// column is what the plot needs that bins do not have.
+type column struct{ p50, p99 time.Duration }
+
+// window sums up one stretch of a run.
+type window struct {
+	from, to time.Duration
+
+	offered, attempts, admitted, answered uint64
+	good, late, abandoned, gaveUp         uint64
+	refused                               [numReasons]uint64
+	work, wasted                          float64
+	latency, wait, refusal                histogram
+	capacity, inside, limit               level
+}
+
+// gauge is a value over time; level is what a window keeps of it.
+type gauge struct {
+	value float64
+	at    time.Duration
+}
+
+type level struct {
+	sum      float64 // value × seconds
+	span     float64
+	min, max float64
+}
+
+func newStatistics(end time.Duration, windows []*window, full func(float64) float64) *statistics {
+	s := &statistics{
+		windows:     append([]*window{{from: 0, to: never}}, windows...),
+		binWidth:    max(minBin, end/maxBins),
+		columnWidth: max(1, end/columns),
+		columnHist:  newHistogram(5),
+		full:        full,
+	}
+	s.columnEnd = s.columnWidth
+	for _, w := range s.windows {
+		w.latency, w.wait, w.refusal = newHistogram(7), newHistogram(5), newHistogram(5)
+	}
+	s.capacity.value = full(1)
+	return s
+}
+
+func (w *window) holds(t time.Duration) bool { return w.from <= t && t < w.to }
+
+func (s *statistics) each(t time.Duration, f func(*window)) {
+	for _, w := range s.windows {
+		if w.holds(t) {
+			f(w)
+		}
+	}
+}
+
+func (s *statistics) offered(t time.Duration) {
+	s.bin.offered++
+	s.each(t, func(w *window) { w.offered++ })
+}
+
+func (s *statistics) attempted(t time.Duration) {
+	s.bin.attempts++
+	s.each(t, func(w *window) { w.attempts++ })
+}
+
+func (s *statistics) admitted(t, waited time.Duration) {
+	s.each(t, func(w *window) {
+		w.admitted++
+		w.wait.add(waited)
+	})
+}
+
+func (s *statistics) refused(t, after time.Duration, r weir.Reason) {
+	s.bin.refused++
+	s.each(t, func(w *window) {
+		w.refused[min(int(r), numReasons-1)]++
+		w.refusal.add(after)
+	})
+}
+
+func (s *statistics) gaveUp(t time.Duration)    { s.each(t, func(w *window) { w.gaveUp++ }) }
+func (s *statistics) abandoned(t time.Duration) { s.each(t, func(w *window) { w.abandoned++ }) }
+
+func (s *statistics) answered(t, latency time.Duration, work float64, good bool) {
+	if good {
+		s.bin.good++
+	} else {
+		s.bin.late++
+	}
+	s.columnHist.add(latency)
+	s.each(t, func(w *window) {
+		w.answered++
+		w.work += work
+		w.latency.add(latency)
+		if good {
+			w.good++
+		} else {
+			w.late++
+			w.wasted += work
+		}
+	})
+}
+
+func (s *statistics) setCapacity(t time.Duration, scale float64) {
+	s.settle(&s.capacity, t, func(w *window) *level { return &w.capacity })
+	s.capacity.value = s.full(scale)
+}
+
+func (s *statistics) setInside(t time.Duration, n int) {
+	s.settle(&s.inside, t, func(w *window) *level { return &w.inside })
+	s.inside.value = float64(n)
+}
+
+// addLimit is a change of the limit of one of the gateways.
+func (s *statistics) addLimit(t time.Duration, by int64) {
+	s.settle(&s.limit, t, func(w *window) *level { return &w.limit })
+	s.limit.value += float64(by)
+}
+
+// settle adds to each window what a gauge was since it was last looked at.
+func (s *statistics) settle(g *gauge, t time.Duration, of func(*window) *level) {
+	for _, w := range s.windows {
+		from, to := max(g.at, w.from), min(t, w.to)
+		if from >= to {
+			continue
+		}
+		l := of(w)
+		if l.span == 0 {
+			l.min, l.max = g.value, g.value
+		}
+		seconds := (to - from).Seconds()
+		l.sum += float64(g.value * seconds)
+		l.span += seconds
+		l.min, l.max = min(l.min, g.value), max(l.max, g.value)
+	}
+	g.at = t
+}
+
+func (s *statistics) settleAll(t time.Duration) {
+	s.settle(&s.capacity, t, func(w *window) *level { return &w.capacity })
+	s.settle(&s.inside, t, func(w *window) *level { return &w.inside })
+	s.settle(&s.limit, t, func(w *window) *level { return &w.limit })
+}
+
+func (s *statistics) closeBin(t time.Duration) {
+	s.bin.inside, s.bin.limit = int32(s.inside.value), int32(s.limit.value)
+	s.bins = append(s.bins, s.bin)
+	s.bin = bin{}
+	if t >= s.columnEnd {
+		s.closeColumn()
+	}
+}
+
+func (s *statistics) closeColumn() {
+	s.columns = append(s.columns, column{s.columnHist.quantile(.5), s.columnHist.quantile(.99)})
+	s.columnHist.reset()
+	s.columnEnd += s.columnWidth
+}
+
+func (s *statistics) finish(t time.Duration) {
+	s.settleAll(t)
+	for _, w := range s.windows {
+		w.to = min(w.to, t)
+	}
+}
+
+func (l *level) mean() float64 {
+	if l.span == 0 {
+		return 0
+	}
+	return l.sum / l.span
+}

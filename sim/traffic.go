@@ -1,0 +1,189 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"sort"
+	"strconv"
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+// span is a phase laid out on the time of a run.
+type span struct {
+	from, to time.Duration
+	rate     float64 // requests a second
+	capacity float64
+}
+
+// layOut turns phases into spans. full is the backend's capacity, share the
+// part of the rate that is wanted.
+func layOut(phases []Phase, repeat int, full, share float64) []span {
+	var spans []span
+	var at time.Duration
+	for range max(1, repeat) {
+		for _, p := range phases {
+			s := span{from: at, to: at + time.Duration(p.For), capacity: 1}
+			s.rate = share * (p.RPS + p.Load*full)
+			if p.Capacity > 0 {
+				s.capacity = p.Capacity
+			}
+			at = s.to
+			spans = append(spans, s)
+		}
+	}
+	return spans
+}
+
+// class is a kind of request at run time.
+type class struct {
+	index    int32
+	arrivals arrivals
+	template weir.Work
+
+	draw    func(*rand.Rand) float64
+	service *rand.Rand
+
+	tenants []string
+	tenant  *rand.Rand
+
+	ranked   bool          // has a priority of its own
+	deadline time.Duration // 0: never
+	told     time.Duration // the deadline the gates know of, 0: none
+	timeout  time.Duration // 0: the client waits for ever
+
+	retries                        int
+	retryOnTimeout, retryOnRefusal bool
+	firstBackoff, maxBackoff       time.Duration
+	heed                           bool
+	jitter                         *rand.Rand
+}
+
+// newClass prepares a class for one run. spans are its rates.
+func newClass(index int, spec *Class, b *Backend, spans []span, seed uint64) *class {
+	c := &class{
+		index:    int32(index),
+		service:  stream(seed, streamService, index),
+		tenant:   stream(seed, streamTenant, index),
+		jitter:   stream(seed, streamRetry, index),
+		deadline: time.Duration(spec.Deadline),
+		timeout:  time.Duration(spec.Timeout),
+	}
+	if c.deadline == 0 {
+		c.deadline = time.Duration(b.Deadline)
+	}
+	if spec.Leaves && c.timeout == 0 {
+		c.timeout = c.deadline
+	}
+	if spec.TellDeadline == nil || *spec.TellDeadline {
+		c.told = c.deadline
+	}
+	c.draw = b.Service.sampler()
+	if spec.Service != nil {
+		c.draw = spec.Service.sampler()
+	}
+	priority, ranked := weir.ParsePriority(spec.Priority)
+	c.ranked = ranked
+	c.template = weir.Work{
+		Tenant: spec.Tenant, User: spec.User, Client: spec.Client,
+		Priority: priority, Cost: spec.Cost,
+	}
+	for i := range spec.Tenants {
+		c.tenants = append(c.tenants, spec.Tenant+"-"+strconv.Itoa(i))
+	}
+	c.arrivals = newArrivals(spec, spans, stream(seed, streamArrivals, index))
+	if spec.Retry != nil {
+		c.setRetry(spec.Retry)
+	}
+	return c
+}
+
+const defaultMaxBackoff = 30 * time.Second
+
+func (c *class) setRetry(r *Retry) {
+	c.retries = r.Attempts
+	c.firstBackoff, c.maxBackoff = time.Duration(r.Backoff), time.Duration(r.MaxBackoff)
+	if c.maxBackoff == 0 {
+		c.maxBackoff = defaultMaxBackoff
+	}
+	c.heed = r.Heed
+	c.retryOnTimeout, c.retryOnRefusal = len(r.On) == 0, len(r.On) == 0
+	for _, on := range r.On {
+		c.retryOnTimeout = c.retryOnTimeout || on == "timeout"
+		c.retryOnRefusal = c.retryOnRefusal || on == "refusal"
+	}
+}
+
+func (c *class) pickTenant() string {
+	if len(c.tenants) == 0 {
+		return c.template.Tenant
+	}
+	return c.tenants[c.tenant.IntN(len(c.tenants))]
+}
+
+// backoff is the pause after an attempt, the first being number 1.
+func (c *class) backoff(tries int, after time.Duration) time.Duration {
+	d := min(c.firstBackoff<<min(tries-1, 20), c.maxBackoff)
+	d = time.Duration(c.jitter.Float64() * float64(d))
+	if c.heed {
+		d += after
+	}
+	return d
+}
+
+// arrivals tells when the requests of a class come.
+type arrivals interface {
+	next() time.Duration // never when there are no more
+}
+
+func newArrivals(spec *Class, spans []span, rng *rand.Rand) arrivals {
+	if len(spec.At) > 0 {
+		at := make(script, 0, len(spec.At))
+		for _, d := range spec.At {
+			at = append(at, time.Duration(d))
+		}
+		sort.Slice(at, func(i, j int) bool { return at[i] < at[j] })
+		return &at
+	}
+	return &flow{spans: spans, rng: rng, regular: spec.Arrivals == "regular"}
+}
+
+// script is arrivals one by one.
+type script []time.Duration
+
+func (s *script) next() time.Duration {
+	if len(*s) == 0 {
+		return never
+	}
+	at := (*s)[0]
+	*s = (*s)[1:]
+	return at
+}
+
+// flow is arrivals at rates that change by phase: a stream of rate 1, exponential
+// gaps or gaps of exactly 1, whose time is stretched by the rates.
+type flow struct {
+	spans   []span
+	rng     *rand.Rand
+	regular bool
+	at      float64 // seconds
+	span    int
+}
+
+func (f *flow) next() time.Duration {
+	gap := 1.0
+	if !f.regular {
+		gap = f.rng.ExpFloat64()
+	}
+	for ; f.span < len(f.spans); f.span++ {
+		s := &f.spans[f.span]
+		f.at = max(f.at, s.from.Seconds())
+		here := s.rate * (s.to.Seconds() - f.at)
+		if here >= gap && s.rate > 0 {
+			f.at += gap / s.rate
+			return time.Duration(f.at * 1e9)
+		}
+		gap -= max(0, here)
+	}
+	return never
+}

@@ -1,0 +1,133 @@
+package sim
+
+import (
+	"strings"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/policy"
+)
+
+// The bounds of a scenario: far beyond what anybody waits for, but finite.
+const (
+	maxDuration = 1000 * time.Hour
+	maxRate     = 1e9
+	maxTimeout  = time.Hour
+	maxRequests = 1e9 // that a run may offer, by its rates
+)
+
+func (s *Scenario) validate(f *faultList) {
+	f.check(s.Name != "", "name", "missing: reports are headed by it")
+	if s.Backend.Name == "" {
+		s.Backend.validate(f, "backend")
+	}
+	f.check(s.Gateways >= 0 && s.Gateways <= 1000, "gateways", "%d: must be from 1 to 1000", s.Gateways)
+	f.check(s.OnAbandon == "" || s.OnAbandon == "hold" || s.OnAbandon == "release",
+		"on_abandon", "%q: must be hold or release", s.OnAbandon)
+	f.check(s.Repeat >= 0 && s.Repeat <= 1e6, "repeat", "%d: must be from 1 to 1000000", s.Repeat)
+	f.check(s.Requests >= 0, "requests", "%d: must not be negative", s.Requests)
+	f.check(len(s.Phases) > 0, "phases", "missing: at least one {\"for\": \"60s\", \"load\": 2}")
+	for i := range s.Phases {
+		s.Phases[i].validate(f, index("phases", i))
+	}
+	if d := s.Duration(); d > maxDuration {
+		f.add("phases", "%v in all: must be at most %v", d, maxDuration)
+	}
+	for i := range s.Traffic {
+		s.Traffic[i].validate(f, index("traffic", i))
+	}
+	for i := range s.Goals {
+		s.validateGoal(f, i)
+	}
+}
+
+func (p *Phase) validate(f *faultList, path string) {
+	f.check(p.For > 0 && time.Duration(p.For) <= maxDuration, path+".for", "%v: must be more than 0 and at most %v", p.For, maxDuration)
+	f.check(p.Load >= 0 && p.Load <= maxRate, path+".load", "%v: must not be negative, nor above %g", p.Load, float64(maxRate))
+	f.check(p.RPS >= 0 && p.RPS <= maxRate, path+".rps", "%v: must not be negative, nor above %g", p.RPS, float64(maxRate))
+	f.check(p.Load == 0 || p.RPS == 0, path, "load and rps are both given; write one of them")
+	f.check(p.Capacity >= 0 && p.Capacity <= 1000, path+".capacity",
+		"%v: must be more than 0 and at most 1000 (for a backend that stands still write 0.000001)", p.Capacity)
+}
+
+func (c *Class) validate(f *faultList, path string) {
+	f.check(c.Share >= 0, path+".share", "%v: must not be negative", c.Share)
+	f.check(len(c.At) == 0 || len(c.Phases) == 0 && c.Share == 0, path+".at", "cannot go together with phases or share")
+	f.check(len(c.Phases) == 0 || c.Share == 0, path+".share", "cannot go together with phases of its own")
+	for i, at := range c.At {
+		f.check(at >= 0, index(path+".at", i), "%v: must not be negative", at)
+	}
+	for i := range c.Phases {
+		c.Phases[i].validate(f, index(path+".phases", i))
+		f.check(c.Phases[i].Capacity == 0, index(path+".phases", i)+".capacity", "belongs to the scenario's phases, not to a class's")
+	}
+	f.check(c.Arrivals == "" || c.Arrivals == "poisson" || c.Arrivals == "regular",
+		path+".arrivals", "%q: must be poisson or regular", c.Arrivals)
+	f.check(c.Tenants >= 0 && c.Tenants <= 1e6, path+".tenants", "%d: must be from 0 to 1000000", c.Tenants)
+	if _, ok := weir.ParsePriority(c.Priority); c.Priority != "" && !ok {
+		f.add(path+".priority", "%q: must be background, normal, high or critical", c.Priority)
+	}
+	f.check(c.Cost >= 0, path+".cost", "%d: must not be negative", c.Cost)
+	f.check(c.Deadline >= 0, path+".deadline", "%v: must not be negative", c.Deadline)
+	f.check(c.Timeout >= 0, path+".timeout", "%v: must not be negative", c.Timeout)
+	if c.Service != nil {
+		c.Service.validate(f, path+".service")
+	}
+	if c.Retry != nil {
+		c.Retry.validate(f, path+".retry", c.Timeout > 0 || c.Leaves)
+	}
+}
+
+func (r *Retry) validate(f *faultList, path string, leaves bool) {
+	f.check(r.Attempts >= 1 && r.Attempts <= 1000, path+".attempts", "%d: must be from 1 to 1000", r.Attempts)
+	for i, on := range r.On {
+		f.check(on == "timeout" || on == "refusal", index(path+".on", i), "%q: must be timeout or refusal", on)
+		f.check(on != "timeout" || leaves, index(path+".on", i), "the class has no timeout, so there is none to retry on")
+	}
+	f.check(r.Backoff >= 0 && time.Duration(r.Backoff) <= maxTimeout, path+".backoff", "%v: must be from 0 to %v", r.Backoff, maxTimeout)
+	f.check(r.MaxBackoff >= 0 && time.Duration(r.MaxBackoff) <= maxTimeout, path+".max_backoff", "%v: must be from 0 to %v", r.MaxBackoff, maxTimeout)
+}
+
+func (s *Scenario) validateGoal(f *faultList, i int) {
+	g, path := &s.Goals[i], index("goals", i)
+	if findMetric(g.Metric) == nil {
+		f.add(path+".metric", "%q: must be one of %s", g.Metric, strings.Join(sortedKeys(Metrics()), ", "))
+	}
+	f.check(g.From >= 0, path+".from", "%v: must not be negative", g.From)
+	f.check(g.To == 0 || g.To > g.From, path+".to", "%v: must be after from, %v", g.To, g.From)
+	f.check(time.Duration(g.To) <= s.Duration(), path+".to", "%v: the run ends at %v", g.To, s.Duration())
+	f.check(time.Duration(g.From) < s.Duration() || s.Duration() == 0, path+".from", "%v: the run ends at %v", g.From, s.Duration())
+	f.check(g.Level >= 0, path+".level", "%v: must not be negative", g.Level)
+}
+
+// validateResolved checks what can only be checked once the backend and the
+// policy are known in full.
+func (s *Scenario) validateResolved(f *faultList) {
+	routes := map[string]bool{}
+	for _, r := range s.Policy.Spec.Routes {
+		routes[routeName(&r)] = true
+	}
+	for i := range s.Traffic {
+		if name := s.Traffic[i].Route; name != "" && len(routes) > 0 && !routes[name] {
+			f.add(index("traffic", i)+".route", "%q: the policy has no such route; it has %s", name, strings.Join(sortedKeys(routes), ", "))
+		}
+	}
+	full, _ := s.Backend.Capacity()
+	var requests float64
+	for _, p := range s.Phases {
+		requests += (p.RPS + p.Load*full) * time.Duration(p.For).Seconds() * float64(max(1, s.Repeat))
+	}
+	if s.Requests == 0 {
+		f.check(requests <= maxRequests, "phases", "they add up to %.3g requests; at most %g, or set requests to end the run sooner", requests, float64(maxRequests))
+	}
+}
+
+func routeName(r *policy.RouteSpec) string {
+	if r.Name != "" {
+		return r.Name
+	}
+	if len(r.Match) > 0 {
+		return r.Match[0]
+	}
+	return ""
+}

@@ -1,0 +1,170 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+// world is one run: everything that moves on virtual time. It is one goroutine;
+// whatever happens, happens in the order of the events.
+type world struct {
+	now    time.Duration
+	end    time.Duration
+	events eventQueue
+	server server
+	fronts []*front
+	spread *rand.Rand // which gateway a request goes to
+
+	classes  []*class
+	attempts []*attempt
+	idle     []int32
+
+	phases   []span
+	hold     bool
+	requests int // still to be offered, -1 without a bound
+	steps    int // of the gates since time last moved on
+
+	stats    *statistics
+	progress func(time.Duration)
+}
+
+// front is one gateway: its gates, as the simulator needs them.
+type front struct {
+	gates []weir.Arriver // by class
+	next  func() (time.Duration, bool)
+	step  func()
+	close func()
+}
+
+// stuckAfter bounds how often in a row gates may ask to be stepped without time
+// passing.
+const stuckAfter = 10_000
+
+// run plays the scenario to its end.
+func (w *world) run(ctx context.Context) error {
+	w.begin()
+	for {
+		at, what := w.soonest()
+		if at > w.end {
+			break
+		}
+		if at > w.now {
+			w.now, w.steps = at, 0
+		}
+		switch what {
+		case serverNext:
+			if job, finished := w.server.step(w.now); finished {
+				w.finished(w.attempts[job])
+			}
+		case gatesNext:
+			if w.steps++; w.steps > stuckAfter {
+				return fmt.Errorf("sim: at %v a gate asks again and again to be stepped: its Next does not move on", w.now)
+			}
+			w.stepGates()
+		case eventNext:
+			if err := w.handle(ctx, w.events.pop()); err != nil {
+				return err
+			}
+		}
+	}
+	w.now = max(w.now, w.end)
+	w.stats.finish(w.now)
+	return nil
+}
+
+// What is due next. At the same instant the backend goes first, then the gates,
+// then the clients: whoever gives something back before whoever asks for it.
+const (
+	serverNext = iota
+	gatesNext
+	eventNext
+)
+
+func (w *world) soonest() (time.Duration, int) {
+	at, what := w.server.next(), serverNext
+	for _, f := range w.fronts {
+		if t, ok := f.next(); ok && t < at {
+			at, what = t, gatesNext
+		}
+	}
+	if t := w.events.next(); t < at {
+		at, what = t, eventNext
+	}
+	return at, what
+}
+
+func (w *world) stepGates() {
+	for _, f := range w.fronts {
+		if t, ok := f.next(); ok && t <= w.now {
+			f.step()
+		}
+	}
+}
+
+func (w *world) begin() {
+	for i, p := range w.phases {
+		w.events.push(event{at: p.from, kind: eventPhase, subject: int32(i)})
+	}
+	w.events.push(event{at: w.stats.binWidth, kind: eventBin})
+	for _, c := range w.classes {
+		w.await(c)
+	}
+}
+
+// await schedules the next arrival of a class.
+func (w *world) await(c *class) {
+	if at := c.arrivals.next(); at < w.end {
+		w.events.push(event{at: at, kind: eventArrival, subject: c.index})
+	}
+}
+
+func (w *world) handle(ctx context.Context, e event) error {
+	switch e.kind {
+	case eventArrival:
+		w.arrival(w.classes[e.subject])
+	case eventTimeout:
+		if a := w.attempts[e.subject]; a.generation == e.generation {
+			w.leave(a)
+		}
+	case eventRetry:
+		w.launch(w.attempts[e.subject])
+	case eventPhase:
+		scale := w.phases[e.subject].capacity
+		w.server.setCapacity(w.now, scale)
+		w.stats.setCapacity(w.now, scale)
+	case eventBin:
+		w.stats.closeBin(w.now)
+		w.events.push(event{at: e.at + w.stats.binWidth, kind: eventBin})
+		if w.progress != nil {
+			w.progress(w.now)
+		}
+		return ctx.Err()
+	}
+	return nil
+}
+
+// arrival is a new request.
+func (w *world) arrival(c *class) {
+	if w.requests == 0 {
+		w.end = min(w.end, w.now)
+		return
+	}
+	if w.requests > 0 {
+		w.requests--
+	}
+	a := w.take()
+	a.class, a.tries = c, 1
+	a.work = c.draw(c.service)
+	a.tenant = c.pickTenant()
+	a.front = 0
+	if len(w.fronts) > 1 {
+		a.front = w.spread.IntN(len(w.fronts))
+	}
+	w.stats.offered(w.now)
+	w.await(c)
+	w.launch(a)
+}
