@@ -16,10 +16,9 @@ import (
 
 // load is an open-loop attack under way.
 type load struct {
-	results chan *vegeta.Result
-	stop    func() bool
-	all     []*vegeta.Result
-	wg      sync.WaitGroup
+	stop func() bool
+	all  []*vegeta.Result
+	wg   sync.WaitGroup
 }
 
 // attack begins to send requests to url at a steady rate, whatever becomes of
