@@ -62,12 +62,21 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if m.bodies != nil {
-		r, release := m.bodies.buffer(r)
+		buffered, release := m.bodies.buffer(r)
 		defer release()
-		m.admit(w, r, gate, work)
-		return
+		defer handBack(buffered, r)
+		r = buffered
 	}
 	m.admit(w, r, gate, work)
+}
+
+// handBack writes to a request what later handlers found out on a copy of it.
+// The server removes the temporary files of a form it knows of; outer handlers
+// label their logs by the pattern.
+func handBack(from, to *http.Request) {
+	if from != to {
+		to.MultipartForm, to.Pattern = from.MultipartForm, from.Pattern
+	}
 }
 
 // choose finds the gate for r and describes r to it.
@@ -98,21 +107,34 @@ func (m *middleware) admit(w http.ResponseWriter, r *http.Request, gate weir.Gat
 	}
 	q := newRequest(r.Context(), gate, p, m.streams)
 	q.out.init(w, q, m.writeTimeout)
-	defer q.handlerEnded()
-	m.next.ServeHTTP(q.out.kind(), r.WithContext(&q.ctx))
+	inner := r.WithContext(&q.ctx)
+	defer func() {
+		q.handlerEnded()
+		handBack(inner, r)
+	}()
+	m.next.ServeHTTP(q.out.kind(), inner)
 	q.returned = true
 }
 
 func (m *middleware) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	rej := weir.AsRejection(err)
 	if rej == nil {
-		// A gate of the user's own that failed in a way of its own. Its text
-		// is not for the client.
-		rej = &weir.Rejection{Reason: weir.ReasonStore, Retryable: true, Cause: err}
+		rej = foreign(err)
 	}
 	if m.reject != nil {
 		m.reject(w, r, rej)
 		return
 	}
 	writeRejection(w, r, rej, m.random)
+}
+
+// foreign makes a Rejection of an error that a gate of the user's own returned.
+func foreign(err error) *weir.Rejection {
+	switch weir.Classify(err) {
+	case weir.Abandoned:
+		return &weir.Rejection{Reason: weir.ReasonCanceled, Cause: err}
+	case weir.Overload:
+		return &weir.Rejection{Reason: weir.ReasonDeadline, Retryable: true, Cause: err}
+	}
+	return &weir.Rejection{Reason: weir.ReasonStore, Retryable: true, Cause: err}
 }

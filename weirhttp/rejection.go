@@ -46,7 +46,7 @@ func Status(rej *weir.Rejection) int {
 
 // WriteRejection answers r with the refusal rej: the status of [Status],
 // Retry-After where coming back can help, and a problem document (RFC 9457) of
-// less than 1 KB. Nothing of the request is repeated in it, and nothing of
+// at most 2 KB. Nothing of the request is repeated in it, and nothing of
 // rej.Cause. A HEAD request gets the headers alone.
 //
 // Retry-After is in whole seconds, rounded up. For overload (503) up to half as

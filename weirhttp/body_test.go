@@ -1,0 +1,80 @@
+package weirhttp
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/iotest"
+)
+
+func TestBufferedBodyArrivesWhole(t *testing.T) {
+	broken := errors.New("reset")
+	tests := []struct {
+		name     string
+		body     io.Reader
+		length   int64
+		want     string
+		wantErr  error
+		buffered bool // nothing is left to read on the wire
+	}{
+		{"fits", strings.NewReader("0123456789"), 10, "0123456789", nil, true},
+		{"chunked and fits", strings.NewReader("0123456789"), -1, "0123456789", nil, true},
+		{"chunked and too long", strings.NewReader("0123456789abc"), -1, "0123456789abc", nil, false},
+		{"declared too long", strings.NewReader("0123456789a"), 11, "0123456789a", nil, false},
+		{"breaks off", io.MultiReader(strings.NewReader("01"), iotest.ErrReader(broken)), 10, "01", broken, false},
+	}
+	for _, tt := range tests {
+		b := &bodyBuffers{max: 10}
+		r := httptest.NewRequest("POST", "/", tt.body)
+		r.ContentLength = tt.length
+		got, release := b.buffer(r)
+		if body, ok := got.Body.(*bufferedBody); (ok && body.complete) != tt.buffered {
+			t.Errorf("%s: buffered whole: %v", tt.name, !tt.buffered)
+		}
+		data, err := io.ReadAll(got.Body)
+		if string(data) != tt.want || !errors.Is(err, tt.wantErr) {
+			t.Errorf("%s: %q, %v", tt.name, data, err)
+		}
+		if err := got.Body.Close(); err != nil {
+			t.Error(err)
+		}
+		release()
+		if held := b.held.Load(); held != 0 {
+			t.Errorf("%s: %d bytes still accounted", tt.name, held)
+		}
+	}
+}
+
+func TestBufferedBodiesAreBounded(t *testing.T) {
+	b := &bodyBuffers{max: MaxBuffered}
+	big := httptest.NewRequest("POST", "/", http.NoBody)
+	big.Body, big.ContentLength = io.NopCloser(strings.NewReader("x")), MaxBuffered
+	_, release := b.buffer(big)
+	next := httptest.NewRequest("POST", "/", strings.NewReader("y"))
+	if got, _ := b.buffer(next); got != next {
+		t.Error("a body was buffered beyond the bound")
+	}
+	release()
+	got, release := b.buffer(next)
+	if got == next {
+		t.Error("the memory was not given back")
+	}
+	release()
+}
+
+func TestBodiesLeftAlone(t *testing.T) {
+	b := &bodyBuffers{max: 10}
+	waits := httptest.NewRequest("POST", "/", strings.NewReader("x"))
+	waits.Header.Set("Expect", "100-continue")
+	for name, r := range map[string]*http.Request{
+		"none":    httptest.NewRequest("GET", "/", nil),
+		"waiting": waits,
+	} {
+		if got, _ := b.buffer(r); got != r {
+			t.Errorf("%s: touched", name)
+		}
+	}
+}

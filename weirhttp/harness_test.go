@@ -1,0 +1,219 @@
+package weirhttp
+
+import (
+	"context"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/weir-go/weir"
+)
+
+// fakeGate is a gate of n slots and an endless wait room that remembers what
+// became of each permit.
+type fakeGate struct {
+	slots     chan struct{}
+	attention atomic.Uint32
+
+	mu       sync.Mutex
+	refuse   error
+	admitted int
+	inFlight int
+	waiting  int
+	sampled  []weir.Outcome
+	works    []weir.Work
+	idle     sync.Cond
+}
+
+func newFakeGate(n int) *fakeGate {
+	g := &fakeGate{slots: make(chan struct{}, n)}
+	g.idle.L = &g.mu
+	g.attention.Store(1)
+	for range n {
+		g.slots <- struct{}{}
+	}
+	return g
+}
+
+func (g *fakeGate) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
+	if p, ok := weir.Nested(ctx, g); ok {
+		return p, nil
+	}
+	g.mu.Lock()
+	g.works = append(g.works, w)
+	refuse := g.refuse
+	if refuse == nil {
+		g.waiting++
+	}
+	g.idle.Broadcast()
+	g.mu.Unlock()
+	if refuse != nil {
+		return weir.Permit{}, refuse
+	}
+	var err error
+	select {
+	case <-g.slots:
+	case <-ctx.Done():
+		err = &weir.Rejection{Gate: "fake", Reason: weir.ReasonCanceled, Cause: ctx.Err()}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.waiting--
+	g.idle.Broadcast()
+	if err != nil {
+		return weir.Permit{}, err
+	}
+	g.inFlight++
+	g.admitted++
+	s := new(weir.Slot)
+	s.Init(g, &g.attention, 0)
+	return s.Issue(), nil
+}
+
+func (g *fakeGate) PermitDone(p weir.Permit, o weir.Outcome) {
+	s := p.Slot()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if s.MarkSampled(p) {
+		g.sampled = append(g.sampled, o)
+	}
+	if live, _ := s.Recall(p); live {
+		g.inFlight--
+		g.slots <- struct{}{}
+		g.idle.Broadcast()
+	}
+}
+
+func (g *fakeGate) PermitSampled(p weir.Permit, o weir.Outcome) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if p.Slot().MarkSampled(p) {
+		g.sampled = append(g.sampled, o)
+	}
+}
+
+func (g *fakeGate) PermitCancelled(p weir.Permit) { g.PermitDone(p, weir.NoSample) }
+func (g *fakeGate) SlotFreed(*weir.Slot)          {}
+
+// await returns once ok holds. ok is called with g.mu held.
+func (g *fakeGate) await(ok func() bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for !ok() {
+		g.idle.Wait()
+	}
+}
+
+// settled waits until n requests have been admitted and all have ended.
+func (g *fakeGate) settled(n int) {
+	g.await(func() bool { return g.admitted == n && g.inFlight == 0 })
+}
+
+func (g *fakeGate) outcomes() []weir.Outcome {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return append([]weir.Outcome(nil), g.sampled...)
+}
+
+func (g *fakeGate) held() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.inFlight
+}
+
+// serve starts a real server on the loopback interface.
+func serve(t testing.TB, protocol string, h http.Handler) *httptest.Server {
+	t.Helper()
+	srv := httptest.NewUnstartedServer(h)
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	if protocol == "HTTP/2.0" {
+		srv.EnableHTTP2 = true
+		srv.StartTLS()
+	} else {
+		srv.Start()
+	}
+	t.Cleanup(srv.Close)
+	return srv
+}
+
+// protocols are the ones every behaviour is tested over.
+var protocols = []string{"HTTP/1.1", "HTTP/2.0"}
+
+// pipes is a listener and dialer whose connections are pipes without buffers,
+// so that a server and its clients run on a bubble's time and a client that
+// does not read blocks the first write.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return nil
+}
+
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
+
+func (p *pipes) dial(context.Context, string, string) (net.Conn, error) {
+	client, server := net.Pipe()
+	select {
+	case p.conns <- server:
+		return client, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// inBubble runs fn in a bubble with a client of a server for h.
+func inBubble(t *testing.T, h http.Handler, fn func(t *testing.T, client *http.Client, dial func() net.Conn)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		l := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
+		srv := &http.Server{Handler: h, ErrorLog: log.New(io.Discard, "", 0)}
+		go srv.Serve(l)
+		transport := &http.Transport{DialContext: l.dial}
+		fn(t, &http.Client{Transport: transport}, func() net.Conn {
+			c, err := l.dial(t.Context(), "", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
+		})
+		transport.CloseIdleConnections()
+		if err := srv.Close(); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+	})
+}
+
+// mustGet fetches a URL and reads the whole answer.
+func mustGet(t *testing.T, c *http.Client, url string) (*http.Response, string) {
+	t.Helper()
+	resp, err := c.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp, string(body)
+}

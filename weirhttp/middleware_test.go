@@ -1,0 +1,359 @@
+package weirhttp
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+func TestOutcomes(t *testing.T) {
+	status := func(code int) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
+	}
+	tests := []struct {
+		name    string
+		handler http.HandlerFunc
+		want    weir.Outcome
+	}{
+		{"nothing written", func(http.ResponseWriter, *http.Request) {}, weir.OK},
+		{"body only", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hi") }, weir.OK},
+		{"404", status(404), weir.OK},
+		{"500", status(500), weir.Failed},
+		{"503", status(503), weir.Overload},
+		{"early hints, then 502", func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusEarlyHints)
+			w.WriteHeader(502)
+		}, weir.Failed},
+		{"panic", func(http.ResponseWriter, *http.Request) { panic("on purpose") }, weir.Failed},
+		{"abort", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, weir.Failed},
+		{"goexit", func(http.ResponseWriter, *http.Request) { runtime.Goexit() }, weir.Failed},
+		{"panic after the answer began", func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(200)
+			panic(http.ErrAbortHandler)
+		}, weir.OK},
+		{"sampled by the handler", func(w http.ResponseWriter, r *http.Request) {
+			FromContext(r.Context()).Sample(weir.Overload)
+			w.WriteHeader(200)
+		}, weir.Overload},
+		{"out of time", func(w http.ResponseWriter, r *http.Request) {
+			panic(http.ErrAbortHandler) // the deadline below has passed by then
+		}, weir.Overload},
+	}
+	for _, protocol := range protocols {
+		for _, tt := range tests {
+			t.Run(protocol+"/"+tt.name, func(t *testing.T) {
+				g := newFakeGate(1)
+				h := Middleware(g)(tt.handler)
+				if tt.name == "out of time" {
+					h = expired(h)
+				}
+				srv := serve(t, protocol, h)
+				if resp, err := srv.Client().Get(srv.URL); err == nil {
+					resp.Body.Close()
+				}
+				g.settled(1)
+				if got := g.outcomes(); len(got) != 1 || got[0] != tt.want {
+					t.Errorf("outcomes %v, want [%v]", got, tt.want)
+				}
+			})
+		}
+	}
+}
+
+// expired gives requests a deadline that passes once they are admitted.
+func expired(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx := &lateContext{Context: r.Context()}
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+// lateContext is a context past its deadline whose Done channel stays open.
+type lateContext struct{ context.Context }
+
+func (lateContext) Err() error { return context.DeadlineExceeded }
+
+func TestClientThatLeavesBeforeTheAnswer(t *testing.T) {
+	for _, protocol := range protocols {
+		t.Run(protocol, func(t *testing.T) {
+			g := newFakeGate(1)
+			entered := make(chan struct{})
+			srv := serve(t, protocol, Middleware(g)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				close(entered)
+				<-r.Context().Done()
+				w.WriteHeader(http.StatusBadGateway) // as a proxy does
+			})))
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				<-entered
+				cancel()
+			}()
+			req, _ := http.NewRequestWithContext(ctx, "GET", srv.URL, nil)
+			if _, err := srv.Client().Do(req); !errors.Is(err, context.Canceled) {
+				t.Fatalf("got %v", err)
+			}
+			g.settled(1)
+			if got := g.outcomes(); !slices.Equal(got, []weir.Outcome{weir.Abandoned}) {
+				t.Errorf("outcomes %v", got)
+			}
+		})
+	}
+}
+
+func TestClientThatLeavesTheWaitRoom(t *testing.T) {
+	for _, protocol := range protocols {
+		for _, body := range []string{"", "small"} {
+			t.Run(protocol+"/body "+body, func(t *testing.T) {
+				g := newFakeGate(0)
+				refused := make(chan *weir.Rejection, 1)
+				srv := serve(t, protocol, Middleware(g, WithBufferedBody(1<<10),
+					WithRejection(func(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
+						WriteRejection(w, r, rej)
+						refused <- rej
+					}))(http.NotFoundHandler()))
+				ctx, cancel := context.WithCancel(t.Context())
+				go func() {
+					g.await(func() bool { return g.waiting == 1 })
+					cancel()
+				}()
+				req, _ := http.NewRequestWithContext(ctx, "POST", srv.URL, strings.NewReader(body))
+				if _, err := srv.Client().Do(req); !errors.Is(err, context.Canceled) {
+					t.Fatalf("got %v", err)
+				}
+				if rej := <-refused; rej.Reason != weir.ReasonCanceled || Status(rej) != StatusClientClosed {
+					t.Errorf("rejection %v", rej)
+				}
+			})
+		}
+	}
+}
+
+func TestRefusalReachesTheClient(t *testing.T) {
+	for _, protocol := range protocols {
+		t.Run(protocol, func(t *testing.T) {
+			g := newFakeGate(0)
+			g.refuse = fmt.Errorf("wrapped: %w", &weir.Rejection{Gate: "api", Reason: weir.ReasonShed, Retryable: true})
+			srv := serve(t, protocol, Middleware(g)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+				t.Error("the handler ran")
+			})))
+			resp, body := mustGet(t, srv.Client(), srv.URL)
+			if resp.StatusCode != 503 || resp.Header.Get("Retry-After") == "" || !strings.Contains(body, `"reason":"shed"`) {
+				t.Errorf("%d %v %s", resp.StatusCode, resp.Header, body)
+			}
+		})
+	}
+}
+
+func TestErrorsOfForeignGates(t *testing.T) {
+	tests := []struct {
+		err    error
+		status int
+	}{
+		{context.Canceled, StatusClientClosed},
+		{context.DeadlineExceeded, 503},
+		{errors.New("secret"), 503},
+	}
+	for _, tt := range tests {
+		g := newFakeGate(0)
+		g.refuse = tt.err
+		srv := serve(t, "HTTP/1.1", Middleware(g)(http.NotFoundHandler()))
+		resp, body := mustGet(t, srv.Client(), srv.URL)
+		if resp.StatusCode != tt.status || strings.Contains(body, "secret") {
+			t.Errorf("%v: %d %s", tt.err, resp.StatusCode, body)
+		}
+	}
+}
+
+func TestWorkAndSelect(t *testing.T) {
+	byMethod, fallback := newFakeGate(1), newFakeGate(1)
+	mux := http.NewServeMux()
+	mux.Handle("GET /cart/{id}", Middleware(fallback, WithWork(func(r *http.Request, w *weir.Work) {
+		w.Tenant = r.PathValue("id")
+	}))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.PathValue("id") != "7" {
+			t.Errorf("path value %q", r.PathValue("id"))
+		}
+	})))
+	selected := Middleware(fallback, WithSelect(func(r *http.Request) (weir.Gate, weir.Work) {
+		if r.Method == "POST" {
+			return byMethod, weir.Work{Op: "post"}
+		}
+		return nil, weir.Work{}
+	}))
+	mux.Handle("/selected", selected(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, FromContext(r.Context()) != nil)
+	})))
+	srv := serve(t, "HTTP/1.1", mux)
+	mustGet(t, srv.Client(), srv.URL+"/cart/7")
+	if _, body := mustGet(t, srv.Client(), srv.URL+"/selected"); body != "false" {
+		t.Errorf("ungated request has a handle")
+	}
+	resp, err := srv.Client().Post(srv.URL+"/selected", "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if w := fallback.works; len(w) != 1 || w[0].Op != "GET /cart/{id}" || w[0].Tenant != "7" {
+		t.Errorf("works %+v", w)
+	}
+	if w := byMethod.works; len(w) != 1 || w[0].Op != "post" {
+		t.Errorf("works %+v", w)
+	}
+}
+
+// A handler that calls through the same gate would wait for itself.
+func TestNestedCallTakesNoSecondSlot(t *testing.T) {
+	g := newFakeGate(1)
+	srv := serve(t, "HTTP/1.1", Middleware(g)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		err := weir.Do(ctx, g, weir.Work{}, func(context.Context) error {
+			_, err := io.WriteString(w, "nested")
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})))
+	if _, body := mustGet(t, srv.Client(), srv.URL); body != "nested" {
+		t.Errorf("body %q", body)
+	}
+	g.settled(1)
+}
+
+func TestHandlersShareWhatTheyFoundOut(t *testing.T) {
+	var file string
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /form", func(w http.ResponseWriter, r *http.Request) {
+		if err := r.ParseMultipartForm(0); err != nil {
+			t.Error(err)
+			return
+		}
+		f, err := r.MultipartForm.File["f"][0].Open()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer f.Close()
+		file = f.(*os.File).Name()
+	})
+	inner := Middleware(newFakeGate(1), WithBufferedBody(1<<20))(mux)
+	patterns := make(chan string, 1)
+	srv := serve(t, "HTTP/1.1", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		inner.ServeHTTP(w, r)
+		patterns <- r.Pattern
+	}))
+	var form strings.Builder
+	m := multipart.NewWriter(&form)
+	part, _ := m.CreateFormFile("f", "f")
+	io.WriteString(part, strings.Repeat("x", 11<<20))
+	m.Close()
+	resp, err := srv.Client().Post(srv.URL+"/form", m.FormDataContentType(), strings.NewReader(form.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if p := <-patterns; p != "POST /form" {
+		t.Errorf("outer handlers see pattern %q", p)
+	}
+	srv.Close() // after it, no handler is running any more
+	if _, err := os.Stat(file); file == "" || !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("temporary file %q of a form was left: %v", file, err)
+	}
+}
+
+// rawExchange sends a request as it stands and returns the first response.
+func rawExchange(t *testing.T, addr, request string) (*http.Response, *bufio.Reader, net.Conn) {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(c, request); err != nil {
+		t.Fatal(err)
+	}
+	br := bufio.NewReader(c)
+	resp, err := http.ReadResponse(br, nil)
+	if err != nil {
+		t.Fatalf("%q: %v", request, err)
+	}
+	return resp, br, c
+}
+
+// A refused request's body is neither waited for nor read: the answer comes
+// although the client never sends it.
+func TestRefusalDoesNotWaitForTheBody(t *testing.T) {
+	g := newFakeGate(0)
+	g.refuse = &weir.Rejection{Gate: "api", Reason: weir.ReasonQueueFull, Retryable: true}
+	srv := serve(t, "HTTP/1.1", Middleware(g)(http.NotFoundHandler()))
+	addr := srv.Listener.Addr().String()
+	tests := []struct {
+		name, request string
+		closes        bool
+	}{
+		{"long", "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\nhello", true},
+		{"chunked", "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", true},
+		{"expecting 100", "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\nExpect: 100-continue\r\n\r\n", true},
+		{"small and there", "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello", false},
+		{"none", "GET / HTTP/1.1\r\nHost: x\r\n\r\n", false},
+		{"HTTP/1.0", "GET / HTTP/1.0\r\n\r\n", true},
+	}
+	for _, tt := range tests {
+		resp, br, c := rawExchange(t, addr, tt.request)
+		if resp.StatusCode != 503 || resp.Close != tt.closes {
+			t.Errorf("%s: status %d, close %v", tt.name, resp.StatusCode, resp.Close)
+		}
+		if body, err := io.ReadAll(resp.Body); err != nil || !strings.Contains(string(body), "queue_full") {
+			t.Errorf("%s: body %q, %v", tt.name, body, err)
+		}
+		if tt.closes {
+			continue
+		}
+		io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		if again, err := http.ReadResponse(br, nil); err != nil || again.StatusCode != 503 {
+			t.Errorf("%s: the connection was not kept: %v", tt.name, err)
+		}
+	}
+}
+
+// On HTTP/2 a refusal must not take the connection of others with it.
+func TestRefusalKeepsAnHTTP2Connection(t *testing.T) {
+	g := newFakeGate(0)
+	g.refuse = &weir.Rejection{Gate: "api", Reason: weir.ReasonQueueFull, Retryable: true}
+	srv := serve(t, "HTTP/2.0", Middleware(g)(http.NotFoundHandler()))
+	for range 3 {
+		body, stop := io.Pipe()
+		resp, err := srv.Client().Post(srv.URL, "text/plain", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.StatusCode != 503 || resp.ProtoMajor != 2 {
+			t.Errorf("%s %s", resp.Proto, resp.Status)
+		}
+		io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+		stop.Close()
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.works) != 3 {
+		t.Errorf("%d requests", len(g.works))
+	}
+}
