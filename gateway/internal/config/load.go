@@ -18,19 +18,25 @@ const (
 // Load reads and checks the file at path. A file that cannot be read is an
 // ordinary error; one that is wrong is a [*Faults].
 func Load(path string) (*Config, error) {
-	f, err := os.Open(path)
+	data, err := ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("config %s: no such file; weir init %s writes one to start from", path, path)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("config: %w", err)
 	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, MaxSize+1))
-	if err != nil {
-		return nil, fmt.Errorf("config: %w", err)
-	}
 	return Parse(path, data)
+}
+
+// ReadFile reads a file up to [MaxSize] and one byte more, by which the parsers
+// know that it is too large.
+func ReadFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, MaxSize+1))
 }
 
 // Parse reads and checks a configuration. name stands before each fault, and

@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-go/weir/gateway/internal/config"
+)
+
+// checkOptions are the settings of weir check.
+type checkOptions struct {
+	Files []string // "-" is In
+	In    io.Reader
+	Out   io.Writer // what is right
+	Err   io.Writer // what is wrong
+}
+
+// NewCheckCommand returns weir check: exit code 0 if all files are right, else 1.
+func NewCheckCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check FILE...",
+		Short: "Say everything that is wrong with a configuration, line by line",
+		Long: `Check reads configurations as weir run does, and prints every fault with its
+line and what to write instead. It opens no port and connects to nothing, but it
+looks for the files that a configuration names. FILE - is standard input.
+
+The exit code is 0 if all files are right, and 1 if one is not.`,
+		Example: "  weir check weir.yaml",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runCheck(checkOptions{Files: args, In: cmd.InOrStdin(), Out: cmd.OutOrStdout(), Err: cmd.ErrOrStderr()})
+		},
+	}
+}
+
+func runCheck(o checkOptions) error {
+	bad := 0
+	for _, file := range o.Files {
+		cfg, err := readConfig(file, o.In)
+		if err != nil {
+			fmt.Fprintln(o.Err, err)
+			bad++
+			continue
+		}
+		fmt.Fprintf(o.Out, "%s: ok: %s\n", file, summary(cfg))
+	}
+	if bad > 0 {
+		return &ExitError{Code: 1, Err: fmt.Errorf("%d of %s cannot be used", bad, count(len(o.Files), "file"))}
+	}
+	return nil
+}
+
+func readConfig(file string, in io.Reader) (*config.Config, error) {
+	if file != "-" {
+		return config.Load(file)
+	}
+	data, err := io.ReadAll(io.LimitReader(in, config.MaxSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("standard input: %w", err)
+	}
+	return config.Parse("stdin", data)
+}
+
+// summary is a configuration in one line, to see at a glance whether it is the
+// one that was meant.
+func summary(c *config.Config) string {
+	parts := []string{
+		count(len(c.Listeners), "listener"),
+		count(len(c.Gates), "gate"),
+		count(len(c.Routes), "route"),
+		count(len(c.Upstreams), "upstream") + " with " + count(c.TargetCount(), "target"),
+	}
+	text := strings.Join(parts, ", ")
+	if c.Admin.Enabled() {
+		return text + ", admin on " + c.Admin.Address
+	}
+	return text + ", no admin listener"
+}
+
+// count is a number and a noun.
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}

@@ -1,0 +1,202 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/sim"
+)
+
+// simOptions are the settings of weir sim.
+type simOptions struct {
+	File     string
+	Seeds    []uint
+	Plot     bool
+	JSON     bool
+	Out      io.Writer
+	Progress io.Writer // nil: nobody watches
+}
+
+// NewSimCommand returns weir sim, which plays a scenario in virtual time.
+func NewSimCommand() *cobra.Command {
+	var o simOptions
+	cmd := &cobra.Command{
+		Use:   "sim FILE",
+		Short: "Run a policy on simulated traffic, in virtual time",
+		Long: `Sim plays a scenario: a backend of known capacity, traffic by phases, and a policy
+in between. It runs the same gates as the gateway, on virtual time, so that a
+minute of overload takes well under a second, and the same seed gives the same
+figures again.
+
+FILE is YAML or JSON. The name of a built-in scenario will do instead, if there
+is no file of that name: ` + strings.Join(sim.Names(), ", ") + `.
+
+The exit code is 1 if the scenario has goals and one was missed.`,
+		Example: "  weir sim scenario.yaml --plot\n  weir sim S1 --seed 7",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.File, o.Out = args[0], cmd.OutOrStdout()
+			if isTerminal(cmd.ErrOrStderr()) {
+				o.Progress = cmd.ErrOrStderr()
+			}
+			return runSim(cmd.Context(), o)
+		},
+	}
+	cmd.Flags().UintSliceVar(&o.Seeds, "seed", nil, "run with this seed instead of the scenario's; may be repeated")
+	cmd.Flags().BoolVar(&o.Plot, "plot", false, "draw load, goodput, latency and limit over time")
+	cmd.Flags().BoolVar(&o.JSON, "json", false, "print the figures as JSON")
+	cmd.MarkFlagsMutuallyExclusive("plot", "json")
+	return cmd
+}
+
+func runSim(ctx context.Context, o simOptions) error {
+	scenario, err := readScenario(o.File)
+	if err != nil {
+		return err
+	}
+	opts := sim.Options{}
+	for _, s := range o.Seeds {
+		opts.Seeds = append(opts.Seeds, uint64(s))
+	}
+	if o.Progress != nil {
+		opts.Progress = progressLine(o.Progress)
+	}
+	report, err := sim.Run(ctx, scenario, opts)
+	if o.Progress != nil {
+		fmt.Fprint(o.Progress, clearLine)
+	}
+	if err != nil {
+		return err
+	}
+	if err := writeReport(o, report); err != nil {
+		return err
+	}
+	if missed := missedGoals(report); missed > 0 {
+		return &ExitError{Code: 1, Err: fmt.Errorf("%d of %s missed", missed, count(len(report.Goals()), "goal"))}
+	}
+	return nil
+}
+
+func writeReport(o simOptions, r *sim.Report) error {
+	if o.JSON {
+		enc := json.NewEncoder(o.Out)
+		enc.SetIndent("", "  ")
+		return enc.Encode(figuresOf(r))
+	}
+	text := r.String()
+	if o.Plot {
+		text += "\n" + r.Plot()
+	}
+	_, err := io.WriteString(o.Out, text)
+	return err
+}
+
+func missedGoals(r *sim.Report) int {
+	n := 0
+	for _, g := range r.Goals() {
+		if !g.Reached {
+			n++
+		}
+	}
+	return n
+}
+
+// simFigures is the report as JSON.
+type simFigures struct {
+	Scenario string                `json:"scenario"`
+	Backend  string                `json:"backend,omitempty"` // empty: the file's own
+	Capacity float64               `json:"capacity_rps"`
+	Best     int                   `json:"best_concurrency"`
+	Seeds    []uint64              `json:"seeds"`
+	Metrics  map[string]sim.Spread `json:"metrics"`
+	Goals    []goalFigures         `json:"goals"`
+	Runs     []runFigures          `json:"runs"`
+}
+
+type goalFigures struct {
+	Goal    sim.Goal   `json:"goal"`
+	Value   sim.Spread `json:"value"`
+	Reached bool       `json:"reached"`
+}
+
+type runFigures struct {
+	Seed    uint64      `json:"seed"`
+	Summary sim.Summary `json:"summary"`
+}
+
+func figuresOf(r *sim.Report) simFigures {
+	f := simFigures{
+		Scenario: r.Scenario.Name, Backend: r.Scenario.Backend.Name,
+		Capacity: r.Capacity, Best: r.Best, Seeds: r.Seeds,
+		Metrics: map[string]sim.Spread{}, Goals: []goalFigures{},
+	}
+	for name := range sim.Metrics() {
+		f.Metrics[name] = r.Spread(sim.Goal{Metric: name})
+	}
+	for _, g := range r.Goals() {
+		f.Goals = append(f.Goals, goalFigures{g.Goal, g.Spread, g.Reached})
+	}
+	for _, run := range r.Runs {
+		f.Runs = append(f.Runs, runFigures{run.Seed, run.Windows[0]})
+	}
+	return f
+}
+
+// readScenario reads a file, or a built-in scenario by its name.
+func readScenario(file string) (*sim.Scenario, error) {
+	data, err := config.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) && slices.Contains(sim.Names(), file) {
+		return sim.Load(file)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("sim: there is no file %s; name a scenario file, or one of %s", file, strings.Join(sim.Names(), ", "))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("sim: %w", err)
+	}
+	doc, err := config.ParseDocument(file, data)
+	if err != nil {
+		return nil, err
+	}
+	scenario, err := sim.ParseScenario(doc.JSON)
+	var faults *sim.Faults
+	if !errors.As(err, &faults) {
+		return scenario, err
+	}
+	var list []config.Fault
+	for _, f := range faults.Faults {
+		list = append(list, doc.Fault(f.Path, f.Text, ""))
+	}
+	return nil, config.NewFaults(list)
+}
+
+// clearLine goes back to the start of a terminal's line and empties it.
+const clearLine = "\r\x1b[K"
+
+func progressLine(w io.Writer) func(sim.Progress) {
+	return func(p sim.Progress) {
+		done := float64(p.Run-1) + float64(p.Now)/float64(max(p.End, 1))
+		fmt.Fprintf(w, "%sseed %d of %d, %v of %v, %.0f %%", clearLine,
+			p.Run, p.Runs, p.Now.Round(p.End/100), p.End, 100*done/float64(p.Runs))
+	}
+}
+
+// isTerminal reports whether somebody reads w as it is written.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/weir-go/weir/sim"
+)
+
+const scenario = `
+name: small
+backend: B1
+policy:
+  gates: {api: {limit: {limit: 20}}}
+  routes: [{match: [/], gates: [api]}]
+phases:
+  - {for: 2s, load: 1.5}
+seeds: [1]
+`
+
+func TestSim(t *testing.T) {
+	file := write(t, "small.yaml", scenario)
+	out, errs, err := run(NewSimCommand(), "", file)
+	if err != nil || errs != "" || !strings.Contains(out, "goodput / capacity") {
+		t.Fatalf("sim: %v, %q\n%s", err, errs, out)
+	}
+	again, _, _ := run(NewSimCommand(), "", file, "--seed", "1")
+	if again != out {
+		t.Errorf("the same seed gives other figures:\n%s\n%s", out, again)
+	}
+	other, _, _ := run(NewSimCommand(), "", file, "--seed", "2")
+	if other == out {
+		t.Error("another seed gives the same figures")
+	}
+	plot, _, err := run(NewSimCommand(), "", file, "--plot")
+	if err != nil || !strings.HasPrefix(plot, out) || !strings.Contains(plot, "offered") {
+		t.Errorf("plot: %v\n%s", err, plot)
+	}
+}
+
+func TestSimJSON(t *testing.T) {
+	asYAML := write(t, "small.yaml", scenario)
+	asJSON := write(t, "small.json", `{"name":"small","backend":"B1",
+		"policy":{"gates":{"api":{"limit":{"limit":20}}},"routes":[{"match":["/"],"gates":["api"]}]},
+		"phases":[{"for":"2s","load":1.5}],"seeds":[1]}`)
+	out, _, err := run(NewSimCommand(), "", asYAML, "--json", "--seed", "3,4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var figures struct { // what a reader of the JSON needs to know
+		Capacity float64               `json:"capacity_rps"`
+		Metrics  map[string]sim.Spread `json:"metrics"`
+		Runs     []struct {
+			Seed uint64 `json:"seed"`
+		} `json:"runs"`
+	}
+	if err := json.Unmarshal([]byte(out), &figures); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if m := figures.Metrics["goodput"]; len(figures.Runs) != 2 || figures.Runs[1].Seed != 4 || figures.Capacity <= 0 || m.Median <= 0 || m.Min > m.Max {
+		t.Errorf("figures: %+v", figures)
+	}
+	if same, _, err := run(NewSimCommand(), "", asJSON, "--json", "--seed", "3,4"); err != nil || same != out {
+		t.Errorf("the same scenario as JSON gives other figures (%v):\n%s\n%s", err, same, out)
+	}
+}
+
+func TestSimGoals(t *testing.T) {
+	file := write(t, "goal.yaml", scenario+"goals:\n  - {metric: goodput, min: 0.01}\n  - {metric: goodput, min: 99}\n")
+	out, _, err := run(NewSimCommand(), "", file)
+	var exit *ExitError
+	if !errors.As(err, &exit) || exit.Code != 1 || !strings.Contains(err.Error(), "1 of 2 goals") {
+		t.Errorf("error %v, want exit code 1 for 1 of 2 goals", err)
+	}
+	if !strings.Contains(out, "MISSED") {
+		t.Errorf("the report hides the miss:\n%s", out)
+	}
+}
+
+func TestSimFaults(t *testing.T) {
+	for _, tc := range []struct {
+		name, text string
+		want       []string
+	}{
+		{"meaning", strings.Replace(scenario, "limit: 20", "limit: 20, min: 3", 1), []string{"bad.yaml:5:", "policy.gates.api.limit.min"}},
+		{"several", "name: x\nbackend: B77\nphases: []\nnonsense: 1\n", []string{"bad.yaml:4:", "nonsense"}},
+		{"syntax", "name:\n\tx\n", []string{"bad.yaml:2:1: ", "tab"}},
+		{"no number", strings.Replace(scenario, "1.5", ".inf", 1), []string{"bad.yaml:8:", "phases[0].load"}},
+		{"twice", scenario + "name: again\n", []string{"bad.yaml:10:", "written twice"}},
+		{"cycle", "name: &a [*a]\n", []string{"bad.yaml:1:", "levels"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, _, err := run(NewSimCommand(), "", write(t, "bad.yaml", tc.text))
+			if err == nil {
+				t.Fatal("no error")
+			}
+			for _, w := range tc.want {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("error lacks %q:\n%v", w, err)
+				}
+			}
+		})
+	}
+	if _, _, err := run(NewSimCommand(), "", "S99"); err == nil || !strings.Contains(err.Error(), "S1") {
+		t.Errorf("unknown name: %v, want the names there are", err)
+	}
+}
+
+func TestSimBuiltIn(t *testing.T) {
+	s, err := readScenario("S1")
+	if err != nil || s.Name == "" {
+		t.Errorf("built-in scenario S1: %v", err)
+	}
+}
+
+// TestProgressLine holds what a person sees while a run goes on.
+func TestProgressLine(t *testing.T) {
+	var b bytes.Buffer
+	progressLine(&b)(sim.Progress{Run: 2, Runs: 4, Now: 30e9, End: 60e9})
+	if want := clearLine + "seed 2 of 4, 30s of 1m0s, 38 %"; b.String() != want {
+		t.Errorf("progress %q, want %q", b.String(), want)
+	}
+}
