@@ -11,6 +11,7 @@ func fixed() Group {
 		Floor: Subject{Name: "pair of compare-and-swaps", New: ready(casPair)},
 		Peers: []Subject{
 			{Name: "weir TryAdmit", Goal: Goal{Ratio: 1.5, Shared: 1.3}, New: weirLoop(size, nil, tryAdmit)},
+			{Name: "weir TryAdmit, eight held", New: weirLoop(size, nil, tryAdmitHolding)},
 			{Name: "weir Admit", Goal: Goal{Ratio: 2}, New: weirLoop(size, nil, admit(context.Background()))},
 			{Name: "weir Admit, cancellable context", Goal: Goal{Ratio: 2}, New: cancellable(size, nil, admit)},
 			{Name: "sync.Mutex and a count", New: ready(mutex)},

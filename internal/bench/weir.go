@@ -57,6 +57,25 @@ func tryAdmit(l *limit.Limiter) Loop {
 	}
 }
 
+// tryAdmitHolding ends the oldest of eight permits with each new one, as a
+// server does whose work overlaps: the slot just given back is never the one
+// just taken.
+func tryAdmitHolding(l *limit.Limiter) Loop {
+	return func(n int) (err error) {
+		var held [8]weir.Permit
+		for i := range n {
+			held[i%len(held)].Done(weir.OK)
+			if held[i%len(held)], err = l.TryAdmit(weir.Work{}); err != nil {
+				break
+			}
+		}
+		for _, p := range held {
+			p.Done(weir.OK)
+		}
+		return err
+	}
+}
+
 func admit(ctx context.Context) func(*limit.Limiter) Loop {
 	return func(l *limit.Limiter) Loop {
 		return func(n int) error {
