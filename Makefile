@@ -95,8 +95,9 @@ scoreboard: need-go ## simulate every scenario under every controller, print the
 
 .PHONY: bench
 bench: need-go ## measure the gates beside their peers, as ratios in one run
-	cd internal/bench && go run ./cmd/ratios $(BENCHARGS)
+	go run ./internal/bench/cmd/ratios $(BENCHARGS)
 	internal/bench/callgrind.sh
+	go run ./gateway/bench
 
 .PHONY: fuzz
 fuzz: need-go ## run each fuzz target for 30 s (FUZZTIME)
