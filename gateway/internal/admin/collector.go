@@ -1,0 +1,149 @@
+package admin
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weir-go/weir/gateway/internal/proxy"
+	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/weirhttp"
+)
+
+// Source is what the collector reads when somebody asks for the metrics.
+type Source interface {
+	Policy() *policy.Policy
+	Streams() *weirhttp.Streams
+	Upstreams() []*proxy.Upstream
+	Connections() []Connections
+	Ready() bool
+}
+
+// Connections are those of one listener.
+type Connections struct {
+	Listener string `json:"listener"`
+	Open     int    `json:"open"`
+	Refused  uint64 `json:"refused"`
+}
+
+// collector turns snapshots into metrics.
+type collector struct {
+	src Source
+
+	limit, inFlight, waiting, mode, expected   *prometheus.Desc
+	admitted, rejected, observed, outcomes     *prometheus.Desc
+	leaked                                     *prometheus.Desc
+	upRequests, upFailures, upOut, upEjections *prometheus.Desc
+	streamsOpen, streamsMax, streamsMoved      *prometheus.Desc
+	streamsOverflowed, streamsCut              *prometheus.Desc
+	conns, connsRefused, ready                 *prometheus.Desc
+}
+
+func newCollector(src Source) *collector {
+	d := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, labels, nil)
+	}
+	return &collector{
+		src:      src,
+		limit:    d("weir_gate_limit", "Slots of a gate now.", "gate"),
+		inFlight: d("weir_gate_in_flight", "Slots held now; above the limit after it has fallen.", "gate"),
+		waiting:  d("weir_gate_waiting", "Work in the wait room now.", "gate"),
+		mode:     d("weir_gate_mode", "1 for the gate's mode: enforce, observe or off.", "gate", "mode"),
+		expected: d("weir_gate_expected_seconds", "Service time the gate expects, 0 if it measures none.", "gate"),
+		admitted: d("weir_gate_admitted_total", "Work admitted.", "gate"),
+		rejected: d("weir_gate_rejected_total", "Work refused, by reason.", "gate", "reason"),
+		observed: d("weir_gate_observed_total", "Work that a gate in observe mode let through but would have refused, by reason.", "gate", "reason"),
+		outcomes: d("weir_gate_outcomes_total", "What became of admitted work.", "gate", "outcome"),
+		leaked:   d("weir_gate_leaked_total", "Permits that were dropped without being given back. Always 0 unless there is a bug.", "gate"),
+
+		upRequests:  d("weir_upstream_requests_total", "Requests sent to a target, further tries included.", "upstream", "target"),
+		upFailures:  d("weir_upstream_failures_total", "Requests that failed at a target: connect, timeout, reset, body or status (502, 504).", "upstream", "target", "kind"),
+		upOut:       d("weir_upstream_ejected", "1 while a target is left out.", "upstream", "target"),
+		upEjections: d("weir_upstream_ejections_total", "How often a target was left out.", "upstream", "target"),
+
+		streamsOpen:       d("weir_streams_open", "Streams, upgrades and slow readers now."),
+		streamsMax:        d("weir_streams_max", "Most streams there may be at a time."),
+		streamsMoved:      d("weir_streams_total", "Answers that became streams."),
+		streamsOverflowed: d("weir_streams_overflowed_total", "Answers that found no room among the streams and kept their slot."),
+		streamsCut:        d("weir_streams_cut_total", "Answers cut because the client did not read them."),
+
+		conns:        d("weir_connections", "Client connections open now.", "listener"),
+		connsRefused: d("weir_connections_refused_total", "Client connections refused because there were too many.", "listener"),
+		ready:        d("weir_ready", "1 while the gateway wants requests, 0 while it shuts down."),
+	}
+}
+
+// Describe implements prometheus.Collector. It describes nothing, because what
+// there is to collect changes with the configuration.
+func (c *collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	c.collectGates(ch)
+	c.collectUpstreams(ch)
+	s := c.src.Streams().Snapshot()
+	gauge(ch, c.streamsOpen, float64(s.Open))
+	gauge(ch, c.streamsMax, float64(s.Max))
+	counter(ch, c.streamsMoved, s.Moved)
+	counter(ch, c.streamsOverflowed, s.Overflowed)
+	counter(ch, c.streamsCut, s.Cut)
+	for _, conns := range c.src.Connections() {
+		gauge(ch, c.conns, float64(conns.Open), conns.Listener)
+		counter(ch, c.connsRefused, conns.Refused, conns.Listener)
+	}
+	gauge(ch, c.ready, oneIf(c.src.Ready()))
+}
+
+func (c *collector) collectGates(ch chan<- prometheus.Metric) {
+	p := c.src.Policy()
+	if p == nil {
+		return
+	}
+	for name, g := range p.Gates() {
+		s := g.Snapshot()
+		gauge(ch, c.limit, float64(s.Limit), name)
+		gauge(ch, c.inFlight, float64(s.InFlight), name)
+		gauge(ch, c.waiting, float64(s.Waiting), name)
+		gauge(ch, c.expected, s.Latency.Seconds(), name)
+		for _, mode := range []policy.Mode{policy.Enforce, policy.Observe, policy.Off} {
+			gauge(ch, c.mode, oneIf(g.Mode() == mode), name, string(mode))
+		}
+		counter(ch, c.admitted, s.Admitted, name)
+		counter(ch, c.leaked, s.Leaked, name)
+		for reason, n := range s.Rejected {
+			counter(ch, c.rejected, n, name, reason.String())
+		}
+		for reason, n := range g.Observed() {
+			counter(ch, c.observed, n, name, reason.String())
+		}
+		for outcome, n := range s.Outcomes {
+			counter(ch, c.outcomes, n, name, outcome.String())
+		}
+	}
+}
+
+func (c *collector) collectUpstreams(ch chan<- prometheus.Metric) {
+	for _, u := range c.src.Upstreams() {
+		for _, t := range u.Stats() {
+			counter(ch, c.upRequests, t.Requests, u.Name(), t.Target)
+			counter(ch, c.upEjections, t.Ejections, u.Name(), t.Target)
+			gauge(ch, c.upOut, oneIf(t.Ejected), u.Name(), t.Target)
+			for kind, n := range t.Failures {
+				counter(ch, c.upFailures, n, u.Name(), t.Target, kind)
+			}
+		}
+	}
+}
+
+func gauge(ch chan<- prometheus.Metric, d *prometheus.Desc, v float64, labels ...string) {
+	ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+}
+
+func counter(ch chan<- prometheus.Metric, d *prometheus.Desc, n uint64, labels ...string) {
+	ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
+}
+
+func oneIf(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,9 @@
+// Package admin is what the gateway shows of itself: Prometheus metrics, health
+// and readiness, a snapshot of every gate as JSON, and Go's profiles.
+//
+// It asks nobody who they are, so it listens on loopback unless told otherwise,
+// and it refuses what a web page on another site could make a browser on this
+// machine send: requests for a host that is neither an address nor localhost
+// (DNS rebinding), and requests that a browser marks as coming from another
+// origin.
+package admin

@@ -1,0 +1,110 @@
+package admin
+
+import (
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"net/netip"
+	"strings"
+)
+
+// Options is what the admin listener serves. All but Pprof are required.
+type Options struct {
+	// Metrics serves /metrics.
+	Metrics http.Handler
+	// Gates returns what /gates shows.
+	Gates func() any
+	// Ready reports whether the gateway wants requests.
+	Ready func() bool
+	// Pprof serves Go's profiles under /debug/pprof/.
+	Pprof bool
+}
+
+// Handler returns the admin listener's handler.
+func Handler(o Options) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", o.Metrics)
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		say(w, http.StatusOK, "ok\n")
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if !o.Ready() {
+			say(w, http.StatusServiceUnavailable, "draining\n")
+			return
+		}
+		say(w, http.StatusOK, "ready\n")
+	})
+	mux.HandleFunc("GET /gates", func(w http.ResponseWriter, _ *http.Request) { sendJSON(w, o.Gates()) })
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		say(w, http.StatusOK, "weir\n\n/metrics\n/healthz\n/readyz\n/gates\n")
+	})
+	if o.Pprof {
+		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	}
+	return guard(mux)
+}
+
+// guard keeps web pages out.
+func guard(next http.Handler) http.Handler {
+	cross := http.NewCrossOriginProtection()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case !localName(r.Host):
+			say(w, http.StatusMisdirectedRequest,
+				"this listener is asked by its address or as localhost, not by a name: a name may have been pointed here by a web page\n")
+			return
+		case otherSite(r) || cross.Check(r) != nil:
+			say(w, http.StatusForbidden, "requests from web pages of other origins are refused\n")
+			return
+		}
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.Header().Set("Cache-Control", "no-store")
+		next.ServeHTTP(w, r)
+	})
+}
+
+// otherSite reports whether a browser says that a page of another origin asks.
+// Unlike http.CrossOriginProtection, which lets every GET pass because it
+// changes nothing, it refuses GET too: a profile costs CPU, whoever reads it.
+// Typing the address into the browser ("none") is fine.
+func otherSite(r *http.Request) bool {
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "", "none", "same-origin":
+		return false
+	}
+	return true
+}
+
+// localName reports whether a Host header is an address or localhost.
+func localName(host string) bool {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	if strings.EqualFold(strings.TrimSuffix(host, "."), "localhost") {
+		return true
+	}
+	_, err := netip.ParseAddr(host)
+	return err == nil
+}
+
+func say(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(text)) // whoever asked has gone
+}
+
+func sendJSON(w http.ResponseWriter, v any) {
+	body, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		say(w, http.StatusInternalServerError, "cannot be written as JSON: "+err.Error()+"\n")
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(append(body, '\n')) // whoever asked has gone
+}

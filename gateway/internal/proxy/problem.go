@@ -1,0 +1,90 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"os"
+	"strconv"
+
+	"github.com/weir-go/weir/weirhttp"
+)
+
+// Problem is the body of an error the gateway itself answers with
+// (application/problem+json, RFC 9457).
+type Problem struct {
+	Title    string `json:"title"`
+	Status   int    `json:"status"`
+	Detail   string `json:"detail,omitempty"`
+	Upstream string `json:"upstream,omitempty"`
+}
+
+// WriteProblem answers with p. It names no address and no error text of the
+// operating system: those are for the log.
+func WriteProblem(w http.ResponseWriter, p Problem) {
+	body, err := json.Marshal(p)
+	if err != nil { // cannot be: strings and an int
+		body = nil
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/problem+json")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	h.Set("Cache-Control", "no-store")
+	w.WriteHeader(p.Status)
+	_, _ = w.Write(body) // the client has gone; there is nobody else to tell
+}
+
+func (u *Upstream) problem(w http.ResponseWriter, r *http.Request, status int, detail string) {
+	u.status(r.Context(), status)
+	WriteProblem(w, Problem{Title: http.StatusText(status), Status: status, Detail: detail, Upstream: u.name})
+}
+
+// failed is ReverseProxy's ErrorHandler: no answer came, or none that can be
+// passed on.
+func (u *Upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
+	x := r.Context().Value(exchangeKey{}).(*exchange)
+	cause := context.Cause(x.Context)
+	bodyErr := x.body.failure()
+	switch {
+	case cause == errResponseTimeout:
+		u.problem(w, r, http.StatusGatewayTimeout, "the upstream did not answer within "+u.cfg.ResponseTimeout.String())
+	case cause != nil || x.client.Err() != nil:
+		u.status(r.Context(), weirhttp.StatusClientClosed)
+		panic(http.ErrAbortHandler) // there is nobody to answer
+	case bodyErr != nil:
+		u.badBody(w, r, bodyErr)
+	case timedOut(err):
+		u.problem(w, r, http.StatusGatewayTimeout, "no connection to the upstream within "+u.cfg.ConnectTimeout.String())
+	default:
+		u.opts.Logger.Debug("bad gateway", "upstream", u.name, "target", x.seat.key, "error", err)
+		u.problem(w, r, http.StatusBadGateway, "the upstream refused or broke the connection, or did not answer in HTTP")
+	}
+}
+
+// badBody answers a request whose body did not come as announced. net/http ends
+// the connection after it: what is left cannot be told from the next request.
+func (u *Upstream) badBody(w http.ResponseWriter, r *http.Request, err error) {
+	status, detail := http.StatusBadRequest, "the request body ended early or is malformed"
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		status, detail = http.StatusRequestTimeout, "the request body came too slowly"
+	case errors.As(err, &tooLarge):
+		status, detail = http.StatusRequestEntityTooLarge, "the request body is larger than "+strconv.FormatInt(tooLarge.Limit, 10)+" bytes"
+	}
+	u.status(r.Context(), status)
+	WriteProblem(w, Problem{Title: http.StatusText(status), Status: status, Detail: detail})
+}
+
+// begin is ReverseProxy's ModifyResponse: an answer is about to be passed on.
+func (u *Upstream) begin(res *http.Response) error {
+	u.status(res.Request.Context(), res.StatusCode)
+	return nil
+}
+
+func (u *Upstream) status(ctx context.Context, status int) {
+	if u.opts.Status != nil {
+		u.opts.Status(ctx, status)
+	}
+}

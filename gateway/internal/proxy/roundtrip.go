@@ -1,0 +1,154 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/weirhttp"
+)
+
+// roundTripper is the transport that ReverseProxy is given. It sends a request
+// to the target that was picked for it; if no connection can be made there, to
+// the others in turn. Nothing has been sent then, so nothing happens twice.
+type roundTripper struct{ u *Upstream }
+
+func (rt roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
+	x := req.Context().Value(exchangeKey{}).(*exchange)
+	for {
+		x.seat.requests.Add(1)
+		res, err := rt.u.shared.transport.RoundTrip(req)
+		if err == nil {
+			return x.answer(res)
+		}
+		f, o := x.diagnose(err)
+		if f >= 0 {
+			rt.u.note(x, f, err)
+		}
+		if f != failedConnect || !x.another(req) {
+			x.settle()
+			x.permit.Sample(o)
+			weirhttp.FromContext(x.client).Sample(o)
+			return nil, err
+		}
+		req = x.address(req)
+	}
+}
+
+// answer takes the headers of an answer: the wait is over.
+func (x *exchange) answer(res *http.Response) (*http.Response, error) {
+	here := x.settle()
+	switch res.StatusCode {
+	case http.StatusBadGateway, http.StatusGatewayTimeout:
+		// The target is a proxy itself and has lost what is behind it. A 503 is
+		// no such sign: to put out a target because it is busy would send its
+		// load to the others, until they are all out.
+		x.upstream.note(x, failedStatus, errStatus(res.StatusCode))
+	default:
+		x.seat.succeeded()
+	}
+	took := x.upstream.now() - x.started
+	o := weir.ClassifyHTTP(res.StatusCode)
+	if o == weir.OK {
+		x.upstream.shared.service.add(took)
+	}
+	if !here {
+		o = weir.Abandoned
+	}
+	x.permit.Sample(o)
+	weirhttp.FromContext(x.client).Sample(o)
+	if !here {
+		res.Body.Close()
+		return nil, errClientLeft
+	}
+	if x.client.Err() != nil {
+		x.cancel(errClientLeft) // left between the two; nobody else will cancel now
+	}
+	x.watch(res)
+	return res, nil
+}
+
+// diagnose says whose fault err is: a failure of the target, or -1, and the
+// outcome to sample.
+func (x *exchange) diagnose(err error) (failure, weir.Outcome) {
+	var dial *net.OpError
+	cause := context.Cause(x.Context)
+	switch {
+	case cause == errResponseTimeout:
+		return failedTimeout, weir.Overload
+	case cause != nil:
+		return -1, weir.Abandoned
+	case x.body.failure() != nil:
+		return -1, weir.NoSample
+	case errors.As(err, &dial) && dial.Op == "dial":
+		if dial.Timeout() {
+			return failedConnect, weir.Overload
+		}
+		return failedConnect, weir.Failed
+	case timedOut(err):
+		return failedTimeout, weir.Overload
+	}
+	return failedReset, weir.Failed
+}
+
+func timedOut(err error) bool {
+	var t interface{ Timeout() bool }
+	return errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &t) && t.Timeout()
+}
+
+// another picks a target that has not been tried, if the request can still be
+// sent from the start.
+func (x *exchange) another(req *http.Request) bool {
+	if len(x.upstream.seats) == 1 || !x.body.untouched() {
+		return false
+	}
+	if x.tried == nil {
+		x.tried = make(map[*target]bool)
+	}
+	x.tried[x.seat.target] = true
+	s, p, err := x.upstream.pick(req.Context(), x.work, x.tried)
+	if err != nil {
+		return false
+	}
+	x.permit.Cancel()
+	x.seat, x.permit = s, p
+	weirhttp.FromContext(x.client).Attach(p)
+	return true
+}
+
+// address returns a copy of req that goes to the present target.
+func (x *exchange) address(req *http.Request) *http.Request {
+	out := *req
+	out.URL = x.seat.address(x.url)
+	return &out
+}
+
+// note counts and reports a failure of the present target.
+func (u *Upstream) note(x *exchange, f failure, err error) {
+	t := x.seat.target
+	out := t.failed(f, u.now(), u.eject, func() bool { return u.alone(t) })
+	u.opts.Logger.Debug("upstream failed", "upstream", u.name, "target", t.key, "kind", failureNames[f], "error", err)
+	if out {
+		u.opts.Logger.Warn("upstream target left out", "upstream", u.name, "target", t.key,
+			"failures_in_a_row", t.row.Load(), "for", u.eject.lasts, "error", err)
+	}
+}
+
+// alone reports whether no target but t is in rotation.
+func (u *Upstream) alone(t *target) bool {
+	for _, s := range u.seats {
+		if s.target != t && s.inRotation() {
+			return false
+		}
+	}
+	return true
+}
+
+// errStatus is an answer that counts as a failure.
+type errStatus int
+
+func (e errStatus) Error() string { return "it answered " + strconv.Itoa(int(e)) }

@@ -1,0 +1,174 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// conns is a listener's socket and the connections accepted on it: at most max
+// at a time. One more is refused at once, where waiting would leave its client
+// in the dark: on plain HTTP with a 503, under TLS by closing it.
+type conns struct {
+	socket *net.TCPListener
+	max    int
+	plain  bool
+
+	refused   atomic.Uint64
+	finishing atomic.Bool
+	drained   chan struct{} // closed when Accept has returned for good
+	drainOnce sync.Once
+	turnAway  chan struct{} // bounds the refusals in progress
+
+	mu   sync.Mutex
+	open map[*conn]struct{}
+}
+
+// conn is an accepted connection.
+type conn struct {
+	*net.TCPConn
+	from *conns
+	once sync.Once
+}
+
+func newConns(socket *net.TCPListener, maxOpen int, plain bool) *conns {
+	return &conns{
+		socket: socket, max: maxOpen, plain: plain,
+		drained:  make(chan struct{}),
+		turnAway: make(chan struct{}, 64),
+		open:     make(map[*conn]struct{}),
+	}
+}
+
+// Addr implements net.Listener.
+func (c *conns) Addr() net.Addr { return c.socket.Addr() }
+
+// Close implements net.Listener.
+func (c *conns) Close() error {
+	c.drainOnce.Do(func() { close(c.drained) })
+	return c.socket.Close()
+}
+
+// Accept implements net.Listener.
+func (c *conns) Accept() (net.Conn, error) {
+	for {
+		raw, err := c.socket.AcceptTCP()
+		if err != nil {
+			if c.finishing.Load() && deadlineError(err) {
+				err = errors.New("listener drained")
+			}
+			if c.finishing.Load() {
+				c.drainOnce.Do(func() { close(c.drained) })
+			}
+			return nil, err
+		}
+		if accepted, ok := c.add(raw); ok {
+			return accepted, nil
+		}
+		c.refused.Add(1)
+		c.refuse(raw)
+	}
+}
+
+// add takes a place for raw, if one is free.
+func (c *conns) add(raw *net.TCPConn) (*conn, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.max > 0 && len(c.open) >= c.max {
+		return nil, false
+	}
+	accepted := &conn{TCPConn: raw, from: c}
+	c.open[accepted] = struct{}{}
+	return accepted, true
+}
+
+// Close closes the connection and gives its place back.
+func (c *conn) Close() error {
+	c.once.Do(func() {
+		c.from.mu.Lock()
+		defer c.from.mu.Unlock()
+		delete(c.from.open, c)
+	})
+	return c.TCPConn.Close()
+}
+
+// count returns the connections open now.
+func (c *conns) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.open)
+}
+
+// cut closes every connection, hijacked ones too.
+func (c *conns) cut() {
+	c.mu.Lock()
+	open := make([]*conn, 0, len(c.open))
+	for conn := range c.open {
+		open = append(open, conn)
+	}
+	c.mu.Unlock()
+	for _, conn := range open {
+		_ = conn.Close() // it is gone either way
+	}
+}
+
+// waitEmpty returns when no connection is open any more, or when ctx ends.
+func (c *conns) waitEmpty(ctx context.Context) {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for c.count() > 0 {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// finish lets Accept take what the kernel has already connected, for at most d,
+// and then end.
+func (c *conns) finish(d time.Duration) {
+	c.finishing.Store(true)
+	if err := c.socket.SetDeadline(time.Now().Add(d)); err != nil {
+		return // closed already
+	}
+	select {
+	case <-c.drained:
+	case <-time.After(d + time.Second): // nobody was accepting
+	}
+}
+
+const busyAnswer = "HTTP/1.1 503 Service Unavailable\r\n" +
+	"Connection: close\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
+
+// refuse turns a connection away. Telling it so takes a moment; when many are
+// being told already, it is only closed.
+func (c *conns) refuse(raw *net.TCPConn) {
+	select {
+	case c.turnAway <- struct{}{}:
+	default:
+		_ = raw.Close()
+		return
+	}
+	go func() {
+		defer func() { <-c.turnAway }()
+		defer raw.Close()
+		if !c.plain {
+			return
+		}
+		// Reading first what the client sends keeps its kernel from throwing
+		// the answer away with a reset.
+		_ = raw.SetDeadline(time.Now().Add(100 * time.Millisecond))
+		_, _ = raw.Write([]byte(busyAnswer))
+		_ = raw.CloseWrite()
+		buf := make([]byte, 4<<10)
+		for {
+			if _, err := raw.Read(buf); err != nil {
+				return
+			}
+		}
+	}()
+}

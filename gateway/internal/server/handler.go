@@ -1,0 +1,135 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/proxy"
+	"github.com/weir-go/weir/weirhttp"
+)
+
+// bufferedBody is how much of a request's body is read before admission. A
+// small body that has been read lets net/http notice a client that leaves the
+// wait room, and a slow upload of one holds no slot.
+const bufferedBody = 16 << 10
+
+// flight is one request on its way through the gateway. It is the request's
+// context, so that it can be found again without being passed along.
+type flight struct {
+	context.Context
+	route  *route
+	gate   weir.Gate
+	work   weir.Work
+	body   *upload // nil for a request without a body
+	status int
+}
+
+type flightKey struct{}
+
+// Value finds the flight itself.
+func (f *flight) Value(key any) any {
+	if key == (flightKey{}) {
+		return f
+	}
+	return f.Context.Value(key)
+}
+
+func flightOf(ctx context.Context) *flight {
+	f, _ := ctx.Value(flightKey{}).(*flight)
+	return f
+}
+
+// setStatus notes the status that was answered, for the metrics.
+func setStatus(ctx context.Context, status int) {
+	if f := flightOf(ctx); f != nil {
+		f.status = status
+	}
+}
+
+// handler returns what a public listener serves.
+func (s *Server) handler(l config.Listener) http.Handler {
+	admit := weirhttp.Middleware(nil,
+		weirhttp.WithSelect(func(r *http.Request) (weir.Gate, weir.Work) {
+			f := flightOf(r.Context())
+			return f.gate, f.work
+		}),
+		weirhttp.WithStreams(s.streams),
+		weirhttp.WithBufferedBody(bufferedBody),
+		weirhttp.WithWriteTimeout(time.Duration(l.WriteTimeout)),
+		weirhttp.WithRejection(s.refuse),
+		weirhttp.WithYield(false), // the handler waits for the network at once
+	)
+	return &entrance{s: s, listener: l, next: admit(http.HandlerFunc(forward))}
+}
+
+// entrance is where a request comes in.
+type entrance struct {
+	s        *Server
+	listener config.Listener
+	next     http.Handler
+}
+
+// ServeHTTP implements http.Handler.
+func (e *entrance) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	e.s.inFlight.Add(1)
+	defer e.s.inFlight.Add(-1)
+	if e.s.draining.Load() {
+		// On HTTP/1 this ends the connection after the answer; net/http turns
+		// it into a GOAWAY on HTTP/2.
+		w.Header().Set("Connection", "close")
+	}
+	st := e.s.state.Load()
+	rt, work := st.policy.Match(r)
+	f := &flight{Context: r.Context(), route: st.routes[rt], gate: rt.Gate(), work: work}
+	if f.route == nil {
+		e.noRoute(w)
+		return
+	}
+	began := time.Now()
+	defer func() { f.route.stats.Answered(f.status, time.Since(began)) }()
+	r = r.WithContext(f)
+	if r.Body != nil && r.Body != http.NoBody {
+		f.body = newUpload(w, r, time.Duration(e.listener.ReadTimeout))
+		r.Body = f.body
+	}
+	e.next.ServeHTTP(w, r)
+}
+
+// forward is the handler behind the gates.
+func forward(w http.ResponseWriter, r *http.Request) {
+	f := flightOf(r.Context())
+	if f.body != nil {
+		f.body.request = weirhttp.FromContext(r.Context())
+	}
+	f.route.upstream.Serve(w, r, f.work)
+}
+
+// noRoute answers a request that no route matches.
+func (e *entrance) noRoute(w http.ResponseWriter) {
+	e.s.metrics.NoRoute()
+	e.bound(w)
+	proxy.WriteProblem(w, proxy.Problem{
+		Title: http.StatusText(http.StatusNotFound), Status: http.StatusNotFound,
+		Detail: "no route of the gateway matches this request",
+	})
+}
+
+// refuse answers a request that a gate refused.
+func (s *Server) refuse(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
+	setStatus(r.Context(), weirhttp.Status(rej))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(shortAnswer))
+	weirhttp.WriteRejection(w, r, rej)
+}
+
+// shortAnswer bounds the time a client may take to read an answer of the
+// gateway itself. It also replaces a deadline that an earlier answer on the
+// same connection has left behind.
+const shortAnswer = 5 * time.Second
+
+func (e *entrance) bound(w http.ResponseWriter) {
+	// A writer without deadlines is no connection: there is nothing to bound.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(shortAnswer))
+}

@@ -1,0 +1,136 @@
+package server
+
+import (
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/weir-go/weir/gateway/internal/admin"
+	"github.com/weir-go/weir/gateway/internal/config"
+)
+
+// listeners of one configuration: those that stay and those that are new.
+type listenerSet struct {
+	public []*listener
+	admin  *listener
+	opened []*listener        // not in the set before
+	shared map[*listener]bool // old ones whose socket a new one shares
+}
+
+// listen opens what cfg asks for. A listener that has not changed stays; one
+// with other settings at the same address gets a new HTTP server on the same
+// socket. On an error everything is as before.
+func (s *Server) listen(cfg *config.Config, old []*listener, oldAdmin *listener) (*listenerSet, error) {
+	set := &listenerSet{shared: make(map[*listener]bool)}
+	for _, lc := range publicListeners(cfg) {
+		prev := find(old, lc.Address)
+		if prev != nil && same(prev.cfg, lc) {
+			set.public = append(set.public, prev)
+			continue
+		}
+		l, err := s.newListener(lc, prev)
+		if err != nil {
+			set.discard()
+			return nil, err
+		}
+		if prev != nil {
+			set.shared[prev] = true
+		}
+		set.opened = append(set.opened, l)
+		set.public = append(set.public, l)
+	}
+	if err := s.listenAdmin(cfg, oldAdmin, set); err != nil {
+		set.discard()
+		return nil, err
+	}
+	return set, nil
+}
+
+// listenAdmin does the same for the admin listener.
+func (s *Server) listenAdmin(cfg *config.Config, old *listener, set *listenerSet) error {
+	if !cfg.Admin.Enabled() {
+		return nil
+	}
+	lc := adminConfig(cfg.Admin)
+	if old != nil && old.cfg.Address == lc.Address && old.pprof == cfg.Admin.Pprof {
+		set.admin = old
+		return nil
+	}
+	var prev *listener
+	if old != nil && old.cfg.Address == lc.Address {
+		prev = old
+		set.shared[old] = true
+	}
+	socket, err := bind(lc, prev)
+	if err != nil {
+		return listenError(lc.Address, adminSetting, err)
+	}
+	l := &listener{cfg: lc, admin: true, pprof: cfg.Admin.Pprof, socket: socket}
+	l.conns = newConns(socket, lc.MaxConnections, true)
+	l.server = l.newServer(s.adminHandler(cfg.Admin), s.log)
+	// A profile takes as long as it was asked to.
+	l.server.WriteTimeout = 2 * time.Minute
+	l.server.ReadTimeout = 10 * time.Second
+	set.admin = l
+	set.opened = append(set.opened, l)
+	return nil
+}
+
+func (s *Server) adminHandler(cfg config.Admin) http.Handler {
+	return admin.Handler(admin.Options{
+		Metrics: s.metrics.Handler(),
+		Gates:   func() any { return s.Look() },
+		Ready:   s.Ready,
+		Pprof:   cfg.Pprof,
+	})
+}
+
+// adminConfig bounds the admin listener: few connections, small requests.
+func adminConfig(a config.Admin) config.Listener {
+	lc := config.DefaultListener(a.Address)
+	lc.MaxConnections = 64
+	lc.MaxHeaderBytes = 16 << 10
+	return lc
+}
+
+// discard closes what was opened.
+func (set *listenerSet) discard() {
+	for _, l := range set.opened {
+		l.quietClose()
+	}
+}
+
+// publicListeners returns the listeners of cfg, the default one if it names
+// none.
+func publicListeners(cfg *config.Config) []config.Listener {
+	if len(cfg.Listeners) == 0 {
+		return []config.Listener{config.DefaultListener(config.DefaultListen)}
+	}
+	return cfg.Listeners
+}
+
+func find(ls []*listener, address string) *listener {
+	for _, l := range ls {
+		if l.cfg.Address == address || sameAddress(l, address) {
+			return l
+		}
+	}
+	return nil
+}
+
+// sameAddress reports whether address, written differently, is where l listens.
+func sameAddress(l *listener, address string) bool {
+	a, err := net.ResolveTCPAddr("tcp", address)
+	if err != nil || a.Port == 0 {
+		return false
+	}
+	b, ok := l.Addr().(*net.TCPAddr)
+	return ok && a.Port == b.Port && a.IP.Equal(b.IP)
+}
+
+// same reports whether two listeners are alike in every setting.
+func same(a, b config.Listener) bool {
+	at, bt := a.TLS, b.TLS
+	a.TLS, b.TLS = nil, nil
+	return a == b && (at == nil) == (bt == nil) && (at == nil || *at == *bt)
+}

@@ -1,0 +1,192 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/weir-go/weir/gateway/internal/config"
+)
+
+// listener is one address the gateway listens on, and the HTTP server behind it.
+type listener struct {
+	cfg    config.Listener
+	admin  bool
+	pprof  bool // of the admin listener
+	socket *net.TCPListener
+	conns  *conns
+	server *http.Server
+	cert   atomic.Pointer[tls.Certificate] // nil without TLS
+	closed atomic.Bool                     // no more accepting: by us, not by a fault
+}
+
+// Addr returns the address in use.
+func (l *listener) Addr() net.Addr { return l.socket.Addr() }
+
+// bind opens cfg's address. With a listener that has the same address already,
+// it shares that one's socket: connections that wait to be accepted are served
+// by whichever of the two accepts them, and none is lost when the old one stops.
+func bind(cfg config.Listener, old *listener) (*net.TCPListener, error) {
+	if old == nil {
+		ln, err := net.Listen("tcp", cfg.Address)
+		if err != nil {
+			return nil, err
+		}
+		return ln.(*net.TCPListener), nil
+	}
+	f, err := old.socket.File()
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	ln, err := net.FileListener(f)
+	if err != nil {
+		return nil, err
+	}
+	return ln.(*net.TCPListener), nil
+}
+
+// listenError says which setting to change.
+func listenError(address, setting string, err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("cannot listen on %s: another process uses that port; stop it, or choose another with %s", address, setting)
+	}
+	if errors.Is(err, syscall.EACCES) {
+		return fmt.Errorf("cannot listen on %s: not permitted (ports below 1024 need a privilege); choose another with %s", address, setting)
+	}
+	return fmt.Errorf("cannot listen on %s (set by %s): %w", address, setting, err)
+}
+
+// How the options that set an address are called in messages.
+const (
+	listenSetting = "--listen, or listeners[].address in the file"
+	adminSetting  = "--admin, or admin.address in the file (\"off\" for none)"
+)
+
+// newListener opens a public listener, sharing the socket of old if it has the
+// same address.
+func (s *Server) newListener(cfg config.Listener, old *listener) (*listener, error) {
+	l := &listener{cfg: cfg}
+	if err := l.loadCert(); err != nil {
+		return nil, err
+	}
+	socket, err := bind(cfg, old)
+	if err != nil {
+		return nil, listenError(cfg.Address, listenSetting, err)
+	}
+	l.socket = socket
+	l.conns = newConns(socket, cfg.MaxConnections, cfg.TLS == nil)
+	l.server = l.newServer(s.handler(cfg), s.log)
+	return l, nil
+}
+
+// newServer returns the HTTP server with every bound set.
+func (l *listener) newServer(h http.Handler, log *slog.Logger) *http.Server {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(l.cfg.TLS != nil)
+	protocols.SetUnencryptedHTTP2(l.cfg.H2C && l.cfg.TLS == nil)
+	srv := &http.Server{
+		Handler:           h,
+		Protocols:         protocols,
+		ReadHeaderTimeout: time.Duration(l.cfg.ReadHeaderTimeout),
+		IdleTimeout:       time.Duration(l.cfg.IdleTimeout),
+		MaxHeaderBytes:    l.cfg.MaxHeaderBytes,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: l.cfg.MaxConcurrentStreams,
+			SendPingTimeout:      time.Duration(l.cfg.IdleTimeout),
+			PingTimeout:          15 * time.Second,
+			WriteByteTimeout:     time.Duration(l.cfg.WriteTimeout),
+			// What one connection can make the gateway hold of bodies that
+			// nobody reads yet.
+			MaxReceiveBufferPerConnection: 256 << 10,
+			MaxReceiveBufferPerStream:     128 << 10,
+		},
+		ErrorLog: slog.NewLogLogger(log.With("listener", l.cfg.Address).Handler(), slog.LevelDebug),
+	}
+	if l.cfg.TLS != nil {
+		srv.TLSConfig = &tls.Config{
+			MinVersion:     tls.VersionTLS12,
+			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return l.cert.Load(), nil },
+		}
+	}
+	return srv
+}
+
+// loadCert reads the certificate again. On an error the one before stays.
+func (l *listener) loadCert() error {
+	if l.cfg.TLS == nil {
+		return nil
+	}
+	cert, err := tls.LoadX509KeyPair(l.cfg.TLS.Cert, l.cfg.TLS.Key)
+	if err != nil {
+		return fmt.Errorf("certificate of listener %s: %w", l.cfg.Address, err)
+	}
+	l.cert.Store(&cert)
+	return nil
+}
+
+// serve accepts until the listener is stopped. An end that nobody asked for ends
+// the whole server.
+func (s *Server) serve(l *listener) {
+	s.serving.Go(func() {
+		var err error
+		if l.cfg.TLS != nil {
+			err = l.server.ServeTLS(l.conns, "", "")
+		} else {
+			err = l.server.Serve(l.conns)
+		}
+		if l.closed.Load() || errors.Is(err, http.ErrServerClosed) {
+			return
+		}
+		select {
+		case s.failed <- fmt.Errorf("listener %s: %w", l.cfg.Address, err):
+		default: // another has failed before; one is enough to stop
+		}
+	})
+}
+
+// acceptRest is how long a listener that stops goes on accepting what has
+// already connected: connections in the kernel's queue would be reset.
+const acceptRest = 50 * time.Millisecond
+
+// stopAccepting accepts what is waiting in the kernel's queue and closes the
+// socket. Connections already accepted go on.
+func (l *listener) stopAccepting(shared bool) {
+	l.closed.Store(true)
+	if !shared {
+		l.conns.finish(acceptRest)
+	}
+	_ = l.conns.Close() // it is closed either way
+}
+
+// stop ends the listener: after what is in flight on it has ended, or when ctx
+// does. It reports whether everything had ended.
+func (l *listener) stop(ctx context.Context) bool {
+	err := l.server.Shutdown(ctx)
+	if err != nil {
+		_ = l.server.Close() // cuts the rest; there is nobody to tell
+	}
+	return err == nil
+}
+
+// quietClose closes what was opened for a configuration that is not taken up.
+func (l *listener) quietClose() {
+	if l != nil && l.socket != nil {
+		_ = l.socket.Close()
+	}
+}
+
+var _ io.Closer = (*conns)(nil)
+
+// deadlineError reports whether err is the end of a deadline.
+func deadlineError(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

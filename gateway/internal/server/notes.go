@@ -1,0 +1,167 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+// notes turns what gates do into few log lines: at most one for each gate and
+// reason in noteEvery, with the count of what it stands for. The first refusal
+// is logged at once. What there is to say about is bounded by the configuration:
+// gates times reasons.
+type notes struct {
+	log *slog.Logger
+
+	mu      sync.Mutex
+	limits  map[string]*limitNote
+	refused map[refusalKey]*refusalNote
+}
+
+const (
+	// noteEvery is how often refusals are summed up.
+	noteEvery = 10 * time.Second
+	// settled is how long a limit must have stood still to be worth a line.
+	settled = 3 * time.Second
+	// settleBy is when a limit that never stands still gets one.
+	settleBy = 10 * time.Second
+)
+
+// limitNote is a limit on the move.
+type limitNote struct {
+	from, to       int64
+	reason         string
+	began, changed time.Time
+	steps          int
+}
+
+type refusalKey struct {
+	gate     string
+	reason   weir.Reason
+	observed bool
+}
+
+type refusalNote struct {
+	n    int
+	last *weir.Rejection
+}
+
+func newNotes(log *slog.Logger) *notes {
+	return &notes{log: log, limits: make(map[string]*limitNote), refused: make(map[refusalKey]*refusalNote)}
+}
+
+// hooks returns what the gates call.
+func (s *Server) hooks() weir.Hooks {
+	return weir.Hooks{
+		Admitted:     s.metrics.Admitted,
+		Done:         s.metrics.Done,
+		Rejected:     s.notes.rejected,
+		LimitChanged: s.notes.limitChanged,
+		Leaked:       s.notes.leaked,
+	}
+}
+
+func (n *notes) limitChanged(gate string, from, to int64, reason string) {
+	n.log.Debug("limit step", "gate", gate, "from", from, "to", to, "reason", reason)
+	now := time.Now()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	note := n.limits[gate]
+	if note == nil {
+		note = &limitNote{from: from, began: now}
+		n.limits[gate] = note
+	}
+	note.to, note.reason, note.changed = to, reason, now
+	note.steps++
+}
+
+func (n *notes) rejected(_ *weir.Work, r *weir.Rejection) { n.refusal(r, false) }
+func (n *notes) observed(_ *weir.Work, r *weir.Rejection) { n.refusal(r, true) }
+
+func (n *notes) refusal(r *weir.Rejection, observed bool) {
+	key := refusalKey{r.Gate, r.Reason, observed}
+	n.mu.Lock()
+	note, known := n.refused[key]
+	if known {
+		note.n++
+		note.last = r
+		n.mu.Unlock()
+		return
+	}
+	n.refused[key] = &refusalNote{}
+	n.mu.Unlock()
+	n.log.Warn(refusalText(observed), "gate", r.Gate, "reason", r.Reason.String(), "value", r.Value,
+		"limit", r.Limit, "retry_after", r.RetryAfter.String(), "rule", r.Rule)
+}
+
+func refusalText(observed bool) string {
+	if observed {
+		return "would refuse (gate in observe mode)"
+	}
+	return "refusing"
+}
+
+func (n *notes) leaked(gate, site string) {
+	n.log.Error("a permit was dropped without being given back", "gate", gate, "site", site)
+}
+
+// run writes the lines until ctx ends.
+func (n *notes) run(ctx context.Context) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	summary := time.Now().Add(noteEvery)
+	for {
+		select {
+		case <-ctx.Done():
+			n.sumUp()
+			return
+		case now := <-tick.C:
+			n.settleLimits(now)
+			if now.After(summary) {
+				summary = now.Add(noteEvery)
+				n.sumUp()
+			}
+		}
+	}
+}
+
+// settleLimits writes a line for each limit that has stopped moving.
+func (n *notes) settleLimits(now time.Time) {
+	done := make(map[string]*limitNote)
+	n.mu.Lock()
+	for gate, note := range n.limits {
+		if now.Sub(note.changed) >= settled || now.Sub(note.began) >= settleBy {
+			done[gate] = note
+			delete(n.limits, gate)
+		}
+	}
+	n.mu.Unlock()
+	for gate, note := range done {
+		if note.from != note.to {
+			n.log.Info("limit changed", "gate", gate, "from", note.from, "to", note.to, "steps", note.steps, "reason", note.reason)
+		}
+	}
+}
+
+// sumUp writes a line for each kind of refusal that there has been, and forgets
+// those that have stopped, so that their next first one is logged at once.
+func (n *notes) sumUp() {
+	sums := make(map[refusalKey]refusalNote)
+	n.mu.Lock()
+	for key, note := range n.refused {
+		if note.n == 0 {
+			delete(n.refused, key)
+			continue
+		}
+		sums[key] = *note
+		note.n = 0
+	}
+	n.mu.Unlock()
+	for key, note := range sums {
+		n.log.Warn(refusalText(key.observed)+", in short", "gate", key.gate, "reason", key.reason.String(),
+			"count", note.n, "value", note.last.Value, "limit", note.last.Limit, "retry_after", note.last.RetryAfter.String())
+	}
+}

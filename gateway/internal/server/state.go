@@ -1,0 +1,147 @@
+package server
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/admin"
+	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/proxy"
+	"github.com/weir-go/weir/policy"
+)
+
+// state is one configuration in force: everything a request needs. It never
+// changes; a reload puts another in its place.
+type state struct {
+	cfg       *config.Config
+	policy    *policy.Policy
+	routes    map[*policy.Route]*route
+	upstreams map[string]*proxy.Upstream
+}
+
+// route is where a route of the policy leads.
+type route struct {
+	upstream *proxy.Upstream
+	stats    *admin.Route
+}
+
+// compile builds the state of cfg. It adopts what lives of prev, which stays in
+// force if there is an error.
+func (s *Server) compile(cfg *config.Config, prev *state) (*state, error) {
+	spec := cfg.Policy()
+	spec.Gates = withTargets(spec.Gates, cfg.Upstreams)
+	opts := policy.Options{Hooks: s.hooks(), Observed: s.notes.observed}
+	if prev != nil {
+		opts.Previous = prev.policy
+	}
+	if err := checkUpstreams(cfg); err != nil {
+		return nil, err
+	}
+	p, err := policy.Compile(spec, opts)
+	if err != nil {
+		return nil, err
+	}
+	st := &state{
+		cfg: cfg, policy: p,
+		routes:    make(map[*policy.Route]*route),
+		upstreams: make(map[string]*proxy.Upstream, len(cfg.Upstreams)),
+	}
+	trust := newTrust(cfg.Identity)
+	for name, u := range cfg.Upstreams {
+		if st.upstreams[name], err = proxy.New(name, u, s.upstreamOptions(st, name, trust, prev)); err != nil {
+			return nil, err // cannot be: checkUpstreams has tried it
+		}
+	}
+	i := 0
+	for rt := range p.Routes() {
+		st.routes[rt] = &route{
+			upstream: st.upstreams[cfg.Routes[i].Upstream],
+			stats:    s.metrics.Route(rt.Name()),
+		}
+		i++
+	}
+	return st, nil
+}
+
+func (s *Server) upstreamOptions(st *state, name string, trust *trust, prev *state) proxy.Options {
+	opts := proxy.Options{
+		Logger:  s.log,
+		Trusted: trust.peer,
+		Claims:  trust.claims,
+		Status:  setStatus,
+		Gate: func(target string) weir.Gate {
+			if g := st.policy.Gate(targetGate(name, target)); g != nil {
+				return g
+			}
+			return nil
+		},
+		Refuse: func(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) { s.refuse(w, r, rej) },
+	}
+	if prev != nil {
+		opts.Previous = prev.upstreams[name]
+	}
+	return opts
+}
+
+// checkUpstreams finds what is wrong with upstreams before anything live is
+// touched.
+func checkUpstreams(cfg *config.Config) error {
+	for _, name := range slices.Sorted(maps.Keys(cfg.Upstreams)) {
+		if err := proxy.Check(name, cfg.Upstreams[name]); err != nil {
+			return err
+		}
+	}
+	for i, rt := range cfg.Routes {
+		if _, ok := cfg.Upstreams[rt.Upstream]; !ok {
+			return fmt.Errorf("routes[%d] leads to upstream %q, which is not defined", i, rt.Upstream)
+		}
+	}
+	return nil
+}
+
+// withTargets adds a gate for each target of an upstream that has a limit. They
+// are gates of the policy like any other: adopted by name, saved, measured.
+func withTargets(gates map[string]policy.GateSpec, upstreams map[string]config.Upstream) map[string]policy.GateSpec {
+	all := maps.Clone(gates)
+	if all == nil {
+		all = make(map[string]policy.GateSpec)
+	}
+	for name, u := range upstreams {
+		if u.Limit == nil {
+			continue
+		}
+		for _, target := range u.Targets {
+			all[targetGate(name, target)] = policy.GateSpec{Limit: u.Limit}
+		}
+	}
+	return all
+}
+
+// targetGate is the name of a target's gate: app@10.0.0.1:3000.
+func targetGate(upstream, target string) string {
+	u, err := url.Parse(target)
+	if err != nil {
+		return upstream + "@" + target
+	}
+	return fmt.Sprintf("%s@%s%s", upstream, u.Host, u.Path)
+}
+
+// retire says that next has taken over, nil when nothing has.
+func (st *state) retire(next *state) {
+	var nextPolicy *policy.Policy
+	if next != nil {
+		nextPolicy = next.policy
+	}
+	st.policy.Retire(nextPolicy)
+	for name, u := range st.upstreams {
+		if next == nil {
+			u.Retire(nil)
+			continue
+		}
+		u.Retire(next.upstreams[name])
+	}
+}
