@@ -217,3 +217,13 @@ func mustGet(t *testing.T, c *http.Client, url string) (*http.Response, string) 
 	}
 	return resp, string(body)
 }
+
+// read fetches a URL to its end, whatever comes.
+func read(c *http.Client, url string) {
+	resp, err := c.Get(url)
+	if err != nil {
+		return
+	}
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, resp.Body)
+}

@@ -27,9 +27,7 @@ func (w *writer) readFrom(src io.Reader) (int64, error) {
 			piece.N = min(piece.N, limited.N)
 		}
 		want := piece.N
-		if w.quietOver() {
-			w.grow(want)
-		}
+		w.grow(want)
 		n, err := w.watched(func() (int64, error) { return w.inner.(io.ReaderFrom).ReadFrom(piece) })
 		total += n
 		if limited, ok := src.(*io.LimitedReader); ok {
@@ -41,19 +39,14 @@ func (w *writer) readFrom(src io.Reader) (int64, error) {
 	}
 }
 
-// pieceLen is how much of a file may be sent under one deadline: up to the
-// length that makes a stream, and by chunks from there on.
+// pieceLen is how much of a file may be sent under one deadline. The first
+// pieces end exactly where the response becomes a stream, so that a file which
+// ends there is none.
 func (w *writer) pieceLen() int64 {
 	if s := w.request.streams; s != nil && w.wrote < s.bytes {
 		return min(s.bytes-w.wrote, writeChunk)
 	}
 	return writeChunk
-}
-
-// quietOver reports whether the response has reached the length of a stream.
-func (w *writer) quietOver() bool {
-	s := w.request.streams
-	return s != nil && w.wrote >= s.bytes
 }
 
 // isFile reports whether the server can send src by itself: a file, or a part

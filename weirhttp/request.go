@@ -162,6 +162,13 @@ func (q *Request) move() bool {
 	return true
 }
 
+// waitsForPlace reports whether the response is a stream that found no place.
+func (q *Request) waitsForPlace() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.crowded && !q.moved
+}
+
 // moveLater is move for timers.
 func (q *Request) moveLater() { q.move() }
 
