@@ -15,7 +15,7 @@ const maxName = 256
 // check finds every fault that can be seen in the spec itself, and returns the
 // parts of the policy that need no gates: identity, routes, matcher.
 func (c *compiler) check() *Policy {
-	p := &Policy{virtual: c.opts.Now != nil}
+	p := &Policy{now: c.opts.Now}
 	p.identity = c.checkIdentity()
 	p.names = slices.Sorted(maps.Keys(c.spec.Gates))
 	for _, name := range p.names {

@@ -13,90 +13,78 @@ import (
 //
 // With a Previous policy its live gates are adopted by name. That happens last,
 // when nothing can fail any more, so an error leaves the running policy as it
-// was. A success has already changed the settings of the adopted gates: swap in
-// the new policy and tell the old one with [Policy.Retire].
+// was. A success has already changed the settings of the adopted gates: do first
+// whatever else can fail, then compile, swap in the new policy, and tell the old
+// one with [Policy.Retire]. Only one Compile at a time may have a given Previous.
 func Compile(spec Spec, opts Options) (*Policy, error) {
 	c := &compiler{spec: &spec, opts: &opts}
 	p := c.check()
 	if err := c.err(); err != nil {
 		return nil, err
 	}
-	c.build(p)
+	made := c.make(p.names)
 	if err := c.err(); err != nil {
+		for _, g := range made {
+			g.close()
+		}
 		return nil, err
 	}
-	c.adopt(p)
-	if err := c.err(); err != nil {
-		return nil, err
-	}
+	p.gates = c.adopt(made)
 	c.link(p)
 	return p, nil
 }
 
-// compiler is one Compile: check reads the spec, build makes the gates that are
-// new, adopt changes those that live, link joins routes and gates.
+// compiler is one Compile: check reads the spec, make makes gates, adopt prefers
+// those that live, link joins routes and gates.
 type compiler struct {
 	collector
 	spec *Spec
 	opts *Options
-
-	adopted map[string]*Gate
-	// configs are the settings for the adopted gates, proven to be good.
-	configs map[string]limit.Config
 }
 
-// build makes a gate for every name. Settings for a gate that lives on are tried
-// on a limiter of their own first, which is then thrown away: what New accepts,
-// Reconfigure does.
-func (c *compiler) build(p *Policy) {
-	p.gates = make(map[string]*Gate, len(c.spec.Gates))
-	c.adopted, c.configs = map[string]*Gate{}, map[string]limit.Config{}
-	for _, name := range p.names {
-		l, err := limit.New(c.config(name))
+// make makes a gate for every name, whether or not one is going to be adopted:
+// settings that a new limiter takes, a live one takes too.
+func (c *compiler) make(names []string) map[string]*Gate {
+	made := make(map[string]*Gate, len(names))
+	for _, name := range names {
+		cfg, err := c.config(name)
+		if err == nil {
+			made[name] = &Gate{name: name}
+			made[name].limiter, err = limit.New(cfg)
+		}
 		if err != nil {
+			delete(made, name)
 			c.add(place{"gates", name, "limit"}, err.Error(), "")
-			continue
-		}
-		g := c.heir(name)
-		if g == nil {
-			p.gates[name] = &Gate{name: name, limiter: l}
-			continue
-		}
-		l.Close()
-		c.adopted[name], c.configs[name] = g, c.config(name)
-	}
-	if len(c.faults) > 0 {
-		for _, g := range p.gates {
-			g.close()
 		}
 	}
+	return made
+}
+
+// adopt replaces new gates by live ones that take up the new settings. A gate
+// that cannot, because somebody has closed it, stays behind.
+func (c *compiler) adopt(made map[string]*Gate) map[string]*Gate {
+	for name, g := range made {
+		live := c.heir(name)
+		if live == nil {
+			continue
+		}
+		cfg, err := c.config(name) // a controller belongs to one limiter: another one
+		if err != nil || live.limiter.Reconfigure(cfg) != nil {
+			continue
+		}
+		g.close()
+		made[name] = live
+	}
+	return made
 }
 
 // heir returns the live gate that the new policy can take over under this name.
 func (c *compiler) heir(name string) *Gate {
 	prev := c.opts.Previous
-	if prev == nil || prev.virtual || c.opts.Now != nil {
+	if prev == nil || prev.now != nil || c.opts.Now != nil {
 		return nil
 	}
-	if g := prev.gates[name]; g != nil && !g.closed.Load() {
-		return g
-	}
-	return nil
-}
-
-// adopt gives the live gates their new settings.
-func (c *compiler) adopt(p *Policy) {
-	for _, name := range p.names {
-		g := c.adopted[name]
-		if g == nil {
-			continue
-		}
-		if err := g.limiter.Reconfigure(c.configs[name]); err != nil {
-			c.add(place{"gates", name, "limit"}, err.Error(), "")
-			continue
-		}
-		p.gates[name] = g
-	}
+	return prev.gates[name]
 }
 
 // link sets what a Gate itself keeps and builds the chains of the routes. Routes
@@ -106,52 +94,47 @@ func (c *compiler) link(p *Policy) {
 	for name, g := range p.gates {
 		spec := c.spec.Gates[name]
 		g.hooks.Store(&gateHooks{rejected: c.opts.Hooks.Rejected, observed: c.opts.Observed})
-		g.retire.Store(int64(longestWait(spec.Limit.Queue)))
+		g.retire.Store(int64(spec.Limit.Queue.retirement()))
 		g.level.Store(uint32(spec.Mode.level()))
 	}
 	for i, rt := range p.routes {
 		for _, name := range c.spec.Routes[i].Gates {
 			rt.gates = append(rt.gates, p.gates[name])
 		}
-		rt.chain = c.chain(p.routes[:i], rt)
+		rt.chain = chainOf(rt.gates, p.routes[:i])
 	}
 }
 
-func (c *compiler) chain(earlier []*Route, rt *Route) weir.Gate {
-	for _, other := range earlier {
-		if slices.Equal(other.gates, rt.gates) {
-			return other.chain
+func chainOf(gates []*Gate, earlier []*Route) weir.Gate {
+	for _, rt := range earlier {
+		if slices.Equal(rt.gates, gates) {
+			return rt.chain
 		}
 	}
-	gates := make([]weir.Gate, len(rt.gates))
-	for i, g := range rt.gates {
-		gates[i] = g
+	chain := make([]weir.Gate, len(gates))
+	for i, g := range gates {
+		chain[i] = g
 	}
-	return weir.All(gates...)
+	return weir.All(chain...)
 }
 
-// config returns a gate's settings with a controller of their own.
-func (c *compiler) config(name string) limit.Config {
-	spec := c.spec.Gates[name].Limit
-	hooks := c.opts.Hooks
-	hooks.Rejected = nil // the Gate calls it: only it knows what is carried out
-	return limit.Config{
-		Name:       name,
-		Limit:      spec.Limit,
-		Controller: spec.controller(),
-		Queue:      spec.Queue.queue(),
-		Hooks:      hooks,
-		FindLeaks:  c.opts.FindLeaks,
-		Now:        c.opts.Now,
-	}
+// config returns a gate's settings.
+func (c *compiler) config(name string) (limit.Config, error) {
+	cfg, err := c.spec.Gates[name].Limit.config()
+	cfg.Name = name
+	cfg.Hooks = c.opts.Hooks
+	cfg.Hooks.Rejected = nil // the Gate calls it: only it knows what is carried out
+	cfg.FindLeaks = c.opts.FindLeaks
+	cfg.Now = c.opts.Now
+	return cfg, err
 }
 
 // longestRetirement bounds how long a gate outlives its policy.
 const longestRetirement = 30 * time.Second
 
-// longestWait is how long work can wait in a room, and a little more for work
-// that was on its way to it.
-func longestWait(q QueueSpec) time.Duration {
+// retirement is how long after the last policy somebody may still be waiting in
+// the room: the longest wait, and a little more for work on its way to it.
+func (q *QueueSpec) retirement() time.Duration {
 	wait := time.Duration(q.MaxWait)
 	switch {
 	case wait < 0:

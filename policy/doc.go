@@ -1,2 +1,85 @@
 // Package policy turns a policy written as data into gates on live traffic.
+//
+// A [Spec] says three things: who is asking (identity), what there is of each
+// resource (gates), and which work goes through which gates in which order
+// (routes). [Compile] checks all of it, with every fault at once, and returns a
+// [Policy]:
+//
+//	p, err := policy.Compile(policy.Spec{
+//		Identity: policy.IdentitySpec{Tenant: "path:database"},
+//		Gates: map[string]policy.GateSpec{
+//			"writes":  {Limit: &policy.LimitSpec{Limit: 16}},
+//			"backend": {Limit: &policy.LimitSpec{Controller: "aimd", Threshold: 250e6}},
+//		},
+//		Routes: []policy.RouteSpec{
+//			{Match: []string{"POST /v1/databases/{database}/batches"}, Gates: []string{"writes", "backend"}},
+//			{Match: []string{"/"}, Gates: []string{"backend"}},
+//		},
+//	}, policy.Options{})
+//
+// For each request, [Policy.Match] names the route and builds the work; the
+// route's gate decides:
+//
+//	route, work := p.Match(r)
+//	permit, err := route.Gate().Admit(r.Context(), work)
+//
+// # Routes
+//
+// Patterns are those of net/http's ServeMux, with its rules: the most specific
+// one wins, and two of which neither is more specific cannot stand side by side.
+// In these points a policy is no ServeMux, because it must not let a request
+// around its gates and never answers one:
+//
+//   - It does not redirect. A path is matched as the one it would be redirected
+//     to: without empty, "." and ".." segments, and /tree as /tree/ where only
+//     the latter has a pattern.
+//   - A request without a path (CONNECT, OPTIONS *) is matched as if it asked for
+//     "/".
+//   - Hosts are compared in lower case, without port and trailing dot.
+//   - Where no pattern matches, not even with another method, there is no route,
+//     and the work passes no gate. A last route with the pattern "/" prevents it.
+//
+// A pattern with a method matches that method only (GET also HEAD). Leave it out
+// where every method burdens the same resource.
+//
+// A route's gates are joined by weir.All: in the order given, all or nothing,
+// with nothing ever waiting but in the last. Put the gate that work may wait for
+// last, and cheap refusals first.
+//
+// # Identity
+//
+// Tenant, user, client and priority each come from one source. Headers are what
+// the peer says, so they are believed only from trusted networks, which are
+// loopback unless the spec says otherwise, and read as empty from everybody
+// else. A header that comes several times with different values reads as empty
+// too: a proxy that adds its own line behind the client's would otherwise let
+// the client choose. Values are bounded (see [MaxIdentity]), and a peer is its
+// IPv4 address or the /64 network of its IPv6 address.
+//
+// # Modes
+//
+// Each gate has a mode: enforce, observe (decide and count, but let everything
+// through) or off. The way to a new gate on live traffic is observe, a look at
+// [Gate.Observed], then enforce. See [Gate] for what observing cannot see.
+//
+// # Changing a policy
+//
+// Compile with [Options].Previous adopts live gates by name: what is in flight or
+// waiting stays, and so does what the controller has learned. A spec with a fault
+// changes nothing.
+//
+//	next, err := policy.Compile(spec, policy.Options{Previous: now})
+//	if err != nil {
+//		return err // the running policy is untouched
+//	}
+//	current.Store(next) // an atomic.Pointer[policy.Policy]
+//	now.Retire(next)    // gates that are gone close once nobody waits in them
+//
+// [Policy.Save] and [Policy.Restore] carry what was learned over a restart.
+//
+// # Virtual time
+//
+// With [Options].Now a policy runs on a clock of its owner's: ask Next when
+// something is due, and call Step then. The simulator judges policies that way,
+// with the code that runs in production.
 package policy

@@ -80,14 +80,15 @@ func (g *Gate) Observed() map[weir.Reason]uint64 { return g.observed.read() }
 
 // Admit implements [weir.Gate].
 func (g *Gate) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
-	switch level(g.level.Load()) {
-	case off:
+	mode := level(g.level.Load())
+	if mode == off {
 		return weir.Permit{}, nil
-	case observing:
-		return g.observe(w), nil
 	}
 	if p, ok := weir.Nested(ctx, g); ok {
 		return p, nil
+	}
+	if mode == observing {
+		return g.observe(w), nil
 	}
 	p, err := g.limiter.Admit(ctx, w)
 	if err != nil {

@@ -33,17 +33,17 @@ func (s *LimitSpec) aimd() control.AIMDConfig {
 	}
 }
 
-// controller returns a new controller for a spec that has been checked; nil for
-// one that has not, and limit.New says what it thinks of that.
-func (s *LimitSpec) controller() control.Controller {
+// config returns the limiter's settings, with a controller of their own, for a
+// spec that has been checked.
+func (s *LimitSpec) config() (limit.Config, error) {
+	cfg := limit.Config{Queue: s.Queue.queue()}
 	if s.Controller != "aimd" {
-		return nil // limit.Config.Limit is a fixed controller
+		cfg.Limit = s.Limit // limit.New makes a fixed controller of it
+		return cfg, nil
 	}
-	a, err := control.NewAIMD(s.aimd())
-	if err != nil {
-		return nil
-	}
-	return a
+	aimd, err := control.NewAIMD(s.aimd())
+	cfg.Controller = aimd
+	return cfg, err
 }
 
 func (s *QueueSpec) queue() limit.Queue {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/limit"
 )
 
 // Options are what a policy needs besides its Spec. The zero value is fine.
@@ -43,8 +44,8 @@ type Policy struct {
 	routes   []*Route
 	byName   map[string]*Route
 	gates    map[string]*Gate
-	names    []string // of gates, sorted
-	virtual  bool
+	names    []string             // of gates, sorted
+	now      func() time.Duration // nil outside virtual time
 
 	mu      sync.Mutex
 	retired atomic.Bool
@@ -63,9 +64,37 @@ func (p *Policy) Match(r *http.Request) (*Route, weir.Work) {
 	p.identity.fill(&w, r, m)
 	m.free()
 	if d := rt.Timeout(); d > 0 {
-		w.Deadline = time.Now().Add(d)
+		w.Deadline = p.time().Add(d)
 	}
 	return rt, w
+}
+
+// time returns the time of day that deadlines are compared with.
+func (p *Policy) time() time.Time {
+	if p.now != nil {
+		return limit.VirtualEpoch.Add(p.now())
+	}
+	return time.Now()
+}
+
+// Trusted reports whether the request comes from a network whose headers are
+// believed.
+func (p *Policy) Trusted(r *http.Request) bool {
+	return p.identity.trusts(peerAddr(r.RemoteAddr))
+}
+
+// IdentityHeaders returns the headers that identities are read from, in
+// canonical form, sorted. A proxy takes them off requests that do not come from
+// a trusted network, so that nobody further in believes them.
+func (p *Policy) IdentityHeaders() []string {
+	var names []string
+	for _, s := range p.identity.sources() {
+		if s.kind == headerSource {
+			names = append(names, s.key)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // Route returns the route with the given name, nil if there is none.
@@ -104,7 +133,7 @@ func (p *Policy) Retire(next *Policy) {
 		switch {
 		case next != nil && next.gates[name] == g:
 			continue
-		case p.virtual:
+		case p.now != nil:
 			g.close()
 		default:
 			p.timers = append(p.timers, g.closeLater())

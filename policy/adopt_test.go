@@ -1,0 +1,300 @@
+package policy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
+)
+
+// within runs f in a bubble of virtual time.
+func within(t *testing.T, f func(*testing.T)) {
+	t.Helper()
+	runtime.GC() // twice empties every sync.Pool of channels from other bubbles
+	runtime.GC()
+	synctest.Test(t, f)
+}
+
+func must(t *testing.T, spec Spec, opts Options) *Policy {
+	t.Helper()
+	p, err := Compile(spec, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func apiSpec(l LimitSpec) Spec {
+	return Spec{Gates: map[string]GateSpec{"api": {Limit: &l}}, Routes: []RouteSpec{{Name: "r", Match: []string{"/"}, Gates: []string{"api"}}}}
+}
+
+func TestAdoptionKeepsWhatIsInFlightAndWhatWaits(t *testing.T) {
+	within(t, func(t *testing.T) {
+		old := must(t, apiSpec(LimitSpec{Limit: 2}), Options{})
+		g := old.Route("r").Gate()
+		a, b := admit(t, g), admit(t, g)
+		waited := make(chan error, 1)
+		go func() {
+			p, err := g.Admit(t.Context(), weir.Work{})
+			p.Done(weir.OK)
+			waited <- err
+		}()
+		synctest.Wait()
+
+		next := must(t, apiSpec(LimitSpec{Limit: 1}), Options{Previous: old})
+		old.Retire(next)
+		s := next.Gate("api").Snapshot()
+		if s.Limit != 1 || s.InFlight != 2 || s.Waiting != 1 {
+			t.Fatalf("after lowering: limit %d, in flight %d, waiting %d; want 1, 2, 1", s.Limit, s.InFlight, s.Waiting)
+		}
+		a.Done(weir.OK)
+		synctest.Wait()
+		if s := next.Gate("api").Snapshot(); s.InFlight != 1 || s.Waiting != 1 {
+			t.Fatalf("shrinking granted a slot: in flight %d, waiting %d", s.InFlight, s.Waiting)
+		}
+		last := must(t, apiSpec(LimitSpec{Limit: 3}), Options{Previous: next})
+		next.Retire(last)
+		if err := <-waited; err != nil {
+			t.Errorf("the waiter was not woken by a higher limit: %v", err)
+		}
+		b.Done(weir.OK)
+		if s := last.Gate("api").Snapshot(); s.InFlight != 0 || s.Admitted != 3 {
+			t.Errorf("at the end %d in flight, %d admitted; want 0, 3", s.InFlight, s.Admitted)
+		}
+		time.Sleep(time.Hour) // whatever Retire has planned
+		if _, err := last.Route("r").Gate().Admit(t.Context(), weir.Work{}); err != nil {
+			t.Errorf("an adopted gate was closed with the policy it came from: %v", err)
+		}
+		last.Close()
+	})
+}
+
+func TestAdoptionKeepsWhatWasLearned(t *testing.T) {
+	within(t, func(t *testing.T) {
+		aimd := LimitSpec{Controller: "aimd", Limit: 40, Max: 100, MinSamples: 1}
+		old := must(t, apiSpec(aimd), Options{})
+		old.Gate("api").Limiter().Restore(control.State{Limit: 73})
+		aimd.Threshold = Duration(time.Second)
+		next := must(t, apiSpec(aimd), Options{Previous: old})
+		old.Retire(next)
+		if s := next.Gate("api").Snapshot(); s.Limit != 73 {
+			t.Errorf("limit is %d after a change of the threshold, want the learned 73", s.Limit)
+		}
+		aimd.Limit, aimd.Max = 0, 50
+		last := must(t, apiSpec(aimd), Options{Previous: next})
+		next.Retire(last)
+		if s := last.Gate("api").Snapshot(); s.Limit != 50 {
+			t.Errorf("limit is %d with a max of 50", s.Limit)
+		}
+		last.Close()
+	})
+}
+
+func TestAdoptionChangesTheMode(t *testing.T) {
+	spec := apiSpec(LimitSpec{Limit: 1, Queue: QueueSpec{Len: -1}})
+	old := compile(t, spec, Options{})
+	held := admit(t, old.Route("r").Gate())
+	gate := spec.Gates["api"]
+	gate.Mode = Observe
+	spec.Gates["api"] = gate
+	var observed int
+	next := compile(t, spec, Options{Previous: old, Observed: func(*weir.Work, *weir.Rejection) { observed++ }})
+	old.Retire(next)
+	if next.Gate("api") != old.Gate("api") || next.Gate("api").Mode() != Observe {
+		t.Fatalf("mode is %s", next.Gate("api").Mode())
+	}
+	if _, err := next.Route("r").Gate().Admit(t.Context(), weir.Work{}); err != nil || observed != 1 {
+		t.Errorf("observing: %v, the new hook heard of %d", err, observed)
+	}
+	held.Done(weir.OK)
+}
+
+func TestAFaultChangesNothing(t *testing.T) {
+	old := compile(t, apiSpec(LimitSpec{Limit: 5}), Options{})
+	spec := apiSpec(LimitSpec{Limit: 9})
+	spec.Gates["other"] = GateSpec{Limit: &LimitSpec{}}
+	if _, err := Compile(spec, Options{Previous: old}); err == nil {
+		t.Fatal("no error")
+	}
+	if s := old.Gate("api").Snapshot(); s.Limit != 5 {
+		t.Errorf("limit is %d, want 5 as before", s.Limit)
+	}
+	if _, err := old.Route("r").Gate().Admit(t.Context(), weir.Work{}); err != nil {
+		t.Errorf("the old policy refuses: %v", err)
+	}
+}
+
+func TestRetireServesWhatIsUnderWayThenCloses(t *testing.T) {
+	within(t, func(t *testing.T) {
+		old := must(t, apiSpec(LimitSpec{Limit: 1}), Options{})
+		chain := old.Route("r").Gate()
+		held := admit(t, chain)
+		waited := make(chan error, 1)
+		go func() {
+			p, err := chain.Admit(t.Context(), weir.Work{})
+			p.Done(weir.OK)
+			waited <- err
+		}()
+		synctest.Wait()
+
+		next := must(t, Spec{}, Options{Previous: old})
+		old.Retire(next)
+		old.Retire(nil) // the first word counts
+		time.Sleep(900 * time.Millisecond)
+		held.Done(weir.OK)
+		if err := <-waited; err != nil {
+			t.Errorf("work that waited over the reload was refused: %v", err)
+		}
+		if _, err := chain.Admit(t.Context(), weir.Work{}); err != nil {
+			t.Errorf("work on its way over the reload was refused: %v", err)
+		}
+		time.Sleep(2 * time.Second)
+		_, err := chain.Admit(t.Context(), weir.Work{})
+		if r := weir.AsRejection(err); r == nil || r.Reason != weir.ReasonDraining {
+			t.Errorf("the gate that is gone was not closed: %v", err)
+		}
+	})
+}
+
+func TestCloseAfterRetire(t *testing.T) {
+	spec := apiSpec(LimitSpec{Limit: 1, Queue: QueueSpec{MaxWait: NoDuration}})
+	spec.Gates["gone"] = waiting(1)
+	old := compile(t, spec, Options{})
+	delete(spec.Gates, "gone")
+	next := compile(t, spec, Options{Previous: old})
+	old.Retire(next)
+	old.Close()
+	if _, err := old.Gate("gone").TryAdmit(weir.Work{}); weir.AsRejection(err) == nil {
+		t.Error("Close left a gate open that is gone")
+	}
+	if _, err := next.Gate("api").TryAdmit(weir.Work{}); err != nil {
+		t.Errorf("Close closed a gate that lives on: %v", err)
+	}
+	if err := old.Drain(t.Context()); err != nil {
+		t.Errorf("Drain waits for a gate that lives on: %v", err)
+	}
+}
+
+func TestClosedGatesAreNotAdopted(t *testing.T) {
+	old := compile(t, apiSpec(LimitSpec{Limit: 1}), Options{})
+	old.Close()
+	next := compile(t, apiSpec(LimitSpec{Limit: 1}), Options{Previous: old})
+	if _, err := next.Gate("api").TryAdmit(weir.Work{}); err != nil || next.Gate("api") == old.Gate("api") {
+		t.Errorf("a closed gate was adopted: %v", err)
+	}
+}
+
+func TestDrain(t *testing.T) {
+	within(t, func(t *testing.T) {
+		p := must(t, apiSpec(LimitSpec{Limit: 1}), Options{})
+		permit := admit(t, p.Route("r").Gate())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		err := p.Drain(ctx)
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), `gate "api"`) || !strings.Contains(err.Error(), "1 ") {
+			t.Errorf("error does not say what is still out: %v", err)
+		}
+		time.AfterFunc(time.Second, func() { permit.Done(weir.OK) })
+		if err := p.Drain(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestReloadsUnderLoadRefuseNothing(t *testing.T) {
+	within(t, func(t *testing.T) {
+		var mu sync.Mutex
+		current := must(t, apiSpec(LimitSpec{Limit: 4}), Options{})
+		var load sync.WaitGroup
+		for range 20 {
+			load.Go(func() {
+				for range 50 {
+					mu.Lock()
+					p := current
+					mu.Unlock()
+					rt, w := p.Match(get("/"))
+					time.Sleep(time.Millisecond) // between the match and the gate
+					permit, err := rt.Gate().Admit(t.Context(), w)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					time.Sleep(time.Millisecond)
+					permit.Done(weir.OK)
+				}
+			})
+		}
+		for i := range 40 {
+			time.Sleep(5 * time.Millisecond)
+			spec := apiSpec(LimitSpec{Limit: int64(2 + i%5)})
+			if i%4 == 3 { // the gate goes, and comes back as another one
+				spec = Spec{Routes: []RouteSpec{{Match: []string{"/"}}}}
+			}
+			next := must(t, spec, Options{Previous: current})
+			mu.Lock()
+			old := current
+			current = next
+			mu.Unlock()
+			old.Retire(next)
+		}
+		load.Wait()
+		current.Close()
+	})
+}
+
+func TestSaveAndRestore(t *testing.T) {
+	within(t, func(t *testing.T) {
+		spec := apiSpec(LimitSpec{Controller: "aimd", Max: 100})
+		spec.Gates["fixed"] = fixed(7)
+		p := must(t, spec, Options{})
+		p.Gate("api").Limiter().Restore(control.State{Limit: 61.5})
+		text, err := json.Marshal(p.Save())
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Close()
+		var saved Saved
+		if err := json.Unmarshal(text, &saved); err != nil {
+			t.Fatal(err)
+		}
+		if len(saved.Gates) != 1 || saved.Gates["api"].Controller != "aimd" {
+			t.Fatalf("saved %s, want the gate that learns", text)
+		}
+		time.Sleep(time.Minute)
+
+		limitAfter := func(spec Spec, s Saved, maxAge time.Duration) (int64, []string, error) {
+			p := must(t, spec, Options{})
+			defer p.Close()
+			names, err := p.Restore(s, maxAge)
+			return p.Gate("api").Snapshot().Limit, names, err
+		}
+		if n, names, err := limitAfter(spec, saved, time.Hour); n != 61 || len(names) != 1 || err != nil {
+			t.Errorf("limit %d, restored %v: %v; want 61", n, names, err)
+		}
+		if n, _, err := limitAfter(spec, saved, 0); n != 61 || err != nil {
+			t.Errorf("of any age: limit %d: %v", n, err)
+		}
+		if n, names, err := limitAfter(spec, saved, 30*time.Second); n != 20 || names != nil || err == nil || !strings.Contains(err.Error(), "1m0s old") {
+			t.Errorf("too old: limit %d, restored %v: %v", n, names, err)
+		}
+		future := saved
+		future.At = time.Now().Add(time.Hour)
+		if n, _, err := limitAfter(spec, future, 0); n != 20 || err == nil {
+			t.Errorf("from the future: limit %d: %v", n, err)
+		}
+		if n, names, err := limitAfter(apiSpec(LimitSpec{Limit: 5}), saved, 0); n != 5 || names != nil || err != nil {
+			t.Errorf("another controller: limit %d, restored %v: %v", n, names, err)
+		}
+		if n, names, err := limitAfter(spec, Saved{At: time.Now()}, 0); n != 20 || names != nil || err != nil {
+			t.Errorf("nothing saved: limit %d, restored %v: %v", n, names, err)
+		}
+	})
+}

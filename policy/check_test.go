@@ -1,0 +1,199 @@
+package policy
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/control"
+)
+
+func limitSpec(l LimitSpec) Spec { return Spec{Gates: map[string]GateSpec{"api": {Limit: &l}}} }
+
+func routeSpec(routes ...RouteSpec) Spec {
+	return Spec{Gates: map[string]GateSpec{"api": fixed(10), "db": fixed(20)}, Routes: routes}
+}
+
+func matching(patterns ...string) Spec { return routeSpec(RouteSpec{Name: "r", Match: patterns}) }
+
+func TestFaults(t *testing.T) {
+	const ms = Duration(time.Millisecond)
+	tests := []struct {
+		name string
+		spec Spec
+		want []string // each a prefix of a fault and the start of its remedy: "path: problem; instead"
+	}{
+		{"no mechanism", Spec{Gates: map[string]GateSpec{"api": {}}},
+			[]string{"gates.api: the gate has no mechanism; give it a limit"}},
+		{"mode", Spec{Gates: map[string]GateSpec{"api": {Mode: "enfroce", Limit: &LimitSpec{Limit: 1}}}},
+			[]string{`gates.api.mode: "enfroce" is no mode; did you mean enforce?`}},
+		{"mode far off", Spec{Gates: map[string]GateSpec{"api": {Mode: "shadowing", Limit: &LimitSpec{Limit: 1}}}},
+			[]string{`gates.api.mode: "shadowing" is no mode; write one of enforce, observe, off`}},
+		{"gate name", Spec{Gates: map[string]GateSpec{"a\nb": fixed(1), "": fixed(1), strings.Repeat("x", 300): fixed(1)}},
+			[]string{`gates[""]: a gate without a name`, `gates["a\nb"]: the name "a\nb" has characters`, "gates.xxx"}},
+
+		{"fixed without limit", limitSpec(LimitSpec{}),
+			[]string{"gates.api.limit.limit: the controller fixed has no limit to keep; write the number of slots"}},
+		{"negative limit", limitSpec(LimitSpec{Limit: -3}), []string{"gates.api.limit.limit: -3 is negative; write 1"}},
+		{"huge limit", limitSpec(LimitSpec{Limit: 1 << 40}), []string{"gates.api.limit.limit: 1099511627776 slots is more"}},
+		{"fixed with a band", limitSpec(LimitSpec{Limit: 5, Min: 1, Max: 9}),
+			[]string{"gates.api.limit.min: means nothing to the controller fixed", "gates.api.limit.max: means nothing"}},
+		{"fixed with what is AIMD's", limitSpec(LimitSpec{Limit: 5, Threshold: ms, Percentile: .5, Backoff: .9, Window: ms, MinSamples: 1}),
+			[]string{"gates.api.limit.threshold: ", "gates.api.limit.percentile: ", "gates.api.limit.backoff: ",
+				"gates.api.limit.window: ", "gates.api.limit.min_samples: "}},
+		{"controller", limitSpec(LimitSpec{Controller: "amid", Limit: 5}),
+			[]string{`gates.api.limit.controller: "amid" is no controller; did you mean aimd?`}},
+		{"min over max", limitSpec(LimitSpec{Controller: "aimd", Min: 50, Max: 10}),
+			[]string{"gates.api.limit.min: 50 is above max (10); write a min"}},
+		{"min over the default of max", limitSpec(LimitSpec{Controller: "aimd", Min: 5000}),
+			[]string{"gates.api.limit.min: 5000 is above max (1000, the default)"}},
+		{"limit outside", limitSpec(LimitSpec{Controller: "aimd", Min: 5, Max: 10, Limit: 4}),
+			[]string{"gates.api.limit.limit: 4 is not between min (5) and max (10)"}},
+		{"percent", limitSpec(LimitSpec{Controller: "aimd", Percentile: 95}),
+			[]string{"gates.api.limit.percentile: 95 is not a share in (0, 1]; write 0.95"}},
+		{"aimd, all at once", limitSpec(LimitSpec{Controller: "aimd", Min: -1, Threshold: -ms, Percentile: math.NaN(),
+			Backoff: math.Inf(1), Window: ms, MinSamples: -1}),
+			[]string{"gates.api.limit.min: -1 is negative", "gates.api.limit.threshold: -1ms is negative", "gates.api.limit.percentile: NaN",
+				"gates.api.limit.backoff: +Inf", "gates.api.limit.window: 1ms is too short", "gates.api.limit.min_samples: -1"}},
+		{"queue", limitSpec(LimitSpec{Limit: 1, Queue: QueueSpec{Len: -2, MaxWait: -5 * ms, Order: "FIFO"}}),
+			[]string{"gates.api.limit.queue.len: -2 is negative; write how many may wait, or -1",
+				"gates.api.limit.queue.max_wait: -5ms is negative",
+				`gates.api.limit.queue.order: "FIFO" is no order; did you mean fifo?`}},
+		{"huge queue", limitSpec(LimitSpec{Limit: 1, Queue: QueueSpec{Len: 1 << 30}}),
+			[]string{"gates.api.limit.queue.len: room for 1073741824 is more"}},
+
+		{"unknown gate", routeSpec(RouteSpec{Match: []string{"/"}, Gates: []string{"apy", "metrics"}}),
+			[]string{`routes[0].gates[0]: there is no gate "apy"; did you mean api?`,
+				`routes[0].gates[1]: there is no gate "metrics"; write one of api, db`}},
+		{"no gates at all", Spec{Routes: []RouteSpec{{Match: []string{"/"}, Gates: []string{"api"}}}},
+			[]string{`routes[0].gates[0]: there is no gate "api"; there are no gates to choose from`}},
+		{"gate twice", routeSpec(RouteSpec{Match: []string{"/"}, Gates: []string{"api", "db", "api"}}),
+			[]string{`routes[0].gates[2]: "api" is in the chain already`}},
+		{"unreachable route", routeSpec(RouteSpec{Gates: []string{"api"}}),
+			[]string{"routes[0].match: the route has neither a pattern nor a name"}},
+		{"same name", routeSpec(RouteSpec{Name: "a"}, RouteSpec{Name: "b"}, RouteSpec{Name: "a"}),
+			[]string{`routes[2].name: "a" is the name of an earlier route too`}},
+		{"route values", routeSpec(RouteSpec{Name: "a", Priority: "hihg", Cost: -1, Timeout: -ms, MaxWait: -2 * ms}),
+			[]string{`routes[0].priority: "hihg" is no priority; did you mean high?`, "routes[0].timeout: -1ms is negative",
+				"routes[0].max_wait: -2ms is negative", "routes[0].cost: -1 is negative"}},
+		{"cost over the limit", routeSpec(RouteSpec{Name: "a", Cost: 11, Gates: []string{"api", "db"}}),
+			[]string{"routes[0].cost: 11 can never be met by gate api, which has at most 10 slots"}},
+
+		{"empty pattern", matching(""), []string{`routes[0].match[0]: the pattern is empty; write "/"`}},
+		{"no path", matching("GET"), []string{`routes[0].match[0]: "GET" has no path`}},
+		{"no slash", matching("GET v1/x"), nil}, // a host and a path
+		{"lower-case method", matching("get /x"), []string{`routes[0].match[0]: the method get is not in upper case, and methods are compared by letter; write "GET /x"`}},
+		{"query", matching("GET /x?y=1"), []string{`routes[0].match[0]: a pattern matches the path, not the query; write "GET /x"`}},
+		{"space", matching("GET /a b"), []string{`routes[0].match[0]: the path "/a b" has a space in it`}},
+		{"host", matching("Example.com:80/x"), []string{`routes[0].match[0]: the host Example.com:80 would match nothing: hosts are compared in lower case and without port; write "example.com/x"`}},
+		{"unclean", matching("/a//b"), []string{`routes[0].match[0]: "/a//b" would match nothing: paths are compared without empty, . and .. segments; write "/a/b"`}},
+		{"wildcard", matching("/a/{b}c", "/{...}", "/{a b}", "/{x}/{x}", "/{$}/a"),
+			[]string{"routes[0].match[0]: bad wildcard segment", "routes[0].match[1]: empty wildcard",
+				"routes[0].match[2]: ", `routes[0].match[3]: duplicate wildcard name "x"`, "routes[0].match[4]: {$} not at end"}},
+		{"method", matching("GE(T /x"), []string{`routes[0].match[0]: invalid method "GE(T"`}},
+		{"duplicate", routeSpec(RouteSpec{Match: []string{"GET /a"}}, RouteSpec{Name: "b", Match: []string{"/b", "GET  /a"}}),
+			[]string{`routes[1].match[1]: "GET  /a" stands at routes[0].match[0] already; leave one of them out`}},
+		{"same requests", matching("/a/{x}", "/a/{y}"),
+			[]string{`routes[0].match[1]: "/a/{y}" conflicts with "/a/{x}" at routes[0].match[0]: /a/{y} matches the same requests as /a/{x}; make one`}},
+		{"overlap", matching("/a/{x}", "/{y}/b"), []string{`routes[0].match[1]: "/{y}/b" conflicts with "/a/{x}" at routes[0].match[0]: `}},
+		{"everything twice", matching("/", "/{rest...}"), []string{`routes[0].match[1]: "/{rest...}" conflicts with "/" at`}},
+
+		{"source", Spec{Identity: IdentitySpec{Tenant: "heder:X-A", User: "X-User", Client: "header:X A", Priority: "const:urgent"}},
+			[]string{`identity.tenant: "heder:X-A" is no source; did you mean header:?`, `identity.user: "X-User" is no source; write header:NAME`,
+				`identity.client: "X A" is no header name`, `identity.priority: "urgent" is no priority; write one of background`}},
+		{"source without value", Spec{Identity: IdentitySpec{Tenant: "header:", User: "path:", Client: "const:"}},
+			[]string{`identity.tenant: "" is no header name`, "identity.user: path: names no wildcard", "identity.client: const: has no value"}},
+		{"priority by choice of the client", Spec{Identity: IdentitySpec{Priority: "path:p"}, Routes: []RouteSpec{{Match: []string{"/{p}"}}}},
+			[]string{"identity.priority: a path is chosen by the client"}},
+		{"priority by address", Spec{Identity: IdentitySpec{Priority: "peer"}}, []string{"identity.priority: an address is no priority"}},
+		{"no such wildcard", Spec{Identity: IdentitySpec{Tenant: "path:databse"}, Routes: []RouteSpec{{Match: []string{"/v1/{database}/x"}}}},
+			[]string{"identity.tenant: no route has the wildcard {databse}; did you mean database?"}},
+		{"no wildcard", Spec{Identity: IdentitySpec{User: "path:u"}}, []string{"identity.user: no route has the wildcard {u}; there are no wildcards"}},
+		{"networks", Spec{Identity: IdentitySpec{Trusted: []string{"10.0.0.1", "10.0.0.1/8", "localhost", "::ffff:10.0.0.0/104", "fe80::1", "10.0.0.0/8"}}},
+			[]string{`identity.trusted[0]: "10.0.0.1" is no network in CIDR notation; write 10.0.0.1/32`,
+				"identity.trusted[1]: 10.0.0.1/8 has bits set beyond its 8; write 10.0.0.0/8, or 10.0.0.1/32",
+				`identity.trusted[2]: "localhost" is no network`, "identity.trusted[3]: ::ffff:10.0.0.0/104 is an IPv4 network in IPv6 form",
+				`identity.trusted[4]: "fe80::1" is no network in CIDR notation; write fe80::1/128`}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p, err := Compile(tt.spec, Options{})
+			if err == nil {
+				p.Close()
+			}
+			got := faultsOf(t, err)
+			if len(got) != len(tt.want) {
+				t.Fatalf("got %d faults, want %d:\n%s", len(got), len(tt.want), strings.Join(got, "\n"))
+			}
+			for i, want := range tt.want {
+				if !strings.HasPrefix(got[i], want) {
+					t.Errorf("fault %d is\n%s\nwant\n%s", i, got[i], want)
+				}
+			}
+		})
+	}
+}
+
+func TestFaultsComeAllAtOnceWithKeys(t *testing.T) {
+	_, err := Compile(Spec{
+		Identity: IdentitySpec{Tenant: "nobody"},
+		Gates:    map[string]GateSpec{"a.b": {Mode: "on"}},
+		Routes:   []RouteSpec{{Match: []string{"/x"}, Gates: []string{"c"}}},
+	}, Options{})
+	var faults *Faults
+	if !errors.As(err, &faults) {
+		t.Fatalf("error is %T, want *Faults", err)
+	}
+	want := [][]string{{"identity", "tenant"}, {"gates", "a.b", "mode"}, {"gates", "a.b"}, {"routes", "0", "gates", "0"}}
+	if len(faults.List) != len(want) {
+		t.Fatalf("got %v", err)
+	}
+	for i, f := range faults.List {
+		if !slices.Equal(f.Keys, want[i]) {
+			t.Errorf("fault %d has keys %q, want %q", i, f.Keys, want[i])
+		}
+	}
+	if got := faults.List[1].Path; got != `gates["a.b"].mode` {
+		t.Errorf("path is %s", got)
+	}
+	if got := faults.Under("policy").List[3].Path; got != "policy.routes[0].gates[0]" {
+		t.Errorf("path under another is %s", got)
+	}
+	var one Fault
+	if !errors.As(err, &one) || one.Path != "identity.tenant" {
+		t.Errorf("errors.As found %+v", one)
+	}
+}
+
+// What the checks compare with are another package's defaults.
+func TestChecksKnowTheDefaultsOfAIMD(t *testing.T) {
+	for _, tt := range []struct {
+		cfg control.AIMDConfig
+		ok  bool
+	}{
+		{control.AIMDConfig{Min: aimdMax}, true},
+		{control.AIMDConfig{Min: aimdMax + 1}, false},
+		{control.AIMDConfig{Max: aimdMin}, true},
+		{control.AIMDConfig{Window: aimdMinWindow}, true},
+		{control.AIMDConfig{Window: aimdMinWindow - 1}, false},
+	} {
+		if _, err := control.NewAIMD(tt.cfg); (err == nil) != tt.ok {
+			t.Errorf("%+v: %v", tt.cfg, err)
+		}
+	}
+}
+
+func TestNearest(t *testing.T) {
+	known := []string{"api", "backend", "writes", "adaptive"}
+	for word, want := range map[string]string{
+		"apy": "api", "pai": "api", "Backend": "backend", "bakend": "backend", "write": "writes",
+		"x": "", "": "", "something": "", "adaptiv": "adaptive",
+	} {
+		if got := nearest(word, known); got != want {
+			t.Errorf("nearest(%q) = %q, want %q", word, got, want)
+		}
+	}
+}

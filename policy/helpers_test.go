@@ -1,0 +1,78 @@
+package policy
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/weir-go/weir"
+)
+
+// fixed is a gate with a fixed limit where nothing waits.
+func fixed(n int64) GateSpec {
+	return GateSpec{Limit: &LimitSpec{Limit: n, Queue: QueueSpec{Len: -1}}}
+}
+
+// waiting is a gate with a fixed limit and a room.
+func waiting(n int64) GateSpec { return GateSpec{Limit: &LimitSpec{Limit: n}} }
+
+func compile(t testing.TB, spec Spec, opts Options) *Policy {
+	t.Helper()
+	p, err := Compile(spec, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+func admit(t testing.TB, g weir.Gate) weir.Permit {
+	t.Helper()
+	p, err := g.(weir.TryAdmitter).TryAdmit(weir.Work{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// request makes a server-side request whose path may be anything.
+func request(method, host, path string) *http.Request {
+	u, err := url.ParseRequestURI(path)
+	if err != nil {
+		u = &url.URL{Path: path}
+	}
+	return &http.Request{Method: method, Host: host, URL: u, Header: http.Header{}, RemoteAddr: "127.0.0.1:1234"}
+}
+
+func get(path string) *http.Request { return request("GET", "example.com", path) }
+
+// from is a request from a peer with headers, "Name: value" each.
+func from(remote string, headers ...string) *http.Request {
+	r := httptest.NewRequest("GET", "/", nil)
+	r.RemoteAddr = remote
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		r.Header.Add(name, value)
+	}
+	return r
+}
+
+// faultsOf returns what is wrong, one "path: problem; instead" each.
+func faultsOf(t testing.TB, err error) []string {
+	t.Helper()
+	if err == nil {
+		return nil
+	}
+	var faults *Faults
+	if !errors.As(err, &faults) {
+		t.Fatalf("error is %T, want *Faults: %v", err, err)
+	}
+	texts := make([]string, len(faults.List))
+	for i, f := range faults.List {
+		texts[i] = f.Error()
+	}
+	return texts
+}

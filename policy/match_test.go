@@ -1,0 +1,236 @@
+package policy
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/limit"
+)
+
+func TestMatch(t *testing.T) {
+	p := compile(t, Spec{
+		Identity: IdentitySpec{Tenant: "path:database", User: "path:rest"},
+		Routes: []RouteSpec{
+			{Name: "batch", Match: []string{"POST /v1/databases/{database}/batches"}},
+			{Name: "read", Match: []string{"GET /v1/databases/{database}", "GET /v1/databases/{database}/{$}"}},
+			{Name: "tree", Match: []string{"/tree/"}},
+			{Name: "files", Match: []string{"/files/{rest...}"}},
+			{Name: "host", Match: []string{"admin.example.com/"}},
+			{Name: "ipv6", Match: []string{"::1/"}},
+			{Name: "exact", Match: []string{"/exact"}},
+			{Name: "root", Match: []string{"/{$}"}},
+		},
+	}, Options{})
+	tests := []struct {
+		method, host, path string
+		want               string
+		tenant, user       string
+	}{
+		{"POST", "", "/v1/databases/orders/batches", "batch", "orders", ""},
+		{"POST", "", "/v1/databases/a%2Fb/batches", "batch", "a/b", ""},
+		{"POST", "", "/v1//databases/./x/../orders/batches", "batch", "orders", ""},
+		{"POST", "", "/v1/databases/a%2Fb//batches", "batch", "a/b", ""},
+		{"POST", "", "/../../v1/databases/orders/batches", "batch", "orders", ""},
+		{"GET", "", "/v1/databases/orders/batches", "", "", ""}, // another method: no route
+		{"GET", "", "/v1/databases/orders", "read", "orders", ""},
+		{"HEAD", "", "/v1/databases/orders", "read", "orders", ""},
+		{"GET", "", "/v1/databases/orders/", "read", "orders", ""},
+		{"get", "", "/v1/databases/orders", "", "", ""},
+		{"GET", "", "/tree/a/b", "tree", "", ""},
+		{"GET", "", "/tree", "tree", "", ""}, // ServeMux would redirect
+		{"POST", "", "/tree", "tree", "", ""},
+		{"CONNECT", "", "/tree", "tree", "", ""},
+		{"GET", "", "//tree", "tree", "", ""},
+		{"GET", "", "/trees", "", "", ""},
+		{"GET", "", "/files", "files", "", ""},
+		{"GET", "", "/files/a/b%20c", "files", "", "a/b c"},
+		{"GET", "admin.example.com", "/exact", "host", "", ""},
+		{"GET", "ADMIN.example.com:8443", "/x", "host", "", ""},
+		{"GET", "admin.example.com.", "/x", "host", "", ""},
+		{"CONNECT", "admin.example.com:443", "", "host", "", ""},
+		{"GET", "[::1]:80", "/x", "ipv6", "", ""},
+		{"GET", "[::1]", "/x", "ipv6", "", ""},
+		{"GET", "example.com", "/exact", "exact", "", ""},
+		{"GET", "example.com", "/exact/", "", "", ""},
+		{"GET", "example.com", "exact", "exact", "", ""},
+		{"GET", "", "/", "root", "", ""},
+		{"GET", "", "", "root", "", ""},
+		{"GET", "", "//", "root", "", ""},
+		{"OPTIONS", "", "*", "root", "", ""},
+		{"GET", "", "/\x00%zz", "", "", ""},
+		{"GET", "", "/%2e%2e/exact", "", "", ""}, // an escaped dot is a name like any other
+	}
+	for _, tt := range tests {
+		r := request(tt.method, tt.host, tt.path)
+		r.RequestURI = tt.path
+		rt, w := p.Match(r)
+		if rt.Name() != tt.want || w.Tenant != tt.tenant || w.User != tt.user {
+			t.Errorf("%s %s%s: route %q tenant %q user %q, want %q %q %q",
+				tt.method, tt.host, tt.path, rt.Name(), w.Tenant, w.User, tt.want, tt.tenant, tt.user)
+		}
+		if w.Op != tt.want {
+			t.Errorf("%s %s: Op is %q", tt.method, tt.path, w.Op)
+		}
+	}
+}
+
+func TestMatchWithACatchAll(t *testing.T) {
+	for _, all := range []string{"/", "/{rest...}"} {
+		p := compile(t, Spec{Routes: []RouteSpec{
+			{Name: "post", Match: []string{"POST /a/"}}, {Name: "all", Match: []string{all}},
+		}}, Options{})
+		for _, tt := range []struct{ method, path, want string }{
+			{"POST", "/a/b", "post"}, {"POST", "/a", "post"}, {"GET", "/a/b", "all"}, {"GET", "/a", "all"}, {"OPTIONS", "*", "all"},
+		} {
+			if rt, _ := p.Match(request(tt.method, "", tt.path)); rt.Name() != tt.want {
+				t.Errorf("with %s: %s %s matches %q, want %q", all, tt.method, tt.path, rt.Name(), tt.want)
+			}
+		}
+	}
+}
+
+func TestMatchWithOnePatternAndNone(t *testing.T) {
+	one := compile(t, Spec{Routes: []RouteSpec{{Match: []string{"/"}}}}, Options{})
+	none := compile(t, Spec{Routes: []RouteSpec{{Name: "jobs"}}}, Options{})
+	for _, r := range []*http.Request{get("/x"), request("CONNECT", "h:1", ""), {Method: "GET"}} {
+		if rt, _ := one.Match(r); rt.Name() != "/" {
+			t.Errorf("%v matches %q, want /", r.URL, rt.Name())
+		}
+		if rt, w := none.Match(r); rt != nil || w.Op != "" {
+			t.Errorf("%v matches %q in a policy without patterns", r.URL, rt.Name())
+		}
+	}
+	only := compile(t, Spec{Routes: []RouteSpec{{Name: "a", Match: []string{"/", "/b"}}, {Name: "c", Match: []string{"/c"}}}}, Options{})
+	if rt, _ := only.Match(get("/c")); rt.Name() != "c" {
+		t.Errorf("/c matches %q", rt.Name())
+	}
+}
+
+// A request that an outer mux has routed keeps what that mux found.
+func TestMatchLeavesTheRequestAlone(t *testing.T) {
+	p := compile(t, Spec{Routes: []RouteSpec{{Name: "r", Match: []string{"/x/{name}/"}}}}, Options{})
+	outer := http.NewServeMux()
+	outer.HandleFunc("GET /{first}/", func(_ http.ResponseWriter, r *http.Request) {
+		if rt, _ := p.Match(r); rt.Name() != "r" {
+			t.Errorf("matched %q", rt.Name())
+		}
+		if r.Pattern != "GET /{first}/" || r.PathValue("first") != "x" || r.URL.Path != "/x/y" {
+			t.Errorf("the request now has pattern %q, first %q, path %q", r.Pattern, r.PathValue("first"), r.URL.Path)
+		}
+	})
+	outer.ServeHTTP(nil, get("/x/y"))
+}
+
+func TestMatchBuildsTheWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, err := Compile(Spec{
+			Identity: IdentitySpec{Priority: "header:X-Priority", Client: "const:edge"},
+			Routes: []RouteSpec{{Name: "r", Match: []string{"/"}, Priority: "high", Cost: 3,
+				Timeout: Duration(2 * time.Second), MaxWait: NoDuration}},
+		}, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := weir.Work{Op: "r", Client: "edge", Priority: weir.High, Cost: 3, MaxWait: weir.NoWait, Deadline: time.Now().Add(2 * time.Second)}
+		r := get("/")
+		if _, w := p.Match(r); w != want {
+			t.Errorf("work is %+v, want %+v", w, want)
+		}
+		for text, priority := range map[string]weir.Priority{"CRITICAL": weir.Critical, "background": weir.Background, "urgent": weir.High} {
+			r.Header.Set("X-Priority", text)
+			if _, w := p.Match(r); w.Priority != priority {
+				t.Errorf("%s: priority is %v, want %v", text, w.Priority, priority)
+			}
+		}
+		r.RemoteAddr = "203.0.113.9:1"
+		r.Header.Set("X-Priority", "critical")
+		if _, w := p.Match(r); w.Priority != weir.High {
+			t.Errorf("a stranger's priority is believed: %v", w.Priority)
+		}
+	})
+}
+
+func TestMatchOnVirtualTime(t *testing.T) {
+	now := 5 * time.Second
+	p := compile(t, Spec{Routes: []RouteSpec{{Match: []string{"/"}, Timeout: Duration(time.Second)}}},
+		Options{Now: func() time.Duration { return now }})
+	if _, w := p.Match(get("/")); !w.Deadline.Equal(limit.VirtualEpoch.Add(6 * time.Second)) {
+		t.Errorf("deadline is %v", w.Deadline)
+	}
+}
+
+func TestNilRouteAdmitsEverything(t *testing.T) {
+	var rt *Route
+	if _, err := rt.Gate().Admit(t.Context(), rt.Work()); err != nil || rt.Timeout() != 0 || rt.Name() != "" {
+		t.Errorf("Admit: %v, timeout %v, name %q", err, rt.Timeout(), rt.Name())
+	}
+}
+
+func TestRouteDescribesItself(t *testing.T) {
+	p := compile(t, routeSpec(RouteSpec{Match: []string{"/a", "/b"}, Gates: []string{"db", "api"}, Timeout: Duration(time.Second)}), Options{})
+	rt := p.Route("/a")
+	var gates []string
+	for _, g := range rt.Gates() {
+		gates = append(gates, g.Name())
+	}
+	if strings.Join(rt.Patterns(), " ") != "/a /b" || strings.Join(gates, " ") != "db api" || rt.Timeout() != time.Second {
+		t.Errorf("patterns %q, gates %q, timeout %v", rt.Patterns(), gates, rt.Timeout())
+	}
+	for other := range p.Routes() {
+		if other != rt {
+			t.Errorf("unexpected route %q", other.Name())
+		}
+	}
+	if p.Route("/b") != nil {
+		t.Error("a route is found by its second pattern")
+	}
+}
+
+func BenchmarkMatch(b *testing.B) {
+	p := compile(b, Spec{
+		Identity: IdentitySpec{Tenant: "header:X-Tenant", User: "peer"},
+		Routes: []RouteSpec{
+			{Match: []string{"POST /v1/databases/{database}/batches"}},
+			{Match: []string{"GET /v1/status/all"}},
+			{Match: []string{"/tree/"}},
+		},
+	}, Options{})
+	only := compile(b, Spec{Routes: []RouteSpec{{Match: []string{"/"}}}}, Options{})
+	tenant := get("/v1/status/all")
+	tenant.Header.Set("X-Tenant", "acme")
+	mux := http.NewServeMux()
+	mux.Handle("POST /v1/databases/{database}/batches", endpoint{})
+	mux.Handle("GET /v1/status/all", endpoint{})
+	batch := request("POST", "example.com", "/v1/databases/orders/batches")
+
+	for _, c := range []struct {
+		name string
+		p    *Policy
+		r    *http.Request
+	}{
+		{"only", only, get("/v1/x")},
+		{"literal", p, tenant},
+		{"wildcard", p, batch},
+		{"none", p, get("/v2/other")},
+		{"slash", p, get("/tree")},
+		{"unclean", p, get("/v1//status/all")},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				c.p.Match(c.r)
+			}
+		})
+	}
+	b.Run("bare mux, wildcard", func(b *testing.B) {
+		b.ReportAllocs()
+		m := &match{}
+		for b.Loop() {
+			mux.ServeHTTP(m, batch)
+		}
+	})
+}
