@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"math"
 	"time"
 
@@ -159,51 +160,44 @@ const (
 	settleWindow   = 200 * time.Millisecond
 )
 
-// settle finds the first moment from which on goodput holds its level over a
-// window. It is at most the length of the stretch, which also stands for never.
+// settle finds the first moment from which on goodput holds its level, over a
+// window and over the rest of the stretch. It is at most the length of the
+// stretch, which also stands for never.
 func (r *Result) settle(g *Goal) float64 {
 	s := r.window(g)
-	level := g.Level
-	if level == 0 {
-		level = .95
-	}
-	length := (s.To - s.From).Seconds()
-	target := math.Min(share(float64(s.Offered), length), s.Capacity)
-	return r.first(s, target, func(b *bin) (float64, float64) {
-		return float64(b.good), level * target * r.binWidth.Seconds()
-	}, func(have, want float64) bool { return have >= want })
+	level := cmp.Or(g.Level, .95)
+	target := math.Min(share(float64(s.Offered), (s.To-s.From).Seconds()), s.Capacity)
+	return r.first(s, target, func(b *bin) float64 {
+		return float64(b.good) - level*target*r.binWidth.Seconds()
+	})
 }
 
-// calm finds the first moment from which on refusals stay below their level
-// over a window.
+// calm finds the first moment from which on refusals stay below their level,
+// over a window and over the rest of the stretch.
 func (r *Result) calm(g *Goal) float64 {
 	s := r.window(g)
-	level := g.Level
-	if level == 0 {
-		level = .01
-	}
+	level := cmp.Or(g.Level, .01)
 	rate := share(float64(s.Attempts), (s.To - s.From).Seconds())
-	return r.first(s, rate, func(b *bin) (float64, float64) {
-		return float64(b.refused), level * float64(b.attempts)
-	}, func(have, want float64) bool { return have <= want })
+	return r.first(s, rate, func(b *bin) float64 {
+		return level*float64(b.attempts) - float64(b.refused)
+	})
 }
 
-// first slides a window over the bins of a stretch until ok holds for the sums
-// of what each bin yields.
-func (r *Result) first(s *Summary, rate float64, of func(*bin) (float64, float64), ok func(have, want float64) bool) float64 {
+// first returns how long after the start of a stretch the surplus of its bins
+// is no longer negative, summed over a window and summed over the rest.
+func (r *Result) first(s *Summary, rate float64, surplus func(*bin) float64) float64 {
 	from, to := int(s.From/r.binWidth), min(int(s.To/r.binWidth), len(r.bins))
-	window := max(settleWindow, time.Duration(share(settleRequests, rate)*1e9))
-	width := min(max(1, int(window/r.binWidth)), max(1, to-from))
-	var have, want float64
-	for i := from; i < to; i++ {
-		h, w := of(&r.bins[i])
-		have, want = have+h, want+w
-		if i >= from+width {
-			h, w := of(&r.bins[i-width])
-			have, want = have-h, want-w
-		}
-		if start := i + 1 - width; start >= from && ok(have+1e-9, want) {
-			return float64(start-from) * r.binWidth.Seconds()
+	length := max(settleWindow, time.Duration(share(settleRequests, rate)*1e9))
+	width := max(1, min(int(length/r.binWidth), to-from))
+	sums := make([]float64, max(0, to-from)+1) // of the bins before
+	for i := range to - from {
+		sums[i+1] = sums[i] + surplus(&r.bins[from+i])
+	}
+	const rounding = 1e-6
+	rest := sums[len(sums)-1]
+	for i := 0; i+width < len(sums); i++ {
+		if sums[i+width]-sums[i] >= -rounding && rest-sums[i] >= -rounding {
+			return float64(i) * r.binWidth.Seconds()
 		}
 	}
 	return (s.To - s.From).Seconds()

@@ -145,7 +145,9 @@ var figures = []struct{ metric, label string }{
 // percent are the metrics that are shown as such.
 var percent = []string{"refused", "late", "wasted"}
 
-func format(name string, v float64) string {
+// Format writes a value of a metric as people read it: with its unit, shares in
+// per cent.
+func Format(name string, v float64) string {
 	if slices.Contains(percent, name) {
 		return fmt.Sprintf("%.2f %%", 100*v)
 	}
@@ -165,7 +167,7 @@ func (r *Report) writeFigures(b *strings.Builder) {
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	for _, f := range figures {
 		s := r.Spread(Goal{Metric: f.metric})
-		fmt.Fprintf(w, "  %s\t%s\t(%s to %s)\n", f.label, format(f.metric, s.Median), format(f.metric, s.Min), format(f.metric, s.Max))
+		fmt.Fprintf(w, "  %s\t%s\t(%s to %s)\n", f.label, Format(f.metric, s.Median), Format(f.metric, s.Min), Format(f.metric, s.Max))
 	}
 	_ = w.Flush() // a strings.Builder takes everything
 }
@@ -193,7 +195,7 @@ func (r *Report) writeGoals(b *strings.Builder) {
 	b.WriteString("\n")
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	for _, g := range goals {
-		from, to := g.Goal.stretch(r.Scenario)
+		from, to := g.Goal.Stretch(r.Scenario)
 		name := g.Goal.Metric
 		verdict := ""
 		switch {
@@ -204,19 +206,37 @@ func (r *Report) writeGoals(b *strings.Builder) {
 			verdict = "MISSED"
 		}
 		fmt.Fprintf(w, "  goal %s\t%v to %v\t%s\t%s\t(%s to %s)\t%s\n", name, from, to, g.Goal.Bounds(),
-			format(name, g.Spread.Median), format(name, g.Spread.Min), format(name, g.Spread.Max), verdict)
+			Format(name, g.Spread.Median), Format(name, g.Spread.Min), Format(name, g.Spread.Max), verdict)
 	}
 	_ = w.Flush()
+}
+
+// Against returns the goal with the bounds that are relative to the best fixed
+// limit put as figures, given that one's report.
+func (g Goal) Against(oracle *Report) Goal {
+	reference := oracle.Spread(g).Median
+	bound := func(v float64) {
+		if g.Max == nil || v < *g.Max {
+			g.Max = &v
+		}
+	}
+	if g.Times != nil {
+		bound(*g.Times * reference)
+	}
+	if g.Over != nil {
+		bound(*g.Over + reference)
+	}
+	return g
 }
 
 // Bounds writes the goal's bounds: ">= 0.95", "<= 100.0 ms".
 func (g *Goal) Bounds() string {
 	var parts []string
 	if g.Min != nil {
-		parts = append(parts, ">= "+format(g.Metric, *g.Min))
+		parts = append(parts, ">= "+Format(g.Metric, *g.Min))
 	}
 	if g.Max != nil {
-		parts = append(parts, "<= "+format(g.Metric, *g.Max))
+		parts = append(parts, "<= "+Format(g.Metric, *g.Max))
 	}
 	return strings.Join(parts, ", ")
 }

@@ -119,7 +119,7 @@ func (s *Scenario) windows() []*window {
 	var list []*window
 	seen := map[[2]time.Duration]bool{}
 	for i := range s.Goals {
-		from, to := s.Goals[i].stretch(s)
+		from, to := s.Goals[i].Stretch(s)
 		if key := [2]time.Duration{from, to}; !seen[key] && !s.Goals[i].whole(s) {
 			seen[key] = true
 			list = append(list, &window{from: from, to: to})
@@ -128,7 +128,8 @@ func (s *Scenario) windows() []*window {
 	return list
 }
 
-func (g *Goal) stretch(s *Scenario) (from, to time.Duration) {
+// Stretch returns the part of the run that the goal is about.
+func (g *Goal) Stretch(s *Scenario) (from, to time.Duration) {
 	from, to = time.Duration(g.From), time.Duration(g.To)
 	if to == 0 {
 		to = s.Duration()
@@ -137,7 +138,7 @@ func (g *Goal) stretch(s *Scenario) (from, to time.Duration) {
 }
 
 func (g *Goal) whole(s *Scenario) bool {
-	from, to := g.stretch(s)
+	from, to := g.Stretch(s)
 	return from == 0 && to == s.Duration()
 }
 

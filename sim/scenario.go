@@ -133,6 +133,11 @@ type Goal struct {
 	// reported only.
 	Min *float64 `json:"min,omitempty"`
 	Max *float64 `json:"max,omitempty"`
+	// Times and Over bound the median by what the best fixed limit reaches, on
+	// a scoreboard: at most so many times it, at most so much over it. A run by
+	// itself has nothing to compare with and does not look at them.
+	Times *float64 `json:"times_oracle,omitempty"`
+	Over  *float64 `json:"over_oracle,omitempty"`
 	// On restricts the goal to some of the standard backends.
 	On []string `json:"on,omitempty"`
 }

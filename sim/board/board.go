@@ -1,0 +1,201 @@
+// Package board is the scoreboard: rows of scenarios, on several backends,
+// under several controllers, as one table of figures beside their goals.
+//
+// The columns are
+//
+//	none     no gate at all
+//	oracle   the best fixed limit for the very scenario and backend, found by a
+//	         sweep, in front of a wait room that serves the newest first while a
+//	         queue stands and knows the deadline: what could be had by somebody
+//	         who knew everything beforehand
+//	fixed    a fixed limit that was tuned once for the backend
+//	aimd     additive increase, multiplicative decrease, with half the deadline
+//	         as its threshold
+//
+// Every cell is the median over the seeds, with the least and the largest.
+package board
+
+import (
+	"cmp"
+	"context"
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/weir-go/weir/sim"
+)
+
+// Rows are the scenario files on the board, in order.
+var Rows = []string{"S1", "S2", "S3", "S4", "S4b", "S7", "S9", "S9b", "S17"}
+
+// Controllers are the columns, in order.
+var Controllers = []string{"none", "oracle", "fixed", "aimd"}
+
+// Cell is one figure: of one scenario, backend and controller.
+type Cell struct {
+	Scenario   string `json:"scenario"`
+	Backend    string `json:"backend"`
+	Controller string `json:"controller"`
+	// Setting says what the oracle chose; empty for the others, whose policies
+	// are in the files of the backends.
+	Setting string `json:"setting,omitempty"`
+
+	// Metric is one of sim.Metrics, taken over From to To.
+	Metric string   `json:"metric"`
+	From   string   `json:"from"`
+	To     string   `json:"to"`
+	Seeds  []uint64 `json:"seeds"`
+	sim.Spread
+
+	// Goal is what the median should be, in words; empty for a figure that is
+	// only reported. Reached is absent then.
+	Goal    string `json:"goal,omitempty"`
+	Reached *bool  `json:"reached,omitempty"`
+
+	row, line int
+}
+
+// Options are what to put on the board. The zero value is all of it.
+type Options struct {
+	// Rows, Backends and Controllers restrict the board to these.
+	Rows, Backends, Controllers []string
+	// Seeds replace those of the scenarios.
+	Seeds []uint64
+	// Progress, if set, is told when a group of cells, one scenario on one
+	// backend, is done. It is called from one goroutine at a time.
+	Progress func(scenario, backend string, done, of int)
+}
+
+func wanted(list []string, name string) bool { return len(list) == 0 || slices.Contains(list, name) }
+
+// group is one scenario on one backend: the cells that are compared.
+type group struct {
+	row      int
+	scenario *sim.Scenario
+	backend  string
+}
+
+// Run fills the board. Groups run in parallel, one on each processor.
+func Run(ctx context.Context, opts Options) ([]Cell, error) {
+	groups, err := opts.groups()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var (
+		mu    sync.Mutex
+		cells []Cell
+		done  int
+	)
+	work := make(chan group)
+	var wg sync.WaitGroup
+	for range min(len(groups), runtime.GOMAXPROCS(0)) {
+		wg.Go(func() {
+			for g := range work {
+				filled, err := g.fill(ctx, &opts)
+				if err != nil {
+					cancel(err)
+					continue
+				}
+				mu.Lock()
+				cells = append(cells, filled...)
+				if done++; opts.Progress != nil {
+					opts.Progress(g.scenario.Name, g.backend, done, len(groups))
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for _, g := range groups {
+		work <- g
+	}
+	close(work)
+	wg.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(cells, func(a, b Cell) int {
+		return cmp.Or(cmp.Compare(a.row, b.row), cmp.Compare(a.Backend, b.Backend), cmp.Compare(a.line, b.line),
+			cmp.Compare(slices.Index(Controllers, a.Controller), slices.Index(Controllers, b.Controller)))
+	})
+	return cells, nil
+}
+
+func (o *Options) groups() ([]group, error) {
+	var groups []group
+	for i, name := range Rows {
+		if !wanted(o.Rows, name) {
+			continue
+		}
+		s, err := sim.Load(name)
+		if err != nil {
+			return nil, err
+		}
+		for _, backend := range s.On {
+			if wanted(o.Backends, backend) {
+				groups = append(groups, group{i, s, backend})
+			}
+		}
+	}
+	return groups, nil
+}
+
+// fill runs the group under each controller. The oracle comes first, because
+// goals may be relative to it.
+func (g *group) fill(ctx context.Context, opts *Options) ([]Cell, error) {
+	best, err := findOracle(ctx, g.scenario, g.backend)
+	if err != nil {
+		return nil, err
+	}
+	reference, err := sim.Run(ctx, best.scenario, sim.Options{Seeds: opts.Seeds})
+	if err != nil {
+		return nil, err
+	}
+	var cells []Cell
+	for _, controller := range Controllers {
+		if !wanted(opts.Controllers, controller) {
+			continue
+		}
+		report, setting := reference, best.setting
+		if controller != "oracle" {
+			if report, err = g.run(ctx, controller, opts.Seeds); err != nil {
+				return nil, err
+			}
+			setting = ""
+		}
+		cells = append(cells, g.cells(controller, setting, report, reference)...)
+	}
+	return cells, nil
+}
+
+func (g *group) run(ctx context.Context, controller string, seeds []uint64) (*sim.Report, error) {
+	s, err := g.scenario.With(g.backend, controller)
+	if err != nil {
+		return nil, err
+	}
+	return sim.Run(ctx, s, sim.Options{Seeds: seeds})
+}
+
+// cells turns a report into one cell for each goal of the scenario.
+func (g *group) cells(controller, setting string, r, oracle *sim.Report) []Cell {
+	var cells []Cell
+	for line, goal := range g.scenario.Goals {
+		if !goal.AppliesTo(g.backend) {
+			continue
+		}
+		goal = goal.Against(oracle)
+		from, to := goal.Stretch(g.scenario)
+		c := Cell{
+			Scenario: g.scenario.Name, Backend: g.backend, Controller: controller, Setting: setting,
+			Metric: goal.Metric, From: from.String(), To: to.String(), Seeds: r.Seeds,
+			Spread: r.Spread(goal), Goal: goal.Bounds(), row: g.row, line: line,
+		}
+		if c.Goal != "" {
+			reached := goal.Holds(c.Median)
+			c.Reached = &reached
+		}
+		cells = append(cells, c)
+	}
+	return cells
+}

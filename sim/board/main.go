@@ -1,0 +1,90 @@
+package board
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Main is the command: it parses args, runs the board, prints the table to out
+// and writes scoreboard.json and README.md. It returns the exit code.
+func Main(args []string, out, errs io.Writer) int {
+	flags := flag.NewFlagSet("scoreboard", flag.ContinueOnError)
+	flags.SetOutput(errs)
+	dir := flags.String("out", filepath.Join("docs", "scoreboard"), "directory to write to; empty: print only")
+	rows := flags.String("rows", "", "only these scenarios, such as S1,S9")
+	backends := flags.String("backends", "", "only these backends, such as B1,B2")
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	opts := Options{Rows: list(*rows), Backends: list(*backends)}
+	if (*rows != "" || *backends != "") && *dir != "" {
+		fmt.Fprintln(errs, "scoreboard: a part of the board is printed only, not written")
+		*dir = ""
+	}
+	opts.Progress = func(scenario, backend string, done, of int) {
+		fmt.Fprintf(errs, "%3d of %d: %s on %s\n", done, of, scenario, backend)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	start := time.Now()
+	cells, err := Run(ctx, opts)
+	if err == nil && len(cells) == 0 {
+		err = fmt.Errorf("nothing to run: the scenarios are %s", strings.Join(Rows, ", "))
+	}
+	if err == nil && *dir != "" {
+		err = write(*dir, cells)
+	}
+	if err != nil {
+		fmt.Fprintln(errs, "scoreboard:", err)
+		return 1
+	}
+	fmt.Fprintf(out, "%s\n%s\n%v\n", Table(cells), Tally(cells), time.Since(start).Round(time.Second))
+	return 0
+}
+
+func list(s string) []string {
+	if s == "" {
+		return nil
+	}
+	return strings.Split(s, ",")
+}
+
+const intro = `# Scoreboard
+
+Written by ` + "`make scoreboard`" + `; the same figures are in scoreboard.json, one object a cell. Virtual time, 5 seeds: the median, with the least and the
+largest in brackets. A cross marks a missed goal. The scenarios and backends are the files in scenarios/, with their deadlines: 100 ms on B1,
+500 ms on B2, 1 s on B3, 5 s on B4.
+
+- none: no gate.
+- oracle: the best fixed limit for the very scenario and backend, found by a sweep, newest first while a queue stands.
+- fixed: a limit tuned once for the backend.
+- aimd: threshold at half the deadline, starting from 20.
+
+A refusal costs nothing in virtual time, so the bound in S2 is 1. goodput is good answers over the capacity in force; settle is the time until goodput holds
+.95 (S7: .9) of load or capacity, whichever is less; calm the time until less than 1 % is refused. The least that settle can tell apart from chance is
+the time of 400 requests.
+
+`
+
+func write(dir string, cells []Cell) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	var data bytes.Buffer
+	if err := WriteJSON(&data, cells); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "scoreboard.json"), data.Bytes(), 0o644); err != nil {
+		return err
+	}
+	page := intro + Table(cells) + "\n" + Tally(cells)
+	return os.WriteFile(filepath.Join(dir, "README.md"), []byte(page), 0o644)
+}

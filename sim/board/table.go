@@ -1,0 +1,121 @@
+package board
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/weir-go/weir/sim"
+)
+
+// WriteJSON writes one object a cell, as a list, one a line.
+func WriteJSON(w io.Writer, cells []Cell) error {
+	for i, c := range cells {
+		data, err := json.Marshal(c)
+		if err != nil {
+			return err
+		}
+		open := ",\n"
+		if i == 0 {
+			open = "[\n"
+		}
+		if _, err := fmt.Fprintf(w, "%s%s", open, data); err != nil {
+			return err
+		}
+	}
+	_, err := io.WriteString(w, "\n]\n")
+	return err
+}
+
+// Table is the board as text that is Markdown as well: a line for each scenario,
+// backend and metric, a column for each controller. A figure that misses its
+// goal is marked with a cross.
+func Table(cells []Cell) string {
+	rows := [][]string{append([]string{"scenario", "on", "metric", "goal"}, Controllers...)}
+	for i := 0; i < len(cells); {
+		first := cells[i]
+		row := []string{first.Scenario, first.Backend, first.what(), first.Goal, "", "", "", ""}
+		for ; i < len(cells) && cells[i].sameLine(&first); i++ {
+			row[4+slices.Index(Controllers, cells[i].Controller)] = cells[i].figure()
+		}
+		rows = append(rows, row)
+	}
+	return align(rows)
+}
+
+func (c *Cell) sameLine(o *Cell) bool {
+	return c.row == o.row && c.Backend == o.Backend && c.line == o.line
+}
+
+// what names the metric with its stretch.
+func (c *Cell) what() string { return c.Metric + " " + c.From + "-" + c.To }
+
+func (c *Cell) figure() string {
+	text := fmt.Sprintf("%s (%s-%s)", sim.Format(c.Metric, c.Median), bare(c.Metric, c.Min), bare(c.Metric, c.Max))
+	if c.Reached != nil && !*c.Reached {
+		text += " ✗"
+	}
+	return text
+}
+
+// bare is a figure without its unit.
+func bare(metric string, v float64) string {
+	text, _, _ := strings.Cut(sim.Format(metric, v), " ")
+	return text
+}
+
+// align pads the columns.
+func align(rows [][]string) string {
+	width := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, text := range row {
+			width[i] = max(width[i], utf8.RuneCountInString(text))
+		}
+	}
+	var b strings.Builder
+	for n, row := range rows {
+		for i, text := range row {
+			fmt.Fprintf(&b, "| %s%s ", text, strings.Repeat(" ", width[i]-utf8.RuneCountInString(text)))
+		}
+		b.WriteString("|\n")
+		if n == 0 {
+			for _, w := range width {
+				b.WriteString("| " + strings.Repeat("-", w) + " ")
+			}
+			b.WriteString("|\n")
+		}
+	}
+	return b.String()
+}
+
+// Tally says for each controller how many of its goals it reached.
+func Tally(cells []Cell) string {
+	var b strings.Builder
+	for _, controller := range Controllers {
+		reached, goals := 0, 0
+		var missed []string
+		for _, c := range cells {
+			if c.Controller != controller || c.Reached == nil {
+				continue
+			}
+			goals++
+			if *c.Reached {
+				reached++
+			} else {
+				missed = append(missed, c.Scenario+" "+c.Backend+" "+c.Metric)
+			}
+		}
+		if goals == 0 {
+			continue
+		}
+		fmt.Fprintf(&b, "- %s: %d of %d goals reached", controller, reached, goals)
+		if len(missed) > 0 && reached*2 > goals {
+			fmt.Fprintf(&b, "; missed: %s", strings.Join(missed, ", "))
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}

@@ -1,0 +1,380 @@
+package sim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/scenarios"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func mustParse(t testing.TB, text string) *Scenario {
+	t.Helper()
+	s, err := ParseScenario([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func mustRun(t testing.TB, s *Scenario) *Report {
+	t.Helper()
+	r, err := Run(context.Background(), s, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// summary runs a scenario with one seed and returns its whole run.
+func summary(t testing.TB, text string) Summary {
+	t.Helper()
+	s := mustParse(t, text)
+	s.Seeds = s.Seeds[:1]
+	return mustRun(t, s).Runs[0].Windows[0]
+}
+
+func TestEmbeddedScenariosAreValid(t *testing.T) {
+	for _, name := range Names() {
+		s, err := Load(name)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if s.About == "" {
+			t.Errorf("%s does not say what it is about", name)
+		}
+		for _, b := range s.On {
+			if _, err := s.With(b, ""); err != nil {
+				t.Errorf("%s on %s: %v", name, b, err)
+			}
+		}
+	}
+}
+
+func TestSameSeedSameReport(t *testing.T) {
+	for _, name := range []string{"S4", "gateways", "retry-storm"} {
+		s, err := Load(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Seeds = []uint64{42}
+		a, b := mustRun(t, s), mustRun(t, s)
+		if a.String() != b.String() || a.Plot() != b.Plot() {
+			t.Errorf("%s: two runs with one seed differ:\n%s\n%s", name, a, b)
+		}
+		s.Seeds = []uint64{43}
+		if c := mustRun(t, s); c.String() == a.String() {
+			t.Errorf("%s: another seed gives the same report", name)
+		}
+	}
+}
+
+// Two policies see the same requests at the same times.
+func TestTrafficDoesNotDependOnThePolicy(t *testing.T) {
+	s, err := Load("S4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Seeds = []uint64{1}
+	none, err := s.With("B2", "none")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fixed, err := s.With("B2", "fixed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := mustRun(t, none).Runs[0], mustRun(t, fixed).Runs[0]
+	for i := range a.bins {
+		if a.bins[i].offered != b.bins[i].offered {
+			t.Fatalf("bin %d: %d requests offered under one policy, %d under the other", i, a.bins[i].offered, b.bins[i].offered)
+		}
+	}
+}
+
+func TestGolden(t *testing.T) {
+	for _, name := range []string{"gateways", "retry-storm"} {
+		t.Run(name, func(t *testing.T) {
+			s, err := Load(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Seeds = []uint64{1, 2}
+			r := mustRun(t, s)
+			got := r.String() + "\n" + r.Plot()
+			file := filepath.Join("testdata", name+".txt")
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(want) {
+				t.Errorf("the report differs from %s; look at it, and run with -update if it is right:\n%s", file, got)
+			}
+		})
+	}
+}
+
+const pool = `"backend": {"law": "pool", "workers": 2, "service": {"dist": "constant", "mean": "10ms"}}`
+
+const guarded = `"policy": {
+	"gates": {"g": {"limit": {"limit": 2, "queue": {"len": 1, "max_wait": "15ms"}}}},
+	"routes": [{"name": "all", "match": ["/"], "gates": ["g"]}]}`
+
+// Scripted arrivals through a gate of two slots and a room for one: every
+// request's fate is known.
+func TestScriptedFates(t *testing.T) {
+	s := summary(t, `{"name": "script", `+pool+`, `+guarded+`,
+		"phases": [{"for": "1s"}],
+		"traffic": [{"at": ["0s", "1ms", "2ms", "3ms", "100ms"]}]}`)
+	if s.Offered != 5 || s.Attempts != 5 || s.Admitted != 4 || s.Good != 4 {
+		t.Errorf("offered %d, attempts %d, admitted %d, good %d; want 5, 5, 4, 4", s.Offered, s.Attempts, s.Admitted, s.Good)
+	}
+	if got := mapText(s); got != "queue_full:1" {
+		t.Errorf("refused %s, want queue_full:1", got)
+	}
+	// The third waits from 2 to 10 ms and is served until 20: 18 ms.
+	if s.P999 < 17900*time.Microsecond || s.P999 > 18100*time.Microsecond {
+		t.Errorf("the slowest took %v, want 18ms", s.P999)
+	}
+	if s.Inside.Max != 2 || s.Limit != (Level{2, 2, 2}) {
+		t.Errorf("inside at most %v, limit %v; want 2 and 2 throughout", s.Inside.Max, s.Limit)
+	}
+}
+
+func mapText(s Summary) string {
+	var parts []string
+	for r, n := range s.Refused {
+		data, _ := json.Marshal(n)
+		parts = append(parts, r.String()+":"+string(data))
+	}
+	return strings.Join(parts, " ")
+}
+
+// A client that leaves: with hold its slot stays taken until the backend
+// answers, with release the backend gets more than the limit.
+func TestAbandonedWork(t *testing.T) {
+	scenario := func(onAbandon string) Summary {
+		return summary(t, `{"name": "leave", "on_abandon": "`+onAbandon+`",
+			"backend": {"law": "pool", "workers": 2, "service": {"dist": "constant", "mean": "100ms"}}, `+guarded+`,
+			"phases": [{"for": "1s"}],
+			"traffic": [{"timeout": "30ms", "at": ["0s", "1ms", "50ms", "51ms"]}]}`)
+	}
+	held := scenario("hold")
+	if held.Inside.Max != 2 || held.Admitted != 2 || held.Abandoned != 2 || held.Good != 0 {
+		t.Errorf("hold: inside %v, admitted %d, abandoned %d, good %d; want 2, 2, 2, 0", held.Inside.Max, held.Admitted, held.Abandoned, held.Good)
+	}
+	if held.WastedShare != 1 || held.LateShare != 1 {
+		t.Errorf("hold: wasted %v, late %v of what was done for clients that left; want all", held.WastedShare, held.LateShare)
+	}
+	released := scenario("release")
+	if released.Inside.Max != 4 || released.Admitted != 4 {
+		t.Errorf("release: inside %v, admitted %d; want 4, 4", released.Inside.Max, released.Admitted)
+	}
+}
+
+// A client that leaves the wait room is never served.
+func TestWaiterThatLeaves(t *testing.T) {
+	s := summary(t, `{"name": "leave", `+pool+`, `+guarded+`,
+		"phases": [{"for": "1s"}],
+		"traffic": [{"at": ["0s", "0s"]}, {"timeout": "5ms", "at": ["1ms"]}]}`)
+	if s.Admitted != 2 || s.GaveUp != 1 || s.Answered != 2 {
+		t.Errorf("admitted %d, gave up %d, answered %d; want 2, 1, 2", s.Admitted, s.GaveUp, s.Answered)
+	}
+}
+
+func TestRetries(t *testing.T) {
+	tests := []struct {
+		name, retry    string
+		attempts, good uint64
+	}{
+		{"none", `null`, 4, 3},
+		{"at once", `{"attempts": 2}`, 6, 3},
+		{"later", `{"attempts": 2, "heed": true, "backoff": "1ns"}`, 5, 4},
+		{"only on timeout", `{"attempts": 2, "on": ["timeout"]}`, 4, 3},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := summary(t, `{"name": "retry", `+pool+`, `+guarded+`,
+				"phases": [{"for": "60s"}],
+				"traffic": [{"timeout": "500ms", "at": ["0s", "0s", "0s", "0s"], "retry": `+tt.retry+`}]}`)
+			if s.Offered != 4 || s.Attempts != tt.attempts || s.Good != tt.good {
+				t.Errorf("offered %d, attempts %d, good %d; want 4, %d, %d", s.Offered, s.Attempts, s.Good, tt.attempts, tt.good)
+			}
+		})
+	}
+}
+
+func TestRates(t *testing.T) {
+	s := mustParse(t, `{"name": "rates", "policy": "none",
+		"backend": {"law": "pool", "workers": 10, "service": {"dist": "exponential", "mean": "10ms"}},
+		"phases": [{"for": "20s", "load": 0.5}, {"for": "20s"}, {"for": "20s", "rps": 200}],
+		"traffic": [{"share": 3}, {}, {"arrivals": "regular", "phases": [{"for": "60s", "rps": 100}]}],
+		"seeds": [1],
+		"goals": [{"metric": "served", "to": "20s"}, {"metric": "served", "from": "20s", "to": "40s"}, {"metric": "served", "from": "40s"}]}`)
+	r := mustRun(t, s).Runs[0]
+	for i, want := range []float64{20 * (500 + 100), 20 * 100, 20 * (200 + 100)} {
+		got := float64(r.Windows[i+1].Offered)
+		within(t, "offered", got, want, .03)
+	}
+}
+
+func TestPhasesRepeatAndRequestsEndTheRun(t *testing.T) {
+	s := mustParse(t, `{"name": "bursts", "policy": "none", "repeat": 5,
+		"backend": {"law": "pool", "workers": 10, "service": {"dist": "constant", "mean": "10ms"}},
+		"phases": [{"for": "900ms", "rps": 100}, {"for": "100ms", "rps": 1000}],
+		"traffic": [{"arrivals": "regular"}], "seeds": [1]}`)
+	if got := s.Duration(); got != 5*time.Second {
+		t.Fatalf("lasts %v, want 5s", got)
+	}
+	if got := mustRun(t, s).Runs[0].Windows[0].Offered; got < 940 || got > 951 {
+		t.Errorf("offered %d, want 950", got)
+	}
+	s.Requests = 100
+	w := mustRun(t, s).Runs[0].Windows[0]
+	if w.Offered != 100 || w.To > 1100*time.Millisecond {
+		t.Errorf("offered %d until %v, want 100 within about 1s", w.Offered, w.To)
+	}
+}
+
+func TestGatewaysShareTheTraffic(t *testing.T) {
+	s := summary(t, `{"name": "two", "gateways": 2, `+pool+`, `+guarded+`,
+		"phases": [{"for": "10s", "load": 3}]}`)
+	if s.Limit.Mean != 4 {
+		t.Errorf("two gateways with a limit of 2 have %v in all, want 4", s.Limit.Mean)
+	}
+	if s.Inside.Max != 4 {
+		t.Errorf("at most %v inside, want 4", s.Inside.Max)
+	}
+}
+
+func TestProgressAndCancellation(t *testing.T) {
+	s, err := Load("S1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	calls := 0
+	_, err = Run(ctx, s, Options{Progress: func(p Progress) {
+		if calls++; p.Now >= 10*time.Second {
+			cancel()
+		}
+		if p.Run != 1 || p.Runs != 5 || p.End != time.Minute {
+			t.Errorf("progress %+v", p)
+		}
+	}})
+	if !errors.Is(err, context.Canceled) || calls < 15 || calls > 20 {
+		t.Errorf("%d calls of progress, error %v; want about 17 and context.Canceled", calls, err)
+	}
+}
+
+func TestParseFindsAllFaults(t *testing.T) {
+	_, err := ParseScenario([]byte(`{
+		"name": "bad", "colour": "red",
+		"backend": {"law": "pool", "workers": "two", "service": {"dist": "constant", "mean": "10"}},
+		"phases": [{"for": "10s", "laod": 2}]
+	}`))
+	wantFaults(t, err, "colour: unknown field", "backend.workers:", "backend.service.mean: ", "phases[0].laod: unknown field; known here: capacity, for, load, rps")
+
+	_, err = ParseScenario([]byte(`{
+		"name": "bad", "on_abandon": "drop",
+		"backend": {"law": "usl", "workers": 3, "service": {"dist": "erlang", "mean": "10ms"}},
+		"policy": {"gates": {"g": {"limit": {}}}, "routes": [{"match": ["/"], "gates": ["h"]}]},
+		"phases": [{"for": "-10s", "load": 2, "rps": 3}],
+		"traffic": [{"priority": "urgent", "retry": {"attempts": 0, "on": ["timeout"]}}],
+		"goals": [{"metric": "speed"}, {"metric": "p99", "from": "5s", "to": "4s"}]
+	}`))
+	wantFaults(t, err, "on_abandon: ", "backend.workers: only for law", "backend.service.k: ", "backend: sigma and kappa",
+		"policy.gates.g.limit", "policy.routes[0].gates[0]", "phases[0].for: ", "phases[0]: load and rps",
+		"traffic[0].priority: ", "traffic[0].retry.attempts: ", "traffic[0].retry.on[0]: ", "goals[0].metric: ", "goals[1].to: ")
+
+	for text, want := range map[string]string{
+		``: "not JSON", `[]`: "must be an object", `{"name": }`: "line 1", `{} {}`: "something follows",
+		`{"name": "x", "backend": "B9", "phases": [{"for": "1s"}]}`:                                                 "no standard backend B9",
+		`{"name": "x", "backend": "B1", "policy": "best", "phases": [{"for": "1s"}]}`:                               "none, aimd, fixed",
+		`{"name": "x", "backend": "B1", "phases": [{"for": "100h", "rps": 1e6}]}`:                                   "requests to end the run",
+		`{"name": "x", "backend": "B1", "policy": "fixed", "phases": [{"for": "1s"}], "traffic": [{"route": "r"}]}`: "no such route",
+	} {
+		_, err := ParseScenario([]byte(text))
+		wantFaults(t, err, want)
+	}
+}
+
+func wantFaults(t *testing.T, err error, wants ...string) {
+	t.Helper()
+	var faults *Faults
+	if !errors.As(err, &faults) {
+		t.Errorf("got %v, want faults with %q", err, wants)
+		return
+	}
+	for _, want := range wants {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("no fault says %q:\n%v", want, err)
+		}
+	}
+}
+
+func FuzzParseScenario(f *testing.F) {
+	for _, name := range Names() {
+		data, err := scenarios.Files.ReadFile(name + ".json")
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Add([]byte(`{"name": "x", "backend": {"law": "mutex", "service": {"dist": "lognormal", "cv": 2, "mean": "1ms"}}, "phases": [{"for": "1s", "load": 1}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s, err := ParseScenario(data)
+		if err != nil {
+			var faults *Faults
+			if !errors.As(err, &faults) || len(faults.Faults) == 0 {
+				t.Fatalf("not a list of faults: %v", err)
+			}
+			return
+		}
+		again, err := json.Marshal(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ParseScenario(again); err != nil {
+			t.Fatalf("what was read cannot be read again: %v\n%s", err, again)
+		}
+		full, _ := s.Backend.Capacity()
+		if !(full > 0) {
+			t.Fatalf("capacity %v", full)
+		}
+	})
+}
+
+func BenchmarkTwiceTheLoadForAMinute(b *testing.B) {
+	s, err := Load("S1")
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, backend := range []string{"B1", "B2", "B3"} {
+		b.Run(backend, func(b *testing.B) {
+			on, err := s.With(backend, "fixed")
+			if err != nil {
+				b.Fatal(err)
+			}
+			on.Seeds = []uint64{1}
+			b.ReportAllocs()
+			for b.Loop() {
+				mustRun(b, on)
+			}
+		})
+	}
+}
