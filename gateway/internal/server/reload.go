@@ -15,6 +15,7 @@ import (
 // configuration they began with. On an error nothing has changed.
 func (s *Server) Reload() error {
 	if s.opts.Load == nil {
+		s.log.Warn("nothing to reload: the gateway was started without a configuration file")
 		return ErrNoReload
 	}
 	err := s.reload()

@@ -1,0 +1,190 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/server"
+)
+
+// runOptions are the settings of weir run.
+type runOptions struct {
+	File     string // empty: Upstream
+	Upstream string
+	Listen   string
+	Admin    string
+	Limit    int64
+	LimitSet bool
+	LogLevel string
+	Version  string
+	LogTo    *os.File
+	Signals  <-chan os.Signal
+}
+
+// NewRunCommand returns weir run.
+func NewRunCommand(version string) *cobra.Command {
+	o := runOptions{Version: version}
+	cmd := &cobra.Command{
+		Use:   "run [FILE]",
+		Short: "Run the gateway",
+		Long: `Run guards servers: with a configuration file all that it names, without one the
+server at --upstream, at default settings.
+
+  SIGHUP             reads the file again, and so does a change of it
+  SIGTERM, SIGINT    stop: nothing that was read goes without an answer
+  a second of those  stops at once
+
+The exit code is 0 after a complete stop, 1 if requests had to be cut off or the
+gateway could not start, and 2 if the command line is wrong.`,
+		Example: "  weir run --upstream http://127.0.0.1:3000\n  weir run --upstream http://127.0.0.1:3000 --limit 20 --listen :8080\n  weir run weir.yaml",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				if o.File != "" {
+					return usage("the file is given twice: %s and --config %s; leave one out", args[0], o.File)
+				}
+				o.File = args[0]
+			}
+			o.LimitSet = cmd.Flags().Changed("limit")
+			o.LogTo = os.Stderr
+			signals := make(chan os.Signal, 4)
+			signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+			defer signal.Stop(signals)
+			o.Signals = signals
+			return runGateway(cmd.Context(), o)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVarP(&o.File, "config", "c", "", "configuration file (YAML); weir init writes one")
+	flags.StringVar(&o.Upstream, "upstream", "", "server to guard without a file, for instance http://127.0.0.1:3000")
+	flags.StringVar(&o.Listen, "listen", "", "address to accept clients on without a file (default "+config.DefaultListen+")")
+	flags.StringVar(&o.Admin, "admin", "", "address for metrics and health without a file, or off (default "+config.DefaultAdmin+")")
+	flags.Int64Var(&o.Limit, "limit", 0, "requests in progress at a time without a file (default: found by the gateway)")
+	flags.StringVar(&o.LogLevel, "log-level", "", "debug, info, warn or error (default: the file's, else info)")
+	return cmd
+}
+
+func usage(format string, args ...any) error {
+	return &ExitError{Code: exitUsage, Err: fmt.Errorf(format, args...)}
+}
+
+// runGateway runs until a signal or the context says stop.
+func runGateway(ctx context.Context, o runOptions) error {
+	cfg, err := o.load()
+	if err != nil {
+		return err
+	}
+	level := new(slog.LevelVar)
+	if err := setLevel(level, cfg.Log.Level); err != nil {
+		return err
+	}
+	srvOpts := server.Options{Logger: newLogger(o.LogTo, cfg.Log.Format, level), Version: o.Version}
+	if o.File != "" {
+		srvOpts.Watch = o.File
+		srvOpts.Load = func() (*config.Config, error) {
+			next, err := o.load()
+			if err == nil {
+				err = setLevel(level, next.Log.Level)
+			}
+			return next, err
+		}
+	}
+	srv, err := server.New(cfg, srvOpts)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan struct{})
+	defer close(ended)
+	go o.obey(ended, srv, stop)
+	return srv.Run(ctx)
+}
+
+// obey does what signals ask for, until ended is closed.
+func (o *runOptions) obey(ended <-chan struct{}, srv *server.Server, stop func()) {
+	stopping := false
+	for {
+		var sig os.Signal
+		select {
+		case <-ended:
+			return
+		case sig = <-o.Signals:
+		}
+		switch {
+		case sig == syscall.SIGHUP:
+			_ = srv.Reload() // which logs what came of it
+		case stopping:
+			srv.Abort()
+		default:
+			stopping = true
+			stop()
+		}
+	}
+}
+
+// load returns the configuration that the command line asks for.
+func (o *runOptions) load() (*config.Config, error) {
+	cfg, err := o.read()
+	if err == nil && o.LogLevel != "" {
+		cfg.Log.Level = o.LogLevel
+	}
+	return cfg, err
+}
+
+func (o *runOptions) read() (*config.Config, error) {
+	switch {
+	case o.File != "" && (o.Upstream != "" || o.Listen != "" || o.Admin != "" || o.LimitSet):
+		return nil, usage("--upstream, --listen, --admin and --limit are for running without a file; set them in %s", o.File)
+	case o.File != "":
+		return config.Load(o.File)
+	case o.Upstream == "":
+		return nil, usage("what should be guarded? Write weir run --upstream http://127.0.0.1:3000, or weir run FILE (weir init FILE writes one); weir demo shows it at work")
+	case o.LimitSet && o.Limit < 1:
+		return nil, usage("--limit %d admits nothing; it is how many requests may be in progress at a time, at least 1; leave it out to let the gateway find it", o.Limit)
+	}
+	cfg, err := config.ForUpstream(o.Upstream, o.Listen, o.Limit)
+	if err != nil {
+		return nil, &ExitError{Code: exitUsage, Err: err}
+	}
+	if o.Admin != "" {
+		cfg.Admin.Address = o.Admin
+	}
+	return cfg, nil
+}
+
+func setLevel(v *slog.LevelVar, name string) error {
+	var level slog.Level
+	if name == "" {
+		name = "info"
+	}
+	if err := level.UnmarshalText([]byte(name)); err != nil {
+		return usage("log level %q is none of debug, info, warn, error", name)
+	}
+	v.Set(level)
+	return nil
+}
+
+// newLogger logs text to a terminal and JSON elsewhere, unless format says
+// which.
+func newLogger(to *os.File, format string, level slog.Leveler) *slog.Logger {
+	text := format == "text"
+	if format == "auto" || format == "" {
+		info, err := to.Stat()
+		text = err == nil && info.Mode()&os.ModeCharDevice != 0
+	}
+	opts := &slog.HandlerOptions{Level: level}
+	var w io.Writer = to
+	if text {
+		return slog.New(slog.NewTextHandler(w, opts))
+	}
+	return slog.New(slog.NewJSONHandler(w, opts))
+}
