@@ -11,29 +11,67 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
 
-// Clients that leave while they wait, while they are served, and while they
-// read, leave nothing behind.
+// Clients that leave while they wait and while they are served leave nothing
+// behind.
 func TestClientsLeave(t *testing.T) {
 	const workers = 4
 	up := startGunicorn(t, workers)
 	g := startGateway(t, gatewayConfig(up.addr, workers))
-	for i := range 60 {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(20+5*i)*time.Millisecond)
-		defer cancel()
+	impatient(t, g.url+"/work?ms=100", 60)
+	eventually(t, 3*time.Second, "the gate is full", func() bool { return g.gate(t, "app").InFlight == workers })
+	g.idle(t)
+	get(t, g.url+"/work?ms=20")
+	g.idle(t)
+}
+
+// Clients that leave make no room. The upstream goes on with what nobody waits
+// for, so letting others in meanwhile would only pile up work inside it.
+func TestAbandonedWorkHoldsItsSlot(t *testing.T) {
+	const limit = 4
+	var inside, most atomic.Int64
+	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		n := inside.Add(1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		time.Sleep(100 * time.Millisecond) // whoever has left
+		inside.Add(-1)
+	}))
+	defer up.Close()
+	g := startGateway(t, gatewayConfig(strings.TrimPrefix(up.URL, "http://"), limit))
+	for range 5 {
+		get(t, g.url) // the gateway has seen how long it takes
+	}
+	impatient(t, g.url, 60)
+	eventually(t, 3*time.Second, "the gate is full", func() bool { return g.gate(t, "app").InFlight == limit })
+	g.idle(t)
+	// A few more than the limit is the price of guessing how long it takes.
+	if n := most.Load(); n > 2*limit {
+		t.Errorf("the upstream had %d requests at a time, the limit is %d", n, limit)
+	}
+}
+
+// impatient sends n requests at once, from clients that leave one after the
+// other within a quarter of a second.
+func impatient(t *testing.T, url string, n int) {
+	t.Helper()
+	for i := range n {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond+time.Duration(i)*240*time.Millisecond/time.Duration(n))
+		req, err := http.NewRequestWithContext(ctx, "GET", url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
 		go func() {
-			req, _ := http.NewRequestWithContext(ctx, "GET", g.url+"/work?ms=150", nil)
+			defer cancel()
 			if res, err := http.DefaultClient.Do(req); err == nil {
 				res.Body.Close()
 			}
 		}()
 	}
-	eventually(t, 3*time.Second, "the gate is full", func() bool { return g.gate(t, "app").InFlight == workers })
-	g.idle(t)
-	allOK(t, attack(g.url+"/work?ms=20", 50, time.Second).wait())
 }
 
 // Half of a request, and then nothing or a reset: no slot is taken by it.
