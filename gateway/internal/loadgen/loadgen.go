@@ -11,8 +11,9 @@
 // request is accounted to the second in which it was due, where it ends as
 // exactly one of the fields of [Tally].
 //
-// It exists beside general load tools because the demo shows closed accounts
-// second by second while the load runs, in phases, for two systems at once.
+// It exists beside vegeta, which the integration tests use, because vegeta
+// counts latency from the actual send and accounts by the time of the answer:
+// exactly the difference that matters while a system is overloaded.
 package loadgen
 
 import (

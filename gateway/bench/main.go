@@ -1,0 +1,127 @@
+// Command bench compares the gateway with a bare [httputil.ReverseProxy] on the
+// same transport, before the same upstream, in one run:
+//
+//	go run ./gateway/bench
+//
+// Each proxy is a process of its own on one core (GOMAXPROCS=1). The client and
+// the upstream are one more, and do as little as a client and an upstream can
+// (fixed bytes over kept connections), so that the proxy is what limits the
+// throughput. The proxies take turns; the order moves on by one each round, and
+// ratios are taken within a round. CPU time is the kernel's account of the
+// proxy's process: it scatters far less than throughput on a machine that does
+// other things too.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"slices"
+	"text/tabwriter"
+	"time"
+)
+
+func main() {
+	var p plan
+	flag.IntVar(&p.rounds, "rounds", 25, "values each figure is made of")
+	flag.DurationVar(&p.turn, "turn", 250*time.Millisecond, "how long a proxy works in each round")
+	flag.IntVar(&p.conns, "conns", 32, "client connections, each with one request at a time")
+	serve := flag.String("serve", "", "be the proxy of that name (used by the command itself)")
+	upstream := flag.String("upstream", "", "upstream of that proxy")
+	flag.Parse()
+	var err error
+	if *serve != "" {
+		err = child(*serve, *upstream)
+	} else {
+		err = compare(p)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// plan is how often, how long and how hard.
+type plan struct {
+	rounds, conns int
+	turn          time.Duration
+}
+
+// goal is the share of the bare proxy's throughput that the gateway must keep.
+const goal = 0.95
+
+func compare(p plan) error {
+	if p.rounds < 1 || p.conns < 1 || p.conns > 1000 || p.turn < 100*time.Millisecond || p.turn > time.Minute {
+		return fmt.Errorf("rounds must be positive, connections from 1 to 1000, turns from 100ms to 1m")
+	}
+	stub, err := startStub()
+	if err != nil {
+		return err
+	}
+	defer stub.Close()
+	var subjects []*subject
+	defer func() {
+		for _, s := range subjects {
+			s.stop()
+		}
+	}()
+	for _, name := range proxyNames {
+		s, err := start(name, "http://"+stub.Addr().String(), p.conns)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		subjects = append(subjects, s)
+		if _, err := s.work(p.turn / 2); err != nil { // connections, caches, heap
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	interrupted := make(chan os.Signal, 1)
+	signal.Notify(interrupted, os.Interrupt)
+	for round := range p.rounds {
+		for i := range subjects {
+			s := subjects[(round+i)%len(subjects)]
+			v, err := s.work(p.turn)
+			if err != nil {
+				return fmt.Errorf("%s: %w", s.name, err)
+			}
+			s.values = append(s.values, v)
+			select {
+			case <-interrupted:
+				return fmt.Errorf("interrupted in round %d of %d", round+1, p.rounds)
+			default:
+			}
+		}
+	}
+	fmt.Printf("%s, %d cores, %d connections, %d rounds of %v each; median (min–max); ratios to the first line, within a round\n\n",
+		runtime.Version(), runtime.NumCPU(), p.conns, p.rounds, p.turn)
+	return report(subjects)
+}
+
+func report(subjects []*subject) error {
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "\trequests/s\tthroughput ratio\tCPU µs/request\tCPU ratio\tgoal\treached")
+	floor := subjects[0].values
+	for i, s := range subjects {
+		var rate, rates, cpu, cpus []float64
+		for r, v := range s.values {
+			rate, rates = append(rate, v.rate), append(rates, v.rate/floor[r].rate)
+			cpu, cpus = append(cpu, v.cpu), append(cpus, v.cpu/floor[r].cpu)
+		}
+		verdict, target := "", ""
+		if i > 0 {
+			target = fmt.Sprintf("≥ %.2fx", goal)
+			verdict = map[bool]string{true: "yes", false: "NO"}[median(rates) >= goal]
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.name,
+			spread(rate, "%.0f"), spread(rates, "%.3f"), spread(cpu, "%.1f"), spread(cpus, "%.3f"), target, verdict)
+	}
+	return w.Flush()
+}
+
+func median(v []float64) float64 { return slices.Sorted(slices.Values(v))[len(v)/2] }
+
+func spread(v []float64, verb string) string {
+	return fmt.Sprintf(verb+" ("+verb+"–"+verb+")", median(v), slices.Min(v), slices.Max(v))
+}

@@ -1,0 +1,51 @@
+package cli
+
+import (
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-go/weir/gateway/internal/demo"
+)
+
+// NewDemoCommand returns weir demo.
+func NewDemoCommand() *cobra.Command {
+	var o demo.Options
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Show what a gate does: a small upstream, the gateway, and three times too much load",
+		Long: `Demo starts a small upstream of known capacity, the gateway in front of it, and
+a load that rises to three times that capacity. The same load goes to a second
+upstream through the same gateway with its gate off. It shows both, second by
+second, and keeps the gateway running until Ctrl-C. Everything is on loopback.`,
+		Example: "  weir demo\n  weir demo --once --duration 10s --capacity 300",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			o.Out = cmd.OutOrStdout()
+			o.Terminal = redrawable(o.Out)
+			return demo.Run(ctx, o)
+		},
+	}
+	flags := cmd.Flags()
+	flags.Float64Var(&o.Capacity, "capacity", demo.DefaultCapacity, "requests a second the upstream can do")
+	flags.DurationVar(&o.Duration, "duration", demo.DefaultDuration, "how long the load lasts, its five steps together")
+	flags.BoolVar(&o.Once, "once", false, "end when the load has ended")
+	flags.StringVar(&o.Listen, "listen", "", "address of the gateway (default "+demo.DefaultListen+", or a free port)")
+	flags.StringVar(&o.Admin, "admin", "", "address of its admin listener (default "+demo.DefaultAdmin+", or a free port)")
+	return cmd
+}
+
+// redrawable reports whether out is a terminal that moves its cursor.
+func redrawable(out io.Writer) bool {
+	f, ok := out.(*os.File)
+	if !ok || os.Getenv("TERM") == "" || os.Getenv("TERM") == "dumb" {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

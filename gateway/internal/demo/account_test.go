@@ -1,0 +1,103 @@
+package demo
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/gateway/internal/loadgen"
+)
+
+func tally(ok, refused, gaveUp int64) loadgen.Tally {
+	t := loadgen.Tally{Offered: ok + refused + gaveUp, OK: ok, Refused: refused, GaveUp: gaveUp}
+	for range ok {
+		t.Admitted.Record(100 * time.Millisecond)
+	}
+	for range gaveUp {
+		t.Admitted.Record(patience)
+	}
+	return t
+}
+
+// story is a load of which each second went the same way within its step.
+func story() *account {
+	a := newAccount(400, patience)
+	for i, load := range steps {
+		for range 2 {
+			s := second{step: i, limit: 20, with: tally(200, 0, 0), without: tally(200, 0, 0)}
+			if load > 1 {
+				s.with, s.without = tally(390, int64(400*load)-390, 0), tally(0, 0, int64(400*load))
+			}
+			if i == len(steps)-1 {
+				s.without = tally(0, 0, 200)
+			}
+			a.add(&s)
+		}
+	}
+	return a
+}
+
+func TestConclusion(t *testing.T) {
+	got := story().conclusion()
+	for _, want := range []string{
+		"At 3x, of the 400 requests a second that could be answered in time, 390 were with weir (98 %, p99 10",
+		"and 0 without (0 %, p99 >500 ms)",
+		"Then, back at 0.5x, of the 200 requests a second that could be answered in time, 200 were with weir (100 %,",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the conclusion does not say %q:\n%s", want, got)
+		}
+	}
+	if strings.Contains(got, "void") {
+		t.Errorf("no second was void:\n%s", got)
+	}
+}
+
+func TestVoidSecondsCountForNeither(t *testing.T) {
+	a := story()
+	before := a.steps[3].with.OK
+	bad := second{step: 3, with: tally(1000, 0, 0), without: tally(1000, 0, 0)}
+	bad.without.LateSends = 21
+	if !bad.void() {
+		t.Fatal("2.1 % late sends on one side, and the second is not void")
+	}
+	a.add(&bad)
+	if a.steps[3].with.OK != before || a.steps[3].seconds != 2 {
+		t.Error("a void second was counted")
+	}
+	if got := a.conclusion(); !strings.Contains(got, "1 of 11 seconds are void") {
+		t.Errorf("the conclusion does not mention the void second:\n%s", got)
+	}
+}
+
+func TestConclusionOfNothing(t *testing.T) {
+	a := newAccount(400, patience)
+	if got := a.conclusion(); !strings.Contains(got, "At 3x: no second counts.") || strings.Contains(got, "NaN") {
+		t.Errorf("conclusion of an empty account:\n%s", got)
+	}
+}
+
+func TestScreen(t *testing.T) {
+	sec := second{step: 3, limit: 17, with: tally(390, 810, 0), without: tally(0, 0, 1200)}
+	var plain, terminal strings.Builder
+	s := newScreen(&Options{Out: &plain}, newAccount(400, patience))
+	s.show(12, &sec)
+	s.show(13, &second{step: 3, with: loadgen.Tally{Offered: 10, Unsent: 1}})
+	for _, want := range []string{" 12      3x    1200 |   390", "68 %", "17", ">500 ms  100 %", " 13      3x    void"} {
+		if !strings.Contains(plain.String(), want) {
+			t.Errorf("the table lacks %q:\n%s", want, plain.String())
+		}
+	}
+	if strings.Contains(plain.String(), "\x1b") {
+		t.Error("escape sequences where there is no terminal")
+	}
+
+	s = newScreen(&Options{Out: &terminal, Terminal: true}, newAccount(400, patience))
+	s.show(12, &sec)
+	first := strings.Count(terminal.String(), "\n")
+	terminal.Reset()
+	s.show(13, &second{step: 3, with: loadgen.Tally{Offered: 10, Unsent: 1}})
+	if got := strings.Count(terminal.String(), "\n"); got != first || !strings.HasPrefix(terminal.String(), "\x1b[") {
+		t.Errorf("redrawn with %d lines over %d:\n%q", got, first, terminal.String())
+	}
+}
