@@ -58,14 +58,14 @@ type Upstream struct {
 	Targets         []string          `json:"targets"`
 	Limit           *policy.LimitSpec `json:"limit,omitempty"`
 	ConnectTimeout  policy.Duration   `json:"connect_timeout,omitempty"`
-	ResponseTimeout policy.Duration   `json:"response_timeout,omitempty"`
+	ResponseTimeout policy.Duration   `json:"response_timeout"`
 	Eject           Eject             `json:"eject,omitzero"`
 	OnAbandon       OnAbandon         `json:"on_abandon,omitempty"`
 }
 
 // Eject says when a target that fails is left out, and for how long.
 type Eject struct {
-	Failures int             `json:"failures,omitempty"`
+	Failures int             `json:"failures"`
 	For      policy.Duration `json:"for,omitempty"`
 }
 

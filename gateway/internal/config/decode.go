@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"reflect"
+	"regexp"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -216,11 +217,19 @@ func (d *decoder) list(path string, n *yaml.Node, v reflect.Value, f field) {
 	v.Set(list)
 }
 
+var equals = regexp.MustCompile(`^\w+ ?= `)
+
 // mistyped reports a node of the wrong shape.
 func (d *decoder) mistyped(path string, n *yaml.Node, t reflect.Type, f field) {
 	remedy := "write " + describe(t, f)
 	if t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.String && n.Kind == yaml.ScalarNode {
 		remedy = fmt.Sprintf("write a list: [%s]", flowScalar(n.Value))
+		if item, ok := strings.CutPrefix(n.Value, "-"); ok {
+			remedy = "put a space after the dash: - " + clip(strings.TrimSpace(item))
+		}
+	}
+	if n.Kind == yaml.ScalarNode && equals.MatchString(n.Value) {
+		remedy = "write name: value, not name = value"
 	}
 	d.faultAt(n, path, remedy, "is %s", describeNode(n))
 }

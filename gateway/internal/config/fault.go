@@ -57,6 +57,6 @@ func sorted(list []Fault) []Fault {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Col, b.Col))
 	})
 	return slices.CompactFunc(list, func(a, b Fault) bool {
-		return a.Line == b.Line && a.Col == b.Col && a.Problem == b.Problem
+		return a.Line == b.Line && a.Col == b.Col && a.Problem == b.Problem && a.Remedy == b.Remedy
 	})
 }

@@ -79,7 +79,7 @@ var fields = map[string]field{
 	"IdentitySpec.trusted": {
 		form: "a network such as 10.0.0.0/8",
 		doc:  "Networks (CIDR) whose headers are believed. From other peers header sources read as empty. An empty list trusts nobody.",
-		def:  "[127.0.0.0/8, ::1/128]", example: "[10.0.0.0/8]",
+		def:  `[127.0.0.0/8, "::1/128"]`, example: "[10.0.0.0/8]",
 	},
 
 	"GateSpec.mode": {

@@ -25,9 +25,9 @@ func around(lines []string, near int, visit func(i int, s string) bool) {
 // indent finds a line from near on that goes back to a column at which nothing
 // began, or that is indented below a line that already has its value.
 func indent(lines []string, near int) (Fault, bool) {
-	levels := []int{0} // the columns at which something above began
-	value := false     // the line above has its value on it
-	open := 0          // brackets
+	var levels []int // the columns at which something above began
+	value := false   // the line above has its value on it
+	open := 0        // brackets
 	for i, s := range lines {
 		t := strings.TrimLeft(s, " ")
 		if t == "" || t[0] == '#' || strings.HasPrefix(t, "---") {
@@ -37,13 +37,22 @@ func indent(lines []string, near int) (Fault, bool) {
 		if open = max(open+brackets(t), 0); inside {
 			continue
 		}
-		n, deepest := len(s)-len(t), levels[len(levels)-1]
+		n := len(s) - len(t)
+		if len(levels) == 0 {
+			levels = []int{n}
+		}
+		deepest := levels[len(levels)-1]
+		if n < levels[0] && i+1 >= near {
+			return Fault{Line: i + 1, Col: n + 1,
+				Problem: fmt.Sprintf("is indented by %d spaces, but the file begins with %d", n, levels[0]),
+				Remedy:  "indent both alike, best by none"}, true
+		}
 		if n > deepest && value && i+1 >= near {
 			return Fault{Line: i + 1, Col: n + 1,
 				Problem: fmt.Sprintf("is indented by %d spaces, below a line that already has a value", n),
 				Remedy:  fmt.Sprintf("indent it by %d like that line", deepest)}, true
 		}
-		for n < levels[len(levels)-1] {
+		for len(levels) > 1 && n < levels[len(levels)-1] {
 			levels = levels[:len(levels)-1]
 		}
 		if top := levels[len(levels)-1]; n > top {
@@ -124,57 +133,109 @@ func twoColons(lines []string, near int) (f Fault, ok bool) {
 	return f, ok
 }
 
-// unclosed finds a bracket or a quote that is open at the end of its line.
-func unclosed(lines []string, near int) (f Fault, ok bool) {
-	around(lines, near, func(i int, s string) bool {
-		open, at := openAt(s)
-		if open == 0 {
-			return false
+// unclosed finds a bracket or a quote that is still open at the end of the file.
+func unclosed(lines []string, _ int) (Fault, bool) {
+	var open []mark
+	for i, s := range lines {
+		open = scanOpen(open, s, i+1)
+	}
+	if len(open) == 0 {
+		return Fault{}, false
+	}
+	last := open[len(open)-1]
+	closing := map[byte]string{'[': "]", '{': "}", '"': `"`, '\'': "'"}[last.c]
+	return Fault{Line: last.line, Col: last.col,
+		Problem: fmt.Sprintf("%c is opened here and not closed", last.c),
+		Remedy:  "close it with " + closing}, true
+}
+
+// mark is an open bracket or quote and its place.
+type mark struct {
+	c         byte
+	line, col int
+}
+
+// scanOpen follows brackets and quotes through a line.
+func scanOpen(open []mark, s string, line int) []mark {
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		n := len(open)
+		if n > 0 && (open[n-1].c == '"' || open[n-1].c == '\'') {
+			if c == '\\' && open[n-1].c == '"' {
+				i++
+			} else if c == open[n-1].c {
+				open = open[:n-1]
+			}
+			continue
 		}
-		closing := map[byte]string{'[': "]", '{': "}", '"': `"`, '\'': "'"}[open]
-		f, ok = Fault{Line: i, Col: at + 1,
-			Problem: fmt.Sprintf("%c is opened here and not closed", open),
-			Remedy:  fmt.Sprintf("close it with %s", closing)}, true
-		return true
+		begins := i == 0 || strings.IndexByte(" [{,:-", s[i-1]) >= 0
+		switch {
+		case c == '#' && (i == 0 || s[i-1] == ' '):
+			return open
+		case c == '[' || c == '{' || begins && (c == '"' || c == '\''):
+			open = append(open, mark{c, line, i + 1})
+		case (c == ']' || c == '}') && n > 0:
+			open = open[:n-1]
+		}
+	}
+	return open
+}
+
+var variable = regexp.MustCompile(`\$\{?[A-Za-z_][A-Za-z0-9_]*\}?`)
+
+// environment finds ${NAME}, which other programs replace.
+func environment(lines []string, near int) (f Fault, ok bool) {
+	around(lines, near, func(i int, s string) bool {
+		at := variable.FindStringIndex(s)
+		if ok = at != nil; ok {
+			f = Fault{Line: i, Col: at[0] + 1, Problem: clip(s[at[0]:at[1]]) + ": environment variables are not replaced here", Remedy: "write the value itself"}
+		}
+		return ok
 	})
 	return f, ok
 }
 
-// openAt returns the innermost bracket or quote that is open at the end of s, and
-// where it stands; 0 if there is none.
-func openAt(s string) (open byte, at int) {
-	type mark struct {
-		c  byte
-		at int
-	}
-	var stack []mark
-	for i := 0; i < len(s); i++ {
-		c := s[i]
-		if n := len(stack); n > 0 && (stack[n-1].c == '"' || stack[n-1].c == '\'') {
-			if c == stack[n-1].c {
-				stack = stack[:n-1]
-			}
-			continue
+var dashNoSpace = regexp.MustCompile(`^(\s*)-([A-Za-z].*)$`)
+
+// dash finds -name: value, which is no list item.
+func dash(lines []string, near int) (f Fault, ok bool) {
+	around(lines, near, func(i int, s string) bool {
+		m := dashNoSpace.FindStringSubmatchIndex(s)
+		if ok = m != nil; ok {
+			f = Fault{Line: i, Col: m[3] + 1, Problem: "no space after the dash", Remedy: "write - " + clip(s[m[4]:m[5]])}
 		}
-		switch c {
-		case '[', '{':
-			stack = append(stack, mark{c, i})
-		case '"', '\'':
-			if i == 0 || strings.IndexByte(" [{,:-", s[i-1]) >= 0 {
-				stack = append(stack, mark{c, i})
-			}
-		case ']', '}':
-			if n := len(stack); n > 0 {
-				stack = stack[:n-1]
-			}
-		case '#':
-			if i > 0 && s[i-1] == ' ' && len(stack) == 0 {
-				return 0, 0
+		return ok
+	})
+	return f, ok
+}
+
+var (
+	listItem = regexp.MustCompile(`^(\s*)- `)
+	noColon  = regexp.MustCompile(`^(\s*)([^\s:#-][^:#]*)$`)
+	deeper   = regexp.MustCompile(`^(\s*)\S`)
+)
+
+// bare finds a line that has neither dash nor colon: a list item without its
+// dash below others, or the name of a group without its colon.
+func bare(lines []string, near int) (f Fault, ok bool) {
+	around(lines, near, func(i int, s string) bool {
+		plain := listItem.FindStringSubmatch(s) == nil && !strings.Contains(s, ": ") && !strings.HasSuffix(strings.TrimSpace(s), ":")
+		width := len(s) - len(strings.TrimLeft(s, " "))
+		if !plain || strings.ContainsAny(s, "[]{}\"'") {
+			return false
+		}
+		if i > 1 {
+			if m := listItem.FindStringSubmatch(lines[i-2]); m != nil && len(m[1]) == width {
+				f, ok = Fault{Line: i, Col: width + 1, Problem: "the items of this list begin with a dash, but this line does not", Remedy: "write - " + clip(s[width:])}, true
+				return true
 			}
 		}
-	}
-	if n := len(stack); n > 0 {
-		return stack[n-1].c, stack[n-1].at
-	}
-	return 0, 0
+		if i < len(lines) && noColon.MatchString(s) {
+			if m := deeper.FindStringSubmatch(lines[i]); m != nil && len(m[1]) > width {
+				f, ok = Fault{Line: i, Col: width + 1, Problem: "a group of fields follows, but there is no colon", Remedy: "write " + clip(strings.TrimSpace(s)) + ":"}, true
+			}
+		}
+		return ok
+	})
+	return f, ok
 }

@@ -114,16 +114,20 @@ func explain(file, text string, err error) []Fault {
 		line, col := find(lines, "*"+name)
 		return []Fault{{File: file, Line: line, Col: col, Problem: "the alias *" + clip(name) + " refers to no anchor", Remedy: "write &" + clip(name) + " before the value it stands for, or put a text that begins with * in quotes"}}
 	}
-	looks := []func([]string, int) (Fault, bool){noSpace, badStart, twoColons, unclosed, indent}
+	looks := []func([]string, int) (Fault, bool){dash, environment, noSpace, badStart, twoColons, unclosed, bare, indent}
 	if strings.HasPrefix(message, "did not find expected") && !strings.Contains(message, ",") {
-		// The library names the line where the group of fields begins.
-		looks = []func([]string, int) (Fault, bool){indent, noSpace, badStart, twoColons, unclosed}
+		// The library names the line where the group of fields begins, so that
+		// the mistake may stand far below.
+		looks = []func([]string, int) (Fault, bool){dash, indent, noSpace, badStart, twoColons, unclosed, bare}
 	}
 	for _, look := range looks {
 		if f, ok := look(lines, near); ok {
 			f.File = file
 			return []Fault{f}
 		}
+	}
+	if strings.HasPrefix(message, "did not find expected ','") {
+		return []Fault{{File: file, Line: near, Col: 1, Problem: "a comma or a closing bracket is missing in what begins on this line", Remedy: "write [a, b] for a list, {name: value, name: value} for fields"}}
 	}
 	return []Fault{{File: file, Line: near, Col: 1, Problem: "is no valid YAML: " + message, Remedy: "check this line and the one before it: name: value, with the same indent as its neighbours"}}
 }
