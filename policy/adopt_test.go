@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"runtime"
 	"strings"
 	"sync"
@@ -162,6 +163,68 @@ func TestRetireServesWhatIsUnderWayThenCloses(t *testing.T) {
 			t.Errorf("the gate that is gone was not closed: %v", err)
 		}
 	})
+}
+
+func TestRetireWaitsAsLongAsTheRoomAllows(t *testing.T) {
+	for _, tt := range []struct {
+		maxWait Duration
+		open    time.Duration
+	}{
+		{0, 2 * time.Second},
+		{Duration(5 * time.Second), 6 * time.Second},
+		{Duration(time.Hour), 30 * time.Second},
+		{NoDuration, 30 * time.Second},
+	} {
+		within(t, func(t *testing.T) {
+			p := must(t, apiSpec(LimitSpec{Limit: 1, Queue: QueueSpec{MaxWait: tt.maxWait}}), Options{})
+			p.Retire(nil)
+			time.Sleep(tt.open - time.Millisecond)
+			if _, err := p.Gate("api").TryAdmit(weir.Work{}); err != nil {
+				t.Errorf("max_wait %v: closed before %v: %v", tt.maxWait, tt.open, err)
+			}
+			time.Sleep(2 * time.Millisecond)
+			if _, err := p.Gate("api").TryAdmit(weir.Work{}); weir.AsRejection(err).Reason != weir.ReasonDraining {
+				t.Errorf("max_wait %v: still open after %v: %v", tt.maxWait, tt.open, err)
+			}
+		})
+	}
+}
+
+func TestRetireOnVirtualTimeClosesAtOnce(t *testing.T) {
+	p := must(t, apiSpec(LimitSpec{Limit: 1}), Options{Now: func() time.Duration { return 0 }})
+	next := must(t, apiSpec(LimitSpec{Limit: 1}), Options{Previous: p})
+	defer next.Close()
+	if next.Gate("api") == p.Gate("api") {
+		t.Error("a gate was adopted from one clock to another")
+	}
+	p.Retire(next)
+	if _, err := p.Gate("api").TryAdmit(weir.Work{}); weir.AsRejection(err) == nil {
+		t.Error("still open")
+	}
+}
+
+func TestHooksAreTheNewPolicys(t *testing.T) {
+	var before, after []string
+	hooks := func(heard *[]string) weir.Hooks {
+		return weir.Hooks{
+			Admitted:     func(gate string, _ *weir.Work, _ time.Duration) { *heard = append(*heard, "admitted "+gate) },
+			Rejected:     func(_ *weir.Work, r *weir.Rejection) { *heard = append(*heard, "rejected "+r.Gate) },
+			Done:         func(gate string, o weir.Outcome, _ time.Duration) { *heard = append(*heard, "done "+o.String()) },
+			LimitChanged: func(gate string, from, to int64, _ string) { *heard = append(*heard, fmt.Sprint(from, " to ", to)) },
+		}
+	}
+	old := compile(t, apiSpec(LimitSpec{Limit: 1}), Options{Hooks: hooks(&before)})
+	held := admit(t, old.Gate("api"))
+	next := compile(t, apiSpec(LimitSpec{Limit: 2}), Options{Hooks: hooks(&after), Previous: old})
+	old.Retire(next)
+	admit(t, next.Gate("api")).Done(weir.Failed)
+	held.Done(weir.OK)
+	if got := strings.Join(before, ", "); got != "admitted api" {
+		t.Errorf("the old hooks heard: %s", got)
+	}
+	if got := strings.Join(after, ", "); got != "1 to 2, admitted api, done failed, done ok" {
+		t.Errorf("the new hooks heard: %s", got)
+	}
 }
 
 func TestCloseAfterRetire(t *testing.T) {

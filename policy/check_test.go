@@ -186,6 +186,21 @@ func TestChecksKnowTheDefaultsOfAIMD(t *testing.T) {
 	}
 }
 
+func TestFaultsPrint(t *testing.T) {
+	_, err := Compile(Spec{Gates: map[string]GateSpec{"a": {}, "b": {Mode: "x", Limit: &LimitSpec{Limit: 1}}}}, Options{})
+	want := `policy: 2 faults
+	gates.a: the gate has no mechanism; give it a limit, such as limit: {limit: 20}
+	gates.b.mode: "x" is no mode; write one of enforce, observe, off`
+	if err == nil || err.Error() != want {
+		t.Errorf("got\n%v\nwant\n%s", err, want)
+	}
+	many := routeSpec(make([]RouteSpec, 250)...)
+	_, err = Compile(many, Options{})
+	if text := err.Error(); strings.Count(text, "\n") != 101 || !strings.HasSuffix(text, "and 150 more") {
+		t.Errorf("250 faults print as\n%s", text)
+	}
+}
+
 func TestNearest(t *testing.T) {
 	known := []string{"api", "backend", "writes", "adaptive"}
 	for word, want := range map[string]string{

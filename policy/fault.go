@@ -41,14 +41,22 @@ type Faults struct {
 	List []Fault
 }
 
-// Error lists every fault, one to a line if there are several.
+// mostPrinted bounds what Error lists; nobody mends more at one sitting.
+const mostPrinted = 100
+
+// Error lists the faults, one to a line if there are several, and at most a
+// hundred of them.
 func (f *Faults) Error() string {
 	if len(f.List) == 1 {
 		return "policy: " + f.List[0].Error()
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "policy: %d faults", len(f.List))
-	for _, fault := range f.List {
+	for i, fault := range f.List {
+		if i == mostPrinted {
+			fmt.Fprintf(&b, "\n\tand %d more", len(f.List)-i)
+			break
+		}
 		b.WriteString("\n\t" + fault.Error())
 	}
 	return b.String()

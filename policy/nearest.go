@@ -25,12 +25,14 @@ func list(words []string) string {
 }
 
 // nearest returns the known word with the smallest edit distance from word, if
-// at most a third of its letters differ, else "".
+// at most a third of its letters differ, else "". It looks no further than a
+// reader would.
 func nearest(word string, known []string) string {
-	const longest = 128
+	const longest, most = 128, 1000
 	if len(word) > longest {
 		return ""
 	}
+	known = known[:min(len(known), most)]
 	best, bestDistance := "", 0
 	for _, k := range known {
 		if len(k) > longest {

@@ -65,10 +65,14 @@ func muxProblem(err error) string {
 	return strings.TrimPrefix(text, "http: ")
 }
 
+// mostCompared bounds the search for the pattern that another conflicts with, so
+// that a file with thousands of them is refused in good time.
+const mostCompared = 1000
+
 // conflict explains why a pattern that is fine by itself cannot stand beside the
 // earlier ones.
 func (s *patterns) conflict(pattern string, err error) (problem, instead string) {
-	for i, earlier := range s.earlier {
+	for i, earlier := range s.earlier[:min(len(s.earlier), mostCompared)] {
 		if normalPattern(pattern) == normalPattern(earlier) {
 			return fmt.Sprintf("%q stands at %v already", pattern, s.at[i]), "leave one of them out"
 		}

@@ -187,13 +187,13 @@ func (p *Policy) Drain(ctx context.Context) error {
 // gate has anything to do by itself.
 func (p *Policy) Next() (time.Duration, bool) {
 	var soonest time.Duration
-	any := false
+	found := false
 	for _, name := range p.names {
-		if t, ok := p.gates[name].limiter.Next(); ok && (!any || t < soonest) {
-			soonest, any = t, true
+		if t, ok := p.gates[name].limiter.Next(); ok && (!found || t < soonest) {
+			soonest, found = t, true
 		}
 	}
-	return soonest, any
+	return soonest, found
 }
 
 // Step lets every gate do what is due at the present virtual time: expire
