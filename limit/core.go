@@ -130,11 +130,18 @@ func (c *core) shiftDown(now time.Duration) {
 	c.drain.reset(now)
 }
 
-// shiftUp goes back into the fast gear if nothing keeps it down and enough is
-// free that it will not have to shift down at once: counting the slots costs as
-// much as a quarter of them pays back.
-func (c *core) shiftUp(holder weir.Holder) {
-	if !c.slow || c.observed || c.closed || c.heavy > 0 || c.room.Len() > 0 || c.bank <= c.limit/4 {
+// calm is how long nobody must have been in want before the core shifts up.
+// Shifting costs a look at every slot; and while slots are scarce, the account
+// tells how fast they come back.
+const calm = 200 * time.Millisecond
+
+// shiftUp goes back into the fast gear if nothing keeps the core down and there
+// is room enough that it will not have to come down at once.
+func (c *core) shiftUp(now time.Duration, holder weir.Holder) {
+	switch {
+	case !c.slow, c.observed, c.closed, c.heavy > 0, c.room.Len() > 0:
+		return
+	case c.bank <= c.limit/4, now-c.drain.wanted < calm:
 		return
 	}
 	for want := min(c.bank, c.limit-c.bank+8); int64(len(c.spare)) < want; {

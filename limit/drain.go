@@ -6,10 +6,11 @@ import "time"
 // honest Retry-After is made of. It looks only at intervals with waiters or
 // refusals, because an idle gate's releases say nothing about its capacity.
 type drain struct {
-	since time.Duration // start of the interval being counted
-	count int64         // released in it
-	busy  bool          // somebody was in want during it
-	rate  float64       // released per second, smoothed; 0 while unknown
+	since  time.Duration // start of the interval being counted
+	count  int64         // released in it
+	busy   bool          // somebody was in want during it
+	rate   float64       // released per second, smoothed; 0 while unknown
+	wanted time.Duration // when somebody was last in want
 }
 
 // drainInterval is how long an interval lasts at least, drainMin how many
@@ -21,13 +22,15 @@ const (
 
 func (d *drain) reset(now time.Duration) { d.since, d.count, d.busy = now, 0, false }
 
-// want notes that somebody was refused or queued.
-func (d *drain) want() { d.busy = true }
+// want notes that somebody was refused or queued, or would have been.
+func (d *drain) want(now time.Duration) { d.busy, d.wanted = true, now }
 
 // finish counts a release of units.
-func (d *drain) finish(now time.Duration, units int64, waiting bool) {
+func (d *drain) finish(now time.Duration, units int64, wanted bool) {
 	d.count += units
-	d.busy = d.busy || waiting
+	if wanted {
+		d.want(now)
+	}
 	elapsed := now - d.since
 	if elapsed < drainInterval || d.count < drainMin {
 		return

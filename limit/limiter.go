@@ -45,6 +45,7 @@ type Limiter struct {
 	hooks     atomic.Pointer[weir.Hooks]
 	refusal   atomic.Pointer[refusals]
 	count     counters
+	places    sync.Pool // of *waiter
 }
 
 var (
@@ -81,6 +82,7 @@ func New(cfg Config) (*Limiter, error) {
 	l.bank, l.reason = l.limit, first.Reason
 	l.window.Reset(now, 0)
 	l.drain.reset(now)
+	l.drain.wanted = now - calm
 	l.schedule(now, first.Next)
 	l.settle(now) // nobody waits yet: no answers
 	return l, nil
@@ -150,7 +152,7 @@ func (l *Limiter) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permi
 
 // admit is the blocking shell around arrive.
 func (l *Limiter) admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
-	place := newBlocked(l)
+	place := l.place()
 	p, queued, err := l.arrive(ctx, &w, place)
 	if !queued {
 		place.free()
@@ -183,7 +185,7 @@ func (l *Limiter) admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 // place means that w does not wait. It calls the hooks unless w was queued.
 func (l *Limiter) arrive(ctx context.Context, w *weir.Work, place *waiter) (p weir.Permit, queued bool, err error) {
 	now := l.now()
-	expires, refused := l.bounds(ctx, w, now, place != nil)
+	expires, refused := l.bounds(ctx, w, now, place)
 	if refused == nil {
 		refused = l.refuseUnlocked(expires > now)
 	}
@@ -196,6 +198,10 @@ func (l *Limiter) arrive(ctx context.Context, w *weir.Work, place *waiter) (p we
 	p, refused = l.decide(now, cost, expires, place)
 	answered := l.settle(now)
 	queued = refused == nil && !p.Live()
+	if queued && !place.Queued() { // served at once: the newest goes first
+		answered.remove(place)
+		p, queued = place.permit, false
+	}
 	l.mu.Unlock()
 
 	answered.deliver()
@@ -226,7 +232,7 @@ func (l *Limiter) decide(now time.Duration, cost int64, expires time.Duration, p
 			return p, nil
 		}
 	}
-	l.drain.want()
+	l.drain.want(now)
 	if place == nil || expires <= now {
 		return weir.Permit{}, l.refusal.Load().limit
 	}
@@ -257,7 +263,7 @@ func (l *Limiter) settle(now time.Duration) (out answers) {
 		close(l.idle)
 	}
 	l.refresh(now)
-	l.shiftUp(l)
+	l.shiftUp(now, l)
 	l.publish()
 	l.arm(now)
 	return out

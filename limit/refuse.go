@@ -70,7 +70,7 @@ func (l *Limiter) refuseUnlocked(waits bool) *weir.Rejection {
 
 // bounds returns until when w may wait, or a refusal if it must not be served at
 // all: its deadline has passed, its context is done, or its cost is none.
-func (l *Limiter) bounds(ctx context.Context, w *weir.Work, now time.Duration, mayWait bool) (time.Duration, *weir.Rejection) {
+func (l *Limiter) bounds(ctx context.Context, w *weir.Work, now time.Duration, place *waiter) (time.Duration, *weir.Rejection) {
 	if w.Cost < 0 {
 		return 0, &weir.Rejection{Gate: l.name, Reason: weir.ReasonTooLarge, Value: float64(w.Cost)}
 	}
@@ -78,15 +78,18 @@ func (l *Limiter) bounds(ctx context.Context, w *weir.Work, now time.Duration, m
 		return 0, l.givenUp(ctx)
 	}
 	expires := now
-	if mayWait && w.MaxWait >= 0 {
+	if place != nil && w.MaxWait >= 0 {
 		expires = l.patience(now, w)
+		place.outOf = weir.ReasonQueueTimeout
 	}
 	if !w.Deadline.IsZero() {
 		until := l.deadline(w.Deadline)
 		if until <= now {
 			return 0, l.late(now - until)
 		}
-		expires = min(expires, until)
+		if until < expires {
+			expires, place.outOf = until, weir.ReasonDeadline
+		}
 	}
 	return expires, nil
 }
@@ -119,9 +122,13 @@ func (l *Limiter) late(by time.Duration) *weir.Rejection {
 // expired is the refusal of work that has been in the room too long.
 func (l *Limiter) expired(now time.Duration, w *room.Waiter) *weir.Rejection {
 	waited := now - w.Arrived
-	return &weir.Rejection{Gate: l.name, Reason: weir.ReasonQueueTimeout, Retryable: true,
+	r := &weir.Rejection{Gate: l.name, Reason: w.Owner.(*waiter).outOf, Retryable: true,
 		Value: waited.Seconds(), Limit: (w.Expires - w.Arrived).Seconds(),
 		RetryAfter: l.drain.wait(int64(l.room.Len()), 1)}
+	if r.Reason == weir.ReasonDeadline {
+		r.Cause = context.DeadlineExceeded
+	}
+	return r
 }
 
 // givenUp is the refusal of work whose context is done.

@@ -1,8 +1,6 @@
 package limit
 
 import (
-	"sync"
-
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/internal/room"
 )
@@ -14,6 +12,7 @@ type waiter struct {
 	room.Waiter
 	limiter *Limiter
 	cost    int64
+	outOf   weir.Reason // what it means when the waiter expires
 
 	permit weir.Permit
 	err    error
@@ -26,23 +25,22 @@ type waiter struct {
 	site  string    // who asked, for the leak finder
 }
 
-// blocked are waiters whose goroutine blocks, kept for reuse with their channel.
-var blocked = sync.Pool{New: func() any {
-	w := &waiter{ready: make(chan struct{}, 1)}
+// place returns a waiter for a goroutine that blocks. Waiters are kept for reuse
+// with their channel, by the limiter they belong to: a channel made in one
+// testing/synctest bubble must not be used in another.
+func (l *Limiter) place() *waiter {
+	if w, ok := l.places.Get().(*waiter); ok {
+		return w
+	}
+	w := &waiter{limiter: l, ready: make(chan struct{}, 1)}
 	w.Owner = w
-	return w
-}}
-
-func newBlocked(l *Limiter) *waiter {
-	w := blocked.Get().(*waiter)
-	w.limiter = l
 	return w
 }
 
-// free gives a waiter back whose answer has been received.
+// free gives a waiter back whose answer, if any, has been received.
 func (w *waiter) free() {
-	w.limiter, w.permit, w.err, w.next = nil, weir.Permit{}, nil, nil
-	blocked.Put(w)
+	w.permit, w.err, w.next = weir.Permit{}, nil, nil
+	w.limiter.places.Put(w)
 }
 
 // answers is a list of waiters that have been answered under the lock.
@@ -55,6 +53,23 @@ func (a *answers) add(w *waiter) {
 		a.last.next = w
 	}
 	a.last = w
+}
+
+// remove takes w, which is in the list, out again.
+func (a *answers) remove(w *waiter) {
+	var before *waiter
+	for at := a.first; at != w; at = at.next {
+		before = at
+	}
+	if before == nil {
+		a.first = w.next
+	} else {
+		before.next = w.next
+	}
+	if a.last == w {
+		a.last = before
+	}
+	w.next = nil
 }
 
 // deliver wakes everybody. The lock must not be held: callbacks may call the
