@@ -24,6 +24,9 @@ type second struct {
 // then counts for neither side.
 func (s *second) void() bool { return s.with.Void() || s.without.Void() }
 
+// behind is the share of requests that left too late, on the worse side.
+func (s *second) behind() float64 { return max(s.with.Behind(), s.without.Behind()) }
+
 // account adds seconds up by step of the load.
 type account struct {
 	capacity float64

@@ -40,9 +40,9 @@ func story() *account {
 func TestConclusion(t *testing.T) {
 	got := story().conclusion()
 	for _, want := range []string{
-		"At 3x, of the 400 requests a second that could be answered in time, 390 were with weir (98 %, p99 10",
+		"At 3x, of about 400 requests a second that could be answered in time, 390 were with weir (98 %, p99 10",
 		"and 0 without (0 %, p99 >500 ms)",
-		"Then, back at 0.5x, of the 200 requests a second that could be answered in time, 200 were with weir (100 %,",
+		"Then, back at 0.5x, of about 200 requests a second that could be answered in time, 200 were with weir (100 %,",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the conclusion does not say %q:\n%s", want, got)

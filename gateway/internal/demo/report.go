@@ -3,6 +3,9 @@ package demo
 import (
 	"fmt"
 	"strings"
+	"time"
+
+	"github.com/weir-go/weir/gateway/internal/loadgen"
 )
 
 // introduce says what runs where, before the first figure.
@@ -59,8 +62,9 @@ func row(first string, load float64, with, without side, limit int64) string {
 }
 
 // voidRow stands for a second that does not count.
-func voidRow(first string, load float64) string {
-	return fmt.Sprintf(" %-4s %5s    void | more than %g %% of the requests left too late: this machine is busy\n", first, multiple(load), 2.0)
+func voidRow(first string, load float64, s *second) string {
+	return fmt.Sprintf(" %-4s %5s    void | %.0f %% of the requests left more than %v late: this machine is busy\n",
+		first, multiple(load), 100*s.behind(), time.Duration(loadgen.LateAfter*float64(patience)))
 }
 
 // table is what each step came to so far.
@@ -96,7 +100,7 @@ func (a *account) conclusion() string {
 		b.WriteString(a.sentence("Then, back at", &a.steps[last]))
 	}
 	if void, all := a.voided(); void > 0 {
-		fmt.Fprintf(&b, "%d of %d seconds are void and left out: the machine was too busy to send on time.\n", void, all)
+		fmt.Fprintf(&b, "%d of %d seconds are void and left out: the machine was too busy to send on time.\nTry again when it is idle, or with a smaller --capacity.\n", void, all)
 	}
 	return b.String()
 }
@@ -108,7 +112,7 @@ func (a *account) sentence(begin string, st *stepAccount) string {
 	}
 	with, without := a.side(&st.with, st.seconds), a.side(&st.without, st.seconds)
 	possible := min(a.capacity, with.offered)
-	text := fmt.Sprintf("%s %s, of the %.0f requests a second that could be answered in time, %.0f were with weir (%.0f %%, p99 %s) and %.0f without (%.0f %%, p99 %s).\n",
+	text := fmt.Sprintf("%s %s, of about %.0f requests a second that could be answered in time, %.0f were with weir (%.0f %%, p99 %s) and %.0f without (%.0f %%, p99 %s).\n",
 		begin, multiple(st.load), possible,
 		with.goodput, 100*with.goodput/possible, with.p99,
 		without.goodput, 100*without.goodput/possible, without.p99)

@@ -37,7 +37,7 @@ func (s *screen) show(n int, sec *second) {
 
 func (s *screen) line(first string, load float64, sec *second) string {
 	if sec.void() {
-		return voidRow(first, load)
+		return voidRow(first, load, sec)
 	}
 	return row(first, load, s.account.side(&sec.with, 1), s.account.side(&sec.without, 1), sec.limit)
 }
@@ -48,7 +48,7 @@ const barWidth = 48
 // bars draws the last second.
 func (s *screen) bars(n int, load float64, sec *second) string {
 	if sec.void() {
-		return voidRow(fmt.Sprint(n), load) + "\n\n\n"
+		return voidRow(fmt.Sprint(n), load, sec) + "\n\n\n"
 	}
 	with, without := s.account.side(&sec.with, 1), s.account.side(&sec.without, 1)
 	full := s.account.capacity

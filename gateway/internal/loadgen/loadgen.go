@@ -6,7 +6,7 @@
 //
 // Three rules keep its figures honest. Latency counts from the moment a request
 // was due, not from the moment it could be sent. A generator that could not
-// keep up says so: sends that left more than [LateAfter] behind their time are
+// keep up says so: sends that left too far behind their time ([LateAfter]) are
 // counted, and a second in which too many did is void ([Tally.Void]). And every
 // request is accounted to the second in which it was due, where it ends as
 // exactly one of the fields of [Tally].
@@ -33,9 +33,9 @@ const (
 	MaxOpen     = 8192             // requests without an answer
 )
 
-// LateAfter is how far behind its time a request may leave before its send
-// counts as late.
-const LateAfter = 10 * time.Millisecond
+// LateAfter is how far behind its time a request may leave, as a share of its
+// client's patience, before its send counts as late.
+const LateAfter = 0.05
 
 // Phase is a stretch of load at one mean rate.
 type Phase struct {
@@ -76,6 +76,10 @@ func (l *Load) Duration() time.Duration {
 		d += p.For
 	}
 	return d
+}
+
+func (l *Load) lateAfter() time.Duration {
+	return time.Duration(LateAfter * float64(l.Patience))
 }
 
 // check reports everything that is wrong with l.
@@ -192,7 +196,7 @@ func (r *run) launch(ctx context.Context, due time.Duration) {
 	}
 	r.open.Go(func() {
 		defer func() { <-r.room }()
-		r.meter.sent(due, time.Since(r.epoch)-due)
+		r.meter.sent(due, time.Since(r.epoch)-due > r.load.lateAfter())
 		ctx, cancel := context.WithDeadline(ctx, r.epoch.Add(due+r.load.Patience))
 		defer cancel()
 		answer := r.load.Send(ctx)

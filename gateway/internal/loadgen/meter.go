@@ -19,7 +19,7 @@ type Tally struct {
 	GaveUp  int64
 	Unsent  int64 // never left: too many were open already
 
-	LateSends int64 // left more than LateAfter behind their time
+	LateSends int64 // left later than LateAfter allows
 
 	// Admitted holds the latencies of OK, Failed and GaveUp requests, from the
 	// moment they were due; GaveUp counts with the client's whole patience.
@@ -45,8 +45,11 @@ func (t *Tally) Open() int64 {
 
 // Void reports whether the generator fell behind so far that the figures mean
 // nothing.
-func (t *Tally) Void() bool {
-	return float64(t.LateSends+t.Unsent) > VoidAbove*float64(t.Offered)
+func (t *Tally) Void() bool { return t.Behind() > VoidAbove }
+
+// Behind is the share of the requests that left too late or not at all.
+func (t *Tally) Behind() float64 {
+	return float64(t.LateSends+t.Unsent) / float64(max(1, t.Offered))
 }
 
 // Meter keeps the account of a load, second by second. It is safe for
@@ -72,10 +75,10 @@ func (m *Meter) Second(i int) Tally {
 	return m.seconds[i]
 }
 
-func (m *Meter) sent(due, behind time.Duration) {
+func (m *Meter) sent(due time.Duration, late bool) {
 	m.update(due, func(t *Tally) {
 		t.Offered++
-		if behind > LateAfter {
+		if late {
 			t.LateSends++
 		}
 	})
