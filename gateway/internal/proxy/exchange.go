@@ -104,7 +104,21 @@ func (x *exchange) end() {
 // arm starts the bound on the wait for the upstream's answer.
 func (x *exchange) arm() {
 	if d := time.Duration(x.upstream.cfg.ResponseTimeout); d > 0 {
-		x.timer = time.AfterFunc(d, func() { x.cancel(errResponseTimeout) })
+		x.timer = time.AfterFunc(d, x.expire)
+	}
+}
+
+// expire ends a wait that has lasted too long.
+func (x *exchange) expire() {
+	x.mu.Lock()
+	answered, left := x.answered, x.left
+	x.mu.Unlock()
+	switch {
+	case answered:
+	case left:
+		x.cancel(errClientLeft)
+	default:
+		x.cancel(errResponseTimeout)
 	}
 }
 
@@ -143,6 +157,9 @@ func (x *exchange) settle() bool {
 func (x *exchange) clientLeft() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if !x.answered {
+		x.upstream.shared.abandoned.Add(1)
+	}
 	if x.answered || x.upstream.cfg.OnAbandon == config.Release {
 		x.left = !x.answered
 		x.cancel(errClientLeft)
@@ -151,7 +168,7 @@ func (x *exchange) clientLeft() {
 	x.left = true
 	rest := x.rest()
 	if x.timer == nil {
-		x.timer = time.AfterFunc(rest, func() { x.cancel(errClientLeft) })
+		x.timer = time.AfterFunc(rest, x.expire)
 		return
 	}
 	x.timer.Reset(rest)

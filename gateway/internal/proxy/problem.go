@@ -80,6 +80,11 @@ func (u *Upstream) badBody(w http.ResponseWriter, r *http.Request, err error) {
 // begin is ReverseProxy's ModifyResponse: an answer is about to be passed on.
 func (u *Upstream) begin(res *http.Response) error {
 	u.status(res.Request.Context(), res.StatusCode)
+	if len(res.Trailer) > 0 {
+		// HTTP/2 sends trailers after a body of announced length, HTTP/1 only
+		// after chunks.
+		res.Header.Del("Content-Length")
+	}
 	return nil
 }
 

@@ -1,5 +1,7 @@
 package proxy
 
+import "time"
+
 // TargetStats is what has become of the requests to one target. Counters only
 // grow, also over reloads that keep the target's URL.
 type TargetStats struct {
@@ -28,3 +30,15 @@ func (u *Upstream) Stats() []TargetStats {
 	}
 	return stats
 }
+
+// Abandoned returns how many requests have lost their client while the upstream
+// was working on them. It never falls.
+func (u *Upstream) Abandoned() uint64 { return u.shared.abandoned.Load() }
+
+// Expect sets how long the upstream is expected to take, until answers teach
+// otherwise.
+func (u *Upstream) Expect(d time.Duration) { u.shared.service.ns.Store(int64(d)) }
+
+// Expected returns the moving mean of the time the upstream takes to answer, 0
+// before the first answer.
+func (u *Upstream) Expected() time.Duration { return u.shared.service.value() }

@@ -60,6 +60,7 @@ type shared struct {
 	targets   map[string]*target
 	transport *http.Transport
 	service   *mean
+	abandoned *atomic.Uint64
 }
 
 // New returns the upstream called name. It connects to nothing yet.
@@ -70,7 +71,7 @@ func New(name string, cfg config.Upstream, opts Options) (*Upstream, error) {
 	u := &Upstream{
 		name: name, cfg: cfg, opts: opts,
 		eject:  ejection{cfg.Eject.Failures, time.Duration(cfg.Eject.For)},
-		shared: &shared{epoch: time.Now(), service: new(mean)},
+		shared: &shared{epoch: time.Now(), service: new(mean), abandoned: new(atomic.Uint64)},
 	}
 	targets, h2c, err := parseTargets(name, cfg.Targets)
 	if err != nil {
@@ -106,6 +107,7 @@ func (u *Upstream) adopt(prev *Upstream, targets map[string]*target, h2c bool) {
 	}
 	u.shared.epoch = prev.shared.epoch
 	u.shared.service = prev.shared.service
+	u.shared.abandoned = prev.shared.abandoned
 	u.shared.targets = targets
 	for key := range targets {
 		if old, ok := prev.shared.targets[key]; ok {
