@@ -23,7 +23,7 @@ type simOptions struct {
 	Seeds    []uint
 	Plot     bool
 	JSON     bool
-	Out      io.Writer
+	Out, Err io.Writer
 	Progress io.Writer // nil: nobody watches
 }
 
@@ -45,9 +45,9 @@ The exit code is 1 if the scenario has goals and one was missed.`,
 		Example: "  weir sim scenario.yaml --plot\n  weir sim S1 --seed 7",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.File, o.Out = args[0], cmd.OutOrStdout()
-			if isTerminal(cmd.ErrOrStderr()) {
-				o.Progress = cmd.ErrOrStderr()
+			o.File, o.Out, o.Err = args[0], cmd.OutOrStdout(), cmd.ErrOrStderr()
+			if isTerminal(o.Err) {
+				o.Progress = o.Err
 			}
 			return runSim(cmd.Context(), o)
 		},
@@ -61,6 +61,11 @@ The exit code is 1 if the scenario has goals and one was missed.`,
 
 func runSim(ctx context.Context, o simOptions) error {
 	scenario, err := readScenario(o.File)
+	var faults *config.Faults
+	if errors.As(err, &faults) {
+		fmt.Fprintln(o.Err, faults)
+		return &ExitError{Code: 1, Err: fmt.Errorf("%s cannot be used", o.File)}
+	}
 	if err != nil {
 		return err
 	}

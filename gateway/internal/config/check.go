@@ -157,6 +157,7 @@ func (m *meaning) upstreams() {
 		if len(u.Targets) == 0 {
 			m.report(path, "write a URL, for instance [http://127.0.0.1:3000]", "is an empty list")
 		}
+		m.mixed(path, u.Targets)
 		seen := map[string]bool{}
 		for i, target := range u.Targets {
 			sub := fmt.Sprintf("%s[%d]", path, i)
@@ -168,6 +169,20 @@ func (m *meaning) upstreams() {
 			}
 			seen[target] = true
 		}
+	}
+}
+
+// mixed reports an upstream of which some targets speak only HTTP/2 and others
+// do not.
+func (m *meaning) mixed(path string, targets []string) {
+	n := 0
+	for _, target := range targets {
+		if strings.HasPrefix(target, "h2c://") {
+			n++
+		}
+	}
+	if n > 0 && n < len(targets) {
+		m.report(path, "write all of them as h2c://, or none; or make two upstreams", "%d of %d targets are h2c", n, len(targets))
 	}
 }
 

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -150,8 +151,8 @@ func checkTarget(target string) error {
 	switch {
 	case target == "":
 		return fmt.Errorf(`"": is empty; write a URL, for instance http://127.0.0.1:3000`)
-	case err != nil || (u.Scheme != "http" && u.Scheme != "https"):
-		return fmt.Errorf("%q: is no http or https URL; write for instance http://127.0.0.1:3000", target)
+	case err != nil || !slices.Contains([]string{"http", "https", "h2c"}, u.Scheme):
+		return fmt.Errorf("%q: is no http, https or h2c URL; write for instance http://127.0.0.1:3000", target)
 	case u.Host == "" || u.Hostname() == "":
 		return fmt.Errorf("%q: names no host; write for instance %s://127.0.0.1:3000", target, u.Scheme)
 	case u.User != nil:

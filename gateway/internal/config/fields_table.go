@@ -38,7 +38,7 @@ var fields = map[string]field{
 	"Listener.tls":                 {doc: "Certificate for TLS. With it HTTP/2 is offered as well as HTTP/1.1.", example: "{cert: server.crt, key: server.key}"},
 	"Listener.h2c":                 {doc: "Accept HTTP/2 without TLS (prior knowledge) beside HTTP/1.1.", def: "false"},
 	"Listener.read_header_timeout": {doc: "How long a client may take to send the header of a request.", def: "5s", least: "1ms", most: "1h"},
-	"Listener.read_timeout":        {doc: "How long a client may take to send the body of a request.", def: "30s", least: "1ms", most: "24h"},
+	"Listener.read_timeout":        {doc: "How long a client may take to send the body of a request; a second more for each 4 KiB that it has sent.", def: "30s", least: "1ms", most: "24h"},
 	"Listener.write_timeout":       {doc: "How long a client may take no byte of the answer. An answer that makes progress may last longer.", def: "30s", least: "1ms", most: "24h"},
 	"Listener.idle_timeout":        {doc: "How long a kept-alive connection may stand idle between requests.", def: "2m", least: "1ms", most: "24h"},
 	"Listener.max_header_bytes":    {doc: "Largest header of a request in bytes; a larger one is answered 431.", def: "65536", least: "1024", most: "16777216"},
@@ -53,7 +53,7 @@ var fields = map[string]field{
 
 	"Upstream.targets": {
 		form:    "a URL such as http://127.0.0.1:3000",
-		doc:     "URLs of servers that are interchangeable; requests go to them in turn. A path is put before the request's own.",
+		doc:     "URLs of servers that are interchangeable; requests go to them in turn. A path is put before the request's own. The scheme is http, https, or h2c for HTTP/2 without TLS (all of them, or none).",
 		example: "[http://127.0.0.1:3000]", required: true,
 	},
 	"Upstream.limit": {
@@ -69,7 +69,7 @@ var fields = map[string]field{
 		def: "hold", enum: []string{"hold", "release"},
 	},
 
-	"Eject.failures": {doc: "Failures in a row after which a target is left out: connection errors, and 502, 503 and 504 answers. 0 means never.", def: "5", least: "0", most: "1000"},
+	"Eject.failures": {doc: "Failures in a row after which a target is left out: connection errors, time-outs, and 502 and 504 answers. 0 means never.", def: "5", least: "0", most: "1000"},
 	"Eject.for":      {doc: "How long it is left out, before one request tries it again.", def: "10s", least: "10ms", most: "24h"},
 
 	"IdentitySpec.tenant":   {form: source, doc: "Source of the tenant, the unit of fairness.", example: "header:X-Tenant"},
