@@ -92,9 +92,9 @@ routes:
 		{"every fault of a file", []string{"check", file}, []string{"bad.yaml:3:", "bad.yaml:6:", "bad.yaml:9:", "bad.yaml:10:", "upstreem", "5 minutes"}},
 		{"the same on run", []string{"run", "--config", file}, []string{"bad.yaml:10:", "upstreem"}},
 		{"a file that is not there", []string{"check", "nothing.yaml"}, []string{"nothing.yaml"}},
-		{"a port in use", []string{"run", "--upstream", "http://127.0.0.1:1", "--listen", taken.Addr().String(), "--admin", "off"}, []string{taken.Addr().String(), "in use"}},
+		{"a port in use", []string{"run", "--upstream", "http://127.0.0.1:1", "--listen", taken.Addr().String(), "--admin", "off"}, []string{taken.Addr().String(), "another process"}},
 		{"no URL", []string{"run", "--upstream", "127.0.0.1:3000"}, []string{"http://127.0.0.1:3000"}},
-		{"nothing to guard", []string{"run"}, []string{"--upstream", "--config"}},
+		{"nothing to guard", []string{"run"}, []string{"--upstream", "weir init"}},
 		{"an unknown command", []string{"rum"}, []string{"rum"}},
 	} {
 		out, ok := weirCommand(t, tt.args...)

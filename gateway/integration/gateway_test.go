@@ -167,4 +167,4 @@ shutdown: {grace: 5s, lame_duck: 300ms}
 }
 
 // deadline is when a client of the tests gives an answer up for late.
-const deadline = 500 * time.Millisecond
+const deadline = time.Second

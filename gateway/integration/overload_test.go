@@ -15,7 +15,7 @@ import (
 // Three times the load that the pool can carry: what is admitted is in time,
 // what is refused is told so and when to come back, and nothing stays behind.
 func TestOverload(t *testing.T) {
-	const workers, mean, lasts = 8, 25, 4 * time.Second
+	const workers, mean, lasts = 8, 40, 4 * time.Second
 	up := startGunicorn(t, workers)
 	g := startGateway(t, gatewayConfig(up.addr, workers))
 	rate := 3 * up.capacity(mean)
