@@ -32,7 +32,7 @@ func openRun(t *testing.T, b Backend, rps float64, seed uint64) (mean float64, r
 	t.Helper()
 	s := &Scenario{
 		Name: "open", Backend: BackendRef{Backend: b},
-		Phases:  []Phase{{For: d("4000s"), RPS: rps}},
+		Phases:  []Phase{{For: d("2000s"), RPS: rps}},
 		Traffic: []Class{{}}, Seeds: []uint64{seed},
 	}
 	report, err := Run(context.Background(), s, Options{})
@@ -83,7 +83,7 @@ func TestQueuesAgreeWithTheory(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			mean, _ := openRun(t, tt.b, tt.rps, 7)
-			within(t, "mean latency", mean, tt.want, .03)
+			within(t, "mean latency", mean, tt.want, .04)
 		})
 	}
 }
