@@ -52,6 +52,7 @@ func TestAdoptionKeepsWhatIsInFlightAndWhatWaits(t *testing.T) {
 
 		next := must(t, apiSpec(LimitSpec{Limit: 1}), Options{Previous: old})
 		old.Retire(next)
+		old.Retire(nil) // the first word counts
 		s := next.Gate("api").Snapshot()
 		if s.Limit != 1 || s.InFlight != 2 || s.Waiting != 1 {
 			t.Fatalf("after lowering: limit %d, in flight %d, waiting %d; want 1, 2, 1", s.Limit, s.InFlight, s.Waiting)
@@ -148,7 +149,6 @@ func TestRetireServesWhatIsUnderWayThenCloses(t *testing.T) {
 
 		next := must(t, Spec{}, Options{Previous: old})
 		old.Retire(next)
-		old.Retire(nil) // the first word counts
 		time.Sleep(900 * time.Millisecond)
 		held.Done(weir.OK)
 		if err := <-waited; err != nil {

@@ -76,6 +76,8 @@ func TestTrusted(t *testing.T) {
 		{[]string{"10.0.0.0/8", "fd00::/8"}, "[fd00::1]:1", true},
 		{[]string{"10.0.0.0/8", "fd00::/8"}, "[::ffff:10.1.2.3]:1", true},
 		{[]string{"10.0.0.0/8", "fd00::/8"}, "127.0.0.1:1", false},
+		{[]string{"fe80::/10"}, "[fe80::1%eth0]:1", true},
+		{[]string{"fe80::/10"}, "fe80::1%eth0", true},
 		{[]string{"0.0.0.0/0"}, "[2001:db8::1]:1", false},
 		{[]string{"0.0.0.0/0", "::/0"}, "nonsense", false},
 	} {

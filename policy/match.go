@@ -94,7 +94,6 @@ func (f *matcher) find(r *http.Request) *match {
 		if m.url.RawPath != "" {
 			m.url.RawPath += "/"
 		}
-		clear(m.waste)
 		f.mux.ServeHTTP(m, &m.req)
 	}
 	return m

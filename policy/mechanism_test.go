@@ -1,0 +1,45 @@
+package policy
+
+import (
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/limit"
+)
+
+func TestLimitSpecReachesTheLimiter(t *testing.T) {
+	spec := LimitSpec{
+		Controller: "aimd", Limit: 7, Min: 2, Max: 90, Threshold: Duration(time.Second), Percentile: 0.9, Backoff: 0.7,
+		Window: Duration(3 * time.Second), MinSamples: 4,
+		Queue: QueueSpec{Len: 12, MaxWait: Duration(time.Minute), Order: "lifo"},
+	}
+	want := control.AIMDConfig{Initial: 7, Min: 2, Max: 90, Threshold: time.Second, Percentile: 0.9, Backoff: 0.7,
+		Window: 3 * time.Second, MinSamples: 4}
+	if got := spec.aimd(); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	for word, order := range map[string]limit.Order{"": limit.FIFO, "fifo": limit.FIFO, "lifo": limit.LIFO, "adaptive": limit.Adaptive} {
+		spec.Queue.Order = word
+		if got, want := spec.Queue.queue(), (limit.Queue{Len: 12, MaxWait: time.Minute, Order: order}); got != want {
+			t.Errorf("order %q: got %+v, want %+v", word, got, want)
+		}
+	}
+	cfg, err := spec.config()
+	if err != nil || cfg.Controller.Name() != "aimd" || cfg.Limit != 0 {
+		t.Errorf("got %+v: %v", cfg, err)
+	}
+	again, _ := spec.config()
+	if again.Controller == cfg.Controller {
+		t.Error("two limiters would share a controller")
+	}
+}
+
+func TestOptionsReachTheLimiter(t *testing.T) {
+	spec := apiSpec(LimitSpec{Limit: 1})
+	c := &compiler{spec: &spec, opts: &Options{FindLeaks: true, Now: func() time.Duration { return 7 }}}
+	cfg, err := c.config("api")
+	if err != nil || cfg.Name != "api" || !cfg.FindLeaks || cfg.Now() != 7 {
+		t.Errorf("got %+v: %v", cfg, err)
+	}
+}
