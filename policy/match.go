@@ -78,13 +78,13 @@ func (f *matcher) finish() {
 	_ = register(f.mux, "/", endpoint{})
 }
 
-// find looks up the route of r. The caller frees the match.
-func (f *matcher) find(r *http.Request) *match {
-	m := f.pool.Get().(*match)
+// find looks up the route of r. The match, nil where the mux need not be asked,
+// is the caller's to free.
+func (f *matcher) find(r *http.Request) (*Route, *match) {
 	if f.none || f.only != nil {
-		m.route = f.only
-		return m
+		return f.only, nil
 	}
+	m := f.pool.Get().(*match)
 	m.req.Method, m.req.Host, m.req.URL = r.Method, hostname(r.Host), &m.url
 	m.url.Path, m.url.RawPath = canonical(r.URL)
 	f.mux.ServeHTTP(m, &m.req)
@@ -96,18 +96,26 @@ func (f *matcher) find(r *http.Request) *match {
 		}
 		f.mux.ServeHTTP(m, &m.req)
 	}
-	return m
+	return m.route, m
 }
 
 // free gives the match back for the next request.
 func (m *match) free() {
+	if m == nil {
+		return
+	}
 	clear(m.waste)
 	*m = match{from: m.from, waste: m.waste}
 	m.from.pool.Put(m)
 }
 
 // value returns what the path has in place of the wildcard.
-func (m *match) value(wildcard string) string { return m.req.PathValue(wildcard) }
+func (m *match) value(wildcard string) string {
+	if m == nil {
+		return ""
+	}
+	return m.req.PathValue(wildcard)
+}
 
 // canonical returns the path as patterns see it: no empty, "." and ".."
 // segments. Requests without a path (CONNECT, OPTIONS *) are for "/".

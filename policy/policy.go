@@ -58,8 +58,7 @@ type Policy struct {
 // route is nil, whose Gate admits everything, and the work has an identity
 // only. The request is not changed.
 func (p *Policy) Match(r *http.Request) (*Route, weir.Work) {
-	m := p.matcher.find(r)
-	rt := m.route
+	rt, m := p.matcher.find(r)
 	w := rt.Work()
 	p.identity.fill(&w, r, m)
 	m.free()
