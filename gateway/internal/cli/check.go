@@ -25,7 +25,8 @@ func NewCheckCommand() *cobra.Command {
 		Short: "Say everything that is wrong with a configuration, line by line",
 		Long: `Check reads configurations as weir run does, and prints every fault with its
 line and what to write instead. It opens no port and connects to nothing, but it
-looks for the files that a configuration names. FILE - is standard input.
+looks for the files that a configuration names. Of a file that is right it says
+what is in it, and notes what is probably not meant. FILE - is standard input.
 
 The exit code is 0 if all files are right, and 1 if one is not.`,
 		Example: "  weir check weir.yaml",
@@ -46,6 +47,9 @@ func runCheck(o checkOptions) error {
 			continue
 		}
 		fmt.Fprintf(o.Out, "%s: ok: %s\n", file, summary(cfg))
+		for _, note := range cfg.Notes() {
+			fmt.Fprintf(o.Out, "%s: note: %s\n", file, note)
+		}
 	}
 	if bad > 0 {
 		return &ExitError{Code: 1, Err: fmt.Errorf("%d of %s cannot be used", bad, count(len(o.Files), "file"))}

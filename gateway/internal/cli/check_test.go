@@ -36,11 +36,11 @@ func write(t *testing.T, name, text string) string {
 }
 
 func TestCheck(t *testing.T) {
-	good := write(t, "good.yaml", config.Minimum)
+	good := write(t, "good.yaml", config.Minimum+"      gates: [app]\n  gates: {app: {limit: {limit: 5}}}\n")
 	bad := write(t, "bad.yaml", "upstreams: 5\nroutse: []\n")
 
 	out, errs, err := run(NewCheckCommand(), "", good)
-	want := good + ": ok: 1 listener, 0 gates, 1 route, 1 upstream with 1 target, admin on 127.0.0.1:9090\n"
+	want := good + ": ok: 1 listener, 1 gate, 1 route, 1 upstream with 1 target, admin on 127.0.0.1:9090\n"
 	if err != nil || errs != "" || out != want {
 		t.Errorf("good file: %q, %q, %v; want %q", out, errs, err, want)
 	}
@@ -55,7 +55,7 @@ func TestCheck(t *testing.T) {
 	}
 
 	out, _, err = run(NewCheckCommand(), config.Minimum+"  admin: {address: off}\n", "-")
-	if err != nil || !strings.Contains(out, "no admin listener") {
+	if err != nil || !strings.Contains(out, "no admin listener") || !strings.Contains(out, "note: routes[0] (/) passes no gate") {
 		t.Errorf("standard input: %q, %v", out, err)
 	}
 	if _, errs, err = run(NewCheckCommand(), "", filepath.Join(t.TempDir(), "none.yaml")); err == nil || !strings.Contains(errs, "weir init") {

@@ -1,14 +1,10 @@
 package config
 
-import (
-	"slices"
-
-	"github.com/weir-go/weir/policy"
-)
+import "github.com/weir-go/weir/policy"
 
 // Config is what the gateway's file says, with the defaults filled in. The keys
-// in the file are the json tags. docs.go holds the text, the default and the
-// bounds of each field; the schema and the reference guide are made from there.
+// in the file are the json tags. fields_table.go holds the text, the default and
+// the bounds of each field; the schema and the reference guide are made from it.
 type Config struct {
 	Listeners []Listener                 `json:"listeners,omitempty"`
 	Upstreams map[string]Upstream        `json:"upstreams"`
@@ -127,11 +123,4 @@ func (c *Config) TargetCount() int {
 		n += len(u.Targets)
 	}
 	return n
-}
-
-// GateUsed reports whether any route goes through the gate.
-func (c *Config) GateUsed(name string) bool {
-	return slices.ContainsFunc(c.Routes, func(rt Route) bool {
-		return slices.Contains(rt.Gates, name)
-	})
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/weir/policy"
 )
 
-// Defaults of the file; docs.go gives their reasons.
+// Addresses that are used where none is given.
 const (
 	DefaultListen = "127.0.0.1:8080"
 	DefaultAdmin  = "127.0.0.1:9090"

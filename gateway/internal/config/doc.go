@@ -4,14 +4,17 @@
 // a [*Faults] with everything that is wrong with the file at once, in the order
 // of its lines, each with what to write instead:
 //
-//	weir.yaml:7:14: gates.api.limit.min: is 50, above max 10; write at most 10, or raise max
+//	weir.yaml:7:36: gates.api.limit.min: 50 is above max (10); write a min that is not above max, or a higher max
 //
 // The reading has three steps. The YAML library turns text into nodes that know
 // their line (syntax.go rewrites its errors). The decoder (decode.go) walks the
 // nodes and the Go types side by side: it knows unknown and repeated fields,
-// wrong types, bad durations, and values outside the bounds that fields.go gives.
+// wrong types, bad durations, and values outside the bounds of fields_table.go.
 // Last come the checks of meaning (check.go): names that do not exist, files that
-// are missing, and whatever policy.Compile objects to.
+// are missing, and whatever policy.Compile objects to (compile.go).
+//
+// A new key is a field of a struct in config.go and a line in fields_table.go; the
+// schema and the guide follow by go test -update.
 //
 // The input is bounded: [MaxSize] bytes, [MaxDepth] levels, and a fixed number of
 // values after aliases are followed, so that no file can exhaust the gateway.

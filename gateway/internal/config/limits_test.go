@@ -196,3 +196,33 @@ func TestLoadWithoutFile(t *testing.T) {
 		t.Error("a directory: no error")
 	}
 }
+
+func TestNotes(t *testing.T) {
+	cfg, err := config.Parse("notes.yaml", []byte(`
+upstreams:
+  app: {targets: [http://a], limit: {limit: 3}}
+  spare: {targets: [http://b]}
+gates: {forgotten: {limit: {limit: 1}}}
+routes: [{match: [/], upstream: app}]
+admin: {address: ":9090"}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	notes := strings.Join(cfg.Notes(), "\n")
+	for _, want := range []string{"gate forgotten", "upstream spare", "admin.address :9090"} {
+		if !strings.Contains(notes, want) {
+			t.Errorf("the notes lack %q:\n%s", want, notes)
+		}
+	}
+	if strings.Contains(notes, "passes no gate") {
+		t.Errorf("the upstream has a limit:\n%s", notes)
+	}
+	cfg, err = config.Parse("starter.yaml", config.Starter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if notes := cfg.Notes(); len(notes) > 0 {
+		t.Errorf("notes on the starter: %v", notes)
+	}
+}
