@@ -1,3 +1,5 @@
+//go:build unix
+
 // Command bench compares the gateway with a bare [httputil.ReverseProxy] on the
 // same transport, before the same upstream, in one run:
 //

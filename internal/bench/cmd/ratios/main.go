@@ -31,6 +31,7 @@ func ratios(plan bench.Plan, only string) error {
 	fmt.Printf("%s, %s/%s, %d cores; %d rounds, each the shortest (on two cores the median) of %d timings of about %v\n",
 		runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), plan.Rounds, plan.Turns, plan.Turn)
 	fmt.Println("figures are median (min–max) over the rounds; ratios are to the first line of each group, in the same round")
+	failed := 0
 	for _, procs := range []int{1, 2} {
 		if procs > runtime.NumCPU() {
 			fmt.Printf("\nnot measured on %d cores: this machine has %d\n", procs, runtime.NumCPU())
@@ -43,12 +44,17 @@ func ratios(plan bench.Plan, only string) error {
 			}
 			figures, err := bench.Measure(g, plan)
 			if err != nil {
-				return err
+				fmt.Printf("\nnot measured on %d cores: %v\n", procs, err)
+				failed++
+				continue
 			}
 			if err := show(g, figures, procs); err != nil {
 				return err
 			}
 		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d groups could not be measured", failed)
 	}
 	return nil
 }
@@ -69,7 +75,17 @@ func show(g bench.Group, figures []bench.Figure, procs int) error {
 		fmt.Fprintf(w, "  %s\t%s\t%s\t%+.1f\t%.2f\t%s\t%s\n", f.Name,
 			text(f.NS, "%.1f"), text(f.Ratio, "%.2f"), f.Extra.Median, f.Allocs, f.Goal.Text(procs), verdict)
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	void := 0
+	for _, f := range figures {
+		void += f.Void
+	}
+	if void > 0 {
+		fmt.Printf("  %d turns were repeated because there were not %d cores for them: this machine is busy\n", void, procs)
+	}
+	return nil
 }
 
 func text(s bench.Spread, verb string) string {
