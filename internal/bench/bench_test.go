@@ -103,7 +103,7 @@ func TestGoals(t *testing.T) {
 
 // Benchmark offers the subjects to benchstat and to profilers:
 //
-//	go test -run - -bench 'fixed.*/weir' -cpu 1,2 -cpuprofile cpu.out
+//	go test -run - -bench ./fixed/weir -cpu 1,2 -cpuprofile cpu.out
 func Benchmark(b *testing.B) {
 	for _, g := range Groups() {
 		for _, s := range g.All() {
