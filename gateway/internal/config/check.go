@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,7 +15,7 @@ import (
 // It skips whatever has a fault already, and makes file names absolute in the
 // sense of the file: relative ones are relative to its directory.
 func checkMeaning(c *Config, d *decoder) {
-	m := &meaning{Config: c, decoder: d, dir: filepath.Dir(d.file), listening: map[string]string{}}
+	m := &meaning{Config: c, decoder: d, dir: filepath.Dir(d.file), listening: map[string][]listening{}}
 	if _, given := d.pos["listeners"]; !given {
 		c.Listeners = []Listener{DefaultListener(DefaultListen)}
 	}
@@ -30,7 +31,16 @@ type meaning struct {
 	*Config
 	*decoder
 	dir       string
-	listening map[string]string // address → path that has it
+	listening map[string][]listening // by port
+}
+
+// listening is a host that a field of the file listens on.
+type listening struct{ host, path string }
+
+// clashes reports whether both hosts cannot be bound on one port.
+func (l listening) clashes(host string) bool {
+	all := []string{"", "0.0.0.0", "::"}
+	return l.host == host || slices.Contains(all, l.host) || slices.Contains(all, host)
 }
 
 // report adds a fault at a path, unless it or something in it is faulty already.
@@ -69,14 +79,17 @@ func (m *meaning) address(path, address string) {
 		m.report(path, remedy, "%s", problem)
 		return
 	}
-	if strings.HasSuffix(address, ":0") {
-		return // any free port
-	}
-	if other, taken := m.listening[address]; taken {
-		m.report(path, "write another port", "%s is taken by %s", address, m.named(other))
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || port == "0" { // 0: any free port
 		return
 	}
-	m.listening[address] = path
+	for _, other := range m.listening[port] {
+		if other.clashes(host) {
+			m.report(path, "write another port", "port %s is taken by %s", port, m.named(other.path))
+			return
+		}
+	}
+	m.listening[port] = append(m.listening[port], listening{host, path})
 }
 
 // named is the name of a path for a message, with its line or its being a default.
