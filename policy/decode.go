@@ -85,7 +85,9 @@ func (d *decoder) token(at place, v reflect.Value, t json.Token) bool {
 			}
 			return true
 		}
-		return d.mismatch(at, v, t)
+		if v.Kind() != reflect.Struct || t != json.Delim('{') { // a name, or the thing in full
+			return d.mismatch(at, v, t)
+		}
 	}
 	switch {
 	case t == json.Delim('{') && v.Kind() == reflect.Struct:

@@ -32,7 +32,7 @@ func openRun(t *testing.T, b Backend, rps float64, seed uint64) (mean float64, r
 	t.Helper()
 	s := &Scenario{
 		Name: "open", Backend: BackendRef{Backend: b},
-		Phases:  []Phase{{For: d("2000s"), RPS: rps}},
+		Phases:  []Phase{{For: policy.Duration(400_000 / rps * 1e9), RPS: rps}},
 		Traffic: []Class{{}}, Seeds: []uint64{seed},
 	}
 	report, err := Run(context.Background(), s, Options{})

@@ -8,8 +8,10 @@ import (
 
 // Fault is one thing that is wrong with a scenario.
 type Fault struct {
-	// Path is where: "traffic[0].phases[1].for".
+	// Path is where: "traffic[0].phases[1].for". Line is the line of the JSON,
+	// 0 where it is not known.
 	Path string
+	Line int
 	// Text is what is wrong, and what to write instead.
 	Text string
 }
@@ -26,6 +28,9 @@ func (f *Faults) Error() string {
 		if i > 0 {
 			b.WriteByte('\n')
 		}
+		if fault.Line > 0 {
+			fmt.Fprintf(&b, "line %d: ", fault.Line)
+		}
 		if fault.Path != "" {
 			b.WriteString(fault.Path)
 			b.WriteString(": ")
@@ -39,7 +44,7 @@ func (f *Faults) Error() string {
 type faultList []Fault
 
 func (f *faultList) add(path, format string, args ...any) {
-	*f = append(*f, Fault{strings.TrimPrefix(path, "."), fmt.Sprintf(format, args...)})
+	*f = append(*f, Fault{Path: path, Text: fmt.Sprintf(format, args...)})
 }
 
 func (f *faultList) check(ok bool, path, format string, args ...any) {

@@ -2,6 +2,8 @@ package sim
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"sort"
 	"strings"
 
@@ -23,8 +25,8 @@ type Standard struct {
 func ParseScenario(data []byte) (*Scenario, error) {
 	var s Scenario
 	var f faultList
-	decodeStrict(data, &s, &f)
-	if len(f) > 0 {
+	if err := policy.Decode(data, &s); err != nil {
+		f.addError("", err)
 		return nil, f.err()
 	}
 	s.validate(&f)
@@ -40,7 +42,7 @@ func ParseScenario(data []byte) (*Scenario, error) {
 func Load(name string) (*Scenario, error) {
 	data, err := scenarios.Files.ReadFile(name + ".json")
 	if err != nil {
-		return nil, &Faults{[]Fault{{"", "no scenario " + name + "; there are " + strings.Join(Names(), ", ")}}}
+		return nil, &Faults{[]Fault{{Text: "no scenario " + name + "; there are " + strings.Join(Names(), ", ")}}}
 	}
 	return ParseScenario(data)
 }
@@ -70,12 +72,13 @@ func fileNames(dir string) []string {
 func LoadStandard(name string) (*Standard, error) {
 	data, err := scenarios.Files.ReadFile("backends/" + name + ".json")
 	if err != nil {
-		return nil, &Faults{[]Fault{{"backend", "no standard backend " + name + "; there are " + strings.Join(StandardBackends(), ", ")}}}
+		return nil, &Faults{[]Fault{{Path: "backend", Text: "no standard backend " + name + "; there are " + strings.Join(StandardBackends(), ", ")}}}
 	}
 	var std Standard
 	var f faultList
-	decodeStrict(data, &std, &f)
-	if len(f) == 0 {
+	if err := policy.Decode(data, &std); err != nil {
+		f.addError("", err)
+	} else {
 		std.Backend.validate(&f, "backend")
 	}
 	return &std, f.err()
@@ -101,7 +104,7 @@ func (s *Scenario) resolve(f *faultList) {
 	if name := s.Policy.Name; name != "" && name != "none" {
 		spec, ok := std.Policies[name]
 		if !ok {
-			known := append([]string{"none"}, sortedKeys(std.Policies)...)
+			known := append([]string{"none"}, slices.Sorted(maps.Keys(std.Policies))...)
 			f.add("policy", "%q: this backend comes with the policies %s; or write one in full", name, strings.Join(known, ", "))
 			return
 		}
@@ -123,12 +126,15 @@ func (f *faultList) addError(path string, err error) {
 	var fromPolicy *policy.Faults
 	switch {
 	case errors.As(err, &fromPolicy):
-		for _, fault := range fromPolicy.Under(path).List {
+		if path != "" {
+			fromPolicy = fromPolicy.Under(path)
+		}
+		for _, fault := range fromPolicy.List {
 			text := fault.Problem
 			if fault.Instead != "" {
 				text += "; " + fault.Instead
 			}
-			f.add(fault.Path, "%s", text)
+			*f = append(*f, Fault{fault.Path, fault.Line, text})
 		}
 	case errors.As(err, &faults):
 		*f = append(*f, faults.Faults...)

@@ -145,20 +145,17 @@ type Goal struct {
 // BackendRef is a backend, by name or in full.
 type BackendRef struct {
 	// Name is that of a standard backend, empty for one given in full.
-	Name string
+	Name string `json:"-"`
 	Backend
 }
 
-// UnmarshalJSON takes a string or an object.
-func (r *BackendRef) UnmarshalJSON(data []byte) error {
-	*r = BackendRef{}
-	if len(data) > 0 && data[0] == '"' {
-		return json.Unmarshal(data, &r.Name)
-	}
-	return json.Unmarshal(data, &r.Backend)
+// UnmarshalText reads a name; a backend in full is an object.
+func (r *BackendRef) UnmarshalText(name []byte) error {
+	r.Name = string(name)
+	return nil
 }
 
-// MarshalJSON is the inverse of UnmarshalJSON.
+// MarshalJSON writes the name, or the object.
 func (r BackendRef) MarshalJSON() ([]byte, error) {
 	if r.Name != "" {
 		return json.Marshal(r.Name)
@@ -170,20 +167,17 @@ func (r BackendRef) MarshalJSON() ([]byte, error) {
 type PolicyRef struct {
 	// Name is none, or that of a policy of the standard backend; empty for a
 	// policy given in full.
-	Name string
-	Spec policy.Spec
+	Name string `json:"-"`
+	policy.Spec
 }
 
-// UnmarshalJSON takes a string or an object.
-func (r *PolicyRef) UnmarshalJSON(data []byte) error {
-	*r = PolicyRef{}
-	if len(data) > 0 && data[0] == '"' {
-		return json.Unmarshal(data, &r.Name)
-	}
-	return json.Unmarshal(data, &r.Spec)
+// UnmarshalText reads a name; a policy in full is an object.
+func (r *PolicyRef) UnmarshalText(name []byte) error {
+	r.Name = string(name)
+	return nil
 }
 
-// MarshalJSON is the inverse of UnmarshalJSON.
+// MarshalJSON writes the name, or the object.
 func (r PolicyRef) MarshalJSON() ([]byte, error) {
 	if r.Name != "" {
 		return json.Marshal(r.Name)

@@ -287,7 +287,7 @@ func TestParseFindsAllFaults(t *testing.T) {
 		"backend": {"law": "pool", "workers": "two", "service": {"dist": "constant", "mean": "10"}},
 		"phases": [{"for": "10s", "laod": 2}]
 	}`))
-	wantFaults(t, err, "colour: unknown field", "backend.workers:", "backend.service.mean: ", "phases[0].laod: unknown field; known here: capacity, for, load, rps")
+	wantFaults(t, err, "line 2: colour: there is no such field", "line 3: backend.workers:", "backend.service.mean: ", "line 4: phases[0].laod: there is no such field")
 
 	_, err = ParseScenario([]byte(`{
 		"name": "bad", "on_abandon": "drop",
@@ -302,7 +302,7 @@ func TestParseFindsAllFaults(t *testing.T) {
 		"traffic[0].priority: ", "traffic[0].retry.attempts: ", "traffic[0].retry.on[0]: ", "goals[0].metric: ", "goals[1].to: ")
 
 	for text, want := range map[string]string{
-		``: "not JSON", `[]`: "must be an object", `{"name": }`: "line 1", `{} {}`: "something follows",
+		``: "valid JSON", `[]`: "list", `{"name": }`: "line 1", `{} {}`: "more text after",
 		`{"name": "x", "backend": "B9", "phases": [{"for": "1s"}]}`:                                                 "no standard backend B9",
 		`{"name": "x", "backend": "B1", "policy": "best", "phases": [{"for": "1s"}]}`:                               "none, aimd, fixed",
 		`{"name": "x", "backend": "B1", "phases": [{"for": "100h", "rps": 1e6}]}`:                                   "requests to end the run",

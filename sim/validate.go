@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -91,7 +93,7 @@ func (r *Retry) validate(f *faultList, path string, leaves bool) {
 func (s *Scenario) validateGoal(f *faultList, i int) {
 	g, path := &s.Goals[i], index("goals", i)
 	if findMetric(g.Metric) == nil {
-		f.add(path+".metric", "%q: must be one of %s", g.Metric, strings.Join(sortedKeys(Metrics()), ", "))
+		f.add(path+".metric", "%q: must be one of %s", g.Metric, strings.Join(slices.Sorted(maps.Keys(Metrics())), ", "))
 	}
 	f.check(g.From >= 0, path+".from", "%v: must not be negative", g.From)
 	f.check(g.To == 0 || g.To > g.From, path+".to", "%v: must be after from, %v", g.To, g.From)
@@ -109,7 +111,7 @@ func (s *Scenario) validateResolved(f *faultList) {
 	}
 	for i := range s.Traffic {
 		if name := s.Traffic[i].Route; name != "" && len(routes) > 0 && !routes[name] {
-			f.add(index("traffic", i)+".route", "%q: the policy has no such route; it has %s", name, strings.Join(sortedKeys(routes), ", "))
+			f.add(index("traffic", i)+".route", "%q: the policy has no such route; it has %s", name, strings.Join(slices.Sorted(maps.Keys(routes)), ", "))
 		}
 	}
 	full, _ := s.Backend.Capacity()
