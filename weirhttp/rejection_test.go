@@ -149,7 +149,7 @@ func TestHeadGetsNoBody(t *testing.T) {
 func FuzzRejection(f *testing.F) {
 	f.Add("api", "user=alice", uint8(1), 1.0, 2.0, 3.0, int64(time.Second), true, 0.5)
 	f.Add("a\r\nX-Evil: 1", "\x00\xff\u2028", uint8(3), math.NaN(), math.Inf(1), math.Inf(-1), int64(math.MaxInt64), false, 0.999)
-	f.Add(strings.Repeat("é", 64)+"x", strings.Repeat("\xe2\x82", 100), uint8(255), -0.0, 5e-324, math.MaxFloat64, int64(math.MinInt64), true, 0.0)
+	f.Add(strings.Repeat("é", 64)+"x", strings.Repeat("\xe2\x82", 100), uint8(255), math.Copysign(0, -1), 5e-324, math.MaxFloat64, int64(math.MinInt64), true, 0.0)
 	f.Fuzz(func(t *testing.T, gate, rule string, reason uint8, value, limit, remaining float64, after int64, retryable bool, random float64) {
 		if !(random >= 0 && random < 1) {
 			random = 0

@@ -24,8 +24,8 @@ var longDownload = strings.Repeat("0123456789abcdef", 1<<20) // 16 MiB
 
 func TestPoolIsBounded(t *testing.T) {
 	s := NewStreams(StreamsConfig{Max: 2})
-	if !s.enter() || !s.enter() || s.enter() {
-		t.Fatal("a pool of two places must hold two")
+	if got := []bool{s.enter(), s.enter(), s.enter()}; !slices.Equal(got, []bool{true, true, false}) {
+		t.Fatalf("three that enter a pool of two places: %v", got)
 	}
 	s.SetMax(1)
 	s.leave()
