@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -18,8 +17,8 @@ import (
 // fakeGate is a gate of n slots and an endless wait room that remembers what
 // became of each permit.
 type fakeGate struct {
-	slots     chan struct{}
-	attention atomic.Uint32
+	slots  chan struct{}
+	common weir.Slots
 
 	mu       sync.Mutex
 	refuse   error
@@ -34,7 +33,7 @@ type fakeGate struct {
 func newFakeGate(n int) *fakeGate {
 	g := &fakeGate{slots: make(chan struct{}, n)}
 	g.idle.L = &g.mu
-	g.attention.Store(1)
+	g.common.Attention.Store(1)
 	for range n {
 		g.slots <- struct{}{}
 	}
@@ -72,7 +71,7 @@ func (g *fakeGate) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) 
 	g.inFlight++
 	g.admitted++
 	s := new(weir.Slot)
-	s.Init(g, &g.attention, 0)
+	s.Init(g, &g.common, 0)
 	return s.Issue(), nil
 }
 

@@ -1,0 +1,172 @@
+package weirhttp
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+// bare is a writer that can do nothing but write.
+type bare struct{ h http.Header }
+
+func (b *bare) Header() http.Header         { return b.h }
+func (b *bare) Write(p []byte) (int, error) { return len(p), nil }
+func (b *bare) WriteHeader(int)             {}
+
+type canFlush struct{}
+
+func (canFlush) Flush() {}
+
+type canHijack struct{}
+
+var errHijacked = errors.New("hijacked")
+
+func (canHijack) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, errHijacked }
+
+type canReadFrom struct{}
+
+func (canReadFrom) ReadFrom(r io.Reader) (int64, error) { return io.Copy(io.Discard, r) }
+
+type canPush struct{ got *string }
+
+func (c canPush) Push(target string, _ *http.PushOptions) error { *c.got = target; return nil }
+
+type wraps struct{ http.ResponseWriter }
+
+func (w wraps) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func TestOptionalInterfaces(t *testing.T) {
+	type able struct{ flush, hijack, from, push bool }
+	b := &bare{http.Header{}}
+	var pushed string
+	tests := []struct {
+		name string
+		w    http.ResponseWriter
+		want able
+	}{
+		{"none", b, able{}},
+		{"F", struct {
+			*bare
+			canFlush
+		}{b, canFlush{}}, able{flush: true}},
+		{"H", struct {
+			*bare
+			canHijack
+		}{b, canHijack{}}, able{hijack: true}},
+		{"R", struct {
+			*bare
+			canReadFrom
+		}{b, canReadFrom{}}, able{from: true}},
+		{"FH", struct {
+			*bare
+			canFlush
+			canHijack
+		}{b, canFlush{}, canHijack{}}, able{flush: true, hijack: true}},
+		{"FR", struct {
+			*bare
+			canFlush
+			canReadFrom
+		}{b, canFlush{}, canReadFrom{}}, able{flush: true, from: true}},
+		{"HR", struct {
+			*bare
+			canHijack
+			canReadFrom
+		}{b, canHijack{}, canReadFrom{}}, able{hijack: true, from: true}},
+		{"FHR", struct {
+			*bare
+			canFlush
+			canHijack
+			canReadFrom
+		}{b, canFlush{}, canHijack{}, canReadFrom{}}, able{flush: true, hijack: true, from: true}},
+		{"FP", struct {
+			*bare
+			canFlush
+			canPush
+		}{b, canFlush{}, canPush{&pushed}}, able{flush: true, push: true}},
+		{"wrapped FH", wraps{struct {
+			*bare
+			canFlush
+			canHijack
+		}{b, canFlush{}, canHijack{}}}, able{flush: true, hijack: true}},
+		{"wrapped R", wraps{struct {
+			*bare
+			canReadFrom
+		}{b, canReadFrom{}}}, able{}}, // what is between may change the bytes
+	}
+	for _, tt := range tests {
+		q := newRequest(t.Context(), nil, newPermit(t), NewStreams(StreamsConfig{}))
+		q.out.init(tt.w, q, 0)
+		k := q.out.kind()
+		f, flush := k.(http.Flusher)
+		h, hijack := k.(http.Hijacker)
+		_, from := k.(io.ReaderFrom)
+		p, push := k.(http.Pusher)
+		if got := (able{flush, hijack, from, push}); got != tt.want {
+			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
+		}
+		rc := http.NewResponseController(k)
+		if err := rc.Flush(); (err == nil) != tt.want.flush {
+			t.Errorf("%s: flush by the controller: %v", tt.name, err)
+		}
+		if _, _, err := rc.Hijack(); errors.Is(err, errHijacked) != tt.want.hijack {
+			t.Errorf("%s: hijack by the controller: %v", tt.name, err)
+		}
+		if err := rc.SetWriteDeadline(time.Now()); !errors.Is(err, http.ErrNotSupported) {
+			t.Errorf("%s: a deadline on a writer without: %v", tt.name, err)
+		}
+		if flush {
+			f.Flush()
+		}
+		if hijack {
+			if _, _, err := h.Hijack(); err != errHijacked || q.hijacked {
+				t.Errorf("%s: a failed hijack: %v", tt.name, err)
+			}
+		}
+		if push {
+			if err := p.Push("/x", nil); err != nil || pushed != "/x" {
+				t.Errorf("%s: push: %v, %q", tt.name, err, pushed)
+			}
+		}
+		q.returned = true
+		q.handlerEnded()
+	}
+}
+
+// What real servers offer must reach the handler.
+func TestRealWritersKeepTheirInterfaces(t *testing.T) {
+	want := map[string]string{"HTTP/1.1": "weirhttp.flushHijackFrom", "HTTP/2.0": "weirhttp.flushPush"}
+	for _, protocol := range protocols {
+		g := newFakeGate(1)
+		var err error
+		var kind string
+		srv := serve(t, protocol, Middleware(g)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			kind = typeName(w)
+			rc := http.NewResponseController(w)
+			err = errors.Join(rc.SetReadDeadline(time.Now().Add(time.Minute)),
+				rc.SetWriteDeadline(time.Now().Add(time.Minute)), rc.EnableFullDuplex(), rc.Flush())
+		})))
+		mustGet(t, srv.Client(), srv.URL)
+		srv.Close()
+		if err != nil || kind != want[protocol] {
+			t.Errorf("%s: %s, %v", protocol, kind, err)
+		}
+	}
+}
+
+func typeName(v any) string { return fmt.Sprintf("%T", v) }
+
+// newPermit returns a live permit of a gate of its own.
+func newPermit(t *testing.T) weir.Permit {
+	p, err := newFakeGate(1).Admit(t.Context(), weir.Work{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
