@@ -1,0 +1,115 @@
+package deptest
+
+import (
+	"path"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/weir-go/weir"
+
+// arrows says what each package of the root module may import of the project,
+// tests left out. A package that is not here has no place yet: decide its
+// arrows, then write them here and in docs/DESIGN.md.
+var arrows = map[string][]string{
+	"":                   {},
+	"control":            {},
+	"limit":              {"", "control", "internal/room", "internal/window"},
+	"policy":             {"", "control", "limit"},
+	"scenarios":          {},
+	"sim":                {"", "limit", "policy", "scenarios"}, // limit only for VirtualEpoch
+	"sim/board":          {"policy", "scenarios", "sim"},
+	"sim/cmd/scoreboard": {"sim/board"},
+	"weirhttp":           {""},
+	"internal/room":      {""},
+	"internal/window":    {"", "control"},
+	"internal/deptest":   {},
+}
+
+// gatewayArrows says what the binary's packages may import of the library. The
+// limiter is not among it: gates come out of a policy, never wired by hand.
+var gatewayArrows = []string{"", "control", "policy", "sim", "weirhttp", "scenarios"}
+
+func TestArrows(t *testing.T) {
+	for _, p := range list(t, root, "./...") {
+		name := within(p.ImportPath)
+		allowed, known := arrows[name]
+		if !known {
+			t.Errorf("package %q has no arrows: add it to the table and to docs/DESIGN.md", name)
+			continue
+		}
+		for _, imp := range p.Imports {
+			if ours(imp) && !slices.Contains(allowed, within(imp)) {
+				t.Errorf("%s imports %s; it may import %q", name, within(imp), allowed)
+			}
+		}
+	}
+}
+
+// Mechanisms never import each other: what joins them is a policy or All.
+func TestMechanismsApart(t *testing.T) {
+	mechanisms := []string{"limit", "quota", "shed", "throttle"}
+	for name, allowed := range arrows {
+		if !slices.Contains(mechanisms, name) {
+			continue
+		}
+		for _, other := range mechanisms {
+			if slices.Contains(allowed, other) {
+				t.Errorf("the table lets %s import %s", name, other)
+			}
+		}
+	}
+}
+
+func TestGatewayArrows(t *testing.T) {
+	for _, p := range list(t, root+"/gateway", "./...") {
+		for _, imp := range p.Imports {
+			if ours(imp) && !strings.HasPrefix(within(imp), "gateway") && !slices.Contains(gatewayArrows, within(imp)) {
+				t.Errorf("%s imports %s; the gateway may import %q", within(p.ImportPath), within(imp), gatewayArrows)
+			}
+		}
+	}
+}
+
+// A command is a few lines: everything it does can be tested in a package.
+func TestCommandsAreThin(t *testing.T) {
+	const most = 40
+	for _, dir := range []string{root, root + "/gateway"} {
+		for _, p := range list(t, dir, "./...") {
+			if !slices.Contains(strings.Split(p.ImportPath, "/"), "cmd") {
+				continue
+			}
+			lines := 0
+			for _, f := range parse(t, p) {
+				lines += f.lines
+			}
+			if lines > most {
+				t.Errorf("%s has %d lines, at most %d: move them into a package", p.ImportPath, lines, most)
+			}
+		}
+	}
+}
+
+// The library costs its users nothing but the standard library, and its tests
+// cost its contributors nothing more.
+func TestStandardLibraryOnly(t *testing.T) {
+	for _, p := range list(t, root, "-deps", "-test", "./...") {
+		imported, _, _ := strings.Cut(p.ImportPath, " ") // "pkg [pkg.test]"
+		if !p.Standard && !ours(strings.TrimSuffix(imported, ".test")) {
+			t.Errorf("the root module depends on %s", p.ImportPath)
+		}
+	}
+	if n := len(requirements(t, root)); n != 0 {
+		t.Errorf("go.mod of the root module has %d requirements, want none", n)
+	}
+}
+
+func ours(imp string) bool { return imp == module || strings.HasPrefix(imp, module+"/") }
+
+// within is the import path inside the project: "" for the root package.
+func within(imp string) string { return strings.TrimPrefix(strings.TrimPrefix(imp, module), "/") }
+
+func internal(imp string) bool {
+	return slices.Contains(strings.Split(path.Clean(within(imp)), "/"), "internal")
+}

@@ -1,0 +1,107 @@
+package deptest
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Code in the README and the guides compiles. A block that is a whole program
+// stands as it is; any other is put into a function where the names below mean
+// something.
+func TestGuidesCompile(t *testing.T) {
+	base, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmp := t.TempDir()
+	overlay := struct{ Replace map[string]string }{map[string]string{}}
+	var packages []string
+	for _, guide := range []string{"README.md", "docs/guides/library.md"} {
+		text, err := os.ReadFile(filepath.Join(base, guide))
+		if err != nil {
+			t.Fatal(err)
+		}
+		blocks := goBlocks(string(text))
+		if len(blocks) == 0 {
+			t.Errorf("%s has no Go code", guide)
+		}
+		for _, block := range blocks {
+			name := fmt.Sprintf("guide%d", len(packages))
+			file := filepath.Join(tmp, name+".go")
+			if err := os.WriteFile(file, []byte(program(block)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			overlay.Replace[filepath.Join(base, "internal", name, "main.go")] = file
+			packages = append(packages, "./internal/"+name)
+		}
+	}
+	data, err := json.Marshal(overlay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := filepath.Join(tmp, "overlay.json")
+	if err := os.WriteFile(list, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, base, append([]string{"build", "-overlay", list, "-o", tmp + "/"}, packages...)...)
+}
+
+var fenced = regexp.MustCompile("(?s)```go\n(.*?)```")
+
+func goBlocks(text string) []string {
+	var blocks []string
+	for _, m := range fenced.FindAllStringSubmatch(text, -1) {
+		blocks = append(blocks, m[1])
+	}
+	return blocks
+}
+
+// program makes a whole program of a block of code.
+func program(block string) string {
+	if strings.HasPrefix(block, "package ") {
+		return block
+	}
+	const names = `
+func example(ctx context.Context, tenants, database weir.Gate, mux *http.ServeMux, reports http.Handler,
+	report, reindex func(context.Context) error, %s) error {
+`
+	param := "gate weir.Gate"
+	if strings.Contains(block, "gate, err :=") {
+		param = "_ int"
+	}
+	var b strings.Builder
+	b.WriteString("package main\n\nimport (\n")
+	for _, path := range imports(block + names) {
+		fmt.Fprintf(&b, "\t%q\n", path)
+	}
+	fmt.Fprintf(&b, ")\n\nfunc main() {}\n"+names, param)
+	b.WriteString(block)
+	for _, name := range []string{"gate", "both", "err"} { // a block may end with them
+		if strings.Contains(block, name+" :=") || strings.Contains(block, name+", err :=") || strings.Contains(block, ", "+name+" :=") {
+			fmt.Fprintf(&b, "\t_ = %s\n", name)
+		}
+	}
+	b.WriteString("\treturn nil\n}\n")
+	return b.String()
+}
+
+func imports(code string) []string {
+	all := map[string]string{
+		"context": "context", "http": "net/http", "log": "log", "time": "time",
+		"weir": module, "limit": module + "/limit", "control": module + "/control", "weirhttp": module + "/weirhttp",
+	}
+	var paths []string
+	for name, path := range all {
+		if regexp.MustCompile(`\b` + name + `\.[A-Z]`).MatchString(code) {
+			paths = append(paths, path)
+		}
+	}
+	slices.Sort(paths)
+	return paths
+}

@@ -1,0 +1,63 @@
+package deptest
+
+import (
+	"go/ast"
+	"testing"
+)
+
+// forbidden are the calls that library code does not make, and why.
+var forbidden = map[string]string{
+	"fmt.Print":   "a library does not print",
+	"fmt.Printf":  "a library does not print",
+	"fmt.Println": "a library does not print",
+	"log.Print":   "use log/slog, handed in",
+	"log.Printf":  "use log/slog, handed in",
+	"log.Println": "use log/slog, handed in",
+	"log.Fatal":   "a library does not end the process",
+	"log.Fatalf":  "a library does not end the process",
+	"os.Exit":     "a library does not end the process",
+	"panic":       "return an error",
+	"time.After":  "its timer outlives the wait; use time.NewTimer and Stop",
+	"time.Sleep":  "sleeping is no synchronisation",
+	"time.Tick":   "its ticker never ends; use time.NewTicker and Stop",
+}
+
+// panics are the places that may panic: what they are called for is to panic,
+// or they pass on a panic of the user's.
+var panics = map[string]bool{
+	"must.go": true,
+}
+
+func TestHabits(t *testing.T) {
+	for _, p := range list(t, root, "./...") {
+		if p.Name == "main" || within(p.ImportPath) == "internal/bench" {
+			continue
+		}
+		for _, f := range parse(t, p) {
+			ast.Inspect(f.File, func(n ast.Node) bool {
+				call, ok := n.(*ast.CallExpr)
+				if !ok {
+					return true
+				}
+				name := callee(call)
+				why, bad := forbidden[name]
+				if bad && !(name == "panic" && panics[f.name]) {
+					t.Errorf("%s/%s: %s: %s", within(p.ImportPath), f.at(call.Pos()), name, why)
+				}
+				return true
+			})
+		}
+	}
+}
+
+func callee(call *ast.CallExpr) string {
+	switch fn := call.Fun.(type) {
+	case *ast.Ident:
+		return fn.Name
+	case *ast.SelectorExpr:
+		if x, ok := fn.X.(*ast.Ident); ok {
+			return x.Name + "." + fn.Sel.Name
+		}
+	}
+	return ""
+}
