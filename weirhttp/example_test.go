@@ -1,0 +1,169 @@
+package weirhttp_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/limit"
+	"github.com/weir-go/weir/weirhttp"
+)
+
+func Example() {
+	api := weir.Must(limit.New(limit.Config{Name: "api", Limit: 1, Queue: limit.Queue{Len: -1}}))
+	defer api.Close()
+	guard := weirhttp.Middleware(api)
+	srv := httptest.NewServer(guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, "hello")
+	})))
+	defer srv.Close()
+
+	get := func() {
+		resp, err := http.Get(srv.URL)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		defer resp.Body.Close()
+		fmt.Println(resp.StatusCode, resp.Header.Get("Content-Type"), resp.Header.Get("Retry-After") != "")
+	}
+	get()
+	p, _ := api.TryAdmit(weir.Work{}) // the one slot is taken
+	get()
+	p.Done(weir.NoSample)
+	get()
+	// Output:
+	// 200 text/plain; charset=utf-8 false
+	// 503 application/problem+json true
+	// 200 text/plain; charset=utf-8 false
+}
+
+func ExampleMiddleware() {
+	api := weir.Must(limit.New(limit.Config{Name: "api", Limit: 50}))
+	defer api.Close()
+
+	guard := weirhttp.Middleware(api, weirhttp.WithWork(func(r *http.Request, w *weir.Work) {
+		w.Tenant = r.PathValue("tenant")
+		w.MaxWait = 200 * time.Millisecond
+		fmt.Println(w.Op, w.Tenant)
+	}))
+
+	mux := http.NewServeMux()
+	mux.Handle("GET /v1/{tenant}/orders", guard(http.NotFoundHandler()))
+	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {}) // not guarded
+
+	mux.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/v1/acme/orders", nil))
+	// Output: GET /v1/{tenant}/orders acme
+}
+
+// Reads and writes get gates of their own; everything else passes freely.
+func ExampleWithSelect() {
+	reads := weir.Must(limit.New(limit.Config{Name: "reads", Limit: 50}))
+	writes := weir.Must(limit.New(limit.Config{Name: "writes", Limit: 5}))
+	defer reads.Close()
+	defer writes.Close()
+
+	guard := weirhttp.Middleware(nil, weirhttp.WithSelect(func(r *http.Request) (weir.Gate, weir.Work) {
+		switch r.Method {
+		case http.MethodGet, http.MethodHead:
+			return reads, weir.Work{Op: "read"}
+		case http.MethodPost, http.MethodPut, http.MethodDelete:
+			return writes, weir.Work{Op: "write"}
+		}
+		return nil, weir.Work{}
+	}))
+	h := guard(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		fmt.Println(reads.Snapshot().InFlight, writes.Snapshot().InFlight)
+	}))
+	for _, method := range []string{"GET", "POST", "OPTIONS"} {
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(method, "/", nil))
+	}
+	// Output:
+	// 1 0
+	// 0 1
+	// 0 0
+}
+
+// One pool bounds the streams of the whole service.
+func ExampleNewStreams() {
+	api := weir.Must(limit.New(limit.Config{Name: "api", Limit: 50}))
+	defer api.Close()
+	streams := weirhttp.NewStreams(weirhttp.StreamsConfig{Max: 1000})
+
+	guard := weirhttp.Middleware(api, weirhttp.WithStreams(streams), weirhttp.WithWriteTimeout(30*time.Second))
+	h := guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		io.WriteString(w, "data: hello\n\n")
+		http.NewResponseController(w).Flush()
+		fmt.Println("in flight", api.Snapshot().InFlight, "streams", streams.Snapshot().Open)
+	}))
+	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/events", nil))
+	fmt.Println("in flight", api.Snapshot().InFlight, "streams", streams.Snapshot().Open)
+	// Output:
+	// in flight 0 streams 1
+	// in flight 0 streams 0
+}
+
+// A proxy keeps the slot of a client that has left until the upstream is done
+// with its request.
+func ExampleRequest_Detach() {
+	api := weir.Must(limit.New(limit.Config{Name: "api", Limit: 50}))
+	defer api.Close()
+	upstream := make(chan struct{}) // closed when the upstream has answered
+
+	guard := weirhttp.Middleware(api)
+	h := guard(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-upstream:
+		case <-r.Context().Done():
+			permits := weirhttp.FromContext(r.Context()).Detach()
+			go func() {
+				<-upstream
+				permits.Done(weir.Abandoned)
+			}()
+		}
+	}))
+
+	ctx, leave := context.WithCancel(context.Background())
+	time.AfterFunc(time.Millisecond, leave)
+	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil).WithContext(ctx))
+	fmt.Println("in flight", api.Snapshot().InFlight)
+	close(upstream)
+	fmt.Println(api.Drain(context.Background()))
+	// Output:
+	// in flight 1
+	// <nil>
+}
+
+func ExampleWriteRejection() {
+	w := httptest.NewRecorder()
+	weirhttp.WriteRejection(w, httptest.NewRequest("GET", "/", nil), &weir.Rejection{
+		Gate: "writes", Rule: "per user", Reason: weir.ReasonQuota,
+		Value: 101, Limit: 100, RetryAfter: 1250 * time.Millisecond, Retryable: true,
+	})
+	fmt.Println(w.Code, w.Header().Get("Retry-After"))
+	fmt.Print(w.Body)
+	// Output:
+	// 429 2
+	// {"type":"https://pkg.go.dev/github.com/weir-go/weir#ReasonQuota","title":"The quota is used up","status":429,"gate":"writes","rule":"per user","reason":"quota","value":101,"limit":100,"remaining":0,"retryable":true,"retry_after_ms":1250}
+}
+
+// Refusals can be counted, or answered in another form.
+func ExampleWithRejection() {
+	full := weir.Must(limit.New(limit.Config{Name: "api", Limit: 1, Queue: limit.Queue{Len: -1}}))
+	defer full.Close()
+	p, _ := full.TryAdmit(weir.Work{})
+	defer p.Done(weir.NoSample)
+
+	guard := weirhttp.Middleware(full, weirhttp.WithRejection(
+		func(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
+			fmt.Println("refused:", rej.Gate, rej.Reason)
+			weirhttp.WriteRejection(w, r, rej)
+		}))
+	guard(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+	// Output: refused: api queue_full
+}
