@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -15,14 +14,6 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
 )
-
-// within runs f in a bubble of virtual time.
-func within(t *testing.T, f func(*testing.T)) {
-	t.Helper()
-	runtime.GC() // twice empties every sync.Pool of channels from other bubbles
-	runtime.GC()
-	synctest.Test(t, f)
-}
 
 func must(t *testing.T, spec Spec, opts Options) *Policy {
 	t.Helper()
@@ -38,7 +29,7 @@ func apiSpec(l LimitSpec) Spec {
 }
 
 func TestAdoptionKeepsWhatIsInFlightAndWhatWaits(t *testing.T) {
-	within(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		old := must(t, apiSpec(LimitSpec{Limit: 2}), Options{})
 		g := old.Route("r").Gate()
 		a, b := admit(t, g), admit(t, g)
@@ -80,7 +71,7 @@ func TestAdoptionKeepsWhatIsInFlightAndWhatWaits(t *testing.T) {
 }
 
 func TestAdoptionKeepsWhatWasLearned(t *testing.T) {
-	within(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		aimd := LimitSpec{Controller: "aimd", Limit: 40, Max: 100, MinSamples: 1}
 		old := must(t, apiSpec(aimd), Options{})
 		old.Gate("api").Limiter().Restore(control.State{Limit: 73})
@@ -135,7 +126,7 @@ func TestAFaultChangesNothing(t *testing.T) {
 }
 
 func TestRetireServesWhatIsUnderWayThenCloses(t *testing.T) {
-	within(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		old := must(t, apiSpec(LimitSpec{Limit: 1}), Options{})
 		chain := old.Route("r").Gate()
 		held := admit(t, chain)
@@ -175,7 +166,7 @@ func TestRetireWaitsAsLongAsTheRoomAllows(t *testing.T) {
 		{Duration(time.Hour), 30 * time.Second},
 		{NoDuration, 30 * time.Second},
 	} {
-		within(t, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
 			p := must(t, apiSpec(LimitSpec{Limit: 1, Queue: QueueSpec{MaxWait: tt.maxWait}}), Options{})
 			p.Retire(nil)
 			time.Sleep(tt.open - time.Millisecond)
@@ -256,7 +247,7 @@ func TestClosedGatesAreNotAdopted(t *testing.T) {
 }
 
 func TestDrain(t *testing.T) {
-	within(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		p := must(t, apiSpec(LimitSpec{Limit: 1}), Options{})
 		permit := admit(t, p.Route("r").Gate())
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -273,7 +264,7 @@ func TestDrain(t *testing.T) {
 }
 
 func TestReloadsUnderLoadRefuseNothing(t *testing.T) {
-	within(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		current := must(t, apiSpec(LimitSpec{Limit: 4}), Options{})
 		var load sync.WaitGroup
@@ -314,7 +305,7 @@ func TestReloadsUnderLoadRefuseNothing(t *testing.T) {
 }
 
 func TestSaveAndRestore(t *testing.T) {
-	within(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		spec := apiSpec(LimitSpec{Controller: "aimd", Max: 100})
 		spec.Gates["fixed"] = fixed(7)
 		p := must(t, spec, Options{})

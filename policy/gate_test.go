@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -147,7 +148,7 @@ func TestChainIsAllOrNothing(t *testing.T) {
 }
 
 func TestLastGateOfAChainWaits(t *testing.T) {
-	within(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		p, err := Compile(Spec{
 			Gates:  map[string]GateSpec{"first": waiting(2), "last": waiting(1)},
 			Routes: []RouteSpec{{Name: "r", Gates: []string{"first", "last"}}},
