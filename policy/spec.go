@@ -15,12 +15,14 @@ type Spec struct {
 
 // IdentitySpec says who is asking. Each source is one of
 //
-//	header:NAME   the value of a request header, believed only from Trusted
+//	header:NAME   the value of a request header, believed only from Trusted;
+//	              empty if it comes twice with different values
 //	path:NAME     the value of the route pattern's wildcard {NAME}
 //	peer          the address of the peer, IPv6 by /64
 //	const:VALUE   always VALUE
 //
-// and the empty source leaves the field empty.
+// and the empty source leaves the field empty. Values longer than [MaxIdentity]
+// are hashed. Priority cannot come from path or peer, which the client chooses.
 type IdentitySpec struct {
 	Tenant   string `json:"tenant,omitempty"`
 	User     string `json:"user,omitempty"`
@@ -79,7 +81,8 @@ type RouteSpec struct {
 	// Name is the route's name, the Op of its work and its metric label.
 	// Default: the first pattern.
 	Name string `json:"name,omitempty"`
-	// Match are net/http patterns: "POST /v1/databases/{database}/batches".
+	// Match are net/http patterns: "POST /v1/databases/{database}/batches". A
+	// route without any is reached by its name only ([Policy.Route]).
 	Match []string `json:"match"`
 	// Gates names the gates in order. Each but the last is tried without
 	// waiting; the last may make the work wait.
