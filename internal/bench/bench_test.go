@@ -21,7 +21,7 @@ func TestSubjects(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if _, err := run(loop, 2000, workers); err != nil {
+					if _, _, err := run(loop, 2000, workers); err != nil {
 						t.Errorf("%d workers: %v", workers, err)
 					}
 					stop()
@@ -119,7 +119,7 @@ func Benchmark(b *testing.B) {
 				}
 				b.ReportAllocs()
 				b.ResetTimer()
-				if _, err := run(loop, b.N, workers); err != nil {
+				if _, _, err := run(loop, b.N, workers); err != nil {
 					b.Fatal(err)
 				}
 			})

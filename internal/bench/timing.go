@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"runtime"
@@ -130,7 +131,7 @@ func start(s Subject, p Plan, workers int) (*measured, error) {
 	}
 	m := &measured{Subject: s, loop: loop, stop: stop, workers: workers}
 	for m.n = 64 * workers; ; m.n *= 2 {
-		took, err := run(loop, m.n, workers)
+		took, _, err := run(loop, m.n, workers)
 		if err != nil {
 			stop()
 			return nil, err
@@ -141,7 +142,7 @@ func start(s Subject, p Plan, workers int) (*measured, error) {
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	if _, err := run(loop, m.n, workers); err != nil {
+	if _, _, err := run(loop, m.n, workers); err != nil {
 		stop()
 		return nil, err
 	}
@@ -159,12 +160,11 @@ const tries = 200
 // repeated.
 func (m *measured) time() error {
 	for range tries {
-		before := cpuTime()
-		took, err := run(m.loop, m.n, m.workers)
+		took, used, err := run(m.loop, m.n, m.workers)
 		if err != nil {
 			return err
 		}
-		if used := cpuTime() - before; m.workers == 1 || float64(used) > 0.85*float64(m.workers)*float64(took) {
+		if m.workers == 1 || float64(used) > 0.85*float64(m.workers)*float64(took) {
 			m.turns = append(m.turns, float64(took.Nanoseconds())/float64(m.n))
 			return nil
 		}
@@ -185,30 +185,38 @@ func (m *measured) close() {
 	m.turns = m.turns[:0]
 }
 
-// run shares n operations between workers, each on a core of its own, and
-// returns the time from when the first began until the last was through.
-func run(loop Loop, n, workers int) (time.Duration, error) {
+// run shares n operations between workers, each on a core of its own if there
+// is one. It returns the time from when the first began until the last was
+// through, and the CPU time the process used meanwhile.
+func run(loop Loop, n, workers int) (took, used time.Duration, err error) {
 	var (
 		ready atomic.Int64
 		wg    sync.WaitGroup
 		epoch = time.Now()
 		errs  = make([]error, workers)
-		begin = make([]time.Duration, workers)
-		end   = make([]time.Duration, workers)
+		begin = make([]moment, workers)
+		end   = make([]moment, workers)
 	)
 	work := func(i int) {
 		// No yielding here: a worker that gives its core away to the next one
 		// may get it back only after that one is through.
 		for ready.Add(1); ready.Load() < int64(workers); {
 		}
-		begin[i] = time.Since(epoch)
+		begin[i] = moment{time.Since(epoch), cpuTime()}
 		errs[i] = loop(n / workers)
-		end[i] = time.Since(epoch)
+		end[i] = moment{time.Since(epoch), cpuTime()}
 	}
 	for i := range workers - 1 {
 		wg.Go(func() { work(i) })
 	}
 	work(workers - 1)
 	wg.Wait()
-	return slices.Max(end) - slices.Min(begin), errors.Join(errs...)
+	first := slices.MinFunc(begin, moment.compare)
+	last := slices.MaxFunc(end, moment.compare)
+	return last.at - first.at, last.used - first.used, errors.Join(errs...)
 }
+
+// moment is a point in time, and the CPU time used up to it.
+type moment struct{ at, used time.Duration }
+
+func (m moment) compare(o moment) int { return cmp.Compare(m.at, o.at) }
