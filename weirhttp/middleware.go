@@ -86,9 +86,15 @@ func (m *middleware) choose(r *http.Request) (weir.Gate, weir.Work) {
 		gate, work = m.selectGate(r)
 	}
 	if m.work != nil {
-		m.work(r, &work)
+		work = m.described(r, work)
 	}
 	return gate, work
+}
+
+// described is apart from choose because its work is allocated.
+func (m *middleware) described(r *http.Request, work weir.Work) weir.Work {
+	m.work(r, &work)
+	return work
 }
 
 // admit asks the gate and runs the handler under the permit.

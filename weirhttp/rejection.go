@@ -81,10 +81,9 @@ func writeRejection(w http.ResponseWriter, r *http.Request, rej *weir.Rejection,
 	for _, name := range bodyHeaders {
 		h.Del(name)
 	}
-	h.Set("Content-Type", "application/problem+json")
-	h.Set("Content-Length", strconv.Itoa(len(*buf)))
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Content-Type-Options", "nosniff")
+	h["Content-Type"] = problemType
+	h["Cache-Control"] = noStore
+	h["X-Content-Type-Options"] = noSniff
 	if seconds, ok := retryAfter(rej, status, random); ok {
 		h.Set("Retry-After", strconv.FormatInt(seconds, 10))
 	} else {
@@ -99,7 +98,15 @@ func writeRejection(w http.ResponseWriter, r *http.Request, rej *weir.Rejection,
 }
 
 // bodyHeaders may have been set by an outer handler for the body it expected.
-var bodyHeaders = [...]string{"Content-Encoding", "Etag", "Last-Modified", "Trailer"}
+var bodyHeaders = [...]string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified", "Trailer"}
+
+// Header values that all refusals share. Nobody writes to the elements of a
+// header's values; adding to them copies.
+var (
+	problemType = []string{"application/problem+json"}
+	noStore     = []string{"no-store"}
+	noSniff     = []string{"nosniff"}
+)
 
 var problemBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 512); return &b }}
 

@@ -115,7 +115,7 @@ func TestProblemBodies(t *testing.T) {
 		}
 		h := w.Header()
 		if h.Get("Content-Type") != "application/problem+json" || h.Get("Content-Encoding") != "" ||
-			h.Get("Content-Length") != strconv.Itoa(w.Body.Len()) {
+			h.Get("Content-Length") != "" {
 			t.Errorf("%s: headers %v", tt.name, h)
 		}
 	}
@@ -139,8 +139,8 @@ func TestRejectionRepeatsNothingPrivate(t *testing.T) {
 func TestHeadGetsNoBody(t *testing.T) {
 	w := httptest.NewRecorder()
 	WriteRejection(w, httptest.NewRequest("HEAD", "/", nil), &weir.Rejection{Reason: weir.ReasonLimit})
-	if w.Body.Len() != 0 || w.Header().Get("Content-Length") == "0" {
-		t.Errorf("body %q, headers %v", w.Body, w.Header())
+	if w.Body.Len() != 0 || w.Code != 503 {
+		t.Errorf("status %d, body %q", w.Code, w.Body)
 	}
 }
 
