@@ -20,39 +20,39 @@ func Controllers() []string { return append([]string(nil), controllers...) }
 func Orders() []string { return append([]string(nil), orders...) }
 
 // aimd returns the settings of an AIMD controller.
-func (s *LimitSpec) aimd() control.AIMDConfig {
+func (l *LimitSpec) aimd() control.AIMDConfig {
 	return control.AIMDConfig{
-		Initial:    s.Limit,
-		Min:        s.Min,
-		Max:        s.Max,
-		Threshold:  time.Duration(s.Threshold),
-		Percentile: s.Percentile,
-		Backoff:    s.Backoff,
-		Window:     time.Duration(s.Window),
-		MinSamples: s.MinSamples,
+		Initial:    l.Limit,
+		Min:        l.Min,
+		Max:        l.Max,
+		Threshold:  time.Duration(l.Threshold),
+		Percentile: l.Percentile,
+		Backoff:    l.Backoff,
+		Window:     time.Duration(l.Window),
+		MinSamples: l.MinSamples,
 	}
 }
 
 // config returns the limiter's settings, with a controller of their own, for a
 // spec that has been checked.
-func (s *LimitSpec) config() (limit.Config, error) {
-	cfg := limit.Config{Queue: s.Queue.queue()}
-	if s.Controller != "aimd" {
-		cfg.Limit = s.Limit // limit.New makes a fixed controller of it
+func (l *LimitSpec) config() (limit.Config, error) {
+	cfg := limit.Config{Queue: l.Queue.queue()}
+	if l.Controller != "aimd" {
+		cfg.Limit = l.Limit // limit.New makes a fixed controller of it
 		return cfg, nil
 	}
-	aimd, err := control.NewAIMD(s.aimd())
+	aimd, err := control.NewAIMD(l.aimd())
 	cfg.Controller = aimd
 	return cfg, err
 }
 
-func (s *QueueSpec) queue() limit.Queue {
-	q := limit.Queue{Len: s.Len, MaxWait: time.Duration(s.MaxWait)}
-	switch s.Order {
+func (q *QueueSpec) queue() limit.Queue {
+	room := limit.Queue{Len: q.Len, MaxWait: time.Duration(q.MaxWait)}
+	switch q.Order {
 	case "lifo":
-		q.Order = limit.LIFO
+		room.Order = limit.LIFO
 	case "adaptive":
-		q.Order = limit.Adaptive
+		room.Order = limit.Adaptive
 	}
-	return q
+	return room
 }
