@@ -51,8 +51,13 @@ type plan struct {
 	turn          time.Duration
 }
 
-// goal is the share of the bare proxy's throughput that the gateway must keep.
+// goal is the share of the bare proxy's throughput that the gateway must keep,
+// and so the inverse of the CPU time a request may take.
 const goal = 0.95
+
+// saturated is the share of its core a proxy must have used for its throughput
+// to say something about it, and not about what it waited for.
+const saturated = 0.9
 
 func compare(p plan) error {
 	if p.rounds < 1 || p.conns < 1 || p.conns > 1000 || p.turn < 100*time.Millisecond || p.turn > time.Minute {
@@ -103,23 +108,38 @@ func compare(p plan) error {
 
 func report(subjects []*subject) error {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "\trequests/s\tthroughput ratio\tCPU µs/request\tCPU ratio\tgoal\treached")
+	fmt.Fprintf(w, "\trequests/s\tratio\t≥ %.2fx\tcore used\tCPU µs/request\tratio\t≤ %.2fx\n", goal, 1/goal)
 	floor := subjects[0].values
 	for i, s := range subjects {
-		var rate, rates, cpu, cpus []float64
+		var rate, rates, cpu, cpus, used []float64
 		for r, v := range s.values {
 			rate, rates = append(rate, v.rate), append(rates, v.rate/floor[r].rate)
 			cpu, cpus = append(cpu, v.cpu), append(cpus, v.cpu/floor[r].cpu)
+			used = append(used, v.rate*v.cpu/1e6)
 		}
-		verdict, target := "", ""
+		byRate, byCPU := "", ""
 		if i > 0 {
-			target = fmt.Sprintf("≥ %.2fx", goal)
-			verdict = map[bool]string{true: "yes", false: "NO"}[median(rates) >= goal]
+			byRate, byCPU = verdict(median(rates) >= goal), verdict(median(cpus) <= 1/goal)
+			if median(used) < saturated {
+				byRate = "void"
+			}
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.name,
-			spread(rate, "%.0f"), spread(rates, "%.3f"), spread(cpu, "%.1f"), spread(cpus, "%.3f"), target, verdict)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%.0f %%\t%s\t%s\t%s\n", s.name,
+			spread(rate, "%.0f"), spread(rates, "%.3f"), byRate, 100*median(used),
+			spread(cpu, "%.1f"), spread(cpus, "%.3f"), byCPU)
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	fmt.Printf("\nA throughput is void where the proxy used less than %.0f %% of its core: then something else was the limit.\n", 100*saturated)
+	return nil
+}
+
+func verdict(reached bool) string {
+	if reached {
+		return "yes"
+	}
+	return "NO"
 }
 
 func median(v []float64) float64 { return slices.Sorted(slices.Values(v))[len(v)/2] }
