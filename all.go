@@ -3,7 +3,6 @@ package weir
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 )
 
 // All joins several gates into one that is all or nothing. The gates are tried
@@ -45,11 +44,11 @@ type all struct {
 // bundle is one admission's permits. Its slot stands for all of them. The
 // attention word stays raised, so that every release goes through the holder.
 type bundle struct {
-	all       *all
-	slot      Slot
-	attention atomic.Uint32
-	permits   []Permit
-	next      *bundle // in the idle list
+	all     *all
+	slot    Slot
+	common  Slots
+	permits []Permit
+	next    *bundle // in the idle list
 }
 
 // Admit implements [Gate].
@@ -150,8 +149,8 @@ func (a *all) take() *bundle {
 		return b
 	}
 	b := &bundle{all: a, permits: make([]Permit, 0, len(a.gates))}
-	b.attention.Store(1)
-	b.slot.Init(b, &b.attention, a.n)
+	b.common.Attention.Store(1)
+	b.slot.Init(b, &b.common, a.n)
 	a.n++
 	return b
 }

@@ -11,6 +11,11 @@ const MaxNested = 64
 
 type nestedKey struct{}
 
+// nesting is set for good by the first WithPermit of the process. Looking a
+// value up in a context costs more than the rest of an admission, and programs
+// that nest nothing should not pay for it.
+var nesting atomic.Bool
+
 // nest is a permit as a context carries it. It links to the one around it, for
 // work that holds permits of several gates.
 type nest struct {
@@ -31,6 +36,9 @@ func WithPermit(ctx context.Context, g Gate, p Permit) context.Context {
 	if p.slot == nil {
 		return ctx
 	}
+	if !nesting.Load() {
+		nesting.Store(true)
+	}
 	outer, _ := ctx.Value(nestedKey{}).(*nest)
 	return context.WithValue(ctx, nestedKey{}, &nest{gate: g, permit: p, outer: outer})
 }
@@ -39,6 +47,9 @@ func WithPermit(ctx context.Context, g Gate, p Permit) context.Context {
 // carries, or false if the work needs a slot of its own. Gates call it first
 // thing in Admit.
 func Nested(ctx context.Context, g Gate) (Permit, bool) {
+	if !nesting.Load() {
+		return Permit{}, false
+	}
 	n, _ := ctx.Value(nestedKey{}).(*nest)
 	for ; n != nil; n = n.outer {
 		if n.gate == g && n.permit.Live() {
@@ -55,8 +66,8 @@ func (n *nest) take() (Permit, bool) {
 		return Permit{}, false
 	}
 	r := &ride{nest: n}
-	r.attention.Store(1)
-	r.slot.Init(r, &r.attention, 0)
+	r.common.Attention.Store(1)
+	r.slot.Init(r, &r.common, 0)
 	return r.slot.Issue(), true
 }
 
@@ -64,9 +75,9 @@ func (n *nest) take() (Permit, bool) {
 // its permit is as safe to give back twice as any other. Its attention word
 // stays raised, which sends every release through the methods below.
 type ride struct {
-	nest      *nest
-	slot      Slot
-	attention atomic.Uint32
+	nest   *nest
+	slot   Slot
+	common Slots
 }
 
 func (r *ride) PermitDone(p Permit, _ Outcome) {

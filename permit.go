@@ -27,10 +27,14 @@ func (p Permit) Done(o Outcome) {
 	if s == nil {
 		return
 	}
-	if s.attention.Load() == 0 && s.word.CompareAndSwap(p.word, p.word+heldToFree) {
+	c := s.common
+	if c.Attention.Load() == 0 && s.word.CompareAndSwap(p.word, p.word+heldToFree) {
+		if c.Hint.Load() != s {
+			c.Hint.Store(s)
+		}
 		// The gate may have begun to care between the two: it then has either
 		// seen the slot free, or has to be told.
-		if s.attention.Load() != 0 {
+		if c.Attention.Load() != 0 {
 			s.holder.SlotFreed(s)
 		}
 		return

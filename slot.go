@@ -9,14 +9,23 @@ import "sync/atomic"
 // holder matches nothing.
 //
 // All transitions are single compare-and-swaps. A gate that hands out free
-// slots without a lock raises its attention word to make both sides take the
-// slow road: Take must then be followed by a second look at the word, as Done
-// does after it has freed a slot.
+// slots without a lock raises [Slots.Attention] to make both sides take the slow
+// road: Take must then be followed by a second look at the word, as Done does
+// after it has freed a slot.
 type Slot struct {
-	word      atomic.Uint64
-	attention *atomic.Uint32
-	holder    Holder
-	id        uint32
+	word   atomic.Uint64
+	common *Slots
+	holder Holder
+	id     uint32
+}
+
+// Slots is what the slots of one gate have in common.
+type Slots struct {
+	// Attention tells whether a release is the gate's business: while it is
+	// not zero, Done calls the holder instead of freeing the slot by itself.
+	Attention atomic.Uint32
+	// Hint is the slot that was freed last, where an admission looks first.
+	Hint atomic.Pointer[Slot]
 }
 
 // The two low bits of a slot's word are its state, the rest its generation.
@@ -53,11 +62,10 @@ type CostHolder interface {
 	PermitCost(p Permit, gate string, units int64)
 }
 
-// Init prepares a slot before its first use. A slot starts retired. While
-// *attention is not zero, Done calls the holder instead of freeing the slot by
-// itself. id is the holder's own: its index of the slot.
-func (s *Slot) Init(h Holder, attention *atomic.Uint32, id uint32) {
-	s.holder, s.attention, s.id = h, attention, id
+// Init prepares a slot before its first use. A slot starts retired. id is the
+// holder's own: its index of the slot.
+func (s *Slot) Init(h Holder, common *Slots, id uint32) {
+	s.holder, s.common, s.id = h, common, id
 	s.word.Store(slotRetired)
 }
 
@@ -67,10 +75,10 @@ func (s *Slot) ID() uint32 { return s.id }
 // Take takes the slot if it is free.
 func (s *Slot) Take() (Permit, bool) {
 	w := s.word.Load()
-	if w&slotState == slotFree && s.word.CompareAndSwap(w, w+slotHeld) {
-		return Permit{s, w + slotHeld}, true
+	if w&slotState != slotFree || !s.word.CompareAndSwap(w, w+slotHeld) {
+		return Permit{}, false
 	}
-	return Permit{}, false
+	return Permit{s, w + slotHeld}, true
 }
 
 // Free gives back the use of the slot that p stands for. It reports whether p

@@ -31,9 +31,8 @@ import (
 // frees a slot by compare-and-swap looks at it afterwards, and shifting down
 // raises it before it counts the slots, so one of the two always sees the other.
 type core struct {
-	attention atomic.Uint32
-	table     atomic.Pointer[[]*berth]
-	hint      atomic.Pointer[berth] // where the last admission was; never nil
+	shared weir.Slots // the hint is never nil
+	table  atomic.Pointer[[]*berth]
 
 	limit int64
 	slow  bool
@@ -43,6 +42,7 @@ type core struct {
 
 	observed bool // never shift up
 	closed   bool
+	word     uint32 // the attention word, as last published
 	room     room.Room
 	window   window.Window
 	drain    drain
@@ -66,16 +66,17 @@ const (
 	isClosed             // draining
 )
 
-// search looks through the table for a free slot, from the hint on, because the
-// slots before it have been taken more recently.
+// search looks through the table for a free slot, from the hint on. It needs no
+// lock.
 func (c *core) search() (weir.Permit, bool) {
 	table := *c.table.Load()
-	from := int(c.hint.Load().ID())
-	for i := range table {
-		b := table[(from+i)%len(table)]
-		if p, ok := b.Take(); ok {
-			c.hint.Store(b)
-			return p, true
+	from := int(c.shared.Hint.Load().ID())
+	for _, part := range [2][]*berth{table[from:], table[:from]} {
+		for _, b := range part {
+			if p, ok := b.Take(); ok {
+				c.shared.Hint.Store(&b.Slot)
+				return p, true
+			}
 		}
 	}
 	return weir.Permit{}, false
@@ -110,8 +111,8 @@ func (c *core) shiftDown(now time.Duration) {
 	if c.slow {
 		return
 	}
-	c.attention.Or(inSlow)
-	c.slow = true
+	c.shared.Attention.Or(inSlow)
+	c.slow, c.word = true, inSlow
 	var held int64
 	for _, b := range *c.table.Load() {
 		for !b.IsRetired() {
@@ -151,7 +152,8 @@ func (c *core) shiftUp(now time.Duration, holder weir.Holder) {
 		c.takeSpare().Restore()
 	}
 	c.slow = false
-	c.attention.Store(0)
+	c.word = 0
+	c.shared.Attention.Store(0)
 }
 
 // grow adds a retired slot to the table. The table is replaced, because readers
@@ -164,7 +166,7 @@ func (c *core) grow(holder weir.Holder) {
 	copy(table, old)
 	for i := range chunk {
 		b := &chunk[i]
-		b.Init(holder, &c.attention, uint32(len(table)))
+		b.Init(holder, &c.shared, uint32(len(table)))
 		table = append(table, b)
 		c.spare = append(c.spare, b)
 	}
@@ -261,7 +263,8 @@ func (c *core) publish() {
 	if c.closed {
 		word |= isClosed
 	}
-	if c.attention.Load() != word {
-		c.attention.Store(word)
+	if c.word != word {
+		c.word = word
+		c.shared.Attention.Store(word)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
-	"sync/atomic"
 
 	"github.com/weir-go/weir"
 )
@@ -13,9 +12,9 @@ import (
 // caller's permit points at the tracer and nothing else does, so when the
 // garbage collector takes the tracer, nobody can ever end the permit again.
 type tracer struct {
-	slot      weir.Slot
-	attention atomic.Uint32 // stays raised: every release comes through here
-	inner     weir.Permit
+	slot   weir.Slot
+	common weir.Slots // its attention stays raised: every release comes through here
+	inner  weir.Permit
 }
 
 // track returns p, or a permit that reports its own loss.
@@ -24,8 +23,8 @@ func (l *Limiter) track(p weir.Permit, site string) weir.Permit {
 		return p
 	}
 	t := &tracer{inner: p}
-	t.attention.Store(1)
-	t.slot.Init(t, &t.attention, 0)
+	t.common.Attention.Store(1)
+	t.slot.Init(t, &t.common, 0)
 	runtime.AddCleanup(t, func(lost weir.Permit) {
 		if !lost.Live() {
 			return

@@ -17,7 +17,7 @@ import (
 // It implements [weir.Gate], [weir.TryAdmitter], [weir.Arriver] and
 // [weir.Snapshotter].
 type Limiter struct {
-	core // all but attention, table and hint guarded by mu
+	core // all but shared and table guarded by mu
 
 	// control guards the controller and the window it reads, and is always
 	// taken before mu. No hook, callback or controller runs under mu.
@@ -34,7 +34,9 @@ type Limiter struct {
 	outcomes      [5]uint64     // by weir.Outcome
 	idle          chan struct{} // closed when closed and nothing is in flight
 	idleDone      bool
-	refusedBefore uint64 // refusals up to the last window
+	refusedBefore uint64        // refusals up to the last window
+	refreshAt     time.Duration // when the shared refusals may be made anew
+	resized       bool          // they must be: the limit or the room has changed
 
 	// Read without the lock.
 	name      string               // set once
@@ -67,10 +69,10 @@ func New(cfg Config) (*Limiter, error) {
 		idle: make(chan struct{}), armed: room.Never, tickAt: room.Never,
 	}
 	l.slow = true // until settle finds that nothing keeps it there
-	l.attention.Store(inSlow)
+	l.shared.Attention.Store(inSlow)
 	l.table.Store(new([]*berth))
 	l.grow(l)
-	l.hint.Store((*l.table.Load())[0])
+	l.shared.Hint.Store(&(*l.table.Load())[0].Slot)
 	l.controller = cfg.controller()
 	first := l.controller.Start()
 
@@ -79,7 +81,7 @@ func New(cfg Config) (*Limiter, error) {
 	defer l.mu.Unlock()
 	l.configure(cfg)
 	l.limit = clampLimit(first.Limit)
-	l.bank, l.reason = l.limit, first.Reason
+	l.bank, l.reason, l.resized = l.limit, first.Reason, true
 	l.window.Reset(now, 0)
 	l.drain.reset(now)
 	l.drain.wanted = now - calm
@@ -111,29 +113,34 @@ func (l *Limiter) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 	if p, ok := weir.Nested(ctx, l); ok {
 		return p, nil
 	}
-	if w.Cost|1 == 1 && w.Deadline == (time.Time{}) && l.attention.Load() == 0 && ctx.Err() == nil {
-		if p, ok := l.hint.Load().Take(); ok && l.attention.Load() == 0 {
-			return p, nil
-		} else if ok {
-			l.takeBack(p)
-		}
+	if uint64(w.Cost) > 1 || l.shared.Attention.Load() != 0 || w.Deadline != (time.Time{}) || ctx.Err() != nil {
+		return l.admit(ctx, &w)
 	}
-	return l.admit(ctx, w)
+	p, ok := l.shared.Hint.Load().Take()
+	if !ok || l.shared.Attention.Load() != 0 {
+		p.Cancel() // the core is shifting down: ask again, with the lock
+		return l.admit(ctx, &w)
+	}
+	return p, nil
 }
 
 // TryAdmit takes the cost of w if that much is free and nobody waits for it,
 // and refuses otherwise, without ever waiting. While nothing is free it refuses
 // without taking the lock.
 func (l *Limiter) TryAdmit(w weir.Work) (weir.Permit, error) {
-	if w.Cost|1 == 1 && w.Deadline == (time.Time{}) && l.attention.Load() == 0 {
-		if p, ok := l.hint.Load().Take(); ok && l.attention.Load() == 0 {
-			return p, nil
-		} else if ok {
-			l.takeBack(p)
-		}
+	if uint64(w.Cost) > 1 || l.shared.Attention.Load() != 0 || w.Deadline != (time.Time{}) {
+		return l.tryAdmit(&w)
 	}
-	w.MaxWait = weir.NoWait
-	p, _, err := l.arrive(context.Background(), &w, nil)
+	p, ok := l.shared.Hint.Load().Take()
+	if !ok || l.shared.Attention.Load() != 0 {
+		p.Cancel() // the core is shifting down: ask again, with the lock
+		return l.tryAdmit(&w)
+	}
+	return p, nil
+}
+
+func (l *Limiter) tryAdmit(w *weir.Work) (weir.Permit, error) {
+	p, _, err := l.arrive(context.Background(), w, nil)
 	return p, err
 }
 
@@ -151,11 +158,16 @@ func (l *Limiter) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permi
 }
 
 // admit is the blocking shell around arrive.
-func (l *Limiter) admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
-	place := l.place()
-	p, queued, err := l.arrive(ctx, &w, place)
+func (l *Limiter) admit(ctx context.Context, w *weir.Work) (weir.Permit, error) {
+	var place *waiter
+	if w.MaxWait >= 0 {
+		place = l.place()
+	}
+	p, queued, err := l.arrive(ctx, w, place)
 	if !queued {
-		place.free()
+		if place != nil {
+			place.free()
+		}
 		return p, err
 	}
 	select {
@@ -163,7 +175,7 @@ func (l *Limiter) admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 	case <-ctx.Done():
 		if place.Cancel() {
 			place.free()
-			return weir.Permit{}, l.refuse(&w, l.givenUp(ctx))
+			return weir.Permit{}, l.refuse(w, l.givenUp(ctx))
 		}
 		<-place.ready // the answer won the race, or is on its way
 		if place.err == nil {
@@ -172,30 +184,35 @@ func (l *Limiter) admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 		}
 	}
 	p, err = place.permit, place.err
-	waited := l.now() - place.Arrived
+	arrived := place.Arrived
 	place.free()
 	if err != nil {
-		return weir.Permit{}, l.refuse(&w, err.(*weir.Rejection))
+		return weir.Permit{}, l.refuse(w, err.(*weir.Rejection))
 	}
-	l.admitted(&w, waited)
+	if l.hooks.Load().Admitted != nil {
+		l.admitted(w, l.now()-arrived)
+	}
 	return l.track(p, l.site()), nil
 }
 
 // arrive decides about w: a permit, a refusal, or a place in the room. A nil
 // place means that w does not wait. It calls the hooks unless w was queued.
 func (l *Limiter) arrive(ctx context.Context, w *weir.Work, place *waiter) (p weir.Permit, queued bool, err error) {
-	now := l.now()
-	expires, refused := l.bounds(ctx, w, now, place)
+	var now, expires time.Duration
+	refused := l.hopeless(ctx, w)
 	if refused == nil {
-		refused = l.refuseUnlocked(expires > now)
+		refused = l.refuseUnlocked(place != nil)
+	}
+	if refused == nil {
+		now = l.now()
+		expires, refused = l.bounds(w, now, place)
 	}
 	if refused != nil {
 		return weir.Permit{}, false, l.refuse(w, refused)
 	}
-	cost := w.Units()
 
 	l.mu.Lock()
-	p, refused = l.decide(now, cost, expires, place)
+	p, refused = l.decide(now, w.Units(), expires, place)
 	answered := l.settle(now)
 	queued = refused == nil && !p.Live()
 	if queued && !place.Queued() { // served at once: the newest goes first
@@ -247,26 +264,37 @@ func (l *Limiter) decide(now time.Duration, cost int64, expires time.Duration, p
 // too long leaves, who can start starts, and the outside view is brought up to
 // date. The answers are to be delivered after the lock has been released.
 func (l *Limiter) settle(now time.Duration) (out answers) {
-	for w := l.room.Expired(now); w != nil; w = l.room.Expired(now) {
-		l.answer(&out, w, weir.Permit{}, l.expired(now, w))
+	if l.room.Len() > 0 {
+		l.serve(now, &out)
+		l.arm(now)
 	}
-	for w := l.room.Next(now); w != nil; w = l.room.Next(now) {
-		place := w.Owner.(*waiter)
-		p, ok := l.grant(now, place.cost, l)
-		if !ok {
-			break
-		}
-		l.answer(&out, w, p, nil)
+	if now >= l.refreshAt || l.resized {
+		l.refresh(now)
 	}
-	if l.closed && l.bank == l.limit && !l.idleDone {
+	switch {
+	case l.closed && l.bank == l.limit && !l.idleDone:
 		l.idleDone = true
 		close(l.idle)
+	case !l.observed:
+		l.shiftUp(now, l)
 	}
-	l.refresh(now)
-	l.shiftUp(now, l)
 	l.publish()
-	l.arm(now)
 	return out
+}
+
+// serve goes through the room: those whose time is up are refused, those whose
+// turn it is are admitted.
+func (l *Limiter) serve(now time.Duration, out *answers) {
+	for w := l.room.Expired(now); w != nil; w = l.room.Expired(now) {
+		l.answer(out, w, weir.Permit{}, l.expired(now, w))
+	}
+	for w := l.room.Next(now); w != nil; w = l.room.Next(now) {
+		p, ok := l.grant(now, w.Owner.(*waiter).cost, l)
+		if !ok {
+			return
+		}
+		l.answer(out, w, p, nil)
+	}
 }
 
 func (l *Limiter) answer(out *answers, w *room.Waiter, p weir.Permit, r *weir.Rejection) {
@@ -278,7 +306,3 @@ func (l *Limiter) answer(out *answers, w *room.Waiter, p weir.Permit, r *weir.Re
 	}
 	out.add(place)
 }
-
-// takeBack returns a slot that was taken by compare-and-swap while the core was
-// shifting down. The caller then asks again, with the lock.
-func (l *Limiter) takeBack(p weir.Permit) { l.PermitCancelled(p) }

@@ -48,6 +48,7 @@ func (l *Limiter) Reconfigure(cfg Config) error {
 // slow gear.
 func (l *Limiter) configure(cfg Config) {
 	l.room.Configure(cfg.Queue.places(), cfg.Queue.Order)
+	l.resized = true
 	l.maxWait.Store(int64(cfg.Queue.longest()))
 	hooks := cfg.Hooks
 	l.hooks.Store(&hooks)
@@ -137,6 +138,7 @@ func (l *Limiter) setLimit(now time.Duration, d control.Decision) change {
 	if c.from != c.to {
 		l.resize(now, limit)
 		l.reason = d.Reason
+		l.resized = true
 	}
 	return c
 }

@@ -20,10 +20,6 @@ type counters struct {
 // They are replaced, never written to, when the limit or the wait changes.
 type refusals struct {
 	limit, queueFull, draining *weir.Rejection
-
-	limitWas, size int64
-	wait           time.Duration
-	made           time.Duration
 }
 
 // refreshEvery bounds how often the shared refusals are made anew for a changed
@@ -32,29 +28,25 @@ const refreshEvery = 100 * time.Millisecond
 
 // refresh brings the shared refusals up to date.
 func (l *Limiter) refresh(now time.Duration) {
-	old := l.refusal.Load()
-	if old != nil && old.limitWas == l.limit && old.size == int64(l.room.Size()) && now-old.made < refreshEvery {
-		return
-	}
+	l.refreshAt = now + refreshEvery
 	wait := l.drain.wait(int64(l.room.Len()), 1)
-	if old != nil && old.limitWas == l.limit && old.size == int64(l.room.Size()) && old.wait == wait {
-		old.made = now // guarded by the lock; readers only follow the pointers
+	if old := l.refusal.Load(); !l.resized && old.limit.RetryAfter == wait {
 		return
 	}
-	name := l.name
+	l.resized = false
+	limit, places := float64(l.limit), float64(l.room.Size())
 	l.refusal.Store(&refusals{
-		limit: &weir.Rejection{Gate: name, Reason: weir.ReasonLimit, Value: float64(l.limit), Limit: float64(l.limit),
+		limit: &weir.Rejection{Gate: l.name, Reason: weir.ReasonLimit, Value: limit, Limit: limit,
 			RetryAfter: wait, Retryable: true},
-		queueFull: &weir.Rejection{Gate: name, Reason: weir.ReasonQueueFull, Value: float64(l.room.Size()), Limit: float64(l.room.Size()),
+		queueFull: &weir.Rejection{Gate: l.name, Reason: weir.ReasonQueueFull, Value: places, Limit: places,
 			RetryAfter: wait, Retryable: true},
-		draining: &weir.Rejection{Gate: name, Reason: weir.ReasonDraining, Retryable: true},
-		limitWas: l.limit, size: int64(l.room.Size()), wait: wait, made: now,
+		draining: &weir.Rejection{Gate: l.name, Reason: weir.ReasonDraining, Retryable: true},
 	})
 }
 
 // refuseUnlocked refuses what the attention word alone allows to refuse.
 func (l *Limiter) refuseUnlocked(waits bool) *weir.Rejection {
-	word := l.attention.Load()
+	word := l.shared.Attention.Load()
 	switch {
 	case word&isClosed != 0:
 		return l.refusal.Load().draining
@@ -68,28 +60,34 @@ func (l *Limiter) refuseUnlocked(waits bool) *weir.Rejection {
 	return l.refusal.Load().queueFull
 }
 
-// bounds returns until when w may wait, or a refusal if it must not be served at
-// all: its deadline has passed, its context is done, or its cost is none.
-func (l *Limiter) bounds(ctx context.Context, w *weir.Work, now time.Duration, place *waiter) (time.Duration, *weir.Rejection) {
+// hopeless refuses work that must not be served whatever is free: its context
+// is done, or its cost is none.
+func (l *Limiter) hopeless(ctx context.Context, w *weir.Work) *weir.Rejection {
 	if w.Cost < 0 {
-		return 0, &weir.Rejection{Gate: l.name, Reason: weir.ReasonTooLarge, Value: float64(w.Cost)}
+		return &weir.Rejection{Gate: l.name, Reason: weir.ReasonTooLarge, Value: float64(w.Cost)}
 	}
 	if ctx.Err() != nil {
-		return 0, l.givenUp(ctx)
+		return l.givenUp(ctx)
 	}
+	return nil
+}
+
+// bounds returns until when w may wait, or a refusal if its deadline has passed.
+func (l *Limiter) bounds(w *weir.Work, now time.Duration, place *waiter) (time.Duration, *weir.Rejection) {
 	expires := now
-	if place != nil && w.MaxWait >= 0 {
+	if place != nil {
 		expires = l.patience(now, w)
 		place.outOf = weir.ReasonQueueTimeout
 	}
-	if !w.Deadline.IsZero() {
-		until := l.deadline(w.Deadline)
-		if until <= now {
-			return 0, l.late(now - until)
-		}
-		if until < expires {
-			expires, place.outOf = until, weir.ReasonDeadline
-		}
+	if w.Deadline.IsZero() {
+		return expires, nil
+	}
+	until := l.deadline(w.Deadline)
+	if until <= now {
+		return 0, l.late(now - until)
+	}
+	if until < expires {
+		expires, place.outOf = until, weir.ReasonDeadline
 	}
 	return expires, nil
 }

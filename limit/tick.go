@@ -22,6 +22,7 @@ func (l *Limiter) schedule(now, length time.Duration) {
 	default:
 		l.tickAt = room.Never
 	}
+	l.arm(now)
 }
 
 // Next returns when [Limiter.Step] is due, on the clock of Config.Now, and
@@ -45,6 +46,7 @@ func (l *Limiter) Step() {
 		l.tickAt = room.Never // one at a time
 	}
 	answered := l.settle(now)
+	l.arm(now)
 	l.mu.Unlock()
 	answered.deliver()
 	if due {
