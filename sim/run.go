@@ -80,7 +80,7 @@ func newWorld(s *Scenario, seed uint64) (*world, error) {
 	if s.Requests == 0 {
 		w.requests = -1
 	}
-	w.stats = newStatistics(w.end, s.windows(), func(scale float64) float64 { return full * s.Backend.left(scale) })
+	w.stats = newStatistics(w.expectedEnd(), s.windows(), func(scale float64) float64 { return full * s.Backend.left(scale) })
 	var shares float64
 	for i := range s.Traffic {
 		shares += s.Traffic[i].share()
@@ -101,6 +101,20 @@ func newWorld(s *Scenario, seed uint64) (*world, error) {
 		w.fronts = append(w.fronts, f)
 	}
 	return w, nil
+}
+
+// expectedEnd is about when the run will end: when the phases do, or when the
+// requests are used up at their rates.
+func (w *world) expectedEnd() time.Duration {
+	left := float64(w.requests)
+	for _, p := range w.phases {
+		offered := p.rate * (p.to - p.from).Seconds()
+		if w.requests >= 0 && offered >= left {
+			return p.from + time.Duration(left/p.rate*1e9) + 1
+		}
+		left -= offered
+	}
+	return w.end
 }
 
 // share is the part of the common rate that is for this class.

@@ -244,7 +244,11 @@ func TestPhasesRepeatAndRequestsEndTheRun(t *testing.T) {
 		t.Errorf("offered %d, want 950", got)
 	}
 	s.Requests = 100
-	w := mustRun(t, s).Runs[0].Windows[0]
+	r := mustRun(t, s)
+	if strings.Contains(r.Plot(), "(nothing)") {
+		t.Errorf("a chart of a run that ends early is empty:\n%s", r.Plot())
+	}
+	w := r.Runs[0].Windows[0]
 	if w.Offered != 100 || w.To > 1100*time.Millisecond {
 		t.Errorf("offered %d until %v, want 100 within about 1s", w.Offered, w.To)
 	}

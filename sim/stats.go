@@ -202,6 +202,9 @@ func (s *statistics) closeColumn() {
 
 func (s *statistics) finish(t time.Duration) {
 	s.settleAll(t)
+	if s.columnHist.total > 0 {
+		s.closeColumn()
+	}
 	for _, w := range s.windows {
 		w.to = min(w.to, t)
 	}

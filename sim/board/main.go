@@ -57,6 +57,7 @@ func list(s string) []string {
 	return strings.Split(s, ",")
 }
 
+// intro heads the page: what the columns and figures are.
 const intro = `# Scoreboard
 
 Written by ` + "`make scoreboard`" + `; the same figures are in scoreboard.json, one object a cell. Virtual time, 5 seeds: the median, with the least and the
@@ -71,6 +72,11 @@ largest in brackets. A cross marks a missed goal. The scenarios and backends are
 A refusal costs nothing in virtual time, so the bound in S2 is 1. goodput is good answers over the capacity in force; settle is the time until goodput holds
 .95 (S7: .9) of load or capacity, whichever is less; calm the time until less than 1 % is refused. The least that settle can tell apart from chance is
 the time of 400 requests.
+
+Where even the oracle misses: after a step back (S3 calm) the room still holds work that newest-first left behind until its longest wait is over; and with
+exponential service times at a fifth of the capacity (S4b) a tenth of the requests on B2, and more on B4, need longer than their deadline inside a
+full backend, however short the wait.
+AIMD adds one slot a second and starts from 20: the 100 that B3 wants are 80 s away, longer than these runs.
 
 `
 
