@@ -111,8 +111,8 @@ func Run(ctx context.Context, o Options) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case err := <-with.ended:
-		return fmt.Errorf("the gateway stopped by itself: %w", err)
+	case <-with.ended:
+		return errors.Join(errors.New("the gateway stopped by itself"), with.err)
 	}
 }
 

@@ -18,7 +18,8 @@ type lane struct {
 	upstream *upstream
 	gateway  *server.Server
 	cancel   context.CancelFunc
-	ended    chan error // the gateway's last word
+	ended    chan struct{} // closed when the gateway has ended
+	err      error         // why; set before that
 
 	meter     *loadgen.Meter
 	closeIdle func()
@@ -58,7 +59,7 @@ func startLane(o *Options, change func(*config.Config), listen string) (*lane, e
 	if err != nil {
 		return nil, fmt.Errorf("the demo's upstream: %w", err)
 	}
-	l := &lane{upstream: up, ended: make(chan error, 1)}
+	l := &lane{upstream: up, ended: make(chan struct{})}
 	cfg, err := configure(o, up.url(), listen)
 	if err == nil {
 		change(cfg)
@@ -69,7 +70,10 @@ func startLane(o *Options, change func(*config.Config), listen string) (*lane, e
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	l.cancel = cancel
-	go func() { l.ended <- l.gateway.Run(ctx) }()
+	go func() {
+		defer close(l.ended)
+		l.err = l.gateway.Run(ctx)
+	}()
 	return l, nil
 }
 
