@@ -32,6 +32,7 @@ type collector struct {
 	admitted, rejected, observed, outcomes     *prometheus.Desc
 	leaked                                     *prometheus.Desc
 	upRequests, upFailures, upOut, upEjections *prometheus.Desc
+	upAbandoned, upExpected                    *prometheus.Desc
 	streamsOpen, streamsMax, streamsMoved      *prometheus.Desc
 	streamsOverflowed, streamsCut              *prometheus.Desc
 	conns, connsRefused, ready                 *prometheus.Desc
@@ -58,6 +59,8 @@ func newCollector(src Source) *collector {
 		upFailures:  d("weir_upstream_failures_total", "Requests that failed at a target: connect, timeout, reset, body or status (502, 504).", "upstream", "target", "kind"),
 		upOut:       d("weir_upstream_ejected", "1 while a target is left out.", "upstream", "target"),
 		upEjections: d("weir_upstream_ejections_total", "How often a target was left out.", "upstream", "target"),
+		upAbandoned: d("weir_upstream_abandoned_total", "Requests whose client left while the upstream was working.", "upstream"),
+		upExpected:  d("weir_upstream_expected_seconds", "Moving mean of the time to an answer.", "upstream"),
 
 		streamsOpen:       d("weir_streams_open", "Streams, upgrades and slow readers now."),
 		streamsMax:        d("weir_streams_max", "Most streams there may be at a time."),
@@ -122,6 +125,8 @@ func (c *collector) collectGates(ch chan<- prometheus.Metric) {
 
 func (c *collector) collectUpstreams(ch chan<- prometheus.Metric) {
 	for _, u := range c.src.Upstreams() {
+		counter(ch, c.upAbandoned, u.Abandoned(), u.Name())
+		gauge(ch, c.upExpected, u.Expected().Seconds(), u.Name())
 		for _, t := range u.Stats() {
 			counter(ch, c.upRequests, t.Requests, u.Name(), t.Target)
 			counter(ch, c.upEjections, t.Ejections, u.Name(), t.Target)

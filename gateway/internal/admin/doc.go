@@ -3,7 +3,7 @@
 //
 // It asks nobody who they are, so it listens on loopback unless told otherwise,
 // and it refuses what a web page on another site could make a browser on this
-// machine send: requests for a host that is neither an address nor localhost
-// (DNS rebinding), and requests that a browser marks as coming from another
-// origin.
+// machine send: on loopback, requests for a host that is neither an address nor
+// localhost (DNS rebinding); anywhere, requests that a browser marks as coming
+// from another origin.
 package admin

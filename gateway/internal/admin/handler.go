@@ -19,6 +19,10 @@ type Options struct {
 	Ready func() bool
 	// Pprof serves Go's profiles under /debug/pprof/.
 	Pprof bool
+	// AnyHost lets requests name the listener as they like. It is for a
+	// listener that others on the network reach by a name; on loopback a name
+	// is a sign of DNS rebinding.
+	AnyHost bool
 }
 
 // Handler returns the admin listener's handler.
@@ -46,15 +50,15 @@ func Handler(o Options) http.Handler {
 		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	}
-	return guard(mux)
+	return guard(mux, o.AnyHost)
 }
 
 // guard keeps web pages out.
-func guard(next http.Handler) http.Handler {
+func guard(next http.Handler, anyHost bool) http.Handler {
 	cross := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
-		case !localName(r.Host):
+		case !anyHost && !localName(r.Host):
 			say(w, http.StatusMisdirectedRequest,
 				"this listener is asked by its address or as localhost, not by a name: a name may have been pointed here by a web page\n")
 			return

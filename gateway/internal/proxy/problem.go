@@ -49,11 +49,12 @@ func (u *Upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case cause == errResponseTimeout:
 		u.problem(w, r, http.StatusGatewayTimeout, "the upstream did not answer within "+u.cfg.ResponseTimeout.String())
+	case bodyErr != nil:
+		u.status(r.Context(), BodyStatus(bodyErr))
+		WriteBodyProblem(w, bodyErr)
 	case cause != nil || x.client.Err() != nil:
 		u.status(r.Context(), weirhttp.StatusClientClosed)
 		panic(http.ErrAbortHandler) // there is nobody to answer
-	case bodyErr != nil:
-		u.badBody(w, r, bodyErr)
 	case timedOut(err):
 		u.problem(w, r, http.StatusGatewayTimeout, "no connection to the upstream within "+u.cfg.ConnectTimeout.String())
 	default:
@@ -62,18 +63,23 @@ func (u *Upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// badBody answers a request whose body did not come as announced. net/http ends
-// the connection after it: what is left cannot be told from the next request.
-func (u *Upstream) badBody(w http.ResponseWriter, r *http.Request, err error) {
-	status, detail := http.StatusBadRequest, "the request body ended early or is malformed"
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		status, detail = http.StatusRequestTimeout, "the request body came too slowly"
-	case errors.As(err, &tooLarge):
-		status, detail = http.StatusRequestEntityTooLarge, "the request body is larger than "+strconv.FormatInt(tooLarge.Limit, 10)+" bytes"
+// BodyStatus is the status of a request whose body failed with err: 408 if it
+// came too slowly, else 400.
+func BodyStatus(err error) int {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return http.StatusRequestTimeout
 	}
-	u.status(r.Context(), status)
+	return http.StatusBadRequest
+}
+
+// WriteBodyProblem answers a request whose body did not come as announced.
+// net/http ends the connection after it: what is left of the body cannot be told
+// from the next request.
+func WriteBodyProblem(w http.ResponseWriter, err error) {
+	status, detail := BodyStatus(err), "the request body ended early or is malformed"
+	if status == http.StatusRequestTimeout {
+		detail = "the request body came too slowly"
+	}
 	WriteProblem(w, Problem{Title: http.StatusText(status), Status: status, Detail: detail})
 }
 

@@ -80,10 +80,10 @@ func (x *exchange) diagnose(err error) (failure, weir.Outcome) {
 	switch {
 	case cause == errResponseTimeout:
 		return failedTimeout, weir.Overload
-	case cause != nil:
-		return -1, weir.Abandoned
 	case x.body.failure() != nil:
 		return -1, weir.NoSample
+	case cause != nil:
+		return -1, weir.Abandoned
 	case errors.As(err, &dial) && dial.Op == "dial":
 		if dial.Timeout() {
 			return failedConnect, weir.Overload

@@ -132,6 +132,7 @@ func (c *conns) waitEmpty(ctx context.Context) {
 // and then end.
 func (c *conns) finish(d time.Duration) {
 	c.finishing.Store(true)
+	turnAwayNew(c.socket)
 	if err := c.socket.SetDeadline(time.Now().Add(d)); err != nil {
 		return // closed already
 	}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
-	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/weirhttp"
 )
@@ -20,11 +19,13 @@ const bufferedBody = 16 << 10
 // context, so that it can be found again without being passed along.
 type flight struct {
 	context.Context
-	route  *route
-	gate   weir.Gate
-	work   weir.Work
-	body   *upload // nil for a request without a body
-	status int
+	entrance *entrance
+	header   http.Header // of the answer
+	route    *route
+	gate     weir.Gate
+	work     weir.Work
+	body     *upload // nil for a request without a body
+	status   int
 }
 
 type flightKey struct{}
@@ -45,12 +46,22 @@ func flightOf(ctx context.Context) *flight {
 // setStatus notes the status that was answered, for the metrics.
 func setStatus(ctx context.Context, status int) {
 	if f := flightOf(ctx); f != nil {
-		f.status = status
+		f.answer(status)
+	}
+}
+
+// answer is called when the answer begins. An answer that begins while the
+// gateway, or the listener, wants to be rid of its clients tells them so: on
+// HTTP/1 it ends the connection, on HTTP/2 net/http turns it into a GOAWAY.
+func (f *flight) answer(status int) {
+	f.status = status
+	if f.entrance.leaving() && status != http.StatusSwitchingProtocols {
+		f.header.Set("Connection", "close")
 	}
 }
 
 // handler returns what a public listener serves.
-func (s *Server) handler(l config.Listener) http.Handler {
+func (s *Server) handler(l *listener) http.Handler {
 	admit := weirhttp.Middleware(nil,
 		weirhttp.WithSelect(func(r *http.Request) (weir.Gate, weir.Work) {
 			f := flightOf(r.Context())
@@ -58,7 +69,7 @@ func (s *Server) handler(l config.Listener) http.Handler {
 		}),
 		weirhttp.WithStreams(s.streams),
 		weirhttp.WithBufferedBody(bufferedBody),
-		weirhttp.WithWriteTimeout(time.Duration(l.WriteTimeout)),
+		weirhttp.WithWriteTimeout(time.Duration(l.cfg.WriteTimeout)),
 		weirhttp.WithRejection(s.refuse),
 		weirhttp.WithYield(false), // the handler waits for the network at once
 	)
@@ -68,7 +79,7 @@ func (s *Server) handler(l config.Listener) http.Handler {
 // entrance is where a request comes in.
 type entrance struct {
 	s        *Server
-	listener config.Listener
+	listener *listener
 	next     http.Handler
 }
 
@@ -76,27 +87,28 @@ type entrance struct {
 func (e *entrance) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.s.inFlight.Add(1)
 	defer e.s.inFlight.Add(-1)
-	if e.s.draining.Load() {
-		// On HTTP/1 this ends the connection after the answer; net/http turns
-		// it into a GOAWAY on HTTP/2.
-		w.Header().Set("Connection", "close")
-	}
 	st := e.s.state.Load()
 	rt, work := st.policy.Match(r)
-	f := &flight{Context: r.Context(), route: st.routes[rt], gate: rt.Gate(), work: work}
+	f := &flight{
+		Context: r.Context(), entrance: e, header: w.Header(),
+		route: st.routes[rt], gate: rt.Gate(), work: work,
+	}
 	if f.route == nil {
-		e.noRoute(w)
+		e.noRoute(w, f)
 		return
 	}
 	began := time.Now()
 	defer func() { f.route.stats.Answered(f.status, time.Since(began)) }()
 	r = r.WithContext(f)
 	if r.Body != nil && r.Body != http.NoBody {
-		f.body = newUpload(w, r, time.Duration(e.listener.ReadTimeout))
+		f.body = newUpload(w, r, time.Duration(e.listener.cfg.ReadTimeout))
 		r.Body = f.body
 	}
 	e.next.ServeHTTP(w, r)
 }
+
+// leaving reports whether clients should come back on another connection.
+func (e *entrance) leaving() bool { return e.s.draining.Load() || e.listener.closed.Load() }
 
 // forward is the handler behind the gates.
 func forward(w http.ResponseWriter, r *http.Request) {
@@ -108,8 +120,9 @@ func forward(w http.ResponseWriter, r *http.Request) {
 }
 
 // noRoute answers a request that no route matches.
-func (e *entrance) noRoute(w http.ResponseWriter) {
+func (e *entrance) noRoute(w http.ResponseWriter, f *flight) {
 	e.s.metrics.NoRoute()
+	f.answer(http.StatusNotFound)
 	e.bound(w)
 	proxy.WriteProblem(w, proxy.Problem{
 		Title: http.StatusText(http.StatusNotFound), Status: http.StatusNotFound,
@@ -119,6 +132,13 @@ func (e *entrance) noRoute(w http.ResponseWriter) {
 
 // refuse answers a request that a gate refused.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
+	if f := flightOf(r.Context()); rej.Reason == weir.ReasonCanceled && f.body != nil && f.body.err != nil {
+		// To net/http a body that fails is a client that has left. It may well
+		// be there, and is told what was wrong.
+		f.answer(proxy.BodyStatus(f.body.err))
+		proxy.WriteBodyProblem(w, f.body.err)
+		return
+	}
 	setStatus(r.Context(), weirhttp.Status(rej))
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(shortAnswer))
 	weirhttp.WriteRejection(w, r, rej)

@@ -67,7 +67,7 @@ func (s *Server) listenAdmin(cfg *config.Config, old *listener, set *listenerSet
 	}
 	l := &listener{cfg: lc, admin: true, pprof: cfg.Admin.Pprof, socket: socket}
 	l.conns = newConns(socket, lc.MaxConnections, true)
-	l.server = l.newServer(s.adminHandler(cfg.Admin), s.log)
+	l.server = l.newServer(s.adminHandler(cfg.Admin, socket.Addr()), s.log)
 	// A profile takes as long as it was asked to.
 	l.server.WriteTimeout = 2 * time.Minute
 	l.server.ReadTimeout = 10 * time.Second
@@ -76,12 +76,14 @@ func (s *Server) listenAdmin(cfg *config.Config, old *listener, set *listenerSet
 	return nil
 }
 
-func (s *Server) adminHandler(cfg config.Admin) http.Handler {
+func (s *Server) adminHandler(cfg config.Admin, at net.Addr) http.Handler {
+	tcp, ok := at.(*net.TCPAddr)
 	return admin.Handler(admin.Options{
 		Metrics: s.metrics.Handler(),
 		Gates:   func() any { return s.Look() },
 		Ready:   s.Ready,
 		Pprof:   cfg.Pprof,
+		AnyHost: ok && !tcp.IP.IsLoopback(),
 	})
 }
 

@@ -26,7 +26,7 @@ type listener struct {
 	conns  *conns
 	server *http.Server
 	cert   atomic.Pointer[tls.Certificate] // nil without TLS
-	closed atomic.Bool                     // no more accepting: by us, not by a fault
+	closed atomic.Bool                     // accepts no more, and tells its clients to go
 }
 
 // Addr returns the address in use.
@@ -37,7 +37,11 @@ func (l *listener) Addr() net.Addr { return l.socket.Addr() }
 // by whichever of the two accepts them, and none is lost when the old one stops.
 func bind(cfg config.Listener, old *listener) (*net.TCPListener, error) {
 	if old == nil {
-		ln, err := net.Listen("tcp", cfg.Address)
+		var lc net.ListenConfig
+		// Clients of several paths are not what a gateway has, and a listener
+		// for them takes no filter (see turnAwayNew).
+		lc.SetMultipathTCP(false)
+		ln, err := lc.Listen(context.Background(), "tcp", cfg.Address)
 		if err != nil {
 			return nil, err
 		}
@@ -85,7 +89,7 @@ func (s *Server) newListener(cfg config.Listener, old *listener) (*listener, err
 	}
 	l.socket = socket
 	l.conns = newConns(socket, cfg.MaxConnections, cfg.TLS == nil)
-	l.server = l.newServer(s.handler(cfg), s.log)
+	l.server = l.newServer(s.handler(l), s.log)
 	return l, nil
 }
 

@@ -86,22 +86,15 @@ func (s *Server) swap(set *listenerSet) {
 	}
 }
 
-// letGo ends a listener that a reload has replaced or taken away. Its requests
-// have as long as they need, up to a shutdown's end.
+// letGo ends a listener that a reload has replaced or taken away. It accepts no
+// more, and each answer on it asks the client to come back on another
+// connection. Idle connections are left to their time-out: closing one might
+// meet a request on its way.
 func (s *Server) letGo(l *listener, shared bool) {
 	l.stopAccepting(shared)
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() {
-		select {
-		case <-s.ended:
-		case <-s.cutOff:
-		case <-ctx.Done():
-		}
-		cancel()
-	}()
-	l.stop(ctx)
-	l.conns.waitEmpty(ctx) // net/http forgets hijacked connections
+	l.conns.waitEmpty(s.closing)
+	l.stop(s.cutting)
+	l.conns.waitEmpty(s.cutting) // net/http forgets hijacked connections
 	l.conns.cut()
 }
 

@@ -42,8 +42,12 @@ type Server struct {
 	draining atomic.Bool
 	ended    chan struct{} // closed by Abort
 	endOnce  sync.Once
-	failed   chan error    // a listener that stopped by itself
-	cutOff   chan struct{} // closed when a shutdown has waited long enough
+	failed   chan error // a listener that stopped by itself
+	// The stages of a shutdown, as contexts that end: no more accepting, and no
+	// more waiting for what is in flight.
+	closing, cutting context.Context
+	close, cut       context.CancelFunc
+
 	serving  sync.WaitGroup
 	leaving  sync.WaitGroup // listeners that a reload has replaced
 	inFlight atomic.Int64
@@ -79,8 +83,9 @@ func New(cfg *config.Config, opts Options) (*Server, error) {
 		streams: weirhttp.NewStreams(weirhttp.StreamsConfig{Max: cfg.Streams.Max}),
 		ended:   make(chan struct{}),
 		failed:  make(chan error, 1),
-		cutOff:  make(chan struct{}),
 	}
+	s.closing, s.close = context.WithCancel(context.Background())
+	s.cutting, s.cut = context.WithCancel(context.Background())
 	s.metrics = admin.NewMetrics(s, opts.Version)
 	st, err := s.compile(cfg, nil)
 	if err != nil {

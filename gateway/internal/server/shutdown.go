@@ -19,6 +19,7 @@ func (s *Server) shutdown() error {
 	s.mu.Lock() // waits for a reload under way; none begins any more
 	defer s.mu.Unlock()
 	s.stopped = true
+	s.close()
 	each(s.listeners, func(l *listener) { l.stopAccepting(false) })
 	st := s.state.Load()
 	st.policy.Close()
@@ -38,7 +39,7 @@ func (s *Server) shutdown() error {
 	if s.admin != nil {
 		s.stopAdmin()
 	}
-	close(s.cutOff)
+	s.cut()
 	s.leaving.Wait()
 	s.serving.Wait()
 	aborted = aborted || s.isAborted()

@@ -26,6 +26,7 @@ type upload struct {
 	started time.Time
 	timeout time.Duration
 	n       int64
+	err     error // what went wrong with it
 }
 
 func newUpload(w http.ResponseWriter, r *http.Request, timeout time.Duration) *upload {
@@ -42,10 +43,16 @@ func (u *upload) Read(p []byte) (int, error) {
 	}
 	n, err := u.ReadCloser.Read(p)
 	u.n += int64(n)
-	if err != nil {
+	switch err {
+	case nil:
+	case io.EOF:
 		// net/http goes on to watch the connection for the client's departure;
 		// a deadline that passes there would look like one.
 		_ = u.control.SetReadDeadline(time.Time{})
+	default:
+		// The deadline stays: net/http reads what is left of a body before it
+		// answers.
+		u.err = err
 	}
 	return n, err
 }

@@ -1,0 +1,53 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+func TestNotes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := new(logBuffer)
+		n := newNotes(slog.New(slog.NewTextHandler(out, nil)))
+		ctx, cancel := context.WithCancel(t.Context())
+		go n.run(ctx)
+		lines := func(part string) int { return strings.Count(out.String(), part) }
+
+		rej := &weir.Rejection{Gate: "api", Reason: weir.ReasonQueueFull, Value: 256, Limit: 256}
+		for range 1000 {
+			n.rejected(nil, rej)
+		}
+		n.observed(nil, rej)
+		if lines("msg=refusing") != 1 || lines("would refuse") != 1 {
+			t.Errorf("at once:\n%s\nwant the first of each kind", out)
+		}
+		time.Sleep(noteEvery + 2*time.Second)
+		if lines("count=999") != 1 {
+			t.Errorf("after a while:\n%s\nwant the sum of the other 999", out)
+		}
+		time.Sleep(2 * noteEvery)
+		n.rejected(nil, rej)
+		if lines("msg=refusing ") != 2 {
+			t.Errorf("a refusal after a pause:\n%s\nwant it logged at once", out)
+		}
+
+		for limit := int64(20); limit < 30; limit++ {
+			n.limitChanged("api", limit, limit+1, "room")
+			time.Sleep(500 * time.Millisecond)
+		}
+		if lines("limit changed") != 0 {
+			t.Errorf("while the limit moves:\n%s", out)
+		}
+		time.Sleep(settled + 2*time.Second)
+		if lines(`msg="limit changed" gate=api from=20 to=30 steps=10`) != 1 {
+			t.Errorf("when it has settled:\n%s", out)
+		}
+		cancel()
+	})
+}

@@ -1,0 +1,232 @@
+package server
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/policy"
+)
+
+// crowd sends requests from several clients until stopped, and counts what is
+// not a plain success.
+type crowd struct {
+	stopped chan struct{}
+	all     sync.WaitGroup
+	ok      atomic.Int64
+	bad     atomic.Int64
+	last    atomic.Value // of string: what went wrong last
+}
+
+// send starts n clients, each with connections of its own kind. accept says
+// which failures are fine.
+func send(url string, n int, accept func(status int, err error) bool) *crowd {
+	c := &crowd{stopped: make(chan struct{})}
+	for i := range n {
+		c.all.Go(func() {
+			client := &http.Client{Transport: &http.Transport{DisableKeepAlives: i%2 == 0}}
+			defer client.CloseIdleConnections()
+			for {
+				select {
+				case <-c.stopped:
+					return
+				default:
+				}
+				status := 0
+				res, err := client.Post(url, "text/plain", strings.NewReader("x"))
+				if err == nil {
+					status = res.StatusCode
+					res.Body.Close()
+				}
+				switch {
+				case status == http.StatusOK:
+					c.ok.Add(1)
+				case accept == nil || !accept(status, err):
+					c.bad.Add(1)
+					if err != nil {
+						c.last.Store(err.Error())
+					} else {
+						c.last.Store(res.Status)
+					}
+				}
+				if err != nil {
+					time.Sleep(time.Millisecond) // nobody listens: do not spin
+				}
+			}
+		})
+	}
+	return c
+}
+
+func (c *crowd) stop(t *testing.T) {
+	t.Helper()
+	close(c.stopped)
+	c.all.Wait()
+	if n := c.bad.Load(); n > 0 {
+		t.Errorf("%d requests lost of %d, the last: %v", n, n+c.ok.Load(), c.last.Load())
+	}
+	if c.ok.Load() == 0 {
+		t.Error("no request was served: nothing is shown")
+	}
+}
+
+// source is a configuration that a test changes.
+type source struct {
+	mu  sync.Mutex
+	cfg func() (*config.Config, error)
+}
+
+func (s *source) load() (*config.Config, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cfg()
+}
+
+func (s *source) set(fn func() (*config.Config, error)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cfg = fn
+}
+
+func TestReloadUnderLoad(t *testing.T) {
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) { time.Sleep(2 * time.Millisecond) })
+	src := new(source)
+	first := baseConfig(t, up.URL)
+	first.Listeners[0].Address = closedPort(t)
+	g := start(t, first, Options{Load: src.load})
+	c := send(g.url, 6, nil)
+	eventually(t, "load has arrived", func() bool { return c.ok.Load() > 20 })
+	admitted := g.gate().Admitted
+
+	for i := range 12 {
+		next := baseConfig(t, up.URL)
+		next.Listeners[0] = first.Listeners[0]
+		next.Listeners[0].IdleTimeout += policy.Duration(i % 3) // a new HTTP server on the same socket
+		change(next, func(u *config.Upstream, l *policy.LimitSpec) {
+			l.Limit = int64(20 + i)
+			u.ConnectTimeout += policy.Duration(i % 2) // a new transport
+		})
+		src.set(func() (*config.Config, error) { return next, nil })
+		if err := g.Reload(); err != nil {
+			t.Fatal(err)
+		}
+		before := c.ok.Load()
+		eventually(t, "requests are served", func() bool { return c.ok.Load() > before+10 })
+	}
+	c.stop(t)
+	if s := g.gate(); s.Limit != 31 || s.Admitted <= admitted {
+		t.Errorf("limit %d, admitted %d then %d; the gate must live on with the new limit 31", s.Limit, admitted, s.Admitted)
+	}
+	g.idle()
+}
+
+func TestReloadListeners(t *testing.T) {
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {})
+	src := new(source)
+	first := baseConfig(t, up.URL)
+	first.Listeners = []config.Listener{config.DefaultListener(closedPort(t))}
+	g := start(t, first, Options{Load: src.load})
+
+	second := baseConfig(t, up.URL)
+	second.Listeners = []config.Listener{config.DefaultListener(closedPort(t))}
+	src.set(func() (*config.Config, error) { return second, nil })
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if res, _ := get(t, "http://"+g.Addr().String()); res.StatusCode != http.StatusOK || g.Addr().String() != second.Listeners[0].Address {
+		t.Errorf("the new address %s: %d", g.Addr(), res.StatusCode)
+	}
+	eventually(t, "the old address is closed", func() bool {
+		c, err := net.Dial("tcp", first.Listeners[0].Address)
+		if err == nil {
+			_ = c.Close()
+		}
+		return err != nil
+	})
+
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	third := baseConfig(t, up.URL)
+	third.Listeners = []config.Listener{second.Listeners[0], config.DefaultListener(taken.Addr().String())}
+	change(third, func(_ *config.Upstream, l *policy.LimitSpec) { l.Limit = 99 })
+	src.set(func() (*config.Config, error) { return third, nil })
+	if err := g.Reload(); err == nil || !strings.Contains(err.Error(), "another process uses that port") {
+		t.Errorf("an address in use: %v", err)
+	}
+	if res, _ := get(t, "http://"+g.Addr().String()); res.StatusCode != http.StatusOK || g.gate().Limit != 10 {
+		t.Errorf("after a reload that failed: status %d, limit %d; nothing may have changed", res.StatusCode, g.gate().Limit)
+	}
+}
+
+func TestReloadBad(t *testing.T) {
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {})
+	src := new(source)
+	src.set(func() (*config.Config, error) { return nil, errors.New("line 3: no such field") })
+	g := start(t, baseConfig(t, up.URL), Options{Load: src.load})
+	f := func(want string, edit func(*config.Config)) {
+		t.Helper()
+		if edit != nil {
+			bad := baseConfig(t, up.URL)
+			bad.Listeners[0] = g.state.Load().cfg.Listeners[0]
+			edit(bad)
+			src.set(func() (*config.Config, error) { return bad, nil })
+		}
+		before := g.state.Load()
+		if err := g.Reload(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("reload: %v, want %q", err, want)
+		}
+		if g.state.Load() != before {
+			t.Errorf("%s: the state has changed", want)
+		}
+		if !strings.Contains(g.log.String(), want) {
+			t.Errorf("the log does not say %q", want)
+		}
+		if res, _ := get(t, g.url); res.StatusCode != http.StatusOK {
+			t.Errorf("%s: status %d afterwards", want, res.StatusCode)
+		}
+	}
+	f("no such field", nil)
+	f("is not defined", func(c *config.Config) { c.Routes[0].Upstream = "none" })
+	f("scheme", func(c *config.Config) { c.Upstreams[gateName] = config.Upstream{Targets: []string{"ftp://x"}} })
+	f("gates.upstream.limit", func(c *config.Config) { c.Gates[gateName].Limit.Limit = -1 })
+	f("certificate", func(c *config.Config) { c.Listeners[0].TLS = &config.TLS{Cert: "none", Key: "none"} })
+
+	g = start(t, baseConfig(t, up.URL), Options{})
+	if err := g.Reload(); !errors.Is(err, ErrNoReload) {
+		t.Errorf("without a file: %v", err)
+	}
+}
+
+func TestWatch(t *testing.T) {
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {})
+	file := filepath.Join(t.TempDir(), "weir.yaml")
+	if err := os.WriteFile(file, []byte("1"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	src := new(source)
+	src.set(func() (*config.Config, error) {
+		next := baseConfig(t, up.URL)
+		change(next, func(_ *config.Upstream, l *policy.LimitSpec) { l.Limit = 77 })
+		return next, nil
+	})
+	g := start(t, baseConfig(t, up.URL), Options{Load: src.load, Watch: file})
+	if err := os.WriteFile(file+".new", []byte("2"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the watcher has begun", func() bool { return strings.Contains(g.log.String(), "listening") })
+	if err := os.Rename(file+".new", file); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the file is taken up", func() bool { return g.gate().Limit == 77 })
+}

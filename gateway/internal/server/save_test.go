@@ -1,0 +1,70 @@
+package server
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/policy"
+)
+
+// learning is a configuration with a limit that moves, and a state file.
+func learning(t *testing.T, upstream, file string) *config.Config {
+	t.Helper()
+	cfg := baseConfig(t, upstream)
+	cfg.Gates[gateName] = policy.GateSpec{Limit: &policy.LimitSpec{Controller: "aimd", Limit: 20, Min: 1, Max: 100}}
+	cfg.State = config.State{File: file, MaxAge: policy.Duration(time.Hour)}
+	return cfg
+}
+
+func TestLearnedLimitsAreKept(t *testing.T) {
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {})
+	file := filepath.Join(t.TempDir(), "state.json")
+	g := start(t, learning(t, up.URL, file), Options{})
+	saved := g.Policy().Save()
+	learnt := saved.Gates[gateName]
+	learnt.Limit = 42
+	saved.Gates[gateName] = learnt
+	if _, err := g.Policy().Restore(saved, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.stop(); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(file)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Fatalf("state file: %v, %v; want mode 0600", info, err)
+	}
+
+	if g = start(t, learning(t, up.URL, file), Options{}); g.gate().Limit != 42 {
+		t.Errorf("limit %d after a restart, want the learned 42", g.gate().Limit)
+	}
+	if left, _ := filepath.Glob(file + ".*"); len(left) > 0 {
+		t.Errorf("left over: %v", left)
+	}
+}
+
+// A state that cannot be used is no reason not to start.
+func TestBadState(t *testing.T) {
+	f := func(what, text, want string) {
+		t.Helper()
+		file := filepath.Join(t.TempDir(), "state.json")
+		if text != "" {
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		g := start(t, learning(t, "http://127.0.0.1:1", file), Options{})
+		if g.gate().Limit != 20 || !strings.Contains(g.log.String(), want) {
+			t.Errorf("%s: limit %d; want the configured 20, and a log line with %q", what, g.gate().Limit, want)
+		}
+	}
+	f("missing", "", "no learned limits")
+	f("broken", "{", "unexpected end of JSON")
+	f("old", `{"saved_at":"2020-01-01T00:00:00Z","gates":{"upstream":{"controller":"aimd","limit":42}}}`, "more than the 1h0m0s allowed")
+	f("huge", strings.Repeat(" ", maxState+1), "larger than")
+}

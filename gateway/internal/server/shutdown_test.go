@@ -1,0 +1,159 @@
+package server
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/policy"
+)
+
+// Every request that was read gets an answer. What may fail: a connection that
+// nobody accepted, and an idle one that the gateway closed as a request was on
+// its way; the lame duck leaves next to none of those.
+func TestShutdownUnderLoad(t *testing.T) {
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) { time.Sleep(10 * time.Millisecond) })
+	cfg := baseConfig(t, up.URL)
+	cfg.Shutdown.LameDuck = policy.Duration(300 * time.Millisecond)
+	g := start(t, cfg, Options{})
+	c := send(g.url, 30, func(status int, err error) bool {
+		return status == http.StatusServiceUnavailable || errors.Is(err, syscall.ECONNREFUSED)
+	})
+	eventually(t, "load has arrived", func() bool { return c.ok.Load() > 100 })
+	if err := g.stop(); err != nil {
+		t.Errorf("Run returned %v", err)
+	}
+	c.stop(t)
+	if n := g.inFlight.Load(); n != 0 {
+		t.Errorf("%d still in flight", n)
+	}
+}
+
+func TestLameDuck(t *testing.T) {
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {})
+	cfg := baseConfig(t, up.URL)
+	cfg.Shutdown.LameDuck = policy.Duration(time.Minute)
+	cfg.Listeners[0].H2C = true
+	g := start(t, cfg, Options{})
+	const request = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+	c := dial(t, g.Addr(), request)
+	r := bufio.NewReader(c)
+	res, err := http.ReadResponse(r, nil)
+	if err != nil || res.Close {
+		t.Fatalf("%v, %v", res, err)
+	}
+	g.cancel()
+	eventually(t, "readiness is gone", func() bool { return !g.Ready() })
+	if _, err := io.WriteString(c, request); err != nil {
+		t.Fatal(err)
+	}
+	res, err = http.ReadResponse(r, nil)
+	if err != nil || res.StatusCode != http.StatusOK || !res.Close {
+		t.Errorf("on a connection from before: %v, %v; want an answer that closes it", res, err)
+	}
+	if res, _ := get(t, g.url); res.StatusCode != http.StatusOK {
+		t.Errorf("a new connection: %d; a lame duck still serves", res.StatusCode)
+	}
+	g.Abort()
+	if err := g.wait(); err != nil && !errors.Is(err, ErrAborted) {
+		t.Errorf("Run returned %v", err)
+	}
+}
+
+func TestShutdownRefusesWaiters(t *testing.T) {
+	entered, hold := make(chan struct{}, 1), make(chan struct{})
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {
+		entered <- struct{}{}
+		<-hold
+	})
+	cfg := baseConfig(t, up.URL)
+	change(cfg, func(_ *config.Upstream, l *policy.LimitSpec) {
+		l.Limit = 1
+		l.Queue.MaxWait = policy.Duration(time.Minute)
+	})
+	g := start(t, cfg, Options{})
+	answers := make(chan *http.Response, 2)
+	ask := func() {
+		res, err := http.Get(g.url)
+		if err != nil {
+			t.Error(err)
+			res = &http.Response{}
+		}
+		answers <- res
+	}
+	go ask()
+	<-entered
+	go ask()
+	eventually(t, "one waits", func() bool { return g.gate().Waiting == 1 })
+	g.cancel()
+	refused := <-answers
+	body, err := io.ReadAll(refused.Body)
+	if refused.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(body), `"draining"`) || refused.Header.Get("Retry-After") == "" {
+		t.Errorf("the one that waited: %d %v %s, %v", refused.StatusCode, refused.Header, body, err)
+	}
+	close(hold)
+	if served := <-answers; served.StatusCode != http.StatusOK {
+		t.Errorf("the one in flight: %d", served.StatusCode)
+	}
+	if err := g.wait(); err != nil {
+		t.Errorf("Run returned %v", err)
+	}
+}
+
+func TestShutdownCutsWhatStays(t *testing.T) {
+	f := func(what string, want error, grace time.Duration, end func(*running)) {
+		t.Helper()
+		entered := make(chan struct{}, 1)
+		up := upstreamOf(t, func(_ http.ResponseWriter, r *http.Request) {
+			entered <- struct{}{}
+			<-r.Context().Done()
+		})
+		cfg := baseConfig(t, up.URL)
+		cfg.Shutdown.Grace = policy.Duration(grace)
+		change(cfg, func(u *config.Upstream, _ *policy.LimitSpec) { u.OnAbandon = config.Release })
+		g := start(t, cfg, Options{})
+		lost := make(chan error, 1)
+		go func() {
+			res, err := http.Get(g.url)
+			if err == nil {
+				res.Body.Close()
+			}
+			lost <- err
+		}()
+		<-entered
+		end(g)
+		if err := g.wait(); !errors.Is(err, want) {
+			t.Errorf("%s: Run returned %v, want %v", what, err, want)
+		}
+		if err := <-lost; err == nil {
+			t.Errorf("%s: the request was answered", what)
+		}
+	}
+	f("grace over", ErrGrace, 50*time.Millisecond, func(g *running) { g.cancel() })
+	f("aborted at once", ErrAborted, time.Hour, func(g *running) { g.Abort() })
+	f("a second signal", ErrAborted, time.Hour, func(g *running) {
+		g.cancel()
+		eventually(t, "shutting down", func() bool { return !g.Ready() })
+		g.Abort()
+	})
+}
+
+func TestPortInUse(t *testing.T) {
+	g := start(t, baseConfig(t, "http://127.0.0.1:1"), Options{})
+	cfg := baseConfig(t, "http://127.0.0.1:1")
+	cfg.Listeners[0].Address = g.Addr().String()
+	if _, err := New(cfg, Options{}); err == nil || !strings.Contains(err.Error(), "--listen") {
+		t.Errorf("listener: %v", err)
+	}
+	cfg = baseConfig(t, "http://127.0.0.1:1")
+	cfg.Admin.Address = g.Addr().String()
+	if _, err := New(cfg, Options{}); err == nil || !strings.Contains(err.Error(), "--admin") {
+		t.Errorf("admin: %v", err)
+	}
+}
