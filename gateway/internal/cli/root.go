@@ -41,6 +41,7 @@ come back. Start with
 		NewInitCommand(),
 		NewSchemaCommand(),
 		NewSimCommand(),
+		NewDemoCommand(),
 		NewVersionCommand(version),
 	)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
