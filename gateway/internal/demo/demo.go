@@ -20,7 +20,7 @@ import (
 
 // Bounds and defaults of the load.
 const (
-	DefaultCapacity = 400 // requests a second
+	DefaultCapacity = 320 // requests a second
 	MinCapacity     = 40
 	MaxCapacity     = 1000
 	DefaultDuration = 25 * time.Second
