@@ -53,16 +53,19 @@ type bundle struct {
 
 // Admit implements [Gate].
 func (a *all) Admit(ctx context.Context, w Work) (Permit, error) {
-	return a.admit(w, func(g Gate) (Permit, error) { return g.Admit(ctx, w) })
+	if p, ok := Nested(ctx, a); ok {
+		return p, nil
+	}
+	return a.admit(ctx, w, func(g Gate) (Permit, error) { return g.Admit(ctx, w) })
 }
 
 // TryAdmit implements [TryAdmitter].
 func (a *all) TryAdmit(w Work) (Permit, error) {
-	return a.admit(w, func(g Gate) (Permit, error) { return try(g, w) })
+	return a.admit(context.Background(), w, func(g Gate) (Permit, error) { return try(g, w) })
 }
 
-func (a *all) admit(w Work, last func(Gate) (Permit, error)) (Permit, error) {
-	b, err := a.collect(w)
+func (a *all) admit(ctx context.Context, w Work, last func(Gate) (Permit, error)) (Permit, error) {
+	b, err := a.collect(ctx, w)
 	if err != nil {
 		return Permit{}, err
 	}
@@ -81,7 +84,7 @@ func (a *all) Arrive(w Work, wake func(Permit, error)) (Permit, Waiter, error) {
 		p, err := a.TryAdmit(w)
 		return p, nil, err
 	}
-	b, err := a.collect(w)
+	b, err := a.collect(context.Background(), w)
 	if err != nil {
 		return Permit{}, nil, err
 	}
@@ -118,18 +121,32 @@ func (w bundleWaiter) Cancel() bool {
 	return true
 }
 
-// collect takes a permit of every gate but the last, without waiting.
-func (a *all) collect(w Work) (*bundle, error) {
+// collect takes a permit of every gate but the last, without waiting. Where ctx
+// carries a permit of a gate already, by way of another chain, that one serves.
+func (a *all) collect(ctx context.Context, w Work) (*bundle, error) {
 	b := a.take()
 	for _, g := range a.gates[:len(a.gates)-1] {
-		p, err := try(g, w)
-		if err != nil {
-			b.abort()
-			return nil, err
+		p, ok := Nested(ctx, g)
+		if !ok {
+			var err error
+			if p, err = try(g, w); err != nil {
+				b.abort()
+				return nil, err
+			}
 		}
 		b.permits = append(b.permits, p)
 	}
 	return b, nil
+}
+
+// covers reports whether a permit of a is also one of g.
+func (a *all) covers(g Gate) bool {
+	for _, inner := range a.gates {
+		if inner == g {
+			return true
+		}
+	}
+	return false
 }
 
 // try admits w without waiting.

@@ -52,11 +52,21 @@ func Nested(ctx context.Context, g Gate) (Permit, bool) {
 	}
 	n, _ := ctx.Value(nestedKey{}).(*nest)
 	for ; n != nil; n = n.outer {
-		if n.gate == g && n.permit.Live() {
+		if n.covers(g) && n.permit.Live() {
 			return n.take()
 		}
 	}
 	return Permit{}, false
+}
+
+// covers reports whether the permit is one of g: g's own, or that of a chain
+// which g is part of.
+func (n *nest) covers(g Gate) bool {
+	if n.gate == g {
+		return true
+	}
+	chain, ok := n.gate.(*all)
+	return ok && chain.covers(g)
 }
 
 // take admits one nested call, if the bound allows.

@@ -1,0 +1,141 @@
+package control_test
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/control"
+)
+
+func aimd(t *testing.T, cfg control.AIMDConfig) *control.AIMD {
+	t.Helper()
+	cfg.MinSamples = max(1, cfg.MinSamples)
+	a, err := control.NewAIMD(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func ok(inFlight int64, latencies ...time.Duration) *control.Window {
+	return &control.Window{MaxInFlight: inFlight, OK: int64(len(latencies)), Latencies: latencies, Timed: int64(len(latencies))}
+}
+
+func dropped() *control.Window { return &control.Window{Overload: 1} }
+
+// The cases are those of Netflix's AIMDLimit, and the exact rule applied to
+// small limits.
+func TestAIMDSteps(t *testing.T) {
+	const ms = time.Millisecond
+	tests := []struct {
+		name    string
+		cfg     control.AIMDConfig
+		windows []*control.Window
+		want    []int64
+	}{
+		{"grows by one", control.AIMDConfig{}, []*control.Window{ok(10, ms)}, []int64{21}},
+		{"backs off on a drop", control.AIMDConfig{Initial: 30}, []*control.Window{dropped()}, []int64{27}},
+		{"stops at Max", control.AIMDConfig{Initial: 21, Max: 21}, []*control.Window{ok(10, ms)}, []int64{21}},
+		{"does not grow unused", control.AIMDConfig{}, []*control.Window{ok(9, ms)}, []int64{20}},
+		{"backs off above the threshold only", control.AIMDConfig{Threshold: 5 * ms},
+			[]*control.Window{ok(20, 5*ms), ok(20, 5*ms+1)}, []int64{21, 18}},
+		{"an idle service with one slow call shrinks too", control.AIMDConfig{Threshold: ms}, []*control.Window{ok(1, 2*ms)}, []int64{18}},
+		{"truncates", control.AIMDConfig{Initial: 11},
+			[]*control.Window{dropped(), dropped(), dropped(), dropped(), dropped(), dropped()}, []int64{9, 8, 7, 6, 5, 4}},
+		{"never below 1", control.AIMDConfig{Initial: 3},
+			[]*control.Window{dropped(), dropped(), dropped()}, []int64{2, 1, 1}},
+		{"abandoned work is a drop", control.AIMDConfig{Initial: 10}, []*control.Window{{Abandoned: 1}}, []int64{9}},
+		{"failures alone say nothing", control.AIMDConfig{}, []*control.Window{{Failed: 100, MaxInFlight: 20}}, []int64{20}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			a := aimd(t, tt.cfg)
+			for i, w := range tt.windows {
+				if got := a.Update(w); got.Limit != tt.want[i] || got.Reason == "" {
+					t.Errorf("window %d: %d (%s), want %d", i, got.Limit, got.Reason, tt.want[i])
+				}
+			}
+		})
+	}
+}
+
+func TestAIMDExtendsThinWindows(t *testing.T) {
+	a := aimd(t, control.AIMDConfig{MinSamples: 10})
+	w := ok(20, time.Millisecond)
+	w.Overload = 8
+	if d := a.Update(w); !d.Extend || d.Limit != 20 {
+		t.Errorf("9 samples: %+v", d)
+	}
+	w.Overload = 9
+	if d := a.Update(w); d.Extend || d.Limit != 18 {
+		t.Errorf("10 samples: %+v", d)
+	}
+}
+
+func TestAIMDClampsInitial(t *testing.T) {
+	if d := aimd(t, control.AIMDConfig{Initial: 10, Min: 20}).Start(); d.Limit != 20 {
+		t.Errorf("initial 10, min 20: %d", d.Limit)
+	}
+}
+
+func TestAIMDFaults(t *testing.T) {
+	_, err := control.NewAIMD(control.AIMDConfig{Min: -1, Max: -2, Threshold: -1, Percentile: math.NaN(), Backoff: 1, Window: 1, MinSamples: -1})
+	if err == nil {
+		t.Fatal("taken")
+	}
+	for _, field := range []string{"Min -1", "Max -2", "Threshold", "Percentile NaN", "Backoff 1", "Window 1ns", "MinSamples -1"} {
+		if !strings.Contains(err.Error(), field) {
+			t.Errorf("%q is not named in: %v", field, err)
+		}
+	}
+}
+
+func TestAIMDRestore(t *testing.T) {
+	for saved, want := range map[float64]int64{7.9: 7, 1e18: 1000, 0: 20, -5: 20} {
+		a := aimd(t, control.AIMDConfig{})
+		a.Restore(control.State{Limit: saved})
+		if got := a.Start().Limit; got != want {
+			t.Errorf("restored %v: limit %d, want %d", saved, got, want)
+		}
+	}
+	a := aimd(t, control.AIMDConfig{})
+	a.Restore(control.State{Limit: math.NaN()})
+	if a.Save().Limit != 20 {
+		t.Error("NaN was taken up")
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	tests := []struct {
+		sorted []time.Duration
+		p      float64
+		want   time.Duration
+	}{
+		{[]time.Duration{10, 500, 5000}, .5, 500},
+		{[]time.Duration{10, 5000, 5000}, .5, 5000},
+		{[]time.Duration{7}, .4, 7}, // rank −1 before clamping
+		{[]time.Duration{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, .04, 1},
+		{[]time.Duration{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, .95, 10},
+		{[]time.Duration{1, 2}, 1, 2},
+		{nil, .5, 0},
+	}
+	for _, tt := range tests {
+		w := control.Window{Latencies: tt.sorted}
+		if got := w.Quantile(tt.p); got != tt.want {
+			t.Errorf("p%v of %v: %v, want %v", 100*tt.p, tt.sorted, got, tt.want)
+		}
+	}
+}
+
+func TestMeanAndSaturation(t *testing.T) {
+	w := control.Window{LatencySum: 5510, Timed: 3, Elapsed: 10, Saturated: 4}
+	if w.Mean() != 1836 || w.Saturation() != .4 {
+		t.Errorf("mean %d, saturation %v", w.Mean(), w.Saturation())
+	}
+	var empty control.Window
+	if empty.Mean() != 0 || empty.Saturation() != 0 {
+		t.Error("an empty window is not 0")
+	}
+}

@@ -1,0 +1,64 @@
+package window
+
+import (
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
+)
+
+func read(w *Window, now time.Duration) (c control.Window) {
+	w.Read(now, &c)
+	Sort(&c)
+	return c
+}
+
+func TestOutcomes(t *testing.T) {
+	var w Window
+	w.Sample(weir.OK, 30)
+	w.Sample(weir.Failed, 1)
+	w.Sample(weir.NoSample, 1)
+	w.Sample(weir.Overload, 20)
+	w.Sample(weir.Abandoned, 10)
+	w.Sample(weir.Outcome(99), 1)
+	c := read(&w, 100)
+	if c.OK != 1 || c.Failed != 1 || c.Overload != 1 || c.Abandoned != 1 || c.Dropped() != 2 {
+		t.Errorf("%+v", c)
+	}
+	// A failure is no good news: its latency is none of the three.
+	if c.Timed != 3 || c.LatencySum != 60 || len(c.Latencies) != 3 || c.Latencies[0] != 10 {
+		t.Errorf("timed %d, sum %d, %v", c.Timed, c.LatencySum, c.Latencies)
+	}
+}
+
+func TestKeepsTheMostRecent(t *testing.T) {
+	var w Window
+	for i := range Size + 3 {
+		w.Sample(weir.OK, time.Duration(i))
+	}
+	c := read(&w, 1)
+	if len(c.Latencies) != Size || c.Latencies[0] != 3 || c.Timed != Size+3 {
+		t.Errorf("%d kept from %d on, %d timed", len(c.Latencies), c.Latencies[0], c.Timed)
+	}
+}
+
+func TestSaturatedTime(t *testing.T) {
+	var w Window
+	w.Reset(100, 2)
+	w.Saturated(110, true)
+	w.Saturated(115, true) // no change
+	w.Saturated(130, false)
+	w.Saturated(150, true)
+	if c := read(&w, 160); c.Saturated != 30 || c.Elapsed != 60 || c.MaxInFlight != 2 {
+		t.Errorf("%+v", c)
+	}
+	w.Reset(160, 0) // still saturated
+	if c := read(&w, 165); c.Saturated != 5 {
+		t.Errorf("after the reset: %v", c.Saturated)
+	}
+	w.Saturated(150, false) // a clock that steps back adds nothing
+	if c := read(&w, 140); c.Saturated != 0 || c.Elapsed != 0 {
+		t.Errorf("after a step back: %v of %v", c.Saturated, c.Elapsed)
+	}
+}
