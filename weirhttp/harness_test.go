@@ -179,14 +179,23 @@ func (p *pipes) dial(context.Context, string, string) (net.Conn, error) {
 	}
 }
 
-// inBubble runs fn in a bubble with a client of a server for h.
+// inBubble runs fn in a bubble with an HTTP/1.1 client of a server for h.
 func inBubble(t *testing.T, h http.Handler, fn func(t *testing.T, client *http.Client, dial func() net.Conn)) {
 	t.Helper()
+	inBubbleOver(t, "HTTP/1.1", h, fn)
+}
+
+// inBubbleOver is inBubble over a protocol of the caller's choice.
+func inBubbleOver(t *testing.T, protocol string, h http.Handler, fn func(t *testing.T, client *http.Client, dial func() net.Conn)) {
+	t.Helper()
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(protocol == "HTTP/1.1")
+	protocols.SetUnencryptedHTTP2(protocol == "HTTP/2.0")
 	synctest.Test(t, func(t *testing.T) {
 		l := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
-		srv := &http.Server{Handler: h, ErrorLog: log.New(io.Discard, "", 0)}
+		srv := &http.Server{Handler: h, ErrorLog: log.New(io.Discard, "", 0), Protocols: protocols}
 		go srv.Serve(l)
-		transport := &http.Transport{DialContext: l.dial}
+		transport := &http.Transport{DialContext: l.dial, Protocols: protocols}
 		fn(t, &http.Client{Transport: transport}, func() net.Conn {
 			c, err := l.dial(t.Context(), "", "")
 			if err != nil {

@@ -9,10 +9,12 @@ import (
 	"mime/multipart"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -331,6 +333,57 @@ func TestRefusalDoesNotWaitForTheBody(t *testing.T) {
 			t.Errorf("%s: the connection was not kept: %v", tt.name, err)
 		}
 	}
+}
+
+// How long a client that never sends its body waits for its refusal.
+func TestRefusalIsPrompt(t *testing.T) {
+	g := newFakeGate(0)
+	g.refuse = &weir.Rejection{Gate: "api", Reason: weir.ReasonQueueFull, Retryable: true}
+	tests := []struct {
+		head string
+		want time.Duration
+	}{
+		{"Content-Length: 5000", 0},
+		{"Transfer-Encoding: chunked", 0},
+		{"Content-Length: 10", drainTime}, // as a rule it has come with the headers
+	}
+	for _, tt := range tests {
+		inBubble(t, Middleware(g)(http.NotFoundHandler()), func(t *testing.T, _ *http.Client, dial func() net.Conn) {
+			c := dial()
+			defer c.Close()
+			start := time.Now()
+			io.WriteString(c, "POST / HTTP/1.1\r\nHost: pipe\r\n"+tt.head+"\r\n\r\n")
+			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil || resp.StatusCode != 503 || !resp.Close {
+				t.Errorf("%s: %v, %v", tt.head, resp, err)
+			}
+			if got := time.Since(start); got != tt.want {
+				t.Errorf("%s: refused after %v, want %v", tt.head, got, tt.want)
+			}
+		})
+	}
+}
+
+// gateFunc is a gate of one function.
+type gateFunc func() (weir.Permit, error)
+
+func (f gateFunc) Admit(context.Context, weir.Work) (weir.Permit, error) { return f() }
+
+// An admitted request lets those that have arrived be counted before its
+// handler takes the processor.
+func TestAdmittedRequestYields(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	var arrived atomic.Bool
+	gate := gateFunc(func() (weir.Permit, error) {
+		go arrived.Store(true)
+		return weir.Permit{}, nil
+	})
+	h := Middleware(gate)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		if !arrived.Load() {
+			t.Error("the handler ran first")
+		}
+	}))
+	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
 }
 
 // On HTTP/2 a refusal must not take the connection of others with it.

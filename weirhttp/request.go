@@ -101,7 +101,7 @@ func (q *Request) Detach() Permits {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.moved || q.ended || q.detached {
+	if q.moved || q.ended {
 		return nil
 	}
 	q.detached = true

@@ -36,7 +36,10 @@ func TestPoolIsBounded(t *testing.T) {
 	if !s.enter() {
 		t.Error("a grown pool is full")
 	}
-	want := StreamsSnapshot{Max: 3, Open: 2, High: 2, Moved: 3}
+	s.leave()
+	s.leave()
+	s.enter()
+	want := StreamsSnapshot{Max: 3, Open: 1, High: 2, Moved: 4}
 	if got := s.Snapshot(); got != want {
 		t.Errorf("snapshot %+v, want %+v", got, want)
 	}
@@ -289,6 +292,54 @@ func TestProgressIsNotCut(t *testing.T) {
 	}
 }
 
+// Silence is no stall: a stream that says nothing for longer than the write
+// time-out goes on.
+func TestSilentStreamIsNotCut(t *testing.T) {
+	for _, protocol := range protocols {
+		t.Run(protocol, func(t *testing.T) {
+			s := NewStreams(StreamsConfig{})
+			h := Middleware(newFakeGate(1), WithStreams(s), WithWriteTimeout(5*time.Second))(http.HandlerFunc(
+				func(w http.ResponseWriter, _ *http.Request) {
+					for range 3 {
+						io.WriteString(w, "data: x\n\n")
+						w.(http.Flusher).Flush()
+						time.Sleep(time.Minute)
+					}
+				}))
+			inBubbleOver(t, protocol, h, func(t *testing.T, client *http.Client, _ func() net.Conn) {
+				if _, body := mustGet(t, client, "http://pipe/"); body != strings.Repeat("data: x\n\n", 3) {
+					t.Errorf("got %q", body)
+				}
+				if snap := s.Snapshot(); snap.Cut != 0 {
+					t.Errorf("%+v", snap)
+				}
+			})
+		})
+	}
+}
+
+func TestHTTP2ClientThatStopsReadingIsCut(t *testing.T) {
+	g := newFakeGate(1)
+	s := NewStreams(StreamsConfig{})
+	h := Middleware(g, WithStreams(s), WithWriteTimeout(5*time.Second))(http.HandlerFunc(
+		func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, longDownload) }))
+	inBubbleOver(t, "HTTP/2.0", h, func(t *testing.T, client *http.Client, _ func() net.Conn) {
+		resp, err := client.Get("http://pipe/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		time.Sleep(6 * time.Second)
+		synctest.Wait()
+		if snap := s.Snapshot(); snap.Cut != 1 || snap.Open != 0 || g.held() != 0 {
+			t.Errorf("%+v, %d in flight", snap, g.held())
+		}
+		if _, err := io.Copy(io.Discard, resp.Body); err == nil {
+			t.Error("the client took a cut response for a whole one")
+		}
+	})
+}
+
 func TestHijackedConnectionHoldsItsPlace(t *testing.T) {
 	for _, maxStreams := range []int{1, -1} {
 		g := newFakeGate(1)
@@ -391,6 +442,9 @@ func TestDetachedPermitOutlivesTheHandler(t *testing.T) {
 		kept <- q.Detach()
 		if q.Detach() != nil {
 			t.Error("detached twice")
+		}
+		if q.Stream() {
+			t.Error("a request without a slot took a place among the streams")
 		}
 	})))
 	mustGet(t, srv.Client(), srv.URL)

@@ -121,14 +121,16 @@ func (w *writer) grow(n int64) {
 // watched performs one write that may block: under a fresh deadline, and with a
 // timer that makes the response a stream if the write takes too long.
 func (w *writer) watched(write func() (int64, error)) (int64, error) {
-	w.renewDeadline()
+	deadline := w.renewDeadline()
 	w.startStall()
 	n, err := write()
 	if w.stall != nil {
 		w.stall.Stop()
 	}
 	w.wrote += n
-	w.note(err)
+	if !deadline.IsZero() {
+		w.clearDeadline(deadline, err)
+	}
 	return n, err
 }
 
@@ -144,23 +146,33 @@ func (w *writer) startStall() {
 	w.stall.Reset(s.stall)
 }
 
-// note counts the response as cut when a write has missed its deadline.
-func (w *writer) note(err error) {
-	if err == nil || w.failed || w.timeout <= 0 || w.ownDeadline {
-		return
+// renewDeadline gives the next write its time, and returns the zero time if
+// that is not the middleware's to do.
+func (w *writer) renewDeadline() time.Time {
+	if w.timeout <= 0 || w.ownDeadline {
+		return time.Time{}
 	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		w.failed = true
-		if s := w.request.streams; s != nil {
-			s.cut.Add(1)
-		}
-	}
+	deadline := time.Now().Add(time.Duration(w.timeout))
+	// A writer that has no deadlines is no reason to refuse to write.
+	_ = http.NewResponseController(w.inner).SetWriteDeadline(deadline)
+	return deadline
 }
 
-func (w *writer) renewDeadline() {
-	if w.timeout > 0 && !w.ownDeadline {
-		// A writer that has no deadlines is no reason to refuse to write.
-		_ = http.NewResponseController(w.inner).SetWriteDeadline(time.Now().Add(time.Duration(w.timeout)))
+// clearDeadline follows a write under a deadline. HTTP/2 resets a stream whose
+// deadline passes even if nothing is being written, so a stream that is silent
+// for a while must have none. A write that failed late was cut; HTTP/2 reports
+// it as a closed stream.
+func (w *writer) clearDeadline(deadline time.Time, err error) {
+	if err == nil {
+		_ = http.NewResponseController(w.inner).SetWriteDeadline(time.Time{})
+		return
+	}
+	if w.failed || time.Now().Before(deadline) && !errors.Is(err, os.ErrDeadlineExceeded) {
+		return
+	}
+	w.failed = true
+	if s := w.request.streams; s != nil {
+		s.cut.Add(1)
 	}
 }
 
