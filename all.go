@@ -173,9 +173,9 @@ func (a *all) take() *bundle {
 }
 
 func (b *bundle) recycle() {
-	b.permits = b.permits[:0]
 	b.all.mu.Lock()
 	defer b.all.mu.Unlock()
+	b.permits = b.permits[:0]
 	b.next = b.all.idle
 	b.all.idle = b
 }
@@ -212,9 +212,10 @@ func (b *bundle) PermitCancelled(p Permit) {
 	}
 }
 
-// PermitSampled implements [Holder]. It reads the permits of a bundle that a
-// racing Done may recycle; MarkSampled decides which of the two came first, and
-// the inner permits are generation-checked themselves.
+// PermitSampled implements [Holder]. It copies the permits of a bundle that a
+// racing Done may be about to recycle: under the lock that recycling takes, and
+// only if MarkSampled finds the bundle still in use. The copies are
+// generation-checked themselves.
 func (b *bundle) PermitSampled(p Permit, o Outcome) {
 	b.all.mu.Lock()
 	if !b.slot.MarkSampled(p) {
