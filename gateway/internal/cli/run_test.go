@@ -1,0 +1,168 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/gateway/internal/config"
+)
+
+// logFile is where a gateway under test logs.
+func logFile(t *testing.T) *os.File {
+	t.Helper()
+	f, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+func logged(t *testing.T, f *os.File) string {
+	t.Helper()
+	data, err := os.ReadFile(f.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// freeAddr returns an address that nobody listens on.
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return ln.Addr().String()
+}
+
+func TestRunMistakes(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	bad := write(t, "bad.yaml", "upstreams: 5\n")
+	f := func(code int, want string, args ...string) {
+		t.Helper()
+		_, _, err := run(NewRootCommand("test"), "", append([]string{"run"}, args...)...)
+		got := 1
+		var exit *ExitError
+		if errors.As(err, &exit) {
+			got = exit.Code
+		}
+		if err == nil || got != code || !strings.Contains(err.Error(), want) {
+			t.Errorf("run %v: code %d, %v; want code %d and %q", args, got, err, code, want)
+		}
+	}
+	const up = "--upstream=http://127.0.0.1:1"
+	f(2, "what should be guarded?")
+	f(2, "--limit 0 admits nothing", up, "--limit=0")
+	f(2, "--limit -5 admits nothing", up, "--limit=-5")
+	f(2, "--limit", up, "--limit=many")
+	f(2, "is no http, https or h2c URL", "--upstream=127.0.0.1:3000")
+	f(2, "has no port", up, "--listen=localhost")
+	f(2, "none of debug, info, warn, error", up, "--log-level=loud", "--listen=127.0.0.1:0", "--admin=off")
+	f(2, "given twice", "a.yaml", "--config=b.yaml")
+	f(2, "set them in", "a.yaml", "--limit=3")
+	f(2, "unknown flag", "--upstraem=x")
+	f(1, "choose another with --listen", up, "--admin=off", "--listen="+taken.Addr().String())
+	f(1, "choose another with --admin", up, "--listen=127.0.0.1:0", "--admin="+taken.Addr().String())
+	f(1, "weir init", filepath.Join(t.TempDir(), "none.yaml"))
+	f(1, "bad.yaml:1", bad)
+}
+
+// The life of a gateway: start, serve, reload by signal, stop by signal.
+func TestRunGateway(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }))
+	defer up.Close()
+	addr, admin := freeAddr(t), freeAddr(t)
+	text := "upstreams: {app: {targets: [\"" + up.URL + "\"]}}\n" +
+		"listeners: [{address: \"" + addr + "\"}]\nadmin: {address: \"" + admin + "\"}\n" +
+		"gates: {api: {limit: {limit: 3}}}\nroutes: [{match: [/], gates: [api], upstream: app}]\n" +
+		"shutdown: {lame_duck: 0s}\n"
+	file := write(t, "weir.yaml", text)
+	signals, log := make(chan os.Signal), logFile(t)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- runGateway(context.Background(), runOptions{File: file, LogTo: log, Signals: signals, Version: "test"})
+	}()
+	ask := func(url, want string) bool {
+		res, err := http.Get(url)
+		if err != nil {
+			return false
+		}
+		defer res.Body.Close()
+		body, err := io.ReadAll(res.Body)
+		return err == nil && res.StatusCode == http.StatusOK && strings.Contains(string(body), want)
+	}
+	eventually := func(what string, ok func() bool) {
+		t.Helper()
+		for end := time.Now().Add(5 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("not within 5s: %s\n%s", what, logged(t, log))
+			}
+		}
+	}
+	eventually("it serves", func() bool { return ask("http://"+addr, "hello") })
+	if !ask("http://"+admin+"/metrics", `weir_gate_limit{gate="api"} 3`) {
+		t.Error("the metrics do not show the limit")
+	}
+	if err := os.WriteFile(file, []byte(strings.Replace(text, "limit: 3", "limit: 7", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	signals <- syscall.SIGHUP
+	eventually("the new limit holds", func() bool { return ask("http://"+admin+"/metrics", `weir_gate_limit{gate="api"} 7`) })
+	signals <- syscall.SIGTERM
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("ended with %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("does not end")
+	}
+	if text := logged(t, log); !strings.Contains(text, `"msg":"stopped"`) {
+		t.Errorf("the log, no terminal, is not JSON with the end in it:\n%s", text)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	if out, _, err := run(NewRootCommand("v1.2.3"), "", "version"); err != nil || !strings.HasPrefix(out, "weir v1.2.3 go") {
+		t.Errorf("%q, %v", out, err)
+	}
+	if versionOf("") == "" {
+		t.Error("a build without a version has none at all")
+	}
+}
+
+func TestLogFormat(t *testing.T) {
+	f := func(format, want string) {
+		t.Helper()
+		file := logFile(t)
+		cfg, err := config.ForUpstream("http://127.0.0.1:1", "", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.Log.Format = format
+		newLogger(file, cfg.Log.Format, nil).Warn("x")
+		if text := logged(t, file); !strings.HasPrefix(text, want) {
+			t.Errorf("%s: %q, want %q…", format, text, want)
+		}
+	}
+	f("auto", "{")
+	f("json", "{")
+	f("text", "time=")
+}
