@@ -96,15 +96,6 @@ func (c *core) inFlight() int64 {
 	return n
 }
 
-// uses returns how many permits have been ended so far.
-func (c *core) uses() uint64 {
-	var n uint64
-	for _, b := range *c.table.Load() {
-		n += b.Uses()
-	}
-	return n
-}
-
 // shiftDown goes into the slow gear: free slots are retired into the bank. A
 // slot that changes hands meanwhile is looked at again.
 func (c *core) shiftDown(now time.Duration) {
