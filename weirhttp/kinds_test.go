@@ -2,11 +2,14 @@ package weirhttp
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"syscall"
 	"testing"
 	"time"
 
@@ -169,4 +172,58 @@ func newPermit(t *testing.T) weir.Permit {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// recordsFrom notes what the server would be asked to send.
+type recordsFrom struct {
+	*bare
+	files, bytes int64
+}
+
+func (w *recordsFrom) ReadFrom(r io.Reader) (int64, error) {
+	if l, ok := r.(*io.LimitedReader); ok {
+		if _, ok := l.R.(syscall.Conn); ok {
+			w.files++
+		}
+	}
+	n, err := io.Copy(io.Discard, r)
+	w.bytes += n
+	return n, err
+}
+
+// A file must reach the server as a part of a file, which is what the kernel
+// can send, and everything else must not: waiting for a source would look like
+// waiting for the client.
+func TestFilesReachTheServerAsFiles(t *testing.T) {
+	f, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := f.Truncate(300 << 10); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name         string
+		src          io.Reader
+		bytes, files int64
+	}{
+		{"a file", f, 300 << 10, 3}, // 64, 128 and 108 KiB
+		{"a part of a file", io.LimitReader(f, 100<<10), 100 << 10, 2},
+		{"no file", onlyReader{bytes.NewReader(make([]byte, 300<<10))}, 0, 0},
+	} {
+		if _, err := f.Seek(0, io.SeekStart); err != nil {
+			t.Fatal(err)
+		}
+		w := &recordsFrom{bare: &bare{http.Header{}}}
+		q := newRequest(t.Context(), nil, newPermit(t), NewStreams(StreamsConfig{}))
+		q.out.init(w, q, 0)
+		if _, err := io.Copy(q.out.kind(), tt.src); err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+		if w.bytes != tt.bytes || w.files != tt.files {
+			t.Errorf("%s: %d bytes in %d parts, want %d in %d", tt.name, w.bytes, w.files, tt.bytes, tt.files)
+		}
+		q.handlerEnded()
+	}
 }

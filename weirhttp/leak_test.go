@@ -223,13 +223,11 @@ func TestHijackedTLSConnectionKeepsItsSession(t *testing.T) {
 			states <- err
 			return
 		}
-		defer c.Close()
 		tc, ok := c.(interface{ ConnectionState() tls.ConnectionState })
 		if !ok || !tc.ConnectionState().HandshakeComplete {
-			states <- fmt.Errorf("no session on a %T", c)
-			return
+			err = fmt.Errorf("no session on a %T", c)
 		}
-		states <- nil
+		states <- errors.Join(err, c.Close())
 	}))
 	srv := serve(t, "HTTP/2.0", h)
 	config := srv.Client().Transport.(*http.Transport).TLSClientConfig.Clone()

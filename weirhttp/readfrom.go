@@ -27,13 +27,16 @@ func (w *writer) readFrom(src io.Reader) (int64, error) {
 			piece.N = min(piece.N, limited.N)
 		}
 		want := piece.N
+		if want <= 0 {
+			return total, nil
+		}
 		w.grow(want)
 		n, err := w.watched(func() (int64, error) { return w.inner.(io.ReaderFrom).ReadFrom(piece) })
 		total += n
 		if limited, ok := src.(*io.LimitedReader); ok {
 			limited.N -= n
 		}
-		if err != nil || n < want || n == 0 {
+		if err != nil || n < want {
 			return total, err
 		}
 	}
