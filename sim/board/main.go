@@ -77,6 +77,8 @@ Where even the oracle misses: after a step back (S3 calm) the room still holds w
 exponential service times at a fifth of the capacity (S4b) a tenth of the requests on B2, and more on B4, need longer than their deadline inside a
 full backend, however short the wait.
 AIMD adds one slot a second and starts from 20: the 100 that B3 wants are 80 s away, longer than these runs.
+The fixed limit on B1 waits in order of arrival, which refuses less near saturation (S9b) and pays for it with a latency of half the deadline under
+overload; newest first does the reverse.
 
 `
 
