@@ -112,6 +112,6 @@ clean: ## remove what was built and installed here
 
 .PHONY: need-go need-cc
 need-go:
-	@command -v go >/dev/null || { echo "weir needs Go 1.26: see the README, \"What you need\""; exit 1; }
+	@command -v go >/dev/null || { echo "weir needs Go 1.26: the first screen of the README says how to get it"; exit 1; }
 need-cc: need-go
 	@command -v "$$(go env CC | cut -d' ' -f1)" >/dev/null || { echo "the race detector needs a C compiler: apt-get install gcc libc6-dev"; exit 1; }
