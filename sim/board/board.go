@@ -61,6 +61,9 @@ type Options struct {
 	Rows, Backends, Controllers []string
 	// Seeds replace those of the scenarios.
 	Seeds []uint64
+	// Requests, if not 0, ends each run when so many have been offered, for a
+	// quick look at rows that do not depend on the time of the run.
+	Requests int
 	// Progress, if set, is told when a group of cells, one scenario on one
 	// backend, is done. It is called from one goroutine at a time.
 	Progress func(scenario, backend string, done, of int)
@@ -131,6 +134,9 @@ func (o *Options) groups() ([]group, error) {
 		s, err := sim.Load(name)
 		if err != nil {
 			return nil, err
+		}
+		if o.Requests > 0 {
+			s.Requests = o.Requests
 		}
 		for _, backend := range s.On {
 			if wanted(o.Backends, backend) {

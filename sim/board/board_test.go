@@ -15,16 +15,17 @@ func TestFixedReachesTheOracle(t *testing.T) {
 	parts := []struct {
 		row, metric string
 		backends    []string
+		requests    int
 	}{
-		{"S1", "goodput", []string{"B1", "B2", "B3", "B4"}},
-		{"S2", "goodput", []string{"B4"}},
-		{"S9", "served", []string{"B1", "B4"}},
-		{"S9b", "served", []string{"B2"}},
+		{"S1", "goodput", []string{"B2", "B4"}, 0},
+		{"S2", "goodput", []string{"B4"}, 0},
+		{"S9", "served", []string{"B1", "B3"}, 20_000},
+		{"S9b", "served", []string{"B1", "B2", "B3", "B4"}, 20_000},
 	}
 	for _, part := range parts {
 		cells, err := Run(context.Background(), Options{
 			Rows: []string{part.row}, Backends: part.backends,
-			Controllers: []string{"oracle", "fixed"}, Seeds: []uint64{1},
+			Controllers: []string{"oracle", "fixed"}, Seeds: []uint64{1}, Requests: part.requests,
 		})
 		if err != nil {
 			t.Fatal(err)
