@@ -233,8 +233,14 @@ func TestAIMDMovesTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var changes []int64
 		c := weir.Must(control.NewAIMD(control.AIMDConfig{Initial: 4, Max: 5, Threshold: 100 * time.Millisecond, MinSamples: 2}))
-		l := weir.Must(limit.New(limit.Config{Name: "t", Controller: c, Hooks: weir.Hooks{
-			LimitChanged: func(_ string, _, to int64, _ string) { changes = append(changes, to) },
+		var l *limit.Limiter
+		l = weir.Must(limit.New(limit.Config{Name: "t", Controller: c, Hooks: weir.Hooks{
+			LimitChanged: func(_ string, _, to int64, _ string) {
+				if got := l.Snapshot().Limit; got != to { // no lock is held
+					t.Errorf("told %d, is %d", to, got)
+				}
+				changes = append(changes, to)
+			},
 		}}))
 		defer l.Close()
 		round := func(service time.Duration, o weir.Outcome) {

@@ -20,7 +20,8 @@ type Limiter struct {
 	core // all but shared and table guarded by mu
 
 	// control guards the controller and the window it reads, and is always
-	// taken before mu. No hook, callback or controller runs under mu.
+	// taken before mu. The controller runs under it; hooks and callbacks run
+	// under neither.
 	control    sync.Mutex
 	controller control.Controller
 	reading    control.Window

@@ -16,7 +16,13 @@ func (l *Limiter) Reconfigure(cfg Config) error {
 	if err := cfg.validate(); err != nil {
 		return err
 	}
-	next := cfg.controller()
+	changed, answered, err := l.reconfigure(cfg, cfg.controller())
+	answered.deliver()
+	changed.tell(l)
+	return err
+}
+
+func (l *Limiter) reconfigure(cfg Config, next control.Controller) (change, answers, error) {
 	l.control.Lock()
 	defer l.control.Unlock()
 	if s, ok := next.(control.Saver); ok {
@@ -26,9 +32,9 @@ func (l *Limiter) Reconfigure(cfg Config) error {
 
 	now := l.now()
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.closed {
-		l.mu.Unlock()
-		return errClosed(l.name)
+		return change{}, answers{}, errClosed(l.name)
 	}
 	l.controller = next
 	l.shiftDown(now)
@@ -36,12 +42,7 @@ func (l *Limiter) Reconfigure(cfg Config) error {
 	l.window.Reset(now, l.inFlight())
 	l.schedule(now, first.Next)
 	changed := l.setLimit(now, first)
-	answered := l.settle(now)
-	l.mu.Unlock()
-
-	answered.deliver()
-	changed.tell(l)
-	return nil
+	return changed, l.settle(now), nil
 }
 
 // configure takes up the settings that need no transition. The core is in the
@@ -82,16 +83,14 @@ func (l *Limiter) Save() (control.State, bool) {
 // Restore takes up what an earlier run has learned. A controller that learns
 // nothing ignores it.
 func (l *Limiter) Restore(state control.State) {
-	l.control.Lock()
-	defer l.control.Unlock()
-	s, ok := l.controller.(control.Saver)
-	if !ok {
-		return
-	}
-	s.Restore(state)
-	d := l.controller.Start()
-	d.Reason = "restored"
-	l.apply(d)
+	_ = l.apply("restored", func() (int64, bool) {
+		s, ok := l.controller.(control.Saver)
+		if !ok {
+			return 0, false
+		}
+		s.Restore(state)
+		return l.controller.Start().Limit, true
+	})
 }
 
 // SetLimit changes the limit by hand. If it grows, waiters start at once; if it
@@ -101,34 +100,40 @@ func (l *Limiter) SetLimit(n int64) error {
 	if n < 1 || n > MaxLimit {
 		return fmt.Errorf("limit: gate %q: limit %d: must be from 1 to %d", l.name, n, MaxLimit)
 	}
-	l.control.Lock()
-	defer l.control.Unlock()
-	if _, ok := l.controller.(control.Fixed); ok {
-		l.controller = control.Fixed(n)
-	} else if s, ok := l.controller.(control.Saver); ok {
-		s.Restore(control.State{Limit: float64(n)})
-	}
-	if !l.apply(control.Decision{Limit: n, Reason: "set"}) {
-		return errClosed(l.name)
-	}
-	return nil
+	return l.apply("set", func() (int64, bool) {
+		if _, ok := l.controller.(control.Fixed); ok {
+			l.controller = control.Fixed(n)
+		} else if s, ok := l.controller.(control.Saver); ok {
+			s.Restore(control.State{Limit: float64(n)})
+		}
+		return n, true
+	})
 }
 
-// apply changes the limit outside the rhythm of the windows, and reports false
-// if the limiter is closed. The control lock is held.
-func (l *Limiter) apply(d control.Decision) bool {
-	now := l.now()
-	l.mu.Lock()
-	if l.closed {
-		l.mu.Unlock()
-		return false
-	}
-	changed := l.setLimit(now, d)
-	answered := l.settle(now)
-	l.mu.Unlock()
+// apply changes the limit outside the rhythm of the windows. decide runs with
+// the control lock held and returns the new limit, or false to leave it.
+func (l *Limiter) apply(reason string, decide func() (int64, bool)) error {
+	changed, answered, err := l.decided(reason, decide)
 	answered.deliver()
 	changed.tell(l)
-	return true
+	return err
+}
+
+func (l *Limiter) decided(reason string, decide func() (int64, bool)) (change, answers, error) {
+	l.control.Lock()
+	defer l.control.Unlock()
+	limit, ok := decide()
+	if !ok {
+		return change{}, answers{}, nil
+	}
+	now := l.now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return change{}, answers{}, errClosed(l.name)
+	}
+	changed := l.setLimit(now, control.Decision{Limit: limit, Reason: reason})
+	return changed, l.settle(now), nil
 }
 
 // setLimit applies a decision under the lock.
@@ -143,7 +148,8 @@ func (l *Limiter) setLimit(now time.Duration, d control.Decision) change {
 	return c
 }
 
-// change is a change of the limit that the hook has yet to hear of.
+// change is a change of the limit that the hook has yet to hear of, once no lock
+// is held.
 type change struct {
 	from, to int64
 	reason   string

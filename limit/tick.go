@@ -50,13 +50,15 @@ func (l *Limiter) Step() {
 	l.mu.Unlock()
 	answered.deliver()
 	if due {
-		l.tick()
+		changed, answered := l.tick()
+		answered.deliver()
+		changed.tell(l)
 	}
 }
 
 // tick closes the window: measure, decide, apply. The controller runs without
 // the limiter's lock.
-func (l *Limiter) tick() {
+func (l *Limiter) tick() (change, answers) {
 	l.control.Lock()
 	defer l.control.Unlock()
 	w := &l.reading
@@ -69,9 +71,9 @@ func (l *Limiter) tick() {
 	d := l.controller.Update(w)
 
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.closed {
-		l.mu.Unlock()
-		return
+		return change{}, answers{}
 	}
 	if w.Timed > 0 {
 		l.median = w.Quantile(0.5)
@@ -82,11 +84,7 @@ func (l *Limiter) tick() {
 	}
 	changed := l.setLimit(now, d)
 	l.schedule(now, d.Next)
-	answered := l.settle(now)
-	l.mu.Unlock()
-
-	answered.deliver()
-	changed.tell(l)
+	return changed, l.settle(now)
 }
 
 // read fills in the window.
