@@ -73,6 +73,7 @@ func (b *answerBody) Read(p []byte) (int, error) {
 // stays what it is.
 func (x *exchange) watch(res *http.Response) {
 	if res.StatusCode != http.StatusSwitchingProtocols && res.Body != nil && res.Body != http.NoBody {
-		res.Body = &answerBody{res.Body, x}
+		x.bodies.answer = answerBody{res.Body, x}
+		res.Body = &x.bodies.answer
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"net/http/httptest"
 	"time"
 
-	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/policy"
@@ -33,7 +32,7 @@ func Example() {
 		return
 	}
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		up.Serve(w, r, weir.Work{})
+		up.Serve(w, r, &proxy.Call{})
 	}))
 	defer front.Close()
 	for range 3 {

@@ -20,24 +20,37 @@ import (
 // The context below it always has a Done channel. With one that has none (that
 // of context.WithoutCancel alone) ReverseProxy would watch the client's
 // connection by itself, and cancel all the same.
+//
+// What a request needs along the way is part of the exchange, so that it is
+// allocated once.
 type exchange struct {
 	context.Context
-	cancel context.CancelCauseFunc
+	cancel context.CancelFunc
+	values detached
 
 	upstream *Upstream
+	request  *weirhttp.Request // nil where no middleware is around
 	client   context.Context
-	work     weir.Work
+	call     *Call
 	seat     seat
 	permit   weir.Permit // at the target's gate
 	tried    map[*target]bool
 	started  time.Duration
-	url      *url.URL    // of the request, without the target
+	url      *url.URL    // of the request, without the target; nil with one target
 	body     *clientBody // nil for a request without a body
+	bodies   struct {
+		client clientBody
+		answer answerBody
+	}
 
 	mu       sync.Mutex
-	timer    *time.Timer // bounds the wait for the upstream; nil when there is no bound
-	answered bool        // the wait is over
-	left     bool        // the client has gone before that
+	deadline time.Duration // of the wait for the upstream, on its clock; 0: none
+	paused   bool          // it is the client that is waited for
+	answered bool          // the wait is over
+	left     bool          // the client has gone before that
+	cause    error         // why the gateway itself has cancelled
+
+	next, prev *exchange // in the watch's list; guarded by its mutex
 }
 
 // Why an exchange is cancelled by the gateway itself.
@@ -56,129 +69,156 @@ func (x *exchange) Value(key any) any {
 	return x.Context.Value(key)
 }
 
+// detached has the values of a context, but neither its end nor its deadline.
+type detached struct{ context.Context }
+
+func (detached) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (detached) Done() <-chan struct{}       { return nil }
+func (detached) Err() error                  { return nil }
+
+// Call is what a server knows of a request beside the request itself.
+type Call struct {
+	// Work is what the gates of the targets are asked with.
+	Work weir.Work
+	// Client ends when the client leaves. nil means the request's context.
+	Client context.Context
+	// Observer is told the status of the answer as it begins, also if nobody is
+	// there to read it ([weirhttp.StatusClientClosed]). It may be nil.
+	Observer interface{ Answering(status int) }
+}
+
 // Serve passes r on to one of the targets and its answer back to w. It returns
 // when the answer has been passed on; or, after the client has left, when the
 // upstream has answered or has had the time it was expected to take.
-func (u *Upstream) Serve(w http.ResponseWriter, r *http.Request, work weir.Work) {
-	s, permit, err := u.pick(r.Context(), work, nil)
+func (u *Upstream) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
+	ctx := r.Context()
+	request := weirhttp.FromContext(ctx)
+	s, permit, err := u.pick(ctx, call.Work, nil)
 	if err != nil {
-		u.refuse(w, r, err)
+		request.Sample(weir.NoSample)
+		u.refuse(w, r, call, err)
 		return
 	}
+	request.Attach(permit)
 	x := &exchange{
-		upstream: u, client: r.Context(), work: work,
+		upstream: u, request: request, client: ctx, call: call,
 		seat: s, permit: permit, started: u.now(),
 	}
-	weirhttp.FromContext(x.client).Attach(permit)
-	x.Context, x.cancel = context.WithCancelCause(context.WithoutCancel(x.client))
+	if call.Client != nil {
+		x.client = call.Client
+	}
+	x.values.Context = ctx
+	x.Context, x.cancel = context.WithCancel(&x.values)
+	if d := time.Duration(u.cfg.ResponseTimeout); d > 0 {
+		x.deadline = x.started + d
+	}
+	u.shared.watch.add(x)
 	defer x.end()
 	out := r.WithContext(x)
 	if r.Body != nil && r.Body != http.NoBody {
-		x.body = &clientBody{body: r.Body, x: x}
+		x.body = &x.bodies.client
+		x.body.body, x.body.x = r.Body, x
 		out.Body = x.body
 	}
-	x.arm()
-	stop := context.AfterFunc(x.client, x.clientLeft)
-	defer stop()
 	u.reverse.ServeHTTP(w, out)
 }
 
 // refuse answers a request that no target took.
-func (u *Upstream) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	weirhttp.FromContext(r.Context()).Sample(weir.NoSample)
+func (u *Upstream) refuse(w http.ResponseWriter, r *http.Request, call *Call, err error) {
 	if rej := weir.AsRejection(err); rej != nil {
-		u.status(r.Context(), weirhttp.Status(rej))
+		call.answering(weirhttp.Status(rej))
 		u.opts.Refuse(w, r, rej)
 		return
 	}
-	u.problem(w, r, http.StatusBadGateway, err.Error())
+	u.problem(w, call, http.StatusBadGateway, err.Error())
+}
+
+func (c *Call) answering(status int) {
+	if c.Observer != nil {
+		c.Observer.Answering(status)
+	}
 }
 
 // end runs when the handler returns, by a panic too.
 func (x *exchange) end() {
-	x.settle()
-	x.cancel(nil)
+	x.upstream.shared.watch.remove(x)
+	x.cancel()
 	x.permit.Done(weir.NoSample)
-}
-
-// arm starts the bound on the wait for the upstream's answer.
-func (x *exchange) arm() {
-	if d := time.Duration(x.upstream.cfg.ResponseTimeout); d > 0 {
-		x.timer = time.AfterFunc(d, x.expire)
-	}
-}
-
-// expire ends a wait that has lasted too long.
-func (x *exchange) expire() {
-	x.mu.Lock()
-	answered, left := x.answered, x.left
-	x.mu.Unlock()
-	switch {
-	case answered:
-	case left:
-		x.cancel(errClientLeft)
-	default:
-		x.cancel(errResponseTimeout)
-	}
 }
 
 // pause stops the clock while it is the client that is waited for.
 func (x *exchange) pause() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.timer != nil && !x.answered && !x.left {
-		x.timer.Stop()
-	}
+	x.paused = true
 }
 
 // resume starts the clock again: the upstream took what was sent before.
 func (x *exchange) resume() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.timer != nil && !x.answered && !x.left {
-		x.timer.Reset(time.Duration(x.upstream.cfg.ResponseTimeout))
+	x.paused = false
+	if d := time.Duration(x.upstream.cfg.ResponseTimeout); d > 0 && !x.left {
+		x.deadline = x.upstream.now() + d
 	}
 }
 
-// settle ends the wait for the answer and reports whether the client was still
+// settle ends the wait for the answer and reports whether the client is still
 // there.
 func (x *exchange) settle() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.answered = true
-	if x.timer != nil {
-		x.timer.Stop()
+	if !x.left && x.client.Err() != nil { // the watch has not seen it yet
+		x.left = true
+		x.upstream.shared.abandoned.Add(1)
 	}
 	return !x.left
 }
 
-// clientLeft is called once when the client's context ends: it has gone, or the
-// request's own deadline has passed.
-func (x *exchange) clientLeft() {
+// why returns why the gateway has cancelled the request, nil if it has not.
+func (x *exchange) why() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if !x.answered {
+	return x.cause
+}
+
+// check looks after the exchange at time now and reports whether it is to be
+// cancelled: the client has gone and nothing is to be waited for, or a wait has
+// lasted too long.
+func (x *exchange) check(now time.Duration) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	gone := x.client.Err() != nil
+	switch {
+	case x.cause != nil:
+		return false
+	case x.answered:
+		if gone {
+			x.cause = errClientLeft
+		}
+	case gone && !x.left:
+		x.left = true
 		x.upstream.shared.abandoned.Add(1)
+		if x.upstream.cfg.OnAbandon == config.Release {
+			x.cause = errClientLeft
+			break
+		}
+		x.deadline = now + x.rest(now)
+	case x.deadline == 0 || now < x.deadline || x.paused && !x.left:
+	case x.left:
+		x.cause = errClientLeft
+	default:
+		x.cause = errResponseTimeout
 	}
-	if x.answered || x.upstream.cfg.OnAbandon == config.Release {
-		x.left = !x.answered
-		x.cancel(errClientLeft)
-		return
-	}
-	x.left = true
-	rest := x.rest()
-	if x.timer == nil {
-		x.timer = time.AfterFunc(rest, x.expire)
-		return
-	}
-	x.timer.Reset(rest)
+	return x.cause != nil
 }
 
 // rest is how long the upstream is expected to go on working on the request. A
 // request that has lasted longer than the mean is a long one, and has as long
 // to go as it has been going: nothing better is known of heavy-tailed work.
-func (x *exchange) rest() time.Duration {
-	elapsed := x.upstream.now() - x.started
+func (x *exchange) rest(now time.Duration) time.Duration {
+	elapsed := now - x.started
 	rest := max(x.upstream.shared.service.value(), elapsed)
 	if bound := time.Duration(x.upstream.cfg.ResponseTimeout); bound > 0 {
 		rest = min(rest, bound-elapsed)

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -35,8 +34,8 @@ func WriteProblem(w http.ResponseWriter, p Problem) {
 	_, _ = w.Write(body) // the client has gone; there is nobody else to tell
 }
 
-func (u *Upstream) problem(w http.ResponseWriter, r *http.Request, status int, detail string) {
-	u.status(r.Context(), status)
+func (u *Upstream) problem(w http.ResponseWriter, call *Call, status int, detail string) {
+	call.answering(status)
 	WriteProblem(w, Problem{Title: http.StatusText(status), Status: status, Detail: detail, Upstream: u.name})
 }
 
@@ -44,22 +43,22 @@ func (u *Upstream) problem(w http.ResponseWriter, r *http.Request, status int, d
 // passed on.
 func (u *Upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
 	x := r.Context().Value(exchangeKey{}).(*exchange)
-	cause := context.Cause(x.Context)
+	cause := x.why()
 	bodyErr := x.body.failure()
 	switch {
 	case cause == errResponseTimeout:
-		u.problem(w, r, http.StatusGatewayTimeout, "the upstream did not answer within "+u.cfg.ResponseTimeout.String())
+		u.problem(w, x.call, http.StatusGatewayTimeout, "the upstream did not answer within "+u.cfg.ResponseTimeout.String())
 	case bodyErr != nil:
-		u.status(r.Context(), BodyStatus(bodyErr))
+		x.call.answering(BodyStatus(bodyErr))
 		WriteBodyProblem(w, bodyErr)
 	case cause != nil || x.client.Err() != nil:
-		u.status(r.Context(), weirhttp.StatusClientClosed)
+		x.call.answering(weirhttp.StatusClientClosed)
 		panic(http.ErrAbortHandler) // there is nobody to answer
 	case timedOut(err):
-		u.problem(w, r, http.StatusGatewayTimeout, "no connection to the upstream within "+u.cfg.ConnectTimeout.String())
+		u.problem(w, x.call, http.StatusGatewayTimeout, "no connection to the upstream within "+u.cfg.ConnectTimeout.String())
 	default:
 		u.opts.Logger.Debug("bad gateway", "upstream", u.name, "target", x.seat.key, "error", err)
-		u.problem(w, r, http.StatusBadGateway, "the upstream refused or broke the connection, or did not answer in HTTP")
+		u.problem(w, x.call, http.StatusBadGateway, "the upstream refused or broke the connection, or did not answer in HTTP")
 	}
 }
 
@@ -85,17 +84,11 @@ func WriteBodyProblem(w http.ResponseWriter, err error) {
 
 // begin is ReverseProxy's ModifyResponse: an answer is about to be passed on.
 func (u *Upstream) begin(res *http.Response) error {
-	u.status(res.Request.Context(), res.StatusCode)
+	res.Request.Context().Value(exchangeKey{}).(*exchange).call.answering(res.StatusCode)
 	if len(res.Trailer) > 0 {
 		// HTTP/2 sends trailers after a body of announced length, HTTP/1 only
 		// after chunks.
 		res.Header.Del("Content-Length")
 	}
 	return nil
-}
-
-func (u *Upstream) status(ctx context.Context, status int) {
-	if u.opts.Status != nil {
-		u.opts.Status(ctx, status)
-	}
 }

@@ -17,8 +17,12 @@ const (
 // comes from; a trusted peer's word is put back, with that peer added.
 func (u *Upstream) rewrite(pr *httputil.ProxyRequest) {
 	x := pr.In.Context().Value(exchangeKey{}).(*exchange)
-	x.url = pr.Out.URL
-	pr.Out.URL = x.seat.address(x.url)
+	if len(u.seats) > 1 {
+		x.url = pr.Out.URL
+		pr.Out.URL = x.seat.address(x.url)
+	} else {
+		x.seat.direct(pr.Out.URL) // which is a copy already
+	}
 	if u.opts.Trusted == nil || !u.opts.Trusted(pr.In) {
 		pr.SetXForwarded()
 		for _, name := range u.opts.Claims {

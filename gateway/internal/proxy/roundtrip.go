@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"context"
 	"errors"
 	"net"
 	"net/http"
@@ -9,7 +8,6 @@ import (
 	"strconv"
 
 	"github.com/weir-go/weir"
-	"github.com/weir-go/weir/weirhttp"
 )
 
 // roundTripper is the transport that ReverseProxy is given. It sends a request
@@ -32,7 +30,7 @@ func (rt roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		if f != failedConnect || !x.another(req) {
 			x.settle()
 			x.permit.Sample(o)
-			weirhttp.FromContext(x.client).Sample(o)
+			x.request.Sample(o)
 			return nil, err
 		}
 		req = x.address(req)
@@ -60,13 +58,10 @@ func (x *exchange) answer(res *http.Response) (*http.Response, error) {
 		o = weir.Abandoned
 	}
 	x.permit.Sample(o)
-	weirhttp.FromContext(x.client).Sample(o)
+	x.request.Sample(o)
 	if !here {
 		res.Body.Close()
 		return nil, errClientLeft
-	}
-	if x.client.Err() != nil {
-		x.cancel(errClientLeft) // left between the two; nobody else will cancel now
 	}
 	x.watch(res)
 	return res, nil
@@ -76,7 +71,7 @@ func (x *exchange) answer(res *http.Response) (*http.Response, error) {
 // outcome to sample.
 func (x *exchange) diagnose(err error) (failure, weir.Outcome) {
 	var dial *net.OpError
-	cause := context.Cause(x.Context)
+	cause := x.why()
 	switch {
 	case cause == errResponseTimeout:
 		return failedTimeout, weir.Overload
@@ -110,13 +105,13 @@ func (x *exchange) another(req *http.Request) bool {
 		x.tried = make(map[*target]bool)
 	}
 	x.tried[x.seat.target] = true
-	s, p, err := x.upstream.pick(req.Context(), x.work, x.tried)
+	s, p, err := x.upstream.pick(req.Context(), x.call.Work, x.tried)
 	if err != nil {
 		return false
 	}
 	x.permit.Cancel()
 	x.seat, x.permit = s, p
-	weirhttp.FromContext(x.client).Attach(p)
+	x.request.Attach(p)
 	return true
 }
 

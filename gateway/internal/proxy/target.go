@@ -88,20 +88,25 @@ type ejection struct {
 	lasts    time.Duration
 }
 
-// address returns where in goes at this target: its scheme and host, and its
-// path before the path of in.
+// address returns where in goes at this target.
 func (t *target) address(in *url.URL) *url.URL {
 	out := *in
-	out.Scheme, out.Host = t.url.Scheme, t.url.Host
+	t.direct(&out)
+	return &out
+}
+
+// direct makes u lead to this target: its scheme and host, and its path before
+// the path of u.
+func (t *target) direct(u *url.URL) {
+	u.Scheme, u.Host = t.url.Scheme, t.url.Host
 	base := strings.TrimSuffix(t.url.EscapedPath(), "/")
 	if base == "" {
-		return &out
+		return
 	}
-	escaped := base + "/" + strings.TrimPrefix(in.EscapedPath(), "/")
+	escaped := base + "/" + strings.TrimPrefix(u.EscapedPath(), "/")
 	path, err := url.PathUnescape(escaped)
 	if err != nil { // cannot be: both halves come from parsed URLs
 		path = escaped
 	}
-	out.Path, out.RawPath = path, escaped
-	return &out
+	u.Path, u.RawPath = path, escaped
 }

@@ -136,7 +136,7 @@ func TestRest(t *testing.T) {
 		x := &exchange{upstream: u, started: u.now()}
 		f := func(want time.Duration) {
 			t.Helper()
-			if got := x.rest(); got != want {
+			if got := x.rest(u.now()); got != want {
 				t.Errorf("after %v: %v to go, want %v", u.now()-x.started, got, want)
 			}
 		}

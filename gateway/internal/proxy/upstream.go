@@ -27,9 +27,6 @@ type Options struct {
 	// Refuse answers a request that a target's gate refused. nil means
 	// weirhttp.WriteRejection.
 	Refuse func(w http.ResponseWriter, r *http.Request, rej *weir.Rejection)
-	// Status is told the status of each answer as it begins, also of those
-	// that nobody is there to read ([weirhttp.StatusClientClosed]). It may be nil.
-	Status func(ctx context.Context, status int)
 	// Trusted reports whether what r's headers say about the client is to be
 	// believed. nil means never.
 	Trusted func(r *http.Request) bool
@@ -61,6 +58,7 @@ type shared struct {
 	transport *http.Transport
 	service   *mean
 	abandoned *atomic.Uint64
+	watch     *watch
 }
 
 // New returns the upstream called name. It connects to nothing yet.
@@ -77,6 +75,7 @@ func New(name string, cfg config.Upstream, opts Options) (*Upstream, error) {
 	if err != nil {
 		return nil, err
 	}
+	u.shared.watch = &watch{epoch: u.shared.epoch}
 	u.adopt(opts.Previous, targets, h2c)
 	for _, raw := range cfg.Targets {
 		s := seat{target: u.shared.targets[raw]}
@@ -108,6 +107,7 @@ func (u *Upstream) adopt(prev *Upstream, targets map[string]*target, h2c bool) {
 	u.shared.epoch = prev.shared.epoch
 	u.shared.service = prev.shared.service
 	u.shared.abandoned = prev.shared.abandoned
+	u.shared.watch = prev.shared.watch
 	u.shared.targets = targets
 	for key := range targets {
 		if old, ok := prev.shared.targets[key]; ok {

@@ -46,10 +46,14 @@ func newConns(socket *net.TCPListener, maxOpen int, plain bool) *conns {
 // Addr implements net.Listener.
 func (c *conns) Addr() net.Addr { return c.socket.Addr() }
 
-// Close implements net.Listener.
+// Close implements net.Listener. Closing again is no error: net/http takes one
+// for a sign that a shutdown has failed.
 func (c *conns) Close() error {
 	c.drainOnce.Do(func() { close(c.drained) })
-	return c.socket.Close()
+	if err := c.socket.Close(); !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
 }
 
 // Accept implements net.Listener.

@@ -16,14 +16,15 @@ import (
 const bufferedBody = 16 << 10
 
 // flight is one request on its way through the gateway. It is the request's
-// context, so that it can be found again without being passed along.
+// context before admission, and its ResponseWriter: the handler behind the gates
+// finds it there, without a search through contexts.
 type flight struct {
 	context.Context
+	http.ResponseWriter
 	entrance *entrance
-	header   http.Header // of the answer
 	route    *route
 	gate     weir.Gate
-	work     weir.Work
+	call     proxy.Call
 	body     *upload // nil for a request without a body
 	status   int
 }
@@ -38,25 +39,18 @@ func (f *flight) Value(key any) any {
 	return f.Context.Value(key)
 }
 
-func flightOf(ctx context.Context) *flight {
-	f, _ := ctx.Value(flightKey{}).(*flight)
-	return f
-}
+// Unwrap leads http.ResponseController to the server's own writer.
+func (f *flight) Unwrap() http.ResponseWriter { return f.ResponseWriter }
 
-// setStatus notes the status that was answered, for the metrics.
-func setStatus(ctx context.Context, status int) {
-	if f := flightOf(ctx); f != nil {
-		f.answer(status)
-	}
-}
+func flightOf(ctx context.Context) *flight { return ctx.Value(flightKey{}).(*flight) }
 
-// answer is called when the answer begins. An answer that begins while the
+// Answering is called when the answer begins. An answer that begins while the
 // gateway, or the listener, wants to be rid of its clients tells them so: on
 // HTTP/1 it ends the connection, on HTTP/2 net/http turns it into a GOAWAY.
-func (f *flight) answer(status int) {
+func (f *flight) Answering(status int) {
 	f.status = status
 	if f.entrance.leaving() && status != http.StatusSwitchingProtocols {
-		f.header.Set("Connection", "close")
+		f.Header().Set("Connection", "close")
 	}
 }
 
@@ -65,7 +59,7 @@ func (s *Server) handler(l *listener) http.Handler {
 	admit := weirhttp.Middleware(nil,
 		weirhttp.WithSelect(func(r *http.Request) (weir.Gate, weir.Work) {
 			f := flightOf(r.Context())
-			return f.gate, f.work
+			return f.gate, f.call.Work
 		}),
 		weirhttp.WithStreams(s.streams),
 		weirhttp.WithBufferedBody(bufferedBody),
@@ -90,9 +84,10 @@ func (e *entrance) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	st := e.s.state.Load()
 	rt, work := st.policy.Match(r)
 	f := &flight{
-		Context: r.Context(), entrance: e, header: w.Header(),
-		route: st.routes[rt], gate: rt.Gate(), work: work,
+		Context: r.Context(), ResponseWriter: w,
+		entrance: e, route: st.routes[rt], gate: rt.Gate(),
 	}
+	f.call = proxy.Call{Work: work, Client: f.Context, Observer: f}
 	if f.route == nil {
 		e.noRoute(w, f)
 		return
@@ -104,7 +99,7 @@ func (e *entrance) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.body = newUpload(w, r, time.Duration(e.listener.cfg.ReadTimeout))
 		r.Body = f.body
 	}
-	e.next.ServeHTTP(w, r)
+	e.next.ServeHTTP(f, r)
 }
 
 // leaving reports whether clients should come back on another connection.
@@ -112,17 +107,17 @@ func (e *entrance) leaving() bool { return e.s.draining.Load() || e.listener.clo
 
 // forward is the handler behind the gates.
 func forward(w http.ResponseWriter, r *http.Request) {
-	f := flightOf(r.Context())
+	f := w.(interface{ Unwrap() http.ResponseWriter }).Unwrap().(*flight)
 	if f.body != nil {
 		f.body.request = weirhttp.FromContext(r.Context())
 	}
-	f.route.upstream.Serve(w, r, f.work)
+	f.route.upstream.Serve(w, r, &f.call)
 }
 
 // noRoute answers a request that no route matches.
 func (e *entrance) noRoute(w http.ResponseWriter, f *flight) {
 	e.s.metrics.NoRoute()
-	f.answer(http.StatusNotFound)
+	f.Answering(http.StatusNotFound)
 	e.bound(w)
 	proxy.WriteProblem(w, proxy.Problem{
 		Title: http.StatusText(http.StatusNotFound), Status: http.StatusNotFound,
@@ -132,14 +127,15 @@ func (e *entrance) noRoute(w http.ResponseWriter, f *flight) {
 
 // refuse answers a request that a gate refused.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
-	if f := flightOf(r.Context()); rej.Reason == weir.ReasonCanceled && f.body != nil && f.body.err != nil {
+	f := flightOf(r.Context())
+	if rej.Reason == weir.ReasonCanceled && f.body != nil && f.body.err != nil {
 		// To net/http a body that fails is a client that has left. It may well
 		// be there, and is told what was wrong.
-		f.answer(proxy.BodyStatus(f.body.err))
+		f.Answering(proxy.BodyStatus(f.body.err))
 		proxy.WriteBodyProblem(w, f.body.err)
 		return
 	}
-	setStatus(r.Context(), weirhttp.Status(rej))
+	f.Answering(weirhttp.Status(rej))
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(shortAnswer))
 	weirhttp.WriteRejection(w, r, rej)
 }

@@ -3,7 +3,6 @@ package server
 import (
 	"fmt"
 	"maps"
-	"net/http"
 	"net/url"
 	"slices"
 
@@ -72,14 +71,13 @@ func (s *Server) upstreamOptions(st *state, name string, trust *trust, prev *sta
 		Logger:  s.log,
 		Trusted: trust.peer,
 		Claims:  trust.claims,
-		Status:  setStatus,
 		Gate: func(target string) weir.Gate {
 			if g := st.policy.Gate(targetGate(name, target)); g != nil {
 				return g
 			}
 			return nil
 		},
-		Refuse: func(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) { s.refuse(w, r, rej) },
+		Refuse: s.refuse,
 	}
 	if prev != nil {
 		opts.Previous = prev.upstreams[name]

@@ -1,0 +1,106 @@
+package proxy
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/policy"
+)
+
+// watched starts an exchange without a request.
+func watched(t *testing.T, u *Upstream, client context.Context) *exchange {
+	t.Helper()
+	x := &exchange{upstream: u, client: client, started: u.now()}
+	x.values.Context = client
+	x.Context, x.cancel = context.WithCancel(&x.values)
+	if d := time.Duration(u.cfg.ResponseTimeout); d > 0 {
+		x.deadline = x.started + d
+	}
+	u.shared.watch.add(x)
+	t.Cleanup(func() {
+		x.cancel()
+		time.Sleep(2 * watchLinger) // the watch ends by itself, if there is time
+	})
+	return x
+}
+
+func TestWatch(t *testing.T) {
+	f := func(what string, abandon config.OnAbandon, act func(u *Upstream, x *exchange, leave func()), want error, after time.Duration) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			u := newTestUpstream(t, "http://a")
+			u.cfg.ResponseTimeout, u.cfg.OnAbandon = policy.Duration(time.Second), abandon
+			u.Expect(200 * time.Millisecond)
+			client, leave := context.WithCancel(t.Context())
+			defer leave()
+			x := watched(t, u, client)
+			act(u, x, leave)
+			began := time.Now()
+			select {
+			case <-x.Done():
+			case <-time.After(10 * time.Second):
+			}
+			took := time.Since(began)
+			if got := x.why(); got != want || took < after || took > after+watchEvery {
+				t.Errorf("%s: ended after %v by %v; want %v by %v", what, took, got, after, want)
+			}
+			u.shared.watch.remove(x)
+		})
+	}
+	nothing := func(*Upstream, *exchange, func()) {}
+	f("no answer", config.Hold, nothing, errResponseTimeout, time.Second)
+	f("the client leaves, release", config.Release, func(_ *Upstream, _ *exchange, leave func()) { leave() }, errClientLeft, 0)
+	f("the client leaves, hold", config.Hold, func(_ *Upstream, _ *exchange, leave func()) { leave() }, errClientLeft, 200*time.Millisecond)
+	f("the client leaves late, hold", config.Hold, func(_ *Upstream, _ *exchange, leave func()) {
+		time.Sleep(700 * time.Millisecond)
+		leave()
+	}, errClientLeft, 300*time.Millisecond) // no longer than the response time-out
+	f("the client leaves after the answer began", config.Hold, func(_ *Upstream, x *exchange, leave func()) {
+		if !x.settle() {
+			t.Error("the client was there")
+		}
+		leave()
+	}, errClientLeft, 0)
+	f("answered", config.Hold, func(_ *Upstream, x *exchange, _ func()) { x.settle() }, nil, 10*time.Second)
+	f("the client is slow to send", config.Hold, func(_ *Upstream, x *exchange, _ func()) {
+		x.pause()
+		time.Sleep(5 * time.Second)
+		x.resume()
+	}, errResponseTimeout, time.Second)
+}
+
+// The watch keeps its list in order whoever comes and goes, and ends by itself.
+func TestWatchList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newTestUpstream(t, "http://a")
+		var xs []*exchange
+		for range 5 {
+			xs = append(xs, watched(t, u, t.Context()))
+		}
+		count := func() (n int) {
+			for x := u.shared.watch.first; x != nil; x = x.next {
+				n++
+			}
+			return n
+		}
+		for i, at := range []int{2, 0, 4, 1, 3} { // the middle, both ends, the rest
+			u.shared.watch.remove(xs[at])
+			if n := count(); n != 4-i {
+				t.Errorf("%d left after %d removals", n, i+1)
+			}
+		}
+		time.Sleep(2 * watchLinger)
+		synctest.Wait()
+		if u.shared.watch.running {
+			t.Error("still running with nothing to see")
+		}
+		x := watched(t, u, t.Context())
+		if !u.shared.watch.running {
+			t.Error("not running with something to see")
+		}
+		u.shared.watch.remove(x)
+	})
+}
