@@ -87,6 +87,9 @@ func runGateway(ctx context.Context, o runOptions) error {
 		return err
 	}
 	srvOpts := server.Options{Logger: newLogger(o.LogTo, cfg.Log.Format, level), Version: o.Version}
+	// What the standard library logs by itself is about single connections.
+	slog.SetLogLoggerLevel(slog.LevelDebug)
+	slog.SetDefault(srvOpts.Logger)
 	if o.File != "" {
 		srvOpts.Watch = o.File
 		srvOpts.Load = func() (*config.Config, error) {

@@ -138,4 +138,3 @@ func (p *benchBuffers) Get() []byte {
 	return p.buf
 }
 func (p *benchBuffers) Put([]byte) {}
-

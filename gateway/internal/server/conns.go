@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -61,7 +62,7 @@ func (c *conns) Accept() (net.Conn, error) {
 	for {
 		raw, err := c.socket.AcceptTCP()
 		if err != nil {
-			if c.finishing.Load() && deadlineError(err) {
+			if c.finishing.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
 				err = errors.New("listener drained")
 			}
 			if c.finishing.Load() {

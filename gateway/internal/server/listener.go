@@ -5,11 +5,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
+	stdlog "log"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -20,7 +19,6 @@ import (
 // listener is one address the gateway listens on, and the HTTP server behind it.
 type listener struct {
 	cfg    config.Listener
-	admin  bool
 	pprof  bool // of the admin listener
 	socket *net.TCPListener
 	conns  *conns
@@ -115,7 +113,7 @@ func (l *listener) newServer(h http.Handler, log *slog.Logger) *http.Server {
 			MaxReceiveBufferPerConnection: 256 << 10,
 			MaxReceiveBufferPerStream:     128 << 10,
 		},
-		ErrorLog: slog.NewLogLogger(log.With("listener", l.cfg.Address).Handler(), slog.LevelDebug),
+		ErrorLog: stdlog.New(complaints{log.With("listener", l.cfg.Address)}, "", 0),
 	}
 	if l.cfg.TLS != nil {
 		srv.TLSConfig = &tls.Config{
@@ -189,8 +187,3 @@ func (l *listener) quietClose() {
 		_ = l.socket.Close()
 	}
 }
-
-var _ io.Closer = (*conns)(nil)
-
-// deadlineError reports whether err is the end of a deadline.
-func deadlineError(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"sync"
@@ -82,6 +83,9 @@ func (n *notes) rejected(_ *weir.Work, r *weir.Rejection) { n.refusal(r, false) 
 func (n *notes) observed(_ *weir.Work, r *weir.Rejection) { n.refusal(r, true) }
 
 func (n *notes) refusal(r *weir.Rejection, observed bool) {
+	if r.Reason == weir.ReasonCanceled {
+		return // nobody was refused: a client left the wait room
+	}
 	key := refusalKey{r.Gate, r.Reason, observed}
 	n.mu.Lock()
 	note, known := n.refused[key]
@@ -164,4 +168,19 @@ func (n *notes) sumUp() {
 		n.log.Warn(refusalText(key.observed)+", in short", "gate", key.gate, "reason", key.reason.String(),
 			"count", note.n, "value", note.last.Value, "limit", note.last.Limit, "retry_after", note.last.RetryAfter.String())
 	}
+}
+
+// complaints are what net/http has to say: about clients, which is worth no line
+// of its own, or about a panic, which is a fault of the gateway.
+type complaints struct{ log *slog.Logger }
+
+// Write implements io.Writer, one line a call.
+func (c complaints) Write(line []byte) (int, error) {
+	text := string(bytes.TrimSpace(line))
+	if bytes.Contains(line, []byte("panic serving")) {
+		c.log.Error("the gateway failed in the middle of a request", "error", text)
+	} else {
+		c.log.Debug("client connection", "error", text)
+	}
+	return len(line), nil
 }

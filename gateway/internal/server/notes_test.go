@@ -51,3 +51,16 @@ func TestNotes(t *testing.T) {
 		cancel()
 	})
 }
+
+func TestComplaints(t *testing.T) {
+	out := new(logBuffer)
+	c := complaints{slog.New(slog.NewTextHandler(out, nil))}
+	for _, line := range []string{"http: TLS handshake error from 192.0.2.1:1: EOF\n", "http: panic serving 192.0.2.1:1: oh\ngoroutine 1\n"} {
+		if n, err := c.Write([]byte(line)); n != len(line) || err != nil {
+			t.Errorf("%d, %v", n, err)
+		}
+	}
+	if text := out.String(); strings.Contains(text, "handshake") || !strings.Contains(text, "level=ERROR") || !strings.Contains(text, "panic serving") {
+		t.Errorf("%s\nwant the panic alone", text)
+	}
+}
