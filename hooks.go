@@ -5,13 +5,14 @@ import "time"
 // Hooks are called by gates as things happen. Each may be nil. They run on the
 // goroutine that caused the event, with no lock held, so they may call the gate
 // again; but they are on the path of a request, so they must be quick, and they
-// must not keep the Work or write to the Rejection.
+// must not write to the Rejection. The Work comes by value, so that hearing of
+// it allocates nothing.
 type Hooks struct {
 	// Admitted follows a grant. waited is the time spent in the wait room, 0
 	// for work that started at once.
-	Admitted func(gate string, w *Work, waited time.Duration)
+	Admitted func(gate string, w Work, waited time.Duration)
 	// Rejected follows a refusal.
-	Rejected func(w *Work, r *Rejection)
+	Rejected func(w Work, r *Rejection)
 	// Done follows the end of a permit. service is the time from grant to
 	// Sample, or to Done if it was never sampled.
 	Done func(gate string, o Outcome, service time.Duration)

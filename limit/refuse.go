@@ -145,20 +145,15 @@ func (l *Limiter) refuse(w *weir.Work, r *weir.Rejection) *weir.Rejection {
 	return r
 }
 
-// The hooks get a copy of the work, so that the caller's stays off the heap
-// when there is no hook.
-
 func (l *Limiter) rejected(w *weir.Work, r *weir.Rejection) {
 	if h := l.hooks.Load(); h.Rejected != nil {
-		w := *w
-		h.Rejected(&w, r)
+		h.Rejected(*w, r)
 	}
 }
 
 func (l *Limiter) admitted(w *weir.Work, waited time.Duration) {
 	if h := l.hooks.Load(); h.Admitted != nil {
-		w := *w
-		h.Admitted(l.name, &w, waited)
+		h.Admitted(l.name, *w, waited)
 	}
 }
 

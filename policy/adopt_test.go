@@ -99,7 +99,7 @@ func TestAdoptionChangesTheMode(t *testing.T) {
 	gate.Mode = Observe
 	spec.Gates["api"] = gate
 	var observed int
-	next := compile(t, spec, Options{Previous: old, Observed: func(*weir.Work, *weir.Rejection) { observed++ }})
+	next := compile(t, spec, Options{Previous: old, Observed: func(weir.Work, *weir.Rejection) { observed++ }})
 	old.Retire(next)
 	if next.Gate("api") != old.Gate("api") || next.Gate("api").Mode() != Observe {
 		t.Fatalf("mode is %s", next.Gate("api").Mode())
@@ -198,8 +198,8 @@ func TestHooksAreTheNewPolicys(t *testing.T) {
 	var before, after []string
 	hooks := func(heard *[]string) weir.Hooks {
 		return weir.Hooks{
-			Admitted:     func(gate string, _ *weir.Work, _ time.Duration) { *heard = append(*heard, "admitted "+gate) },
-			Rejected:     func(_ *weir.Work, r *weir.Rejection) { *heard = append(*heard, "rejected "+r.Gate) },
+			Admitted:     func(gate string, _ weir.Work, _ time.Duration) { *heard = append(*heard, "admitted "+gate) },
+			Rejected:     func(_ weir.Work, r *weir.Rejection) { *heard = append(*heard, "rejected "+r.Gate) },
 			Done:         func(gate string, o weir.Outcome, _ time.Duration) { *heard = append(*heard, "done "+o.String()) },
 			LimitChanged: func(gate string, from, to int64, _ string) { *heard = append(*heard, fmt.Sprint(from, " to ", to)) },
 		}

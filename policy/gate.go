@@ -42,7 +42,7 @@ type Gate struct {
 // gateHooks are the hooks that the Gate calls itself, because only it knows
 // whether a refusal is carried out.
 type gateHooks struct {
-	rejected, observed func(*weir.Work, *weir.Rejection)
+	rejected, observed func(weir.Work, *weir.Rejection)
 }
 
 // counters count rejections by reason.
@@ -144,7 +144,7 @@ func (g *Gate) observe(w weir.Work) weir.Permit {
 	}
 	g.observed.add(r)
 	if h := g.hooks.Load(); h.observed != nil {
-		call(h.observed, w, r)
+		h.observed(w, r)
 	}
 	return weir.Permit{}
 }
@@ -156,15 +156,9 @@ func (g *Gate) refuse(w weir.Work, err error) {
 	}
 	g.refused.add(r)
 	if h := g.hooks.Load(); h.rejected != nil {
-		call(h.rejected, w, r)
+		h.rejected(w, r)
 	}
 }
-
-// call is a function of its own so that only work that a hook looks at moves to
-// the heap.
-//
-//go:noinline
-func call(hook func(*weir.Work, *weir.Rejection), w weir.Work, r *weir.Rejection) { hook(&w, r) }
 
 // Snapshot implements [weir.Snapshotter]. Rejected counts what was really
 // refused; see [Gate.Observed] for the rest.

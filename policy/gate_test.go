@@ -13,7 +13,7 @@ import (
 func TestEnforceRefusesAndCounts(t *testing.T) {
 	var told []string
 	p := compile(t, Spec{Gates: map[string]GateSpec{"api": fixed(1)}}, Options{Hooks: weir.Hooks{
-		Rejected: func(w *weir.Work, r *weir.Rejection) { told = append(told, w.Op+" "+r.Gate+" "+r.Reason.String()) },
+		Rejected: func(w weir.Work, r *weir.Rejection) { told = append(told, w.Op+" "+r.Gate+" "+r.Reason.String()) },
 	}})
 	g := p.Gate("api")
 	first := admit(t, g)
@@ -50,8 +50,8 @@ func TestEnforceRefusesAndCounts(t *testing.T) {
 func TestObserveLetsThroughAndCounts(t *testing.T) {
 	var rejected, observed int
 	p := compile(t, Spec{Gates: map[string]GateSpec{"api": {Mode: Observe, Limit: &LimitSpec{Limit: 1}}}}, Options{
-		Hooks:    weir.Hooks{Rejected: func(*weir.Work, *weir.Rejection) { rejected++ }},
-		Observed: func(w *weir.Work, r *weir.Rejection) { observed++ },
+		Hooks:    weir.Hooks{Rejected: func(weir.Work, *weir.Rejection) { rejected++ }},
+		Observed: func(w weir.Work, r *weir.Rejection) { observed++ },
 	})
 	g := p.Gate("api")
 	first, err := g.Admit(t.Context(), weir.Work{})
@@ -179,7 +179,7 @@ func TestVirtualTime(t *testing.T) {
 		Gates:  map[string]GateSpec{"a": waiting(1), "b": {Limit: &LimitSpec{Limit: 1, Queue: QueueSpec{MaxWait: Duration(200 * time.Millisecond)}}}},
 		Routes: []RouteSpec{{Name: "r", Gates: []string{"a"}}, {Name: "s", Gates: []string{"b"}}},
 	}, Options{Now: func() time.Duration { return now },
-		Hooks: weir.Hooks{Rejected: func(_ *weir.Work, r *weir.Rejection) { rejected = append(rejected, r.Reason) }}})
+		Hooks: weir.Hooks{Rejected: func(_ weir.Work, r *weir.Rejection) { rejected = append(rejected, r.Reason) }}})
 	if at, ok := p.Next(); ok {
 		t.Errorf("something is due at %v before anything happened", at)
 	}
@@ -209,7 +209,7 @@ func TestVirtualTime(t *testing.T) {
 }
 
 func TestHotPathAllocatesNothing(t *testing.T) {
-	hooks := weir.Hooks{Rejected: func(*weir.Work, *weir.Rejection) {}}
+	hooks := weir.Hooks{Rejected: func(weir.Work, *weir.Rejection) {}}
 	p := compile(t, Spec{Gates: map[string]GateSpec{"api": fixed(1)}}, Options{Hooks: hooks})
 	g := p.Gate("api")
 	ctx := t.Context()

@@ -26,7 +26,7 @@ type Options struct {
 	Hooks weir.Hooks
 	// Observed, if set, hears of work that a gate in observe mode would have
 	// refused. The same rules hold as for Hooks.
-	Observed func(w *weir.Work, r *weir.Rejection)
+	Observed func(w weir.Work, r *weir.Rejection)
 	// Now replaces the clock of the gates, for virtual time; see
 	// limit.Config.Now. Gates of a Previous are not adopted then.
 	Now func() time.Duration

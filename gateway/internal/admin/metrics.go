@@ -85,7 +85,7 @@ func (m *Metrics) Handler() http.Handler {
 }
 
 // Admitted is a weir.Hooks.Admitted.
-func (m *Metrics) Admitted(gate string, _ *weir.Work, waited time.Duration) {
+func (m *Metrics) Admitted(gate string, _ weir.Work, waited time.Duration) {
 	if s, ok := (*m.gates.Load())[gate]; ok {
 		s.wait.Observe(waited.Seconds())
 	}

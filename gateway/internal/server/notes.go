@@ -79,8 +79,8 @@ func (n *notes) limitChanged(gate string, from, to int64, reason string) {
 	note.steps++
 }
 
-func (n *notes) rejected(_ *weir.Work, r *weir.Rejection) { n.refusal(r, false) }
-func (n *notes) observed(_ *weir.Work, r *weir.Rejection) { n.refusal(r, true) }
+func (n *notes) rejected(_ weir.Work, r *weir.Rejection) { n.refusal(r, false) }
+func (n *notes) observed(_ weir.Work, r *weir.Rejection) { n.refusal(r, true) }
 
 func (n *notes) refusal(r *weir.Rejection, observed bool) {
 	if r.Reason == weir.ReasonCanceled {

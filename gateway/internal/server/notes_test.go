@@ -21,9 +21,9 @@ func TestNotes(t *testing.T) {
 
 		rej := &weir.Rejection{Gate: "api", Reason: weir.ReasonQueueFull, Value: 256, Limit: 256}
 		for range 1000 {
-			n.rejected(nil, rej)
+			n.rejected(weir.Work{}, rej)
 		}
-		n.observed(nil, rej)
+		n.observed(weir.Work{}, rej)
 		if lines("msg=refusing") != 1 || lines("would refuse") != 1 {
 			t.Errorf("at once:\n%s\nwant the first of each kind", out)
 		}
@@ -32,7 +32,7 @@ func TestNotes(t *testing.T) {
 			t.Errorf("after a while:\n%s\nwant the sum of the other 999", out)
 		}
 		time.Sleep(2 * noteEvery)
-		n.rejected(nil, rej)
+		n.rejected(weir.Work{}, rej)
 		if lines("msg=refusing ") != 2 {
 			t.Errorf("a refusal after a pause:\n%s\nwant it logged at once", out)
 		}
