@@ -141,8 +141,32 @@ func (l *Limiter) TryAdmit(w weir.Work) (weir.Permit, error) {
 }
 
 func (l *Limiter) tryAdmit(w *weir.Work) (weir.Permit, error) {
+	if p, ok := l.quick(w); ok {
+		return p, nil
+	}
 	p, _, err := l.arrive(context.Background(), w, nil)
 	return p, err
+}
+
+// quick admits in the slow gear what needs no decision: one unit without a
+// deadline, where the bank has a slot and nobody waits for it. That is nearly
+// all work on a gate with a controller or hooks, so it pays to leave out
+// everything that arrive does for the rest.
+func (l *Limiter) quick(w *weir.Work) (weir.Permit, bool) {
+	if uint64(w.Cost) > 1 || l.shared.Attention.Load() != inSlow || w.Deadline != (time.Time{}) || l.findLeaks.Load() {
+		return weir.Permit{}, false
+	}
+	now := l.now()
+	l.mu.Lock()
+	if l.word != inSlow {
+		l.mu.Unlock()
+		return weir.Permit{}, false
+	}
+	p, _ := l.grant(now, 1, l) // the word says that there is one
+	l.publish()
+	l.mu.Unlock()
+	l.admitted(w, 0)
+	return p, true
 }
 
 // Arrive implements [weir.Arriver]: Admit for callers that cannot block. The
@@ -160,6 +184,11 @@ func (l *Limiter) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permi
 
 // admit is the blocking shell around arrive.
 func (l *Limiter) admit(ctx context.Context, w *weir.Work) (weir.Permit, error) {
+	if ctx.Err() == nil {
+		if p, ok := l.quick(w); ok {
+			return p, nil
+		}
+	}
 	var place *waiter
 	if w.MaxWait >= 0 {
 		place = l.place()
@@ -281,6 +310,11 @@ func (l *Limiter) settle(now time.Duration) (out answers) {
 	}
 	l.publish()
 	return out
+}
+
+// quiet reports whether settle would have nothing to do but publish.
+func (l *Limiter) quiet(now time.Duration) bool {
+	return l.observed && l.room.Len() == 0 && now < l.refreshAt && !l.resized && !l.closed
 }
 
 // serve goes through the room: those whose time is up are refused, those whose

@@ -24,7 +24,12 @@ func (l *Limiter) PermitDone(p weir.Permit, o weir.Outcome) {
 	if !sampled {
 		l.sample(o, service)
 	}
-	answered := l.settle(now)
+	var answered answers
+	if l.quiet(now) {
+		l.publish()
+	} else {
+		answered = l.settle(now)
+	}
 	l.mu.Unlock()
 
 	answered.deliver()
