@@ -83,7 +83,7 @@ func runGateway(ctx context.Context, o runOptions) error {
 		return err
 	}
 	level := new(slog.LevelVar)
-	if err := setLevel(level, cfg.Log.Level); err != nil {
+	if err := setLevel(level, cfg); err != nil {
 		return err
 	}
 	srvOpts := server.Options{Logger: newLogger(o.LogTo, cfg.Log.Format, level), Version: o.Version}
@@ -92,13 +92,8 @@ func runGateway(ctx context.Context, o runOptions) error {
 	slog.SetDefault(srvOpts.Logger)
 	if o.File != "" {
 		srvOpts.Watch = o.File
-		srvOpts.Load = func() (*config.Config, error) {
-			next, err := o.load()
-			if err == nil {
-				err = setLevel(level, next.Log.Level)
-			}
-			return next, err
-		}
+		srvOpts.Load = o.load
+		srvOpts.Applied = func(next *config.Config) { _ = setLevel(level, next) } // checked by Load
 	}
 	srv, err := server.New(cfg, srvOpts)
 	if err != nil {
@@ -164,8 +159,9 @@ func (o *runOptions) read() (*config.Config, error) {
 	return cfg, nil
 }
 
-func setLevel(v *slog.LevelVar, name string) error {
+func setLevel(v *slog.LevelVar, cfg *config.Config) error {
 	var level slog.Level
+	name := cfg.Log.Level
 	if name == "" {
 		name = "info"
 	}

@@ -65,7 +65,8 @@ var fields = map[string]field{
 	"Upstream.eject":            {doc: "When a target that fails is left out for a while. The last one left is never left out."},
 	"Upstream.on_abandon": {
 		doc: "What happens to the slot when a client leaves before its answer. hold keeps it until the upstream has answered or the " +
-			"expected rest of its work has passed, because the upstream works on; release gives it back at once, for upstreams that stop.",
+			"expected rest of its work has passed (before the first answer: until response_timeout), because the upstream works on; " +
+			"release gives it back at once, for upstreams that stop.",
 		def: "hold", enum: []string{"hold", "release"},
 	},
 
@@ -123,7 +124,7 @@ var fields = map[string]field{
 
 	"Admin.address":  {form: "host:port or off", doc: "host:port of the admin listener, or off.", def: "127.0.0.1:9090", example: "127.0.0.1:9090"},
 	"Admin.pprof":    {doc: "Serve Go profiles under /debug/pprof/.", def: "true"},
-	"Streams.max":    {doc: "How many there may be at a time; further ones are refused with 503.", def: "1000", least: "1", most: "1000000"},
+	"Streams.max":    {doc: "How many there may be at a time. Further ones go on, but keep their slot at the gate, and are counted as overflowed.", def: "1000", least: "1", most: "1000000"},
 	"State.file":     {doc: "File for learned limits, relative to this file. Written on shutdown, read at start. Left out, nothing is kept.", example: "weir.state.json"},
 	"State.max_age":  {doc: "Older state is not taken up.", def: "1h", least: "1s", most: "8760h"},
 	"Shutdown.grace": {doc: "How long work in flight may take to finish; what is left is then cut off.", def: "25s", least: "0s", most: "24h"},

@@ -204,7 +204,7 @@ func (x *exchange) check(now time.Duration) bool {
 			x.cause = errClientLeft
 			break
 		}
-		x.deadline = now + x.rest(now)
+		x.deadline = x.rest(now)
 	case x.deadline == 0 || now < x.deadline || x.paused && !x.left:
 	case x.left:
 		x.cause = errClientLeft
@@ -214,14 +214,19 @@ func (x *exchange) check(now time.Duration) bool {
 	return x.cause != nil
 }
 
-// rest is how long the upstream is expected to go on working on the request. A
-// request that has lasted longer than the mean is a long one, and has as long
-// to go as it has been going: nothing better is known of heavy-tailed work.
+// rest is until when the upstream is expected to go on working on the request,
+// 0 for as long as it takes. A request that has lasted longer than the mean is a
+// long one, and has as long to go as it has been going: nothing better is known
+// of heavy-tailed work. Before the first answer nothing at all is known, and the
+// request keeps its slot for as long as it would have with its client there.
 func (x *exchange) rest(now time.Duration) time.Duration {
-	elapsed := now - x.started
-	rest := max(x.upstream.shared.service.value(), elapsed)
-	if bound := time.Duration(x.upstream.cfg.ResponseTimeout); bound > 0 {
-		rest = min(rest, bound-elapsed)
+	mean := x.upstream.shared.service.value()
+	if mean == 0 {
+		return x.deadline
 	}
-	return max(rest, 0)
+	end := now + max(mean, now-x.started)
+	if x.deadline > 0 {
+		end = min(end, x.deadline)
+	}
+	return end
 }

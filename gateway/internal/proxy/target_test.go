@@ -131,12 +131,11 @@ func TestEjection(t *testing.T) {
 func TestRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newTestUpstream(t, "http://a")
-		u.cfg.ResponseTimeout = policy.Duration(time.Second)
 		u.Expect(100 * time.Millisecond)
-		x := &exchange{upstream: u, started: u.now()}
+		x := &exchange{upstream: u, started: u.now(), deadline: u.now() + time.Second}
 		f := func(want time.Duration) {
 			t.Helper()
-			if got := x.rest(u.now()); got != want {
+			if got := x.rest(u.now()) - u.now(); got != want {
 				t.Errorf("after %v: %v to go, want %v", u.now()-x.started, got, want)
 			}
 		}
@@ -147,8 +146,11 @@ func TestRest(t *testing.T) {
 		f(400 * time.Millisecond)
 		time.Sleep(400 * time.Millisecond)
 		f(200 * time.Millisecond) // the response time-out is near
-		time.Sleep(time.Second)
-		f(0)
+		u.Expect(0)
+		f(200 * time.Millisecond)
+		x.deadline = 0
+		u.Expect(time.Second)
+		f(time.Second)
 	})
 }
 

@@ -28,12 +28,13 @@ func watched(t *testing.T, u *Upstream, client context.Context) *exchange {
 }
 
 func TestWatch(t *testing.T) {
+	mean := 200 * time.Millisecond
 	f := func(what string, abandon config.OnAbandon, act func(u *Upstream, x *exchange, leave func()), want error, after time.Duration) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
 			u := newTestUpstream(t, "http://a")
 			u.cfg.ResponseTimeout, u.cfg.OnAbandon = policy.Duration(time.Second), abandon
-			u.Expect(200 * time.Millisecond)
+			u.Expect(mean)
 			client, leave := context.WithCancel(t.Context())
 			defer leave()
 			x := watched(t, u, client)
@@ -70,6 +71,16 @@ func TestWatch(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		x.resume()
 	}, errResponseTimeout, time.Second)
+	mean = 0 // nothing has been answered yet: nothing is known
+	f("the client leaves a cold start, hold", config.Hold, func(_ *Upstream, _ *exchange, leave func()) {
+		time.Sleep(100 * time.Millisecond)
+		leave()
+	}, errClientLeft, 900*time.Millisecond)
+	f("the client leaves a cold start with no time-out", config.Hold, func(_ *Upstream, x *exchange, leave func()) {
+		x.deadline = 0
+		leave()
+	}, nil, 10*time.Second)
+	f("the client leaves a cold start, release", config.Release, func(_ *Upstream, _ *exchange, leave func()) { leave() }, errClientLeft, 0)
 }
 
 // The watch keeps its list in order whoever comes and goes, and ends by itself.

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -87,4 +88,37 @@ func TestClientLeavesRelease(t *testing.T) {
 	g.Upstreams()[0].Expect(time.Hour) // which must not matter
 	leave(t, g, arrived)
 	g.idle()
+}
+
+// Before the first answer nothing says how long the upstream takes. Clients that
+// leave must not make room there: it goes on working on what they asked for.
+func TestClientsLeaveAColdStart(t *testing.T) {
+	const limit = 2
+	arrived, release := make(chan struct{}, 10*limit), make(chan struct{})
+	var inside, most atomic.Int64
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {
+		most.Store(max(most.Load(), inside.Add(1)))
+		defer inside.Add(-1)
+		arrived <- struct{}{}
+		<-release
+	})
+	defer close(release)
+	cfg := baseConfig(t, up.URL)
+	change(cfg, func(_ *config.Upstream, l *policy.LimitSpec) {
+		l.Limit = limit
+		l.Queue.MaxWait = policy.Duration(150 * time.Millisecond)
+	})
+	g := start(t, cfg, Options{})
+	for range limit {
+		leave(t, g, arrived)
+	}
+	eventually(t, "the gateway has noticed", func() bool { return g.Upstreams()[0].Abandoned() == limit })
+	for range limit {
+		if res, _ := get(t, g.url); res.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("%s after clients have left, want 503: the upstream has room for nobody", res.Status)
+		}
+	}
+	if n := most.Load(); n != limit {
+		t.Errorf("%d at a time inside the upstream, the limit is %d", n, limit)
+	}
 }

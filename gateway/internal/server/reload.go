@@ -63,6 +63,9 @@ func (s *Server) apply(cfg *config.Config) error {
 	s.streams.SetMax(cfg.Streams.Max)
 	s.swap(set)
 	prev.retire(next)
+	if s.opts.Applied != nil {
+		s.opts.Applied(cfg)
+	}
 	s.log.Info("configuration reloaded", "routes", len(cfg.Routes), "gates", len(cfg.Gates), "upstreams", len(cfg.Upstreams))
 	return nil
 }

@@ -173,7 +173,8 @@ func TestReloadBad(t *testing.T) {
 	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {})
 	src := new(source)
 	src.set(func() (*config.Config, error) { return nil, errors.New("line 3: no such field") })
-	g := start(t, baseConfig(t, up.URL), Options{Load: src.load})
+	var applied *config.Config
+	g := start(t, baseConfig(t, up.URL), Options{Load: src.load, Applied: func(c *config.Config) { applied = c }})
 	f := func(want string, edit func(*config.Config)) {
 		t.Helper()
 		if edit != nil {
@@ -186,7 +187,7 @@ func TestReloadBad(t *testing.T) {
 		if err := g.Reload(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("reload: %v, want %q", err, want)
 		}
-		if g.state.Load() != before {
+		if g.state.Load() != before || applied != nil {
 			t.Errorf("%s: the state has changed", want)
 		}
 		if !strings.Contains(g.log.String(), want) {
@@ -201,6 +202,12 @@ func TestReloadBad(t *testing.T) {
 	f("scheme", func(c *config.Config) { c.Upstreams[gateName] = config.Upstream{Targets: []string{"ftp://x"}} })
 	f("gates.upstream.limit", func(c *config.Config) { c.Gates[gateName].Limit.Limit = -1 })
 	f("certificate", func(c *config.Config) { c.Listeners[0].TLS = &config.TLS{Cert: "none", Key: "none"} })
+
+	good := baseConfig(t, up.URL)
+	src.set(func() (*config.Config, error) { return good, nil })
+	if err := g.Reload(); err != nil || applied != good {
+		t.Errorf("a good configuration: %v, told of %p, want %p", err, applied, good)
+	}
 
 	g = start(t, baseConfig(t, up.URL), Options{})
 	if err := g.Reload(); !errors.Is(err, ErrNoReload) {

@@ -24,6 +24,9 @@ type Options struct {
 	// Load reads the configuration again, for Reload. nil means that it cannot
 	// be reloaded.
 	Load func() (*config.Config, error)
+	// Applied is told of each configuration that Reload has put in force. It
+	// may be nil.
+	Applied func(*config.Config)
 	// Watch names the file that is looked at every second; when it changes,
 	// the configuration is reloaded. Certificates are watched too. Empty means
 	// that only Reload reloads.
