@@ -30,7 +30,7 @@ what is in it, and notes what is probably not meant. FILE - is standard input.
 
 The exit code is 0 if all files are right, and 1 if one is not.`,
 		Example: "  weir check weir.yaml",
-		Args:    cobra.MinimumNArgs(1),
+		Args:    needs(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runCheck(checkOptions{Files: args, In: cmd.InOrStdin(), Out: cmd.OutOrStdout(), Err: cmd.ErrOrStderr()})
 		},

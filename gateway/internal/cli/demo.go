@@ -22,8 +22,11 @@ a load that rises to three times that capacity. The same load goes to a second
 upstream through the same gateway with its gate off. It shows both, second by
 second, and keeps the gateway running until Ctrl-C. Everything is on loopback.`,
 		Example: "  weir demo\n  weir demo --once --duration 10s --capacity 300",
-		Args:    cobra.NoArgs,
+		Args:    needs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Flags().Changed("capacity") && o.Capacity == 0 || cmd.Flags().Changed("duration") && o.Duration == 0 {
+				return usage("--capacity and --duration cannot be 0; leave them out for the defaults")
+			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
 			o.Out = cmd.OutOrStdout()

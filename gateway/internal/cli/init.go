@@ -30,7 +30,7 @@ at their defaults. It guards http://127.0.0.1:3000; put your own upstream there.
 Without FILE, or with -, it goes to standard output. A file that exists already is
 left alone, unless --force is given.`,
 		Example: "  weir init weir.yaml\n  weir init > weir.yaml",
-		Args:    cobra.MaximumNArgs(1),
+		Args:    needs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				o.File = args[0]

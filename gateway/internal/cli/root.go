@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -30,11 +32,14 @@ come back. Start with
   weir demo                                    to see it at work
   weir run --upstream http://127.0.0.1:3000    to guard a server of yours
   weir init weir.yaml                          to write a configuration to grow from`,
-		Args:          cobra.NoArgs,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		SilenceErrors: true,
-		SilenceUsage:  true,
+		Version:                    versionLine(version),
+		Args:                       knownCommand,
+		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		SuggestionsMinimumDistance: 2,
+		SilenceErrors:              true,
+		SilenceUsage:               true,
 	}
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(
 		NewRunCommand(version),
 		NewCheckCommand(),
@@ -45,9 +50,51 @@ come back. Start with
 		NewVersionCommand(version),
 	)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return &ExitError{Code: exitUsage, Err: fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())}
+		return usage("%s; see %s --help", flagProblem(err), cmd.CommandPath())
 	})
 	return root
+}
+
+// knownCommand refuses what is no command, and says which one may be meant.
+func knownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		return usage("there is no command %q; did you mean %s?", args[0], strings.Join(near, " or "))
+	}
+	return usage("there is no command %q; see %s --help", args[0], cmd.CommandPath())
+}
+
+// needs turns what cobra says about the number of arguments into the line to
+// write instead.
+func needs(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		instead := strings.TrimSuffix(cmd.UseLine(), " [flags]")
+		switch {
+		case check(cmd, args) == nil:
+			return nil
+		case len(args) == 0:
+			return usage("%s needs a file; write %s", cmd.CommandPath(), instead)
+		}
+		return usage("too many arguments; write %s", instead)
+	}
+}
+
+// flagProblem is what is wrong with a flag, without the words of package strconv.
+func flagProblem(err error) string {
+	var num *strconv.NumError
+	if !errors.As(err, &num) {
+		return err.Error()
+	}
+	what := "that is no whole number"
+	switch {
+	case errors.Is(err, strconv.ErrRange):
+		what = "that is too large or too small"
+	case num.Func == "ParseFloat":
+		what = "that is no number"
+	}
+	return strings.Replace(err.Error(), num.Error(), what, 1)
 }
 
 // Main runs the command line and returns the exit code: 0, 1 when it did not

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -45,7 +46,7 @@ server at --upstream, at default settings.
 The exit code is 0 after a complete stop, 1 if requests had to be cut off or the
 gateway could not start, and 2 if the command line is wrong.`,
 		Example: "  weir run --upstream http://127.0.0.1:3000\n  weir run --upstream http://127.0.0.1:3000 --limit 20 --listen :8080\n  weir run weir.yaml",
-		Args:    cobra.MaximumNArgs(1),
+		Args:    needs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				if o.File != "" {
@@ -140,6 +141,8 @@ func (o *runOptions) load() (*config.Config, error) {
 
 func (o *runOptions) read() (*config.Config, error) {
 	switch {
+	case strings.Contains(o.File, "://"):
+		return nil, usage("%s is a URL, not a file; write weir run --upstream %s", o.File, o.File)
 	case o.File != "" && (o.Upstream != "" || o.Listen != "" || o.Admin != "" || o.LimitSet):
 		return nil, usage("--upstream, --listen, --admin and --limit are for running without a file; set them in %s", o.File)
 	case o.File != "":

@@ -78,6 +78,9 @@ func TestRunMistakes(t *testing.T) {
 	f(2, "given twice", "a.yaml", "--config=b.yaml")
 	f(2, "set them in", "a.yaml", "--limit=3")
 	f(2, "unknown flag", "--upstraem=x")
+	f(2, "that is no whole number; see weir run --help", up, "--limit=many")
+	f(2, "write weir run --upstream http://127.0.0.1:1", "http://127.0.0.1:1")
+	f(2, "too many arguments", "a.yaml", "b.yaml")
 	f(1, "choose another with --listen", up, "--admin=off", "--listen="+taken.Addr().String())
 	f(1, "choose another with --admin", up, "--listen=127.0.0.1:0", "--admin="+taken.Addr().String())
 	f(1, "weir init", filepath.Join(t.TempDir(), "none.yaml"))
@@ -139,7 +142,30 @@ func TestRunGateway(t *testing.T) {
 	}
 }
 
+func TestCommandLineMistakes(t *testing.T) {
+	f := func(want string, args ...string) {
+		t.Helper()
+		_, _, err := run(NewRootCommand("test"), "", args...)
+		var exit *ExitError
+		if !errors.As(err, &exit) || exit.Code != exitUsage || !strings.Contains(err.Error(), want) {
+			t.Errorf("weir %v: %v, want exit code 2 and %q", args, err, want)
+		}
+	}
+	f("did you mean check?", "chek", "weir.yaml")
+	f("see weir --help", "frobnicate")
+	f("weir check needs a file; write weir check FILE...", "check")
+	f("weir sim needs a file", "sim")
+	f("too many arguments; write weir init [FILE]", "init", "a", "b")
+	f("too many arguments", "schema", "a")
+	f("cannot be 0", "demo", "--capacity=0")
+	f("that is no number", "demo", "--capacity=x")
+	f("that is no whole number", "sim", "S1", "--seed=x")
+}
+
 func TestVersion(t *testing.T) {
+	if out, _, err := run(NewRootCommand("v1.2.3"), "", "--version"); err != nil || !strings.HasPrefix(out, "weir v1.2.3 go") {
+		t.Errorf("--version: %q, %v", out, err)
+	}
 	if out, _, err := run(NewRootCommand("v1.2.3"), "", "version"); err != nil || !strings.HasPrefix(out, "weir v1.2.3 go") {
 		t.Errorf("%q, %v", out, err)
 	}

@@ -15,7 +15,7 @@ func NewSchemaCommand() *cobra.Command {
 understands schemas completes keys with it, shows their meaning, and marks
 mistakes while you type. It knows the form only; weir check knows the rest.`,
 		Example: "  weir schema > weir.schema.json",
-		Args:    cobra.NoArgs,
+		Args:    needs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			schema, err := config.Schema()
 			if err != nil {

@@ -39,11 +39,13 @@ minute of overload takes well under a second, and the same seed gives the same
 figures again.
 
 FILE is YAML or JSON. The name of a built-in scenario will do instead, if there
-is no file of that name: ` + strings.Join(sim.Names(), ", ") + `.
+is no file of that name:
 
+` + builtIn() + `
+docs/guides/simulate.md says how to write one and how to read the report.
 The exit code is 1 if the scenario has goals and one was missed.`,
 		Example: "  weir sim scenario.yaml --plot\n  weir sim S1 --seed 7",
-		Args:    cobra.ExactArgs(1),
+		Args:    needs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.File, o.Out, o.Err = args[0], cmd.OutOrStdout(), cmd.ErrOrStderr()
 			if isTerminal(o.Err) {
@@ -53,10 +55,24 @@ The exit code is 1 if the scenario has goals and one was missed.`,
 		},
 	}
 	cmd.Flags().UintSliceVar(&o.Seeds, "seed", nil, "run with this seed instead of the scenario's; may be repeated")
+	cmd.Flags().Lookup("seed").DefValue = "" // not "(default [])"
 	cmd.Flags().BoolVar(&o.Plot, "plot", false, "draw load, goodput, latency and limit over time")
 	cmd.Flags().BoolVar(&o.JSON, "json", false, "print the figures as JSON")
 	cmd.MarkFlagsMutuallyExclusive("plot", "json")
 	return cmd
+}
+
+// builtIn lists the built-in scenarios, a line each.
+func builtIn() string {
+	var b strings.Builder
+	for _, name := range sim.Names() {
+		about := ""
+		if s, err := sim.Load(name); err == nil {
+			about = s.About
+		}
+		fmt.Fprintf(&b, "  %-11s  %s\n", name, about)
+	}
+	return b.String()
 }
 
 func runSim(ctx context.Context, o simOptions) error {

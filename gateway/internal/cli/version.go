@@ -13,12 +13,16 @@ func NewVersionCommand(version string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Say which weir this is",
-		Args:  cobra.NoArgs,
+		Args:  needs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "weir %s %s %s/%s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionLine(version))
 			return err
 		},
 	}
+}
+
+func versionLine(version string) string {
+	return fmt.Sprintf("weir %s %s %s/%s", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
 // versionOf returns the version that the linker was given, or what the build
