@@ -203,17 +203,23 @@ upstreams:
   app: {targets: [http://a], limit: {limit: 3}}
   spare: {targets: [http://b]}
 gates: {forgotten: {limit: {limit: 1}}}
-routes: [{match: [/], upstream: app}]
+routes:
+  - {match: [/, "v1/", "GET example.org/{x}", "/v4/{$}"], upstream: app}
+  - {match: ["/v2/*", "^/v3/.+$"], upstream: app}
 admin: {address: ":9090"}
 `))
 	if err != nil {
 		t.Fatal(err)
 	}
 	notes := strings.Join(cfg.Notes(), "\n")
-	for _, want := range []string{"gate forgotten", "upstream spare", "admin.address :9090"} {
+	for _, want := range []string{"gate forgotten", "upstream spare", "admin.address :9090",
+		"routes[0] (v1/) matches requests to the host v1 only", "routes[1] (/v2/*) has a sign", "routes[1] (^/v3/.+$) has a sign"} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("the notes lack %q:\n%s", want, notes)
 		}
+	}
+	if strings.Contains(notes, "example.org") || strings.Contains(notes, "v4") {
+		t.Errorf("a host with a dot and the end of a path are patterns as meant:\n%s", notes)
 	}
 	if strings.Contains(notes, "passes no gate") {
 		t.Errorf("the upstream has a limit:\n%s", notes)

@@ -117,6 +117,25 @@ func badStart(lines []string, near int) (f Fault, ok bool) {
 
 var nestedColon = regexp.MustCompile(`^(\s*(?:- )?)([A-Za-z0-9_-]+):\s+([^"'\[{#]*:\s.*)$`)
 
+var flowItem = regexp.MustCompile(`[\[,]\s*((?:[A-Z]+ )?[^\s"'\[\]{},]*/[^"'\[\],]*\{[^"'\[\],]*?)\s*[\],]`)
+
+// braces finds a pattern with a wildcard that stands in a list without quotes.
+// It looks from near on, because the library names the line on which the group
+// around the list begins.
+func braces(lines []string, near int) (Fault, bool) {
+	for i := max(near, 1); i <= len(lines); i++ {
+		s := lines[i-1]
+		m := flowItem.FindStringSubmatchIndex(s)
+		if m == nil || strings.HasPrefix(strings.TrimSpace(s), "#") {
+			continue
+		}
+		return Fault{Line: i, Col: m[2] + 1,
+			Problem: "a pattern with { } stands in a list without quotes",
+			Remedy:  "put it in quotes: " + quote(s[m[2]:m[3]])}, true
+	}
+	return Fault{}, false
+}
+
 // twoColons finds name: value with a colon and a space in the value.
 func twoColons(lines []string, near int) (f Fault, ok bool) {
 	around(lines, near, func(i int, s string) bool {

@@ -6,15 +6,21 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // Notes says what is allowed but probably not meant: gates and upstreams that no
-// route uses, routes without a gate, and an admin listener that others can reach.
+// route uses, routes without a gate, patterns of another kind, and an admin listener that others can reach.
 func (c *Config) Notes() []string {
 	var notes []string
 	gates, upstreams := map[string]bool{}, map[string]bool{}
 	for i, rt := range c.Routes {
 		upstreams[rt.Upstream] = true
+		for _, pattern := range rt.Match {
+			if note := patternNote(pattern); note != "" {
+				notes = append(notes, fmt.Sprintf("routes[%d] (%s) %s", i, pattern, note))
+			}
+		}
 		for _, g := range rt.Gates {
 			gates[g] = true
 		}
@@ -36,6 +42,20 @@ func (c *Config) Notes() []string {
 		notes = append(notes, fmt.Sprintf("admin.address %s can be reached by others, and asks nobody who they are", c.Admin.Address))
 	}
 	return notes
+}
+
+// patternNote says what a pattern means where another kind of pattern was
+// probably meant: a prefix with a star, a regular expression, or a path that
+// does not begin with a slash.
+func patternNote(pattern string) string {
+	host, path, _ := strings.Cut(pattern[strings.LastIndexAny(pattern, " \t")+1:], "/")
+	switch {
+	case strings.ContainsAny(host, "^*"), strings.Contains(path, "*"):
+		return "has a sign that stands for itself, ^ or *; a path that ends with / matches everything below it"
+	case host != "" && host != "localhost" && !strings.ContainsAny(host, ".:"):
+		return fmt.Sprintf("matches requests to the host %s only; a path begins with /", host)
+	}
+	return ""
 }
 
 // loopback reports whether only this machine can reach an address.

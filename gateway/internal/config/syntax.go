@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -119,6 +120,9 @@ func explain(file, text string, err error) []Fault {
 		// The library names the line where the group of fields begins, so that
 		// the mistake may stand far below.
 		looks = []func([]string, int) (Fault, bool){dash, indent, noSpace, badStart, twoColons, unclosed, bare}
+	}
+	if strings.HasPrefix(message, "did not find expected ','") {
+		looks = slices.Insert(looks, 0, braces)
 	}
 	for _, look := range looks {
 		if f, ok := look(lines, near); ok {
