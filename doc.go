@@ -1,14 +1,13 @@
 // Package weir is admission control: for every piece of work it decides whether
 // it starts now, waits, or is refused with a true answer about when to come
 // back. A service that admits no more than it can carry keeps doing all the
-// work it can while the load on it is ten times too high.
+// work it can while the load on it is several times too high.
 //
-// # Three questions, three nouns
+// # Gate, work, permit
 //
 // A [Gate] answers "may this start?". The concurrency gate of package limit
-// hands out slots that come back. What sets the number of slots is a
-// control.Controller, and what tells it how loaded the machine is, a
-// signal.Signal.
+// hands out slots that come back. What sets their number is a
+// control.Controller, or you.
 //
 // The work asks with a [Work]: who, how important, how much, until when. The
 // answer is a [Permit], to be given back, or a [*Rejection], which says which
@@ -34,7 +33,7 @@
 // # When not to use it
 //
 // A gate protects what one process can see. A limit on concurrency is local by
-// nature: it measures a local queue. To share a budget between machines use a
-// quota in a shared store. And a gate cannot help a service that is slow
-// without load.
+// nature: it measures a local queue. It is no contract about requests a minute
+// (that would be a quota, which this module does not have yet). And a gate
+// cannot help a service that is slow without load.
 package weir

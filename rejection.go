@@ -20,9 +20,9 @@ type Rejection struct {
 	Reason Reason
 
 	// Value is what the gate measured and Limit what it allows, in the unit of
-	// the reason: waiting work for queue_full, slots for limit, seconds for
-	// queue_timeout, cost for too_large, tokens for quota. Remaining is what
-	// is left.
+	// the reason: waiting work for queue_full, slots for limit, seconds waited
+	// for queue_timeout and deadline (or, without a Limit, seconds too late),
+	// cost for too_large, tokens for quota. Remaining is what is left.
 	Value, Limit, Remaining float64
 
 	// RetryAfter is when coming back has a fair chance. 0 means that coming
@@ -58,9 +58,11 @@ func (r *Rejection) Error() string {
 	}
 	if r.Limit != 0 || r.Value != 0 {
 		b.WriteString(" (")
-		b.WriteString(formatNumber(r.Value))
-		b.WriteString(" of ")
-		b.WriteString(formatNumber(r.Limit))
+		b.WriteString(r.number(r.Value))
+		if r.Limit != 0 {
+			b.WriteString(" of ")
+			b.WriteString(r.number(r.Limit))
+		}
 		b.WriteString(")")
 	}
 	if r.Signal != "" {
@@ -98,7 +100,7 @@ var reasonTexts = [numReasons]string{
 	ReasonQuota:        "quota used up",
 	ReasonLimit:        "every slot is taken",
 	ReasonQueueFull:    "the wait room is full",
-	ReasonQueueTimeout: "waited as long as allowed, in seconds",
+	ReasonQueueTimeout: "waited as long as allowed",
 	ReasonDeadline:     "the deadline cannot be met",
 	ReasonShed:         "shed by priority",
 	ReasonThrottled:    "throttled by the caller's own side",
@@ -116,4 +118,11 @@ func (r Reason) describe() string {
 	return r.String()
 }
 
-func formatNumber(f float64) string { return strconv.FormatFloat(f, 'g', 6, 64) }
+// number writes a value in the unit of the reason: seconds as a duration, the
+// rest as it is.
+func (r *Rejection) number(f float64) string {
+	if r.Reason != ReasonQueueTimeout && r.Reason != ReasonDeadline {
+		return strconv.FormatFloat(f, 'g', 6, 64)
+	}
+	return time.Duration(f * float64(time.Second)).Round(100 * time.Microsecond).String()
+}

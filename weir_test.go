@@ -330,6 +330,10 @@ func TestRejectionSaysWhatHappened(t *testing.T) {
 	if got := r.Error(); got != want {
 		t.Errorf("\n%s\n%s", got, want)
 	}
+	late := &weir.Rejection{Gate: "db", Reason: weir.ReasonQueueTimeout, Value: 0.0502928, Limit: 0.05}
+	if got, want := late.Error(), `weir: gate "db" refused: waited as long as allowed (50.3ms of 50ms)`; got != want {
+		t.Errorf("\n%s\n%s", got, want)
+	}
 	err := fmt.Errorf("outer: %w", r)
 	if !errors.Is(err, weir.ErrRejected) || !errors.Is(err, io.ErrUnexpectedEOF) || weir.AsRejection(err) != r {
 		t.Error("not found through a wrapper")

@@ -44,6 +44,6 @@
 // # When not to use it
 //
 // A limit on concurrency bounds work in flight, not work per second: for a
-// contract of so many requests a minute use a quota. It is local to the
-// process, because it measures a local queue.
+// contract of so many requests a minute it is the wrong mechanism. It is local
+// to the process, because it measures a local queue.
 package limit

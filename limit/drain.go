@@ -55,12 +55,13 @@ const (
 	unknownWait = time.Second
 )
 
-// wait estimates how long units that come now would wait behind ahead others.
-func (d *drain) wait(ahead, units int64) time.Duration {
-	if d.rate <= 0 {
+// wait estimates how long one unit that comes now would wait behind ahead
+// others, where slots come back at rate a second.
+func wait(ahead int64, rate float64) time.Duration {
+	if !(rate > 0) {
 		return unknownWait
 	}
-	seconds := float64(ahead+units) / d.rate
+	seconds := float64(ahead+1) / rate
 	if seconds >= maxWait.Seconds() {
 		return maxWait
 	}

@@ -29,7 +29,7 @@ const refreshEvery = 100 * time.Millisecond
 // refresh brings the shared refusals up to date.
 func (l *Limiter) refresh(now time.Duration) {
 	l.refreshAt = now + refreshEvery
-	wait := l.drain.wait(int64(l.room.Len()), 1)
+	wait := l.wait()
 	if old := l.refusal.Load(); !l.resized && old.limit.RetryAfter == wait {
 		return
 	}
@@ -42,6 +42,16 @@ func (l *Limiter) refresh(now time.Duration) {
 			RetryAfter: wait, Retryable: true},
 		draining: &weir.Rejection{Gate: l.name, Reason: weir.ReasonDraining, Retryable: true},
 	})
+}
+
+// wait estimates how long a newcomer would wait: from how fast slots came back
+// when they were wanted, or else from the service time of the last window.
+func (l *Limiter) wait() time.Duration {
+	rate := l.drain.rate
+	if rate == 0 && l.median > 0 {
+		rate = float64(l.limit) / l.median.Seconds()
+	}
+	return wait(int64(l.room.Len()), rate)
 }
 
 // refuseUnlocked refuses what the attention word alone allows to refuse.
@@ -122,7 +132,7 @@ func (l *Limiter) expired(now time.Duration, w *room.Waiter) *weir.Rejection {
 	waited := now - w.Arrived
 	r := &weir.Rejection{Gate: l.name, Reason: w.Owner.(*waiter).outOf, Retryable: true,
 		Value: waited.Seconds(), Limit: (w.Expires - w.Arrived).Seconds(),
-		RetryAfter: l.drain.wait(int64(l.room.Len()), 1)}
+		RetryAfter: l.wait()}
 	if r.Reason == weir.ReasonDeadline {
 		r.Cause = context.DeadlineExceeded
 	}

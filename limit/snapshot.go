@@ -15,7 +15,7 @@ func (l *Limiter) Snapshot() weir.Snapshot {
 		Name: l.name, Kind: "limit", Mode: "enforce",
 		Limit: l.limit, InFlight: l.inFlight(), Waiting: int64(l.room.Len()),
 		Controller: controller, LimitReason: l.reason,
-		Latency: l.median, Wait: l.drain.wait(int64(l.room.Len()), 1),
+		Latency: l.median, Wait: l.wait(),
 		Leaked: l.count.leaked.Load(),
 	}
 	if l.bank > 0 && l.slow || !l.slow && s.InFlight < s.Limit {
