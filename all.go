@@ -142,7 +142,7 @@ func (a *all) collect(ctx context.Context, w Work) (*bundle, error) {
 // covers reports whether a permit of a is also one of g.
 func (a *all) covers(g Gate) bool {
 	for _, inner := range a.gates {
-		if inner == g {
+		if same(inner, g) {
 			return true
 		}
 	}

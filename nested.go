@@ -2,6 +2,7 @@ package weir
 
 import (
 	"context"
+	"reflect"
 	"sync/atomic"
 )
 
@@ -62,12 +63,16 @@ func Nested(ctx context.Context, g Gate) (Permit, bool) {
 // covers reports whether the permit is one of g: g's own, or that of a chain
 // which g is part of.
 func (n *nest) covers(g Gate) bool {
-	if n.gate == g {
+	if same(n.gate, g) {
 		return true
 	}
 	chain, ok := n.gate.(*all)
 	return ok && chain.covers(g)
 }
+
+// same reports whether a and b are one gate. Gates of a type that cannot be
+// compared, such as a func, never are: comparing two of them would panic.
+func same(a, b Gate) bool { return reflect.ValueOf(a).Comparable() && a == b }
 
 // take admits one nested call, if the bound allows.
 func (n *nest) take() (Permit, bool) {

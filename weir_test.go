@@ -233,6 +233,23 @@ func TestNestedThroughChains(t *testing.T) {
 	}
 }
 
+// gateFunc is a gate of a type that cannot be compared.
+type gateFunc func(weir.Work) (weir.Permit, error)
+
+func (f gateFunc) Admit(_ context.Context, w weir.Work) (weir.Permit, error) { return f(w) }
+
+func TestNestedGatesThatCannotBeCompared(t *testing.T) {
+	open := gateFunc(func(weir.Work) (weir.Permit, error) { return weir.Permit{}, nil })
+	slots := newLimit(t, "slots", 1)
+	outer, inner := weir.All(open, slots), weir.All(open, slots)
+	err := weir.Do(t.Context(), outer, weir.Work{}, func(ctx context.Context) error {
+		return weir.Do(ctx, inner, weir.Work{MaxWait: weir.NoWait}, func(context.Context) error { return nil })
+	})
+	if err != nil || inFlight(slots) != 0 {
+		t.Errorf("%v, %d in flight", err, inFlight(slots))
+	}
+}
+
 func TestDoReleasesOnPanic(t *testing.T) {
 	l := newLimit(t, "l", 1)
 	func() {
