@@ -117,8 +117,8 @@ func (c *core) shiftDown(now time.Duration) {
 			}
 		}
 	}
-	c.bank = c.limit - held
 	c.window.Reset(now, held)
+	c.setBank(now, c.limit-held)
 	c.drain.reset(now)
 }
 

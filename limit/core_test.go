@@ -4,8 +4,10 @@ import (
 	"context"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
 )
 
 // check tests what must hold after every step.
@@ -90,4 +92,23 @@ func TestGrowWakesShrinkRevokesNothing(t *testing.T) {
 			t.Fatalf("in flight %d, admitted %d", s.InFlight, s.Admitted)
 		}
 	})
+}
+
+// Saturation counts from the moment the account begins, not from the next change.
+func TestShiftingDownFullIsSaturated(t *testing.T) {
+	var now time.Duration
+	l := weir.Must(New(Config{Name: "t", Limit: 1, Now: func() time.Duration { return now }}))
+	defer l.Close()
+	if _, err := l.TryAdmit(weir.Work{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.TryAdmit(weir.Work{}); err == nil || !l.slow {
+		t.Fatalf("slow gear %v, error %v", l.slow, err)
+	}
+	now = time.Second
+	var w control.Window
+	l.read(now, &w)
+	if w.Saturated != time.Second {
+		t.Errorf("saturated for %v of a second without a free slot", w.Saturated)
+	}
 }
