@@ -8,6 +8,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/internal/room"
 )
 
 // check tests what must hold after every step.
@@ -111,4 +112,21 @@ func TestShiftingDownFullIsSaturated(t *testing.T) {
 	if w.Saturated != time.Second {
 		t.Errorf("saturated for %v of a second without a free slot", w.Saturated)
 	}
+}
+
+// A deadline from a message has no monotonic reading. The system's clock may have
+// been set since the limiter was made: then its epoch lies at the wrong time of day.
+func TestDeadlineAfterTheClockWasSet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := weir.Must(New(Config{Name: "t", Limit: 1}))
+		defer l.Close()
+		l.epoch = l.epoch.Add(-time.Hour)
+		now, left := 3*time.Second, time.Minute
+		if got := l.deadline(now, time.Now().Round(0).Add(left)); got != now+left {
+			t.Errorf("a deadline in %v is at %v, seen from %v", left, got, now)
+		}
+		if got := l.deadline(now, time.Unix(1<<40, 0)); got != room.Never {
+			t.Errorf("a deadline far away is at %v", got)
+		}
+	})
 }

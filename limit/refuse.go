@@ -92,7 +92,7 @@ func (l *Limiter) bounds(w *weir.Work, now time.Duration, place *waiter) (time.D
 	if w.Deadline.IsZero() {
 		return expires, nil
 	}
-	until := l.deadline(w.Deadline)
+	until := l.deadline(now, w.Deadline)
 	if until <= now {
 		return 0, l.late(now - until)
 	}
@@ -114,12 +114,18 @@ func (l *Limiter) patience(now time.Duration, w *weir.Work) time.Duration {
 	return now + longest
 }
 
-// deadline translates a time of day into the limiter's clock.
-func (l *Limiter) deadline(t time.Time) time.Duration {
+// deadline translates a time of day into the limiter's clock. It counts from the
+// present time of day and not from the epoch's: a deadline without a monotonic
+// reading would be off by every step the system's clock has made since.
+func (l *Limiter) deadline(now time.Duration, t time.Time) time.Duration {
 	if l.clock != nil {
 		return t.Sub(VirtualEpoch)
 	}
-	return t.Sub(l.epoch)
+	left := time.Until(t)
+	if left > room.Never-now {
+		return room.Never
+	}
+	return now + left
 }
 
 func (l *Limiter) late(by time.Duration) *weir.Rejection {
