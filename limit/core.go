@@ -55,7 +55,7 @@ type berth struct {
 	weir.Slot
 	start time.Duration // of the present use, if admitted in the slow gear
 	cost  int64         // of the present use; 0 means 1
-	_     [16]byte
+	_     [8]byte
 }
 
 // The bits of the attention word.

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
@@ -129,4 +130,10 @@ func TestDeadlineAfterTheClockWasSet(t *testing.T) {
 			t.Errorf("a deadline far away is at %v", got)
 		}
 	})
+}
+
+func TestBerthFillsACacheLine(t *testing.T) {
+	if size := unsafe.Sizeof(berth{}); unsafe.Sizeof(uintptr(0)) == 8 && size != 64 {
+		t.Errorf("a berth takes %d bytes: change its padding", size)
+	}
 }
