@@ -10,7 +10,8 @@ import (
 )
 
 // core is the gate as a state machine: explicit time, no goroutine, no clock,
-// no lock of its own. All methods but search need the limiter's lock.
+// no lock of its own: the limiter's guards it. Only the slots change hands
+// without it.
 //
 // It has two gears.
 //
@@ -66,8 +67,8 @@ const (
 	isClosed             // draining
 )
 
-// search looks through the table for a free slot, from the hint on. It needs no
-// lock.
+// search looks through the table for a free slot, from the hint on. The lock
+// keeps the table as it is; others may take and free slots meanwhile.
 func (c *core) search() (weir.Permit, bool) {
 	table := *c.table.Load()
 	from := int(c.shared.Hint.Load().ID())
