@@ -352,3 +352,23 @@ func TestSaveAndRestore(t *testing.T) {
 		}
 	})
 }
+
+// A callback runs under no lock, so it may call the policy again.
+func TestRetireOnVirtualTimeHoldsNoLock(t *testing.T) {
+	p := must(t, Spec{Gates: map[string]GateSpec{"api": waiting(1)},
+		Routes: []RouteSpec{{Name: "r", Gates: []string{"api"}}}}, Options{Now: func() time.Duration { return 0 }})
+	g := p.Route("r").Gate()
+	admit(t, g)
+	var refused error
+	_, _, err := g.(weir.Arriver).Arrive(weir.Work{}, func(_ weir.Permit, err error) {
+		refused = err
+		p.Close()
+	})
+	if err != weir.ErrWaiting {
+		t.Fatal(err)
+	}
+	p.Retire(nil)
+	if r := weir.AsRejection(refused); r == nil || r.Reason != weir.ReasonDraining {
+		t.Errorf("refused with %v", refused)
+	}
+}

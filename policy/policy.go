@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -48,7 +47,7 @@ type Policy struct {
 	now      func() time.Duration // nil outside virtual time
 
 	mu      sync.Mutex
-	retired atomic.Bool
+	retired bool
 	timers  []*time.Timer
 	gone    []*Gate // after Retire: what the next policy did not adopt
 }
@@ -122,22 +121,29 @@ func (p *Policy) Gates() iter.Seq2[string, *Gate] {
 // reload refuses nothing. On virtual time they close at once. A nil next means
 // that nothing takes over.
 func (p *Policy) Retire(next *Policy) {
+	if p.retire(next); p.now != nil {
+		p.Close()
+	}
+}
+
+// retire finds out which gates are gone, and starts the timers that close them.
+// On virtual time there are none.
+func (p *Policy) retire(next *Policy) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.retired.Swap(true) {
+	if p.retired {
 		return
 	}
+	p.retired = true
 	for _, name := range p.names {
 		g := p.gates[name]
-		switch {
-		case next != nil && next.gates[name] == g:
+		if next != nil && next.gates[name] == g {
 			continue
-		case p.now != nil:
-			g.close()
-		default:
-			p.timers = append(p.timers, g.closeLater())
 		}
 		p.gone = append(p.gone, g)
+		if p.now == nil {
+			p.timers = append(p.timers, g.closeLater())
+		}
 	}
 }
 
@@ -150,7 +156,7 @@ func (p *Policy) own() []*Gate {
 		t.Stop()
 	}
 	p.timers = nil
-	if p.retired.Load() {
+	if p.retired {
 		return p.gone
 	}
 	return slices.Collect(maps.Values(p.gates))
