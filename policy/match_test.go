@@ -167,7 +167,8 @@ func TestMatchOnVirtualTime(t *testing.T) {
 
 func TestNilRouteAdmitsEverything(t *testing.T) {
 	var rt *Route
-	if _, err := rt.Gate().Admit(t.Context(), rt.Work()); err != nil || rt.Timeout() != 0 || rt.Name() != "" {
+	if _, err := rt.Gate().Admit(t.Context(), rt.Work()); err != nil || rt.Timeout() != 0 || rt.Name() != "" ||
+		rt.Gates() != nil || rt.Patterns() != nil {
 		t.Errorf("Admit: %v, timeout %v, name %q", err, rt.Timeout(), rt.Name())
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 // Route is a compiled route: what it matches, the chain of gates its work goes
 // through, and what its work is like. A Route is immutable; the gates in it are
-// live.
+// live. The nil Route, which work has that matches none, is empty.
 type Route struct {
 	name     string
 	patterns []string
@@ -22,7 +22,7 @@ type Route struct {
 // open is the chain of no gates.
 var open = weir.All()
 
-// Name returns the route's name, "" for the nil Route.
+// Name returns the route's name.
 func (rt *Route) Name() string {
 	if rt == nil {
 		return ""
@@ -32,10 +32,20 @@ func (rt *Route) Name() string {
 
 // Patterns returns the patterns that the route matches, as the policy wrote
 // them.
-func (rt *Route) Patterns() []string { return slices.Clone(rt.patterns) }
+func (rt *Route) Patterns() []string {
+	if rt == nil {
+		return nil
+	}
+	return slices.Clone(rt.patterns)
+}
 
 // Gates returns the gates of the chain, in order.
-func (rt *Route) Gates() []*Gate { return slices.Clone(rt.gates) }
+func (rt *Route) Gates() []*Gate {
+	if rt == nil {
+		return nil
+	}
+	return slices.Clone(rt.gates)
+}
 
 // Gate returns the whole chain as one gate, all or nothing, with the modes
 // applied: every gate but the last is tried without waiting. It is a
