@@ -38,8 +38,7 @@ func (l *Limiter) track(p weir.Permit, site string) weir.Permit {
 	return t.slot.Issue()
 }
 
-// site returns the call site outside this module, or "" if nobody looks for
-// leaks.
+// site returns the call site outside the gates, or "" if nobody looks for leaks.
 func (l *Limiter) site() string {
 	if !l.findLeaks.Load() {
 		return ""
@@ -49,17 +48,20 @@ func (l *Limiter) site() string {
 	for {
 		f, more := frames.Next()
 		inside := strings.HasPrefix(f.Function, "github.com/weir-go/weir.") ||
-			strings.HasPrefix(f.Function, "github.com/weir-go/weir/limit.(*Limiter)")
+			strings.HasPrefix(f.Function, "github.com/weir-go/weir/limit.(*Limiter)") ||
+			strings.HasPrefix(f.Function, "github.com/weir-go/weir/policy.(*Gate)")
 		if !inside || !more {
 			return fmt.Sprintf("%s (%s:%d)", f.Function, f.File, f.Line)
 		}
 	}
 }
 
-// PermitDone implements [weir.Holder].
+// PermitDone implements [weir.Holder]. The tracer stays until the permit is back:
+// the collector would take what is being given back right now for lost.
 func (t *tracer) PermitDone(p weir.Permit, o weir.Outcome) {
 	if live, _ := t.slot.Recall(p); live {
 		t.inner.Done(o)
+		runtime.KeepAlive(t)
 	}
 }
 
@@ -74,6 +76,7 @@ func (t *tracer) PermitSampled(p weir.Permit, o weir.Outcome) {
 func (t *tracer) PermitCancelled(p weir.Permit) {
 	if live, _ := t.slot.Recall(p); live {
 		t.inner.Cancel()
+		runtime.KeepAlive(t)
 	}
 }
 

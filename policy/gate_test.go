@@ -3,6 +3,8 @@ package policy
 import (
 	"context"
 	"errors"
+	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -223,3 +225,26 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 		t.Errorf("admit and done allocate %v times", n)
 	}
 }
+
+// A leak is reported where the work asked, not inside the policy.
+func TestLeaksAreFoundBehindAPolicy(t *testing.T) {
+	found := make(chan string, 1)
+	p := compile(t, Spec{Gates: map[string]GateSpec{"api": fixed(1)},
+		Routes: []RouteSpec{{Name: "r", Gates: []string{"api"}}}},
+		Options{FindLeaks: true, Hooks: weir.Hooks{Leaked: func(_, site string) { found <- site }}})
+	forget(t, p.Route("r").Gate())
+	for {
+		runtime.GC()
+		select {
+		case site := <-found:
+			if !strings.Contains(site, "helpers_test.go") {
+				t.Errorf("leaked at %s", site)
+			}
+			return
+		default:
+		}
+	}
+}
+
+//go:noinline
+func forget(t *testing.T, g weir.Gate) { admit(t, g) }
