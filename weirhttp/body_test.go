@@ -3,6 +3,7 @@ package weirhttp
 import (
 	"errors"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -75,6 +76,22 @@ func TestBodiesLeftAlone(t *testing.T) {
 	} {
 		if got, _ := b.buffer(r); got != r {
 			t.Errorf("%s: touched", name)
+		}
+	}
+}
+
+// Two bodies of unknown length, each counted as the longest number there is, would
+// overflow the account, and be read as empty.
+func TestBufferedBodyWithoutBound(t *testing.T) {
+	var m middleware
+	WithBufferedBody(math.MaxInt64)(&m)
+	for range 2 {
+		r := httptest.NewRequest("POST", "/", strings.NewReader("x"))
+		r.ContentLength = -1
+		got, release := m.bodies.buffer(r)
+		defer release()
+		if data, err := io.ReadAll(got.Body); string(data) != "x" || err != nil {
+			t.Errorf("%q, %v", data, err)
 		}
 	}
 }

@@ -36,8 +36,9 @@ func WithStreams(s *Streams) Option {
 	return func(m *middleware) { m.streams, m.streamsSet = s, true }
 }
 
-// WithBufferedBody reads request bodies of up to max bytes before the request
-// asks for admission. Default: no body is touched.
+// WithBufferedBody reads request bodies of up to limit bytes, at most
+// [MaxBuffered], before the request asks for admission. Default: no body is
+// touched.
 //
 // An HTTP/1 server notices that a client has left only once the request's body
 // has been read, because until then the departure hides behind the unread
@@ -50,13 +51,13 @@ func WithStreams(s *Streams) Option {
 // A body that is longer, or whose client waits for "100 Continue", is left
 // alone, and so is every body while [MaxBuffered] bytes are already held. A
 // body that fails to arrive fails later, when the handler reads it.
-func WithBufferedBody(max int64) Option {
+func WithBufferedBody(limit int64) Option {
 	return func(m *middleware) {
-		if max <= 0 {
+		if limit <= 0 {
 			m.bodies = nil
 			return
 		}
-		m.bodies = &bodyBuffers{max: max}
+		m.bodies = &bodyBuffers{max: min(limit, MaxBuffered)}
 	}
 }
 
