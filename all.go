@@ -212,37 +212,32 @@ func (b *bundle) PermitCancelled(p Permit) {
 	}
 }
 
-// PermitSampled implements [Holder]. It copies the permits of a bundle that a
-// racing Done may be about to recycle: under the lock that recycling takes, and
-// only if MarkSampled finds the bundle still in use. The copies are
-// generation-checked themselves.
+// PermitSampled implements [Holder].
 func (b *bundle) PermitSampled(p Permit, o Outcome) {
-	b.all.mu.Lock()
-	if !b.slot.MarkSampled(p) {
-		b.all.mu.Unlock()
-		return
-	}
 	var buf [8]Permit
-	permits := append(buf[:0], b.permits...)
-	b.all.mu.Unlock()
-	for _, inner := range permits {
+	for _, inner := range b.inner(buf[:0], p, b.slot.MarkSampled) {
 		inner.Sample(o)
 	}
 }
 
 // PermitCost implements [CostHolder].
 func (b *bundle) PermitCost(p Permit, gate string, units int64) {
-	b.all.mu.Lock()
-	if !p.Live() {
-		b.all.mu.Unlock()
-		return
-	}
 	var buf [8]Permit
-	permits := append(buf[:0], b.permits...)
-	b.all.mu.Unlock()
-	for _, inner := range permits {
+	for _, inner := range b.inner(buf[:0], p, Permit.Live) {
 		inner.SetCost(gate, units)
 	}
+}
+
+// inner appends the permits of a bundle that a racing Done may be about to
+// recycle: under the lock that recycling takes, and only if live finds the bundle
+// still in use by p. The copies are generation-checked themselves.
+func (b *bundle) inner(to []Permit, p Permit, live func(Permit) bool) []Permit {
+	b.all.mu.Lock()
+	defer b.all.mu.Unlock()
+	if !live(p) {
+		return nil
+	}
+	return append(to, b.permits...)
 }
 
 // SlotFreed implements [Holder]; a bundle's slot is never freed inline.
