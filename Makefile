@@ -49,8 +49,8 @@ test-short: need-cc check test-unit ## make test without the real servers
 # times longer under the race detector; it sees the same code in package sim.
 .PHONY: test-unit
 test-unit: need-go
-	go test -race -timeout 8m $$(go list $(PACKAGES) | grep -v '/sim/board$$')
-	go test -timeout 8m ./sim/board
+	go test -race -timeout 8m $$(go list $(PACKAGES) | grep -v '/internal/board$$')
+	go test -timeout 8m ./internal/board
 
 # Without -race: the load generator shares the machine with what it loads.
 # The packages of the gateway ran with it in test-unit.
@@ -94,7 +94,7 @@ deps: need-go
 
 .PHONY: scoreboard
 scoreboard: need-go ## simulate every scenario under every controller, print the table
-	go run ./sim/cmd/scoreboard
+	go run ./internal/cmd/scoreboard
 
 .PHONY: bench
 bench: need-go ## measure the gates beside their peers, as ratios in one run

@@ -13,18 +13,18 @@ const module = "github.com/weir-go/weir"
 // tests left out. A package that is not here has no place yet: decide its
 // arrows, then write them here and in docs/DESIGN.md.
 var arrows = map[string][]string{
-	"":                   {},
-	"control":            {},
-	"limit":              {"", "control", "internal/room", "internal/window"},
-	"policy":             {"", "control", "limit"},
-	"scenarios":          {},
-	"sim":                {"", "limit", "policy", "scenarios"}, // limit only for VirtualEpoch
-	"sim/board":          {"policy", "scenarios", "sim"},
-	"sim/cmd/scoreboard": {"sim/board"},
-	"weirhttp":           {""},
-	"internal/room":      {""},
-	"internal/window":    {"", "control"},
-	"internal/deptest":   {},
+	"":                        {},
+	"control":                 {},
+	"limit":                   {"", "control", "internal/room", "internal/window"},
+	"policy":                  {"", "control", "limit"},
+	"scenarios":               {},
+	"sim":                     {"", "limit", "policy", "scenarios"}, // limit only for VirtualEpoch
+	"weirhttp":                {""},
+	"internal/board":          {"policy", "scenarios", "sim"},
+	"internal/cmd/scoreboard": {"internal/board"},
+	"internal/room":           {""},
+	"internal/window":         {"", "control"},
+	"internal/deptest":        {},
 }
 
 // gatewayArrows says what the binary's packages may import of the library. The

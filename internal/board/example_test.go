@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/weir-go/weir/sim/board"
+	"github.com/weir-go/weir/internal/board"
 )
 
 // How does AIMD do at twice the load on the slow database, beside no gate at

@@ -5,7 +5,7 @@ package main
 import (
 	"os"
 
-	"github.com/weir-go/weir/sim/board"
+	"github.com/weir-go/weir/internal/board"
 )
 
 func main() {
