@@ -14,20 +14,6 @@ const (
 // Modes returns every mode, the default first.
 func Modes() []Mode { return []Mode{Enforce, Observe, Off} }
 
-// ParseMode turns the word used in files into a Mode. The empty word is
-// [Enforce]; anything that is not a mode reports false.
-func ParseMode(s string) (Mode, bool) {
-	if s == "" {
-		return Enforce, true
-	}
-	for _, m := range Modes() {
-		if s == string(m) {
-			return m, true
-		}
-	}
-	return Enforce, false
-}
-
 // level is a mode as the hot path compares it.
 type level uint32
 
