@@ -123,7 +123,10 @@ func (c *class) pickTenant() string {
 
 // backoff is the pause after an attempt, the first being number 1.
 func (c *class) backoff(tries int, after time.Duration) time.Duration {
-	d := min(c.firstBackoff<<min(tries-1, 20), c.maxBackoff)
+	d, doublings := c.maxBackoff, min(tries-1, 20)
+	if c.firstBackoff <= c.maxBackoff>>doublings { // or the shift might overflow
+		d = c.firstBackoff << doublings
+	}
 	d = time.Duration(c.jitter.Float64() * float64(d))
 	if c.heed {
 		d += after
