@@ -245,32 +245,6 @@ func (l *locked) setCapacity(now time.Duration, scale float64) {
 	l.lock.setCapacity(now, scale, 1)
 }
 
-// Throughput measures the backend in a closed loop, as one would measure a real
-// one: n clients, each with one request after the other, until jobs of them are
-// finished. It returns requests a second.
-func (b *Backend) Throughput(n, jobs int, seed uint64) float64 {
-	s := b.newServer()
-	rng, draw := stream(seed, streamService, 0), b.Service.sampler()
-	var now time.Duration
-	for i := range n {
-		s.enter(now, int32(i), draw(rng))
-	}
-	warm := jobs / 10
-	var start time.Duration
-	for done := 0; done < warm+jobs; {
-		now = s.next()
-		job, finished := s.step(now)
-		if !finished {
-			continue
-		}
-		if done++; done == warm {
-			start = now
-		}
-		s.enter(now, job, draw(rng))
-	}
-	return float64(jobs) / (now - start).Seconds()
-}
-
 // Streams of random numbers: each purpose has its own, so that a gate which
 // admits differently sees the same traffic.
 const (
