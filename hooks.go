@@ -6,7 +6,8 @@ import "time"
 // goroutine that caused the event, with no lock held, so they may call the gate
 // again; but they are on the path of a request, so they must be quick, and they
 // must not write to the Rejection. The Work comes by value, so that hearing of
-// it allocates nothing.
+// it allocates nothing. They must not panic: the permit of a work whose Admitted
+// panics never reaches its owner.
 type Hooks struct {
 	// Admitted follows a grant. waited is the time spent in the wait room, 0
 	// for work that started at once.
