@@ -41,17 +41,37 @@ const (
 	numReasons = iota
 )
 
-var reasonNames = [numReasons]string{
-	"none", "quota", "limit", "queue_full", "queue_timeout", "deadline", "shed",
-	"throttled", "too_large", "blocked", "store", "draining", "canceled",
+// reasonWords are a reason's name and what it means in an error.
+var reasonWords = [numReasons]struct{ name, text string }{
+	ReasonNone:         {"none", "no reason given"},
+	ReasonQuota:        {"quota", "quota used up"},
+	ReasonLimit:        {"limit", "every slot is taken"},
+	ReasonQueueFull:    {"queue_full", "the wait room is full"},
+	ReasonQueueTimeout: {"queue_timeout", "waited as long as allowed"},
+	ReasonDeadline:     {"deadline", "the deadline cannot be met"},
+	ReasonShed:         {"shed", "shed by priority"},
+	ReasonThrottled:    {"throttled", "throttled by the caller's own side"},
+	ReasonTooLarge:     {"too_large", "the cost can never be met"},
+	ReasonBlocked:      {"blocked", "blocked by a rule"},
+	ReasonStore:        {"store", "the store did not answer"},
+	ReasonDraining:     {"draining", "the gate is draining"},
+	ReasonCanceled:     {"canceled", "the caller stopped waiting"},
 }
 
 // String returns the name used in metrics, logs and problem documents.
 func (r Reason) String() string {
-	if int(r) < len(reasonNames) {
-		return reasonNames[r]
+	if int(r) < len(reasonWords) {
+		return reasonWords[r].name
 	}
 	return "reason(" + itoa(int64(r)) + ")"
+}
+
+// describe says in an error what the reason means.
+func (r Reason) describe() string {
+	if int(r) < len(reasonWords) {
+		return reasonWords[r].text
+	}
+	return r.String()
 }
 
 // MarshalText makes Reason a readable JSON map key.

@@ -95,29 +95,6 @@ func AsRejection(err error) *Rejection {
 	return nil
 }
 
-var reasonTexts = [numReasons]string{
-	ReasonNone:         "no reason given",
-	ReasonQuota:        "quota used up",
-	ReasonLimit:        "every slot is taken",
-	ReasonQueueFull:    "the wait room is full",
-	ReasonQueueTimeout: "waited as long as allowed",
-	ReasonDeadline:     "the deadline cannot be met",
-	ReasonShed:         "shed by priority",
-	ReasonThrottled:    "throttled by the caller's own side",
-	ReasonTooLarge:     "the cost can never be met",
-	ReasonBlocked:      "blocked by a rule",
-	ReasonStore:        "the store did not answer",
-	ReasonDraining:     "the gate is draining",
-	ReasonCanceled:     "the caller stopped waiting",
-}
-
-func (r Reason) describe() string {
-	if int(r) < len(reasonTexts) {
-		return reasonTexts[r]
-	}
-	return r.String()
-}
-
 // number writes a value in the unit of the reason: seconds as a duration, the
 // rest as it is.
 func (r *Rejection) number(f float64) string {

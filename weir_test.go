@@ -378,6 +378,9 @@ func TestNames(t *testing.T) {
 		} else {
 			seen[s] = true
 		}
+		if text := (&weir.Rejection{Reason: r}).Error(); strings.HasSuffix(text, ": ") {
+			t.Errorf("reason %v has no words: %s", r, text)
+		}
 	}
 	if weir.Reason(200).String() != "reason(200)" || weir.Outcome(200).String() != "outcome(200)" || weir.Priority(9).String() != "priority(9)" {
 		t.Error("unknown values have no name")
