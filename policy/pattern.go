@@ -3,8 +3,16 @@ package policy
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 )
+
+// methods are the methods that a pattern is likely to name, to tell a forgotten
+// space from a host.
+var methods = []string{
+	http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
+	http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace,
+}
 
 // register adds a pattern to the mux and turns its panics into errors.
 func register(mux *http.ServeMux, pattern string, h http.Handler) (err error) {
@@ -41,6 +49,8 @@ func patternFault(pattern string) (problem, instead string) {
 		return "a pattern matches the path, not the query", fmt.Sprintf("write %q", strings.TrimSpace(method+" "+host+path))
 	case strings.ContainsAny(path, " \t"):
 		return fmt.Sprintf("the path %q has a space in it", path), "write %20 for a space"
+	case method == "" && slices.Contains(methods, host):
+		return fmt.Sprintf("a space is missing between the method %s and the path", host), fmt.Sprintf("write %q", host+" "+path)
 	case host != hostname(host) && !strings.Contains(host, "{"):
 		return fmt.Sprintf("the host %s would match nothing: hosts are compared in lower case and without port", host),
 			fmt.Sprintf("write %q", strings.TrimSpace(method+" "+hostname(host)+path))

@@ -34,22 +34,24 @@ func TestPassesThrough(t *testing.T) {
 		req.Header.Set("X-User", "alice")
 		return req
 	}
-	f := func(trusted, want string) {
+	f := func(trusted []string, want string) {
 		t.Helper()
 		cfg := baseConfig(t, up.URL)
-		cfg.Identity = policy.IdentitySpec{User: "header:X-User", Trusted: []string{trusted}}
+		cfg.Identity = policy.IdentitySpec{User: "header:X-User", Trusted: trusted}
 		g := start(t, cfg, Options{})
 		res, body := do(t, request(g))
 		if res.StatusCode != http.StatusTeapot || body != want || res.Header.Get("X-Hop") != "" {
-			t.Errorf("trusted %s: %d %q, hop %q; want %q", trusted, res.StatusCode, body, res.Header.Get("X-Hop"), want)
+			t.Errorf("trusted %q: %d %q, hop %q; want %q", trusted, res.StatusCode, body, res.Header.Get("X-Hop"), want)
 		}
 		if seen := res.Header.Get("X-Seen"); seen != "POST shop.example/a%2Fb?q=1" {
 			t.Errorf("the upstream saw %q", seen)
 		}
 		g.idle()
 	}
-	f("127.0.0.0/8", "hello;203.0.113.9, 127.0.0.1;https;alice;")
-	f("10.0.0.0/8", "hello;127.0.0.1;http;;")
+	f(nil, "hello;203.0.113.9, 127.0.0.1;https;alice;") // loopback
+	f([]string{"127.0.0.0/8"}, "hello;203.0.113.9, 127.0.0.1;https;alice;")
+	f([]string{"10.0.0.0/8"}, "hello;127.0.0.1;http;;")
+	f([]string{}, "hello;127.0.0.1;http;;") // nobody
 }
 
 func TestNoRoute(t *testing.T) {

@@ -49,9 +49,8 @@ func (s *Server) compile(cfg *config.Config, prev *state) (*state, error) {
 		routes:    make(map[*policy.Route]*route),
 		upstreams: make(map[string]*proxy.Upstream, len(cfg.Upstreams)),
 	}
-	trust := newTrust(cfg.Identity)
 	for name, u := range cfg.Upstreams {
-		if st.upstreams[name], err = proxy.New(name, u, s.upstreamOptions(st, name, trust, prev)); err != nil {
+		if st.upstreams[name], err = proxy.New(name, u, s.upstreamOptions(st, name, prev)); err != nil {
 			return nil, err // cannot be: checkUpstreams has tried it
 		}
 	}
@@ -66,11 +65,11 @@ func (s *Server) compile(cfg *config.Config, prev *state) (*state, error) {
 	return st, nil
 }
 
-func (s *Server) upstreamOptions(st *state, name string, trust *trust, prev *state) proxy.Options {
+func (s *Server) upstreamOptions(st *state, name string, prev *state) proxy.Options {
 	opts := proxy.Options{
 		Logger:  s.log,
-		Trusted: trust.peer,
-		Claims:  trust.claims,
+		Trusted: st.policy.Trusted,
+		Claims:  st.policy.IdentityHeaders(),
 		Gate: func(target string) weir.Gate {
 			if g := st.policy.Gate(targetGate(name, target)); g != nil {
 				return g
