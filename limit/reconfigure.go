@@ -40,6 +40,7 @@ func (l *Limiter) reconfigure(cfg Config, next control.Controller) (change, answ
 	l.shiftDown(now)
 	l.configure(cfg)
 	l.window.Reset(now, l.inFlight())
+	l.refusedBefore = l.count.unserved()
 	l.schedule(now, first.Next)
 	changed := l.setLimit(now, first)
 	return changed, l.settle(now), nil
