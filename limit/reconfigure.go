@@ -29,6 +29,7 @@ func (l *Limiter) reconfigure(cfg Config, next control.Controller) (change, answ
 		s.Restore(l.learned())
 	}
 	first := next.Start()
+	first.Reason = "configured"
 
 	now := l.now()
 	l.mu.Lock()
