@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -33,13 +32,10 @@ func TestClientsLeave(t *testing.T) {
 // for, so letting others in meanwhile would only pile up work inside it.
 func TestAbandonedWorkHoldsItsSlot(t *testing.T) {
 	const limit = 4
-	var inside, most atomic.Int64
+	var c crowd
 	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-		n := inside.Add(1)
-		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
-		}
+		defer c.enter()()
 		time.Sleep(100 * time.Millisecond) // whoever has left
-		inside.Add(-1)
 	}))
 	defer up.Close()
 	g := startGateway(t, gatewayConfig(strings.TrimPrefix(up.URL, "http://"), limit))
@@ -50,7 +46,7 @@ func TestAbandonedWorkHoldsItsSlot(t *testing.T) {
 	eventually(t, 3*time.Second, "the gate is full", func() bool { return g.gate(t, "app").InFlight == limit })
 	g.idle(t)
 	// A few more than the limit is the price of guessing how long it takes.
-	if n := most.Load(); n > 2*limit {
+	if n := c.most.Load(); n > 2*limit {
 		t.Errorf("the upstream had %d requests at a time, the limit is %d", n, limit)
 	}
 }

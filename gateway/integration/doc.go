@@ -2,7 +2,8 @@
 // ours: Debian's nginx, for the protocol and for speed, and gunicorn with a
 // fixed number of sync workers, which is a pool of known capacity. Load comes
 // from vegeta, whose attacks are open loops: they keep their rate whatever the
-// gateway does.
+// gateway does. HTTP/2 that the clients of net/http hide, or never speak, goes
+// frame by frame.
 //
 // The tests carry the build tag integration, and `make test` always runs them.
 // It installs the servers first (scripts/parts); one that is missing is a

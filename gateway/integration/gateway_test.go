@@ -39,6 +39,7 @@ func run(m *testing.M) int {
 // gateway is a running weir.
 type gateway struct {
 	*process
+	addr   string
 	url    string
 	admin  string
 	config string // its file, if it has one
@@ -48,9 +49,15 @@ type gateway struct {
 // listeners and the admin address; see [gatewayConfig].
 func startGateway(t *testing.T, conf string) *gateway {
 	t.Helper()
+	return startListening(t, "http", "h2c: true", conf)
+}
+
+// startListening is startGateway with settings for its listener, as YAML.
+func startListening(t *testing.T, scheme, listener, conf string) *gateway {
+	t.Helper()
 	addr, admin := freeAddr(t), freeAddr(t)
-	g := &gateway{url: "http://" + addr, admin: "http://" + admin, config: filepath.Join(t.TempDir(), "weir.yaml")}
-	writeFile(t, g.config, fmt.Appendf(nil, "listeners:\n  - address: %s\n    h2c: true\nadmin: {address: %s}\n%s", addr, admin, conf))
+	g := &gateway{addr: addr, url: scheme + "://" + addr, admin: "http://" + admin, config: filepath.Join(t.TempDir(), "weir.yaml")}
+	writeFile(t, g.config, fmt.Appendf(nil, "listeners:\n  - address: %s\n    %s\nadmin: {address: %s}\n%s", addr, listener, admin, conf))
 	g.process = start(t, addr, t.TempDir(), binary, "run", "--config", g.config)
 	return g
 }
@@ -59,7 +66,7 @@ func startGateway(t *testing.T, conf string) *gateway {
 func startDefault(t *testing.T, upstream string, args ...string) *gateway {
 	t.Helper()
 	addr, admin := freeAddr(t), freeAddr(t)
-	g := &gateway{url: "http://" + addr, admin: "http://" + admin}
+	g := &gateway{addr: addr, url: "http://" + addr, admin: "http://" + admin}
 	args = append([]string{"run", "--upstream", "http://" + upstream, "--listen", addr, "--admin", admin}, args...)
 	g.process = start(t, addr, t.TempDir(), binary, args...)
 	return g
@@ -130,22 +137,29 @@ type snapshot struct {
 	Admitted uint64 `json:"admitted"`
 }
 
+// get returns the body of an answer that has to be a 200.
 func get(t *testing.T, url string) []byte {
 	t.Helper()
+	body, err := fetch(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return body
+}
+
+// fetch is get for goroutines, which cannot end a test.
+func fetch(url string) ([]byte, error) {
 	client := http.Client{Timeout: 5 * time.Second}
 	res, err := client.Get(url)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
+	if err == nil && res.StatusCode != http.StatusOK {
+		err = fmt.Errorf("GET %s: %s\n%s", url, res.Status, body)
 	}
-	if res.StatusCode != http.StatusOK {
-		t.Fatalf("GET %s: %s\n%s", url, res.Status, body)
-	}
-	return body
+	return body, err
 }
 
 // gatewayConfig guards one upstream with a fixed limit and a short wait room.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"testing"
 )
 
@@ -38,7 +39,7 @@ func (p *pool) capacity(meanMillis int) int { return p.workers * 1000 / meanMill
 
 type nginx struct {
 	*process
-	addr string // HTTP/1.1
+	addr string
 	big  []byte // what /big.bin holds
 }
 
@@ -57,8 +58,7 @@ http {
 	uwsgi_temp_path uwsgi;
 	scgi_temp_path scgi;
 	server {
-		listen %s;
-		keepalive_requests 1000000;
+		%s
 		location / { root www; }
 		location = /hello { return 200 "hello\n"; }
 		location = /echo { return 200 "$request_method $http_x_echo $server_protocol\n"; }
@@ -68,9 +68,16 @@ http {
 }
 `
 
+// startNginx runs nginx for HTTP/1.1.
 func startNginx(t *testing.T) *nginx {
 	t.Helper()
 	addr := freeAddr(t)
+	return startNginxOn(t, addr, "listen "+addr+"; keepalive_requests 1000000;")
+}
+
+// startNginxOn runs nginx with settings for its server, which listens at addr.
+func startNginxOn(t *testing.T, addr, server string) *nginx {
+	t.Helper()
 	dir := t.TempDir()
 	user := ""
 	if os.Getuid() == 0 {
@@ -81,9 +88,20 @@ func startNginx(t *testing.T) *nginx {
 		big[i] = byte(i * i >> 7)
 	}
 	writeFile(t, filepath.Join(dir, "www", "big.bin"), big)
-	writeFile(t, filepath.Join(dir, "nginx.conf"), fmt.Appendf(nil, nginxConf, user, addr))
+	writeFile(t, filepath.Join(dir, "nginx.conf"), fmt.Appendf(nil, nginxConf, user, server))
 	p := start(t, addr, dir, part(t, "nginx"), "-p", dir, "-e", "stderr", "-c", filepath.Join(dir, "nginx.conf"))
 	return &nginx{process: p, addr: addr, big: big}
+}
+
+// crowd counts who is inside at a time. Its zero value is nobody.
+type crowd struct{ inside, most atomic.Int64 }
+
+// enter counts one in; the function it returns counts it out.
+func (c *crowd) enter() (leave func()) {
+	n := c.inside.Add(1)
+	for m := c.most.Load(); n > m && !c.most.CompareAndSwap(m, n); m = c.most.Load() {
+	}
+	return func() { c.inside.Add(-1) }
 }
 
 func writeFile(t *testing.T, name string, data []byte) {
