@@ -1,0 +1,156 @@
+package weir_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/limit"
+)
+
+// scribe is a gate that writes down what becomes of its permits. It can do no
+// more than a Gate must: it is no TryAdmitter.
+type scribe struct {
+	name   string
+	diary  *[]string
+	refuse error
+
+	slot   weir.Slot
+	common weir.Slots
+}
+
+func newScribe(name string, diary *[]string) *scribe {
+	s := &scribe{name: name, diary: diary}
+	s.common.Attention.Store(1)
+	s.slot.Init(s, &s.common, 0)
+	return s
+}
+
+func (s *scribe) note(format string, args ...any) {
+	*s.diary = append(*s.diary, s.name+" "+fmt.Sprintf(format, args...))
+}
+
+func (s *scribe) Admit(_ context.Context, w weir.Work) (weir.Permit, error) {
+	if s.refuse != nil {
+		return weir.Permit{}, s.refuse
+	}
+	s.note("admit %v", w.MaxWait)
+	return s.slot.Issue(), nil
+}
+
+func (s *scribe) PermitDone(p weir.Permit, o weir.Outcome) {
+	s.note("done %v", o)
+	s.slot.Recall(p)
+}
+
+func (s *scribe) PermitCancelled(p weir.Permit) {
+	s.note("cancel")
+	s.slot.Recall(p)
+}
+
+func (s *scribe) PermitSampled(_ weir.Permit, o weir.Outcome)    { s.note("sample %v", o) }
+func (s *scribe) PermitCost(_ weir.Permit, gate string, n int64) { s.note("cost %q %d", gate, n) }
+func (s *scribe) SlotFreed(*weir.Slot)                           {}
+
+func expect(t *testing.T, diary *[]string, want ...string) {
+	t.Helper()
+	if !slices.Equal(*diary, want) {
+		t.Errorf("\n got %q\nwant %q", *diary, want)
+	}
+	*diary = nil
+}
+
+// Everything that is said about a chain's permit reaches each gate in it, the
+// last one first where something ends; and a chain's second use says nothing
+// about its first.
+func TestAllPassesEverythingOn(t *testing.T) {
+	var diary []string
+	a, b := newScribe("a", &diary), newScribe("b", &diary)
+	all := weir.All(a, b)
+	w := weir.Work{MaxWait: time.Second}
+	for range 2 {
+		p, err := all.Admit(context.Background(), w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		expect(t, &diary, "a admit "+weir.NoWait.String(), "b admit 1s")
+		p.Sample(weir.Overload)
+		p.Sample(weir.OK)
+		expect(t, &diary, "a sample overload", "b sample overload")
+		p.SetCost("b", 7)
+		expect(t, &diary, `a cost "b" 7`, `b cost "b" 7`)
+		p.Done(weir.Abandoned)
+		p.SetCost("", 9)
+		expect(t, &diary, "b done abandoned", "a done abandoned")
+	}
+	p, _ := all.Admit(context.Background(), w)
+	diary = nil
+	p.Cancel()
+	expect(t, &diary, "b cancel", "a cancel")
+}
+
+func TestAllCancelsInReverse(t *testing.T) {
+	var diary []string
+	a, b, c := newScribe("a", &diary), newScribe("b", &diary), newScribe("c", &diary)
+	c.refuse = errors.New("full")
+	all := weir.All(a, b, c)
+	if _, err := all.Admit(context.Background(), weir.Work{}); err != c.refuse {
+		t.Error(err)
+	}
+	if diary = diary[2:]; len(diary) != 2 {
+		t.Fatalf("%q", diary)
+	}
+	expect(t, &diary, "b cancel", "a cancel")
+}
+
+// However the last gate says no, at once or after a wait, the grants of the
+// others come back.
+func TestAllArriveRefused(t *testing.T) {
+	now := time.Duration(0)
+	a := newLimit(t, "a", 5)
+	last := weir.Must(limit.New(limit.Config{Name: "last", Limit: 1, Queue: limit.Queue{Len: 1, MaxWait: time.Second},
+		Now: func() time.Duration { return now }}))
+	all := weir.All(a, last).(weir.Arriver)
+	first, _, _ := all.Arrive(weir.Work{}, nil)
+	var answer error
+	if _, _, err := all.Arrive(weir.Work{}, func(_ weir.Permit, err error) { answer = err }); err != weir.ErrWaiting {
+		t.Fatal(err)
+	}
+	_, _, err := all.Arrive(weir.Work{}, nil)
+	if r := weir.AsRejection(err); r == nil || r.Reason != weir.ReasonQueueFull || inFlight(a) != 2 {
+		t.Errorf("refused at once: %v, a has %d", err, inFlight(a))
+	}
+	now = time.Second
+	last.Step()
+	if r := weir.AsRejection(answer); r == nil || r.Reason != weir.ReasonQueueTimeout || inFlight(a) != 1 {
+		t.Errorf("refused after a wait: %v, a has %d", answer, inFlight(a))
+	}
+	first.Done(weir.OK)
+	if inFlight(a, last) != 0 {
+		t.Errorf("%d in flight", inFlight(a, last))
+	}
+}
+
+// A Cancel that comes after the answer takes nothing from the permit it brought.
+func TestAllCancelAfterTheAnswer(t *testing.T) {
+	a, last := newLimit(t, "a", 5), newLimit(t, "last", 1)
+	all := weir.All(a, last).(weir.Arriver)
+	first, _, _ := all.Arrive(weir.Work{}, nil)
+	var p weir.Permit
+	_, w, err := all.Arrive(weir.Work{}, func(granted weir.Permit, _ error) { p = granted })
+	if err != weir.ErrWaiting {
+		t.Fatal(err)
+	}
+	first.Done(weir.OK)
+	if !p.Live() || w.Cancel() || !p.Live() || inFlight(a, last) != 2 {
+		t.Errorf("live %v, %d in flight", p.Live(), inFlight(a, last))
+	}
+	p.Done(weir.OK)
+	if inFlight(a, last) != 0 {
+		t.Errorf("%d in flight", inFlight(a, last))
+	}
+}
