@@ -1,0 +1,302 @@
+package limit_test
+
+import (
+	"context"
+	"reflect"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/limit"
+)
+
+// byHand returns a limiter whose clock the test moves.
+func byHand(cfg limit.Config) (*limit.Limiter, *time.Duration) {
+	now := new(time.Duration)
+	cfg.Name, cfg.Now = "t", func() time.Duration { return *now }
+	return weir.Must(limit.New(cfg)), now
+}
+
+func take(t *testing.T, l *limit.Limiter) weir.Permit {
+	t.Helper()
+	p, err := l.TryAdmit(weir.Work{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func refused(t *testing.T, l *limit.Limiter, w weir.Work) weir.Rejection {
+	t.Helper()
+	_, err := l.TryAdmit(w)
+	r := weir.AsRejection(err)
+	if r == nil {
+		t.Fatalf("not refused: %v", err)
+	}
+	return *r
+}
+
+// spy is a controller that keeps what it is shown.
+type spy struct {
+	limit  int64
+	extend bool
+	seen   control.Window
+}
+
+func (s *spy) Name() string { return "spy" }
+func (s *spy) Start() control.Decision {
+	return control.Decision{Limit: s.limit, Next: time.Second}
+}
+func (s *spy) Update(w *control.Window) control.Decision {
+	s.seen = *w
+	s.seen.Latencies = slices.Clone(w.Latencies)
+	return control.Decision{Limit: s.limit, Next: time.Second, Extend: s.extend}
+}
+
+const ms = time.Millisecond
+
+func TestWindowsSayWhatHappened(t *testing.T) {
+	c := &spy{limit: 2}
+	l, now := byHand(limit.Config{Controller: c})
+	window := func(want control.Window) {
+		t.Helper()
+		*now = want.Now
+		if at, ok := l.Next(); !ok || at != *now {
+			t.Errorf("the window closes at %v, want %v", at, *now)
+		}
+		l.Step()
+		want.Limit = 2
+		if len(c.seen.Latencies) == 0 {
+			c.seen.Latencies = nil
+		}
+		if !reflect.DeepEqual(c.seen, want) {
+			t.Errorf("\n got %+v\nwant %+v", c.seen, want)
+		}
+	}
+
+	p, q := take(t, l), take(t, l)
+	refused(t, l, weir.Work{})
+	*now = 400 * ms
+	p.Sample(weir.OK) // counts once,
+	p.Sample(weir.Failed)
+	*now = 500 * ms
+	p.Done(weir.OK) // and not again
+	*now = 700 * ms
+	q.Cancel() // never started: no sample
+	window(control.Window{Now: time.Second, Elapsed: time.Second, MaxInFlight: 2, Saturated: 500 * ms, Admitted: 2,
+		Refused: 1, OK: 1, Latencies: []time.Duration{400 * ms}, LatencySum: 400 * ms, Timed: 1})
+	s := l.Snapshot()
+	if s.Admitted != 1 || s.Outcomes[weir.OK] != 1 || len(s.Outcomes) != 1 || s.Rejected[weir.ReasonLimit] != 1 || s.Latency != 400*ms {
+		t.Errorf("%+v", s)
+	}
+
+	// Nothing is left of the first window; the second is extended.
+	c.extend = true
+	start := *now
+	for _, service := range []time.Duration{300 * ms, 10 * ms, 20 * ms} {
+		*now = start
+		p := take(t, l)
+		*now = start + service
+		p.Done(weir.OK)
+	}
+	second := control.Window{Now: 2 * time.Second, Elapsed: time.Second, MaxInFlight: 1, Admitted: 3, OK: 3,
+		Latencies: []time.Duration{10 * ms, 20 * ms, 300 * ms}, LatencySum: 330 * ms, Timed: 3}
+	window(second)
+	if s := l.Snapshot(); s.Latency != 20*ms {
+		t.Errorf("expects %v of the next", s.Latency)
+	}
+	c.extend = false
+	second.Now, second.Elapsed = 3*time.Second, 2*time.Second
+	window(second)
+	window(control.Window{Now: 4 * time.Second, Elapsed: time.Second})
+
+	// A controller that wants none gets one.
+	c.limit = 0
+	*now = 5 * time.Second
+	l.Step()
+	if got := l.Snapshot().Limit; got != 1 {
+		t.Errorf("limit %d", got)
+	}
+}
+
+// A limit set by hand outlives the windows that hooks ask for.
+func TestSetLimitStays(t *testing.T) {
+	l, now := byHand(limit.Config{Limit: 1, Hooks: weir.Hooks{LimitChanged: func(string, int64, int64, string) {}}})
+	if err := l.SetLimit(5); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		*now += time.Second
+		l.Step()
+	}
+	if s := l.Snapshot(); s.Limit != 5 {
+		t.Errorf("limit %d", s.Limit)
+	}
+}
+
+func TestHooksHearOfEverythingOnce(t *testing.T) {
+	var waits, services []time.Duration
+	l, now := byHand(limit.Config{Limit: 1, Hooks: weir.Hooks{
+		Admitted: func(_ string, _ *weir.Work, waited time.Duration) { waits = append(waits, waited) },
+		Done:     func(_ string, _ weir.Outcome, service time.Duration) { services = append(services, service) },
+	}})
+	p := take(t, l)
+	var q weir.Permit
+	if _, _, err := l.Arrive(weir.Work{}, func(p weir.Permit, _ error) { q = p }); err != weir.ErrWaiting {
+		t.Fatal(err)
+	}
+	*now = 30 * ms
+	p.Sample(weir.OK)
+	*now = 50 * ms
+	p.Done(weir.OK)
+	*now = 60 * ms
+	q.Done(weir.OK)
+	take(t, l).Cancel()
+	if want := []time.Duration{0, 50 * ms, 0}; !slices.Equal(waits, want) {
+		t.Errorf("waited %v, want %v", waits, want)
+	}
+	if want := []time.Duration{30 * ms, 10 * ms}; !slices.Equal(services, want) {
+		t.Errorf("took %v, want %v", services, want)
+	}
+}
+
+func TestHookHearsHowLongAdmitWaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var waits []time.Duration
+		l := weir.Must(limit.New(limit.Config{Name: "t", Limit: 1, Hooks: weir.Hooks{
+			Admitted: func(_ string, _ *weir.Work, waited time.Duration) { waits = append(waits, waited) },
+		}}))
+		defer l.Close()
+		p := take(t, l)
+		time.AfterFunc(50*ms, func() { p.Done(weir.OK) })
+		q, err := l.Admit(context.Background(), weir.Work{})
+		if err != nil || !slices.Equal(waits, []time.Duration{0, 50 * ms}) {
+			t.Errorf("waited %v: %v", waits, err)
+		}
+		q.Done(weir.OK)
+	})
+}
+
+// Work that was out before anybody measured has been timed from the moment
+// somebody does, not from the start of the process.
+func TestServiceTimeAcrossReconfigure(t *testing.T) {
+	l, now := byHand(limit.Config{Limit: 2})
+	*now = time.Hour
+	p := take(t, l)
+	var service time.Duration
+	hooks := weir.Hooks{Done: func(_ string, _ weir.Outcome, d time.Duration) { service = d }}
+	if err := l.Reconfigure(limit.Config{Limit: 2, Hooks: hooks}); err != nil {
+		t.Fatal(err)
+	}
+	*now += 10 * ms
+	p.Done(weir.OK)
+	if service != 10*ms {
+		t.Errorf("took %v", service)
+	}
+}
+
+func TestRefusalsHaveTheNumbers(t *testing.T) {
+	l, now := byHand(limit.Config{Limit: 1, Queue: limit.Queue{Len: 1, MaxWait: 300 * ms}})
+	for by, want := range map[time.Duration]float64{0: 0, 2 * time.Second: 2} {
+		r := refused(t, l, weir.Work{Deadline: limit.VirtualEpoch.Add(*now - by)})
+		if r.Reason != weir.ReasonDeadline || r.Value != want || r.Retryable {
+			t.Errorf("late by %v: %+v", by, r)
+		}
+	}
+	take(t, l)
+	if r := refused(t, l, weir.Work{}); r.Reason != weir.ReasonLimit || r.Value != 1 || r.Limit != 1 || !r.Retryable {
+		t.Errorf("%+v", r)
+	}
+	if err := l.SetLimit(2); err != nil {
+		t.Fatal(err)
+	}
+	take(t, l)
+	if r := refused(t, l, weir.Work{}); r.Value != 2 || r.Limit != 2 {
+		t.Errorf("after the change: %+v", r)
+	}
+	var answer error
+	if _, _, err := l.Arrive(weir.Work{}, func(_ weir.Permit, err error) { answer = err }); err != weir.ErrWaiting {
+		t.Fatal(err)
+	}
+	_, err := l.Admit(context.Background(), weir.Work{})
+	if r := weir.AsRejection(err); r == nil || r.Reason != weir.ReasonQueueFull || r.Value != 1 || r.Limit != 1 {
+		t.Errorf("%+v", r)
+	}
+	*now = 300 * ms
+	l.Step()
+	if r := weir.AsRejection(answer); r == nil || r.Reason != weir.ReasonQueueTimeout || r.Value != .3 || r.Limit != .3 ||
+		r.RetryAfter <= 0 || !r.Retryable {
+		t.Errorf("%+v", r)
+	}
+	l.Close()
+	if r := refused(t, l, weir.Work{}); r.Reason != weir.ReasonDraining || !r.Retryable {
+		t.Errorf("%+v", r)
+	}
+	want := map[weir.Reason]uint64{weir.ReasonLimit: 2, weir.ReasonDeadline: 2, weir.ReasonQueueFull: 1,
+		weir.ReasonQueueTimeout: 1, weir.ReasonDraining: 1}
+	if got := l.Snapshot().Rejected; !reflect.DeepEqual(got, want) {
+		t.Errorf("counted %v, want %v", got, want)
+	}
+}
+
+// The time to come back is that of everybody who waits, and one more.
+func TestRetryAfterCountsWhoWaits(t *testing.T) {
+	l, now := byHand(limit.Config{Limit: 1, Queue: limit.Queue{Len: 3, MaxWait: -1}})
+	held := take(t, l)
+	wake := func(p weir.Permit, _ error) { held = p }
+	for range 3 {
+		_, _, _ = l.Arrive(weir.Work{}, wake)
+	}
+	for range 20 { // one slot of 100 ms: 10 a second
+		*now += 100 * ms
+		held.Done(weir.OK)
+		if _, _, err := l.Arrive(weir.Work{}, wake); err != weir.ErrWaiting {
+			t.Fatal(err)
+		}
+	}
+	*now += 100 * ms
+	l.Step()
+	_, _, err := l.Arrive(weir.Work{}, wake)
+	if r := weir.AsRejection(err); r == nil || (r.RetryAfter-400*ms).Abs() > ms {
+		t.Errorf("%v; want 400ms", err)
+	}
+}
+
+// An hour in which nothing was wanted says nothing about how fast slots come
+// back.
+func TestAnIdleHourIsNoSlowBackend(t *testing.T) {
+	l, now := byHand(limit.Config{Limit: 2})
+	*now = time.Hour
+	for range 2 { // 2 slots of 100 ms each: 20 a second
+		a, b := take(t, l), take(t, l)
+		refused(t, l, weir.Work{})
+		*now += 100 * ms
+		a.Done(weir.OK)
+		b.Done(weir.OK)
+	}
+	take(t, l)
+	take(t, l)
+	*now += 100 * ms // the estimate is made anew that often
+	l.Step()
+	if r := refused(t, l, weir.Work{}); (r.RetryAfter - 50*ms).Abs() > ms {
+		t.Errorf("%v; want 50ms", r.RetryAfter)
+	}
+}
+
+// Looking for leaks changes nothing about what is sampled.
+func TestFindLeaksSamples(t *testing.T) {
+	l, now := byHand(limit.Config{Limit: 1, FindLeaks: true})
+	p := take(t, l)
+	*now = 10 * ms
+	p.Sample(weir.Overload)
+	p.Done(weir.OK)
+	q := take(t, l)
+	q.Cancel()
+	q.Done(weir.OK)
+	if s := l.Snapshot(); s.Admitted != 1 || s.InFlight != 0 || len(s.Outcomes) != 1 || s.Outcomes[weir.Overload] != 1 {
+		t.Errorf("%+v", s)
+	}
+}
