@@ -62,3 +62,26 @@ func TestSaturatedTime(t *testing.T) {
 		t.Errorf("after a step back: %v of %v", c.Saturated, c.Elapsed)
 	}
 }
+
+// Nothing of a window is left in the next, however full it was.
+func TestResetStartsAnew(t *testing.T) {
+	var w Window
+	w.Admit(7)
+	w.Admit(3)
+	for range Size + 3 {
+		w.Sample(weir.Overload, 5)
+	}
+	if c := read(&w, 1); c.Admitted != 2 || c.MaxInFlight != 7 || c.Overload != Size+3 {
+		t.Errorf("%+v", c)
+	}
+	w.Reset(10, 0)
+	if c := read(&w, 10); c.Admitted != 0 || c.MaxInFlight != 0 || c.Overload != 0 || c.Timed != 0 || c.LatencySum != 0 || len(c.Latencies) != 0 {
+		t.Errorf("%+v", c)
+	}
+	for i := range Size + 1 {
+		w.Sample(weir.OK, time.Duration(i))
+	}
+	if c := read(&w, 10); c.Latencies[0] != 1 || c.Latencies[Size-1] != Size {
+		t.Errorf("kept %v to %v: not the most recent", c.Latencies[0], c.Latencies[Size-1])
+	}
+}
