@@ -92,6 +92,46 @@ func TestAIMDFaults(t *testing.T) {
 	}
 }
 
+// What the documentation calls the defaults, seen from outside.
+func TestAIMDDefaults(t *testing.T) {
+	a, err := control.NewAIMD(control.AIMDConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := a.Start(); d.Limit != 20 || d.Next != time.Second {
+		t.Errorf("start: %+v", d)
+	}
+	step := func(n int, latency time.Duration) control.Decision {
+		w := ok(20)
+		for range n {
+			w.Latencies = append(w.Latencies, latency)
+		}
+		w.OK = int64(n)
+		return a.Update(w)
+	}
+	if d := step(9, time.Hour); !d.Extend {
+		t.Errorf("9 samples: %+v", d)
+	}
+	if d := step(10, 5*time.Second); d.Extend || d.Limit != 21 {
+		t.Errorf("10 samples at the threshold: %+v", d)
+	}
+	if d := step(10, 5*time.Second+1); d.Limit != 18 {
+		t.Errorf("above it: %+v", d)
+	}
+}
+
+func TestAIMDKeepsMin(t *testing.T) {
+	a := aimd(t, control.AIMDConfig{Initial: 10, Min: 9})
+	a.Update(dropped())
+	if d := a.Update(dropped()); d.Limit != 9 {
+		t.Errorf("two drops: %d", d.Limit)
+	}
+	a.Restore(control.State{Limit: 2})
+	if got := a.Save().Limit; got != 9 {
+		t.Errorf("restored 2: %v", got)
+	}
+}
+
 func TestAIMDRestore(t *testing.T) {
 	for saved, want := range map[float64]int64{7.9: 7, 1e18: 1000, 0: 20, -5: 20} {
 		a := aimd(t, control.AIMDConfig{})
