@@ -121,6 +121,25 @@ func TestProblemBodies(t *testing.T) {
 	}
 }
 
+// A refusal is nobody's to keep or to guess at, and a time that an outer handler
+// has set is none of its own.
+func TestRefusalHeaders(t *testing.T) {
+	w := httptest.NewRecorder()
+	h := w.Header()
+	h.Set("Cache-Control", "max-age=3600")
+	h.Set("Retry-After", "9")
+	WriteRejection(w, httptest.NewRequest("GET", "/", nil), &weir.Rejection{Reason: weir.ReasonBlocked})
+	if got := h.Values("Cache-Control"); len(got) != 1 || got[0] != "no-store" {
+		t.Errorf("Cache-Control %q", got)
+	}
+	if got := h.Get("X-Content-Type-Options"); got != "nosniff" {
+		t.Errorf("X-Content-Type-Options %q", got)
+	}
+	if got, ok := h["Retry-After"]; ok {
+		t.Errorf("Retry-After %q where coming back cannot help", got)
+	}
+}
+
 func TestRejectionRepeatsNothingPrivate(t *testing.T) {
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest("GET", "/"+strings.Repeat("secret", 1000), nil)
