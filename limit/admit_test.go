@@ -105,6 +105,40 @@ func TestExpiredNeverTakesAFreeSlot(t *testing.T) {
 	}
 }
 
+// A deadline that has passed is the reason also where everything is taken:
+// coming back would not help.
+func TestExpiredIsTheReasonWhenFull(t *testing.T) {
+	l, p := full(t, limit.Config{Name: "t", Limit: 1, Queue: limit.Queue{Len: -1}})
+	defer l.Close()
+	defer p.Done(weir.OK)
+	w := weir.Work{Deadline: time.Now().Add(-time.Millisecond)}
+	_, try := l.TryAdmit(w)
+	_, admit := l.Admit(context.Background(), w)
+	for _, err := range []error{try, admit} {
+		if r := weir.AsRejection(err); r == nil || r.Reason != weir.ReasonDeadline || r.Retryable {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+// A limit set by hand is where the controller goes on from.
+func TestSetLimitReachesTheController(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := weir.Must(control.NewAIMD(control.AIMDConfig{Initial: 4, MinSamples: 1}))
+		l := weir.Must(limit.New(limit.Config{Name: "t", Controller: c}))
+		defer l.Close()
+		if err := l.SetLimit(40); err != nil {
+			t.Fatal(err)
+		}
+		p, _ := l.TryAdmit(weir.Work{Cost: 30})
+		p.Done(weir.OK)
+		time.Sleep(1100 * time.Millisecond)
+		if got := l.Snapshot().Limit; got != 41 {
+			t.Errorf("limit %d after a good window, want 41", got)
+		}
+	})
+}
+
 func TestCancelledWaiterHandsItsTurnOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, p := full(t, limit.Config{Name: "t", Limit: 2})

@@ -47,8 +47,7 @@ func TestDrainWaitIsBounded(t *testing.T) {
 		{1e6, 0, 10 * time.Millisecond}, {1, 29, 30 * time.Second}, {1, 30, 30 * time.Second}, {1e-300, 1 << 62, 30 * time.Second},
 	}
 	for _, tt := range tests {
-		d := drain{rate: tt.rate}
-		if got := d.wait(tt.ahead, 1); got != tt.want {
+		if got := wait(tt.ahead, tt.rate); got != tt.want {
 			t.Errorf("%v a second, %d ahead: %v, want %v", tt.rate, tt.ahead, got, tt.want)
 		}
 	}

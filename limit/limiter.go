@@ -231,7 +231,7 @@ func (l *Limiter) admit(ctx context.Context, w *weir.Work) (weir.Permit, error) 
 func (l *Limiter) arrive(ctx context.Context, w *weir.Work, place *waiter) (p weir.Permit, queued bool, err error) {
 	var now, expires time.Duration
 	refused := l.hopeless(ctx, w)
-	if refused == nil {
+	if refused == nil && w.Deadline.IsZero() { // or its deadline is the reason
 		refused = l.refuseUnlocked(place != nil)
 	}
 	if refused == nil {

@@ -140,7 +140,7 @@ func TestSetLimitStays(t *testing.T) {
 func TestHooksHearOfEverythingOnce(t *testing.T) {
 	var waits, services []time.Duration
 	l, now := byHand(limit.Config{Limit: 1, Hooks: weir.Hooks{
-		Admitted: func(_ string, _ *weir.Work, waited time.Duration) { waits = append(waits, waited) },
+		Admitted: func(_ string, _ weir.Work, waited time.Duration) { waits = append(waits, waited) },
 		Done:     func(_ string, _ weir.Outcome, service time.Duration) { services = append(services, service) },
 	}})
 	p := take(t, l)
@@ -167,7 +167,7 @@ func TestHookHearsHowLongAdmitWaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var waits []time.Duration
 		l := weir.Must(limit.New(limit.Config{Name: "t", Limit: 1, Hooks: weir.Hooks{
-			Admitted: func(_ string, _ *weir.Work, waited time.Duration) { waits = append(waits, waited) },
+			Admitted: func(_ string, _ weir.Work, waited time.Duration) { waits = append(waits, waited) },
 		}}))
 		defer l.Close()
 		p := take(t, l)

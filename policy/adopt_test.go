@@ -107,6 +107,14 @@ func TestAdoptionChangesTheMode(t *testing.T) {
 	if _, err := next.Route("r").Gate().Admit(t.Context(), weir.Work{}); err != nil || observed != 1 {
 		t.Errorf("observing: %v, the new hook heard of %d", err, observed)
 	}
+
+	gate.Mode = Enforce
+	spec.Gates["api"] = gate
+	last := compile(t, spec, Options{Previous: next})
+	next.Retire(last)
+	if _, err := last.Route("r").Gate().Admit(t.Context(), weir.Work{}); weir.AsRejection(err) == nil {
+		t.Errorf("enforcing again: %v", err)
+	}
 	held.Done(weir.OK)
 }
 
