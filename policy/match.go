@@ -118,7 +118,7 @@ func (m *match) value(wildcard string) string {
 }
 
 // canonical returns the path as patterns see it: no empty, "." and ".."
-// segments. Requests without a path (CONNECT, OPTIONS *) are for "/".
+// segments, however their dots are written. Requests without a path (CONNECT, OPTIONS *) are for "/".
 func canonical(u *url.URL) (unescaped, escaped string) {
 	if u == nil || u.Path == "" || u.Path == "*" {
 		return "/", ""
@@ -127,7 +127,7 @@ func canonical(u *url.URL) (unescaped, escaped string) {
 	if isClean(given) {
 		return u.Path, u.RawPath
 	}
-	clean := cleanPath(given)
+	clean := cleanPath(dots.Replace(given))
 	if clean == given {
 		return u.Path, u.RawPath
 	}
@@ -141,8 +141,14 @@ func canonical(u *url.URL) (unescaped, escaped string) {
 // isClean reports whether a path surely has no segment to take out, at less cost
 // than taking them out.
 func isClean(p string) bool {
-	return p[0] == '/' && !strings.Contains(p, "//") && !strings.Contains(p, "/.")
+	return p[0] == '/' && !strings.Contains(p, "//") && !strings.Contains(p, "/.") &&
+		!strings.Contains(p, "/%2")
 }
+
+// dots unescapes dots, which is what most servers do before they take out dot
+// segments (RFC 3986, 6.2.2.2). If "/x/%2e%2e/heavy" were another path here, it
+// would reach /heavy without its gate.
+var dots = strings.NewReplacer("%2e", ".", "%2E", ".")
 
 // cleanPath is path.Clean for paths of URLs, where a trailing slash matters.
 func cleanPath(p string) string {

@@ -64,7 +64,11 @@ func TestMatch(t *testing.T) {
 		{"GET", "", "//", "root", "", ""},
 		{"OPTIONS", "", "*", "root", "", ""},
 		{"GET", "", "/\x00%zz", "", "", ""},
-		{"GET", "", "/%2e%2e/exact", "", "", ""}, // an escaped dot is a name like any other
+		{"GET", "", "/%2e%2e/exact", "exact", "", ""}, // as servers take it
+		{"GET", "", "/x/.%2E/exact", "exact", "", ""},
+		{"GET", "", "/%2e/exact", "exact", "", ""},
+		{"GET", "", "/tree/%2e%2e/files/%2ehidden%2ftree", "files", "", ".hidden/tree"},
+		{"GET", "", "/files/a%2eb%20c", "files", "", "a.b c"},
 	}
 	for _, tt := range tests {
 		r := request(tt.method, tt.host, tt.path)
