@@ -83,6 +83,13 @@ func TestBadBodies(t *testing.T) {
 		}
 		g.idle()
 	}
+
+	// What was sent before buys no silence.
+	c = dial(t, g.Addr(), head+"Content-Length: 1000000\r\n\r\n"+strings.Repeat("a", 900_000))
+	if res := answer(t, c); res.StatusCode != http.StatusRequestTimeout {
+		t.Errorf("a large body that stops: %d, want 408", res.StatusCode)
+	}
+	g.idle()
 }
 
 // A body without end that keeps coming leaves the gate to others.

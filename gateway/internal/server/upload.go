@@ -14,8 +14,9 @@ const uploadRate = 4 << 10
 
 // upload is the body of a request as it comes in. A client gets the read
 // time-out, and then a second more for each uploadRate bytes it has sent: one
-// that sends nothing, or a byte at a time, is cut, one that sends a large file
-// over a slow line is not.
+// that sends a byte at a time is cut, one that sends a large file over a slow
+// line is not. Nobody may be silent for longer than the read time-out, however
+// much was sent before.
 //
 // A body that is still arriving after the time-out holds no slot any more: it
 // becomes a stream, so that bodies without end cannot fill a gate.
@@ -36,7 +37,11 @@ func newUpload(w http.ResponseWriter, r *http.Request, timeout time.Duration) *u
 // Read implements io.Reader.
 func (u *upload) Read(p []byte) (int, error) {
 	allowed := u.timeout + time.Duration(float64(u.n)/uploadRate*float64(time.Second))
-	_ = u.control.SetReadDeadline(u.started.Add(allowed)) // without one there is nothing to bound
+	deadline := u.started.Add(allowed)
+	if silent := time.Now().Add(u.timeout); silent.Before(deadline) {
+		deadline = silent
+	}
+	_ = u.control.SetReadDeadline(deadline) // without one there is nothing to bound
 	if u.request != nil && time.Since(u.started) > u.timeout {
 		u.request.Stream()
 		u.request = nil
