@@ -25,6 +25,7 @@ type listener struct {
 	server *http.Server
 	cert   atomic.Pointer[tls.Certificate] // nil without TLS
 	closed atomic.Bool                     // accepts no more, and tells its clients to go
+	ended  chan struct{}                   // closed when it has accepted its last; nil before serve
 }
 
 // Addr returns the address in use.
@@ -140,7 +141,9 @@ func (l *listener) loadCert() error {
 // serve accepts until the listener is stopped. An end that nobody asked for ends
 // the whole server.
 func (s *Server) serve(l *listener) {
+	l.ended = make(chan struct{})
 	s.serving.Go(func() {
+		defer close(l.ended)
 		var err error
 		if l.cfg.TLS != nil {
 			err = l.server.ServeTLS(l.conns, "", "")

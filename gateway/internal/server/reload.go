@@ -95,6 +95,9 @@ func (s *Server) swap(set *listenerSet) {
 // meet a request on its way.
 func (s *Server) letGo(l *listener, shared bool) {
 	l.stopAccepting(shared)
+	if l.ended != nil {
+		<-l.ended // a connection taken last would be cut before it is counted
+	}
 	l.conns.waitEmpty(s.closing)
 	l.stop(s.cutting)
 	l.conns.waitEmpty(s.cutting) // net/http forgets hijacked connections
