@@ -23,6 +23,15 @@ import (
 //
 // A nil g with no [WithSelect] admits everything.
 func Middleware(g weir.Gate, opts ...Option) func(http.Handler) http.Handler {
+	m := newMiddleware(g, opts)
+	return func(next http.Handler) http.Handler {
+		h := m
+		h.next = next
+		return &h
+	}
+}
+
+func newMiddleware(g weir.Gate, opts []Option) middleware {
 	m := middleware{gate: g, yield: true, random: rand.Float64}
 	for _, o := range opts {
 		o(&m)
@@ -30,11 +39,7 @@ func Middleware(g weir.Gate, opts ...Option) func(http.Handler) http.Handler {
 	if !m.streamsSet {
 		m.streams = NewStreams(StreamsConfig{})
 	}
-	return func(next http.Handler) http.Handler {
-		h := m
-		h.next = next
-		return &h
-	}
+	return m
 }
 
 // middleware is one wrapped handler and its settings. It never changes once
@@ -67,7 +72,17 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer handBack(buffered, r)
 		r = buffered
 	}
-	m.admit(w, r, gate, work)
+	q := m.admit(w, r, gate, work)
+	if q == nil {
+		return
+	}
+	inner := r.WithContext(&q.ctx)
+	defer func() {
+		q.handlerEnded()
+		handBack(inner, r)
+	}()
+	m.next.ServeHTTP(q.out.kind(), inner)
+	q.returned = true
 }
 
 // handBack writes to a request what later handlers found out on a copy of it.
@@ -97,12 +112,12 @@ func (m *middleware) described(r *http.Request, work weir.Work) weir.Work {
 	return work
 }
 
-// admit asks the gate and runs the handler under the permit.
-func (m *middleware) admit(w http.ResponseWriter, r *http.Request, gate weir.Gate, work weir.Work) {
+// admit asks the gate for a permit. A refusal is answered here, and returns nil.
+func (m *middleware) admit(w http.ResponseWriter, r *http.Request, gate weir.Gate, work weir.Work) *Request {
 	p, err := gate.Admit(r.Context(), work)
 	if err != nil {
 		m.refuse(w, r, err)
-		return
+		return nil
 	}
 	if m.yield {
 		// Lets the requests that have already arrived reach the wait room
@@ -113,13 +128,7 @@ func (m *middleware) admit(w http.ResponseWriter, r *http.Request, gate weir.Gat
 	}
 	q := newRequest(r.Context(), gate, p, m.streams)
 	q.out.init(w, q, m.writeTimeout)
-	inner := r.WithContext(&q.ctx)
-	defer func() {
-		q.handlerEnded()
-		handBack(inner, r)
-	}()
-	m.next.ServeHTTP(q.out.kind(), inner)
-	q.returned = true
+	return q
 }
 
 func (m *middleware) refuse(w http.ResponseWriter, r *http.Request, err error) {
