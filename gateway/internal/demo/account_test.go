@@ -77,6 +77,18 @@ func TestConclusionOfNothing(t *testing.T) {
 	}
 }
 
+// TestTableSoFar: a load that ends early has no rows for what it never came to.
+func TestTableSoFar(t *testing.T) {
+	a := newAccount(400, patience)
+	good := second{step: 0, limit: 20, with: tally(200, 0, 0), without: tally(200, 0, 0)}
+	a.add(&good)
+	a.add(&second{step: 1, with: loadgen.Tally{Offered: 10, Unsent: 1}})
+	rows := strings.TrimPrefix(a.table(), header("s"))
+	if strings.Count(rows, "\n") != 2 || !strings.Contains(rows, " 1     0.5x     200 |") || !strings.Contains(rows, " -     0.9x       - |") {
+		t.Errorf("rows:\n%s\nwant one for the step that went well and one for the step whose second is void", rows)
+	}
+}
+
 func TestScreen(t *testing.T) {
 	sec := second{step: 3, limit: 17, with: tally(390, 810, 0), without: tally(0, 0, 1200)}
 	var plain, terminal strings.Builder

@@ -67,13 +67,16 @@ func voidRow(first string, load float64, s *second) string {
 		first, multiple(load), 100*s.behind(), time.Duration(loadgen.LateAfter*float64(patience)))
 }
 
-// table is what each step came to so far.
+// table is what each step that has begun came to so far.
 func (a *account) table() string {
 	var b strings.Builder
 	b.WriteString(header("s"))
 	for i := range a.steps {
 		st := &a.steps[i]
-		if st.seconds == 0 {
+		switch {
+		case st.seconds == 0 && st.void == 0:
+			continue
+		case st.seconds == 0:
 			fmt.Fprintf(&b, " %-4s %5s       - |\n", "-", multiple(st.load))
 			continue
 		}
