@@ -51,21 +51,28 @@ func runCheck(o checkOptions) error {
 			fmt.Fprintf(o.Out, "%s: note: %s\n", file, note)
 		}
 	}
-	if bad > 0 {
-		return &ExitError{Code: 1, Err: fmt.Errorf("%d of %s cannot be used", bad, count(len(o.Files), "file"))}
+	switch {
+	case bad == 0:
+		return nil
+	case len(o.Files) == 1:
+		return &ExitError{Code: exitError} // its faults say it all
 	}
-	return nil
+	return &ExitError{Code: exitError, Err: fmt.Errorf("%d of %s cannot be used", bad, count(len(o.Files), "file"))}
 }
 
 func readConfig(file string, in io.Reader) (*config.Config, error) {
 	if file != "-" {
-		return config.Load(file)
+		return loadConfig(file)
 	}
 	data, err := io.ReadAll(io.LimitReader(in, config.MaxSize+1))
 	if err != nil {
 		return nil, fmt.Errorf("standard input: %w", err)
 	}
-	return config.Parse("stdin", data)
+	cfg, err := config.Parse("stdin", data)
+	if err != nil && kindOf(data) == scenarioFile {
+		return nil, fmt.Errorf("stdin: is a scenario for weir sim, not a configuration of the gateway")
+	}
+	return cfg, err
 }
 
 // summary is a configuration in one line, to see at a glance whether it is the

@@ -45,8 +45,13 @@ func TestCheck(t *testing.T) {
 		t.Errorf("good file: %q, %q, %v; want %q", out, errs, err, want)
 	}
 
-	out, errs, err = run(NewCheckCommand(), "", good, bad)
 	var exit *ExitError
+	_, errs, err = run(NewCheckCommand(), "", bad)
+	if !errors.As(err, &exit) || exit.Code != 1 || exit.Err != nil || strings.Count(errs, "\n") != 2 {
+		t.Errorf("a bad file alone: %q, %v; want its two faults, exit code 1 and no more words", errs, err)
+	}
+
+	out, errs, err = run(NewCheckCommand(), "", good, bad)
 	if !errors.As(err, &exit) || exit.Code != 1 || !strings.Contains(err.Error(), "1 of 2 files") {
 		t.Errorf("one bad file: error %v, want exit code 1 of 1 of 2 files", err)
 	}

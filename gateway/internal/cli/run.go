@@ -146,7 +146,7 @@ func (o *runOptions) read() (*config.Config, error) {
 	case o.File != "" && (o.Upstream != "" || o.Listen != "" || o.Admin != "" || o.LimitSet):
 		return nil, usage("--upstream, --listen, --admin and --limit are for running without a file; set them in %s", o.File)
 	case o.File != "":
-		return config.Load(o.File)
+		return loadConfig(o.File)
 	case o.Upstream == "":
 		return nil, usage("what should be guarded? Write weir run --upstream http://127.0.0.1:3000, or weir run FILE (weir init FILE writes one); weir demo shows it at work")
 	case o.LimitSet && o.Limit < 1:

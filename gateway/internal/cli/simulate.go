@@ -185,6 +185,9 @@ func readScenario(file string) (*sim.Scenario, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sim: %w", err)
 	}
+	if kindOf(data) == configFile {
+		return nil, fmt.Errorf("%s: is a configuration of the gateway, not a scenario; weir check %s checks it, weir run %s runs it", file, file, file)
+	}
 	doc, err := config.ParseDocument(file, data)
 	if err != nil {
 		return nil, err
