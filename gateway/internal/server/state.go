@@ -66,12 +66,13 @@ func (s *Server) compile(cfg *config.Config, prev *state) (*state, error) {
 }
 
 func (s *Server) upstreamOptions(st *state, name string, prev *state) proxy.Options {
+	gates := targetGates(name, st.cfg.Upstreams[name].Targets)
 	opts := proxy.Options{
 		Logger:  s.log,
 		Trusted: st.policy.Trusted,
 		Claims:  st.policy.IdentityHeaders(),
 		Gate: func(target string) weir.Gate {
-			if g := st.policy.Gate(targetGate(name, target)); g != nil {
+			if g := st.policy.Gate(gates[target]); g != nil {
 				return g
 			}
 			return nil
@@ -111,20 +112,40 @@ func withTargets(gates map[string]policy.GateSpec, upstreams map[string]config.U
 		if u.Limit == nil {
 			continue
 		}
-		for _, target := range u.Targets {
-			all[targetGate(name, target)] = policy.GateSpec{Limit: u.Limit}
+		for _, gate := range targetGates(name, u.Targets) {
+			all[gate] = policy.GateSpec{Limit: u.Limit}
 		}
 	}
 	return all
 }
 
-// targetGate is the name of a target's gate: app@10.0.0.1:3000.
-func targetGate(upstream, target string) string {
-	u, err := url.Parse(target)
-	if err != nil {
-		return upstream + "@" + target
+// targetGates names the gates of an upstream's targets: app@10.0.0.1:3000. If one
+// and the same place is a target by http and by https, the latter's gate carries
+// the scheme: app@https://10.0.0.1:3000.
+func targetGates(upstream string, targets []string) map[string]string {
+	plain := make(map[string]bool)
+	for _, target := range targets {
+		if scheme, place := schemeAndPlace(target); scheme == "http" {
+			plain[place] = true
+		}
 	}
-	return fmt.Sprintf("%s@%s%s", upstream, u.Host, u.Path)
+	names := make(map[string]string, len(targets))
+	for _, target := range targets {
+		scheme, place := schemeAndPlace(target)
+		if scheme == "https" && plain[place] {
+			place = scheme + "://" + place
+		}
+		names[target] = upstream + "@" + place
+	}
+	return names
+}
+
+func schemeAndPlace(target string) (scheme, place string) {
+	u, err := url.Parse(target)
+	if err != nil { // cannot be: checkUpstreams has parsed it
+		return "", target
+	}
+	return u.Scheme, u.Host + u.Path
 }
 
 // retire says that next has taken over, nil when nothing has.
