@@ -29,7 +29,6 @@ type exchange struct {
 	values detached
 
 	upstream *Upstream
-	request  *weirhttp.Request // nil where no middleware is around
 	client   context.Context
 	call     *Call
 	seat     seat
@@ -80,32 +79,30 @@ func (detached) Err() error                  { return nil }
 type Call struct {
 	// Work is what the gates of the targets are asked with.
 	Work weir.Work
-	// Client ends when the client leaves. nil means the request's context.
-	Client context.Context
+	// Request is the handle of the admitted request, nil where no guard is
+	// around.
+	Request *weirhttp.Request
 	// Observer is told the status of the answer as it begins, also if nobody is
 	// there to read it ([weirhttp.StatusClientClosed]). It may be nil.
 	Observer interface{ Answering(status int) }
 }
 
-// Serve passes r on to one of the targets and its answer back to w. It returns
-// when the answer has been passed on; or, after the client has left, when the
-// upstream has answered or has had the time it was expected to take.
+// Serve passes r on to one of the targets and its answer back to w. r's context
+// ends when the client leaves. Serve returns when the answer has been passed on;
+// or, after the client has left, when the upstream has answered or has had the
+// time it was expected to take.
 func (u *Upstream) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
 	ctx := r.Context()
-	request := weirhttp.FromContext(ctx)
 	s, permit, err := u.pick(ctx, call.Work, nil)
 	if err != nil {
-		request.Sample(weir.NoSample)
+		call.Request.Sample(weir.NoSample)
 		u.refuse(w, r, call, err)
 		return
 	}
-	request.Attach(permit)
+	call.Request.Attach(permit)
 	x := &exchange{
-		upstream: u, request: request, client: ctx, call: call,
+		upstream: u, client: ctx, call: call,
 		seat: s, permit: permit, started: u.now(),
-	}
-	if call.Client != nil {
-		x.client = call.Client
 	}
 	x.values.Context = ctx
 	x.Context, x.cancel = context.WithCancel(&x.values)

@@ -30,7 +30,7 @@ func (rt roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		if f != failedConnect || !x.another(req) {
 			x.settle()
 			x.permit.Sample(o)
-			x.request.Sample(o)
+			x.call.Request.Sample(o)
 			return nil, err
 		}
 		req = x.address(req)
@@ -58,7 +58,7 @@ func (x *exchange) answer(res *http.Response) (*http.Response, error) {
 		o = weir.Abandoned
 	}
 	x.permit.Sample(o)
-	x.request.Sample(o)
+	x.call.Request.Sample(o)
 	if !here {
 		res.Body.Close()
 		return nil, errClientLeft
@@ -111,7 +111,7 @@ func (x *exchange) another(req *http.Request) bool {
 	}
 	x.permit.Cancel()
 	x.seat, x.permit = s, p
-	x.request.Attach(p)
+	x.call.Request.Attach(p)
 	return true
 }
 

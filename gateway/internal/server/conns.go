@@ -26,6 +26,8 @@ type conns struct {
 
 	mu   sync.Mutex
 	open map[*conn]struct{}
+
+	epoch time.Time
 }
 
 // conn is an accepted connection.
@@ -33,6 +35,8 @@ type conn struct {
 	*net.TCPConn
 	from *conns
 	once sync.Once
+
+	writeBy atomic.Int64 // the write deadline, in nanoseconds since from.epoch; 0: none
 }
 
 func newConns(socket *net.TCPListener, maxOpen int, plain bool) *conns {
@@ -41,6 +45,7 @@ func newConns(socket *net.TCPListener, maxOpen int, plain bool) *conns {
 		drained:  make(chan struct{}),
 		turnAway: make(chan struct{}, 64),
 		open:     make(map[*conn]struct{}),
+		epoch:    time.Now(),
 	}
 }
 
@@ -98,6 +103,29 @@ func (c *conn) Close() error {
 		delete(c.from.open, c)
 	})
 	return c.TCPConn.Close()
+}
+
+// SetWriteDeadline allows up to a quarter more time than it is asked to. Every
+// answer asks for a deadline of its own, which costs more than all else that is
+// done to bound it; so one that is there already and late enough is left.
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	if t.IsZero() {
+		c.writeBy.Store(0)
+		return c.TCPConn.SetWriteDeadline(t)
+	}
+	by, now := t.Sub(c.from.epoch), time.Since(c.from.epoch)
+	latest := by + max(by-now, 0)/4
+	if there := time.Duration(c.writeBy.Load()); by <= there && there <= latest {
+		return nil
+	}
+	c.writeBy.Store(int64(latest))
+	return c.TCPConn.SetWriteDeadline(c.from.epoch.Add(latest))
+}
+
+// SetDeadline sets both deadlines, exactly.
+func (c *conn) SetDeadline(t time.Time) error {
+	c.writeBy.Store(0)
+	return c.TCPConn.SetDeadline(t)
 }
 
 // count returns the connections open now.

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"net/http"
 	"time"
 
@@ -15,34 +14,29 @@ import (
 // wait room, and a slow upload of one holds no slot.
 const bufferedBody = 16 << 10
 
-// flight is one request on its way through the gateway. It is the request's
-// context before admission, and its ResponseWriter: the handler behind the gates
-// finds it there, without a search through contexts.
+// flight is one request on its way through the gateway, and its ResponseWriter:
+// whoever has the writer finds it there, without a search through contexts.
 type flight struct {
-	context.Context
 	http.ResponseWriter
 	entrance *entrance
 	route    *route
-	gate     weir.Gate
 	call     proxy.Call
 	body     *upload // nil for a request without a body
 	status   int
 }
 
-type flightKey struct{}
-
-// Value finds the flight itself.
-func (f *flight) Value(key any) any {
-	if key == (flightKey{}) {
-		return f
-	}
-	return f.Context.Value(key)
-}
-
 // Unwrap leads http.ResponseController to the server's own writer.
 func (f *flight) Unwrap() http.ResponseWriter { return f.ResponseWriter }
 
-func flightOf(ctx context.Context) *flight { return ctx.Value(flightKey{}).(*flight) }
+// flightOf finds the flight that w belongs to.
+func flightOf(w http.ResponseWriter) *flight {
+	for {
+		if f, ok := w.(*flight); ok {
+			return f
+		}
+		w = w.(interface{ Unwrap() http.ResponseWriter }).Unwrap()
+	}
+}
 
 // Answering is called when the answer begins. An answer that begins while the
 // gateway, or the listener, wants to be rid of its clients tells them so: on
@@ -56,25 +50,20 @@ func (f *flight) Answering(status int) {
 
 // handler returns what a public listener serves.
 func (s *Server) handler(l *listener) http.Handler {
-	admit := weirhttp.Middleware(nil,
-		weirhttp.WithSelect(func(r *http.Request) (weir.Gate, weir.Work) {
-			f := flightOf(r.Context())
-			return f.gate, f.call.Work
-		}),
+	return &entrance{s: s, listener: l, guard: weirhttp.NewGuard(
 		weirhttp.WithStreams(s.streams),
 		weirhttp.WithBufferedBody(bufferedBody),
 		weirhttp.WithWriteTimeout(time.Duration(l.cfg.WriteTimeout)),
 		weirhttp.WithRejection(s.refuse),
 		weirhttp.WithYield(false), // the handler waits for the network at once
-	)
-	return &entrance{s: s, listener: l, next: admit(http.HandlerFunc(forward))}
+	)}
 }
 
 // entrance is where a request comes in.
 type entrance struct {
 	s        *Server
 	listener *listener
-	next     http.Handler
+	guard    *weirhttp.Guard
 }
 
 // ServeHTTP implements http.Handler.
@@ -83,34 +72,33 @@ func (e *entrance) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer e.s.inFlight.Add(-1)
 	st := e.s.state.Load()
 	rt, work := st.policy.Match(r)
-	f := &flight{
-		Context: r.Context(), ResponseWriter: w,
-		entrance: e, route: st.routes[rt], gate: rt.Gate(),
-	}
-	f.call = proxy.Call{Work: work, Client: f.Context, Observer: f}
+	f := &flight{ResponseWriter: w, entrance: e, route: st.routes[rt]}
+	f.call = proxy.Call{Work: work, Observer: f}
 	if f.route == nil {
 		e.noRoute(w, f)
 		return
 	}
 	began := time.Now()
 	defer func() { f.route.stats.Answered(f.status, time.Since(began)) }()
-	r = r.WithContext(f)
 	if r.Body != nil && r.Body != http.NoBody {
 		f.body = newUpload(w, r, time.Duration(e.listener.cfg.ReadTimeout))
-		r.Body = f.body
+		uploading := *r
+		uploading.Body = f.body
+		r = &uploading
 	}
-	e.next.ServeHTTP(f, r)
+	e.guard.Serve(f, r, rt.Gate(), work, forward)
 }
 
 // leaving reports whether clients should come back on another connection.
 func (e *entrance) leaving() bool { return e.s.draining.Load() || e.listener.closed.Load() }
 
 // forward is the handler behind the gates.
-func forward(w http.ResponseWriter, r *http.Request) {
-	f := w.(interface{ Unwrap() http.ResponseWriter }).Unwrap().(*flight)
+func forward(w http.ResponseWriter, r *http.Request, q *weirhttp.Request) {
+	f := flightOf(w)
 	if f.body != nil {
-		f.body.request = weirhttp.FromContext(r.Context())
+		f.body.request = q
 	}
+	f.call.Request = q
 	f.route.upstream.Serve(w, r, &f.call)
 }
 
@@ -127,7 +115,7 @@ func (e *entrance) noRoute(w http.ResponseWriter, f *flight) {
 
 // refuse answers a request that a gate refused.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
-	f := flightOf(r.Context())
+	f := flightOf(w)
 	if rej.Reason == weir.ReasonCanceled && f.body != nil && f.body.err != nil {
 		// To net/http a body that fails is a client that has left. It may well
 		// be there, and is told what was wrong.
