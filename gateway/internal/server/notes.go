@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -97,8 +99,26 @@ func (n *notes) refusal(r *weir.Rejection, observed bool) {
 	}
 	n.refused[key] = &refusalNote{}
 	n.mu.Unlock()
-	n.log.Warn(refusalText(observed), "gate", r.Gate, "reason", r.Reason.String(), "value", r.Value,
-		"limit", r.Limit, "retry_after", r.RetryAfter.String(), "rule", r.Rule)
+	n.log.LogAttrs(context.Background(), slog.LevelWarn, refusalText(observed), refusalAttrs(r, 0)...)
+}
+
+// refusalAttrs is what there is to say of a refusal, and of count others like it
+// if there are any. What a reason has no figure for is left out.
+func refusalAttrs(r *weir.Rejection, count int) []slog.Attr {
+	attrs := []slog.Attr{slog.String("gate", r.Gate), slog.String("reason", r.Reason.String())}
+	if count > 0 {
+		attrs = append(attrs, slog.Int("count", count))
+	}
+	if r.Value != 0 || r.Limit != 0 {
+		attrs = append(attrs, slog.Float64("value", r.Value), slog.Float64("limit", r.Limit))
+	}
+	if r.RetryAfter > 0 {
+		attrs = append(attrs, slog.String("retry_after", r.RetryAfter.String()))
+	}
+	if r.Rule != "" {
+		attrs = append(attrs, slog.String("rule", r.Rule))
+	}
+	return attrs
 }
 
 func refusalText(observed bool) string {
@@ -134,16 +154,27 @@ func (n *notes) run(ctx context.Context) {
 
 // settleLimits writes a line for each limit that has stopped moving.
 func (n *notes) settleLimits(now time.Time) {
+	n.tellLimits(func(note *limitNote) bool {
+		return now.Sub(note.changed) >= settled || now.Sub(note.began) >= settleBy
+	})
+}
+
+// flushLimits writes a line for each limit that has moved, so that the lines
+// that follow are not taken for the cause.
+func (n *notes) flushLimits() { n.tellLimits(func(*limitNote) bool { return true }) }
+
+func (n *notes) tellLimits(due func(*limitNote) bool) {
 	done := make(map[string]*limitNote)
 	n.mu.Lock()
 	for gate, note := range n.limits {
-		if now.Sub(note.changed) >= settled || now.Sub(note.began) >= settleBy {
+		if due(note) {
 			done[gate] = note
 			delete(n.limits, gate)
 		}
 	}
 	n.mu.Unlock()
-	for gate, note := range done {
+	for _, gate := range slices.Sorted(maps.Keys(done)) {
+		note := done[gate]
 		if note.from != note.to {
 			n.log.Info("limit changed", "gate", gate, "from", note.from, "to", note.to, "steps", note.steps, "reason", note.reason)
 		}
@@ -165,8 +196,7 @@ func (n *notes) sumUp() {
 	}
 	n.mu.Unlock()
 	for key, note := range sums {
-		n.log.Warn(refusalText(key.observed)+", in short", "gate", key.gate, "reason", key.reason.String(),
-			"count", note.n, "value", note.last.Value, "limit", note.last.Limit, "retry_after", note.last.RetryAfter.String())
+		n.log.LogAttrs(context.Background(), slog.LevelWarn, refusalText(key.observed)+", in short", refusalAttrs(note.last, note.n)...)
 	}
 }
 

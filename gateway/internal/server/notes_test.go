@@ -52,6 +52,29 @@ func TestNotes(t *testing.T) {
 	})
 }
 
+// What a refusal has no figure for is not in its lines.
+func TestRefusalLines(t *testing.T) {
+	for _, tt := range []struct {
+		rej  weir.Rejection
+		want string
+	}{
+		{weir.Rejection{Gate: "api", Reason: weir.ReasonDraining}, `gate=api reason=draining`},
+		{weir.Rejection{Gate: "api", Reason: weir.ReasonQueueFull, Value: 256, Limit: 256, RetryAfter: time.Second},
+			`gate=api reason=queue_full value=256 limit=256 retry_after=1s`},
+		{weir.Rejection{Gate: "api", Reason: weir.ReasonQuota, Limit: 5, Rule: "per user"}, `gate=api reason=quota value=0 limit=5 rule="per user"`},
+	} {
+		out := new(logBuffer)
+		n := newNotes(slog.New(slog.NewTextHandler(out, nil)))
+		n.rejected(weir.Work{}, &tt.rej)
+		n.rejected(weir.Work{}, &tt.rej)
+		n.sumUp()
+		short := strings.Replace(tt.want, " reason="+tt.rej.Reason.String(), " reason="+tt.rej.Reason.String()+" count=1", 1)
+		if text := out.String(); !strings.Contains(text, "msg=refusing "+tt.want+"\n") || !strings.Contains(text, `msg="refusing, in short" `+short+"\n") {
+			t.Errorf("%s\nwant %q, and with a count in short", text, tt.want)
+		}
+	}
+}
+
 func TestComplaints(t *testing.T) {
 	out := new(logBuffer)
 	c := complaints{slog.New(slog.NewTextHandler(out, nil))}
