@@ -65,7 +65,7 @@ func (s *Server) listenAdmin(cfg *config.Config, old *listener, set *listenerSet
 	if err != nil {
 		return listenError(lc.Address, adminSetting, err)
 	}
-	l := &listener{cfg: lc, pprof: cfg.Admin.Pprof, socket: socket}
+	l := &listener{cfg: lc, forAdmin: true, pprof: cfg.Admin.Pprof, socket: socket}
 	l.conns = newConns(socket, lc.MaxConnections, true)
 	l.server = l.newServer(s.adminHandler(cfg.Admin, socket.Addr()), s.log)
 	// A profile takes as long as it was asked to.

@@ -18,18 +18,24 @@ import (
 
 // listener is one address the gateway listens on, and the HTTP server behind it.
 type listener struct {
-	cfg    config.Listener
-	pprof  bool // of the admin listener
-	socket *net.TCPListener
-	conns  *conns
-	server *http.Server
-	cert   atomic.Pointer[tls.Certificate] // nil without TLS
-	closed atomic.Bool                     // accepts no more, and tells its clients to go
-	ended  chan struct{}                   // closed when it has accepted its last; nil before serve
+	cfg      config.Listener
+	forAdmin bool
+	pprof    bool // of the admin listener
+	socket   *net.TCPListener
+	conns    *conns
+	server   *http.Server
+	cert     atomic.Pointer[tls.Certificate] // nil without TLS
+	closed   atomic.Bool                     // accepts no more, and tells its clients to go
+	ended    chan struct{}                   // closed when it has accepted its last; nil before serve
 }
 
 // Addr returns the address in use.
 func (l *listener) Addr() net.Addr { return l.socket.Addr() }
+
+// sharesAddress reports whether other listens at the same address.
+func (l *listener) sharesAddress(other *listener) bool {
+	return l.Addr().String() == other.Addr().String()
+}
 
 // bind opens cfg's address. With a listener that has the same address already,
 // it shares that one's socket: connections that wait to be accepted are served

@@ -2,11 +2,12 @@ package server
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"slices"
 	"time"
 
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/policy"
 )
 
 // Reload reads the configuration again and takes it up: gates that keep their
@@ -18,29 +19,56 @@ func (s *Server) Reload() error {
 		s.log.Warn("nothing to reload: the gateway was started without a configuration file")
 		return ErrNoReload
 	}
-	err := s.reload()
-	s.metrics.Reloaded(err == nil)
-	if err != nil {
-		s.log.Error("configuration not reloaded; the one in force stays", "error", err)
-		return err
-	}
-	return nil
+	s.reloading.Lock()
+	defer s.reloading.Unlock()
+	return s.reload()
 }
 
+// reload is Reload. It takes note of which files it has read, so that the watcher
+// does not read the same again, and logs a fault in full only once.
 func (s *Server) reload() error {
+	s.seen = s.stamps()
 	cfg, err := s.opts.Load()
-	if err != nil {
-		return err
+	if err == nil {
+		certs := certStamps(cfg)
+		if err = s.apply(cfg); err == nil {
+			s.seen = append(s.seen[:1], certs...)
+		}
 	}
-	return s.apply(cfg)
+	s.metrics.Reloaded(err == nil)
+	switch {
+	case err == nil:
+		s.fault = ""
+		return nil
+	case err.Error() == s.fault:
+		s.log.Warn("configuration still not reloaded, for the same reason; the one in force stays")
+	default:
+		s.fault = err.Error()
+		s.log.Error("configuration not reloaded; the one in force stays", "error", err)
+	}
+	return err
 }
+
+// reloadChanged reloads if a file has changed since it was read.
+func (s *Server) reloadChanged() {
+	s.reloading.Lock()
+	defer s.reloading.Unlock()
+	if !slices.Equal(s.stamps(), s.seen) {
+		_ = s.reload() // which has logged and counted it
+	}
+}
+
+var errShuttingDown = errors.New("the gateway is shutting down")
 
 // apply puts cfg in force.
 func (s *Server) apply(cfg *config.Config) error {
+	if s.draining.Load() { // a shutdown keeps the lock until its end
+		return errShuttingDown
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped || s.draining.Load() {
-		return fmt.Errorf("the gateway is shutting down")
+		return errShuttingDown
 	}
 	if err := checkUpstreams(cfg); err != nil {
 		return err
@@ -53,6 +81,7 @@ func (s *Server) apply(cfg *config.Config) error {
 		set.discard()
 		return err
 	}
+	s.notes.flushLimits() // what has moved by itself
 	prev := s.state.Load()
 	next, err := s.compile(cfg, prev)
 	if err != nil {
@@ -62,10 +91,11 @@ func (s *Server) apply(cfg *config.Config) error {
 	s.enforce(next)
 	s.streams.SetMax(cfg.Streams.Max)
 	s.swap(set)
-	prev.retire(next)
+	s.retire(prev, next)
 	if s.opts.Applied != nil {
 		s.opts.Applied(cfg)
 	}
+	s.notes.flushLimits() // what cfg has changed
 	s.log.Info("configuration reloaded", "routes", len(cfg.Routes), "gates", len(cfg.Gates), "upstreams", len(cfg.Upstreams))
 	return nil
 }
@@ -78,6 +108,9 @@ func (s *Server) swap(set *listenerSet) {
 	if s.running {
 		for _, l := range set.opened {
 			s.serve(l)
+			if !slices.ContainsFunc(old, l.sharesAddress) {
+				s.announceListener(l)
+			}
 		}
 	}
 	now := s.all()
@@ -95,6 +128,9 @@ func (s *Server) swap(set *listenerSet) {
 // meet a request on its way.
 func (s *Server) letGo(l *listener, shared bool) {
 	l.stopAccepting(shared)
+	if !shared {
+		s.log.Info("stopped listening", "address", l.Addr().String())
+	}
 	if l.ended != nil {
 		<-l.ended // a connection taken last would be cut before it is counted
 	}
@@ -102,6 +138,26 @@ func (s *Server) letGo(l *listener, shared bool) {
 	l.stop(s.cutting)
 	l.conns.waitEmpty(s.cutting) // net/http forgets hijacked connections
 	l.conns.cut()
+}
+
+// retiring is a policy that a reload has replaced. Its gates go on until nobody
+// can be waiting in them.
+type retiring struct {
+	policy *policy.Policy
+	until  time.Time
+}
+
+// longestRetirement is when the gates of a retired policy have closed by
+// themselves; see [policy.Policy.Retire].
+const longestRetirement = 30 * time.Second
+
+// retire lets next take over from prev, and remembers prev for a shutdown that
+// comes while requests wait there.
+func (s *Server) retire(prev, next *state) {
+	prev.retire(next)
+	now := time.Now()
+	s.retiring = slices.DeleteFunc(s.retiring, func(r retiring) bool { return now.After(r.until) })
+	s.retiring = append(s.retiring, retiring{prev.policy, now.Add(longestRetirement)})
 }
 
 // loadCerts reads the certificates again, also of listeners that stay.
@@ -126,18 +182,12 @@ func (s *Server) watch(ctx context.Context) {
 	}
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
-	seen := s.stamps()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		now := s.stamps()
-		if slices.Equal(now, seen) {
-			continue
-		}
-		seen = now
-		_ = s.Reload() // which has logged and counted it
+		s.reloadChanged()
 	}
 }

@@ -2,10 +2,13 @@ package server
 
 import (
 	"errors"
+	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -212,6 +215,127 @@ func TestReloadBad(t *testing.T) {
 	g = start(t, baseConfig(t, up.URL), Options{})
 	if err := g.Reload(); !errors.Is(err, ErrNoReload) {
 		t.Errorf("without a file: %v", err)
+	}
+}
+
+// lines returns what the log says, without times and levels, of messages that
+// begin with one of the given words.
+func (b *logBuffer) lines(begins ...string) []string {
+	var found []string
+	for line := range strings.Lines(b.String()) {
+		_, text, _ := strings.Cut(strings.TrimSpace(line), " msg=")
+		for _, begin := range begins {
+			if strings.HasPrefix(strings.Trim(text, `"`), begin) {
+				found = append(found, text)
+			}
+		}
+	}
+	return found
+}
+
+// The change of a limit stands before the line of the reload that made it.
+func TestReloadTellsLimits(t *testing.T) {
+	src := new(source)
+	g := start(t, baseConfig(t, "http://127.0.0.1:1"), Options{Load: src.load})
+	next := baseConfig(t, "http://127.0.0.1:1")
+	change(next, func(_ *config.Upstream, l *policy.LimitSpec) { l.Limit = 6 })
+	src.set(func() (*config.Config, error) { return next, nil })
+	g.notes.limitChanged(gateName, 8, 10, "room") // by itself, and not yet told
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Join(g.log.lines("limit changed", "configuration"), "\n")
+	want := `limit changed" gate=upstream from=8 to=10 steps=1 reason=room
+"limit changed" gate=upstream from=10 to=6 steps=1 reason=configured
+"configuration reloaded" `
+	if !strings.Contains(got, want) {
+		t.Errorf("log:\n%s\nwant:\n%s", got, want)
+	}
+}
+
+// A fault is told once, whoever asks for the reload.
+func TestReloadFaultOnce(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "weir.yaml")
+	save := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	save("good")
+	src, loads := new(source), 0
+	bad := func(text string) func() (*config.Config, error) {
+		return func() (*config.Config, error) { loads++; return nil, errors.New(text) }
+	}
+	s, err := New(baseConfig(t, "http://127.0.0.1:1"), Options{Load: src.load, Watch: file, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.discard()
+	log := new(logBuffer)
+	s.log = slog.New(slog.NewTextHandler(log, nil))
+	step := func(what string, act func(), wantLoads int, want ...string) {
+		t.Helper()
+		act()
+		if got := log.lines("configuration"); loads != wantLoads || !slices.Equal(got, want) {
+			t.Errorf("%s: read %d times, log %q; want %d and %q", what, loads, got, wantLoads, want)
+		}
+		loads, log = 0, new(logBuffer)
+		s.log = slog.New(slog.NewTextHandler(log, nil))
+	}
+	signal := func() { _ = s.Reload() }
+	const (
+		full  = `"configuration not reloaded; the one in force stays" error="line 3"`
+		again = `"configuration still not reloaded, for the same reason; the one in force stays"`
+	)
+	step("nothing has changed", s.reloadChanged, 0)
+	src.set(bad("line 3"))
+	save("bad, line 3")
+	step("saved, then a signal", signal, 1, full)
+	step("the look after that", s.reloadChanged, 0)
+	step("another signal", signal, 1, again)
+	src.set(bad("line 7"))
+	save("bad in another way, line 7")
+	step("saved, then a look", s.reloadChanged, 1, strings.Replace(full, "3", "7", 1))
+	step("a signal after that", signal, 1, again)
+	src.set(func() (*config.Config, error) { loads++; return baseConfig(t, "http://127.0.0.1:1"), nil })
+	step("mended", func() { signal(); log = new(logBuffer) }, 1)
+	src.set(bad("line 7"))
+	step("broken again", signal, 1, strings.Replace(full, "3", "7", 1))
+}
+
+// discard closes the sockets of a server that is never run.
+func (s *Server) discard() {
+	for _, l := range s.all() {
+		l.quietClose()
+	}
+}
+
+// The log says which addresses a reload has opened and closed.
+func TestReloadTellsListeners(t *testing.T) {
+	src := new(source)
+	first := baseConfig(t, "http://127.0.0.1:1")
+	stays, goes, comes := config.DefaultListener(closedPort(t)), config.DefaultListener(closedPort(t)), config.DefaultListener(closedPort(t))
+	first.Listeners = []config.Listener{stays, goes}
+	g := start(t, first, Options{Load: src.load})
+	eventually(t, "the start is told", func() bool { return len(g.log.lines("listening")) == 2 })
+
+	next := baseConfig(t, "http://127.0.0.1:1")
+	stays.IdleTimeout++ // another HTTP server on the same socket
+	next.Listeners = []config.Listener{stays, comes}
+	next.Admin.Address = closedPort(t)
+	src.set(func() (*config.Config, error) { return next, nil })
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the end of one is told", func() bool { return len(g.log.lines("stopped listening")) > 0 })
+	got := g.log.lines("listening", "admin listening", "stopped listening")[2:]
+	want := []string{
+		"listening address=" + comes.Address + " tls=false h2c=false",
+		`"admin listening" address=http://` + next.Admin.Address + ` paths="/metrics /healthz /readyz /gates"`,
+		`"stopped listening" address=` + goes.Address,
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("log: %q\nwant %q", got, want)
 	}
 }
 

@@ -55,7 +55,12 @@ type Server struct {
 	leaving  sync.WaitGroup // listeners that a reload has replaced
 	inFlight atomic.Int64
 
+	reloading sync.Mutex // one Reload at a time; guards what follows
+	seen      []stamp    // of the files, when they were read last
+	fault     string     // of the last Reload, which has been logged in full
+
 	mu        sync.Mutex // one reload or shutdown at a time; guards what follows
+	retiring  []retiring
 	listeners []*listener
 	admin     *listener
 	running   bool
@@ -96,6 +101,7 @@ func New(cfg *config.Config, opts Options) (*Server, error) {
 	}
 	s.restore(st)
 	s.enforce(st)
+	s.seen = s.stamps()
 	if err := s.open(cfg); err != nil {
 		st.policy.Close()
 		return nil, err
@@ -173,12 +179,17 @@ func (s *Server) enforce(st *state) {
 func (s *Server) announce() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, l := range s.listeners {
-		s.log.Info("listening", "address", l.Addr().String(), "tls", l.cfg.TLS != nil, "h2c", l.cfg.H2C)
+	for _, l := range s.all() {
+		s.announceListener(l)
 	}
-	if s.admin != nil {
-		s.log.Info("admin listening", "address", "http://"+s.admin.Addr().String(), "paths", "/metrics /healthz /readyz /gates")
+}
+
+func (s *Server) announceListener(l *listener) {
+	if l.forAdmin {
+		s.log.Info("admin listening", "address", "http://"+l.Addr().String(), "paths", "/metrics /healthz /readyz /gates")
+		return
 	}
+	s.log.Info("listening", "address", l.Addr().String(), "tls", l.cfg.TLS != nil, "h2c", l.cfg.H2C)
 }
 
 // all returns every listener, the admin's last, so that health can be asked

@@ -23,6 +23,9 @@ func (s *Server) shutdown() error {
 	each(s.listeners, func(l *listener) { l.stopAccepting(false) })
 	st := s.state.Load()
 	st.policy.Close()
+	for _, r := range s.retiring {
+		r.policy.Close()
+	}
 
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(cfg.Grace))
 	defer cancel()
@@ -43,6 +46,8 @@ func (s *Server) shutdown() error {
 	s.leaving.Wait()
 	s.serving.Wait()
 	aborted = aborted || s.isAborted()
+	s.notes.flushLimits()
+	s.notes.sumUp()
 	switch {
 	case complete:
 		s.log.Info("stopped")

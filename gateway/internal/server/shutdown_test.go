@@ -106,6 +106,71 @@ func TestShutdownRefusesWaiters(t *testing.T) {
 	}
 }
 
+// Who waits in a gate that a reload has taken away is refused at a shutdown like
+// anybody else, and the log sums up before it ends.
+func TestShutdownRefusesWaitersOfGoneGates(t *testing.T) {
+	entered, hold := make(chan struct{}, 1), make(chan struct{})
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {
+		entered <- struct{}{}
+		<-hold
+	})
+	cfg := baseConfig(t, up.URL)
+	change(cfg, func(_ *config.Upstream, l *policy.LimitSpec) {
+		l.Limit = 1
+		l.Queue.MaxWait = policy.Duration(time.Minute)
+	})
+	src := new(source)
+	g := start(t, cfg, Options{Load: src.load})
+	answers := make(chan int, 3)
+	for range 3 {
+		go func() {
+			res, err := http.Get(g.url)
+			if err != nil {
+				answers <- 0
+				return
+			}
+			res.Body.Close()
+			answers <- res.StatusCode
+		}()
+	}
+	<-entered
+	gone := g.Policy().Gate(gateName)
+	eventually(t, "two wait", func() bool { return gone.Snapshot().Waiting == 2 })
+	src.set(func() (*config.Config, error) {
+		next := baseConfig(t, up.URL)
+		next.Gates = map[string]policy.GateSpec{"other": next.Gates[gateName]}
+		next.Routes[0].Gates = []string{"other"}
+		return next, nil
+	})
+	for range 2 { // the second finds the gate gone already
+		if err := g.Reload(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.cancel()
+	for range 2 {
+		if status := <-answers; status != http.StatusServiceUnavailable {
+			t.Errorf("one that waited: %d", status)
+		}
+	}
+	close(hold)
+	if status := <-answers; status != http.StatusOK {
+		t.Errorf("the one in flight: %d", status)
+	}
+	if err := g.wait(); err != nil {
+		t.Errorf("Run returned %v", err)
+	}
+	got := g.log.lines("refusing", "stopped")
+	want := []string{
+		"refusing gate=upstream reason=draining",
+		`"refusing, in short" gate=upstream reason=draining count=1`,
+		"stopped",
+	}
+	if len(got) != 3 || !strings.HasPrefix(got[0], want[0]) || !strings.HasPrefix(got[1], want[1]) || got[2] != want[2] {
+		t.Errorf("log: %q\nwant %q", got, want)
+	}
+}
+
 func TestShutdownCutsWhatStays(t *testing.T) {
 	f := func(what string, want error, grace time.Duration, end func(*running)) {
 		t.Helper()

@@ -3,6 +3,8 @@ package server
 import (
 	"os"
 	"time"
+
+	"github.com/weir-go/weir/gateway/internal/config"
 )
 
 // stamp tells one version of a file from another without reading it. The zero
@@ -13,17 +15,18 @@ type stamp struct {
 	info    string // device and inode: a file put in place of another
 }
 
-// stamps looks at every file the configuration depends on.
+// stamps looks at every file the configuration in force depends on: first its
+// own, then the certificates.
 func (s *Server) stamps() []stamp {
-	names := []string{s.opts.Watch}
-	for _, l := range s.state.Load().cfg.Listeners {
+	return append([]stamp{stampOf(s.opts.Watch)}, certStamps(s.state.Load().cfg)...)
+}
+
+func certStamps(cfg *config.Config) []stamp {
+	var all []stamp
+	for _, l := range cfg.Listeners {
 		if l.TLS != nil {
-			names = append(names, l.TLS.Cert, l.TLS.Key)
+			all = append(all, stampOf(l.TLS.Cert), stampOf(l.TLS.Key))
 		}
-	}
-	all := make([]stamp, len(names))
-	for i, name := range names {
-		all[i] = stampOf(name)
 	}
 	return all
 }
