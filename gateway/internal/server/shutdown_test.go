@@ -153,6 +153,10 @@ func TestShutdownRefusesWaitersOfGoneGates(t *testing.T) {
 			t.Errorf("one that waited: %d", status)
 		}
 	}
+	// The shutdown waits for the one in flight; a reload does not wait with it.
+	if err := g.Reload(); !errors.Is(err, errShuttingDown) {
+		t.Errorf("a reload while it shuts down: %v", err)
+	}
 	close(hold)
 	if status := <-answers; status != http.StatusOK {
 		t.Errorf("the one in flight: %d", status)
