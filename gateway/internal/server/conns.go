@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"sync"
@@ -36,7 +37,8 @@ type conn struct {
 	from *conns
 	once sync.Once
 
-	writeBy atomic.Int64 // the write deadline, in nanoseconds since from.epoch; 0: none
+	writeBy atomic.Int64 // the socket's write deadline, in nanoseconds since from.epoch; 0: none
+	unbound atomic.Bool  // which has been taken back
 }
 
 func newConns(socket *net.TCPListener, maxOpen int, plain bool) *conns {
@@ -106,12 +108,14 @@ func (c *conn) Close() error {
 }
 
 // SetWriteDeadline allows up to a quarter more time than it is asked to. Every
-// answer asks for a deadline of its own, which costs more than all else that is
-// done to bound it; so one that is there already and late enough is left.
+// answer asks for a deadline of its own, which net/http takes back afterwards,
+// and to move a timer costs more than all else that is done to bound answers. So
+// a deadline that is there already and late enough is left, and one that is taken
+// back goes only when something is written without.
 func (c *conn) SetWriteDeadline(t time.Time) error {
+	c.unbound.Store(t.IsZero())
 	if t.IsZero() {
-		c.writeBy.Store(0)
-		return c.TCPConn.SetWriteDeadline(t)
+		return nil
 	}
 	by, now := t.Sub(c.from.epoch), time.Since(c.from.epoch)
 	latest := by + max(by-now, 0)/4
@@ -120,6 +124,25 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 	}
 	c.writeBy.Store(int64(latest))
 	return c.TCPConn.SetWriteDeadline(c.from.epoch.Add(latest))
+}
+
+// Write implements net.Conn.
+func (c *conn) Write(p []byte) (int, error) {
+	c.unbind()
+	return c.TCPConn.Write(p)
+}
+
+// ReadFrom implements io.ReaderFrom, as sending files needs it.
+func (c *conn) ReadFrom(r io.Reader) (int64, error) {
+	c.unbind()
+	return c.TCPConn.ReadFrom(r)
+}
+
+// unbind removes a deadline that has been taken back.
+func (c *conn) unbind() {
+	if c.unbound.Load() && c.writeBy.Swap(0) != 0 {
+		_ = c.TCPConn.SetWriteDeadline(time.Time{}) // the write will tell
+	}
 }
 
 // SetDeadline sets both deadlines, exactly.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"strings"
 	"testing"
 	"time"
 )
@@ -42,10 +43,19 @@ func TestWriteDeadlineStays(t *testing.T) {
 	f("a little later", 70*time.Minute, true)
 	f("much later", 90*time.Minute, false)
 	f("earlier", time.Minute, false)
-	if err := c.SetWriteDeadline(time.Time{}); err != nil || c.writeBy.Load() != 0 {
-		t.Errorf("none: %v, kept %d", err, c.writeBy.Load())
+	none := func() {
+		t.Helper()
+		if err := c.SetWriteDeadline(time.Time{}); err != nil || c.writeBy.Load() == 0 {
+			t.Errorf("none, and nothing written: %v, kept %d", err, c.writeBy.Load())
+		}
 	}
-	f("after none", time.Minute, false)
+	none()
+	f("after none", time.Minute, true)
+	none()
+	if _, err := c.Write([]byte("x")); err != nil || c.writeBy.Load() != 0 {
+		t.Errorf("written without: %v, kept %d", err, c.writeBy.Load())
+	}
+	f("after a write without", time.Minute, false)
 	if err := c.SetDeadline(time.Time{}); err != nil || c.writeBy.Load() != 0 {
 		t.Errorf("none for both: %v, kept %d", err, c.writeBy.Load())
 	}
@@ -55,5 +65,18 @@ func TestWriteDeadlineStays(t *testing.T) {
 	}
 	if _, err := c.Write([]byte("x")); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("written after the deadline: %v", err)
+	}
+	none()
+	for _, write := range []func() error{
+		func() error { _, err := c.Write([]byte("x")); return err },
+		func() error { _, err := c.ReadFrom(strings.NewReader("x")); return err },
+	} {
+		if err := c.SetWriteDeadline(time.Now().Add(-time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		none()
+		if err := write(); err != nil {
+			t.Errorf("a deadline that passed while nothing was bound by it: %v", err)
+		}
 	}
 }
