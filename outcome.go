@@ -7,8 +7,8 @@ type Outcome uint8
 // The outcomes. The zero value teaches nothing, so that a forgotten outcome
 // does no harm.
 const (
-	// NoSample says nothing about the backend: a stream, an upgrade, a hijacked
-	// connection, an answer from a cache.
+	// NoSample says nothing about the backend: an upgrade, a hijacked connection,
+	// an answer from a cache.
 	NoSample Outcome = iota
 	// OK is a completed answer; the time it took is a latency sample.
 	OK

@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -108,9 +109,14 @@ func runGateway(ctx context.Context, o runOptions) error {
 	return srv.Run(ctx)
 }
 
+// echo is how long after the first signal to stop another one is taken for the
+// same wish: a supervisor that signals a process and then its group sends two,
+// and so does a terminal whose Ctrl-C a wrapper passes on.
+const echo = 500 * time.Millisecond
+
 // obey does what signals ask for, until ended is closed.
 func (o *runOptions) obey(ended <-chan struct{}, srv *server.Server, stop func()) {
-	stopping := false
+	var stopped time.Time // by the first signal to stop
 	for {
 		var sig os.Signal
 		select {
@@ -121,11 +127,12 @@ func (o *runOptions) obey(ended <-chan struct{}, srv *server.Server, stop func()
 		switch {
 		case sig == syscall.SIGHUP:
 			_ = srv.Reload() // which logs what came of it
-		case stopping:
-			srv.Abort()
-		default:
-			stopping = true
+		case stopped.IsZero():
+			stopped = time.Now()
 			stop()
+		case time.Since(stopped) >= echo:
+			slog.Warn("stopping at once, because of a second signal", "signal", sig.String())
+			srv.Abort()
 		}
 	}
 }
