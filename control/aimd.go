@@ -44,9 +44,11 @@ type AIMDConfig struct {
 // window of nothing but drops counts (upstream's Go port freezes there).
 //
 // It assumes that the threshold fits the backend: it settles where latency
-// touches the threshold, not where throughput is best, and it needs about
-// (limit − target)/1 windows to climb. An idle service with one slow call
-// shrinks too.
+// touches the threshold, not where throughput is best. It climbs by one a
+// window, so a backend that wants hundreds of slots waits minutes for them; and
+// it judges only windows of MinSamples outcomes, so before a backend of a few
+// requests a second an Initial that is too high stays too high. An idle service
+// with one slow call shrinks too.
 type AIMD struct {
 	cfg   AIMDConfig
 	limit int64

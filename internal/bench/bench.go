@@ -22,6 +22,9 @@ type Subject struct {
 	Goal Goal
 	// New sets the subject up. stop ends what it started.
 	New func() (loop Loop, stop func(), err error)
+	// Parks tells that it sleeps by nature where several are at it, on a lock
+	// for instance: that it does not use its cores says nothing of the machine.
+	Parks bool
 }
 
 // Goal is how far above its floor a subject may be. The zero Goal is no goal.

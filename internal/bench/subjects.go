@@ -18,7 +18,7 @@ func fixed() Group {
 			{Name: "buffered channel", New: ready(channel)},
 			{Name: "x/sync semaphore TryAcquire", New: ready(semaphoreTry)},
 			{Name: "x/sync semaphore Acquire", New: ready(semaphoreAcquire)},
-			{Name: "failsafe-go adaptive limiter", New: ready(failsafeTry)},
+			{Name: "failsafe-go adaptive limiter", New: ready(failsafeTry), Parks: true},
 		},
 	}
 }
@@ -31,7 +31,7 @@ func sampled() Group {
 		Peers: []Subject{
 			{Name: "weir TryAdmit, AIMD", Goal: Goal{Ratio: 1.4}, New: weirLoop(0, aimd, tryAdmit)},
 			{Name: "weir Admit, AIMD", New: weirLoop(0, aimd, admit(context.Background()))},
-			{Name: "failsafe-go adaptive limiter", New: ready(failsafeTry)},
+			{Name: "failsafe-go adaptive limiter", New: ready(failsafeTry), Parks: true},
 		},
 	}
 }
@@ -46,7 +46,7 @@ func refusal() Group {
 			{Name: "weir Admit, no wait room", Goal: Goal{Extra: 30}, New: weirFull(refusedAdmit)},
 			{Name: "full channel", New: ready(fullChannel)},
 			{Name: "x/sync semaphore TryAcquire", New: ready(semaphoreFull)},
-			{Name: "failsafe-go adaptive limiter", New: ready(failsafeFull)},
+			{Name: "failsafe-go adaptive limiter", New: ready(failsafeFull), Parks: true},
 		},
 	}
 }

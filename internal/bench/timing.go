@@ -164,7 +164,7 @@ func (m *measured) time() error {
 		if err != nil {
 			return err
 		}
-		if m.workers == 1 || float64(used) > 0.85*float64(m.workers)*float64(took) {
+		if m.workers == 1 || m.Parks || float64(used) > 0.85*float64(m.workers)*float64(took) {
 			m.turns = append(m.turns, float64(took.Nanoseconds())/float64(m.n))
 			return nil
 		}
