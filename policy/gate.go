@@ -112,6 +112,18 @@ func (g *Gate) TryAdmit(w weir.Work) (weir.Permit, error) {
 	return p, err
 }
 
+// Offer is TryAdmit for a caller who has other gates to ask: it reports whether
+// there was room. A no is not counted as a refusal and no hook hears of it,
+// because nobody has been refused yet. A gate in observe mode says no where it
+// would refuse; ask Admit then.
+func (g *Gate) Offer(w weir.Work) (weir.Permit, bool) {
+	if level(g.level.Load()) == off {
+		return weir.Permit{}, true
+	}
+	p, err := g.limiter.TryAdmit(w)
+	return p, err == nil
+}
+
 // Arrive implements [weir.Arriver].
 func (g *Gate) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit, weir.Waiter, error) {
 	switch level(g.level.Load()) {

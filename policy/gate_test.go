@@ -248,3 +248,29 @@ func TestLeaksAreFoundBehindAPolicy(t *testing.T) {
 
 //go:noinline
 func forget(t *testing.T, g weir.Gate) { admit(t, g) }
+
+// What an offer finds is between the asker and the gate.
+func TestOffer(t *testing.T) {
+	var told int
+	count := func(weir.Work, *weir.Rejection) { told++ }
+	f := func(mode Mode, live, full bool) {
+		t.Helper()
+		p := compile(t, Spec{Gates: map[string]GateSpec{"api": {Mode: mode, Limit: &LimitSpec{Limit: 1}}}},
+			Options{Hooks: weir.Hooks{Rejected: count}, Observed: count})
+		g := p.Gate("api")
+		first, ok := g.Offer(weir.Work{})
+		if !ok || first.Live() != live {
+			t.Errorf("%s: %t, live %t; want room, live %t", mode, ok, first.Live(), live)
+		}
+		if _, ok := g.Offer(weir.Work{}); ok == full {
+			t.Errorf("%s: room %t with the slot taken", mode, ok)
+		}
+		if s := g.Snapshot(); len(s.Rejected)+len(g.Observed())+told != 0 {
+			t.Errorf("%s: counted %v and %v, told of %d", mode, s.Rejected, g.Observed(), told)
+		}
+		first.Done(weir.OK)
+	}
+	f(Enforce, true, true)
+	f(Observe, true, true)
+	f(Off, false, false)
+}

@@ -31,13 +31,12 @@ type exchange struct {
 	upstream *Upstream
 	client   context.Context
 	call     *Call
-	seat     seat
-	permit   weir.Permit // at the target's gate
-	tried    map[*target]bool
-	started  time.Duration
-	url      *url.URL    // of the request, without the target; nil with one target
-	body     *clientBody // nil for a request without a body
-	bodies   struct {
+	choice
+	tried   map[*target]bool
+	started time.Duration // when it was sent, or is about to be
+	url     *url.URL      // of the request, without the target; nil with one target
+	body    *clientBody   // nil for a request without a body
+	bodies  struct {
 		client clientBody
 		answer answerBody
 	}
@@ -93,16 +92,16 @@ type Call struct {
 // time it was expected to take.
 func (u *Upstream) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
 	ctx := r.Context()
-	s, permit, err := u.pick(ctx, call.Work, nil)
+	c, err := u.pick(ctx, call.Work, nil)
 	if err != nil {
 		call.Request.Sample(weir.NoSample)
 		u.refuse(w, r, call, err)
 		return
 	}
-	call.Request.Attach(permit)
+	call.Request.Attach(c.permit)
 	x := &exchange{
 		upstream: u, client: ctx, call: call,
-		seat: s, permit: permit, started: u.now(),
+		choice: c, started: u.now(),
 	}
 	x.values.Context = ctx
 	x.Context, x.cancel = context.WithCancel(&x.values)
@@ -158,6 +157,14 @@ func (x *exchange) resume() {
 	if d := time.Duration(x.upstream.cfg.ResponseTimeout); d > 0 && !x.left {
 		x.deadline = x.upstream.now() + d
 	}
+}
+
+// restart starts the clock anew, for another target.
+func (x *exchange) restart() {
+	x.resume()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.started = x.upstream.now()
 }
 
 // settle ends the wait for the answer and reports whether the client is still

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 
+	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/weirhttp"
 )
 
@@ -54,6 +55,8 @@ func (u *Upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
 	case cause != nil || x.client.Err() != nil:
 		x.call.answering(weirhttp.StatusClientClosed)
 		panic(http.ErrAbortHandler) // there is nobody to answer
+	case weir.AsRejection(err) != nil:
+		u.refuse(w, r, x.call, err)
 	case timedOut(err):
 		u.problem(w, x.call, http.StatusGatewayTimeout, "no connection to the upstream within "+u.cfg.ConnectTimeout.String())
 	default:

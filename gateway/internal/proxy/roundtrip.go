@@ -27,13 +27,20 @@ func (rt roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		if f >= 0 {
 			rt.u.note(x, f, err)
 		}
-		if f != failedConnect || !x.another(req) {
-			x.settle()
-			x.permit.Sample(o)
-			x.call.Request.Sample(o)
-			return nil, err
+		if f == failedConnect && x.mayTryAnother() {
+			refused := x.another()
+			if refused == nil {
+				req = x.address(req)
+				continue
+			}
+			if weir.AsRejection(refused) != nil {
+				err, o = refused, weir.NoSample
+			}
 		}
-		req = x.address(req)
+		x.settle()
+		x.permit.Sample(o)
+		x.call.Request.Sample(o)
+		return nil, err
 	}
 }
 
@@ -95,9 +102,9 @@ func timedOut(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &t) && t.Timeout()
 }
 
-// another picks a target that has not been tried, if the request can still be
-// sent from the start.
-func (x *exchange) another(req *http.Request) bool {
+// mayTryAnother reports whether there is a target that has not been tried, and
+// the request can still be sent from the start.
+func (x *exchange) mayTryAnother() bool {
 	if len(x.upstream.seats) == 1 || !x.body.untouched() {
 		return false
 	}
@@ -105,14 +112,30 @@ func (x *exchange) another(req *http.Request) bool {
 		x.tried = make(map[*target]bool)
 	}
 	x.tried[x.seat.target] = true
-	s, p, err := x.upstream.pick(req.Context(), x.call.Work, x.tried)
-	if err != nil {
-		return false
+	return len(x.tried) < len(x.upstream.seats)
+}
+
+// another moves the exchange to a target that has not been tried. It may wait
+// for a slot there unless the request has waited for one before. A refusal is the
+// answer to the client then: a target that cannot be reached is not what keeps
+// the request from being served.
+func (x *exchange) another() error {
+	w := x.call.Work
+	if x.waited {
+		w.MaxWait = weir.NoWait
 	}
-	x.permit.Cancel()
-	x.seat, x.permit = s, p
-	x.call.Request.Attach(p)
-	return true
+	x.permit.Cancel() // nothing is done there
+	x.permit = weir.Permit{}
+	x.pause() // nor is it the upstream that is waited for
+	c, err := x.upstream.pick(x.client, w, x.tried)
+	x.restart()
+	if err != nil {
+		return err
+	}
+	c.waited = c.waited || x.waited
+	x.choice = c
+	x.call.Request.Attach(c.permit)
+	return nil
 }
 
 // address returns a copy of req that goes to the present target.

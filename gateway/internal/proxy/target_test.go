@@ -74,11 +74,11 @@ func picks(t *testing.T, u *Upstream, n int) string {
 	t.Helper()
 	var b strings.Builder
 	for range n {
-		s, _, err := u.pick(context.Background(), weir.Work{}, nil)
+		c, err := u.pick(context.Background(), weir.Work{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.WriteString(s.url.Hostname())
+		b.WriteString(c.seat.url.Hostname())
 	}
 	return b.String()
 }
@@ -88,7 +88,7 @@ func TestEjection(t *testing.T) {
 		u := newTestUpstream(t, "http://a", "http://b")
 		fail := func(i, n int) {
 			for range n {
-				u.note(&exchange{seat: u.seats[i]}, failedConnect, errors.New("refused"))
+				u.note(&exchange{choice: choice{seat: u.seats[i]}}, failedConnect, errors.New("refused"))
 			}
 		}
 		check := func(when, want string) {

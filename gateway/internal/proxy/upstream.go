@@ -159,11 +159,18 @@ func (u *Upstream) Retire(next *Upstream) {
 
 func (u *Upstream) now() time.Duration { return time.Since(u.shared.epoch) }
 
+// choice is the target of a request, with a slot at its gate.
+type choice struct {
+	seat   seat
+	permit weir.Permit // zero without a limit
+	waited bool        // none was free at once
+}
+
 // pick chooses the target of a request and takes a slot at its gate: the first
 // in turn that is in rotation and has one free. With none free it waits at the
 // first. With every target out of rotation it takes them all for usable: a guess
 // that one of them works again costs less than refusing everything.
-func (u *Upstream) pick(ctx context.Context, w weir.Work, tried map[*target]bool) (seat, weir.Permit, error) {
+func (u *Upstream) pick(ctx context.Context, w weir.Work, tried map[*target]bool) (choice, error) {
 	n := uint64(len(u.seats))
 	start := u.turn.Add(1) - 1
 	now := u.now()
@@ -177,11 +184,11 @@ func (u *Upstream) pick(ctx context.Context, w weir.Work, tried map[*target]bool
 			spare = cmpOr(spare, s)
 			continue
 		case s.gate == nil:
-			return *s, weir.Permit{}, nil
+			return choice{seat: *s}, nil
 		}
 		if n > 1 {
-			if p, err := tryAdmit(s.gate, w); err == nil {
-				return *s, p, nil
+			if p, ok := offer(s.gate, w); ok {
+				return choice{seat: *s, permit: p}, nil
 			}
 		}
 		first = cmpOr(first, s)
@@ -189,14 +196,12 @@ func (u *Upstream) pick(ctx context.Context, w weir.Work, tried map[*target]bool
 	first = cmpOr(first, spare)
 	switch {
 	case first == nil:
-		return seat{}, weir.Permit{}, errNoTarget
+		return choice{}, errNoTarget
 	case first.gate == nil:
-		return *first, weir.Permit{}, nil
-	case len(tried) > 0: // a second try does not queue again
-		w.MaxWait = weir.NoWait
+		return choice{seat: *first}, nil
 	}
 	p, err := first.gate.Admit(ctx, w)
-	return *first, p, err
+	return choice{*first, p, true}, err
 }
 
 var errNoTarget = errors.New("no target left to try")
@@ -208,12 +213,21 @@ func cmpOr(a, b *seat) *seat {
 	return b
 }
 
-func tryAdmit(g weir.Gate, w weir.Work) (weir.Permit, error) {
-	if t, ok := g.(weir.TryAdmitter); ok {
-		return t.TryAdmit(w)
+// offer asks a gate for a slot that is free now. A no is no refusal of anybody,
+// and is not counted as one by gates that can tell the difference.
+func offer(g weir.Gate, w weir.Work) (weir.Permit, bool) {
+	switch g := g.(type) {
+	case interface {
+		Offer(weir.Work) (weir.Permit, bool)
+	}:
+		return g.Offer(w)
+	case weir.TryAdmitter:
+		p, err := g.TryAdmit(w)
+		return p, err == nil
 	}
 	w.MaxWait = weir.NoWait
-	return g.Admit(context.Background(), w)
+	p, err := g.Admit(context.Background(), w)
+	return p, err == nil
 }
 
 // Check reports what [New] would find wrong with cfg.

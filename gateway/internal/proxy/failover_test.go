@@ -1,0 +1,166 @@
+package proxy
+
+import (
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/policy"
+)
+
+// pair is an upstream of two targets, each with a gate: a dead one, whose slots
+// are always free, and a live one. None is ever put out.
+type pair struct {
+	*Upstream
+	gates map[string]*policy.Gate // by the name of the target: dead, live
+	heard *atomic.Int32           // refusals that the hook heard of
+}
+
+func newPair(t *testing.T, live http.HandlerFunc, room int) pair {
+	t.Helper()
+	server := httptest.NewServer(live)
+	t.Cleanup(server.Close)
+	closed := httptest.NewServer(nil)
+	closed.Close()
+
+	p := pair{gates: make(map[string]*policy.Gate), heard: new(atomic.Int32)}
+	gate := policy.GateSpec{Limit: &policy.LimitSpec{Limit: 2, Queue: policy.QueueSpec{Len: room, MaxWait: policy.Duration(time.Minute)}}}
+	pol, err := policy.Compile(policy.Spec{Gates: map[string]policy.GateSpec{"dead": gate, "live": gate}},
+		policy.Options{Hooks: weir.Hooks{Rejected: func(weir.Work, *weir.Rejection) { p.heard.Add(1) }}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pol.Close)
+	names := map[string]string{closed.URL: "dead", server.URL: "live"}
+	for _, name := range names {
+		p.gates[name] = pol.Gate(name)
+	}
+	p.Upstream, err = New("app", config.Upstream{
+		Targets: []string{closed.URL, server.URL}, ConnectTimeout: policy.Duration(time.Second),
+	}, Options{
+		Logger: slog.New(slog.DiscardHandler),
+		Gate:   func(target string) weir.Gate { return p.gates[names[target]] },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// ask sends one request through the upstream.
+func (p pair) ask() *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	p.Serve(w, httptest.NewRequest(http.MethodGet, "/", nil), &Call{})
+	return w
+}
+
+// fill takes all slots of a gate.
+func fill(t *testing.T, g *policy.Gate) (empty func()) {
+	t.Helper()
+	var held []weir.Permit
+	for {
+		p, ok := g.Offer(weir.Work{})
+		if !ok {
+			break
+		}
+		held = append(held, p)
+	}
+	return func() {
+		for _, p := range held {
+			p.Cancel()
+		}
+	}
+}
+
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !cond(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("never: " + what)
+		}
+	}
+}
+
+// Who finds one target dead and the other one full was refused, not failed.
+func TestNoRoomBehindADeadTarget(t *testing.T) {
+	p := newPair(t, func(http.ResponseWriter, *http.Request) {}, -1)
+	empty := fill(t, p.gates["live"])
+	w := p.ask()
+	if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
+		t.Errorf("%d %v %s, want 503 with Retry-After", w.Code, w.Header(), w.Body)
+	}
+	if counted := p.gates["live"].Snapshot().Rejected; !maps.Equal(counted, map[weir.Reason]uint64{weir.ReasonQueueFull: 1}) || p.heard.Load() != 1 {
+		t.Errorf("counted %v, the hook heard of %d refusals; want one", counted, p.heard.Load())
+	}
+	empty()
+	for range 4 {
+		if w := p.ask(); w.Code != http.StatusOK {
+			t.Errorf("%d %s with room", w.Code, w.Body)
+		}
+	}
+	for name, g := range p.gates {
+		if s := g.Snapshot(); s.InFlight != 0 {
+			t.Errorf("%s: %d in flight at the end", name, s.InFlight)
+		}
+	}
+}
+
+// Who did not wait at the dead target may wait at the live one.
+func TestWaitBehindADeadTarget(t *testing.T) {
+	p := newPair(t, func(http.ResponseWriter, *http.Request) {}, 1)
+	empty := fill(t, p.gates["live"])
+	status := make(chan int)
+	go func() { status <- p.ask().Code }()
+	eventually(t, "it waits at the live target", func() bool { return p.gates["live"].Snapshot().Waiting == 1 })
+	if s := p.gates["dead"].Snapshot(); s.InFlight != 0 {
+		t.Errorf("%d slots of the dead target are held meanwhile", s.InFlight)
+	}
+	empty()
+	if got := <-status; got != http.StatusOK {
+		t.Errorf("%d after the wait", got)
+	}
+}
+
+// Under overload everybody is served or refused.
+func TestOverloadBesideADeadTarget(t *testing.T) {
+	const clients = 32
+	hold := make(chan struct{})
+	p := newPair(t, func(http.ResponseWriter, *http.Request) { <-hold }, 2)
+	codes := make(chan int, clients)
+	for range clients {
+		go func() { codes <- p.ask().Code }()
+	}
+	eventually(t, "all but those in the live target and its room are refused", func() bool {
+		s := p.gates["live"].Snapshot()
+		return int64(len(codes))+s.InFlight+s.Waiting == clients
+	})
+	close(hold)
+	count := make(map[int]int)
+	for range clients {
+		count[<-codes]++
+	}
+	served, refused := count[http.StatusOK], count[http.StatusServiceUnavailable]
+	if served+refused != clients || served < 2 {
+		t.Errorf("answers by status: %v; want 200 and 503 only", count)
+	}
+}
+
+// A target that is passed over for want of a slot has refused nobody.
+func TestPassingOverIsNoRefusal(t *testing.T) {
+	p := newPair(t, func(http.ResponseWriter, *http.Request) {}, 1)
+	defer fill(t, p.gates["dead"])()
+	for range 4 {
+		if w := p.ask(); w.Code != http.StatusOK {
+			t.Errorf("%d %s, want the answer of the target with room", w.Code, w.Body)
+		}
+	}
+	if s := p.gates["dead"].Snapshot(); len(s.Rejected) != 0 || p.heard.Load() != 0 {
+		t.Errorf("counted %v, the hook heard of %d refusals; nobody was refused", s.Rejected, p.heard.Load())
+	}
+}
