@@ -1,10 +1,13 @@
 package proxy
 
 import (
+	"bytes"
+	"errors"
 	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -162,5 +165,29 @@ func TestPassingOverIsNoRefusal(t *testing.T) {
 	}
 	if s := p.gates["dead"].Snapshot(); len(s.Rejected) != 0 || p.heard.Load() != 0 {
 		t.Errorf("counted %v, the hook heard of %d refusals; nobody was refused", s.Rejected, p.heard.Load())
+	}
+}
+
+// The log tells when a target goes, for how long, and when it is back.
+func TestLogOfEjections(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer server.Close()
+	var log bytes.Buffer
+	u, err := New("app", config.Upstream{
+		Targets: []string{server.URL, "http://b"}, Eject: config.Eject{Failures: 1, For: policy.Duration(10 * time.Second)},
+	}, Options{Logger: slog.New(slog.NewJSONHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.note(&exchange{choice: choice{seat: u.seats[0]}}, failedConnect, errors.New("refused"))
+	u.seats[0].out.Store(1) // long ago
+	for range 2 {
+		u.turn.Store(0)
+		u.Serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil), &Call{})
+	}
+	for _, want := range []string{`"msg":"upstream target left out"`, `"for":"10s"`, `"msg":"upstream target is back"`} {
+		if strings.Count(log.String(), want) != 1 {
+			t.Errorf("the log says\n%s\nwant %s once", log.String(), want)
+		}
 	}
 }

@@ -54,7 +54,9 @@ func (x *exchange) answer(res *http.Response) (*http.Response, error) {
 		// load to the others, until they are all out.
 		x.upstream.note(x, failedStatus, errStatus(res.StatusCode))
 	default:
-		x.seat.succeeded()
+		if x.seat.succeeded() {
+			x.upstream.opts.Logger.Info("upstream target is back", "upstream", x.upstream.name, "target", x.seat.key)
+		}
 	}
 	took := x.upstream.now() - x.started
 	o := weir.ClassifyHTTP(res.StatusCode)
@@ -152,7 +154,7 @@ func (u *Upstream) note(x *exchange, f failure, err error) {
 	u.opts.Logger.Debug("upstream failed", "upstream", u.name, "target", t.key, "kind", failureNames[f], "error", err)
 	if out {
 		u.opts.Logger.Warn("upstream target left out", "upstream", u.name, "target", t.key,
-			"failures_in_a_row", t.row.Load(), "for", u.eject.lasts, "error", err)
+			"failures_in_a_row", t.row.Load(), "for", u.eject.lasts.String(), "error", err)
 	}
 }
 

@@ -47,12 +47,14 @@ type seat struct {
 	gate weir.Gate // nil: no limit
 }
 
-// succeeded ends a row of failures.
-func (t *target) succeeded() {
-	if t.row.Load() != 0 {
-		t.row.Store(0)
-		t.out.Store(0)
+// succeeded ends a row of failures, and reports whether that brought the target
+// back into rotation.
+func (t *target) succeeded() (back bool) {
+	if t.row.Load() == 0 {
+		return false
 	}
+	t.row.Store(0)
+	return t.out.Swap(0) != 0
 }
 
 // failed counts a failure and reports whether it put the target out of

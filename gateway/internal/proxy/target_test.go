@@ -121,7 +121,9 @@ func TestEjection(t *testing.T) {
 		if got := picks(t, u, 2); !strings.Contains(got, "a") {
 			t.Errorf("after another 10 s requests go to %s, want one that tries a", got)
 		}
-		u.seats[0].succeeded()
+		if !u.seats[0].succeeded() || u.seats[0].succeeded() {
+			t.Error("the first success brings it back, and only that one")
+		}
 		if got := picks(t, u, 4); got != "abab" && got != "baba" {
 			t.Errorf("after a success: %s, want both in turn", got)
 		}

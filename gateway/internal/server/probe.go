@@ -24,7 +24,7 @@ func (s *Server) probe(ctx context.Context, st *state) {
 			if ctx.Err() != nil {
 				return
 			}
-			s.log.Warn("upstream target takes no connections now; requests to it are answered 502 until it does",
+			s.log.Warn("upstream target takes no connections now; requests that find no other one are answered 502 until it does",
 				"upstream", u.Name(), "target", target, "error", err)
 		}
 	}
