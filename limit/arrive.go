@@ -1,0 +1,198 @@
+package limit
+
+import (
+	"context"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/room"
+)
+
+func (l *Limiter) tryAdmit(w *weir.Work) (weir.Permit, error) {
+	if p, ok := l.quick(w); ok {
+		return p, nil
+	}
+	p, _, err := l.arrive(context.Background(), w, nil)
+	return p, err
+}
+
+// quick admits in the slow gear what needs no decision: one unit without a
+// deadline, where the bank has a slot and nobody waits for it. That is nearly
+// all work on a gate with a controller or hooks, so it pays to leave out
+// everything that arrive does for the rest.
+func (l *Limiter) quick(w *weir.Work) (weir.Permit, bool) {
+	if uint64(w.Cost) > 1 || l.shared.Attention.Load() != inSlow || w.Deadline != (time.Time{}) || l.findLeaks.Load() {
+		return weir.Permit{}, false
+	}
+	now := l.now()
+	l.mu.Lock()
+	if l.word != inSlow {
+		l.mu.Unlock()
+		return weir.Permit{}, false
+	}
+	p, _ := l.grant(now, 1, l) // the word says that there is one
+	l.publish()
+	l.mu.Unlock()
+	l.admitted(w, 0)
+	return p, true
+}
+
+// admit is the blocking shell around arrive.
+func (l *Limiter) admit(ctx context.Context, w *weir.Work) (weir.Permit, error) {
+	if ctx.Err() == nil {
+		if p, ok := l.quick(w); ok {
+			return p, nil
+		}
+	}
+	var place *waiter
+	if w.MaxWait >= 0 {
+		place = l.place()
+	}
+	p, queued, err := l.arrive(ctx, w, place)
+	if !queued {
+		if place != nil {
+			place.free()
+		}
+		return p, err
+	}
+	select {
+	case <-place.ready:
+	case <-ctx.Done():
+		if place.Cancel() {
+			place.free()
+			return weir.Permit{}, l.refuse(w, l.givenUp(ctx))
+		}
+		<-place.ready // the answer won the race, or is on its way
+		if place.err == nil {
+			place.permit.Cancel()
+			place.err = l.givenUp(ctx)
+		}
+	}
+	p, err = place.permit, place.err
+	arrived := place.Arrived
+	place.free()
+	if err != nil {
+		return weir.Permit{}, l.refuse(w, err.(*weir.Rejection))
+	}
+	if l.hooks.Load().Admitted != nil {
+		l.admitted(w, l.now()-arrived)
+	}
+	return l.track(p, l.site()), nil
+}
+
+// arrive decides about w: a permit, a refusal, or a place in the room. A nil
+// place means that w does not wait. It calls the hooks unless w was queued.
+func (l *Limiter) arrive(ctx context.Context, w *weir.Work, place *waiter) (p weir.Permit, queued bool, err error) {
+	var now, expires time.Duration
+	refused := l.hopeless(ctx, w)
+	if refused == nil && w.Deadline.IsZero() { // or its deadline is the reason
+		refused = l.refuseUnlocked(place != nil)
+	}
+	if refused == nil {
+		now = l.now()
+		expires, refused = l.bounds(w, now, place)
+	}
+	if refused != nil {
+		return weir.Permit{}, false, l.refuse(w, refused)
+	}
+
+	l.mu.Lock()
+	p, refused = l.decide(now, w.Units(), expires, place)
+	answered := l.settle(now)
+	queued = refused == nil && !p.Live()
+	if queued && !place.Queued() { // served at once: the newest goes first
+		answered.remove(place)
+		p, queued = place.permit, false
+	}
+	l.mu.Unlock()
+
+	answered.deliver()
+	switch {
+	case refused != nil:
+		return weir.Permit{}, false, l.refuse(w, refused)
+	case queued:
+		return weir.Permit{}, true, nil
+	}
+	l.admitted(w, 0)
+	return l.track(p, l.site()), false, nil
+}
+
+// decide is arrive under the lock. A zero permit without a refusal means that
+// place has been queued.
+func (l *Limiter) decide(now time.Duration, cost int64, expires time.Duration, place *waiter) (weir.Permit, *weir.Rejection) {
+	if !l.slow && cost == 1 {
+		if p, ok := l.search(); ok {
+			return p, nil
+		}
+	}
+	l.shiftDown(now)
+	if l.closed {
+		return weir.Permit{}, l.refusal.Load().draining
+	}
+	if l.room.Len() == 0 {
+		if p, ok := l.grant(now, cost, l); ok {
+			return p, nil
+		}
+	}
+	l.drain.want(now)
+	if place == nil || expires <= now {
+		return weir.Permit{}, l.refusal.Load().limit
+	}
+	place.Expires, place.cost = expires, cost
+	if !l.room.Push(now, &place.Waiter) {
+		return weir.Permit{}, l.refusal.Load().queueFull
+	}
+	return weir.Permit{}, nil
+}
+
+// settle is the end of everything that happens under the lock: who has waited
+// too long leaves, who can start starts, and the outside view is brought up to
+// date. The answers are to be delivered after the lock has been released.
+func (l *Limiter) settle(now time.Duration) (out answers) {
+	if l.room.Len() > 0 {
+		l.serve(now, &out)
+		l.arm(now)
+	}
+	if now >= l.refreshAt || l.resized {
+		l.refresh(now)
+	}
+	switch {
+	case l.closed && l.bank == l.limit && !l.idleDone:
+		l.idleDone = true
+		close(l.idle)
+	case !l.observed:
+		l.shiftUp(now, l)
+	}
+	l.publish()
+	return out
+}
+
+// quiet reports whether settle would have nothing to do but publish.
+func (l *Limiter) quiet(now time.Duration) bool {
+	return l.observed && l.room.Len() == 0 && now < l.refreshAt && !l.resized && !l.closed
+}
+
+// serve goes through the room: those whose time is up are refused, those whose
+// turn it is are admitted.
+func (l *Limiter) serve(now time.Duration, out *answers) {
+	for w := l.room.Expired(now); w != nil; w = l.room.Expired(now) {
+		l.answer(out, w, weir.Permit{}, l.expired(now, w))
+	}
+	for w := l.room.Next(now); w != nil; w = l.room.Next(now) {
+		p, ok := l.grant(now, w.Owner.(*waiter).cost, l)
+		if !ok {
+			return
+		}
+		l.answer(out, w, p, nil)
+	}
+}
+
+func (l *Limiter) answer(out *answers, w *room.Waiter, p weir.Permit, r *weir.Rejection) {
+	l.room.Remove(w)
+	place := w.Owner.(*waiter)
+	place.permit = p
+	if r != nil {
+		place.err = r
+	}
+	out.add(place)
+}
