@@ -25,12 +25,16 @@ type Request struct {
 	mu       sync.Mutex
 	permits  []weir.Permit
 	first    [2]weir.Permit // backs permits
+	owners   []weir.Gate    // of permits[1:]; nil where nobody knows
 	sampled  bool
 	moved    bool // holds a place in streams instead of its permits
 	crowded  bool // found streams full
 	hijacked bool
 	detached bool
 	ended    bool
+
+	firstOwner [1]weir.Gate // backs owners
+	returning  bool         // asks for its permits again
 }
 
 // FromContext returns the admitted request that ctx belongs to, nil if there is
@@ -75,20 +79,7 @@ func (q *Request) Sample(o weir.Outcome) {
 // attaches the permit of the upstream it has chosen. Done may still be called
 // on p earlier, say when another upstream is tried. If the request's slot has
 // already been given back, p is done at once, as NoSample.
-func (q *Request) Attach(p weir.Permit) {
-	if q == nil {
-		return
-	}
-	q.mu.Lock()
-	late := q.moved || q.ended
-	if !late {
-		q.permits = append(q.permits, p)
-	}
-	q.mu.Unlock()
-	if late {
-		p.Done(weir.NoSample)
-	}
-}
+func (q *Request) Attach(p weir.Permit) { q.AttachFrom(nil, p) }
 
 // Detach hands the request's permits to the caller, who must call Done on them;
 // the middleware does nothing with them any more. A proxy does this when the
@@ -114,7 +105,7 @@ func (q *Request) Detach() Permits {
 // sampled as NoSample if nothing was reported before, given back, and a place
 // in the [Streams] pool is held until the end instead. It reports whether the
 // request holds a place; with the pool full it keeps its slot. The middleware
-// finds most streams by itself.
+// finds most streams by itself. [Request.Return] is the way back.
 func (q *Request) Stream() bool {
 	if q == nil {
 		return false
@@ -157,6 +148,7 @@ func (q *Request) move() bool {
 	}
 	q.moved = true
 	permits := Permits(q.permits)
+	q.keepLive()
 	q.mu.Unlock()
 	permits.Done(weir.NoSample)
 	return true

@@ -54,6 +54,9 @@ type StreamsConfig struct {
 //   - a write has blocked for Stall;
 //   - the handler says so with [Request.Stream].
 //
+// A handler that said so too early, of a request whose body came slowly, takes it
+// back with [Request.Return].
+//
 // When the pool is full the request keeps its slot, is counted as overflowed,
 // and tries again with each later write: a stream that cannot be accounted here
 // stays accounted where it was. It is never cut for that reason.
@@ -76,7 +79,7 @@ type StreamsSnapshot struct {
 	Max  int64 `json:"max"`
 	Open int64 `json:"open"`
 	High int64 `json:"high"`
-	// Moved counts the responses that became streams, Overflowed those that
+	// Moved counts how often a response became a stream, Overflowed those that
 	// found the pool full at first, Cut those whose client stopped reading for
 	// longer than [WithWriteTimeout] allows.
 	Moved      uint64 `json:"moved"`

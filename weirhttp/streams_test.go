@@ -492,7 +492,7 @@ func TestNilRequestIsHarmless(t *testing.T) {
 	q.Sample(weir.OK)
 	q.Attach(weir.Permit{})
 	q.Detach().Done(weir.OK)
-	if q != nil || q.Stream() {
+	if q != nil || q.Stream() || q.Return(context.Background(), weir.Work{}) != nil {
 		t.Error("a request out of nowhere")
 	}
 }
