@@ -98,7 +98,7 @@ func (u *Upstream) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
 		u.refuse(w, r, call, err)
 		return
 	}
-	call.Request.Attach(c.permit)
+	call.Request.AttachFrom(c.seat.gate, c.permit)
 	x := &exchange{
 		upstream: u, client: ctx, call: call,
 		choice: c, started: u.now(),

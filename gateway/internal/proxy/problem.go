@@ -49,6 +49,8 @@ func (u *Upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case cause == errResponseTimeout:
 		u.problem(w, x.call, http.StatusGatewayTimeout, "the upstream did not answer within "+u.cfg.ResponseTimeout.String())
+	case weir.AsRejection(bodyErr) != nil: // complete, and refused then
+		u.refuse(w, r, x.call, bodyErr)
 	case bodyErr != nil:
 		x.call.answering(BodyStatus(bodyErr))
 		WriteBodyProblem(w, bodyErr)

@@ -136,7 +136,7 @@ func (x *exchange) another() error {
 	}
 	c.waited = c.waited || x.waited
 	x.choice = c
-	x.call.Request.Attach(c.permit)
+	x.call.Request.AttachFrom(c.seat.gate, c.permit)
 	return nil
 }
 
