@@ -33,6 +33,7 @@ type exchange struct {
 	call     *Call
 	choice
 	tried   map[*target]bool
+	service *service      // of the route
 	started time.Duration // when it was sent, or is about to be
 	url     *url.URL      // of the request, without the target; nil with one target
 	body    *clientBody   // nil for a request without a body
@@ -101,7 +102,7 @@ func (u *Upstream) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
 	call.Request.AttachFrom(c.seat.gate, c.permit)
 	x := &exchange{
 		upstream: u, client: ctx, call: call,
-		choice: c, started: u.now(),
+		choice: c, service: u.shared.services.of(call.Work.Op), started: u.now(),
 	}
 	x.values.Context = ctx
 	x.Context, x.cancel = context.WithCancel(&x.values)
@@ -189,10 +190,13 @@ func (x *exchange) why() error {
 
 // check looks after the exchange at time now and reports whether it is to be
 // cancelled: the client has gone and nothing is to be waited for, or a wait has
-// lasted too long.
-func (x *exchange) check(now time.Duration) bool {
+// lasted too long. It is called under the watch's mutex.
+func (x *exchange) check(now time.Duration, round uint64) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if !x.answered {
+		x.service.see(round, x.started)
+	}
 	gone := x.client.Err() != nil
 	switch {
 	case x.cause != nil:
@@ -208,7 +212,7 @@ func (x *exchange) check(now time.Duration) bool {
 			x.cause = errClientLeft
 			break
 		}
-		x.deadline = x.rest(now)
+		x.deadline = x.rest(now, round)
 	case x.deadline == 0 || now < x.deadline || x.paused && !x.left:
 	case x.left:
 		x.cause = errClientLeft
@@ -219,16 +223,18 @@ func (x *exchange) check(now time.Duration) bool {
 }
 
 // rest is until when the upstream is expected to go on working on the request,
-// 0 for as long as it takes. A request that has lasted longer than the mean is a
-// long one, and has as long to go as it has been going: nothing better is known
-// of heavy-tailed work. Before the first answer nothing at all is known, and the
-// request keeps its slot for as long as it would have with its client there.
-func (x *exchange) rest(now time.Duration) time.Duration {
-	mean := x.upstream.shared.service.value()
+// 0 for as long as it takes. A request that has lasted longer than the mean of
+// its route is a long one, and has as long to go as it has been going: nothing
+// better is known of heavy-tailed work. So has one that was sent after another of
+// its route which still has no answer: the upstream may be stuck. Before the
+// first answer on its route nothing at all is known, and the request keeps its
+// slot for as long as it would have with its client there.
+func (x *exchange) rest(now time.Duration, round uint64) time.Duration {
+	mean := x.upstream.shared.services.expected(x.service)
 	if mean == 0 {
 		return x.deadline
 	}
-	end := now + max(mean, now-x.started)
+	end := now + max(mean, now-x.started, x.service.age(round, now))
 	if x.deadline > 0 {
 		end = min(end, x.deadline)
 	}

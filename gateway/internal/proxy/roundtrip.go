@@ -61,7 +61,7 @@ func (x *exchange) answer(res *http.Response) (*http.Response, error) {
 	took := x.upstream.now() - x.started
 	o := weir.ClassifyHTTP(res.StatusCode)
 	if o == weir.OK {
-		x.upstream.shared.service.add(took)
+		x.upstream.shared.services.add(x.service, took)
 	}
 	if !here {
 		o = weir.Abandoned

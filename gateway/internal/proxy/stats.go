@@ -35,10 +35,10 @@ func (u *Upstream) Stats() []TargetStats {
 // was working on them. It never falls.
 func (u *Upstream) Abandoned() uint64 { return u.shared.abandoned.Load() }
 
-// Expect sets how long the upstream is expected to take, until answers teach
-// otherwise.
-func (u *Upstream) Expect(d time.Duration) { u.shared.service.ns.Store(int64(d)) }
+// Expect sets how long the upstream is expected to take on routes without an
+// answer yet. 0, as at first, means that it is not known.
+func (u *Upstream) Expect(d time.Duration) { u.shared.services.guess.Store(int64(d)) }
 
-// Expected returns the moving mean of the time the upstream takes to answer, 0
-// before the first answer.
-func (u *Upstream) Expected() time.Duration { return u.shared.service.value() }
+// Expected returns the moving mean of the time the upstream takes to answer, over
+// all routes; 0 before the first answer.
+func (u *Upstream) Expected() time.Duration { return u.shared.services.all.value() }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -137,7 +138,7 @@ func TestRest(t *testing.T) {
 		x := &exchange{upstream: u, started: u.now(), deadline: u.now() + time.Second}
 		f := func(want time.Duration) {
 			t.Helper()
-			if got := x.rest(u.now()) - u.now(); got != want {
+			if got := x.rest(u.now(), 0) - u.now(); got != want {
 				t.Errorf("after %v: %v to go, want %v", u.now()-x.started, got, want)
 			}
 		}
@@ -184,5 +185,51 @@ func TestMean(t *testing.T) {
 	}
 	if d := 2*time.Second - m.value(); d < 0 || d > 10*time.Millisecond {
 		t.Errorf("after many of 2s: %v", m.value())
+	}
+}
+
+// What is quick on one route says nothing about another, and what is stuck
+// nothing good about what came after it.
+func TestRestByRoute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := newTestUpstream(t, "http://a")
+		s := u.shared.services
+		quick, slow := s.of("quick"), s.of("slow")
+		f := func(what string, sv *service, age, want time.Duration) {
+			t.Helper()
+			x := &exchange{upstream: u, service: sv, started: u.now() - age, deadline: u.now() + time.Minute}
+			if got := x.rest(u.now(), 1) - u.now(); got != want {
+				t.Errorf("%s: %v to go, want %v", what, got, want)
+			}
+		}
+		time.Sleep(time.Minute)
+		s.add(quick, 10*time.Millisecond)
+		f("quick", quick, 0, 10*time.Millisecond)
+		f("slow, before its first answer", slow, 0, time.Minute)
+		f("one route too many", nil, 0, time.Minute)
+		s.add(slow, 2*time.Second)
+		f("quick after slow", quick, 0, 10*time.Millisecond)
+		f("slow", slow, 0, 2*time.Second)
+		f("slow and old", slow, 3*time.Second, 3*time.Second)
+		quick.see(1, u.now()-5*time.Second)
+		quick.see(1, u.now()-time.Second) // a newer one
+		f("quick, behind one that is stuck", quick, 0, 5*time.Second)
+		quick.see(2, u.now())
+		f("quick, with that one gone", quick, 0, 10*time.Millisecond)
+		if got, want := u.Expected(), 10*time.Millisecond+(2*time.Second-10*time.Millisecond)/meanWeight; got != want {
+			t.Errorf("over all routes %v, want %v", got, want)
+		}
+	})
+}
+
+// However many names there are, what is kept of them is bounded.
+func TestServicesAreBounded(t *testing.T) {
+	var s services
+	first := s.of("0")
+	for i := range maxServices + 10 {
+		s.of(strconv.Itoa(i))
+	}
+	if s.of("one more") != nil || s.of("0") != first {
+		t.Error("more routes than there may be, or one was forgotten")
 	}
 }

@@ -56,7 +56,7 @@ type shared struct {
 	epoch     time.Time
 	targets   map[string]*target
 	transport *http.Transport
-	service   *mean
+	services  *services
 	abandoned *atomic.Uint64
 	watch     *watch
 }
@@ -69,7 +69,7 @@ func New(name string, cfg config.Upstream, opts Options) (*Upstream, error) {
 	u := &Upstream{
 		name: name, cfg: cfg, opts: opts,
 		eject:  ejection{cfg.Eject.Failures, time.Duration(cfg.Eject.For)},
-		shared: &shared{epoch: time.Now(), service: new(mean), abandoned: new(atomic.Uint64)},
+		shared: &shared{epoch: time.Now(), services: new(services), abandoned: new(atomic.Uint64)},
 	}
 	targets, h2c, err := parseTargets(name, cfg.Targets)
 	if err != nil {
@@ -105,7 +105,7 @@ func (u *Upstream) adopt(prev *Upstream, targets map[string]*target, h2c bool) {
 		return
 	}
 	u.shared.epoch = prev.shared.epoch
-	u.shared.service = prev.shared.service
+	u.shared.services = prev.shared.services
 	u.shared.abandoned = prev.shared.abandoned
 	u.shared.watch = prev.shared.watch
 	u.shared.targets = targets

@@ -21,7 +21,9 @@ type watch struct {
 	epoch time.Time
 
 	mu      sync.Mutex
-	first   *exchange
+	first   *exchange // the newest
+	last    *exchange // the oldest
+	round   uint64    // how often all have been looked at
 	running bool
 }
 
@@ -31,6 +33,8 @@ func (w *watch) add(x *exchange) {
 	x.next = w.first
 	if x.next != nil {
 		x.next.prev = x
+	} else {
+		w.last = x
 	}
 	w.first = x
 	if !w.running {
@@ -49,6 +53,8 @@ func (w *watch) remove(x *exchange) {
 	}
 	if x.next != nil {
 		x.next.prev = x.prev
+	} else {
+		w.last = x.prev
 	}
 	x.next, x.prev = nil, nil
 }
@@ -79,8 +85,9 @@ func (w *watch) run() {
 func (w *watch) look(now time.Duration, due []*exchange) ([]*exchange, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for x := w.first; x != nil; x = x.next {
-		if x.check(now) {
+	w.round++
+	for x := w.last; x != nil; x = x.prev {
+		if x.check(now, w.round) {
 			due = append(due, x)
 		}
 	}

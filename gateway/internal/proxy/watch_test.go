@@ -97,10 +97,16 @@ func TestWatchList(t *testing.T) {
 			}
 			return n
 		}
+		back := func() (n int) {
+			for x := u.shared.watch.last; x != nil; x = x.prev {
+				n++
+			}
+			return n
+		}
 		for i, at := range []int{2, 0, 4, 1, 3} { // the middle, both ends, the rest
 			u.shared.watch.remove(xs[at])
-			if n := count(); n != 4-i {
-				t.Errorf("%d left after %d removals", n, i+1)
+			if n := count(); n != 4-i || back() != n {
+				t.Errorf("%d left after %d removals, %d backwards", n, i+1, back())
 			}
 		}
 		time.Sleep(2 * watchLinger)
