@@ -1,8 +1,11 @@
 package admin
 
 import (
+	"slices"
+
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/weirhttp"
@@ -14,6 +17,7 @@ type Source interface {
 	Streams() *weirhttp.Streams
 	Upstreams() []*proxy.Upstream
 	Connections() []Connections
+	InFlight() int64
 	Ready() bool
 }
 
@@ -35,7 +39,7 @@ type collector struct {
 	upAbandoned, upExpected                    *prometheus.Desc
 	streamsOpen, streamsMax, streamsMoved      *prometheus.Desc
 	streamsOverflowed, streamsCut              *prometheus.Desc
-	conns, connsRefused, ready                 *prometheus.Desc
+	requests, conns, connsRefused, ready       *prometheus.Desc
 }
 
 func newCollector(src Source) *collector {
@@ -68,10 +72,18 @@ func newCollector(src Source) *collector {
 		streamsOverflowed: d("weir_streams_overflowed_total", "Answers that found no room among the streams and kept their slot."),
 		streamsCut:        d("weir_streams_cut_total", "Answers cut because the client did not read them."),
 
+		requests:     d("weir_http_requests_in_flight", "Requests in the gateway now: waiting, upstream, or being answered."),
 		conns:        d("weir_connections", "Client connections open now.", "listener"),
 		connsRefused: d("weir_connections_refused_total", "Client connections refused because there were too many.", "listener"),
 		ready:        d("weir_ready", "1 while the gateway wants requests, 0 while it shuts down."),
 	}
+}
+
+// limitReasons are why a limit refuses. They have a series before the first
+// refusal, so that increase and rate see that one too.
+var limitReasons = []weir.Reason{
+	weir.ReasonLimit, weir.ReasonQueueFull, weir.ReasonQueueTimeout, weir.ReasonDeadline,
+	weir.ReasonCanceled, weir.ReasonDraining, weir.ReasonTooLarge,
 }
 
 // Describe implements prometheus.Collector. It describes nothing, because what
@@ -83,6 +95,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	c.collectGates(ch)
 	c.collectUpstreams(ch)
 	s := c.src.Streams().Snapshot()
+	gauge(ch, c.requests, float64(c.src.InFlight()))
 	gauge(ch, c.streamsOpen, float64(s.Open))
 	gauge(ch, c.streamsMax, float64(s.Max))
 	counter(ch, c.streamsMoved, s.Moved)
@@ -111,8 +124,13 @@ func (c *collector) collectGates(ch chan<- prometheus.Metric) {
 		}
 		counter(ch, c.admitted, s.Admitted, name)
 		counter(ch, c.leaked, s.Leaked, name)
+		for _, reason := range limitReasons {
+			counter(ch, c.rejected, s.Rejected[reason], name, reason.String())
+		}
 		for reason, n := range s.Rejected {
-			counter(ch, c.rejected, n, name, reason.String())
+			if !slices.Contains(limitReasons, reason) {
+				counter(ch, c.rejected, n, name, reason.String())
+			}
 		}
 		for reason, n := range g.Observed() {
 			counter(ch, c.observed, n, name, reason.String())

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
+	"net/url"
 	"strings"
 )
 
@@ -62,7 +63,7 @@ func guard(next http.Handler, anyHost bool) http.Handler {
 			say(w, http.StatusMisdirectedRequest,
 				"this listener is asked by its address or as localhost, not by a name: a name may have been pointed here by a web page\n")
 			return
-		case otherSite(r) || cross.Check(r) != nil:
+		case otherSite(r) || otherOrigin(r) || cross.Check(r) != nil:
 			say(w, http.StatusForbidden, "requests from web pages of other origins are refused\n")
 			return
 		}
@@ -82,6 +83,18 @@ func otherSite(r *http.Request) bool {
 		return false
 	}
 	return true
+}
+
+// otherOrigin reports whether the Origin header names another origin than this
+// listener. Browsers too old for Sec-Fetch-Site send at least that with requests
+// whose answer a page wants to read.
+func otherOrigin(r *http.Request) bool {
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return false
+	}
+	u, err := url.Parse(origin)
+	return err != nil || !strings.EqualFold(u.Host, r.Host)
 }
 
 // localName reports whether a Host header is an address or localhost.

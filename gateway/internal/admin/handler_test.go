@@ -68,6 +68,12 @@ func TestWebPagesStayOut(t *testing.T) {
 	f("http://127.0.0.1:9090/gates", http.StatusOK, "Sec-Fetch-Site", "same-origin")
 	f("http://127.0.0.1:9090/gates", http.StatusForbidden, "Sec-Fetch-Site", "cross-site")
 	f("http://127.0.0.1:9090/debug/pprof/profile", http.StatusForbidden, "Sec-Fetch-Site", "same-site")
+	f("http://127.0.0.1:9090/gates", http.StatusForbidden, "Origin", "http://evil.example")
+	f("http://127.0.0.1:9090/gates", http.StatusForbidden, "Origin", "http://127.0.0.1:8080")
+	f("http://127.0.0.1:9090/gates", http.StatusForbidden, "Origin", "null")
+	f("http://127.0.0.1:9090/gates", http.StatusForbidden, "Origin", "http://[")
+	f("http://127.0.0.1:9090/gates", http.StatusOK, "Origin", "http://127.0.0.1:9090")
+	f("http://LocalHost:9090/gates", http.StatusOK, "Origin", "http://localhost:9090")
 	open := Handler(Options{Gates: func() any { return 1 }, Metrics: http.NotFoundHandler(), AnyHost: true})
 	if w := ask(open, http.MethodGet, "http://weir.svc:9090/gates"); w.Code != http.StatusOK {
 		t.Errorf("a listener on the network, by its name: %d", w.Code)

@@ -38,8 +38,9 @@ type Metrics struct {
 // gateSeries are the histograms of one gate, found once and not on each request.
 type gateSeries struct{ wait, service prometheus.Observer }
 
-// buckets suit both a cache and a report: 0.5 ms to 30 s.
-var buckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
+// buckets suit both a cache and a report: 0.5 ms to 30 s. They are closer around
+// the wait of 1 s that is the default, and what an answer after it takes.
+var buckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 1.5, 2, 2.5, 5, 10, 30}
 
 // NewMetrics returns the metrics of a gateway, whose levels are read from src.
 func NewMetrics(src Source, version string) *Metrics {

@@ -45,6 +45,9 @@ func (s *Server) Look() Look {
 	return look
 }
 
+// InFlight returns how many requests are in the gateway now.
+func (s *Server) InFlight() int64 { return s.inFlight.Load() }
+
 // Upstreams returns the upstreams in force, sorted by name.
 func (s *Server) Upstreams() []*proxy.Upstream {
 	ups := s.state.Load().upstreams

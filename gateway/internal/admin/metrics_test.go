@@ -1,0 +1,72 @@
+package admin
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/proxy"
+	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/weirhttp"
+)
+
+// still is a gateway in which nothing moves.
+type still struct{ policy *policy.Policy }
+
+func (s still) Policy() *policy.Policy       { return s.policy }
+func (s still) Streams() *weirhttp.Streams   { return weirhttp.NewStreams(weirhttp.StreamsConfig{}) }
+func (s still) Upstreams() []*proxy.Upstream { return nil }
+func (s still) Connections() []Connections {
+	return []Connections{{Listener: "127.0.0.1:8080", Open: 3}}
+}
+func (s still) InFlight() int64 { return 7 }
+func (s still) Ready() bool     { return true }
+
+// testMetrics are those of a gateway with one gate, which has refused once.
+func testMetrics(t *testing.T) *Metrics {
+	t.Helper()
+	p, err := policy.Compile(policy.Spec{Gates: map[string]policy.GateSpec{
+		"api": {Limit: &policy.LimitSpec{Limit: 1}},
+	}}, policy.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	held, err := p.Gate("api").TryAdmit(weir.Work{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Done(weir.OK)
+	if _, err := p.Gate("api").TryAdmit(weir.Work{}); err == nil {
+		t.Fatal("two in a gate of one")
+	}
+	return NewMetrics(still{p}, "v0")
+}
+
+// has checks lines of the metrics.
+func has(t *testing.T, m *Metrics, lines ...string) {
+	t.Helper()
+	text := "\n" + ask(m.Handler(), http.MethodGet, "/metrics").Body.String()
+	for _, line := range lines {
+		if !strings.Contains(text, "\n"+line+"\n") {
+			t.Errorf("no line %s", line)
+		}
+	}
+}
+
+func TestCollector(t *testing.T) {
+	m := testMetrics(t)
+	has(t, m,
+		`weir_gate_limit{gate="api"} 1`,
+		`weir_gate_rejected_total{gate="api",reason="limit"} 1`,
+		`weir_gate_rejected_total{gate="api",reason="queue_full"} 0`,
+		`weir_gate_rejected_total{gate="api",reason="queue_timeout"} 0`,
+		`weir_gate_rejected_total{gate="api",reason="deadline"} 0`,
+		`weir_gate_rejected_total{gate="api",reason="canceled"} 0`,
+		`weir_gate_rejected_total{gate="api",reason="draining"} 0`,
+		`weir_gate_rejected_total{gate="api",reason="too_large"} 0`,
+		`weir_http_requests_in_flight 7`,
+		`weir_connections{listener="127.0.0.1:8080"} 3`,
+	)
+}
