@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/proxy"
 )
 
 // Metrics are the gateway's metrics: what is counted as it happens, here, and
@@ -49,8 +50,8 @@ func NewMetrics(src Source, version string) *Metrics {
 		routes:      make(map[string]*Route),
 		wait:        histogram("weir_gate_wait_seconds", "Time admitted work spent in the wait room of a gate.", "gate"),
 		service:     histogram("weir_gate_service_seconds", "Time from admission to the upstream's answer, by gate.", "gate"),
-		duration:    histogram("weir_http_request_seconds", "Time from a request's arrival to the end of its answer.", "route"),
-		requests:    counters("weir_http_requests_total", "Requests by route and class of status; 499 stands for clients that left.", "route", "code"),
+		duration:    histogram("weir_http_request_seconds", "Time from a request's arrival to the end of its answer, by route and who answered.", "route", "by"),
+		requests:    counters("weir_http_requests_total", "Requests by route, class of status (499 stands for clients that left), and who answered: upstream, gate or gateway.", "route", "code", "by"),
 		reloads:     counters("weir_config_reloads_total", "Reloads of the configuration by result: success or failure.", "result"),
 		unrouted:    prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_http_unrouted_total", Help: "Requests that no route matched."}),
 		lastReload:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "weir_config_last_reload_successful", Help: "1 if the configuration in force is the newest one, 0 if the last reload failed."}),
@@ -139,7 +140,7 @@ func (m *Metrics) Keep(gates, routes []string) {
 	for name := range m.routes {
 		if !keep[name] {
 			delete(m.routes, name)
-			m.duration.DeleteLabelValues(name)
+			m.duration.DeletePartialMatch(prometheus.Labels{"route": name})
 			m.requests.DeletePartialMatch(prometheus.Labels{"route": name})
 		}
 	}
@@ -151,11 +152,16 @@ func (m *Metrics) Route(name string) *Route {
 	defer m.mu.Unlock()
 	rt := m.routes[name]
 	if rt == nil {
-		rt = &Route{duration: m.duration.WithLabelValues(name)}
-		for class := 1; class <= 5; class++ {
-			rt.classes[class] = m.requests.WithLabelValues(name, strconv.Itoa(class)+"xx")
+		rt = new(Route)
+		for by := range rt.by {
+			who := proxy.Answerer(by).String()
+			a := &rt.by[by]
+			a.duration = m.duration.WithLabelValues(name, who)
+			for class := 1; class <= 5; class++ {
+				a.classes[class] = m.requests.WithLabelValues(name, strconv.Itoa(class)+"xx", who)
+			}
+			a.classes[0] = m.requests.WithLabelValues(name, "499", who)
 		}
-		rt.classes[0] = m.requests.WithLabelValues(name, "499")
 		m.routes[name] = rt
 	}
 	return rt
@@ -163,17 +169,24 @@ func (m *Metrics) Route(name string) *Route {
 
 // Route counts the requests of one route.
 type Route struct {
+	by [proxy.NumAnswerers]answers
+}
+
+// answers are those of one answerer on one route.
+type answers struct {
 	classes  [6]prometheus.Counter // by the first digit of the status; 0: the client left
 	duration prometheus.Observer
 }
 
-// Answered counts a request that has ended with status after d. Status 0 means
-// that nothing was answered; that and 499 count as a client that left.
-func (rt *Route) Answered(status int, d time.Duration) {
+// Answered counts a request that by has answered with status, and that has ended
+// after d. Status 0 means that nothing was answered; that and 499 count as a
+// client that left.
+func (rt *Route) Answered(status int, by proxy.Answerer, d time.Duration) {
 	class := status / 100
 	if class < 1 || class > 5 || status == 499 {
 		class = 0
 	}
-	rt.classes[class].Inc()
-	rt.duration.Observe(d.Seconds())
+	a := &rt.by[by]
+	a.classes[class].Inc()
+	a.duration.Observe(d.Seconds())
 }

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/proxy"
@@ -52,6 +53,34 @@ func has(t *testing.T, m *Metrics, lines ...string) {
 		if !strings.Contains(text, "\n"+line+"\n") {
 			t.Errorf("no line %s", line)
 		}
+	}
+}
+
+// A 503 of a gate is told from one of the upstream, and its time from theirs.
+func TestRoutesByAnswerer(t *testing.T) {
+	m := testMetrics(t)
+	m.Keep(nil, []string{"api", "old"})
+	m.Route("old").Answered(http.StatusOK, proxy.ByUpstream, time.Second)
+	rt := m.Route("api")
+	rt.Answered(http.StatusOK, proxy.ByUpstream, time.Second)
+	rt.Answered(http.StatusServiceUnavailable, proxy.ByUpstream, 3*time.Second)
+	rt.Answered(http.StatusServiceUnavailable, proxy.ByGate, time.Millisecond)
+	rt.Answered(http.StatusServiceUnavailable, proxy.ByGate, time.Millisecond)
+	rt.Answered(http.StatusBadGateway, proxy.ByGateway, time.Millisecond)
+	rt.Answered(0, proxy.ByGateway, time.Millisecond)
+	has(t, m,
+		`weir_http_requests_total{by="upstream",code="2xx",route="api"} 1`,
+		`weir_http_requests_total{by="upstream",code="5xx",route="api"} 1`,
+		`weir_http_requests_total{by="gate",code="5xx",route="api"} 2`,
+		`weir_http_requests_total{by="gateway",code="5xx",route="api"} 1`,
+		`weir_http_requests_total{by="gateway",code="499",route="api"} 1`,
+		`weir_http_request_seconds_sum{by="upstream",route="api"} 4`,
+		`weir_http_request_seconds_count{by="gate",route="api"} 2`,
+		`weir_http_requests_total{by="upstream",code="2xx",route="old"} 1`,
+	)
+	m.Keep(nil, []string{"api"})
+	if text := ask(m.Handler(), http.MethodGet, "/metrics").Body.String(); strings.Contains(text, `route="old"`) {
+		t.Error("a route that is gone still has series")
 	}
 }
 

@@ -85,7 +85,26 @@ type Call struct {
 	// Observer is told the status of the answer as it begins, also if nobody is
 	// there to read it ([weirhttp.StatusClientClosed]). It may be nil.
 	Observer interface{ Answering(status int) }
+	// By says who answers, once the Observer has been told. Whoever answers
+	// outside the upstream sets it too.
+	By Answerer
 }
+
+// Answerer is who answered a request.
+type Answerer uint8
+
+// The answerers.
+const (
+	ByGateway  Answerer = iota // the gateway: 502, 504, a faulty request; or nobody any more
+	ByGate                     // a gate, with a refusal
+	ByUpstream                 // the upstream, whatever it said
+	NumAnswerers
+)
+
+var answererNames = [NumAnswerers]string{"gateway", "gate", "upstream"}
+
+// String returns gateway, gate or upstream.
+func (a Answerer) String() string { return answererNames[a] }
 
 // Serve passes r on to one of the targets and its answer back to w. r's context
 // ends when the client leaves. Serve returns when the answer has been passed on;
@@ -123,6 +142,7 @@ func (u *Upstream) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
 // refuse answers a request that no target took.
 func (u *Upstream) refuse(w http.ResponseWriter, r *http.Request, call *Call, err error) {
 	if rej := weir.AsRejection(err); rej != nil {
+		call.By = ByGate
 		call.answering(weirhttp.Status(rej))
 		u.opts.Refuse(w, r, rej)
 		return

@@ -89,7 +89,9 @@ func WriteBodyProblem(w http.ResponseWriter, err error) {
 
 // begin is ReverseProxy's ModifyResponse: an answer is about to be passed on.
 func (u *Upstream) begin(res *http.Response) error {
-	res.Request.Context().Value(exchangeKey{}).(*exchange).call.answering(res.StatusCode)
+	call := res.Request.Context().Value(exchangeKey{}).(*exchange).call
+	call.By = ByUpstream
+	call.answering(res.StatusCode)
 	if len(res.Trailer) > 0 {
 		// HTTP/2 sends trailers after a body of announced length, HTTP/1 only
 		// after chunks.

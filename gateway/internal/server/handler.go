@@ -79,7 +79,7 @@ func (e *entrance) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	began := time.Now()
-	defer func() { f.route.stats.Answered(f.status, time.Since(began)) }()
+	defer func() { f.route.stats.Answered(f.status, f.call.By, time.Since(began)) }()
 	if r.Body != nil && r.Body != http.NoBody {
 		f.body = newUpload(w, r, time.Duration(e.listener.cfg.ReadTimeout))
 		uploading := *r
@@ -123,6 +123,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, rej *weir.Reject
 		proxy.WriteBodyProblem(w, f.body.err)
 		return
 	}
+	f.call.By = proxy.ByGate
 	f.Answering(weirhttp.Status(rej))
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(shortAnswer))
 	weirhttp.WriteRejection(w, r, rej)
