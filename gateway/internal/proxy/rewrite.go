@@ -1,7 +1,9 @@
 package proxy
 
 import (
+	"net/http"
 	"net/http/httputil"
+	"strings"
 )
 
 // forwarded are the headers that say where a request came from.
@@ -25,9 +27,7 @@ func (u *Upstream) rewrite(pr *httputil.ProxyRequest) {
 	}
 	if u.opts.Trusted == nil || !u.opts.Trusted(pr.In) {
 		pr.SetXForwarded()
-		for _, name := range u.opts.Claims {
-			delete(pr.Out.Header, name)
-		}
+		u.claims.remove(pr.Out.Header)
 		return
 	}
 	copyHeader(pr, headerFor)
@@ -36,6 +36,43 @@ func (u *Upstream) rewrite(pr *httputil.ProxyRequest) {
 	copyHeader(pr, headerHost)
 	copyHeader(pr, headerProto)
 }
+
+// claims are headers that nobody is believed who is not trusted.
+type claims struct {
+	exact []string
+	alike map[string]bool // as CGI and its kin see them
+}
+
+// newClaims returns the headers of names, and those that say where a request
+// came from.
+func newClaims(names []string) claims {
+	c := claims{alike: make(map[string]bool)}
+	for _, name := range names {
+		c.exact = append(c.exact, name, http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-")))
+		c.alike[alike(name)] = true
+	}
+	for _, name := range []string{headerFor, headerHost, headerProto} { // with dashes they are rewritten
+		c.alike[alike(name)] = true
+	}
+	return c
+}
+
+// remove takes the claims out of h, those too that are one of them only to
+// programs that read headers as variables, as CGI and WSGI do: HTTP_X_TENANT is
+// X-Tenant there, and X_Tenant as well.
+func (c claims) remove(h http.Header) {
+	for _, name := range c.exact {
+		delete(h, name)
+	}
+	for name := range h {
+		if strings.Contains(name, "_") && c.alike[alike(name)] {
+			delete(h, name)
+		}
+	}
+}
+
+// alike is the same for headers that such programs cannot tell apart.
+func alike(name string) string { return strings.ToLower(strings.ReplaceAll(name, "_", "-")) }
 
 // copyHeader takes over a header of the incoming request, if it has it.
 func copyHeader(pr *httputil.ProxyRequest, name string) {

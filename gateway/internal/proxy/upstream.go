@@ -45,6 +45,7 @@ type Upstream struct {
 	opts    Options
 	cfg     config.Upstream
 	eject   ejection
+	claims  claims
 	seats   []seat
 	turn    atomic.Uint64
 	shared  *shared
@@ -68,6 +69,7 @@ func New(name string, cfg config.Upstream, opts Options) (*Upstream, error) {
 	}
 	u := &Upstream{
 		name: name, cfg: cfg, opts: opts,
+		claims: newClaims(opts.Claims),
 		eject:  ejection{cfg.Eject.Failures, time.Duration(cfg.Eject.For)},
 		shared: &shared{epoch: time.Now(), services: new(services), abandoned: new(atomic.Uint64)},
 	}
