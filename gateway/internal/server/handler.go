@@ -96,7 +96,7 @@ func (e *entrance) leaving() bool { return e.s.draining.Load() || e.listener.clo
 func forward(w http.ResponseWriter, r *http.Request, q *weirhttp.Request) {
 	f := flightOf(w)
 	if f.body != nil {
-		f.body.request = q
+		f.body.admit(r.Context(), q, f.call.Work)
 	}
 	f.call.Request = q
 	f.route.upstream.Serve(w, r, &f.call)

@@ -1,0 +1,287 @@
+package server
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/limit"
+	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/weirhttp"
+)
+
+// worker is an upstream that reads bodies and then works.
+type worker struct {
+	url            string
+	now, most, all atomic.Int64
+	broken         atomic.Int64 // bodies that were never complete
+}
+
+func newWorker(t *testing.T, work time.Duration) *worker {
+	t.Helper()
+	wk := new(worker)
+	wk.url = upstreamOf(t, func(w http.ResponseWriter, r *http.Request) {
+		if _, err := io.Copy(io.Discard, r.Body); err != nil {
+			wk.broken.Add(1)
+			return
+		}
+		n := wk.now.Add(1)
+		defer wk.now.Add(-1)
+		for most := wk.most.Load(); n > most && !wk.most.CompareAndSwap(most, n); most = wk.most.Load() {
+		}
+		wk.all.Add(1)
+		time.Sleep(work)
+		fmt.Fprint(w, "done")
+	}).URL
+	return wk
+}
+
+// slowClient sends uploads that stop before their end.
+type slowClient struct {
+	*http.Client
+	url    string
+	length int64 // announced; -1: none
+	finish chan struct{}
+	status chan *http.Response
+	group  sync.WaitGroup
+}
+
+// uploadBytes is more than the gateway reads before it admits a request, and than
+// the buffers of a client hold back.
+const uploadBytes = bufferedBody + 8<<10
+
+func newSlowClient(t *testing.T, url, protocol string, length int64) *slowClient {
+	t.Helper()
+	tr := &http.Transport{Protocols: new(http.Protocols)}
+	tr.Protocols.SetHTTP1(protocol == "HTTP/1.1")
+	tr.Protocols.SetUnencryptedHTTP2(protocol == "HTTP/2.0")
+	t.Cleanup(tr.CloseIdleConnections)
+	return &slowClient{
+		Client: &http.Client{Transport: tr}, url: url, length: length,
+		finish: make(chan struct{}), status: make(chan *http.Response, 100),
+	}
+}
+
+// begin sends all but the last byte of a body, and keeps quiet then.
+func (c *slowClient) begin(t *testing.T, tail string) {
+	c.group.Go(func() {
+		r, w := io.Pipe()
+		defer r.Close()
+		go func() {
+			_, _ = io.WriteString(w, strings.Repeat("a", uploadBytes-len(tail)))
+			<-c.finish
+			_, _ = io.WriteString(w, tail)
+			_ = w.Close()
+		}()
+		req, err := http.NewRequest(http.MethodPost, c.url, r)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		req.ContentLength = c.length
+		res, err := c.Do(req)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_, _ = io.Copy(io.Discard, res.Body)
+		res.Body.Close()
+		c.status <- res
+	})
+}
+
+// end sends the rest of all bodies and returns how often each status came.
+func (c *slowClient) end() map[int]int {
+	close(c.finish)
+	c.group.Wait()
+	close(c.status)
+	statuses := make(map[int]int)
+	for res := range c.status {
+		statuses[res.StatusCode]++
+	}
+	return statuses
+}
+
+// Bodies that stall give their slots up, and when they are complete the upstream
+// has no more of them to work on than its gate allows.
+func TestStalledBodiesComeBackThroughTheGate(t *testing.T) {
+	f := func(name, protocol string, length int64, target bool) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			stalledBodies(t, protocol, length, target)
+		})
+	}
+	f("HTTP/1 gate", "HTTP/1.1", uploadBytes, false)
+	f("HTTP/1 target, chunked", "HTTP/1.1", -1, true)
+	f("HTTP/2 target", "HTTP/2.0", uploadBytes, true)
+	f("HTTP/2 gate, chunked", "HTTP/2.0", -1, false)
+}
+
+func stalledBodies(t *testing.T, protocol string, length int64, target bool) {
+	const limit, n = 4, 24
+	wk := newWorker(t, 20*time.Millisecond)
+	cfg := baseConfig(t, wk.url)
+	cfg.Listeners[0].H2C = true
+	guarded := gateName
+	change(cfg, func(u *config.Upstream, l *policy.LimitSpec) {
+		l.Limit = n
+		l.Queue = policy.QueueSpec{Len: n, MaxWait: policy.Duration(5 * time.Second)}
+		if target {
+			bound := *l
+			u.Limit = &bound
+			guarded = targetGates(gateName, u.Targets)[wk.url]
+		}
+	})
+	g := start(t, cfg, Options{})
+	c := newSlowClient(t, g.url, protocol, length)
+	for range n {
+		c.begin(t, "z")
+	}
+	eventually(t, "all stalled bodies are streams and hold no slot", func() bool {
+		return g.streams.Snapshot().Open == n && g.gate().InFlight == 0 && g.Policy().Gate(guarded).Snapshot().InFlight == 0
+	})
+	if err := g.Policy().Gate(guarded).Limiter().SetLimit(limit); err != nil {
+		t.Fatal(err)
+	}
+	statuses := c.end()
+	if statuses[http.StatusOK] != n || wk.all.Load() != n {
+		t.Errorf("statuses %v, %d done, want all %d", statuses, wk.all.Load(), n)
+	}
+	if most := wk.most.Load(); most > limit {
+		t.Errorf("%d at work in an upstream with a limit of %d", most, limit)
+	}
+	g.idle()
+}
+
+// A complete body that finds no slot is refused, and the upstream never sees it
+// complete.
+func TestCompleteBodyIsRefused(t *testing.T) {
+	f := func(name, protocol string, length int64) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			refusedBody(t, protocol, length)
+		})
+	}
+	f("HTTP/1", "HTTP/1.1", uploadBytes)
+	f("HTTP/1, chunked", "HTTP/1.1", -1)
+	f("HTTP/2", "HTTP/2.0", uploadBytes)
+}
+
+func refusedBody(t *testing.T, protocol string, length int64) {
+	wk := newWorker(t, 0)
+	cfg := baseConfig(t, wk.url)
+	cfg.Listeners[0].H2C = true
+	change(cfg, func(_ *config.Upstream, l *policy.LimitSpec) {
+		l.Limit = 1
+		l.Queue = policy.QueueSpec{Len: 1, MaxWait: policy.Duration(30 * time.Millisecond)}
+	})
+	g := start(t, cfg, Options{})
+	c := newSlowClient(t, g.url, protocol, length)
+	c.begin(t, "zz")
+	eventually(t, "it is a stream", func() bool { return g.streams.Snapshot().Open == 1 && g.gate().InFlight == 0 })
+	p, err := g.Policy().Gate(gateName).TryAdmit(weir.Work{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	close(c.finish)
+	res := <-c.status
+	if res.StatusCode != http.StatusServiceUnavailable || res.Header.Get("Retry-After") == "" ||
+		res.Header.Get("Content-Type") != "application/problem+json" {
+		t.Errorf("%s, %v", res.Status, res.Header)
+	}
+	eventually(t, "the upstream has lost the request", func() bool { return wk.broken.Load() == 1 })
+	p.Done(weir.NoSample)
+	g.idle()
+	if n := wk.all.Load(); n != 0 {
+		t.Errorf("the upstream worked on %d refused requests", n)
+	}
+	if st := g.Upstreams()[0].Stats()[0]; st.Ejected || st.Failures["reset"] != 0 {
+		t.Errorf("the target was blamed: %+v", st)
+	}
+}
+
+// Over HTTP/2 a body of announced length may be complete long before its end is.
+func TestCompleteBodyWithoutAnEnd(t *testing.T) {
+	gate, err := limit.New(limit.Config{Name: "test", Controller: control.Fixed(1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	streams := weirhttp.NewStreams(weirhttp.StreamsConfig{})
+	held := func() [2]int64 { return [2]int64{gate.Snapshot().InFlight, streams.Snapshot().Open} }
+	w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", strings.NewReader("ab"))
+	u := newUpload(w, r, time.Minute)
+	weirhttp.NewGuard(weirhttp.WithStreams(streams)).Serve(w, r, gate, weir.Work{}, func(_ http.ResponseWriter, r *http.Request, q *weirhttp.Request) {
+		u.admit(r.Context(), q, weir.Work{})
+		u.reading = true
+		u.late()
+		steps := []struct {
+			want [2]int64
+			err  error
+		}{{[2]int64{0, 1}, nil}, {[2]int64{1, 0}, nil}, {[2]int64{1, 0}, io.EOF}}
+		for i, step := range steps {
+			if _, err := u.Read(make([]byte, 1)); err != step.err || held() != step.want {
+				t.Errorf("read %d: %v, slots and streams %v, want %v and %v", i+1, err, held(), step.err, step.want)
+			}
+			u.late() // what comes now is no business of the client
+		}
+	})
+}
+
+// A body that trickles is never silent for long, and gives its slot up too.
+func TestTricklingBodyGivesItsSlotUp(t *testing.T) {
+	wk := newWorker(t, 0)
+	cfg := baseConfig(t, wk.url)
+	cfg.Listeners[0].ReadTimeout = policy.Duration(600 * time.Millisecond)
+	g := start(t, cfg, Options{})
+	r, w := io.Pipe()
+	done := make(chan *http.Response, 1)
+	go func() {
+		res, err := http.Post(g.url, "text/plain", r)
+		if err != nil {
+			t.Error(err)
+		}
+		done <- res
+	}()
+	_, _ = io.WriteString(w, strings.Repeat("a", uploadBytes))
+	began := time.Now()
+	for g.streams.Snapshot().Open == 0 && time.Since(began) < 5*time.Second {
+		_, _ = io.WriteString(w, "a")
+		time.Sleep(10 * time.Millisecond)
+	}
+	// 300 ms of patience, and as long as so many bytes take at slotRate.
+	if took := time.Since(began); took > 3*time.Second || g.gate().InFlight != 0 {
+		t.Errorf("a body of a byte every 10 ms held its slot for %v", took)
+	}
+	_ = w.Close()
+	if res := <-done; res == nil || res.StatusCode != http.StatusOK {
+		t.Errorf("%+v", res)
+	}
+	g.idle()
+	if n := g.gate().Outcomes[weir.OK]; n != 1 {
+		t.Errorf("outcomes %v, want the answer counted", g.gate().Outcomes)
+	}
+}
+
+// A body that comes fast keeps its slot to the end.
+func TestFastBodyKeepsItsSlot(t *testing.T) {
+	wk := newWorker(t, 0)
+	g := start(t, baseConfig(t, wk.url), Options{})
+	res, err := http.Post(g.url, "text/plain", strings.NewReader(strings.Repeat("a", 8<<20)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	g.idle()
+	if s := g.streams.Snapshot(); res.StatusCode != http.StatusOK || s.Moved != 0 {
+		t.Errorf("%s, %d moved, want none", res.Status, s.Moved)
+	}
+}
