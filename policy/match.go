@@ -145,6 +145,25 @@ func isClean(p string) bool {
 		!strings.Contains(p, "/%2")
 }
 
+// Ambiguous reports whether u is one path to a policy and leads elsewhere at a
+// server that unescapes slashes before it takes out segments, as nginx does:
+// unescaping %2F would make an empty, "." or ".." segment. "/x%2f..%2fheavy" is a
+// name below the root here, and /heavy there, past the gates of its route. A
+// server in front of others answers such requests with 400; nobody sends them in
+// earnest.
+//
+// Other escaped slashes are part of a name here: "/a%2Fb" has one segment.
+func Ambiguous(u *url.URL) bool {
+	if u == nil || u.RawPath == "" {
+		return false // what has an escaped slash has a RawPath
+	}
+	given := cleanPath(dots.Replace(u.EscapedPath()))
+	unescaped := slashes.Replace(given)
+	return unescaped != given && cleanPath(unescaped) != unescaped
+}
+
+var slashes = strings.NewReplacer("%2f", "/", "%2F", "/")
+
 // dots unescapes dots, which is what most servers do before they take out dot
 // segments (RFC 3986, 6.2.2.2). If "/x/%2e%2e/heavy" were another path here, it
 // would reach /heavy without its gate.

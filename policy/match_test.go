@@ -241,3 +241,38 @@ func BenchmarkMatch(b *testing.B) {
 		}
 	})
 }
+
+func TestAmbiguous(t *testing.T) {
+	for path, want := range map[string]bool{
+		"/":                         false,
+		"/a/b":                      false,
+		"/a%2Fb":                    false, // a name with a slash in it
+		"/a%2Fb%2fc/":               false,
+		"/a%2F":                     false,
+		"/a%2F.b":                   false,
+		"/a%2F...":                  false,
+		"/a%20b":                    false,
+		"/a//b/../c%2Fd":            false, // here and there /a/c/d
+		"/a/..":                     false, // here and there /
+		"*":                         false,
+		"/%2Fa":                     true,
+		"/a%2F/b":                   true,
+		"/a/%2fb":                   true,
+		"/a%2F%2Fb":                 true,
+		"/x%2f..%2fheavy":           true,
+		"/x%2F%2e%2e%2Fheavy":       true,
+		"/x/..%2Fheavy":             true,
+		"/x%2F..":                   true,
+		"/x%2F./y":                  true,
+		"/a//x%2F%2E":               true,
+		"/v1/databases/a%2F../b":    true,
+		"/%2e%2e%2fheavy/%2ehidden": true,
+	} {
+		if got := Ambiguous(get(path).URL); got != want {
+			t.Errorf("%s: %t, want %t", path, got, want)
+		}
+	}
+	if Ambiguous(nil) {
+		t.Error("no URL is ambiguous")
+	}
+}

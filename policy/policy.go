@@ -55,7 +55,8 @@ type Policy struct {
 // Match finds the route of a request and builds its work: Op, identity,
 // priority, cost, deadline and longest wait. Where no pattern matches, the
 // route is nil, whose Gate admits everything, and the work has an identity
-// only. The request is not changed.
+// only. The request is not changed. See [Ambiguous] for paths that another server
+// may read otherwise.
 func (p *Policy) Match(r *http.Request) (*Route, weir.Work) {
 	rt, m := p.matcher.find(r)
 	w := rt.Work()
