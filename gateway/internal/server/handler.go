@@ -6,6 +6,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/proxy"
+	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/weirhttp"
 )
 
@@ -80,6 +81,10 @@ func (e *entrance) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	began := time.Now()
 	defer func() { f.route.stats.Answered(f.status, f.call.By, time.Since(began)) }()
+	if policy.Ambiguous(r.URL) {
+		e.ambiguous(w, f)
+		return
+	}
 	if r.Body != nil && r.Body != http.NoBody {
 		f.body = newUpload(w, r, time.Duration(e.listener.cfg.ReadTimeout))
 		uploading := *r
@@ -110,6 +115,17 @@ func (e *entrance) noRoute(w http.ResponseWriter, f *flight) {
 	proxy.WriteProblem(w, proxy.Problem{
 		Title: http.StatusText(http.StatusNotFound), Status: http.StatusNotFound,
 		Detail: "no route of the gateway matches this request",
+	})
+}
+
+// ambiguous answers a request whose path leads to one route here and may lead
+// elsewhere at the upstream.
+func (e *entrance) ambiguous(w http.ResponseWriter, f *flight) {
+	f.Answering(http.StatusBadRequest)
+	e.bound(w)
+	proxy.WriteProblem(w, proxy.Problem{
+		Title: http.StatusText(http.StatusBadRequest), Status: http.StatusBadRequest,
+		Detail: "with %2F unescaped, the path has an empty, . or .. segment; servers differ on where it leads",
 	})
 }
 
