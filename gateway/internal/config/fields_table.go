@@ -38,11 +38,11 @@ var fields = map[string]field{
 	"Listener.tls":                 {doc: "Certificate for TLS. With it HTTP/2 is offered as well as HTTP/1.1.", example: "{cert: server.crt, key: server.key}"},
 	"Listener.h2c":                 {doc: "Accept HTTP/2 without TLS (prior knowledge) beside HTTP/1.1.", def: "false"},
 	"Listener.read_header_timeout": {doc: "How long a client may take to send the header of a request.", def: "5s", least: "1ms", most: "1h"},
-	"Listener.read_timeout":        {doc: "How long a client may take to send the body of a request; a second more for each 4 KiB that it has sent.", def: "30s", least: "1ms", most: "24h"},
+	"Listener.read_timeout":        {doc: "How long a client may take to send the body of a request; a second more for each 4 KiB that it has sent. A body slower than 64 KiB a second holds no slot while it comes; the request is admitted again when it is complete.", def: "30s", least: "1ms", most: "24h"},
 	"Listener.write_timeout":       {doc: "How long a client may take no byte of the answer. An answer that makes progress may last longer.", def: "30s", least: "1ms", most: "24h"},
 	"Listener.idle_timeout":        {doc: "How long a kept-alive connection may stand idle between requests.", def: "2m", least: "1ms", most: "24h"},
 	"Listener.max_header_bytes":    {doc: "Largest header of a request in bytes; a larger one is answered 431.", def: "65536", least: "1024", most: "16777216"},
-	"Listener.max_connections":     {doc: "Connections open at a time; further ones are closed as soon as they are accepted.", def: "10000", least: "1", most: "1000000"},
+	"Listener.max_connections":     {doc: "Connections open at a time; further ones are closed as soon as they are accepted. Over HTTP/2 also the requests in progress, but at least 1000; further ones are answered with 503.", def: "10000", least: "1", most: "1000000"},
 	"Listener.max_concurrent_streams": {
 		doc: "Requests in progress at a time on one HTTP/2 connection.",
 		def: "100", least: "1", most: "10000",
@@ -123,7 +123,7 @@ var fields = map[string]field{
 	"Route.upstream":     {doc: "Name of the upstream that answers.", example: "app", required: true},
 
 	"Admin.address":  {form: "host:port or off", doc: "host:port of the admin listener, or off.", def: "127.0.0.1:9090", example: "127.0.0.1:9090"},
-	"Admin.pprof":    {doc: "Serve Go profiles under /debug/pprof/.", def: "true"},
+	"Admin.pprof":    {doc: "Serve Go profiles under /debug/pprof/. Left out, they are served where the address is loopback.", example: "true"},
 	"Streams.max":    {doc: "How many there may be at a time. Further ones go on, but keep their slot at the gate, and are counted as overflowed.", def: "1000", least: "1", most: "1000000"},
 	"State.file":     {doc: "File for learned limits, relative to this file. Written on shutdown, read at start. Left out, nothing is kept.", example: "weir.state.json"},
 	"State.max_age":  {doc: "Older state is not taken up.", def: "1h", least: "1s", most: "8760h"},

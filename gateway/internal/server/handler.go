@@ -2,6 +2,7 @@ package server
 
 import (
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -49,9 +50,14 @@ func (f *flight) Answering(status int) {
 	}
 }
 
+// leastRequests is how many requests a listener lets in at a time however few
+// connections it may have: over HTTP/2 one connection brings many.
+const leastRequests = 1000
+
 // handler returns what a public listener serves.
 func (s *Server) handler(l *listener) http.Handler {
-	return &entrance{s: s, listener: l, guard: weirhttp.NewGuard(
+	most := int64(max(l.cfg.MaxConnections, leastRequests))
+	return &entrance{s: s, listener: l, most: most, guard: weirhttp.NewGuard(
 		weirhttp.WithStreams(s.streams),
 		weirhttp.WithBufferedBody(bufferedBody),
 		weirhttp.WithWriteTimeout(time.Duration(l.cfg.WriteTimeout)),
@@ -65,12 +71,19 @@ type entrance struct {
 	s        *Server
 	listener *listener
 	guard    *weirhttp.Guard
+	inside   atomic.Int64 // requests in progress
+	most     int64        // of them: each takes memory before any gate has seen it
 }
 
 // ServeHTTP implements http.Handler.
 func (e *entrance) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.s.inFlight.Add(1)
 	defer e.s.inFlight.Add(-1)
+	defer e.inside.Add(-1)
+	if e.inside.Add(1) > e.most {
+		e.crowded(w, r)
+		return
+	}
 	st := e.s.state.Load()
 	rt, work := st.policy.Match(r)
 	f := &flight{ResponseWriter: w, entrance: e, route: st.routes[rt]}
@@ -105,6 +118,16 @@ func forward(w http.ResponseWriter, r *http.Request, q *weirhttp.Request) {
 	}
 	f.call.Request = q
 	f.route.upstream.Serve(w, r, &f.call)
+}
+
+// crowded refuses a request that is one too many.
+func (e *entrance) crowded(w http.ResponseWriter, r *http.Request) {
+	rej := &weir.Rejection{
+		Gate: "gateway", Rule: "max_connections", Reason: weir.ReasonQueueFull,
+		Value: float64(e.most), Limit: float64(e.most), RetryAfter: time.Second, Retryable: true,
+	}
+	e.s.notes.rejected(weir.Work{}, rej)
+	e.s.refuse(&flight{ResponseWriter: w, entrance: e}, r, rej)
 }
 
 // noRoute answers a request that no route matches.
