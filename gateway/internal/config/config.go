@@ -1,6 +1,11 @@
 package config
 
-import "github.com/weir-go/weir/policy"
+import (
+	"net"
+	"net/netip"
+
+	"github.com/weir-go/weir/policy"
+)
 
 // Config is what the gateway's file says, with the defaults filled in. The keys
 // in the file are the json tags. fields_table.go holds the text, the default and
@@ -83,7 +88,7 @@ type Route struct {
 // Admin is the listener for metrics, health and snapshots.
 type Admin struct {
 	Address string `json:"address,omitempty"`
-	Pprof   bool   `json:"pprof"`
+	Pprof   *bool  `json:"pprof,omitempty"` // nil: see Profiles
 }
 
 // Off as the address of Admin means that there is no admin listener.
@@ -91,6 +96,21 @@ const Off = "off"
 
 // Enabled reports whether there is an admin listener.
 func (a Admin) Enabled() bool { return a.Address != Off }
+
+// Profiles reports whether the listener serves profiles: as Pprof says, and if it
+// says nothing, where only this machine reaches the listener. A profile costs CPU
+// and tells of the process's inside, and nobody is asked who they are.
+func (a Admin) Profiles() bool {
+	if a.Pprof != nil {
+		return *a.Pprof
+	}
+	host, _, err := net.SplitHostPort(a.Address)
+	if err != nil {
+		return false
+	}
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.IsLoopback() || host == "localhost"
+}
 
 // Streams bounds what leaves its gate early: streams, upgrades, slow readers.
 type Streams struct {

@@ -53,7 +53,7 @@ func (u *Upstream) setDefaults() {
 
 func (e *Eject) setDefaults() { *e = Eject{Failures: 5, For: policy.Duration(10 * time.Second)} }
 
-func (a *Admin) setDefaults() { *a = Admin{Address: DefaultAdmin, Pprof: true} }
+func (a *Admin) setDefaults() { *a = Admin{Address: DefaultAdmin} }
 
 func (s *Streams) setDefaults() { s.Max = 1000 }
 

@@ -52,7 +52,7 @@ func (s *Server) listenAdmin(cfg *config.Config, old *listener, set *listenerSet
 		return nil
 	}
 	lc := adminConfig(cfg.Admin)
-	if old != nil && old.cfg.Address == lc.Address && old.pprof == cfg.Admin.Pprof {
+	if old != nil && old.cfg.Address == lc.Address && old.pprof == cfg.Admin.Profiles() {
 		set.admin = old
 		return nil
 	}
@@ -65,7 +65,7 @@ func (s *Server) listenAdmin(cfg *config.Config, old *listener, set *listenerSet
 	if err != nil {
 		return listenError(lc.Address, adminSetting, err)
 	}
-	l := &listener{cfg: lc, forAdmin: true, pprof: cfg.Admin.Pprof, socket: socket}
+	l := &listener{cfg: lc, forAdmin: true, pprof: cfg.Admin.Profiles(), socket: socket}
 	l.conns = newConns(socket, lc.MaxConnections, true)
 	l.server = l.newServer(s.adminHandler(cfg.Admin, socket.Addr()), s.log)
 	// A profile takes as long as it was asked to.
@@ -82,7 +82,7 @@ func (s *Server) adminHandler(cfg config.Admin, at net.Addr) http.Handler {
 		Metrics: s.metrics.Handler(),
 		Gates:   func() any { return s.Look() },
 		Ready:   s.Ready,
-		Pprof:   cfg.Pprof,
+		Pprof:   cfg.Profiles(),
 		AnyHost: ok && !tcp.IP.IsLoopback(),
 	})
 }

@@ -1,0 +1,27 @@
+package config
+
+import "testing"
+
+func TestProfiles(t *testing.T) {
+	f := func(admin string, want bool) {
+		t.Helper()
+		c, err := Parse("weir.yaml", []byte("admin: "+admin+"\nupstreams: {app: {targets: [http://127.0.0.1:3000]}}\nroutes: [{match: [/], upstream: app}]\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.Admin.Profiles(); got != want {
+			t.Errorf("admin %s: profiles %t, want %t", admin, got, want)
+		}
+	}
+	f("{}", true)
+	f("{address: '127.8.8.8:9090'}", true)
+	f("{address: '[::1]:9090'}", true)
+	f("{address: 'localhost:9090'}", true)
+	f("{pprof: false}", false)
+	f("{address: '0.0.0.0:9090'}", false)
+	f("{address: ':9090'}", false)
+	f("{address: '10.0.0.5:9090'}", false)
+	f("{address: 'weir.example:9090'}", false)
+	f("{address: '0.0.0.0:9090', pprof: true}", true)
+	f("{address: off}", false)
+}
