@@ -51,7 +51,9 @@ func Status(rej *weir.Rejection) int {
 //
 // Retry-After is in whole seconds, rounded up. For overload (503) up to half as
 // much again, and at least a second, is added at random, so that refused clients
-// do not come back all at once. The document has the exact milliseconds:
+// do not come back all at once; but what is added never takes it beyond
+// [MaxRetryAfter]. It is never less than the exact time, which the document has in
+// milliseconds:
 //
 //	{"type":"https://pkg.go.dev/github.com/weir-go/weir#ReasonQueueFull",
 //	 "title":"The wait room is full","status":503,
@@ -97,6 +99,10 @@ func writeRejection(w http.ResponseWriter, r *http.Request, rej *weir.Rejection,
 	}
 }
 
+// MaxRetryAfter is the longest Retry-After that the random part of [WriteRejection]
+// leads to. Overload is over, or another matter, by then.
+const MaxRetryAfter = 30 * time.Second
+
 // bodyHeaders may have been set by an outer handler for the body it expected.
 var bodyHeaders = [...]string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified", "Trailer"}
 
@@ -125,8 +131,8 @@ func retryAfter(rej *weir.Rejection, status int, random func() float64) (int64, 
 		seconds++
 	}
 	if status == http.StatusServiceUnavailable {
-		spread := max(1, seconds/2)
-		seconds += min(int64(random()*float64(spread+1)), spread)
+		spread := min(max(1, seconds/2), int64(MaxRetryAfter/time.Second)-seconds)
+		seconds += max(0, min(int64(random()*float64(spread+1)), spread))
 	}
 	return seconds, true
 }

@@ -42,7 +42,13 @@ func TestStatusAndRetryAfter(t *testing.T) {
 		{weir.ReasonBlocked, time.Minute, true, 403, "60", "60"}, // blocked for a while
 		{weir.ReasonCanceled, 0, false, 499, "", ""},
 		{weir.Reason(200), -5 * s, true, 503, "1", "2"},
-		{weir.ReasonQueueFull, math.MaxInt64, true, 503, "9223372037", "13835058055"},
+		{weir.ReasonQueueFull, math.MaxInt64, true, 503, "9223372037", "9223372037"},
+		{weir.ReasonQueueFull, 19 * s, true, 503, "19", "28"},
+		{weir.ReasonQueueFull, 21 * s, true, 503, "21", "30"}, // not 31
+		{weir.ReasonQueueFull, 29*s + 1, true, 503, "30", "30"},
+		{weir.ReasonQueueFull, 30 * s, true, 503, "30", "30"},     // not 45
+		{weir.ReasonDraining, time.Minute, true, 503, "60", "60"}, // not sooner than it says
+		{weir.ReasonQuota, time.Hour, true, 429, "3600", "3600"},
 	}
 	for _, tt := range tests {
 		rej := &weir.Rejection{Gate: "g", Reason: tt.reason, RetryAfter: tt.after, Retryable: tt.retryable}
