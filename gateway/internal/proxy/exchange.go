@@ -47,6 +47,7 @@ type exchange struct {
 	paused   bool          // it is the client that is waited for
 	answered bool          // the wait is over
 	left     bool          // the client has gone before that
+	idle     bool          // between two targets: nothing is going on upstream
 	cause    error         // why the gateway itself has cancelled
 
 	next, prev *exchange // in the watch's list; guarded by its mutex
@@ -180,12 +181,19 @@ func (x *exchange) resume() {
 	}
 }
 
-// restart starts the clock anew, for another target.
-func (x *exchange) restart() {
-	x.resume()
+// between says that one target is given up and the next not found yet.
+func (x *exchange) between() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.started = x.upstream.now()
+	x.idle = true
+}
+
+// restart starts the clock anew, for another target.
+func (x *exchange) restart() {
+	x.mu.Lock()
+	x.idle, x.started = false, x.upstream.now()
+	x.mu.Unlock()
+	x.resume()
 }
 
 // settle ends the wait for the answer and reports whether the client is still
@@ -196,7 +204,9 @@ func (x *exchange) settle() bool {
 	x.answered = true
 	if !x.left && x.client.Err() != nil { // the watch has not seen it yet
 		x.left = true
-		x.upstream.shared.abandoned.Add(1)
+		if !x.idle {
+			x.upstream.shared.abandoned.Add(1)
+		}
 	}
 	return !x.left
 }
@@ -214,6 +224,9 @@ func (x *exchange) why() error {
 func (x *exchange) check(now time.Duration, round uint64) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if x.idle {
+		return false // the gate that it waits at looks after it
+	}
 	if !x.answered {
 		x.service.see(round, x.started)
 	}

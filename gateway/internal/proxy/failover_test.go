@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"log/slog"
 	"maps"
@@ -127,6 +128,28 @@ func TestWaitBehindADeadTarget(t *testing.T) {
 	empty()
 	if got := <-status; got != http.StatusOK {
 		t.Errorf("%d after the wait", got)
+	}
+}
+
+// A client that leaves while it waits for the second target has abandoned nothing.
+func TestClientLeavesBehindADeadTarget(t *testing.T) {
+	p := newPair(t, func(http.ResponseWriter, *http.Request) {}, 1)
+	defer fill(t, p.gates["live"])()
+	ctx, leave := context.WithCancel(t.Context())
+	ended := make(chan any)
+	go func() {
+		defer func() { ended <- recover() }()
+		r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil)
+		p.Serve(httptest.NewRecorder(), r, &Call{})
+	}()
+	waiting := func() int64 { return p.gates["live"].Snapshot().Waiting }
+	eventually(t, "it waits at the live target", func() bool { return waiting() == 1 })
+	leave()
+	if got := <-ended; got != http.ErrAbortHandler {
+		t.Errorf("ended with %v, want the connection aborted", got)
+	}
+	if waiting() != 0 || p.Abandoned() != 0 {
+		t.Errorf("%d wait, %d counted as abandoned; want none", waiting(), p.Abandoned())
 	}
 }
 

@@ -128,12 +128,12 @@ func (x *exchange) another() error {
 	}
 	x.permit.Cancel() // nothing is done there
 	x.permit = weir.Permit{}
-	x.pause() // nor is it the upstream that is waited for
+	x.between()
 	c, err := x.upstream.pick(x.client, w, x.tried)
-	x.restart()
 	if err != nil {
 		return err
 	}
+	x.restart()
 	c.waited = c.waited || x.waited
 	x.choice = c
 	x.call.Request.AttachFrom(c.seat.gate, c.permit)
