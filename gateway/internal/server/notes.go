@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -201,15 +202,20 @@ func (n *notes) sumUp() {
 }
 
 // complaints are what net/http has to say: about clients, which is worth no line
-// of its own, or about a panic, which is a fault of the gateway.
+// of its own, or about a panic, which is a fault of the gateway, or about the
+// process running out of file descriptors.
 type complaints struct{ log *slog.Logger }
 
 // Write implements io.Writer, one line a call.
 func (c complaints) Write(line []byte) (int, error) {
 	text := string(bytes.TrimSpace(line))
-	if bytes.Contains(line, []byte("panic serving")) {
+	switch {
+	case bytes.Contains(line, []byte("panic serving")):
 		c.log.Error("the gateway failed in the middle of a request", "error", text)
-	} else {
+	case bytes.Contains(line, []byte(syscall.EMFILE.Error())):
+		// net/http waits longer and longer between tries, up to a second.
+		c.log.Warn("no file descriptor is left for new connections: raise the limit of the process (ulimit -n) or lower max_connections", "error", text)
+	default:
 		c.log.Debug("client connection", "error", text)
 	}
 	return len(line), nil
