@@ -3,7 +3,7 @@ package weir
 // Permit is the right to do admitted work. It is a small value: copy it
 // freely, store it, hand it to another goroutine. Nothing is allocated for it.
 //
-// Three acts end it, each harmless when repeated, when late, and on the zero
+// There are three acts, each harmless when repeated, when late, and on the zero
 // Permit, because a permit names one use of its slot and never the next one:
 //
 //   - Sample tells what the backend answered, as soon as it has answered.
@@ -11,8 +11,7 @@ package weir
 //     samples as well if Sample was not called.
 //   - Cancel gives everything back for work that never started.
 //
-// The zero Permit holds nothing: gates that are switched off return it, and so
-// does a nested call that needs no slot of its own.
+// The zero Permit holds nothing: gates that are switched off return it.
 type Permit struct {
 	slot *Slot
 	word uint64

@@ -8,10 +8,11 @@ import "sync/atomic"
 // generation that moves on at every release, so that a permit of an earlier
 // holder matches nothing.
 //
-// All transitions are single compare-and-swaps. A gate that hands out free
-// slots without a lock raises [Slots.Attention] to make both sides take the slow
-// road: Take must then be followed by a second look at the word, as Done does
-// after it has freed a slot.
+// Transitions that others may race for are single compare-and-swaps; only the
+// owner's, on retired slots, are not. A gate that hands out free slots without a
+// lock raises [Slots.Attention] to make both sides take the slow road: Take must
+// then be followed by a second look at the word, as Done does after it has freed
+// a slot.
 type Slot struct {
 	word   atomic.Uint64
 	common *Slots

@@ -180,14 +180,5 @@ func (s *Server) watch(ctx context.Context) {
 	if s.opts.Watch == "" || s.opts.Load == nil {
 		return
 	}
-	tick := time.NewTicker(watchEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		s.reloadChanged()
-	}
+	every(ctx, watchEvery, s.reloadChanged)
 }

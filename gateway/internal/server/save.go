@@ -61,15 +61,18 @@ func readState(name string) (policy.Saved, error) {
 }
 
 // saveRegularly saves every minute until ctx ends.
-func (s *Server) saveRegularly(ctx context.Context) {
-	tick := time.NewTicker(saveEvery)
+func (s *Server) saveRegularly(ctx context.Context) { every(ctx, saveEvery, s.save) }
+
+// every calls do once in each interval until ctx ends.
+func every(ctx context.Context, interval time.Duration, do func()) {
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			s.save()
+			do()
 		}
 	}
 }

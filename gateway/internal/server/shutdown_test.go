@@ -66,17 +66,24 @@ func TestLameDuck(t *testing.T) {
 	}
 }
 
-func TestShutdownRefusesWaiters(t *testing.T) {
-	entered, hold := make(chan struct{}, 1), make(chan struct{})
+// oneAtATime is a gateway of one slot, and a long wait for it, before an upstream
+// that tells when a request has come and answers once hold is closed.
+func oneAtATime(t *testing.T) (cfg *config.Config, url string, entered <-chan struct{}, hold chan<- struct{}) {
+	in, out := make(chan struct{}, 1), make(chan struct{})
 	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {
-		entered <- struct{}{}
-		<-hold
+		in <- struct{}{}
+		<-out
 	})
-	cfg := baseConfig(t, up.URL)
+	cfg = baseConfig(t, up.URL)
 	change(cfg, func(_ *config.Upstream, l *policy.LimitSpec) {
 		l.Limit = 1
 		l.Queue.MaxWait = policy.Duration(time.Minute)
 	})
+	return cfg, up.URL, in, out
+}
+
+func TestShutdownRefusesWaiters(t *testing.T) {
+	cfg, _, entered, hold := oneAtATime(t)
 	g := start(t, cfg, Options{})
 	answers := make(chan *http.Response, 2)
 	ask := func() {
@@ -109,16 +116,7 @@ func TestShutdownRefusesWaiters(t *testing.T) {
 // Who waits in a gate that a reload has taken away is refused at a shutdown like
 // anybody else, and the log sums up before it ends.
 func TestShutdownRefusesWaitersOfGoneGates(t *testing.T) {
-	entered, hold := make(chan struct{}, 1), make(chan struct{})
-	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {
-		entered <- struct{}{}
-		<-hold
-	})
-	cfg := baseConfig(t, up.URL)
-	change(cfg, func(_ *config.Upstream, l *policy.LimitSpec) {
-		l.Limit = 1
-		l.Queue.MaxWait = policy.Duration(time.Minute)
-	})
+	cfg, url, entered, hold := oneAtATime(t)
 	src := new(source)
 	g := start(t, cfg, Options{Load: src.load})
 	answers := make(chan int, 3)
@@ -137,7 +135,7 @@ func TestShutdownRefusesWaitersOfGoneGates(t *testing.T) {
 	gone := g.Policy().Gate(gateName)
 	eventually(t, "two wait", func() bool { return gone.Snapshot().Waiting == 2 })
 	src.set(func() (*config.Config, error) {
-		next := baseConfig(t, up.URL)
+		next := baseConfig(t, url)
 		next.Gates = map[string]policy.GateSpec{"other": next.Gates[gateName]}
 		next.Routes[0].Gates = []string{"other"}
 		return next, nil
