@@ -72,8 +72,13 @@ type Snapshot struct {
 	Outcomes map[Outcome]uint64 `json:"outcomes,omitempty"`
 
 	// Controller names what sets Limit, LimitReason says why it last changed.
+	// Signal names the reading that binds Limit, empty if none does.
 	Controller  string `json:"controller,omitempty"`
 	LimitReason string `json:"limit_reason,omitempty"`
+	Signal      string `json:"signal,omitempty"`
+	// Faults counts decisions of the controller that made no sense and were not
+	// carried out.
+	Faults uint64 `json:"faults,omitempty"`
 
 	// Latency is the service time the gate currently expects of admitted work
 	// (the median of the last window), 0 if it measures none. Wait is the

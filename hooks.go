@@ -20,6 +20,10 @@ type Hooks struct {
 	// LimitChanged follows a change of a gate's limit, with the reason its
 	// controller gave, or "set" for a change made by hand.
 	LimitChanged func(gate string, from, to int64, reason string)
+	// Faulty follows the first nonsense that a gate's controller came up with: a
+	// limit below 1, a negative window, a panic. The gate keeps the last good
+	// limit and counts what follows in its snapshot.
+	Faulty func(gate, problem string)
 	// Leaked follows the discovery of a permit that was dropped without Done.
 	// site is the call site that took it. Only gates whose debug option is on
 	// look for leaks.
@@ -29,5 +33,5 @@ type Hooks struct {
 // Empty reports whether no hook is set.
 func (h *Hooks) Empty() bool {
 	return h.Admitted == nil && h.Rejected == nil && h.Done == nil &&
-		h.LimitChanged == nil && h.Leaked == nil
+		h.LimitChanged == nil && h.Faulty == nil && h.Leaked == nil
 }

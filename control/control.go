@@ -55,6 +55,9 @@ type Decision struct {
 	Extend bool
 	// Reason says in a few words why the limit changed, or why it did not.
 	Reason string
+	// Signal names the reading that binds the limit, empty if none does. It is
+	// in the gate's snapshot and in its rejections.
+	Signal string
 }
 
 // Window is what a gate measured since the last decision (or over several
@@ -84,6 +87,45 @@ type Window struct {
 	// that Latencies had no room for.
 	LatencySum time.Duration
 	Timed      int64
+
+	// Samples are what finished, Failed work included, in the order in which
+	// it did; at most the gate's sample size: the most recent ones.
+	Samples []Sample
+
+	// Readings are what the gate's signals say now.
+	Readings []Reading
+}
+
+// Sample is one piece of work that has finished.
+type Sample struct {
+	// Latency is its service time.
+	Latency time.Duration
+	// Concurrency is how much was in flight on the mean over its life, itself
+	// included. Work of a cost counts as that much.
+	Concurrency float64
+	// Good reports whether it finished OK: not failed, late, refused below or
+	// abandoned.
+	Good bool
+}
+
+// Reading is what a signal says.
+type Reading struct {
+	// Name is the signal's.
+	Name string
+	// Value is what was measured, in the unit that the signal and the
+	// controller agree on: a pressure, where 1 is the most that is wanted, for
+	// [Resource] and [Capped]; a count of messages for [LagMap].
+	Value float64
+	// Known is false while there is nothing to go by: never read so far, failed,
+	// or too old.
+	Known bool
+}
+
+// Source hands out readings. Package signal has one that polls.
+type Source interface {
+	// Readings appends the newest readings to into. It must not block: gates
+	// call it at the end of each window.
+	Readings(into []Reading) []Reading
 }
 
 // Dropped counts the outcomes that are signs of too much.

@@ -22,6 +22,10 @@ type Config struct {
 	// control.Fixed(Limit). A controller belongs to one limiter.
 	Controller control.Controller
 
+	// Signals are read at the end of each window and shown to the controller.
+	// nil means none. Fixed ignores them; [control.Capped] heeds them.
+	Signals control.Source
+
 	// Queue is the wait room.
 	Queue Queue
 

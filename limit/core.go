@@ -56,7 +56,7 @@ type berth struct {
 	weir.Slot
 	start time.Duration // of the present use, if admitted in the slow gear
 	cost  int64         // of the present use; 0 means 1
-	_     [8]byte
+	area  uint64        // the window's when the present use began
 }
 
 // The bits of the attention word.
@@ -110,7 +110,7 @@ func (c *core) shiftDown(now time.Duration) {
 		for !b.IsRetired() {
 			if b.Held() {
 				held++
-				b.start, b.cost = now, 1
+				b.start, b.cost, b.area = now, 1, c.window.Area(now)
 				break
 			}
 			if b.Retire() {
@@ -184,11 +184,11 @@ func (c *core) grant(now time.Duration, cost int64, holder weir.Holder) (weir.Pe
 		c.grow(holder)
 	}
 	b := c.takeSpare()
-	b.start, b.cost = now, cost
 	if cost > 1 {
 		c.heavy++
 	}
 	c.setBank(now, c.bank-cost)
+	b.start, b.cost, b.area = now, cost, c.window.Area(now)
 	c.window.Admit(c.limit - c.bank)
 	return b.Issue(), true
 }
@@ -229,14 +229,16 @@ func (c *core) berth(s *weir.Slot) *berth { return (*c.table.Load())[s.ID()] }
 func (c *core) setBank(now time.Duration, bank int64) {
 	c.bank = bank
 	c.window.Saturated(now, bank < 1)
+	c.window.Level(now, c.limit-bank)
 }
 
 // resize changes the limit. What is in flight stays; the difference shows in
 // the bank, and waiters are for the caller to wake.
 func (c *core) resize(now time.Duration, limit int64) {
 	c.shiftDown(now)
-	c.setBank(now, c.bank+limit-c.limit)
+	bank := c.bank + limit - c.limit
 	c.limit = limit
+	c.setBank(now, bank)
 }
 
 // publish brings the attention word up to date. Called before the lock is

@@ -24,6 +24,7 @@ type Limiter struct {
 	// under neither.
 	control    sync.Mutex
 	controller control.Controller
+	signals    control.Source
 	reading    control.Window
 
 	mu            sync.Mutex
@@ -31,6 +32,8 @@ type Limiter struct {
 	armed         time.Duration // when the timer will fire
 	timer         *time.Timer   // nil with a clock of its owner's
 	reason        string        // of the last decision
+	signal        string        // that binds the limit
+	faults        uint64        // decisions that made no sense
 	median        time.Duration // service time in the last window
 	outcomes      [5]uint64     // by weir.Outcome
 	idle          chan struct{} // closed when closed and nothing is in flight
@@ -74,7 +77,7 @@ func New(cfg Config) (*Limiter, error) {
 	l.table.Store(new([]*berth))
 	l.grow(l)
 	l.shared.Hint.Store(&(*l.table.Load())[0].Slot)
-	l.controller = cfg.controller()
+	l.controller, l.signals = cfg.controller(), cfg.Signals
 	first := l.controller.Start()
 
 	now := l.now()

@@ -72,6 +72,10 @@ func TestWindowsSayWhatHappened(t *testing.T) {
 		if len(c.seen.Latencies) == 0 {
 			c.seen.Latencies = nil
 		}
+		if n := int64(len(c.seen.Samples)); n != c.seen.OK+c.seen.Failed+c.seen.Dropped() {
+			t.Errorf("%d samples", n)
+		}
+		c.seen.Samples, c.seen.Readings = nil, nil // tested below
 		if !reflect.DeepEqual(c.seen, want) {
 			t.Errorf("\n got %+v\nwant %+v", c.seen, want)
 		}
@@ -113,14 +117,98 @@ func TestWindowsSayWhatHappened(t *testing.T) {
 	window(second)
 	window(control.Window{Now: 4 * time.Second, Elapsed: time.Second})
 
-	// A controller that wants none gets one.
-	c.limit = 0
-	*now = 5 * time.Second
+}
+
+// Each sample knows how much was in flight beside it, over its whole life.
+func TestSamplesKnowTheirCompany(t *testing.T) {
+	c := &spy{limit: 4}
+	l, now := byHand(limit.Config{Controller: c})
+	p := take(t, l)
+	*now = 100 * ms
+	q := weir.Must(l.TryAdmit(weir.Work{Cost: 3}))
+	*now = 200 * ms
+	q.Done(weir.Failed) // 4 of them throughout
+	*now = 400 * ms
+	p.Done(weir.Overload) // 1 for 300 ms, 4 for 100 ms
+	take(t, l).Done(weir.OK)
+	*now = time.Second
 	l.Step()
-	if got := l.Snapshot().Limit; got != 1 {
-		t.Errorf("limit %d", got)
+	want := []control.Sample{
+		{Latency: 100 * ms, Concurrency: 4},
+		{Latency: 400 * ms, Concurrency: 1.75},
+		{Latency: 0, Concurrency: 1, Good: true},
+	}
+	if !slices.Equal(c.seen.Samples, want) {
+		t.Errorf("\n got %v\nwant %v", c.seen.Samples, want)
 	}
 }
+
+// A controller that returns nonsense changes nothing, and is told of once.
+func TestNonsense(t *testing.T) {
+	var told []string
+	c := &wild{}
+	l, now := byHand(limit.Config{Controller: c, Hooks: weir.Hooks{
+		Faulty: func(gate, problem string) { told = append(told, gate+": "+problem) },
+	}})
+	for i, d := range []control.Decision{
+		{Limit: 0, Next: time.Second}, {Limit: -7, Next: time.Second}, {Limit: limit.MaxLimit + 1, Next: time.Second},
+		{Limit: 9, Next: -1}, {Reason: "panic"},
+	} {
+		c.next = d
+		*now, _ = l.Next()
+		l.Step()
+		if s := l.Snapshot(); s.Limit != 5 || s.Faults != uint64(i+1) {
+			t.Errorf("%+v: limit %d, %d faults", d, s.Limit, s.Faults)
+		}
+	}
+	if want := `t: controller "wild" wants a limit of 0: it must be from 1 to 1073741824`; len(told) != 1 || told[0] != want {
+		t.Errorf("told %q", told)
+	}
+	c.next = control.Decision{Limit: 6, Next: time.Nanosecond} // asked for too often
+	*now, _ = l.Next()
+	l.Step()
+	if at, _ := l.Next(); at != *now+ms || l.Snapshot().Limit != 6 {
+		t.Errorf("next window at %v, limit %d", at, l.Snapshot().Limit)
+	}
+}
+
+// wild is a controller that returns whatever it is told to.
+type wild struct{ next control.Decision }
+
+func (*wild) Name() string { return "wild" }
+func (*wild) Start() control.Decision {
+	return control.Decision{Limit: 5, Next: time.Second}
+}
+func (w *wild) Update(*control.Window) control.Decision {
+	if w.next.Reason == "panic" {
+		panic("at the disco")
+	}
+	return w.next
+}
+
+// The signals' readings reach the controller, and the one that binds reaches
+// snapshots and refusals.
+func TestSignalsAreNamed(t *testing.T) {
+	c := &wild{next: control.Decision{Limit: 1, Next: time.Second, Signal: "cpu"}}
+	l, now := byHand(limit.Config{Controller: c, Signals: stuck{{Name: "cpu", Value: 1.5, Known: true}}})
+	*now = time.Second
+	l.Step()
+	take(t, l)
+	if r := refused(t, l, weir.Work{}); r.Signal != "cpu" || l.Snapshot().Signal != "cpu" {
+		t.Errorf("%v", &r)
+	}
+	c.next.Signal = ""
+	*now = 2 * time.Second
+	l.Step()
+	if r := refused(t, l, weir.Work{}); r.Signal != "" {
+		t.Errorf("%v", &r)
+	}
+}
+
+// stuck is a source that always says the same.
+type stuck []control.Reading
+
+func (s stuck) Readings(into []control.Reading) []control.Reading { return append(into, s...) }
 
 // A limit set by hand outlives the windows that hooks ask for.
 func TestSetLimitStays(t *testing.T) {

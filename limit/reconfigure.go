@@ -37,7 +37,7 @@ func (l *Limiter) reconfigure(cfg Config, next control.Controller) (change, answ
 	if l.closed {
 		return change{}, answers{}, errClosed(l.name)
 	}
-	l.controller = next
+	l.controller, l.signals = next, cfg.Signals
 	l.shiftDown(now)
 	l.configure(cfg)
 	l.window.Reset(now, l.inFlight())
@@ -142,6 +142,9 @@ func (l *Limiter) decided(reason string, decide func() (int64, bool)) (change, a
 func (l *Limiter) setLimit(now time.Duration, d control.Decision) change {
 	limit := clampLimit(d.Limit)
 	c := change{from: l.limit, to: limit, reason: d.Reason}
+	if l.signal != d.Signal {
+		l.signal, l.resized = d.Signal, true
+	}
 	if c.from != c.to {
 		l.resize(now, limit)
 		l.reason = d.Reason

@@ -37,9 +37,9 @@ func (l *Limiter) refresh(now time.Duration) {
 	limit, places := float64(l.limit), float64(l.room.Size())
 	l.refusal.Store(&refusals{
 		limit: &weir.Rejection{Gate: l.name, Reason: weir.ReasonLimit, Value: limit, Limit: limit,
-			RetryAfter: wait, Retryable: true},
+			RetryAfter: wait, Retryable: true, Signal: l.signal},
 		queueFull: &weir.Rejection{Gate: l.name, Reason: weir.ReasonQueueFull, Value: places, Limit: places,
-			RetryAfter: wait, Retryable: true},
+			RetryAfter: wait, Retryable: true, Signal: l.signal},
 		draining: &weir.Rejection{Gate: l.name, Reason: weir.ReasonDraining, Retryable: true},
 	})
 }
@@ -138,7 +138,7 @@ func (l *Limiter) expired(now time.Duration, w *room.Waiter) *weir.Rejection {
 	waited := now - w.Arrived
 	r := &weir.Rejection{Gate: l.name, Reason: w.Owner.(*waiter).outOf, Retryable: true,
 		Value: waited.Seconds(), Limit: (w.Expires - w.Arrived).Seconds(),
-		RetryAfter: l.wait()}
+		RetryAfter: l.wait(), Signal: l.signal}
 	if r.Reason == weir.ReasonDeadline {
 		r.Cause = context.DeadlineExceeded
 	}

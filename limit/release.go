@@ -22,7 +22,7 @@ func (l *Limiter) PermitDone(p weir.Permit, o weir.Outcome) {
 	}
 	service := now - b.start
 	if !sampled {
-		l.sample(o, service)
+		l.sample(now, b, o)
 	}
 	var answered answers
 	if l.quiet(now) {
@@ -46,8 +46,9 @@ func (l *Limiter) PermitSampled(p weir.Permit, o weir.Outcome) {
 		l.mu.Unlock()
 		return
 	}
-	service := now - l.berth(p.Slot()).start
-	l.sample(o, service)
+	b := l.berth(p.Slot())
+	service := now - b.start
+	l.sample(now, b, o)
 	l.mu.Unlock()
 	l.finished(o, service)
 }
@@ -81,10 +82,10 @@ func (l *Limiter) SlotFreed(s *weir.Slot) {
 	answered.deliver()
 }
 
-// sample counts an outcome.
-func (l *Limiter) sample(o weir.Outcome, service time.Duration) {
+// sample counts the outcome of what the berth holds, or held until now.
+func (l *Limiter) sample(now time.Duration, b *berth, o weir.Outcome) {
 	if int(o) < len(l.outcomes) {
 		l.outcomes[o]++
 	}
-	l.window.Sample(o, max(0, service))
+	l.window.Sample(o, max(0, now-b.start), l.window.Area(now)-b.area)
 }

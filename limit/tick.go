@@ -50,15 +50,17 @@ func (l *Limiter) Step() {
 	l.mu.Unlock()
 	answered.deliver()
 	if due {
-		changed, answered := l.tick()
+		changed, answered, problem := l.tick()
 		answered.deliver()
 		changed.tell(l)
+		l.faulty(problem)
 	}
 }
 
-// tick closes the window: measure, decide, apply. The controller runs without
-// the limiter's lock.
-func (l *Limiter) tick() (change, answers) {
+// tick closes the window: measure, decide, apply. The controller and the signals
+// are asked without the limiter's lock. The problem is the first nonsense that
+// came of it, empty if there was none.
+func (l *Limiter) tick() (change, answers, string) {
 	l.control.Lock()
 	defer l.control.Unlock()
 	w := &l.reading
@@ -68,12 +70,12 @@ func (l *Limiter) tick() (change, answers) {
 	l.mu.Unlock()
 
 	window.Sort(w)
-	d := l.controller.Update(w)
+	d, problem := l.ask(w)
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		return change{}, answers{}
+		return change{}, answers{}, ""
 	}
 	if w.Timed > 0 {
 		l.median = w.Quantile(0.5)
@@ -82,9 +84,14 @@ func (l *Limiter) tick() (change, answers) {
 		l.window.Reset(now, l.inFlight())
 		l.refusedBefore += uint64(w.Refused)
 	}
+	if problem != "" {
+		if l.faults++; l.faults > 1 {
+			problem = "" // told once
+		}
+	}
 	changed := l.setLimit(now, d)
 	l.schedule(now, d.Next)
-	return changed, l.settle(now)
+	return changed, l.settle(now), problem
 }
 
 // read fills in the window.

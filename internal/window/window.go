@@ -30,6 +30,25 @@ type Window struct {
 	next      int
 	sum       time.Duration
 	timed     int64
+
+	samples []control.Sample // likewise
+	oldest  int
+
+	area  uint64        // in flight, integrated over time, in units × ns
+	level int64         // in flight
+	drawn time.Duration // up to when area is
+}
+
+// Area returns the integral of what was in flight up to now. It overflows after
+// a while, which its differences survive.
+func (w *Window) Area(now time.Duration) uint64 {
+	return w.area + uint64(w.level)*uint64(max(0, now-w.drawn))
+}
+
+// Level notes that from now on n is in flight.
+func (w *Window) Level(now time.Duration, n int64) {
+	w.area = w.Area(now)
+	w.level, w.drawn = max(0, n), max(w.drawn, now)
 }
 
 // Admit counts a grant that brought the in-flight count to n.
@@ -38,14 +57,19 @@ func (w *Window) Admit(n int64) {
 	w.maxInFlight = max(w.maxInFlight, n)
 }
 
-// Sample counts an outcome, and its latency where that says something: a failed
-// answer's does not, and neither does one that is no sample.
-func (w *Window) Sample(o weir.Outcome, latency time.Duration) {
+// Sample counts an outcome, and its latency where that says something. area is
+// what Area grew by over its life. A failed answer's latency goes into the
+// samples only, and that of an outcome that is no sample nowhere.
+func (w *Window) Sample(o weir.Outcome, latency time.Duration, area uint64) {
 	if int(o) >= len(w.outcomes) {
 		return
 	}
 	w.outcomes[o]++
-	if o == weir.NoSample || o == weir.Failed {
+	if o == weir.NoSample {
+		return
+	}
+	w.keep(control.Sample{Latency: latency, Concurrency: w.mean(latency, area), Good: o == weir.OK})
+	if o == weir.Failed {
 		return
 	}
 	w.sum += latency
@@ -56,6 +80,23 @@ func (w *Window) Sample(o weir.Outcome, latency time.Duration) {
 	}
 	w.latencies[w.next] = latency
 	w.next = (w.next + 1) % Size
+}
+
+func (w *Window) keep(s control.Sample) {
+	if len(w.samples) < Size {
+		w.samples = append(w.samples, s)
+		return
+	}
+	w.samples[w.oldest] = s
+	w.oldest = (w.oldest + 1) % Size
+}
+
+// mean is the mean in flight over a life of that length.
+func (w *Window) mean(latency time.Duration, area uint64) float64 {
+	if latency <= 0 {
+		return float64(max(1, w.level))
+	}
+	return float64(area) / float64(latency)
 }
 
 // Saturated notes that from now on no slot is free, or that one is.
@@ -84,6 +125,7 @@ func (w *Window) Read(now time.Duration, into *control.Window) {
 	into.Overload, into.Abandoned = w.outcomes[weir.Overload], w.outcomes[weir.Abandoned]
 	into.Latencies = append(into.Latencies[:0], w.latencies...)
 	into.LatencySum, into.Timed = w.sum, w.timed
+	into.Samples = append(append(into.Samples[:0], w.samples[w.oldest:]...), w.samples[:w.oldest]...)
 }
 
 // Sort brings the latencies of a window that was Read into ascending order.
@@ -97,4 +139,5 @@ func (w *Window) Reset(now time.Duration, inFlight int64) {
 	w.outcomes = [5]int64{}
 	w.latencies, w.next = w.latencies[:0], 0
 	w.sum, w.timed = 0, 0
+	w.samples, w.oldest = w.samples[:0], 0
 }
