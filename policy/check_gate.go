@@ -47,9 +47,11 @@ func (c *compiler) checkLimit(at place, l *LimitSpec) {
 	if !c.checkWord(at.at("controller"), "controller", l.Controller, controllers) {
 		return
 	}
-	if l.Controller == "aimd" {
+	switch l.Controller {
+	case "aimd":
 		c.checkAIMD(at, l)
-	} else {
+	case "knee":
+	default:
 		c.checkFixed(at, l)
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 // The words for controllers and orders, the defaults first.
 var (
-	controllers = []string{"fixed", "aimd"}
+	controllers = []string{"fixed", "aimd", "knee"}
 	orders      = []string{"fifo", "lifo", "adaptive"}
 )
 
@@ -37,6 +37,11 @@ func (l *LimitSpec) aimd() control.AIMDConfig {
 // spec that has been checked.
 func (l *LimitSpec) config() (limit.Config, error) {
 	cfg := limit.Config{Queue: l.Queue.queue()}
+	if l.Controller == "knee" {
+		knee, err := control.NewKnee(control.KneeConfig{Initial: l.Limit, Min: l.Min, Max: l.Max})
+		cfg.Controller = knee
+		return cfg, err
+	}
 	if l.Controller != "aimd" {
 		cfg.Limit = l.Limit // limit.New makes a fixed controller of it
 		return cfg, nil

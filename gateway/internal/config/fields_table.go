@@ -91,7 +91,7 @@ var fields = map[string]field{
 
 	"LimitSpec.controller": {
 		doc: "What sets the limit: fixed keeps the number given; aimd adds one while latency is fine, and takes a share away when it is not.",
-		def: "fixed", enum: []string{"fixed", "aimd"},
+		def: "fixed", enum: []string{"fixed", "aimd", "knee"},
 	},
 	"LimitSpec.limit":       {doc: "The fixed limit, or where a limit that moves begins (default there: 20). Required for fixed.", example: "20", least: "1"},
 	"LimitSpec.min":         {doc: "A limit that moves does not go below it.", def: "1", least: "1"},
