@@ -172,6 +172,35 @@ func (r *Report) writeFigures(b *strings.Builder) {
 	_ = w.Flush() // a strings.Builder takes everything
 }
 
+// Stretches is every figure over each stretch that a goal is about, as a table:
+// a row a stretch, medians over the seeds.
+func (r *Report) Stretches() string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprint(w, "  stretch")
+	for _, f := range figures {
+		fmt.Fprintf(w, "\t%s", f.metric)
+	}
+	fmt.Fprintln(w)
+	seen := map[string]bool{}
+	for _, g := range r.Scenario.Goals {
+		from, to := g.Stretch(r.Scenario)
+		name := fmt.Sprintf("%v-%v", from, to)
+		if seen[name] {
+			continue
+		}
+		seen[name] = true
+		fmt.Fprintf(w, "  %s", name)
+		for _, f := range figures {
+			g.Metric = f.metric
+			fmt.Fprintf(w, "\t%s", Format(f.metric, r.Spread(g).Median))
+		}
+		fmt.Fprintln(w)
+	}
+	_ = w.Flush() // a strings.Builder takes everything
+	return b.String()
+}
+
 // writeRefusals adds up the refusals of all runs by reason.
 func (r *Report) writeRefusals(b *strings.Builder) {
 	var counts [numReasons]uint64
@@ -211,20 +240,23 @@ func (r *Report) writeGoals(b *strings.Builder) {
 	_ = w.Flush()
 }
 
+// Relative reports whether the goal has bounds that are relative to the best
+// fixed limit.
+func (g *Goal) Relative() bool { return g.Times != nil || g.Over != nil }
+
 // Against returns the goal with the bounds that are relative to the best fixed
-// limit put as figures, given that one's report.
-func (g Goal) Against(oracle *Report) Goal {
-	reference := oracle.Spread(g).Median
+// limit put as figures, given the median of that one.
+func (g Goal) Against(oracle float64) Goal {
 	bound := func(v float64) {
 		if g.Max == nil || v < *g.Max {
 			g.Max = &v
 		}
 	}
 	if g.Times != nil {
-		bound(*g.Times * reference)
+		bound(*g.Times * oracle)
 	}
 	if g.Over != nil {
-		bound(*g.Over + reference)
+		bound(*g.Over + oracle)
 	}
 	return g
 }

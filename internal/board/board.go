@@ -11,6 +11,8 @@
 //	fixed    a fixed limit that was tuned once for the backend
 //	aimd     additive increase, multiplicative decrease, with half the deadline
 //	         as its threshold
+//	default  what a gate does when nobody configures it: [DefaultPolicy], the
+//	         same for every backend
 //
 // Every cell is the median over the seeds, with the least and the largest.
 package board
@@ -22,6 +24,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/sim"
 )
 
@@ -29,7 +32,16 @@ import (
 var Rows = []string{"S1", "S2", "S3", "S4", "S4b", "S7", "S9", "S9b", "S17"}
 
 // Controllers are the columns, in order.
-var Controllers = []string{"none", "oracle", "fixed", "aimd"}
+var Controllers = []string{"none", "oracle", "fixed", "aimd", "default"}
+
+// DefaultPolicy is the policy of the column default: the default controller and
+// the default wait room, and not one figure.
+func DefaultPolicy() policy.Spec {
+	return policy.Spec{
+		Gates:  map[string]policy.GateSpec{"backend": {Limit: &policy.LimitSpec{Controller: "knee"}}},
+		Routes: []policy.RouteSpec{{Name: "all", Match: []string{"/"}, Gates: []string{"backend"}}},
+	}
+}
 
 // Cell is one figure: of one scenario, backend and controller.
 type Cell struct {
@@ -51,6 +63,13 @@ type Cell struct {
 	// only reported. Reached is absent then.
 	Goal    string `json:"goal,omitempty"`
 	Reached *bool  `json:"reached,omitempty"`
+	// AtLeast and AtMost are the same goal as figures.
+	AtLeast *float64 `json:"at_least,omitempty"`
+	AtMost  *float64 `json:"at_most,omitempty"`
+
+	// Limit is the limit over the same stretch, over all seeds: the lowest, the
+	// median of the means, the highest. All 0 without a gate.
+	Limit sim.Level `json:"limit"`
 
 	row, line int
 }
@@ -64,6 +83,14 @@ type Options struct {
 	// Requests, if not 0, ends each run when so many have been offered, for a
 	// quick look at rows that do not depend on the time of the run.
 	Requests int
+	// Known are cells of an earlier board. Goals that are relative to the oracle
+	// take its figures from there, and the sweep that finds it is spared, where
+	// the oracle is not asked for itself. They must have been run with the same
+	// seeds to mean the same.
+	Known []Cell
+	// Look, if set, is given each report, to print more of it than a cell holds.
+	// It is called from several goroutines.
+	Look func(backend, controller string, r *sim.Report)
 	// Progress, if set, is told when a group of cells, one scenario on one
 	// backend, is done. It is called from one goroutine at a time.
 	Progress func(scenario, backend string, done, of int)
@@ -147,55 +174,109 @@ func (o *Options) groups() ([]group, error) {
 	return groups, nil
 }
 
-// fill runs the group under each controller. The oracle comes first, because
-// goals may be relative to it.
+// fill runs the group under each controller.
 func (g *group) fill(ctx context.Context, opts *Options) ([]Cell, error) {
-	best, err := findOracle(ctx, g.scenario, g.backend)
-	if err != nil {
-		return nil, err
-	}
-	reference, err := sim.Run(ctx, best.scenario, sim.Options{Seeds: opts.Seeds})
-	if err != nil {
-		return nil, err
-	}
 	var cells []Cell
+	ref := reference{known: opts.Known}
+	if wanted(opts.Controllers, "oracle") || !ref.suffices(g) {
+		best, err := findOracle(ctx, g.scenario, g.backend)
+		if err != nil {
+			return nil, err
+		}
+		if ref.report, err = sim.Run(ctx, best.scenario, sim.Options{Seeds: opts.Seeds}); err != nil {
+			return nil, err
+		}
+		ref.setting = best.setting
+	}
 	for _, controller := range Controllers {
 		if !wanted(opts.Controllers, controller) {
 			continue
 		}
-		report, setting := reference, best.setting
+		report, setting := ref.report, ref.setting
 		if controller != "oracle" {
+			var err error
 			if report, err = g.run(ctx, controller, opts.Seeds); err != nil {
 				return nil, err
 			}
 			setting = ""
 		}
-		cells = append(cells, g.cells(controller, setting, report, reference)...)
+		if opts.Look != nil {
+			opts.Look(g.backend, controller, report)
+		}
+		cells = append(cells, g.cells(controller, setting, report, &ref)...)
 	}
 	return cells, nil
 }
 
 func (g *group) run(ctx context.Context, controller string, seeds []uint64) (*sim.Report, error) {
-	s, err := g.scenario.With(g.backend, controller)
+	s, err := g.scenario.With(g.backend, "none")
+	if err != nil {
+		return nil, err
+	}
+	if controller == "default" {
+		s, err = s.WithPolicy(DefaultPolicy())
+	} else {
+		s, err = s.With(g.backend, controller)
+	}
 	if err != nil {
 		return nil, err
 	}
 	return sim.Run(ctx, s, sim.Options{Seeds: seeds})
 }
 
+// reference is what the oracle reached: in this run, or in an earlier one.
+type reference struct {
+	report  *sim.Report
+	setting string
+	known   []Cell
+}
+
+// of returns the oracle's median for a goal.
+func (r *reference) of(g *group, goal *sim.Goal) (median float64, ok bool) {
+	if r.report != nil {
+		return r.report.Spread(*goal).Median, true
+	}
+	from, to := goal.Stretch(g.scenario)
+	for i := range r.known {
+		c := &r.known[i]
+		if c.Scenario == g.scenario.Name && c.Backend == g.backend && c.Controller == "oracle" &&
+			c.Metric == goal.Metric && c.From == from.String() && c.To == to.String() {
+			return c.Median, true
+		}
+	}
+	return 0, false
+}
+
+// suffices reports whether no goal of the group needs a new run of the oracle.
+func (r *reference) suffices(g *group) bool {
+	for i := range g.scenario.Goals {
+		goal := &g.scenario.Goals[i]
+		if !goal.Relative() || !goal.AppliesTo(g.backend) {
+			continue
+		}
+		if _, ok := r.of(g, goal); !ok {
+			return false
+		}
+	}
+	return true
+}
+
 // cells turns a report into one cell for each goal of the scenario.
-func (g *group) cells(controller, setting string, r, oracle *sim.Report) []Cell {
+func (g *group) cells(controller, setting string, r *sim.Report, ref *reference) []Cell {
 	var cells []Cell
 	for line, goal := range g.scenario.Goals {
 		if !goal.AppliesTo(g.backend) {
 			continue
 		}
-		goal = goal.Against(oracle)
+		if oracle, ok := ref.of(g, &goal); ok {
+			goal = goal.Against(oracle)
+		}
 		from, to := goal.Stretch(g.scenario)
 		c := Cell{
 			Scenario: g.scenario.Name, Backend: g.backend, Controller: controller, Setting: setting,
 			Metric: goal.Metric, From: from.String(), To: to.String(), Seeds: r.Seeds,
-			Spread: r.Spread(goal), Goal: goal.Bounds(), row: g.row, line: line,
+			Spread: r.Spread(goal), Goal: goal.Bounds(), AtLeast: goal.Min, AtMost: goal.Max,
+			Limit: limitOf(r, goal), row: g.row, line: line,
 		}
 		if c.Goal != "" {
 			reached := goal.Holds(c.Median)
@@ -204,4 +285,13 @@ func (g *group) cells(controller, setting string, r, oracle *sim.Report) []Cell 
 		cells = append(cells, c)
 	}
 	return cells
+}
+
+// limitOf is the limit over a goal's stretch.
+func limitOf(r *sim.Report, goal sim.Goal) sim.Level {
+	over := func(metric string) sim.Spread {
+		goal.Metric = metric
+		return r.Spread(goal)
+	}
+	return sim.Level{Min: over("limit_min").Min, Mean: over("limit_mean").Median, Max: over("limit_max").Max}
 }

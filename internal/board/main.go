@@ -3,14 +3,20 @@ package board
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
+
+	"github.com/weir-go/weir/sim"
 )
 
 // Main is the command: it parses args, runs the board, prints the table to out
@@ -21,11 +27,26 @@ func Main(args []string, out, errs io.Writer) int {
 	dir := flags.String("out", filepath.Join("docs", "scoreboard"), "directory to write to; empty: print only")
 	rows := flags.String("rows", "", "only these scenarios, such as S1,S9")
 	backends := flags.String("backends", "", "only these backends, such as B1,B2")
+	columns := flags.String("controllers", "", "only these columns, such as default,oracle; all are "+strings.Join(Controllers, ", "))
+	seeds := flags.String("seeds", "", "these seeds instead of the scenarios' 1 to 5, such as 1,2")
+	detail := flags.Bool("detail", false, "print each run's report as well: every figure, over each goal's stretch")
+	plot := flags.Bool("plot", false, "print each first run over time as well")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
-	opts := Options{Rows: list(*rows), Backends: list(*backends)}
-	if (*rows != "" || *backends != "") && *dir != "" {
+	opts := Options{Rows: list(*rows), Backends: list(*backends), Controllers: list(*columns)}
+	if err := opts.check(*seeds); err != nil {
+		fmt.Fprintln(errs, "scoreboard:", err)
+		return 2
+	}
+	part := *rows+*backends+*columns+*seeds != ""
+	if part {
+		opts.Known = readKnown(*dir)
+	}
+	if *detail || *plot {
+		opts.Look = look(out, *detail, *plot)
+	}
+	if part && *dir != "" {
 		fmt.Fprintln(errs, "scoreboard: a part of the board is printed only, not written")
 		*dir = ""
 	}
@@ -48,6 +69,54 @@ func Main(args []string, out, errs io.Writer) int {
 	}
 	fmt.Fprintf(out, "%s\n%s\n%v\n", Table(cells), Tally(cells), time.Since(start).Round(time.Second))
 	return 0
+}
+
+// check reads the seeds and looks for columns that there are not.
+func (o *Options) check(seeds string) error {
+	for _, text := range list(seeds) {
+		seed, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			return fmt.Errorf("-seeds %q: must be whole numbers with commas between them", seeds)
+		}
+		o.Seeds = append(o.Seeds, seed)
+	}
+	for _, c := range o.Controllers {
+		if !slices.Contains(Controllers, c) {
+			return fmt.Errorf("-controllers %q: there is no such column; there are %s", c, strings.Join(Controllers, ", "))
+		}
+	}
+	return nil
+}
+
+// readKnown reads the board that was written last. Without one, what is relative
+// to the oracle costs a sweep.
+func readKnown(dir string) []Cell {
+	data, err := os.ReadFile(filepath.Join(dir, "scoreboard.json"))
+	if err != nil {
+		return nil
+	}
+	var cells []Cell
+	if json.Unmarshal(data, &cells) != nil {
+		return nil
+	}
+	return cells
+}
+
+// look prints reports as they come.
+func look(out io.Writer, detail, plot bool) func(string, string, *sim.Report) {
+	var mu sync.Mutex
+	return func(backend, controller string, r *sim.Report) {
+		mu.Lock()
+		defer mu.Unlock()
+		fmt.Fprintf(out, "## %s on %s: %s\n", r.Scenario.Name, backend, controller)
+		if detail {
+			fmt.Fprintf(out, "%s\n%s", r, r.Stretches())
+		}
+		if plot {
+			fmt.Fprintf(out, "\n%s", r.Plot())
+		}
+		fmt.Fprintln(out)
+	}
 }
 
 func list(s string) []string {

@@ -31,15 +31,20 @@ func WriteJSON(w io.Writer, cells []Cell) error {
 }
 
 // Table is the board as text that is Markdown as well: a line for each scenario,
-// backend and metric, a column for each controller. A figure that misses its
-// goal is marked with a cross.
+// backend and metric, a column for each controller, and the limit that the default
+// one set. A figure that misses its goal is marked with a cross.
 func Table(cells []Cell) string {
-	rows := [][]string{append([]string{"scenario", "on", "metric", "goal"}, Controllers...)}
+	heads := append([]string{"scenario", "on", "metric", "goal"}, Controllers...)
+	rows := [][]string{append(heads, "limit of default")}
 	for i := 0; i < len(cells); {
 		first := cells[i]
-		row := []string{first.Scenario, first.Backend, first.what(), first.Goal, "", "", "", ""}
+		row := []string{first.Scenario, first.Backend, first.what(), first.Goal}
+		row = append(row, make([]string, len(Controllers)+1)...)
 		for ; i < len(cells) && cells[i].sameLine(&first); i++ {
 			row[4+slices.Index(Controllers, cells[i].Controller)] = cells[i].figure()
+			if cells[i].Controller == "default" {
+				row[len(row)-1] = cells[i].limits()
+			}
 		}
 		rows = append(rows, row)
 	}
@@ -59,6 +64,11 @@ func (c *Cell) figure() string {
 		text += " ✗"
 	}
 	return text
+}
+
+// limits is the limit over the cell's stretch.
+func (c *Cell) limits() string {
+	return fmt.Sprintf("%.0f (%.0f-%.0f)", c.Limit.Mean, c.Limit.Min, c.Limit.Max)
 }
 
 // bare is a figure without its unit.
