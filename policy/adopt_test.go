@@ -121,7 +121,7 @@ func TestAdoptionChangesTheMode(t *testing.T) {
 func TestAFaultChangesNothing(t *testing.T) {
 	old := compile(t, apiSpec(LimitSpec{Limit: 5}), Options{})
 	spec := apiSpec(LimitSpec{Limit: 9})
-	spec.Gates["other"] = GateSpec{Limit: &LimitSpec{}}
+	spec.Gates["other"] = GateSpec{Limit: &LimitSpec{Controller: "fixed"}}
 	if _, err := Compile(spec, Options{Previous: old}); err == nil {
 		t.Fatal("no error")
 	}

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/weir-go/weir/control"
 )
 
 func limitSpec(l LimitSpec) Spec { return Spec{Gates: map[string]GateSpec{"api": {Limit: &l}}} }
@@ -35,7 +33,7 @@ func TestFaults(t *testing.T) {
 		{"gate name", Spec{Gates: map[string]GateSpec{"a\nb": fixed(1), "": fixed(1), strings.Repeat("x", 300): fixed(1)}},
 			[]string{`gates[""]: a gate without a name`, `gates["a\nb"]: the name "a\nb" has characters`, "gates.xxx"}},
 
-		{"fixed without limit", limitSpec(LimitSpec{}),
+		{"fixed without limit", limitSpec(LimitSpec{Controller: "fixed"}),
 			[]string{"gates.api.limit.limit: the controller fixed has no limit to keep; write the number of slots"}},
 		{"negative limit", limitSpec(LimitSpec{Limit: -3}), []string{"gates.api.limit.limit: -3 is negative; write 1"}},
 		{"huge limit", limitSpec(LimitSpec{Limit: 1 << 40}), []string{"gates.api.limit.limit: 1099511627776 slots is more"}},
@@ -44,6 +42,10 @@ func TestFaults(t *testing.T) {
 		{"fixed with what is AIMD's", limitSpec(LimitSpec{Limit: 5, Threshold: ms, Percentile: .5, Backoff: .9, Window: ms, MinSamples: 1}),
 			[]string{"gates.api.limit.threshold: ", "gates.api.limit.percentile: ", "gates.api.limit.backoff: ",
 				"gates.api.limit.window: ", "gates.api.limit.min_samples: "}},
+		{"fixed by its limit", limitSpec(LimitSpec{Limit: 5, Min: 2}),
+			[]string{"gates.api.limit.min: means nothing to the controller fixed, whose limit does not move; leave it out, or write controller: knee or aimd"}},
+		{"knee with what is AIMD's", limitSpec(LimitSpec{Threshold: ms}),
+			[]string{"gates.api.limit.threshold: means nothing to the controller knee; leave it out, or write controller: aimd"}},
 		{"controller", limitSpec(LimitSpec{Controller: "amid", Limit: 5}),
 			[]string{`gates.api.limit.controller: "amid" is no controller; did you mean aimd?`}},
 		{"min over max", limitSpec(LimitSpec{Controller: "aimd", Min: 50, Max: 10}),
@@ -169,22 +171,37 @@ func TestFaultsComeAllAtOnceWithKeys(t *testing.T) {
 	}
 }
 
-// What the checks compare with are another package's defaults.
-func TestChecksKnowTheDefaultsOfAIMD(t *testing.T) {
-	for _, tt := range []struct {
-		cfg control.AIMDConfig
-		ok  bool
-	}{
-		{control.AIMDConfig{Min: aimdMax}, true},
-		{control.AIMDConfig{Min: aimdMax + 1}, false},
-		{control.AIMDConfig{Max: aimdMin}, true},
-		{control.AIMDConfig{Window: aimdMinWindow}, true},
-		{control.AIMDConfig{Window: aimdMinWindow - 1}, false},
-	} {
-		if _, err := control.NewAIMD(tt.cfg); (err == nil) != tt.ok {
-			t.Errorf("%+v: %v", tt.cfg, err)
+// What the checks compare with are another package's defaults and bounds: at the
+// edge of each both must agree.
+func TestChecksAgreeWithTheControllers(t *testing.T) {
+	agree := func(what string, spec LimitSpec, ok bool) {
+		t.Helper()
+		k, _ := spec.kind()
+		if _, err := k.make(&spec); (err == nil) != ok {
+			t.Errorf("%s: the controller says %v, want ok %v", what, err, ok)
+		}
+		p, err := Compile(limitSpec(spec), Options{})
+		if err == nil {
+			p.Close()
+		}
+		if (err == nil) != ok {
+			t.Errorf("%s: the policy says %v, want ok %v", what, err, ok)
 		}
 	}
+	for _, k := range kinds {
+		if k.word == "fixed" {
+			continue
+		}
+		agree(k.word+" at all defaults", LimitSpec{Controller: k.word}, true)
+		agree(k.word+" with the highest min", LimitSpec{Controller: k.word, Min: k.max}, true)
+		agree(k.word+" with a min too high", LimitSpec{Controller: k.word, Min: k.max + 1}, false)
+		agree(k.word+" with the lowest max", LimitSpec{Controller: k.word, Max: k.min}, true)
+	}
+	agree("the shortest window", LimitSpec{Controller: "aimd", Window: Duration(minWindow)}, true)
+	agree("a window too short", LimitSpec{Controller: "aimd", Window: Duration(minWindow - 1)}, false)
+	agree("the largest percentile", LimitSpec{Controller: "aimd", Percentile: 1}, true)
+	agree("the least backoff", LimitSpec{Controller: "aimd", Backoff: 0.5}, true)
+	agree("a backoff of 1", LimitSpec{Controller: "aimd", Backoff: 1}, false)
 }
 
 func TestFaultsPrint(t *testing.T) {

@@ -9,13 +9,15 @@
 //		Identity: policy.IdentitySpec{Tenant: "path:database"},
 //		Gates: map[string]policy.GateSpec{
 //			"writes":  {Limit: &policy.LimitSpec{Limit: 16}},
-//			"backend": {Limit: &policy.LimitSpec{Controller: "aimd", Threshold: 250e6}},
+//			"backend": {Limit: &policy.LimitSpec{}},
 //		},
 //		Routes: []policy.RouteSpec{
 //			{Match: []string{"POST /v1/databases/{database}/batches"}, Gates: []string{"writes", "backend"}},
 //			{Match: []string{"/"}, Gates: []string{"backend"}},
 //		},
 //	}, policy.Options{})
+//
+// A limit with a number keeps it; one without finds it, by the controller knee.
 //
 // For each request, [Policy.Match] names the route and builds the work; the
 // route's gate decides:

@@ -35,6 +35,30 @@ func TestLimitSpecReachesTheLimiter(t *testing.T) {
 	}
 }
 
+// A limit with a number keeps it; one without finds it.
+func TestTheDefaultController(t *testing.T) {
+	for _, tt := range []struct {
+		spec       LimitSpec
+		controller string
+		limit      int64 // 0: whatever the controller begins with
+	}{
+		{LimitSpec{}, "knee", 0},
+		{LimitSpec{Max: 7}, "knee", 0},
+		{LimitSpec{Queue: QueueSpec{Len: -1}}, "knee", 0},
+		{LimitSpec{Limit: 5}, "fixed", 5},
+		{LimitSpec{Controller: "fixed", Limit: 5}, "fixed", 5},
+		{LimitSpec{Controller: "knee", Limit: 5}, "knee", 5},
+	} {
+		p := compile(t, limitSpec(tt.spec), Options{})
+		if s := p.Gate("api").Snapshot(); s.Controller != tt.controller || tt.limit != 0 && s.Limit != tt.limit {
+			t.Errorf("%+v: %s at %d, want %s at %d", tt.spec, s.Controller, s.Limit, tt.controller, tt.limit)
+		}
+	}
+	if w := Controllers()[0]; w != "knee" {
+		t.Errorf("the first word is %s, want that of the default", w)
+	}
+}
+
 func TestOptionsReachTheLimiter(t *testing.T) {
 	spec := apiSpec(LimitSpec{Limit: 1})
 	c := &compiler{spec: &spec, opts: &Options{FindLeaks: true, Now: func() time.Duration { return 7 }}}

@@ -45,12 +45,15 @@ type GateSpec struct {
 
 // LimitSpec is a concurrency gate.
 type LimitSpec struct {
-	// Controller is fixed (default) or aimd.
+	// Controller is one of the words of [Controllers], which are the names of
+	// the controllers of package control. Left out it is fixed if there is a
+	// Limit to keep, and knee, which finds one, if there is none.
 	Controller string `json:"controller,omitempty"`
 	// Limit is the fixed limit, or the initial one of a controller that moves
 	// it. Required for fixed.
 	Limit int64 `json:"limit,omitempty"`
-	// Min and Max bound a limit that moves.
+	// Min and Max bound a limit that moves. Their defaults are the
+	// controller's.
 	Min int64 `json:"min,omitempty"`
 	Max int64 `json:"max,omitempty"`
 	// Threshold, Percentile, Backoff, Window and MinSamples are AIMD's; see

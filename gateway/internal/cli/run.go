@@ -38,7 +38,8 @@ func NewRunCommand(version string) *cobra.Command {
 		Use:   "run [FILE]",
 		Short: "Run the gateway",
 		Long: `Run guards servers: with a configuration file all that it names, without one the
-server at --upstream, at default settings.
+server at --upstream, at default settings: as many requests at a time as the server
+can carry, which the gateway finds out by itself.
 
   SIGHUP             reads the file again, and so does a change of it
   SIGTERM, SIGINT    stop: nothing that was read goes without an answer
@@ -69,7 +70,7 @@ gateway could not start, and 2 if the command line is wrong.`,
 	flags.StringVar(&o.Upstream, "upstream", "", "server to guard without a file, for instance http://127.0.0.1:3000")
 	flags.StringVar(&o.Listen, "listen", "", "address to accept clients on without a file (default "+config.DefaultListen+")")
 	flags.StringVar(&o.Admin, "admin", "", "address for metrics and health without a file, or off (default "+config.DefaultAdmin+")")
-	flags.Int64Var(&o.Limit, "limit", 0, "requests in progress at a time without a file (default: found by the gateway)")
+	flags.Int64Var(&o.Limit, "limit", 0, "requests in progress at a time without a file (default: the gateway finds the number, and follows the server)")
 	flags.StringVar(&o.LogLevel, "log-level", "", "debug, info, warn or error (default: the file's, else info)")
 	return cmd
 }

@@ -78,10 +78,8 @@ func DefaultListener(address string) Listener {
 // listens on listen (empty for [DefaultListen]) and guards one upstream with
 // everything at its default. Route "/" goes through the gate "upstream".
 //
-// With a positive maxInFlight the gate has that fixed limit. With 0 it is an AIMD
-// controller that starts at 20 and stays within 1 and 1000, taking a p95 above
-// 1 s for overload. An upstream whose healthy p95 is near or above that needs
-// a file, or a fixed limit.
+// With a positive maxInFlight the gate has that fixed limit. With 0 it finds one
+// by itself, with the default controller (knee) and nothing set.
 func ForUpstream(upstream, listen string, maxInFlight int64) (*Config, error) {
 	if listen == "" {
 		listen = DefaultListen
@@ -114,10 +112,7 @@ func defaultLimit(maxInFlight int64) *policy.LimitSpec {
 	if maxInFlight > 0 {
 		return &policy.LimitSpec{Controller: "fixed", Limit: maxInFlight}
 	}
-	return &policy.LimitSpec{
-		Controller: "aimd", Limit: 20, Min: 1, Max: 1000,
-		Threshold: policy.Duration(time.Second),
-	}
+	return &policy.LimitSpec{}
 }
 
 // checkAddress says what is wrong with a host:port to listen on.

@@ -87,15 +87,16 @@ var fields = map[string]field{
 		doc: "enforce refuses what the gate refuses; observe decides and counts, but lets everything through; off decides nothing.",
 		def: "enforce", enum: []string{"enforce", "observe", "off"},
 	},
-	"GateSpec.limit": {doc: "Makes it a concurrency gate: so much work at a time, and a bounded room to wait in.", example: "{limit: 20}"},
+	"GateSpec.limit": {doc: "Makes it a concurrency gate: so much work at a time, and a bounded room to wait in. {} finds out by itself how much.", example: "{limit: 20}"},
 
 	"LimitSpec.controller": {
-		doc: "What sets the limit: fixed keeps the number given; aimd adds one while latency is fine, and takes a share away when it is not.",
-		def: "fixed", enum: []string{"fixed", "aimd", "knee"},
+		doc: "What sets the limit. Left out, it is fixed where limit gives a number, and knee, which finds one by itself, where it does not. " +
+			"fixed keeps the number given; aimd adds one while latency is fine, and takes a share away when it is not.",
+		enum: []string{"knee", "fixed", "aimd"}, example: "knee",
 	},
-	"LimitSpec.limit":       {doc: "The fixed limit, or where a limit that moves begins (default there: 20). Required for fixed.", example: "20", least: "1"},
+	"LimitSpec.limit":       {doc: "The limit to keep, or with another controller than fixed the one to begin with (default there: 20).", example: "20", least: "1"},
 	"LimitSpec.min":         {doc: "A limit that moves does not go below it.", def: "1", least: "1"},
-	"LimitSpec.max":         {doc: "A limit that moves does not go above it.", def: "1000", least: "1"},
+	"LimitSpec.max":         {doc: "A limit that moves does not go above it (default: knee 10000, aimd 1000).", example: "500", least: "1"},
 	"LimitSpec.threshold":   {doc: "aimd: latency above it counts as overload. Set it to about half of what your clients wait.", def: "5s", least: "1us"},
 	"LimitSpec.percentile":  {doc: "aimd: which percentile of a window's latencies is held against threshold, as a share.", def: "0.95", least: "0.01", most: "1"},
 	"LimitSpec.backoff":     {doc: "aimd: what the limit is multiplied by on overload.", def: "0.9", least: "0.5", most: "0.999"},

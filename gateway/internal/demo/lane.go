@@ -86,6 +86,7 @@ func configure(o *Options, upstream, listen string) (*config.Config, error) {
 		return nil, err
 	}
 	gate := cfg.Gates[gateName]
+	gate.Limit.Controller = "aimd"
 	gate.Limit.Threshold = policy.Duration(patience / 4)
 	gate.Limit.Queue = policy.QueueSpec{
 		Len:     max(1, int(o.Capacity*patience.Seconds()/4)), // what fits into a quarter of their patience
