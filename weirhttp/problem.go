@@ -12,9 +12,9 @@ import (
 // reasonDocs is where the type of a problem is explained: at the constant.
 const reasonDocs = "https://pkg.go.dev/github.com/weir-go/weir#"
 
-// maxName bounds the names in a document, in bytes. Gates and rules have short
-// names; a rule made from a key may not.
-const maxName = 128
+// maxName bounds the names in a document, in bytes. Gates, rules and signals have
+// short names; a rule made from a key may not.
+const maxName = 80
 
 // problemKind is what a problem's type and title say.
 type problemKind struct{ constant, title string }
@@ -56,7 +56,12 @@ func appendProblem(b []byte, status int, rej *weir.Rejection) []byte {
 	}
 	b = append(b, `,"reason":"`...)
 	b = append(b, rej.Reason.String()...)
-	b = append(b, `","value":`...)
+	b = append(b, '"')
+	if rej.Signal != "" {
+		b = append(b, `,"signal":`...)
+		b = appendName(b, rej.Signal)
+	}
+	b = append(b, `,"value":`...)
 	b = appendNumber(b, rej.Value)
 	b = append(b, `,"limit":`...)
 	b = appendNumber(b, rej.Limit)

@@ -96,6 +96,11 @@ func TestProblemBodies(t *testing.T) {
 			base + `ReasonQuota","title":"The quota is used up","status":429,"gate":"writes","rule":"user=alice","reason":"quota","value":-0.5,"limit":100,"remaining":1e-09,"retryable":true,"retry_after_ms":1}`,
 		},
 		{
+			"bound by a signal",
+			&weir.Rejection{Gate: "api", Reason: weir.ReasonLimit, Value: 8, Limit: 8, Signal: "cpu", Retryable: true},
+			base + `ReasonLimit","title":"Every slot is taken","status":503,"gate":"api","reason":"limit","signal":"cpu","value":8,"limit":8,"remaining":0,"retryable":true}`,
+		},
+		{
 			"never",
 			&weir.Rejection{Gate: "api", Reason: weir.ReasonTooLarge, Value: 11, Limit: 10},
 			base + `ReasonTooLarge","title":"The request costs more than can ever be granted","status":413,"gate":"api","reason":"too_large","value":11,"limit":10,"remaining":0,"retryable":false}`,
@@ -150,8 +155,8 @@ func TestRejectionRepeatsNothingPrivate(t *testing.T) {
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest("GET", "/"+strings.Repeat("secret", 1000), nil)
 	WriteRejection(w, r, &weir.Rejection{
-		Gate: strings.Repeat("é", 5000), Rule: strings.Repeat("\x00", 5000),
-		Reason: weir.ReasonStore, Cause: errors.New("dial tcp secret:6379"),
+		Gate: strings.Repeat("é", 5000), Rule: strings.Repeat("\x00", 5000), Signal: strings.Repeat("&", 5000),
+		Reason: weir.ReasonTooLarge, Value: -1.0 / 3 * 1e20, Limit: -1.0 / 3 * 1e20, Remaining: -1.0 / 3e5, RetryAfter: math.MaxInt64, Cause: errors.New("dial tcp secret:6379"),
 	})
 	if strings.Contains(w.Body.String(), "secret") {
 		t.Errorf("body repeats the request or the cause: %s", w.Body)
@@ -182,7 +187,7 @@ func FuzzRejection(f *testing.F) {
 		rej := &weir.Rejection{
 			Gate: gate, Rule: rule, Reason: weir.Reason(reason), Value: value, Limit: limit,
 			Remaining: remaining, RetryAfter: time.Duration(after), Retryable: retryable,
-			Cause: errors.New(gate),
+			Cause: errors.New(gate), Signal: rule,
 		}
 		w := httptest.NewRecorder()
 		writeRejection(w, httptest.NewRequest("POST", "/", strings.NewReader("x")), rej, func() float64 { return random })

@@ -34,7 +34,7 @@ type collector struct {
 
 	limit, inFlight, waiting, mode, expected   *prometheus.Desc
 	admitted, rejected, observed, outcomes     *prometheus.Desc
-	leaked                                     *prometheus.Desc
+	leaked, faults                             *prometheus.Desc
 	upRequests, upFailures, upOut, upEjections *prometheus.Desc
 	upAbandoned, upExpected                    *prometheus.Desc
 	streamsOpen, streamsMax, streamsMoved      *prometheus.Desc
@@ -57,6 +57,7 @@ func newCollector(src Source) *collector {
 		rejected: d("weir_gate_rejected_total", "Work refused, by reason.", "gate", "reason"),
 		observed: d("weir_gate_observed_total", "Work that a gate in observe mode let through but would have refused, by reason.", "gate", "reason"),
 		outcomes: d("weir_gate_outcomes_total", "What became of admitted work.", "gate", "outcome"),
+		faults:   d("weir_gate_controller_faults_total", "Decisions of a gate's controller that made no sense and were not carried out. Always 0 unless there is a bug.", "gate"),
 		leaked:   d("weir_gate_leaked_total", "Permits that were dropped without being given back. Always 0 unless there is a bug.", "gate"),
 
 		upRequests:  d("weir_upstream_requests_total", "Requests sent to a target, further tries included.", "upstream", "target"),
@@ -124,6 +125,7 @@ func (c *collector) collectGates(ch chan<- prometheus.Metric) {
 		}
 		counter(ch, c.admitted, s.Admitted, name)
 		counter(ch, c.leaked, s.Leaked, name)
+		counter(ch, c.faults, s.Faults, name)
 		for _, reason := range limitReasons {
 			counter(ch, c.rejected, s.Rejected[reason], name, reason.String())
 		}

@@ -95,6 +95,7 @@ func TestCollector(t *testing.T) {
 		`weir_gate_rejected_total{gate="api",reason="canceled"} 0`,
 		`weir_gate_rejected_total{gate="api",reason="draining"} 0`,
 		`weir_gate_rejected_total{gate="api",reason="too_large"} 0`,
+		`weir_gate_controller_faults_total{gate="api"} 0`,
 		`weir_http_requests_in_flight 7`,
 		`weir_connections{listener="127.0.0.1:8080"} 3`,
 	)

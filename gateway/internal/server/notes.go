@@ -64,6 +64,7 @@ func (s *Server) hooks() weir.Hooks {
 		Done:         s.metrics.Done,
 		Rejected:     s.notes.rejected,
 		LimitChanged: s.notes.limitChanged,
+		Faulty:       s.notes.faulty,
 		Leaked:       s.notes.leaked,
 	}
 }
@@ -119,6 +120,9 @@ func refusalAttrs(r *weir.Rejection, count int) []slog.Attr {
 	if r.Rule != "" {
 		attrs = append(attrs, slog.String("rule", r.Rule))
 	}
+	if r.Signal != "" {
+		attrs = append(attrs, slog.String("signal", r.Signal))
+	}
 	return attrs
 }
 
@@ -131,6 +135,11 @@ func refusalText(observed bool) string {
 
 func (n *notes) leaked(gate, site string) {
 	n.log.Error("a permit was dropped without being given back", "gate", gate, "site", site)
+}
+
+// faulty is a weir.Hooks.Faulty. A gate tells of the first nonsense only.
+func (n *notes) faulty(gate, problem string) {
+	n.log.Error("the controller of a gate failed; the limit stays what it is, and further failures are only counted", "gate", gate, "problem", problem)
 }
 
 // run writes the lines until ctx ends.

@@ -62,6 +62,7 @@ func TestRefusalLines(t *testing.T) {
 		{weir.Rejection{Gate: "api", Reason: weir.ReasonQueueFull, Value: 256, Limit: 256, RetryAfter: time.Second},
 			`gate=api reason=queue_full value=256 limit=256 retry_after=1s`},
 		{weir.Rejection{Gate: "api", Reason: weir.ReasonQuota, Limit: 5, Rule: "per user"}, `gate=api reason=quota value=0 limit=5 rule="per user"`},
+		{weir.Rejection{Gate: "api", Reason: weir.ReasonLimit, Value: 8, Limit: 8, Signal: "cpu"}, `gate=api reason=limit value=8 limit=8 signal=cpu`},
 	} {
 		out := new(logBuffer)
 		n := newNotes(slog.New(slog.NewTextHandler(out, nil)))
@@ -91,5 +92,15 @@ func TestComplaints(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q: %s; want %s", line, out, want)
 		}
+	}
+}
+
+// A controller that fails is told of in a line, through the hook that gates call.
+func TestAFailingControllerIsLogged(t *testing.T) {
+	out := new(logBuffer)
+	s := &Server{notes: newNotes(slog.New(slog.NewTextHandler(out, nil)))}
+	s.hooks().Faulty("api", "it wants a limit of 0")
+	if text := out.String(); !strings.Contains(text, "level=ERROR") || !strings.Contains(text, `gate=api problem="it wants a limit of 0"`) {
+		t.Errorf("logged %s", text)
 	}
 }
