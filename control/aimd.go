@@ -2,11 +2,11 @@ package control
 
 import (
 	"fmt"
-	"math"
 	"time"
 )
 
 // AIMDConfig configures [NewAIMD]. The zero value of a field means its default.
+// [NetflixAIMD] and [KlaviyoAIMD] are filled in as those two run it.
 type AIMDConfig struct {
 	// Initial is the first limit, clamped to Min and Max. Default 20.
 	Initial int64
@@ -18,8 +18,10 @@ type AIMDConfig struct {
 	// Threshold is the latency above which the window counts as overloaded.
 	// Default 5 s; set it to about half of what your clients wait.
 	Threshold time.Duration
-	// Percentile of the window's latencies is compared with Threshold.
-	// Range (0, 1], default 0.95.
+	// Take says which latency of the window is compared with Threshold.
+	// Default [TakePercentile].
+	Take Take
+	// Percentile is the one for TakePercentile. Range (0, 1], default 0.95.
 	Percentile float64
 	// Backoff is what the limit is multiplied by on overload. Range [0.5, 1),
 	// default 0.9.
@@ -28,31 +30,66 @@ type AIMDConfig struct {
 	// Window is how long to gather samples. Default 1 s, at least 10 ms.
 	Window time.Duration
 	// MinSamples is how many outcomes a window needs to be judged; a thinner
-	// one is extended, not thrown away, so that its drops are not lost.
-	// Default 10.
+	// one is extended, so that its drops are not lost. Default 10. TakeEach
+	// needs none.
 	MinSamples int64
+	// DiscardThin throws windows of fewer than MinSamples away, with their
+	// drops, as Netflix's WindowedLimit does.
+	DiscardThin bool
+}
+
+// NetflixAIMD is the configuration of concurrency-limits' AIMDLimit inside its
+// WindowedLimit, both at their defaults: from 20 within 20 and 200, the mean of
+// a window of 1 s over 5 s, windows of fewer than 10 samples thrown away.
+func NetflixAIMD() AIMDConfig {
+	return AIMDConfig{
+		Initial: 20, Min: 20, Max: 200, Threshold: 5 * time.Second,
+		Take: TakeMean, Backoff: 0.9, Window: time.Second, MinSamples: 10, DiscardThin: true,
+	}
+}
+
+// KlaviyoAIMD is the variant that Klaviyo described for its metrics service:
+// the 95th percentile of the last 3 s over a threshold of your own. The
+// article gives no bounds and no smallest number of samples: those are the
+// defaults here.
+func KlaviyoAIMD(threshold time.Duration) AIMDConfig {
+	return AIMDConfig{Threshold: threshold, Take: TakePercentile, Percentile: 0.95, Window: 3 * time.Second}
 }
 
 // AIMD adds one to the limit after a window in which latency was fine and at
-// least half of the limit was used, and multiplies the limit by Backoff after a
-// window whose latency percentile exceeded the threshold or in which anything
+// least half of the limit was used, and multiplies the limit by Backoff, rounded
+// down, after a window whose latency exceeded the threshold or in which anything
 // was dropped (timed out, refused below, or abandoned). It is the algorithm of
 // Netflix's concurrency-limits AIMDLimit, fed window aggregates as in Klaviyo's
-// variant: the percentile, the highest in-flight, whether anything was dropped.
+// variant: one latency, the highest in-flight, whether anything was dropped.
 //
-// Two departures: the minimum is 1 and Initial is clamped to the bounds; and a
+// Two departures: the minimum is 1 and Initial is clamped to the bounds
+// (upstream takes a minimum of 0 and an initial limit below the minimum); and a
 // window of nothing but drops counts (upstream's Go port freezes there).
 //
 // It assumes that the threshold fits the backend: it settles where latency
 // touches the threshold, not where throughput is best. It climbs by one a
-// window, so a backend that wants hundreds of slots waits minutes for them; and
-// it judges only windows of MinSamples outcomes, so before a backend of a few
-// requests a second an Initial that is too high stays too high. An idle service
-// with one slow call shrinks too.
+// window, so a backend that wants hundreds of slots waits minutes for them
+// ([TakeEach] climbs by one a sample); and it judges only windows of MinSamples
+// outcomes, so before a backend of a few requests a second an Initial that is
+// too high stays too high. An idle service with one slow call shrinks too.
 type AIMD struct {
 	cfg   AIMDConfig
+	taker taker
 	limit int64
+	why   verdict // of the last step
+	last  observation
 }
+
+// verdict is what AIMD made of an observation.
+type verdict int
+
+const (
+	unused verdict = iota
+	grown
+	tooSlow
+	tooMuch
+)
 
 // NewAIMD returns an AIMD controller, or an error that names every field out of
 // range.
@@ -61,22 +98,22 @@ func NewAIMD(cfg AIMDConfig) (*AIMD, error) {
 	def(&cfg.Min, 1)
 	def(&cfg.Max, 1000)
 	def(&cfg.Threshold, 5*time.Second)
+	def(&cfg.Take, TakePercentile)
 	def(&cfg.Percentile, 0.95)
 	def(&cfg.Backoff, 0.9)
 	def(&cfg.Window, time.Second)
 	def(&cfg.MinSamples, 10)
+	t := taker{take: cfg.Take, percentile: cfg.Percentile, enough: cfg.MinSamples, discard: cfg.DiscardThin}
 	var f faults
-	f.check(cfg.Min >= 1, "Min %d: must be at least 1", cfg.Min)
-	f.check(cfg.Max >= cfg.Min, "Max %d: must not be below Min %d", cfg.Max, cfg.Min)
+	f.checkBounds(cfg.Min, cfg.Max)
 	f.check(cfg.Threshold > 0, "Threshold %v: must be positive", cfg.Threshold)
-	f.check(cfg.Percentile > 0 && cfg.Percentile <= 1, "Percentile %v: must be in (0, 1]", cfg.Percentile)
+	t.check(&f)
 	f.check(cfg.Backoff >= 0.5 && cfg.Backoff < 1, "Backoff %v: must be in [0.5, 1)", cfg.Backoff)
-	f.check(cfg.Window >= 10*time.Millisecond, "Window %v: must be at least 10ms", cfg.Window)
-	f.check(cfg.MinSamples >= 1, "MinSamples %d: must be at least 1", cfg.MinSamples)
+	f.checkWindow("Window", cfg.Window)
 	if err := f.err("aimd"); err != nil {
 		return nil, err
 	}
-	return &AIMD{cfg: cfg, limit: min(max(cfg.Initial, cfg.Min), cfg.Max)}, nil
+	return &AIMD{cfg: cfg, taker: t, limit: min(max(cfg.Initial, cfg.Min), cfg.Max)}, nil
 }
 
 // Name implements [Controller].
@@ -89,29 +126,41 @@ func (a *AIMD) Start() Decision {
 
 // Update implements [Controller].
 func (a *AIMD) Update(w *Window) Decision {
-	d := Decision{Limit: a.limit, Next: a.cfg.Window}
-	dropped := w.Dropped()
-	latency := w.Quantile(a.cfg.Percentile)
+	fed, extend, why := a.taker.feed(w, a.step)
+	if fed {
+		why = a.reason(w)
+	}
+	return Decision{Limit: a.limit, Next: a.cfg.Window, Extend: extend, Reason: why}
+}
+
+func (a *AIMD) step(o observation) {
+	a.last = o
 	switch {
-	case w.OK+dropped < a.cfg.MinSamples:
-		d.Extend = true
-		d.Reason = fmt.Sprintf("%d samples, %d needed", w.OK+dropped, a.cfg.MinSamples)
-		return d
-	case dropped > 0:
+	case o.drop || o.rtt > a.cfg.Threshold:
+		a.why = tooSlow
+		if o.drop {
+			a.why = tooMuch
+		}
 		a.limit = int64(float64(a.limit) * a.cfg.Backoff)
-		d.Reason = fmt.Sprintf("%d dropped", dropped)
-	case latency > a.cfg.Threshold:
-		a.limit = int64(float64(a.limit) * a.cfg.Backoff)
-		d.Reason = fmt.Sprintf("p%g %v over %v", math.Round(1000*a.cfg.Percentile)/10, latency, a.cfg.Threshold)
-	case 2*w.MaxInFlight >= a.limit:
+	case 2*o.inFlight >= float64(a.limit):
+		a.why = grown
 		a.limit++
-		d.Reason = "latency fine, limit in use"
 	default:
-		d.Reason = fmt.Sprintf("not in use: %d of %d", w.MaxInFlight, a.limit)
+		a.why = unused
 	}
 	a.limit = min(max(a.limit, a.cfg.Min), a.cfg.Max)
-	d.Limit = a.limit
-	return d
+}
+
+func (a *AIMD) reason(w *Window) string {
+	switch a.why {
+	case tooMuch:
+		return fmt.Sprintf("%d dropped", w.Dropped())
+	case tooSlow:
+		return fmt.Sprintf("%v %v over %v", a.taker, a.last.rtt, a.cfg.Threshold)
+	case grown:
+		return "latency fine, limit in use"
+	}
+	return fmt.Sprintf("not in use: %.0f of %d", a.last.inFlight, a.limit)
 }
 
 // Save implements [Saver].
@@ -120,6 +169,6 @@ func (a *AIMD) Save() State { return State{Limit: float64(a.limit)} }
 // Restore implements [Saver].
 func (a *AIMD) Restore(s State) {
 	if s.Limit >= 1 { // false for NaN too
-		a.limit = min(max(int64(min(s.Limit, float64(a.cfg.Max))), a.cfg.Min), a.cfg.Max)
+		a.limit = int64(within(s.Limit, a.cfg.Min, a.cfg.Max))
 	}
 }

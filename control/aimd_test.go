@@ -179,3 +179,102 @@ func TestMeanAndSaturation(t *testing.T) {
 		t.Error("an empty window is not 0")
 	}
 }
+
+func TestAIMDSmallLimits(t *testing.T) {
+	for from, want := range map[int64]int64{11: 9, 10: 9, 9: 8, 5: 4, 3: 2, 2: 1, 1: 1} {
+		if d := aimd(t, control.AIMDConfig{Initial: from}).Update(dropped()); d.Limit != want {
+			t.Errorf("a drop at %d: %d, want %d", from, d.Limit, want)
+		}
+	}
+}
+
+func TestAIMDTake(t *testing.T) {
+	const ms = time.Millisecond
+	// Mean 40 ms, minimum 10, 95th percentile 100.
+	w := ok(20, 10*ms, 10*ms, 100*ms)
+	w.LatencySum = 120 * ms
+	tests := []struct {
+		take      control.Take
+		threshold time.Duration
+		want      int64
+	}{
+		{control.TakeMean, 40 * ms, 21},
+		{control.TakeMean, 40*ms - 1, 18},
+		{control.TakeMin, 10 * ms, 21},
+		{control.TakeMin, 10*ms - 1, 18},
+		{control.TakePercentile, 100 * ms, 21},
+		{control.TakePercentile, 100*ms - 1, 18},
+		{"", 100*ms - 1, 18},
+	}
+	for _, tt := range tests {
+		a := aimd(t, control.AIMDConfig{Take: tt.take, Threshold: tt.threshold})
+		if d := a.Update(w); d.Limit != tt.want {
+			t.Errorf("%q with a threshold of %v: %d (%s), want %d", tt.take, tt.threshold, d.Limit, d.Reason, tt.want)
+		}
+	}
+}
+
+func TestAIMDTakesEachSample(t *testing.T) {
+	const ms = time.Millisecond
+	w := &control.Window{OK: 2, Failed: 1, Samples: []control.Sample{
+		{Latency: ms, Concurrency: 20, Good: true},
+		{Latency: ms, Concurrency: 20}, // failed: says nothing
+		{Latency: 9 * ms, Concurrency: 1, Good: true},
+	}}
+	a := aimd(t, control.AIMDConfig{Take: control.TakeEach, Threshold: 5 * ms, MinSamples: 10})
+	if d := a.Update(w); d.Limit != 18 || d.Extend { // 20 → 21 → 18.9
+		t.Errorf("one up, one down: %+v", d)
+	}
+	w.Overload = 1
+	if d := a.Update(w); d.Limit != 15 { // 18 → 19 → 17.1 → 15.3
+		t.Errorf("one up, a drop, one down: %+v", d)
+	}
+	if d := a.Update(&control.Window{}); d.Limit != 15 || d.Extend || d.Reason == "" {
+		t.Errorf("no samples: %+v", d)
+	}
+}
+
+func TestNetflixAIMD(t *testing.T) {
+	a := aimd(t, control.NetflixAIMD())
+	if d := a.Start(); d.Limit != 20 || d.Next != time.Second {
+		t.Errorf("start: %+v", d)
+	}
+	// Below 10 samples the window goes, with its drops.
+	if d := a.Update(&control.Window{OK: 5, Overload: 4, MaxInFlight: 20}); d.Limit != 20 || d.Extend {
+		t.Errorf("a thin window: %+v", d)
+	}
+	w := &control.Window{OK: 10, Timed: 10, LatencySum: 50 * time.Second, MaxInFlight: 10}
+	if d := a.Update(w); d.Limit != 21 {
+		t.Errorf("a mean of 5s: %+v", d)
+	}
+	w.LatencySum += 10
+	if d := a.Update(w); d.Limit != 20 { // 18.9, but 20 is the minimum
+		t.Errorf("a mean above 5s: %+v", d)
+	}
+}
+
+func TestKlaviyoAIMD(t *testing.T) {
+	a := aimd(t, control.KlaviyoAIMD(100*time.Millisecond))
+	if d := a.Start(); d.Next != 3*time.Second {
+		t.Errorf("start: %+v", d)
+	}
+	w := ok(20)
+	for range 20 {
+		w.Latencies = append(w.Latencies, 100*time.Millisecond)
+	}
+	w.OK = 20
+	w.Latencies[19] = time.Second // beyond the 95th percentile
+	if d := a.Update(w); d.Limit != 21 {
+		t.Errorf("p95 at the threshold: %+v", d)
+	}
+	w.Latencies[18] = time.Second
+	if d := a.Update(w); d.Limit != 18 {
+		t.Errorf("p95 above it: %+v", d)
+	}
+}
+
+func TestTakeFault(t *testing.T) {
+	if _, err := control.NewAIMD(control.AIMDConfig{Take: "median"}); err == nil || !strings.Contains(err.Error(), `Take "median"`) {
+		t.Errorf("median: %v", err)
+	}
+}

@@ -1,0 +1,310 @@
+package control
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// Gradient2Config configures [NewGradient2]. The zero value of a field means its
+// default; the defaults are those of Netflix's Gradient2Limit inside its
+// WindowedLimit where that has the field.
+type Gradient2Config struct {
+	// Initial is the first limit, clamped to Min and Max. Default 20.
+	Initial int64
+	// Min and Max bound the limit. Defaults 20 and 200.
+	Min, Max int64
+
+	// Smoothing is the weight of the new limit against the old. Range (0, 1],
+	// default 0.2.
+	Smoothing float64
+	// Queue is how much may stand in the backend's queue. Default 4, at least 1.
+	Queue int64
+	// RootQueue lets it be the square root of the limit where that is more.
+	RootQueue bool
+	// LongWindow is over how many observations the baseline is averaged.
+	// Default 600, at least 1.
+	LongWindow int64
+	// Tolerance is how many times the baseline latency may be before the limit
+	// shrinks. Default 1.5, at least 1.
+	Tolerance float64
+
+	// Shipped selects what upstream ships: a baseline that follows any load that
+	// lasts, and drops ignored. For comparison; see [Gradient2].
+	Shipped bool
+	// Rise is how many times the latency at Min the baseline may be. Default
+	// 1.2, at least 1. Not with Shipped.
+	Rise float64
+	// Recheck is after how many windows in which latency held the limit down,
+	// less those in which it did not, the latency at Min is measured anew,
+	// which costs two windows at Min. Default 60, at least 1. Not with Shipped.
+	Recheck int64
+	// Backoff is what the limit is multiplied by after a window with drops.
+	// Range (0, 1), default 0.9. Not with Shipped.
+	Backoff float64
+
+	// Take says which latency of the window counts. Default [TakeMean].
+	Take Take
+	// Percentile is the one for TakePercentile. Range (0, 1], default 0.95.
+	Percentile float64
+	// Window is how long to gather samples. Default 1 s, at least 10 ms.
+	Window time.Duration
+	// MinSamples is how many outcomes a window needs to be judged; a thinner
+	// one is extended. Default 10. TakeEach needs none.
+	MinSamples int64
+}
+
+// Gradient2 compares latency with its own long-term average, the baseline, and
+// multiplies the limit by Tolerance × baseline / latency, within a half and one,
+// plus room for a short queue; smoothed. It is Netflix's Gradient2Limit with
+// another baseline.
+//
+// Upstream's baseline forgets: the average follows whatever lasts. Before a
+// backend that is overloaded for ten minutes it comes to hold the overload for
+// normal, and the limit returns to Max. Here the baseline may be at most Rise
+// times the floor, the latency that was measured with no more than Min in
+// flight. The floor goes down a tenth of the way with every observation below
+// it, and up only with those that had at most Min in flight. So load cannot
+// raise it.
+//
+// A backend that has become slower for good looks like overload at first: the
+// limit shrinks. After Recheck windows in which latency held it down, less
+// those in which it did not, the limit goes to Min for two windows: in the
+// first, what is in flight drains, the second is the new floor. If the backend
+// is slower, the baseline may rise to it and the limit grows again, by at most
+// Smoothing × Queue a window; if it is overloaded, the floor is what it was. So
+// it goes too if the first observations all had more than Min in flight. The
+// defaults begin to follow a slow-down within about a minute, and under lasting
+// overload cost two windows in 62.
+//
+// Drops (timed out, refused below, abandoned) multiply the limit by Backoff, and
+// their window says nothing about the baseline. Upstream ignores them
+// completely: a backend that fails fast looks healthy. Shipped selects upstream's
+// behaviour in both.
+//
+// It assumes that latency grows with the queue, that Min in flight is no
+// overload, and that work costs the same each time. Where it fails: latency that
+// is mildly too high for ever still lets the limit rise to Queue / (1 − gradient):
+// to 20 for a gradient of 0.8, 40 for 0.9, 80 for 0.95. A backend that cannot
+// take Min (20 by default) is overloaded for good. Where latency grows with
+// concurrency without a queue (locks, cores that thrash) it stops too early, and
+// where work differs much in cost it follows the mix.
+type Gradient2 struct {
+	cfg   Gradient2Config
+	taker taker
+	limit float64
+
+	long  float64 // the baseline, ns
+	sum   float64 // of the first observations
+	count int     // of them, up to warmUp
+	floor float64 // latency with at most Min in flight, ns; 0: not known
+
+	known    bool  // floor comes from at most Min in flight
+	slow     bool  // the last step found latency above the baseline
+	held     int64 // windows in which latency held the limit down, less the others
+	checking int   // windows at Min still to come; 0: none
+	measured bool  // the present window has set the floor
+
+	why  string // of the last step
+	last observation
+}
+
+// warmUp is how many observations the baseline is a plain mean of.
+const warmUp = 10
+
+// NewGradient2 returns a Gradient2 controller, or an error that names every
+// field out of range.
+func NewGradient2(cfg Gradient2Config) (*Gradient2, error) {
+	def(&cfg.Initial, 20)
+	def(&cfg.Min, 20)
+	def(&cfg.Max, 200)
+	def(&cfg.Smoothing, 0.2)
+	def(&cfg.Queue, 4)
+	def(&cfg.LongWindow, 600)
+	def(&cfg.Tolerance, 1.5)
+	def(&cfg.Rise, 1.2)
+	def(&cfg.Recheck, 60)
+	def(&cfg.Backoff, 0.9)
+	def(&cfg.Take, TakeMean)
+	def(&cfg.Percentile, 0.95)
+	def(&cfg.Window, time.Second)
+	def(&cfg.MinSamples, 10)
+	t := taker{take: cfg.Take, percentile: cfg.Percentile, enough: cfg.MinSamples}
+	var f faults
+	f.checkBounds(cfg.Min, cfg.Max)
+	f.check(cfg.Smoothing > 0 && cfg.Smoothing <= 1, "Smoothing %v: must be in (0, 1]", cfg.Smoothing)
+	f.check(cfg.Queue >= 1 && cfg.Queue <= mostLimit, "Queue %d: must be from 1 to %d", cfg.Queue, int64(mostLimit))
+	f.check(cfg.LongWindow >= 1, "LongWindow %d: must be at least 1", cfg.LongWindow)
+	f.check(cfg.Tolerance >= 1 && !math.IsInf(cfg.Tolerance, 0), "Tolerance %v: must be at least 1", cfg.Tolerance)
+	f.check(cfg.Rise >= 1 && !math.IsInf(cfg.Rise, 0), "Rise %v: must be at least 1", cfg.Rise)
+	f.check(cfg.Recheck >= 1, "Recheck %d: must be at least 1", cfg.Recheck)
+	f.check(cfg.Backoff > 0 && cfg.Backoff < 1, "Backoff %v: must be in (0, 1)", cfg.Backoff)
+	t.check(&f)
+	f.checkWindow("Window", cfg.Window)
+	if err := f.err("gradient2"); err != nil {
+		return nil, err
+	}
+	return &Gradient2{cfg: cfg, taker: t, limit: within(float64(cfg.Initial), cfg.Min, cfg.Max)}, nil
+}
+
+// Name implements [Controller].
+func (g *Gradient2) Name() string { return "gradient2" }
+
+// Start implements [Controller].
+func (g *Gradient2) Start() Decision {
+	return Decision{Limit: int64(g.limit), Next: g.cfg.Window, Reason: "initial"}
+}
+
+// Update implements [Controller].
+func (g *Gradient2) Update(w *Window) Decision {
+	d := Decision{Next: g.cfg.Window}
+	fed, extend, why := g.taker.feed(w, g.step)
+	d.Extend, d.Reason = extend, why
+	if fed {
+		d.Reason = fmt.Sprintf("%s: %v %v, baseline %v", g.why, g.taker, g.last.rtt, time.Duration(g.long).Round(time.Microsecond))
+		g.check()
+	}
+	d.Limit = int64(g.limit)
+	if g.checking > 0 {
+		d.Limit = g.cfg.Min
+	}
+	return d
+}
+
+// check counts the windows until the floor is measured anew, and those that it
+// takes.
+func (g *Gradient2) check() {
+	g.measured = false
+	if g.cfg.Shipped {
+		return
+	}
+	if g.checking > 0 {
+		g.checking--
+		return
+	}
+	if g.slow {
+		g.held++
+	} else {
+		g.held = max(0, g.held-1)
+	}
+	if g.held >= g.cfg.Recheck || g.count >= warmUp && !g.known {
+		g.held, g.checking = 0, 2
+	}
+}
+
+func (g *Gradient2) step(o observation) {
+	g.last, g.slow = o, false
+	switch {
+	case g.checking > 0:
+		g.measure(o)
+	case o.drop && !g.cfg.Shipped:
+		g.limit = within(product(g.limit, g.cfg.Backoff), g.cfg.Min, g.cfg.Max)
+		g.why = "dropped"
+	case o.rtt <= 0:
+		g.why = "no latency"
+	default:
+		g.follow(o)
+	}
+}
+
+// measure sees to the windows at Min. The floor is the second one's latency.
+func (g *Gradient2) measure(o observation) {
+	g.why = "draining to measure"
+	if g.checking > 1 {
+		return
+	}
+	g.why, g.known = "measured at Min", true
+	switch {
+	case o.rtt <= 0 || o.drop:
+	case g.measured:
+		g.approach(float64(o.rtt))
+	default:
+		g.floor, g.measured = float64(o.rtt), true
+	}
+}
+
+// approach moves the floor a tenth of the way.
+func (g *Gradient2) approach(short float64) { g.floor += product(0.1, short-g.floor) }
+
+func (g *Gradient2) follow(o observation) {
+	short := float64(o.rtt)
+	long := g.average(short)
+	if !g.cfg.Shipped {
+		long = g.bound(o, short, long)
+	}
+	if long/short > 2 {
+		g.long = product(long, 0.95) // a baseline that is far too long comes down faster
+	}
+	if o.inFlight < g.limit/2 {
+		g.why = "not in use"
+		return
+	}
+	gradient := max(0.5, min(1, g.cfg.Tolerance*long/short))
+	g.why = "latency fine, limit in use"
+	if g.slow = gradient < 1; g.slow {
+		g.why = "slower than the baseline"
+	}
+	next := product(g.limit, gradient) + g.queue()
+	next = product(g.limit, 1-g.cfg.Smoothing) + product(next, g.cfg.Smoothing)
+	g.limit = within(next, g.cfg.Min, g.cfg.Max)
+}
+
+// average takes short into the baseline and returns it.
+func (g *Gradient2) average(short float64) float64 {
+	if g.count < warmUp {
+		g.count++
+		g.sum += short
+		g.long = g.sum / float64(g.count)
+		return g.long
+	}
+	weight := 2 / float64(g.cfg.LongWindow+1)
+	g.long = product(g.long, 1-weight) + product(short, weight)
+	return g.long
+}
+
+// bound keeps the baseline within Rise times the floor, which it brings up to
+// date.
+func (g *Gradient2) bound(o observation, short, long float64) float64 {
+	low := o.inFlight <= float64(g.cfg.Min)
+	g.known = g.known || low
+	switch {
+	case g.floor == 0:
+		g.floor = short
+	case short < g.floor, low:
+		g.approach(short)
+	}
+	g.long = min(long, product(g.cfg.Rise, g.floor))
+	return g.long
+}
+
+func (g *Gradient2) queue() float64 {
+	if g.cfg.RootQueue {
+		return root(g.limit, float64(g.cfg.Queue))
+	}
+	return float64(g.cfg.Queue)
+}
+
+// root is the square root of the whole limit, rounded down, at least low.
+func root(limit, low float64) float64 {
+	return max(low, math.Trunc(math.Sqrt(math.Trunc(limit))))
+}
+
+// Save implements [Saver]. The baseline is the floor, unless Shipped.
+func (g *Gradient2) Save() State {
+	base := g.floor
+	if g.cfg.Shipped {
+		base = g.long
+	}
+	return State{Limit: g.limit, Baseline: time.Duration(base)}
+}
+
+// Restore implements [Saver].
+func (g *Gradient2) Restore(s State) {
+	if s.Limit >= 1 { // false for NaN too
+		g.limit = within(s.Limit, g.cfg.Min, g.cfg.Max)
+	}
+	if s.Baseline > 0 {
+		g.long, g.floor = float64(s.Baseline), float64(s.Baseline)
+		g.sum, g.count, g.known = 0, warmUp, true
+	}
+}

@@ -1,0 +1,164 @@
+package control_test
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/control"
+)
+
+func gradient2(t *testing.T, cfg control.Gradient2Config) *control.Gradient2 {
+	t.Helper()
+	cfg.MinSamples = max(1, cfg.MinSamples)
+	g, err := control.NewGradient2(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// The cases are the exact rule of Netflix's Gradient2Limit.
+func TestGradient2Steps(t *testing.T) {
+	const ms = time.Millisecond
+	busy := one(10*ms, 20)
+	tests := []struct {
+		name    string
+		cfg     control.Gradient2Config
+		windows []*control.Window
+		want    []int64
+	}{
+		{"constant latency", control.Gradient2Config{Shipped: true}, repeat(busy, 10), []int64{20, 21, 22, 23, 24, 24, 25, 26, 27, 28}},
+		{"the same with our baseline", control.Gradient2Config{}, repeat(busy, 10), []int64{20, 21, 22, 23, 24, 24, 25, 26, 27, 28}},
+		{"shipped: a drop is ignored", control.Gradient2Config{Shipped: true}, []*control.Window{oneDropped(10*ms, 20), busy}, []int64{20, 21}},
+		{"a drop is heeded", control.Gradient2Config{Initial: 100}, []*control.Window{oneDropped(10*ms, 20)}, []int64{90}},
+		{"never below Min", control.Gradient2Config{}, []*control.Window{oneDropped(10*ms, 20)}, []int64{20}},
+		{"does not grow unused", control.Gradient2Config{}, repeat(one(10*ms, 9), 3), []int64{20, 20, 20}},
+		{"no latency says nothing", control.Gradient2Config{}, repeat(one(0, 20), 3), []int64{20, 20, 20}},
+		{"room for the root", control.Gradient2Config{Initial: 100, Smoothing: 1, RootQueue: true}, []*control.Window{one(10*ms, 100)}, []int64{110}},
+		{"clamps Initial", control.Gradient2Config{Initial: 1}, []*control.Window{one(10*ms, 1)}, []int64{20}},
+	}
+	for _, tt := range tests {
+		for _, take := range []control.Take{control.TakeMean, control.TakeMin, control.TakeEach} {
+			tt.cfg.Take = take
+			t.Run(tt.name+", "+string(take), func(t *testing.T) {
+				sameLimits(t, limits(t, gradient2(t, tt.cfg), tt.windows...), tt.want)
+			})
+		}
+	}
+}
+
+// plant answers with base latency up to a capacity in parallel and queues what
+// is above, with the limit always used.
+func plant(base time.Duration, capacity int64, limit int64) *control.Window {
+	n := max(limit, capacity)
+	return one(base*time.Duration(n)/time.Duration(capacity), limit)
+}
+
+// Under overload for an hour the limit stays near the capacity, or what is
+// shipped returns to Max.
+func TestGradient2BaselineUnderLastingOverload(t *testing.T) {
+	const base, capacity = 10 * time.Millisecond, 40
+	run := func(cfg control.Gradient2Config) int64 {
+		cfg.Max = 2000
+		g := gradient2(t, cfg)
+		limit := g.Start().Limit
+		most := int64(0)
+		for i := range 3600 {
+			limit = g.Update(plant(base, capacity, limit)).Limit
+			if i > 600 {
+				most = max(most, limit)
+			}
+		}
+		return most
+	}
+	if got := run(control.Gradient2Config{}); got > 4*capacity {
+		t.Errorf("limit up to %d before a backend that takes %d", got, capacity)
+	}
+	if got := run(control.Gradient2Config{Shipped: true}); got != 2000 {
+		t.Errorf("shipped: limit up to %d; the documented drift to 2000 is not there", got)
+	}
+}
+
+// Latency four times as high for good: shipped, the limit comes back because
+// the baseline forgets; ours because it was measured.
+func TestGradient2FollowsASlowDownForGood(t *testing.T) {
+	for _, factor := range []time.Duration{2, 4} {
+		g := gradient2(t, control.Gradient2Config{})
+		limit := g.Start().Limit
+		step := func(n int, base time.Duration) (least int64) {
+			least = limit
+			for range n {
+				limit = g.Update(plant(base, 150, limit)).Limit
+				least = min(least, limit)
+			}
+			return least
+		}
+		step(600, 10*time.Millisecond)
+		if limit < 150 {
+			t.Fatalf("limit %d before the slow-down", limit)
+		}
+		step(120, factor*10*time.Millisecond)
+		if base := g.Save().Baseline; base < factor*9*time.Millisecond {
+			t.Errorf("%d times slower: the floor is %v after 120 windows", factor, base)
+		}
+		step(480, factor*10*time.Millisecond)
+		if least := step(120, factor*10*time.Millisecond); limit < 150 && least < 150 {
+			t.Errorf("%d times slower: limit %d after 10 minutes, capacity 150", factor, limit)
+		}
+	}
+}
+
+// A gate that starts under load does not take the loaded latency for the floor.
+func TestGradient2StartsUnderLoad(t *testing.T) {
+	g := gradient2(t, control.Gradient2Config{Initial: 200})
+	limit := g.Start().Limit
+	for range 20 {
+		limit = g.Update(plant(10*time.Millisecond, 40, limit)).Limit
+	}
+	if base := g.Save().Baseline; base != 10*time.Millisecond {
+		t.Errorf("floor %v after 20 windows, want 10ms", base)
+	}
+}
+
+func TestGradient2FailingFast(t *testing.T) {
+	g := gradient2(t, control.Gradient2Config{Initial: 200})
+	g.Restore(control.State{Limit: 200, Baseline: 10 * time.Millisecond})
+	var d control.Decision
+	for range 100 {
+		d = g.Update(oneDropped(10*time.Microsecond, 200))
+	}
+	if got := g.Save(); d.Limit != 20 || got.Baseline != 10*time.Millisecond {
+		t.Errorf("100 windows of drops: limit %d, floor %v", d.Limit, got.Baseline)
+	}
+	for range 100 {
+		d = g.Update(one(10*time.Millisecond, 200))
+	}
+	if d.Limit < 90 {
+		t.Errorf("100 good windows later: %d", d.Limit)
+	}
+}
+
+func TestGradient2Restore(t *testing.T) {
+	for _, shipped := range []bool{false, true} {
+		g := gradient2(t, control.Gradient2Config{Shipped: shipped})
+		g.Restore(control.State{Limit: 50.5, Baseline: 7})
+		if got := g.Save(); got.Limit != 50.5 || got.Baseline != 7 {
+			t.Errorf("%+v", got)
+		}
+		g.Restore(control.State{Limit: math.NaN(), Baseline: -1})
+		g.Restore(control.State{Limit: 1e300})
+		if got := g.Save(); got.Limit != 200 || got.Baseline != 7 {
+			t.Errorf("%+v", got)
+		}
+	}
+}
+
+func TestGradient2Faults(t *testing.T) {
+	_, err := control.NewGradient2(control.Gradient2Config{
+		Min: -1, Max: -2, Smoothing: 2, Queue: -1, LongWindow: -1, Tolerance: .5, Rise: math.Inf(1), Recheck: -1, Backoff: math.NaN(),
+		Take: "x", Percentile: 2, Window: 1, MinSamples: -1,
+	})
+	named(t, err, "Min -1", "Max -2", "Smoothing 2", "Queue -1", "LongWindow -1", "Tolerance 0.5", "Rise +Inf", "Recheck -1", "Backoff NaN",
+		`Take "x"`, "Percentile 2", "Window 1ns", "MinSamples -1")
+}

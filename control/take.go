@@ -1,0 +1,101 @@
+package control
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// Take says which of a window's latencies stands for it in [AIMD], [Vegas] and
+// [Gradient2].
+type Take string
+
+const (
+	// TakeMean is the mean service time, in whole nanoseconds, rounded down:
+	// what Netflix's WindowedLimit hands on by default.
+	TakeMean Take = "mean"
+	// TakeMin is the shortest: the least disturbed by work that differs in
+	// cost, and the last to show a queue.
+	TakeMin Take = "min"
+	// TakePercentile is the Percentile of the configuration, by rank; see
+	// [Window.Quantile].
+	TakePercentile Take = "percentile"
+	// TakeEach lets every sample of the window take a step of its own, in the
+	// order in which they finished, as upstream's limits do when nothing is
+	// wrapped around them. A window keeps the most recent samples only, and a
+	// sample's mean concurrency stands for what was in flight when it started.
+	// Samples do not tell failed work from dropped work: if anything was dropped
+	// in the window, all that are not good count as drops, else none does.
+	TakeEach Take = "each"
+)
+
+// observation is what an algorithm sees of a window or of a sample.
+type observation struct {
+	rtt      time.Duration
+	inFlight float64
+	drop     bool
+}
+
+// taker turns windows into observations.
+type taker struct {
+	take       Take
+	percentile float64
+	enough     int64 // outcomes that a window needs
+	discard    bool  // thinner ones instead of extending them
+}
+
+func (t taker) check(f *faults) {
+	switch t.take {
+	case TakeMean, TakeMin, TakePercentile, TakeEach:
+	default:
+		f.check(false, "Take %q: must be %q, %q, %q or %q", string(t.take), TakeMean, TakeMin, TakePercentile, TakeEach)
+	}
+	f.check(t.percentile > 0 && t.percentile <= 1, "Percentile %v: must be in (0, 1]", t.percentile)
+	f.check(t.enough >= 1, "MinSamples %d: must be at least 1", t.enough)
+}
+
+// feed calls step with every observation that w yields. It reports false, and
+// why, if there was none; extend says what is to become of the window then.
+func (t taker) feed(w *Window, step func(observation)) (fed, extend bool, why string) {
+	if t.take == TakeEach {
+		drops := w.Dropped() > 0
+		for _, s := range w.Samples {
+			if s.Good || drops {
+				step(observation{rtt: s.Latency, inFlight: s.Concurrency, drop: !s.Good})
+				fed = true
+			}
+		}
+		return fed, false, "no samples"
+	}
+	if n := w.OK + w.Dropped(); n < t.enough {
+		return false, !t.discard, fmt.Sprintf("%d samples, %d needed", n, t.enough)
+	}
+	step(observation{rtt: t.of(w), inFlight: float64(w.MaxInFlight), drop: w.Dropped() > 0})
+	return true, false, ""
+}
+
+// of returns the latency that stands for w.
+func (t taker) of(w *Window) time.Duration {
+	switch t.take {
+	case TakeMean:
+		return w.Mean()
+	case TakeMin:
+		if len(w.Latencies) > 0 {
+			return w.Latencies[0]
+		}
+		return 0
+	default:
+		return w.Quantile(t.percentile)
+	}
+}
+
+// String names what is taken, as it stands in reasons: mean, min, p95.
+func (t taker) String() string {
+	switch t.take {
+	case TakePercentile:
+		return fmt.Sprintf("p%g", math.Round(1000*t.percentile)/10)
+	case TakeEach:
+		return "latency"
+	}
+	return string(t.take)
+}

@@ -1,0 +1,213 @@
+package control
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"time"
+)
+
+// VegasConfig configures [NewVegas]. The zero value of a field means its
+// default; the defaults are those of Netflix's VegasLimit inside its
+// WindowedLimit.
+type VegasConfig struct {
+	// Initial is the first limit, clamped to Min and Max. Default 20.
+	Initial int64
+	// Min and Max bound the limit. Defaults 1 and 1000.
+	Min, Max int64
+
+	// Alpha and Beta say between which queue lengths the limit stays, as
+	// multiples of the decimal logarithm of the limit (at least 1, rounded
+	// down). Defaults 3 and 6; Beta must not be below Alpha.
+	Alpha, Beta float64
+	// Backoff, if set, is what the limit is multiplied by when the queue is
+	// longer than Beta or something was dropped, instead of taking the
+	// logarithm away. Range (0, 1), default 0: the logarithm.
+	Backoff float64
+	// Smoothing is the weight of the new limit against the old. Range (0, 1],
+	// default 1.
+	Smoothing float64
+
+	// ProbeMultiplier says how often the latency without load is learned anew:
+	// after about three quarters of ProbeMultiplier × limit observations.
+	// Default 30, at least 1.
+	ProbeMultiplier int64
+	// Rand returns numbers in [0, 1) that keep several instances from probing
+	// at the same time. Default: a generator of its own with a fixed seed.
+	Rand func() float64
+
+	// Take says which latency of the window counts. Default [TakeMean].
+	Take Take
+	// Percentile is the one for TakePercentile. Range (0, 1], default 0.95.
+	Percentile float64
+	// Window is how long to gather samples. Default 1 s, at least 10 ms.
+	Window time.Duration
+	// MinSamples is how many outcomes a window needs to be judged; a thinner
+	// one is extended. Default 10. TakeEach needs none.
+	MinSamples int64
+}
+
+// Vegas estimates how much of the limit stands in the backend's queue, limit ×
+// (1 − shortest latency / latency), and keeps that between Alpha and Beta: TCP
+// Vegas, as in Netflix's VegasLimit. With a queue of at most the logarithm it
+// adds Beta, below Alpha it adds the logarithm, above Beta, or after a drop, it
+// takes the logarithm away. (Upstream's comments speak of a square root, its
+// README of steps of one; this is what its code does.)
+//
+// It assumes that work costs the same each time and that the shortest latency
+// was seen without a queue. Where it fails:
+//
+//   - The shortest latency ratchets. Every ProbeMultiplier × limit observations
+//     it is taken from whatever latency is current. Under lasting load that
+//     includes a queue, so the estimate of the queue shrinks, the limit grows,
+//     and the next probe starts from a longer queue still.
+//   - Work of different cost looks like a queue: with exponential service times
+//     and [TakeMin] it gives away about a fifth of the throughput, with TakeEach
+//     most of it.
+//   - An observation that is shorter than the shortest so far only sets the new
+//     shortest, also if it was a drop. A backend that fails fast is taken for one
+//     that has become fast.
+//   - It adds a logarithm a window, so hundreds of slots take minutes.
+type Vegas struct {
+	cfg    VegasConfig
+	taker  taker
+	limit  float64
+	minRTT time.Duration // 0: none yet
+	jitter float64       // in [0.5, 1)
+	count  float64       // observations since the last probe
+	why    string        // of the last step
+	last   observation
+}
+
+// NewVegas returns a Vegas controller, or an error that names every field out of
+// range.
+func NewVegas(cfg VegasConfig) (*Vegas, error) {
+	def(&cfg.Initial, 20)
+	def(&cfg.Min, 1)
+	def(&cfg.Max, 1000)
+	def(&cfg.Alpha, 3)
+	def(&cfg.Beta, 6)
+	def(&cfg.Smoothing, 1)
+	def(&cfg.ProbeMultiplier, 30)
+	def(&cfg.Take, TakeMean)
+	def(&cfg.Percentile, 0.95)
+	def(&cfg.Window, time.Second)
+	def(&cfg.MinSamples, 10)
+	if cfg.Rand == nil {
+		cfg.Rand = rand.New(rand.NewPCG(1, 2)).Float64
+	}
+	t := taker{take: cfg.Take, percentile: cfg.Percentile, enough: cfg.MinSamples}
+	var f faults
+	f.checkBounds(cfg.Min, cfg.Max)
+	f.check(cfg.Alpha > 0 && cfg.Alpha <= mostLimit, "Alpha %v: must be positive and at most %d", cfg.Alpha, int64(mostLimit))
+	f.check(cfg.Beta >= cfg.Alpha && cfg.Beta <= mostLimit, "Beta %v: must not be below Alpha %v, and at most %d", cfg.Beta, cfg.Alpha, int64(mostLimit))
+	f.check(cfg.Backoff >= 0 && cfg.Backoff < 1, "Backoff %v: must be in (0, 1), or 0 to take the logarithm away", cfg.Backoff)
+	f.check(cfg.Smoothing > 0 && cfg.Smoothing <= 1, "Smoothing %v: must be in (0, 1]", cfg.Smoothing)
+	f.check(cfg.ProbeMultiplier >= 1, "ProbeMultiplier %d: must be at least 1", cfg.ProbeMultiplier)
+	t.check(&f)
+	f.checkWindow("Window", cfg.Window)
+	if err := f.err("vegas"); err != nil {
+		return nil, err
+	}
+	v := &Vegas{cfg: cfg, taker: t, limit: within(float64(cfg.Initial), cfg.Min, cfg.Max)}
+	v.draw()
+	return v, nil
+}
+
+// draw sets how far off the next probe is.
+func (v *Vegas) draw() {
+	v.count = 0
+	v.jitter = 0.5 + 0.5*v.cfg.Rand()
+	if !(v.jitter >= 0.5 && v.jitter < 1) { // NaN too
+		v.jitter = 0.75
+	}
+}
+
+// Name implements [Controller].
+func (v *Vegas) Name() string { return "vegas" }
+
+// Start implements [Controller].
+func (v *Vegas) Start() Decision {
+	return Decision{Limit: int64(v.limit), Next: v.cfg.Window, Reason: "initial"}
+}
+
+// Update implements [Controller].
+func (v *Vegas) Update(w *Window) Decision {
+	fed, extend, why := v.taker.feed(w, v.step)
+	if fed {
+		why = fmt.Sprintf("%s: %v %v, shortest %v", v.why, v.taker, v.last.rtt, v.minRTT)
+	}
+	return Decision{Limit: int64(v.limit), Next: v.cfg.Window, Extend: extend, Reason: why}
+}
+
+func (v *Vegas) step(o observation) {
+	v.last = o
+	if o.rtt <= 0 {
+		v.why = "no latency"
+		return
+	}
+	v.count++
+	if product(product(v.jitter, float64(v.cfg.ProbeMultiplier)), v.limit) <= v.count {
+		v.draw()
+		v.minRTT, v.why = o.rtt, "probed"
+		return
+	}
+	if v.minRTT == 0 || o.rtt < v.minRTT {
+		v.minRTT, v.why = o.rtt, "a new shortest latency"
+		return
+	}
+	var next float64
+	if next, v.why = v.judge(o); next != v.limit {
+		next = within(next, v.cfg.Min, v.cfg.Max)
+		v.limit = product(1-v.cfg.Smoothing, v.limit) + product(v.cfg.Smoothing, next)
+	}
+}
+
+// judge returns the limit that o calls for.
+func (v *Vegas) judge(o observation) (float64, string) {
+	queue := math.Ceil(product(v.limit, 1-float64(v.minRTT)/float64(o.rtt)))
+	unit := logarithm(v.limit)
+	switch {
+	case o.drop:
+		return v.decrease(unit), "dropped"
+	case 2*o.inFlight < v.limit:
+		return v.limit, "not in use"
+	case queue <= unit:
+		return v.limit + product(v.cfg.Beta, unit), "no queue"
+	case queue < product(v.cfg.Alpha, unit):
+		return v.limit + unit, "a short queue"
+	case queue > product(v.cfg.Beta, unit):
+		return v.decrease(unit), "a long queue"
+	}
+	return v.limit, "a fair queue"
+}
+
+func (v *Vegas) decrease(unit float64) float64 {
+	if v.cfg.Backoff > 0 {
+		return product(v.limit, v.cfg.Backoff)
+	}
+	return v.limit - unit
+}
+
+// logarithm is the decimal one of the whole limit, rounded down, at least 1.
+// Counted, because math.Log10(1000) is a little below 3.
+func logarithm(limit float64) float64 {
+	n := 0
+	for whole := int64(limit); whole >= 10; whole /= 10 {
+		n++
+	}
+	return float64(max(1, n))
+}
+
+// Save implements [Saver].
+func (v *Vegas) Save() State { return State{Limit: v.limit, Baseline: v.minRTT} }
+
+// Restore implements [Saver].
+func (v *Vegas) Restore(s State) {
+	if s.Limit >= 1 { // false for NaN too
+		v.limit = within(s.Limit, v.cfg.Min, v.cfg.Max)
+	}
+	if s.Baseline > 0 {
+		v.minRTT = s.Baseline
+	}
+}
