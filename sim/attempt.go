@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -14,6 +15,7 @@ const (
 	stateResting                     // will be made after a back-off
 	stateWaiting                     // in a gate's wait room
 	stateInside                      // in the backend
+	stateHeld                        // before a process that is suspended
 )
 
 // attempt is one try of a client to get its request answered. Attempts are
@@ -24,12 +26,15 @@ type attempt struct {
 	state      attemptState
 	left       bool // the client is gone, the backend works on
 	released   bool // its slot was given back when the client left
+	failed     bool // the backend answers with an error
+	overloaded bool // the error says that the backend has too much to do
 
 	class  *class
 	front  int
 	tenant string
 	work   float64
-	tries  int // this one included
+	tries  int   // this one included
+	key    int32 // what it asks for, of a class with a cache
 
 	start  time.Duration // when it was meant to be sent
 	permit weir.Permit
@@ -51,7 +56,7 @@ func (w *world) take() *attempt {
 
 func (w *world) recycle(a *attempt) {
 	a.generation++
-	a.state, a.left, a.released = stateIdle, false, false
+	a.state, a.left, a.released, a.failed = stateIdle, false, false, false
 	a.permit, a.waiter = weir.Permit{}, nil
 	w.idle = append(w.idle, a.index)
 }
@@ -67,10 +72,21 @@ func (w *world) launch(a *attempt) {
 			subject: a.index, generation: a.generation,
 		})
 	}
+	if w.phase.suspended {
+		a.state = stateHeld
+		w.delayed = append(w.delayed, delayed{a, false})
+		return
+	}
+	w.arrive(a)
+}
+
+// arrive brings an attempt before its gate.
+func (w *world) arrive(a *attempt) {
+	c := a.class
 	work := c.template
 	work.Tenant = a.tenant
 	if c.told > 0 {
-		work.Deadline = epoch.Add(w.now + c.told)
+		work.Deadline = epoch.Add(a.start + c.told)
 	}
 	a.state = stateWaiting
 	p, waiter, err := w.fronts[a.front].gates[c.index].Arrive(work, a.wake)
@@ -100,8 +116,33 @@ func (w *world) woken(a *attempt, p weir.Permit, err error) {
 func (w *world) admitted(a *attempt, p weir.Permit) {
 	a.permit, a.waiter, a.state = p, nil, stateInside
 	w.stats.admitted(w.now, w.now-a.start)
-	w.server.enter(w.now, a.index, a.work)
-	w.stats.setInside(w.now, w.server.inside())
+	if e := w.phase.errors; e != nil && a.class.fate.Float64() < cmp.Or(e.Share, 1) {
+		w.failing++
+		a.failed, a.overloaded = true, e.As == "overload"
+		after := cmp.Or(time.Duration(e.After), time.Millisecond)
+		w.events.push(event{at: w.now + after, kind: eventError, subject: a.index})
+	} else {
+		w.server.enter(w.now, a.index, a.work)
+	}
+	w.countInside()
+	if over := float64(w.inside()) - w.stats.limit.value; over > 0 {
+		w.stats.overLimit(w.now, float64(int64(w.inside())-w.limitNow()))
+	}
+}
+
+// inside counts what has been admitted and not been answered.
+func (w *world) inside() int { return w.server.inside() + w.failing }
+
+func (w *world) countInside() { w.stats.setInside(w.now, w.inside()) }
+
+// limitNow is the sum of the gateways' limits. The statistics learn of a change
+// a moment after the first work that it let in.
+func (w *world) limitNow() int64 {
+	var sum int64
+	for _, f := range w.fronts {
+		sum += f.limit()
+	}
+	return sum
 }
 
 func (w *world) refused(a *attempt, err error) {
@@ -126,11 +167,15 @@ func (w *world) leave(a *attempt) {
 			return
 		}
 		a.left = true
+	case stateHeld:
+		a.left = true
+		w.stats.gaveUp(w.now)
+		w.retry(a, a.class.retryOnTimeout, 0)
 	case stateInside:
 		a.left = true
 		w.stats.abandoned(w.now)
 		w.retry(a, a.class.retryOnTimeout, 0)
-		if !w.hold {
+		if !w.hold && !w.phase.suspended {
 			a.released = true
 			a.permit.Done(weir.Abandoned)
 		}
@@ -139,19 +184,39 @@ func (w *world) leave(a *attempt) {
 
 // finished is the backend's answer.
 func (w *world) finished(a *attempt) {
-	w.stats.setInside(w.now, w.server.inside())
+	w.countInside()
+	if w.phase.suspended {
+		w.delayed = append(w.delayed, delayed{a, true})
+		return
+	}
+	w.answered(a)
+}
+
+// answered tells the gate.
+func (w *world) answered(a *attempt) {
 	c, latency := a.class, w.now-a.start
 	outcome, good := weir.OK, true
 	switch {
 	case a.left:
 		outcome, good = weir.Abandoned, false
+	case a.failed && a.overloaded:
+		outcome, good = weir.Overload, false
+	case a.failed:
+		outcome, good = weir.Failed, false
 	case c.told > 0 && latency > c.told:
 		outcome = weir.Overload // the deadline's timer has fired before the answer
 	}
 	if c.deadline > 0 && latency > c.deadline {
 		good = false
 	}
-	w.stats.answered(w.now, latency, a.work, good)
+	done := a.work
+	if a.failed {
+		done = 0
+	}
+	w.stats.answered(w.now, latency, done, good)
+	if good && c.cache != nil {
+		c.cache.fill(a.key)
+	}
 	p, released := a.permit, a.released
 	w.recycle(a)
 	if !released {
@@ -166,7 +231,35 @@ func (w *world) retry(a *attempt, wanted bool, after time.Duration) {
 		return
 	}
 	b := w.take()
-	b.class, b.front, b.tenant, b.work, b.tries = c, a.front, a.tenant, a.work, a.tries+1
+	b.class, b.front, b.tenant, b.work, b.tries, b.key = c, a.front, a.tenant, a.work, a.tries+1, a.key
 	b.state = stateResting
 	w.events.push(event{at: w.now + c.backoff(a.tries, after), kind: eventRetry, subject: b.index})
+}
+
+// delayed is what has happened to a suspended process that it does not know of
+// yet: an attempt that came, or one that was answered.
+type delayed struct {
+	attempt  *attempt
+	answered bool
+}
+
+// resume makes good what a suspended process has missed: answers first, because
+// whoever gives something back goes before whoever asks for it.
+func (w *world) resume() {
+	missed := w.delayed
+	w.delayed = nil
+	for _, d := range missed {
+		if d.answered {
+			w.answered(d.attempt)
+		}
+	}
+	for _, d := range missed {
+		switch {
+		case d.answered:
+		case d.attempt.left:
+			w.recycle(d.attempt)
+		default:
+			w.arrive(d.attempt)
+		}
+	}
 }

@@ -103,7 +103,7 @@ func (b *Backend) relative(n int) float64 {
 
 // left returns how much of its capacity the backend has in a phase.
 func (b *Backend) left(scale float64) float64 {
-	if b.Law == "pool" && b.Loses != "speed" {
+	if b.Law == "pool" && b.Loses != "speed" && scale > 0 {
 		return float64(workersLeft(b.Workers, scale)) / float64(b.Workers)
 	}
 	return scale
@@ -159,7 +159,8 @@ type server interface {
 	step(now time.Duration) (job int32, finished bool)
 	// inside counts the jobs that have entered and are not finished.
 	inside() int
-	// setCapacity leaves scale of the original capacity.
+	// setCapacity leaves scale of the original capacity; with 0 everything
+	// inside stands still.
 	setCapacity(now time.Duration, scale float64)
 }
 
@@ -205,7 +206,7 @@ type shared struct {
 func (s *shared) step(now time.Duration) (int32, bool) { return s.finish(now), true }
 
 func (s *shared) setCapacity(now time.Duration, scale float64) {
-	if s.losesWorkers {
+	if s.losesWorkers && scale > 0 {
 		s.station.setCapacity(now, 1, workersLeft(s.slots, scale))
 		return
 	}
@@ -241,7 +242,7 @@ func (l *locked) step(now time.Duration) (int32, bool) {
 func (l *locked) inside() int { return l.before.inside() + l.lock.inside() }
 
 func (l *locked) setCapacity(now time.Duration, scale float64) {
-	l.before.setCapacity(now, 1, 0)
+	l.before.setCapacity(now, min(1, math.Ceil(scale)), 0)
 	l.lock.setCapacity(now, scale, 1)
 }
 
@@ -253,6 +254,8 @@ const (
 	streamTenant
 	streamGateway
 	streamRetry
+	streamFate
+	streamCache
 )
 
 // stream returns the random numbers of one purpose for one class.

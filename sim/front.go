@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -30,8 +31,9 @@ func newFront(w *world, s *Scenario) (*front, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &front{next: p.Next, step: p.Step, close: p.Close}
+	f := &front{next: p.Next, step: p.Step, close: p.Close, limit: unlimited}
 	if g := p.Gate(watched); g != nil {
+		f.limit = func() int64 { return g.Limiter().Snapshot().Limit }
 		w.stats.addLimit(w.now, g.Limiter().Snapshot().Limit)
 	}
 	for i, c := range w.classes {
@@ -46,6 +48,9 @@ func newFront(w *world, s *Scenario) (*front, error) {
 	}
 	return f, nil
 }
+
+// unlimited is the limit of no gate at all.
+func unlimited() int64 { return math.MaxInt32 }
 
 // route is the route of a class, the first one where it names none.
 func route(p *policy.Policy, s *Scenario, class int) *policy.Route {

@@ -14,6 +14,7 @@ const (
 	eventRetry                    // subject: the attempt that is made again
 	eventPhase                    // subject: the phase that begins
 	eventBin                      // a bin of the time series closes
+	eventError                    // subject: the attempt that the backend fails
 )
 
 // event is one thing that is due. generation guards against a subject whose

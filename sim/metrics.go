@@ -39,6 +39,15 @@ type Summary struct {
 	RefusedShare float64 `json:"refused_share"`
 	LateShare    float64 `json:"late_share"`
 	WastedShare  float64 `json:"wasted_share"`
+	// WorkRatio is the same as Ratio by work: good work over what the backend
+	// could have done.
+	WorkRatio float64 `json:"goodput_work"`
+	// Hits counts requests that a cache answered, which are not among Offered.
+	Hits uint64 `json:"hits,omitempty"`
+	// OverLimit is the most by which an admission brought the backend over the
+	// limit in force. It is above 0 only where slots of abandoned work are given
+	// back at once.
+	OverLimit float64 `json:"over_limit,omitempty"`
 
 	// P50, P99 and P999 are the latencies of admitted work, from the moment its
 	// attempt was meant to be sent to the backend's answer. WaitP99 is the time
@@ -87,6 +96,8 @@ func (w *window) summary() Summary {
 	s.RefusedShare = share(float64(refused), float64(w.attempts))
 	s.LateShare = share(float64(w.late), float64(w.answered))
 	s.WastedShare = share(w.wasted, w.work)
+	s.WorkRatio = share(share(w.work-w.wasted, (w.to-w.from).Seconds()), w.power.mean())
+	s.Hits, s.OverLimit = w.hits, w.over
 	return s
 }
 
@@ -114,6 +125,7 @@ func millis(d time.Duration) float64 { return float64(d) / 1e6 }
 
 var metrics = []metric{
 	{"goodput", "", "good answers over what the backend's capacity allows", ofSummary(func(s *Summary) float64 { return s.Ratio })},
+	{"goodput_work", "", "the same by work: that of good answers over what the backend could have done", ofSummary(func(s *Summary) float64 { return s.WorkRatio })},
 	{"served", "", "good answers over new requests", ofSummary(func(s *Summary) float64 { return share(float64(s.Good), float64(s.Offered)) })},
 	{"p50", "ms", "median latency of admitted work", ofSummary(func(s *Summary) float64 { return millis(s.P50) })},
 	{"p99", "ms", "99th percentile of it", ofSummary(func(s *Summary) float64 { return millis(s.P99) })},
@@ -128,8 +140,11 @@ var metrics = []metric{
 	{"limit_max", "", "highest limit", ofSummary(func(s *Summary) float64 { return s.Limit.Max })},
 	{"inside_mean", "", "mean concurrency in the backend", ofSummary(func(s *Summary) float64 { return s.Inside.Mean })},
 	{"inside_max", "", "highest concurrency in the backend", ofSummary(func(s *Summary) float64 { return s.Inside.Max })},
+	{"over_limit", "", "the most by which an admission brought the backend over the limit", ofSummary(func(s *Summary) float64 { return s.OverLimit })},
+	{"limit_rise", "", "highest limit of the stretch over the one it began with", (*Result).limitRise},
 	{"settle", "s", "time from the start of the stretch until goodput holds the level (.95 by default) of offered load or capacity, whichever is less", (*Result).settle},
 	{"calm", "s", "time from the start of the stretch until refusals stay below the level (.01 by default) of attempts", (*Result).calm},
+	{"refill", "s", "time from the start of the stretch until a cache answers at least the level (.9 by default) of requests", (*Result).refill},
 }
 
 // Metrics returns the names a [Goal] can use, with what each means.
@@ -181,6 +196,26 @@ func (r *Result) calm(g *Goal) float64 {
 	return r.first(s, rate, func(b *bin) float64 {
 		return level*float64(b.attempts) - float64(b.refused)
 	})
+}
+
+// refill finds the first moment from which on the cache answers its share.
+func (r *Result) refill(g *Goal) float64 {
+	s := r.window(g)
+	level := cmp.Or(g.Level, .9)
+	rate := share(float64(s.Offered+s.Hits), (s.To - s.From).Seconds())
+	return r.first(s, rate, func(b *bin) float64 {
+		return float64(b.hits) - level*float64(b.hits+b.offered)
+	})
+}
+
+// limitRise compares the highest limit with that at the start of a stretch.
+func (r *Result) limitRise(g *Goal) float64 {
+	s := r.window(g)
+	before := max(0, int(s.From/r.binWidth)-1)
+	if before >= len(r.bins) {
+		return 0
+	}
+	return share(s.Limit.Max, float64(r.bins[before].limit))
 }
 
 // first returns how long after the start of a stretch the surplus of its bins

@@ -13,6 +13,9 @@ import (
 
 // Standard is a standard backend, with the policies that come with it.
 type Standard struct {
+	// HeldOut says that no default was tuned on it: a scoreboard counts it
+	// apart.
+	HeldOut bool `json:"held_out,omitempty"`
 	// Backend is the law and its figures.
 	Backend Backend `json:"backend"`
 	// Policies by name: "fixed", "aimd".

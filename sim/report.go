@@ -126,6 +126,7 @@ func (r *Report) backendName() string {
 // figures are the rows of the table, in order.
 var figures = []struct{ metric, label string }{
 	{"goodput", "goodput / capacity"},
+	{"goodput_work", "the same by work"},
 	{"served", "goodput / offered"},
 	{"p50", "latency p50"},
 	{"p99", "latency p99"},
@@ -140,6 +141,7 @@ var figures = []struct{ metric, label string }{
 	{"limit_max", "limit max"},
 	{"inside_mean", "inside mean"},
 	{"inside_max", "inside max"},
+	{"over_limit", "most over the limit"},
 }
 
 // percent are the metrics that are shown as such.
@@ -242,7 +244,7 @@ func (r *Report) writeGoals(b *strings.Builder) {
 
 // Relative reports whether the goal has bounds that are relative to the best
 // fixed limit.
-func (g *Goal) Relative() bool { return g.Times != nil || g.Over != nil }
+func (g *Goal) Relative() bool { return g.Times != nil || g.Over != nil || g.Part != nil }
 
 // Against returns the goal with the bounds that are relative to the best fixed
 // limit put as figures, given the median of that one.
@@ -257,6 +259,11 @@ func (g Goal) Against(oracle float64) Goal {
 	}
 	if g.Over != nil {
 		bound(*g.Over + oracle)
+	}
+	if g.Part != nil {
+		if v := *g.Part * oracle; g.Min == nil || v > *g.Min {
+			g.Min = &v
+		}
 	}
 	return g
 }

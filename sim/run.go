@@ -80,7 +80,7 @@ func newWorld(s *Scenario, seed uint64) (*world, error) {
 	if s.Requests == 0 {
 		w.requests = -1
 	}
-	w.stats = newStatistics(w.expectedEnd(), s.windows(), func(scale float64) float64 { return full * s.Backend.left(scale) })
+	w.stats = newStatistics(w.expectedEnd(), s.windows(), s.Backend.Service.mean(), func(scale float64) float64 { return full * s.Backend.left(scale) })
 	var shares float64
 	for i := range s.Traffic {
 		shares += s.Traffic[i].share()

@@ -20,8 +20,13 @@ type Scenario struct {
 	// Policy is what stands before it: an object, or the name of a policy that
 	// the standard backend brings along: "fixed", "aimd". "none" is no gates.
 	Policy PolicyRef `json:"policy"`
-	// On lists further standard backends for a scoreboard to run this on.
-	On []string `json:"on,omitempty"`
+	// On lists further standard backends for a scoreboard to run this on, Under
+	// the columns it runs there; default all of them.
+	On    []string `json:"on,omitempty"`
+	Under []string `json:"under,omitempty"`
+	// HeldOut says that no default was tuned on this: a scoreboard counts it
+	// apart.
+	HeldOut bool `json:"held_out,omitempty"`
 
 	// Gateways is how many instances of the policy stand side by side, each
 	// with gates of its own and a random share of the traffic. Default 1.
@@ -58,6 +63,27 @@ type Phase struct {
 	RPS  float64 `json:"rps,omitempty"`
 	// Capacity is what the backend has of its full capacity. Default 1.
 	Capacity float64 `json:"capacity,omitempty"`
+	// Work multiplies the work of the requests that arrive: 2 is twice the
+	// service time, and half the capacity. Default 1.
+	Work float64 `json:"work,omitempty"`
+	// Stalled backends stand still: nothing inside moves on.
+	Stalled bool `json:"stalled,omitempty"`
+	// Suspended stops the process that holds the gates: what arrives meanwhile,
+	// and what the backend answers, reaches it afterwards, all at once.
+	Suspended bool `json:"suspended,omitempty"`
+	// Errors are requests that the backend does not work on but fails.
+	Errors *Errors `json:"errors,omitempty"`
+}
+
+// Errors are answers that say only that there is none.
+type Errors struct {
+	// Share of the admitted requests that get one. Default 1, all of them.
+	Share float64 `json:"share,omitempty"`
+	// After is how long the answer takes. Default 1 ms.
+	After policy.Duration `json:"after,omitempty"`
+	// As is the outcome that the gate is told: failed (default), as for a
+	// fault, or overload, as for a server that says it is busy.
+	As string `json:"as,omitempty"`
 }
 
 // Class is one kind of request.
@@ -70,8 +96,8 @@ type Class struct {
 	// Share of the phases' rate that is this class, relative to the others'
 	// shares. Default 1.
 	Share float64 `json:"share,omitempty"`
-	// Phases are the class's own rates instead of a share. Capacity is not
-	// allowed in them.
+	// Phases are the class's own rates instead of a share. What a phase says
+	// about the backend is not allowed in them.
 	Phases []Phase `json:"phases,omitempty"`
 	// At are the class's arrivals, one by one, instead of a rate.
 	At []policy.Duration `json:"at,omitempty"`
@@ -89,6 +115,12 @@ type Class struct {
 
 	// Service is the work of this class's requests, instead of the backend's.
 	Service *Dist `json:"service,omitempty"`
+	// Shape is the form of its distribution alone, stretched to the backend's
+	// mean; Work multiplies that mean. So one class fits every backend.
+	Shape *Dist   `json:"shape,omitempty"`
+	Work  float64 `json:"work,omitempty"`
+	// Cache is looked into before each request.
+	Cache *Cache `json:"cache,omitempty"`
 
 	// Deadline is when an answer stops being useful, counted from the moment
 	// each attempt was meant to be sent. Default: the backend's.
@@ -100,6 +132,9 @@ type Class struct {
 	// waits for ever; with Leaves, the deadline.
 	Timeout policy.Duration `json:"timeout,omitempty"`
 	Leaves  bool            `json:"leaves,omitempty"`
+	// Patience is the timeout as a multiple of the backend's latency at its
+	// full capacity with no more inside than that needs.
+	Patience float64 `json:"patience,omitempty"`
 	// Retry is what the client does next. Default: nothing.
 	Retry *Retry `json:"retry,omitempty"`
 }
@@ -138,6 +173,10 @@ type Goal struct {
 	// itself has nothing to compare with and does not look at them.
 	Times *float64 `json:"times_oracle,omitempty"`
 	Over  *float64 `json:"over_oracle,omitempty"`
+	// Part is the same from below: at least this part of what it reaches. The
+	// oracle of a scenario with such a goal is the limit that is best at the
+	// first of them, over its stretch, instead of over the whole run.
+	Part *float64 `json:"part_of_oracle,omitempty"`
 	// On restricts the goal to some of the standard backends.
 	On []string `json:"on,omitempty"`
 }

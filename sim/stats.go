@@ -34,6 +34,8 @@ type statistics struct {
 	capacity gauge // requests a second
 	inside   gauge
 	limit    gauge
+	power    gauge // seconds of work a second
+	mean     float64
 	full     func(scale float64) float64
 }
 
@@ -41,6 +43,7 @@ type statistics struct {
 type bin struct {
 	offered, attempts, good, late, refused uint32
 	inside, limit                          int32
+	hits                                   uint32
 }
 
 // column is what the plot needs that bins do not have.
@@ -53,9 +56,10 @@ type window struct {
 	offered, attempts, admitted, answered uint64
 	good, late, abandoned, gaveUp         uint64
 	refused                               [numReasons]uint64
-	work, wasted                          float64
+	hits                                  uint64
+	work, wasted, over                    float64
 	latency, wait, refusal                histogram
-	capacity, inside, limit               level
+	capacity, power, inside, limit        level
 }
 
 // gauge is a value over time; level is what a window keeps of it.
@@ -70,19 +74,22 @@ type level struct {
 	min, max float64
 }
 
-func newStatistics(end time.Duration, windows []*window, full func(float64) float64) *statistics {
+// newStatistics: full is the capacity at a scale, mean the usual work of a
+// request in seconds.
+func newStatistics(end time.Duration, windows []*window, mean float64, full func(float64) float64) *statistics {
 	s := &statistics{
 		windows:     append([]*window{{from: 0, to: never}}, windows...),
 		binWidth:    max(minBin, end/maxBins),
 		columnWidth: max(1, end/columns),
 		columnHist:  newHistogram(5),
+		mean:        mean,
 		full:        full,
 	}
 	s.columnEnd = s.columnWidth
 	for _, w := range s.windows {
 		w.latency, w.wait, w.refusal = newHistogram(7), newHistogram(5), newHistogram(5)
 	}
-	s.capacity.value = full(1)
+	s.capacity.value, s.power.value = full(1), full(1)*mean
 	return s
 }
 
@@ -144,9 +151,23 @@ func (s *statistics) answered(t, latency time.Duration, work float64, good bool)
 	})
 }
 
-func (s *statistics) setCapacity(t time.Duration, scale float64) {
+// hit is a request that found its answer in the cache.
+func (s *statistics) hit(t time.Duration) {
+	s.bin.hits++
+	s.each(t, func(w *window) { w.hits++ })
+}
+
+// setCapacity: what is left of the backend, and what a request is in units of
+// the usual one.
+func (s *statistics) setCapacity(t time.Duration, scale, work float64) {
 	s.settle(&s.capacity, t, func(w *window) *level { return &w.capacity })
-	s.capacity.value = s.full(scale)
+	s.settle(&s.power, t, func(w *window) *level { return &w.power })
+	s.capacity.value, s.power.value = s.full(scale)/work, s.full(scale)*s.mean
+}
+
+// overLimit is an admission that brought the backend so much over the limit.
+func (s *statistics) overLimit(t time.Duration, by float64) {
+	s.each(t, func(w *window) { w.over = max(w.over, by) })
 }
 
 func (s *statistics) setInside(t time.Duration, n int) {
@@ -181,6 +202,7 @@ func (s *statistics) settle(g *gauge, t time.Duration, of func(*window) *level) 
 
 func (s *statistics) settleAll(t time.Duration) {
 	s.settle(&s.capacity, t, func(w *window) *level { return &w.capacity })
+	s.settle(&s.power, t, func(w *window) *level { return &w.power })
 	s.settle(&s.inside, t, func(w *window) *level { return &w.inside })
 	s.settle(&s.limit, t, func(w *window) *level { return &w.limit })
 }

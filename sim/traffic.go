@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"sort"
 	"strconv"
@@ -11,9 +12,12 @@ import (
 
 // span is a phase laid out on the time of a run.
 type span struct {
-	from, to time.Duration
-	rate     float64 // requests a second
-	capacity float64
+	from, to  time.Duration
+	rate      float64 // requests a second
+	capacity  float64 // of the full one, 0 for a backend that stands still
+	work      float64 // of each request, 1 is the usual
+	suspended bool
+	errors    *Errors
 }
 
 // layOut turns phases into spans. full is the backend's capacity, share the
@@ -23,10 +27,14 @@ func layOut(phases []Phase, repeat int, full, share float64) []span {
 	var at time.Duration
 	for range max(1, repeat) {
 		for _, p := range phases {
-			s := span{from: at, to: at + time.Duration(p.For), capacity: 1}
-			s.rate = share * (p.RPS + p.Load*full)
-			if p.Capacity > 0 {
-				s.capacity = p.Capacity
+			s := span{
+				from: at, to: at + time.Duration(p.For),
+				rate:     share * (p.RPS + p.Load*full),
+				capacity: cmp.Or(p.Capacity, 1), work: cmp.Or(p.Work, 1),
+				suspended: p.Suspended, errors: p.Errors,
+			}
+			if p.Stalled {
+				s.capacity = 0
 			}
 			at = s.to
 			spans = append(spans, s)
@@ -43,6 +51,8 @@ type class struct {
 
 	draw    func(*rand.Rand) float64
 	service *rand.Rand
+	fate    *rand.Rand // whether a request fails at once
+	cache   *cache     // nil: none
 
 	tenants []string
 	tenant  *rand.Rand
@@ -66,6 +76,7 @@ func newClass(index int, spec *Class, b *Backend, spans []span, seed uint64) *cl
 		service:  stream(seed, streamService, index),
 		tenant:   stream(seed, streamTenant, index),
 		jitter:   stream(seed, streamRetry, index),
+		fate:     stream(seed, streamFate, index),
 		deadline: time.Duration(spec.Deadline),
 		timeout:  time.Duration(spec.Timeout),
 	}
@@ -78,9 +89,13 @@ func newClass(index int, spec *Class, b *Backend, spans []span, seed uint64) *cl
 	if spec.TellDeadline == nil || *spec.TellDeadline {
 		c.told = c.deadline
 	}
-	c.draw = b.Service.sampler()
-	if spec.Service != nil {
-		c.draw = spec.Service.sampler()
+	if spec.Patience > 0 {
+		full, best := b.Capacity()
+		c.timeout = time.Duration(spec.Patience * float64(best) / full * 1e9)
+	}
+	c.draw = spec.sampler(b)
+	if spec.Cache != nil {
+		c.cache = newCache(spec.Cache, stream(seed, streamCache, index))
 	}
 	priority, ranked := weir.ParsePriority(spec.Priority)
 	c.ranked = ranked
@@ -96,6 +111,22 @@ func newClass(index int, spec *Class, b *Backend, spans []span, seed uint64) *cl
 		c.setRetry(spec.Retry)
 	}
 	return c
+}
+
+// sampler draws the work of the class's requests.
+func (c *Class) sampler(b *Backend) func(*rand.Rand) float64 {
+	if c.Service != nil {
+		return c.Service.sampler()
+	}
+	draw, times := b.Service.sampler(), cmp.Or(c.Work, 1)
+	if c.Shape != nil {
+		draw = c.Shape.sampler()
+		times *= b.Service.mean() / c.Shape.mean()
+	}
+	if times == 1 {
+		return draw
+	}
+	return func(r *rand.Rand) float64 { return times * draw(r) }
 }
 
 const defaultMaxBackoff = 30 * time.Second

@@ -49,7 +49,23 @@ func (p *Phase) validate(f *faultList, path string) {
 	f.check(p.RPS >= 0 && p.RPS <= maxRate, path+".rps", "%v: must not be negative, nor above %g", p.RPS, float64(maxRate))
 	f.check(p.Load == 0 || p.RPS == 0, path, "load and rps are both given; write one of them")
 	f.check(p.Capacity >= 0 && p.Capacity <= 1000, path+".capacity",
-		"%v: must be more than 0 and at most 1000 (for a backend that stands still write 0.000001)", p.Capacity)
+		"%v: must be more than 0 and at most 1000 (for a backend that stands still write \"stalled\": true)", p.Capacity)
+	f.check(p.Work >= 0 && p.Work <= 1000, path+".work", "%v: must be more than 0 and at most 1000", p.Work)
+	f.check(!p.Stalled || p.Capacity == 0, path+".stalled", "a backend that stands still has no capacity; leave that out")
+	if p.Errors != nil {
+		p.Errors.validate(f, path+".errors")
+	}
+}
+
+func (e *Errors) validate(f *faultList, path string) {
+	f.check(e.Share >= 0 && e.Share <= 1, path+".share", "%v: must be from 0 to 1", e.Share)
+	f.check(e.After >= 0 && time.Duration(e.After) <= maxTimeout, path+".after", "%v: must be from 0 to %v", e.After, maxTimeout)
+	f.check(e.As == "" || e.As == "failed" || e.As == "overload", path+".as", "%q: must be failed or overload", e.As)
+}
+
+// aboutBackend reports whether the phase says more than a rate.
+func (p *Phase) aboutBackend() bool {
+	return p.Capacity != 0 || p.Work != 0 || p.Stalled || p.Suspended || p.Errors != nil
 }
 
 func (c *Class) validate(f *faultList, path string) {
@@ -61,7 +77,7 @@ func (c *Class) validate(f *faultList, path string) {
 	}
 	for i := range c.Phases {
 		c.Phases[i].validate(f, index(path+".phases", i))
-		f.check(c.Phases[i].Capacity == 0, index(path+".phases", i)+".capacity", "belongs to the scenario's phases, not to a class's")
+		f.check(!c.Phases[i].aboutBackend(), index(path+".phases", i), "capacity, work, stalled, suspended and errors belong to the scenario's phases, not to a class's")
 	}
 	f.check(c.Arrivals == "" || c.Arrivals == "poisson" || c.Arrivals == "regular",
 		path+".arrivals", "%q: must be poisson or regular", c.Arrivals)
@@ -72,11 +88,21 @@ func (c *Class) validate(f *faultList, path string) {
 	f.check(c.Cost >= 0, path+".cost", "%d: must not be negative", c.Cost)
 	f.check(c.Deadline >= 0, path+".deadline", "%v: must not be negative", c.Deadline)
 	f.check(c.Timeout >= 0, path+".timeout", "%v: must not be negative", c.Timeout)
+	f.check(c.Patience >= 0 && c.Patience <= 1e6, path+".patience", "%v: must be from 0 to 1000000", c.Patience)
+	f.check(c.Patience == 0 || c.Timeout == 0 && !c.Leaves, path+".patience", "cannot go together with timeout or leaves")
+	f.check(c.Work >= 0 && c.Work <= 1e6, path+".work", "%v: must be from 0 to 1000000", c.Work)
+	f.check(c.Service == nil || c.Shape == nil && c.Work == 0, path+".service", "cannot go together with shape or work")
 	if c.Service != nil {
 		c.Service.validate(f, path+".service")
 	}
+	if c.Shape != nil {
+		c.Shape.validate(f, path+".shape")
+	}
+	if c.Cache != nil {
+		c.Cache.validate(f, path+".cache")
+	}
 	if c.Retry != nil {
-		c.Retry.validate(f, path+".retry", c.Timeout > 0 || c.Leaves)
+		c.Retry.validate(f, path+".retry", c.Timeout > 0 || c.Leaves || c.Patience > 0)
 	}
 }
 

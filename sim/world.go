@@ -24,6 +24,9 @@ type world struct {
 	idle     []int32
 
 	phases   []span
+	phase    *span     // the present one
+	failing  int       // admitted work that will be failed, beside the server's
+	delayed  []delayed // for a process that is suspended
 	hold     bool
 	requests int // still to be offered, -1 without a bound
 	steps    int // of the gates since time last moved on
@@ -35,6 +38,7 @@ type world struct {
 // front is one gateway: its gates, as the simulator needs them.
 type front struct {
 	gates []weir.Arriver // by class
+	limit func() int64   // in force now
 	next  func() (time.Duration, bool)
 	step  func()
 	close func()
@@ -87,7 +91,7 @@ const (
 func (w *world) soonest() (time.Duration, int) {
 	at, what := w.server.next(), serverNext
 	for _, f := range w.fronts {
-		if t, ok := f.next(); ok && t < at {
+		if t, ok := f.next(); ok && t < at && !w.phase.suspended {
 			at, what = t, gatesNext
 		}
 	}
@@ -106,6 +110,7 @@ func (w *world) stepGates() {
 }
 
 func (w *world) begin() {
+	w.phase = &w.phases[0]
 	for i, p := range w.phases {
 		w.events.push(event{at: p.from, kind: eventPhase, subject: int32(i)})
 	}
@@ -132,10 +137,11 @@ func (w *world) handle(ctx context.Context, e event) error {
 		}
 	case eventRetry:
 		w.launch(w.attempts[e.subject])
+	case eventError:
+		w.failing--
+		w.finished(w.attempts[e.subject])
 	case eventPhase:
-		scale := w.phases[e.subject].capacity
-		w.server.setCapacity(w.now, scale)
-		w.stats.setCapacity(w.now, scale)
+		w.enterPhase(&w.phases[e.subject])
 	case eventBin:
 		w.stats.closeBin(w.now)
 		w.events.push(event{at: e.at + w.stats.binWidth, kind: eventBin})
@@ -147,6 +153,15 @@ func (w *world) handle(ctx context.Context, e event) error {
 	return nil
 }
 
+func (w *world) enterPhase(p *span) {
+	w.phase = p
+	w.server.setCapacity(w.now, p.capacity)
+	w.stats.setCapacity(w.now, p.capacity, p.work)
+	if !p.suspended {
+		w.resume()
+	}
+}
+
 // arrival is a new request.
 func (w *world) arrival(c *class) {
 	if w.requests == 0 {
@@ -156,15 +171,22 @@ func (w *world) arrival(c *class) {
 	if w.requests > 0 {
 		w.requests--
 	}
+	w.await(c)
+	if c.cache != nil && c.cache.look(w.now) {
+		w.stats.hit(w.now)
+		return
+	}
 	a := w.take()
 	a.class, a.tries = c, 1
-	a.work = c.draw(c.service)
+	if c.cache != nil {
+		a.key = c.cache.key
+	}
+	a.work = w.phase.work * c.draw(c.service)
 	a.tenant = c.pickTenant()
 	a.front = 0
 	if len(w.fronts) > 1 {
 		a.front = w.spread.IntN(len(w.fronts))
 	}
 	w.stats.offered(w.now)
-	w.await(c)
 	w.launch(a)
 }

@@ -29,7 +29,13 @@ import (
 )
 
 // Rows are the scenario files on the board, in order.
-var Rows = []string{"S1", "S2", "S3", "S4", "S4b", "S7", "S9", "S9b", "S17"}
+var Rows = []string{
+	"S1", "S2", "S3", "S4", "S4b", "S5", "S5b", "S6", "S7", "S8", "S8b", "S9", "S9b", "S10", "S11",
+	"S17", "S18", "S27", "S28", "S28b", "S28c",
+	"slower", "faster", "mix", "brownout", "brownout-slow", "failfast", "failhalf",
+	"steps-800", "steps-1500",
+	"T-1x", "T-2x", "T-10x", "T-spike", "T-half", "T-tenth", "T-calm", "T-busy",
+}
 
 // Controllers are the columns, in order.
 var Controllers = []string{"none", "oracle", "fixed", "aimd", "default"}
@@ -48,6 +54,8 @@ type Cell struct {
 	Scenario   string `json:"scenario"`
 	Backend    string `json:"backend"`
 	Controller string `json:"controller"`
+	// HeldOut says that no default was tuned on this scenario or backend.
+	HeldOut bool `json:"held_out,omitempty"`
 	// Setting says what the oracle chose; empty for the others, whose policies
 	// are in the files of the backends.
 	Setting string `json:"setting,omitempty"`
@@ -103,6 +111,7 @@ type group struct {
 	row      int
 	scenario *sim.Scenario
 	backend  string
+	heldOut  bool
 }
 
 // Run fills the board. Groups run in parallel, one on each processor.
@@ -166,9 +175,14 @@ func (o *Options) groups() ([]group, error) {
 			s.Requests = o.Requests
 		}
 		for _, backend := range s.On {
-			if wanted(o.Backends, backend) {
-				groups = append(groups, group{i, s, backend})
+			if !wanted(o.Backends, backend) {
+				continue
 			}
+			std, err := sim.LoadStandard(backend)
+			if err != nil {
+				return nil, err
+			}
+			groups = append(groups, group{i, s, backend, s.HeldOut || std.HeldOut})
 		}
 	}
 	return groups, nil
@@ -178,7 +192,7 @@ func (o *Options) groups() ([]group, error) {
 func (g *group) fill(ctx context.Context, opts *Options) ([]Cell, error) {
 	var cells []Cell
 	ref := reference{known: opts.Known}
-	if wanted(opts.Controllers, "oracle") || !ref.suffices(g) {
+	if g.wants(opts, "oracle") || !ref.suffices(g) {
 		best, err := findOracle(ctx, g.scenario, g.backend)
 		if err != nil {
 			return nil, err
@@ -189,7 +203,7 @@ func (g *group) fill(ctx context.Context, opts *Options) ([]Cell, error) {
 		ref.setting = best.setting
 	}
 	for _, controller := range Controllers {
-		if !wanted(opts.Controllers, controller) {
+		if !g.wants(opts, controller) {
 			continue
 		}
 		report, setting := ref.report, ref.setting
@@ -206,6 +220,11 @@ func (g *group) fill(ctx context.Context, opts *Options) ([]Cell, error) {
 		cells = append(cells, g.cells(controller, setting, report, &ref)...)
 	}
 	return cells, nil
+}
+
+// wants reports whether a column is run.
+func (g *group) wants(opts *Options, controller string) bool {
+	return wanted(opts.Controllers, controller) && wanted(g.scenario.Under, controller)
 }
 
 func (g *group) run(ctx context.Context, controller string, seeds []uint64) (*sim.Report, error) {
@@ -273,7 +292,7 @@ func (g *group) cells(controller, setting string, r *sim.Report, ref *reference)
 		}
 		from, to := goal.Stretch(g.scenario)
 		c := Cell{
-			Scenario: g.scenario.Name, Backend: g.backend, Controller: controller, Setting: setting,
+			Scenario: g.scenario.Name, Backend: g.backend, Controller: controller, Setting: setting, HeldOut: g.heldOut,
 			Metric: goal.Metric, From: from.String(), To: to.String(), Seeds: r.Seeds,
 			Spread: r.Spread(goal), Goal: goal.Bounds(), AtLeast: goal.Min, AtMost: goal.Max,
 			Limit: limitOf(r, goal), row: g.row, line: line,
