@@ -17,3 +17,13 @@ func TestRoot(t *testing.T) {
 		}
 	}
 }
+
+// MongoDB's flow control below the threshold, from 1000 and from 0.
+func TestDrainGrows(t *testing.T) {
+	cfg := DrainConfig{Adder: 1000, Multiplier: 1.05}
+	for limit, want := range map[float64]float64{1000: 2100, 0: 1050} {
+		if got := cfg.grow(limit); got != want {
+			t.Errorf("from %v: %v, want %v", limit, got, want)
+		}
+	}
+}
