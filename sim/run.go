@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -10,9 +11,15 @@ import (
 type Options struct {
 	// Seeds replace the scenario's.
 	Seeds []uint64
+	// Outside, if set, makes the gate of each run, in place of the scenario's
+	// policy and its gateways.
+	Outside func(seed uint64) (Outside, error)
 	// Progress, if set, is told how far the run is, about a hundred times a
 	// seed.
 	Progress func(Progress)
+	// Columns is into how many stretches the latencies over time are cut, for
+	// [Report.Series]. Default 72.
+	Columns int
 }
 
 // Progress is how far a run is.
@@ -50,7 +57,7 @@ func Run(ctx context.Context, s *Scenario, opts Options) (*Report, error) {
 	r := &Report{Scenario: s, Seeds: seeds}
 	r.Capacity, r.Best = s.Backend.Capacity()
 	for i, seed := range seeds {
-		w, err := newWorld(s, seed)
+		w, err := newWorld(s, seed, &opts)
 		if err != nil {
 			return nil, err
 		}
@@ -67,7 +74,7 @@ func Run(ctx context.Context, s *Scenario, opts Options) (*Report, error) {
 }
 
 // newWorld prepares a run.
-func newWorld(s *Scenario, seed uint64) (*world, error) {
+func newWorld(s *Scenario, seed uint64, opts *Options) (*world, error) {
 	full, _ := s.Backend.Capacity()
 	w := &world{
 		end:      s.Duration(),
@@ -80,7 +87,7 @@ func newWorld(s *Scenario, seed uint64) (*world, error) {
 	if s.Requests == 0 {
 		w.requests = -1
 	}
-	w.stats = newStatistics(w.expectedEnd(), s.windows(), s.Backend.Service.mean(), func(scale float64) float64 { return full * s.Backend.left(scale) })
+	w.stats = newStatistics(w.expectedEnd(), cmp.Or(max(0, opts.Columns), textColumns), s.windows(), s.Backend.Service.mean(), func(scale float64) float64 { return full * s.Backend.left(scale) })
 	var shares float64
 	for i := range s.Traffic {
 		shares += s.Traffic[i].share()
@@ -92,6 +99,14 @@ func newWorld(s *Scenario, seed uint64) (*world, error) {
 			spans = layOut(spec.Phases, 1, full, 1)
 		}
 		w.classes = append(w.classes, newClass(i, spec, &s.Backend.Backend, spans, seed))
+	}
+	if opts.Outside != nil {
+		o, err := opts.Outside(seed)
+		if err != nil {
+			return nil, err
+		}
+		w.outside, w.fronts = o, []*front{outsideFront(o, len(w.classes))}
+		return w, nil
 	}
 	for range max(1, s.Gateways) {
 		f, err := newFront(w, s)

@@ -296,7 +296,7 @@ func TestParseFindsAllFaults(t *testing.T) {
 	_, err = ParseScenario([]byte(`{
 		"name": "bad", "on_abandon": "drop",
 		"backend": {"law": "usl", "workers": 3, "service": {"dist": "erlang", "mean": "10ms"}},
-		"policy": {"gates": {"g": {"limit": {}}}, "routes": [{"match": ["/"], "gates": ["h"]}]},
+		"policy": {"gates": {"g": {"limit": {"limit": -1}}}, "routes": [{"match": ["/"], "gates": ["h"]}]},
 		"phases": [{"for": "-10s", "load": 2, "rps": 3}],
 		"traffic": [{"priority": "urgent", "retry": {"attempts": 0, "on": ["timeout"]}}],
 		"goals": [{"metric": "speed"}, {"metric": "p99", "from": "5s", "to": "4s"}]

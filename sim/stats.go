@@ -14,7 +14,6 @@ const numReasons = 16
 const (
 	minBin  = 10 * time.Millisecond
 	maxBins = 6000
-	columns = 72 // of the plot
 )
 
 // statistics gathers what happens in a run: sums over windows, and series over
@@ -76,11 +75,11 @@ type level struct {
 
 // newStatistics: full is the capacity at a scale, mean the usual work of a
 // request in seconds.
-func newStatistics(end time.Duration, windows []*window, mean float64, full func(float64) float64) *statistics {
+func newStatistics(end time.Duration, columns int, windows []*window, mean float64, full func(float64) float64) *statistics {
 	s := &statistics{
 		windows:     append([]*window{{from: 0, to: never}}, windows...),
 		binWidth:    max(minBin, end/maxBins),
-		columnWidth: max(1, end/columns),
+		columnWidth: max(1, end/time.Duration(columns)),
 		columnHist:  newHistogram(5),
 		mean:        mean,
 		full:        full,

@@ -86,12 +86,11 @@ func newClass(index int, spec *Class, b *Backend, spans []span, seed uint64) *cl
 	if spec.Leaves && c.timeout == 0 {
 		c.timeout = c.deadline
 	}
+	if spec.Patience > 0 {
+		c.timeout = spec.patience(b)
+	}
 	if spec.TellDeadline == nil || *spec.TellDeadline {
 		c.told = c.deadline
-	}
-	if spec.Patience > 0 {
-		full, best := b.Capacity()
-		c.timeout = time.Duration(spec.Patience * float64(best) / full * 1e9)
 	}
 	c.draw = spec.sampler(b)
 	if spec.Cache != nil {
@@ -111,6 +110,27 @@ func newClass(index int, spec *Class, b *Backend, spans []span, seed uint64) *cl
 		c.setRetry(spec.Retry)
 	}
 	return c
+}
+
+// patience is the timeout that Patience means on a backend.
+func (c *Class) patience(b *Backend) time.Duration {
+	full, best := b.Capacity()
+	return time.Duration(c.Patience * float64(best) / full * 1e9)
+}
+
+// Useful returns how long an answer is of use to the class, on a backend: until
+// its deadline or the end of its patience, whichever comes first. 0 means for
+// ever.
+func (c *Class) Useful(b *Backend) time.Duration {
+	var useful time.Duration
+	for _, d := range []time.Duration{
+		cmp.Or(time.Duration(c.Deadline), time.Duration(b.Deadline)), time.Duration(c.Timeout), c.patience(b),
+	} {
+		if d > 0 && (useful == 0 || d < useful) {
+			useful = d
+		}
+	}
+	return useful
 }
 
 // sampler draws the work of the class's requests.

@@ -19,6 +19,8 @@ type world struct {
 	fronts []*front
 	spread *rand.Rand // which gateway a request goes to
 
+	outside Outside // nil: the policy's gates, on virtual time
+
 	classes  []*class
 	attempts []*attempt
 	idle     []int32
@@ -55,6 +57,9 @@ func (w *world) run(ctx context.Context) error {
 		at, what := w.soonest()
 		if at > w.end {
 			break
+		}
+		if w.pass(at) {
+			continue
 		}
 		if at > w.now {
 			w.now, w.steps = at, 0

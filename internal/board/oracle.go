@@ -44,7 +44,7 @@ func findOracle(ctx context.Context, s *sim.Scenario, backend string) (*oracle, 
 		return nil, err
 	}
 	_, best := onBackend.Backend.Capacity()
-	deadline := time.Duration(onBackend.Backend.Deadline)
+	useful := onBackend.Traffic[0].Useful(&onBackend.Backend.Backend)
 	var limits []int64
 	for _, f := range limitFactors {
 		if l := max(1, int64(math.Round(f*float64(best)))); !slices.Contains(limits, l) {
@@ -53,7 +53,7 @@ func findOracle(ctx context.Context, s *sim.Scenario, backend string) (*oracle, 
 	}
 	var tried []*oracle
 	try := func(limit int64, wait float64) error {
-		o, err := tryFixed(ctx, onBackend, limit, time.Duration(wait*float64(deadline)))
+		o, err := tryFixed(ctx, onBackend, limit, time.Duration(wait*float64(useful)))
 		tried = append(tried, o)
 		return err
 	}
@@ -116,7 +116,7 @@ func pick(tried []*oracle) *oracle {
 	}
 	var best *oracle
 	for _, o := range tried {
-		if o.served >= most*(1-chance*(1-most)) && (best == nil || o.latency < best.latency) {
+		if o.served >= most*(1-chance*max(0, 1-most)) && (best == nil || o.latency < best.latency) {
 			best = o
 		}
 	}
