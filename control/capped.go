@@ -1,0 +1,228 @@
+package control
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// CapConfig configures [NewCapped]. The zero value of a field means its
+// default.
+type CapConfig struct {
+	// Min is the lowest cap. At least 1; default 1.
+	Min int64
+	// Window is the time between looks at the signals. Default 50 ms, at least
+	// 1 ms. The inner controller keeps its own windows.
+	Window time.Duration
+	// Memory is the time over which a peak of what was in flight is forgotten.
+	// Default 1 s, at least Window. It should be no shorter than the slowest
+	// signal needs to notice a change: otherwise one overload is punished several
+	// times.
+	Memory time.Duration
+	// Growth is what the cap is multiplied by at most in one Memory, while the
+	// pressure is below 1. Range (1, 10], default 2.
+	Growth float64
+}
+
+// Capped is a controller inside a cap. The cap is the limit that the highest
+// pressure among the window's readings implies: what was in flight over that
+// pressure, where what was in flight is a peak that is forgotten as slowly as
+// the signals are, because they speak of the past. The smaller of the two is the
+// limit, and where that is the cap, Decision.Signal names the signal.
+//
+// While no signal is above 1 the cap rises, by 1/pressure and at most Growth in
+// one Memory, used or not, until it is above what the inner controller wants;
+// then there is none until the next pressure above 1. It rises at Growth while
+// no signal is known: a poller that loses a signal holds its last value for a
+// while, so what is unknown by then is to be ignored. In one look it falls by
+// half at most, and not at all while nothing is in flight: what presses then is
+// not this gate's work.
+//
+// The inner controller is asked at the end of its own windows and sees the
+// window as it was: Window.Limit is the limit that was in force, and Saturated
+// the time at that limit. Growing on the grounds of saturation by the cap would
+// be wrong; so if it comes out of a window in which the cap was the limit with
+// a higher State.Limit than it went in with, it gets its former state back. For
+// that it must be a [Saver]; one that is not may drift up behind the cap.
+//
+// It assumes that pressure follows what is in flight. Signals of the processor
+// are blind to overload that only waits (I/O, locks, another service): there
+// the inner controller works alone. Where somebody else uses up the resource the
+// cap goes down to Min, however little that helps.
+type Capped struct {
+	inner Controller
+	saver Saver // inner, or nil
+	cfg   CapConfig
+
+	want  Decision      // inner's latest
+	due   time.Duration // when inner is to be asked; never if negative
+	began bool          // due is known
+
+	cap   float64 // +Inf: none
+	bound bool    // the cap was the limit at some time in inner's window
+	level float64 // in flight: the peak, forgotten over Memory
+	last  time.Duration
+	seen  int64 // outcomes of the window so far
+}
+
+// NewCapped returns a controller that lets inner decide up to a cap, or an error
+// that names every field out of range.
+func NewCapped(inner Controller, cfg CapConfig) (*Capped, error) {
+	def(&cfg.Min, 1)
+	def(&cfg.Window, 50*time.Millisecond)
+	def(&cfg.Memory, max(time.Second, cfg.Window))
+	def(&cfg.Growth, 2)
+	var f faults
+	f.check(inner != nil, "inner: there is no controller to cap")
+	f.check(cfg.Min >= 1, "Min %d: must be at least 1", cfg.Min)
+	f.check(cfg.Window >= time.Millisecond, "Window %v: must be at least 1ms", cfg.Window)
+	f.check(cfg.Memory >= cfg.Window, "Memory %v: must not be below Window %v", cfg.Memory, cfg.Window)
+	f.check(cfg.Growth > 1 && cfg.Growth <= 10, "Growth %v: must be in (1, 10]", cfg.Growth)
+	if err := f.err("capped"); err != nil {
+		return nil, err
+	}
+	saver, _ := inner.(Saver)
+	return &Capped{inner: inner, saver: saver, cfg: cfg, cap: math.Inf(1)}, nil
+}
+
+// Name implements [Controller]: it is the inner controller's.
+func (c *Capped) Name() string { return c.inner.Name() }
+
+// Start implements [Controller].
+func (c *Capped) Start() Decision {
+	c.want, c.began = c.inner.Start(), false
+	d := c.want
+	d.Next = c.cfg.Window
+	if c.want.Next > 0 {
+		d.Next = min(d.Next, c.want.Next)
+	}
+	if c.cap < float64(d.Limit) { // started again: its state was restored
+		d.Limit = max(1, int64(c.cap))
+	}
+	return d
+}
+
+// Update implements [Controller].
+func (c *Capped) Update(w *Window) Decision {
+	c.begin(w)
+	p, known := highest(w.Readings)
+	c.follow(w, p, known)
+	asked := c.due >= 0 && w.Now >= c.due
+	if asked {
+		c.ask(w)
+	}
+	return c.decide(w, p, asked)
+}
+
+// begin finds out when the first window began.
+func (c *Capped) begin(w *Window) {
+	if c.began {
+		return
+	}
+	c.began = true
+	c.last = max(c.last, w.Now-w.Elapsed)
+	c.due = c.after(c.last)
+}
+
+// after is when inner is due if its window begins at t.
+func (c *Capped) after(t time.Duration) time.Duration {
+	if c.want.Next <= 0 {
+		return -1
+	}
+	return t + c.want.Next
+}
+
+// follow moves the cap.
+func (c *Capped) follow(w *Window, p Reading, known bool) {
+	passed := min(max(0, w.Now-c.last), c.cfg.Memory)
+	c.last = w.Now
+	now := c.inFlight(w)
+	c.level = max(now, now+(c.level-now)*math.Exp(-float64(passed)/float64(c.cfg.Memory)))
+	limit := min(c.cap, float64(max(1, w.Limit)))
+	switch {
+	case known && p.Value > 1:
+		if now == 0 {
+			return
+		}
+		c.cap = min(limit, max(c.level/p.Value, limit/2, float64(c.cfg.Min)))
+	default:
+		rise := c.cfg.Growth
+		if known && p.Value > 0 {
+			rise = min(rise, 1/p.Value)
+		}
+		c.cap *= math.Pow(rise, float64(passed)/float64(c.cfg.Memory))
+	}
+}
+
+// inFlight is what was in flight since the last look: the mean over the work
+// that finished since, as each piece of it saw it, or what is now if that is
+// more.
+func (c *Capped) inFlight(w *Window) float64 {
+	outcomes := w.OK + w.Failed + w.Overload + w.Abandoned
+	fresh := w.Samples[max(0, len(w.Samples)-int(max(0, outcomes-c.seen))):]
+	c.seen = outcomes
+	var sum float64
+	for _, s := range fresh {
+		sum += s.Concurrency
+	}
+	return max(float64(w.InFlight), sum/float64(max(1, len(fresh))))
+}
+
+// ask has the inner controller decide.
+func (c *Capped) ask(w *Window) {
+	var before State
+	undo := c.bound && c.saver != nil
+	if undo {
+		before = c.saver.Save()
+	}
+	want := c.inner.Update(w)
+	if undo && c.saver.Save().Limit > before.Limit {
+		c.saver.Restore(before)
+		want.Limit = min(want.Limit, c.want.Limit)
+		want.Reason = "not grown: the cap was the limit"
+	}
+	c.want = want
+	c.due = c.after(w.Now)
+	if !want.Extend {
+		c.bound = false
+	}
+}
+
+// decide puts the two together.
+func (c *Capped) decide(w *Window, p Reading, asked bool) Decision {
+	d := c.want
+	// Between inner's windows the gate goes on measuring.
+	d.Extend = c.due >= 0 && (!asked || c.want.Extend)
+	if !d.Extend {
+		c.seen = 0
+	}
+	d.Next = c.cfg.Window
+	if c.due >= 0 {
+		d.Next = min(d.Next, max(time.Millisecond, c.due-w.Now))
+	}
+	if c.cap >= float64(max(1, c.want.Limit)) { // nonsense of inner's is for the gate to refuse
+		c.cap = math.Inf(1)
+		return d
+	}
+	c.bound = true
+	d.Limit = max(1, int64(c.cap))
+	d.Signal = p.Name
+	d.Reason = fmt.Sprintf("capped, %s; inner limit %d", p.over(), c.want.Limit)
+	return d
+}
+
+// Save implements [Saver]: what the inner controller learned, nothing of the
+// cap.
+func (c *Capped) Save() State {
+	if c.saver == nil {
+		return State{Limit: float64(c.want.Limit)}
+	}
+	return c.saver.Save()
+}
+
+// Restore implements [Saver]: it passes the state on to the inner controller.
+func (c *Capped) Restore(s State) {
+	if c.saver != nil {
+		c.saver.Restore(s)
+	}
+}
