@@ -16,8 +16,9 @@ var arrows = map[string][]string{
 	"":                        {},
 	"control":                 {},
 	"limit":                   {"", "control", "internal/room", "internal/window"},
-	"policy":                  {"", "control", "limit"},
+	"policy":                  {"", "control", "limit", "signal"},
 	"scenarios":               {},
+	"signal":                  {"control"},
 	"sim":                     {"", "limit", "policy", "scenarios"}, // limit only for VirtualEpoch
 	"weirhttp":                {""},
 	"internal/board":          {"policy", "scenarios", "sim"},

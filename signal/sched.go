@@ -1,0 +1,142 @@
+package signal
+
+import (
+	"runtime"
+	"runtime/metrics"
+	"time"
+)
+
+// SchedLatencyConfig configures [NewSchedLatency]. The zero value of a field
+// means its default.
+type SchedLatencyConfig struct {
+	// Wait is how long a goroutine may wait for a processor. Default 10 ms, the
+	// scheduler's own time slice: what waits longer waits behind more than one
+	// slice. The run time's histogram has a bucket edge at every quarter of an
+	// octave, so the time that counts is the next edge, up to 25 % above
+	// (10.5 ms for 10 ms).
+	Wait time.Duration
+	// Share of the goroutines that may wait longer. Range (0, 1], default 0.1:
+	// shedding while more than 10 % waited more than 10 ms held a service of
+	// 2 ms of processor time a request at 0.9 to 1.0 of its capacity under
+	// twice the load (one run of each on two cores).
+	Share float64
+	// Over is the span of time that is looked at. Default 50 ms. The run time
+	// times one in eight of the scheduler's decisions only, so a shorter span
+	// holds few of them.
+	Over time.Duration
+}
+
+func (c SchedLatencyConfig) withDefaults() SchedLatencyConfig {
+	def(&c.Wait, 10*time.Millisecond)
+	def(&c.Share, 0.1)
+	def(&c.Over, 50*time.Millisecond)
+	return c
+}
+
+// NewSchedLatency returns the signal "sched_latency": the share of goroutines
+// that waited longer than Wait for a processor, over Share. It reads the run
+// time's histogram /sched/latencies:seconds, without allocating.
+//
+// It sees the queue that an in-flight count misses: requests that the process
+// has not come to yet. It does not see locks, I/O, a slow backend, or a
+// garbage collection that no goroutine waits for. A share of fewer than ten
+// timed goroutines is taken as if there had been ten, so that one late
+// goroutine in an idle process is no overload.
+func NewSchedLatency(cfg SchedLatencyConfig) (Signal, error) {
+	cfg = cfg.withDefaults()
+	var f faults
+	f.check(cfg.Wait >= 10*time.Microsecond && cfg.Wait <= 10*time.Second, "Wait %v: must be from 10µs to 10s", cfg.Wait)
+	f.share("Share", cfg.Share)
+	f.over(cfg.Over)
+	if err := f.err("sched_latency"); err != nil {
+		return nil, err
+	}
+	return newSchedLatency(cfg), nil
+}
+
+// fewest is how many timed goroutines a share is at least taken of.
+const fewest = 10
+
+func newSchedLatency(cfg SchedLatencyConfig) *source {
+	sample := []metrics.Sample{{Name: "/sched/latencies:seconds"}}
+	s := span{over: cfg.Over}
+	return &source{name: "sched_latency", every: fastInterval, measure: func() (float64, error) {
+		metrics.Read(sample)
+		if sample[0].Value.Kind() != metrics.KindFloat64Histogram {
+			return 0, unsupported("this Go has no %s", sample[0].Name)
+		}
+		all, late := waited(sample[0].Value.Float64Histogram(), cfg.Wait)
+		g, err := s.next(time.Now(), all, late)
+		if err != nil {
+			return 0, err
+		}
+		return g.b / max(g.a, fewest) / cfg.Share, nil
+	}}
+}
+
+// waited counts all waits, and those in buckets that begin at wait or later.
+func waited(h *metrics.Float64Histogram, wait time.Duration) (all, late uint64) {
+	for i, n := range h.Counts {
+		all += n
+		if h.Buckets[i] >= wait.Seconds() {
+			late += n
+		}
+	}
+	return all, late
+}
+
+// RunnableConfig configures [NewRunnable]. The zero value of a field means its
+// default.
+type RunnableConfig struct {
+	// PerProc is how many goroutines may wait for each processor (GOMAXPROCS).
+	// Default 32, the threshold at which CockroachDB's admission control takes
+	// slots away.
+	PerProc float64
+}
+
+// NewRunnable returns the signal "runnable": goroutines that wait for a
+// processor at this moment, over PerProc times GOMAXPROCS. It needs the run
+// time's metric /sched/goroutines/runnable:goroutines (Go 1.26). A single look
+// is noisy: smooth it with Watch.Smooth.
+func NewRunnable(cfg RunnableConfig) (Signal, error) {
+	def(&cfg.PerProc, 32)
+	var f faults
+	f.check(cfg.PerProc > 0 && cfg.PerProc <= 1e6, "PerProc %v: must be in (0, 1000000]", cfg.PerProc)
+	if err := f.err("runnable"); err != nil {
+		return nil, err
+	}
+	return counted("runnable", "/sched/goroutines/runnable:goroutines", func() float64 {
+		return cfg.PerProc * float64(runtime.GOMAXPROCS(0))
+	}), nil
+}
+
+// GoroutinesConfig configures [NewGoroutines].
+type GoroutinesConfig struct {
+	// Max is how many there may be. It has no default: how many are too many
+	// depends on what each of them holds.
+	Max int64
+}
+
+// NewGoroutines returns the signal "goroutines": how many there are, over Max.
+func NewGoroutines(cfg GoroutinesConfig) (Signal, error) {
+	var f faults
+	f.check(cfg.Max >= 1, "Max %d: must be at least 1; it has no default", cfg.Max)
+	if err := f.err("goroutines"); err != nil {
+		return nil, err
+	}
+	s := counted("goroutines", "/sched/goroutines:goroutines", func() float64 { return float64(cfg.Max) })
+	s.every = slowInterval
+	return s, nil
+}
+
+// counted is a count of the run time's over the most that is wanted.
+func counted(name, metric string, most func() float64) *source {
+	sample := []metrics.Sample{{Name: metric}}
+	return &source{name: name, every: fastInterval, measure: func() (float64, error) {
+		metrics.Read(sample)
+		if sample[0].Value.Kind() != metrics.KindUint64 {
+			return 0, unsupported("this Go has no %s", metric)
+		}
+		return float64(sample[0].Value.Uint64()) / most(), nil
+	}}
+}
