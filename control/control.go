@@ -9,6 +9,13 @@
 //   - [Fixed] keeps a number that somebody chose.
 //   - [AIMD] adds one while latency is fine and takes a share away when it is
 //     not: robust, but it needs a threshold for each backend.
+//   - [Vegas] keeps the queue that it reads off the shortest latency short.
+//   - [Gradient2] follows latency against its own long-term average, here with a
+//     floor that load cannot raise.
+//   - [Probe] tries a step up or down and keeps what made throughput greater;
+//     [ProbePair] does so for a gate of reads and one of writes together.
+//   - [LagMap] reads the limit off the lag of something behind the gate.
+//   - [Drain] lets in a little less than was drained while that lag is too high.
 package control
 
 import "time"

@@ -31,3 +31,131 @@ func ExampleFixed() {
 	fmt.Println(control.Fixed(20).Start().Limit)
 	// Output: 20
 }
+
+// The variant with a percentile over a few seconds.
+func ExampleKlaviyoAIMD() {
+	a, err := control.NewAIMD(control.KlaviyoAIMD(250 * time.Millisecond))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	d := a.Start()
+	fmt.Println(d.Limit, d.Next)
+	// Output: 20 3s
+}
+
+// The first window sets the latency without a queue; the next ones are judged
+// by it.
+func ExampleVegas() {
+	v, err := control.NewVegas(control.VegasConfig{Initial: 50, MinSamples: 1})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, mean := range []time.Duration{10e6, 10e6, 14e6} {
+		d := v.Update(&control.Window{OK: 100, MaxInFlight: 50, Timed: 100, LatencySum: 100 * mean})
+		fmt.Println(d.Limit, d.Reason)
+	}
+	// Output:
+	// 50 a new shortest latency: mean 10ms, shortest 10ms
+	// 56 no queue: mean 10ms, shortest 10ms
+	// 55 a long queue: mean 14ms, shortest 10ms
+}
+
+func ExampleGradient2() {
+	g, err := control.NewGradient2(control.Gradient2Config{Initial: 50})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, mean := range []time.Duration{10e6, 10e6, 40e6} {
+		d := g.Update(&control.Window{OK: 100, MaxInFlight: 50, Timed: 100, LatencySum: 100 * mean})
+		fmt.Println(d.Limit, d.Reason)
+	}
+	// Output:
+	// 50 latency fine, limit in use: mean 10ms, baseline 10ms
+	// 51 latency fine, limit in use: mean 10ms, baseline 10ms
+	// 47 slower than the baseline: mean 40ms, baseline 12ms
+}
+
+// All slots were in use, so it tries a step up; that helped, so a part of the
+// step is kept.
+func ExampleProbe() {
+	p, err := control.NewProbe(control.ProbeConfig{Initial: 64})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, finished := range []int64{0, 500, 540} {
+		d := p.Update(&control.Window{Elapsed: 100 * time.Millisecond, OK: finished, MaxInFlight: 64})
+		fmt.Println(d.Limit, d.Reason)
+	}
+	// Output:
+	// 64 stable at 64.0
+	// 70 probing up from 64.0
+	// 65 stable at 65.2
+}
+
+// Two gates, one for reads and one for writes, sized together.
+func ExampleProbePair() {
+	p, err := control.NewProbePair(control.ProbeConfig{Initial: 64, ReadRatio: 0.75})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	read, write := p.Read(), p.Write() // a limit.Config takes each
+	fmt.Println(read.Start().Limit, read.Start().Next)
+	fmt.Println(write.Start().Limit, write.Start().Next)
+	// Output:
+	// 48 100ms
+	// 16 10ms
+}
+
+func ExampleLagMap() {
+	l, err := control.NewLagMap(control.LagMapConfig{Signal: "indexer", Hold: 1})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, r := range []control.Reading{
+		{Name: "indexer", Value: 8000, Known: true},
+		{Name: "indexer", Value: 55_000, Known: true},
+		{Name: "indexer"},
+		{Name: "indexer"},
+	} {
+		d := l.Update(&control.Window{Readings: []control.Reading{r}})
+		fmt.Println(d.Limit, d.Reason)
+	}
+	// Output:
+	// 1000 lag 8000
+	// 505 lag 55000
+	// 505 lag unknown for 1 of 1 intervals: held
+	// 10 lag unknown for more than 1 intervals: safe limit 10
+}
+
+// In 5 s, 4000 pieces of work were drained that each held a slot for half a
+// second: that keeps 400 slots busy.
+func ExampleDrain() {
+	c, err := control.NewDrain(control.DrainConfig{Target: 10_000})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	w := control.Window{
+		Elapsed: 5 * time.Second, OK: 4000, LatencySum: 4000 * 500 * time.Millisecond, MaxInFlight: 400,
+		Readings: []control.Reading{{Name: "indexer", Value: 5000, Known: true}},
+	}
+	d := c.Update(&w)
+	fmt.Println(d.Limit, d.Reason)
+	w.Readings[0].Value = 4000
+	d = c.Update(&w)
+	fmt.Println(d.Limit, d.Reason)
+	// Output:
+	// 380 lag 5000, the drain kept 400 slots busy
+	// 409 lag 4000 below 5000
+}
+
+func ExampleHealthyQueue() {
+	fmt.Println(control.HealthyQueue(200, 250*time.Millisecond))
+	// Output: 50
+}

@@ -159,7 +159,8 @@ func (v *Vegas) step(o observation) {
 	var next float64
 	if next, v.why = v.judge(o); next != v.limit {
 		next = within(next, v.cfg.Min, v.cfg.Max)
-		v.limit = product(1-v.cfg.Smoothing, v.limit) + product(v.cfg.Smoothing, next)
+		next = product(1-v.cfg.Smoothing, v.limit) + product(v.cfg.Smoothing, next)
+		v.limit = within(next, v.cfg.Min, v.cfg.Max) // a mean of two 15s may be 14.99
 	}
 }
 

@@ -1,0 +1,174 @@
+package control_test
+
+import (
+	"encoding/json"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/control"
+)
+
+// bounded makes a controller within bounds, or returns an error if its
+// configuration does not allow them.
+type bounded func(initial, low, high int64, variant uint8) (control.Controller, error)
+
+// controllers are those that FuzzControllers drives.
+var controllers = map[string]bounded{
+	"aimd": func(initial, low, high int64, variant uint8) (control.Controller, error) {
+		return control.NewAIMD(control.AIMDConfig{Initial: initial, Min: low, Max: high, Take: take(variant), DiscardThin: variant&8 != 0})
+	},
+	"vegas": func(initial, low, high int64, variant uint8) (control.Controller, error) {
+		return control.NewVegas(control.VegasConfig{
+			Initial: initial, Min: low, Max: high, Take: take(variant), MinSamples: 1, ProbeMultiplier: 1,
+			Smoothing: 1 / float64(1+variant>>4), Backoff: float64(variant&8) / 16,
+		})
+	},
+	"gradient2": func(initial, low, high int64, variant uint8) (control.Controller, error) {
+		return control.NewGradient2(control.Gradient2Config{
+			Initial: initial, Min: low, Max: high, Take: take(variant), MinSamples: 1,
+			Shipped: variant&8 != 0, RootQueue: variant&16 != 0, Recheck: 1 + int64(variant>>5),
+		})
+	},
+	"probe": func(initial, low, high int64, variant uint8) (control.Controller, error) {
+		return control.NewProbe(control.ProbeConfig{Initial: initial, Min: low, Max: high, Step: .01 + float64(variant)/1000})
+	},
+	"probe read": func(initial, low, high int64, variant uint8) (control.Controller, error) {
+		p, err := control.NewProbePair(control.ProbeConfig{Initial: initial, Min: low, Max: high, ReadRatio: (1 + float64(variant)) / 258})
+		return two{p}, err
+	},
+	"lag": func(initial, low, high int64, variant uint8) (control.Controller, error) {
+		return control.NewLagMap(control.LagMapConfig{
+			Initial: initial, Min: low, Max: high, Hold: int(variant%4) - 1,
+			Smoothing: 1 / float64(1+variant>>6), MaxChange: 1 / float64(1+variant>>5), Hysteresis: float64(variant&16) / 32,
+		})
+	},
+	"drain": func(initial, low, high int64, variant uint8) (control.Controller, error) {
+		return control.NewDrain(control.DrainConfig{Initial: initial, Min: low, Max: high, Hold: int(variant%4) - 1, Target: 1 + float64(variant)})
+	},
+}
+
+func take(variant uint8) control.Take {
+	return []control.Take{control.TakeMean, control.TakeMin, control.TakePercentile, control.TakeEach}[variant%4]
+}
+
+// two drives a pair by turns and answers with the limit that is further off.
+type two struct{ *control.ProbePair }
+
+func (two) Name() string { return "probe" }
+
+func (p two) Start() control.Decision { return p.Read().Start() }
+
+func (p two) Update(w *control.Window) control.Decision {
+	d := p.Read().Update(w)
+	if e := p.Write().Update(w); w.OK%2 == 0 {
+		d = e
+	}
+	return d
+}
+
+// FuzzControllers feeds windows of every kind, sensible and not: the limit stays
+// within its bounds, there is always a next window and a reason, nothing panics,
+// and the same windows lead to the same decisions.
+func FuzzControllers(f *testing.F) {
+	f.Add(uint64(1), int64(20), int64(1), int64(1000), uint8(0), math.NaN())
+	f.Add(uint64(2), int64(1), int64(1), int64(1), uint8(255), math.Inf(1))
+	f.Add(uint64(3), int64(math.MaxInt64), int64(1<<30), int64(1<<30), uint8(3), -math.MaxFloat64)
+	f.Add(uint64(4), int64(500), int64(10), int64(2000), uint8(42), 55_000.0)
+	f.Fuzz(func(t *testing.T, seed uint64, initial, low, high int64, variant uint8, lag float64) {
+		if low == 0 || high == 0 {
+			return // the defaults, which differ
+		}
+		for name, make := range controllers {
+			c, err := make(initial, low, high, variant)
+			if err != nil {
+				continue
+			}
+			again, err := make(initial, low, high, variant)
+			if err != nil {
+				t.Fatalf("%s: the second time: %v", name, err)
+			}
+			check(t, name, c.Start(), low, high)
+			r := rand.New(rand.NewPCG(seed, 0))
+			for range 50 {
+				w := wild(r, lag)
+				d := c.Update(w)
+				check(t, name, d, low, high)
+				if e := again.Update(w); e != d {
+					t.Fatalf("%s: %+v and %+v from the same windows", name, d, e)
+				}
+				if r.IntN(8) == 0 {
+					restart(t, c)
+					restart(t, again)
+				}
+			}
+		}
+	})
+}
+
+func check(t *testing.T, name string, d control.Decision, low, high int64) {
+	t.Helper()
+	if d.Limit < low || d.Limit > high || d.Next <= 0 || d.Reason == "" {
+		t.Fatalf("%s: %+v; bounds %d and %d", name, d, low, high)
+	}
+}
+
+// restart saves the state and takes it up again, by way of JSON.
+func restart(t *testing.T, c control.Controller) {
+	t.Helper()
+	s, ok := c.(control.Saver)
+	if !ok {
+		return
+	}
+	b, err := json.Marshal(s.Save())
+	if err != nil {
+		t.Fatalf("%s: %v", c.Name(), err)
+	}
+	var state control.State
+	if err := json.Unmarshal(b, &state); err != nil {
+		t.Fatalf("%s: %v", c.Name(), err)
+	}
+	s.Restore(state)
+}
+
+// wild makes a window of numbers that are zero, small, huge or negative.
+func wild(r *rand.Rand, lag float64) *control.Window {
+	n := func() int64 {
+		switch r.IntN(8) {
+		case 0:
+			return 0
+		case 1:
+			return math.MaxInt64
+		case 2:
+			return -r.Int64N(1000)
+		case 3:
+			return r.Int64()
+		}
+		return r.Int64N(2000)
+	}
+	length := func() time.Duration { return time.Duration(n()) }
+	w := &control.Window{
+		Now: length(), Elapsed: length(), Limit: n(), InFlight: n(), MaxInFlight: n(), Waiting: n(), Saturated: length(),
+		Admitted: n(), Refused: n(), OK: n(), Failed: n(), Overload: n(), Abandoned: n(), LatencySum: length(), Timed: n(),
+	}
+	if r.IntN(2) == 0 {
+		w.Overload, w.Abandoned = 0, 0
+	}
+	for range r.IntN(20) {
+		w.Latencies = append(w.Latencies, length())
+		w.Samples = append(w.Samples, control.Sample{Latency: length(), Concurrency: odd(r, lag), Good: r.IntN(3) > 0})
+	}
+	slices.Sort(w.Latencies)
+	for range r.IntN(3) {
+		w.Readings = append(w.Readings, control.Reading{Name: "lag", Value: odd(r, lag), Known: r.IntN(4) > 0})
+	}
+	return w
+}
+
+// odd is a number of any kind.
+func odd(r *rand.Rand, given float64) float64 {
+	all := []float64{given, 0, -1, 1, 12_345, 1e300, -1e300, math.NaN(), math.Inf(1), math.Inf(-1), math.SmallestNonzeroFloat64}
+	return all[r.IntN(len(all))]
+}
