@@ -172,3 +172,25 @@ func odd(r *rand.Rand, given float64) float64 {
 	all := []float64{given, 0, -1, 1, 12_345, 1e300, -1e300, math.NaN(), math.Inf(1), math.Inf(-1), math.SmallestNonzeroFloat64}
 	return all[r.IntN(len(all))]
 }
+
+// The names are those that policies and configurations choose by.
+func TestNames(t *testing.T) {
+	words := map[string]string{"probe read": "probe"}
+	for key, make := range controllers {
+		c, err := make(20, 1, 1000, 0)
+		if err != nil {
+			t.Fatalf("%s: %v", key, err)
+		}
+		want := key
+		if word, ok := words[key]; ok {
+			want = word
+		}
+		if c.Name() != want {
+			t.Errorf("%s calls itself %q, want %q", key, c.Name(), want)
+		}
+	}
+	p := pair(t, control.ProbeConfig{})
+	if r, w := p.Read().Name(), p.Write().Name(); r != "probe" || w != "probe" {
+		t.Errorf("a pair calls its controllers %q and %q", r, w)
+	}
+}

@@ -36,8 +36,9 @@ type Gradient2Config struct {
 	// 1.2, at least 1. Not with Shipped.
 	Rise float64
 	// Recheck is after how many windows in which latency held the limit down,
-	// less those in which it did not, the latency at Min is measured anew,
-	// which costs two windows at Min. Default 60, at least 1. Not with Shipped.
+	// less half of those in which it did not, the latency at Min is measured
+	// anew, which costs two windows at Min. Default 60, at least 1 and at most
+	// a million. Not with Shipped.
 	Recheck int64
 	// Backoff is what the limit is multiplied by after a window with drops.
 	// Range (0, 1), default 0.9. Not with Shipped.
@@ -68,14 +69,14 @@ type Gradient2Config struct {
 // raise it.
 //
 // A backend that has become slower for good looks like overload at first: the
-// limit shrinks. After Recheck windows in which latency held it down, less
-// those in which it did not, the limit goes to Min for two windows: in the
+// limit shrinks. After Recheck windows in which latency held it down, less half
+// of those in which it did not, the limit goes to Min for two windows: in the
 // first, what is in flight drains, the second is the new floor. If the backend
 // is slower, the baseline may rise to it and the limit grows again, by at most
 // Smoothing × Queue a window; if it is overloaded, the floor is what it was. So
 // it goes too if the first observations all had more than Min in flight. The
-// defaults begin to follow a slow-down within about a minute, and under lasting
-// overload cost two windows in 62.
+// defaults begin to follow a slow-down after one to four minutes, and under
+// lasting overload cost two windows in 62.
 //
 // Drops (timed out, refused below, abandoned) multiply the limit by Backoff, and
 // their window says nothing about the baseline. Upstream ignores them
@@ -101,16 +102,13 @@ type Gradient2 struct {
 
 	known    bool  // floor comes from at most Min in flight
 	slow     bool  // the last step found latency above the baseline
-	held     int64 // windows in which latency held the limit down, less the others
+	held     int64 // twice the windows in which latency held the limit down, less the others
 	checking int   // windows at Min still to come; 0: none
 	measured bool  // the present window has set the floor
 
 	why  string // of the last step
 	last observation
 }
-
-// warmUp is how many observations the baseline is a plain mean of.
-const warmUp = 10
 
 // NewGradient2 returns a Gradient2 controller, or an error that names every
 // field out of range.
@@ -137,7 +135,7 @@ func NewGradient2(cfg Gradient2Config) (*Gradient2, error) {
 	f.check(cfg.LongWindow >= 1, "LongWindow %d: must be at least 1", cfg.LongWindow)
 	f.check(cfg.Tolerance >= 1 && !math.IsInf(cfg.Tolerance, 0), "Tolerance %v: must be at least 1", cfg.Tolerance)
 	f.check(cfg.Rise >= 1 && !math.IsInf(cfg.Rise, 0), "Rise %v: must be at least 1", cfg.Rise)
-	f.check(cfg.Recheck >= 1, "Recheck %d: must be at least 1", cfg.Recheck)
+	f.check(cfg.Recheck >= 1 && cfg.Recheck <= 1e6, "Recheck %d: must be from 1 to 1000000", cfg.Recheck)
 	f.check(cfg.Backoff > 0 && cfg.Backoff < 1, "Backoff %v: must be in (0, 1)", cfg.Backoff)
 	t.check(&f)
 	f.checkWindow("Window", cfg.Window)
@@ -171,27 +169,6 @@ func (g *Gradient2) Update(w *Window) Decision {
 	return d
 }
 
-// check counts the windows until the floor is measured anew, and those that it
-// takes.
-func (g *Gradient2) check() {
-	g.measured = false
-	if g.cfg.Shipped {
-		return
-	}
-	if g.checking > 0 {
-		g.checking--
-		return
-	}
-	if g.slow {
-		g.held++
-	} else {
-		g.held = max(0, g.held-1)
-	}
-	if g.held >= g.cfg.Recheck || g.count >= warmUp && !g.known {
-		g.held, g.checking = 0, 2
-	}
-}
-
 func (g *Gradient2) step(o observation) {
 	g.last, g.slow = o, false
 	switch {
@@ -206,25 +183,6 @@ func (g *Gradient2) step(o observation) {
 		g.follow(o)
 	}
 }
-
-// measure sees to the windows at Min. The floor is the second one's latency.
-func (g *Gradient2) measure(o observation) {
-	g.why = "draining to measure"
-	if g.checking > 1 {
-		return
-	}
-	g.why, g.known = "measured at Min", true
-	switch {
-	case o.rtt <= 0 || o.drop:
-	case g.measured:
-		g.approach(float64(o.rtt))
-	default:
-		g.floor, g.measured = float64(o.rtt), true
-	}
-}
-
-// approach moves the floor a tenth of the way.
-func (g *Gradient2) approach(short float64) { g.floor += product(0.1, short-g.floor) }
 
 func (g *Gradient2) follow(o observation) {
 	short := float64(o.rtt)
@@ -247,34 +205,6 @@ func (g *Gradient2) follow(o observation) {
 	next := product(g.limit, gradient) + g.queue()
 	next = product(g.limit, 1-g.cfg.Smoothing) + product(next, g.cfg.Smoothing)
 	g.limit = within(next, g.cfg.Min, g.cfg.Max)
-}
-
-// average takes short into the baseline and returns it.
-func (g *Gradient2) average(short float64) float64 {
-	if g.count < warmUp {
-		g.count++
-		g.sum += short
-		g.long = g.sum / float64(g.count)
-		return g.long
-	}
-	weight := 2 / float64(g.cfg.LongWindow+1)
-	g.long = product(g.long, 1-weight) + product(short, weight)
-	return g.long
-}
-
-// bound keeps the baseline within Rise times the floor, which it brings up to
-// date.
-func (g *Gradient2) bound(o observation, short, long float64) float64 {
-	low := o.inFlight <= float64(g.cfg.Min)
-	g.known = g.known || low
-	switch {
-	case g.floor == 0:
-		g.floor = short
-	case short < g.floor, low:
-		g.approach(short)
-	}
-	g.long = min(long, product(g.cfg.Rise, g.floor))
-	return g.long
 }
 
 func (g *Gradient2) queue() float64 {

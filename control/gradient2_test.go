@@ -2,6 +2,7 @@ package control_test
 
 import (
 	"math"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -105,6 +106,32 @@ func TestGradient2FollowsASlowDownForGood(t *testing.T) {
 		step(480, factor*10*time.Millisecond)
 		if least := step(120, factor*10*time.Millisecond); limit < 150 && least < 150 {
 			t.Errorf("%d times slower: limit %d after 10 minutes, capacity 150", factor, limit)
+		}
+	}
+}
+
+// The same with means of windows that are 30 % off either way, which makes the
+// floor too low and the limit hover where half of the windows look slow.
+func TestGradient2FollowsASlowDownThroughNoise(t *testing.T) {
+	const capacity = 100
+	for _, factor := range []float64{1, 1.2, 1.4, 2, 4} {
+		for seed := range uint64(5) {
+			r := rand.New(rand.NewPCG(seed, 0))
+			g := gradient2(t, control.Gradient2Config{})
+			limit, used := g.Start().Limit, int64(0)
+			for i := range 1400 {
+				base := 10e6 * (0.7 + 0.6*r.Float64())
+				if i >= 600 {
+					base *= factor
+				}
+				limit = g.Update(plant(time.Duration(base), capacity, limit)).Limit
+				if i >= 1200 {
+					used += min(limit, capacity)
+				}
+			}
+			if used < 200*capacity*95/100 {
+				t.Errorf("%v times slower, seed %d: %.2f of the capacity used from 10 minutes later on", factor, seed, float64(used)/200/capacity)
+			}
 		}
 	}
 }
