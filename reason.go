@@ -14,9 +14,11 @@ const (
 	// ReasonLimit: every slot is taken and the work would not, or could not,
 	// wait.
 	ReasonLimit
-	// ReasonQueueFull: every slot is taken and so is every place to wait.
+	// ReasonQueueFull: every slot is taken and so is every place to wait, or
+	// the place was given to a newcomer, who can still be served in time.
 	ReasonQueueFull
-	// ReasonQueueTimeout: the work waited as long as it was allowed to.
+	// ReasonQueueTimeout: the work waited as long as it was allowed to, or
+	// would have had to wait longer.
 	ReasonQueueTimeout
 	// ReasonDeadline: the deadline has passed, or would before the work is
 	// done.

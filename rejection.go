@@ -20,8 +20,9 @@ type Rejection struct {
 	Reason Reason
 
 	// Value is what the gate measured and Limit what it allows, in the unit of
-	// the reason: waiting work for queue_full, slots for limit, seconds waited
-	// for queue_timeout and deadline (or, without a Limit, seconds too late),
+	// the reason: waiting work for queue_full, slots for limit, seconds waited,
+	// or expected to be needed if refused on arrival, for queue_timeout and
+	// deadline (or, without a Limit, seconds too late),
 	// cost for too_large, tokens for quota. Remaining is what is left.
 	Value, Limit, Remaining float64
 

@@ -83,22 +83,24 @@ func (l *Limiter) admit(ctx context.Context, w *weir.Work) (weir.Permit, error) 
 // arrive decides about w: a permit, a refusal, or a place in the room. A nil
 // place means that w does not wait. It calls the hooks unless w was queued.
 func (l *Limiter) arrive(ctx context.Context, w *weir.Work, place *waiter) (p weir.Permit, queued bool, err error) {
-	var now, expires time.Duration
+	var now time.Duration
+	var until bounds
 	refused := l.hopeless(ctx, w)
 	if refused == nil && w.Deadline.IsZero() { // or its deadline is the reason
 		refused = l.refuseUnlocked(place != nil)
 	}
 	if refused == nil {
 		now = l.now()
-		expires, refused = l.bounds(w, now, place)
+		until, refused = l.bounds(w, now, place != nil)
 	}
 	if refused != nil {
 		return weir.Permit{}, false, l.refuse(w, refused)
 	}
 
 	l.mu.Lock()
-	p, refused = l.decide(now, w.Units(), expires, place)
-	answered := l.settle(now)
+	var answered answers
+	p, refused = l.decide(now, w.Units(), until, place, &answered)
+	l.settleInto(now, &answered)
 	queued = refused == nil && !p.Live()
 	if queued && !place.Queued() { // served at once: the newest goes first
 		answered.remove(place)
@@ -118,8 +120,8 @@ func (l *Limiter) arrive(ctx context.Context, w *weir.Work, place *waiter) (p we
 }
 
 // decide is arrive under the lock. A zero permit without a refusal means that
-// place has been queued.
-func (l *Limiter) decide(now time.Duration, cost int64, expires time.Duration, place *waiter) (weir.Permit, *weir.Rejection) {
+// place has been queued; whoever lost its own place to it is among the answers.
+func (l *Limiter) decide(now time.Duration, cost int64, until bounds, place *waiter, out *answers) (weir.Permit, *weir.Rejection) {
 	if !l.slow && cost == 1 {
 		if p, ok := l.search(); ok {
 			return p, nil
@@ -135,12 +137,19 @@ func (l *Limiter) decide(now time.Duration, cost int64, expires time.Duration, p
 		}
 	}
 	l.drain.want(now)
-	if place == nil || expires <= now {
+	if place == nil || until.patience <= now {
 		return weir.Permit{}, l.refusal.Load().limit
 	}
-	place.Expires, place.cost = expires, cost
-	if !l.room.Push(now, &place.Waiter) {
+	place.cost, place.Units = cost, min(cost, l.limit)
+	if refused := l.inVain(now, until, place); refused != nil {
+		return weir.Permit{}, refused
+	}
+	displaced, ok := l.room.Push(now, &place.Waiter)
+	if !ok {
 		return weir.Permit{}, l.refusal.Load().queueFull
+	}
+	if displaced != nil {
+		answer(out, displaced, weir.Permit{}, l.refusal.Load().displaced)
 	}
 	return weir.Permit{}, nil
 }
@@ -149,8 +158,13 @@ func (l *Limiter) decide(now time.Duration, cost int64, expires time.Duration, p
 // too long leaves, who can start starts, and the outside view is brought up to
 // date. The answers are to be delivered after the lock has been released.
 func (l *Limiter) settle(now time.Duration) (out answers) {
+	l.settleInto(now, &out)
+	return out
+}
+
+func (l *Limiter) settleInto(now time.Duration, out *answers) {
 	if l.room.Len() > 0 {
-		l.serve(now, &out)
+		l.serve(now, out)
 		l.arm(now)
 	}
 	if now >= l.refreshAt || l.resized {
@@ -164,7 +178,6 @@ func (l *Limiter) settle(now time.Duration) (out answers) {
 		l.shiftUp(now, l)
 	}
 	l.publish()
-	return out
 }
 
 // quiet reports whether settle would have nothing to do but publish.
@@ -176,19 +189,21 @@ func (l *Limiter) quiet(now time.Duration) bool {
 // turn it is are admitted.
 func (l *Limiter) serve(now time.Duration, out *answers) {
 	for w := l.room.Expired(now); w != nil; w = l.room.Expired(now) {
-		l.answer(out, w, weir.Permit{}, l.expired(now, w))
+		l.room.Expire(w)
+		answer(out, w, weir.Permit{}, l.expired(now, w))
 	}
 	for w := l.room.Next(now); w != nil; w = l.room.Next(now) {
 		p, ok := l.grant(now, w.Owner.(*waiter).cost, l)
 		if !ok {
 			return
 		}
-		l.answer(out, w, p, nil)
+		l.room.Serve(w)
+		answer(out, w, p, nil)
 	}
 }
 
-func (l *Limiter) answer(out *answers, w *room.Waiter, p weir.Permit, r *weir.Rejection) {
-	l.room.Remove(w)
+// answer settles what becomes of a waiter that has been taken out of the room.
+func answer(out *answers, w *room.Waiter, p weir.Permit, r *weir.Rejection) {
 	place := w.Owner.(*waiter)
 	place.permit = p
 	if r != nil {

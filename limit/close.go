@@ -19,7 +19,8 @@ func (l *Limiter) Close() {
 	l.tickAt = room.Never
 	var refused answers
 	for w := l.room.Oldest(); w != nil; w = l.room.Oldest() {
-		l.answer(&refused, w, weir.Permit{}, l.refusal.Load().draining)
+		l.room.Remove(w)
+		answer(&refused, w, weir.Permit{}, l.refusal.Load().draining)
 	}
 	l.settle(now) // nobody waits any more: no answers
 	if l.timer != nil {

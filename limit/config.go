@@ -55,6 +55,12 @@ var VirtualEpoch = time.Unix(0, 0)
 const MaxLimit = 1 << 30
 
 // Queue is the wait room of a limiter: where work waits for a slot.
+//
+// Work waits only where waiting helps. Once the limiter knows how fast slots come
+// back, it refuses on arrival what would have to wait longer than it may, or
+// would have less than the median service time left before its deadline; and who
+// waits leaves when no more than that is left. Neither holds for the first in
+// line, and nothing is refused by an estimate before there is one.
 type Queue struct {
 	// Len bounds the work that waits. 0 means [DefaultQueueLen]; a negative
 	// value means that nothing ever waits.
@@ -63,14 +69,16 @@ type Queue struct {
 	// negative value leaves only the work's own bounds: its deadline, its
 	// MaxWait, its context.
 	MaxWait time.Duration
-	// Order says who goes first among those that wait. Default FIFO.
+	// Order says who goes first among those that wait. Default Adaptive.
 	Order Order
 }
 
-// Defaults of the wait room.
+// Defaults of the wait room. The length is a bound on memory more than on
+// waiting, which is bounded by time: it holds a burst of half a second at 2,000
+// requests a second. Besides its goroutine, a waiter takes about 400 bytes.
 const (
-	DefaultQueueLen = 256
-	DefaultMaxWait  = time.Second
+	DefaultQueueLen = 1024
+	DefaultMaxWait  = 2 * time.Second
 )
 
 // Order is the order in which waiting work is served.
@@ -78,14 +86,18 @@ type Order = room.Order
 
 // The orders.
 const (
-	// FIFO serves the oldest first.
-	FIFO = room.FIFO
-	// LIFO serves the newest first. The old ones wait until they expire, so
-	// use it only where late answers are worthless.
-	LIFO = room.LIFO
-	// Adaptive serves the oldest first, but the newest first while a standing
-	// queue lasts: while the room has not been empty for 100 ms.
+	// Adaptive serves the oldest first, so that a burst is served in order, but
+	// the newest first while a standing queue is too long: then the oldest are
+	// the least likely to be answered in time. See the package's documentation
+	// for what a standing queue is, and for who leaves the room then.
 	Adaptive = room.Adaptive
+	// FIFO serves the oldest first. When the room is full, newcomers are
+	// refused. Under a lasting overload all work waits as long as it may.
+	FIFO = room.FIFO
+	// LIFO serves the newest first. When the room is full, the oldest is
+	// refused in favour of the newcomer. Those that remain may wait until they
+	// expire, so use it only where late answers are worthless.
+	LIFO = room.LIFO
 )
 
 // validate reports every setting out of range.
@@ -97,8 +109,8 @@ func (c *Config) validate() error {
 	if c.Controller != nil && c.Limit != 0 {
 		faults = append(faults, fmt.Errorf("Limit %d: leave it 0, the Controller %q decides", c.Limit, c.Controller.Name()))
 	}
-	if c.Queue.Order > Adaptive {
-		faults = append(faults, fmt.Errorf("Queue.Order %d: must be FIFO, LIFO or Adaptive", c.Queue.Order))
+	if c.Queue.Order > LIFO {
+		faults = append(faults, fmt.Errorf("Queue.Order %d: must be Adaptive, FIFO or LIFO", c.Queue.Order))
 	}
 	if len(faults) == 0 {
 		return nil

@@ -26,9 +26,36 @@
 // # Who waits, and for how long
 //
 // [Queue] bounds the room in places and in time. Work leaves it unserved when
-// its own deadline, its MaxWait, the room's MaxWait or its context ends, exactly
-// then, and is never dispatched after. A newcomer that finds the room full is
-// refused. Nobody overtakes those that wait.
+// its MaxWait, the room's MaxWait or its context ends, exactly then, and is never
+// dispatched after. Nobody overtakes those that wait, unless the newest goes
+// first.
+//
+// Once the limiter has measured how fast slots come back and how long work takes,
+// it does not let work wait in vain. It refuses a newcomer at once if what is in
+// front of it takes longer than the newcomer may wait, or leaves less than the
+// median service time before its deadline; and work whose deadline is nearer than
+// that leaves the room. The first in line is not refused by an estimate: somebody
+// should be there when a slot comes back.
+//
+// # When a queue stands
+//
+// A room is there for bursts. A queue that does not drain only makes everybody
+// late, and serving the oldest first then means to serve those who have all but
+// given up. [Adaptive], the default order, tells the two apart: a queue stands if
+// in an interval no more was served than came, by more than chance, the first
+// interval after the room was empty excepted. An interval is as long as 64 units
+// take to be served, and at least 100 ms, which is CoDel's (RFC 8289).
+//
+// While a queue stands, 64 may wait. When that is not enough, the newest goes
+// first (adaptive LIFO, as Facebook has described it), and each newcomer takes the
+// place of the oldest, which is refused with [weir.ReasonQueueFull]: it would not
+// have been served before it expired, and hears so early. When half of the queue
+// is gone, the oldest goes first again.
+//
+// The newest also goes first while waiters leave of themselves, because their
+// clients lose patience: who has waited longest will leave next.
+//
+// What it is worth, in virtual time, is on the scoreboard (docs/scoreboard).
 //
 // # Cost
 //

@@ -3,7 +3,8 @@ package limit
 import "time"
 
 // drain estimates how fast slots come back while somebody needs them: what an
-// honest Retry-After is made of. It looks only at intervals with waiters or
+// honest Retry-After is made of, and by which work is refused that would wait in
+// vain. It looks only at intervals with waiters or
 // refusals, because an idle gate's releases say nothing about its capacity.
 type drain struct {
 	since  time.Duration // start of the interval being counted
@@ -11,6 +12,7 @@ type drain struct {
 	busy   bool          // somebody was in want during it
 	rate   float64       // released per second, smoothed; 0 while unknown
 	wanted time.Duration // when somebody was last in want
+	known  time.Duration // when rate was last measured
 }
 
 // drainInterval is how long an interval lasts at least, drainMin how many
@@ -36,6 +38,7 @@ func (d *drain) finish(now time.Duration, units int64, wanted bool) {
 		return
 	}
 	if d.busy {
+		d.known = now
 		rate := float64(d.count) / elapsed.Seconds()
 		if d.rate == 0 {
 			d.rate = rate
@@ -44,6 +47,19 @@ func (d *drain) finish(now time.Duration, units int64, wanted bool) {
 		}
 	}
 	d.reset(now)
+}
+
+// stale is how long a rate holds that is not measured again, beside the time that
+// a few intervals take at that rate.
+const stale = time.Second
+
+// current returns the rate, or 0 if it is not known or was measured too long ago
+// to refuse anybody by it.
+func (d *drain) current(now time.Duration) float64 {
+	if d.rate == 0 || now-d.known > stale+seconds(4*drainMin/d.rate) {
+		return 0
+	}
+	return d.rate
 }
 
 // The bounds of an estimated wait: below, the estimate is noise; above, nobody

@@ -35,6 +35,7 @@ type Limiter struct {
 	signal        string        // that binds the limit
 	faults        uint64        // decisions that made no sense
 	median        time.Duration // service time in the last window
+	service       service       // what work takes
 	outcomes      [5]uint64     // by weir.Outcome
 	idle          chan struct{} // closed when closed and nothing is in flight
 	idleDone      bool

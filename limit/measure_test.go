@@ -332,7 +332,7 @@ func TestRefusalsHaveTheNumbers(t *testing.T) {
 
 // The time to come back is that of everybody who waits, and one more.
 func TestRetryAfterCountsWhoWaits(t *testing.T) {
-	l, now := byHand(limit.Config{Limit: 1, Queue: limit.Queue{Len: 3, MaxWait: -1}})
+	l, now := byHand(limit.Config{Limit: 1, Queue: limit.Queue{Len: 3, MaxWait: -1, Order: limit.FIFO}})
 	held := take(t, l)
 	wake := func(p weir.Permit, _ error) { held = p }
 	for range 3 {

@@ -2,6 +2,7 @@ package limit
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -11,25 +12,44 @@ import (
 )
 
 // model is the gate as one would write it in ten minutes: lists, no fast path,
-// everything looked up by walking. It says what must happen.
+// everything looked up by walking. It says what must happen. Only what the gate
+// has measured, how fast slots come back and how long work takes, it takes from
+// the gate; that has tests of its own.
 type model struct {
 	limit  int64
 	places int
 	order  Order
 	closed bool
 
-	flying   map[int]int64 // cost charged by work id
-	waiting  []modelWaiter // oldest first
-	occupied time.Duration
+	flying  map[int]int64 // cost charged by work id
+	waiting []modelWaiter // oldest first
+	queue   modelQueue
 
 	// What happened to each piece of work: "" while it waits.
 	fate map[int]string
+	// How often each rule of the wait room was in force.
+	seen map[string]int
 }
 
 type modelWaiter struct {
-	id      int
-	cost    int64
-	expires time.Duration
+	id                 int
+	cost, units        int64
+	patience, deadline time.Duration // 0: no deadline
+	expires            time.Duration
+	outOf              string
+}
+
+// modelQueue is what is known of a queue since it began.
+type modelQueue struct {
+	interval       time.Duration
+	keep           int
+	from           time.Duration
+	intervals      int
+	came, served   int
+	stands, newest bool
+	turned         int
+	deserted       bool          // somebody left of itself
+	left           time.Duration // when
 }
 
 func (m *model) inFlight() (n int64) {
@@ -39,58 +59,170 @@ func (m *model) inFlight() (n int64) {
 	return n
 }
 
-func (m *model) arrive(now time.Duration, id int, cost int64, expires time.Duration, waits bool) {
+// arrive reports whether the gate has taken a look at its room.
+func (m *model) arrive(now time.Duration, w modelWaiter, waits bool, rate float64, median time.Duration) (looked bool) {
+	busy := len(m.waiting) > 0
 	switch {
-	case cost < 0:
-		m.fate[id] = "too_large"
+	case w.cost < 0:
+		m.fate[w.id] = "too_large"
+		return false
 	case m.closed:
-		m.fate[id] = "draining"
-	case len(m.waiting) == 0 && m.inFlight()+min(cost, m.limit) <= m.limit:
-		m.flying[id] = min(cost, m.limit)
-		m.fate[id] = "admitted"
+		m.fate[w.id] = "draining"
+	case !busy && m.inFlight()+min(w.cost, m.limit) <= m.limit:
+		m.flying[w.id] = min(w.cost, m.limit)
+		m.fate[w.id] = "admitted"
 	case !waits:
-		m.fate[id] = "limit"
-	case len(m.waiting) >= m.places:
-		m.fate[id] = "queue_full"
+		m.fate[w.id] = "limit"
+		return !busy
+	case busy && w.deadline == 0 && len(m.waiting) >= m.places && !m.newestFirst() && !(m.order == Adaptive && m.queue.stands):
+		m.fate[w.id] = "queue_full" // at a glance
+		return false
 	default:
-		if len(m.waiting) == 0 {
-			m.occupied = now
+		m.wait(now, w, rate, median)
+	}
+	return true
+}
+
+func (m *model) wait(now time.Duration, w modelWaiter, rate float64, median time.Duration) {
+	q := &m.queue
+	q.interval, q.keep = 100*time.Millisecond, 0
+	if rate > 0 {
+		q.interval = min(max(q.interval, time.Duration(64/rate*float64(time.Second))), 10*time.Second)
+		q.keep = 64
+	}
+	if len(m.waiting) == 0 {
+		*q = modelQueue{interval: q.interval, keep: q.keep, from: now, deserted: q.deserted, left: q.left}
+	}
+	m.look(now)
+	q.came++
+
+	w.expires, w.outOf = w.patience, "queue_timeout"
+	if last := w.deadline; last > 0 {
+		if last-median > now {
+			last -= median
 		}
-		m.waiting = append(m.waiting, modelWaiter{id, cost, expires})
+		if last < w.expires {
+			w.expires, w.outOf = last, "deadline"
+		}
+	}
+	if why := m.inVain(now, w, rate, median); why != "" {
+		if m.turn(); m.order != Adaptive || !q.stands || m.inVain(now, w, rate, median) != "" {
+			m.fate[w.id] = why
+			m.seen["refused on arrival: "+why]++
+			return
+		}
+	}
+	places := m.places
+	if m.order == Adaptive && q.stands && q.keep > 0 {
+		places = min(places, q.keep)
+	}
+	if len(m.waiting) >= places {
+		if places > 0 {
+			m.turn()
+		}
+		if places == 0 || !m.newestFirst() {
+			m.fate[w.id] = "queue_full"
+			return
+		}
+		m.seen["displaced"]++
+		m.fate[m.waiting[0].id] = "queue_full"
+		m.leave(0)
+	}
+	m.waiting = append(m.waiting, w)
+}
+
+// inVain says why w cannot be served in time, if anything is known of it.
+func (m *model) inVain(now time.Duration, w modelWaiter, rate float64, median time.Duration) string {
+	if rate == 0 || len(m.waiting) == 0 {
+		return ""
+	}
+	units := w.units
+	for _, ahead := range m.waiting {
+		if !m.newestFirst() {
+			units += ahead.units
+		}
+	}
+	turn := now + time.Duration(float64(units)/rate*float64(time.Second))
+	switch {
+	case turn > w.patience:
+		return "queue_timeout"
+	case w.deadline > 0 && turn+median > w.deadline:
+		return "deadline"
+	}
+	return ""
+}
+
+func (m *model) newestFirst() bool {
+	if m.order != Adaptive {
+		return m.order == LIFO
+	}
+	return m.queue.newest || m.queue.deserted
+}
+
+func (m *model) turn() {
+	if q := &m.queue; m.order == Adaptive && q.stands && !q.newest {
+		q.newest, q.turned = true, len(m.waiting)
+		m.seen["turned"]++
 	}
 }
 
-func (m *model) next(now time.Duration) int {
-	if m.order == LIFO || m.order == Adaptive && now-m.occupied >= 100*time.Millisecond {
-		return len(m.waiting) - 1
+// look judges the queue when an interval is over.
+func (m *model) look(now time.Duration) {
+	q := &m.queue
+	q.deserted = q.deserted && now-q.left < q.interval
+	if now-q.from < q.interval {
+		return
 	}
-	return 0
+	drains := float64(q.served-q.came) > 2*math.Sqrt(float64(q.served))
+	q.stands = q.intervals > 0 && !drains
+	if drains && q.intervals > 0 {
+		m.seen["drained"]++
+	}
+	q.newest = q.newest && q.stands
+	q.intervals, q.from, q.came, q.served = q.intervals+1, now, 0, 0
+}
+
+func (m *model) leave(i int) {
+	m.waiting = slices.Delete(m.waiting, i, i+1)
+	if 2*len(m.waiting) <= m.queue.turned || len(m.waiting) == 0 {
+		m.queue.newest = false
+	}
 }
 
 // settle lets expired waiters go and serves the others in order.
 func (m *model) settle(now time.Duration) {
-	m.waiting = slices.DeleteFunc(m.waiting, func(w modelWaiter) bool {
-		if w.expires <= now {
-			m.fate[w.id] = "queue_timeout"
+	for i := 0; i < len(m.waiting); {
+		if w := m.waiting[i]; w.expires > now {
+			i++
+		} else {
+			m.fate[w.id] = w.outOf
+			m.turn()
+			m.leave(i)
 		}
-		return w.expires <= now
-	})
+	}
 	for len(m.waiting) > 0 {
-		i := m.next(now)
+		m.look(now)
+		i := 0
+		if m.newestFirst() {
+			i = len(m.waiting) - 1
+		}
 		w := m.waiting[i]
 		cost := min(w.cost, m.limit)
 		if m.inFlight()+cost > m.limit {
 			return
 		}
-		m.waiting = slices.Delete(m.waiting, i, i+1)
+		m.leave(i)
+		m.queue.served++
 		m.flying[w.id] = cost
 		m.fate[w.id] = "admitted"
 	}
 }
 
-func (m *model) cancelWaiter(id int) {
-	m.waiting = slices.DeleteFunc(m.waiting, func(w modelWaiter) bool { return w.id == id })
+func (m *model) cancelWaiter(now time.Duration, id int) {
+	m.queue.deserted, m.queue.left = true, now
+	m.leave(slices.IndexFunc(m.waiting, func(w modelWaiter) bool { return w.id == id }))
 	m.fate[id] = "gone"
+	m.seen["deserted"]++
 }
 
 // pair drives a limiter and the model with the same operations.
@@ -105,12 +237,14 @@ type pair struct {
 	waiters map[int]weir.Waiter
 	fate    map[int]string
 	ids     int
+	tick    time.Duration // the unit in which time passes
 }
 
 func newPair(t *testing.T, limit int64, places int, order Order) *pair {
 	p := &pair{
-		t: t, m: &model{limit: limit, places: places, order: order, flying: map[int]int64{}, fate: map[int]string{}},
-		permits: map[int]weir.Permit{}, waiters: map[int]weir.Waiter{}, fate: map[int]string{},
+		t: t, m: &model{limit: limit, places: places, order: order,
+			flying: map[int]int64{}, fate: map[int]string{}, seen: map[string]int{}},
+		tick: 5 * time.Millisecond, permits: map[int]weir.Permit{}, waiters: map[int]weir.Waiter{}, fate: map[int]string{},
 	}
 	queue := Queue{Len: places, MaxWait: -1, Order: order}
 	if places == 0 {
@@ -124,14 +258,21 @@ func (p *pair) log(format string, args ...any) {
 	p.trace = append(p.trace, fmt.Sprintf("%v ", p.clock)+fmt.Sprintf(format, args...))
 }
 
-func (p *pair) arrive(cost int64, wait time.Duration, blocking bool) {
+// arrive brings work that waits so long at most, and has to be done after
+// deadline if that is not 0.
+func (p *pair) arrive(cost int64, wait, deadline time.Duration, blocking bool) {
 	id := p.ids
 	p.ids++
-	p.log("arrive %d cost %d wait %v blocking %v", id, cost, wait, blocking)
+	p.log("arrive %d cost %d wait %v deadline %v blocking %v", id, cost, wait, deadline, blocking)
 	w := weir.Work{Cost: cost, MaxWait: wait}
-	units := w.Units()
-	p.m.arrive(p.clock, id, units, p.clock+wait, blocking)
-	p.m.settle(p.clock)
+	mw := modelWaiter{id: id, cost: w.Units(), units: min(w.Units(), p.m.limit), patience: p.clock + wait}
+	if deadline > 0 {
+		mw.deadline = p.clock + deadline
+		w.Deadline = VirtualEpoch.Add(mw.deadline)
+	}
+	if p.m.arrive(p.clock, mw, blocking, p.l.drain.current(p.clock), p.l.service.median()) {
+		p.m.settle(p.clock)
+	}
 	var permit weir.Permit
 	var err error
 	if blocking {
@@ -173,6 +314,9 @@ func (p *pair) end(id, how int) {
 	default:
 		permit.Done(weir.Overload)
 	}
+	if _, out := p.m.flying[id]; !out && how != 0 {
+		return
+	}
 	delete(p.m.flying, id)
 	p.m.settle(p.clock)
 }
@@ -184,7 +328,7 @@ func (p *pair) cancel(id int) {
 	}
 	delete(p.waiters, id)
 	p.fate[id] = "gone"
-	p.m.cancelWaiter(id)
+	p.m.cancelWaiter(p.clock, id)
 	p.m.settle(p.clock)
 }
 
@@ -257,11 +401,13 @@ func (p *pair) compare() {
 func (p *pair) step(op, arg uint32) {
 	switch op % 16 {
 	case 0, 1, 2, 3:
-		p.arrive(int64(arg%2), time.Duration(arg%50)*10*time.Millisecond+1, true)
-	case 4, 5:
-		p.arrive(0, weir.NoWait, false)
+		p.arrive(int64(arg%2), time.Duration(arg%50)*10*time.Millisecond+1, 0, true)
+	case 4:
+		p.arrive(0, time.Second, time.Duration(arg%60)*10*time.Millisecond+1, true)
+	case 5:
+		p.arrive(0, weir.NoWait, 0, false)
 	case 6:
-		p.arrive(int64(arg%7)-1, time.Duration(arg%30)*time.Millisecond+1, true)
+		p.arrive(int64(arg%7)-1, time.Duration(arg%30)*time.Millisecond+1, 0, true)
 	case 7, 8, 9, 10, 11:
 		if len(p.permits) > 0 {
 			p.end(p.pick(p.permits, arg), int(arg>>8)%4)
@@ -273,7 +419,7 @@ func (p *pair) step(op, arg uint32) {
 	case 13:
 		p.resize(int64(arg%12) + 1)
 	case 14, 15:
-		p.pass(time.Duration(arg%40) * 5 * time.Millisecond)
+		p.pass(time.Duration(arg%40) * p.tick)
 	}
 	p.compare()
 }
@@ -325,6 +471,36 @@ func TestModel(t *testing.T) {
 			for range 20 {
 				p.step(rng.Uint32(), rng.Uint32())
 			}
+		}
+	}
+}
+
+// Queues that last need more coming than going, for longer, and sometimes the
+// reverse. The model counts what that brings into force.
+func TestModelOfQueuesThatLast(t *testing.T) {
+	seeds := 24
+	if testing.Short() {
+		seeds = 8
+	}
+	rush := []uint32{0, 1, 2, 3, 4, 0, 1, 2, 6, 7, 8, 9, 10, 11, 14, 12} // see step
+	calm := []uint32{0, 7, 8, 9, 10, 11, 14, 7}
+	seen := map[string]int{}
+	for seed := range seeds {
+		rng := rand.New(rand.NewPCG(uint64(seed), 8))
+		p := newPair(t, rng.Int64N(6)+1, []int{5, 40, 200}[seed%3], Adaptive)
+		p.m.seen, p.tick = seen, time.Millisecond/2
+		ops := len(rush) - seed%2 // without the last nobody leaves
+		for range 600 {
+			p.step(rush[rng.IntN(ops)], rng.Uint32())
+		}
+		for range 300 {
+			p.step(calm[rng.IntN(len(calm))], rng.Uint32())
+		}
+	}
+	for _, rule := range []string{"displaced", "turned", "drained", "deserted",
+		"refused on arrival: deadline", "refused on arrival: queue_timeout"} {
+		if seen[rule] == 0 {
+			t.Errorf("%s: never", rule)
 		}
 	}
 }

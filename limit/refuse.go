@@ -19,7 +19,7 @@ type counters struct {
 // refusals are the rejections in which nothing is particular to one request.
 // They are replaced, never written to, when the limit or the wait changes.
 type refusals struct {
-	limit, queueFull, draining *weir.Rejection
+	limit, queueFull, displaced, draining *weir.Rejection
 }
 
 // refreshEvery bounds how often the shared refusals are made anew for a changed
@@ -34,11 +34,13 @@ func (l *Limiter) refresh(now time.Duration) {
 		return
 	}
 	l.resized = false
-	limit, places := float64(l.limit), float64(l.room.Size())
+	limit, places, kept := float64(l.limit), float64(l.room.Size()), float64(l.room.Kept())
 	l.refusal.Store(&refusals{
 		limit: &weir.Rejection{Gate: l.name, Reason: weir.ReasonLimit, Value: limit, Limit: limit,
 			RetryAfter: wait, Retryable: true, Signal: l.signal},
 		queueFull: &weir.Rejection{Gate: l.name, Reason: weir.ReasonQueueFull, Value: places, Limit: places,
+			RetryAfter: wait, Retryable: true, Signal: l.signal},
+		displaced: &weir.Rejection{Gate: l.name, Reason: weir.ReasonQueueFull, Value: kept, Limit: kept,
 			RetryAfter: wait, Retryable: true, Signal: l.signal},
 		draining: &weir.Rejection{Gate: l.name, Reason: weir.ReasonDraining, Retryable: true},
 	})
@@ -82,24 +84,26 @@ func (l *Limiter) hopeless(ctx context.Context, w *weir.Work) *weir.Rejection {
 	return nil
 }
 
+// bounds are until when work may wait.
+type bounds struct {
+	patience time.Duration // by the settings, its own and the room's
+	deadline time.Duration // by when it has to be done; room.Never without one
+}
+
 // bounds returns until when w may wait, or a refusal if its deadline has passed.
-func (l *Limiter) bounds(w *weir.Work, now time.Duration, place *waiter) (time.Duration, *weir.Rejection) {
-	expires := now
-	if place != nil {
-		expires = l.patience(now, w)
-		place.outOf = weir.ReasonQueueTimeout
+func (l *Limiter) bounds(w *weir.Work, now time.Duration, waits bool) (bounds, *weir.Rejection) {
+	until := bounds{now, room.Never}
+	if waits {
+		until.patience = l.patience(now, w)
 	}
 	if w.Deadline.IsZero() {
-		return expires, nil
+		return until, nil
 	}
-	until := l.deadline(now, w.Deadline)
-	if until <= now {
-		return 0, l.late(now - until)
+	until.deadline = l.deadline(now, w.Deadline)
+	if until.deadline <= now {
+		return until, l.late(now - until.deadline)
 	}
-	if until < expires {
-		expires, place.outOf = until, weir.ReasonDeadline
-	}
-	return expires, nil
+	return until, nil
 }
 
 // patience returns how long w may wait by its own and the room's settings.

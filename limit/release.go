@@ -87,5 +87,8 @@ func (l *Limiter) sample(now time.Duration, b *berth, o weir.Outcome) {
 	if int(o) < len(l.outcomes) {
 		l.outcomes[o]++
 	}
+	if o != weir.Failed && o != weir.NoSample {
+		l.service.add(max(0, now-b.start))
+	}
 	l.window.Sample(o, max(0, now-b.start), l.window.Area(now)-b.area)
 }

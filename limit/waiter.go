@@ -101,7 +101,7 @@ func (w *waiter) Cancel() bool {
 	l := w.limiter
 	now := l.now()
 	l.mu.Lock()
-	queued := l.room.Remove(&w.Waiter)
+	queued := l.room.GiveUp(now, &w.Waiter)
 	answered := l.settle(now) // it may have been in the way of others
 	l.mu.Unlock()
 	answered.deliver()

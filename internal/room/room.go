@@ -2,8 +2,9 @@
 // order and an expiry each, on explicit time. It holds no lock, starts no
 // goroutine and wakes nobody: the gate does.
 //
-// Priority and fairness between tenants will live here too; today a room has
-// one queue.
+// Who goes next ([Room.Next]) and who has to go for want of a place
+// ([Room.Push]) are decided here and nowhere else. Priority and fairness between
+// tenants will live here too; today a room has one queue.
 package room
 
 import (
@@ -16,16 +17,10 @@ type Order uint8
 
 // The orders.
 const (
-	FIFO     Order = iota // oldest first
+	Adaptive Order = iota // newest first while a queue stands, else oldest first
+	FIFO                  // oldest first
 	LIFO                  // newest first
-	Adaptive              // newest first while a queue stands, else oldest first
 )
-
-// Standing is how long a room has to be occupied without a break before
-// Adaptive takes the queue for a standing one. It is the interval of CoDel (RFC
-// 8289): a queue that drains within it is a burst and does its job; one that
-// does not only adds delay.
-const Standing = 100 * time.Millisecond
 
 // Never is the expiry of a waiter without one.
 const Never = time.Duration(math.MaxInt64)
@@ -35,6 +30,8 @@ const Never = time.Duration(math.MaxInt64)
 type Waiter struct {
 	// Expires is when the waiter has to leave unserved.
 	Expires time.Duration
+	// Units is what the waiter will take of the gate.
+	Units int64
 	// Arrived is set by Push.
 	Arrived time.Duration
 	// Owner is what the waiter stands for.
@@ -48,12 +45,18 @@ type Waiter struct {
 func (w *Waiter) Queued() bool { return w.heap != 0 }
 
 // Room is a wait room. The zero value has no places; set the size first.
+//
+// Who comes is counted by Knock and let in by Push. Who leaves is taken out by
+// the method that says why: Serve, GiveUp, Expire, or Remove for any other
+// reason; the room learns from the difference.
 type Room struct {
 	size     int
 	order    Order
-	occupied time.Duration // since when the room has not been empty
+	pace     Pace
+	standing standing
 
 	front, back *Waiter // oldest, newest
+	units       int64
 	expiry      []*Waiter
 }
 
@@ -61,35 +64,95 @@ type Room struct {
 // size stay; only newcomers are refused.
 func (r *Room) Configure(size int, order Order) { r.size, r.order = max(0, size), order }
 
+// SetPace says how fast the gate is, as far as anybody knows.
+func (r *Room) SetPace(p Pace) { r.pace = p }
+
 // Len returns how many wait.
 func (r *Room) Len() int { return len(r.expiry) }
+
+// Units returns what all that wait will take together.
+func (r *Room) Units() int64 { return r.units }
 
 // Size returns the number of places.
 func (r *Room) Size() int { return r.size }
 
-// Full reports whether a newcomer would be refused.
-func (r *Room) Full() bool { return len(r.expiry) >= r.size }
+// Kept returns how many may wait while a queue stands.
+func (r *Room) Kept() int {
+	if r.order == Adaptive && r.pace.Keep > 0 {
+		return min(r.size, r.pace.Keep)
+	}
+	return r.size
+}
 
-// Push puts w at the back, and reports false if the room is full.
-func (r *Room) Push(now time.Duration, w *Waiter) bool {
-	if r.Full() {
-		return false
+// places is how many may wait now.
+func (r *Room) places() int {
+	if r.standing.is {
+		return r.Kept()
+	}
+	return r.size
+}
+
+// NewestFirst reports whether the newest goes first now.
+func (r *Room) NewestFirst() bool {
+	return r.order == LIFO || r.order == Adaptive && (r.standing.newest || r.standing.deserted)
+}
+
+// Full reports whether a newcomer would be refused. It would not where the
+// newest goes first, or would go first for it: then the oldest makes room.
+func (r *Room) Full() bool {
+	turns := r.NewestFirst() || r.order == Adaptive && r.standing.is
+	return len(r.expiry) >= r.size && (r.size == 0 || !turns)
+}
+
+// Turn is told that the queue is too long. If it stands, the newest goes first
+// from now on. Turn reports whether the newest goes first.
+func (r *Room) Turn() bool {
+	if r.order == Adaptive && r.standing.is && !r.standing.newest {
+		r.standing.turn(len(r.expiry))
+	}
+	return r.NewestFirst()
+}
+
+// Knock counts a newcomer that finds no free slot, whether it will get a place or
+// not.
+func (r *Room) Knock(now time.Duration) {
+	if len(r.expiry) == 0 {
+		r.standing.begin(now)
+	}
+	r.standing.look(now, r.pace.Interval)
+	r.standing.arrived++
+}
+
+// Push puts w at the back, and reports false if the room is full. Where the
+// newest goes first and there is no place, the oldest is displaced: all that
+// come later would be served before it. It is out of the room already.
+func (r *Room) Push(now time.Duration, w *Waiter) (displaced *Waiter, ok bool) {
+	if len(r.expiry) >= r.places() {
+		if r.size == 0 || !r.Turn() {
+			return nil, false
+		}
+		displaced = r.front
+		r.Remove(displaced)
 	}
 	if r.front == nil {
-		r.occupied = now
 		r.front = w
 	} else {
 		r.back.next, w.prev = w, r.back
 	}
 	r.back = w
 	w.Arrived = now
+	r.units += w.Units
 	r.push(w)
-	return true
+	return displaced, true
 }
 
 // Next returns the waiter to serve next, nil if nobody waits. It stays queued.
 func (r *Room) Next(now time.Duration) *Waiter {
-	if r.order == LIFO || r.order == Adaptive && now-r.occupied >= Standing {
+	if r.front == nil {
+		return nil
+	}
+	r.standing.look(now, r.pace.Interval)
+	if r.NewestFirst() {
 		return r.back
 	}
 	return r.front
@@ -97,6 +160,27 @@ func (r *Room) Next(now time.Duration) *Waiter {
 
 // Oldest returns the waiter that came first, nil if nobody waits.
 func (r *Room) Oldest() *Waiter { return r.front }
+
+// Serve takes out w, whose turn it is.
+func (r *Room) Serve(w *Waiter) {
+	r.Remove(w)
+	r.standing.served++
+}
+
+// GiveUp takes out w, which leaves of itself, and reports false if it was not in.
+func (r *Room) GiveUp(now time.Duration, w *Waiter) bool {
+	if !w.Queued() {
+		return false
+	}
+	r.standing.desert(now)
+	return r.Remove(w)
+}
+
+// Expire takes out w, whose time is up.
+func (r *Room) Expire(w *Waiter) {
+	r.Turn()
+	r.Remove(w)
+}
 
 // Remove takes w out, and reports false if it was not in.
 func (r *Room) Remove(w *Waiter) bool {
@@ -114,7 +198,9 @@ func (r *Room) Remove(w *Waiter) bool {
 		r.back = w.prev
 	}
 	w.prev, w.next = nil, nil
+	r.units -= w.Units
 	r.remove(w.heap - 1)
+	r.standing.fallTo(len(r.expiry))
 	return true
 }
 

@@ -7,76 +7,232 @@ import (
 	"time"
 )
 
-func names(t *testing.T, r *Room, now time.Duration) (served []string) {
+const ms = time.Millisecond
+
+// newRoom has a pace of 100 ms and 4 places while a queue stands.
+func newRoom(size int, order Order) *Room {
+	r := new(Room)
+	r.Configure(size, order)
+	r.SetPace(Pace{Interval: 100 * ms, Keep: 4})
+	return r
+}
+
+// come lets n newcomers in, named by when they came, and returns the displaced.
+func come(t *testing.T, r *Room, now time.Duration, n int) (displaced []time.Duration) {
 	t.Helper()
-	for w := r.Next(now); w != nil; w = r.Next(now) {
-		if !r.Remove(w) {
-			t.Fatal("the next waiter was not in the room")
+	for range n {
+		r.Knock(now)
+		out, ok := r.Push(now, &Waiter{Expires: Never, Units: 1})
+		if !ok {
+			t.Fatalf("%v: no place", now)
 		}
-		served = append(served, w.Owner.(string))
+		if out != nil {
+			displaced = append(displaced, out.Arrived)
+		}
+	}
+	return displaced
+}
+
+func serve(r *Room, now time.Duration, n int) (served []time.Duration) {
+	for range n {
+		w := r.Next(now)
+		if w == nil {
+			return served
+		}
+		r.Serve(w)
+		served = append(served, w.Arrived)
 	}
 	return served
 }
 
 func TestOrders(t *testing.T) {
-	tests := []struct {
-		order Order
-		now   time.Duration
-		want  []string
-	}{
-		{FIFO, time.Hour, []string{"a", "b", "c"}},
-		{LIFO, 0, []string{"c", "b", "a"}},
-		{Adaptive, Standing - 1, []string{"a", "b", "c"}},
-		{Adaptive, Standing, []string{"c", "b", "a"}},
-	}
-	for _, tt := range tests {
-		var r Room
-		r.Configure(3, tt.order)
-		for _, name := range []string{"a", "b", "c"} {
-			if !r.Push(0, &Waiter{Expires: Never, Owner: name}) {
-				t.Fatalf("no place for %s", name)
-			}
+	oldest, newest := []time.Duration{0, 1, 2}, []time.Duration{2, 1, 0}
+	for order, want := range map[Order][]time.Duration{Adaptive: oldest, FIFO: oldest, LIFO: newest} {
+		r := newRoom(3, order)
+		for at := range time.Duration(3) {
+			come(t, r, at, 1)
 		}
-		if got := names(t, &r, tt.now); !slices.Equal(got, tt.want) {
-			t.Errorf("order %d at %v: %v, want %v", tt.order, tt.now, got, tt.want)
+		if got := serve(r, 3, 3); !slices.Equal(got, want) {
+			t.Errorf("order %d: %v, want %v", order, got, want)
 		}
 	}
 }
 
-// A queue that has drained is a new one, not a standing one.
+// standingRoom returns a room in which a queue of 4 stands since 200 ms: those of 0,
+// 100, 110 and 200 ms wait.
+func standingRoom(t *testing.T, order Order) *Room {
+	r := newRoom(8, order)
+	come(t, r, 0, 1)
+	come(t, r, 100*ms, 1)
+	come(t, r, 110*ms, 1)
+	come(t, r, 200*ms, 1)
+	return r
+}
+
+// A burst is in its first interval, however large it is.
+func TestABurstIsServedInOrder(t *testing.T) {
+	r := newRoom(8, Adaptive)
+	come(t, r, 0, 7)
+	come(t, r, 99*ms, 1)
+	if !r.Full() {
+		t.Error("8 of 8 wait, and there is room")
+	}
+	r.Expire(r.Oldest())
+	come(t, r, 199*ms, 1)
+	if got := serve(r, 199*ms, 1); got[0] != 0 {
+		t.Errorf("%v goes first, before an interval has been judged", got)
+	}
+}
+
+// Over a queue that stands the newest goes first once there is no place left,
+// and the oldest, which would not be served any more, makes room.
+func TestAStandingQueueTurns(t *testing.T) {
+	r := standingRoom(t, Adaptive)
+	if r.NewestFirst() || r.Full() {
+		t.Error("it turned before it was too long, or would refuse a newcomer")
+	}
+	if got := come(t, r, 201*ms, 2); !slices.Equal(got, []time.Duration{0, 100 * ms}) {
+		t.Errorf("displaced %v", got)
+	}
+	if got := serve(r, 202*ms, 1); r.Len() != 3 || got[0] != 201*ms {
+		t.Errorf("%d wait, %v went first", r.Len(), got)
+	}
+}
+
+// Somebody whose time is up in a standing queue is as good a sign, and so is
+// somebody who would be refused for its sake. In a burst neither is one.
+func TestWhatTurns(t *testing.T) {
+	signs := map[string]func(*Room){
+		"expired": func(r *Room) { r.Expire(r.Oldest()) },
+		"told":    func(r *Room) { r.Turn() },
+	}
+	for name, sign := range signs {
+		r := standingRoom(t, Adaptive)
+		if sign(r); !r.NewestFirst() {
+			t.Errorf("%s: the oldest goes first", name)
+		}
+		burst, fifo := newRoom(8, Adaptive), standingRoom(t, FIFO)
+		come(t, burst, 0, 3)
+		sign(burst)
+		sign(fifo)
+		if burst.NewestFirst() || fifo.NewestFirst() {
+			t.Errorf("%s: burst %v, FIFO %v", name, burst.NewestFirst(), fifo.NewestFirst())
+		}
+	}
+}
+
+func TestWhatTurnsBack(t *testing.T) {
+	r := standingRoom(t, Adaptive)
+	r.Turn()
+	if serve(r, 201*ms, 1); !r.NewestFirst() {
+		t.Error("back with 3 of 4 waiting")
+	}
+	if serve(r, 201*ms, 1); r.NewestFirst() {
+		t.Error("half of the queue is gone, and the newest goes first")
+	}
+
+	r = standingRoom(t, Adaptive)
+	r.Turn()
+	r.Remove(r.Oldest())
+	come(t, r, 202*ms, 1)
+	for at := 210 * ms; at < 300*ms; at += 10 * ms { // more served than come
+		r.standing.served += 3
+	}
+	if r.Next(300 * ms); r.NewestFirst() || r.places() != 8 {
+		t.Error("the queue drains, and the newest goes first, or places are missing")
+	}
+}
+
+// A queue that has drained is a new one.
 func TestStandingStartsAnew(t *testing.T) {
-	var r Room
-	r.Configure(2, Adaptive)
-	old := &Waiter{Owner: "old"}
-	r.Push(0, old)
-	r.Remove(old)
-	r.Push(Standing, &Waiter{Owner: "a", Expires: Never})
-	r.Push(Standing, &Waiter{Owner: "b", Expires: Never})
-	if got := r.Next(Standing + 1).Owner; got != "a" {
+	r := standingRoom(t, Adaptive)
+	serve(r, 200*ms, 4)
+	come(t, r, 200*ms, 1)
+	come(t, r, 300*ms, 7)
+	if r.NewestFirst() || r.Len() != 8 {
+		t.Errorf("newest first %v, %d wait", r.NewestFirst(), r.Len())
+	}
+}
+
+// While waiters leave of themselves the newest goes first, in a burst too, and
+// an interval longer.
+func TestImpatience(t *testing.T) {
+	r := newRoom(8, Adaptive)
+	come(t, r, 0, 2)
+	w := r.Oldest()
+	if !r.GiveUp(10*ms, w) || r.GiveUp(10*ms, w) || !r.NewestFirst() {
+		t.Error("somebody left once, and the oldest goes first")
+	}
+	serve(r, 11*ms, 1) // an empty room does not make the others patient
+	come(t, r, 12*ms, 1)
+	come(t, r, 109*ms, 1)
+	if got := serve(r, 109*ms, 1); got[0] != 109*ms {
 		t.Errorf("%v goes first", got)
+	}
+	if r.Next(110 * ms); r.NewestFirst() {
+		t.Error("nobody has left for an interval, and the newest goes first")
+	}
+}
+
+func TestDraining(t *testing.T) {
+	tests := []struct {
+		arrived, served int
+		want            bool
+	}{
+		{0, 0, false}, {0, 4, false}, {0, 5, true}, {100, 100, false}, {200, 100, false},
+		{80, 100, false}, {79, 100, true}, {375, 400, false}, {359, 400, true},
+	}
+	for _, tt := range tests {
+		if got := draining(tt.arrived, tt.served); got != tt.want {
+			t.Errorf("%d came, %d were served: %v", tt.arrived, tt.served, got)
+		}
+	}
+}
+
+// Nobody is displaced on a guess: without a pace a standing queue has all places.
+func TestUnknownPace(t *testing.T) {
+	r := standingRoom(t, Adaptive)
+	r.SetPace(Pace{Interval: 100 * ms})
+	if got := come(t, r, 201*ms, 4); got != nil || r.Kept() != 8 {
+		t.Errorf("displaced %v, kept %d", got, r.Kept())
 	}
 }
 
 func TestFull(t *testing.T) {
-	var r Room
-	if r.Push(0, &Waiter{}) {
-		t.Error("the zero room took one")
+	for _, order := range []Order{Adaptive, FIFO, LIFO} {
+		r := newRoom(0, order)
+		if _, ok := r.Push(0, &Waiter{}); ok || !r.Full() {
+			t.Errorf("order %d: a room without places took one", order)
+		}
+		r.Configure(2, order)
+		come(t, r, 0, 2)
+		r.Knock(0)
+		w := &Waiter{}
+		out, ok := r.Push(1, w)
+		if lifo := order == LIFO; r.Full() == lifo || ok != lifo || (out != nil) != lifo || w.Queued() != lifo {
+			t.Errorf("order %d: full %v, a third got in: %v, for %v", order, r.Full(), ok, out)
+		}
+		r.Configure(1, order)
+		if r.Len() != 2 {
+			t.Errorf("order %d: a smaller room threw somebody out", order)
+		}
 	}
-	r.Configure(2, FIFO)
-	r.Push(0, &Waiter{})
-	r.Push(0, &Waiter{})
-	if !r.Full() || r.Push(0, &Waiter{}) {
-		t.Error("a third got in")
-	}
-	r.Configure(1, FIFO)
-	if r.Len() != 2 {
-		t.Error("a smaller room threw somebody out")
+}
+
+func TestUnits(t *testing.T) {
+	r := newRoom(3, FIFO)
+	a, b := &Waiter{Units: 3}, &Waiter{Units: 5}
+	r.Push(0, a)
+	r.Push(0, b)
+	r.Remove(a)
+	r.Remove(a)
+	if r.Units() != 5 {
+		t.Errorf("%d units wait", r.Units())
 	}
 }
 
 func TestRemoveTwice(t *testing.T) {
-	var r Room
-	r.Configure(1, FIFO)
+	r := newRoom(1, FIFO)
 	w := &Waiter{}
 	r.Push(0, w)
 	if !r.Remove(w) || r.Remove(w) || w.Queued() {

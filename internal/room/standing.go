@@ -1,0 +1,79 @@
+package room
+
+import "time"
+
+// Pace is what the room has to know of the gate's speed to tell a standing queue
+// from a burst.
+type Pace struct {
+	// Interval is how long a queue is watched before it is judged.
+	Interval time.Duration
+	// Keep is how many may wait while a queue stands; 0 means as many as there
+	// are places.
+	Keep int
+}
+
+// standing tells a queue that stands, and only adds delay, from a burst, which is
+// what a room is for, and decides when the newest goes first.
+//
+// CoDel (RFC 8289) takes a queue for a standing one when it has lasted for an
+// interval. For a room that is too early: a burst that fits the deadlines of all
+// its work may need many intervals to drain. So the first interval says nothing,
+// and in each further one a queue stands unless it is draining: unless more have
+// been served than came.
+//
+// A queue that stands is cut to a few places, and those that come go first when
+// it is too long even so (turn): when a newcomer finds no place or could not be
+// served in time, or when somebody's time is up. The oldest goes first again
+// when half of the queue is gone, so that near the capacity, where queues are
+// long by chance and nobody needs to be given up, they remain in order.
+//
+// Somebody who leaves without a word was less patient than the gate knew. The
+// others are presumably no more patient, so the newest goes first as long as that
+// goes on, whether the queue stands or not: the oldest are those who are about to
+// leave, and what is done for them is wasted.
+type standing struct {
+	from            time.Duration // when the present interval began
+	arrived, served int           // in it
+	judged          bool          // an interval has ended since the room was empty
+	is              bool
+
+	newest bool
+	turned int // how many waited when newest first began
+
+	deserted bool
+	left     time.Duration // when the last one left
+}
+
+func (s *standing) begin(now time.Duration) {
+	*s = standing{from: now, deserted: s.deserted, left: s.left}
+}
+
+// look brings the judgement up to now.
+func (s *standing) look(now, interval time.Duration) {
+	if s.deserted && now-s.left >= interval {
+		s.deserted = false
+	}
+	if now-s.from < interval {
+		return
+	}
+	s.is = s.judged && !draining(s.arrived, s.served)
+	s.newest = s.newest && s.is
+	s.judged, s.from, s.arrived, s.served = true, now, 0, 0
+}
+
+func (s *standing) turn(waiting int) { s.newest, s.turned = true, waiting }
+
+func (s *standing) fallTo(waiting int) {
+	if waiting <= s.turned/2 {
+		s.newest = false
+	}
+}
+
+func (s *standing) desert(now time.Duration) { s.deserted, s.left = true, now }
+
+// draining reports whether more were served than came, by more than chance: a
+// count varies by about its square root, and twice that is a sign.
+func draining(arrived, served int) bool {
+	more := served - arrived
+	return more > 0 && more*more > 4*served
+}

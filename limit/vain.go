@@ -1,0 +1,92 @@
+package limit
+
+import (
+	"context"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/room"
+)
+
+// inVain counts a newcomer that has to wait and sets until when it may. It
+// refuses it at once where its turn would come too late: when what is in front of
+// it takes longer, at the rate at which slots come back, than it may wait, or
+// leaves it less than the median service time before its deadline.
+//
+// Who is first in line is never refused by an estimate: somebody should be there
+// when a slot comes back. Nor is anybody while the rate is unknown.
+func (l *Limiter) inVain(now time.Duration, until bounds, place *waiter) *weir.Rejection {
+	rate, median := l.drain.current(now), l.service.median()
+	l.room.SetPace(pace(rate))
+	l.room.Knock(now)
+	place.until(now, until, median)
+	if rate == 0 || l.room.Len() == 0 {
+		return nil
+	}
+	wait := l.turn(place, rate)
+	if until.allow(now, wait, median) || l.room.Turn() && until.allow(now, l.turn(place, rate), median) {
+		return nil
+	}
+	r := &weir.Rejection{Gate: l.name, Reason: weir.ReasonQueueTimeout, Retryable: true,
+		Value: wait.Seconds(), Limit: (until.patience - now).Seconds(), RetryAfter: l.wait(), Signal: l.signal}
+	if wait <= until.patience-now {
+		r.Reason, r.Cause = weir.ReasonDeadline, context.DeadlineExceeded
+		r.Value, r.Limit = (wait + median).Seconds(), (until.deadline - now).Seconds()
+	}
+	return r
+}
+
+// turn estimates after what time it would be place's turn.
+func (l *Limiter) turn(place *waiter, rate float64) time.Duration {
+	units := place.Units
+	if !l.room.NewestFirst() {
+		units += l.room.Units()
+	}
+	return seconds(float64(units) / rate)
+}
+
+// allow reports whether there is time for a wait, and for the service after it.
+func (b *bounds) allow(now, wait, service time.Duration) bool {
+	return wait <= b.patience-now && wait <= b.deadline-now-service
+}
+
+// until sets when w leaves the room: when it has waited as long as it may, or
+// when less than the median service time is left before its deadline, for work
+// that would probably be done too late is not worth a slot. Where less is left
+// from the outset it may try until the deadline itself.
+func (w *waiter) until(now time.Duration, b bounds, median time.Duration) {
+	w.Expires, w.outOf = b.patience, weir.ReasonQueueTimeout
+	last := b.deadline
+	if last != room.Never && last-median > now {
+		last -= median
+	}
+	if last < w.Expires {
+		w.Expires, w.outOf = last, weir.ReasonDeadline
+	}
+}
+
+// A queue that stands is cut to keep waiters: so many that near the capacity, at
+// a load of .95, chance alone exceeds them once in 500 requests, and so few that
+// they are soon served when the load falls back. It is a number and no time, for
+// what chance does to a queue is a matter of numbers, whatever the gate's speed.
+// A queue is watched for as long as that many take, and for CoDel's interval at
+// least.
+const (
+	keep        = 64
+	minInterval = 100 * time.Millisecond
+	maxInterval = 10 * time.Second
+)
+
+// pace is what the wait room is told of a rate. Nobody is displaced on a guess.
+func pace(rate float64) room.Pace {
+	if rate == 0 {
+		return room.Pace{Interval: minInterval}
+	}
+	return room.Pace{Interval: min(max(minInterval, seconds(keep/rate)), maxInterval), Keep: keep}
+}
+
+// seconds is a duration, cut to what fits with room to spare.
+func seconds(s float64) time.Duration {
+	const most = 1 << 30
+	return time.Duration(min(s, most) * float64(time.Second))
+}
