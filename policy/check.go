@@ -17,6 +17,7 @@ const maxName = 256
 func (c *compiler) check() *Policy {
 	p := &Policy{now: c.opts.Now}
 	p.identity = c.checkIdentity()
+	c.checkSignals()
 	p.names = slices.Sorted(maps.Keys(c.spec.Gates))
 	for _, name := range p.names {
 		c.checkGate(name)

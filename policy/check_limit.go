@@ -1,15 +1,38 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
-	"slices"
+	"reflect"
 	"strings"
 	"time"
+	"unicode"
 )
 
-// checkLimit checks a concurrency gate. What a value may be does not depend on
-// the controller; whether it may stand there at all does.
+// checkLimit checks a concurrency gate: what can be said better here than by the
+// controller itself, then that each setting means something to the controller,
+// then what the controller has to say.
 func (c *compiler) checkLimit(at place, l *LimitSpec) {
+	before := len(c.faults)
+	c.checkSlots(at, l)
+	if !c.checkWord(at.at("controller"), "controller", l.Controller, Controllers()) {
+		return
+	}
+	k, _ := l.kind()
+	if k.word == "fixed" && l.Limit == 0 {
+		c.add(at.at("limit"), "the controller fixed has no limit to keep",
+			"write the number of slots, 1 or more, or choose a controller that finds it")
+	}
+	c.checkForeign(at, l, k)
+	c.checkShares(at, l, k)
+	if k.word != "fixed" {
+		c.checkBounds(at, l, k)
+		c.askController(at, l, k, c.faults[before:])
+	}
+	c.checkGateSignals(at, l, k)
+}
+
+func (c *compiler) checkSlots(at place, l *LimitSpec) {
 	for _, f := range []struct {
 		key   string
 		value int64
@@ -22,51 +45,63 @@ func (c *compiler) checkLimit(at place, l *LimitSpec) {
 				fmt.Sprintf("write at most %d", maxLimit))
 		}
 	}
-	if !c.checkWord(at.at("controller"), "controller", l.Controller, Controllers()) {
-		return
-	}
-	k, _ := l.kind()
-	if k.word == "fixed" && l.Limit == 0 {
-		c.add(at.at("limit"), "the controller fixed has no limit to keep",
-			"write the number of slots, 1 or more, or choose a controller that finds it")
-	}
-	for _, s := range l.settings() {
-		switch {
-		case !s.set:
-		case !slices.Contains(k.keys, s.key):
-			c.add(at.at(s.key), k.foreign(s.key), "leave it out, or write controller: "+takers(s.key))
-		case s.problem != "":
-			c.add(at.at(s.key), s.problem, s.instead)
-		}
-	}
-	if k.word != "fixed" {
-		c.checkBounds(at, l, k)
-	}
 }
 
-// foreign says why a setting does not belong to a controller.
-func (k *kind) foreign(key string) string {
-	if k.word == "fixed" {
-		return "means nothing to the controller fixed, whose limit does not move"
+// checkForeign finds settings that mean nothing to the controller.
+func (c *compiler) checkForeign(at place, l *LimitSpec, k kind) {
+	for _, key := range l.given() {
+		if k.takes(key) {
+			continue
+		}
+		problem := "means nothing to the controller " + k.word
+		if k.word == "fixed" {
+			problem += ", whose limit does not move"
+		}
+		c.add(at.at(key), problem, "leave it out, or write controller: "+strings.Join(takers(key), " or "))
 	}
-	return "means nothing to the controller " + k.word
 }
 
 // takers lists the controllers that a setting means something to.
-func takers(key string) string {
+func takers(key string) []string {
 	var words []string
 	for _, k := range kinds {
-		if slices.Contains(k.keys, key) {
+		if k.takes(key) {
 			words = append(words, k.word)
 		}
 	}
-	return strings.Join(words, " or ")
+	return words
 }
+
+// checkShares finds what is easily written wrong: shares in percent, durations
+// and counts below 0.
+func (c *compiler) checkShares(at place, l *LimitSpec, k kind) {
+	own := k.takes
+	if l.Threshold < 0 && own("threshold") {
+		c.add(at.at("threshold"), fmt.Sprintf("%v is negative", time.Duration(l.Threshold)),
+			"write the latency above which a window counts as overloaded, such as 500ms")
+	}
+	if p := l.Percentile; p != 0 && !(p > 0 && p <= 1) && own("percentile") {
+		instead := "write a share above 0 and at most 1, such as 0.95"
+		if p > 1 && p <= 100 {
+			instead = fmt.Sprintf("write %g", p/100)
+		}
+		c.add(at.at("percentile"), fmt.Sprintf("%g is not a share in (0, 1]", p), instead)
+	}
+	if w := time.Duration(l.Window); w != 0 && w < minWindow && own("window") {
+		c.add(at.at("window"), fmt.Sprintf("%v is too short to measure anything", w), fmt.Sprintf("write at least %v", minWindow))
+	}
+	if l.MinSamples < 0 && own("min_samples") {
+		c.add(at.at("min_samples"), fmt.Sprintf("%d is negative", l.MinSamples), "write 1 or more outcomes")
+	}
+}
+
+// minWindow is the shortest window of the controllers of package control.
+const minWindow = 10 * time.Millisecond
 
 // checkBounds checks the least, the first and the largest limit against each
 // other.
 func (c *compiler) checkBounds(at place, l *LimitSpec, k kind) {
-	low, high := orDefault(l.Min, k.min), orDefault(l.Max, k.max)
+	low, high := k.bounds(l)
 	switch {
 	case low > 0 && high > 0 && low > high:
 		note := ""
@@ -81,70 +116,89 @@ func (c *compiler) checkBounds(at place, l *LimitSpec, k kind) {
 	}
 }
 
-// setting is a setting that some controllers have, as a spec gives it.
-type setting struct {
-	key              string
-	set              bool
-	problem, instead string // empty: nothing is wrong with the value
-}
-
-// settings lists the settings that depend on the controller.
-func (l *LimitSpec) settings() []setting {
-	return []setting{
-		{key: "min", set: l.Min != 0},
-		{key: "max", set: l.Max != 0},
-		atLeast("threshold", l.Threshold, 1, "the latency above which a window counts as overloaded, such as 500ms"),
-		share("percentile", l.Percentile, 0, 1, "a share above 0 and at most 1, such as 0.95"),
-		factor("backoff", l.Backoff, 0.5, 1, "what to multiply the limit by on overload, such as 0.9"),
-		atLeast("window", l.Window, minWindow, "how long to gather samples, such as 1s"),
-		count("min_samples", l.MinSamples, "1 or more outcomes"),
+// askController makes a controller of the settings and reports what it finds
+// wrong with them, where that has not been said. Its errors begin with the name
+// of a field of its configuration: "Alpha -1: must be positive".
+func (c *compiler) askController(at place, l *LimitSpec, k kind, said []Fault) {
+	_, err := k.make(l)
+	if err == nil {
+		return
+	}
+	told := map[string]bool{}
+	for _, f := range said {
+		told[group(f.Keys[len(f.Keys)-1])] = true
+	}
+	for _, e := range leaves(err) {
+		name, rest, _ := strings.Cut(e.Error(), " ")
+		key := snake(name)
+		switch value, must, ok := strings.Cut(rest, ": "); {
+		case told[group(key)]:
+		case ok && k.takes(key):
+			c.add(at.at(key), value+" will not do", must)
+		case ok && hasKey(l, k.word, key):
+			c.add(at.at(k.word, key), value+" will not do", must)
+		default:
+			c.add(at, e.Error(), "")
+		}
 	}
 }
 
-// minWindow is the shortest window of control.AIMDConfig.
-const minWindow = 10 * time.Millisecond
-
-// atLeast is a duration with a least value.
-func atLeast(key string, d Duration, least time.Duration, want string) setting {
-	s := setting{key: key, set: d != 0}
-	switch v := time.Duration(d); {
-	case v < 0:
-		s.problem, s.instead = fmt.Sprintf("%v is negative", v), "write "+want
-	case v < least:
-		s.problem, s.instead = fmt.Sprintf("%v is too short to measure anything", v), fmt.Sprintf("write at least %v", least)
+// group makes one of the settings that bound each other: a fault in one of them
+// is often told as a fault of another.
+func group(key string) string {
+	switch key {
+	case "min", "max", "initial", "limit":
+		return "bounds"
 	}
-	return s
+	return key
 }
 
-// share is a number in (least, most], which somebody may have written in percent.
-func share(key string, x, least, most float64, want string) setting {
-	s := setting{key: key, set: x != 0}
-	if x > least && x <= most {
-		return s
+// hasKey reports whether the group of settings of that name has the key.
+func hasKey(l *LimitSpec, group, key string) bool {
+	for _, f := range reflect.VisibleFields(reflect.TypeOf(*l)) {
+		if jsonKey(f) != group || f.Type.Kind() != reflect.Struct {
+			continue
+		}
+		for _, f := range reflect.VisibleFields(f.Type) {
+			if jsonKey(f) == key {
+				return true
+			}
+		}
 	}
-	s.problem, s.instead = fmt.Sprintf("%g is not a share in (%g, %g]", x, least, most), "write "+want
-	if x > most && x > 1 && x/100 > least && x/100 <= most {
-		s.instead = fmt.Sprintf("write %g", x/100)
-	}
-	return s
+	return false
 }
 
-// factor is a number in [least, below).
-func factor(key string, x, least, below float64, want string) setting {
-	s := setting{key: key, set: x != 0}
-	if !(x >= least && x < below) {
-		s.problem, s.instead = fmt.Sprintf("%g is not in [%g, %g)", x, least, below), "write "+want
-	}
-	return s
+func jsonKey(f reflect.StructField) string {
+	key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return key
 }
 
-// count is a whole number above 0.
-func count(key string, n int64, want string) setting {
-	s := setting{key: key, set: n != 0}
-	if n < 0 {
-		s.problem, s.instead = fmt.Sprintf("%d is negative", n), "write "+want
+// leaves returns the errors that err is joined of.
+func leaves(err error) []error {
+	for e := err; e != nil; e = errors.Unwrap(e) {
+		joined, ok := e.(interface{ Unwrap() []error })
+		if !ok {
+			continue
+		}
+		var all []error
+		for _, part := range joined.Unwrap() {
+			all = append(all, leaves(part)...)
+		}
+		return all
 	}
-	return s
+	return []error{err}
+}
+
+// snake writes MinSamples as min_samples.
+func snake(name string) string {
+	var b strings.Builder
+	for i, r := range name {
+		if unicode.IsUpper(r) && i > 0 {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
 }
 
 func orDefault(value, def int64) int64 {

@@ -59,7 +59,8 @@ func TestFaults(t *testing.T) {
 		{"aimd, all at once", limitSpec(LimitSpec{Controller: "aimd", Min: -1, Threshold: -ms, Percentile: math.NaN(),
 			Backoff: math.Inf(1), Window: ms, MinSamples: -1}),
 			[]string{"gates.api.limit.min: -1 is negative", "gates.api.limit.threshold: -1ms is negative", "gates.api.limit.percentile: NaN",
-				"gates.api.limit.backoff: +Inf", "gates.api.limit.window: 1ms is too short", "gates.api.limit.min_samples: -1"}},
+				"gates.api.limit.window: 1ms is too short", "gates.api.limit.min_samples: -1",
+				"gates.api.limit.backoff: +Inf will not do; must be in [0.5, 1)"}},
 		{"queue", limitSpec(LimitSpec{Limit: 1, Queue: QueueSpec{Len: -2, MaxWait: -5 * ms, Order: "FIFO"}}),
 			[]string{"gates.api.limit.queue.len: -2 is negative; write how many may wait, or -1",
 				"gates.api.limit.queue.max_wait: -5ms is negative",
@@ -192,10 +193,10 @@ func TestChecksAgreeWithTheControllers(t *testing.T) {
 		if k.word == "fixed" {
 			continue
 		}
-		agree(k.word+" at all defaults", LimitSpec{Controller: k.word}, true)
-		agree(k.word+" with the highest min", LimitSpec{Controller: k.word, Min: k.max}, true)
-		agree(k.word+" with a min too high", LimitSpec{Controller: k.word, Min: k.max + 1}, false)
-		agree(k.word+" with the lowest max", LimitSpec{Controller: k.word, Max: k.min}, true)
+		agree(k.word+" at all defaults", with(k.word, LimitSpec{}), true)
+		agree(k.word+" with the highest min", with(k.word, LimitSpec{Min: k.max}), true)
+		agree(k.word+" with a min too high", with(k.word, LimitSpec{Min: k.max + 1}), false)
+		agree(k.word+" with the lowest max", with(k.word, LimitSpec{Max: k.min}), true)
 	}
 	agree("the shortest window", LimitSpec{Controller: "aimd", Window: Duration(minWindow)}, true)
 	agree("a window too short", LimitSpec{Controller: "aimd", Window: Duration(minWindow - 1)}, false)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/limit"
 )
 
@@ -22,10 +23,14 @@ func Compile(spec Spec, opts Options) (*Policy, error) {
 	if err := c.err(); err != nil {
 		return nil, err
 	}
+	c.poll(p)
 	made := c.make(p.names)
 	if err := c.err(); err != nil {
 		for _, g := range made {
 			g.close()
+		}
+		if p.polled != nil && !c.shares(p.polled) {
+			p.polled.Close()
 		}
 		return nil, err
 	}
@@ -38,8 +43,9 @@ func Compile(spec Spec, opts Options) (*Policy, error) {
 // those that live, link joins routes and gates.
 type compiler struct {
 	collector
-	spec *Spec
-	opts *Options
+	spec   *Spec
+	opts   *Options
+	source control.Source // of readings, nil if no gate goes by any
 }
 
 // make makes a gate for every name, whether or not one is going to be adopted:
@@ -95,6 +101,8 @@ func (c *compiler) link(p *Policy) {
 		spec := c.spec.Gates[name]
 		g.hooks.Store(&gateHooks{rejected: c.opts.Hooks.Rejected, observed: c.opts.Observed})
 		g.retire.Store(int64(spec.Limit.Queue.retirement()))
+		signals := spec.Limit.sources()
+		g.signals.Store(&signals)
 		g.level.Store(uint32(spec.Mode.level()))
 	}
 	for i, rt := range p.routes {
@@ -120,7 +128,11 @@ func chainOf(gates []*Gate, earlier []*Route) weir.Gate {
 
 // config returns a gate's settings.
 func (c *compiler) config(name string) (limit.Config, error) {
-	cfg, err := c.spec.Gates[name].Limit.config()
+	spec := c.spec.Gates[name].Limit
+	cfg, err := spec.config()
+	if names := spec.sources(); err == nil && len(names) > 0 {
+		cfg.Signals = chosen{c.source, names}
+	}
 	cfg.Name = name
 	cfg.Hooks = c.opts.Hooks
 	cfg.Hooks.Rejected = nil // the Gate calls it: only it knows what is carried out

@@ -1,39 +1,40 @@
 package policy
 
 import (
+	"reflect"
 	"slices"
-	"time"
 
 	"github.com/weir-go/weir/control"
 )
 
-// kind is what a policy knows of a controller: the settings of a LimitSpec that
-// mean something to it, and how it is made of them.
+// kind is what a policy knows of a controller: which settings of a LimitSpec mean
+// something to it, and how it is made of them. The group of settings that is
+// called like the controller is always its own.
 type kind struct {
 	word     string
-	keys     []string // beside limit
-	min, max int64    // the defaults of its bounds; 0 if its limit does not move
+	keys     []string
+	min, max int64 // the defaults of its bounds; 0 if its limit does not move
+	heeds    bool  // it goes by the gate's signals itself
 	make     func(*LimitSpec) (control.Controller, error)
 }
 
+// The settings that controllers share.
+var (
+	boundKeys  = []string{"min", "max"}
+	windowKeys = []string{"min", "max", "take", "percentile", "backoff", "window", "min_samples"}
+)
+
 // kinds are the controllers, the default first.
 var kinds = []kind{
-	{"knee", []string{"min", "max"}, 1, 10_000, func(l *LimitSpec) (control.Controller, error) {
-		return made(control.NewKnee(l.knee()))
-	}},
-	{"fixed", nil, 0, 0, func(l *LimitSpec) (control.Controller, error) {
-		return control.Fixed(l.Limit), nil
-	}},
-	{"aimd", []string{"min", "max", "threshold", "percentile", "backoff", "window", "min_samples"}, 1, 1000,
-		func(l *LimitSpec) (control.Controller, error) { return made(control.NewAIMD(l.aimd())) }},
-}
-
-// made keeps a nil pointer from becoming a controller that is not nil.
-func made[C control.Controller](c C, err error) (control.Controller, error) {
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
+	{word: "knee", keys: boundKeys, min: 1, max: 10_000, make: (*LimitSpec).knee},
+	{word: "fixed", make: (*LimitSpec).fixed},
+	{word: "aimd", keys: append([]string{"threshold"}, windowKeys...), min: 1, max: 1000, make: (*LimitSpec).aimd},
+	{word: "vegas", keys: windowKeys, min: 1, max: 1000, make: (*LimitSpec).vegas},
+	{word: "gradient2", keys: windowKeys, min: 20, max: 200, make: (*LimitSpec).gradient2},
+	{word: "probe", keys: boundKeys, min: 4, max: 128, make: (*LimitSpec).probe},
+	{word: "lag", keys: boundKeys, min: 10, max: 1000, make: (*LimitSpec).lag},
+	{word: "drain", keys: boundKeys, min: 10, max: 1000, make: (*LimitSpec).drain},
+	{word: "resource", keys: append([]string{"window", "backoff"}, boundKeys...), min: 1, max: 1000, heeds: true, make: (*LimitSpec).resource},
 }
 
 // Controllers returns the words for LimitSpec.Controller. The first is the
@@ -63,30 +64,37 @@ func (l *LimitSpec) kind() (kind, bool) {
 	return kinds[i], true
 }
 
+// takes reports whether a setting means something to the controller.
+func (k *kind) takes(key string) bool { return key == k.word || slices.Contains(k.keys, key) }
+
+// bounds returns the least and the largest limit.
+func (k *kind) bounds(l *LimitSpec) (low, high int64) {
+	return orDefault(l.Min, k.min), orDefault(l.Max, k.max)
+}
+
+// given lists the settings that depend on the controller and that the spec gives,
+// by their keys.
+func (l *LimitSpec) given() []string {
+	var keys []string
+	v := reflect.ValueOf(l).Elem()
+	for i := range v.NumField() {
+		switch key := jsonKey(v.Type().Field(i)); key {
+		case "controller", "limit", "queue", "signals":
+		default:
+			if !v.Field(i).IsZero() {
+				keys = append(keys, key)
+			}
+		}
+	}
+	return keys
+}
+
 // ceiling is the highest limit a gate can ever have, 0 if the spec does not say.
 func (l *LimitSpec) ceiling() int64 {
 	k, ok := l.kind()
 	if !ok || k.word == "fixed" {
 		return l.Limit
 	}
-	return orDefault(l.Max, k.max)
-}
-
-// knee returns the settings of a Knee controller.
-func (l *LimitSpec) knee() control.KneeConfig {
-	return control.KneeConfig{Initial: l.Limit, Min: l.Min, Max: l.Max}
-}
-
-// aimd returns the settings of an AIMD controller.
-func (l *LimitSpec) aimd() control.AIMDConfig {
-	return control.AIMDConfig{
-		Initial:    l.Limit,
-		Min:        l.Min,
-		Max:        l.Max,
-		Threshold:  time.Duration(l.Threshold),
-		Percentile: l.Percentile,
-		Backoff:    l.Backoff,
-		Window:     time.Duration(l.Window),
-		MinSamples: l.MinSamples,
-	}
+	_, high := k.bounds(l)
+	return high
 }

@@ -73,7 +73,7 @@ func TestWords(t *testing.T) {
 	// Every word that is offered compiles.
 	for _, controller := range Controllers() {
 		for _, order := range Orders() {
-			compile(t, limitSpec(LimitSpec{Controller: controller, Limit: 5, Queue: QueueSpec{Order: order}}), Options{})
+			compile(t, limitSpec(with(controller, LimitSpec{Limit: 25, Queue: QueueSpec{Order: order}})), Options{})
 		}
 	}
 }

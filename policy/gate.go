@@ -2,6 +2,7 @@ package policy
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -29,6 +30,7 @@ type Gate struct {
 	limiter *limit.Limiter
 	level   atomic.Uint32
 	hooks   atomic.Pointer[gateHooks]
+	signals atomic.Pointer[[]string]
 
 	refused  counters // what was refused, by reason
 	observed counters // what would have been refused
@@ -73,6 +75,10 @@ func (g *Gate) Mode() Mode { return level(g.level.Load()).mode() }
 // Limiter returns the concurrency gate inside, nil for other mechanisms. Work
 // admitted through it directly bypasses the mode and is not counted as refused.
 func (g *Gate) Limiter() *limit.Limiter { return g.limiter }
+
+// Signals returns the names of the signals that the gate goes by. Which of them
+// binds its limit, if one does, is in its Snapshot.
+func (g *Gate) Signals() []string { return slices.Clone(*g.signals.Load()) }
 
 // Observed counts, by reason, the work that was let through although the gate
 // refused it; nil if there was none. It keeps its counts when the mode changes.

@@ -19,6 +19,20 @@ func fixed(n int64) GateSpec {
 // waiting is a gate with a fixed limit and a room.
 func waiting(n int64) GateSpec { return GateSpec{Limit: &LimitSpec{Limit: n}} }
 
+// with is a spec with that controller and what it cannot do without.
+func with(controller string, l LimitSpec) LimitSpec {
+	l.Controller = controller
+	switch controller {
+	case "lag":
+		l.Lag.Signal = "runnable"
+	case "drain":
+		l.Drain.Signal = "runnable"
+	case "resource":
+		l.Signals = []string{"runnable"}
+	}
+	return l
+}
+
 func compile(t testing.TB, spec Spec, opts Options) *Policy {
 	t.Helper()
 	p, err := Compile(spec, opts)

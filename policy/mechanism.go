@@ -17,12 +17,15 @@ func Orders() []string { return append([]string(nil), orders...) }
 func (l *LimitSpec) config() (limit.Config, error) {
 	cfg := limit.Config{Queue: l.Queue.queue()}
 	k, _ := l.kind()
-	if k.word == "fixed" {
+	if k.word == "fixed" && len(l.Signals) == 0 {
 		cfg.Limit = l.Limit // limit.New makes a fixed controller of it
 		return cfg, nil
 	}
-	var err error
-	cfg.Controller, err = k.make(l)
+	inner, err := k.make(l)
+	if err == nil && len(l.Signals) > 0 && !k.heeds {
+		inner, err = capped(inner, l)
+	}
+	cfg.Controller = inner
 	return cfg, err
 }
 

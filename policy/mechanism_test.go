@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/limit"
 )
 
@@ -13,11 +12,6 @@ func TestLimitSpecReachesTheLimiter(t *testing.T) {
 		Controller: "aimd", Limit: 7, Min: 2, Max: 90, Threshold: Duration(time.Second), Percentile: 0.9, Backoff: 0.7,
 		Window: Duration(3 * time.Second), MinSamples: 4,
 		Queue: QueueSpec{Len: 12, MaxWait: Duration(time.Minute), Order: "lifo"},
-	}
-	want := control.AIMDConfig{Initial: 7, Min: 2, Max: 90, Threshold: time.Second, Percentile: 0.9, Backoff: 0.7,
-		Window: 3 * time.Second, MinSamples: 4}
-	if got := spec.aimd(); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
 	}
 	for word, order := range map[string]limit.Order{"": limit.FIFO, "fifo": limit.FIFO, "lifo": limit.LIFO, "adaptive": limit.Adaptive} {
 		spec.Queue.Order = word

@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/limit"
+	"github.com/weir-go/weir/signal"
 )
 
 // Options are what a policy needs besides its Spec. The zero value is fine.
@@ -26,6 +28,17 @@ type Options struct {
 	// Observed, if set, hears of work that a gate in observe mode would have
 	// refused. The same rules hold as for Hooks.
 	Observed func(w weir.Work, r *weir.Rejection)
+	// Signals are readings of yours that gates may go by, under the names of
+	// the keys. Each is asked by one goroutine at a time, but for a moment around
+	// a change of the policy. The poller lives on over a change only if the
+	// signals are the same, which can be told of pointers and not of functions.
+	Signals map[string]signal.Signal
+	// SignalHooks are told when a signal cannot be read, and when it can again. A
+	// poller that lives on over a change keeps the hooks it has.
+	SignalHooks signal.Hooks
+	// Readings, if set, is asked for the readings of all signals, and none is
+	// polled: for virtual time, or a poller of your own.
+	Readings control.Source
 	// Now replaces the clock of the gates, for virtual time; see
 	// limit.Config.Now. Gates of a Previous are not adopted then.
 	Now func() time.Duration
@@ -45,11 +58,13 @@ type Policy struct {
 	gates    map[string]*Gate
 	names    []string             // of gates, sorted
 	now      func() time.Duration // nil outside virtual time
+	polled   *polled              // nil if no gate goes by signals
 
 	mu      sync.Mutex
 	retired bool
 	timers  []*time.Timer
 	gone    []*Gate // after Retire: what the next policy did not adopt
+	handed  bool    // the next policy goes on with the poller
 }
 
 // Match finds the route of a request and builds its work: Op, identity,
@@ -116,6 +131,15 @@ func (p *Policy) Gates() iter.Seq2[string, *Gate] {
 	}
 }
 
+// Signals returns the state of the signals that gates go by, sorted by name; nil
+// if there are none, or if they are not polled by the policy.
+func (p *Policy) Signals() []signal.Status {
+	if p.polled == nil {
+		return nil
+	}
+	return p.polled.Snapshot()
+}
+
 // Retire says that next has taken over. Gates that next has adopted live on;
 // the others close once nobody can be waiting in them: after their longest
 // wait, 30 s at most. Until then they serve what was under way to them, so a
@@ -136,6 +160,7 @@ func (p *Policy) retire(next *Policy) {
 		return
 	}
 	p.retired = true
+	p.handed = next != nil && next.polled == p.polled
 	for _, name := range p.names {
 		g := p.gates[name]
 		if next != nil && next.gates[name] == g {
@@ -146,10 +171,18 @@ func (p *Policy) retire(next *Policy) {
 			p.timers = append(p.timers, g.closeLater())
 		}
 	}
+	switch {
+	case p.polled == nil || p.handed:
+	case len(p.timers) == 0:
+		p.polled.Close()
+	default:
+		p.timers = append(p.timers, time.AfterFunc(longestRetirement, p.polled.Close))
+	}
 }
 
-// own returns the gates that this policy may close: all of them, or after
-// Retire those that nobody adopted.
+// own ends the polling, unless the next policy goes on with it, and returns the
+// gates that this policy may close: all of them, or after Retire those that
+// nobody adopted.
 func (p *Policy) own() []*Gate {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -157,6 +190,9 @@ func (p *Policy) own() []*Gate {
 		t.Stop()
 	}
 	p.timers = nil
+	if p.polled != nil && !p.handed {
+		p.polled.Close()
+	}
 	if p.retired {
 		return p.gone
 	}

@@ -8,6 +8,10 @@ type Spec struct {
 	Identity IdentitySpec `json:"identity,omitempty"`
 	// Gates are the gates by name. A gate used by several routes is one gate.
 	Gates map[string]GateSpec `json:"gates,omitempty"`
+	// Signals are the signals that gates go by, by name, where their defaults
+	// will not do. One that a gate names and that is not here reads what it is
+	// called: cpu, memory, and the other words of [SignalKinds].
+	Signals map[string]SignalSpec `json:"signals,omitempty"`
 	// Routes are matched by their patterns, most specific first, as net/http's
 	// ServeMux does. Work that matches no route passes no gate.
 	Routes []RouteSpec `json:"routes,omitempty"`
@@ -43,7 +47,8 @@ type GateSpec struct {
 	Limit *LimitSpec `json:"limit,omitempty"`
 }
 
-// LimitSpec is a concurrency gate.
+// LimitSpec is a concurrency gate. A setting that means nothing to its controller
+// is a fault.
 type LimitSpec struct {
 	// Controller is one of the words of [Controllers], which are the names of
 	// the controllers of package control. Left out it is fixed if there is a
@@ -56,13 +61,29 @@ type LimitSpec struct {
 	// controller's.
 	Min int64 `json:"min,omitempty"`
 	Max int64 `json:"max,omitempty"`
-	// Threshold, Percentile, Backoff, Window and MinSamples are AIMD's; see
-	// control.AIMDConfig for meanings and defaults.
-	Threshold  Duration `json:"threshold,omitempty"`
-	Percentile float64  `json:"percentile,omitempty"`
-	Backoff    float64  `json:"backoff,omitempty"`
-	Window     Duration `json:"window,omitempty"`
-	MinSamples int64    `json:"min_samples,omitempty"`
+
+	// The settings that several controllers have, and the groups of those that
+	// only one has. They are the fields of the same names in the controllers'
+	// configurations, control.AIMDConfig and so on, where their meanings, bounds
+	// and defaults stand.
+	Threshold  Duration      `json:"threshold,omitempty"`
+	Take       string        `json:"take,omitempty"`
+	Percentile float64       `json:"percentile,omitempty"`
+	Backoff    float64       `json:"backoff,omitempty"`
+	Window     Duration      `json:"window,omitempty"`
+	MinSamples int64         `json:"min_samples,omitempty"`
+	Vegas      VegasSpec     `json:"vegas,omitzero"`
+	Gradient2  Gradient2Spec `json:"gradient2,omitzero"`
+	Probe      ProbeSpec     `json:"probe,omitzero"`
+	Lag        LagSpec       `json:"lag,omitzero"`
+	Drain      DrainSpec     `json:"drain,omitzero"`
+	Resource   ResourceSpec  `json:"resource,omitzero"`
+
+	// Signals are those that hold the limit down when they are under pressure,
+	// whatever the controller finds (see [control.Capped]); the controller
+	// resource goes by nothing else. Each names one of Spec.Signals, or of
+	// [SignalKinds], or of Options.Signals.
+	Signals []string `json:"signals,omitempty"`
 	// Queue is the wait room.
 	Queue QueueSpec `json:"queue,omitempty"`
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-var modules = []string{root, root + "/gateway", root + "/internal/bench"}
+var modules = []string{root, root + "/gateway", root + "/internal/bench", root + "/internal/live"}
 
 func TestPackagesDocumented(t *testing.T) {
 	for _, dir := range modules {

@@ -8,6 +8,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/signal"
 	"github.com/weir-go/weir/weirhttp"
 )
 
@@ -34,7 +35,9 @@ type collector struct {
 
 	limit, inFlight, waiting, mode, expected   *prometheus.Desc
 	admitted, rejected, observed, outcomes     *prometheus.Desc
-	leaked, faults                             *prometheus.Desc
+	leaked, faults, bound                      *prometheus.Desc
+	sigValue, sigState, sigAge                 *prometheus.Desc
+	sigReads, sigFailures                      *prometheus.Desc
 	upRequests, upFailures, upOut, upEjections *prometheus.Desc
 	upAbandoned, upExpected                    *prometheus.Desc
 	streamsOpen, streamsMax, streamsMoved      *prometheus.Desc
@@ -58,7 +61,14 @@ func newCollector(src Source) *collector {
 		observed: d("weir_gate_observed_total", "Work that a gate in observe mode let through but would have refused, by reason.", "gate", "reason"),
 		outcomes: d("weir_gate_outcomes_total", "What became of admitted work.", "gate", "outcome"),
 		faults:   d("weir_gate_controller_faults_total", "Decisions of a gate's controller that made no sense and were not carried out. Always 0 unless there is a bug.", "gate"),
+		bound:    d("weir_gate_bound_by_signal", "1 for the signal that binds the limit of a gate now, 0 for the others it goes by.", "gate", "signal"),
 		leaked:   d("weir_gate_leaked_total", "Permits that were dropped without being given back. Always 0 unless there is a bug.", "gate"),
+
+		sigValue:    d("weir_signal_value", "What a signal says: a pressure, where 1 is the most that is wanted, or a lag. Absent while it is not known.", "signal"),
+		sigState:    d("weir_signal_state", "1 for the state of a signal: starting, live, held, safe, unknown or unsupported.", "signal", "state"),
+		sigAge:      d("weir_signal_age_seconds", "Time since the last good reading of a signal began.", "signal"),
+		sigReads:    d("weir_signal_reads_total", "Readings of a signal.", "signal"),
+		sigFailures: d("weir_signal_failures_total", "Readings of a signal that failed or brought no usable number.", "signal"),
 
 		upRequests:  d("weir_upstream_requests_total", "Requests sent to a target, further tries included.", "upstream", "target"),
 		upFailures:  d("weir_upstream_failures_total", "Requests that failed at a target: connect, timeout, reset, body or status (502, 504).", "upstream", "target", "kind"),
@@ -94,6 +104,7 @@ func (c *collector) Describe(chan<- *prometheus.Desc) {}
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	c.collectGates(ch)
+	c.collectSignals(ch)
 	c.collectUpstreams(ch)
 	s := c.src.Streams().Snapshot()
 	gauge(ch, c.requests, float64(c.src.InFlight()))
@@ -126,6 +137,9 @@ func (c *collector) collectGates(ch chan<- prometheus.Metric) {
 		counter(ch, c.admitted, s.Admitted, name)
 		counter(ch, c.leaked, s.Leaked, name)
 		counter(ch, c.faults, s.Faults, name)
+		for _, signal := range g.Signals() {
+			gauge(ch, c.bound, oneIf(s.Signal == signal), name, signal)
+		}
 		for _, reason := range limitReasons {
 			counter(ch, c.rejected, s.Rejected[reason], name, reason.String())
 		}
@@ -140,6 +154,29 @@ func (c *collector) collectGates(ch chan<- prometheus.Metric) {
 		for outcome, n := range s.Outcomes {
 			counter(ch, c.outcomes, n, name, outcome.String())
 		}
+	}
+}
+
+// signalStates are the states of a signal whose poller is at work.
+var signalStates = []signal.State{
+	signal.Starting, signal.Live, signal.Held, signal.Safely, signal.Unknown, signal.Unsupported,
+}
+
+func (c *collector) collectSignals(ch chan<- prometheus.Metric) {
+	p := c.src.Policy()
+	if p == nil {
+		return
+	}
+	for _, s := range p.Signals() {
+		if s.Known {
+			gauge(ch, c.sigValue, s.Value, s.Name)
+		}
+		for _, state := range signalStates {
+			gauge(ch, c.sigState, oneIf(s.State == state), s.Name, string(state))
+		}
+		gauge(ch, c.sigAge, s.Age.Seconds(), s.Name)
+		counter(ch, c.sigReads, s.Reads, s.Name)
+		counter(ch, c.sigFailures, s.Failures+s.Bad, s.Name)
 	}
 }
 

@@ -1,14 +1,17 @@
 package admin
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/signal"
 	"github.com/weir-go/weir/weirhttp"
 )
 
@@ -99,4 +102,41 @@ func TestCollector(t *testing.T) {
 		`weir_http_requests_in_flight 7`,
 		`weir_connections{listener="127.0.0.1:8080"} 3`,
 	)
+}
+
+// pressed is a source of one reading, for a policy that polls nothing.
+type pressed struct{}
+
+func (pressed) Name() string                          { return "pressed" }
+func (pressed) Read(context.Context) (float64, error) { return 2, nil }
+
+// The signals of a gate have series, and the one that binds is told from the
+// others.
+func TestSignalMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, err := policy.Compile(policy.Spec{Gates: map[string]policy.GateSpec{
+			"api": {Limit: &policy.LimitSpec{Limit: 20, Signals: []string{"load", "heap"}}},
+		}}, policy.Options{Signals: map[string]signal.Signal{"load": pressed{}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		for range 10 {
+			permit, err := p.Gate("api").TryAdmit(weir.Work{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer permit.Done(weir.OK)
+		}
+		time.Sleep(time.Second)
+		has(t, NewMetrics(still{p}, "v0"),
+			`weir_gate_limit{gate="api"} 5`,
+			`weir_gate_bound_by_signal{gate="api",signal="load"} 1`,
+			`weir_gate_bound_by_signal{gate="api",signal="heap"} 0`,
+			`weir_signal_value{signal="load"} 2`,
+			`weir_signal_state{signal="load",state="live"} 1`,
+			`weir_signal_state{signal="load",state="unknown"} 0`,
+			`weir_signal_failures_total{signal="load"} 0`,
+		)
+	})
 }

@@ -23,6 +23,7 @@ func checkMeaning(c *Config, d *decoder) {
 	m.listeners()
 	m.upstreams()
 	m.routes()
+	m.signals()
 	m.state()
 	m.policy()
 }
@@ -230,6 +231,16 @@ func oneOf(name string, known []string, where string) string {
 		return "define it under " + where
 	}
 	return "write one of: " + clip(strings.Join(known, ", ")) + "; or define it under " + where
+}
+
+// signals makes the names of files that signals read absolute.
+func (m *meaning) signals() {
+	for name, s := range m.Signals {
+		if s.Path != "" {
+			s.Path = m.resolve(s.Path)
+			m.Signals[name] = s
+		}
+	}
 }
 
 func (m *meaning) state() {

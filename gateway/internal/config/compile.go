@@ -18,7 +18,7 @@ func (m *meaning) policy() {
 			limits[name] = policy.GateSpec{Limit: u.Limit}
 		}
 	}
-	m.compile(policy.Spec{Gates: limits}, "upstreams")
+	m.compile(policy.Spec{Signals: m.Signals, Gates: limits}, "upstreams")
 }
 
 // compile reports the compiler's faults at their lines, with gates standing

@@ -11,16 +11,17 @@ import (
 // in the file are the json tags. fields_table.go holds the text, the default and
 // the bounds of each field; the schema and the reference guide are made from it.
 type Config struct {
-	Listeners []Listener                 `json:"listeners,omitempty"`
-	Upstreams map[string]Upstream        `json:"upstreams"`
-	Identity  policy.IdentitySpec        `json:"identity,omitzero"`
-	Gates     map[string]policy.GateSpec `json:"gates,omitempty"`
-	Routes    []Route                    `json:"routes"`
-	Admin     Admin                      `json:"admin,omitzero"`
-	Streams   Streams                    `json:"streams,omitzero"`
-	State     State                      `json:"state,omitzero"`
-	Shutdown  Shutdown                   `json:"shutdown,omitzero"`
-	Log       Log                        `json:"log,omitzero"`
+	Listeners []Listener                   `json:"listeners,omitempty"`
+	Upstreams map[string]Upstream          `json:"upstreams"`
+	Identity  policy.IdentitySpec          `json:"identity,omitzero"`
+	Signals   map[string]policy.SignalSpec `json:"signals,omitempty"`
+	Gates     map[string]policy.GateSpec   `json:"gates,omitempty"`
+	Routes    []Route                      `json:"routes"`
+	Admin     Admin                        `json:"admin,omitzero"`
+	Streams   Streams                      `json:"streams,omitzero"`
+	State     State                        `json:"state,omitzero"`
+	Shutdown  Shutdown                     `json:"shutdown,omitzero"`
+	Log       Log                          `json:"log,omitzero"`
 }
 
 // Policy returns the part of the configuration that policy.Compile takes.
@@ -29,7 +30,7 @@ func (c *Config) Policy() policy.Spec {
 	for i, rt := range c.Routes {
 		routes[i] = rt.RouteSpec
 	}
-	return policy.Spec{Identity: c.Identity, Gates: c.Gates, Routes: routes}
+	return policy.Spec{Identity: c.Identity, Signals: c.Signals, Gates: c.Gates, Routes: routes}
 }
 
 // Listener is an address the gateway accepts clients on, and what one client

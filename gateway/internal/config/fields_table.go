@@ -1,11 +1,23 @@
 package config
 
+import "maps"
+
 // source is the form of an identity source.
 const source = "header:NAME, path:NAME, peer or const:VALUE"
 
 // fields documents every key of the file, by Go type and key. A test holds it
 // against the types in both directions.
-var fields = map[string]field{
+var fields = union(generalFields, controllerFields, signalFields)
+
+func union(tables ...map[string]field) map[string]field {
+	all := make(map[string]field)
+	for _, t := range tables {
+		maps.Copy(all, t)
+	}
+	return all
+}
+
+var generalFields = map[string]field{
 	"Config.listeners": {
 		doc: "Addresses on which clients are accepted.",
 		def: "[{address: 127.0.0.1:8080}]", example: "[{address: 127.0.0.1:8080}]",
@@ -19,6 +31,10 @@ var fields = map[string]field{
 			"header:NAME (believed only from trusted peers), path:NAME (a wildcard of the route's pattern), " +
 			"peer (the peer's address, IPv6 by /64), or const:VALUE. Left out, it stays empty.",
 		example: "{tenant: path:database}",
+	},
+	"Config.signals": {
+		doc:     "Signals that gates go by, by a name of yours, where the defaults will not do. A gate may name what is read itself: signals: [memory].",
+		example: "{behind: {read: http, url: http://127.0.0.1:8000/lag}}",
 	},
 	"Config.gates": {
 		doc:     "The gates by name. Each has exactly one mechanism, such as limit. A gate used by several routes is one gate.",
@@ -91,18 +107,26 @@ var fields = map[string]field{
 
 	"LimitSpec.controller": {
 		doc: "What sets the limit. Left out, it is fixed where limit gives a number, and knee, which finds one by itself, where it does not. " +
-			"fixed keeps the number given; aimd adds one while latency is fine, and takes a share away when it is not.",
-		enum: []string{"knee", "fixed", "aimd"}, example: "knee",
+			"The others are for special cases: docs/guides/controllers.md.",
+		enum: []string{"knee", "fixed", "aimd", "vegas", "gradient2", "probe", "lag", "drain", "resource"}, example: "knee",
 	},
-	"LimitSpec.limit":       {doc: "The limit to keep, or with another controller than fixed the one to begin with (default there: 20).", example: "20", least: "1"},
-	"LimitSpec.min":         {doc: "A limit that moves does not go below it.", def: "1", least: "1"},
-	"LimitSpec.max":         {doc: "A limit that moves does not go above it (default: knee 10000, aimd 1000).", example: "500", least: "1"},
-	"LimitSpec.threshold":   {doc: "aimd: latency above it counts as overload. Set it to about half of what your clients wait.", def: "5s", least: "1us"},
-	"LimitSpec.percentile":  {doc: "aimd: which percentile of a window's latencies is held against threshold, as a share.", def: "0.95", least: "0.01", most: "1"},
-	"LimitSpec.backoff":     {doc: "aimd: what the limit is multiplied by on overload.", def: "0.9", least: "0.5", most: "0.999"},
-	"LimitSpec.window":      {doc: "aimd: how long samples are gathered before each decision.", def: "1s", least: "10ms"},
-	"LimitSpec.min_samples": {doc: "aimd: samples a window needs to be judged; a thinner one is extended.", def: "10", least: "1"},
-	"LimitSpec.queue":       {doc: "The room in which work waits for a slot.", example: "{len: 100, max_wait: 500ms}"},
+	"LimitSpec.limit":     {doc: "The limit to keep, or with another controller than fixed the one to begin with (default there: 20; probe two for each processor, lag and drain max).", example: "20", least: "1"},
+	"LimitSpec.min":       {doc: "A limit that moves does not go below it (default 1; gradient2 20, probe 4, lag and drain 10).", example: "2", least: "1"},
+	"LimitSpec.max":       {doc: "A limit that moves does not go above it (default 1000; knee 10000, gradient2 200, probe 128).", example: "500", least: "1"},
+	"LimitSpec.threshold": {doc: "aimd: latency above it counts as overload. Set it to about half of what your clients wait.", def: "5s", least: "1us"},
+	"LimitSpec.take": {
+		doc:  "aimd, vegas, gradient2: which latency of a window counts: the mean, the min, a percentile, or that of each piece of work (defaults: aimd percentile, the others mean).",
+		enum: []string{"mean", "min", "percentile", "each"}, example: "mean",
+	},
+	"LimitSpec.percentile":  {doc: "aimd, vegas, gradient2: which percentile, as a share.", def: "0.95", least: "0.01", most: "1"},
+	"LimitSpec.backoff":     {doc: "aimd, gradient2, resource: what the limit is multiplied by on overload (defaults 0.9; resource at least 0.5). vegas: the same after drops (default: it takes the decimal logarithm away).", example: "0.9", least: "0.001", most: "0.999"},
+	"LimitSpec.window":      {doc: "aimd, vegas, gradient2, resource: how long samples are gathered before each decision (default 1s; resource 250ms).", example: "1s", least: "10ms"},
+	"LimitSpec.min_samples": {doc: "aimd, vegas, gradient2: samples a window needs to be judged; a thinner one is extended.", def: "10", least: "1"},
+	"LimitSpec.signals": {
+		doc:     "Signals that hold the limit down while one of them is under pressure, whatever the controller finds. Names from signals, or of what is read: cpu, memory and so on. They are those of the gateway's own machine.",
+		example: "[memory]",
+	},
+	"LimitSpec.queue": {doc: "The room in which work waits for a slot.", example: "{len: 100, max_wait: 500ms}"},
 
 	"QueueSpec.len":      {doc: "How much work may wait. 0 means the default.", def: "256", least: "0", minusOne: "nothing waits"},
 	"QueueSpec.max_wait": {doc: "How long work may wait. 0 means the default.", def: "1s", least: "0s", minusOne: "only the work's own deadline counts"},

@@ -11,6 +11,7 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -97,7 +98,7 @@ func TestForUpstream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l := cfg.Gates["upstream"].Limit; l == nil || *l != (policy.LimitSpec{}) {
+	if l := cfg.Gates["upstream"].Limit; l == nil || !reflect.DeepEqual(*l, policy.LimitSpec{}) {
 		t.Errorf("gate %+v, want a limit with nothing set", l)
 	}
 	for _, tc := range []struct {

@@ -3,10 +3,12 @@ package server
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/admin"
 	"github.com/weir-go/weir/gateway/internal/proxy"
+	"github.com/weir-go/weir/signal"
 	"github.com/weir-go/weir/weirhttp"
 )
 
@@ -15,16 +17,41 @@ type Look struct {
 	Ready       bool                           `json:"ready"`
 	InFlight    int64                          `json:"requests_in_flight"`
 	Gates       []GateLook                     `json:"gates"`
+	Signals     []SignalLook                   `json:"signals,omitempty"`
 	Upstreams   map[string][]proxy.TargetStats `json:"upstreams"`
 	Streams     weirhttp.StreamsSnapshot       `json:"streams"`
 	Connections []admin.Connections            `json:"connections"`
 }
 
-// GateLook is one gate: its snapshot, and what it would have refused while it
-// only observed.
+// GateLook is one gate: its snapshot, what it would have refused while it only
+// observed, and the signals that it goes by. Which of these binds is in the
+// snapshot.
 type GateLook struct {
 	weir.Snapshot
 	Observed map[weir.Reason]uint64 `json:"observed,omitempty"`
+	Signals  []string               `json:"signals,omitempty"`
+}
+
+// SignalLook is one signal. Value is null while it is not known.
+type SignalLook struct {
+	Name     string        `json:"name"`
+	State    signal.State  `json:"state"`
+	Value    *float64      `json:"value"`
+	Age      time.Duration `json:"age_ns"`
+	Reads    uint64        `json:"reads"`
+	Failures uint64        `json:"failures"` // bad values included
+	Error    string        `json:"error,omitempty"`
+}
+
+func lookAt(s signal.Status) SignalLook {
+	look := SignalLook{Name: s.Name, State: s.State, Age: s.Age, Reads: s.Reads, Failures: s.Failures + s.Bad}
+	if s.Known {
+		look.Value = &s.Value
+	}
+	if s.Err != nil {
+		look.Error = s.Err.Error()
+	}
+	return look
 }
 
 // Look returns the gateway at this moment.
@@ -36,8 +63,12 @@ func (s *Server) Look() Look {
 		Streams:     s.streams.Snapshot(),
 		Connections: s.Connections(),
 	}
-	for _, g := range s.Policy().Gates() {
-		look.Gates = append(look.Gates, GateLook{g.Snapshot(), g.Observed()})
+	p := s.Policy()
+	for _, g := range p.Gates() {
+		look.Gates = append(look.Gates, GateLook{g.Snapshot(), g.Observed(), g.Signals()})
+	}
+	for _, status := range p.Signals() {
+		look.Signals = append(look.Signals, lookAt(status))
 	}
 	for _, u := range s.Upstreams() {
 		look.Upstreams[u.Name()] = u.Stats()

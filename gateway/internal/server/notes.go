@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -19,6 +20,9 @@ import (
 // gates times reasons.
 type notes struct {
 	log *slog.Logger
+	// binding returns the signal that binds a gate's limit, empty for none. It
+	// may be nil.
+	binding func(gate string) string
 
 	mu      sync.Mutex
 	limits  map[string]*limitNote
@@ -142,6 +146,19 @@ func (n *notes) faulty(gate, problem string) {
 	n.log.Error("the controller of a gate failed; the limit stays what it is, and further failures are only counted", "gate", gate, "problem", problem)
 }
 
+// signalTrouble is a signal.Hooks.Trouble, which tells each kind of trouble once.
+func (n *notes) signalTrouble(name string, err error) {
+	if errors.Is(err, errors.ErrUnsupported) {
+		n.log.Warn("a signal is not to be had here; gates go by the others", "signal", name, "error", err)
+		return
+	}
+	n.log.Warn("a signal cannot be read; its last value holds for a while, then what its then says", "signal", name, "error", err)
+}
+
+func (n *notes) signalRecovered(name string) {
+	n.log.Info("a signal can be read again", "signal", name)
+}
+
 // run writes the lines until ctx ends.
 func (n *notes) run(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
@@ -185,9 +202,16 @@ func (n *notes) tellLimits(due func(*limitNote) bool) {
 	n.mu.Unlock()
 	for _, gate := range slices.Sorted(maps.Keys(done)) {
 		note := done[gate]
-		if note.from != note.to {
-			n.log.Info("limit changed", "gate", gate, "from", note.from, "to", note.to, "steps", note.steps, "reason", note.reason)
+		if note.from == note.to {
+			continue
 		}
+		args := []any{"gate", gate, "from", note.from, "to", note.to, "steps", note.steps, "reason", note.reason}
+		if n.binding != nil {
+			if signal := n.binding(gate); signal != "" {
+				args = append(args, "signal", signal)
+			}
+		}
+		n.log.Info("limit changed", args...)
 	}
 }
 

@@ -92,6 +92,7 @@ func New(cfg *config.Config, opts Options) (*Server, error) {
 		ended:   make(chan struct{}),
 		failed:  make(chan error, 1),
 	}
+	s.notes.binding = s.binding
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.cutting, s.cut = context.WithCancel(context.Background())
 	s.metrics = admin.NewMetrics(s, opts.Version)
@@ -236,6 +237,16 @@ func (s *Server) AdminAddr() net.Addr {
 
 // Policy returns the policy in force.
 func (s *Server) Policy() *policy.Policy { return s.state.Load().policy }
+
+// binding returns the signal that binds the limit of a gate, empty for none.
+func (s *Server) binding(gate string) string {
+	if st := s.state.Load(); st != nil {
+		if g := st.policy.Gate(gate); g != nil {
+			return g.Snapshot().Signal
+		}
+	}
+	return ""
+}
 
 // Streams returns the pool of streams.
 func (s *Server) Streams() *weirhttp.Streams { return s.streams }

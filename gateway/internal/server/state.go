@@ -11,6 +11,7 @@ import (
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/signal"
 )
 
 // state is one configuration in force: everything a request needs. It never
@@ -33,7 +34,10 @@ type route struct {
 func (s *Server) compile(cfg *config.Config, prev *state) (*state, error) {
 	spec := cfg.Policy()
 	spec.Gates = withTargets(spec.Gates, cfg.Upstreams)
-	opts := policy.Options{Hooks: s.hooks(), Observed: s.notes.observed}
+	opts := policy.Options{
+		Hooks: s.hooks(), Observed: s.notes.observed,
+		SignalHooks: signal.Hooks{Trouble: s.notes.signalTrouble, Recovered: s.notes.signalRecovered},
+	}
 	if prev != nil {
 		opts.Previous = prev.policy
 	}

@@ -1,0 +1,73 @@
+package server
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/policy"
+)
+
+// A signal under pressure shrinks the limit and is named wherever somebody may
+// look for the reason: the refusal, the log, the gate, the metrics.
+func TestABindingSignalIsNamed(t *testing.T) {
+	release := make(chan struct{})
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) { <-release })
+	defer close(release)
+	file := filepath.Join(t.TempDir(), "pressure")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file+".new", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(file+".new", file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("0.5")
+	cfg := baseConfig(t, up.URL)
+	cfg.Signals = map[string]policy.SignalSpec{
+		"pressure": {Read: "file", Path: file, Interval: policy.Duration(5 * time.Millisecond), Hold: policy.Duration(time.Minute)},
+	}
+	change(cfg, func(_ *config.Upstream, l *policy.LimitSpec) { l.Signals, l.Queue.Len = []string{"pressure", "heap"}, -1 })
+	g := start(t, cfg, Options{})
+	for range 8 {
+		go func() {
+			if res, err := http.Get(g.url); err == nil {
+				res.Body.Close()
+			}
+		}()
+	}
+	eventually(t, "eight in flight", func() bool { return g.gate().InFlight == 8 })
+	write("4")
+	eventually(t, "a limit of 2 by the pressure", func() bool { return g.gate().Limit == 2 && g.gate().Signal == "pressure" })
+
+	if res, body := get(t, g.url); res.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, `"signal":"pressure"`) {
+		t.Errorf("answered %d %s; want a refusal that names the signal", res.StatusCode, body)
+	}
+	if !strings.Contains(g.log.String(), "signal=pressure") {
+		t.Error("the refusal's line does not name the signal")
+	}
+	if g.notes.binding(gateName) != "pressure" || g.notes.binding("none") != "" {
+		t.Errorf("a limit's line would name %q", g.notes.binding(gateName))
+	}
+	look := g.Look()
+	if len(look.Signals) != 2 || look.Gates[0].Signal != "pressure" || len(look.Gates[0].Signals) != 2 {
+		t.Fatalf("looks like %+v", look)
+	}
+	if s := look.Signals[1]; s.Name != "pressure" || s.State != "live" || s.Value == nil || *s.Value != 4 {
+		t.Errorf("the signal looks like %+v", s)
+	}
+
+	write("much")
+	eventually(t, "the trouble is logged", func() bool {
+		return strings.Contains(g.log.String(), "a signal cannot be read") && g.Look().Signals[1].Error != ""
+	})
+	write("0")
+	eventually(t, "the recovery is logged", func() bool { return strings.Contains(g.log.String(), "a signal can be read again") })
+	eventually(t, "the limit is back", func() bool { return g.gate().Limit == 10 && g.gate().Signal == "" })
+}

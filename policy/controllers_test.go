@@ -1,0 +1,115 @@
+package policy
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// describe writes what a controller is made of, pointers followed and functions
+// left out.
+func describe(v reflect.Value) string {
+	switch v.Kind() {
+	case reflect.Pointer, reflect.Interface:
+		if v.IsNil() {
+			return "nil"
+		}
+		return describe(v.Elem())
+	case reflect.Struct:
+		var b strings.Builder
+		for i := range v.NumField() {
+			fmt.Fprintf(&b, "%s:%s ", v.Type().Field(i).Name, describe(v.Field(i)))
+		}
+		return "{" + b.String() + "}"
+	case reflect.Func:
+		return "func"
+	}
+	return fmt.Sprint(v)
+}
+
+// others are values that a setting may have beside its default; at least one of
+// them is in bounds for each.
+func others(v reflect.Value) []any {
+	switch v.Interface().(type) {
+	case Duration:
+		return []any{Duration(123 * time.Millisecond)}
+	case string:
+		return []any{"min"}
+	case bool:
+		return []any{true}
+	case int:
+		return []any{5}
+	case int64:
+		return []any{int64(25)}
+	case float64:
+		return []any{0.41, 0.61, 1.7, 4.5, 1e6}
+	}
+	return nil
+}
+
+// Each setting that a controller is said to have changes the controller that is
+// made.
+func TestEverySettingReachesItsController(t *testing.T) {
+	for _, k := range kinds {
+		var plain LimitSpec
+		if k.word == "fixed" {
+			plain.Limit = 7
+		}
+		c, err := k.make(&plain)
+		if err != nil {
+			t.Fatalf("%s: %v", k.word, err)
+		}
+		if c.Name() != k.word {
+			t.Errorf("the controller %s calls itself %s", k.word, c.Name())
+		}
+		before := describe(reflect.ValueOf(c))
+		var try func(path string, of func(*LimitSpec) reflect.Value)
+		try = func(path string, of func(*LimitSpec) reflect.Value) {
+			t.Helper()
+			if v := of(&plain); v.Kind() == reflect.Struct {
+				for i := range v.NumField() {
+					try(path+"."+jsonKey(v.Type().Field(i)), func(l *LimitSpec) reflect.Value { return of(l).Field(i) })
+				}
+				return
+			}
+			for _, value := range others(of(&plain)) {
+				spec := plain
+				of(&spec).Set(reflect.ValueOf(value))
+				if c, err := k.make(&spec); err == nil && describe(reflect.ValueOf(c)) != before {
+					return
+				}
+			}
+			t.Errorf("%s: setting %s changes nothing", k.word, path)
+		}
+		typ := reflect.TypeFor[LimitSpec]()
+		for i := range typ.NumField() {
+			key := jsonKey(typ.Field(i))
+			if key == "limit" || key != "controller" && k.takes(key) {
+				try(key, func(l *LimitSpec) reflect.Value { return reflect.ValueOf(l).Elem().Field(i) })
+			}
+		}
+	}
+}
+
+// A fault that the controller finds is told at the setting.
+func TestControllersFaultsHavePaths(t *testing.T) {
+	f := func(spec LimitSpec, want ...string) {
+		t.Helper()
+		_, err := Compile(limitSpec(spec), Options{})
+		if got := faultsOf(t, err); strings.Join(got, "\n") != strings.Join(want, "\n") {
+			t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	}
+	f(LimitSpec{Controller: "vegas", Backoff: 2, Take: "median", Vegas: VegasSpec{Alpha: 9, Beta: 4}, Percentile: 95},
+		"gates.api.limit.percentile: 95 is not a share in (0, 1]; write 0.95",
+		"gates.api.limit.vegas.beta: 4 will not do; must not be below Alpha 9, and at most 1073741824",
+		"gates.api.limit.backoff: 2 will not do; must be in (0, 1), or 0 to take the logarithm away",
+		`gates.api.limit.take: "median" will not do; must be "mean", "min", "percentile" or "each"`)
+	f(LimitSpec{Controller: "gradient2", Min: 100, Gradient2: Gradient2Spec{Queue: -1}},
+		"gates.api.limit.gradient2.queue: -1 will not do; must be from 1 to 1073741824")
+	f(LimitSpec{Controller: "probe", Probe: ProbeSpec{Step: 0.9}, Vegas: VegasSpec{Alpha: 1}},
+		"gates.api.limit.vegas: means nothing to the controller probe; leave it out, or write controller: vegas",
+		"gates.api.limit.probe.step: 0.9 will not do; must be in [0.01, 0.5]")
+}

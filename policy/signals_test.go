@@ -1,0 +1,377 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/signal"
+)
+
+// dial is a signal that a test turns.
+type dial struct {
+	value atomic.Int64 // thousandths; negative: it fails
+	reads atomic.Int64
+}
+
+func (d *dial) Name() string { return "dial" }
+
+func (d *dial) Read(context.Context) (float64, error) {
+	d.reads.Add(1)
+	if v := d.value.Load(); v >= 0 {
+		return float64(v) / 1000, nil
+	}
+	return 0, errors.New("the dial is broken")
+}
+
+func dialled(thousandths int64) *dial {
+	d := new(dial)
+	d.value.Store(thousandths)
+	return d
+}
+
+func loadOf(d *dial) map[string]signal.Signal { return map[string]signal.Signal{"load": d} }
+
+func TestSignalFaults(t *testing.T) {
+	spec := Spec{
+		Signals: map[string]SignalSpec{
+			"a":      {Read: "cpuu"},
+			"b":      {},
+			"cpu":    {Threshold: 85, Wait: 5, Interval: 1, Then: "stop"},
+			"disk":   {Read: "psi_io", Over: -1, Path: "x"},
+			"behind": {Read: "http", URL: "127.0.0.1:8000"},
+			"file":   {SafeValue: 2},
+		},
+		Gates: map[string]GateSpec{
+			"x": {Limit: &LimitSpec{Signals: []string{"cpuu", "memory", "memory", "goroutines", "cpu"}}},
+			"y": {Limit: &LimitSpec{Controller: "resource"}},
+			"z": {Limit: &LimitSpec{Controller: "lag", Signals: []string{"load"}, Lag: LagSpec{Signal: "load", Target: 9, Critical: 3}}},
+		},
+	}
+	_, err := Compile(spec, Options{Signals: loadOf(dialled(0))})
+	want := []string{
+		`signals.a.read: "cpuu" is nothing that a signal can read; write read: cpu`,
+		`signals.b: "b" is nothing that a signal can read; write read: and one of load, sched_latency, runnable`,
+		"signals.behind.url: \"127.0.0.1:8000\" is no http or https URL",
+		"signals.cpu.wait: means nothing to a signal that reads cpu",
+		`signals.cpu.then: "stop" is no word for then; write one of ignore, safe`,
+		"signals.cpu.threshold: 85 will not do; must be in (0, 1]",
+		"signals.disk.path: means nothing to a signal that reads psi_io",
+		"signals.disk.over: -1ns will not do; must be from 1ms to 1m",
+		"signals.file.path: no file is named",
+		"signals.file.safe_value: 2 will not do; only used with Then: Safe",
+		`gates.x.limit.signals[0]: there is no signal "cpuu"; did you mean cpu?`,
+		`gates.x.limit.signals[2]: "memory" is in the list already`,
+		"gates.x.limit.signals[3]: the signal goroutines has to be told its threshold; write it under signals: goroutines:",
+		"gates.y.limit.signals: the controller resource has nothing to go by",
+		"gates.z.limit.lag.critical: 3 will not do; must be above Target 9",
+		`gates.z.limit.signals[0]: "load" is a lag and no pressure`,
+	}
+	got := faultsOf(t, err)
+	if len(got) != len(want) {
+		t.Fatalf("got %d faults, want %d:\n%s", len(got), len(want), strings.Join(got, "\n"))
+	}
+	for i := range want {
+		if !strings.HasPrefix(got[i], want[i]) {
+			t.Errorf("fault %d is\n%s\nwant\n%s", i, got[i], want[i])
+		}
+	}
+}
+
+// Every word for what can be read compiles, under its own name and another one.
+func TestSignalKindsCompile(t *testing.T) {
+	for _, word := range SignalKinds() {
+		s := SignalSpec{Read: word}
+		switch word {
+		case "goroutines":
+			s.Threshold = 1000
+		case "file":
+			s.Path = "x"
+		case "http":
+			s.URL = "http://127.0.0.1:1"
+		}
+		spec := limitSpec(LimitSpec{Signals: []string{"mine"}})
+		spec.Signals = map[string]SignalSpec{"mine": s}
+		p := compile(t, spec, Options{})
+		if all := p.Signals(); len(all) != 1 || all[0].Name != "mine" {
+			t.Errorf("%s: signals %v", word, all)
+		}
+	}
+}
+
+// A signal under pressure holds the limit down, is named wherever the limit is,
+// and lets go.
+func TestASignalHoldsTheLimitDown(t *testing.T) {
+	for _, l := range []LimitSpec{{Limit: 20}, {Controller: "aimd"}, {Controller: "knee"}} {
+		synctest.Test(t, func(t *testing.T) {
+			load := dialled(500)
+			l.Signals, l.Queue.Len = []string{"load", "memory"}, -1
+			p := must(t, limitSpec(l), Options{Signals: loadOf(load)})
+			defer p.Close()
+			g := p.Gate("api")
+			for range 10 {
+				admit(t, g)
+			}
+			time.Sleep(time.Second)
+			if s := g.Snapshot(); s.Limit < 20 || s.Signal != "" {
+				t.Fatalf("%s, no pressure: limit %d, signal %q", s.Controller, s.Limit, s.Signal)
+			}
+			load.value.Store(2500)
+			time.Sleep(time.Second)
+			s := g.Snapshot()
+			if s.Limit != 4 || s.Signal != "load" {
+				t.Errorf("%s, ten in flight at a pressure of 2.5: limit %d, signal %q; want 4, load", s.Controller, s.Limit, s.Signal)
+			}
+			if _, err := g.TryAdmit(weir.Work{}); err == nil || weir.AsRejection(err).Signal != "load" {
+				t.Errorf("%s: refused with %v; want it to name the signal", s.Controller, err)
+			}
+			load.value.Store(0)
+			time.Sleep(10 * time.Second)
+			if s := g.Snapshot(); s.Limit < 20 || s.Signal != "" {
+				t.Errorf("%s, the pressure gone: limit %d, signal %q", s.Controller, s.Limit, s.Signal)
+			}
+			if got := g.Signals(); !slices.Equal(got, []string{"load", "memory"}) {
+				t.Errorf("the gate goes by %v", got)
+			}
+		})
+	}
+}
+
+// A threshold makes a pressure of any value, and a gate heeds only its own.
+func TestThresholdOfAnExternalSignal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		spec := limitSpec(LimitSpec{Limit: 20, Signals: []string{"strict"}})
+		spec.Gates["lax"] = GateSpec{Limit: &LimitSpec{Limit: 20, Signals: []string{"load"}}}
+		spec.Signals = map[string]SignalSpec{"strict": {Read: "load", Threshold: 0.25}, "load": {}}
+		p := must(t, spec, Options{Signals: loadOf(dialled(500))})
+		defer p.Close()
+		for range 10 {
+			admit(t, p.Gate("api"))
+			admit(t, p.Gate("lax"))
+		}
+		time.Sleep(time.Second)
+		strict, lax := p.Gate("api").Snapshot(), p.Gate("lax").Snapshot()
+		if strict.Limit != 5 || strict.Signal != "strict" || lax.Limit != 20 || lax.Signal != "" {
+			t.Errorf("strict %d %q, lax %d %q; want 5 by strict, 20", strict.Limit, strict.Signal, lax.Limit, lax.Signal)
+		}
+	})
+}
+
+// A lag is no pressure: it is its controller's alone, beside signals that are.
+func TestLagBesidePressure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lag, load := dialled(55_000_000), dialled(100)
+		p := must(t, limitSpec(LimitSpec{
+			Controller: "lag", Signals: []string{"load"}, Lag: LagSpec{Signal: "behind", Interval: Duration(time.Second)},
+		}), Options{Signals: map[string]signal.Signal{"load": load, "behind": lag}})
+		defer p.Close()
+		g := p.Gate("api")
+		time.Sleep(3 * time.Second)
+		if s := g.Snapshot(); s.Limit != 505 || s.Signal != "behind" {
+			t.Errorf("half way: limit %d, signal %q; want 505 by behind", s.Limit, s.Signal)
+		}
+		for range 10 {
+			admit(t, g)
+		}
+		load.value.Store(2000)
+		time.Sleep(10 * time.Second)
+		if s := g.Snapshot(); s.Limit != 5 || s.Signal != "load" {
+			t.Errorf("under pressure: limit %d, signal %q; want 5 by load", s.Limit, s.Signal)
+		}
+		saved := p.Save().Gates["api"]
+		if saved.Controller != "lag" || saved.Limit != 505 {
+			t.Errorf("saved %+v, want what lag has learned", saved)
+		}
+	})
+}
+
+// Who cannot be read is told of once; then its policy holds.
+func TestSignalTrouble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		load := dialled(100)
+		spec := limitSpec(LimitSpec{Limit: 20, Signals: []string{"load"}})
+		spec.Signals = map[string]SignalSpec{"load": {Hold: Duration(2 * time.Second), Then: "safe", SafeValue: 2}}
+		var heard []string
+		p := must(t, spec, Options{Signals: loadOf(load), SignalHooks: signal.Hooks{
+			Trouble:   func(name string, err error) { heard = append(heard, name+": "+err.Error()) },
+			Recovered: func(name string) { heard = append(heard, name+" is back") },
+		}})
+		defer p.Close()
+		for range 10 {
+			admit(t, p.Gate("api"))
+		}
+		time.Sleep(time.Second)
+		load.value.Store(-1)
+		time.Sleep(time.Second)
+		if s := p.Signals()[0]; s.State != signal.Held || p.Gate("api").Snapshot().Limit != 20 {
+			t.Errorf("after a second: %v, limit %d; want it held", s, p.Gate("api").Snapshot().Limit)
+		}
+		time.Sleep(3 * time.Second)
+		if s := p.Signals()[0]; s.State != signal.Safely || p.Gate("api").Snapshot().Limit != 5 {
+			t.Errorf("after four: %v, limit %d; want the safe value, 2", s, p.Gate("api").Snapshot().Limit)
+		}
+		load.value.Store(0)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if len(heard) != 2 || !strings.Contains(heard[0], "load: the dial is broken") || heard[1] != "load is back" {
+			t.Errorf("heard %q", heard)
+		}
+	})
+}
+
+// A new policy with the same signals goes on with the poller; with others it has
+// its own, and the old one ends.
+func TestThePollerLivesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		load := dialled(100)
+		l := LimitSpec{Limit: 20, Signals: []string{"load"}}
+		opts := Options{Signals: loadOf(load)}
+		old := must(t, limitSpec(l), opts)
+		time.Sleep(time.Second)
+
+		l.Limit, opts.Previous = 30, old
+		next := must(t, limitSpec(l), opts)
+		old.Retire(next)
+		old.Close()
+		if next.polled != old.polled {
+			t.Error("another poller for the same signals")
+		}
+		if _, err := Compile(Spec{Gates: map[string]GateSpec{"a": {}}}, Options{Previous: next}); err == nil {
+			t.Error("no fault")
+		}
+		if s := next.Signals()[0]; s.State != signal.Live {
+			t.Errorf("after a reload: %v", s)
+		}
+
+		spec := limitSpec(l)
+		spec.Signals = map[string]SignalSpec{"load": {Interval: Duration(time.Second)}}
+		opts.Previous = next
+		last := must(t, spec, opts)
+		next.Retire(last)
+		if last.polled == next.polled || next.Signals()[0].State != signal.Closed {
+			t.Errorf("after another interval the old poller is %v", next.Signals()[0])
+		}
+		time.Sleep(2 * time.Second)
+		if s := last.Signals()[0]; s.State != signal.Live {
+			t.Errorf("the new poller: %v", s)
+		}
+		last.Close()
+		synctest.Wait() // one may be under way
+		before := load.reads.Load()
+		time.Sleep(time.Minute)
+		if n := load.reads.Load(); n != before {
+			t.Errorf("%d readings after the end", n-before)
+		}
+	})
+}
+
+// A gate that is gone is guarded until it closes.
+func TestThePollerOutlivesARetiringGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old := must(t, limitSpec(LimitSpec{Limit: 1, Signals: []string{"load"}}), Options{Signals: loadOf(dialled(0))})
+		time.Sleep(time.Second)
+		next := must(t, Spec{}, Options{Previous: old})
+		old.Retire(next)
+		if s := old.Signals()[0]; s.State != signal.Live {
+			t.Errorf("at once: %v", s)
+		}
+		time.Sleep(time.Hour)
+		if s := old.Signals()[0]; s.State != signal.Closed {
+			t.Errorf("an hour later: %v", s)
+		}
+	})
+}
+
+// readings is a source that says always the same.
+type fixedReadings []control.Reading
+
+func (r fixedReadings) Readings(into []control.Reading) []control.Reading { return append(into, r...) }
+
+func TestReadingsOfOnesOwn(t *testing.T) {
+	var now time.Duration
+	l := LimitSpec{Limit: 20, Signals: []string{"cpu"}}
+	_, err := Compile(limitSpec(l), Options{Now: func() time.Duration { return now }})
+	if got := faultsOf(t, err); len(got) != 1 || !strings.HasPrefix(got[0], "gates.api.limit: signals are read from this machine") {
+		t.Errorf("virtual time without readings: %v", got)
+	}
+	p := compile(t, limitSpec(l), Options{
+		Now:      func() time.Duration { return now },
+		Readings: fixedReadings{{Name: "memory", Value: 9, Known: true}, {Name: "cpu", Value: 2, Known: true}},
+	})
+	for range 10 {
+		admit(t, p.Gate("api"))
+	}
+	for now < time.Second {
+		now += 10 * time.Millisecond
+		p.Step()
+	}
+	if s := p.Gate("api").Snapshot(); s.Limit != 5 || s.Signal != "cpu" || p.Signals() != nil {
+		t.Errorf("limit %d by %q; want 5 by cpu, whose pressure is 2", s.Limit, s.Signal)
+	}
+}
+
+func TestNumberIn(t *testing.T) {
+	f := func(text, field string, want float64, problem string) {
+		t.Helper()
+		got, err := numberIn(strings.NewReader(text), field)
+		if problem != "" {
+			if err == nil || !strings.Contains(err.Error(), problem) {
+				t.Errorf("%q at %q: %v, %v; want %q", text, field, got, err, problem)
+			}
+			return
+		}
+		if err != nil || got != want {
+			t.Errorf("%q at %q: %v, %v; want %v", text, field, got, err, want)
+		}
+	}
+	f(" 12.5\n", "", 12.5, "")
+	f(`{"lag": {"orders": [3, "4e2"]}}`, "lag.orders.1", 400, "")
+	f(`{"lag": 7}`, "lag", 7, "")
+	f("many", "", 0, `"many" is no number`)
+	f(`{"lag": 7}`, "lag.total", 0, `field lag.total: there is no "total"`)
+	f(`{"lag": [7]}`, "lag.1", 0, `there is no "1"`)
+	f(`{"lag": true}`, "lag", 0, "holds no number")
+	f(`{"lag"`, "lag", 0, "no JSON")
+	f(strings.Repeat(" ", maxDocument)+"1", "", 0, "longer than")
+}
+
+func TestFileAndHTTP(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "lag")
+	if err := os.WriteFile(file, []byte("41\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := (SignalSpec{Path: file}).fromFile(t.Context()); v != 41 || err != nil {
+		t.Errorf("file: %v, %v", v, err)
+	}
+	if _, err := (SignalSpec{Path: file + "x"}).fromFile(t.Context()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no file: %v", err)
+	}
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/lag" {
+			w.WriteHeader(http.StatusTeapot)
+		}
+		_, _ = w.Write([]byte(`{"total": 42}`))
+	}))
+	defer up.Close()
+	if v, err := (SignalSpec{URL: up.URL + "/lag", Field: "total"}).fromHTTP(t.Context()); v != 42 || err != nil {
+		t.Errorf("http: %v, %v", v, err)
+	}
+	if _, err := (SignalSpec{URL: up.URL, Field: "total"}).fromHTTP(t.Context()); err == nil || !strings.Contains(err.Error(), "418") {
+		t.Errorf("another status: %v", err)
+	}
+	up.Close()
+	if _, err := (SignalSpec{URL: up.URL}).fromHTTP(t.Context()); err == nil {
+		t.Error("nobody there: no error")
+	}
+}
