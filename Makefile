@@ -10,8 +10,8 @@ SHELL       := bash
 export CGO_ENABLED = 1
 
 # The modules that go.work joins, and all their packages.
-MODULES  = . gateway internal/bench
-PACKAGES = ./... ./gateway/... ./internal/bench/...
+MODULES  = . gateway internal/bench internal/live
+PACKAGES = ./... ./gateway/... ./internal/bench/... ./internal/live/...
 
 CACHE       := .cache
 STATICCHECK := $(CACHE)/bin/staticcheck
@@ -27,7 +27,7 @@ BENCHARGS ?=
 
 .PHONY: help
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | awk -F'\t' '{printf "make %-15s %s\n", $$1, $$2}'
 
 .PHONY: build
 build: need-go ## build bin/weir
@@ -95,6 +95,16 @@ deps: need-go
 .PHONY: scoreboard
 scoreboard: need-go ## simulate every scenario under every controller, print the table
 	go run ./internal/cmd/scoreboard
+
+.PHONY: scoreboard-peers
+scoreboard-peers: need-go ## run other projects' limiters before the same backends, most of an hour
+	go test ./internal/bench/peers -run '^TestScoreboard$$' -count 1 -v -timeout 3h -out $(CURDIR)/docs/scoreboard
+
+LIVEARGS ?= -o docs/scoreboard
+
+.PHONY: scoreboard-live
+scoreboard-live: build ## the scoreboard on real servers, an hour; LIVEARGS=-quick: a minute, nothing written
+	go run ./internal/live/cmd/live -weir $(BIN) $(LIVEARGS)
 
 .PHONY: bench
 bench: need-go ## measure the gates beside their peers, as ratios in one run

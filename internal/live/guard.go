@@ -1,0 +1,123 @@
+package live
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/limit"
+	"github.com/weir-go/weir/weirhttp"
+)
+
+// Guard is what stands before the handler of a server of part one.
+type Guard struct {
+	Name string
+	// Kind is none, fixed, knee, or refuse: a gate without a free slot.
+	Kind string
+	// Limit and MaxWait are of fixed.
+	Limit   int64         `json:",omitempty"`
+	MaxWait time.Duration `json:",omitempty"`
+	// NoYield turns off what lets arrivals reach the gate before a handler runs.
+	NoYield bool `json:",omitempty"`
+	// Signals caps the limit by the scheduler's latency.
+	Signals bool `json:",omitempty"`
+}
+
+// guarded puts the guard before next, and returns the gate, nil for none.
+func (g *Guard) guarded(next http.Handler) (http.Handler, *limit.Limiter, error) {
+	cfg := limit.Config{Name: g.Name}
+	switch g.Kind {
+	case "none":
+		return next, nil, nil
+	case "fixed":
+		cfg.Limit = g.Limit
+		cfg.Queue = limit.Queue{MaxWait: g.MaxWait, Order: limit.Adaptive}
+	case "knee":
+		knee, err := control.NewKnee(control.KneeConfig{})
+		if err != nil {
+			return nil, nil, err
+		}
+		cfg.Controller = knee
+	case "refuse":
+		cfg.Limit, cfg.Queue.Len = 1, -1
+	default:
+		return nil, nil, fmt.Errorf("guard %q: unknown kind", g.Kind)
+	}
+	if g.Signals {
+		if err := addSignals(&cfg); err != nil {
+			return nil, nil, err
+		}
+	}
+	gate, err := limit.New(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	if g.Kind == "refuse" {
+		if _, err := gate.Admit(context.Background(), weir.Work{}); err != nil { // held for good
+			return nil, nil, err
+		}
+	}
+	return weirhttp.Middleware(gate, weirhttp.WithYield(!g.NoYield))(next), gate, nil
+}
+
+// limits watches the limit of a gate.
+type limits struct {
+	gate *limit.Limiter
+
+	mu       sync.Mutex
+	least    int64
+	most     int64
+	sum      float64
+	n        int64
+	rejected map[string]uint64
+}
+
+// lookEvery is how often the limit is looked at.
+const lookEvery = 50 * time.Millisecond
+
+func watchLimit(gate *limit.Limiter) *limits {
+	l := &limits{gate: gate}
+	if gate != nil {
+		go l.watch()
+	}
+	return l
+}
+
+func (l *limits) watch() {
+	for range time.NewTicker(lookEvery).C {
+		now := l.gate.Snapshot()
+		l.mu.Lock()
+		if l.n == 0 {
+			l.least, l.most = now.Limit, now.Limit
+		}
+		l.least, l.most = min(l.least, now.Limit), max(l.most, now.Limit)
+		l.sum += float64(now.Limit)
+		l.n++
+		l.mu.Unlock()
+	}
+}
+
+// take returns the least, mean and largest limit since it was last called.
+func (l *limits) take() (least int64, mean float64, most int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.n == 0 {
+		return 0, 0, 0
+	}
+	least, mean, most = l.least, l.sum/float64(l.n), l.most
+	l.sum, l.n = 0, 0
+	return least, mean, most
+}
+
+// haveSignals says whether the column with signals is run.
+const haveSignals = false
+
+var errNoSignals = errors.New("no scheduler-latency signal in this build")
+
+// addSignals caps the controller by what Go's scheduler says.
+func addSignals(*limit.Config) error { return errNoSignals }

@@ -1,0 +1,62 @@
+package live
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+)
+
+// Main is the command: it measures what args ask for and writes the report.
+func Main(ctx context.Context, args []string, in io.Reader, out, log io.Writer) error {
+	flags := flag.NewFlagSet("live", flag.ContinueOnError)
+	flags.SetOutput(log)
+	spec := flags.String("role", "", "what this process is (used by the command itself)")
+	quick := flags.Bool("quick", false, "a minute of it, to see that everything works; prints the report and writes nothing")
+	weir := flags.String("weir", "", "the gateway's binary")
+	rounds := flags.Int("rounds", 3, "values each figure is made of")
+	pace := flags.Float64("pace", 1, "multiplies the length of every run")
+	retries := flags.Int("retries", 2, "how often a void run is repeated")
+	only := flags.String("parts", strings.Join(parts, ","), "which parts")
+	rows := flags.String("rows", "", "which rows, with commas between; empty for all")
+	laws := flags.String("backends", "", "which backends, with commas between; empty for all")
+	dir := flags.String("o", "", "directory to write live.md and live.json into; empty to print the report")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *spec != "" {
+		return serveRole(*spec, in, out)
+	}
+	plan := Plan{Rounds: *rounds, Pace: *pace, Retries: *retries, Weir: *weir, Parts: list(*only), Rows: list(*rows), Laws: list(*laws)}
+	if *quick {
+		plan = QuickPlan(*weir)
+		*dir = ""
+	}
+	if *dir != "" {
+		if info, err := os.Stat(*dir); err != nil || !info.IsDir() {
+			return fmt.Errorf("-o %s: is no directory to write the report into", *dir)
+		}
+	}
+	fmt.Fprintf(log, "about %v\n", plan.Duration().Round(time.Second))
+	results, err := Measure(ctx, plan, log)
+	if results == nil {
+		return err
+	}
+	if *dir == "" || err != nil { // what there is of a run that broke off replaces nothing
+		results.judge()
+		_, werr := io.WriteString(out, results.Markdown())
+		return errors.Join(err, werr)
+	}
+	return results.Write(*dir)
+}
+
+func list(s string) []string {
+	if s == "" {
+		return nil
+	}
+	return strings.Split(s, ",")
+}

@@ -1,0 +1,227 @@
+package live
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+)
+
+// lane is a system under test for one run: what the load is sent to, and the
+// backend, which may be the same process.
+type lane struct {
+	guard string
+	front *process
+	app   *process
+}
+
+func (l *lane) stop() error {
+	if l.app != l.front {
+		return errors.Join(l.front.stop(), l.app.stop())
+	}
+	return l.front.stop()
+}
+
+// runner runs the cells of a plan and collects what they came to.
+type runner struct {
+	plan       Plan
+	test, rest int // cores
+	results    *Results
+	log        io.Writer
+}
+
+// trial is one row on one backend: all lanes at the same time.
+type trial struct {
+	row      *Row
+	law      *Law
+	backend  string // name in the report
+	unit     time.Duration
+	patience time.Duration
+	capacity float64
+	part     string
+	round    int
+	bound    func(load float64) float64 // of goodput; nil: 1
+	procs    int
+}
+
+// try runs the trial until it is not void, and collects its figures.
+func (r *runner) try(ctx context.Context, t *trial, start func() ([]*lane, error)) error {
+	begun := time.Now()
+	for attempt := 1; ; attempt++ {
+		lanes, err := start()
+		if err != nil {
+			return err
+		}
+		figures, err := r.run(ctx, t, lanes)
+		for _, l := range lanes {
+			err = errors.Join(err, l.stop())
+		}
+		if err != nil {
+			return fmt.Errorf("%s on %s: %w", t.row.ID, t.backend, err)
+		}
+		why := void(figures)
+		r.say(t, lanes, figures, why, time.Since(begun))
+		if why == "" || attempt > r.plan.Retries {
+			r.collect(t, lanes, figures, why != "")
+			return nil
+		}
+	}
+}
+
+// ForeignAbove is the share of the core of the systems under test that others may
+// use in a stage; above it the run is void.
+const ForeignAbove = 0.05
+
+// void says why a run's figures mean nothing; empty if they do. What was no fault
+// of the system under test is: a generator that fell behind, or a core that was
+// not its own.
+func void(figures [][]Figures) string {
+	behind, foreign := 0.0, 0.0
+	for _, stages := range figures {
+		for _, f := range stages {
+			behind, foreign = max(behind, f.Behind), max(foreign, f.Foreign)
+		}
+	}
+	switch {
+	case behind > VoidAbove:
+		return fmt.Sprintf("%.0f %% of the sends late", 100*behind)
+	case foreign > ForeignAbove:
+		return fmt.Sprintf("others used %.0f %% of the core", 100*foreign)
+	}
+	return ""
+}
+
+// run sends the row's load to all lanes at once and returns the figures of each
+// lane's stages.
+func (r *runner) run(ctx context.Context, t *trial, lanes []*lane) ([][]Figures, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	epoch := time.Now().Add(50 * time.Millisecond)
+	records := make([][]Record, len(lanes))
+	var wg sync.WaitGroup
+	for i, l := range lanes {
+		load := Load{
+			Addr: l.front.addr, Phases: t.row.phases(t.unit), Capacity: t.capacity,
+			Patience: t.patience, Mean: t.law.Service, Dist: t.row.Dist, Seed: uint64(t.round) + 1,
+		}
+		wg.Go(func() { records[i] = load.run(ctx, epoch) })
+	}
+	marks, err := r.mark(ctx, t, lanes, epoch)
+	if err != nil {
+		cancel()
+	}
+	wg.Wait()
+	if err = errors.Join(err, context.Cause(ctx)); err != nil {
+		return nil, err
+	}
+	all := make([][]Figures, len(lanes))
+	for i := range lanes {
+		all[i] = t.figures(records[i], marks[i])
+	}
+	return all, nil
+}
+
+// mark changes the backends' capacity when a stage begins, and notes the state
+// of all lanes between stages.
+func (r *runner) mark(ctx context.Context, t *trial, lanes []*lane, epoch time.Time) ([][]mark, error) {
+	marks := make([][]mark, len(lanes))
+	var at time.Duration
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for i := 0; i <= len(t.row.Stages); i++ {
+		timer.Reset(time.Until(epoch.Add(at)))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		var cmd command
+		if i < len(t.row.Stages) {
+			cmd.Scale = t.row.Stages[i].scale()
+			at += t.row.Stages[i].length(t.unit)
+		}
+		states := make([]mark, len(lanes))
+		var ours time.Duration
+		for j, l := range lanes {
+			s, err := l.app.ask(cmd)
+			if err != nil {
+				return nil, err
+			}
+			states[j] = mark{at: time.Since(epoch), app: s, front: usageOfPID(l.front.cmd.Process.Pid)}
+			ours += states[j].front.cpu
+		}
+		all := busy(r.test)
+		for j := range lanes {
+			states[j].busy, states[j].ours = all, ours
+			marks[j] = append(marks[j], states[j])
+		}
+	}
+	return marks, nil
+}
+
+// figures computes the figures of each stage of one lane.
+func (t *trial) figures(records []Record, marks []mark) []Figures {
+	var all []Figures
+	var from time.Duration
+	for i, stage := range t.row.Stages {
+		to := from + stage.length(t.unit)
+		s := stretch{
+			records: due(records, from, to), all: records, from: from, to: to,
+			load: stage.Load, scale: stage.scale(), capacity: t.capacity, mean: t.law.Service,
+			byWork: t.row.Dist != "", before: marks[i], after: marks[i+1],
+		}
+		f := s.figures()
+		f.Round = t.round
+		if t.bound != nil {
+			f.Bound = t.bound(stage.Load / stage.scale())
+		}
+		all = append(all, f)
+		from = to
+	}
+	return all
+}
+
+// collect adds the figures of the stages that are judged.
+func (r *runner) collect(t *trial, lanes []*lane, figures [][]Figures, void bool) {
+	for i, stage := range t.row.Stages {
+		if stage.Name == "" {
+			continue
+		}
+		for j, l := range lanes {
+			cell := r.results.cell(t, i, l.guard)
+			if void {
+				cell.Void++
+				continue
+			}
+			cell.Rounds = append(cell.Rounds, figures[j][i])
+		}
+	}
+}
+
+// say tells of a run as it ends.
+func (r *runner) say(t *trial, lanes []*lane, figures [][]Figures, why string, took time.Duration) {
+	for j, l := range lanes {
+		fmt.Fprintf(r.log, "%s %-14s %-14s %-18s", t.part, t.row.ID, t.backend, l.guard)
+		for i, stage := range t.row.Stages {
+			if f := figures[j][i]; stage.Name != "" {
+				fmt.Fprintf(r.log, "  %s %.2f p99 %.0f refused %.0f%% limit %.0f", stage.Name, f.Goodput, f.P99, 100*f.Refused, f.LimitMean)
+			}
+		}
+		if why != "" {
+			fmt.Fprintf(r.log, "  VOID: %s", why)
+		}
+		fmt.Fprintf(r.log, "  %.0fs\n", took.Seconds())
+	}
+}
+
+// turned returns the list moved on by n, so that nobody always goes first.
+func turned[T any](list []T, n int) []T {
+	if len(list) == 0 {
+		return nil
+	}
+	n %= len(list)
+	return slices.Concat(list[n:], list[:n])
+}

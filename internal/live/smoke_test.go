@@ -1,0 +1,67 @@
+//go:build linux
+
+package live
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// Everything but the figures: processes start, stages follow one another, every
+// request is accounted for, the report has a line for each cell.
+func TestSmoke(t *testing.T) {
+	test, rest, err := cores()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := new(tail)
+	r := &runner{plan: Plan{Pace: 0.05}, test: test, rest: rest, log: log, results: newResults(Plan{Pace: 0.05})}
+
+	c, err := r.sweep(t.Context(), Law{Name: "B2", Kind: "pool", Service: 5 * time.Millisecond, Workers: 4}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.rate <= 0 || c.clients < 1 {
+		t.Errorf("the sweep found %+v", c)
+	}
+
+	law := Law{Name: "pool", Kind: "pool", Service: 20 * time.Millisecond, Workers: 2}
+	row := gatewayRows()[3] // half
+	_, rate := law.best()
+	trial := trial{row: &row, law: &law, backend: law.Name, unit: 100 * time.Millisecond, patience: 200 * time.Millisecond,
+		capacity: rate, part: partGateway}
+	err = r.try(t.Context(), &trial, func() ([]*lane, error) {
+		return r.lanes(t.Context(), law, []string{guardFailsafe, guardNone})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	site := sites()[0]
+	for _, g := range []Guard{{Name: guardFixed, Kind: "fixed", Limit: 1}, {Name: guardWeir, Kind: "knee"}} {
+		trial.part, trial.law, trial.capacity = partServer, &site.law, 100
+		err = r.try(t.Context(), &trial, func() ([]*lane, error) {
+			p, err := startRole(test, role{Kind: "server", Procs: 1, Law: site.law, Guard: g})
+			if err != nil {
+				return nil, err
+			}
+			return []*lane{{guard: g.Name, front: p, app: p}}, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	r.results.judge()
+	report := r.results.Markdown()
+	for _, want := range []string{"| half half | pool | failsafe-go |", "| half back | pool | none |", "| half half | pool | fixed |", "| half back | pool | weir |"} {
+		if !strings.Contains(report, want) {
+			t.Errorf("no line %q in\n%s", want, report)
+		}
+	}
+	for _, c := range r.results.Cells {
+		if len(c.Rounds)+c.Void != 1 {
+			t.Errorf("%s %s: %d figures and %d void runs of one run", c.Guard, c.Stage, len(c.Rounds), c.Void)
+		}
+	}
+}
