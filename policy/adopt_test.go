@@ -169,7 +169,7 @@ func TestRetireWaitsAsLongAsTheRoomAllows(t *testing.T) {
 		maxWait Duration
 		open    time.Duration
 	}{
-		{0, 2 * time.Second},
+		{0, 3 * time.Second},
 		{Duration(5 * time.Second), 6 * time.Second},
 		{Duration(time.Hour), 30 * time.Second},
 		{NoDuration, 30 * time.Second},

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/limit"
 )
 
 func TestEnforceRefusesAndCounts(t *testing.T) {
@@ -194,7 +195,7 @@ func TestVirtualTime(t *testing.T) {
 			t.Fatalf("%s: %v, want ErrWaiting", route, err)
 		}
 	}
-	for _, due := range []time.Duration{200 * time.Millisecond, time.Second} {
+	for _, due := range []time.Duration{200 * time.Millisecond, limit.DefaultMaxWait} {
 		at, ok := p.Next()
 		if !ok || at != due {
 			t.Fatalf("next is due at %v (%t), want %v", at, ok, due)

@@ -7,7 +7,7 @@ import (
 )
 
 // The words for orders, the default first.
-var orders = []string{"fifo", "lifo", "adaptive"}
+var orders = []string{"adaptive", "fifo", "lifo"}
 
 // Orders returns the words for QueueSpec.Order, the default first.
 func Orders() []string { return append([]string(nil), orders...) }
@@ -32,9 +32,11 @@ func (l *LimitSpec) config() (limit.Config, error) {
 func (q *QueueSpec) queue() limit.Queue {
 	room := limit.Queue{Len: q.Len, MaxWait: time.Duration(q.MaxWait)}
 	switch q.Order {
+	case "fifo":
+		room.Order = limit.FIFO
 	case "lifo":
 		room.Order = limit.LIFO
-	case "adaptive":
+	default:
 		room.Order = limit.Adaptive
 	}
 	return room

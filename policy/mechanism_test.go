@@ -13,7 +13,7 @@ func TestLimitSpecReachesTheLimiter(t *testing.T) {
 		Window: Duration(3 * time.Second), MinSamples: 4,
 		Queue: QueueSpec{Len: 12, MaxWait: Duration(time.Minute), Order: "lifo"},
 	}
-	for word, order := range map[string]limit.Order{"": limit.FIFO, "fifo": limit.FIFO, "lifo": limit.LIFO, "adaptive": limit.Adaptive} {
+	for word, order := range map[string]limit.Order{"": limit.Adaptive, "fifo": limit.FIFO, "lifo": limit.LIFO, "adaptive": limit.Adaptive} {
 		spec.Queue.Order = word
 		if got, want := spec.Queue.queue(), (limit.Queue{Len: 12, MaxWait: time.Minute, Order: order}); got != want {
 			t.Errorf("order %q: got %+v, want %+v", word, got, want)

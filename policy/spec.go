@@ -90,13 +90,15 @@ type LimitSpec struct {
 
 // QueueSpec is the wait room of a concurrency gate.
 type QueueSpec struct {
-	// Len bounds the work that waits. 0 means 256, -1 that nothing waits.
+	// Len bounds the work that waits. 0 means limit.DefaultQueueLen (1024), -1
+	// that nothing waits.
 	Len int `json:"len,omitempty"`
-	// MaxWait bounds the time spent waiting. 0 means 1s, -1 only the
-	// deadline of the work itself.
+	// MaxWait bounds the time spent waiting. 0 means limit.DefaultMaxWait (2s),
+	// -1 only the deadline of the work itself.
 	MaxWait Duration `json:"max_wait,omitempty"`
-	// Order is fifo (default), lifo, or adaptive: oldest first, but newest
-	// first while a standing queue lasts.
+	// Order is adaptive (default): oldest first, and while a queue stands newest
+	// first in a short room, which the oldest leave; lifo: always newest first;
+	// or fifo.
 	Order string `json:"order,omitempty"`
 }
 

@@ -128,11 +128,12 @@ var generalFields = map[string]field{
 	},
 	"LimitSpec.queue": {doc: "The room in which work waits for a slot.", example: "{len: 100, max_wait: 500ms}"},
 
-	"QueueSpec.len":      {doc: "How much work may wait. 0 means the default.", def: "256", least: "0", minusOne: "nothing waits"},
-	"QueueSpec.max_wait": {doc: "How long work may wait. 0 means the default.", def: "1s", least: "0s", minusOne: "only the work's own deadline counts"},
+	"QueueSpec.len":      {doc: "How much work may wait. 0 means the default.", def: "1024", least: "0", minusOne: "nothing waits"},
+	"QueueSpec.max_wait": {doc: "How long work may wait. 0 means the default. Work whose wait can be seen to last longer is refused at once.", def: "2s", least: "0s", minusOne: "only the work's own deadline counts"},
 	"QueueSpec.order": {
-		doc: "Who goes first: fifo the oldest, lifo the newest, adaptive the oldest until a standing queue forms and the newest while it lasts.",
-		def: "fifo", enum: []string{"fifo", "lifo", "adaptive"},
+		doc: "Who goes first: adaptive the oldest, and while a queue stands the newest, in a short room that the oldest leave; fifo the oldest always; lifo the newest always, " +
+			"and in a full room the newcomer takes the place of the oldest.",
+		def: "adaptive", enum: []string{"adaptive", "fifo", "lifo"},
 	},
 
 	"RouteSpec.name": {doc: "Name of the route in metrics and logs, and the operation of its work. Left out, it is the first pattern.", example: "batches"},

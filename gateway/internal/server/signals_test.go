@@ -33,7 +33,9 @@ func TestABindingSignalIsNamed(t *testing.T) {
 	cfg.Signals = map[string]policy.SignalSpec{
 		"pressure": {Read: "file", Path: file, Interval: policy.Duration(5 * time.Millisecond), Hold: policy.Duration(time.Minute)},
 	}
-	change(cfg, func(_ *config.Upstream, l *policy.LimitSpec) { l.Signals, l.Queue.Len = []string{"pressure", "heap"}, -1 })
+	change(cfg, func(_ *config.Upstream, l *policy.LimitSpec) {
+		l.Signals, l.Queue.Len = []string{"pressure", "heap"}, -1
+	})
 	g := start(t, cfg, Options{})
 	for range 8 {
 		go func() {
