@@ -49,8 +49,9 @@
 // While a queue stands, 64 may wait. When that is not enough, the newest goes
 // first (adaptive LIFO, as Facebook has described it), and each newcomer takes the
 // place of the oldest, which is refused with [weir.ReasonQueueFull]: it would not
-// have been served before it expired, and hears so early. When half of the queue
-// is gone, the oldest goes first again.
+// have been served before it expired, and hears so early. The newest goes first in
+// a burst too, once that is the only way to serve a newcomer before its deadline.
+// When half of the queue is gone, the oldest goes first again.
 //
 // The newest also goes first while waiters leave of themselves, because their
 // clients lose patience: who has waited longest will leave next.

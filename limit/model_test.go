@@ -106,7 +106,7 @@ func (m *model) wait(now time.Duration, w modelWaiter, rate float64, median time
 		}
 	}
 	if why := m.inVain(now, w, rate, median); why != "" {
-		if m.turn(); m.order != Adaptive || !q.stands || m.inVain(now, w, rate, median) != "" {
+		if m.turn(); m.order != Adaptive || m.inVain(now, w, rate, median) != "" {
 			m.fate[w.id] = why
 			m.seen["refused on arrival: "+why]++
 			return
@@ -117,7 +117,7 @@ func (m *model) wait(now time.Duration, w modelWaiter, rate float64, median time
 		places = min(places, q.keep)
 	}
 	if len(m.waiting) >= places {
-		if places > 0 {
+		if places > 0 && q.stands {
 			m.turn()
 		}
 		if places == 0 || !m.newestFirst() {
@@ -160,7 +160,7 @@ func (m *model) newestFirst() bool {
 }
 
 func (m *model) turn() {
-	if q := &m.queue; m.order == Adaptive && q.stands && !q.newest {
+	if q := &m.queue; m.order == Adaptive && !q.newest {
 		q.newest, q.turned = true, len(m.waiting)
 		m.seen["turned"]++
 	}
@@ -178,7 +178,7 @@ func (m *model) look(now time.Duration) {
 	if drains && q.intervals > 0 {
 		m.seen["drained"]++
 	}
-	q.newest = q.newest && q.stands
+	q.newest = q.newest && (q.stands || q.intervals == 0)
 	q.intervals, q.from, q.came, q.served = q.intervals+1, now, 0, 0
 }
 
@@ -196,7 +196,9 @@ func (m *model) settle(now time.Duration) {
 			i++
 		} else {
 			m.fate[w.id] = w.outOf
-			m.turn()
+			if m.queue.stands {
+				m.turn()
+			}
 			m.leave(i)
 		}
 	}

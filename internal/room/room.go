@@ -104,11 +104,20 @@ func (r *Room) Full() bool {
 	return len(r.expiry) >= r.size && (r.size == 0 || !turns)
 }
 
-// Turn is told that the queue is too long. If it stands, the newest goes first
-// from now on. Turn reports whether the newest goes first.
+// Turn is told that a newcomer could not be served in time at the back of the
+// queue, and puts the newest first, if the order is Adaptive. It reports whether
+// the newest goes first.
 func (r *Room) Turn() bool {
-	if r.order == Adaptive && r.standing.is && !r.standing.newest {
+	if r.order == Adaptive && !r.standing.newest {
 		r.standing.turn(len(r.expiry))
+	}
+	return r.NewestFirst()
+}
+
+// crowded is Turn for what is a sign in a standing queue only.
+func (r *Room) crowded() bool {
+	if r.standing.is {
+		return r.Turn()
 	}
 	return r.NewestFirst()
 }
@@ -128,7 +137,7 @@ func (r *Room) Knock(now time.Duration) {
 // come later would be served before it. It is out of the room already.
 func (r *Room) Push(now time.Duration, w *Waiter) (displaced *Waiter, ok bool) {
 	if len(r.expiry) >= r.places() {
-		if r.size == 0 || !r.Turn() {
+		if r.size == 0 || !r.crowded() {
 			return nil, false
 		}
 		displaced = r.front
@@ -178,7 +187,7 @@ func (r *Room) GiveUp(now time.Duration, w *Waiter) bool {
 
 // Expire takes out w, whose time is up.
 func (r *Room) Expire(w *Waiter) {
-	r.Turn()
+	r.crowded()
 	r.Remove(w)
 }
 

@@ -99,25 +99,34 @@ func TestAStandingQueueTurns(t *testing.T) {
 	}
 }
 
-// Somebody whose time is up in a standing queue is as good a sign, and so is
-// somebody who would be refused for its sake. In a burst neither is one.
-func TestWhatTurns(t *testing.T) {
-	signs := map[string]func(*Room){
-		"expired": func(r *Room) { r.Expire(r.Oldest()) },
-		"told":    func(r *Room) { r.Turn() },
+// Somebody whose time is up in a standing queue is as good a sign; in a burst it is
+// none.
+func TestExpiredTurns(t *testing.T) {
+	stands, fifo, burst := standingRoom(t, Adaptive), standingRoom(t, FIFO), newRoom(8, Adaptive)
+	come(t, burst, 0, 3)
+	for _, r := range []*Room{stands, fifo, burst} {
+		r.Expire(r.Oldest())
 	}
-	for name, sign := range signs {
-		r := standingRoom(t, Adaptive)
-		if sign(r); !r.NewestFirst() {
-			t.Errorf("%s: the oldest goes first", name)
-		}
-		burst, fifo := newRoom(8, Adaptive), standingRoom(t, FIFO)
-		come(t, burst, 0, 3)
-		sign(burst)
-		sign(fifo)
-		if burst.NewestFirst() || fifo.NewestFirst() {
-			t.Errorf("%s: burst %v, FIFO %v", name, burst.NewestFirst(), fifo.NewestFirst())
-		}
+	if !stands.NewestFirst() || fifo.NewestFirst() || burst.NewestFirst() {
+		t.Errorf("newest first: stands %v, FIFO %v, burst %v", stands.NewestFirst(), fifo.NewestFirst(), burst.NewestFirst())
+	}
+}
+
+// Somebody who could not be served in time is a sign in a burst too, for as long
+// as it is one. It costs nobody a place.
+func TestTurnInABurst(t *testing.T) {
+	r, fifo := newRoom(8, Adaptive), newRoom(8, FIFO)
+	come(t, r, 0, 6)
+	come(t, fifo, 0, 6)
+	if !r.Turn() || fifo.Turn() {
+		t.Error("it did not turn, or FIFO did")
+	}
+	if got := come(t, r, 100*ms, 1); got != nil || !r.NewestFirst() {
+		t.Errorf("displaced %v, newest first %v", got, r.NewestFirst())
+	}
+	r.standing.served += 9
+	if r.Next(200 * ms); r.NewestFirst() {
+		t.Error("it has drained for an interval, and the newest goes first")
 	}
 }
 

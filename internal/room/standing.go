@@ -21,11 +21,13 @@ type Pace struct {
 // and in each further one a queue stands unless it is draining: unless more have
 // been served than came.
 //
-// A queue that stands is cut to a few places, and those that come go first when
-// it is too long even so (turn): when a newcomer finds no place or could not be
-// served in time, or when somebody's time is up. The oldest goes first again
-// when half of the queue is gone, so that near the capacity, where queues are
-// long by chance and nobody needs to be given up, they remain in order.
+// A queue that stands is cut to a few places. When it is too long even so, when a
+// newcomer finds no place or somebody's time is up, those that come go first
+// (turn). They do in a burst as well once a newcomer could not be served in time
+// in its turn: the slots go to those who can. The oldest goes first again when
+// half of the queue is gone or an interval has drained it, so that near the
+// capacity, where queues are long by chance and nobody needs to be given up, they
+// remain in order.
 //
 // Somebody who leaves without a word was less patient than the gate knew. The
 // others are presumably no more patient, so the newest goes first as long as that
@@ -57,7 +59,7 @@ func (s *standing) look(now, interval time.Duration) {
 		return
 	}
 	s.is = s.judged && !draining(s.arrived, s.served)
-	s.newest = s.newest && s.is
+	s.newest = s.newest && (s.is || !s.judged)
 	s.judged, s.from, s.arrived, s.served = true, now, 0, 0
 }
 
