@@ -94,7 +94,7 @@ func example(ctx context.Context, tenants, database weir.Gate, mux *http.ServeMu
 func imports(code string) []string {
 	all := map[string]string{
 		"context": "context", "http": "net/http", "log": "log", "time": "time",
-		"weir": module, "limit": module + "/limit", "control": module + "/control", "weirhttp": module + "/weirhttp",
+		"signal": module + "/signal", "weir": module, "limit": module + "/limit", "control": module + "/control", "weirhttp": module + "/weirhttp",
 	}
 	var paths []string
 	for name, path := range all {

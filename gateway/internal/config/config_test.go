@@ -188,6 +188,33 @@ func TestWords(t *testing.T) {
 	}
 }
 
+// TestControllersGuide holds the guide to controllers and signals against their
+// words, and reads the parts of files in it.
+func TestControllersGuide(t *testing.T) {
+	guide := string(read(t, "../../../docs/guides/controllers.md"))
+	for _, word := range policy.Controllers() {
+		if !strings.Contains(guide, "\n## "+word+"\n") {
+			t.Errorf("no section for the controller %s", word)
+		}
+	}
+	for _, word := range policy.SignalKinds() {
+		plain := strings.TrimSuffix(strings.TrimPrefix(word, "cgroup_"), "_full")
+		if !strings.Contains(guide, "| `"+plain+"`") && !strings.Contains(guide, ", `"+plain+"`") {
+			t.Errorf("no row for the signal %s", word)
+		}
+	}
+	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(guide, -1)
+	if len(blocks) == 0 {
+		t.Error("no part of a file")
+	}
+	for _, b := range blocks {
+		text := "upstreams: {app: {targets: [http://127.0.0.1:3000]}}\nroutes: [{match: [/], upstream: app}]\n" + b[1]
+		if _, err := config.Parse("guide.yaml", []byte(text)); err != nil {
+			t.Errorf("%v\nin\n%s", err, b[1])
+		}
+	}
+}
+
 func read(t *testing.T, file string) []byte {
 	t.Helper()
 	data, err := os.ReadFile(file)
