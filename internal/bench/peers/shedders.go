@@ -1,0 +1,119 @@
+package peers
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe" // for the two processor readings, which have no other hook
+
+	"github.com/go-kratos/aegis/ratelimit"
+	"github.com/go-kratos/aegis/ratelimit/bbr"
+	"github.com/zeromicro/go-zero/core/load"
+	"github.com/zeromicro/go-zero/core/logx"
+	_ "github.com/zeromicro/go-zero/core/stat" // has the reading
+
+	"github.com/weir-go/weir"
+)
+
+// Aegis' BBR and go-zero's shedder refuse only while the processor is busy (80 %
+// and 90 % by default). They read the process they are in, which here is the
+// simulator; what they should read depends on what the backend is:
+//
+//   - waiting: it is somewhere else, and the process only waits for it, so the
+//     processor is idle;
+//   - computing: it is the process itself, so the processor is as busy as the
+//     backend, smoothed as the library smooths it.
+
+// bbrLimiter is aegis' BBR, version 0.2.0, as NewLimiter makes it: a window of
+// 10 s in 100 buckets, a threshold of 800 thousandths.
+type bbrLimiter struct{ l *bbr.BBR }
+
+func newBBR(computing bool) func(*Env) (limiter, error) {
+	return func(e *Env) (limiter, error) {
+		l := bbr.NewLimiter()
+		read := func() int64 { return 0 }
+		if computing {
+			r := &reading{of: e.usage, every: 500 * time.Millisecond}
+			start := time.Now()
+			read = func() int64 { return r.now(time.Since(start)) }
+		}
+		if err := setCPU(l, read); err != nil {
+			return nil, err
+		}
+		return bbrLimiter{l}, nil
+	}
+}
+
+// setCPU replaces the limiter's reading, an unexported field.
+func setCPU(l *bbr.BBR, read func() int64) error {
+	f := reflect.ValueOf(l).Elem().FieldByName("cpu")
+	if !f.IsValid() || !reflect.TypeOf(read).ConvertibleTo(f.Type()) {
+		return fmt.Errorf("peers: this version of aegis keeps its processor reading elsewhere than in BBR.cpu")
+	}
+	reflect.NewAt(f.Type(), unsafe.Pointer(f.UnsafeAddr())).Elem().Set(reflect.ValueOf(read).Convert(f.Type()))
+	return nil
+}
+
+func (b bbrLimiter) try() (done, error) {
+	give, err := b.l.Allow()
+	if err != nil {
+		return nil, err
+	}
+	return func(weir.Outcome) { give(ratelimit.DoneInfo{}) }, nil
+}
+
+func (bbrLimiter) wait(context.Context, func(done, error)) {}
+
+// goZeroCPU is the reading of the whole process. Its own goroutine mixes a
+// twentieth of the real one into it four times a real second; each question sets
+// it anew.
+//
+//go:linkname goZeroCPU github.com/zeromicro/go-zero/core/stat.cpuUsage
+var goZeroCPU int64
+
+// oneGoZero is held by the run whose reading that is.
+var oneGoZero sync.Mutex
+
+// quiet keeps go-zero from writing a line for every refusal.
+var quiet = sync.OnceFunc(logx.Disable)
+
+// goZero is go-zero's shedder, version 1.10.3, as NewAdaptiveShedder makes it: a
+// window of 5 s in 50 buckets, a threshold of 900 thousandths. Late work fails,
+// as it does in its HTTP handler once the time-out has answered 503.
+type goZero struct {
+	l    load.Shedder
+	read func() int64
+}
+
+func newGoZero(computing bool) func(*Env) (limiter, error) {
+	return func(e *Env) (limiter, error) {
+		quiet()
+		g := goZero{load.NewAdaptiveShedder(), func() int64 { return 0 }}
+		if computing {
+			r := &reading{of: e.usage, every: 250 * time.Millisecond}
+			start := time.Now()
+			g.read = func() int64 { return r.now(time.Since(start)) }
+		}
+		return g, nil
+	}
+}
+
+func (g goZero) try() (done, error) {
+	atomic.StoreInt64(&goZeroCPU, g.read())
+	p, err := g.l.Allow()
+	if err != nil {
+		return nil, err
+	}
+	return func(o weir.Outcome) {
+		if o == weir.OK {
+			p.Pass()
+		} else {
+			p.Fail()
+		}
+	}, nil
+}
+
+func (goZero) wait(context.Context, func(done, error)) {}

@@ -1,0 +1,152 @@
+package peers
+
+import (
+	"math"
+
+	"github.com/weir-go/weir/sim"
+)
+
+// Verdict compares weir with the others on the goodput figures.
+type Verdict struct {
+	// Figures is how many goodput figures there are, Below on how many of them
+	// weir was below the best of those who, like it, know nothing of the backend;
+	// BelowTold also counts those who were told its best concurrency.
+	Figures   int `json:"figures"`
+	Below     int `json:"below"`
+	BelowTold int `json:"below_told"`
+	// Worst is weir's worst figure, BestWorst the best of the worst figures of
+	// those who know nothing, Peer whose it is.
+	Worst     Worst `json:"worst"`
+	BestWorst Worst `json:"best_worst"`
+	// Reached says whether the goal is: never below the best peer, told ones
+	// left out, and a worst figure of at least .90 or twice the best peer's.
+	Reached bool `json:"reached"`
+	// Losses are the figures on which weir was below.
+	Losses []Loss `json:"losses,omitempty"`
+	// Peers are everybody's worst and mean figures.
+	Peers []Standing `json:"peers"`
+}
+
+// Worst is somebody's worst figure.
+type Worst struct {
+	Peer   string  `json:"peer"`
+	Table  string  `json:"table"`
+	Column string  `json:"column"`
+	Value  float64 `json:"value"`
+}
+
+// Loss is a figure on which weir was below somebody, beyond the spread of the
+// seeds: its best seed was below the other's worst.
+type Loss struct {
+	Table  string     `json:"table"`
+	Column string     `json:"column"`
+	Weir   sim.Spread `json:"weir"`
+	Peer   string     `json:"peer"`
+	Other  sim.Spread `json:"other"`
+	Told   bool       `json:"told,omitempty"`
+}
+
+// Standing sums up one peer over all goodput figures.
+type Standing struct {
+	Peer  string  `json:"peer"`
+	Told  bool    `json:"told,omitempty"`
+	Worst Worst   `json:"worst"`
+	Mean  float64 `json:"mean"`
+	// Half counts figures below .5.
+	Half int `json:"below_half"`
+}
+
+// Judge gives the verdict.
+func Judge(cells []Cell) Verdict {
+	var v Verdict
+	byColumn := map[[2]string]map[string]Cell{}
+	var order [][2]string
+	for _, c := range cells {
+		if !c.Goodput {
+			continue
+		}
+		key := [2]string{c.Table, c.Column}
+		if byColumn[key] == nil {
+			byColumn[key] = map[string]Cell{}
+			order = append(order, key)
+		}
+		byColumn[key][c.Peer] = c
+	}
+	for _, key := range order {
+		v.compare(byColumn[key])
+	}
+	for _, p := range Peers() {
+		v.stand(&p, order, byColumn)
+	}
+	for _, s := range v.Peers {
+		switch {
+		case s.Peer == "weir":
+			v.Worst = s.Worst
+		case !s.Told && !ours(s.Peer) && (v.BestWorst.Peer == "" || s.Worst.Value > v.BestWorst.Value):
+			v.BestWorst = s.Worst
+		}
+	}
+	v.Reached = v.Below == 0 && (v.Worst.Value >= .9 || v.Worst.Value >= 2*v.BestWorst.Value)
+	return v
+}
+
+func ours(name string) bool {
+	for _, p := range Peers() {
+		if p.Name == name {
+			return p.Weir || p.Untold
+		}
+	}
+	return false
+}
+
+// compare looks at one figure of everybody.
+func (v *Verdict) compare(column map[string]Cell) {
+	mine, ok := column["weir"]
+	if !ok {
+		return
+	}
+	v.Figures++
+	var below, belowTold bool
+	for _, p := range Peers() {
+		c, ok := column[p.Name]
+		if !ok || p.Weir || p.Untold || mine.Max >= c.Min {
+			continue
+		}
+		if p.Told {
+			belowTold = true
+		} else {
+			below = true
+		}
+		v.Losses = append(v.Losses, Loss{c.Table, c.Column, mine.Spread, p.Name, c.Spread, p.Told})
+	}
+	if below {
+		v.Below++
+	}
+	if below || belowTold {
+		v.BelowTold++
+	}
+}
+
+// stand sums up one peer.
+func (v *Verdict) stand(p *Peer, order [][2]string, byColumn map[[2]string]map[string]Cell) {
+	s := Standing{Peer: p.Name, Told: p.Told, Worst: Worst{Peer: p.Name, Value: math.Inf(1)}}
+	var n int
+	for _, key := range order {
+		c, ok := byColumn[key][p.Name]
+		if !ok {
+			continue
+		}
+		n++
+		s.Mean += c.Median
+		if c.Median < .5 {
+			s.Half++
+		}
+		if c.Median < s.Worst.Value {
+			s.Worst = Worst{p.Name, c.Table, c.Column, c.Median}
+		}
+	}
+	if n > 0 {
+		s.Mean /= float64(n)
+		v.Peers = append(v.Peers, s)
+	}
+}

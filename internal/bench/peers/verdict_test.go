@@ -1,0 +1,75 @@
+package peers
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/weir-go/weir/sim"
+)
+
+func share(column, peer string, low, high float64) Cell {
+	return Cell{
+		Table: "T", Column: column, Peer: peer, Metric: "goodput", Goodput: true,
+		Spread: sim.Spread{Median: (low + high) / 2, Min: low, Max: high},
+	}
+}
+
+func TestJudge(t *testing.T) {
+	const told, other = "semaphore (refusing)", "failsafe-go"
+	tests := []struct {
+		name             string
+		cells            []Cell
+		below, belowTold int
+		reached          bool
+	}{
+		{"best everywhere", []Cell{share("a", "weir", .95, .97), share("a", other, .5, .6)}, 0, 0, true},
+		{"below within the spread", []Cell{share("a", "weir", .93, .97), share("a", other, .96, .98)}, 0, 0, true},
+		{"below beyond it", []Cell{share("a", "weir", .93, .95), share("a", other, .96, .98)}, 1, 1, false},
+		{"below one who was told", []Cell{share("a", "weir", .93, .95), share("a", told, .96, .98), share("a", other, .5, .5)}, 0, 1, true},
+		{"twice a bad worst", []Cell{share("a", "weir", .6, .6), share("a", other, .3, .3)}, 0, 0, true},
+		{"not twice it", []Cell{share("a", "weir", .6, .6), share("a", other, .31, .31)}, 0, 0, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			v := Judge(tt.cells)
+			if v.Below != tt.below || v.BelowTold != tt.belowTold || v.Reached != tt.reached {
+				t.Errorf("below %d, with the told %d, reached %v", v.Below, v.BelowTold, v.Reached)
+			}
+			if len(v.Losses) != tt.belowTold {
+				t.Errorf("losses %+v", v.Losses)
+			}
+		})
+	}
+}
+
+func TestJudgeLooksAtGoodputOnly(t *testing.T) {
+	late := share("b", "failsafe-go", 90, 90)
+	late.Goodput = false
+	v := Judge([]Cell{share("a", "weir", .95, .95), share("a", "failsafe-go", .4, .4), late})
+	if v.Figures != 1 || v.BestWorst.Value != .4 || v.Peers[1].Half != 1 || v.Peers[1].Mean != .4 {
+		t.Errorf("%+v", v)
+	}
+}
+
+func TestWrite(t *testing.T) {
+	never := Cell{Table: "T", Column: "ramp", Peer: "weir", Metric: "settle", To: "1m30s", Spread: sim.Spread{Median: 90}}
+	cells := []Cell{share("a", "weir", .9, .95), share("a", "semaphore (waiting)", .2, .21), never}
+	var text, data bytes.Buffer
+	if err := WriteMarkdown(&text, cells); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"## T\n", "| | a | ramp |", "| **weir** | .93 (.90-.95) | never |", "| semaphore (waiting) * | .21 |  |"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("no %q in:\n%s", want, text.String())
+		}
+	}
+	if err := WriteJSON(&data, cells); err != nil {
+		t.Fatal(err)
+	}
+	var back struct{ Cells []Cell }
+	if err := json.Unmarshal(data.Bytes(), &back); err != nil || len(back.Cells) != 3 || back.Cells[0].Max != .95 {
+		t.Errorf("read back %+v, %v", back, err)
+	}
+}
