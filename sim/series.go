@@ -41,7 +41,7 @@ func (r *Report) Series(run, n int) *Series {
 		s.Good = append(s.Good, sum.good/seconds)
 		s.Inside = append(s.Inside, sum.inside/bins)
 		s.Limit = append(s.Limit, sum.limit/bins)
-		s.Capacity = append(s.Capacity, r.capacityAt(res, time.Duration(from)*res.binWidth))
+		s.Capacity = append(s.Capacity, r.capacityAt(res, time.Duration(from+to)*res.binWidth/2))
 		var col column
 		if len(res.columns) > 0 {
 			col = res.columns[min(c*len(res.columns)/n, len(res.columns)-1)]

@@ -18,7 +18,6 @@
 package board
 
 import (
-	"cmp"
 	"context"
 	"runtime"
 	"slices"
@@ -81,6 +80,11 @@ type Cell struct {
 
 	row, line int
 }
+
+// place is where a figure stands, whichever the column.
+type place struct{ scenario, backend, metric, from, to string }
+
+func (c *Cell) place() place { return place{c.Scenario, c.Backend, c.Metric, c.From, c.To} }
 
 // Options are what to put on the board. The zero value is all of it.
 type Options struct {
@@ -154,10 +158,7 @@ func Run(ctx context.Context, opts Options) ([]Cell, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
-	slices.SortStableFunc(cells, func(a, b Cell) int {
-		return cmp.Or(cmp.Compare(a.row, b.row), cmp.Compare(a.Backend, b.Backend), cmp.Compare(a.line, b.line),
-			cmp.Compare(slices.Index(Controllers, a.Controller), slices.Index(Controllers, b.Controller)))
-	})
+	order(cells)
 	return cells, nil
 }
 
@@ -197,7 +198,7 @@ func (g *group) fill(ctx context.Context, opts *Options) ([]Cell, error) {
 		if err != nil {
 			return nil, err
 		}
-		if ref.report, err = sim.Run(ctx, best.scenario, sim.Options{Seeds: opts.Seeds}); err != nil {
+		if ref.report, err = g.play(ctx, best.scenario, opts); err != nil {
 			return nil, err
 		}
 		ref.setting = best.setting
@@ -209,7 +210,7 @@ func (g *group) fill(ctx context.Context, opts *Options) ([]Cell, error) {
 		report, setting := ref.report, ref.setting
 		if controller != "oracle" {
 			var err error
-			if report, err = g.run(ctx, controller, opts.Seeds); err != nil {
+			if report, err = g.run(ctx, controller, opts); err != nil {
 				return nil, err
 			}
 			setting = ""
@@ -227,7 +228,7 @@ func (g *group) wants(opts *Options, controller string) bool {
 	return wanted(opts.Controllers, controller) && wanted(g.scenario.Under, controller)
 }
 
-func (g *group) run(ctx context.Context, controller string, seeds []uint64) (*sim.Report, error) {
+func (g *group) run(ctx context.Context, controller string, opts *Options) (*sim.Report, error) {
 	s, err := g.scenario.With(g.backend, "none")
 	if err != nil {
 		return nil, err
@@ -240,7 +241,11 @@ func (g *group) run(ctx context.Context, controller string, seeds []uint64) (*si
 	if err != nil {
 		return nil, err
 	}
-	return sim.Run(ctx, s, sim.Options{Seeds: seeds})
+	return g.play(ctx, s, opts)
+}
+
+func (g *group) play(ctx context.Context, s *sim.Scenario, opts *Options) (*sim.Report, error) {
+	return sim.Run(ctx, s, sim.Options{Seeds: opts.Seeds, Columns: columns(s, g.backend)})
 }
 
 // reference is what the oracle reached: in this run, or in an earlier one.
@@ -256,10 +261,9 @@ func (r *reference) of(g *group, goal *sim.Goal) (median float64, ok bool) {
 		return r.report.Spread(*goal).Median, true
 	}
 	from, to := goal.Stretch(g.scenario)
+	wanted := place{g.scenario.Name, g.backend, goal.Metric, from.String(), to.String()}
 	for i := range r.known {
-		c := &r.known[i]
-		if c.Scenario == g.scenario.Name && c.Backend == g.backend && c.Controller == "oracle" &&
-			c.Metric == goal.Metric && c.From == from.String() && c.To == to.String() {
+		if c := &r.known[i]; c.Controller == "oracle" && c.place() == wanted {
 			return c.Median, true
 		}
 	}

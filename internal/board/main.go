@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -19,56 +20,117 @@ import (
 	"github.com/weir-go/weir/sim"
 )
 
+// command is what the arguments ask for.
+type command struct {
+	opts Options
+	dir  string // to write to, empty: print only
+	svg  string // for plots
+	part bool   // not the whole board
+
+	merge, detail, plot bool
+}
+
 // Main is the command: it parses args, runs the board, prints the table to out
-// and writes scoreboard.json and README.md. It returns the exit code.
+// and writes scoreboard.json, README.md and the plots. It returns the exit code.
 func Main(args []string, out, errs io.Writer) int {
-	flags := flag.NewFlagSet("scoreboard", flag.ContinueOnError)
-	flags.SetOutput(errs)
-	dir := flags.String("out", filepath.Join("docs", "scoreboard"), "directory to write to; empty: print only")
-	rows := flags.String("rows", "", "only these scenarios, such as S1,S9")
-	backends := flags.String("backends", "", "only these backends, such as B1,B2")
-	columns := flags.String("controllers", "", "only these columns, such as default,oracle; all are "+strings.Join(Controllers, ", "))
-	seeds := flags.String("seeds", "", "these seeds instead of the scenarios' 1 to 5, such as 1,2")
-	detail := flags.Bool("detail", false, "print each run's report as well: every figure, over each goal's stretch")
-	plot := flags.Bool("plot", false, "print each first run over time as well")
-	if err := flags.Parse(args); err != nil {
+	c, err := parse(args, errs)
+	if errors.Is(err, errUsage) {
 		return 2
 	}
-	opts := Options{Rows: list(*rows), Backends: list(*backends), Controllers: list(*columns)}
-	if err := opts.check(*seeds); err != nil {
-		fmt.Fprintln(errs, "scoreboard:", err)
-		return 2
-	}
-	part := *rows+*backends+*columns+*seeds != ""
-	if part {
-		opts.Known = readKnown(*dir)
-	}
-	if *detail || *plot {
-		opts.Look = look(out, *detail, *plot)
-	}
-	if part && *dir != "" {
-		fmt.Fprintln(errs, "scoreboard: a part of the board is printed only, not written")
-		*dir = ""
-	}
-	opts.Progress = func(scenario, backend string, done, of int) {
-		fmt.Fprintf(errs, "%3d of %d: %s on %s\n", done, of, scenario, backend)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	start := time.Now()
-	cells, err := Run(ctx, opts)
-	if err == nil && len(cells) == 0 {
-		err = fmt.Errorf("nothing to run: the scenarios are %s", strings.Join(Rows, ", "))
-	}
-	if err == nil && *dir != "" {
-		err = write(*dir, cells)
+	if err == nil {
+		err = c.run(out, errs)
 	}
 	if err != nil {
 		fmt.Fprintln(errs, "scoreboard:", err)
 		return 1
 	}
-	fmt.Fprintf(out, "%s\n%s\n%v\n", Table(cells), Tally(cells), time.Since(start).Round(time.Second))
 	return 0
+}
+
+// errUsage is arguments that cannot be read, which has been said already.
+var errUsage = errors.New("bad arguments")
+
+func parse(args []string, errs io.Writer) (*command, error) {
+	c := &command{}
+	flags := flag.NewFlagSet("scoreboard", flag.ContinueOnError)
+	flags.SetOutput(errs)
+	flags.StringVar(&c.dir, "out", filepath.Join("docs", "scoreboard"), "directory to write to; empty: print only")
+	rows := flags.String("rows", "", "only these scenarios, such as S1,S9")
+	backends := flags.String("backends", "", "only these backends, such as B1,B2")
+	columns := flags.String("controllers", "", "only these columns, such as default,oracle; all are "+strings.Join(Controllers, ", "))
+	seeds := flags.String("seeds", "", "these seeds instead of the scenarios' 1 to 5, such as 1,2; printed only")
+	flags.BoolVar(&c.merge, "merge", false, "put the part that is run in place of the same cells of the board that was written last")
+	flags.StringVar(&c.svg, "svg", "", "write plots of the part that is run to this directory; the whole board writes its own anyway")
+	flags.BoolVar(&c.detail, "detail", false, "print each run's report as well: every figure, over each goal's stretch")
+	flags.BoolVar(&c.plot, "plot", false, "print each first run over time as well")
+	if flags.Parse(args) != nil {
+		return nil, errUsage
+	}
+	c.opts = Options{Rows: list(*rows), Backends: list(*backends), Controllers: list(*columns)}
+	if err := c.opts.check(*seeds); err != nil {
+		fmt.Fprintln(errs, "scoreboard:", err)
+		return nil, errUsage
+	}
+	c.part = *rows+*backends+*columns+*seeds != ""
+	if c.part {
+		c.opts.Known = readKnown(c.dir)
+	}
+	if c.part && c.dir != "" && (!c.merge || *seeds != "") {
+		fmt.Fprintln(errs, "scoreboard: a part of the board is printed only, not written; -merge writes it, if the seeds are the scenarios'")
+		c.dir = ""
+	}
+	return c, nil
+}
+
+func (c *command) run(out, errs io.Writer) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	drawings := &album{all: c.svg != "", pages: map[string]*page{}}
+	reports := look(out, c.detail, c.plot)
+	c.opts.Look = func(backend, controller string, r *sim.Report) {
+		drawings.add(backend, controller, r)
+		reports(backend, controller, r)
+	}
+	c.opts.Progress = func(scenario, backend string, done, of int) {
+		fmt.Fprintf(errs, "%3d of %d: %s on %s\n", done, of, scenario, backend)
+	}
+	start := time.Now()
+	cells, err := Run(ctx, c.opts)
+	if err != nil {
+		return err
+	}
+	if len(cells) == 0 {
+		return fmt.Errorf("nothing to run: the scenarios are %s", strings.Join(Rows, ", "))
+	}
+	if err := c.write(cells, drawings); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "%s\n%s\ngoals reached: %s\n%v\n", Table(cells), Tally(cells), Reached(cells, "default"), time.Since(start).Round(time.Second))
+	return nil
+}
+
+// write puts down what was asked for. Of a part, only the plots that have all
+// their columns replace those of the whole board.
+func (c *command) write(cells []Cell, drawings *album) error {
+	if c.svg != "" {
+		if err := drawings.write(c.svg); err != nil {
+			return err
+		}
+	}
+	if c.dir == "" {
+		return nil
+	}
+	if c.part {
+		var err error
+		if cells, err = merged(c.opts.Known, cells); err != nil {
+			return err
+		}
+	}
+	drawings.complete()
+	if err := drawings.write(filepath.Join(c.dir, "plots")); err != nil {
+		return err
+	}
+	return write(c.dir, cells)
 }
 
 // check reads the seeds and looks for columns that there are not.
@@ -106,6 +168,9 @@ func readKnown(dir string) []Cell {
 func look(out io.Writer, detail, plot bool) func(string, string, *sim.Report) {
 	var mu sync.Mutex
 	return func(backend, controller string, r *sim.Report) {
+		if !detail && !plot {
+			return
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		fmt.Fprintf(out, "## %s on %s: %s\n", r.Scenario.Name, backend, controller)
@@ -126,31 +191,7 @@ func list(s string) []string {
 	return strings.Split(s, ",")
 }
 
-// intro heads the page: what the columns and figures are.
-const intro = `# Scoreboard
-
-Written by ` + "`make scoreboard`" + `; the same figures are in scoreboard.json, one object a cell. Virtual time, 5 seeds: the median, with the least and the
-largest in brackets. A cross marks a missed goal. The scenarios and backends are the files in scenarios/, with their deadlines: 100 ms on B1,
-500 ms on B2, 1 s on B3, 5 s on B4.
-
-- none: no gate.
-- oracle: the best fixed limit for the very scenario and backend, found by a sweep, newest first while a queue stands.
-- fixed: a limit tuned once for the backend.
-- aimd: threshold at half the deadline, starting from 20.
-
-A refusal costs nothing in virtual time, so the bound in S2 is 1. goodput is good answers over the capacity in force; settle is the time until goodput holds
-.95 (S7: .9) of load or capacity, whichever is less; calm the time until less than 1 % is refused. The least that settle can tell apart from chance is
-the time of 400 requests.
-
-Where even the oracle misses: after a step back (S3 calm) the room still holds work that newest-first left behind until its longest wait is over; and with
-exponential service times at a fifth of the capacity (S4b) a tenth of the requests on B2, and more on B4, need longer than their deadline inside a
-full backend, however short the wait.
-AIMD adds one slot a second and starts from 20: the 100 that B3 wants are 80 s away, longer than these runs.
-The fixed limit on B1 waits in order of arrival, which refuses less near saturation (S9b) and pays for it with a latency of half the deadline under
-overload; newest first does the reverse.
-
-`
-
+// write puts the figures into a directory, as data and as a page.
 func write(dir string, cells []Cell) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -162,6 +203,6 @@ func write(dir string, cells []Cell) error {
 	if err := os.WriteFile(filepath.Join(dir, "scoreboard.json"), data.Bytes(), 0o644); err != nil {
 		return err
 	}
-	page := intro + Table(cells) + "\n" + Tally(cells)
-	return os.WriteFile(filepath.Join(dir, "README.md"), []byte(page), 0o644)
+	text := fmt.Sprintf(readme, Tally(cells), gallery(), Missed(cells, "default"), Table(cells))
+	return os.WriteFile(filepath.Join(dir, "README.md"), []byte(text), 0o644)
 }

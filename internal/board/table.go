@@ -100,32 +100,3 @@ func align(rows [][]string) string {
 	}
 	return b.String()
 }
-
-// Tally says for each controller how many of its goals it reached.
-func Tally(cells []Cell) string {
-	var b strings.Builder
-	for _, controller := range Controllers {
-		reached, goals := 0, 0
-		var missed []string
-		for _, c := range cells {
-			if c.Controller != controller || c.Reached == nil {
-				continue
-			}
-			goals++
-			if *c.Reached {
-				reached++
-			} else {
-				missed = append(missed, c.Scenario+" "+c.Backend+" "+c.Metric)
-			}
-		}
-		if goals == 0 {
-			continue
-		}
-		fmt.Fprintf(&b, "- %s: %d of %d goals reached", controller, reached, goals)
-		if len(missed) > 0 && reached*2 > goals {
-			fmt.Fprintf(&b, "; missed: %s", strings.Join(missed, ", "))
-		}
-		b.WriteByte('\n')
-	}
-	return b.String()
-}

@@ -1,0 +1,70 @@
+package board
+
+import (
+	"fmt"
+	"strings"
+)
+
+// readme is docs/scoreboard/README.md: what the columns and figures are, and with
+// what bounds to read them. The verbs are the tally, the plots, the misses and
+// the table.
+const readme = `# Scoreboard
+
+Written by ` + "`make scoreboard`" + `; the same figures are in scoreboard.json, one object a cell, and the plots in plots/. Virtual time; each figure is
+the median over the seeds (five, three where a run is long), with the least and the largest in brackets. A cross marks a missed goal. The scenarios and
+backends are the files in scenarios/, with what each is about.
+
+%s
+Tuned on are S1, S2, S3, S4, S7, S9 and S11 on B1 to B4: the default was changed with an eye on them. All else is held out: it was only looked at.
+"held_out" marks it in the files.
+
+The columns:
+
+- none: no gate.
+- oracle: the best fixed limit for the very scenario and backend, found by a sweep over limits and waits, newest first while a queue stands; where a goal
+  is a part of what it reaches, it is the best for that figure. It knows everything beforehand and holds its slots; but it is fixed, and a limit that
+  moves can beat it.
+- fixed: a limit tuned once for the backend.
+- aimd: threshold at half the deadline of the backend, starting from 20.
+- default: what a gate does when nobody configures it, the same for every backend. The last column is the limit it set: mean (least to largest).
+
+What the figures are: goodput is good answers over the capacity in force, goodput_work the same by work. settle is the time until goodput holds
+.95 (S7 and S8b: .9) of load or capacity, whichever is less; calm the time until less than 1 %% is refused; refill the time until the cache answers 90 %%.
+The least that settle can tell apart from chance is the time of 400 requests. over_limit is the most by which an admission brought the backend over the
+limit; limit_rise the highest limit of the stretch over the one it began with. A refusal costs nothing in virtual time, so the bound in S2 is 1.
+
+What no fixed limit reaches:
+
+- After a step back (S3 calm) the room still holds work that newest-first left behind until its longest wait is over.
+- With exponential service times at a fifth of the capacity (S4b) a tenth of the requests on B2, and more on B4, need longer than their deadline inside a
+  full backend, however short the wait.
+- On B4, 53 requests a second, filling an empty backend takes a second (S18): what finishes in the first second was begun before it.
+
+AIMD adds one slot a second and starts from 20: the 100 that B3 wants are 80 s away, longer than most runs. The fixed limit on B1 waits in order of
+arrival, which refuses less near saturation (S9b) and pays for it with a latency of half the deadline under overload; newest first does the reverse.
+
+## Over time
+
+%s
+## What the default misses
+
+%s
+## All figures
+
+%s`
+
+// gallery shows the plots.
+func gallery() string {
+	var b strings.Builder
+	for i := range plots {
+		p := &plots[i]
+		fmt.Fprintf(&b, "![%s on %s: %s](plots/%s.svg)\n\n", p.row, p.backend, p.about, p.name())
+	}
+	return b.String()
+}
+
+// Reached says in a line how many goals a column reached.
+func Reached(cells []Cell, controller string) string {
+	tuned, held := counts(cells, controller)
+	return fmt.Sprintf("tuned %d of %d, held-out %d of %d", tuned.reached, tuned.goals, held.reached, held.goals)
+}
