@@ -42,6 +42,7 @@ come back. Start with
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(
 		NewRunCommand(version),
+		NewStatusCommand(),
 		NewCheckCommand(),
 		NewInitCommand(),
 		NewSchemaCommand(),

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"strconv"
 
+	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/policy"
 )
 
@@ -25,7 +26,7 @@ func (m *meaning) policy() {
 // under the given key in the file. What already had a fault before is left out:
 // the compiler saw only a zero value there.
 func (m *meaning) compile(spec policy.Spec, gates string) {
-	p, err := policy.Compile(spec, policy.Options{})
+	p, err := policy.Compile(spec, policy.Options{Readings: silent{}})
 	if err == nil {
 		p.Close()
 		return
@@ -45,6 +46,13 @@ func (m *meaning) compile(spec policy.Spec, gates string) {
 		m.add(m.where(f.Path), f.Path, f.Remedy, f.Problem)
 	}
 }
+
+// silent is a source of no readings, in the place of a poller: to check a file is
+// to connect to nothing.
+type silent struct{}
+
+// Readings implements control.Source.
+func (silent) Readings(into []control.Reading) []control.Reading { return into }
 
 // pathOf turns the steps to a field into a path as the decoder writes it, which
 // knows whether a number is an index or a name.

@@ -204,7 +204,8 @@ func TestNotes(t *testing.T) {
 upstreams:
   app: {targets: [http://a], limit: {limit: 3}}
   spare: {targets: [http://b]}
-gates: {forgotten: {limit: {limit: 1}}}
+gates: {forgotten: {limit: {limit: 1, signals: [cpu]}}}
+signals: {cpu: {threshold: 0.5}, memory: {threshold: 0.5}}
 routes:
   - {match: [/, "v1/", "GET example.org/{x}", "/v4/{$}"], upstream: app}
   - {match: ["/v2/*", "^/v3/.+$"], upstream: app}
@@ -214,7 +215,7 @@ admin: {address: ":9090"}
 		t.Fatal(err)
 	}
 	notes := strings.Join(cfg.Notes(), "\n")
-	for _, want := range []string{"gate forgotten", "upstream spare", "admin.address :9090",
+	for _, want := range []string{"gate forgotten", "upstream spare", "no gate goes by the signal memory", "admin.address :9090",
 		"routes[0] (v1/) matches requests to the host v1 only", "routes[1] (/v2/*) has a sign", "routes[1] (^/v3/.+$) has a sign"} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("the notes lack %q:\n%s", want, notes)
@@ -222,6 +223,9 @@ admin: {address: ":9090"}
 	}
 	if strings.Contains(notes, "example.org") || strings.Contains(notes, "v4") {
 		t.Errorf("a host with a dot and the end of a path are patterns as meant:\n%s", notes)
+	}
+	if strings.Contains(notes, "signal cpu") {
+		t.Errorf("a gate goes by the signal cpu:\n%s", notes)
 	}
 	if strings.Contains(notes, "passes no gate") {
 		t.Errorf("the upstream has a limit:\n%s", notes)

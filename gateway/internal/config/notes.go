@@ -7,10 +7,13 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/weir-go/weir/policy"
 )
 
 // Notes says what is allowed but probably not meant: gates and upstreams that no
-// route uses, routes without a gate, patterns of another kind, and an admin listener that others can reach.
+// route uses, signals that no gate goes by, routes without a gate, patterns of
+// another kind, and an admin listener that others can reach.
 func (c *Config) Notes() []string {
 	var notes []string
 	gates, upstreams := map[string]bool{}, map[string]bool{}
@@ -33,6 +36,12 @@ func (c *Config) Notes() []string {
 			notes = append(notes, "no route uses the gate "+name)
 		}
 	}
+	used := c.signalsUsed()
+	for _, name := range slices.Sorted(maps.Keys(c.Signals)) {
+		if !used[name] {
+			notes = append(notes, "no gate goes by the signal "+name)
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(c.Upstreams)) {
 		if !upstreams[name] {
 			notes = append(notes, "no route uses the upstream "+name)
@@ -42,6 +51,26 @@ func (c *Config) Notes() []string {
 		notes = append(notes, fmt.Sprintf("admin.address %s can be reached by others, and asks nobody who they are", c.Admin.Address))
 	}
 	return notes
+}
+
+// signalsUsed returns the signals that some limit goes by.
+func (c *Config) signalsUsed() map[string]bool {
+	used := map[string]bool{}
+	note := func(l *policy.LimitSpec) {
+		if l == nil {
+			return
+		}
+		for _, name := range append(slices.Clone(l.Signals), l.Lag.Signal, l.Drain.Signal) {
+			used[name] = true
+		}
+	}
+	for _, g := range c.Gates {
+		note(g.Limit)
+	}
+	for _, u := range c.Upstreams {
+		note(u.Limit)
+	}
+	return used
 }
 
 // patternNote says what a pattern means where another kind of pattern was
