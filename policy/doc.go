@@ -58,6 +58,25 @@
 // the client choose. Values are bounded (see [MaxIdentity]), and a peer is its
 // IPv4 address or the /64 network of its IPv6 address.
 //
+// # Controllers and signals
+//
+// What sets a limit is a controller of package control, named by
+// [LimitSpec].Controller: fixed where there is a number to keep, knee where there is
+// none, and others for special cases. Signals hold a limit down besides: a gate
+// lists them by name, and they are read for all gates by one poller, which the
+// policy starts and closes. What they read are the figures of package signal, a file
+// or an HTTP server, and [Options].Signals:
+//
+//	p, err := policy.Compile(policy.Spec{
+//		Signals: map[string]policy.SignalSpec{"memory": {Threshold: 0.8}},
+//		Gates: map[string]policy.GateSpec{
+//			"api": {Limit: &policy.LimitSpec{Signals: []string{"memory", "jobs"}}},
+//		},
+//	}, policy.Options{Signals: map[string]signal.Signal{"jobs": jobs}})
+//
+// The signal that binds a limit is in the gate's Snapshot and in its rejections;
+// [Policy.Signals] has the state of each.
+//
 // # Modes
 //
 // Each gate has a mode: enforce, observe (decide and count, but let everything

@@ -123,6 +123,9 @@ func TestRunGateway(t *testing.T) {
 	if !ask("http://"+admin+"/metrics", `weir_gate_limit{gate="api"} 3`) {
 		t.Error("the metrics do not show the limit")
 	}
+	if out, _, err := run(NewRootCommand("test"), "", "status", "--admin", admin); err != nil || !strings.Contains(out, "api ") || !strings.Contains(out, "fixed") {
+		t.Errorf("weir status: %v\n%s", err, out)
+	}
 	if err := os.WriteFile(file, []byte(strings.Replace(text, "limit: 3", "limit: 7", 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}

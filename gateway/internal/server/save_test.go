@@ -13,18 +13,29 @@ import (
 )
 
 // learning is a configuration with a limit that moves, and a state file.
-func learning(t *testing.T, upstream, file string) *config.Config {
+func learning(t *testing.T, upstream, file string, l policy.LimitSpec) *config.Config {
 	t.Helper()
 	cfg := baseConfig(t, upstream)
-	cfg.Gates[gateName] = policy.GateSpec{Limit: &policy.LimitSpec{Controller: "aimd", Limit: 20, Min: 1, Max: 100}}
+	cfg.Gates[gateName] = policy.GateSpec{Limit: &l}
 	cfg.State = config.State{File: file, MaxAge: policy.Duration(time.Hour)}
 	return cfg
 }
 
+// What was learned holds from the start: before the first request.
 func TestLearnedLimitsAreKept(t *testing.T) {
+	for name, l := range map[string]policy.LimitSpec{
+		"aimd":         {Controller: "aimd", Limit: 20, Max: 100},
+		"with signals": {Controller: "aimd", Signals: []string{"heap"}},
+		"gradient2":    {Controller: "gradient2"},
+	} {
+		t.Run(name, func(t *testing.T) { keptLimit(t, l) })
+	}
+}
+
+func keptLimit(t *testing.T, l policy.LimitSpec) {
 	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {})
 	file := filepath.Join(t.TempDir(), "state.json")
-	g := start(t, learning(t, up.URL, file), Options{})
+	g := start(t, learning(t, up.URL, file, l), Options{})
 	saved := g.Policy().Save()
 	learnt := saved.Gates[gateName]
 	learnt.Limit = 42
@@ -40,7 +51,7 @@ func TestLearnedLimitsAreKept(t *testing.T) {
 		t.Fatalf("state file: %v, %v; want mode 0600", info, err)
 	}
 
-	if g = start(t, learning(t, up.URL, file), Options{}); g.gate().Limit != 42 {
+	if g = start(t, learning(t, up.URL, file, l), Options{}); g.gate().Limit != 42 {
 		t.Errorf("limit %d after a restart, want the learned 42", g.gate().Limit)
 	}
 	if left, _ := filepath.Glob(file + ".*"); len(left) > 0 {
@@ -58,7 +69,7 @@ func TestBadState(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		g := start(t, learning(t, "http://127.0.0.1:1", file), Options{})
+		g := start(t, learning(t, "http://127.0.0.1:1", file, policy.LimitSpec{Controller: "aimd"}), Options{})
 		if g.gate().Limit != 20 || !strings.Contains(g.log.String(), want) {
 			t.Errorf("%s: limit %d; want the configured 20, and a log line with %q", what, g.gate().Limit, want)
 		}
