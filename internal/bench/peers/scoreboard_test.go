@@ -2,7 +2,10 @@ package peers
 
 import (
 	"bytes"
+	"errors"
 	"flag"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -18,33 +21,59 @@ var (
 	seedList = flag.String("seeds", "1,2,3", "the seeds")
 )
 
-// TestScoreboard runs all of it, when asked to with -out, or prints what is
-// asked for with -rows, -backends and -peers.
+// TestScoreboard runs all of it when asked to with -out, and writes it there. A
+// part of it, asked for with -rows, -backends or -peers, replaces its own cells
+// of what is there already; without -out it is only printed.
 func TestScoreboard(t *testing.T) {
-	if *out == "" && *rowList == "" && *peerList == "" {
-		t.Skip("the scoreboard takes half an hour: make scoreboard-peers")
+	plan := Plan{Rows: list(*rowList), Backends: list(*backends), Peers: list(*peerList), Seeds: seeds(t)}
+	part := plan.Rows != nil || plan.Backends != nil || plan.Peers != nil
+	if *out == "" && !part {
+		t.Skip("the scoreboard takes most of an hour: make scoreboard-peers")
 	}
-	cells, err := Board(t, Plan{Rows: list(*rowList), Backends: list(*backends), Peers: list(*peerList), Seeds: seeds(t)})
+	cells, err := Board(t, plan)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var text bytes.Buffer
-	if err := WriteMarkdown(&text, cells); err != nil {
-		t.Fatal(err)
-	}
 	if *out == "" {
+		var text bytes.Buffer
+		if err := WriteMarkdown(&text, cells); err != nil {
+			t.Fatal(err)
+		}
 		t.Log("\n" + text.String())
 		return
 	}
-	var data bytes.Buffer
-	if err := WriteJSON(&data, cells); err != nil {
-		t.Fatal(err)
+	if part {
+		cells = over(t, filepath.Join(*out, "peers.json"), cells)
 	}
-	for name, content := range map[string][]byte{"peers.md": text.Bytes(), "peers.json": data.Bytes()} {
-		if err := os.WriteFile(filepath.Join(*out, name), content, 0o644); err != nil {
+	for name, write := range map[string]func(io.Writer, []Cell) error{"peers.md": WriteMarkdown, "peers.json": WriteJSON} {
+		var content bytes.Buffer
+		if err := write(&content, cells); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(*out, name), content.Bytes(), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+// over puts cells over those in a file, if there is one.
+func over(t *testing.T, file string, cells []Cell) []Cell {
+	f, err := os.Open(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return cells
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	old, err := ReadJSON(f)
+	if err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+	if cells, err = Merge(old, cells); err != nil {
+		t.Fatal(err)
+	}
+	return cells
 }
 
 func list(s string) []string {

@@ -3,6 +3,7 @@ package peers
 import (
 	"bytes"
 	"encoding/json"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -71,5 +72,20 @@ func TestWrite(t *testing.T) {
 	var back struct{ Cells []Cell }
 	if err := json.Unmarshal(data.Bytes(), &back); err != nil || len(back.Cells) != 3 || back.Cells[0].Max != .95 {
 		t.Errorf("read back %+v, %v", back, err)
+	}
+}
+
+func TestMerge(t *testing.T) {
+	at := func(column, peer string, v float64) Cell {
+		return Cell{Scenario: "S1", Backend: column, Column: column, Peer: peer, Spread: sim.Spread{Median: v}}
+	}
+	old := []Cell{at("B1", "weir", 1), at("B1", "no control", 2), at("B1", "somebody gone", 3)}
+	got, err := Merge(old, []Cell{at("B2", "weir", 5), at("B1", "weir", 4)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Cell{at("B1", "weir", 4), at("B1", "no control", 2), at("B2", "weir", 5)}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v\nwant %+v", got, want)
 	}
 }
