@@ -3,12 +3,17 @@ package control
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 )
 
 // CapConfig configures [NewCapped]. The zero value of a field means its
 // default.
 type CapConfig struct {
+	// Signals names the readings to go by, which must be pressures. Empty means
+	// all: name them where a gate has a reading in another unit too, such as
+	// a lag.
+	Signals []string
 	// Min is the lowest cap. At least 1; default 1.
 	Min int64
 	// Window is the time between looks at the signals. Default 50 ms, at least
@@ -72,6 +77,7 @@ func NewCapped(inner Controller, cfg CapConfig) (*Capped, error) {
 	def(&cfg.Window, 50*time.Millisecond)
 	def(&cfg.Memory, max(time.Second, cfg.Window))
 	def(&cfg.Growth, 2)
+	cfg.Signals = slices.Clone(cfg.Signals)
 	var f faults
 	f.check(inner != nil, "inner: there is no controller to cap")
 	f.check(cfg.Min >= 1, "Min %d: must be at least 1", cfg.Min)
@@ -105,7 +111,7 @@ func (c *Capped) Start() Decision {
 // Update implements [Controller].
 func (c *Capped) Update(w *Window) Decision {
 	c.begin(w)
-	p, known := highest(w.Readings)
+	p, known := highest(w.Readings, c.cfg.Signals)
 	c.follow(w, p, known)
 	asked := c.due >= 0 && w.Now >= c.due
 	if asked {

@@ -83,6 +83,14 @@ func TestCappedFollowsTheHighestPressure(t *testing.T) {
 	}
 }
 
+func TestCappedGoesBySignalsNamed(t *testing.T) {
+	c := capped(t, control.Fixed(40), control.CapConfig{Signals: []string{"cpu"}})
+	g := gate{d: control.Decision{Limit: 40}}
+	if d := g.step(c, 50*time.Millisecond, known("lag", 50_000), known("cpu", 1.6)); d.Limit != 25 || d.Signal != "cpu" {
+		t.Errorf("%+v", d)
+	}
+}
+
 // A second look at the same overload, before the signal can have noticed, does
 // not punish twice.
 func TestCappedPunishesOnce(t *testing.T) {

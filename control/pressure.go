@@ -1,12 +1,18 @@
 package control
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // highest returns the known reading of the highest value: the signal that
-// implies the smallest limit. What is no pressure (NaN, negative) is passed
-// over. Of equals the first counts.
-func highest(readings []Reading) (r Reading, known bool) {
+// implies the smallest limit. Only those named count, or all if none is. What
+// is no pressure (NaN, negative) is passed over. Of equals the first counts.
+func highest(readings []Reading, named []string) (r Reading, known bool) {
 	for _, next := range readings {
+		if len(named) > 0 && !slices.Contains(named, next.Name) {
+			continue
+		}
 		if next.Known && next.Value >= 0 && (!known || next.Value > r.Value) {
 			r, known = next, true
 		}

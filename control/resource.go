@@ -2,12 +2,17 @@ package control
 
 import (
 	"math"
+	"slices"
 	"time"
 )
 
 // ResourceConfig configures [NewResource]. The zero value of a field means its
 // default.
 type ResourceConfig struct {
+	// Signals names the readings to go by, which must be pressures. Empty means
+	// all: name them where a gate has a reading in another unit too, such as
+	// a lag.
+	Signals []string
 	// Initial is the first limit, clamped to Min and Max. Default 20.
 	Initial int64
 	// Min and Max bound the limit; Min is at least 1, because a limit of 0
@@ -58,6 +63,7 @@ func NewResource(cfg ResourceConfig) (*Resource, error) {
 	def(&cfg.Window, 250*time.Millisecond)
 	def(&cfg.Growth, 1.1)
 	def(&cfg.Backoff, 0.5)
+	cfg.Signals = slices.Clone(cfg.Signals)
 	var f faults
 	f.check(cfg.Min >= 1, "Min %d: must be at least 1", cfg.Min)
 	f.check(cfg.Max >= cfg.Min, "Max %d: must not be below Min %d", cfg.Max, cfg.Min)
@@ -83,7 +89,7 @@ func (r *Resource) Start() Decision {
 // Update implements [Controller].
 func (r *Resource) Update(w *Window) Decision {
 	d := Decision{Next: r.cfg.Window}
-	p, known := highest(w.Readings)
+	p, known := highest(w.Readings, r.cfg.Signals)
 	used := max(w.MaxInFlight, w.InFlight)
 	switch {
 	case !known:

@@ -48,6 +48,21 @@ func TestResourceSteps(t *testing.T) {
 	}
 }
 
+func TestResourceGoesBySignalsNamed(t *testing.T) {
+	r, err := control.NewResource(control.ResourceConfig{Initial: 100, Signals: []string{"cpu", "memory"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &control.Window{InFlight: 100, Readings: []control.Reading{known("lag", 50_000), known("memory", 1.25)}}
+	if d := r.Update(w); d.Limit != 80 || d.Signal != "memory" {
+		t.Errorf("%+v", d)
+	}
+	w.Readings = w.Readings[:1]
+	if d := r.Update(w); d.Limit != 80 || d.Signal != "" {
+		t.Errorf("lag alone: %+v", d)
+	}
+}
+
 func TestResourceBoundsAndState(t *testing.T) {
 	r, err := control.NewResource(control.ResourceConfig{Initial: 7, Min: 4, Max: 9})
 	if err != nil {
