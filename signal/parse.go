@@ -49,17 +49,17 @@ func parsePressure(data []byte) (stalls, error) {
 // reports which were there.
 func parseFields(data []byte, keys []string, values []uint64) (found int, err error) {
 	for line := range bytes.Lines(data) {
-		fields := strings.Fields(string(line))
-		if len(fields) < 2 {
-			continue
-		}
-		key := strings.TrimSuffix(fields[0], ":")
 		for i, want := range keys {
-			if key != want {
+			rest, ok := bytes.CutPrefix(line, []byte(want))
+			if !ok || len(rest) == 0 || rest[0] != ' ' && rest[0] != ':' {
 				continue
 			}
-			if values[i], err = strconv.ParseUint(fields[1], 10, 64); err != nil {
-				return found, fmt.Errorf("%s is no number: %q", key, fields[1])
+			fields := strings.Fields(strings.TrimPrefix(string(rest), ":"))
+			if len(fields) == 0 {
+				return found, fmt.Errorf("%s has no value", want)
+			}
+			if values[i], err = strconv.ParseUint(fields[0], 10, 64); err != nil {
+				return found, fmt.Errorf("%s is no number: %q", want, fields[0])
 			}
 			found |= 1 << i
 		}

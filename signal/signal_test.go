@@ -161,20 +161,20 @@ func TestProcessTime(t *testing.T) {
 }
 
 func TestHeapAgainstLimit(t *testing.T) {
-	old := debug.SetMemoryLimit(1 << 30)
+	old := debug.SetMemoryLimit(256 << 20)
 	defer debug.SetMemoryLimit(old)
-	ballast := make([]byte, 200<<20)
+	ballast := make([]byte, 64<<20)
 	runtime.GC()
 	got := value(t, must(t)(NewHeap(HeapConfig{Threshold: 0.5})))
 	runtime.KeepAlive(ballast)
-	if got < 200./512 || got > 300./512 {
-		t.Errorf("200 MB alive, 512 wanted: %v", got)
+	if got < 64./128 || got > 110./128 {
+		t.Errorf("64 MB alive, 128 wanted: %v", got)
 	}
 	runtime.GC()                                     // the ballast is garbage
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // and stays what follows
-	garbage := make([]byte, 200<<20)
+	garbage := make([]byte, 64<<20)
 	runtime.KeepAlive(garbage)
-	if got := value(t, must(t)(NewHeap(HeapConfig{Threshold: 0.5}))); got > 150./512 {
+	if got := value(t, must(t)(NewHeap(HeapConfig{Threshold: 0.5}))); got > 46./128 {
 		t.Errorf("garbage counts: %v", got)
 	}
 }
