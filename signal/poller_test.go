@@ -38,6 +38,15 @@ func (s *script) Read(ctx context.Context) (float64, error) {
 	return s.say(ctx)
 }
 
+// number is a value that a test changes while a poller reads it.
+type number struct{ bits atomic.Uint64 }
+
+func (n *number) set(v float64) { n.bits.Store(math.Float64bits(v)) }
+
+func (n *number) read(context.Context) (float64, error) {
+	return math.Float64frombits(n.bits.Load()), nil
+}
+
 // ear notes what the hooks are told.
 type ear struct{ heard chan string }
 
@@ -69,20 +78,23 @@ func poller(t *testing.T, hooks Hooks, watches ...Watch) *Poller {
 
 func TestPollerReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := 0.25
-		a := &script{name: "a", say: func(context.Context) (float64, error) { return v, nil }}
+		var v number
+		v.set(0.25)
+		first := make(chan struct{})
+		a := &script{name: "a", say: func(ctx context.Context) (float64, error) { <-first; return v.read(ctx) }}
 		b := &script{name: "b", say: func(context.Context) (float64, error) { return 0, ErrNoValue }}
 		p := poller(t, Hooks{}, Watch{Signal: a}, Watch{Signal: b, Interval: 10 * ms})
 		defer p.Close()
 		if got := p.Readings(nil); got[0].Known || p.Snapshot()[0].State != Starting {
 			t.Errorf("before the first reading: %+v", got)
 		}
+		close(first)
 		synctest.Wait()
 		want := []control.Reading{{Name: "a", Value: 0.25, Known: true}, {Name: "b"}}
 		if got := p.Readings(nil); !slices.Equal(got, want) {
 			t.Errorf("%+v, want %+v", got, want)
 		}
-		v = 3
+		v.set(3)
 		time.Sleep(1050 * ms)
 		synctest.Wait()
 		if got := p.Readings(nil)[0]; got.Value != 3 {
@@ -108,9 +120,9 @@ func TestPollerPolicies(t *testing.T) {
 	} {
 		t.Run(string(tt.state), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				ok := true
+				var broken atomic.Bool
 				tt.watch.Signal = Func("a", func(context.Context) (float64, error) {
-					if ok {
+					if !broken.Load() {
 						return 0.5, nil
 					}
 					return 7, errors.New("broken")
@@ -120,7 +132,7 @@ func TestPollerPolicies(t *testing.T) {
 				p := poller(t, e.hooks(), tt.watch)
 				defer p.Close()
 				synctest.Wait()
-				ok = false
+				broken.Store(true)
 				time.Sleep(500 * ms)
 				if s := p.Snapshot()[0]; s.State != Held || s.Value != 0.5 || !s.Known || s.Err == nil {
 					t.Errorf("at the end of Hold: %+v", s)
@@ -129,8 +141,8 @@ func TestPollerPolicies(t *testing.T) {
 				if s := p.Snapshot()[0]; s.State != tt.state || p.Readings(nil)[0] != tt.want {
 					t.Errorf("after Hold: %+v, %+v", s, p.Readings(nil))
 				}
-				time.Sleep(time.Hour)
-				ok = true
+				time.Sleep(time.Minute)
+				broken.Store(false)
 				time.Sleep(101 * ms)
 				if s := p.Snapshot()[0]; s.State != Live || s.Err != nil {
 					t.Errorf("well again: %+v", s)
@@ -161,16 +173,18 @@ func TestPollerSafeFromTheStart(t *testing.T) {
 
 func TestPollerTakesNoNonsense(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := 0.5
+		var v number
+		v.set(0.5)
 		e := newEar()
-		p := poller(t, e.hooks(), Watch{Signal: Func("a", func(context.Context) (float64, error) { return v, nil }), Hold: time.Minute})
+		p := poller(t, e.hooks(), Watch{Signal: Func("a", v.read), Hold: time.Minute})
 		defer p.Close()
 		synctest.Wait()
-		for _, v = range []float64{math.NaN(), math.Inf(1), math.Inf(-1), -1} {
+		for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), -1} {
+			v.set(bad)
 			time.Sleep(100 * ms)
 			synctest.Wait()
 			if s := p.Snapshot()[0]; s.State != Held || s.Value != 0.5 {
-				t.Errorf("%v: %+v", v, s)
+				t.Errorf("%v: %+v", bad, s)
 			}
 		}
 		if s := p.Snapshot()[0]; s.Bad != 4 || s.Failures != 0 || s.Reads != 5 {
@@ -285,22 +299,22 @@ func TestPollerPanic(t *testing.T) {
 func TestPollerToldOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n int
-		quiet := false
+		var quiet atomic.Bool
 		e := newEar()
 		p := poller(t, e.hooks(), Watch{Signal: Func("a", func(context.Context) (float64, error) {
-			if n++; n%2 == 0 && !quiet {
+			if n++; n%2 == 0 && !quiet.Load() {
 				return 0, fmt.Errorf("failure %d", n)
 			}
 			return 1, nil
 		})})
 		defer p.Close()
-		time.Sleep(time.Hour)
+		time.Sleep(10 * time.Minute)
 		if got := e.all(); len(got) != 2 {
-			t.Errorf("told %q in an hour of flapping", got)
+			t.Errorf("told %q in ten minutes of flapping", got)
 		}
-		quiet = true
+		quiet.Store(true)
 		time.Sleep(62 * time.Second)
-		quiet = false
+		quiet.Store(false)
 		time.Sleep(time.Minute)
 		if got := e.all(); len(got) != 2 {
 			t.Errorf("told %q after a quiet minute", got)
@@ -310,12 +324,11 @@ func TestPollerToldOnce(t *testing.T) {
 
 func TestPollerSmooths(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := 0.0
-		p := poller(t, Hooks{}, Watch{
-			Smooth: time.Second, Signal: Func("a", func(context.Context) (float64, error) { return v, nil })})
+		var v number
+		p := poller(t, Hooks{}, Watch{Signal: Func("a", v.read), Smooth: time.Second})
 		defer p.Close()
 		synctest.Wait()
-		v = 1
+		v.set(1)
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if got := p.Readings(nil)[0].Value; math.Abs(got-(1-1/math.E)) > 1e-9 {
