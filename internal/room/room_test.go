@@ -94,6 +94,11 @@ func TestAStandingQueueTurns(t *testing.T) {
 	if got := come(t, r, 201*ms, 2); !slices.Equal(got, []time.Duration{0, 100 * ms}) {
 		t.Errorf("displaced %v", got)
 	}
+	r = standingRoom(t, Adaptive)
+	if r.Configure(4, Adaptive); r.Full() {
+		t.Error("a newcomer would take the place of the oldest, and the room is full")
+	}
+	come(t, r, 201*ms, 2)
 	if got := serve(r, 202*ms, 1); r.Len() != 3 || got[0] != 201*ms {
 		t.Errorf("%d wait, %v went first", r.Len(), got)
 	}
