@@ -3,6 +3,7 @@ package policy
 import (
 	"time"
 
+	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/limit"
 )
 
@@ -23,7 +24,8 @@ func (l *LimitSpec) config() (limit.Config, error) {
 	}
 	inner, err := k.make(l)
 	if err == nil && len(l.Signals) > 0 && !k.heeds {
-		inner, err = capped(inner, l)
+		// Named, because a lag that the controller goes by is no pressure.
+		inner, err = made(control.NewCapped(inner, control.CapConfig{Min: l.Min, Signals: l.Signals}))
 	}
 	cfg.Controller = inner
 	return cfg, err
