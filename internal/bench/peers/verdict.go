@@ -14,6 +14,9 @@ type Verdict struct {
 	Figures   int `json:"figures"`
 	Below     int `json:"below"`
 	BelowTold int `json:"below_told"`
+	// Clearly is on how many of Below it was below by more than .02, from seed to
+	// nearest seed.
+	Clearly int `json:"clearly_below"`
 	// Worst is weir's worst figure, BestWorst the best of the worst figures of
 	// those who know nothing, Peer whose it is.
 	Worst     Worst `json:"worst"`
@@ -56,6 +59,12 @@ type Standing struct {
 	Half int `json:"below_half"`
 }
 
+// atMostAll takes off what is more than everything: answers left over from
+// before the stretch, and the luck of a seed.
+func atMostAll(s sim.Spread) sim.Spread {
+	return sim.Spread{Median: min(1, s.Median), Min: min(1, s.Min), Max: min(1, s.Max)}
+}
+
 // Judge gives the verdict.
 func Judge(cells []Cell) Verdict {
 	var v Verdict
@@ -70,6 +79,7 @@ func Judge(cells []Cell) Verdict {
 			byColumn[key] = map[string]Cell{}
 			order = append(order, key)
 		}
+		c.Spread = atMostAll(c.Spread)
 		byColumn[key][c.Peer] = c
 	}
 	for _, key := range order {
@@ -106,7 +116,7 @@ func (v *Verdict) compare(column map[string]Cell) {
 		return
 	}
 	v.Figures++
-	var below, belowTold bool
+	var below, belowTold, clearly bool
 	for _, p := range Peers() {
 		c, ok := column[p.Name]
 		if !ok || p.Weir || p.Untold || mine.Max >= c.Min {
@@ -116,11 +126,15 @@ func (v *Verdict) compare(column map[string]Cell) {
 			belowTold = true
 		} else {
 			below = true
+			clearly = clearly || c.Min-mine.Max > .02
 		}
 		v.Losses = append(v.Losses, Loss{c.Table, c.Column, mine.Spread, p.Name, c.Spread, p.Told})
 	}
 	if below {
 		v.Below++
+	}
+	if clearly {
+		v.Clearly++
 	}
 	if below || belowTold {
 		v.BelowTold++

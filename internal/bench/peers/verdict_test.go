@@ -28,6 +28,7 @@ func TestJudge(t *testing.T) {
 		{"best everywhere", []Cell{share("a", "weir", .95, .97), share("a", other, .5, .6)}, 0, 0, true},
 		{"below within the spread", []Cell{share("a", "weir", .93, .97), share("a", other, .96, .98)}, 0, 0, true},
 		{"below beyond it", []Cell{share("a", "weir", .93, .95), share("a", other, .96, .98)}, 1, 1, false},
+		{"more than everything", []Cell{share("a", "weir", .98, 1), share("a", other, 1.05, 1.1)}, 0, 0, true},
 		{"below one who was told", []Cell{share("a", "weir", .93, .95), share("a", told, .96, .98), share("a", other, .5, .5)}, 0, 1, true},
 		{"twice a bad worst", []Cell{share("a", "weir", .6, .6), share("a", other, .3, .3)}, 0, 0, true},
 		{"not twice it", []Cell{share("a", "weir", .6, .6), share("a", other, .31, .31)}, 0, 0, false},
@@ -87,5 +88,14 @@ func TestMerge(t *testing.T) {
 	want := []Cell{at("B1", "weir", 4), at("B1", "no control", 2), at("B2", "weir", 5)}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v\nwant %+v", got, want)
+	}
+}
+
+func TestJudgeClearly(t *testing.T) {
+	for high, want := range map[float64]int{.95: 0, .93: 1} {
+		v := Judge([]Cell{share("a", "weir", .92, high), share("a", "failsafe-go", .96, .98)})
+		if v.Below != 1 || v.Clearly != want {
+			t.Errorf("weir at most %v, the other at least .96: %+v", high, v)
+		}
 	}
 }

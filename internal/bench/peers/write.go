@@ -106,9 +106,12 @@ func twoDigits(x float64) string { return strings.TrimPrefix(fmt.Sprintf("%.2f",
 func (v *Verdict) write(b *strings.Builder) {
 	fmt.Fprintf(b, "\n## Verdict\n\nThe goal: on the %d goodput figures, beyond the spread of the seeds, never below the best peer; and the worst figure at\n"+
 		"least .90, or at least twice the best peer's worst. **%s.**\n\n", v.Figures, map[bool]string{true: "Reached", false: "Missed"}[v.Reached])
-	fmt.Fprintf(b, "- Below the best peer that was told nothing on %d figures; with those that were told the best concurrency, on %d.\n", v.Below, v.BelowTold)
-	fmt.Fprintf(b, "- weir's worst figure: %s (%s, %s). The best of the others' worst: %s (%s: %s, %s).\n", twoDigits(v.Worst.Value), v.Worst.Table, v.Worst.Column,
-		twoDigits(v.BestWorst.Value), v.BestWorst.Peer, v.BestWorst.Table, v.BestWorst.Column)
+	fmt.Fprintf(b, "- Below the best peer that was told nothing on %d figures, by more than .02 on %d; with those that were told the best\n  concurrency, on %d. More than everything counts as everything.\n", v.Below, v.Clearly, v.BelowTold)
+	fmt.Fprintf(b, "- weir's worst figure: %s.", v.Worst.text())
+	if v.BestWorst.Peer != "" {
+		fmt.Fprintf(b, " The best of the others' worst: %s, of %s.", v.BestWorst.text(), v.BestWorst.Peer)
+	}
+	b.WriteByte('\n')
 	b.WriteString("\n| | worst | where | mean | figures below .5 |\n|---|---:|---|---:|---:|\n")
 	for _, s := range v.Peers {
 		fmt.Fprintf(b, "| %s | %s | %s, %s | %s | %d |\n", s.name(), twoDigits(s.Worst.Value), s.Worst.Table, s.Worst.Column, twoDigits(s.Mean), s.Half)
@@ -124,6 +127,10 @@ func (v *Verdict) write(b *strings.Builder) {
 		}
 		fmt.Fprintf(b, "| %s, %s | %s | %s%s | %s |\n", l.Table, l.Column, between(l.Weir.Min, l.Weir.Max), l.Peer, star, between(l.Other.Min, l.Other.Max))
 	}
+}
+
+func (w *Worst) text() string {
+	return fmt.Sprintf("%s (%s, %s)", twoDigits(w.Value), w.Table, w.Column)
 }
 
 func (s *Standing) name() string {
