@@ -2,8 +2,11 @@
 // simulator, the loopback runs, and the examples in the guides. Only data; what
 // the fields mean is documented by package sim.
 //
-// The files in backends/ are the standard backends B1 to B5, each with the
-// policies that suit it. The S files are rows of the scoreboard.
+// The files in backends/ are the standard backends, each with the policies that
+// suit it: B1 to B5 the ones that the scoreboard's rows are meant for, H1 to H5
+// others that nothing was tuned on, the rest of one or two rows each. A file with
+// on is a row of the scoreboard, and held_out marks a row or backend that no
+// default was tuned on.
 package scenarios
 
 import "embed"

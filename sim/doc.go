@@ -41,8 +41,12 @@
 // law allows ([Backend.Capacity]): cores in order of arrival or shared, with
 // thrashing if wanted; a universal-scalability database; a pool of workers; a
 // mutex. The time a request needs when alone is drawn from a distribution:
-// constant, exponential, Erlang, log-normal, or a few values with weights. A
-// phase can take a part of the capacity away.
+// constant, exponential, Erlang, log-normal, or a few values with weights.
+//
+// A [Phase] is also where trouble is written: a part of the capacity is gone, the
+// backend stands still, requests become larger, the backend answers with errors
+// at once, the process with the gates is suspended and learns of everything late.
+// A [Class] has clients that leave and try again, or look into a cache first.
 //
 // # Deterministic
 //
@@ -50,6 +54,9 @@
 // tenants and so on have random numbers of their own, so two policies see the
 // same requests at the same times, and a difference between their reports is
 // theirs.
+//
+// With [Options].Outside something else takes the place of the policy: another
+// library's limiter, on a clock of its own.
 //
 // # When not to trust it
 //
