@@ -18,7 +18,7 @@ func (c *compiler) checkGate(name string) {
 	c.checkName(at, "gate", name)
 	c.checkWord(at.at("mode"), "mode", string(g.Mode), modes)
 	if g.Limit == nil {
-		c.add(at, "the gate has no mechanism", "give it a limit, such as limit: {limit: 20}")
+		c.add(at, "the gate has no mechanism", "write limit: {limit: 20}, or limit: {} for one that is found by itself")
 		return
 	}
 	c.checkLimit(at.at("limit"), g.Limit)

@@ -208,7 +208,7 @@ func TestChecksAgreeWithTheControllers(t *testing.T) {
 func TestFaultsPrint(t *testing.T) {
 	_, err := Compile(Spec{Gates: map[string]GateSpec{"a": {}, "b": {Mode: "x", Limit: &LimitSpec{Limit: 1}}}}, Options{})
 	want := `policy: 2 faults
-	gates.a: the gate has no mechanism; give it a limit, such as limit: {limit: 20}
+	gates.a: the gate has no mechanism; write limit: {limit: 20}, or limit: {} for one that is found by itself
 	gates.b.mode: "x" is no mode; write one of enforce, observe, off`
 	if err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)

@@ -1,7 +1,9 @@
 package policy
 
 import (
+	"encoding/json"
 	"fmt"
+	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -112,4 +114,56 @@ func TestControllersFaultsHavePaths(t *testing.T) {
 	f(LimitSpec{Controller: "probe", Probe: ProbeSpec{Step: 0.9}, Vegas: VegasSpec{Alpha: 1}},
 		"gates.api.limit.vegas: means nothing to the controller probe; leave it out, or write controller: vegas",
 		"gates.api.limit.probe.step: 0.9 will not do; must be in [0.01, 0.5]")
+}
+
+// The defaults in the published schema are the controllers' own: to write one
+// down changes nothing.
+func TestSchemaHasTheControllersDefaults(t *testing.T) {
+	data, err := os.ReadFile("../docs/config.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type property struct {
+		Ref     string          `json:"$ref"`
+		Default json.RawMessage `json:"default"`
+	}
+	var schema struct {
+		Defs map[string]struct {
+			Properties map[string]property `json:"properties"`
+		} `json:"$defs"`
+	}
+	if err := json.Unmarshal(data, &schema); err != nil {
+		t.Fatal(err)
+	}
+	tried := 0
+	same := func(k kind, text string) {
+		t.Helper()
+		tried++
+		var plain, spec LimitSpec
+		if err := Decode([]byte(text), &spec); err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		a, errA := k.make(&plain)
+		b, errB := k.make(&spec)
+		if errA != nil || errB != nil || describe(reflect.ValueOf(a)) != describe(reflect.ValueOf(b)) {
+			t.Errorf("%s: %s is not its default %v %v", k.word, text, errA, errB)
+		}
+	}
+	for _, k := range kinds {
+		for key, p := range schema.Defs["LimitSpec"].Properties {
+			switch {
+			case key == k.word:
+				for inner, p := range schema.Defs[strings.TrimPrefix(p.Ref, "#/$defs/")].Properties {
+					if p.Default != nil {
+						same(k, fmt.Sprintf("{%q: {%q: %s}}", key, inner, p.Default))
+					}
+				}
+			case k.takes(key) && p.Default != nil:
+				same(k, fmt.Sprintf("{%q: %s}", key, p.Default))
+			}
+		}
+	}
+	if tried < 30 {
+		t.Errorf("only %d defaults found", tried)
+	}
 }
