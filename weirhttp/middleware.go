@@ -3,7 +3,7 @@ package weirhttp
 import (
 	"math/rand/v2"
 	"net/http"
-	"runtime"
+	"time"
 
 	"github.com/weir-go/weir"
 )
@@ -32,7 +32,7 @@ func Middleware(g weir.Gate, opts ...Option) func(http.Handler) http.Handler {
 }
 
 func newMiddleware(g weir.Gate, opts []Option) middleware {
-	m := middleware{gate: g, yield: true, random: rand.Float64}
+	m := middleware{gate: g, yield: true, turns: &turns{epoch: time.Now()}, random: rand.Float64}
 	for _, o := range opts {
 		o(&m)
 	}
@@ -56,6 +56,7 @@ type middleware struct {
 	bodies       *bodyBuffers
 	writeTimeout writeTimeout
 	yield        bool
+	turns        *turns
 	random       func() float64
 }
 
@@ -81,7 +82,11 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		q.handlerEnded()
 		handBack(inner, r)
 	}()
-	m.next.ServeHTTP(q.out.kind(), inner)
+	if q.timed {
+		m.turns.serve(m.next, q.out.kind(), inner)
+	} else {
+		m.next.ServeHTTP(q.out.kind(), inner)
+	}
 	q.returned = true
 }
 
@@ -119,19 +124,20 @@ func (m *middleware) admit(w http.ResponseWriter, r *http.Request, gate weir.Gat
 		m.refuse(w, r, err)
 		return nil
 	}
+	q := newRequest(r.Context(), gate, p, m.streams)
 	if m.yield {
 		// Lets the requests that have already arrived reach the wait room
 		// before this one takes the processor. Without it a handler that only
 		// computes runs to its end before the next request is even counted, and
 		// the queue stands where no gate sees it.
-		runtime.Gosched()
+		q.timed = m.turns.pass()
 	}
-	q := newRequest(r.Context(), gate, p, m.streams)
 	q.out.init(w, q, m.writeTimeout)
 	return q
 }
 
 func (m *middleware) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	m.turns.refusal()
 	rej := weir.AsRejection(err)
 	if rej == nil {
 		rej = foreign(err)

@@ -21,6 +21,7 @@ type Request struct {
 	streams *Streams
 
 	returned bool // the handler came back by itself
+	timed    bool // the handler's time is taken
 
 	mu       sync.Mutex
 	permits  []weir.Permit

@@ -1,0 +1,73 @@
+//go:build unix
+
+package weirhttp
+
+import (
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+)
+
+// poll is a pipe that the run time's network poller watches. A goroutine that
+// writes to it and waits until it can be read goes on when the network has been
+// polled, for all connections at once. There is one for the process; it stays.
+var poll struct {
+	once    sync.Once
+	read    syscall.RawConn
+	fd      int // to write to
+	keep    [2]*os.File
+	callers atomic.Int32
+}
+
+// mostPolls bounds those that wait for a poll. The one that is polled for behind
+// so many others tells it no more than theirs do.
+const mostPolls = 64
+
+// pollNetwork returns after the network has been polled. Callers go one by one,
+// so of several that were admitted at once each lets arrivals in before it runs.
+func pollNetwork() {
+	poll.once.Do(openPoll)
+	defer poll.callers.Add(-1)
+	if poll.callers.Add(1) > mostPolls || poll.read == nil {
+		return
+	}
+	var b [1]byte
+	written := false
+	// An error means that the pipe cannot be waited for; there is no poll then.
+	_ = poll.read.Read(func(fd uintptr) bool {
+		if !written {
+			written = true
+			n, err := syscall.Write(poll.fd, b[:])
+			return n != 1 || err != nil // true: do not wait for what was not written
+		}
+		_, _ = syscall.Read(int(fd), b[:]) // the byte is there; if not, the next call takes it
+		return true
+	})
+}
+
+// openPoll leaves poll.read nil where there is no pipe to be had, for want of
+// descriptors say. Requests then take their turn without it.
+func openPoll() {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return
+	}
+	from, err := r.SyscallConn()
+	if err == nil {
+		err = writeEnd(w)
+	}
+	if err != nil {
+		_, _ = r.Close(), w.Close() // nobody has used them
+		return
+	}
+	poll.read, poll.keep = from, [2]*os.File{r, w}
+}
+
+func writeEnd(w *os.File) error {
+	to, err := w.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return to.Control(func(fd uintptr) { poll.fd = int(fd) })
+}
