@@ -67,7 +67,7 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // sweep finds the capacity of a backend in a server of its own, with no guard:
 // the largest rate of work that any number of clients gets done, in requests of
-// mean work a second, the least number of clients that gets 98 % of it, and the
+// mean work a second, the least number of clients that gets 95 % of it, and the
 // CPU time of a request there.
 func (r *runner) sweep(ctx context.Context, law Law, procs int) (c capacity, err error) {
 	p, err := startRole(r.test, role{Kind: "server", Procs: procs, Law: law, Guard: Guard{Name: guardNone, Kind: "none"}})
@@ -75,12 +75,12 @@ func (r *runner) sweep(ctx context.Context, law Law, procs int) (c capacity, err
 		return c, err
 	}
 	defer p.stop()
-	levels := []int{1, 2, 4, 8}
+	levels := []int{1, 2, 4}
 	if law.Kind != "burn" {
 		n, _ := law.best()
 		levels = []int{n / 2, n * 3 / 4, n, n * 3 / 2}
 	}
-	turn := max(r.plan.turn(500*time.Millisecond), 3*law.Service)
+	turn := max(r.plan.turn(800*time.Millisecond), 3*law.Service)
 	var rates []float64
 	var costs []time.Duration
 	for _, n := range levels {
@@ -94,7 +94,7 @@ func (r *runner) sweep(ctx context.Context, law Law, procs int) (c capacity, err
 		c.rate = max(c.rate, rate)
 	}
 	for i, rate := range rates {
-		if rate >= 0.98*c.rate {
+		if rate >= 0.95*c.rate {
 			c.clients, c.request = levels[i], costs[i]
 			break
 		}

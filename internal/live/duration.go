@@ -29,11 +29,15 @@ func (p *Plan) Duration() time.Duration {
 }
 
 func (p *Plan) onSite(s *site) time.Duration {
-	d := 5 * (p.turn(500*time.Millisecond) + startUp) // the sweep
+	d := 5 * (p.turn(800*time.Millisecond) + startUp) // the sweep
 	for _, row := range serverRows() {
 		if s.has(row.ID) && p.wants(p.Rows, row.ID) {
 			one := row.length(p.turn(s.unit)) + startUp
-			d += one * time.Duration(len(s.guards(row.ID, 1)))
+			for _, g := range s.guards(row.ID, 1) {
+				if p.wants(p.Guards, g.Name) {
+					d += one
+				}
+			}
 		}
 	}
 	return d
@@ -46,7 +50,7 @@ func (p *Plan) onUpstream(u *upstream) (d time.Duration) {
 			continue
 		}
 		one := row.length(p.turn(u.unit)) + u.patience(row.Impatient) + startUp
-		if n := len(proxies(row.ID)); row.peak()*rate*float64(n) > sideBySide {
+		if n := len(p.chosen(proxies(row.ID))); row.peak()*rate*float64(n) > sideBySide {
 			one *= time.Duration(n)
 		}
 		d += one

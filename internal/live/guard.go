@@ -2,7 +2,6 @@ package live
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -11,6 +10,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/limit"
+	"github.com/weir-go/weir/signal"
 	"github.com/weir-go/weir/weirhttp"
 )
 
@@ -22,6 +22,8 @@ type Guard struct {
 	// Limit and MaxWait are of fixed.
 	Limit   int64         `json:",omitempty"`
 	MaxWait time.Duration `json:",omitempty"`
+	// NoRoom leaves fixed without a wait room: what finds no slot is refused.
+	NoRoom bool `json:",omitempty"`
 	// NoYield turns off what lets arrivals reach the gate before a handler runs.
 	NoYield bool `json:",omitempty"`
 	// Signals caps the limit by the scheduler's latency.
@@ -37,6 +39,9 @@ func (g *Guard) guarded(next http.Handler) (http.Handler, *limit.Limiter, error)
 	case "fixed":
 		cfg.Limit = g.Limit
 		cfg.Queue = limit.Queue{MaxWait: g.MaxWait, Order: limit.Adaptive}
+		if g.NoRoom {
+			cfg.Queue.Len = -1
+		}
 	case "knee":
 		knee, err := control.NewKnee(control.KneeConfig{})
 		if err != nil {
@@ -114,10 +119,21 @@ func (l *limits) take() (least int64, mean float64, most int64) {
 	return least, mean, most
 }
 
-// haveSignals says whether the column with signals is run.
-const haveSignals = false
-
-var errNoSignals = errors.New("no scheduler-latency signal in this build")
-
 // addSignals caps the controller by what Go's scheduler says.
-func addSignals(*limit.Config) error { return errNoSignals }
+func addSignals(cfg *limit.Config) error {
+	latency, err := signal.NewSchedLatency(signal.SchedLatencyConfig{})
+	if err != nil {
+		return err
+	}
+	poller, err := signal.NewPoller(signal.Config{Watches: []signal.Watch{{Signal: latency}}})
+	if err != nil {
+		return err
+	}
+	capped, err := control.NewCapped(cfg.Controller, control.CapConfig{})
+	if err != nil {
+		poller.Close()
+		return err
+	}
+	cfg.Signals, cfg.Controller = poller, capped
+	return nil
+}

@@ -24,6 +24,7 @@ func Main(ctx context.Context, args []string, in io.Reader, out, log io.Writer) 
 	only := flags.String("parts", strings.Join(parts, ","), "which parts")
 	rows := flags.String("rows", "", "which rows, with commas between; empty for all")
 	laws := flags.String("backends", "", "which backends, with commas between; empty for all")
+	guards := flags.String("guards", "", "which guards, with commas between; empty for all")
 	dir := flags.String("o", "", "directory to write live.md and live.json into; empty to print the report")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -31,7 +32,7 @@ func Main(ctx context.Context, args []string, in io.Reader, out, log io.Writer) 
 	if *spec != "" {
 		return serveRole(*spec, in, out)
 	}
-	plan := Plan{Rounds: *rounds, Pace: *pace, Retries: *retries, Weir: *weir, Parts: list(*only), Rows: list(*rows), Laws: list(*laws)}
+	plan := Plan{Rounds: *rounds, Pace: *pace, Retries: *retries, Weir: *weir, Parts: list(*only), Rows: list(*rows), Laws: list(*laws), Guards: list(*guards)}
 	if *quick {
 		plan = QuickPlan(*weir)
 		*dir = ""

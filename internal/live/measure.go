@@ -86,6 +86,9 @@ func (r *runner) server(ctx context.Context, s site, round int) error {
 			t.bound = c.bound
 		}
 		for _, g := range turned(s.guards(row.ID, c.clients), round) {
+			if !r.plan.wants(r.plan.Guards, g.Name) {
+				continue
+			}
 			start := func() ([]*lane, error) {
 				p, err := startRole(r.test, role{Kind: "server", Procs: s.procs, Law: s.law, Guard: g})
 				if err != nil {
@@ -114,7 +117,7 @@ func (r *runner) gateway(ctx context.Context, u upstream, round int) error {
 			row: &row, law: &u.law, backend: u.law.Name, unit: r.plan.turn(u.unit), patience: u.patience(row.Impatient),
 			capacity: rate, part: partGateway, round: round, procs: 1,
 		}
-		guards := turned(proxies(row.ID), round)
+		guards := turned(r.plan.chosen(proxies(row.ID)), round)
 		groups := [][]string{guards}
 		if row.peak()*rate*float64(len(guards)) > sideBySide {
 			groups = nil
@@ -182,7 +185,7 @@ func (r *runner) proxied(ctx context.Context, law Law, guard string) (*lane, err
 func (r *runner) yieldCost(ctx context.Context, round int) error {
 	fixed := Guard{Name: "gate", Kind: "fixed", Limit: 64}
 	without := fixed
-	without.Name, without.NoYield = "gate, no yield", true
+	without.Name, without.NoYield = "gate without yield", true
 	for _, g := range turned([]Guard{{Name: guardNone, Kind: "none"}, fixed, without}, round) {
 		p, err := startRole(r.test, role{Kind: "server", Procs: 1, Law: lawB2, Guard: g})
 		if err != nil {

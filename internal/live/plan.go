@@ -16,6 +16,7 @@ type Plan struct {
 	Parts   []string
 	Rows    []string // nil: all
 	Laws    []string // nil: all
+	Guards  []string // nil: all
 }
 
 // The parts.
@@ -62,6 +63,17 @@ func (p *Plan) wants(list []string, name string) bool {
 	return len(list) == 0 || slices.Contains(list, name)
 }
 
+// chosen are those of the guards that the plan wants.
+func (p *Plan) chosen(guards []string) []string {
+	var all []string
+	for _, g := range guards {
+		if p.wants(p.Guards, g) {
+			all = append(all, g)
+		}
+	}
+	return all
+}
+
 func (p *Plan) wantsPart(part string) bool { return slices.Contains(p.Parts, part) }
 
 // site is a backend of part one, and how the server runs it.
@@ -93,11 +105,11 @@ func (s *site) guards(row string, best int) []Guard {
 	}
 	if s.law.Kind == "burn" && (row == "S1" || row == "S2") {
 		all = append(all,
-			Guard{Name: "weir, no yield", Kind: "knee", NoYield: true},
-			Guard{Name: "fixed, no yield", Kind: "fixed", Limit: fixed.Limit, MaxWait: fixed.MaxWait, NoYield: true})
-		if haveSignals {
-			all = append(all, Guard{Name: "weir + signal", Kind: "knee", Signals: true})
-		}
+			Guard{Name: "weir without yield", Kind: "knee", NoYield: true},
+			Guard{Name: "weir + signal", Kind: "knee", Signals: true},
+			Guard{Name: "weir + signal without yield", Kind: "knee", Signals: true, NoYield: true},
+			Guard{Name: "no room", Kind: "fixed", Limit: fixed.Limit, NoRoom: true},
+			Guard{Name: "no room without yield", Kind: "fixed", Limit: fixed.Limit, NoRoom: true, NoYield: true})
 	}
 	return all
 }
@@ -152,7 +164,7 @@ const (
 	guardFixed         = "fixed"
 	guardWeir          = "weir"
 	guardFailsafe      = "failsafe-go"
-	guardFailsafeQueue = "failsafe-go, queue"
+	guardFailsafeQueue = "failsafe-go + queue"
 )
 
 var proxyGuards = []string{guardFixed, guardWeir, guardFailsafe, guardFailsafeQueue, guardNone}

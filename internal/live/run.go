@@ -207,7 +207,7 @@ func (r *runner) say(t *trial, lanes []*lane, figures [][]Figures, why string, t
 		fmt.Fprintf(r.log, "%s %-14s %-14s %-18s", t.part, t.row.ID, t.backend, l.guard)
 		for i, stage := range t.row.Stages {
 			if f := figures[j][i]; stage.Name != "" {
-				fmt.Fprintf(r.log, "  %s %.2f p99 %.0f refused %.0f%% limit %.0f", stage.Name, f.Goodput, f.P99, 100*f.Refused, f.LimitMean)
+				fmt.Fprintf(r.log, "  %s %.2f p99 %.0f refused %.0f%% in %.0f limit %.0f", stage.Name, f.Goodput, f.P99, 100*f.Refused, f.RefusalP99, f.LimitMean)
 			}
 		}
 		if why != "" {
