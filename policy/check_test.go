@@ -25,7 +25,7 @@ func TestFaults(t *testing.T) {
 		want []string // each a prefix of a fault and the start of its remedy: "path: problem; instead"
 	}{
 		{"no mechanism", Spec{Gates: map[string]GateSpec{"api": {}}},
-			[]string{"gates.api: the gate has no mechanism; give it a limit"}},
+			[]string{"gates.api: the gate has no mechanism; write limit: "}},
 		{"mode", Spec{Gates: map[string]GateSpec{"api": {Mode: "enfroce", Limit: &LimitSpec{Limit: 1}}}},
 			[]string{`gates.api.mode: "enfroce" is no mode; did you mean enforce?`}},
 		{"mode far off", Spec{Gates: map[string]GateSpec{"api": {Mode: "shadowing", Limit: &LimitSpec{Limit: 1}}}},
