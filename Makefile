@@ -24,6 +24,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 
 FUZZTIME  ?= 30s
 BENCHARGS ?=
+BOARDARGS ?=
 
 .PHONY: help
 help: ## list the targets
@@ -93,8 +94,8 @@ deps: need-go
 	@echo "deps: ok"
 
 .PHONY: scoreboard
-scoreboard: need-go ## simulate every scenario under every controller, print the table
-	go run ./internal/cmd/scoreboard
+scoreboard: need-go ## simulate every scenario under every controller; BOARDARGS="-merge -controllers default": one column again
+	go run ./internal/cmd/scoreboard $(BOARDARGS)
 
 .PHONY: scoreboard-peers
 scoreboard-peers: need-go ## run other projects' limiters before the same backends, most of an hour
