@@ -218,3 +218,12 @@ func TestDrainRateGoesStale(t *testing.T) {
 		}
 	}
 }
+
+func TestUnknownOrder(t *testing.T) {
+	for order := range LIFO + 2 {
+		_, err := New(Config{Name: "t", Limit: 1, Queue: Queue{Order: order}})
+		if (err != nil) != (order > LIFO) {
+			t.Errorf("order %d: %v", order, err)
+		}
+	}
+}
