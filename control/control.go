@@ -76,6 +76,8 @@ type Window struct {
 	// Limit was in force; InFlight is held right now, MaxInFlight the highest
 	// in-flight any sampled work saw right after its own admission.
 	Limit, InFlight, MaxInFlight int64
+	// MeanInFlight is the mean over Elapsed.
+	MeanInFlight float64
 	// Waiting is the work in the wait room right now.
 	Waiting int64
 	// Saturated is the part of Elapsed during which no slot was free.
@@ -105,6 +107,8 @@ type Window struct {
 
 // Sample is one piece of work that has finished.
 type Sample struct {
+	// Start is when it was admitted, on the clock of Window.Now.
+	Start time.Duration
 	// Latency is its service time.
 	Latency time.Duration
 	// Concurrency is how much was in flight on the mean over its life, itself

@@ -75,7 +75,7 @@ func TestWindowsSayWhatHappened(t *testing.T) {
 		if n := int64(len(c.seen.Samples)); n != c.seen.OK+c.seen.Failed+c.seen.Dropped() {
 			t.Errorf("%d samples", n)
 		}
-		c.seen.Samples, c.seen.Readings = nil, nil // tested below
+		c.seen.Samples, c.seen.Readings, c.seen.MeanInFlight = nil, nil, 0 // tested below
 		if !reflect.DeepEqual(c.seen, want) {
 			t.Errorf("\n got %+v\nwant %+v", c.seen, want)
 		}
@@ -134,9 +134,9 @@ func TestSamplesKnowTheirCompany(t *testing.T) {
 	*now = time.Second
 	l.Step()
 	want := []control.Sample{
-		{Latency: 100 * ms, Concurrency: 4},
+		{Start: 100 * ms, Latency: 100 * ms, Concurrency: 4},
 		{Latency: 400 * ms, Concurrency: 1.75},
-		{Latency: 0, Concurrency: 1, Good: true},
+		{Start: 400 * ms, Latency: 0, Concurrency: 1, Good: true},
 	}
 	if !slices.Equal(c.seen.Samples, want) {
 		t.Errorf("\n got %v\nwant %v", c.seen.Samples, want)

@@ -90,5 +90,5 @@ func (l *Limiter) sample(now time.Duration, b *berth, o weir.Outcome) {
 	if o != weir.Failed && o != weir.NoSample {
 		l.service.add(max(0, now-b.start))
 	}
-	l.window.Sample(o, max(0, now-b.start), l.window.Area(now)-b.area)
+	l.window.Sample(o, b.start, max(0, now-b.start), l.window.Area(now)-b.area)
 }

@@ -26,7 +26,7 @@ var (
 
 // kinds are the controllers, the default first.
 var kinds = []kind{
-	{word: "knee", keys: boundKeys, min: 1, max: 10_000, make: (*LimitSpec).knee},
+	{word: "knee", keys: boundKeys, min: 2, max: 10_000, make: (*LimitSpec).knee},
 	{word: "fixed", make: (*LimitSpec).fixed},
 	{word: "aimd", keys: append([]string{"threshold"}, windowKeys...), min: 1, max: 1000, make: (*LimitSpec).aimd},
 	{word: "vegas", keys: windowKeys, min: 1, max: 1000, make: (*LimitSpec).vegas},

@@ -37,6 +37,7 @@ type Window struct {
 	area  uint64        // in flight, integrated over time, in units × ns
 	level int64         // in flight
 	drawn time.Duration // up to when area is
+	first uint64        // area at start
 }
 
 // Area returns the integral of what was in flight up to now. It overflows after
@@ -57,10 +58,10 @@ func (w *Window) Admit(n int64) {
 	w.maxInFlight = max(w.maxInFlight, n)
 }
 
-// Sample counts an outcome, and its latency where that says something. area is
+// Sample counts the outcome of work that began at start. area is
 // what Area grew by over its life. A failed answer's latency goes into the
 // samples only, and that of an outcome that is no sample nowhere.
-func (w *Window) Sample(o weir.Outcome, latency time.Duration, area uint64) {
+func (w *Window) Sample(o weir.Outcome, start, latency time.Duration, area uint64) {
 	if int(o) >= len(w.outcomes) {
 		return
 	}
@@ -68,7 +69,7 @@ func (w *Window) Sample(o weir.Outcome, latency time.Duration, area uint64) {
 	if o == weir.NoSample {
 		return
 	}
-	w.keep(control.Sample{Latency: latency, Concurrency: w.mean(latency, area), Good: o == weir.OK})
+	w.keep(control.Sample{Start: start, Latency: latency, Concurrency: w.mean(latency, area), Good: o == weir.OK})
 	if o == weir.Failed {
 		return
 	}
@@ -119,6 +120,10 @@ func (w *Window) Read(now time.Duration, into *control.Window) {
 	}
 	into.Now, into.Elapsed = now, max(0, now-w.start)
 	into.Saturated = saturated
+	into.MeanInFlight = float64(w.level)
+	if into.Elapsed > 0 {
+		into.MeanInFlight = float64(w.Area(now)-w.first) / float64(into.Elapsed)
+	}
 	into.MaxInFlight = w.maxInFlight
 	into.Admitted = w.admitted
 	into.OK, into.Failed = w.outcomes[weir.OK], w.outcomes[weir.Failed]
@@ -134,6 +139,7 @@ func Sort(into *control.Window) { slices.Sort(into.Latencies) }
 // Reset starts a new window at now. inFlight is what it starts with.
 func (w *Window) Reset(now time.Duration, inFlight int64) {
 	w.start, w.since, w.saturated = now, now, 0
+	w.first = w.Area(now)
 	w.maxInFlight = inFlight
 	w.admitted = 0
 	w.outcomes = [5]int64{}

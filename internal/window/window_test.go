@@ -16,12 +16,12 @@ func read(w *Window, now time.Duration) (c control.Window) {
 
 func TestOutcomes(t *testing.T) {
 	var w Window
-	w.Sample(weir.OK, 30, 0)
-	w.Sample(weir.Failed, 1, 0)
-	w.Sample(weir.NoSample, 1, 0)
-	w.Sample(weir.Overload, 20, 0)
-	w.Sample(weir.Abandoned, 10, 0)
-	w.Sample(weir.Outcome(99), 1, 0)
+	w.Sample(weir.OK, 0, 30, 0)
+	w.Sample(weir.Failed, 0, 1, 0)
+	w.Sample(weir.NoSample, 0, 1, 0)
+	w.Sample(weir.Overload, 0, 20, 0)
+	w.Sample(weir.Abandoned, 0, 10, 0)
+	w.Sample(weir.Outcome(99), 0, 1, 0)
 	c := read(&w, 100)
 	if c.OK != 1 || c.Failed != 1 || c.Overload != 1 || c.Abandoned != 1 || c.Dropped() != 2 {
 		t.Errorf("%+v", c)
@@ -35,7 +35,7 @@ func TestOutcomes(t *testing.T) {
 func TestKeepsTheMostRecent(t *testing.T) {
 	var w Window
 	for i := range Size + 3 {
-		w.Sample(weir.OK, time.Duration(i), 0)
+		w.Sample(weir.OK, 0, time.Duration(i), 0)
 	}
 	c := read(&w, 1)
 	if len(c.Latencies) != Size || c.Latencies[0] != 3 || c.Timed != Size+3 {
@@ -69,7 +69,7 @@ func TestResetStartsAnew(t *testing.T) {
 	w.Admit(7)
 	w.Admit(3)
 	for range Size + 3 {
-		w.Sample(weir.Overload, 5, 0)
+		w.Sample(weir.Overload, 0, 5, 0)
 	}
 	if c := read(&w, 1); c.Admitted != 2 || c.MaxInFlight != 7 || c.Overload != Size+3 {
 		t.Errorf("%+v", c)
@@ -79,7 +79,7 @@ func TestResetStartsAnew(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	for i := range Size + 1 {
-		w.Sample(weir.OK, time.Duration(i), 0)
+		w.Sample(weir.OK, 0, time.Duration(i), 0)
 	}
 	if c := read(&w, 10); c.Latencies[0] != 1 || c.Latencies[Size-1] != Size {
 		t.Errorf("kept %v to %v: not the most recent", c.Latencies[0], c.Latencies[Size-1])

@@ -1,0 +1,148 @@
+package control
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// arm is a stretch of time with one limit, and what was admitted in it.
+type arm struct {
+	from  time.Duration
+	n     float64 // how much of it has finished
+	lnN   float64 // sum of ln of the mean concurrency over each life
+	cost  float64 // sum of service times, each cut off, in seconds
+	cost2 float64 // of their squares
+	whole float64 // of those that were not cut off
+	good  float64 // of what was in time
+	late  float64 // sum of the service times of what was good
+}
+
+// clipAt is where a service time is cut off, in medians.
+const clipAt = 4
+
+// credit adds samples to the arms in which their work was admitted.
+func credit(arms []arm, samples []Sample, clip float64) {
+	for _, s := range samples {
+		i := len(arms) - 1
+		for i >= 0 && s.Start < arms[i].from {
+			i--
+		}
+		if i >= 0 {
+			arms[i].add(s, clip)
+		}
+	}
+}
+
+func (a *arm) add(s Sample, clip float64) {
+	full := max(1e-9, s.Latency.Seconds())
+	cost := full
+	if clip > 0 {
+		cost = min(full, clip)
+	}
+	a.n++
+	a.lnN += math.Log(max(1e-3, s.Concurrency))
+	a.cost += cost
+	a.cost2 += cost * cost
+	if cost == full {
+		a.whole += cost
+	}
+	if s.Good {
+		a.good++
+		a.late += cost
+	}
+}
+
+// minArm is how much of an arm has to have finished.
+const minArm = 3
+
+// contrast compares the middle one of three arms with its neighbours: the
+// elasticity e of useful throughput, and the variance of that as far as it comes
+// from the scatter of single jobs. ok is false where there is nothing to compare.
+func contrast(a, b, c *arm) (e, variance float64, ok bool) {
+	if min(a.n, b.n, c.n) < minArm {
+		return 0, 0, false
+	}
+	apart := b.lnN/b.n - (a.lnN/a.n+c.lnN/c.n)/2
+	all := sum(a, b, c)
+	good := all.good / all.n
+	if math.Abs(apart) < 0.02 || good == 0 || all.whole == 0 {
+		return 0, 0, false
+	}
+	// If all jobs inside become slower by one per cent, those that are cut off
+	// do not move: the mean grows by one per cent of what is whole.
+	unit := all.whole / all.n
+	cost := (b.cost/b.n - (a.cost/a.n+c.cost/c.n)/2) / unit
+	gain := (b.good/b.n - (a.good/a.n+c.good/c.n)/2) / good
+	e = 1 + (gain-cost)/apart
+
+	mean := all.cost / all.n
+	scatter := (all.cost2/all.n-mean*mean)/(unit*unit) + (1-good)/good - 2*(all.late/all.n-mean*good)/(unit*good)
+	variance = max(1e-6, scatter) * (1/b.n + (1/a.n+1/c.n)/4) / (apart * apart)
+	return e, variance, true
+}
+
+func sum(arms ...*arm) (s arm) {
+	for _, a := range arms {
+		s.n += a.n
+		s.cost += a.cost
+		s.cost2 += a.cost2
+		s.whole += a.whole
+		s.good += a.good
+		s.late += a.late
+	}
+	return s
+}
+
+// The arms: how far they are from the middle in ln, and how long they last, in
+// service times, at least and at most.
+const (
+	ditherBy   = 0.2
+	armFor     = 6.0
+	armAtLeast = 100 * time.Millisecond
+	armAtMost  = 4 * time.Second
+	armEnough  = 8
+)
+
+// dither ends the arm under way if it has lasted long enough, and learns from
+// the three before it: by then nearly all that was admitted in them has ended.
+func (k *Knee) dither(w *Window) Decision {
+	last := &k.arms[len(k.arms)-1]
+	lasted := w.Now - last.from
+	long := clampDuration(armFor*k.mean, armAtLeast, armAtMost)
+	if lasted < armAtMost && (last.n < armEnough || lasted < long) {
+		d := k.decide("comparing")
+		d.Limit = w.Limit
+		return d
+	}
+	reason := "comparing"
+	if n := len(k.arms); n >= 4 {
+		if e, variance, ok := contrast(&k.arms[n-4], &k.arms[n-3], &k.arms[n-2]); ok {
+			move := k.gap.learn(e-price, variance)
+			k.at += move
+			reason = fmt.Sprintf("1%% more concurrency, %.2f%% more throughput", e)
+		}
+		copy(k.arms, k.arms[n-3:])
+		k.arms = k.arms[:3]
+	}
+	k.high = !k.high
+	k.arms = append(k.arms, arm{from: w.Now})
+	return k.decide(reason)
+}
+
+// pauseAtMost is how old arms may be and still be compared with new ones.
+const pauseAtMost = 30 * time.Second
+
+// pause drops the arm under way, in which not all slots were in use, and all of
+// them once they are old.
+func (k *Knee) pause(now time.Duration) {
+	k.shift.broken()
+	k.arms[len(k.arms)-1] = arm{from: now}
+	if now-k.arms[0].from > pauseAtMost {
+		k.restart(now)
+	}
+}
+
+func (k *Knee) restart(now time.Duration) {
+	k.arms = append(k.arms[:0], arm{from: now})
+}
