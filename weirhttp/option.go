@@ -86,7 +86,7 @@ func WithRejection(fn func(http.ResponseWriter, *http.Request, *weir.Rejection))
 // While nothing is refused it is runtime.Gosched, a fraction of a microsecond
 // when the process is idle. Within a second of a refusal, and where handlers
 // take 250 µs or more, it is also a poll of the network, so that arrivals are
-// seen between any two handlers and not every 10 ms: some 4 µs a request (on
+// seen between any two handlers and not every 10 ms: 2 to 3 µs a request (on
 // Unix; elsewhere it stays at Gosched). A proxy, whose handlers wait for the
 // network at once, can do without both.
 func WithYield(on bool) Option {
