@@ -90,7 +90,7 @@ func sites() []site {
 		{"B1", lawB1, 1, 100 * time.Millisecond, 600 * time.Millisecond},
 		{"B1, 2 procs", lawB1, 2, 100 * time.Millisecond, 600 * time.Millisecond},
 		{"B2", lawB2, 1, 500 * time.Millisecond, 700 * time.Millisecond},
-		{"B3", lawB3, 1, time.Second, 900 * time.Millisecond},
+		{"B3", lawB3, 1, time.Second, 850 * time.Millisecond},
 	}
 }
 
@@ -100,13 +100,17 @@ func (s *site) guards(row string, best int) []Guard {
 	fixed := Guard{Name: guardFixed, Kind: "fixed", Limit: int64(best), MaxWait: s.patience / 2}
 	knee := Guard{Name: guardWeir, Kind: "knee"}
 	all := []Guard{fixed, knee}
-	if row == "S1" {
+	if row == "S1" && s.procs == 1 {
 		all = append(all, Guard{Name: guardNone, Kind: "none"})
 	}
-	if s.law.Kind == "burn" && (row == "S1" || row == "S2") {
+	if s.law.Kind != "burn" || row != "S1" && row != "S2" {
+		return all
+	}
+	all = append(all,
+		Guard{Name: "weir without yield", Kind: "knee", NoYield: true},
+		Guard{Name: "weir + signal", Kind: "knee", Signals: true})
+	if s.procs == 1 {
 		all = append(all,
-			Guard{Name: "weir without yield", Kind: "knee", NoYield: true},
-			Guard{Name: "weir + signal", Kind: "knee", Signals: true},
 			Guard{Name: "weir + signal without yield", Kind: "knee", Signals: true, NoYield: true},
 			Guard{Name: "no room", Kind: "fixed", Limit: fixed.Limit, NoRoom: true},
 			Guard{Name: "no room without yield", Kind: "fixed", Limit: fixed.Limit, NoRoom: true, NoYield: true})
@@ -114,7 +118,7 @@ func (s *site) guards(row string, best int) []Guard {
 	return all
 }
 
-// rows reports whether the row says anything on the site.
+// has reports whether the row says anything on the site.
 func (s *site) has(row string) bool {
 	if s.procs > 1 {
 		return row == "S1" || row == "S2"
@@ -137,8 +141,8 @@ type upstream struct {
 
 func upstreams() []upstream {
 	return []upstream{
-		{law: lawPool25, unit: 2 * time.Second},
-		{law: lawUSL53, unit: 2 * time.Second},
+		{law: lawPool25, unit: 1700 * time.Millisecond},
+		{law: lawUSL53, unit: 1700 * time.Millisecond},
 		{law: lawCores250, unit: 900 * time.Millisecond, rows: []string{"2x", "10x", "step", "half", ".9", "bimodal"}},
 		{law: lawUSL1060, unit: 800 * time.Millisecond},
 		{law: lawPool2000, unit: 700 * time.Millisecond, rows: []string{"2x", "10x", "half", ".9"}},

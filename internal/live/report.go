@@ -33,7 +33,9 @@ repeated, if more than 2 %% of the sends were late or others used more than 5 %%
 %s
 goodput: answers in time over what the capacity in force could have answered. p99: latency of what was not refused, in ms. refusal p99: latency of
 the refusals, in ms. wasted: share of the backend's work that nobody waited for. limit: mean over the stage, least and largest. inside: the most
-requests inside the backend. core: share of its core that the system under test used. Guards: none; fixed, the best fixed limit; weir, all defaults.
+requests inside the backend. core: share of its core that the system under test used. Guards: none; fixed, the fewest slots that got
+95 %% of the capacity (proxies: the backend's best concurrency), with a wait room; weir, all defaults; + signal, capped by the scheduler's latency; no
+room, fixed without a wait room; without yield, weirhttp.WithYield(false).
 `
 
 // Markdown is the report as people read it.
@@ -52,9 +54,19 @@ func (r *Results) Markdown() string {
 	return b.String()
 }
 
-// voids names the cells with runs that were given up.
+// voids names the runs that were given up, and the references that others disturbed.
 func (r *Results) voids(b *strings.Builder) {
 	var names []string
+	for _, c := range r.Capacities {
+		if c.Foreign > ForeignAbove {
+			names = append(names, fmt.Sprintf("capacity of %s in round %d, and all that refers to it", c.Backend, c.Round+1))
+		}
+	}
+	for _, y := range r.Yield {
+		if y.Foreign > ForeignAbove {
+			names = append(names, fmt.Sprintf("cost of the yield in round %d, %s", y.Round+1, y.Guard))
+		}
+	}
 	for _, c := range r.Cells {
 		if c.Void > 0 {
 			names = append(names, fmt.Sprintf("%s %s on %s, %s (%d)", c.Row, c.Stage, c.Backend, c.Guard, c.Void))

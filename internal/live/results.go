@@ -36,6 +36,7 @@ type Capacity struct {
 	Clients   int     `json:"clients"`
 	RequestUS float64 `json:"request_cpu_us"`
 	RefusalUS float64 `json:"refusal_cpu_us"`
+	Foreign   float64 `json:"foreign"` // share of the core that others used
 }
 
 // YieldCost is what a request to a handler that does nothing costs.
@@ -44,6 +45,7 @@ type YieldCost struct {
 	Round     int     `json:"round"`
 	RequestUS float64 `json:"request_cpu_us"`
 	Rate      float64 `json:"requests_per_s"`
+	Foreign   float64 `json:"foreign"` // share of the core that others used
 }
 
 // Cell is one stage of one row on one backend under one guard.
