@@ -67,7 +67,7 @@ type child struct {
 }
 
 func (r *role) start() (*child, error) {
-	c := &child{epoch: time.Now(), limits: watchLimit(nil)}
+	c := &child{epoch: time.Now(), limits: new(limits)}
 	var h http.Handler
 	var err error
 	switch r.Kind {
@@ -77,7 +77,11 @@ func (r *role) start() (*child, error) {
 		if err != nil {
 			return nil, err
 		}
-		h, c.limits = guarded, watchLimit(gate)
+		h = guarded
+		if gate != nil {
+			look := func() (int64, bool) { return gate.Snapshot().Limit, true }
+			c.limits = watchLimit(lookEvery, look, nil) // until the process ends
+		}
 	case "backend":
 		c.backend = newBackend(r.Law)
 		h = handler(c.backend)

@@ -72,39 +72,46 @@ func (g *Guard) guarded(next http.Handler) (http.Handler, *limit.Limiter, error)
 
 // limits watches the limit of a gate.
 type limits struct {
-	gate *limit.Limiter
-
-	mu       sync.Mutex
-	least    int64
-	most     int64
-	sum      float64
-	n        int64
-	rejected map[string]uint64
+	mu    sync.Mutex
+	least int64
+	most  int64
+	sum   float64
+	n     int64
 }
 
 // lookEvery is how often the limit is looked at.
 const lookEvery = 50 * time.Millisecond
 
-func watchLimit(gate *limit.Limiter) *limits {
-	l := &limits{gate: gate}
-	if gate != nil {
-		go l.watch()
-	}
+// watchLimit looks at a limit until stop is closed; look reports false where there
+// is none to be seen.
+func watchLimit(every time.Duration, look func() (int64, bool), stop <-chan struct{}) *limits {
+	l := new(limits)
+	go func() {
+		ticker := time.NewTicker(every)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+				if now, ok := look(); ok {
+					l.note(now)
+				}
+			case <-stop:
+				return
+			}
+		}
+	}()
 	return l
 }
 
-func (l *limits) watch() {
-	for range time.NewTicker(lookEvery).C {
-		now := l.gate.Snapshot()
-		l.mu.Lock()
-		if l.n == 0 {
-			l.least, l.most = now.Limit, now.Limit
-		}
-		l.least, l.most = min(l.least, now.Limit), max(l.most, now.Limit)
-		l.sum += float64(now.Limit)
-		l.n++
-		l.mu.Unlock()
+func (l *limits) note(now int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.n == 0 {
+		l.least, l.most = now, now
 	}
+	l.least, l.most = min(l.least, now), max(l.most, now)
+	l.sum += float64(now)
+	l.n++
 }
 
 // take returns the least, mean and largest limit since it was last called.

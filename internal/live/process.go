@@ -10,6 +10,7 @@ import (
 	"io"
 	"log"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"strings"
@@ -31,6 +32,9 @@ type process struct {
 	out  *bufio.Reader
 	pipe *os.File // behind out
 	said *tail
+
+	limits *limits // of a gateway's gate
+	ended  chan struct{}
 }
 
 // startRole starts this program in a role, on core.
@@ -101,6 +105,9 @@ func (p *process) line() (string, error) {
 // stop ends the process: by the end of its input if it is ours, by SIGTERM and
 // then SIGKILL if not.
 func (p *process) stop() error {
+	if p.ended != nil {
+		close(p.ended)
+	}
 	patience := 5 * time.Second
 	if p.in != nil {
 		_ = p.in.Close() // says that it should end
@@ -121,7 +128,11 @@ func startGateway(ctx context.Context, core int, binary, upstream string, settin
 	if err != nil {
 		return nil, err
 	}
-	args := append([]string{"run", "--upstream", upstream, "--listen", addr, "--admin", "off"}, settings...)
+	admin, err := freeAddr()
+	if err != nil {
+		return nil, err
+	}
+	args := append([]string{"run", "--upstream", upstream, "--listen", addr, "--admin", admin}, settings...)
 	p := &process{name: "weir " + strings.Join(args, " "), addr: addr, cmd: exec.Command(binary, args...), said: new(tail)}
 	p.cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
 	p.cmd.Stderr, p.cmd.Stdout = p.said, p.said
@@ -131,7 +142,24 @@ func startGateway(ctx context.Context, core int, binary, upstream string, settin
 	if err := p.listening(ctx); err != nil {
 		return nil, errors.Join(err, p.stop())
 	}
+	p.ended = make(chan struct{})
+	p.limits = watchLimit(4*lookEvery, func() (int64, bool) { return gatewayLimit(admin) }, p.ended)
 	return p, nil
+}
+
+// gatewayLimit asks a gateway for the limit of its only gate.
+func gatewayLimit(admin string) (int64, bool) {
+	client := http.Client{Timeout: time.Second}
+	resp, err := client.Get("http://" + admin + "/gates")
+	if err != nil {
+		return 0, false
+	}
+	defer resp.Body.Close()
+	var state struct{ Gates []struct{ Limit int64 } }
+	if err := json.NewDecoder(resp.Body).Decode(&state); err != nil || len(state.Gates) != 1 {
+		return 0, false
+	}
+	return state.Gates[0].Limit, true
 }
 
 // listening returns when the process accepts connections.

@@ -150,6 +150,9 @@ func (r *runner) mark(ctx context.Context, t *trial, lanes []*lane, epoch time.T
 			if err != nil {
 				return nil, err
 			}
+			if l.front.limits != nil {
+				s.LimitLeast, s.LimitMean, s.LimitMost = l.front.limits.take()
+			}
 			states[j] = mark{at: time.Since(epoch), app: s, front: usageOfPID(l.front.cmd.Process.Pid)}
 			ours += states[j].front.cpu
 		}
