@@ -42,7 +42,7 @@ func bare[C control.Controller](newController func() (C, error)) func(*Env) (lim
 		if err != nil {
 			return nil, err
 		}
-		return weirGate(limit.Config{Name: c.Name(), Controller: c, Queue: limit.Queue{Len: -1}})
+		return weirGate(limit.Config{Name: c.Name(), Controller: windowed{c}, Queue: limit.Queue{Len: -1}})
 	}
 }
 
@@ -59,7 +59,8 @@ func weirGate(c limit.Config) (limiter, error) {
 // one observation a second, the mean latency of the window. Late work is
 // reported as dropped, as their documentation says. They are weir's own
 // implementations: they do not have the port's faults (windows of nothing but
-// drops are not lost here).
+// drops are not lost here). WindowedLimit leaves out samples below 100 µs, and so
+// does windowed.
 
 // newAIMD: 20 at first, 20 to 200, times .9 after a drop or a mean above 5 s.
 func newAIMD() (*control.AIMD, error) { return control.NewAIMD(control.NetflixAIMD()) }
@@ -76,4 +77,24 @@ func newGradient2(take control.Take) func() (*control.Gradient2, error) {
 	return func() (*control.Gradient2, error) {
 		return control.NewGradient2(control.Gradient2Config{Shipped: true, Take: take})
 	}
+}
+
+// shortest is the latency below which WindowedLimit takes no sample.
+const shortest = 100 * time.Microsecond
+
+// windowed shows a controller its windows without the shortest samples. Without
+// that the shortest of a thousand exponential ones is next to nothing, and a
+// different next to nothing each time.
+type windowed struct{ control.Controller }
+
+// Update implements [control.Controller].
+func (c windowed) Update(w *control.Window) control.Decision {
+	rest := *w
+	for len(rest.Latencies) > 0 && rest.Latencies[0] < shortest {
+		rest.LatencySum -= rest.Latencies[0]
+		rest.Timed--
+		rest.OK = max(0, rest.OK-1)
+		rest.Latencies = rest.Latencies[1:]
+	}
+	return c.Controller.Update(&rest)
 }
