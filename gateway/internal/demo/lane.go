@@ -78,16 +78,14 @@ func startLane(o *Options, change func(*config.Config), listen string) (*lane, e
 }
 
 // configure returns the gateway's defaults for one upstream, with what its user
-// would have told it: how long clients wait, and so how much latency is too
-// much.
+// would have told it: how long clients wait, and so how long they may be kept in
+// the wait room. The limit it finds by itself.
 func configure(o *Options, upstream, listen string) (*config.Config, error) {
 	cfg, err := config.ForUpstream(upstream, listen, 0)
 	if err != nil {
 		return nil, err
 	}
 	gate := cfg.Gates[gateName]
-	gate.Limit.Controller = "aimd"
-	gate.Limit.Threshold = policy.Duration(patience / 4)
 	gate.Limit.Queue = policy.QueueSpec{
 		Len:     max(1, int(o.Capacity*patience.Seconds()/4)), // what fits into a quarter of their patience
 		MaxWait: policy.Duration(patience / 4),

@@ -16,7 +16,7 @@ average, the rest in its queue. It works on for clients that have left.
 Clients ask in their own time (Poisson), %s of that capacity, %v each, and
 leave after %d ms. The same load goes twice to an upstream like that:
 
-  with weir  %s, gate %q finds its limit (aimd, p95 under %d ms)
+  with weir  %s, gate %q finds its limit by itself
   without    %s, the same gateway with its gate off
 
 Look at it while it runs:
@@ -24,7 +24,7 @@ Look at it while it runs:
   curl -i %s/
 `,
 		o.Capacity, workers, with.upstream.mean.Milliseconds(), loads(), o.step(), patience.Milliseconds(),
-		with.url(), gateName, (patience / 4).Milliseconds(), without.url(), with.url())
+		with.url(), gateName, without.url(), with.url())
 	if admin := with.gateway.AdminAddr(); admin != nil {
 		fmt.Fprintf(o.Out, "  curl http://%s/gates     limit, in flight, waiting, refusals by reason\n", admin)
 		fmt.Fprintf(o.Out, "  curl http://%s/metrics   the same for Prometheus\n", admin)
