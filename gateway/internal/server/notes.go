@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -19,32 +17,15 @@ import (
 // is logged at once. What there is to say about is bounded by the configuration:
 // gates times reasons.
 type notes struct {
-	log *slog.Logger
-	// binding returns the signal that binds a gate's limit, empty for none. It
-	// may be nil.
-	binding func(gate string) string
+	log    *slog.Logger
+	limits *limitNotes
 
 	mu      sync.Mutex
-	limits  map[string]*limitNote
 	refused map[refusalKey]*refusalNote
 }
 
-const (
-	// noteEvery is how often refusals are summed up.
-	noteEvery = 10 * time.Second
-	// settled is how long a limit must have stood still to be worth a line.
-	settled = 3 * time.Second
-	// settleBy is when a limit that never stands still gets one.
-	settleBy = 10 * time.Second
-)
-
-// limitNote is a limit on the move.
-type limitNote struct {
-	from, to       int64
-	reason         string
-	began, changed time.Time
-	steps          int
-}
+// noteEvery is how often refusals are summed up.
+const noteEvery = 10 * time.Second
 
 type refusalKey struct {
 	gate     string
@@ -58,7 +39,7 @@ type refusalNote struct {
 }
 
 func newNotes(log *slog.Logger) *notes {
-	return &notes{log: log, limits: make(map[string]*limitNote), refused: make(map[refusalKey]*refusalNote)}
+	return &notes{log: log, limits: newLimitNotes(log), refused: make(map[refusalKey]*refusalNote)}
 }
 
 // hooks returns what the gates call.
@@ -67,24 +48,10 @@ func (s *Server) hooks() weir.Hooks {
 		Admitted:     s.metrics.Admitted,
 		Done:         s.metrics.Done,
 		Rejected:     s.notes.rejected,
-		LimitChanged: s.notes.limitChanged,
+		LimitChanged: s.notes.limits.changed,
 		Faulty:       s.notes.faulty,
 		Leaked:       s.notes.leaked,
 	}
-}
-
-func (n *notes) limitChanged(gate string, from, to int64, reason string) {
-	n.log.Debug("limit step", "gate", gate, "from", from, "to", to, "reason", reason)
-	now := time.Now()
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	note := n.limits[gate]
-	if note == nil {
-		note = &limitNote{from: from, began: now}
-		n.limits[gate] = note
-	}
-	note.to, note.reason, note.changed = to, reason, now
-	note.steps++
 }
 
 func (n *notes) rejected(_ weir.Work, r *weir.Rejection) { n.refusal(r, false) }
@@ -170,48 +137,12 @@ func (n *notes) run(ctx context.Context) {
 			n.sumUp()
 			return
 		case now := <-tick.C:
-			n.settleLimits(now)
+			n.limits.tick(now)
 			if now.After(summary) {
 				summary = now.Add(noteEvery)
 				n.sumUp()
 			}
 		}
-	}
-}
-
-// settleLimits writes a line for each limit that has stopped moving.
-func (n *notes) settleLimits(now time.Time) {
-	n.tellLimits(func(note *limitNote) bool {
-		return now.Sub(note.changed) >= settled || now.Sub(note.began) >= settleBy
-	})
-}
-
-// flushLimits writes a line for each limit that has moved, so that the lines
-// that follow are not taken for the cause.
-func (n *notes) flushLimits() { n.tellLimits(func(*limitNote) bool { return true }) }
-
-func (n *notes) tellLimits(due func(*limitNote) bool) {
-	done := make(map[string]*limitNote)
-	n.mu.Lock()
-	for gate, note := range n.limits {
-		if due(note) {
-			done[gate] = note
-			delete(n.limits, gate)
-		}
-	}
-	n.mu.Unlock()
-	for _, gate := range slices.Sorted(maps.Keys(done)) {
-		note := done[gate]
-		if note.from == note.to {
-			continue
-		}
-		args := []any{"gate", gate, "from", note.from, "to", note.to, "steps", note.steps, "reason", note.reason}
-		if n.binding != nil {
-			if signal := n.binding(gate); signal != "" {
-				args = append(args, "signal", signal)
-			}
-		}
-		n.log.Info("limit changed", args...)
 	}
 }
 

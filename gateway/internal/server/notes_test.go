@@ -36,18 +36,6 @@ func TestNotes(t *testing.T) {
 		if lines("msg=refusing ") != 2 {
 			t.Errorf("a refusal after a pause:\n%s\nwant it logged at once", out)
 		}
-
-		for limit := int64(20); limit < 30; limit++ {
-			n.limitChanged("api", limit, limit+1, "room")
-			time.Sleep(500 * time.Millisecond)
-		}
-		if lines("limit changed") != 0 {
-			t.Errorf("while the limit moves:\n%s", out)
-		}
-		time.Sleep(settled + 2*time.Second)
-		if lines(`msg="limit changed" gate=api from=20 to=30 steps=10`) != 1 {
-			t.Errorf("when it has settled:\n%s", out)
-		}
 		cancel()
 	})
 }

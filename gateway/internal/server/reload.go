@@ -81,7 +81,7 @@ func (s *Server) apply(cfg *config.Config) error {
 		set.discard()
 		return err
 	}
-	s.notes.flushLimits() // what has moved by itself
+	s.notes.limits.settle() // what has moved by itself
 	prev := s.state.Load()
 	next, err := s.compile(cfg, prev)
 	if err != nil {
@@ -95,7 +95,7 @@ func (s *Server) apply(cfg *config.Config) error {
 	if s.opts.Applied != nil {
 		s.opts.Applied(cfg)
 	}
-	s.notes.flushLimits() // what cfg has changed
+	s.notes.limits.configured()
 	s.log.Info("configuration reloaded", "routes", len(cfg.Routes), "gates", len(cfg.Gates), "upstreams", len(cfg.Upstreams))
 	return nil
 }

@@ -240,12 +240,12 @@ func TestReloadTellsLimits(t *testing.T) {
 	next := baseConfig(t, "http://127.0.0.1:1")
 	change(next, func(_ *config.Upstream, l *policy.LimitSpec) { l.Limit = 6 })
 	src.set(func() (*config.Config, error) { return next, nil })
-	g.notes.limitChanged(gateName, 8, 10, "room") // by itself, and not yet told
+	g.notes.limits.changed(gateName, 2, 10, "room") // by itself, and not yet told
 	if err := g.Reload(); err != nil {
 		t.Fatal(err)
 	}
 	got := strings.Join(g.log.lines("limit changed", "configuration"), "\n")
-	want := `limit changed" gate=upstream from=8 to=10 steps=1 reason=room
+	want := `limit changed" gate=upstream from=2 to=10 steps=1 reason=room
 "limit changed" gate=upstream from=10 to=6 steps=1 reason=configured
 "configuration reloaded" `
 	if !strings.Contains(got, want) {

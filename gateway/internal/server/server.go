@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/admin"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/policy"
@@ -92,7 +93,7 @@ func New(cfg *config.Config, opts Options) (*Server, error) {
 		ended:   make(chan struct{}),
 		failed:  make(chan error, 1),
 	}
-	s.notes.binding = s.binding
+	s.notes.limits.look = s.look
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.cutting, s.cut = context.WithCancel(context.Background())
 	s.metrics = admin.NewMetrics(s, opts.Version)
@@ -173,6 +174,7 @@ func (s *Server) enforce(st *state) {
 		routes = append(routes, rt.Name())
 	}
 	s.metrics.Keep(gates, routes)
+	s.notes.limits.keep(gates)
 	s.state.Store(st)
 }
 
@@ -238,14 +240,15 @@ func (s *Server) AdminAddr() net.Addr {
 // Policy returns the policy in force.
 func (s *Server) Policy() *policy.Policy { return s.state.Load().policy }
 
-// binding returns the signal that binds the limit of a gate, empty for none.
-func (s *Server) binding(gate string) string {
+// look returns what there is to see of a gate, false if there is none of that
+// name.
+func (s *Server) look(gate string) (weir.Snapshot, bool) {
 	if st := s.state.Load(); st != nil {
 		if g := st.policy.Gate(gate); g != nil {
-			return g.Snapshot().Signal
+			return g.Snapshot(), true
 		}
 	}
-	return ""
+	return weir.Snapshot{}, false
 }
 
 // Streams returns the pool of streams.

@@ -46,7 +46,7 @@ func (s *Server) shutdown() error {
 	s.leaving.Wait()
 	s.serving.Wait()
 	aborted = aborted || s.isAborted()
-	s.notes.flushLimits()
+	s.notes.limits.flush()
 	s.notes.sumUp()
 	switch {
 	case complete:

@@ -54,8 +54,11 @@ func TestABindingSignalIsNamed(t *testing.T) {
 	if !strings.Contains(g.log.String(), "signal=pressure") {
 		t.Error("the refusal's line does not name the signal")
 	}
-	if g.notes.binding(gateName) != "pressure" || g.notes.binding("none") != "" {
-		t.Errorf("a limit's line would name %q", g.notes.binding(gateName))
+	if s, ok := g.notes.limits.look(gateName); !ok || s.Signal != "pressure" {
+		t.Errorf("a limit's line would name %q", s.Signal)
+	}
+	if _, ok := g.notes.limits.look("none"); ok {
+		t.Error("a gate that there is none of has something to see")
 	}
 	look := g.Look()
 	if len(look.Signals) != 2 || look.Gates[0].Signal != "pressure" || len(look.Gates[0].Signals) != 2 {
