@@ -39,6 +39,9 @@ var controllers = map[string]bounded{
 		p, err := control.NewProbePair(control.ProbeConfig{Initial: initial, Min: low, Max: high, ReadRatio: (1 + float64(variant)) / 258})
 		return two{p}, err
 	},
+	"knee": func(initial, low, high int64, _ uint8) (control.Controller, error) {
+		return control.NewKnee(control.KneeConfig{Initial: initial, Min: low, Max: high})
+	},
 	"lag": func(initial, low, high int64, variant uint8) (control.Controller, error) {
 		return control.NewLagMap(control.LagMapConfig{
 			Initial: initial, Min: low, Max: high, Hold: int(variant%4) - 1,

@@ -111,15 +111,14 @@ func (k *Knee) dither(w *Window) Decision {
 	lasted := w.Now - last.from
 	long := clampDuration(armFor*k.mean, armAtLeast, armAtMost)
 	if lasted < armAtMost && (last.n < armEnough || lasted < long) {
-		d := k.decide("comparing")
-		d.Limit = w.Limit
-		return d
+		return k.decide("comparing")
 	}
 	reason := "comparing"
 	if n := len(k.arms); n >= 4 {
 		if e, variance, ok := contrast(&k.arms[n-4], &k.arms[n-3], &k.arms[n-2]); ok {
 			move := k.gap.learn(e-price, variance)
 			k.at += move
+			k.shift.move(move * min(max(e, 0), 1))
 			reason = fmt.Sprintf("1%% more concurrency, %.2f%% more throughput", e)
 		}
 		copy(k.arms, k.arms[n-3:])

@@ -16,6 +16,7 @@ type climb struct {
 	lnN   float64 // ln of the mean in flight before the step
 	from  float64 // the limit before the step, in ln
 	looks int     // how often the verdict was put off
+	warm  bool    // the first count begins with slots that are all in use
 	vain  int     // steps that nobody used
 }
 
@@ -46,6 +47,10 @@ func (k *Knee) ascend(w *Window, saturated bool) Decision {
 	case !saturated && k.climb.rate == 0:
 		return k.decide("not in full use")
 	}
+	if k.climb.rate == 0 && !k.climb.warm {
+		k.climb.warm, k.mode = true, settling
+		return k.decide("counting")
+	}
 	if reason := k.cut(w); reason != "" {
 		k.track()
 		k.restart(w.Now)
@@ -61,7 +66,7 @@ func (k *Knee) ascend(w *Window, saturated bool) Decision {
 			return d
 		}
 	}
-	k.climb = climb{rate: rate, count: good, lnN: lnN, from: k.at, vain: k.climb.vain}
+	k.climb = climb{rate: rate, count: good, lnN: lnN, from: k.at, warm: true, vain: k.climb.vain}
 	k.at += stepUp
 	k.mode = settling
 	return k.decide("throughput follows: a step up")
@@ -86,7 +91,7 @@ func (k *Knee) judge(w *Window, rate, lnN float64, saturated bool) (d Decision, 
 		return k.lookAgain("counting"), true
 	}
 	switch {
-	case e < worthIt:
+	case e < worthIt, !saturated && e-scatter < worthIt:
 		k.at = c.from + max(0, min(1, e))*(k.at-c.from)
 		k.settle(w.Now)
 		return k.decide(fmt.Sprintf("1%% more concurrency, %.2f%% more throughput: high enough", e)), true

@@ -13,12 +13,14 @@ type gap struct {
 // slot is not worth having; how fast elasticity falls with ln n around the knee
 // (0.5 to 1 for the universal scalability law, a step for a pool); what is
 // believed of the distance when nothing is known, and how far it wanders from
-// one measurement to the next; the largest step.
+// one measurement to the next; from how many standard deviations on a measurement
+// says that the best limit has moved; the largest step.
 const (
 	price     = 0.06
 	curvature = 0.7
 	openGap   = 0.15
 	wander    = 0.002
+	surprise  = 3.0
 	largest   = 0.5
 
 	firstNoise, mostNoise = 3, 20
@@ -40,6 +42,10 @@ func (g *gap) learn(e, variance float64) (move float64) {
 		g.noise = max(1, g.noise)
 	}
 	g.last, g.lastVariance = e, variance
+	expected := g.variance*curvature*curvature + variance*g.noise
+	if excess := e*e - surprise*surprise*expected; excess > 0 {
+		g.variance = min(openGap, g.variance+excess/(curvature*curvature))
+	}
 	gain := g.variance * curvature / (g.variance*curvature*curvature + variance*g.noise)
 	g.variance = (1-gain*curvature)*g.variance + wander
 	return min(max(gain*e, -largest), largest)

@@ -166,6 +166,9 @@ func (l *Limiter) settleInto(now time.Duration, out *answers) {
 	if l.room.Len() > 0 {
 		l.serve(now, out)
 		l.arm(now)
+		// Work whose cost does not fit waits beside free slots: all that can be
+		// used is.
+		l.window.Saturated(now, l.bank < 1 || l.room.Len() > 0)
 	}
 	if now >= l.refreshAt || l.resized {
 		l.refresh(now)
