@@ -18,6 +18,7 @@ type conns struct {
 	socket *net.TCPListener
 	max    int
 	plain  bool
+	rest   time.Duration // see settle
 
 	refused   atomic.Uint64
 	finishing atomic.Bool
@@ -37,13 +38,14 @@ type conn struct {
 	from *conns
 	once sync.Once
 
+	state   atomic.Int32 // an http.ConnState
 	writeBy atomic.Int64 // the socket's write deadline, in nanoseconds since from.epoch; 0: none
 	unbound atomic.Bool  // which has been taken back
 }
 
 func newConns(socket *net.TCPListener, maxOpen int, plain bool) *conns {
 	return &conns{
-		socket: socket, max: maxOpen, plain: plain,
+		socket: socket, max: maxOpen, plain: plain, rest: settleFor,
 		drained:  make(chan struct{}),
 		turnAway: make(chan struct{}, 64),
 		open:     make(map[*conn]struct{}),
@@ -64,24 +66,36 @@ func (c *conns) Close() error {
 	return nil
 }
 
+// acceptLook is how long Accept, at the end, looks for a connection in the
+// kernel's queue before it takes it for empty.
+const acceptLook = 5 * time.Millisecond
+
 // Accept implements net.Listener.
 func (c *conns) Accept() (net.Conn, error) {
-	for {
+	for looked := false; ; {
 		raw, err := c.socket.AcceptTCP()
-		if err != nil {
-			if c.finishing.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
+		finishing := c.finishing.Load()
+		switch {
+		case err == nil:
+			if accepted, ok := c.add(raw); ok {
+				return accepted, nil
+			}
+			c.refused.Add(1)
+			c.refuse(raw)
+			continue
+		case finishing && !looked && errors.Is(err, os.ErrDeadlineExceeded):
+			// Past the deadline the queue is not even looked at: on a busy
+			// machine it may be anything but empty.
+			_ = c.socket.SetDeadline(time.Now().Add(acceptLook)) // fails if it is closed: Accept will tell
+			looked = true
+			continue
+		case finishing:
+			c.drainOnce.Do(func() { close(c.drained) })
+			if errors.Is(err, os.ErrDeadlineExceeded) {
 				err = errors.New("listener drained")
 			}
-			if c.finishing.Load() {
-				c.drainOnce.Do(func() { close(c.drained) })
-			}
-			return nil, err
 		}
-		if accepted, ok := c.add(raw); ok {
-			return accepted, nil
-		}
-		c.refused.Add(1)
-		c.refuse(raw)
+		return nil, err
 	}
 }
 

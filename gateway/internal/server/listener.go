@@ -120,7 +120,8 @@ func (l *listener) newServer(h http.Handler, log *slog.Logger) *http.Server {
 			MaxReceiveBufferPerConnection: 256 << 10,
 			MaxReceiveBufferPerStream:     128 << 10,
 		},
-		ErrorLog: stdlog.New(complaints{log.With("listener", l.cfg.Address)}, "", 0),
+		ConnState: noteState,
+		ErrorLog:  stdlog.New(complaints{log.With("listener", l.cfg.Address)}, "", 0),
 	}
 	if l.cfg.TLS != nil {
 		srv.TLSConfig = &tls.Config{
@@ -183,6 +184,7 @@ func (l *listener) stopAccepting(shared bool) {
 // stop ends the listener: after what is in flight on it has ended, or when ctx
 // does. It reports whether everything had ended.
 func (l *listener) stop(ctx context.Context) bool {
+	l.conns.settle(ctx)
 	err := l.server.Shutdown(ctx)
 	if err != nil {
 		_ = l.server.Close() // cuts the rest; there is nobody to tell

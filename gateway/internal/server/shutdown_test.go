@@ -2,8 +2,11 @@ package server
 
 import (
 	"bufio"
+	"context"
+	"crypto/tls"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"syscall"
@@ -25,13 +28,75 @@ func TestShutdownUnderLoad(t *testing.T) {
 	c := send(g.url, 30, func(status int, err error) bool {
 		return status == http.StatusServiceUnavailable || errors.Is(err, syscall.ECONNREFUSED)
 	})
-	eventually(t, "load has arrived", func() bool { return c.ok.Load() > 100 })
+	eventually(t, "load has arrived", func() bool { return c.ok.Load() > 40 })
 	if err := g.stop(); err != nil {
 		t.Errorf("Run returned %v", err)
 	}
 	c.stop(t)
 	if n := g.inFlight.Load(); n != 0 {
 		t.Errorf("%d still in flight", n)
+	}
+}
+
+// A request that arrives on a connection accepted before, when the gateway has
+// stopped accepting, is answered. net/http would drop it once its Shutdown has
+// begun.
+func TestShutdownAnswersTheLastToCome(t *testing.T) {
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {})
+	for what, begin := range map[string]string{"a new connection": "", "half a request": "GET / HTTP/1.1\r\nHo"} {
+		g := start(t, baseConfig(t, up.URL), Options{})
+		g.listeners[0].conns.rest = time.Minute // a machine that stands still for a second is no fault
+		c := dial(t, g.Addr(), begin)
+		eventually(t, what+" is accepted", func() bool { return g.listeners[0].conns.count() == 1 })
+		g.cancel()
+		<-g.listeners[0].ended // nothing is accepted any more
+		if _, err := io.WriteString(c, strings.TrimPrefix("GET / HTTP/1.1\r\nHost: x\r\n\r\n", begin)); err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil || !res.Close || res.StatusCode != http.StatusOK && res.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("%s: %v, %v; want an answer that ends the connection", what, res, err)
+		}
+		if err := g.wait(); err != nil {
+			t.Errorf("%s: Run returned %v", what, err)
+		}
+	}
+}
+
+// Who never says anything keeps nobody for long.
+func TestSettle(t *testing.T) {
+	ln, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := newConns(ln, 2, true)
+	defer all.Close()
+	dial(t, ln.Addr(), "")
+	c, err := all.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := func(state http.ConnState, want bool) {
+		t.Helper()
+		noteState(tls.Server(c, nil), state)
+		if got := all.atRest(); got != want {
+			t.Errorf("%v: at rest %v, want %v", state, got, want)
+		}
+	}
+	f(http.StateIdle, true)
+	f(http.StateActive, false)
+	f(http.StateHijacked, true)
+	f(http.StateNew, false)
+	all.rest = time.Millisecond
+	all.settle(t.Context()) // returns
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	all.rest = time.Hour
+	all.settle(ended) // likewise
+	noteState(c, http.StateIdle)
+	all.settle(t.Context())
+	if !all.atRest() {
+		t.Error("idle, and not at rest")
 	}
 }
 
