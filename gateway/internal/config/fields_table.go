@@ -111,7 +111,7 @@ var generalFields = map[string]field{
 		enum: []string{"knee", "fixed", "aimd", "vegas", "gradient2", "probe", "lag", "drain", "resource"}, example: "knee",
 	},
 	"LimitSpec.limit":     {doc: "The limit to keep, or with another controller than fixed the one to begin with (default there: 20; probe two for each processor, lag and drain max).", example: "20", least: "1"},
-	"LimitSpec.min":       {doc: "A limit that moves does not go below it (default 1; gradient2 20, probe 4, lag and drain 10).", example: "2", least: "1"},
+	"LimitSpec.min":       {doc: "A limit that moves does not go below it (default 1; knee 2, gradient2 20, probe 4, lag and drain 10).", example: "2", least: "1"},
 	"LimitSpec.max":       {doc: "A limit that moves does not go above it (default 1000; knee 10000, gradient2 200, probe 128).", example: "500", least: "1"},
 	"LimitSpec.threshold": {doc: "aimd: latency above it counts as overload. Set it to about half of what your clients wait.", def: "5s", least: "1us"},
 	"LimitSpec.take": {
