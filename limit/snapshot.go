@@ -3,18 +3,15 @@ package limit
 import "github.com/weir-go/weir"
 
 // Snapshot implements [weir.Snapshotter]. It counts the slots of a limiter in
-// the fast gear one by one, so it is not for every request.
+// the fast gear one by one, so it is not for every request. It does not wait for
+// a controller that takes its time.
 func (l *Limiter) Snapshot() weir.Snapshot {
-	l.control.Lock()
-	controller := l.controller.Name()
-	l.control.Unlock()
-
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := weir.Snapshot{
 		Name: l.name, Kind: "limit", Mode: "enforce",
 		Limit: l.limit, InFlight: l.inFlight(), Waiting: int64(l.room.Len()),
-		Controller: controller, LimitReason: l.reason, Signal: l.signal, Faults: l.faults,
+		Controller: l.ruler, LimitReason: l.reason, Signal: l.signal, Faults: l.faults,
 		Latency: l.median, Wait: l.wait(),
 		Leaked: l.count.leaked.Load(),
 	}

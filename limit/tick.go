@@ -16,7 +16,7 @@ const idleWindow = time.Second
 func (l *Limiter) schedule(now, length time.Duration) {
 	switch {
 	case length > 0:
-		l.tickAt = now + length
+		l.tickAt = now + min(length, room.Never-now)
 	case l.observed:
 		l.tickAt = now + idleWindow
 	default:
