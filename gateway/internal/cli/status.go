@@ -106,7 +106,7 @@ func (l *look) print(out io.Writer) error {
 	}
 	fmt.Fprintf(out, "%s, %d requests in progress\n\n", state, l.InFlight)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "GATE\tMODE\tLIMIT\tIN FLIGHT\tWAITING\tADMITTED\tREFUSED\tCONTROLLER\tBOUND BY\tLIMIT LAST CHANGED")
+	fmt.Fprintln(w, "GATE\tMODE\tLIMIT\tIN FLIGHT\tWAITING\tADMITTED\tREFUSED\tCONTROLLER\tBOUND BY\tWHY")
 	for _, g := range l.Gates {
 		var refused uint64
 		for _, n := range g.Rejected {
