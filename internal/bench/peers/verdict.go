@@ -24,7 +24,8 @@ type Verdict struct {
 	// Reached says whether the goal is: never below the best peer, told ones
 	// left out, and a worst figure of at least .90 or twice the best peer's.
 	Reached bool `json:"reached"`
-	// Losses are the figures on which weir was below.
+	// Losses are the figures on which weir was below: the best of those who know
+	// nothing, and the best of those who were told.
 	Losses []Loss `json:"losses,omitempty"`
 	// Peers are everybody's worst and mean figures.
 	Peers []Standing `json:"peers"`
@@ -116,30 +117,37 @@ func (v *Verdict) compare(column map[string]Cell) {
 		return
 	}
 	v.Figures++
-	var below, belowTold, clearly bool
+	var best, bestTold *Loss
 	for _, p := range Peers() {
 		c, ok := column[p.Name]
 		if !ok || p.Weir || p.Untold || mine.Max >= c.Min {
 			continue
 		}
+		to := &best
 		if p.Told {
-			belowTold = true
-		} else {
-			below = true
-			clearly = clearly || c.Min-mine.Max > .02
+			to = &bestTold
 		}
-		v.Losses = append(v.Losses, Loss{c.Table, c.Column, mine.Spread, p.Name, c.Spread, p.Told})
+		if *to == nil || c.Min > (*to).Other.Min {
+			*to = &Loss{c.Table, c.Column, mine.Spread, p.Name, c.Spread, p.Told}
+		}
 	}
-	if below {
+	if best != nil {
 		v.Below++
+		v.Losses = append(v.Losses, *best)
+		if best.Other.Min-mine.Max > clearly {
+			v.Clearly++
+		}
 	}
-	if clearly {
-		v.Clearly++
+	if bestTold != nil {
+		v.Losses = append(v.Losses, *bestTold)
 	}
-	if below || belowTold {
+	if best != nil || bestTold != nil {
 		v.BelowTold++
 	}
 }
+
+// clearly is from when on a difference is clear.
+const clearly = .02
 
 // stand sums up one peer.
 func (v *Verdict) stand(p *Peer, order [][2]string, byColumn map[[2]string]map[string]Cell) {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -35,6 +36,7 @@ func WriteMarkdown(w io.Writer, cells []Cell) error {
 	b.WriteString(preface)
 	v := Judge(cells)
 	v.write(&b)
+	writeSeeds(&b, cells)
 	var tables []string
 	for _, c := range cells {
 		if !slices.Contains(tables, c.Table) {
@@ -46,6 +48,24 @@ func WriteMarkdown(w io.Writer, cells []Cell) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// writeSeeds says which figures have fewer seeds than the others.
+func writeSeeds(b *strings.Builder, cells []Cell) {
+	var most int
+	for _, c := range cells {
+		most = max(most, len(c.Seeds))
+	}
+	fewer := map[string]bool{}
+	for _, c := range cells {
+		if len(c.Seeds) < most {
+			fewer[c.Scenario] = true
+		}
+	}
+	if len(fewer) > 0 {
+		fmt.Fprintf(b, "\nFigures have %d seeds, but some peers' in %s fewer; peers.json says which. An empty cell has not been run.\n",
+			most, strings.Join(slices.Sorted(maps.Keys(fewer)), ", "))
+	}
 }
 
 func writeTable(b *strings.Builder, name string, cells []Cell) {
@@ -119,7 +139,7 @@ func (v *Verdict) write(b *strings.Builder) {
 	if len(v.Losses) == 0 {
 		return
 	}
-	b.WriteString("\nWhere weir was below somebody:\n\n| figure | weir | | |\n|---|---:|---|---:|\n")
+	b.WriteString("\nWhere weir was below somebody, with the best of those who were told nothing and of those who were told:\n\n| figure | weir | | |\n|---|---:|---|---:|\n")
 	for _, l := range v.Losses {
 		star := ""
 		if l.Told {
