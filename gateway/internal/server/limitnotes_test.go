@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -82,12 +83,12 @@ func TestNewsOfLimitsAreFew(t *testing.T) {
 // too much: it never leaves the limit alone.
 func TestTheDefaultControllerLogsLittle(t *testing.T) {
 	toNotes(t, slog.LevelInfo, func(t *testing.T, n *notes, out *logBuffer) {
-		steps := 0
+		var steps atomic.Int64
 		p, err := policy.Compile(policy.Spec{
 			Gates:  map[string]policy.GateSpec{"api": {Limit: &policy.LimitSpec{Queue: policy.QueueSpec{Len: 10}}}},
 			Routes: []policy.RouteSpec{{Match: []string{"/"}, Gates: []string{"api"}}},
 		}, policy.Options{Hooks: weir.Hooks{LimitChanged: func(gate string, from, to int64, reason string) {
-			steps++
+			steps.Add(1)
 			n.limits.changed(gate, from, to, reason)
 		}}})
 		if err != nil {
@@ -111,9 +112,9 @@ func TestTheDefaultControllerLogsLittle(t *testing.T) {
 		}
 		all.Wait()
 		lines := strings.Count(out.String(), "\n")
-		t.Logf("%d steps, %d lines", steps, lines)
-		if steps < 20 || lines > 6 {
-			t.Errorf("%d steps, %d lines, want many steps and hardly a line:\n%s", steps, lines, out)
+		t.Logf("%d steps, %d lines", steps.Load(), lines)
+		if steps.Load() < 20 || lines > 6 {
+			t.Errorf("%d steps, %d lines, want many steps and hardly a line:\n%s", steps.Load(), lines, out)
 		}
 	})
 }
