@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/config"
 )
 
@@ -29,9 +30,10 @@ func NewStatusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Show the gates of a running gateway: limits, what is in flight, what binds",
 		Long: `Status asks a gateway's admin listener for its gates and prints a line for each:
-the limit and what set it, what is in flight and waiting, what was refused, the
-signal that binds the limit, and why the limit last changed. The signals that
-gates go by follow. The same as JSON, with more in it, is at /gates.`,
+the limit and what set it, what is in flight and waiting, what was admitted and
+refused and how many left while they waited, the signal that binds the limit, and
+why the limit last changed. The signals that gates go by follow. The same as
+JSON, with more in it, is at /gates.`,
 		Example: "  weir status\n  weir status --admin 10.0.0.5:9090",
 		Args:    needs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -106,14 +108,16 @@ func (l *look) print(out io.Writer) error {
 	}
 	fmt.Fprintf(out, "%s, %d requests in progress\n\n", state, l.InFlight)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "GATE\tMODE\tLIMIT\tIN FLIGHT\tWAITING\tADMITTED\tREFUSED\tCONTROLLER\tBOUND BY\tWHY")
+	fmt.Fprintln(w, "GATE\tMODE\tLIMIT\tIN FLIGHT\tWAITING\tADMITTED\tREFUSED\tLEFT\tCONTROLLER\tBOUND BY\tWHY")
 	for _, g := range l.Gates {
+		// Those who left the wait room were refused by nobody.
+		left := g.Rejected[weir.ReasonCanceled.String()]
 		var refused uint64
 		for _, n := range g.Rejected {
 			refused += n
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t%s\n", g.Name, g.Mode, g.Limit, g.InFlight, g.Waiting, g.Admitted, refused,
-			g.Controller, orDash(g.Signal), orDash(g.Reason))
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t%s\n", g.Name, g.Mode, g.Limit, g.InFlight, g.Waiting, g.Admitted,
+			refused-left, left, g.Controller, orDash(g.Signal), orDash(g.Reason))
 	}
 	if len(l.Signals) > 0 {
 		fmt.Fprintln(w, "\nSIGNAL\tSTATE\tVALUE\tTROUBLE")

@@ -22,7 +22,7 @@ func TestStatus(t *testing.T) {
 	}
 	admin := answer(http.StatusOK, `{"ready": true, "requests_in_flight": 7, "gates": [
 		{"name": "api", "mode": "enforce", "limit": 4, "in_flight": 4, "waiting": 3, "admitted": 100,
-			"rejected": {"queue_full": 5, "deadline": 1}, "controller": "knee", "limit_reason": "capped, cpu 2.00", "signal": "cpu"},
+			"rejected": {"queue_full": 5, "deadline": 1, "canceled": 20}, "controller": "knee", "limit_reason": "capped, cpu 2.00", "signal": "cpu"},
 		{"name": "spare", "mode": "off", "limit": 9, "controller": "fixed"}],
 		"signals": [{"name": "cpu", "state": "live", "value": 2}, {"name": "heap", "state": "unsupported", "value": null, "error": "no GOMEMLIMIT"}]}`)
 	out, _, err := run(NewRootCommand("test"), "", "status", "--admin", admin)
@@ -32,8 +32,8 @@ func TestStatus(t *testing.T) {
 	flat := strings.Join(strings.Fields(out), " ")
 	for _, want := range []string{
 		"ready, 7 requests in progress",
-		"api enforce 4 4 3 100 6 knee cpu capped, cpu 2.00",
-		"spare off 9 0 0 0 0 fixed - -",
+		"api enforce 4 4 3 100 6 20 knee cpu capped, cpu 2.00",
+		"spare off 9 0 0 0 0 0 fixed - -",
 		"cpu live 2 -",
 		"heap unsupported - no GOMEMLIMIT",
 	} {
