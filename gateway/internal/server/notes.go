@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"sync"
 	"syscall"
 	"time"
@@ -83,10 +84,10 @@ func refusalAttrs(r *weir.Rejection, count int) []slog.Attr {
 		attrs = append(attrs, slog.Int("count", count))
 	}
 	if r.Value != 0 || r.Limit != 0 {
-		attrs = append(attrs, slog.Float64("value", r.Value), slog.Float64("limit", r.Limit))
+		attrs = append(attrs, slog.Float64("value", rounded(r.Value)), slog.Float64("limit", rounded(r.Limit)))
 	}
 	if r.RetryAfter > 0 {
-		attrs = append(attrs, slog.String("retry_after", r.RetryAfter.String()))
+		attrs = append(attrs, slog.String("retry_after", r.RetryAfter.Round(time.Millisecond).String()))
 	}
 	if r.Rule != "" {
 		attrs = append(attrs, slog.String("rule", r.Rule))
@@ -96,6 +97,10 @@ func refusalAttrs(r *weir.Rejection, count int) []slog.Attr {
 	}
 	return attrs
 }
+
+// rounded leaves out what nobody reads: the figures of time-outs and deadlines
+// are in seconds, all others are whole numbers.
+func rounded(x float64) float64 { return math.Round(x*1000) / 1000 }
 
 func refusalText(observed bool) string {
 	if observed {

@@ -49,6 +49,8 @@ func TestRefusalLines(t *testing.T) {
 		{weir.Rejection{Gate: "api", Reason: weir.ReasonDraining}, `gate=api reason=draining`},
 		{weir.Rejection{Gate: "api", Reason: weir.ReasonQueueFull, Value: 256, Limit: 256, RetryAfter: time.Second},
 			`gate=api reason=queue_full value=256 limit=256 retry_after=1s`},
+		{weir.Rejection{Gate: "api", Reason: weir.ReasonDeadline, Value: 0.376761483, Limit: 0.25, RetryAfter: 505579014 * time.Nanosecond},
+			`gate=api reason=deadline value=0.377 limit=0.25 retry_after=506ms`},
 		{weir.Rejection{Gate: "api", Reason: weir.ReasonQuota, Limit: 5, Rule: "per user"}, `gate=api reason=quota value=0 limit=5 rule="per user"`},
 		{weir.Rejection{Gate: "api", Reason: weir.ReasonLimit, Value: 8, Limit: 8, Signal: "cpu"}, `gate=api reason=limit value=8 limit=8 signal=cpu`},
 	} {
