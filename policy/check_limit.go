@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"regexp"
 	"strings"
 	"time"
 	"unicode"
@@ -104,6 +105,11 @@ func (c *compiler) checkBounds(at place, l *LimitSpec, k kind) {
 	low, high := k.bounds(l)
 	switch {
 	case low > 0 && high > 0 && low > high:
+		if l.Min == 0 {
+			c.add(at.at("max"), fmt.Sprintf("%d is below min (%d, the default)", high, low),
+				fmt.Sprintf("write at least %d, or a min that is not above max", low))
+			break
+		}
 		note := ""
 		if l.Max == 0 {
 			note = ", the default"
@@ -134,9 +140,9 @@ func (c *compiler) askController(at place, l *LimitSpec, k kind, said []Fault) {
 		switch value, must, ok := strings.Cut(rest, ": "); {
 		case told[group(key)]:
 		case ok && k.takes(key):
-			c.add(at.at(key), value+" will not do", must)
+			c.add(at.at(key), value+" will not do", inKeys(must))
 		case ok && hasKey(l, k.word, key):
-			c.add(at.at(k.word, key), value+" will not do", must)
+			c.add(at.at(k.word, key), value+" will not do", inKeys(must))
 		default:
 			c.add(at, e.Error(), "")
 		}
@@ -200,6 +206,13 @@ func snake(name string) string {
 	}
 	return b.String()
 }
+
+// fieldName is the name of a field of a Go struct in a sentence.
+var fieldName = regexp.MustCompile(`\b(?:[A-Z][a-z]+)+\b`)
+
+// inKeys says with the keys of a file what an error of package control or signal
+// says with the fields of a Go struct.
+func inKeys(sentence string) string { return fieldName.ReplaceAllStringFunc(sentence, snake) }
 
 func orDefault(value, def int64) int64 {
 	if value == 0 {

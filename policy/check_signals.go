@@ -88,7 +88,12 @@ func (c *compiler) checkSignalName(at place, name string) {
 	r, ok := c.reads(name)
 	if !ok {
 		known := append(slices.Sorted(maps.Keys(c.spec.Signals)), slices.Sorted(maps.Keys(c.opts.Signals))...)
-		c.add(at, fmt.Sprintf("there is no signal %q", name), suggest(name, append(known, SignalKinds()...), "signals"))
+		known = append(known, SignalKinds()...)
+		instead := suggest(name, known, "signals")
+		if nearest(name, known) == "" {
+			instead = "say under signals: what it reads, or " + instead
+		}
+		c.add(at, fmt.Sprintf("there is no signal %q", name), instead)
 		return
 	}
 	for _, p := range r.problems(name, SignalSpec{}) {
@@ -131,6 +136,10 @@ func (r *reading) problems(name string, spec SignalSpec) []problem {
 			all = append(all, problem{"url", fmt.Sprintf("%q is no http or https URL", spec.URL), "write for instance http://127.0.0.1:8000/lag"})
 		}
 	}
+	if spec.Then == "safe" && spec.SafeValue == 0 {
+		all = append(all, problem{"safe_value", "then: safe has no value to put in place of a missing one",
+			"write the pressure to go by, such as 2 (above 1 the limit shrinks), or the lag"})
+	}
 	w, err := r.watch(name, spec)
 	if err != nil {
 		return append(all, asProblems(err)...)
@@ -156,7 +165,7 @@ func asProblems(err error) []problem {
 		case "share", "per_proc", "max":
 			key = "threshold"
 		}
-		all = append(all, problem{key, value + " will not do", must})
+		all = append(all, problem{key, value + " will not do", inKeys(must)})
 	}
 	return all
 }

@@ -52,6 +52,8 @@ func TestFaults(t *testing.T) {
 			[]string{"gates.api.limit.min: 50 is above max (10); write a min"}},
 		{"min over the default of max", limitSpec(LimitSpec{Controller: "aimd", Min: 5000}),
 			[]string{"gates.api.limit.min: 5000 is above max (1000, the default)"}},
+		{"max under the default of min", limitSpec(LimitSpec{Controller: "gradient2", Max: 10}),
+			[]string{"gates.api.limit.max: 10 is below min (20, the default); write at least 20"}},
 		{"limit outside", limitSpec(LimitSpec{Controller: "aimd", Min: 5, Max: 10, Limit: 4}),
 			[]string{"gates.api.limit.limit: 4 is not between min (5) and max (10)"}},
 		{"percent", limitSpec(LimitSpec{Controller: "aimd", Percentile: 95}),

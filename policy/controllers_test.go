@@ -106,7 +106,7 @@ func TestControllersFaultsHavePaths(t *testing.T) {
 	}
 	f(LimitSpec{Controller: "vegas", Backoff: 2, Take: "median", Vegas: VegasSpec{Alpha: 9, Beta: 4}, Percentile: 95},
 		"gates.api.limit.percentile: 95 is not a share in (0, 1]; write 0.95",
-		"gates.api.limit.vegas.beta: 4 will not do; must not be below Alpha 9, and at most 1073741824",
+		"gates.api.limit.vegas.beta: 4 will not do; must not be below alpha 9, and at most 1073741824",
 		"gates.api.limit.backoff: 2 will not do; must be in (0, 1), or 0 to take the logarithm away",
 		`gates.api.limit.take: "median" will not do; must be "mean", "min", "percentile" or "each"`)
 	f(LimitSpec{Controller: "gradient2", Min: 100, Gradient2: Gradient2Spec{Queue: -1}},

@@ -52,10 +52,12 @@ func TestSignalFaults(t *testing.T) {
 			"disk":   {Read: "psi_io", Over: -1, Path: "x"},
 			"behind": {Read: "http", URL: "127.0.0.1:8000"},
 			"file":   {SafeValue: 2},
+			"memory": {Then: "safe"},
 		},
 		Gates: map[string]GateSpec{
 			"x": {Limit: &LimitSpec{Signals: []string{"cpuu", "memory", "memory", "goroutines", "cpu"}}},
 			"y": {Limit: &LimitSpec{Controller: "resource"}},
+			"w": {Limit: &LimitSpec{Signals: []string{"kafkalag"}}},
 			"z": {Limit: &LimitSpec{Controller: "lag", Signals: []string{"load"}, Lag: LagSpec{Signal: "load", Target: 9, Critical: 3}}},
 		},
 	}
@@ -70,12 +72,14 @@ func TestSignalFaults(t *testing.T) {
 		"signals.disk.path: means nothing to a signal that reads psi_io",
 		"signals.disk.over: -1ns will not do; must be from 1ms to 1m",
 		"signals.file.path: no file is named",
-		"signals.file.safe_value: 2 will not do; only used with Then: Safe",
+		"signals.file.safe_value: 2 will not do; only used with then: safe",
+		"signals.memory.safe_value: then: safe has no value to put in place of a missing one; write the pressure",
+		`gates.w.limit.signals[0]: there is no signal "kafkalag"; say under signals: what it reads, or write one of `,
 		`gates.x.limit.signals[0]: there is no signal "cpuu"; did you mean cpu?`,
 		`gates.x.limit.signals[2]: "memory" is in the list already`,
 		"gates.x.limit.signals[3]: the signal goroutines has to be told its threshold; write it under signals: goroutines:",
 		"gates.y.limit.signals: the controller resource has nothing to go by",
-		"gates.z.limit.lag.critical: 3 will not do; must be above Target 9",
+		"gates.z.limit.lag.critical: 3 will not do; must be above target 9",
 		`gates.z.limit.signals[0]: "load" is a lag and no pressure`,
 	}
 	got := faultsOf(t, err)

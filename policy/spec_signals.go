@@ -31,7 +31,7 @@ type SignalSpec struct {
 	Hold     Duration `json:"hold,omitempty"`
 	Smooth   Duration `json:"smooth,omitempty"`
 	// Then is what holds once nothing good was read for longer than Hold:
-	// ignore (default) or safe, which puts SafeValue in its place.
+	// ignore (default) or safe, which puts SafeValue, above 0, in its place.
 	Then      string  `json:"then,omitempty"`
 	SafeValue float64 `json:"safe_value,omitempty"`
 }

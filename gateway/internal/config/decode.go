@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/weir-go/weir/policy"
 )
 
 // decoder walks YAML nodes and Go values side by side. It collects faults
@@ -228,10 +230,31 @@ func (d *decoder) mistyped(path string, n *yaml.Node, t reflect.Type, f field) {
 			remedy = "put a space after the dash: - " + clip(strings.TrimSpace(item))
 		}
 	}
+	if t == limitType && n.Kind == yaml.ScalarNode {
+		remedy = wholeLimit(n, remedy)
+	}
 	if n.Kind == yaml.ScalarNode && equals.MatchString(n.Value) {
 		remedy = "write name: value, not name = value"
 	}
 	d.faultAt(n, path, remedy, "is %s", describeNode(n))
+}
+
+var limitType = reflect.TypeFor[policy.LimitSpec]()
+
+// wholeLimit says how to write a limit for which somebody has written just the
+// number, or just the controller.
+func wholeLimit(n *yaml.Node, otherwise string) string {
+	if n.ShortTag() == "!!int" {
+		return "write {limit: " + clip(n.Value) + "}"
+	}
+	switch word, ok := nearest(n.Value, policy.Controllers()); {
+	case !ok, word == "fixed":
+		return otherwise
+	case word == "knee":
+		return "write {}, which is {controller: knee}"
+	default:
+		return "write {controller: " + word + "}"
+	}
 }
 
 // where returns the place of path, or of the nearest thing around it that is in

@@ -29,5 +29,5 @@ var signalFields = map[string]field{
 	"SignalSpec.hold":       {doc: "How long the last good value stands in while readings fail (default: ten intervals, at least 1s).", example: "5s", least: "1ms", most: "24h"},
 	"SignalSpec.smooth":     {doc: "Time constant of an exponential average over the readings. 0 means none.", def: "0s", least: "0s", most: "1h"},
 	"SignalSpec.then":       {doc: "What holds after that: ignore goes by the other signals, safe puts safe_value in its place.", def: "ignore", enum: []string{"ignore", "safe"}},
-	"SignalSpec.safe_value": {doc: "The pressure, or the lag, with then: safe. Above 1 shrinks the limit, 1 keeps it.", def: "0", least: "0"},
+	"SignalSpec.safe_value": {doc: "The pressure, or the lag, with then: safe, which needs it. Above 1 shrinks the limit, 1 keeps it.", def: "0", least: "0"},
 }
