@@ -28,9 +28,14 @@ var arrows = map[string][]string{
 	"internal/deptest":        {},
 }
 
-// gatewayArrows says what the binary's packages may import of the library. The
-// limiter is not among it: gates come out of a policy, never wired by hand.
-var gatewayArrows = []string{"", "control", "policy", "signal", "sim", "weirhttp", "scenarios"}
+// moduleArrows says what the packages of each other module may import of the
+// library. The limiter is not among what the binary may: its gates come out of
+// a policy, never wired by hand.
+var moduleArrows = map[string][]string{
+	"gateway":        {"", "control", "policy", "scenarios", "signal", "sim", "weirhttp"},
+	"internal/bench": {"", "control", "limit", "policy", "sim"},
+	"internal/live":  {"", "control", "limit", "signal", "weirhttp"},
+}
 
 func TestArrows(t *testing.T) {
 	for _, p := range list(t, root, "./...") {
@@ -63,11 +68,20 @@ func TestMechanismsApart(t *testing.T) {
 	}
 }
 
-func TestGatewayArrows(t *testing.T) {
-	for _, p := range list(t, root+"/gateway", "./...") {
-		for _, imp := range p.Imports {
-			if ours(imp) && !strings.HasPrefix(within(imp), "gateway") && !slices.Contains(gatewayArrows, within(imp)) {
-				t.Errorf("%s imports %s; the gateway may import %q", within(p.ImportPath), within(imp), gatewayArrows)
+func TestModuleArrows(t *testing.T) {
+	for _, dir := range modules[1:] {
+		own := within(path.Join(module, path.Clean(dir[len(root):])))
+		allowed, known := moduleArrows[own]
+		if !known {
+			t.Errorf("module %q has no arrows: add it to the table and to docs/DESIGN.md", own)
+			continue
+		}
+		for _, p := range list(t, dir, "./...") {
+			for _, imp := range p.Imports {
+				to := within(imp)
+				if ours(imp) && to != own && !strings.HasPrefix(to, own+"/") && !slices.Contains(allowed, to) {
+					t.Errorf("%s imports %s; module %s may import %q", within(p.ImportPath), to, own, allowed)
+				}
 			}
 		}
 	}
@@ -76,7 +90,7 @@ func TestGatewayArrows(t *testing.T) {
 // A command is a few lines: everything it does can be tested in a package.
 func TestCommandsAreThin(t *testing.T) {
 	const most = 40
-	for _, dir := range []string{root, root + "/gateway"} {
+	for _, dir := range []string{root, root + "/gateway", root + "/internal/live"} {
 		for _, p := range list(t, dir, "./...") {
 			if !slices.Contains(strings.Split(p.ImportPath, "/"), "cmd") {
 				continue

@@ -6,6 +6,7 @@ import (
 	"testing"
 )
 
+// modules are the folders of the modules that go.work joins, the library first.
 var modules = []string{root, root + "/gateway", root + "/internal/bench", root + "/internal/live"}
 
 func TestPackagesDocumented(t *testing.T) {
