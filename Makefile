@@ -46,12 +46,13 @@ test: need-cc check parts test-unit test-integration ## everything: checks, unit
 .PHONY: test-short
 test-short: need-cc check test-unit ## make test without the real servers
 
-# The scoreboard's tests are minutes of simulation on one goroutine each, ten
-# times longer under the race detector; it sees the same code in package sim.
+# The race detector makes a simulation ten times longer. The scoreboard's tests
+# run without it; of the simulator's it sees those that -short leaves.
 .PHONY: test-unit
 test-unit: need-go
-	go test -race -timeout 8m $$(go list $(PACKAGES) | grep -v '/internal/board$$')
-	go test -timeout 8m ./internal/board
+	go test -race -timeout 8m $$(go list $(PACKAGES) | grep -v -e '/internal/board$$' -e '/weir/sim$$')
+	go test -race -short -timeout 8m ./sim
+	go test -timeout 8m ./sim ./internal/board
 
 # Without -race: the load generator shares the machine with what it loads.
 # The packages of the gateway ran with it in test-unit.

@@ -19,6 +19,16 @@ func d(s string) policy.Duration {
 	return policy.Duration(v)
 }
 
+// long marks a test that averages over some hundred thousand requests, all
+// on one goroutine: under the race detector it takes ten times as long and has
+// nothing to show it, so -short leaves it out.
+func long(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("statistics take long; run without -short")
+	}
+}
+
 func within(t *testing.T, what string, got, want, relative float64) {
 	t.Helper()
 	if math.Abs(got-want) > relative*math.Abs(want) {
@@ -57,6 +67,7 @@ func erlangC(c int, a float64) float64 {
 }
 
 func TestQueuesAgreeWithTheory(t *testing.T) {
+	long(t)
 	exp := Dist{Dist: "exponential", Mean: d("10ms")}
 	mmc := func(c int, rps float64) float64 {
 		a := rps * .010
@@ -90,6 +101,7 @@ func TestQueuesAgreeWithTheory(t *testing.T) {
 
 // In M/M/1 the time in the system is exponential: all quantiles are known.
 func TestQuantilesAgreeWithTheory(t *testing.T) {
+	long(t)
 	b := Backend{Law: "pool", Workers: 1, Service: Dist{Dist: "exponential", Mean: d("10ms")}}
 	_, r := openRun(t, b, 50, 3)
 	s := r.Windows[0]
@@ -143,6 +155,7 @@ func TestClosedLoopFollowsTheLaw(t *testing.T) {
 }
 
 func TestCapacityIsTheBestOfASweep(t *testing.T) {
+	long(t)
 	for _, name := range StandardBackends() {
 		std, err := LoadStandard(name)
 		if err != nil {

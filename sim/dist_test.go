@@ -7,6 +7,7 @@ import (
 )
 
 func TestDistributionsHaveTheirMoments(t *testing.T) {
+	long(t)
 	tests := []struct {
 		name     string
 		dist     Dist

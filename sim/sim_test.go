@@ -66,6 +66,7 @@ func TestSameSeedSameReport(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		s.Requests = 20_000 // whole runs are in TestGolden
 		s.Seeds = []uint64{42}
 		a, b := mustRun(t, s), mustRun(t, s)
 		if a.String() != b.String() || a.Plot() != b.Plot() {
@@ -84,7 +85,7 @@ func TestTrafficDoesNotDependOnThePolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Seeds = []uint64{1}
+	s.Seeds, s.Requests = []uint64{1}, 20_000
 	none, err := s.With("B2", "none")
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +102,9 @@ func TestTrafficDoesNotDependOnThePolicy(t *testing.T) {
 	}
 }
 
+// The whole run of a scenario, to the letter.
 func TestGolden(t *testing.T) {
+	long(t)
 	for _, name := range []string{"gateways", "retry-storm"} {
 		t.Run(name, func(t *testing.T) {
 			s, err := Load(name)
