@@ -6,6 +6,8 @@
 // with everything measured in that window, and applies the Decision. The same
 // controller therefore runs unchanged in a service and in the simulator.
 //
+//   - [Knee], the default, compares what a little more and a little less
+//     concurrency bring, and needs to be told nothing.
 //   - [Fixed] keeps a number that somebody chose.
 //   - [AIMD] adds one while latency is fine and takes a share away when it is
 //     not: robust, but it needs a threshold for each backend.
@@ -16,6 +18,9 @@
 //     [ProbePair] does so for a gate of reads and one of writes together.
 //   - [LagMap] reads the limit off the lag of something behind the gate.
 //   - [Drain] lets in a little less than was drained while that lag is too high.
+//   - [Resource] keeps the highest pressure among the gate's signals, such as
+//     the processor's, where it is wanted.
+//   - [Capped] puts such a bound on any other of these.
 package control
 
 import "time"
@@ -52,10 +57,11 @@ type State struct {
 
 // Decision is what a controller wants.
 type Decision struct {
-	// Limit is the new limit. The gate clamps it to at least 1.
+	// Limit is the new limit, from 1 to 1<<30. A gate keeps the last good one
+	// instead of anything else, and counts that as a fault.
 	Limit int64
-	// Next is how long the next window should last; 0 means that the
-	// controller need not be called again.
+	// Next is how long the next window should last, at least 1 ms (a gate makes
+	// less into that); 0 means that the controller need not be called again.
 	Next time.Duration
 	// Extend keeps what has been measured: the next window goes on from it.
 	// A controller asks for it when it has too few samples to judge.
@@ -80,7 +86,8 @@ type Window struct {
 	MeanInFlight float64
 	// Waiting is the work in the wait room right now.
 	Waiting int64
-	// Saturated is the part of Elapsed during which no slot was free.
+	// Saturated is the part of Elapsed during which no slot was free, or work
+	// waited beside free ones because its cost did not fit into them.
 	Saturated time.Duration
 
 	// Admitted counts grants and Refused refusals for want of a slot.

@@ -8,14 +8,14 @@ import (
 
 // arm is a stretch of time with one limit, and what was admitted in it.
 type arm struct {
-	from  time.Duration
-	n     float64 // how much of it has finished
-	lnN   float64 // sum of ln of the mean concurrency over each life
-	cost  float64 // sum of service times, each cut off, in seconds
-	cost2 float64 // of their squares
-	whole float64 // of those that were not cut off
-	good  float64 // of what was in time
-	late  float64 // sum of the service times of what was good
+	from     time.Duration
+	n        float64 // how much of it has finished
+	lnN      float64 // sum of ln of the mean concurrency over each life
+	cost     float64 // sum of service times, each cut off, in seconds
+	cost2    float64 // of their squares
+	whole    float64 // of those that were not cut off
+	good     float64 // of what was in time
+	goodCost float64 // sum of the service times of what was good, cut off too
 }
 
 // clipAt is where a service time is cut off, in medians.
@@ -49,7 +49,7 @@ func (a *arm) add(s Sample, clip float64) {
 	}
 	if s.Good {
 		a.good++
-		a.late += cost
+		a.goodCost += cost
 	}
 }
 
@@ -77,7 +77,7 @@ func contrast(a, b, c *arm) (e, variance float64, ok bool) {
 	e = 1 + (gain-cost)/apart
 
 	mean := all.cost / all.n
-	scatter := (all.cost2/all.n-mean*mean)/(unit*unit) + (1-good)/good - 2*(all.late/all.n-mean*good)/(unit*good)
+	scatter := (all.cost2/all.n-mean*mean)/(unit*unit) + (1-good)/good - 2*(all.goodCost/all.n-mean*good)/(unit*good)
 	variance = max(1e-6, scatter) * (1/b.n + (1/a.n+1/c.n)/4) / (apart * apart)
 	return e, variance, true
 }
@@ -89,7 +89,7 @@ func sum(arms ...*arm) (s arm) {
 		s.cost2 += a.cost2
 		s.whole += a.whole
 		s.good += a.good
-		s.late += a.late
+		s.goodCost += a.goodCost
 	}
 	return s
 }

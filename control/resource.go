@@ -65,9 +65,8 @@ func NewResource(cfg ResourceConfig) (*Resource, error) {
 	def(&cfg.Backoff, 0.5)
 	cfg.Signals = slices.Clone(cfg.Signals)
 	var f faults
-	f.check(cfg.Min >= 1, "Min %d: must be at least 1", cfg.Min)
-	f.check(cfg.Max >= cfg.Min, "Max %d: must not be below Min %d", cfg.Max, cfg.Min)
-	f.check(cfg.Window >= 10*time.Millisecond, "Window %v: must be at least 10ms", cfg.Window)
+	f.checkBounds(cfg.Min, cfg.Max)
+	f.checkWindow("Window", cfg.Window)
 	f.check(cfg.Growth > 1 && cfg.Growth <= 2, "Growth %v: must be in (1, 2]", cfg.Growth)
 	f.check(cfg.Backoff > 0 && cfg.Backoff < 1, "Backoff %v: must be in (0, 1)", cfg.Backoff)
 	if err := f.err("resource"); err != nil {
@@ -120,5 +119,5 @@ func (r *Resource) Restore(s State) {
 }
 
 func (r *Resource) set(limit float64) {
-	r.limit = min(max(limit, float64(r.cfg.Min)), float64(r.cfg.Max))
+	r.limit = within(limit, r.cfg.Min, r.cfg.Max)
 }

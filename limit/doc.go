@@ -44,14 +44,15 @@
 // given up. [Adaptive], the default order, tells the two apart: a queue stands if
 // in an interval no more was served than came, by more than chance, the first
 // interval after the room was empty excepted. An interval is as long as 64 units
-// take to be served, and at least 100 ms, which is CoDel's (RFC 8289).
+// take to be served, but at least 100 ms, which is CoDel's (RFC 8289), and at
+// most 10 s.
 //
 // While a queue stands, 64 may wait. When that is not enough, the newest goes
 // first (adaptive LIFO, as Facebook has described it), and each newcomer takes the
 // place of the oldest, which is refused with [weir.ReasonQueueFull]: it would not
 // have been served before it expired, and hears so early. The newest goes first in
-// a burst too, once that is the only way to serve a newcomer before its deadline.
-// When half of the queue is gone, the oldest goes first again.
+// a burst too, once that is the only way to serve a newcomer in time. When half of
+// the queue is gone, or an interval has drained it, the oldest goes first again.
 //
 // The newest also goes first while waiters leave of themselves, because their
 // clients lose patience: who has waited longest will leave next.

@@ -4,8 +4,8 @@ import "time"
 
 // drain estimates how fast slots come back while somebody needs them: what an
 // honest Retry-After is made of, and by which work is refused that would wait in
-// vain. It looks only at intervals with waiters or
-// refusals, because an idle gate's releases say nothing about its capacity.
+// vain. It looks only at intervals with waiters or refusals, because an idle
+// gate's releases say nothing about its capacity.
 type drain struct {
 	since  time.Duration // start of the interval being counted
 	count  int64         // released in it

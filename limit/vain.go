@@ -77,7 +77,8 @@ const (
 	maxInterval = 10 * time.Second
 )
 
-// pace is what the wait room is told of a rate. Nobody is displaced on a guess.
+// pace is what the wait room is told of a rate. While that is not known a queue
+// that stands keeps all its places: nobody is displaced on a guess.
 func pace(rate float64) room.Pace {
 	if rate == 0 {
 		return room.Pace{Interval: minInterval}

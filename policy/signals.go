@@ -13,6 +13,7 @@ type reading struct {
 	word string
 	keys []string // settings of SignalSpec that mean something to it
 	fast bool     // worth reading every 10 ms
+	raw  bool     // no pressure yet: what is read is divided by the threshold, if one is given
 	make func(SignalSpec) (signal.Signal, error)
 }
 
@@ -41,10 +42,10 @@ var readings = append([]reading{
 	{word: "goroutines", keys: []string{"threshold"}, make: func(s SignalSpec) (signal.Signal, error) {
 		return signal.NewGoroutines(signal.GoroutinesConfig{Max: int64(min(s.Threshold, 1e15))})
 	}},
-	{word: "file", keys: []string{"threshold", "path", "field"}, make: func(s SignalSpec) (signal.Signal, error) {
+	{word: "file", keys: []string{"threshold", "path", "field"}, raw: true, make: func(s SignalSpec) (signal.Signal, error) {
 		return signal.Func("file", s.fromFile), nil
 	}},
-	{word: "http", keys: []string{"threshold", "url", "field"}, make: func(s SignalSpec) (signal.Signal, error) {
+	{word: "http", keys: []string{"threshold", "url", "field"}, raw: true, make: func(s SignalSpec) (signal.Signal, error) {
 		return signal.Func("http", s.fromHTTP), nil
 	}},
 }, stalls()...)
@@ -91,7 +92,7 @@ var thens = []string{"ignore", "safe"}
 
 // external is a reading of Options.Signals.
 func external(name string, s signal.Signal) reading {
-	return reading{word: name, keys: []string{"threshold"}, make: func(SignalSpec) (signal.Signal, error) { return s, nil }}
+	return reading{word: name, keys: []string{"threshold"}, raw: true, make: func(SignalSpec) (signal.Signal, error) { return s, nil }}
 }
 
 // reads returns what the signal of that name reads, false if there is no such
@@ -129,7 +130,7 @@ func (r *reading) watch(name string, spec SignalSpec) (signal.Watch, error) {
 		w.Then = signal.Safe
 	}
 	w.Signal = signal.Func(name, s.Read)
-	if own := slices.Contains(SignalKinds(), r.word) && r.word != "file" && r.word != "http"; !own && spec.Threshold != 0 {
+	if r.raw && spec.Threshold != 0 {
 		w.Signal = signal.Func(name, func(ctx context.Context) (float64, error) {
 			v, err := s.Read(ctx)
 			return v / spec.Threshold, err
