@@ -9,19 +9,16 @@ import (
 )
 
 func (l *Limiter) tryAdmit(w *weir.Work) (weir.Permit, error) {
-	if p, ok := l.quick(w); ok {
-		return p, nil
-	}
 	p, _, err := l.arrive(context.Background(), w, nil)
 	return p, err
 }
 
-// quick admits in the slow gear what needs no decision: one unit without a
+// quick admits in the slow gear what needs no decision: w, one unit without a
 // deadline, where the bank has a slot and nobody waits for it. That is nearly
 // all work on a gate with a controller or hooks, so it pays to leave out
 // everything that arrive does for the rest.
 func (l *Limiter) quick(w *weir.Work) (weir.Permit, bool) {
-	if uint64(w.Cost) > 1 || l.shared.Attention.Load() != inSlow || w.Deadline != (time.Time{}) || l.findLeaks.Load() {
+	if l.shared.Attention.Load() != inSlow || l.findLeaks.Load() {
 		return weir.Permit{}, false
 	}
 	now := l.now()
@@ -31,15 +28,19 @@ func (l *Limiter) quick(w *weir.Work) (weir.Permit, bool) {
 		return weir.Permit{}, false
 	}
 	p, _ := l.grant(now, 1, l) // the word says that there is one
-	l.publish()
+	if l.bank < 1 {            // or nothing has changed that the word tells
+		l.publish()
+	}
 	l.mu.Unlock()
-	l.admitted(w, 0)
+	if l.hooks.Load().Admitted != nil {
+		l.admitted(w, 0)
+	}
 	return p, true
 }
 
 // admit is the blocking shell around arrive.
 func (l *Limiter) admit(ctx context.Context, w *weir.Work) (weir.Permit, error) {
-	if ctx.Err() == nil {
+	if uint64(w.Cost) <= 1 && w.Deadline == (time.Time{}) && ctx.Err() == nil {
 		if p, ok := l.quick(w); ok {
 			return p, nil
 		}
@@ -183,7 +184,8 @@ func (l *Limiter) settleInto(now time.Duration, out *answers) {
 	l.publish()
 }
 
-// quiet reports whether settle would have nothing to do but publish.
+// quiet reports whether settle would have nothing to do but publish, and that only
+// where the word says more than that the gear is the slow one.
 func (l *Limiter) quiet(now time.Duration) bool {
 	return l.observed && l.room.Len() == 0 && now < l.refreshAt && !l.resized && !l.closed
 }

@@ -31,10 +31,17 @@ func (d *drain) want(now time.Duration) { d.busy, d.wanted = true, now }
 func (d *drain) finish(now time.Duration, units int64, wanted bool) {
 	d.count += units
 	if wanted {
-		d.want(now)
+		d.busy, d.wanted = true, now
 	}
+	if now-d.since >= drainInterval {
+		d.measure(now)
+	}
+}
+
+// measure ends the interval, if enough was released in it.
+func (d *drain) measure(now time.Duration) {
 	elapsed := now - d.since
-	if elapsed < drainInterval || d.count < drainMin {
+	if d.count < drainMin {
 		return
 	}
 	if d.busy {

@@ -135,7 +135,13 @@ func (l *Limiter) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 // and refuses otherwise, without ever waiting. While nothing is free it refuses
 // without taking the lock.
 func (l *Limiter) TryAdmit(w weir.Work) (weir.Permit, error) {
-	if uint64(w.Cost) > 1 || l.shared.Attention.Load() != 0 || w.Deadline != (time.Time{}) {
+	if uint64(w.Cost) > 1 || w.Deadline != (time.Time{}) {
+		return l.tryAdmit(&w)
+	}
+	if l.shared.Attention.Load() != 0 {
+		if p, ok := l.quick(&w); ok {
+			return p, nil
+		}
 		return l.tryAdmit(&w)
 	}
 	p, ok := l.shared.Hint.Load().Take()

@@ -24,16 +24,17 @@ func (l *Limiter) PermitDone(p weir.Permit, o weir.Outcome) {
 	if !sampled {
 		l.sample(now, b, o)
 	}
-	var answered answers
 	if l.quiet(now) {
-		l.publish()
+		if l.word != inSlow {
+			l.publish()
+		}
+		l.mu.Unlock()
 	} else {
-		answered = l.settle(now)
+		answered := l.settle(now)
+		l.mu.Unlock()
+		answered.deliver()
 	}
-	l.mu.Unlock()
-
-	answered.deliver()
-	if !sampled {
+	if !sampled && l.hooks.Load().Done != nil {
 		l.finished(o, service)
 	}
 }
@@ -87,8 +88,8 @@ func (l *Limiter) sample(now time.Duration, b *berth, o weir.Outcome) {
 	if int(o) < len(l.outcomes) {
 		l.outcomes[o]++
 	}
-	if o != weir.Failed && o != weir.NoSample {
-		l.service.add(max(0, now-b.start))
+	service := max(0, now-b.start)
+	if l.window.Sample(o, b.start, service, l.window.Area(now)-b.area) {
+		l.service.add(service)
 	}
-	l.window.Sample(o, b.start, max(0, now-b.start), l.window.Area(now)-b.area)
 }

@@ -69,7 +69,7 @@ func (l *Limiter) tick() (change, answers, string) {
 	l.read(now, w)
 	l.mu.Unlock()
 
-	window.Sort(w)
+	window.Finish(w)
 	d, problem := l.ask(w)
 
 	l.mu.Lock()

@@ -100,8 +100,11 @@ func (r *Room) NewestFirst() bool {
 // Full reports whether a newcomer would be refused. It would not where the
 // newest goes first, or would go first for it: then the oldest makes room.
 func (r *Room) Full() bool {
+	if len(r.expiry) < r.size {
+		return false
+	}
 	turns := r.NewestFirst() || r.order == Adaptive && r.standing.is
-	return len(r.expiry) >= r.size && (r.size == 0 || !turns)
+	return r.size == 0 || !turns
 }
 
 // Turn is told that a newcomer could not be served in time at the back of the

@@ -27,12 +27,12 @@ type Window struct {
 	outcomes    [5]int64
 
 	latencies []time.Duration // a ring once it has Size elements
-	next      int
+	next      uint
 	sum       time.Duration
 	timed     int64
 
 	samples []control.Sample // likewise
-	oldest  int
+	oldest  uint
 
 	area  uint64        // in flight, integrated over time, in units × ns
 	level int64         // in flight
@@ -43,13 +43,19 @@ type Window struct {
 // Area returns the integral of what was in flight up to now. It overflows after
 // a while, which its differences survive.
 func (w *Window) Area(now time.Duration) uint64 {
-	return w.area + uint64(w.level)*uint64(max(0, now-w.drawn))
+	if now <= w.drawn { // as a rule: Level has just been called
+		return w.area
+	}
+	return w.area + uint64(w.level)*uint64(now-w.drawn)
 }
 
 // Level notes that from now on n is in flight.
 func (w *Window) Level(now time.Duration, n int64) {
-	w.area = w.Area(now)
-	w.level, w.drawn = max(0, n), max(w.drawn, now)
+	if now > w.drawn {
+		w.area += uint64(w.level) * uint64(now-w.drawn)
+		w.drawn = now
+	}
+	w.level = max(0, n)
 }
 
 // Admit counts a grant that brought the in-flight count to n.
@@ -58,46 +64,47 @@ func (w *Window) Admit(n int64) {
 	w.maxInFlight = max(w.maxInFlight, n)
 }
 
-// Sample counts the outcome of work that began at start. area is
-// what Area grew by over its life. A failed answer's latency goes into the
-// samples only, and that of an outcome that is no sample nowhere.
-func (w *Window) Sample(o weir.Outcome, start, latency time.Duration, area uint64) {
+// Sample counts the outcome of work that began at start. area is what Area grew by
+// over its life. A failed answer's latency goes into the samples only, and that of
+// an outcome that is no sample nowhere. Sample reports whether the latency tells
+// how long work takes.
+func (w *Window) Sample(o weir.Outcome, start, latency time.Duration, area uint64) (timed bool) {
 	if int(o) >= len(w.outcomes) {
-		return
+		return false
 	}
 	w.outcomes[o]++
 	if o == weir.NoSample {
-		return
+		return false
 	}
-	w.keep(control.Sample{Start: start, Latency: latency, Concurrency: w.mean(latency, area), Good: o == weir.OK})
+	if latency <= 0 {
+		area = uint64(max(1, w.level)) // of one nanosecond
+	}
+	s := w.place()
+	s.Start, s.Latency, s.Good = start, latency, o == weir.OK
+	s.Concurrency = float64(int64(area)) // Finish divides it by the latency
 	if o == weir.Failed {
-		return
+		return false
 	}
 	w.sum += latency
 	w.timed++
 	if len(w.latencies) < Size {
 		w.latencies = append(w.latencies, latency)
-		return
+		return true
 	}
 	w.latencies[w.next] = latency
 	w.next = (w.next + 1) % Size
+	return true
 }
 
-func (w *Window) keep(s control.Sample) {
-	if len(w.samples) < Size {
-		w.samples = append(w.samples, s)
-		return
+// place is where the next sample goes: over the oldest where there is no room.
+func (w *Window) place() *control.Sample {
+	if n := len(w.samples); n < Size {
+		w.samples = append(w.samples, control.Sample{})
+		return &w.samples[n]
 	}
-	w.samples[w.oldest] = s
+	s := &w.samples[w.oldest]
 	w.oldest = (w.oldest + 1) % Size
-}
-
-// mean is the mean in flight over a life of that length.
-func (w *Window) mean(latency time.Duration, area uint64) float64 {
-	if latency <= 0 {
-		return float64(max(1, w.level))
-	}
-	return float64(area) / float64(latency)
+	return s
 }
 
 // Saturated notes that from now on no slot is free, or that one is.
@@ -133,8 +140,15 @@ func (w *Window) Read(now time.Duration, into *control.Window) {
 	into.Samples = append(append(into.Samples[:0], w.samples[w.oldest:]...), w.samples[:w.oldest]...)
 }
 
-// Sort brings the latencies of a window that was Read into ascending order.
-func Sort(into *control.Window) { slices.Sort(into.Latencies) }
+// Finish completes a window that was Read: what takes its time is done without
+// the gate's lock.
+func Finish(into *control.Window) {
+	slices.Sort(into.Latencies)
+	for i := range into.Samples {
+		s := &into.Samples[i]
+		s.Concurrency /= float64(max(1, s.Latency))
+	}
+}
 
 // Reset starts a new window at now. inFlight is what it starts with.
 func (w *Window) Reset(now time.Duration, inFlight int64) {

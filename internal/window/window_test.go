@@ -10,7 +10,7 @@ import (
 
 func read(w *Window, now time.Duration) (c control.Window) {
 	w.Read(now, &c)
-	Sort(&c)
+	Finish(&c)
 	return c
 }
 
