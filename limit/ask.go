@@ -12,7 +12,7 @@ import (
 func (l *Limiter) ask(w *control.Window) (d control.Decision, problem string) {
 	defer func() {
 		if r := recover(); r != nil {
-			d, problem = l.keep(w), fmt.Sprintf("controller %q panicked: %v", l.ruler, r)
+			d, problem = l.keep(w), fmt.Sprintf("controller %q panicked: %v", l.controlledBy, r)
 		}
 	}()
 	w.Readings = w.Readings[:0]
@@ -22,9 +22,9 @@ func (l *Limiter) ask(w *control.Window) (d control.Decision, problem string) {
 	d = l.controller.Update(w)
 	switch {
 	case d.Limit < 1 || d.Limit > MaxLimit:
-		problem = fmt.Sprintf("controller %q wants a limit of %d: it must be from 1 to %d", l.ruler, d.Limit, MaxLimit)
+		problem = fmt.Sprintf("controller %q wants a limit of %d: it must be from 1 to %d", l.controlledBy, d.Limit, MaxLimit)
 	case d.Next < 0:
-		problem = fmt.Sprintf("controller %q wants a window of %v: it must not be negative", l.ruler, d.Next)
+		problem = fmt.Sprintf("controller %q wants a window of %v: it must not be negative", l.controlledBy, d.Next)
 	case d.Next > 0 && d.Next < shortestWindow:
 		d.Next = shortestWindow
 	}

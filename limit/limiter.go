@@ -31,7 +31,7 @@ type Limiter struct {
 	tickAt        time.Duration // when the window closes
 	armed         time.Duration // when the timer will fire
 	timer         *time.Timer   // nil with a clock of its owner's
-	ruler         string        // name of the controller; changed with both locks held
+	controlledBy  string        // name of the controller; changed with both locks held
 	reason        string        // of the last decision
 	signal        string        // that binds the limit
 	faults        uint64        // decisions that made no sense

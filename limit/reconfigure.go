@@ -50,7 +50,7 @@ func (l *Limiter) reconfigure(cfg Config, next control.Controller) (change, answ
 // configure takes up the settings that need no transition. The core is in the
 // slow gear.
 func (l *Limiter) configure(cfg Config) {
-	l.ruler = l.controller.Name()
+	l.controlledBy = l.controller.Name()
 	l.room.Configure(cfg.Queue.places(), cfg.Queue.Order)
 	l.resized = true
 	l.maxWait.Store(int64(cfg.Queue.longest()))

@@ -11,7 +11,7 @@ func (l *Limiter) Snapshot() weir.Snapshot {
 	s := weir.Snapshot{
 		Name: l.name, Kind: "limit", Mode: "enforce",
 		Limit: l.limit, InFlight: l.inFlight(), Waiting: int64(l.room.Len()),
-		Controller: l.ruler, LimitReason: l.reason, Signal: l.signal, Faults: l.faults,
+		Controller: l.controlledBy, LimitReason: l.reason, Signal: l.signal, Faults: l.faults,
 		Latency: l.median, Wait: l.wait(),
 		Leaked: l.count.leaked.Load(),
 	}
