@@ -56,6 +56,15 @@ func (a *arm) add(s Sample, clip float64) {
 // minArm is how much of an arm has to have finished.
 const minArm = 3
 
+// inWords says what an elasticity means. A comparison that finds less throughput
+// above than below, which is chance or a backend that thrashes, says less.
+func inWords(e float64) string {
+	if e < 0 {
+		return fmt.Sprintf("1%% more concurrency, %.2f%% less throughput", -e)
+	}
+	return fmt.Sprintf("1%% more concurrency, %.2f%% more throughput", e)
+}
+
 // contrast compares the middle one of three arms with its neighbours: the
 // elasticity e of useful throughput, and the variance of that as far as it comes
 // from the scatter of single jobs. ok is false where there is nothing to compare.
@@ -119,7 +128,7 @@ func (k *Knee) dither(w *Window) Decision {
 			move := k.gap.learn(e-price, variance)
 			k.at += move
 			k.shift.move(move * min(max(e, 0), 1))
-			reason = fmt.Sprintf("1%% more concurrency, %.2f%% more throughput", e)
+			reason = inWords(e)
 		}
 		copy(k.arms, k.arms[n-3:])
 		k.arms = k.arms[:3]

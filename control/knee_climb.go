@@ -1,7 +1,6 @@
 package control
 
 import (
-	"fmt"
 	"math"
 	"time"
 )
@@ -94,7 +93,7 @@ func (k *Knee) judge(w *Window, rate, lnN float64, saturated bool) (d Decision, 
 	case e < worthIt, !saturated && e-scatter < worthIt:
 		k.at = c.from + max(0, min(1, e))*(k.at-c.from)
 		k.settle(w.Now)
-		return k.decide(fmt.Sprintf("1%% more concurrency, %.2f%% more throughput: high enough", e)), true
+		return k.decide(inWords(e)+": high enough"), true
 	case !saturated:
 		k.settle(w.Now)
 		return k.decide("not in full use: high enough"), true
