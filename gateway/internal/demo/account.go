@@ -2,6 +2,7 @@ package demo
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/weir-go/weir/gateway/internal/loadgen"
@@ -15,17 +16,32 @@ var steps = []float64{0.5, 0.9, 2, 3, 0.5}
 // sides.
 type second struct {
 	step    int
-	limit   int64 // in force at the end of the second
+	due     float64 // how many there were to be, on the mean
+	limit   int64   // in force at the end of the second
 	with    loadgen.Tally
 	without loadgen.Tally
 }
 
 // void reports whether the generator was too late for the second to count. It
 // then counts for neither side.
-func (s *second) void() bool { return s.with.Void() || s.without.Void() }
+func (s *second) void() bool {
+	return s.with.Void() || s.without.Void() || s.unborn(&s.with)+s.unborn(&s.without) > 0
+}
 
 // behind is the share of requests that left too late, on the worse side.
-func (s *second) behind() float64 { return max(s.with.Behind(), s.without.Behind()) }
+func (s *second) behind() float64 {
+	return max(s.with.Behind(), s.without.Behind(), s.unborn(&s.with), s.unborn(&s.without))
+}
+
+// unborn is the share of requests that a generator which stood still had not come
+// to when the account was closed; 0 if as many were offered as chance allows.
+func (s *second) unborn(t *loadgen.Tally) float64 {
+	offered := float64(t.Offered)
+	if offered >= s.due-6*math.Sqrt(s.due) {
+		return 0
+	}
+	return 1 - offered/s.due
+}
 
 // account adds seconds up by step of the load.
 type account struct {

@@ -70,6 +70,21 @@ func TestVoidSecondsCountForNeither(t *testing.T) {
 	}
 }
 
+// A generator that stands still for longer than a second takes leaves nothing
+// late in it, and nothing at all.
+func TestSecondsNotComeToAreVoid(t *testing.T) {
+	for _, tt := range []struct {
+		offered int64
+		void    bool
+		behind  float64
+	}{{0, true, 1}, {200, true, 0.5}, {290, false, 0}, {400, false, 0}, {520, false, 0}} {
+		s := second{step: 3, due: 400, with: tally(400, 0, 0), without: tally(tt.offered, 0, 0)}
+		if s.void() != tt.void || s.behind() != tt.behind {
+			t.Errorf("%d offered of 400: void %v, %v behind; want %v, %v", tt.offered, s.void(), s.behind(), tt.void, tt.behind)
+		}
+	}
+}
+
 func TestConclusionOfNothing(t *testing.T) {
 	a := newAccount(400, patience)
 	if got := a.conclusion(); !strings.Contains(got, "At 3x: no second counts.") || strings.Contains(got, "NaN") {

@@ -136,8 +136,10 @@ func load(ctx context.Context, o *Options, with, without *lane) (*account, error
 		if !wait(ctx, time.Until(final)) {
 			break
 		}
+		step := int(time.Duration(i) * time.Second / o.step())
 		s := second{
-			step:    int(time.Duration(i) * time.Second / o.step()),
+			step:    step,
+			due:     steps[step] * o.Capacity,
 			limit:   with.limit(),
 			with:    with.meter.Second(i),
 			without: without.meter.Second(i),
