@@ -9,13 +9,30 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // maxDocument bounds what is read from a file or an answer for one number.
 const maxDocument = 64 << 10
 
-// fromFile reads the number that a file holds.
+// numberClient asks for numbers. It follows no redirects, which would let whoever answers
+// choose what else this machine asks, and takes no more of a header than of a body.
+var numberClient = &http.Client{
+	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	Transport: &http.Transport{
+		Proxy: http.ProxyFromEnvironment, MaxResponseHeaderBytes: maxDocument, IdleConnTimeout: time.Minute,
+	},
+}
+
+// fromFile reads the number that a file holds. A pipe is refused, because opening
+// one waits for whoever writes to it, possibly for ever.
 func (s SignalSpec) fromFile(context.Context) (float64, error) {
+	switch info, err := os.Stat(s.Path); {
+	case err != nil:
+		return 0, err
+	case !info.Mode().IsRegular():
+		return 0, fmt.Errorf("%s is no regular file (%s)", s.Path, info.Mode())
+	}
 	f, err := os.Open(s.Path)
 	if err != nil {
 		return 0, err
@@ -30,7 +47,7 @@ func (s SignalSpec) fromHTTP(ctx context.Context) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	res, err := http.DefaultClient.Do(req)
+	res, err := numberClient.Do(req)
 	if err != nil {
 		return 0, err
 	}
