@@ -48,6 +48,8 @@ type KneeConfig struct {
 //
 // A window in which a slot was free for more than two fifths of the time says
 // nothing about the limit and changes nothing: an idle service does not drift.
+// Unless more than half of what finished in it, in slots more than half of which
+// were in use, came to nothing; see the cut below.
 // Refusals are no samples. Failed work is not useful, so failing fast raises
 // nothing. When half of what finishes is late, abandoned or refused below, the
 // limit is cut by three tenths; when nothing is good, down to Min.
@@ -132,6 +134,12 @@ func (k *Knee) set(limit float64) {
 // the window to say anything.
 const kneeSaturated = 0.6
 
+// kneeUsed is the share of the slots that has to have been in use on the mean for
+// work of no use to be a sign against the limit, saturated or not. Where most
+// newcomers are refused because their answers would come too late, few wait, and
+// some slot is free for much of the time, though the limit is far too high.
+const kneeUsed = 0.5
+
 // Update implements [Controller].
 func (k *Knee) Update(w *Window) Decision {
 	if len(k.arms) == 0 {
@@ -145,6 +153,15 @@ func (k *Knee) Update(w *Window) Decision {
 
 func (k *Knee) update(w *Window) Decision {
 	saturated := w.Saturation() >= kneeSaturated
+	if !saturated && k.rested() && w.MeanInFlight >= kneeUsed*float64(w.Limit) {
+		if reason := k.cut(w); reason != "" {
+			k.restart(w.Now)
+			if k.mode != tracking {
+				k.track()
+			}
+			return k.decide(reason)
+		}
+	}
 	if k.mode != tracking {
 		return k.ascend(w, saturated)
 	}
@@ -159,6 +176,12 @@ func (k *Knee) update(w *Window) Decision {
 		return k.decide(reason)
 	}
 	return k.dither(w)
+}
+
+// rested reports whether a window that is not in full use teaches nothing but
+// that the limit is too high.
+func (k *Knee) rested() bool {
+	return k.mode == tracking || k.mode == climbing && k.climb.rate == 0
 }
 
 // look takes down how long work takes, and in tracking credits it to its arms.
