@@ -37,7 +37,7 @@ func (s *second) behind() float64 {
 // to when the account was closed; 0 if as many were offered as chance allows.
 func (s *second) unborn(t *loadgen.Tally) float64 {
 	offered := float64(t.Offered)
-	if offered >= s.due-6*math.Sqrt(s.due) {
+	if offered >= max(min(1, s.due), s.due-6*math.Sqrt(s.due)) {
 		return 0
 	}
 	return 1 - offered/s.due

@@ -83,6 +83,9 @@ func TestSecondsNotComeToAreVoid(t *testing.T) {
 			t.Errorf("%d offered of 400: void %v, %v behind; want %v, %v", tt.offered, s.void(), s.behind(), tt.void, tt.behind)
 		}
 	}
+	if s := (second{due: 20, with: tally(20, 0, 0)}); !s.void() {
+		t.Error("none offered of 20, and the second counts")
+	}
 }
 
 func TestConclusionOfNothing(t *testing.T) {
