@@ -21,12 +21,10 @@ func TestUpstreamFailures(t *testing.T) {
 	resetting := rawUpstream(t, "")
 	huge := rawUpstream(t, "HTTP/1.1 200 OK\r\nX-A: "+strings.Repeat("a", 1<<20))
 
-	f := func(what, target string, status int, outcome weir.Outcome) {
+	f := func(what, target string, timeout time.Duration, status int, outcome weir.Outcome) {
 		t.Helper()
 		cfg := baseConfig(t, target)
-		change(cfg, func(u *config.Upstream, _ *policy.LimitSpec) {
-			u.ResponseTimeout = policy.Duration(100 * time.Millisecond)
-		})
+		change(cfg, func(u *config.Upstream, _ *policy.LimitSpec) { u.ResponseTimeout = policy.Duration(timeout) })
 		g := start(t, cfg, Options{})
 		res, body := get(t, g.url)
 		if res.StatusCode != status || res.Header.Get("Content-Type") != "application/problem+json" {
@@ -37,11 +35,11 @@ func TestUpstreamFailures(t *testing.T) {
 			t.Errorf("%s: outcomes %v, want one %v", what, g.gate().Outcomes, outcome)
 		}
 	}
-	f("refuses", refusing, http.StatusBadGateway, weir.Failed)
-	f("hangs", hanging.URL, http.StatusGatewayTimeout, weir.Overload)
-	f("speaks something else", garbage, http.StatusBadGateway, weir.Failed)
-	f("resets", resetting, http.StatusBadGateway, weir.Failed)
-	f("sends endless headers", huge, http.StatusBadGateway, weir.Failed)
+	f("refuses", refusing, time.Minute, http.StatusBadGateway, weir.Failed)
+	f("hangs", hanging.URL, 100*time.Millisecond, http.StatusGatewayTimeout, weir.Overload)
+	f("speaks something else", garbage, time.Minute, http.StatusBadGateway, weir.Failed)
+	f("resets", resetting, time.Minute, http.StatusBadGateway, weir.Failed)
+	f("sends endless headers", huge, time.Minute, http.StatusBadGateway, weir.Failed)
 }
 
 // An answer that breaks off must not look complete.
