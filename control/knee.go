@@ -71,14 +71,15 @@ type Knee struct {
 	at   float64 // ln of the limit that is believed best
 	mode kneeMode
 
-	gap   gap     // how sure
-	arms  []arm   // the latest stretches, the last one under way
-	high  bool    // it holds the upper limit
-	shift shift   // looks for sudden changes
-	yield yield   // of good answers
-	climb climb   // the state of a climb
-	mean  float64 // service time in the last window, seconds
-	mid   float64 // median service time, smoothed, seconds
+	gap   gap           // how sure
+	arms  []arm         // the latest stretches, the last one under way
+	high  bool          // it holds the upper limit
+	shift shift         // looks for sudden changes
+	yield yield         // of good answers
+	climb climb         // the state of a climb
+	mean  float64       // service time in the last window, seconds
+	idle  time.Duration // since when the limit has not been in full use; 0 if it is
+	mid   float64       // median service time, smoothed, seconds
 }
 
 type kneeMode uint8
@@ -143,7 +144,7 @@ const kneeUsed = 0.5
 // Update implements [Controller].
 func (k *Knee) Update(w *Window) Decision {
 	if len(k.arms) == 0 {
-		k.arms = append(k.arms, arm{from: w.Now - w.Elapsed})
+		k.arms = append(k.arms, arm{from: w.Now - w.Elapsed, at: k.at})
 	}
 	k.look(w)
 	d := k.update(w)
@@ -169,6 +170,7 @@ func (k *Knee) update(w *Window) Decision {
 		k.pause(w.Now)
 		return k.decide("not in full use")
 	}
+	k.idle = 0
 	if reason := k.cut(w); reason != "" {
 		return k.decide(reason)
 	}

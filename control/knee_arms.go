@@ -9,6 +9,7 @@ import (
 // arm is a stretch of time with one limit, and what was admitted in it.
 type arm struct {
 	from     time.Duration
+	at       float64 // ln of the middle limit then
 	n        float64 // how much of it has finished
 	lnN      float64 // sum of ln of the mean concurrency over each life
 	cost     float64 // sum of service times, each cut off, in seconds
@@ -124,8 +125,11 @@ func (k *Knee) dither(w *Window) Decision {
 	}
 	reason := "comparing"
 	if n := len(k.arms); n >= 4 {
-		if e, variance, ok := contrast(&k.arms[n-4], &k.arms[n-3], &k.arms[n-2]); ok {
-			move := k.gap.learn(e-price, variance)
+		a, b, c := &k.arms[n-4], &k.arms[n-3], &k.arms[n-2]
+		if e, variance, ok := contrast(a, b, c); ok {
+			// What was measured holds for where the limit was then.
+			moved := k.at - (a.at+2*b.at+c.at)/4
+			move := k.gap.learn(e-price-curvature*moved, variance)
 			k.at += move
 			k.shift.move(move * min(max(e, 0), 1))
 			reason = inWords(e)
@@ -134,23 +138,29 @@ func (k *Knee) dither(w *Window) Decision {
 		k.arms = k.arms[:3]
 	}
 	k.high = !k.high
-	k.arms = append(k.arms, arm{from: w.Now})
+	k.arms = append(k.arms, arm{from: w.Now, at: k.at})
 	return k.decide(reason)
 }
 
-// pauseAtMost is how old arms may be and still be compared with new ones.
-const pauseAtMost = 30 * time.Second
+// pauseAtMost is how long the limit may be out of use, in arms, before what comes
+// next is compared with nothing that was before: the load is another one.
+const pauseAtMost = 2
 
 // pause drops the arm under way, in which not all slots were in use, and all of
-// them once they are old.
+// them if it lasts.
 func (k *Knee) pause(now time.Duration) {
 	k.shift.broken()
-	k.arms[len(k.arms)-1] = arm{from: now}
-	if now-k.arms[0].from > pauseAtMost {
-		k.restart(now)
+	last := len(k.arms) - 1
+	if k.idle == 0 {
+		k.idle = now
 	}
+	if now-k.idle > pauseAtMost*clampDuration(armFor*k.mean, armAtLeast, armAtMost) {
+		k.restart(now)
+		return
+	}
+	k.arms[last] = arm{from: now, at: k.at}
 }
 
 func (k *Knee) restart(now time.Duration) {
-	k.arms = append(k.arms[:0], arm{from: now})
+	k.arms = append(k.arms[:0], arm{from: now, at: k.at})
 }

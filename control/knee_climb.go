@@ -20,14 +20,15 @@ type climb struct {
 }
 
 // The climb's constants: the step in ln; how long it takes to take effect, in
-// service times; the elasticity a step has to show; completions to count and how
-// long to wait for them; how often an unsure verdict is put off, and how unsure.
+// service times; the elasticity a step has to show; completions to count, how
+// long to wait for them, and without how many there is nothing to compare; how often an unsure verdict is put off, and how unsure.
 const (
 	stepUp    = 0.6
 	settleFor = 1.2
 	worthIt   = 0.41
 
 	climbCount = 15
+	climbLeast = 4
 	climbWait  = time.Second
 	mostLooks  = 3
 	unsure     = 1.5
@@ -56,7 +57,7 @@ func (k *Knee) ascend(w *Window, saturated bool) Decision {
 		return k.decide(reason)
 	}
 	good := float64(w.OK)
-	if good < climbCount && w.Elapsed < climbWait {
+	if good < climbLeast || good < climbCount && w.Elapsed < climbWait {
 		return k.lookAgain("counting")
 	}
 	rate, lnN := good/w.Elapsed.Seconds(), math.Log(max(1, w.MeanInFlight))
@@ -93,7 +94,7 @@ func (k *Knee) judge(w *Window, rate, lnN float64, saturated bool) (d Decision, 
 	case e < worthIt, !saturated && e-scatter < worthIt:
 		k.at = c.from + max(0, min(1, e))*(k.at-c.from)
 		k.settle(w.Now)
-		return k.decide(inWords(e)+": high enough"), true
+		return k.decide(inWords(e) + ": high enough"), true
 	case !saturated:
 		k.settle(w.Now)
 		return k.decide("not in full use: high enough"), true

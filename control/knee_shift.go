@@ -48,8 +48,8 @@ func (s *shift) observe(side int, value, scatter float64) int {
 		return 0
 	}
 	direction := s.streak / 2
-	s.streak = 0
-	s.move(off)
+	s.broken()
+	s.level[side], s.known[side] = value, true
 	return direction
 }
 
