@@ -31,7 +31,7 @@ func Example() {
 	fmt.Println("third:", err)
 	// Output:
 	// first: <nil>
-	// second: queue_full at gate db retryable: true
+	// second: limit at gate db retryable: true
 	// third: <nil>
 }
 

@@ -45,7 +45,7 @@ func TestWaitEndsInTime(t *testing.T) {
 		{name: "the work's MaxWait", work: func() weir.Work { return weir.Work{MaxWait: 20 * time.Millisecond} }, after: 20 * time.Millisecond, reason: weir.ReasonQueueTimeout},
 		{name: "a longer MaxWait of the work does not extend the room's", work: func() weir.Work { return weir.Work{MaxWait: time.Hour} }, after: limit.DefaultMaxWait, reason: weir.ReasonQueueTimeout},
 		{name: "NoWait", work: func() weir.Work { return weir.Work{MaxWait: weir.NoWait} }, reason: weir.ReasonLimit},
-		{name: "no room", queue: limit.Queue{Len: -1}, reason: weir.ReasonQueueFull},
+		{name: "no room", queue: limit.Queue{Len: -1}, reason: weir.ReasonLimit},
 		{name: "the work's deadline", work: func() weir.Work { return weir.Work{Deadline: time.Now().Add(70 * time.Millisecond)} }, after: 70 * time.Millisecond, reason: weir.ReasonDeadline},
 		{name: "a deadline gone by", work: func() weir.Work { return weir.Work{Deadline: time.Now().Add(-time.Second)} }, reason: weir.ReasonDeadline},
 		{name: "the context's deadline", ctx: func() (context.Context, context.CancelFunc) {

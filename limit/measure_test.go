@@ -197,8 +197,14 @@ func TestSignalsAreNamed(t *testing.T) {
 	if r := refused(t, l, weir.Work{}); r.Signal != "cpu" || l.Snapshot().Signal != "cpu" {
 		t.Errorf("%v", &r)
 	}
-	c.next.Signal = ""
+	c.next.Signal, c.next.Reason = "memory", "capped, memory at 2"
 	*now = 2 * time.Second
+	l.Step()
+	if s := l.Snapshot(); s.Signal != "memory" || s.LimitReason != "capped, memory at 2" {
+		t.Errorf("another signal binds the same limit: %+v", s)
+	}
+	c.next.Signal = ""
+	*now = 3 * time.Second
 	l.Step()
 	if r := refused(t, l, weir.Work{}); r.Signal != "" {
 		t.Errorf("%v", &r)

@@ -75,7 +75,7 @@ func (m *model) arrive(now time.Duration, w modelWaiter, waits bool, rate float6
 		m.fate[w.id] = "limit"
 		return !busy
 	case busy && w.deadline == 0 && len(m.waiting) >= m.places && !m.newestFirst() && !(m.order == Adaptive && m.queue.stands):
-		m.fate[w.id] = "queue_full" // at a glance
+		m.fate[w.id] = m.noPlace() // at a glance
 		return false
 	default:
 		m.wait(now, w, rate, median)
@@ -121,7 +121,7 @@ func (m *model) wait(now time.Duration, w modelWaiter, rate float64, median time
 			m.turn()
 		}
 		if places == 0 || !m.newestFirst() {
-			m.fate[w.id] = "queue_full"
+			m.fate[w.id] = m.noPlace()
 			return
 		}
 		m.seen["displaced"]++
@@ -129,6 +129,14 @@ func (m *model) wait(now time.Duration, w modelWaiter, rate float64, median time
 		m.leave(0)
 	}
 	m.waiting = append(m.waiting, w)
+}
+
+// noPlace is why work finds no place to wait: without a room, for want of a slot.
+func (m *model) noPlace() string {
+	if m.places == 0 {
+		return "limit"
+	}
+	return "queue_full"
 }
 
 // inVain says why w cannot be served in time, if anything is known of it.

@@ -144,7 +144,7 @@ func (l *Limiter) setLimit(now time.Duration, d control.Decision) change {
 	limit := clampLimit(d.Limit)
 	c := change{from: l.limit, to: limit, reason: d.Reason}
 	if l.signal != d.Signal {
-		l.signal, l.resized = d.Signal, true
+		l.signal, l.reason, l.resized = d.Signal, d.Reason, true
 	}
 	if c.from != c.to {
 		l.resize(now, limit)

@@ -35,7 +35,7 @@ func (l *Limiter) refresh(now time.Duration) {
 	}
 	l.resized = false
 	limit, places, kept := float64(l.limit), float64(l.room.Size()), float64(l.room.Kept())
-	l.refusal.Store(&refusals{
+	r := &refusals{
 		limit: &weir.Rejection{Gate: l.name, Reason: weir.ReasonLimit, Value: limit, Limit: limit,
 			RetryAfter: wait, Retryable: true, Signal: l.signal},
 		queueFull: &weir.Rejection{Gate: l.name, Reason: weir.ReasonQueueFull, Value: places, Limit: places,
@@ -43,7 +43,11 @@ func (l *Limiter) refresh(now time.Duration) {
 		displaced: &weir.Rejection{Gate: l.name, Reason: weir.ReasonQueueFull, Value: kept, Limit: kept,
 			RetryAfter: wait, Retryable: true, Signal: l.signal},
 		draining: &weir.Rejection{Gate: l.name, Reason: weir.ReasonDraining, Retryable: true},
-	})
+	}
+	if places == 0 { // work could not wait: what it lacks is a slot
+		r.queueFull = r.limit
+	}
+	l.refusal.Store(r)
 }
 
 // wait estimates how long a newcomer would wait: from how fast slots came back

@@ -165,5 +165,5 @@ func ExampleWithRejection() {
 			weirhttp.WriteRejection(w, r, rej)
 		}))
 	guard(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
-	// Output: refused: api queue_full
+	// Output: refused: api limit
 }

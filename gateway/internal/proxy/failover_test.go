@@ -99,7 +99,7 @@ func TestNoRoomBehindADeadTarget(t *testing.T) {
 	if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
 		t.Errorf("%d %v %s, want 503 with Retry-After", w.Code, w.Header(), w.Body)
 	}
-	if counted := p.gates["live"].Snapshot().Rejected; !maps.Equal(counted, map[weir.Reason]uint64{weir.ReasonQueueFull: 1}) || p.heard.Load() != 1 {
+	if counted := p.gates["live"].Snapshot().Rejected; !maps.Equal(counted, map[weir.Reason]uint64{weir.ReasonLimit: 1}) || p.heard.Load() != 1 {
 		t.Errorf("counted %v, the hook heard of %d refusals; want one", counted, p.heard.Load())
 	}
 	empty()
