@@ -105,7 +105,7 @@ type Window struct {
 	Timed      int64
 
 	// Samples are what finished, Failed work included, in the order in which
-	// it did; at most the gate's sample size: the most recent ones.
+	// it did; of more than the gate's sample size, an even share.
 	Samples []Sample
 
 	// Readings are what the gate's signals say now.

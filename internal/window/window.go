@@ -10,7 +10,8 @@ import (
 	"github.com/weir-go/weir/control"
 )
 
-// Size is how many latencies a window keeps; when more come in, the most recent
+// Size is how many latencies a window keeps, and how many samples at most; of
+// latencies, when more come in, the most recent
 // ones count. It bounds memory, and the time to sort them.
 const Size = 512
 
@@ -31,8 +32,9 @@ type Window struct {
 	sum       time.Duration
 	timed     int64
 
-	samples []control.Sample // likewise
-	oldest  uint
+	samples []control.Sample // one of every each that came
+	each    uint             // 0 means 1
+	skip    uint             // so many more before the next is kept
 
 	area  uint64        // in flight, integrated over time, in units × ns
 	level int64         // in flight
@@ -79,9 +81,10 @@ func (w *Window) Sample(o weir.Outcome, start, latency time.Duration, area uint6
 	if latency <= 0 {
 		area = uint64(max(1, w.level)) // of one nanosecond
 	}
-	s := w.place()
-	s.Start, s.Latency, s.Good = start, latency, o == weir.OK
-	s.Concurrency = float64(int64(area)) // Finish divides it by the latency
+	if s := w.place(); s != nil {
+		s.Start, s.Latency, s.Good = start, latency, o == weir.OK
+		s.Concurrency = float64(int64(area)) // Finish divides it by the latency
+	}
 	if o == weir.Failed {
 		return false
 	}
@@ -96,15 +99,25 @@ func (w *Window) Sample(o weir.Outcome, start, latency time.Duration, area uint6
 	return true
 }
 
-// place is where the next sample goes: over the oldest where there is no room.
+// place is where the next sample goes, nil if it is not kept. Where there is no
+// room, every other one makes some, and from then on half as many are kept. The
+// most recent ones would not do: what takes long ends late, so they are not like
+// the rest.
 func (w *Window) place() *control.Sample {
-	if n := len(w.samples); n < Size {
-		w.samples = append(w.samples, control.Sample{})
-		return &w.samples[n]
+	if w.skip > 0 {
+		w.skip--
+		return nil
 	}
-	s := &w.samples[w.oldest]
-	w.oldest = (w.oldest + 1) % Size
-	return s
+	if len(w.samples) == Size {
+		for i := range Size / 2 {
+			w.samples[i] = w.samples[2*i]
+		}
+		w.samples = w.samples[:Size/2]
+		w.each = 2 * max(1, w.each)
+	}
+	w.skip = max(1, w.each) - 1
+	w.samples = append(w.samples, control.Sample{})
+	return &w.samples[len(w.samples)-1]
 }
 
 // Saturated notes that from now on no slot is free, or that one is.
@@ -137,7 +150,7 @@ func (w *Window) Read(now time.Duration, into *control.Window) {
 	into.Overload, into.Abandoned = w.outcomes[weir.Overload], w.outcomes[weir.Abandoned]
 	into.Latencies = append(into.Latencies[:0], w.latencies...)
 	into.LatencySum, into.Timed = w.sum, w.timed
-	into.Samples = append(append(into.Samples[:0], w.samples[w.oldest:]...), w.samples[:w.oldest]...)
+	into.Samples = append(into.Samples[:0], w.samples...)
 }
 
 // Finish completes a window that was Read: what takes its time is done without
@@ -159,5 +172,5 @@ func (w *Window) Reset(now time.Duration, inFlight int64) {
 	w.outcomes = [5]int64{}
 	w.latencies, w.next = w.latencies[:0], 0
 	w.sum, w.timed = 0, 0
-	w.samples, w.oldest = w.samples[:0], 0
+	w.samples, w.each, w.skip = w.samples[:0], 0, 0
 }

@@ -85,3 +85,32 @@ func TestResetStartsAnew(t *testing.T) {
 		t.Errorf("kept %v to %v: not the most recent", c.Latencies[0], c.Latencies[Size-1])
 	}
 }
+
+// Of more samples than there is room for, an even share is kept: the most recent
+// ones alone would leave out what ends fast.
+func TestSamplesAreThinnedEvenly(t *testing.T) {
+	var w Window
+	const n = 5 * Size
+	for i := range n {
+		w.Sample(weir.OK, time.Duration(i), time.Millisecond, 1)
+	}
+	c := read(&w, 1)
+	if len(c.Samples) < Size/2 || len(c.Samples) > Size {
+		t.Fatalf("%d kept", len(c.Samples))
+	}
+	step := c.Samples[1].Start - c.Samples[0].Start
+	for i, s := range c.Samples {
+		if s.Start != time.Duration(i)*step {
+			t.Fatalf("sample %d of every %d is number %d", i, step, s.Start)
+		}
+	}
+	if last := c.Samples[len(c.Samples)-1].Start; last < n-step {
+		t.Errorf("the last one kept is number %d of %d", last, n)
+	}
+	w.Reset(2, 0)
+	w.Sample(weir.OK, 7, time.Millisecond, 1)
+	w.Sample(weir.OK, 8, time.Millisecond, 1)
+	if c := read(&w, 3); len(c.Samples) != 2 || c.Samples[1].Start != 8 {
+		t.Errorf("after a reset: %v", c.Samples)
+	}
+}
