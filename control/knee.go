@@ -51,12 +51,13 @@ type KneeConfig struct {
 // Unless more than half of what finished in it, in slots more than half of which
 // were in use, came to nothing; see the cut below.
 // Refusals are no samples. Failed work is not useful, so failing fast raises
-// nothing. When half of what finishes is late, abandoned or refused below, the
-// limit is cut by three tenths; when nothing is good, down to Min.
+// nothing. When more than half of what finishes, failed work aside, is late,
+// abandoned or refused below, the limit is cut by three tenths, at most four times
+// in a row; while nothing at all is good, down to Min.
 //
 // From a cold start it multiplies by 1.8 as long as throughput follows; when the
 // backend suddenly became slower it remembers where it was, and when it becomes
-// faster again it goes back there.
+// faster again within five minutes it goes back there.
 //
 // # Assumptions, and where it fails
 //
