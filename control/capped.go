@@ -67,7 +67,6 @@ type Capped struct {
 	bound bool    // the cap was the limit at some time in inner's window
 	level float64 // in flight: the peak, forgotten over Memory
 	last  time.Duration
-	seen  int64 // outcomes of the window so far
 }
 
 // NewCapped returns a controller that lets inner decide up to a cap, or an error
@@ -141,8 +140,8 @@ func (c *Capped) after(t time.Duration) time.Duration {
 // follow moves the cap.
 func (c *Capped) follow(w *Window, p Reading, known bool) {
 	passed := min(max(0, w.Now-c.last), c.cfg.Memory)
+	now := inFlightSince(c.last, w)
 	c.last = w.Now
-	now := c.inFlight(w)
 	c.level = max(now, now+(c.level-now)*math.Exp(-float64(passed)/float64(c.cfg.Memory)))
 	limit := min(c.cap, float64(max(1, w.Limit)))
 	switch {
@@ -160,18 +159,18 @@ func (c *Capped) follow(w *Window, p Reading, known bool) {
 	}
 }
 
-// inFlight is what was in flight since the last look: the mean over the work
-// that finished since, as each piece of it saw it, or what is now if that is
-// more.
-func (c *Capped) inFlight(w *Window) float64 {
-	outcomes := w.OK + w.Failed + w.Overload + w.Abandoned
-	fresh := w.Samples[max(0, len(w.Samples)-int(max(0, outcomes-c.seen))):]
-	c.seen = outcomes
-	var sum float64
-	for _, s := range fresh {
-		sum += s.Concurrency
+// inFlightSince is what was in flight since then: the mean over the work that has
+// finished since, as each piece of it saw it, or what is now if that is more. A
+// window that was extended begins earlier.
+func inFlightSince(then time.Duration, w *Window) float64 {
+	var sum, n float64
+	for _, s := range w.Samples {
+		if s.Start+s.Latency > then {
+			sum += s.Concurrency
+			n++
+		}
 	}
-	return max(float64(w.InFlight), sum/float64(max(1, len(fresh))))
+	return max(float64(w.InFlight), sum/max(1, n))
 }
 
 // ask has the inner controller decide.
@@ -199,9 +198,6 @@ func (c *Capped) decide(w *Window, p Reading, asked bool) Decision {
 	d := c.want
 	// Between inner's windows the gate goes on measuring.
 	d.Extend = c.due >= 0 && (!asked || c.want.Extend)
-	if !d.Extend {
-		c.seen = 0
-	}
 	d.Next = c.cfg.Window
 	if c.due >= 0 {
 		d.Next = min(d.Next, max(time.Millisecond, c.due-w.Now))

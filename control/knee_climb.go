@@ -20,8 +20,9 @@ type climb struct {
 }
 
 // The climb's constants: the step in ln; how long it takes to take effect, in
-// service times; the elasticity a step has to show; completions to count, how
-// long to wait for them, and without how many there is nothing to compare; how often an unsure verdict is put off, and how unsure.
+// service times; the elasticity a step has to show; completions to count, without
+// how many there is nothing to compare, and how long to wait for them; how often
+// an unsure verdict is put off, and how unsure; steps in vain.
 const (
 	stepUp    = 0.6
 	settleFor = 1.2

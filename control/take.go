@@ -22,8 +22,8 @@ const (
 	TakePercentile Take = "percentile"
 	// TakeEach lets every sample of the window take a step of its own, in the
 	// order in which they finished, as upstream's limits do when nothing is
-	// wrapped around them. A window keeps the most recent samples only, and a
-	// sample's mean concurrency stands for what was in flight when it started.
+	// wrapped around them. Of very many samples a window keeps an even share, and
+	// a sample's mean concurrency stands for what was in flight when it started.
 	// Samples do not tell failed work from dropped work: if anything was dropped
 	// in the window, all that are not good count as drops, else none does.
 	TakeEach Take = "each"

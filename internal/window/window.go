@@ -10,9 +10,9 @@ import (
 	"github.com/weir-go/weir/control"
 )
 
-// Size is how many latencies a window keeps, and how many samples at most; of
-// latencies, when more come in, the most recent
-// ones count. It bounds memory, and the time to sort them.
+// Size is how many latencies and how many samples a window keeps: of latencies the
+// most recent ones, of samples an even share. It bounds memory, and the time to
+// sort them.
 const Size = 512
 
 // Window gathers samples. It is not safe for concurrent use: the gate's lock
