@@ -1,6 +1,7 @@
 package window
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -112,5 +113,34 @@ func TestSamplesAreThinnedEvenly(t *testing.T) {
 	w.Sample(weir.OK, 8, time.Millisecond, 1)
 	if c := read(&w, 3); len(c.Samples) != 2 || c.Samples[1].Start != 8 {
 		t.Errorf("after a reset: %v", c.Samples)
+	}
+}
+
+// The mean of what is in flight is by time; so is that of a life, and one of no
+// length has what is there now.
+func TestMeanInFlight(t *testing.T) {
+	var w Window
+	w.Reset(0, 0)
+	w.Level(0, 2)
+	w.Level(30, 5)
+	w.Level(20, 4) // a clock that steps back adds nothing
+	if c := read(&w, 50); c.MeanInFlight != (2*30+4*20)/50. {
+		t.Errorf("%v", c.MeanInFlight)
+	}
+	w.Reset(50, 4)
+	if c := read(&w, 50); c.MeanInFlight != 4 {
+		t.Errorf("%v at the start", c.MeanInFlight)
+	}
+	w.Level(60, -1) // below nothing is nothing
+	if c := read(&w, 70); c.MeanInFlight != 2 || w.Area(70) != w.Area(60) || w.Area(0) != w.Area(60) {
+		t.Errorf("%v, area %v and %v", c.MeanInFlight, w.Area(60), w.Area(70))
+	}
+	w.Sample(weir.OK, 0, 0, 0)
+	w.Level(70, 3)
+	w.Sample(weir.Failed, 0, 0, 0)
+	w.Sample(weir.OK, 0, 40, 100)
+	want := []control.Sample{{Concurrency: 1, Good: true}, {Concurrency: 3}, {Latency: 40, Concurrency: 2.5, Good: true}}
+	if c := read(&w, 70); !slices.Equal(c.Samples, want) {
+		t.Errorf("%v", c.Samples)
 	}
 }
