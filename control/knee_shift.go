@@ -76,7 +76,7 @@ func (k *Knee) shifted(w *Window) string {
 	}
 	throughput := one.lnN/one.n - math.Log(one.cost/one.n)
 	direction := k.shift.observe(side, throughput, math.Sqrt(k.gap.noise/one.n))
-	if direction == 0 {
+	if direction == 0 || direction > 0 && one.good < one.n/2 { // failing fast is no faster backend
 		return ""
 	}
 	k.restart(w.Now)

@@ -1,0 +1,534 @@
+package control
+
+import (
+	"cmp"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// world is a gate before a backend that serves so many at a time, in the order in
+// which they came, each in 10 to 30 ms.
+type world struct {
+	k          *Knee
+	d          Decision
+	now, start time.Duration
+	w          Window
+	random     *rand.Rand
+	inside     []work // by when they end
+	free       []time.Duration
+	area       float64 // in flight, integrated
+
+	demand  int64                         // in flight if the limit allows; 0 means without end
+	good    func(life time.Duration) bool // nil means all
+	failing bool                          // all of it, in 1 ms
+	decided func(Decision)
+}
+
+type work struct {
+	start, end time.Duration
+	area       float64
+}
+
+func newWorld(t *testing.T, cfg KneeConfig, places int) *world {
+	t.Helper()
+	k, err := NewKnee(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &world{k: k, d: k.Start(), free: make([]time.Duration, places), random: rand.New(rand.NewPCG(1, 2))}
+}
+
+// resize gives the backend other places. What is inside goes on as it was.
+func (g *world) resize(places int) {
+	busy := slices.Max(g.free)
+	g.free = make([]time.Duration, places)
+	for i := range g.free {
+		g.free[i] = max(busy, g.now)
+	}
+}
+
+func (g *world) admit() {
+	end := g.now + ms
+	if !g.failing {
+		first := 0
+		for i := range g.free {
+			if g.free[i] < g.free[first] {
+				first = i
+			}
+		}
+		end = max(g.now, g.free[first]) + 10*ms + time.Duration(g.random.Int64N(int64(20*ms)))
+		g.free[first] = end
+	}
+	i, _ := slices.BinarySearchFunc(g.inside, end, func(w work, end time.Duration) int { return cmp.Compare(w.end, end) })
+	g.inside = slices.Insert(g.inside, i, work{g.now, end, g.area})
+}
+
+func (g *world) finish() {
+	done := g.inside[0]
+	g.inside = g.inside[1:]
+	life := done.end - done.start
+	s := Sample{Start: done.start, Latency: life, Concurrency: (g.area - done.area) / float64(life), Good: !g.failing && (g.good == nil || g.good(life))}
+	w := &g.w
+	w.Samples = append(w.Samples, s)
+	if g.failing {
+		w.Failed++
+		return
+	}
+	if s.Good {
+		w.OK++
+	} else {
+		w.Abandoned++
+	}
+	w.Timed++
+	w.LatencySum += life
+	w.Latencies = append(w.Latencies, life)
+}
+
+// window lets time pass until the next decision.
+func (g *world) window() {
+	w, end, before := &g.w, g.now+g.d.Next, g.area
+	for g.now < end {
+		for int64(len(g.inside)) < g.d.Limit && (g.demand == 0 || int64(len(g.inside)) < g.demand) {
+			g.admit()
+		}
+		next := min(end, g.inside[0].end)
+		g.area += float64(len(g.inside)) * float64(next-g.now)
+		if int64(len(g.inside)) >= g.d.Limit {
+			w.Saturated += next - g.now
+		}
+		if g.now = next; next == g.inside[0].end {
+			g.finish()
+		}
+	}
+	w.Now, w.Elapsed, w.Limit, w.InFlight = g.now, g.now-g.start, g.d.Limit, int64(len(g.inside))
+	w.MeanInFlight = (w.MeanInFlight*float64(w.Elapsed-g.d.Next) + g.area - before) / float64(w.Elapsed)
+	seen := *w
+	seen.Samples = nil
+	for i := 0; i < len(w.Samples); i += 1 + len(w.Samples)/512 {
+		seen.Samples = append(seen.Samples, w.Samples[i])
+	}
+	seen.Latencies = slices.Sorted(slices.Values(w.Latencies[max(0, len(w.Latencies)-512):]))
+	g.d = g.k.Update(&seen)
+	if g.decided != nil {
+		g.decided(g.d)
+	}
+	if !g.d.Extend {
+		*w, g.start = Window{}, g.now
+	}
+}
+
+// run lets time pass and returns the mean of what is believed best over the
+// second half.
+func (g *world) run(length time.Duration) float64 {
+	var sum, count float64
+	for begin := g.now; g.now < begin+length; {
+		if g.window(); g.now > begin+length/2 {
+			sum, count = sum+g.k.Save().Limit, count+1
+		}
+	}
+	return sum / count
+}
+
+func TestKneeFindsTheKnee(t *testing.T) {
+	for _, places := range []int{4, 20, 100} {
+		for _, from := range []float64{0, 2, 10 * float64(places)} { // 0: from a cold start
+			g := newWorld(t, KneeConfig{}, places)
+			g.k.Restore(State{Limit: from})
+			g.d = g.k.Start()
+			got := g.run(80*time.Second) / float64(places)
+			if got < .85 || got > 1.6 {
+				t.Errorf("%d places, from %v: %.2f times as many", places, from, got)
+			}
+		}
+	}
+}
+
+// A backend that changes is followed, in both directions.
+func TestKneeFollows(t *testing.T) {
+	for _, places := range []int{10, 90} {
+		g := newWorld(t, KneeConfig{}, 30)
+		g.run(30 * time.Second)
+		g.resize(places)
+		got := g.run(80*time.Second) / float64(places)
+		if got < .85 || got > 1.6 {
+			t.Errorf("from 30 to %d places: %.2f times as many", places, got)
+		}
+	}
+}
+
+// What holds of every decision, whatever happens.
+func TestKneeDecides(t *testing.T) {
+	at := map[string]func(*world){
+		"full use": func(*world) {},
+		"unused":   func(g *world) { g.demand = 1 },
+		"late":     func(g *world) { g.good = func(d time.Duration) bool { return d <= 20*ms } },
+		"failing":  func(g *world) { g.failing = true },
+		"nothing":  func(g *world) { g.resize(1); g.free[0] = time.Hour },
+	}
+	for name, set := range at {
+		g := newWorld(t, KneeConfig{Min: 3, Max: 300}, 40)
+		again := newWorld(t, KneeConfig{Min: 3, Max: 300}, 40)
+		set(g)
+		set(again)
+		var all []Decision
+		g.decided = func(d Decision) {
+			all = append(all, d)
+			if d.Reason == "" || d.Limit < 3 || d.Limit > 300 || d.Next < kneeShortest/2 || d.Next > kneeLongest || d.Signal != "" {
+				t.Errorf("%s: %+v", name, d)
+			}
+			if d.Extend && g.k.mode != climbing {
+				t.Errorf("%s: extends while it does not climb: %+v", name, d)
+			}
+		}
+		again.decided = func(d Decision) {
+			if d != all[0] {
+				t.Fatalf("%s: %+v, and before %+v", name, d, all[0])
+			}
+			all = all[1:]
+		}
+		g.run(30 * time.Second)
+		again.run(30 * time.Second)
+	}
+}
+
+// An idle service does not drift, at whatever limit and for however long.
+func TestKneeUnsaturatedWindowsChangeNothing(t *testing.T) {
+	for _, limit := range []float64{2, 100} {
+		k := kneeAt(t, limit)
+		for i := range 2000 {
+			now := time.Duration(i) * 100 * ms
+			w := answers(k, now, time.Duration(1+i%7)*ms, 50, 1)
+			w.Saturated = time.Duration(kneeSaturated*float64(w.Elapsed)) - 1
+			if i%3 == 0 {
+				w.Abandoned = 40
+			}
+			d := k.Update(w)
+			if !near(k, limit) || d.Reason != "not in full use" || k.mode != tracking {
+				t.Fatalf("window %d: %+v, limit %v", i, d, k.Save().Limit)
+			}
+		}
+	}
+	k, _ := NewKnee(KneeConfig{})
+	for i := range 2000 {
+		w := answers(k, time.Duration(i)*100*ms, ms, 50, 1)
+		w.Saturated = 0
+		if d := k.Update(w); d.Limit != 20 || d.Extend {
+			t.Fatalf("cold, window %d: %+v", i, d)
+		}
+	}
+}
+
+// Answers that fail at once are neither throughput nor a short service.
+func TestKneeFailingFastRaisesNothing(t *testing.T) {
+	for name, cfg := range map[string]State{"cold": {}, "at 40": {Limit: 40}} {
+		g := newWorld(t, KneeConfig{}, 40)
+		g.k.Restore(cfg)
+		g.d = g.k.Start()
+		limit := g.k.Save().Limit
+		g.failing = true
+		g.decided = func(d Decision) {
+			if got := g.k.Save().Limit; got > limit*(1+1e-9) {
+				t.Fatalf("%s: to %v from %v at %v: %+v", name, got, limit, g.now, d)
+			}
+		}
+		g.run(20 * time.Second)
+	}
+	g := newWorld(t, KneeConfig{}, 40) // and in the middle of it
+	before := g.run(30 * time.Second)
+	g.failing = true
+	if after := g.run(20 * time.Second); after > 1.2*before {
+		t.Errorf("from %.1f to %.1f", before, after)
+	}
+}
+
+func TestKneeRestoresTable(t *testing.T) {
+	for limit, want := range map[float64]float64{100: 100, 33.3: 33.3, 1: 2, 1e9: 10_000, 20: 20, 20.4: 20, 0: 20, .9: 20, -5: 20,
+		math.NaN(): 20, math.Inf(-1): 20, math.Inf(1): 10_000} {
+		k, _ := NewKnee(KneeConfig{})
+		k.Restore(State{Limit: limit})
+		if got := k.Save().Limit; math.Abs(got-want) > 1e-6 {
+			t.Errorf("of %v: %v, want %v", limit, got, want)
+		}
+		learned := want != 20
+		if (k.mode == tracking) != learned {
+			t.Errorf("of %v: mode %v", limit, k.mode)
+		}
+		if d := k.Start(); math.Abs(math.Log(float64(d.Limit)/want)) > ditherBy+.02 && want > 2 {
+			t.Errorf("of %v: starts at %d", limit, d.Limit)
+		}
+	}
+	// What equals Initial says nothing: it climbs on.
+	g := newWorld(t, KneeConfig{Initial: 5}, 200)
+	g.k.Restore(State{Limit: 5})
+	if got := g.run(20 * time.Second); got < 150 {
+		t.Errorf("20 s after a restart it is at %.1f of 200", got)
+	}
+}
+
+// A long climb in steps, and none beyond what brings throughput.
+func TestKneeClimbsInSteps(t *testing.T) {
+	g := newWorld(t, KneeConfig{Initial: 5}, 200)
+	steps, took := 0, time.Duration(0)
+	g.decided = func(d Decision) {
+		if strings.Contains(d.Reason, "a step up") && !strings.Contains(d.Reason, "settles") {
+			steps++
+		}
+		if g.k.mode == tracking && took == 0 {
+			took = g.now
+			if got := g.k.Save().Limit; got < 180 || got > 330 {
+				t.Errorf("the climb ends at %.1f of 200", got)
+			}
+		}
+	}
+	g.run(20 * time.Second)
+	if steps < 7 || steps > 8 || took > 3*time.Second {
+		t.Errorf("%d steps in %v", steps, took)
+	}
+}
+
+// counted is a window of a climb in full use: so many good answers in a second.
+func counted(k *Knee, ok int64, inFlight float64) *Window {
+	return &Window{Now: time.Minute, Elapsed: time.Second, Saturated: time.Second, MeanInFlight: inFlight, OK: ok}
+}
+
+// stepped returns a Knee that has just gone from 20 to 20·e^stepUp, with 1000
+// answers a second before.
+func stepped(t *testing.T) *Knee {
+	t.Helper()
+	k, err := NewKnee(KneeConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d Decision
+	for range 3 { // warm up, settle, count
+		d = k.Update(counted(k, 1000, 20))
+	}
+	if !near(k, 20*math.Exp(stepUp)) || k.mode != settling || d.Limit != 37 || d.Extend {
+		t.Fatalf("no step up: %+v", d)
+	}
+	k.Update(counted(k, 1000, 20))
+	return k
+}
+
+func TestKneeJudgesAStep(t *testing.T) {
+	up := 20 * math.Exp(stepUp)
+	grown := func(e float64) int64 { return int64(1000*math.Exp(e*stepUp) + .5) }
+	tests := []struct {
+		name   string
+		w      *Window
+		idle   bool
+		want   float64
+		mode   kneeMode
+		extend bool
+	}{
+		{"counts follow", counted(nil, grown(1), up), false, 20 * math.Exp(2*stepUp), settling, false},
+		{"just enough", counted(nil, grown(.6), up), false, 20 * math.Exp(2*stepUp), settling, false},
+		{"they do not", counted(nil, 1000, up), false, 20, tracking, false},
+		{"a fifth of the way", counted(nil, grown(.2), up), false, 20 * math.Exp(.2*stepUp), tracking, false},
+		{"they fall", counted(nil, 700, up), false, 20, tracking, false},
+		{"unsure", counted(nil, grown(.42), up), false, up, climbing, true},
+		{"nobody used it", counted(nil, 1000, 21), false, 20, climbing, false},
+		{"nobody used it, or needs it", counted(nil, 1000, 21), true, 20, climbing, false},
+		{"proven and not needed", counted(nil, grown(.9), up), true, up, tracking, false},
+		{"unproven and not needed", counted(nil, 1000, up), true, 20, tracking, false},
+		{"hardly proven and not needed", counted(nil, grown(.44), up), true, 20 * math.Exp(.44*stepUp), tracking, false},
+	}
+	for _, tt := range tests {
+		k := stepped(t)
+		if tt.idle {
+			tt.w.Saturated = tt.w.Elapsed / 2
+		}
+		d := k.Update(tt.w)
+		if got := math.Exp(k.at); math.Abs(got/tt.want-1) > .001 || k.mode != tt.mode || d.Extend != tt.extend {
+			t.Errorf("%s: at %.2f, want %.2f; mode %d, %+v", tt.name, got, tt.want, k.mode, d)
+		}
+	}
+}
+
+func TestKneeLooksAgainThreeTimes(t *testing.T) {
+	k := stepped(t)
+	w := counted(k, int64(1000*math.Exp(.42*stepUp)), 20*math.Exp(stepUp))
+	for i := range mostLooks {
+		if d := k.Update(w); !d.Extend {
+			t.Fatalf("look %d: %+v", i, d)
+		}
+	}
+	if d := k.Update(w); d.Extend || k.mode != settling {
+		t.Errorf("it does not make up its mind: %+v", d)
+	}
+}
+
+func TestKneeCountsEnough(t *testing.T) {
+	k := stepped(t)
+	w := counted(k, climbCount-1, 36)
+	w.Elapsed, w.Saturated = climbWait-1, climbWait-1
+	if d := k.Update(w); !d.Extend || d.Reason != "counting" {
+		t.Errorf("of too few: %+v", d)
+	}
+	w.Elapsed, w.Saturated = climbWait, climbWait
+	if d := k.Update(w); d.Extend {
+		t.Errorf("it has waited long enough: %+v", d)
+	}
+}
+
+// Steps that nobody used end the climb after the third.
+func TestKneeVainSteps(t *testing.T) {
+	k := stepped(t)
+	for i := range mostVain + 1 {
+		if k.mode == tracking {
+			t.Fatalf("given up after %d", i)
+		}
+		k.Update(counted(k, 1000, 20)) // nobody used it
+		if !near(k, 20) {
+			t.Fatalf("kept %v", k.Save().Limit)
+		}
+		k.Update(counted(k, 1000, 20)) // counts
+		k.Update(counted(k, 1000, 20)) // settles
+	}
+	if k.mode != tracking {
+		t.Errorf("mode %v after %d steps in vain", k.mode, mostVain+1)
+	}
+}
+
+// bad is a window in full use in which so much was of use, and so much was not.
+func bad(good, not int64) *Window {
+	return &Window{Now: time.Minute, Elapsed: 100 * ms, Saturated: 100 * ms, OK: good, Abandoned: not - not/2, Overload: not / 2}
+}
+
+func TestKneeCutsToMinAndComesBack(t *testing.T) {
+	k := kneeAt(t, 100)
+	want := 100.0
+	for i := range 20 {
+		d := k.Update(bad(0, cutCount))
+		want = max(2, want*math.Exp(-cutBy))
+		if !near(k, want) || d.Reason != "nothing that finished was of use" {
+			t.Fatalf("cut %d: %v, want %v: %+v", i, k.Save().Limit, want, d)
+		}
+	}
+	if d := k.Start(); d.Limit != 2 {
+		t.Errorf("%+v", d)
+	}
+	if d := k.Update(bad(6, 2)); d.Reason != "good answers again" || k.mode != climbing || !near(k, 2) {
+		t.Errorf("good answers are back: %+v", d)
+	}
+}
+
+func TestKneeCutsByHalfBad(t *testing.T) {
+	for name, tt := range map[string]struct {
+		windows []*Window
+		cuts    int
+	}{
+		"too few":                {repeated(bad(0, cutCount-1), 1), 0},
+		"over two windows":       {repeated(bad(0, cutCount/2), 2), 1},
+		"four times at most":     {repeated(bad(40, 60), 20), mostCuts},
+		"exactly half":           {repeated(bad(50, 50), 20), 0},
+		"above half":             {repeated(bad(49, 51), 1), 1},
+		"good windows forgive":   {append(append(repeated(bad(40, 60), 9), bad(71, 29)), repeated(bad(40, 60), 9)...), 2 * mostCuts},
+		"those in between don't": {append(append(repeated(bad(40, 60), 9), bad(70, 30)), repeated(bad(40, 60), 9)...), mostCuts},
+		"failures are no sign":   {repeated(&Window{Now: time.Minute, Elapsed: 1, Saturated: 1, Failed: 100}, 9), 0},
+	} {
+		k := kneeAt(t, 100)
+		for _, w := range tt.windows {
+			k.Update(w)
+		}
+		if want := 100 * math.Exp(-cutBy*float64(tt.cuts)); !near(k, want) {
+			t.Errorf("%s: %.2f, want %.2f", name, k.Save().Limit, want)
+		}
+		if tt.cuts > 0 && (math.Abs(math.Exp(k.shift.before)-100) > 1e-6 || k.gap.variance < openGap || len(k.arms) != 1) {
+			t.Errorf("%s: %+v, %+v, %d arms", name, k.shift, k.gap, len(k.arms))
+		}
+	}
+}
+
+func repeated(w *Window, n int) (all []*Window) {
+	for range n {
+		all = append(all, w)
+	}
+	return all
+}
+
+// During a climb a cut ends it.
+func TestKneeCutsAClimb(t *testing.T) {
+	k := stepped(t)
+	if k.Update(bad(0, 100)); k.mode != tracking || !near(k, 20*math.Exp(stepUp-cutBy)) {
+		t.Errorf("mode %d at %v", k.mode, k.Save().Limit)
+	}
+}
+
+// A brown-out in which everything is abandoned brings the limit to Min, and it
+// comes back by itself.
+func TestKneeBrownOut(t *testing.T) {
+	g := newWorld(t, KneeConfig{}, 50)
+	before := g.run(time.Minute)
+	g.good = func(time.Duration) bool { return false }
+	g.run(time.Minute)
+	if got := g.k.Save().Limit; got != 2 {
+		t.Errorf("after a minute of nothing good: %v", got)
+	}
+	g.good = nil
+	if got := g.run(30 * time.Second); got < .8*before {
+		t.Errorf("a minute later: %.1f, before %.1f", got, before)
+	}
+}
+
+// Both limits are tried in turn, around what is believed best.
+func TestKneeDithers(t *testing.T) {
+	g := newWorld(t, KneeConfig{}, 50)
+	g.k.Restore(State{Limit: 50})
+	g.d = g.k.Start()
+	var low, high int
+	g.decided = func(d Decision) {
+		at := g.k.Save().Limit
+		switch {
+		case float64(d.Limit) < at:
+			low++
+		case float64(d.Limit) > at:
+			high++
+		}
+		if off := math.Abs(math.Log(float64(d.Limit) / at)); off < ditherBy-.05 || off > ditherBy+.05 {
+			t.Errorf("%d around %.1f", d.Limit, at)
+		}
+	}
+	g.run(30 * time.Second)
+	if r := float64(low) / float64(high); r < .7 || r > 1.4 {
+		t.Errorf("%d windows low, %d high", low, high)
+	}
+	k := kneeAt(t, 2) // next to each other they still differ
+	if k.high = false; k.decide("low").Limit != 2 {
+		t.Errorf("%+v", k.decide("low"))
+	}
+	if k.high = true; k.decide("high").Limit != 3 {
+		t.Errorf("%+v", k.decide("high"))
+	}
+}
+
+func TestKneeWindowsLastTwoServices(t *testing.T) {
+	for mean, want := range map[float64]time.Duration{0: 50 * ms, .001: 50 * ms, .1: 200 * ms, .5: time.Second, 1e300: time.Second} {
+		k := kneeAt(t, 50)
+		if k.mean = mean; k.next() != want {
+			t.Errorf("of %v s: %v, want %v", mean, k.next(), want)
+		}
+	}
+	k := kneeAt(t, 50)
+	k.mode, k.mean = settling, .1
+	if k.next() != 120*ms {
+		t.Errorf("settles for %v", k.next())
+	}
+}
+
+func TestKneeBounds(t *testing.T) {
+	_, err := NewKnee(KneeConfig{Initial: -1, Min: -2, Max: -3})
+	for _, want := range []string{"knee", "Initial -1", "Min -2", "Max -3"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: want it to say %q", err, want)
+		}
+	}
+	k, err := NewKnee(KneeConfig{Initial: 1 << 40, Max: 500})
+	if err != nil || k.Start().Limit != 500 || k.Name() != "knee" {
+		t.Errorf("%+v, %v", k.Start(), err)
+	}
+}

@@ -1,0 +1,387 @@
+package control
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+const ms = time.Millisecond
+
+// some makes n samples of work admitted at from.
+func some(n int, from, latency time.Duration, concurrency float64, good bool) []Sample {
+	s := make([]Sample, n)
+	for i := range s {
+		s[i] = Sample{Start: from, Latency: latency, Concurrency: concurrency, Good: good}
+	}
+	return s
+}
+
+// alike is an arm of such samples, with those beside them.
+func alike(n int, latency time.Duration, concurrency float64, beside ...Sample) *arm {
+	var a arm
+	for _, s := range append(some(n, 0, latency, concurrency, true), beside...) {
+		a.add(s, clipAt*latency.Seconds())
+	}
+	return &a
+}
+
+func TestContrastTable(t *testing.T) {
+	late := func(n int, latency time.Duration, concurrency float64) []Sample {
+		return some(n, 0, latency, concurrency, false)
+	}
+	slow := Sample{Latency: time.Second, Concurrency: 20, Good: true} // 50 times the work
+	tests := []struct {
+		name    string
+		a, b, c *arm
+		want    float64
+		within  float64
+	}{
+		{"concurrency costs no time", alike(50, 20*ms, 20), alike(50, 20*ms, 24), alike(50, 20*ms, 20), 1, 1e-9},
+		{"the same, the middle one lower", alike(50, 20*ms, 24), alike(50, 20*ms, 20), alike(50, 20*ms, 24), 1, 1e-9},
+		{"time in proportion to concurrency", alike(50, 20*ms, 20), alike(50, 24*ms, 24), alike(50, 20*ms, 20), 0, .06},
+		{"time above proportion", alike(50, 20*ms, 20), alike(50, 28*ms, 24), alike(50, 20*ms, 20), -.95, .2},
+		{"half of it costs time", alike(50, 20*ms, 20), alike(50, 22*ms, 24), alike(50, 20*ms, 20), .5, .06},
+		{"drift cancels", alike(50, 18*ms, 20), alike(50, 20*ms, 24), alike(50, 22*ms, 20), 1, 1e-9},
+		{"drift beside a slope cancels", alike(50, 18*ms, 20), alike(50, 24*ms, 24), alike(50, 22*ms, 20), 0, .06},
+		{"an outlier in each", alike(50, 20*ms, 20, slow), alike(50, 20*ms, 24, slow), alike(50, 20*ms, 20, slow), 1, .01},
+		{"an outlier in one", alike(100, 20*ms, 20), alike(100, 20*ms, 24, slow), alike(100, 20*ms, 20), .83, .05},
+		{"what is cut off hides no slope", alike(50, 20*ms, 20, slow), alike(50, 24*ms, 24, slow), alike(50, 20*ms, 20, slow), 0, .3},
+		{"lateness grows", alike(50, 20*ms, 20), alike(30, 20*ms, 24, late(20, 20*ms, 24)...), alike(50, 20*ms, 20), -1.5, .2},
+		{"lateness shrinks", alike(40, 20*ms, 20, late(10, 20*ms, 20)...), alike(50, 20*ms, 24), alike(40, 20*ms, 20, late(10, 20*ms, 20)...), 2.3, .2},
+	}
+	for _, tt := range tests {
+		e, variance, ok := contrast(tt.a, tt.b, tt.c)
+		if !ok || math.Abs(e-tt.want) > tt.within || !(variance > 0) {
+			t.Errorf("%s: e = %.3f with variance %.3g (%v), want %v", tt.name, e, variance, ok, tt.want)
+		}
+	}
+}
+
+func TestContrastOfTooLittle(t *testing.T) {
+	full, wide := alike(minArm, 20*ms, 20), alike(minArm, 20*ms, 24)
+	few, late := alike(minArm-1, 20*ms, 20), alike(0, 20*ms, 20, some(5, 0, 20*ms, 24, false)...)
+	for name, arms := range map[string][3]*arm{
+		"few first": {few, wide, full}, "few in the middle": {full, few, wide}, "few last": {full, wide, few},
+		"nothing":                 {{}, {}, {}},
+		"no contrast":             {full, alike(5, 20*ms, 20.3), full},
+		"nothing good":            {late, alike(0, 20*ms, 20, some(5, 0, 20*ms, 20, false)...), late},
+		"everything was cut off":  {cutOff(20), cutOff(24), cutOff(20)},
+		"contrast cancels itself": {alike(5, 20*ms, 16), alike(5, 20*ms, 20), alike(5, 20*ms, 25)},
+	} {
+		if e, _, ok := contrast(arms[0], arms[1], arms[2]); ok {
+			t.Errorf("%s: e = %v of nothing to compare", name, e)
+		}
+	}
+	if _, _, ok := contrast(full, wide, full); !ok {
+		t.Error("just enough, and not compared")
+	}
+}
+
+// cutOff is an arm in which every service time was.
+func cutOff(concurrency float64) *arm {
+	var a arm
+	for _, s := range some(5, 0, time.Second, concurrency, true) {
+		a.add(s, .01)
+	}
+	return &a
+}
+
+// The variance is that of e, where service times scatter: one comparison says
+// less the fewer jobs it rests on and the closer the arms are.
+func TestContrastKnowsItsScatter(t *testing.T) {
+	arms := func(n int, concurrency float64) *arm {
+		return alike(n, 20*ms, concurrency, some(n, 0, 60*ms, concurrency, true)...)
+	}
+	variance := func(n int, wide float64) float64 {
+		_, v, ok := contrast(arms(n, 20), arms(n, wide), arms(n, 20))
+		if !ok {
+			t.Fatal("nothing to compare")
+		}
+		return v
+	}
+	base := variance(25, 24)
+	// Half 20 ms, half 60: a relative variance of 1/4, over 50 jobs, and twice 50
+	// that count half.
+	want := .25 * (1./50 + 2./50/4) / math.Pow(math.Log(1.2), 2)
+	if math.Abs(base/want-1) > 1e-6 {
+		t.Errorf("variance %.4f, want %.4f", base, want)
+	}
+	if r := variance(100, 24) / base; math.Abs(r-.25) > 1e-6 {
+		t.Errorf("four times as many jobs: %v of the variance", r)
+	}
+	if r := variance(25, 20*1.2*1.2) / base; math.Abs(r-.25) > 1e-6 {
+		t.Errorf("twice as far apart: %v of the variance", r)
+	}
+	_, exact, _ := contrast(alike(50, 20*ms, 20), alike(50, 20*ms, 24), alike(50, 20*ms, 20))
+	if exact <= 0 || exact > base {
+		t.Errorf("nothing scatters: %v", exact)
+	}
+	lateHalf := func(c float64) *arm { return alike(25, 20*ms, c, some(25, 0, 20*ms, c, false)...) }
+	if _, v, _ := contrast(lateHalf(20), lateHalf(24), lateHalf(20)); math.Abs(v/(4*base)-1) > 1e-6 {
+		t.Errorf("half of it late: %v, want four times %v", v, base)
+	}
+}
+
+// Work belongs to the stretch in which it was admitted, whenever it ends.
+func TestCreditEdges(t *testing.T) {
+	arms := []arm{{from: 100 * ms}, {from: 200 * ms}, {from: 300 * ms}}
+	var all []Sample
+	for _, start := range []time.Duration{0, 99 * ms, 100 * ms, 199 * ms, 200 * ms, 299 * ms, 299 * ms, 300 * ms, time.Hour, 350 * ms, 310 * ms} {
+		all = append(all, Sample{Start: start, Latency: 10 * ms, Concurrency: 2})
+	}
+	credit(arms, all, 0)
+	if arms[0].n != 2 || arms[1].n != 3 || arms[2].n != 4 {
+		t.Errorf("%v, %v and %v in the arms", arms[0].n, arms[1].n, arms[2].n)
+	}
+	credit(nil, all, 0) // no arms: nowhere
+}
+
+func TestArmAdds(t *testing.T) {
+	var a arm
+	a.add(Sample{Latency: 20 * ms, Concurrency: math.E, Good: true}, .1)
+	a.add(Sample{Latency: 300 * ms, Concurrency: math.E, Good: true}, .1)
+	a.add(Sample{Latency: 100 * ms, Concurrency: math.E}, .1)
+	want := arm{n: 3, lnN: 3, cost: .22, cost2: .0204, whole: .12, good: 2, goodCost: .12}
+	near := func(x, y float64) bool { return math.Abs(x-y) < 1e-12 }
+	if a.n != want.n || a.good != want.good || !near(a.lnN, want.lnN) || !near(a.cost, want.cost) || !near(a.cost2, want.cost2) ||
+		!near(a.whole, want.whole) || !near(a.goodCost, want.goodCost) {
+		t.Errorf("\n got %+v\nwant %+v", a, want)
+	}
+	var odd arm
+	odd.add(Sample{Latency: -time.Hour, Concurrency: math.Inf(-1)}, .1)
+	odd.add(Sample{}, 0)
+	if math.IsNaN(odd.lnN) || math.IsInf(odd.lnN, 0) || odd.cost <= 0 {
+		t.Errorf("%+v of nonsense", odd)
+	}
+	var uncut arm
+	if uncut.add(Sample{Latency: time.Hour, Concurrency: 1}, 0); uncut.cost != 3600 || uncut.whole != 3600 {
+		t.Errorf("without a median to go by nothing is cut off: %+v", uncut)
+	}
+}
+
+func TestGapWeighsByNoise(t *testing.T) {
+	last := math.Inf(1)
+	for _, variance := range []float64{.001, .01, .1, 1, 10} {
+		g := newGap()
+		move := g.learn(.3, variance)
+		want := .3 * openGap * curvature / (openGap*curvature*curvature + variance*firstNoise)
+		if !(move < last) || math.Abs(move-want) > 1e-9 {
+			t.Errorf("a variance of %v moves it by %v (before: %v), want %v", variance, move, last, want)
+		}
+		if g := newGap(); g.learn(-.3, variance) != -move {
+			t.Errorf("up is not down at %v", variance)
+		}
+		last = move
+	}
+	for _, e := range []float64{50, -50} { // a step is bounded
+		g := newGap()
+		if move := g.learn(e, 1e-6); math.Abs(move) != largest || move*e < 0 {
+			t.Errorf("%v moves it by %v", e, move)
+		}
+	}
+}
+
+// What comparisons in a row disagree on is noise, whatever they claim.
+func TestGapLearnsNoise(t *testing.T) {
+	g, calm := newGap(), newGap()
+	for i := range 60 {
+		g.learn(.3*float64(1-i%2*2), .01) // differ by .6 where .14 is to be expected
+		calm.learn(.01, .01)
+	}
+	if g.noise < 12 || g.noise > mostNoise || calm.noise != 1 {
+		t.Errorf("noise %.2f of what disagrees, %.2f of what agrees", g.noise, calm.noise)
+	}
+	if d, c := g.learn(.3, .01), calm.learn(.3, .01); math.Abs(d) >= c {
+		t.Errorf("noisy %v, calm %v", d, c)
+	}
+	for range 60 {
+		g.learn(.01, .01)
+	}
+	if g.noise > 1.1 {
+		t.Errorf("%.2f an hour later", g.noise)
+	}
+}
+
+func TestGapGrowsSureAndIsSurprised(t *testing.T) {
+	g := newGap()
+	for range 40 {
+		g.learn(0, .01)
+	}
+	if g.variance > .01 {
+		t.Fatalf("still unsure: %v", g.variance)
+	}
+	sure := g
+	small := sure.learn(.05, .01)
+	g.noise = 1
+	before := g.variance
+	if g.learn(1, .01); g.variance <= before {
+		t.Errorf("no surprise: variance %v after %v", g.variance, before)
+	}
+	again := g.learn(.05, .01)
+	if again <= small {
+		t.Errorf("moves by %v after a surprise, %v before", again, small)
+	}
+	if g.reopen(); g.variance != openGap {
+		t.Errorf("reopened at %v", g.variance)
+	}
+}
+
+func TestShiftTable(t *testing.T) {
+	type look struct {
+		side  int
+		value float64
+		want  int
+	}
+	for name, looks := range map[string][]look{
+		"the first sets the level":     {{0, 5, 0}, {1, 9, 0}, {0, 5, 0}},
+		"slower":                       {{0, 5, 0}, {0, 4, 0}, {0, 4, -1}},
+		"faster":                       {{0, 5, 0}, {0, 6, 0}, {0, 6, 1}},
+		"one is not enough":            {{0, 5, 0}, {0, 4, 0}, {0, 5, 0}, {0, 4, 0}, {0, 5, 0}},
+		"nor are two that disagree":    {{0, 5, 0}, {0, 4, 0}, {0, 6, 0}, {0, 4, 0}},
+		"each arm has its level":       {{0, 5, 0}, {1, 6, 0}, {0, 5, 0}, {1, 6, 0}},
+		"and both count":               {{0, 5, 0}, {1, 6, 0}, {0, 4, 0}, {1, 5, -1}},
+		"the scatter is allowed for":   {{0, 5, 0}, {0, 5.34, 0}, {0, 5.36, 0}, {0, 5.34, 0}},
+		"drift is followed":            {{0, 5, 0}, {0, 5.3, 0}, {0, 5.4, 0}, {0, 5.5, 0}},
+		"two more from the new level":  {{0, 5, 0}, {0, 4, 0}, {0, 4, -1}, {0, 3, 0}, {0, 3, -1}},
+		"and none if it stays so then": {{0, 5, 0}, {0, 4, 0}, {0, 4, -1}, {0, 4, 0}, {0, 4, 0}},
+	} {
+		var s shift
+		for i, l := range looks {
+			if got := s.observe(l.side, l.value, .1); got != l.want {
+				t.Errorf("%s: look %d: %d, want %d", name, i, got, l.want)
+			}
+		}
+	}
+}
+
+func TestShiftMovesAlongAndForgets(t *testing.T) {
+	var s shift
+	s.observe(0, 5, 0)
+	s.observe(1, 6, 0)
+	s.move(1) // the limit's own move
+	for range 3 {
+		if s.observe(0, 6, 0) != 0 || s.observe(1, 7, 0) != 0 {
+			t.Fatal("it took its own move for a shift")
+		}
+	}
+	s.observe(0, 3, 0)
+	s.broken()
+	for range 3 {
+		if s.observe(0, 3, 0) != 0 {
+			t.Fatal("what came before a break was compared")
+		}
+	}
+}
+
+// kneeAt returns a Knee that compares at a limit.
+func kneeAt(t *testing.T, limit float64) *Knee {
+	t.Helper()
+	k, err := NewKnee(KneeConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.Restore(State{Limit: limit})
+	return k
+}
+
+// answers is a window of work that took latency, in full use.
+func answers(k *Knee, now, latency time.Duration, n int, concurrency float64) *Window {
+	w := &Window{Now: now, Elapsed: 100 * ms, Saturated: 100 * ms, MeanInFlight: concurrency, OK: int64(n), Timed: int64(n),
+		LatencySum: time.Duration(n) * latency, Samples: some(n, now-latency, latency, concurrency, true)}
+	for range n {
+		w.Latencies = append(w.Latencies, latency)
+	}
+	return w
+}
+
+func near(k *Knee, limit float64) bool { return math.Abs(math.Exp(k.at)/limit-1) < 1e-6 }
+
+// A Knee goes back to where it was before the backend became slower, if it
+// becomes faster soon enough.
+func TestKneeRemembers(t *testing.T) {
+	for name, tt := range map[string]struct {
+		after time.Duration
+		want  float64
+	}{
+		"soon": {time.Minute, 100}, "just": {remembered - ms, 100}, "too late": {remembered, 40},
+	} {
+		k := kneeAt(t, 100)
+		now := time.Second
+		k.look(answers(k, now, 20*ms, 20, 100))
+		first := k.shifted(answers(k, now, 20*ms, 20, 100))
+		slower := k.shifted(answers(k, now, 80*ms, 20, 100))
+		if reason := k.shifted(answers(k, now, 80*ms, 20, 100)); first != "" || slower != "" || reason != "the backend became slower" {
+			t.Fatalf("%s: %q, %q, %q", name, first, slower, reason)
+		}
+		k.set(40)
+		k.shifted(answers(k, now, 20*ms, 20, 100))
+		if reason := k.shifted(answers(k, now+tt.after, 20*ms, 20, 100)); reason != "the backend became faster" || !near(k, tt.want) {
+			t.Errorf("%s: %q, limit %.1f, want %v", name, reason, math.Exp(k.at), tt.want)
+		}
+		if k.shift.before != 0 || k.gap.variance < openGap {
+			t.Errorf("%s: %+v, %+v", name, k.shift, k.gap)
+		}
+	}
+	k := kneeAt(t, 100) // what is remembered lies above, or is not gone to
+	k.remember(0)
+	k.set(200)
+	k.shift.known, k.shift.level[0] = [2]bool{true, true}, -100
+	k.shifted(answers(k, time.Second, 20*ms, 20, 100))
+	if k.shifted(answers(k, time.Second, 20*ms, 20, 100)); !near(k, 200) {
+		t.Errorf("faster, and the limit went down to %.1f", math.Exp(k.at))
+	}
+	if k.shifted(answers(k, time.Second, time.Hour, shiftCount-1, 100)) != "" {
+		t.Error("a shift of too few")
+	}
+}
+
+func TestKneeRemembersTheHighest(t *testing.T) {
+	k := kneeAt(t, 100)
+	k.remember(0)
+	k.set(50)
+	k.remember(time.Minute)
+	if math.Abs(math.Exp(k.shift.before)-100) > 1e-6 || k.shift.beforeT != 0 {
+		t.Errorf("%+v after a cut in two steps", k.shift)
+	}
+	if k.remember(remembered); math.Abs(math.Exp(k.shift.before)-50) > 1e-6 {
+		t.Errorf("%+v, five minutes later", k.shift)
+	}
+	k.set(70)
+	if k.remember(remembered + ms); math.Abs(math.Exp(k.shift.before)-70) > 1e-6 {
+		t.Errorf("%+v, from a higher limit", k.shift)
+	}
+}
+
+// A pause of two arms is over what came before: nothing is compared across it.
+func TestKneePauses(t *testing.T) {
+	k := kneeAt(t, 100)
+	k.arms = []arm{{from: 0, n: 5}, {from: time.Second, n: 6}}
+	k.shift.known[0] = true
+	if k.pause(time.Second); len(k.arms) != 2 || k.arms[0].n != 5 || k.arms[1].n != 0 || k.arms[1].from != time.Second || k.shift.known[0] {
+		t.Errorf("%+v, %+v", k.arms, k.shift)
+	}
+	end := time.Second + pauseAtMost*armAtLeast
+	if k.pause(end); len(k.arms) != 2 {
+		t.Errorf("two arms long, and no longer: %+v", k.arms)
+	}
+	if k.pause(end + 1); len(k.arms) != 1 || k.arms[0].n != 0 || k.arms[0].from != end+1 || k.arms[0].at != k.at {
+		t.Errorf("old arms are still there: %+v", k.arms)
+	}
+}
+
+// What fails at once is no faster backend to go back to a former limit for.
+func TestKneeShiftFailingFast(t *testing.T) {
+	k := kneeAt(t, 200)
+	k.remember(0)
+	k.set(100)
+	k.look(answers(k, time.Second, 20*ms, 20, 100))
+	k.shifted(answers(k, time.Second, 20*ms, 20, 100))
+	for range 5 {
+		w := answers(k, 2*time.Second, 20*ms, 4, 100)
+		w.Samples = append(w.Samples, some(5, time.Second, ms, 100, false)...)
+		if reason := k.shifted(w); reason != "" || !near(k, 100) {
+			t.Fatalf("%q, limit %.1f", reason, math.Exp(k.at))
+		}
+	}
+}
