@@ -378,8 +378,8 @@ func TestKneeShiftFailingFast(t *testing.T) {
 	k.look(answers(k, time.Second, 20*ms, 20, 100))
 	k.shifted(answers(k, time.Second, 20*ms, 20, 100))
 	for range 5 {
-		w := answers(k, 2*time.Second, 20*ms, 4, 100)
-		w.Samples = append(w.Samples, some(5, time.Second, ms, 100, false)...)
+		w := answers(k, 2*time.Second, 20*ms, 40, 100)
+		w.Samples = append(w.Samples, some(60, time.Second, ms, 100, false)...)
 		if reason := k.shifted(w); reason != "" || !near(k, 100) {
 			t.Fatalf("%q, limit %.1f", reason, math.Exp(k.at))
 		}
