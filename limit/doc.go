@@ -55,7 +55,8 @@
 // the queue is gone, or an interval has drained it, the oldest goes first again.
 //
 // The newest also goes first while waiters leave of themselves, because their
-// clients lose patience: who has waited longest will leave next.
+// clients lose patience: who has waited longest will leave next. Those that leave
+// sooner than an answer could have come do not count.
 //
 // What it is worth, in virtual time, is on the scoreboard (docs/scoreboard).
 //

@@ -36,12 +36,14 @@ type modelWaiter struct {
 	cost, units        int64
 	patience, deadline time.Duration // 0: no deadline
 	expires            time.Duration
+	arrived            time.Duration
 	outOf              string
 }
 
 // modelQueue is what is known of a queue since it began.
 type modelQueue struct {
 	interval       time.Duration
+	service        time.Duration
 	keep           int
 	from           time.Duration
 	intervals      int
@@ -85,13 +87,13 @@ func (m *model) arrive(now time.Duration, w modelWaiter, waits bool, rate float6
 
 func (m *model) wait(now time.Duration, w modelWaiter, rate float64, median time.Duration) {
 	q := &m.queue
-	q.interval, q.keep = 100*time.Millisecond, 0
+	q.interval, q.service, q.keep = 100*time.Millisecond, median, 0
 	if rate > 0 {
 		q.interval = min(max(q.interval, time.Duration(64/rate*float64(time.Second))), 10*time.Second)
 		q.keep = 64
 	}
 	if len(m.waiting) == 0 {
-		*q = modelQueue{interval: q.interval, keep: q.keep, from: now, deserted: q.deserted, left: q.left}
+		*q = modelQueue{interval: q.interval, service: q.service, keep: q.keep, from: now, deserted: q.deserted, left: q.left}
 	}
 	m.look(now)
 	q.came++
@@ -229,10 +231,15 @@ func (m *model) settle(now time.Duration) {
 }
 
 func (m *model) cancelWaiter(now time.Duration, id int) {
-	m.queue.deserted, m.queue.left = true, now
-	m.leave(slices.IndexFunc(m.waiting, func(w modelWaiter) bool { return w.id == id }))
+	i := slices.IndexFunc(m.waiting, func(w modelWaiter) bool { return w.id == id })
+	if now-m.waiting[i].arrived >= m.queue.service {
+		m.queue.deserted, m.queue.left = true, now
+		m.seen["deserted"]++
+	} else {
+		m.seen["left early"]++
+	}
+	m.leave(i)
 	m.fate[id] = "gone"
-	m.seen["deserted"]++
 }
 
 // pair drives a limiter and the model with the same operations.
@@ -275,7 +282,7 @@ func (p *pair) arrive(cost int64, wait, deadline time.Duration, blocking bool) {
 	p.ids++
 	p.log("arrive %d cost %d wait %v deadline %v blocking %v", id, cost, wait, deadline, blocking)
 	w := weir.Work{Cost: cost, MaxWait: wait}
-	mw := modelWaiter{id: id, cost: w.Units(), units: min(w.Units(), p.m.limit), patience: p.clock + wait}
+	mw := modelWaiter{id: id, arrived: p.clock, cost: w.Units(), units: min(w.Units(), p.m.limit), patience: p.clock + wait}
 	if deadline > 0 {
 		mw.deadline = p.clock + deadline
 		w.Deadline = VirtualEpoch.Add(mw.deadline)
@@ -507,7 +514,7 @@ func TestModelOfQueuesThatLast(t *testing.T) {
 			p.step(calm[rng.IntN(len(calm))], rng.Uint32())
 		}
 	}
-	for _, rule := range []string{"displaced", "turned", "drained", "deserted",
+	for _, rule := range []string{"displaced", "turned", "drained", "deserted", "left early",
 		"refused on arrival: deadline", "refused on arrival: queue_timeout"} {
 		if seen[rule] == 0 {
 			t.Errorf("%s: never", rule)

@@ -17,7 +17,7 @@ import (
 // when a slot comes back. Nor is anybody while the rate is unknown.
 func (l *Limiter) inVain(now time.Duration, until bounds, place *waiter) *weir.Rejection {
 	rate, median := l.drain.current(now), l.service.median()
-	l.room.SetPace(pace(rate))
+	l.room.SetPace(pace(rate, median))
 	l.room.Knock(now)
 	place.until(now, until, median)
 	if rate == 0 || l.room.Len() == 0 {
@@ -77,13 +77,13 @@ const (
 	maxInterval = 10 * time.Second
 )
 
-// pace is what the wait room is told of a rate. While that is not known a queue
+// pace is what the wait room is told of a rate and of the service time. While that is not known a queue
 // that stands keeps all its places: nobody is displaced on a guess.
-func pace(rate float64) room.Pace {
+func pace(rate float64, service time.Duration) room.Pace {
 	if rate == 0 {
-		return room.Pace{Interval: minInterval}
+		return room.Pace{Interval: minInterval, Service: service}
 	}
-	return room.Pace{Interval: min(max(minInterval, seconds(keep/rate)), maxInterval), Keep: keep}
+	return room.Pace{Interval: min(max(minInterval, seconds(keep/rate)), maxInterval), Service: service, Keep: keep}
 }
 
 // seconds is a duration, cut to what fits with room to spare.

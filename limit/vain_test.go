@@ -123,7 +123,7 @@ func TestPace(t *testing.T) {
 		640: {Interval: 100 * ms, Keep: 64}, 641: {Interval: 100 * ms, Keep: 64}, 1e9: {Interval: 100 * ms, Keep: 64},
 	}
 	for rate, want := range tests {
-		if got := pace(rate); got != want {
+		if got := pace(rate, 0); got != want {
 			t.Errorf("%v a second: %+v, want %+v", rate, got, want)
 		}
 	}

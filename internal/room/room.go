@@ -184,7 +184,9 @@ func (r *Room) GiveUp(now time.Duration, w *Waiter) bool {
 	if !w.Queued() {
 		return false
 	}
-	r.standing.desert(now)
+	if now-w.Arrived >= r.pace.Service {
+		r.standing.desert(now)
+	}
 	return r.Remove(w)
 }
 

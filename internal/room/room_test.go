@@ -188,6 +188,20 @@ func TestImpatience(t *testing.T) {
 	}
 }
 
+// Who leaves before it has waited as long as work takes would have left before its
+// answer in any order.
+func TestWhoLeavesAtOnceTurnsNothing(t *testing.T) {
+	r := newRoom(8, Adaptive)
+	r.SetPace(Pace{Interval: 100 * ms, Service: 10 * ms})
+	come(t, r, 0, 3)
+	if !r.GiveUp(9*ms, r.Oldest()) || r.NewestFirst() {
+		t.Error("somebody left at once, and the newest goes first")
+	}
+	if !r.GiveUp(10*ms, r.Oldest()) || !r.NewestFirst() {
+		t.Error("somebody left who had waited long enough, and the oldest goes first")
+	}
+}
+
 func TestDraining(t *testing.T) {
 	tests := []struct {
 		arrived, served int

@@ -7,6 +7,8 @@ import "time"
 type Pace struct {
 	// Interval is how long a queue is watched before it is judged.
 	Interval time.Duration
+	// Service is how long work takes once it has a slot; 0 while that is unknown.
+	Service time.Duration
 	// Keep is how many may wait while a queue stands; 0 means as many as there
 	// are places.
 	Keep int
@@ -32,7 +34,11 @@ type Pace struct {
 // Somebody who leaves without a word was less patient than the gate knew. The
 // others are presumably no more patient, so the newest goes first as long as that
 // goes on, whether the queue stands or not: the oldest are those who are about to
-// leave, and what is done for them is wasted.
+// leave, and what is done for them is wasted. Who leaves before it has waited as
+// long as the service takes is no such sign: it would have left before its answer
+// even if it had gone first. Otherwise a flood of those that come and leave at
+// once would get nothing done in order of arrival, and all of its share newest
+// first.
 type standing struct {
 	from            time.Duration // when the present interval began
 	arrived, served int           // in it
