@@ -122,3 +122,39 @@ func pick(tried []*oracle) *oracle {
 	}
 	return best
 }
+
+// reference is what the oracle reached: in this run, or in an earlier one.
+type reference struct {
+	report  *sim.Report
+	setting string
+	known   []Cell
+}
+
+// of returns the oracle's median for a goal.
+func (r *reference) of(g *group, goal *sim.Goal) (median float64, ok bool) {
+	if r.report != nil {
+		return r.report.Spread(*goal).Median, true
+	}
+	from, to := goal.Stretch(g.scenario)
+	wanted := place{g.scenario.Name, g.backend, goal.Metric, from.String(), to.String()}
+	for i := range r.known {
+		if c := &r.known[i]; c.Controller == "oracle" && c.place() == wanted {
+			return c.Median, true
+		}
+	}
+	return 0, false
+}
+
+// suffices reports whether no goal of the group needs a new run of the oracle.
+func (r *reference) suffices(g *group) bool {
+	for i := range g.scenario.Goals {
+		goal := &g.scenario.Goals[i]
+		if !goal.Relative() || !goal.AppliesTo(g.backend) {
+			continue
+		}
+		if _, ok := r.of(g, goal); !ok {
+			return false
+		}
+	}
+	return true
+}

@@ -128,7 +128,7 @@ func TestPlan(t *testing.T) {
 	if d := full.Duration(); d > time.Hour {
 		t.Errorf("the whole scoreboard takes %v, more than an hour", d)
 	}
-	quick := QuickPlan("weir")
+	quick := quickPlan("weir")
 	if d := quick.Duration(); d > 90*time.Second {
 		t.Errorf("the quick one takes %v", d)
 	}

@@ -34,7 +34,7 @@ func Main(ctx context.Context, args []string, in io.Reader, out, log io.Writer) 
 	}
 	plan := Plan{Rounds: *rounds, Pace: *pace, Retries: *retries, Weir: *weir, Parts: list(*only), Rows: list(*rows), Laws: list(*laws), Guards: list(*guards)}
 	if *quick {
-		plan = QuickPlan(*weir)
+		plan = quickPlan(*weir)
 		*dir = ""
 	}
 	if *dir != "" {

@@ -28,9 +28,9 @@ const (
 
 var parts = []string{partServer, partYield, partGateway}
 
-// QuickPlan takes about a minute: one short round of a few cells. Its figures say
+// quickPlan takes about a minute: one short round of a few cells. Its figures say
 // that everything works, and no more.
-func QuickPlan(weir string) Plan {
+func quickPlan(weir string) Plan {
 	return Plan{
 		Rounds: 1, Pace: 0.2, Weir: weir, Parts: parts,
 		Rows: []string{"S1", "S9", "2x", "half"}, Laws: []string{"B1", "B2", "contention-1060"},
