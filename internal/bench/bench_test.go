@@ -126,3 +126,24 @@ func Benchmark(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkTick tells the median of what closing a full window costs the gate,
+// filling it left out; the goal is [TickGoal]. What it allocates are the refusals
+// that all share, made anew when the limit has changed.
+func BenchmarkTick(b *testing.B) {
+	t, err := NewTick()
+	if err != nil {
+		b.Fatal(err)
+	}
+	var all []float64
+	for b.Loop() {
+		took, err := t.Once()
+		if err != nil {
+			b.Fatal(err)
+		}
+		all = append(all, float64(took.Nanoseconds()))
+	}
+	b.ReportAllocs()
+	b.ReportMetric(spread(all).Median, "ns/tick")
+	b.ReportMetric(float64(t.Out()), "permits")
+}
