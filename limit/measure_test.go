@@ -53,6 +53,7 @@ func (s *spy) Start() control.Decision {
 func (s *spy) Update(w *control.Window) control.Decision {
 	s.seen = *w
 	s.seen.Latencies = slices.Clone(w.Latencies)
+	s.seen.Samples = slices.Clone(w.Samples)
 	return control.Decision{Limit: s.limit, Next: time.Second, Extend: s.extend}
 }
 
@@ -392,5 +393,56 @@ func TestFindLeaksSamples(t *testing.T) {
 	q.Done(weir.OK)
 	if s := l.Snapshot(); s.Admitted != 1 || s.InFlight != 0 || len(s.Outcomes) != 1 || s.Outcomes[weir.Overload] != 1 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// Work that waits because its cost does not fit makes a window one in full use,
+// until it leaves, and no longer.
+func TestSaturatedByWhatDoesNotFit(t *testing.T) {
+	for name, leave := range map[string]func(*limit.Limiter, weir.Waiter, weir.Permit){
+		"served":   func(_ *limit.Limiter, _ weir.Waiter, p weir.Permit) { p.Done(weir.OK) },
+		"given up": func(_ *limit.Limiter, w weir.Waiter, _ weir.Permit) { w.Cancel() },
+		"expired":  func(l *limit.Limiter, _ weir.Waiter, _ weir.Permit) { l.Step() },
+	} {
+		c := &spy{limit: 4}
+		l, now := byHand(limit.Config{Controller: c, Queue: limit.Queue{Len: 2, MaxWait: 400 * ms}})
+		p := take(t, l)
+		*now = 100 * ms
+		_, w, err := l.Arrive(weir.Work{Cost: 4}, func(p weir.Permit, _ error) { p.Done(weir.OK) })
+		if err != weir.ErrWaiting {
+			t.Fatal(err)
+		}
+		*now = 500 * ms
+		leave(l, w, p)
+		*now = time.Second
+		l.Step()
+		if c.seen.Saturated != 400*ms {
+			t.Errorf("%s: %v", name, c.seen.Saturated)
+		}
+	}
+}
+
+// What was admitted in the fast gear is measured from the moment somebody does:
+// its company before is not known.
+func TestCompanyAcrossReconfigure(t *testing.T) {
+	c := &spy{limit: 4}
+	l, now := byHand(limit.Config{Limit: 4})
+	*now = time.Hour
+	p, q := take(t, l), take(t, l)
+	if err := l.Reconfigure(limit.Config{Controller: c}); err != nil {
+		t.Fatal(err)
+	}
+	*now += 100 * ms
+	q.Done(weir.OK)
+	*now += 100 * ms
+	p.Done(weir.OK)
+	*now, _ = l.Next()
+	l.Step()
+	want := []control.Sample{
+		{Start: time.Hour, Latency: 100 * ms, Concurrency: 2, Good: true},
+		{Start: time.Hour, Latency: 200 * ms, Concurrency: 1.5, Good: true},
+	}
+	if !slices.Equal(c.seen.Samples, want) || c.seen.MeanInFlight != .3 {
+		t.Errorf("\n got %v\nwant %v, mean %v", c.seen.Samples, want, c.seen.MeanInFlight)
 	}
 }

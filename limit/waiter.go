@@ -102,6 +102,9 @@ func (w *waiter) Cancel() bool {
 	now := l.now()
 	l.mu.Lock()
 	queued := l.room.GiveUp(now, &w.Waiter)
+	if queued && l.room.Len() == 0 {
+		l.window.Saturated(now, l.bank < 1) // as settle does while somebody waits
+	}
 	answered := l.settle(now) // it may have been in the way of others
 	l.mu.Unlock()
 	answered.deliver()
