@@ -77,8 +77,9 @@ const (
 	maxInterval = 10 * time.Second
 )
 
-// pace is what the wait room is told of a rate and of the service time. While that is not known a queue
-// that stands keeps all its places: nobody is displaced on a guess.
+// pace is what the wait room is told of a rate and of the service time. While the
+// rate is not known a queue that stands keeps all its places: nobody is displaced
+// on a guess.
 func pace(rate float64, service time.Duration) room.Pace {
 	if rate == 0 {
 		return room.Pace{Interval: minInterval, Service: service}
