@@ -26,7 +26,7 @@ func alike(n int, latency time.Duration, concurrency float64, beside ...Sample) 
 	return &a
 }
 
-func TestContrastTable(t *testing.T) {
+func TestContrast(t *testing.T) {
 	late := func(n int, latency time.Duration, concurrency float64) []Sample {
 		return some(n, 0, latency, concurrency, false)
 	}
@@ -124,7 +124,7 @@ func TestContrastKnowsItsScatter(t *testing.T) {
 }
 
 // Work belongs to the stretch in which it was admitted, whenever it ends.
-func TestCreditEdges(t *testing.T) {
+func TestCredit(t *testing.T) {
 	arms := []arm{{from: 100 * ms}, {from: 200 * ms}, {from: 300 * ms}}
 	var all []Sample
 	for _, start := range []time.Duration{0, 99 * ms, 100 * ms, 199 * ms, 200 * ms, 299 * ms, 299 * ms, 300 * ms, time.Hour, 350 * ms, 310 * ms} {
@@ -227,7 +227,7 @@ func TestGapGrowsSureAndIsSurprised(t *testing.T) {
 	}
 }
 
-func TestShiftTable(t *testing.T) {
+func TestShift(t *testing.T) {
 	type look struct {
 		side  int
 		value float64
