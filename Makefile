@@ -47,10 +47,11 @@ test: need-cc check parts test-unit test-integration ## everything: checks, unit
 test-short: need-cc check test-unit ## make test without the real servers
 
 # The race detector makes a simulation ten times longer. The scoreboard's tests
-# run without it; of the simulator's it sees those that -short leaves.
+# run without it; of the simulator's it sees those that -short leaves. What
+# deptest reads has no goroutines: deps runs it.
 .PHONY: test-unit
 test-unit: need-go
-	go test -race -timeout 8m $$(go list $(PACKAGES) | grep -v -e '/internal/board$$' -e '/weir/sim$$')
+	go test -race -timeout 8m $$(go list $(PACKAGES) | grep -v -e '/weir/sim$$' -e '/internal/board$$' -e '/internal/deptest$$')
 	go test -race -short -timeout 8m ./sim
 	go test -timeout 8m ./sim ./internal/board
 
