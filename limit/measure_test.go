@@ -171,6 +171,12 @@ func TestNonsense(t *testing.T) {
 	if at, _ := l.Next(); at != *now+ms || l.Snapshot().Limit != 6 {
 		t.Errorf("next window at %v, limit %d", at, l.Snapshot().Limit)
 	}
+	c.next = control.Decision{Limit: limit.MaxLimit, Next: ms} // as much as there may be
+	*now, _ = l.Next()
+	l.Step()
+	if at, _ := l.Next(); at != *now+ms || l.Snapshot().Limit != limit.MaxLimit || l.Snapshot().Faults != 5 {
+		t.Errorf("next window at %v, %+v", at, l.Snapshot())
+	}
 }
 
 // wild is a controller that returns whatever it is told to.
