@@ -40,7 +40,7 @@ type KneeConfig struct {
 // for fast work.
 //
 // The estimate then moves by the gain of a Kalman filter on the distance to the
-// point where e equals a price of 0.06 (so that slots that buy next to nothing
+// point where e equals a price of 0.045 (so that slots that buy next to nothing
 // are left), with a noise that is measured by how much comparisons in a row
 // disagree. Few completions move it little, a clear answer moves it at once.
 //

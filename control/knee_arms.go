@@ -8,28 +8,29 @@ import (
 
 // arm is a stretch of time with one limit, and what was admitted in it.
 type arm struct {
-	from     time.Duration
-	at       float64 // ln of the middle limit then
-	n        float64 // how much of it has finished
-	lnN      float64 // sum of ln of the mean concurrency over each life
-	cost     float64 // sum of service times, each cut off, in seconds
-	cost2    float64 // of their squares
-	whole    float64 // of those that were not cut off
-	good     float64 // of what was in time
-	goodCost float64 // sum of the service times of what was good, cut off too
+	from, to time.Duration // to is 0 for the one under way
+	at       float64       // ln of the middle limit then
+	n        float64       // how much of it has finished
+	lnN      float64       // sum of ln of the mean concurrency over each life
+	cost     float64       // sum of service times, each cut off, in seconds
+	cost2    float64       // of their squares
+	whole    float64       // of those that were not cut off
+	good     float64       // of what was in time
+	goodCost float64       // sum of the service times of what was good, cut off too
 }
 
 // clipAt is where a service time is cut off, in medians.
 const clipAt = 4
 
-// credit adds samples to the arms in which their work was admitted.
+// credit adds samples to the arms in which their work was admitted, if it was in
+// any: what was admitted while nothing was compared is in none.
 func credit(arms []arm, samples []Sample, clip float64) {
 	for _, s := range samples {
 		i := len(arms) - 1
 		for i >= 0 && s.Start < arms[i].from {
 			i--
 		}
-		if i >= 0 {
+		if i >= 0 && (arms[i].to == 0 || s.Start < arms[i].to) {
 			arms[i].add(s, clip)
 		}
 	}
@@ -137,6 +138,7 @@ func (k *Knee) dither(w *Window) Decision {
 		copy(k.arms, k.arms[n-3:])
 		k.arms = k.arms[:3]
 	}
+	k.arms[len(k.arms)-1].to = w.Now
 	k.high = !k.high
 	k.arms = append(k.arms, arm{from: w.Now, at: k.at})
 	return k.decide(reason)

@@ -16,7 +16,7 @@ type gap struct {
 // one measurement to the next; from how many standard deviations on a measurement
 // says that the best limit has moved; the largest step.
 const (
-	price     = 0.06
+	price     = 0.045
 	curvature = 0.7
 	openGap   = 0.15
 	wander    = 0.002
