@@ -67,6 +67,13 @@ type KneeConfig struct {
 // second it needs minutes. Where the service is in this very process and burns
 // the processor, concurrency means little: see the scheduler's latency in package
 // signal. A backend that one slot alone overloads is not found with Min 2.
+//
+// It is meant to be alone before its backend. Where several share one, each sees
+// what a slot more brings to itself, at the others' expense, and together they
+// take far too many: give them fixed shares, or AIMD. Work that costs the backend
+// a hundredth of the rest, in large numbers, hides from the median how the rest
+// fares: give it a gate of its own. Clients that leave on purpose, half of them
+// and more, drag the limit down.
 type Knee struct {
 	cfg  KneeConfig
 	at   float64 // ln of the limit that is believed best

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/server"
+	"github.com/weir-go/weir/policy"
 )
 
 // runOptions are the settings of weir run.
@@ -25,6 +26,7 @@ type runOptions struct {
 	Admin    string
 	Limit    int64
 	LimitSet bool
+	Timeout  time.Duration
 	LogLevel string
 	Version  string
 	LogTo    *os.File
@@ -71,6 +73,7 @@ gateway could not start, and 2 if the command line is wrong.`,
 	flags.StringVar(&o.Listen, "listen", "", "address to accept clients on without a file (default "+config.DefaultListen+")")
 	flags.StringVar(&o.Admin, "admin", "", "address for metrics and health without a file, or off (default "+config.DefaultAdmin+")")
 	flags.Int64Var(&o.Limit, "limit", 0, "requests in progress at a time without a file (default: the gateway finds the number, and follows the server)")
+	flags.DurationVar(&o.Timeout, "timeout", 0, "how long clients wait for an answer without a file, for instance 1s; nothing is begun that would come later (default: unknown)")
 	flags.StringVar(&o.LogLevel, "log-level", "", "debug, info, warn or error (default: the file's, else info)")
 	return cmd
 }
@@ -151,14 +154,16 @@ func (o *runOptions) read() (*config.Config, error) {
 	switch {
 	case strings.Contains(o.File, "://"):
 		return nil, usage("%s is a URL, not a file; write weir run --upstream %s", o.File, o.File)
-	case o.File != "" && (o.Upstream != "" || o.Listen != "" || o.Admin != "" || o.LimitSet):
-		return nil, usage("--upstream, --listen, --admin and --limit are for running without a file; set them in %s", o.File)
+	case o.File != "" && (o.Upstream != "" || o.Listen != "" || o.Admin != "" || o.LimitSet || o.Timeout != 0):
+		return nil, usage("--upstream, --listen, --admin, --limit and --timeout are for running without a file; set them in %s", o.File)
 	case o.File != "":
 		return loadConfig(o.File)
 	case o.Upstream == "":
 		return nil, usage("what should be guarded? Write weir run --upstream http://127.0.0.1:3000, or weir run FILE (weir init FILE writes one); weir demo shows it at work")
 	case o.LimitSet && o.Limit < 1:
 		return nil, usage("--limit %d admits nothing; it is how many requests may be in progress at a time, at least 1; leave it out to let the gateway find it", o.Limit)
+	case o.Timeout < 0:
+		return nil, usage("--timeout %v is in the past; it is how long clients wait for an answer, for instance 1s; leave it out if nobody knows", o.Timeout)
 	}
 	cfg, err := config.ForUpstream(o.Upstream, o.Listen, o.Limit)
 	if err != nil {
@@ -166,6 +171,9 @@ func (o *runOptions) read() (*config.Config, error) {
 	}
 	if o.Admin != "" {
 		cfg.Admin.Address = o.Admin
+	}
+	for i := range cfg.Routes {
+		cfg.Routes[i].Timeout = policy.Duration(o.Timeout)
 	}
 	return cfg, nil
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/policy"
 )
 
 // logFile is where a gateway under test logs.
@@ -72,6 +73,8 @@ func TestRunMistakes(t *testing.T) {
 	f(2, "--limit 0 admits nothing", up, "--limit=0")
 	f(2, "--limit -5 admits nothing", up, "--limit=-5")
 	f(2, "--limit", up, "--limit=many")
+	f(2, "--timeout -1s is in the past", up, "--timeout=-1s")
+	f(2, "set them in", "a.yaml", "--timeout=1s")
 	f(2, "is no http, https or h2c URL", "--upstream=127.0.0.1:3000")
 	f(2, "has no port", up, "--listen=localhost")
 	f(2, "none of debug, info, warn, error", up, "--log-level=loud", "--listen=127.0.0.1:0", "--admin=off")
@@ -85,6 +88,15 @@ func TestRunMistakes(t *testing.T) {
 	f(1, "choose another with --admin", up, "--listen=127.0.0.1:0", "--admin="+taken.Addr().String())
 	f(1, "weir init", filepath.Join(t.TempDir(), "none.yaml"))
 	f(1, "bad.yaml:1", bad)
+}
+
+// What clients wait is told to the gates as the deadline of each request.
+func TestRunTimeout(t *testing.T) {
+	o := runOptions{Upstream: "http://127.0.0.1:1", Timeout: time.Second}
+	cfg, err := o.load()
+	if err != nil || len(cfg.Routes) != 1 || cfg.Routes[0].Timeout != policy.Duration(time.Second) {
+		t.Errorf("%+v: %v", cfg, err)
+	}
 }
 
 // The life of a gateway: start, serve, reload by signal, stop by signal.
