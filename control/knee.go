@@ -70,10 +70,10 @@ type KneeConfig struct {
 //
 // It is meant to be alone before its backend. Where several share one, each sees
 // what a slot more brings to itself, at the others' expense, and together they
-// take far too many: give them fixed shares, or AIMD. Work that costs the backend
-// a hundredth of the rest, in large numbers, hides from the median how the rest
-// fares: give it a gate of its own. Clients that leave on purpose, half of them
-// and more, drag the limit down.
+// take far too many: give them fixed shares, or AIMD. Many requests of next to no
+// work blur how the rest fares, and can cost a fifth of it: give them a gate of
+// their own. Clients that leave on purpose, half of them and more, drag the limit
+// down.
 type Knee struct {
 	cfg  KneeConfig
 	at   float64 // ln of the limit that is believed best
