@@ -385,3 +385,17 @@ func TestKneeShiftFailingFast(t *testing.T) {
 		}
 	}
 }
+
+// Work admitted between two arms belongs to neither: of what a dropped stretch
+// admitted, only the slow is still running, and would make the arm before look slow.
+func TestKneeCreditsNoArmForAGap(t *testing.T) {
+	arms := []arm{{from: 0, to: 10}, {from: 20, to: 30}, {from: 30}}
+	for _, start := range []time.Duration{5, 10, 15, 20, 29, 30, 35} {
+		credit(arms, []Sample{{Start: start, Latency: time.Second, Concurrency: 1, Good: true}}, 0)
+	}
+	for i, want := range []float64{1, 2, 2} {
+		if arms[i].n != want {
+			t.Errorf("arm %d: %v, want %v", i, arms[i].n, want)
+		}
+	}
+}
