@@ -21,7 +21,9 @@ func TestRequestsInProgressAreBounded(t *testing.T) {
 	cfg.Listeners[0].MaxConcurrentStreams = 2 * leastRequests
 	change(cfg, func(_ *config.Upstream, l *policy.LimitSpec) {
 		l.Limit = 10
-		l.Queue = policy.QueueSpec{Len: leastRequests, MaxWait: policy.Duration(time.Minute)}
+		// In order of arrival: the other orders let a newcomer take the place of
+		// the oldest in a queue that has stood for a while.
+		l.Queue = policy.QueueSpec{Len: leastRequests, MaxWait: policy.Duration(time.Minute), Order: "fifo"}
 	})
 	g := start(t, cfg, Options{})
 	tr := &http.Transport{Protocols: new(http.Protocols)}
