@@ -49,6 +49,7 @@ type modelQueue struct {
 	intervals      int
 	came, served   int
 	stands, newest bool
+	hope           int // how many have a chance while it stands
 	turned         int
 	deserted       bool          // somebody left of itself
 	left           time.Duration // when
@@ -92,7 +93,7 @@ func (m *model) wait(now time.Duration, w modelWaiter, rate float64, median time
 		q.interval = min(max(q.interval, time.Duration(64/rate*float64(time.Second))), 10*time.Second)
 		q.keep = 64
 	}
-	if len(m.waiting) == 0 {
+	if len(m.waiting) == 0 && !(q.stands && now < q.from+2*q.interval) {
 		*q = modelQueue{interval: q.interval, service: q.service, keep: q.keep, from: now, deserted: q.deserted, left: q.left}
 	}
 	m.look(now)
@@ -116,7 +117,7 @@ func (m *model) wait(now time.Duration, w modelWaiter, rate float64, median time
 	}
 	places := m.places
 	if m.order == Adaptive && q.stands && q.keep > 0 {
-		places = min(places, q.keep)
+		places = min(places, q.keep, q.hope)
 	}
 	if len(m.waiting) >= places {
 		if places > 0 && q.stands {
@@ -185,6 +186,14 @@ func (m *model) look(now time.Duration) {
 	}
 	drains := float64(q.served-q.came) > 2*math.Sqrt(float64(q.served))
 	q.stands = q.intervals > 0 && !drains
+	q.hope = math.MaxInt
+	for k := 8; k < 1000 && q.served > 0; k++ { // the least with a chance of no more than 1 in 500
+		certain := float64(q.came) - 2*math.Sqrt(float64(q.came+q.served))
+		if math.Pow(float64(q.served)/certain, float64(k)) <= 1./500 && certain > float64(q.served) {
+			q.hope = k
+			break
+		}
+	}
 	if drains && q.intervals > 0 {
 		m.seen["drained"]++
 	}

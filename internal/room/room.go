@@ -78,10 +78,14 @@ func (r *Room) Size() int { return r.size }
 
 // Kept returns how many may wait while a queue stands.
 func (r *Room) Kept() int {
+	kept := r.size
 	if r.order == Adaptive && r.pace.Keep > 0 {
-		return min(r.size, r.pace.Keep)
+		kept = min(kept, r.pace.Keep)
+		if r.standing.is {
+			kept = min(kept, r.standing.hope)
+		}
 	}
-	return r.size
+	return kept
 }
 
 // places is how many may wait now.
@@ -128,7 +132,7 @@ func (r *Room) crowded() bool {
 // Knock counts a newcomer that finds no free slot, whether it will get a place or
 // not.
 func (r *Room) Knock(now time.Duration) {
-	if len(r.expiry) == 0 {
+	if len(r.expiry) == 0 && !r.standing.lasts(now, r.pace.Interval) {
 		r.standing.begin(now)
 	}
 	r.standing.look(now, r.pace.Interval)

@@ -1,6 +1,7 @@
 package room
 
 import (
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -157,14 +158,53 @@ func TestWhatTurnsBack(t *testing.T) {
 	}
 }
 
-// A queue that has drained is a new one.
+// A queue that comes back after the room was empty for a while is a new one. One
+// that was empty for a moment only goes on.
 func TestStandingStartsAnew(t *testing.T) {
-	r := standingRoom(t, Adaptive)
-	serve(r, 200*ms, 4)
-	come(t, r, 200*ms, 1)
-	come(t, r, 300*ms, 7)
-	if r.NewestFirst() || r.Len() != 8 {
-		t.Errorf("newest first %v, %d wait", r.NewestFirst(), r.Len())
+	for at, anew := range map[time.Duration]bool{200 * ms: false, 399 * ms: false, 400 * ms: true} {
+		r := standingRoom(t, Adaptive)
+		serve(r, 200*ms, 4)
+		come(t, r, at, 8)
+		if r.NewestFirst() == anew || (r.Len() == 8) != anew {
+			t.Errorf("%v: newest first %v, %d wait", at, r.NewestFirst(), r.Len())
+		}
+	}
+}
+
+// Those without a chance to be served do not wait, but a batch always may, and
+// nobody is given up for what may be chance.
+func TestHopeful(t *testing.T) {
+	tests := []struct{ arrived, served, want int }{
+		{0, 0, math.MaxInt}, {50, 0, math.MaxInt}, {100, 100, math.MaxInt}, {120, 100, math.MaxInt},
+		{130, 100, math.MaxInt}, {140, 100, 72}, {1e6, 9e5, 61}, {1e6, 5e5, 9}, {1e6, 1, 8}, {200, 100, 13}, {40, 20, 31},
+	}
+	for _, tt := range tests {
+		if got := hopeful(tt.arrived, tt.served); got != tt.want {
+			t.Errorf("%d came, %d were served: %d, want %d", tt.arrived, tt.served, got, tt.want)
+		}
+	}
+}
+
+// In a lasting overload the oldest are soon told that it is not their turn.
+func TestOverloadKeepsFewWaiting(t *testing.T) {
+	r := newRoom(1000, Adaptive)
+	r.SetPace(Pace{Interval: 100 * ms, Keep: 64})
+	var longest time.Duration
+	for at := time.Duration(0); at < time.Second; at += ms { // 4 come while one is served
+		for range 4 {
+			r.Knock(at)
+			out, ok := r.Push(at, &Waiter{Expires: Never, Units: 1})
+			if !ok {
+				t.Fatalf("%v: no place", at)
+			}
+			if out != nil && at > 900*ms {
+				longest = max(longest, at-out.Arrived)
+			}
+		}
+		serve(r, at, 1)
+	}
+	if r.Len() > 8 || longest == 0 || longest > 10*ms {
+		t.Errorf("%d wait, some of them %v before they are displaced", r.Len(), longest)
 	}
 }
 

@@ -1,6 +1,9 @@
 package room
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Pace is what the room has to know of the gate's speed to tell a standing queue
 // from a burst.
@@ -9,8 +12,8 @@ type Pace struct {
 	Interval time.Duration
 	// Service is how long work takes once it has a slot; 0 while that is unknown.
 	Service time.Duration
-	// Keep is how many may wait while a queue stands; 0 means as many as there
-	// are places.
+	// Keep is how many may wait at most while a queue stands; 0 means as many as
+	// there are places.
 	Keep int
 }
 
@@ -23,9 +26,10 @@ type Pace struct {
 // and in each further one a queue stands unless it is draining: unless more have
 // been served than came.
 //
-// A queue that stands is cut to a few places. When it is too long even so, when a
-// newcomer finds no place or somebody's time is up, those that come go first
-// (turn). They do in a burst as well once a newcomer could not be served in time
+// A queue that stands is cut to those who have a chance (hopeful), and it goes on
+// standing when it is empty for a moment: so few may well be. When it is too long
+// even so, when a newcomer finds no place or somebody's time is up, those that
+// come go first (turn). They do in a burst as well once a newcomer could not be served in time
 // in its turn: the slots go to those who can. The oldest goes first again when
 // half of the queue is gone or an interval has drained it, so that near the
 // capacity, where queues are long by chance and nobody needs to be given up, they
@@ -44,6 +48,7 @@ type standing struct {
 	arrived, served int           // in it
 	judged          bool          // an interval has ended since the room was empty
 	is              bool
+	hope            int // how many may wait while it is
 
 	newest bool
 	turned int // how many waited when newest first began
@@ -56,6 +61,11 @@ func (s *standing) begin(now time.Duration) {
 	*s = standing{from: now, deserted: s.deserted, left: s.left}
 }
 
+// lasts reports whether the judgement holds although the room is empty.
+func (s *standing) lasts(now, interval time.Duration) bool {
+	return s.is && now-s.from < 2*interval
+}
+
 // look brings the judgement up to now.
 func (s *standing) look(now, interval time.Duration) {
 	if s.deserted && now-s.left >= interval {
@@ -65,6 +75,7 @@ func (s *standing) look(now, interval time.Duration) {
 		return
 	}
 	s.is = s.judged && !draining(s.arrived, s.served)
+	s.hope = hopeful(s.arrived, s.served)
 	s.newest = s.newest && (s.is || !s.judged)
 	s.judged, s.from, s.arrived, s.served = true, now, 0, 0
 }
@@ -84,4 +95,21 @@ func (s *standing) desert(now time.Duration) { s.deserted, s.left = true, now }
 func draining(arrived, served int) bool {
 	more := served - arrived
 	return more > 0 && more*more > 4*served
+}
+
+// fewest is how many may wait at least: those that come in one batch.
+const fewest = 8
+
+// hopeful is how many waiters have a chance to be served, where arrived come
+// while served are served and the newest goes first: whoever has k others before
+// it gets to the front with the probability (served/arrived)^k of a random walk
+// that comes back from there. Those with less than one chance in 500 wait in
+// vain; they had better hear it now. What chance may have added to the counts
+// does not count against them.
+func hopeful(arrived, served int) int {
+	more := float64(arrived-served) - 2*math.Sqrt(float64(arrived+served))
+	if more <= 0 || served == 0 {
+		return math.MaxInt
+	}
+	return max(fewest, int(math.Ceil(math.Log(500)/math.Log1p(more/float64(served)))))
 }
