@@ -139,16 +139,6 @@ func (a *all) collect(ctx context.Context, w Work) (*bundle, error) {
 	return b, nil
 }
 
-// covers reports whether a permit of a is also one of g.
-func (a *all) covers(g Gate) bool {
-	for _, inner := range a.gates {
-		if same(inner, g) {
-			return true
-		}
-	}
-	return false
-}
-
 // try admits w without waiting.
 func try(g Gate, w Work) (Permit, error) {
 	if t, ok := g.(TryAdmitter); ok {

@@ -64,6 +64,16 @@ type Snapshot struct {
 	InFlight int64 `json:"in_flight"`
 	Waiting  int64 `json:"waiting"`
 
+	// WaitingByClass is Waiting by priority, those outside of Background to
+	// Critical counted as the nearest; priorities nobody waits with are left out.
+	WaitingByClass map[Priority]int64 `json:"waiting_by_class,omitempty"`
+
+	// Exempt is the exempt work in flight, which is no part of InFlight, and
+	// ExemptAdmitted what has been let in of it, which is no part of Admitted.
+	// Outcomes does not count exempt work either.
+	Exempt         int64  `json:"exempt,omitempty"`
+	ExemptAdmitted uint64 `json:"exempt_admitted,omitempty"`
+
 	Admitted uint64 `json:"admitted"`
 	// Rejected counts refusals by reason; reasons never seen are left out.
 	Rejected map[Reason]uint64 `json:"rejected,omitempty"`

@@ -3,11 +3,13 @@ package weir
 import (
 	"context"
 	"reflect"
+	"slices"
 	"sync/atomic"
 )
 
 // MaxNested bounds how many nested calls may be in progress under one permit at
-// the same time. A call beyond the bound is admitted like any other work.
+// the same time, those that nested calls make included. A call beyond the bound
+// is admitted like any other work.
 const MaxNested = 64
 
 type nestedKey struct{}
@@ -24,15 +26,21 @@ type nest struct {
 	permit Permit
 	outer  *nest
 
+	// root is the nest whose permit holds the slot: this one, or, where permit
+	// itself rides on another, that one. All that rides on one slot is counted
+	// there, however deep the calls go.
+	root   *nest
 	riding atomic.Int32 // nested calls in progress
 }
 
 // WithPermit returns a context that carries p, a live permit of g. A call that
 // is made with this context through g while p is live takes no second slot: it
 // could wait for a slot that its own caller holds, for ever. The permit is
-// checked by generation, so once it is done the context carries nothing; and at
-// most [MaxNested] such calls at a time ride on one permit, so that a fan-out
-// cannot hide behind it.
+// checked by generation, so once it is done the context carries nothing, not
+// even for calls made from within nested ones; and at most [MaxNested] nested
+// calls at a time ride on one permit, at whatever depth, so that a fan-out
+// cannot hide behind it. That bound is kept by the returned context: call
+// WithPermit once for a permit.
 func WithPermit(ctx context.Context, g Gate, p Permit) context.Context {
 	if p.slot == nil {
 		return ctx
@@ -40,8 +48,25 @@ func WithPermit(ctx context.Context, g Gate, p Permit) context.Context {
 	if !nesting.Load() {
 		nesting.Store(true)
 	}
-	outer, _ := ctx.Value(nestedKey{}).(*nest)
-	return context.WithValue(ctx, nestedKey{}, &nest{gate: g, permit: p, outer: outer})
+	n := &nest{gate: g, permit: p}
+	n.outer, _ = ctx.Value(nestedKey{}).(*nest)
+	if n.root = ridesOn(p); n.root == nil {
+		n.root = n
+		if twin := n.outer.with(p); twin != nil {
+			n.root = twin.root
+		}
+	}
+	return context.WithValue(ctx, nestedKey{}, n)
+}
+
+// with returns the nest that carries p already, nil if none does.
+func (n *nest) with(p Permit) *nest {
+	for ; n != nil; n = n.outer {
+		if n.permit == p {
+			return n
+		}
+	}
+	return nil
 }
 
 // Nested returns a permit for work on g that is covered by a permit which ctx
@@ -53,34 +78,54 @@ func Nested(ctx context.Context, g Gate) (Permit, bool) {
 	}
 	n, _ := ctx.Value(nestedKey{}).(*nest)
 	for ; n != nil; n = n.outer {
-		if n.covers(g) && n.permit.Live() {
-			return n.take()
+		if covers(n.gate, g) && n.permit.Live() && n.root.permit.Live() {
+			return n.root.take()
 		}
 	}
 	return Permit{}, false
 }
 
-// covers reports whether the permit is one of g: g's own, or that of a chain
-// which g is part of.
-func (n *nest) covers(g Gate) bool {
-	if same(n.gate, g) {
+// covers reports whether a permit of held is one of g: held is g, or a chain, or
+// a chain of chains, that g is part of.
+func covers(held, g Gate) bool {
+	if same(held, g) {
 		return true
 	}
-	chain, ok := n.gate.(*all)
-	return ok && chain.covers(g)
+	chain, ok := held.(*all)
+	return ok && slices.ContainsFunc(chain.gates, func(inner Gate) bool { return covers(inner, g) })
+}
+
+// ridesOn returns the nest on whose slot p rides, nil if it holds its own. That
+// of a chain rides if the permit of any of its gates does.
+func ridesOn(p Permit) *nest {
+	if p.slot == nil {
+		return nil
+	}
+	switch holder := p.slot.holder.(type) {
+	case *ride:
+		return holder.root
+	case *bundle:
+		var buf [8]Permit
+		for _, inner := range holder.inner(buf[:0], p, Permit.Live) {
+			if n := ridesOn(inner); n != nil {
+				return n
+			}
+		}
+	}
+	return nil
 }
 
 // same reports whether a and b are one gate. Gates of a type that cannot be
 // compared, such as a func, never are: comparing two of them would panic.
 func same(a, b Gate) bool { return reflect.ValueOf(a).Comparable() && a == b }
 
-// take admits one nested call, if the bound allows.
+// take admits one nested call on the slot of a root, if the bound allows.
 func (n *nest) take() (Permit, bool) {
 	if n.riding.Add(1) > MaxNested {
 		n.riding.Add(-1)
 		return Permit{}, false
 	}
-	r := &ride{nest: n}
+	r := &ride{root: n}
 	r.common.Attention.Store(1)
 	r.slot.Init(r, &r.common, 0)
 	return r.slot.Issue(), true
@@ -90,14 +135,14 @@ func (n *nest) take() (Permit, bool) {
 // its permit is as safe to give back twice as any other. Its attention word
 // stays raised, which sends every release through the methods below.
 type ride struct {
-	nest   *nest
+	root   *nest
 	slot   Slot
 	common Slots
 }
 
 func (r *ride) PermitDone(p Permit, _ Outcome) {
 	if live, _ := r.slot.Recall(p); live {
-		r.nest.riding.Add(-1)
+		r.root.riding.Add(-1)
 	}
 }
 

@@ -10,10 +10,15 @@ type Work struct {
 	// up in hooks and may choose a rule; the empty name is fine.
 	Op string
 
-	// Tenant is whom to be fair to.
+	// Tenant is whom to be fair to among the work of one User: a customer, a
+	// database, a queue. The caller names it, so it is worth no more than the
+	// user's word.
 	Tenant string
-	// User is the authenticated principal, Client the program it uses. Quotas
-	// are kept by user, by client, or by both.
+	// User is the principal that answers for the work: authenticated, or else
+	// known by its network address. A gate is fair between users first, so that
+	// nobody gains by inventing tenants. Work that names no user is of one user,
+	// the nameless. Client is the program in use. Quotas are kept by user, by
+	// client, or by both.
 	User, Client string
 
 	// Priority decides who goes first when not everybody can. The zero value
@@ -33,6 +38,13 @@ type Work struct {
 	// MaxWait bounds the time spent waiting for a slot. 0 leaves it to the
 	// gate, NoWait refuses instead of waiting.
 	MaxWait time.Duration
+
+	// Exempt work is counted but never waits and takes no slot: health checks,
+	// an operator's way in, the release of what others wait for. A gate with a
+	// cap on exempt work refuses what goes beyond it (ReasonLimit). Only the
+	// program itself may set Exempt, by what the work is; never take it from a
+	// header or a field that a caller has sent.
+	Exempt bool
 }
 
 // NoWait as Work.MaxWait asks for an answer at once: admitted or refused.
@@ -72,6 +84,9 @@ func (p Priority) String() string {
 	}
 	return "priority(" + itoa(int64(p)) + ")"
 }
+
+// MarshalText makes Priority a readable JSON map key.
+func (p Priority) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
 // ParsePriority is the inverse of [Priority.String] for the named priorities.
 // Anything else, the empty string included, reports false.
