@@ -15,14 +15,16 @@ const module = "github.com/weir-go/weir"
 var arrows = map[string][]string{
 	"":                        {},
 	"control":                 {},
+	"keyed":                   {"", "control", "limit", "internal/keys", "internal/room"},
 	"limit":                   {"", "control", "internal/room", "internal/window"},
-	"policy":                  {"", "control", "limit", "signal"},
+	"policy":                  {"", "control", "keyed", "limit", "signal"},
 	"scenarios":               {},
 	"signal":                  {"control"},
 	"sim":                     {"", "limit", "policy", "scenarios"}, // limit only for VirtualEpoch
 	"weirhttp":                {""},
 	"internal/board":          {"policy", "scenarios", "sim"},
 	"internal/cmd/scoreboard": {"internal/board"},
+	"internal/keys":           {},
 	"internal/room":           {""},
 	"internal/window":         {"", "control"},
 	"internal/deptest":        {},
@@ -33,7 +35,7 @@ var arrows = map[string][]string{
 // a policy, never wired by hand.
 var moduleArrows = map[string][]string{
 	"gateway":        {"", "control", "policy", "scenarios", "signal", "sim", "weirhttp"},
-	"internal/bench": {"", "control", "limit", "policy", "sim"},
+	"internal/bench": {"", "control", "keyed", "limit", "policy", "sim"},
 	"internal/live":  {"", "control", "limit", "signal", "weirhttp"},
 }
 
