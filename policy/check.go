@@ -17,10 +17,14 @@ const maxName = 256
 func (c *compiler) check() *Policy {
 	p := &Policy{now: c.opts.Now}
 	p.identity = c.checkIdentity()
+	p.timeouts = c.checkTimeouts()
 	c.checkSignals()
 	p.names = slices.Sorted(maps.Keys(c.spec.Gates))
 	for _, name := range p.names {
 		c.checkGate(name)
+		if l := c.spec.Gates[name].Limit; l != nil && l.Queue.Order == edf {
+			p.edf = true
+		}
 	}
 	c.checkRoutes(p)
 	c.checkWildcards(p)

@@ -2,8 +2,10 @@ package policy
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/weir-go/weir"
@@ -21,11 +23,16 @@ func (c *compiler) checkIdentity() identity {
 	at := place{"identity"}
 	spec := &c.spec.Identity
 	id := identity{
-		tenant:   c.checkSource(at.at("tenant"), spec.Tenant),
-		user:     c.checkSource(at.at("user"), spec.User),
-		client:   c.checkSource(at.at("client"), spec.Client),
-		priority: c.checkPrioritySource(at.at("priority"), spec.Priority),
-		trusted:  loopback,
+		tenant:  c.checkSource(at.at("tenant"), spec.Tenant),
+		user:    c.checkSource(at.at("user"), spec.User),
+		client:  c.checkSource(at.at("client"), spec.Client),
+		classes: c.checkPriorities(at.at("priorities"), spec.Priorities),
+		trusted: loopback,
+		ignored: new(ignored),
+	}
+	id.priority = c.checkPrioritySource(at.at("priority"), spec.Priority, id.classes)
+	if prev := c.opts.Previous; prev != nil {
+		id.ignored = prev.identity.ignored
 	}
 	if spec.Trusted != nil {
 		id.trusted = nil
@@ -35,8 +42,41 @@ func (c *compiler) checkIdentity() identity {
 			id.trusted = append(id.trusted, p)
 		}
 	}
-	id.prepare()
 	return id
+}
+
+// mostWords bounds the words for priorities: a vocabulary, not a table of users.
+const mostWords = 256
+
+// checkPriorities returns the words that are understood as priorities: the four
+// names, and those of the spec.
+func (c *compiler) checkPriorities(at place, words map[string]string) map[string]weir.Priority {
+	classes := make(map[string]weir.Priority, len(priorities)+len(words))
+	for _, name := range priorities {
+		classes[name], _ = weir.ParsePriority(name)
+	}
+	if len(words) > mostWords {
+		c.add(at, fmt.Sprintf("%d words for priorities", len(words)), fmt.Sprintf("write at most %d", mostWords))
+		return classes
+	}
+	seen := map[string]string{}
+	for _, word := range slices.Sorted(maps.Keys(words)) {
+		lower := strings.ToLower(word)
+		p, ok := weir.ParsePriority(words[word])
+		switch at := at.at(word); {
+		case word == "" || strings.TrimSpace(word) != word || len(word) > longestWord || bounded(word) != word:
+			c.add(at, fmt.Sprintf("%.80q is no word that a header could bring", word),
+				fmt.Sprintf("write 1 to %d bytes of plain text", longestWord))
+		case seen[lower] != "":
+			c.add(at, fmt.Sprintf("%q is %q in other letters", word, seen[lower]), "write one of the two; upper and lower case are alike")
+		case !ok:
+			c.add(at, fmt.Sprintf("%q is no priority", words[word]), suggest(words[word], priorities, "priorities"))
+		default:
+			classes[lower] = p
+		}
+		seen[lower] = word
+	}
+	return classes
 }
 
 // checkSource compiles a source. Whether a wildcard exists is checked when the
@@ -74,9 +114,14 @@ func (c *compiler) checkSource(at place, text string) source {
 	return source{}
 }
 
+// sourceSuggestion says what to write instead of word, which is no source: the
+// source that it nearly is, or header: before what can only be a header's name.
 func sourceSuggestion(word string) string {
 	if n := nearest(word, sources); n != "" {
 		return "did you mean " + n + "? " + sourceForms
+	}
+	if strings.Contains(word, "-") && isToken(word) {
+		return "did you mean header:" + word + "? " + sourceForms
 	}
 	return sourceForms
 }
@@ -102,7 +147,7 @@ func isToken(s string) bool {
 
 // checkPrioritySource allows only sources that a client cannot choose: everybody
 // would be critical.
-func (c *compiler) checkPrioritySource(at place, text string) source {
+func (c *compiler) checkPrioritySource(at place, text string, classes map[string]weir.Priority) source {
 	before := len(c.faults)
 	s := c.checkSource(at, text)
 	if len(c.faults) > before {
@@ -115,8 +160,8 @@ func (c *compiler) checkPrioritySource(at place, text string) source {
 	case peerSource:
 		c.add(at, "an address is no priority", "write header:NAME or const:VALUE")
 	case constSource:
-		if _, ok := weir.ParsePriority(s.key); !ok {
-			c.add(at, fmt.Sprintf("%q is no priority", s.key), suggest(s.key, priorities, "priorities"))
+		if _, ok := classes[strings.ToLower(s.key)]; !ok {
+			c.add(at, fmt.Sprintf("%q is no priority", s.key), suggest(s.key, slices.Sorted(maps.Keys(classes)), "priorities"))
 		}
 	}
 	return s

@@ -26,6 +26,15 @@ func TestFaults(t *testing.T) {
 	}{
 		{"no mechanism", Spec{Gates: map[string]GateSpec{"api": {}}},
 			[]string{"gates.api: the gate has no mechanism; write limit: "}},
+		{"words for priorities", Spec{Identity: IdentitySpec{Priority: "const:workload-hihg", Priorities: map[string]string{
+			"": "high", " x": "high", "A": "high", "a": "high", "workload-high": "hihg", strings.Repeat("x", 65): "low",
+			"workload-low": "background"}}},
+			[]string{`identity.priorities[""]: "" is no word that a header could bring; write 1 to 64 bytes`,
+				`identity.priorities[" x"]: " x" is no word`,
+				`identity.priorities.a: "a" is "A" in other letters; write one of the two`,
+				`identity.priorities.workload-high: "hihg" is no priority; did you mean high?`,
+				`identity.priorities.xxx`,
+				`identity.priority: "workload-hihg" is no priority; did you mean workload-low?`}},
 		{"mode", Spec{Gates: map[string]GateSpec{"api": {Mode: "enfroce", Limit: &LimitSpec{Limit: 1}}}},
 			[]string{`gates.api.mode: "enfroce" is no mode; did you mean enforce?`}},
 		{"mode far off", Spec{Gates: map[string]GateSpec{"api": {Mode: "shadowing", Limit: &LimitSpec{Limit: 1}}}},
@@ -108,7 +117,7 @@ func TestFaults(t *testing.T) {
 		{"everything twice", matching("/", "/{rest...}"), []string{`routes[0].match[1]: "/{rest...}" conflicts with "/" at`}},
 
 		{"source", Spec{Identity: IdentitySpec{Tenant: "heder:X-A", User: "X-User", Client: "header:X A", Priority: "const:urgent"}},
-			[]string{`identity.tenant: "heder:X-A" is no source; did you mean header:?`, `identity.user: "X-User" is no source; write header:NAME`,
+			[]string{`identity.tenant: "heder:X-A" is no source; did you mean header:?`, `identity.user: "X-User" is no source; did you mean header:X-User? write header:NAME`,
 				`identity.client: "X A" is no header name`, `identity.priority: "urgent" is no priority; write one of background`}},
 		{"source without value", Spec{Identity: IdentitySpec{Tenant: "header:", User: "path:", Client: "const:"}},
 			[]string{`identity.tenant: "" is no header name`, "identity.user: path: names no wildcard", "identity.client: const: has no value"}},

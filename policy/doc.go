@@ -55,8 +55,20 @@
 // loopback unless the spec says otherwise, and read as empty from everybody
 // else. A header that comes several times with different values reads as empty
 // too: a proxy that adds its own line behind the client's would otherwise let
-// the client choose. Values are bounded (see [MaxIdentity]), and a peer is its
-// IPv4 address or the /64 network of its IPv6 address.
+// the client choose. Values are bounded (see [MaxIdentity]).
+//
+// The user answers for what its tenants send: a gate is fair between users, and
+// then between the tenants of each. Who is not believed is the user that its
+// address says, IPv4 or the /64 network of an IPv6 address, so that it gains
+// nothing by inventing tenants. A trusted proxy's X-Forwarded-For says whose
+// address that is: the rightmost one that is not trusted itself. See
+// [IdentitySpec].
+//
+// # Deadlines
+//
+// A route's Timeout and what a request says in grpc-timeout or X-Request-Timeout
+// (see [DeadlineSpec]) are deadlines, and the earliest holds. A proxy tells its
+// upstream what is left of it, and who asks, with [Policy.Forward].
 //
 // # Controllers and signals
 //

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"unicode"
 	"unicode/utf8"
 
@@ -41,22 +42,18 @@ type source struct {
 type identity struct {
 	tenant, user, client, priority source
 
+	// classes are the words for priorities that are understood.
+	classes map[string]weir.Priority
 	trusted []netip.Prefix
-	// peers is true if the peer's address matters to any source.
-	peers bool
+	ignored *ignored
 }
+
+// ignored counts what was sent and not understood. It is shared by the policies
+// that follow each other.
+type ignored struct{ priorities, timeouts atomic.Uint64 }
 
 func (id *identity) sources() [4]source {
 	return [4]source{id.tenant, id.user, id.client, id.priority}
-}
-
-// prepare derives what is known before the first request.
-func (id *identity) prepare() {
-	for _, s := range id.sources() {
-		if s.kind == headerSource || s.kind == hostSource || s.kind == peerSource {
-			id.peers = true
-		}
-	}
 }
 
 // asker is a request as far as sources look at it.
@@ -67,21 +64,59 @@ type asker struct {
 	trusted bool
 }
 
-// fill sets the identity of w.
-func (id *identity) fill(w *weir.Work, r *http.Request, m *match) {
-	a := asker{request: r, match: m}
-	if id.peers {
-		a.peer = peerAddr(r.RemoteAddr)
-		a.trusted = id.trusts(a.peer)
+// fill sets the identity of w, and reports whether the peer is trusted.
+func (id *identity) fill(w *weir.Work, r *http.Request, m *match) bool {
+	a := asker{request: r, match: m, peer: peerAddr(r.RemoteAddr)}
+	a.trusted = id.trusts(a.peer)
+	w.Tenant = id.read(id.tenant, &a)
+	w.User = id.read(id.user, &a)
+	w.Client = id.read(id.client, &a)
+	if w.User == "" && !(a.trusted && (id.user.claimed() || id.tenant.claimed())) {
+		if origin, named := id.originOf(r, a.peer); named {
+			w.User = a.name(origin)
+		}
 	}
-	w.Tenant = id.tenant.read(&a)
-	w.User = id.user.read(&a)
-	w.Client = id.client.read(&a)
 	if id.priority.kind != noSource {
-		if p, ok := weir.ParsePriority(strings.ToLower(id.priority.read(&a))); ok {
+		if p, ok := id.classOf(&a); ok {
 			w.Priority = p
 		}
 	}
+	return a.trusted
+}
+
+// claimed reports whether the source is what a peer says in a header.
+func (s source) claimed() bool { return s.kind == headerSource || s.kind == hostSource }
+
+// longestWord bounds the words for priorities.
+const longestWord = 64
+
+// classOf returns the priority that a request brings, false if it brings none
+// that is trusted and understood. What a trusted peer sends and is not understood
+// is counted.
+func (id *identity) classOf(a *asker) (weir.Priority, bool) {
+	switch s := id.priority; {
+	case s.kind == constSource:
+		return id.parseClass(s.key)
+	case !a.trusted:
+		return 0, false
+	case s.kind == hostSource:
+		return id.parseClass(hostname(a.request.Host))
+	default:
+		values := a.request.Header[s.key]
+		p, ok := id.parseClass(single(values))
+		if !ok && len(values) > 0 && strings.TrimSpace(values[0]) != "" {
+			id.ignored.priorities.Add(1)
+		}
+		return p, ok
+	}
+}
+
+func (id *identity) parseClass(word string) (weir.Priority, bool) {
+	if len(word) > longestWord {
+		return 0, false
+	}
+	p, ok := id.classes[strings.ToLower(word)]
+	return p, ok
 }
 
 func (id *identity) trusts(peer netip.Addr) bool {
@@ -93,7 +128,7 @@ func (id *identity) trusts(peer netip.Addr) bool {
 	return false
 }
 
-func (s source) read(a *asker) string {
+func (id *identity) read(s source, a *asker) string {
 	switch s.kind {
 	case constSource:
 		return s.key
@@ -108,9 +143,18 @@ func (s source) read(a *asker) string {
 	case pathSource:
 		return bounded(a.match.value(s.key))
 	case peerSource:
-		return peerName(a.peer, a.request.RemoteAddr)
+		origin, _ := id.originOf(a.request, a.peer)
+		return a.name(origin)
 	}
 	return ""
+}
+
+// name is what the address that a request comes from is called.
+func (a *asker) name(origin netip.Addr) string {
+	if origin == a.peer {
+		return peerName(origin, a.request.RemoteAddr)
+	}
+	return peerName(origin, "")
 }
 
 // single returns the value of a header that was sent once, or several times
@@ -135,38 +179,4 @@ func bounded(s string) string {
 	}
 	sum := sha256.Sum256([]byte(s))
 	return "sha256:" + hex.EncodeToString(sum[:])
-}
-
-// peerAddr returns the address in a request's RemoteAddr, with or without a
-// port; the zero Addr if there is none, as on a Unix socket.
-func peerAddr(remote string) netip.Addr {
-	if ap, err := netip.ParseAddrPort(remote); err == nil {
-		return ap.Addr().Unmap().WithZone("")
-	}
-	addr, err := netip.ParseAddr(remote)
-	if err != nil {
-		return netip.Addr{}
-	}
-	return addr.Unmap().WithZone("")
-}
-
-// peerBits is how much of an IPv6 address names a peer: a host, or a whole
-// home, is given a /64, and could otherwise be 2^64 peers.
-const peerBits = 64
-
-// peerName returns what a peer is called: an IPv4 address, or the /64 network of
-// an IPv6 address.
-func peerName(addr netip.Addr, remote string) string {
-	switch {
-	case addr.Is4():
-		// There is one way to write an IPv4 address: no need for a copy. An
-		// IPv6 form of it has a colon before its first dot.
-		if head, _, _ := strings.Cut(remote, ":"); strings.Contains(head, ".") {
-			return head
-		}
-		return addr.String()
-	case addr.Is6():
-		return netip.PrefixFrom(addr, peerBits).Masked().String()
-	}
-	return ""
 }

@@ -125,10 +125,10 @@ func FuzzIdentity(f *testing.F) {
 				t.Errorf("identity %q is not fit to be kept", id)
 			}
 		}
-		if !p.Trusted(r) && (w.User != "" || w.Priority != weir.Normal) {
-			t.Errorf("believed %s: user %q, priority %v", remote, w.User, w.Priority)
+		if !p.Trusted(r) && (w.User != w.Client || w.Priority != weir.Normal) {
+			t.Errorf("believed %s: user %q, client %q, priority %v", remote, w.User, w.Client, w.Priority)
 		}
-		if again != "" && again != user && w.User != "" {
+		if again != "" && again != user && w.User != "" && p.Trusted(r) {
 			t.Errorf("believed one of two users: %q", w.User)
 		}
 	})

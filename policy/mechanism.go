@@ -7,6 +7,9 @@ import (
 	"github.com/weir-go/weir/limit"
 )
 
+// edf is the order in which the earliest deadline goes first.
+const edf = "edf"
+
 // The words for orders, the default first.
 var orders = []string{"adaptive", "fifo", "lifo"}
 

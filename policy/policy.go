@@ -52,6 +52,8 @@ type Options struct {
 // for concurrent use.
 type Policy struct {
 	identity identity
+	timeouts []timeoutHeader
+	edf      bool // some gate serves the earliest deadline first
 	matcher  *matcher
 	routes   []*Route
 	byName   map[string]*Route
@@ -68,19 +70,54 @@ type Policy struct {
 }
 
 // Match finds the route of a request and builds its work: Op, identity,
-// priority, cost, deadline and longest wait. Where no pattern matches, the
+// priority, cost, deadline and longest wait, and whether it is exempt. Where no pattern matches, the
 // route is nil, whose Gate admits everything, and the work has an identity
 // only. The request is not changed. See [Ambiguous] for paths that another server
 // may read otherwise.
 func (p *Policy) Match(r *http.Request) (*Route, weir.Work) {
 	rt, m := p.matcher.find(r)
 	w := rt.Work()
-	p.identity.fill(&w, r, m)
+	trusted := p.identity.fill(&w, r, m)
 	m.free()
-	if d := rt.Timeout(); d > 0 {
-		w.Deadline = p.time().Add(d)
-	}
+	p.bound(&w, r, rt.Timeout(), trusted)
 	return rt, w
+}
+
+// bound gives w the earlier of its deadlines: the route's, and the one that the
+// request brings. Where the earliest deadline is served first, that of a peer who
+// is not trusted only bounds the wait.
+func (p *Policy) bound(w *weir.Work, r *http.Request, timeout time.Duration, trusted bool) {
+	sent, found, bad := timeoutOf(p.timeouts, r)
+	if bad > 0 {
+		p.identity.ignored.timeouts.Add(1)
+	}
+	if found && sent > 0 && p.edf && !trusted {
+		if w.MaxWait == 0 || w.MaxWait > sent {
+			w.MaxWait = sent
+		}
+		found = false
+	}
+	switch {
+	case found && (timeout <= 0 || sent < timeout):
+		w.Deadline = p.time().Add(sent)
+	case timeout > 0:
+		w.Deadline = p.time().Add(timeout)
+	}
+}
+
+// Ignored counts what requests brought and was not understood.
+type Ignored struct {
+	// Priorities are words from trusted peers that are no priority. Timeouts are
+	// requests with a value for one of the headers of [DeadlineSpec] that is no
+	// time.
+	Priorities, Timeouts uint64
+}
+
+// Ignored returns what was not understood so far, also under the policies that
+// this one has followed.
+func (p *Policy) Ignored() Ignored {
+	i := p.identity.ignored
+	return Ignored{Priorities: i.priorities.Load(), Timeouts: i.timeouts.Load()}
 }
 
 // time returns the time of day that deadlines are compared with.
@@ -99,7 +136,8 @@ func (p *Policy) Trusted(r *http.Request) bool {
 
 // IdentityHeaders returns the headers that identities are read from, in
 // canonical form, sorted. A proxy takes them off requests that do not come from
-// a trusted network, so that nobody further in believes them.
+// a trusted network, so that nobody further in believes them; see also
+// [Policy.Forward].
 func (p *Policy) IdentityHeaders() []string {
 	var names []string
 	for _, s := range p.identity.sources() {

@@ -6,6 +6,8 @@ package policy
 type Spec struct {
 	// Identity says where tenant, user, client and priority come from.
 	Identity IdentitySpec `json:"identity,omitempty"`
+	// Deadline says where requests bring their deadlines.
+	Deadline DeadlineSpec `json:"deadline,omitzero"`
 	// Gates are the gates by name. A gate used by several routes is one gate.
 	Gates map[string]GateSpec `json:"gates,omitempty"`
 	// Signals are the signals that gates go by, by name, where their defaults
@@ -22,20 +24,49 @@ type Spec struct {
 //	header:NAME   the value of a request header, believed only from Trusted;
 //	              empty if it comes twice with different values
 //	path:NAME     the value of the route pattern's wildcard {NAME}
-//	peer          the address of the peer, IPv6 by /64
+//	peer          the address that the request comes from, IPv6 by /64
 //	const:VALUE   always VALUE
 //
 // and the empty source leaves the field empty. Values longer than [MaxIdentity]
 // are hashed. Priority cannot come from path or peer, which the client chooses.
+//
+// The address is the peer's. A peer in Trusted passes on what others ask: it is
+// the rightmost address of its X-Forwarded-For that is not in Trusted.
+//
+// Work whose user is empty gets that address as its User, so that nobody gains by
+// inventing names: tenants share what their user has. There are two exceptions, in
+// which it stays empty: a trusted peer that has tenant or user to say by a header,
+// because it answers for them, and one that names no address outside Trusted.
 type IdentitySpec struct {
 	Tenant   string `json:"tenant,omitempty"`
 	User     string `json:"user,omitempty"`
 	Client   string `json:"client,omitempty"`
 	Priority string `json:"priority,omitempty"`
+	// Priorities are further words that Priority may bring, and what they mean:
+	// background, normal, high or critical, which are always understood. Upper and
+	// lower case are alike. Work with any other word has the route's priority;
+	// see [Policy.Ignored].
+	Priorities map[string]string `json:"priorities,omitempty"`
 	// Trusted are the networks, in CIDR notation, whose headers are believed.
 	// From other peers header sources read as empty. Default: loopback only,
 	// 127.0.0.0/8 and ::1/128; an empty list trusts nobody.
 	Trusted []string `json:"trusted,omitempty"`
+}
+
+// DeadlineSpec says where requests bring their deadlines. The earliest of those
+// and of the route's Timeout holds. Anybody may shorten its own wait so; but in a
+// policy with a gate of order edf a request whose peer is not trusted is not
+// served sooner for it.
+type DeadlineSpec struct {
+	// Headers hold how long the client waits for an answer, counted from the
+	// request's arrival. Default: grpc-timeout and X-Request-Timeout; an empty
+	// list reads none. grpc-timeout is written as gRPC does, 250m for 250 ms.
+	// The others are a number of seconds, 0.25, or a duration with units, 250ms;
+	// a header whose name ends with -Ms is a number of milliseconds. Any other
+	// value, and one that is not positive, is ignored and counted (see
+	// [Policy.Ignored]), but 0 in grpc-timeout means that the time is over. If
+	// there are several, the shortest holds.
+	Headers []string `json:"headers,omitempty"`
 }
 
 // GateSpec is one gate: a mode and exactly one mechanism.
