@@ -39,7 +39,7 @@ func (c *compiler) checkRoute(at place, r *RouteSpec) *Route {
 	} else {
 		c.checkName(at.at("name"), "route", rt.name)
 	}
-	rt.work = weir.Work{Op: rt.name, Cost: r.Cost, MaxWait: time.Duration(r.MaxWait)}
+	rt.work = weir.Work{Op: rt.name, Exempt: r.Exempt, Cost: r.Cost, MaxWait: time.Duration(r.MaxWait)}
 	if p, ok := weir.ParsePriority(r.Priority); ok {
 		rt.work.Priority = p
 	}

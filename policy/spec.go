@@ -147,6 +147,9 @@ type RouteSpec struct {
 	// Priority of this route's work where the request brings none that is
 	// trusted: background, normal, high or critical.
 	Priority string `json:"priority,omitempty"`
+	// Exempt work takes no slot and never waits: health checks, an operator's way
+	// in. Gates count it, and bound how much there is at once.
+	Exempt bool `json:"exempt,omitempty"`
 	// Cost of one request in slots. Default 1.
 	Cost int64 `json:"cost,omitempty"`
 	// Timeout is when an answer to this route's work stops being useful,

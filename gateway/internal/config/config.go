@@ -14,6 +14,7 @@ type Config struct {
 	Listeners []Listener                   `json:"listeners,omitempty"`
 	Upstreams map[string]Upstream          `json:"upstreams"`
 	Identity  policy.IdentitySpec          `json:"identity,omitzero"`
+	Deadline  policy.DeadlineSpec          `json:"deadline,omitzero"`
 	Signals   map[string]policy.SignalSpec `json:"signals,omitempty"`
 	Gates     map[string]policy.GateSpec   `json:"gates,omitempty"`
 	Routes    []Route                      `json:"routes"`
@@ -30,7 +31,7 @@ func (c *Config) Policy() policy.Spec {
 	for i, rt := range c.Routes {
 		routes[i] = rt.RouteSpec
 	}
-	return policy.Spec{Identity: c.Identity, Signals: c.Signals, Gates: c.Gates, Routes: routes}
+	return policy.Spec{Identity: c.Identity, Deadline: c.Deadline, Signals: c.Signals, Gates: c.Gates, Routes: routes}
 }
 
 // Listener is an address the gateway accepts clients on, and what one client

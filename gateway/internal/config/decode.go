@@ -157,7 +157,7 @@ func (d *decoder) unknown(path, sub string, key *yaml.Node, keys fieldList) {
 func (d *decoder) dictionary(path string, n *yaml.Node, v reflect.Value, f field) {
 	m := reflect.MakeMap(v.Type())
 	d.entries(path, n, v.Type(), f, func(sub string, key, val *yaml.Node) {
-		if why := badName(key.Value); why != "" {
+		if why := badName(key.Value); why != "" && !f.anyName {
 			d.faultAt(key, sub, "write 1 to 64 letters, digits, - and _", "%s", why)
 		}
 		item := reflect.New(v.Type().Elem())

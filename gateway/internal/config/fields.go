@@ -18,6 +18,7 @@ type field struct {
 	most     string
 	minusOne string // what -1 means, where it is allowed
 	required bool
+	anyName  bool // keys of a map that are words of others, such as tenants
 }
 
 // orMinusOne ends the remedy of a value that is too small.

@@ -29,8 +29,12 @@ var generalFields = map[string]field{
 	"Config.identity": {
 		doc: "Where tenant, user, client and priority of a request come from. Each is a source: " +
 			"header:NAME (believed only from trusted peers), path:NAME (a wildcard of the route's pattern), " +
-			"peer (the peer's address, IPv6 by /64), or const:VALUE. Left out, it stays empty.",
+			"peer (the address that asks, IPv6 by /64; behind trusted peers as X-Forwarded-For says), or const:VALUE. Left out, it stays empty.",
 		example: "{tenant: path:database}",
+	},
+	"Config.deadline": {
+		doc:     "Where requests bring their deadlines. The earliest of those and of the route's timeout holds, and what is left of it is told to the upstream.",
+		example: "{headers: [grpc-timeout, X-Request-Timeout]}",
 	},
 	"Config.signals": {
 		doc:     "Signals that gates go by, by a name of yours, where the defaults will not do. A gate may name what is read itself: signals: [memory].",
@@ -89,14 +93,25 @@ var generalFields = map[string]field{
 	"Eject.failures": {doc: "Failures in a row after which a target is left out: connection errors, time-outs, and 502 and 504 answers. 0 means never.", def: "5", least: "0", most: "1000"},
 	"Eject.for":      {doc: "How long it is left out, before one request tries it again.", def: "10s", least: "10ms", most: "24h"},
 
-	"IdentitySpec.tenant":   {form: source, doc: "Source of the tenant, the unit of fairness.", example: "header:X-Tenant"},
-	"IdentitySpec.user":     {form: source, doc: "Source of the user.", example: "header:X-User"},
+	"IdentitySpec.tenant":   {form: source, doc: "Source of the tenant. Those who wait are served fairly by user, and then by the tenants of each.", example: "header:X-Tenant"},
+	"IdentitySpec.user":     {form: source, doc: "Source of the user, who answers for its tenants. Where the peer is not trusted and the user is empty, its address stands in for it.", example: "header:X-User"},
 	"IdentitySpec.client":   {form: source, doc: "Source of the client: the program or the machine that asks.", example: "peer"},
-	"IdentitySpec.priority": {form: source, doc: "Source of the priority: background, normal, high or critical.", example: "header:X-Priority"},
+	"IdentitySpec.priority": {form: source, doc: "Source of the priority: background, normal, high or critical. Any other word counts as ignored, and the route's priority holds.", example: "header:X-Priority"},
+	"IdentitySpec.priorities": {
+		doc:     "Further words for priorities that requests may bring, and what they mean. Upper and lower case are alike.",
+		example: "{leader-election: critical, workload-low: background}", anyName: true,
+	},
 	"IdentitySpec.trusted": {
 		form: "a network such as 10.0.0.0/8",
 		doc:  "Networks (CIDR) whose headers are believed. From other peers header sources read as empty. An empty list trusts nobody.",
 		def:  `[127.0.0.0/8, "::1/128"]`, example: "[10.0.0.0/8]",
+	},
+
+	"DeadlineSpec.headers": {
+		form: "the name of a header",
+		doc: "Headers with how long the client waits for an answer. grpc-timeout is written as gRPC does; the others in seconds (0.25) or with a unit (250ms); " +
+			"a name that ends with -Ms in milliseconds. Other values are ignored and counted. An empty list reads none.",
+		def: "[grpc-timeout, X-Request-Timeout]", example: "[X-Request-Timeout]",
 	},
 
 	"GateSpec.mode": {
@@ -143,6 +158,7 @@ var generalFields = map[string]field{
 	},
 	"RouteSpec.gates":    {doc: "Gates that the work passes, in this order. Each but the last is tried without waiting; the last may make the work wait.", example: "[api]"},
 	"RouteSpec.priority": {doc: "Priority of work that brings none that is trusted.", def: "normal", enum: []string{"background", "normal", "high", "critical"}},
+	"RouteSpec.exempt":   {doc: "Work that takes no slot and never waits, such as health checks. Gates count it, and bound how much there is at once.", def: "false"},
 	"RouteSpec.cost":     {doc: "Slots that one request takes.", def: "1", least: "1"},
 	"RouteSpec.timeout":  {doc: "When an answer stops being useful, counted from the arrival. 0 means never.", def: "0s", least: "0s"},
 	"RouteSpec.max_wait": {doc: "Shortens the wait below what the gate allows. 0 means what the gate allows.", def: "0s", least: "0s", minusOne: "refuse instead of waiting"},

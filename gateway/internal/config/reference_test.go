@@ -71,6 +71,7 @@ func reference() string {
 		{"`upstreams: NAME:`", reflect.TypeFor[Config](), "upstreams"},
 		{"`upstreams: NAME: eject:`", reflect.TypeFor[Upstream](), "eject"},
 		{"`identity:`", reflect.TypeFor[Config](), "identity"},
+		{"`deadline:`", reflect.TypeFor[Config](), "deadline"},
 		{"`gates: NAME:`", reflect.TypeFor[Config](), "gates"},
 		{"`limit:` of a gate or an upstream", reflect.TypeFor[Upstream](), "limit"},
 		{"`limit: queue:`", reflect.TypeFor[Upstream](), "limit.queue"},

@@ -72,7 +72,11 @@ func (s *schemer) of(t reflect.Type, f field) *schema {
 		s.define(t)
 		return &schema{Ref: "#/$defs/" + t.Name()}
 	case t.Kind() == reflect.Map:
-		return &schema{Type: "object", Names: &schema{Pattern: goodName.String()}, Other: s.of(t.Elem(), field{})}
+		m := &schema{Type: "object", Other: s.of(t.Elem(), field{})}
+		if !f.anyName {
+			m.Names = &schema{Pattern: goodName.String()}
+		}
+		return m
 	case t.Kind() == reflect.Slice:
 		list := &schema{Type: "array", Items: s.of(t.Elem(), field{})}
 		if f.required {

@@ -30,6 +30,7 @@ type exchange struct {
 
 	upstream *Upstream
 	client   context.Context
+	in       *http.Request // as it came
 	call     *Call
 	choice
 	tried   map[*target]bool
@@ -78,8 +79,10 @@ func (detached) Err() error                  { return nil }
 
 // Call is what a server knows of a request beside the request itself.
 type Call struct {
-	// Work is what the gates of the targets are asked with.
-	Work weir.Work
+	// Work is what the gates of the targets are asked with. Arrived is when the
+	// request came.
+	Work    weir.Work
+	Arrived time.Time
 	// Request is the handle of the admitted request, nil where no guard is
 	// around.
 	Request *weirhttp.Request
@@ -121,7 +124,7 @@ func (u *Upstream) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
 	}
 	call.Request.AttachFrom(c.seat.gate, c.permit)
 	x := &exchange{
-		upstream: u, client: ctx, call: call,
+		upstream: u, client: ctx, in: r, call: call,
 		choice: c, service: u.shared.services.of(call.Work.Op), started: u.now(),
 	}
 	x.values.Context = ctx

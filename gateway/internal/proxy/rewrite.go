@@ -16,7 +16,8 @@ const (
 
 // rewrite turns the incoming request into the outgoing one. ReverseProxy has
 // removed the hop-by-hop headers and whatever the client claimed about where it
-// comes from; a trusted peer's word is put back, with that peer added.
+// comes from; a trusted peer's word is put back, with that peer added. What the
+// gateway has decided about the client comes last.
 func (u *Upstream) rewrite(pr *httputil.ProxyRequest) {
 	x := pr.In.Context().Value(exchangeKey{}).(*exchange)
 	if len(u.seats) > 1 {
@@ -25,6 +26,14 @@ func (u *Upstream) rewrite(pr *httputil.ProxyRequest) {
 	} else {
 		x.seat.direct(pr.Out.URL) // which is a copy already
 	}
+	u.introduce(pr)
+	if u.opts.Forward != nil {
+		u.opts.Forward(pr.Out.Header, x.in, x.call, false)
+	}
+}
+
+// introduce says where the request came from.
+func (u *Upstream) introduce(pr *httputil.ProxyRequest) {
 	if u.opts.Trusted == nil || !u.opts.Trusted(pr.In) {
 		pr.SetXForwarded()
 		u.claims.remove(pr.Out.Header)

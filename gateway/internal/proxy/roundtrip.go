@@ -140,10 +140,15 @@ func (x *exchange) another() error {
 	return nil
 }
 
-// address returns a copy of req that goes to the present target.
+// address returns a copy of req that goes to the present target, and says how
+// much time is left now.
 func (x *exchange) address(req *http.Request) *http.Request {
 	out := *req
 	out.URL = x.seat.address(x.url)
+	if forward := x.upstream.opts.Forward; forward != nil {
+		out.Header = req.Header.Clone() // the first may still be looked at
+		forward(out.Header, x.in, x.call, true)
+	}
 	return &out
 }
 

@@ -33,6 +33,10 @@ type Options struct {
 	// Claims are the headers, in canonical form, that identities are read
 	// from. They are passed on only from trusted peers.
 	Claims []string
+	// Forward makes out, the header of a request that is passed on, say what has
+	// been decided about in, the request as it came; again is true for a further
+	// target, when only time has passed. nil leaves it as it is.
+	Forward func(out http.Header, in *http.Request, call *Call, again bool)
 	// Previous is the upstream of that name in the configuration before, nil
 	// if there was none. Targets that stay keep their connections, their
 	// counters and their ejection.

@@ -84,15 +84,15 @@ func (e *entrance) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		e.crowded(w, r)
 		return
 	}
+	began := time.Now()
 	st := e.s.state.Load()
 	rt, work := st.policy.Match(r)
 	f := &flight{ResponseWriter: w, entrance: e, route: st.routes[rt]}
-	f.call = proxy.Call{Work: work, Observer: f}
+	f.call = proxy.Call{Work: work, Arrived: began, Observer: f}
 	if f.route == nil {
 		e.noRoute(w, f)
 		return
 	}
-	began := time.Now()
 	defer func() { f.route.stats.Answered(f.status, f.call.By, time.Since(began)) }()
 	if policy.Ambiguous(r.URL) {
 		e.ambiguous(w, f)

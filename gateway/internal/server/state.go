@@ -3,6 +3,7 @@ package server
 import (
 	"fmt"
 	"maps"
+	"net/http"
 	"net/url"
 	"slices"
 
@@ -75,6 +76,7 @@ func (s *Server) upstreamOptions(st *state, name string, prev *state) proxy.Opti
 		Logger:  s.log,
 		Trusted: st.policy.Trusted,
 		Claims:  st.policy.IdentityHeaders(),
+		Forward: st.forward,
 		Gate: func(target string) weir.Gate {
 			if g := st.policy.Gate(gates[target]); g != nil {
 				return g
@@ -87,6 +89,15 @@ func (s *Server) upstreamOptions(st *state, name string, prev *state) proxy.Opti
 		opts.Previous = prev.upstreams[name]
 	}
 	return opts
+}
+
+// forward says to an upstream what has been decided about a request.
+func (st *state) forward(out http.Header, in *http.Request, call *proxy.Call, again bool) {
+	if again {
+		st.policy.ForwardDeadline(out, in, &call.Work, call.Arrived)
+		return
+	}
+	st.policy.Forward(out, in, &call.Work, call.Arrived)
 }
 
 // checkUpstreams finds what is wrong with upstreams before anything live is
