@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -27,6 +28,7 @@ type runOptions struct {
 	Limit    int64
 	LimitSet bool
 	Timeout  time.Duration
+	Identity policy.IdentitySpec // tenant, user, priority and trusted
 	LogLevel string
 	Version  string
 	LogTo    *os.File
@@ -43,13 +45,19 @@ func NewRunCommand(version string) *cobra.Command {
 server at --upstream, at default settings: as many requests at a time as the server
 can carry, which the gateway finds out by itself.
 
+Who goes first when not everybody can: --priority says where a request's priority
+comes from (background, normal, high or critical; the higher is served first), and
+--user and --tenant between whom to be fair within one. Each is header:NAME, peer or
+const:VALUE. Headers are believed from --trusted networks only; everybody else is
+told apart by address.
+
   SIGHUP             reads the file again, and so does a change of it
   SIGTERM, SIGINT    stop: nothing that was read goes without an answer
   a second of those  stops at once
 
 The exit code is 0 after a complete stop, 1 if requests had to be cut off or the
 gateway could not start, and 2 if the command line is wrong.`,
-		Example: "  weir run --upstream http://127.0.0.1:3000\n  weir run --upstream http://127.0.0.1:3000 --limit 20 --listen :8080\n  weir run weir.yaml",
+		Example: "  weir run --upstream http://127.0.0.1:3000\n  weir run --upstream http://127.0.0.1:3000 --limit 20 --listen :8080\n  weir run --upstream http://127.0.0.1:3000 --tenant header:X-Tenant --priority header:X-Priority\n  weir run weir.yaml",
 		Args:    needs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
@@ -74,6 +82,7 @@ gateway could not start, and 2 if the command line is wrong.`,
 	flags.StringVar(&o.Admin, "admin", "", "address for metrics and health without a file, or off (default "+config.DefaultAdmin+")")
 	flags.Int64Var(&o.Limit, "limit", 0, "requests in progress at a time without a file (default: the gateway finds the number, and follows the server)")
 	flags.DurationVar(&o.Timeout, "timeout", 0, "how long clients wait for an answer without a file, for instance 1s; nothing is begun that would come later (default: unknown)")
+	o.identityFlags(cmd)
 	flags.StringVar(&o.LogLevel, "log-level", "", "debug, info, warn or error (default: the file's, else info)")
 	return cmd
 }
@@ -156,19 +165,35 @@ func (o *runOptions) read() (*config.Config, error) {
 		return nil, usage("%s is a URL, not a file; write weir run --upstream %s", o.File, o.File)
 	case o.File != "" && (o.Upstream != "" || o.Listen != "" || o.Admin != "" || o.LimitSet || o.Timeout != 0):
 		return nil, usage("--upstream, --listen, --admin, --limit and --timeout are for running without a file; set them in %s", o.File)
+	case o.File != "" && o.identifies():
+		return nil, usage("--tenant, --user, --priority and --trusted are for running without a file; set them under identity in %s", o.File)
 	case o.File != "":
 		return loadConfig(o.File)
 	case o.Upstream == "":
 		return nil, usage("what should be guarded? Write weir run --upstream http://127.0.0.1:3000, or weir run FILE (weir init FILE writes one); weir demo shows it at work")
-	case o.LimitSet && o.Limit < 1:
-		return nil, usage("--limit %d admits nothing; it is how many requests may be in progress at a time, at least 1; leave it out to let the gateway find it", o.Limit)
-	case o.Timeout < 0:
-		return nil, usage("--timeout %v is in the past; it is how long clients wait for an answer, for instance 1s; leave it out if nobody knows", o.Timeout)
 	}
-	cfg, err := config.ForUpstream(o.Upstream, o.Listen, o.Limit)
+	return o.withoutFile()
+}
+
+// withoutFile makes the configuration of flags, or reports everything that is
+// wrong with them at once.
+func (o *runOptions) withoutFile() (*config.Config, error) {
+	var wrong []error
+	add := func(format string, args ...any) { wrong = append(wrong, fmt.Errorf(format, args...)) }
+	if o.LimitSet && o.Limit < 1 {
+		add("--limit %d admits nothing; it is how many requests may be in progress at a time, at least 1; leave it out to let the gateway find it", o.Limit)
+	}
+	if o.Timeout < 0 {
+		add("--timeout %v is in the past; it is how long clients wait for an answer, for instance 1s; leave it out if nobody knows", o.Timeout)
+	}
+	cfg, err := config.ForUpstream(o.Upstream, o.Listen, max(o.Limit, 0))
 	if err != nil {
-		return nil, &ExitError{Code: exitUsage, Err: err}
+		wrong = append(wrong, err)
 	}
+	if wrong = append(wrong, o.identityFaults()...); len(wrong) > 0 {
+		return nil, &ExitError{Code: exitUsage, Err: errors.Join(wrong...)}
+	}
+	cfg.Identity = o.Identity
 	if o.Admin != "" {
 		cfg.Admin.Address = o.Admin
 	}

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"syscall"
 	"testing"
@@ -75,6 +76,18 @@ func TestRunMistakes(t *testing.T) {
 	f(2, "--limit", up, "--limit=many")
 	f(2, "--timeout -1s is in the past", up, "--timeout=-1s")
 	f(2, "set them in", "a.yaml", "--timeout=1s")
+	f(2, "set them under identity in a.yaml", "a.yaml", "--tenant=header:X-Tenant")
+	f(2, `--tenant: "X-Tenant" is no source; did you mean header:X-Tenant?`, up, "--tenant=X-Tenant")
+	f(2, `--tenant: "headr:X" is no source; did you mean header:?`, up, "--tenant=headr:X")
+	f(2, "--tenant: no route has the wildcard {db}", up, "--tenant=path:db")
+	f(2, "--priority: an address is no priority", up, "--priority=peer")
+	f(2, `--trusted: "10.0.0.1" is no network in CIDR notation; write 10.0.0.1/32`, up, "--trusted=10.0.0.1")
+	f(2, "--limit 0 admits nothing; it is how many requests may be in progress at a time, at least 1; leave it out to let the gateway find it\n"+
+		"--timeout -1s is in the past; it is how long clients wait for an answer, for instance 1s; leave it out if nobody knows\n"+
+		"listen address \"x\": has no port; write host:port, for instance 127.0.0.1:8080\n"+
+		`--tenant: "X-T" is no source; did you mean header:X-T? write header:NAME, path:NAME, peer or const:VALUE`+"\n"+
+		`--user: "" is no header name; write letters, digits and dashes, such as header:X-Tenant`,
+		up, "--limit=0", "--timeout=-1s", "--listen=x", "--tenant=X-T", "--user=header:")
 	f(2, "is no http, https or h2c URL", "--upstream=127.0.0.1:3000")
 	f(2, "has no port", up, "--listen=localhost")
 	f(2, "none of debug, info, warn, error", up, "--log-level=loud", "--listen=127.0.0.1:0", "--admin=off")
@@ -95,6 +108,17 @@ func TestRunTimeout(t *testing.T) {
 	o := runOptions{Upstream: "http://127.0.0.1:1", Timeout: time.Second}
 	cfg, err := o.load()
 	if err != nil || len(cfg.Routes) != 1 || cfg.Routes[0].Timeout != policy.Duration(time.Second) {
+		t.Errorf("%+v: %v", cfg, err)
+	}
+}
+
+// Who is asking is the same with flags as with a file.
+func TestRunIdentity(t *testing.T) {
+	o := runOptions{Upstream: "http://127.0.0.1:1", Identity: policy.IdentitySpec{
+		Tenant: "header:X-Tenant", User: "header:X-User", Priority: "header:X-Priority", Trusted: []string{"10.0.0.0/8"},
+	}}
+	cfg, err := o.load()
+	if err != nil || !reflect.DeepEqual(cfg.Identity, o.Identity) {
 		t.Errorf("%+v: %v", cfg, err)
 	}
 }
