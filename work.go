@@ -25,6 +25,13 @@ type Work struct {
 	// is Normal.
 	Priority Priority
 
+	// Exempt work is counted but never waits and takes no slot: health checks,
+	// an operator's way in, the release of what others wait for. A gate with a
+	// cap on exempt work refuses what goes beyond it (ReasonLimit). Only the
+	// program itself may set Exempt, by what the work is; never take it from a
+	// header or a field that a caller has sent.
+	Exempt bool
+
 	// Cost is how much the work takes, in the unit of the gate: slots for a
 	// concurrency gate, tokens for a quota. 0 means 1; a negative cost is
 	// refused with ReasonTooLarge. A Work that passes several gates with
@@ -38,13 +45,6 @@ type Work struct {
 	// MaxWait bounds the time spent waiting for a slot. 0 leaves it to the
 	// gate, NoWait refuses instead of waiting.
 	MaxWait time.Duration
-
-	// Exempt work is counted but never waits and takes no slot: health checks,
-	// an operator's way in, the release of what others wait for. A gate with a
-	// cap on exempt work refuses what goes beyond it (ReasonLimit). Only the
-	// program itself may set Exempt, by what the work is; never take it from a
-	// header or a field that a caller has sent.
-	Exempt bool
 }
 
 // NoWait as Work.MaxWait asks for an answer at once: admitted or refused.

@@ -40,7 +40,7 @@ func (l *Limiter) quick(w *weir.Work) (weir.Permit, bool) {
 
 // admit is the blocking shell around arrive.
 func (l *Limiter) admit(ctx context.Context, w *weir.Work) (weir.Permit, error) {
-	if uint64(w.Cost) <= 1 && w.Deadline == (time.Time{}) && ctx.Err() == nil {
+	if uint64(w.Cost) <= 1 && !w.Exempt && w.Deadline.IsZero() && ctx.Err() == nil {
 		if p, ok := l.quick(w); ok {
 			return p, nil
 		}
@@ -84,6 +84,10 @@ func (l *Limiter) admit(ctx context.Context, w *weir.Work) (weir.Permit, error) 
 // arrive decides about w: a permit, a refusal, or a place in the room. A nil
 // place means that w does not wait. It calls the hooks unless w was queued.
 func (l *Limiter) arrive(ctx context.Context, w *weir.Work, place *waiter) (p weir.Permit, queued bool, err error) {
+	if l.exempt.spares(w) {
+		p, err = l.arriveExempt(ctx, w)
+		return p, false, err
+	}
 	var now time.Duration
 	var until bounds
 	refused := l.hopeless(ctx, w)
@@ -175,9 +179,8 @@ func (l *Limiter) settleInto(now time.Duration, out *answers) {
 		l.refresh(now)
 	}
 	switch {
-	case l.closed && l.bank == l.limit && !l.idleDone:
-		l.idleDone = true
-		close(l.idle)
+	case l.closed:
+		l.finishClosing()
 	case !l.observed:
 		l.shiftUp(now, l)
 	}

@@ -16,6 +16,7 @@ func (l *Limiter) Close() {
 	l.mu.Lock()
 	l.shiftDown(now)
 	l.closed = true
+	l.exempt.close()
 	l.tickAt = room.Never
 	var refused answers
 	for w := l.room.Oldest(); w != nil; w = l.room.Oldest() {
@@ -30,8 +31,19 @@ func (l *Limiter) Close() {
 	refused.deliver()
 }
 
+// finishClosing tells those that wait for it once nothing is in flight any more.
+func (l *Limiter) finishClosing() {
+	if l.idleDone || l.bank != l.limit {
+		return
+	}
+	if exempt, _ := l.exempt.read(); exempt == 0 {
+		l.idleDone = true
+		close(l.idle)
+	}
+}
+
 // Drain closes the limiter and waits until nothing is in flight, or until ctx is
-// done: then the error says how much was still out.
+// done: then the error says how much was still out. Exempt work counts too.
 func (l *Limiter) Drain(ctx context.Context) error {
 	l.Close()
 	select {
@@ -41,8 +53,9 @@ func (l *Limiter) Drain(ctx context.Context) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if n := l.inFlight(); n > 0 {
-		return fmt.Errorf("limit: gate %q: %d still in flight: %w", l.name, n, ctx.Err())
+	n := l.inFlight()
+	if exempt, _ := l.exempt.read(); n > 0 || exempt > 0 {
+		return fmt.Errorf("limit: gate %q: %d still in flight and %d exempt: %w", l.name, n, exempt, ctx.Err())
 	}
 	return nil
 }

@@ -29,6 +29,12 @@ type Config struct {
 	// Queue is the wait room.
 	Queue Queue
 
+	// Exempt is the most work marked [weir.Work.Exempt] at once; beyond it such
+	// work is refused with [weir.ReasonLimit], so that an endless watch, or a
+	// flood that calls itself exempt, stays bounded. 0 means [DefaultExempt]. With
+	// a negative value nothing is exempt: work so marked is like any other.
+	Exempt int64
+
 	// Hooks are told what happens. Any hook, and any controller that moves the
 	// limit, makes every admission go through the limiter's lock.
 	Hooks weir.Hooks
@@ -108,6 +114,9 @@ func (c *Config) validate() error {
 	}
 	if c.Controller != nil && c.Limit != 0 {
 		faults = append(faults, fmt.Errorf("Limit %d: leave it 0, the Controller %q decides", c.Limit, c.Controller.Name()))
+	}
+	if c.Exempt > MaxLimit {
+		faults = append(faults, fmt.Errorf("Exempt %d: must be at most %d (negative: nothing is exempt)", c.Exempt, MaxLimit))
 	}
 	if c.Queue.Order > LIFO {
 		faults = append(faults, fmt.Errorf("Queue.Order %d: must be Adaptive, FIFO or LIFO", c.Queue.Order))

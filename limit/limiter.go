@@ -53,6 +53,7 @@ type Limiter struct {
 	hooks     atomic.Pointer[weir.Hooks]
 	refusal   atomic.Pointer[refusals]
 	count     counters
+	exempt    exempt
 	places    sync.Pool // of *waiter
 }
 
@@ -83,6 +84,7 @@ func New(cfg Config) (*Limiter, error) {
 	first := l.controller.Start()
 
 	now := l.now()
+	l.exempt.init(l, now)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.configure(cfg)
@@ -116,11 +118,14 @@ func (l *Limiter) now() time.Duration {
 // Work whose deadline has passed, or whose context is done, is refused even
 // when slots are free. (MongoDB's ticket pools grant it then; an answer that
 // nobody waits for is only waste.)
+//
+// Exempt work is admitted at once, whatever is in flight, up to a cap of its own
+// ([Config.Exempt]).
 func (l *Limiter) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 	if p, ok := weir.Nested(ctx, l); ok {
 		return p, nil
 	}
-	if uint64(w.Cost) > 1 || l.shared.Attention.Load() != 0 || w.Deadline != (time.Time{}) || ctx.Err() != nil {
+	if uint64(w.Cost) > 1 || w.Exempt || l.shared.Attention.Load() != 0 || !w.Deadline.IsZero() || ctx.Err() != nil {
 		return l.admit(ctx, &w)
 	}
 	p, ok := l.shared.Hint.Load().Take()
@@ -135,7 +140,7 @@ func (l *Limiter) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 // and refuses otherwise, without ever waiting. While nothing is free it refuses
 // without taking the lock.
 func (l *Limiter) TryAdmit(w weir.Work) (weir.Permit, error) {
-	if uint64(w.Cost) > 1 || w.Deadline != (time.Time{}) {
+	if uint64(w.Cost) > 1 || w.Exempt || !w.Deadline.IsZero() {
 		return l.tryAdmit(&w)
 	}
 	if l.shared.Attention.Load() != 0 {

@@ -54,6 +54,7 @@ func (l *Limiter) configure(cfg Config) {
 	l.room.Configure(cfg.Queue.places(), cfg.Queue.Order)
 	l.resized = true
 	l.maxWait.Store(int64(cfg.Queue.longest()))
+	l.exempt.configure(cfg.Exempt)
 	hooks := cfg.Hooks
 	l.hooks.Store(&hooks)
 	l.findLeaks.Store(cfg.FindLeaks)

@@ -12,6 +12,7 @@ import (
 // counters are the counts that no lock guards.
 type counters struct {
 	rejected  [16]atomic.Uint64 // by weir.Reason
+	exempt    atomic.Uint64     // refused beyond the cap on exempt work
 	cancelled atomic.Uint64     // permits given back as never started
 	leaked    atomic.Uint64
 }

@@ -19,8 +19,13 @@ func (l *Limiter) Snapshot() weir.Snapshot {
 		s.Wait = 0
 	}
 	s.Admitted = l.admissions()
+	s.Exempt, s.ExemptAdmitted = l.exempt.read()
 	for _, r := range weir.Reasons() {
-		if n := l.count.rejected[r].Load(); n > 0 {
+		n := l.count.rejected[r].Load()
+		if r == weir.ReasonLimit {
+			n += l.count.exempt.Load()
+		}
+		if n > 0 {
 			if s.Rejected == nil {
 				s.Rejected = make(map[weir.Reason]uint64)
 			}
