@@ -20,7 +20,11 @@ const (
 	Adaptive Order = iota // newest first while a queue stands, else oldest first
 	FIFO                  // oldest first
 	LIFO                  // newest first
+	EDF                   // earliest deadline first
 )
+
+// Classes is how many classes of priority there are. Class 0 goes last.
+const Classes = 4
 
 // Never is the expiry of a waiter without one.
 const Never = time.Duration(math.MaxInt64)
@@ -36,6 +40,14 @@ type Waiter struct {
 	Arrived time.Duration
 	// Owner is what the waiter stands for.
 	Owner any
+	// Class is its priority, from 0 (goes last) to Classes-1.
+	Class int8
+	// User answers for what it sends; Tenant is one of those it sends for.
+	User, Tenant string
+	// UserWeight and TenantWeight are what they get in proportion; 0 means 1.
+	UserWeight, TenantWeight float64
+	// Deadline is by when it has to be done, for the order EDF.
+	Deadline time.Duration
 
 	prev, next *Waiter
 	heap       int // index in the room's heap, plus 1; 0 while not in a room
@@ -237,4 +249,30 @@ func (r *Room) Expiry() time.Duration {
 		return Never
 	}
 	return r.expiry[0].Expires
+}
+
+// Ahead estimates how many units would be served before w if it came now.
+func (r *Room) Ahead(*Waiter) int64 {
+	if r.NewestFirst() {
+		return 0
+	}
+	return r.units
+}
+
+// SetShares gives classes a guaranteed minimum share of what is served.
+func (r *Room) SetShares([Classes]float64) {}
+
+// Settle corrects what a tenant of a user was charged by units, which may be
+// negative.
+func (r *Room) Settle(class int, user, tenant string, units int64) {}
+
+// Reweigh changes the weights of those that wait.
+func (r *Room) Reweigh(weights func(user, tenant string) (userWeight, tenantWeight float64)) {}
+
+// ByClass returns how many wait by class.
+func (r *Room) ByClass() (n [Classes]int) {
+	for _, w := range r.expiry {
+		n[w.Class&(Classes-1)]++
+	}
+	return n
 }
