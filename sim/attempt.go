@@ -16,6 +16,7 @@ const (
 	stateWaiting                     // in a gate's wait room
 	stateInside                      // in the backend
 	stateHeld                        // before a process that is suspended
+	stateCalling                     // has its answer, and makes nested calls
 )
 
 // attempt is one try of a client to get its request answered. Attempts are
@@ -31,11 +32,18 @@ type attempt struct {
 
 	class  *class
 	front  int
-	tenant string
+	tenant int32 // its number in the class
 	work   float64
 	tries  int   // this one included
 	key    int32 // what it asks for, of a class with a cache
+	call   int32 // of the task, from 1
+	client int32 // who sends it, from 1; 0: nobody in particular
 
+	outer  *attempt // in whose handler a nested call is made
+	riding bool     // on the permit of outer
+	done   bool     // the client has been told what became of its task
+
+	born   time.Duration // when its request came
 	start  time.Duration // when it was meant to be sent
 	permit weir.Permit
 	waiter weir.Waiter
@@ -57,7 +65,8 @@ func (w *world) take() *attempt {
 func (w *world) recycle(a *attempt) {
 	a.generation++
 	a.state, a.left, a.released, a.failed = stateIdle, false, false, false
-	a.permit, a.waiter = weir.Permit{}, nil
+	a.riding, a.done = false, false
+	a.permit, a.waiter, a.outer = weir.Permit{}, nil, nil
 	w.idle = append(w.idle, a.index)
 }
 
@@ -66,6 +75,9 @@ func (w *world) launch(a *attempt) {
 	c := a.class
 	a.start = w.now
 	w.stats.attempted(w.now)
+	if w.ledger != nil {
+		w.ledger.attempted(w.now, a)
+	}
 	if c.timeout > 0 {
 		w.events.push(event{
 			at: w.now + c.timeout, kind: eventTimeout,
@@ -82,19 +94,21 @@ func (w *world) launch(a *attempt) {
 
 // arrive brings an attempt before its gate.
 func (w *world) arrive(a *attempt) {
-	c := a.class
-	work := c.template
-	work.Tenant = a.tenant
-	if c.told > 0 {
-		work.Deadline = epoch.Add(a.start + c.told)
+	gate := w.fronts[a.front].gates[a.class.index]
+	if p, ok := w.ride(a, gate); ok {
+		w.admitted(a, p)
+		return
 	}
 	a.state = stateWaiting
-	p, waiter, err := w.fronts[a.front].gates[c.index].Arrive(work, a.wake)
+	p, waiter, err := gate.Arrive(w.workOf(a), a.wake)
 	switch err {
 	case nil:
 		w.admitted(a, p)
 	case weir.ErrWaiting:
 		a.waiter = waiter
+		if w.ledger != nil {
+			w.ledger.queued(w.now, a)
+		}
 	default:
 		w.refused(a, err)
 	}
@@ -114,6 +128,9 @@ func (w *world) woken(a *attempt, p weir.Permit, err error) {
 }
 
 func (w *world) admitted(a *attempt, p weir.Permit) {
+	if w.ledger != nil {
+		w.ledger.admitted(w.now, a)
+	}
 	a.permit, a.waiter, a.state = p, nil, stateInside
 	w.stats.admitted(w.now, w.now-a.start)
 	if e := w.phase.errors; e != nil && a.class.fate.Float64() < cmp.Or(e.Share, 1) {
@@ -152,7 +169,12 @@ func (w *world) refused(a *attempt, err error) {
 		reason, after = r.Reason, r.RetryAfter
 	}
 	w.stats.refused(w.now, w.now-a.start, reason)
-	w.retry(a, a.class.retryOnRefusal, after)
+	if w.ledger != nil {
+		w.ledger.refused(w.now, a)
+	}
+	if !w.retry(a, a.class.retryOnRefusal, after) {
+		w.over(a, false)
+	}
 	w.recycle(a)
 }
 
@@ -161,7 +183,10 @@ func (w *world) leave(a *attempt) {
 	switch a.state {
 	case stateWaiting:
 		w.stats.gaveUp(w.now)
-		w.retry(a, a.class.retryOnTimeout, 0)
+		if w.ledger != nil {
+			w.ledger.gaveUp(w.now, a)
+		}
+		w.abandon(a)
 		if a.waiter.Cancel() {
 			w.recycle(a)
 			return
@@ -170,15 +195,19 @@ func (w *world) leave(a *attempt) {
 	case stateHeld:
 		a.left = true
 		w.stats.gaveUp(w.now)
-		w.retry(a, a.class.retryOnTimeout, 0)
+		w.abandon(a)
 	case stateInside:
 		a.left = true
 		w.stats.abandoned(w.now)
-		w.retry(a, a.class.retryOnTimeout, 0)
+		w.abandon(a)
 		if !w.hold && !w.phase.suspended {
 			a.released = true
 			a.permit.Done(weir.Abandoned)
 		}
+	case stateCalling:
+		a.left = true
+		w.stats.abandoned(w.now)
+		w.abandon(a)
 	}
 }
 
@@ -214,26 +243,58 @@ func (w *world) answered(a *attempt) {
 		done = 0
 	}
 	w.stats.answered(w.now, latency, done, good)
+	if w.ledger != nil {
+		w.ledger.answered(w.now, a, latency, done, good)
+	}
 	if good && c.cache != nil {
 		c.cache.fill(a.key)
 	}
-	p, released := a.permit, a.released
+	if good && c.nested && a.call < c.calls && a.outer == nil {
+		a.state = stateCalling
+		w.nextCall(a)
+		return
+	}
+	w.conclude(a, outcome, good)
+}
+
+// conclude is the end of an attempt that was admitted: its slot is free, and its
+// client hears of the answer.
+func (w *world) conclude(a *attempt, outcome weir.Outcome, good bool) {
+	p, released, left := a.permit, a.released, a.left
+	if !left {
+		w.over(a, good)
+	}
 	w.recycle(a)
 	if !released {
 		p.Done(outcome)
 	}
 }
 
+// abandon is what a client does that has lost patience.
+func (w *world) abandon(a *attempt) {
+	if !w.retry(a, a.class.retryOnTimeout, 0) {
+		w.over(a, false)
+	}
+}
+
 // retry makes another attempt of the same request, if its client does.
-func (w *world) retry(a *attempt, wanted bool, after time.Duration) {
+func (w *world) retry(a *attempt, wanted bool, after time.Duration) bool {
 	c := a.class
 	if !wanted || a.tries > c.retries {
-		return
+		return false
 	}
-	b := w.take()
-	b.class, b.front, b.tenant, b.work, b.tries, b.key = c, a.front, a.tenant, a.work, a.tries+1, a.key
-	b.state = stateResting
+	b := w.again(a)
+	b.work, b.tries, b.key, b.call = a.work, a.tries+1, a.key, a.call
 	w.events.push(event{at: w.now + c.backoff(a.tries, after), kind: eventRetry, subject: b.index})
+	return true
+}
+
+// again returns an attempt of the same task.
+func (w *world) again(a *attempt) *attempt {
+	b := w.take()
+	b.class, b.front, b.tenant, b.client, b.outer, b.born = a.class, a.front, a.tenant, a.client, a.outer, a.born
+	b.state = stateResting
+	return b
 }
 
 // delayed is what has happened to a suspended process that it does not know of

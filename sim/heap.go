@@ -15,6 +15,8 @@ const (
 	eventPhase                    // subject: the phase that begins
 	eventBin                      // a bin of the time series closes
 	eventError                    // subject: the attempt that the backend fails
+	eventClient                   // subject: the client whose next request is due
+	eventInner                    // subject: the attempt whose nested calls are over
 )
 
 // event is one thing that is due. generation guards against a subject whose

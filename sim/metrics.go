@@ -3,6 +3,7 @@ package sim
 import (
 	"cmp"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -44,6 +45,14 @@ type Summary struct {
 	WorkRatio float64 `json:"goodput_work"`
 	// Hits counts requests that a cache answered, which are not among Offered.
 	Hits uint64 `json:"hits,omitempty"`
+	// Classes are the classes of requests, Inversions how often one was let in
+	// while one of a higher priority waited, and UserError and ShareError by how
+	// much of its max-min fair share the user, and the tenant, who is farthest
+	// from it is off: of scenarios that have goals about such things.
+	Classes    []ClassSummary `json:"classes,omitempty"`
+	Inversions uint64         `json:"inversions,omitempty"`
+	UserError  float64        `json:"user_error,omitempty"`
+	ShareError float64        `json:"share_error,omitempty"`
 	// OverLimit is the most by which an admission brought the backend over the
 	// limit in force. It is above 0 only where slots of abandoned work are given
 	// back at once.
@@ -149,8 +158,12 @@ var metrics = []metric{
 
 // Metrics returns the names a [Goal] can use, with what each means.
 func Metrics() map[string]string {
-	m := make(map[string]string, len(metrics))
-	for _, d := range metrics {
+	return texts(slices.Concat(metrics, between))
+}
+
+func texts(list []metric) map[string]string {
+	m := make(map[string]string, len(list))
+	for _, d := range list {
 		m[d.name] = d.text
 		if d.unit != "" {
 			m[d.name] += ", " + d.unit
@@ -160,12 +173,22 @@ func Metrics() map[string]string {
 }
 
 func findMetric(name string) *metric {
-	for i := range metrics {
-		if metrics[i].name == name {
-			return &metrics[i]
+	for _, list := range [][]metric{metrics, between} {
+		for i := range list {
+			if list[i].name == name {
+				return &list[i]
+			}
 		}
 	}
 	return nil
+}
+
+// metric is what the goal is about, nil if there is no such thing.
+func (g *Goal) metric() *metric {
+	if g.Class != "" {
+		return classMetric(g.Metric)
+	}
+	return findMetric(g.Metric)
 }
 
 // Settling is judged over windows that hold this many requests, so that chance

@@ -46,7 +46,7 @@ func NewSpread(values []float64) Spread {
 // stretch; its bounds are not looked at. A stretch that is no goal's of the
 // scenario is taken to be the whole run.
 func (r *Report) Spread(g Goal) Spread {
-	m := findMetric(g.Metric)
+	m := g.metric()
 	if m == nil {
 		return Spread{}
 	}
@@ -154,6 +154,9 @@ func Format(name string, v float64) string {
 		return fmt.Sprintf("%.2f %%", 100*v)
 	}
 	m := findMetric(name)
+	if m == nil {
+		m = classMetric(name)
+	}
 	switch {
 	case m == nil:
 		return fmt.Sprintf("%.4g", v)
@@ -264,6 +267,18 @@ func (g Goal) Against(oracle float64) Goal {
 		if v := *g.Part * oracle; g.Min == nil || v > *g.Min {
 			g.Min = &v
 		}
+	}
+	return g
+}
+
+// Beside returns the goal with the bound that is relative to what the class has
+// when it is alone put as a figure, given the median of that.
+func (g Goal) Beside(alone float64) Goal {
+	if g.TimesAlone == nil {
+		return g
+	}
+	if v := *g.TimesAlone * alone; g.Max == nil || v < *g.Max {
+		g.Max = &v
 	}
 	return g
 }

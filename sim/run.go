@@ -14,6 +14,10 @@ type Options struct {
 	// Outside, if set, makes the gate of each run, in place of the scenario's
 	// policy and its gateways.
 	Outside func(seed uint64) (Outside, error)
+	// Anonymous keeps from the gates who asks: work has no tenant, user,
+	// priority, exemption or declared cost, and nested calls are calls like any
+	// other. The figures tell them apart all the same.
+	Anonymous bool
 	// Progress, if set, is told how far the run is, about a hundred times a
 	// seed.
 	Progress func(Progress)
@@ -83,20 +87,25 @@ func newWorld(s *Scenario, seed uint64, opts *Options) (*world, error) {
 		phases:   layOut(s.Phases, s.Repeat, full, 1),
 		hold:     s.OnAbandon != "release",
 		requests: s.Requests,
+		blind:    opts.Anonymous,
+		fair:     &s.Fair,
 	}
 	if s.Requests == 0 {
 		w.requests = -1
 	}
 	w.stats = newStatistics(w.expectedEnd(), cmp.Or(max(0, opts.Columns), textColumns), s.windows(), s.Backend.Service.mean(), func(scale float64) float64 { return full * s.Backend.left(scale) })
+	if s.tellsApart() {
+		w.ledger = newLedger(s)
+	}
 	var shares float64
 	for i := range s.Traffic {
 		shares += s.Traffic[i].share()
 	}
 	for i := range s.Traffic {
 		spec := &s.Traffic[i]
-		spans := layOut(s.Phases, s.Repeat, full, share(spec.share(), shares))
+		spans := layOut(s.Phases, s.Repeat, full, spec.left()*share(spec.share(), shares))
 		if len(spec.Phases) > 0 {
-			spans = layOut(spec.Phases, 1, full, 1)
+			spans = layOut(spec.Phases, 1, full, spec.left())
 		}
 		w.classes = append(w.classes, newClass(i, spec, &s.Backend.Backend, spans, seed))
 	}
@@ -135,7 +144,7 @@ func (w *world) expectedEnd() time.Duration {
 // share is the part of the common rate that is for this class.
 func (c *Class) share() float64 {
 	switch {
-	case len(c.Phases) > 0 || len(c.At) > 0:
+	case len(c.Phases) > 0 || len(c.At) > 0 || c.Clients > 0:
 		return 0
 	case c.Share == 0:
 		return 1
@@ -196,8 +205,12 @@ func (w *world) play(ctx context.Context, s *Scenario, seed uint64) (*Result, er
 		Seed: seed, Took: time.Since(start), binWidth: w.stats.binWidth,
 		bins: w.stats.bins, columns: w.stats.columns, spans: w.phases,
 	}
-	for _, win := range w.stats.windows {
-		r.Windows = append(r.Windows, win.summary())
+	for i, win := range w.stats.windows {
+		sum := win.summary()
+		if w.ledger != nil {
+			w.ledger.sumUp(i, w, &sum)
+		}
+		r.Windows = append(r.Windows, sum)
 	}
 	return r, nil
 }

@@ -49,8 +49,20 @@ type Scenario struct {
 
 	// Seeds of the random numbers, one run each. Default 1 to 5.
 	Seeds []uint64 `json:"seeds,omitempty"`
+	// Fair is who is to get how much of what. The gates' wait rooms are told.
+	Fair Fair `json:"fair,omitzero"`
 	// Goals are what is expected.
 	Goals []Goal `json:"goals,omitempty"`
+}
+
+// Fair is the weights and guarantees of a scenario.
+type Fair struct {
+	// Users and Tenants are weights by name. Default 1.
+	Users   map[string]float64 `json:"users,omitempty"`
+	Tenants map[string]float64 `json:"tenants,omitempty"`
+	// Shares are the least parts of what is served that priorities are given,
+	// by name. Default 0: strict priority.
+	Shares map[string]float64 `json:"shares,omitempty"`
 }
 
 // Phase is a stretch of time with one rate and one capacity.
@@ -104,14 +116,33 @@ type Class struct {
 	// Arrivals are poisson (default) or regular: evenly spaced.
 	Arrivals string `json:"arrivals,omitempty"`
 
-	// Tenant, User, Client, Priority and Cost go into the work. With Tenants
-	// the tenant is one of so many at random: Tenant-0, Tenant-1 …
+	// Clients makes the class a closed loop: so many clients send their next
+	// request when the last one has been answered. After a refusal they wait
+	// before that, for Pause on average (default 100 ms); so the class is always
+	// backlogged and never floods.
+	Clients int             `json:"clients,omitempty"`
+	Pause   policy.Duration `json:"pause,omitempty"`
+
+	// Tenant, User, Client, Priority, Cost and Exempt go into the work. With
+	// Tenants the tenant is one of so many at random: Tenant-0, Tenant-1 …
 	Tenant   string `json:"tenant,omitempty"`
 	Tenants  int    `json:"tenants,omitempty"`
 	User     string `json:"user,omitempty"`
 	Client   string `json:"client,omitempty"`
 	Priority string `json:"priority,omitempty"`
 	Cost     int64  `json:"cost,omitempty"`
+	Exempt   bool   `json:"exempt,omitempty"`
+
+	// Calls makes each request a task of so many calls, one after the other,
+	// each with work and a deadline of its own. The task is done when all have
+	// been answered in time; it ends with the first that is not. Later is the
+	// priority of the calls after the first, if it differs.
+	Calls int    `json:"calls,omitempty"`
+	Later string `json:"later,omitempty"`
+	// Nested tasks keep the slot of their first call until the last one is
+	// over: the others are calls that the first one's handler makes, through the
+	// same gate, with the context that carries its permit.
+	Nested bool `json:"nested,omitempty"`
 
 	// Service is the work of this class's requests, instead of the backend's.
 	Service *Dist `json:"service,omitempty"`
@@ -137,6 +168,9 @@ type Class struct {
 	Patience float64 `json:"patience,omitempty"`
 	// Retry is what the client does next. Default: nothing.
 	Retry *Retry `json:"retry,omitempty"`
+
+	silent  bool    // it is there for its number only
+	thinned float64 // the part of its rate that is left, 0: all
 }
 
 // Retry is how a client tries again.
@@ -158,6 +192,9 @@ type Retry struct {
 type Goal struct {
 	// Metric is one of the names that [Metrics] lists.
 	Metric string `json:"metric"`
+	// Class is the name of the class of requests that it is about. Default: all
+	// of them. [ClassMetrics] lists what there is of a class.
+	Class string `json:"class,omitempty"`
 	// From and To are the stretch of the run it is taken over. Default: all
 	// of it.
 	From policy.Duration `json:"from,omitempty"`
@@ -177,6 +214,11 @@ type Goal struct {
 	// oracle of a scenario with such a goal is the limit that is best at the
 	// first of them, over its stretch, instead of over the whole run.
 	Part *float64 `json:"part_of_oracle,omitempty"`
+	// TimesAlone bounds the median, on a scoreboard, by what the class has when
+	// it is alone, under the same gates: at most so many times that. AloneAt is
+	// the part of its rate it then comes at; default 1.
+	TimesAlone *float64 `json:"times_alone,omitempty"`
+	AloneAt    float64  `json:"alone_at,omitempty"`
 	// On restricts the goal to some of the standard backends.
 	On []string `json:"on,omitempty"`
 }

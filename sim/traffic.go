@@ -45,6 +45,7 @@ func layOut(phases []Phase, repeat int, full, share float64) []span {
 
 // class is a kind of request at run time.
 type class struct {
+	name     string
 	index    int32
 	arrivals arrivals
 	template weir.Work
@@ -57,6 +58,12 @@ type class struct {
 	tenants []string
 	tenant  *rand.Rand
 
+	calls    int32         // of a task
+	later    weir.Priority // of those after the first, if raised
+	raised   bool
+	nested   bool // the first call's slot is held until the last is over
+	clients  int
+	pause    time.Duration // of a client, after a refusal
 	ranked   bool          // has a priority of its own
 	deadline time.Duration // 0: never
 	told     time.Duration // the deadline the gates know of, 0: none
@@ -72,6 +79,7 @@ type class struct {
 // newClass prepares a class for one run. spans are its rates.
 func newClass(index int, spec *Class, b *Backend, spans []span, seed uint64) *class {
 	c := &class{
+		name:     spec.Name,
 		index:    int32(index),
 		service:  stream(seed, streamService, index),
 		tenant:   stream(seed, streamTenant, index),
@@ -102,6 +110,7 @@ func newClass(index int, spec *Class, b *Backend, spans []span, seed uint64) *cl
 		Tenant: spec.Tenant, User: spec.User, Client: spec.Client,
 		Priority: priority, Cost: spec.Cost,
 	}
+	c.setTask(spec)
 	for i := range spec.Tenants {
 		c.tenants = append(c.tenants, spec.Tenant+"-"+strconv.Itoa(i))
 	}
@@ -165,11 +174,20 @@ func (c *class) setRetry(r *Retry) {
 	}
 }
 
-func (c *class) pickTenant() string {
+// pickTenant returns the number of a tenant.
+func (c *class) pickTenant() int32 {
+	if len(c.tenants) == 0 {
+		return 0
+	}
+	return int32(c.tenant.IntN(len(c.tenants)))
+}
+
+// tenantName is a tenant by its number.
+func (c *class) tenantName(n int32) string {
 	if len(c.tenants) == 0 {
 		return c.template.Tenant
 	}
-	return c.tenants[c.tenant.IntN(len(c.tenants))]
+	return c.tenants[n]
 }
 
 // backoff is the pause after an attempt, the first being number 1.
@@ -191,6 +209,9 @@ type arrivals interface {
 }
 
 func newArrivals(spec *Class, spans []span, rng *rand.Rand) arrivals {
+	if spec.Clients > 0 {
+		return &script{}
+	}
 	if len(spec.At) > 0 {
 		at := make(script, 0, len(spec.At))
 		for _, d := range spec.At {

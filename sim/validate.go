@@ -38,6 +38,7 @@ func (s *Scenario) validate(f *faultList) {
 	for i := range s.Traffic {
 		s.Traffic[i].validate(f, index("traffic", i))
 	}
+	s.Fair.validate(f, "fair")
 	for i := range s.Goals {
 		s.validateGoal(f, i)
 	}
@@ -86,6 +87,7 @@ func (c *Class) validate(f *faultList, path string) {
 		f.add(path+".priority", "%q: must be background, normal, high or critical", c.Priority)
 	}
 	f.check(c.Cost >= 0, path+".cost", "%d: must not be negative", c.Cost)
+	c.validateTask(f, path)
 	f.check(c.Deadline >= 0, path+".deadline", "%v: must not be negative", c.Deadline)
 	f.check(c.Timeout >= 0, path+".timeout", "%v: must not be negative", c.Timeout)
 	f.check(c.Patience >= 0 && c.Patience <= 1e6, path+".patience", "%v: must be from 0 to 1000000", c.Patience)
@@ -106,6 +108,36 @@ func (c *Class) validate(f *faultList, path string) {
 	}
 }
 
+// validateTask checks what is said about clients in a loop and tasks of calls.
+func (c *Class) validateTask(f *faultList, path string) {
+	f.check(c.Clients >= 0 && c.Clients <= 1e6, path+".clients", "%d: must be from 0 to 1000000", c.Clients)
+	f.check(c.Clients == 0 || len(c.Phases) == 0 && len(c.At) == 0 && c.Share == 0, path+".clients", "cannot go together with phases, at or share: each sends its next request when it has its answer")
+	f.check(c.Clients == 0 || c.Cache == nil, path+".clients", "cannot go together with cache")
+	f.check(c.Pause >= 0 && time.Duration(c.Pause) <= maxTimeout, path+".pause", "%v: must be from 0 to %v", c.Pause, maxTimeout)
+	f.check(c.Pause == 0 || c.Clients > 0, path+".pause", "needs clients")
+	f.check(c.Calls >= 0 && c.Calls <= 1000, path+".calls", "%d: must be from 1 to 1000", c.Calls)
+	f.check(c.Calls > 1 || c.Later == "" && !c.Nested, path+".calls", "%d: later and nested need at least 2", c.Calls)
+	if _, ok := weir.ParsePriority(c.Later); c.Later != "" && !ok {
+		f.add(path+".later", "%q: must be background, normal, high or critical", c.Later)
+	}
+}
+
+func (s *Fair) validate(f *faultList, path string) {
+	for of, weights := range map[string]map[string]float64{"users": s.Users, "tenants": s.Tenants} {
+		for _, name := range slices.Sorted(maps.Keys(weights)) {
+			f.check(weights[name] > 0 && weights[name] <= 1e6, path+"."+of+"."+name, "%v: must be more than 0 and at most 1000000", weights[name])
+		}
+	}
+	var all float64
+	for _, name := range slices.Sorted(maps.Keys(s.Shares)) {
+		_, ok := weir.ParsePriority(name)
+		f.check(ok, path+".shares."+name, "must be background, normal, high or critical")
+		f.check(s.Shares[name] > 0, path+".shares."+name, "%v: must be more than 0", s.Shares[name])
+		all += s.Shares[name]
+	}
+	f.check(all <= 1, path+".shares", "they add up to %v: must be at most 1", all)
+}
+
 func (r *Retry) validate(f *faultList, path string, leaves bool) {
 	f.check(r.Attempts >= 1 && r.Attempts <= 1000, path+".attempts", "%d: must be from 1 to 1000", r.Attempts)
 	for i, on := range r.On {
@@ -118,9 +150,15 @@ func (r *Retry) validate(f *faultList, path string, leaves bool) {
 
 func (s *Scenario) validateGoal(f *faultList, i int) {
 	g, path := &s.Goals[i], index("goals", i)
-	if findMetric(g.Metric) == nil {
-		f.add(path+".metric", "%q: must be one of %s", g.Metric, strings.Join(slices.Sorted(maps.Keys(Metrics())), ", "))
+	known, named := Metrics(), g.Class == ""
+	if !named {
+		known = ClassMetrics()
+		named = slices.ContainsFunc(s.Traffic, func(c Class) bool { return c.Name == g.Class })
 	}
+	f.check(named, path+".class", "%q: no class of the traffic has that name", g.Class)
+	f.check(g.metric() != nil, path+".metric", "%q: must be one of %s", g.Metric, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+	f.check(g.TimesAlone == nil || g.Class != "", path+".times_alone", "needs a class to be alone")
+	f.check(g.AloneAt >= 0 && g.AloneAt <= 1, path+".alone_at", "%v: must be more than 0 and at most 1", g.AloneAt)
 	f.check(g.From >= 0, path+".from", "%v: must not be negative", g.From)
 	f.check(g.To == 0 || g.To > g.From, path+".to", "%v: must be after from, %v", g.To, g.From)
 	f.check(time.Duration(g.To) <= s.Duration(), path+".to", "%v: the run ends at %v", g.To, s.Duration())

@@ -34,6 +34,10 @@ type world struct {
 	steps    int // of the gates since time last moved on
 
 	stats    *statistics
+	ledger   *ledger // nil: nobody is told apart
+	blind    bool    // the gates are not told who asks
+	fair     *Fair
+	clients  []client
 	progress func(time.Duration)
 }
 
@@ -122,6 +126,7 @@ func (w *world) begin() {
 	w.events.push(event{at: w.stats.binWidth, kind: eventBin})
 	for _, c := range w.classes {
 		w.await(c)
+		w.gather(c)
 	}
 }
 
@@ -142,6 +147,10 @@ func (w *world) handle(ctx context.Context, e event) error {
 		}
 	case eventRetry:
 		w.launch(w.attempts[e.subject])
+	case eventClient:
+		w.ask(&w.clients[e.subject])
+	case eventInner:
+		w.innerOver(w.attempts[e.subject])
 	case eventError:
 		w.failing--
 		w.finished(w.attempts[e.subject])
@@ -181,17 +190,26 @@ func (w *world) arrival(c *class) {
 		w.stats.hit(w.now)
 		return
 	}
+	w.request(c, c.pickTenant(), 0)
+}
+
+// request sends a new request. client is the number of who sends it, 0 for
+// nobody in particular.
+func (w *world) request(c *class, tenant, client int32) {
 	a := w.take()
-	a.class, a.tries = c, 1
+	a.class, a.tries, a.call, a.client, a.born = c, 1, 1, client, w.now
 	if c.cache != nil {
 		a.key = c.cache.key
 	}
 	a.work = w.phase.work * c.draw(c.service)
-	a.tenant = c.pickTenant()
+	a.tenant = tenant
 	a.front = 0
 	if len(w.fronts) > 1 {
 		a.front = w.spread.IntN(len(w.fronts))
 	}
 	w.stats.offered(w.now)
+	if w.ledger != nil {
+		w.ledger.offered(w.now, a)
+	}
 	w.launch(a)
 }

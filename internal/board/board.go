@@ -19,9 +19,7 @@ package board
 
 import (
 	"context"
-	"runtime"
 	"slices"
-	"sync"
 
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/sim"
@@ -59,8 +57,10 @@ type Cell struct {
 	// are in the files of the backends.
 	Setting string `json:"setting,omitempty"`
 
-	// Metric is one of sim.Metrics, taken over From to To.
+	// Metric is one of sim.Metrics, taken over From to To; with a Class, one of
+	// sim.ClassMetrics.
 	Metric string   `json:"metric"`
+	Class  string   `json:"class,omitempty"`
 	From   string   `json:"from"`
 	To     string   `json:"to"`
 	Seeds  []uint64 `json:"seeds"`
@@ -74,6 +74,10 @@ type Cell struct {
 	AtLeast *float64 `json:"at_least,omitempty"`
 	AtMost  *float64 `json:"at_most,omitempty"`
 
+	// Alone is what the class has when it is alone under the same column, where
+	// the goal compares with that.
+	Alone *float64 `json:"alone,omitempty"`
+
 	// Limit is the limit over the same stretch, over all seeds: the lowest, the
 	// median of the means, the highest. All 0 without a gate.
 	Limit sim.Level `json:"limit"`
@@ -82,9 +86,9 @@ type Cell struct {
 }
 
 // place is where a figure stands, whichever the column.
-type place struct{ scenario, backend, metric, from, to string }
+type place struct{ scenario, backend, metric, class, from, to string }
 
-func (c *Cell) place() place { return place{c.Scenario, c.Backend, c.Metric, c.From, c.To} }
+func (c *Cell) place() place { return place{c.Scenario, c.Backend, c.Metric, c.Class, c.From, c.To} }
 
 // Options are what to put on the board. The zero value is all of it.
 type Options struct {
@@ -112,51 +116,23 @@ func wanted(list []string, name string) bool { return len(list) == 0 || slices.C
 
 // Run fills the board. Groups run in parallel, one on each processor.
 func Run(ctx context.Context, opts Options) ([]Cell, error) {
-	groups, err := opts.groups()
+	groups, err := opts.load(Rows)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var (
-		mu    sync.Mutex
-		cells []Cell
-		done  int
-	)
-	work := make(chan group)
-	var wg sync.WaitGroup
-	for range min(len(groups), runtime.GOMAXPROCS(0)) {
-		wg.Go(func() {
-			for g := range work {
-				filled, err := g.fill(ctx, &opts)
-				if err != nil {
-					cancel(err)
-					continue
-				}
-				mu.Lock()
-				cells = append(cells, filled...)
-				if done++; opts.Progress != nil {
-					opts.Progress(g.scenario.Name, g.backend, done, len(groups))
-				}
-				mu.Unlock()
-			}
-		})
-	}
-	for _, g := range groups {
-		work <- g
-	}
-	close(work)
-	wg.Wait()
-	if err := context.Cause(ctx); err != nil {
+	fill := func(ctx context.Context, g group) ([]Cell, error) { return g.fill(ctx, &opts) }
+	cells, err := inParallel(ctx, groups, fill, opts.Progress)
+	if err != nil {
 		return nil, err
 	}
 	order(cells)
 	return cells, nil
 }
 
-func (o *Options) groups() ([]group, error) {
+// load reads those of the rows that are wanted.
+func (o *Options) load(rows []string) ([]group, error) {
 	var groups []group
-	for i, name := range Rows {
+	for i, name := range rows {
 		if !wanted(o.Rows, name) {
 			continue
 		}

@@ -83,26 +83,33 @@ func (g *group) cells(controller, setting string, r *sim.Report, ref *reference)
 		if oracle, ok := ref.of(g, &goal); ok {
 			goal = goal.Against(oracle)
 		}
-		from, to := goal.Stretch(g.scenario)
-		c := Cell{
-			Scenario: g.scenario.Name, Backend: g.backend, Controller: controller, Setting: setting, HeldOut: g.heldOut,
-			Metric: goal.Metric, From: from.String(), To: to.String(), Seeds: r.Seeds,
-			Spread: r.Spread(goal), Goal: goal.Bounds(), AtLeast: goal.Min, AtMost: goal.Max,
-			Limit: limitOf(r, goal), row: g.row, line: line,
-		}
-		if c.Goal != "" {
-			reached := goal.Holds(c.Median)
-			c.Reached = &reached
-		}
+		c := g.cell(line, goal, controller, r)
+		c.Setting = setting
 		cells = append(cells, c)
 	}
 	return cells
 }
 
+// cell is a goal of the scenario, by its number, and what became of it.
+func (g *group) cell(line int, goal sim.Goal, controller string, r *sim.Report) Cell {
+	from, to := goal.Stretch(g.scenario)
+	c := Cell{
+		Scenario: g.scenario.Name, Backend: g.backend, Controller: controller, HeldOut: g.heldOut,
+		Metric: goal.Metric, Class: goal.Class, From: from.String(), To: to.String(), Seeds: r.Seeds,
+		Spread: r.Spread(goal), Goal: goal.Bounds(), AtLeast: goal.Min, AtMost: goal.Max,
+		Limit: limitOf(r, goal), row: g.row, line: line,
+	}
+	if c.Goal != "" {
+		reached := goal.Holds(c.Median)
+		c.Reached = &reached
+	}
+	return c
+}
+
 // limitOf is the limit over a goal's stretch.
 func limitOf(r *sim.Report, goal sim.Goal) sim.Level {
 	over := func(metric string) sim.Spread {
-		goal.Metric = metric
+		goal.Metric, goal.Class = metric, ""
 		return r.Spread(goal)
 	}
 	return sim.Level{Min: over("limit_min").Min, Mean: over("limit_mean").Median, Max: over("limit_max").Max}

@@ -27,7 +27,17 @@ type command struct {
 	svg  string // for plots
 	part bool   // not the whole board
 
+	order bool // who goes first
+
 	merge, detail, plot bool
+}
+
+// columns are those of the board that is asked for.
+func (c *command) columns() []string {
+	if c.order {
+		return OrderColumns
+	}
+	return Controllers
 }
 
 // Main is the command: it parses args, runs the board, prints the table to out
@@ -59,6 +69,7 @@ func parse(args []string, errs io.Writer) (*command, error) {
 	backends := flags.String("backends", "", "only these backends, such as B1,B2")
 	columns := flags.String("controllers", "", "only these columns, such as default,oracle; all are "+strings.Join(Controllers, ", "))
 	seeds := flags.String("seeds", "", "these seeds instead of the scenarios' 1 to 5, such as 1,2; printed only")
+	group := flags.String("group", "limit", "which board: limit, or order for the one about who goes first, whose columns are "+strings.Join(OrderColumns, ", "))
 	flags.BoolVar(&c.merge, "merge", false, "put the part that is run in place of the same cells of the board that was written last")
 	flags.StringVar(&c.svg, "svg", "", "write plots of the part that is run to this directory; the whole board writes its own anyway")
 	flags.BoolVar(&c.detail, "detail", false, "print each run's report as well: every figure, over each goal's stretch")
@@ -67,11 +78,21 @@ func parse(args []string, errs io.Writer) (*command, error) {
 		return nil, errUsage
 	}
 	c.opts = Options{Rows: list(*rows), Backends: list(*backends), Controllers: list(*columns)}
-	if err := c.opts.check(*seeds); err != nil {
+	if c.order = *group == "order"; !c.order && *group != "limit" {
+		fmt.Fprintf(errs, "scoreboard: -group %q: must be limit or order\n", *group)
+		return nil, errUsage
+	}
+	if err := c.opts.check(*seeds, c.columns()); err != nil {
 		fmt.Fprintln(errs, "scoreboard:", err)
 		return nil, errUsage
 	}
 	c.part = *rows+*backends+*columns+*seeds != ""
+	if c.order {
+		if c.part {
+			c.dir = ""
+		}
+		return c, nil
+	}
 	if c.part {
 		c.opts.Known = readKnown(c.dir)
 	}
@@ -95,6 +116,9 @@ func (c *command) run(out, errs io.Writer) error {
 		fmt.Fprintf(errs, "%3d of %d: %s on %s\n", done, of, scenario, backend)
 	}
 	start := time.Now()
+	if c.order {
+		return c.runOrder(ctx, out)
+	}
 	cells, err := Run(ctx, c.opts)
 	if err != nil {
 		return err
@@ -107,6 +131,22 @@ func (c *command) run(out, errs io.Writer) error {
 	}
 	fmt.Fprintf(out, "%s\n%s\ngoals reached: %s\n%v\n", Table(cells), Tally(cells), Reached(cells, "default"), time.Since(start).Round(time.Second))
 	return nil
+}
+
+// runOrder runs the board about who goes first.
+func (c *command) runOrder(ctx context.Context, out io.Writer) error {
+	cells, err := OrderRun(ctx, c.opts)
+	if err != nil {
+		return err
+	}
+	if len(cells) == 0 {
+		return fmt.Errorf("nothing to run: the scenarios are %s", strings.Join(OrderRows, ", "))
+	}
+	fmt.Fprintf(out, "%s\n%s", tableOf(cells, OrderColumns), orderTally(cells))
+	if c.dir == "" {
+		return nil
+	}
+	return writeOrder(c.dir, cells)
 }
 
 // write puts down what was asked for. Of a part, only the plots that have all
@@ -134,7 +174,7 @@ func (c *command) write(cells []Cell, drawings *album) error {
 }
 
 // check reads the seeds and looks for columns that there are not.
-func (o *Options) check(seeds string) error {
+func (o *Options) check(seeds string, columns []string) error {
 	for _, text := range list(seeds) {
 		seed, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
@@ -143,8 +183,8 @@ func (o *Options) check(seeds string) error {
 		o.Seeds = append(o.Seeds, seed)
 	}
 	for _, c := range o.Controllers {
-		if !slices.Contains(Controllers, c) {
-			return fmt.Errorf("-controllers %q: there is no such column; there are %s", c, strings.Join(Controllers, ", "))
+		if !slices.Contains(columns, c) {
+			return fmt.Errorf("-controllers %q: there is no such column; there are %s", c, strings.Join(columns, ", "))
 		}
 	}
 	return nil
@@ -175,7 +215,7 @@ func look(out io.Writer, detail, plot bool) func(string, string, *sim.Report) {
 		defer mu.Unlock()
 		fmt.Fprintf(out, "## %s on %s: %s\n", r.Scenario.Name, backend, controller)
 		if detail {
-			fmt.Fprintf(out, "%s\n%s", r, r.Stretches())
+			fmt.Fprintf(out, "%s\n%s%s", r, r.Stretches(), r.Classes())
 		}
 		if plot {
 			fmt.Fprintf(out, "\n%s", r.Plot())

@@ -9,10 +9,12 @@ import (
 )
 
 // order sorts cells as the table shows them.
-func order(cells []Cell) {
+func order(cells []Cell) { orderBy(cells, Controllers) }
+
+func orderBy(cells []Cell, columns []string) {
 	slices.SortStableFunc(cells, func(a, b Cell) int {
 		return cmp.Or(cmp.Compare(a.row, b.row), cmp.Compare(a.Backend, b.Backend), cmp.Compare(a.line, b.line),
-			cmp.Compare(slices.Index(Controllers, a.Controller), slices.Index(Controllers, b.Controller)))
+			cmp.Compare(slices.Index(columns, a.Controller), slices.Index(columns, b.Controller)))
 	})
 }
 

@@ -136,7 +136,7 @@ func (r *reference) of(g *group, goal *sim.Goal) (median float64, ok bool) {
 		return r.report.Spread(*goal).Median, true
 	}
 	from, to := goal.Stretch(g.scenario)
-	wanted := place{g.scenario.Name, g.backend, goal.Metric, from.String(), to.String()}
+	wanted := place{g.scenario.Name, g.backend, goal.Metric, goal.Class, from.String(), to.String()}
 	for i := range r.known {
 		if c := &r.known[i]; c.Controller == "oracle" && c.place() == wanted {
 			return c.Median, true

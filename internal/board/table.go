@@ -33,15 +33,18 @@ func WriteJSON(w io.Writer, cells []Cell) error {
 // Table is the board as text that is Markdown as well: a line for each scenario,
 // backend and metric, a column for each controller, and the limit that the default
 // one set. A figure that misses its goal is marked with a cross.
-func Table(cells []Cell) string {
-	heads := append([]string{"scenario", "on", "metric", "goal"}, Controllers...)
+func Table(cells []Cell) string { return tableOf(cells, Controllers) }
+
+// tableOf is Table for a board with other columns.
+func tableOf(cells []Cell, columns []string) string {
+	heads := append([]string{"scenario", "on", "metric", "goal"}, columns...)
 	rows := [][]string{append(heads, "limit of default")}
 	for i := 0; i < len(cells); {
 		first := cells[i]
 		row := []string{first.Scenario, first.Backend, first.what(), first.Goal}
-		row = append(row, make([]string, len(Controllers)+1)...)
+		row = append(row, make([]string, len(columns)+1)...)
 		for ; i < len(cells) && cells[i].sameLine(&first); i++ {
-			row[4+slices.Index(Controllers, cells[i].Controller)] = cells[i].figure()
+			row[4+slices.Index(columns, cells[i].Controller)] = cells[i].figure()
 			if cells[i].Controller == "default" {
 				row[len(row)-1] = cells[i].limits()
 			}
@@ -56,10 +59,18 @@ func (c *Cell) sameLine(o *Cell) bool {
 }
 
 // what names the metric with its stretch.
-func (c *Cell) what() string { return c.Metric + " " + c.From + "-" + c.To }
+func (c *Cell) what() string {
+	if c.Class != "" {
+		return c.Metric + " of " + c.Class + " " + c.From + "-" + c.To
+	}
+	return c.Metric + " " + c.From + "-" + c.To
+}
 
 func (c *Cell) figure() string {
 	text := fmt.Sprintf("%s (%s-%s)", sim.Format(c.Metric, c.Median), bare(c.Metric, c.Min), bare(c.Metric, c.Max))
+	if c.Alone != nil && *c.Alone > 0 {
+		text += fmt.Sprintf(" = %.2f x", c.Median / *c.Alone)
+	}
 	if c.Reached != nil && !*c.Reached {
 		text += " ✗"
 	}

@@ -1,0 +1,105 @@
+package board
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/weir-go/weir/sim"
+)
+
+// OrderRows are the scenario files of the board about who goes first, in order.
+var OrderRows = []string{"S11d", "S12", "S12b", "S13", "S13b", "S13c", "S14", "S14b", "S15", "S21", "S22", "S23"}
+
+// OrderColumns are its columns, in order:
+//
+//	none     no gate at all
+//	today    the default gate, which is not told who asks: no tenant, user,
+//	         priority, exemption or cost, and nested calls are calls like any other
+//	fixed    a limit tuned once for the backend, which is told
+//	default  the default gate, which is told
+var OrderColumns = []string{"none", "today", "fixed", "default"}
+
+// OrderRun fills the board about who goes first. Of opts it heeds Rows, Backends,
+// Controllers (of OrderColumns), Seeds, Look and Progress.
+func OrderRun(ctx context.Context, opts Options) ([]Cell, error) {
+	groups, err := opts.load(OrderRows)
+	if err != nil {
+		return nil, err
+	}
+	fill := func(ctx context.Context, g group) ([]Cell, error) { return g.fillOrder(ctx, &opts) }
+	cells, err := inParallel(ctx, groups, fill, opts.Progress)
+	if err != nil {
+		return nil, err
+	}
+	orderBy(cells, OrderColumns)
+	return cells, nil
+}
+
+// fillOrder runs the group under each column, and what its goals compare with: a
+// class when it is alone, under the same column.
+func (g *group) fillOrder(ctx context.Context, opts *Options) ([]Cell, error) {
+	var cells []Cell
+	for _, column := range OrderColumns {
+		if !wanted(opts.Controllers, column) {
+			continue
+		}
+		s, simOpts, err := g.under(column)
+		if err != nil {
+			return nil, err
+		}
+		simOpts.Seeds = opts.Seeds
+		r, err := sim.Run(ctx, s, simOpts)
+		if err != nil {
+			return nil, err
+		}
+		if opts.Look != nil {
+			opts.Look(g.backend, column, r)
+		}
+		for line, goal := range g.scenario.Goals {
+			if !goal.AppliesTo(g.backend) {
+				continue
+			}
+			c, err := g.beside(ctx, line, goal, s, simOpts, column, r)
+			if err != nil {
+				return nil, err
+			}
+			cells = append(cells, c)
+		}
+	}
+	return cells, nil
+}
+
+// beside is a cell whose goal may be relative to what a class has when it is
+// alone.
+func (g *group) beside(ctx context.Context, line int, goal sim.Goal, s *sim.Scenario, opts sim.Options, column string, r *sim.Report) (Cell, error) {
+	if goal.TimesAlone == nil {
+		return g.cell(line, goal, column, r), nil
+	}
+	report, err := sim.Run(ctx, s.Only(goal.Class, goal.AloneAt), opts)
+	if err != nil {
+		return Cell{}, err
+	}
+	alone := report.Spread(goal).Median
+	c := g.cell(line, goal.Beside(alone), column, r)
+	c.Alone = &alone
+	c.Goal = fmt.Sprintf("<= %g x alone", *goal.TimesAlone)
+	return c, nil
+}
+
+// under is the scenario as a column runs it.
+func (g *group) under(column string) (*sim.Scenario, sim.Options, error) {
+	var opts sim.Options
+	named := column
+	if column == "today" || column == "default" {
+		named = "none"
+	}
+	s, err := g.scenario.With(g.backend, named)
+	if err != nil {
+		return nil, opts, err
+	}
+	if column == "today" || column == "default" {
+		s, err = s.WithPolicy(DefaultPolicy())
+	}
+	opts.Anonymous = column == "today"
+	return s, opts, err
+}
