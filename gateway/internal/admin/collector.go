@@ -43,6 +43,7 @@ type collector struct {
 	streamsOpen, streamsMax, streamsMoved      *prometheus.Desc
 	streamsOverflowed, streamsCut              *prometheus.Desc
 	requests, conns, connsRefused, ready       *prometheus.Desc
+	ignored                                    *prometheus.Desc
 }
 
 func newCollector(src Source) *collector {
@@ -86,6 +87,7 @@ func newCollector(src Source) *collector {
 		requests:     d("weir_http_requests_in_flight", "Requests in the gateway now: waiting, upstream, or being answered."),
 		conns:        d("weir_connections", "Client connections open now.", "listener"),
 		connsRefused: d("weir_connections_refused_total", "Client connections refused because there were too many.", "listener"),
+		ignored:      d("weir_ignored_total", "What requests brought and was not understood, so that the route's own holds: a priority, from trusted peers, or a timeout.", "what"),
 		ready:        d("weir_ready", "1 while the gateway wants requests, 0 while it shuts down."),
 	}
 }
@@ -118,6 +120,35 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		counter(ch, c.connsRefused, conns.Refused, conns.Listener)
 	}
 	gauge(ch, c.ready, oneIf(c.src.Ready()))
+	if p := c.src.Policy(); p != nil {
+		ignored := p.Ignored()
+		counter(ch, c.ignored, ignored.Priorities, "priority")
+		counter(ch, c.ignored, ignored.Timeouts, "timeout")
+	}
+}
+
+// tenantCollector turns what is counted by tenant into metrics.
+type tenantCollector struct{ tenants *tenants }
+
+var (
+	tenantRequests = prometheus.NewDesc("weir_tenant_requests_total",
+		"Requests by tenant and who answered: upstream, gate or gateway. The tenants that ask most; the rest are one, other.", []string{"tenant", "by"}, nil)
+	tenantSeconds = prometheus.NewDesc("weir_tenant_request_seconds_total",
+		"Time from a request's arrival to the end of its answer, summed up, by tenant and who answered.", []string{"tenant", "by"}, nil)
+)
+
+// Describe implements prometheus.Collector. It describes nothing, because the
+// labels come and go.
+func (tenantCollector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (c tenantCollector) Collect(ch chan<- prometheus.Metric) {
+	c.tenants.each(func(name string, t tally) {
+		for by := range proxy.NumAnswerers {
+			counter(ch, tenantRequests, t.requests[by], name, by.String())
+			ch <- prometheus.MustNewConstMetric(tenantSeconds, prometheus.CounterValue, t.seconds[by], name, by.String())
+		}
+	})
 }
 
 func (c *collector) collectGates(ch chan<- prometheus.Metric) {

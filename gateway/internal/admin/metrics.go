@@ -18,12 +18,14 @@ import (
 
 // Metrics are the gateway's metrics: what is counted as it happens, here, and
 // what is read from the gates when somebody asks, in the collector. Labels are
-// names from the configuration, and words of fixed lists, so their number is
-// bounded by it; series of names that a reload removes are dropped.
+// names from the configuration, words of fixed lists, and a bounded number of
+// tenants, so their number is bounded too; series of names that a reload removes
+// are dropped.
 type Metrics struct {
 	registry *prometheus.Registry
 
 	wait, service *prometheus.HistogramVec
+	refused       *prometheus.CounterVec
 	requests      *prometheus.CounterVec
 	duration      *prometheus.HistogramVec
 	unrouted      prometheus.Counter
@@ -31,13 +33,31 @@ type Metrics struct {
 	lastReload    prometheus.Gauge
 	lastSuccess   prometheus.Gauge
 
+	tenants *tenants
+
 	mu     sync.Mutex
 	gates  atomic.Pointer[map[string]gateSeries]
 	routes map[string]*Route
 }
 
-// gateSeries are the histograms of one gate, found once and not on each request.
-type gateSeries struct{ wait, service prometheus.Observer }
+// numClasses is the number of priorities that are told apart.
+const numClasses = int(weir.Critical-weir.Background) + 1
+
+// gateSeries are the series of one gate, found once and not on each request.
+type gateSeries struct {
+	service prometheus.Observer
+	wait    [numClasses]prometheus.Observer
+	refused [numClasses]prometheus.Counter
+}
+
+// classOf is the place of a priority among the classes, the nearest one for those
+// that have no name.
+func classOf(p weir.Priority) int {
+	return int(min(max(p, weir.Background), weir.Critical) - weir.Background)
+}
+
+// className is the word for a class.
+func className(class int) string { return (weir.Background + weir.Priority(class)).String() }
 
 // buckets suit both a cache and a report: 0.5 ms to 30 s. They are closer around
 // the wait of 1 s that is the default, and what an answer after it takes.
@@ -48,7 +68,9 @@ func NewMetrics(src Source, version string) *Metrics {
 	m := &Metrics{
 		registry:    prometheus.NewRegistry(),
 		routes:      make(map[string]*Route),
-		wait:        histogram("weir_gate_wait_seconds", "Time admitted work spent in the wait room of a gate.", "gate"),
+		tenants:     newTenants(),
+		wait:        histogram("weir_gate_wait_seconds", "Time admitted work spent in the wait room of a gate, by its priority.", "gate", "class"),
+		refused:     counters("weir_gate_refused_by_class_total", "Work refused by a gate, by its priority; without those who left the wait room.", "gate", "class"),
 		service:     histogram("weir_gate_service_seconds", "Time from admission to the upstream's answer, by gate.", "gate"),
 		duration:    histogram("weir_http_request_seconds", "Time from a request's arrival to the end of its answer, by route and who answered.", "route", "by"),
 		requests:    counters("weir_http_requests_total", "Requests by route, class of status (499 stands for clients that left), and who answered: upstream, gate or gateway.", "route", "code", "by"),
@@ -67,8 +89,8 @@ func NewMetrics(src Source, version string) *Metrics {
 		ConstLabels: prometheus.Labels{"version": version, "go": runtime.Version()},
 	})
 	build.Set(1)
-	m.registry.MustRegister(m.wait, m.service, m.duration, m.requests, m.reloads, m.unrouted,
-		m.lastReload, m.lastSuccess, build, newCollector(src),
+	m.registry.MustRegister(m.wait, m.service, m.refused, m.duration, m.requests, m.reloads, m.unrouted,
+		m.lastReload, m.lastSuccess, build, newCollector(src), tenantCollector{m.tenants},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -87,11 +109,25 @@ func (m *Metrics) Handler() http.Handler {
 }
 
 // Admitted is a weir.Hooks.Admitted.
-func (m *Metrics) Admitted(gate string, _ weir.Work, waited time.Duration) {
+func (m *Metrics) Admitted(gate string, w weir.Work, waited time.Duration) {
 	if s, ok := (*m.gates.Load())[gate]; ok {
-		s.wait.Observe(waited.Seconds())
+		s.wait[classOf(w.Priority)].Observe(waited.Seconds())
 	}
 }
+
+// Rejected is a weir.Hooks.Rejected.
+func (m *Metrics) Rejected(w weir.Work, r *weir.Rejection) {
+	if s, ok := (*m.gates.Load())[r.Gate]; ok && r.Reason != weir.ReasonCanceled {
+		s.refused[classOf(w.Priority)].Inc()
+	}
+}
+
+// Tenants sets how many tenants have series of their own; the others share one.
+func (m *Metrics) Tenants(most int) { m.tenants.setMost(most) }
+
+// Tenant counts a request of a tenant that by has answered, and that has ended
+// after d.
+func (m *Metrics) Tenant(name string, by proxy.Answerer, d time.Duration) { m.tenants.add(name, by, d) }
 
 // Done is a weir.Hooks.Done.
 func (m *Metrics) Done(gate string, o weir.Outcome, service time.Duration) {
@@ -122,17 +158,7 @@ func (m *Metrics) NoRoute() { m.unrouted.Inc() }
 func (m *Metrics) Keep(gates, routes []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	series := make(map[string]gateSeries, len(gates))
-	for _, name := range gates {
-		series[name] = gateSeries{m.wait.WithLabelValues(name), m.service.WithLabelValues(name)}
-	}
-	for name := range *m.gates.Load() {
-		if _, ok := series[name]; !ok {
-			m.wait.DeleteLabelValues(name)
-			m.service.DeleteLabelValues(name)
-		}
-	}
-	m.gates.Store(&series)
+	m.keepGates(gates)
 	keep := make(map[string]bool, len(routes))
 	for _, name := range routes {
 		keep[name] = true
@@ -144,6 +170,27 @@ func (m *Metrics) Keep(gates, routes []string) {
 			m.requests.DeletePartialMatch(prometheus.Labels{"route": name})
 		}
 	}
+}
+
+// keepGates is Keep for the gates.
+func (m *Metrics) keepGates(gates []string) {
+	series := make(map[string]gateSeries, len(gates))
+	for _, name := range gates {
+		s := gateSeries{service: m.service.WithLabelValues(name)}
+		for class := range numClasses {
+			s.wait[class] = m.wait.WithLabelValues(name, className(class))
+			s.refused[class] = m.refused.WithLabelValues(name, className(class))
+		}
+		series[name] = s
+	}
+	for name := range *m.gates.Load() {
+		if _, ok := series[name]; !ok {
+			m.wait.DeletePartialMatch(prometheus.Labels{"gate": name})
+			m.refused.DeletePartialMatch(prometheus.Labels{"gate": name})
+			m.service.DeleteLabelValues(name)
+		}
+	}
+	m.gates.Store(&series)
 }
 
 // Route returns the metrics of a route, the same for the same name.

@@ -19,6 +19,7 @@ type Config struct {
 	Gates     map[string]policy.GateSpec   `json:"gates,omitempty"`
 	Routes    []Route                      `json:"routes"`
 	Admin     Admin                        `json:"admin,omitzero"`
+	Metrics   Metrics                      `json:"metrics"`
 	Streams   Streams                      `json:"streams,omitzero"`
 	State     State                        `json:"state,omitzero"`
 	Shutdown  Shutdown                     `json:"shutdown,omitzero"`
@@ -112,6 +113,11 @@ func (a Admin) Profiles() bool {
 	}
 	addr, err := netip.ParseAddr(host)
 	return err == nil && addr.IsLoopback() || host == "localhost"
+}
+
+// Metrics says how finely things are counted.
+type Metrics struct {
+	Tenants int `json:"tenants"`
 }
 
 // Streams bounds what leaves its gate early: streams, upgrades, slow readers.

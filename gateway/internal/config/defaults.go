@@ -24,6 +24,7 @@ type defaulter interface{ setDefaults() }
 
 func (c *Config) setDefaults() {
 	c.Admin.setDefaults()
+	c.Metrics.setDefaults()
 	c.Streams.setDefaults()
 	c.State.setDefaults()
 	c.Shutdown.setDefaults()
@@ -54,6 +55,8 @@ func (u *Upstream) setDefaults() {
 func (e *Eject) setDefaults() { *e = Eject{Failures: 5, For: policy.Duration(10 * time.Second)} }
 
 func (a *Admin) setDefaults() { *a = Admin{Address: DefaultAdmin} }
+
+func (m *Metrics) setDefaults() { m.Tenants = 20 }
 
 func (s *Streams) setDefaults() { s.Max = 1000 }
 

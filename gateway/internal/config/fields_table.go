@@ -49,6 +49,7 @@ var generalFields = map[string]field{
 		example: "[{match: [/], upstream: app}]", required: true,
 	},
 	"Config.admin":    {example: "{address: 127.0.0.1:9090}", doc: "The listener for /metrics, /healthz, /readyz and /gates. Keep it on loopback or a private network: it asks nobody who they are."},
+	"Config.metrics":  {example: "{tenants: 20}", doc: "How finely things are counted."},
 	"Config.streams":  {example: "{max: 1000}", doc: "What leaves its gate early because it would hold a slot without working the upstream: upgraded connections, streams, slow readers."},
 	"Config.state":    {example: "{file: weir.state.json}", doc: "Where learned limits are kept over a restart."},
 	"Config.shutdown": {example: "{grace: 25s}", doc: "How the gateway stops on SIGTERM."},
@@ -164,8 +165,12 @@ var generalFields = map[string]field{
 	"RouteSpec.max_wait": {doc: "Shortens the wait below what the gate allows. 0 means what the gate allows.", def: "0s", least: "0s", minusOne: "refuse instead of waiting"},
 	"Route.upstream":     {doc: "Name of the upstream that answers.", example: "app", required: true},
 
-	"Admin.address":  {form: "host:port or off", doc: "host:port of the admin listener, or off.", def: "127.0.0.1:9090", example: "127.0.0.1:9090"},
-	"Admin.pprof":    {doc: "Serve Go profiles under /debug/pprof/. Left out, they are served where the address is loopback.", example: "true"},
+	"Admin.address": {form: "host:port or off", doc: "host:port of the admin listener, or off.", def: "127.0.0.1:9090", example: "127.0.0.1:9090"},
+	"Admin.pprof":   {doc: "Serve Go profiles under /debug/pprof/. Left out, they are served where the address is loopback.", example: "true"},
+	"Metrics.tenants": {
+		doc: "How many tenants have series of their own: those that ask most. The rest are counted as one, other. 0 means none has.",
+		def: "20", least: "0", most: "1000",
+	},
 	"Streams.max":    {doc: "How many there may be at a time. Further ones go on, but keep their slot at the gate, and are counted as overflowed.", def: "1000", least: "1", most: "1000000"},
 	"State.file":     {doc: "File for learned limits, relative to this file. Written on shutdown, read at start. Left out, nothing is kept.", example: "weir.state.json"},
 	"State.max_age":  {doc: "Older state is not taken up.", def: "1h", least: "1s", most: "8760h"},

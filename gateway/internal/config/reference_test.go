@@ -84,6 +84,7 @@ func reference() string {
 		{"`signals: NAME:`", reflect.TypeFor[Config](), "signals"},
 		{"`routes:` each", reflect.TypeFor[Config](), "routes"},
 		{"`admin:`", reflect.TypeFor[Config](), "admin"},
+		{"`metrics:`", reflect.TypeFor[Config](), "metrics"},
 		{"`streams:`", reflect.TypeFor[Config](), "streams"},
 		{"`state:`", reflect.TypeFor[Config](), "state"},
 		{"`shutdown:`", reflect.TypeFor[Config](), "shutdown"},

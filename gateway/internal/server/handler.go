@@ -93,7 +93,11 @@ func (e *entrance) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		e.noRoute(w, f)
 		return
 	}
-	defer func() { f.route.stats.Answered(f.status, f.call.By, time.Since(began)) }()
+	defer func() {
+		took := time.Since(began)
+		f.route.stats.Answered(f.status, f.call.By, took)
+		e.s.metrics.Tenant(f.call.Work.Tenant, f.call.By, took)
+	}()
 	if policy.Ambiguous(r.URL) {
 		e.ambiguous(w, f)
 		return

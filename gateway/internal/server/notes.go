@@ -48,11 +48,17 @@ func (s *Server) hooks() weir.Hooks {
 	return weir.Hooks{
 		Admitted:     s.metrics.Admitted,
 		Done:         s.metrics.Done,
-		Rejected:     s.notes.rejected,
+		Rejected:     s.rejected,
 		LimitChanged: s.notes.limits.changed,
 		Faulty:       s.notes.faulty,
 		Leaked:       s.notes.leaked,
 	}
+}
+
+// rejected is a weir.Hooks.Rejected.
+func (s *Server) rejected(w weir.Work, r *weir.Rejection) {
+	s.metrics.Rejected(w, r)
+	s.notes.rejected(w, r)
 }
 
 func (n *notes) rejected(_ weir.Work, r *weir.Rejection) { n.refusal(r, false) }

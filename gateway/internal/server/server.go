@@ -174,6 +174,7 @@ func (s *Server) enforce(st *state) {
 		routes = append(routes, rt.Name())
 	}
 	s.metrics.Keep(gates, routes)
+	s.metrics.Tenants(st.cfg.Metrics.Tenants)
 	s.notes.limits.keep(gates)
 	s.state.Store(st)
 }
