@@ -28,7 +28,10 @@ func (l *Limiter) quick(w *weir.Work) (weir.Permit, bool) {
 		return weir.Permit{}, false
 	}
 	p, _ := l.grant(now, 1, l) // the word says that there is one
-	if l.bank < 1 {            // or nothing has changed that the word tells
+	if l.accounting {
+		l.open(p, class(w.Priority), w.User, w.Tenant, 1)
+	}
+	if l.bank < 1 { // or nothing has changed that the word tells
 		l.publish()
 	}
 	l.mu.Unlock()
@@ -92,7 +95,7 @@ func (l *Limiter) arrive(ctx context.Context, w *weir.Work, place *waiter) (p we
 	var until bounds
 	refused := l.hopeless(ctx, w)
 	if refused == nil && w.Deadline.IsZero() { // or its deadline is the reason
-		refused = l.refuseUnlocked(place != nil)
+		refused = l.refuseUnlocked(w, place != nil)
 	}
 	if refused == nil {
 		now = l.now()
@@ -104,7 +107,7 @@ func (l *Limiter) arrive(ctx context.Context, w *weir.Work, place *waiter) (p we
 
 	l.mu.Lock()
 	var answered answers
-	p, refused = l.decide(now, w.Units(), until, place, &answered)
+	p, refused = l.decide(now, w, until, place, &answered)
 	l.settleInto(now, &answered)
 	queued = refused == nil && !p.Live()
 	if queued && !place.Queued() { // served at once: the newest goes first
@@ -126,7 +129,8 @@ func (l *Limiter) arrive(ctx context.Context, w *weir.Work, place *waiter) (p we
 
 // decide is arrive under the lock. A zero permit without a refusal means that
 // place has been queued; whoever lost its own place to it is among the answers.
-func (l *Limiter) decide(now time.Duration, cost int64, until bounds, place *waiter, out *answers) (weir.Permit, *weir.Rejection) {
+func (l *Limiter) decide(now time.Duration, w *weir.Work, until bounds, place *waiter, out *answers) (weir.Permit, *weir.Rejection) {
+	cost := w.Units()
 	if !l.slow && cost == 1 {
 		if p, ok := l.search(); ok {
 			return p, nil
@@ -136,8 +140,14 @@ func (l *Limiter) decide(now time.Duration, cost int64, until bounds, place *wai
 	if l.closed {
 		return weir.Permit{}, l.refusal.Load().draining
 	}
+	if l.refuseOversize && cost > l.limit {
+		return weir.Permit{}, l.oversize(cost)
+	}
 	if l.room.Len() == 0 {
 		if p, ok := l.grant(now, cost, l); ok {
+			if l.accounting {
+				l.open(p, class(w.Priority), w.User, w.Tenant, min(cost, l.limit))
+			}
 			return p, nil
 		}
 	}
@@ -145,7 +155,7 @@ func (l *Limiter) decide(now time.Duration, cost int64, until bounds, place *wai
 	if place == nil || until.patience <= now {
 		return weir.Permit{}, l.refusal.Load().limit
 	}
-	place.cost, place.Units = cost, min(cost, l.limit)
+	place.stands(l, w, cost, until.deadline)
 	if refused := l.inVain(now, until, place); refused != nil {
 		return weir.Permit{}, refused
 	}
@@ -154,7 +164,10 @@ func (l *Limiter) decide(now time.Duration, cost int64, until bounds, place *wai
 		return weir.Permit{}, l.refusal.Load().queueFull
 	}
 	if displaced != nil {
-		answer(out, displaced, weir.Permit{}, l.refusal.Load().displaced)
+		answer(out, displaced, weir.Permit{}, l.displaced(displaced, &place.Waiter))
+	}
+	if place.User != "" || place.Tenant != "" {
+		l.accounting = true // from now on shares matter
 	}
 	return weir.Permit{}, nil
 }
@@ -182,7 +195,9 @@ func (l *Limiter) settleInto(now time.Duration, out *answers) {
 	case l.closed:
 		l.finishClosing()
 	case !l.observed:
-		l.shiftUp(now, l)
+		if l.shiftUp(now, l); !l.slow && l.accounting {
+			l.closeAccounts()
+		}
 	}
 	l.publish()
 }
@@ -206,6 +221,9 @@ func (l *Limiter) serve(now time.Duration, out *answers) {
 			return
 		}
 		l.room.Serve(w)
+		if l.accounting {
+			l.open(p, w.Class, w.User, w.Tenant, w.Units)
+		}
 		answer(out, w, p, nil)
 	}
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
-	"github.com/weir-go/weir/internal/room"
 )
 
 // Config configures a [Limiter]. Everything but Name and Now can be changed
@@ -35,6 +34,12 @@ type Config struct {
 	// a negative value nothing is exempt: work so marked is like any other.
 	Exempt int64
 
+	// RefuseOversize refuses work whose cost exceeds the limit with
+	// [weir.ReasonTooLarge], at once. Without it such work is charged the whole
+	// limit and runs alone. Work that is waiting when the limit shrinks below its
+	// cost runs alone in either case, so that it is never stuck.
+	RefuseOversize bool
+
 	// Hooks are told what happens. Any hook, and any controller that moves the
 	// limit, makes every admission go through the limiter's lock.
 	Hooks weir.Hooks
@@ -60,52 +65,6 @@ var VirtualEpoch = time.Unix(0, 0)
 // keeps slot numbers in 32 bits.
 const MaxLimit = 1 << 30
 
-// Queue is the wait room of a limiter: where work waits for a slot.
-//
-// Work waits only where waiting helps. Once the limiter knows how fast slots come
-// back, it refuses on arrival what would have to wait longer than it may, or
-// would have less than the median service time left before its deadline; and who
-// waits leaves when no more than that is left. Neither holds for the first in
-// line, and nothing is refused by an estimate before there is one.
-type Queue struct {
-	// Len bounds the work that waits. 0 means [DefaultQueueLen]; a negative
-	// value means that nothing ever waits.
-	Len int
-	// MaxWait bounds the time spent waiting. 0 means [DefaultMaxWait]; a
-	// negative value leaves only the work's own bounds: its deadline, its
-	// MaxWait, its context.
-	MaxWait time.Duration
-	// Order says who goes first among those that wait. Default Adaptive.
-	Order Order
-}
-
-// Defaults of the wait room. The length is a bound on memory more than on
-// waiting, which is bounded by time: it holds a burst of half a second at 2,000
-// requests a second. Besides its goroutine, a waiter takes about 400 bytes.
-const (
-	DefaultQueueLen = 1024
-	DefaultMaxWait  = 2 * time.Second
-)
-
-// Order is the order in which waiting work is served.
-type Order = room.Order
-
-// The orders.
-const (
-	// Adaptive serves the oldest first, so that a burst is served in order, but
-	// the newest first while a standing queue is too long: then the oldest are
-	// the least likely to be answered in time. See the package's documentation
-	// for what a standing queue is, and for who leaves the room then.
-	Adaptive = room.Adaptive
-	// FIFO serves the oldest first. When the room is full, newcomers are
-	// refused. Under a lasting overload all work waits as long as it may.
-	FIFO = room.FIFO
-	// LIFO serves the newest first. When the room is full, the oldest is
-	// refused in favour of the newcomer. Those that remain may wait until they
-	// expire, so use it only where late answers are worthless.
-	LIFO = room.LIFO
-)
-
 // validate reports every setting out of range.
 func (c *Config) validate() error {
 	var faults []error
@@ -118,9 +77,7 @@ func (c *Config) validate() error {
 	if c.Exempt > MaxLimit {
 		faults = append(faults, fmt.Errorf("Exempt %d: must be at most %d (negative: nothing is exempt)", c.Exempt, MaxLimit))
 	}
-	if c.Queue.Order > LIFO {
-		faults = append(faults, fmt.Errorf("Queue.Order %d: must be Adaptive, FIFO or LIFO", c.Queue.Order))
-	}
+	faults = append(faults, c.Queue.faults()...)
 	if len(faults) == 0 {
 		return nil
 	}
@@ -133,26 +90,6 @@ func (c *Config) controller() control.Controller {
 		return control.Fixed(c.Limit)
 	}
 	return c.Controller
-}
-
-func (q Queue) places() int {
-	switch {
-	case q.Len == 0:
-		return DefaultQueueLen
-	case q.Len < 0:
-		return 0
-	}
-	return q.Len
-}
-
-func (q Queue) longest() time.Duration {
-	switch {
-	case q.MaxWait == 0:
-		return DefaultMaxWait
-	case q.MaxWait < 0:
-		return room.Never
-	}
-	return q.MaxWait
 }
 
 func clampLimit(n int64) int64 { return min(max(n, 1), MaxLimit) }

@@ -38,11 +38,17 @@ type Limiter struct {
 	median        time.Duration // service time in the last window
 	service       service       // what work takes
 	outcomes      [5]uint64     // by weir.Outcome
+	weights       Weights       // of users and tenants
+	weighted      bool          // somebody has a weight
+	accounts      []account     // by slot id, of what is in flight
+	accounting    bool          // somebody named has waited in the slow gear
 	idle          chan struct{} // closed when closed and nothing is in flight
 	idleDone      bool
 	refusedBefore uint64        // refusals up to the last window
 	refreshAt     time.Duration // when the shared refusals may be made anew
 	resized       bool          // they must be: the limit or the room has changed
+
+	refuseOversize bool
 
 	// Read without the lock.
 	name      string               // set once
@@ -63,6 +69,7 @@ var (
 	_ weir.Arriver     = (*Limiter)(nil)
 	_ weir.Snapshotter = (*Limiter)(nil)
 	_ weir.Holder      = (*Limiter)(nil)
+	_ weir.CostHolder  = (*Limiter)(nil)
 )
 
 // New returns a running limiter, or an error that names every setting out of

@@ -52,6 +52,11 @@ func (l *Limiter) reconfigure(cfg Config, next control.Controller) (change, answ
 func (l *Limiter) configure(cfg Config) {
 	l.controlledBy = l.controller.Name()
 	l.room.Configure(cfg.Queue.places(), cfg.Queue.Order)
+	l.room.SetShares(cfg.Queue.shares())
+	l.weights = cfg.Queue.Weights.clone()
+	l.weighted = len(l.weights.Users)+len(l.weights.Tenants) > 0
+	l.room.Reweigh(l.weights.of)
+	l.refuseOversize = cfg.RefuseOversize
 	l.resized = true
 	l.maxWait.Store(int64(cfg.Queue.longest()))
 	l.exempt.configure(cfg.Exempt)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/internal/room"
 )
 
@@ -21,6 +22,36 @@ type counters struct {
 // They are replaced, never written to, when the limit or the wait changes.
 type refusals struct {
 	limit, queueFull, displaced, draining *weir.Rejection
+}
+
+// The rules by which a waiter loses its place to a newcomer that goes before it.
+const (
+	ruleOutranked = "displaced by a higher priority"
+	ruleUnfair    = "displaced by a shorter queue"
+)
+
+// displaced is the refusal of a waiter that has lost its place.
+func (l *Limiter) displaced(w, by *room.Waiter) *weir.Rejection {
+	var rule string
+	switch {
+	case w.Class < by.Class:
+		rule = ruleOutranked
+	case w.User != by.User || w.Tenant != by.Tenant:
+		rule = ruleUnfair
+	default:
+		return l.refusal.Load().displaced
+	}
+	n := float64(l.room.Len())
+	return &weir.Rejection{Gate: l.name, Rule: rule, Reason: weir.ReasonQueueFull, Value: n, Limit: n,
+		RetryAfter: l.wait(), Retryable: true, Signal: l.signal}
+}
+
+// oversize is the refusal of a cost above the limit. A limit that a controller
+// moves may grow to it.
+func (l *Limiter) oversize(cost int64) *weir.Rejection {
+	_, fixed := l.controller.(control.Fixed)
+	return &weir.Rejection{Gate: l.name, Reason: weir.ReasonTooLarge, Retryable: !fixed,
+		Value: float64(cost), Limit: float64(l.limit), Signal: l.signal}
 }
 
 // refreshEvery bounds how often the shared refusals are made anew for a changed
@@ -61,8 +92,9 @@ func (l *Limiter) wait() time.Duration {
 	return wait(int64(l.room.Len()), rate)
 }
 
-// refuseUnlocked refuses what the attention word alone allows to refuse.
-func (l *Limiter) refuseUnlocked(waits bool) *weir.Rejection {
+// refuseUnlocked refuses what the attention word alone allows to refuse. Whether
+// there is a place for work that might go before others is not in the word.
+func (l *Limiter) refuseUnlocked(w *weir.Work, waits bool) *weir.Rejection {
 	word := l.shared.Attention.Load()
 	switch {
 	case word&isClosed != 0:
@@ -71,7 +103,7 @@ func (l *Limiter) refuseUnlocked(waits bool) *weir.Rejection {
 		return nil
 	case !waits:
 		return l.refusal.Load().limit
-	case word&roomFull == 0:
+	case word&roomFull == 0 || !nameless(w):
 		return nil
 	}
 	return l.refusal.Load().queueFull

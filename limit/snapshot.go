@@ -18,6 +18,14 @@ func (l *Limiter) Snapshot() weir.Snapshot {
 	if l.bank > 0 && l.slow || !l.slow && s.InFlight < s.Limit {
 		s.Wait = 0
 	}
+	if s.Waiting > 0 {
+		s.WaitingByClass = make(map[weir.Priority]int64)
+		for c, n := range l.room.ByClass() {
+			if n > 0 {
+				s.WaitingByClass[weir.Background+weir.Priority(c)] = int64(n)
+			}
+		}
+	}
 	s.Admitted = l.admissions()
 	s.Exempt, s.ExemptAdmitted = l.exempt.read()
 	for _, r := range weir.Reasons() {

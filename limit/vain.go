@@ -20,7 +20,7 @@ func (l *Limiter) inVain(now time.Duration, until bounds, place *waiter) *weir.R
 	l.room.SetPace(pace(rate, median))
 	l.room.Knock(now)
 	place.until(now, until, median)
-	if rate == 0 || l.room.Len() == 0 {
+	if rate == 0 || l.first(place) {
 		return nil
 	}
 	wait := l.turn(place, rate)
@@ -36,13 +36,15 @@ func (l *Limiter) inVain(now time.Duration, until bounds, place *waiter) *weir.R
 	return r
 }
 
+// first reports whether place would be first in line in its own right, and not
+// because the newest goes first.
+func (l *Limiter) first(place *waiter) bool {
+	return l.room.Len() == 0 || !l.room.NewestFirst() && l.room.Ahead(&place.Waiter) == 0
+}
+
 // turn estimates after what time it would be place's turn.
 func (l *Limiter) turn(place *waiter, rate float64) time.Duration {
-	units := place.Units
-	if !l.room.NewestFirst() {
-		units += l.room.Units()
-	}
-	return seconds(float64(units) / rate)
+	return seconds((float64(place.Units) + float64(l.room.Ahead(&place.Waiter))) / rate)
 }
 
 // allow reports whether there is time for a wait, and for the service after it.

@@ -222,9 +222,9 @@ func TestDrainRateGoesStale(t *testing.T) {
 }
 
 func TestUnknownOrder(t *testing.T) {
-	for order := range LIFO + 2 {
+	for order := range EDF + 2 {
 		_, err := New(Config{Name: "t", Limit: 1, Queue: Queue{Order: order}})
-		if (err != nil) != (order > LIFO) {
+		if (err != nil) != (order > EDF) {
 			t.Errorf("order %d: %v", order, err)
 		}
 	}

@@ -1,6 +1,8 @@
 package limit
 
 import (
+	"time"
+
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/internal/room"
 )
@@ -25,6 +27,23 @@ type waiter struct {
 	site  string    // who asked, for the leak finder
 }
 
+// stands sets whom the waiter stands for: w, of a cost, that has to be done by
+// deadline.
+func (p *waiter) stands(l *Limiter, w *weir.Work, cost int64, deadline time.Duration) {
+	p.cost, p.Units = cost, min(cost, l.limit)
+	p.Class, p.User, p.Tenant, p.Deadline = class(w.Priority), w.User, w.Tenant, deadline
+	p.UserWeight, p.TenantWeight = 1, 1
+	if l.weighted {
+		p.UserWeight, p.TenantWeight = l.weights.of(w.User, w.Tenant)
+	}
+}
+
+// nameless reports whether w says nothing of itself by which it might go before
+// others.
+func nameless(w *weir.Work) bool {
+	return w.Priority <= weir.Normal && w.User == "" && w.Tenant == ""
+}
+
 // place returns a waiter for a goroutine that blocks. Waiters are kept for reuse
 // with their channel, by the limiter they belong to: a channel made in one
 // testing/synctest bubble must not be used in another.
@@ -40,6 +59,7 @@ func (l *Limiter) place() *waiter {
 // free gives a waiter back whose answer, if any, has been received.
 func (w *waiter) free() {
 	w.permit, w.err, w.next = weir.Permit{}, nil, nil
+	w.User, w.Tenant = "", ""
 	w.limiter.places.Put(w)
 }
 

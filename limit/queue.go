@@ -1,0 +1,171 @@
+package limit
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/room"
+)
+
+// Queue is the wait room of a limiter: where work waits for a slot.
+//
+// Work waits only where waiting helps. Once the limiter knows how fast slots come
+// back, it refuses on arrival what would have to wait longer than it may, or
+// would have less than the median service time left before its deadline; and who
+// waits leaves when no more than that is left. Neither holds for the first in
+// line, and nothing is refused by an estimate before there is one.
+type Queue struct {
+	// Len bounds the work that waits. 0 means [DefaultQueueLen]; a negative
+	// value means that nothing ever waits.
+	Len int
+	// MaxWait bounds the time spent waiting. 0 means [DefaultMaxWait]; a
+	// negative value leaves only the work's own bounds: its deadline, its
+	// MaxWait, its context.
+	MaxWait time.Duration
+	// Order says who goes first among those of one priority, user and tenant.
+	// Default Adaptive.
+	Order Order
+
+	// Shares are the parts of what is served that a priority gets at least while
+	// it has work waiting, from 0 up to 1 and together no more than 1. Default
+	// none: priorities are strict, and a higher one may starve a lower one.
+	Shares map[weir.Priority]float64
+	// Weights are the parts that users and tenants get of what their priority is
+	// served, in relation to each other, while they have work waiting.
+	Weights Weights
+}
+
+// Weights say who gets how much more than others. Who is not named has weight 1,
+// as does the nameless user, the name of which is empty. A weight is from
+// [MinWeight] to [MaxWeight].
+type Weights struct {
+	// Users are the weights by [weir.Work.User].
+	Users map[string]float64
+	// Tenants are the weights by [weir.Work.Tenant] among the tenants of one
+	// user.
+	Tenants map[string]float64
+}
+
+// The bounds of a weight.
+const (
+	MinWeight = 1e-3
+	MaxWeight = 1e6
+)
+
+// Defaults of the wait room. The length is a bound on memory more than on
+// waiting, which is bounded by time: it holds a burst of half a second at 2,000
+// requests a second. Besides its goroutine, a waiter takes about 400 bytes.
+const (
+	DefaultQueueLen = 1024
+	DefaultMaxWait  = 2 * time.Second
+)
+
+// Order is the order in which waiting work is served.
+type Order = room.Order
+
+// The orders.
+const (
+	// Adaptive serves the oldest first, so that a burst is served in order, but
+	// the newest first while a standing queue is too long: then the oldest are
+	// the least likely to be answered in time. See the package's documentation
+	// for what a standing queue is, and for who leaves the room then.
+	Adaptive = room.Adaptive
+	// FIFO serves the oldest first. When the room is full, newcomers are
+	// refused. Under a lasting overload all work waits as long as it may.
+	FIFO = room.FIFO
+	// LIFO serves the newest first. When the room is full, the oldest is
+	// refused in favour of the newcomer. Those that remain may wait until they
+	// expire, so use it only where late answers are worthless.
+	LIFO = room.LIFO
+	// EDF serves the earliest deadline first, and last those without one, oldest
+	// first. When the room is full, newcomers are refused. An early deadline is an
+	// advantage here, so use it only where deadlines come from somebody you trust.
+	EDF = room.EDF
+)
+
+// faults lists every setting out of range, in a fixed order.
+func (q *Queue) faults() (faults []error) {
+	if q.Order > EDF {
+		faults = append(faults, fmt.Errorf("Queue.Order %d: must be Adaptive, FIFO, LIFO or EDF", q.Order))
+	}
+	sum := 0.0
+	for _, p := range slices.Sorted(maps.Keys(q.Shares)) {
+		share := q.Shares[p]
+		switch {
+		case p < weir.Background || p > weir.Critical:
+			faults = append(faults, fmt.Errorf("Queue.Shares[%v]: no such priority, use Background to Critical", p))
+		case !(share >= 0 && share <= 1):
+			faults = append(faults, fmt.Errorf("Queue.Shares[%v] %v: must be from 0 to 1", p, share))
+		default:
+			sum += share
+		}
+	}
+	if sum > 1+1e-9 { // .7, .2 and .1 add up to a little more
+		faults = append(faults, fmt.Errorf("Queue.Shares: %v together, which is more than 1", sum))
+	}
+	faults = append(faults, weightFaults("Users", q.Weights.Users)...)
+	return append(faults, weightFaults("Tenants", q.Weights.Tenants)...)
+}
+
+func weightFaults(field string, weights map[string]float64) (faults []error) {
+	for _, name := range slices.Sorted(maps.Keys(weights)) {
+		if w := weights[name]; !(w >= MinWeight && w <= MaxWeight) {
+			faults = append(faults, fmt.Errorf("Queue.Weights.%s[%q] %v: must be from %v to %v", field, name, w, MinWeight, float64(MaxWeight)))
+		}
+	}
+	return faults
+}
+
+func (q Queue) places() int {
+	switch {
+	case q.Len == 0:
+		return DefaultQueueLen
+	case q.Len < 0:
+		return 0
+	}
+	return q.Len
+}
+
+func (q Queue) longest() time.Duration {
+	switch {
+	case q.MaxWait == 0:
+		return DefaultMaxWait
+	case q.MaxWait < 0:
+		return room.Never
+	}
+	return q.MaxWait
+}
+
+// shares returns the shares by class.
+func (q Queue) shares() (byClass [room.Classes]float64) {
+	for p, share := range q.Shares {
+		byClass[class(p)] = share
+	}
+	return byClass
+}
+
+// class is a priority as the room knows it. Those out of range count as the
+// nearest.
+func class(p weir.Priority) int8 {
+	return int8(min(max(p, weir.Background), weir.Critical) - weir.Background)
+}
+
+// clone returns weights that nobody else can change.
+func (w Weights) clone() Weights {
+	return Weights{Users: maps.Clone(w.Users), Tenants: maps.Clone(w.Tenants)}
+}
+
+// of returns the weights of a user and of a tenant.
+func (w *Weights) of(user, tenant string) (userWeight, tenantWeight float64) {
+	userWeight, tenantWeight = 1, 1
+	if v, ok := w.Users[user]; ok {
+		userWeight = v
+	}
+	if v, ok := w.Tenants[tenant]; ok {
+		tenantWeight = v
+	}
+	return userWeight, tenantWeight
+}
