@@ -100,8 +100,16 @@ func (t *Table) At(slot uint32) *Entry {
 // Hash spreads names: over tables by its upper half, within one by its lower.
 func Hash(seed maphash.Seed, n *Name) uint64 { return n.hash(seed) }
 
-// Find returns the slot of n, whose hash is h.
+// Find returns the slot of n, whose hash is h. The key counts as looked up.
 func (t *Table) Find(h uint64, n *Name) (slot uint32, ok bool) {
+	if slot, ok = t.Peek(h, n); ok {
+		t.At(slot).flags |= used
+	}
+	return slot, ok
+}
+
+// Peek is Find for somebody who only looks.
+func (t *Table) Peek(h uint64, n *Name) (slot uint32, ok bool) {
 	if len(t.index) == 0 {
 		return 0, false
 	}
@@ -113,7 +121,6 @@ func (t *Table) Find(h uint64, n *Name) (slot uint32, ok bool) {
 		}
 		slot := cell&Most - 1
 		if e := t.At(slot); e.hash == hash && e.name == *n {
-			e.flags |= used
 			return slot, true
 		}
 	}

@@ -1,0 +1,242 @@
+package keyed
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/internal/keys"
+	"github.com/weir-go/weir/internal/room"
+	"github.com/weir-go/weir/limit"
+)
+
+// Config configures a [Gate]. Everything but Name, Key and Now can be changed
+// later with [Gate.Reconfigure].
+type Config struct {
+	// Name is the gate's name in rejections, metrics and logs.
+	Name string
+
+	// Key says whose pool a piece of work draws on. Default: its Tenant. Any
+	// string will do, the empty one too. It is called for each piece of work, with
+	// no lock held.
+	Key func(weir.Work) string
+
+	// Limit is the number of slots of each key if Controller is nil, from 1 to
+	// limit.MaxLimit.
+	Limit int64
+	// Controller sets the limit of each key while the gate runs: one number for
+	// all of them. nil means control.Fixed(Limit). See the package's documentation
+	// for which controllers make sense and what they are shown. A controller
+	// belongs to one gate.
+	Controller control.Controller
+	// Signals are read at the end of each window and shown to the controller.
+	Signals control.Source
+
+	// Overrides are keys with a limit of their own. nil means none.
+	Overrides map[string]Override
+
+	// MaxKeys bounds the keys that are known at a time, and so the memory: 64
+	// bytes a key. 0 means [DefaultMaxKeys]; at most 16,777,215. A key in use
+	// holds a place; an idle one gives it up to a newcomer. Set it above the most
+	// work that can be in flight and waiting at once, then no key is ever refused
+	// for want of a place.
+	MaxKeys int
+
+	// Queue is the wait room.
+	Queue Queue
+
+	// Exempt is the most work marked [weir.Work.Exempt] at once, over all keys. It
+	// takes no slot and never waits. 0 means limit.DefaultExempt; with a negative
+	// value nothing is exempt here.
+	Exempt int64
+
+	// Hooks are told what happens. Leaked is never called.
+	Hooks weir.Hooks
+
+	// Now replaces the clock, for virtual time: it returns the time since the
+	// gate's epoch, which stands for limit.VirtualEpoch where a Work.Deadline is
+	// concerned. With it set the gate starts no timer; whoever owns the clock calls
+	// [Gate.Step] when [Gate.Next] says so. Leave it nil outside simulators.
+	Now func() time.Duration
+}
+
+// DefaultMaxKeys is the number of keys where Config.MaxKeys is 0: 4 MiB.
+const DefaultMaxKeys = 1 << 16
+
+// Override is the limit of one key. The zero value changes nothing.
+type Override struct {
+	// Limit is the key's own, whatever the controller says. Range 1 to
+	// limit.MaxLimit; 0 leaves it to the controller.
+	Limit int64
+	// Scale is how many times the limit of the others the key gets, rounded down
+	// and at least 1. Range above 0 to 1,000,000; 0 means 1. Only without Limit.
+	Scale float64
+}
+
+// maxScale bounds Override.Scale: beyond it, it is a mistake.
+const maxScale = 1e6
+
+func (o Override) of(base int64) int64 {
+	switch {
+	case o.Limit > 0:
+		return o.Limit
+	case o.Scale > 0:
+		return clampLimit(int64(min(o.Scale*float64(base), limit.MaxLimit)))
+	}
+	return base
+}
+
+// Queue is the wait room of a [Gate]. Work waits for a slot of its own key and
+// never for one of another; what the keys share is the number of places.
+type Queue struct {
+	// Len bounds the work that waits, over all keys together. 0 means
+	// limit.DefaultQueueLen; a negative value means that nothing ever waits.
+	//
+	// A key may have no more work waiting than there are places left. So one key
+	// that floods the room gets half of it, two a third each, and there is a place
+	// for a key that has nothing waiting as long as there is one at all (Choudhury
+	// and Hahne, Dynamic queue length thresholds, 1998).
+	Len int
+	// MaxWait bounds the time spent waiting. 0 means limit.DefaultMaxWait; a
+	// negative value leaves only the work's own bounds: its deadline, its
+	// MaxWait, its context.
+	MaxWait time.Duration
+	// Order says who goes first among those that wait for the same key. Default
+	// limit.Adaptive.
+	Order limit.Order
+}
+
+func (q Queue) places() int64 {
+	switch {
+	case q.Len == 0:
+		return limit.DefaultQueueLen
+	case q.Len < 0:
+		return 0
+	}
+	return int64(q.Len)
+}
+
+func (q Queue) longest() time.Duration {
+	switch {
+	case q.MaxWait == 0:
+		return limit.DefaultMaxWait
+	case q.MaxWait < 0:
+		return room.Never
+	}
+	return q.MaxWait
+}
+
+// validate reports every setting out of range.
+func (c *Config) validate() error {
+	var f faults
+	if c.Controller == nil {
+		f.check(c.Limit >= 1 && c.Limit <= limit.MaxLimit,
+			"Limit %d: must be from 1 to %d (or set a Controller)", c.Limit, int64(limit.MaxLimit))
+	} else {
+		f.check(c.Limit == 0, "Limit %d: leave it 0, the Controller %q decides", c.Limit, name(c.Controller))
+		f.check(!byLatency(c.Controller),
+			"Controller %q: learns from the service times of one pool; use NewLimiters, which gives each key its own", name(c.Controller))
+	}
+	f.check(c.MaxKeys >= 0 && c.MaxKeys <= keys.Most, "MaxKeys %d: must be from 1 to %d, or 0 for %d", c.MaxKeys, keys.Most, DefaultMaxKeys)
+	f.check(c.Queue.Order <= mostOrder, "Queue.Order %d: must be one of package limit's", c.Queue.Order)
+	f.check(c.Exempt <= limit.MaxLimit, "Exempt %d: must be at most %d (negative: nothing is exempt)", c.Exempt, int64(limit.MaxLimit))
+	for key, o := range c.Overrides {
+		f.check(o.Limit >= 0 && o.Limit <= limit.MaxLimit, "Overrides[%.40q].Limit %d: must be from 1 to %d, or 0", key, o.Limit, int64(limit.MaxLimit))
+		f.check(o.Scale >= 0 && o.Scale <= maxScale, "Overrides[%.40q].Scale %v: must be above 0 and at most %v, or 0", key, o.Scale, maxScale)
+		f.check(o.Limit == 0 || o.Scale == 0, "Overrides[%.40q]: has a Limit and a Scale: leave one 0", key)
+	}
+	return f.err(c.Name)
+}
+
+// byLatency reports whether a controller goes by service times that a gate with
+// one controller for many keys does not show it.
+func byLatency(c control.Controller) bool {
+	switch c.(type) {
+	case *control.Knee, *control.AIMD, *control.Vegas, *control.Gradient2:
+		return true
+	}
+	return false
+}
+
+func name(c control.Controller) string { return c.Name() }
+
+// controller returns the controller, which is Fixed if none was given.
+func (c *Config) controller() control.Controller {
+	if c.Controller == nil {
+		return control.Fixed(c.Limit)
+	}
+	return c.Controller
+}
+
+func clampLimit(n int64) int64 { return min(max(n, 1), limit.MaxLimit) }
+
+// faults collects what is wrong with a configuration.
+type faults []error
+
+func (f *faults) check(ok bool, format string, args ...any) {
+	if !ok {
+		*f = append(*f, fmt.Errorf(format, args...))
+	}
+}
+
+func (f faults) err(gate string) error {
+	if len(f) == 0 {
+		return nil
+	}
+	return fmt.Errorf("keyed: gate %q: %w", gate, errors.Join(f...))
+}
+
+// settings are what every shard reads: replaced as a whole, never written to.
+type settings struct {
+	limit     int64 // of a key without an override
+	signal    string
+	overrides map[keys.Name]Override
+	maxKeys   int64
+	places    int64
+	longest   time.Duration
+	order     limit.Order
+	exempt    int64
+	hooks     weir.Hooks
+	timed     bool // every piece of work is timed, not one of a few
+}
+
+func (c *Config) settings(base int64) *settings {
+	_, fixed := c.controller().(control.Fixed)
+	s := &settings{
+		limit: clampLimit(base), overrides: make(map[keys.Name]Override, len(c.Overrides)),
+		maxKeys: int64(c.MaxKeys), places: c.Queue.places(), longest: c.Queue.longest(), order: c.Queue.Order,
+		exempt: c.Exempt, hooks: c.Hooks, timed: !fixed || c.Hooks.Done != nil || c.Now != nil,
+	}
+	if s.maxKeys == 0 {
+		s.maxKeys = DefaultMaxKeys
+	}
+	if s.exempt == 0 {
+		s.exempt = limit.DefaultExempt
+	}
+	for key, o := range c.Overrides {
+		s.overrides[keys.NameOf(key)] = o
+	}
+	return s
+}
+
+// of returns the limit of a key.
+func (s *settings) of(e *keys.Entry) int64 {
+	if e.Is(keys.Marked) {
+		return s.overrides[*e.Name()].of(s.limit)
+	}
+	return s.limit
+}
+
+// mostOrder is the last of the orders of the wait room.
+const mostOrder = room.LIFO
+
+// seconds converts, without overflow.
+func seconds(s float64) time.Duration {
+	if s >= math.MaxInt64/1e9 {
+		return room.Never
+	}
+	return time.Duration(s * float64(time.Second))
+}

@@ -1,0 +1,488 @@
+package keyed
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/limit"
+)
+
+// byHand returns a gate whose clock the test moves.
+func byHand(t *testing.T, cfg Config) (*Gate, *time.Duration) {
+	t.Helper()
+	now := new(time.Duration)
+	cfg.Name, cfg.Now = "t", func() time.Duration { return *now }
+	g, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g, now
+}
+
+func take(t *testing.T, g *Gate, w weir.Work) weir.Permit {
+	t.Helper()
+	p, err := g.TryAdmit(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func refused(t *testing.T, g *Gate, w weir.Work, want weir.Reason) *weir.Rejection {
+	t.Helper()
+	_, err := g.TryAdmit(w)
+	r := weir.AsRejection(err)
+	if r == nil || r.Reason != want {
+		t.Fatalf("%v, want a refusal for %v", err, want)
+	}
+	return r
+}
+
+func tenant(key string) weir.Work { return weir.Work{Tenant: key} }
+
+const ms = time.Millisecond
+
+// One busy key does not touch the others.
+func TestKeysAreApart(t *testing.T) {
+	g, _ := byHand(t, Config{Limit: 2})
+	a, b := take(t, g, tenant("a")), take(t, g, tenant("a"))
+	r := refused(t, g, tenant("a"), weir.ReasonLimit)
+	if r.Gate != "t" || r.Value != 2 || r.Limit != 2 || !r.Retryable || r.RetryAfter != time.Second {
+		t.Errorf("%+v", r)
+	}
+	c := take(t, g, tenant("b"))
+	a.Done(weir.OK)
+	a.Done(weir.OK) // twice does nothing
+	d := take(t, g, tenant("a"))
+	a.Cancel() // late
+	refused(t, g, tenant("a"), weir.ReasonLimit)
+	u := g.Usage(5)
+	if u.InFlight != 3 || u.Keys != 2 || u.Busy != 2 || u.Admitted != 4 || u.Limit != 2 || u.Kind != "keyed" ||
+		u.Rejected[weir.ReasonLimit] != 2 || u.Outcomes[weir.OK] != 1 {
+		t.Errorf("%+v", u)
+	}
+	want := []KeyUse{{Key: "a", Limit: 2, InFlight: 2, Admitted: 3, Refused: 2}, {Key: "b", Limit: 2, InFlight: 1, Admitted: 1}}
+	if len(u.Top) != 2 || u.Top[0] != want[0] || u.Top[1] != want[1] {
+		t.Errorf("%+v", u.Top)
+	}
+	for _, p := range []weir.Permit{b, c, d} {
+		p.Done(weir.OK)
+	}
+	if u := g.Usage(1); u.InFlight != 0 || u.Busy != 0 || u.Keys != 2 {
+		t.Errorf("%+v", u)
+	}
+}
+
+func TestEmptyAndLongKeys(t *testing.T) {
+	long := make([]byte, 10<<10)
+	g, _ := byHand(t, Config{Limit: 1})
+	take(t, g, weir.Work{})
+	refused(t, g, weir.Work{}, weir.ReasonLimit)
+	take(t, g, tenant(string(long)))
+	refused(t, g, tenant(string(long)), weir.ReasonLimit)
+	long[len(long)-1] = 'x'
+	take(t, g, tenant(string(long)))
+	if u, ok := g.Key(string(long)); !ok || u.InFlight != 1 || len(u.Key) > 40 {
+		t.Errorf("%+v %v", u, ok)
+	}
+}
+
+func TestKeyFunction(t *testing.T) {
+	g, _ := byHand(t, Config{Limit: 1, Key: func(w weir.Work) string { return w.Op }})
+	take(t, g, weir.Work{Op: "read", Tenant: "a"})
+	take(t, g, weir.Work{Op: "write", Tenant: "a"})
+	refused(t, g, weir.Work{Op: "read", Tenant: "b"}, weir.ReasonLimit)
+}
+
+// A newcomer takes the place of an idle key, and is refused while none is idle.
+func TestBoundOfKeys(t *testing.T) {
+	g, _ := byHand(t, Config{Limit: 2, MaxKeys: 2})
+	a := take(t, g, tenant("a"))
+	take(t, g, tenant("b"))
+	r := refused(t, g, tenant("c"), weir.ReasonLimit)
+	if r.Rule != "keys" || r.Value != 2 || r.Limit != 2 || r.RetryAfter == 0 {
+		t.Errorf("%v", r)
+	}
+	a.Done(weir.OK)
+	take(t, g, tenant("c"))
+	if u, ok := g.Key("a"); ok {
+		t.Errorf("a is still known: %+v", u)
+	}
+	refused(t, g, tenant("a"), weir.ReasonLimit)
+	if b, _ := g.Key("b"); b.InFlight != 1 {
+		t.Errorf("%+v", b)
+	}
+}
+
+// A flood of distinct keys leaves what is in flight alone, and memory as it is.
+func TestFloodOfKeys(t *testing.T) {
+	g, _ := byHand(t, Config{Limit: 1, MaxKeys: 1000})
+	held := take(t, g, tenant("victim"))
+	key := []byte("flood-00000000")
+	for i := range 100_000 {
+		for j, n := len(key)-1, i; n > 0; j, n = j-1, n/10 {
+			key[j] = byte('0' + n%10)
+		}
+		take(t, g, tenant(string(key))).Done(weir.OK)
+	}
+	refused(t, g, tenant("victim"), weir.ReasonLimit)
+	held.Done(weir.OK)
+	u := g.Usage(0)
+	if u.Keys != 1000 || u.Evicted != u.Newcomers-1000 || u.Bytes > 1000*64+20_000 {
+		t.Errorf("%+v", u)
+	}
+}
+
+// What is in flight when the limit shrinks stays, and nothing is granted until it
+// is below the new limit. What grows wakes as many as there are slots.
+func TestResize(t *testing.T) {
+	g, now := byHand(t, Config{Limit: 5})
+	var held []weir.Permit
+	for range 5 {
+		held = append(held, take(t, g, tenant("a")))
+	}
+	for i, want := range []int64{3, 3, 3} { // three times the same changes nothing
+		if err := g.Reconfigure(Config{Limit: want}); err != nil {
+			t.Fatal(err)
+		}
+		if u, _ := g.Key("a"); u.InFlight != 5 || u.Limit != want {
+			t.Errorf("%d: %+v", i, u)
+		}
+	}
+	woken := 0
+	wait := func() {
+		if _, _, err := g.Arrive(tenant("a"), func(p weir.Permit, err error) {
+			if err == nil {
+				woken++
+			}
+		}); err != weir.ErrWaiting {
+			t.Fatal(err)
+		}
+	}
+	for range 4 {
+		wait()
+	}
+	held[0].Done(weir.OK)
+	held[1].Done(weir.OK)
+	if woken != 0 {
+		t.Errorf("%d woken with 3 of 3 in flight", woken)
+	}
+	held[2].Done(weir.OK)
+	if woken != 1 {
+		t.Errorf("%d woken by one that came back", woken)
+	}
+	if err := g.Reconfigure(Config{Limit: 5}); err != nil || woken != 3 {
+		t.Errorf("%d woken: %v", woken, err)
+	}
+	*now += limit.DefaultMaxWait
+	if at, ok := g.Next(); !ok || at != *now {
+		t.Errorf("next at %v", at)
+	}
+	g.Step()
+	if s := g.Snapshot(); s.Waiting != 0 || s.InFlight != 5 || s.Rejected[weir.ReasonQueueTimeout] != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestOverridesLive(t *testing.T) {
+	g, _ := byHand(t, Config{Limit: 2, Overrides: map[string]Override{"big": {Limit: 3}, "double": {Scale: 2.4}, "small": {Scale: 0.01}}})
+	limitOf := func(key string, want int64) {
+		t.Helper()
+		take(t, g, tenant(key)).Cancel()
+		if u, _ := g.Key(key); u.Limit != want {
+			t.Errorf("%q has a limit of %d, want %d", key, u.Limit, want)
+		}
+	}
+	limitOf("big", 3)
+	limitOf("double", 4)
+	limitOf("small", 1)
+	limitOf("other", 2)
+	woken := false
+	take(t, g, tenant("small"))
+	if _, _, err := g.Arrive(tenant("small"), func(weir.Permit, error) { woken = true }); err != weir.ErrWaiting {
+		t.Fatal(err)
+	}
+	if err := g.Reconfigure(Config{Limit: 10, Overrides: map[string]Override{"other": {Limit: 7}}}); err != nil || !woken {
+		t.Fatal(err, woken)
+	}
+	limitOf("big", 10)
+	limitOf("small", 10)
+	limitOf("other", 7)
+	limitOf("new", 10)
+}
+
+// A permit can come to hold more or less than it was admitted with.
+func TestSetCost(t *testing.T) {
+	g, _ := byHand(t, Config{Limit: 10})
+	p := take(t, g, weir.Work{Cost: 4})
+	holds := func(want int64) {
+		t.Helper()
+		if u, _ := g.Key(""); u.InFlight != want {
+			t.Errorf("holds %d, want %d", u.InFlight, want)
+		}
+	}
+	holds(4)
+	p.SetCost("another", 9)
+	holds(4)
+	p.SetCost("t", 9)
+	holds(9)
+	q := take(t, g, weir.Work{})
+	q.SetCost("", 1<<40) // no more than the limit
+	holds(19)
+	woken := 0
+	for range 3 {
+		g.Arrive(weir.Work{}, func(weir.Permit, error) { woken++ })
+	}
+	q.SetCost("", 1)
+	if woken != 0 {
+		t.Errorf("%d woken at 10 of 10", woken)
+	}
+	p.SetCost("", -7) // at least 1
+	holds(5)
+	if woken != 3 {
+		t.Errorf("%d woken", woken)
+	}
+	p.Done(weir.OK)
+	p.SetCost("", 5) // too late
+	q.Cancel()
+	holds(3)
+}
+
+// A cost above the limit is admitted alone; one below 0 never.
+func TestCosts(t *testing.T) {
+	g, _ := byHand(t, Config{Limit: 3})
+	p := take(t, g, weir.Work{Cost: 1 << 62})
+	refused(t, g, weir.Work{}, weir.ReasonLimit)
+	p.Done(weir.OK)
+	take(t, g, weir.Work{})
+	refused(t, g, weir.Work{Cost: 100}, weir.ReasonLimit)
+	refused(t, g, weir.Work{Cost: -1}, weir.ReasonTooLarge)
+}
+
+func TestExempt(t *testing.T) {
+	g, _ := byHand(t, Config{Limit: 1, Exempt: 2})
+	check := weir.Work{Exempt: true}
+	p := take(t, g, check)
+	take(t, g, check)
+	if r := refused(t, g, check, weir.ReasonLimit); r.Rule != "exempt" || r.Value != 2 || r.Limit != 2 {
+		t.Errorf("%v", r)
+	}
+	take(t, g, weir.Work{}) // takes nothing from a key
+	p.SetCost("", 5)
+	p.Done(weir.OK)
+	p = take(t, g, check)
+	if u := g.Usage(0); u.Exempt != 2 || u.InFlight != 1 || len(u.Outcomes) != 0 {
+		t.Errorf("%+v", u)
+	}
+	if err := g.Reconfigure(Config{Limit: 1, Exempt: -1}); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, g, check, weir.ReasonLimit)
+	p.Done(weir.OK)
+	if u := g.Usage(0); u.Exempt != 1 {
+		t.Errorf("%+v", u)
+	}
+}
+
+func TestDeadlines(t *testing.T) {
+	g, now := byHand(t, Config{Limit: 1})
+	*now = time.Second
+	at := func(d time.Duration) weir.Work { return weir.Work{Deadline: limit.VirtualEpoch.Add(d)} }
+	refused(t, g, at(time.Second), weir.ReasonDeadline)
+	refused(t, g, at(0), weir.ReasonDeadline)
+	take(t, g, at(2*time.Second))
+	var got error
+	if _, _, err := g.Arrive(at(1500*ms), func(_ weir.Permit, err error) { got = err }); err != weir.ErrWaiting {
+		t.Fatal(err)
+	}
+	*now = 1500 * ms
+	g.Step()
+	if r := weir.AsRejection(got); r == nil || r.Reason != weir.ReasonDeadline || !errors.Is(got, context.DeadlineExceeded) {
+		t.Errorf("%v", got)
+	}
+}
+
+// The room is shared by dynamic thresholds: who floods it gets half, and there is
+// a place for everybody else.
+func TestRoomIsShared(t *testing.T) {
+	g, _ := byHand(t, Config{Limit: 1, Queue: Queue{Len: 12, Order: limit.FIFO}})
+	wait := func(key string) bool {
+		_, _, err := g.Arrive(tenant(key), func(weir.Permit, error) {})
+		return err == weir.ErrWaiting
+	}
+	fill := func(key string) (n int) {
+		take(t, g, tenant(key))
+		for wait(key) {
+			n++
+		}
+		return n
+	}
+	for i, want := range []int{6, 3, 2, 1, 0} {
+		if got := fill(string(rune('a' + i))); got != want {
+			t.Errorf("key %d has %d waiting, want %d", i, got, want)
+		}
+	}
+	if r := refused(t, g, tenant("a"), weir.ReasonLimit); r.RetryAfter == 0 {
+		t.Errorf("%v", r)
+	}
+	_, _, err := g.Arrive(tenant("a"), nil)
+	if r := weir.AsRejection(err); r == nil || r.Reason != weir.ReasonQueueFull || r.Value != 6 {
+		t.Errorf("%v", err)
+	}
+	if n := g.Snapshot().Waiting; n != 12 {
+		t.Errorf("%d wait", n)
+	}
+}
+
+func TestHooks(t *testing.T) {
+	var told []string
+	say := func(s string) { told = append(told, s) }
+	var g *Gate
+	g, now := byHand(t, Config{Limit: 1, Hooks: weir.Hooks{
+		Admitted:     func(_ string, w weir.Work, waited time.Duration) { say(w.Tenant + " in after " + waited.String()) },
+		Rejected:     func(w weir.Work, r *weir.Rejection) { say(w.Tenant + " out: " + r.Reason.String()) },
+		Done:         func(_ string, o weir.Outcome, d time.Duration) { say(o.String() + " took " + d.String()) },
+		LimitChanged: func(_ string, from, to int64, why string) { say(why); g.Snapshot() },
+	}})
+	p := take(t, g, tenant("a"))
+	refused(t, g, tenant("a"), weir.ReasonLimit)
+	g.Arrive(tenant("a"), func(weir.Permit, error) {})
+	*now = 7 * ms
+	p.Sample(weir.OK)
+	*now = 9 * ms
+	p.Done(weir.Failed)
+	cfg := Config{Limit: 2}
+	cfg.Hooks = g.settings.Load().hooks
+	if err := g.Reconfigure(cfg); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"a in after 0s", "a out: limit", "ok took 7ms", "a in after 9ms", "configured"}
+	if len(told) != len(want) {
+		t.Fatalf("told %q", told)
+	}
+	for i := range want {
+		if told[i] != want[i] {
+			t.Errorf("told %q, want %q", told[i], want[i])
+		}
+	}
+}
+
+// lagging is a source of one lag.
+type lagging struct{ lag float64 }
+
+func (l *lagging) Readings(into []control.Reading) []control.Reading {
+	return append(into, control.Reading{Name: "lag", Value: l.lag, Known: l.lag >= 0})
+}
+
+// Every pool follows lag: those in use, those that wait and those to come.
+func TestAllFollowLag(t *testing.T) {
+	lag := &lagging{}
+	c := weir.Must(control.NewLagMap(control.LagMapConfig{}))
+	g, now := byHand(t, Config{Controller: c, Signals: lag, Overrides: map[string]Override{"half": {Scale: 0.5}}})
+	for _, step := range []struct {
+		lag        float64
+		want, half int64
+	}{{0, 1000, 500}, {10_000, 1000, 500}, {55_000, 505, 252}, {78_181, 250, 125}, {100_000, 10, 5}, {-1, 10, 5}, {9999, 1000, 500}} {
+		lag.lag = step.lag
+		at, ok := g.Next()
+		if !ok || at != *now+5*time.Second {
+			t.Fatalf("next at %v", at)
+		}
+		*now = at
+		g.Step()
+		for _, key := range []string{"old", "half"} {
+			take(t, g, tenant(key)).Done(weir.OK)
+		}
+		u, _ := g.Key("old")
+		h, _ := g.Key("half")
+		if u.Limit != step.want || h.Limit != step.half {
+			t.Errorf("lag %v: limits %d and %d, want %d and %d", step.lag, u.Limit, h.Limit, step.want, step.half)
+		}
+	}
+	lag.lag = 100_000
+	*now += 5 * time.Second
+	g.Step()
+	if s := g.Snapshot(); s.Controller != "lag" || s.LimitReason != "lag 100000" || s.Signal != "lag" || s.Limit != 10 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// What a controller is shown is the mean key in use, and of the busiest its peak.
+func TestWindowIsOfOneKey(t *testing.T) {
+	c := &spy{limit: 10}
+	g, now := byHand(t, Config{Controller: c})
+	var held []weir.Permit
+	for i := range 6 {
+		held = append(held, take(t, g, tenant(string(rune('a'+i/4)))))
+	}
+	*now = 400 * ms
+	for i, p := range held[:3] {
+		p.Done([]weir.Outcome{weir.OK, weir.OK, weir.Overload}[i])
+	}
+	*now = time.Second
+	g.Step()
+	w := c.seen
+	if w.Limit != 10 || w.InFlight != 2 || w.MeanInFlight != 1.5 || w.MaxInFlight != 4 || w.Admitted != 3 || w.OK != 1 ||
+		w.Overload != 1 || w.LatencySum != 600*ms || w.Elapsed != time.Second {
+		t.Errorf("%+v", w)
+	}
+	*now = 2 * time.Second
+	g.Step()
+	if w := c.seen; w.Admitted != 0 || w.MaxInFlight != 0 || w.Timed != 0 || w.InFlight != 2 {
+		t.Errorf("%+v", w)
+	}
+}
+
+type spy struct {
+	limit int64
+	seen  control.Window
+}
+
+func (s *spy) Name() string            { return "spy" }
+func (s *spy) Start() control.Decision { return control.Decision{Limit: s.limit, Next: time.Second} }
+func (s *spy) Update(w *control.Window) control.Decision {
+	s.seen = *w
+	if s.limit < 0 {
+		panic("at the disco")
+	}
+	return s.Start()
+}
+
+func TestNonsense(t *testing.T) {
+	var told []string
+	c := &spy{limit: 4}
+	g, now := byHand(t, Config{Controller: c, Hooks: weir.Hooks{Faulty: func(_, problem string) { told = append(told, problem) }}})
+	for _, n := range []int64{0, -1, limit.MaxLimit + 1} {
+		c.limit = n
+		*now += time.Second
+		g.Step()
+	}
+	if s := g.Snapshot(); s.Limit != 4 || s.Faults != 3 || len(told) != 1 {
+		t.Errorf("%+v, told %q", s, told)
+	}
+}
+
+func TestFaultyConfigurations(t *testing.T) {
+	knee := weir.Must(control.NewKnee(control.KneeConfig{}))
+	for _, c := range []struct {
+		cfg  Config
+		want string
+	}{
+		{Config{}, `keyed: gate "": Limit 0: must be from 1 to 1073741824 (or set a Controller)`},
+		{Config{Controller: knee}, `keyed: gate "": Controller "knee": learns from the service times of one pool; use NewLimiters, which gives each key its own`},
+		{Config{Limit: 1, MaxKeys: -1, Exempt: 1 << 40}, "keyed: gate \"\": MaxKeys -1: must be from 1 to 16777215, or 0 for 65536\nExempt 1099511627776: must be at most 1073741824 (negative: nothing is exempt)"},
+		{Config{Limit: 1, Overrides: map[string]Override{"a": {Limit: 1, Scale: -1}}}, "keyed: gate \"\": Overrides[\"a\"].Scale -1: must be above 0 and at most 1e+06, or 0\nOverrides[\"a\"]: has a Limit and a Scale: leave one 0"},
+	} {
+		if _, err := New(c.cfg); err == nil || err.Error() != c.want {
+			t.Errorf("\n got %v\nwant %v", err, c.want)
+		}
+	}
+	g, _ := byHand(t, Config{Limit: 2})
+	if err := g.Reconfigure(Config{}); err == nil || g.Snapshot().Limit != 2 {
+		t.Errorf("%v", err)
+	}
+}

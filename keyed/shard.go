@@ -1,0 +1,267 @@
+package keyed
+
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/keys"
+	"github.com/weir-go/weir/internal/room"
+)
+
+// shard is a part of the keys under one lock, as a state machine: explicit time,
+// no clock. What it shares with the others are three numbers of the gate: keys,
+// waiting work, and settings.
+//
+// A key's account is what it holds. Work is granted iff that stays within the
+// key's limit; a limit that shrinks below what is held revokes nothing and grants
+// nothing until enough has come back.
+type shard struct {
+	gate  *Gate
+	crowd atomic.Int64 // waiting here: whether a release needs the clock
+
+	mu       sync.Mutex
+	table    keys.Table
+	permits  permits
+	queues   map[uint32]*queue // by slot, while somebody waits
+	expiry   []*queue          // heap by expiry
+	spare    []*queue
+	inFlight int64
+	exempt   int64 // exempt work in flight, which is not in inFlight
+	peak     int64 // the most that one key held since the window began
+	count    tally
+	service  service
+	refusal  *weir.Rejection // the last for want of a slot
+	closed   bool
+	armed    time.Duration // when the timer will fire
+	timer    *time.Timer
+
+	_ [64]byte // the next shard's lock is not this one's cache line
+}
+
+// tally are the counts of a shard, which only grow.
+type tally struct {
+	admitted, cancelled, evicted, newcomers uint64
+	exempt                                  uint64
+	outcomes                                [5]uint64 // by weir.Outcome
+	latency                                 time.Duration
+	timed                                   int64
+}
+
+func (s *shard) init(g *Gate) {
+	s.gate = g
+	s.table = keys.New(g.seed)
+	s.queues = make(map[uint32]*queue)
+	s.armed = room.Never
+	s.permits.init(s)
+}
+
+// find returns the slot of a key, which becomes known if it was not. It reports
+// false if there is no place: every key of this shard is in use and the gate has
+// as many as it may.
+func (s *shard) find(set *settings, h uint64, n *keys.Name) (slot uint32, ok bool) {
+	if slot, ok := s.table.Find(h, n); ok {
+		return slot, true
+	}
+	if !s.makeRoom(set.maxKeys) {
+		return 0, false
+	}
+	slot = s.table.Add(h, n)
+	s.count.newcomers++
+	s.mark(set, s.table.At(slot))
+	return slot, true
+}
+
+// makeRoom takes a place for one more key. An idle key of this shard gives up its
+// own where there is none.
+func (s *shard) makeRoom(most int64) bool {
+	for n := s.gate.keys.Add(1); n > most; {
+		if !s.table.Evict() {
+			s.gate.keys.Add(-1)
+			return false
+		}
+		s.count.evicted++
+		n = s.gate.keys.Add(-1)
+	}
+	return true
+}
+
+// mark notes whether a key has an override.
+func (s *shard) mark(set *settings, e *keys.Entry) {
+	own := false
+	if len(set.overrides) > 0 {
+		_, own = set.overrides[*e.Name()]
+	}
+	e.Set(keys.Marked, own)
+}
+
+// grant hands out cost units of the key in a slot, or reports that there are not
+// as many. A cost above the limit is charged as the whole limit, so that such work
+// runs alone and is never stuck for ever.
+func (s *shard) grant(set *settings, slot uint32, cost int64, now time.Duration, timed bool) (weir.Permit, bool) {
+	e := s.table.At(slot)
+	most := set.of(e)
+	cost = min(cost, most)
+	if e.Held()+cost > most {
+		return weir.Permit{}, false
+	}
+	s.hold(slot, cost)
+	s.count.admitted++
+	inc(&e.Admitted)
+	return s.permits.issue(slot, cost, now, timed), true
+}
+
+// hold changes what a key holds, and returns by how much.
+func (s *shard) hold(slot uint32, units int64) int64 {
+	units = s.table.Hold(slot, units)
+	s.inFlight += units
+	s.peak = max(s.peak, s.table.At(slot).Held())
+	return units
+}
+
+// quick is decide where it comes to a permit.
+func (s *shard) quick(set *settings, a *arrival) (p weir.Permit, ok bool) {
+	if s.closed {
+		return p, false
+	}
+	slot, ok := s.find(set, a.hash, &a.name)
+	if !ok || s.table.At(slot).Is(keys.Waiting) {
+		return p, false
+	}
+	return s.grant(set, slot, a.cost, a.now, a.timed)
+}
+
+// decide is an arrival under the lock: a permit, a refusal, or neither if place
+// has been queued. The last result is false if the key has no place in the table.
+func (s *shard) decide(set *settings, a *arrival, out *answers) (p weir.Permit, refused *weir.Rejection, known bool) {
+	if s.closed {
+		return p, s.gate.draining(), true
+	}
+	slot, ok := s.find(set, a.hash, &a.name)
+	if !ok {
+		return p, nil, false
+	}
+	e := s.table.At(slot)
+	if !e.Is(keys.Waiting) {
+		if p, ok = s.grant(set, slot, a.cost, a.now, a.timed); ok {
+			return p, nil, true
+		}
+	}
+	if a.place == nil || a.until.patience <= a.now || set.places == 0 {
+		refused = s.wanting(set, slot, a.now)
+	} else {
+		refused = s.enqueue(set, slot, a, out)
+	}
+	if refused != nil {
+		inc(&e.Refused)
+	}
+	return p, refused, true
+}
+
+// release ends p, and returns its berth, or nil if p was not live.
+func (s *shard) release(p weir.Permit) (b *berth, sampled bool) {
+	live, sampled := p.Slot().Recall(p)
+	if !live {
+		return nil, false
+	}
+	b = s.permits.at(p.Slot())
+	if b.cost > 0 {
+		s.hold(b.slot, -b.cost)
+	} else {
+		s.exempt--
+		s.gate.exempt.Add(-1)
+	}
+	s.permits.putBack(b)
+	return b, sampled
+}
+
+// spareOne admits exempt work, which the gate has counted already.
+func (s *shard) spareOne(a *arrival) (weir.Permit, *weir.Rejection) {
+	if s.closed {
+		return weir.Permit{}, s.gate.draining()
+	}
+	s.exempt++
+	s.count.exempt++
+	return s.permits.issue(0, 0, a.now, a.timed), nil
+}
+
+// sample counts an outcome, but not of exempt work, and returns how long the work
+// took, 0 if it was not timed.
+func (s *shard) sample(b *berth, o weir.Outcome, now time.Duration) (service time.Duration) {
+	if b.timed() {
+		service = max(0, now-b.start)
+	}
+	if b.cost == 0 {
+		return service
+	}
+	if int(o) < len(s.count.outcomes) {
+		s.count.outcomes[o]++
+	}
+	if b.timed() && (o == weir.OK || o == weir.Overload || o == weir.Abandoned) {
+		s.service.add(service)
+		s.count.latency += service
+		s.count.timed++
+	}
+	return service
+}
+
+// serve goes through the room of one key: whose time is up is refused, whose turn
+// it is is admitted.
+func (s *shard) serve(set *settings, q *queue, now time.Duration, out *answers) {
+	for w := q.room.Expired(now); w != nil; w = q.room.Expired(now) {
+		q.room.Expire(w)
+		inc(&s.table.At(q.slot).Refused)
+		s.answer(out, w, weir.Permit{}, s.expired(w, now))
+	}
+	for w := q.room.Next(now); w != nil; w = q.room.Next(now) {
+		p, ok := s.grant(set, q.slot, w.Owner.(*waiter).cost, now, true)
+		if !ok {
+			break
+		}
+		q.room.Serve(w)
+		s.answer(out, w, p, nil)
+	}
+	s.settle(q)
+}
+
+// served is serve for a key that has something more to give, if anybody waits for
+// it.
+func (s *shard) served(slot uint32, now time.Duration, out *answers) {
+	if s.table.At(slot).Is(keys.Waiting) {
+		s.serve(s.gate.settings.Load(), s.queues[slot], now, out)
+	}
+}
+
+// expire refuses those whose time is up, in all rooms.
+func (s *shard) expire(now time.Duration, out *answers) {
+	for len(s.expiry) > 0 && s.expiry[0].room.Expiry() <= now {
+		s.serve(s.gate.settings.Load(), s.expiry[0], now, out)
+	}
+}
+
+// resized lets in whom the new settings let in, and looks up anew who has a limit
+// of its own.
+func (s *shard) resized(set *settings, overrides bool, now time.Duration, out *answers) {
+	if overrides {
+		s.table.All(func(_ uint32, e *keys.Entry) bool {
+			s.mark(set, e)
+			return true
+		})
+	}
+	for _, q := range append([]*queue(nil), s.expiry...) {
+		s.serve(set, q, now, out)
+	}
+	for s.gate.keys.Load() > set.maxKeys && s.table.Evict() {
+		s.count.evicted++
+		s.gate.keys.Add(-1)
+	}
+}
+
+// inc adds one to a count that stays at its end.
+func inc(n *uint32) {
+	if *n < math.MaxUint32 {
+		*n++
+	}
+}

@@ -1,0 +1,133 @@
+package keyed
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/keys"
+)
+
+// Usage is the gate at one moment, with the keys that use most of it.
+type Usage struct {
+	weir.Snapshot
+	// Keys are known, Busy of them hold something. Bytes is what the tables take.
+	Keys  int64 `json:"keys"`
+	Busy  int64 `json:"busy"`
+	Bytes int64 `json:"bytes"`
+	// Newcomers counts keys that became known, Evicted those that gave up their
+	// place.
+	Newcomers uint64 `json:"newcomers"`
+	Evicted   uint64 `json:"evicted"`
+	// Exempt is the exempt work in flight.
+	Exempt int64 `json:"exempt"`
+	// Top are the keys with most in flight and waiting, the first one leads; of
+	// those that have as much, the ones that were refused most.
+	Top []KeyUse `json:"top,omitempty"`
+}
+
+// KeyUse is one key at one moment.
+type KeyUse struct {
+	// Key is the key itself up to 36 bytes; of a longer one its first 16 and eight
+	// digits of a hash.
+	Key string `json:"key"`
+	// Limit is the key's, InFlight what it holds of it, Waiting its work in the
+	// room.
+	Limit    int64 `json:"limit"`
+	InFlight int64 `json:"in_flight"`
+	Waiting  int64 `json:"waiting"`
+	// Admitted and Refused count since the key became known, which is again if it
+	// was idle and had to give up its place. They stay at 4,294,967,295.
+	Admitted uint32 `json:"admitted"`
+	Refused  uint32 `json:"refused"`
+}
+
+// Snapshot implements [weir.Snapshotter]: all keys together. Limit is that of a
+// key without an override, so InFlight may well be above it.
+func (g *Gate) Snapshot() weir.Snapshot { return g.Usage(0).Snapshot }
+
+// Usage describes the gate, with the top keys. It takes the lock of each shard for
+// as long as a look at its keys takes, some ns each, so it is for every few
+// seconds and not for every request. With top 0 it does not look at the keys.
+func (g *Gate) Usage(top int) Usage {
+	set, by, sum := g.settings.Load(), g.about.Load(), g.total()
+	u := Usage{Keys: sum.keys, Busy: sum.busy, Bytes: sum.bytes, Newcomers: sum.newcomers, Evicted: sum.evicted, Exempt: sum.exempt}
+	u.Snapshot = weir.Snapshot{
+		Name: g.name, Kind: "keyed", Mode: "enforce",
+		Limit: set.limit, InFlight: sum.inFlight, Waiting: sum.waiting,
+		Admitted:   sum.admitted - sum.cancelled,
+		Controller: by.controller, LimitReason: by.reason, Signal: set.signal, Faults: by.faults, Latency: sum.median,
+	}
+	u.Rejected = map[weir.Reason]uint64{}
+	for _, r := range weir.Reasons() {
+		if n := g.rejected[r].Load(); n > 0 {
+			u.Rejected[r] = n
+		}
+	}
+	u.Outcomes = map[weir.Outcome]uint64{}
+	for _, o := range weir.Outcomes() {
+		if n := sum.outcomes[o]; n > 0 {
+			u.Outcomes[o] = n
+		}
+	}
+	if top > 0 {
+		u.Top = g.top(set, top)
+	}
+	return u
+}
+
+// Key describes one key, and reports false if it is not known.
+func (g *Gate) Key(key string) (KeyUse, bool) {
+	n := keys.NameOf(key)
+	h := keys.Hash(g.seed, &n)
+	s := g.shard(h)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	slot, ok := s.table.Peek(h, &n)
+	if !ok {
+		return KeyUse{}, false
+	}
+	u := s.use(g.settings.Load(), slot, s.table.At(slot))
+	u.Key = n.String()
+	return u, true
+}
+
+// top returns the n keys that use most, the first one leads.
+func (g *Gate) top(set *settings, n int) []KeyUse {
+	var best []KeyUse
+	for i := range g.shards {
+		s := &g.shards[i]
+		s.mu.Lock()
+		s.table.All(func(slot uint32, e *keys.Entry) bool {
+			u := s.use(set, slot, e)
+			if len(best) == n && compare(u, best[n-1]) >= 0 {
+				return true
+			}
+			u.Key = e.Name().String() // only of those that are shown: it allocates
+			at, _ := slices.BinarySearchFunc(best, u, compare)
+			best = slices.Insert(best, at, u)
+			best = best[:min(n, len(best))]
+			return true
+		})
+		s.mu.Unlock()
+	}
+	return best
+}
+
+// compare puts who uses more first.
+func compare(a, b KeyUse) int {
+	return cmp.Or(
+		cmp.Compare(b.InFlight+b.Waiting, a.InFlight+a.Waiting),
+		cmp.Compare(b.Refused, a.Refused),
+		cmp.Compare(b.Admitted, a.Admitted),
+	)
+}
+
+// use is a key at this moment, without its name.
+func (s *shard) use(set *settings, slot uint32, e *keys.Entry) KeyUse {
+	u := KeyUse{Limit: set.of(e), InFlight: e.Held(), Admitted: e.Admitted, Refused: e.Refused}
+	if e.Is(keys.Waiting) {
+		u.Waiting = int64(s.queues[slot].room.Len())
+	}
+	return u
+}

@@ -1,0 +1,230 @@
+package keyed
+
+import (
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/keys"
+	"github.com/weir-go/weir/internal/room"
+)
+
+// queue is the wait room of one key. It is there while somebody waits.
+type queue struct {
+	room room.Room
+	slot uint32
+	heap int // index in the shard's heap
+}
+
+// waiter is work in the room of its key. It is answered exactly once, by whoever
+// takes it out of the room under the shard's lock; the answer is delivered after
+// the lock has been released.
+type waiter struct {
+	room.Waiter
+	shard *shard
+	queue *queue // while queued
+	cost  int64
+	outOf weir.Reason // what it means when the waiter expires
+
+	permit weir.Permit
+	err    error
+	next   *waiter // in the list of answers to deliver
+
+	// One of the two: a goroutine that blocks on ready, or a callback.
+	ready chan struct{}
+	wake  func(weir.Permit, error)
+	work  weir.Work // with wake only
+}
+
+// Paces of a room: a queue that stands is cut to keep waiters, and is watched for
+// as long as that many take, within CoDel's interval and ten seconds. They are the
+// limiter's.
+const (
+	keep        = 64
+	minInterval = 100 * time.Millisecond
+	maxInterval = 10 * time.Second
+)
+
+// enqueue puts the arrival into the room of its key, or refuses it for want of a
+// place.
+func (s *shard) enqueue(set *settings, slot uint32, a *arrival, out *answers) *weir.Rejection {
+	e := s.table.At(slot)
+	free := set.places - s.gate.waiting.Add(1) + 1
+	q := s.queue(slot)
+	q.room.Configure(int(max(free, int64(q.room.Len()))), set.order)
+	q.room.SetPace(s.pace(set.of(e)))
+	q.room.Knock(a.now)
+
+	w := a.place
+	w.shard, w.queue, w.cost = s, q, a.cost
+	w.Units = min(a.cost, set.of(e))
+	w.Expires, w.outOf = a.until.patience, weir.ReasonQueueTimeout
+	if a.until.deadline < w.Expires {
+		w.Expires, w.outOf = a.until.deadline, weir.ReasonDeadline
+	}
+	displaced, ok := q.room.Push(a.now, &w.Waiter)
+	if displaced != nil {
+		inc(&e.Refused)
+		s.answer(out, displaced, weir.Permit{}, s.full(set, q))
+	}
+	if !ok {
+		s.gate.waiting.Add(-1)
+		refused := s.full(set, q)
+		s.settle(q)
+		return refused
+	}
+	s.serve(set, q, a.now, out) // the newest may go first
+	return nil
+}
+
+// queue returns the room of a key, a new one if nobody waits for it.
+func (s *shard) queue(slot uint32) *queue {
+	if q, ok := s.queues[slot]; ok {
+		return q
+	}
+	q := &queue{}
+	if last := len(s.spare) - 1; last >= 0 {
+		q, s.spare = s.spare[last], s.spare[:last]
+	}
+	q.slot, q.heap = slot, len(s.expiry)
+	s.queues[slot] = q
+	s.expiry = append(s.expiry, q) // empty so far: it never expires, which is its place
+	s.table.At(slot).Set(keys.Waiting, true)
+	s.crowd.Store(int64(len(s.queues)))
+	return q
+}
+
+// mostSpare is how many rooms are kept for reuse.
+const mostSpare = 64
+
+// settle puts a room in its place in the heap, and away when nobody is in it.
+func (s *shard) settle(q *queue) {
+	if q.room.Len() > 0 {
+		s.sift(q.heap)
+		return
+	}
+	last := len(s.expiry) - 1
+	at := q.heap
+	s.swap(at, last)
+	s.expiry[last] = nil
+	s.expiry = s.expiry[:last]
+	if at < last {
+		s.sift(at)
+	}
+	delete(s.queues, q.slot)
+	s.table.At(q.slot).Set(keys.Waiting, false)
+	s.crowd.Store(int64(len(s.queues)))
+	if len(s.spare) < mostSpare {
+		q.room = room.Room{}
+		s.spare = append(s.spare, q)
+	}
+}
+
+// answer settles what becomes of a waiter that has been taken out of its room.
+func (s *shard) answer(out *answers, w *room.Waiter, p weir.Permit, r *weir.Rejection) {
+	s.gate.waiting.Add(-1)
+	place := w.Owner.(*waiter)
+	place.permit, place.queue = p, nil
+	if r != nil {
+		place.err = r
+	}
+	out.add(place)
+}
+
+// pace is what a room is told of the key's speed, as far as it can be told from
+// the service time.
+func (s *shard) pace(most int64) room.Pace {
+	median := s.service.median()
+	if median == 0 {
+		return room.Pace{Interval: minInterval}
+	}
+	interval := seconds(keep * median.Seconds() / float64(most))
+	return room.Pace{Interval: min(max(interval, minInterval), maxInterval), Service: median, Keep: keep}
+}
+
+// Cancel implements [weir.Waiter].
+func (w *waiter) Cancel() bool {
+	s := w.shard
+	var out answers
+	now := s.lock(true)
+	q := w.queue
+	queued := q != nil && q.room.GiveUp(now, &w.Waiter)
+	if queued {
+		s.gate.waiting.Add(-1)
+		w.queue = nil
+		s.serve(s.gate.settings.Load(), q, now, &out) // it may have been in the way of others
+	}
+	s.unlock(now, &out)
+	return queued
+}
+
+// place returns a waiter for a goroutine that blocks.
+func (g *Gate) place() *waiter {
+	if w, ok := g.waiters.Get().(*waiter); ok {
+		return w
+	}
+	w := &waiter{ready: make(chan struct{}, 1)}
+	w.Owner = w
+	return w
+}
+
+// putBack keeps a waiter for reuse whose answer, if any, has been received.
+func (g *Gate) putBack(w *waiter) {
+	w.permit, w.err, w.next, w.queue, w.shard = weir.Permit{}, nil, nil, nil, nil
+	g.waiters.Put(w)
+}
+
+// answers is a list of waiters that have been answered under the lock.
+type answers struct{ first, last *waiter }
+
+func (a *answers) add(w *waiter) {
+	if a.first == nil {
+		a.first = w
+	} else {
+		a.last.next = w
+	}
+	a.last = w
+}
+
+// remove takes w out, and reports false if it was not in.
+func (a *answers) remove(w *waiter) bool {
+	var before *waiter
+	for at := a.first; at != nil; before, at = at, at.next {
+		if at != w {
+			continue
+		}
+		if before == nil {
+			a.first = w.next
+		} else {
+			before.next = w.next
+		}
+		if a.last == w {
+			a.last = before
+		}
+		w.next = nil
+		return true
+	}
+	return false
+}
+
+// deliver wakes everybody. The lock must not be held.
+func (a *answers) deliver() {
+	for w := a.first; w != nil; {
+		next := w.next
+		if w.wake == nil {
+			w.ready <- struct{}{} // never blocks: one answer, one place
+		} else {
+			w.deliverCallback()
+		}
+		w = next
+	}
+}
+
+func (w *waiter) deliverCallback() {
+	g := w.shard.gate
+	if w.err != nil {
+		w.wake(weir.Permit{}, g.refuse(&w.work, w.err.(*weir.Rejection)))
+		return
+	}
+	g.admitted(&w.work, g.now()-w.Arrived)
+	w.wake(w.permit, nil)
+}
