@@ -169,6 +169,9 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, rej *weir.Reject
 	f.call.By = proxy.ByGate
 	f.Answering(weirhttp.Status(rej))
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(shortAnswer))
+	if f.route != nil && s.state.Load().policy.Trusted(r) {
+		w = &named{ResponseWriter: w, work: &f.call.Work}
+	}
 	weirhttp.WriteRejection(w, r, rej)
 }
 
