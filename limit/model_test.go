@@ -49,7 +49,8 @@ type modelQueue struct {
 	intervals      int
 	came, served   int
 	stands, newest bool
-	hope           int // how many have a chance while it stands
+	recent         [2]float64 // came and served, as far as it counts
+	hope           int        // how many have a chance while it stands
 	turned         int
 	deserted       bool          // somebody left of itself
 	left           time.Duration // when
@@ -186,10 +187,11 @@ func (m *model) look(now time.Duration) {
 	}
 	drains := float64(q.served-q.came) > 2*math.Sqrt(float64(q.served))
 	q.stands = q.intervals > 0 && !drains
+	q.recent[0], q.recent[1] = .7*q.recent[0]+float64(q.came), .7*q.recent[1]+float64(q.served)
 	q.hope = math.MaxInt
-	for k := 8; k < 1000 && q.served > 0; k++ { // the least with a chance of no more than 1 in 500
-		certain := float64(q.came) - 2*math.Sqrt(float64(q.came+q.served))
-		if math.Pow(float64(q.served)/certain, float64(k)) <= 1./500 && certain > float64(q.served) {
+	certain := q.recent[0] - 2*math.Sqrt(q.recent[0]+q.recent[1])
+	for k := 8; k < 1000 && q.recent[1] >= 1; k++ { // the least with a chance of no more than 1 in 100
+		if math.Pow(q.recent[1]/certain, float64(k)) <= .01 && certain > q.recent[1] {
 			q.hope = k
 			break
 		}

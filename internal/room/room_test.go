@@ -174,13 +174,16 @@ func TestStandingStartsAnew(t *testing.T) {
 // Those without a chance to be served do not wait, but a batch always may, and
 // nobody is given up for what may be chance.
 func TestHopeful(t *testing.T) {
-	tests := []struct{ arrived, served, want int }{
-		{0, 0, math.MaxInt}, {50, 0, math.MaxInt}, {100, 100, math.MaxInt}, {120, 100, math.MaxInt},
-		{130, 100, math.MaxInt}, {140, 100, 72}, {1e6, 9e5, 61}, {1e6, 5e5, 9}, {1e6, 1, 8}, {200, 100, 13}, {40, 20, 31},
+	tests := []struct {
+		arrived, served float64
+		want            int
+	}{
+		{0, 0, math.MaxInt}, {50, 0, math.MaxInt}, {50, 0.9, math.MaxInt}, {100, 100, math.MaxInt}, {130, 100, math.MaxInt},
+		{140, 100, 54}, {1e6, 9e5, 45}, {1e6, 5e5, 8}, {1e6, 7e5, 14}, {1e6, 1, 8}, {200, 100, 10}, {40, 20, 23},
 	}
 	for _, tt := range tests {
 		if got := hopeful(tt.arrived, tt.served); got != tt.want {
-			t.Errorf("%d came, %d were served: %d, want %d", tt.arrived, tt.served, got, tt.want)
+			t.Errorf("%g came, %g were served: %d, want %d", tt.arrived, tt.served, got, tt.want)
 		}
 	}
 }

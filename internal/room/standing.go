@@ -48,7 +48,8 @@ type standing struct {
 	arrived, served int           // in it
 	judged          bool          // an interval has ended since the room was empty
 	is              bool
-	hope            int // how many may wait while it is
+	came, went      float64 // arrived and served, in this interval and fading ones before
+	hope            int     // how many may wait while it is
 
 	newest bool
 	turned int // how many waited when newest first began
@@ -75,7 +76,8 @@ func (s *standing) look(now, interval time.Duration) {
 		return
 	}
 	s.is = s.judged && !draining(s.arrived, s.served)
-	s.hope = hopeful(s.arrived, s.served)
+	s.came, s.went = memory*s.came+float64(s.arrived), memory*s.went+float64(s.served)
+	s.hope = hopeful(s.came, s.went)
 	s.newest = s.newest && (s.is || !s.judged)
 	s.judged, s.from, s.arrived, s.served = true, now, 0, 0
 }
@@ -97,19 +99,22 @@ func draining(arrived, served int) bool {
 	return more > 0 && more*more > 4*served
 }
 
+// memory is what a count is worth an interval later.
+const memory = 0.7
+
 // fewest is how many may wait at least: those that come in one batch.
 const fewest = 8
 
 // hopeful is how many waiters have a chance to be served, where arrived come
 // while served are served and the newest goes first: whoever has k others before
 // it gets to the front with the probability (served/arrived)^k of a random walk
-// that comes back from there. Those with less than one chance in 500 wait in
+// that comes back from there. Those with less than one chance in 100 wait in
 // vain; they had better hear it now. What chance may have added to the counts
 // does not count against them.
-func hopeful(arrived, served int) int {
-	more := float64(arrived-served) - 2*math.Sqrt(float64(arrived+served))
-	if more <= 0 || served == 0 {
+func hopeful(arrived, served float64) int {
+	more := arrived - served - 2*math.Sqrt(arrived+served)
+	if more <= 0 || served < 1 {
 		return math.MaxInt
 	}
-	return max(fewest, int(math.Ceil(math.Log(500)/math.Log1p(more/float64(served)))))
+	return max(fewest, int(math.Ceil(math.Log(100)/math.Log1p(more/served))))
 }
