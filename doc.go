@@ -30,6 +30,14 @@
 // [Permit.Sample] when the backend has answered and [Permit.Done] when the slot
 // is free again. Done alone does both.
 //
+// # Who goes first, and who need not ask
+//
+// [Work] says how important it is (Priority), who answers for it (User) and for
+// whom it is (Tenant). Gates with a wait room serve by these: package limit says
+// how. Two kinds of work take no slot: that marked Exempt, which a gate counts and
+// bounds apart, and a call that is made from within a permit of the same gate
+// ([WithPermit]), which would otherwise wait for its own caller.
+//
 // # When not to use it
 //
 // A gate protects what one process can see. A limit on concurrency is local by
