@@ -260,12 +260,18 @@ func (w *world) answered(a *attempt) {
 // conclude is the end of an attempt that was admitted: its slot is free, and its
 // client hears of the answer.
 func (w *world) conclude(a *attempt, outcome weir.Outcome, good bool) {
-	p, released, left := a.permit, a.released, a.left
+	p, released, left, settled := a.permit, a.released, a.left, a.class.settled
+	if w.blind {
+		settled = 0
+	}
 	if !left {
 		w.over(a, good)
 	}
 	w.recycle(a)
 	if !released {
+		if settled > 0 {
+			p.SetCost("", settled)
+		}
 		p.Done(outcome)
 	}
 }

@@ -72,7 +72,7 @@ func (l *ledger) sumUp(window int, w *world, s *Summary) {
 	}
 	s.Inversions = acc.inversions
 	for p := range levels {
-		users, tenants := shareErrors(acc.claims(w.classes, p), w.fair)
+		users, tenants := shareErrors(acc.claims(w.classes, p, seconds), w.fair)
 		s.UserError, s.ShareError = math.Max(s.UserError, users), math.Max(s.ShareError, tenants)
 	}
 }
@@ -97,8 +97,9 @@ func (t *tally) served() []float64 {
 	return list
 }
 
-// claims are those of one priority. A closed loop asks for all there is.
-func (a *account) claims(classes []*class, of int) []claim {
+// claims are those of one priority, over a stretch of so many seconds. A closed
+// loop asks for what its clients would get if they never had to wait.
+func (a *account) claims(classes []*class, of int, seconds float64) []claim {
 	var list []claim
 	for i, c := range classes {
 		if c.template.Exempt || rank(c.template.Priority) != of {
@@ -107,7 +108,8 @@ func (a *account) claims(classes []*class, of int) []claim {
 		for tenant, f := range a.classes[i].flows {
 			asked := math.Max(f.asked, f.given)
 			if c.clients > 0 {
-				asked = math.Inf(1)
+				each := float64(c.clients) / float64(len(a.classes[i].flows))
+				asked = math.Max(f.given, each*seconds/(c.alone+c.think.Seconds())*float64(c.template.Units()))
 			}
 			if asked > 0 {
 				list = append(list, claim{c.template.User, c.tenantName(int32(tenant)), asked, f.given})

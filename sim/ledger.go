@@ -235,5 +235,10 @@ func (l *ledger) starved(now time.Duration, class int32) {
 	}
 }
 
-// units is what the attempt takes of the gate.
-func (a *attempt) units() float64 { return float64(a.class.template.Units()) }
+// units is what the attempt costs, as it turns out if that is only known then.
+func (a *attempt) units() float64 {
+	if a.class.settled > 0 {
+		return float64(a.class.settled)
+	}
+	return float64(a.class.template.Units())
+}

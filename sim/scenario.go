@@ -117,10 +117,11 @@ type Class struct {
 	Arrivals string `json:"arrivals,omitempty"`
 
 	// Clients makes the class a closed loop: so many clients send their next
-	// request when the last one has been answered. After a refusal they wait
-	// before that, for Pause on average (default 100 ms); so the class is always
-	// backlogged and never floods.
+	// request when the last one has been answered, and Think later. After a
+	// refusal they wait longer, for Pause on average (default 100 ms); so without
+	// Think the class is always backlogged and never floods.
 	Clients int             `json:"clients,omitempty"`
+	Think   policy.Duration `json:"think,omitempty"`
 	Pause   policy.Duration `json:"pause,omitempty"`
 
 	// Tenant, User, Client, Priority, Cost and Exempt go into the work. With
@@ -131,7 +132,10 @@ type Class struct {
 	Client   string `json:"client,omitempty"`
 	Priority string `json:"priority,omitempty"`
 	Cost     int64  `json:"cost,omitempty"`
-	Exempt   bool   `json:"exempt,omitempty"`
+	// Settled is what a request turns out to have cost when it is answered, in
+	// units of the gate. Default: what it was admitted for.
+	Settled int64 `json:"settled,omitempty"`
+	Exempt  bool  `json:"exempt,omitempty"`
 
 	// Calls makes each request a task of so many calls, one after the other,
 	// each with work and a deadline of its own. The task is done when all have

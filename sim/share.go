@@ -7,8 +7,7 @@ import (
 )
 
 // maxMin divides capacity between demands by weight: nobody gets more than it
-// asks for, and what somebody leaves goes to the others by their weights. A
-// demand may be infinite.
+// asks for, and what somebody leaves goes to the others by their weights.
 func maxMin(capacity float64, demands, weights []float64) []float64 {
 	order := make([]int, len(demands))
 	var left float64 // of the weights

@@ -23,6 +23,7 @@ func (c *class) setTask(spec *Class) {
 	c.calls, c.nested = int32(max(1, spec.Calls)), spec.Nested
 	c.later, c.raised = weir.ParsePriority(spec.Later)
 	c.clients = spec.Clients
+	c.think, c.settled = time.Duration(spec.Think), spec.Settled
 	c.pause = cmp.Or(time.Duration(spec.Pause), defaultPause)
 	if spec.silent {
 		c.clients = 0
@@ -80,7 +81,7 @@ func (w *world) taskOver(a *attempt, good bool) {
 	if a.client == 0 {
 		return
 	}
-	at := w.now
+	at := w.now + a.class.think
 	if !good {
 		at += time.Duration(2 * a.class.jitter.Float64() * float64(a.class.pause))
 	}

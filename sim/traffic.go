@@ -58,12 +58,15 @@ type class struct {
 	tenants []string
 	tenant  *rand.Rand
 
+	alone    float64       // mean time of a request with the backend to itself, in seconds
 	calls    int32         // of a task
 	later    weir.Priority // of those after the first, if raised
 	raised   bool
 	nested   bool // the first call's slot is held until the last is over
 	clients  int
-	pause    time.Duration // of a client, after a refusal
+	think    time.Duration // of a client, after an answer
+	pause    time.Duration // after a refusal
+	settled  int64         // what an answer turns out to have cost, 0: what was asked for
 	ranked   bool          // has a priority of its own
 	deadline time.Duration // 0: never
 	told     time.Duration // the deadline the gates know of, 0: none
@@ -111,6 +114,7 @@ func newClass(index int, spec *Class, b *Backend, spans []span, seed uint64) *cl
 		Priority: priority, Cost: spec.Cost,
 	}
 	c.setTask(spec)
+	c.alone = spec.mean(b) + time.Duration(b.Outside).Seconds()
 	for i := range spec.Tenants {
 		c.tenants = append(c.tenants, spec.Tenant+"-"+strconv.Itoa(i))
 	}
@@ -140,6 +144,14 @@ func (c *Class) Useful(b *Backend) time.Duration {
 		}
 	}
 	return useful
+}
+
+// mean is the mean work of the class's requests, in seconds.
+func (c *Class) mean(b *Backend) float64 {
+	if c.Service != nil {
+		return c.Service.mean()
+	}
+	return cmp.Or(c.Work, 1) * b.Service.mean()
 }
 
 // sampler draws the work of the class's requests.

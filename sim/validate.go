@@ -114,7 +114,9 @@ func (c *Class) validateTask(f *faultList, path string) {
 	f.check(c.Clients == 0 || len(c.Phases) == 0 && len(c.At) == 0 && c.Share == 0, path+".clients", "cannot go together with phases, at or share: each sends its next request when it has its answer")
 	f.check(c.Clients == 0 || c.Cache == nil, path+".clients", "cannot go together with cache")
 	f.check(c.Pause >= 0 && time.Duration(c.Pause) <= maxTimeout, path+".pause", "%v: must be from 0 to %v", c.Pause, maxTimeout)
-	f.check(c.Pause == 0 || c.Clients > 0, path+".pause", "needs clients")
+	f.check(c.Think >= 0 && time.Duration(c.Think) <= maxTimeout, path+".think", "%v: must be from 0 to %v", c.Think, maxTimeout)
+	f.check(c.Think == 0 && c.Pause == 0 || c.Clients > 0, path+".clients", "missing: think and pause are theirs")
+	f.check(c.Settled >= 0, path+".settled", "%d: must not be negative", c.Settled)
 	f.check(c.Calls >= 0 && c.Calls <= 1000, path+".calls", "%d: must be from 1 to 1000", c.Calls)
 	f.check(c.Calls > 1 || c.Later == "" && !c.Nested, path+".calls", "%d: later and nested need at least 2", c.Calls)
 	if _, ok := weir.ParsePriority(c.Later); c.Later != "" && !ok {

@@ -50,7 +50,12 @@ func (*queueSet) patience(left time.Duration) time.Duration {
 }
 
 func (q *queueSet) wait(ctx context.Context, answer func(done, error)) {
-	req, _ := q.set.StartRequest(ctx, &request.WorkEstimate{InitialSeats: 1}, rand.Uint64(), "", "peers", "", "", nil)
+	q.start(ctx, &request.WorkEstimate{InitialSeats: 1}, rand.Uint64(), answer)
+}
+
+// start asks for a request of a flow.
+func (q *queueSet) start(ctx context.Context, estimate *request.WorkEstimate, flow uint64, answer func(done, error)) {
+	req, _ := q.set.StartRequest(ctx, estimate, flow, "", "peers", "", "", nil)
 	if req == nil {
 		answer(nil, errFull)
 		return

@@ -16,9 +16,14 @@ type Cell struct {
 	Backend  string `json:"backend,omitempty"`
 	Column   string `json:"column"`
 	Peer     string `json:"peer"`
+	// Told marks a peer that was told the best concurrency, on boards whose peers
+	// are not all of Peers.
+	Told bool `json:"told,omitempty"`
 
-	// Metric is one of sim.Metrics, taken over From to To.
+	// Metric is one of sim.Metrics, taken over From to To; with a Class, one of
+	// sim.ClassMetrics.
 	Metric string   `json:"metric"`
+	Class  string   `json:"class,omitempty"`
 	From   string   `json:"from"`
 	To     string   `json:"to"`
 	Seeds  []uint64 `json:"seeds"`

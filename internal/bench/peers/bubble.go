@@ -73,7 +73,11 @@ func (b *bubble) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit
 	if native, ok := b.limiter.(weirLimiter); ok {
 		return b.arriveWeir(native, w, deadline, wake)
 	}
-	give, err := b.limiter.try()
+	gate := b.limiter
+	if t, ok := gate.(telling); ok {
+		gate = t.of(&w)
+	}
+	give, err := gate.try()
 	switch err {
 	case nil:
 		return b.permit(give), nil, nil
@@ -84,7 +88,7 @@ func (b *bubble) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit
 	ctx, cancel := b.waiting(deadline)
 	go func() {
 		defer cancel()
-		b.limiter.wait(ctx, func(give done, err error) {
+		gate.wait(ctx, func(give done, err error) {
 			b.tell(func() {
 				if err != nil {
 					wake(weir.Permit{}, refusal)
