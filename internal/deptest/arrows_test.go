@@ -17,8 +17,9 @@ var arrows = map[string][]string{
 	"control":                 {},
 	"keyed":                   {"", "control", "limit", "internal/keys", "internal/room"},
 	"limit":                   {"", "control", "internal/room", "internal/window"},
-	"policy":                  {"", "control", "keyed", "limit", "signal"},
+	"policy":                  {"", "control", "keyed", "limit", "shed", "signal"},
 	"scenarios":               {},
+	"shed":                    {"", "control", "signal"},
 	"signal":                  {"control"},
 	"sim":                     {"", "limit", "policy", "scenarios"}, // limit only for VirtualEpoch
 	"weirhttp":                {""},

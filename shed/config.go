@@ -1,0 +1,222 @@
+package shed
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
+)
+
+// Config configures a [Shedder]. Everything but Name and Now can be changed
+// later with [Shedder.Reconfigure]. The zero value of a field means its default.
+type Config struct {
+	// Name is the gate's name in rejections, metrics and logs.
+	Name string
+
+	// Pressure says how loaded that is which the gate protects: 1 is the most
+	// that is wanted. False means that it cannot tell now. It is called from a
+	// goroutine of its own, never twice at a time, and so may take its time,
+	// hang or panic: no request waits for it. What is no pressure (NaN, infinite,
+	// negative) counts as not known. [Load] makes one of another gate.
+	Pressure func() (float64, bool)
+	// Signals are read instead of a Pressure, a [signal.Poller] for example: the
+	// highest known of them counts, and is named in the Rejection. Heed names
+	// those that count; empty means all. Set either Pressure or Signals.
+	Signals control.Source
+	Heed    []string
+
+	// Interval is the time between two readings of the pressure, from 1 ms to
+	// 1 min. Default 10 ms.
+	Interval time.Duration
+	// Hold is how long the last pressure stands in while none is known. At
+	// least Interval; default ten intervals, and no less than 1 s.
+	Hold time.Duration
+	// Blind says what holds after that. Default Open.
+	Blind Blind
+
+	// Thresholds are the pressures from which classes are refused. They are in
+	// force where Cursor is nil.
+	Thresholds Thresholds
+	// Cursor, if not nil, finds the level from which work is let through.
+	Cursor *Cursor
+
+	// Salt makes the levels of users: instances with the same Salt, Resalt and
+	// time of day give every user the same level. It is a secret, or users
+	// choose names of a high level. 0 means one of the gate's own.
+	Salt uint64
+	// Resalt is how long a user keeps its level, at least 1 min; negative means
+	// for ever. Default 1 h, as in DAGOR: long enough that a session is served
+	// or not as a whole, and not always the same users are left out.
+	Resalt time.Duration
+
+	// Hooks are told what happens: Admitted, Rejected, LimitChanged (how many of
+	// the 512 levels are let through), Faulty (troubles of the pressure).
+	Hooks weir.Hooks
+
+	// Now replaces the clock, for virtual time: it returns the time since the
+	// gate's epoch. With it set the gate starts no goroutine and its levels are
+	// the same in every run; whoever owns the clock calls [Shedder.Step] when
+	// [Shedder.Next] says so, and Step reads the pressure. Leave it nil outside
+	// simulators.
+	Now func() time.Duration
+}
+
+// Thresholds are the pressures from which each class is refused: finite, above
+// 0, none below that of a lower class. Critical is the hard cap: from there
+// everything is refused but exempt work. The zero value of a field means its
+// default. A value that the pressure never reaches lets the class through.
+type Thresholds struct {
+	Background float64 // default 0.75
+	Normal     float64 // default 0.90
+	High       float64 // default 0.95
+	Critical   float64 // default 1
+}
+
+// Cursor configures the way of DAGOR (Zhou et al., Overload Control for Scaling
+// WeChat Microservices, SoCC 2018). The zero value of a field means its default.
+type Cursor struct {
+	// Window is how long arrivals are counted before the level moves, from 10 ms
+	// to 1 min. Default 1 s (the paper's).
+	Window time.Duration
+	// Requests end a window early, once as many have arrived, but not before a
+	// tenth of Window. Negative means that only time ends it. Default 200 (the
+	// paper's: 2000).
+	Requests int
+	// Overload is the pressure from which a window counts as overloaded, by the
+	// mean of its readings. Default 1. (The paper's is a mean wait of 20 ms.)
+	Overload float64
+	// Alpha is by how much of what was admitted an overloaded window cuts; in
+	// (0, 1). Default 0.05 (the paper's). Where more was admitted than was ever
+	// well, the cut is the share by which the pressure is too high, up to
+	// MaxCut, default 0.9, but not below what was well.
+	Alpha, MaxCut float64
+	// Beta is by how much of what arrived a window without overload grows; in
+	// (0, 1]. Default 0.01 (the paper's). It doubles with each such window in a
+	// row, up to MaxGrow, default 0.16, and goes at once to what was well before.
+	Beta, MaxGrow float64
+	// Plain leaves it at the paper's: Alpha down, Beta up, nothing remembered.
+	// It takes dozens of windows to follow a step of the load.
+	Plain bool
+}
+
+// Blind says what a gate does that has not known the pressure for longer than
+// Config.Hold.
+type Blind uint8
+
+// What to do without a pressure.
+const (
+	// Open lets everything through: a sensor that fails refuses nobody. Put a
+	// gate with a limit of its own behind.
+	Open Blind = iota
+	// Keep leaves the level where it is. Without any pressure so far that is
+	// open too.
+	Keep
+)
+
+// The defaults.
+const (
+	DefaultInterval = 10 * time.Millisecond
+	DefaultResalt   = time.Hour
+	DefaultWindow   = time.Second
+	DefaultRequests = 200
+
+	leastHold = time.Second
+)
+
+// withDefaults replaces what was left out.
+func (c Config) withDefaults() Config {
+	def(&c.Interval, DefaultInterval)
+	def(&c.Hold, max(leastHold, 10*c.Interval))
+	def(&c.Resalt, DefaultResalt)
+	def(&c.Thresholds.Background, 0.75)
+	def(&c.Thresholds.Normal, 0.90)
+	def(&c.Thresholds.High, 0.95)
+	def(&c.Thresholds.Critical, 1)
+	if c.Cursor != nil {
+		cursor := c.Cursor.withDefaults()
+		c.Cursor = &cursor
+	}
+	return c
+}
+
+func (c Cursor) withDefaults() Cursor {
+	def(&c.Window, DefaultWindow)
+	def(&c.Requests, DefaultRequests)
+	def(&c.Overload, 1)
+	def(&c.Alpha, 0.05)
+	def(&c.MaxCut, max(0.9, c.Alpha))
+	def(&c.Beta, 0.01)
+	def(&c.MaxGrow, max(0.16, c.Beta))
+	return c
+}
+
+// validate reports every setting out of range of a configuration that has its
+// defaults.
+func (c *Config) validate() error {
+	var f faults
+	f.check(c.Pressure != nil || c.Signals != nil, "Pressure: there is nothing to go by; set Pressure or Signals")
+	f.check(c.Pressure == nil || c.Signals == nil, "Signals: set either Pressure or Signals, not both")
+	f.check(c.Signals != nil || len(c.Heed) == 0, "Heed %q: only used with Signals", c.Heed)
+	f.check(c.Interval >= time.Millisecond && c.Interval <= time.Minute, "Interval %v: must be from 1ms to 1m", c.Interval)
+	f.check(c.Hold >= c.Interval, "Hold %v: must not be below the Interval %v", c.Hold, c.Interval)
+	f.check(c.Blind <= Keep, "Blind %d: must be Open or Keep", c.Blind)
+	f.check(c.Resalt < 0 || c.Resalt >= time.Minute, "Resalt %v: must be at least 1m, or negative for never", c.Resalt)
+	c.Thresholds.validate(&f)
+	if c.Cursor != nil {
+		c.Cursor.validate(&f, c.Interval)
+	}
+	if len(f) == 0 {
+		return nil
+	}
+	return fmt.Errorf("shed: gate %q: %w", c.Name, errors.Join(f...))
+}
+
+func (t Thresholds) validate(f *faults) {
+	list := t.list()
+	for class, v := range list {
+		good := v > 0 && !math.IsInf(v, 1)
+		f.check(good, "Thresholds.%s %v: must be finite and above 0", fields[class], v)
+		if class > 0 && good {
+			below := list[class-1]
+			f.check(!(v < below), "Thresholds.%s %v: must not be below %s, which is %v: a class is refused after those below it",
+				fields[class], v, fields[class-1], below)
+		}
+	}
+}
+
+// fields are the names of the classes in a configuration, lowest first.
+var fields = [Classes]string{"Background", "Normal", "High", "Critical"}
+
+func (t Thresholds) list() [Classes]float64 {
+	return [Classes]float64{t.Background, t.Normal, t.High, t.Critical}
+}
+
+func (c *Cursor) validate(f *faults, interval time.Duration) {
+	f.check(c.Window >= 10*time.Millisecond && c.Window <= time.Minute, "Cursor.Window %v: must be from 10ms to 1m", c.Window)
+	f.check(c.Window >= interval, "Cursor.Window %v: must not be below the Interval %v", c.Window, interval)
+	f.check(c.Overload > 0 && !math.IsInf(c.Overload, 1), "Cursor.Overload %v: must be finite and above 0", c.Overload)
+	f.check(c.Alpha > 0 && c.Alpha < 1, "Cursor.Alpha %v: must be in (0, 1)", c.Alpha)
+	f.check(c.MaxCut >= c.Alpha && c.MaxCut < 1, "Cursor.MaxCut %v: must be from Alpha, %v, to below 1", c.MaxCut, c.Alpha)
+	f.check(c.Beta > 0 && c.Beta <= 1, "Cursor.Beta %v: must be in (0, 1]", c.Beta)
+	f.check(c.MaxGrow >= c.Beta && c.MaxGrow <= 1, "Cursor.MaxGrow %v: must be from Beta, %v, to 1", c.MaxGrow, c.Beta)
+}
+
+// faults gathers everything that is wrong with a configuration.
+type faults []error
+
+func (f *faults) check(ok bool, format string, args ...any) {
+	if !ok {
+		*f = append(*f, fmt.Errorf(format, args...))
+	}
+}
+
+// def replaces the zero value of a setting by its default.
+func def[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}

@@ -1,0 +1,108 @@
+package shed
+
+import (
+	"math/bits"
+	"strconv"
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+// How levels are made: of [Classes] classes, each with Users levels.
+const (
+	// Classes are the priorities, from weir.Background to weir.Critical.
+	Classes = 4
+	// Users are the levels of a class, which its users are hashed to.
+	Users = 128
+	// Levels are all levels.
+	Levels = Classes * Users
+)
+
+// Level says how important a piece of work is to a gate: its priority first,
+// then the level that its user has for the time being. As the level of a gate
+// it is the lowest that is let through: 0 lets everything through, [Levels]
+// nothing.
+type Level uint16
+
+// Class returns the class of the level by priority, 0 for weir.Background to 3
+// for weir.Critical.
+func (l Level) Class() int { return min(int(l)/Users, Classes-1) }
+
+// String writes a level as priority and user level, "normal/37"; "none" is the
+// level that lets nothing through.
+func (l Level) String() string {
+	if l >= Levels {
+		return "none"
+	}
+	return priority(l.Class()).String() + "/" + strconv.Itoa(int(l)%Users)
+}
+
+// priority is the priority of a class.
+func priority(class int) weir.Priority { return weir.Background + weir.Priority(class) }
+
+// class is the class of a priority; one out of range counts as the nearest.
+func class(p weir.Priority) int {
+	return int(min(max(p, weir.Background), weir.Critical) - weir.Background)
+}
+
+// level makes a level of a class and a hash.
+func level(class int, hash uint64) Level { return Level(class*Users) | Level(hash>>(64-7)) }
+
+// named returns the hash that a piece of work has by who sends it, and false for
+// work that names nobody. A user is one whatever tenants it names.
+func named(salt uint64, w *weir.Work) (uint64, bool) {
+	switch {
+	case w.User != "":
+		return hash(salt, w.User), true
+	case w.Tenant != "":
+		return hash(^salt, w.Tenant), true
+	}
+	return 0, false
+}
+
+const (
+	golden = 0x9e3779b97f4a7c15 // 2^64 over the golden ratio, as in splitmix64
+	odd    = 0xd6e8feb86659fd93
+)
+
+// mix folds a 128-bit product: every bit of a and b bears upon the result.
+func mix(a, b uint64) uint64 {
+	hi, lo := bits.Mul64(a, b)
+	return hi ^ lo
+}
+
+// hash spreads names evenly over 64 bits. It takes eight bytes at a time and is
+// as hard to foresee as the salt is.
+func hash(salt uint64, s string) uint64 {
+	h := salt ^ golden*uint64(len(s))
+	for ; len(s) > 8; s = s[8:] {
+		h = mix(h^word(s), odd) + golden
+	}
+	var last uint64
+	for i := len(s) - 1; i >= 0; i-- {
+		last = last<<8 | uint64(s[i])
+	}
+	h = mix(h^last, odd)
+	return mix(h^golden, odd)
+}
+
+// word reads eight bytes.
+func word(s string) uint64 {
+	_ = s[7]
+	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
+		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
+}
+
+// salter makes the salt of the time: a new one each period.
+type salter struct {
+	secret uint64
+	origin time.Duration // the time of day at the gate's epoch, since 1970
+	period time.Duration // negative: for ever
+}
+
+func (s salter) at(now time.Duration) uint64 {
+	if s.period < 0 {
+		return mix(s.secret^golden, odd)
+	}
+	return mix(s.secret^golden*(1+uint64((s.origin+now)/s.period)), odd)
+}

@@ -1,0 +1,115 @@
+package shed
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+func TestLevelNames(t *testing.T) {
+	for _, c := range []struct {
+		level Level
+		class int
+		text  string
+	}{
+		{0, 0, "background/0"},
+		{127, 0, "background/127"},
+		{128, 1, "normal/0"},
+		{300, 2, "high/44"},
+		{511, 3, "critical/127"},
+		{512, 3, "none"},
+	} {
+		if c.level.Class() != c.class || c.level.String() != c.text {
+			t.Errorf("Level(%d) is %q of class %d, want %q of %d", c.level, c.level, c.level.Class(), c.text, c.class)
+		}
+	}
+}
+
+// Priorities out of range count as the nearest.
+func TestClassClamps(t *testing.T) {
+	for p, want := range map[weir.Priority]int{
+		-128: 0, -2: 0, weir.Background: 0, weir.Normal: 1, weir.High: 2, weir.Critical: 3, 3: 3, 127: 3,
+	} {
+		if got := class(p); got != want {
+			t.Errorf("class(%d) = %d, want %d", p, got, want)
+		}
+	}
+}
+
+// Names that differ little are spread over the levels as chance would. The
+// statistic has 127 degrees of freedom: mean 127, standard deviation 16.
+func TestHashSpreads(t *testing.T) {
+	const names = 128 * 400
+	for _, pattern := range []string{"%d", "user-%06d", "%064d", "aaaaaaaaaaaaaaaa%08d-and-a-tail", "10.0.%d"} {
+		var at [Users]float64
+		for i := range names {
+			at[hash(7, fmt.Sprintf(pattern, i))>>57]++
+		}
+		chi := 0.0
+		for _, n := range at {
+			chi += (n - names/Users) * (n - names/Users) / (names / Users)
+		}
+		if chi > 127+5*16 || chi < 127-5*16 {
+			t.Errorf("names like %q: chi-squared %.0f over %d levels, want about 127", pattern, chi, Users)
+		}
+	}
+}
+
+func TestHashTellsApart(t *testing.T) {
+	long := strings.Repeat("x", 10<<10)
+	seen := map[uint64]string{}
+	for _, s := range []string{
+		"", "\x00", "\x00\x00", "a", "a\x00", "12345678", "12345678\x00", "123456781234567", "1234567812345678",
+		"8765432112345678", "1234567887654321", long, long + "x", long[1:] + "y",
+	} {
+		h := hash(1, s)
+		if other, ok := seen[h]; ok {
+			t.Errorf("names of %d and %d bytes have one hash", len(s), len(other))
+		}
+		seen[h] = s
+		if h == hash(2, s) {
+			t.Errorf("a name of %d bytes has the same hash with another salt", len(s))
+		}
+	}
+}
+
+// A user gains nothing by naming tenants, and work that names nobody has no hash.
+func TestWhoIsNamed(t *testing.T) {
+	user, _ := named(5, &weir.Work{User: "u"})
+	with, _ := named(5, &weir.Work{User: "u", Tenant: "t"})
+	tenant, ok := named(5, &weir.Work{Tenant: "u"})
+	if user != with {
+		t.Error("a tenant changes the level of a user")
+	}
+	if !ok || tenant == user {
+		t.Error("a tenant must have a level, and another than a user of the same name")
+	}
+	if _, ok := named(5, &weir.Work{Client: "curl", Op: "GET /"}); ok {
+		t.Error("work without user and tenant has a hash")
+	}
+}
+
+func TestSalter(t *testing.T) {
+	day := 24 * time.Hour
+	s := salter{secret: 9, origin: 20_000 * day, period: time.Hour}
+	other := salter{secret: 9, origin: 20_000*day + 20*time.Minute, period: time.Hour} // started later
+	if s.at(0) != s.at(time.Hour-1) {
+		t.Error("the salt changes within the hour")
+	}
+	if s.at(0) == s.at(time.Hour) {
+		t.Error("the salt stays when the hour is over")
+	}
+	if s.at(30*time.Minute) != other.at(10*time.Minute) {
+		t.Error("two instances have another salt at the same time of day")
+	}
+	never := salter{secret: 9, period: -1}
+	if never.at(0) != never.at(1000*time.Hour) {
+		t.Error("the salt changes although it never should")
+	}
+	if s.at(0) == (salter{secret: 10, origin: s.origin, period: time.Hour}).at(0) {
+		t.Error("another secret gives the same salt")
+	}
+}
