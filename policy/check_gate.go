@@ -2,7 +2,11 @@ package policy
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
+
+	"github.com/weir-go/weir/limit"
 )
 
 // Bounds of a concurrency gate: far above what one process can use, and low
@@ -22,6 +26,10 @@ func (c *compiler) checkGate(name string) {
 		return
 	}
 	c.checkLimit(at.at("limit"), g.Limit)
+	if e := g.Limit.Exempt; e < -1 || e > maxLimit {
+		c.add(at.at("limit", "exempt"), fmt.Sprintf("%d is no bound", e),
+			fmt.Sprintf("write how much exempt work there may be at once, at most %d, or -1 for none", maxLimit))
+	}
 	c.checkQueue(at.at("limit", "queue"), &g.Limit.Queue)
 }
 
@@ -39,4 +47,50 @@ func (c *compiler) checkQueue(at place, q *QueueSpec) {
 			"write the longest wait, such as 500ms, or -1 for none but the deadline of the work")
 	}
 	c.checkWord(at.at("order"), "order", q.Order, orders)
+	c.checkClassShares(at.at("shares"), q.Shares)
+	c.checkWeights(at.at("weights", "users"), "user", q.Weights.Users)
+	c.checkWeights(at.at("weights", "tenants"), "tenant", q.Weights.Tenants)
+}
+
+// checkClassShares checks what priorities are promised.
+func (c *compiler) checkClassShares(at place, shares map[string]float64) {
+	sum := 0.0
+	for _, class := range slices.Sorted(maps.Keys(shares)) {
+		share := shares[class]
+		if !slices.Contains(priorities, class) {
+			c.add(at.at(class), fmt.Sprintf("%q is no priority", class), suggest(class, priorities, "priorities"))
+		}
+		if !(share >= 0 && share <= 1) {
+			instead := "write a share from 0 to 1, such as 0.05"
+			if share > 1 && share <= 100 {
+				instead = fmt.Sprintf("write %g", share/100)
+			}
+			c.add(at.at(class), fmt.Sprintf("%g is no share", share), instead)
+			continue
+		}
+		sum += share
+	}
+	if sum > 1+1e-9 { // 0.7, 0.2 and 0.1 add up to a little more than 1
+		c.add(at, fmt.Sprintf("the shares are %g together", sum), "write shares that are no more than 1 together")
+	}
+}
+
+// mostWeights bounds those of a gate: a list that people write.
+const mostWeights = 10_000
+
+func (c *compiler) checkWeights(at place, who string, weights map[string]float64) {
+	if len(weights) > mostWeights {
+		c.add(at, fmt.Sprintf("weights of %d %ss", len(weights), who), fmt.Sprintf("write at most %d", mostWeights))
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(weights)) {
+		if bounded(name) != name {
+			c.add(at.at(name), fmt.Sprintf("no %s has this name: longer ones, and such with signs that cannot be printed, are told apart by a hash", who),
+				fmt.Sprintf("write %q", bounded(name)))
+		}
+		if w := weights[name]; !(w >= limit.MinWeight && w <= limit.MaxWeight) {
+			c.add(at.at(name), fmt.Sprintf("the weight %g is out of range", w),
+				fmt.Sprintf("write a number from %g to %.0f; who is not named has 1", limit.MinWeight, float64(limit.MaxWeight)))
+		}
+	}
 }

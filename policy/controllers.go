@@ -79,7 +79,7 @@ func (l *LimitSpec) given() []string {
 	v := reflect.ValueOf(l).Elem()
 	for i := range v.NumField() {
 		switch key := jsonKey(v.Type().Field(i)); key {
-		case "controller", "limit", "queue", "signals":
+		case "controller", "limit", "queue", "signals", "exempt":
 		default:
 			if !v.Field(i).IsZero() {
 				keys = append(keys, key)

@@ -1,9 +1,11 @@
 package policy
 
 import (
+	"reflect"
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/limit"
 )
 
@@ -11,16 +13,21 @@ func TestLimitSpecReachesTheLimiter(t *testing.T) {
 	spec := LimitSpec{
 		Controller: "aimd", Limit: 7, Min: 2, Max: 90, Threshold: Duration(time.Second), Percentile: 0.9, Backoff: 0.7,
 		Window: Duration(3 * time.Second), MinSamples: 4,
-		Queue: QueueSpec{Len: 12, MaxWait: Duration(time.Minute), Order: "lifo"},
+		Queue: QueueSpec{Len: 12, MaxWait: Duration(time.Minute), Order: "lifo",
+			Shares:  map[string]float64{"background": 0.1, "critical": 0.5},
+			Weights: WeightsSpec{Users: map[string]float64{"alice": 2}, Tenants: map[string]float64{"acme": 3}}},
+		Exempt: 9,
 	}
-	for word, order := range map[string]limit.Order{"": limit.Adaptive, "fifo": limit.FIFO, "lifo": limit.LIFO, "adaptive": limit.Adaptive} {
+	for word, order := range map[string]limit.Order{"": limit.Adaptive, "fifo": limit.FIFO, "lifo": limit.LIFO, "adaptive": limit.Adaptive, "edf": limit.EDF} {
 		spec.Queue.Order = word
-		if got, want := spec.Queue.queue(), (limit.Queue{Len: 12, MaxWait: time.Minute, Order: order}); got != want {
+		if got, want := spec.Queue.queue(), (limit.Queue{Len: 12, MaxWait: time.Minute, Order: order,
+			Shares:  map[weir.Priority]float64{weir.Background: 0.1, weir.Critical: 0.5},
+			Weights: limit.Weights{Users: map[string]float64{"alice": 2}, Tenants: map[string]float64{"acme": 3}}}); !reflect.DeepEqual(got, want) {
 			t.Errorf("order %q: got %+v, want %+v", word, got, want)
 		}
 	}
 	cfg, err := spec.config()
-	if err != nil || cfg.Controller.Name() != "aimd" || cfg.Limit != 0 {
+	if err != nil || cfg.Controller.Name() != "aimd" || cfg.Limit != 0 || cfg.Exempt != 9 {
 		t.Errorf("got %+v: %v", cfg, err)
 	}
 	again, _ := spec.config()

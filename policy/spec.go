@@ -117,6 +117,9 @@ type LimitSpec struct {
 	Signals []string `json:"signals,omitempty"`
 	// Queue is the wait room.
 	Queue QueueSpec `json:"queue,omitempty"`
+	// Exempt is the most exempt work at once; beyond it such work is refused. 0
+	// means limit.DefaultExempt (1024), -1 that nothing is exempt.
+	Exempt int64 `json:"exempt,omitempty"`
 }
 
 // QueueSpec is the wait room of a concurrency gate.
@@ -127,10 +130,28 @@ type QueueSpec struct {
 	// MaxWait bounds the time spent waiting. 0 means limit.DefaultMaxWait (2s),
 	// -1 only the deadline of the work itself.
 	MaxWait Duration `json:"max_wait,omitempty"`
-	// Order is adaptive (default): oldest first, and while a queue stands newest
-	// first in a short room, which the oldest leave; lifo: always newest first;
-	// or fifo.
+	// Order is that of work of one priority, user and tenant. It is adaptive
+	// (default): oldest first, and while a queue stands newest first in a short
+	// room, which the oldest leave; lifo: always newest first; fifo; or edf: the
+	// earliest deadline first. The deadline of a peer that is not trusted is no
+	// advantage there: it only bounds the wait.
 	Order string `json:"order,omitempty"`
+	// Shares are the parts of what is served that a priority gets at least while
+	// its work waits, each from 0 to 1 and together no more than 1: {background:
+	// 0.05}. Default none: a higher priority is always served first.
+	Shares map[string]float64 `json:"shares,omitempty"`
+	// Weights are the parts that users and tenants get in relation to each other.
+	Weights WeightsSpec `json:"weights,omitzero"`
+}
+
+// WeightsSpec says who gets how much more than others of what is served of one
+// priority. Who is not named has weight 1. A weight is from limit.MinWeight
+// (0.001) to limit.MaxWeight (1,000,000).
+type WeightsSpec struct {
+	// Users are the weights by user, Tenants those by tenant among the tenants of
+	// one user.
+	Users   map[string]float64 `json:"users,omitempty"`
+	Tenants map[string]float64 `json:"tenants,omitempty"`
 }
 
 // RouteSpec sends matching work through a chain of gates.

@@ -121,6 +121,31 @@ func TestEarliestDeadline(t *testing.T) {
 	})
 }
 
+// Where the earliest deadline is served first, a stranger's only bounds its wait.
+func TestDeadlineIsNoAdvantage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, tt := range []struct {
+			order, remote, sent string
+			maxWait             time.Duration // of the route
+			left, wait          time.Duration
+		}{
+			{"edf", "127.0.0.1:9", "0.5", 0, 500 * time.Millisecond, 0},
+			{"edf", "192.0.2.1:9", "0.5", 0, time.Second, 500 * time.Millisecond},
+			{"edf", "192.0.2.1:9", "0.5", 100 * time.Millisecond, time.Second, 100 * time.Millisecond},
+			{"edf", "192.0.2.1:9", "0.5", -1, time.Second, -1},
+			{"edf", "192.0.2.1:9", "60", 0, time.Second, time.Minute},
+			{"edf", "192.0.2.1:9", "soon", 0, time.Second, 0},
+			{"fifo", "192.0.2.1:9", "0.5", 0, 500 * time.Millisecond, 0},
+		} {
+			spec := limitSpec(LimitSpec{Limit: 1, Queue: QueueSpec{Order: tt.order}})
+			spec.Routes = []RouteSpec{{Match: []string{"/"}, Timeout: Duration(time.Second), MaxWait: Duration(tt.maxWait)}}
+			if left, wait := matched(t, spec, tt.remote, "X-Request-Timeout: "+tt.sent); left != tt.left || wait != tt.wait {
+				t.Errorf("%s, %s: %s leaves %v and a wait of %v, want %v and %v", tt.order, tt.remote, tt.sent, left, wait, tt.left, tt.wait)
+			}
+		}
+	})
+}
+
 // A grpc-timeout of 0 is a deadline that has come.
 func TestTimeoutIsOver(t *testing.T) {
 	p := compile(t, routeSpec(RouteSpec{Match: []string{"/"}, Gates: []string{"api"}}), Options{})

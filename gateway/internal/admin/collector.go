@@ -36,6 +36,7 @@ type collector struct {
 	limit, inFlight, waiting, mode, expected   *prometheus.Desc
 	admitted, rejected, observed, outcomes     *prometheus.Desc
 	leaked, faults, bound                      *prometheus.Desc
+	waitingBy, exempt, exemptAdmitted          *prometheus.Desc
 	sigValue, sigState, sigAge                 *prometheus.Desc
 	sigReads, sigFailures                      *prometheus.Desc
 	upRequests, upFailures, upOut, upEjections *prometheus.Desc
@@ -51,19 +52,22 @@ func newCollector(src Source) *collector {
 		return prometheus.NewDesc(name, help, labels, nil)
 	}
 	return &collector{
-		src:      src,
-		limit:    d("weir_gate_limit", "Slots of a gate now.", "gate"),
-		inFlight: d("weir_gate_in_flight", "Slots held now; above the limit after it has fallen.", "gate"),
-		waiting:  d("weir_gate_waiting", "Work in the wait room now.", "gate"),
-		mode:     d("weir_gate_mode", "1 for the gate's mode: enforce, observe or off.", "gate", "mode"),
-		expected: d("weir_gate_expected_seconds", "Service time the gate expects, 0 if it measures none.", "gate"),
-		admitted: d("weir_gate_admitted_total", "Work admitted.", "gate"),
-		rejected: d("weir_gate_rejected_total", "Work refused, by reason.", "gate", "reason"),
-		observed: d("weir_gate_observed_total", "Work that a gate in observe mode let through but would have refused, by reason.", "gate", "reason"),
-		outcomes: d("weir_gate_outcomes_total", "What became of admitted work.", "gate", "outcome"),
-		faults:   d("weir_gate_controller_faults_total", "Decisions of a gate's controller that made no sense and were not carried out. Always 0 unless there is a bug.", "gate"),
-		bound:    d("weir_gate_bound_by_signal", "1 for the signal that binds the limit of a gate now, 0 for the others it goes by.", "gate", "signal"),
-		leaked:   d("weir_gate_leaked_total", "Permits that were dropped without being given back. Always 0 unless there is a bug.", "gate"),
+		src:            src,
+		limit:          d("weir_gate_limit", "Slots of a gate now.", "gate"),
+		inFlight:       d("weir_gate_in_flight", "Slots held now; above the limit after it has fallen.", "gate"),
+		waiting:        d("weir_gate_waiting", "Work in the wait room now.", "gate"),
+		waitingBy:      d("weir_gate_waiting_by_class", "Work in the wait room now, by its priority.", "gate", "class"),
+		exempt:         d("weir_gate_exempt_in_flight", "Exempt work in progress now, which is not part of what is in flight.", "gate"),
+		exemptAdmitted: d("weir_gate_exempt_admitted_total", "Exempt work admitted, which is not part of what is admitted.", "gate"),
+		mode:           d("weir_gate_mode", "1 for the gate's mode: enforce, observe or off.", "gate", "mode"),
+		expected:       d("weir_gate_expected_seconds", "Service time the gate expects, 0 if it measures none.", "gate"),
+		admitted:       d("weir_gate_admitted_total", "Work admitted.", "gate"),
+		rejected:       d("weir_gate_rejected_total", "Work refused, by reason.", "gate", "reason"),
+		observed:       d("weir_gate_observed_total", "Work that a gate in observe mode let through but would have refused, by reason.", "gate", "reason"),
+		outcomes:       d("weir_gate_outcomes_total", "What became of admitted work.", "gate", "outcome"),
+		faults:         d("weir_gate_controller_faults_total", "Decisions of a gate's controller that made no sense and were not carried out. Always 0 unless there is a bug.", "gate"),
+		bound:          d("weir_gate_bound_by_signal", "1 for the signal that binds the limit of a gate now, 0 for the others it goes by.", "gate", "signal"),
+		leaked:         d("weir_gate_leaked_total", "Permits that were dropped without being given back. Always 0 unless there is a bug.", "gate"),
 
 		sigValue:    d("weir_signal_value", "What a signal says: a pressure, where 1 is the most that is wanted, or a lag. Absent while it is not known.", "signal"),
 		sigState:    d("weir_signal_state", "1 for the state of a signal: starting, live, held, safe, unknown or unsupported.", "signal", "state"),
@@ -161,6 +165,11 @@ func (c *collector) collectGates(ch chan<- prometheus.Metric) {
 		gauge(ch, c.limit, float64(s.Limit), name)
 		gauge(ch, c.inFlight, float64(s.InFlight), name)
 		gauge(ch, c.waiting, float64(s.Waiting), name)
+		for class := range numClasses {
+			gauge(ch, c.waitingBy, float64(s.WaitingByClass[weir.Background+weir.Priority(class)]), name, className(class))
+		}
+		gauge(ch, c.exempt, float64(s.Exempt), name)
+		counter(ch, c.exemptAdmitted, s.ExemptAdmitted, name)
 		gauge(ch, c.expected, s.Latency.Seconds(), name)
 		for _, mode := range []policy.Mode{policy.Enforce, policy.Observe, policy.Off} {
 			gauge(ch, c.mode, oneIf(g.Mode() == mode), name, string(mode))

@@ -91,6 +91,9 @@ func TestCollector(t *testing.T) {
 	m := testMetrics(t)
 	has(t, m,
 		`weir_gate_limit{gate="api"} 1`,
+		`weir_gate_waiting_by_class{class="critical",gate="api"} 0`,
+		`weir_gate_exempt_in_flight{gate="api"} 0`,
+		`weir_gate_exempt_admitted_total{gate="api"} 0`,
 		`weir_gate_rejected_total{gate="api",reason="limit"} 1`,
 		`weir_gate_rejected_total{gate="api",reason="queue_full"} 0`,
 		`weir_gate_rejected_total{gate="api",reason="queue_timeout"} 0`,

@@ -143,7 +143,7 @@ func TestClassAndTenantMetrics(t *testing.T) {
 		`weir_ignored_total{what="timeout"} 0`,
 	)
 	m.Keep(nil, nil)
-	if text := ask(m.Handler(), http.MethodGet, "/metrics").Body.String(); strings.Contains(text, `class="high"`) {
+	if text := ask(m.Handler(), http.MethodGet, "/metrics").Body.String(); strings.Contains(text, `weir_gate_wait_seconds_count{class="high"`) {
 		t.Error("a gate that is gone still has series by class")
 	}
 }

@@ -142,15 +142,24 @@ var generalFields = map[string]field{
 		doc:     "Signals that hold the limit down while one of them is under pressure, whatever the controller finds. Names from signals, or of what is read: cpu, memory and so on. They are those of the gateway's own machine.",
 		example: "[memory]",
 	},
-	"LimitSpec.queue": {doc: "The room in which work waits for a slot.", example: "{len: 100, max_wait: 500ms}"},
+	"LimitSpec.exempt": {doc: "The most work at once of routes that are exempt. 0 means the default.", def: "1024", least: "0", most: "1000000", minusOne: "nothing is exempt here"},
+	"LimitSpec.queue":  {doc: "The room in which work waits for a slot.", example: "{len: 100, max_wait: 500ms}"},
 
 	"QueueSpec.len":      {doc: "How much work may wait. 0 means the default.", def: "1024", least: "0", minusOne: "nothing waits"},
 	"QueueSpec.max_wait": {doc: "How long work may wait. 0 means the default. Work whose wait can be seen to last longer is refused at once.", def: "2s", least: "0s", minusOne: "only the work's own deadline counts"},
 	"QueueSpec.order": {
-		doc: "Who goes first: adaptive the oldest, and while a queue stands the newest, in a short room that the oldest leave; fifo the oldest always; lifo the newest always, " +
-			"and in a full room the newcomer takes the place of the oldest.",
-		def: "adaptive", enum: []string{"adaptive", "fifo", "lifo"},
+		doc: "Who goes first of one priority, user and tenant: adaptive the oldest, and while a queue stands the newest, in a short room that the oldest leave; fifo the oldest always; lifo the newest always, " +
+			"and in a full room the newcomer takes the place of the oldest; edf the earliest deadline, which gains nothing where the peer is not trusted.",
+		def: "adaptive", enum: []string{"adaptive", "fifo", "lifo", "edf"},
 	},
+	"QueueSpec.shares": {
+		doc:     "The part of what is served that a priority gets at least while its work waits, from 0 to 1. Left out, a higher priority is always served first.",
+		example: "{background: 0.05}",
+	},
+	"QueueSpec.weights": {doc: "Who gets how much more than others of the same priority.", example: "{tenants: {acme: 2}}"},
+
+	"WeightsSpec.users":   {doc: "Weights by user, from 0.001 to 1000000. Who is not named has 1.", example: "{alice: 2}", anyName: true},
+	"WeightsSpec.tenants": {doc: "Weights by tenant among the tenants of one user, from 0.001 to 1000000. Who is not named has 1.", example: "{acme: 2}", anyName: true},
 
 	"RouteSpec.name": {doc: "Name of the route in metrics and logs, and the operation of its work. Left out, it is the first pattern.", example: "batches"},
 	"RouteSpec.match": {

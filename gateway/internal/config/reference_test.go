@@ -75,6 +75,7 @@ func reference() string {
 		{"`gates: NAME:`", reflect.TypeFor[Config](), "gates"},
 		{"`limit:` of a gate or an upstream", reflect.TypeFor[Upstream](), "limit"},
 		{"`limit: queue:`", reflect.TypeFor[Upstream](), "limit.queue"},
+		{"`limit: queue: weights:`", reflect.TypeFor[Upstream](), "limit.queue.weights"},
 		{"`limit: vegas:`", reflect.TypeFor[Upstream](), "limit.vegas"},
 		{"`limit: gradient2:`", reflect.TypeFor[Upstream](), "limit.gradient2"},
 		{"`limit: probe:`", reflect.TypeFor[Upstream](), "limit.probe"},
