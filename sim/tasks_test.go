@@ -1,0 +1,167 @@
+package sim_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/weir-go/weir/sim"
+)
+
+// one plays a scenario once and returns its summary and each class's.
+func one(t *testing.T, text string, opts sim.Options) (sim.Summary, map[string]sim.ClassSummary) {
+	t.Helper()
+	s, err := sim.ParseScenario([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts.Seeds = []uint64{1}
+	r, err := sim.Run(t.Context(), s, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	classes := map[string]sim.ClassSummary{}
+	for _, c := range r.Runs[0].Windows[0].Classes {
+		classes[c.Name] = c
+	}
+	return r.Runs[0].Windows[0], classes
+}
+
+// slot is a backend that takes a second for each request and one at a time, and
+// a gate of one slot before it.
+const slot = `
+	"backend": {"law": "pool", "workers": 1, "service": {"dist": "constant", "mean": "1s"}},
+	"policy": {
+		"gates": {"slot": {"limit": {"limit": 1, "queue": {"len": 100, "max_wait": "-1", "order": "fifo"}}}},
+		"routes": [{"name": "all", "match": ["/"], "gates": ["slot"]}]
+	},`
+
+// Somebody is let in while somebody of a higher priority waits: that is counted
+// from outside, so a gate that is not told has inversions.
+func TestInversionsAreSeen(t *testing.T) {
+	text := `{"name": "inversions",` + slot + `
+		"phases": [{"for": "20s"}],
+		"traffic": [
+			{"name": "low", "priority": "background", "at": ["0s", "100ms", "200ms"]},
+			{"name": "high", "priority": "high", "at": ["300ms"]}
+		],
+		"goals": [{"metric": "inversions"}, {"metric": "p50", "class": "high"}]
+	}`
+	s, classes := one(t, text, sim.Options{Anonymous: true})
+	if s.Inversions != 2 { // two of low go before high
+		t.Errorf("%d inversions in order of arrival, want 2", s.Inversions)
+	}
+	if c := classes["high"]; c.Done != 1 || c.Starved.Seconds() != 2.7 {
+		t.Errorf("high: %d done, starved for %v; want 1 and 2.7s", c.Done, c.Starved)
+	}
+}
+
+// A client in a closed loop has one request under way: two of them keep one slot
+// busy and wait for each other.
+func TestClientsInALoop(t *testing.T) {
+	s, classes := one(t, `{"name": "loop",`+slot+`
+		"phases": [{"for": "10s"}],
+		"traffic": [{"name": "loop", "clients": 2}],
+		"goals": [{"metric": "p50", "class": "loop"}]
+	}`, sim.Options{})
+	c := classes["loop"]
+	if s.Inside.Max != 1 || c.Offered != c.Admitted+1 || c.Done < 9 || c.Done > 10 || c.P50.Seconds() < 1.9 {
+		t.Errorf("two clients on one slot: %v inside, %+v", s.Inside.Max, c)
+	}
+}
+
+// A client that thinks leaves the slot free meanwhile.
+func TestClientsThink(t *testing.T) {
+	_, classes := one(t, `{"name": "think",`+slot+`
+		"phases": [{"for": "20s"}],
+		"traffic": [{"name": "loop", "clients": 1, "think": "1s"}],
+		"goals": [{"metric": "p50", "class": "loop"}]
+	}`, sim.Options{})
+	if n := classes["loop"].Done; n < 9 || n > 10 {
+		t.Errorf("%d requests done in 20s of a second's work and a second's thought", n)
+	}
+}
+
+// A task is done when its last call is, and ends with the first that is refused.
+func TestTasks(t *testing.T) {
+	s, classes := one(t, `{"name": "tasks",`+slot+`
+		"phases": [{"for": "30s"}],
+		"traffic": [{"name": "task", "calls": 4, "at": ["0s", "10s"]}],
+		"goals": [{"metric": "tasks", "class": "task"}]
+	}`, sim.Options{})
+	if c := classes["task"]; c.Offered != 2 || c.Done != 2 || s.Answered != 8 {
+		t.Errorf("%d of %d tasks of four calls, with %d answers; want 2 of 2 with 8", c.Done, c.Offered, s.Answered)
+	}
+	_, classes = one(t, `{"name": "tasks late",`+slot+`
+		"phases": [{"for": "30s"}],
+		"traffic": [{"name": "task", "calls": 2, "at": ["0s"], "deadline": "500ms", "tell_deadline": false}],
+		"goals": [{"metric": "tasks", "class": "task"}]
+	}`, sim.Options{})
+	if c := classes["task"]; c.Attempts != 1 || c.Done != 0 {
+		t.Errorf("%d calls, %d done, of a task whose first call is late; want 1 and 0", c.Attempts, c.Done)
+	}
+}
+
+// A nested call rides on the slot that its caller holds. A gate that is not told
+// lets it wait for that very slot.
+func TestNestedCalls(t *testing.T) {
+	const text = `{"name": "nested",` + slot + `
+		"phases": [{"for": "30s"}],
+		"traffic": [{"name": "outer", "calls": 3, "nested": true, "deadline": "5s", "tell_deadline": true, "at": ["0s", "100ms", "10s"]}],
+		"goals": [{"metric": "behind", "class": "outer"}]
+	}`
+	s, classes := one(t, text, sim.Options{})
+	if c := classes["outer"]; c.Done != 3 || c.Behind != 0 || s.Inside.Max != 1 {
+		t.Errorf("told: %+v, at most %v inside; want 3 done, none behind, 1 inside", c, s.Inside.Max)
+	}
+	_, classes = one(t, text, sim.Options{Anonymous: true})
+	if c := classes["outer"]; c.Done != 0 || c.Behind == 0 {
+		t.Errorf("not told: %+v; want calls that wait for their own callers' slots", c)
+	}
+}
+
+// A class alone sees the very requests it sees among others.
+func TestOnly(t *testing.T) {
+	s, err := sim.Load("S12")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err = s.With("B4", "fixed"); err != nil {
+		t.Fatal(err)
+	}
+	offered := func(s *sim.Scenario, class int) uint64 {
+		r, err := sim.Run(t.Context(), s, sim.Options{Seeds: []uint64{1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Runs[0].Windows[0].Classes[class].Offered
+	}
+	both, alone := offered(s, 0), offered(s.Only("critical", 1), 0)
+	if both != alone || both == 0 {
+		t.Errorf("%d critical requests among others, %d alone", both, alone)
+	}
+	if n := offered(s.Only("critical", 1), 1); n != 0 {
+		t.Errorf("%d bulk requests beside critical alone", n)
+	}
+	if n := offered(s.Only("critical", .1), 0); n < both/20 || n > both/5 {
+		t.Errorf("%d critical requests at a tenth of %d", n, both)
+	}
+}
+
+// A scenario with such things wrong says so, all at once.
+func TestFaultsAboutOrder(t *testing.T) {
+	_, err := sim.ParseScenario([]byte(`{"name": "wrong",` + slot + `
+		"phases": [{"for": "1s"}],
+		"fair": {"users": {"a": 0}, "shares": {"urgent": 0.6, "high": 0.6}},
+		"traffic": [{"name": "a", "clients": -1, "think": "1s", "later": "soon"}],
+		"goals": [{"metric": "jain"}, {"metric": "p99", "class": "b", "times_alone": 1}, {"metric": "goodput", "class": "a"}]
+	}`))
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, want := range []string{"fair.users.a", "fair.shares.urgent", "fair.shares:", "traffic[0].clients", "traffic[0].calls", "traffic[0].later",
+		"goals[0].metric", "goals[1].class", "goals[2].metric"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("no %q in\n%v", want, err)
+		}
+	}
+}
