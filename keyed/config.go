@@ -104,8 +104,9 @@ type Queue struct {
 	// negative value leaves only the work's own bounds: its deadline, its
 	// MaxWait, its context.
 	MaxWait time.Duration
-	// Order says who goes first among those that wait for the same key. Default
-	// limit.Adaptive.
+	// Order says who goes first among those that wait for the same key and have
+	// the same priority, user and tenant: higher priorities go before lower ones,
+	// and users and tenants take turns. Default limit.Adaptive.
 	Order limit.Order
 }
 
@@ -231,7 +232,7 @@ func (s *settings) of(e *keys.Entry) int64 {
 }
 
 // mostOrder is the last of the orders of the wait room.
-const mostOrder = room.LIFO
+const mostOrder = room.EDF
 
 // seconds converts, without overflow.
 func seconds(s float64) time.Duration {

@@ -94,6 +94,7 @@ func (g *Gate) now() time.Duration {
 
 // arrival is work at the gate.
 type arrival struct {
+	work  *weir.Work
 	hash  uint64
 	name  keys.Name
 	cost  int64
@@ -189,6 +190,7 @@ func (a *arrival) of(g *Gate, w *weir.Work) {
 	if g.key != nil {
 		key = g.key(*w)
 	}
+	a.work = w
 	a.name = keys.NameOf(key)
 	a.hash = keys.Hash(g.seed, &a.name)
 	a.cost = w.Units()

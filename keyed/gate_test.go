@@ -275,7 +275,7 @@ func TestExempt(t *testing.T) {
 	p.SetCost("", 5)
 	p.Done(weir.OK)
 	p = take(t, g, check)
-	if u := g.Usage(0); u.Exempt != 2 || u.InFlight != 1 || len(u.Outcomes) != 0 {
+	if u := g.Snapshot(); u.Exempt != 2 || u.ExemptAdmitted != 3 || u.InFlight != 1 || len(u.Outcomes) != 0 {
 		t.Errorf("%+v", u)
 	}
 	if err := g.Reconfigure(Config{Limit: 1, Exempt: -1}); err != nil {
@@ -283,7 +283,7 @@ func TestExempt(t *testing.T) {
 	}
 	refused(t, g, check, weir.ReasonLimit)
 	p.Done(weir.OK)
-	if u := g.Usage(0); u.Exempt != 1 {
+	if u := g.Snapshot(); u.Exempt != 1 {
 		t.Errorf("%+v", u)
 	}
 }

@@ -82,8 +82,10 @@ func (s *shard) PermitCancelled(p weir.Permit) {
 		s.mu.Unlock()
 		return
 	}
-	s.count.cancelled++
-	if b.cost > 0 {
+	if b.cost == 0 {
+		s.count.exempt--
+	} else {
+		s.count.cancelled++
 		if e := s.table.At(b.slot); e.Admitted > 0 {
 			e.Admitted--
 		}

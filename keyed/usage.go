@@ -19,8 +19,6 @@ type Usage struct {
 	// place.
 	Newcomers uint64 `json:"newcomers"`
 	Evicted   uint64 `json:"evicted"`
-	// Exempt is the exempt work in flight.
-	Exempt int64 `json:"exempt"`
 	// Top are the keys with most in flight and waiting, the first one leads; of
 	// those that have as much, the ones that were refused most.
 	Top []KeyUse `json:"top,omitempty"`
@@ -51,12 +49,13 @@ func (g *Gate) Snapshot() weir.Snapshot { return g.Usage(0).Snapshot }
 // seconds and not for every request. With top 0 it does not look at the keys.
 func (g *Gate) Usage(top int) Usage {
 	set, by, sum := g.settings.Load(), g.about.Load(), g.total()
-	u := Usage{Keys: sum.keys, Busy: sum.busy, Bytes: sum.bytes, Newcomers: sum.newcomers, Evicted: sum.evicted, Exempt: sum.exempt}
+	u := Usage{Keys: sum.keys, Busy: sum.busy, Bytes: sum.bytes, Newcomers: sum.newcomers, Evicted: sum.evicted}
 	u.Snapshot = weir.Snapshot{
 		Name: g.name, Kind: "keyed", Mode: "enforce",
 		Limit: set.limit, InFlight: sum.inFlight, Waiting: sum.waiting,
 		Admitted:   sum.admitted - sum.cancelled,
 		Controller: by.controller, LimitReason: by.reason, Signal: set.signal, Faults: by.faults, Latency: sum.median,
+		Exempt: sum.exempt, ExemptAdmitted: sum.tally.exempt,
 	}
 	u.Rejected = map[weir.Reason]uint64{}
 	for _, r := range weir.Reasons() {

@@ -57,6 +57,8 @@ func (s *shard) enqueue(set *settings, slot uint32, a *arrival, out *answers) *w
 	w := a.place
 	w.shard, w.queue, w.cost = s, q, a.cost
 	w.Units = min(a.cost, set.of(e))
+	w.Class, w.User, w.Tenant = class(a.work.Priority), a.work.User, a.work.Tenant
+	w.Deadline = a.until.deadline
 	w.Expires, w.outOf = a.until.patience, weir.ReasonQueueTimeout
 	if a.until.deadline < w.Expires {
 		w.Expires, w.outOf = a.until.deadline, weir.ReasonDeadline
@@ -74,6 +76,11 @@ func (s *shard) enqueue(set *settings, slot uint32, a *arrival, out *answers) *w
 	}
 	s.serve(set, q, a.now, out) // the newest may go first
 	return nil
+}
+
+// class is the room's word for a priority; one out of range is the nearest.
+func class(p weir.Priority) int8 {
+	return int8(min(max(p, weir.Background), weir.Critical) - weir.Background)
 }
 
 // queue returns the room of a key, a new one if nobody waits for it.
@@ -170,6 +177,7 @@ func (g *Gate) place() *waiter {
 // putBack keeps a waiter for reuse whose answer, if any, has been received.
 func (g *Gate) putBack(w *waiter) {
 	w.permit, w.err, w.next, w.queue, w.shard = weir.Permit{}, nil, nil, nil, nil
+	w.User, w.Tenant = "", ""
 	g.waiters.Put(w)
 }
 
