@@ -356,6 +356,8 @@ func after(now, d time.Duration) time.Duration {
 
 // start takes up the first configuration.
 func (g *Gate) start(cfg Config) {
+	g.control.Lock()
+	defer g.control.Unlock()
 	g.controller, g.signals = cfg.controller(), cfg.Signals
 	first := g.controller.Start()
 	g.settings.Store(cfg.settings(first.Limit))

@@ -130,7 +130,7 @@ func TestStress(t *testing.T) {
 	for n := range goroutines {
 		wg.Go(func() {
 			rng := rand.New(rand.NewPCG(uint64(n), 1))
-			for range 2000 {
+			for range 400 {
 				key := rng.IntN(spread)
 				p, err := stressAdmit(g, rng, fmt.Sprint("k", key))
 				if err != nil {
@@ -153,7 +153,7 @@ func TestStress(t *testing.T) {
 		})
 	}
 	wg.Go(func() {
-		for i := range 200 {
+		for i := range 60 {
 			next := cfg
 			next.Limit = 1 + int64(i)%most
 			if err := g.Reconfigure(next); err != nil {
