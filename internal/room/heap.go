@@ -4,8 +4,8 @@ package room
 // each knowing its index, so that any of them can leave in O(log n).
 
 func (r *Room) push(w *Waiter) {
-	r.expiry = append(r.expiry, w)
-	w.heap = len(r.expiry)
+	r.expiry = append(extend(r.expiry, r.size), w)
+	w.heap = int32(len(r.expiry))
 	r.up(len(r.expiry) - 1)
 }
 
@@ -15,7 +15,7 @@ func (r *Room) remove(i int) {
 	if i != last {
 		moved := r.expiry[last]
 		r.expiry[i] = moved
-		moved.heap = i + 1
+		moved.heap = int32(i + 1)
 	}
 	r.expiry[last] = nil
 	r.expiry = r.expiry[:last]
@@ -54,5 +54,5 @@ func (r *Room) down(i int) {
 
 func (r *Room) swap(i, j int) {
 	r.expiry[i], r.expiry[j] = r.expiry[j], r.expiry[i]
-	r.expiry[i].heap, r.expiry[j].heap = i+1, j+1
+	r.expiry[i].heap, r.expiry[j].heap = int32(i+1), int32(j+1)
 }

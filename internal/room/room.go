@@ -1,10 +1,21 @@
-// Package room is the wait room of a gate: a bounded queue of waiters with an
-// order and an expiry each, on explicit time. It holds no lock, starts no
-// goroutine and wakes nobody: the gate does.
+// Package room is the wait room of a gate: a bounded number of waiters with a
+// class, a user, a tenant and an expiry each, on explicit time. It holds no lock,
+// starts no goroutine and wakes nobody: the gate does.
 //
 // Who goes next ([Room.Next]) and who has to go for want of a place
-// ([Room.Push]) are decided here and nowhere else. Priority and fairness between
-// tenants will live here too; today a room has one queue.
+// ([Room.Push]) are decided here and nowhere else:
+//
+//   - between classes by strict priority, but for guaranteed shares (class.go);
+//   - in a class between users, and between the tenants of a user, by start-time
+//     fair queueing with weights and costs (fair.go), so that a user gains nothing
+//     by inventing tenants;
+//   - among a tenant's waiters by the [Order] (order.go, edf.go);
+//   - for want of a place the last of the lowest class below the newcomer's goes,
+//     or of whoever has most waiting for its weight (displace.go, longest.go).
+//
+// What the room remembers of users and tenants is of those that wait, and of
+// those who were served ahead of others that still wait: no more of them than there
+// are places.
 package room
 
 import (
@@ -12,49 +23,8 @@ import (
 	"time"
 )
 
-// Order says which end of the queue is served.
-type Order uint8
-
-// The orders.
-const (
-	Adaptive Order = iota // newest first while a queue stands, else oldest first
-	FIFO                  // oldest first
-	LIFO                  // newest first
-	EDF                   // earliest deadline first
-)
-
-// Classes is how many classes of priority there are. Class 0 goes last.
-const Classes = 4
-
 // Never is the expiry of a waiter without one.
 const Never = time.Duration(math.MaxInt64)
-
-// Waiter is one place in the room. Its owner embeds it, sets the exported
-// fields, and points Owner back at itself.
-type Waiter struct {
-	// Expires is when the waiter has to leave unserved.
-	Expires time.Duration
-	// Units is what the waiter will take of the gate.
-	Units int64
-	// Arrived is set by Push.
-	Arrived time.Duration
-	// Owner is what the waiter stands for.
-	Owner any
-	// Class is its priority, from 0 (goes last) to Classes-1.
-	Class int8
-	// User answers for what it sends; Tenant is one of those it sends for.
-	User, Tenant string
-	// UserWeight and TenantWeight are what they get in proportion; 0 means 1.
-	UserWeight, TenantWeight float64
-	// Deadline is by when it has to be done, for the order EDF.
-	Deadline time.Duration
-
-	prev, next *Waiter
-	heap       int // index in the room's heap, plus 1; 0 while not in a room
-}
-
-// Queued reports whether the waiter is in a room.
-func (w *Waiter) Queued() bool { return w.heap != 0 }
 
 // Room is a wait room. The zero value has no places; set the size first.
 //
@@ -67,14 +37,24 @@ type Room struct {
 	pace     Pace
 	standing standing
 
-	front, back *Waiter // oldest, newest
-	units       int64
-	expiry      []*Waiter
+	classes   [Classes]class
+	users     flows
+	inner     []level // of each user, its tenants
+	tenants   flows
+	deadlines deadlines
+	turns     int32 // a count, for entry
+	weights   func(user, tenant string) (userWeight, tenantWeight float64)
+
+	units  int64
+	expiry []*Waiter
 }
 
 // Configure sets the number of places and the order. Waiters beyond a smaller
 // size stay; only newcomers are refused.
-func (r *Room) Configure(size int, order Order) { r.size, r.order = max(0, size), order }
+func (r *Room) Configure(size int, order Order) {
+	r.size = max(0, size)
+	r.reorder(order)
+}
 
 // SetPace says how fast the gate is, as far as anybody knows.
 func (r *Room) SetPace(p Pace) { r.pace = p }
@@ -100,6 +80,16 @@ func (r *Room) Kept() int {
 	return kept
 }
 
+// entitled is how many places a queue that stands leaves to those of whose tenant
+// nobody waits yet: how few have hope is counted of all, and it may be the many of
+// one tenant that have none.
+func (r *Room) entitled() int {
+	if r.order == Adaptive && r.pace.Keep > 0 {
+		return min(r.size, r.pace.Keep)
+	}
+	return r.size
+}
+
 // places is how many may wait now.
 func (r *Room) places() int {
 	if r.standing.is {
@@ -111,16 +101,6 @@ func (r *Room) places() int {
 // NewestFirst reports whether the newest goes first now.
 func (r *Room) NewestFirst() bool {
 	return r.order == LIFO || r.order == Adaptive && (r.standing.newest || r.standing.deserted)
-}
-
-// Full reports whether a newcomer would be refused. It would not where the
-// newest goes first, or would go first for it: then the oldest makes room.
-func (r *Room) Full() bool {
-	if len(r.expiry) < r.size {
-		return false
-	}
-	turns := r.NewestFirst() || r.order == Adaptive && r.standing.is
-	return r.size == 0 || !turns
 }
 
 // Turn is told that a newcomer could not be served in time at the back of the
@@ -151,46 +131,53 @@ func (r *Room) Knock(now time.Duration) {
 	r.standing.arrived++
 }
 
-// Push puts w at the back, and reports false if the room is full. Where the
-// newest goes first and there is no place, the oldest is displaced: all that
-// come later would be served before it. It is out of the room already.
+// Push lets w in, and reports false if there is no place for it. Where the room is
+// full somebody else may have to go for it, who is out of the room already: the
+// last of the lowest class below w's; or else, in w's class, the last of whoever
+// has most waiting for its weight. If that is w's own tenant and the newest goes
+// first, it is its oldest, for all that come later would be served before it; in
+// another order w is refused.
 func (r *Room) Push(now time.Duration, w *Waiter) (displaced *Waiter, ok bool) {
+	w.tidy()
 	if len(r.expiry) >= r.places() {
-		if r.size == 0 || !r.crowded() {
+		if r.size == 0 {
 			return nil, false
 		}
-		displaced = r.front
-		r.Remove(displaced)
+		newest := r.crowded()
+		free := len(r.expiry) < r.entitled() && r.newcomer(w)
+		if displaced = r.victim(w, newest && !free); displaced != nil {
+			r.Remove(displaced)
+		} else if !free {
+			return nil, false
+		}
 	}
-	if r.front == nil {
-		r.front = w
-	} else {
-		r.back.next, w.prev = w, r.back
-	}
-	r.back = w
 	w.Arrived = now
-	r.units += w.Units
+	r.enter(w)
 	r.push(w)
 	return displaced, true
 }
 
 // Next returns the waiter to serve next, nil if nobody waits. It stays queued.
 func (r *Room) Next(now time.Duration) *Waiter {
-	if r.front == nil {
+	if len(r.expiry) == 0 {
 		return nil
 	}
 	r.standing.look(now, r.pace.Interval)
-	if r.NewestFirst() {
-		return r.back
-	}
-	return r.front
+	return r.head(r.turn())
 }
 
-// Oldest returns the waiter that came first, nil if nobody waits.
-func (r *Room) Oldest() *Waiter { return r.front }
+// Oldest returns whoever came first of the tenant that goes next, nil if nobody
+// waits.
+func (r *Room) Oldest() *Waiter {
+	if len(r.expiry) == 0 {
+		return nil
+	}
+	return r.tenants.all[r.next(r.turn())].back.next
+}
 
 // Serve takes out w, whose turn it is.
 func (r *Room) Serve(w *Waiter) {
+	r.charge(w)
 	r.Remove(w)
 	r.standing.served++
 }
@@ -217,19 +204,8 @@ func (r *Room) Remove(w *Waiter) bool {
 	if !w.Queued() {
 		return false
 	}
-	if w.prev != nil {
-		w.prev.next = w.next
-	} else {
-		r.front = w.next
-	}
-	if w.next != nil {
-		w.next.prev = w.prev
-	} else {
-		r.back = w.prev
-	}
-	w.prev, w.next = nil, nil
-	r.units -= w.Units
-	r.remove(w.heap - 1)
+	r.leave(w)
+	r.remove(int(w.heap) - 1)
 	r.standing.fallTo(len(r.expiry))
 	return true
 }
@@ -249,30 +225,4 @@ func (r *Room) Expiry() time.Duration {
 		return Never
 	}
 	return r.expiry[0].Expires
-}
-
-// Ahead estimates how many units would be served before w if it came now.
-func (r *Room) Ahead(*Waiter) int64 {
-	if r.NewestFirst() {
-		return 0
-	}
-	return r.units
-}
-
-// SetShares gives classes a guaranteed minimum share of what is served.
-func (r *Room) SetShares([Classes]float64) {}
-
-// Settle corrects what a tenant of a user was charged by units, which may be
-// negative.
-func (r *Room) Settle(class int, user, tenant string, units int64) {}
-
-// Reweigh changes the weights of those that wait.
-func (r *Room) Reweigh(weights func(user, tenant string) (userWeight, tenantWeight float64)) {}
-
-// ByClass returns how many wait by class.
-func (r *Room) ByClass() (n [Classes]int) {
-	for _, w := range r.expiry {
-		n[w.Class&(Classes-1)]++
-	}
-	return n
 }

@@ -23,7 +23,7 @@ func come(t *testing.T, r *Room, now time.Duration, n int) (displaced []time.Dur
 	t.Helper()
 	for range n {
 		r.Knock(now)
-		out, ok := r.Push(now, &Waiter{Expires: Never, Units: 1})
+		out, ok := r.Push(now, &Waiter{Expires: Never, Units: 1, Class: 1})
 		if !ok {
 			t.Fatalf("%v: no place", now)
 		}
@@ -196,7 +196,7 @@ func TestOverloadKeepsFewWaiting(t *testing.T) {
 	for at := time.Duration(0); at < time.Second; at += ms { // 4 come while one is served
 		for range 4 {
 			r.Knock(at)
-			out, ok := r.Push(at, &Waiter{Expires: Never, Units: 1})
+			out, ok := r.Push(at, &Waiter{Expires: Never, Units: 1, Class: 1})
 			if !ok {
 				t.Fatalf("%v: no place", at)
 			}
@@ -278,7 +278,7 @@ func TestFull(t *testing.T) {
 		r.Configure(2, order)
 		come(t, r, 0, 2)
 		r.Knock(0)
-		w := &Waiter{}
+		w := &Waiter{Class: 1}
 		out, ok := r.Push(1, w)
 		if lifo := order == LIFO; r.Full() == lifo || ok != lifo || (out != nil) != lifo || w.Queued() != lifo {
 			t.Errorf("order %d: full %v, a third got in: %v, for %v", order, r.Full(), ok, out)
@@ -304,7 +304,7 @@ func TestUnits(t *testing.T) {
 
 func TestRemoveTwice(t *testing.T) {
 	r := newRoom(1, FIFO)
-	w := &Waiter{}
+	w := &Waiter{Class: 1}
 	r.Push(0, w)
 	if !r.Remove(w) || r.Remove(w) || w.Queued() {
 		t.Error("removed other than once")

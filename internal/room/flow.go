@@ -1,0 +1,121 @@
+package room
+
+import "hash/maphash"
+
+// flow is what the room knows of a user, or of a tenant of one. It has 40 bytes:
+// there may be as many as waiters.
+type flow struct {
+	hash    uint64  // of its name
+	back    *Waiter // a tenant's newest waiter
+	load    float64 // what it has waiting: units, each divided by its weight
+	in      uint32  // a user's class; a tenant's user
+	ready   uint32  // its index in its level's heap of tags, plus 1
+	longest uint32  // its index in its level's heap of loads, plus 1; 0: nobody waits
+	chain   uint32  // the next in its bucket, or of the free ones
+}
+
+// flows holds all users, or all tenants, in one slice with a chained hash table
+// over it. Flow 0 is none. There is a flow for everybody who waits, and for those
+// who have been served and whose tag is still ahead (idle).
+type flows struct {
+	all     []flow
+	buckets []uint32
+	free    uint32
+	n, idle int
+}
+
+// A name stands for itself by 64 bits of a hash with a secret key: two names are
+// taken for one with a probability of 2^-64, and nobody can aim at it.
+var secret = maphash.MakeSeed()
+
+// find returns the flow of that name, 0 if there is none.
+func (f *flows) find(name string, in uint32) uint32 {
+	if f.n == 0 {
+		return 0
+	}
+	return f.lookup(maphash.String(secret, name), in)
+}
+
+func (f *flows) lookup(hash uint64, in uint32) uint32 {
+	if f.n == 0 {
+		return 0
+	}
+	for i := f.buckets[f.bucket(hash, in)]; i != 0; i = f.all[i].chain {
+		if at := &f.all[i]; at.hash == hash && at.in == in {
+			return i
+		}
+	}
+	return 0
+}
+
+// get is find, and makes the flow if there is none. There will be most of them
+// when the room is full.
+func (f *flows) get(name string, in uint32, most int) uint32 {
+	hash := maphash.String(secret, name)
+	if i := f.lookup(hash, in); i != 0 {
+		return i
+	}
+	if len(f.all) == 0 {
+		f.all, f.buckets = make([]flow, 1, 2), make([]uint32, 2)
+	}
+	if f.n >= 2*len(f.buckets) {
+		f.rehash()
+	}
+	i := f.free
+	if i != 0 {
+		f.free = f.all[i].chain
+	} else {
+		i = uint32(len(f.all))
+		f.all = append(extend(f.all, most+1), flow{})
+	}
+	bucket := &f.buckets[f.bucket(hash, in)]
+	f.all[i] = flow{hash: hash, in: in, chain: *bucket}
+	*bucket = i
+	f.n++
+	return i
+}
+
+func (f *flows) drop(i uint32) {
+	at := &f.buckets[f.bucket(f.all[i].hash, f.all[i].in)]
+	for *at != i {
+		at = &f.all[*at].chain
+	}
+	*at = f.all[i].chain
+	f.all[i] = flow{chain: f.free}
+	f.free = i
+	f.n--
+}
+
+func (f *flows) rehash() {
+	old := f.buckets
+	f.buckets = make([]uint32, 4*len(old))
+	for _, i := range old {
+		for i != 0 {
+			at := &f.all[i]
+			bucket := &f.buckets[f.bucket(at.hash, at.in)]
+			i, at.chain, *bucket = at.chain, *bucket, i
+		}
+	}
+}
+
+func (f *flows) bucket(hash uint64, in uint32) uint64 {
+	return (hash ^ uint64(in)*0x9e3779b97f4a7c15) >> 7 & uint64(len(f.buckets)-1)
+}
+
+// extend makes room for one more in s, doubling it or, where it is large, by a
+// quarter, but not beyond most while that is enough.
+func extend[T any](s []T, most int) []T {
+	if len(s) < cap(s) {
+		return s
+	}
+	size := max(4, 2*len(s))
+	if len(s) > 1024 {
+		size = len(s) + len(s)/4
+	}
+	if most > len(s) {
+		size = min(size, most)
+	}
+	larger := make([]T, len(s), size)
+	copy(larger, s)
+	return larger
+}

@@ -1,0 +1,151 @@
+package room
+
+import "math"
+
+// The hierarchy is waiters of tenants of users of classes. What a waiter changes
+// at one level it changes at those above.
+
+// next returns the tenant that goes next in a class that somebody waits in.
+func (r *Room) next(class int) uint32 {
+	return r.inner[r.classes[class].ready[0].flow].ready[0].flow
+}
+
+// head returns who goes next in a class that somebody waits in.
+func (r *Room) head(class int) *Waiter { return r.first(r.next(class)) }
+
+// enter adds w to its tenant, that to its user, and that to its class.
+func (r *Room) enter(w *Waiter) {
+	c, turn := &r.classes[w.Class], r.take()
+	user := r.user(w.User, int(w.Class))
+	w.flow = r.tenants.get(w.Tenant, user, r.size)
+	r.link(w)
+	if r.NewestFirst() && r.users.idle+r.tenants.idle < r.memory() {
+		turn = -turn
+	}
+	inner, units := &r.inner[user], float64(w.Units)
+	r.join(inner, &r.tenants, w.flow, units/w.TenantWeight, turn)
+	inner.weight = w.UserWeight
+	r.join(&c.level, &r.users, user, units/w.UserWeight, turn)
+	c.n++
+	c.units += w.Units
+	r.units += w.Units
+}
+
+// user returns the user of that name in a class, known or new.
+func (r *Room) user(name string, class int) uint32 {
+	i := r.users.get(name, uint32(class), r.size)
+	if int(i) == len(r.inner) {
+		r.inner = append(extend(r.inner, cap(r.users.all)), level{})
+	} else if len(r.inner) == 0 {
+		r.inner = make([]level, i+1, cap(r.users.all))
+	}
+	return i
+}
+
+// take draws the next turn among equal tags. Newcomers go behind their equals, or
+// before them where the newest goes first, as it does among a tenant's waiters; not
+// though where so many pass through that the room cannot remember them, or those
+// who come back would never have a turn.
+func (r *Room) take() int32 {
+	if r.turns++; r.turns == math.MaxInt32 {
+		r.turns = 1
+	}
+	return r.turns
+}
+
+// memory is how many users, and how many tenants, the room remembers of whom nobody
+// waits.
+func (r *Room) memory() int { return max(64, r.size) }
+
+// join adds a waiter's load to a flow.
+func (r *Room) join(l *level, f *flows, i uint32, load float64, turn int32) {
+	at := &f.all[i]
+	if at.longest == 0 {
+		if at.ready != 0 {
+			f.idle--
+		}
+		l.join(f.all, i, turn, r.size)
+	}
+	at.load += load
+	l.weigh(f.all, i, r.size)
+}
+
+// charge enters that w is served.
+func (r *Room) charge(w *Waiter) {
+	if !w.Queued() {
+		return
+	}
+	r.account(w)
+	units, turn := cost(w), r.take()
+	user := r.tenants.all[w.flow].in
+	r.inner[user].charge(r.tenants.all, w.flow, units/w.TenantWeight, turn)
+	r.classes[w.Class].charge(r.users.all, user, units/w.UserWeight, turn)
+}
+
+// leave is the reverse of enter.
+func (r *Room) leave(w *Waiter) {
+	c, user := &r.classes[w.Class], r.tenants.all[w.flow].in
+	inner, units := &r.inner[user], float64(w.Units)
+	r.unlink(w)
+	r.part(inner, &r.tenants, w.flow, units/w.TenantWeight, r.tenants.all[w.flow].back == nil)
+	r.part(&c.level, &r.users, user, units/w.UserWeight, len(inner.longest) == 0)
+	c.units -= w.Units
+	r.units -= w.Units
+	if c.n--; c.n == 0 {
+		c.arrears = 0
+	}
+}
+
+// part takes a waiter's load from a flow, and the flow out of its level if that was
+// its last. Its tag is kept while it is ahead of virtual time: whoever came back
+// before that would otherwise go before its turn. To forget one that is not ahead
+// changes nothing.
+func (r *Room) part(l *level, f *flows, i uint32, load float64, gone bool) {
+	at := &f.all[i]
+	if !gone {
+		at.load = max(0, at.load-load)
+		l.weigh(f.all, i, r.size)
+		return
+	}
+	l.unload(f.all, i)
+	tag := l.ready[at.ready-1].tag
+	if tag > l.now && f.idle < r.memory() {
+		f.idle++
+		r.sweep(l, f)
+		return
+	}
+	l.drop(f.all, i)
+	r.forget(f, i)
+	if r.sweep(l, f); len(l.ready) > 0 { // as if the forgotten tag were past
+		l.now = max(l.now, min(tag, l.ready[0].tag))
+	}
+}
+
+// sweep forgets those with nobody waiting whose tags are least: virtual time passes
+// them, for whoever waits starts no earlier. A level in which nobody waits has no
+// memory.
+func (r *Room) sweep(l *level, f *flows) {
+	if len(l.longest) == 0 {
+		for _, e := range l.ready {
+			f.idle--
+			r.forget(f, e.flow)
+		}
+		l.ready, l.now = l.ready[:0], 0
+		return
+	}
+	for e := l.ready[0]; f.all[e.flow].longest == 0; e = l.ready[0] {
+		l.now = e.tag
+		l.drop(f.all, e.flow)
+		f.idle--
+		r.forget(f, e.flow)
+	}
+}
+
+// forget gives up a flow. A user's level is used again by another, but what many
+// tenants have made it grow to is given back.
+func (r *Room) forget(f *flows, i uint32) {
+	f.drop(i)
+	if f == &r.users && cap(r.inner[i].ready) > 64 {
+		r.inner[i] = level{}
+	}
+}

@@ -1,0 +1,89 @@
+package room
+
+// Settle corrects what a tenant of a user in a class was charged, once it is known
+// what its work has really taken: by units, which may be negative. It goes earlier
+// or later for it from now on, by its weight. A user that has gone below virtual
+// time starts there, and a class that nobody waits in has no account to settle.
+func (r *Room) Settle(class int, user, tenant string, units int64) {
+	if class < 0 || class >= Classes || units == 0 {
+		return
+	}
+	c := &r.classes[class]
+	if c.n == 0 {
+		return
+	}
+	by := float64(max(-maxUnits, min(units, maxUnits)))
+	ofUser, ofTenant := 1., 1.
+	if r.weights != nil {
+		ofUser, ofTenant = r.weights(user, tenant)
+	}
+	u := r.users.find(user, uint32(class))
+	if u != 0 && len(r.inner[u].longest) > 0 {
+		inner := &r.inner[u]
+		ofUser = inner.weight
+		if t := r.tenants.find(tenant, u); t != 0 && r.tenants.all[t].back != nil {
+			ofTenant = r.tenants.all[t].back.TenantWeight
+		}
+		r.correct(inner, &r.tenants, tenant, u, by/weight(ofTenant))
+	}
+	r.correct(&c.level, &r.users, user, uint32(class), by/weight(ofUser))
+}
+
+// correct moves the tag of the flow of that name.
+func (r *Room) correct(l *level, f *flows, name string, in uint32, by float64) {
+	i := f.find(name, in)
+	if i == 0 {
+		if by < 0 || f.idle >= r.memory() {
+			return
+		}
+		if f == &r.users {
+			i = r.user(name, int(in))
+		} else {
+			i = f.get(name, in, r.size)
+		}
+		f.idle++
+		l.join(f.all, i, r.take(), r.size)
+	}
+	at := int(f.all[i].ready - 1)
+	l.ready[at].tag = max(l.now, l.ready[at].tag+by)
+	l.settle(f.all, at)
+	if f.all[i].longest != 0 {
+		l.weigh(f.all, i, r.size)
+	}
+	r.sweep(l, f)
+}
+
+// Reweigh changes the weights of those that wait. What they have been charged
+// stays. weights is kept, and asked by Settle for who does not wait.
+func (r *Room) Reweigh(weights func(user, tenant string) (userWeight, tenantWeight float64)) {
+	r.weights = weights
+	if weights == nil {
+		return
+	}
+	for _, w := range r.expiry {
+		tenant := &r.tenants.all[w.flow]
+		tenant.load, r.users.all[tenant.in].load = 0, 0
+	}
+	for _, w := range r.expiry {
+		tenant := &r.tenants.all[w.flow]
+		w.UserWeight, w.TenantWeight = weights(w.User, w.Tenant)
+		w.tidy()
+		tenant.load += float64(w.Units) / w.TenantWeight
+		r.users.all[tenant.in].load += float64(w.Units) / w.UserWeight
+		r.inner[tenant.in].weight = w.UserWeight
+	}
+	for i := range r.classes {
+		c := &r.classes[i]
+		c.reweigh(r.users.all)
+		for _, user := range c.longest {
+			r.inner[user].reweigh(r.tenants.all)
+		}
+	}
+}
+
+// reweigh makes the heap of loads anew.
+func (l *level) reweigh(fs []flow) {
+	for i := len(l.longest) - 1; i >= 0; i-- {
+		l.sift(fs, i)
+	}
+}
