@@ -28,7 +28,7 @@ BOARDARGS ?=
 
 .PHONY: help
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | awk -F'\t' '{printf "make %-15s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | awk -F'\t' '{printf "make %-22s %s\n", $$1, $$2}'
 
 .PHONY: build
 build: need-go ## build bin/weir
@@ -98,6 +98,16 @@ deps: need-go
 .PHONY: scoreboard
 scoreboard: need-go ## simulate every scenario under every controller; BOARDARGS="-merge -controllers default": one column again
 	go run ./internal/cmd/scoreboard $(BOARDARGS)
+
+ORDERARGS ?=
+
+.PHONY: scoreboard-order
+scoreboard-order: need-go ## simulate who goes first: priorities, fairness, exemption, nesting
+	go run ./internal/cmd/scoreboard -group order $(ORDERARGS)
+
+.PHONY: scoreboard-order-peers
+scoreboard-order-peers: need-go ## the same for other projects' limiters that rank or share
+	go test ./internal/bench/peers -run '^TestOrder$$' -count 1 -v -timeout 1h -out $(CURDIR)/docs/scoreboard
 
 .PHONY: scoreboard-peers
 scoreboard-peers: need-go ## run other projects' limiters before the same backends, most of an hour

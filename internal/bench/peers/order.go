@@ -68,7 +68,8 @@ func exact() []Peer { return sharing()[1:] }
 // newWeirFixed is weir with a limit of the backend's best concurrency, told the
 // scenario's weights.
 func newWeirFixed(e *Env) (limiter, error) {
-	return weirGate(limit.Config{Name: "weir", Limit: int64(e.Best)})
+	weights := limit.Weights{Users: e.Scenario.Fair.Users, Tenants: e.Scenario.Fair.Tenants}
+	return weirGate(limit.Config{Name: "weir", Limit: int64(e.Best), Queue: limit.Queue{Weights: weights}})
 }
 
 const (

@@ -38,3 +38,36 @@ func TestOrder(t *testing.T) {
 		}
 	}
 }
+
+// TestOrderShort runs every peer of every row for a twentieth of its time: it plays,
+// and shows what it is there to show.
+func TestOrderShort(t *testing.T) {
+	rows, err := OrderRows(.05)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cells := OrderBoard(t, rows, nil, nil, []uint64{1})
+	at := func(column, peer string) float64 {
+		for _, c := range cells {
+			if c.Column == column && c.Peer == peer {
+				return c.Median
+			}
+		}
+		t.Fatalf("no figure %s of %s", column, peer)
+		return 0
+	}
+	// A prioritizer that moves its threshold once a second refuses what a strict
+	// queue would serve; guarantees do not.
+	if refused := at("4000/s: critical refused", "failsafe-go prioritizer (fixed, 1s, 10x)"); refused < .2 {
+		t.Errorf("the prioritizer refused %.3f of the critical tenth, its figures elsewhere are .7", refused)
+	}
+	if refused := at("4000/s: critical refused", "partitions (fixed, .7 and .3)"); refused > .05 {
+		t.Errorf("partitions refused %.3f of the critical tenth", refused)
+	}
+	if jain := at("one: Jain", "Kubernetes APF"); jain < .9 {
+		t.Errorf("Jain's index of Kubernetes' victims is %.3f", jain)
+	}
+	if served := at("2000/s: goodput", "weir (fixed)"); served < .8 {
+		t.Errorf("weir's goodput is %.3f", served)
+	}
+}
