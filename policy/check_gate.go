@@ -21,8 +21,21 @@ func (c *compiler) checkGate(name string) {
 	g := c.spec.Gates[name]
 	c.checkName(at, "gate", name)
 	c.checkWord(at.at("mode"), "mode", string(g.Mode), modes)
-	if g.Limit == nil {
-		c.add(at, "the gate has no mechanism", "write limit: {limit: 20}, or limit: {} for one that is found by itself")
+	if g.Each != nil {
+		c.checkEach(at.at("each"), &g)
+	}
+	if g.Shed != nil {
+		c.checkShed(at.at("shed"), g.Shed)
+	}
+	switch {
+	case g.Shed != nil && g.Limit != nil:
+		c.add(at.at("shed"), "the gate has a limit too", "write two gates, and name the one that sheds first in the routes")
+	case g.Shed != nil:
+		return
+	case g.Limit == nil:
+		if g.Each == nil {
+			c.add(at, "the gate has no mechanism", "write limit: {limit: 20}, or limit: {} for one that is found by itself")
+		}
 		return
 	}
 	c.checkLimit(at.at("limit"), g.Limit)

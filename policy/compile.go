@@ -45,37 +45,33 @@ type compiler struct {
 	collector
 	spec   *Spec
 	opts   *Options
-	source control.Source // of readings, nil if no gate goes by any
+	source control.Source   // of readings, nil if no gate goes by any
+	loads  map[string]*load // of gates that others go by
 }
 
 // make makes a gate for every name, whether or not one is going to be adopted:
-// settings that a new limiter takes, a live one takes too.
+// settings that a new mechanism takes, a live one takes too.
 func (c *compiler) make(names []string) map[string]*Gate {
 	made := make(map[string]*Gate, len(names))
 	for _, name := range names {
-		cfg, err := c.config(name)
-		if err == nil {
-			made[name] = &Gate{name: name}
-			made[name].limiter, err = limit.New(cfg)
-		}
+		m, err := c.newMechanism(name)
 		if err != nil {
-			delete(made, name)
-			c.add(place{"gates", name, "limit"}, err.Error(), "")
+			c.add(place{"gates", name}, err.Error(), "")
+			continue
 		}
+		spec := c.spec.Gates[name]
+		made[name] = &Gate{name: name, kind: kindOf(&spec), mechanism: m}
 	}
 	return made
 }
 
 // adopt replaces new gates by live ones that take up the new settings. A gate
-// that cannot, because somebody has closed it, stays behind.
+// that cannot, because somebody has closed it or it is of another kind, stays
+// behind.
 func (c *compiler) adopt(made map[string]*Gate) map[string]*Gate {
 	for name, g := range made {
 		live := c.heir(name)
-		if live == nil {
-			continue
-		}
-		cfg, err := c.config(name) // a controller belongs to one limiter: another one
-		if err != nil || live.limiter.Reconfigure(cfg) != nil {
+		if live == nil || live.kind != g.kind || c.reconfigure(live.mechanism, name) != nil {
 			continue
 		}
 		g.close()
@@ -100,11 +96,12 @@ func (c *compiler) link(p *Policy) {
 	for name, g := range p.gates {
 		spec := c.spec.Gates[name]
 		g.hooks.Store(&gateHooks{rejected: c.opts.Hooks.Rejected, observed: c.opts.Observed})
-		g.retire.Store(int64(spec.Limit.Queue.retirement()))
-		signals := spec.Limit.sources()
+		g.retire.Store(int64(spec.retirement()))
+		signals := spec.sources()
 		g.signals.Store(&signals)
 		g.level.Store(uint32(spec.Mode.level()))
 	}
+	c.linkLoads(p.gates)
 	for i, rt := range p.routes {
 		for _, name := range c.spec.Routes[i].Gates {
 			rt.gates = append(rt.gates, p.gates[name])
@@ -124,21 +121,6 @@ func chainOf(gates []*Gate, earlier []*Route) weir.Gate {
 		chain[i] = g
 	}
 	return weir.All(chain...)
-}
-
-// config returns a gate's settings.
-func (c *compiler) config(name string) (limit.Config, error) {
-	spec := c.spec.Gates[name].Limit
-	cfg, err := spec.config()
-	if names := spec.sources(); err == nil && len(names) > 0 {
-		cfg.Signals = chosen{c.source, names}
-	}
-	cfg.Name = name
-	cfg.Hooks = c.opts.Hooks
-	cfg.Hooks.Rejected = nil // the Gate calls it: only it knows what is carried out
-	cfg.FindLeaks = c.opts.FindLeaks
-	cfg.Now = c.opts.Now
-	return cfg, err
 }
 
 // longestRetirement bounds how long a gate outlives its policy.

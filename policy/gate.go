@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/keyed"
 	"github.com/weir-go/weir/limit"
 )
 
@@ -26,11 +27,12 @@ import (
 // A change of mode holds for the next piece of work; work that waits goes on
 // waiting.
 type Gate struct {
-	name    string
-	limiter *limit.Limiter
-	level   atomic.Uint32
-	hooks   atomic.Pointer[gateHooks]
-	signals atomic.Pointer[[]string]
+	name      string
+	kind      string // see kindOf
+	mechanism mechanism
+	level     atomic.Uint32
+	hooks     atomic.Pointer[gateHooks]
+	signals   atomic.Pointer[[]string]
 
 	refused  counters // what was refused, by reason
 	observed counters // what would have been refused
@@ -74,7 +76,17 @@ func (g *Gate) Mode() Mode { return level(g.level.Load()).mode() }
 
 // Limiter returns the concurrency gate inside, nil for other mechanisms. Work
 // admitted through it directly bypasses the mode and is not counted as refused.
-func (g *Gate) Limiter() *limit.Limiter { return g.limiter }
+func (g *Gate) Limiter() *limit.Limiter {
+	l, _ := g.mechanism.(*limit.Limiter)
+	return l
+}
+
+// Keyed returns the gate with a limit for each key inside, nil for other
+// mechanisms. What holds of [Gate.Limiter] holds of it.
+func (g *Gate) Keyed() *keyed.Gate {
+	k, _ := g.mechanism.(*keyed.Gate)
+	return k
+}
 
 // Signals returns the names of the signals that the gate goes by. Which of them
 // binds its limit, if one does, is in its Snapshot.
@@ -96,7 +108,7 @@ func (g *Gate) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 	if mode == observing {
 		return g.observe(w), nil
 	}
-	p, err := g.limiter.Admit(ctx, w)
+	p, err := g.mechanism.Admit(ctx, w)
 	if err != nil {
 		g.refuse(w, err)
 	}
@@ -111,7 +123,7 @@ func (g *Gate) TryAdmit(w weir.Work) (weir.Permit, error) {
 	case observing:
 		return g.observe(w), nil
 	}
-	p, err := g.limiter.TryAdmit(w)
+	p, err := g.mechanism.TryAdmit(w)
 	if err != nil {
 		g.refuse(w, err)
 	}
@@ -126,7 +138,7 @@ func (g *Gate) Offer(w weir.Work) (weir.Permit, bool) {
 	if level(g.level.Load()) == off {
 		return weir.Permit{}, true
 	}
-	p, err := g.limiter.TryAdmit(w)
+	p, err := g.mechanism.TryAdmit(w)
 	return p, err == nil
 }
 
@@ -138,7 +150,7 @@ func (g *Gate) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit, 
 	case observing:
 		return g.observe(w), nil, nil
 	}
-	p, waiter, err := g.limiter.Arrive(w, func(p weir.Permit, err error) {
+	p, waiter, err := g.mechanism.Arrive(w, func(p weir.Permit, err error) {
 		if err != nil {
 			g.refuse(w, err)
 		}
@@ -152,7 +164,7 @@ func (g *Gate) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit, 
 
 // observe asks without enforcing.
 func (g *Gate) observe(w weir.Work) weir.Permit {
-	p, err := g.limiter.TryAdmit(w)
+	p, err := g.mechanism.TryAdmit(w)
 	if err == nil {
 		return p
 	}
@@ -181,8 +193,8 @@ func (g *Gate) refuse(w weir.Work, err error) {
 // Snapshot implements [weir.Snapshotter]. Rejected counts what was really
 // refused; see [Gate.Observed] for the rest.
 func (g *Gate) Snapshot() weir.Snapshot {
-	s := g.limiter.Snapshot()
-	s.Name, s.Kind, s.Mode = g.name, "limit", string(g.Mode())
+	s := g.mechanism.Snapshot()
+	s.Name, s.Mode = g.name, string(g.Mode())
 	s.Rejected = g.refused.read()
 	return s
 }
@@ -191,7 +203,7 @@ func (g *Gate) Snapshot() weir.Snapshot {
 // flight stay valid.
 func (g *Gate) close() {
 	if g.closed.CompareAndSwap(false, true) {
-		g.limiter.Close()
+		g.mechanism.Close()
 	}
 }
 

@@ -255,9 +255,13 @@ func (p *Policy) Drain(ctx context.Context) error {
 	}
 	var errs []error
 	for _, g := range own {
-		if err := g.limiter.Drain(ctx); err != nil {
+		m, ok := g.mechanism.(drainer)
+		if !ok {
+			continue
+		}
+		if err := m.Drain(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("policy: gate %q still has %d in flight: %w",
-				g.name, g.limiter.Snapshot().InFlight, err))
+				g.name, g.mechanism.Snapshot().InFlight, err))
 		}
 	}
 	return errors.Join(errs...)
@@ -269,7 +273,7 @@ func (p *Policy) Next() (time.Duration, bool) {
 	var soonest time.Duration
 	found := false
 	for _, name := range p.names {
-		if t, ok := p.gates[name].limiter.Next(); ok && (!found || t < soonest) {
+		if t, ok := p.gates[name].mechanism.Next(); ok && (!found || t < soonest) {
 			soonest, found = t, true
 		}
 	}
@@ -280,6 +284,6 @@ func (p *Policy) Next() (time.Duration, bool) {
 // waiting work, close measuring windows.
 func (p *Policy) Step() {
 	for _, name := range p.names {
-		p.gates[name].limiter.Step()
+		p.gates[name].mechanism.Step()
 	}
 }

@@ -76,7 +76,7 @@ func (c *compiler) shares(p *polled) bool {
 func (c *compiler) signalNames() []string {
 	used := map[string]bool{}
 	for _, g := range c.spec.Gates {
-		for _, name := range g.Limit.sources() {
+		for _, name := range g.sources() {
 			used[name] = true
 		}
 	}

@@ -32,8 +32,12 @@ const maxClockStep = time.Minute
 func (p *Policy) Save() Saved {
 	s := Saved{At: time.Now().UTC(), Gates: map[string]SavedGate{}}
 	for name, g := range p.Gates() {
-		if state, ok := g.limiter.Save(); ok {
-			s.Gates[name] = SavedGate{g.limiter.Snapshot().Controller, state}
+		m, ok := g.mechanism.(learner)
+		if !ok {
+			continue
+		}
+		if state, ok := m.Save(); ok {
+			s.Gates[name] = SavedGate{g.mechanism.Snapshot().Controller, state}
 		}
 	}
 	return s
@@ -57,10 +61,11 @@ func (p *Policy) Restore(s Saved, maxAge time.Duration) ([]string, error) {
 	var restored []string
 	for name, g := range p.Gates() {
 		saved, ok := s.Gates[name]
-		if !ok || saved.Controller != g.limiter.Snapshot().Controller {
+		m, learns := g.mechanism.(learner)
+		if !ok || !learns || saved.Controller != g.mechanism.Snapshot().Controller {
 			continue
 		}
-		g.limiter.Restore(saved.State)
+		m.Restore(saved.State)
 		restored = append(restored, name)
 	}
 	return restored, nil

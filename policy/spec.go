@@ -69,13 +69,17 @@ type DeadlineSpec struct {
 	Headers []string `json:"headers,omitempty"`
 }
 
-// GateSpec is one gate: a mode and exactly one mechanism.
+// GateSpec is one gate: a mode and exactly one mechanism, a limit or shedding.
 type GateSpec struct {
 	// Mode is enforce (default), observe (decide and count, but let everything
 	// through) or off (decide nothing).
 	Mode Mode `json:"mode,omitempty"`
 	// Limit makes it a concurrency gate.
 	Limit *LimitSpec `json:"limit,omitempty"`
+	// Each makes the limit one for each tenant, or other key.
+	Each *EachSpec `json:"each,omitempty"`
+	// Shed makes it a gate that refuses by priority as a pressure rises.
+	Shed *ShedSpec `json:"shed,omitempty"`
 }
 
 // LimitSpec is a concurrency gate. A setting that means nothing to its controller

@@ -33,8 +33,8 @@ func newFront(w *world, s *Scenario) (*front, error) {
 	}
 	f := &front{next: p.Next, step: p.Step, close: p.Close, limit: unlimited}
 	if g := p.Gate(watched); g != nil {
-		f.limit = func() int64 { return g.Limiter().Snapshot().Limit }
-		w.stats.addLimit(w.now, g.Limiter().Snapshot().Limit)
+		f.limit = func() int64 { return g.Snapshot().Limit }
+		w.stats.addLimit(w.now, g.Snapshot().Limit)
 	}
 	for i, c := range w.classes {
 		rt := route(p, s, i)

@@ -1,0 +1,72 @@
+package policy
+
+// EachSpec makes the limit of a gate one for each key instead of one for all: each
+// tenant, or database, has a pool of its own. See package keyed for what that is
+// good for, and when a gate that is fair between tenants is better.
+//
+// The controller, if there is one, sizes all pools alike and goes by readings: lag,
+// drain, resource or probe. Those that learn from latencies see too little of one
+// key. Of the queue's settings shares and weights mean nothing here.
+type EachSpec struct {
+	// By says whose pool it is: tenant (default), user, client, or route.
+	By string `json:"by,omitempty"`
+	// MaxKeys bounds the keys that are known at a time. 0 means
+	// keyed.DefaultMaxKeys (65,536).
+	MaxKeys int `json:"max_keys,omitempty"`
+	// Overrides are keys with a limit of their own.
+	Overrides map[string]OverrideSpec `json:"overrides,omitempty"`
+}
+
+// OverrideSpec is the limit of one key: either a number, or how many times the
+// limit of the others.
+type OverrideSpec struct {
+	Limit int64   `json:"limit,omitempty"`
+	Scale float64 `json:"scale,omitempty"`
+}
+
+// ShedSpec is a gate that refuses by priority, the lowest first, as a pressure
+// rises. Nothing waits in it and nothing is held, so it stands before the gate with
+// the limit. See package shed.
+type ShedSpec struct {
+	// Signals are those whose pressure counts, the highest of them. LoadOf is a
+	// gate with a limit instead, whose pressure is what is in flight and waiting
+	// over its limit. One of the two is required.
+	Signals []string `json:"signals,omitempty"`
+	LoadOf  string   `json:"load_of,omitempty"`
+	// Thresholds are the pressures from which each priority is refused.
+	Thresholds ThresholdsSpec `json:"thresholds,omitzero"`
+	// Cursor finds the priority, and within it the share of users, that is let
+	// through, instead of thresholds.
+	Cursor *CursorSpec `json:"cursor,omitempty"`
+	// Interval is the time between two readings (default 10ms), Hold how long the
+	// last one stands in while there is none (default 1s). Blind says what holds
+	// after that: open (default) lets everything through, keep leaves it as it is.
+	Interval Duration `json:"interval,omitempty"`
+	Hold     Duration `json:"hold,omitempty"`
+	Blind    string   `json:"blind,omitempty"`
+	// Resalt is how long users keep their place in the order in which users of one
+	// priority are refused. Default 1h; -1 means for ever.
+	Resalt Duration `json:"resalt,omitempty"`
+}
+
+// ThresholdsSpec are the pressures from which each priority is refused. Defaults:
+// 0.75, 0.90, 0.95 and 1, where everything is.
+type ThresholdsSpec struct {
+	Background float64 `json:"background,omitempty"`
+	Normal     float64 `json:"normal,omitempty"`
+	High       float64 `json:"high,omitempty"`
+	Critical   float64 `json:"critical,omitempty"`
+}
+
+// CursorSpec is the way of DAGOR; see shed.Cursor for the fields and their
+// defaults.
+type CursorSpec struct {
+	Window   Duration `json:"window,omitempty"`
+	Requests int      `json:"requests,omitempty"`
+	Overload float64  `json:"overload,omitempty"`
+	Alpha    float64  `json:"alpha,omitempty"`
+	Beta     float64  `json:"beta,omitempty"`
+	MaxCut   float64  `json:"max_cut,omitempty"`
+	MaxGrow  float64  `json:"max_grow,omitempty"`
+	Plain    bool     `json:"plain,omitempty"`
+}
