@@ -94,7 +94,6 @@ func (g *Gate) now() time.Duration {
 
 // arrival is work at the gate.
 type arrival struct {
-	work  *weir.Work
 	hash  uint64
 	name  keys.Name
 	cost  int64
@@ -190,7 +189,6 @@ func (a *arrival) of(g *Gate, w *weir.Work) {
 	if g.key != nil {
 		key = g.key(*w)
 	}
-	a.work = w
 	a.name = keys.NameOf(key)
 	a.hash = keys.Hash(g.seed, &a.name)
 	a.cost = w.Units()
@@ -244,6 +242,9 @@ func (g *Gate) arrive(ctx context.Context, w *weir.Work, place *waiter) (p weir.
 	if late := g.bound(&a, set, w); late > 0 {
 		return p, false, g.refuse(w, &weir.Rejection{Gate: g.name, Reason: weir.ReasonDeadline,
 			Value: late.Seconds(), Cause: context.DeadlineExceeded})
+	}
+	if place != nil {
+		place.Class, place.User, place.Tenant = class(w.Priority), w.User, w.Tenant
 	}
 	var answered answers
 	var refused *weir.Rejection

@@ -57,7 +57,6 @@ func (s *shard) enqueue(set *settings, slot uint32, a *arrival, out *answers) *w
 	w := a.place
 	w.shard, w.queue, w.cost = s, q, a.cost
 	w.Units = min(a.cost, set.of(e))
-	w.Class, w.User, w.Tenant = class(a.work.Priority), a.work.User, a.work.Tenant
 	w.Deadline = a.until.deadline
 	w.Expires, w.outOf = a.until.patience, weir.ReasonQueueTimeout
 	if a.until.deadline < w.Expires {

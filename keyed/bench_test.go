@@ -1,0 +1,146 @@
+package keyed_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/keyed"
+	"github.com/weir-go/weir/limit"
+)
+
+func pair(g weir.Gate, w weir.Work) {
+	p, err := g.Admit(context.Background(), w)
+	if err == nil {
+		p.Done(weir.OK)
+	}
+}
+
+// names returns n keys like those of a service.
+func names(n int) []string {
+	keys := make([]string, n)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("tenant-%07d", i)
+	}
+	return keys
+}
+
+func TestNoAllocations(t *testing.T) {
+	lag := weir.Must(control.NewLagMap(control.LagMapConfig{}))
+	for name, cfg := range map[string]keyed.Config{
+		"fixed": {Limit: 4}, "controller": {Controller: lag}, "evicting": {Limit: 4, MaxKeys: 8},
+		"overrides": {Limit: 4, Overrides: map[string]keyed.Override{"tenant-0000001": {Limit: 9}}},
+	} {
+		g := weir.Must(keyed.New(cfg))
+		keys, i := names(100), 0
+		cycle := func() {
+			w := weir.Work{Tenant: keys[i%len(keys)], User: "u", Priority: weir.High}
+			i++
+			p, err := g.TryAdmit(w)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Sample(weir.OK)
+			p.Done(weir.OK)
+			pair(g, w)
+		}
+		for range 2000 { // until every table has its size
+			cycle()
+		}
+		if n := testing.AllocsPerRun(1000, cycle); n != 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+		g.Close()
+	}
+}
+
+// BenchmarkAdmit is one admission and its release. The metric x-limiter is the
+// time beside that of a limiter with a fixed limit, taken in turns of 10,000;
+// x-controlled beside that of one with a controller, which takes its lock as well.
+func BenchmarkAdmit(b *testing.B) {
+	plain := weir.Must(limit.New(limit.Config{Limit: 100}))
+	defer plain.Close()
+	controlled := weir.Must(limit.New(limit.Config{Controller: weir.Must(control.NewLagMap(control.LagMapConfig{}))}))
+	defer controlled.Close()
+	for _, n := range []int{1, 1000, 100_000, 1_000_000} {
+		b.Run(fmt.Sprintf("keys=%d", n), func(b *testing.B) {
+			g := weir.Must(keyed.New(keyed.Config{Limit: 100, MaxKeys: max(n, 1000)}))
+			defer g.Close()
+			keys := names(n)
+			for _, k := range keys {
+				pair(g, weir.Work{Tenant: k})
+			}
+			rand.Shuffle(n, func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+			var spent [3]time.Duration
+			b.ReportAllocs()
+			b.ResetTimer()
+			at := 0
+			for done := 0; done < b.N; done += turn {
+				for i, gate := range []weir.Gate{g, plain, controlled} {
+					if i > 0 {
+						b.StopTimer()
+					}
+					spent[i] += timeTurn(gate, keys, at)
+					b.StartTimer()
+				}
+				at += turn
+			}
+			b.ReportMetric(float64(spent[0])/float64(at), "ns/pair")
+			b.ReportMetric(float64(spent[0])/float64(spent[1]), "x-limiter")
+			b.ReportMetric(float64(spent[0])/float64(spent[2]), "x-controlled")
+		})
+	}
+}
+
+const turn = 10_000
+
+// timeTurn times a turn. Of the gates only the keyed one reads what is in a key, so
+// with many keys the memory's slowness is part of its time.
+func timeTurn(g weir.Gate, keys []string, at int) time.Duration {
+	start := time.Now()
+	for i := range turn {
+		pair(g, weir.Work{Tenant: keys[(at+i)%len(keys)]})
+	}
+	return time.Since(start)
+}
+
+func BenchmarkAdmitParallel(b *testing.B) {
+	g := weir.Must(keyed.New(keyed.Config{Limit: 100}))
+	defer g.Close()
+	keys := names(1000)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for i := rand.IntN(len(keys)); pb.Next(); i++ {
+			pair(g, weir.Work{Tenant: keys[i%len(keys)]})
+		}
+	})
+}
+
+// BenchmarkNewKeys is work of a key that was never seen before, at a gate that is
+// full of idle ones: each evicts another.
+func BenchmarkNewKeys(b *testing.B) {
+	g := weir.Must(keyed.New(keyed.Config{Limit: 1}))
+	defer g.Close()
+	key := []byte("tenant-0000000000")
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		for j, n := len(key)-1, i; n > 0; j, n = j-1, n/10 {
+			key[j] = byte('0' + n%10)
+		}
+		pair(g, weir.Work{Tenant: string(key)})
+	}
+}
+
+func BenchmarkLongKey(b *testing.B) {
+	g := weir.Must(keyed.New(keyed.Config{Limit: 1}))
+	defer g.Close()
+	w := weir.Work{Tenant: string(make([]byte, 10<<10))}
+	b.ReportAllocs()
+	for b.Loop() {
+		pair(g, w)
+	}
+}
