@@ -105,8 +105,9 @@ func (w *window) move(rules *Cursor, from Level, a *arrivals) Level {
 	if wasHot && pressure-rules.Overload < draining*fell {
 		return from // a queue takes time to drain, and it is draining
 	}
-	// What was well is so no longer, or a queue is left that must drain.
-	w.good = min(w.good, a.admitted*(1-rules.Alpha)/a.seconds)
+	// What was well is so no longer, or a queue is left that must drain; which
+	// of the two, and how much would be well now, cannot be told.
+	w.good *= 1 - rules.Alpha
 	return within(&a.at, a.admitted*(1-rules.Alpha), from)
 }
 

@@ -51,13 +51,13 @@ func ExampleShedder_LevelOf() {
 	defer caller.Close()
 
 	told := shed.Level(1*shed.Users + 64) // by the server: the upper half of normal
-	for _, user := range []string{"ann", "erin"} {
+	for _, user := range []string{"ann", "max"} {
 		w := weir.Work{User: user}
 		fmt.Println(user, caller.LevelOf(w), caller.LevelOf(w) >= told)
 	}
 	fmt.Println(caller.LevelOf(weir.Work{User: "bob", Priority: weir.High}) >= told)
 	// Output:
 	// ann normal/88 true
-	// erin normal/9 false
+	// max normal/10 false
 	// true
 }

@@ -71,26 +71,31 @@ func mix(a, b uint64) uint64 {
 	return hi ^ lo
 }
 
-// hash spreads names evenly over 64 bits. It takes eight bytes at a time and is
-// as hard to foresee as the salt is.
+// hash spreads names evenly over 64 bits. It takes eight bytes at a time, the
+// last ones twice if need be, and is as hard to foresee as the salt is.
 func hash(salt uint64, s string) uint64 {
-	h := salt ^ golden*uint64(len(s))
-	for ; len(s) > 8; s = s[8:] {
-		h = mix(h^word(s), odd) + golden
+	n := len(s)
+	h := salt ^ golden*uint64(n)
+	for i := 0; i < n-8; i += 8 {
+		h = mix(h^word(s[i:]), odd) + golden
 	}
-	var last uint64
-	for i := len(s) - 1; i >= 0; i-- {
-		last = last<<8 | uint64(s[i])
+	switch {
+	case n >= 8:
+		h ^= word(s[n-8:])
+	case n >= 4:
+		h ^= half(s) | half(s[n-4:])<<32
+	case n > 0:
+		h ^= uint64(s[0]) | uint64(s[n/2])<<8 | uint64(s[n-1])<<16
 	}
-	h = mix(h^last, odd)
-	return mix(h^golden, odd)
+	return mix(mix(h, odd)^golden, odd)
 }
 
-// word reads eight bytes.
-func word(s string) uint64 {
-	_ = s[7]
-	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
-		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
+// word reads eight bytes, half four.
+func word(s string) uint64 { return half(s) | half(s[4:])<<32 }
+
+func half(s string) uint64 {
+	_ = s[3]
+	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24
 }
 
 // salter makes the salt of the time: a new one each period.

@@ -1,0 +1,149 @@
+package shed_test
+
+import (
+	"container/heap"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/shed"
+)
+
+// ways are the ways to shed that are compared: by what they go by, and how.
+var ways = []struct {
+	name     string
+	pressure func(*world) func() (float64, bool)
+	cursor   *shed.Cursor
+}{
+	{"thresholds, by load", byLoad, nil},
+	{"cursor, by load", byLoad, &shed.Cursor{}},
+	{"thresholds, by wait", byWait, nil},
+	{"cursor, by wait", byWait, &shed.Cursor{}},
+	{"the paper's cursor, by wait", byWait, &shed.Cursor{Plain: true, Requests: 2000}},
+}
+
+func byLoad(w *world) func() (float64, bool) { return w.load }
+func byWait(w *world) func() (float64, bool) { return w.wait }
+
+func (w *world) gate(t *testing.T, way int) *shed.Shedder {
+	t.Helper()
+	gate, err := shed.New(shed.Config{Pressure: ways[way].pressure(w), Cursor: ways[way].cursor, Now: w.clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return gate
+}
+
+// What each way makes of a lasting overload, of which a tenth is critical: from
+// the fifth second on, when it has settled; the paper's from the twentieth on.
+func TestOverload(t *testing.T) {
+	const (
+		loadThresholds = iota
+		loadCursor
+		waitThresholds
+		waitCursor
+		paper
+	)
+	for _, load := range []float64{2, 5, 10} {
+		var critical, useful [5]float64
+		for way := range ways {
+			w := newWorld(20, 1)
+			gate := w.gate(t, way)
+			calm := w.run(gate, 0.5, 5*time.Second)
+			settle := 5 * time.Second
+			if way == paper {
+				settle = 20 * time.Second
+			}
+			w.run(gate, load, settle)
+			c := w.run(gate, load, 5*time.Second)
+			critical[way], useful[way] = c.share(weir.Critical), c.useful()*load
+			t.Logf("%4gx %-28s background %5.3f  critical %5.3f  useful %.2f of the capacity  (at .5: %.4f let through)",
+				load, ways[way].name, c.share(weir.Background), critical[way], useful[way], calm.useful())
+			if w.inversions > 0 {
+				t.Errorf("%gx, %s: critical work was refused %d times while lower work was let through", load, ways[way].name, w.inversions)
+			}
+		}
+		// Thresholds let whole classes come and go; a cursor has no need to
+		// touch the higher one. At 10x the critical alone is the capacity.
+		least := map[float64]float64{2: 0.999, 5: 0.98, 10: 0.80}[load]
+		for _, way := range []int{loadCursor, waitCursor} {
+			if critical[way] < least {
+				t.Errorf("%gx, %s: %.3f of critical work let through, want %v", load, ways[way].name, critical[way], least)
+			}
+			if useful[way] < 0.75 {
+				t.Errorf("%gx, %s: %.2f of the capacity useful, want .75", load, ways[way].name, useful[way])
+			}
+		}
+		if critical[loadThresholds] > critical[loadCursor]-0.2 || critical[waitThresholds] > critical[waitCursor]-0.2 {
+			t.Errorf("%gx: thresholds let %.3f and %.3f of critical work through, which is no longer far less than a cursor",
+				load, critical[loadThresholds], critical[waitThresholds])
+		}
+	}
+}
+
+// How many windows a cursor takes to follow a step of the load, up and down.
+func TestStepOfTheLoad(t *testing.T) {
+	for _, c := range []struct {
+		way             int
+		least, up, down int // windows of a tenth of a second
+	}{
+		{way: 1, up: 5, down: 10},
+		{way: 3, up: 5, down: 10},
+		{way: 4, least: 20, up: 300, down: 1000}, // what remembering is good for
+	} {
+		for _, load := range []float64{2, 5, 10} {
+			w := newWorld(20, 1)
+			gate := w.gate(t, c.way)
+			w.run(gate, 0.5, 3*time.Second)
+			up := w.until(gate, load, func(c count) bool { return c.passed()*load < 1.1 })
+			w.run(gate, load, 5*time.Second) // until the queue of the first moments is gone
+			down := w.until(gate, 0.5, func(c count) bool { return c.share(weir.Background) > 0.99 })
+			t.Logf("%s: from .5 to %gx in %d windows, and back in %d", ways[c.way].name, load, up, down)
+			if up < c.least || up > c.up || down > c.down {
+				t.Errorf("%s: from .5 to %gx in %d windows and back in %d, want %d to %d and at most %d",
+					ways[c.way].name, load, up, down, c.least, c.up, c.down)
+			}
+		}
+	}
+}
+
+// Half of the workers are gone: what was well before no longer is.
+func TestLostCapacity(t *testing.T) {
+	for _, way := range []int{1, 3} {
+		w := newWorld(20, 1)
+		gate := w.gate(t, way)
+		w.run(gate, 5, 5*time.Second)
+		for i := range w.free[:10] {
+			w.free[i] += time.Hour
+		}
+		heap.Init(&w.free)
+		w.run(gate, 5, 2*time.Second)
+		c := w.run(gate, 5, 3*time.Second)
+		useful := c.useful() * 5 * 2
+		t.Logf("%s: %.2f of what is left is useful", ways[way].name, useful)
+		if useful < 0.7 || c.share(weir.Critical) < c.share(weir.Background) {
+			t.Errorf("%s: %.2f of what is left is useful, want .7; %.3f of critical and %.3f of background work let through",
+				ways[way].name, useful, c.share(weir.Critical), c.share(weir.Background))
+		}
+	}
+}
+
+// passed is the part of all that was let through.
+func (c *count) passed() float64 {
+	offered, admitted := 0, 0
+	for i := range c.offered {
+		offered += c.offered[i]
+		admitted += c.admitted[i]
+	}
+	return float64(admitted) / float64(offered)
+}
+
+// until counts the windows of a tenth of a second until one is as wanted.
+func (w *world) until(gate *shed.Shedder, load float64, wanted func(count) bool) int {
+	for n := range 1000 {
+		if wanted(w.run(gate, load, 100*time.Millisecond)) {
+			return n
+		}
+	}
+	return 1000
+}
