@@ -90,7 +90,7 @@ func NewMetrics(src Source, version string) *Metrics {
 	})
 	build.Set(1)
 	m.registry.MustRegister(m.wait, m.service, m.refused, m.duration, m.requests, m.reloads, m.unrouted,
-		m.lastReload, m.lastSuccess, build, newCollector(src), tenantCollector{m.tenants},
+		m.lastReload, m.lastSuccess, build, newCollector(src), tenantCollector{m.tenants}, newKeyCollector(src, m.tenants),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

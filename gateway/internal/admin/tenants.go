@@ -78,6 +78,13 @@ func (ts *tenants) setMost(n int) {
 	ts.moves, ts.floor = n, 0
 }
 
+// size is how many tenants have series of their own.
+func (ts *tenants) size() int {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	return ts.most
+}
+
 // add counts a request of the named tenant, which took d.
 func (ts *tenants) add(name string, by proxy.Answerer, d time.Duration) {
 	ts.mu.Lock()

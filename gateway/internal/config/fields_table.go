@@ -7,7 +7,7 @@ const source = "header:NAME, path:NAME, peer or const:VALUE"
 
 // fields documents every key of the file, by Go type and key. A test holds it
 // against the types in both directions.
-var fields = union(generalFields, controllerFields, signalFields)
+var fields = union(generalFields, gateFields, controllerFields, signalFields)
 
 func union(tables ...map[string]field) map[string]field {
 	all := make(map[string]field)
@@ -41,7 +41,7 @@ var generalFields = map[string]field{
 		example: "{behind: {read: http, url: http://127.0.0.1:8000/lag}}",
 	},
 	"Config.gates": {
-		doc:     "The gates by name. Each has exactly one mechanism, such as limit. A gate used by several routes is one gate.",
+		doc:     "The gates by name. Each has exactly one mechanism, limit or shed. A gate used by several routes is one gate.",
 		example: "{api: {limit: {limit: 20}}}",
 	},
 	"Config.routes": {
@@ -119,6 +119,8 @@ var generalFields = map[string]field{
 		doc: "enforce refuses what the gate refuses; observe decides and counts, but lets everything through; off decides nothing.",
 		def: "enforce", enum: []string{"enforce", "observe", "off"},
 	},
+	"GateSpec.each":  {doc: "Makes the limit one for each tenant, or other key: a pool of its own.", example: "{by: tenant}"},
+	"GateSpec.shed":  {doc: "Makes it a gate that refuses by priority, the lowest first, as a pressure rises. Nothing waits in it: name it before the gate with the limit.", example: "{load_of: api}"},
 	"GateSpec.limit": {doc: "Makes it a concurrency gate: so much work at a time, and a bounded room to wait in. {} finds out by itself how much.", example: "{limit: 20}"},
 
 	"LimitSpec.controller": {

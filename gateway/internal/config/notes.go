@@ -12,8 +12,9 @@ import (
 )
 
 // Notes says what is allowed but probably not meant: gates and upstreams that no
-// route uses, signals that no gate goes by, routes without a gate, patterns of
-// another kind, and an admin listener that others can reach.
+// route uses, signals that no gate goes by, routes without a gate or with one that
+// sheds at the end, patterns of another kind, words that nothing brings, and an
+// admin listener that others can reach.
 func (c *Config) Notes() []string {
 	var notes []string
 	gates, upstreams := map[string]bool{}, map[string]bool{}
@@ -26,6 +27,9 @@ func (c *Config) Notes() []string {
 		}
 		for _, g := range rt.Gates {
 			gates[g] = true
+		}
+		if n := len(rt.Gates); n > 1 && c.Gates[rt.Gates[n-1]].Shed != nil {
+			notes = append(notes, fmt.Sprintf("routes[%d] (%s) ends with the gate %s, in which nothing waits: name it first, so that work may wait in the others", i, rt.Match[0], rt.Gates[n-1]))
 		}
 		if len(rt.Gates) == 0 && c.Upstreams[rt.Upstream].Limit == nil {
 			notes = append(notes, fmt.Sprintf("routes[%d] (%s) passes no gate: nothing is limited there", i, rt.Match[0]))
@@ -41,6 +45,9 @@ func (c *Config) Notes() []string {
 		if !used[name] {
 			notes = append(notes, "no gate goes by the signal "+name)
 		}
+	}
+	if len(c.Identity.Priorities) > 0 && c.Identity.Priority == "" {
+		notes = append(notes, "identity.priorities says what words mean, but identity.priority names no header that brings them")
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Upstreams)) {
 		if !upstreams[name] {
@@ -66,6 +73,11 @@ func (c *Config) signalsUsed() map[string]bool {
 	}
 	for _, g := range c.Gates {
 		note(g.Limit)
+		if g.Shed != nil {
+			for _, name := range g.Shed.Signals {
+				used[name] = true
+			}
+		}
 	}
 	for _, u := range c.Upstreams {
 		note(u.Limit)
