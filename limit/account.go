@@ -41,18 +41,26 @@ func (l *Limiter) PermitCost(p weir.Permit, gate string, units int64) {
 	if gate != "" && gate != l.name {
 		return
 	}
+	now := l.now()
+	var answered answers
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	if a := l.account(p); a != nil {
+		units = min(max(units, 0), largestCost)
+		l.room.Settle(int(a.class), a.user, a.tenant, units-a.charged)
+		a.charged = units
+		answered = l.settle(now) // somebody else may go next now, who fits
+	}
+	l.mu.Unlock()
+	answered.deliver()
+}
+
+// account returns what is known of a live permit, nil if nothing is.
+func (l *Limiter) account(p weir.Permit) *account {
 	id := int(p.Slot().ID())
 	if !l.slow || id >= len(l.accounts) || l.accounts[id].permit != p || !p.Live() {
-		return
+		return nil
 	}
-	a := &l.accounts[id]
-	units = min(max(units, 0), largestCost)
-	if owed := units - a.charged; owed != 0 {
-		a.charged = units
-		l.room.Settle(int(a.class), a.user, a.tenant, owed)
-	}
+	return &l.accounts[id]
 }
 
 // PermitCost implements [weir.CostHolder].

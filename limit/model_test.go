@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/room"
 )
 
 // model is the gate as one would write it in ten minutes: lists, no fast path,
@@ -24,6 +25,7 @@ type model struct {
 	flying  map[int]int64 // cost charged by work id
 	waiting []modelWaiter // oldest first
 	queue   modelQueue
+	modelFair
 
 	// What happened to each piece of work: "" while it waits.
 	fate map[int]string
@@ -33,11 +35,15 @@ type model struct {
 
 type modelWaiter struct {
 	id                 int
+	class              int
+	user, tenant       string
 	cost, units        int64
 	patience, deadline time.Duration // 0: no deadline
 	expires            time.Duration
 	arrived            time.Duration
 	outOf              string
+	ahead              int64 // units that are served first
+	others             bool  // some of them by others: that is the gate's estimate
 }
 
 // modelQueue is what is known of a queue since it began.
@@ -66,6 +72,7 @@ func (m *model) inFlight() (n int64) {
 // arrive reports whether the gate has taken a look at its room.
 func (m *model) arrive(now time.Duration, w modelWaiter, waits bool, rate float64, median time.Duration) (looked bool) {
 	busy := len(m.waiting) > 0
+	full := busy && m.atAGlance(&w, len(m.waiting), m.places)
 	switch {
 	case w.cost < 0:
 		m.fate[w.id] = "too_large"
@@ -78,7 +85,7 @@ func (m *model) arrive(now time.Duration, w modelWaiter, waits bool, rate float6
 	case !waits:
 		m.fate[w.id] = "limit"
 		return !busy
-	case busy && w.deadline == 0 && len(m.waiting) >= m.places && !m.newestFirst() && !(m.order == Adaptive && m.queue.stands):
+	case full:
 		m.fate[w.id] = m.noPlace() // at a glance
 		return false
 	default:
@@ -116,23 +123,31 @@ func (m *model) wait(now time.Duration, w modelWaiter, rate float64, median time
 			return
 		}
 	}
-	places := m.places
-	if m.order == Adaptive && q.stands && q.keep > 0 {
-		places = min(places, q.keep, q.hope)
-	}
-	if len(m.waiting) >= places {
-		if places > 0 && q.stands {
+	if len(m.waiting) >= m.size() {
+		if m.places > 0 && q.stands {
 			m.turn()
 		}
-		if places == 0 || !m.newestFirst() {
+		out := -1
+		if m.places > 0 {
+			out = m.victim(&w, m.newestFirst())
+		}
+		if out < 0 {
 			m.fate[w.id] = m.noPlace()
 			return
 		}
 		m.seen["displaced"]++
-		m.fate[m.waiting[0].id] = "queue_full"
-		m.leave(0)
+		m.fate[m.waiting[out].id] = "queue_full"
+		m.leave(out)
 	}
-	m.waiting = append(m.waiting, w)
+	m.enter(w)
+}
+
+// size is how many may wait now.
+func (m *model) size() int {
+	if q := &m.queue; m.order == Adaptive && q.stands && q.keep > 0 {
+		return min(m.places, q.keep, q.hope)
+	}
+	return m.places
 }
 
 // noPlace is why work finds no place to wait: without a room, for want of a slot.
@@ -148,11 +163,12 @@ func (m *model) inVain(now time.Duration, w modelWaiter, rate float64, median ti
 	if rate == 0 || len(m.waiting) == 0 {
 		return ""
 	}
-	units := w.units
-	for _, ahead := range m.waiting {
-		if !m.newestFirst() {
-			units += ahead.units
-		}
+	units := w.units + w.ahead
+	switch {
+	case !m.newestFirst() && w.ahead == 0:
+		return ""
+	case m.newestFirst() && !w.others:
+		units = w.units
 	}
 	turn := now + time.Duration(float64(units)/rate*float64(time.Second))
 	switch {
@@ -204,7 +220,9 @@ func (m *model) look(now time.Duration) {
 }
 
 func (m *model) leave(i int) {
+	w := m.waiting[i]
 	m.waiting = slices.Delete(m.waiting, i, i+1)
+	m.part(&w)
 	if 2*len(m.waiting) <= m.queue.turned || len(m.waiting) == 0 {
 		m.queue.newest = false
 	}
@@ -225,15 +243,13 @@ func (m *model) settle(now time.Duration) {
 	}
 	for len(m.waiting) > 0 {
 		m.look(now)
-		i := 0
-		if m.newestFirst() {
-			i = len(m.waiting) - 1
-		}
+		i := m.next()
 		w := m.waiting[i]
 		cost := min(w.cost, m.limit)
 		if m.inFlight()+cost > m.limit {
 			return
 		}
+		m.charge(&w)
 		m.leave(i)
 		m.queue.served++
 		m.flying[w.id] = cost
@@ -265,6 +281,10 @@ type pair struct {
 	waiters map[int]weir.Waiter
 	fate    map[int]string
 	ids     int
+	who     weir.Work           // comes next
+	mixed   bool                // work of all priorities, users and tenants
+	work    map[int]modelWaiter // all that came
+	charged map[int]int64
 	tick    time.Duration // the unit in which time passes
 }
 
@@ -273,6 +293,7 @@ func newPair(t *testing.T, limit int64, places int, order Order) *pair {
 		t: t, m: &model{limit: limit, places: places, order: order,
 			flying: map[int]int64{}, fate: map[int]string{}, seen: map[string]int{}},
 		tick: 5 * time.Millisecond, permits: map[int]weir.Permit{}, waiters: map[int]weir.Waiter{}, fate: map[int]string{},
+		work: map[int]modelWaiter{}, charged: map[int]int64{},
 	}
 	queue := Queue{Len: places, MaxWait: -1, Order: order}
 	if places == 0 {
@@ -291,13 +312,17 @@ func (p *pair) log(format string, args ...any) {
 func (p *pair) arrive(cost int64, wait, deadline time.Duration, blocking bool) {
 	id := p.ids
 	p.ids++
-	p.log("arrive %d cost %d wait %v deadline %v blocking %v", id, cost, wait, deadline, blocking)
-	w := weir.Work{Cost: cost, MaxWait: wait}
-	mw := modelWaiter{id: id, arrived: p.clock, cost: w.Units(), units: min(w.Units(), p.m.limit), patience: p.clock + wait}
+	w := p.who
+	p.log("arrive %d %v %q %q cost %d wait %v deadline %v blocking %v", id, w.Priority, w.User, w.Tenant, cost, wait, deadline, blocking)
+	w.Cost, w.MaxWait = cost, wait
+	mw := modelWaiter{id: id, class: int(class(w.Priority)), user: w.User, tenant: w.Tenant,
+		arrived: p.clock, cost: w.Units(), units: min(w.Units(), p.m.limit), patience: p.clock + wait}
 	if deadline > 0 {
 		mw.deadline = p.clock + deadline
 		w.Deadline = VirtualEpoch.Add(mw.deadline)
 	}
+	p.estimate(&mw)
+	p.work[id], p.charged[id] = mw, mw.units
 	if p.m.arrive(p.clock, mw, blocking, p.l.drain.current(p.clock), p.l.service.median()) {
 		p.m.settle(p.clock)
 	}
@@ -314,6 +339,60 @@ func (p *pair) arrive(cost int64, wait, deadline time.Duration, blocking bool) {
 		permit, err = p.l.TryAdmit(w)
 	}
 	p.answer(id, permit, err)
+}
+
+// estimate sets what would be served before w. Among many it is what the gate
+// makes of it; where that may change as w comes, it is not gone by.
+func (p *pair) estimate(w *modelWaiter) {
+	for _, ahead := range p.m.waiting {
+		w.ahead += ahead.units
+	}
+	if !p.mixed {
+		return
+	}
+	if p.m.order == Adaptive {
+		p.l.drain.rate = 0
+	}
+	uw, tw := p.m.weights.of(w.user, w.tenant)
+	by := room.Never
+	if w.deadline > 0 {
+		by = w.deadline
+	}
+	w.others = true
+	w.ahead = p.l.room.Ahead(&room.Waiter{Class: int8(w.class), User: w.user, Tenant: w.tenant,
+		UserWeight: uw, TenantWeight: tw, Units: w.units, Deadline: by})
+}
+
+// settle says what work has really cost.
+func (p *pair) settle(id int, units int64) {
+	p.log("%d has cost %d", id, units)
+	permit, w := p.permits[id], p.work[id]
+	if slot := permit.Slot(); slot != nil && p.l.account(permit) != nil {
+		p.m.correct(&w, float64(max(units, 0)-p.charged[id]))
+		p.charged[id] = max(units, 0)
+		p.m.settle(p.clock)
+	}
+	permit.SetCost("m", units)
+	permit.SetCost("another", units+1)
+}
+
+// reconfigure changes everything but the limit.
+func (p *pair) reconfigure(arg uint32) {
+	m := p.m
+	m.places, m.order = int(arg%9)+1, Order(arg>>4%4)
+	m.weights = Weights{Users: map[string]float64{"a": float64(int(1) << (arg >> 6 % 4))}, Tenants: map[string]float64{"x": .5, "": 2}}
+	m.shares = [4]float64{}
+	if arg>>8%2 == 0 {
+		m.shares = [4]float64{.125, .25, 0, 0}
+	}
+	p.log("reconfigure: %d places, order %d, %v, shares %v", m.places, m.order, m.weights, m.shares)
+	q := Queue{Len: m.places, MaxWait: -1, Order: m.order, Weights: m.weights,
+		Shares: map[weir.Priority]float64{weir.Background: m.shares[0], weir.Normal: m.shares[1]}}
+	err := p.l.Reconfigure(Config{Limit: m.limit, Queue: q})
+	if (err != nil) != m.closed {
+		p.t.Fatal(err)
+	}
+	m.settle(p.clock)
 }
 
 func (p *pair) answer(id int, permit weir.Permit, err error) {
@@ -406,6 +485,8 @@ func (p *pair) compare() {
 		fail = fmt.Sprintf("in flight %d, model %d", s.InFlight, p.m.inFlight())
 	case s.Waiting != int64(len(p.m.waiting)):
 		fail = fmt.Sprintf("waiting %d, model %d", s.Waiting, len(p.m.waiting))
+	case !p.sameClasses(s.WaitingByClass):
+		fail = fmt.Sprintf("waiting by class %v", s.WaitingByClass)
 	case s.Limit != p.m.limit:
 		fail = fmt.Sprintf("limit %d, model %d", s.Limit, p.m.limit)
 	}
@@ -423,6 +504,36 @@ func (p *pair) compare() {
 		}
 		p.t.Fatal(fail)
 	}
+}
+
+func (p *pair) sameClasses(byClass map[weir.Priority]int64) bool {
+	n := 0
+	for priority, waiting := range byClass {
+		if n += int(waiting); p.m.inClass(int(class(priority))) != int(waiting) {
+			return false
+		}
+	}
+	return n == len(p.m.waiting)
+}
+
+// stepMixed is step where work is of all kinds.
+func (p *pair) stepMixed(op, arg uint32) {
+	p.mixed = true
+	switch op %= 20; op {
+	case 16, 17, 18:
+		if len(p.permits) > 0 {
+			p.settle(p.pick(p.permits, arg), int64(arg>>8%12)-2)
+		}
+	case 19:
+		if arg%4 == 0 {
+			p.reconfigure(arg >> 2)
+		}
+	default:
+		p.who = who(arg / 7)
+		p.step(op, arg)
+		return
+	}
+	p.compare()
 }
 
 // step turns two random numbers into one operation.
@@ -543,6 +654,55 @@ func FuzzModel(f *testing.F) {
 		p := newPair(t, int64(data[0]%8)+1, int(data[1]%8), Order(data[2]%3))
 		for data = data[3:]; len(data) >= 3; data = data[3:] {
 			p.step(uint32(data[0]), uint32(data[1])|uint32(data[2])<<8)
+		}
+	})
+}
+
+// Work of all priorities, users and tenants, of all costs, with weights, shares
+// and orders that change on the way, against the model. It counts which rules
+// were in force.
+func TestModelOfAllKinds(t *testing.T) {
+	seeds := 300
+	if testing.Short() {
+		seeds = 40
+	}
+	seen := map[string]int{}
+	for seed := range seeds {
+		rng := rand.New(rand.NewPCG(uint64(seed), 9))
+		p := newPair(t, rng.Int64N(6)+1, rng.IntN(9), Order(seed%4))
+		p.m.seen = seen
+		if seed%3 > 0 {
+			p.tick /= 5 // most that come have to wait
+		}
+		for range 250 {
+			p.stepMixed(rng.Uint32(), rng.Uint32())
+		}
+		if seed%5 == 0 {
+			p.close()
+			p.compare()
+			for range 20 {
+				p.stepMixed(rng.Uint32(), rng.Uint32())
+			}
+		}
+	}
+	for _, rule := range []string{"displaced", "out of turn", "outranked", "a user with more waiting", "a tenant with more waiting", "settled",
+		"refused on arrival: deadline", "refused on arrival: queue_timeout"} {
+		if seen[rule] == 0 {
+			t.Errorf("%s: never", rule)
+		}
+	}
+}
+
+func FuzzModelOfAllKinds(f *testing.F) {
+	f.Add([]byte{3, 4, 0})
+	f.Add([]byte{1, 5, 1, 0, 0, 0, 0, 9, 1, 1, 7, 3, 2, 8, 80, 19, 4, 1, 16, 0, 9, 7, 1, 1, 14, 9, 9})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if len(data) < 3 || len(data) > 600 {
+			return
+		}
+		p := newPair(t, int64(data[0]%8)+1, int(data[1]%12), Order(data[2]%4))
+		for data = data[3:]; len(data) >= 3; data = data[3:] {
+			p.stepMixed(uint32(data[0]), uint32(data[1])|uint32(data[2])<<8)
 		}
 	})
 }

@@ -51,8 +51,8 @@ type Weights struct {
 
 // The bounds of a weight.
 const (
-	MinWeight = 1e-3
-	MaxWeight = 1e6
+	MinWeight = 0.001
+	MaxWeight = 1000
 )
 
 // Defaults of the wait room. The length is a bound on memory more than on

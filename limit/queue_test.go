@@ -26,7 +26,7 @@ func TestQueueFaults(t *testing.T) {
 	for _, want := range []string{
 		"Limit 0", "Queue.Order 4",
 		"Queue.Shares[priority(-2)]: no such", "Queue.Shares[background] NaN", "Queue.Shares[normal] -0.1", "Queue.Shares[priority(3)]: no such",
-		"1.1 together", `Users["zero"] 0`, `Users["negative"] -1`, `Users["huge"] +Inf`, `Tenants[""] NaN`, `Tenants["heavy"] 2e+06: must be from 0.001 to 1e+06`,
+		"1.1 together", `Users["zero"] 0`, `Users["negative"] -1`, `Users["huge"] +Inf`, `Tenants[""] NaN`, `Tenants["heavy"] 2000: must be from 0.001 to 1000`,
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%s is missing in:\n%v", want, err)

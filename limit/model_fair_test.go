@@ -1,0 +1,365 @@
+package limit
+
+import (
+	"math"
+	"slices"
+
+	"github.com/weir-go/weir"
+)
+
+// modelFair is who is served next between priorities, users and tenants, as the
+// docs say it: strict priority but for shares, then whoever has the least tag.
+// All is looked up by walking; the weights of the tests are powers of 2, so that
+// nothing is rounded.
+type modelFair struct {
+	shares  [4]float64
+	weights Weights
+	arrears [4]float64 // units that a class may be served out of turn
+	classes [4]modelLevel
+	users   map[modelUser]*modelLevel
+	turns   int
+}
+
+type modelUser struct {
+	class int
+	name  string
+}
+
+// modelLevel is the users of a class or the tenants of a user.
+type modelLevel struct {
+	now   float64
+	flows map[string]*modelFlow
+}
+
+// modelFlow is a user or a tenant. Among equal tags the lesser turn goes first.
+type modelFlow struct {
+	tag   float64
+	turn  int
+	waits int
+}
+
+func (f *modelFlow) before(o *modelFlow) bool {
+	return f.tag < o.tag || f.tag == o.tag && f.turn < o.turn
+}
+
+func (l *modelLevel) flow(name string) *modelFlow {
+	if l.flows == nil {
+		l.flows = map[string]*modelFlow{}
+	}
+	if l.flows[name] == nil {
+		l.flows[name] = &modelFlow{tag: l.now}
+	}
+	return l.flows[name]
+}
+
+func (l *modelLevel) next() (first string) {
+	for name, f := range l.flows {
+		if l.flows[first] == nil || f.before(l.flows[first]) {
+			first = name
+		}
+	}
+	return first
+}
+
+// sweep forgets those that do not wait and are behind all that do.
+func (l *modelLevel) sweep() {
+	waits := 0
+	for _, f := range l.flows {
+		waits += f.waits
+	}
+	if waits == 0 {
+		*l = modelLevel{}
+		return
+	}
+	for name := l.next(); l.flows[name].waits == 0; name = l.next() {
+		l.now = max(l.now, l.flows[name].tag)
+		delete(l.flows, name)
+	}
+}
+
+// levels returns where w's tenant and w's user are flows, and their weights.
+func (m *model) levels(w *modelWaiter) (tenants, users *modelLevel, tenantWeight, userWeight float64) {
+	u := modelUser{w.class, w.user}
+	if m.users == nil {
+		m.users = map[modelUser]*modelLevel{}
+	}
+	if m.users[u] == nil {
+		m.users[u] = &modelLevel{}
+	}
+	userWeight, tenantWeight = m.weights.of(w.user, w.tenant)
+	return m.users[u], &m.classes[w.class], tenantWeight, userWeight
+}
+
+func (m *model) enter(w modelWaiter) {
+	m.turns++
+	turn := m.turns
+	if m.newestFirst() {
+		turn = -turn
+	}
+	tenants, users, _, _ := m.levels(&w)
+	for _, f := range []*modelFlow{tenants.flow(w.tenant), users.flow(w.user)} {
+		if f.waits == 0 {
+			f.turn = turn
+		}
+		f.waits++
+	}
+	m.waiting = append(m.waiting, w)
+}
+
+// part is the reverse of enter, but for the list.
+func (m *model) part(w *modelWaiter) {
+	tenants, users, _, _ := m.levels(w)
+	for _, at := range []struct {
+		level *modelLevel
+		name  string
+	}{{tenants, w.tenant}, {users, w.user}} {
+		f := at.level.flow(at.name)
+		if f.waits--; f.waits == 0 && f.tag <= at.level.now {
+			delete(at.level.flows, at.name)
+		}
+		at.level.sweep()
+	}
+	if m.inClass(w.class) == 0 {
+		m.arrears[w.class] = 0
+	}
+}
+
+// inClass counts those that wait of a class. The one leaving is out of the list.
+func (m *model) inClass(class int) (n int) {
+	for i := range m.waiting {
+		if m.waiting[i].class == class {
+			n++
+		}
+	}
+	return n
+}
+
+func (m *model) highest() (class int) {
+	for i := range m.waiting {
+		class = max(class, m.waiting[i].class)
+	}
+	return class
+}
+
+// first returns whose turn it is in a class.
+func (m *model) first(class int) int {
+	user := m.classes[class].next()
+	return m.oneOf(class, user, m.users[modelUser{class, user}].next(), false)
+}
+
+// oneOf returns who goes first of a tenant, or last.
+func (m *model) oneOf(class int, user, tenant string, last bool) int {
+	of := []int{} // in the order they go
+	for i, w := range m.waiting {
+		if w.class == class && w.user == user && w.tenant == tenant {
+			of = append(of, i)
+		}
+	}
+	switch {
+	case m.order == EDF:
+		slices.SortStableFunc(of, func(a, b int) int { return int(m.waiting[a].by() - m.waiting[b].by()) })
+	case m.newestFirst():
+		slices.Reverse(of)
+	}
+	if last {
+		return of[len(of)-1]
+	}
+	return of[0]
+}
+
+func (w *modelWaiter) by() int64 {
+	if w.deadline == 0 {
+		return math.MaxInt64
+	}
+	return int64(w.deadline)
+}
+
+// next returns whose turn it is: of the highest class, unless one below is owed a
+// turn.
+func (m *model) next() int {
+	highest := m.highest()
+	for class := highest - 1; class >= 0; class-- {
+		if share := m.shares[class]; share > 0 && m.inClass(class) > 0 {
+			i := m.first(class)
+			if m.arrears[class] >= (1-share)*float64(m.waiting[i].units) {
+				m.seen["out of turn"]++
+				return i
+			}
+		}
+	}
+	return m.first(highest)
+}
+
+// charge enters that w is served.
+func (m *model) charge(w *modelWaiter) {
+	units := float64(w.units)
+	for class := range m.highest() {
+		if m.shares[class] > 0 && m.inClass(class) > 0 {
+			m.arrears[class] += m.shares[class] * units
+			if class == w.class {
+				m.arrears[class] = max(0, m.arrears[class]-units)
+			}
+		}
+	}
+	m.turns++
+	tenants, users, tw, uw := m.levels(w)
+	for _, at := range []struct {
+		level  *modelLevel
+		name   string
+		weight float64
+	}{{tenants, w.tenant, tw}, {users, w.user, uw}} {
+		f := at.level.flow(at.name)
+		at.level.now = f.tag
+		f.tag += units / at.weight
+		f.turn = m.turns
+	}
+}
+
+// correct settles units against the flow of w, if its class has anybody waiting.
+func (m *model) correct(w *modelWaiter, units float64) {
+	if units == 0 || m.inClass(w.class) == 0 {
+		return
+	}
+	m.seen["settled"]++
+	tenants, users, tw, uw := m.levels(w)
+	if f := users.flows[w.user]; f != nil && f.waits > 0 {
+		m.move(tenants, w.tenant, units/tw)
+	}
+	m.move(users, w.user, units/uw)
+}
+
+func (m *model) move(l *modelLevel, name string, by float64) {
+	if l.flows[name] == nil {
+		if by < 0 {
+			return
+		}
+		m.turns++
+		l.flow(name).turn = m.turns
+	}
+	f := l.flow(name)
+	f.tag = max(l.now, f.tag+by)
+	l.sweep()
+}
+
+// reserved is how many places a class keeps.
+func (m *model) reserved(class int) int {
+	if m.shares[class] == 0 {
+		return 0
+	}
+	return max(1, int(m.shares[class]*float64(m.size())))
+}
+
+// losing returns the class that has to make room for w.
+func (m *model) losing(w *modelWaiter) int {
+	below := w.class
+	if m.inClass(w.class) < m.reserved(w.class) {
+		below = 4
+	}
+	for class := range below {
+		if class != w.class && m.inClass(class) > m.reserved(class) {
+			return class
+		}
+	}
+	return w.class
+}
+
+// victim returns who has to go for w, and where, or -1 if that is w itself.
+func (m *model) victim(w *modelWaiter, newest bool) int {
+	class := m.losing(w)
+	users := &m.classes[class]
+	loads := m.loads(class, "", true)
+	user := worst(users, loads)
+	tenantsOf := func(user string) (*modelLevel, map[string]float64) {
+		return m.users[modelUser{class, user}], m.loads(class, user, false)
+	}
+	if class != w.class {
+		m.seen["outranked"]++
+		return m.oneOf(class, user, worst(tenantsOf(user)), true)
+	}
+	_, _, tw, uw := m.levels(w)
+	if !most(loads, user, w.user, float64(w.units)/uw, newest) {
+		m.seen["a user with more waiting"]++
+		return m.oneOf(class, user, worst(tenantsOf(user)), true)
+	}
+	if loads[w.user] == 0 {
+		return -1
+	}
+	tenants, tenantLoads := tenantsOf(w.user)
+	tenant := worst(tenants, tenantLoads)
+	if !most(tenantLoads, tenant, w.tenant, float64(w.units)/tw, newest) {
+		m.seen["a tenant with more waiting"]++
+		return m.oneOf(class, w.user, tenant, true)
+	}
+	if newest && tenantLoads[w.tenant] > 0 {
+		return m.oneOf(class, w.user, w.tenant, true)
+	}
+	return -1
+}
+
+// loads returns what the users of a class have waiting for their weight, or the
+// tenants of a user.
+func (m *model) loads(class int, user string, users bool) map[string]float64 {
+	loads := map[string]float64{}
+	for i := range m.waiting {
+		w := &m.waiting[i]
+		_, _, tw, uw := m.levels(w)
+		switch {
+		case w.class != class:
+		case users:
+			loads[w.user] += float64(w.units) / uw
+		case w.user == user:
+			loads[w.tenant] += float64(w.units) / tw
+		}
+	}
+	return loads
+}
+
+// worst returns who has most; among equals whoever's turn is last.
+func worst(l *modelLevel, loads map[string]float64) (name string) {
+	most, found := 0., false
+	for n, load := range loads {
+		if !found || load > most || load == most && l.flows[name].before(l.flows[n]) {
+			name, most, found = n, load, true
+		}
+	}
+	return name
+}
+
+// most reports whether own would have most with that much more.
+func most(loads map[string]float64, worst, own string, more float64, newest bool) bool {
+	load := loads[own]
+	switch {
+	case len(loads) == 0 || load > 0 && worst == own:
+		return true
+	case load == 0 && newest:
+		return more > loads[worst]
+	}
+	return load+more >= loads[worst]
+}
+
+// atAGlance reports whether w is refused without a look at the room, which is
+// full.
+func (m *model) atAGlance(w *modelWaiter, len, size int) bool {
+	named := w.class > 1 || w.user != "" || w.tenant != ""
+	if named || w.deadline != 0 || len < size || m.newestFirst() || m.order == Adaptive && m.queue.stands {
+		return false
+	}
+	if size == 0 {
+		return true
+	}
+	for i := range m.waiting {
+		if o := &m.waiting[i]; o.class == 0 || o.class == 1 && (o.user != "" || o.tenant != "") {
+			return false
+		}
+	}
+	return m.reserved(0) == 0 && m.inClass(1) >= m.reserved(1)
+}
+
+// who draws somebody to be.
+func who(arg uint32) weir.Work {
+	return weir.Work{
+		Priority: weir.Priority(arg%6) - 2,
+		User:     []string{"", "a", "b"}[arg>>3%3],
+		Tenant:   []string{"", "x", "y"}[arg>>5%3],
+	}
+}
