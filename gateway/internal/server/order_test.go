@@ -1,0 +1,220 @@
+package server
+
+import (
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/policy"
+)
+
+// turnstile is an upstream that serves one request after the other, each when it is
+// told to, and says who they were.
+type turnstile struct {
+	t      *testing.T
+	url    string
+	came   chan string
+	next   chan struct{}
+	asking sync.WaitGroup
+}
+
+func newTurnstile(t *testing.T, who func(*http.Request) string) *turnstile {
+	ts := &turnstile{t: t, came: make(chan string, 100), next: make(chan struct{})}
+	ts.url = upstreamOf(t, func(_ http.ResponseWriter, r *http.Request) {
+		ts.came <- who(r)
+		<-ts.next
+	}).URL
+	return ts
+}
+
+// ask sends a request from a loopback address, and returns when it waits at the
+// gate, the n-th to do so.
+func (ts *turnstile) ask(g *running, n int64, from, path string, header http.Header) {
+	ts.t.Helper()
+	ts.asking.Go(func() {
+		tr := &http.Transport{DialContext: (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext}
+		defer tr.CloseIdleConnections()
+		req, err := http.NewRequest(http.MethodGet, g.url+path, nil)
+		if err != nil {
+			ts.t.Error(err)
+			return
+		}
+		maps.Copy(req.Header, header)
+		res, err := tr.RoundTrip(req)
+		if err != nil {
+			ts.t.Error(err)
+			return
+		}
+		defer res.Body.Close()
+		if _, err := io.Copy(io.Discard, res.Body); err != nil || res.StatusCode != http.StatusOK {
+			ts.t.Errorf("%s: %d, %v", path, res.StatusCode, err)
+		}
+	})
+	eventually(ts.t, "it waits", func() bool { return g.gate().Waiting == n })
+}
+
+// order lets everybody through and returns who came when.
+func (ts *turnstile) order(n int) (all []string) {
+	ts.t.Helper()
+	for range n {
+		select {
+		case who := <-ts.came:
+			all = append(all, who)
+		case <-time.After(10 * time.Second):
+			ts.t.Fatalf("only %q came", all)
+		}
+		ts.next <- struct{}{}
+	}
+	ts.asking.Wait()
+	return all
+}
+
+// inTurn checks that, as long as both have somebody waiting, neither a nor b is
+// ahead of the other by more than one.
+func inTurn(t *testing.T, order []string, a, b string) {
+	t.Helper()
+	left, count := map[string]int{}, map[string]int{}
+	for _, who := range order {
+		left[who]++
+	}
+	for i, who := range order {
+		count[who]++
+		left[who]--
+		if d := count[a] - count[b]; d < -1 || d > 1 {
+			t.Errorf("number %d of %q: %s and %s are not in turn", i, order, a, b)
+			return
+		}
+		if left[a] == 0 || left[b] == 0 {
+			return
+		}
+	}
+}
+
+// serialConfig lets one request at a time through to the upstream, with nothing
+// else changed but the longest wait.
+func serialConfig(t *testing.T, upstream string, id policy.IdentitySpec) *config.Config {
+	cfg := baseConfig(t, upstream)
+	change(cfg, func(_ *config.Upstream, l *policy.LimitSpec) {
+		l.Limit, l.Queue.MaxWait = 1, policy.Duration(time.Minute)
+	})
+	cfg.Identity = id
+	return cfg
+}
+
+// Two tenants and two priorities, through the whole proxy: the higher priority is
+// served first, and within each the tenants take turns, however many one sends and
+// however early.
+func TestTwoTenantsTwoPriorities(t *testing.T) {
+	ts := newTurnstile(t, func(r *http.Request) string { return r.Header.Get("X-Priority") + " " + r.Header.Get("X-Tenant") })
+	g := start(t, serialConfig(t, ts.url, policy.IdentitySpec{Tenant: "header:X-Tenant", Priority: "header:X-Priority"}), Options{})
+	ts.ask(g, 0, "127.0.0.1", "/", nil)
+	eventually(t, "the slot is taken", func() bool { return g.gate().InFlight == 1 })
+	var waiting int64
+	send := func(n int, priority, tenant string) {
+		for range n {
+			waiting++
+			ts.ask(g, waiting, "127.0.0.1", "/", http.Header{"X-Priority": {priority}, "X-Tenant": {tenant}})
+		}
+	}
+	send(8, "normal", "busy")
+	send(4, "normal", "quiet")
+	send(3, "critical", "busy")
+	send(3, "critical", "quiet")
+	if by := g.gate().WaitingByClass; by[0] != 12 {
+		t.Errorf("waiting by class: %v", by)
+	}
+	order := ts.order(1 + int(waiting))[1:]
+	for i, who := range order {
+		if strings.HasPrefix(who, "critical") != (i < 6) {
+			t.Errorf("number %d of %q is out of its class", i, order)
+		}
+	}
+	inTurn(t, order[:6], "critical busy", "critical quiet")
+	inTurn(t, order[6:], "normal busy", "normal quiet")
+	g.idle()
+}
+
+// A client that nobody vouches for gains nothing by inventing tenants: it is one
+// address.
+func TestInventedTenantsGainNothing(t *testing.T) {
+	ts := newTurnstile(t, func(r *http.Request) string {
+		host, _, _ := strings.Cut(r.Header.Get("X-Forwarded-For"), ",")
+		return host
+	})
+	cfg := serialConfig(t, ts.url, policy.IdentitySpec{Tenant: "path:tenant", Trusted: []string{"10.0.0.0/8"}})
+	cfg.Routes[0].Match = []string{"/{tenant}"}
+	cfg.Routes[0].Name = gateName
+	g := start(t, cfg, Options{})
+	ts.ask(g, 0, "127.0.0.1", "/first", nil)
+	eventually(t, "the slot is taken", func() bool { return g.gate().InFlight == 1 })
+	for i := range 9 {
+		ts.ask(g, int64(i+1), "127.0.0.2", "/invented"+string(rune('a'+i)), nil)
+	}
+	for i := range 4 {
+		ts.ask(g, int64(i+10), "127.0.0.3", "/honest", nil)
+	}
+	order := ts.order(14)[1:]
+	inTurn(t, order, "127.0.0.2", "127.0.0.3")
+	g.idle()
+}
+
+// Weights are taken up by a reload while everybody waits.
+func TestWeightsAreReloaded(t *testing.T) {
+	ts := newTurnstile(t, func(r *http.Request) string { return r.Header.Get("X-Tenant") })
+	id := policy.IdentitySpec{Tenant: "header:X-Tenant"}
+	heavy := serialConfig(t, ts.url, id)
+	change(heavy, func(_ *config.Upstream, l *policy.LimitSpec) {
+		l.Queue.Weights.Tenants = map[string]float64{"heavy": 3}
+	})
+	g := start(t, serialConfig(t, ts.url, id), Options{Load: func() (*config.Config, error) { return heavy, nil }})
+	ts.ask(g, 0, "127.0.0.1", "/", nil)
+	eventually(t, "the slot is taken", func() bool { return g.gate().InFlight == 1 })
+	for i, tenant := range strings.Fields("light light light light heavy heavy heavy heavy heavy heavy") {
+		ts.ask(g, int64(i+1), "127.0.0.1", "/", http.Header{"X-Tenant": {tenant}})
+	}
+	heavy.Listeners = []config.Listener{config.DefaultListener(g.Addr().String())}
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	order := ts.order(11)[1:]
+	n := 0
+	for _, who := range order[:8] {
+		if who == "heavy" {
+			n++
+		}
+	}
+	if n < 5 || n > 6 { // three of four, but for where the round begins
+		t.Errorf("the weight of 3 got %d of the first 8: %q", n, order)
+	}
+	g.idle()
+}
+
+// Exempt requests pass while the gate is full, and are counted apart.
+func TestExemptRoute(t *testing.T) {
+	ts := newTurnstile(t, func(r *http.Request) string { return r.URL.Path })
+	cfg := serialConfig(t, ts.url, policy.IdentitySpec{})
+	health := cfg.Routes[0]
+	health.Match, health.Exempt = []string{"/healthz"}, true
+	cfg.Routes = append(cfg.Routes, health)
+	g := start(t, cfg, Options{})
+	ts.ask(g, 0, "127.0.0.1", "/", nil)
+	eventually(t, "the slot is taken", func() bool { return g.gate().InFlight == 1 })
+	ts.ask(g, 1, "127.0.0.1", "/", nil)
+	ts.ask(g, 1, "127.0.0.1", "/healthz", nil)
+	if first, second := <-ts.came, <-ts.came; first != "/" || second != "/healthz" {
+		t.Errorf("%s, then %s reached the upstream", first, second)
+	}
+	if s := g.gate(); s.Exempt != 1 || s.InFlight != 1 || s.Waiting != 1 {
+		t.Errorf("%+v", s)
+	}
+	ts.next <- struct{}{}
+	ts.next <- struct{}{}
+	ts.order(1)
+	g.idle()
+}
