@@ -18,7 +18,7 @@ func (r *Room) Ahead(w *Waiter) int64 {
 		if user != 0 {
 			units = r.within(w, user)
 		}
-		start := c.tag(r.users.all, user) + units/weight(w.UserWeight)
+		start := c.tag(r.users.spots, user) + units/weight(w.UserWeight)
 		units += r.sample(&c.level, &r.users, user, start)
 	}
 	return int64(math.Round(min(r.otherClasses(w, int(class), units), math.MaxInt64/2)))
@@ -31,20 +31,20 @@ func (r *Room) within(w *Waiter, user uint32) float64 {
 	if tenant != 0 {
 		units = r.queue(w, tenant)
 	}
-	start := inner.tag(r.tenants.all, tenant) + units/weight(w.TenantWeight)
+	start := inner.tag(r.tenants.spots, tenant) + units/weight(w.TenantWeight)
 	return units + r.sample(inner, &r.tenants, tenant, start)
 }
 
 // queue is how many units of the same tenant would be served before w.
 func (r *Room) queue(w *Waiter, tenant uint32) float64 {
-	t := &r.tenants.all[tenant]
+	back := r.tenants.all[tenant].back
 	switch {
-	case t.back == nil || r.NewestFirst():
+	case back == nil || r.NewestFirst():
 		return 0
 	case r.order == EDF:
-		return float64(r.deadlines.before(t.back, w))
+		return float64(r.deadlines.before(back, w))
 	}
-	return t.load * t.back.TenantWeight
+	return r.tenants.spots[tenant].load * back.TenantWeight
 }
 
 // sample sums what the flows of a level but own have waiting that starts before a
@@ -69,7 +69,7 @@ func (r *Room) sample(l *level, f *flows, own uint32, start float64) float64 {
 // served before a tag.
 func (r *Room) served(l *level, f *flows, i int, own uint32, before float64) float64 {
 	flow := l.longest[i]
-	ahead := before - l.tag(f.all, flow)
+	ahead := before - l.tag(f.spots, flow)
 	if flow == own || ahead < 0 || ahead == 0 && r.NewestFirst() {
 		return 0
 	}
@@ -83,7 +83,7 @@ func (r *Room) served(l *level, f *flows, i int, own uint32, before float64) flo
 	if f == &r.tenants {
 		weight = w.TenantWeight
 	}
-	return min(f.all[flow].load*weight, ahead*weight+cost(w))
+	return min(f.spots[flow].load*weight, ahead*weight+cost(w))
 }
 
 // otherClasses adds what higher classes have waiting, and what lower ones are

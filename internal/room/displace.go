@@ -14,15 +14,15 @@ func (r *Room) victim(w *Waiter, newest bool) *Waiter {
 	}
 	user := r.users.find(w.User, uint32(losing))
 	units := float64(w.Units)
-	if !c.mine(r.users.all, user, units/w.UserWeight, newest) {
+	if !c.mine(r.users.spots, user, units/w.UserWeight, newest) {
 		return r.last(r.worstTenant(c.longest[0]))
 	}
-	if user == 0 || r.users.all[user].longest == 0 {
+	if user == 0 || r.users.spots[user].longest == 0 {
 		return nil
 	}
 	inner := &r.inner[user]
 	tenant := r.tenants.find(w.Tenant, user)
-	if !inner.mine(r.tenants.all, tenant, units/w.TenantWeight, newest) {
+	if !inner.mine(r.tenants.spots, tenant, units/w.TenantWeight, newest) {
 		return r.last(r.worstTenant(user))
 	}
 	if newest && tenant != 0 && r.tenants.all[tenant].back != nil {
@@ -36,7 +36,7 @@ func (r *Room) worstTenant(user uint32) uint32 { return r.inner[user].longest[0]
 // mine reports whether flow own, 0 if it is not known, would have the greatest
 // load of the level with that much more. Among equals a newcomer to its flow is
 // the last to come, and so the last to go if the newest goes first.
-func (l *level) mine(fs []flow, own uint32, more float64, newest bool) bool {
+func (l *level) mine(fs []spot, own uint32, more float64, newest bool) bool {
 	if len(l.longest) == 0 || l.longest[0] == own {
 		return true
 	}

@@ -31,7 +31,7 @@ func (e entry) before(o entry) bool {
 const children = 4
 
 // join is told that flow i, which may be idle or new, has somebody waiting now.
-func (l *level) join(fs []flow, i uint32, turn int32, most int) {
+func (l *level) join(fs []spot, i uint32, turn int32, most int) {
 	at := fs[i].ready
 	if at == 0 {
 		l.ready = append(extend(l.ready, most), entry{l.now, turn, i})
@@ -44,7 +44,7 @@ func (l *level) join(fs []flow, i uint32, turn int32, most int) {
 }
 
 // charge moves the tag of a flow that is served.
-func (l *level) charge(fs []flow, i uint32, by float64, turn int32) {
+func (l *level) charge(fs []spot, i uint32, by float64, turn int32) {
 	l.now = l.ready[0].tag
 	at := int(fs[i].ready - 1)
 	l.ready[at].tag += by
@@ -67,7 +67,7 @@ func (l *level) restart() {
 }
 
 // drop takes flow i out of the heap of tags.
-func (l *level) drop(fs []flow, i uint32) {
+func (l *level) drop(fs []spot, i uint32) {
 	at, last := int(fs[i].ready-1), len(l.ready)-1
 	fs[i].ready = 0
 	moved := l.ready[last]
@@ -80,13 +80,13 @@ func (l *level) drop(fs []flow, i uint32) {
 }
 
 // settle brings the entry at i to where it belongs.
-func (l *level) settle(fs []flow, i int) {
+func (l *level) settle(fs []spot, i int) {
 	if !l.up(fs, i) {
 		l.down(fs, i)
 	}
 }
 
-func (l *level) up(fs []flow, i int) (moved bool) {
+func (l *level) up(fs []spot, i int) (moved bool) {
 	e := l.ready[i]
 	for i > 0 {
 		parent := (i - 1) / children
@@ -102,7 +102,7 @@ func (l *level) up(fs []flow, i int) (moved bool) {
 	return moved
 }
 
-func (l *level) down(fs []flow, i int) {
+func (l *level) down(fs []spot, i int) {
 	e, from := l.ready[i], i
 	for {
 		first := children*i + 1
@@ -126,13 +126,13 @@ func (l *level) down(fs []flow, i int) {
 	}
 }
 
-func (l *level) put(fs []flow, i int, e entry) {
+func (l *level) put(fs []spot, i int, e entry) {
 	l.ready[i] = e
 	fs[e.flow].ready = uint32(i + 1)
 }
 
 // tag returns flow i's tag, or what it would be if it came now.
-func (l *level) tag(fs []flow, i uint32) float64 {
+func (l *level) tag(fs []spot, i uint32) float64 {
 	if at := fs[i].ready; at != 0 {
 		return l.ready[at-1].tag
 	}

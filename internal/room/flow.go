@@ -2,16 +2,21 @@ package room
 
 import "hash/maphash"
 
-// flow is what the room knows of a user, or of a tenant of one. It has 40 bytes:
-// there may be as many as waiters.
+// flow is what the room knows of a user, or of a tenant of one, besides its spot.
+// Both take 40 bytes together: there may be as many as waiters.
 type flow struct {
-	hash    uint64  // of its name
-	back    *Waiter // a tenant's newest waiter
+	hash  uint64  // of its name
+	back  *Waiter // a tenant's newest waiter
+	in    uint32  // a user's class; a tenant's user
+	chain uint32  // the next in its bucket, or of the free ones
+}
+
+// spot is where a flow is in the heaps of its level. Those who move in a heap touch
+// the spots of others all over the place, so these are kept close together.
+type spot struct {
 	load    float64 // what it has waiting: units, each divided by its weight
-	in      uint32  // a user's class; a tenant's user
-	ready   uint32  // its index in its level's heap of tags, plus 1
-	longest uint32  // its index in its level's heap of loads, plus 1; 0: nobody waits
-	chain   uint32  // the next in its bucket, or of the free ones
+	ready   uint32  // its index among the tags, plus 1
+	longest uint32  // its index among the loads, plus 1; 0: nobody waits
 }
 
 // flows holds all users, or all tenants, in one slice with a chained hash table
@@ -19,6 +24,7 @@ type flow struct {
 // who have been served and whose tag is still ahead (idle).
 type flows struct {
 	all     []flow
+	spots   []spot
 	buckets []uint32
 	free    uint32
 	n, idle int
@@ -56,9 +62,9 @@ func (f *flows) get(name string, in uint32, most int) uint32 {
 		return i
 	}
 	if len(f.all) == 0 {
-		f.all, f.buckets = make([]flow, 1, 2), make([]uint32, 2)
+		f.all, f.spots, f.buckets = make([]flow, 1, 2), make([]spot, 1, 2), make([]uint32, 2)
 	}
-	if f.n >= 2*len(f.buckets) {
+	if f.n >= 4*len(f.buckets) {
 		f.rehash()
 	}
 	i := f.free
@@ -67,6 +73,7 @@ func (f *flows) get(name string, in uint32, most int) uint32 {
 	} else {
 		i = uint32(len(f.all))
 		f.all = append(extend(f.all, most+1), flow{})
+		f.spots = append(extend(f.spots, most+1), spot{})
 	}
 	bucket := &f.buckets[f.bucket(hash, in)]
 	f.all[i] = flow{hash: hash, in: in, chain: *bucket}
@@ -81,14 +88,14 @@ func (f *flows) drop(i uint32) {
 		at = &f.all[*at].chain
 	}
 	*at = f.all[i].chain
-	f.all[i] = flow{chain: f.free}
+	f.all[i], f.spots[i] = flow{chain: f.free}, spot{}
 	f.free = i
 	f.n--
 }
 
 func (f *flows) rehash() {
 	old := f.buckets
-	f.buckets = make([]uint32, 4*len(old))
+	f.buckets = make([]uint32, 2*len(old))
 	for _, i := range old {
 		for i != 0 {
 			at := &f.all[i]

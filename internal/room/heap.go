@@ -26,33 +26,37 @@ func (r *Room) remove(i int) {
 }
 
 func (r *Room) up(i int) {
+	w := r.expiry[i]
 	for i > 0 {
 		parent := (i - 1) / 2
-		if r.expiry[parent].Expires <= r.expiry[i].Expires {
-			return
+		if r.expiry[parent].Expires <= w.Expires {
+			break
 		}
-		r.swap(i, parent)
+		r.put(i, r.expiry[parent])
 		i = parent
 	}
+	r.put(i, w)
 }
 
 func (r *Room) down(i int) {
+	w := r.expiry[i]
 	for {
-		least := i
+		least, at := i, w.Expires
 		for child := 2*i + 1; child <= 2*i+2 && child < len(r.expiry); child++ {
-			if r.expiry[child].Expires < r.expiry[least].Expires {
-				least = child
+			if e := r.expiry[child].Expires; e < at {
+				least, at = child, e
 			}
 		}
 		if least == i {
-			return
+			break
 		}
-		r.swap(i, least)
+		r.put(i, r.expiry[least])
 		i = least
 	}
+	r.put(i, w)
 }
 
-func (r *Room) swap(i, j int) {
-	r.expiry[i], r.expiry[j] = r.expiry[j], r.expiry[i]
-	r.expiry[i].heap, r.expiry[j].heap = int32(i+1), int32(j+1)
+func (r *Room) put(i int, w *Waiter) {
+	r.expiry[i] = w
+	w.heap = int32(i + 1)
 }

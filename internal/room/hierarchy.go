@@ -35,9 +35,9 @@ func (r *Room) enter(w *Waiter) {
 func (r *Room) user(name string, class int) uint32 {
 	i := r.users.get(name, uint32(class), r.size)
 	if int(i) == len(r.inner) {
-		r.inner = append(extend(r.inner, cap(r.users.all)), level{})
+		r.inner = append(extend(r.inner, cap(r.users.spots)), level{})
 	} else if len(r.inner) == 0 {
-		r.inner = make([]level, i+1, cap(r.users.all))
+		r.inner = make([]level, i+1, cap(r.users.spots))
 	}
 	return i
 }
@@ -59,15 +59,15 @@ func (r *Room) memory() int { return max(64, r.size) }
 
 // join adds a waiter's load to a flow.
 func (r *Room) join(l *level, f *flows, i uint32, load float64, turn int32) {
-	at := &f.all[i]
+	at := &f.spots[i]
 	if at.longest == 0 {
 		if at.ready != 0 {
 			f.idle--
 		}
-		l.join(f.all, i, turn, r.size)
+		l.join(f.spots, i, turn, r.size)
 	}
 	at.load += load
-	l.weigh(f.all, i, r.size)
+	l.weigh(f.spots, i, r.size)
 }
 
 // charge enters that w is served.
@@ -78,8 +78,8 @@ func (r *Room) charge(w *Waiter) {
 	r.account(w)
 	units, turn := cost(w), r.take()
 	user := r.tenants.all[w.flow].in
-	r.inner[user].charge(r.tenants.all, w.flow, units/w.TenantWeight, turn)
-	r.classes[w.Class].charge(r.users.all, user, units/w.UserWeight, turn)
+	r.inner[user].charge(r.tenants.spots, w.flow, units/w.TenantWeight, turn)
+	r.classes[w.Class].charge(r.users.spots, user, units/w.UserWeight, turn)
 }
 
 // leave is the reverse of enter.
@@ -101,21 +101,21 @@ func (r *Room) leave(w *Waiter) {
 // before that would otherwise go before its turn. To forget one that is not ahead
 // changes nothing.
 func (r *Room) part(l *level, f *flows, i uint32, load float64, gone bool) {
-	at := &f.all[i]
+	at := &f.spots[i]
 	if !gone {
 		at.load = max(0, at.load-load)
-		l.weigh(f.all, i, r.size)
+		l.weigh(f.spots, i, r.size)
 		r.sweep(l, f) // if it was served, its tag may have passed that of one nobody waits of
 		return
 	}
-	l.unload(f.all, i)
+	l.unload(f.spots, i)
 	tag := l.ready[at.ready-1].tag
 	if tag > l.now && f.idle < r.memory() {
 		f.idle++
 		r.sweep(l, f)
 		return
 	}
-	l.drop(f.all, i)
+	l.drop(f.spots, i)
 	r.forget(f, i)
 	if r.sweep(l, f); len(l.ready) > 0 { // as if the forgotten tag were past
 		l.now = max(l.now, min(tag, l.ready[0].tag))
@@ -134,9 +134,9 @@ func (r *Room) sweep(l *level, f *flows) {
 		l.ready, l.now = l.ready[:0], 0
 		return
 	}
-	for e := l.ready[0]; f.all[e.flow].longest == 0; e = l.ready[0] {
+	for e := l.ready[0]; f.spots[e.flow].longest == 0; e = l.ready[0] {
 		l.now = e.tag
-		l.drop(f.all, e.flow)
+		l.drop(f.spots, e.flow)
 		f.idle--
 		r.forget(f, e.flow)
 	}

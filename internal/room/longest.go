@@ -6,7 +6,7 @@ package room
 // the last.
 
 // worse reports whether a would have to go before b.
-func (l *level) worse(fs []flow, a, b uint32) bool {
+func (l *level) worse(fs []spot, a, b uint32) bool {
 	if fs[a].load != fs[b].load {
 		return fs[a].load > fs[b].load
 	}
@@ -14,7 +14,7 @@ func (l *level) worse(fs []flow, a, b uint32) bool {
 }
 
 // weigh puts flow i where it belongs after its load or its tag has changed.
-func (l *level) weigh(fs []flow, i uint32, most int) {
+func (l *level) weigh(fs []spot, i uint32, most int) {
 	if fs[i].longest == 0 {
 		l.longest = append(extend(l.longest, most), i)
 		fs[i].longest = uint32(len(l.longest))
@@ -23,7 +23,7 @@ func (l *level) weigh(fs []flow, i uint32, most int) {
 }
 
 // unload takes flow i out: nobody of it waits.
-func (l *level) unload(fs []flow, i uint32) {
+func (l *level) unload(fs []spot, i uint32) {
 	at, last := int(fs[i].longest-1), len(l.longest)-1
 	fs[i].longest, fs[i].load = 0, 0
 	moved := l.longest[last]
@@ -35,7 +35,7 @@ func (l *level) unload(fs []flow, i uint32) {
 	}
 }
 
-func (l *level) sift(fs []flow, i int) {
+func (l *level) sift(fs []spot, i int) {
 	moved := l.longest[i]
 	for i > 0 {
 		parent := (i - 1) / children
@@ -65,7 +65,7 @@ func (l *level) sift(fs []flow, i int) {
 	l.set(fs, i, moved)
 }
 
-func (l *level) set(fs []flow, i int, flow uint32) {
+func (l *level) set(fs []spot, i int, flow uint32) {
 	l.longest[i] = flow
 	fs[flow].longest = uint32(i + 1)
 }

@@ -42,13 +42,13 @@ func (r *Room) correct(l *level, f *flows, name string, in uint32, by float64) {
 			i = f.get(name, in, r.size)
 		}
 		f.idle++
-		l.join(f.all, i, r.take(), r.size)
+		l.join(f.spots, i, r.take(), r.size)
 	}
-	at := int(f.all[i].ready - 1)
+	at := int(f.spots[i].ready - 1)
 	l.ready[at].tag = max(l.now, l.ready[at].tag+by)
-	l.settle(f.all, at)
-	if f.all[i].longest != 0 {
-		l.weigh(f.all, i, r.size)
+	l.settle(f.spots, at)
+	if f.spots[i].longest != 0 {
+		l.weigh(f.spots, i, r.size)
 	}
 	r.sweep(l, f)
 }
@@ -61,28 +61,28 @@ func (r *Room) Reweigh(weights func(user, tenant string) (userWeight, tenantWeig
 		return
 	}
 	for _, w := range r.expiry {
-		tenant := &r.tenants.all[w.flow]
-		tenant.load, r.users.all[tenant.in].load = 0, 0
+		r.tenants.spots[w.flow].load = 0
+		r.users.spots[r.tenants.all[w.flow].in].load = 0
 	}
 	for _, w := range r.expiry {
-		tenant := &r.tenants.all[w.flow]
+		user := r.tenants.all[w.flow].in
 		w.UserWeight, w.TenantWeight = weights(w.User, w.Tenant)
 		w.tidy()
-		tenant.load += float64(w.Units) / w.TenantWeight
-		r.users.all[tenant.in].load += float64(w.Units) / w.UserWeight
-		r.inner[tenant.in].weight = w.UserWeight
+		r.tenants.spots[w.flow].load += float64(w.Units) / w.TenantWeight
+		r.users.spots[user].load += float64(w.Units) / w.UserWeight
+		r.inner[user].weight = w.UserWeight
 	}
 	for i := range r.classes {
 		c := &r.classes[i]
-		c.reweigh(r.users.all)
+		c.reweigh(r.users.spots)
 		for _, user := range c.longest {
-			r.inner[user].reweigh(r.tenants.all)
+			r.inner[user].reweigh(r.tenants.spots)
 		}
 	}
 }
 
 // reweigh makes the heap of loads anew.
-func (l *level) reweigh(fs []flow) {
+func (l *level) reweigh(fs []spot) {
 	for i := len(l.longest) - 1; i >= 0; i-- {
 		l.sift(fs, i)
 	}
