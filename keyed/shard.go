@@ -27,7 +27,7 @@ type shard struct {
 	permits  permits
 	queues   map[uint32]*queue // by slot, while somebody waits
 	expiry   []*queue          // heap by expiry
-	spare    []*queue
+	kept     [keptRooms]*queue
 	inFlight int64
 	exempt   int64 // exempt work in flight, which is not in inFlight
 	peak     int64 // the most that one key held since the window began

@@ -56,6 +56,40 @@ func TestWaitersLeave(t *testing.T) {
 	})
 }
 
+// The highest priority goes first, then users take turns.
+func TestWhoGoesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(t, Config{Limit: 1})
+		defer g.Close()
+		p := take(t, g, tenant("a"))
+		var order []string
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		for _, w := range []weir.Work{
+			{Op: "background", Priority: weir.Background}, {Op: "x1", User: "x"}, {Op: "x2", User: "x"},
+			{Op: "y1", User: "y"}, {Op: "critical", Priority: 100},
+		} {
+			w.Tenant = "a"
+			wg.Go(func() {
+				p, err := g.Admit(t.Context(), w)
+				if err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				order = append(order, w.Op)
+				mu.Unlock()
+				p.Done(weir.OK)
+			})
+			synctest.Wait()
+		}
+		p.Done(weir.OK)
+		wg.Wait()
+		if got := fmt.Sprint(order); got != "[critical x1 y1 x2 background]" {
+			t.Error(got)
+		}
+	})
+}
+
 // A gate on the real clock asks its controller by itself, and stops when closed.
 func TestTicksByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

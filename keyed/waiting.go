@@ -11,8 +11,10 @@ import (
 // queue is the wait room of one key. It is there while somebody waits.
 type queue struct {
 	room room.Room
+	name keys.Name
 	slot uint32
 	heap int // index in the shard's heap
+	most int // that ever waited at a time
 }
 
 // waiter is work in the room of its key. It is answered exactly once, by whoever
@@ -87,24 +89,34 @@ func (s *shard) queue(slot uint32) *queue {
 	if q, ok := s.queues[slot]; ok {
 		return q
 	}
-	q := &queue{}
-	if last := len(s.spare) - 1; last >= 0 {
-		q, s.spare = s.spare[last], s.spare[:last]
+	e := s.table.At(slot)
+	kept := &s.kept[slot%keptRooms]
+	q := *kept
+	if q == nil || q.name != *e.Name() {
+		q = &queue{name: *e.Name()}
+	} else {
+		*kept = nil
 	}
 	q.slot, q.heap = slot, len(s.expiry)
 	s.queues[slot] = q
 	s.expiry = append(s.expiry, q) // empty so far: it never expires, which is its place
-	s.table.At(slot).Set(keys.Waiting, true)
+	e.Set(keys.Waiting, true)
 	s.crowd.Store(int64(len(s.queues)))
 	return q
 }
 
-// mostSpare is how many rooms are kept for reuse.
-const mostSpare = 64
+// So many rooms are kept when they are empty, for keys that are short of slots again
+// and again: a room is more than a thousand bytes in a dozen pieces, and remembers
+// for a moment whether its queue stood. Those that were large are not kept.
+const (
+	keptRooms = 16
+	keptMost  = 64
+)
 
 // settle puts a room in its place in the heap, and away when nobody is in it.
 func (s *shard) settle(q *queue) {
-	if q.room.Len() > 0 {
+	if n := q.room.Len(); n > 0 {
+		q.most = max(q.most, n)
 		s.sift(q.heap)
 		return
 	}
@@ -119,9 +131,8 @@ func (s *shard) settle(q *queue) {
 	delete(s.queues, q.slot)
 	s.table.At(q.slot).Set(keys.Waiting, false)
 	s.crowd.Store(int64(len(s.queues)))
-	if len(s.spare) < mostSpare {
-		q.room = room.Room{}
-		s.spare = append(s.spare, q)
+	if q.most <= keptMost {
+		s.kept[q.slot%keptRooms] = q
 	}
 }
 
