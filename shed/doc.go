@@ -3,17 +3,17 @@
 // nothing is held: it answers in some tens of nanoseconds, so it stands first in
 // a chain, before the gate that counts slots.
 //
-//	load := shed.Load(database) // a *limit.Limiter
-//	gate := weir.Must(shed.New(shed.Config{Name: "front", Pressure: load}))
-//	defer gate.Close()
-//	both := weir.All(gate, database)
+//	pressure := shed.Wait(database, 100*time.Millisecond) // a *limit.Limiter
+//	front := weir.Must(shed.New(shed.Config{Name: "front", Pressure: pressure}))
+//	defer front.Close()
+//	gate := weir.All(front, database)
 //
 // What it goes by is a pressure: 1 is the most that is wanted. It is the load of
-// another gate ([Load]), signals of the process or the machine (package signal),
-// or any function. It is read apart from the requests, every 10 ms, so a
-// function that hangs, panics or returns nonsense delays nobody; when the
-// pressure has not been known for a second, everything is let through, or the
-// level stays, as Config.Blind says.
+// another gate ([Load]) or the wait before it ([Wait]), signals of the process
+// or the machine (package signal), or any function. It is read apart from the
+// requests, every 10 ms, so a function that hangs, panics or returns nonsense
+// delays nobody; when the pressure has not been known for a second, everything
+// is let through, or the level stays, as Config.Blind says.
 //
 // # Levels
 //
@@ -30,7 +30,7 @@
 //
 // # Thresholds
 //
-// Fixed pressures from which classes are refused. The defaults say of a load:
+// Fixed pressures from which classes are refused, by default:
 //
 //	below 0.75   everything passes
 //	0.75         background is refused

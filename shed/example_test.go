@@ -14,7 +14,7 @@ import (
 // example owns the clock, so that it is the same in every run; leave Now nil and
 // the gate reads the pressure by itself.
 func Example() {
-	database := weir.Must(limit.New(limit.Config{Name: "database", Limit: 4}))
+	database := weir.Must(limit.New(limit.Config{Name: "database", Limit: 4, Queue: limit.Queue{Len: -1}}))
 	now := time.Duration(0)
 	front := weir.Must(shed.New(shed.Config{
 		Name: "front", Pressure: shed.Load(database),

@@ -134,24 +134,3 @@ func TestCloseEndsTheReadings(t *testing.T) {
 		}
 	})
 }
-
-// Load is what is in flight and waits over the limit.
-func TestLoad(t *testing.T) {
-	for _, c := range []struct {
-		s     weir.Snapshot
-		want  float64
-		known bool
-	}{
-		{weir.Snapshot{Limit: 10, InFlight: 7}, 0.7, true},
-		{weir.Snapshot{Limit: 10, InFlight: 10, Waiting: 5}, 1.5, true},
-		{weir.Snapshot{}, 0, false},
-	} {
-		if v, ok := shed.Load(still(c.s))(); v != c.want || ok != c.known {
-			t.Errorf("the load of %+v is %v, %v; want %v, %v", c.s, v, ok, c.want, c.known)
-		}
-	}
-}
-
-type still weir.Snapshot
-
-func (s still) Snapshot() weir.Snapshot { return weir.Snapshot(s) }

@@ -80,17 +80,3 @@ func (v *verdict) why() string {
 	}
 	return fmt.Sprintf("%s: pressure %.3g", what, v.pressure)
 }
-
-// Load is the load of another gate as a pressure: what is in flight and what
-// waits, over the limit. It is not known while the gate has no limit. A gate
-// with a wait room is above 1 as soon as somebody waits: let thresholds be above
-// 1 where a queue is nothing bad.
-func Load(gate weir.Snapshotter) func() (float64, bool) {
-	return func() (float64, bool) {
-		s := gate.Snapshot()
-		if s.Limit < 1 {
-			return 0, false
-		}
-		return float64(s.InFlight+s.Waiting) / float64(s.Limit), true
-	}
-}
