@@ -170,7 +170,7 @@ func (w *world) refused(a *attempt, err error) {
 	}
 	w.stats.refused(w.now, w.now-a.start, reason)
 	if w.ledger != nil {
-		w.ledger.refused(w.now, a)
+		w.ledger.refused(w.now, a, reason)
 	}
 	if !w.retry(a, a.class.retryOnRefusal, after) {
 		w.over(a, false)

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/weir-go/weir"
 )
 
 // ClassSummary is what one run was for one class of requests, over one stretch.
@@ -19,7 +21,9 @@ type ClassSummary struct {
 	Attempts uint64 `json:"attempts"`
 	Admitted uint64 `json:"admitted"`
 	Refused  uint64 `json:"refused"`
-	GaveUp   uint64 `json:"gave_up,omitempty"`
+	// Reasons counts Refused by reason.
+	Reasons map[weir.Reason]uint64 `json:"reasons,omitempty"`
+	GaveUp  uint64                 `json:"gave_up,omitempty"`
 	// P50 and P99 are latencies of what was admitted, WaitP99 the time in the
 	// wait room.
 	P50     time.Duration `json:"p50_ns"`
@@ -67,7 +71,7 @@ func (l *ledger) sumUp(window int, w *world, s *Summary) {
 			P50: t.latency.quantile(.5), P99: t.latency.quantile(.99), WaitP99: t.wait.quantile(.99), Starved: t.starved,
 			Served: share(float64(t.done), float64(t.offered)), Tasks: share(float64(t.done), possible),
 			Given: share(t.given(), given), Work: share(t.work, power*seconds), Slack: share(t.work, power*seconds-(busy-t.work)),
-			Jain: jain(t.served()), Behind: t.behind,
+			Jain: jain(t.served()), Behind: t.behind, Reasons: byReason(&t.reasons),
 		})
 	}
 	s.Inversions = acc.inversions
@@ -211,6 +215,11 @@ func (r *Report) Classes() string {
 		fmt.Fprintf(w, "  %s", name)
 		for _, m := range classMetrics {
 			fmt.Fprintf(w, "\t%s", Format(m.name, r.Spread(Goal{Metric: m.name, Class: name}).Median))
+		}
+		for _, run := range r.Runs[:1] {
+			for reason, n := range run.Windows[0].Classes[i].Reasons {
+				fmt.Fprintf(w, "\t%v %d", reason, n)
+			}
 		}
 		fmt.Fprintln(w)
 	}

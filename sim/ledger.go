@@ -49,6 +49,7 @@ type tally struct {
 	offered, done, attempts, admitted, refused, gaveUp uint64
 
 	answered, behind uint64
+	reasons          [numReasons]uint64
 	work             float64
 	latency, wait    histogram
 	starved          time.Duration
@@ -197,10 +198,11 @@ func (l *ledger) inverts(a *attempt) bool {
 	return above && ln.let[mine] > l.shares[mine]*(all+units)+1 || above && l.shares[mine] == 0
 }
 
-func (l *ledger) refused(now time.Duration, a *attempt) {
+func (l *ledger) refused(now time.Duration, a *attempt, r weir.Reason) {
 	l.leaves(a)
 	l.each(now, a, func(_ *account, t *tally) {
 		t.refused++
+		t.reasons[min(int(r), numReasons-1)]++
 		if a.outer != nil && a.waiter == nil {
 			t.behind++
 		}

@@ -91,15 +91,10 @@ func (w *window) summary() Summary {
 		Limit: w.limit.public(), Inside: w.inside.public(),
 	}
 	var refused uint64
-	for r, n := range w.refused {
-		if n > 0 {
-			if s.Refused == nil {
-				s.Refused = map[weir.Reason]uint64{}
-			}
-			s.Refused[weir.Reason(r)] = n
-			refused += n
-		}
+	for _, n := range w.refused {
+		refused += n
 	}
+	s.Refused = byReason(&w.refused)
 	s.Goodput = share(float64(w.good), (w.to - w.from).Seconds())
 	s.Ratio = share(s.Goodput, s.Capacity)
 	s.RefusedShare = share(float64(refused), float64(w.attempts))
@@ -108,6 +103,20 @@ func (w *window) summary() Summary {
 	s.WorkRatio = share(share(w.work-w.wasted, (w.to-w.from).Seconds()), w.power.mean())
 	s.Hits, s.OverLimit = w.hits, w.over
 	return s
+}
+
+// byReason names the counts that are not 0; nil if all are.
+func byReason(counts *[numReasons]uint64) map[weir.Reason]uint64 {
+	var m map[weir.Reason]uint64
+	for r, n := range counts {
+		if n > 0 {
+			if m == nil {
+				m = map[weir.Reason]uint64{}
+			}
+			m[weir.Reason(r)] = n
+		}
+	}
+	return m
 }
 
 func (l *level) public() Level { return Level{l.min, l.mean(), l.max} }

@@ -113,6 +113,7 @@ func (s *Scenario) resolve(f *faultList) {
 		}
 		s.Policy.Spec = spec
 	}
+	s.Policy.Spec = s.Fair.in(s.Policy.Spec)
 	if p, err := policy.Compile(s.Policy.Spec, policy.Options{Now: standstill}); err != nil {
 		f.addError("policy", err)
 	} else {

@@ -2,9 +2,31 @@ package sim
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
+
+	"github.com/weir-go/weir/policy"
 )
+
+// in tells the wait rooms of a policy.
+func (f *Fair) in(spec policy.Spec) policy.Spec {
+	if f.Users == nil && f.Tenants == nil && f.Shares == nil {
+		return spec
+	}
+	spec.Gates = maps.Clone(spec.Gates)
+	for name, g := range spec.Gates {
+		if g.Limit == nil {
+			continue
+		}
+		l := *g.Limit
+		l.Queue.Shares = f.Shares
+		l.Queue.Weights = policy.WeightsSpec{Users: f.Users, Tenants: f.Tenants}
+		g.Limit = &l
+		spec.Gates[name] = g
+	}
+	return spec
+}
 
 // maxMin divides capacity between demands by weight: nobody gets more than it
 // asks for, and what somebody leaves goes to the others by their weights.

@@ -192,8 +192,10 @@ func (o *Options) check(seeds string, columns []string) error {
 
 // readKnown reads the board that was written last. Without one, what is relative
 // to the oracle costs a sweep.
-func readKnown(dir string) []Cell {
-	data, err := os.ReadFile(filepath.Join(dir, "scoreboard.json"))
+func readKnown(dir string) []Cell { return readCells(filepath.Join(dir, "scoreboard.json")) }
+
+func readCells(file string) []Cell {
+	data, err := os.ReadFile(file)
 	if err != nil {
 		return nil
 	}
