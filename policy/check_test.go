@@ -85,7 +85,7 @@ func TestFaults(t *testing.T) {
 				"gates.api.limit.queue.shares.high: NaN is no share; write a share from 0 to 1",
 				`gates.api.limit.queue.shares.hihg: "hihg" is no priority; did you mean high?`,
 				"gates.api.limit.queue.shares.normal: -0.1 is no share",
-				"gates.api.limit.queue.weights.users.a: the weight 0 is out of range; write a number from 0.001 to 1000000; who is not named has 1",
+				"gates.api.limit.queue.weights.users.a: the weight 0 is out of range; write a number from 0.001 to 1000; who is not named has 1",
 				"gates.api.limit.queue.weights.users.b: the weight -1 is out of range",
 				"gates.api.limit.queue.weights.tenants.d: the weight +Inf is out of range",
 				"gates.api.limit.queue.weights.tenants.e: the weight 1e+07 is out of range",

@@ -150,7 +150,7 @@ type QueueSpec struct {
 
 // WeightsSpec says who gets how much more than others of what is served of one
 // priority. Who is not named has weight 1. A weight is from limit.MinWeight
-// (0.001) to limit.MaxWeight (1,000,000).
+// (0.001) to limit.MaxWeight (1000).
 type WeightsSpec struct {
 	// Users are the weights by user, Tenants those by tenant among the tenants of
 	// one user.

@@ -160,8 +160,8 @@ var generalFields = map[string]field{
 	},
 	"QueueSpec.weights": {doc: "Who gets how much more than others of the same priority.", example: "{tenants: {acme: 2}}"},
 
-	"WeightsSpec.users":   {doc: "Weights by user, from 0.001 to 1000000. Who is not named has 1.", example: "{alice: 2}", anyName: true},
-	"WeightsSpec.tenants": {doc: "Weights by tenant among the tenants of one user, from 0.001 to 1000000. Who is not named has 1.", example: "{acme: 2}", anyName: true},
+	"WeightsSpec.users":   {doc: "Weights by user, from 0.001 to 1000. Who is not named has 1.", example: "{alice: 2}", anyName: true},
+	"WeightsSpec.tenants": {doc: "Weights by tenant among the tenants of one user, from 0.001 to 1000. Who is not named has 1.", example: "{acme: 2}", anyName: true},
 
 	"RouteSpec.name": {doc: "Name of the route in metrics and logs, and the operation of its work. Left out, it is the first pattern.", example: "batches"},
 	"RouteSpec.match": {
