@@ -24,6 +24,12 @@ type one struct {
 	id               int
 	expires, arrived time.Duration
 	units            int64
+
+	// For the model of many flows.
+	class            int8
+	user, tenant     string
+	ofUser, ofTenant float64 // weights
+	deadline         time.Duration
 }
 
 func (s *single) kept() int {
@@ -289,7 +295,11 @@ func (p *twins) compare() {
 // Work that is all of one class and of one tenant is served as if there were
 // neither, whichever they are.
 func TestOneFlowIsOneQueue(t *testing.T) {
-	for seed := range uint64(600) {
+	seeds := uint64(300)
+	if testing.Short() {
+		seeds = 60
+	}
+	for seed := range seeds {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		p := &twins{t: t, r: new(Room), in: map[int]*Waiter{}, ones: map[int]*one{}, class: 1}
 		if seed%3 == 2 {
