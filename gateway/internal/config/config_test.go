@@ -215,6 +215,23 @@ func TestControllersGuide(t *testing.T) {
 	}
 }
 
+// TestGatewayGuide reads the files, and parts of files, in the guide to the gateway.
+func TestGatewayGuide(t *testing.T) {
+	guide := string(read(t, "../../../docs/guides/gateway.md"))
+	for _, b := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(guide, -1) {
+		text := b[1]
+		if strings.Contains(text, "tls:") {
+			continue // names files that are not here
+		}
+		if !strings.Contains(text, "upstreams:") {
+			text = "upstreams: {app: {targets: [http://127.0.0.1:3000]}}\nroutes: [{match: [/], upstream: app}]\n" + text
+		}
+		if _, err := config.Parse("guide.yaml", []byte(text)); err != nil {
+			t.Errorf("%v\nin\n%s", err, text)
+		}
+	}
+}
+
 func read(t *testing.T, file string) []byte {
 	t.Helper()
 	data, err := os.ReadFile(file)
