@@ -7,6 +7,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/keyed"
+	"github.com/weir-go/weir/limit"
 )
 
 func ExampleNew() {
@@ -52,4 +53,57 @@ func ExampleNew_lag() {
 	defer g.Close()
 	fmt.Println(g.Snapshot().Controller, g.Snapshot().Limit)
 	// Output: lag 1000
+}
+
+// Every shard has a limiter that finds its own limit.
+func ExampleNewLimiters() {
+	l, err := keyed.NewLimiters(keyed.LimitersConfig{
+		Name: "shards",
+		Key:  func(w weir.Work) string { return w.Op },
+		New: keyed.Each(func(string) (limit.Config, error) {
+			knee, err := control.NewKnee(control.KneeConfig{})
+			return limit.Config{Controller: knee}, err
+		}),
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer l.Close()
+	p, err := l.Admit(context.Background(), weir.Work{Op: "shard-7"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer p.Done(weir.NoSample)
+	s, _ := l.Limiter("shard-7", "")
+	fmt.Println(s.Controller, s.InFlight)
+	// Output: knee 1
+}
+
+// Each database has a pool for reads and one for writes, sized together.
+func ExampleReadWrite() {
+	l, err := keyed.NewLimiters(keyed.LimitersConfig{
+		Name: "tickets",
+		Part: func(w weir.Work) string { return w.Op },
+		New:  keyed.ReadWrite(control.ProbeConfig{Initial: 64}, limit.Queue{}),
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer l.Close()
+	for _, op := range []string{keyed.Reads, keyed.Writes} {
+		p, err := l.Admit(context.Background(), weir.Work{Tenant: "orders", Op: op})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		defer p.Done(weir.NoSample)
+		s, _ := l.Limiter("orders", op)
+		fmt.Println(op, s.InFlight, "of", s.Limit)
+	}
+	// Output:
+	// read 1 of 32
+	// write 1 of 32
 }

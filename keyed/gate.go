@@ -218,7 +218,7 @@ func (g *Gate) quick(ctx context.Context, w *weir.Work) (weir.Permit, bool) {
 	g.clocked(&a, set, false)
 	s := g.shard(a.hash)
 	s.mu.Lock()
-	p, ok := s.quick(set, &a)
+	p, ok := s.quick(&a)
 	s.mu.Unlock()
 	if ok {
 		g.admitted(w, 0)
@@ -268,7 +268,7 @@ func (g *Gate) decide(set *settings, a *arrival, out *answers) (p weir.Permit, r
 	s := g.shard(a.hash)
 	for range len(g.shards) + 1 {
 		s.mu.Lock()
-		p, refused, known := s.decide(set, a, out)
+		p, refused, known := s.decide(a, out)
 		queued = known && refused == nil && !p.Live()
 		if queued && out.remove(a.place) { // served at once: the newest goes first
 			p, queued = a.place.permit, false

@@ -486,3 +486,93 @@ func TestFaultyConfigurations(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// A machine that was suspended comes back hours later: who waited is told, the
+// controller is asked once, and the gate goes on.
+func TestSuspended(t *testing.T) {
+	c := &spy{limit: 1}
+	g, now := byHand(t, Config{Controller: c})
+	p := take(t, g, tenant("a"))
+	var got error
+	if _, _, err := g.Arrive(tenant("a"), func(_ weir.Permit, err error) { got = err }); err != weir.ErrWaiting {
+		t.Fatal(err)
+	}
+	*now = 10 * time.Hour
+	g.Step()
+	if r := weir.AsRejection(got); r == nil || r.Reason != weir.ReasonQueueTimeout || r.Value != 36_000 {
+		t.Errorf("%v", got)
+	}
+	if at, ok := g.Next(); !ok || at != *now+time.Second || c.seen.Elapsed != *now {
+		t.Errorf("next at %v, a window of %v", at, c.seen.Elapsed)
+	}
+	p.Done(weir.OK)
+	take(t, g, tenant("a")).Done(weir.OK)
+}
+
+// A clock that steps back is no time elapsed.
+func TestClockStepsBack(t *testing.T) {
+	c := &spy{limit: 1}
+	g, now := byHand(t, Config{Controller: c})
+	*now = 900 * ms
+	p := take(t, g, tenant("a"))
+	*now = 100 * ms
+	p.Done(weir.OK)
+	p = take(t, g, tenant("a"))
+	woken := false
+	g.Arrive(tenant("a"), func(_ weir.Permit, err error) { woken = err == nil })
+	*now = 50 * ms
+	g.Step()
+	p.Done(weir.OK)
+	if !woken {
+		t.Error("not woken")
+	}
+	*now = time.Second
+	g.Step()
+	if w := c.seen; w.LatencySum < 0 || w.Elapsed != time.Second || w.OK != 2 {
+		t.Errorf("%+v", w)
+	}
+}
+
+// What nobody uses stays small, and a gate that is idle asks for nothing.
+func TestIdle(t *testing.T) {
+	g, _ := byHand(t, Config{Limit: 1})
+	for i := range 100 {
+		take(t, g, tenant(string(rune('a'+i)))).Done(weir.OK)
+	}
+	if at, ok := g.Next(); ok {
+		t.Errorf("something is due at %v", at)
+	}
+	u := g.Usage(3)
+	if u.Keys != 100 || u.Busy != 0 || u.InFlight != 0 || len(u.Top) != 3 {
+		t.Errorf("%+v", u)
+	}
+}
+
+// A new controller starts from what the old one has learned, and a restart too.
+func TestLearnedIsKept(t *testing.T) {
+	lag := func() *control.LagMap { return weir.Must(control.NewLagMap(control.LagMapConfig{})) }
+	g, _ := byHand(t, Config{Controller: lag()})
+	g.Restore(control.State{Limit: 77})
+	if s := g.Snapshot(); s.Limit != 77 {
+		t.Errorf("%+v", s)
+	}
+	if err := g.Reconfigure(Config{Controller: lag()}); err != nil {
+		t.Fatal(err)
+	}
+	if state, ok := g.Save(); !ok || state.Limit != 77 || g.Snapshot().Limit != 77 {
+		t.Errorf("%+v, %+v", state, g.Snapshot())
+	}
+	if err := g.Reconfigure(Config{Limit: 5}); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := g.Save(); ok {
+		t.Error("a number learns nothing")
+	}
+	g.Restore(control.State{Limit: 9})
+	if n := g.Snapshot().Limit; n != 5 {
+		t.Errorf("limit %d", n)
+	}
+	if err := g.Reconfigure(Config{Controller: lag()}); err != nil || g.Snapshot().Limit != 10 {
+		t.Errorf("%v: %+v", err, g.Snapshot()) // 5, within the bounds of the new one
+	}
+}

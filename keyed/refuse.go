@@ -56,7 +56,7 @@ func (s *shard) full(set *settings, q *queue) *weir.Rejection {
 // expired is the refusal of work that has waited too long.
 func (s *shard) expired(w *room.Waiter, now time.Duration) *weir.Rejection {
 	place := w.Owner.(*waiter)
-	set := s.gate.settings.Load()
+	set := s.settings()
 	r := &weir.Rejection{Gate: s.gate.name, Reason: place.outOf, Retryable: true,
 		Value: (now - w.Arrived).Seconds(), Limit: (w.Expires - w.Arrived).Seconds(),
 		RetryAfter: s.wait(set.of(s.table.At(place.queue.slot)), place.queue.room.Units()), Signal: set.signal}

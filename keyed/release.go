@@ -109,7 +109,7 @@ func (s *shard) PermitCost(p weir.Permit, gate string, units int64) {
 		s.mu.Unlock()
 		return
 	}
-	most := s.gate.settings.Load().of(s.table.At(b.slot))
+	most := s.settings().of(s.table.At(b.slot))
 	change := s.hold(b.slot, min(max(units, 1), most, limit.MaxLimit)-b.cost)
 	b.cost += change
 	if change < 0 {

@@ -58,6 +58,11 @@ func (s *shard) init(g *Gate) {
 	s.permits.init(s)
 }
 
+// settings are those in force. They must be read under the lock: new ones are put
+// into force first and each shard is visited then, so who had the lock before that
+// is looked at again, and who has it after has seen them.
+func (s *shard) settings() *settings { return s.gate.settings.Load() }
+
 // find returns the slot of a key, which becomes known if it was not. It reports
 // false if there is no place: every key of this shard is in use and the gate has
 // as many as it may.
@@ -122,10 +127,11 @@ func (s *shard) hold(slot uint32, units int64) int64 {
 }
 
 // quick is decide where it comes to a permit.
-func (s *shard) quick(set *settings, a *arrival) (p weir.Permit, ok bool) {
+func (s *shard) quick(a *arrival) (p weir.Permit, ok bool) {
 	if s.closed {
 		return p, false
 	}
+	set := s.settings()
 	slot, ok := s.find(set, a.hash, &a.name)
 	if !ok || s.table.At(slot).Is(keys.Waiting) {
 		return p, false
@@ -135,10 +141,11 @@ func (s *shard) quick(set *settings, a *arrival) (p weir.Permit, ok bool) {
 
 // decide is an arrival under the lock: a permit, a refusal, or neither if place
 // has been queued. The last result is false if the key has no place in the table.
-func (s *shard) decide(set *settings, a *arrival, out *answers) (p weir.Permit, refused *weir.Rejection, known bool) {
+func (s *shard) decide(a *arrival, out *answers) (p weir.Permit, refused *weir.Rejection, known bool) {
 	if s.closed {
 		return p, s.gate.draining(), true
 	}
+	set := s.settings()
 	slot, ok := s.find(set, a.hash, &a.name)
 	if !ok {
 		return p, nil, false
@@ -230,14 +237,14 @@ func (s *shard) serve(set *settings, q *queue, now time.Duration, out *answers) 
 // it.
 func (s *shard) served(slot uint32, now time.Duration, out *answers) {
 	if s.table.At(slot).Is(keys.Waiting) {
-		s.serve(s.gate.settings.Load(), s.queues[slot], now, out)
+		s.serve(s.settings(), s.queues[slot], now, out)
 	}
 }
 
 // expire refuses those whose time is up, in all rooms.
 func (s *shard) expire(now time.Duration, out *answers) {
 	for len(s.expiry) > 0 && s.expiry[0].room.Expiry() <= now {
-		s.serve(s.gate.settings.Load(), s.expiry[0], now, out)
+		s.serve(s.settings(), s.expiry[0], now, out)
 	}
 }
 

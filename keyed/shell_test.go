@@ -82,6 +82,9 @@ func TestWhoGoesFirst(t *testing.T) {
 			})
 			synctest.Wait()
 		}
+		if n := g.Snapshot().WaitingByClass; len(n) != 3 || n[weir.Background] != 1 || n[weir.Normal] != 3 || n[weir.Critical] != 1 {
+			t.Errorf("waiting by class: %v", n)
+		}
 		p.Done(weir.OK)
 		wg.Wait()
 		if got := fmt.Sprint(order); got != "[critical x1 y1 x2 background]" {

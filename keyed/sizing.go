@@ -42,6 +42,7 @@ type totals struct {
 	keys, busy                      int64 // known, and holding something
 	bytes                           int64
 	median                          time.Duration
+	byClass                         [room.Classes]int
 }
 
 func (z *sizing) init(g *Gate, cfg Config, first control.Decision) {
@@ -215,6 +216,11 @@ func (s *shard) addTo(sum *totals) {
 	sum.busy += int64(s.table.Len() - s.table.Idle())
 	sum.bytes += s.table.Bytes()
 	sum.median = max(sum.median, s.service.median())
+	for _, q := range s.expiry {
+		for c, n := range q.room.ByClass() {
+			sum.byClass[c] += n
+		}
+	}
 }
 
 // change is a change of the limit that the hook has yet to hear of.

@@ -57,6 +57,12 @@ func (g *Gate) Usage(top int) Usage {
 		Controller: by.controller, LimitReason: by.reason, Signal: set.signal, Faults: by.faults, Latency: sum.median,
 		Exempt: sum.exempt, ExemptAdmitted: sum.tally.exempt,
 	}
+	u.WaitingByClass = map[weir.Priority]int64{}
+	for c, n := range sum.byClass {
+		if n > 0 {
+			u.WaitingByClass[weir.Background+weir.Priority(c)] = int64(n)
+		}
+	}
 	u.Rejected = map[weir.Reason]uint64{}
 	for _, r := range weir.Reasons() {
 		if n := g.rejected[r].Load(); n > 0 {

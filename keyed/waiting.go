@@ -168,7 +168,7 @@ func (w *waiter) Cancel() bool {
 	if queued {
 		s.gate.waiting.Add(-1)
 		w.queue = nil
-		s.serve(s.gate.settings.Load(), q, now, &out) // it may have been in the way of others
+		s.serve(s.settings(), q, now, &out) // it may have been in the way of others
 	}
 	s.unlock(now, &out)
 	return queued
