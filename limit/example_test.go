@@ -65,3 +65,42 @@ func ExampleLimiter_SetLimit() {
 	fmt.Println(s.InFlight, "in flight, limit", s.Limit)
 	// Output: 3 in flight, limit 1
 }
+
+// Who goes first among those that wait: the higher priority, and then everybody
+// in turn, however many one of them sends.
+func ExampleQueue() {
+	l := weir.Must(limit.New(limit.Config{Name: "api", Limit: 1, Queue: limit.Queue{
+		Weights: limit.Weights{Tenants: map[string]float64{"acme": 2}},
+	}}))
+	defer l.Close()
+
+	p, err := l.TryAdmit(weir.Work{}) // the only slot: the others wait
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, w := range []weir.Work{
+		{Tenant: "bulk"}, {Tenant: "bulk"}, {Tenant: "bulk"}, {Tenant: "bulk"},
+		{Tenant: "acme"}, {Tenant: "acme"}, {Tenant: "acme"},
+		{Tenant: "acme", Priority: weir.Critical},
+	} {
+		_, _, err := l.Arrive(w, func(next weir.Permit, err error) {
+			if err == nil {
+				fmt.Println(w.Tenant, w.Priority)
+				p = next
+			}
+		})
+		if err != weir.ErrWaiting {
+			fmt.Println(err)
+		}
+	}
+	for range 5 {
+		p.Done(weir.OK)
+	}
+	// Output:
+	// acme critical
+	// bulk normal
+	// acme normal
+	// acme normal
+	// bulk normal
+}
