@@ -116,5 +116,8 @@ func (c *core) limit(class int) float64 {
 }
 
 // retry is how long it takes at the earliest until what is refused now is let
-// through: until the next decision.
-func (c *core) retry(now time.Duration) time.Duration { return c.ready - now }
+// through: until the next decision. Nobody is told to come back sooner than
+// leastRetry, as from other gates.
+func (c *core) retry(now time.Duration) time.Duration { return max(c.ready-now, leastRetry) }
+
+const leastRetry = 10 * time.Millisecond

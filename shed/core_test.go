@@ -42,6 +42,17 @@ func TestThresholds(t *testing.T) {
 	}
 }
 
+// However often the pressure is read, nobody is told to come back at once.
+func TestLeastRetry(t *testing.T) {
+	var c core
+	var b book
+	c.configure(0, rules(Config{Interval: time.Millisecond}), &b)
+	c.step(0, &reading{value: 2}, &b)
+	if got := c.retry(0); got != 10*time.Millisecond {
+		t.Errorf("with a reading every millisecond the wait is %v, want 10ms", got)
+	}
+}
+
 // A pressure that is no longer known stands in for Hold; then Blind says.
 func TestBlind(t *testing.T) {
 	for _, blind := range []Blind{Open, Keep} {
