@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"net/http"
 	"testing"
 
 	"github.com/weir-go/weir"
@@ -29,6 +30,32 @@ func BenchmarkGate(b *testing.B) {
 					b.Fatal(err)
 				}
 				permit.Done(weir.OK)
+			}
+		})
+	}
+}
+
+// BenchmarkIdentity is what it costs to find out who asks: from a peer that is
+// trusted and says who asks, from a stranger, and with a timeout.
+func BenchmarkIdentity(b *testing.B) {
+	p := compile(b, Spec{
+		Identity: IdentitySpec{Tenant: "header:X-Tenant", User: "header:X-User", Priority: "header:X-Priority"},
+		Routes:   []RouteSpec{{Match: []string{"/"}}},
+	}, Options{})
+	headers := []string{"X-Tenant: acme", "X-User: alice", "X-Priority: high"}
+	for _, bm := range []struct {
+		name string
+		r    *http.Request
+	}{
+		{"trusted", from("127.0.0.1:1234", headers...)},
+		{"stranger", from("192.0.2.1:1234", headers...)},
+		{"stranger over IPv6", from("[2001:db8::1]:1234", headers...)},
+		{"with a timeout", from("127.0.0.1:1234", "Grpc-Timeout: 250m")},
+	} {
+		b.Run(bm.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				p.Match(bm.r)
 			}
 		})
 	}

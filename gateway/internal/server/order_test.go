@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/policy"
 )
@@ -137,6 +138,40 @@ func TestTwoTenantsTwoPriorities(t *testing.T) {
 	}
 	inTurn(t, order[:6], "critical busy", "critical quiet")
 	inTurn(t, order[6:], "normal busy", "normal quiet")
+	g.idle()
+}
+
+// The default limiter is strict between priorities too: as long as anything
+// critical waits, nothing else leaves the room.
+func TestDefaultLimiterIsStrict(t *testing.T) {
+	ts := newTurnstile(t, func(r *http.Request) string { return r.Header.Get("X-Priority") })
+	cfg, err := config.ForUpstream(ts.url, "127.0.0.1:0", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	change(cfg, func(_ *config.Upstream, l *policy.LimitSpec) { l.Queue.MaxWait = policy.Duration(time.Minute) })
+	cfg.Admin.Address, cfg.Shutdown.LameDuck = config.Off, 0
+	cfg.Identity = policy.IdentitySpec{Tenant: "header:X-Tenant", Priority: "header:X-Priority"}
+	g := start(t, cfg, Options{})
+	sent := int64(0)
+	send := func(priority string) {
+		sent++
+		ts.ask(g, max(0, sent-g.gate().Limit), "127.0.0.1", "/", http.Header{"X-Priority": {priority}})
+		eventually(t, "it is in the gate", func() bool { s := g.gate(); return s.InFlight+s.Waiting == sent })
+	}
+	for g.gate().Waiting < 6 {
+		send("normal")
+	}
+	send("critical")
+	send("critical")
+	for range sent {
+		<-ts.came
+		ts.next <- struct{}{}
+		if by := g.gate().WaitingByClass; by[weir.Normal] < 6 && by[weir.Critical] > 0 {
+			t.Errorf("normal work left the room before critical work: %v", by)
+		}
+	}
+	ts.asking.Wait()
 	g.idle()
 }
 
