@@ -1,0 +1,178 @@
+package keyed
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/limit"
+)
+
+// find pins the pool of a key. All results are nil if the key is not known.
+func (l *Limiters) find(key string) (*pool, map[string]*limit.Limiter, *weir.Rejection) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.known(key)
+}
+
+func (l *Limiters) known(key string) (*pool, map[string]*limit.Limiter, *weir.Rejection) {
+	if l.closed {
+		return nil, nil, &weir.Rejection{Gate: l.name, Reason: weir.ReasonDraining, Retryable: true}
+	}
+	p := l.pools[key]
+	if p == nil {
+		return nil, nil, nil
+	}
+	p.pins++
+	p.seen = true
+	return p, p.parts, nil
+}
+
+func (l *Limiters) unpin(p *pool) {
+	l.mu.Lock()
+	p.pins--
+	l.mu.Unlock()
+}
+
+// enter makes the pool of a key and pins it. New is called with no lock held; if
+// somebody else has made the pool meanwhile, or the settings have changed, what it
+// returned is thrown away.
+func (l *Limiters) enter(key string) (*pool, map[string]*limit.Limiter, *weir.Rejection) {
+	for {
+		now := l.now()
+		l.mu.Lock()
+		out, ok := l.makeRoom(now)
+		build, version := l.newParts, l.version
+		l.mu.Unlock()
+		out.close()
+		if !ok {
+			return nil, nil, l.crowded()
+		}
+		parts, err := l.build(build, key)
+		if err != nil {
+			return nil, nil, l.blocked("new", err)
+		}
+		made := &pool{key: key, parts: parts}
+		l.mu.Lock()
+		if p, parts, refused := l.known(key); p != nil || refused != nil {
+			l.mu.Unlock()
+			made.close()
+			return p, parts, refused
+		}
+		out, ok = l.makeRoom(now)
+		if ok = ok && version == l.version; ok {
+			made.pins, made.seen, made.index = 1, true, len(l.order)
+			l.pools[key] = made
+			l.order = append(l.order, made)
+		}
+		l.mu.Unlock()
+		out.close()
+		if ok {
+			return made, parts, nil
+		}
+		made.close()
+	}
+}
+
+// crowded is the refusal of a newcomer while all keys are in use.
+func (l *Limiters) crowded() *weir.Rejection {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return &weir.Rejection{Gate: l.name, Rule: "keys", Reason: weir.ReasonLimit, Value: float64(len(l.order)),
+		Limit: float64(l.maxKeys), RetryAfter: unknownWait, Retryable: true}
+}
+
+// blocked is the refusal of work that there is no limiter for.
+func (l *Limiters) blocked(rule string, why error) *weir.Rejection {
+	return &weir.Rejection{Gate: l.name, Rule: rule, Reason: weir.ReasonBlocked, Cause: why}
+}
+
+// build makes the limiters of a key.
+func (l *Limiters) build(build func(string) (map[string]limit.Config, error), key string) (map[string]*limit.Limiter, error) {
+	configs, err := build(key)
+	if err != nil {
+		return nil, fmt.Errorf("keyed: New(%.40q): %w", key, err)
+	}
+	p := pool{parts: make(map[string]*limit.Limiter, len(configs))}
+	for part, cfg := range configs {
+		limiter, err := limit.New(l.complete(cfg))
+		if err != nil {
+			p.close()
+			return nil, fmt.Errorf("keyed: New(%.40q), part %.40q: %w", key, part, err)
+		}
+		p.parts[part] = limiter
+	}
+	return p.parts, nil
+}
+
+func (l *Limiters) complete(cfg limit.Config) limit.Config {
+	if cfg.Name == "" {
+		cfg.Name = l.name
+	}
+	cfg.Now = l.clock
+	return cfg
+}
+
+// sweepEvery bounds how often all pools are looked at in vain: a look takes a lock
+// each.
+const sweepEvery = 10 * time.Millisecond
+
+// makeRoom evicts an idle key if there are as many as there may be, and returns
+// it. It reports false if all are in use.
+func (l *Limiters) makeRoom(now time.Duration) (out *pool, ok bool) {
+	if len(l.order) < l.maxKeys {
+		return nil, true
+	}
+	if now-l.sweptAt < sweepEvery {
+		return nil, false
+	}
+	for range 2 * len(l.order) {
+		l.hand = (l.hand + 1) % len(l.order)
+		p := l.order[l.hand]
+		if p.pins > 0 || !p.idle() {
+			continue
+		}
+		if p.seen {
+			p.seen = false
+			continue
+		}
+		l.evict(p)
+		return p, true
+	}
+	l.sweptAt = now
+	return nil, false
+}
+
+// evict forgets a pool, which nobody holds anything of, but for its counts.
+func (l *Limiters) evict(p *pool) {
+	last := len(l.order) - 1
+	l.order[p.index] = l.order[last]
+	l.order[p.index].index = p.index
+	l.order[last] = nil
+	l.order = l.order[:last]
+	delete(l.pools, p.key)
+	l.evicted++
+	for _, limiter := range p.parts {
+		s := limiter.Snapshot()
+		addCounts(&l.gone, &s)
+	}
+}
+
+// idle reports whether nothing is in flight or waits in any of the limiters.
+func (p *pool) idle() bool {
+	for _, limiter := range p.parts {
+		if s := limiter.Snapshot(); s.InFlight > 0 || s.Waiting > 0 || s.Exempt > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (p *pool) close() {
+	if p == nil {
+		return
+	}
+	for _, limiter := range p.parts {
+		limiter.Close()
+	}
+}
