@@ -48,6 +48,20 @@
 // at once, the process with the gates is suspended and learns of everything late.
 // A [Class] has clients that leave and try again, or look into a cache first.
 //
+// A class may also be so many clients in a closed loop, who are always
+// backlogged; tasks of several calls, one after the other or nested in the
+// handler of the first; and many tenants.
+//
+// # Who goes first
+//
+// A [Goal] with a Class is about that class alone: what was served of it, its
+// latencies, Jain's index over its tenants. The metrics inversions, share_error
+// and user_error are about classes beside each other. All are counted from
+// outside, by what comes to the gates and what they let in; the gates are asked
+// nothing. [Scenario].Fair is what the wait rooms are told of weights and
+// guarantees, and what the max-min ideal is computed from. [Options].Anonymous
+// runs the same traffic before gates that are not told who asks.
+//
 // # Deterministic
 //
 // The same scenario and seed give the same figures. Arrivals, service times,

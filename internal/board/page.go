@@ -43,6 +43,31 @@ What no fixed limit reaches:
 AIMD adds one slot a second and starts from 20: the 100 that B3 wants are 80 s away, longer than most runs. The fixed limit on B1 waits in order of
 arrival, which refuses less near saturation (S9b) and pays for it with a latency of half the deadline under overload; newest first does the reverse.
 
+## Who goes first
+
+` + "`" + `make scoreboard-order` + "`" + ` writes order.md and order.json: priorities, fairness between users and tenants, exemption and nested calls, on B1 to B4.
+` + "`" + `make scoreboard-order-peers` + "`" + ` writes order-peers.md: other projects' limiters that rank or share, in the same scenarios. Nothing of it is among the figures
+below: work that names nobody is served as if there were neither tenants nor priorities.
+
+The columns there are none (no gate), today (the default gate, not told who asks: what it costs to know nothing), fixed and default (both told). What the figures
+are, each taken from outside, of what comes to the gate and what it lets in:
+
+- served of a class: of what was offered in the stretch, what was answered in time, with all its calls. refused: refusals over attempts. 0 ms is a latency of nothing.
+- p99 of a class, beside what it has alone under the same gate with the same arrivals (` + "`" + `= 1.31 x` + "`" + `). wait_p99 is the part spent in the wait room.
+- inversions: admissions while somebody of a higher priority waited, but for what the lower one is guaranteed.
+- share_error, user_error: by how much of its max-min fair share by weight the tenant, or the user, who is farthest from it is off. The ideal divides what was let in.
+- jain: Jain's index over the tenants of a class of the part that was done of what each offered. given: a class's part of what was let in.
+- slack: what a class did of what the others left of the backend. tasks: tasks done over what capacity allows. behind: nested calls that had to wait for slots of
+  their own callers. starved: the longest time in which some of a class wanted in and none was let in.
+
+What no wait room reaches, and why:
+
+- Where those inside slow each other down (B2, B4) a full backend answers slower than one that is half empty: about three times at the limit with the most
+  throughput, whoever is let in. p99 beside alone (S12, S13, S21) says that, not how long anybody waited; compare wait_p99.
+- Where a request in a hundred is fifty times the others and runs to completion (S11d on B1), it holds one core of two for 67 ms: that is the p99 of the rest. Told
+  of the cost afterwards a gate shares by cost, but nobody is interrupted.
+- Exempt work passes the gate, not the backend: behind a limit above what the backend works on at once (default on B1 and B3) it stands in the backend's queue.
+
 ## Over time
 
 %s

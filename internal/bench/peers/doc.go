@@ -15,6 +15,11 @@
 //
 //	make scoreboard-peers
 //
+// A second board is about who goes first: peers that have priorities and peers that
+// are fair, each in the scenarios about what it has ([OrderRows]):
+//
+//	make scoreboard-order-peers
+//
 // Each [Peer] is the library as published: its version is in go.mod, its default
 // settings are in its comment. Where a peer cannot be run without a number that
 // somebody has to measure first (a semaphore's size), it gets the backend's best
