@@ -29,7 +29,9 @@ type Config struct {
 	Heed    []string
 
 	// Interval is the time between two readings of the pressure, from 1 ms to
-	// 1 min. Default 10 ms.
+	// 1 min. Default 10 ms. With thresholds everything passes until the next
+	// reading that passed at this one: what arrives meanwhile must be little
+	// against what the gate protects, so use 1 ms where thousands a second come.
 	Interval time.Duration
 	// Hold is how long the last pressure stands in while none is known. At
 	// least Interval; default ten intervals, and no less than 1 s.
@@ -160,7 +162,7 @@ func (c *Config) validate() error {
 	f.check(c.Pressure != nil || c.Signals != nil, "Pressure: there is nothing to go by; set Pressure or Signals")
 	f.check(c.Pressure == nil || c.Signals == nil, "Signals: set either Pressure or Signals, not both")
 	f.check(c.Signals != nil || len(c.Heed) == 0, "Heed %q: only used with Signals", c.Heed)
-	f.check(c.Interval >= time.Millisecond && c.Interval <= time.Minute, "Interval %v: must be from 1ms to 1m", c.Interval)
+	f.check(c.Interval >= time.Millisecond && c.Interval <= longest, "Interval %v: must be from 1ms to 1m", c.Interval)
 	f.check(c.Hold >= c.Interval, "Hold %v: must not be below the Interval %v", c.Hold, c.Interval)
 	f.check(c.Blind <= Keep, "Blind %d: must be Open or Keep", c.Blind)
 	f.check(c.Resalt < 0 || c.Resalt >= time.Minute, "Resalt %v: must be at least 1m, or negative for never", c.Resalt)
@@ -195,7 +197,7 @@ func (t Thresholds) list() [Classes]float64 {
 }
 
 func (c *Cursor) validate(f *faults, interval time.Duration) {
-	f.check(c.Window >= 10*time.Millisecond && c.Window <= time.Minute, "Cursor.Window %v: must be from 10ms to 1m", c.Window)
+	f.check(c.Window >= 10*time.Millisecond && c.Window <= longest, "Cursor.Window %v: must be from 10ms to 1m", c.Window)
 	f.check(c.Window >= interval, "Cursor.Window %v: must not be below the Interval %v", c.Window, interval)
 	f.check(c.Overload > 0 && !math.IsInf(c.Overload, 1), "Cursor.Overload %v: must be finite and above 0", c.Overload)
 	f.check(c.Alpha > 0 && c.Alpha < 1, "Cursor.Alpha %v: must be in (0, 1)", c.Alpha)

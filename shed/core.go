@@ -117,7 +117,13 @@ func (c *core) limit(class int) float64 {
 
 // retry is how long it takes at the earliest until what is refused now is let
 // through: until the next decision. Nobody is told to come back sooner than
-// leastRetry, as from other gates.
-func (c *core) retry(now time.Duration) time.Duration { return max(c.ready-now, leastRetry) }
+// leastRetry, as from other gates, or, by a clock that has gone back, later than
+// the longest window.
+func (c *core) retry(now time.Duration) time.Duration {
+	return min(max(c.ready-now, leastRetry), longest)
+}
 
-const leastRetry = 10 * time.Millisecond
+const (
+	leastRetry = 10 * time.Millisecond
+	longest    = time.Minute // an interval or a window
+)

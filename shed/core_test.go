@@ -275,7 +275,7 @@ func FuzzCore(f *testing.F) {
 			if !cursor && c.level%Users != 0 {
 				t.Fatalf("thresholds cut through a class: %v", c.level)
 			}
-			if c.known && cursor && last.value < 1 && c.window.hot && c.window.began == now && c.level < from {
+			if cursor && c.known && c.window.hot && c.window.began == now && c.level < from {
 				t.Fatalf("down to %v from %v in an overloaded window", c.level, from)
 			}
 			if wait := c.retry(now); wait < c.rules.Interval || wait > time.Minute {
