@@ -53,6 +53,25 @@ func TestLeastRetry(t *testing.T) {
 	}
 }
 
+// A clock that goes back decides nothing and makes no long wait.
+func TestClockGoesBack(t *testing.T) {
+	for _, cursor := range []*Cursor{nil, {}} {
+		var c core
+		var b book
+		c.configure(time.Hour, rules(Config{Cursor: cursor}), &b)
+		arrive(&c, &b, weir.Normal, 1000)
+		r := &reading{value: 2, at: time.Hour}
+		c.step(time.Hour+time.Second, r, &b)
+		level := c.level
+		if c.step(0, r, &b); c.level != level || level == 0 {
+			t.Errorf("cursor %v: level %v after the clock went back, want %v", cursor, c.level, level)
+		}
+		if got := c.retry(0); got > time.Minute {
+			t.Errorf("cursor %v: a wait of %v", cursor, got)
+		}
+	}
+}
+
 // A pressure that is no longer known stands in for Hold; then Blind says.
 func TestBlind(t *testing.T) {
 	for _, blind := range []Blind{Open, Keep} {
