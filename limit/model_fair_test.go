@@ -296,6 +296,16 @@ func (m *model) victim(w *modelWaiter, newest bool) int {
 	return -1
 }
 
+// entitled reports whether w gets a place although there are too many for those
+// who have hope: nobody of its tenant waits yet.
+func (m *model) entitled(w *modelWaiter) bool {
+	places := m.places
+	if m.order == Adaptive && m.queue.keep > 0 {
+		places = min(places, m.queue.keep)
+	}
+	return len(m.waiting) < places && m.loads(w.class, w.user, false)[w.tenant] == 0
+}
+
 // loads returns what the users of a class have waiting for their weight, or the
 // tenants of a user.
 func (m *model) loads(class int, user string, users bool) map[string]float64 {

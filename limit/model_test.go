@@ -127,17 +127,21 @@ func (m *model) wait(now time.Duration, w modelWaiter, rate float64, median time
 		if m.places > 0 && q.stands {
 			m.turn()
 		}
-		out := -1
+		out, entitled := -1, m.entitled(&w)
 		if m.places > 0 {
-			out = m.victim(&w, m.newestFirst())
+			out = m.victim(&w, m.newestFirst() && !entitled)
 		}
-		if out < 0 {
+		switch {
+		case out >= 0:
+			m.seen["displaced"]++
+			m.fate[m.waiting[out].id] = "queue_full"
+			m.leave(out)
+		case entitled:
+			m.seen["entitled"]++
+		default:
 			m.fate[w.id] = m.noPlace()
 			return
 		}
-		m.seen["displaced"]++
-		m.fate[m.waiting[out].id] = "queue_full"
-		m.leave(out)
 	}
 	m.enter(w)
 }
@@ -283,6 +287,7 @@ type pair struct {
 	ids     int
 	who     weir.Work           // comes next
 	mixed   bool                // work of all priorities, users and tenants
+	patient bool                // nobody leaves for want of time
 	work    map[int]modelWaiter // all that came
 	charged map[int]int64
 	tick    time.Duration // the unit in which time passes
@@ -313,6 +318,9 @@ func (p *pair) arrive(cost int64, wait, deadline time.Duration, blocking bool) {
 	id := p.ids
 	p.ids++
 	w := p.who
+	if p.patient && blocking {
+		wait, deadline = 1<<60, 0
+	}
 	p.log("arrive %d %v %q %q cost %d wait %v deadline %v blocking %v", id, w.Priority, w.User, w.Tenant, cost, wait, deadline, blocking)
 	w.Cost, w.MaxWait = cost, wait
 	mw := modelWaiter{id: id, class: int(class(w.Priority)), user: w.User, tenant: w.Tenant,
@@ -350,7 +358,7 @@ func (p *pair) estimate(w *modelWaiter) {
 	if !p.mixed {
 		return
 	}
-	if p.m.order == Adaptive {
+	if p.m.order == Adaptive && !p.patient {
 		p.l.drain.rate = 0
 	}
 	uw, tw := p.m.weights.of(w.user, w.tenant)
@@ -379,6 +387,9 @@ func (p *pair) settle(id int, units int64) {
 // reconfigure changes everything but the limit.
 func (p *pair) reconfigure(arg uint32) {
 	m := p.m
+	if m.closed {
+		return
+	}
 	m.places, m.order = int(arg%9)+1, Order(arg>>4%4)
 	m.weights = Weights{Users: map[string]float64{"a": float64(int(1) << (arg >> 6 % 4))}, Tenants: map[string]float64{"x": .5, "": 2}}
 	m.shares = [4]float64{}
@@ -388,8 +399,7 @@ func (p *pair) reconfigure(arg uint32) {
 	p.log("reconfigure: %d places, order %d, %v, shares %v", m.places, m.order, m.weights, m.shares)
 	q := Queue{Len: m.places, MaxWait: -1, Order: m.order, Weights: m.weights,
 		Shares: map[weir.Priority]float64{weir.Background: m.shares[0], weir.Normal: m.shares[1]}}
-	err := p.l.Reconfigure(Config{Limit: m.limit, Queue: q})
-	if (err != nil) != m.closed {
+	if err := p.l.Reconfigure(Config{Limit: m.limit, Queue: q}); err != nil {
 		p.t.Fatal(err)
 	}
 	m.settle(p.clock)
@@ -485,6 +495,8 @@ func (p *pair) compare() {
 		fail = fmt.Sprintf("in flight %d, model %d", s.InFlight, p.m.inFlight())
 	case s.Waiting != int64(len(p.m.waiting)):
 		fail = fmt.Sprintf("waiting %d, model %d", s.Waiting, len(p.m.waiting))
+	case !p.m.closed && p.l.room.NewestFirst() != p.m.newestFirst():
+		fail = fmt.Sprintf("newest first: %v", p.l.room.NewestFirst())
 	case !p.sameClasses(s.WaitingByClass):
 		fail = fmt.Sprintf("waiting by class %v", s.WaitingByClass)
 	case s.Limit != p.m.limit:
@@ -687,6 +699,34 @@ func TestModelOfAllKinds(t *testing.T) {
 	}
 	for _, rule := range []string{"displaced", "out of turn", "outranked", "a user with more waiting", "a tenant with more waiting", "settled",
 		"refused on arrival: deadline", "refused on arrival: queue_timeout"} {
+		if seen[rule] == 0 {
+			t.Errorf("%s: never", rule)
+		}
+	}
+}
+
+// The same with queues that last, which keep fewer places.
+func TestModelOfAllKindsThatLast(t *testing.T) {
+	seeds := 24
+	if testing.Short() {
+		seeds = 8
+	}
+	rush := []uint32{0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 6, 7, 8, 9, 14, 16, 12}
+	calm := []uint32{0, 7, 8, 9, 10, 11, 14, 7}
+	seen := map[string]int{}
+	for seed := range seeds {
+		rng := rand.New(rand.NewPCG(uint64(seed), 10))
+		p := newPair(t, rng.Int64N(6)+1, []int{15, 60, 200}[seed%3], Adaptive)
+		p.m.seen, p.tick, p.patient = seen, time.Millisecond/2, true
+		ops := len(rush) - seed%2 // without the last nobody leaves
+		for range 700 {
+			p.stepMixed(rush[rng.IntN(ops)], rng.Uint32())
+		}
+		for range 200 {
+			p.stepMixed(calm[rng.IntN(len(calm))], rng.Uint32())
+		}
+	}
+	for _, rule := range []string{"displaced", "entitled", "outranked", "a user with more waiting", "a tenant with more waiting", "deserted", "drained"} {
 		if seen[rule] == 0 {
 			t.Errorf("%s: never", rule)
 		}
