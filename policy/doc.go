@@ -70,6 +70,15 @@
 // (see [DeadlineSpec]) are deadlines, and the earliest holds. A proxy tells its
 // upstream what is left of it, and who asks, with [Policy.Forward].
 //
+// # Mechanisms
+//
+// A gate has one of three: a limit (package limit), in whose room higher
+// priorities go first and users and tenants share; a limit for each key
+// ([EachSpec], package keyed), for keys that have something of their own behind
+// the gate; or shedding ([ShedSpec], package shed), which refuses by priority as a
+// pressure rises, before anything has to wait. Name one that sheds before those
+// with limits.
+//
 // # Controllers and signals
 //
 // What sets a limit is a controller of package control, named by

@@ -52,6 +52,21 @@ type identity struct {
 // that follow each other.
 type ignored struct{ priorities, timeouts atomic.Uint64 }
 
+// Ignored counts what requests brought and was not understood.
+type Ignored struct {
+	// Priorities are words from trusted peers that are no priority. Timeouts are
+	// requests with a value for one of the headers of [DeadlineSpec] that is no
+	// time.
+	Priorities, Timeouts uint64
+}
+
+// Ignored returns what was not understood so far, also under the policies that
+// this one has followed.
+func (p *Policy) Ignored() Ignored {
+	i := p.identity.ignored
+	return Ignored{Priorities: i.priorities.Load(), Timeouts: i.timeouts.Load()}
+}
+
 func (id *identity) sources() [4]source {
 	return [4]source{id.tenant, id.user, id.client, id.priority}
 }

@@ -70,10 +70,10 @@ type Policy struct {
 }
 
 // Match finds the route of a request and builds its work: Op, identity,
-// priority, cost, deadline and longest wait, and whether it is exempt. Where no pattern matches, the
-// route is nil, whose Gate admits everything, and the work has an identity
-// only. The request is not changed. See [Ambiguous] for paths that another server
-// may read otherwise.
+// priority, cost, deadline and longest wait, and whether it is exempt. Where no
+// pattern matches, the route is nil, whose Gate admits everything, and the work
+// has identity, priority and deadline only. The request is not changed. See
+// [Ambiguous] for paths that another server may read otherwise.
 func (p *Policy) Match(r *http.Request) (*Route, weir.Work) {
 	rt, m := p.matcher.find(r)
 	w := rt.Work()
@@ -81,43 +81,6 @@ func (p *Policy) Match(r *http.Request) (*Route, weir.Work) {
 	m.free()
 	p.bound(&w, r, rt.Timeout(), trusted)
 	return rt, w
-}
-
-// bound gives w the earlier of its deadlines: the route's, and the one that the
-// request brings. Where the earliest deadline is served first, that of a peer who
-// is not trusted only bounds the wait.
-func (p *Policy) bound(w *weir.Work, r *http.Request, timeout time.Duration, trusted bool) {
-	sent, found, bad := timeoutOf(p.timeouts, r)
-	if bad > 0 {
-		p.identity.ignored.timeouts.Add(1)
-	}
-	if found && sent > 0 && p.edf && !trusted {
-		if w.MaxWait == 0 || w.MaxWait > sent {
-			w.MaxWait = sent
-		}
-		found = false
-	}
-	switch {
-	case found && (timeout <= 0 || sent < timeout):
-		w.Deadline = p.time().Add(sent)
-	case timeout > 0:
-		w.Deadline = p.time().Add(timeout)
-	}
-}
-
-// Ignored counts what requests brought and was not understood.
-type Ignored struct {
-	// Priorities are words from trusted peers that are no priority. Timeouts are
-	// requests with a value for one of the headers of [DeadlineSpec] that is no
-	// time.
-	Priorities, Timeouts uint64
-}
-
-// Ignored returns what was not understood so far, also under the policies that
-// this one has followed.
-func (p *Policy) Ignored() Ignored {
-	i := p.identity.ignored
-	return Ignored{Priorities: i.priorities.Load(), Timeouts: i.timeouts.Load()}
 }
 
 // time returns the time of day that deadlines are compared with.

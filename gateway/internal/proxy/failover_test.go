@@ -214,3 +214,37 @@ func TestLogOfEjections(t *testing.T) {
 		}
 	}
 }
+
+// A further target is told the time that is left then, and the first one's header
+// is left alone.
+func TestFurtherTargetIsToldTheTime(t *testing.T) {
+	got := make(chan string, 1)
+	p := newPair(t, func(_ http.ResponseWriter, r *http.Request) { got <- r.Header.Get("X-Left") }, 0)
+	var first, further http.Header
+	p.opts.Forward = func(out http.Header, in *http.Request, call *Call, again bool) {
+		if in.Header.Get("X-Left") != "" || call.Work.Tenant != "acme" {
+			t.Errorf("%v, %+v is not what came", in.Header, call.Work)
+		}
+		if again {
+			further = out
+			out.Set("X-Left", "1")
+			return
+		}
+		first = out
+		out.Set("X-Left", "2")
+	}
+	for range 2 { // one of them begins at the dead target
+		p.Serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil), &Call{Work: weir.Work{Tenant: "acme"}})
+		want := "2"
+		if further != nil {
+			want = "1"
+		}
+		if left := <-got; left != want || first.Get("X-Left") != "2" {
+			t.Errorf("the target was told %s, want %s; the first %s", left, want, first.Get("X-Left"))
+		}
+		if further != nil {
+			return
+		}
+	}
+	t.Error("no further target was asked")
+}
