@@ -127,22 +127,20 @@ func (g *Gate) decide(set *settings, a *arrival, out *answers) (p weir.Permit, r
 	return weir.Permit{}, g.crowded(set), false
 }
 
-// reclaim has some shard give up an idle key, and reports false if none has any.
+// reclaim has other shards give up idle keys until there is a place for one more:
+// one key as a rule, more after MaxKeys has become smaller. It reports false if
+// there is none.
 func (g *Gate) reclaim(set *settings) bool {
 	for range g.shards {
 		s := &g.shards[g.hand.Add(1)%uint32(len(g.shards))]
 		s.mu.Lock()
-		ok := s.table.Evict()
-		if ok {
-			s.count.evicted++
-			g.keys.Add(-1)
-		}
+		s.shrinkTo(set.maxKeys - 1)
 		s.mu.Unlock()
-		if ok {
+		if g.keys.Load() < set.maxKeys {
 			return true
 		}
 	}
-	return g.keys.Load() < set.maxKeys // somebody else's key has gone meanwhile
+	return false
 }
 
 // spare admits exempt work up to the cap of its own.

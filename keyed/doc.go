@@ -48,6 +48,11 @@
 // that grows lets in at once as many as wait and fit. (A semaphore that can only
 // forget permits that are free does not shrink under load, which is when it should.)
 //
+// [weir.Permit.SetCost] changes what a permit of a [Gate] holds of its key: where
+// slots stand for bytes, say, once the size is known. (A limit.Limiter leaves the
+// slots and settles the difference with the share of the tenant; pools have no
+// shares.) More may bring the key above its limit.
+//
 // # Who is known, and for how long
 //
 // A key is known from its first work on. [Config.MaxKeys] bounds how many are;

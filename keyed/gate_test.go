@@ -333,8 +333,39 @@ func TestRoomIsShared(t *testing.T) {
 	if r := weir.AsRejection(err); r == nil || r.Reason != weir.ReasonQueueFull || r.Value != 6 {
 		t.Errorf("%v", err)
 	}
+	take(t, g, tenant("z"))
+	_, _, err = g.Arrive(tenant("z"), nil)
+	if r := weir.AsRejection(err); r == nil || r.Reason != weir.ReasonQueueFull || r.Value != 12 {
+		t.Errorf("%v", err)
+	}
 	if n := g.Snapshot().Waiting; n != 12 {
 		t.Errorf("%d wait", n)
+	}
+}
+
+// While one key floods the gate, a hundred others are served at once, all of them.
+func TestFloodOfOneKey(t *testing.T) {
+	g, now := byHand(t, Config{Limit: 3})
+	gone := map[string]int{}
+	for i := range 3000 {
+		*now += ms
+		g.Step()
+		for range 10 {
+			g.Arrive(tenant("flood"), func(p weir.Permit, err error) {
+				if err != nil {
+					gone[weir.AsRejection(err).Reason.String()]++
+				}
+			})
+		}
+		p, err := g.TryAdmit(tenant(string(rune('A' + i%100))))
+		if err != nil {
+			t.Fatalf("at %v: %v", *now, err)
+		}
+		p.Done(weir.OK)
+	}
+	u := g.Usage(1)
+	if u.Top[0].Key != "flood" || u.Top[0].InFlight != 3 || u.Waiting > limit.DefaultQueueLen/2 {
+		t.Errorf("%+v, gone %v", u, gone)
 	}
 }
 
@@ -574,5 +605,81 @@ func TestLearnedIsKept(t *testing.T) {
 	}
 	if err := g.Reconfigure(Config{Controller: lag()}); err != nil || g.Snapshot().Limit != 10 {
 		t.Errorf("%v: %+v", err, g.Snapshot()) // 5, within the bounds of the new one
+	}
+}
+
+// An idle key anywhere makes room for a newcomer anywhere, and the bound holds over
+// all shards together.
+func TestBoundOverShards(t *testing.T) {
+	const n = 500
+	g := weir.Must(New(Config{Limit: 1, MaxKeys: n}))
+	defer g.Close()
+	if len(g.shards) < 2 {
+		t.Fatalf("%d shard", len(g.shards))
+	}
+	held := make([]weir.Permit, n)
+	name := func(i int) weir.Work { return tenant(string(rune(i))) }
+	for i := range n {
+		held[i] = take(t, g, name(i))
+	}
+	for i := range n {
+		if r := refused(t, g, name(n+i), weir.ReasonLimit); r.Rule != "keys" || r.Value != n {
+			t.Fatal(r)
+		}
+		held[i].Done(weir.OK)
+		held[i] = take(t, g, name(n+i)) // whatever shard it is in
+	}
+	for _, p := range held[n/2:] {
+		p.Done(weir.OK)
+	}
+	if err := g.Reconfigure(Config{Limit: 1, MaxKeys: 10}); err != nil {
+		t.Fatal(err)
+	}
+	u := g.Usage(0)
+	if u.Keys != n/2 || u.Busy != n/2 || u.Keys != g.keys.Load() {
+		t.Errorf("%+v", u) // the idle have gone, those in use not
+	}
+	refused(t, g, name(0), weir.ReasonLimit)
+	for _, p := range held[:n/2] {
+		p.Done(weir.OK)
+	}
+	take(t, g, name(0))
+	take(t, g, name(1))
+}
+
+// Callbacks may do anything with the gate.
+func TestCallbacksMayCallTheGate(t *testing.T) {
+	g, now := byHand(t, Config{Limit: 1})
+	p := take(t, g, tenant("a"))
+	called := 0
+	again := func(_ weir.Permit, err error) {
+		called++
+		g.Snapshot()
+		g.Step()
+		g.TryAdmit(tenant("a"))
+		if err := g.Reconfigure(Config{Limit: 1 + int64(called)}); err != nil && !g.closed() {
+			t.Error(err)
+		}
+	}
+	wait := func() {
+		if _, _, err := g.Arrive(tenant("a"), again); err != weir.ErrWaiting {
+			t.Fatal(err)
+		}
+	}
+	wait()
+	p.Done(weir.OK)
+	for g.Snapshot().InFlight < g.Snapshot().Limit {
+		take(t, g, tenant("a"))
+	}
+	wait()
+	*now += limit.DefaultMaxWait
+	g.Step()
+	for g.Snapshot().InFlight < g.Snapshot().Limit {
+		take(t, g, tenant("a"))
+	}
+	wait()
+	g.Close()
+	if called != 3 {
+		t.Errorf("%d callbacks", called)
 	}
 }

@@ -45,12 +45,12 @@ func (s *shard) wanting(set *settings, slot uint32, now time.Duration) *weir.Rej
 	return s.refusal
 }
 
-// full is the refusal of work for which there is no place to wait, or no longer.
-func (s *shard) full(set *settings, q *queue) *weir.Rejection {
-	most := set.of(s.table.At(q.slot))
-	waiting := float64(q.room.Len())
-	return &weir.Rejection{Gate: s.gate.name, Reason: weir.ReasonQueueFull, Value: waiting, Limit: waiting,
-		RetryAfter: s.wait(most, q.room.Units()), Retryable: true, Signal: set.signal}
+// full is the refusal of work for which there is no place to wait, or no longer:
+// waiting, of this key or of all, is what may wait now. ahead is what the key's
+// room holds, in units.
+func (s *shard) full(set *settings, e *keys.Entry, waiting, ahead int64) *weir.Rejection {
+	return &weir.Rejection{Gate: s.gate.name, Reason: weir.ReasonQueueFull, Value: float64(waiting), Limit: float64(waiting),
+		RetryAfter: s.wait(set.of(e), ahead), Retryable: true, Signal: set.signal}
 }
 
 // expired is the refusal of work that has waited too long.

@@ -260,7 +260,12 @@ func (s *shard) resized(set *settings, overrides bool, now time.Duration, out *a
 	for _, q := range append([]*queue(nil), s.expiry...) {
 		s.serve(set, q, now, out)
 	}
-	for s.gate.keys.Load() > set.maxKeys && s.table.Evict() {
+	s.shrinkTo(set.maxKeys)
+}
+
+// shrinkTo evicts idle keys of this shard while the gate has more than most.
+func (s *shard) shrinkTo(most int64) {
+	for s.gate.keys.Load() > most && s.table.Evict() {
 		s.count.evicted++
 		s.gate.keys.Add(-1)
 	}

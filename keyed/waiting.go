@@ -51,6 +51,10 @@ const (
 func (s *shard) enqueue(set *settings, slot uint32, a *arrival, out *answers) *weir.Rejection {
 	e := s.table.At(slot)
 	free := set.places - s.gate.waiting.Add(1) + 1
+	if free <= 0 && !e.Is(keys.Waiting) {
+		s.gate.waiting.Add(-1)
+		return s.full(set, e, set.places, 0)
+	}
 	q := s.queue(slot)
 	q.room.Configure(int(max(free, int64(q.room.Len()))), set.order)
 	q.room.SetPace(s.pace(set.of(e)))
@@ -67,11 +71,11 @@ func (s *shard) enqueue(set *settings, slot uint32, a *arrival, out *answers) *w
 	displaced, ok := q.room.Push(a.now, &w.Waiter)
 	if displaced != nil {
 		inc(&e.Refused)
-		s.answer(out, displaced, weir.Permit{}, s.full(set, q))
+		s.answer(out, displaced, weir.Permit{}, s.full(set, e, int64(q.room.Len()), q.room.Units()))
 	}
 	if !ok {
 		s.gate.waiting.Add(-1)
-		refused := s.full(set, q)
+		refused := s.full(set, e, int64(q.room.Len()), q.room.Units())
 		s.settle(q)
 		return refused
 	}
