@@ -27,6 +27,10 @@
 // had: weir.All(pools, limiter) is a cap for each key, in front of the limit of
 // the backend.
 //
+// A key must be something that a client cannot choose: what it has proved to be,
+// or what the work is about. Who may invent keys has a pool for each, and no gate
+// of this package bounds what all pools admit together; put a limiter behind it.
+//
 // # What sets the size
 //
 // A number, or one controller for all pools: EvidentDB's admission control is

@@ -84,8 +84,14 @@ func (g *Gate) tick() {
 func (g *Gate) ticked() (c change, out answers, problem string) {
 	g.control.Lock()
 	defer g.control.Unlock()
-	now := g.now()
-	if now < time.Duration(g.tickAt.Load()) || g.closed() {
+	now, at := g.now(), time.Duration(g.tickAt.Load())
+	if g.closed() || at == room.Never {
+		return change{}, answers{}, ""
+	}
+	if now < at { // Step came early, or the timer was set for an earlier window
+		if g.timer != nil {
+			g.timer.Reset(at - now)
+		}
 		return change{}, answers{}, ""
 	}
 	set := g.settings.Load()
