@@ -44,7 +44,7 @@ func (r *Room) queue(w *Waiter, tenant uint32) float64 {
 	case r.order == EDF:
 		return float64(r.deadlines.before(back, w))
 	}
-	return r.tenants.spots[tenant].load * back.TenantWeight
+	return r.tenantLoad(tenant) * back.TenantWeight
 }
 
 // sample sums what the flows of a level but own have waiting that starts before a

@@ -18,14 +18,15 @@ func (r *Room) enter(w *Waiter) {
 	c, turn := &r.classes[w.Class], r.take()
 	user := r.user(w.User, int(w.Class))
 	w.flow = r.tenants.get(w.Tenant, user, r.size)
+	ofUser, ofTenant := r.userLoad(user), r.tenantLoad(w.flow)
 	r.link(w)
 	if r.NewestFirst() && r.users.idle+r.tenants.idle < r.memory() {
 		turn = -turn
 	}
-	inner, units := &r.inner[user], float64(w.Units)
-	r.join(inner, &r.tenants, w.flow, units/w.TenantWeight, turn)
+	inner := &r.inner[user]
+	r.join(inner, &r.tenants, w.flow, ofTenant+cost(w)/w.TenantWeight, turn)
 	inner.weight = w.UserWeight
-	r.join(&c.level, &r.users, user, units/w.UserWeight, turn)
+	r.join(&c.level, &r.users, user, ofUser+cost(w)/w.UserWeight, turn)
 	c.n++
 	c.units += w.Units
 	r.units += w.Units
@@ -57,16 +58,17 @@ func (r *Room) take() int32 {
 // waits.
 func (r *Room) memory() int { return max(64, r.size) }
 
-// join adds a waiter's load to a flow.
+// join is told of a flow's newcomer, and what its load is then if it is not alone.
 func (r *Room) join(l *level, f *flows, i uint32, load float64, turn int32) {
 	at := &f.spots[i]
-	if at.longest == 0 {
+	if at.longest != 0 {
+		at.load = load
+	} else {
 		if at.ready != 0 {
 			f.idle--
 		}
 		l.join(f.spots, i, turn, r.size)
 	}
-	at.load += load
 	l.weigh(f.spots, i, r.size)
 }
 
@@ -84,26 +86,32 @@ func (r *Room) charge(w *Waiter) {
 
 // leave is the reverse of enter.
 func (r *Room) leave(w *Waiter) {
-	c, user := &r.classes[w.Class], r.tenants.all[w.flow].in
-	inner, units := &r.inner[user], float64(w.Units)
+	c, user, tenant := &r.classes[w.Class], r.tenants.all[w.flow].in, w.flow
+	inner := &r.inner[user]
 	r.unlink(w)
-	r.part(inner, &r.tenants, w.flow, units/w.TenantWeight, r.tenants.all[w.flow].back == nil)
-	r.part(&c.level, &r.users, user, units/w.UserWeight, len(inner.longest) == 0)
+	load := 0.
+	if r.aloneOf(tenant) == nil {
+		load = max(leastLoad, r.tenants.spots[tenant].load-cost(w)/w.TenantWeight)
+	}
+	r.part(inner, &r.tenants, tenant, load, r.tenants.all[tenant].back == nil)
+	load = 0
+	if r.alone(user) == nil {
+		load = max(leastLoad, r.users.spots[user].load-cost(w)/w.UserWeight)
+	}
+	r.part(&c.level, &r.users, user, load, len(inner.longest) == 0)
 	c.units -= w.Units
 	r.units -= w.Units
-	if c.n--; c.n == 0 {
-		c.arrears = 0
-	}
+	c.n--
 }
 
-// part takes a waiter's load from a flow, and the flow out of its level if that was
-// its last. Its tag is kept while it is ahead of virtual time: whoever came back
+// part is told that a waiter has left a flow, and what its load is now. It takes
+// the flow out of its level if that was its last. Its tag is kept while it is ahead of virtual time: whoever came back
 // before that would otherwise go before its turn. To forget one that is not ahead
 // changes nothing.
 func (r *Room) part(l *level, f *flows, i uint32, load float64, gone bool) {
 	at := &f.spots[i]
 	if !gone {
-		at.load = max(0, at.load-load)
+		at.load = load
 		l.weigh(f.spots, i, r.size)
 		r.sweep(l, f) // if it was served, its tag may have passed that of one nobody waits of
 		return

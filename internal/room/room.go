@@ -81,7 +81,7 @@ func (r *Room) Kept() int {
 }
 
 // entitled is how many places a queue that stands leaves to those of whose tenant
-// nobody waits yet: how few have hope is counted of all, and it may be the many of
+// only a few wait. How many have hope is counted of all, and it may be the many of
 // one tenant that have none.
 func (r *Room) entitled() int {
 	if r.order == Adaptive && r.pace.Keep > 0 {
@@ -144,8 +144,8 @@ func (r *Room) Push(now time.Duration, w *Waiter) (displaced *Waiter, ok bool) {
 			return nil, false
 		}
 		newest := r.crowded()
-		free := len(r.expiry) < r.entitled() && r.newcomer(w)
-		if displaced = r.victim(w, newest && !free); displaced != nil {
+		free := len(r.expiry) < r.entitled() && r.few(w)
+		if displaced = r.victim(w, newest, free); displaced != nil {
 			r.Remove(displaced)
 		} else if !free {
 			return nil, false
@@ -206,7 +206,11 @@ func (r *Room) Remove(w *Waiter) bool {
 	}
 	r.leave(w)
 	r.remove(int(w.heap) - 1)
-	r.standing.fallTo(len(r.expiry))
+	if r.standing.fallTo(len(r.expiry)); len(r.expiry) == 0 {
+		for i := range r.classes {
+			r.classes[i].arrears = 0
+		}
+	}
 	return true
 }
 

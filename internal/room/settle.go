@@ -61,16 +61,20 @@ func (r *Room) Reweigh(weights func(user, tenant string) (userWeight, tenantWeig
 		return
 	}
 	for _, w := range r.expiry {
-		r.tenants.spots[w.flow].load = 0
-		r.users.spots[r.tenants.all[w.flow].in].load = 0
+		w.UserWeight, w.TenantWeight = weights(w.User, w.Tenant)
+		w.tidy()
+		user := r.tenants.all[w.flow].in
+		r.inner[user].weight = w.UserWeight
+		r.users.spots[user].load, r.tenants.spots[w.flow].load = 0, 0
 	}
 	for _, w := range r.expiry {
 		user := r.tenants.all[w.flow].in
-		w.UserWeight, w.TenantWeight = weights(w.User, w.Tenant)
-		w.tidy()
-		r.tenants.spots[w.flow].load += float64(w.Units) / w.TenantWeight
-		r.users.spots[user].load += float64(w.Units) / w.UserWeight
-		r.inner[user].weight = w.UserWeight
+		if r.alone(user) == nil {
+			r.users.spots[user].load += cost(w) / w.UserWeight
+		}
+		if r.aloneOf(w.flow) == nil {
+			r.tenants.spots[w.flow].load += cost(w) / w.TenantWeight
+		}
 	}
 	for i := range r.classes {
 		c := &r.classes[i]
