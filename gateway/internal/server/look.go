@@ -8,6 +8,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/admin"
 	"github.com/weir-go/weir/gateway/internal/proxy"
+	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/signal"
 	"github.com/weir-go/weir/weirhttp"
 )
@@ -24,12 +25,25 @@ type Look struct {
 }
 
 // GateLook is one gate: its snapshot, what it would have refused while it only
-// observed, and the signals that it goes by. Which of these binds is in the
-// snapshot.
+// observed, the signals that it goes by, and the keys that use most where each has
+// a limit. Which of the signals binds is in the snapshot.
 type GateLook struct {
 	weir.Snapshot
 	Observed map[weir.Reason]uint64 `json:"observed,omitempty"`
 	Signals  []string               `json:"signals,omitempty"`
+	Keys     any                    `json:"keys,omitempty"`
+}
+
+// mostKeys is how many keys of a gate are shown.
+const mostKeys = 20
+
+// lookInto returns what there is to see of a gate.
+func lookInto(g *policy.Gate) GateLook {
+	look := GateLook{Snapshot: g.Snapshot(), Observed: g.Observed(), Signals: g.Signals()}
+	if k := g.Keyed(); k != nil {
+		look.Keys = k.Usage(mostKeys).Top
+	}
+	return look
 }
 
 // SignalLook is one signal. Value is null while it is not known.
@@ -65,7 +79,7 @@ func (s *Server) Look() Look {
 	}
 	p := s.Policy()
 	for _, g := range p.Gates() {
-		look.Gates = append(look.Gates, GateLook{g.Snapshot(), g.Observed(), g.Signals()})
+		look.Gates = append(look.Gates, lookInto(g))
 	}
 	for _, status := range p.Signals() {
 		look.Signals = append(look.Signals, lookAt(status))

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"encoding/json"
 	"io"
 	"maps"
 	"net"
@@ -251,5 +252,37 @@ func TestExemptRoute(t *testing.T) {
 	ts.next <- struct{}{}
 	ts.next <- struct{}{}
 	ts.order(1)
+	g.idle()
+}
+
+// One database that is busy leaves the others alone, behind a gate that sheds; what
+// holds is to be seen.
+func TestPoolsByKey(t *testing.T) {
+	ts := newTurnstile(t, func(r *http.Request) string { return r.URL.Path })
+	cfg := baseConfig(t, ts.url)
+	cfg.Identity = policy.IdentitySpec{Tenant: "path:database"}
+	limit := &policy.LimitSpec{Limit: 1, Queue: policy.QueueSpec{MaxWait: policy.Duration(time.Minute)}}
+	cfg.Gates = map[string]policy.GateSpec{
+		gateName: {Limit: limit, Each: &policy.EachSpec{}},
+		"all":    {Limit: &policy.LimitSpec{Limit: 100}},
+		"front":  {Shed: &policy.ShedSpec{LoadOf: "all"}},
+	}
+	cfg.Routes[0].Match, cfg.Routes[0].Gates = []string{"/{database}"}, []string{"front", "all", gateName}
+	g := start(t, cfg, Options{})
+	ts.ask(g, 0, "127.0.0.1", "/busy", nil)
+	eventually(t, "the slot is taken", func() bool { return g.gate().InFlight == 1 })
+	ts.ask(g, 1, "127.0.0.1", "/busy", nil)
+	ts.ask(g, 2, "127.0.0.1", "/busy", nil)
+	ts.ask(g, 2, "127.0.0.1", "/quiet", nil)
+	if first, second := <-ts.came, <-ts.came; first != "/busy" || second != "/quiet" {
+		t.Errorf("%s, then %s reached the upstream", first, second)
+	}
+	text, err := json.Marshal(g.Look())
+	if err != nil || !strings.Contains(string(text), `{"key":"busy","limit":1,"in_flight":1,"waiting":2,`) {
+		t.Errorf("%s, %v", text, err)
+	}
+	ts.next <- struct{}{}
+	ts.next <- struct{}{}
+	ts.order(2)
 	g.idle()
 }
