@@ -119,8 +119,8 @@ func (m *model) part(w *modelWaiter) {
 		}
 		at.level.sweep()
 	}
-	if m.inClass(w.class) == 0 {
-		m.arrears[w.class] = 0
+	if len(m.waiting) == 0 {
+		m.arrears = [4]float64{}
 	}
 }
 
@@ -144,11 +144,11 @@ func (m *model) highest() (class int) {
 // first returns whose turn it is in a class.
 func (m *model) first(class int) int {
 	user := m.classes[class].next()
-	return m.oneOf(class, user, m.users[modelUser{class, user}].next(), false)
+	return m.oneOf(class, user, m.users[modelUser{class, user}].next())
 }
 
-// oneOf returns who goes first of a tenant, or last.
-func (m *model) oneOf(class int, user, tenant string, last bool) int {
+// oneOf returns who goes first of a tenant.
+func (m *model) oneOf(class int, user, tenant string) int {
 	of := []int{} // in the order they go
 	for i, w := range m.waiting {
 		if w.class == class && w.user == user && w.tenant == tenant {
@@ -160,9 +160,6 @@ func (m *model) oneOf(class int, user, tenant string, last bool) int {
 		slices.SortStableFunc(of, func(a, b int) int { return int(m.waiting[a].by() - m.waiting[b].by()) })
 	case m.newestFirst():
 		slices.Reverse(of)
-	}
-	if last {
-		return of[len(of)-1]
 	}
 	return of[0]
 }
@@ -247,104 +244,6 @@ func (m *model) reserved(class int) int {
 		return 0
 	}
 	return max(1, int(m.shares[class]*float64(m.size())))
-}
-
-// losing returns the class that has to make room for w.
-func (m *model) losing(w *modelWaiter) int {
-	below := w.class
-	if m.inClass(w.class) < m.reserved(w.class) {
-		below = 4
-	}
-	for class := range below {
-		if class != w.class && m.inClass(class) > m.reserved(class) {
-			return class
-		}
-	}
-	return w.class
-}
-
-// victim returns who has to go for w, and where, or -1 if that is w itself.
-func (m *model) victim(w *modelWaiter, newest bool) int {
-	class := m.losing(w)
-	users := &m.classes[class]
-	loads := m.loads(class, "", true)
-	user := worst(users, loads)
-	tenantsOf := func(user string) (*modelLevel, map[string]float64) {
-		return m.users[modelUser{class, user}], m.loads(class, user, false)
-	}
-	if class != w.class {
-		m.seen["outranked"]++
-		return m.oneOf(class, user, worst(tenantsOf(user)), true)
-	}
-	_, _, tw, uw := m.levels(w)
-	if !most(loads, user, w.user, float64(w.units)/uw, newest) {
-		m.seen["a user with more waiting"]++
-		return m.oneOf(class, user, worst(tenantsOf(user)), true)
-	}
-	if loads[w.user] == 0 {
-		return -1
-	}
-	tenants, tenantLoads := tenantsOf(w.user)
-	tenant := worst(tenants, tenantLoads)
-	if !most(tenantLoads, tenant, w.tenant, float64(w.units)/tw, newest) {
-		m.seen["a tenant with more waiting"]++
-		return m.oneOf(class, w.user, tenant, true)
-	}
-	if newest && tenantLoads[w.tenant] > 0 {
-		return m.oneOf(class, w.user, w.tenant, true)
-	}
-	return -1
-}
-
-// entitled reports whether w gets a place although there are too many for those
-// who have hope: nobody of its tenant waits yet.
-func (m *model) entitled(w *modelWaiter) bool {
-	places := m.places
-	if m.order == Adaptive && m.queue.keep > 0 {
-		places = min(places, m.queue.keep)
-	}
-	return len(m.waiting) < places && m.loads(w.class, w.user, false)[w.tenant] == 0
-}
-
-// loads returns what the users of a class have waiting for their weight, or the
-// tenants of a user.
-func (m *model) loads(class int, user string, users bool) map[string]float64 {
-	loads := map[string]float64{}
-	for i := range m.waiting {
-		w := &m.waiting[i]
-		_, _, tw, uw := m.levels(w)
-		switch {
-		case w.class != class:
-		case users:
-			loads[w.user] += float64(w.units) / uw
-		case w.user == user:
-			loads[w.tenant] += float64(w.units) / tw
-		}
-	}
-	return loads
-}
-
-// worst returns who has most; among equals whoever's turn is last.
-func worst(l *modelLevel, loads map[string]float64) (name string) {
-	most, found := 0., false
-	for n, load := range loads {
-		if !found || load > most || load == most && l.flows[name].before(l.flows[n]) {
-			name, most, found = n, load, true
-		}
-	}
-	return name
-}
-
-// most reports whether own would have most with that much more.
-func most(loads map[string]float64, worst, own string, more float64, newest bool) bool {
-	load := loads[own]
-	switch {
-	case len(loads) == 0 || load > 0 && worst == own:
-		return true
-	case load == 0 && newest:
-		return more > loads[worst]
-	}
-	return load+more >= loads[worst]
 }
 
 // atAGlance reports whether w is refused without a look at the room, which is

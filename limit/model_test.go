@@ -27,6 +27,10 @@ type model struct {
 	queue   modelQueue
 	modelFair
 
+	// Who has to go among many is decided by rules that are held elsewhere: this
+	// says who went.
+	displaced func(w *modelWaiter) (out int, in bool)
+
 	// What happened to each piece of work: "" while it waits.
 	fate map[int]string
 	// How often each rule of the wait room was in force.
@@ -127,20 +131,18 @@ func (m *model) wait(now time.Duration, w modelWaiter, rate float64, median time
 		if m.places > 0 && q.stands {
 			m.turn()
 		}
-		out, entitled := -1, m.entitled(&w)
-		if m.places > 0 {
-			out = m.victim(&w, m.newestFirst() && !entitled)
+		out, in := 0, m.places > 0 && m.newestFirst() // the oldest goes, or the newcomer
+		if m.places > 0 && m.displaced != nil {
+			out, in = m.displaced(&w)
 		}
-		switch {
-		case out >= 0:
+		if !in {
+			m.fate[w.id] = m.noPlace()
+			return
+		}
+		if out >= 0 {
 			m.seen["displaced"]++
 			m.fate[m.waiting[out].id] = "queue_full"
 			m.leave(out)
-		case entitled:
-			m.seen["entitled"]++
-		default:
-			m.fate[w.id] = m.noPlace()
-			return
 		}
 	}
 	m.enter(w)
@@ -331,22 +333,55 @@ func (p *pair) arrive(cost int64, wait, deadline time.Duration, blocking bool) {
 	}
 	p.estimate(&mw)
 	p.work[id], p.charged[id] = mw, mw.units
-	if p.m.arrive(p.clock, mw, blocking, p.l.drain.current(p.clock), p.l.service.median()) {
-		p.m.settle(p.clock)
-	}
+	rate, median := p.l.drain.current(p.clock), p.l.service.median()
 	var permit weir.Permit
+	var waiter weir.Waiter
 	var err error
 	if blocking {
-		var waiter weir.Waiter
 		permit, waiter, err = p.l.Arrive(w, func(permit weir.Permit, err error) { p.answer(id, permit, err) })
-		if err == weir.ErrWaiting {
-			p.waiters[id] = waiter
-			return
-		}
 	} else {
 		permit, err = p.l.TryAdmit(w)
 	}
-	p.answer(id, permit, err)
+	if err == weir.ErrWaiting {
+		p.waiters[id] = waiter
+	} else {
+		p.answer(id, permit, err)
+	}
+	if p.m.arrive(p.clock, mw, blocking, rate, median) {
+		p.m.settle(p.clock)
+	}
+}
+
+// displaced returns who has lost its place to w by what the gate did, or -1, and
+// whether w got in. What it did must be allowed: nobody of a higher priority has to
+// go, nobody at all while somebody of a lower one is left, and nobody is refused
+// in its place; but for those places that are a priority's own.
+func (p *pair) displaced(w *modelWaiter) (out int, in bool) {
+	m := p.m
+	lowest := slices.MinFunc(m.waiting, func(a, b modelWaiter) int { return a.class - b.class }).class
+	out = slices.IndexFunc(m.waiting, func(w modelWaiter) bool { return p.fate[w.id] == "queue_full" })
+	in, loses := p.fate[w.id] != "queue_full", w.class
+	if out >= 0 {
+		loses = m.waiting[out].class
+	}
+	switch stands := m.order == Adaptive && m.queue.stands; {
+	case m.shares != [4]float64{}:
+	case loses > w.class, loses > lowest && lowest < w.class && (out >= 0 || !in):
+		p.t.Errorf("work %d of class %d came, and of class %d had to go; the lowest waiting is %d", w.id, w.class, loses, lowest)
+	case in && out < 0 && !stands:
+		p.t.Errorf("work %d got in past a full room", w.id)
+	}
+	switch {
+	case loses < w.class:
+		m.seen["outranked"]++
+	case out >= 0 && m.waiting[out].user != w.user:
+		m.seen["another user"]++
+	case out >= 0 && m.waiting[out].tenant != w.tenant:
+		m.seen["another tenant"]++
+	case out < 0 && in:
+		m.seen["entitled"]++
+	}
+	return out, in
 }
 
 // estimate sets what would be served before w. Among many it is what the gate
@@ -530,7 +565,7 @@ func (p *pair) sameClasses(byClass map[weir.Priority]int64) bool {
 
 // stepMixed is step where work is of all kinds.
 func (p *pair) stepMixed(op, arg uint32) {
-	p.mixed = true
+	p.mixed, p.m.displaced = true, p.displaced
 	switch op %= 20; op {
 	case 16, 17, 18:
 		if len(p.permits) > 0 {
@@ -697,7 +732,7 @@ func TestModelOfAllKinds(t *testing.T) {
 			}
 		}
 	}
-	for _, rule := range []string{"displaced", "out of turn", "outranked", "a user with more waiting", "a tenant with more waiting", "settled",
+	for _, rule := range []string{"displaced", "out of turn", "outranked", "another user", "another tenant", "settled",
 		"refused on arrival: deadline", "refused on arrival: queue_timeout"} {
 		if seen[rule] == 0 {
 			t.Errorf("%s: never", rule)
@@ -726,7 +761,7 @@ func TestModelOfAllKindsThatLast(t *testing.T) {
 			p.stepMixed(calm[rng.IntN(len(calm))], rng.Uint32())
 		}
 	}
-	for _, rule := range []string{"displaced", "entitled", "outranked", "a user with more waiting", "a tenant with more waiting", "deserted", "drained"} {
+	for _, rule := range []string{"displaced", "entitled", "outranked", "another user", "another tenant", "deserted", "drained"} {
 		if seen[rule] == 0 {
 			t.Errorf("%s: never", rule)
 		}
