@@ -36,7 +36,7 @@ var arrows = map[string][]string{
 // a policy, never wired by hand.
 var moduleArrows = map[string][]string{
 	"gateway":        {"", "control", "policy", "scenarios", "signal", "sim", "weirhttp"},
-	"internal/bench": {"", "control", "keyed", "limit", "policy", "sim"},
+	"internal/bench": {"", "control", "limit", "policy", "sim"},
 	"internal/live":  {"", "control", "limit", "signal", "weirhttp"},
 }
 
