@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -118,7 +119,7 @@ func TestSharesAreMaxMin(t *testing.T) {
 		{"the heaviest does", []float64{1, 2, 4}, []float64{1, 1, 100}, []int64{1, 1, 1}, .002},
 		{"costs differ", []float64{1, 2, 4}, []float64{2, 2, 2}, []int64{7, 1, 13}, .002},
 		{"one asks for less", []float64{1, 1, 1}, []float64{.1, 2, 2}, []int64{1, 1, 1}, .002},
-		{"two ask for less", []float64{1, 2, 4}, []float64{.05, .1, 50}, []int64{1, 3, 5}, .002},
+		{"two ask for less", []float64{1, 2, 4}, []float64{.05, .1, 50}, []int64{1, 3, 5}, .004},
 		{"a mouse and elephants", []float64{1, 1, 1, 1, 1}, []float64{.19, 9, 9, 9, 9}, []int64{1, 1, 1, 1, 1}, .002},
 		{"nobody is in want", []float64{1, 1}, []float64{.3, .4}, []int64{1, 1}, .002},
 		{"out of all bounds", []float64{1e300, 1024, -5}, []float64{2, 2, 2}, []int64{1, 1, 1}, .002},
@@ -136,7 +137,11 @@ func TestSharesAreMaxMin(t *testing.T) {
 					sources = append(sources, &source{name: name, perServed: tt.demands[i]})
 					weights = append(weights, weight(w))
 				}
-				got := feed(t, big(256), 20_000, sources...)
+				units := 20_000.
+				if slices.Max(tt.demands) >= 50 { // it takes time
+					units = 7_000
+				}
+				got := feed(t, big(256), units, sources...)
 				for i, want := range maxMin(tt.demands, weights) {
 					if math.Abs(got[i]-want) > tt.margin {
 						t.Errorf("flow %d has %.4f of what was served, want %.4f", i, got[i], want)

@@ -540,6 +540,7 @@ func (b *both) step(op, arg uint32) {
 		b.now += time.Duration(arg%20) * ms
 	}
 	b.compare()
+	b.r.check(b.t)
 }
 
 func (b *both) compare() {

@@ -1,0 +1,113 @@
+package room
+
+import (
+	"testing"
+)
+
+// Who has to go when the room is full, in order of arrival.
+func TestDisplaced(t *testing.T) {
+	type one = Waiter
+	w := func(class int8, user, tenant string) one {
+		return one{Class: class, User: user, Tenant: tenant, Units: 1}
+	}
+	weighs := func(w one, user, tenant float64) one {
+		w.UserWeight, w.TenantWeight = user, tenant
+		return w
+	}
+	costs := func(w one, units int64) one {
+		w.Units = units
+		return w
+	}
+	const refused = -1
+	tests := []struct {
+		name   string
+		shares [Classes]float64
+		in     []one
+		comes  one
+		goes   int
+	}{
+		{"nobody below, its own queue", [Classes]float64{}, []one{w(1, "", ""), w(1, "", "")}, w(1, "", ""), refused},
+		{"everybody is above", [Classes]float64{}, []one{w(1, "", ""), w(2, "", "")}, w(0, "", ""), refused},
+		{"the last of the lowest", [Classes]float64{}, []one{w(1, "", ""), w(0, "", ""), w(0, "", "")}, w(3, "", ""), 2},
+		{"the lowest, not the one below", [Classes]float64{}, []one{w(0, "", ""), w(1, "", ""), w(1, "", "")}, w(2, "", ""), 0},
+		{"the last of the lowest who each have one", [Classes]float64{}, []one{w(0, "a", ""), w(0, "b", ""), w(0, "c", "")}, w(1, "", ""), 2},
+		{"the longest tenant", [Classes]float64{}, []one{w(1, "", "a"), w(1, "", "a"), w(1, "", "b")}, w(1, "", "c"), 1},
+		{"the longest user, however many its tenants", [Classes]float64{}, []one{w(1, "a", "1"), w(1, "a", "2"), w(1, "b", "1")}, w(1, "c", ""), 1},
+		{"its own user's longest tenant", [Classes]float64{}, []one{w(1, "a", "1"), w(1, "a", "1"), w(1, "b", "1")}, w(1, "a", "2"), 1},
+		{"itself, if it is as long as any", [Classes]float64{}, []one{w(1, "", "a"), w(1, "", "a"), w(1, "", "b")}, w(1, "", "b"), refused},
+		{"by weight", [Classes]float64{}, []one{weighs(w(1, "", "a"), 0, 3), weighs(w(1, "", "a"), 0, 3), weighs(w(1, "", "a"), 0, 3),
+			w(1, "", "b"), w(1, "", "b")}, w(1, "", "c"), 4},
+		{"by the user's weight", [Classes]float64{}, []one{weighs(w(1, "a", ""), 3, 1), weighs(w(1, "a", ""), 3, 1), weighs(w(1, "a", ""), 3, 1),
+			w(1, "b", ""), w(1, "b", "")}, w(1, "c", ""), 4},
+		{"by units", [Classes]float64{}, []one{costs(w(1, "", "a"), 3), costs(w(1, "", "a"), 3), w(1, "", "b"), w(1, "", "b"), w(1, "", "b")}, w(1, "", "c"), 1},
+		{"not whoever has one only, whatever it costs", [Classes]float64{}, []one{costs(w(1, "", "a"), 30), w(1, "", "b"), w(1, "", "b")}, w(1, "", "c"), 2},
+		{"not for a dear newcomer either, if each has one", [Classes]float64{}, []one{w(1, "", "a"), w(1, "", "b")}, costs(w(1, "", "c"), 9), refused},
+		{"a class keeps its places", [Classes]float64{.5}, []one{w(0, "", ""), w(1, "", "")}, w(3, "", ""), 1},
+		{"and gets them from above", [Classes]float64{.5}, []one{w(2, "", ""), w(2, "", "")}, w(0, "", ""), 1},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRoom(len(tt.in), FIFO)
+			r.SetShares(tt.shares)
+			for i := range tt.in {
+				tt.in[i].Owner = i
+				r.Push(0, &tt.in[i])
+			}
+			tt.comes.Owner = refused
+			out, ok := r.Push(ms, &tt.comes)
+			if id(out) != tt.goes || ok != (tt.goes != refused) {
+				t.Errorf("%d has to go, want %d", id(out), tt.goes)
+			}
+			r.check(t)
+		})
+	}
+}
+
+// While the newest goes first, the last among those who have one waiter each is the
+// oldest.
+func TestDisplacedNewestFirst(t *testing.T) {
+	r := newRoom(2, LIFO)
+	a, b, c := &Waiter{User: "a", Units: 1}, &Waiter{User: "b", Units: 1}, &Waiter{User: "c", Units: 1}
+	r.Push(0, a)
+	r.Push(0, b)
+	if out, _ := r.Push(0, c); out != a {
+		t.Errorf("%v has to go", out)
+	}
+	if r.Next(0) != c {
+		t.Errorf("%v goes first", r.Next(0))
+	}
+}
+
+// Only what is certain is refused without a look.
+func TestFullByName(t *testing.T) {
+	tests := []struct {
+		name string
+		in   []Waiter
+		want bool
+	}{
+		{"nobody has a name", []Waiter{{Class: 1}, {Class: 1}}, true},
+		{"all are above", []Waiter{{Class: 2, User: "a"}, {Class: 3}}, true},
+		{"one is below", []Waiter{{Class: 0}, {Class: 1}}, false},
+		{"a user", []Waiter{{Class: 1, User: "a"}, {Class: 1, User: "a"}}, false},
+		{"a tenant", []Waiter{{Class: 1}, {Class: 1, Tenant: "a"}}, false},
+	}
+	for _, tt := range tests {
+		r := newRoom(2, FIFO)
+		for i := range tt.in {
+			r.Push(0, &tt.in[i])
+		}
+		if r.Full() != tt.want {
+			t.Errorf("%s: full %v", tt.name, r.Full())
+		}
+		if _, ok := r.Push(0, &Waiter{Class: 1}); ok && tt.want {
+			t.Errorf("%s: it is full, and a newcomer is let in", tt.name)
+		}
+	}
+	r := newRoom(2, FIFO)
+	r.SetShares([Classes]float64{.5})
+	r.Push(0, &Waiter{Class: 1})
+	r.Push(0, &Waiter{Class: 1})
+	if r.Full() {
+		t.Error("full, and a place is kept for class 0")
+	}
+}

@@ -1,0 +1,110 @@
+package room
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// In the order EDF a tenant's waiters are served by deadline, by arrival among
+// equals, and the latest is the last.
+func TestEarliestDeadlineFirst(t *testing.T) {
+	for seed := range uint64(100) {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		r := newRoom(1000, EDF)
+		var in []*Waiter
+		for i := range 200 {
+			w := &Waiter{Units: 1 + rng.Int64N(5), Deadline: time.Duration(rng.IntN(40)), Owner: i, Expires: Never}
+			if rng.IntN(10) == 0 {
+				w.Deadline = Never
+			}
+			var before int64
+			for _, o := range in {
+				if o.Deadline <= w.Deadline {
+					before += o.Units
+				}
+			}
+			if got := r.Ahead(w); got != before {
+				t.Fatalf("%d units ahead, want %d", got, before)
+			}
+			if _, ok := r.Push(ms*time.Duration(i), w); !ok {
+				t.Fatal("no place")
+			}
+			in = append(in, w)
+			if rng.IntN(3) == 0 {
+				i := rng.IntN(len(in))
+				r.Remove(in[i])
+				in = slices.Delete(in, i, i+1)
+			}
+		}
+		slices.SortStableFunc(in, func(a, b *Waiter) int { return cmp.Compare(a.Deadline, b.Deadline) })
+		if last := r.last(in[0].flow); last != in[len(in)-1] {
+			t.Fatalf("the last is due at %v", last.Deadline)
+		}
+		for _, want := range in {
+			if got := r.Next(Never); got != want {
+				t.Fatalf("%v is served, want %v", got.Owner, want.Owner)
+			}
+			r.Serve(want)
+		}
+		if len(r.deadlines.nodes) > 202 {
+			t.Errorf("%d nodes for 200 waiters", len(r.deadlines.nodes))
+		}
+	}
+}
+
+// The order may change while somebody waits.
+func TestReorder(t *testing.T) {
+	r := newRoom(10, FIFO)
+	for i, due := range []time.Duration{30, 10, 20} {
+		r.Push(ms*time.Duration(i), &Waiter{Units: 1, Deadline: due, Expires: Never})
+	}
+	for order, want := range map[Order]time.Duration{FIFO: 30, LIFO: 20, EDF: 10} {
+		r.Configure(10, order)
+		if got := r.Next(3 * ms).Deadline; got != want {
+			t.Errorf("order %d: %d goes first, want %d", order, got, want)
+		}
+	}
+}
+
+// Who would be ahead is what is served before, if nobody comes any more: exactly
+// for what is one's own, and within the largest waiter of each other flow.
+func TestAhead(t *testing.T) {
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 8))
+		r := newRoom(1000, []Order{FIFO, LIFO, EDF}[seed%3])
+		if seed%5 == 0 {
+			r.SetShares([Classes]float64{0, .2, .1})
+		}
+		random := func() *Waiter {
+			return &Waiter{Units: 1 + rng.Int64N(4), Class: int8(rng.IntN(3)), User: string(rune('a' + rng.IntN(3))),
+				Tenant: string(rune('a' + rng.IntN(3))), TenantWeight: float64(1 + rng.IntN(2)),
+				Deadline: time.Duration(rng.IntN(50)), Expires: Never}
+		}
+		for range 20 + rng.IntN(200) {
+			r.Push(0, random())
+		}
+		for range rng.IntN(15) {
+			r.Serve(r.Next(0))
+		}
+		w := random()
+		estimate := r.Ahead(w)
+		r.Push(0, w)
+		var real int64
+		for next := r.Next(0); next != w; next = r.Next(0) {
+			real += next.Units
+			r.Serve(next)
+		}
+		// 9 flows of each class, with 4 units and two levels to be off by, and that
+		// over the share if there is one.
+		allowed := int64(40)
+		if seed%5 == 0 {
+			allowed *= 5
+		}
+		if off := max(estimate-real, real-estimate); off > allowed && off > real/3 {
+			t.Errorf("seed %d: %d units ahead of %+v, and %d were served before", seed, estimate, w, real)
+		}
+	}
+}
