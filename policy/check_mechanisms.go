@@ -73,12 +73,7 @@ func (c *compiler) checkOverrides(at place, overrides map[string]OverrideSpec) {
 // checkShed checks a gate that sheds: what can be said better here, then what the
 // mechanism itself has to say.
 func (c *compiler) checkShed(at place, s *ShedSpec) {
-	switch {
-	case len(s.Signals) == 0 && s.LoadOf == "":
-		c.add(at, "there is no pressure to go by", "write signals: [cpu, memory], or load_of: and the name of a gate with a limit")
-	case len(s.Signals) > 0 && s.LoadOf != "":
-		c.add(at.at("load_of"), "there are signals too", "leave one of the two out")
-	}
+	c.checkPressure(at, s)
 	for i, name := range s.Signals {
 		at := at.at("signals").index(i)
 		if slices.Contains(s.Signals[:i], name) {
@@ -89,22 +84,52 @@ func (c *compiler) checkShed(at place, s *ShedSpec) {
 	}
 	if len(s.Signals) > 0 && c.opts.Now != nil && c.opts.Readings == nil {
 		c.add(at.at("signals"), "signals are read from this machine in its own time, and there is none on virtual time",
-			"write load_of:, or hand in Options.Readings")
-	}
-	if g, ok := c.spec.Gates[s.LoadOf]; s.LoadOf != "" && (!ok || g.Limit == nil || g.Each != nil) {
-		var known []string
-		for _, name := range slices.Sorted(maps.Keys(c.spec.Gates)) {
-			if g := c.spec.Gates[name]; g.Limit != nil && g.Each == nil {
-				known = append(known, name)
-			}
-		}
-		c.add(at.at("load_of"), fmt.Sprintf("%q is no gate with one limit", s.LoadOf), suggest(s.LoadOf, known, "gates with a limit"))
+			"write load_of: or wait_of:, or hand in Options.Readings")
 	}
 	c.checkWord(at.at("blind"), "word for blind", s.Blind, blinds)
 	if s.Cursor != nil && s.Thresholds != (ThresholdsSpec{}) {
 		c.add(at.at("thresholds"), "mean nothing beside a cursor", "leave one of the two out")
 	}
 	c.askShed(at, s)
+}
+
+// checkPressure checks that there is one thing to go by, and that a gate which is
+// one has a limit.
+func (c *compiler) checkPressure(at place, s *ShedSpec) {
+	given := 0
+	for _, is := range []bool{len(s.Signals) > 0, s.LoadOf != "", s.WaitOf != ""} {
+		if is {
+			given++
+		}
+	}
+	switch {
+	case given == 0:
+		c.add(at, "there is no pressure to go by", "write signals: [cpu, memory], or wait_of: or load_of: and the name of a gate with a limit")
+	case given > 1:
+		c.add(at, "there are several pressures to go by", "write one of signals, load_of and wait_of")
+	}
+	c.checkPressing(at.at("load_of"), s.LoadOf)
+	c.checkPressing(at.at("wait_of"), s.WaitOf)
+	switch {
+	case s.Wait < 0:
+		c.add(at.at("wait"), fmt.Sprintf("%v is negative", time.Duration(s.Wait)), "write the longest wait that is wanted, such as 20ms")
+	case s.Wait > 0 && s.WaitOf == "":
+		c.add(at.at("wait"), "means nothing without wait_of", "write wait_of: and the name of a gate with a limit, or leave it out")
+	}
+}
+
+// checkPressing checks that the gate has one limit, to be loaded.
+func (c *compiler) checkPressing(at place, name string) {
+	if g, ok := c.spec.Gates[name]; name == "" || ok && g.Limit != nil && g.Each == nil {
+		return
+	}
+	var known []string
+	for _, name := range slices.Sorted(maps.Keys(c.spec.Gates)) {
+		if g := c.spec.Gates[name]; g.Limit != nil && g.Each == nil {
+			known = append(known, name)
+		}
+	}
+	c.add(at, fmt.Sprintf("%q is no gate with one limit", name), suggest(name, known, "gates with a limit"))
 }
 
 // askShed makes a shedder of the settings, which starts nothing on virtual time.

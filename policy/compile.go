@@ -45,8 +45,8 @@ type compiler struct {
 	collector
 	spec   *Spec
 	opts   *Options
-	source control.Source   // of readings, nil if no gate goes by any
-	loads  map[string]*load // of gates that others go by
+	source control.Source     // of readings, nil if no gate goes by any
+	loads  map[pressing]*load // of gates that others go by
 }
 
 // make makes a gate for every name, whether or not one is going to be adopted:

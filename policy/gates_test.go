@@ -129,6 +129,44 @@ func TestShedByLoad(t *testing.T) {
 	}
 }
 
+// A gate that sheds by the wait at another looks at what a newcomer is expected to
+// wait there.
+func TestShedByWait(t *testing.T) {
+	var now time.Duration
+	p := compile(t, Spec{Gates: map[string]GateSpec{
+		"front": {Shed: &ShedSpec{WaitOf: "db", Wait: Duration(50 * time.Millisecond)}},
+		"other": {Shed: &ShedSpec{WaitOf: "db", Wait: Duration(time.Hour)}},
+		"db":    {Limit: &LimitSpec{Limit: 1, Queue: QueueSpec{Order: "fifo", MaxWait: NoDuration}}},
+	}}, Options{Now: func() time.Duration { return now }})
+	db := p.Gate("db")
+	var next weir.Permit // that which is served last so far
+	wake := func(granted weir.Permit, err error) {
+		if err == nil {
+			next = granted
+		}
+	}
+	next = admit(t, db)
+	for range 200 { // the slot comes back every 10 ms, and 100 wait for it
+		for range 100 - db.Snapshot().Waiting {
+			if _, _, err := db.Arrive(weir.Work{}, wake); err != weir.ErrWaiting {
+				t.Fatal(err)
+			}
+		}
+		now += 10 * time.Millisecond
+		p.Step()
+		next.Done(weir.OK)
+	}
+	if s := db.Snapshot(); s.Wait < 500*time.Millisecond {
+		t.Fatalf("a newcomer waits %v", s.Wait)
+	}
+	if _, err := p.Gate("front").TryAdmit(weir.Work{Priority: weir.Critical}); err == nil {
+		t.Error("the wait is not heeded")
+	}
+	if _, err := p.Gate("other").TryAdmit(weir.Work{}); err != nil {
+		t.Errorf("a wait that is wanted: %v", err)
+	}
+}
+
 // A reload changes thresholds while the gate lives, and what its load is of.
 func TestShedReload(t *testing.T) {
 	spec := func(of string, high float64) Spec {
@@ -176,10 +214,10 @@ func TestMechanismFaults(t *testing.T) {
 				"gates.g.each.overrides.e.scale: NaN is out of range"}},
 		{"shed by nothing", GateSpec{Shed: &ShedSpec{}}, []string{"gates.g.shed: there is no pressure to go by; write signals:"}},
 		{"shed and limit", GateSpec{Limit: &LimitSpec{Limit: 1}, Shed: &ShedSpec{LoadOf: "db"}}, []string{"gates.g.shed: the gate has a limit too; write two gates"}},
-		{"shed, all at once", GateSpec{Shed: &ShedSpec{LoadOf: "tenants", Signals: []string{"cpu", "cpu", "cpuu"}, Blind: "keeep",
+		{"shed, all at once", GateSpec{Shed: &ShedSpec{LoadOf: "tenants", Signals: []string{"cpu", "cpu", "cpuu"}, Blind: "keeep", Wait: 1,
 			Interval: Duration(time.Nanosecond), Resalt: Duration(time.Second),
 			Thresholds: ThresholdsSpec{Background: 0.9, Normal: 0.5, High: -1}}},
-			[]string{"gates.g.shed.load_of: there are signals too", `gates.g.shed.signals[1]: "cpu" is in the list already`,
+			[]string{"gates.g.shed: there are several pressures to go by; write one of", "gates.g.shed.wait: means nothing without wait_of", `gates.g.shed.signals[1]: "cpu" is in the list already`,
 				`gates.g.shed.signals[2]: there is no signal "cpuu"; did you mean cpu?`, `gates.g.shed.load_of: "tenants" is no gate with one limit`,
 				`gates.g.shed.blind: "keeep" is no word for blind; did you mean keep?`, "gates.g.shed.interval: 1ns will not do; must be from 1ms",
 				"gates.g.shed.resalt: 1s will not do", "gates.g.shed.thresholds.normal: 0.5 will not do; must not be below", "gates.g.shed.thresholds.high: -1 will not do"}},

@@ -143,12 +143,30 @@ func (c *compiler) shedConfig(name string) shed.Config {
 	s := c.spec.Gates[name].Shed
 	cfg := s.config()
 	cfg.Name, cfg.Hooks, cfg.Now = name, c.hooks(), c.opts.Now
-	if s.LoadOf != "" {
-		cfg.Pressure = c.loadOf(s.LoadOf).pressure
+	if of := s.of(); of != (pressing{}) {
+		cfg.Pressure = c.load(of).pressure
 		return cfg
 	}
 	cfg.Signals, cfg.Heed = c.sourceOf(s.Signals), s.Signals
 	return cfg
+}
+
+// pressing says which gate is a pressure, and how: by its load, or with a wait by
+// what a newcomer waits there over that.
+type pressing struct {
+	gate string
+	wait time.Duration
+}
+
+// of returns the gate whose load the spec goes by, the zero value if none.
+func (s *ShedSpec) of() pressing {
+	switch {
+	case s.WaitOf == "":
+		return pressing{gate: s.LoadOf}
+	case s.Wait == 0:
+		return pressing{s.WaitOf, time.Duration(DefaultShedWait)}
+	}
+	return pressing{s.WaitOf, time.Duration(s.Wait)}
 }
 
 // config returns what the spec itself says.
@@ -182,22 +200,25 @@ func (l *load) pressure() (float64, bool) {
 	return 0, false
 }
 
-// loadOf returns the load of the gate of that name.
-func (c *compiler) loadOf(gate string) *load {
+// load returns the one load for all who go by it.
+func (c *compiler) load(of pressing) *load {
 	if c.loads == nil {
-		c.loads = map[string]*load{}
+		c.loads = map[pressing]*load{}
 	}
-	if c.loads[gate] == nil {
-		c.loads[gate] = new(load)
+	if c.loads[of] == nil {
+		c.loads[of] = new(load)
 	}
-	return c.loads[gate]
+	return c.loads[of]
 }
 
 // linkLoads says which gates the loads are of.
 func (c *compiler) linkLoads(gates map[string]*Gate) {
-	for name, l := range c.loads {
-		of := shed.Load(gates[name])
-		l.of.Store(&of)
+	for of, l := range c.loads {
+		pressure := shed.Load(gates[of.gate])
+		if of.wait > 0 {
+			pressure = shed.Wait(gates[of.gate], of.wait)
+		}
+		l.of.Store(&pressure)
 	}
 }
 

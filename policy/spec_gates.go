@@ -1,5 +1,7 @@
 package policy
 
+import "time"
+
 // EachSpec makes the limit of a gate one for each key instead of one for all: each
 // tenant, or database, has a pool of its own. See package keyed for what that is
 // good for, and when a gate that is fair between tenants is better.
@@ -28,11 +30,16 @@ type OverrideSpec struct {
 // rises. Nothing waits in it and nothing is held, so it stands before the gate with
 // the limit. See package shed.
 type ShedSpec struct {
-	// Signals are those whose pressure counts, the highest of them. LoadOf is a
-	// gate with a limit instead, whose pressure is what is in flight and waiting
-	// over its limit. One of the two is required.
+	// Signals are those whose pressure counts, the highest of them. LoadOf and
+	// WaitOf name a gate with a limit instead: its pressure is what is in flight and
+	// waiting over its limit, or what a newcomer is expected to wait there over Wait
+	// (default DefaultShedWait, 20ms). One of the three is required. The load is at 1
+	// whenever all slots are taken, so before a gate where work may wait it needs
+	// thresholds above 1.
 	Signals []string `json:"signals,omitempty"`
 	LoadOf  string   `json:"load_of,omitempty"`
+	WaitOf  string   `json:"wait_of,omitempty"`
+	Wait    Duration `json:"wait,omitempty"`
 	// Thresholds are the pressures from which each priority is refused.
 	Thresholds ThresholdsSpec `json:"thresholds,omitzero"`
 	// Cursor finds the priority, and within it the share of users, that is let
@@ -48,6 +55,9 @@ type ShedSpec struct {
 	// priority are refused. Default 1h; -1 means for ever.
 	Resalt Duration `json:"resalt,omitempty"`
 }
+
+// DefaultShedWait is [ShedSpec].Wait where it is left out: DAGOR's.
+const DefaultShedWait = Duration(20 * time.Millisecond)
 
 // ThresholdsSpec are the pressures from which each priority is refused. Defaults:
 // 0.75, 0.90, 0.95 and 1, where everything is.

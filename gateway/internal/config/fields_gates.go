@@ -10,7 +10,9 @@ var gateFields = map[string]field{
 	"OverrideSpec.scale": {doc: "How many times the limit of the others the key has, instead of a limit.", example: "2", least: "0", most: "1000000"},
 
 	"ShedSpec.signals":    {doc: "Signals whose pressure counts, the highest of them. They are those of the gateway's own machine.", example: "[cpu, memory]"},
-	"ShedSpec.load_of":    {doc: "A gate with a limit, whose pressure is what is in flight and waiting over its limit, instead of signals.", example: "api"},
+	"ShedSpec.load_of":    {doc: "A gate with a limit, whose pressure is what is in flight and waiting over its limit, instead of signals. Where work may wait there, it is at 1 whenever all slots are taken: write thresholds above 1.", example: "api"},
+	"ShedSpec.wait_of":    {doc: "A gate with a limit, whose pressure is what a newcomer is expected to wait there over wait, instead of signals.", example: "api"},
+	"ShedSpec.wait":       {doc: "The longest wait that is wanted there. 0 means the default.", def: "20ms", least: "0s"},
 	"ShedSpec.thresholds": {doc: "Pressures from which each priority is refused.", example: "{background: 0.75}"},
 	"ShedSpec.cursor":     {doc: "Find out which priority, and which share of its users, is let through, instead of thresholds (DAGOR).", example: "{window: 1s}"},
 	"ShedSpec.interval":   {doc: "Time between two readings of the pressure. 0 means the default.", def: "10ms", least: "0s", most: "1m"},

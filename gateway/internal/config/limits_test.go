@@ -205,7 +205,7 @@ upstreams:
   app: {targets: [http://a], limit: {limit: 3}}
   spare: {targets: [http://b]}
 identity: {priorities: {system: critical}}
-gates: {forgotten: {limit: {limit: 1, signals: [cpu]}}, unused: {limit: {}}, shed: {shed: {signals: [heap]}}}
+gates: {forgotten: {limit: {limit: 1, signals: [cpu]}}, unused: {limit: {}}, early: {shed: {load_of: unused}}, late: {shed: {load_of: unused, thresholds: {critical: 5}}}, shed: {shed: {signals: [heap]}}}
 signals: {cpu: {threshold: 0.5}, memory: {threshold: 0.5}, heap: {threshold: 0.5}}
 routes:
   - {match: [/, "v1/", "GET example.org/{x}", "/v4/{$}"], upstream: app}
@@ -217,7 +217,7 @@ admin: {address: ":9090"}
 		t.Fatal(err)
 	}
 	notes := strings.Join(cfg.Notes(), "\n")
-	for _, want := range []string{"no route uses the gate unused", "upstream spare", "identity.priority names no header", "routes[2] (/v5) ends with the gate shed, in which nothing waits", "no gate goes by the signal memory", "admin.address :9090",
+	for _, want := range []string{"no route uses the gate unused", "the gate early sheds by the load of unused", "upstream spare", "identity.priority names no header", "routes[2] (/v5) ends with the gate shed, in which nothing waits", "no gate goes by the signal memory", "admin.address :9090",
 		"routes[0] (v1/) matches requests to the host v1 only", "routes[1] (/v2/*) has a sign", "routes[1] (^/v3/.+$) has a sign"} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("the notes lack %q:\n%s", want, notes)
@@ -225,6 +225,9 @@ admin: {address: ":9090"}
 	}
 	if strings.Contains(notes, "example.org") || strings.Contains(notes, "v4") {
 		t.Errorf("a host with a dot and the end of a path are patterns as meant:\n%s", notes)
+	}
+	if strings.Contains(notes, "the gate late sheds") {
+		t.Errorf("thresholds above 1 are as meant:\n%s", notes)
 	}
 	if strings.Contains(notes, "signal cpu") || strings.Contains(notes, "signal heap") {
 		t.Errorf("gates go by the signals cpu and heap:\n%s", notes)

@@ -40,6 +40,7 @@ func (c *Config) Notes() []string {
 			notes = append(notes, "no route uses the gate "+name)
 		}
 	}
+	notes = append(notes, c.loadNotes()...)
 	used := c.signalsUsed()
 	for _, name := range slices.Sorted(maps.Keys(c.Signals)) {
 		if !used[name] {
@@ -56,6 +57,21 @@ func (c *Config) Notes() []string {
 	}
 	if c.Admin.Enabled() && !loopback(c.Admin.Address) {
 		notes = append(notes, fmt.Sprintf("admin.address %s can be reached by others, and asks nobody who they are", c.Admin.Address))
+	}
+	return notes
+}
+
+// loadNotes is about gates that shed by the load of one where work waits, which is
+// at 1 as soon as its slots are taken, and nothing is wrong then.
+func (c *Config) loadNotes() (notes []string) {
+	for _, name := range slices.Sorted(maps.Keys(c.Gates)) {
+		s := c.Gates[name].Shed
+		if s == nil || s.LoadOf == "" || s.Cursor != nil && s.Cursor.Overload > 1 || s.Thresholds.Critical > 1 {
+			continue
+		}
+		if l := c.Gates[s.LoadOf].Limit; l != nil && l.Queue.Len >= 0 {
+			notes = append(notes, fmt.Sprintf("the gate %s sheds by the load of %s, which is 1 whenever all slots are taken: write wait_of, or thresholds (or overload) above 1", name, s.LoadOf))
+		}
 	}
 	return notes
 }
