@@ -88,10 +88,10 @@
 // take to be served, but at least 100 ms, which is CoDel's (RFC 8289), and at
 // most 10 s.
 //
-// While a queue stands, 64 may wait, or fewer where the overload is such that those
-// at the back have less than one chance in 500, but 8 at least. When that is not
-// enough, the newest goes first (adaptive LIFO, as Facebook has described it), and
-// each newcomer takes the place of the oldest, which is refused with
+// While a queue stands, 64 may wait, or fewer where the overload leaves those at the
+// back hardly a chance, but always a few of each tenant. When that is not enough,
+// the newest goes first (adaptive LIFO, as Facebook has described it), and each
+// newcomer takes the place of the oldest, which is refused with
 // [weir.ReasonQueueFull]: it would not have been served before it expired, and
 // hears so early. The newest goes first in a burst too, once that is the only way to
 // serve a newcomer in time. When half of the queue is gone, or an interval has
@@ -101,8 +101,8 @@
 // clients lose patience: who has waited longest will leave next. Those that leave
 // sooner than an answer could have come do not count.
 //
-// All of that is within a tenant: it changes nothing between tenants, users and
-// priorities.
+// All of that is within a tenant. Between tenants and users it decides only among
+// those who are owed alike, and between priorities nothing.
 //
 // What it is worth, in virtual time, is on the scoreboard (docs/scoreboard).
 //

@@ -117,10 +117,11 @@ func (l *Limiter) now() time.Duration {
 }
 
 // Admit takes the cost of w, at once if that much is free and nobody waits, else
-// after waiting in the room. A cost above the limit counts as the whole limit:
-// such work runs alone, and is never stuck for ever. Admit returns when the work
-// is admitted or refused: at the latest when the context is done, the deadline
-// has passed, or the work has waited as long as it may.
+// after waiting in the room, in the order of its priority, user and tenant. A cost
+// above the limit counts as the whole limit: such work runs alone, and is never
+// stuck for ever ([Config.RefuseOversize] refuses it instead). Admit returns when
+// the work is admitted or refused: at the latest when the context is done, the
+// deadline has passed, or the work has waited as long as it may.
 //
 // Work whose deadline has passed, or whose context is done, is refused even
 // when slots are free. (MongoDB's ticket pools grant it then; an answer that

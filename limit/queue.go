@@ -30,8 +30,9 @@ type Queue struct {
 	Order Order
 
 	// Shares are the parts of what is served that a priority gets at least while
-	// it has work waiting, from 0 up to 1 and together no more than 1. Default
-	// none: priorities are strict, and a higher one may starve a lower one.
+	// it has work waiting, and of the places to wait; from 0 to 1, and together no
+	// more than 1. Default none: priorities are strict, and a higher one may
+	// starve a lower one.
 	Shares map[weir.Priority]float64
 	// Weights are the parts that users and tenants get of what their priority is
 	// served, in relation to each other, while they have work waiting.
