@@ -44,6 +44,7 @@ type Limiters struct {
 	hand     int
 	sweptAt  time.Duration // when every pool was last found in use
 	gone     weir.Snapshot // the counts of limiters that were evicted
+	memory   memory        // what they had learned
 	evicted  uint64
 	closed   bool
 }

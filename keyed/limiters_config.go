@@ -30,8 +30,9 @@ type LimitersConfig struct {
 	New func(key string) (map[string]limit.Config, error)
 
 	// MaxKeys bounds the keys that are known at a time. 0 means
-	// [DefaultMaxLimiters]. A newcomer takes the place of an idle key, whose
-	// controllers forget what they have learned; a key in use keeps its place.
+	// [DefaultMaxLimiters]. A newcomer takes the place of an idle key; a key in use
+	// keeps its place. What the controllers of evicted keys have learned is kept of
+	// four times as many, and given back to those that return.
 	MaxKeys int
 	// MaxWaiting bounds the work that waits, over all keys together and besides
 	// the limiters' own bounds: beyond it, work is admitted at once or refused. 0

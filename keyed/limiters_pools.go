@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/keys"
 	"github.com/weir-go/weir/limit"
 )
 
@@ -42,9 +43,9 @@ func (l *Limiters) enter(key string) (*pool, map[string]*limit.Limiter, *weir.Re
 		now := l.now()
 		l.mu.Lock()
 		out, ok := l.makeRoom(now)
-		build, version := l.newParts, l.version
+		build, version, states := l.newParts, l.version, l.memory.of[keys.NameOf(key)]
 		l.mu.Unlock()
-		out.close()
+		l.retire(out)
 		if !ok {
 			return nil, nil, l.crowded()
 		}
@@ -52,6 +53,7 @@ func (l *Limiters) enter(key string) (*pool, map[string]*limit.Limiter, *weir.Re
 		if err != nil {
 			return nil, nil, l.blocked("new", err)
 		}
+		recall(parts, states)
 		made := &pool{key: key, parts: parts}
 		l.mu.Lock()
 		if p, parts, refused := l.known(key); p != nil || refused != nil {
@@ -66,7 +68,7 @@ func (l *Limiters) enter(key string) (*pool, map[string]*limit.Limiter, *weir.Re
 			l.order = append(l.order, made)
 		}
 		l.mu.Unlock()
-		out.close()
+		l.retire(out)
 		if ok {
 			return made, parts, nil
 		}
@@ -117,30 +119,40 @@ func (l *Limiters) complete(cfg limit.Config) limit.Config {
 // each.
 const sweepEvery = 10 * time.Millisecond
 
-// makeRoom evicts an idle key if there are as many as there may be, and returns
-// it. It reports false if all are in use.
-func (l *Limiters) makeRoom(now time.Duration) (out *pool, ok bool) {
-	if len(l.order) < l.maxKeys {
-		return nil, true
+// makeRoom evicts idle keys until there is a place for one more, and returns them:
+// one as a rule, more after MaxKeys has become smaller. It reports false if too
+// many are in use.
+func (l *Limiters) makeRoom(now time.Duration) (evicted []*pool, ok bool) {
+	for len(l.order) >= l.maxKeys {
+		if now-l.sweptAt < sweepEvery {
+			return evicted, false
+		}
+		p := l.stalest()
+		if p == nil {
+			l.sweptAt = now
+			return evicted, false
+		}
+		l.evict(p)
+		evicted = append(evicted, p)
 	}
-	if now-l.sweptAt < sweepEvery {
-		return nil, false
-	}
+	return evicted, true
+}
+
+// stalest returns an idle pool that was not asked for since the hand last came by,
+// nil if every pool is in use.
+func (l *Limiters) stalest() *pool {
 	for range 2 * len(l.order) {
 		l.hand = (l.hand + 1) % len(l.order)
 		p := l.order[l.hand]
-		if p.pins > 0 || !p.idle() {
-			continue
-		}
-		if p.seen {
+		switch {
+		case p.pins > 0 || !p.idle():
+		case p.seen:
 			p.seen = false
-			continue
+		default:
+			return p
 		}
-		l.evict(p)
-		return p, true
 	}
-	l.sweptAt = now
-	return nil, false
+	return nil
 }
 
 // evict forgets a pool, which nobody holds anything of, but for its counts.
@@ -158,6 +170,18 @@ func (l *Limiters) evict(p *pool) {
 	}
 }
 
+// retire closes pools that were evicted and remembers what they learned. A
+// controller may be at work, which is why the lock is not held.
+func (l *Limiters) retire(evicted []*pool) {
+	for _, p := range evicted {
+		states := p.learned()
+		p.close()
+		l.mu.Lock()
+		l.memory.keep(keys.NameOf(p.key), states, remembered*l.maxKeys)
+		l.mu.Unlock()
+	}
+}
+
 // idle reports whether nothing is in flight or waits in any of the limiters.
 func (p *pool) idle() bool {
 	for _, limiter := range p.parts {
@@ -169,9 +193,6 @@ func (p *pool) idle() bool {
 }
 
 func (p *pool) close() {
-	if p == nil {
-		return
-	}
 	for _, limiter := range p.parts {
 		limiter.Close()
 	}

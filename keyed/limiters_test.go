@@ -169,6 +169,19 @@ func TestLimitersReconfigure(t *testing.T) {
 	}
 	turnedAway(t, l, tenant("b"), weir.ReasonBlocked, "new")
 	p.Done(weir.OK)
+	if err := l.Reconfigure(LimitersConfig{New: fixed(1), MaxKeys: 3}); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"b", "c"} {
+		admit(t, l, tenant(key)).Done(weir.OK)
+	}
+	if err := l.Reconfigure(LimitersConfig{New: fixed(1), MaxKeys: 2}); err != nil {
+		t.Fatal(err)
+	}
+	admit(t, l, tenant("d"))
+	if u := l.Usage(0); u.Keys != 2 || u.Evicted != 2 || u.Busy != 2 { // a still holds one
+		t.Errorf("%+v", u)
+	}
 	l.Close()
 	turnedAway(t, l, tenant("a"), weir.ReasonDraining, "")
 	if err := l.Reconfigure(LimitersConfig{New: fixed(1)}); !errors.Is(err, limit.ErrClosed) {
@@ -262,5 +275,43 @@ func TestLimitersStress(t *testing.T) {
 	wg.Wait()
 	if u := l.Usage(0); u.InFlight != 0 || u.Waiting != 0 || u.Keys > 10 || u.Evicted == 0 || u.Admitted == 0 {
 		t.Errorf("%+v", u)
+	}
+}
+
+// A key that was cut down is still cut down when it comes back after it was
+// evicted, as long as not too many others were in the meantime.
+func TestEvictionForgivesNothing(t *testing.T) {
+	now := time.Duration(0)
+	l := newLimiters(t, LimitersConfig{MaxKeys: 1, Now: func() time.Duration { return now }, New: Each(func(string) (limit.Config, error) {
+		c, err := control.NewAIMD(control.AIMDConfig{Threshold: 100 * ms})
+		return limit.Config{Controller: c}, err
+	})})
+	for range 100 {
+		p := admit(t, l, tenant("bad"))
+		now += 200 * ms
+		p.Done(weir.Overload)
+		l.Step()
+	}
+	limitOf := func(key string) int64 {
+		now += sweepEvery
+		admit(t, l, tenant(key)).Done(weir.NoSample)
+		s, _ := l.Limiter(key, "")
+		return s.Limit
+	}
+	bad, first := limitOf("bad"), limitOf("other")
+	if bad >= first {
+		t.Fatalf("limits %d and %d", bad, first)
+	}
+	if n := limitOf("bad"); n != bad {
+		t.Errorf("came back with a limit of %d, left with %d", n, bad)
+	}
+	for i := range remembered + 1 {
+		limitOf(fmt.Sprint("another ", i))
+	}
+	if n := limitOf("bad"); n != first {
+		t.Errorf("a limit of %d after it was forgotten, want %d", n, first)
+	}
+	if n := len(l.memory.of); n > remembered || len(l.memory.ring) > 3*remembered {
+		t.Errorf("%d remembered, %d in the ring", n, len(l.memory.ring))
 	}
 }
