@@ -9,6 +9,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/keyed"
 	"github.com/weir-go/weir/limit"
+	"github.com/weir-go/weir/shed"
 )
 
 // Gate is a live gate of a policy: a mechanism, and a mode that says how far
@@ -86,6 +87,13 @@ func (g *Gate) Limiter() *limit.Limiter {
 func (g *Gate) Keyed() *keyed.Gate {
 	k, _ := g.mechanism.(*keyed.Gate)
 	return k
+}
+
+// Shedder returns the gate that sheds inside, nil for other mechanisms. What holds
+// of [Gate.Limiter] holds of it.
+func (g *Gate) Shedder() *shed.Shedder {
+	s, _ := g.mechanism.(*shed.Shedder)
+	return s
 }
 
 // Signals returns the names of the signals that the gate goes by. Which of them

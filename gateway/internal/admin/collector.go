@@ -37,6 +37,7 @@ type collector struct {
 	admitted, rejected, observed, outcomes     *prometheus.Desc
 	leaked, faults, bound                      *prometheus.Desc
 	waitingBy, exempt, exemptAdmitted          *prometheus.Desc
+	pressure                                   *prometheus.Desc
 	sigValue, sigState, sigAge                 *prometheus.Desc
 	sigReads, sigFailures                      *prometheus.Desc
 	upRequests, upFailures, upOut, upEjections *prometheus.Desc
@@ -57,6 +58,7 @@ func newCollector(src Source) *collector {
 		inFlight:       d("weir_gate_in_flight", "Slots held now; above the limit after it has fallen.", "gate"),
 		waiting:        d("weir_gate_waiting", "Work in the wait room now.", "gate"),
 		waitingBy:      d("weir_gate_waiting_by_class", "Work in the wait room now, by its priority.", "gate", "class"),
+		pressure:       d("weir_gate_pressure", "What a gate that sheds goes by, where 1 is the most that is wanted. Absent while it is not known.", "gate"),
 		exempt:         d("weir_gate_exempt_in_flight", "Exempt work in progress now, which is not part of what is in flight.", "gate"),
 		exemptAdmitted: d("weir_gate_exempt_admitted_total", "Exempt work admitted, which is not part of what is admitted.", "gate"),
 		mode:           d("weir_gate_mode", "1 for the gate's mode: enforce, observe or off.", "gate", "mode"),
@@ -170,6 +172,11 @@ func (c *collector) collectGates(ch chan<- prometheus.Metric) {
 		}
 		gauge(ch, c.exempt, float64(s.Exempt), name)
 		counter(ch, c.exemptAdmitted, s.ExemptAdmitted, name)
+		if shedder := g.Shedder(); shedder != nil {
+			if st := shedder.Status(); st.Known {
+				gauge(ch, c.pressure, st.Pressure, name)
+			}
+		}
 		gauge(ch, c.expected, s.Latency.Seconds(), name)
 		for _, mode := range []policy.Mode{policy.Enforce, policy.Observe, policy.Off} {
 			gauge(ch, c.mode, oneIf(g.Mode() == mode), name, string(mode))

@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/policy"
@@ -45,4 +47,30 @@ func TestKeyMetrics(t *testing.T) {
 	if n := strings.Count(w.Body.String(), "\nweir_key_limit{"); w.Code != http.StatusOK || n != 4 {
 		t.Errorf("%d, %d keys; want 4", w.Code, n)
 	}
+}
+
+// A gate that sheds shows what it goes by, once it is known.
+func TestShedMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, err := policy.Compile(policy.Spec{Gates: map[string]policy.GateSpec{
+			"front": {Shed: &policy.ShedSpec{LoadOf: "db"}}, "db": {Limit: &policy.LimitSpec{Limit: 4}},
+		}}, policy.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		for range 3 {
+			permit, err := p.Gate("db").TryAdmit(weir.Work{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer permit.Done(weir.OK)
+		}
+		time.Sleep(time.Second)
+		m := NewMetrics(still{p}, "v0")
+		has(t, m, `weir_gate_pressure{gate="front"} 0.75`)
+		if text := ask(m.Handler(), http.MethodGet, "/metrics").Body.String(); strings.Contains(text, `weir_gate_pressure{gate="db"}`) {
+			t.Error("a limit has no pressure")
+		}
+	})
 }
