@@ -127,7 +127,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	for _, order := range []Order{FIFO, LIFO} {
 		r := newRoom(100, order)
 		served := 0
-		for i := range 50_000 {
+		for i := range 10_000 {
 			r.Push(0, &Waiter{User: "steady", Units: 1, Expires: Never})
 			r.Push(0, &Waiter{User: fmt.Sprint("once", i), Tenant: fmt.Sprint("of", i), Units: 1, Expires: Never})
 			w := r.Next(0)

@@ -540,7 +540,9 @@ func (b *both) step(op, arg uint32) {
 		b.now += time.Duration(arg%20) * ms
 	}
 	b.compare()
-	b.r.check(b.t)
+	if arg%8 == 0 {
+		b.r.check(b.t)
+	}
 }
 
 func (b *both) compare() {
@@ -565,11 +567,11 @@ func (b *both) compare() {
 // TestModel holds the room against the obvious one, whoever comes and whatever
 // happens to them.
 func TestModel(t *testing.T) {
-	seeds := uint64(400)
+	seeds := uint64(200)
 	if testing.Short() {
-		seeds = 60
+		seeds = 40
 	}
-	seen := map[string]int{}
+	seen := map[string]int{} // how often each rule was in force
 	for seed := range seeds {
 		rng := rand.New(rand.NewPCG(seed, 5))
 		b := newBoth(t, []int{6, 12, 24, 0}[rng.IntN(50)%4], Order(seed%4), rng.IntN(10), 1+rng.IntN(5))

@@ -99,7 +99,7 @@ func TestAhead(t *testing.T) {
 		}
 		// 9 flows of each class, with 4 units and two levels to be off by, and that
 		// over the share if there is one.
-		allowed := int64(40)
+		allowed := int64(9 * 4 * 2)
 		if seed%5 == 0 {
 			allowed *= 5
 		}
