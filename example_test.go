@@ -84,3 +84,45 @@ func ExampleWithPermit() {
 	nested.Done(weir.OK)
 	// Output: <nil>
 }
+
+// A scan that gives its slot back between batches goes on, but after those that
+// need one only once.
+func ExampleOperation() {
+	gate := weir.Must(limit.New(limit.Config{Name: "reads", Limit: 1}))
+	defer gate.Close()
+
+	scan := weir.Operation{DemoteAfter: 2}
+	for range 3 {
+		w := weir.Work{Op: "scan"}
+		fmt.Println(scan.Demote(w).Priority)
+		p, err := scan.Admit(context.Background(), gate, w)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		p.Done(weir.OK)
+	}
+	// Output:
+	// normal
+	// normal
+	// background
+}
+
+// Health checks get through when everything is taken, and are counted apart.
+func ExampleWork_exempt() {
+	gate := weir.Must(limit.New(limit.Config{Name: "api", Limit: 1}))
+	defer gate.Close()
+
+	for _, w := range []weir.Work{{Op: "GET /"}, {Op: "GET /"}, {Op: "GET /healthz", Exempt: true}} {
+		w.MaxWait = weir.NoWait
+		_, err := gate.Admit(context.Background(), w)
+		fmt.Println(w.Op, err == nil)
+	}
+	s := gate.Snapshot()
+	fmt.Println(s.InFlight, "of", s.Limit, "in flight, and", s.Exempt, "exempt")
+	// Output:
+	// GET / true
+	// GET / false
+	// GET /healthz true
+	// 1 of 1 in flight, and 1 exempt
+}

@@ -75,7 +75,7 @@ func FuzzModel(f *testing.F) {
 // and orders that change on the way, against the model. It counts which rules
 // were in force.
 func TestModelOfAllKinds(t *testing.T) {
-	seeds := 300
+	seeds := 160
 	if testing.Short() {
 		seeds = 40
 	}
@@ -108,7 +108,7 @@ func TestModelOfAllKinds(t *testing.T) {
 
 // The same with queues that last, which keep fewer places.
 func TestModelOfAllKindsThatLast(t *testing.T) {
-	seeds := 24
+	seeds := 12
 	if testing.Short() {
 		seeds = 8
 	}
