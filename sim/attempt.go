@@ -294,11 +294,3 @@ func (w *world) retry(a *attempt, wanted bool, after time.Duration) bool {
 	w.events.push(event{at: w.now + c.backoff(a.tries, after), kind: eventRetry, subject: b.index})
 	return true
 }
-
-// again returns an attempt of the same task.
-func (w *world) again(a *attempt) *attempt {
-	b := w.take()
-	b.class, b.front, b.tenant, b.client, b.outer, b.born = a.class, a.front, a.tenant, a.client, a.outer, a.born
-	b.state = stateResting
-	return b
-}

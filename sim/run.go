@@ -97,18 +97,7 @@ func newWorld(s *Scenario, seed uint64, opts *Options) (*world, error) {
 	if s.tellsApart() {
 		w.ledger = newLedger(s)
 	}
-	var shares float64
-	for i := range s.Traffic {
-		shares += s.Traffic[i].share()
-	}
-	for i := range s.Traffic {
-		spec := &s.Traffic[i]
-		spans := layOut(s.Phases, s.Repeat, full, spec.left()*share(spec.share(), shares))
-		if len(spec.Phases) > 0 {
-			spans = layOut(spec.Phases, 1, full, spec.left())
-		}
-		w.classes = append(w.classes, newClass(i, spec, &s.Backend.Backend, spans, seed))
-	}
+	w.addClasses(s, full, seed)
 	if opts.Outside != nil {
 		o, err := opts.Outside(seed)
 		if err != nil {
@@ -125,6 +114,22 @@ func newWorld(s *Scenario, seed uint64, opts *Options) (*world, error) {
 		w.fronts = append(w.fronts, f)
 	}
 	return w, nil
+}
+
+// addClasses brings in the traffic, before a backend of that full capacity.
+func (w *world) addClasses(s *Scenario, full float64, seed uint64) {
+	var shares float64
+	for i := range s.Traffic {
+		shares += s.Traffic[i].share()
+	}
+	for i := range s.Traffic {
+		spec := &s.Traffic[i]
+		spans := layOut(s.Phases, s.Repeat, full, spec.left()*share(spec.share(), shares))
+		if len(spec.Phases) > 0 {
+			spans = layOut(spec.Phases, 1, full, spec.left())
+		}
+		w.classes = append(w.classes, newClass(i, spec, &s.Backend.Backend, spans, seed))
+	}
 }
 
 // expectedEnd is about when the run will end: when the phases do, or when the

@@ -100,6 +100,14 @@ func (w *world) nextCall(a *attempt) {
 	w.events.push(event{at: w.now, kind: eventRetry, subject: b.index})
 }
 
+// again returns an attempt of the same task.
+func (w *world) again(a *attempt) *attempt {
+	b := w.take()
+	b.class, b.front, b.tenant, b.client, b.outer, b.born = a.class, a.front, a.tenant, a.client, a.outer, a.born
+	b.state = stateResting
+	return b
+}
+
 // innerOver lets the first call of a nested task answer, after its last.
 func (w *world) innerOver(a *attempt) {
 	outcome := weir.OK
