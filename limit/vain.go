@@ -20,11 +20,17 @@ func (l *Limiter) inVain(now time.Duration, until bounds, place *waiter) *weir.R
 	l.room.SetPace(pace(rate, median))
 	l.room.Knock(now)
 	place.until(now, until, median)
-	if rate == 0 || l.first(place) {
+	if rate == 0 || l.room.Len() == 0 {
 		return nil
 	}
-	wait := l.turn(place, rate)
-	if until.allow(now, wait, median) || l.room.Turn() && until.allow(now, l.turn(place, rate), median) {
+	ahead := l.room.Ahead(&place.Waiter)
+	wait := turn(ahead, place, rate)
+	switch {
+	case ahead == 0 && !l.room.NewestFirst(): // first in line in its own right
+		return nil
+	case until.allow(now, wait, median):
+		return nil
+	case l.room.Turn() && until.allow(now, turn(l.room.Ahead(&place.Waiter), place, rate), median):
 		return nil
 	}
 	r := &weir.Rejection{Gate: l.name, Reason: weir.ReasonQueueTimeout, Retryable: true,
@@ -36,15 +42,10 @@ func (l *Limiter) inVain(now time.Duration, until bounds, place *waiter) *weir.R
 	return r
 }
 
-// first reports whether place would be first in line in its own right, and not
-// because the newest goes first.
-func (l *Limiter) first(place *waiter) bool {
-	return l.room.Len() == 0 || !l.room.NewestFirst() && l.room.Ahead(&place.Waiter) == 0
-}
-
-// turn estimates after what time it would be place's turn.
-func (l *Limiter) turn(place *waiter, rate float64) time.Duration {
-	return seconds((float64(place.Units) + float64(l.room.Ahead(&place.Waiter))) / rate)
+// turn estimates after what time it would be place's turn, with so many units
+// served before it.
+func turn(ahead int64, place *waiter, rate float64) time.Duration {
+	return seconds((float64(ahead) + float64(place.Units)) / rate)
 }
 
 // allow reports whether there is time for a wait, and for the service after it.
