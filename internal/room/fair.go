@@ -40,7 +40,9 @@ func (l *level) join(fs []spot, i uint32, turn int32, most int) {
 	} else {
 		l.ready[at-1].turn = turn
 	}
-	l.settle(fs, int(at-1))
+	if len(l.ready) > 1 {
+		l.settle(fs, int(at-1))
+	}
 }
 
 // charge moves the tag of a flow that is served.

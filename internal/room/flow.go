@@ -34,12 +34,19 @@ type flows struct {
 // taken for one with a probability of 2^-64, and nobody can aim at it.
 var secret = maphash.MakeSeed()
 
+func hash(name string) uint64 {
+	if name == "" { // most have none
+		return 0
+	}
+	return maphash.String(secret, name)
+}
+
 // find returns the flow of that name, 0 if there is none.
 func (f *flows) find(name string, in uint32) uint32 {
 	if f.n == 0 {
 		return 0
 	}
-	return f.lookup(maphash.String(secret, name), in)
+	return f.lookup(hash(name), in)
 }
 
 func (f *flows) lookup(hash uint64, in uint32) uint32 {
@@ -57,7 +64,7 @@ func (f *flows) lookup(hash uint64, in uint32) uint32 {
 // get is find, and makes the flow if there is none. There will be most of them
 // when the room is full.
 func (f *flows) get(name string, in uint32, most int) uint32 {
-	hash := maphash.String(secret, name)
+	hash := hash(name)
 	if i := f.lookup(hash, in); i != 0 {
 		return i
 	}

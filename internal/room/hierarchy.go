@@ -89,16 +89,16 @@ func (r *Room) leave(w *Waiter) {
 	c, user, tenant := &r.classes[w.Class], r.tenants.all[w.flow].in, w.flow
 	inner := &r.inner[user]
 	r.unlink(w)
-	load := 0.
-	if r.aloneOf(tenant) == nil {
+	load, last := 0., r.tenants.all[tenant].back == nil
+	if !last && r.aloneOf(tenant) == nil {
 		load = max(leastLoad, r.tenants.spots[tenant].load-cost(w)/w.TenantWeight)
 	}
-	r.part(inner, &r.tenants, tenant, load, r.tenants.all[tenant].back == nil)
-	load = 0
-	if r.alone(user) == nil {
+	r.part(inner, &r.tenants, tenant, load, last)
+	load, last = 0, len(inner.longest) == 0
+	if !last && r.alone(user) == nil {
 		load = max(leastLoad, r.users.spots[user].load-cost(w)/w.UserWeight)
 	}
-	r.part(&c.level, &r.users, user, load, len(inner.longest) == 0)
+	r.part(&c.level, &r.users, user, load, last)
 	c.units -= w.Units
 	r.units -= w.Units
 	c.n--

@@ -27,7 +27,7 @@ func (r *Room) aloneOf(tenant uint32) *Waiter {
 
 // userLoad is a user's load, with a single waiter counted; 0 is nobody.
 func (r *Room) userLoad(user uint32) float64 {
-	if user == 0 {
+	if user == 0 || r.users.spots[user].longest == 0 {
 		return 0
 	}
 	if w := r.alone(user); w != nil {
@@ -38,7 +38,7 @@ func (r *Room) userLoad(user uint32) float64 {
 
 // tenantLoad is a tenant's load, with a single waiter counted; 0 is nobody.
 func (r *Room) tenantLoad(tenant uint32) float64 {
-	if tenant == 0 {
+	if tenant == 0 || r.tenants.spots[tenant].longest == 0 {
 		return 0
 	}
 	if w := r.aloneOf(tenant); w != nil {

@@ -19,7 +19,9 @@ func (l *level) weigh(fs []spot, i uint32, most int) {
 		l.longest = append(extend(l.longest, most), i)
 		fs[i].longest = uint32(len(l.longest))
 	}
-	l.sift(fs, int(fs[i].longest-1))
+	if len(l.longest) > 1 {
+		l.sift(fs, int(fs[i].longest-1))
+	}
 }
 
 // unload takes flow i out: nobody of it waits.
