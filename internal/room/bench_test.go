@@ -21,8 +21,7 @@ func (c crowd) String() string {
 	return s
 }
 
-// waiters returns the crowd's, tenants in turn, and those that are as yet absent
-// of as many other tenants.
+// waiters returns the crowd's, in turn, with names counted from a number.
 func (c crowd) waiters(from int) []*Waiter {
 	var all []*Waiter
 	for k := range c.each {

@@ -10,11 +10,11 @@ import (
 
 // source sends work of one tenant.
 type source struct {
-	name         Waiter  // what it sends
-	perServed    float64 // how many units it sends for each that is served of all
-	due          float64
-	sent, served float64 // units
-	refused      int
+	name      Waiter  // what it sends
+	perServed float64 // how many units it sends for each that is served of all
+	due       float64
+	served    float64 // units
+	refused   int
 }
 
 // feed lets sources send while the room serves so many units, and returns each

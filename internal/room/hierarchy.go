@@ -13,7 +13,10 @@ func (r *Room) next(class int) uint32 {
 // head returns who goes next in a class that somebody waits in.
 func (r *Room) head(class int) *Waiter { return r.first(r.next(class)) }
 
-// enter adds w to its tenant, that to its user, and that to its class.
+// enter adds w to its tenant, that to its user, and that to its class. Among equal
+// tags newcomers go behind, or before the others where the newest goes first, as
+// it does among a tenant's waiters; not though where so many pass through that the
+// room cannot remember them, or those who come back would never have a turn.
 func (r *Room) enter(w *Waiter) {
 	c, turn := &r.classes[w.Class], r.take()
 	user := r.user(w.User, int(w.Class))
@@ -43,10 +46,7 @@ func (r *Room) user(name string, class int) uint32 {
 	return i
 }
 
-// take draws the next turn among equal tags. Newcomers go behind their equals, or
-// before them where the newest goes first, as it does among a tenant's waiters; not
-// though where so many pass through that the room cannot remember them, or those
-// who come back would never have a turn.
+// take draws the next turn among equal tags.
 func (r *Room) take() int32 {
 	if r.turns++; r.turns == math.MaxInt32 {
 		r.turns = 1

@@ -14,8 +14,11 @@
 //     or of whoever has most waiting for its weight (displace.go, longest.go).
 //
 // What the room remembers of users and tenants is of those that wait, and of
-// those who were served ahead of others that still wait: no more of them than there
-// are places.
+// those who were served ahead of others that still wait: of these no more than
+// there are places, or 64.
+//
+// Work of one class that names nobody is a single queue in the order. All that
+// tells a standing queue (standing.go) is of the whole room.
 package room
 
 import (
@@ -134,9 +137,10 @@ func (r *Room) Knock(now time.Duration) {
 // Push lets w in, and reports false if there is no place for it. Where the room is
 // full somebody else may have to go for it, who is out of the room already: the
 // last of the lowest class below w's; or else, in w's class, the last of whoever
-// has most waiting for its weight. If that is w's own tenant and the newest goes
-// first, it is its oldest, for all that come later would be served before it; in
-// another order w is refused.
+// has most waiting for its weight, of the users first, then of that user's tenants,
+// where a single waiter counts for nothing. If that is w's own tenant and the
+// newest goes first, it is its oldest, for all that come later would be served
+// before it; in another order w is refused.
 func (r *Room) Push(now time.Duration, w *Waiter) (displaced *Waiter, ok bool) {
 	w.tidy()
 	if len(r.expiry) >= r.places() {

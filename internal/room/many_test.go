@@ -1,0 +1,363 @@
+package room
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// many is the room as one would write it in ten minutes: one list of waiters, and
+// a tag for each name, everything looked up by walking. It takes over from single
+// what does not depend on who waits.
+type many struct {
+	single
+	shares  [Classes]float64
+	arrears [Classes]float64
+	turns   int32
+	now     map[path]float64 // virtual time
+	tags    map[path]map[string]tagged
+	weights map[path]float64 // of users
+}
+
+// path names a level: the users of a class, or with a user (after "/") its tenants.
+type path struct {
+	class int8
+	user  string
+}
+
+type tagged struct {
+	tag  float64
+	turn int32
+}
+
+func (a tagged) compare(b tagged) int {
+	return cmp.Or(cmp.Compare(a.tag, b.tag), cmp.Compare(a.turn, b.turn))
+}
+
+func (o *one) levels() (ofTenant, ofUser path) { return path{o.class, "/" + o.user}, path{o.class, ""} }
+
+// of returns those that wait at a level, of one name there or of all.
+func (m *many) of(p path, name string, all bool) (some []*one) {
+	for _, o := range m.queue {
+		tenants, users := o.levels()
+		if p == users && (all || name == o.user) || p == tenants && (all || name == o.tenant) {
+			some = append(some, o)
+		}
+	}
+	return some
+}
+
+// load is what a name has waiting for its weight.
+func (m *many) load(p path, name string) (sum float64) {
+	for _, o := range m.of(p, name, false) {
+		sum += m.weighed(p, o)
+	}
+	return sum
+}
+
+func (m *many) weighed(p path, o *one) float64 {
+	if p.user == "" {
+		return m.cost(o) / o.ofUser
+	}
+	return m.cost(o) / o.ofTenant
+}
+
+// idle counts the tags of those who do not wait.
+func (m *many) idle(users bool) (n int) {
+	for p, tags := range m.tags {
+		for name := range tags {
+			if (p.user == "") == users && len(m.of(p, name, false)) == 0 {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func (m *many) memory() int { return max(64, m.size) }
+
+func (m *many) take() int32 {
+	m.turns++
+	return m.turns
+}
+
+func (m *many) enter(now time.Duration, o *one) {
+	turn := m.take()
+	if m.newestFirst() && m.idle(true)+m.idle(false) < m.memory() {
+		turn = -turn
+	}
+	tenants, users := o.levels()
+	m.join(tenants, o.tenant, turn)
+	m.join(users, o.user, turn)
+	m.weights[path{o.class, o.user}] = o.ofUser
+	o.arrived = now
+	m.queue = append(m.queue, o)
+	m.expiry = append(m.expiry, o)
+	m.up(len(m.expiry) - 1)
+}
+
+func (m *many) join(p path, name string, turn int32) {
+	if len(m.of(p, name, false)) > 0 {
+		return
+	}
+	if m.tags[p] == nil {
+		m.tags[p] = map[string]tagged{}
+	}
+	t, known := m.tags[p][name]
+	if !known {
+		t.tag = m.now[p]
+	}
+	m.tags[p][name] = tagged{t.tag, turn}
+}
+
+func (m *many) leave(o *one) {
+	tenants, users := o.levels()
+	m.remove(o)
+	m.part(tenants, o.tenant)
+	m.part(users, o.user)
+	if len(m.queue) == 0 {
+		m.arrears = [Classes]float64{}
+	}
+}
+
+func (m *many) part(p path, name string) {
+	tags := m.tags[p]
+	t := tags[name]
+	if len(m.of(p, name, false)) > 0 {
+		m.sweep(p)
+		return
+	}
+	if t.tag <= m.now[p] || m.idle(p.user == "") > m.memory() {
+		delete(tags, name)
+	}
+	m.sweep(p)
+	if _, kept := tags[name]; !kept && len(tags) > 0 {
+		m.now[p] = max(m.now[p], min(t.tag, m.tags[p][m.least(p)].tag))
+	}
+}
+
+func (m *many) sweep(p path) {
+	tags := m.tags[p]
+	if len(m.of(p, "", true)) == 0 {
+		clear(tags)
+		delete(m.now, p)
+		return
+	}
+	for name := m.least(p); len(m.of(p, name, false)) == 0; name = m.least(p) {
+		m.now[p] = tags[name].tag
+		delete(tags, name)
+	}
+}
+
+func (m *many) least(p path) (least string) {
+	first := true
+	for name, t := range m.tags[p] {
+		if first || t.compare(m.tags[p][least]) < 0 {
+			least, first = name, false
+		}
+	}
+	return least
+}
+
+func (m *many) count(class int8) int { return len(m.of(path{class, ""}, "", true)) }
+
+// sorted returns a tenant's waiters, the next first.
+func (m *many) sorted(p path, tenant string) []*one {
+	some := m.of(p, tenant, false)
+	switch {
+	case m.order == EDF:
+		slices.SortStableFunc(some, func(a, b *one) int { return cmp.Compare(a.deadline, b.deadline) })
+	case m.newestFirst():
+		slices.Reverse(some)
+	}
+	return some
+}
+
+func (m *many) head(class int8) *one {
+	p := path{class, ""}
+	p.user = "/" + m.least(p)
+	return m.sorted(p, m.least(p))[0]
+}
+
+func (m *many) cost(o *one) float64 { return max(1, float64(o.units)) }
+
+func (m *many) highest() (class int8) {
+	for _, o := range m.queue {
+		class = max(class, o.class)
+	}
+	return class
+}
+
+func (m *many) next(now time.Duration) *one {
+	if len(m.queue) == 0 {
+		return nil
+	}
+	m.standing.look(now, m.pace.Interval)
+	for c := m.highest() - 1; c >= 0; c-- {
+		if m.count(c) > 0 && m.shares[c] > 0 && m.arrears[c]+m.shares[c]*m.cost(m.head(c)) >= m.cost(m.head(c))-1e-9 {
+			return m.head(c)
+		}
+	}
+	return m.head(m.highest())
+}
+
+func (m *many) serve(o *one) {
+	for c := range m.highest() {
+		if m.count(c) > 0 && m.shares[c] > 0 {
+			m.arrears[c] += m.shares[c] * m.cost(o)
+			if c == o.class {
+				m.arrears[c] = max(0, m.arrears[c]-m.cost(o))
+			}
+		}
+	}
+	turn := m.take()
+	tenants, users := o.levels()
+	m.charge(tenants, o.tenant, m.cost(o)/o.ofTenant, turn)
+	m.charge(users, o.user, m.cost(o)/o.ofUser, turn)
+	m.leave(o)
+	m.standing.served++
+}
+
+func (m *many) charge(p path, name string, by float64, turn int32) {
+	m.now[p] = m.tags[p][m.least(p)].tag
+	m.tags[p][name] = tagged{m.tags[p][name].tag + by, turn}
+}
+
+func (m *many) reserved(class int8) int {
+	if m.shares[class] == 0 {
+		return 0
+	}
+	places := m.size
+	if m.standing.is {
+		places = m.kept()
+	}
+	return max(1, int(m.shares[class]*float64(places)))
+}
+
+// worst returns who of a level has most waiting, and how much.
+func (m *many) worst(p path) (worst string, load float64) {
+	first := true
+	for name := range m.tags[p] {
+		if len(m.of(p, name, false)) == 0 {
+			continue
+		}
+		l := m.load(p, name)
+		if len(m.of(p, name, false)) == 1 {
+			l = 0 // nothing to spare
+		}
+		if first || l > load || l == load && m.tags[p][name].compare(m.tags[p][worst]) > 0 {
+			worst, load, first = name, l, false
+		}
+	}
+	return worst, load
+}
+
+func (m *many) lastOf(p path) *one {
+	if p.user == "" {
+		user, _ := m.worst(p)
+		p.user = "/" + user
+	}
+	tenant, _ := m.worst(p)
+	sorted := m.sorted(p, tenant)
+	return sorted[len(sorted)-1]
+}
+
+// victim mirrors the rule of displacement as it is documented.
+func (m *many) victim(o *one, newest, free bool) *one {
+	short := m.count(o.class) < m.reserved(o.class)
+	for c := range int8(Classes) {
+		if c != o.class && (c < o.class || short) && m.count(c) > m.reserved(c) {
+			return m.lastOf(path{c, ""})
+		}
+	}
+	tenants, users := o.levels()
+	if !m.mine(users, o.user, m.weighed(users, o), newest, free) {
+		return m.lastOf(users)
+	}
+	if len(m.of(tenants, "", true)) == 0 {
+		return nil
+	}
+	if !m.mine(tenants, o.tenant, m.weighed(tenants, o), newest, free) {
+		return m.lastOf(tenants)
+	}
+	if own := m.sorted(tenants, o.tenant); newest && !free && len(own) > 0 {
+		return own[len(own)-1]
+	}
+	return nil
+}
+
+func (m *many) mine(p path, own string, more float64, newest, free bool) bool {
+	if len(m.of(p, "", true)) == 0 {
+		return true
+	}
+	worst, load := m.worst(p)
+	if len(m.of(p, own, false)) > 0 {
+		return worst == own || m.load(p, own)+more >= load
+	}
+	t, known := m.tags[p][own]
+	if t.turn = m.turns + 1; newest {
+		t.turn = -t.turn
+	}
+	if !known {
+		t.tag = m.now[p]
+	}
+	return load == 0 && (free || t.compare(m.tags[p][worst]) > 0)
+}
+
+func (m *many) push(now time.Duration, o *one) (displaced *one, ok bool) {
+	places := m.size
+	if m.standing.is {
+		places = m.kept()
+	}
+	if len(m.queue) >= places {
+		if m.size == 0 {
+			return nil, false
+		}
+		newest := m.crowded()
+		tenants, _ := o.levels()
+		entitled := m.size
+		if m.order == Adaptive && m.pace.Keep > 0 {
+			entitled = min(m.size, m.pace.Keep)
+		}
+		free := len(m.queue) < entitled && len(m.of(tenants, o.tenant, false)) < fewest
+		if displaced = m.victim(o, newest, free); displaced != nil {
+			m.leave(displaced)
+		} else if !free {
+			return nil, false
+		}
+	}
+	m.enter(now, o)
+	return displaced, true
+}
+
+func (m *many) settle(class int8, user, tenant string, units int64, weigh func(user, tenant string) (float64, float64)) {
+	users, tenants := path{class, ""}, path{class, "/" + user}
+	if units == 0 || m.count(class) == 0 {
+		return
+	}
+	ofUser, ofTenant := 1., 1.
+	if weigh != nil {
+		ofUser, ofTenant = weigh(user, tenant)
+	}
+	if len(m.of(tenants, "", true)) > 0 {
+		ofUser = m.weights[path{class, user}]
+		if same := m.of(tenants, tenant, false); len(same) > 0 {
+			ofTenant = same[len(same)-1].ofTenant
+		}
+		m.correct(tenants, tenant, float64(units)/ofTenant)
+	}
+	m.correct(users, user, float64(units)/ofUser)
+}
+
+func (m *many) correct(p path, name string, by float64) {
+	t, known := m.tags[p][name]
+	if !known {
+		if by < 0 || m.idle(p.user == "") >= m.memory() {
+			return
+		}
+		t = tagged{m.now[p], m.take()}
+	}
+	t.tag = max(m.now[p], t.tag+by)
+	m.tags[p][name] = t
+	m.sweep(p)
+}
