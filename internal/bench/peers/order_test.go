@@ -9,7 +9,8 @@ import (
 )
 
 // TestOrder runs the board about who goes first when asked to with -out, and
-// writes it there; with -rows or -peers a part of it, which is printed.
+// writes it there. A part of it, asked for with -rows or -peers, replaces its own
+// cells of what is there already; without -out it is only printed.
 func TestOrder(t *testing.T) {
 	part := *rowList != "" || *peerList != ""
 	if *out == "" && !part {
@@ -20,13 +21,23 @@ func TestOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	cells := OrderBoard(t, rows, list(*rowList), list(*peerList), seeds(t))
-	if part || *out == "" {
+	if *out == "" {
 		var text bytes.Buffer
 		if err := WriteOrder(&text, cells); err != nil {
 			t.Fatal(err)
 		}
 		t.Log("\n" + text.String())
 		return
+	}
+	if part {
+		if f, err := os.Open(filepath.Join(*out, "order-peers.json")); err == nil {
+			defer f.Close()
+			old, err := ReadOrderJSON(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cells = MergeOrder(rows, old, cells)
+		}
 	}
 	for name, write := range map[string]func(io.Writer, []Cell) error{"order-peers.md": WriteOrder, "order-peers.json": WriteOrderJSON} {
 		var content bytes.Buffer
@@ -36,6 +47,23 @@ func TestOrder(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(*out, name), content.Bytes(), 0o644); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestMergeOrder: a part takes the place of what it was, and nothing else.
+func TestMergeOrder(t *testing.T) {
+	rows, err := OrderRows(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cell := func(peer string, median float64) Cell {
+		c := Cell{Scenario: "priority-2000", Column: "2000/s: goodput", Peer: peer}
+		c.Median = median
+		return c
+	}
+	got := MergeOrder(rows, []Cell{cell("no control", 1), cell("weir", 2), cell("gone", 3)}, []Cell{cell("weir", 4)})
+	if len(got) != 2 || got[0].Peer != "weir" || got[0].Median != 4 || got[1].Median != 1 {
+		t.Errorf("merged: %+v", got)
 	}
 }
 

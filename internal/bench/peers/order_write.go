@@ -75,6 +75,32 @@ func (c *Cell) figures() string {
 	return text
 }
 
+// ReadOrderJSON reads the cells that WriteOrderJSON has written.
+func ReadOrderJSON(r io.Reader) (cells []Cell, err error) {
+	err = json.NewDecoder(r).Decode(&cells)
+	return cells, err
+}
+
+// MergeOrder puts new cells over old ones, in the order of the rows. Old cells
+// that the rows no longer have are dropped.
+func MergeOrder(rows []OrderRow, old, fresh []Cell) []Cell {
+	byPlace := map[place]Cell{}
+	for _, c := range slices.Concat(old, fresh) {
+		byPlace[c.place()] = c
+	}
+	var merged []Cell
+	for _, row := range rows {
+		for _, f := range row.Figures {
+			for _, p := range row.peers {
+				if c, ok := byPlace[place{row.Name, row.Backend, f.Name, p.Name}]; ok {
+					merged = append(merged, c)
+				}
+			}
+		}
+	}
+	return merged
+}
+
 // WriteOrderJSON writes the cells.
 func WriteOrderJSON(w io.Writer, cells []Cell) error {
 	e := json.NewEncoder(w)
