@@ -67,10 +67,11 @@ func BenchmarkRoom(b *testing.B) {
 // ago.
 func turnover(b *testing.B, c crowd, others bool) {
 	now := time.Duration(0)
-	in := c.waiters(0)
-	names := heapInUse()
-	for i, w := range in { // what was allocated for them before is garbage now
-		copied := *w
+	named := c.waiters(0)
+	in := make([]*Waiter, len(named))
+	before := heapInUse()
+	for i := range in {
+		copied := *named[i]
 		in[i] = &copied
 	}
 	var r Room
@@ -82,7 +83,8 @@ func turnover(b *testing.B, c crowd, others bool) {
 		r.Knock(now)
 		r.Push(now, w)
 	}
-	waiter := float64(heapInUse()-names) / float64(len(in))
+	waiter := float64(heapInUse()-before) / float64(len(in))
+	runtime.KeepAlive(named)
 	var absent []*Waiter
 	if others {
 		absent = c.waiters(10_000_000)

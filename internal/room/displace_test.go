@@ -40,6 +40,7 @@ func TestDisplaced(t *testing.T) {
 		{"by the user's weight", [Classes]float64{}, []one{weighs(w(1, "a", ""), 3, 1), weighs(w(1, "a", ""), 3, 1), weighs(w(1, "a", ""), 3, 1),
 			w(1, "b", ""), w(1, "b", "")}, w(1, "c", ""), 4},
 		{"by units", [Classes]float64{}, []one{costs(w(1, "", "a"), 3), costs(w(1, "", "a"), 3), w(1, "", "b"), w(1, "", "b"), w(1, "", "b")}, w(1, "", "c"), 1},
+		{"a light load is one too", [Classes]float64{}, []one{weighs(w(1, "", "a"), 0, 8), weighs(w(1, "", "a"), 0, 8), w(1, "", "b")}, w(1, "", "c"), 1},
 		{"not whoever has one only, whatever it costs", [Classes]float64{}, []one{costs(w(1, "", "a"), 30), w(1, "", "b"), w(1, "", "b")}, w(1, "", "c"), 2},
 		{"not for a dear newcomer either, if each has one", [Classes]float64{}, []one{w(1, "", "a"), w(1, "", "b")}, costs(w(1, "", "c"), 9), refused},
 		{"a class keeps its places", [Classes]float64{.5}, []one{w(0, "", ""), w(1, "", "")}, w(3, "", ""), 1},
@@ -75,6 +76,37 @@ func TestDisplacedNewestFirst(t *testing.T) {
 	}
 	if r.Next(0) != c {
 		t.Errorf("%v goes first", r.Next(0))
+	}
+}
+
+// In a queue that stands, and of which hardly anybody has hope, a few of each tenant
+// have places all the same, as many as a standing queue may have at all.
+func TestAFewOfEachWaitInAStandingQueue(t *testing.T) {
+	r := standingRoom(t, Adaptive) // 4 of nobody's wait, and 4 may
+	r.SetPace(Pace{Interval: 100 * ms, Keep: 7})
+	r.standing.hope = 1
+	push := func(tenant string) (displaced string) {
+		out, ok := r.Push(201*ms, &Waiter{Class: 1, Tenant: tenant, Units: 1, Expires: Never})
+		if !ok {
+			return "refused"
+		}
+		if out != nil {
+			return "of " + out.Tenant
+		}
+		return ""
+	}
+	serve(r, 200*ms, 3)
+	for _, tenant := range []string{"a", "b", "c", "d", "e", "f"} { // with the one of nobody 7
+		if got := push(tenant); got != "" {
+			t.Errorf("the first of %s: %s", tenant, got)
+		}
+	}
+	r.check(t)
+	if got := push("g"); got != "of " {
+		t.Errorf("one too many: %q, want the oldest of all to go", got)
+	}
+	if got := push("g"); got != "of g" {
+		t.Errorf("a second: %q, want its own first to go", got)
 	}
 }
 
