@@ -3,6 +3,7 @@ package board
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/weir-go/weir/sim"
 )
@@ -73,7 +74,11 @@ func (g *group) fillOrder(ctx context.Context, opts *Options) ([]Cell, error) {
 // alone.
 func (g *group) beside(ctx context.Context, line int, goal sim.Goal, s *sim.Scenario, opts sim.Options, column string, r *sim.Report) (Cell, error) {
 	if goal.TimesAlone == nil {
-		return g.cell(line, goal, column, r), nil
+		c := g.cell(line, goal, column, r)
+		if c.fine() {
+			c.Goal = fineBounds(&goal)
+		}
+		return c, nil
 	}
 	report, err := sim.Run(ctx, s.Only(goal.Class, goal.AloneAt), opts)
 	if err != nil {
@@ -102,4 +107,27 @@ func (g *group) under(column string) (*sim.Scenario, sim.Options, error) {
 	}
 	opts.Anonymous = column == "today"
 	return s, opts, err
+}
+
+// fine reports whether what matters of the figure is in its fourth digit.
+func (c *Cell) fine() bool {
+	switch c.Metric {
+	case "served", "given":
+		return c.Class != ""
+	case "share_error", "user_error":
+		return true
+	}
+	return false
+}
+
+// fineBounds writes a goal's bounds as exactly as it has them.
+func fineBounds(g *sim.Goal) string {
+	var parts []string
+	if g.Min != nil {
+		parts = append(parts, fmt.Sprintf(">= %g", *g.Min))
+	}
+	if g.Max != nil {
+		parts = append(parts, fmt.Sprintf("<= %g", *g.Max))
+	}
+	return strings.Join(parts, ", ")
 }

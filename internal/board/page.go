@@ -64,6 +64,7 @@ What no wait room reaches, and why:
 
 - Where those inside slow each other down (B2, B4) a full backend answers slower than one that is half empty: about three times at the limit with the most
   throughput, whoever is let in. p99 beside alone (S12, S13, S21) says that, not how long anybody waited; compare wait_p99.
+- On B4 two or three requests in a thousand need longer than their deadline of 5 s inside a full backend, though nobody is refused: served there is not 1.
 - Where a request in a hundred is fifty times the others and runs to completion (S11d on B1), it holds one core of two for 67 ms: that is the p99 of the rest. Told
   of the cost afterwards a gate shares by cost, but nobody is interrupted.
 - Exempt work passes the gate, not the backend: behind a limit above what the backend works on at once (default on B1 and B3) it stands in the backend's queue.

@@ -68,6 +68,9 @@ func (c *Cell) what() string {
 
 func (c *Cell) figure() string {
 	text := fmt.Sprintf("%s (%s-%s)", sim.Format(c.Metric, c.Median), bare(c.Metric, c.Min), bare(c.Metric, c.Max))
+	if c.fine() {
+		text = fmt.Sprintf("%.4f (%.4f-%.4f)", c.Median, c.Min, c.Max)
+	}
 	if c.Alone != nil && *c.Alone > 0 {
 		text += fmt.Sprintf(" = %.2f x", c.Median / *c.Alone)
 	}
