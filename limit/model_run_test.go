@@ -127,7 +127,7 @@ func TestModelOfAllKindsThatLast(t *testing.T) {
 			p.stepMixed(calm[rng.IntN(len(calm))], rng.Uint32())
 		}
 	}
-	for _, rule := range []string{"displaced", "entitled", "outranked", "another user", "another tenant", "deserted", "drained"} {
+	for _, rule := range []string{"displaced", "outranked", "another user", "another tenant", "deserted", "drained"} {
 		if seen[rule] == 0 {
 			t.Errorf("%s: never", rule)
 		}
