@@ -145,6 +145,11 @@ func (m *model) wait(now time.Duration, w modelWaiter, rate float64, median time
 // size is how many may wait now.
 func (m *model) size() int {
 	if q := &m.queue; m.order == Adaptive && q.stands && q.keep > 0 {
+		for _, w := range m.waiting { // one tenant's work only is cut to what has a chance
+			if first := m.waiting[0]; w.class != first.class || w.user != first.user || w.tenant != first.tenant {
+				return min(m.places, q.keep)
+			}
+		}
 		return min(m.places, q.keep, q.hope)
 	}
 	return m.places

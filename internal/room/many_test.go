@@ -223,6 +223,25 @@ func (m *many) charge(p path, name string, by float64, turn int32) {
 	m.tags[p][name] = tagged{m.tags[p][name].tag + by, turn}
 }
 
+// kept is as of one queue, but who has hope counts only while nobody else waits.
+func (m *many) kept() int {
+	for _, o := range m.queue {
+		first := m.queue[0]
+		if o.class != first.class || o.user != first.user || o.tenant != first.tenant {
+			return m.few()
+		}
+	}
+	return m.single.kept()
+}
+
+// few is how many may wait while a queue stands, whoever they are.
+func (m *many) few() int {
+	if m.order == Adaptive && m.pace.Keep > 0 {
+		return min(m.size, m.pace.Keep)
+	}
+	return m.size
+}
+
 func (m *many) reserved(class int8) int {
 	if m.shares[class] == 0 {
 		return 0
@@ -315,11 +334,7 @@ func (m *many) push(now time.Duration, o *one) (displaced *one, ok bool) {
 		}
 		newest := m.crowded()
 		tenants, _ := o.levels()
-		entitled := m.size
-		if m.order == Adaptive && m.pace.Keep > 0 {
-			entitled = min(m.size, m.pace.Keep)
-		}
-		free := len(m.queue) < entitled && len(m.of(tenants, o.tenant, false)) < fewest
+		free := len(m.queue) < m.few() && len(m.of(tenants, o.tenant, false)) < fewest
 		if displaced = m.victim(o, newest, free); displaced != nil {
 			m.leave(displaced)
 		} else if !free {

@@ -76,16 +76,34 @@ func (r *Room) Kept() int {
 	kept := r.size
 	if r.order == Adaptive && r.pace.Keep > 0 {
 		kept = min(kept, r.pace.Keep)
-		if r.standing.is {
+		if r.standing.is && r.oneTenant() {
 			kept = min(kept, r.standing.hope)
 		}
 	}
 	return kept
 }
 
+// oneTenant reports whether all that wait are one tenant's. How many have a chance is
+// counted of all that come: where there are others, it may be one tenant's many
+// that have none, and which of them wait too many the fair queues know better.
+func (r *Room) oneTenant() bool {
+	seen := false
+	for i := range r.classes {
+		users := r.classes[i].longest
+		if len(users) == 0 {
+			continue
+		}
+		if seen || len(users) > 1 || len(r.inner[users[0]].longest) > 1 {
+			return false
+		}
+		seen = true
+	}
+	return true
+}
+
 // entitled is how many places a queue that stands leaves to those of whose tenant
-// only a few wait. How many have hope is counted of all, and it may be the many of
-// one tenant that have none.
+// only a few wait: also where all that wait so far are another's, and none of them
+// has hope beyond fewer.
 func (r *Room) entitled() int {
 	if r.order == Adaptive && r.pace.Keep > 0 {
 		return min(r.size, r.pace.Keep)
