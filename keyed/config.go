@@ -3,7 +3,9 @@ package keyed
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -137,14 +139,15 @@ func (c *Config) validate() error {
 		f.check(c.Limit >= 1 && c.Limit <= limit.MaxLimit,
 			"Limit %d: must be from 1 to %d (or set a Controller)", c.Limit, int64(limit.MaxLimit))
 	} else {
-		f.check(c.Limit == 0, "Limit %d: leave it 0, the Controller %q decides", c.Limit, name(c.Controller))
+		f.check(c.Limit == 0, "Limit %d: leave it 0, the Controller %q decides", c.Limit, c.Controller.Name())
 		f.check(!byLatency(c.Controller),
-			"Controller %q: learns from the service times of one pool; use NewLimiters, which gives each key its own", name(c.Controller))
+			"Controller %q: learns from the service times of one pool; use NewLimiters, which gives each key its own", c.Controller.Name())
 	}
 	f.check(c.MaxKeys >= 0 && c.MaxKeys <= keys.Most, "MaxKeys %d: must be from 1 to %d, or 0 for %d", c.MaxKeys, keys.Most, DefaultMaxKeys)
-	f.check(c.Queue.Order <= mostOrder, "Queue.Order %d: must be one of package limit's", c.Queue.Order)
+	f.check(c.Queue.Order <= limit.EDF, "Queue.Order %d: must be one of package limit's", c.Queue.Order)
 	f.check(c.Exempt <= limit.MaxLimit, "Exempt %d: must be at most %d (negative: nothing is exempt)", c.Exempt, int64(limit.MaxLimit))
-	for key, o := range c.Overrides {
+	for _, key := range slices.Sorted(maps.Keys(c.Overrides)) {
+		o := c.Overrides[key]
 		f.check(o.Limit >= 0 && o.Limit <= limit.MaxLimit, "Overrides[%.40q].Limit %d: must be from 1 to %d, or 0", key, o.Limit, int64(limit.MaxLimit))
 		f.check(o.Scale >= 0 && o.Scale <= maxScale, "Overrides[%.40q].Scale %v: must be above 0 and at most %v, or 0", key, o.Scale, maxScale)
 		f.check(o.Limit == 0 || o.Scale == 0, "Overrides[%.40q]: has a Limit and a Scale: leave one 0", key)
@@ -161,8 +164,6 @@ func byLatency(c control.Controller) bool {
 	}
 	return false
 }
-
-func name(c control.Controller) string { return c.Name() }
 
 // controller returns the controller, which is Fixed if none was given.
 func (c *Config) controller() control.Controller {
@@ -230,9 +231,6 @@ func (s *settings) of(e *keys.Entry) int64 {
 	}
 	return s.limit
 }
-
-// mostOrder is the last of the orders of the wait room.
-const mostOrder = room.EDF
 
 // seconds converts, without overflow.
 func seconds(s float64) time.Duration {

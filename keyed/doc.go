@@ -97,6 +97,6 @@
 // same time; they are reused and never freed. `go test -bench . ./keyed` measures
 // all of it.
 //
-// Without hooks or a controller one admission in 16 is timed, because the clock
+// Without a Done hook or a controller one admission in 16 is timed, because the clock
 // costs as much as the rest of it.
 package keyed

@@ -239,11 +239,10 @@ func TestLimitersShareTheRoom(t *testing.T) {
 // than its limit.
 func TestLimitersStress(t *testing.T) {
 	const goroutines, most, spread = 8, 2, 20
-	l := weir.Must(NewLimiters(LimitersConfig{New: fixed(most), MaxKeys: 10}))
+	var clock atomic.Int64
+	tick := func() time.Duration { return time.Duration(clock.Add(int64(sweepEvery))) }
+	l := weir.Must(NewLimiters(LimitersConfig{New: fixed(most), MaxKeys: 10, Now: tick}))
 	defer l.Close()
-	l.mu.Lock()
-	l.sweptAt = -time.Hour
-	l.mu.Unlock()
 	var working [spread]atomic.Int64
 	var wg sync.WaitGroup
 	for n := range goroutines {

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/keys"
 )
 
 // Snapshot implements [weir.Snapshotter]: all keys together. Limit is the sum of
@@ -40,7 +41,7 @@ func (l *Limiters) Usage(top int) Usage {
 		}
 	}
 	slices.SortFunc(u.Top, compare)
-	u.Top = u.Top[:min(top, len(u.Top))]
+	u.Top = u.Top[:min(max(top, 0), len(u.Top))]
 	return u
 }
 
@@ -56,7 +57,8 @@ func (l *Limiters) Limiter(key, part string) (weir.Snapshot, bool) {
 }
 
 func useOf(key string, s *weir.Snapshot) KeyUse {
-	u := KeyUse{Key: key, Limit: s.Limit, InFlight: s.InFlight, Waiting: s.Waiting}
+	name := keys.NameOf(key)
+	u := KeyUse{Key: name.String(), Limit: s.Limit, InFlight: s.InFlight, Waiting: s.Waiting}
 	var refused uint64
 	for _, n := range s.Rejected {
 		refused += n

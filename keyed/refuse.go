@@ -86,7 +86,7 @@ func (g *Gate) givenUp(ctx context.Context) *weir.Rejection {
 	return &weir.Rejection{Gate: g.name, Reason: reason, Cause: ctx.Err()}
 }
 
-// refuse counts a refusal that no shard has counted, and tells the hook.
+// refuse counts a refusal by its reason, and tells the hook.
 func (g *Gate) refuse(w *weir.Work, r *weir.Rejection) *weir.Rejection {
 	g.rejected[r.Reason].Add(1)
 	if h := &g.settings.Load().hooks; h.Rejected != nil {

@@ -12,8 +12,8 @@ import (
 )
 
 // shard is a part of the keys under one lock, as a state machine: explicit time,
-// no clock. What it shares with the others are three numbers of the gate: keys,
-// waiting work, and settings.
+// no clock. What it shares with the others are three counts of the gate, of keys,
+// waiting and exempt work, and the settings.
 //
 // A key's account is what it holds. Work is granted iff that stays within the
 // key's limit; a limit that shrinks below what is held revokes nothing and grants

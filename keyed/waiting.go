@@ -1,8 +1,6 @@
 package keyed
 
 import (
-	"time"
-
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/internal/keys"
 	"github.com/weir-go/weir/internal/room"
@@ -36,15 +34,6 @@ type waiter struct {
 	wake  func(weir.Permit, error)
 	work  weir.Work // with wake only
 }
-
-// Paces of a room: a queue that stands is cut to keep waiters, and is watched for
-// as long as that many take, within CoDel's interval and ten seconds. They are the
-// limiter's.
-const (
-	keep        = 64
-	minInterval = 100 * time.Millisecond
-	maxInterval = 10 * time.Second
-)
 
 // enqueue puts the arrival into the room of its key, or refuses it for want of a
 // place.
@@ -154,12 +143,11 @@ func (s *shard) answer(out *answers, w *room.Waiter, p weir.Permit, r *weir.Reje
 // pace is what a room is told of the key's speed, as far as it can be told from
 // the service time.
 func (s *shard) pace(most int64) room.Pace {
-	median := s.service.median()
-	if median == 0 {
-		return room.Pace{Interval: minInterval}
+	median, rate := s.service.median(), 0.
+	if median > 0 {
+		rate = float64(most) / median.Seconds()
 	}
-	interval := seconds(keep * median.Seconds() / float64(most))
-	return room.Pace{Interval: min(max(interval, minInterval), maxInterval), Service: median, Keep: keep}
+	return room.PaceAt(rate, median)
 }
 
 // Cancel implements [weir.Waiter].

@@ -160,7 +160,11 @@ func (l *Limiter) decide(now time.Duration, w *weir.Work, until bounds, place *w
 		return weir.Permit{}, refused
 	}
 	displaced, ok := l.room.Push(now, &place.Waiter)
-	if !ok {
+	switch {
+	case ok:
+	case l.room.Len() < l.room.Size(): // a queue that stands has fewer places
+		return weir.Permit{}, l.refusal.Load().displaced
+	default:
 		return weir.Permit{}, l.refusal.Load().queueFull
 	}
 	if displaced != nil {

@@ -88,8 +88,8 @@
 // take to be served, but at least 100 ms, which is CoDel's (RFC 8289), and at
 // most 10 s.
 //
-// While a queue stands, 64 may wait, or fewer where the overload leaves those at the
-// back hardly a chance, but always a few of each tenant. When that is not enough,
+// While a queue stands, 64 may wait; while all are one tenant's fewer, where the
+// overload leaves those at the back hardly a chance. When that is not enough,
 // the newest goes first (adaptive LIFO, as Facebook has described it), and each
 // newcomer takes the place of the oldest, which is refused with
 // [weir.ReasonQueueFull]: it would not have been served before it expired, and

@@ -169,8 +169,11 @@ func (l *Limiter) TryAdmit(w weir.Work) (weir.Permit, error) {
 // caller cancels the Waiter when it stops waiting; deadlines and MaxWait need no
 // help.
 func (l *Limiter) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit, weir.Waiter, error) {
-	place := &waiter{limiter: l, wake: wake, work: w, site: l.site()}
-	place.Owner = place
+	var place *waiter
+	if w.MaxWait >= 0 {
+		place = &waiter{limiter: l, wake: wake, work: w, site: l.site()}
+		place.Owner = place
+	}
 	p, queued, err := l.arrive(context.Background(), &w, place)
 	if !queued {
 		return p, nil, err

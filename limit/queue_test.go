@@ -137,3 +137,13 @@ func TestOversize(t *testing.T) {
 		t.Errorf("the limit may grow: %v", err)
 	}
 }
+
+// Work that must not wait does not, whoever asks.
+func TestArriveWithoutWaiting(t *testing.T) {
+	l, _ := byHand(Config{Limit: 1})
+	l.take(t, 1)
+	_, w, err := l.Arrive(weir.Work{MaxWait: weir.NoWait}, func(weir.Permit, error) { t.Error("woken") })
+	if r := weir.AsRejection(err); w != nil || r == nil || r.Reason != weir.ReasonLimit || l.Snapshot().Waiting != 0 {
+		t.Errorf("%v, %v, %d wait", w, err, l.Snapshot().Waiting)
+	}
+}

@@ -28,6 +28,7 @@ type refusals struct {
 const (
 	ruleOutranked = "displaced by a higher priority"
 	ruleUnfair    = "displaced by a shorter queue"
+	ruleShare     = "displaced by a guaranteed share"
 )
 
 // displaced is the refusal of a waiter that has lost its place.
@@ -36,6 +37,8 @@ func (l *Limiter) displaced(w, by *room.Waiter) *weir.Rejection {
 	switch {
 	case w.Class < by.Class:
 		rule = ruleOutranked
+	case w.Class > by.Class:
+		rule = ruleShare
 	case w.User != by.User || w.Tenant != by.Tenant:
 		rule = ruleUnfair
 	default:
@@ -62,11 +65,11 @@ const refreshEvery = 100 * time.Millisecond
 func (l *Limiter) refresh(now time.Duration) {
 	l.refreshAt = now + refreshEvery
 	wait := l.wait()
-	if old := l.refusal.Load(); !l.resized && old.limit.RetryAfter == wait {
+	limit, places, kept := float64(l.limit), float64(l.room.Size()), float64(l.room.Kept())
+	if old := l.refusal.Load(); !l.resized && old.limit.RetryAfter == wait && old.displaced.Value == kept {
 		return
 	}
 	l.resized = false
-	limit, places, kept := float64(l.limit), float64(l.room.Size()), float64(l.room.Kept())
 	r := &refusals{
 		limit: &weir.Rejection{Gate: l.name, Reason: weir.ReasonLimit, Value: limit, Limit: limit,
 			RetryAfter: wait, Retryable: true, Signal: l.signal},

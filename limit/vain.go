@@ -17,7 +17,7 @@ import (
 // when a slot comes back. Nor is anybody while the rate is unknown.
 func (l *Limiter) inVain(now time.Duration, until bounds, place *waiter) *weir.Rejection {
 	rate, median := l.drain.current(now), l.service.median()
-	l.room.SetPace(pace(rate, median))
+	l.room.SetPace(room.PaceAt(rate, median))
 	l.room.Knock(now)
 	place.until(now, until, median)
 	if rate == 0 || l.room.Len() == 0 {
@@ -66,28 +66,6 @@ func (w *waiter) until(now time.Duration, b bounds, median time.Duration) {
 	if last < w.Expires {
 		w.Expires, w.outOf = last, weir.ReasonDeadline
 	}
-}
-
-// A queue that stands is cut to keep waiters: so many that near the capacity, at
-// a load of .95, chance alone exceeds them once in 500 requests, and so few that
-// they are soon served when the load falls back. It is a number and no time, for
-// what chance does to a queue is a matter of numbers, whatever the gate's speed.
-// A queue is watched for as long as that many take, and for CoDel's interval at
-// least.
-const (
-	keep        = 64
-	minInterval = 100 * time.Millisecond
-	maxInterval = 10 * time.Second
-)
-
-// pace is what the wait room is told of a rate and of the service time. While the
-// rate is not known a queue that stands keeps all its places: nobody is displaced
-// on a guess.
-func pace(rate float64, service time.Duration) room.Pace {
-	if rate == 0 {
-		return room.Pace{Interval: minInterval, Service: service}
-	}
-	return room.Pace{Interval: min(max(minInterval, seconds(keep/rate)), maxInterval), Service: service, Keep: keep}
 }
 
 // seconds is a duration, cut to what fits with room to spare.

@@ -119,17 +119,8 @@ func TestLeavesWhenTooLittleIsLeft(t *testing.T) {
 	}
 }
 
-func TestPace(t *testing.T) {
-	tests := map[float64]room.Pace{
-		0: {Interval: 100 * ms}, 1e-9: {Interval: 10 * time.Second, Keep: 64}, 32: {Interval: 2 * time.Second, Keep: 64},
-		640: {Interval: 100 * ms, Keep: 64}, 641: {Interval: 100 * ms, Keep: 64}, 1e9: {Interval: 100 * ms, Keep: 64},
-	}
-	for rate, want := range tests {
-		if got := pace(rate, 0); got != want {
-			t.Errorf("%v a second: %+v, want %+v", rate, got, want)
-		}
-	}
-}
+// keep is how many of a queue that stands may wait.
+const keep = 64
 
 // The oldest hears at once when it has lost its place for good, and to how many.
 func TestDisplaced(t *testing.T) {

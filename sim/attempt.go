@@ -261,7 +261,7 @@ func (w *world) answered(a *attempt) {
 // client hears of the answer.
 func (w *world) conclude(a *attempt, outcome weir.Outcome, good bool) {
 	p, released, left, settled := a.permit, a.released, a.left, a.class.settled
-	if w.blind {
+	if w.untold {
 		settled = 0
 	}
 	if !left {

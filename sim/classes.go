@@ -216,8 +216,8 @@ func (r *Report) Classes() string {
 		for _, m := range classMetrics {
 			fmt.Fprintf(w, "\t%s", Format(m.name, r.Spread(Goal{Metric: m.name, Class: name}).Median))
 		}
-		for _, run := range r.Runs[:1] {
-			for reason, n := range run.Windows[0].Classes[i].Reasons {
+		for _, reason := range weir.Reasons() { // of the first run
+			if n := r.Runs[0].Windows[0].Classes[i].Reasons[reason]; n > 0 {
 				fmt.Fprintf(w, "\t%v %d", reason, n)
 			}
 		}

@@ -48,12 +48,12 @@ type account struct {
 type tally struct {
 	offered, done, attempts, admitted, refused, gaveUp uint64
 
-	answered, behind uint64
-	reasons          [numReasons]uint64
-	work             float64
-	latency, wait    histogram
-	starved          time.Duration
-	flows            []portion // by tenant
+	behind        uint64
+	reasons       [numReasons]uint64
+	work          float64
+	latency, wait histogram
+	starved       time.Duration
+	flows         []portion // by tenant
 }
 
 // portion is what is counted of one tenant of a class.
@@ -216,7 +216,6 @@ func (l *ledger) gaveUp(now time.Duration, a *attempt) {
 
 func (l *ledger) answered(now time.Duration, a *attempt, latency time.Duration, work float64, good bool) {
 	l.each(now, a, func(_ *account, t *tally) {
-		t.answered++
 		t.latency.add(latency)
 		if good {
 			t.work += work

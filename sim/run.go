@@ -87,7 +87,7 @@ func newWorld(s *Scenario, seed uint64, opts *Options) (*world, error) {
 		phases:   layOut(s.Phases, s.Repeat, full, 1),
 		hold:     s.OnAbandon != "release",
 		requests: s.Requests,
-		blind:    opts.Anonymous,
+		untold:   opts.Anonymous,
 		fair:     &s.Fair,
 	}
 	if s.Requests == 0 {

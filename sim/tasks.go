@@ -121,7 +121,7 @@ func (w *world) innerOver(a *attempt) {
 // whether the gate knew the permit in it.
 func (w *world) ride(a *attempt, gate weir.Arriver) (weir.Permit, bool) {
 	g, ok := gate.(weir.Gate)
-	if !ok || a.outer == nil || w.blind {
+	if !ok || a.outer == nil || w.untold {
 		return weir.Permit{}, false
 	}
 	work := w.workOf(a)
@@ -140,7 +140,7 @@ func (w *world) workOf(a *attempt) weir.Work {
 	if c.told > 0 {
 		work.Deadline = epoch.Add(a.start + c.told)
 	}
-	if w.blind {
+	if w.untold {
 		work.Tenant, work.User, work.Client = "", "", ""
 		work.Priority, work.Cost, work.Exempt = weir.Normal, 0, false
 	}

@@ -125,7 +125,8 @@ func (c *Class) validateTask(f *faultList, path string) {
 }
 
 func (s *Fair) validate(f *faultList, path string) {
-	for of, weights := range map[string]map[string]float64{"users": s.Users, "tenants": s.Tenants} {
+	for _, of := range []string{"users", "tenants"} {
+		weights := map[string]map[string]float64{"users": s.Users, "tenants": s.Tenants}[of]
 		for _, name := range slices.Sorted(maps.Keys(weights)) {
 			f.check(weights[name] > 0 && weights[name] <= 1e6, path+"."+of+"."+name, "%v: must be more than 0 and at most 1000000", weights[name])
 		}

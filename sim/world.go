@@ -35,7 +35,7 @@ type world struct {
 
 	stats    *statistics
 	ledger   *ledger // nil: nobody is told apart
-	blind    bool    // the gates are not told who asks
+	untold   bool    // the gates are not told who asks
 	fair     *Fair
 	clients  []client
 	progress func(time.Duration)

@@ -26,7 +26,7 @@ var arrows = map[string][]string{
 	"internal/board":          {"policy", "scenarios", "sim"},
 	"internal/cmd/scoreboard": {"internal/board"},
 	"internal/keys":           {},
-	"internal/room":           {""},
+	"internal/room":           {},
 	"internal/window":         {"", "control"},
 	"internal/deptest":        {},
 }

@@ -73,17 +73,17 @@ func (r *Room) served(l *level, f *flows, i int, own uint32, before float64) flo
 	if flow == own || ahead < 0 || ahead == 0 && r.NewestFirst() {
 		return 0
 	}
-	var weight float64
+	var weight, load float64
 	tenant := flow
 	if f == &r.users {
 		inner := &r.inner[flow]
-		weight, tenant = inner.weight, inner.ready[0].flow
+		weight, load, tenant = inner.weight, r.userLoad(flow), inner.ready[0].flow
 	}
 	w := r.first(tenant)
 	if f == &r.tenants {
-		weight = w.TenantWeight
+		weight, load = w.TenantWeight, r.tenantLoad(flow)
 	}
-	return min(f.spots[flow].load*weight, ahead*weight+cost(w))
+	return min(load*weight, ahead*weight+cost(w))
 }
 
 // otherClasses adds what higher classes have waiting, and what lower ones are

@@ -52,8 +52,8 @@ func (r *Room) highest() int {
 	return 0
 }
 
-// turn returns which class goes next. Somebody must be waiting.
-func (r *Room) turn() int {
+// nextClass returns which class goes next. Somebody must be waiting.
+func (r *Room) nextClass() int {
 	highest := r.highest()
 	for i := highest - 1; i >= 0; i-- {
 		c := &r.classes[i]

@@ -187,13 +187,12 @@ func TestServiceOfTwoFlowsStaysTogether(t *testing.T) {
 // A user with ten thousand tenants gets as much as one with a single tenant, and a
 // modest one has every place it needs.
 func TestInventedTenantsGainNothing(t *testing.T) {
-	inventor := &source{perServed: 50}
 	invented := 0
 	for _, demand := range []float64{5, .4} {
 		r := big(256)
 		honest := &source{name: Waiter{User: "honest", Units: 1}, perServed: demand}
 		// The names change while it sends.
-		inventor = &source{name: Waiter{User: "inventor", Units: 1}, perServed: 50}
+		inventor := &source{name: Waiter{User: "inventor", Units: 1}, perServed: 50}
 		total := 4_000.
 		for now := ms; inventor.served+honest.served < total; now += ms {
 			for _, s := range []*source{honest, inventor} {

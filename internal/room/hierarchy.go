@@ -105,9 +105,9 @@ func (r *Room) leave(w *Waiter) {
 }
 
 // part is told that a waiter has left a flow, and what its load is now. It takes
-// the flow out of its level if that was its last. Its tag is kept while it is ahead of virtual time: whoever came back
-// before that would otherwise go before its turn. To forget one that is not ahead
-// changes nothing.
+// the flow out of its level if that was its last. Its tag is kept while it is ahead
+// of virtual time: whoever came back before that would otherwise go before its turn.
+// To forget one that is not ahead changes nothing.
 func (r *Room) part(l *level, f *flows, i uint32, load float64, gone bool) {
 	at := &f.spots[i]
 	if !gone {

@@ -108,3 +108,22 @@ func TestAhead(t *testing.T) {
 		}
 	}
 }
+
+// Many with one waiter each are as much ahead as one with many.
+func TestAheadOfACrowd(t *testing.T) {
+	for _, tenants := range []bool{false, true} {
+		r := newRoom(1000, FIFO)
+		name := func(n string) *Waiter {
+			if tenants {
+				return &Waiter{Units: 1, Class: 1, Tenant: n, Expires: Never}
+			}
+			return &Waiter{Units: 1, Class: 1, User: n, Expires: Never}
+		}
+		for i := range 100 {
+			r.Push(0, name(string(rune('A'+i))))
+		}
+		if got := r.Ahead(name("new")); got != 100 {
+			t.Errorf("tenants %v: %d units ahead, want 100", tenants, got)
+		}
+	}
+}

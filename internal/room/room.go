@@ -185,7 +185,7 @@ func (r *Room) Next(now time.Duration) *Waiter {
 		return nil
 	}
 	r.standing.look(now, r.pace.Interval)
-	return r.head(r.turn())
+	return r.head(r.nextClass())
 }
 
 // Oldest returns whoever came first of the tenant that goes next, nil if nobody
@@ -194,7 +194,7 @@ func (r *Room) Oldest() *Waiter {
 	if len(r.expiry) == 0 {
 		return nil
 	}
-	return r.tenants.all[r.next(r.turn())].back.next
+	return r.tenants.all[r.next(r.nextClass())].back.next
 }
 
 // Serve takes out w, whose turn it is.

@@ -5,18 +5,6 @@ import (
 	"time"
 )
 
-// Pace is what the room has to know of the gate's speed to tell a standing queue
-// from a burst.
-type Pace struct {
-	// Interval is how long a queue is watched before it is judged.
-	Interval time.Duration
-	// Service is how long work takes once it has a slot; 0 while that is unknown.
-	Service time.Duration
-	// Keep is how many may wait at most while a queue stands; 0 means as many as
-	// there are places.
-	Keep int
-}
-
 // standing tells a queue that stands, and only adds delay, from a burst, which is
 // what a room is for, and decides when the newest goes first.
 //
@@ -26,11 +14,12 @@ type Pace struct {
 // and in each further one a queue stands unless it is draining: unless more have
 // been served than came.
 //
-// A queue that stands is cut to those who have a chance (hopeful), and it goes on
-// standing when it is empty for a moment: so few may well be. When it is too long
-// even so, when a newcomer finds no place or somebody's time is up, those that
-// come go first (turn). They do in a burst as well once a newcomer could not be served in time
-// in its turn: the slots go to those who can. The oldest goes first again when
+// A queue that stands is cut to Pace.Keep, and while all of it is one tenant's to
+// those who have a chance (hopeful). It goes on standing when it is empty for a
+// moment: so few may well be. When it is too long even so, when a newcomer finds no
+// place or somebody's time is up, those that come go first (turn). They do in a
+// burst as well once a newcomer could not be served in time in its turn: the slots
+// go to those who can. The oldest goes first again when
 // half of the queue is gone or an interval has drained it, so that near the
 // capacity, where queues are long by chance and nobody needs to be given up, they
 // remain in order.
@@ -76,7 +65,7 @@ func (s *standing) look(now, interval time.Duration) {
 		return
 	}
 	s.is = s.judged && !draining(s.arrived, s.served)
-	s.came, s.went = memory*s.came+float64(s.arrived), memory*s.went+float64(s.served)
+	s.came, s.went = fading*s.came+float64(s.arrived), fading*s.went+float64(s.served)
 	s.hope = hopeful(s.came, s.went)
 	s.newest = s.newest && (s.is || !s.judged)
 	s.judged, s.from, s.arrived, s.served = true, now, 0, 0
@@ -99,8 +88,8 @@ func draining(arrived, served int) bool {
 	return more > 0 && more*more > 4*served
 }
 
-// memory is what a count is worth an interval later.
-const memory = 0.7
+// fading is what a count is worth an interval later.
+const fading = 0.7
 
 // fewest is how many may wait at least: those that come in one batch.
 const fewest = 8
