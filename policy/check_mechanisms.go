@@ -45,6 +45,9 @@ func (c *compiler) checkEach(at place, g *GateSpec) {
 	if w := g.Limit.Queue.Weights; len(w.Users) > 0 || len(w.Tenants) > 0 {
 		c.add(limitAt.at("queue", "weights"), "mean nothing to a limit for each key", "write each: overrides:, or leave them out")
 	}
+	if g.Limit.RefuseOversize {
+		c.add(limitAt.at("refuse_oversize"), "means nothing to a limit for each key", "leave it out")
+	}
 	c.checkOverrides(at.at("overrides"), e.Overrides)
 }
 

@@ -124,6 +124,9 @@ type LimitSpec struct {
 	// Exempt is the most exempt work at once; beyond it such work is refused. 0
 	// means limit.DefaultExempt (1024), -1 that nothing is exempt.
 	Exempt int64 `json:"exempt,omitempty"`
+	// RefuseOversize refuses work that costs more than the limit, which is
+	// otherwise charged all of it and runs alone.
+	RefuseOversize bool `json:"refuse_oversize,omitempty"`
 }
 
 // QueueSpec is the wait room of a concurrency gate.

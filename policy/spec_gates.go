@@ -6,8 +6,8 @@ import "time"
 // tenant, or database, has a pool of its own. See package keyed for what that is
 // good for, and when a gate that is fair between tenants is better.
 //
-// The controller, if there is one, sizes all pools alike and goes by readings: lag,
-// drain, resource or probe. Those that learn from latencies see too little of one
+// The controller, if there is one, sizes all pools alike. It goes by readings (lag,
+// drain, resource) or by throughput (probe). Those that learn from latencies see too little of one
 // key. Of the queue's settings shares and weights mean nothing here.
 type EachSpec struct {
 	// By says whose pool it is: tenant (default), user, client, or route.
@@ -46,7 +46,7 @@ type ShedSpec struct {
 	// through, instead of thresholds.
 	Cursor *CursorSpec `json:"cursor,omitempty"`
 	// Interval is the time between two readings (default 10ms), Hold how long the
-	// last one stands in while there is none (default 1s). Blind says what holds
+	// last one stands in while there is none (default ten intervals, at least 1s). Blind says what holds
 	// after that: open (default) lets everything through, keep leaves it as it is.
 	Interval Duration `json:"interval,omitempty"`
 	Hold     Duration `json:"hold,omitempty"`

@@ -133,30 +133,6 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// tenantCollector turns what is counted by tenant into metrics.
-type tenantCollector struct{ tenants *tenants }
-
-var (
-	tenantRequests = prometheus.NewDesc("weir_tenant_requests_total",
-		"Requests by tenant and who answered: upstream, gate or gateway. The tenants that ask most; the rest are one, other.", []string{"tenant", "by"}, nil)
-	tenantSeconds = prometheus.NewDesc("weir_tenant_request_seconds_total",
-		"Time from a request's arrival to the end of its answer, summed up, by tenant and who answered.", []string{"tenant", "by"}, nil)
-)
-
-// Describe implements prometheus.Collector. It describes nothing, because the
-// labels come and go.
-func (tenantCollector) Describe(chan<- *prometheus.Desc) {}
-
-// Collect implements prometheus.Collector.
-func (c tenantCollector) Collect(ch chan<- prometheus.Metric) {
-	c.tenants.each(func(name string, t tally) {
-		for by := range proxy.NumAnswerers {
-			counter(ch, tenantRequests, t.requests[by], name, by.String())
-			ch <- prometheus.MustNewConstMetric(tenantSeconds, prometheus.CounterValue, t.seconds[by], name, by.String())
-		}
-	})
-}
-
 func (c *collector) collectGates(ch chan<- prometheus.Metric) {
 	p := c.src.Policy()
 	if p == nil {

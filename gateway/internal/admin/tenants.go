@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 )
 
@@ -228,4 +229,28 @@ func (ts *tenants) each(visit func(name string, t tally)) {
 		visit(named[i].name, named[i].tally)
 	}
 	visit(Rest, rest)
+}
+
+// tenantCollector turns what is counted by tenant into metrics.
+type tenantCollector struct{ tenants *tenants }
+
+var (
+	tenantRequests = prometheus.NewDesc("weir_tenant_requests_total",
+		"Requests by tenant and who answered: upstream, gate or gateway. The tenants that ask most; the rest are one, other.", []string{"tenant", "by"}, nil)
+	tenantSeconds = prometheus.NewDesc("weir_tenant_request_seconds_total",
+		"Time from a request's arrival to the end of its answer, summed up, by tenant and who answered.", []string{"tenant", "by"}, nil)
+)
+
+// Describe implements prometheus.Collector. It describes nothing, because the
+// labels come and go.
+func (tenantCollector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (c tenantCollector) Collect(ch chan<- prometheus.Metric) {
+	c.tenants.each(func(name string, t tally) {
+		for by := range proxy.NumAnswerers {
+			counter(ch, tenantRequests, t.requests[by], name, by.String())
+			ch <- prometheus.MustNewConstMetric(tenantSeconds, prometheus.CounterValue, t.seconds[by], name, by.String())
+		}
+	})
 }

@@ -47,8 +47,8 @@ can carry, which the gateway finds out by itself.
 
 Who goes first when not everybody can: --priority says where a request's priority
 comes from (background, normal, high or critical; the higher is served first), and
---user and --tenant between whom to be fair within one. Each is header:NAME, peer or
-const:VALUE. Headers are believed from --trusted networks only; everybody else is
+--user and --tenant between whom to be fair within one. Each is header:NAME or
+const:VALUE, the latter two also peer. Headers are believed from --trusted networks only; everybody else is
 told apart by address.
 
   SIGHUP             reads the file again, and so does a change of it

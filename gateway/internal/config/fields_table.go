@@ -97,7 +97,7 @@ var generalFields = map[string]field{
 	"IdentitySpec.tenant":   {form: source, doc: "Source of the tenant. Those who wait are served fairly by user, and then by the tenants of each.", example: "header:X-Tenant"},
 	"IdentitySpec.user":     {form: source, doc: "Source of the user, who answers for its tenants. Where the peer is not trusted and the user is empty, its address stands in for it.", example: "header:X-User"},
 	"IdentitySpec.client":   {form: source, doc: "Source of the client: the program or the machine that asks.", example: "peer"},
-	"IdentitySpec.priority": {form: source, doc: "Source of the priority: background, normal, high or critical. Any other word counts as ignored, and the route's priority holds.", example: "header:X-Priority"},
+	"IdentitySpec.priority": {form: "header:NAME or const:VALUE", doc: "Source of the priority: background, normal, high or critical. Any other word counts as ignored, and the route's priority holds.", example: "header:X-Priority"},
 	"IdentitySpec.priorities": {
 		doc:     "Further words for priorities that requests may bring, and what they mean. Upper and lower case are alike.",
 		example: "{leader-election: critical, workload-low: background}", anyName: true,
@@ -144,8 +144,9 @@ var generalFields = map[string]field{
 		doc:     "Signals that hold the limit down while one of them is under pressure, whatever the controller finds. Names from signals, or of what is read: cpu, memory and so on. They are those of the gateway's own machine.",
 		example: "[memory]",
 	},
-	"LimitSpec.exempt": {doc: "The most work at once of routes that are exempt. 0 means the default.", def: "1024", least: "0", most: "1000000", minusOne: "nothing is exempt here"},
-	"LimitSpec.queue":  {doc: "The room in which work waits for a slot.", example: "{len: 100, max_wait: 500ms}"},
+	"LimitSpec.refuse_oversize": {doc: "Refuses at once what costs more than the limit. Otherwise it is charged the whole limit and runs alone.", def: "false"},
+	"LimitSpec.exempt":          {doc: "The most work at once of routes that are exempt. 0 means the default.", def: "1024", least: "0", most: "1000000", minusOne: "nothing is exempt here"},
+	"LimitSpec.queue":           {doc: "The room in which work waits for a slot.", example: "{len: 100, max_wait: 500ms}"},
 
 	"QueueSpec.len":      {doc: "How much work may wait. 0 means the default.", def: "1024", least: "0", minusOne: "nothing waits"},
 	"QueueSpec.max_wait": {doc: "How long work may wait. 0 means the default. Work whose wait can be seen to last longer is refused at once.", def: "2s", least: "0s", minusOne: "only the work's own deadline counts"},

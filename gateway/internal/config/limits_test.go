@@ -204,20 +204,23 @@ func TestNotes(t *testing.T) {
 upstreams:
   app: {targets: [http://a], limit: {limit: 3}}
   spare: {targets: [http://b]}
-identity: {priorities: {system: critical}}
-gates: {forgotten: {limit: {limit: 1, signals: [cpu]}}, unused: {limit: {}}, early: {shed: {load_of: unused}}, late: {shed: {load_of: unused, thresholds: {critical: 5}}}, shed: {shed: {signals: [heap]}}}
+  third: {targets: [http://c]}
+identity: {priorities: {system: critical}, user: "path:x", client: "path:x"}
+gates: {busy: {limit: {limit: 1}}, each: {limit: {limit: 1}, each: {by: client}}, theirs: {limit: {limit: 1}, each: {}}, forgotten: {limit: {limit: 1, signals: [cpu]}}, unused: {limit: {}}, early: {shed: {load_of: unused}}, late: {shed: {load_of: unused, thresholds: {critical: 5}}}, shed: {shed: {signals: [heap]}}}
 signals: {cpu: {threshold: 0.5}, memory: {threshold: 0.5}, heap: {threshold: 0.5}}
 routes:
   - {match: [/, "v1/", "GET example.org/{x}", "/v4/{$}"], upstream: app}
   - {match: ["/v2/*", "^/v3/.+$"], upstream: app}
   - {match: [/v5], gates: [forgotten, shed], upstream: app}
+  - {match: [/v6], gates: [busy], upstream: third}
+  - {match: [/v7], gates: [busy], upstream: app}
 admin: {address: ":9090"}
 `))
 	if err != nil {
 		t.Fatal(err)
 	}
 	notes := strings.Join(cfg.Notes(), "\n")
-	for _, want := range []string{"no route uses the gate unused", "the gate early sheds by the load of unused", "upstream spare", "identity.priority names no header", "routes[2] (/v5) ends with the gate shed, in which nothing waits", "no gate goes by the signal memory", "admin.address :9090",
+	for _, want := range []string{"no route uses the gate unused", "the gate early sheds by the load of unused", "upstream spare", "identity.priority names no header", "routes[2] (/v5) ends with the gate shed, in which nothing waits", "no gate goes by the signal memory", "admin.address :9090", "routes[4] only tries the gate busy, at which the work of routes[3] waits", "identity.user comes from the path", "the gate each has a limit for each name in the path",
 		"routes[0] (v1/) matches requests to the host v1 only", "routes[1] (/v2/*) has a sign", "routes[1] (^/v3/.+$) has a sign"} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("the notes lack %q:\n%s", want, notes)
@@ -225,6 +228,9 @@ admin: {address: ":9090"}
 	}
 	if strings.Contains(notes, "example.org") || strings.Contains(notes, "v4") {
 		t.Errorf("a host with a dot and the end of a path are patterns as meant:\n%s", notes)
+	}
+	if strings.Contains(notes, "the gate theirs has") {
+		t.Errorf("no client chooses its tenant:\n%s", notes)
 	}
 	if strings.Contains(notes, "the gate late sheds") {
 		t.Errorf("thresholds above 1 are as meant:\n%s", notes)

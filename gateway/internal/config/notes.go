@@ -13,8 +13,8 @@ import (
 
 // Notes says what is allowed but probably not meant: gates and upstreams that no
 // route uses, signals that no gate goes by, routes without a gate or with one that
-// sheds at the end, patterns of another kind, words that nothing brings, and an
-// admin listener that others can reach.
+// sheds at the end, patterns of another kind, words that nothing brings,
+// gates that shed by a load that is 1 as a rule, and an admin listener that others can reach.
 func (c *Config) Notes() []string {
 	var notes []string
 	gates, upstreams := map[string]bool{}, map[string]bool{}
@@ -41,6 +41,8 @@ func (c *Config) Notes() []string {
 		}
 	}
 	notes = append(notes, c.loadNotes()...)
+	notes = append(notes, c.inventedNotes()...)
+	notes = append(notes, c.chainNotes()...)
 	used := c.signalsUsed()
 	for _, name := range slices.Sorted(maps.Keys(c.Signals)) {
 		if !used[name] {
@@ -76,7 +78,43 @@ func (c *Config) loadNotes() (notes []string) {
 	return notes
 }
 
-// signalsUsed returns the signals that some limit goes by.
+// chainNotes is about gates that work waits at on one route, and is only tried at
+// on another: what waits goes first, whoever it is.
+func (c *Config) chainNotes() (notes []string) {
+	waits := map[string]int{} // where a gate is the last, by its name
+	for i, rt := range c.Routes {
+		if n := len(rt.Gates); n > 0 && c.Upstreams[rt.Upstream].Limit == nil {
+			waits[rt.Gates[n-1]] = i
+		}
+	}
+	for i, rt := range c.Routes {
+		for k, name := range rt.Gates {
+			first, ok := waits[name]
+			last := k == len(rt.Gates)-1 && c.Upstreams[rt.Upstream].Limit == nil
+			if g := c.Gates[name]; ok && !last && g.Limit != nil && g.Limit.Queue.Len >= 0 {
+				notes = append(notes, fmt.Sprintf("routes[%d] only tries the gate %s, at which the work of routes[%d] waits: it gets nothing while any does; name %s last in both, or give it queue: {len: -1}", i, name, first, name))
+			}
+		}
+	}
+	return notes
+}
+
+// inventedNotes is about names that the client chooses, where each name has a part
+// or a pool of its own.
+func (c *Config) inventedNotes() (notes []string) {
+	if strings.HasPrefix(c.Identity.User, "path:") {
+		notes = append(notes, "identity.user comes from the path, which the client chooses: whoever invents users has a part of the slots for each")
+	}
+	sources := map[string]string{"": c.Identity.Tenant, "tenant": c.Identity.Tenant, "user": c.Identity.User, "client": c.Identity.Client}
+	for _, name := range slices.Sorted(maps.Keys(c.Gates)) {
+		if e := c.Gates[name].Each; e != nil && strings.HasPrefix(sources[e.By], "path:") {
+			notes = append(notes, fmt.Sprintf("the gate %s has a limit for each name in the path, which the client chooses: put a gate with one limit behind it", name))
+		}
+	}
+	return notes
+}
+
+// signalsUsed returns the signals that some gate goes by.
 func (c *Config) signalsUsed() map[string]bool {
 	used := map[string]bool{}
 	note := func(l *policy.LimitSpec) {

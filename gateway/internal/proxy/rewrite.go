@@ -3,6 +3,7 @@ package proxy
 import (
 	"net/http"
 	"net/http/httputil"
+	"slices"
 	"strings"
 )
 
@@ -27,9 +28,22 @@ func (u *Upstream) rewrite(pr *httputil.ProxyRequest) {
 		x.seat.direct(pr.Out.URL) // which is a copy already
 	}
 	u.introduce(pr)
+	confine(pr.Out)
 	if u.opts.Forward != nil {
 		u.opts.Forward(pr.Out.Header, x.in, x.call, false)
 	}
+}
+
+// confine takes out what would carry requests, or names, past the gateway: the
+// upgrade to HTTP/2 without TLS, after which a client could send whatever it likes
+// on the connection, and trailers, which some servers take for headers.
+func confine(out *http.Request) {
+	out.Header.Del("Http2-Settings")
+	if strings.Contains(strings.ToLower(out.Header.Get("Upgrade")), "h2c") {
+		out.Header.Del("Upgrade")
+		out.Header.Del("Connection")
+	}
+	out.Trailer = nil
 }
 
 // introduce says where the request came from.
@@ -39,6 +53,7 @@ func (u *Upstream) introduce(pr *httputil.ProxyRequest) {
 		u.claims.remove(pr.Out.Header)
 		return
 	}
+	u.claims.unmask(pr.Out.Header)
 	copyHeader(pr, headerFor)
 	copyHeader(pr, headerStd)
 	pr.SetXForwarded()
@@ -66,22 +81,39 @@ func newClaims(names []string) claims {
 	return c
 }
 
-// remove takes the claims out of h, those too that are one of them only to
-// programs that read headers as variables, as CGI and WSGI do: HTTP_X_TENANT is
-// X-Tenant there, and X_Tenant as well.
+// remove takes the claims out of h, under every name.
 func (c claims) remove(h http.Header) {
 	for _, name := range c.exact {
 		delete(h, name)
 	}
+	c.unmask(h)
+}
+
+// unmask takes out what is one of the claims only to programs that read headers as
+// variables, as CGI and WSGI do: HTTP_X_TENANT is X-Tenant there, and X_Tenant and
+// X.Tenant as well. A proxy that sets the one may have passed on the other.
+func (c claims) unmask(h http.Header) {
 	for name := range h {
-		if strings.Contains(name, "_") && c.alike[alike(name)] {
+		if strings.ContainsFunc(name, separates) && !slices.Contains(c.exact, name) && c.alike[alike(name)] {
 			delete(h, name)
 		}
 	}
 }
 
-// alike is the same for headers that such programs cannot tell apart.
-func alike(name string) string { return strings.ToLower(strings.ReplaceAll(name, "_", "-")) }
+// separates reports whether such programs take r for a dash.
+func separates(r rune) bool {
+	return r != '-' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+}
+
+// alike is the same for headers that they cannot tell apart.
+func alike(name string) string {
+	return strings.ToLower(strings.Map(func(r rune) rune {
+		if separates(r) {
+			return '-'
+		}
+		return r
+	}, name))
+}
 
 // copyHeader takes over a header of the incoming request, if it has it.
 func copyHeader(pr *httputil.ProxyRequest, name string) {

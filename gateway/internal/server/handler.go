@@ -21,6 +21,7 @@ const bufferedBody = 16 << 10
 type flight struct {
 	http.ResponseWriter
 	entrance *entrance
+	policy   *policy.Policy // in force when it came
 	route    *route
 	call     proxy.Call
 	body     *upload // nil for a request without a body
@@ -87,7 +88,7 @@ func (e *entrance) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	st := e.s.state.Load()
 	rt, work := st.policy.Match(r)
-	f := &flight{ResponseWriter: w, entrance: e, route: st.routes[rt]}
+	f := &flight{ResponseWriter: w, entrance: e, policy: st.policy, route: st.routes[rt]}
 	f.call = proxy.Call{Work: work, Arrived: began, Observer: f}
 	if f.route == nil {
 		e.noRoute(w, f)
@@ -169,7 +170,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, rej *weir.Reject
 	f.call.By = proxy.ByGate
 	f.Answering(weirhttp.Status(rej))
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(shortAnswer))
-	if f.route != nil && s.state.Load().policy.Trusted(r) {
+	if f.route != nil && f.policy.Trusted(r) {
 		w = &named{ResponseWriter: w, work: &f.call.Work}
 	}
 	weirhttp.WriteRejection(w, r, rej)

@@ -41,7 +41,9 @@ const mostKeys = 20
 func lookInto(g *policy.Gate) GateLook {
 	look := GateLook{Snapshot: g.Snapshot(), Observed: g.Observed(), Signals: g.Signals()}
 	if k := g.Keyed(); k != nil {
-		look.Keys = k.Usage(mostKeys).Top
+		if top := k.Usage(mostKeys).Top; len(top) > 0 { // or an empty list is not left out
+			look.Keys = top
+		}
 	}
 	return look
 }

@@ -48,7 +48,7 @@ func TestUpstreamSeesWhatWasDecided(t *testing.T) {
 	}
 	strange := []string{"10.0.0.0/8"}
 	f(strange, claims, "x-tenant=", "x_tenant=", "x-user=", "x_priority=", "x-priority=high")
-	f(nil, claims, "x-tenant=acme", "x-user=root", "x-priority=critical")
+	f(nil, claims, "x-tenant=acme", "x_tenant=", "x-user=root", "x_priority=", "x-priority=critical")
 	f(strange, http.Header{}, "x-tenant=", "x-user=", "x-priority=high", "x-request-timeout=")
 	hop := claims.Clone()
 	hop.Set("Connection", "X-Tenant, X-Priority")

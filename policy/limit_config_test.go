@@ -16,7 +16,7 @@ func TestLimitSpecReachesTheLimiter(t *testing.T) {
 		Queue: QueueSpec{Len: 12, MaxWait: Duration(time.Minute), Order: "lifo",
 			Shares:  map[string]float64{"background": 0.1, "critical": 0.5},
 			Weights: WeightsSpec{Users: map[string]float64{"alice": 2}, Tenants: map[string]float64{"acme": 3}}},
-		Exempt: 9,
+		Exempt: 9, RefuseOversize: true,
 	}
 	for word, order := range map[string]limit.Order{"": limit.Adaptive, "fifo": limit.FIFO, "lifo": limit.LIFO, "adaptive": limit.Adaptive, "edf": limit.EDF} {
 		spec.Queue.Order = word
@@ -27,7 +27,7 @@ func TestLimitSpecReachesTheLimiter(t *testing.T) {
 		}
 	}
 	cfg, err := spec.config()
-	if err != nil || cfg.Controller.Name() != "aimd" || cfg.Limit != 0 || cfg.Exempt != 9 {
+	if err != nil || cfg.Controller.Name() != "aimd" || cfg.Limit != 0 || cfg.Exempt != 9 || !cfg.RefuseOversize {
 		t.Errorf("got %+v: %v", cfg, err)
 	}
 	again, _ := spec.config()

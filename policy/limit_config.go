@@ -20,7 +20,7 @@ func Orders() []string { return append([]string(nil), orders...) }
 // config returns the limiter's settings, with a controller of their own, for a
 // spec that has been checked.
 func (l *LimitSpec) config() (limit.Config, error) {
-	cfg := limit.Config{Queue: l.Queue.queue(), Exempt: l.Exempt}
+	cfg := limit.Config{Queue: l.Queue.queue(), Exempt: l.Exempt, RefuseOversize: l.RefuseOversize}
 	k, _ := l.kind()
 	if k.word == "fixed" && len(l.Signals) == 0 {
 		cfg.Limit = l.Limit // limit.New makes a fixed controller of it
