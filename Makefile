@@ -119,6 +119,12 @@ LIVEARGS ?= -o docs/scoreboard
 scoreboard-live: build ## the scoreboard on real servers, an hour; LIVEARGS=-quick: a minute, nothing written
 	go run ./internal/live/cmd/live -weir $(BIN) $(LIVEARGS)
 
+LIVEORDERARGS ?= -o docs/scoreboard
+
+.PHONY: scoreboard-live-order
+scoreboard-live-order: build ## who goes first, on real servers, a quarter of an hour
+	go run ./internal/live/cmd/live -weir $(BIN) -parts order -name live-order $(LIVEORDERARGS)
+
 .PHONY: bench
 bench: need-go ## measure the gates beside their peers, as ratios in one run
 	go run ./internal/bench/cmd/ratios $(BENCHARGS)

@@ -73,7 +73,7 @@ func oneByOne(addr string, seed uint64, mean time.Duration, stop <-chan struct{}
 		default:
 		}
 		work, _ := drawWork(random, "")
-		if a := c.roundTrip(addr, time.Duration(work*float64(mean)), time.Now().Add(time.Minute)); a == OK || a == Refused {
+		if a := c.roundTrip(addr, head("/", ""), time.Duration(work*float64(mean)), time.Now().Add(time.Minute)); a == OK || a == Refused {
 			answered.Add(1)
 		}
 	}

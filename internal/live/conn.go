@@ -18,9 +18,9 @@ type conn struct {
 	req []byte
 }
 
-// roundTrip sends a request of so much work and waits for its answer until the
+// roundTrip sends a request with that head, of so much work, and waits for its answer until the
 // time given. The connection stays open if it can be used again.
-func (c *conn) roundTrip(addr string, work time.Duration, until time.Time) Answer {
+func (c *conn) roundTrip(addr, head string, work time.Duration, until time.Time) Answer {
 	if c.Conn == nil {
 		dialer := net.Dialer{Deadline: until}
 		dialed, err := dialer.Dial("tcp", addr)
@@ -30,7 +30,7 @@ func (c *conn) roundTrip(addr string, work time.Duration, until time.Time) Answe
 		_ = dialed.(*net.TCPConn).SetLinger(0) // else thousands of ports stay in TIME_WAIT
 		c.Conn = dialed
 	}
-	status, again, err := c.exchange(work, until)
+	status, again, err := c.exchange(head, work, until)
 	if err != nil || !again {
 		c.close()
 	}
@@ -61,11 +61,11 @@ func (c *conn) close() {
 
 // exchange writes the request and reads the answer. again reports whether the
 // connection can be used for another.
-func (c *conn) exchange(work time.Duration, until time.Time) (status int, again bool, err error) {
+func (c *conn) exchange(head string, work time.Duration, until time.Time) (status int, again bool, err error) {
 	if err := c.SetDeadline(until); err != nil {
 		return 0, false, err
 	}
-	c.req = append(c.req[:0], "GET / HTTP/1.1\r\nHost: live\r\n"+workHeader+": "...)
+	c.req = append(append(c.req[:0], head...), workHeader+": "...)
 	c.req = strconv.AppendInt(c.req, work.Microseconds(), 10)
 	c.req = append(c.req, "\r\n\r\n"...)
 	if _, err := c.Write(c.req); err != nil {

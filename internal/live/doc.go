@@ -20,12 +20,16 @@
 // reads), so all that compete in a round get the same requests at the same
 // times.
 //
-// # Two parts
+// # Three parts
 //
 // In part one the limiter is in the server's own process (weirhttp around a
 // handler). In part two it is in a proxy: the gateway as it is built and started
 // by its users, beside ReverseProxy alone and ReverseProxy inside another
 // limiter's handler, in front of backends that keep working for clients that left.
+//
+// In part three the gateway is told who asks, and some clients must not suffer from
+// others: priorities, tenants, weights, exempt work. It is not in the scoreboard's
+// hour, but run by itself.
 //
 // All figures are ratios to something measured or known in the same round: the
 // backend's capacity, or the best fixed limit.

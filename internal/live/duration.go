@@ -25,6 +25,13 @@ func (p *Plan) Duration() time.Duration {
 			}
 		}
 	}
+	if p.wantsPart(partOrder) {
+		for _, row := range orderRows() {
+			if p.wants(p.Rows, row.id) {
+				d += time.Duration(len(p.chosen(orderGuards))) * (p.orderLength() + orderPatience + startUp)
+			}
+		}
+	}
 	return d * time.Duration(p.Rounds)
 }
 

@@ -62,7 +62,8 @@ type Load struct {
 	Phases   []Phase
 	Capacity float64 // requests a second
 	Patience time.Duration
-	Mean     time.Duration // work of a request
+	Mean     time.Duration // work of a request; 0: none
+	Heads    []string      // what requests begin with, in turn; nil: that they are for /
 	Dist     string        // of work: "" exponential, bimodal, lognormal
 	Seed     uint64
 }
@@ -80,10 +81,11 @@ func (l *Load) draw() []Record {
 				break
 			}
 			work, heavy := drawWork(works, l.Dist)
-			all = append(all, Record{
-				Due:  time.Duration(at * float64(time.Second)),
-				Work: max(time.Microsecond, time.Duration(work*float64(l.Mean))), Heavy: heavy,
-			})
+			r := Record{Due: time.Duration(at * float64(time.Second)), Heavy: heavy}
+			if l.Mean > 0 {
+				r.Work = max(time.Microsecond, time.Duration(work*float64(l.Mean)))
+			}
+			all = append(all, r)
 		}
 		begin = end
 	}
@@ -116,7 +118,7 @@ func drawWork(random *rand.Rand, dist string) (work float64, heavy bool) {
 // run sends the requests at their times and returns them with what became of
 // them. epoch is when the first phase begins.
 func (l *Load) run(ctx context.Context, epoch time.Time) []Record {
-	c := &clients{addr: l.Addr, epoch: epoch, patience: l.Patience, late: lateAfter(l.Patience), all: l.draw()}
+	c := &clients{addr: l.Addr, heads: l.heads(), epoch: epoch, patience: l.Patience, late: lateAfter(l.Patience), all: l.draw()}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for i := range c.all {
@@ -135,9 +137,18 @@ func (l *Load) run(ctx context.Context, epoch time.Time) []Record {
 	return c.all
 }
 
+// heads is never empty.
+func (l *Load) heads() []string {
+	if len(l.Heads) == 0 {
+		return []string{head("/", "")}
+	}
+	return l.Heads
+}
+
 // clients are those that send: one connection each, one request at a time.
 type clients struct {
 	addr     string
+	heads    []string
 	epoch    time.Time
 	patience time.Duration
 	late     time.Duration
@@ -185,7 +196,7 @@ func (c *clients) work(one *client) {
 		r := &c.all[i]
 		due := c.epoch.Add(r.Due)
 		r.Late = time.Since(due) > c.late
-		r.Answer = one.conn.roundTrip(c.addr, r.Work, due.Add(c.patience))
+		r.Answer = one.conn.roundTrip(c.addr, c.heads[i%len(c.heads)], r.Work, due.Add(c.patience))
 		r.Latency = time.Since(due)
 		if r.Latency > c.patience && r.Answer == OK {
 			r.Answer = GaveUp

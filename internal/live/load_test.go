@@ -62,14 +62,14 @@ func TestRoundTrip(t *testing.T) {
 	var c conn
 	defer c.close()
 	for i, want := range []Answer{OK, Refused, Refused, Failed, OK} {
-		if got := c.roundTrip(addr, 1500*time.Microsecond, time.Now().Add(time.Minute)); got != want {
+		if got := c.roundTrip(addr, head("/", ""), 1500*time.Microsecond, time.Now().Add(time.Minute)); got != want {
 			t.Errorf("status %d is answer %d, want %d", statuses[i], got, want)
 		}
 		if c.Conn == nil {
 			t.Error("the connection was not kept")
 		}
 	}
-	if got := c.roundTrip(addr, 1500*time.Microsecond, time.Now().Add(ms(20))); got != GaveUp || c.Conn != nil {
+	if got := c.roundTrip(addr, head("/", ""), 1500*time.Microsecond, time.Now().Add(ms(20))); got != GaveUp || c.Conn != nil {
 		t.Errorf("no answer in time is %d, connection %v; want %d and none", got, c.Conn, GaveUp)
 	}
 }
@@ -104,7 +104,7 @@ func TestUnsent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	c := &clients{addr: ln.Addr().String(), epoch: time.Now(), patience: ms(50), late: time.Hour, all: make([]Record, 3), open: mostOpen - 2}
+	c := &clients{heads: []string{head("/", "")}, addr: ln.Addr().String(), epoch: time.Now(), patience: ms(50), late: time.Hour, all: make([]Record, 3), open: mostOpen - 2}
 	for i := range c.all {
 		c.send(i)
 	}
@@ -120,7 +120,7 @@ func TestPlan(t *testing.T) {
 	if err == nil {
 		t.Fatal("a bad plan passes")
 	}
-	full := Plan{Rounds: 3, Pace: 1, Weir: "weir", Parts: parts}
+	full := Plan{Rounds: 3, Pace: 1, Weir: "weir", Parts: hour}
 	if err := full.check(); err != nil {
 		t.Error(err)
 	}

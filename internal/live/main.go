@@ -21,11 +21,12 @@ func Main(ctx context.Context, args []string, in io.Reader, out, log io.Writer) 
 	rounds := flags.Int("rounds", 3, "values each figure is made of")
 	pace := flags.Float64("pace", 1, "multiplies the length of every run")
 	retries := flags.Int("retries", 2, "how often a void run is repeated")
-	only := flags.String("parts", strings.Join(parts, ","), "which parts")
+	only := flags.String("parts", strings.Join(hour, ","), "which parts: "+strings.Join(parts, ", "))
 	rows := flags.String("rows", "", "which rows, with commas between; empty for all")
 	laws := flags.String("backends", "", "which backends, with commas between; empty for all")
 	guards := flags.String("guards", "", "which guards, with commas between; empty for all")
-	dir := flags.String("o", "", "directory to write live.md and live.json into; empty to print the report")
+	dir := flags.String("o", "", "directory to write the report into; empty to print it")
+	name := flags.String("name", "live", "name of the report's files, NAME.md and NAME.json")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -52,7 +53,7 @@ func Main(ctx context.Context, args []string, in io.Reader, out, log io.Writer) 
 		_, werr := io.WriteString(out, results.Markdown())
 		return errors.Join(err, werr)
 	}
-	return results.Write(*dir)
+	return results.Write(*dir, *name)
 }
 
 func list(s string) []string {

@@ -56,6 +56,9 @@ func (r *runner) round(ctx context.Context, round int) error {
 			}
 		}
 	}
+	if r.plan.wantsPart(partOrder) {
+		return r.order(ctx, round)
+	}
 	return nil
 }
 

@@ -24,16 +24,21 @@ const (
 	partServer  = "server"
 	partGateway = "gateway"
 	partYield   = "yield"
+	partOrder   = "order"
 )
 
-var parts = []string{partServer, partYield, partGateway}
+// The parts of the scoreboard's hour, and all.
+var (
+	hour  = []string{partServer, partYield, partGateway}
+	parts = append(slices.Clone(hour), partOrder)
+)
 
 // quickPlan takes about a minute: one short round of a few cells. Its figures say
 // that everything works, and no more.
 func quickPlan(weir string) Plan {
 	return Plan{
 		Rounds: 1, Pace: 0.2, Weir: weir, Parts: parts,
-		Rows: []string{"S1", "S9", "2x", "half"}, Laws: []string{"B1", "B2", "contention-1060"},
+		Rows: []string{"S1", "S9", "2x", "half", "S12"}, Laws: []string{"B1", "B2", "contention-1060"},
 	}
 }
 
@@ -50,8 +55,8 @@ func (p *Plan) check() error {
 			faults = append(faults, fmt.Errorf("part %q: must be one of %q", part, parts))
 		}
 	}
-	if p.Weir == "" && slices.Contains(p.Parts, partGateway) {
-		faults = append(faults, errors.New("the part gateway needs the binary: -weir bin/weir, or make scoreboard-live, which builds it"))
+	if p.Weir == "" && (p.wantsPart(partGateway) || p.wantsPart(partOrder)) {
+		faults = append(faults, errors.New("the parts gateway and order need the binary: -weir bin/weir, or make scoreboard-live, which builds it"))
 	}
 	return errors.Join(faults...)
 }

@@ -124,15 +124,17 @@ func (p *process) stop() error {
 // startGateway starts the gateway's binary before upstream, with no setting but
 // addresses and those given, on core.
 func startGateway(ctx context.Context, core int, binary, upstream string, settings ...string) (*process, error) {
-	addr, err := freeAddr()
+	addr, admin, err := freeAddrs()
 	if err != nil {
 		return nil, err
 	}
-	admin, err := freeAddr()
-	if err != nil {
-		return nil, err
-	}
-	args := append([]string{"run", "--upstream", upstream, "--listen", addr, "--admin", admin}, settings...)
+	return startWeir(ctx, core, binary, addr, admin,
+		append([]string{"--upstream", upstream, "--listen", addr, "--admin", admin}, settings...)...)
+}
+
+// startWeir starts the gateway's binary, which is to listen on addr and admin.
+func startWeir(ctx context.Context, core int, binary, addr, admin string, settings ...string) (*process, error) {
+	args := append([]string{"run"}, settings...)
 	p := &process{name: "weir " + strings.Join(args, " "), addr: addr, cmd: exec.Command(binary, args...), said: new(tail)}
 	p.cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
 	p.cmd.Stderr, p.cmd.Stdout = p.said, p.said
@@ -179,6 +181,15 @@ func (p *process) listening(ctx context.Context) error {
 			return fmt.Errorf("%s does not listen: %w%s", p.name, err, p.said)
 		}
 	}
+}
+
+// freeAddrs returns two loopback addresses that nobody listens on.
+func freeAddrs() (one, other string, err error) {
+	if one, err = freeAddr(); err != nil {
+		return "", "", err
+	}
+	other, err = freeAddr()
+	return one, other, err
 }
 
 // freeAddr returns a loopback address that nobody listens on.

@@ -9,17 +9,17 @@ import (
 	"strings"
 )
 
-// Write judges the results and writes them under dir as live.md and live.json.
-func (r *Results) Write(dir string) error {
+// Write judges the results and writes them under dir as NAME.md and NAME.json.
+func (r *Results) Write(dir, name string) error {
 	r.judge()
 	data, err := json.MarshalIndent(r, "", " ")
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "live.json"), append(data, '\n'), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, name+".json"), append(data, '\n'), 0o644); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, "live.md"), []byte(r.Markdown()), 0o644)
+	return os.WriteFile(filepath.Join(dir, name+".md"), []byte(r.Markdown()), 0o644)
 }
 
 const intro = `# Live scoreboard
@@ -51,6 +51,7 @@ func (r *Results) Markdown() string {
 	r.yield(&b)
 	r.part(&b, partGateway, "## A proxy before the server\n\n`weir run --upstream URL` with no other word, `weir run --limit` with the backend's best concurrency (fixed), and Go's\nReverseProxy alone (none) or inside failsafe-go's adaptive limiter, at its defaults and with its queueing. Backends that keep working for clients\nthat left:\n")
 	r.summary(&b)
+	r.order(&b)
 	return b.String()
 }
 
@@ -70,6 +71,11 @@ func (r *Results) voids(b *strings.Builder) {
 	for _, c := range r.Cells {
 		if c.Void > 0 {
 			names = append(names, fmt.Sprintf("%s %s on %s, %s (%d)", c.Row, c.Stage, c.Backend, c.Guard, c.Void))
+		}
+	}
+	for _, c := range r.Order {
+		if c.Void > 0 {
+			names = append(names, fmt.Sprintf("%s, %s of %s (%d)", c.Row, c.Class, c.Guard, c.Void))
 		}
 	}
 	if len(names) == 0 {
@@ -154,7 +160,7 @@ func (c *Cell) line(b *strings.Builder) {
 	c.limit(b)
 	mid("%.0f", func(f *Figures) float64 { return float64(f.Inside) })
 	mid("%.2f", func(f *Figures) float64 { return f.Core })
-	fmt.Fprintf(b, " %s |\n", c.goals())
+	fmt.Fprintf(b, " %s |\n", verdicts(c.Goals))
 }
 
 func (c *Cell) limit(b *strings.Builder) {
@@ -168,9 +174,9 @@ func (c *Cell) limit(b *strings.Builder) {
 	fmt.Fprintf(b, " %.0f (%.0f–%.0f) |", median(mean), least[0], most[len(most)-1])
 }
 
-func (c *Cell) goals() string {
+func verdicts(goals []Verdict) string {
 	var all []string
-	for _, v := range c.Goals {
+	for _, v := range goals {
 		relation, mark := "≥", "✗"
 		if v.AtMost {
 			relation = "≤"

@@ -16,6 +16,8 @@ type Results struct {
 	Capacities []Capacity  `json:"capacities"`
 	Yield      []YieldCost `json:"yield_cost"`
 	Cells      []*Cell     `json:"cells"`
+
+	Order []*OrderCell `json:"order,omitempty"`
 }
 
 // Machine is where the figures come from.
@@ -120,6 +122,7 @@ func median(v []float64) float64 {
 
 // judge compares all cells with their goals.
 func (r *Results) judge() {
+	r.judgeOrder()
 	slices.SortStableFunc(r.Cells, func(a, b *Cell) int {
 		return cmp.Or(cmp.Compare(slices.Index(parts, a.Part), slices.Index(parts, b.Part)), cmp.Compare(a.Row, b.Row),
 			cmp.Compare(a.Backend, b.Backend), cmp.Compare(a.Index, b.Index), cmp.Compare(a.order, b.order))
