@@ -88,6 +88,10 @@ func parse(args []string, errs io.Writer) (*command, error) {
 	}
 	c.part = *rows+*backends+*columns+*seeds != ""
 	if c.order {
+		if c.merge || c.svg != "" {
+			fmt.Fprintln(errs, "scoreboard: -merge and -svg are for the board of limits")
+			return nil, errUsage
+		}
 		if c.part {
 			c.dir = ""
 		}

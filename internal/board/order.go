@@ -14,11 +14,11 @@ var OrderRows = []string{"S11c", "S11d", "S12", "S12b", "S13", "S13b", "S13c", "
 // OrderColumns are its columns, in order:
 //
 //	none     no gate at all
-//	today    the default gate, which is not told who asks: no tenant, user,
+//	untold   the default gate, which is not told who asks: no tenant, user,
 //	         priority, exemption or cost, and nested calls are calls like any other
 //	fixed    a limit tuned once for the backend, which is told
 //	default  the default gate, which is told
-var OrderColumns = []string{"none", "today", "fixed", "default"}
+var OrderColumns = []string{"none", "untold", "fixed", "default"}
 
 // OrderRun fills the board about who goes first. Of opts it heeds Rows, Backends,
 // Controllers (of OrderColumns), Seeds, Look and Progress.
@@ -95,17 +95,17 @@ func (g *group) beside(ctx context.Context, line int, goal sim.Goal, s *sim.Scen
 func (g *group) under(column string) (*sim.Scenario, sim.Options, error) {
 	var opts sim.Options
 	named := column
-	if column == "today" || column == "default" {
+	if column == "untold" || column == "default" {
 		named = "none"
 	}
 	s, err := g.scenario.With(g.backend, named)
 	if err != nil {
 		return nil, opts, err
 	}
-	if column == "today" || column == "default" {
+	if column == "untold" || column == "default" {
 		s, err = s.WithPolicy(DefaultPolicy())
 	}
-	opts.Anonymous = column == "today"
+	opts.Anonymous = column == "untold"
 	return s, opts, err
 }
 

@@ -54,7 +54,7 @@ func TestNoOrderIsLost(t *testing.T) {
 // not, the board about who goes first measures nothing.
 func TestTheAnonymousAreNotToldApart(t *testing.T) {
 	cells, err := OrderRun(context.Background(), Options{
-		Rows: []string{"S12", "S13", "S14", "S23"}, Backends: []string{"B4"}, Controllers: []string{"today"}, Seeds: []uint64{1},
+		Rows: []string{"S12", "S13", "S14", "S23"}, Backends: []string{"B4"}, Controllers: []string{"untold"}, Seeds: []uint64{1},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func TestOrderOutputs(t *testing.T) {
 	if code := Main([]string{"-group", "order", "-rows", "S12", "-backends", "B4", "-seeds", "1", "-out", ""}, &out, &errs); code != 0 {
 		t.Fatalf("exit code %d: %s", code, &errs)
 	}
-	for _, want := range []string{"| scenario |", "served of critical", "<= 1.2 x alone", "| today", "goals reached"} {
+	for _, want := range []string{"| scenario |", "served of critical", "<= 1.2 x alone", "| untold", "goals reached"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, &out)
 		}
@@ -96,7 +96,7 @@ func TestOrderOutputs(t *testing.T) {
 func TestOrderPage(t *testing.T) {
 	no, yes, alone := false, true, 10.
 	page := orderPage([]Cell{
-		{Scenario: "S12", Backend: "B1", Controller: "today", Metric: "p99", Class: "critical", From: "0s", To: "1s", Goal: "<= 1.2 x alone", Alone: &alone, Reached: &no},
+		{Scenario: "S12", Backend: "B1", Controller: "untold", Metric: "p99", Class: "critical", From: "0s", To: "1s", Goal: "<= 1.2 x alone", Alone: &alone, Reached: &no},
 		{Scenario: "S12", Backend: "B1", Controller: "fixed", Metric: "p99", Class: "critical", From: "0s", To: "1s", Goal: "<= 1.2 x alone", Alone: &alone, Reached: &no},
 		{Scenario: "S13", Backend: "B1", Controller: "fixed", Metric: "jain", Goal: ">= 0.990", Reached: &yes, row: 1},
 	})
@@ -105,7 +105,7 @@ func TestOrderPage(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, page)
 		}
 	}
-	if strings.Contains(page, "S12 on B1, today") {
+	if strings.Contains(page, "S12 on B1, untold") {
 		t.Errorf("a miss of a gate that is not told is listed:\n%s", page)
 	}
 }
