@@ -147,3 +147,16 @@ func TestArriveWithoutWaiting(t *testing.T) {
 		t.Errorf("%v, %v, %d wait", w, err, l.Snapshot().Waiting)
 	}
 }
+
+// Who loses its place to a share that is guaranteed to others hears so.
+func TestDisplacedByAShare(t *testing.T) {
+	l, _ := byHand(Config{Limit: 1, Queue: Queue{Len: 2, Order: FIFO, Shares: map[weir.Priority]float64{weir.Background: 0.5}}})
+	l.take(t, 1)
+	var r *weir.Rejection
+	l.enter(t, weir.Work{Priority: weir.High}, nil)
+	l.enter(t, weir.Work{Priority: weir.High}, func(_ weir.Permit, err error) { r = weir.AsRejection(err) })
+	l.enter(t, weir.Work{Priority: weir.Background}, nil)
+	if r == nil || r.Rule != ruleShare || r.Reason != weir.ReasonQueueFull {
+		t.Errorf("%v", r)
+	}
+}

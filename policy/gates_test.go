@@ -204,11 +204,11 @@ func TestMechanismFaults(t *testing.T) {
 		{"each with the default", GateSpec{Limit: &LimitSpec{}, Each: &EachSpec{}},
 			[]string{"gates.g.limit.controller: the controller knee learns from latencies, and one key shows too few; write limit: with the slots"}},
 		{"each, all at once", GateSpec{
-			Limit: &LimitSpec{Limit: 5, Queue: QueueSpec{Shares: map[string]float64{"high": 0.1}, Weights: WeightsSpec{Users: map[string]float64{"a": 1}}}},
+			Limit: &LimitSpec{Limit: 5, RefuseOversize: true, Queue: QueueSpec{Shares: map[string]float64{"high": 0.1}, Weights: WeightsSpec{Users: map[string]float64{"a": 1}}}},
 			Each: &EachSpec{By: "tennant", MaxKeys: -1, Overrides: map[string]OverrideSpec{
 				"a": {}, "b": {Limit: 1, Scale: 1}, "c": {Limit: -1}, "d": {Scale: -1}, "e": {Scale: math.NaN()}, "f": {Scale: 2}}}},
 			[]string{`gates.g.each.by: "tennant" is no key; did you mean tenant?`, "gates.g.each.max_keys: -1 is out of range",
-				"gates.g.limit.queue.shares: mean nothing to a limit for each key", "gates.g.limit.queue.weights: mean nothing",
+				"gates.g.limit.queue.shares: mean nothing to a limit for each key", "gates.g.limit.refuse_oversize: means nothing to a limit for each key", "gates.g.limit.queue.weights: mean nothing",
 				"gates.g.each.overrides.a: changes nothing; write limit: 50, or scale: 2", "gates.g.each.overrides.b: has both",
 				"gates.g.each.overrides.c.limit: -1 is out of range", "gates.g.each.overrides.d.scale: -1 is out of range",
 				"gates.g.each.overrides.e.scale: NaN is out of range"}},

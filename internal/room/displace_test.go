@@ -143,3 +143,23 @@ func TestFullByName(t *testing.T) {
 		t.Error("full, and a place is kept for class 0")
 	}
 }
+
+// How few have a chance is counted of all that come, so it holds only while all that
+// wait are one tenant's.
+func TestHopeIsOfOneTenant(t *testing.T) {
+	r := standingRoom(t, Adaptive) // 4 of nobody's wait
+	r.SetPace(Pace{Interval: 100 * ms, Keep: 7})
+	r.standing.hope = 3
+	if r.Kept() != 3 {
+		t.Errorf("one tenant's: %d may wait, want 3", r.Kept())
+	}
+	other := &Waiter{Class: 1, Tenant: "a", Units: 1, Expires: Never}
+	if _, ok := r.Push(201*ms, other); !ok || r.Kept() != 7 {
+		t.Errorf("of two tenants %d may wait, want 7; the second was let in: %v", r.Kept(), ok)
+	}
+	r.Remove(other)
+	other.Tenant, other.Class = "", 2
+	if _, ok := r.Push(201*ms, other); !ok || r.Kept() != 7 {
+		t.Errorf("of two classes %d may wait, want 7; the second was let in: %v", r.Kept(), ok)
+	}
+}
