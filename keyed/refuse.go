@@ -20,7 +20,7 @@ const (
 // ahead others, with all of the limit in use. It goes by how long work takes, of
 // all keys of the shard: too little happens to a single one to know its rate.
 func (s *shard) wait(most, ahead int64) time.Duration {
-	median := s.service.median()
+	median := s.service.Median()
 	if median == 0 {
 		return unknownWait
 	}

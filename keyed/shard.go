@@ -32,7 +32,7 @@ type shard struct {
 	exempt   int64 // exempt work in flight, which is not in inFlight
 	peak     int64 // the most that one key held since the window began
 	count    tally
-	service  service
+	service  room.Service
 	refusal  *weir.Rejection // the last for want of a slot
 	closed   bool
 	armed    time.Duration // when the timer will fire
@@ -207,7 +207,7 @@ func (s *shard) sample(b *berth, o weir.Outcome, now time.Duration) (service tim
 		s.count.outcomes[o]++
 	}
 	if b.timed() && (o == weir.OK || o == weir.Overload || o == weir.Abandoned) {
-		s.service.add(service)
+		s.service.Add(service)
 		s.count.latency += service
 		s.count.timed++
 	}

@@ -221,7 +221,7 @@ func (s *shard) addTo(sum *totals) {
 	sum.keys += int64(s.table.Len())
 	sum.busy += int64(s.table.Len() - s.table.Idle())
 	sum.bytes += s.table.Bytes()
-	sum.median = max(sum.median, s.service.median())
+	sum.median = max(sum.median, s.service.Median())
 	for _, q := range s.expiry {
 		for c, n := range q.room.ByClass() {
 			sum.byClass[c] += n

@@ -143,7 +143,7 @@ func (s *shard) answer(out *answers, w *room.Waiter, p weir.Permit, r *weir.Reje
 // pace is what a room is told of the key's speed, as far as it can be told from
 // the service time.
 func (s *shard) pace(most int64) room.Pace {
-	median, rate := s.service.median(), 0.
+	median, rate := s.service.Median(), 0.
 	if median > 0 {
 		rate = float64(most) / median.Seconds()
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/room"
 )
 
 // DefaultExempt is the most exempt work at once where Config.Exempt is 0. It is
@@ -33,7 +34,7 @@ type exempt struct {
 	admitted uint64
 	closed   bool
 	drain    drain
-	service  service
+	service  room.Service
 
 	refusal   *weir.Rejection // shared for as long as refreshEvery
 	refreshAt time.Duration
@@ -122,7 +123,7 @@ func (e *exempt) refuse(now time.Duration, most int64) *weir.Rejection {
 		return e.refusal
 	}
 	rate := e.drain.current(now)
-	if median := e.service.median(); rate == 0 && median > 0 {
+	if median := e.service.Median(); rate == 0 && median > 0 {
 		rate = float64(most) / median.Seconds()
 	}
 	e.refreshAt = now + refreshEvery
@@ -149,7 +150,7 @@ func (e *exempt) end(p weir.Permit, started bool) (held time.Duration, sampled, 
 	e.spare = append(e.spare, s)
 	e.drain.finish(now, 1, full)
 	if started {
-		e.service.add(held)
+		e.service.Add(held)
 	} else {
 		e.admitted--
 	}

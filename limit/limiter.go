@@ -36,7 +36,7 @@ type Limiter struct {
 	signal        string        // that binds the limit
 	faults        uint64        // decisions that made no sense
 	median        time.Duration // service time in the last window
-	service       service       // what work takes
+	service       room.Service  // what work takes
 	outcomes      [5]uint64     // by weir.Outcome
 	weights       Weights       // of users and tenants
 	weighted      bool          // somebody has a weight

@@ -68,7 +68,7 @@ func (p *pair) arrive(cost int64, wait, deadline time.Duration, blocking bool) {
 	}
 	p.estimate(&mw)
 	p.work[id], p.charged[id] = mw, mw.units
-	rate, median := p.l.drain.current(p.clock), p.l.service.median()
+	rate, median := p.l.drain.current(p.clock), p.l.service.Median()
 	var permit weir.Permit
 	var waiter weir.Waiter
 	var err error

@@ -90,6 +90,6 @@ func (l *Limiter) sample(now time.Duration, b *berth, o weir.Outcome) {
 	}
 	service := max(0, now-b.start)
 	if l.window.Sample(o, b.start, service, l.window.Area(now)-b.area) {
-		l.service.add(service)
+		l.service.Add(service)
 	}
 }

@@ -16,7 +16,7 @@ import (
 // Who is first in line is never refused by an estimate: somebody should be there
 // when a slot comes back. Nor is anybody while the rate is unknown.
 func (l *Limiter) inVain(now time.Duration, until bounds, place *waiter) *weir.Rejection {
-	rate, median := l.drain.current(now), l.service.median()
+	rate, median := l.drain.current(now), l.service.Median()
 	l.room.SetPace(room.PaceAt(rate, median))
 	l.room.Knock(now)
 	place.until(now, until, median)

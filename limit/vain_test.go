@@ -19,7 +19,7 @@ func measured(t *testing.T, order Order) (*Limiter, *time.Duration) {
 	l, now := byHand(Config{Limit: 1, Queue: Queue{Len: 100, Order: order}})
 	l.take(t, 1)
 	l.enter(t, weir.Work{}, nil)
-	l.drain.rate, l.service = 10, service{estimate: 200 * ms, samples: serviceMin}
+	l.drain.rate, l.service = 10, usually(200*ms)
 	return l, now
 }
 
@@ -54,7 +54,7 @@ func TestNobodyWaitsInVain(t *testing.T) {
 		{"units, not waiters", weir.Work{Cost: 2, MaxWait: 199 * ms}, nil, weir.ReasonQueueTimeout, .2, .199},
 		{"the rate is unknown", weir.Work{Deadline: by(ms)}, func(l *Limiter) { l.drain.rate = 0 }, 0, 0, 0},
 		{"the rate is old", weir.Work{Deadline: by(ms)}, func(l *Limiter) { l.drain.known = -time.Hour }, 0, 0, 0},
-		{"the service is unknown", weir.Work{Deadline: by(200 * ms)}, func(l *Limiter) { l.service = service{} }, 0, 0, 0},
+		{"the service is unknown", weir.Work{Deadline: by(200 * ms)}, func(l *Limiter) { l.service = room.Service{} }, 0, 0, 0},
 		{"nobody in front", weir.Work{Deadline: by(ms)}, func(l *Limiter) { l.room.Remove(l.room.Oldest()) }, 0, 0, 0},
 	}
 	for _, tt := range tests {
@@ -119,6 +119,14 @@ func TestLeavesWhenTooLittleIsLeft(t *testing.T) {
 	}
 }
 
+// usually is the service of work that takes d.
+func usually(d time.Duration) (s room.Service) {
+	for range 8 {
+		s.Add(d)
+	}
+	return s
+}
+
 // keep is how many of a queue that stands may wait.
 const keep = 64
 
@@ -150,44 +158,12 @@ func TestDisplaced(t *testing.T) {
 	}
 }
 
-func TestServiceMedian(t *testing.T) {
-	var s service
-	for i := range serviceMin {
-		if got := s.median(); got != 0 {
-			t.Errorf("%v after %d samples", got, i)
-		}
-		s.add(100 * ms)
-	}
-	if got := s.median(); got != 100*ms {
-		t.Errorf("%v after 100 ms each time", got)
-	}
-	for _, step := range []struct{ sample, want time.Duration }{
-		{time.Hour, 105*ms + 1}, {105*ms + 1, 105*ms + 1}, {0, 99750 * time.Microsecond},
-	} {
-		if s.add(step.sample); s.median() != step.want {
-			t.Errorf("%v after %v, want %v", s.median(), step.sample, step.want)
-		}
-	}
-	for range 2000 {
-		s.add(0)
-	}
-	if got := s.median(); got > 20 {
-		t.Errorf("%v after nothing but 0", got)
-	}
-	for i := range 3000 { // a third takes 900 ms, the others 40
-		s.add([]time.Duration{40 * ms, 900 * ms, 40 * ms}[i%3])
-	}
-	if got := s.median(); got < 35*ms || got > 50*ms {
-		t.Errorf("%v, want about 40 ms", got)
-	}
-}
-
 // What failed fast says nothing about how long work takes.
 func TestServiceCountsAnswers(t *testing.T) {
 	l, now := byHand(Config{Limit: 1, Hooks: weir.Hooks{Done: func(string, weir.Outcome, time.Duration) {}}})
 	for _, o := range weir.Outcomes() {
-		l.service = service{}
-		for range serviceMin {
+		l.service = room.Service{}
+		for range 8 {
 			p := l.take(t, 1)[0]
 			*now += 10 * ms
 			p.Done(o)
@@ -196,7 +172,7 @@ func TestServiceCountsAnswers(t *testing.T) {
 		if o == weir.Failed || o == weir.NoSample {
 			want = 0
 		}
-		if got := l.service.median(); got != want {
+		if got := l.service.Median(); got != want {
 			t.Errorf("%v: %v, want %v", o, got, want)
 		}
 	}

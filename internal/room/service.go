@@ -1,11 +1,11 @@
-package limit
+package room
 
 import "time"
 
-// service estimates the median time that work takes, from admission to answer.
+// Service estimates the median time that work takes, from admission to answer.
 // Each sample moves the estimate by a twentieth towards itself, which settles
 // where half of the samples are above and half below.
-type service struct {
+type Service struct {
 	estimate time.Duration
 	samples  int // up to serviceMin
 }
@@ -13,10 +13,10 @@ type service struct {
 // serviceMin is how many samples make an estimate: fewer are a guess.
 const serviceMin = 8
 
-// add takes a sample, which is not negative. Whether it is above or below is as
+// Add takes a sample, which is not negative. Whether it is above or below is as
 // good as tossed, and a processor that guesses wrong loses more time than all of
 // this takes: so there is no branch.
-func (s *service) add(sample time.Duration) {
+func (s *Service) Add(sample time.Duration) {
 	if s.samples < serviceMin {
 		if s.samples++; s.samples == 1 {
 			s.estimate = sample
@@ -27,8 +27,8 @@ func (s *service) add(sample time.Duration) {
 	s.estimate += step&above - step&below
 }
 
-// median returns the estimate, 0 while there is none.
-func (s *service) median() time.Duration {
+// Median returns the estimate, 0 while there is none.
+func (s *Service) Median() time.Duration {
 	if s.samples < serviceMin {
 		return 0
 	}
