@@ -55,6 +55,13 @@ type Config struct {
 	// value nothing is exempt here.
 	Exempt int64
 
+	// RefuseOversize refuses work whose cost exceeds the whole limit of its key with
+	// [weir.ReasonTooLarge], at once; a key that is not known yet does not become so
+	// by it. Without it such work is charged the whole limit and runs alone. Work
+	// that is waiting when the limit shrinks below its cost runs alone in either
+	// case, so that it is never stuck.
+	RefuseOversize bool
+
 	// Hooks are told what happens. Leaked is never called.
 	Hooks weir.Hooks
 
@@ -203,6 +210,9 @@ type settings struct {
 	exempt    int64
 	hooks     weir.Hooks
 	timed     bool // every piece of work is timed, not one of a few
+	moved     bool // the limit is, by a controller
+
+	refuseOversize bool
 }
 
 func (c *Config) settings(base int64) *settings {
@@ -211,6 +221,7 @@ func (c *Config) settings(base int64) *settings {
 		limit: clampLimit(base), overrides: make(map[keys.Name]Override, len(c.Overrides)),
 		maxKeys: int64(c.MaxKeys), places: c.Queue.places(), longest: c.Queue.longest(), order: c.Queue.Order,
 		exempt: c.Exempt, hooks: c.Hooks, timed: !fixed || c.Hooks.Done != nil || c.Now != nil,
+		moved: !fixed, refuseOversize: c.RefuseOversize,
 	}
 	if s.maxKeys == 0 {
 		s.maxKeys = DefaultMaxKeys
@@ -227,9 +238,17 @@ func (c *Config) settings(base int64) *settings {
 // of returns the limit of a key.
 func (s *settings) of(e *keys.Entry) int64 {
 	if e.Is(keys.Marked) {
-		return s.overrides[*e.Name()].of(s.limit)
+		return s.named(e.Name())
 	}
 	return s.limit
+}
+
+// named is of for a key that may not be known.
+func (s *settings) named(n *keys.Name) int64 { return s.overrides[*n].of(s.limit) }
+
+// oversize reports whether work of that key and cost is refused for its cost.
+func (s *settings) oversize(n *keys.Name, cost int64) bool {
+	return s.refuseOversize && cost > 1 && cost > s.named(n)
 }
 
 // seconds converts, without overflow.

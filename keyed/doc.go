@@ -52,6 +52,10 @@
 // that grows lets in at once as many as wait and fit. (A semaphore that can only
 // forget permits that are free does not shrink under load, which is when it should.)
 //
+// Work that costs more than the whole limit of its key is charged all of it and runs
+// alone, or is refused at once ([Config.RefuseOversize]; for [Limiters] in the
+// configuration of each).
+//
 // [weir.Permit.SetCost] changes what a permit of a [Gate] holds of its key: where
 // slots stand for bytes, say, once the size is known. (A limit.Limiter leaves the
 // slots and settles the difference with the share of the tenant; pools have no

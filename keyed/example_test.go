@@ -86,7 +86,7 @@ func ExampleReadWrite() {
 	l, err := keyed.NewLimiters(keyed.LimitersConfig{
 		Name: "tickets",
 		Part: func(w weir.Work) string { return w.Op },
-		New:  keyed.ReadWrite(control.ProbeConfig{Initial: 64}, limit.Queue{}),
+		New:  keyed.ReadWrite(control.ProbeConfig{Initial: 64}, limit.Config{}),
 	})
 	if err != nil {
 		fmt.Println(err)

@@ -90,9 +90,10 @@ func (g *Gate) now() time.Duration {
 
 // Admit takes the cost of w from the pool of its key, at once if that much is free
 // and nobody waits for it, else after waiting. A cost above the limit counts as
-// the whole limit: such work runs alone. Admit returns when the work is admitted
-// or refused: at the latest when the context is done, the deadline has passed, or
-// the work has waited as long as it may.
+// the whole limit: such work runs alone ([Config.RefuseOversize] refuses it
+// instead). Admit returns when the work is admitted or refused: at the latest when
+// the context is done, the deadline has passed, or the work has waited as long as
+// it may.
 //
 // Work whose deadline has passed, or whose context is done, is refused even when
 // slots are free.

@@ -263,6 +263,82 @@ func TestCosts(t *testing.T) {
 	refused(t, g, weir.Work{Cost: -1}, weir.ReasonTooLarge)
 }
 
+// A cost above the limit of its key is refused at once if it is to be, by the
+// settings of the moment; whoever waits already is not.
+func TestRefuseOversize(t *testing.T) {
+	cfg := Config{Limit: 3, MaxKeys: 2, RefuseOversize: true, Overrides: map[string]Override{"big": {Limit: 8}}}
+	g, _ := byHand(t, cfg)
+	tests := []struct {
+		key  string
+		cost int64
+		fits bool
+	}{
+		{"a", 3, true}, {"a", 4, false}, {"big", 8, true}, {"big", 9, false}, {"new", 4, false}, {"new", 1 << 62, false},
+	}
+	for _, tt := range tests {
+		w := weir.Work{Tenant: tt.key, Cost: tt.cost}
+		if tt.fits {
+			take(t, g, w).Done(weir.OK)
+			if p, err := g.Admit(t.Context(), w); err != nil {
+				t.Errorf("%s, cost %d: %v", tt.key, tt.cost, err)
+			} else {
+				p.Done(weir.OK)
+			}
+			continue
+		}
+		most := map[string]float64{"big": 8}[tt.key]
+		if r := refused(t, g, w, weir.ReasonTooLarge); r.Value != float64(tt.cost) || r.Limit != max(3, most) || r.Retryable {
+			t.Errorf("%s: %+v", tt.key, r)
+		}
+		if _, err := g.Admit(t.Context(), w); weir.AsRejection(err) == nil {
+			t.Errorf("%s, cost %d: %v", tt.key, tt.cost, err)
+		}
+	}
+	if u := g.Usage(0); u.Keys != 2 || u.Evicted != 0 || u.Rejected[weir.ReasonTooLarge] != 8 {
+		t.Errorf("%+v: a key that was refused for its size has taken a place", u)
+	}
+	if u, _ := g.Key("a"); u.Refused != 2 {
+		t.Errorf("%+v", u)
+	}
+
+	held := take(t, g, weir.Work{Tenant: "a"})
+	var waited weir.Permit
+	if _, _, err := g.Arrive(weir.Work{Tenant: "a", Cost: 3}, func(p weir.Permit, _ error) { waited = p }); err != weir.ErrWaiting {
+		t.Fatal(err)
+	}
+	cfg.Limit = 2
+	if err := g.Reconfigure(cfg); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, g, weir.Work{Tenant: "a", Cost: 3}, weir.ReasonTooLarge)
+	if held.Done(weir.OK); !waited.Live() {
+		t.Error("who waited while the limit shrank is stuck")
+	}
+	waited.Done(weir.OK)
+	cfg.RefuseOversize = false
+	if err := g.Reconfigure(cfg); err != nil {
+		t.Fatal(err)
+	}
+	take(t, g, weir.Work{Tenant: "a", Cost: 100})
+	refused(t, g, weir.Work{Tenant: "a"}, weir.ReasonLimit)
+}
+
+// A limit that a controller moves may grow to what asks too much now, one of the
+// key's own will not.
+func TestOversizeMayFitLater(t *testing.T) {
+	g, _ := byHand(t, Config{Controller: &spy{limit: 4}, RefuseOversize: true,
+		Overrides: map[string]Override{"own": {Limit: 5}, "half": {Scale: .5}}})
+	for key, want := range map[string]struct {
+		limit float64
+		later bool
+	}{"own": {5, false}, "half": {2, true}, "": {4, true}} {
+		r := refused(t, g, weir.Work{Tenant: key, Cost: 6}, weir.ReasonTooLarge)
+		if r.Limit != want.limit || r.Retryable != want.later {
+			t.Errorf("%q: %+v", key, r)
+		}
+	}
+}
+
 func TestExempt(t *testing.T) {
 	g, _ := byHand(t, Config{Limit: 1, Exempt: 2})
 	check := weir.Work{Exempt: true}

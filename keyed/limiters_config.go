@@ -70,17 +70,17 @@ const (
 // ReadWrite is for LimitersConfig.New where each key has a pool for reads and one
 // for writes, the parts [Reads] and [Writes], sized together by what both get done:
 // MongoDB's throughput probing of its execution tickets (control.ProbePair), for
-// each key. queue is the wait room of each.
-func ReadWrite(probe control.ProbeConfig, queue limit.Queue) func(string) (map[string]limit.Config, error) {
+// each key. like is what both have besides their controllers: the wait room, hooks,
+// RefuseOversize and so on.
+func ReadWrite(probe control.ProbeConfig, like limit.Config) func(string) (map[string]limit.Config, error) {
 	return func(string) (map[string]limit.Config, error) {
 		pair, err := control.NewProbePair(probe)
 		if err != nil {
 			return nil, err
 		}
-		return map[string]limit.Config{
-			Reads:  {Controller: pair.Read(), Queue: queue},
-			Writes: {Controller: pair.Write(), Queue: queue},
-		}, nil
+		reads, writes := like, like
+		reads.Controller, writes.Controller = pair.Read(), pair.Write()
+		return map[string]limit.Config{Reads: reads, Writes: writes}, nil
 	}
 }
 

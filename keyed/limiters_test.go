@@ -100,7 +100,7 @@ func TestReadsAndWrites(t *testing.T) {
 	now := time.Duration(0)
 	l := newLimiters(t, LimitersConfig{
 		Part: func(w weir.Work) string { return w.Op },
-		New:  ReadWrite(control.ProbeConfig{Initial: 64}, limit.Queue{}),
+		New:  ReadWrite(control.ProbeConfig{Initial: 64}, limit.Config{}),
 		Now:  func() time.Duration { return now },
 	})
 	sizes := func(db string) (read, write int64) {
@@ -190,6 +190,25 @@ func TestLimitersReconfigure(t *testing.T) {
 	if err := l.Reconfigure(LimitersConfig{MaxKeys: -1}); err == nil || !strings.Contains(err.Error(), "New: must be set") ||
 		!strings.Contains(err.Error(), "MaxKeys -1") {
 		t.Errorf("%v", err)
+	}
+}
+
+// What a limiter can be told, those of a key can: here that a cost above its limit
+// is refused, for reads and writes, and changed while they run.
+func TestLimitersRefuseOversize(t *testing.T) {
+	of := func(refuse bool) LimitersConfig {
+		return LimitersConfig{Part: func(w weir.Work) string { return w.Op },
+			New: ReadWrite(control.ProbeConfig{Initial: 64}, limit.Config{RefuseOversize: refuse})}
+	}
+	l := newLimiters(t, of(true))
+	for _, part := range []string{Reads, Writes} {
+		turnedAway(t, l, weir.Work{Tenant: "a", Op: part, Cost: 33}, weir.ReasonTooLarge, "")
+	}
+	if err := l.Reconfigure(of(false)); err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{Reads, Writes} {
+		admit(t, l, weir.Work{Tenant: "a", Op: part, Cost: 33}).Done(weir.OK)
 	}
 }
 

@@ -45,6 +45,17 @@ func (s *shard) wanting(set *settings, slot uint32, now time.Duration) *weir.Rej
 	return s.refusal
 }
 
+// oversize is the refusal of a cost above the limit of its key. A limit that a
+// controller moves may grow to it. Who asks for too much takes nobody's place among
+// the keys that are known.
+func (s *shard) oversize(set *settings, a *arrival) *weir.Rejection {
+	if slot, ok := s.table.Peek(a.hash, &a.name); ok {
+		inc(&s.table.At(slot).Refused)
+	}
+	return &weir.Rejection{Gate: s.gate.name, Reason: weir.ReasonTooLarge, Value: float64(a.cost),
+		Limit: float64(set.named(&a.name)), Retryable: set.moved && set.overrides[a.name].Limit == 0, Signal: set.signal}
+}
+
 // full is the refusal of work for which there is no place to wait, or no longer:
 // waiting, of this key or of all, is what may wait now. ahead is what the key's
 // room holds, in units.

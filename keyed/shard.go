@@ -132,6 +132,9 @@ func (s *shard) quick(a *arrival) (p weir.Permit, ok bool) {
 		return p, false
 	}
 	set := s.settings()
+	if set.oversize(&a.name, a.cost) {
+		return p, false
+	}
 	slot, ok := s.find(set, a.hash, &a.name)
 	if !ok || s.table.At(slot).Is(keys.Waiting) {
 		return p, false
@@ -146,6 +149,9 @@ func (s *shard) decide(a *arrival, out *answers) (p weir.Permit, refused *weir.R
 		return p, s.gate.draining(), true
 	}
 	set := s.settings()
+	if set.oversize(&a.name, a.cost) {
+		return p, s.oversize(set, a), true
+	}
 	slot, ok := s.find(set, a.hash, &a.name)
 	if !ok {
 		return p, nil, false
