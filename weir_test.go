@@ -43,6 +43,25 @@ func TestZeroPermitIsHarmless(t *testing.T) {
 	}
 }
 
+// Priorities out of range belong to the nearest class.
+func TestClassOfPriority(t *testing.T) {
+	for p, want := range map[weir.Priority]int{
+		-128: 0, -2: 0, weir.Background: 0, weir.Normal: 1, weir.High: 2, weir.Critical: 3, 3: 3, 127: 3,
+	} {
+		if got := p.Class(); got != want {
+			t.Errorf("%v is of class %d, want %d", p, got, want)
+		}
+	}
+	if highest := weir.Critical.Class(); highest != weir.Classes-1 {
+		t.Errorf("the highest class is %d of %d", highest, weir.Classes)
+	}
+	for class := range weir.Classes {
+		if p := weir.OfClass(class); p.Class() != class || p < weir.Background || p > weir.Critical {
+			t.Errorf("class %d is of priority %v", class, p)
+		}
+	}
+}
+
 func TestAllIsAllOrNothing(t *testing.T) {
 	a, b, c := newLimit(t, "a", 2), newLimit(t, "b", 1), newLimit(t, "c", 2)
 	all := weir.All(a, b, c)

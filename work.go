@@ -69,6 +69,16 @@ const (
 	Critical                       // the service is useless without it
 )
 
+// Classes is how many classes of priority gates tell apart: one for each constant.
+const Classes = 4
+
+// Class returns the class of p, from 0 for [Background] to [Classes]-1 for
+// [Critical]. A priority outside of these counts as the nearest.
+func (p Priority) Class() int { return int(min(max(p, Background), Critical) - Background) }
+
+// OfClass is the inverse of [Priority.Class] for the classes that there are.
+func OfClass(class int) Priority { return Background + Priority(class) }
+
 // String returns the lower-case name, or "priority(n)" for a value that is not
 // one of the constants.
 func (p Priority) String() string {

@@ -86,7 +86,7 @@ func (g *Gate) arrive(ctx context.Context, w *weir.Work, place *waiter) (p weir.
 			Value: late.Seconds(), Cause: context.DeadlineExceeded})
 	}
 	if place != nil {
-		place.Class, place.User, place.Tenant = class(w.Priority), w.User, w.Tenant
+		place.Class, place.User, place.Tenant = int8(w.Priority.Class()), w.User, w.Tenant
 	}
 	var answered answers
 	var refused *weir.Rejection

@@ -60,7 +60,7 @@ func (g *Gate) Usage(top int) Usage {
 	u.WaitingByClass = map[weir.Priority]int64{}
 	for c, n := range sum.byClass {
 		if n > 0 {
-			u.WaitingByClass[weir.Background+weir.Priority(c)] = int64(n)
+			u.WaitingByClass[weir.OfClass(c)] = int64(n)
 		}
 	}
 	u.Rejected = map[weir.Reason]uint64{}

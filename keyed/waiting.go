@@ -72,11 +72,6 @@ func (s *shard) enqueue(set *settings, slot uint32, a *arrival, out *answers) *w
 	return nil
 }
 
-// class is the room's word for a priority; one out of range is the nearest.
-func class(p weir.Priority) int8 {
-	return int8(min(max(p, weir.Background), weir.Critical) - weir.Background)
-}
-
 // queue returns the room of a key, a new one if nobody waits for it.
 func (s *shard) queue(slot uint32) *queue {
 	if q, ok := s.queues[slot]; ok {

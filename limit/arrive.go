@@ -29,7 +29,7 @@ func (l *Limiter) quick(w *weir.Work) (weir.Permit, bool) {
 	}
 	p, _ := l.grant(now, 1, l) // the word says that there is one
 	if l.accounting {
-		l.open(p, class(w.Priority), w.User, w.Tenant, 1)
+		l.open(p, int8(w.Priority.Class()), w.User, w.Tenant, 1)
 	}
 	if l.bank < 1 { // or nothing has changed that the word tells
 		l.publish()
@@ -146,7 +146,7 @@ func (l *Limiter) decide(now time.Duration, w *weir.Work, until bounds, place *w
 	if l.room.Len() == 0 {
 		if p, ok := l.grant(now, cost, l); ok {
 			if l.accounting {
-				l.open(p, class(w.Priority), w.User, w.Tenant, min(cost, l.limit))
+				l.open(p, int8(w.Priority.Class()), w.User, w.Tenant, min(cost, l.limit))
 			}
 			return p, nil
 		}

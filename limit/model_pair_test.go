@@ -60,7 +60,7 @@ func (p *pair) arrive(cost int64, wait, deadline time.Duration, blocking bool) {
 	}
 	p.log("arrive %d %v %q %q cost %d wait %v deadline %v blocking %v", id, w.Priority, w.User, w.Tenant, cost, wait, deadline, blocking)
 	w.Cost, w.MaxWait = cost, wait
-	mw := modelWaiter{id: id, class: int(class(w.Priority)), user: w.User, tenant: w.Tenant,
+	mw := modelWaiter{id: id, class: w.Priority.Class(), user: w.User, tenant: w.Tenant,
 		arrived: p.clock, cost: w.Units(), units: min(w.Units(), p.m.limit), patience: p.clock + wait}
 	if deadline > 0 {
 		mw.deadline = p.clock + deadline
@@ -291,7 +291,7 @@ func (p *pair) compare() {
 func (p *pair) sameClasses(byClass map[weir.Priority]int64) bool {
 	n := 0
 	for priority, waiting := range byClass {
-		if n += int(waiting); p.m.inClass(int(class(priority))) != int(waiting) {
+		if n += int(waiting); p.m.inClass(priority.Class()) != int(waiting) {
 			return false
 		}
 	}

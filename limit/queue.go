@@ -143,16 +143,13 @@ func (q Queue) longest() time.Duration {
 // shares returns the shares by class.
 func (q Queue) shares() (byClass [room.Classes]float64) {
 	for p, share := range q.Shares {
-		byClass[class(p)] = share
+		byClass[p.Class()] = share
 	}
 	return byClass
 }
 
-// class is a priority as the room knows it. Those out of range count as the
-// nearest.
-func class(p weir.Priority) int8 {
-	return int8(min(max(p, weir.Background), weir.Critical) - weir.Background)
-}
+// The room knows as many classes as there are.
+var _ [room.Classes]struct{} = [weir.Classes]struct{}{}
 
 // clone returns weights that nobody else can change.
 func (w Weights) clone() Weights {

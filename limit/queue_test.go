@@ -45,14 +45,6 @@ func TestQueueLimitsAreAllowed(t *testing.T) {
 	}
 }
 
-func TestClass(t *testing.T) {
-	for p, want := range map[weir.Priority]int8{-128: 0, -2: 0, weir.Background: 0, weir.Normal: 1, weir.High: 2, weir.Critical: 3, 3: 3, 127: 3} {
-		if got := class(p); got != want {
-			t.Errorf("%v is class %d, want %d", p, got, want)
-		}
-	}
-}
-
 // The weights are the limiter's own: changing the map afterwards changes nothing.
 func TestWeightsAreCopied(t *testing.T) {
 	users := map[string]float64{"a": 3}

@@ -22,7 +22,7 @@ func (l *Limiter) Snapshot() weir.Snapshot {
 		s.WaitingByClass = make(map[weir.Priority]int64)
 		for c, n := range l.room.ByClass() {
 			if n > 0 {
-				s.WaitingByClass[weir.Background+weir.Priority(c)] = int64(n)
+				s.WaitingByClass[weir.OfClass(c)] = int64(n)
 			}
 		}
 	}

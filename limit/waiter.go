@@ -31,7 +31,7 @@ type waiter struct {
 // deadline.
 func (p *waiter) stands(l *Limiter, w *weir.Work, cost int64, deadline time.Duration) {
 	p.cost, p.Units = cost, min(cost, l.limit)
-	p.Class, p.User, p.Tenant, p.Deadline = class(w.Priority), w.User, w.Tenant, deadline
+	p.Class, p.User, p.Tenant, p.Deadline = int8(w.Priority.Class()), w.User, w.Tenant, deadline
 	p.UserWeight, p.TenantWeight = 1, 1
 	if l.weighted {
 		p.UserWeight, p.TenantWeight = l.weights.of(w.User, w.Tenant)

@@ -108,7 +108,7 @@ func TestBlind(t *testing.T) {
 // arrive lets n pieces of work of a class arrive, spread over its users.
 func arrive(c *core, b *book, p weir.Priority, n int) {
 	for i := range n {
-		l := Level(class(p)*Users + i*Users/n)
+		l := Level(p.Class()*Users + i*Users/n)
 		if l < c.level {
 			b.refused[l].Add(1)
 		} else {

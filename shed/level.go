@@ -11,7 +11,7 @@ import (
 // How levels are made: of [Classes] classes, each with Users levels.
 const (
 	// Classes are the priorities, from weir.Background to weir.Critical.
-	Classes = 4
+	Classes = weir.Classes
 	// Users are the levels of a class, which its users are hashed to.
 	Users = 128
 	// Levels are all levels.
@@ -34,15 +34,7 @@ func (l Level) String() string {
 	if l >= Levels {
 		return "none"
 	}
-	return priority(l.Class()).String() + "/" + strconv.Itoa(int(l)%Users)
-}
-
-// priority is the priority of a class.
-func priority(class int) weir.Priority { return weir.Background + weir.Priority(class) }
-
-// class is the class of a priority; one out of range counts as the nearest.
-func class(p weir.Priority) int {
-	return int(min(max(p, weir.Background), weir.Critical) - weir.Background)
+	return weir.OfClass(l.Class()).String() + "/" + strconv.Itoa(int(l)%Users)
 }
 
 // level makes a level of a class and a hash.

@@ -28,17 +28,6 @@ func TestLevelNames(t *testing.T) {
 	}
 }
 
-// Priorities out of range count as the nearest.
-func TestClassClamps(t *testing.T) {
-	for p, want := range map[weir.Priority]int{
-		-128: 0, -2: 0, weir.Background: 0, weir.Normal: 1, weir.High: 2, weir.Critical: 3, 3: 3, 127: 3,
-	} {
-		if got := class(p); got != want {
-			t.Errorf("class(%d) = %d, want %d", p, got, want)
-		}
-	}
-}
-
 // Names that differ little are spread over the levels as chance would. The
 // statistic has 127 degrees of freedom: mean 127, standard deviation 16.
 func TestHashSpreads(t *testing.T) {

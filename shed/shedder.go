@@ -139,7 +139,7 @@ func (s *Shedder) levelOf(salt uint64, w *weir.Work) Level {
 	if !ok {
 		h = s.draw()
 	}
-	return level(class(w.Priority), h)
+	return level(w.Priority.Class(), h)
 }
 
 // Level returns the lowest level that is let through now. A server may tell its

@@ -75,7 +75,7 @@ func (l *ledger) sumUp(window int, w *world, s *Summary) {
 		})
 	}
 	s.Inversions = acc.inversions
-	for p := range levels {
+	for p := range weir.Classes {
 		users, tenants := shareErrors(acc.claims(w.classes, p, seconds), w.fair)
 		s.UserError, s.ShareError = math.Max(s.UserError, users), math.Max(s.ShareError, tenants)
 	}
@@ -106,7 +106,7 @@ func (t *tally) served() []float64 {
 func (a *account) claims(classes []*class, of int, seconds float64) []claim {
 	var list []claim
 	for i, c := range classes {
-		if c.template.Exempt || rank(c.template.Priority) != of {
+		if c.template.Exempt || c.template.Priority.Class() != of {
 			continue
 		}
 		for tenant, f := range a.classes[i].flows {

@@ -7,18 +7,11 @@ import (
 	"github.com/weir-go/weir"
 )
 
-// levels is how many priorities there are; rank numbers them from 0.
-const levels = int(weir.Critical-weir.Background) + 1
-
-func rank(p weir.Priority) int {
-	return int(min(max(p, weir.Background), weir.Critical) - weir.Background)
-}
-
 // ledger tells the classes and tenants of a run apart. It sees what comes to the
 // gates and what they answer, and asks them nothing.
 type ledger struct {
 	accounts []*account
-	shares   [levels]float64
+	shares   [weir.Classes]float64
 
 	lines  map[int]*crowd // by gateway
 	wanted []wanted       // by class
@@ -27,8 +20,8 @@ type ledger struct {
 // crowd is who waits before one gateway, by priority, and what has been let in
 // while a higher one and a lower one both waited.
 type crowd struct {
-	waiting [levels]int
-	let     [levels]float64
+	waiting [weir.Classes]int
+	let     [weir.Classes]float64
 }
 
 // wanted is since when none of a class has been let in although some of it came.
@@ -66,7 +59,7 @@ func newLedger(s *Scenario) *ledger {
 	l := &ledger{lines: map[int]*crowd{}, wanted: make([]wanted, len(s.Traffic))}
 	for name, share := range s.Fair.Shares {
 		p, _ := weir.ParsePriority(name)
-		l.shares[rank(p)] = share
+		l.shares[p.Class()] = share
 	}
 	for i := range l.wanted {
 		l.wanted[i].since = -1
@@ -139,7 +132,7 @@ func (l *ledger) line(front int) *crowd {
 
 // queued notes an attempt that the gate lets wait.
 func (l *ledger) queued(now time.Duration, a *attempt) {
-	l.line(a.front).waiting[rank(a.priority())]++
+	l.line(a.front).waiting[a.priority().Class()]++
 	l.wanted[a.class.index].waiting++
 	if a.outer != nil {
 		l.each(now, a, func(_ *account, t *tally) { t.behind++ })
@@ -149,7 +142,7 @@ func (l *ledger) queued(now time.Duration, a *attempt) {
 // leaves takes an attempt out of its line, if it was in one.
 func (l *ledger) leaves(a *attempt) {
 	if a.waiter != nil {
-		l.line(a.front).waiting[rank(a.priority())]--
+		l.line(a.front).waiting[a.priority().Class()]--
 		l.wanted[a.class.index].waiting--
 	}
 }
@@ -180,7 +173,7 @@ func (l *ledger) inverts(a *attempt) bool {
 	if a.riding || a.class.template.Exempt {
 		return false
 	}
-	ln, mine := l.line(a.front), rank(a.priority())
+	ln, mine := l.line(a.front), a.priority().Class()
 	above, below := false, false
 	for i, n := range ln.waiting {
 		above = above || n > 0 && i > mine

@@ -143,8 +143,9 @@ func (c *collector) collectGates(ch chan<- prometheus.Metric) {
 		gauge(ch, c.limit, float64(s.Limit), name)
 		gauge(ch, c.inFlight, float64(s.InFlight), name)
 		gauge(ch, c.waiting, float64(s.Waiting), name)
-		for class := range numClasses {
-			gauge(ch, c.waitingBy, float64(s.WaitingByClass[weir.Background+weir.Priority(class)]), name, className(class))
+		for class := range weir.Classes {
+			priority := weir.OfClass(class)
+			gauge(ch, c.waitingBy, float64(s.WaitingByClass[priority]), name, priority.String())
 		}
 		gauge(ch, c.exempt, float64(s.Exempt), name)
 		counter(ch, c.exemptAdmitted, s.ExemptAdmitted, name)

@@ -40,24 +40,12 @@ type Metrics struct {
 	routes map[string]*Route
 }
 
-// numClasses is the number of priorities that are told apart.
-const numClasses = int(weir.Critical-weir.Background) + 1
-
 // gateSeries are the series of one gate, found once and not on each request.
 type gateSeries struct {
 	service prometheus.Observer
-	wait    [numClasses]prometheus.Observer
-	refused [numClasses]prometheus.Counter
+	wait    [weir.Classes]prometheus.Observer
+	refused [weir.Classes]prometheus.Counter
 }
-
-// classOf is the place of a priority among the classes, the nearest one for those
-// that have no name.
-func classOf(p weir.Priority) int {
-	return int(min(max(p, weir.Background), weir.Critical) - weir.Background)
-}
-
-// className is the word for a class.
-func className(class int) string { return (weir.Background + weir.Priority(class)).String() }
 
 // buckets suit both a cache and a report: 0.5 ms to 30 s. They are closer around
 // the wait of 1 s that is the default, and what an answer after it takes.
@@ -111,14 +99,14 @@ func (m *Metrics) Handler() http.Handler {
 // Admitted is a weir.Hooks.Admitted.
 func (m *Metrics) Admitted(gate string, w weir.Work, waited time.Duration) {
 	if s, ok := (*m.gates.Load())[gate]; ok {
-		s.wait[classOf(w.Priority)].Observe(waited.Seconds())
+		s.wait[w.Priority.Class()].Observe(waited.Seconds())
 	}
 }
 
 // Rejected is a weir.Hooks.Rejected.
 func (m *Metrics) Rejected(w weir.Work, r *weir.Rejection) {
 	if s, ok := (*m.gates.Load())[r.Gate]; ok && r.Reason != weir.ReasonCanceled {
-		s.refused[classOf(w.Priority)].Inc()
+		s.refused[w.Priority.Class()].Inc()
 	}
 }
 
@@ -177,9 +165,9 @@ func (m *Metrics) keepGates(gates []string) {
 	series := make(map[string]gateSeries, len(gates))
 	for _, name := range gates {
 		s := gateSeries{service: m.service.WithLabelValues(name)}
-		for class := range numClasses {
-			s.wait[class] = m.wait.WithLabelValues(name, className(class))
-			s.refused[class] = m.refused.WithLabelValues(name, className(class))
+		for class := range weir.Classes {
+			s.wait[class] = m.wait.WithLabelValues(name, weir.OfClass(class).String())
+			s.refused[class] = m.refused.WithLabelValues(name, weir.OfClass(class).String())
 		}
 		series[name] = s
 	}
