@@ -33,6 +33,8 @@ func (v *virtual) pass(d time.Duration) {
 	}
 }
 
+func (v *virtual) try(w weir.Work) (weir.Permit, error) { return v.p.Gate("db").TryAdmit(w) }
+
 // work keeps each pool as full as it gets for some turns of 10 ms, in each of which
 // as much is done as the backend carries for each.
 func (v *virtual) work(turns, carries int, works ...weir.Work) {
@@ -40,7 +42,9 @@ func (v *virtual) work(turns, carries int, works ...weir.Work) {
 	out := make([][]weir.Permit, len(works))
 	for range turns {
 		for i, w := range works {
-			out[i] = append(out[i], held(v.t, v.p.Gate("db"), w, 128)...)
+			for permit, err := v.try(w); err == nil; permit, err = v.try(w) {
+				out[i] = append(out[i], permit)
+			}
 		}
 		v.pass(10 * time.Millisecond)
 		for i := range works {
