@@ -96,6 +96,9 @@ func TestKeyFunction(t *testing.T) {
 	take(t, g, weir.Work{Op: "read", Tenant: "a"})
 	take(t, g, weir.Work{Op: "write", Tenant: "a"})
 	refused(t, g, weir.Work{Op: "read", Tenant: "b"}, weir.ReasonLimit)
+	if key := g.KeyOf(&weir.Work{Op: "read", Tenant: "b"}); key != "read" {
+		t.Errorf("the key is %q", key)
+	}
 }
 
 // A newcomer takes the place of an idle key, and is refused while none is idle.
@@ -109,8 +112,11 @@ func TestBoundOfKeys(t *testing.T) {
 	}
 	a.Done(weir.OK)
 	take(t, g, tenant("c"))
-	if u, ok := g.Key("a"); ok {
+	if u, ok := g.Key("a"); ok || u != (KeyUse{Key: "a", Limit: 2}) {
 		t.Errorf("a is still known: %+v", u)
+	}
+	if u := g.Usage(0); u.Keys != 2 || u.MaxKeys != 2 {
+		t.Errorf("%d keys of %d", u.Keys, u.MaxKeys)
 	}
 	refused(t, g, tenant("a"), weir.ReasonLimit)
 	if b, _ := g.Key("b"); b.InFlight != 1 {

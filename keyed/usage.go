@@ -11,10 +11,12 @@ import (
 // Usage is the gate at one moment, with the keys that use most of it.
 type Usage struct {
 	weir.Snapshot
-	// Keys are known, Busy of them hold something. Bytes is what the tables take.
-	Keys  int64 `json:"keys"`
-	Busy  int64 `json:"busy"`
-	Bytes int64 `json:"bytes"`
+	// Keys are known, MaxKeys may be, Busy of them hold something. Bytes is what
+	// the tables take.
+	Keys    int64 `json:"keys"`
+	MaxKeys int64 `json:"max_keys"`
+	Busy    int64 `json:"busy"`
+	Bytes   int64 `json:"bytes"`
 	// Newcomers counts keys that became known, Evicted those that gave up their
 	// place.
 	Newcomers uint64 `json:"newcomers"`
@@ -49,7 +51,7 @@ func (g *Gate) Snapshot() weir.Snapshot { return g.Usage(0).Snapshot }
 // seconds and not for every request. With top 0 it does not look at the keys.
 func (g *Gate) Usage(top int) Usage {
 	set, by, sum := g.settings.Load(), g.about.Load(), g.total()
-	u := Usage{Keys: sum.keys, Busy: sum.busy, Bytes: sum.bytes, Newcomers: sum.newcomers, Evicted: sum.evicted}
+	u := Usage{Keys: sum.keys, MaxKeys: set.maxKeys, Busy: sum.busy, Bytes: sum.bytes, Newcomers: sum.newcomers, Evicted: sum.evicted}
 	u.Snapshot = weir.Snapshot{
 		Name: g.name, Kind: "keyed", Mode: "enforce",
 		Limit: set.limit, InFlight: sum.inFlight, Waiting: sum.waiting,
@@ -81,18 +83,27 @@ func (g *Gate) Usage(top int) Usage {
 	return u
 }
 
-// Key describes one key, and reports false if it is not known.
+// KeyOf returns the key whose pool w draws on.
+func (g *Gate) KeyOf(w *weir.Work) string {
+	if g.key != nil {
+		return g.key(*w)
+	}
+	return w.Tenant
+}
+
+// Key describes one key, and reports whether it is known. One that is not holds
+// nothing, and its Limit is what it would get.
 func (g *Gate) Key(key string) (KeyUse, bool) {
 	n := keys.NameOf(key)
 	h := keys.Hash(g.seed, &n)
-	s := g.shard(h)
+	set, s := g.settings.Load(), g.shard(h)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	slot, ok := s.table.Peek(h, &n)
 	if !ok {
-		return KeyUse{}, false
+		return KeyUse{Key: n.String(), Limit: set.overrides[n].of(set.limit)}, false
 	}
-	u := s.use(g.settings.Load(), slot, s.table.At(slot))
+	u := s.use(set, slot, s.table.At(slot))
 	u.Key = n.String()
 	return u, true
 }
