@@ -18,6 +18,45 @@ type modelFair struct {
 	classes [4]modelLevel
 	users   map[modelUser]*modelLevel
 	turns   int
+
+	// Within a tenant the newest goes first only if it has given a reason since the
+	// newest goes first at all.
+	phase   int
+	reasons map[[3]string]int
+	last    [3]string // who gave the last
+}
+
+// name is a tenant's. As of the last reason it is of any class.
+func (w *modelWaiter) name(class bool) [3]string {
+	if class {
+		return [3]string{string(rune('0' + w.class)), w.user, w.tenant}
+	}
+	return [3]string{"", w.user, w.tenant}
+}
+
+func (m *model) newPhase() {
+	if !m.queue.newest && !m.queue.deserted {
+		m.phase++
+	}
+}
+
+func (m *model) reason(w *modelWaiter) {
+	m.last = w.name(false)
+	if m.waits(w) {
+		m.because(w)
+	}
+}
+
+func (m *model) because(w *modelWaiter) {
+	if m.reasons == nil {
+		m.reasons = map[[3]string]int{}
+	}
+	m.reasons[w.name(true)] = m.phase
+}
+
+// waits reports whether any of w's tenant wait.
+func (m *model) waits(w *modelWaiter) bool {
+	return slices.ContainsFunc(m.waiting, func(o modelWaiter) bool { return o.name(true) == w.name(true) })
 }
 
 type modelUser struct {
@@ -103,6 +142,9 @@ func (m *model) enter(w modelWaiter) {
 		}
 		f.waits++
 	}
+	if !m.waits(&w) && m.last == w.name(false) {
+		m.because(&w)
+	}
 	m.waiting = append(m.waiting, w)
 }
 
@@ -118,6 +160,9 @@ func (m *model) part(w *modelWaiter) {
 			delete(at.level.flows, at.name)
 		}
 		at.level.sweep()
+	}
+	if !m.waits(w) {
+		delete(m.reasons, w.name(true))
 	}
 	if len(m.waiting) == 0 {
 		m.arrears = [4]float64{}
@@ -158,7 +203,7 @@ func (m *model) oneOf(class int, user, tenant string) int {
 	switch {
 	case m.order == EDF:
 		slices.SortStableFunc(of, func(a, b int) int { return int(m.waiting[a].by() - m.waiting[b].by()) })
-	case m.newestFirst():
+	case m.order == LIFO || m.newestFirst() && m.reasons[m.waiting[of[0]].name(true)] == m.phase:
 		slices.Reverse(of)
 	}
 	return of[0]

@@ -115,7 +115,9 @@ func (m *model) wait(now time.Duration, w modelWaiter, rate float64, median time
 		}
 	}
 	if why := m.inVain(now, w, rate, median); why != "" {
-		if m.turn(); m.order != Adaptive || m.inVain(now, w, rate, median) != "" {
+		m.turn()
+		m.reason(&w)
+		if m.order != Adaptive || m.inVain(now, w, rate, median) != "" {
 			m.fate[w.id] = why
 			m.seen["refused on arrival: "+why]++
 			return
@@ -128,6 +130,11 @@ func (m *model) wait(now time.Duration, w modelWaiter, rate float64, median time
 		out, in := 0, m.places > 0 && m.newestFirst() // the oldest goes, or the newcomer
 		if m.places > 0 && m.displaced != nil {
 			out, in = m.displaced(&w)
+		}
+		if q.stands && out >= 0 {
+			m.reason(&m.waiting[out])
+		} else if q.stands && m.waits(&w) {
+			m.reason(&w)
 		}
 		if !in {
 			m.fate[w.id] = m.noPlace()
@@ -194,6 +201,7 @@ func (m *model) newestFirst() bool {
 
 func (m *model) turn() {
 	if q := &m.queue; m.order == Adaptive && !q.newest {
+		m.newPhase()
 		q.newest, q.turned = true, len(m.waiting)
 		m.seen["turned"]++
 	}
@@ -242,6 +250,7 @@ func (m *model) settle(now time.Duration) {
 			m.fate[w.id] = w.outOf
 			if m.queue.stands {
 				m.turn()
+				m.reason(&w)
 			}
 			m.leave(i)
 		}
@@ -265,7 +274,9 @@ func (m *model) settle(now time.Duration) {
 func (m *model) cancelWaiter(now time.Duration, id int) {
 	i := slices.IndexFunc(m.waiting, func(w modelWaiter) bool { return w.id == id })
 	if now-m.waiting[i].arrived >= m.queue.service {
+		m.newPhase()
 		m.queue.deserted, m.queue.left = true, now
+		m.reason(&m.waiting[i])
 		m.seen["deserted"]++
 	} else {
 		m.seen["left early"]++

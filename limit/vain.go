@@ -30,7 +30,7 @@ func (l *Limiter) inVain(now time.Duration, until bounds, place *waiter) *weir.R
 		return nil
 	case until.allow(now, wait, median):
 		return nil
-	case l.room.Turn() && until.allow(now, turn(l.room.Ahead(&place.Waiter), place, rate), median):
+	case l.room.Turn(&place.Waiter) && until.allow(now, turn(l.room.Ahead(&place.Waiter), place, rate), median):
 		return nil
 	}
 	r := &weir.Rejection{Gate: l.name, Reason: weir.ReasonQueueTimeout, Retryable: true,

@@ -39,7 +39,7 @@ func (r *Room) within(w *Waiter, user uint32) float64 {
 func (r *Room) queue(w *Waiter, tenant uint32) float64 {
 	back := r.tenants.all[tenant].back
 	switch {
-	case back == nil || r.NewestFirst():
+	case back == nil || r.newestFirst(tenant):
 		return 0
 	case r.order == EDF:
 		return float64(r.deadlines.before(back, w))

@@ -1,37 +1,52 @@
 package room
 
-// victim returns who has to go for w in a room that is full: the last of the
-// lowest class below w's, or in w's own class the last of whoever has the greatest
-// load, of the users first and then of that user's tenants. w counts as the last
-// of its own tenant's. Where that is the one to go w is refused, unless the newest
-// goes first: then its tenant's oldest goes. A nil victim means that w is refused,
-// or has a place of its own if it has one by right (free).
-func (r *Room) victim(w *Waiter, newest, free bool) *Waiter {
+// victim returns who has to go for w in a room that is full: the last of the tenant
+// that has to give a place (loser). w counts as the last of its own tenant's. Where
+// that is the one to go w is refused, unless its tenant's newest goes first: then
+// its oldest goes. A nil victim means that w is refused, or has a place of its own
+// if it has one by right (free). In a queue that stands a tenant has a reason to put
+// its newest first as soon as it has to give a place.
+func (r *Room) victim(w *Waiter, free bool) *Waiter {
+	if r.standing.is {
+		r.turn()
+	}
+	tenant, own := r.loser(w, free)
+	if tenant == 0 || r.tenants.all[tenant].back == nil {
+		return nil
+	}
+	r.crowded(tenant)
+	if own && (free || !r.newestFirst(tenant)) {
+		return nil
+	}
+	return r.last(tenant)
+}
+
+// loser returns which tenant has to give a place to w, and whether that is w's own:
+// one of the lowest class below w's, or in w's own class the one with the greatest
+// load, of the users first and then of that user's tenants.
+func (r *Room) loser(w *Waiter, free bool) (tenant uint32, own bool) {
 	losing := r.outranked(w)
 	c := &r.classes[losing]
 	if losing != int(w.Class) {
-		return r.last(r.worstTenant(c.longest[0]))
+		return r.worstTenant(c.longest[0]), false
 	}
 	turn := r.turns + 1
-	if newest {
+	if r.NewestFirst() {
 		turn = -turn
 	}
 	user := r.users.find(w.User, uint32(losing))
-	if own := r.userLoad(user) + cost(w)/w.UserWeight; !c.mine(r.users.spots, user, own, turn, free) {
-		return r.last(r.worstTenant(c.longest[0]))
+	if load := r.userLoad(user) + cost(w)/w.UserWeight; !c.mine(r.users.spots, user, load, turn, free) {
+		return r.worstTenant(c.longest[0]), false
 	}
 	if user == 0 || r.users.spots[user].longest == 0 {
-		return nil
+		return 0, true
 	}
 	inner := &r.inner[user]
-	tenant := r.tenants.find(w.Tenant, user)
-	if own := r.tenantLoad(tenant) + cost(w)/w.TenantWeight; !inner.mine(r.tenants.spots, tenant, own, turn, free) {
-		return r.last(r.worstTenant(user))
+	tenant = r.tenants.find(w.Tenant, user)
+	if load := r.tenantLoad(tenant) + cost(w)/w.TenantWeight; !inner.mine(r.tenants.spots, tenant, load, turn, free) {
+		return r.worstTenant(user), false
 	}
-	if newest && !free && tenant != 0 && r.tenants.all[tenant].back != nil {
-		return r.last(tenant)
-	}
-	return nil
+	return tenant, true
 }
 
 func (r *Room) worstTenant(user uint32) uint32 { return r.inner[user].longest[0] }

@@ -17,6 +17,8 @@ type many struct {
 	now     map[path]float64 // virtual time
 	tags    map[path]map[string]tagged
 	weights map[path]float64 // of users
+	reasons map[path]uint16  // of a tenant, by its own path
+	last    path             // who gave the last reason
 }
 
 // path names a level: the users of a class, or with a user (after "/") its tenants.
@@ -87,6 +89,9 @@ func (m *many) enter(now time.Duration, o *one) {
 		turn = -turn
 	}
 	tenants, users := o.levels()
+	if len(m.of(tenants, o.tenant, false)) == 0 && m.last.user == o.own().user {
+		m.reasons[o.own()] = m.standing.phase
+	}
 	m.join(tenants, o.tenant, turn)
 	m.join(users, o.user, turn)
 	m.weights[path{o.class, o.user}] = o.ofUser
@@ -115,6 +120,9 @@ func (m *many) leave(o *one) {
 	m.remove(o)
 	m.part(tenants, o.tenant)
 	m.part(users, o.user)
+	if len(m.of(tenants, o.tenant, false)) == 0 {
+		delete(m.reasons, o.own())
+	}
 	if len(m.queue) == 0 {
 		m.arrears = [Classes]float64{}
 	}
@@ -159,6 +167,30 @@ func (m *many) least(p path) (least string) {
 	return least
 }
 
+// own is the path that stands for a tenant, and of that for its name in any class.
+func (o *one) own() path { return path{o.class, o.user + "/" + o.tenant} }
+
+// reason notes that o's tenant has given a reason to put the newest first.
+func (m *many) reason(o *one) {
+	tenants, _ := o.levels()
+	if len(m.of(tenants, o.tenant, false)) > 0 {
+		m.reasons[o.own()] = m.standing.phase
+	}
+	m.last = path{user: o.own().user}
+}
+
+func (m *many) crowded(o *one) {
+	if m.standing.is {
+		m.single.crowded()
+		m.reason(o)
+	}
+}
+
+// reversed reports whether the newest of o's tenant goes first.
+func (m *many) reversed(o *one) bool {
+	return m.order == LIFO || m.newestFirst() && m.reasons[o.own()] == m.standing.phase
+}
+
 func (m *many) count(class int8) int { return len(m.of(path{class, ""}, "", true)) }
 
 // sorted returns a tenant's waiters, the next first.
@@ -167,7 +199,7 @@ func (m *many) sorted(p path, tenant string) []*one {
 	switch {
 	case m.order == EDF:
 		slices.SortStableFunc(some, func(a, b *one) int { return cmp.Compare(a.deadline, b.deadline) })
-	case m.newestFirst():
+	case len(some) > 0 && m.reversed(some[0]):
 		slices.Reverse(some)
 	}
 	return some
@@ -271,38 +303,53 @@ func (m *many) worst(p path) (worst string, load float64) {
 	return worst, load
 }
 
-func (m *many) lastOf(p path) *one {
+func (m *many) worstOf(p path) []*one {
 	if p.user == "" {
 		user, _ := m.worst(p)
 		p.user = "/" + user
 	}
 	tenant, _ := m.worst(p)
-	sorted := m.sorted(p, tenant)
-	return sorted[len(sorted)-1]
+	return m.of(p, tenant, false)
 }
 
 // victim mirrors the rule of displacement as it is documented.
-func (m *many) victim(o *one, newest, free bool) *one {
+func (m *many) victim(o *one, free bool) *one {
+	if m.standing.is {
+		m.turn()
+	}
+	of := m.loser(o, free)
+	if len(of) == 0 {
+		return nil
+	}
+	m.crowded(of[0])
+	if of[0].own() == o.own() && (free || !m.reversed(o)) {
+		return nil
+	}
+	tenants, _ := of[0].levels()
+	sorted := m.sorted(tenants, of[0].tenant)
+	return sorted[len(sorted)-1]
+}
+
+// loser returns the waiters of the tenant that has to give a place to o.
+func (m *many) loser(o *one, free bool) []*one {
 	short := m.count(o.class) < m.reserved(o.class)
 	for c := range int8(Classes) {
 		if c != o.class && (c < o.class || short) && m.count(c) > m.reserved(c) {
-			return m.lastOf(path{c, ""})
+			return m.worstOf(path{c, ""})
 		}
 	}
 	tenants, users := o.levels()
+	newest := m.newestFirst()
 	if !m.mine(users, o.user, m.weighed(users, o), newest, free) {
-		return m.lastOf(users)
+		return m.worstOf(users)
 	}
 	if len(m.of(tenants, "", true)) == 0 {
 		return nil
 	}
 	if !m.mine(tenants, o.tenant, m.weighed(tenants, o), newest, free) {
-		return m.lastOf(tenants)
+		return m.worstOf(tenants)
 	}
-	if own := m.sorted(tenants, o.tenant); newest && !free && len(own) > 0 {
-		return own[len(own)-1]
-	}
-	return nil
+	return m.of(tenants, o.tenant, false)
 }
 
 func (m *many) mine(p path, own string, more float64, newest, free bool) bool {
@@ -332,10 +379,9 @@ func (m *many) push(now time.Duration, o *one) (displaced *one, ok bool) {
 		if m.size == 0 {
 			return nil, false
 		}
-		newest := m.crowded()
 		tenants, _ := o.levels()
 		free := len(m.queue) < m.few() && len(m.of(tenants, o.tenant, false)) < fewest
-		if displaced = m.victim(o, newest, free); displaced != nil {
+		if displaced = m.victim(o, free); displaced != nil {
 			m.leave(displaced)
 		} else if !free {
 			return nil, false

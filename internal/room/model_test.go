@@ -23,6 +23,7 @@ type both struct {
 func newBoth(t testing.TB, size int, order Order, keep, names int) *both {
 	b := &both{t: t, names: names, in: map[*one]*Waiter{}, seen: map[string]int{}}
 	b.m.now, b.m.tags, b.m.weights = map[path]float64{}, map[path]map[string]tagged{}, map[path]float64{}
+	b.m.reasons = map[path]uint16{}
 	b.configure(size, order, keep)
 	return b
 }
@@ -104,6 +105,9 @@ func (b *both) any(arg uint32) *one {
 func (b *both) serve() {
 	w, o := b.r.Next(b.now), b.m.next(b.now)
 	if b.same("next", w, o) {
+		if tenants, _ := o.levels(); b.m.newestFirst() && !b.m.reversed(o) && len(b.m.of(tenants, o.tenant, false)) > 1 {
+			b.seen["in order though others are not"]++
+		}
 		if o.class < b.m.highest() {
 			b.seen["out of turn"]++
 		}
@@ -118,7 +122,7 @@ func (b *both) expire() {
 		o := b.m.expiry[0]
 		b.same("expired", w, o)
 		b.r.Expire(w)
-		b.m.crowded()
+		b.m.crowded(o)
 		b.m.leave(o)
 		b.gone(o)
 	}
@@ -129,6 +133,14 @@ func (b *both) settle(arg uint32) {
 	user, tenant := b.name("u", arg>>7%3), b.name("t", arg>>9)
 	b.r.Settle(int(class), user, tenant, units)
 	b.m.settle(class, user, tenant, units, b.weigh)
+}
+
+// turn is what the gate does for a newcomer that would come too late.
+func (b *both) turn(arg uint32) {
+	o := &one{class: int8(arg >> 5 % Classes), user: b.name("u", arg>>7%3), tenant: b.name("t", arg>>9)}
+	b.r.Turn(&Waiter{Class: o.class, User: o.user, Tenant: o.tenant})
+	b.m.turn()
+	b.m.reason(o)
 }
 
 func (b *both) reweigh(arg uint32) {
@@ -154,6 +166,7 @@ func (b *both) step(op, arg uint32) {
 			b.r.GiveUp(b.now, b.in[o])
 			if b.now-o.arrived >= b.m.pace.Service {
 				b.m.standing.desert(b.now)
+				b.m.reason(o)
 			}
 			b.m.leave(o)
 			b.gone(o)
@@ -169,6 +182,8 @@ func (b *both) step(op, arg uint32) {
 	case 17:
 		if arg%8 == 0 {
 			b.configure(int(arg>>3%24), Order(arg>>8%4), int(arg>>10%8))
+		} else {
+			b.turn(arg)
 		}
 	case 18:
 		if arg%8 == 0 {
@@ -228,7 +243,7 @@ func TestModel(t *testing.T) {
 			t.Fatalf("seed %d: %d wait, and %d users and %d tenants are known", seed, b.r.Len(), b.r.users.n, b.r.tenants.n)
 		}
 	}
-	for _, what := range []string{"displaced", "of another class", "of another flow", "refused", "out of turn"} {
+	for _, what := range []string{"displaced", "of another class", "of another flow", "refused", "out of turn", "in order though others are not"} {
 		if seen[what] < 10 {
 			t.Errorf("%s: %d times", what, seen[what])
 		}

@@ -17,6 +17,7 @@ const (
 // link puts w into its tenant's ring, and into its tree where deadlines count.
 func (r *Room) link(w *Waiter) {
 	t := &r.tenants.all[w.flow]
+	r.inherit(w.flow, w)
 	if t.back == nil {
 		w.prev, w.next = w, w
 	} else {
@@ -40,6 +41,7 @@ func (r *Room) unlink(w *Waiter) {
 		t.back = nil
 	case t.back == w:
 		t.back = w.prev
+		t.back.phase = w.phase
 	}
 	w.prev.next, w.next.prev = w.next, w.prev
 	w.prev, w.next = nil, nil
@@ -51,7 +53,7 @@ func (r *Room) first(tenant uint32) *Waiter {
 	switch {
 	case r.order == EDF:
 		return r.deadlines.first(back)
-	case r.NewestFirst():
+	case r.newestFirst(tenant):
 		return back
 	}
 	return back.next
@@ -63,7 +65,7 @@ func (r *Room) last(tenant uint32) *Waiter {
 	switch {
 	case r.order == EDF:
 		return r.deadlines.last(back)
-	case r.NewestFirst():
+	case r.newestFirst(tenant):
 		return back.next
 	}
 	return back

@@ -127,3 +127,44 @@ func TestAheadOfACrowd(t *testing.T) {
 		}
 	}
 }
+
+// Whoever leaves, or whose deadlines cannot be met, turns its own order. That of
+// another with a queue stays as it is, in the same room and at the same time.
+func TestATenantTurnsItsOwnOrder(t *testing.T) {
+	reasons := map[string]func(r *Room, of *Waiter){
+		"leaves":       func(r *Room, of *Waiter) { r.GiveUp(50*ms, of) },
+		"comes late":   func(r *Room, of *Waiter) { r.Turn(&Waiter{Class: 1, Tenant: "rude"}) },
+		"of its own":   func(r *Room, of *Waiter) { r.Turn(&Waiter{Class: 1, Tenant: "calm"}) },
+		"runs out":     func(r *Room, of *Waiter) { r.standing.is = true; r.Expire(of) },
+		"is too large": func(r *Room, of *Waiter) { r.standing.is = true; push(r, "rude", 99) },
+	}
+	for name, happens := range reasons {
+		r := newRoom(8, Adaptive)
+		r.SetPace(Pace{Interval: 100 * ms, Keep: 7})
+		rude := push(r, "rude", 0)
+		for i := 1; i < 4; i++ {
+			push(r, "rude", i)
+		}
+		for i := range 3 {
+			push(r, "calm", i)
+		}
+		happens(r, rude)
+		calm := r.tenants.find("calm", r.users.find("", 1))
+		own := name == "of its own"
+		if !r.NewestFirst() || r.first(calm).Owner != map[bool]any{false: 0, true: 2}[own] {
+			t.Errorf("%s: newest first %v, and of the calm number %v", name, r.NewestFirst(), r.first(calm).Owner)
+		}
+		other := r.tenants.find("rude", r.users.find("", 1))
+		if first := r.first(other); (first == r.tenants.all[other].back) == own {
+			t.Errorf("%s: of the rude number %v goes first", name, first.Owner)
+		}
+		r.check(t)
+	}
+}
+
+func push(r *Room, tenant string, i int) *Waiter {
+	w := &Waiter{Class: 1, Tenant: tenant, Units: 1, Expires: Never, Owner: i}
+	r.Knock(0)
+	r.Push(0, w)
+	return w
+}

@@ -119,27 +119,39 @@ func (r *Room) places() int {
 	return r.size
 }
 
-// NewestFirst reports whether the newest goes first now.
+// NewestFirst reports whether the newest goes first now: among tenants whose turn is
+// the same, and among the waiters of those that have given a reason.
 func (r *Room) NewestFirst() bool {
 	return r.order == LIFO || r.order == Adaptive && (r.standing.newest || r.standing.deserted)
 }
 
-// Turn is told that a newcomer could not be served in time at the back of the
+// Turn is told that w, a newcomer, could not be served in time at the back of the
 // queue, and puts the newest first, if the order is Adaptive. It reports whether
 // the newest goes first.
-func (r *Room) Turn() bool {
-	if r.order == Adaptive && !r.standing.newest {
-		r.standing.turn(len(r.expiry))
+func (r *Room) Turn(w *Waiter) bool {
+	r.turn()
+	user := r.users.find(w.User, uint32(max(0, min(w.Class, Classes-1))))
+	if tenant := r.tenants.find(w.Tenant, user); user != 0 && tenant != 0 {
+		r.reason(tenant)
+	} else {
+		r.standing.last = joined(hash(w.User), hash(w.Tenant))
 	}
 	return r.NewestFirst()
 }
 
-// crowded is Turn for what is a sign in a standing queue only.
-func (r *Room) crowded() bool {
-	if r.standing.is {
-		return r.Turn()
+func (r *Room) turn() {
+	if r.order == Adaptive && !r.standing.newest {
+		r.standing.turn(len(r.expiry))
 	}
-	return r.NewestFirst()
+}
+
+// crowded is told that a tenant has too many waiting, which is a reason to put the
+// newest first in a standing queue only.
+func (r *Room) crowded(tenant uint32) {
+	if r.standing.is {
+		r.turn()
+		r.reason(tenant)
+	}
 }
 
 // Knock counts a newcomer that finds no free slot, whether it will get a place or
@@ -165,9 +177,8 @@ func (r *Room) Push(now time.Duration, w *Waiter) (displaced *Waiter, ok bool) {
 		if r.size == 0 {
 			return nil, false
 		}
-		newest := r.crowded()
 		free := len(r.expiry) < r.entitled() && r.few(w)
-		if displaced = r.victim(w, newest, free); displaced != nil {
+		if displaced = r.victim(w, free); displaced != nil {
 			r.Remove(displaced)
 		} else if !free {
 			return nil, false
@@ -211,13 +222,14 @@ func (r *Room) GiveUp(now time.Duration, w *Waiter) bool {
 	}
 	if now-w.Arrived >= r.pace.Service {
 		r.standing.desert(now)
+		r.reason(w.flow)
 	}
 	return r.Remove(w)
 }
 
 // Expire takes out w, whose time is up.
 func (r *Room) Expire(w *Waiter) {
-	r.crowded()
+	r.crowded(w.flow)
 	r.Remove(w)
 }
 

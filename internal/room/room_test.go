@@ -18,6 +18,9 @@ func newRoom(size int, order Order) *Room {
 	return r
 }
 
+// nobody is a newcomer without a name.
+var nobody = &Waiter{Class: 1}
+
 // come lets n newcomers in, named by when they came, and returns the displaced.
 func come(t *testing.T, r *Room, now time.Duration, n int) (displaced []time.Duration) {
 	t.Helper()
@@ -124,7 +127,7 @@ func TestTurnInABurst(t *testing.T) {
 	r, fifo := newRoom(8, Adaptive), newRoom(8, FIFO)
 	come(t, r, 0, 6)
 	come(t, fifo, 0, 6)
-	if !r.Turn() || fifo.Turn() {
+	if !r.Turn(nobody) || fifo.Turn(nobody) {
 		t.Error("it did not turn, or FIFO did")
 	}
 	if got := come(t, r, 100*ms, 1); got != nil || !r.NewestFirst() {
@@ -138,7 +141,7 @@ func TestTurnInABurst(t *testing.T) {
 
 func TestWhatTurnsBack(t *testing.T) {
 	r := standingRoom(t, Adaptive)
-	r.Turn()
+	r.Turn(nobody)
 	if serve(r, 201*ms, 1); !r.NewestFirst() {
 		t.Error("back with 3 of 4 waiting")
 	}
@@ -147,7 +150,7 @@ func TestWhatTurnsBack(t *testing.T) {
 	}
 
 	r = standingRoom(t, Adaptive)
-	r.Turn()
+	r.Turn(nobody)
 	r.Remove(r.Oldest())
 	come(t, r, 202*ms, 1)
 	for at := 210 * ms; at < 300*ms; at += 10 * ms { // more served than come

@@ -234,7 +234,8 @@ func (p *twins) step(op, arg int) {
 		if arg%8 == 0 {
 			p.configure(arg/8%40, Order(arg/512%3), arg%5*3)
 		} else {
-			p.same("turn", p.r.Turn(), p.s.turn())
+			w := &Waiter{Class: p.class, User: p.user, Tenant: p.user}
+			p.same("turn", p.r.Turn(w), p.s.turn())
 		}
 	default:
 		p.now += time.Duration(arg%30) * ms

@@ -32,6 +32,9 @@ import (
 // even if it had gone first. Otherwise a flood of those that come and leave at
 // once would get nothing done in order of arrival, and all of its share newest
 // first.
+//
+// All this is found out for the whole room, but a tenant that has given no reason
+// for it stays in order (reasons.go).
 type standing struct {
 	from            time.Duration // when the present interval began
 	arrived, served int           // in it
@@ -45,10 +48,12 @@ type standing struct {
 
 	deserted bool
 	left     time.Duration // when the last one left
+
+	reasons
 }
 
 func (s *standing) begin(now time.Duration) {
-	*s = standing{from: now, deserted: s.deserted, left: s.left}
+	*s = standing{from: now, deserted: s.deserted, left: s.left, reasons: s.reasons}
 }
 
 // lasts reports whether the judgement holds although the room is empty.
@@ -71,7 +76,10 @@ func (s *standing) look(now, interval time.Duration) {
 	s.judged, s.from, s.arrived, s.served = true, now, 0, 0
 }
 
-func (s *standing) turn(waiting int) { s.newest, s.turned = true, waiting }
+func (s *standing) turn(waiting int) {
+	s.starts()
+	s.newest, s.turned = true, waiting
+}
 
 func (s *standing) fallTo(waiting int) {
 	if waiting <= s.turned/2 {
@@ -79,7 +87,17 @@ func (s *standing) fallTo(waiting int) {
 	}
 }
 
-func (s *standing) desert(now time.Duration) { s.deserted, s.left = true, now }
+func (s *standing) desert(now time.Duration) {
+	s.starts()
+	s.deserted, s.left = true, now
+}
+
+// starts is told that the newest goes first from now on, if it did not before.
+func (s *standing) starts() {
+	if !s.newest && !s.deserted {
+		s.phase = max(1, s.phase+1)
+	}
+}
 
 // draining reports whether more were served than came, by more than chance: a
 // count varies by about its square root, and twice that is a sign.

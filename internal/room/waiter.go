@@ -30,6 +30,7 @@ type Waiter struct {
 
 	// Class is its priority, from 0, which goes last, to Classes-1.
 	Class int8
+	phase uint16 // the newest of its tenant: see reasons
 
 	heap int32  // index in the room's heap, plus 1; 0 while not in a room
 	flow uint32 // its tenant's
