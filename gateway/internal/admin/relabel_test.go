@@ -1,17 +1,20 @@
 package admin
 
 import (
+	"context"
 	"net/http"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/signal"
 )
 
 // relabelling is a rule of Prometheus' metric_relabel_configs, with the action
@@ -46,7 +49,9 @@ var (
 )
 
 // The relabelling in the guide brings the names that it promises.
-func TestGuideRelabels(t *testing.T) {
+func TestGuideRelabels(t *testing.T) { synctest.Test(t, guideRelabels) }
+
+func guideRelabels(t *testing.T) {
 	guide, err := os.ReadFile("../../../docs/guides/metrics.md")
 	if err != nil {
 		t.Fatal(err)
@@ -59,13 +64,21 @@ func TestGuideRelabels(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(block), &rules); err != nil || !found || len(rules.Rules) == 0 {
 		t.Fatalf("no rules: %v", err)
 	}
-	p, err := policy.Compile(policy.Spec{Gates: map[string]policy.GateSpec{
-		"db": {Limit: &policy.LimitSpec{Limit: 505}, Each: &policy.EachSpec{}},
-	}}, policy.Options{})
+	lag := signal.Func("lag", func(context.Context) (float64, error) { return 55_000, nil })
+	p, err := policy.Compile(policy.Spec{
+		Signals: map[string]policy.SignalSpec{"consumer_lag": {Read: "lag", Interval: policy.Duration(5 * time.Second)}},
+		Gates: map[string]policy.GateSpec{
+			"db": {
+				Limit: &policy.LimitSpec{Controller: "lag", Lag: policy.LagSpec{Signal: "consumer_lag", Interval: policy.Duration(5 * time.Second)}},
+				Each:  &policy.EachSpec{},
+			},
+		},
+	}, policy.Options{Signals: map[string]signal.Signal{"lag": lag}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer p.Close()
+	time.Sleep(11 * time.Second)
 	permit, err := p.Gate("db").TryAdmit(weir.Work{Tenant: "my_database"})
 	if err != nil {
 		t.Fatal(err)
@@ -90,6 +103,7 @@ func TestGuideRelabels(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{
+		"evidentdb_kafka_consumer_lag  ":                    "55000",
 		"evidentdb_admission_control_capacity my_database ": "505",
 		"evidentdb_admission_control_wait_count db ":        "1",
 		"evidentdb_admission_control_wait_sum db ":          "0.125",

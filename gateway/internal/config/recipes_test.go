@@ -1,0 +1,100 @@
+package config_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/policy"
+)
+
+// recipe returns the file in a guide that has that line.
+func recipe(t *testing.T, guide, line string) *config.Config {
+	t.Helper()
+	text, err := os.ReadFile("../../../docs/guides/" + guide)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for rest, found := string(text), true; found; {
+		var block string
+		_, rest, found = strings.Cut(rest, "```yaml\n")
+		block, rest, _ = strings.Cut(rest, "```")
+		if strings.Contains(block, line+"\n") {
+			cfg, err := config.Parse(guide, []byte(block))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return cfg
+		}
+	}
+	t.Fatalf("%s has no file with the line %q", guide, line)
+	return nil
+}
+
+// kitchen is a recipe at work, on a clock of the test's own.
+type kitchen struct {
+	*policy.Policy
+	now      time.Duration
+	readings []control.Reading
+}
+
+// Readings implements control.Source.
+func (k *kitchen) Readings(into []control.Reading) []control.Reading {
+	return append(into, k.readings...)
+}
+
+func cook(t *testing.T, cfg *config.Config) *kitchen {
+	t.Helper()
+	k := new(kitchen)
+	p, err := policy.Compile(cfg.Policy(), policy.Options{Now: func() time.Duration { return k.now }, Readings: k})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	k.Policy = p
+	return k
+}
+
+// pass lets time pass, and the gates do what is due.
+func (k *kitchen) pass(d time.Duration) {
+	for end := k.now + d; ; k.Step() {
+		next, ok := k.Next()
+		if !ok || next > end {
+			k.now = end
+			return
+		}
+		k.now = max(k.now, next)
+	}
+}
+
+// The pools of all databases follow the lag of one queue, as the guide says.
+func TestLagRecipe(t *testing.T) {
+	k := cook(t, recipe(t, "keyed.md", "  consumer_lag: {read: http, url: http://127.0.0.1:8000/lag, field: total, interval: 5s}"))
+	g := k.Gate("databases")
+	for _, database := range []string{"orders", "users", "reports"} {
+		if _, err := g.TryAdmit(weir.Work{Tenant: database}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		lag             float64
+		known           bool
+		each, ofReports int64
+	}{
+		{0, true, 1000, 250}, {10_000, true, 1000, 250}, {55_000, true, 505, 126}, {77_500, true, 257, 64},
+		{100_000, true, 10, 2}, {1e9, true, 10, 2}, {32_500, true, 752, 188},
+		{0, false, 752, 188}, {0, false, 752, 188}, {0, false, 752, 188}, {0, false, 10, 2}, {5, true, 1000, 250},
+	} {
+		k.readings = []control.Reading{{Name: "consumer_lag", Value: tt.lag, Known: tt.known}}
+		k.pass(5 * time.Second)
+		for database, want := range map[string]int64{"orders": tt.each, "users": tt.each, "reports": tt.ofReports} {
+			if use, _ := g.Keyed().Key(database); use.Limit != want {
+				t.Errorf("with a lag of %v (known: %v) %s has %d slots, want %d", tt.lag, tt.known, database, use.Limit, want)
+			}
+		}
+	}
+}
