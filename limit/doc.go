@@ -101,8 +101,9 @@
 // clients lose patience: who has waited longest will leave next. Those that leave
 // sooner than an answer could have come do not count.
 //
-// All of that is within a tenant. Between tenants and users it decides only among
-// those who are owed alike, and between priorities nothing.
+// All of that is within a tenant that has itself given such a reason: the others'
+// waiters stay in order. Between tenants and users it decides only among those who
+// are owed alike, and between priorities nothing.
 //
 // What it is worth, in virtual time, is on the scoreboard (docs/scoreboard).
 //
