@@ -12,9 +12,9 @@ import (
 )
 
 // sources are the words that a source begins with.
-var sources = []string{"header:", "path:", "peer", "const:"}
+var sources = []string{"header:", "path:", "peer", "cert:", "const:"}
 
-const sourceForms = "write header:NAME, path:NAME, peer or const:VALUE"
+const sourceForms = "write header:NAME, path:NAME, peer, cert:NAME or const:VALUE"
 
 // loopback is trusted where the spec does not say whom to trust.
 var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
@@ -40,6 +40,11 @@ func (c *compiler) checkIdentity() identity {
 	for i, network := range spec.Trusted {
 		if p, ok := c.checkNetwork(at.at("trusted").index(i), network); ok {
 			id.trusted = append(id.trusted, p)
+		}
+	}
+	for i, text := range spec.TrustedCerts {
+		if p, ok := c.checkCertPattern(at.at("trusted_certs").index(i), text); ok {
+			id.trustedCerts = append(id.trustedCerts, p)
 		}
 	}
 	return id
@@ -100,6 +105,8 @@ func (c *compiler) checkSource(at place, text string) source {
 			return source{pathSource, strings.TrimSuffix(strings.Trim(value, "{}"), "...")}
 		}
 		c.add(at, "path: names no wildcard", "write path:NAME, where a route's pattern has {NAME}")
+	case "cert":
+		return c.checkCertSource(at, value)
 	case "const":
 		if value == "" {
 			c.add(at, "const: has no value", "write const:VALUE, or leave the field out")
@@ -159,6 +166,9 @@ func (c *compiler) checkPrioritySource(at place, text string, classes map[string
 			"write header:NAME, which is believed only from trusted networks, or give the route a priority")
 	case peerSource:
 		c.add(at, "an address is no priority", "write header:NAME or const:VALUE")
+	case certSource:
+		c.add(at, "a certificate says who somebody is, not how important the work is",
+			"write header:NAME, and the certificates that are believed under trusted_certs")
 	case constSource:
 		if _, ok := classes[strings.ToLower(s.key)]; !ok {
 			c.add(at, fmt.Sprintf("%q is no priority", s.key), suggest(s.key, slices.Sorted(maps.Keys(classes)), "priorities"))

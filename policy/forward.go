@@ -29,7 +29,7 @@ func (p *Policy) Forward(out http.Header, in *http.Request, w *weir.Work, arrive
 }
 
 func (id *identity) forward(out http.Header, in *http.Request, w *weir.Work) {
-	trusted := id.trusts(peerAddr(in.RemoteAddr))
+	trusted := id.trustsPeer(in)
 	for _, s := range [3]source{id.tenant, id.user, id.client} {
 		if s.kind != headerSource {
 			continue

@@ -28,11 +28,12 @@ const (
 	hostSource // header:Host, which net/http keeps apart
 	pathSource
 	peerSource
+	certSource
 	constSource
 )
 
-// source is a compiled source of an identity: a kind, and the header, wildcard
-// or constant it names.
+// source is a compiled source of an identity: a kind, and the header, wildcard,
+// name in a certificate or constant it names.
 type source struct {
 	kind sourceKind
 	key  string
@@ -43,9 +44,10 @@ type identity struct {
 	tenant, user, client, priority source
 
 	// classes are the words for priorities that are understood.
-	classes map[string]weir.Priority
-	trusted []netip.Prefix
-	ignored *ignored
+	classes      map[string]weir.Priority
+	trusted      []netip.Prefix
+	trustedCerts []certPattern
+	ignored      *ignored
 }
 
 // ignored counts what was sent and not understood. It is shared by the policies
@@ -82,12 +84,12 @@ type asker struct {
 // fill sets the identity of w, and reports whether the peer is trusted.
 func (id *identity) fill(w *weir.Work, r *http.Request, m *match) bool {
 	a := asker{request: r, match: m, peer: peerAddr(r.RemoteAddr)}
-	a.trusted = id.trusts(a.peer)
+	a.trusted = id.trusts(a.peer) || len(id.trustedCerts) > 0 && id.trustsCert(certificateOf(r))
 	w.Tenant = id.read(id.tenant, &a)
 	w.User = id.read(id.user, &a)
 	w.Client = id.read(id.client, &a)
 	if w.User == "" && !(a.trusted && (id.user.claimed() || id.tenant.claimed())) {
-		if origin, named := id.originOf(r, a.peer); named {
+		if origin, named := id.originOf(&a); named {
 			w.User = a.name(origin)
 		}
 	}
@@ -157,8 +159,12 @@ func (id *identity) read(s source, a *asker) string {
 		}
 	case pathSource:
 		return bounded(a.match.value(s.key))
+	case certSource:
+		if cert := certificateOf(a.request); cert != nil {
+			return bounded(certName(cert, s.key))
+		}
 	case peerSource:
-		origin, _ := id.originOf(a.request, a.peer)
+		origin, _ := id.originOf(a)
 		return a.name(origin)
 	}
 	return ""

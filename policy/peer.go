@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"net/http"
 	"net/netip"
 	"strings"
 )
@@ -19,11 +18,12 @@ const mostHops = 32
 // nobody who is trusted. Where everybody is trusted it is the first of them, and
 // what is no address ends the way back at whoever wrote it. named is false if only
 // trusted addresses were met: they pass on what others ask.
-func (id *identity) originOf(r *http.Request, peer netip.Addr) (origin netip.Addr, named bool) {
-	if !id.trusts(peer) {
+func (id *identity) originOf(a *asker) (origin netip.Addr, named bool) {
+	peer := a.peer
+	if !a.trusted {
 		return peer, peer.IsValid()
 	}
-	lines := r.Header[forwardedFor]
+	lines := a.request.Header[forwardedFor]
 	hops := 0
 	for i := len(lines) - 1; i >= 0; i-- {
 		for rest, more := lines[i], true; more; {

@@ -91,15 +91,13 @@ func (p *Policy) time() time.Time {
 	return time.Now()
 }
 
-// Trusted reports whether the request comes from a network whose headers are
-// believed.
-func (p *Policy) Trusted(r *http.Request) bool {
-	return p.identity.trusts(peerAddr(r.RemoteAddr))
-}
+// Trusted reports whether the request comes from a peer whose headers are
+// believed, for its network or for its verified certificate.
+func (p *Policy) Trusted(r *http.Request) bool { return p.identity.trustsPeer(r) }
 
 // IdentityHeaders returns the headers that identities are read from, in
 // canonical form, sorted. A proxy takes them off requests that do not come from
-// a trusted network, so that nobody further in believes them; see also
+// a trusted peer, so that nobody further in believes them; see also
 // [Policy.Forward].
 func (p *Policy) IdentityHeaders() []string {
 	var names []string

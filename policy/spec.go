@@ -21,16 +21,23 @@ type Spec struct {
 
 // IdentitySpec says who is asking. Each source is one of
 //
-//	header:NAME   the value of a request header, believed only from Trusted;
-//	              empty if it comes twice with different values
+//	header:NAME   the value of a request header, believed only from trusted
+//	              peers; empty if it comes twice with different values
 //	path:NAME     the value of the route pattern's wildcard {NAME}
 //	peer          the address that the request comes from, IPv6 by /64
+//	cert:NAME     a name in the client certificate that the TLS server has verified:
+//	              uri (the URI in its alternative names, as a SPIFFE ID is),
+//	              dns (the first DNS name there, in lower case), subject (the whole, as in
+//	              RFC 2253), cn (its common name), or hash (the SHA-256 of the
+//	              certificate, in hexadecimal); empty if there is no such name, or
+//	              several URIs or common names, or no certificate
 //	const:VALUE   always VALUE
 //
 // and the empty source leaves the field empty. Values longer than [MaxIdentity]
-// are hashed. Priority cannot come from path or peer, which the client chooses.
+// are hashed. Priority cannot come from path or peer, which the client chooses, or
+// from cert.
 //
-// The address is the peer's. A peer in Trusted passes on what others ask: it is
+// The address is the peer's. A trusted peer passes on what others ask: it is
 // the rightmost address of its X-Forwarded-For that is not in Trusted.
 //
 // Work whose user is empty gets that address as its User, so that nobody gains by
@@ -51,6 +58,14 @@ type IdentitySpec struct {
 	// From other peers header sources read as empty. Default: loopback only,
 	// 127.0.0.0/8 and ::1/128; an empty list trusts nobody.
 	Trusted []string `json:"trusted,omitempty"`
+	// TrustedCerts are peers that are believed for their verified client
+	// certificate, whatever network they are in: uri:, dns:, subject:, cn: or
+	// hash: and the name, as in a source. A URI may end with a star, which
+	// stands for the rest of it (uri:spiffe://example.org/edge/*), and a DNS name may
+	// begin with one, which stands for a label (dns:*.example.org); any is every
+	// verified certificate. Default: none. A certificate says who somebody is,
+	// not that others may be believed through it, so each list is apart.
+	TrustedCerts []string `json:"trusted_certs,omitempty"`
 }
 
 // DeadlineSpec says where requests bring their deadlines. The earliest of those

@@ -3,7 +3,7 @@ package config
 import "maps"
 
 // source is the form of an identity source.
-const source = "header:NAME, path:NAME, peer or const:VALUE"
+const source = "header:NAME, path:NAME, peer, cert:NAME or const:VALUE"
 
 // fields documents every key of the file, by Go type and key. A test holds it
 // against the types in both directions.
@@ -29,7 +29,8 @@ var generalFields = map[string]field{
 	"Config.identity": {
 		doc: "Where tenant, user, client and priority of a request come from. Each is a source: " +
 			"header:NAME (believed only from trusted peers), path:NAME (a wildcard of the route's pattern), " +
-			"peer (the address that asks, IPv6 by /64; behind trusted peers as X-Forwarded-For says), or const:VALUE. Left out, it stays empty.",
+			"peer (the address that asks, IPv6 by /64; behind trusted peers as X-Forwarded-For says), " +
+			"cert:NAME (uri, dns, subject, cn or hash of a verified client certificate), or const:VALUE. Left out, it stays empty.",
 		example: "{tenant: path:database}",
 	},
 	"Config.deadline": {
@@ -106,6 +107,12 @@ var generalFields = map[string]field{
 		form: "a network such as 10.0.0.0/8",
 		doc:  "Networks (CIDR) whose headers are believed. From other peers header sources read as empty. An empty list trusts nobody.",
 		def:  `[127.0.0.0/8, "::1/128"]`, example: "[10.0.0.0/8]",
+	},
+	"IdentitySpec.trusted_certs": {
+		form: "uri:, dns:, subject:, cn: or hash: and a name, or any",
+		doc: "Peers that are believed for their verified client certificate, whatever network they are in. A URI may end with a star (uri:spiffe://example.org/edge/*), " +
+			"a DNS name begin with one, for one label (dns:*.edge.example.org); any is every certificate that tls: client_ca stands for. Default: none.",
+		example: "[uri:spiffe://example.org/edge]",
 	},
 
 	"DeadlineSpec.headers": {
