@@ -91,7 +91,7 @@ func (g *Gate) arrive(ctx context.Context, w *weir.Work, place *waiter) (p weir.
 	} else {
 		p, refused, queued = g.decide(set, &a, &answered)
 	}
-	answered.deliver()
+	answered.Deliver()
 	switch {
 	case refused != nil:
 		return p, false, g.refuse(w, refused)
@@ -108,8 +108,8 @@ func (g *Gate) decide(set *settings, a *arrival, out *answers) (p weir.Permit, r
 		s.mu.Lock()
 		p, refused, known := s.decide(a, out)
 		queued = known && refused == nil && !p.Live()
-		if queued && out.remove(a.place) { // served at once: the newest goes first
-			p, queued = a.place.permit, false
+		if queued && out.Remove(&a.place.Answer) { // served at once: the newest goes first
+			p, queued = a.place.Permit, false
 		}
 		s.arm(a.now)
 		s.mu.Unlock()

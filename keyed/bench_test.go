@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -177,4 +178,53 @@ func BenchmarkLongKey(b *testing.B) {
 	for b.Loop() {
 		pair(g, w)
 	}
+}
+
+// BenchmarkHandOff is work that has to wait and is served when the one before it is
+// done, told by a callback or to a goroutine that blocks; at a gate with pools, and
+// at a limiter beside it.
+func BenchmarkHandOff(b *testing.B) {
+	for name, g := range map[string]weir.Arriver{
+		"gate":    weir.Must(keyed.New(keyed.Config{Limit: 1})),
+		"limiter": weir.Must(limit.New(limit.Config{Limit: 1})),
+	} {
+		b.Run(name+"/callback", func(b *testing.B) { handOn(b, g) })
+		b.Run(name+"/blocked", func(b *testing.B) { passOn(b, g.(weir.Gate)) })
+	}
+}
+
+func handOn(b *testing.B, g weir.Arriver) {
+	var held weir.Permit
+	wake := func(p weir.Permit, _ error) { held = p }
+	held, _, _ = g.Arrive(weir.Work{}, wake)
+	b.ReportAllocs()
+	for b.Loop() {
+		last := held
+		if _, _, err := g.Arrive(weir.Work{}, wake); err != weir.ErrWaiting {
+			b.Fatal(err)
+		}
+		last.Done(weir.OK)
+	}
+	held.Done(weir.OK)
+}
+
+// passOn has four goroutines pass one slot round: who has it lets the others come
+// to wait for it.
+func passOn(b *testing.B, g weir.Gate) {
+	b.ReportAllocs()
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range b.N / 4 {
+				p, err := g.Admit(context.Background(), weir.Work{})
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				runtime.Gosched()
+				p.Done(weir.OK)
+			}
+		})
+	}
+	all.Wait()
 }

@@ -34,7 +34,7 @@ func (g *Gate) Close() {
 	for i := range g.shards {
 		g.shards[i].close(&out)
 	}
-	out.deliver()
+	out.Deliver()
 	g.quit()
 }
 

@@ -120,22 +120,22 @@ func (g *Gate) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 // await blocks until there is an answer for the work in place.
 func (g *Gate) await(ctx context.Context, w *weir.Work, place *waiter) (weir.Permit, error) {
 	select {
-	case <-place.ready:
+	case <-place.Ready():
 	case <-ctx.Done():
 		if place.Cancel() {
 			g.putBack(place)
 			return weir.Permit{}, g.refuse(w, g.givenUp(ctx))
 		}
-		<-place.ready // the answer won the race, or is on its way
-		if place.err == nil {
-			place.permit.Cancel()
-			place.err = g.givenUp(ctx)
+		<-place.Ready() // the answer won the race, or is on its way
+		if place.Refused == nil {
+			place.Permit.Cancel()
+			place.Refused = g.givenUp(ctx)
 		}
 	}
-	p, err, arrived := place.permit, place.err, place.Arrived
+	p, refused, arrived := place.Permit, place.Refused, place.Arrived
 	g.putBack(place)
-	if err != nil {
-		return weir.Permit{}, g.refuse(w, err.(*weir.Rejection))
+	if refused != nil {
+		return weir.Permit{}, g.refuse(w, refused)
 	}
 	if g.settings.Load().hooks.Admitted != nil {
 		g.admitted(w, g.now()-arrived)
@@ -158,6 +158,7 @@ func (g *Gate) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit, 
 	if w.MaxWait >= 0 && !w.Exempt {
 		place = &waiter{wake: wake, work: w}
 		place.Owner = place
+		place.Call(place)
 	}
 	p, queued, err := g.arrive(context.Background(), &w, place)
 	if !queued {

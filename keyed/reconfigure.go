@@ -19,7 +19,7 @@ func (g *Gate) Reconfigure(cfg Config) error {
 		return err
 	}
 	changed, answered, err := g.reconfigure(cfg, cfg.controller())
-	answered.deliver()
+	answered.Deliver()
 	changed.tell(g)
 	return err
 }
@@ -68,7 +68,7 @@ func (g *Gate) Save() (control.State, bool) {
 // nothing ignores it.
 func (g *Gate) Restore(state control.State) {
 	changed, answered := g.restored(state)
-	answered.deliver()
+	answered.Deliver()
 	changed.tell(g)
 }
 

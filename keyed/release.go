@@ -33,7 +33,7 @@ func (s *shard) unlock(now time.Duration, out *answers) {
 	s.arm(now)
 	quit := s.closed && s.inFlight == 0 && s.exempt == 0
 	s.mu.Unlock()
-	out.deliver()
+	out.Deliver()
 	if quit {
 		s.gate.quit()
 	}

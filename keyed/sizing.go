@@ -74,7 +74,7 @@ func (g *Gate) schedule(now, length time.Duration) {
 // tick closes the window if it is over: measure, decide, apply.
 func (g *Gate) tick() {
 	changed, answered, problem := g.ticked()
-	answered.deliver()
+	answered.Deliver()
 	changed.tell(g)
 	if h := &g.settings.Load().hooks; problem != "" && h.Faulty != nil {
 		h.Faulty(g.name, problem)

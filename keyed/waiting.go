@@ -4,6 +4,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/internal/keys"
 	"github.com/weir-go/weir/internal/room"
+	"github.com/weir-go/weir/internal/waiting"
 )
 
 // queue is the wait room of one key. It is there while somebody waits.
@@ -15,25 +16,23 @@ type queue struct {
 	most int // that ever waited at a time
 }
 
-// waiter is work in the room of its key. It is answered exactly once, by whoever
-// takes it out of the room under the shard's lock; the answer is delivered after
-// the lock has been released.
+// waiter is work in the room of its key. A goroutine blocks until there is an
+// answer, or there is a callback.
 type waiter struct {
 	room.Waiter
+	waiting.Answer
 	shard *shard
 	queue *queue // while queued
 	cost  int64
 	outOf weir.Reason // what it means when the waiter expires
 
-	permit weir.Permit
-	err    error
-	next   *waiter // in the list of answers to deliver
-
-	// One of the two: a goroutine that blocks on ready, or a callback.
-	ready chan struct{}
-	wake  func(weir.Permit, error)
-	work  weir.Work // with wake only
+	wake func(weir.Permit, error) // the callback
+	work weir.Work                // with wake only
 }
+
+// answers are of waiters that have left their rooms, to be delivered when the lock
+// has been released.
+type answers = waiting.Answers
 
 // enqueue puts the arrival into the room of its key, or refuses it for want of a
 // place.
@@ -128,11 +127,8 @@ func (s *shard) settle(q *queue) {
 func (s *shard) answer(out *answers, w *room.Waiter, p weir.Permit, r *weir.Rejection) {
 	s.gate.waiting.Add(-1)
 	place := w.Owner.(*waiter)
-	place.permit, place.queue = p, nil
-	if r != nil {
-		place.err = r
-	}
-	out.add(place)
+	place.queue = nil
+	out.Add(&place.Answer, p, r)
 }
 
 // pace is what a room is told of the key's speed, as far as it can be told from
@@ -166,70 +162,27 @@ func (g *Gate) place() *waiter {
 	if w, ok := g.waiters.Get().(*waiter); ok {
 		return w
 	}
-	w := &waiter{ready: make(chan struct{}, 1)}
+	w := &waiter{}
 	w.Owner = w
+	w.Block()
 	return w
 }
 
 // putBack keeps a waiter for reuse whose answer, if any, has been received.
 func (g *Gate) putBack(w *waiter) {
-	w.permit, w.err, w.next, w.queue, w.shard = weir.Permit{}, nil, nil, nil, nil
+	w.Forget()
+	w.queue, w.shard = nil, nil
 	w.User, w.Tenant = "", ""
 	g.waiters.Put(w)
 }
 
-// answers is a list of waiters that have been answered under the lock.
-type answers struct{ first, last *waiter }
-
-func (a *answers) add(w *waiter) {
-	if a.first == nil {
-		a.first = w
-	} else {
-		a.last.next = w
-	}
-	a.last = w
-}
-
-// remove takes w out, and reports false if it was not in.
-func (a *answers) remove(w *waiter) bool {
-	var before *waiter
-	for at := a.first; at != nil; before, at = at, at.next {
-		if at != w {
-			continue
-		}
-		if before == nil {
-			a.first = w.next
-		} else {
-			before.next = w.next
-		}
-		if a.last == w {
-			a.last = before
-		}
-		w.next = nil
-		return true
-	}
-	return false
-}
-
-// deliver wakes everybody. The lock must not be held.
-func (a *answers) deliver() {
-	for w := a.first; w != nil; {
-		next := w.next
-		if w.wake == nil {
-			w.ready <- struct{}{} // never blocks: one answer, one place
-		} else {
-			w.deliverCallback()
-		}
-		w = next
-	}
-}
-
-func (w *waiter) deliverCallback() {
+// Answered implements [waiting.Caller]: it calls back.
+func (w *waiter) Answered() {
 	g := w.shard.gate
-	if w.err != nil {
-		w.wake(weir.Permit{}, g.refuse(&w.work, w.err.(*weir.Rejection)))
+	if w.Refused != nil {
+		w.wake(weir.Permit{}, g.refuse(&w.work, w.Refused))
 		return
 	}
 	g.admitted(&w.work, g.now()-w.Arrived)
-	w.wake(w.permit, nil)
+	w.wake(w.Permit, nil)
 }

@@ -51,7 +51,7 @@ func (l *Limiter) PermitCost(p weir.Permit, gate string, units int64) {
 		answered = l.settle(now) // somebody else may go next now, who fits
 	}
 	l.mu.Unlock()
-	answered.deliver()
+	answered.Deliver()
 }
 
 // account returns what is known of a live permit, nil if nothing is.

@@ -60,23 +60,22 @@ func (l *Limiter) admit(ctx context.Context, w *weir.Work) (weir.Permit, error) 
 		return p, err
 	}
 	select {
-	case <-place.ready:
+	case <-place.Ready():
 	case <-ctx.Done():
 		if place.Cancel() {
 			place.free()
 			return weir.Permit{}, l.refuse(w, l.givenUp(ctx))
 		}
-		<-place.ready // the answer won the race, or is on its way
-		if place.err == nil {
-			place.permit.Cancel()
-			place.err = l.givenUp(ctx)
+		<-place.Ready() // the answer won the race, or is on its way
+		if place.Refused == nil {
+			place.Permit.Cancel()
+			place.Refused = l.givenUp(ctx)
 		}
 	}
-	p, err = place.permit, place.err
-	arrived := place.Arrived
+	p, refused, arrived := place.Permit, place.Refused, place.Arrived
 	place.free()
-	if err != nil {
-		return weir.Permit{}, l.refuse(w, err.(*weir.Rejection))
+	if refused != nil {
+		return weir.Permit{}, l.refuse(w, refused)
 	}
 	if l.hooks.Load().Admitted != nil {
 		l.admitted(w, l.now()-arrived)
@@ -111,12 +110,12 @@ func (l *Limiter) arrive(ctx context.Context, w *weir.Work, place *waiter) (p we
 	l.settleInto(now, &answered)
 	queued = refused == nil && !p.Live()
 	if queued && !place.Queued() { // served at once: the newest goes first
-		answered.remove(place)
-		p, queued = place.permit, false
+		answered.Remove(&place.Answer)
+		p, queued = place.Permit, false
 	}
 	l.mu.Unlock()
 
-	answered.deliver()
+	answered.Deliver()
 	switch {
 	case refused != nil:
 		return weir.Permit{}, false, l.refuse(w, refused)
@@ -234,10 +233,5 @@ func (l *Limiter) serve(now time.Duration, out *answers) {
 
 // answer settles what becomes of a waiter that has been taken out of the room.
 func answer(out *answers, w *room.Waiter, p weir.Permit, r *weir.Rejection) {
-	place := w.Owner.(*waiter)
-	place.permit = p
-	if r != nil {
-		place.err = r
-	}
-	out.add(place)
+	out.Add(&w.Owner.(*waiter).Answer, p, r)
 }

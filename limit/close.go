@@ -28,7 +28,7 @@ func (l *Limiter) Close() {
 		l.timer.Stop()
 	}
 	l.mu.Unlock()
-	refused.deliver()
+	refused.Deliver()
 }
 
 // finishClosing tells those that wait for it once nothing is in flight any more.

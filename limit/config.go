@@ -77,7 +77,7 @@ func (c *Config) validate() error {
 	if c.Exempt > MaxLimit {
 		faults = append(faults, fmt.Errorf("Exempt %d: must be at most %d (negative: nothing is exempt)", c.Exempt, MaxLimit))
 	}
-	faults = append(faults, c.Queue.faults()...)
+	faults = append(faults, c.Queue.settings().Faults()...)
 	if len(faults) == 0 {
 		return nil
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/waiting"
 )
 
 // line is a limiter of one slot, taken, and who has been served from its room, in
@@ -191,7 +192,7 @@ func TestDisplacedHearWhy(t *testing.T) {
 	s.come("urgent", weir.Work{Priority: weir.High})
 	s.come("b", weir.Work{Tenant: "b"})
 	s.come("a3", weir.Work{Tenant: "a"})
-	for name, rule := range map[string]string{"low": ruleOutranked, "a2": ruleUnfair, "a3": ""} {
+	for name, rule := range map[string]string{"low": waiting.RuleOutranked, "a2": waiting.RuleUnfair, "a3": ""} {
 		if r := s.gone[name]; r == nil || r.Reason != weir.ReasonQueueFull || r.Rule != rule || r.Value != 3 || r.Limit != 3 || !r.Retryable || r.RetryAfter <= 0 {
 			t.Errorf("%s: %v", name, r)
 		}
@@ -350,9 +351,9 @@ func TestWaitingAllocatesNothing(t *testing.T) {
 			t.Fatal(queued, err)
 		}
 		p.Done(weir.OK)
-		<-place.ready
-		place.permit.SetCost("", 3)
-		place.permit.Done(weir.OK)
+		<-place.Ready()
+		place.Permit.SetCost("", 3)
+		place.Permit.Done(weir.OK)
 	})
 	if n > 0 {
 		t.Errorf("%v allocations", n)

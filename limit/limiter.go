@@ -9,6 +9,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/internal/room"
+	"github.com/weir-go/weir/internal/waiting"
 )
 
 // Limiter is a concurrency gate: at most a limit of work at a time, and a
@@ -28,21 +29,20 @@ type Limiter struct {
 	reading    control.Window
 
 	mu            sync.Mutex
-	tickAt        time.Duration // when the window closes
-	armed         time.Duration // when the timer will fire
-	timer         *time.Timer   // nil with a clock of its owner's
-	controlledBy  string        // name of the controller; changed with both locks held
-	reason        string        // of the last decision
-	signal        string        // that binds the limit
-	faults        uint64        // decisions that made no sense
-	median        time.Duration // service time in the last window
-	service       room.Service  // what work takes
-	outcomes      [5]uint64     // by weir.Outcome
-	weights       Weights       // of users and tenants
-	weighted      bool          // somebody has a weight
-	accounts      []account     // by slot id, of what is in flight
-	accounting    bool          // somebody named has waited in the slow gear
-	idle          chan struct{} // closed when closed and nothing is in flight
+	tickAt        time.Duration  // when the window closes
+	armed         time.Duration  // when the timer will fire
+	timer         *time.Timer    // nil with a clock of its owner's
+	controlledBy  string         // name of the controller; changed with both locks held
+	reason        string         // of the last decision
+	signal        string         // that binds the limit
+	faults        uint64         // decisions that made no sense
+	median        time.Duration  // service time in the last window
+	service       room.Service   // what work takes
+	outcomes      [5]uint64      // by weir.Outcome
+	parts         *waiting.Parts // of classes, users and tenants
+	accounts      []account      // by slot id, of what is in flight
+	accounting    bool           // somebody named has waited in the slow gear
+	idle          chan struct{}  // closed when closed and nothing is in flight
 	idleDone      bool
 	refusedBefore uint64        // refusals up to the last window
 	refreshAt     time.Duration // when the shared refusals may be made anew
@@ -173,6 +173,7 @@ func (l *Limiter) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permi
 	if w.MaxWait >= 0 {
 		place = &waiter{limiter: l, wake: wake, work: w, site: l.site()}
 		place.Owner = place
+		place.Call(place)
 	}
 	p, queued, err := l.arrive(context.Background(), &w, place)
 	if !queued {

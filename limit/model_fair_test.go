@@ -116,6 +116,17 @@ func (l *modelLevel) sweep() {
 	}
 }
 
+func (m *modelFair) weightsOf(user, tenant string) (userWeight, tenantWeight float64) {
+	userWeight, tenantWeight = m.weights.Users[user], m.weights.Tenants[tenant]
+	if userWeight == 0 {
+		userWeight = 1
+	}
+	if tenantWeight == 0 {
+		tenantWeight = 1
+	}
+	return userWeight, tenantWeight
+}
+
 // levels returns where w's tenant and w's user are flows, and their weights.
 func (m *model) levels(w *modelWaiter) (tenants, users *modelLevel, tenantWeight, userWeight float64) {
 	u := modelUser{w.class, w.user}
@@ -125,7 +136,7 @@ func (m *model) levels(w *modelWaiter) (tenants, users *modelLevel, tenantWeight
 	if m.users[u] == nil {
 		m.users[u] = &modelLevel{}
 	}
-	userWeight, tenantWeight = m.weights.of(w.user, w.tenant)
+	userWeight, tenantWeight = m.weightsOf(w.user, w.tenant)
 	return m.users[u], &m.classes[w.class], tenantWeight, userWeight
 }
 

@@ -131,7 +131,7 @@ func (p *pair) estimate(w *modelWaiter) {
 	if p.m.order == Adaptive && !p.patient {
 		p.l.drain.rate = 0
 	}
-	uw, tw := p.m.weights.of(w.user, w.tenant)
+	uw, tw := p.m.weightsOf(w.user, w.tenant)
 	by := room.Never
 	if w.deadline > 0 {
 		by = w.deadline

@@ -1,13 +1,11 @@
 package limit
 
 import (
-	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/internal/room"
+	"github.com/weir-go/weir/internal/waiting"
 )
 
 // Queue is the wait room of a limiter: where work waits for a slot.
@@ -50,10 +48,10 @@ type Weights struct {
 	Tenants map[string]float64
 }
 
-// The bounds of a weight.
+// The bounds of a weight: 0.001 and 1,000.
 const (
-	MinWeight = 0.001
-	MaxWeight = 1000
+	MinWeight = waiting.MinWeight
+	MaxWeight = waiting.MaxWeight
 )
 
 // Defaults of the wait room. The length is a bound on memory more than on
@@ -87,83 +85,7 @@ const (
 	EDF = room.EDF
 )
 
-// faults lists every setting out of range, in a fixed order.
-func (q *Queue) faults() (faults []error) {
-	if q.Order > EDF {
-		faults = append(faults, fmt.Errorf("Queue.Order %d: must be Adaptive, FIFO, LIFO or EDF", q.Order))
-	}
-	sum := 0.0
-	for _, p := range slices.Sorted(maps.Keys(q.Shares)) {
-		share := q.Shares[p]
-		switch {
-		case p < weir.Background || p > weir.Critical:
-			faults = append(faults, fmt.Errorf("Queue.Shares[%v]: no such priority, use Background to Critical", p))
-		case !(share >= 0 && share <= 1):
-			faults = append(faults, fmt.Errorf("Queue.Shares[%v] %v: must be from 0 to 1", p, share))
-		default:
-			sum += share
-		}
-	}
-	if sum > 1+1e-9 { // .7, .2 and .1 add up to a little more
-		faults = append(faults, fmt.Errorf("Queue.Shares: %v together, which is more than 1", sum))
-	}
-	faults = append(faults, weightFaults("Users", q.Weights.Users)...)
-	return append(faults, weightFaults("Tenants", q.Weights.Tenants)...)
-}
-
-func weightFaults(field string, weights map[string]float64) (faults []error) {
-	for _, name := range slices.Sorted(maps.Keys(weights)) {
-		if w := weights[name]; !(w >= MinWeight && w <= MaxWeight) {
-			faults = append(faults, fmt.Errorf("Queue.Weights.%s[%q] %v: must be from %v to %v", field, name, w, MinWeight, float64(MaxWeight)))
-		}
-	}
-	return faults
-}
-
-func (q Queue) places() int {
-	switch {
-	case q.Len == 0:
-		return DefaultQueueLen
-	case q.Len < 0:
-		return 0
-	}
-	return q.Len
-}
-
-func (q Queue) longest() time.Duration {
-	switch {
-	case q.MaxWait == 0:
-		return DefaultMaxWait
-	case q.MaxWait < 0:
-		return room.Never
-	}
-	return q.MaxWait
-}
-
-// shares returns the shares by class.
-func (q Queue) shares() (byClass [room.Classes]float64) {
-	for p, share := range q.Shares {
-		byClass[p.Class()] = share
-	}
-	return byClass
-}
-
-// The room knows as many classes as there are.
-var _ [room.Classes]struct{} = [weir.Classes]struct{}{}
-
-// clone returns weights that nobody else can change.
-func (w Weights) clone() Weights {
-	return Weights{Users: maps.Clone(w.Users), Tenants: maps.Clone(w.Tenants)}
-}
-
-// of returns the weights of a user and of a tenant.
-func (w *Weights) of(user, tenant string) (userWeight, tenantWeight float64) {
-	userWeight, tenantWeight = 1, 1
-	if v, ok := w.Users[user]; ok {
-		userWeight = v
-	}
-	if v, ok := w.Tenants[tenant]; ok {
-		tenantWeight = v
-	}
-	return userWeight, tenantWeight
+// settings are what the gates with a wait room have in common.
+func (q *Queue) settings() *waiting.Queue {
+	return &waiting.Queue{Order: q.Order, Shares: q.Shares, Users: q.Weights.Users, Tenants: q.Weights.Tenants}
 }

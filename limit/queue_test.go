@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/waiting"
 )
 
 // All that is wrong is said at once, with where it is and what is allowed.
@@ -40,7 +41,7 @@ func TestQueueFaults(t *testing.T) {
 func TestQueueLimitsAreAllowed(t *testing.T) {
 	q := Queue{Shares: map[weir.Priority]float64{weir.Background: .1, weir.Normal: .2, weir.High: .7},
 		Weights: Weights{Users: map[string]float64{"a": MinWeight}, Tenants: map[string]float64{"b": MaxWeight}}}
-	if faults := q.faults(); faults != nil {
+	if faults := q.settings().Faults(); faults != nil {
 		t.Error(faults)
 	}
 }
@@ -55,7 +56,7 @@ func TestWeightsAreCopied(t *testing.T) {
 		uw, tw       float64
 	}{{"a", "x", 3, 2}, {"a", "", 3, 1}, {"", "x", 1, 2}, {"b", "y", 1, 1}}
 	for _, tt := range tests {
-		if uw, tw := l.weights.of(tt.user, tt.tenant); uw != tt.uw || tw != tt.tw {
+		if uw, tw := l.parts.Weights(tt.user, tt.tenant); uw != tt.uw || tw != tt.tw {
 			t.Errorf("%q, %q: %v and %v", tt.user, tt.tenant, uw, tw)
 		}
 	}
@@ -148,7 +149,7 @@ func TestDisplacedByAShare(t *testing.T) {
 	l.enter(t, weir.Work{Priority: weir.High}, nil)
 	l.enter(t, weir.Work{Priority: weir.High}, func(_ weir.Permit, err error) { r = weir.AsRejection(err) })
 	l.enter(t, weir.Work{Priority: weir.Background}, nil)
-	if r == nil || r.Rule != ruleShare || r.Reason != weir.ReasonQueueFull {
+	if r == nil || r.Rule != waiting.RuleShare || r.Reason != weir.ReasonQueueFull {
 		t.Errorf("%v", r)
 	}
 }

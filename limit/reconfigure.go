@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/internal/waiting"
 )
 
 // Reconfigure takes up new settings while the limiter runs. What is in flight
@@ -17,7 +18,7 @@ func (l *Limiter) Reconfigure(cfg Config) error {
 		return err
 	}
 	changed, answered, err := l.reconfigure(cfg, cfg.controller())
-	answered.deliver()
+	answered.Deliver()
 	changed.tell(l)
 	return err
 }
@@ -51,14 +52,12 @@ func (l *Limiter) reconfigure(cfg Config, next control.Controller) (change, answ
 // slow gear.
 func (l *Limiter) configure(cfg Config) {
 	l.controlledBy = l.controller.Name()
-	l.room.Configure(cfg.Queue.places(), cfg.Queue.Order)
-	l.room.SetShares(cfg.Queue.shares())
-	l.weights = cfg.Queue.Weights.clone()
-	l.weighted = len(l.weights.Users)+len(l.weights.Tenants) > 0
-	l.room.Reweigh(l.weights.of)
+	l.room.Configure(waiting.Places(cfg.Queue.Len, DefaultQueueLen), cfg.Queue.Order)
+	l.parts = cfg.Queue.settings().Parts()
+	l.parts.Apply(&l.room)
 	l.refuseOversize = cfg.RefuseOversize
 	l.resized = true
-	l.maxWait.Store(int64(cfg.Queue.longest()))
+	l.maxWait.Store(int64(waiting.Longest(cfg.Queue.MaxWait, DefaultMaxWait)))
 	l.exempt.configure(cfg.Exempt)
 	hooks := cfg.Hooks
 	l.hooks.Store(&hooks)
@@ -123,7 +122,7 @@ func (l *Limiter) SetLimit(n int64) error {
 // the control lock held and returns the new limit, or false to leave it.
 func (l *Limiter) apply(reason string, decide func() (int64, bool)) error {
 	changed, answered, err := l.decided(reason, decide)
-	answered.deliver()
+	answered.Deliver()
 	changed.tell(l)
 	return err
 }

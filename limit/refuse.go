@@ -8,6 +8,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/internal/room"
+	"github.com/weir-go/weir/internal/waiting"
 )
 
 // counters are the counts that no lock guards.
@@ -24,24 +25,10 @@ type refusals struct {
 	limit, queueFull, displaced, draining *weir.Rejection
 }
 
-// The rules by which a waiter loses its place to a newcomer that goes before it.
-const (
-	ruleOutranked = "displaced by a higher priority"
-	ruleUnfair    = "displaced by a shorter queue"
-	ruleShare     = "displaced by a guaranteed share"
-)
-
 // displaced is the refusal of a waiter that has lost its place.
 func (l *Limiter) displaced(w, by *room.Waiter) *weir.Rejection {
-	var rule string
-	switch {
-	case w.Class < by.Class:
-		rule = ruleOutranked
-	case w.Class > by.Class:
-		rule = ruleShare
-	case w.User != by.User || w.Tenant != by.Tenant:
-		rule = ruleUnfair
-	default:
+	rule := waiting.Rule(w, by)
+	if rule == "" {
 		return l.refusal.Load().displaced
 	}
 	n := float64(l.room.Len())

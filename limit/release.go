@@ -32,7 +32,7 @@ func (l *Limiter) PermitDone(p weir.Permit, o weir.Outcome) {
 	} else {
 		answered := l.settle(now)
 		l.mu.Unlock()
-		answered.deliver()
+		answered.Deliver()
 	}
 	if !sampled && l.hooks.Load().Done != nil {
 		l.finished(o, service)
@@ -70,7 +70,7 @@ func (l *Limiter) PermitCancelled(p weir.Permit) {
 	}
 	answered := l.settle(now)
 	l.mu.Unlock()
-	answered.deliver()
+	answered.Deliver()
 }
 
 // SlotFreed implements [weir.Holder].
@@ -80,7 +80,7 @@ func (l *Limiter) SlotFreed(s *weir.Slot) {
 	l.freed(now, s)
 	answered := l.settle(now)
 	l.mu.Unlock()
-	answered.deliver()
+	answered.Deliver()
 }
 
 // sample counts the outcome of what the berth holds, or held until now.

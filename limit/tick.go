@@ -48,10 +48,10 @@ func (l *Limiter) Step() {
 	answered := l.settle(now)
 	l.arm(now)
 	l.mu.Unlock()
-	answered.deliver()
+	answered.Deliver()
 	if due {
 		changed, answered, problem := l.tick()
-		answered.deliver()
+		answered.Deliver()
 		changed.tell(l)
 		l.faulty(problem)
 	}

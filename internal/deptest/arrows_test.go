@@ -15,8 +15,8 @@ const module = "github.com/weir-go/weir"
 var arrows = map[string][]string{
 	"":                        {},
 	"control":                 {},
-	"keyed":                   {"", "control", "limit", "internal/keys", "internal/room"},
-	"limit":                   {"", "control", "internal/room", "internal/window"},
+	"keyed":                   {"", "control", "limit", "internal/keys", "internal/room", "internal/waiting"},
+	"limit":                   {"", "control", "internal/room", "internal/waiting", "internal/window"},
 	"policy":                  {"", "control", "keyed", "limit", "shed", "signal"},
 	"scenarios":               {},
 	"shed":                    {"", "control", "signal"},
@@ -27,6 +27,7 @@ var arrows = map[string][]string{
 	"internal/cmd/scoreboard": {"internal/board"},
 	"internal/keys":           {},
 	"internal/room":           {},
+	"internal/waiting":        {"", "internal/room"},
 	"internal/window":         {"", "control"},
 	"internal/deptest":        {},
 }
