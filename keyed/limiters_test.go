@@ -179,7 +179,7 @@ func TestLimitersReconfigure(t *testing.T) {
 		t.Fatal(err)
 	}
 	admit(t, l, tenant("d"))
-	if u := l.Usage(0); u.Keys != 2 || u.Evicted != 2 || u.Busy != 2 { // a still holds one
+	if u := l.Usage(0); u.Keys != 2 || u.MaxKeys != 2 || u.Evicted != 2 || u.Busy != 2 { // a still holds one
 		t.Errorf("%+v", u)
 	}
 	l.Close()

@@ -17,7 +17,7 @@ func (l *Limiters) Snapshot() weir.Snapshot { return l.Usage(0).Snapshot }
 func (l *Limiters) Usage(top int) Usage {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	u := Usage{Keys: int64(len(l.order)), Evicted: l.evicted, Newcomers: uint64(len(l.order)) + l.evicted}
+	u := Usage{Keys: int64(len(l.order)), MaxKeys: int64(l.maxKeys), Evicted: l.evicted, Newcomers: uint64(len(l.order)) + l.evicted}
 	u.Name, u.Kind, u.Mode = l.name, "keyed", "enforce"
 	addCounts(&u.Snapshot, &l.gone)
 	for _, r := range weir.Reasons() {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/proxy"
+	"github.com/weir-go/weir/policy"
 )
 
 // Metrics are the gateway's metrics: what is counted as it happens, here, and
@@ -33,7 +34,7 @@ type Metrics struct {
 	lastReload    prometheus.Gauge
 	lastSuccess   prometheus.Gauge
 
-	tenants *tenants
+	tenants *top[tally]
 
 	mu     sync.Mutex
 	gates  atomic.Pointer[map[string]gateSeries]
@@ -45,6 +46,7 @@ type gateSeries struct {
 	service prometheus.Observer
 	wait    [weir.Classes]prometheus.Observer
 	refused [weir.Classes]prometheus.Counter
+	keys    *keySeries // nil: no limit for each key
 }
 
 // buckets suit both a cache and a report: 0.5 ms to 30 s. They are closer around
@@ -56,7 +58,7 @@ func NewMetrics(src Source, version string) *Metrics {
 	m := &Metrics{
 		registry:    prometheus.NewRegistry(),
 		routes:      make(map[string]*Route),
-		tenants:     newTenants(),
+		tenants:     newTop[tally](0),
 		wait:        histogram("weir_gate_wait_seconds", "Time admitted work spent in the wait room of a gate, by its priority.", "gate", "class"),
 		refused:     counters("weir_gate_refused_by_class_total", "Work refused by a gate, by its priority; without those who left the wait room.", "gate", "class"),
 		service:     histogram("weir_gate_service_seconds", "Time from admission to the upstream's answer, by gate.", "gate"),
@@ -78,7 +80,7 @@ func NewMetrics(src Source, version string) *Metrics {
 	})
 	build.Set(1)
 	m.registry.MustRegister(m.wait, m.service, m.refused, m.duration, m.requests, m.reloads, m.unrouted,
-		m.lastReload, m.lastSuccess, build, newCollector(src), tenantCollector{m.tenants}, newKeyCollector(src, m.tenants),
+		m.lastReload, m.lastSuccess, build, newCollector(src), tenantCollector{m.tenants}, keyCollector{src, m},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -100,6 +102,9 @@ func (m *Metrics) Handler() http.Handler {
 func (m *Metrics) Admitted(gate string, w weir.Work, waited time.Duration) {
 	if s, ok := (*m.gates.Load())[gate]; ok {
 		s.wait[w.Priority.Class()].Observe(waited.Seconds())
+		if s.keys != nil {
+			s.keys.add(&w, waited)
+		}
 	}
 }
 
@@ -109,13 +114,6 @@ func (m *Metrics) Rejected(w weir.Work, r *weir.Rejection) {
 		s.refused[w.Priority.Class()].Inc()
 	}
 }
-
-// Tenants sets how many tenants have series of their own; the others share one.
-func (m *Metrics) Tenants(most int) { m.tenants.setMost(most) }
-
-// Tenant counts a request of a tenant that by has answered, and that has ended
-// after d.
-func (m *Metrics) Tenant(name string, by proxy.Answerer, d time.Duration) { m.tenants.add(name, by, d) }
 
 // Done is a weir.Hooks.Done.
 func (m *Metrics) Done(gate string, o weir.Outcome, service time.Duration) {
@@ -143,7 +141,7 @@ func (m *Metrics) Reloaded(ok bool) {
 func (m *Metrics) NoRoute() { m.unrouted.Inc() }
 
 // Keep sets which gates and routes there are. Series of others are dropped.
-func (m *Metrics) Keep(gates, routes []string) {
+func (m *Metrics) Keep(gates map[string]*policy.Gate, routes []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.keepGates(gates)
@@ -161,17 +159,19 @@ func (m *Metrics) Keep(gates, routes []string) {
 }
 
 // keepGates is Keep for the gates.
-func (m *Metrics) keepGates(gates []string) {
+func (m *Metrics) keepGates(gates map[string]*policy.Gate) {
+	old, most := *m.gates.Load(), m.tenants.size()
 	series := make(map[string]gateSeries, len(gates))
-	for _, name := range gates {
+	for name, g := range gates {
 		s := gateSeries{service: m.service.WithLabelValues(name)}
 		for class := range weir.Classes {
 			s.wait[class] = m.wait.WithLabelValues(name, weir.OfClass(class).String())
 			s.refused[class] = m.refused.WithLabelValues(name, weir.OfClass(class).String())
 		}
+		s.keys = keysOf(g, old[name].keys, most)
 		series[name] = s
 	}
-	for name := range *m.gates.Load() {
+	for name := range old {
 		if _, ok := series[name]; !ok {
 			m.wait.DeletePartialMatch(prometheus.Labels{"gate": name})
 			m.refused.DeletePartialMatch(prometheus.Labels{"gate": name})

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -27,25 +28,38 @@ func (s still) Connections() []Connections {
 func (s still) InFlight() int64 { return 7 }
 func (s still) Ready() bool     { return true }
 
-// testMetrics are those of a gateway with one gate, which has refused once.
-func testMetrics(t *testing.T) *Metrics {
+// compiled returns a policy of gates, which is closed in the end.
+func compiled(t *testing.T, gates map[string]policy.GateSpec, opts policy.Options) *policy.Policy {
 	t.Helper()
-	p, err := policy.Compile(policy.Spec{Gates: map[string]policy.GateSpec{
-		"api": {Limit: &policy.LimitSpec{Limit: 1}},
-	}}, policy.Options{})
+	p, err := policy.Compile(policy.Spec{Gates: gates}, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.Close)
-	held, err := p.Gate("api").TryAdmit(weir.Work{})
+	return p
+}
+
+// hold takes a slot of a gate until the test ends.
+func hold(t *testing.T, g *policy.Gate, w weir.Work) {
+	t.Helper()
+	permit, err := g.TryAdmit(w)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer held.Done(weir.OK)
+	t.Cleanup(func() { permit.Done(weir.OK) })
+}
+
+// testMetrics are those of a gateway with one gate, which has refused once.
+func testMetrics(t *testing.T) *Metrics {
+	t.Helper()
+	p := compiled(t, map[string]policy.GateSpec{"api": {Limit: &policy.LimitSpec{Limit: 1}}}, policy.Options{})
+	hold(t, p.Gate("api"), weir.Work{})
 	if _, err := p.Gate("api").TryAdmit(weir.Work{}); err == nil {
 		t.Fatal("two in a gate of one")
 	}
-	return NewMetrics(still{p}, "v0")
+	m := NewMetrics(still{p}, "v0")
+	m.Keep(maps.Collect(p.Gates()), nil)
+	return m
 }
 
 // has checks lines of the metrics.
@@ -117,19 +131,11 @@ func (pressed) Read(context.Context) (float64, error) { return 2, nil }
 // others.
 func TestSignalMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, err := policy.Compile(policy.Spec{Gates: map[string]policy.GateSpec{
+		p := compiled(t, map[string]policy.GateSpec{
 			"api": {Limit: &policy.LimitSpec{Limit: 20, Signals: []string{"load", "heap"}}},
-		}}, policy.Options{Signals: map[string]signal.Signal{"load": pressed{}}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer p.Close()
+		}, policy.Options{Signals: map[string]signal.Signal{"load": pressed{}}})
 		for range 10 {
-			permit, err := p.Gate("api").TryAdmit(weir.Work{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer permit.Done(weir.OK)
+			hold(t, p.Gate("api"), weir.Work{})
 		}
 		time.Sleep(time.Second)
 		has(t, NewMetrics(still{p}, "v0"),

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"os"
 	"regexp"
@@ -85,9 +86,9 @@ func guideRelabels(t *testing.T) {
 	}
 	defer permit.Done(weir.OK)
 	m := NewMetrics(still{p}, "v0")
-	m.Keep([]string{"db"}, nil)
+	m.Keep(maps.Collect(p.Gates()), nil)
 	m.Tenants(10)
-	m.Admitted("db", weir.Work{}, 125*time.Millisecond)
+	m.Admitted("db", weir.Work{Tenant: "my_database"}, 125*time.Millisecond)
 
 	got := map[string]string{}
 	for _, line := range series.FindAllStringSubmatch(ask(m.Handler(), http.MethodGet, "/metrics").Body.String(), -1) {
@@ -98,17 +99,15 @@ func guideRelabels(t *testing.T) {
 		for _, r := range rules.Rules {
 			r.apply(t, labels)
 		}
-		if c := labels["class"]; c == "" || c == "normal" {
-			got[labels["__name__"]+" "+labels["database"]+" "+labels["le"]] = line[3]
-		}
+		got[labels["__name__"]+" "+labels["database"]+" "+labels["le"]] = line[3]
 	}
 	for name, want := range map[string]string{
-		"evidentdb_kafka_consumer_lag  ":                    "55000",
-		"evidentdb_admission_control_capacity my_database ": "505",
-		"evidentdb_admission_control_wait_count db ":        "1",
-		"evidentdb_admission_control_wait_sum db ":          "0.125",
-		"evidentdb_admission_control_wait_bucket db 0.1":    "0",
-		"evidentdb_admission_control_wait_bucket db 0.25":   "1",
+		"evidentdb_kafka_consumer_lag  ":                           "55000",
+		"evidentdb_admission_control_capacity my_database ":        "505",
+		"evidentdb_admission_control_wait_count my_database ":      "1",
+		"evidentdb_admission_control_wait_sum my_database ":        "0.125",
+		"evidentdb_admission_control_wait_bucket my_database 0.1":  "0",
+		"evidentdb_admission_control_wait_bucket my_database 0.25": "1",
 	} {
 		if got[name] != want {
 			t.Errorf("%s is %q, want %q", name, got[name], want)

@@ -13,7 +13,7 @@ import (
 )
 
 // counted returns the requests of each label, and their sum.
-func counted(ts *tenants) (by map[string]uint64, all uint64) {
+func counted(ts *top[tally]) (by map[string]uint64, all uint64) {
 	by = make(map[string]uint64)
 	ts.each(func(name string, t tally) {
 		for _, n := range t.requests {
@@ -24,17 +24,16 @@ func counted(ts *tenants) (by map[string]uint64, all uint64) {
 	return by, all
 }
 
-func asked(ts *tenants, name string, n int) {
+func asked(ts *top[tally], name string, n int) {
 	for range n {
-		ts.add(name, proxy.ByUpstream, time.Millisecond)
+		ts.add(name, func(t *tally) { t.add(proxy.ByUpstream, time.Millisecond) })
 	}
 }
 
 // The first have series at once; who asks far more takes the place of the rarest,
 // and what is counted stays.
 func TestTenantsThatAskMost(t *testing.T) {
-	ts := newTenants()
-	ts.setMost(2)
+	ts := newTop[tally](2)
 	asked(ts, "a", 100)
 	asked(ts, "b", 10)
 	asked(ts, "c", 10)
@@ -69,15 +68,14 @@ func TestTenantsThatAskMost(t *testing.T) {
 // memory is bounded.
 func TestTenantsInAFlood(t *testing.T) {
 	const most = 20
-	ts := newTenants()
-	ts.setMost(most)
+	ts := newTop[tally](most)
 	for i := range most {
 		asked(ts, fmt.Sprint("real", i), 50)
 	}
 	for i := range 200_000 {
-		ts.add(fmt.Sprint("invented", i), proxy.ByGate, 0)
+		asked(ts, fmt.Sprint("invented", i), 1)
 		if i%100 == 0 {
-			ts.add(fmt.Sprint("real", i/100%most), proxy.ByUpstream, 0)
+			asked(ts, fmt.Sprint("real", i/100%most), 1)
 		}
 	}
 	by, _ := counted(ts)
@@ -93,8 +91,7 @@ func TestTenantsInAFlood(t *testing.T) {
 
 // Whoever is busiest now has series, though others were busier long ago.
 func TestTenantsFollowThePresent(t *testing.T) {
-	ts := newTenants()
-	ts.setMost(4)
+	ts := newTop[tally](4)
 	r := rand.New(rand.NewPCG(1, 2))
 	for i := range 400_000 {
 		era := i / 100_000 * 1000
@@ -102,7 +99,7 @@ func TestTenantsFollowThePresent(t *testing.T) {
 		if r.IntN(2) == 0 {
 			name = fmt.Sprint("t", era+4+r.IntN(500))
 		}
-		ts.add(name, proxy.ByUpstream, 0)
+		asked(ts, name, 1)
 	}
 	by, _ := counted(ts)
 	for i := range 4 {
@@ -121,7 +118,6 @@ func TestTenantsFollowThePresent(t *testing.T) {
 // no name.
 func TestClassAndTenantMetrics(t *testing.T) {
 	m := testMetrics(t)
-	m.Keep([]string{"api"}, nil)
 	m.Tenants(1)
 	m.Admitted("api", weir.Work{Priority: weir.High}, time.Second)
 	m.Admitted("api", weir.Work{Priority: 100}, time.Second)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -165,17 +167,14 @@ func (s *Server) Abort() { s.endOnce.Do(func() { close(s.ended) }) }
 
 // enforce makes st the state that new requests get.
 func (s *Server) enforce(st *state) {
-	gates := make([]string, 0)
-	for name := range st.policy.Gates() {
-		gates = append(gates, name)
-	}
+	gates := maps.Collect(st.policy.Gates())
 	routes := make([]string, 0, len(st.routes))
 	for rt := range st.policy.Routes() {
 		routes = append(routes, rt.Name())
 	}
 	s.metrics.Keep(gates, routes)
 	s.metrics.Tenants(st.cfg.Metrics.Tenants)
-	s.notes.limits.keep(gates)
+	s.notes.limits.keep(slices.Collect(maps.Keys(gates)))
 	s.state.Store(st)
 }
 
