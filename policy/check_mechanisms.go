@@ -31,13 +31,18 @@ func (c *compiler) checkEach(at place, g *GateSpec) {
 		return
 	}
 	c.checkWord(at.at("by"), "key", e.By, keyWords)
+	c.checkOverrides(at.at("overrides"), e.Overrides)
+	if e.Own {
+		c.checkOwn(at, e)
+		return
+	}
 	if e.MaxKeys < 0 || e.MaxKeys > mostKeys {
 		c.add(at.at("max_keys"), fmt.Sprintf("%d is out of range", e.MaxKeys), fmt.Sprintf("write from 1 to %d", mostKeys))
 	}
 	limitAt := at[:len(at)-1].at("limit")
 	if k, ok := g.Limit.kind(); ok && slices.Contains(byLatency, k.word) {
 		c.add(limitAt.at("controller"), "the controller "+k.word+" learns from latencies, and one key shows too few",
-			"write limit: with the slots of each key, or one of probe, lag, drain, resource")
+			"write limit: with the slots of each key, or one of probe, lag, drain, resource, or own: true beside by: for a controller each")
 	}
 	if len(g.Limit.Queue.Shares) > 0 {
 		c.add(limitAt.at("queue", "shares"), "mean nothing to a limit for each key", "leave them out")
@@ -48,7 +53,6 @@ func (c *compiler) checkEach(at place, g *GateSpec) {
 	if g.Limit.RefuseOversize {
 		c.add(limitAt.at("refuse_oversize"), "means nothing to a limit for each key", "leave it out")
 	}
-	c.checkOverrides(at.at("overrides"), e.Overrides)
 }
 
 // mostScale is the most times the limit of the others that a key can have.

@@ -75,7 +75,7 @@
 // A gate has one of three: a limit (package limit), in whose room higher
 // priorities go first and users and tenants share; a limit for each key
 // ([EachSpec], package keyed), for keys that have something of their own behind
-// the gate; or shedding ([ShedSpec], package shed), which refuses by priority as a
+// the gate, of one size for all or each with a controller of its own; or shedding ([ShedSpec], package shed), which refuses by priority as a
 // pressure rises, before anything has to wait. Name one that sheds before those
 // with limits.
 //

@@ -40,6 +40,8 @@ func kindOf(g *GateSpec) string {
 	switch {
 	case g.Shed != nil:
 		return "shed"
+	case g.Each != nil && g.Each.Own:
+		return "own " + g.Each.by()
 	case g.Each != nil:
 		return "each " + g.Each.by()
 	}
@@ -51,6 +53,8 @@ func (c *compiler) newMechanism(name string) (mechanism, error) {
 	switch g := c.spec.Gates[name]; {
 	case g.Shed != nil:
 		return orNone(shed.New(c.shedConfig(name)))
+	case g.Each != nil && g.Each.Own:
+		return orNone(keyed.NewLimiters(c.ownConfig(name)))
 	case g.Each != nil:
 		cfg, err := c.keyedConfig(name)
 		if err != nil {
@@ -78,6 +82,8 @@ func (c *compiler) reconfigure(live mechanism, name string) error {
 	switch m := live.(type) {
 	case *shed.Shedder:
 		return m.Reconfigure(c.shedConfig(name))
+	case *keyed.Limiters:
+		return m.Reconfigure(c.ownConfig(name))
 	case *keyed.Gate:
 		cfg, err := c.keyedConfig(name)
 		if err != nil {

@@ -9,18 +9,27 @@ import "time"
 // The controller, if there is one, sizes all pools alike. It goes by readings (lag,
 // drain, resource) or by throughput (probe). Those that learn from latencies see too little of one
 // key. Of the queue's settings shares and weights mean nothing here.
+//
+// With Own each key has a limiter of its own instead, with a controller of its own:
+// any of them. That is for hundreds of keys, not for millions.
 type EachSpec struct {
 	// By says whose pool it is: tenant (default), user, client, or route.
 	By string `json:"by,omitempty"`
+	// Own gives each key a limiter of its own: what it carries is found out, or
+	// fixed, for it alone. Queue.Len is for all of them together, and one may take
+	// half of it. What was learned is remembered of evicted keys (see
+	// keyed.Limiters), but not saved over a restart.
+	Own bool `json:"own,omitempty"`
 	// MaxKeys bounds the keys that are known at a time. 0 means
-	// keyed.DefaultMaxKeys (65,536).
+	// keyed.DefaultMaxKeys (65,536), with Own DefaultOwnKeys (1024), of which each
+	// takes up to OwnKeyBytes.
 	MaxKeys int `json:"max_keys,omitempty"`
 	// Overrides are keys with a limit of their own.
 	Overrides map[string]OverrideSpec `json:"overrides,omitempty"`
 }
 
 // OverrideSpec is the limit of one key: either a number, or how many times the
-// limit of the others.
+// limit of the others, of which there is none with Own.
 type OverrideSpec struct {
 	Limit int64   `json:"limit,omitempty"`
 	Scale float64 `json:"scale,omitempty"`

@@ -2,12 +2,21 @@ package config
 
 // gateFields are those of the mechanisms beside the plain limit.
 var gateFields = map[string]field{
-	"EachSpec.by":        {doc: "Whose pool it is.", def: "tenant", enum: []string{"tenant", "user", "client", "route"}},
-	"EachSpec.max_keys":  {doc: "Keys that are known at a time, 64 bytes each. Idle ones make room for newcomers; a key in use keeps its place. 0 means the default.", def: "65536", least: "0", most: "16777215"},
+	"EachSpec.by": {doc: "Whose pool it is.", def: "tenant", enum: []string{"tenant", "user", "client", "route"}},
+	"EachSpec.own": {
+		doc: "A controller of its own for each key, any of them, instead of one size for all: for keys that differ in what they carry, hundreds of them. " +
+			"queue.len is for all keys together, of which one takes half at most.",
+		def: "false",
+	},
+	"EachSpec.max_keys": {
+		doc: "Keys that are known at a time, 64 bytes each; with own 1024 unless said, 10000 at most, and up to 64 KiB each. " +
+			"Idle ones make room for newcomers; a key in use keeps its place. 0 means the default.",
+		def: "65536", least: "0", most: "16777215",
+	},
 	"EachSpec.overrides": {doc: "Keys with a limit of their own.", example: "{acme: {limit: 50}}", anyName: true},
 
 	"OverrideSpec.limit": {doc: "The key's limit.", example: "50", least: "1", most: "1000000"},
-	"OverrideSpec.scale": {doc: "How many times the limit of the others the key has, instead of a limit.", example: "2", least: "0", most: "1000000"},
+	"OverrideSpec.scale": {doc: "How many times the limit of the others the key has, instead of a limit; not with own.", example: "2", least: "0", most: "1000000"},
 
 	"ShedSpec.signals":    {doc: "Signals whose pressure counts, the highest of them. They are those of the gateway's own machine.", example: "[cpu, memory]"},
 	"ShedSpec.load_of":    {doc: "A gate with a limit, whose pressure is what is in flight and waiting over its limit, instead of signals. Where work may wait there, it is at 1 whenever all slots are taken: write thresholds above 1.", example: "api"},

@@ -14,7 +14,8 @@ import (
 // Notes says what is allowed but probably not meant: gates and upstreams that no
 // route uses, signals that no gate goes by, routes without a gate or with one that
 // sheds at the end, patterns of another kind, words that nothing brings,
-// gates that shed by a load that is 1 as a rule, and an admin listener that others can reach.
+// gates that shed by a load that is 1 as a rule, an admin listener that others can reach,
+// and what limiters for each key may come to take.
 func (c *Config) Notes() []string {
 	var notes []string
 	gates, upstreams := map[string]bool{}, map[string]bool{}
@@ -42,6 +43,7 @@ func (c *Config) Notes() []string {
 	}
 	notes = append(notes, c.loadNotes()...)
 	notes = append(notes, c.inventedNotes()...)
+	notes = append(notes, c.ownNotes()...)
 	notes = append(notes, c.chainNotes()...)
 	used := c.signalsUsed()
 	for _, name := range slices.Sorted(maps.Keys(c.Signals)) {
@@ -110,6 +112,27 @@ func (c *Config) inventedNotes() (notes []string) {
 		if e := c.Gates[name].Each; e != nil && strings.HasPrefix(sources[e.By], "path:") {
 			notes = append(notes, fmt.Sprintf("the gate %s has a limit for each name in the path, which the client chooses: put a gate with one limit behind it", name))
 		}
+	}
+	return notes
+}
+
+// ownNotes says what limiters for each key may come to take, which nobody sees from
+// one line.
+func (c *Config) ownNotes() (notes []string) {
+	for _, name := range slices.Sorted(maps.Keys(c.Gates)) {
+		e := c.Gates[name].Each
+		if e == nil || !e.Own {
+			continue
+		}
+		most := e.MaxKeys
+		if most == 0 {
+			most = policy.DefaultOwnKeys
+		}
+		by := e.By
+		if by == "" {
+			by = "tenant"
+		}
+		notes = append(notes, fmt.Sprintf("the gate %s makes a limiter for each %s, %d at most (max_keys), which then take up to %d MiB", name, by, most, max(1, most*policy.OwnKeyBytes>>20)))
 	}
 	return notes
 }

@@ -98,3 +98,26 @@ func TestLagRecipe(t *testing.T) {
 		}
 	}
 }
+
+// Each shard has a limiter of its own, as the guide says, and to check the file is
+// to learn what they may take.
+func TestOwnRecipe(t *testing.T) {
+	cfg := recipe(t, "keyed.md", "    each: {by: tenant, own: true, max_keys: 200, overrides: {archive: {limit: 4}}}")
+	k := cook(t, cfg)
+	for _, shard := range []string{"one", "archive"} {
+		if _, err := k.Gate("shards").TryAdmit(weir.Work{Tenant: shard}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := k.Gate("shards").Limiters()
+	if one, _ := l.Limiter("one", ""); one.Controller != "knee" {
+		t.Errorf("%+v", one)
+	}
+	if archive, _ := l.Limiter("archive", ""); archive.Limit != 4 {
+		t.Errorf("%+v", archive)
+	}
+	want := "the gate shards makes a limiter for each tenant, 200 at most (max_keys), which then take up to 12 MiB"
+	if notes := cfg.Notes(); len(notes) != 1 || notes[0] != want {
+		t.Errorf("%q, want %q", notes, want)
+	}
+}
