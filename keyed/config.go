@@ -12,6 +12,7 @@ import (
 	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/internal/keys"
 	"github.com/weir-go/weir/internal/room"
+	"github.com/weir-go/weir/internal/waiting"
 	"github.com/weir-go/weir/limit"
 )
 
@@ -117,26 +118,24 @@ type Queue struct {
 	// the same priority, user and tenant: higher priorities go before lower ones,
 	// and users and tenants take turns. Default limit.Adaptive.
 	Order limit.Order
+
+	// Shares are the parts of what a key is served that a priority gets at least
+	// while it has work waiting for that key, and of the key's places; from 0 to 1,
+	// and together no more than 1. Each key is a matter of its own: what another is
+	// served counts for nothing. Default none: priorities are strict, and a higher
+	// one may starve a lower one of the same key.
+	Shares map[weir.Priority]float64
+	// Weights are the parts that users, and the tenants of a user, get of what their
+	// priority is served of one key, in relation to each other, while they have work
+	// waiting for it. Where the key is the tenant, those that wait for one have the
+	// same tenant: then Weights.Users say who of it gets how much more than the
+	// others, whichever tenant it is, and Weights.Tenants say nothing.
+	Weights limit.Weights
 }
 
-func (q Queue) places() int64 {
-	switch {
-	case q.Len == 0:
-		return limit.DefaultQueueLen
-	case q.Len < 0:
-		return 0
-	}
-	return int64(q.Len)
-}
-
-func (q Queue) longest() time.Duration {
-	switch {
-	case q.MaxWait == 0:
-		return limit.DefaultMaxWait
-	case q.MaxWait < 0:
-		return room.Never
-	}
-	return q.MaxWait
+// settings are what the gates with a wait room have in common.
+func (q *Queue) settings() *waiting.Queue {
+	return &waiting.Queue{Order: q.Order, Shares: q.Shares, Users: q.Weights.Users, Tenants: q.Weights.Tenants}
 }
 
 // validate reports every setting out of range.
@@ -151,7 +150,7 @@ func (c *Config) validate() error {
 			"Controller %q: learns from the service times of one pool; use NewLimiters, which gives each key its own", c.Controller.Name())
 	}
 	f.check(c.MaxKeys >= 0 && c.MaxKeys <= keys.Most, "MaxKeys %d: must be from 1 to %d, or 0 for %d", c.MaxKeys, keys.Most, DefaultMaxKeys)
-	f.check(c.Queue.Order <= limit.EDF, "Queue.Order %d: must be one of package limit's", c.Queue.Order)
+	f = append(f, c.Queue.settings().Faults()...)
 	f.check(c.Exempt <= limit.MaxLimit, "Exempt %d: must be at most %d (negative: nothing is exempt)", c.Exempt, int64(limit.MaxLimit))
 	for _, key := range slices.Sorted(maps.Keys(c.Overrides)) {
 		o := c.Overrides[key]
@@ -207,6 +206,7 @@ type settings struct {
 	places    int64
 	longest   time.Duration
 	order     limit.Order
+	parts     *waiting.Parts
 	exempt    int64
 	hooks     weir.Hooks
 	timed     bool // every piece of work is timed, not one of a few
@@ -219,7 +219,8 @@ func (c *Config) settings(base int64) *settings {
 	_, fixed := c.controller().(control.Fixed)
 	s := &settings{
 		limit: clampLimit(base), overrides: make(map[keys.Name]Override, len(c.Overrides)),
-		maxKeys: int64(c.MaxKeys), places: c.Queue.places(), longest: c.Queue.longest(), order: c.Queue.Order,
+		maxKeys: int64(c.MaxKeys), places: int64(waiting.Places(c.Queue.Len, limit.DefaultQueueLen)),
+		longest: waiting.Longest(c.Queue.MaxWait, limit.DefaultMaxWait), order: c.Queue.Order, parts: c.Queue.settings().Parts(),
 		exempt: c.Exempt, hooks: c.Hooks, timed: !fixed || c.Hooks.Done != nil || c.Now != nil,
 		moved: !fixed, refuseOversize: c.RefuseOversize,
 	}

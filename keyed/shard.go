@@ -264,6 +264,7 @@ func (s *shard) resized(set *settings, overrides bool, now time.Duration, out *a
 		})
 	}
 	for _, q := range append([]*queue(nil), s.expiry...) {
+		q.configure(set, q.room.Size())
 		s.serve(set, q, now, out)
 	}
 	s.shrinkTo(set.maxKeys)

@@ -9,11 +9,12 @@ import (
 
 // queue is the wait room of one key. It is there while somebody waits.
 type queue struct {
-	room room.Room
-	name keys.Name
-	slot uint32
-	heap int // index in the shard's heap
-	most int // that ever waited at a time
+	room  room.Room
+	parts *waiting.Parts // that it was told
+	name  keys.Name
+	slot  uint32
+	heap  int // index in the shard's heap
+	most  int // that ever waited at a time
 }
 
 // waiter is work in the room of its key. A goroutine blocks until there is an
@@ -44,13 +45,14 @@ func (s *shard) enqueue(set *settings, slot uint32, a *arrival, out *answers) *w
 		return s.full(set, e, set.places, 0)
 	}
 	q := s.queue(slot)
-	q.room.Configure(int(max(free, int64(q.room.Len()))), set.order)
+	q.configure(set, int(max(free, int64(q.room.Len()))))
 	q.room.SetPace(s.pace(set.of(e)))
 	q.room.Knock(a.now)
 
 	w := a.place
 	w.shard, w.queue, w.cost = s, q, a.cost
 	w.Units = min(a.cost, set.of(e))
+	w.UserWeight, w.TenantWeight = set.parts.Weights(w.User, w.Tenant)
 	w.Deadline = a.until.deadline
 	w.Expires, w.outOf = a.until.patience, weir.ReasonQueueTimeout
 	if a.until.deadline < w.Expires {
@@ -59,7 +61,9 @@ func (s *shard) enqueue(set *settings, slot uint32, a *arrival, out *answers) *w
 	displaced, ok := q.room.Push(a.now, &w.Waiter)
 	if displaced != nil {
 		inc(&e.Refused)
-		s.answer(out, displaced, weir.Permit{}, s.full(set, e, int64(q.room.Len()), q.room.Units()))
+		refused := s.full(set, e, int64(q.room.Len()), q.room.Units())
+		refused.Rule = waiting.Rule(displaced, &w.Waiter)
+		s.answer(out, displaced, weir.Permit{}, refused)
 	}
 	if !ok {
 		s.gate.waiting.Add(-1)
@@ -69,6 +73,15 @@ func (s *shard) enqueue(set *settings, slot uint32, a *arrival, out *answers) *w
 	}
 	s.serve(set, q, a.now, out) // the newest may go first
 	return nil
+}
+
+// configure brings the room to the settings, with so many places.
+func (q *queue) configure(set *settings, places int) {
+	q.room.Configure(places, set.order)
+	if q.parts != set.parts {
+		q.parts = set.parts
+		q.parts.Apply(&q.room)
+	}
 }
 
 // queue returns the room of a key, a new one if nobody waits for it.

@@ -1,0 +1,185 @@
+package keyed
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/limit"
+)
+
+// line is a gate whose keys have one slot each, taken, and who has been served from
+// their rooms, by key.
+type line struct {
+	*Gate
+	t      *testing.T
+	holds  map[string]weir.Permit
+	served map[string]string
+	gone   map[string]*weir.Rejection
+}
+
+func newLine(t *testing.T, cfg Config) *line {
+	cfg.Limit = 1
+	g, _ := byHand(t, cfg)
+	return &line{Gate: g, t: t, holds: map[string]weir.Permit{}, served: map[string]string{}, gone: map[string]*weir.Rejection{}}
+}
+
+// come has work wait for a key, behind a slot that is taken.
+func (l *line) come(key, name string, w weir.Work) {
+	l.t.Helper()
+	if _, ok := l.holds[key]; !ok {
+		l.holds[key] = take(l.t, l.Gate, w)
+	}
+	_, _, err := l.Arrive(w, func(p weir.Permit, err error) {
+		if err != nil {
+			l.gone[name] = weir.AsRejection(err)
+			return
+		}
+		l.holds[key] = p
+		l.served[key] += name
+	})
+	if err != weir.ErrWaiting {
+		l.gone[name] = weir.AsRejection(err)
+	}
+}
+
+// serve serves n of a key, and says whom.
+func (l *line) serve(key string, n int) string {
+	l.served[key] = ""
+	for range n {
+		l.holds[key].Done(weir.OK)
+	}
+	return l.served[key]
+}
+
+func (l *line) reconfigure(q Queue) {
+	l.t.Helper()
+	if err := l.Reconfigure(Config{Limit: 1, Queue: q}); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// A share is guaranteed to each key by itself, and changes for those that wait: here
+// and in a room that was left and is used again.
+func TestSharesOfEachKey(t *testing.T) {
+	queue := Queue{Order: limit.FIFO, Shares: map[weir.Priority]float64{weir.Background: .25}}
+	l := newLine(t, Config{Queue: queue})
+	fill := func(key string) {
+		for range 40 {
+			l.come(key, "b", weir.Work{Tenant: key, Priority: weir.Background})
+			l.come(key, "h", weir.Work{Tenant: key, Priority: weir.High})
+		}
+	}
+	fill("a")
+	fill("c")
+	for _, key := range []string{"a", "a", "c"} {
+		if got := l.serve(key, 12); strings.Count(got, "b") != 3 {
+			t.Errorf("%s: %s, want a quarter of background work", key, got)
+		}
+	}
+	l.reconfigure(Queue{Order: limit.FIFO})
+	for _, key := range []string{"a", "c"} {
+		if got := l.serve(key, 12); got != "hhhhhhhhhhhh" {
+			t.Errorf("%s without shares: %s", key, got)
+		}
+	}
+	l.serve("a", 44)
+	queue.Shares[weir.Background] = .5
+	l.reconfigure(queue)
+	fill("a")
+	if got := l.serve("a", 12); strings.Count(got, "b") != 6 {
+		t.Errorf("in a room used again: %s, want one half of background work", got)
+	}
+}
+
+// Where the key is the tenant, the weights are of its users.
+func TestUsersOfOneTenant(t *testing.T) {
+	weights := limit.Weights{Users: map[string]float64{"admin": 3}, Tenants: map[string]float64{"t": 100}}
+	l := newLine(t, Config{Queue: Queue{Weights: weights}})
+	for range 40 {
+		l.come("t", "a", weir.Work{Tenant: "t", User: "admin"})
+		l.come("t", "u", weir.Work{Tenant: "t", User: "other"})
+	}
+	if got := l.serve("t", 12); strings.Count(got, "a") != 9 {
+		t.Errorf("3 to 1: %s", got)
+	}
+	weights.Users["admin"] = 100 // the gate's own do not change
+	if got := l.serve("t", 12); strings.Count(got, "a") != 9 {
+		t.Errorf("3 to 1: %s", got)
+	}
+	l.reconfigure(Queue{Weights: limit.Weights{Users: map[string]float64{"other": 3}}})
+	if got := l.serve("t", 12); strings.Count(got, "a") != 3 {
+		t.Errorf("1 to 3: %s", got)
+	}
+}
+
+// Where the key is something else, tenants of a user have their weights too.
+func TestTenantsOfOneRoute(t *testing.T) {
+	l := newLine(t, Config{Key: func(w weir.Work) string { return w.Op },
+		Queue: Queue{Weights: limit.Weights{Tenants: map[string]float64{"big": 2}}}})
+	for range 30 {
+		for _, name := range []string{"big", "small"} {
+			l.come("/r", name[:1], weir.Work{Op: "/r", Tenant: name})
+			l.come("/r", "m", weir.Work{Op: "/r", Tenant: name, User: "mallory"})
+		}
+	}
+	got := l.serve("/r", 24)
+	for name, want := range map[string]int{"b": 8, "s": 4, "m": 12} {
+		if n := strings.Count(got, name); n != want {
+			t.Errorf("%s was served %d times, want %d: %s", name, n, want, got)
+		}
+	}
+}
+
+// The order, too, changes for those that wait.
+func TestOrderChangesLive(t *testing.T) {
+	l := newLine(t, Config{Queue: Queue{Order: limit.FIFO}})
+	for _, name := range []string{"1", "2", "3", "4", "5"} {
+		l.come("a", name, weir.Work{Tenant: "a"})
+	}
+	if got := l.serve("a", 1); got != "1" {
+		t.Error(got)
+	}
+	l.reconfigure(Queue{Order: limit.LIFO})
+	if got := l.serve("a", 4); got != "5432" {
+		t.Error(got)
+	}
+}
+
+// Who loses its place hears by what, and a share keeps its places: half of those
+// that a key may have.
+func TestDisplaced(t *testing.T) {
+	l := newLine(t, Config{Queue: Queue{Len: 8, Order: limit.FIFO, Shares: map[weir.Priority]float64{weir.Background: .5}}})
+	for _, name := range []string{"n1", "n2", "n3", "n4"} {
+		l.come("k", name, weir.Work{Tenant: "k"})
+	}
+	l.come("k", "high", weir.Work{Tenant: "k", Priority: weir.High})
+	l.come("k", "low1", weir.Work{Tenant: "k", Priority: weir.Background})
+	l.come("k", "low2", weir.Work{Tenant: "k", Priority: weir.Background})
+	l.come("k", "low3", weir.Work{Tenant: "k", Priority: weir.Background})
+	l.come("k", "user", weir.Work{Tenant: "k", User: "u"})
+	for name, rule := range map[string]string{"n4": "displaced by a higher priority", "n3": "displaced by a guaranteed share",
+		"n2": "displaced by a guaranteed share", "low3": "", "user": ""} {
+		if r := l.gone[name]; r == nil || r.Rule != rule || r.Reason != weir.ReasonQueueFull {
+			t.Errorf("%s: %+v, want %q", name, r, rule)
+		}
+		delete(l.gone, name)
+	}
+	if len(l.gone) > 0 {
+		t.Errorf("refused as well: %v", l.gone)
+	}
+}
+
+func TestPartsOutOfRange(t *testing.T) {
+	_, err := New(Config{Name: "t", Limit: 1, Queue: Queue{Order: 9,
+		Shares:  map[weir.Priority]float64{weir.Background: .7, weir.Normal: .7, 9: .1},
+		Weights: limit.Weights{Users: map[string]float64{"a": -1}, Tenants: map[string]float64{"b": 1e9}}}})
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	for _, want := range []string{"Queue.Order 9", "Queue.Shares[priority(9)]", "Queue.Shares: 1.4 together", `Queue.Weights.Users["a"] -1`, `Queue.Weights.Tenants["b"]`} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in: %v", want, err)
+		}
+	}
+}
