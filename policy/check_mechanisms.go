@@ -32,6 +32,7 @@ func (c *compiler) checkEach(at place, g *GateSpec) {
 	}
 	c.checkWord(at.at("by"), "key", e.By, keyWords)
 	c.checkOverrides(at.at("overrides"), e.Overrides)
+	c.checkIdleWeights(at[:len(at)-1].at("limit", "queue", "weights"), e.by(), &g.Limit.Queue.Weights)
 	if e.Own {
 		c.checkOwn(at, e)
 		return
@@ -44,14 +45,15 @@ func (c *compiler) checkEach(at place, g *GateSpec) {
 		c.add(limitAt.at("controller"), "the controller "+k.word+" learns from latencies, and one key shows too few",
 			"write limit: with the slots of each key, or one of probe, lag, drain, resource, or own: true beside by: for a controller each")
 	}
-	if len(g.Limit.Queue.Shares) > 0 {
-		c.add(limitAt.at("queue", "shares"), "mean nothing to a limit for each key", "leave them out")
-	}
-	if w := g.Limit.Queue.Weights; len(w.Users) > 0 || len(w.Tenants) > 0 {
-		c.add(limitAt.at("queue", "weights"), "mean nothing to a limit for each key", "write each: overrides:, or leave them out")
-	}
-	if g.Limit.RefuseOversize {
-		c.add(limitAt.at("refuse_oversize"), "means nothing to a limit for each key", "leave it out")
+}
+
+// checkIdleWeights refuses weights of those of whom each has a pool of its own:
+// nobody else waits there.
+func (c *compiler) checkIdleWeights(at place, by string, w *WeightsSpec) {
+	for who, weights := range map[string]map[string]float64{"user": w.Users, "tenant": w.Tenants} {
+		if who == by && len(weights) > 0 {
+			c.add(at.at(who+"s"), "mean nothing where each "+who+" has a pool of its own", "write each: overrides:, or leave them out")
+		}
 	}
 }
 

@@ -204,14 +204,18 @@ func TestMechanismFaults(t *testing.T) {
 		{"each with the default", GateSpec{Limit: &LimitSpec{}, Each: &EachSpec{}},
 			[]string{"gates.g.limit.controller: the controller knee learns from latencies, and one key shows too few; write limit: with the slots"}},
 		{"each, all at once", GateSpec{
-			Limit: &LimitSpec{Limit: 5, RefuseOversize: true, Queue: QueueSpec{Shares: map[string]float64{"high": 0.1}, Weights: WeightsSpec{Users: map[string]float64{"a": 1}}}},
-			Each: &EachSpec{By: "tennant", MaxKeys: -1, Overrides: map[string]OverrideSpec{
+			Limit: &LimitSpec{Limit: 5, Queue: QueueSpec{Shares: map[string]float64{"high": 10}, Weights: WeightsSpec{Users: map[string]float64{"a": 1}}}},
+			Each: &EachSpec{By: "user", MaxKeys: -1, Overrides: map[string]OverrideSpec{
 				"a": {}, "b": {Limit: 1, Scale: 1}, "c": {Limit: -1}, "d": {Scale: -1}, "e": {Scale: math.NaN()}, "f": {Scale: 2}}}},
-			[]string{`gates.g.each.by: "tennant" is no key; did you mean tenant?`, "gates.g.each.max_keys: -1 is out of range",
-				"gates.g.limit.queue.shares: mean nothing to a limit for each key", "gates.g.limit.refuse_oversize: means nothing to a limit for each key", "gates.g.limit.queue.weights: mean nothing",
+			[]string{"gates.g.each.max_keys: -1 is out of range", "gates.g.limit.queue.shares.high: 10 is no share; write 0.1",
+				"gates.g.limit.queue.weights.users: mean nothing where each user has a pool of its own; write each: overrides:",
 				"gates.g.each.overrides.a: changes nothing; write limit: 50, or scale: 2", "gates.g.each.overrides.b: has both",
 				"gates.g.each.overrides.c.limit: -1 is out of range", "gates.g.each.overrides.d.scale: -1 is out of range",
 				"gates.g.each.overrides.e.scale: NaN is out of range"}},
+		{"each with idle weights", GateSpec{Limit: &LimitSpec{Limit: 5, Queue: QueueSpec{Weights: WeightsSpec{Tenants: map[string]float64{"a": 1}}}}, Each: &EachSpec{}},
+			[]string{"gates.g.limit.queue.weights.tenants: mean nothing where each tenant"}},
+		{"each by what is no key", GateSpec{Limit: &LimitSpec{Limit: 5}, Each: &EachSpec{By: "tennant"}},
+			[]string{`gates.g.each.by: "tennant" is no key; did you mean tenant?`}},
 		{"shed by nothing", GateSpec{Shed: &ShedSpec{}}, []string{"gates.g.shed: there is no pressure to go by; write signals:"}},
 		{"shed and limit", GateSpec{Limit: &LimitSpec{Limit: 1}, Shed: &ShedSpec{LoadOf: "db"}}, []string{"gates.g.shed: the gate has a limit too; write two gates"}},
 		{"shed, all at once", GateSpec{Shed: &ShedSpec{LoadOf: "tenants", Signals: []string{"cpu", "cpu", "cpuu"}, Blind: "keeep", Wait: 1,

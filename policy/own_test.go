@@ -92,6 +92,25 @@ func TestOwnReload(t *testing.T) {
 	})
 }
 
+// A cost above what a key has at all is refused where the file says so, and runs
+// alone where it does not.
+func TestOversizeForEach(t *testing.T) {
+	for _, each := range []EachSpec{{}, {Own: true}} {
+		each.Overrides = map[string]OverrideSpec{"big": {Limit: 8}}
+		for _, refuse := range []bool{false, true} {
+			p := compile(t, Spec{Gates: map[string]GateSpec{"db": {Limit: &LimitSpec{Limit: 3, RefuseOversize: refuse, Queue: QueueSpec{Len: -1}}, Each: &each}}}, Options{})
+			g := p.Gate("db")
+			_, err := g.TryAdmit(weir.Work{Tenant: "a", Cost: 4})
+			if r := weir.AsRejection(err); refuse != (r != nil && r.Reason == weir.ReasonTooLarge) {
+				t.Errorf("own %v, refuse_oversize %v: %v", each.Own, refuse, err)
+			}
+			if _, err := g.TryAdmit(weir.Work{Tenant: "big", Cost: 8}); err != nil {
+				t.Errorf("own %v: what fits is refused: %v", each.Own, err)
+			}
+		}
+	}
+}
+
 // Those that wait share the places, of which one key takes half; priorities and
 // weights count within each key.
 func TestOwnRoom(t *testing.T) {

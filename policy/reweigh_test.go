@@ -41,14 +41,21 @@ func (l *line) serve(n int) string {
 	return strings.Join(l.served[from:], "")
 }
 
-func crowdSpec(q QueueSpec) Spec {
+func crowdSpec(q QueueSpec, each *EachSpec) Spec {
 	q.MaxWait, q.Order = Duration(time.Hour), "fifo"
-	return Spec{Gates: map[string]GateSpec{"api": {Limit: &LimitSpec{Limit: 1, Queue: q}}}}
+	return Spec{Gates: map[string]GateSpec{"api": {Limit: &LimitSpec{Limit: 1, Queue: q}, Each: each}}}
 }
 
 // A reload changes who gets how much of those that wait already: weights of tenants
-// and users, and what a class is promised.
+// and users, and what a class is promised; with one limit, with one for each key, and
+// with a limiter for each.
 func TestReloadWhileRequestsWait(t *testing.T) {
+	for name, each := range map[string]*EachSpec{"one limit": nil, "each": {By: "route"}, "each its own": {By: "route", Own: true}} {
+		t.Run(name, func(t *testing.T) { reloadWhileRequestsWait(t, each) })
+	}
+}
+
+func reloadWhileRequestsWait(t *testing.T, each *EachSpec) {
 	tenant := func(name string) weir.Work { return weir.Work{User: "u", Tenant: name} }
 	for _, tt := range []struct {
 		name   string
@@ -65,7 +72,7 @@ func TestReloadWhileRequestsWait(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				old := must(t, crowdSpec(tt.before), Options{})
+				old := must(t, crowdSpec(tt.before, each), Options{})
 				g := old.Gate("api")
 				l := &line{t: t, slot: admit(t, g)}
 				l.wait(g, 40, "a", tt.a)
@@ -73,7 +80,7 @@ func TestReloadWhileRequestsWait(t *testing.T) {
 				if got := l.serve(12); near(strings.Count(got, "a"), tt.first) > 1 {
 					t.Errorf("before the reload %s, want %d of a", got, tt.first)
 				}
-				next := must(t, crowdSpec(tt.after), Options{Previous: old})
+				next := must(t, crowdSpec(tt.after, each), Options{Previous: old})
 				old.Retire(next)
 				if next.Gate("api") != g || g.Snapshot().Waiting != 68 {
 					t.Fatalf("after the reload %d wait", g.Snapshot().Waiting)

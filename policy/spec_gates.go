@@ -8,7 +8,8 @@ import "time"
 //
 // The controller, if there is one, sizes all pools alike. It goes by readings (lag,
 // drain, resource) or by throughput (probe). Those that learn from latencies see too little of one
-// key. Of the queue's settings shares and weights mean nothing here.
+// key. Work waits for its own key: priorities, Shares and Weights count among those
+// that wait for the same one, and Queue.Len is for all keys together.
 //
 // With Own each key has a limiter of its own instead, with a controller of its own:
 // any of them. That is for hundreds of keys, not for millions.
