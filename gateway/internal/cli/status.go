@@ -8,18 +8,18 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/config"
 )
 
 // statusOptions are the settings of weir status.
 type statusOptions struct {
 	Admin string
+	JSON  bool
+	Top   int
 	Out   io.Writer
 }
 
@@ -28,13 +28,15 @@ func NewStatusCommand() *cobra.Command {
 	var o statusOptions
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show the gates of a running gateway: limits, what is in flight, what binds",
+		Short: "Show the gates of a running gateway: limits, who waits, what binds",
 		Long: `Status asks a gateway's admin listener for its gates and prints a line for each:
 the limit and what set it, what is in flight and waiting, what was admitted and
 refused and how many left while they waited, the signal that binds the limit, and
-why the limit last changed. The signals that gates go by follow. The same as
-JSON, with more in it, is at /gates.`,
-		Example: "  weir status\n  weir status --admin 10.0.0.5:9090",
+why the limit last changed. There follow, where there are any: who waits, by
+priority; exempt work; the pools of gates with a limit for each key, and the
+busiest of them; the signals that gates go by; and the tenants that ask most. The
+same as JSON, with more in it, is printed with --json and at /gates.`,
+		Example: "  weir status\n  weir status --admin 10.0.0.5:9090 --top 20\n  weir status --json | jq '.gates[].waiting_by_class'",
 		Args:    needs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Out = cmd.OutOrStdout()
@@ -42,31 +44,10 @@ JSON, with more in it, is at /gates.`,
 		},
 	}
 	cmd.Flags().StringVar(&o.Admin, "admin", config.DefaultAdmin, "address of the gateway's admin listener")
+	cmd.Flags().BoolVar(&o.JSON, "json", false, "print what the gateway says as JSON")
+	cmd.Flags().IntVar(&o.Top, "top", 5, "how many pools of each gate, and how many tenants, are shown by name")
+	cmd.MarkFlagsMutuallyExclusive("top", "json")
 	return cmd
-}
-
-// look is what status reads of /gates.
-type look struct {
-	Ready    bool  `json:"ready"`
-	InFlight int64 `json:"requests_in_flight"`
-	Gates    []struct {
-		Name       string            `json:"name"`
-		Mode       string            `json:"mode"`
-		Limit      int64             `json:"limit"`
-		InFlight   int64             `json:"in_flight"`
-		Waiting    int64             `json:"waiting"`
-		Admitted   uint64            `json:"admitted"`
-		Rejected   map[string]uint64 `json:"rejected"`
-		Controller string            `json:"controller"`
-		Reason     string            `json:"limit_reason"`
-		Signal     string            `json:"signal"`
-	} `json:"gates"`
-	Signals []struct {
-		Name  string   `json:"name"`
-		State string   `json:"state"`
-		Value *float64 `json:"value"`
-		Error string   `json:"error"`
-	} `json:"signals"`
 }
 
 // patience is how long status waits for an answer, and most how much it reads.
@@ -76,65 +57,47 @@ const (
 )
 
 func runStatus(ctx context.Context, o statusOptions) error {
+	if o.Top < 0 {
+		return usage("--top %d: must be at least 0", o.Top)
+	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	url := o.Admin
+	text, err := askGates(ctx, o.Admin)
+	if err != nil {
+		return err
+	}
+	var l look
+	if err := json.Unmarshal(text, &l); err != nil {
+		return fmt.Errorf("%s does not answer as a gateway does: %w", o.Admin, err)
+	}
+	if o.JSON {
+		_, err := o.Out.Write(text)
+		return err
+	}
+	return l.print(o.Out, o.Top)
+}
+
+// askGates returns what the gateway says at /gates.
+func askGates(ctx context.Context, at string) ([]byte, error) {
+	url := at
 	if !strings.Contains(url, "://") {
 		url = "http://" + url
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+"/gates", nil)
 	if err != nil {
-		return usage("--admin %q is no address; write host:port, for instance %s", o.Admin, config.DefaultAdmin)
+		return nil, usage("--admin %q is no address; write host:port, for instance %s", at, config.DefaultAdmin)
 	}
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return fmt.Errorf("no gateway answers at %s: %w; --admin names the address of its admin listener", o.Admin, errors.Unwrap(err))
+		return nil, fmt.Errorf("no gateway answers at %s: %w; --admin names the address of its admin listener", at, errors.Unwrap(err))
 	}
 	defer res.Body.Close()
-	var l look
 	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s; is it the admin listener of a gateway?", o.Admin, res.Status)
+		return nil, fmt.Errorf("%s answers %s; is it the admin listener of a gateway?", at, res.Status)
 	}
-	if err := json.NewDecoder(io.LimitReader(res.Body, most)).Decode(&l); err != nil {
-		return fmt.Errorf("%s does not answer as a gateway does: %w", o.Admin, err)
+	text, err := io.ReadAll(io.LimitReader(res.Body, most))
+	if err != nil {
+		return nil, fmt.Errorf("the answer of %s broke off: %w", at, err)
 	}
-	return l.print(o.Out)
-}
-
-func (l *look) print(out io.Writer) error {
-	state := "ready"
-	if !l.Ready {
-		state = "shutting down"
-	}
-	fmt.Fprintf(out, "%s, %d requests in progress\n\n", state, l.InFlight)
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "GATE\tMODE\tLIMIT\tIN FLIGHT\tWAITING\tADMITTED\tREFUSED\tLEFT\tCONTROLLER\tBOUND BY\tWHY")
-	for _, g := range l.Gates {
-		// Those who left the wait room were refused by nobody.
-		left := g.Rejected[weir.ReasonCanceled.String()]
-		var refused uint64
-		for _, n := range g.Rejected {
-			refused += n
-		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t%s\n", g.Name, g.Mode, g.Limit, g.InFlight, g.Waiting, g.Admitted,
-			refused-left, left, g.Controller, orDash(g.Signal), orDash(g.Reason))
-	}
-	if len(l.Signals) > 0 {
-		fmt.Fprintln(w, "\nSIGNAL\tSTATE\tVALUE\tTROUBLE")
-	}
-	for _, s := range l.Signals {
-		value := "-"
-		if s.Value != nil {
-			value = fmt.Sprintf("%.3g", *s.Value)
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Name, s.State, value, orDash(s.Error))
-	}
-	return w.Flush()
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
+	return text, nil
 }

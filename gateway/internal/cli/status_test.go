@@ -1,55 +1,101 @@
 package cli
 
 import (
+	"bytes"
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 )
 
+// answering is the address of an admin listener that says body at /gates.
+func answering(t *testing.T, status int, body string) string {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/gates" {
+			t.Errorf("asked for %s", r.URL.Path)
+		}
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(body))
+	}))
+	t.Cleanup(s.Close)
+	return strings.TrimPrefix(s.URL, "http://")
+}
+
+// What the guide shows is what status prints, and --json what the gateway says.
 func TestStatus(t *testing.T) {
-	answer := func(status int, body string) string {
-		t.Helper()
-		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path != "/gates" {
-				t.Errorf("asked for %s", r.URL.Path)
-			}
-			w.WriteHeader(status)
-			_, _ = w.Write([]byte(body))
-		}))
-		t.Cleanup(s.Close)
-		return strings.TrimPrefix(s.URL, "http://")
-	}
-	admin := answer(http.StatusOK, `{"ready": true, "requests_in_flight": 7, "gates": [
-		{"name": "api", "mode": "enforce", "limit": 4, "in_flight": 4, "waiting": 3, "admitted": 100,
-			"rejected": {"queue_full": 5, "deadline": 1, "canceled": 20}, "controller": "knee", "limit_reason": "capped, cpu 2.00", "signal": "cpu"},
-		{"name": "spare", "mode": "off", "limit": 9, "controller": "fixed"}],
-		"signals": [{"name": "cpu", "state": "live", "value": 2}, {"name": "heap", "state": "unsupported", "value": null, "error": "no GOMEMLIMIT"}]}`)
-	out, _, err := run(NewRootCommand("test"), "", "status", "--admin", admin)
+	body, err := os.ReadFile("testdata/status.json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	flat := strings.Join(strings.Fields(out), " ")
-	for _, want := range []string{
-		"ready, 7 requests in progress",
-		"api enforce 4 4 3 100 6 20 knee cpu capped, cpu 2.00",
-		"spare off 9 0 0 0 0 0 fixed - -",
-		"cpu live 2 -",
-		"heap unsupported - no GOMEMLIMIT",
-	} {
-		if !strings.Contains(flat, want) {
-			t.Errorf("no line %q in\n%s", want, out)
+	guide, err := os.ReadFile("../../../docs/guides/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, want, _ := strings.Cut(string(guide), "$ weir status --top 2\n")
+	want, _, found := strings.Cut(want, "```")
+	admin := answering(t, http.StatusOK, string(body))
+	out, _, err := run(NewRootCommand("test"), "", "status", "--admin", admin, "--top", "2")
+	for _, line := range strings.Split(out, "\n") {
+		if strings.TrimRight(line, " ") != line {
+			t.Errorf("space at the end of %q", line)
 		}
 	}
+	if err != nil || !found || out != want {
+		t.Errorf("%v: status prints\n%s\nthe guide shows\n%s", err, out, want)
+	}
+	out, _, err = run(NewRootCommand("test"), "", "status", "--admin", admin, "--json")
+	if err != nil || out != string(body) || !json.Valid([]byte(out)) {
+		t.Errorf("%v: --json prints\n%s", err, out)
+	}
+	if out, _, _ = run(NewRootCommand("test"), "", "status", "--admin", admin, "--top", "100"); !strings.Contains(out, "\ninitech  db ") || !strings.Contains(out, "\ninitech  0 ") {
+		t.Errorf("not all of them:\n%s", out)
+	}
+}
 
-	f := func(want string, admin string) {
+// A gateway in which nothing is going on has one table.
+func TestStatusOfLittle(t *testing.T) {
+	admin := answering(t, http.StatusOK, `{"gates": [{"name": "api", "mode": "observe", "limit": 4}], "tenants": [{"tenant": "other"}]}`)
+	out, _, err := run(NewRootCommand("test"), "", "status", "--admin", admin)
+	if want := "shutting down, 0 requests in progress"; err != nil || !strings.HasPrefix(out, want) || strings.Count(out, "\n") != 4 {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// Who names itself as it likes writes nothing to a terminal.
+func TestStatusOfOddNames(t *testing.T) {
+	for name, want := range map[string]string{
+		"acme": "acme", "": `""`, "a b": `"a b"`, "\x1b[2J": `"\x1b[2J"`, "x\ty\n": `"x\ty\n"`, `"`: `"\""`, "\u202egpj": `"\u202egpj"`,
+		"größe": "größe", strings.Repeat("ä", 100): strings.Repeat("ä", 39) + "…",
+	} {
+		if got := printable(name); got != want {
+			t.Errorf("%q is printed as %s, want %s", name, got, want)
+		}
+	}
+	name, err := json.Marshal("\x1b[2J\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := `{"gates": [{"name": "db", "keys": {"top": [{"key": ` + string(name) + `}]}}], "tenants": [{"tenant": ` + string(name) + `, "served": 1}, {"tenant": "other"}]}`
+	out, _, err := run(NewRootCommand("test"), "", "status", "--admin", answering(t, http.StatusOK, body))
+	if err != nil || bytes.ContainsRune([]byte(out), '\x1b') || strings.Count(out, `"\x1b[2J\n"`) != 2 {
+		t.Errorf("%v\n%q", err, out)
+	}
+}
+
+func TestStatusFaults(t *testing.T) {
+	f := func(want string, args ...string) {
 		t.Helper()
-		if _, _, err := run(NewRootCommand("test"), "", "status", "--admin", admin); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", admin, err, want)
+		if _, _, err := run(NewRootCommand("test"), "", append([]string{"status", "--admin"}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", args, err, want)
 		}
 	}
 	f("no gateway answers at 127.0.0.1:1", "127.0.0.1:1")
 	f("is no address", "%")
-	f("404 Not Found; is it the admin listener", answer(http.StatusNotFound, ""))
-	f("does not answer as a gateway does", answer(http.StatusOK, "hello"))
+	f("--top -1: must be at least 0", "127.0.0.1:1", "--top", "-1")
+	f("404 Not Found; is it the admin listener", answering(t, http.StatusNotFound, ""))
+	f("does not answer as a gateway does", answering(t, http.StatusOK, "hello"))
+	f("does not answer as a gateway does", answering(t, http.StatusOK, "hello"), "--json")
 }

@@ -19,19 +19,32 @@ type Look struct {
 	InFlight    int64                          `json:"requests_in_flight"`
 	Gates       []GateLook                     `json:"gates"`
 	Signals     []SignalLook                   `json:"signals,omitempty"`
+	Tenants     []admin.TenantUse              `json:"tenants"`
 	Upstreams   map[string][]proxy.TargetStats `json:"upstreams"`
 	Streams     weirhttp.StreamsSnapshot       `json:"streams"`
 	Connections []admin.Connections            `json:"connections"`
 }
 
 // GateLook is one gate: its snapshot, what it would have refused while it only
-// observed, the signals that it goes by, and the keys that use most where each has
-// a limit. Which of the signals binds is in the snapshot.
+// observed, the signals that it goes by, and the pools where each key has one.
+// Which of the signals binds is in the snapshot.
 type GateLook struct {
 	weir.Snapshot
 	Observed map[weir.Reason]uint64 `json:"observed,omitempty"`
 	Signals  []string               `json:"signals,omitempty"`
-	Keys     any                    `json:"keys,omitempty"`
+	Keys     *KeysLook              `json:"keys,omitempty"`
+}
+
+// KeysLook is the pools of a gate with a limit for each key: how many keys are
+// known, may be, hold something and were forgotten, what they take, and those that
+// use most.
+type KeysLook struct {
+	Known   int64  `json:"known"`
+	Max     int64  `json:"max"`
+	Busy    int64  `json:"busy"`
+	Evicted uint64 `json:"evicted"`
+	Bytes   int64  `json:"bytes"`
+	Top     any    `json:"top"` // list of keyed.KeyUse
 }
 
 // mostKeys is how many keys of a gate are shown.
@@ -41,9 +54,8 @@ const mostKeys = 20
 func lookInto(g *policy.Gate) GateLook {
 	look := GateLook{Snapshot: g.Snapshot(), Observed: g.Observed(), Signals: g.Signals()}
 	if k := g.Keyed(); k != nil {
-		if top := k.Usage(mostKeys).Top; len(top) > 0 { // or an empty list is not left out
-			look.Keys = top
-		}
+		u := k.Usage(mostKeys)
+		look.Keys = &KeysLook{Known: u.Keys, Max: u.MaxKeys, Busy: u.Busy, Evicted: u.Evicted, Bytes: u.Bytes, Top: u.Top}
 	}
 	return look
 }
@@ -75,6 +87,7 @@ func (s *Server) Look() Look {
 	look := Look{
 		Ready:       s.Ready(),
 		InFlight:    s.inFlight.Load(),
+		Tenants:     s.metrics.TopTenants(),
 		Upstreams:   make(map[string][]proxy.TargetStats),
 		Streams:     s.streams.Snapshot(),
 		Connections: s.Connections(),

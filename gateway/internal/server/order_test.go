@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/admin"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/policy"
 )
@@ -261,6 +262,7 @@ func TestPoolsByKey(t *testing.T) {
 	ts := newTurnstile(t, func(r *http.Request) string { return r.URL.Path })
 	cfg := baseConfig(t, ts.url)
 	cfg.Identity = policy.IdentitySpec{Tenant: "path:database"}
+	cfg.Metrics.Tenants = 5
 	limit := &policy.LimitSpec{Limit: 1, Queue: policy.QueueSpec{MaxWait: policy.Duration(time.Minute)}}
 	cfg.Gates = map[string]policy.GateSpec{
 		gateName: {Limit: limit, Each: &policy.EachSpec{}},
@@ -278,11 +280,17 @@ func TestPoolsByKey(t *testing.T) {
 		t.Errorf("%s, then %s reached the upstream", first, second)
 	}
 	text, err := json.Marshal(g.Look())
-	if err != nil || !strings.Contains(string(text), `{"key":"busy","limit":1,"in_flight":1,"waiting":2,`) {
+	if err != nil || !strings.Contains(string(text), `"keys":{"known":2,"max":65536,"busy":2,"evicted":0,"bytes":`) ||
+		!strings.Contains(string(text), `"top":[{"key":"busy","limit":1,"in_flight":1,"waiting":2,`) {
 		t.Errorf("%s, %v", text, err)
 	}
 	ts.next <- struct{}{}
 	ts.next <- struct{}{}
 	ts.order(2)
 	g.idle()
+	top := func() []admin.TenantUse { return g.Look().Tenants }
+	eventually(t, "the tenants have been counted", func() bool { return len(top()) == 3 && top()[0].Served == 3 })
+	if top := top(); top[0].Tenant != "busy" || top[1].Tenant != "quiet" || top[1].Served != 1 || top[2].Tenant != admin.Rest || top[0].Seconds <= 0 {
+		t.Errorf("%+v", top)
+	}
 }
