@@ -18,6 +18,7 @@ var arrows = map[string][]string{
 	"keyed":                   {"", "control", "limit", "internal/keys", "internal/room", "internal/waiting"},
 	"limit":                   {"", "control", "internal/room", "internal/waiting", "internal/window"},
 	"policy":                  {"", "control", "keyed", "limit", "shed", "signal"},
+	"quota":                   {""},
 	"scenarios":               {},
 	"shed":                    {"", "control", "signal"},
 	"signal":                  {"control"},

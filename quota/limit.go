@@ -1,0 +1,138 @@
+package quota
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+)
+
+// Limit is one window of a quota: a bucket of tokens. It starts full, each piece
+// of work takes its cost out, and tokens come back at Rate, or at the start of
+// each period of a Calendar, until the bucket is full again. So no more than
+// Burst plus what comes back is let through in any time.
+//
+// A Limit is a value: two that are equal are the same limit.
+type Limit struct {
+	// Rate is how many tokens come back in a second: above 0, at most [MaxTokens],
+	// or 0 with a Calendar.
+	Rate float64
+	// Burst is the most tokens that a bucket holds: above 0, at most [MaxTokens].
+	Burst float64
+	// Calendar, if set, replaces Rate: Burst tokens come back at the start of each
+	// hour, day, week or month.
+	Calendar Calendar
+}
+
+// MaxTokens bounds rates, bursts and debts. Up to there a float64 tells one token
+// from the next.
+const MaxTokens = 1e15
+
+// minRate is the slowest that a bucket fills: a token in 31 years.
+const minRate = 1e-9
+
+// Never is a wait that does not end.
+const Never = time.Duration(math.MaxInt64)
+
+// Per is the limit of n tokens in each d, of which up to n may be taken at once: at
+// least one, or else work that costs one could never be.
+func Per(n float64, d time.Duration) Limit {
+	return Limit{Rate: n / d.Seconds(), Burst: max(n, 1)}
+}
+
+// Samples is a limit in the terms of Kafka's controller mutation quota (KIP-599):
+// rate a second, with a burst of rate × samples × window. Kafka's defaults are 11
+// samples of one second.
+func Samples(rate float64, samples int, window time.Duration) Limit {
+	return Limit{Rate: rate, Burst: rate * float64(samples) * window.Seconds()}
+}
+
+// Each is the limit of n tokens in each period of the calendar, as the clocks on
+// the wall in a place show it; nil means UTC.
+func Each(n float64, period Period, in *time.Location) Limit {
+	return Limit{Burst: n, Calendar: Calendar{period, in}}
+}
+
+// Validate reports every field out of range.
+func (l Limit) Validate() error {
+	var f faults
+	f.check(l.Burst > 0 && l.Burst <= MaxTokens, "Burst %v: must be above 0 and at most %v", l.Burst, float64(MaxTokens))
+	f.check(l.Calendar.Period <= Month, "Calendar.Period %d: must be Hour, Day, Week or Month", l.Calendar.Period)
+	if l.Calendar.set() {
+		f.check(l.Rate == 0, "Rate %v: leave it 0, the Calendar says when tokens come back", l.Rate)
+	} else {
+		f.check(l.Rate >= minRate && l.Rate <= MaxTokens, "Rate %v: must be from %v to %v", l.Rate, minRate, float64(MaxTokens))
+		f.check(l.Calendar.In == nil, "Calendar.In %v: only used with a Period", l.Calendar.In)
+	}
+	return f.err("")
+}
+
+// valid is Validate without the words.
+func (l *Limit) valid() bool {
+	if !(l.Burst > 0 && l.Burst <= MaxTokens) {
+		return false
+	}
+	if l.Calendar.set() {
+		return l.Rate == 0 && l.Calendar.Period <= Month
+	}
+	return l.Rate >= minRate && l.Rate <= MaxTokens && l.Calendar.In == nil
+}
+
+// String says the limit in words: "10/s, burst 20", "1000 a day, UTC".
+func (l Limit) String() string {
+	if l.Calendar.set() {
+		return fmt.Sprintf("%s a %v", number(l.Burst), l.Calendar)
+	}
+	rate, unit := l.Rate, "s"
+	switch {
+	case rate >= 1:
+	case rate*60 >= 1:
+		rate, unit = rate*60, "min"
+	default:
+		rate, unit = rate*3600, "h"
+	}
+	return fmt.Sprintf("%s/%s, burst %s", number(rate), unit, number(l.Burst))
+}
+
+func number(f float64) string { return strconv.FormatFloat(f, 'g', 6, 64) }
+
+// slack is by how many tokens a bucket may fall short and still be taken to have
+// enough: what comes back in a nanosecond, and what a float64 is off by. What is
+// taken counts in full, so it adds up to no more than this once.
+func (l *Limit) slack() float64 { return 1e-9*(1+l.Rate) + 1e-12*l.Burst }
+
+// fill returns how long tokens take to come back, as exactly as a float64 knows.
+// at is when they begin to.
+func (l *Limit) fill(tokens float64, at moment) time.Duration {
+	if tokens <= l.slack() {
+		return 0
+	}
+	if l.Calendar.set() {
+		return at.until(l.Calendar, math.Ceil(tokens/l.Burst-1e-9))
+	}
+	return nanoseconds(tokens / l.Rate * 1e9)
+}
+
+// nanoseconds rounds up to a duration, but not for an error of float64.
+func nanoseconds(ns float64) time.Duration {
+	if !(ns < math.MaxInt64/2) {
+		return Never
+	}
+	return time.Duration(math.Ceil(ns - 1e-3 - 1e-15*ns))
+}
+
+// wait is fill for somebody who is refused: in whole milliseconds, rounded up, so
+// that it is not too early then.
+func (l *Limit) wait(tokens float64, at moment) time.Duration {
+	return roundUp(l.fill(tokens, at))
+}
+
+// roundUp makes whole milliseconds of a wait.
+func roundUp(d time.Duration) time.Duration {
+	const most = Never - time.Millisecond
+	if d > most || d <= 0 {
+		return d
+	}
+	d += time.Millisecond - 1
+	return d - d%time.Millisecond
+}

@@ -1,0 +1,21 @@
+package quota
+
+import "context"
+
+// Store keeps buckets. [Memory] is one; package weirtest has the tests that every
+// Store must pass.
+//
+// A Store is safe for concurrent use. It keeps tokens and the time at which they
+// were last counted, never a time of arrival and never the limit, so a limit that
+// changes loses nothing. A bucket that is full again may be forgotten, one that is
+// not may not be.
+type Store interface {
+	// Take decides about t, in one step for all of its windows. The error is for a
+	// take that makes no sense, or for a store that cannot tell now; nothing is
+	// known then of what it charged. The take is not kept after the return.
+	Take(ctx context.Context, t *Take) (Result, error)
+	// Give puts tokens back into each window of key, up to its burst, or takes more
+	// if tokens are negative, into debt if need be: to settle what work has really
+	// cost, or to undo a take.
+	Give(ctx context.Context, key string, limits []Limit, tokens float64) error
+}

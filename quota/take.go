@@ -1,0 +1,161 @@
+package quota
+
+import (
+	"fmt"
+	"time"
+)
+
+// Mode says what a [Take] does when there are not enough tokens.
+type Mode uint8
+
+// The modes.
+const (
+	// Strict refuses, and takes nothing.
+	Strict Mode = iota
+	// Permissive never refuses: it takes what the work costs, into debt if need
+	// be, and reports how long until that is paid back. The caller makes whoever
+	// asked wait, as Kafka does with clients that know no better.
+	Permissive
+	// DryRun says what Strict would, and takes nothing.
+	DryRun
+	// Reserve takes the tokens in advance, and reports how long to wait before
+	// the work may start; it refuses what would have to wait longer than MaxWait.
+	Reserve
+)
+
+// String returns the name: strict, permissive, dry_run or reserve.
+func (m Mode) String() string {
+	if m > Reserve {
+		return fmt.Sprintf("mode(%d)", uint8(m))
+	}
+	return [...]string{"strict", "permissive", "dry_run", "reserve"}[m]
+}
+
+// MaxWindows bounds the windows of one key.
+const MaxWindows = 8
+
+// Take is one decision about one key: tokens come out of all of its windows, or
+// out of none.
+type Take struct {
+	// Key says whose buckets these are. Any string will do.
+	Key string
+	// Limits are the key's windows, from 1 to MaxWindows. A window is known by its
+	// place: one that changes keeps its tokens as long as it stays where it is.
+	Limits []Limit
+	// Cost is how many tokens the work takes, of each window. A cost of 0 asks
+	// whether there is a debt; a negative one is an error.
+	Cost int64
+	// Debt lets work through iff no window is in debt before it, whatever it costs
+	// (Kafka). Without it, iff each window has as many tokens as it costs.
+	Debt bool
+	// Mode says what to do when there are not enough tokens.
+	Mode Mode
+	// MaxWait is how long a Reserve may have to wait.
+	MaxWait time.Duration
+}
+
+// Result is what came of a Take.
+type Result struct {
+	// OK is false for what was refused.
+	OK bool
+	// Wait is, for what was refused, the time until it would be let through if
+	// nobody else came: whole milliseconds, rounded up, Never if it costs more than
+	// a window holds. For Permissive, until the debt is paid back, in the same way;
+	// for Reserve, until the work may start, 0 if that is less than a millisecond.
+	Wait time.Duration
+	// Window is the index of the limit that binds most: the one to wait longest
+	// for, or else the one with the fewest tokens left.
+	Window int
+	// Remaining is how many tokens that window holds now. Negative means a debt.
+	Remaining float64
+	// Reset is the time until it is full again.
+	Reset time.Duration
+}
+
+// Validate reports what is wrong with the take as a whole.
+func (t *Take) Validate() error {
+	if t.Cost >= 0 && t.Mode <= Reserve && checkLimits(t.Limits) {
+		return nil
+	}
+	var f faults
+	f.check(t.Cost >= 0, "Cost %d: must not be negative", t.Cost)
+	f.check(t.Mode <= Reserve, "Mode %d: must be one of this package's", t.Mode)
+	validateLimits(&f, "", t.Limits)
+	return f.err("take: ")
+}
+
+// checkLimits is validateLimits without the words.
+func checkLimits(limits []Limit) bool {
+	for i := range limits {
+		if !limits[i].valid() {
+			return false
+		}
+	}
+	return len(limits) > 0 && len(limits) <= MaxWindows
+}
+
+func validateLimits(f *faults, where string, limits []Limit) {
+	f.check(len(limits) > 0 && len(limits) <= MaxWindows, "%sLimits: there are %d, must be from 1 to %d", where, len(limits), MaxWindows)
+	for i, l := range limits {
+		if err := l.Validate(); err != nil {
+			f.check(false, "%sLimits[%d]: %w", where, i, err)
+		}
+	}
+}
+
+// decide does a Take on its buckets, one for each limit. Whatever it decides, the
+// buckets are up to date afterwards.
+func (t *Take) decide(buckets []bucket, at moment) (r Result) {
+	cost := float64(t.Cost)
+	r = Result{OK: true}
+	for i := range buckets {
+		l, b := &t.Limits[i], &buckets[i]
+		b.refill(l, at)
+		if !t.Debt && cost > l.Burst && t.Mode != Permissive {
+			r = Result{Window: i, Wait: Never}
+			continue
+		}
+		if wait := l.fill(b.lacks(l, cost, t.Debt), at); wait > r.Wait || wait == Never {
+			r = Result{Window: i, Wait: wait}
+		}
+	}
+	switch t.Mode {
+	case Permissive:
+		r = Result{OK: true}
+	case Reserve:
+		if r.Wait < time.Millisecond {
+			r = Result{OK: true}
+		}
+		r.OK = r.Wait <= t.MaxWait && r.Wait < Never
+	}
+	if !r.OK {
+		r.Wait = max(roundUp(r.Wait), time.Millisecond)
+	} else if t.Mode != DryRun {
+		for i := range buckets {
+			buckets[i].take(&t.Limits[i], cost)
+		}
+	}
+	t.report(&r, buckets, at)
+	return r
+}
+
+// report fills in which window binds, and what is in it.
+func (t *Take) report(r *Result, buckets []bucket, at moment) {
+	if r.OK {
+		r.Window = 0
+	}
+	for i := range buckets {
+		l, b := &t.Limits[i], &buckets[i]
+		if r.OK && b.tokens < buckets[r.Window].tokens {
+			r.Window = i
+		}
+		if t.Mode == Permissive {
+			if wait := l.wait(b.lacks(l, 0, true), at); wait > r.Wait {
+				r.Wait = wait
+			}
+		}
+	}
+	l, b := &t.Limits[r.Window], &buckets[r.Window]
+	r.Remaining = b.tokens
+	r.Reset = l.fill(l.Burst-b.tokens, at)
+}
