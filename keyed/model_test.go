@@ -8,21 +8,33 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/room"
 	"github.com/weir-go/weir/limit"
 )
 
-// model is the gate as one would write it in ten minutes: a map of counters and
-// lists, everything looked up by walking, oldest first.
+// model is the gate as one would write it in ten minutes: lists that are looked up by
+// walking. Who goes first among those that wait for one key is what a room says that
+// is made for them and thrown away after them; rooms have a model of their own.
 type model struct {
+	modelSettings
+	closed  bool
+	flying  map[int]flight
+	waiting []*modelWaiter // in order of arrival
+	rooms   map[string]*room.Room
+	fate    map[int]string
+}
+
+// modelSettings are those that change while it runs.
+type modelSettings struct {
 	limit     int64
-	overrides map[string]int64
+	overrides map[string]Override
 	maxKeys   int
 	places    int
-	closed    bool
-
-	flying  map[int]flight
-	waiting []modelWaiter // oldest first
-	fate    map[int]string
+	refuse    bool
+	order     limit.Order
+	shares    map[weir.Priority]float64
+	users     map[string]float64
+	tenants   map[string]float64
 }
 
 type flight struct {
@@ -31,15 +43,20 @@ type flight struct {
 }
 
 type modelWaiter struct {
-	id      int
-	key     string
-	cost    int64
-	expires time.Duration
+	room.Waiter
+	id    int
+	key   string
+	cost  int64
+	outOf string
 }
 
 func (m *model) of(key string) int64 {
-	if n, ok := m.overrides[key]; ok {
-		return n
+	o := m.overrides[key]
+	switch {
+	case o.Limit > 0:
+		return o.Limit
+	case o.Scale > 0:
+		return max(1, int64(float64(m.limit)*o.Scale))
 	}
 	return m.limit
 }
@@ -84,48 +101,123 @@ func (m *model) grant(id int, key string, cost int64) bool {
 	return true
 }
 
-func (m *model) arrive(w modelWaiter, waits bool) {
+func (m *model) arrive(now time.Duration, w *modelWaiter, waits bool) {
 	live := m.live()
-	free := m.places - len(m.waiting)
 	switch {
 	case m.closed:
 		m.fate[w.id] = "draining"
+	case m.refuse && w.cost > m.of(w.key):
+		m.fate[w.id] = "too_large"
 	case !live[w.key] && len(live) >= m.maxKeys:
 		m.fate[w.id] = "limit"
 	case m.waits(w.key) == 0 && m.grant(w.id, w.key, w.cost):
 	case !waits || m.places == 0:
 		m.fate[w.id] = "limit"
-	case m.waits(w.key) >= free:
-		m.fate[w.id] = "queue_full"
 	default:
-		m.fate[w.id] = ""
-		m.waiting = append(m.waiting, w)
+		m.enqueue(now, w)
 	}
 }
 
-// serve lets in who can: of each key the oldest, until one does not fit.
-func (m *model) serve() {
-	blocked := map[string]bool{}
-	for i := 0; i < len(m.waiting); {
-		w := m.waiting[i]
-		if blocked[w.key] || !m.grant(w.id, w.key, w.cost) {
-			blocked[w.key] = true
-			i++
-			continue
+// enqueue finds a place for w: its key may have as many as there are left, or as it
+// has already.
+func (m *model) enqueue(now time.Duration, w *modelWaiter) {
+	size := max(m.places-len(m.waiting), m.waits(w.key))
+	if m.rooms[w.key] == nil {
+		m.rooms[w.key] = &room.Room{}
+	}
+	r := m.rooms[w.key]
+	m.configure(r, size)
+	w.Owner, w.Units = w, min(w.cost, m.of(w.key))
+	w.UserWeight, w.TenantWeight = m.weights(w.User, w.Tenant)
+	m.fate[w.id] = ""
+	m.waiting = append(m.waiting, w)
+	displaced, ok := r.Push(now, &w.Waiter)
+	switch {
+	case !ok:
+		m.out(w, "queue_full")
+		return
+	case displaced != nil:
+		m.out(displaced.Owner.(*modelWaiter), "queue_full")
+	}
+	m.serve(now)
+}
+
+func (m *model) configure(r *room.Room, size int) {
+	var shares [room.Classes]float64
+	for p, share := range m.shares {
+		shares[p-weir.Background] = share
+	}
+	r.Configure(size, m.order)
+	r.SetShares(shares)
+	r.Reweigh(m.weights)
+}
+
+func (m *model) weights(user, tenant string) (userWeight, tenantWeight float64) {
+	userWeight, tenantWeight = m.users[user], m.tenants[tenant]
+	if userWeight == 0 {
+		userWeight = 1
+	}
+	if tenantWeight == 0 {
+		tenantWeight = 1
+	}
+	return userWeight, tenantWeight
+}
+
+// out notes what has become of one who waited.
+func (m *model) out(w *modelWaiter, fate string) {
+	m.fate[w.id] = fate
+	m.waiting = slices.DeleteFunc(m.waiting, func(o *modelWaiter) bool { return o == w })
+	if m.waits(w.key) == 0 {
+		delete(m.rooms, w.key)
+	}
+}
+
+// serve lets in who can, key by key.
+func (m *model) serve(now time.Duration) {
+	for key, r := range m.rooms {
+		for w := r.Next(now); w != nil; w = r.Next(now) {
+			next := w.Owner.(*modelWaiter)
+			if !m.grant(next.id, key, next.cost) {
+				break
+			}
+			r.Serve(w)
+			m.out(next, "in")
 		}
-		m.waiting = slices.Delete(m.waiting, i, i+1)
 	}
 }
 
 func (m *model) expire(now time.Duration) {
-	for i := 0; i < len(m.waiting); {
-		if m.waiting[i].expires > now {
-			i++
-			continue
+	for _, w := range slices.Clone(m.waiting) {
+		if w.Expires <= now {
+			m.rooms[w.key].Expire(&w.Waiter)
+			m.out(w, w.outOf)
 		}
-		m.fate[m.waiting[i].id] = "queue_timeout"
-		m.waiting = slices.Delete(m.waiting, i, i+1)
 	}
+}
+
+func (m *model) cancel(now time.Duration, id int) {
+	for _, w := range slices.Clone(m.waiting) {
+		if w.id == id {
+			m.rooms[w.key].GiveUp(now, &w.Waiter)
+			m.out(w, "")
+		}
+	}
+	m.serve(now)
+}
+
+func (m *model) close() {
+	m.closed = true
+	for _, w := range slices.Clone(m.waiting) {
+		m.out(w, "draining")
+	}
+}
+
+func (m *model) reconfigure(now time.Duration, to modelSettings) {
+	m.modelSettings = to
+	for _, r := range m.rooms {
+		m.configure(r, r.Size())
+	}
+	m.serve(now)
 }
 
 // twin drives the gate and the model through the same.
@@ -144,16 +236,22 @@ const modelKeys = 6
 
 func newTwin(t *testing.T, places, maxKeys int) *twin {
 	tw := &twin{t: t, permits: map[int]weir.Permit{}, waiters: map[int]weir.Waiter{}, fate: map[int]string{}}
-	tw.m = &model{limit: 2, maxKeys: maxKeys, places: max(0, places), flying: map[int]flight{}, fate: map[int]string{}}
-	tw.g, tw.now = byHand(t, Config{Limit: 2, MaxKeys: maxKeys, Queue: tw.queue(places)})
+	tw.m = &model{flying: map[int]flight{}, rooms: map[string]*room.Room{}, fate: map[int]string{},
+		modelSettings: modelSettings{limit: 2, maxKeys: maxKeys, places: places, order: limit.FIFO}}
+	tw.g, tw.now = byHand(t, tw.config())
 	return tw
 }
 
-func (tw *twin) queue(places int) Queue {
+func (tw *twin) config() Config {
+	m := tw.m
+	places := m.places
 	if places == 0 {
 		places = -1
 	}
-	return Queue{Len: places, MaxWait: -1, Order: limit.FIFO}
+	return Config{Limit: m.limit, MaxKeys: m.maxKeys, Overrides: m.overrides, RefuseOversize: m.refuse,
+		Key: func(w weir.Work) string { return w.Op },
+		Queue: Queue{Len: places, MaxWait: -1, Order: m.order, Shares: m.shares,
+			Weights: limit.Weights{Users: m.users, Tenants: m.tenants}}}
 }
 
 func (tw *twin) answer(id int, p weir.Permit, err error) {
@@ -166,15 +264,25 @@ func (tw *twin) answer(id int, p weir.Permit, err error) {
 	tw.permits[id] = p
 }
 
-func (tw *twin) arrive(key string, cost int64, maxWait time.Duration) {
+// arrive has work come for a key, of somebody in it.
+func (tw *twin) arrive(key string, cost int64, who byte, wait, deadline time.Duration) {
 	id := tw.next
 	tw.next++
-	w := weir.Work{Tenant: key, Cost: cost, MaxWait: maxWait}
-	expires := time.Duration(1 << 62)
-	if maxWait > 0 {
-		expires = *tw.now + maxWait
+	w := weir.Work{Op: key, Cost: cost, MaxWait: wait, Priority: weir.Priority(who%4) - 1}
+	w.User, w.Tenant = []string{"", "a", "b", "c"}[who>>2&3], []string{"", "x", "y", "z"}[who>>4&3]
+	mw := &modelWaiter{id: id, key: key, cost: max(1, cost), outOf: "queue_timeout"}
+	mw.Class, mw.User, mw.Tenant, mw.Expires, mw.Deadline = int8(who%4), w.User, w.Tenant, room.Never, room.Never
+	if wait > 0 {
+		mw.Expires = *tw.now + wait
 	}
-	tw.m.arrive(modelWaiter{id, key, max(1, cost), expires}, maxWait >= 0)
+	if deadline > 0 {
+		mw.Deadline = *tw.now + deadline
+		w.Deadline = limit.VirtualEpoch.Add(mw.Deadline)
+		if mw.Deadline < mw.Expires {
+			mw.Expires, mw.outOf = mw.Deadline, "deadline"
+		}
+	}
+	tw.m.arrive(*tw.now, mw, wait >= 0)
 	p, waiter, err := tw.g.Arrive(w, func(p weir.Permit, err error) { tw.answer(id, p, err) })
 	if err == weir.ErrWaiting {
 		tw.fate[id], tw.waiters[id] = "", waiter
@@ -196,46 +304,42 @@ func pick[V any](from map[int]V, n byte) (int, bool) {
 	return ids[int(n)%len(ids)], true
 }
 
-func (tw *twin) step(op, arg byte) {
-	m := tw.m
+func (tw *twin) step(op, arg, who byte) {
 	key := fmt.Sprint("key-", arg%modelKeys)
+	cost := int64(arg / modelKeys % 4)
 	switch op % 16 {
 	case 0, 1, 2:
-		tw.arrive(key, int64(arg/modelKeys%4), 0)
+		tw.arrive(key, cost, who, 0, 0)
 	case 3:
-		tw.arrive(key, 1, weir.NoWait)
+		tw.arrive(key, cost, who, weir.NoWait, 0)
 	case 4:
-		tw.arrive(key, 1, time.Duration(1+arg%4))
+		tw.arrive(key, cost, who, time.Duration(1+arg%4), time.Duration(arg>>2%5))
 	case 5, 6, 7, 8:
 		tw.end(arg, op%16 == 5)
 	case 9:
 		if id, ok := pick(tw.waiters, arg); ok {
-			if !tw.waiters[id].Cancel() {
-				tw.t.Fatalf("waiter %d was not there", id)
-			}
+			w := tw.waiters[id]
 			delete(tw.waiters, id)
 			delete(tw.fate, id)
-			delete(m.fate, id)
-			m.waiting = slices.DeleteFunc(m.waiting, func(w modelWaiter) bool { return w.id == id })
-			m.serve()
+			tw.m.cancel(*tw.now, id)
+			delete(tw.m.fate, id)
+			if !w.Cancel() {
+				tw.t.Fatalf("waiter %d was not there", id)
+			}
 		}
 	case 10:
 		tw.setCost(arg)
 	case 11, 12:
 		*tw.now += time.Duration(arg % 3)
-		m.expire(*tw.now)
-		m.serve()
+		tw.m.expire(*tw.now)
+		tw.m.serve(*tw.now)
 		tw.g.Step()
 	case 13, 14:
-		tw.reconfigure(arg)
+		tw.reconfigure(arg, who)
 	case 15:
 		if arg > 250 {
 			tw.g.Close()
-			m.closed = true
-			for _, w := range m.waiting {
-				m.fate[w.id] = "draining"
-			}
-			m.waiting = nil
+			tw.m.close()
 		}
 	}
 }
@@ -248,7 +352,7 @@ func (tw *twin) end(arg byte, cancel bool) {
 	p := tw.permits[id]
 	delete(tw.permits, id)
 	delete(tw.m.flying, id)
-	tw.m.serve()
+	tw.m.serve(*tw.now)
 	if cancel {
 		p.Cancel()
 	}
@@ -266,25 +370,33 @@ func (tw *twin) setCost(arg byte) {
 	f := tw.m.flying[id]
 	f.cost = min(max(units, 1), tw.m.of(f.key))
 	tw.m.flying[id] = f
-	tw.m.serve()
+	tw.m.serve(*tw.now)
 	tw.permits[id].SetCost("", units)
 }
 
-func (tw *twin) reconfigure(arg byte) {
+// reconfigure changes everything that can change. Weights are powers of 2, so that
+// nothing is rounded.
+func (tw *twin) reconfigure(arg, who byte) {
 	m := tw.m
 	if m.closed {
 		return
 	}
-	m.limit = int64(1 + arg%4)
-	m.overrides = map[string]int64{}
-	overrides := map[string]Override{}
-	if arg&16 != 0 {
-		key := fmt.Sprint("key-", arg%modelKeys)
-		m.overrides[key] = int64(1 + arg>>5)
-		overrides[key] = Override{Limit: int64(1 + arg>>5)}
+	to := modelSettings{limit: int64(1 + arg%4), maxKeys: m.maxKeys, places: m.places,
+		refuse: arg&64 != 0, order: limit.FIFO + limit.Order(who%3)}
+	switch key := fmt.Sprint("key-", arg%modelKeys); arg >> 4 & 3 {
+	case 1:
+		to.overrides = map[string]Override{key: {Limit: int64(1 + arg>>5)}}
+	case 2:
+		to.overrides = map[string]Override{key: {Scale: .25 * float64(1+who&15)}}
 	}
-	m.serve()
-	if err := tw.g.Reconfigure(Config{Limit: m.limit, MaxKeys: m.maxKeys, Overrides: overrides, Queue: tw.queue(m.places)}); err != nil {
+	if who&4 != 0 {
+		to.shares = map[weir.Priority]float64{weir.Background: .25, weir.Normal: .5}
+	}
+	if who&8 != 0 {
+		to.users, to.tenants = map[string]float64{"a": float64(int(1) << (who >> 4 & 7))}, map[string]float64{"x": .5, "": 2}
+	}
+	m.reconfigure(*tw.now, to)
+	if err := tw.g.Reconfigure(tw.config()); err != nil {
 		tw.t.Fatal(err)
 	}
 }
@@ -328,8 +440,8 @@ func runModel(t *testing.T, data []byte) {
 		return
 	}
 	tw := newTwin(t, int(data[0]%12), 1+int(data[1]%modelKeys))
-	for data = data[2:]; len(data) >= 2; data = data[2:] {
-		tw.step(data[0], data[1])
+	for data = data[2:]; len(data) >= 3; data = data[3:] {
+		tw.step(data[0], data[1], data[2])
 		tw.compare()
 	}
 	for id, w := range tw.waiters {
@@ -353,7 +465,7 @@ func runModel(t *testing.T, data []byte) {
 func TestModel(t *testing.T) {
 	for seed := range uint64(80) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		data := make([]byte, 400)
+		data := make([]byte, 602)
 		for i := range data {
 			data[i] = byte(rng.Uint32())
 		}
@@ -362,6 +474,6 @@ func TestModel(t *testing.T) {
 }
 
 func FuzzModel(f *testing.F) {
-	f.Add([]byte{4, 2, 0, 0, 0, 0, 0, 1, 5, 0, 13, 3, 11, 2})
-	f.Fuzz(func(t *testing.T, data []byte) { runModel(t, data[:min(len(data), 2000)]) })
+	f.Add([]byte{4, 2, 0, 0, 0, 0, 0, 1, 0, 1, 5, 5, 0, 0, 13, 3, 14, 11, 2, 0})
+	f.Fuzz(func(t *testing.T, data []byte) { runModel(t, data[:min(len(data), 3000)]) })
 }
