@@ -18,6 +18,7 @@ type modelFair struct {
 	classes [4]modelLevel
 	users   map[modelUser]*modelLevel
 	turns   int
+	usual   float64 // the mean of what is served at a time
 
 	// Within a tenant the newest goes first only if it has given a reason since the
 	// newest goes first at all.
@@ -93,14 +94,14 @@ func (l *modelLevel) flow(name string) *modelFlow {
 
 func (l *modelLevel) next() (first string) {
 	for name, f := range l.flows {
-		if l.flows[first] == nil || f.before(l.flows[first]) {
+		if f.waits > 0 && (l.flows[first] == nil || l.flows[first].waits == 0 || f.before(l.flows[first])) {
 			first = name
 		}
 	}
 	return first
 }
 
-// sweep forgets those that do not wait and are behind all that do.
+// sweep forgets those that do not wait and that virtual time has passed.
 func (l *modelLevel) sweep() {
 	waits := 0
 	for _, f := range l.flows {
@@ -110,9 +111,10 @@ func (l *modelLevel) sweep() {
 		*l = modelLevel{}
 		return
 	}
-	for name := l.next(); l.flows[name].waits == 0; name = l.next() {
-		l.now = max(l.now, l.flows[name].tag)
-		delete(l.flows, name)
+	for name, f := range l.flows {
+		if f.waits == 0 && f.tag <= l.now {
+			delete(l.flows, name)
+		}
 	}
 }
 
@@ -255,6 +257,10 @@ func (m *model) charge(w *modelWaiter) {
 		}
 	}
 	m.turns++
+	if m.usual == 0 {
+		m.usual = units
+	}
+	m.usual += (units - m.usual) / 16
 	tenants, users, tw, uw := m.levels(w)
 	for _, at := range []struct {
 		level  *modelLevel
@@ -262,7 +268,7 @@ func (m *model) charge(w *modelWaiter) {
 		weight float64
 	}{{tenants, w.tenant, tw}, {users, w.user, uw}} {
 		f := at.level.flow(at.name)
-		at.level.now = f.tag
+		at.level.now = max(at.level.now, f.tag-3*m.usual) // a credit of three turns
 		f.tag += units / at.weight
 		f.turn = m.turns
 	}

@@ -4,54 +4,59 @@ package room
 // of a user. It is start-time fair queueing (Goyal, Vin and Cheng 1996): each flow
 // carries the virtual time at which its next waiter starts, its tag; the least tag
 // goes next, and what is served moves its flow's tag on by units / weight. A
-// flow's first waiter starts at the virtual time of its level, which is the tag of
-// whoever was served last, or at the flow's old tag while that is still ahead.
+// flow's first waiter starts at the virtual time of its level, or at the flow's old
+// tag while that is still ahead.
 //
 // In any time in which two flows both have somebody waiting, what they are served
-// by weight differs by no more than one waiter's units by weight of each,
-// whatever the gate's speed does meanwhile.
+// by weight differs by no more than one waiter's units by weight of each, and the
+// credit that one of them may have come with, whatever the gate's speed does
+// meanwhile.
+//
+// The paper's virtual time is the tag of whoever was served last. Here it stays
+// behind that by a credit of a few turns: whoever comes after a pause may be served
+// so many at once before those that always have somebody waiting. Else two requests
+// of a light flow that happen to come together count as a flood for a whole round,
+// and the more others there are the longer that is. The flow has to stay away for as
+// many rounds before it has the credit again, so over time it gains nothing.
 type level struct {
-	ready   []entry  // a heap of four children each, by tag; the first has somebody waiting
+	ready   tags     // of those that have somebody waiting
+	idle    tags     // of those that have not, as long as they are ahead of virtual time
 	longest []uint32 // a heap of those that have somebody waiting, by load
 	now     float64  // virtual time; never above the least tag
 	weight  float64  // a user's own, as last heard
 }
 
-// entry is a flow's tag. Among equal tags the lesser turn goes first.
-type entry struct {
-	tag  float64
-	turn int32
-	flow uint32
-}
+// credit is how many turns virtual time stays behind, each of the mean units. Where
+// 16 flood a gate of two cores beside a hundred light users (S13b on B1) these wait
+// 43, 32, 14, 12 and 12 ms at the 99th percentile with a credit of 0, 1, 2, 3 and 4.
+const credit = 3
 
-func (e entry) before(o entry) bool {
-	return e.tag < o.tag || e.tag == o.tag && e.turn < o.turn
-}
+// usual keeps the mean of what is served at a time, of the last 16 or so.
+type usual float64
 
-const children = 4
+func (u *usual) add(units float64) {
+	if *u == 0 {
+		*u = usual(units)
+	}
+	*u += (usual(units) - *u) / 16
+}
 
 // join is told that flow i, which may be idle or new, has somebody waiting now.
 func (l *level) join(fs []spot, i uint32, turn int32, most int) {
-	at := fs[i].ready
-	if at == 0 {
-		l.ready = append(extend(l.ready, most), entry{l.now, turn, i})
-		at = uint32(len(l.ready))
-		fs[i].ready = at
-	} else {
-		l.ready[at-1].turn = turn
+	e := entry{l.now, turn, i}
+	if fs[i].ready != 0 {
+		e.tag = l.idle.drop(fs, i).tag
 	}
-	if len(l.ready) > 1 {
-		l.settle(fs, int(at-1))
-	}
+	l.ready.push(fs, e, most)
 }
 
 // charge moves the tag of a flow that is served.
-func (l *level) charge(fs []spot, i uint32, by float64, turn int32) {
-	l.now = l.ready[0].tag
+func (l *level) charge(fs []spot, i uint32, by float64, turn int32, behind float64) {
+	l.now = max(l.now, l.ready[0].tag-behind)
 	at := int(fs[i].ready - 1)
 	l.ready[at].tag += by
 	l.ready[at].turn = turn
-	l.down(fs, at)
+	l.ready.down(fs, at)
 	if l.now > rebase {
 		l.restart()
 	}
@@ -62,81 +67,30 @@ func (l *level) charge(fs []spot, i uint32, by float64, turn int32) {
 const rebase = 1 << 32
 
 func (l *level) restart() {
-	for i := range l.ready {
-		l.ready[i].tag -= l.now
+	for _, all := range [2]tags{l.ready, l.idle} {
+		for i := range all {
+			all[i].tag -= l.now
+		}
 	}
 	l.now = 0
 }
 
-// drop takes flow i out of the heap of tags.
-func (l *level) drop(fs []spot, i uint32) {
-	at, last := int(fs[i].ready-1), len(l.ready)-1
-	fs[i].ready = 0
-	moved := l.ready[last]
-	l.ready = l.ready[:last]
-	if at < last {
-		l.ready[at] = moved
-		fs[moved.flow].ready = uint32(at + 1)
-		l.settle(fs, at)
+// at returns flow i's entry, and the heap that it is in; nil if it is new.
+func (l *level) at(fs []spot, i uint32) (*entry, tags) {
+	at := fs[i].ready
+	switch {
+	case at == 0:
+		return nil, nil
+	case fs[i].longest != 0:
+		return &l.ready[at-1], l.ready
 	}
-}
-
-// settle brings the entry at i to where it belongs.
-func (l *level) settle(fs []spot, i int) {
-	if !l.up(fs, i) {
-		l.down(fs, i)
-	}
-}
-
-func (l *level) up(fs []spot, i int) (moved bool) {
-	e := l.ready[i]
-	for i > 0 {
-		parent := (i - 1) / children
-		if !e.before(l.ready[parent]) {
-			break
-		}
-		l.put(fs, i, l.ready[parent])
-		i, moved = parent, true
-	}
-	if moved {
-		l.put(fs, i, e)
-	}
-	return moved
-}
-
-func (l *level) down(fs []spot, i int) {
-	e, from := l.ready[i], i
-	for {
-		first := children*i + 1
-		if first >= len(l.ready) {
-			break
-		}
-		least := first
-		for child := first + 1; child < min(first+children, len(l.ready)); child++ {
-			if l.ready[child].before(l.ready[least]) {
-				least = child
-			}
-		}
-		if !l.ready[least].before(e) {
-			break
-		}
-		l.put(fs, i, l.ready[least])
-		i = least
-	}
-	if i != from {
-		l.put(fs, i, e)
-	}
-}
-
-func (l *level) put(fs []spot, i int, e entry) {
-	l.ready[i] = e
-	fs[e.flow].ready = uint32(i + 1)
+	return &l.idle[at-1], l.idle
 }
 
 // tag returns flow i's tag, or what it would be if it came now.
 func (l *level) tag(fs []spot, i uint32) float64 {
-	if at := fs[i].ready; at != 0 {
-		return l.ready[at-1].tag
+	if e, _ := l.at(fs, i); e != nil {
+		return e.tag
 	}
 	return l.now
 }

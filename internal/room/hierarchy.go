@@ -79,9 +79,11 @@ func (r *Room) charge(w *Waiter) {
 	}
 	r.account(w)
 	units, turn := cost(w), r.take()
+	r.usual.add(units)
+	behind := credit * float64(r.usual)
 	user := r.tenants.all[w.flow].in
-	r.inner[user].charge(r.tenants.spots, w.flow, units/w.TenantWeight, turn)
-	r.classes[w.Class].charge(r.users.spots, user, units/w.UserWeight, turn)
+	r.inner[user].charge(r.tenants.spots, w.flow, units/w.TenantWeight, turn, behind)
+	r.classes[w.Class].charge(r.users.spots, user, units/w.UserWeight, turn, behind)
 }
 
 // leave is the reverse of enter.
@@ -117,34 +119,29 @@ func (r *Room) part(l *level, f *flows, i uint32, load float64, gone bool) {
 		return
 	}
 	l.unload(f.spots, i)
-	tag := l.ready[at.ready-1].tag
-	if tag > l.now && f.idle < r.memory() {
+	e := l.ready.drop(f.spots, i)
+	switch {
+	case len(l.ready) == 0:
+		r.forget(f, i)
+	case e.tag > l.now && f.idle < r.memory():
+		l.idle.push(f.spots, e, r.memory())
 		f.idle++
-		r.sweep(l, f)
-		return
+	default:
+		r.forget(f, i)
+		l.now = max(l.now, min(e.tag, l.ready[0].tag)) // as if the forgotten tag were past
 	}
-	l.drop(f.spots, i)
-	r.forget(f, i)
-	if r.sweep(l, f); len(l.ready) > 0 { // as if the forgotten tag were past
-		l.now = max(l.now, min(tag, l.ready[0].tag))
-	}
+	r.sweep(l, f)
 }
 
-// sweep forgets those with nobody waiting whose tags are least: virtual time passes
-// them, for whoever waits starts no earlier. A level in which nobody waits has no
-// memory.
+// sweep forgets those with nobody waiting that virtual time has passed. A level in
+// which nobody waits has no memory.
 func (r *Room) sweep(l *level, f *flows) {
+	passed := l.now
 	if len(l.longest) == 0 {
-		for _, e := range l.ready {
-			f.idle--
-			r.forget(f, e.flow)
-		}
-		l.ready, l.now = l.ready[:0], 0
-		return
+		passed, l.now = math.Inf(1), 0
 	}
-	for e := l.ready[0]; f.spots[e.flow].longest == 0; e = l.ready[0] {
-		l.now = e.tag
-		l.drop(f.spots, e.flow)
+	for len(l.idle) > 0 && l.idle[0].tag <= passed {
+		e := l.idle.drop(f.spots, l.idle[0].flow)
 		f.idle--
 		r.forget(f, e.flow)
 	}
@@ -154,7 +151,7 @@ func (r *Room) sweep(l *level, f *flows) {
 // tenants have made it grow to is given back.
 func (r *Room) forget(f *flows, i uint32) {
 	f.drop(i)
-	if f == &r.users && cap(r.inner[i].ready) > 64 {
+	if f == &r.users && max(cap(r.inner[i].ready), cap(r.inner[i].idle)) > 64 {
 		r.inner[i] = level{}
 	}
 }

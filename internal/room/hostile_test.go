@@ -53,12 +53,14 @@ func (f *flows) check(t testing.TB, what string, memory int) {
 
 func (l *level) check(t testing.TB, fs []spot) {
 	t.Helper()
-	for i, e := range l.ready {
-		if fs[e.flow].ready != uint32(i+1) || i > 0 && e.before(l.ready[(i-1)/children]) {
-			t.Fatalf("the heap of tags is out of order at %d", i)
-		}
-		if math.IsNaN(e.tag) || e.tag < l.now || math.IsInf(e.tag, 0) {
-			t.Fatalf("tag %v at virtual time %v", e.tag, l.now)
+	for _, h := range [2]tags{l.ready, l.idle} {
+		for i, e := range h {
+			if fs[e.flow].ready != uint32(i+1) || i > 0 && e.before(h[(i-1)/children]) {
+				t.Fatalf("the heap of tags is out of order at %d", i)
+			}
+			if math.IsNaN(e.tag) || e.tag < l.now || math.IsInf(e.tag, 0) {
+				t.Fatalf("tag %v at virtual time %v", e.tag, l.now)
+			}
 		}
 	}
 	for i, flow := range l.longest {
@@ -66,8 +68,8 @@ func (l *level) check(t testing.TB, fs []spot) {
 			t.Fatalf("the heap of loads is out of order at %d", i)
 		}
 	}
-	if len(l.ready) > 0 && fs[l.ready[0].flow].longest == 0 {
-		t.Fatal("nobody waits of whoever goes next")
+	if len(l.ready) != len(l.longest) {
+		t.Fatalf("%d flows have somebody waiting, and %d may go next", len(l.longest), len(l.ready))
 	}
 }
 

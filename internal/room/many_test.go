@@ -17,8 +17,9 @@ type many struct {
 	now     map[path]float64 // virtual time
 	tags    map[path]map[string]tagged
 	weights map[path]float64 // of users
-	reasons map[path]uint16  // of a tenant, by its own path
-	last    path             // who gave the last reason
+	usual   float64
+	reasons map[path]uint16 // of a tenant, by its own path
+	last    path            // who gave the last reason
 }
 
 // path names a level: the users of a class, or with a user (after "/") its tenants.
@@ -138,10 +139,10 @@ func (m *many) part(p path, name string) {
 	if t.tag <= m.now[p] || m.idle(p.user == "") > m.memory() {
 		delete(tags, name)
 	}
-	m.sweep(p)
-	if _, kept := tags[name]; !kept && len(tags) > 0 {
-		m.now[p] = max(m.now[p], min(t.tag, m.tags[p][m.least(p)].tag))
+	if _, kept := tags[name]; !kept && len(m.of(p, "", true)) > 0 {
+		m.now[p] = max(m.now[p], min(t.tag, tags[m.least(p)].tag))
 	}
+	m.sweep(p)
 }
 
 func (m *many) sweep(p path) {
@@ -151,15 +152,20 @@ func (m *many) sweep(p path) {
 		delete(m.now, p)
 		return
 	}
-	for name := m.least(p); len(m.of(p, name, false)) == 0; name = m.least(p) {
-		m.now[p] = tags[name].tag
-		delete(tags, name)
+	for name, t := range tags {
+		if len(m.of(p, name, false)) == 0 && t.tag <= m.now[p] {
+			delete(tags, name)
+		}
 	}
 }
 
+// least returns who goes next of those at a level that wait.
 func (m *many) least(p path) (least string) {
 	first := true
 	for name, t := range m.tags[p] {
+		if len(m.of(p, name, false)) == 0 {
+			continue
+		}
 		if first || t.compare(m.tags[p][least]) < 0 {
 			least, first = name, false
 		}
@@ -243,6 +249,10 @@ func (m *many) serve(o *one) {
 		}
 	}
 	turn := m.take()
+	if m.usual == 0 {
+		m.usual = m.cost(o)
+	}
+	m.usual += (m.cost(o) - m.usual) / 16
 	tenants, users := o.levels()
 	m.charge(tenants, o.tenant, m.cost(o)/o.ofTenant, turn)
 	m.charge(users, o.user, m.cost(o)/o.ofUser, turn)
@@ -251,7 +261,7 @@ func (m *many) serve(o *one) {
 }
 
 func (m *many) charge(p path, name string, by float64, turn int32) {
-	m.now[p] = m.tags[p][m.least(p)].tag
+	m.now[p] = max(m.now[p], m.tags[p][m.least(p)].tag-credit*m.usual)
 	m.tags[p][name] = tagged{m.tags[p][name].tag + by, turn}
 }
 

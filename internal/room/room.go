@@ -46,6 +46,7 @@ type Room struct {
 	tenants   flows
 	deadlines deadlines
 	turns     int32 // a count, for entry
+	usual     usual
 	weights   func(user, tenant string) (userWeight, tenantWeight float64)
 
 	units  int64

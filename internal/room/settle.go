@@ -42,11 +42,11 @@ func (r *Room) correct(l *level, f *flows, name string, in uint32, by float64) {
 			i = f.get(name, in, r.size)
 		}
 		f.idle++
-		l.join(f.spots, i, r.take(), r.size)
+		l.idle.push(f.spots, entry{l.now, r.take(), i}, r.memory())
 	}
-	at := int(f.spots[i].ready - 1)
-	l.ready[at].tag = max(l.now, l.ready[at].tag+by)
-	l.settle(f.spots, at)
+	e, heap := l.at(f.spots, i)
+	e.tag = max(l.now, e.tag+by)
+	heap.settle(f.spots, int(f.spots[i].ready-1))
 	if f.spots[i].longest != 0 {
 		l.weigh(f.spots, i, r.size)
 	}
