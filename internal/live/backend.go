@@ -30,18 +30,31 @@ func newBackend(law Law) backend {
 // notice when a client leaves.
 func handler(b backend) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		us, err := strconv.ParseInt(r.Header.Get(workHeader), 10, 64)
-		if err != nil || us < 0 {
-			http.Error(w, workHeader+" must be a number of microseconds", http.StatusBadRequest)
+		work, ok := wanted(w, r)
+		if !ok {
 			return
 		}
-		if us > 0 && !b.do(time.Duration(us)*time.Microsecond) {
+		if work > 0 && !b.do(work) {
 			http.Error(w, "too many inside", http.StatusInternalServerError)
 			return
 		}
-		w.Header()["Content-Type"] = plain
-		_, _ = w.Write(okBody) // a client that left does not read it
+		answer(w)
 	})
+}
+
+// wanted is the work that a request asks for; if it does not say, it is answered.
+func wanted(w http.ResponseWriter, r *http.Request) (time.Duration, bool) {
+	us, err := strconv.ParseInt(r.Header.Get(workHeader), 10, 64)
+	if err != nil || us < 0 {
+		http.Error(w, workHeader+" must be a number of microseconds", http.StatusBadRequest)
+		return 0, false
+	}
+	return time.Duration(us) * time.Microsecond, true
+}
+
+func answer(w http.ResponseWriter) {
+	w.Header()["Content-Type"] = plain
+	_, _ = w.Write(okBody) // a client that left does not read it
 }
 
 var (

@@ -9,6 +9,9 @@ import (
 	"net/http"
 	"runtime"
 	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/limit"
 )
 
 // role is what a process started by this one is.
@@ -19,7 +22,18 @@ type role struct {
 	Law      Law
 	Guard    Guard
 	Upstream string `json:",omitempty"`
+	// Nested makes each request to a server or a backend call the same service
+	// again before it is answered: a server in its own process (told: with the
+	// context that carries the permit; untold: without), a backend by way of the
+	// gateway at the URL that is given.
+	Nested string `json:",omitempty"`
 }
+
+// How a server calls itself, see [role].
+const (
+	nestedTold   = "told"
+	nestedUntold = "untold"
+)
 
 // command is what a child is told, one JSON line each on its standard input. It
 // answers each with [Stats].
@@ -36,6 +50,7 @@ type Stats struct {
 	account
 	LimitLeast, LimitMost int64   // since it was last asked
 	LimitMean             float64 // of a look each [lookEvery]
+	Nested                Nested
 }
 
 // serveRole plays a role: it prints its address, answers commands, and ends with
@@ -64,6 +79,7 @@ type child struct {
 	addr    net.Addr
 	backend backend // nil for proxies
 	limits  *limits
+	nester  *nester // nil where nothing is nested
 }
 
 func (r *role) start() (*child, error) {
@@ -73,18 +89,10 @@ func (r *role) start() (*child, error) {
 	switch r.Kind {
 	case "server":
 		c.backend = newBackend(r.Law)
-		guarded, gate, err := r.Guard.guarded(handler(c.backend))
-		if err != nil {
-			return nil, err
-		}
-		h = guarded
-		if gate != nil {
-			look := func() (int64, bool) { return gate.Snapshot().Limit, true }
-			c.limits = watchLimit(lookEvery, look, nil) // until the process ends
-		}
+		h, err = c.guarded(r)
 	case "backend":
 		c.backend = newBackend(r.Law)
-		h = handler(c.backend)
+		h = c.bare(r)
 	case "proxy":
 		h, err = newProxy(r.Guard.Name, r.Upstream)
 	default:
@@ -101,6 +109,35 @@ func (r *role) start() (*child, error) {
 	c.server = &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, ErrorLog: quiet()}
 	go func() { _ = c.server.Serve(ln) }() // ends with the process
 	return c, nil
+}
+
+// guarded is the handler of a server.
+func (c *child) guarded(r *role) (http.Handler, error) {
+	h, hooks := handler(c.backend), weir.Hooks{}
+	var gate *limit.Limiter
+	if r.Nested != "" {
+		c.nester = &nester{backend: c.backend, epoch: c.epoch}
+		hooks = c.nester.hooks()
+		h = c.nester.handler(c.nester.inside(func() weir.Gate { return gate }, r.Nested == nestedTold))
+	}
+	h, gate, err := r.Guard.guarded(h, hooks)
+	if err == nil && gate != nil {
+		look := func() (int64, bool) { return gate.Snapshot().Limit, true }
+		c.limits = watchLimit(lookEvery, look, nil) // until the process ends
+	}
+	return h, err
+}
+
+// bare is the handler of a backend.
+func (c *child) bare(r *role) http.Handler {
+	if r.Nested == "" {
+		return handler(c.backend)
+	}
+	c.nester = &nester{backend: c.backend, epoch: c.epoch}
+	mux := http.NewServeMux()
+	mux.Handle("/", c.nester.handler(c.nester.outside(r.Nested)))
+	mux.Handle(innerPath, c.nester.arrived())
+	return mux
 }
 
 // obey answers each command until the input ends.
@@ -131,6 +168,9 @@ func (c *child) stats() Stats {
 	}
 	if c.backend != nil {
 		s.account = c.backend.take()
+	}
+	if c.nester != nil {
+		s.Nested = c.nester.take()
 	}
 	s.LimitLeast, s.LimitMean, s.LimitMost = c.limits.take()
 	return s

@@ -28,8 +28,10 @@
 // limiter's handler, in front of backends that keep working for clients that left.
 //
 // In part three the gateway is told who asks, and some clients must not suffer from
-// others: priorities, tenants, weights, exempt work. It is not in the scoreboard's
-// hour, but run by itself.
+// others: priorities, tenants, weights, exempt work, a batch, tasks of several calls,
+// calls that admitted work makes of its own service (these also with the gate inside
+// the server). It is not in the scoreboard's hour, but run by itself, and rows of it
+// can be measured anew by themselves (-rows S15,S21 -merge).
 //
 // All figures are ratios to something measured or known in the same round: the
 // backend's capacity, or the best fixed limit.

@@ -27,8 +27,8 @@ func (p *Plan) Duration() time.Duration {
 	}
 	if p.wantsPart(partOrder) {
 		for _, row := range orderRows() {
-			if p.wants(p.Rows, row.id) {
-				d += time.Duration(len(p.chosen(orderGuards))) * (p.orderLength() + orderPatience + startUp)
+			if p.wantsOrder(&row) {
+				d += time.Duration(len(p.chosen(row.guards))) * row.length(p)
 			}
 		}
 	}

@@ -127,15 +127,16 @@ func (s *stretch) account(f *Figures) {
 	f.Core = (a.front.cpu - b.front.cpu).Seconds() / wall
 	f.Foreign = max(0, (a.busy-b.busy-(a.ours-b.ours)).Seconds()/wall)
 	if done := a.app.Work - b.app.Work; done > 0 {
-		f.Wasted = max(0, 1-s.delivered(b.at, a.at)/done)
+		f.Wasted = max(0, 1-delivered(s.all, b.at, a.at)/done)
 	}
 }
 
-// delivered is the work of the answers that arrived in time between two moments.
-func (s *stretch) delivered(from, to time.Duration) float64 {
+// delivered is the work of the answers that arrived in time between two moments, in
+// seconds.
+func delivered(records []Record, from, to time.Duration) float64 {
 	work := 0.0
-	for i := range s.all {
-		if r := &s.all[i]; r.Answer == OK && r.Due+r.Latency >= from && r.Due+r.Latency < to {
+	for i := range records {
+		if r := &records[i]; r.Answer == OK && r.Due+r.Latency >= from && r.Due+r.Latency < to {
 			work += r.Work.Seconds()
 		}
 	}

@@ -31,8 +31,8 @@ type Guard struct {
 }
 
 // guarded puts the guard before next, and returns the gate, nil for none.
-func (g *Guard) guarded(next http.Handler) (http.Handler, *limit.Limiter, error) {
-	cfg := limit.Config{Name: g.Name}
+func (g *Guard) guarded(next http.Handler, hooks weir.Hooks) (http.Handler, *limit.Limiter, error) {
+	cfg := limit.Config{Name: g.Name, Hooks: hooks}
 	switch g.Kind {
 	case "none":
 		return next, nil, nil

@@ -46,6 +46,7 @@ type Record struct {
 	Heavy   bool // one of the few with much work, where there are two kinds
 	Answer  Answer
 	Late    bool          // left too late
+	Calls   uint8         // of a task that were answered in time
 	Latency time.Duration // since Due
 }
 
@@ -66,14 +67,30 @@ type Load struct {
 	Heads    []string      // what requests begin with, in turn; nil: that they are for /
 	Dist     string        // of work: "" exponential, bimodal, lognormal
 	Seed     uint64
+
+	// Again gives each phase the same random numbers, so that two phases of one
+	// load have the same requests at the same times.
+	Again bool
+	// Calls makes each request a task of so many, one after the other as long as all
+	// goes well. Those after the first begin with Later and have a work of their own;
+	// each has its client's whole patience.
+	Calls int
+	Later string
+}
+
+func (l *Load) random() (arrivals, works *rand.Rand) {
+	return rand.New(rand.NewPCG(l.Seed, 1)), rand.New(rand.NewPCG(l.Seed, 2))
 }
 
 // draw returns all requests of the load.
 func (l *Load) draw() []Record {
-	arrivals, works := rand.New(rand.NewPCG(l.Seed, 1)), rand.New(rand.NewPCG(l.Seed, 2))
+	arrivals, works := l.random()
 	var all []Record
 	var begin float64
 	for _, p := range l.Phases {
+		if l.Again {
+			arrivals, works = l.random()
+		}
 		rate, end := min(p.Load*l.Capacity, mostRate), begin+p.For.Seconds()
 		for at := begin; rate > 0 && len(all) < mostSend; {
 			at += arrivals.ExpFloat64() / rate
@@ -118,7 +135,7 @@ func drawWork(random *rand.Rand, dist string) (work float64, heavy bool) {
 // run sends the requests at their times and returns them with what became of
 // them. epoch is when the first phase begins.
 func (l *Load) run(ctx context.Context, epoch time.Time) []Record {
-	c := &clients{addr: l.Addr, heads: l.heads(), epoch: epoch, patience: l.Patience, late: lateAfter(l.Patience), all: l.draw()}
+	c := &clients{load: l, heads: l.heads(), epoch: epoch, late: lateAfter(l.Patience), all: l.draw()}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for i := range c.all {
@@ -147,12 +164,11 @@ func (l *Load) heads() []string {
 
 // clients are those that send: one connection each, one request at a time.
 type clients struct {
-	addr     string
-	heads    []string
-	epoch    time.Time
-	patience time.Duration
-	late     time.Duration
-	all      []Record
+	load  *Load
+	heads []string
+	epoch time.Time
+	late  time.Duration
+	all   []Record
 
 	mu   sync.Mutex
 	idle []*client
@@ -193,19 +209,42 @@ func (c *clients) send(i int) {
 func (c *clients) work(one *client) {
 	defer one.conn.close()
 	for i := range one.next {
-		r := &c.all[i]
-		due := c.epoch.Add(r.Due)
-		r.Late = time.Since(due) > c.late
-		r.Answer = one.conn.roundTrip(c.addr, c.heads[i%len(c.heads)], r.Work, due.Add(c.patience))
-		r.Latency = time.Since(due)
-		if r.Latency > c.patience && r.Answer == OK {
-			r.Answer = GaveUp
-		}
+		c.task(&one.conn, i)
 		c.mu.Lock()
 		c.idle = append(c.idle, one)
 		c.mu.Unlock()
 		c.busy.Done()
 	}
+}
+
+// task makes the calls of request i.
+func (c *clients) task(conn *conn, i int) {
+	r, l := &c.all[i], c.load
+	due := c.epoch.Add(r.Due)
+	r.Late = time.Since(due) > c.late
+	begin, head, work := due, c.heads[i%len(c.heads)], r.Work
+	for {
+		r.Answer = conn.roundTrip(l.Addr, head, work, begin.Add(l.Patience))
+		now := time.Now()
+		r.Latency = now.Sub(due)
+		if r.Answer == OK && now.Sub(begin) > l.Patience {
+			r.Answer = GaveUp
+		}
+		if r.Answer != OK {
+			return
+		}
+		if r.Calls++; int(r.Calls) >= l.Calls {
+			return
+		}
+		begin, head, work = now, l.Later, l.laterWork(i, int(r.Calls))
+	}
+}
+
+// laterWork is the work of a call after the first.
+func (l *Load) laterWork(i, call int) time.Duration {
+	random := rand.New(rand.NewPCG(l.Seed, uint64(3+i*l.Calls+call)))
+	work, _ := drawWork(random, l.Dist)
+	return max(time.Microsecond, time.Duration(work*float64(l.Mean)))
 }
 
 // finish waits for the answers and closes all connections.

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 	"time"
 )
@@ -104,13 +105,68 @@ func TestUnsent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	c := &clients{heads: []string{head("/", "")}, addr: ln.Addr().String(), epoch: time.Now(), patience: ms(50), late: time.Hour, all: make([]Record, 3), open: mostOpen - 2}
+	load := &Load{Addr: ln.Addr().String(), Patience: ms(50)}
+	c := &clients{load: load, heads: load.heads(), epoch: time.Now(), late: time.Hour, all: make([]Record, 3), open: mostOpen - 2}
 	for i := range c.all {
 		c.send(i)
 	}
 	c.finish()
 	if c.all[0].Answer != GaveUp || c.all[1].Answer != GaveUp || c.all[2].Answer != Unsent {
 		t.Errorf("answers %v, want two that gave up and one unsent", c.all)
+	}
+}
+
+// With Again a phase has the requests of the one before it, at the same times and with
+// the same work, as far as both go.
+func TestDrawAgain(t *testing.T) {
+	l := Load{Phases: []Phase{{Load: 1, For: 5 * time.Second}, {Load: 1, For: 8 * time.Second}}, Capacity: 100, Mean: ms(10), Seed: 3, Again: true}
+	all := l.draw()
+	first, second := due(all, 0, 5*time.Second), due(all, 5*time.Second, 10*time.Second)
+	if len(first) < 300 || len(first) != len(second) {
+		t.Fatalf("%d and %d requests, want the same number of about 500", len(first), len(second))
+	}
+	for i := range first {
+		apart := second[i].Due - first[i].Due - 5*time.Second
+		if apart.Abs() > time.Microsecond || first[i].Work != second[i].Work { // times are sums of floats
+			t.Fatalf("request %d: %v of %v, then %v of %v", i, first[i].Due, first[i].Work, second[i].Due, second[i].Work)
+		}
+	}
+	if l.Again = false; len(due(l.draw(), 5*time.Second, 10*time.Second)) == len(first) && l.draw()[len(first)].Work == first[0].Work {
+		t.Error("the same without Again")
+	}
+}
+
+// A task's calls follow one another while they are answered, each with its own head
+// and work, and the task ends with the first that is not.
+func TestTask(t *testing.T) {
+	var asked []string
+	works := map[string]bool{}
+	refuse := 0
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.URL.Path)
+		works[r.Header.Get(workHeader)] = true
+		if len(asked) == refuse {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	defer srv.Close()
+	load := Load{Addr: srv.Listener.Addr().String(), Patience: time.Minute, Mean: ms(10), Heads: []string{head("/first", "")}, Calls: 3, Later: head("/later", "")}
+	do := func() Record {
+		asked = nil
+		c := &clients{load: &load, heads: load.heads(), epoch: time.Now(), late: time.Hour, all: []Record{{Work: ms(1)}}}
+		c.send(0)
+		c.finish()
+		return c.all[0]
+	}
+	if r := do(); r.Answer != OK || r.Calls != 3 || !slices.Equal(asked, []string{"/first", "/later", "/later"}) || len(works) != 3 {
+		t.Errorf("%+v after %q of work %v", r, asked, works)
+	}
+	refuse = 2
+	if r := do(); r.Answer != Refused || r.Calls != 1 || len(asked) != 2 {
+		t.Errorf("the second call was refused: %+v after %q", r, asked)
+	}
+	if a, b := load.laterWork(5, 1), load.laterWork(5, 1); a != b || a == load.laterWork(6, 1) || a == load.laterWork(5, 2) {
+		t.Errorf("work of a later call: %v, %v", a, b)
 	}
 }
 
@@ -127,6 +183,11 @@ func TestPlan(t *testing.T) {
 	t.Logf("the whole scoreboard takes about %v", full.Duration())
 	if d := full.Duration(); d > time.Hour {
 		t.Errorf("the whole scoreboard takes %v, more than an hour", d)
+	}
+	order := Plan{Rounds: 3, Pace: 1, Weir: "weir", Parts: []string{partOrder}}
+	t.Logf("who goes first takes about %v", order.Duration())
+	if d := order.Duration(); d > 20*time.Minute {
+		t.Errorf("who goes first takes %v, more than 20 minutes", d)
 	}
 	quick := quickPlan("weir")
 	if d := quick.Duration(); d > 90*time.Second {

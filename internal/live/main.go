@@ -26,6 +26,7 @@ func Main(ctx context.Context, args []string, in io.Reader, out, log io.Writer) 
 	laws := flags.String("backends", "", "which backends, with commas between; empty for all")
 	guards := flags.String("guards", "", "which guards, with commas between; empty for all")
 	dir := flags.String("o", "", "directory to write the report into; empty to print it")
+	merge := flags.Bool("merge", false, "with -parts order and -o: rows and guards that are not measured now stay in the report as they are")
 	name := flags.String("name", "live", "name of the report's files, NAME.md and NAME.json")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -38,22 +39,49 @@ func Main(ctx context.Context, args []string, in io.Reader, out, log io.Writer) 
 		plan = quickPlan(*weir)
 		*dir = ""
 	}
-	if *dir != "" {
-		if info, err := os.Stat(*dir); err != nil || !info.IsDir() {
-			return fmt.Errorf("-o %s: is no directory to write the report into", *dir)
-		}
+	target := target{dir: *dir, name: *name, merge: *merge}
+	if err := target.check(&plan); err != nil {
+		return err
 	}
 	fmt.Fprintf(log, "about %v\n", plan.Duration().Round(time.Second))
 	results, err := Measure(ctx, plan, log)
 	if results == nil {
 		return err
 	}
-	if *dir == "" || err != nil { // what there is of a run that broke off replaces nothing
+	if err == nil && target.merge {
+		err = results.keepOrder(target.dir, target.name)
+	}
+	if target.dir == "" || err != nil { // what there is of a run that broke off replaces nothing
 		results.judge()
 		_, werr := io.WriteString(out, results.Markdown())
 		return errors.Join(err, werr)
 	}
-	return results.Write(*dir, *name)
+	return results.Write(target.dir, target.name)
+}
+
+// target is where the report goes.
+type target struct {
+	dir, name string // empty: it is printed
+	merge     bool
+}
+
+func (t *target) check(p *Plan) error {
+	if t.dir != "" {
+		if info, err := os.Stat(t.dir); err != nil || !info.IsDir() {
+			return fmt.Errorf("-o %s: is no directory to write the report into", t.dir)
+		}
+	}
+	if !t.merge {
+		return nil
+	}
+	if t.dir == "" {
+		return errors.New("-merge: needs -o, the directory of the report to merge into")
+	}
+	if len(p.Parts) != 1 || p.Parts[0] != partOrder {
+		return errors.New("-merge: only with -parts order; the other parts are measured as a whole")
+	}
+	_, err := readOrder(t.dir, t.name)
+	return err
 }
 
 func list(s string) []string {

@@ -41,11 +41,11 @@ room, fixed without a wait room; without yield, weirhttp.WithYield(false).
 // Markdown is the report as people read it.
 func (r *Results) Markdown() string {
 	var b strings.Builder
-	apart := ""
-	if !r.Machine.Apart {
-		apart = "**Generator and system under test shared one core: figures of this run are no results.**\n"
+	if len(r.Order) > 0 && len(r.Cells)+len(r.Yield) == 0 {
+		r.orderMarkdown(&b)
+		return b.String()
 	}
-	fmt.Fprintf(&b, intro, r.Machine.Cores, r.Machine.Arch, r.Machine.Kernel, r.Machine.Go, r.Measured, r.Rounds, r.Pace, apart)
+	fmt.Fprintf(&b, intro, r.Machine.Cores, r.Machine.Arch, r.Machine.Kernel, r.Machine.Go, r.Measured, r.Rounds, r.Pace, r.together())
 	r.voids(&b)
 	r.part(&b, partServer, "## A limiter inside the server\n\nweirhttp around the handler, GOMAXPROCS 1 where nothing else is said.\n")
 	r.yield(&b)
@@ -177,14 +177,17 @@ func (c *Cell) limit(b *strings.Builder) {
 func verdicts(goals []Verdict) string {
 	var all []string
 	for _, v := range goals {
-		relation, mark := "≥", "✗"
+		relation, mark, figure := "≥", "✗", v.Median
+		if v.Every {
+			figure = v.Max
+		}
 		if v.AtMost {
 			relation = "≤"
 		}
 		if v.Reached {
 			mark = "✓"
 		}
-		all = append(all, fmt.Sprintf("%s %.3g %s %.3g %s", v.What, v.Median, relation, v.Bound, mark))
+		all = append(all, fmt.Sprintf("%s %.3g %s %.3g %s", v.What, figure, relation, v.Bound, mark))
 	}
 	return strings.Join(all, "; ")
 }

@@ -69,7 +69,7 @@ type Cell struct {
 	order int
 }
 
-// Verdict says whether a goal is reached, by the median over the rounds.
+// Verdict says whether a goal is reached, by the median over the rounds or in every one.
 type Verdict struct {
 	What    string  `json:"what"`
 	Median  float64 `json:"median"`
@@ -77,6 +77,7 @@ type Verdict struct {
 	Max     float64 `json:"max"`
 	Bound   float64 `json:"bound"`
 	AtMost  bool    `json:"at_most"`
+	Every   bool    `json:"every,omitempty"` // the bound is for each round
 	Reached bool    `json:"reached"`
 }
 

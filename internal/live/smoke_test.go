@@ -52,9 +52,17 @@ func TestSmoke(t *testing.T) {
 		}
 	}
 
+	nested := rowOf(t, "S23 one slot")
+	for _, guard := range nested.guards {
+		if err := r.tryOrder(t.Context(), nested, guard, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+
 	r.results.judge()
 	report := r.results.Markdown()
-	for _, want := range []string{"| half half | pool | failsafe-go |", "| half back | pool | none |", "| half half | pool | fixed |", "| half back | pool | weir |"} {
+	for _, want := range []string{"| half half | pool | failsafe-go |", "| half back | pool | none |", "| half half | pool | fixed |", "| half back | pool | weir |",
+		"| S23 one slot | fixed | outer |", "| S23 one slot | fixed, not told | outer |"} {
 		if !strings.Contains(report, want) {
 			t.Errorf("no line %q in\n%s", want, report)
 		}
@@ -62,6 +70,11 @@ func TestSmoke(t *testing.T) {
 	for _, c := range r.results.Cells {
 		if len(c.Rounds)+c.Void != 1 {
 			t.Errorf("%s %s: %d figures and %d void runs of one run", c.Guard, c.Stage, len(c.Rounds), c.Void)
+		}
+	}
+	for _, c := range r.results.Order {
+		if len(c.Rounds)+c.Void != 1 {
+			t.Errorf("%s %s: %d figures and %d void runs of one run", c.Row, c.Guard, len(c.Rounds), c.Void)
 		}
 	}
 }
