@@ -220,7 +220,10 @@ func (r *Report) writeGoals(b *strings.Builder) {
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	for _, g := range goals {
 		from, to := g.Goal.Stretch(r.Scenario)
-		name := g.Goal.Metric
+		name, of := g.Goal.Metric, ""
+		if g.Goal.Class != "" {
+			of = " of " + g.Goal.Class
+		}
 		verdict := ""
 		switch {
 		case g.Goal.Min == nil && g.Goal.Max == nil:
@@ -229,7 +232,7 @@ func (r *Report) writeGoals(b *strings.Builder) {
 		default:
 			verdict = "MISSED"
 		}
-		fmt.Fprintf(w, "  goal %s\t%v to %v\t%s\t%s\t(%s to %s)\t%s\n", name, from, to, g.Goal.Bounds(),
+		fmt.Fprintf(w, "  goal %s%s\t%v to %v\t%s\t%s\t(%s to %s)\t%s\n", name, of, from, to, g.Goal.Bounds(),
 			Format(name, g.Spread.Median), Format(name, g.Spread.Min), Format(name, g.Spread.Max), verdict)
 	}
 	_ = w.Flush()

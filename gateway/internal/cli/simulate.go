@@ -115,6 +115,9 @@ func writeReport(o simOptions, r *sim.Report) error {
 		return enc.Encode(figuresOf(r))
 	}
 	text := r.String()
+	if classes := r.Classes(); classes != "" {
+		text += "\n" + classes
+	}
 	if o.Plot {
 		text += "\n" + r.Plot()
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"os"
 	"strings"
 	"testing"
 
@@ -65,6 +66,37 @@ func TestSimJSON(t *testing.T) {
 	}
 	if same, _, err := run(NewSimCommand(), "", asJSON, "--json", "--seed", "3,4"); err != nil || same != out {
 		t.Errorf("the same scenario as JSON gives other figures (%v):\n%s\n%s", err, same, out)
+	}
+}
+
+// The scenarios in the guide end with the lines that it shows: goals, and the table
+// of classes as far as it is shown.
+func TestGuideScenarios(t *testing.T) {
+	guide, err := os.ReadFile("../../../docs/guides/simulate.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := strings.Split(string(guide), "```yaml\n")[1:]
+	for _, block := range blocks {
+		text, after, _ := strings.Cut(block, "```")
+		name, _, _ := strings.Cut(text, "\n")
+		out, _, _ := run(NewSimCommand(), "", write(t, "guide.yaml", text))
+		shown := 0
+		for _, line := range strings.Split(after, "\n") {
+			want, indented := strings.CutPrefix(line, "    ")
+			if !indented {
+				continue
+			}
+			if shown++; !strings.Contains("\n"+out, "\n"+want) {
+				t.Errorf("%s: no line %q in\n%s", name, want, out)
+			}
+		}
+		if shown < 2 {
+			t.Errorf("%s: the guide shows %d lines", name, shown)
+		}
+	}
+	if len(blocks) != 3 {
+		t.Errorf("%d scenarios", len(blocks))
 	}
 }
 
