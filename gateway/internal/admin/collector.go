@@ -27,6 +27,8 @@ type Connections struct {
 	Listener string `json:"listener"`
 	Open     int    `json:"open"`
 	Refused  uint64 `json:"refused"`
+	// Handshakes counts those of TLS that failed, by reason; nil without TLS.
+	Handshakes map[string]uint64 `json:"handshakes_failed,omitempty"`
 }
 
 // collector turns snapshots into metrics.
@@ -45,7 +47,7 @@ type collector struct {
 	streamsOpen, streamsMax, streamsMoved      *prometheus.Desc
 	streamsOverflowed, streamsCut              *prometheus.Desc
 	requests, conns, connsRefused, ready       *prometheus.Desc
-	ignored                                    *prometheus.Desc
+	ignored, handshakes                        *prometheus.Desc
 }
 
 func newCollector(src Source) *collector {
@@ -93,8 +95,10 @@ func newCollector(src Source) *collector {
 		requests:     d("weir_http_requests_in_flight", "Requests in the gateway now: waiting, upstream, or being answered."),
 		conns:        d("weir_connections", "Client connections open now.", "listener"),
 		connsRefused: d("weir_connections_refused_total", "Client connections refused because there were too many.", "listener"),
-		ignored:      d("weir_ignored_total", "What requests brought and was not understood, so that the route's own holds: a priority, from trusted peers, or a timeout.", "what"),
-		ready:        d("weir_ready", "1 while the gateway wants requests, 0 while it shuts down."),
+		handshakes: d("weir_tls_handshake_failures_total", "TLS handshakes that failed, by reason: of the client's certificate no_certificate, unknown_ca, expired, bad_certificate, "+
+			"outdated (it was good when the connection began); and timeout, gone (the client), other.", "listener", "reason"),
+		ignored: d("weir_ignored_total", "What requests brought and was not understood, so that the route's own holds: a priority, from trusted peers, or a timeout.", "what"),
+		ready:   d("weir_ready", "1 while the gateway wants requests, 0 while it shuts down."),
 	}
 }
 
@@ -124,6 +128,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for _, conns := range c.src.Connections() {
 		gauge(ch, c.conns, float64(conns.Open), conns.Listener)
 		counter(ch, c.connsRefused, conns.Refused, conns.Listener)
+		for reason, n := range conns.Handshakes {
+			counter(ch, c.handshakes, n, conns.Listener, reason)
+		}
 	}
 	gauge(ch, c.ready, oneIf(c.src.Ready()))
 	if p := c.src.Policy(); p != nil {

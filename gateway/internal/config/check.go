@@ -1,7 +1,6 @@
 package config
 
 import (
-	"crypto/tls"
 	"fmt"
 	"maps"
 	"net"
@@ -104,31 +103,6 @@ func (m *meaning) named(path string) string {
 func (m *meaning) admin() {
 	if m.Admin.Enabled() {
 		m.address("admin.address", m.Admin.Address)
-	}
-}
-
-// certificate checks that the files of a certificate are there and belong
-// together.
-func (m *meaning) certificate(path string, t *TLS) {
-	ok := !m.faulty(path)
-	for _, f := range []struct {
-		name string
-		file *string
-	}{{"cert", &t.Cert}, {"key", &t.Key}} {
-		if m.wrong[join(path, f.name)] {
-			continue
-		}
-		*f.file = m.resolve(*f.file)
-		if problem := unreadable(*f.file); problem != "" {
-			m.report(join(path, f.name), "write the name of a PEM file, relative to this file", "%s", problem)
-			ok = false
-		}
-	}
-	if !ok {
-		return
-	}
-	if _, err := tls.LoadX509KeyPair(t.Cert, t.Key); err != nil {
-		m.report(path, "name the PEM files of one certificate and its key", "certificate and key cannot be used: %v", err)
 	}
 }
 

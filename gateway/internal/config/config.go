@@ -50,12 +50,26 @@ type Listener struct {
 	MaxConcurrentStreams int             `json:"max_concurrent_streams,omitempty"`
 }
 
-// TLS names the PEM files of a listener's certificate. Names that are not
+// TLS names the PEM files of a listener's certificate, and of the authorities that
+// vouch for its clients, if it asks those for certificates. Names that are not
 // absolute are relative to the configuration file; Load resolves them.
 type TLS struct {
-	Cert string `json:"cert"`
-	Key  string `json:"key"`
+	Cert       string     `json:"cert"`
+	Key        string     `json:"key"`
+	ClientCA   string     `json:"client_ca,omitempty"`
+	ClientAuth ClientAuth `json:"client_auth,omitempty"`
 }
+
+// ClientAuth says whether a client may do without a certificate where there is a
+// ClientCA. Empty is ClientRequire.
+type ClientAuth string
+
+// What to do with a client that shows no certificate. One that shows a certificate of
+// another authority is refused either way.
+const (
+	ClientRequire  ClientAuth = "require"  // refuse it
+	ClientOptional ClientAuth = "optional" // take it for anybody
+)
 
 // Upstream is a set of interchangeable servers that requests are passed on to.
 type Upstream struct {

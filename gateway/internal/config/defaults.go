@@ -43,6 +43,8 @@ func (l *Listener) setDefaults() {
 	}
 }
 
+func (t *TLS) setDefaults() { t.ClientAuth = ClientRequire }
+
 func (u *Upstream) setDefaults() {
 	*u = Upstream{
 		ConnectTimeout:  policy.Duration(2 * time.Second),

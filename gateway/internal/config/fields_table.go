@@ -72,6 +72,15 @@ var generalFields = map[string]field{
 
 	"TLS.cert": {doc: "PEM file with the certificate chain, relative to this file.", example: "server.crt", required: true},
 	"TLS.key":  {doc: "PEM file with the private key, relative to this file.", example: "server.key", required: true},
+	"TLS.client_ca": {
+		doc: "PEM file with the authorities that vouch for clients, relative to this file; read again when it changes. With it clients are asked for a certificate, " +
+			"and a certificate of anybody else is refused in the handshake. Take an authority of your own: whoever has a certificate of it gets in.",
+		example: "clients.pem",
+	},
+	"TLS.client_auth": {
+		doc: "Whether a client may do without a certificate (optional), as anybody does elsewhere.",
+		def: "require", enum: []string{"require", "optional"},
+	},
 
 	"Upstream.targets": {
 		form:    "a URL such as http://127.0.0.1:3000",

@@ -14,6 +14,7 @@ import (
 // Notes says what is allowed but probably not meant: gates and upstreams that no
 // route uses, signals that no gate goes by, routes without a gate or with one that
 // sheds at the end, patterns of another kind, words that nothing brings,
+// client certificates that nothing asks for,
 // gates that shed by a load that is 1 as a rule, an admin listener that others can reach,
 // and what limiters for each key may come to take.
 func (c *Config) Notes() []string {
@@ -45,6 +46,7 @@ func (c *Config) Notes() []string {
 	notes = append(notes, c.inventedNotes()...)
 	notes = append(notes, c.ownNotes()...)
 	notes = append(notes, c.chainNotes()...)
+	notes = append(notes, c.certNotes()...)
 	used := c.signalsUsed()
 	for _, name := range slices.Sorted(maps.Keys(c.Signals)) {
 		if !used[name] {
@@ -133,6 +135,33 @@ func (c *Config) ownNotes() (notes []string) {
 			by = "tenant"
 		}
 		notes = append(notes, fmt.Sprintf("the gate %s makes a limiter for each %s, %d at most (max_keys), which then take up to %d MiB", name, by, most, max(1, most*policy.OwnKeyBytes>>20)))
+	}
+	return notes
+}
+
+// certNotes is about client certificates that nothing asks for, or nothing reads.
+func (c *Config) certNotes() (notes []string) {
+	asks := slices.ContainsFunc(c.Listeners, func(l Listener) bool { return l.TLS != nil && l.TLS.ClientCA != "" })
+	optional := slices.ContainsFunc(c.Listeners, func(l Listener) bool {
+		return l.TLS != nil && l.TLS.ClientCA != "" && l.TLS.ClientAuth == ClientOptional
+	})
+	reads := len(c.Identity.TrustedCerts) > 0
+	for _, s := range []struct{ key, source string }{
+		{"tenant", c.Identity.Tenant}, {"user", c.Identity.User}, {"client", c.Identity.Client},
+	} {
+		if !strings.HasPrefix(s.source, "cert:") {
+			continue
+		}
+		reads = true
+		if !asks {
+			notes = append(notes, "identity."+s.key+" comes from client certificates, but no listener has tls: {client_ca: ...}, so there are none")
+		}
+	}
+	if len(c.Identity.TrustedCerts) > 0 && !asks {
+		notes = append(notes, "identity.trusted_certs names client certificates, but no listener has tls: {client_ca: ...}, so there are none")
+	}
+	if optional && !reads {
+		notes = append(notes, "a listener has client_auth: optional, but identity reads nothing from certificates: they make no difference")
 	}
 	return notes
 }

@@ -85,6 +85,10 @@ func (e *entrance) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		e.crowded(w, r)
 		return
 	}
+	if e.listener.asks() && !e.listener.holds(r, time.Now()) {
+		e.outdated(w)
+		return
+	}
 	began := time.Now()
 	st := e.s.state.Load()
 	rt, work := st.policy.Match(r)

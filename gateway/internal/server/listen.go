@@ -13,15 +13,15 @@ import (
 type listenerSet struct {
 	public []*listener
 	admin  *listener
-	opened []*listener        // not in the set before
-	shared map[*listener]bool // old ones whose socket a new one shares
+	opened []*listener             // not in the set before
+	heirs  map[*listener]*listener // of old ones: the new one that shares the socket
 }
 
 // listen opens what cfg asks for. A listener that has not changed stays; one
 // with other settings at the same address gets a new HTTP server on the same
 // socket. On an error everything is as before.
 func (s *Server) listen(cfg *config.Config, old []*listener, oldAdmin *listener) (*listenerSet, error) {
-	set := &listenerSet{shared: make(map[*listener]bool)}
+	set := &listenerSet{heirs: make(map[*listener]*listener)}
 	for _, lc := range publicListeners(cfg) {
 		prev := find(old, lc.Address)
 		if prev != nil && same(prev.cfg, lc) {
@@ -34,7 +34,7 @@ func (s *Server) listen(cfg *config.Config, old []*listener, oldAdmin *listener)
 			return nil, err
 		}
 		if prev != nil {
-			set.shared[prev] = true
+			set.heirs[prev] = l
 		}
 		set.opened = append(set.opened, l)
 		set.public = append(set.public, l)
@@ -59,20 +59,22 @@ func (s *Server) listenAdmin(cfg *config.Config, old *listener, set *listenerSet
 	var prev *listener
 	if old != nil && old.cfg.Address == lc.Address {
 		prev = old
-		set.shared[old] = true
 	}
 	socket, err := bind(lc, prev)
 	if err != nil {
 		return listenError(lc.Address, adminSetting, err)
 	}
-	l := &listener{cfg: lc, forAdmin: true, pprof: cfg.Admin.Profiles(), socket: socket}
+	l := &listener{cfg: lc, forAdmin: true, pprof: cfg.Admin.Profiles(), socket: socket, handshakes: new(handshakes)}
 	l.conns = newConns(socket, lc.MaxConnections, true)
-	l.server = l.newServer(s.adminHandler(cfg.Admin, socket.Addr()), s.log)
+	l.server = s.newServer(l, s.adminHandler(cfg.Admin, socket.Addr()))
 	// A profile takes as long as it was asked to.
 	l.server.WriteTimeout = 2 * time.Minute
 	l.server.ReadTimeout = 10 * time.Second
 	set.admin = l
 	set.opened = append(set.opened, l)
+	if prev != nil {
+		set.heirs[prev] = l
+	}
 	return nil
 }
 

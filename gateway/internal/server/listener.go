@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	stdlog "log"
-	"log/slog"
 	"net"
 	"net/http"
 	"sync/atomic"
@@ -24,9 +23,11 @@ type listener struct {
 	socket   *net.TCPListener
 	conns    *conns
 	server   *http.Server
-	cert     atomic.Pointer[tls.Certificate] // nil without TLS
-	closed   atomic.Bool                     // accepts no more, and tells its clients to go
-	ended    chan struct{}                   // closed when it has accepted its last; nil before serve
+	creds    atomic.Pointer[credentials] // nil without TLS
+	closed   atomic.Bool                 // accepts no more, and tells its clients to go
+	ended    chan struct{}               // closed when it has accepted its last; nil before serve
+
+	handshakes *handshakes
 }
 
 // Addr returns the address in use.
@@ -84,8 +85,11 @@ const (
 // newListener opens a public listener, sharing the socket of old if it has the
 // same address.
 func (s *Server) newListener(cfg config.Listener, old *listener) (*listener, error) {
-	l := &listener{cfg: cfg}
-	if err := l.loadCert(); err != nil {
+	l := &listener{cfg: cfg, handshakes: new(handshakes)}
+	if old != nil {
+		l.handshakes = old.handshakes
+	}
+	if err := s.loadCredentials(l); err != nil {
 		return nil, err
 	}
 	socket, err := bind(cfg, old)
@@ -94,12 +98,12 @@ func (s *Server) newListener(cfg config.Listener, old *listener) (*listener, err
 	}
 	l.socket = socket
 	l.conns = newConns(socket, cfg.MaxConnections, cfg.TLS == nil)
-	l.server = l.newServer(s.handler(l), s.log)
+	l.server = s.newServer(l, s.handler(l))
 	return l, nil
 }
 
 // newServer returns the HTTP server with every bound set.
-func (l *listener) newServer(h http.Handler, log *slog.Logger) *http.Server {
+func (s *Server) newServer(l *listener, h http.Handler) *http.Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(l.cfg.TLS != nil)
@@ -120,30 +124,24 @@ func (l *listener) newServer(h http.Handler, log *slog.Logger) *http.Server {
 			MaxReceiveBufferPerConnection: 256 << 10,
 			MaxReceiveBufferPerStream:     128 << 10,
 		},
-		ConnState: noteState,
-		ErrorLog:  stdlog.New(complaints{log.With("listener", l.cfg.Address)}, "", 0),
+		ConnState: func(c net.Conn, state http.ConnState) { s.connState(l, c, state) },
+		ErrorLog:  stdlog.New(complaints{s.log.With("listener", l.cfg.Address)}, "", 0),
 	}
-	if l.cfg.TLS != nil {
-		srv.TLSConfig = &tls.Config{
-			MinVersion:     tls.VersionTLS12,
-			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return l.cert.Load(), nil },
-		}
+	if l.cfg.TLS == nil {
+		return srv
+	}
+	srv.TLSConfig = &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		GetConfigForClient: l.configForClient,
+	}
+	if l.asks() {
+		srv.ConnContext = l.connContext
 	}
 	return srv
 }
 
-// loadCert reads the certificate again. On an error the one before stays.
-func (l *listener) loadCert() error {
-	if l.cfg.TLS == nil {
-		return nil
-	}
-	cert, err := tls.LoadX509KeyPair(l.cfg.TLS.Cert, l.cfg.TLS.Key)
-	if err != nil {
-		return fmt.Errorf("certificate of listener %s: %w", l.cfg.Address, err)
-	}
-	l.cert.Store(&cert)
-	return nil
-}
+// asks reports whether the listener asks clients for certificates.
+func (l *listener) asks() bool { return l.cfg.TLS != nil && l.cfg.TLS.ClientCA != "" }
 
 // serve accepts until the listener is stopped. An end that nobody asked for ends
 // the whole server.

@@ -126,6 +126,9 @@ func (s *Server) Connections() []admin.Connections {
 	all := make([]admin.Connections, len(ls))
 	for i, l := range ls {
 		all[i] = admin.Connections{Listener: l.cfg.Address, Open: l.conns.count(), Refused: l.conns.refused.Load()}
+		if l.cfg.TLS != nil {
+			all[i].Handshakes = l.handshakes.counts()
+		}
 	}
 	return all
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"math"
+	"net"
 	"sync"
 	"syscall"
 	"time"
@@ -21,8 +22,9 @@ type notes struct {
 	log    *slog.Logger
 	limits *limitNotes
 
-	mu      sync.Mutex
-	refused map[refusalKey]*refusalNote
+	mu         sync.Mutex
+	refused    map[refusalKey]*refusalNote
+	handshakes map[handshakeKey]*handshakeNote
 }
 
 // noteEvery is how often refusals are summed up.
@@ -39,8 +41,22 @@ type refusalNote struct {
 	last *weir.Rejection
 }
 
+// handshakeKey is a kind of handshake that failed for the client's certificate.
+type handshakeKey struct {
+	listener string
+	fault    handshakeFault
+}
+
+type handshakeNote struct {
+	n    int
+	last []slog.Attr
+}
+
 func newNotes(log *slog.Logger) *notes {
-	return &notes{log: log, limits: newLimitNotes(log), refused: make(map[refusalKey]*refusalNote)}
+	return &notes{
+		log: log, limits: newLimitNotes(log),
+		refused: make(map[refusalKey]*refusalNote), handshakes: make(map[handshakeKey]*handshakeNote),
+	}
 }
 
 // hooks returns what the gates call.
@@ -115,6 +131,32 @@ func refusalText(observed bool) string {
 	return "refusing"
 }
 
+// handshake tells of a client that was refused for its certificate.
+func (n *notes) handshake(listener string, fault handshakeFault, peer net.Addr, err error) {
+	key, attrs := handshakeKey{listener, fault}, strangerAttrs(peer, err)
+	n.mu.Lock()
+	note, known := n.handshakes[key]
+	if known {
+		note.n++
+		note.last = attrs
+		n.mu.Unlock()
+		return
+	}
+	n.handshakes[key] = &handshakeNote{}
+	n.mu.Unlock()
+	n.log.LogAttrs(context.Background(), slog.LevelWarn, handshakeText, key.attrs(0, attrs)...)
+}
+
+const handshakeText = "client certificate refused"
+
+func (k handshakeKey) attrs(count int, more []slog.Attr) []slog.Attr {
+	attrs := []slog.Attr{slog.String("listener", k.listener), slog.String("reason", k.fault.String())}
+	if count > 0 {
+		attrs = append(attrs, slog.Int("count", count))
+	}
+	return append(attrs, more...)
+}
+
 func (n *notes) leaked(gate, site string) {
 	n.log.Error("a permit was dropped without being given back", "gate", gate, "site", site)
 }
@@ -170,7 +212,19 @@ func (n *notes) sumUp() {
 		sums[key] = *note
 		note.n = 0
 	}
+	strangers := make(map[handshakeKey]handshakeNote)
+	for key, note := range n.handshakes {
+		if note.n == 0 {
+			delete(n.handshakes, key)
+			continue
+		}
+		strangers[key] = *note
+		note.n = 0
+	}
 	n.mu.Unlock()
+	for key, note := range strangers {
+		n.log.LogAttrs(context.Background(), slog.LevelWarn, handshakeText+", in short", key.attrs(note.n, note.last)...)
+	}
 	for key, note := range sums {
 		n.log.LogAttrs(context.Background(), slog.LevelWarn, refusalText(key.observed)+", in short", refusalAttrs(note.last, note.n)...)
 	}

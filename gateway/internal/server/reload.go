@@ -77,7 +77,7 @@ func (s *Server) apply(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	if err := loadCerts(set.public); err != nil {
+	if err := s.loadCredentials(set.public...); err != nil {
 		set.discard()
 		return err
 	}
@@ -118,7 +118,11 @@ func (s *Server) swap(set *listenerSet) {
 		if slices.Contains(now, l) {
 			continue
 		}
-		s.leaving.Go(func() { s.letGo(l, set.shared[l]) })
+		heir := set.heirs[l]
+		if heir != nil {
+			l.succeed(heir)
+		}
+		s.leaving.Go(func() { s.letGo(l, heir != nil) })
 	}
 }
 
@@ -158,16 +162,6 @@ func (s *Server) retire(prev, next *state) {
 	now := time.Now()
 	s.retiring = slices.DeleteFunc(s.retiring, func(r retiring) bool { return now.After(r.until) })
 	s.retiring = append(s.retiring, retiring{prev.policy, now.Add(longestRetirement)})
-}
-
-// loadCerts reads the certificates again, also of listeners that stay.
-func loadCerts(ls []*listener) error {
-	for _, l := range ls {
-		if err := l.loadCert(); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // watchEvery is how often files are looked at. Asking the file system is the one

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"net/http"
 	"time"
@@ -17,7 +18,14 @@ import (
 // for here: Shutdown waits for them.
 const settleFor = time.Second
 
-// noteState is an http.Server.ConnState.
+// connState is an http.Server.ConnState.
+func (s *Server) connState(l *listener, c net.Conn, state http.ConnState) {
+	if c, ok := c.(*tls.Conn); ok && state == http.StateClosed {
+		s.handshakeEnded(l, c)
+	}
+	noteState(c, state)
+}
+
 func noteState(c net.Conn, state http.ConnState) {
 	if outer, ok := c.(interface{ NetConn() net.Conn }); ok { // TLS
 		c = outer.NetConn()

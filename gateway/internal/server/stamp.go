@@ -26,6 +26,9 @@ func certStamps(cfg *config.Config) []stamp {
 	for _, l := range cfg.Listeners {
 		if l.TLS != nil {
 			all = append(all, stampOf(l.TLS.Cert), stampOf(l.TLS.Key))
+			if l.TLS.ClientCA != "" {
+				all = append(all, stampOf(l.TLS.ClientCA))
+			}
 		}
 	}
 	return all

@@ -75,7 +75,7 @@ func (s *Server) upstreamOptions(st *state, name string, prev *state) proxy.Opti
 	opts := proxy.Options{
 		Logger:  s.log,
 		Trusted: st.policy.Trusted,
-		Claims:  st.policy.IdentityHeaders(),
+		Claims:  append(st.policy.IdentityHeaders(), certHeaders...),
 		Forward: st.forward,
 		Gate: func(target string) weir.Gate {
 			if g := st.policy.Gate(gates[target]); g != nil {

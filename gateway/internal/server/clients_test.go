@@ -1,0 +1,379 @@
+package server
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/gateway/internal/config"
+)
+
+// priorities is an upstream that answers with the priority it is told of.
+func priorities(t *testing.T) *httptest.Server {
+	return upstreamOf(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.Header.Get("X-Priority"))
+	})
+}
+
+// secure is the URL under TLS.
+func (g *running) secure() string { return "https://" + g.Addr().String() }
+
+// ask returns the answer of a request that claims to be critical.
+func ask(t *testing.T, c *http.Client, url string) (*http.Response, string) {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("X-Priority", "critical")
+	res, err := c.Do(req)
+	if err != nil {
+		return nil, err.Error()
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res, string(body)
+}
+
+func (g *running) scrape() string {
+	rec := httptest.NewRecorder()
+	g.metrics.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	return rec.Body.String()
+}
+
+func spiffe(t *testing.T, id string) func(*x509.Certificate) {
+	u, err := url.Parse(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(c *x509.Certificate) { c.URIs = []*url.URL{u} }
+}
+
+// Who is let in, who is trusted, and what is counted and said of the others.
+func TestClientCertificates(t *testing.T) {
+	ours, theirs := newAuthority(t, "ours"), newAuthority(t, "theirs")
+	cfg, _ := asking(t, priorities(t).URL, ours)
+	cfg.Identity.Tenant = "cert:uri"
+	cfg.Identity.Priority = "header:X-Priority"
+	cfg.Identity.Trusted = []string{}
+	cfg.Identity.TrustedCerts = []string{"uri:spiffe://example.org/edge"}
+	g := start(t, cfg, Options{})
+	edge, cart := spiffe(t, "spiffe://example.org/edge"), spiffe(t, "spiffe://example.org/cart")
+	for _, tt := range []struct {
+		name  string
+		cert  *tls.Certificate
+		want  string // the priority at the upstream
+		fault string // or why the handshake fails
+	}{
+		{"trusted", ours.issue(t, edge), "critical", ""},
+		{"let in", ours.issue(t, cart), "normal", ""},
+		{"none", nil, "", "no_certificate"},
+		{"of another authority", theirs.issue(t, edge), "", "unknown_ca"},
+		{"expired", ours.issue(t, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }), "", "expired"},
+		{"not yet valid", ours.issue(t, func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Minute) }), "", "expired"},
+		{"a server's", ours.issue(t, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }), "", "bad_certificate"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			before := g.listeners[0].handshakes.counts()[tt.fault]
+			res, body := ask(t, clientWith(t, tt.cert, nil), g.secure())
+			if tt.fault == "" {
+				if res == nil || body != tt.want {
+					t.Fatalf("%v: %s, want %s", res, body, tt.want)
+				}
+				return
+			}
+			if res != nil {
+				t.Fatalf("let in: %s", res.Status)
+			}
+			eventually(t, "it is counted", func() bool { return g.listeners[0].handshakes.counts()[tt.fault] == before+1 })
+			if log := g.log.String(); !strings.Contains(log, `msg="client certificate refused" listener=127.0.0.1:0 reason=`+tt.fault) {
+				t.Errorf("the log does not say why:\n%s", log)
+			}
+		})
+	}
+	if log := g.log.String(); !strings.Contains(log, `subject="CN=client" issuer="CN=theirs" error="x509: certificate signed by unknown authority`) {
+		t.Errorf("the log does not say whose certificate it was:\n%s", log)
+	}
+	metrics := g.scrape()
+	for _, want := range []string{
+		`weir_tls_handshake_failures_total{listener="127.0.0.1:0",reason="unknown_ca"} 1`,
+		`weir_tls_handshake_failures_total{listener="127.0.0.1:0",reason="outdated"} 0`,
+		`weir_tenant_requests_total{by="upstream",tenant="spiffe://example.org/cart"} 1`,
+	} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("the metrics lack %s", want)
+		}
+	}
+}
+
+// With client_auth: optional a client without a certificate is a stranger, and one
+// with a wrong certificate is refused all the same.
+func TestOptionalClientCertificates(t *testing.T) {
+	ours, theirs := newAuthority(t, "ours"), newAuthority(t, "theirs")
+	cfg, _ := asking(t, priorities(t).URL, ours)
+	cfg.Listeners[0].TLS.ClientAuth = config.ClientOptional
+	cfg.Identity.Priority = "header:X-Priority"
+	cfg.Identity.Trusted = []string{}
+	cfg.Identity.TrustedCerts = []string{"any"}
+	g := start(t, cfg, Options{})
+	for _, tt := range []struct {
+		name string
+		cert *tls.Certificate
+		want string
+	}{{"with", ours.issue(t, nil), "critical"}, {"without", nil, "normal"}} {
+		if res, body := ask(t, clientWith(t, tt.cert, nil), g.secure()); res == nil || body != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, body, tt.want)
+		}
+	}
+	if res, _ := ask(t, clientWith(t, theirs.issue(t, nil), nil), g.secure()); res != nil {
+		t.Errorf("of another authority: %s", res.Status)
+	}
+}
+
+// A resumed session proves what the first one did, for as long as its authority is one.
+func TestResumedSessions(t *testing.T) {
+	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+		t.Run(tls.VersionName(version), func(t *testing.T) {
+			old, next := newAuthority(t, "old"), newAuthority(t, "next")
+			cfg, file := asking(t, priorities(t).URL, old)
+			cfg.Identity.Priority = "header:X-Priority"
+			cfg.Identity.Trusted = []string{}
+			cfg.Identity.TrustedCerts = []string{"cn:client"}
+			g := start(t, cfg, Options{Load: func() (*config.Config, error) { return cfg, nil }})
+			client := clientWith(t, old.issue(t, nil), func(c *tls.Config) {
+				c.ClientSessionCache, c.MaxVersion = tls.NewLRUClientSessionCache(1), version
+			})
+			again := func(want string, resumed bool) {
+				t.Helper()
+				client.CloseIdleConnections()
+				res, body := ask(t, client, g.secure())
+				if res == nil {
+					t.Fatal(body)
+				}
+				if body != want || res.TLS.DidResume != resumed {
+					t.Errorf("%s, resumed %t; want %s, %t", body, res.TLS.DidResume, want, resumed)
+				}
+			}
+			again("critical", false)
+			again("critical", true)
+			write(t, file, next, old) // both hold for a while
+			if err := g.Reload(); err != nil {
+				t.Fatal(err)
+			}
+			again("critical", true)
+			write(t, file, next)
+			if err := g.Reload(); err != nil {
+				t.Fatal(err)
+			}
+			client.CloseIdleConnections()
+			if res, _ := ask(t, client, g.secure()); res != nil {
+				t.Errorf("let in by a ticket when its authority was gone: %s", res.Status)
+			}
+		})
+	}
+}
+
+// A connection outlasts a reload of its authorities, but not the trust in them.
+func TestConnectionsOutlastTheirAuthority(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(cfg *config.Config)
+		http2  bool
+	}{
+		{"HTTP/1, the file", func(*config.Config) {}, false},
+		{"HTTP/2, the file", func(*config.Config) {}, true},
+		{"HTTP/2, another listener", func(cfg *config.Config) { cfg.Listeners[0].MaxHeaderBytes++ }, true},
+		{"HTTP/2, no more certificates", func(cfg *config.Config) { cfg.Listeners[0].TLS.ClientCA = "" }, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			old, next := newAuthority(t, "old"), newAuthority(t, "next")
+			cfg, file := asking(t, priorities(t).URL, old)
+			cfg.Identity.Priority = "header:X-Priority"
+			cfg.Identity.Trusted = []string{}
+			cfg.Identity.TrustedCerts = []string{"any"}
+			loaded := cfg
+			g := start(t, cfg, Options{Load: func() (*config.Config, error) { return loaded, nil }})
+			client := clientWith(t, old.issue(t, nil), func(c *tls.Config) {
+				if !tt.http2 {
+					c.NextProtos = []string{"http/1.1"}
+				}
+			})
+			if !tt.http2 {
+				client.Transport.(*http.Transport).ForceAttemptHTTP2 = false
+			}
+			for range 2 {
+				if res, body := ask(t, client, g.secure()); body != "critical" || res.ProtoMajor == 2 != tt.http2 {
+					t.Fatalf("before: %v, %s", res, body)
+				}
+			}
+			write(t, file, next, old)
+			if err := g.Reload(); err != nil {
+				t.Fatal(err)
+			}
+			if _, body := ask(t, client, g.secure()); body != "critical" {
+				t.Fatalf("while both hold: %s", body)
+			}
+			if n := g.Connections()[0].Open; n != 1 {
+				t.Fatalf("%d connections, want the first one", n)
+			}
+			write(t, file, next)
+			loaded = clone(cfg)
+			tt.change(loaded)
+			if err := g.Reload(); err != nil {
+				t.Fatal(err)
+			}
+			res, body := ask(t, client, g.secure())
+			if res == nil || res.StatusCode != http.StatusMisdirectedRequest || !strings.Contains(body, "connect anew") {
+				t.Fatalf("on the old connection: %v, %s", res, body)
+			}
+		})
+	}
+}
+
+// clone copies a configuration as far as these tests change it.
+func clone(cfg *config.Config) *config.Config {
+	c := *cfg
+	c.Listeners = append([]config.Listener(nil), cfg.Listeners...)
+	t := *c.Listeners[0].TLS
+	c.Listeners[0].TLS = &t
+	return &c
+}
+
+// A certificate is judged anew once it, or one above it, has expired.
+func TestCertificateExpiresMeanwhile(t *testing.T) {
+	ours := newAuthority(t, "ours")
+	cfg, _ := asking(t, priorities(t).URL, ours)
+	g := start(t, cfg, Options{})
+	l := g.listeners[0]
+	cert := ours.issue(t, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(10 * time.Minute) })
+	held := func(what string, r *http.Request, in time.Duration, want bool) {
+		t.Helper()
+		if got := l.holds(r, time.Now().Add(in)); got != want {
+			t.Errorf("%s: holds %t, want %t", what, got, want)
+		}
+	}
+	state := &tls.ConnectionState{
+		PeerCertificates: []*x509.Certificate{cert.Leaf}, VerifiedChains: [][]*x509.Certificate{{cert.Leaf, ours.cert}},
+	}
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.TLS = state
+	held("no connection is known", r, 0, false)
+	r = r.WithContext(l.connContext(t.Context(), nil))
+	r.TLS = state
+	held("at first", r, 0, true)
+	held("before it expires", r, 9*time.Minute, true)
+	held("after", r, 11*time.Minute, false)
+	r.TLS = &tls.ConnectionState{}
+	held("without one", r, 0, true)
+}
+
+// What names a client is bounded and fit to print, whatever its certificate says.
+func TestOddSubjects(t *testing.T) {
+	ours := newAuthority(t, "ours")
+	cfg, _ := asking(t, priorities(t).URL, ours)
+	cfg.Identity.Tenant = "cert:cn"
+	cfg.Metrics.Tenants = 20
+	g := start(t, cfg, Options{})
+	for _, tt := range []struct {
+		name    string
+		subject pkix.Name
+		want    string
+	}{
+		{"empty", pkix.Name{}, ""},
+		{"huge", pkix.Name{CommonName: strings.Repeat("x", 10<<10)}, "sha256:"},
+		{"not UTF-8", pkix.Name{ExtraNames: []pkix.AttributeTypeAndValue{{
+			Type: asn1.ObjectIdentifier{2, 5, 4, 3}, Value: asn1.RawValue{Tag: asn1.TagT61String, Bytes: []byte("caf\xe9\n")},
+		}}}, "sha256:"},
+		{"plain", pkix.Name{CommonName: "cart"}, "cart"},
+	} {
+		cert := ours.issue(t, func(c *x509.Certificate) { c.Subject = tt.subject })
+		res, body := ask(t, clientWith(t, cert, nil), g.secure())
+		if res == nil || res.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %s", tt.name, body)
+		}
+		if want := `tenant="` + tt.want; !strings.Contains(g.scrape(), want) {
+			t.Errorf("%s: the metrics lack %s", tt.name, want)
+		}
+	}
+}
+
+// Nobody says in a header what a certificate proves, but a trusted peer.
+func TestForgedCertificateHeaders(t *testing.T) {
+	up := upstreamOf(t, func(w http.ResponseWriter, r *http.Request) {
+		for _, name := range append([]string{"X_forwarded_client_cert"}, certHeaders...) {
+			if v := r.Header[name]; len(v) > 0 {
+				_, _ = io.WriteString(w, name+" ")
+			}
+		}
+	})
+	cfg := baseConfig(t, up.URL)
+	cfg.Identity.Trusted = []string{}
+	stranger := start(t, cfg, Options{})
+	cfg = baseConfig(t, up.URL)
+	trusted := start(t, cfg, Options{})
+	for _, tt := range []struct {
+		g    *running
+		want string
+	}{{stranger, ""}, {trusted, strings.Join(certHeaders, " ") + " "}} {
+		req, err := http.NewRequest(http.MethodGet, tt.g.url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range append([]string{"X_forwarded_client_cert"}, certHeaders...) {
+			req.Header[name] = []string{"Subject=\"CN=admin\""}
+		}
+		if _, body := do(t, req); body != tt.want {
+			t.Errorf("the upstream saw %q, want %q", body, tt.want)
+		}
+	}
+}
+
+// A file of authorities that cannot be read changes nothing.
+func TestBadAuthorities(t *testing.T) {
+	ours := newAuthority(t, "ours")
+	cfg, file := asking(t, priorities(t).URL, ours)
+	g := start(t, cfg, Options{Load: func() (*config.Config, error) { return cfg, nil }})
+	cert := ours.issue(t, nil)
+	for _, text := range []string{"", "half a certificate", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Reload(); err == nil || !strings.Contains(err.Error(), "client_ca of listener") {
+			t.Errorf("%q: %v", text, err)
+		}
+		if res, body := ask(t, clientWith(t, cert, nil), g.secure()); res == nil || res.StatusCode != http.StatusOK {
+			t.Errorf("after %q: %s", text, body)
+		}
+	}
+}
+
+// An authority that has expired vouches for nobody, which the log says.
+func TestExpiredAuthority(t *testing.T) {
+	ours, gone := newAuthority(t, "ours"), newAuthority(t, "gone")
+	expired := *gone.cert
+	expired.NotAfter = time.Now().Add(-time.Minute)
+	gone.cert = sign(t, &expired, &expired, &gone.key.PublicKey, gone.key)
+	cfg, _ := asking(t, priorities(t).URL, ours, gone)
+	g := start(t, cfg, Options{})
+	if res, body := ask(t, clientWith(t, ours.issue(t, nil), nil), g.secure()); res == nil {
+		t.Error(body)
+	}
+	if res, _ := ask(t, clientWith(t, gone.issue(t, nil), nil), g.secure()); res != nil {
+		t.Errorf("vouched for by one that has expired: %s", res.Status)
+	}
+	if log := g.log.String(); !strings.Contains(log, "CN=gone") {
+		t.Errorf("the log does not say which has expired:\n%s", log)
+	}
+}
