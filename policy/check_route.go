@@ -16,6 +16,7 @@ func (c *compiler) checkRoutes(p *Policy) {
 	for i := range c.spec.Routes {
 		at := place{"routes"}.index(i)
 		rt := c.checkRoute(at, &c.spec.Routes[i])
+		rt.charging.ignored = p.identity.ignored
 		p.routes = append(p.routes, rt)
 		if at := at.at("name"); rt.name != "" && p.byName[rt.name] != nil {
 			c.add(at, fmt.Sprintf("%q is the name of an earlier route too", rt.name), "give each route a name of its own")
@@ -52,6 +53,7 @@ func (c *compiler) checkRoute(at place, r *RouteSpec) *Route {
 		c.add(at.at("max_wait"), fmt.Sprintf("%v is negative", time.Duration(r.MaxWait)),
 			"write the longest wait, such as 500ms, or -1 to refuse instead of waiting")
 	}
+	rt.charging = c.checkCharging(at, r)
 	c.checkCost(at, r)
 	c.checkChain(at, r)
 	return rt

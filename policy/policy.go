@@ -79,6 +79,9 @@ func (p *Policy) Match(r *http.Request) (*Route, weir.Work) {
 	w := rt.Work()
 	trusted := p.identity.fill(&w, r, m)
 	m.free()
+	if rt != nil && trusted {
+		rt.charging.charge(&w, r)
+	}
 	p.bound(&w, r, rt.Timeout(), trusted)
 	return rt, w
 }
@@ -95,12 +98,12 @@ func (p *Policy) time() time.Time {
 // believed, for its network or for its verified certificate.
 func (p *Policy) Trusted(r *http.Request) bool { return p.identity.trustsPeer(r) }
 
-// IdentityHeaders returns the headers that identities are read from, in
+// IdentityHeaders returns the headers that identities and costs are read from, in
 // canonical form, sorted. A proxy takes them off requests that do not come from
 // a trusted peer, so that nobody further in believes them; see also
 // [Policy.Forward].
 func (p *Policy) IdentityHeaders() []string {
-	var names []string
+	names := p.costHeaders()
 	for _, s := range p.identity.sources() {
 		if s.kind == headerSource {
 			names = append(names, s.key)

@@ -17,6 +17,7 @@ type Route struct {
 	chain    weir.Gate
 	work     weir.Work
 	timeout  time.Duration
+	charging charging
 }
 
 // open is the chain of no gates.

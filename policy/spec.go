@@ -195,6 +195,19 @@ type RouteSpec struct {
 	Exempt bool `json:"exempt,omitempty"`
 	// Cost of one request in slots. Default 1.
 	Cost int64 `json:"cost,omitempty"`
+	// CostFrom is a header, header:NAME, in which a trusted peer says what its
+	// request costs: a whole number of slots, 1 or more, that stands in for Cost.
+	// Anything else is ignored and counted (see [Policy.Ignored]), and what is above
+	// limit.MaxLimit is that. A gate charges no more than its whole limit, or
+	// refuses what costs more, as it does with Cost.
+	CostFrom string `json:"cost_from,omitempty"`
+	// Settle is a header of the answer, header:NAME, that says what the work has
+	// really cost, in the same unit, 0 included; see [Route.Settle]. A gate with one
+	// limit settles the difference with the share of the tenant, one with a limit
+	// for each key changes what is held. The header is taken out of the answer
+	// unless SettleKeep is set.
+	Settle     string `json:"settle,omitempty"`
+	SettleKeep bool   `json:"settle_keep,omitempty"`
 	// Timeout is when an answer to this route's work stops being useful,
 	// counted from its arrival. 0 means never.
 	Timeout Duration `json:"timeout,omitempty"`

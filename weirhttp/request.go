@@ -75,6 +75,22 @@ func (q *Request) Sample(o weir.Outcome) {
 	}
 }
 
+// SetCost says what the request has really cost, as [weir.Permit.SetCost] does, on
+// every permit of the request: once that is known, and before the slot is given
+// back. gate names the gate that it is told to, the empty name every gate.
+func (q *Request) SetCost(gate string, units int64) {
+	if q == nil {
+		return
+	}
+	q.mu.Lock()
+	var buf [4]weir.Permit
+	permits := append(buf[:0], q.permits...)
+	q.mu.Unlock()
+	for _, p := range permits {
+		p.SetCost(gate, units)
+	}
+}
+
 // Attach ties p to the request: it is sampled, and done, together with the
 // request's own permit, also when the response becomes a stream. A proxy
 // attaches the permit of the upstream it has chosen. Done may still be called

@@ -97,7 +97,7 @@ func newCollector(src Source) *collector {
 		connsRefused: d("weir_connections_refused_total", "Client connections refused because there were too many.", "listener"),
 		handshakes: d("weir_tls_handshake_failures_total", "TLS handshakes that failed, by reason: of the client's certificate no_certificate, unknown_ca, expired, bad_certificate, "+
 			"outdated (it was good when the connection began); and timeout, gone (the client), other.", "listener", "reason"),
-		ignored: d("weir_ignored_total", "What requests brought and was not understood, so that the route's own holds: a priority, from trusted peers, or a timeout.", "what"),
+		ignored: d("weir_ignored_total", "What requests brought and was not understood, so that the route's own holds: a priority or a cost, from trusted peers, or a timeout; and what answers brought, a settled cost.", "what"),
 		ready:   d("weir_ready", "1 while the gateway wants requests, 0 while it shuts down."),
 	}
 }
@@ -137,6 +137,8 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		ignored := p.Ignored()
 		counter(ch, c.ignored, ignored.Priorities, "priority")
 		counter(ch, c.ignored, ignored.Timeouts, "timeout")
+		counter(ch, c.ignored, ignored.Costs, "cost")
+		counter(ch, c.ignored, ignored.Settled, "settled_cost")
 	}
 }
 

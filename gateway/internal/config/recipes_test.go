@@ -1,6 +1,8 @@
 package config_test
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -10,6 +12,7 @@ import (
 	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/weirhttp"
 )
 
 // recipe returns the file in a guide that has that line.
@@ -119,5 +122,32 @@ func TestOwnRecipe(t *testing.T) {
 	want := "the gate shards makes a limiter for each tenant, 200 at most (max_keys), which then take up to 12 MiB"
 	if notes := cfg.Notes(); len(notes) != 1 || notes[0] != want {
 		t.Errorf("%q, want %q", notes, want)
+	}
+}
+
+// Costs come from a trusted peer and are settled by the answer, as the guide says.
+func TestCostRecipe(t *testing.T) {
+	k := cook(t, recipe(t, "config.md", "    settle: header:X-Actual-Rows"))
+	ask := func(from, rows string) (*policy.Route, weir.Work) {
+		r := httptest.NewRequest(http.MethodGet, "/query", nil)
+		r.RemoteAddr = from
+		r.Header.Set("X-Rows", rows)
+		return k.Match(r)
+	}
+	for _, tt := range []struct {
+		from, rows string
+		cost       int64
+		admitted   bool
+	}{{"127.0.0.1:1", "700", 700, true}, {"127.0.0.1:1", "few", 100, true}, {"192.0.2.1:1", "700", 100, true}, {"127.0.0.1:1", "5001", 5001, false}} {
+		rt, w := ask(tt.from, tt.rows)
+		p, err := rt.Gate().(weir.TryAdmitter).TryAdmit(w)
+		if r := weir.AsRejection(err); w.Cost != tt.cost || (err == nil) != tt.admitted || r != nil && weirhttp.Status(r) != 413 {
+			t.Errorf("%s from %s: cost %d, %v", tt.rows, tt.from, w.Cost, err)
+		}
+		p.Done(weir.OK)
+	}
+	answer := http.Header{"X-Actual-Rows": {"612"}}
+	if units, ok := k.Route("/query").Settle(answer); !ok || units != 612 || len(answer) > 0 {
+		t.Errorf("%d, %v, %v", units, ok, answer)
 	}
 }

@@ -66,6 +66,7 @@ func (x *exchange) answer(res *http.Response) (*http.Response, error) {
 	if !here {
 		o = weir.Abandoned
 	}
+	x.settleCost(res)
 	x.permit.Sample(o)
 	x.call.Request.Sample(o)
 	if !here {
@@ -74,6 +75,16 @@ func (x *exchange) answer(res *http.Response) (*http.Response, error) {
 	}
 	x.watch(res)
 	return res, nil
+}
+
+// settleCost tells the gates what the request has really cost, if the answer says so.
+func (x *exchange) settleCost(res *http.Response) {
+	if settle := x.upstream.opts.Settle; settle != nil {
+		if units, ok := settle(x.call, res.Header); ok {
+			x.permit.SetCost("", units)
+			x.call.Request.SetCost("", units)
+		}
+	}
 }
 
 // diagnose says whose fault err is: a failure of the target, or -1, and the

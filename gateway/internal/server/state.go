@@ -77,6 +77,7 @@ func (s *Server) upstreamOptions(st *state, name string, prev *state) proxy.Opti
 		Trusted: st.policy.Trusted,
 		Claims:  append(st.policy.IdentityHeaders(), certHeaders...),
 		Forward: st.forward,
+		Settle:  st.settle,
 		Gate: func(target string) weir.Gate {
 			if g := st.policy.Gate(gates[target]); g != nil {
 				return g

@@ -1,0 +1,16 @@
+package config
+
+// routeFields are those by which requests and answers tell a route what they are.
+var routeFields = map[string]field{
+	"RouteSpec.cost_from": {
+		form: "header:NAME", example: "header:X-Cost",
+		doc: "Header in which a trusted peer says how many slots its request takes, a whole number from 1, instead of cost. " +
+			"Anything else counts as ignored. A gate takes no more than its whole limit, or refuses with refuse_oversize.",
+	},
+	"RouteSpec.settle": {
+		form: "header:NAME", example: "header:X-Actual-Cost",
+		doc: "Header of the upstream's answer that says what the request has really cost, a whole number from 0. A gate with one limit settles the difference " +
+			"with the tenant's share of the next turns; one with each changes what the key holds, at least 1. The client does not see the header.",
+	},
+	"RouteSpec.settle_keep": {doc: "Let the client see the header of settle.", def: "false"},
+}

@@ -1,0 +1,121 @@
+package server
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/policy"
+)
+
+// What a request takes is what it says, until the answer says what it has really
+// cost; that is between the upstream and the gateway.
+func TestCostOfTheRequestAndOfItsAnswer(t *testing.T) {
+	next := make(chan string)
+	up := upstreamOf(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Asked-Cost", r.Header.Get("X-Cost"))
+		w.Header().Set("X-Actual-Cost", <-next)
+		if err := http.NewResponseController(w).Flush(); err != nil {
+			t.Error(err)
+		}
+		<-next
+	})
+	cfg := baseConfig(t, up.URL)
+	cfg.Gates[gateName] = policy.GateSpec{Limit: &policy.LimitSpec{Limit: 100}, Each: &policy.EachSpec{}}
+	rt := &cfg.Routes[0]
+	rt.Cost, rt.CostFrom, rt.Settle = 3, "header:X-Cost", "header:X-Actual-Cost"
+	src := new(source)
+	g := start(t, cfg, Options{Load: src.load})
+
+	told := func(header http.Header) string { return strings.Join(header["X-Cost"], "") } // the upstream
+	ask := func(actual, seen string, takes, held int64, header http.Header) {
+		t.Helper()
+		answers := make(chan *http.Response, 1)
+		go func() {
+			req, err := http.NewRequest(http.MethodGet, g.url, nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			req.Header = header
+			res, err := http.DefaultTransport.RoundTrip(req)
+			if err != nil {
+				t.Error(err)
+			}
+			answers <- res
+		}()
+		eventually(t, "it is admitted", func() bool { return g.gate().InFlight == takes })
+		next <- actual
+		res := <-answers
+		if res == nil {
+			return
+		}
+		defer res.Body.Close()
+		if n := g.gate().InFlight; n != held {
+			t.Errorf("%v, answered %q: it holds %d slots, want %d", header, actual, n, held)
+		}
+		if got := res.Header.Get("X-Actual-Cost"); got != seen {
+			t.Errorf("the client sees %q, want %q", got, seen)
+		}
+		if got := res.Header.Get("X-Asked-Cost"); got != told(header) {
+			t.Errorf("the upstream is told a cost of %q, want %q", got, told(header))
+		}
+		next <- ""
+		g.idle()
+	}
+	ask("12", "", 7, 12, http.Header{"X-Cost": {"7"}})
+	ask("0", "", 3, 1, http.Header{}) // a permit holds something
+	ask("many", "", 50, 50, http.Header{"X-Cost": {"50"}})
+	ask("9", "", 3, 9, http.Header{"X-Cost": {"-7"}})
+	if i := g.Policy().Ignored(); i.Costs != 1 || i.Settled != 1 {
+		t.Errorf("%+v", i)
+	}
+
+	rt.SettleKeep = true
+	src.set(func() (*config.Config, error) { return cfg, nil })
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	ask("12", "12", 7, 12, http.Header{"X-Cost": {"7"}})
+
+	cfg.Identity.Trusted = []string{} // nobody
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	told = func(http.Header) string { return "" }
+	ask("12", "12", 3, 12, http.Header{"X-Cost": {"7"}})
+}
+
+// A tenant whose answer has cost more than it was admitted with waits the longer
+// for its next turn.
+func TestSettledCostCountsAgainstTheTenant(t *testing.T) {
+	came, next := make(chan string, 20), make(chan struct{})
+	up := upstreamOf(t, func(w http.ResponseWriter, r *http.Request) {
+		who := r.Header.Get("X-Tenant")
+		if came <- who; who == "heavy" {
+			w.Header().Set("X-Actual-Cost", "5")
+		}
+		<-next
+	})
+	cfg := serialConfig(t, up.URL, policy.IdentitySpec{Tenant: "header:X-Tenant"})
+	cfg.Routes[0].Settle = "header:X-Actual-Cost"
+	g := start(t, cfg, Options{})
+	ts := &turnstile{t: t, url: up.URL, came: came, next: next}
+	ts.ask(g, 0, "127.0.0.1", "/", nil)
+	eventually(t, "the slot is taken", func() bool { return g.gate().InFlight == 1 })
+	for i := range 6 {
+		ts.ask(g, int64(2*i+1), "127.0.0.1", "/", http.Header{"X-Tenant": {"heavy"}})
+		ts.ask(g, int64(2*i+2), "127.0.0.1", "/", http.Header{"X-Tenant": {"light"}})
+	}
+	order := ts.order(13)[1:]
+	heavy := 0
+	for _, who := range order[:7] {
+		if who == "heavy" {
+			heavy++
+		}
+	}
+	if heavy > 2 {
+		t.Errorf("%d of the first 7 were of the tenant that costs five times as much: %q", heavy, order)
+	}
+}

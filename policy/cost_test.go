@@ -1,0 +1,131 @@
+package policy
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/limit"
+)
+
+// A trusted peer says what its request costs; nobody else does, and nothing else is
+// a cost.
+func TestCostFrom(t *testing.T) {
+	p := compile(t, Spec{Routes: []RouteSpec{
+		{Match: []string{"/"}, Cost: 3, CostFrom: "header:x-cost"}, {Match: []string{"/plain"}, Cost: 2},
+	}}, Options{})
+	long := strings.Repeat("9", 40)
+	for _, tt := range []struct {
+		remote string
+		values []string
+		want   int64
+		bad    uint64
+	}{
+		{"127.0.0.1:1", nil, 3, 0}, {"127.0.0.1:1", []string{"7"}, 7, 0}, {"127.0.0.1:1", []string{" 7 "}, 7, 0},
+		{"127.0.0.1:1", []string{"7", "7"}, 7, 0}, {"127.0.0.1:1", []string{"7", "8"}, 3, 1},
+		{"192.0.2.1:1", []string{"7"}, 3, 0}, {"192.0.2.1:1", []string{"x"}, 3, 0},
+		{"127.0.0.1:1", []string{"1000001"}, 1_000_001, 0}, {"127.0.0.1:1", []string{long}, limit.MaxLimit, 0},
+		{"127.0.0.1:1", []string{"9223372036854775807"}, limit.MaxLimit, 0},
+		{"127.0.0.1:1", []string{"0"}, 3, 1}, {"127.0.0.1:1", []string{"-1"}, 3, 1}, {"127.0.0.1:1", []string{"+7"}, 3, 1},
+		{"127.0.0.1:1", []string{""}, 3, 1}, {"127.0.0.1:1", []string{"1.5"}, 3, 1}, {"127.0.0.1:1", []string{"1e3"}, 3, 1},
+		{"127.0.0.1:1", []string{"0x10"}, 3, 1}, {"127.0.0.1:1", []string{"NaN"}, 3, 1}, {"127.0.0.1:1", []string{long + long}, 3, 1},
+	} {
+		before := p.Ignored().Costs
+		r := from(tt.remote)
+		for _, v := range tt.values {
+			r.Header.Add("X-Cost", v)
+		}
+		if _, w := p.Match(r); w.Cost != tt.want || p.Ignored().Costs-before != tt.bad {
+			t.Errorf("%s, %q: cost %d, %d ignored; want %d, %d", tt.remote, tt.values, w.Cost, p.Ignored().Costs-before, tt.want, tt.bad)
+		}
+	}
+	r := get("/plain")
+	r.Header.Set("X-Cost", "7")
+	if _, w := p.Match(r); w.Cost != 2 {
+		t.Errorf("a route that reads no cost: %d", w.Cost)
+	}
+	if got := p.IdentityHeaders(); !slices.Equal(got, []string{"X-Cost"}) {
+		t.Errorf("headers that strangers may not bring: %q", got)
+	}
+}
+
+// What an answer says it has cost is read, and the client does not see it unless it
+// may.
+func TestSettle(t *testing.T) {
+	p := compile(t, Spec{Routes: []RouteSpec{
+		{Name: "hidden", Settle: "header:X-Actual-Cost"}, {Name: "kept", Settle: "header:X-Actual-Cost", SettleKeep: true}, {Name: "plain"},
+	}}, Options{})
+	for _, tt := range []struct {
+		route  string
+		values []string
+		want   int64
+		ok     bool
+		bad    uint64
+	}{
+		{"hidden", []string{"7"}, 7, true, 0}, {"kept", []string{"0"}, 0, true, 0}, {"plain", []string{"7"}, 0, false, 0},
+		{"hidden", nil, 0, false, 0}, {"hidden", []string{"-1"}, 0, false, 1}, {"kept", []string{"much"}, 0, false, 1},
+		{"kept", []string{"99999999999999999999"}, limit.MaxLimit, true, 0}, {"hidden", []string{"1", "2"}, 0, false, 1},
+	} {
+		before := p.Ignored().Settled
+		h := http.Header{}
+		if tt.values != nil {
+			h["X-Actual-Cost"] = tt.values
+		}
+		units, ok := p.Route(tt.route).Settle(h)
+		if bad := p.Ignored().Settled - before; ok != tt.ok || ok && units != tt.want || bad != tt.bad {
+			t.Errorf("%s, %q: %d, %v, %d ignored; want %d, %v, %d", tt.route, tt.values, units, ok, bad, tt.want, tt.ok, tt.bad)
+		}
+		if _, seen := h["X-Actual-Cost"]; seen != (tt.values != nil && tt.route != "hidden") {
+			t.Errorf("%s, %q: the client sees %v", tt.route, tt.values, h)
+		}
+	}
+	if _, ok := (*Route)(nil).Settle(http.Header{"X": {"1"}}); ok {
+		t.Error("no route, but a cost")
+	}
+}
+
+func TestCostFaults(t *testing.T) {
+	_, err := Compile(Spec{Routes: []RouteSpec{
+		{Name: "a", CostFrom: "peer", Settle: "X-Cost", SettleKeep: true},
+		{Name: "b", CostFrom: "header:a b", SettleKeep: true},
+		{Name: "c", CostFrom: "header:X-Cost", Exempt: true},
+	}}, Options{})
+	got := strings.Join(faultsOf(t, err), "\n")
+	for _, want := range []string{
+		"routes[0].cost_from: a cost comes from a header only; write header:NAME, such as header:X-Cost",
+		`routes[0].settle: "X-Cost" is no source; did you mean header:X-Cost?`,
+		`routes[1].cost_from: "a b" is no header name`,
+		"routes[1].settle_keep: means nothing without settle",
+		"routes[2].cost_from: means nothing to exempt work",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %s in\n%s", want, got)
+		}
+	}
+}
+
+// What is settled changes what a key holds, and a reload changes where costs come
+// from.
+func TestSettledCostCounts(t *testing.T) {
+	spec := databases(10, EachSpec{})
+	spec.Routes = []RouteSpec{{Name: "r", Match: []string{"/"}, Gates: []string{"db"}, CostFrom: "header:X-Cost", Settle: "header:X-Actual-Cost"}}
+	p := compile(t, spec, Options{})
+	rt, w := p.Match(from("127.0.0.1:1", "X-Cost: 6"))
+	permit, err := rt.Gate().(weir.TryAdmitter).TryAdmit(w)
+	if err != nil || rt.Gates()[0].Snapshot().InFlight != 6 {
+		t.Fatalf("%v, %d in flight", err, rt.Gates()[0].Snapshot().InFlight)
+	}
+	units, _ := rt.Settle(http.Header{"X-Actual-Cost": {"2"}})
+	permit.SetCost("", units)
+	if n := rt.Gates()[0].Snapshot().InFlight; n != 2 {
+		t.Errorf("%d in flight, want 2", n)
+	}
+	permit.Done(weir.OK)
+	spec.Routes[0].CostFrom = "header:X-Units"
+	next := compile(t, spec, Options{Previous: p})
+	if _, w := next.Match(from("127.0.0.1:1", "X-Cost: 6", "X-Units: 4")); w.Cost != 4 {
+		t.Errorf("after the reload it costs %d", w.Cost)
+	}
+}
