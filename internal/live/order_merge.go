@@ -9,8 +9,9 @@ import (
 )
 
 // keepOrder takes over, from the report DIR/NAME.json, what part three has of rows
-// and guards that were not measured now. What was measured now replaces what the
-// report has, as a whole: rounds of two days are not put together.
+// and guards that were not measured now, or not without all runs being void. What was
+// measured now replaces what the report has, as a whole: rounds of two days are not
+// put together.
 func (r *Results) keepOrder(dir, name string) error {
 	old, err := readOrder(dir, name)
 	if err != nil {
@@ -19,15 +20,16 @@ func (r *Results) keepOrder(dir, name string) error {
 	if old.Machine != r.Machine {
 		return fmt.Errorf("-merge: the report %s is of another machine (%+v, this one is %+v): measure all rows anew", name, old.Machine, r.Machine)
 	}
-	measured := r.Order
+	now := slices.Clone(r.Order)
 	for _, c := range old.Order {
-		anew := slices.ContainsFunc(measured, func(o *OrderCell) bool { return o.Row == c.Row && o.Guard == c.Guard })
-		if !anew {
-			if c.Measured == "" { // a report from before cells said so
-				c.Measured, c.Pace = old.Measured, old.Pace
-			}
-			r.Order = append(r.Order, c)
+		if slices.ContainsFunc(now, func(o *OrderCell) bool { return o.Row == c.Row && o.Guard == c.Guard && len(o.Rounds) > 0 }) {
+			continue
 		}
+		if c.Measured == "" { // a report from before cells said so
+			c.Measured, c.Pace = old.Measured, old.Pace
+		}
+		r.Order = slices.DeleteFunc(r.Order, func(o *OrderCell) bool { return o.Row == c.Row && o.Guard == c.Guard && o.Class == c.Class })
+		r.Order = append(r.Order, c)
 	}
 	return nil
 }

@@ -89,7 +89,11 @@ func (r *Results) measured(row string) string {
 		if c.Row != row || len(c.Rounds) == 0 {
 			continue
 		}
-		if one := fmt.Sprintf("%s, %d rounds at pace %.2g", c.Measured, len(c.Rounds), c.Pace); !slices.Contains(all, one) {
+		rounds := "rounds"
+		if len(c.Rounds) == 1 {
+			rounds = "round"
+		}
+		if one := fmt.Sprintf("%s, %d %s at pace %.2g", c.Measured, len(c.Rounds), rounds, c.Pace); !slices.Contains(all, one) {
 			all = append(all, one)
 		}
 	}

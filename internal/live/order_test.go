@@ -170,6 +170,7 @@ func TestMerge(t *testing.T) {
 	anew := newResults(Plan{Pace: 1})
 	anew.orderCell("S12", guardWeir, "critical").Rounds = []OrderFigures{{Served: 0.75}}
 	anew.orderCell("S15", guardWeir, "tasks").Rounds = []OrderFigures{{Tasks: 1}}
+	anew.orderCell("S12", guardFixed, "critical").Void = 3 // does not replace figures
 	if err := anew.keepOrder(dir, "order"); err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +194,7 @@ func TestMerge(t *testing.T) {
 		t.Error("a class of a run that was replaced is still there")
 	}
 	report := anew.Markdown()
-	if want := anew.Measured + ", 1 rounds at pace 1; 2026-01-02, 1 rounds at pace 0.4)"; !strings.Contains(report, want) {
+	if want := anew.Measured + ", 1 round at pace 1; 2026-01-02, 1 round at pace 0.4)"; !strings.Contains(report, want) {
 		t.Errorf("no %q in\n%s", want, report)
 	}
 	anew.Machine.Cores++
