@@ -1,6 +1,8 @@
 package limit
 
 import (
+	"time"
+
 	"github.com/weir-go/weir"
 )
 
@@ -46,12 +48,24 @@ func (l *Limiter) PermitCost(p weir.Permit, gate string, units int64) {
 	l.mu.Lock()
 	if a := l.account(p); a != nil {
 		units = min(max(units, 0), largestCost)
-		l.room.Settle(int(a.class), a.user, a.tenant, units-a.charged)
+		l.room.Settle(int(a.class), a.user, a.tenant, float64(units-a.charged))
 		a.charged = units
 		answered = l.settle(now) // somebody else may go next now, who fits
 	}
 	l.mu.Unlock()
 	answered.Deliver()
+}
+
+// chargeTime settles, when work is done, what it was charged in advance with the
+// time that it has held its slots. What takes the median time is charged its cost,
+// what takes ten times that ten times its cost.
+func (l *Limiter) chargeTime(p weir.Permit, now time.Duration) {
+	a, median := l.account(p), l.service.Median()
+	if a == nil || median <= 0 {
+		return
+	}
+	took := max(0, now-l.berth(p.Slot()).start)
+	l.room.Settle(int(a.class), a.user, a.tenant, float64(a.charged)*(took.Seconds()/median.Seconds()-1))
 }
 
 // account returns what is known of a live permit, nil if nothing is.

@@ -141,6 +141,16 @@ func (p *pair) estimate(w *modelWaiter) {
 		UserWeight: uw, TenantWeight: tw, Units: w.units, Deadline: by})
 }
 
+// charge is what the gate does with work that is done, where shares are of time.
+func (p *pair) charge(id int) {
+	w, median := p.work[id], p.l.service.Median()
+	if p.l.byTime && median > 0 && p.l.account(p.permits[id]) != nil {
+		took := p.clock - p.l.berth(p.permits[id].Slot()).start
+		p.m.correct(&w, float64(p.charged[id])*(took.Seconds()/median.Seconds()-1))
+		p.m.seen["charged by time"]++
+	}
+}
+
 // settle says what work has really cost.
 func (p *pair) settle(id int, units int64) {
 	p.log("%d has cost %d", id, units)
@@ -167,7 +177,7 @@ func (p *pair) reconfigure(arg uint32) {
 		m.shares = [4]float64{.125, .25, 0, 0}
 	}
 	p.log("reconfigure: %d places, order %d, %v, shares %v", m.places, m.order, m.weights, m.shares)
-	q := Queue{Len: m.places, MaxWait: -1, Order: m.order, Weights: m.weights,
+	q := Queue{Len: m.places, MaxWait: -1, Order: m.order, Weights: m.weights, ByTime: arg>>9%2 == 0,
 		Shares: map[weir.Priority]float64{weir.Background: m.shares[0], weir.Normal: m.shares[1]}}
 	if err := p.l.Reconfigure(Config{Limit: m.limit, Queue: q}); err != nil {
 		p.t.Fatal(err)
@@ -197,8 +207,10 @@ func (p *pair) end(id, how int) {
 		permit.Cancel()
 	case 1:
 		permit.Sample(weir.OK)
+		p.charge(id)
 		permit.Done(weir.OK)
 	default:
+		p.charge(id)
 		permit.Done(weir.Overload)
 	}
 	if _, out := p.m.flying[id]; !out && how != 0 {

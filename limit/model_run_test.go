@@ -98,7 +98,7 @@ func TestModelOfAllKinds(t *testing.T) {
 			}
 		}
 	}
-	for _, rule := range []string{"displaced", "out of turn", "outranked", "another user", "another tenant", "settled",
+	for _, rule := range []string{"displaced", "out of turn", "outranked", "another user", "another tenant", "settled", "charged by time",
 		"refused on arrival: deadline", "refused on arrival: queue_timeout"} {
 		if seen[rule] == 0 {
 			t.Errorf("%s: never", rule)

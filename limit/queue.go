@@ -35,6 +35,14 @@ type Queue struct {
 	// Weights are the parts that users and tenants get of what their priority is
 	// served, in relation to each other, while they have work waiting.
 	Weights Weights
+	// ByTime makes the shares of users and tenants parts of the time that slots are
+	// held, instead of what is admitted by cost: work is charged its cost when it
+	// starts, and when it is done that times its service time over the median. So
+	// whoever sends requests ten times as long gets a tenth as many. What is still
+	// running is not known to be long: who starts many at once, while there is room,
+	// pays for them afterwards. Leave it off where a tenant's work is slow for no
+	// fault of its own, as with a shard or a dependency each.
+	ByTime bool
 }
 
 // Weights say who gets how much more than others. Who is not named has weight 1,

@@ -15,6 +15,9 @@ func (l *Limiter) PermitDone(p weir.Permit, o weir.Outcome) {
 		l.mu.Unlock()
 		return
 	}
+	if l.byTime {
+		l.chargeTime(p, now)
+	}
 	b, sampled := l.release(now, p)
 	if b == nil {
 		l.mu.Unlock()

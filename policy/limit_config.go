@@ -37,7 +37,7 @@ func (l *LimitSpec) config() (limit.Config, error) {
 
 func (q *QueueSpec) queue() limit.Queue {
 	room := limit.Queue{
-		Len: q.Len, MaxWait: time.Duration(q.MaxWait),
+		Len: q.Len, MaxWait: time.Duration(q.MaxWait), ByTime: q.ByTime,
 		Weights: limit.Weights{Users: q.Weights.Users, Tenants: q.Weights.Tenants},
 	}
 	for word, share := range q.Shares {

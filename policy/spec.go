@@ -164,6 +164,9 @@ type QueueSpec struct {
 	Shares map[string]float64 `json:"shares,omitempty"`
 	// Weights are the parts that users and tenants get in relation to each other.
 	Weights WeightsSpec `json:"weights,omitzero"`
+	// ByTime makes them parts of the time that slots are held instead of what is
+	// admitted. See limit.Queue.ByTime.
+	ByTime bool `json:"by_time,omitempty"`
 }
 
 // WeightsSpec says who gets how much more than others of what is served of one

@@ -63,6 +63,10 @@ type Fair struct {
 	// Shares are the least parts of what is served that priorities are given,
 	// by name. Default 0: strict priority.
 	Shares map[string]float64 `json:"shares,omitempty"`
+	// ByTime has users and tenants share the time that slots are held. The metrics
+	// share_error and user_error are of what was let in all the same; what each got
+	// done is the metric work of its class.
+	ByTime bool `json:"by_time,omitempty"`
 }
 
 // Phase is a stretch of time with one rate and one capacity.

@@ -11,7 +11,7 @@ import (
 
 // in tells the wait rooms of a policy.
 func (f *Fair) in(spec policy.Spec) policy.Spec {
-	if f.Users == nil && f.Tenants == nil && f.Shares == nil {
+	if f.Users == nil && f.Tenants == nil && f.Shares == nil && !f.ByTime {
 		return spec
 	}
 	spec.Gates = maps.Clone(spec.Gates)
@@ -22,6 +22,7 @@ func (f *Fair) in(spec policy.Spec) policy.Spec {
 		l := *g.Limit
 		l.Queue.Shares = f.Shares
 		l.Queue.Weights = policy.WeightsSpec{Users: f.Users, Tenants: f.Tenants}
+		l.Queue.ByTime = f.ByTime
 		g.Limit = &l
 		spec.Gates[name] = g
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // OrderRows are the scenario files of the board about who goes first, in order.
-var OrderRows = []string{"S11c", "S11d", "S12", "S12b", "S13", "S13b", "S13c", "S14", "S14b", "S15", "S21", "S22", "S23"}
+var OrderRows = []string{"S11c", "S11d", "S12", "S12b", "S13", "S13b", "S13c", "S14", "S14b", "S14c", "S15", "S21", "S22", "S23"}
 
 // OrderColumns are its columns, in order:
 //

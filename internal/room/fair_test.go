@@ -289,7 +289,7 @@ func TestSettledCostsAreShared(t *testing.T) {
 		w := r.Next(now)
 		r.Serve(w)
 		s := w.Owner.(*source)
-		r.Settle(0, "", w.Tenant, int64(real[s])-w.Units)
+		r.Settle(0, "", w.Tenant, math.Trunc(real[s])-float64(w.Units))
 		spent[s] += real[s]
 		all += real[s]
 	}

@@ -101,7 +101,7 @@ func TestHostileNumbers(t *testing.T) {
 					r.Serve(w)
 				}
 			case 2:
-				r.Settle(rng.IntN(8)-2, w.User, w.Tenant, units[rng.IntN(len(units))])
+				r.Settle(rng.IntN(8)-2, w.User, w.Tenant, floats[rng.IntN(len(floats))]*float64(units[rng.IntN(len(units))]))
 			case 3:
 				of := floats[rng.IntN(len(floats))]
 				r.Reweigh(func(string, string) (float64, float64) { return of, of })

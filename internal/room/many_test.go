@@ -401,7 +401,7 @@ func (m *many) push(now time.Duration, o *one) (displaced *one, ok bool) {
 	return displaced, true
 }
 
-func (m *many) settle(class int8, user, tenant string, units int64, weigh func(user, tenant string) (float64, float64)) {
+func (m *many) settle(class int8, user, tenant string, units float64, weigh func(user, tenant string) (float64, float64)) {
 	users, tenants := path{class, ""}, path{class, "/" + user}
 	if units == 0 || m.count(class) == 0 {
 		return
@@ -415,9 +415,9 @@ func (m *many) settle(class int8, user, tenant string, units int64, weigh func(u
 		if same := m.of(tenants, tenant, false); len(same) > 0 {
 			ofTenant = same[len(same)-1].ofTenant
 		}
-		m.correct(tenants, tenant, float64(units)/ofTenant)
+		m.correct(tenants, tenant, units/ofTenant)
 	}
-	m.correct(users, user, float64(units)/ofUser)
+	m.correct(users, user, units/ofUser)
 }
 
 func (m *many) correct(p path, name string, by float64) {

@@ -129,7 +129,7 @@ func (b *both) expire() {
 }
 
 func (b *both) settle(arg uint32) {
-	class, units := int8(arg%Classes), int64(arg>>2%16)-6
+	class, units := int8(arg%Classes), float64(arg>>2%16)-6
 	user, tenant := b.name("u", arg>>7%3), b.name("t", arg>>9)
 	b.r.Settle(int(class), user, tenant, units)
 	b.m.settle(class, user, tenant, units, b.weigh)

@@ -1,18 +1,21 @@
 package room
 
+import "math"
+
 // Settle corrects what a tenant of a user in a class was charged, once it is known
-// what its work has really taken: by units, which may be negative. It goes earlier
+// what its work has really taken: by units, which may be negative and need not be
+// whole. It goes earlier
 // or later for it from now on, by its weight. A user that has gone below virtual
 // time starts there, and a class that nobody waits in has no account to settle.
-func (r *Room) Settle(class int, user, tenant string, units int64) {
-	if class < 0 || class >= Classes || units == 0 {
+func (r *Room) Settle(class int, user, tenant string, units float64) {
+	if class < 0 || class >= Classes || units == 0 || math.IsNaN(units) {
 		return
 	}
 	c := &r.classes[class]
 	if c.n == 0 {
 		return
 	}
-	by := float64(max(-maxUnits, min(units, maxUnits)))
+	by := max(-maxUnits, min(units, maxUnits))
 	ofUser, ofTenant := 1., 1.
 	if r.weights != nil {
 		ofUser, ofTenant = r.weights(user, tenant)

@@ -176,6 +176,7 @@ var generalFields = map[string]field{
 		example: "{background: 0.05}",
 	},
 	"QueueSpec.weights": {doc: "Who gets how much more than others of the same priority.", example: "{tenants: {acme: 2}}"},
+	"QueueSpec.by_time": {doc: "Users and tenants share the time that slots are held, known when work is done, instead of what is admitted by cost.", def: "false"},
 
 	"WeightsSpec.users":   {doc: "Weights by user, from 0.001 to 1000. Who is not named has 1.", example: "{alice: 2}", anyName: true},
 	"WeightsSpec.tenants": {doc: "Weights by tenant among the tenants of one user, from 0.001 to 1000. Who is not named has 1.", example: "{acme: 2}", anyName: true},
