@@ -10,8 +10,8 @@ SHELL       := bash
 export CGO_ENABLED = 1
 
 # The modules that go.work joins, and all their packages.
-MODULES  = . gateway internal/bench internal/live
-PACKAGES = ./... ./gateway/... ./internal/bench/... ./internal/live/...
+MODULES  = . gateway internal/bench internal/live weirredis
+PACKAGES = ./... ./gateway/... ./internal/bench/... ./internal/live/... ./weirredis/...
 
 CACHE       := .cache
 STATICCHECK := $(CACHE)/bin/staticcheck
@@ -40,7 +40,7 @@ run: build ## build and run the demo; make run ARGS="run --upstream http://127.0
 	@exec $(BIN) $(ARGS)
 
 .PHONY: test
-test: need-cc check parts test-unit test-integration ## everything: checks, unit tests with -race, tests against real nginx and gunicorn
+test: need-cc check parts test-unit test-integration ## everything: checks, unit tests with -race, tests against real nginx, gunicorn and Redis
 	@echo "all tests passed"
 
 .PHONY: test-short
@@ -60,6 +60,7 @@ test-unit: need-go
 .PHONY: test-integration
 test-integration: need-go parts
 	go test -tags integration -count=1 -timeout 5m ./gateway/integration/
+	go test -tags integration -count=1 -timeout 5m ./weirredis/
 
 .PHONY: parts
 parts: ## install the real servers that the integration tests run against

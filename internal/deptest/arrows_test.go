@@ -40,6 +40,7 @@ var moduleArrows = map[string][]string{
 	"gateway":        {"", "control", "policy", "scenarios", "signal", "sim", "weirhttp"},
 	"internal/bench": {"", "control", "limit", "policy", "sim"},
 	"internal/live":  {"", "control", "limit", "signal", "weirhttp"},
+	"weirredis":      {"quota"},
 }
 
 func TestArrows(t *testing.T) {

@@ -1,0 +1,161 @@
+package weirredis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// client is a connected client and what is known of its servers.
+type client struct {
+	rueidis.Client
+	cluster bool
+}
+
+// bufferSize is that of the buffers of a connection, of which there are two.
+const bufferSize = 64 << 10
+
+// options says how the client connects. DisableRetry keeps it from sending a
+// script again that may have run. What it does send again are commands that a
+// node of a cluster did not take because the key is elsewhere.
+func (c *Config) options() rueidis.ClientOption {
+	quiet := max(c.DialTimeout, 2*c.Deadline)
+	o := rueidis.ClientOption{
+		InitAddress: slices.Clone(c.Addrs),
+		Username:    c.Username,
+		Password:    c.Password,
+		SelectDB:    c.DB,
+		TLSConfig:   c.TLS,
+		DialCtxFn:   c.dial,
+		ClientName:  "weir",
+		// A connection that does not answer a ping within ConnWriteTimeout is given
+		// up. Until then what was sent on it holds its places in flight.
+		Dialer:              net.Dialer{Timeout: c.DialTimeout, KeepAlive: quiet},
+		ConnWriteTimeout:    quiet,
+		ReadBufferEachConn:  bufferSize,
+		WriteBufferEachConn: bufferSize,
+		DisableRetry:        true,
+		DisableCache:        true,
+		ClusterOption:       rueidis.ClusterOption{MaxMovedRedirections: 5},
+	}
+	if c.Sentinel.Master != "" {
+		o.Sentinel = rueidis.SentinelOption{
+			MasterSet:               c.Sentinel.Master,
+			Username:                c.Sentinel.Username,
+			Password:                c.Sentinel.Password,
+			TLSConfig:               c.Sentinel.TLS,
+			Dialer:                  net.Dialer{Timeout: c.DialTimeout},
+			TopologyRefreshInterval: 5 * time.Second,
+		}
+	}
+	return o
+}
+
+// connect makes a client and looks whether its servers are fit. A client that is
+// returned with an error has been closed.
+func connect(ctx context.Context, cfg *Config) (*client, *Error) {
+	inner, err := rueidis.NewClient(cfg.options())
+	if err != nil {
+		return nil, understood(err)
+	}
+	c := &client{Client: inner, cluster: inner.Mode() == rueidis.ClientModeCluster}
+	if err := c.fit(ctx, cfg); err != nil {
+		inner.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// take runs the script. A server that has forgotten it, or never knew it, says so
+// and has done nothing; then it is sent in full.
+func (c *client) take(key, arg string) (string, *Error) {
+	// A context without an end: see Store.run.
+	ctx := context.Background()
+	answer := c.Do(ctx, c.B().Evalsha().Sha1(scriptSHA).Numkeys(1).Key(key).Arg(arg).Build())
+	if e, ok := rueidis.IsRedisErr(answer.Error()); ok && e.IsNoScript() {
+		answer = c.Do(ctx, c.B().Eval().Script(script).Numkeys(1).Key(key).Arg(arg).Build())
+	}
+	s, err := answer.ToString()
+	return s, understood(err)
+}
+
+// errUnfit is what a server is that must not hold buckets.
+var errUnfit = errors.New("unfit")
+
+// fit asks every node that answers whether it may hold buckets.
+func (c *client) fit(ctx context.Context, cfg *Config) *Error {
+	if cfg.AssumeNoEviction {
+		return nil
+	}
+	var last *Error
+	answered := false
+	for addr, node := range c.Nodes() {
+		info, err := node.Do(ctx, node.B().Info().Build()).ToString()
+		if err != nil {
+			last = understood(err)
+			if last.Reason == Refused {
+				return unreadable(addr, err)
+			}
+			continue
+		}
+		answered = true
+		if err := judge(addr, info); err != nil {
+			return err
+		}
+	}
+	if !answered {
+		return last
+	}
+	return nil
+}
+
+// fitHere asks the node that holds key the same, through a script: INFO itself
+// names no key to find the node by.
+func (c *client) fitHere(ctx context.Context, cfg *Config, key string) *Error {
+	if cfg.AssumeNoEviction {
+		return nil
+	}
+	const script = "return redis.call('INFO', 'memory')"
+	info, err := c.Do(ctx, c.B().Eval().Script(script).Numkeys(1).Key(key).Build()).ToString()
+	if err != nil {
+		return understood(err)
+	}
+	return judge("the server", info)
+}
+
+// judge refuses a server that is too old, or that drops keys when its memory is
+// full: a bucket that is dropped comes back full, debts and all.
+func judge(addr, info string) *Error {
+	fields := map[string]string{}
+	for line := range strings.Lines(info) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			fields[name] = value
+		}
+	}
+	if v, ok := fields["redis_version"]; ok {
+		major, _, _ := strings.Cut(v, ".")
+		if n, err := strconv.Atoi(major); err == nil && n < 6 {
+			return fail(Refused, fmt.Errorf("%w: %s is Redis %s; scripts that read the clock need 6.0 or newer", errUnfit, addr, v))
+		}
+	}
+	switch policy, ok := fields["maxmemory_policy"]; {
+	case !ok:
+		return unreadable(addr, errors.New("INFO does not tell it"))
+	case policy != "noeviction":
+		return fail(Refused, fmt.Errorf("%w: %s has maxmemory-policy %s, so it may drop buckets and forgive what they owe; "+
+			"set maxmemory-policy noeviction there, or keep quotas on a server of their own", errUnfit, addr, policy))
+	}
+	return nil
+}
+
+func unreadable(addr string, err error) *Error {
+	return fail(Refused, fmt.Errorf("%w: cannot read the maxmemory-policy of %s: %w; allow the user INFO, "+
+		"or set AssumeNoEviction if it is noeviction for certain", errUnfit, addr, err))
+}

@@ -1,0 +1,155 @@
+package weirredis
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// Config configures a [Store]. URL or Addrs is required; the rest has defaults.
+type Config struct {
+	// URL is where the server is, instead of Addrs, Username, Password, DB and TLS:
+	//
+	//	redis://user:password@host:6379/0
+	//	rediss://host:6379                  TLS
+	//	unix:///run/redis.sock
+	//	redis://host1:6379?addr=host2:6379  several nodes of a cluster
+	//	redis://host1:26379?addr=host2:26379&master_set=main  sentinels
+	//
+	// What is set beside it wins over what it says.
+	URL string
+
+	// Addrs are host:port of the server, of some nodes of a cluster, or of the
+	// sentinels. That a server is a node of a cluster is found out by asking it.
+	Addrs []string
+	// Username and Password are those of an ACL user; a Password alone is that of
+	// the user default. The package's documentation says which rights it needs.
+	Username, Password string
+	// DB is the number of the database. A cluster has only 0.
+	DB int
+	// TLS turns TLS on. nil means none, unless URL says rediss.
+	TLS *tls.Config
+	// Sentinel says that Addrs are sentinels.
+	Sentinel Sentinel
+
+	// Prefix begins every key, so that several gateways or policies can share a
+	// server without sharing buckets. Default "weir:". It has no braces.
+	Prefix string
+
+	// Deadline bounds a decision, from when it is asked for. Default 50 ms, range 1
+	// ms to 10 s. A caller whose context ends earlier hears of it then.
+	Deadline time.Duration
+	// DialTimeout bounds connecting, TLS and authentication included, and how long a
+	// connection may say nothing before it is given up. Default 1 s, range 10 ms to
+	// 1 min.
+	DialTimeout time.Duration
+	// MaxInFlight bounds the scripts under way at once, and with them the
+	// goroutines: one each. More are refused with [Full] before anything is sent. Of
+	// a cluster each sixteenth of the keys has its own. Default 512, range 1 to
+	// 1,000: the client takes 1,024 on a connection before it makes callers wait.
+	MaxInFlight int
+
+	// AssumeNoEviction uses the server without asking whether its maxmemory-policy
+	// is noeviction: for servers that do not let INFO be read. Under any other
+	// policy buckets disappear when memory is short, and come back full.
+	AssumeNoEviction bool
+
+	// Lease takes tokens ahead of need. Off by default.
+	Lease Lease
+
+	// OnDown is called when the server, or of a cluster the node for some of the
+	// keys, has failed several times in a row and is given up for the moment; OnUp
+	// when it is back. Both are called without a lock, and must not block.
+	OnDown func(err error)
+	OnUp   func(after time.Duration)
+
+	// Now replaces the process's clock, by which leases expire and down times are
+	// told. What is in a bucket never depends on it, but on the server's. Default
+	// time.Now.
+	Now func() time.Time
+
+	dial func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) // of a URL that is no host
+}
+
+// Sentinel is how the sentinels are asked for the server.
+type Sentinel struct {
+	// Master is the name of the set of servers. With it, Addrs are the sentinels.
+	Master string
+	// Username, Password and TLS are for the sentinels themselves.
+	Username, Password string
+	TLS                *tls.Config
+}
+
+// Defaults of [Config].
+const (
+	DefaultPrefix      = "weir:"
+	DefaultDeadline    = 50 * time.Millisecond
+	DefaultDialTimeout = time.Second
+	DefaultMaxInFlight = 512
+)
+
+// complete returns c with URL and defaults filled in, or every fault at once.
+func (c Config) complete() (Config, error) {
+	var faults []error
+	fault := func(ok bool, format string, args ...any) {
+		if !ok {
+			faults = append(faults, fmt.Errorf("weirredis: "+format, args...))
+		}
+	}
+	if c.URL != "" {
+		if err := c.fromURL(); err != nil {
+			faults = append(faults, err)
+		}
+	} else {
+		fault(len(c.Addrs) > 0, "no server: set URL, such as redis://127.0.0.1:6379, or Addrs")
+	}
+	setDefault(&c.Prefix, DefaultPrefix)
+	setDefault(&c.Deadline, DefaultDeadline)
+	setDefault(&c.DialTimeout, DefaultDialTimeout)
+	setDefault(&c.MaxInFlight, DefaultMaxInFlight)
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	fault(!strings.ContainsAny(c.Prefix, "{}"), "Prefix %q has a brace; braces say by what a cluster places a key", c.Prefix)
+	fault(len(c.Prefix) <= 128, "Prefix has %d bytes, at most 128", len(c.Prefix))
+	fault(c.Deadline >= time.Millisecond && c.Deadline <= 10*time.Second, "Deadline %v is not within 1ms to 10s", c.Deadline)
+	fault(c.DialTimeout >= 10*time.Millisecond && c.DialTimeout <= time.Minute, "DialTimeout %v is not within 10ms to 1m", c.DialTimeout)
+	fault(c.MaxInFlight >= 1 && c.MaxInFlight <= 1000, "MaxInFlight %d is not within 1 to 1000", c.MaxInFlight)
+	fault(c.DB >= 0, "DB %d is negative", c.DB)
+	faults = append(faults, c.Lease.faults()...)
+	return c, errors.Join(faults...)
+}
+
+// fromURL fills in what URL says and c does not.
+func (c *Config) fromURL() error {
+	o, err := rueidis.ParseURL(c.URL)
+	if err != nil {
+		// What is wrong with a URL may quote it, password and all.
+		return errors.New("weirredis: URL is not understood; it looks like redis://user:password@host:6379/0, rediss://host:6379 or unix:///path")
+	}
+	if len(c.Addrs) == 0 {
+		c.Addrs = o.InitAddress
+	}
+	setDefault(&c.Username, o.Username)
+	setDefault(&c.Password, o.Password)
+	setDefault(&c.DB, o.SelectDB)
+	setDefault(&c.Sentinel.Master, o.Sentinel.MasterSet)
+	if c.TLS == nil {
+		c.TLS = o.TLSConfig
+	}
+	c.dial = o.DialCtxFn
+	return nil
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}

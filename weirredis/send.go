@@ -1,0 +1,116 @@
+package weirredis
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// call is one script on its way. Two look at it: the goroutine that sends it, and
+// the caller, who may stop waiting first. Whoever comes second puts it away.
+type call struct {
+	done  chan struct{} // gets one element when reply and err are there
+	timer *time.Timer
+	first atomic.Bool // somebody is through with it
+
+	reply string
+	err   *Error
+}
+
+var calls = sync.Pool{New: func() any {
+	t := time.NewTimer(time.Hour)
+	t.Stop()
+	return &call{done: make(chan struct{}, 1), timer: t}
+}}
+
+// run runs the script on one key and returns what it said. Nothing is sent twice.
+//
+// The client is given no deadline: one that has expired leaves it with a goroutine
+// for each command that the server has not answered, and nobody can count those.
+// Here the goroutine is the store's own, and holds its place in flight until the
+// client lets go, which it does when the connection is found dead.
+func (s *Store) run(ctx context.Context, key string, arg []byte) (string, *Error) {
+	client := s.client.Load()
+	if client == nil {
+		return "", fail(s.unconnected(), s.lanes[0].lastCause())
+	}
+	l := s.laneOf(client, key)
+	if err := l.enter(); err != nil {
+		return "", err
+	}
+	c := calls.Get().(*call)
+	c.timer.Reset(s.cfg.Deadline)
+	go s.send(client, l, c, key, rueidis.BinaryString(arg))
+	select {
+	case <-c.done:
+		c.timer.Stop()
+		reply, err := c.reply, c.err
+		c.put()
+		return reply, err
+	case <-c.timer.C:
+		return "", s.abandon(l, c, key, errDeadline)
+	case <-ctx.Done():
+		c.timer.Stop()
+		return "", s.abandon(l, c, key, ctx.Err())
+	}
+}
+
+var errDeadline = errors.New("no answer within the deadline")
+
+// abandon leaves the call to its goroutine. A caller whose own time is up says
+// nothing about the server.
+func (s *Store) abandon(l *lane, c *call, key string, why error) *Error {
+	if c.first.CompareAndSwap(false, true) {
+		if why == errDeadline {
+			s.failed(l, key, why)
+		}
+	} else {
+		<-c.done
+		c.put() // the answer came in this very moment, and has been counted
+	}
+	return fail(Timeout, why)
+}
+
+// send runs the script and counts what came of it, unless the caller has.
+func (s *Store) send(client *client, l *lane, c *call, key, arg string) {
+	reply, err := client.take(key, arg)
+	l.leave()
+	if !c.first.CompareAndSwap(false, true) {
+		c.put()
+		return
+	}
+	if err == nil {
+		l.worked()
+	} else if err.Reason != Invalid {
+		s.failed(l, key, err)
+	}
+	c.reply, c.err = reply, err
+	c.done <- struct{}{}
+}
+
+func (c *call) put() {
+	c.reply, c.err = "", nil
+	c.first.Store(false)
+	calls.Put(c)
+}
+
+// understood says what an error of the client means.
+func understood(err error) *Error {
+	answer, ok := rueidis.IsRedisErr(err)
+	switch {
+	case err == nil:
+		return nil
+	case !ok && errors.Is(err, rueidis.ErrClosing):
+		return fail(Closed, nil)
+	case !ok:
+		return fail(Broken, err)
+	case strings.Contains(answer.Error(), "WRONGTYPE"), strings.Contains(answer.Error(), scriptFault):
+		return fail(Invalid, answer) // of this key, not of the server
+	}
+	return fail(Refused, answer)
+}
