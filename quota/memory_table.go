@@ -1,0 +1,191 @@
+package quota
+
+import (
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// shard is a part of the buckets. The table is read without the lock; to put
+// buckets in, or make the next table, takes it.
+type shard struct {
+	table atomic.Pointer[table]
+
+	mu     sync.Mutex
+	used   int           // slots of the table that are taken
+	search time.Duration // when the table may be searched for places again
+	_      [32]byte      // to a cache line
+}
+
+// A table is filled up to four fifths, and the next one begins at 0.7: so a bucket
+// takes from 29 to 35 bytes, and what the allocator rounds up.
+const (
+	leastSlots = 16
+	fullAt     = .82
+	beginAt    = .7
+)
+
+func newTable(buckets int) *table {
+	return &table{make([]slot, max(leastSlots, int(float64(buckets)/beginAt)+1))}
+}
+
+func (sh *shard) init() { sh.table.Store(newTable(0)) }
+
+func (sh *shard) bytes() int64 { return int64(len(sh.table.Load().slots)) * slotSize }
+
+// wait returns when the next table is there.
+func (sh *shard) wait() {
+	sh.mu.Lock()
+	//lint:ignore SA2001 whoever moves buckets holds it
+	sh.mu.Unlock()
+}
+
+func (m *Memory) shard(hash uint64) *shard { return &m.shards[hash>>m.shift] }
+
+// place returns the slot of id, a new one if there is none, or that of strays if
+// there is no place.
+func (m *Memory) place(sh *shard, id uint64, l *Limit, at moment) *slot {
+	sh.mu.Lock()
+	s := m.placeLocked(sh, id, l, at)
+	sh.mu.Unlock()
+	if s == nil {
+		m.strays.mu.Lock()
+		s = m.stray(int(id&0xf)-1, l, at)
+		m.strays.mu.Unlock()
+	}
+	return s
+}
+
+// placeLocked is place with the lock held; nil if there is no place.
+func (m *Memory) placeLocked(sh *shard, id uint64, l *Limit, at moment) *slot {
+	t := sh.table.Load()
+	if s := t.find(id, m.shift); s != nil {
+		return s
+	}
+	if m.count.Load() >= m.most {
+		if at.now < sh.search {
+			return nil
+		}
+		sh.search = at.now + searchEvery
+		t = m.rebuild(sh)
+	}
+	if m.count.Add(1) > m.most {
+		m.count.Add(-1)
+		return nil
+	}
+	if float64(sh.used+1) > fullAt*float64(len(t.slots)) {
+		t = m.rebuild(sh)
+	}
+	return m.add(sh, t, id, l, at)
+}
+
+// searchEvery is how often a shard that has no place for newcomers is searched for
+// buckets that are full again.
+const searchEvery = time.Second
+
+func (m *Memory) add(sh *shard, t *table, id uint64, l *Limit, at moment) *slot {
+	s := t.free(id, m.shift)
+	s.put(id, full(l, at), m.classes.of(l, 0))
+	sh.used++
+	return s
+}
+
+// mostStrays bounds the buckets of strays: one for each limit and window, and one
+// for the rest.
+const mostStrays = 1024
+
+// stray returns the bucket that all share for whom there is no place, with strays'
+// lock held. It is an ordinary bucket: when its tokens are gone, they are refused.
+func (m *Memory) stray(window int, l *Limit, at moment) *slot {
+	m.overflowed.Add(1)
+	id := windowID(maphash.Comparable(m.seed, *l), window)
+	t := m.strays.table.Load()
+	s := t.find(id, m.shift)
+	if s == nil && m.strays.used >= mostStrays {
+		id = windowID(0, window)
+		s = t.find(id, m.shift)
+	}
+	if s != nil {
+		return s
+	}
+	if float64(m.strays.used+1) > fullAt*float64(len(t.slots)) {
+		t = m.move(&m.strays, at, false)
+	}
+	return m.add(&m.strays, t, id, l, at)
+}
+
+// rebuild makes the next table of a shard, of the buckets that are not full. The
+// shard's lock is held.
+func (m *Memory) rebuild(sh *shard) *table {
+	at := m.moment(m.now(), []Limit{{Calendar: Calendar{Period: Day}}})
+	return m.move(sh, at, true)
+}
+
+// move makes the next table. Buckets are marked as moved one by one; who wants one
+// that is waits for the lock.
+func (m *Memory) move(sh *shard, at moment, forget bool) *table {
+	old := sh.table.Load()
+	next := newTable(m.worth(old, at, forget) + 1)
+	kept := 0
+	for i := range old.slots {
+		s := &old.slots[i]
+		id := s.id.Load()
+		if id == 0 {
+			continue
+		}
+		b, class, _ := s.seize(moved)
+		if forget && m.forgetful(b, class, at) {
+			continue
+		}
+		if kept++; float64(kept) > .9*float64(len(next.slots)) {
+			next = next.larger(m.shift) // many were used since they were counted
+		}
+		next.free(id, m.shift).put(id, b, class)
+	}
+	if gone := sh.used - kept; gone > 0 {
+		m.count.Add(-int64(gone))
+		m.purged.Add(uint64(gone))
+	}
+	sh.used = kept
+	sh.table.Store(next)
+	return next
+}
+
+// worth counts the buckets that are to be kept.
+func (m *Memory) worth(t *table, at moment, forget bool) int {
+	n := 0
+	for i := range t.slots {
+		s := &t.slots[i]
+		if s.id.Load() == 0 {
+			continue
+		}
+		if b, class, _, _ := s.read(); !forget || !m.forgetful(b, class, at) {
+			n++
+		}
+	}
+	return n
+}
+
+// larger returns the same buckets in a larger table, of one that nobody else has
+// seen.
+func (t *table) larger(shift uint) *table {
+	next := newTable(len(t.slots))
+	for i := range t.slots {
+		if s := &t.slots[i]; s.id.Load() != 0 {
+			b, class, _, _ := s.read()
+			next.free(s.id.Load(), shift).put(s.id.Load(), b, class)
+		}
+	}
+	return next
+}
+
+// forgetful reports whether a bucket need not be kept: it is full again under the
+// limit that it was last used with, and under those that have replaced that one.
+func (m *Memory) forgetful(b bucket, class uint16, at moment) bool {
+	return m.classes.all(class, func(l *Limit) bool {
+		now := b
+		now.refill(l, at)
+		return now.tokens >= l.Burst
+	})
+}

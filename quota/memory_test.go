@@ -1,0 +1,360 @@
+package quota
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+var ctx = context.Background()
+
+// still is a clock that its owner moves.
+type still struct{ atomic.Int64 }
+
+func (c *still) now() time.Duration      { return time.Duration(c.Load()) }
+func (c *still) advance(d time.Duration) { c.Add(int64(d)) }
+
+func newMemory(t testing.TB, cfg MemoryConfig) *Memory {
+	t.Helper()
+	m, err := NewMemory(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func take(t testing.TB, s Store, tk Take) Result {
+	t.Helper()
+	r, err := s.Take(ctx, &tk)
+	if err != nil {
+		t.Fatalf("%+v: %v", tk, err)
+	}
+	return r
+}
+
+func TestBadMemory(t *testing.T) {
+	for _, n := range []int{-1, mostKeys + 1} {
+		if _, err := NewMemory(MemoryConfig{MaxKeys: n}); err == nil || !strings.Contains(err.Error(), fmt.Sprint("MaxKeys ", n)) {
+			t.Errorf("MaxKeys %d: %v", n, err)
+		}
+	}
+	m := newMemory(t, MemoryConfig{})
+	limits := []Limit{Per(1, time.Second)}
+	for _, l := range []Limit{{}, {Rate: math.NaN(), Burst: 1}, {Rate: 1, Burst: math.NaN()}, {Rate: 1e300, Burst: 1}, {Rate: -1, Burst: 1}} {
+		take(t, m, Take{Key: "k", Limits: limits, Debt: true})
+		if r, err := m.Take(ctx, &Take{Key: "k", Limits: []Limit{l}, Cost: 1}); err == nil || r.OK {
+			t.Errorf("%#v: %+v", l, r)
+		}
+		if err := m.Give(ctx, "k", []Limit{l}, 1); err == nil {
+			t.Errorf("give %#v is taken", l)
+		}
+	}
+	if err := m.Give(ctx, "k", limits, math.NaN()); err == nil {
+		t.Error("NaN is given")
+	}
+	if r := take(t, m, Take{Key: "k", Limits: limits, Cost: 1}); !r.OK || math.Abs(r.Remaining) > .1 {
+		t.Errorf("the bucket afterwards: %+v", r)
+	}
+}
+
+// A store does what the bucket does, take by take, whatever path it goes.
+func TestMemoryIsTheBucket(t *testing.T) {
+	for seed := range uint64(60) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		var clock still
+		clock.advance(time.Hour)
+		m := newMemory(t, MemoryConfig{Now: clock.now})
+		m.exact = seed%3 == 0
+		limits := []Limit{Per(float64(1+r.IntN(5000)), time.Second), Per(float64(1+r.IntN(50_000)), time.Hour), Each(30_000, Day, nil)}[:1+r.IntN(3)]
+		p := newPail(seed%2 == 0, limits...)
+		p.at.epoch = VirtualEpoch
+		p.at.now, p.at.wall = time.Hour, time.Hour
+		for range 400 {
+			d := time.Duration(r.IntN(2000)) * time.Microsecond
+			if r.IntN(20) == 0 {
+				d = time.Duration(r.IntN(100_000)) * time.Millisecond
+			}
+			if m.exact && r.IntN(20) == 0 {
+				d = -time.Duration(r.IntN(20_000)) * time.Millisecond
+			}
+			p.advance(max(d, -p.at.now))
+			clock.Store(int64(p.at.now))
+			p.Mode, p.MaxWait = Mode(r.IntN(4)), time.Duration(r.IntN(2000))*time.Millisecond
+			p.Key = "key"
+			if r.IntN(30) == 0 {
+				give := float64(r.IntN(20) - 10)
+				for i := range limits {
+					p.buckets[i].refill(&limits[i], p.at)
+					p.buckets[i].take(&limits[i], -give)
+				}
+				if err := m.Give(ctx, "key", limits, give); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p.Cost = int64(r.IntN(20))
+			got, want := take(t, m, p.Take), p.decide(p.buckets, p.at)
+			if got.OK != want.OK || got.Wait-want.Wait > time.Microsecond || want.Wait-got.Wait > time.Microsecond || math.Abs(got.Remaining-want.Remaining) > 1e-6 {
+				t.Fatalf("seed %d: %+v: %+v, the bucket says %+v", seed, p.Take, got, want)
+			}
+		}
+	}
+}
+
+// Many at one key, on the machine's clock: no token is spent twice, none is lost.
+func TestHotKey(t *testing.T) {
+	m := newMemory(t, MemoryConfig{})
+	limit := Limit{Rate: 20_000, Burst: 500}
+	began := time.Now()
+	var admitted atomic.Int64
+	var wg sync.WaitGroup
+	for g := range 8 {
+		wg.Go(func() {
+			limits := []Limit{limit}
+			if g%2 == 0 { // the same first window, and one that is never short
+				limits = append(limits, Limit{Rate: 1e9, Burst: 1e12})
+			}
+			for range 20_000 {
+				if r, err := m.Take(ctx, &Take{Key: "hot", Limits: limits, Cost: 1}); err != nil {
+					t.Error(err)
+				} else if r.OK {
+					admitted.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	most := limit.Burst + limit.Rate*time.Since(began).Seconds()
+	left := take(t, m, Take{Key: "hot", Limits: []Limit{limit}}).Remaining
+	if got := float64(admitted.Load()); got > most || got+left < limit.Burst {
+		t.Errorf("admitted %v, %v left; no more than %v came", got, left, most)
+	}
+	if got := float64(admitted.Load()); got+left < .9*min(most, 160_000) {
+		t.Errorf("admitted %v, %v left: tokens are lost, %v came", got, left, most)
+	}
+}
+
+// Takes that do not wait for tokens to come back lose none, in whatever order
+// buckets move meanwhile.
+func TestMovingBuckets(t *testing.T) {
+	const each, keys, workers = 300, 200, 4
+	m := newMemory(t, MemoryConfig{MaxKeys: 20_000})
+	slow := []Limit{{Rate: minRate, Burst: each*workers + 1}}
+	stop := make(chan struct{})
+	var wg, others sync.WaitGroup
+	others.Go(func() {
+		quick := []Limit{Per(1e6, time.Second)}
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			take(t, m, Take{Key: fmt.Sprint("passing ", i), Limits: quick, Cost: 1})
+			if i%1000 == 0 {
+				m.Purge()
+			}
+		}
+	})
+	for range workers {
+		wg.Go(func() {
+			for range each {
+				for k := range keys {
+					if r, err := m.Take(ctx, &Take{Key: fmt.Sprint(k), Limits: slow, Cost: 1}); err != nil || !r.OK {
+						t.Errorf("key %d: %+v, %v", k, r, err)
+						return
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	close(stop)
+	others.Wait()
+	for k := range keys {
+		if r := take(t, m, Take{Key: fmt.Sprint(k), Limits: slow, Mode: DryRun}); math.Abs(r.Remaining-1) > 1e-3 {
+			t.Errorf("key %d has %v left, want 1", k, r.Remaining)
+		}
+	}
+}
+
+// Full buckets are forgotten when there is no place; debts and half-empty ones are
+// not, whoever comes.
+func TestForgetsOnlyTheFull(t *testing.T) {
+	var clock still
+	m := newMemory(t, MemoryConfig{MaxKeys: 1000, Now: clock.now})
+	limits := []Limit{{Rate: 1, Burst: 10}}
+	for i := range 500 {
+		take(t, m, Take{Key: fmt.Sprint("debtor ", i), Limits: limits, Cost: 1000, Debt: true})
+	}
+	for i := range 500 {
+		take(t, m, Take{Key: fmt.Sprint("guest ", i), Limits: limits, Cost: 5})
+	}
+	clock.advance(6 * time.Second)
+	for i := range 10_000 {
+		if take(t, m, Take{Key: fmt.Sprint("flood ", i), Limits: limits, Cost: 10}); i%1000 == 0 {
+			clock.advance(time.Second)
+		}
+	}
+	for i := range 500 {
+		if r := take(t, m, Take{Key: fmt.Sprint("debtor ", i), Limits: limits, Cost: 1, Debt: true}); r.OK || math.Abs(r.Remaining-(clock.now().Seconds()-990)) > 1e-6 {
+			t.Fatalf("debtor %d: %+v", i, r)
+		}
+	}
+	s := m.Stats()
+	if s.Keys != 1000 || s.Purged < 500 || s.Overflowed < 8000 {
+		t.Errorf("%+v", s)
+	}
+	clock.advance(time.Hour)
+	if m.Purge(); m.Stats().Keys != 0 || m.Stats().Bytes > 1000 {
+		t.Errorf("an hour later %+v", m.Stats())
+	}
+}
+
+// Whoever there is no place for shares one bucket: a flood of keys gets no more
+// than one key would.
+func TestFloodOfKeys(t *testing.T) {
+	var clock still
+	m := newMemory(t, MemoryConfig{MaxKeys: 100, Now: clock.now})
+	for _, limits := range [][]Limit{{Limit{Rate: 1, Burst: 10}}, {Limit{Rate: 1, Burst: 20}, Per(1e6, time.Second)}} {
+		admitted := 0
+		for i := range 5000 {
+			if take(t, m, Take{Key: fmt.Sprintf("%d of %v", i, limits), Limits: limits, Cost: 5}).OK {
+				admitted++
+			}
+		}
+		if most := 100 + int(limits[0].Burst)/5; admitted > most {
+			t.Errorf("%v: admitted %d, want at most %d", limits, admitted, most)
+		}
+	}
+	if s := m.Stats(); s.Keys > 100 || s.Overflowed == 0 {
+		t.Errorf("%+v", s)
+	}
+	for i := range 5000 { // limits without end make no buckets without end
+		limits := []Limit{{Rate: 1, Burst: float64(100 + i)}}
+		take(t, m, Take{Key: fmt.Sprint("own limit ", i), Limits: limits, Cost: 1})
+	}
+	if m.strays.used > mostStrays+MaxWindows || m.Stats().Bytes > 100_000 {
+		t.Errorf("%d strays, %d bytes", m.strays.used, m.Stats().Bytes)
+	}
+}
+
+// A bucket that was full under a quick limit is not under the slow one that has
+// replaced it.
+func TestReplacedLimitIsNotForgiven(t *testing.T) {
+	var clock still
+	m := newMemory(t, MemoryConfig{Now: clock.now})
+	quick, slow := Limit{Rate: 10, Burst: 100}, Limit{Rate: 1, Burst: 100}
+	take(t, m, Take{Key: "k", Limits: []Limit{quick}, Cost: 100})
+	m.classes.replaced(&quick, &slow)
+	m.classes.replaced(&slow, &quick) // and back, and again
+	m.classes.replaced(&quick, &slow)
+	clock.advance(11 * time.Second)
+	m.Purge()
+	if r := take(t, m, Take{Key: "k", Limits: []Limit{slow}, Cost: 1}); math.Abs(r.Remaining-10) > 1e-6 {
+		t.Errorf("%v left, want 10: purged as if it were full", r.Remaining)
+	}
+	clock.advance(100 * time.Second)
+	if m.Purge(); m.Stats().Keys != 0 {
+		t.Errorf("%+v, want no key", m.Stats())
+	}
+}
+
+// More limits than have a number: their buckets are kept until all would be full.
+func TestLimitsWithoutNumber(t *testing.T) {
+	var clock still
+	m := newMemory(t, MemoryConfig{Now: clock.now})
+	for i := range maxClasses + 100 {
+		take(t, m, Take{Key: fmt.Sprint(i), Limits: []Limit{{Rate: 1 + float64(i), Burst: 1000}}, Cost: 500})
+	}
+	take(t, m, Take{Key: "slowest", Limits: []Limit{{Rate: .001, Burst: 1000}}, Cost: 500})
+	take(t, m, Take{Key: "month", Limits: []Limit{Each(1, Month, nil)}, Cost: 1})
+	clock.advance(time.Hour)
+	if m.Purge(); m.Stats().Keys < 100 || m.Stats().Keys > 103 {
+		t.Errorf("%+v", m.Stats())
+	}
+	clock.advance(1_000_000 * time.Hour)
+	if m.Purge(); m.Stats().Keys != 0 {
+		t.Errorf("%+v, want no key", m.Stats())
+	}
+}
+
+func TestGiveToAStranger(t *testing.T) {
+	m := newMemory(t, MemoryConfig{})
+	limits := []Limit{Per(10, time.Hour)}
+	if err := m.Give(ctx, "k", limits, 5); err != nil || m.Stats().Keys != 0 {
+		t.Errorf("%v, %+v", err, m.Stats())
+	}
+	if err := m.Give(ctx, "k", limits, -15); err != nil {
+		t.Error(err)
+	}
+	if r := take(t, m, Take{Key: "k", Limits: limits, Debt: true}); r.OK || r.Remaining > -4.9 {
+		t.Errorf("%+v, want a debt of 5", r)
+	}
+}
+
+// Odd keys are keys like others.
+func TestOddKeys(t *testing.T) {
+	m := newMemory(t, MemoryConfig{})
+	limits := []Limit{Per(10, time.Hour)}
+	for _, k := range []string{"", "\x00", "\x00\x00", "a\nb", "{}", "{a}", strings.Repeat("x", 10<<10), strings.Repeat("x", 10<<10) + "y"} {
+		if r := take(t, m, Take{Key: k, Limits: limits, Cost: 10}); !r.OK {
+			t.Errorf("%.20q shares its bucket", k)
+		}
+		if r := take(t, m, Take{Key: k, Limits: limits, Cost: 10}); r.OK {
+			t.Errorf("%.20q is unlimited", k)
+		}
+	}
+}
+
+// What a bucket takes, the slack of growth and of tables that are being replaced
+// included. A table is as large for this many as for more.
+func TestBytesOfABucket(t *testing.T) {
+	if size := unsafe.Sizeof(slot{}); size != slotSize {
+		t.Errorf("a slot takes %d bytes", size)
+	}
+	if size := unsafe.Sizeof(shard{}); size != 64 {
+		t.Errorf("a shard takes %d bytes", size)
+	}
+	n := 1 << 18
+	heap := func() int64 {
+		var ms runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&ms)
+		return int64(ms.HeapAlloc)
+	}
+	before := heap()
+	m := newMemory(t, MemoryConfig{MaxKeys: n})
+	limits := []Limit{{Rate: .001, Burst: 10}}
+	var worst float64
+	for i := 1; i <= n; i++ {
+		if r, err := m.take(rand.Uint64(), &Take{Limits: limits, Cost: 1}); err != nil || !r.OK {
+			t.Fatal(r, err)
+		}
+		if i >= n/8 && i%(n/8) == 0 || i > n/2 && i%(n/64) == 0 {
+			worst = max(worst, float64(heap()-before)/float64(i))
+		}
+	}
+	t.Logf("%.1f bytes each at worst, %.1f in the end", worst, float64(m.Stats().Bytes)/float64(n))
+	if worst > 40 {
+		t.Errorf("a bucket takes %.1f bytes, want at most 40", worst)
+	}
+	runtime.KeepAlive(m)
+}
+
+func TestMemoryAllocatesNothing(t *testing.T) {
+	m := newMemory(t, MemoryConfig{})
+	for _, limits := range [][]Limit{{Per(100, time.Second)}, {Per(100, time.Second), Each(1e9, Day, nil)}} {
+		tk := &Take{Key: "someone", Limits: limits, Cost: 1}
+		if n := testing.AllocsPerRun(1000, func() { _, _ = m.Take(ctx, tk) }); n != 0 {
+			t.Errorf("%d windows: %v allocations", len(limits), n)
+		}
+	}
+}
