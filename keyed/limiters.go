@@ -42,9 +42,10 @@ type Limiters struct {
 	pools    map[string]*pool
 	order    []*pool // for the clock
 	hand     int
-	sweptAt  time.Duration // when every pool was last found in use
-	gone     weir.Snapshot // the counts of limiters that were evicted
-	memory   memory        // what they had learned
+	sweepAt  time.Duration    // when to look again, after every pool was found in use
+	gone     weir.Snapshot    // the counts of limiters that were evicted
+	leaving  map[string]*pool // evicted, and not in memory yet
+	memory   memory           // what they had learned
 	evicted  uint64
 	closed   bool
 }
@@ -52,11 +53,12 @@ type Limiters struct {
 // pool is what a key has. The map of its parts is never written to: a new
 // configuration replaces it.
 type pool struct {
-	key   string
-	parts map[string]*limit.Limiter
-	pins  int  // work on its way in
-	seen  bool // since the hand of the clock came by
-	index int  // in order
+	key      string
+	parts    map[string]*limit.Limiter
+	entering atomic.Int64 // see Limiters
+	pins     int          // work on its way in
+	seen     bool         // since the hand of the clock came by
+	index    int          // in order
 }
 
 var (
@@ -74,7 +76,7 @@ func NewLimiters(cfg LimitersConfig) (*Limiters, error) {
 		return nil, err
 	}
 	l := &Limiters{name: cfg.Name, key: cfg.Key, part: cfg.Part, clock: cfg.Now, epoch: time.Now(),
-		pools: map[string]*pool{}, sweptAt: -sweepEvery}
+		pools: map[string]*pool{}, leaving: map[string]*pool{}}
 	l.configure(cfg)
 	return l, nil
 }
@@ -99,10 +101,10 @@ func (l *Limiters) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) 
 		return weir.Permit{}, err
 	}
 	defer l.unpin(pool)
-	if l.entering.Add(1) > l.maxWaiting.Load() {
+	if !l.comeIn(pool) {
 		w.MaxWait = weir.NoWait
 	}
-	defer l.entering.Add(-1)
+	defer l.goOut(pool)
 	return to.Admit(ctx, w)
 }
 
@@ -123,32 +125,46 @@ func (l *Limiters) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Perm
 		return weir.Permit{}, nil, err
 	}
 	defer l.unpin(pool)
-	if l.entering.Add(1) > l.maxWaiting.Load() {
+	if !l.comeIn(pool) {
 		w.MaxWait = weir.NoWait
 	}
 	p, waiter, err := to.Arrive(w, func(p weir.Permit, err error) {
-		l.entering.Add(-1)
+		l.goOut(pool)
 		wake(p, err)
 	})
 	if err != weir.ErrWaiting {
-		l.entering.Add(-1)
+		l.goOut(pool)
 		return p, nil, err
 	}
-	return p, leaving{waiter, l}, err
+	return p, cancelling{waiter, l, pool}, err
 }
 
-// leaving gives the place in the room back that the waiter had.
-type leaving struct {
+// cancelling gives the place back that the waiter had.
+type cancelling struct {
 	weir.Waiter
 	from *Limiters
+	pool *pool
 }
 
-func (w leaving) Cancel() bool {
+func (w cancelling) Cancel() bool {
 	there := w.Waiter.Cancel()
 	if there {
-		w.from.entering.Add(-1)
+		w.from.goOut(w.pool)
 	}
 	return there
+}
+
+// comeIn counts work in, and reports whether it may wait: a key may have no more
+// waiting than there are places left, as at a [Gate].
+func (l *Limiters) comeIn(p *pool) bool {
+	mine, others := p.entering.Add(1)-1, l.entering.Add(1)-1
+	return mine < l.maxWaiting.Load()-others
+}
+
+// goOut is the reverse.
+func (l *Limiters) goOut(p *pool) {
+	p.entering.Add(-1)
+	l.entering.Add(-1)
 }
 
 // pin returns the limiter for w, a new one if its key is not known, and keeps its

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -37,6 +38,11 @@ type LimitersConfig struct {
 	// MaxWaiting bounds the work that waits, over all keys together and besides
 	// the limiters' own bounds: beyond it, work is admitted at once or refused. 0
 	// means limit.DefaultQueueLen; with a negative value nothing waits.
+	//
+	// As at a [Gate] a key may have no more work waiting than there are places left:
+	// one that floods the room gets half of it. What comes beyond that is not
+	// weighed against what waits, not by its priority either. So where priorities
+	// matter give the limiters a Queue.Len that is well below.
 	MaxWaiting int
 
 	// Now replaces the clock, as in [Config].
@@ -115,6 +121,21 @@ func (l *Limiters) Reconfigure(cfg LimitersConfig) error {
 	return errors.Join(faulty...)
 }
 
+// teachersFirst returns the parts of a key in the order in which to renew them: first
+// those whose controllers take up what the old ones have learned, for others may go
+// by that.
+func teachersFirst(configs map[string]limit.Config) []string {
+	var first, others []string
+	for _, part := range slices.Sorted(maps.Keys(configs)) {
+		if _, ok := configs[part].Controller.(control.Saver); ok {
+			first = append(first, part)
+		} else {
+			others = append(others, part)
+		}
+	}
+	return append(first, others...)
+}
+
 func (l *Limiters) configure(cfg LimitersConfig) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -139,8 +160,8 @@ func (l *Limiters) renew(p *pool, build func(string) (map[string]limit.Config, e
 	var faulty []error
 	parts := maps.Clone(p.parts)
 	added := pool{parts: map[string]*limit.Limiter{}}
-	for part, cfg := range configs {
-		cfg = l.complete(cfg)
+	for _, part := range teachersFirst(configs) {
+		cfg := l.complete(configs[part])
 		if limiter, ok := parts[part]; ok {
 			err = limiter.Reconfigure(cfg)
 		} else if limiter, err = limit.New(cfg); err == nil {

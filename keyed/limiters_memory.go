@@ -1,18 +1,24 @@
 package keyed
 
 import (
+	"container/list"
+
 	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/internal/keys"
-	"github.com/weir-go/weir/limit"
 )
 
 // memory keeps what the controllers of evicted keys had learned, of the keys that
 // were evicted last: who has been cut down must not get the first limit back by
 // staying away until somebody else takes its place.
 type memory struct {
-	of   map[keys.Name]learned
-	ring []keys.Name // in order of eviction, from next on
-	next int
+	memos map[keys.Name]*list.Element
+	order list.List // of *memo, by when their keys were evicted last
+}
+
+// memo is what is remembered of one key. It is never written to.
+type memo struct {
+	key    keys.Name
+	states learned
 }
 
 // learned are the states of a key's controllers by part.
@@ -35,39 +41,27 @@ func (p *pool) learned() learned {
 	return states
 }
 
+// of returns what is remembered of a key, nil if nothing is.
+func (m *memory) of(key keys.Name) *memo {
+	if e := m.memos[key]; e != nil {
+		return e.Value.(*memo)
+	}
+	return nil
+}
+
 // keep remembers the states of a key, and forgets the oldest beyond most.
 func (m *memory) keep(key keys.Name, states learned, most int) {
 	if states == nil || most <= 0 {
 		return
 	}
-	if m.of == nil {
-		m.of = make(map[keys.Name]learned)
+	if m.memos == nil {
+		m.memos = make(map[keys.Name]*list.Element)
 	}
-	if _, again := m.of[key]; again {
-		m.of[key] = states
-		return
+	if e := m.memos[key]; e != nil {
+		m.order.Remove(e)
 	}
-	for len(m.of) >= most {
-		m.forget()
-	}
-	m.of[key] = states
-	m.ring = append(m.ring, key)
-}
-
-// forget drops the key that was evicted first.
-func (m *memory) forget() {
-	delete(m.of, m.ring[m.next])
-	if m.next++; 2*m.next > len(m.ring) {
-		m.ring = append([]keys.Name(nil), m.ring[m.next:]...)
-		m.next = 0
-	}
-}
-
-// recall gives limiters just made what their key had learned.
-func recall(parts map[string]*limit.Limiter, states learned) {
-	for part, s := range states {
-		if limiter, ok := parts[part]; ok {
-			limiter.Restore(s)
-		}
+	m.memos[key] = m.order.PushBack(&memo{key, states})
+	for len(m.memos) > most {
+		delete(m.memos, m.order.Remove(m.order.Front()).(*memo).key)
 	}
 }

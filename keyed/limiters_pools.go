@@ -2,9 +2,11 @@ package keyed
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/internal/keys"
 	"github.com/weir-go/weir/limit"
 )
@@ -36,24 +38,23 @@ func (l *Limiters) unpin(p *pool) {
 }
 
 // enter makes the pool of a key and pins it. New is called with no lock held; if
-// somebody else has made the pool meanwhile, or the settings have changed, what it
-// returned is thrown away.
+// somebody else has made the pool meanwhile, or the settings or what is remembered
+// of the key have changed, what it returned is thrown away.
 func (l *Limiters) enter(key string) (*pool, map[string]*limit.Limiter, *weir.Rejection) {
+	key = strings.Clone(key) // it may be a piece of something large
 	for {
-		now := l.now()
 		l.mu.Lock()
-		out, ok := l.makeRoom(now)
-		build, version, states := l.newParts, l.version, l.memory.of[keys.NameOf(key)]
+		out, ok := l.makeRoom()
+		build, version, past := l.newParts, l.version, l.past(key)
 		l.mu.Unlock()
 		l.retire(out)
 		if !ok {
 			return nil, nil, l.crowded()
 		}
-		parts, err := l.build(build, key)
+		parts, err := l.build(build, key, past.learned())
 		if err != nil {
 			return nil, nil, l.blocked("new", err)
 		}
-		recall(parts, states)
 		made := &pool{key: key, parts: parts}
 		l.mu.Lock()
 		if p, parts, refused := l.known(key); p != nil || refused != nil {
@@ -61,8 +62,8 @@ func (l *Limiters) enter(key string) (*pool, map[string]*limit.Limiter, *weir.Re
 			made.close()
 			return p, parts, refused
 		}
-		out, ok = l.makeRoom(now)
-		if ok = ok && version == l.version; ok {
+		out, ok = l.makeRoom()
+		if ok = ok && version == l.version && l.past(key).nothingSince(past); ok {
 			made.pins, made.seen, made.index = 1, true, len(l.order)
 			l.pools[key] = made
 			l.order = append(l.order, made)
@@ -74,6 +75,30 @@ func (l *Limiters) enter(key string) (*pool, map[string]*limit.Limiter, *weir.Re
 		}
 		made.close()
 	}
+}
+
+// past is what there is of a key that was known before: its pool, while that is on
+// its way out, or a memory.
+type past struct {
+	pool   *pool
+	memory *memo
+}
+
+func (l *Limiters) past(key string) past {
+	return past{l.leaving[key], l.memory.of(keys.NameOf(key))}
+}
+
+// nothingSince reports whether no more is known than was, but perhaps less.
+func (p past) nothingSince(was past) bool { return p == was || p == (past{}) }
+
+func (p past) learned() learned {
+	switch {
+	case p.pool != nil:
+		return p.pool.learned()
+	case p.memory != nil:
+		return p.memory.states
+	}
+	return nil
 }
 
 // crowded is the refusal of a newcomer while all keys are in use.
@@ -89,11 +114,17 @@ func (l *Limiters) blocked(rule string, why error) *weir.Rejection {
 	return &weir.Rejection{Gate: l.name, Rule: rule, Reason: weir.ReasonBlocked, Cause: why}
 }
 
-// build makes the limiters of a key.
-func (l *Limiters) build(build func(string) (map[string]limit.Config, error), key string) (map[string]*limit.Limiter, error) {
+// build makes the limiters of a key. Controllers get back what they had learned
+// before any of them is asked where to start, for one may stand for several.
+func (l *Limiters) build(build func(string) (map[string]limit.Config, error), key string, states learned) (map[string]*limit.Limiter, error) {
 	configs, err := build(key)
 	if err != nil {
 		return nil, fmt.Errorf("keyed: New(%.40q): %w", key, err)
+	}
+	for part, state := range states {
+		if s, ok := configs[part].Controller.(control.Saver); ok {
+			s.Restore(state)
+		}
 	}
 	p := pool{parts: make(map[string]*limit.Limiter, len(configs))}
 	for part, cfg := range configs {
@@ -115,21 +146,27 @@ func (l *Limiters) complete(cfg limit.Config) limit.Config {
 	return cfg
 }
 
-// sweepEvery bounds how often all pools are looked at in vain: a look takes a lock
-// each.
-const sweepEvery = 10 * time.Millisecond
+// To find that every pool is in use takes the lock of each limiter. While that is
+// so, it is looked at no more often than this, and for no more than a fiftieth of
+// the time.
+const (
+	sweepEvery = 10 * time.Millisecond
+	sweepPart  = 50
+)
 
 // makeRoom evicts idle keys until there is a place for one more, and returns them:
 // one as a rule, more after MaxKeys has become smaller. It reports false if too
 // many are in use.
-func (l *Limiters) makeRoom(now time.Duration) (evicted []*pool, ok bool) {
+func (l *Limiters) makeRoom() (evicted []*pool, ok bool) {
 	for len(l.order) >= l.maxKeys {
-		if now-l.sweptAt < sweepEvery {
+		now := l.now()
+		if now < l.sweepAt {
 			return evicted, false
 		}
 		p := l.stalest()
 		if p == nil {
-			l.sweptAt = now
+			done := l.now()
+			l.sweepAt = done + max(sweepEvery, sweepPart*(done-now))
 			return evicted, false
 		}
 		l.evict(p)
@@ -145,10 +182,10 @@ func (l *Limiters) stalest() *pool {
 		l.hand = (l.hand + 1) % len(l.order)
 		p := l.order[l.hand]
 		switch {
-		case p.pins > 0 || !p.idle():
+		case p.pins > 0:
 		case p.seen:
 			p.seen = false
-		default:
+		case p.idle():
 			return p
 		}
 	}
@@ -163,6 +200,7 @@ func (l *Limiters) evict(p *pool) {
 	l.order[last] = nil
 	l.order = l.order[:last]
 	delete(l.pools, p.key)
+	l.leaving[p.key] = p
 	l.evicted++
 	for _, limiter := range p.parts {
 		s := limiter.Snapshot()
@@ -171,13 +209,17 @@ func (l *Limiters) evict(p *pool) {
 }
 
 // retire closes pools that were evicted and remembers what they learned. A
-// controller may be at work, which is why the lock is not held.
+// controller may be at work, which is why the lock is not held; who comes back
+// meanwhile asks the pool itself.
 func (l *Limiters) retire(evicted []*pool) {
 	for _, p := range evicted {
 		states := p.learned()
 		p.close()
 		l.mu.Lock()
-		l.memory.keep(keys.NameOf(p.key), states, remembered*l.maxKeys)
+		if l.leaving[p.key] == p { // or it came back and has left again
+			l.memory.keep(keys.NameOf(p.key), states, remembered*l.maxKeys)
+			delete(l.leaving, p.key)
+		}
 		l.mu.Unlock()
 	}
 }
