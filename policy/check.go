@@ -27,6 +27,7 @@ func (c *compiler) check() *Policy {
 		}
 	}
 	c.checkRoutes(p)
+	c.checkAdmissions(p)
 	c.checkWildcards(p)
 	return p
 }

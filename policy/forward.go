@@ -25,6 +25,7 @@ import (
 // understood go on as they came.
 func (p *Policy) Forward(out http.Header, in *http.Request, w *weir.Work, arrived time.Time) {
 	p.identity.forward(out, in, w)
+	p.forwardAdmissions(out, in, w)
 	p.ForwardDeadline(out, in, w, arrived)
 }
 
@@ -41,7 +42,7 @@ func (id *identity) forward(out http.Header, in *http.Request, w *weir.Work) {
 	}
 	if s := id.priority; s.kind == headerSource {
 		values := in.Header[s.key]
-		if _, ok := id.parseClass(single(values)); ok && trusted {
+		if p, ok := id.parseClass(single(values)); ok && trusted && p == w.Priority {
 			out[s.key] = values[:1:1]
 		} else {
 			out[s.key] = []string{w.Priority.String()}

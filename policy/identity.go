@@ -52,15 +52,16 @@ type identity struct {
 
 // ignored counts what was sent and not understood. It is shared by the policies
 // that follow each other.
-type ignored struct{ priorities, timeouts, costs, settled atomic.Uint64 }
+type ignored struct{ priorities, timeouts, costs, settled, admissions, demoted atomic.Uint64 }
 
 // Ignored counts what requests brought and was not understood.
 type Ignored struct {
 	// Priorities are words from trusted peers that are no priority. Timeouts are
 	// requests with a value for one of the headers of [DeadlineSpec] that is no
 	// time. Costs are requests from trusted peers, and Settled answers, that say what
-	// they cost in other words than a whole number.
-	Priorities, Timeouts, Costs, Settled uint64
+	// they cost in other words than a whole number, and Admissions readings of such a
+	// count of admissions.
+	Priorities, Timeouts, Costs, Settled, Admissions uint64
 }
 
 // Ignored returns what was not understood so far, also under the policies that
@@ -69,7 +70,7 @@ func (p *Policy) Ignored() Ignored {
 	i := p.identity.ignored
 	return Ignored{
 		Priorities: i.priorities.Load(), Timeouts: i.timeouts.Load(),
-		Costs: i.costs.Load(), Settled: i.settled.Load(),
+		Costs: i.costs.Load(), Settled: i.settled.Load(), Admissions: i.admissions.Load(),
 	}
 }
 

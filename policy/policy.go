@@ -7,6 +7,7 @@ import (
 	"iter"
 	"maps"
 	"net/http"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -54,13 +55,16 @@ type Policy struct {
 	identity identity
 	timeouts []timeoutHeader
 	edf      bool // some gate serves the earliest deadline first
-	matcher  *matcher
-	routes   []*Route
-	byName   map[string]*Route
-	gates    map[string]*Gate
-	names    []string             // of gates, sorted
-	now      func() time.Duration // nil outside virtual time
-	polled   *polled              // nil if no gate goes by signals
+	// admissions is the header in which the admissions of an operation are counted,
+	// in canonical form; empty for none.
+	admissions string
+	matcher    *matcher
+	routes     []*Route
+	byName     map[string]*Route
+	gates      map[string]*Gate
+	names      []string             // of gates, sorted
+	now        func() time.Duration // nil outside virtual time
+	polled     *polled              // nil if no gate goes by signals
 
 	mu      sync.Mutex
 	retired bool
@@ -82,6 +86,7 @@ func (p *Policy) Match(r *http.Request) (*Route, weir.Work) {
 	if rt != nil && trusted {
 		rt.charging.charge(&w, r)
 	}
+	p.demote(rt, &w, r, trusted)
 	p.bound(&w, r, rt.Timeout(), trusted)
 	return rt, w
 }
@@ -98,12 +103,19 @@ func (p *Policy) time() time.Time {
 // believed, for its network or for its verified certificate.
 func (p *Policy) Trusted(r *http.Request) bool { return p.identity.trustsPeer(r) }
 
-// IdentityHeaders returns the headers that identities and costs are read from, in
-// canonical form, sorted. A proxy takes them off requests that do not come from
+// TrustsNetwork reports whether addr is in one of the networks whose headers are
+// believed.
+func (p *Policy) TrustsNetwork(addr netip.Addr) bool { return p.identity.trusts(addr.Unmap().WithZone("")) }
+
+// IdentityHeaders returns the headers that identities, costs and admissions are
+// read from, in canonical form, sorted. A proxy takes them off requests that do not come from
 // a trusted peer, so that nobody further in believes them; see also
 // [Policy.Forward].
 func (p *Policy) IdentityHeaders() []string {
 	names := p.costHeaders()
+	if p.admissions != "" {
+		names = append(names, p.admissions)
+	}
 	for _, s := range p.identity.sources() {
 		if s.kind == headerSource {
 			names = append(names, s.key)

@@ -18,6 +18,8 @@ type Route struct {
 	work     weir.Work
 	timeout  time.Duration
 	charging charging
+
+	demoteAfter int64 // admissions; 0: never
 }
 
 // open is the chain of no gates.

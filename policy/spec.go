@@ -49,6 +49,12 @@ type IdentitySpec struct {
 	User     string `json:"user,omitempty"`
 	Client   string `json:"client,omitempty"`
 	Priority string `json:"priority,omitempty"`
+	// Admissions is a header, header:NAME, in which a trusted peer says how often the
+	// operation that its request is part of has been admitted before: a whole number.
+	// Anything else is ignored and counted. A proxy passes on one more, or 1 where
+	// nobody who is trusted has said it, if the request has passed a gate. Routes
+	// with DemoteAfter go by it.
+	Admissions string `json:"admissions,omitempty"`
 	// Priorities are further words that Priority may bring, and what they mean:
 	// background, normal, high or critical, which are always understood. Upper and
 	// lower case are alike. Work with any other word has the route's priority;
@@ -193,6 +199,10 @@ type RouteSpec struct {
 	// Priority of this route's work where the request brings none that is
 	// trusted: background, normal, high or critical.
 	Priority string `json:"priority,omitempty"`
+	// DemoteAfter is after how many admissions the work of an operation counts as
+	// background (see IdentitySpec.Admissions), and is passed on as such. 0 means
+	// never. Exempt and critical work is never demoted.
+	DemoteAfter int64 `json:"demote_after,omitempty"`
 	// Exempt work takes no slot and never waits: health checks, an operator's way
 	// in. Gates count it, and bound how much there is at once.
 	Exempt bool `json:"exempt,omitempty"`

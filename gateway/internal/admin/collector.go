@@ -47,7 +47,7 @@ type collector struct {
 	streamsOpen, streamsMax, streamsMoved      *prometheus.Desc
 	streamsOverflowed, streamsCut              *prometheus.Desc
 	requests, conns, connsRefused, ready       *prometheus.Desc
-	ignored, handshakes                        *prometheus.Desc
+	ignored, demoted, handshakes               *prometheus.Desc
 }
 
 func newCollector(src Source) *collector {
@@ -97,7 +97,8 @@ func newCollector(src Source) *collector {
 		connsRefused: d("weir_connections_refused_total", "Client connections refused because there were too many.", "listener"),
 		handshakes: d("weir_tls_handshake_failures_total", "TLS handshakes that failed, by reason: of the client's certificate no_certificate, unknown_ca, expired, bad_certificate, "+
 			"outdated (it was good when the connection began); and timeout, gone (the client), other.", "listener", "reason"),
-		ignored: d("weir_ignored_total", "What requests brought and was not understood, so that the route's own holds: a priority or a cost, from trusted peers, or a timeout; and what answers brought, a settled cost.", "what"),
+		ignored: d("weir_ignored_total", "What requests brought and was not understood, so that the route's own holds: a priority, a cost or a count of admissions, from trusted peers, or a timeout; and what answers brought, a settled cost.", "what"),
+		demoted: d("weir_demoted_total", "Requests that count as background because their operation has been admitted often."),
 		ready:   d("weir_ready", "1 while the gateway wants requests, 0 while it shuts down."),
 	}
 }
@@ -139,6 +140,8 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		counter(ch, c.ignored, ignored.Timeouts, "timeout")
 		counter(ch, c.ignored, ignored.Costs, "cost")
 		counter(ch, c.ignored, ignored.Settled, "settled_cost")
+		counter(ch, c.ignored, ignored.Admissions, "admissions")
+		counter(ch, c.demoted, p.Demoted())
 	}
 }
 

@@ -1,6 +1,6 @@
 package config
 
-// routeFields are those by which requests and answers tell a route what they are.
+// routeFields are those by which requests and answers say what they are.
 var routeFields = map[string]field{
 	"RouteSpec.cost_from": {
 		form: "header:NAME", example: "header:X-Cost",
@@ -11,6 +11,15 @@ var routeFields = map[string]field{
 		form: "header:NAME", example: "header:X-Actual-Cost",
 		doc: "Header of the upstream's answer that says what the request has really cost, a whole number from 0. A gate with one limit settles the difference " +
 			"with the tenant's share of the next turns; one with each changes what the key holds, at least 1. The client does not see the header.",
+	},
+	"RouteSpec.demote_after": {
+		doc:     "After how many admissions the work of an operation counts as background, and is passed on as such. identity.admissions says how many there have been. Left out, never; exempt and critical work never is.",
+		example: "3", least: "1", most: "1000000",
+	},
+	"IdentitySpec.admissions": {
+		form: "header:NAME", example: "header:X-Admissions",
+		doc: "Header in which a trusted peer says how often the operation that its request is part of has been admitted before, for demote_after. " +
+			"The upstream is told one more. Anything but a whole number counts as ignored.",
 	},
 	"RouteSpec.settle_keep": {doc: "Let the client see the header of settle.", def: "false"},
 }

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -149,5 +150,25 @@ func TestCostRecipe(t *testing.T) {
 	answer := http.Header{"X-Actual-Rows": {"612"}}
 	if units, ok := k.Route("/query").Settle(answer); !ok || units != 612 || len(answer) > 0 {
 		t.Errorf("%d, %v, %v", units, ok, answer)
+	}
+}
+
+// An export is demoted from its fourth request on, and nothing else is, as the guide
+// says.
+func TestDemotionRecipe(t *testing.T) {
+	k := cook(t, recipe(t, "config.md", "  - {match: [/export/], gates: [app], demote_after: 3, upstream: app}"))
+	for path, want := range map[string]string{"/export/orders": "high high high background", "/orders": "high high high high"} {
+		var got []string
+		for n := range 4 {
+			r := httptest.NewRequest(http.MethodGet, path, nil)
+			r.RemoteAddr = "127.0.0.1:1"
+			r.Header.Set("X-Priority", "high")
+			r.Header.Set("X-Admissions", strconv.Itoa(n))
+			_, w := k.Match(r)
+			got = append(got, w.Priority.String())
+		}
+		if got := strings.Join(got, " "); got != want {
+			t.Errorf("%s: %s, want %s", path, got, want)
+		}
 	}
 }
