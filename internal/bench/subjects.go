@@ -14,6 +14,7 @@ func fixed() Group {
 			{Name: "weir TryAdmit, eight held", New: weirLoop(size, nil, tryAdmitHolding)},
 			{Name: "weir Admit", Goal: Goal{Ratio: 2}, New: weirLoop(size, nil, admit(context.Background()))},
 			{Name: "weir Admit, cancellable context", Goal: Goal{Ratio: 2}, New: cancellable(size, nil, admit)},
+			{Name: "weir Admit, priority, user, tenant", New: weirLoop(size, nil, admitWork(context.Background(), named))},
 			{Name: "sync.Mutex and a count", New: ready(mutex)},
 			{Name: "buffered channel", New: ready(channel)},
 			{Name: "x/sync semaphore TryAcquire", New: ready(semaphoreTry)},
@@ -60,6 +61,7 @@ func handoff() Group {
 		Peers: []Subject{
 			{Name: "weir Admit, cancellable context", Goal: Goal{Ratio: 1.2}, New: cancellable(1, nil, passOn)},
 			{Name: "weir Admit", New: weirLoop(1, nil, passOn(context.Background()))},
+			{Name: "weir Admit, priority, user, tenant", New: weirLoop(1, nil, passOnWork(context.Background(), named))},
 			{Name: "x/sync semaphore Acquire", New: ready(semaphoreHandoff)},
 			{Name: "failsafe-go adaptive limiter, queueing", New: ready(failsafeHandoff)},
 		},

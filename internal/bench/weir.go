@@ -76,11 +76,16 @@ func tryAdmitHolding(l *limit.Limiter) Loop {
 	}
 }
 
-func admit(ctx context.Context) func(*limit.Limiter) Loop {
+// named is work that says whose it is and how important.
+var named = weir.Work{Op: "GET /reports", User: "alice@example.com", Tenant: "acme", Priority: weir.High}
+
+func admit(ctx context.Context) func(*limit.Limiter) Loop { return admitWork(ctx, weir.Work{}) }
+
+func admitWork(ctx context.Context, w weir.Work) func(*limit.Limiter) Loop {
 	return func(l *limit.Limiter) Loop {
 		return func(n int) error {
 			for range n {
-				p, err := l.Admit(ctx, weir.Work{})
+				p, err := l.Admit(ctx, w)
 				if err != nil {
 					return err
 				}
@@ -129,11 +134,13 @@ func refusedAdmit(l *limit.Limiter) Loop {
 	}
 }
 
-func passOn(ctx context.Context) func(*limit.Limiter) Loop {
+func passOn(ctx context.Context) func(*limit.Limiter) Loop { return passOnWork(ctx, weir.Work{}) }
+
+func passOnWork(ctx context.Context, w weir.Work) func(*limit.Limiter) Loop {
 	return func(l *limit.Limiter) Loop {
 		var held weir.Permit // by whoever has the slot
 		return between(func() error {
-			p, err := l.Admit(ctx, weir.Work{})
+			p, err := l.Admit(ctx, w)
 			if err == nil {
 				held = p
 			}
