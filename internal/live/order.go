@@ -35,8 +35,8 @@ type OrderFigures struct {
 	Slack float64 `json:"slack,omitempty"`
 	// Nested is of the whole run, also of the time before it is judged.
 	Nested *Nested `json:"nested,omitempty"`
-	// Goodput is the calls of all classes that were answered in time, over the
-	// capacity.
+	// Goodput is the calls of all classes that are work and were answered in time,
+	// over the capacity.
 	Goodput float64 `json:"goodput"`
 }
 

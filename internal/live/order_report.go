@@ -48,7 +48,7 @@ What the columns are:
 
 - served, refused: answered in time, and refused, of all requests or tasks that were due
 - p99: latency of what was not refused, in ms, up to where the client gave up; of a task, of all its calls. alone: the same while the others were not there
-- goodput of all: the calls of all classes that were answered in time, over the capacity
+- goodput of all: the calls of all classes that were answered in time, over the capacity; health checks, which are no work, do not count
 - share error: by how much of its share by weight the class is off
 - tasks: those done, of all that were due or as many as the capacity allows
 - slack: the work done for the batch, of what the foreground left of the capacity

@@ -135,8 +135,11 @@ func (o *orderRun) slack(i int) float64 {
 	return delivered(o.records[i], from, to) / max(1e-9, left)
 }
 
-// answered is how many calls were answered in time.
+// answered is how many calls that are work were answered in time.
 func (c *class) answered(records []Record) (calls float64) {
+	if c.idle {
+		return 0
+	}
 	for i := range records {
 		calls += float64(records[i].Calls)
 	}

@@ -106,6 +106,15 @@ func TestSlack(t *testing.T) {
 	}
 }
 
+// What is no work for the backend is no goodput.
+func TestIdleFigures(t *testing.T) {
+	o := orderRun{row: rowOf(t, "S22"), capacity: 1, times: orderTimes{stage: 2 * time.Second}}
+	o.records = [][]Record{{{Answer: OK, Calls: 1}}, {{Answer: OK, Calls: 1}}}
+	if f := o.figures()[0]; f.Goodput != 0.5 || f.Served != 1 {
+		t.Errorf("%+v", f)
+	}
+}
+
 // Of nested calls each round has to be right: a median would hide a deadlock.
 func TestNestedFigures(t *testing.T) {
 	o := orderRun{row: rowOf(t, "S23"), capacity: 2, times: orderTimes{stage: 4 * time.Second}, nested: Nested{Calls: 5, Stuck: 1, Behind: 2}}
