@@ -16,6 +16,8 @@ const (
 	Down Reason = iota + 1
 	// Full: Config.MaxInFlight decisions are under way already. Nothing was sent.
 	Full
+	// Canceled: the caller's context was over before anything was sent.
+	Canceled
 	// Timeout: no answer within Config.Deadline, or within the caller's own. The
 	// script may have run.
 	Timeout
@@ -26,13 +28,14 @@ const (
 	Refused
 	// Closed: the store was closed.
 	Closed
-	// Invalid: the decision asked for makes no sense, such as one without a limit.
+	// Invalid: what is stored under the key is not a bucket, or the clocks of server
+	// and process are periods of a calendar apart. Other keys are not concerned.
 	Invalid
 )
 
-var reasons = [...]string{"", "down", "full", "timeout", "broken", "refused", "closed", "invalid"}
+var reasons = [...]string{"", "down", "full", "canceled", "timeout", "broken", "refused", "closed", "invalid"}
 
-// String returns the word for metrics and logs: down, full, timeout, broken,
+// String returns the word for metrics and logs: down, full, canceled, timeout, broken,
 // refused, closed or invalid.
 func (r Reason) String() string {
 	if int(r) < len(reasons) {

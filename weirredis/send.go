@@ -35,6 +35,9 @@ var calls = sync.Pool{New: func() any {
 // Here the goroutine is the store's own, and holds its place in flight until the
 // client lets go, which it does when the connection is found dead.
 func (s *Store) run(ctx context.Context, key string, arg []byte) (string, *Error) {
+	if err := ctx.Err(); err != nil {
+		return "", fail(Canceled, err)
+	}
 	client := s.client.Load()
 	if client == nil {
 		return "", fail(s.unconnected(), s.lanes[0].lastCause())
@@ -49,31 +52,35 @@ func (s *Store) run(ctx context.Context, key string, arg []byte) (string, *Error
 	select {
 	case <-c.done:
 		c.timer.Stop()
-		reply, err := c.reply, c.err
-		c.put()
-		return reply, err
+		return c.take()
 	case <-c.timer.C:
-		return "", s.abandon(l, c, key, errDeadline)
+		return s.abandon(l, c, key, errDeadline)
 	case <-ctx.Done():
 		c.timer.Stop()
-		return "", s.abandon(l, c, key, ctx.Err())
+		return s.abandon(l, c, key, ctx.Err())
 	}
 }
 
 var errDeadline = errors.New("no answer within the deadline")
 
-// abandon leaves the call to its goroutine. A caller whose own time is up says
-// nothing about the server.
-func (s *Store) abandon(l *lane, c *call, key string, why error) *Error {
-	if c.first.CompareAndSwap(false, true) {
-		if why == errDeadline {
-			s.failed(l, key, why)
-		}
-	} else {
+// abandon leaves the call to its goroutine, unless the answer comes in this very
+// moment. That a caller's own time is up says nothing about the server.
+func (s *Store) abandon(l *lane, c *call, key string, why error) (string, *Error) {
+	if !c.first.CompareAndSwap(false, true) {
 		<-c.done
-		c.put() // the answer came in this very moment, and has been counted
+		return c.take()
 	}
-	return fail(Timeout, why)
+	if why == errDeadline {
+		s.failed(l, key, why)
+	}
+	return "", fail(Timeout, why)
+}
+
+// take returns the answer and puts the call away.
+func (c *call) take() (string, *Error) {
+	reply, err := c.reply, c.err
+	c.put()
+	return reply, err
 }
 
 // send runs the script and counts what came of it, unless the caller has.

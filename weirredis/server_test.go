@@ -186,3 +186,13 @@ func (s *server) ask(t testing.TB, line string) string {
 	}
 	return string(buffer[:n])
 }
+
+// each runs a test against every server there is.
+func each(t *testing.T, test func(t *testing.T, start func(options ...string) *server)) {
+	for _, name := range []string{"redis-server", "valkey-server"} {
+		t.Run(name, func(t *testing.T) {
+			program := part(t, name)
+			test(t, func(options ...string) *server { return startProgram(t, program, options...) })
+		})
+	}
+}

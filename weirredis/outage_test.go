@@ -1,0 +1,210 @@
+//go:build integration
+
+package weirredis
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/quota"
+)
+
+// vast is a limit that is never reached, so that what a bucket lacks counts what
+// has been charged to it.
+var vast = quota.Limit{Rate: 1e-9, Burst: 1e12}
+
+// load is callers that ask without a pause.
+type load struct {
+	store *Store
+	stop  chan struct{}
+	wait  sync.WaitGroup
+
+	ok, charged, other atomic.Int64 // answered; perhaps charged; certainly not
+	slowest            atomic.Int64
+	last               atomic.Pointer[Error]
+}
+
+func startLoad(t *testing.T, s *Store, callers int) *load {
+	l := &load{store: s, stop: make(chan struct{})}
+	for range callers {
+		l.wait.Go(func() { l.ask(t) })
+	}
+	t.Cleanup(l.end)
+	return l
+}
+
+func (l *load) ask(t *testing.T) {
+	for {
+		select {
+		case <-l.stop:
+			return
+		default:
+		}
+		begin := time.Now()
+		r, err := l.store.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1})
+		if took := int64(time.Since(begin)); took > l.slowest.Load() {
+			l.slowest.Store(took)
+		}
+		var e *Error
+		switch {
+		case err == nil && r.OK:
+			l.ok.Add(1)
+		case errors.As(err, &e) && errors.Is(err, ErrUnavailable):
+			l.last.Store(e)
+			if e.Charged() {
+				l.charged.Add(1)
+			} else {
+				l.other.Add(1)
+			}
+			time.Sleep(100 * time.Microsecond) // down answers at once
+		default:
+			t.Errorf("%+v, %v", r, err)
+			return
+		}
+	}
+}
+
+func (l *load) end() {
+	select {
+	case <-l.stop:
+	default:
+		close(l.stop)
+	}
+	l.wait.Wait()
+}
+
+// more waits until n more decisions have been made by the server.
+func (l *load) more(t *testing.T, n int64, what string) {
+	t.Helper()
+	want := l.ok.Load() + n
+	eventually(t, 10*time.Second, what, func() bool { return l.ok.Load() >= want })
+}
+
+// answersSoon fails if a caller had to wait for much longer than the deadline. The
+// margin is the machine's: what is wrong would take a second, or ten.
+func (l *load) answersSoon(t *testing.T) {
+	t.Helper()
+	if took := time.Duration(l.slowest.Load()); took > 900*time.Millisecond {
+		t.Errorf("a decision took %v with a deadline of %v", took, l.store.cfg.Deadline)
+	}
+}
+
+// A server that is killed and started again in the middle of load: every decision
+// ends in time, nothing is sent while it is down but probes, and then all is as
+// before.
+func TestKilled(t *testing.T) {
+	each(t, func(t *testing.T, start func(...string) *server) {
+		server := start()
+		var downs, ups atomic.Int64
+		s := open(t, Config{
+			Addrs: []string{server.addr}, Deadline: 50 * time.Millisecond,
+			OnDown: func(error) { downs.Add(1) }, OnUp: func(time.Duration) { ups.Add(1) },
+		})
+		l := startLoad(t, s, 16)
+		l.more(t, 200, "decisions before")
+		server.kill(t)
+		eventually(t, 5*time.Second, "the store is down", func() bool { return s.Stats().Down })
+		if st := s.Stats(); st.Why == nil || st.Since.IsZero() {
+			t.Errorf("down without a word: %+v", st)
+		}
+		eventually(t, 5*time.Second, "refused at once", func() bool { return s.Stats().Failed[Down] > 100 })
+		eventually(t, 5*time.Second, "it is looked for", func() bool { return s.Stats().Probes > 1 })
+		server.start(t)
+		l.more(t, 200, "decisions after")
+		l.end()
+		l.answersSoon(t)
+		if downs.Load() < 1 || ups.Load() != downs.Load() {
+			t.Errorf("told of %d downs and %d ups", downs.Load(), ups.Load())
+		}
+		if st := s.Stats(); st.Down || st.InFlight != 0 {
+			t.Errorf("afterwards: %+v", st)
+		}
+	})
+}
+
+// A server that stands still holds on to what it was sent. No more than MaxInFlight
+// is, whoever comes, and when it goes on each script has run at most once.
+func TestStandsStill(t *testing.T) {
+	each(t, func(t *testing.T, start func(...string) *server) {
+		const most, callers = 40, 200
+		server := start()
+		s := open(t, Config{Addrs: []string{server.addr}, Deadline: 50 * time.Millisecond, MaxInFlight: most})
+		before := runtime.NumGoroutine()
+		l := startLoad(t, s, callers)
+		l.more(t, 500, "decisions before")
+		for range 3 {
+			server.signal(t, syscall.SIGSTOP)
+			eventually(t, 5*time.Second, "the store is down", func() bool { return s.Stats().Down })
+			if n := s.Stats().InFlight; n > most {
+				t.Errorf("%d under way, at most %d", n, most)
+			}
+			// Each caller, each script, and a handful of the store's and the client's.
+			if n := runtime.NumGoroutine() - before; n > callers+most+20 {
+				t.Errorf("%d goroutines more than before, for %d callers", n, callers)
+			}
+			server.signal(t, syscall.SIGCONT)
+			l.more(t, 500, "decisions after")
+		}
+		l.end()
+		l.answersSoon(t)
+		eventually(t, 5*time.Second, "nothing is under way", func() bool { return s.Stats().InFlight == 0 })
+		r, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Mode: quota.DryRun})
+		if err != nil {
+			t.Fatal(err)
+		}
+		charged := int64(vast.Burst - r.Remaining)
+		ok, perhaps := l.ok.Load(), l.charged.Load()
+		t.Logf("%d answered, %d perhaps charged, %d certainly not; the bucket lacks %d", ok, perhaps, l.other.Load(), charged)
+		if charged < ok || charged > ok+perhaps {
+			t.Errorf("the bucket lacks %d: not from %d to %d", charged, ok, ok+perhaps)
+		}
+	})
+}
+
+// A server that is not there yet does not keep a process from starting.
+func TestNotThereYet(t *testing.T) {
+	server := startRedis(t)
+	server.kill(t)
+	s := open(t, Config{Addrs: []string{server.addr}, Deadline: 50 * time.Millisecond})
+	_, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1})
+	var e *Error
+	if !errors.As(err, &e) || e.Reason != Down || e.Charged() {
+		t.Errorf("%v, want down", err)
+	}
+	server.start(t)
+	eventually(t, 10*time.Second, "a decision", func() bool {
+		_, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1})
+		return err == nil
+	})
+}
+
+// A caller who leaves hears of it at once, and nobody thinks worse of the server.
+func TestCallerLeaves(t *testing.T) {
+	server := startRedis(t)
+	s := open(t, Config{Addrs: []string{server.addr}})
+	server.signal(t, syscall.SIGSTOP)
+	for i := range 2 * tripAfter {
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() {
+			_, err := s.Take(ctx, &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1})
+			done <- err
+		}()
+		eventually(t, 5*time.Second, "it is under way", func() bool { return s.Stats().InFlight == i+1 })
+		cancel()
+		var e *Error
+		if err := <-done; !errors.Is(err, context.Canceled) || !errors.As(err, &e) || e.Reason != Timeout {
+			t.Errorf("%v, want that the context is over", err)
+		}
+	}
+	server.signal(t, syscall.SIGCONT)
+	if s.Stats().Down {
+		t.Error("the store is down")
+	}
+}

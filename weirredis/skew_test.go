@@ -1,0 +1,99 @@
+//go:build integration
+
+package weirredis
+
+import (
+	"context"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/quota"
+)
+
+// Two processes share a quota, and the clock of one is half a second ahead. The
+// clock of the server is the test's, so that a minute takes a few seconds.
+func TestSkewedProcesses(t *testing.T) {
+	addr := startRedis(t).addr
+	server := time.Unix(1_000_000, 0)
+	stores := make([]*Store, 2)
+	for i, skew := range []time.Duration{0, 500 * time.Millisecond} {
+		stores[i] = open(t, Config{Addrs: []string{addr}, Now: func() time.Time { return server.Add(skew) }})
+		stores[i].clock = func() int64 { return server.UnixMicro() }
+	}
+	const rate, burst, span = 10, 10, time.Minute
+	admitted := 0
+	for end := server.Add(span); server.Before(end); server = server.Add(4 * time.Millisecond) {
+		for _, s := range stores {
+			if takeOne(t, s, quota.Limit{Rate: rate, Burst: burst}).OK {
+				admitted++
+			}
+		}
+	}
+	within1Percent(t, admitted, burst+rate*span.Seconds())
+}
+
+// The same by the server's own clock, for as long as a test may take.
+func TestSkewedProcessesForReal(t *testing.T) {
+	addr := startRedis(t).addr
+	stores := make([]*Store, 2)
+	for i, skew := range []time.Duration{0, 500 * time.Millisecond} {
+		stores[i] = open(t, Config{Addrs: []string{addr}, Now: func() time.Time { return time.Now().Add(skew) }})
+	}
+	const rate, burst = 500, 1000
+	l := quota.Limit{Rate: rate, Burst: burst}
+	ask := func(s *Store) (bool, time.Time) {
+		a, err := s.ask(context.Background(), "k", &request{cost: 1, limits: []quota.Limit{l}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.ok, a.now
+	}
+	_, begin := ask(stores[0])
+	admitted, now := 1, begin
+	for i := 0; now.Sub(begin) < 2*time.Second; i++ {
+		var ok bool
+		if ok, now = ask(stores[i%2]); ok {
+			admitted++
+		}
+	}
+	within1Percent(t, admitted, burst+rate*now.Sub(begin).Seconds())
+}
+
+// The clock of a server that steps back neither credits anything nor freezes the
+// bucket, whoever asks.
+func TestServerClockStepsBack(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	s := open(t, Config{Addrs: []string{startRedis(t).addr}})
+	s.clock = func() int64 { return now.UnixMicro() }
+	l := quota.Limit{Rate: 10, Burst: 10}
+	for range 10 {
+		takeOne(t, s, l)
+	}
+	now = now.Add(-time.Hour)
+	if r := takeOne(t, s, l); r.OK || r.Wait != 100*time.Millisecond {
+		t.Errorf("an hour back: %+v, want a refusal for 100ms", r)
+	}
+	now = now.Add(100 * time.Millisecond)
+	if r := takeOne(t, s, l); !r.OK {
+		t.Errorf("100ms after that: %+v, want one let through", r)
+	}
+}
+
+func takeOne(t *testing.T, s *Store, l quota.Limit) quota.Result {
+	t.Helper()
+	r, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{l}, Cost: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func within1Percent(t *testing.T, admitted int, limit float64) {
+	t.Helper()
+	off := float64(admitted)/limit - 1
+	t.Logf("%d let through, the limit is %.0f: %+.2f %%", admitted, limit, 100*off)
+	if math.Abs(off) > .01 {
+		t.Error("that is more than 1 % off")
+	}
+}
