@@ -216,10 +216,15 @@ func (m *model) oneOf(class int, user, tenant string) int {
 	switch {
 	case m.order == EDF:
 		slices.SortStableFunc(of, func(a, b int) int { return int(m.waiting[a].by() - m.waiting[b].by()) })
-	case m.order == LIFO || m.newestFirst() && m.reasons[m.waiting[of[0]].name(true)] == m.phase:
+	case m.newestOf(&m.waiting[of[0]]):
 		slices.Reverse(of)
 	}
 	return of[0]
+}
+
+// newestOf reports whether of w's tenant the newest goes first.
+func (m *model) newestOf(w *modelWaiter) bool {
+	return m.order == LIFO || m.newestFirst() && m.reasons[w.name(true)] == m.phase
 }
 
 func (w *modelWaiter) by() int64 {

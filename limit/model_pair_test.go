@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
-	"github.com/weir-go/weir/internal/room"
 )
 
 // pair drives a limiter and the model with the same operations.
@@ -66,7 +65,6 @@ func (p *pair) arrive(cost int64, wait, deadline time.Duration, blocking bool) {
 		mw.deadline = p.clock + deadline
 		w.Deadline = VirtualEpoch.Add(mw.deadline)
 	}
-	p.estimate(&mw)
 	p.work[id], p.charged[id] = mw, mw.units
 	rate, median := p.l.drain.current(p.clock), p.l.service.Median()
 	var permit weir.Permit
@@ -119,28 +117,6 @@ func (p *pair) displaced(w *modelWaiter) (out int, in bool) {
 	return out, in
 }
 
-// estimate sets what would be served before w. Among many it is what the gate
-// makes of it; where that may change as w comes, it is not gone by.
-func (p *pair) estimate(w *modelWaiter) {
-	for _, ahead := range p.m.waiting {
-		w.ahead += ahead.units
-	}
-	if !p.mixed {
-		return
-	}
-	if p.m.order == Adaptive && !p.patient {
-		p.l.drain.rate = 0
-	}
-	uw, tw := p.m.weightsOf(w.user, w.tenant)
-	by := room.Never
-	if w.deadline > 0 {
-		by = w.deadline
-	}
-	w.others = true
-	w.ahead = p.l.room.Ahead(&room.Waiter{Class: int8(w.class), User: w.user, Tenant: w.tenant,
-		UserWeight: uw, TenantWeight: tw, Units: w.units, Deadline: by})
-}
-
 // charge is what the gate does with work that is done, where shares are of time.
 func (p *pair) charge(id int) {
 	w, median := p.work[id], p.l.service.Median()
@@ -172,10 +148,7 @@ func (p *pair) reconfigure(arg uint32) {
 	}
 	m.places, m.order = int(arg%9)+1, Order(arg>>4%4)
 	m.weights = Weights{Users: map[string]float64{"a": float64(int(1) << (arg >> 6 % 4))}, Tenants: map[string]float64{"x": .5, "": 2}}
-	m.shares = [4]float64{}
-	if arg>>8%2 == 0 {
-		m.shares = [4]float64{.125, .25, 0, 0}
-	}
+	m.shares = [][4]float64{{}, {.125, .25}, {.5, .125}}[arg>>8%3]
 	p.log("reconfigure: %d places, order %d, %v, shares %v", m.places, m.order, m.weights, m.shares)
 	q := Queue{Len: m.places, MaxWait: -1, Order: m.order, Weights: m.weights, ByTime: arg>>9%2 == 0,
 		Shares: map[weir.Priority]float64{weir.Background: m.shares[0], weir.Normal: m.shares[1]}}

@@ -57,17 +57,28 @@ func TestModelOfQueuesThatLast(t *testing.T) {
 	}
 }
 
+// all makes an operation of each three bytes: that of step, or the end of the gate.
+func (p *pair) all(data []byte, step func(op, arg uint32)) {
+	for ; len(data) >= 3; data = data[3:] {
+		if data[0] == 255 {
+			p.close()
+			p.compare()
+			continue
+		}
+		step(uint32(data[0]), uint32(data[1])|uint32(data[2])<<8)
+	}
+}
+
 func FuzzModel(f *testing.F) {
 	f.Add([]byte{3, 4, 0})
+	f.Add([]byte{1, 4, 0, 0, 9, 0, 0, 9, 0, 0, 9, 0, 255, 0, 0, 7, 0, 0, 0, 9, 0, 255, 0, 0, 14, 9, 0})
 	f.Add([]byte{1, 1, 1, 0, 0, 0, 9, 0, 1, 1, 6, 3, 7, 7, 13, 0, 14, 9})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if len(data) < 3 || len(data) > 600 {
 			return
 		}
 		p := newPair(t, int64(data[0]%8)+1, int(data[1]%8), Order(data[2]%3))
-		for data = data[3:]; len(data) >= 3; data = data[3:] {
-			p.step(uint32(data[0]), uint32(data[1])|uint32(data[2])<<8)
-		}
+		p.all(data[3:], p.step)
 	})
 }
 
@@ -136,14 +147,13 @@ func TestModelOfAllKindsThatLast(t *testing.T) {
 
 func FuzzModelOfAllKinds(f *testing.F) {
 	f.Add([]byte{3, 4, 0})
+	f.Add([]byte{1, 5, 1, 0, 9, 0, 0, 80, 19, 0, 0, 9, 255, 0, 0, 16, 0, 9, 7, 1, 1, 19, 4, 1})
 	f.Add([]byte{1, 5, 1, 0, 0, 0, 0, 9, 1, 1, 7, 3, 2, 8, 80, 19, 4, 1, 16, 0, 9, 7, 1, 1, 14, 9, 9})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if len(data) < 3 || len(data) > 600 {
 			return
 		}
 		p := newPair(t, int64(data[0]%8)+1, int(data[1]%12), Order(data[2]%4))
-		for data = data[3:]; len(data) >= 3; data = data[3:] {
-			p.stepMixed(uint32(data[0]), uint32(data[1])|uint32(data[2])<<8)
-		}
+		p.all(data[3:], p.stepMixed)
 	})
 }

@@ -40,8 +40,6 @@ type modelWaiter struct {
 	expires            time.Duration
 	arrived            time.Duration
 	outOf              string
-	ahead              int64 // units that are served first
-	others             bool  // some of them by others: that is the gate's estimate
 }
 
 // modelQueue is what is known of a queue since it began.
@@ -175,14 +173,11 @@ func (m *model) inVain(now time.Duration, w modelWaiter, rate float64, median ti
 	if rate == 0 || len(m.waiting) == 0 {
 		return ""
 	}
-	units := w.units + w.ahead
-	switch {
-	case !m.newestFirst() && w.ahead == 0:
+	ahead := m.ahead(&w)
+	if ahead == 0 && !m.newestFirst() {
 		return ""
-	case m.newestFirst() && !w.others:
-		units = w.units
 	}
-	turn := now + time.Duration(float64(units)/rate*float64(time.Second))
+	turn := now + time.Duration(float64(ahead+w.units)/rate*float64(time.Second))
 	switch {
 	case turn > w.patience:
 		return "queue_timeout"
