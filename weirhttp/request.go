@@ -45,7 +45,16 @@ func FromContext(ctx context.Context) *Request {
 	return q
 }
 
+// carrying is done by the first request with a permit. Gates look for permits in
+// contexts only once [weir.WithPermit] was called in the process, and a request's
+// context does not call it before it is asked for something, which gates would be
+// the first to do.
+var carrying sync.Once
+
 func newRequest(ctx context.Context, g weir.Gate, p weir.Permit, s *Streams) *Request {
+	if p != (weir.Permit{}) {
+		carrying.Do(func() { weir.WithPermit(ctx, g, p) })
+	}
 	q := &Request{streams: s}
 	q.first[0] = p
 	q.permits = q.first[:1]
