@@ -35,6 +35,8 @@ func (c *Config) options() rueidis.ClientOption {
 		TLSConfig:   c.TLS,
 		DialCtxFn:   c.dial,
 		ClientName:  "weir",
+		// One right less to grant, and Redis before 7.2 does not know it.
+		ClientSetInfo: rueidis.DisableClientSetInfo,
 		// A connection that does not answer a ping within ConnWriteTimeout is given
 		// up. Until then what was sent on it holds its places in flight.
 		Dialer:              net.Dialer{Timeout: c.DialTimeout, KeepAlive: quiet},

@@ -49,7 +49,7 @@
 // is short, and a bucket that is dropped comes back full, so such a server is
 // refused. The user needs the keys that begin with [Config.Prefix], and
 //
-//	+eval +evalsha +get +set +pttl +time +info +ping +hello +client|setname +client|setinfo
+//	+eval +evalsha +get +set +pttl +time +info +ping +hello +client|setname
 //
 // and of a cluster +cluster|slots, +cluster|shards.
 //

@@ -184,6 +184,9 @@ func (s *server) ask(t testing.TB, line string) string {
 	if err != nil {
 		t.Fatalf("%s: %s: %v", s.addr, line, err)
 	}
+	if buffer[0] == '-' {
+		t.Fatalf("%s: %s: %s", s.addr, line, buffer[:n])
+	}
 	return string(buffer[:n])
 }
 
