@@ -131,6 +131,9 @@ type Queue struct {
 	// same tenant: then Weights.Users say who of it gets how much more than the
 	// others, whichever tenant it is, and Weights.Tenants say nothing.
 	Weights limit.Weights
+	// ByTime makes the parts of users and tenants parts of the time that slots are
+	// held, see limit.Queue.ByTime.
+	ByTime bool
 }
 
 // settings are what the gates with a wait room have in common.
@@ -211,6 +214,7 @@ type settings struct {
 	hooks     weir.Hooks
 	timed     bool // every piece of work is timed, not one of a few
 	moved     bool // the limit is, by a controller
+	byTime    bool
 
 	refuseOversize bool
 }
@@ -221,8 +225,8 @@ func (c *Config) settings(base int64) *settings {
 		limit: clampLimit(base), overrides: make(map[keys.Name]Override, len(c.Overrides)),
 		maxKeys: int64(c.MaxKeys), places: int64(waiting.Places(c.Queue.Len, limit.DefaultQueueLen)),
 		longest: waiting.Longest(c.Queue.MaxWait, limit.DefaultMaxWait), order: c.Queue.Order, parts: c.Queue.settings().Parts(),
-		exempt: c.Exempt, hooks: c.Hooks, timed: !fixed || c.Hooks.Done != nil || c.Now != nil,
-		moved: !fixed, refuseOversize: c.RefuseOversize,
+		exempt: c.Exempt, hooks: c.Hooks, timed: !fixed || c.Hooks.Done != nil || c.Now != nil || c.Queue.ByTime,
+		moved: !fixed, byTime: c.Queue.ByTime, refuseOversize: c.RefuseOversize,
 	}
 	if s.maxKeys == 0 {
 		s.maxKeys = DefaultMaxKeys

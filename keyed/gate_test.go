@@ -329,6 +329,23 @@ func TestRefuseOversize(t *testing.T) {
 	refused(t, g, weir.Work{Tenant: "a"}, weir.ReasonLimit)
 }
 
+// valued is a controller that is no pointer, and cannot be compared.
+type valued struct {
+	control.Fixed
+	told []float64
+}
+
+func (v valued) Save() control.State     { return control.State{Limit: 1} }
+func (v valued) Restore(s control.State) { v.told[0] = s.Limit }
+
+func TestControllerThatCannotBeCompared(t *testing.T) {
+	c := valued{7, make([]float64, 1)}
+	g, _ := byHand(t, Config{Controller: c})
+	if err := g.Reconfigure(Config{Controller: c}); err != nil || c.told[0] != 1 {
+		t.Errorf("%v, told %v", err, c.told)
+	}
+}
+
 // A limit that a controller moves may grow to what asks too much now, one of the
 // key's own will not.
 func TestOversizeMayFitLater(t *testing.T) {
@@ -545,7 +562,7 @@ func TestWindowIsOfOneKey(t *testing.T) {
 	}
 	*now = 2 * time.Second
 	g.Step()
-	if w := c.seen; w.Admitted != 0 || w.MaxInFlight != 0 || w.Timed != 0 || w.InFlight != 2 {
+	if w := c.seen; w.Admitted != 0 || w.MaxInFlight != 2 || w.Timed != 0 || w.InFlight != 2 {
 		t.Errorf("%+v", w)
 	}
 }

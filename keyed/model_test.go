@@ -22,6 +22,7 @@ type model struct {
 	waiting []*modelWaiter // in order of arrival
 	rooms   map[string]*room.Room
 	fate    map[int]string
+	service room.Service // how long work took
 }
 
 // modelSettings are those that change while it runs.
@@ -35,11 +36,16 @@ type modelSettings struct {
 	shares    map[weir.Priority]float64
 	users     map[string]float64
 	tenants   map[string]float64
+	byTime    bool
 }
 
+// flight is work in flight. What it was charged of the part of whoever sent it is 0
+// if it did not have to wait.
 type flight struct {
-	key  string
-	cost int64
+	*room.Waiter
+	key           string
+	cost, charged int64
+	start         time.Duration
 }
 
 type modelWaiter struct {
@@ -91,14 +97,49 @@ func (m *model) live() map[string]bool {
 	return live
 }
 
-func (m *model) grant(id int, key string, cost int64) bool {
-	cost = min(cost, m.of(key))
-	if m.held(key)+cost > m.of(key) {
+func (m *model) grant(now time.Duration, w *modelWaiter) bool {
+	f := flight{Waiter: &w.Waiter, key: w.key, cost: min(w.cost, m.of(w.key)), start: now}
+	if m.held(w.key)+f.cost > m.of(w.key) {
 		return false
 	}
-	m.flying[id] = flight{key, cost}
-	m.fate[id] = "in"
+	f.charged = w.Units // 0 if it did not wait
+	m.flying[w.id] = f
+	m.fate[w.id] = "in"
 	return true
+}
+
+// settle corrects what whoever sent f was charged by so much.
+func (m *model) settle(f flight, by float64) {
+	if r := m.rooms[f.key]; r != nil && f.charged > 0 {
+		r.Settle(int(f.Class), f.User, f.Tenant, by)
+	}
+}
+
+// done ends work, unless it never started.
+func (m *model) done(now time.Duration, id int, started bool) {
+	f := m.flying[id]
+	delete(m.flying, id)
+	took, median := now-f.start, m.service.Median()
+	if started && m.byTime && median > 0 {
+		m.settle(f, float64(f.charged)*(took.Seconds()/median.Seconds()-1))
+	}
+	if started {
+		m.service.Add(took)
+	}
+	m.serve(now)
+}
+
+// cost makes work hold so much from now on.
+func (m *model) cost(now time.Duration, id int, units int64) {
+	f := m.flying[id]
+	units = max(units, 1)
+	m.settle(f, float64(units-f.charged))
+	f.cost = min(units, m.of(f.key))
+	if f.charged > 0 {
+		f.charged = units
+	}
+	m.flying[id] = f
+	m.serve(now)
 }
 
 func (m *model) arrive(now time.Duration, w *modelWaiter, waits bool) {
@@ -110,7 +151,7 @@ func (m *model) arrive(now time.Duration, w *modelWaiter, waits bool) {
 		m.fate[w.id] = "too_large"
 	case !live[w.key] && len(live) >= m.maxKeys:
 		m.fate[w.id] = "limit"
-	case m.waits(w.key) == 0 && m.grant(w.id, w.key, w.cost):
+	case m.waits(w.key) == 0 && m.grant(now, w):
 	case !waits || m.places == 0:
 		m.fate[w.id] = "limit"
 	default:
@@ -174,10 +215,10 @@ func (m *model) out(w *modelWaiter, fate string) {
 
 // serve lets in who can, key by key.
 func (m *model) serve(now time.Duration) {
-	for key, r := range m.rooms {
+	for _, r := range m.rooms {
 		for w := r.Next(now); w != nil; w = r.Next(now) {
 			next := w.Owner.(*modelWaiter)
-			if !m.grant(next.id, key, next.cost) {
+			if !m.grant(now, next) {
 				break
 			}
 			r.Serve(w)
@@ -251,7 +292,7 @@ func (tw *twin) config() Config {
 	return Config{Limit: m.limit, MaxKeys: m.maxKeys, Overrides: m.overrides, RefuseOversize: m.refuse,
 		Key: func(w weir.Work) string { return w.Op },
 		Queue: Queue{Len: places, MaxWait: -1, Order: m.order, Shares: m.shares,
-			Weights: limit.Weights{Users: m.users, Tenants: m.tenants}}}
+			Weights: limit.Weights{Users: m.users, Tenants: m.tenants}, ByTime: m.byTime}}
 }
 
 func (tw *twin) answer(id int, p weir.Permit, err error) {
@@ -353,8 +394,7 @@ func (tw *twin) end(arg byte, cancel bool) {
 	}
 	p := tw.permits[id]
 	delete(tw.permits, id)
-	delete(tw.m.flying, id)
-	tw.m.serve(*tw.now)
+	tw.m.done(*tw.now, id, !cancel)
 	if cancel {
 		p.Cancel()
 	}
@@ -369,10 +409,7 @@ func (tw *twin) setCost(arg byte) {
 		return
 	}
 	units := int64(arg % 7)
-	f := tw.m.flying[id]
-	f.cost = min(max(units, 1), tw.m.of(f.key))
-	tw.m.flying[id] = f
-	tw.m.serve(*tw.now)
+	tw.m.cost(*tw.now, id, units)
 	tw.permits[id].SetCost("", units)
 }
 
@@ -384,7 +421,7 @@ func (tw *twin) reconfigure(arg, who byte) {
 		return
 	}
 	to := modelSettings{limit: int64(1 + arg%4), maxKeys: m.maxKeys, places: m.places,
-		refuse: arg&64 != 0, order: limit.FIFO + limit.Order(who%3)}
+		refuse: arg&64 != 0, byTime: arg&128 != 0, order: limit.FIFO + limit.Order(who%3)}
 	switch key := modelKey(arg); arg >> 4 & 3 {
 	case 1:
 		to.overrides = map[string]Override{key: {Limit: int64(1 + arg>>5)}}

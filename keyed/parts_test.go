@@ -3,6 +3,7 @@ package keyed
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/limit"
@@ -128,6 +129,51 @@ func TestTenantsOfOneRoute(t *testing.T) {
 		if n := strings.Count(got, name); n != want {
 			t.Errorf("%s was served %d times, want %d: %s", name, n, want, got)
 		}
+	}
+}
+
+// Whose work costs more than it said has to wait the longer for the next turn, which
+// is also how who understates gains nothing.
+func TestCostKnownAfterwards(t *testing.T) {
+	l := newLine(t, Config{Queue: Queue{Order: limit.FIFO}})
+	for range 40 {
+		l.come("t", "m", weir.Work{Tenant: "t", User: "mallory"})
+		l.come("t", "a", weir.Work{Tenant: "t", User: "alice"})
+	}
+	l.holds["t"].SetCost("", 9) // did not wait: nobody's part was short
+	var got string
+	for range 16 {
+		next := l.serve("t", 1)
+		if got += next; next == "m" {
+			l.holds["t"].SetCost("", 3)
+		}
+	}
+	if got != "maaamaaamaaamaaa" {
+		t.Error(got)
+	}
+}
+
+// Where parts are parts of time, whose work takes three times as long is served a
+// third as often.
+func TestPartsOfTime(t *testing.T) {
+	now := time.Duration(0)
+	l := newLine(t, Config{Queue: Queue{Order: limit.FIFO, MaxWait: -1, ByTime: true}})
+	l.clock = func() time.Duration { return now }
+	for range 400 {
+		l.come("t", "s", weir.Work{Tenant: "t", User: "slow"})
+		l.come("t", "q", weir.Work{Tenant: "t", User: "quick"})
+	}
+	var got string
+	for last := "q"; len(got) < 240; last = l.serve("t", 1) {
+		got += last
+		now += map[string]time.Duration{"s": 30 * ms, "q": 10 * ms}[last]
+	}
+	if n := strings.Count(got[40:], "s"); n < 49 || n > 51 {
+		t.Errorf("%d of 200 are slow, want a quarter", n)
+	}
+	l.reconfigure(Queue{Order: limit.FIFO, MaxWait: -1})
+	if got := l.serve("t", 100); strings.Count(got, "s") < 45 {
+		t.Errorf("by number: %s", got)
 	}
 }
 

@@ -2,6 +2,7 @@ package keyed
 
 import (
 	"fmt"
+	"reflect"
 
 	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/limit"
@@ -31,7 +32,7 @@ func (g *Gate) reconfigure(cfg Config, next control.Controller) (change, answers
 		return change{}, answers{}, fmt.Errorf("keyed: gate %q: %w", g.name, limit.ErrClosed)
 	}
 	was := g.settings.Load()
-	if s, ok := next.(control.Saver); ok && next != g.controller {
+	if s, ok := next.(control.Saver); ok && !same(next, g.controller) {
 		s.Restore(g.learned(was))
 	}
 	first := next.Start()
@@ -44,6 +45,10 @@ func (g *Gate) reconfigure(cfg Config, next control.Controller) (change, answers
 	g.schedule(now, first.Next)
 	return change{was.limit, set.limit, "configured"}, out, nil
 }
+
+// same reports whether two controllers are one. Those of a type that cannot be
+// compared never are: comparing two of them would panic.
+func same(a, b control.Controller) bool { return reflect.ValueOf(a).Comparable() && a == b }
 
 // learned returns what the controller has learned, or else the present limit.
 func (g *Gate) learned(set *settings) control.State {

@@ -43,6 +43,9 @@ func (s *shard) unlock(now time.Duration, out *answers) {
 func (s *shard) PermitDone(p weir.Permit, o weir.Outcome) {
 	var out answers
 	now := s.lock(isTimed(p.Slot().ID()))
+	if p.Live() && s.settings().byTime {
+		s.chargeTime(s.permits.at(p.Slot()), now)
+	}
 	b, sampled := s.release(p)
 	if b == nil {
 		s.mu.Unlock()
@@ -97,7 +100,8 @@ func (s *shard) PermitCancelled(p weir.Permit) {
 // PermitCost implements [weir.CostHolder]: from now on the permit holds units
 // instead of what it was admitted with, at least 1 and at most the key's limit.
 // More may bring the key above its limit, and then nothing is granted until enough
-// has come back; less lets in who waits.
+// has come back; less lets in who waits. All of the units, also those above the
+// limit, count for whose turn is next among those that wait for the key.
 func (s *shard) PermitCost(p weir.Permit, gate string, units int64) {
 	if gate != "" && gate != s.gate.name {
 		return
@@ -112,7 +116,7 @@ func (s *shard) PermitCost(p weir.Permit, gate string, units int64) {
 	most := s.settings().of(s.table.At(b.slot))
 	change := s.hold(b.slot, min(max(units, 1), most, limit.MaxLimit)-b.cost)
 	b.cost += change
-	if change < 0 {
+	if settled := s.settleCost(b, units); settled || change < 0 {
 		s.served(b.slot, now, &out)
 	}
 	s.unlock(now, &out)

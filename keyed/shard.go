@@ -25,6 +25,7 @@ type shard struct {
 	mu       sync.Mutex
 	table    keys.Table
 	permits  permits
+	accounts []account         // by berth
 	queues   map[uint32]*queue // by slot, while somebody waits
 	expiry   []*queue          // heap by expiry
 	kept     [keptRooms]*queue
@@ -186,6 +187,7 @@ func (s *shard) release(p weir.Permit) (b *berth, sampled bool) {
 		s.exempt--
 		s.gate.exempt.Add(-1)
 	}
+	s.forget(b.ID())
 	s.permits.putBack(b)
 	return b, sampled
 }
@@ -234,6 +236,7 @@ func (s *shard) serve(set *settings, q *queue, now time.Duration, out *answers) 
 			break
 		}
 		q.room.Serve(w)
+		s.open(p, w)
 		s.answer(out, w, p, nil)
 	}
 	s.settle(q)

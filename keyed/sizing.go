@@ -148,7 +148,8 @@ func (g *Gate) restart(now time.Duration, sum totals) {
 
 // read fills in the window. It is that of the mean key in use: counts and levels
 // are divided by the number of keys that hold something, rounded up, so that they
-// compare with Limit, which is a key's too. MaxInFlight is the busiest key's.
+// compare with Limit, which is a key's too. MaxInFlight is the busiest key's, of
+// those that admitted something in the window.
 func (g *Gate) read(set *settings, now time.Duration) totals {
 	sum := g.total()
 	n := max(1, sum.busy)
@@ -156,7 +157,7 @@ func (g *Gate) read(set *settings, now time.Duration) totals {
 	since := func(is, was uint64) int64 { return each(int64(is - was)) }
 	was, w := &g.before, &g.window
 	*w = control.Window{Now: now, Elapsed: max(0, now-g.since), Readings: w.Readings[:0],
-		Limit: set.limit, InFlight: each(sum.inFlight), Waiting: each(sum.waiting), MaxInFlight: sum.peak,
+		Limit: set.limit, InFlight: each(sum.inFlight), Waiting: each(sum.waiting), MaxInFlight: max(sum.peak, each(sum.inFlight)),
 		MeanInFlight: float64(sum.inFlight) / float64(n),
 		Admitted:     since(sum.admitted, was.admitted), Refused: since(sum.refused, was.refused),
 		OK: since(sum.outcomes[weir.OK], was.outcomes[weir.OK]), Failed: since(sum.outcomes[weir.Failed], was.outcomes[weir.Failed]),
