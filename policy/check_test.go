@@ -155,15 +155,7 @@ func TestFaults(t *testing.T) {
 			if err == nil {
 				p.Close()
 			}
-			got := faultsOf(t, err)
-			if len(got) != len(tt.want) {
-				t.Fatalf("got %d faults, want %d:\n%s", len(got), len(tt.want), strings.Join(got, "\n"))
-			}
-			for i, want := range tt.want {
-				if !strings.HasPrefix(got[i], want) {
-					t.Errorf("fault %d is\n%s\nwant\n%s", i, got[i], want)
-				}
-			}
+			wantFaults(t, err, tt.want)
 		})
 	}
 }

@@ -3,7 +3,6 @@ package policy
 import (
 	"encoding/json"
 	"reflect"
-	"strings"
 	"testing"
 	"time"
 )
@@ -82,15 +81,7 @@ func TestParseSpecFaults(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := ParseSpec([]byte(tt.text))
-			got := faultsOf(t, err)
-			if len(got) != len(tt.want) {
-				t.Fatalf("got %d faults, want %d:\n%s", len(got), len(tt.want), strings.Join(got, "\n"))
-			}
-			for i, want := range tt.want {
-				if !strings.HasPrefix(got[i], want) {
-					t.Errorf("fault %d is\n%s\nwant\n%s", i, got[i], want)
-				}
-			}
+			wantFaults(t, err, tt.want)
 		})
 	}
 }

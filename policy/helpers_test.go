@@ -74,6 +74,20 @@ func from(remote string, headers ...string) *http.Request {
 	return r
 }
 
+// wantFaults checks that err is as many faults as want, which begin so.
+func wantFaults(t testing.TB, err error, want []string) {
+	t.Helper()
+	got := faultsOf(t, err)
+	if len(got) != len(want) {
+		t.Fatalf("got %d faults, want %d:\n%s", len(got), len(want), strings.Join(got, "\n"))
+	}
+	for i := range want {
+		if !strings.HasPrefix(got[i], want[i]) {
+			t.Errorf("fault %d is\n%s\nwant\n%s", i, got[i], want[i])
+		}
+	}
+}
+
 // faultsOf returns what is wrong, one "path: problem; instead" each.
 func faultsOf(t testing.TB, err error) []string {
 	t.Helper()

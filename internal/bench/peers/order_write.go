@@ -20,13 +20,7 @@ concurrency.
 func WriteOrder(w io.Writer, cells []Cell) error {
 	var b strings.Builder
 	b.WriteString(orderPreface)
-	var tables []string
-	for _, c := range cells {
-		if !slices.Contains(tables, c.Table) {
-			tables = append(tables, c.Table)
-		}
-	}
-	for _, name := range tables {
+	for _, name := range tables(cells) {
 		orderTable(&b, name, cells)
 	}
 	_, err := io.WriteString(w, b.String())

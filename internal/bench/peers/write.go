@@ -37,17 +37,21 @@ func WriteMarkdown(w io.Writer, cells []Cell) error {
 	v := Judge(cells)
 	v.write(&b)
 	writeSeeds(&b, cells)
-	var tables []string
-	for _, c := range cells {
-		if !slices.Contains(tables, c.Table) {
-			tables = append(tables, c.Table)
-		}
-	}
-	for _, name := range tables {
+	for _, name := range tables(cells) {
 		writeTable(&b, name, cells)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// tables returns the names of the tables that cells belong to, as they come.
+func tables(cells []Cell) (names []string) {
+	for _, c := range cells {
+		if !slices.Contains(names, c.Table) {
+			names = append(names, c.Table)
+		}
+	}
+	return names
 }
 
 // writeSeeds says which figures have fewer seeds than the others.
