@@ -25,6 +25,11 @@ type Work struct {
 	// is Normal.
 	Priority Priority
 
+	// Write says that the work changes something. Gates that have pools for reads and
+	// for writes apart go by it, such as keyed.ReadWrite makes them; to others it is
+	// nothing.
+	Write bool
+
 	// Exempt work is counted but never waits and takes no slot: health checks,
 	// an operator's way in, the release of what others wait for. A gate with a
 	// cap on exempt work refuses what goes beyond it (ReasonLimit). Only the

@@ -39,6 +39,7 @@ func (c *compiler) checkGate(name string) {
 		return
 	}
 	c.checkLimit(at.at("limit"), g.Limit)
+	c.checkPair(at, &g)
 	if e := g.Limit.Exempt; e < -1 || e > maxLimit {
 		c.add(at.at("limit", "exempt"), fmt.Sprintf("%d is no bound", e),
 			fmt.Sprintf("write how much exempt work there may be at once, at most %d, or -1 for none", maxLimit))

@@ -88,6 +88,9 @@ func (c *compiler) checkShares(at place, l *LimitSpec, k kind) {
 		}
 		c.add(at.at("percentile"), fmt.Sprintf("%g is not a share in (0, 1]", p), instead)
 	}
+	if r := l.Probe.ReadRatio; r != 0 && !(r > 0 && r < 1) && own("probe") {
+		c.add(at.at("probe", "read_ratio"), fmt.Sprintf("%g is not a share between 0 and 1", r), "write the part of the slots that is for reads, such as 0.5")
+	}
 	if w := time.Duration(l.Window); w != 0 && w < minWindow && own("window") {
 		c.add(at.at("window"), fmt.Sprintf("%v is too short to measure anything", w), fmt.Sprintf("write at least %v", minWindow))
 	}
@@ -116,6 +119,10 @@ func (c *compiler) checkBounds(at place, l *LimitSpec, k kind) {
 		}
 		c.add(at.at("min"), fmt.Sprintf("%d is above max (%d%s)", low, high, note),
 			"write a min that is not above max, or a higher max")
+	case l.Probe.ReadWrite && l.Limit > 0 && (l.Limit < 2*low || l.Limit > 2*high):
+		c.add(at.at("limit"), fmt.Sprintf("%d slots for two pools are not between twice min (%d) and twice max (%d)", l.Limit, low, high),
+			"write a limit to start from between them, or leave it out")
+	case l.Probe.ReadWrite:
 	case l.Limit > 0 && low > 0 && high > 0 && (l.Limit < low || l.Limit > high):
 		c.add(at.at("limit"), fmt.Sprintf("%d is not between min (%d) and max (%d)", l.Limit, low, high),
 			"write a limit to start from between them, or leave it out")

@@ -132,17 +132,19 @@ func (c *compiler) checkPressure(at place, s *ShedSpec) {
 
 // checkPressing checks that the gate has one limit, to be loaded.
 func (c *compiler) checkPressing(at place, name string) {
-	if g, ok := c.spec.Gates[name]; name == "" || ok && g.Limit != nil && g.Each == nil {
+	if g, ok := c.spec.Gates[name]; name == "" || ok && g.hasOneLimit() {
 		return
 	}
 	var known []string
 	for _, name := range slices.Sorted(maps.Keys(c.spec.Gates)) {
-		if g := c.spec.Gates[name]; g.Limit != nil && g.Each == nil {
+		if g := c.spec.Gates[name]; g.hasOneLimit() {
 			known = append(known, name)
 		}
 	}
 	c.add(at, fmt.Sprintf("%q is no gate with one limit", name), suggest(name, known, "gates with a limit"))
 }
+
+func (g *GateSpec) hasOneLimit() bool { return g.Limit != nil && g.Each == nil && !g.isPair() }
 
 // askShed makes a shedder of the settings, which starts nothing on virtual time.
 // Its errors begin with the name of a field: "Thresholds.High 0.5: must not be".

@@ -30,7 +30,7 @@ func (c *compiler) checkRoutes(p *Policy) {
 }
 
 func (c *compiler) checkRoute(at place, r *RouteSpec) *Route {
-	rt := &Route{name: r.Name, patterns: slices.Clone(r.Match), timeout: time.Duration(r.Timeout)}
+	rt := &Route{name: r.Name, access: r.Access, patterns: slices.Clone(r.Match), timeout: time.Duration(r.Timeout)}
 	if rt.name == "" && len(r.Match) > 0 {
 		rt.name = r.Match[0]
 	}
@@ -40,11 +40,12 @@ func (c *compiler) checkRoute(at place, r *RouteSpec) *Route {
 	} else {
 		c.checkName(at.at("name"), "route", rt.name)
 	}
-	rt.work = weir.Work{Op: rt.name, Exempt: r.Exempt, Cost: r.Cost, MaxWait: time.Duration(r.MaxWait)}
+	rt.work = weir.Work{Op: rt.name, Exempt: r.Exempt, Write: r.Access == "write", Cost: r.Cost, MaxWait: time.Duration(r.MaxWait)}
 	if p, ok := weir.ParsePriority(r.Priority); ok {
 		rt.work.Priority = p
 	}
 	c.checkWord(at.at("priority"), "priority", r.Priority, priorities)
+	c.checkWord(at.at("access"), "access", r.Access, accesses)
 	if r.Timeout < 0 {
 		c.add(at.at("timeout"), fmt.Sprintf("%v is negative", time.Duration(r.Timeout)),
 			"write how long an answer is useful, such as 2s, or leave it out")

@@ -50,12 +50,14 @@ func (l *LimitSpec) gradient2() (control.Controller, error) {
 	}))
 }
 
+// probe makes the one of a pair that ticks, where there are two; the gate makes both.
 func (l *LimitSpec) probe() (control.Controller, error) {
-	p := l.Probe
-	return made(control.NewProbe(control.ProbeConfig{
-		Initial: l.Limit, Min: l.Min, Max: l.Max,
-		Step: p.Step, Weight: p.Weight, Interval: time.Duration(p.Interval),
-	}))
+	if l.Probe.ReadWrite {
+		if pair, err := control.NewProbePair(l.probeConfig()); err == nil {
+			return pair.Read(), nil
+		}
+	}
+	return made(control.NewProbe(l.probeConfig()))
 }
 
 func (l *LimitSpec) lag() (control.Controller, error) {

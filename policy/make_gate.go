@@ -40,6 +40,10 @@ func kindOf(g *GateSpec) string {
 	switch {
 	case g.Shed != nil:
 		return "shed"
+	case g.isPair() && g.Each != nil:
+		return "read_write " + g.Each.by()
+	case g.isPair():
+		return "read_write"
 	case g.Each != nil && g.Each.Own:
 		return "own " + g.Each.by()
 	case g.Each != nil:
@@ -53,6 +57,8 @@ func (c *compiler) newMechanism(name string) (mechanism, error) {
 	switch g := c.spec.Gates[name]; {
 	case g.Shed != nil:
 		return orNone(shed.New(c.shedConfig(name)))
+	case g.isPair():
+		return orNone(keyed.NewLimiters(c.pairConfig(name)))
 	case g.Each != nil && g.Each.Own:
 		return orNone(keyed.NewLimiters(c.ownConfig(name)))
 	case g.Each != nil:
@@ -83,6 +89,9 @@ func (c *compiler) reconfigure(live mechanism, name string) error {
 	case *shed.Shedder:
 		return m.Reconfigure(c.shedConfig(name))
 	case *keyed.Limiters:
+		if g := c.spec.Gates[name]; g.isPair() {
+			return m.Reconfigure(c.pairConfig(name))
+		}
 		return m.Reconfigure(c.ownConfig(name))
 	case *keyed.Gate:
 		cfg, err := c.keyedConfig(name)

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/keyed"
 	"github.com/weir-go/weir/limit"
 )
@@ -27,12 +28,19 @@ func (c *compiler) ownConfig(name string) keyed.LimitersConfig {
 		Name: name, Key: keyFuncs[g.Each.by()], MaxKeys: g.Each.MaxKeys,
 		MaxWaiting: g.Limit.Queue.Len, Now: c.opts.Now,
 	}
-	common := limit.Config{Signals: c.sourceOf(g.Limit.sources()), Hooks: c.hooks(), FindLeaks: c.opts.FindLeaks}
-	common.Hooks.LimitChanged = nil // of one key among many, under the name of them all
+	common := limit.Config{Signals: c.sourceOf(g.Limit.sources()), Hooks: c.ownHooks(), FindLeaks: c.opts.FindLeaks}
 	cfg.New = keyed.Each(func(key string) (limit.Config, error) {
 		return g.ownLimit(key, &common)
 	})
 	return cfg
+}
+
+// ownHooks are those of one limiter among several of a gate. A change of its limit is
+// told to nobody: it would be told under the name of them all.
+func (c *compiler) ownHooks() weir.Hooks {
+	h := c.hooks()
+	h.LimitChanged = nil
+	return h
 }
 
 // ownLimit returns the settings of the limiter of one key.
@@ -43,7 +51,7 @@ func (g *GateSpec) ownLimit(key string, common *limit.Config) (limit.Config, err
 	}
 	cfg, err := one.config()
 	cfg.Signals, cfg.Hooks, cfg.FindLeaks = common.Signals, common.Hooks, common.FindLeaks
-	cfg.Queue.Len = half(cfg.Queue.Len)
+	cfg.Queue.Len = quarter(cfg.Queue.Len)
 	return cfg, err
 }
 
@@ -52,15 +60,16 @@ func (l *LimitSpec) pinned(n int64) *LimitSpec {
 	return &LimitSpec{Controller: "fixed", Limit: n, Signals: l.Signals, Queue: l.Queue, Exempt: l.Exempt, RefuseOversize: l.RefuseOversize}
 }
 
-// half is how many of the places of a room one key may take.
-func half(places int) int {
+// quarter is how many of the places of all keys the room of one limiter has: well
+// below half of them, where priorities would count no more (keyed.LimitersConfig).
+func quarter(places int) int {
 	switch {
 	case places < 0:
 		return places
 	case places == 0:
 		places = limit.DefaultQueueLen
 	}
-	return max(1, places/2)
+	return max(1, places/4)
 }
 
 // checkOwn checks a limiter for each key.

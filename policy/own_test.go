@@ -111,7 +111,7 @@ func TestOversizeForEach(t *testing.T) {
 	}
 }
 
-// Those that wait share the places, of which one key takes half; priorities and
+// Those that wait share the places, of which one key takes a quarter; priorities and
 // weights count within each key.
 func TestOwnRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -122,10 +122,10 @@ func TestOwnRoom(t *testing.T) {
 		defer p.Close()
 		g := p.Gate("db")
 		l := &line{t: t, slot: admit(t, g)}
-		l.wait(g, 8, "a", weir.Work{User: "a"})
-		l.wait(g, 2, "b", weir.Work{User: "b"})
+		l.wait(g, 4, "a", weir.Work{User: "a"})
+		l.wait(g, 1, "b", weir.Work{User: "b"})
 		if _, _, err := g.Arrive(weir.Work{User: "a"}, func(weir.Permit, error) {}); err == weir.ErrWaiting {
-			t.Errorf("%v, want a refusal: the key has half of the places", err)
+			t.Errorf("%v, want a refusal: the key has a quarter of the places", err)
 		}
 		if got := l.serve(4); strings.Count(got, "a") != 3 {
 			t.Errorf("served %s, want three of a", got)

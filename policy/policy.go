@@ -81,6 +81,7 @@ type Policy struct {
 func (p *Policy) Match(r *http.Request) (*Route, weir.Work) {
 	rt, m := p.matcher.find(r)
 	w := rt.Work()
+	w.Write = rt.writes(r.Method)
 	trusted := p.identity.fill(&w, r, m)
 	m.free()
 	if rt != nil && trusted {

@@ -18,6 +18,7 @@ type Route struct {
 	work     weir.Work
 	timeout  time.Duration
 	charging charging
+	access   string // read, write; empty: by the method
 
 	demoteAfter int64 // admissions; 0: never
 }

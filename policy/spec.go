@@ -206,6 +206,10 @@ type RouteSpec struct {
 	// Exempt work takes no slot and never waits: health checks, an operator's way
 	// in. Gates count it, and bound how much there is at once.
 	Exempt bool `json:"exempt,omitempty"`
+	// Access is read or write: which of the pools of a gate that has two of them this
+	// route's work needs (ProbeSpec.ReadWrite). Left out, GET, HEAD, OPTIONS and TRACE
+	// read and everything else writes; work that comes by the route's name reads.
+	Access string `json:"access,omitempty"`
 	// Cost of one request in slots. Default 1.
 	Cost int64 `json:"cost,omitempty"`
 	// CostFrom is a header, header:NAME, in which a trusted peer says what its

@@ -26,6 +26,12 @@ type ProbeSpec struct {
 	Step     float64  `json:"step,omitempty"`
 	Weight   float64  `json:"weight,omitempty"`
 	Interval Duration `json:"interval,omitempty"`
+	// ReadWrite makes two pools, one for reads and one for writes (weir.Work.Write),
+	// which are sized together by what both get done; see keyed.ReadWrite. Limit is
+	// that of both at first, of which ReadRatio is for reads (default 0.5), and Min
+	// and Max are for each. With EachSpec.Own there are two for each key.
+	ReadWrite bool    `json:"read_write,omitempty"`
+	ReadRatio float64 `json:"read_ratio,omitempty"`
 }
 
 // LagSpec is what only the controller lag has; see [control.LagMapConfig].

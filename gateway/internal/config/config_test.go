@@ -223,8 +223,12 @@ func TestGatewayGuide(t *testing.T) {
 		if strings.Contains(text, "tls:") {
 			continue // names files that are not here
 		}
-		if !strings.Contains(text, "upstreams:") {
-			text = "upstreams: {app: {targets: [http://127.0.0.1:3000]}}\nroutes: [{match: [/], upstream: app}]\n" + text
+		for _, part := range []string{
+			"upstreams: {app: {targets: [http://127.0.0.1:3000]}}", "routes: [{match: [/], upstream: app}]", "gates: {all: {limit: {}}}",
+		} {
+			if key, _, _ := strings.Cut(part, " "); !strings.HasPrefix(text, key) && !strings.Contains(text, "\n"+key) {
+				text = part + "\n" + text
+			}
 		}
 		if _, err := config.Parse("guide.yaml", []byte(text)); err != nil {
 			t.Errorf("%v\nin\n%s", err, text)

@@ -27,6 +27,13 @@ var controllerFields = map[string]field{
 	"ProbeSpec.weight":   {doc: "Weight of a successful probe's size in the moving average that is kept.", def: "0.2", least: "0.001", most: "1"},
 	"ProbeSpec.interval": {doc: "The time between two probes.", def: "100ms", least: "10ms"},
 
+	"ProbeSpec.read_write": {
+		doc: "Two pools, one for reads and one for writes, sized together by what both get done. limit is that of both at first; min and max are for each. " +
+			"A route's access says which one its work needs. With each and own: true, two for each key.",
+		def: "false",
+	},
+	"ProbeSpec.read_ratio": {doc: "The part of the slots that is for reads, with read_write.", def: "0.5", least: "0.001", most: "0.999"},
+
 	"LagSpec.signal":     {doc: "The signal whose value is the lag. Required for the controller lag.", example: "behind"},
 	"LagSpec.target":     {doc: "Lag up to which the limit is max.", def: "10000", least: "0.000001"},
 	"LagSpec.critical":   {doc: "Lag from which on the limit is min. Above target.", def: "100000", least: "0.000001"},

@@ -5,7 +5,7 @@ var gateFields = map[string]field{
 	"EachSpec.by": {doc: "Whose pool it is.", def: "tenant", enum: []string{"tenant", "user", "client", "route"}},
 	"EachSpec.own": {
 		doc: "A controller of its own for each key, any of them, instead of one size for all: for keys that differ in what they carry, hundreds of them. " +
-			"queue.len is for all keys together, of which one takes half at most.",
+			"queue.len is for all keys together, of which one takes a quarter at most.",
 		def: "false",
 	},
 	"EachSpec.max_keys": {

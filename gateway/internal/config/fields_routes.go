@@ -12,6 +12,11 @@ var routeFields = map[string]field{
 		doc: "Header of the upstream's answer that says what the request has really cost, a whole number from 0. A gate with one limit settles the difference " +
 			"with the tenant's share of the next turns; one with each changes what the key holds, at least 1. The client does not see the header.",
 	},
+	"RouteSpec.access": {
+		doc:     "Which pool the work needs of a gate that has one for reads and one for writes (probe: {read_write: true}). Left out, GET, HEAD, OPTIONS and TRACE read, and everything else writes.",
+		enum:    []string{"read", "write"},
+		example: "read",
+	},
 	"RouteSpec.demote_after": {
 		doc:     "After how many admissions the work of an operation counts as background, and is passed on as such. identity.admissions says how many there have been. Left out, never; exempt and critical work never is.",
 		example: "3", least: "1", most: "1000000",

@@ -172,3 +172,20 @@ func TestDemotionRecipe(t *testing.T) {
 		}
 	}
 }
+
+// Reads and writes have a pool each, as the guide says.
+func TestReadWriteRecipe(t *testing.T) {
+	k := cook(t, recipe(t, "keyed.md", "      probe: {read_write: true, read_ratio: 0.6}"))
+	for _, tt := range []struct{ method, path, part string }{
+		{http.MethodGet, "/orders", "read"}, {http.MethodPost, "/orders", "write"}, {http.MethodPost, "/search", "read"},
+	} {
+		before := k.Gate("tickets").Parts()[tt.part].InFlight
+		rt, w := k.Match(httptest.NewRequest(tt.method, tt.path, nil))
+		if _, err := rt.Gate().(weir.TryAdmitter).TryAdmit(w); err != nil {
+			t.Fatal(err)
+		}
+		if n := k.Gate("tickets").Parts()[tt.part].InFlight; n != before+1 {
+			t.Errorf("%s %s is no %s", tt.method, tt.path, tt.part)
+		}
+	}
+}
