@@ -58,8 +58,8 @@
 //
 // [weir.Permit.SetCost] changes what a permit of a [Gate] holds of its key: where
 // slots stand for bytes, say, once the size is known. (A limit.Limiter leaves the
-// slots and settles the difference with the share of the tenant; pools have no
-// shares.) More may bring the key above its limit.
+// slots as they are.) More may bring the key above its limit. As there, the
+// difference is settled with the part of whoever sent the work, if it had to wait.
 //
 // # Who is known, and for how long
 //
@@ -82,10 +82,26 @@
 //
 // # Who waits
 //
-// Work waits for its own key: by class, user and order as in package limit. A room
-// exists while somebody is in it. All rooms share one number of places by dynamic
-// thresholds: see [Queue]. What waits leaves when its time is up or its context
-// ends, and a newcomer does not overtake who waits for its key.
+// Work waits for its own key: by priority, user, tenant and order as in package
+// limit, with guaranteed shares of priorities and weights of users and tenants
+// ([Queue]). All of that is a matter of one key: a high priority takes no slot and no
+// place from another key's background work, and what a user is served of one key
+// does not count at another. Where the key is the tenant, which is the default, users
+// of one tenant share its pool by their weights, and weights of tenants say nothing:
+// there is one in each room. How much more a tenant gets than others is its
+// [Override]. Where the key is a route or a database, users share it, and the tenants
+// of a user that user's part.
+//
+// A room exists while somebody is in it. All rooms share one number of places by
+// dynamic thresholds: see [Queue]. What waits leaves when its time is up or its
+// context ends, and a newcomer of the same part does not overtake who waits for its
+// key.
+//
+// A call made under a permit of the gate (weir.WithPermit) rides on that permit
+// whichever key the two are for. It cannot wait for what its own caller holds, and
+// does not show in the pool of the other key. Where work of one key calls on
+// another's, and that is to be counted, make that call with a context of its own, or
+// have a gate for each layer.
 //
 // Unlike a limit.Limiter a [Gate] refuses nobody on arrival because it would
 // wait in vain: too little happens to a single key to tell how fast its slots come
@@ -98,7 +114,7 @@
 // garbage collector reads none of it. Admission and release look the key up and
 // take the lock of its shard, a hundred nanoseconds, and allocate nothing. Slots
 // come on top: some 64 bytes for each piece of work that was ever in flight at the
-// same time; they are reused and never freed. `go test -bench . ./keyed` measures
+// same time, and 48 where somebody had to wait; they are reused and never freed. `go test -bench . ./keyed` measures
 // all of it.
 //
 // Without a Done hook or a controller one admission in 16 is timed, because the clock

@@ -37,6 +37,35 @@ func ExampleNew() {
 	// users 1 of 1
 }
 
+// Users of one tenant share its pool by their weights while they wait for it.
+func ExampleQueue() {
+	g, err := keyed.New(keyed.Config{Name: "databases", Limit: 1, Queue: keyed.Queue{
+		Order:   limit.FIFO,
+		Weights: limit.Weights{Users: map[string]float64{"app": 2}}, // others: 1
+	}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer g.Close()
+
+	held, _ := g.TryAdmit(weir.Work{Tenant: "orders"})
+	for range 4 {
+		for _, user := range []string{"report", "app"} {
+			g.Arrive(weir.Work{Tenant: "orders", User: user}, func(p weir.Permit, err error) {
+				if err == nil {
+					fmt.Print(user, " ")
+					held = p
+				}
+			})
+		}
+	}
+	for range 6 {
+		held.Done(weir.OK)
+	}
+	// Output: report app app report app app
+}
+
 // Every database has a pool, and all pools follow the lag of one queue.
 func ExampleNew_lag() {
 	lag, err := control.NewLagMap(control.LagMapConfig{Max: 1000, Min: 10, Target: 10_000, Critical: 100_000})
