@@ -73,9 +73,8 @@ type held struct {
 	gone     bool // no longer in the table
 	fetching bool // somebody asks the server for more
 
-	tokens    int64
-	granted   quota.Result // what the server said when it lent
-	grantedAt time.Time
+	tokens  int64
+	granted quota.Result // what the server said when it lent
 
 	refusedCost int64 // 0: nothing refused
 	refused     quota.Result
@@ -92,13 +91,16 @@ func newLeases(s *Store, l Lease) *leases {
 // take decides by what is held, or asks the server.
 func (ls *leases) take(ctx context.Context, t *quota.Take) (quota.Result, error) {
 	ls.mu.Lock()
-	now := ls.store.now()
 	h := ls.keys[t.Key]
 	if h != nil && !slices.Equal(h.limits, t.Limits) {
-		defer ls.giveBack(t.Key, h.limits, ls.dropLocked(t.Key, h))
-		h = nil
+		tokens := ls.dropLocked(t.Key, h)
+		ls.mu.Unlock()
+		ls.giveBack(t.Key, t.Limits, tokens) // before anything is decided by the new ones
+		ls.mu.Lock()
+		h = ls.keys[t.Key]
 	}
-	if h != nil {
+	now := ls.store.now()
+	if h != nil && slices.Equal(h.limits, t.Limits) {
 		if r, ok := h.decide(t.Cost, now, ls.For); ok {
 			ls.mu.Unlock()
 			ls.note(r.OK)
@@ -119,7 +121,7 @@ func (ls *leases) take(ctx context.Context, t *quota.Take) (quota.Result, error)
 // to take ahead. Only one asks for more at a time, or together they would hold more
 // than Tokens.
 func (ls *leases) wantLocked(t *quota.Take, h *held, now time.Time) (*held, int64) {
-	if t.Cost == 0 || t.Cost > ls.Tokens {
+	if t.Cost == 0 || t.Cost > ls.Tokens || h != nil && !slices.Equal(h.limits, t.Limits) {
 		return nil, 0
 	}
 	if h == nil {
@@ -146,7 +148,6 @@ func (h *held) decide(cost int64, now time.Time, most time.Duration) (r quota.Re
 		h.tokens -= cost
 		r = h.granted
 		r.Remaining += float64(h.tokens)
-		r.Reset = max(r.Reset-now.Sub(h.grantedAt), 0)
 		return r, true
 	case h.refusedCost == 0 || cost < h.refusedCost:
 		return r, false
@@ -158,7 +159,6 @@ func (h *held) decide(cost int64, now time.Time, most time.Duration) (r quota.Re
 	if r.Wait != quota.Never {
 		r.Wait = (r.Wait - passed + time.Millisecond - 1).Truncate(time.Millisecond)
 	}
-	r.Reset = max(r.Reset-passed, 0)
 	return r, true
 }
 
@@ -185,7 +185,7 @@ func (ls *leases) learn(h *held, cost, more int64, r quota.Result, a reply, err 
 	}
 	if lent > 0 {
 		h.tokens += lent
-		h.granted, h.grantedAt, h.until = r, now, now.Add(ls.For)
+		h.granted, h.until = r, now.Add(ls.For)
 	}
 	return 0
 }

@@ -85,7 +85,7 @@ var errReply = errors.New("the script's answer is not understood")
 
 // unpack reads the tokens that each of n windows held before the charge.
 func unpack(s string, n int) (r reply, err error) {
-	if len(s) != 17+8*n || n > len(r.tokens) {
+	if n < 0 || n > len(r.tokens) || len(s) != 17+8*n {
 		return r, errReply
 	}
 	r.ok = s[0] == 1

@@ -1,0 +1,204 @@
+//go:build integration
+
+package weirredis
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/quota"
+)
+
+// sharers are stores with leases on one server, with one clock for all of them and
+// for the server.
+type sharers struct {
+	now    atomic.Int64 // microseconds
+	stores []*Store
+}
+
+func newSharers(t *testing.T, n int, l Lease) *sharers {
+	t.Helper()
+	addr := startRedis(t).addr
+	w := &sharers{}
+	w.now.Store(1e12)
+	for range n {
+		s := open(t, Config{Addrs: []string{addr}, Lease: l, Now: func() time.Time { return time.UnixMicro(w.now.Load()) }})
+		s.clock = w.now.Load
+		w.stores = append(w.stores, s)
+	}
+	return w
+}
+
+func (w *sharers) pass(d time.Duration) { w.now.Add(d.Microseconds()) }
+
+func (w *sharers) take(t *testing.T, i int, cost int64, limits ...quota.Limit) quota.Result {
+	t.Helper()
+	r, err := w.stores[i].Take(context.Background(), &quota.Take{Key: "k", Limits: limits, Cost: cost})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// left returns what the server's bucket holds.
+func (w *sharers) left(t *testing.T, l quota.Limit) float64 {
+	t.Helper()
+	r, err := w.stores[0].Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{l}, Mode: quota.DryRun})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Remaining
+}
+
+// TestLeaseBound plays bursts and lulls on three processes, and looks at every
+// interval in them: no more is let through than burst + rate·t + processes·N.
+func TestLeaseBound(t *testing.T) {
+	const processes, tokens = 3, 20
+	l := quota.Limit{Rate: 100, Burst: 200}
+	w := newSharers(t, processes, Lease{Tokens: tokens, For: time.Second})
+	r := rand.New(rand.NewPCG(1, 2))
+	begin := w.now.Load()
+	var admitted, lowest, worst float64 // admitted - rate·t: now, at its lowest, and its greatest rise since
+	decisions := 0
+	for range 3000 {
+		w.pass(time.Duration(r.ExpFloat64() * float64(30*time.Millisecond)))
+		if r.IntN(300) == 0 {
+			w.pass(3 * time.Second)
+		}
+		came := l.Rate * float64(w.now.Load()-begin) / 1e6
+		lowest = min(lowest, admitted-came)
+		for range r.IntN(6) {
+			decisions++
+			if cost := 1 + r.Int64N(3); w.take(t, r.IntN(processes), cost, l).OK {
+				admitted += float64(cost)
+			}
+		}
+		worst = max(worst, admitted-came-lowest)
+	}
+	asked, leased, remembered := uint64(0), uint64(0), uint64(0)
+	for _, s := range w.stores {
+		st := s.Stats()
+		asked, leased, remembered = asked+st.Takes, leased+st.Leased, remembered+st.Remembered
+	}
+	t.Logf("at most %.0f above rate·t in any interval; %d decisions: the server was asked %d times, leases decided %d, refusals %d",
+		worst, decisions, asked, leased, remembered)
+	if bound := l.Burst + processes*tokens; worst > bound {
+		t.Errorf("%.0f more than rate·t in some interval, the bound is %.0f", worst, bound)
+	}
+	if worst < l.Burst*.99 {
+		t.Errorf("only %.0f more than rate·t: the test does not reach the limit", worst)
+	}
+	if asked+leased+remembered != uint64(decisions) || leased < asked {
+		t.Errorf("%d asked, %d leased, %d remembered of %d", asked, leased, remembered, decisions)
+	}
+}
+
+// The bound is no larger than it has to be: every process leases, the bucket fills
+// again, and then all is spent at once.
+func TestLeaseBoundIsReached(t *testing.T) {
+	const processes, tokens = 3, 20
+	l := quota.Limit{Rate: 100, Burst: 200}
+	w := newSharers(t, processes, Lease{Tokens: tokens, For: time.Minute})
+	for i := range processes {
+		w.take(t, i, 1, l)
+	}
+	w.pass(10 * time.Second)
+	admitted := 0
+	for i := range processes {
+		for w.take(t, i, 1, l).OK {
+			admitted++
+		}
+	}
+	if want := 200 + processes*tokens; admitted != want {
+		t.Errorf("%d let through at once, want %d", admitted, want)
+	}
+}
+
+// At the limit the server is asked once for each refusal and its wait, and nothing
+// is let through that it would not.
+func TestLeaseRefusal(t *testing.T) {
+	l := quota.Limit{Rate: 10, Burst: 10}
+	w := newSharers(t, 1, Lease{Tokens: 5, For: time.Second})
+	admitted := 0
+	for range 30 {
+		if w.take(t, 0, 1, l).OK {
+			admitted++
+		}
+	}
+	if admitted != 10 {
+		t.Errorf("%d let through at once, want 10", admitted)
+	}
+	w.pass(40 * time.Millisecond)
+	if r := w.take(t, 0, 1, l); r.OK || r.Wait != 60*time.Millisecond {
+		t.Errorf("40ms later: %+v, want a wait of 60ms", r)
+	}
+	asked := w.stores[0].Stats().Takes
+	if r := w.take(t, 0, 7, l); r.OK {
+		t.Errorf("what costs more is let through: %+v", r)
+	}
+	if n := w.stores[0].Stats().Takes; n != asked {
+		t.Errorf("the server was asked %d times about what is known", n-asked)
+	}
+	w.pass(60 * time.Millisecond)
+	if r := w.take(t, 0, 1, l); !r.OK {
+		t.Errorf("after the wait: %+v", r)
+	}
+}
+
+// What is not used is given back when its time is over, and by Close.
+func TestLeaseGivenBack(t *testing.T) {
+	l := quota.Limit{Rate: 1e-9, Burst: 100}
+	w := newSharers(t, 2, Lease{Tokens: 20, For: 20 * time.Millisecond})
+	if r := w.take(t, 0, 1, l); !r.OK || r.Remaining != 99 {
+		t.Errorf("%+v, want 99 left, those leased among them", r)
+	}
+	if left := w.left(t, l); left != 79 {
+		t.Errorf("the server has %v, want 79", left)
+	}
+	w.pass(30 * time.Millisecond)
+	eventually(t, 5*time.Second, "the lease is given back", func() bool { return w.left(t, l) > 98.5 })
+	eventually(t, 5*time.Second, "no lease is held", func() bool { return w.stores[0].Stats().Leases == 0 })
+	w.take(t, 1, 1, l)
+	if err := w.stores[1].Close(); err != nil {
+		t.Fatal(err)
+	}
+	if left := w.left(t, l); left < 97.5 || left > 98.5 {
+		t.Errorf("after Close the server has %v, want 98", left)
+	}
+}
+
+// A limit that changes ends the lease: the new one holds at once.
+func TestLeaseLimitChanges(t *testing.T) {
+	w := newSharers(t, 1, Lease{Tokens: 20, For: time.Minute})
+	l := quota.Limit{Rate: 1e-9, Burst: 100}
+	w.take(t, 0, 1, l)
+	small := quota.Limit{Rate: 1e-9, Burst: 3}
+	admitted := 0
+	for range 10 {
+		if w.take(t, 0, 1, small).OK {
+			admitted++
+		}
+	}
+	if admitted != 3 {
+		t.Errorf("%d let through after the burst fell to 3", admitted)
+	}
+}
+
+// Keys beyond the bound ask the server, and are exact.
+func TestLeaseMaxKeys(t *testing.T) {
+	w := newSharers(t, 1, Lease{Tokens: 10, For: time.Minute, MaxKeys: 2})
+	for range 3 {
+		for _, key := range []string{"a", "b", "c", "d"} {
+			k := quota.Take{Key: key, Limits: []quota.Limit{quota.Per(100, time.Hour)}, Cost: 1}
+			if r, err := w.stores[0].Take(context.Background(), &k); err != nil || !r.OK {
+				t.Fatalf("%+v, %v", r, err)
+			}
+		}
+	}
+	if st := w.stores[0].Stats(); st.Leases != 2 || st.Leased != 4 || st.Takes != 8 {
+		t.Errorf("%d keys with leases, %d decided by them, %d by the server; want 2, 4, 8", st.Leases, st.Leased, st.Takes)
+	}
+}

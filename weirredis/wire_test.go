@@ -1,0 +1,58 @@
+package weirredis
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/quota"
+)
+
+func FuzzUnpack(f *testing.F) {
+	f.Add("", 1)
+	f.Add(string(make([]byte, 25)), 1)
+	f.Add(string(make([]byte, 81)), 8)
+	f.Fuzz(func(t *testing.T, s string, n int) {
+		_, err := unpack(s, n)
+		if (err == nil) != (n >= 0 && n <= quota.MaxWindows && len(s) == 17+8*n) {
+			t.Errorf("%d bytes for %d windows: %v", len(s), n, err)
+		}
+	})
+}
+
+// The periods told reach three before and after now, and as far as a reservation
+// may wait; their numbers count them one by one.
+func TestPackCalendar(t *testing.T) {
+	sydney, err := time.LoadLocation("Australia/Sydney")
+	if err != nil {
+		t.Skip("no time zones here")
+	}
+	now := time.Date(2026, 4, 4, 23, 30, 0, 0, sydney) // an hour comes twice in the night
+	for _, c := range []struct {
+		period quota.Period
+		ahead  time.Duration
+		most   int
+	}{
+		{quota.Hour, 0, 7}, {quota.Day, 0, 7}, {quota.Week, 0, 7}, {quota.Month, 0, 7},
+		{quota.Hour, 24 * time.Hour, 31}, {quota.Hour, 10000 * time.Hour, mostPeriods},
+	} {
+		calendar := quota.Calendar{Period: c.period, In: sydney}
+		b := string(packCalendar(nil, calendar, now, c.ahead))
+		n := int(b[8]) | int(b[9])<<8
+		if n != c.most || len(b) != 10+16*n {
+			t.Errorf("%v, %v ahead: %d periods in %d bytes, want %d", c.period, c.ahead, n, len(b), c.most)
+			continue
+		}
+		first, last := doubleAt(b, 10), doubleAt(b, 10+16*(n-1))
+		if start, _ := calendar.Current(now); first >= float64(start.UnixMicro()) || last <= float64(now.UnixMicro()) {
+			t.Errorf("%v: from %v to %v, which is not around %v", c.period, first, last, now)
+		}
+		for i := 1; i < n; i++ {
+			at, before := 10+16*i, 10+16*(i-1)
+			length := doubleAt(b, at) - doubleAt(b, before)
+			if doubleAt(b, at+8) != doubleAt(b, before+8)+1 || length <= 0 || length > doubleAt(b, 0) || math.Mod(length, 1e6) != 0 {
+				t.Errorf("%v: period %d is number %v and %v µs long, after %v", c.period, i, doubleAt(b, at+8), length, doubleAt(b, before+8))
+			}
+		}
+	}
+}
