@@ -170,10 +170,7 @@ func (l *Limiters) goOut(p *pool) {
 // pin returns the limiter for w, a new one if its key is not known, and keeps its
 // pool from being evicted until unpin.
 func (l *Limiters) pin(w weir.Work) (*pool, *limit.Limiter, error) {
-	key, part := w.Tenant, ""
-	if l.key != nil {
-		key = l.key(w)
-	}
+	key, part := l.KeyOf(&w), ""
 	if l.part != nil {
 		part = l.part(w)
 	}

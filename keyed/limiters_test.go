@@ -179,6 +179,15 @@ func TestLimitersReconfigure(t *testing.T) {
 		t.Fatal(err)
 	}
 	admit(t, l, tenant("d"))
+	if key := l.KeyOf(&weir.Work{Tenant: "x"}); key != "x" {
+		t.Errorf("the key is %q", key)
+	}
+	if u, ok := l.Key("a"); !ok || u.Key != "a" || u.InFlight != 1 || u.Limit == 0 {
+		t.Errorf("%+v, %v", u, ok)
+	}
+	if u, ok := l.Key("gone"); ok || u != (KeyUse{Key: "gone"}) {
+		t.Errorf("%+v, %v", u, ok)
+	}
 	if u := l.Usage(0); u.Keys != 2 || u.MaxKeys != 2 || u.Evicted != 2 || u.Busy != 2 { // a still holds one
 		t.Errorf("%+v", u)
 	}

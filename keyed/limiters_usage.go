@@ -45,6 +45,27 @@ func (l *Limiters) Usage(top int) Usage {
 	return u
 }
 
+// KeyOf returns the key whose limiter decides about w.
+func (l *Limiters) KeyOf(w *weir.Work) string {
+	if l.key != nil {
+		return l.key(*w)
+	}
+	return w.Tenant
+}
+
+// Key describes one key, all of its parts together, and reports whether it is known.
+// Of one that is not, only the Key is set.
+func (l *Limiters) Key(key string) (KeyUse, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p, ok := l.pools[key]
+	if !ok {
+		return useOf(key, &weir.Snapshot{}), false
+	}
+	all := p.snapshot()
+	return useOf(key, &all), true
+}
+
 // Limiter describes one part of a key, and reports false if it is not known.
 func (l *Limiters) Limiter(key, part string) (weir.Snapshot, bool) {
 	l.mu.Lock()

@@ -45,7 +45,7 @@ type keySeries struct {
 // keysOf returns the series of a gate, those that it had if it had any; nil if it
 // has no limit for each key.
 func keysOf(g *policy.Gate, old *keySeries, most int) *keySeries {
-	k := g.Keyed()
+	k := g.Pools()
 	switch {
 	case k == nil:
 		return nil
@@ -96,19 +96,20 @@ func (c keyCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	series := *c.metrics.gates.Load()
 	for name, g := range p.Gates() {
-		if g.Keyed() != nil {
-			c.collect(ch, name, g, series[name].keys)
+		if pools := g.Pools(); pools != nil {
+			c.collect(ch, name, pools, series[name].keys)
 		}
 	}
 }
 
-func (c keyCollector) collect(ch chan<- prometheus.Metric, name string, g *policy.Gate, series *keySeries) {
-	k := g.Keyed()
-	u := k.Usage(c.metrics.tenants.size())
+func (c keyCollector) collect(ch chan<- prometheus.Metric, name string, pools policy.Pools, series *keySeries) {
+	u := pools.Usage(c.metrics.tenants.size())
 	gauge(ch, keyCount, float64(u.Keys), name)
 	gauge(ch, keyMost, float64(u.MaxKeys), name)
 	gauge(ch, keyBusy, float64(u.Busy), name)
-	gauge(ch, keyBytes, float64(u.Bytes), name)
+	if u.Bytes > 0 { // else it is not known
+		gauge(ch, keyBytes, float64(u.Bytes), name)
+	}
 	counter(ch, keyEvicted, u.Evicted, name)
 	seen := make(names, len(u.Top))
 	for _, use := range u.Top {
@@ -123,7 +124,7 @@ func (c keyCollector) collect(ch chan<- prometheus.Metric, name string, g *polic
 	}
 	waited := make(names)
 	series.waits.each(func(full string, w waits) {
-		use, known := k.Key(full)
+		use, known := pools.Key(full)
 		if full == Rest {
 			use.Key, known = Rest, false
 		}

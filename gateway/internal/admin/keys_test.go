@@ -48,7 +48,14 @@ func TestKeyMetrics(t *testing.T) {
 // capacity beside it though they hold nothing; the others share one. A reload keeps
 // what was counted, and drops what is of gates that are gone.
 func TestKeyWaits(t *testing.T) {
-	gates := map[string]policy.GateSpec{"db": {Limit: &policy.LimitSpec{Limit: 3}, Each: &policy.EachSpec{By: "route"}}}
+	for _, own := range []bool{false, true} {
+		t.Run(fmt.Sprintf("own %v", own), func(t *testing.T) {
+			keyWaits(t, map[string]policy.GateSpec{"db": {Limit: &policy.LimitSpec{Limit: 3}, Each: &policy.EachSpec{By: "route", Own: own}}})
+		})
+	}
+}
+
+func keyWaits(t *testing.T, gates map[string]policy.GateSpec) {
 	p := compiled(t, gates, policy.Options{})
 	for _, op := range []string{"a", "b", "c"} {
 		permit, err := p.Gate("db").TryAdmit(weir.Work{Op: op})

@@ -173,7 +173,11 @@ func rowExempt(p *page, g *gateLook) {
 
 func rowOfPools(p *page, g *gateLook) {
 	if k := g.Keys; k != nil {
-		p.row("POOLS OF|KNOWN|AT MOST|IN USE|FORGOTTEN|KIB", g.Name, k.Known, k.Max, k.Busy, k.Evicted, (k.Bytes+1023)/1024)
+		kib := ""
+		if k.Bytes > 0 {
+			kib = strconv.FormatInt((k.Bytes+1023)/1024, 10)
+		}
+		p.row("POOLS OF|KNOWN|AT MOST|IN USE|FORGOTTEN|KIB", g.Name, k.Known, k.Max, k.Busy, k.Evicted, kib)
 	}
 }
 
