@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -178,6 +179,25 @@ func (c *compiler) checkPrioritySource(at place, text string, classes map[string
 }
 
 func (c *compiler) checkNetwork(at place, text string) (netip.Prefix, bool) {
+	p, problem, instead := parseNetwork(text)
+	if problem != "" {
+		c.add(at, problem, instead)
+	}
+	return p, problem == ""
+}
+
+// ParseNetwork reads a network in CIDR notation, as IdentitySpec.Trusted has them:
+// 10.0.0.0/8, fd00::/8, 192.0.2.1/32. The error says what is wrong and, after a
+// semicolon, what to write.
+func ParseNetwork(text string) (netip.Prefix, error) {
+	p, problem, instead := parseNetwork(text)
+	if problem != "" {
+		return p, errors.New(problem + "; " + instead)
+	}
+	return p, nil
+}
+
+func parseNetwork(text string) (p netip.Prefix, problem, instead string) {
 	p, err := netip.ParsePrefix(text)
 	if err != nil {
 		instead := "write a network such as 10.0.0.0/8 or fd00::/8"
@@ -185,17 +205,14 @@ func (c *compiler) checkNetwork(at place, text string) (netip.Prefix, bool) {
 			addr = addr.Unmap().WithZone("")
 			instead = fmt.Sprintf("write %v/%d", addr, addr.BitLen())
 		}
-		c.add(at, fmt.Sprintf("%q is no network in CIDR notation", text), instead)
-		return p, false
+		return p, fmt.Sprintf("%q is no network in CIDR notation", text), instead
 	}
 	switch {
 	case p.Addr().Is4In6():
-		c.add(at, fmt.Sprintf("%s is an IPv4 network in IPv6 form", text), "write it as an IPv4 network")
-		return p, false
+		return p, fmt.Sprintf("%s is an IPv4 network in IPv6 form", text), "write it as an IPv4 network"
 	case p.Masked() != p:
-		c.add(at, fmt.Sprintf("%s has bits set beyond its %d", text, p.Bits()),
-			fmt.Sprintf("write %v, or %v/%d for the one address", p.Masked(), p.Addr(), p.Addr().BitLen()))
-		return p, false
+		return p, fmt.Sprintf("%s has bits set beyond its %d", text, p.Bits()),
+			fmt.Sprintf("write %v, or %v/%d for the one address", p.Masked(), p.Addr(), p.Addr().BitLen())
 	}
-	return p, true
+	return p, "", ""
 }

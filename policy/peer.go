@@ -12,6 +12,12 @@ const forwardedFor = "X-Forwarded-For"
 // mostHops bounds how many proxies are followed back.
 const mostHops = 32
 
+// TrustsNetwork reports whether addr is in one of the networks whose headers are
+// believed.
+func (p *Policy) TrustsNetwork(addr netip.Addr) bool {
+	return p.identity.trusts(addr.Unmap().WithZone(""))
+}
+
 // originOf returns the address that a request comes from as far as trust reaches:
 // the peer's, or behind trusted peers the rightmost address in X-Forwarded-For
 // that is not trusted itself. What stands to the left of that one was written by

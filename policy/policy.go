@@ -7,7 +7,6 @@ import (
 	"iter"
 	"maps"
 	"net/http"
-	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -103,10 +102,6 @@ func (p *Policy) time() time.Time {
 // Trusted reports whether the request comes from a peer whose headers are
 // believed, for its network or for its verified certificate.
 func (p *Policy) Trusted(r *http.Request) bool { return p.identity.trustsPeer(r) }
-
-// TrustsNetwork reports whether addr is in one of the networks whose headers are
-// believed.
-func (p *Policy) TrustsNetwork(addr netip.Addr) bool { return p.identity.trusts(addr.Unmap().WithZone("")) }
 
 // IdentityHeaders returns the headers that identities, costs and admissions are
 // read from, in canonical form, sorted. A proxy takes them off requests that do not come from

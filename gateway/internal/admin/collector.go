@@ -22,15 +22,6 @@ type Source interface {
 	Ready() bool
 }
 
-// Connections are those of one listener.
-type Connections struct {
-	Listener string `json:"listener"`
-	Open     int    `json:"open"`
-	Refused  uint64 `json:"refused"`
-	// Handshakes counts those of TLS that failed, by reason; nil without TLS.
-	Handshakes map[string]uint64 `json:"handshakes_failed,omitempty"`
-}
-
 // collector turns snapshots into metrics.
 type collector struct {
 	src Source
@@ -46,8 +37,7 @@ type collector struct {
 	upAbandoned, upExpected                    *prometheus.Desc
 	streamsOpen, streamsMax, streamsMoved      *prometheus.Desc
 	streamsOverflowed, streamsCut              *prometheus.Desc
-	requests, conns, connsRefused, ready       *prometheus.Desc
-	ignored, demoted, handshakes               *prometheus.Desc
+	requests, ready, ignored, demoted          *prometheus.Desc
 }
 
 func newCollector(src Source) *collector {
@@ -92,14 +82,10 @@ func newCollector(src Source) *collector {
 		streamsOverflowed: d("weir_streams_overflowed_total", "Answers that found no room among the streams and kept their slot."),
 		streamsCut:        d("weir_streams_cut_total", "Answers cut because the client did not read them."),
 
-		requests:     d("weir_http_requests_in_flight", "Requests in the gateway now: waiting, upstream, or being answered."),
-		conns:        d("weir_connections", "Client connections open now.", "listener"),
-		connsRefused: d("weir_connections_refused_total", "Client connections refused because there were too many.", "listener"),
-		handshakes: d("weir_tls_handshake_failures_total", "TLS handshakes that failed, by reason: of the client's certificate no_certificate, unknown_ca, expired, bad_certificate, "+
-			"outdated (it was good when the connection began); and timeout, gone (the client), other.", "listener", "reason"),
-		ignored: d("weir_ignored_total", "What requests brought and was not understood, so that the route's own holds: a priority, a cost or a count of admissions, from trusted peers, or a timeout; and what answers brought, a settled cost.", "what"),
-		demoted: d("weir_demoted_total", "Requests that count as background because their operation has been admitted often."),
-		ready:   d("weir_ready", "1 while the gateway wants requests, 0 while it shuts down."),
+		requests: d("weir_http_requests_in_flight", "Requests in the gateway now: waiting, upstream, or being answered."),
+		ignored:  d("weir_ignored_total", "What requests brought and was not understood, so that the route's own holds: a priority, a cost or a count of admissions, from trusted peers, or a timeout; and what answers brought, a settled cost.", "what"),
+		demoted:  d("weir_demoted_total", "Requests that count as background because their operation has been admitted often."),
+		ready:    d("weir_ready", "1 while the gateway wants requests, 0 while it shuts down."),
 	}
 }
 
@@ -126,13 +112,6 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	counter(ch, c.streamsMoved, s.Moved)
 	counter(ch, c.streamsOverflowed, s.Overflowed)
 	counter(ch, c.streamsCut, s.Cut)
-	for _, conns := range c.src.Connections() {
-		gauge(ch, c.conns, float64(conns.Open), conns.Listener)
-		counter(ch, c.connsRefused, conns.Refused, conns.Listener)
-		for reason, n := range conns.Handshakes {
-			counter(ch, c.handshakes, n, conns.Listener, reason)
-		}
-	}
 	gauge(ch, c.ready, oneIf(c.src.Ready()))
 	if p := c.src.Policy(); p != nil {
 		ignored := p.Ignored()

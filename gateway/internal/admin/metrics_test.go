@@ -23,7 +23,7 @@ func (s still) Policy() *policy.Policy       { return s.policy }
 func (s still) Streams() *weirhttp.Streams   { return weirhttp.NewStreams(weirhttp.StreamsConfig{}) }
 func (s still) Upstreams() []*proxy.Upstream { return nil }
 func (s still) Connections() []Connections {
-	return []Connections{{Listener: "127.0.0.1:8080", Open: 3}}
+	return []Connections{{Listener: "127.0.0.1:8080", Snapshot: weir.Snapshot{InFlight: 3}}}
 }
 func (s still) InFlight() int64 { return 7 }
 func (s still) Ready() bool     { return true }

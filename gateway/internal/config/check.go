@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/weir-go/weir/policy"
 )
 
 // checkMeaning reports what is wrong with a configuration that is right in form.
@@ -59,6 +61,7 @@ func (m *meaning) listeners() {
 		l := &m.Listeners[i]
 		path := fmt.Sprintf("listeners[%d]", i)
 		m.address(join(path, "address"), l.Address)
+		m.exempt(join(path, "connections.exempt"), l.Connections.Exempt)
 		if l.TLS == nil {
 			continue
 		}
@@ -66,6 +69,15 @@ func (m *meaning) listeners() {
 			m.report(join(path, "h2c"), "remove h2c; with tls HTTP/2 is on anyway", "h2c is HTTP/2 without TLS, but this listener has tls")
 		}
 		m.certificate(join(path, "tls"), l.TLS)
+	}
+}
+
+func (m *meaning) exempt(path string, networks []string) {
+	for i, text := range networks {
+		if _, err := policy.ParseNetwork(text); err != nil {
+			problem, remedy, _ := strings.Cut(err.Error(), "; ")
+			m.report(fmt.Sprintf("%s[%d]", path, i), remedy, "%s", problem)
+		}
 	}
 }
 

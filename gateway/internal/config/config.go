@@ -47,7 +47,29 @@ type Listener struct {
 	IdleTimeout          policy.Duration `json:"idle_timeout,omitempty"`
 	MaxHeaderBytes       int             `json:"max_header_bytes,omitempty"`
 	MaxConnections       int             `json:"max_connections,omitempty"`
+	Connections          Connections     `json:"connections,omitzero"`
 	MaxConcurrentStreams int             `json:"max_concurrent_streams,omitempty"`
+}
+
+// Connections limits those of a listener further: how many one address may have at once,
+// and how fast new ones may come. An address is one of IPv4, or a /64 network of IPv6.
+type Connections struct {
+	PerAddress     int      `json:"per_address,omitempty"` // 0: half of MaxConnections; -1: no limit
+	Rate           float64  `json:"rate,omitempty"`        // 0: no limit
+	RatePerAddress float64  `json:"rate_per_address,omitempty"`
+	Addresses      int      `json:"addresses,omitempty"`
+	Exempt         []string `json:"exempt,omitempty"` // nil: the networks of identity.trusted
+}
+
+// Networks returns Exempt. What is no network is left out; Parse finds it.
+func (c *Connections) Networks() []netip.Prefix {
+	networks := make([]netip.Prefix, 0, len(c.Exempt))
+	for _, text := range c.Exempt {
+		if n, err := policy.ParseNetwork(text); err == nil {
+			networks = append(networks, n)
+		}
+	}
+	return networks
 }
 
 // TLS names the PEM files of a listener's certificate, and of the authorities that

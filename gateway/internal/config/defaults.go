@@ -41,7 +41,10 @@ func (l *Listener) setDefaults() {
 		MaxConnections:       10_000,
 		MaxConcurrentStreams: 100,
 	}
+	l.Connections.setDefaults()
 }
+
+func (c *Connections) setDefaults() { *c = Connections{Addresses: 65_536} }
 
 func (t *TLS) setDefaults() { t.ClientAuth = ClientRequire }
 

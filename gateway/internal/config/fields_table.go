@@ -64,10 +64,27 @@ var generalFields = map[string]field{
 	"Listener.write_timeout":       {doc: "How long a client may take no byte of the answer. An answer that makes progress may last longer.", def: "30s", least: "1ms", most: "24h"},
 	"Listener.idle_timeout":        {doc: "How long a kept-alive connection may stand idle between requests.", def: "2m", least: "1ms", most: "24h"},
 	"Listener.max_header_bytes":    {doc: "Largest header of a request in bytes; a larger one is answered 431.", def: "65536", least: "1024", most: "16777216"},
-	"Listener.max_connections":     {doc: "Connections open at a time; further ones are closed as soon as they are accepted. Over HTTP/2 also the requests in progress, but at least 1000; further ones are answered with 503.", def: "10000", least: "1", most: "1000000"},
+	"Listener.max_connections":     {doc: "Connections open at a time, slow handshakes and idle ones included; further ones are refused as soon as they are accepted, with an answer on plain HTTP, by a reset under TLS. Over HTTP/2 also the requests in progress, but at least 1000; further ones are answered with 503.", def: "10000", least: "1", most: "1000000"},
+	"Listener.connections":         {doc: "Limits on connections beside max_connections: of one address, and of new ones a second. All of them are taken up by a reload while connections last.", example: "{rate_per_address: 20}"},
 	"Listener.max_concurrent_streams": {
 		doc: "Requests in progress at a time on one HTTP/2 connection.",
 		def: "100", least: "1", most: "10000",
+	},
+
+	"Connections.per_address": {
+		doc: "Connections open at a time from one address (IPv6: one /64 network). 0 means half of max_connections, so that no address can take them all; -1 means no limit.",
+		def: "0", example: "100", least: "-1", most: "1000000",
+	},
+	"Connections.rate":             {doc: "New connections a second; after a pause as many at once, but at least one. 0 means no limit.", def: "0", least: "0", most: "1000000"},
+	"Connections.rate_per_address": {doc: "The same for each address.", def: "0", least: "0", most: "1000000"},
+	"Connections.addresses": {
+		doc: "Addresses known at a time, of about 200 bytes each. Those beyond are taken for one address together.",
+		def: "65536", least: "1", most: "1000000",
+	},
+	"Connections.exempt": {
+		form:    "a network such as 10.0.0.0/8",
+		doc:     "Networks (CIDR) whose addresses have no limits of their own: proxies and load balancers, through which many come. Left out, those of identity.trusted; an empty list exempts nobody.",
+		example: "[10.0.0.0/8]",
 	},
 
 	"TLS.cert": {doc: "PEM file with the certificate chain, relative to this file.", example: "server.crt", required: true},

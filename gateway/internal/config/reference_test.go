@@ -68,6 +68,7 @@ func reference() string {
 	}{
 		{"`listeners:` each", reflect.TypeFor[Config](), "listeners"},
 		{"`listeners: tls:`", reflect.TypeFor[Listener](), "tls"},
+		{"`listeners: connections:`", reflect.TypeFor[Listener](), "connections"},
 		{"`upstreams: NAME:`", reflect.TypeFor[Config](), "upstreams"},
 		{"`upstreams: NAME: eject:`", reflect.TypeFor[Upstream](), "eject"},
 		{"`identity:`", reflect.TypeFor[Config](), "identity"},

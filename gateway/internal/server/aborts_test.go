@@ -58,7 +58,7 @@ func TestAborts(t *testing.T) {
 	}
 	all.Wait()
 	g.idle()
-	eventually(t, "no connection is left", func() bool { return g.Connections()[0].Open == 0 })
+	eventually(t, "no connection is left", func() bool { return g.Connections()[0].InFlight == 0 })
 	if g.gate().Admitted < 50 {
 		t.Errorf("only %d were admitted: nothing is shown", g.gate().Admitted)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/policy"
 )
 
@@ -150,15 +151,15 @@ func TestMaxConnections(t *testing.T) {
 	g := start(t, cfg, Options{})
 	a := dial(t, g.Addr(), "")
 	dial(t, g.Addr(), "")
-	eventually(t, "both are open", func() bool { return g.Connections()[0].Open == 2 })
+	eventually(t, "both are open", func() bool { return g.Connections()[0].InFlight == 2 })
 	if res := answer(t, dial(t, g.Addr(), "GET / HTTP/1.1\r\nHost: x\r\n\r\n")); res.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("a third connection: %d, want 503", res.StatusCode)
 	}
-	if n := g.Connections()[0].Refused; n != 1 {
-		t.Errorf("%d refused, want 1", n)
+	if c := g.Connections()[0]; c.Refused["max_connections"] != 1 || c.Rejected[weir.ReasonLimit] != 1 || c.Limit != 2 {
+		t.Errorf("%+v, want one refused of a limit of 2", c)
 	}
 	_ = a.Close()
-	eventually(t, "one has gone", func() bool { return g.Connections()[0].Open == 1 })
+	eventually(t, "one has gone", func() bool { return g.Connections()[0].InFlight == 1 })
 	if res, _ := get(t, g.url); res.StatusCode != http.StatusOK {
 		t.Errorf("with a place free again: %d", res.StatusCode)
 	}

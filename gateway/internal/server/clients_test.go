@@ -225,7 +225,7 @@ func TestConnectionsOutlastTheirAuthority(t *testing.T) {
 			if _, body := ask(t, client, g.secure()); body != "critical" {
 				t.Fatalf("while both hold: %s", body)
 			}
-			if n := g.Connections()[0].Open; n != 1 {
+			if n := g.Connections()[0].InFlight; n != 1 {
 				t.Fatalf("%d connections, want the first one", n)
 			}
 			write(t, file, next)

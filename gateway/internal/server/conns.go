@@ -5,22 +5,25 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-go/weir"
 )
 
-// conns is a listener's socket and the connections accepted on it: at most max
-// at a time. One more is refused at once, where waiting would leave its client
-// in the dark: on plain HTTP with a 503, under TLS by closing it.
+// conns is a listener's socket and the connections accepted on it, as far as its door
+// lets them in. One that it does not is refused at once, where waiting would leave its
+// client in the dark: on plain HTTP with an answer, under TLS by a reset.
 type conns struct {
 	socket *net.TCPListener
-	max    int
+	door   *door
 	plain  bool
-	rest   time.Duration // see settle
+	note   func(*weir.Rejection, netip.AddrPort) // is told of refusals; may be nil
+	rest   time.Duration                         // see settle
 
-	refused   atomic.Uint64
 	finishing atomic.Bool
 	drained   chan struct{} // closed when Accept has returned for good
 	drainOnce sync.Once
@@ -36,6 +39,7 @@ type conns struct {
 type conn struct {
 	*net.TCPConn
 	from *conns
+	peer *peer // nil: nobody in particular
 	once sync.Once
 
 	state   atomic.Int32 // an http.ConnState
@@ -43,9 +47,9 @@ type conn struct {
 	unbound atomic.Bool  // which has been taken back
 }
 
-func newConns(socket *net.TCPListener, maxOpen int, plain bool) *conns {
+func newConns(socket *net.TCPListener, d *door, plain bool) *conns {
 	return &conns{
-		socket: socket, max: maxOpen, plain: plain, rest: settleFor,
+		socket: socket, door: d, plain: plain, rest: settleFor,
 		drained:  make(chan struct{}),
 		turnAway: make(chan struct{}, 64),
 		open:     make(map[*conn]struct{}),
@@ -77,11 +81,11 @@ func (c *conns) Accept() (net.Conn, error) {
 		finishing := c.finishing.Load()
 		switch {
 		case err == nil:
-			if accepted, ok := c.add(raw); ok {
+			accepted, rule := c.add(raw)
+			if rule == doorOpen {
 				return accepted, nil
 			}
-			c.refused.Add(1)
-			c.refuse(raw)
+			c.refuse(raw, rule)
 			continue
 		case finishing && !looked && errors.Is(err, os.ErrDeadlineExceeded):
 			// Past the deadline the queue is not even looked at: on a busy
@@ -99,24 +103,34 @@ func (c *conns) Accept() (net.Conn, error) {
 	}
 }
 
-// add takes a place for raw, if one is free.
-func (c *conns) add(raw *net.TCPConn) (*conn, bool) {
+// add takes a place for raw, or says which limit refuses it.
+func (c *conns) add(raw *net.TCPConn) (*conn, doorRule) {
+	p, rule := c.door.enter(remote(raw).Addr(), c.door.now())
+	if rule != doorOpen {
+		return nil, rule
+	}
+	accepted := &conn{TCPConn: raw, from: c, peer: p}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.max > 0 && len(c.open) >= c.max {
-		return nil, false
-	}
-	accepted := &conn{TCPConn: raw, from: c}
 	c.open[accepted] = struct{}{}
-	return accepted, true
+	return accepted, doorOpen
+}
+
+// remote is the address of a client.
+func remote(raw *net.TCPConn) netip.AddrPort {
+	if at, ok := raw.RemoteAddr().(*net.TCPAddr); ok {
+		return at.AddrPort()
+	}
+	return netip.AddrPort{} // it has gone already
 }
 
 // Close closes the connection and gives its place back.
 func (c *conn) Close() error {
 	c.once.Do(func() {
 		c.from.mu.Lock()
-		defer c.from.mu.Unlock()
 		delete(c.from.open, c)
+		c.from.mu.Unlock()
+		c.from.door.leave(c.peer, c.from.door.now())
 	})
 	return c.TCPConn.Close()
 }
@@ -210,36 +224,4 @@ func (c *conns) finish(d time.Duration) {
 	case <-c.drained:
 	case <-time.After(d + time.Second): // nobody was accepting
 	}
-}
-
-const busyAnswer = "HTTP/1.1 503 Service Unavailable\r\n" +
-	"Connection: close\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
-
-// refuse turns a connection away. Telling it so takes a moment; when many are
-// being told already, it is only closed.
-func (c *conns) refuse(raw *net.TCPConn) {
-	select {
-	case c.turnAway <- struct{}{}:
-	default:
-		_ = raw.Close()
-		return
-	}
-	go func() {
-		defer func() { <-c.turnAway }()
-		defer raw.Close()
-		if !c.plain {
-			return
-		}
-		// Reading first what the client sends keeps its kernel from throwing
-		// the answer away with a reset.
-		_ = raw.SetDeadline(time.Now().Add(100 * time.Millisecond))
-		_, _ = raw.Write([]byte(busyAnswer))
-		_ = raw.CloseWrite()
-		buf := make([]byte, 4<<10)
-		for {
-			if _, err := raw.Read(buf); err != nil {
-				return
-			}
-		}
-	}()
 }

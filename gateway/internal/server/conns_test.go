@@ -16,7 +16,7 @@ func TestWriteDeadlineStays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := newConns(ln, 1, true)
+	all := newConns(ln, newDoor(doorLimits{open: 1}), true)
 	defer all.Close()
 	dial(t, ln.Addr(), "")
 	accepted, err := all.Accept()

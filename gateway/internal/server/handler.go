@@ -57,8 +57,7 @@ const leastRequests = 1000
 
 // handler returns what a public listener serves.
 func (s *Server) handler(l *listener) http.Handler {
-	most := int64(max(l.cfg.MaxConnections, leastRequests))
-	return &entrance{s: s, listener: l, most: most, guard: weirhttp.NewGuard(
+	return &entrance{s: s, listener: l, guard: weirhttp.NewGuard(
 		weirhttp.WithStreams(s.streams),
 		weirhttp.WithBufferedBody(bufferedBody),
 		weirhttp.WithWriteTimeout(time.Duration(l.cfg.WriteTimeout)),
@@ -73,7 +72,6 @@ type entrance struct {
 	listener *listener
 	guard    *weirhttp.Guard
 	inside   atomic.Int64 // requests in progress
-	most     int64        // of them: each takes memory before any gate has seen it
 }
 
 // ServeHTTP implements http.Handler.
@@ -81,7 +79,7 @@ func (e *entrance) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.s.inFlight.Add(1)
 	defer e.s.inFlight.Add(-1)
 	defer e.inside.Add(-1)
-	if e.inside.Add(1) > e.most {
+	if e.inside.Add(1) > e.listener.conns.door.requests.Load() {
 		e.crowded(w, r)
 		return
 	}
@@ -131,9 +129,10 @@ func forward(w http.ResponseWriter, r *http.Request, q *weirhttp.Request) {
 
 // crowded refuses a request that is one too many.
 func (e *entrance) crowded(w http.ResponseWriter, r *http.Request) {
+	most := float64(e.listener.conns.door.requests.Load())
 	rej := &weir.Rejection{
 		Gate: "gateway", Rule: "max_connections", Reason: weir.ReasonQueueFull,
-		Value: float64(e.most), Limit: float64(e.most), RetryAfter: time.Second, Retryable: true,
+		Value: most, Limit: most, RetryAfter: time.Second, Retryable: true,
 	}
 	e.s.notes.rejected(weir.Work{}, rej)
 	e.s.refuse(&flight{ResponseWriter: w, entrance: e}, r, rej)

@@ -3,6 +3,9 @@ package server
 import (
 	"net"
 	"net/http"
+	"net/netip"
+	"reflect"
+	"slices"
 	"time"
 
 	"github.com/weir-go/weir/gateway/internal/admin"
@@ -13,6 +16,7 @@ import (
 type listenerSet struct {
 	public []*listener
 	admin  *listener
+	limits []doorLimits            // of the public ones
 	opened []*listener             // not in the set before
 	heirs  map[*listener]*listener // of old ones: the new one that shares the socket
 }
@@ -23,6 +27,7 @@ type listenerSet struct {
 func (s *Server) listen(cfg *config.Config, old []*listener, oldAdmin *listener) (*listenerSet, error) {
 	set := &listenerSet{heirs: make(map[*listener]*listener)}
 	for _, lc := range publicListeners(cfg) {
+		set.limits = append(set.limits, s.doorLimits(lc))
 		prev := find(old, lc.Address)
 		if prev != nil && same(prev.cfg, lc) {
 			set.public = append(set.public, prev)
@@ -65,7 +70,8 @@ func (s *Server) listenAdmin(cfg *config.Config, old *listener, set *listenerSet
 		return listenError(lc.Address, adminSetting, err)
 	}
 	l := &listener{cfg: lc, forAdmin: true, pprof: cfg.Admin.Profiles(), socket: socket, handshakes: new(handshakes)}
-	l.conns = newConns(socket, lc.MaxConnections, true)
+	l.conns = newConns(socket, newDoor(s.doorLimits(lc)), true)
+	l.conns.note = s.notes.turnedAway
 	l.server = s.newServer(l, s.adminHandler(cfg.Admin, socket.Addr()))
 	// A profile takes as long as it was asked to.
 	l.server.WriteTimeout = 2 * time.Minute
@@ -132,9 +138,37 @@ func sameAddress(l *listener, address string) bool {
 	return ok && a.Port == b.Port && a.IP.Equal(b.IP)
 }
 
-// same reports whether two listeners are alike in every setting.
+// same reports whether two listeners are alike in every setting but the limits on
+// connections, which a listener takes up as it is.
 func same(a, b config.Listener) bool {
-	at, bt := a.TLS, b.TLS
-	a.TLS, b.TLS = nil, nil
-	return a == b && (at == nil) == (bt == nil) && (at == nil || *at == *bt)
+	a.MaxConnections, b.MaxConnections = 0, 0
+	a.Connections, b.Connections = config.Connections{}, config.Connections{}
+	return reflect.DeepEqual(a, b)
+}
+
+// doorLimits are the limits on connections of a listener. Addresses from which others
+// speak are exempt from those of one address, if nothing else is said.
+func (s *Server) doorLimits(l config.Listener) doorLimits {
+	c := l.Connections
+	d := doorLimits{
+		name: "listener " + l.Address, open: l.MaxConnections,
+		rate: c.Rate, peerRate: c.RatePerAddress, peers: c.Addresses,
+	}
+	switch {
+	case c.PerAddress > 0:
+		d.peerOpen = c.PerAddress
+	case c.PerAddress == 0 && l.MaxConnections > 0:
+		d.peerOpen = max(l.MaxConnections/2, 1)
+	}
+	d.exempt = func(addr netip.Addr) bool { return s.Policy().TrustsNetwork(addr) }
+	if c.Exempt != nil {
+		networks := c.Networks()
+		d.exempt = func(addr netip.Addr) bool { return contains(networks, addr) }
+	}
+	return d
+}
+
+func contains(networks []netip.Prefix, addr netip.Addr) bool {
+	addr = addr.Unmap().WithZone("")
+	return slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(addr) })
 }

@@ -86,8 +86,9 @@ const (
 // same address.
 func (s *Server) newListener(cfg config.Listener, old *listener) (*listener, error) {
 	l := &listener{cfg: cfg, handshakes: new(handshakes)}
+	d := newDoor(s.doorLimits(cfg))
 	if old != nil {
-		l.handshakes = old.handshakes
+		l.handshakes, d = old.handshakes, old.conns.door
 	}
 	if err := s.loadCredentials(l); err != nil {
 		return nil, err
@@ -97,7 +98,8 @@ func (s *Server) newListener(cfg config.Listener, old *listener) (*listener, err
 		return nil, listenError(cfg.Address, listenSetting, err)
 	}
 	l.socket = socket
-	l.conns = newConns(socket, cfg.MaxConnections, cfg.TLS == nil)
+	l.conns = newConns(socket, d, cfg.TLS == nil)
+	l.conns.note = s.notes.turnedAway
 	l.server = s.newServer(l, s.handler(l))
 	return l, nil
 }

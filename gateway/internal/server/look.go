@@ -117,18 +117,3 @@ func (s *Server) Upstreams() []*proxy.Upstream {
 	}
 	return sorted
 }
-
-// Connections returns how many clients each listener has.
-func (s *Server) Connections() []admin.Connections {
-	s.mu.Lock()
-	ls := slices.Clone(s.listeners)
-	s.mu.Unlock()
-	all := make([]admin.Connections, len(ls))
-	for i, l := range ls {
-		all[i] = admin.Connections{Listener: l.cfg.Address, Open: l.conns.count(), Refused: l.conns.refused.Load()}
-		if l.cfg.TLS != nil {
-			all[i].Handshakes = l.handshakes.counts()
-		}
-	}
-	return all
-}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math"
 	"net"
+	"net/netip"
 	"sync"
 	"syscall"
 	"time"
@@ -17,7 +18,7 @@ import (
 // notes turns what gates do into few log lines: at most one for each gate and
 // reason in noteEvery, with the count of what it stands for. The first refusal
 // is logged at once. What there is to say about is bounded by the configuration:
-// gates times reasons.
+// gates times rules and reasons.
 type notes struct {
 	log    *slog.Logger
 	limits *limitNotes
@@ -31,14 +32,15 @@ type notes struct {
 const noteEvery = 10 * time.Second
 
 type refusalKey struct {
-	gate     string
-	reason   weir.Reason
-	observed bool
+	gate, rule string
+	reason     weir.Reason
+	observed   bool
 }
 
 type refusalNote struct {
 	n    int
 	last *weir.Rejection
+	from netip.AddrPort // of a connection
 }
 
 // handshakeKey is a kind of handshake that failed for the client's certificate.
@@ -77,30 +79,33 @@ func (s *Server) rejected(w weir.Work, r *weir.Rejection) {
 	s.notes.rejected(w, r)
 }
 
-func (n *notes) rejected(_ weir.Work, r *weir.Rejection) { n.refusal(r, false) }
-func (n *notes) observed(_ weir.Work, r *weir.Rejection) { n.refusal(r, true) }
+func (n *notes) rejected(_ weir.Work, r *weir.Rejection) { n.refusal(r, netip.AddrPort{}, false) }
+func (n *notes) observed(_ weir.Work, r *weir.Rejection) { n.refusal(r, netip.AddrPort{}, true) }
 
-func (n *notes) refusal(r *weir.Rejection, observed bool) {
+// turnedAway is told of a connection that was refused.
+func (n *notes) turnedAway(r *weir.Rejection, from netip.AddrPort) { n.refusal(r, from, false) }
+
+func (n *notes) refusal(r *weir.Rejection, from netip.AddrPort, observed bool) {
 	if r.Reason == weir.ReasonCanceled {
 		return // nobody was refused: a client left the wait room
 	}
-	key := refusalKey{r.Gate, r.Reason, observed}
+	key := refusalKey{r.Gate, r.Rule, r.Reason, observed}
 	n.mu.Lock()
 	note, known := n.refused[key]
 	if known {
 		note.n++
-		note.last = r
+		note.last, note.from = r, from
 		n.mu.Unlock()
 		return
 	}
 	n.refused[key] = &refusalNote{}
 	n.mu.Unlock()
-	n.log.LogAttrs(context.Background(), slog.LevelWarn, refusalText(observed), refusalAttrs(r, 0)...)
+	n.log.LogAttrs(context.Background(), slog.LevelWarn, refusalText(observed), refusalAttrs(r, from, 0)...)
 }
 
 // refusalAttrs is what there is to say of a refusal, and of count others like it
 // if there are any. What a reason has no figure for is left out.
-func refusalAttrs(r *weir.Rejection, count int) []slog.Attr {
+func refusalAttrs(r *weir.Rejection, from netip.AddrPort, count int) []slog.Attr {
 	attrs := []slog.Attr{slog.String("gate", r.Gate), slog.String("reason", r.Reason.String())}
 	if count > 0 {
 		attrs = append(attrs, slog.Int("count", count))
@@ -113,6 +118,9 @@ func refusalAttrs(r *weir.Rejection, count int) []slog.Attr {
 	}
 	if r.Rule != "" {
 		attrs = append(attrs, slog.String("rule", r.Rule))
+	}
+	if from.IsValid() {
+		attrs = append(attrs, slog.String("peer", from.String()))
 	}
 	if r.Signal != "" {
 		attrs = append(attrs, slog.String("signal", r.Signal))
@@ -226,7 +234,7 @@ func (n *notes) sumUp() {
 		n.log.LogAttrs(context.Background(), slog.LevelWarn, handshakeText+", in short", key.attrs(note.n, note.last)...)
 	}
 	for key, note := range sums {
-		n.log.LogAttrs(context.Background(), slog.LevelWarn, refusalText(key.observed)+", in short", refusalAttrs(note.last, note.n)...)
+		n.log.LogAttrs(context.Background(), slog.LevelWarn, refusalText(key.observed)+", in short", refusalAttrs(note.last, note.from, note.n)...)
 	}
 }
 

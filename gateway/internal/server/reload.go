@@ -104,6 +104,9 @@ func (s *Server) apply(cfg *config.Config) error {
 // and what is in flight on them ends in its own time.
 func (s *Server) swap(set *listenerSet) {
 	old := s.all()
+	for i, l := range set.public {
+		l.conns.door.configure(set.limits[i], l.conns.door.now())
+	}
 	s.listeners, s.admin = set.public, set.admin
 	if s.running {
 		for _, l := range set.opened {

@@ -69,7 +69,7 @@ func TestSettle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := newConns(ln, 2, true)
+	all := newConns(ln, newDoor(doorLimits{open: 2}), true)
 	defer all.Close()
 	dial(t, ln.Addr(), "")
 	c, err := all.Accept()

@@ -1,0 +1,73 @@
+package admin
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weir-go/weir"
+)
+
+// Connections are those of one listener: a gate like any other, but for what passes it.
+type Connections struct {
+	Listener string `json:"listener"`
+	weir.Snapshot
+	// PerAddress is the limit of one address, 0 if there is none, and Refused counts by
+	// the setting that refused.
+	PerAddress int               `json:"per_address,omitempty"`
+	Refused    map[string]uint64 `json:"refused"`
+	// Addresses are those known, at most MaxAddresses; Crowd are the connections of
+	// others, which have the limits of one address together.
+	Addresses    int `json:"addresses"`
+	MaxAddresses int `json:"max_addresses"`
+	Crowd        int `json:"crowd,omitempty"`
+	// Handshakes counts those of TLS that failed, by reason; nil without TLS.
+	Handshakes map[string]uint64 `json:"handshakes_failed,omitempty"`
+}
+
+// connCollector turns the connections of listeners into metrics.
+type connCollector struct {
+	src Source
+
+	open, limit, taken, refused *prometheus.Desc
+	addresses, most, crowd      *prometheus.Desc
+	handshakes                  *prometheus.Desc
+}
+
+func newConnCollector(src Source) *connCollector {
+	d := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, append([]string{"listener"}, labels...), nil)
+	}
+	return &connCollector{
+		src:       src,
+		open:      d("weir_connections", "Client connections open now."),
+		limit:     d("weir_connections_limit", "Most client connections at a time."),
+		taken:     d("weir_connections_accepted_total", "Client connections taken."),
+		refused:   d("weir_connections_refused_total", "Client connections refused, by the setting that refused.", "rule"),
+		addresses: d("weir_connection_addresses", "Client addresses known now, IPv6 by /64: those with connections, and those that have left within the last second or so."),
+		most:      d("weir_connection_addresses_limit", "Most client addresses known at a time."),
+		crowd:     d("weir_connections_crowd", "Connections open now of addresses that found no place among those known, and have the limits of one address together."),
+		handshakes: d("weir_tls_handshake_failures_total", "TLS handshakes that failed, by reason: of the client's certificate no_certificate, unknown_ca, expired, bad_certificate, "+
+			"outdated (it was good when the connection began); and timeout, gone (the client), other.", "reason"),
+	}
+}
+
+// Describe implements prometheus.Collector. It describes nothing, as collector does.
+func (c *connCollector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (c *connCollector) Collect(ch chan<- prometheus.Metric) {
+	for _, conns := range c.src.Connections() {
+		at := conns.Listener
+		gauge(ch, c.open, float64(conns.InFlight), at)
+		gauge(ch, c.limit, float64(conns.Limit), at)
+		counter(ch, c.taken, conns.Admitted, at)
+		for rule, n := range conns.Refused {
+			counter(ch, c.refused, n, at, rule)
+		}
+		gauge(ch, c.addresses, float64(conns.Addresses), at)
+		gauge(ch, c.most, float64(conns.MaxAddresses), at)
+		gauge(ch, c.crowd, float64(conns.Crowd), at)
+		for reason, n := range conns.Handshakes {
+			counter(ch, c.handshakes, n, at, reason)
+		}
+	}
+}

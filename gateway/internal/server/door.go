@@ -1,0 +1,215 @@
+package server
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+// door decides which connections a listener takes: so many at once and so many new ones
+// a second, in all and from one address. It is a state machine with explicit time, as a
+// gate is: who has been let in holds a place from before the TLS handshake to the end of
+// the connection, however it spends that time.
+//
+// Listeners that follow each other at one address share a door, so a reload forgets
+// nobody.
+type door struct {
+	mu     sync.Mutex
+	limits doorLimits
+	open   int
+	bucket bucket
+	peers  peers
+
+	entered uint64
+	refused [numDoorRules]uint64
+
+	epoch    time.Time
+	said     atomic.Pointer[doorRejections]
+	requests atomic.Int64 // most requests in progress: each takes memory before any gate has seen it
+}
+
+// doorLimits are those of a door. A zero means that there is no such limit.
+type doorLimits struct {
+	name     string  // of the gate in refusals
+	open     int     // connections at once
+	peerOpen int     // of one address
+	rate     float64 // new ones a second; with as many, but at least one, at once
+	peerRate float64 // of one address
+	peers    int     // addresses known at a time
+	exempt   func(netip.Addr) bool
+}
+
+// byPeer reports whether addresses are told apart.
+func (l *doorLimits) byPeer() bool { return l.peerOpen > 0 || l.peerRate > 0 }
+
+// doorRule is the limit that refuses a connection.
+type doorRule uint8
+
+const (
+	doorOpen doorRule = iota // none: the connection is taken
+	doorFull
+	doorPeerFull
+	doorRate
+	doorPeerRate
+	// doorCrowd: too many addresses are known to tell this one apart, and those that are
+	// not told apart have used up what one address may.
+	doorCrowd
+	numDoorRules
+)
+
+// doorRules are their words in logs, metrics and answers: the settings.
+var doorRules = [numDoorRules]string{
+	"", "max_connections", "connections.per_address", "connections.rate", "connections.rate_per_address", "connections.addresses",
+}
+
+// String is the setting that the rule comes from.
+func (r doorRule) String() string { return doorRules[r] }
+
+func (r doorRule) reason() weir.Reason {
+	if r == doorRate || r == doorPeerRate {
+		return weir.ReasonQuota
+	}
+	return weir.ReasonLimit
+}
+
+// newDoor returns a door with full buckets.
+func newDoor(l doorLimits) *door {
+	d := &door{epoch: time.Now()}
+	d.peers.init()
+	d.set(l, 0)
+	return d
+}
+
+// set sets the limits. A bucket that did not count so far is full.
+func (d *door) set(l doorLimits, now time.Duration) {
+	if d.limits.rate <= 0 {
+		d.bucket = fullBucket(l.rate, now)
+	}
+	if d.limits.peerRate <= 0 {
+		d.peers.crowd.bucket = fullBucket(l.peerRate, now)
+	}
+	d.limits = l
+	d.said.Store(l.rejections())
+	d.requests.Store(int64(max(l.open, leastRequests)))
+}
+
+// now is the time by the door's clock.
+func (d *door) now() time.Duration { return time.Since(d.epoch) }
+
+// configure changes the limits. Whoever is in stays in, and what tokens there are stay,
+// as far as the new limits hold so many.
+func (d *door) configure(l doorLimits, now time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.bucket.refill(d.limits.rate, now)
+	d.set(l, now)
+}
+
+// enter takes a place for a connection from addr, or says which limit refuses. Either
+// all limits are charged or none is. The peer is what leave has to be told.
+func (d *door) enter(addr netip.Addr, now time.Duration) (*peer, doorRule) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p, rule := d.look(addr, now)
+	if rule != doorOpen {
+		d.refused[rule]++
+		return nil, rule
+	}
+	if d.limits.rate > 0 {
+		d.bucket.tokens--
+	}
+	if p != nil {
+		p = d.peers.hold(p)
+		p.open++
+		if d.limits.peerRate > 0 {
+			p.bucket.tokens--
+		}
+	}
+	d.open++
+	d.entered++
+	return p, doorOpen
+}
+
+// look finds who asks, and the limit that refuses it, if any does. The limit that all
+// share comes last: who is refused for itself takes nothing from others.
+func (d *door) look(addr netip.Addr, now time.Duration) (*peer, doorRule) {
+	l := &d.limits
+	if l.open > 0 && d.open >= l.open {
+		return nil, doorFull
+	}
+	var p *peer
+	if l.byPeer() && !(l.exempt != nil && l.exempt(addr)) {
+		p = d.peers.find(addr, l, now)
+		full, fast := doorPeerFull, doorPeerRate
+		if p == &d.peers.crowd {
+			full, fast = doorCrowd, doorCrowd
+		}
+		if l.peerOpen > 0 && p.open >= l.peerOpen {
+			return p, full
+		}
+		if l.peerRate > 0 && !p.bucket.refill(l.peerRate, now) {
+			return p, fast
+		}
+	}
+	if l.rate > 0 && !d.bucket.refill(l.rate, now) {
+		return p, doorRate
+	}
+	return p, doorOpen
+}
+
+// leave gives a place back. p is nil for a connection of nobody in particular.
+func (d *door) leave(p *peer, now time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.open--
+	if p != nil {
+		p.open--
+		d.peers.release(p, now)
+	}
+}
+
+// doorSnapshot is a door at one moment.
+type doorSnapshot struct {
+	limits  doorLimits
+	open    int
+	peers   int // addresses known
+	crowd   int // connections of addresses that are not told apart
+	entered uint64
+	refused [numDoorRules]uint64
+}
+
+func (d *door) snapshot() doorSnapshot {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return doorSnapshot{d.limits, d.open, d.peers.len(), d.peers.crowd.open, d.entered, d.refused}
+}
+
+// bucket holds the connections that may come at once. It fills at the rate, up to what
+// comes in a second, but one at least: rates below one a second would let nobody in.
+type bucket struct {
+	tokens float64
+	at     time.Duration
+}
+
+func fullBucket(rate float64, now time.Duration) bucket { return bucket{burst(rate), now} }
+
+func burst(rate float64) float64 { return max(rate, 1) }
+
+// refill brings the bucket up to date and reports whether it holds one. A clock that
+// goes back brings nothing.
+func (b *bucket) refill(rate float64, now time.Duration) bool {
+	b.tokens = min(b.tokens+rate*max(now-b.at, 0).Seconds(), burst(rate))
+	b.at = now
+	return b.tokens >= 1-1e-9 // sums of parts fall short of the whole
+}
+
+// fillsIn is how long an empty bucket takes to be full.
+func fillsIn(rate float64) time.Duration {
+	if rate <= 0 {
+		return 0
+	}
+	return time.Duration(min(burst(rate)/rate, 1e6) * float64(time.Second))
+}
