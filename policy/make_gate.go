@@ -41,9 +41,9 @@ func kindOf(g *GateSpec) string {
 	case g.Shed != nil:
 		return "shed"
 	case g.isPair() && g.Each != nil:
-		return "read_write " + g.Each.by()
+		return readWrite + " " + g.Each.by()
 	case g.isPair():
-		return "read_write"
+		return readWrite
 	case g.Each != nil && g.Each.Own:
 		return "own " + g.Each.by()
 	case g.Each != nil:

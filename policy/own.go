@@ -91,15 +91,3 @@ func (g *Gate) Limiters() *keyed.Limiters {
 	l, _ := g.mechanism.(*keyed.Limiters)
 	return l
 }
-
-// Usage returns what the keys of a gate use, with the top ones by name; false if
-// the gate has no keys.
-func (g *Gate) Usage(top int) (keyed.Usage, bool) {
-	m, ok := g.mechanism.(interface{ Usage(int) keyed.Usage })
-	if !ok {
-		return keyed.Usage{}, false
-	}
-	u := m.Usage(top)
-	u.Name, u.Mode, u.Rejected = g.name, string(g.Mode()), g.refused.read()
-	return u, true
-}

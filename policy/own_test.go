@@ -46,12 +46,8 @@ func TestOwnControllers(t *testing.T) {
 	if limits["small"] > 25 || limits["large"] < 45 || limits["fixed"] != 7 {
 		t.Errorf("limits %v for what carries %v", limits, carries)
 	}
-	u, ok := v.p.Gate("db").Usage(1)
-	if !ok || u.Name != "db" || u.Kind != "keyed" || u.Keys != 3 || len(u.Top) != 1 {
+	if u := v.p.Gate("db").Pools().Usage(1); u.Name != "db" || u.Kind != "keyed" || u.Keys != 3 || len(u.Top) != 1 {
 		t.Errorf("%+v", u)
-	}
-	if _, ok := v.p.Gate("db").Usage(0); !ok {
-		t.Error("no usage")
 	}
 }
 

@@ -14,6 +14,10 @@ import (
 // see ProbeSpec.ReadWrite. Alone it is one pair for all work, with each a pair for
 // each key.
 
+// readWrite is the kind of a gate with a pool for reads and one for writes, for all
+// keys together.
+const readWrite = "read_write"
+
 // Words for RouteSpec.Access.
 var accesses = []string{"read", "write"}
 

@@ -21,9 +21,13 @@ var (
 	_ Pools = (*keyed.Limiters)(nil)
 )
 
-// Pools returns the gate's pools by key, nil for gates that have none. Unlike
-// [Gate.Usage] it knows nothing of the gate's mode.
+// Pools returns the gate's pools by key, nil for gates that have none, and for those
+// whose pools are of reads and writes only (see [Gate.Parts]). They know
+// nothing of the gate's mode.
 func (g *Gate) Pools() Pools {
+	if g.kind == readWrite {
+		return nil
+	}
 	p, _ := g.mechanism.(Pools)
 	return p
 }
