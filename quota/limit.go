@@ -121,6 +121,12 @@ func nanoseconds(ns float64) time.Duration {
 	return time.Duration(math.Ceil(ns - 1e-3 - 1e-15*ns))
 }
 
+// Refill returns how long it takes from now until a bucket that holds so many
+// tokens is full, if nobody takes any: Never if that is not in sight.
+func (l Limit) Refill(tokens float64, now time.Time) time.Duration {
+	return l.fill(l.Burst-tokens, moment{epoch: now})
+}
+
 // wait is fill for somebody who is refused: in whole milliseconds, rounded up, so
 // that it is not too early then.
 func (l *Limit) wait(tokens float64, at moment) time.Duration {

@@ -47,7 +47,7 @@ type Memory struct {
 	virtual func() time.Duration
 	exact   bool // every take is written down: what a virtual clock needs
 	most    int64
-	shift   uint // of a hash, to its shard
+	shift   uint // of a hash, to its shard: below 64
 	shards  []shard
 	strays  shard // buckets of those for whom there is no place
 	classes classes
@@ -86,7 +86,7 @@ func shardsFor(keys int) int {
 		most = 512
 		each = 4096
 	)
-	n := 1
+	n := 2 // with one there is nothing to shift a hash by
 	for n < most && n*each < keys {
 		n *= 2
 	}
@@ -96,22 +96,6 @@ func shardsFor(keys int) int {
 // Take implements [Store]. It never fails but for a take that makes no sense.
 func (m *Memory) Take(_ context.Context, t *Take) (Result, error) {
 	return m.take(maphash.String(m.seed, t.Key), t)
-}
-
-func (m *Memory) take(hash uint64, t *Take) (Result, error) {
-	now := m.now()
-	if len(t.Limits) == 1 && !m.exact {
-		if r, ok := m.quick(hash, t, now); ok {
-			return r, nil
-		}
-	}
-	if err := t.Validate(); err != nil {
-		return Result{}, err
-	}
-	if len(t.Limits) == 1 {
-		return m.one(hash, t, m.moment(now, t.Limits)), nil
-	}
-	return m.several(hash, t, m.moment(now, t.Limits)), nil
 }
 
 // Give implements [Store]. What is given back to a key that is not known is lost:
@@ -225,7 +209,7 @@ func (m *Memory) Purge() {
 	for i := range m.shards {
 		sh := &m.shards[i]
 		sh.mu.Lock()
-		m.rebuild(sh)
+		m.move(sh, m.both(), true, leastSlots)
 		sh.mu.Unlock()
 	}
 }

@@ -91,6 +91,19 @@ func (s *slot) unlock(b bucket, class uint16) {
 	s.tokens.Store(math.Float64bits(b.tokens))
 }
 
+// write replaces what was read as tokens and time, unless somebody else has.
+func (s *slot) write(tokens, at uint64, b bucket, class uint16) bool {
+	if !s.tokens.CompareAndSwap(tokens, busy) {
+		return false
+	}
+	if s.time.Load() != at { // the tokens were others and are the same again
+		s.tokens.Store(tokens)
+		return false
+	}
+	s.unlock(b, class)
+	return true
+}
+
 // table is a hash table in open addressing. A slot is taken once and never given
 // to another key, so it may be read without a lock: places become free in the next
 // table.
@@ -103,7 +116,7 @@ func windowID(hash uint64, window int) uint64 { return hash&^0xf | uint64(window
 // home is where a bucket is looked for first; the upper bits of its id are those
 // of the shard.
 func (t *table) home(id uint64, shift uint) int {
-	i, _ := bits.Mul64(id<<(64-shift), uint64(len(t.slots)))
+	i, _ := bits.Mul64(id<<(-shift&63), uint64(len(t.slots)))
 	return int(i)
 }
 

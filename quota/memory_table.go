@@ -15,7 +15,8 @@ type shard struct {
 	mu     sync.Mutex
 	used   int           // slots of the table that are taken
 	search time.Duration // when the table may be searched for places again
-	_      [32]byte      // to a cache line
+	made   time.Duration // when the table was
+	_      [24]byte      // to a cache line
 }
 
 // A table is filled up to four fifths, and the next one begins at 0.7: so a bucket
@@ -26,11 +27,11 @@ const (
 	beginAt    = .7
 )
 
-func newTable(buckets int) *table {
-	return &table{make([]slot, max(leastSlots, int(float64(buckets)/beginAt)+1))}
+func newTable(buckets, least int) *table {
+	return &table{make([]slot, max(least, int(float64(buckets)/beginAt)+1))}
 }
 
-func (sh *shard) init() { sh.table.Store(newTable(0)) }
+func (sh *shard) init() { sh.table.Store(newTable(0, leastSlots)) }
 
 func (sh *shard) bytes() int64 { return int64(len(sh.table.Load().slots)) * slotSize }
 
@@ -41,7 +42,7 @@ func (sh *shard) wait() {
 	sh.mu.Unlock()
 }
 
-func (m *Memory) shard(hash uint64) *shard { return &m.shards[hash>>m.shift] }
+func (m *Memory) shard(hash uint64) *shard { return &m.shards[hash>>(m.shift&63)] }
 
 // place returns the slot of id, a new one if there is none, or that of strays if
 // there is no place.
@@ -110,23 +111,36 @@ func (m *Memory) stray(window int, l *Limit, at moment) *slot {
 		return s
 	}
 	if float64(m.strays.used+1) > fullAt*float64(len(t.slots)) {
-		t = m.move(&m.strays, at, false)
+		t = m.move(&m.strays, at, false, leastSlots)
 	}
 	return m.add(&m.strays, t, id, l, at)
 }
 
-// rebuild makes the next table of a shard, of the buckets that are not full. The
-// shard's lock is held.
+// rebuild makes the next table of a shard, of the buckets that are not full. It is
+// no smaller than the last: those that were full may come back. It is larger if the
+// last one was used up within a second, until it holds what comes in a second or
+// MaxKeys. The shard's lock is held.
 func (m *Memory) rebuild(sh *shard) *table {
-	at := m.moment(m.now(), []Limit{{Calendar: Calendar{Period: Day}}})
-	return m.move(sh, at, true)
+	at := m.both()
+	least := len(sh.table.Load().slots)
+	if at.now-sh.made < time.Second {
+		share := float64(m.most) / float64(len(m.shards)) / beginAt
+		least = max(least, min(least+least/6, int(1.1*share)))
+	}
+	sh.made = at.now
+	return m.move(sh, at, true, least)
 }
 
-// move makes the next table. Buckets are marked as moved one by one; who wants one
-// that is waits for the lock.
-func (m *Memory) move(sh *shard, at moment, forget bool) *table {
+// both returns the moment on both clocks.
+func (m *Memory) both() moment {
+	return m.moment(m.now(), []Limit{{Calendar: Calendar{Period: Day}}})
+}
+
+// move makes the next table, of at least so many slots. Buckets are marked as moved
+// one by one; who wants one that is waits for the lock.
+func (m *Memory) move(sh *shard, at moment, forget bool, least int) *table {
 	old := sh.table.Load()
-	next := newTable(m.worth(old, at, forget) + 1)
+	next := newTable(m.worth(old, at, forget)+1, least)
 	kept := 0
 	for i := range old.slots {
 		s := &old.slots[i]
@@ -170,7 +184,7 @@ func (m *Memory) worth(t *table, at moment, forget bool) int {
 // larger returns the same buckets in a larger table, of one that nobody else has
 // seen.
 func (t *table) larger(shift uint) *table {
-	next := newTable(len(t.slots))
+	next := newTable(len(t.slots), 0)
 	for i := range t.slots {
 		if s := &t.slots[i]; s.id.Load() != 0 {
 			b, class, _, _ := s.read()

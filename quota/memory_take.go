@@ -1,47 +1,84 @@
 package quota
 
-import "math"
+import (
+	"math"
+	"time"
+)
 
-// sameTick is for how long, in microseconds, a bucket may be charged without
-// moving its time on. It bounds for how long a limit that has changed counts as if
-// it had changed before.
-const sameTick = 1000
+// sameTick is for how long a bucket may be charged without moving its time on. It
+// bounds for how long a limit that has changed counts as if it had changed before.
+const (
+	sameTick    = time.Millisecond
+	tickSeconds = .001
+)
 
-// quick does a take of one window for which there are enough tokens even without
-// those that came back since the bucket's time, which is less than a millisecond
-// ago: then one compare-and-swap is all. If the time is of before somebody else's
-// write (tokens that are the same again), the sum is still right, and the bucket
+// take does a take by the hash of its key. Its first part is for one window in
+// which there are enough tokens even without those that came back since the
+// bucket's time, and room for these: then one compare-and-swap is all, if that time
+// is less than a millisecond ago. Should it be of before somebody else's write,
+// whose tokens are the same as before that, the sum is still right, and the bucket
 // holds no less than what is looked at here.
-func (m *Memory) quick(hash uint64, t *Take, now int64) (r Result, ok bool) {
-	s := m.shard(hash).table.Load().find(windowID(hash, 0), m.shift)
-	if s == nil || t.Mode == DryRun || t.Mode > Reserve {
-		return r, false
-	}
-	l, cost := &t.Limits[0], float64(t.Cost)
-	need := cost
-	if t.Debt && t.Mode != Permissive {
-		need = 0
-	}
-	for range 4 {
-		word := s.tokens.Load()
-		passed := now - int64(s.time.Load()&timeMask)
-		if uint64(passed) >= sameTick || !(l.Rate > 0) || cost < 0 {
-			return r, false
+//
+// The order of it is for speed: the clock is read last, because the processor
+// finishes everything before it reads the clock.
+func (m *Memory) take(hash uint64, t *Take) (Result, error) {
+	if len(t.Limits) == 1 && uint64(t.Cost) <= MaxTokens && t.Mode == Strict && !m.exact {
+		l, cost, need := &t.Limits[0], float64(t.Cost), float64(t.Cost)
+		if t.Debt {
+			need = 0
 		}
-		// What came back beyond the burst is taken off the tokens, so that the time
-		// can stay.
-		came := l.Rate * float64(passed) * 1e-6
-		tokens := min(math.Float64frombits(word), l.Burst-came)
-		left := tokens - cost
-		if !(tokens >= need && left >= -MaxTokens) {
-			return r, false // not a number either
-		}
-		if s.tokens.CompareAndSwap(word, math.Float64bits(left)) {
-			left += came
-			return Result{OK: true, Remaining: left, Reset: l.fill(l.Burst-left, moment{})}, true
+		if s := m.shard(hash).table.Load().find(windowID(hash, 0), m.shift); s != nil && l.Rate > 0 {
+			word := s.tokens.Load()
+			at := s.time.Load()
+			last := time.Duration(at&timeMask) * time.Microsecond
+			tokens := math.Float64frombits(word) // not a number where somebody is writing
+			left := tokens - cost
+			enough := tokens >= need && tokens <= l.Burst-l.Rate*tickSeconds
+			now := time.Since(m.epoch)
+			if enough && uint64(now-last) < uint64(sameTick) && s.tokens.CompareAndSwap(word, math.Float64bits(left)) {
+				return Result{OK: true, Remaining: left}, nil
+			}
+			if r, ok := m.touch(s, word, at, t, now); ok {
+				return r, nil
+			}
 		}
 	}
-	return r, false
+	return m.takeSlowly(hash, t)
+}
+
+// touch is take for one window of a rate that its class knows, found as word and
+// at: the same as Take.decide, in fewer steps. False leaves it to takeSlowly.
+func (m *Memory) touch(s *slot, word, at uint64, t *Take, now time.Duration) (Result, bool) {
+	l := &t.Limits[0]
+	b, class := unpack(word, at)
+	if word == busy || word == moved || (*m.classes.list.Load())[class].limit != *l {
+		return Result{}, false
+	}
+	now = max(now.Truncate(time.Microsecond), b.last) // see steady
+	b.tokens = min(b.tokens+l.Rate*(now-b.last).Seconds(), l.Burst)
+	b.last = now
+	cost := float64(t.Cost)
+	if !t.Debt && cost > l.Burst {
+		return Result{}, false
+	}
+	if lack := b.lacks(l, cost, t.Debt); lack > 0 {
+		wait := max(roundUp(nanoseconds(lack/l.Rate*1e9)), time.Millisecond)
+		return Result{Wait: wait, Remaining: b.tokens}, s.tokens.Load() == word
+	}
+	b.take(l, cost)
+	return Result{OK: true, Remaining: b.tokens}, s.write(word, at, b, class)
+}
+
+// takeSlowly is take for all cases.
+func (m *Memory) takeSlowly(hash uint64, t *Take) (Result, error) {
+	if err := t.Validate(); err != nil {
+		return Result{}, err
+	}
+	at := m.moment(m.now(), t.Limits)
+	if len(t.Limits) == 1 {
+		return m.one(hash, t, at), nil
+	}
+	return m.several(hash, t, at), nil
 }
 
 // one does a take of one window. It writes nothing where nothing changes, so that
@@ -74,15 +111,9 @@ func (m *Memory) one(hash uint64, t *Take, at moment) Result {
 		if !m.exact && (t.Mode == DryRun || !r.OK && !back) {
 			return r
 		}
-		if !s.tokens.CompareAndSwap(word, busy) {
-			continue
+		if s.write(word, last, *b, m.classes.of(l, class)) {
+			return r
 		}
-		if s.time.Load() != last { // the tokens were others and are the same again
-			s.tokens.Store(word)
-			continue
-		}
-		s.unlock(*b, m.classes.of(l, class))
-		return r
 	}
 }
 

@@ -58,18 +58,17 @@ type Take struct {
 type Result struct {
 	// OK is false for what was refused.
 	OK bool
+	// Window is the index of the limit that binds most: the one to wait longest
+	// for, or else the one with the fewest tokens left.
+	Window int
 	// Wait is, for what was refused, the time until it would be let through if
 	// nobody else came: whole milliseconds, rounded up, Never if it costs more than
 	// a window holds. For Permissive, until the debt is paid back, in the same way;
 	// for Reserve, until the work may start, 0 if that is less than a millisecond.
 	Wait time.Duration
-	// Window is the index of the limit that binds most: the one to wait longest
-	// for, or else the one with the fewest tokens left.
-	Window int
 	// Remaining is how many tokens that window holds now. Negative means a debt.
+	// What came back in the last millisecond may be missing.
 	Remaining float64
-	// Reset is the time until it is full again.
-	Reset time.Duration
 }
 
 // Validate reports what is wrong with the take as a whole.
@@ -155,7 +154,5 @@ func (t *Take) report(r *Result, buckets []bucket, at moment) {
 			}
 		}
 	}
-	l, b := &t.Limits[r.Window], &buckets[r.Window]
-	r.Remaining = b.tokens
-	r.Reset = l.fill(l.Burst-b.tokens, at)
+	r.Remaining = buckets[r.Window].tokens
 }

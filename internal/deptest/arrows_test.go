@@ -38,7 +38,7 @@ var arrows = map[string][]string{
 // a policy, never wired by hand.
 var moduleArrows = map[string][]string{
 	"gateway":        {"", "control", "policy", "scenarios", "signal", "sim", "weirhttp"},
-	"internal/bench": {"", "control", "limit", "policy", "sim"},
+	"internal/bench": {"", "control", "limit", "quota", "policy", "sim"},
 	"internal/live":  {"", "control", "limit", "signal", "weirhttp"},
 	"weirredis":      {"quota"},
 }
