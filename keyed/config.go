@@ -167,9 +167,11 @@ func (c *Config) validate() error {
 // byLatency reports whether a controller goes by service times that a gate with
 // one controller for many keys does not show it.
 func byLatency(c control.Controller) bool {
-	switch c.(type) {
+	switch c := c.(type) {
 	case *control.Knee, *control.AIMD, *control.Vegas, *control.Gradient2:
 		return true
+	case *control.Capped: // has the name of the one inside
+		return slices.Contains([]string{"knee", "aimd", "vegas", "gradient2"}, c.Name())
 	}
 	return false
 }
