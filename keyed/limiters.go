@@ -3,6 +3,8 @@ package keyed
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -196,13 +198,14 @@ func (l *Limiters) Keys() int {
 	return len(l.order)
 }
 
-// all returns the limiters of all keys.
+// all returns the limiters of all keys, always in the same order: on virtual time
+// chance must not decide which of two is asked first.
 func (l *Limiters) all() (limiters []*limit.Limiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, p := range l.order {
-		for _, limiter := range p.parts {
-			limiters = append(limiters, limiter)
+		for _, part := range slices.Sorted(maps.Keys(p.parts)) {
+			limiters = append(limiters, p.parts[part])
 		}
 	}
 	return limiters
