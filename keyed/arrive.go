@@ -27,7 +27,7 @@ type bounds struct{ patience, deadline time.Duration }
 
 // of fills in whose work w is.
 func (a *arrival) of(g *Gate, w *weir.Work) {
-	a.name = keys.NameOf(g.KeyOf(w))
+	a.name = keys.NameOf(g.KeyOf(*w))
 	a.hash = keys.Hash(g.seed, &a.name)
 	a.cost = w.Units()
 }

@@ -96,7 +96,7 @@ func TestKeyFunction(t *testing.T) {
 	take(t, g, weir.Work{Op: "read", Tenant: "a"})
 	take(t, g, weir.Work{Op: "write", Tenant: "a"})
 	refused(t, g, weir.Work{Op: "read", Tenant: "b"}, weir.ReasonLimit)
-	if key := g.KeyOf(&weir.Work{Op: "read", Tenant: "b"}); key != "read" {
+	if key := g.KeyOf(weir.Work{Op: "read", Tenant: "b"}); key != "read" {
 		t.Errorf("the key is %q", key)
 	}
 }

@@ -42,9 +42,8 @@ type Limiters struct {
 	version  int // of the settings
 	maxKeys  int
 	pools    map[string]*pool
-	order    []*pool // for the clock
-	hand     int
-	sweepAt  time.Duration    // when to look again, after every pool was found in use
+	order    []*pool
+	sweep    sweep            // for the clock
 	gone     weir.Snapshot    // the counts of limiters that were evicted
 	leaving  map[string]*pool // evicted, and not in memory yet
 	memory   memory           // what they had learned
@@ -172,7 +171,7 @@ func (l *Limiters) goOut(p *pool) {
 // pin returns the limiter for w, a new one if its key is not known, and keeps its
 // pool from being evicted until unpin.
 func (l *Limiters) pin(w weir.Work) (*pool, *limit.Limiter, error) {
-	key, part := l.KeyOf(&w), ""
+	key, part := l.KeyOf(w), ""
 	if l.part != nil {
 		part = l.part(w)
 	}

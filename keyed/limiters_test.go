@@ -179,7 +179,7 @@ func TestLimitersReconfigure(t *testing.T) {
 		t.Fatal(err)
 	}
 	admit(t, l, tenant("d"))
-	if key := l.KeyOf(&weir.Work{Tenant: "x"}); key != "x" {
+	if key := l.KeyOf(weir.Work{Tenant: "x"}); key != "x" {
 		t.Errorf("the key is %q", key)
 	}
 	if u, ok := l.Key("a"); !ok || u.Key != "a" || u.InFlight != 1 || u.Limit == 0 {

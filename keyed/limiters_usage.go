@@ -65,9 +65,9 @@ func (l *Limiters) census() (u Usage, keys []resident) {
 }
 
 // KeyOf returns the key whose limiter decides about w.
-func (l *Limiters) KeyOf(w *weir.Work) string {
+func (l *Limiters) KeyOf(w weir.Work) string {
 	if l.key != nil {
-		return l.key(*w)
+		return l.key(w)
 	}
 	return w.Tenant
 }

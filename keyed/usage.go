@@ -84,9 +84,9 @@ func (g *Gate) Usage(top int) Usage {
 }
 
 // KeyOf returns the key whose pool w draws on.
-func (g *Gate) KeyOf(w *weir.Work) string {
+func (g *Gate) KeyOf(w weir.Work) string {
 	if g.key != nil {
-		return g.key(*w)
+		return g.key(w)
 	}
 	return w.Tenant
 }

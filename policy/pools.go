@@ -12,7 +12,7 @@ type Pools interface {
 	Usage(top int) keyed.Usage
 	// KeyOf returns the key whose pool w draws on, Key describes one and reports
 	// whether it is known.
-	KeyOf(w *weir.Work) string
+	KeyOf(w weir.Work) string
 	Key(key string) (keyed.KeyUse, bool)
 }
 

@@ -38,7 +38,7 @@ func (w *waits) metric(labels ...string) prometheus.Metric {
 
 // keySeries is what is counted by key of a gate with a limit for each.
 type keySeries struct {
-	of    func(*weir.Work) string
+	of    func(weir.Work) string
 	waits *top[waits]
 }
 
@@ -55,7 +55,7 @@ func keysOf(g *policy.Gate, old *keySeries, most int) *keySeries {
 	return &keySeries{k.KeyOf, old.waits}
 }
 
-func (s *keySeries) add(w *weir.Work, waited time.Duration) {
+func (s *keySeries) add(w weir.Work, waited time.Duration) {
 	s.waits.add(s.of(w), func(of *waits) { of.observe(waited.Seconds()) })
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/policy"
 )
 
@@ -90,6 +91,21 @@ func keyWaits(t *testing.T, gates map[string]policy.GateSpec) {
 	m.Keep(nil, nil)
 	if text := ask(m.Handler(), http.MethodGet, "/metrics").Body.String(); strings.Contains(text, "weir_key_wait_seconds") {
 		t.Error("a gate that is gone still has series by key")
+	}
+}
+
+// What is counted on the path of each request allocates nothing.
+func TestCountingAllocatesNothing(t *testing.T) {
+	p := compiled(t, map[string]policy.GateSpec{"db": {Limit: &policy.LimitSpec{Limit: 3}, Each: &policy.EachSpec{}}}, policy.Options{})
+	m := NewMetrics(still{p}, "v0")
+	m.Keep(maps.Collect(p.Gates()), nil)
+	m.Tenants(5)
+	if n := testing.AllocsPerRun(100, func() {
+		m.Admitted("db", weir.Work{Tenant: "a"}, time.Millisecond)
+		m.Tenant("a", proxy.ByUpstream, time.Millisecond)
+		m.Done("db", weir.OK, time.Millisecond)
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
 	}
 }
 

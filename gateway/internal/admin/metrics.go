@@ -103,7 +103,7 @@ func (m *Metrics) Admitted(gate string, w weir.Work, waited time.Duration) {
 	if s, ok := (*m.gates.Load())[gate]; ok {
 		s.wait[w.Priority.Class()].Observe(waited.Seconds())
 		if s.keys != nil {
-			s.keys.add(&w, waited)
+			s.keys.add(w, waited)
 		}
 	}
 }
