@@ -42,9 +42,8 @@ type Limiters struct {
 	version  int // of the settings
 	maxKeys  int
 	pools    map[string]*pool
-	order    []*pool // for the clock
-	hand     int
-	sweepAt  time.Duration    // when to look again, after every pool was found in use
+	order    []*pool
+	sweep    sweep            // for the clock
 	gone     weir.Snapshot    // the counts of limiters that were evicted
 	leaving  map[string]*pool // evicted, and not in memory yet
 	memory   memory           // what they had learned

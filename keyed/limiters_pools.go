@@ -44,11 +44,9 @@ func (l *Limiters) enter(key string) (*pool, map[string]*limit.Limiter, *weir.Re
 	key = strings.Clone(key) // it may be a piece of something large
 	for {
 		l.mu.Lock()
-		out, ok := l.makeRoom()
 		build, version, past := l.newParts, l.version, l.past(key)
 		l.mu.Unlock()
-		l.retire(out)
-		if !ok {
+		if !l.place() { // after past: who is evicted for it may push that out of memory
 			return nil, nil, l.crowded()
 		}
 		parts, err := l.build(build, key, past.learned())
@@ -62,7 +60,7 @@ func (l *Limiters) enter(key string) (*pool, map[string]*limit.Limiter, *weir.Re
 			made.close()
 			return p, parts, refused
 		}
-		out, ok = l.makeRoom()
+		out, ok, _ := l.makeRoom()
 		if ok = ok && version == l.version && l.past(key).nothingSince(past); ok {
 			made.pins, made.seen, made.index = 1, true, len(l.order)
 			l.pools[key] = made
@@ -146,41 +144,70 @@ func (l *Limiters) complete(cfg limit.Config) limit.Config {
 	return cfg
 }
 
-// To find that every pool is in use takes the lock of each limiter. While that is
-// so, it is looked at no more often than this, and for no more than a fiftieth of
-// the time.
+// To find that every pool is in use takes the lock of each limiter, twice, and all
+// work of all keys waits for it. So it is done in pieces, and while it is so no more
+// often than sweepEvery and for no more than a fiftieth of the time.
 const (
+	sweepPiece = 256
 	sweepEvery = 10 * time.Millisecond
 	sweepPart  = 50
 )
 
+// sweep is the search for an idle pool, as far as it has come.
+type sweep struct {
+	hand   int           // the pool that was looked at last
+	looked int           // at so many in vain
+	spent  time.Duration // on it
+	next   time.Duration // when to begin again, after every pool was found in use
+}
+
+// place makes room for one more key, and reports false if there is none.
+func (l *Limiters) place() bool {
+	for {
+		l.mu.Lock()
+		evicted, ok, again := l.makeRoom()
+		l.mu.Unlock()
+		l.retire(evicted)
+		if !again {
+			return ok
+		}
+	}
+}
+
 // makeRoom evicts idle keys until there is a place for one more, and returns them:
 // one as a rule, more after MaxKeys has become smaller. It reports false if too
-// many are in use.
-func (l *Limiters) makeRoom() (evicted []*pool, ok bool) {
+// many are in use, or if that is not known yet and it has to be called again.
+func (l *Limiters) makeRoom() (evicted []*pool, ok, again bool) {
 	for len(l.order) >= l.maxKeys {
 		now := l.now()
-		if now < l.sweepAt {
-			return evicted, false
+		if now < l.sweep.next {
+			return evicted, false, false
 		}
 		p := l.stalest()
-		if p == nil {
-			done := l.now()
-			l.sweepAt = done + max(sweepEvery, sweepPart*(done-now))
-			return evicted, false
+		done := l.now()
+		l.sweep.spent += done - now
+		switch {
+		case p != nil:
+			l.sweep = sweep{hand: l.sweep.hand}
+			l.evict(p)
+			evicted = append(evicted, p)
+		case l.sweep.looked < 2*len(l.order):
+			return evicted, false, true
+		default:
+			l.sweep = sweep{hand: l.sweep.hand, next: done + max(sweepEvery, sweepPart*l.sweep.spent)}
+			return evicted, false, false
 		}
-		l.evict(p)
-		evicted = append(evicted, p)
 	}
-	return evicted, true
+	return evicted, true, false
 }
 
 // stalest returns an idle pool that was not asked for since the hand last came by,
-// nil if every pool is in use.
+// nil if there is none among the next that it looks at.
 func (l *Limiters) stalest() *pool {
-	for range 2 * len(l.order) {
-		l.hand = (l.hand + 1) % len(l.order)
-		p := l.order[l.hand]
+	for range min(sweepPiece, 2*len(l.order)-l.sweep.looked) {
+		l.sweep.looked++
+		l.sweep.hand = (l.sweep.hand + 1) % len(l.order)
+		p := l.order[l.sweep.hand]
 		switch {
 		case p.pins > 0:
 		case p.seen:

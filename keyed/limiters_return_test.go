@@ -183,8 +183,33 @@ func TestSweepsAreRare(t *testing.T) {
 	}
 	before := now
 	turnedAway(t, l, tenant("new"), weir.ReasonLimit, "keys")
-	if took := now - before; l.sweepAt-now < (sweepPart-1)*took/2 {
-		t.Errorf("the next one in %v, this one took %v", l.sweepAt-now, took)
+	if took := now - before; l.sweep.next-now < (sweepPart-1)*took/2 {
+		t.Errorf("the next one in %v, this one took %v", l.sweep.next-now, took)
+	}
+}
+
+// Among many keys one that is idle is found, in pieces, wherever it is; the lock is
+// not held for longer than a piece takes.
+func TestSweepsInPieces(t *testing.T) {
+	const n = 5 * sweepPiece
+	l := newLimiters(t, LimitersConfig{New: fixed(1), MaxKeys: n, Now: func() time.Duration { return 0 }})
+	permits := make([]weir.Permit, n)
+	for i := range n {
+		permits[i] = admit(t, l, tenant(fmt.Sprint(i)))
+	}
+	for _, idle := range []int{0, n / 2, n - 1} {
+		permits[idle].Done(weir.OK)
+		l.mu.Lock()
+		evicted, ok, again := l.makeRoom()
+		l.mu.Unlock()
+		if len(evicted) > 0 || ok || !again {
+			t.Errorf("a first look: %d, %v, %v", len(evicted), ok, again)
+		}
+		permits[idle] = admit(t, l, tenant(fmt.Sprint("new ", idle)))
+	}
+	turnedAway(t, l, tenant("one too many"), weir.ReasonLimit, "keys")
+	if u := l.Usage(0); u.Keys != n || u.Evicted != 3 {
+		t.Errorf("%+v", u)
 	}
 }
 
