@@ -342,7 +342,7 @@ func TestBytesOfABucket(t *testing.T) {
 	if size := unsafe.Sizeof(shard{}); size != 64 {
 		t.Errorf("a shard takes %d bytes", size)
 	}
-	n := 1 << 18
+	n := 1 << 17
 	heap := func() int64 {
 		var ms runtime.MemStats
 		runtime.GC()
@@ -357,7 +357,7 @@ func TestBytesOfABucket(t *testing.T) {
 		if r, err := m.take(rand.Uint64(), &Take{Limits: limits, Cost: 1}); err != nil || !r.OK {
 			t.Fatal(r, err)
 		}
-		if i >= n/8 && i%(n/8) == 0 || i > n/2 && i%(n/64) == 0 {
+		if i >= n/4 && i%(n/12) == 0 {
 			worst = max(worst, float64(heap()-before)/float64(i))
 		}
 	}

@@ -24,6 +24,7 @@ var arrows = map[string][]string{
 	"signal":                  {"control"},
 	"sim":                     {"", "limit", "policy", "scenarios"}, // limit only for VirtualEpoch
 	"weirhttp":                {""},
+	"weirtest":                {"quota"},
 	"internal/board":          {"policy", "scenarios", "sim"},
 	"internal/cmd/scoreboard": {"internal/board"},
 	"internal/keys":           {},
@@ -37,10 +38,11 @@ var arrows = map[string][]string{
 // library. The limiter is not among what the binary may: its gates come out of
 // a policy, never wired by hand.
 var moduleArrows = map[string][]string{
-	"gateway":        {"", "control", "policy", "scenarios", "signal", "sim", "weirhttp"},
-	"internal/bench": {"", "control", "limit", "quota", "policy", "sim"},
-	"internal/live":  {"", "control", "limit", "signal", "weirhttp"},
-	"weirredis":      {"quota"},
+	"gateway":         {"", "control", "policy", "scenarios", "signal", "sim", "weirhttp"},
+	"internal/bench":  {"", "control", "limit", "quota", "policy", "sim"},
+	"internal/live":   {"", "control", "limit", "signal", "weirhttp"},
+	"weirredis":       {"quota"},
+	"weirredis/bench": {"quota", "weirredis"},
 }
 
 func TestArrows(t *testing.T) {

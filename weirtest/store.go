@@ -1,0 +1,231 @@
+package weirtest
+
+import (
+	"math"
+	"strings"
+	"time"
+
+	"github.com/weir-go/weir/quota"
+)
+
+const never = quota.Never
+
+// debt is Kafka's rule (KIP-599): let in iff there is no debt, whatever it costs.
+func debt(s *store) {
+	t := inDebt(of("debt", quota.Samples(5, 100, time.Second)))
+	s.take(cost(t, 560), want{true, 0, -60})
+	s.take(t, want{false, 12 * time.Second, -60})
+	s.take(cost(t, 1000), want{false, 12 * time.Second, -60})
+	s.clock.Advance(12 * time.Second)
+	s.take(cost(t, 10), want{true, 0, -10})
+	s.clock.Advance(time.Hour)
+	s.take(t, want{true, 0, 499})
+}
+
+func toTheMillisecond(s *store) {
+	if s.clock.Slack > 0 {
+		s.Skip("the clock moves by itself")
+	}
+	t := inDebt(of("to the millisecond", quota.Samples(10, 11, time.Second)))
+	s.take(cost(t, 111), want{true, 0, -1})
+	s.clock.Advance(99 * time.Millisecond)
+	s.take(t, want{false, time.Millisecond, -.01})
+	s.clock.Advance(time.Millisecond)
+	s.take(t, want{true, 0, -1})
+}
+
+func strict(s *store) {
+	t := of("strict", quota.Limit{Rate: .5, Burst: 20})
+	s.take(cost(t, 15), want{true, 0, 5})
+	s.take(cost(t, 10), want{false, 10 * time.Second, 5})
+	s.take(cost(t, 5), want{true, 0, 0})
+	s.take(t, want{false, 2 * time.Second, 0})
+	s.clock.Advance(2 * time.Second)
+	s.take(t, want{true, 0, 0})
+	s.clock.Advance(time.Hour)
+	s.take(cost(t, 21), want{false, never, 20})
+	s.take(cost(t, 20), want{true, 0, 0})
+	s.take(cost(t, 0), want{true, 0, 0})
+}
+
+func permissive(s *store) {
+	t := mode(inDebt(of("permissive", quota.Samples(10, 10, time.Second))), quota.Permissive)
+	s.take(cost(t, 90), want{true, 0, 10})
+	s.take(cost(t, 90), want{true, 8 * time.Second, -80})
+	s.take(cost(t, 90), want{true, 17 * time.Second, -170})
+	t.Debt = false
+	s.take(cost(t, 1000), want{true, 117 * time.Second, -1170})
+}
+
+func dryRun(s *store) {
+	t := of("dry run", quota.Limit{Rate: 1, Burst: 10})
+	for range 3 {
+		s.take(mode(cost(t, 10), quota.DryRun), want{true, 0, 10})
+	}
+	s.take(mode(cost(t, 11), quota.DryRun), want{false, never, 10})
+	s.take(cost(t, 6), want{true, 0, 4})
+	s.take(mode(cost(t, 6), quota.DryRun), want{false, 2 * time.Second, 4})
+	s.take(mode(inDebt(cost(t, 6)), quota.DryRun), want{true, 0, 4})
+}
+
+func reserve(s *store) {
+	t := mode(of("reserve", quota.Limit{Rate: .5, Burst: 2}), quota.Reserve)
+	t.MaxWait = 5 * time.Second
+	s.take(cost(t, 2), want{true, 0, 0})
+	s.take(t, want{true, 2 * time.Second, -1})
+	s.take(t, want{true, 4 * time.Second, -2})
+	s.take(t, want{false, 6 * time.Second, -2})
+	s.give(t, 1)
+	s.take(t, want{true, 4 * time.Second, -2})
+	s.clock.Advance(2 * time.Second)
+	s.take(t, want{true, 4 * time.Second, -2})
+	s.take(cost(t, 3), want{false, never, -2})
+}
+
+func reserveInDebt(s *store) {
+	t := mode(inDebt(of("reserve in debt", quota.Limit{Rate: 1, Burst: 10})), quota.Reserve)
+	t.MaxWait = 20 * time.Second
+	s.take(cost(t, 25), want{true, 0, -15})
+	s.take(cost(t, 100), want{true, 15 * time.Second, -115})
+	s.take(t, want{false, 115 * time.Second, -115})
+}
+
+// severalWindows: all of them or none, and the one that binds most speaks.
+func severalWindows(s *store) {
+	t := of("several windows", quota.Limit{Rate: 1, Burst: 10}, quota.Limit{Rate: .01, Burst: 15})
+	if r := s.take(cost(t, 10), want{true, 0, 0}); r.Window != 0 {
+		s.Errorf("window %d has fewest left", r.Window)
+	}
+	s.take(t, want{false, time.Second, 0})
+	s.clock.Advance(10 * time.Second)
+	if r := s.take(cost(t, 8), want{false, 290 * time.Second, 5.1}); r.Window != 1 {
+		s.Errorf("window %d is waited for longest", r.Window)
+	}
+	s.take(cost(t, 5), want{true, 0, .1})
+	only := of("several windows", t.Limits[0])
+	s.take(mode(only, quota.DryRun), want{true, 0, 5})
+}
+
+func give(s *store) {
+	t := inDebt(of("give", quota.Limit{Rate: .1, Burst: 100}, quota.Limit{Rate: .1, Burst: 50}))
+	look := mode(cost(t, 0), quota.DryRun)
+	s.take(cost(t, 40), want{true, 0, 10})
+	s.give(t, 15)
+	s.take(look, want{true, 0, 25})
+	s.give(t, -95)
+	s.take(look, want{false, 700 * time.Second, -70})
+	s.give(t, 1000)
+	s.take(look, want{true, 0, 50})
+}
+
+func giveToAStranger(s *store) {
+	t := inDebt(of("stranger", quota.Limit{Rate: .1, Burst: 100}))
+	s.give(t, 10)
+	s.take(mode(t, quota.DryRun), want{true, 0, 100})
+	s.give(t, -130)
+	s.take(mode(t, quota.DryRun), want{false, 300 * time.Second, -30})
+}
+
+// rateChanges: tokens and debts stay, clipped to the new burst.
+func rateChanges(s *store) {
+	fast, slow := quota.Limit{Rate: 10, Burst: 110}, quota.Limit{Rate: .2, Burst: 22}
+	t := inDebt(of("rate", fast))
+	s.take(mode(t, quota.DryRun), want{true, 0, 110})
+	s.take(cost(t, 10), want{true, 0, 100})
+	t.Limits = []quota.Limit{slow}
+	s.take(cost(t, 42), want{true, 0, -20})
+	s.take(t, want{false, 100 * time.Second, -20})
+	s.clock.Advance(50 * time.Second)
+	s.take(t, want{false, 50 * time.Second, -10})
+	t.Limits = []quota.Limit{{Rate: 1, Burst: 1000}}
+	s.clock.Advance(40 * time.Second)
+	s.take(t, want{true, 0, 29})
+}
+
+// calendar does not know what time it is for the store: only that an hour, and a
+// month of 31 days, have passed.
+func calendar(s *store) {
+	for period, longest := range map[quota.Period]time.Duration{quota.Hour: time.Hour, quota.Day: 24 * time.Hour,
+		quota.Week: 7 * 24 * time.Hour, quota.Month: 31 * 24 * time.Hour} {
+		t := of("calendar "+period.String(), quota.Each(100, period, nil))
+		s.take(cost(t, 100), want{true, 0, 0})
+		r := s.must(t)
+		if r.OK || r.Wait <= 0 || r.Wait > longest {
+			s.Errorf("%v: %+v, want a wait until its end", period, r)
+			continue
+		}
+		s.clock.Advance(r.Wait)
+		s.take(t, want{true, 0, 99})
+		s.clock.Advance(7 * longest)
+		s.take(t, want{true, 0, 99})
+	}
+}
+
+// calendarDebt: each period brings Burst, of which debts are paid back first.
+func calendarDebt(s *store) {
+	t := inDebt(of("calendar with a debt", quota.Each(100, quota.Hour, nil)))
+	s.take(cost(t, 350), want{true, 0, -250})
+	r := s.must(t)
+	if r.OK || r.Wait <= 2*time.Hour-s.clock.Slack || r.Wait > 3*time.Hour {
+		s.Fatalf("%+v, want a wait to the start of the third hour", r)
+	}
+	s.clock.Advance(r.Wait - time.Hour)
+	s.take(t, want{false, time.Hour, -50})
+	s.clock.Advance(time.Hour)
+	s.take(t, want{true, 0, 49})
+}
+
+// clockGoesBack: nothing is won, nothing lost, and time counts from there.
+func clockGoesBack(s *store) {
+	if s.clock.Back == nil {
+		s.Skip("the clock cannot go back")
+	}
+	t := of("back", quota.Limit{Rate: 1, Burst: 20})
+	s.clock.Advance(time.Hour)
+	s.take(cost(t, 15), want{true, 0, 5})
+	s.clock.Back(30 * time.Minute)
+	s.take(cost(t, 10), want{false, 5 * time.Second, 5})
+	s.clock.Advance(5 * time.Second)
+	s.take(cost(t, 10), want{true, 0, 0})
+}
+
+// waitIsHonest: whoever waits as long as told is let in.
+func waitIsHonest(s *store) {
+	for _, l := range []quota.Limit{{Rate: .3, Burst: 7}, {Rate: 9.7, Burst: 3}, {Rate: .0123, Burst: 1}} {
+		t := of("honest "+l.String(), l)
+		for range 20 {
+			r := s.must(t)
+			if r.OK {
+				continue
+			}
+			s.clock.Advance(r.Wait)
+			if again := s.must(t); !again.OK {
+				s.Errorf("%v: refused after the %v that it was told: %+v", l, r.Wait, again)
+			}
+		}
+	}
+}
+
+// oddKeys are keys like others, and none shares its bucket.
+func oddKeys(s *store) {
+	long := strings.Repeat("ü", 5000)
+	for _, key := range []string{"", "\x00", "\x00\x00", "a\nb", "a\r\nb", "{}", "{a}", "{a}b", "}{", "a:b", "a/b", "*", "\xff\xfe", long, long + "y"} {
+		t := of(key, quota.Limit{Rate: .01, Burst: 10})
+		s.take(cost(t, 10), want{true, 0, 0})
+		s.take(t, want{false, 100 * time.Second, 0})
+	}
+}
+
+// absurdCosts make no bucket that is not a number, or unlimited.
+func absurdCosts(s *store) {
+	t := inDebt(of("absurd", quota.Limit{Rate: 1, Burst: 10}))
+	s.must(cost(t, math.MaxInt64))
+	r := s.must(t)
+	if r.OK || r.Wait <= 0 || r.Remaining < -quota.MaxTokens || r.Remaining > -quota.MaxTokens/2 {
+		s.Errorf("%+v, want a debt of %v", r, float64(quota.MaxTokens))
+	}
+	s.give(t, 2*quota.MaxTokens)
+	s.take(t, want{true, 0, 9})
+	t.Debt = false
+	s.take(cost(t, math.MaxInt64), want{false, never, 9})
+}

@@ -1,0 +1,137 @@
+// Package weirtest has the tests that an implementation of one of weir's
+// interfaces must pass. So far that is quota.Store:
+//
+//	func TestMyStore(t *testing.T) {
+//		weirtest.TestStore(t, func(t *testing.T) (quota.Store, weirtest.Clock) {
+//			now := time.Duration(0)
+//			s := mystore.New(mystore.Config{Now: func() time.Duration { return now }})
+//			return s, weirtest.Clock{Advance: func(d time.Duration) { now += d }}
+//		})
+//	}
+//
+// It is for those who write a store. Who uses one needs nothing of it.
+package weirtest
+
+import (
+	"context"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/quota"
+)
+
+// Clock is the clock that a store under test goes by.
+type Clock struct {
+	// Advance moves the clock on.
+	Advance func(time.Duration)
+	// Back moves it back. nil where that cannot be.
+	Back func(time.Duration)
+	// Slack is by how much the clock may have moved on by itself in the course of
+	// one test: 0 if it does not. Tests use rates of up to 10 a second, and compare
+	// tokens and waits to within this.
+	Slack time.Duration
+}
+
+// TestStore runs every test of a store as a subtest. open is called for each, and
+// gives a store that nobody has used, or at least keys of its own; a store that has
+// to be closed registers that with t.Cleanup.
+func TestStore(t *testing.T, open func(t *testing.T) (quota.Store, Clock)) {
+	t.Helper()
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			s, clock := open(t)
+			c.run(&store{t, s, clock})
+		})
+	}
+}
+
+// cases are the tests. Each uses a key of its own.
+var cases = []struct {
+	name string
+	run  func(*store)
+}{
+	{"debt", debt},
+	{"debt to the millisecond", toTheMillisecond},
+	{"strict", strict},
+	{"permissive", permissive},
+	{"dry run", dryRun},
+	{"reserve", reserve},
+	{"reserve in debt", reserveInDebt},
+	{"several windows", severalWindows},
+	{"give", give},
+	{"give to a stranger", giveToAStranger},
+	{"the rate changes", rateChanges},
+	{"calendar", calendar},
+	{"calendar with a debt", calendarDebt},
+	{"the clock goes back", clockGoesBack},
+	{"wait is honest", waitIsHonest},
+	{"odd keys", oddKeys},
+	{"absurd costs", absurdCosts},
+	{"takes that make no sense", nonsense},
+	{"many at one key", manyAtOneKey},
+	{"many at several windows", manyAtSeveralWindows},
+}
+
+// store is a store under test.
+type store struct {
+	*testing.T
+	quota.Store
+	clock Clock
+}
+
+// want is what is expected of a take.
+type want struct {
+	ok   bool
+	wait time.Duration
+	left float64
+}
+
+// take takes and holds what comes of it against what is wanted.
+func (s *store) take(t quota.Take, w want) quota.Result {
+	s.Helper()
+	r := s.must(t)
+	if r.OK != w.ok {
+		s.Errorf("take %d of %q, %v: ok %v, want %v: %+v", t.Cost, t.Key, t.Mode, r.OK, w.ok, r)
+	}
+	if off := r.Wait - w.wait; off > 0 || off < -s.clock.Slack {
+		s.Errorf("take %d of %q, %v: wait %v, want %v", t.Cost, t.Key, t.Mode, r.Wait, w.wait)
+	}
+	if r.Window < 0 || r.Window >= len(t.Limits) {
+		s.Errorf("take %d of %q: there is no window %d", t.Cost, t.Key, r.Window)
+		return r
+	}
+	const rounding = 1e-6
+	came := t.Limits[r.Window].Rate * s.clock.Slack.Seconds()
+	if off := r.Remaining - w.left; off < -rounding*(1+math.Abs(w.left)) || off > came+rounding*(1+math.Abs(w.left)) {
+		s.Errorf("take %d of %q, %v: %v left, want %v", t.Cost, t.Key, t.Mode, r.Remaining, w.left)
+	}
+	return r
+}
+
+func (s *store) must(t quota.Take) quota.Result {
+	s.Helper()
+	r, err := s.Take(context.Background(), &t)
+	if err != nil {
+		s.Fatalf("take %+v: %v", t, err)
+	}
+	return r
+}
+
+func (s *store) give(t quota.Take, tokens float64) {
+	s.Helper()
+	if err := s.Give(context.Background(), t.Key, t.Limits, tokens); err != nil {
+		s.Fatalf("give %v: %v", tokens, err)
+	}
+}
+
+// of is a take of one token of a key.
+func of(key string, limits ...quota.Limit) quota.Take {
+	return quota.Take{Key: key, Limits: limits, Cost: 1}
+}
+
+func cost(t quota.Take, n int64) quota.Take { t.Cost = n; return t }
+
+func inDebt(t quota.Take) quota.Take { t.Debt = true; return t }
+
+func mode(t quota.Take, m quota.Mode) quota.Take { t.Mode = m; return t }
