@@ -221,6 +221,24 @@ func TestLimitersRefuseOversize(t *testing.T) {
 	}
 }
 
+func TestLimitersWaitByClass(t *testing.T) {
+	l := newLimiters(t, LimitersConfig{New: fixed(1)})
+	for i, key := range []string{"a", "b", "b"} {
+		if i < 2 {
+			admit(t, l, tenant(key))
+		}
+		for _, p := range []weir.Priority{weir.Background, weir.High} {
+			if _, _, err := l.Arrive(weir.Work{Tenant: key, Priority: p}, func(weir.Permit, error) {}); err != weir.ErrWaiting {
+				t.Fatal(err)
+			}
+		}
+	}
+	by := l.Snapshot().WaitingByClass
+	if len(by) != 2 || by[weir.Background] != 3 || by[weir.High] != 3 {
+		t.Errorf("%v", by)
+	}
+}
+
 func TestLimitersShareTheRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := weir.Must(NewLimiters(LimitersConfig{New: fixed(1), MaxWaiting: 2}))

@@ -19,12 +19,7 @@ func (l *Limiters) Usage(top int) Usage {
 	u, keys := l.census()
 	for _, k := range keys {
 		one := together(k.parts)
-		addCounts(&u.Snapshot, &one)
-		u.Limit += one.Limit
-		u.InFlight += one.InFlight
-		u.Waiting += one.Waiting
-		u.Exempt += one.Exempt
-		u.Controller = one.Controller
+		add(&u.Snapshot, &one)
 		if one.InFlight > 0 {
 			u.Busy++
 		}
@@ -115,14 +110,25 @@ func useOf(key string, s *weir.Snapshot) KeyUse {
 func together(parts map[string]*limit.Limiter) (all weir.Snapshot) {
 	for _, limiter := range parts {
 		s := limiter.Snapshot()
-		addCounts(&all, &s)
-		all.Limit += s.Limit
-		all.InFlight += s.InFlight
-		all.Waiting += s.Waiting
-		all.Exempt += s.Exempt
-		all.Controller = s.Controller
+		add(&all, &s)
 	}
 	return all
+}
+
+// add adds what is there at the moment, and counts.
+func add(to, from *weir.Snapshot) {
+	addCounts(to, from)
+	to.Limit += from.Limit
+	to.InFlight += from.InFlight
+	to.Waiting += from.Waiting
+	to.Exempt += from.Exempt
+	to.Controller = from.Controller
+	for class, n := range from.WaitingByClass {
+		if to.WaitingByClass == nil {
+			to.WaitingByClass = map[weir.Priority]int64{}
+		}
+		to.WaitingByClass[class] += n
+	}
 }
 
 // addCounts adds what only grows.
