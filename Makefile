@@ -10,8 +10,8 @@ SHELL       := bash
 export CGO_ENABLED = 1
 
 # The modules that go.work joins, and all their packages.
-MODULES  = . gateway internal/bench internal/live weirredis
-PACKAGES = ./... ./gateway/... ./internal/bench/... ./internal/live/... ./weirredis/...
+MODULES  = . gateway internal/bench internal/live weirredis weirredis/bench
+PACKAGES = ./... ./gateway/... ./internal/bench/... ./internal/live/... ./weirredis/... ./weirredis/bench/...
 
 CACHE       := .cache
 STATICCHECK := $(CACHE)/bin/staticcheck
@@ -131,6 +131,8 @@ bench: need-go ## measure the gates beside their peers, as ratios in one run
 	go run ./internal/bench/cmd/ratios $(BENCHARGS)
 	internal/bench/callgrind.sh
 	go run ./gateway/bench
+	@scripts/parts
+	go run ./weirredis/bench
 
 .PHONY: fuzz
 fuzz: need-go ## run each fuzz target for 30 s (FUZZTIME)

@@ -9,8 +9,11 @@ import (
 func TestLane(t *testing.T) {
 	l := &lane{most: 2}
 	now := time.Unix(1000, 0)
-	if l.enter() != nil || l.enter() != nil {
-		t.Fatal("no place for two")
+	if err := l.enter(); err != nil {
+		t.Fatalf("no place for one: %v", err)
+	}
+	if err := l.enter(); err != nil {
+		t.Fatalf("no place for two: %v", err)
 	}
 	if err := l.enter(); err == nil || err.Reason != Full {
 		t.Errorf("a third: %v, want full", err)
