@@ -54,8 +54,8 @@ func parseUnits(text string) (int64, bool) {
 	return min(n, limit.MaxLimit), true
 }
 
-// Settle reads from the header of an answer what a piece of the route's work has
-// really cost, and takes it out unless the client is to see it. It reports false if
+// Settle reads from the header of an answer, or from its trailer, what a piece of the
+// route's work has really cost, and takes it out unless the client is to see it. It reports false if
 // the route does not look, or the answer does not say: then what the work was
 // admitted with stays. Whoever gets a cost hands it to [weir.Permit.SetCost].
 func (rt *Route) Settle(answer http.Header) (units int64, ok bool) {
@@ -64,11 +64,11 @@ func (rt *Route) Settle(answer http.Header) (units int64, ok bool) {
 	}
 	c := &rt.charging
 	values := answer[c.settle]
-	if len(values) == 0 {
-		return 0, false
-	}
 	if !c.keep {
 		delete(answer, c.settle)
+	}
+	if len(values) == 0 {
+		return 0, false
 	}
 	units, ok = parseUnits(single(values))
 	if !ok {

@@ -218,8 +218,8 @@ type RouteSpec struct {
 	// limit.MaxLimit is that. A gate charges no more than its whole limit, or
 	// refuses what costs more, as it does with Cost.
 	CostFrom string `json:"cost_from,omitempty"`
-	// Settle is a header of the answer, header:NAME, that says what the work has
-	// really cost, in the same unit, 0 included; see [Route.Settle]. A gate with one
+	// Settle is a header of the answer, header:NAME, or else one of its trailer, that
+	// says what the work has really cost, in the same unit, 0 included; see [Route.Settle]. A gate with one
 	// limit settles the difference with the share of the tenant, one with a limit
 	// for each key changes what is held. The header is taken out of the answer
 	// unless SettleKeep is set.

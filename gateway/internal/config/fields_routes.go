@@ -9,7 +9,7 @@ var routeFields = map[string]field{
 	},
 	"RouteSpec.settle": {
 		form: "header:NAME", example: "header:X-Actual-Cost",
-		doc: "Header of the upstream's answer that says what the request has really cost, a whole number from 0. A gate with one limit settles the difference " +
+		doc: "Header of the upstream's answer, or else of its trailer, that says what the request has really cost, a whole number from 0. A gate with one limit settles the difference " +
 			"with the tenant's share of the next turns; one with each changes what the key holds, at least 1. The client does not see the header.",
 	},
 	"RouteSpec.access": {

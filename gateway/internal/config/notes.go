@@ -130,11 +130,18 @@ func (c *Config) ownNotes() (notes []string) {
 		if most == 0 {
 			most = policy.DefaultOwnKeys
 		}
-		by := e.By
+		by, what, parts := e.By, "a limiter", 1
 		if by == "" {
 			by = "tenant"
 		}
-		notes = append(notes, fmt.Sprintf("the gate %s makes a limiter for each %s, %d at most (max_keys), which then take up to %d MiB", name, by, most, max(1, most*policy.OwnKeyBytes>>20)))
+		l := c.Gates[name].Limit
+		if l.Probe.ReadWrite {
+			what, parts = "two limiters", 2
+		}
+		notes = append(notes, fmt.Sprintf("the gate %s makes %s for each %s, %d at most (max_keys), which then take up to %d MiB", name, what, by, most, max(1, most*parts*policy.OwnKeyBytes>>20)))
+		if l.Controller == "lag" || l.Controller == "drain" || l.Controller == "resource" {
+			notes = append(notes, fmt.Sprintf("the gate %s has a controller %s for each %s, and all of them go by the same signals: leave own out, and one sizes all", name, l.Controller, by))
+		}
 	}
 	return notes
 }

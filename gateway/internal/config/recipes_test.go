@@ -189,3 +189,30 @@ func TestReadWriteRecipe(t *testing.T) {
 		}
 	}
 }
+
+// What limiters for each key may take is said of pairs too, and that all of them do
+// the same.
+func TestOwnNotes(t *testing.T) {
+	file := `
+upstreams: {app: {targets: [http://127.0.0.1:3000]}}
+routes: [{match: [/], gates: [pairs, lags], upstream: app}]
+signals: {behind: {read: http, url: http://127.0.0.1:8000/lag}}
+gates:
+  pairs: {each: {own: true}, limit: {controller: probe, probe: {read_write: true}}}
+  lags: {each: {own: true, by: user, max_keys: 1}, limit: {controller: lag, lag: {signal: behind}, queue: {len: -1}}}
+`
+	cfg, err := config.Parse("weir.yaml", []byte(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	notes := strings.Join(cfg.Notes(), "\n")
+	for _, want := range []string{
+		"the gate pairs makes two limiters for each tenant, 1024 at most (max_keys), which then take up to 128 MiB",
+		"the gate lags makes a limiter for each user, 1 at most (max_keys), which then take up to 1 MiB",
+		"the gate lags has a controller lag for each user, and all of them go by the same signals",
+	} {
+		if !strings.Contains(notes, want) {
+			t.Errorf("no %s in\n%s", want, notes)
+		}
+	}
+}

@@ -54,7 +54,8 @@ type clientError struct{ error }
 // has nothing left to do.
 type answerBody struct {
 	io.ReadCloser
-	x *exchange
+	x   *exchange
+	res *http.Response
 }
 
 func (b *answerBody) Read(p []byte) (int, error) {
@@ -62,6 +63,9 @@ func (b *answerBody) Read(p []byte) (int, error) {
 	switch {
 	case err == nil:
 	case err == io.EOF:
+		if !b.x.settled {
+			b.x.settleCost(b.res.Trailer) // which is complete now
+		}
 		b.x.permit.Done(weir.NoSample)
 	case b.x.Context.Err() == nil:
 		b.x.upstream.note(b.x, failedBody, err)
@@ -73,7 +77,7 @@ func (b *answerBody) Read(p []byte) (int, error) {
 // stays what it is.
 func (x *exchange) watch(res *http.Response) {
 	if res.StatusCode != http.StatusSwitchingProtocols && res.Body != nil && res.Body != http.NoBody {
-		x.bodies.answer = answerBody{res.Body, x}
+		x.bodies.answer = answerBody{res.Body, x, res}
 		res.Body = &x.bodies.answer
 	}
 }

@@ -37,6 +37,7 @@ type exchange struct {
 	service *service      // of the route
 	started time.Duration // when it was sent, or is about to be
 	url     *url.URL      // of the request, without the target; nil with one target
+	settled bool          // the answer has said what it cost
 	body    *clientBody   // nil for a request without a body
 	bodies  struct {
 		client clientBody

@@ -66,7 +66,10 @@ func (x *exchange) answer(res *http.Response) (*http.Response, error) {
 	if !here {
 		o = weir.Abandoned
 	}
-	x.settleCost(res)
+	x.settleCost(res.Header)
+	if !x.settled {
+		x.settleCost(res.Trailer) // which is announced at most: the client hears nothing of it
+	}
 	x.permit.Sample(o)
 	x.call.Request.Sample(o)
 	if !here {
@@ -78,9 +81,10 @@ func (x *exchange) answer(res *http.Response) (*http.Response, error) {
 }
 
 // settleCost tells the gates what the request has really cost, if the answer says so.
-func (x *exchange) settleCost(res *http.Response) {
+func (x *exchange) settleCost(answer http.Header) {
 	if settle := x.upstream.opts.Settle; settle != nil {
-		if units, ok := settle(x.call, res.Header); ok {
+		if units, ok := settle(x.call, answer); ok {
+			x.settled = true
 			x.permit.SetCost("", units)
 			x.call.Request.SetCost("", units)
 		}

@@ -37,8 +37,9 @@ type Options struct {
 	// been decided about in, the request as it came; again is true for a further
 	// target, when only time has passed. nil leaves it as it is.
 	Forward func(out http.Header, in *http.Request, call *Call, again bool)
-	// Settle reads from the header of an answer what the request has really cost,
-	// and takes it out if the client is not to see it. nil: no answer says.
+	// Settle reads from the header of an answer, or from its trailer, what the request
+	// has really cost, and takes it out if the client is not to see it. nil: no answer
+	// says.
 	Settle func(call *Call, answer http.Header) (units int64, ok bool)
 	// Previous is the upstream of that name in the configuration before, nil
 	// if there was none. Targets that stay keep their connections, their

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -90,13 +91,21 @@ func TestCostOfTheRequestAndOfItsAnswer(t *testing.T) {
 // A tenant whose answer has cost more than it was admitted with waits the longer
 // for its next turn.
 func TestSettledCostCountsAgainstTheTenant(t *testing.T) {
+	for _, name := range []string{"X-Actual-Cost", http.TrailerPrefix + "X-Actual-Cost"} {
+		t.Run(name, func(t *testing.T) { settledCostCounts(t, name) })
+	}
+}
+
+func settledCostCounts(t *testing.T, name string) {
 	came, next := make(chan string, 20), make(chan struct{})
 	up := upstreamOf(t, func(w http.ResponseWriter, r *http.Request) {
 		who := r.Header.Get("X-Tenant")
 		if came <- who; who == "heavy" {
-			w.Header().Set("X-Actual-Cost", "5")
+			w.Header().Set(name, "5")
 		}
 		<-next
+		_, _ = io.WriteString(w, "done")
+		_ = http.NewResponseController(w).Flush()
 	})
 	cfg := serialConfig(t, up.URL, policy.IdentitySpec{Tenant: "header:X-Tenant"})
 	cfg.Routes[0].Settle = "header:X-Actual-Cost"
@@ -117,5 +126,46 @@ func TestSettledCostCountsAgainstTheTenant(t *testing.T) {
 	}
 	if heavy > 2 {
 		t.Errorf("%d of the first 7 were of the tenant that costs five times as much: %q", heavy, order)
+	}
+}
+
+// A cost that is known only at the end of the answer comes in its trailer, announced
+// or not, and the client does not see it there either.
+func TestCostInTheTrailer(t *testing.T) {
+	rest := make(chan struct{})
+	up := upstreamOf(t, func(w http.ResponseWriter, r *http.Request) {
+		name := http.TrailerPrefix + "X-Actual-Cost"
+		if r.URL.Path == "/announced" {
+			name = "X-Actual-Cost"
+			w.Header().Set("Trailer", "X-Actual-Cost, X-Sum")
+		}
+		_, _ = io.WriteString(w, "begin ")
+		if err := http.NewResponseController(w).Flush(); err != nil {
+			t.Error(err)
+		}
+		<-rest
+		_, _ = io.WriteString(w, "end")
+		w.Header().Set(name, "5")
+		w.Header().Set(http.TrailerPrefix+"X-Sum", "7")
+	})
+	cfg := baseConfig(t, up.URL)
+	cfg.Gates[gateName] = policy.GateSpec{Limit: &policy.LimitSpec{Limit: 100}, Each: &policy.EachSpec{}}
+	cfg.Routes[0].Settle = "header:X-Actual-Cost"
+	g := start(t, cfg, Options{})
+	for _, path := range []string{"/announced", "/"} {
+		res, err := http.Get(g.url + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rest <- struct{}{}
+		body, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		if err != nil || string(body) != "begin end" {
+			t.Errorf("%s: %q, %v", path, body, err)
+		}
+		if res.Trailer.Get("X-Actual-Cost") != "" || res.Trailer.Get("X-Sum") != "7" {
+			t.Errorf("%s: the client sees %v", path, res.Trailer)
+		}
+		g.idle()
 	}
 }
