@@ -1,0 +1,362 @@
+package server
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/gateway/internal/admin"
+	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/policy"
+)
+
+// dialFrom opens a connection from an address of its own in the loopback network.
+func dialFrom(from byte, to net.Addr) (net.Conn, error) {
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, from)}, Timeout: 10 * time.Second}
+	c, err := d.Dial("tcp", to.String())
+	if err == nil {
+		err = c.SetDeadline(time.Now().Add(10 * time.Second))
+	}
+	return c, err
+}
+
+// strict is a configuration in which no address is exempt.
+func strict(t *testing.T, c config.Connections) *config.Config {
+	t.Helper()
+	cfg := baseConfig(t, upstreamOf(t, func(http.ResponseWriter, *http.Request) {}).URL)
+	c.Addresses, c.Exempt = 1000, []string{}
+	cfg.Listeners[0].Connections = c
+	return cfg
+}
+
+func (g *running) connections() admin.Connections { return g.Connections()[0] }
+
+const plainGet = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+// ask sends a request from an address, and returns the answer and the connection.
+func askFrom(t *testing.T, from byte, to net.Addr) (*http.Response, net.Conn) {
+	t.Helper()
+	c, err := dialFrom(from, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	if _, err := io.WriteString(c, plainGet); err != nil {
+		t.Fatal(err)
+	}
+	return answer(t, c), c
+}
+
+// One address takes so many connections and no more, idle ones included; others are
+// not touched by it.
+func TestConnectionsOfOneAddress(t *testing.T) {
+	g := start(t, strict(t, config.Connections{PerAddress: 2}), Options{})
+	var held []net.Conn
+	for range 2 {
+		res, c := askFrom(t, 2, g.Addr())
+		if res.StatusCode != http.StatusOK {
+			t.Fatalf("within the limit: %s", res.Status)
+		}
+		held = append(held, c) // kept alive, idle
+	}
+	res, _ := askFrom(t, 2, g.Addr())
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res.StatusCode != http.StatusServiceUnavailable || res.Header.Get("Retry-After") == "" || !res.Close ||
+		!strings.Contains(string(body), `"rule":"connections.per_address"`) {
+		t.Errorf("one too many: %s, %v, %s", res.Status, res.Header, body)
+	}
+	if res, _ := askFrom(t, 3, g.Addr()); res.StatusCode != http.StatusOK {
+		t.Errorf("from another address: %s", res.Status)
+	}
+	if c := g.connections(); c.InFlight != 3 || c.Refused["connections.per_address"] != 1 || c.Addresses != 2 || c.PerAddress != 2 {
+		t.Errorf("%+v", c)
+	}
+	if log := g.log.String(); !strings.Contains(log, `gate="listener 127.0.0.1:0" reason=limit value=2 limit=2 retry_after=1s rule=connections.per_address peer=127.0.0.2:`) {
+		t.Errorf("the log does not say who was refused, and why:\n%s", log)
+	}
+	_ = held[0].Close()
+	eventually(t, "one has gone", func() bool { return g.connections().InFlight == 2 })
+	if res, _ := askFrom(t, 2, g.Addr()); res.StatusCode != http.StatusOK {
+		t.Errorf("with a place free again: %s", res.Status)
+	}
+	if m := g.scrape(); !strings.Contains(m, `weir_connections_refused_total{listener="127.0.0.1:0",rule="connections.per_address"} 1`) {
+		t.Error("the metrics do not name the rule")
+	}
+}
+
+// Without a setting nobody takes more than half, but those through whom many come.
+func TestConnectionsByDefault(t *testing.T) {
+	cfg := strict(t, config.Connections{})
+	cfg.Listeners[0].MaxConnections = 5
+	for name, tt := range map[string]struct {
+		exempt []string
+		trust  []string
+		want   int64
+	}{
+		"strangers":       {[]string{}, nil, 2},
+		"trusted proxies": {nil, nil, 5},
+		"nobody trusted":  {nil, []string{}, 2},
+		"load balancers":  {[]string{"127.0.0.2/32"}, []string{}, 5},
+	} {
+		cfg := cloneListeners(cfg)
+		cfg.Listeners[0].Connections.Exempt = tt.exempt
+		cfg.Identity.Trusted = tt.trust
+		g := start(t, cfg, Options{})
+		for range 6 {
+			askFrom(t, 2, g.Addr())
+		}
+		if n := g.connections().InFlight; n != tt.want {
+			t.Errorf("%s: %d connections, want %d", name, n, tt.want)
+		}
+	}
+}
+
+// cloneListeners copies a configuration and its listeners.
+func cloneListeners(cfg *config.Config) *config.Config {
+	c := *cfg
+	c.Listeners = append([]config.Listener(nil), cfg.Listeners...)
+	return &c
+}
+
+// So many new connections come in a moment, in all and from one address; 429 tells when
+// the next may.
+func TestConnectionRate(t *testing.T) {
+	for _, tt := range []struct {
+		c    config.Connections
+		rule string
+		in   [2]int // of two addresses, of three tries each
+	}{
+		{config.Connections{Rate: 0.001}, "connections.rate", [2]int{1, 0}},
+		{config.Connections{RatePerAddress: 0.001}, "connections.rate_per_address", [2]int{1, 1}},
+		{config.Connections{RatePerAddress: 0.001, PerAddress: -1}, "connections.rate_per_address", [2]int{1, 1}},
+	} {
+		g := start(t, strict(t, tt.c), Options{})
+		for i, want := range tt.in {
+			got := 0
+			for range 3 {
+				res, c := askFrom(t, byte(2+i), g.Addr())
+				_ = c.Close() // which brings nothing back
+				if res.StatusCode == http.StatusOK {
+					got++
+				} else if res.StatusCode != http.StatusTooManyRequests || res.Header.Get("Retry-After") != "1000" {
+					t.Errorf("%s: %s, after %s; want 429 after 1000", tt.rule, res.Status, res.Header.Get("Retry-After"))
+				}
+			}
+			if got != want {
+				t.Errorf("%s: %d of address %d, want %d", tt.rule, got, i, want)
+			}
+		}
+		if n := g.connections().Refused[tt.rule]; n != uint64(6-tt.in[0]-tt.in[1]) {
+			t.Errorf("%s: %d refused", tt.rule, n)
+		}
+	}
+}
+
+// Under TLS a place is held from before the handshake, and who finds none is reset before
+// a handshake begins.
+func TestConnectionsBeforeTLS(t *testing.T) {
+	cfg := strict(t, config.Connections{PerAddress: 1})
+	cert, key := certificate(t)
+	cfg.Listeners[0].TLS = &config.TLS{Cert: cert, Key: key}
+	g := start(t, cfg, Options{})
+	silent, err := dialFrom(2, g.Addr()) // never says hello
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	eventually(t, "it has its place", func() bool { return g.connections().InFlight == 1 })
+	c, err := dialFrom(2, g.Addr())
+	if err == nil {
+		defer c.Close()
+		_, err = c.Read(make([]byte, 1))
+	}
+	if !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("one too many: %v, want a reset", err)
+	}
+	_ = silent.Close()
+	eventually(t, "its place is free", func() bool { return g.connections().InFlight == 0 })
+	c, err = dialFrom(2, g.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := tls.Client(c, &tls.Config{InsecureSkipVerify: true}).Handshake(); err != nil {
+		t.Errorf("in its place: %v", err)
+	}
+}
+
+// A reload changes the limits of connections that last.
+func TestConnectionLimitsReloaded(t *testing.T) {
+	cfg := strict(t, config.Connections{PerAddress: 2})
+	next := cfg
+	g := start(t, cfg, Options{Load: func() (*config.Config, error) { return next, nil }})
+	status := func(want int, what string) net.Conn {
+		t.Helper()
+		res, c := askFrom(t, 2, g.Addr())
+		if res.StatusCode != want {
+			t.Errorf("%s: %s, want %d", what, res.Status, want)
+		}
+		return c
+	}
+	first := status(200, "at first")
+	status(200, "at first")
+	status(503, "beyond the limit")
+	listener := g.listeners[0]
+
+	reload := func(change func(*config.Listener)) {
+		t.Helper()
+		next = cloneListeners(next)
+		change(&next.Listeners[0])
+		if err := g.Reload(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reload(func(l *config.Listener) { l.Connections.PerAddress = 3 })
+	status(200, "with a higher limit")
+	status(503, "beyond it")
+	reload(func(l *config.Listener) { l.Connections.PerAddress = 1 })
+	status(503, "with a lower limit")
+	if g.listeners[0] != listener {
+		t.Error("the listener was replaced for a limit")
+	}
+	if _, err := io.WriteString(first, plainGet); err != nil {
+		t.Fatal(err)
+	}
+	if res := answer(t, first); res.StatusCode != 200 || res.Close {
+		t.Errorf("on a connection from before: %s, close %t", res.Status, res.Close)
+	}
+	// A listener that is replaced hands its account on.
+	reload(func(l *config.Listener) { l.MaxHeaderBytes++ })
+	if g.listeners[0] == listener {
+		t.Error("the listener was not replaced for another setting")
+	}
+	if c := g.connections(); c.InFlight != 3 || c.Refused["connections.per_address"] != 3 {
+		t.Errorf("after a replacement: %+v", c)
+	}
+	status(503, "with those of the old listener")
+	reload(func(l *config.Listener) { l.MaxConnections, l.Connections.PerAddress = 3, -1 })
+	status(503, "beyond the limit of all")
+	if n := g.connections().Refused["max_connections"]; n != 1 {
+		t.Errorf("%d refused by the limit of all, want 1", n)
+	}
+}
+
+// Thousands come at once from many addresses, and leave: no place is lost, no limit
+// passed, and in the end nobody is known.
+func TestCrowds(t *testing.T) {
+	const addresses, each, per, most = 20, 100, 30, 400
+	cfg := strict(t, config.Connections{PerAddress: per})
+	cfg.Listeners[0].MaxConnections = most
+	change(cfg, func(_ *config.Upstream, l *policy.LimitSpec) { l.Limit = most }) // the gate is not what is tested
+	g := start(t, cfg, Options{})
+	var in, out atomic.Int64
+	var all sync.WaitGroup
+	release := make(chan struct{})
+	for i := range addresses {
+		for range each {
+			all.Go(func() {
+				c, err := dialFrom(byte(2+i), g.Addr())
+				if err != nil {
+					out.Add(1)
+					return
+				}
+				defer c.Close()
+				if _, err := io.WriteString(c, plainGet); err != nil {
+					out.Add(1)
+					return
+				}
+				buf := make([]byte, 64)
+				n, _ := c.Read(buf)
+				if !strings.HasPrefix(string(buf[:n]), "HTTP/1.1 200") {
+					out.Add(1)
+					return
+				}
+				in.Add(1)
+				<-release
+			})
+		}
+	}
+	eventually(t, "everybody has heard", func() bool { return in.Load()+out.Load() == addresses*each })
+	c := g.connections()
+	if in.Load() != most || c.InFlight != most || c.Admitted != most {
+		t.Errorf("%d got in, %d are in; want %d", in.Load(), c.InFlight, most)
+	}
+	var refused uint64
+	for _, n := range c.Refused {
+		refused += n
+	}
+	if refused != addresses*each-most {
+		t.Errorf("%d refused of %d, want %d: %v", refused, addresses*each, addresses*each-most, c.Refused)
+	}
+	close(release)
+	all.Wait()
+	eventually(t, "all have left", func() bool { return g.connections().InFlight == 0 })
+	for i := range 2 * addresses { // each newcomer makes room for two
+		askFrom(t, byte(100+i), g.Addr())
+	}
+	if n := g.connections().Addresses; n > 2*addresses {
+		t.Errorf("%d addresses are known in the end", n)
+	}
+}
+
+// Of more addresses than are known, those beyond are one; who was there before is not
+// touched.
+func TestFloodOfAddresses(t *testing.T) {
+	cfg := strict(t, config.Connections{PerAddress: 2})
+	cfg.Listeners[0].Connections.Addresses = 4
+	g := start(t, cfg, Options{})
+	got := map[int]int{}
+	for i := range 20 {
+		res, _ := askFrom(t, byte(2+i), g.Addr())
+		got[res.StatusCode]++
+	}
+	if c := g.connections(); got[200] != 6 || c.Addresses != 4 || c.Crowd != 2 || c.Refused["connections.addresses"] != 14 {
+		t.Errorf("%v, %+v; want four of their own and two of the crowd", got, c)
+	}
+	if res, _ := askFrom(t, 2, g.Addr()); res.StatusCode != 200 {
+		t.Errorf("one that is known: %s", res.Status)
+	}
+	if m := g.scrape(); !strings.Contains(m, `weir_connections_crowd{listener="127.0.0.1:0"} 2`) {
+		t.Error("the metrics do not show the crowd")
+	}
+}
+
+// A flood of refusals is told in few lines, and takes nobody's place.
+func TestRefusedConnectionsAreCheap(t *testing.T) {
+	cfg := strict(t, config.Connections{PerAddress: 1})
+	g := start(t, cfg, Options{})
+	res, _ := askFrom(t, 2, g.Addr())
+	if res.StatusCode != 200 {
+		t.Fatal(res.Status)
+	}
+	var all sync.WaitGroup
+	for range 500 {
+		all.Go(func() {
+			c, err := dialFrom(2, g.Addr())
+			if err != nil {
+				return // reset before it was there
+			}
+			_, _ = io.Copy(io.Discard, c)
+			_ = c.Close()
+		})
+	}
+	all.Wait()
+	eventually(t, "all were refused", func() bool { return g.connections().Refused["connections.per_address"] == 500 })
+	if n := strings.Count(g.log.String(), "connections.per_address"); n > 3 {
+		t.Errorf("%d lines in the log", n)
+	}
+	if c := g.connections(); c.InFlight != 1 || c.Addresses != 1 {
+		t.Errorf("%+v", c)
+	}
+}
