@@ -216,6 +216,9 @@ func TestDisplaced(t *testing.T) {
 	}
 }
 
+// Whatever can be set of a limiter's room can be of the rooms of a gate.
+var _ = Queue(limit.Queue{})
+
 func TestPartsOutOfRange(t *testing.T) {
 	_, err := New(Config{Name: "t", Limit: 1, Queue: Queue{Order: 9,
 		Shares:  map[weir.Priority]float64{weir.Background: .7, weir.Normal: .7, 9: .1},
