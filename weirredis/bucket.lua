@@ -5,6 +5,10 @@
 -- tokens, and when they were counted, in microseconds by the server's clock or, of
 -- a calendar, as the number of the period. A key that is not there is full.
 --
+-- A refusal writes nothing, unless the clock has stepped back, or what has come back
+-- was counted a second ago or longer: so a rate that changes holds for a second of
+-- the past at most, and a flood of refusals costs each key one write a second.
+--
 -- The arithmetic is that of package quota, step by step, so that both decide alike.
 local mode, debt, cost, most, lease, now, count, kind, burst, rate = struct.unpack('<BBddddBBdd', ARGV[1])
 local stopped = now ~= 0 -- by a test: its buckets must not expire by the real clock
@@ -30,7 +34,7 @@ if count == 1 and kind == 0 and mode ~= 3 and lease == 0 and (not value or #valu
     local ok = mode == 1 or mode == 4 or (debt == 1 or cost <= burst) and lack <= 1e-9 * (1 + rate) + 1e-12 * burst
     local charge = ok and mode ~= 2 and cost or 0
     local reply = struct.pack('<Bddd', ok and 1 or 0, charge, now, tokens)
-    if mode == 2 or not ok and passed >= 0 then return reply end
+    if mode == 2 or not ok and passed >= 0 and passed < 1000000 then return reply end
 
     tokens = tokens - charge
     if tokens > burst then tokens = burst elseif tokens < -1e15 then tokens = -1e15 end
@@ -53,7 +57,7 @@ if value then
 end
 
 -- Bring every window up to now, and see how long each makes the work wait.
-local window, wait, back, at = {}, 0, false, 36
+local window, wait, touch, at = {}, 0, false, 36
 for i = 1, count do
   local w = {}
   kind, w.burst, at = struct.unpack('<Bd', ARGV[1], at)
@@ -84,7 +88,7 @@ for i = 1, count do
     local was, last
     was, w.tokens, last = struct.unpack('<Bdd', value, 17 * i - 15)
     -- A clock that has stepped back credits nothing, and counts on from where it is.
-    back = back or w.here < last
+    touch = touch or w.here < last or w.here - last >= (kind == 0 and 1000000 or 1)
     if was == kind and w.here > last then
       local passed = w.here - last
       if kind == 0 then
@@ -143,8 +147,7 @@ for i = 1, count do
   if us > full then full = us end
 end
 
--- A refusal changes nothing, unless the clock has stepped back.
-if mode ~= 2 and (ok or back) then
+if mode ~= 2 and (ok or touch) then
   -- The key goes when its last window is full again, and no earlier: at half of its
   -- rate, so that a limit that is halved meanwhile forgives nothing.
   local ms = math.ceil(full / 1000) + 1

@@ -27,8 +27,8 @@
 //
 // Tokens and the time they were counted at are stored, in microseconds, and never a
 // rate: a rate that changes keeps tokens and debts, and holds from the last decision
-// on that charged. A key goes by itself after twice the time that its buckets need
-// to be full again. Nothing is written for a refusal.
+// that was written down, which is any that charged, and of refusals one a second. A
+// key goes by itself after twice the time that its buckets need to be full again.
 //
 // # When the server is slow or gone
 //
