@@ -1,0 +1,95 @@
+package quota
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/weir-go/weir"
+)
+
+// Rule gives those whom it matches a quota, exempts them, or blocks them.
+//
+// Of all rules that match, one counts: the most exact. Rules are compared by User
+// first, then by Client, Tenant, Route, Priority and Address; in each, a value that
+// is named goes before [Every], and Every before one that is not looked at. For
+// users and clients that is Kafka's order of precedence:
+//
+//	user alice, client web      (alice, web) has a bucket of its own
+//	user alice, every client    so has each client of alice
+//	user alice                  all clients of alice share one
+//	every user, client web      ...
+//	every user, every client
+//	every user
+//	client web                  all users of web share one
+//	every client
+//
+// The rule that matches also says whose bucket is charged: it is the values of the
+// parts that the rule looks at. So a rule that comes or goes can change the bucket;
+// a rule that takes another's place with the same parts leaves it.
+type Rule struct {
+	// Name is what rejections call the rule. Default: what it matches, as in
+	// "user=alice,client=*".
+	Name string
+
+	User, Client, Tenant Match
+	// Route matches Work.Op.
+	Route Match
+	// Priority matches one by its name: "background" to "critical".
+	Priority Match
+	// Address matches the network address; see [Named].
+	Address Match
+
+	// Limits are the windows of each bucket: tokens are taken from all or none. A
+	// window is known by its place, so leave them in order when changing one.
+	Limits []Limit
+	// Exempt lets those whom the rule matches through without counting, Blocked
+	// refuses them all. Without Limits, one of the two must be set.
+	Exempt, Blocked bool
+}
+
+// matches returns the rule's matches by part.
+func (r *Rule) matches() [parts]Match {
+	return [parts]Match{r.User, r.Client, r.Tenant, r.Route, r.Priority, r.Address}
+}
+
+// title returns the name, or what the rule matches.
+func (r *Rule) title() string {
+	if r.Name != "" {
+		return r.Name
+	}
+	var words []string
+	for i, m := range r.matches() {
+		switch m.kind {
+		case every:
+			words = append(words, partNames[i]+"=*")
+		case named:
+			words = append(words, partNames[i]+"="+m.name)
+		}
+	}
+	if len(words) == 0 {
+		return "all"
+	}
+	return strings.Join(words, ",")
+}
+
+// validate reports what is wrong with a rule; debt tells whether any burst will do.
+func (r *Rule) validate(f *faults, at int, debt bool) {
+	where := fmt.Sprintf("Rules[%d] (%.60s): ", at, r.title())
+	if r.Exempt || r.Blocked {
+		f.check(!r.Exempt || !r.Blocked, "%sis Exempt and Blocked: leave one out", where)
+		f.check(len(r.Limits) == 0, "%shas Limits, but is Exempt or Blocked: leave one out", where)
+	} else {
+		validateLimits(f, where, r.Limits)
+	}
+	for i, l := range r.Limits {
+		f.check(debt || !(l.Burst > 0 && l.Burst < 1), "%sLimits[%d].Burst %v: must be at least 1, or nothing is ever let through; or set Debt", where, i, l.Burst)
+	}
+	if name, ok := r.Priority.Value(); ok {
+		_, known := weir.ParsePriority(name)
+		f.check(known, "%sPriority %.40q: must be background, normal, high or critical", where, name)
+	}
+	if name, ok := r.Address.Value(); ok {
+		_, err := networkOf(name)
+		f.check(err == nil, "%sAddress %.60q: must be an IP address or a network such as 10.0.0.0/8", where, name)
+	}
+}

@@ -1,0 +1,165 @@
+package quota
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+)
+
+// rules are the rules of a quota, ready to be looked up. They are not written to
+// after they have been made.
+type rules struct {
+	list   []Rule
+	shapes []shape // the most exact first
+}
+
+// rule is a rule as a decision needs it.
+type rule struct {
+	title           string
+	matches         [parts]Match
+	limits          []Limit
+	exempt, blocked bool
+}
+
+// shape is the rules that look at the same parts in the same way. It finds the one
+// that matches by one look into a map, however many there are.
+type shape struct {
+	rank  int          // higher is more exact
+	kinds [parts]uint8 // how each part is looked at
+	bits  int          // of the networks, if addresses are named
+	one   int          // the only part that is named, -1 if there are more or none
+	only  *rule        // if no part is named
+	by    map[string]*rule
+	names map[names]*rule
+}
+
+// names are the values of the named parts.
+type names struct {
+	text    [parts]string
+	network netip.Prefix
+}
+
+// compile makes rules ready, or reports every fault.
+func compile(list []Rule, debt bool, f *faults) *rules {
+	rs := &rules{list: slices.Clone(list)}
+	found := map[[parts]uint8]map[int]*shape{}
+	titles := map[string]int{}
+	for i := range rs.list {
+		r := &rs.list[i]
+		r.validate(f, i, debt)
+		r.Limits = slices.Clone(r.Limits)
+		compiled := &rule{title: r.title(), matches: r.matches(), limits: r.Limits, exempt: r.Exempt, blocked: r.Blocked}
+		kinds, key := signature(compiled)
+		byBits := found[kinds]
+		if byBits == nil {
+			byBits = map[int]*shape{}
+			found[kinds] = byBits
+		}
+		s := byBits[key.network.Bits()]
+		if s == nil {
+			s = newShape(kinds, key.network.Bits())
+			byBits[s.bits] = s
+		}
+		if other := s.put(key, compiled); other != nil {
+			f.check(false, "Rules[%d] (%.60s): matches the same as rule %.60q: leave one out", i, compiled.title, other.title)
+		}
+		if first, ok := titles[compiled.title]; ok && r.Name != "" {
+			f.check(false, "Rules[%d]: is called %.60q, as is Rules[%d]", i, r.Name, first)
+		}
+		titles[compiled.title] = i
+	}
+	for _, byBits := range found {
+		for _, s := range byBits {
+			rs.shapes = append(rs.shapes, *s)
+		}
+	}
+	slices.SortFunc(rs.shapes, func(a, b shape) int {
+		return cmp.Or(cmp.Compare(b.rank, a.rank), cmp.Compare(b.bits, a.bits))
+	})
+	return rs
+}
+
+// signature returns how a rule looks at each part, and the values that it names.
+func signature(r *rule) (kinds [parts]uint8, key names) {
+	key.network = netip.PrefixFrom(netip.Addr{}, -1)
+	for i, m := range r.matches {
+		kinds[i] = m.kind
+		if m.kind != named {
+			continue
+		}
+		key.text[i] = m.name
+		if i == address {
+			key.text[i] = ""
+			if n, err := networkOf(m.name); err == nil {
+				key.network = n
+			}
+		}
+	}
+	return kinds, key
+}
+
+func newShape(kinds [parts]uint8, bits int) *shape {
+	s := &shape{kinds: kinds, bits: bits, one: -1, by: map[string]*rule{}, names: map[names]*rule{}}
+	count := 0
+	for i, k := range kinds {
+		s.rank = s.rank*3 + int(k)
+		if k == named {
+			count++
+			s.one = i
+		}
+	}
+	if count != 1 || s.one == address {
+		s.one = -1
+	}
+	return s
+}
+
+// put adds a rule, or returns the one that matches the same.
+func (s *shape) put(key names, r *rule) (same *rule) {
+	switch {
+	case !slices.Contains(s.kinds[:], named):
+		same, s.only = s.only, r
+	case s.one >= 0:
+		same, s.by[key.text[s.one]] = s.by[key.text[s.one]], r
+	default:
+		same, s.names[key] = s.names[key], r
+	}
+	return same
+}
+
+// find returns the rule for an identity, nil if none matches.
+func (rs *rules) find(id *Identity) *rule {
+	for i := range rs.shapes {
+		if r := rs.shapes[i].find(id); r != nil {
+			return r
+		}
+	}
+	return nil
+}
+
+func (s *shape) find(id *Identity) *rule {
+	if s.only != nil {
+		return s.only
+	}
+	if s.one >= 0 {
+		return s.by[id.part(s.one)]
+	}
+	key := names{network: netip.PrefixFrom(netip.Addr{}, -1)}
+	for i, k := range s.kinds {
+		if k != named {
+			continue
+		}
+		if i != address {
+			key.text[i] = id.part(i)
+			continue
+		}
+		a, err := netip.ParseAddr(id.Address)
+		if err != nil {
+			return nil
+		}
+		if key.network, err = a.Unmap().WithZone("").Prefix(s.bits); err != nil {
+			return nil
+		}
+	}
+	return s.names[key]
+}

@@ -1,0 +1,220 @@
+package quota
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+func mustCompile(t testing.TB, list []Rule) *rules {
+	t.Helper()
+	var f faults
+	rs := compile(list, true, &f)
+	if err := f.err(""); err != nil {
+		t.Fatal(err)
+	}
+	return rs
+}
+
+func samples(rate float64) []Limit { return []Limit{Samples(rate, 11, time.Second)} }
+
+// kafka is the configuration of Kafka's own test of precedence.
+func kafka() []Rule {
+	return []Rule{
+		{User: Every, Limits: samples(1000)},
+		{Client: Every, Limits: samples(2000)},
+		{User: Every, Client: Every, Limits: samples(3000)},
+		{User: Named("userA"), Limits: samples(4000)},
+		{User: Named("userA"), Client: Named("client1"), Limits: samples(5000)},
+		{User: Named("userB"), Limits: samples(6000)},
+		{User: Named("userB"), Client: Named("client1"), Limits: samples(7000)},
+		{User: Named("userB"), Client: Every, Limits: samples(8000)},
+		{User: Named("userC"), Limits: samples(10_000)},
+		{Client: Named("client1"), Limits: samples(9000)},
+	}
+}
+
+func without(list []Rule, title string) []Rule {
+	var kept []Rule
+	for _, r := range list {
+		if r.title() != title {
+			kept = append(kept, r)
+		}
+	}
+	return kept
+}
+
+// The vectors of Kafka's precedence, P1 to P10 of our notes, and those between: which limit, and whose bucket.
+func TestPrecedence(t *testing.T) {
+	noBoth := without(kafka(), "user=*,client=*")
+	noUser := without(noBoth, "user=*")
+	for _, c := range []struct {
+		name         string
+		rules        []Rule
+		user, client string
+		rate         float64
+		key          string
+	}{
+		{"P1", kafka(), "userA", "client1", 5000, "q/user=userA/client=client1"},
+		{"P2", kafka(), "userA", "client2", 4000, "q/user=userA"},
+		{"P2", kafka(), "userA", "client3", 4000, "q/user=userA"},
+		{"userB, client1", kafka(), "userB", "client1", 7000, "q/user=userB/client=client1"},
+		{"P4", kafka(), "userB", "client2", 8000, "q/user=userB/client=client2"},
+		{"P4", kafka(), "userB", "client3", 8000, "q/user=userB/client=client3"},
+		{"userD", kafka(), "userD", "client1", 3000, "q/user=userD/client=client1"},
+		{"userC", kafka(), "userC", "client1", 10_000, "q/user=userC"},
+		{"P6", noBoth, "userD", "client1", 1000, "q/user=userD"},
+		{"userE", noUser, "userE", "client1", 9000, "q/client=client1"},
+		{"P8", noUser, "userF", "client4", 2000, "q/client=client4"},
+		{"P8", noUser, "userF", "client5", 2000, "q/client=client5"},
+		{"every client of userA", append(slices.Clip(noUser), Rule{User: Named("userA"), Client: Every, Limits: samples(12_000)}), "userA", "client6", 12_000, "q/user=userA/client=client6"},
+		{"P10", append(slices.Clip(noUser), Rule{User: Named("userA"), Client: Named("client6"), Limits: samples(11_000)}), "userA", "client6", 11_000, "q/user=userA/client=client6"},
+		{"nobody", kafka(), "", "", 3000, "q/user=/client="},
+	} {
+		id := Identity{User: c.user, Client: c.client}
+		r := mustCompile(t, c.rules).find(&id)
+		if r == nil || r.limits[0].Rate != c.rate {
+			t.Errorf("%s: %s/%s: %+v, want a rate of %v", c.name, c.user, c.client, r, c.rate)
+			continue
+		}
+		if key := string(appendKey(nil, "q", r, &id)); key != c.key {
+			t.Errorf("%s: %s/%s has the bucket %q, want %q", c.name, c.user, c.client, key, c.key)
+		}
+	}
+	if r := mustCompile(t, without(noUser, "client=*")).find(&Identity{User: "userF", Client: "client4"}); r != nil {
+		t.Errorf("without a rule: %+v", r)
+	}
+}
+
+// The rule found is the one that a look at every rule finds.
+func TestPrecedenceOfAllParts(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	values := []string{"", "a", "b"}
+	match := func() Match {
+		switch r.IntN(4) {
+		case 0:
+			return Every
+		case 1:
+			return Named(values[r.IntN(3)])
+		}
+		return Match{}
+	}
+	for range 300 {
+		var list []Rule
+		seen := map[string]bool{}
+		for range 1 + r.IntN(12) {
+			rule := Rule{User: match(), Client: match(), Tenant: match(), Route: match(), Exempt: true}
+			if r.IntN(4) == 0 {
+				rule.Priority = Named("high")
+			}
+			if key := fmt.Sprint(rule.matches()); !seen[key] {
+				seen[key] = true
+				list = append(list, rule)
+			}
+		}
+		rs := mustCompile(t, list)
+		for range 50 {
+			id := Identity{User: values[r.IntN(3)], Client: values[r.IntN(3)], Tenant: values[r.IntN(3)], Route: values[r.IntN(3)], Priority: weir.Priority(r.IntN(2))}
+			got, want := rs.find(&id), naive(list, &id)
+			if (got == nil) != (want == nil) || got != nil && got.matches != want.matches() {
+				t.Fatalf("%+v: %+v, want %+v of %+v", id, got, want, list)
+			}
+		}
+	}
+}
+
+func naive(list []Rule, id *Identity) (best *Rule) {
+	rank := -1
+	for i := range list {
+		n := 0
+		for p, m := range list[i].matches() {
+			if m.kind == named && m.name != id.part(p) {
+				n = -1 << 30
+			}
+			n = n*3 + int(m.kind)
+		}
+		if n > rank {
+			rank, best = n, &list[i]
+		}
+	}
+	return best
+}
+
+func TestAddresses(t *testing.T) {
+	rs := mustCompile(t, []Rule{
+		{Name: "office", Address: Named("10.1.0.0/16"), Limits: samples(1)},
+		{Name: "printer", Address: Named("10.1.2.3"), Limits: samples(1)},
+		{Name: "six", Address: Named("2001:db8::/32"), Limits: samples(1)},
+		{Name: "root", User: Named("root"), Address: Named("10.0.0.0/8"), Limits: samples(1)},
+		{Name: "each", Address: Every, Limits: samples(1)},
+	})
+	for _, c := range []struct{ user, address, rule, key string }{
+		{"", "10.1.2.3", "printer", "q/address=10.1.2.3%2F32"},
+		{"", "10.1.2.4", "office", "q/address=10.1.0.0%2F16"},
+		{"", "::ffff:10.1.9.9", "office", "q/address=10.1.0.0%2F16"},
+		{"root", "10.1.2.3", "root", "q/user=root/address=10.0.0.0%2F8"},
+		{"root", "11.1.2.3", "each", "q/address=11.1.2.3"},
+		{"", "2001:db8:1::1", "six", "q/address=2001:db8::%2F32"},
+		{"", "2001:db9:1:2:3::1", "each", "q/address=2001:db9:1:2::"},
+		{"", "::ffff:11.1.2.3", "each", "q/address=11.1.2.3"},
+		{"", "a unix socket", "each", "q/address=a%20unix%20socket"},
+	} {
+		id := Identity{User: c.user, Address: c.address}
+		r := rs.find(&id)
+		if r == nil || r.title != c.rule {
+			t.Errorf("%s: %+v, want %s", c.address, r, c.rule)
+		} else if key := string(appendKey(nil, "q", r, &id)); key != c.key {
+			t.Errorf("%s: %q, want %q", c.address, key, c.key)
+		}
+	}
+}
+
+// Two identities have one key only if they share a bucket.
+func TestKeysDiffer(t *testing.T) {
+	r := &rule{matches: [parts]Match{user: Every, client: Every}}
+	long := strings.Repeat("x", 10<<10)
+	seen := map[string]Identity{}
+	for _, u := range []string{"", "a", "a/client=b", "a%2Fclient=b", "a\x00", "a\n", "{a}", "~", long, long + "y", long[1:]} {
+		for _, c := range []string{"", "b", "b/", "~", long} {
+			id := Identity{User: u, Client: c}
+			key := string(appendKey(nil, "gate", r, &id))
+			if other, ok := seen[key]; ok {
+				t.Errorf("%.30q and %.30q share %q", other, id, key)
+			}
+			if seen[key] = id; len(key) > longestKey || strings.ContainsAny(key, "{}\n\x00 ") {
+				t.Errorf("%q is no key for every store", key)
+			}
+		}
+	}
+}
+
+func TestBadRules(t *testing.T) {
+	one := []Limit{Per(1, time.Second)}
+	for _, c := range []struct {
+		rules []Rule
+		want  string
+	}{
+		{[]Rule{{}}, "Rules[0] (all): Limits: there are 0"},
+		{[]Rule{{Exempt: true, Blocked: true}}, "is Exempt and Blocked"},
+		{[]Rule{{Exempt: true, Limits: one}}, "has Limits, but is Exempt or Blocked"},
+		{[]Rule{{User: Every, Limits: one}, {User: Every, Limits: one}}, `Rules[1] (user=*): matches the same as rule "user=*"`},
+		{[]Rule{{User: Named("a"), Limits: one}, {User: Named("a"), Blocked: true}}, "matches the same"},
+		{[]Rule{{Address: Named("10.0.0.1"), Limits: one}, {Address: Named("10.0.0.1/32"), Limits: one}}, "matches the same"},
+		{[]Rule{{Address: Named("10.0.0.0/33"), Limits: one}}, `Address "10.0.0.0/33": must be an IP address`},
+		{[]Rule{{Priority: Named("urgent"), Limits: one}}, `Priority "urgent": must be background`},
+		{[]Rule{{Limits: []Limit{{Rate: 1, Burst: .5}}}}, "Burst 0.5: must be at least 1"},
+		{[]Rule{{Limits: []Limit{{}}}}, "Limits[0]: quota: Burst 0"},
+		{[]Rule{{Name: "a", User: Every, Limits: one}, {Name: "a", Client: Every, Limits: one}}, `is called "a", as is Rules[0]`},
+	} {
+		var f faults
+		compile(c.rules, false, &f)
+		if err := f.err(""); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: %v, want %q", c.rules, err, c.want)
+		}
+	}
+}
