@@ -5,6 +5,7 @@ import (
 
 	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/internal/keys"
+	"github.com/weir-go/weir/limit"
 )
 
 // memory keeps what the controllers of evicted keys had learned, of the keys that
@@ -31,7 +32,7 @@ const remembered = 4
 func (p *pool) learned() learned {
 	var states learned
 	for part, limiter := range p.parts {
-		if s, ok := limiter.Save(); ok {
+		if s, ok := saved(limiter); ok {
 			if states == nil {
 				states = make(learned, len(p.parts))
 			}
@@ -39,6 +40,17 @@ func (p *pool) learned() learned {
 		}
 	}
 	return states
+}
+
+// saved is what one controller has learned. If it panics it is nothing: the work on
+// whose way this comes is of another key.
+func saved(limiter *limit.Limiter) (s control.State, ok bool) {
+	defer func() {
+		if recover() != nil {
+			s, ok = control.State{}, false
+		}
+	}()
+	return limiter.Save()
 }
 
 // of returns what is remembered of a key, nil if nothing is.

@@ -113,6 +113,25 @@ func TestReturnOnTheWayOut(t *testing.T) {
 	}
 }
 
+// broken is a controller that panics where it is asked what it has learned.
+type broken struct{ control.Fixed }
+
+func (broken) Save() control.State   { panic("broken") }
+func (broken) Restore(control.State) {}
+
+// A controller that panics while its key is evicted does so at nobody's expense.
+func TestPanicOnTheWayOut(t *testing.T) {
+	l := newLimiters(t, LimitersConfig{MaxKeys: 1, New: Each(func(string) (limit.Config, error) {
+		return limit.Config{Controller: broken{3}}, nil
+	})})
+	for _, key := range []string{"a", "b", "a"} {
+		admit(t, l, tenant(key)).Done(weir.OK)
+	}
+	if len(l.leaving) > 0 {
+		t.Errorf("%d are leaving", len(l.leaving))
+	}
+}
+
 // The pool for writes has its size from the controller of the other.
 func TestPairComesBack(t *testing.T) {
 	var now time.Duration
