@@ -3,6 +3,7 @@ package policy
 import (
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -128,4 +129,21 @@ func TestSettledCostCounts(t *testing.T) {
 	if _, w := next.Match(from("127.0.0.1:1", "X-Cost: 6", "X-Units: 4")); w.Cost != 4 {
 		t.Errorf("after the reload it costs %d", w.Cost)
 	}
+}
+
+// No text makes a cost below 0 or above what a gate takes, and what is a number
+// stays it.
+func FuzzParseUnits(f *testing.F) {
+	for _, text := range []string{"", "0", "7", "-1", "+1", "1e9", "99999999999999999999", "1073741825", "\u0661", " 1"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		n, ok := parseUnits(text)
+		if n < 0 || n > limit.MaxLimit || !ok && n != 0 {
+			t.Errorf("%q: %d, %v", text, n, ok)
+		}
+		if want, err := strconv.ParseUint(text, 10, 30); err == nil && len(text) <= longestNumber && (!ok || uint64(n) != want) {
+			t.Errorf("%q: %d, %v; want %d", text, n, ok, want)
+		}
+	})
 }

@@ -70,14 +70,24 @@
 // (see [DeadlineSpec]) are deadlines, and the earliest holds. A proxy tells its
 // upstream what is left of it, and who asks, with [Policy.Forward].
 //
+// # Costs, and operations that come back
+//
+// A trusted peer may say what its request costs ([RouteSpec].CostFrom), and the
+// answer what it has really cost (Settle): hand what [Route.Settle] finds to
+// weir.Permit.SetCost before the slot is given back. A trusted peer may also count
+// how often an operation of many requests has been admitted
+// ([IdentitySpec].Admissions), so that a route makes it background from there on
+// (DemoteAfter); [Policy.Forward] passes the count on.
+//
 // # Mechanisms
 //
 // A gate has one of three: a limit (package limit), in whose room higher
 // priorities go first and users and tenants share; a limit for each key
 // ([EachSpec], package keyed), for keys that have something of their own behind
-// the gate, of one size for all or each with a controller of its own; or shedding ([ShedSpec], package shed), which refuses by priority as a
-// pressure rises, before anything has to wait. Name one that sheds before those
-// with limits.
+// the gate, of one size for all or each with a controller of its own; or shedding
+// ([ShedSpec], package shed), which refuses by priority as a pressure rises, before
+// anything has to wait. Name one that sheds before those with limits. A limit, of
+// all or of each key, may be two, for reads and for writes ([ProbeSpec].ReadWrite).
 //
 // # Controllers and signals
 //

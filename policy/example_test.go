@@ -1,8 +1,10 @@
 package policy_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"time"
 
@@ -135,4 +137,53 @@ func ExamplePolicy_Restore() {
 	names, err := after.Restore(saved, 24*time.Hour)
 	fmt.Println(names, after.Gate("api").Snapshot().Limit, err)
 	// Output: [api] 64 <nil>
+}
+
+// An operation of many requests is background from the admission on that the route
+// says; the next server hears how often it has been admitted.
+func ExamplePolicy_Forward() {
+	p, _ := policy.Compile(policy.Spec{
+		Identity: policy.IdentitySpec{Admissions: "header:X-Admissions"},
+		Gates:    map[string]policy.GateSpec{"api": {Limit: &policy.LimitSpec{Limit: 20}}},
+		Routes:   []policy.RouteSpec{{Match: []string{"/export/"}, Gates: []string{"api"}, DemoteAfter: 2}},
+	}, policy.Options{})
+	defer p.Close()
+
+	header := http.Header{}
+	for range 4 {
+		r := httptest.NewRequest("GET", "/export/orders", nil)
+		r.RemoteAddr, r.Header = "127.0.0.1:1234", header // a trusted peer
+		_, work := p.Match(r)
+		fmt.Printf("admitted before: %q, now %v\n", header.Get("X-Admissions"), work.Priority)
+		header = header.Clone()
+		p.Forward(header, r, &work, time.Now())
+	}
+	// Output:
+	// admitted before: "", now normal
+	// admitted before: "1", now normal
+	// admitted before: "2", now background
+	// admitted before: "3", now background
+}
+
+// The answer says what the work has really cost.
+func ExampleRoute_Settle() {
+	p, _ := policy.Compile(policy.Spec{
+		Gates:  map[string]policy.GateSpec{"rows": {Limit: &policy.LimitSpec{Limit: 5000}, Each: &policy.EachSpec{}}},
+		Routes: []policy.RouteSpec{{Name: "query", Gates: []string{"rows"}, Cost: 100, Settle: "header:X-Rows"}},
+	}, policy.Options{})
+	defer p.Close()
+
+	route := p.Route("query")
+	permit, _ := route.Gate().Admit(context.Background(), route.Work())
+	defer permit.Done(weir.OK)
+	fmt.Println("admitted with", p.Gate("rows").Snapshot().InFlight)
+
+	answer := http.Header{"X-Rows": {"612"}} // from a backend
+	if units, ok := route.Settle(answer); ok {
+		permit.SetCost("", units)
+	}
+	fmt.Println("it was", p.Gate("rows").Snapshot().InFlight)
+	// Output:
+	// admitted with 100
+	// it was 612
 }
