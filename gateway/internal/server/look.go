@@ -53,7 +53,7 @@ const mostKeys = 20
 // lookInto returns what there is to see of a gate.
 func lookInto(g *policy.Gate) GateLook {
 	look := GateLook{Snapshot: g.Snapshot(), Observed: g.Observed(), Signals: g.Signals()}
-	if k := g.Keyed(); k != nil {
+	if k := g.Pools(); k != nil {
 		u := k.Usage(mostKeys)
 		look.Keys = &KeysLook{Known: u.Keys, Max: u.MaxKeys, Busy: u.Busy, Evicted: u.Evicted, Bytes: u.Bytes, Top: u.Top}
 	}
