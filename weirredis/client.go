@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"net"
 	"slices"
 	"strconv"
@@ -17,7 +18,12 @@ import (
 type client struct {
 	rueidis.Client
 	cluster bool
+	places  int64 // in flight of each lane
 }
+
+// share of Config.MaxInFlight that each lane of a cluster has: so one node that
+// stands still does not hold all of it.
+const share = 4
 
 // bufferSize is that of the buffers of a connection, of which there are two.
 const bufferSize = 64 << 10
@@ -39,8 +45,10 @@ func (c *Config) options() rueidis.ClientOption {
 		ClientSetInfo: rueidis.DisableClientSetInfo,
 		// A connection that does not answer a ping within ConnWriteTimeout is given
 		// up. Until then what was sent on it holds its places in flight.
-		Dialer:              net.Dialer{Timeout: c.DialTimeout, KeepAlive: quiet},
-		ConnWriteTimeout:    quiet,
+		Dialer:           net.Dialer{Timeout: c.DialTimeout, KeepAlive: quiet},
+		ConnWriteTimeout: quiet,
+		// As many as can be in flight, so that the client never makes one wait.
+		RingScaleEachConn:   max(8, bits.Len(uint(lanes/share*c.MaxInFlight-1))),
 		ReadBufferEachConn:  bufferSize,
 		WriteBufferEachConn: bufferSize,
 		DisableRetry:        true,
@@ -67,7 +75,10 @@ func connect(ctx context.Context, cfg *Config) (*client, *Error) {
 	if err != nil {
 		return nil, understood(err)
 	}
-	c := &client{Client: inner, cluster: inner.Mode() == rueidis.ClientModeCluster}
+	c := &client{Client: inner, places: int64(cfg.MaxInFlight)}
+	if inner.Mode() == rueidis.ClientModeCluster {
+		c.cluster, c.places = true, max(c.places/share, 1)
+	}
 	if err := c.fit(ctx, cfg); err != nil {
 		inner.Close()
 		return nil, err

@@ -51,8 +51,8 @@ type Config struct {
 	DialTimeout time.Duration
 	// MaxInFlight bounds the scripts under way at once, and with them the
 	// goroutines: one each. More are refused with [Full] before anything is sent. Of
-	// a cluster each sixteenth of the keys has its own. Default 512, range 1 to
-	// 1,000: the client takes 1,024 on a connection before it makes callers wait.
+	// a cluster, each of the sixteen parts of its keys may have a quarter of it.
+	// Default 512, range 1 to 10,000.
 	MaxInFlight int
 
 	// AssumeNoEviction uses the server without asking whether its maxmemory-policy
@@ -120,7 +120,7 @@ func (c Config) complete() (Config, error) {
 	fault(len(c.Prefix) <= 128, "Prefix has %d bytes, at most 128", len(c.Prefix))
 	fault(c.Deadline >= time.Millisecond && c.Deadline <= 10*time.Second, "Deadline %v is not within 1ms to 10s", c.Deadline)
 	fault(c.DialTimeout >= 10*time.Millisecond && c.DialTimeout <= time.Minute, "DialTimeout %v is not within 10ms to 1m", c.DialTimeout)
-	fault(c.MaxInFlight >= 1 && c.MaxInFlight <= 1000, "MaxInFlight %d is not within 1 to 1000", c.MaxInFlight)
+	fault(c.MaxInFlight >= 1 && c.MaxInFlight <= 10_000, "MaxInFlight %d is not within 1 to 10000", c.MaxInFlight)
 	fault(c.DB >= 0, "DB %d is negative", c.DB)
 	faults = append(faults, c.Lease.faults()...)
 	return c, errors.Join(faults...)

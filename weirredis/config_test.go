@@ -8,13 +8,13 @@ import (
 
 func TestConfigFaults(t *testing.T) {
 	_, err := Config{
-		Prefix: "a{b", Deadline: time.Hour, DialTimeout: -1, MaxInFlight: 5000, DB: -1,
+		Prefix: "a{b", Deadline: time.Hour, DialTimeout: -1, MaxInFlight: 50000, DB: -1,
 		Lease: Lease{Tokens: -1, For: time.Hour, MaxKeys: -1},
 	}.complete()
 	if err == nil {
 		t.Fatal("no fault found")
 	}
-	for _, want := range []string{"no server", "Prefix", "Deadline 1h0m0s", "DialTimeout", "MaxInFlight 5000", "DB -1",
+	for _, want := range []string{"no server", "Prefix", "Deadline 1h0m0s", "DialTimeout", "MaxInFlight 50000", "DB -1",
 		"Lease.Tokens -1", "Lease.For 1h0m0s", "Lease.MaxKeys -1"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not told of:\n%v", want, err)

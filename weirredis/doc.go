@@ -39,7 +39,7 @@
 // sent but one probe at a time, at growing and jittered intervals of up to 1.5 s;
 // all other decisions fail at once. Of a cluster, this is so for each sixteenth of
 // the keys: one node that is gone takes only its own with it. At most
-// [Config.MaxInFlight] decisions are under way, each with one goroutine, whether or
+// [Config.MaxInFlight] decisions are under way (of a cluster, four times as many), each with one goroutine, whether or
 // not somebody still waits for them.
 //
 // # The server

@@ -17,7 +17,6 @@ const tripAfter = 3
 // lane is the way to one part of the keys: what is under way there, and whether
 // anything is sent at all.
 type lane struct {
-	most     int64 // in flight at once
 	inFlight atomic.Int64
 	failures atomic.Int64 // in a row
 	down     atomic.Bool
@@ -27,14 +26,14 @@ type lane struct {
 	cause error     // of the last failure
 }
 
-// enter claims a place in flight, or says why there is none. Whoever has one calls
-// leave when the client has let go of the decision, however long after the caller
-// has.
-func (l *lane) enter() *Error {
+// enter claims one of the places in flight, or says why there is none. Whoever has
+// one calls leave when the client has let go of the decision, however long after
+// the caller has.
+func (l *lane) enter(places int64) *Error {
 	if l.down.Load() {
 		return fail(Down, l.lastCause())
 	}
-	if l.inFlight.Add(1) > l.most {
+	if l.inFlight.Add(1) > places {
 		l.inFlight.Add(-1)
 		return fail(Full, nil)
 	}

@@ -43,7 +43,7 @@ func (s *Store) run(ctx context.Context, key string, arg []byte) (string, *Error
 		return "", fail(s.unconnected(), s.lanes[0].lastCause())
 	}
 	l := s.laneOf(client, key)
-	if err := l.enter(); err != nil {
+	if err := l.enter(client.places); err != nil {
 		return "", err
 	}
 	c := calls.Get().(*call)

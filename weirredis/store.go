@@ -37,8 +37,8 @@ var _ quota.Store = (*Store)(nil)
 // An error lists every fault of c, or says why the server that answered cannot be
 // used: it does not know the user, is older than Redis 6, or could drop buckets. A
 // server that cannot be reached is no error, or else an outage of it would keep
-// whoever restarts meanwhile from starting: the store begins as down, and connects
-// when it can.
+// whoever restarts meanwhile from starting: after Config.DialTimeout the store
+// begins as down, OnDown has been called, and it connects when it can.
 func New(c Config) (*Store, error) {
 	c, err := c.complete()
 	if err != nil {
@@ -46,9 +46,6 @@ func New(c Config) (*Store, error) {
 	}
 	s := &Store{cfg: c}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	for i := range s.lanes {
-		s.lanes[i].most = int64(c.MaxInFlight)
-	}
 	s.leases = newLeases(s, c.Lease)
 	client, fault := connect(s.ctx, &s.cfg)
 	switch {
