@@ -9,12 +9,15 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
 	"io"
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -175,4 +178,132 @@ func TestTLSRenewal(t *testing.T) {
 		t.Fatalf("a client that believes the renewed certificate: %v", err)
 	}
 	res.Body.Close()
+}
+
+// clientAuthority signs certificates of clients.
+type clientAuthority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newClientAuthority(t *testing.T, name string) *clientAuthority {
+	t.Helper()
+	a := &clientAuthority{}
+	a.cert, a.key = signed(t, &x509.Certificate{
+		Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}, nil)
+	return a
+}
+
+// signed returns a certificate that by has signed, or that is its own authority.
+func signed(t *testing.T, template *x509.Certificate, by *clientAuthority) (*x509.Certificate, *ecdsa.PrivateKey) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template.SerialNumber = big.NewInt(time.Now().UnixNano())
+	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	parent, signer := template, key
+	if by != nil {
+		parent, signer = by.cert, by.key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert, key
+}
+
+// write makes file the PEM file of the authority.
+func (a *clientAuthority) write(t *testing.T, file string) {
+	t.Helper()
+	writeFile(t, file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}))
+}
+
+// client speaks HTTP/2 and shows a certificate with a SPIFFE ID; id "" shows none.
+func (a *clientAuthority) client(t *testing.T, server *certificate, id string) *http.Client {
+	t.Helper()
+	client := server.client(t, "HTTP/2.0")
+	if id == "" {
+		return client
+	}
+	uri, err := url.Parse(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key := signed(t, &x509.Certificate{URIs: []*url.URL{uri}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, a)
+	shown := &tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
+	client.Transport.(*http.Transport).TLSClientConfig.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return shown, nil }
+	return client
+}
+
+// Clients are who their certificates say. Who has none of the right authority does not
+// get in, and an authority that is taken away takes its connections with it.
+func TestClientCertificates(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, r.Header.Get("X-Priority")+r.Header.Get("X-Forwarded-Client-Cert"))
+	}))
+	defer up.Close()
+	ours, theirs := newClientAuthority(t, "ours"), newClientAuthority(t, "theirs")
+	file := filepath.Join(t.TempDir(), "clients.pem")
+	ours.write(t, file)
+	server := newCertificate(t, t.TempDir(), 1)
+	g := startListening(t, "https", fmt.Sprintf("tls: {cert: %q, key: %q, client_ca: %q}", server.cert, server.key, file),
+		`identity: {user: cert:uri, tenant: cert:uri, priority: header:X-Priority, trusted: [], trusted_certs: ["uri:spiffe://example.org/edge/*"]}`+"\n"+
+			gatewayConfig(strings.TrimPrefix(up.URL, "http://"), 8))
+	ask := func(c *http.Client) (int, string) {
+		req, err := http.NewRequest("GET", g.url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-Priority", "critical")
+		req.Header.Set("X-Forwarded-Client-Cert", "forged")
+		res, err := c.Do(req)
+		if err != nil {
+			return 0, err.Error()
+		}
+		defer res.Body.Close()
+		body, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.StatusCode, string(body)
+	}
+	cart := ours.client(t, server, "spiffe://example.org/cart")
+	if status, body := ask(cart); status != 200 || body != "normal" {
+		t.Errorf("a client: %d, %s", status, body)
+	}
+	if status, body := ask(ours.client(t, server, "spiffe://example.org/edge/1")); status != 200 || body != "criticalforged" {
+		t.Errorf("a trusted proxy: %d, %s", status, body)
+	}
+	for name, c := range map[string]*http.Client{"none": ours.client(t, server, ""), "another's": theirs.client(t, server, "spiffe://example.org/edge/1")} {
+		if status, _ := ask(c); status != 0 {
+			t.Errorf("with %s: %d", name, status)
+		}
+	}
+	metrics := string(get(t, g.admin+"/metrics"))
+	for _, want := range []string{
+		`reason="no_certificate"} 1`, `reason="unknown_ca"} 1`, `tenant="spiffe://example.org/cart"} 1`,
+	} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("the metrics lack %s", want)
+		}
+	}
+	if out := g.out.String(); !strings.Contains(out, "client certificate refused") || !strings.Contains(out, "CN=theirs") {
+		t.Errorf("the log does not say who was refused:\n%s", out)
+	}
+
+	theirs.write(t, file) // read again when it changes
+	eventually(t, 5*time.Second, "the old authority is gone, also for a connection that lasts", func() bool {
+		status, _ := ask(cart)
+		return status != 200
+	})
+	if status, body := ask(theirs.client(t, server, "spiffe://example.org/cart")); status != 200 || body != "normal" {
+		t.Errorf("a client of the new authority: %d, %s", status, body)
+	}
 }

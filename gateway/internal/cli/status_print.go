@@ -23,7 +23,8 @@ type look struct {
 		Value *float64 `json:"value"`
 		Error string   `json:"error"`
 	} `json:"signals"`
-	Tenants []tenantLook `json:"tenants"` // the last is the rest of them
+	Tenants   []tenantLook   `json:"tenants"` // the last is the rest of them
+	Listeners []listenerLook `json:"connections"`
 }
 
 type tenantLook struct {
@@ -106,6 +107,11 @@ func (l *look) print(out io.Writer, top int) error {
 	}
 	for _, s := range l.Signals {
 		p.row("SIGNAL|STATE|VALUE|TROUBLE", s.Name, s.State, figure(s.Value), s.Error)
+	}
+	for _, each := range []func(*page, *listenerLook){rowOfListener, rowOfHandshakes} {
+		for i := range l.Listeners {
+			each(p, &l.Listeners[i])
+		}
 	}
 	for i := range l.Tenants {
 		if rest := i == len(l.Tenants)-1; i < top || rest {
