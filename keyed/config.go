@@ -120,8 +120,8 @@ type Queue struct {
 	Order limit.Order
 
 	// Shares are the parts of what a key is served that a priority gets at least
-	// while it has work waiting for that key, and of the key's places, one at least;
-	// from 0 to 1, and together no more than 1. Each key is a matter of its own: what another is
+	// while it has work waiting for that key, and of the places that the key may have
+	// at the moment, in whole ones; from 0 to 1, and together no more than 1. Each key is a matter of its own: what another is
 	// served counts for nothing. Default none: priorities are strict, and a higher
 	// one may starve a lower one of the same key.
 	Shares map[weir.Priority]float64

@@ -172,7 +172,15 @@ func (m *model) enqueue(now time.Duration, w *modelWaiter) {
 	w.UserWeight, w.TenantWeight = m.weights(w.User, w.Tenant)
 	m.fate[w.id] = ""
 	m.waiting = append(m.waiting, w)
+	whole := m.byClass()
+	for class, share := range whole {
+		if share*float64(size) < 1 {
+			whole[class] = 0
+		}
+	}
+	r.SetShares(whole)
 	displaced, ok := r.Push(now, &w.Waiter)
+	r.SetShares(m.byClass())
 	switch {
 	case !ok:
 		m.out(w, "queue_full")
@@ -184,13 +192,16 @@ func (m *model) enqueue(now time.Duration, w *modelWaiter) {
 }
 
 func (m *model) configure(r *room.Room, size int) {
-	var shares [room.Classes]float64
+	r.Configure(size, m.order)
+	r.SetShares(m.byClass())
+	r.Reweigh(m.weights)
+}
+
+func (m *model) byClass() (shares [room.Classes]float64) {
 	for p, share := range m.shares {
 		shares[p-weir.Background] = share
 	}
-	r.Configure(size, m.order)
-	r.SetShares(shares)
-	r.Reweigh(m.weights)
+	return shares
 }
 
 func (m *model) weights(user, tenant string) (userWeight, tenantWeight float64) {

@@ -1,6 +1,7 @@
 package keyed
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -213,6 +214,30 @@ func TestDisplaced(t *testing.T) {
 	}
 	if len(l.gone) > 0 {
 		t.Errorf("refused as well: %v", l.gone)
+	}
+}
+
+// Where other keys have left few places, a small share does not take them from higher
+// priorities, nor keep one from them.
+func TestShareOfFewPlaces(t *testing.T) {
+	l := newLine(t, Config{Queue: Queue{Len: 64, Order: limit.FIFO, Shares: map[weir.Priority]float64{weir.Background: .05}}})
+	for key := range 6 {
+		for range 64 {
+			l.come(fmt.Sprint(key), "x", weir.Work{Tenant: fmt.Sprint(key)})
+		}
+	}
+	clear(l.gone)
+	if n := l.waiting.Load(); n != 63 {
+		t.Fatalf("%d wait, one place less than there is", n)
+	}
+	l.come("k", "background", weir.Work{Tenant: "k", Priority: weir.Background})
+	l.come("k", "critical", weir.Work{Tenant: "k", Priority: weir.Critical})
+	if r := l.gone["background"]; r == nil || r.Rule != "displaced by a higher priority" || len(l.gone) != 1 {
+		t.Errorf("%v", l.gone)
+	}
+	l.come("k", "background", weir.Work{Tenant: "k", Priority: weir.Background})
+	if r := l.gone["background"]; r == nil || r.Rule != "" || len(l.gone) != 1 {
+		t.Errorf("%v", l.gone)
 	}
 }
 

@@ -58,7 +58,7 @@ func (s *shard) enqueue(set *settings, slot uint32, a *arrival, out *answers) *w
 	if a.until.deadline < w.Expires {
 		w.Expires, w.outOf = a.until.deadline, weir.ReasonDeadline
 	}
-	displaced, ok := q.room.Push(a.now, &w.Waiter)
+	displaced, ok := q.parts.Push(&q.room, a.now, &w.Waiter)
 	if displaced != nil {
 		inc(&e.Refused)
 		refused := s.full(set, e, int64(q.room.Len()), q.room.Units())

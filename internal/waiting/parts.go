@@ -104,6 +104,26 @@ func (p *Parts) Apply(r *room.Room) {
 	r.Reweigh(p.of)
 }
 
+// Push is Room.Push for a room whose places are those that others have left, perhaps
+// only one. A share keeps as many of them as it is whole ones of, and not one at
+// least: what wants one of few would be work of a low priority with a small share,
+// and work of a high one would have none.
+func (p *Parts) Push(r *room.Room, now time.Duration, w *room.Waiter) (displaced *room.Waiter, ok bool) {
+	whole := p.shares
+	for class, share := range whole {
+		if share*float64(r.Size()) < 1 {
+			whole[class] = 0
+		}
+	}
+	if whole == p.shares {
+		return r.Push(now, w)
+	}
+	r.SetShares(whole)
+	displaced, ok = r.Push(now, w)
+	r.SetShares(p.shares)
+	return displaced, ok
+}
+
 // Weights returns the weights of a user and of a tenant.
 func (p *Parts) Weights(user, tenant string) (userWeight, tenantWeight float64) {
 	userWeight, tenantWeight = 1, 1
