@@ -69,11 +69,17 @@ func (m *memory) keep(key keys.Name, states learned, most int) {
 	if m.memos == nil {
 		m.memos = make(map[keys.Name]*list.Element)
 	}
-	if e := m.memos[key]; e != nil {
-		m.order.Remove(e)
-	}
+	m.drop(key)
 	m.memos[key] = m.order.PushBack(&memo{key, states})
 	for len(m.memos) > most {
 		delete(m.memos, m.order.Remove(m.order.Front()).(*memo).key)
+	}
+}
+
+// drop forgets a key: it is back, and its controllers know.
+func (m *memory) drop(key keys.Name) {
+	if e := m.memos[key]; e != nil {
+		m.order.Remove(e)
+		delete(m.memos, key)
 	}
 }

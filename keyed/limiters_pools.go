@@ -64,6 +64,7 @@ func (l *Limiters) enter(key string) (*pool, map[string]*limit.Limiter, *weir.Re
 			made.pins, made.seen, made.index = 1, true, len(l.order)
 			l.pools[key] = made
 			l.order = append(l.order, made)
+			l.memory.drop(keys.NameOf(key))
 		}
 		l.mu.Unlock()
 		l.retire(out)
