@@ -33,10 +33,10 @@ func NewStatusCommand() *cobra.Command {
 the limit and what set it, what is in flight and waiting, what was admitted and
 refused and how many left while they waited, the signal that binds the limit, and
 why the limit last changed. There follow, where there are any: who waits, by
-priority; exempt work; the pools of gates with a limit for each key, and the
-busiest of them; the signals that gates go by; the connections of each listener,
-and TLS handshakes that failed; and the tenants that ask most. The same as JSON,
-with more in it, is printed with --json and at /gates.`,
+priority; exempt work; the pools of reads and of writes; the pools of gates with a
+limit for each key, and the busiest of them; the signals that gates go by; the
+connections of each listener, and TLS handshakes that failed; and the tenants that
+ask most. The same as JSON, with more in it, is printed with --json and at /gates.`,
 		Example: "  weir status\n  weir status --admin 10.0.0.5:9090 --top 20\n  weir status --json | jq '.gates[].waiting_by_class'",
 		Args:    needs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -3,6 +3,8 @@ package cli
 import (
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -50,6 +52,12 @@ type gateLook struct {
 	Reason         string            `json:"limit_reason"`
 	Signal         string            `json:"signal"`
 	Keys           *keysLook         `json:"keys"`
+	Parts          map[string]struct {
+		Limit    int64  `json:"limit"`
+		InFlight int64  `json:"in_flight"`
+		Waiting  int64  `json:"waiting"`
+		Admitted uint64 `json:"admitted"`
+	} `json:"parts"`
 }
 
 type keysLook struct {
@@ -97,7 +105,7 @@ func (l *look) print(out io.Writer, top int) error {
 	}
 	fmt.Fprintf(out, "%s, %d requests in progress\n", state, l.InFlight)
 	p := &page{Writer: tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)}
-	for _, each := range []func(*page, *gateLook){rowOfGate, rowByClass, rowExempt, rowOfPools} {
+	for _, each := range []func(*page, *gateLook){rowOfGate, rowByClass, rowExempt, rowsOfParts, rowOfPools} {
 		for i := range l.Gates {
 			each(p, &l.Gates[i])
 		}
@@ -174,6 +182,13 @@ func rowByClass(p *page, g *gateLook) {
 func rowExempt(p *page, g *gateLook) {
 	if g.Exempt > 0 || g.ExemptAdmitted > 0 {
 		p.row("EXEMPT AT|NOW|ADMITTED", g.Name, g.Exempt, g.ExemptAdmitted)
+	}
+}
+
+func rowsOfParts(p *page, g *gateLook) {
+	for _, part := range slices.Sorted(maps.Keys(g.Parts)) {
+		s := g.Parts[part]
+		p.row("PART|OF|LIMIT|IN FLIGHT|WAITING|ADMITTED", part, g.Name, s.Limit, s.InFlight, s.Waiting, s.Admitted)
 	}
 }
 

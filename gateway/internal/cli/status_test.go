@@ -55,6 +55,15 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// Pools of reads and of writes have a line each.
+func TestStatusOfParts(t *testing.T) {
+	admin := answering(t, http.StatusOK, `{"gates": [{"name": "db", "parts": {"write": {"limit": 4, "in_flight": 3, "waiting": 2, "admitted": 1}, "read": {"limit": 12}}}]}`)
+	out, _, err := run(NewRootCommand("test"), "", "status", "--admin", admin)
+	if want := "read db 12 0 0 0 write db 4 3 2 1"; err != nil || !strings.HasSuffix(strings.Join(strings.Fields(out), " "), want) {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 // A gateway in which nothing is going on has one table.
 func TestStatusOfLittle(t *testing.T) {
 	admin := answering(t, http.StatusOK, `{"gates": [{"name": "api", "mode": "observe", "limit": 4}], "tenants": [{"tenant": "other"}]}`)

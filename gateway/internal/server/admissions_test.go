@@ -84,7 +84,7 @@ func TestReadsBesideWrites(t *testing.T) {
 	if res, _ := get(t, g.url); res.StatusCode != http.StatusOK {
 		t.Errorf("a read beside four writes: %d", res.StatusCode)
 	}
-	if parts := g.Policy().Gate(gateName).Parts(); parts["write"].InFlight != 4 || parts["read"].Admitted != 1 {
+	if parts := g.Look().Gates[0].Parts; parts["write"].InFlight != 4 || parts["read"].Admitted != 1 {
 		t.Errorf("%+v", parts)
 	}
 }

@@ -26,13 +26,15 @@ type Look struct {
 }
 
 // GateLook is one gate: its snapshot, what it would have refused while it only
-// observed, the signals that it goes by, and the pools where each key has one.
-// Which of the signals binds is in the snapshot.
+// observed, the signals that it goes by, and the pools where each key has one, or
+// reads and writes have. Which of the signals binds is in the snapshot.
 type GateLook struct {
 	weir.Snapshot
 	Observed map[weir.Reason]uint64 `json:"observed,omitempty"`
 	Signals  []string               `json:"signals,omitempty"`
 	Keys     *KeysLook              `json:"keys,omitempty"`
+
+	Parts map[string]weir.Snapshot `json:"parts,omitempty"` // read and write
 }
 
 // KeysLook is the pools of a gate with a limit for each key: how many keys are
@@ -52,7 +54,7 @@ const mostKeys = 20
 
 // lookInto returns what there is to see of a gate.
 func lookInto(g *policy.Gate) GateLook {
-	look := GateLook{Snapshot: g.Snapshot(), Observed: g.Observed(), Signals: g.Signals()}
+	look := GateLook{Snapshot: g.Snapshot(), Observed: g.Observed(), Signals: g.Signals(), Parts: g.Parts()}
 	if k := g.Pools(); k != nil {
 		u := k.Usage(mostKeys)
 		look.Keys = &KeysLook{Known: u.Keys, Max: u.MaxKeys, Busy: u.Busy, Evicted: u.Evicted, Bytes: u.Bytes, Top: u.Top}
