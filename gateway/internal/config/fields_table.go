@@ -78,7 +78,7 @@ var generalFields = map[string]field{
 	"Connections.rate":             {doc: "New connections a second; after a pause as many at once, but at least one. 0 means no limit.", def: "0", least: "0", most: "1000000"},
 	"Connections.rate_per_address": {doc: "The same for each address.", def: "0", least: "0", most: "1000000"},
 	"Connections.addresses": {
-		doc: "Addresses known at a time, of about 200 bytes each. Those beyond are taken for one address together.",
+		doc: "Addresses known at a time, of 160 bytes each. Those beyond are taken for one address together.",
 		def: "65536", least: "1", most: "1000000",
 	},
 	"Connections.exempt": {

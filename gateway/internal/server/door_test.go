@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"net/netip"
+	"runtime"
 	"testing"
 	"time"
 )
@@ -253,4 +254,22 @@ func BenchmarkDoor(b *testing.B) {
 			d.leave(p, now)
 		}
 	}
+}
+
+// What an address takes that is known.
+func BenchmarkPeers(b *testing.B) {
+	const known = 65_536
+	var before, after runtime.MemStats
+	for b.Loop() {
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		d := newDoor(doorLimits{peerOpen: 1, peers: known})
+		for i := range known {
+			d.enter(at(i), 0)
+		}
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		runtime.KeepAlive(d)
+	}
+	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/known, "B/address")
 }
