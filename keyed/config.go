@@ -132,7 +132,8 @@ type Queue struct {
 	// others, whichever tenant it is, and Weights.Tenants say nothing.
 	Weights limit.Weights
 	// ByTime makes the parts of users and tenants parts of the time that slots are
-	// held, see limit.Queue.ByTime.
+	// held, see limit.Queue.ByTime. The median is that of many keys, and every piece
+	// of work is timed.
 	ByTime bool
 }
 
