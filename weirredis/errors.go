@@ -21,12 +21,12 @@ const (
 	// Timeout: no answer within Config.Deadline, or within the caller's own. The
 	// script may have run.
 	Timeout
-	// Broken: the connection broke. The script may have run.
+	// Broken: the connection broke, or could not be made. The script may have run.
 	Broken
 	// Refused: the server answered with an error: a right is missing, its memory is
 	// full, it is a replica, or it is loading. Nothing was charged.
 	Refused
-	// Closed: the store was closed.
+	// Closed: the store was closed before. What was under way then is Broken.
 	Closed
 	// Invalid: what is stored under the key is not a bucket, or the clocks of server
 	// and process are periods of a calendar apart. Other keys are not concerned.

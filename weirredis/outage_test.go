@@ -208,3 +208,22 @@ func TestCallerLeaves(t *testing.T) {
 		t.Error("the store is down")
 	}
 }
+
+// After Close nothing is sent, and what was under way has ended.
+func TestClosed(t *testing.T) {
+	server := startRedis(t)
+	s := open(t, Config{Addrs: []string{server.addr}})
+	l := startLoad(t, s, 8)
+	l.more(t, 100, "decisions before")
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 5*time.Second, "closed", func() bool { e := l.last.Load(); return e != nil && e.Reason == Closed })
+	l.end()
+	if n := s.Stats().InFlight; n != 0 {
+		t.Errorf("%d under way", n)
+	}
+	if err := s.Close(); err != nil {
+		t.Errorf("a second time: %v", err)
+	}
+}

@@ -26,7 +26,7 @@ func (b *backoff) next(random float64) time.Duration {
 // failed counts a decision that failed, and starts looking for the server when it
 // was one too many.
 func (s *Store) failed(l *lane, key string, err error) {
-	if !l.failed(s.now(), err) {
+	if s.ctx.Err() != nil || !l.failed(s.now(), err) {
 		return
 	}
 	s.count.trips.Add(1)

@@ -38,9 +38,12 @@ func (s *Store) run(ctx context.Context, key string, arg []byte) (string, *Error
 	if err := ctx.Err(); err != nil {
 		return "", fail(Canceled, err)
 	}
+	if s.ctx.Err() != nil {
+		return "", fail(Closed, nil)
+	}
 	client := s.client.Load()
 	if client == nil {
-		return "", fail(s.unconnected(), s.lanes[0].lastCause())
+		return "", fail(Down, s.lanes[0].lastCause())
 	}
 	l := s.laneOf(client, key)
 	if err := l.enter(client.places); err != nil {
@@ -112,8 +115,6 @@ func understood(err error) *Error {
 	switch {
 	case err == nil:
 		return nil
-	case !ok && errors.Is(err, rueidis.ErrClosing):
-		return fail(Closed, nil)
 	case !ok:
 		return fail(Broken, err)
 	case strings.Contains(answer.Error(), "WRONGTYPE"), strings.Contains(answer.Error(), scriptFault):

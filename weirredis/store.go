@@ -70,14 +70,6 @@ func (s *Store) laneOf(c *client, key string) *lane {
 	return &s.lanes[int(slotOf(s.cfg.Prefix, key))*lanes/slots]
 }
 
-// unconnected is why there is no client.
-func (s *Store) unconnected() Reason {
-	if s.ctx.Err() != nil {
-		return Closed
-	}
-	return Down
-}
-
 func (s *Store) now() time.Time { return s.cfg.Now() }
 
 // Take decides about t by the server's clock. The error is an [*Error], or says

@@ -58,5 +58,5 @@ func run(program string, rounds int, length time.Duration) error {
 			}
 		}
 	}
-	return nil
+	return costs(addr, subjects)
 }
