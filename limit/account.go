@@ -1,8 +1,6 @@
 package limit
 
 import (
-	"time"
-
 	"github.com/weir-go/weir"
 )
 
@@ -12,7 +10,8 @@ import (
 type account struct {
 	permit       weir.Permit
 	user, tenant string
-	charged      int64
+	cost         int64   // in units
+	ratio        float64 // how many times that it has been charged; 1 but for ByTime
 	class        int8
 }
 
@@ -23,12 +22,12 @@ const largestCost = MaxLimit
 // open notes whom p was granted to. In the fast gear, and until somebody who
 // names a user or a tenant has had to wait, nobody knows: nobody's share is short
 // then, and the path of all work must not pay for it.
-func (l *Limiter) open(p weir.Permit, class int8, user, tenant string, charged int64) {
+func (l *Limiter) open(p weir.Permit, class int8, user, tenant string, cost int64) {
 	id := int(p.Slot().ID())
 	if id >= len(l.accounts) {
 		l.accounts = append(l.accounts, make([]account, len(*l.table.Load())-len(l.accounts))...)
 	}
-	l.accounts[id] = account{permit: p, class: class, user: user, tenant: tenant, charged: charged}
+	l.accounts[id] = account{permit: p, class: class, user: user, tenant: tenant, cost: cost, ratio: 1}
 }
 
 // closeAccounts forgets whose work is in flight, because the core has shifted up
@@ -48,24 +47,12 @@ func (l *Limiter) PermitCost(p weir.Permit, gate string, units int64) {
 	l.mu.Lock()
 	if a := l.account(p); a != nil {
 		units = min(max(units, 0), largestCost)
-		l.room.Settle(int(a.class), a.user, a.tenant, float64(units-a.charged))
-		a.charged = units
+		l.room.Settle(int(a.class), a.user, a.tenant, float64(units-a.cost)*a.ratio)
+		a.cost = units
 		answered = l.settle(now) // somebody else may go next now, who fits
 	}
 	l.mu.Unlock()
 	answered.Deliver()
-}
-
-// chargeTime settles, when work is done, what it was charged in advance with the
-// time that it has held its slots. What takes the median time is charged its cost,
-// what takes ten times that ten times its cost.
-func (l *Limiter) chargeTime(p weir.Permit, now time.Duration) {
-	a, median := l.account(p), l.service.Median()
-	if a == nil || median <= 0 {
-		return
-	}
-	took := max(0, now-l.berth(p.Slot()).start)
-	l.room.Settle(int(a.class), a.user, a.tenant, float64(a.charged)*(took.Seconds()/median.Seconds()-1))
 }
 
 // account returns what is known of a live permit, nil if nothing is.

@@ -226,6 +226,9 @@ func (l *Limiter) serve(now time.Duration, out *answers) {
 		l.room.Serve(w)
 		if l.accounting {
 			l.open(p, w.Class, w.User, w.Tenant, w.Units)
+			if l.byTime != nil {
+				l.chargeAhead(p)
+			}
 		}
 		answer(out, w, p, nil)
 	}

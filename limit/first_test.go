@@ -289,12 +289,12 @@ func TestTracedPermitSettles(t *testing.T) {
 	first.Done(weir.OK)
 	p.SetCost("", 7)
 	i := slices.IndexFunc(l.accounts, func(a account) bool { return a.tenant == "a" })
-	if i < 0 || l.accounts[i].charged != 7 {
+	if i < 0 || l.accounts[i].cost != 7 {
 		t.Fatalf("%+v", l.accounts)
 	}
 	p.Done(weir.OK)
 	p.SetCost("", 9)
-	if a := l.accounts[i]; a.charged != 7 {
+	if a := l.accounts[i]; a.cost != 7 {
 		t.Errorf("settled after Done: %+v", a)
 	}
 }

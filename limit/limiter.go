@@ -42,7 +42,7 @@ type Limiter struct {
 	parts         *waiting.Parts // of classes, users and tenants
 	accounts      []account      // by slot id, of what is in flight
 	accounting    bool           // somebody named has waited in the slow gear
-	byTime        bool           // shares are of time
+	byTime        *byTime        // nil: shares are of cost
 	idle          chan struct{}  // closed when closed and nothing is in flight
 	idleDone      bool
 	refusedBefore uint64        // refusals up to the last window

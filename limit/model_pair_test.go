@@ -40,6 +40,7 @@ func newPair(t *testing.T, limit int64, places int, order Order) *pair {
 	if places == 0 {
 		queue.Len = -1
 	}
+	p.m.expected = p.expected
 	p.l = weir.Must(New(Config{Name: "m", Limit: limit, Queue: queue, Now: func() time.Duration { return p.clock }}))
 	return p
 }
@@ -120,11 +121,24 @@ func (p *pair) displaced(w *modelWaiter) (out int, in bool) {
 // charge is what the gate does with work that is done, where shares are of time.
 func (p *pair) charge(id int) {
 	w, median := p.work[id], p.l.service.Median()
-	if p.l.byTime && median > 0 && p.l.account(p.permits[id]) != nil {
+	if p.l.byTime == nil || median <= 0 {
+		return
+	}
+	if a := p.l.account(p.permits[id]); a != nil {
 		took := p.clock - p.l.berth(p.permits[id].Slot()).start
-		p.m.correct(&w, float64(p.charged[id])*(took.Seconds()/median.Seconds()-1))
+		p.m.correct(&w, float64(p.charged[id])*(took.Seconds()/median.Seconds()-a.ratio))
 		p.m.seen["charged by time"]++
 	}
+}
+
+// expected is how many times its cost work that has been admitted was charged.
+func (p *pair) expected(id int) float64 {
+	if permit := p.permits[id]; permit.Slot() != nil {
+		if a := p.l.account(permit); a != nil {
+			return a.ratio
+		}
+	}
+	return 1
 }
 
 // settle says what work has really cost.
@@ -132,7 +146,7 @@ func (p *pair) settle(id int, units int64) {
 	p.log("%d has cost %d", id, units)
 	permit, w := p.permits[id], p.work[id]
 	if slot := permit.Slot(); slot != nil && p.l.account(permit) != nil {
-		p.m.correct(&w, float64(max(units, 0)-p.charged[id]))
+		p.m.correct(&w, float64(max(units, 0)-p.charged[id])*p.expected(id))
 		p.charged[id] = max(units, 0)
 		p.m.settle(p.clock)
 	}

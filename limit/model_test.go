@@ -24,6 +24,9 @@ type model struct {
 	// Who has to go among many is decided by rules that are held elsewhere: this
 	// says who went.
 	displaced func(w *modelWaiter) (out int, in bool)
+	// How many times its cost work is charged in advance is a guess, which has
+	// tests of its own.
+	expected func(id int) float64
 
 	// What happened to each piece of work: "" while it waits.
 	fate map[int]string
@@ -260,6 +263,7 @@ func (m *model) settle(now time.Duration) {
 		}
 		m.charge(&w)
 		m.leave(i)
+		m.correct(&w, float64(w.units)*(m.expected(w.id)-1))
 		m.queue.served++
 		m.flying[w.id] = cost
 		m.fate[w.id] = "admitted"

@@ -36,11 +36,11 @@ type Queue struct {
 	// served, in relation to each other, while they have work waiting.
 	Weights Weights
 	// ByTime makes the shares of users and tenants parts of the time that slots are
-	// held, instead of what is admitted by cost: work is charged its cost when it
-	// starts, and when it is done that times its service time over the median. So
-	// whoever sends requests ten times as long gets a tenth as many. What is still
-	// running is not known to be long: who starts many at once, while there is room,
-	// pays for them afterwards. Leave it off where a tenant's work is slow for no
+	// held, instead of what is admitted by cost: work is charged its cost times its
+	// service time over the median; when it starts by what its tenant's took lately,
+	// and as it was when it is done. So whoever sends requests ten times as long gets
+	// a tenth as many. Who starts many at once that nobody could know to be long,
+	// or while there is room, pays for them afterwards. Leave it off where a tenant's work is slow for no
 	// fault of its own, as with a shard or a dependency each.
 	ByTime bool
 }

@@ -56,7 +56,7 @@ func (l *Limiter) configure(cfg Config) {
 	l.parts = cfg.Queue.settings().Parts()
 	l.parts.Apply(&l.room)
 	l.refuseOversize = cfg.RefuseOversize
-	l.byTime = cfg.Queue.ByTime
+	l.byTime = newByTime(cfg.Queue.ByTime, l.byTime)
 	l.resized = true
 	l.maxWait.Store(int64(waiting.Longest(cfg.Queue.MaxWait, DefaultMaxWait)))
 	l.exempt.configure(cfg.Exempt)

@@ -15,7 +15,7 @@ func (l *Limiter) PermitDone(p weir.Permit, o weir.Outcome) {
 		l.mu.Unlock()
 		return
 	}
-	if l.byTime {
+	if l.byTime != nil {
 		l.chargeTime(p, now)
 	}
 	b, sampled := l.release(now, p)
