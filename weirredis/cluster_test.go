@@ -126,6 +126,45 @@ func TestClusterNodeStandsStill(t *testing.T) {
 	eventually(t, 10*time.Second, "its keys are back", func() bool { return take(gone) == nil })
 }
 
+// A slot that moves to another node takes its buckets along, and no decision is
+// lost on the way.
+func TestClusterSlotMoves(t *testing.T) {
+	t.Parallel()
+	nodes := startCluster(t, func(o ...string) *server { return startRedis(t, o...) })
+	s := open(t, Config{Addrs: []string{nodes[0].addr}})
+	key, l := keyOf("weir:", "k"), quota.Limit{Rate: 1e-9, Burst: 100}
+	eventually(t, 10*time.Second, "a decision", func() bool {
+		_, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{l}, Mode: quota.DryRun})
+		return err == nil
+	})
+	takeOne(t, s, l)
+	slot, from := slotOf("weir:", key), nodeOf(nodes, "k")
+	to := nodes[0]
+	if to == from {
+		to = nodes[1]
+	}
+	fromID, toID := from.id(t), to.id(t)
+	to.ask(t, fmt.Sprintf("CLUSTER SETSLOT %d IMPORTING %s", slot, fromID))
+	from.ask(t, fmt.Sprintf("CLUSTER SETSLOT %d MIGRATING %s", slot, toID))
+	takeOne(t, s, l)
+	_, port, _ := net.SplitHostPort(to.addr)
+	from.ask(t, "MIGRATE 127.0.0.1 "+port+" "+key+" 0 5000")
+	takeOne(t, s, l) // by way of ASK
+	for _, n := range []*server{to, from} {
+		n.ask(t, fmt.Sprintf("CLUSTER SETSLOT %d NODE %s", slot, toID))
+	}
+	if r := takeOne(t, s, l); math.Round(r.Remaining) != 96 { // by way of MOVED
+		t.Errorf("%+v, want 96 left of 100 after 4", r)
+	}
+}
+
+// id returns the node's name in its cluster.
+func (s *server) id(t *testing.T) string {
+	t.Helper()
+	_, id, _ := strings.Cut(s.ask(t, "CLUSTER MYID"), "\r\n")
+	return strings.TrimSpace(id)
+}
+
 // One node that could drop buckets is enough to refuse the cluster.
 func TestClusterEviction(t *testing.T) {
 	t.Parallel()

@@ -184,6 +184,60 @@ func TestNotThereYet(t *testing.T) {
 	})
 }
 
+// Nor does one that stands still keep it for long.
+func TestStandsStillAtFirst(t *testing.T) {
+	server := startRedis(t)
+	server.signal(t, syscall.SIGSTOP)
+	begin := time.Now()
+	s := open(t, Config{Addrs: []string{server.addr}, Deadline: 200 * time.Millisecond, DialTimeout: 100 * time.Millisecond})
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("New took %v", took)
+	}
+	if !s.Stats().Down {
+		t.Error("the store is not down")
+	}
+	server.signal(t, syscall.SIGCONT)
+	eventually(t, 10*time.Second, "the store is up", func() bool { return !s.Stats().Down })
+	takeOne(t, s, vast)
+}
+
+// Many processes lose the same server. Each looks for it one probe at a time, ever
+// more seldom, and nobody else sends anything.
+func TestNoStampede(t *testing.T) {
+	const processes = 20
+	server := startRedis(t)
+	stores := make([]*Store, processes)
+	for i := range stores {
+		stores[i] = open(t, Config{Addrs: []string{server.addr}, DialTimeout: 100 * time.Millisecond})
+	}
+	server.kill(t)
+	begin := time.Now()
+	for _, s := range stores {
+		eventually(t, 5*time.Second, "the store is down", func() bool {
+			_, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1})
+			return err != nil && s.Stats().Down
+		})
+	}
+	for _, s := range stores {
+		eventually(t, 10*time.Second, "several probes", func() bool { return s.Stats().Probes >= 5 })
+	}
+	var b backoff
+	most, sum := uint64(1), time.Duration(0) // as many as fit if all waits are the shortest
+	for ; sum < time.Since(begin); most++ {
+		sum += b.next(0)
+	}
+	for i, s := range stores {
+		if n := s.Stats().Probes; n > most {
+			t.Errorf("process %d has probed %d times in %v, at most %d", i, n, time.Since(begin), most)
+		}
+	}
+	server.start(t)
+	for _, s := range stores {
+		eventually(t, 10*time.Second, "the store is up", func() bool { return !s.Stats().Down })
+		takeOne(t, s, vast)
+	}
+}
+
 // A caller who leaves hears of it at once, and nobody thinks worse of the server.
 func TestCallerLeaves(t *testing.T) {
 	server := startRedis(t)
