@@ -1,0 +1,98 @@
+package quota_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/quota"
+)
+
+// Each user may make 2 requests a second, alice 5. The example owns the clock, so
+// that it is the same in every run; leave Now nil.
+func Example() {
+	now := time.Duration(0)
+	gate := weir.Must(quota.New(quota.Config{
+		Name: "api",
+		Rules: []quota.Rule{
+			{User: quota.Every, Limits: []quota.Limit{quota.Per(2, time.Second), quota.Each(10_000, quota.Day, nil)}},
+			{User: quota.Named("alice"), Limits: []quota.Limit{quota.Per(5, time.Second)}},
+		},
+		Now: func() time.Duration { return now },
+	}))
+	defer gate.Close()
+
+	for range 3 {
+		permit, err := gate.Admit(context.Background(), weir.Work{User: "bob"})
+		if err != nil {
+			fmt.Println(err)
+			continue
+		}
+		fmt.Println("let through")
+		permit.Done(weir.OK)
+	}
+	// Output:
+	// let through
+	// let through
+	// weir: gate "api" refused: quota used up, rule "user=*" (2 of 2); retry after 500ms
+}
+
+// What a call to a language model costs is known when it has answered. It is let in
+// by an estimate, settled afterwards, and what was too little is paid back before
+// the next call.
+func Example_settle() {
+	now := time.Duration(0)
+	gate := weir.Must(quota.New(quota.Config{
+		Name: "tokens", Debt: true,
+		Rules: []quota.Rule{{Tenant: quota.Every, Limits: []quota.Limit{quota.Per(6000, time.Minute)}}},
+		Now:   func() time.Duration { return now },
+	}))
+	defer gate.Close()
+
+	permit, err := gate.Admit(context.Background(), weir.Work{Tenant: "acme", Cost: 500})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	permit.SetCost("tokens", 6200)
+	permit.Done(weir.OK)
+
+	_, err = gate.Admit(context.Background(), weir.Work{Tenant: "acme", Cost: 500})
+	fmt.Println(err)
+	// Output:
+	// weir: gate "tokens" refused: quota used up, rule "tenant=*" (6200 of 6000); retry after 2s
+}
+
+// Work waits for its tokens, each at a time of its own.
+func ExampleQueue() {
+	now := time.Duration(0)
+	gate := weir.Must(quota.New(quota.Config{
+		Name:  "mail",
+		Rules: []quota.Rule{{Limits: []quota.Limit{quota.Per(4, time.Second)}}},
+		Queue: quota.Queue{Len: 100, MaxWait: time.Minute},
+		Now:   func() time.Duration { return now },
+	}))
+	defer gate.Close()
+
+	for i := range 6 {
+		_, _, err := gate.Arrive(weir.Work{}, func(p weir.Permit, err error) {
+			fmt.Println("number", i, "starts at", now)
+			p.Done(weir.OK)
+		})
+		fmt.Println("number", i, err)
+	}
+	for at, ok := gate.Next(); ok; at, ok = gate.Next() {
+		now = at
+		gate.Step()
+	}
+	// Output:
+	// number 0 <nil>
+	// number 1 <nil>
+	// number 2 <nil>
+	// number 3 <nil>
+	// number 4 weir: waiting
+	// number 5 weir: waiting
+	// number 4 starts at 250ms
+	// number 5 starts at 500ms
+}
