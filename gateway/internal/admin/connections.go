@@ -19,6 +19,8 @@ type Connections struct {
 	Addresses    int `json:"addresses"`
 	MaxAddresses int `json:"max_addresses"`
 	Crowd        int `json:"crowd,omitempty"`
+	// Evicted were closed while idle, for newcomers from addresses that had fewer.
+	Evicted uint64 `json:"evicted"`
 	// Handshakes counts those of TLS that failed, by reason; nil without TLS.
 	Handshakes map[string]uint64 `json:"handshakes_failed,omitempty"`
 }
@@ -27,9 +29,9 @@ type Connections struct {
 type connCollector struct {
 	src Source
 
-	open, limit, taken, refused *prometheus.Desc
-	addresses, most, crowd      *prometheus.Desc
-	handshakes                  *prometheus.Desc
+	open, limit, taken, refused     *prometheus.Desc
+	addresses, most, crowd, evicted *prometheus.Desc
+	handshakes                      *prometheus.Desc
 }
 
 func newConnCollector(src Source) *connCollector {
@@ -45,6 +47,7 @@ func newConnCollector(src Source) *connCollector {
 		addresses: d("weir_connection_addresses", "Client addresses known now, IPv6 by /64: those with connections, and those that have left within the last second or so."),
 		most:      d("weir_connection_addresses_limit", "Most client addresses known at a time."),
 		crowd:     d("weir_connections_crowd", "Connections open now of addresses that found no place among those known, and have the limits of one address together."),
+		evicted:   d("weir_connections_evicted_total", "Idle client connections closed while the listener was full, for newcomers from addresses that had fewer."),
 		handshakes: d("weir_tls_handshake_failures_total", "TLS handshakes that failed, by reason: of the client's certificate no_certificate, unknown_ca, expired, bad_certificate, "+
 			"outdated (it was good when the connection began); and timeout, gone (the client), other.", "reason"),
 	}
@@ -66,6 +69,7 @@ func (c *connCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(ch, c.addresses, float64(conns.Addresses), at)
 		gauge(ch, c.most, float64(conns.MaxAddresses), at)
 		gauge(ch, c.crowd, float64(conns.Crowd), at)
+		counter(ch, c.evicted, conns.Evicted, at)
 		for reason, n := range conns.Handshakes {
 			counter(ch, c.handshakes, n, at, reason)
 		}

@@ -105,8 +105,13 @@ func (c *conns) Accept() (net.Conn, error) {
 
 // add takes a place for raw, or says which limit refuses it.
 func (c *conns) add(raw *net.TCPConn) (*conn, doorRule) {
-	p, rule := c.door.enter(remote(raw).Addr(), c.door.now())
+	addr := remote(raw).Addr()
+	p, rule := c.door.enter(addr, c.door.now())
+	if rule == doorFull && c.makeRoom(addr) {
+		p, rule = c.door.enter(addr, c.door.now())
+	}
 	if rule != doorOpen {
+		c.door.refuse(rule)
 		return nil, rule
 	}
 	accepted := &conn{TCPConn: raw, from: c, peer: p}

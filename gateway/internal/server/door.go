@@ -28,6 +28,7 @@ type door struct {
 
 	epoch    time.Time
 	said     atomic.Pointer[doorRejections]
+	evicted  atomic.Uint64
 	requests atomic.Int64 // most requests in progress: each takes memory before any gate has seen it
 }
 
@@ -115,7 +116,6 @@ func (d *door) enter(addr netip.Addr, now time.Duration) (*peer, doorRule) {
 	defer d.mu.Unlock()
 	p, rule := d.look(addr, now)
 	if rule != doorOpen {
-		d.refused[rule]++
 		return nil, rule
 	}
 	if d.limits.rate > 0 {
@@ -131,6 +131,13 @@ func (d *door) enter(addr netip.Addr, now time.Duration) (*peer, doorRule) {
 	d.open++
 	d.entered++
 	return p, doorOpen
+}
+
+// refuse counts a connection that was refused for good.
+func (d *door) refuse(rule doorRule) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.refused[rule]++
 }
 
 // look finds who asks, and the limit that refuses it, if any does. The limit that all

@@ -100,13 +100,22 @@ func TestDoor(t *testing.T) {
 	}
 }
 
+// knock is enter with the refusal counted.
+func knock(d *door, addr netip.Addr, now time.Duration) (*peer, doorRule) {
+	p, rule := d.enter(addr, now)
+	if rule != doorOpen {
+		d.refuse(rule)
+	}
+	return p, rule
+}
+
 // New limits hold at once, forget nobody, and give nobody a full bucket.
 func TestDoorReconfigured(t *testing.T) {
 	a, b := at(1), at(2)
 	d := newDoor(doorLimits{open: 9, peerOpen: 9, rate: 10, peerRate: 4, peers: 9})
 	enter := func(addr netip.Addr, now time.Duration, want doorRule) *peer {
 		t.Helper()
-		p, rule := d.enter(addr, now)
+		p, rule := knock(d, addr, now)
 		if rule != want {
 			t.Fatalf("%v at %v: %q, want %q", addr, now, rule, want)
 		}
@@ -145,7 +154,7 @@ func TestDoorFlood(t *testing.T) {
 	d := newDoor(doorLimits{peerOpen: each, peerRate: each, peers: known})
 	regular, _ := d.enter(at(0), 0)
 	for i := 1; i <= 100_000; i++ {
-		d.enter(at(i), 0)
+		knock(d, at(i), 0)
 	}
 	s := d.snapshot()
 	if s.peers != known || s.crowd != each || s.open != known+each || s.refused[doorCrowd] != 100_000-known-each+1 {

@@ -30,7 +30,7 @@ func (l *listener) look() admin.Connections {
 			Rejected: make(map[weir.Reason]uint64),
 		},
 		PerAddress: d.limits.peerOpen, Refused: make(map[string]uint64, numDoorRules),
-		Addresses: d.peers, MaxAddresses: d.limits.peers, Crowd: d.crowd,
+		Addresses: d.peers, MaxAddresses: d.limits.peers, Crowd: d.crowd, Evicted: l.conns.door.evicted.Load(),
 	}
 	for rule := doorOpen + 1; rule < numDoorRules; rule++ {
 		look.Refused[rule.String()] = d.refused[rule]

@@ -88,6 +88,9 @@ func (s *Server) apply(cfg *config.Config) error {
 		set.discard()
 		return err
 	}
+	for l, heir := range set.heirs {
+		l.succeed(heir) // before anybody is believed by the new configuration
+	}
 	s.enforce(next)
 	s.streams.SetMax(cfg.Streams.Max)
 	s.swap(set)
@@ -121,11 +124,7 @@ func (s *Server) swap(set *listenerSet) {
 		if slices.Contains(now, l) {
 			continue
 		}
-		heir := set.heirs[l]
-		if heir != nil {
-			l.succeed(heir)
-		}
-		s.leaving.Go(func() { s.letGo(l, heir != nil) })
+		s.leaving.Go(func() { s.letGo(l, set.heirs[l] != nil) })
 	}
 }
 
