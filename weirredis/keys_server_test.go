@@ -113,10 +113,10 @@ func TestExpiry(t *testing.T) {
 		}
 	}
 	slow, quick := quota.Per(10, 100*time.Second), quota.Per(100, time.Second)
-	between("one token of ten", take("a", 1, slow), 19*time.Second, 20*time.Second+time.Millisecond)
-	between("a debt of ninety", take("b", 100, slow), 1999*time.Second, 2000*time.Second+time.Millisecond)
-	between("the slowest window counts", take("c", 1, quick, slow), 19*time.Second, 20*time.Second+time.Millisecond)
-	between("a window less", take("c", 1, quick), 18*time.Second, 20*time.Second)
+	between("one token of ten", take("a", 1, slow), 19*time.Second, 20*time.Second+2*time.Millisecond)
+	between("a debt of ninety", take("b", 100, slow), 1999*time.Second, 2000*time.Second+2*time.Millisecond)
+	between("the slowest window counts", take("c", 1, quick, slow), 19*time.Second, 20*time.Second+2*time.Millisecond)
+	between("a window less", take("c", 1, quick), 18*time.Second, 20*time.Second+2*time.Millisecond)
 	between("a token in 31 years", take("d", 1, vast), 555_555*time.Hour, 555_556*time.Hour)
 	_, end := quota.Calendar{Period: quota.Day}.Current(time.Now())
 	day := quota.Each(10, quota.Day, nil)

@@ -33,11 +33,15 @@ func (l *lane) enter(places int64) *Error {
 	if l.down.Load() {
 		return fail(Down, l.lastCause())
 	}
-	if l.inFlight.Add(1) > places {
-		l.inFlight.Add(-1)
-		return fail(Full, nil)
+	for {
+		n := l.inFlight.Load()
+		if n >= places {
+			return fail(Full, nil)
+		}
+		if l.inFlight.CompareAndSwap(n, n+1) {
+			return nil
+		}
 	}
-	return nil
 }
 
 func (l *lane) leave() { l.inFlight.Add(-1) }
