@@ -6,7 +6,7 @@ import (
 )
 
 // longestKey is the longest key that is a part of the server's key as it is.
-const longestKey = 128
+const longestKey = 200
 
 // keyOf returns the server's key for key: the prefix, and in braces = and the key
 // itself or # and its SHA-256. So no two keys are one, and none can be made to be

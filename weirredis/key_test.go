@@ -6,7 +6,7 @@ import (
 )
 
 func TestKeys(t *testing.T) {
-	long := strings.Repeat("k", 128)
+	long := strings.Repeat("k", longestKey)
 	for _, c := range []struct{ name, key, want string }{ // want "": hashed
 		{"plain", "api/user=alice", "weir:{=api/user=alice}"},
 		{"empty", "", "weir:{=}"},
