@@ -123,7 +123,7 @@ func (s *Store) ask(ctx context.Context, key string, r *request) (reply, error) 
 	if s.clock != nil {
 		clock = s.clock()
 	}
-	answer, fault := s.run(ctx, keyOf(s.cfg.Prefix, key), r.pack(nil, s.now(), clock))
+	answer, fault := s.run(ctx, keyOf(s.cfg.Prefix, key), r.pack(make([]byte, 0, 128), s.now(), clock))
 	if fault == nil {
 		a, err := unpack(answer, len(r.limits))
 		if err == nil {
