@@ -24,7 +24,7 @@ import (
 )
 
 // rights are those that the package's documentation lists.
-const rights = "+eval +evalsha +get +set +pttl +time +info +ping +hello +client|setname +cluster|slots +cluster|shards"
+const rights = "+eval +evalsha +get +set +pttl +time +info +ping +hello +client|setname"
 
 func TestUser(t *testing.T) {
 	each(t, func(t *testing.T, start func(...string) *server) {

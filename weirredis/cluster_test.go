@@ -17,6 +17,9 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
+// clusterUser has the rights that the package's documentation lists, and no others.
+const clusterUser = "ACL SETUSER weir on >secret ~weir:* resetchannels -@all " + rights + " +cluster|slots +cluster|shards +asking"
+
 // startCluster starts three nodes that share the slots.
 func startCluster(t *testing.T, start func(...string) *server, options ...string) []*server {
 	t.Helper()
@@ -38,6 +41,7 @@ func startCluster(t *testing.T, start func(...string) *server, options ...string
 		nodes[0].ask(t, fmt.Sprintf("CLUSTER MEET 127.0.0.1 %s %s", port, bus))
 	}
 	for _, n := range nodes {
+		n.ask(t, clusterUser)
 		eventually(t, 20*time.Second, "the cluster is whole", func() bool {
 			return strings.Contains(n.ask(t, "CLUSTER INFO"), "cluster_state:ok") &&
 				strings.Contains(n.ask(t, "CLUSTER INFO"), "cluster_known_nodes:3")
@@ -55,7 +59,7 @@ func TestCluster(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, start func(...string) *server) {
 		nodes := startCluster(t, start)
-		s := open(t, Config{Addrs: []string{nodes[0].addr}, Deadline: 200 * time.Millisecond})
+		s := open(t, Config{URL: "redis://weir:secret@" + nodes[0].addr, Deadline: 200 * time.Millisecond})
 		keys := strangeKeys()
 		limits := []quota.Limit{quota.Per(3, time.Hour), quota.Per(100, 24*time.Hour)}
 		eventually(t, 10*time.Second, "the client knows all nodes", func() bool {
@@ -131,7 +135,7 @@ func TestClusterNodeStandsStill(t *testing.T) {
 func TestClusterSlotMoves(t *testing.T) {
 	t.Parallel()
 	nodes := startCluster(t, func(o ...string) *server { return startRedis(t, o...) })
-	s := open(t, Config{Addrs: []string{nodes[0].addr}})
+	s := open(t, Config{URL: "redis://weir:secret@" + nodes[0].addr})
 	key, l := keyOf("weir:", "k"), quota.Limit{Rate: 1e-9, Burst: 100}
 	eventually(t, 10*time.Second, "a decision", func() bool {
 		_, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{l}, Mode: quota.DryRun})
@@ -187,8 +191,11 @@ func TestSentinel(t *testing.T) {
 	replica := startRedis(t, "--replicaof", "127.0.0.1 "+port)
 	config := filepath.Join(t.TempDir(), "sentinel.conf")
 	sentinel := startSentinel(t, master, config, port)
+	for _, n := range []*server{master, replica} {
+		n.ask(t, "ACL SETUSER weir on >secret ~weir:* resetchannels -@all +role "+rights)
+	}
 	s := open(t, Config{
-		Addrs: []string{sentinel.addr}, Sentinel: Sentinel{Master: "main"},
+		Addrs: []string{sentinel.addr}, Sentinel: Sentinel{Master: "main"}, Username: "weir", Password: "secret",
 		Deadline: 200 * time.Millisecond, DialTimeout: 300 * time.Millisecond,
 	})
 	l := quota.Limit{Rate: 1e-9, Burst: 100}

@@ -51,7 +51,7 @@
 //
 //	+eval +evalsha +get +set +pttl +time +info +ping +hello +client|setname
 //
-// and of a cluster +cluster|slots, +cluster|shards.
+// and of a cluster +cluster|slots +cluster|shards +asking, behind Sentinel +role.
 //
 // What replication loses in a failover is lost here too: a replica that is promoted
 // has not seen the last charges, so for the time of its lag more is let through.
