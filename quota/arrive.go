@@ -96,6 +96,7 @@ func (q *Quota) ask(ctx context.Context, set *settings, c *charge, mode Mode, mo
 		}
 		return r, nil
 	}
+	c.local, c.free = false, false
 	t := &Take{Key: c.key, Limits: c.rule.limits, Cost: c.cost, Debt: set.debt, Mode: mode, MaxWait: most}
 	r, err := q.store.Take(ctx, t)
 	if err == nil {
@@ -139,14 +140,15 @@ func (q *Quota) give(c *charge, tokens float64) {
 	if c.free || c.rule == nil || tokens == 0 {
 		return
 	}
+	limits := c.rule.settling()
 	var err error
 	switch {
 	case q.memory != nil:
-		err = q.memory.give(c.hash, c.rule.limits, tokens)
+		err = q.memory.give(c.hash, limits, tokens)
 	case c.local:
-		err = q.locally(true).Give(context.Background(), c.key, c.rule.limits, tokens)
+		err = q.locally(true).Give(context.Background(), c.key, limits, tokens)
 	default:
-		err = q.store.Give(context.Background(), c.key, c.rule.limits, tokens)
+		err = q.store.Give(context.Background(), c.key, limits, tokens)
 	}
 	if err != nil {
 		q.book.lost.Add(1)

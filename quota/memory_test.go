@@ -342,7 +342,7 @@ func TestBytesOfABucket(t *testing.T) {
 	if size := unsafe.Sizeof(shard{}); size != 64 {
 		t.Errorf("a shard takes %d bytes", size)
 	}
-	n := 1 << 17
+	n := 1 << 15
 	heap := func() int64 {
 		var ms runtime.MemStats
 		runtime.GC()

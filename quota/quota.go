@@ -139,27 +139,15 @@ func (q *Quota) Reconfigure(cfg Config) error {
 		return fmt.Errorf("quota: gate %q: %w", q.name, ErrClosed)
 	}
 	was := q.settings.Swap(set)
-	for _, m := range []*Memory{q.memory, q.locally(false)} {
-		if m != nil {
-			m.replaced(was.rules, set.rules)
+	local := q.locally(false)
+	was.rules.succeeded(set.rules, func(old, now *Limit) {
+		for _, m := range []*Memory{q.memory, local} {
+			if m != nil { // no bucket is forgotten as full by a limit that it has no more
+				m.classes.replaced(old, now)
+			}
 		}
-	}
+	})
 	return nil
-}
-
-// replaced notes which limits have taken the place of which, so that no bucket is
-// forgotten as full by a limit that it has no more.
-func (m *Memory) replaced(was, now *rules) {
-	before := map[[parts]Match][]Limit{}
-	for i := range was.list {
-		before[was.list[i].matches()] = was.list[i].Limits
-	}
-	for i := range now.list {
-		old, limits := before[now.list[i].matches()], now.list[i].Limits
-		for w := range min(len(old), len(limits)) {
-			m.classes.replaced(&old[w], &limits[w])
-		}
-	}
 }
 
 // Rules returns the rules in force, in the order in which they were given.

@@ -392,6 +392,27 @@ func TestReconfigureForgivesNothing(t *testing.T) {
 	}
 }
 
+// What was charged by a rule that has changed is settled by the limits of now.
+func TestSettleAfterAChange(t *testing.T) {
+	r := newRig(t, Config{Rules: everyUser(Limit{Rate: 1, Burst: 10})})
+	p := r.admit(of(alice, 10))
+	for _, burst := range []float64{50, 100} {
+		if err := r.Reconfigure(Config{Rules: everyUser(Limit{Rate: .001, Burst: burst}, Limit{Rate: .001, Burst: 7})}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.clock.advance(10 * time.Second)
+	p.SetCost("", 60)
+	if got := r.left(alice); math.Abs(got+49.99) > 1e-6 {
+		t.Errorf("%v left, want 0.01 at the new rate, and 50 less", got)
+	}
+	r.clock.advance(1e6 * time.Second)
+	p.Cancel()
+	if got := r.left(weir.Work{User: "alice"}); got != 7 {
+		t.Errorf("%v left, want 7: the second window is full", got)
+	}
+}
+
 func TestPermissiveTellsTheWait(t *testing.T) {
 	r := newRig(t, Config{Debt: true, Mode: Permissive, Rules: everyUser(Samples(10, 10, time.Second))})
 	for i, want := range []time.Duration{0, 8 * time.Second, 17 * time.Second} {

@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 )
 
 // rules are the rules of a quota, ready to be looked up. They are not written to
 // after they have been made.
 type rules struct {
 	list   []Rule
+	ready  []*rule // the same, in the same order
 	shapes []shape // the most exact first
 }
 
@@ -19,6 +21,19 @@ type rule struct {
 	matches         [parts]Match
 	limits          []Limit
 	exempt, blocked bool
+	// successor is the rule that took this one's place, of those who still hold
+	// permits by it.
+	successor atomic.Pointer[rule]
+}
+
+// settling returns the limits by which work is settled that was charged by r: those
+// in force now, as far as it was charged by them.
+func (r *rule) settling() []Limit {
+	now := r
+	for next := r; next != nil; next = next.successor.Load() {
+		now = next
+	}
+	return now.limits[:min(len(r.limits), len(now.limits))]
 }
 
 // shape is the rules that look at the same parts in the same way. It finds the one
@@ -49,6 +64,7 @@ func compile(list []Rule, debt bool, f *faults) *rules {
 		r.validate(f, i, debt)
 		r.Limits = slices.Clone(r.Limits)
 		compiled := &rule{title: r.title(), matches: r.matches(), limits: r.Limits, exempt: r.Exempt, blocked: r.Blocked}
+		rs.ready = append(rs.ready, compiled)
 		kinds, key := signature(compiled)
 		byBits := found[kinds]
 		if byBits == nil {
@@ -125,6 +141,25 @@ func (s *shape) put(key names, r *rule) (same *rule) {
 		same, s.names[key] = s.names[key], r
 	}
 	return same
+}
+
+// succeeded tells what became of the rules that were in force before next. each is
+// called for every limit that has another in its place.
+func (rs *rules) succeeded(next *rules, each func(old, now *Limit)) {
+	after := map[[parts]Match]*rule{}
+	for _, r := range next.ready {
+		after[r.matches] = r
+	}
+	for _, old := range rs.ready {
+		now := after[old.matches]
+		if now == nil || len(old.limits) == 0 || len(now.limits) == 0 {
+			continue
+		}
+		old.successor.Store(now)
+		for w := range min(len(old.limits), len(now.limits)) {
+			each(&old.limits[w], &now.limits[w])
+		}
+	}
 }
 
 // find returns the rule for an identity, nil if none matches.

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/quota"
 )
 
@@ -26,6 +27,7 @@ func hotKey() Group {
 			{Name: "weir Memory.Take, plenty left", Goal: Goal{Ratio: 1.3}, New: weirTake(quota.Limit{Rate: 1, Burst: 1e14}, 0)},
 			{Name: "weir Memory.Take, always full again", New: weirTake(quota.Limit{Rate: 1e12, Burst: 1e12}, 0)},
 			{Name: "weir Memory.Take, refused", New: weirTake(quota.Limit{Rate: 1e-9, Burst: 1}, 0)},
+			{Name: "weir Quota.Admit + Done, by user", New: ready(weirQuota)},
 			{Name: "weir Memory.Take, two windows", New: weirTake(quota.Limit{Rate: 1, Burst: 1e14}, 0, quota.Limit{Rate: 2, Burst: 1e14})},
 		},
 	}
@@ -154,6 +156,26 @@ func bareTable() Loop {
 			}
 			return nil
 		})
+	}
+}
+
+// weirQuota is the whole gate: rule, key, bucket and permit.
+func weirQuota() Loop {
+	gate, err := quota.New(quota.Config{Name: "api", Rules: []quota.Rule{{User: quota.Every, Limits: []quota.Limit{{Rate: 1, Burst: 1e14}}}}})
+	ctx := context.Background()
+	w := weir.Work{User: "someone"}
+	return func(n int) error {
+		for range n {
+			if err != nil {
+				return err
+			}
+			p, err := gate.Admit(ctx, w)
+			if err != nil {
+				return err
+			}
+			p.Done(weir.OK)
+		}
+		return nil
 	}
 }
 
