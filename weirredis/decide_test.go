@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -66,9 +67,10 @@ func TestDecidesAsMemory(t *testing.T) {
 }
 
 func playTwins(t *testing.T, w *twin) {
-	for seed := range uint64(40) {
+	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		limits := someLimits(r)
+		all := someLimits(r)
+		limits := all
 		key := fmt.Sprintf("seed %d", seed)
 		for range 100 {
 			switch r.IntN(12) {
@@ -83,6 +85,11 @@ func playTwins(t *testing.T, w *twin) {
 				w.now += time.Duration(r.Int64N(1e11)) * time.Microsecond
 			default:
 				w.now += time.Duration(r.Int64N(2e6)) * time.Microsecond
+			}
+			if r.IntN(20) == 0 {
+				// Charged, for the same reason: the new rates hold from here.
+				w.take(t, &quota.Take{Key: key, Limits: limits, Cost: 1, Mode: quota.Permissive})
+				limits = changed(r, all)
 			}
 			if r.IntN(10) == 0 {
 				w.give(t, key, limits, (r.Float64()-.5)*100)
@@ -113,6 +120,16 @@ func someLimits(r *rand.Rand) []quota.Limit {
 	}
 	r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	return all[:1+r.IntN(3)]
+}
+
+// changed returns some of the windows from the first on, with other rates and bursts.
+func changed(r *rand.Rand, all []quota.Limit) []quota.Limit {
+	limits := slices.Clone(all[:1+r.IntN(len(all))])
+	for i := range limits {
+		limits[i].Rate *= math.Exp(r.NormFloat64())
+		limits[i].Burst *= math.Exp(r.NormFloat64())
+	}
+	return limits
 }
 
 func someTake(r *rand.Rand, key string, limits []quota.Limit) quota.Take {
