@@ -4,7 +4,9 @@ package weirredis
 
 import (
 	"context"
+	"errors"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -97,5 +99,35 @@ func within1Percent(t *testing.T, admitted int, limit float64) {
 	t.Logf("%d let through, the limit is %.0f: %+.2f %%", admitted, limit, 100*off)
 	if math.Abs(off) > .01 {
 		t.Error("that is more than 1 % off")
+	}
+}
+
+// The calendar is the process's, the time the server's: a process whose clock is an
+// hour off still shares the hour, and one that is a day off is told so.
+func TestCalendarByServersClock(t *testing.T) {
+	addr := startRedis(t).addr
+	server := time.Date(2026, 3, 10, 11, 59, 30, 0, time.UTC)
+	at := func(skew time.Duration) *Store {
+		s := open(t, Config{Addrs: []string{addr}, Now: func() time.Time { return server.Add(skew) }})
+		s.clock = func() int64 { return server.UnixMicro() }
+		return s
+	}
+	right, ahead, lost := at(0), at(time.Hour), at(24*time.Hour)
+	l := quota.Each(2, quota.Hour, nil)
+	takeOne(t, right, l)
+	takeOne(t, ahead, l)
+	for _, s := range []*Store{right, ahead} {
+		if r := takeOne(t, s, l); r.OK || r.Wait != 30*time.Second {
+			t.Errorf("a third in the hour: %+v, want a refusal for 30s", r)
+		}
+	}
+	_, err := lost.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{l}, Cost: 1})
+	var e *Error
+	if !errors.As(err, &e) || e.Reason != Invalid || !strings.Contains(err.Error(), "clocks") {
+		t.Errorf("a day off: %v, want that the clocks are apart", err)
+	}
+	server = server.Add(30 * time.Second)
+	if r := takeOne(t, ahead, l); !r.OK || r.Remaining != 1 {
+		t.Errorf("in the next hour: %+v, want one let through and one left", r)
 	}
 }
