@@ -30,7 +30,8 @@ type Spec struct {
 //	              dns (the first DNS name there, in lower case), subject (the whole, as in
 //	              RFC 2253), cn (its common name), or hash (the SHA-256 of the
 //	              certificate, in hexadecimal); empty if there is no such name, or
-//	              several URIs or common names, or no certificate
+//	              several URIs or common names, or no certificate. A connection may
+//	              outlast its certificate: whoever runs the server has to look
 //	const:VALUE   always VALUE
 //
 // and the empty source leaves the field empty. Values longer than [MaxIdentity]

@@ -40,7 +40,7 @@ func TestConfigurationsFromTheDocs(t *testing.T) {
 	}
 	found := 0
 	for _, m := range yamlBlock.FindAllStringSubmatch(string(guide), -1) {
-		if !strings.Contains(m[1], "routes:") {
+		if !strings.HasPrefix(m[1], "upstreams:") && !strings.Contains(m[1], "\nupstreams:") {
 			continue // a part of a file
 		}
 		found++

@@ -44,7 +44,7 @@ func newConnCollector(src Source) *connCollector {
 		limit:     d("weir_connections_limit", "Most client connections at a time."),
 		taken:     d("weir_connections_accepted_total", "Client connections taken."),
 		refused:   d("weir_connections_refused_total", "Client connections refused, by the setting that refused.", "rule"),
-		addresses: d("weir_connection_addresses", "Client addresses known now, IPv6 by /64: those with connections, and those that have left within the last second or so."),
+		addresses: d("weir_connection_addresses", "Client addresses known now, IPv6 by /64: those with connections, and with a rate for each those that have left until their bucket is full again."),
 		most:      d("weir_connection_addresses_limit", "Most client addresses known at a time."),
 		crowd:     d("weir_connections_crowd", "Connections open now of addresses that found no place among those known, and have the limits of one address together."),
 		evicted:   d("weir_connections_evicted_total", "Idle client connections closed while the listener was full, for newcomers from addresses that had fewer."),
