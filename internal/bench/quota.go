@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"hash/maphash"
 	"math/bits"
 	"math/rand/v2"
@@ -15,8 +16,13 @@ import (
 )
 
 // QuotaGroups returns what is measured of quotas: decisions about one key that is
-// always the same, and about random keys of a million.
-func QuotaGroups() []Group { return []Group{hotKey(), manyKeys()} }
+// always the same, and about random ones of so many keys.
+func QuotaGroups(keys int) []Group {
+	hot, many := hotKey(), manyKeys(keys)
+	hot.Peers = append(hot.Peers, quotaPeers(0)...)
+	many.Peers = append(many.Peers, quotaPeers(keys)...)
+	return []Group{hot, many}
+}
 
 // hotKey is a decision about a key that everybody asks for.
 func hotKey() Group {
@@ -33,20 +39,19 @@ func hotKey() Group {
 	}
 }
 
-// million is the number of keys of the second group, as many as a table with one
-// bit less than MaxKeys of the store has places for.
-const million = 1_000_000
+// Million is the number of keys that the goals are about.
+const Million = 1_000_000
 
-// manyKeys is a decision about one of a million keys, most of which were not asked
-// for lately.
-func manyKeys() Group {
+// manyKeys is a decision about one of many keys, most of which were not asked for
+// lately.
+func manyKeys(keys int) Group {
 	return Group{
-		Name:  "quota, random keys of a million",
-		Floor: Subject{Name: "hash, bare open-addressed table of arrival times", New: ready(bareTable)},
+		Name:  fmt.Sprintf("quota, random keys of %d", keys),
+		Floor: Subject{Name: "hash, bare open-addressed table of arrival times", New: ready(func() Loop { return bareTable(keys) })},
 		Peers: []Subject{
-			{Name: "weir Memory.Take, plenty left", Goal: Goal{Ratio: 1.5}, New: weirTake(quota.Limit{Rate: 1e-6, Burst: 1e6}, million)},
-			{Name: "weir Memory.Take, always full again", New: weirTake(quota.Limit{Rate: 1e9, Burst: 1e6}, million)},
-			{Name: "weir Memory.Take, refused", New: weirTake(quota.Limit{Rate: 1e-9, Burst: 1}, million)},
+			{Name: "weir Memory.Take, plenty left", Goal: Goal{Ratio: 1.5}, New: weirTake(quota.Limit{Rate: 1e-6, Burst: 1e6}, keys)},
+			{Name: "weir Memory.Take, always full again", New: weirTake(quota.Limit{Rate: 1e9, Burst: 1e6}, keys)},
+			{Name: "weir Memory.Take, refused", New: weirTake(quota.Limit{Rate: 1e-9, Burst: 1}, keys)},
 		},
 	}
 }
@@ -122,9 +127,9 @@ func (k *keyring) turn(n int, do func(key string) error) error {
 // cell is a key's place in a bare table: 21 bytes a key with what is left free.
 type cell struct{ id, arrival atomic.Int64 }
 
-func bareTable() Loop {
-	keys := newKeyring(million)
-	cells := make([]cell, million*4/3)
+func bareTable(n int) Loop {
+	keys := newKeyring(n)
+	cells := make([]cell, n*4/3)
 	seed := maphash.MakeSeed()
 	find := func(key string) *cell {
 		h := maphash.String(seed, key)
@@ -145,7 +150,7 @@ func bareTable() Loop {
 			}
 		}
 	}
-	for i := range million {
+	for i := range n {
 		find(keys.at(i))
 	}
 	epoch := time.Now()

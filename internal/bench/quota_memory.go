@@ -24,19 +24,19 @@ type Footprint struct {
 func QuotaFootprint() (Footprint, error) {
 	var f Footprint
 	before := heapInUse()
-	store, err := quota.NewMemory(quota.MemoryConfig{MaxKeys: million})
+	store, err := quota.NewMemory(quota.MemoryConfig{MaxKeys: Million})
 	if err != nil {
 		return f, err
 	}
 	limits := []quota.Limit{{Rate: 1e-3, Burst: 1e6}}
-	keys := newKeyring(million)
+	keys := newKeyring(Million)
 	before += int64(len(keys.text)) // which is no cost of the store
 	ctx := context.Background()
-	for i := range million {
+	for i := range Million {
 		if _, err := store.Take(ctx, &quota.Take{Key: keys.at(i), Limits: limits, Cost: 1}); err != nil {
 			return f, err
 		}
-		if n := i + 1; n%(million/20) == 0 {
+		if n := i + 1; n%(Million/20) == 0 {
 			f.Bytes = float64(heapInUse()-before) / float64(n)
 			f.WorstBytes = max(f.WorstBytes, f.Bytes)
 		}

@@ -5,7 +5,7 @@ import "testing"
 // TestQuotaSubjects: each does what it is measured for, on one goroutine and on
 // two.
 func TestQuotaSubjects(t *testing.T) {
-	for _, g := range QuotaGroups() {
+	for _, g := range QuotaGroups(10_000) {
 		for _, s := range g.All() {
 			t.Run(g.Name+"/"+s.Name, func(t *testing.T) {
 				loop, stop, err := s.New()

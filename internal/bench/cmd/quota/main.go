@@ -24,7 +24,7 @@ func main() {
 	flag.Parse()
 	fmt.Printf("%s, %s/%s; %d rounds of %d timings of about %v on %d cores\n",
 		runtime.Version(), runtime.GOOS, runtime.GOARCH, plan.Rounds, plan.Turns, plan.Turn, plan.Procs)
-	for _, g := range bench.QuotaGroups() {
+	for _, g := range bench.QuotaGroups(bench.Million) {
 		if !strings.Contains(g.Name, *only) {
 			continue
 		}
