@@ -52,6 +52,14 @@
 // that waits for "100 Continue" is never told to send. Over HTTP/2 the stream
 // ends and the connection stays.
 //
+// # Quotas
+//
+// A quota that is used up is answered 429, with a Retry-After that is true: it has no
+// random part, and who comes back then is let through, unless others of the same
+// bucket were quicker.
+// [SetRateLimit] tells clients beforehand what is left. A rule that blocks is 403,
+// without a Retry-After.
+//
 // # Wrapped writers
 //
 // The handler's ResponseWriter implements http.Flusher, http.Hijacker,

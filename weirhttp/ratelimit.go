@@ -1,0 +1,192 @@
+package weirhttp
+
+import (
+	"encoding/base64"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// RateLimitPolicy is a quota as the field RateLimit-Policy tells of it: what there
+// is, whoever asks and however much is left.
+type RateLimitPolicy struct {
+	// Name is the policy's name. The field knows printable ASCII only; other bytes,
+	// and percent signs, are escaped as in URLs. At most 128 bytes are sent.
+	Name string
+	// Quota is how much there is for each Window, in whole units, rounded down. A
+	// Window of 0 is left out; another one is in whole seconds, rounded up, because
+	// the field knows no parts of one.
+	Quota  float64
+	Window time.Duration
+	// Unit is what is counted: "content-bytes", or a word of your own. Empty means
+	// requests.
+	Unit string
+	// Key, if any, tells one who has the same policy from another, so that a client
+	// with several accounts can tell them apart. It goes to the client: make no
+	// secret part of it.
+	Key []byte
+}
+
+// RateLimit is what is left of a quota, as the field RateLimit tells of it.
+type RateLimit struct {
+	// Name and Key are those of the policy.
+	Name string
+	Key  []byte
+	// Remaining is how much is left for the time until Reset, in whole units,
+	// rounded down, and nothing where there is a debt.
+	Remaining float64
+	// Reset is that time, in whole seconds, rounded up. 0 leaves it out, and so does
+	// a time that never comes.
+	Reset time.Duration
+}
+
+// BucketPolicy describes a bucket of tokens, of which rate come back in a second and
+// burst can be taken at once. The field knows no bursts, so a full bucket is the
+// quota and the time in which it fills the window: 10 a second with a burst of 20 is
+// 20 in 2 s. A bucket that fills in less than a second is what comes back in one.
+func BucketPolicy(name string, rate, burst float64) RateLimitPolicy {
+	p := RateLimitPolicy{Name: name, Quota: burst}
+	switch {
+	case !(rate > 0):
+		return p
+	case burst < 1:
+		p.Quota = 1
+	case rate > burst:
+		p.Quota = rate
+	}
+	p.Window = seconds(p.Quota / rate)
+	return p
+}
+
+// seconds is a duration, to the microsecond: what a float64 is off by makes no
+// second more.
+func seconds(s float64) time.Duration {
+	if s = math.Round(s * 1e6); s < math.MaxInt64/1e3 {
+		return time.Duration(s) * time.Microsecond
+	}
+	return forever
+}
+
+// forever is a time that never comes.
+const forever = time.Duration(math.MaxInt64)
+
+// SetRateLimit sets the fields RateLimit-Policy and RateLimit, as of
+// draft-ietf-httpapi-ratelimit-headers-11, in the syntax of RFC 9651:
+//
+//	RateLimit-Policy: "api/user=*";q=20;w=2
+//	RateLimit: "api/user=*";r=7;t=2
+//
+// Without policies, or without limits, the field is taken out. Of several quotas, name
+// all policies and the limit that is nearest to its end.
+func SetRateLimit(h http.Header, policies []RateLimitPolicy, limits ...RateLimit) {
+	var b []byte
+	for i := range policies {
+		b = policies[i].append(separate(b))
+	}
+	setField(h, "Ratelimit-Policy", b)
+	b = b[:0]
+	for i := range limits {
+		b = limits[i].append(separate(b))
+	}
+	setField(h, "Ratelimit", b)
+}
+
+func setField(h http.Header, name string, value []byte) {
+	if len(value) == 0 {
+		delete(h, name)
+		return
+	}
+	h[name] = []string{string(value)}
+}
+
+// SetLegacyRateLimit sets X-RateLimit-Limit, -Remaining and -Reset, for clients that
+// know nothing else. Servers never agreed what they mean; here the last one is in
+// seconds from now, as at Envoy, and not a time of day, as at GitHub.
+func SetLegacyRateLimit(h http.Header, p RateLimitPolicy, l RateLimit) {
+	h["X-Ratelimit-Limit"] = []string{strconv.FormatInt(whole(p.Quota), 10)}
+	h["X-Ratelimit-Remaining"] = []string{strconv.FormatInt(whole(l.Remaining), 10)}
+	reset, _ := wholeSeconds(l.Reset)
+	h["X-Ratelimit-Reset"] = []string{strconv.FormatInt(reset, 10)}
+}
+
+func (p *RateLimitPolicy) append(b []byte) []byte {
+	b = appendString(b, p.Name)
+	b = strconv.AppendInt(append(b, ";q="...), whole(p.Quota), 10)
+	if p.Unit != "" {
+		b = appendString(append(b, ";qu="...), p.Unit)
+	}
+	if w, ok := wholeSeconds(p.Window); ok {
+		b = strconv.AppendInt(append(b, ";w="...), w, 10)
+	}
+	return appendKey(b, p.Key)
+}
+
+func (l *RateLimit) append(b []byte) []byte {
+	b = appendString(b, l.Name)
+	b = strconv.AppendInt(append(b, ";r="...), whole(l.Remaining), 10)
+	if t, ok := wholeSeconds(l.Reset); ok {
+		b = strconv.AppendInt(append(b, ";t="...), t, 10)
+	}
+	return appendKey(b, l.Key)
+}
+
+func separate(b []byte) []byte {
+	if len(b) == 0 {
+		return b
+	}
+	return append(b, ", "...)
+}
+
+// mostInteger is the largest that structured fields know: fifteen digits.
+const mostInteger = 999_999_999_999_999
+
+// whole rounds down to what the fields can say. What a float64 is off by makes no
+// unit less.
+func whole(f float64) int64 {
+	if f = math.Floor(f + 1e-6); !(f > 0) {
+		return 0
+	}
+	return int64(min(f, mostInteger))
+}
+
+// wholeSeconds rounds up, and reports false for no time and for one that never
+// comes.
+func wholeSeconds(d time.Duration) (int64, bool) {
+	if d <= 0 || d == forever {
+		return 0, false
+	}
+	s := int64(d / time.Second)
+	if d%time.Second != 0 {
+		s++
+	}
+	return s, true
+}
+
+// appendKey appends a key as a byte sequence.
+func appendKey(b, key []byte) []byte {
+	if len(key) == 0 {
+		return b
+	}
+	return append(base64.StdEncoding.AppendEncode(append(b, ";pk=:"...), key), ':')
+}
+
+// longestName bounds a name in a field, in bytes as they are sent.
+const longestName = 128
+
+// appendString appends a structured field's string.
+func appendString(b []byte, s string) []byte {
+	const digits = "0123456789ABCDEF"
+	b = append(b, '"')
+	for i, begin := 0, len(b); i < len(s) && len(b)-begin <= longestName-3; i++ {
+		switch c := s[i]; {
+		case c == '"' || c == '\\':
+			b = append(b, '\\', c)
+		case c < ' ' || c > '~' || c == '%':
+			b = append(b, '%', digits[c>>4], digits[c&15])
+		default:
+			b = append(b, c)
+		}
+	}
+	return append(b, '"')
+}
