@@ -50,3 +50,22 @@ func TestConnectionsExempt(t *testing.T) {
 		}
 	}
 }
+
+func TestConnectionNotes(t *testing.T) {
+	for _, tt := range []struct {
+		c    config.Connections
+		want string
+	}{
+		{config.Connections{}, ""},
+		{config.Connections{PerAddress: 9, Rate: 5, RatePerAddress: 2}, ""},
+		{config.Connections{PerAddress: -1, RatePerAddress: 100}, ""},
+		{config.Connections{PerAddress: 10}, "listeners[0].connections.per_address is 10 of max_connections 10: one address can take all"},
+		{config.Connections{Rate: 5, RatePerAddress: 5}, "listeners[0].connections.rate_per_address is 5 of rate 5: one address can take all"},
+	} {
+		c := config.Config{Listeners: []config.Listener{{MaxConnections: 10, Connections: tt.c}}}
+		c.Admin.Address = config.Off
+		if notes := strings.Join(c.Notes(), "\n"); notes != tt.want {
+			t.Errorf("%+v: %q, want %q", tt.c, notes, tt.want)
+		}
+	}
+}

@@ -47,6 +47,7 @@ func (c *Config) Notes() []string {
 	notes = append(notes, c.ownNotes()...)
 	notes = append(notes, c.chainNotes()...)
 	notes = append(notes, c.certNotes()...)
+	notes = append(notes, c.connectionNotes()...)
 	used := c.signalsUsed()
 	for _, name := range slices.Sorted(maps.Keys(c.Signals)) {
 		if !used[name] {
@@ -169,6 +170,19 @@ func (c *Config) certNotes() (notes []string) {
 	}
 	if optional && !reads {
 		notes = append(notes, "a listener has client_auth: optional, but identity reads nothing from certificates: they make no difference")
+	}
+	return notes
+}
+
+// connectionNotes is about limits of one address that those of all come before.
+func (c *Config) connectionNotes() (notes []string) {
+	for i, l := range c.Listeners {
+		if n := l.Connections.PerAddress; n > 0 && n >= l.MaxConnections {
+			notes = append(notes, fmt.Sprintf("listeners[%d].connections.per_address is %d of max_connections %d: one address can take all", i, n, l.MaxConnections))
+		}
+		if r := l.Connections.RatePerAddress; r > 0 && l.Connections.Rate > 0 && r >= l.Connections.Rate {
+			notes = append(notes, fmt.Sprintf("listeners[%d].connections.rate_per_address is %g of rate %g: one address can take all", i, r, l.Connections.Rate))
+		}
 	}
 	return notes
 }

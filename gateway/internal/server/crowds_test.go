@@ -260,34 +260,35 @@ func TestCrowds(t *testing.T) {
 	cfg.Listeners[0].MaxConnections = most
 	change(cfg, func(_ *config.Upstream, l *policy.LimitSpec) { l.Limit = most }) // the gate is not what is tested
 	g := start(t, cfg, Options{})
-	var in, out atomic.Int64
-	var all sync.WaitGroup
+	var in atomic.Int64
+	var all, heard sync.WaitGroup
 	release := make(chan struct{})
+	heard.Add(addresses * each)
 	for i := range addresses {
 		for range each {
 			all.Go(func() {
+				tell := sync.OnceFunc(heard.Done)
+				defer tell()
 				c, err := dialFrom(byte(2+i), g.Addr())
 				if err != nil {
-					out.Add(1)
 					return
 				}
 				defer c.Close()
 				if _, err := io.WriteString(c, plainGet); err != nil {
-					out.Add(1)
 					return
 				}
 				buf := make([]byte, 64)
 				n, _ := c.Read(buf)
 				if !strings.HasPrefix(string(buf[:n]), "HTTP/1.1 200") {
-					out.Add(1)
 					return
 				}
 				in.Add(1)
+				tell()
 				<-release
 			})
 		}
 	}
-	eventually(t, "everybody has heard", func() bool { return in.Load()+out.Load() == addresses*each })
+	heard.Wait()
 	c := g.connections()
 	if c.InFlight != most || c.Admitted != most+c.Evicted || in.Load() < most {
 		t.Errorf("%d were answered, %+v; want %d in", in.Load(), c, most)
