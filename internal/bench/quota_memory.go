@@ -86,7 +86,7 @@ func collecting(store *quota.Memory, keys *keyring, limits []quota.Limit) (float
 	for begin := time.Now(); time.Since(begin) < 500*time.Millisecond; {
 		err := keys.turn(1000, func(key string) error {
 			t.Key = key
-			garbage = make([]byte, 1024)
+			garbage = append(garbage[:0:0], make([]byte, 1024)...)
 			_, err := store.Take(ctx, t)
 			return err
 		})
