@@ -307,7 +307,7 @@ func (m *model) move(l *modelLevel, name string, by float64) {
 
 // reserved is how many places a class keeps.
 func (m *model) reserved(class int) int {
-	if m.shares[class] == 0 {
+	if m.shares[class] == 0 || m.size() < 2 {
 		return 0
 	}
 	return max(1, int(m.shares[class]*float64(m.size())))

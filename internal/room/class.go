@@ -83,13 +83,14 @@ func (r *Room) account(w *Waiter) {
 	}
 }
 
-// reserved is how many of the places are a class's own.
+// reserved is how many of the places are a class's own: one at least, but never
+// the only one there is, which a low class would keep from all above it.
 func (r *Room) reserved(class int) int {
-	share := r.classes[class].share
-	if share == 0 {
+	share, places := r.classes[class].share, r.places()
+	if share == 0 || places < 2 {
 		return 0
 	}
-	return max(1, int(share*float64(r.places())))
+	return max(1, int(share*float64(places)))
 }
 
 // outranked returns the class that has to make room for one of w's: the lowest

@@ -163,3 +163,17 @@ func TestHopeIsOfOneTenant(t *testing.T) {
 		t.Errorf("of two classes %d may wait, want 7; the second was let in: %v", r.Kept(), ok)
 	}
 }
+
+// The only place there is is no class's own.
+func TestNoShareOfOnePlace(t *testing.T) {
+	r := newRoom(1, FIFO)
+	r.SetShares([Classes]float64{.05})
+	low, high := &Waiter{Units: 1, Expires: Never}, &Waiter{Class: 3, Units: 1, Expires: Never}
+	r.Push(0, low)
+	if out, ok := r.Push(0, high); out != low || !ok {
+		t.Errorf("the higher one came in: %v, in place of %v", ok, out)
+	}
+	if _, ok := r.Push(0, low); ok {
+		t.Error("the lower one displaces the higher")
+	}
+}

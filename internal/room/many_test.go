@@ -285,12 +285,12 @@ func (m *many) few() int {
 }
 
 func (m *many) reserved(class int8) int {
-	if m.shares[class] == 0 {
-		return 0
-	}
 	places := m.size
 	if m.standing.is {
 		places = m.kept()
+	}
+	if m.shares[class] == 0 || places < 2 {
+		return 0
 	}
 	return max(1, int(m.shares[class]*float64(places)))
 }
