@@ -9,8 +9,12 @@ import (
 // Decision is a Result with what it is about.
 type Decision struct {
 	// Rule is the name of the rule, empty if none matches. Limits are its windows.
+	// The Limits are shared: do not write to them.
 	Rule   string
 	Limits []Limit
+	// Key names the bucket as the store knows it, as in "api/user=alice". Only Peek
+	// fills it in.
+	Key string
 	// Free is true for work that is not counted: it is exempt, no rule matches, or
 	// an exempt one. The Result is OK then, and says nothing else.
 	Free bool
@@ -43,6 +47,12 @@ func (q *Quota) Peek(ctx context.Context, w weir.Work) (Decision, error) {
 	return d, nil
 }
 
+// keyOf returns the key of the bucket that a rule gives w.
+func (q *Quota) keyOf(set *settings, r *rule, w *weir.Work) string {
+	id := set.identify(*w)
+	return string(appendKey(nil, q.name, r, &id))
+}
+
 func (q *Quota) decide(ctx context.Context, w *weir.Work, mode Mode) (Decision, *weir.Rejection) {
 	set := q.settings.Load()
 	c, refused := q.bill(ctx, set, w, mode != DryRun)
@@ -53,6 +63,9 @@ func (q *Quota) decide(ctx context.Context, w *weir.Work, mode Mode) (Decision, 
 		return Decision{Free: true, Result: Result{OK: true}}, nil
 	}
 	d := Decision{Rule: c.rule.title, Limits: c.rule.limits}
+	if mode == DryRun {
+		d.Key = q.keyOf(set, c.rule, w)
+	}
 	if d.Result, refused = q.ask(ctx, set, &c, mode, 0); refused == nil && !d.OK {
 		refused = q.short(&c, d.Result)
 	}

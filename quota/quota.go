@@ -153,6 +153,15 @@ func (q *Quota) Reconfigure(cfg Config) error {
 // Rules returns the rules in force, in the order in which they were given.
 func (q *Quota) Rules() []Rule { return append([]Rule(nil), q.settings.Load().rules.list...) }
 
+// Limits returns the limits of the rule that a Rejection or a Decision names, nil if
+// it is not in force any more or has none. They are shared: do not write to them.
+func (q *Quota) Limits(rule string) []Limit {
+	if r := q.settings.Load().rules.titles[rule]; r != nil {
+		return r.limits
+	}
+	return nil
+}
+
 // ErrClosed is the error of changing a gate that has been closed. Work is refused
 // with a Rejection for [weir.ReasonDraining] instead.
 var ErrClosed = errors.New("closed")

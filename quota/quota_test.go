@@ -436,7 +436,7 @@ func TestPeek(t *testing.T) {
 	r := newRig(t, Config{Rules: append(everyUser(Per(5, time.Hour)), Rule{User: Named("root"), Exempt: true}, Rule{User: Named("eve"), Blocked: true}),
 		Hooks: weir.Hooks{Admitted: func(string, weir.Work, time.Duration) { heard++ }, Rejected: func(weir.Work, *weir.Rejection) { heard++ }}})
 	for range 3 {
-		if d, err := r.Peek(ctx, of(alice, 5)); err != nil || !d.OK || d.Remaining != 5 || d.Free {
+		if d, err := r.Peek(ctx, of(alice, 5)); err != nil || !d.OK || d.Remaining != 5 || d.Free || d.Key != "q/user=alice" || len(r.Limits(d.Rule)) != 1 {
 			t.Errorf("%+v, %v", d, err)
 		}
 		if d, err := r.Peek(ctx, of(alice, 6)); r.rejection(err).Reason != weir.ReasonTooLarge || d.Wait != Never {
@@ -448,6 +448,9 @@ func TestPeek(t *testing.T) {
 		if d, err := r.Peek(ctx, weir.Work{User: "eve"}); r.rejection(err).Reason != weir.ReasonBlocked || d.OK || d.Rule != "user=eve" {
 			t.Errorf("%+v, %v", d, err)
 		}
+	}
+	if r.Limits("user=root") != nil || r.Limits("nobody") != nil {
+		t.Error("an exempt rule has limits")
 	}
 	if s := r.Snapshot(); s.Admitted+s.ExemptAdmitted != 0 || len(s.Rejected) != 0 || heard != 0 || r.memory.Stats().Keys != 0 {
 		t.Errorf("%+v, heard %d, %+v", s, heard, r.memory.Stats())

@@ -13,6 +13,7 @@ type rules struct {
 	list   []Rule
 	ready  []*rule // the same, in the same order
 	shapes []shape // the most exact first
+	titles map[string]*rule
 }
 
 // rule is a rule as a decision needs it.
@@ -58,7 +59,7 @@ type names struct {
 func compile(list []Rule, debt bool, f *faults) *rules {
 	rs := &rules{list: slices.Clone(list)}
 	found := map[[parts]uint8]map[int]*shape{}
-	titles := map[string]int{}
+	rs.titles = map[string]*rule{}
 	for i := range rs.list {
 		r := &rs.list[i]
 		r.validate(f, i, debt)
@@ -79,10 +80,10 @@ func compile(list []Rule, debt bool, f *faults) *rules {
 		if other := s.put(key, compiled); other != nil {
 			f.check(false, "Rules[%d] (%.60s): matches the same as rule %.60q: leave one out", i, compiled.title, other.title)
 		}
-		if first, ok := titles[compiled.title]; ok && r.Name != "" {
-			f.check(false, "Rules[%d]: is called %.60q, as is Rules[%d]", i, r.Name, first)
+		if first, ok := rs.titles[compiled.title]; ok && first.matches != compiled.matches {
+			f.check(false, "Rules[%d]: is called %.60q, as is Rules[%d]", i, compiled.title, slices.Index(rs.ready, first))
 		}
-		titles[compiled.title] = i
+		rs.titles[compiled.title] = compiled
 	}
 	for _, byBits := range found {
 		for _, s := range byBits {
