@@ -27,7 +27,14 @@ func (c *compiler) checkGate(name string) {
 	if g.Shed != nil {
 		c.checkShed(at.at("shed"), g.Shed)
 	}
+	if g.Quota != nil {
+		c.checkQuota(at.at("quota"), g.Quota)
+	}
 	switch {
+	case g.Quota != nil && (g.Limit != nil || g.Shed != nil):
+		c.add(at.at("quota"), "the gate has a limit or sheds too", "write two gates, and name the one with the quota first in the routes")
+	case g.Quota != nil:
+		return
 	case g.Shed != nil && g.Limit != nil:
 		c.add(at.at("shed"), "the gate has a limit too", "write two gates, and name the one that sheds first in the routes")
 	case g.Shed != nil:

@@ -175,6 +175,10 @@ func (c *compiler) askShed(at place, s *ShedSpec) {
 // retirement is how long after the last policy somebody may still be waiting at a
 // gate, and a little more for work on its way to it.
 func (g *GateSpec) retirement() time.Duration {
+	if g.Quota != nil && g.Quota.Queue.Len > 0 {
+		room := QueueSpec{MaxWait: g.Quota.Queue.MaxWait} // by default both wait for 2 s
+		return room.retirement()
+	}
 	if g.Limit == nil {
 		return time.Second
 	}

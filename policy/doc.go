@@ -81,13 +81,16 @@
 //
 // # Mechanisms
 //
-// A gate has one of three: a limit (package limit), in whose room higher
+// A gate has one of four: a limit (package limit), in whose room higher
 // priorities go first and users and tenants share; a limit for each key
 // ([EachSpec], package keyed), for keys that have something of their own behind
 // the gate, of one size for all or each with a controller of its own; or shedding
 // ([ShedSpec], package shed), which refuses by priority as a pressure rises, before
-// anything has to wait. Name one that sheds before those with limits. A limit, of
-// all or of each key, may be two, for reads and for writes ([ProbeSpec].ReadWrite).
+// anything has to wait; or a quota ([QuotaSpec], package quota), of what is used up and
+// comes back with time, by user, client and more. Name those that shed and those with
+// quotas before those with limits; what a later gate refuses gets its tokens back. A
+// limit, of all or of each key, may be two, for reads and for writes
+// ([ProbeSpec].ReadWrite).
 //
 // # Controllers and signals
 //

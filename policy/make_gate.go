@@ -9,6 +9,7 @@ import (
 	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/keyed"
 	"github.com/weir-go/weir/limit"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/shed"
 )
 
@@ -40,6 +41,8 @@ func kindOf(g *GateSpec) string {
 	switch {
 	case g.Shed != nil:
 		return "shed"
+	case g.Quota != nil:
+		return g.Quota.quotaKind()
 	case g.isPair() && g.Each != nil:
 		return readWrite + " " + g.Each.by()
 	case g.isPair():
@@ -57,6 +60,8 @@ func (c *compiler) newMechanism(name string) (mechanism, error) {
 	switch g := c.spec.Gates[name]; {
 	case g.Shed != nil:
 		return orNone(shed.New(c.shedConfig(name)))
+	case g.Quota != nil:
+		return c.newQuota(name)
 	case g.isPair():
 		return orNone(keyed.NewLimiters(c.pairConfig(name)))
 	case g.Each != nil && g.Each.Own:
@@ -88,6 +93,8 @@ func (c *compiler) reconfigure(live mechanism, name string) error {
 	switch m := live.(type) {
 	case *shed.Shedder:
 		return m.Reconfigure(c.shedConfig(name))
+	case *quota.Quota:
+		return c.reconfigureQuota(m, name)
 	case *keyed.Limiters:
 		if g := c.spec.Gates[name]; g.isPair() {
 			return m.Reconfigure(c.pairConfig(name))

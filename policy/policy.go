@@ -14,6 +14,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/limit"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/signal"
 )
 
@@ -39,6 +40,13 @@ type Options struct {
 	// Readings, if set, is asked for the readings of all signals, and none is
 	// polled: for virtual time, or a poller of your own.
 	Readings control.Source
+	// Stores keep the buckets of quotas, under the names that QuotaSpec.Store gives. They
+	// are yours to close, after the policies that use them.
+	Stores map[string]quota.Store
+	// QuotaRules, if set, returns the rules that a gate with a quota goes by, given those of
+	// the Spec: for rules that are changed at run time. It is called while the policy is
+	// being compiled, for each such gate, once or twice.
+	QuotaRules func(gate string, base []quota.Rule) []quota.Rule
 	// Now replaces the clock of the gates, for virtual time; see
 	// limit.Config.Now. Gates of a Previous are not adopted then.
 	Now func() time.Duration

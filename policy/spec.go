@@ -91,7 +91,7 @@ type DeadlineSpec struct {
 	Headers []string `json:"headers,omitempty"`
 }
 
-// GateSpec is one gate: a mode and exactly one mechanism, a limit or shedding.
+// GateSpec is one gate: a mode and exactly one mechanism, a limit, shedding or a quota.
 type GateSpec struct {
 	// Mode is enforce (default), observe (decide and count, but let everything
 	// through) or off (decide nothing).
@@ -102,6 +102,8 @@ type GateSpec struct {
 	Each *EachSpec `json:"each,omitempty"`
 	// Shed makes it a gate that refuses by priority as a pressure rises.
 	Shed *ShedSpec `json:"shed,omitempty"`
+	// Quota makes it a gate that limits what is used up, by user, client and more.
+	Quota *QuotaSpec `json:"quota,omitempty"`
 }
 
 // LimitSpec is a concurrency gate. A setting that means nothing to its controller

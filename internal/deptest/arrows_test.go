@@ -17,7 +17,7 @@ var arrows = map[string][]string{
 	"control":                 {},
 	"keyed":                   {"", "control", "limit", "internal/keys", "internal/room", "internal/waiting"},
 	"limit":                   {"", "control", "internal/room", "internal/waiting", "internal/window"},
-	"policy":                  {"", "control", "keyed", "limit", "shed", "signal"},
+	"policy":                  {"", "control", "keyed", "limit", "quota", "shed", "signal"},
 	"quota":                   {""},
 	"scenarios":               {},
 	"shed":                    {"", "control", "signal"},
@@ -38,7 +38,7 @@ var arrows = map[string][]string{
 // library. The limiter is not among what the binary may: its gates come out of
 // a policy, never wired by hand.
 var moduleArrows = map[string][]string{
-	"gateway":         {"", "control", "policy", "scenarios", "signal", "sim", "weirhttp"},
+	"gateway":         {"", "control", "policy", "quota", "scenarios", "signal", "sim", "weirhttp", "weirredis"},
 	"internal/bench":  {"", "control", "limit", "quota", "policy", "sim"},
 	"internal/live":   {"", "control", "limit", "signal", "weirhttp"},
 	"weirredis":       {"quota"},

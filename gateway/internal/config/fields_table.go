@@ -7,7 +7,7 @@ const source = "header:NAME, path:NAME, peer, cert:NAME or const:VALUE"
 
 // fields documents every key of the file, by Go type and key. A test holds it
 // against the types in both directions.
-var fields = union(generalFields, routeFields, gateFields, controllerFields, signalFields)
+var fields = union(generalFields, routeFields, gateFields, quotaFields, controllerFields, signalFields)
 
 func union(tables ...map[string]field) map[string]field {
 	all := make(map[string]field)
@@ -42,7 +42,7 @@ var generalFields = map[string]field{
 		example: "{behind: {read: http, url: http://127.0.0.1:8000/lag}}",
 	},
 	"Config.gates": {
-		doc:     "The gates by name. Each has exactly one mechanism, limit or shed. A gate used by several routes is one gate.",
+		doc:     "The gates by name. Each has exactly one mechanism, limit, shed or quota. A gate used by several routes is one gate.",
 		example: "{api: {limit: {limit: 20}}}",
 	},
 	"Config.routes": {
@@ -154,6 +154,7 @@ var generalFields = map[string]field{
 	},
 	"GateSpec.each":  {doc: "Makes the limit one for each tenant, or other key: a pool of its own.", example: "{by: tenant}"},
 	"GateSpec.shed":  {doc: "Makes it a gate that refuses by priority, the lowest first, as a pressure rises. Nothing waits in it: name it before the gate with the limit.", example: "{load_of: api}"},
+	"GateSpec.quota": {doc: "Makes it a gate that limits what is used up and comes back with time. Nothing is held in it: name it before the gate with the limit. What a later gate refuses gets its tokens back.", example: "{rate: 10/s, by: [user]}"},
 	"GateSpec.limit": {doc: "Makes it a concurrency gate: so much work at a time, and a bounded room to wait in. {} finds out by itself how much.", example: "{limit: 20}"},
 
 	"LimitSpec.controller": {
@@ -206,7 +207,7 @@ var generalFields = map[string]field{
 	"RouteSpec.gates":    {doc: "Gates that the work passes, in this order. Each but the last is tried without waiting; the last may make the work wait.", example: "[api]"},
 	"RouteSpec.priority": {doc: "Priority of work that brings none that is trusted.", def: "normal", enum: []string{"background", "normal", "high", "critical"}},
 	"RouteSpec.exempt":   {doc: "Work that takes no slot and never waits, such as health checks. Gates count it, and bound how much there is at once.", def: "false"},
-	"RouteSpec.cost":     {doc: "Slots that one request takes.", def: "1", least: "1"},
+	"RouteSpec.cost":     {doc: "Slots that one request takes, and tokens of a quota.", def: "1", least: "1"},
 	"RouteSpec.timeout":  {doc: "When an answer stops being useful, counted from the arrival. 0 means never.", def: "0s", least: "0s"},
 	"RouteSpec.max_wait": {doc: "Shortens the wait below what the gate allows. 0 means what the gate allows.", def: "0s", least: "0s", minusOne: "refuse instead of waiting"},
 	"Route.upstream":     {doc: "Name of the upstream that answers.", example: "app", required: true},

@@ -1,0 +1,215 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weir-go/weir/quota"
+)
+
+// Bounds of a quota, as of a gate with a limit: far above what is of use.
+const (
+	mostQuotaRules = 10_000
+	mostBuckets    = 1 << 28
+)
+
+// checkQuota checks a gate with a quota.
+func (c *compiler) checkQuota(at place, s *QuotaSpec) {
+	c.checkBase(at, s)
+	c.checkQuotaRules(at.at("rules"), s)
+	c.checkQuotaRoom(at, s)
+	c.checkStore(at, s)
+	c.checkWord(at.at("headers"), "choice of headers", s.Headers, quotaHeaders)
+	if s.looksAt("address") && c.addressOf() == nil {
+		c.add(at, "looks at addresses, but no part of the identity is one", "write identity: {client: peer}, and by: [address], or a rule with address:")
+	}
+}
+
+// checkBase checks the limits of the quota itself, and whom they are for.
+func (c *compiler) checkBase(at place, s *QuotaSpec) {
+	if !s.isSet() {
+		switch {
+		case len(s.By) > 0:
+			c.add(at.at("by"), "says whom a limit is for, but there is none", "write rate: 10/s beside it")
+		case len(s.Rules) == 0:
+			c.add(at, "has neither a limit nor rules", "write rate: 10/s, or rules: [{user: alice, rate: 10/s}]")
+		}
+	}
+	c.checkLimits(at, &s.QuotaLimitSpec, s.Debt)
+	for i, word := range s.By {
+		at := at.at("by").index(i)
+		if word == "" || !slices.Contains(quotaParts, word) {
+			if word == "ip" {
+				c.add(at, `"ip" is no part of an identity`, "write address")
+				continue
+			}
+			c.add(at, fmt.Sprintf("%q is no part of an identity", word), suggest(word, quotaParts, "parts"))
+		} else if slices.Contains(s.By[:i], word) {
+			c.add(at, fmt.Sprintf("%q is written twice", word), "write it once")
+		}
+	}
+}
+
+// checkLimits checks the limits of one bucket.
+func (c *compiler) checkLimits(at place, l *QuotaLimitSpec, debt bool) {
+	if l.Rate != "" && len(l.Limits) > 0 {
+		c.add(at.at("rate"), "there are limits too", "write all of them as limits: [\"10/s burst 20\", 1000/h]")
+	}
+	switch {
+	case l.Burst != 0 && l.Rate == "":
+		c.add(at.at("burst"), "means nothing without a rate", "write rate: 10/s beside it, or a limit such as \"10/s burst 20\"")
+	case !(l.Burst >= 0 && l.Burst <= quota.MaxTokens):
+		c.add(at.at("burst"), fmt.Sprintf("%g is out of range", l.Burst), fmt.Sprintf("write a number above 0 and at most %g", float64(quota.MaxTokens)))
+	case l.Burst != 0 && strings.Contains(l.Rate, "burst"):
+		c.add(at.at("burst"), "the rate says a burst too", "leave one of them out")
+	case l.Burst != 0 && calendarForm.MatchString(l.Rate):
+		c.add(at.at("burst"), "means nothing for a calendar, where all comes back at once", "leave it out")
+	}
+	if len(l.Limits) > quota.MaxWindows {
+		c.add(at.at("limits"), fmt.Sprintf("%d limits", len(l.Limits)), fmt.Sprintf("write at most %d", quota.MaxWindows))
+	}
+	if l.Rate != "" {
+		c.checkLimitText(at.at("rate"), l.Rate, l.Burst, debt)
+	}
+	for i, text := range l.Limits {
+		c.checkLimitText(at.at("limits").index(i), text, 0, debt)
+	}
+}
+
+func (c *compiler) checkLimitText(at place, text string, burst float64, debt bool) {
+	l, err := ParseLimit(text)
+	if err != nil {
+		problem, instead, _ := strings.Cut(err.Error(), "; ")
+		c.add(at, problem, instead)
+		return
+	}
+	if burst > 0 {
+		l.Burst = burst
+	}
+	if l.Burst < 1 && !debt {
+		c.add(at, fmt.Sprintf("a burst of %g lets nothing through that costs 1", l.Burst), "write a burst of at least 1, or debt: true")
+	}
+}
+
+// checkQuotaRules checks the rules, and that no two match the same, the one that by
+// stands for included.
+func (c *compiler) checkQuotaRules(at place, s *QuotaSpec) {
+	if len(s.Rules) > mostQuotaRules {
+		c.add(at, fmt.Sprintf("%d rules", len(s.Rules)), fmt.Sprintf("write at most %d", mostQuotaRules))
+		return
+	}
+	names, matches := map[string]int{}, map[string]int{}
+	for i := range s.Rules {
+		r, at := &s.Rules[i], at.index(i)
+		c.checkQuotaRule(at, r, s.Debt)
+		if first, ok := names[r.Name]; ok && r.Name != "" {
+			c.add(at.at("name"), fmt.Sprintf("%q is the name of rules[%d] too", r.Name, first), "give each rule a name of its own")
+		}
+		key := r.matches()
+		if first, ok := matches[key]; ok {
+			c.add(at, fmt.Sprintf("matches the same as rules[%d]", first), "leave one of them out")
+			continue
+		}
+		names[r.Name], matches[key] = i, i
+	}
+	if base, ok := s.base(); ok {
+		if i, ok := matches[base.matches()]; ok {
+			c.add(at.index(i), "matches the same as by: and the limits beside it", "leave one of them out")
+		}
+	}
+}
+
+// matches is what the rule matches, as a text that is the same for the same.
+func (r *QuotaRuleSpec) matches() string {
+	words := make([]string, len(quotaParts))
+	for i, part := range quotaParts {
+		words[i] = *r.part(part)
+	}
+	if n, err := ParseNetwork(r.Address); err == nil {
+		words[len(words)-1] = n.Masked().String()
+	}
+	return fmt.Sprintf("%q", words)
+}
+
+func (c *compiler) checkQuotaRule(at place, r *QuotaRuleSpec, debt bool) {
+	if r.Name != "" {
+		c.checkName(at.at("name"), "rule", r.Name)
+	}
+	switch {
+	case r.Exempt && r.Blocked:
+		c.add(at, "is exempt and blocked", "leave one of them out")
+	case (r.Exempt || r.Blocked) && r.isSet():
+		c.add(at, "has a limit, but is exempt or blocked", "leave one of them out")
+	case !r.Exempt && !r.Blocked && !r.isSet():
+		c.add(at, "gives no limit", "write rate: 10/s, exempt: true or blocked: true")
+	}
+	c.checkLimits(at, &r.QuotaLimitSpec, debt)
+	for _, part := range []string{"user", "client", "tenant"} {
+		if name := *r.part(part); bounded(name) != name {
+			c.add(at.at(part), fmt.Sprintf("no %s has this name: longer ones, and such with signs that cannot be printed, are told apart by a hash", part), fmt.Sprintf("write %q", bounded(name)))
+		}
+	}
+	if r.Route != "" && r.Route != "*" {
+		c.checkWord(at.at("route"), "route", r.Route, c.routeNames())
+	}
+	if r.Priority != "*" {
+		c.checkWord(at.at("priority"), "priority", r.Priority, priorities)
+	}
+	if r.Address != "" && r.Address != "*" {
+		if _, err := ParseNetwork(r.Address); err != nil {
+			problem, instead, _ := strings.Cut(err.Error(), "; ")
+			c.add(at.at("address"), problem, instead)
+		}
+	}
+}
+
+// routeNames are the names of the routes of the spec.
+func (c *compiler) routeNames() []string {
+	names := make([]string, 0, len(c.spec.Routes))
+	for _, r := range c.spec.Routes {
+		switch {
+		case r.Name != "":
+			names = append(names, r.Name)
+		case len(r.Match) > 0:
+			names = append(names, r.Match[0])
+		}
+	}
+	return names
+}
+
+func (c *compiler) checkQuotaRoom(at place, s *QuotaSpec) {
+	q := &s.Queue
+	switch {
+	case q.Len < 0 || q.Len > maxQueueLen:
+		c.add(at.at("queue", "len"), fmt.Sprintf("%d is out of range", q.Len), fmt.Sprintf("write how many may wait for tokens, at most %d", maxQueueLen))
+	case q.Len > 0 && s.Permissive:
+		c.add(at.at("queue", "len"), "nothing waits where nothing is refused", "leave out permissive, or the queue")
+	case q.Len == 0 && q.MaxWait != 0:
+		c.add(at.at("queue", "max_wait"), "means nothing where nothing waits", "write len: 100 beside it, or leave it out")
+	}
+	if q.MaxWait < 0 && q.MaxWait != NoDuration {
+		c.add(at.at("queue", "max_wait"), fmt.Sprintf("%v is negative", time.Duration(q.MaxWait)), "write the longest wait, such as 500ms, or -1 for none but the deadline of the work")
+	}
+}
+
+func (c *compiler) checkStore(at place, s *QuotaSpec) {
+	c.checkWord(at.at("on_store_error"), "answer to a store that cannot tell", s.OnStoreError, storeErrors)
+	if s.MaxKeys < 0 || s.MaxKeys > mostBuckets {
+		c.add(at.at("max_keys"), fmt.Sprintf("%d is out of range", s.MaxKeys), fmt.Sprintf("write from 1 to %d", mostBuckets))
+	}
+	if s.Store == "" {
+		if s.OnStoreError != "" {
+			c.add(at.at("on_store_error"), "means nothing without a store: the memory of the process can always tell", "leave it out, or write store: and the name of one")
+		}
+		return
+	}
+	if s.MaxKeys > 0 {
+		c.add(at.at("max_keys"), "means nothing with a store: it bounds buckets in memory", "leave it out")
+	}
+	if c.opts.Stores[s.Store] == nil {
+		c.add(at.at("store"), fmt.Sprintf("there is no store %q", s.Store), suggest(s.Store, slices.Sorted(maps.Keys(c.opts.Stores)), "stores"))
+	}
+}

@@ -1,0 +1,148 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/quota"
+)
+
+// Quota returns the quota inside, nil for other mechanisms. What holds of
+// [Gate.Limiter] holds of it.
+func (g *Gate) Quota() *quota.Quota {
+	q, _ := g.mechanism.(*quota.Quota)
+	return q
+}
+
+// QuotaHeaders returns the headers in which answers tell about the quota, a word of
+// QuotaSpec.Headers; empty for gates of other mechanisms.
+func (g *Gate) QuotaHeaders() string {
+	if h := g.headers.Load(); h != nil {
+		return *h
+	}
+	return ""
+}
+
+// headers returns the word for the headers, empty without a quota.
+func (g *GateSpec) headers() string {
+	switch {
+	case g.Quota == nil:
+		return ""
+	case g.Quota.Headers == "":
+		return quotaHeaders[0]
+	}
+	return g.Quota.Headers
+}
+
+// quotaKind names a quota with where its buckets are, which it keeps.
+func (s *QuotaSpec) quotaKind() string { return fmt.Sprintf("quota %q %d", s.Store, s.MaxKeys) }
+
+// newQuota makes the mechanism of a gate with a quota.
+func (c *compiler) newQuota(name string) (mechanism, error) {
+	cfg := c.quotaConfig(name)
+	if cfg.Store == nil {
+		m, err := quota.NewMemory(quota.MemoryConfig{MaxKeys: c.spec.Gates[name].Quota.MaxKeys, Now: c.opts.Now})
+		if err != nil {
+			return nil, err
+		}
+		cfg.Store = m
+	}
+	return orNone(quota.New(cfg))
+}
+
+var errOtherStore = errors.New("policy: the gate's buckets are in another store")
+
+// reconfigureQuota makes a live quota take up the settings. It cannot move to another
+// store of the same name.
+func (c *compiler) reconfigureQuota(live *quota.Quota, name string) error {
+	cfg := c.quotaConfig(name)
+	if cfg.Store != nil && !(reflect.ValueOf(cfg.Store).Comparable() && cfg.Store == live.Store()) {
+		return errOtherStore
+	}
+	return live.Reconfigure(cfg)
+}
+
+// quotaConfig returns the settings of a gate with a quota. Without a Store it is for
+// the memory of the process.
+func (c *compiler) quotaConfig(name string) quota.Config {
+	s := c.spec.Gates[name].Quota
+	cfg := quota.Config{
+		Name: name, Debt: s.Debt, Store: c.opts.Stores[s.Store],
+		Queue:    quota.Queue{Len: s.Queue.Len, MaxWait: time.Duration(s.Queue.MaxWait)},
+		Identify: identifyWith(c.addressOf()), Hooks: c.hooks(), Now: c.opts.Now,
+	}
+	if s.Permissive {
+		cfg.Mode = quota.Permissive
+	}
+	switch s.OnStoreError {
+	case "open":
+		cfg.OnStoreError = quota.Open
+	case "closed":
+		cfg.OnStoreError = quota.Closed
+	}
+	for _, r := range s.all() {
+		cfg.Rules = append(cfg.Rules, r.rule())
+	}
+	if c.opts.QuotaRules != nil {
+		cfg.Rules = c.opts.QuotaRules(name, cfg.Rules)
+	}
+	return cfg
+}
+
+// Rule returns the rule, or what is wrong with one of its limits.
+func (r *QuotaRuleSpec) Rule() (quota.Rule, error) {
+	if _, err := r.Parse(); err != nil {
+		return quota.Rule{}, err
+	}
+	return r.rule(), nil
+}
+
+// rule is Rule for a spec that has been checked.
+func (r *QuotaRuleSpec) rule() quota.Rule {
+	limits, _ := r.Parse()
+	return quota.Rule{
+		Name: r.Name, User: matchOf(r.User), Client: matchOf(r.Client), Tenant: matchOf(r.Tenant),
+		Route: matchOf(r.Route), Priority: matchOf(r.Priority), Address: matchOf(r.Address),
+		Limits: limits, Exempt: r.Exempt, Blocked: r.Blocked,
+	}
+}
+
+func matchOf(word string) quota.Match {
+	switch word {
+	case "":
+		return quota.Match{}
+	case "*":
+		return quota.Every
+	}
+	return quota.Named(word)
+}
+
+// addressOf returns the part of a work that is the address it comes from, nil if none
+// is.
+func (c *compiler) addressOf() func(*weir.Work) string {
+	switch id := &c.spec.Identity; {
+	case id.Client == "peer":
+		return func(w *weir.Work) string { return w.Client }
+	case id.User == "peer", id.User == "": // where nobody says it, the user is an address
+		return func(w *weir.Work) string { return w.User }
+	case id.Tenant == "peer":
+		return func(w *weir.Work) string { return w.Tenant }
+	}
+	return nil
+}
+
+// identifyWith says whom work is from, with its address if there is one. An IPv6
+// address is called by its network: 2001:db8::/64.
+func identifyWith(addressOf func(*weir.Work) string) func(weir.Work) quota.Identity {
+	return func(w weir.Work) quota.Identity {
+		id := quota.Identity{User: w.User, Client: w.Client, Tenant: w.Tenant, Route: w.Op, Priority: w.Priority}
+		if addressOf != nil {
+			id.Address, _, _ = strings.Cut(addressOf(&w), "/")
+		}
+		return id
+	}
+}

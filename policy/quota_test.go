@@ -1,0 +1,409 @@
+package policy
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/quota"
+)
+
+// quotaGate is a spec with one gate, api, with a quota, and one route through it.
+func quotaGate(s QuotaSpec) Spec {
+	return Spec{
+		Gates:  map[string]GateSpec{"api": {Quota: &s}},
+		Routes: []RouteSpec{{Match: []string{"/"}, Gates: []string{"api"}}},
+	}
+}
+
+func rate(text string) QuotaLimitSpec { return QuotaLimitSpec{Rate: text} }
+
+// admitted is how many of n pieces of work get in.
+func admitted(g weir.TryAdmitter, w weir.Work, n int) (in int) {
+	for range n {
+		if p, err := g.TryAdmit(w); err == nil {
+			p.Done(weir.OK)
+			in++
+		}
+	}
+	return in
+}
+
+// Each word of By gives buckets of its own, and none one for all.
+func TestQuotaBy(t *testing.T) {
+	works := []weir.Work{
+		{User: "a", Client: "x", Tenant: "t", Op: "r", Priority: weir.High},
+		{User: "b", Client: "x", Tenant: "t", Op: "r", Priority: weir.High},
+		{User: "a", Client: "y", Tenant: "t", Op: "r", Priority: weir.High},
+		{User: "a", Client: "x", Tenant: "u", Op: "r", Priority: weir.High},
+		{User: "a", Client: "x", Tenant: "t", Op: "s", Priority: weir.High},
+		{User: "a", Client: "x", Tenant: "t", Op: "r", Priority: weir.Normal},
+	}
+	for _, test := range []struct {
+		by   []string
+		want int // of ten of each
+	}{
+		{nil, 2}, {[]string{"user"}, 4}, {[]string{"client"}, 4}, {[]string{"tenant"}, 4},
+		{[]string{"route"}, 4}, {[]string{"priority"}, 4}, {[]string{"user", "client"}, 6}, {quotaParts[:5], 12},
+	} {
+		p := compile(t, quotaGate(QuotaSpec{QuotaLimitSpec: rate("2/h"), By: test.by}), Options{Now: func() time.Duration { return 0 }})
+		got := 0
+		for _, w := range works {
+			got += admitted(p.Gate("api"), w, 10)
+		}
+		if got != test.want {
+			t.Errorf("by %v: %d got in, want %d", test.by, got, test.want)
+		}
+	}
+}
+
+// Rules give some more, or nothing, or everything; the address is what the identity
+// says.
+func TestQuotaRules(t *testing.T) {
+	spec := quotaGate(QuotaSpec{
+		QuotaLimitSpec: rate("2/h"), By: []string{"user"},
+		Rules: []QuotaRuleSpec{
+			{User: "alice", QuotaLimitSpec: QuotaLimitSpec{Limits: []string{"5/s", "7/h"}}},
+			{User: "robot", Blocked: true},
+			{User: "probe", Exempt: true},
+			{User: "*", Address: "10.0.0.0/8", QuotaLimitSpec: rate("3/h")},
+		},
+	})
+	spec.Identity.Client = "peer"
+	p := compile(t, spec, Options{Now: func() time.Duration { return 0 }})
+	for _, test := range []struct {
+		w    weir.Work
+		want int
+	}{
+		{weir.Work{User: "bob"}, 2}, {weir.Work{User: "carol", Client: "2001:db8::/64"}, 2},
+		{weir.Work{User: "alice"}, 5}, {weir.Work{User: "robot"}, 0}, {weir.Work{User: "probe"}, 9},
+		{weir.Work{User: "dora", Client: "10.1.2.3"}, 3}, {weir.Work{User: "emil", Exempt: true}, 9},
+	} {
+		if got := admitted(p.Gate("api"), test.w, 9); got != test.want {
+			t.Errorf("%+v: %d got in, want %d", test.w, got, test.want)
+		}
+	}
+	s := p.Gate("api").Snapshot()
+	if s.Kind != "quota" || s.Admitted != 12 || s.ExemptAdmitted != 18 || s.Rejected[weir.ReasonBlocked] != 9 || s.Rejected[weir.ReasonQuota] == 0 {
+		t.Errorf("%+v", s)
+	}
+	_, err := p.Gate("api").TryAdmit(weir.Work{User: "bob"})
+	if r := weir.AsRejection(err); r == nil || r.Gate != "api" || r.Rule != "user=*" || r.RetryAfter != 30*time.Minute {
+		t.Errorf("%v", err)
+	}
+}
+
+// A later gate that refuses gives back what the quota has charged, and what the quota
+// refuses takes no slot.
+func TestQuotaBeforeLimit(t *testing.T) {
+	spec := quotaGate(QuotaSpec{QuotaLimitSpec: rate("3/h")})
+	spec.Gates["slots"] = fixed(1)
+	spec.Routes[0].Gates = []string{"api", "slots"}
+	p := compile(t, spec, Options{Now: func() time.Duration { return 0 }})
+	chain := p.Route("/").Gate().(weir.TryAdmitter)
+	first, err := chain.TryAdmit(weir.Work{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		if _, err := chain.TryAdmit(weir.Work{}); weir.AsRejection(err).Reason != weir.ReasonLimit {
+			t.Fatalf("%v, want no slot", err)
+		}
+	}
+	first.Done(weir.OK)
+	if got := admitted(chain, weir.Work{}, 9); got != 2 {
+		t.Errorf("%d more got in, want 2: refusals for want of a slot cost no token", got)
+	}
+	if n := p.Gate("slots").Snapshot().InFlight; n != 0 {
+		t.Errorf("%d slots are held", n)
+	}
+}
+
+// In observe mode everything comes through; what would have been refused is counted
+// and charged nothing.
+func TestQuotaObserved(t *testing.T) {
+	spec := quotaGate(QuotaSpec{QuotaLimitSpec: rate("2/h")})
+	g := spec.Gates["api"]
+	g.Mode = Observe
+	spec.Gates["api"] = g
+	now := time.Duration(0)
+	p := compile(t, spec, Options{Now: func() time.Duration { return now }})
+	if got := admitted(p.Gate("api"), weir.Work{}, 9); got != 9 {
+		t.Errorf("%d got in, want 9", got)
+	}
+	if n := p.Gate("api").Observed()[weir.ReasonQuota]; n != 7 {
+		t.Errorf("%d observed, want 7", n)
+	}
+	now = 30 * time.Minute
+	if admitted(p.Gate("api"), weir.Work{}, 1); p.Gate("api").Observed()[weir.ReasonQuota] != 7 {
+		t.Error("what was only observed was charged")
+	}
+}
+
+// Debt, permissive, settling.
+func TestQuotaDebt(t *testing.T) {
+	now := time.Duration(0)
+	opts := Options{Now: func() time.Duration { return now }}
+	p := compile(t, quotaGate(QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Rate: "5/s", Burst: 500}, Debt: true}), opts)
+	g := p.Gate("api")
+	if got := admitted(g, weir.Work{Cost: 560}, 2); got != 1 {
+		t.Fatalf("%d got in, want 1", got)
+	}
+	_, err := g.TryAdmit(weir.Work{Cost: 560})
+	if r := weir.AsRejection(err); r.RetryAfter != 12*time.Second {
+		t.Errorf("wait %v, want 12s", r.RetryAfter)
+	}
+	now = 12 * time.Second
+	permit, err := g.TryAdmit(weir.Work{Cost: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	permit.SetCost("", 11) // ten more than the token that had come back
+	permit.Done(weir.OK)
+	_, err = g.TryAdmit(weir.Work{})
+	if r := weir.AsRejection(err); r == nil || r.RetryAfter != 2200*time.Millisecond {
+		t.Errorf("after settling: %v, want a wait of 2.2s", err)
+	}
+	p = compile(t, quotaGate(QuotaSpec{QuotaLimitSpec: rate("5/s"), Permissive: true}), opts)
+	if got := admitted(p.Gate("api"), weir.Work{}, 99); got != 99 {
+		t.Errorf("permissive: %d got in, want 99", got)
+	}
+}
+
+// A reload keeps tokens and debts; another store, or bound on keys, is another gate.
+func TestQuotaAdopted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		debt := QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Rate: "5/s", Burst: 500}, By: []string{"user"}, Debt: true}
+		p := compile(t, quotaGate(debt), Options{})
+		g := p.Gate("api")
+		admitted(g, weir.Work{User: "alice", Cost: 560}, 1)
+		admitted(g, weir.Work{User: "bob", Cost: 400}, 1)
+
+		debt.Rate, debt.Burst = "10/s", 50
+		next := compile(t, quotaGate(debt), Options{Previous: p})
+		p.Retire(next)
+		if next.Gate("api") != g {
+			t.Fatal("the gate was not adopted")
+		}
+		_, err := g.TryAdmit(weir.Work{User: "alice"})
+		if r := weir.AsRejection(err); r == nil || r.RetryAfter != 6*time.Second {
+			t.Errorf("alice owes 60 at 10/s: %v, want a wait of 6s", err)
+		}
+		if d, err := g.Quota().Peek(context.Background(), weir.Work{User: "bob"}); err != nil || d.Remaining != 50 {
+			t.Errorf("bob had 100 left: %+v, %v, want 50, the new burst", d, err)
+		}
+		// A fault changes nothing.
+		debt.Rate = "ten/s"
+		if _, err := Compile(quotaGate(debt), Options{Previous: next}); err == nil {
+			t.Error("a faulty rate was taken")
+		}
+		if r := g.Quota().Rules(); len(r) != 1 || r[0].Limits[0].Rate != 10 {
+			t.Errorf("rules %+v", r)
+		}
+		// Another bound begins anew.
+		debt.Rate, debt.MaxKeys = "10/s", 1000
+		last := compile(t, quotaGate(debt), Options{Previous: next})
+		next.Retire(last)
+		if last.Gate("api") == g || admitted(last.Gate("api"), weir.Work{User: "alice"}, 1) != 1 {
+			t.Error("a gate with another bound on keys was adopted")
+		}
+	})
+}
+
+// Gates may share a store, which outlives them; one that is exchanged for another is
+// another gate.
+func TestQuotaStores(t *testing.T) {
+	newStore := func() quota.Store {
+		m, err := quota.NewMemory(quota.MemoryConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	stores := map[string]quota.Store{"shared": newStore()}
+	spec := quotaGate(QuotaSpec{QuotaLimitSpec: rate("2/h"), Store: "shared", OnStoreError: "closed"})
+	p := compile(t, spec, Options{Stores: stores})
+	q := compile(t, spec, Options{Stores: stores}) // another process, as it were
+	if a, b := admitted(p.Gate("api"), weir.Work{}, 1), admitted(q.Gate("api"), weir.Work{}, 9); a != 1 || b != 1 {
+		t.Errorf("%d and %d got in, want 1 and 1", a, b)
+	}
+	next := compile(t, spec, Options{Stores: stores, Previous: p})
+	if next.Gate("api") != p.Gate("api") {
+		t.Error("the gate was not adopted")
+	}
+	last := compile(t, spec, Options{Stores: map[string]quota.Store{"shared": newStore()}, Previous: next})
+	if last.Gate("api") == p.Gate("api") || admitted(last.Gate("api"), weir.Work{}, 9) != 2 {
+		t.Error("the gate is still with the store that was replaced")
+	}
+}
+
+// Work waits for its tokens where there is room for it.
+func TestQuotaWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := compile(t, quotaGate(QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Rate: "1/s"}, Queue: QuotaQueueSpec{Len: 1}}), Options{})
+		start := time.Now()
+		for range 2 {
+			permit, err := p.Gate("api").Admit(context.Background(), weir.Work{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			permit.Done(weir.OK)
+		}
+		if waited := time.Since(start); waited != time.Second {
+			t.Errorf("waited %v, want 1s", waited)
+		}
+	})
+}
+
+// Rules of the caller's stand over those of the spec, also on a reload.
+func TestQuotaRulesAtRunTime(t *testing.T) {
+	limit := int64(3)
+	opts := Options{QuotaRules: func(gate string, base []quota.Rule) []quota.Rule {
+		if gate != "api" || len(base) != 1 {
+			t.Errorf("asked for %q with %v", gate, base)
+		}
+		return append(base, quota.Rule{User: quota.Named("alice"), Limits: []quota.Limit{quota.Per(float64(limit), time.Hour)}})
+	}}
+	spec := quotaGate(QuotaSpec{QuotaLimitSpec: rate("1/h"), By: []string{"user"}})
+	p := compile(t, spec, opts)
+	if got := admitted(p.Gate("api"), weir.Work{User: "alice"}, 9); got != 3 {
+		t.Errorf("%d got in, want 3", got)
+	}
+	limit, opts.Previous = 7, p
+	next := compile(t, spec, opts)
+	if r := next.Gate("api").Quota().Rules(); next.Gate("api") != p.Gate("api") || r[1].Limits[0].Burst != 7 {
+		t.Errorf("after the reload: %v", r)
+	}
+}
+
+func TestQuotaHeaders(t *testing.T) {
+	for word, want := range map[string]string{"": "ratelimit", "both": "both", "none": "none"} {
+		spec := quotaGate(QuotaSpec{QuotaLimitSpec: rate("1/h"), Headers: word})
+		spec.Gates["slots"] = fixed(1)
+		p := compile(t, spec, Options{})
+		if got := p.Gate("api").QuotaHeaders(); got != want || p.Gate("slots").QuotaHeaders() != "" {
+			t.Errorf("%q: %q, want %q; of a limit %q", word, got, want, p.Gate("slots").QuotaHeaders())
+		}
+	}
+}
+
+// Every fault is reported, where it stands and with what to write.
+func TestQuotaFaults(t *testing.T) {
+	const at = "gates.api.quota"
+	limits := func(l ...string) QuotaLimitSpec { return QuotaLimitSpec{Limits: l} }
+	for name, test := range map[string]struct {
+		spec QuotaSpec
+		want []string
+	}{
+		"nothing": {QuotaSpec{}, []string{at + ": has neither a limit nor rules; write rate: 10/s"}},
+		"only by": {QuotaSpec{By: []string{"user"}}, []string{at + ".by: says whom a limit is for"}},
+		"all of it": {QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Rate: "0/s", Burst: -1, Limits: limits("10/day").Limits}, By: []string{"ip", "usr", "user", "user"}, OnStoreError: "maybe", MaxKeys: -1, Headers: "x", Queue: QuotaQueueSpec{Len: -1, MaxWait: -5}}, []string{
+			at + ".rate: there are limits too", at + ".burst: -1 is out of range", at + ".rate: 0 is not above 0", at + ".limits[0]: 10/day may mean two things; write 10/24h",
+			at + ".by[0]: \"ip\" is no part of an identity; write address", at + ".by[1]: \"usr\" is no part of an identity; did you mean user?", at + ".by[3]: \"user\" is written twice",
+			at + ".queue.len: -1 is out of range", at + ".queue.max_wait: -5ns is negative",
+			at + ".on_store_error: \"maybe\" is no answer", at + ".max_keys: -1 is out of range", at + ".on_store_error: means nothing without a store",
+			at + ".headers: \"x\" is no choice of headers",
+		}},
+		"burst":       {QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Burst: 5}}, []string{at + ".burst: means nothing without a rate"}},
+		"bursts":      {QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Rate: "1/s burst 3", Burst: 5}}, []string{at + ".burst: the rate says a burst too"}},
+		"calendar":    {QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Rate: "5 a day", Burst: 5}}, []string{at + ".burst: means nothing for a calendar"}},
+		"small burst": {QuotaSpec{QuotaLimitSpec: rate("1/s burst 0.5")}, []string{at + ".rate: a burst of 0.5 lets nothing through"}},
+		"windows":     {QuotaSpec{QuotaLimitSpec: limits("1/s", "2/s", "3/s", "4/s", "5/s", "6/s", "7/s", "8/s", "9/s")}, []string{at + ".limits: 9 limits; write at most 8"}},
+		"store":       {QuotaSpec{QuotaLimitSpec: rate("1/s"), Store: "shard", MaxKeys: 5}, []string{at + ".max_keys: means nothing with a store", at + ".store: there is no store \"shard\"; did you mean shared?"}},
+		"queue":       {QuotaSpec{QuotaLimitSpec: rate("1/s"), Permissive: true, Queue: QuotaQueueSpec{Len: 1}}, []string{at + ".queue.len: nothing waits where nothing is refused"}},
+		"max_wait":    {QuotaSpec{QuotaLimitSpec: rate("1/s"), Queue: QuotaQueueSpec{MaxWait: 1}}, []string{at + ".queue.max_wait: means nothing where nothing waits"}},
+		"rules": {QuotaSpec{QuotaLimitSpec: rate("1/s"), By: []string{"user"}, Rules: []QuotaRuleSpec{
+			{User: "a"}, {User: "b", Exempt: true, Blocked: true}, {User: "c", Exempt: true, QuotaLimitSpec: rate("1/s")},
+			{Name: "n", User: "d\n", Blocked: true}, {Name: "n", Route: "/x", Priority: "hihg", Address: "10.0.0.1/8", Blocked: true},
+			{User: "a", Blocked: true}, {User: "*", Exempt: true},
+		}}, []string{
+			at + ".rules[0]: gives no limit", at + ".rules[1]: is exempt and blocked", at + ".rules[2]: has a limit, but is exempt",
+			at + ".rules[3].user: no user has this name", at + ".rules[4].route: \"/x\" is no route", at + ".rules[4].priority: \"hihg\" is no priority; did you mean high?",
+			at + ".rules[4].address: ", at + ".rules[4].name: \"n\" is the name of rules[3] too",
+			at + ".rules[5]: matches the same as rules[0]", at + ".rules[6]: matches the same as by:",
+		}},
+	} {
+		_, err := Compile(quotaGate(test.spec), Options{Stores: map[string]quota.Store{"shared": nilStore{}}})
+		t.Run(name, func(t *testing.T) { wantFaults(t, err, test.want) })
+	}
+	both := quotaGate(QuotaSpec{QuotaLimitSpec: rate("1/s")})
+	g := both.Gates["api"]
+	g.Limit = &LimitSpec{}
+	both.Gates["api"] = g
+	_, err := Compile(both, Options{})
+	wantFaults(t, err, []string{at + ": the gate has a limit or sheds too"})
+	named := quotaGate(QuotaSpec{QuotaLimitSpec: rate("1/s"), By: []string{"address"}})
+	named.Identity.User = "header:X-User"
+	_, err = Compile(named, Options{})
+	wantFaults(t, err, []string{at + ": looks at addresses, but no part of the identity is one; write identity: {client: peer}"})
+}
+
+// nilStore can tell nothing.
+type nilStore struct{ quota.Store }
+
+func TestParseLimit(t *testing.T) {
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Skip("no time zones here: ", err)
+	}
+	for text, want := range map[string]quota.Limit{
+		"10/s":                      {Rate: 10, Burst: 10},
+		" 10 / s ":                  {Rate: 10, Burst: 10},
+		"10/s burst 20":             {Rate: 10, Burst: 20},
+		"10/s, burst 20":            {Rate: 10, Burst: 20},
+		"0.5/s":                     {Rate: 0.5, Burst: 1},
+		"30/min":                    {Rate: 0.5, Burst: 30},
+		"30/m":                      {Rate: 0.5, Burst: 30},
+		"3600/h":                    {Rate: 1, Burst: 3600},
+		"5/10s":                     {Rate: 0.5, Burst: 5},
+		"86400/24h":                 {Rate: 1, Burst: 86400},
+		"1e6/s":                     {Rate: 1e6, Burst: 1e6},
+		"5000 a day":                quota.Each(5000, quota.Day, nil),
+		"5000 a day, UTC":           quota.Each(5000, quota.Day, nil),
+		"5000 a month":              quota.Each(5000, quota.Month, nil),
+		"5000 a week Europe/Berlin": quota.Each(5000, quota.Week, berlin),
+	} {
+		got, err := ParseLimit(text)
+		if want.Calendar.In != nil && got.Calendar.In != nil && got.Calendar.In.String() == want.Calendar.In.String() {
+			want.Calendar.In = got.Calendar.In
+		}
+		if err != nil || got != want {
+			t.Errorf("%q: %+v, %v; want %+v", text, got, err, want)
+		}
+		if again, err := ParseLimit(got.String()); err != nil || again != got {
+			t.Errorf("%q is printed as %q, which is read as %+v, %v", text, got, again, err)
+		}
+	}
+	for text, want := range map[string]string{
+		"": "is no limit; write for instance", "10": "is no limit", "ten/s": "is no number; write", "0/s": "is not above 0", "-1/s": "is not above 0",
+		"NaN/s": "is no number", "Inf/s": "is no number", "1e300/s": "is out of range", "0x10/s": "is no number", "1e-300/s": "is out of range",
+		"10/fortnight": "is no unit of time", "10/0s": "is no unit", "10/day": "write 10/24h", "10/d": "10 a day", "10/month": "write 10/720h",
+		"10/s burst 0": "is not above 0", "10/s burst x": "is no number", "10 a year": "is no period", "10 a day Nowhere/Here": "is no time zone",
+		strings.Repeat("9", 200) + "/s": "bytes are no limit",
+	} {
+		if _, err := ParseLimit(text); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "; ") {
+			t.Errorf("%q: %v, want %q and a remedy", text, err, want)
+		}
+	}
+}
+
+func FuzzParseLimit(f *testing.F) {
+	for _, text := range []string{"10/s burst 20", "5000 a day Europe/Berlin", "1e300/1ns", "1 a a", "/", "1/9999999h burst .1"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		l, err := ParseLimit(text)
+		if err != nil {
+			return
+		}
+		if err := l.Validate(); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+		if again, _ := ParseLimit(text); again != l {
+			t.Errorf("%q is %+v and %+v", text, l, again)
+		}
+	})
+}

@@ -1,0 +1,147 @@
+package policy
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir/quota"
+)
+
+// LimitPattern is a regular expression for what ParseLimit reads, for schemas. It
+// knows form only.
+const LimitPattern = `^ *[0-9.]+(e[0-9]+)? *(/ *[0-9a-zµ.]+( *,? *burst +[0-9.]+(e[0-9]+)?)?|a +(hour|day|week|month)( *,? *[A-Za-z0-9_+/-]+)?) *$`
+
+// ParseLimit reads a limit as people write it, and as quota.Limit prints it:
+//
+//	10/s                      10 a second, and as many at once
+//	10/s burst 20             20 at once
+//	1000/h, 30/min, 5/10s     for each hour, minute, 10 seconds
+//	5000 a day                all at once at midnight, UTC; hour, week and month too
+//	5000 a day Europe/Berlin  at midnight there
+//
+// The error says what is wrong and, after "; ", what to write instead.
+func ParseLimit(text string) (quota.Limit, error) {
+	if len(text) > longestLimit {
+		return quota.Limit{}, fmt.Errorf("%d bytes are no limit; write for instance 10/s burst 20", len(text))
+	}
+	if m := rateForm.FindStringSubmatch(text); m != nil {
+		return parseRate(text, m[1], m[2], m[3])
+	}
+	if m := calendarForm.FindStringSubmatch(text); m != nil {
+		return parseCalendar(m[1], m[2], m[3])
+	}
+	return quota.Limit{}, fmt.Errorf("%q is no limit; write for instance 10/s, 10/s burst 20, 1000/h, or 5000 a day Europe/Berlin", text)
+}
+
+// longestLimit bounds what ParseLimit looks at.
+const longestLimit = 100
+
+var (
+	rateForm     = regexp.MustCompile(`^\s*(\S+?)\s*/\s*(\S+?)(?:\s*,?\s*burst\s+(\S+))?\s*$`)
+	calendarForm = regexp.MustCompile(`^\s*(\S+)\s+a\s+(\w+)(?:\s*,?\s*(\S+))?\s*$`)
+)
+
+// units are the words for what a rate is for.
+var units = map[string]time.Duration{
+	"s": time.Second, "sec": time.Second, "second": time.Second,
+	"m": time.Minute, "min": time.Minute, "minute": time.Minute,
+	"h": time.Hour,
+}
+
+// periods are the words of the calendar.
+var periods = map[string]quota.Period{"hour": quota.Hour, "day": quota.Day, "week": quota.Week, "month": quota.Month}
+
+func parseRate(text, count, unit, burst string) (quota.Limit, error) {
+	n, err := parseTokens(count)
+	if err != nil {
+		return quota.Limit{}, err
+	}
+	d, ok := units[unit]
+	if p := periods[strings.TrimSuffix(unit, "s")]; !ok && p != 0 || unit == "d" {
+		return quota.Limit{}, ambiguous(count, unit, p)
+	}
+	if !ok {
+		if d, err = time.ParseDuration(unit); err != nil || d <= 0 {
+			return quota.Limit{}, fmt.Errorf("%q is no unit of time; write %s/s, %s/min, %s/h or, for 10 seconds, %s/10s", unit, count, count, count, count)
+		}
+	}
+	l := quota.Per(n, d)
+	if burst != "" {
+		if l.Burst, err = parseTokens(burst); err != nil {
+			return quota.Limit{}, err
+		}
+	}
+	return l, valid(text, l)
+}
+
+// ambiguous is the fault of a day after a slash, which may be the calendar's or any 24
+// hours.
+func ambiguous(count, unit string, p quota.Period) error {
+	if p == 0 {
+		p = quota.Day
+	}
+	hours := map[quota.Period]string{quota.Hour: "h", quota.Day: "24h", quota.Week: "168h", quota.Month: "720h"}[p]
+	return fmt.Errorf("%s/%s may mean two things; write %s/%s for tokens that come back all the time, or %s a %v for all of them when a new %v begins",
+		count, unit, count, hours, count, p, p)
+}
+
+func parseCalendar(count, period, zone string) (quota.Limit, error) {
+	n, err := parseTokens(count)
+	if err != nil {
+		return quota.Limit{}, err
+	}
+	p, ok := periods[period]
+	if !ok {
+		return quota.Limit{}, fmt.Errorf("%q is no period; write %s a day, or hour, week or month; a second or a minute is %s/s or %s/min", period, count, count, count)
+	}
+	in, err := zoneOf(zone)
+	if err != nil {
+		return quota.Limit{}, fmt.Errorf("%q is no time zone that is known here; write one such as Europe/Berlin, or leave it out for UTC", zone)
+	}
+	l := quota.Each(n, p, in)
+	return l, valid(count+" a "+period, l)
+}
+
+// parseTokens reads a number of tokens: plain decimal, above 0.
+func parseTokens(text string) (float64, error) {
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil || strings.ContainsAny(text, "xXpP_") || math.IsNaN(n) || math.IsInf(n, 0) {
+		return 0, fmt.Errorf("%q is no number; write for instance 10, 0.5 or 1e6", text)
+	}
+	if n <= 0 {
+		return 0, fmt.Errorf("%s is not above 0; write a number above 0; to refuse everything, write a rule with blocked: true", text)
+	}
+	return n, nil
+}
+
+// valid says what the quota itself has against a limit.
+func valid(text string, l quota.Limit) error {
+	if err := l.Validate(); err != nil {
+		return fmt.Errorf("%s is out of range; write a rate and a burst above 0 and at most %g, and no less than a token in 30 years", text, float64(quota.MaxTokens))
+	}
+	return nil
+}
+
+// zones are the time zones in use. A limit is the same only in the same one, so
+// each is loaded once; there are some hundred of them.
+var zones sync.Map // of *time.Location by name
+
+func zoneOf(name string) (*time.Location, error) {
+	if name == "" || name == "UTC" {
+		return nil, nil
+	}
+	if z, ok := zones.Load(name); ok {
+		return z.(*time.Location), nil
+	}
+	z, err := time.LoadLocation(name)
+	if err != nil {
+		return nil, err
+	}
+	first, _ := zones.LoadOrStore(name, z)
+	return first.(*time.Location), nil
+}
