@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"hash/maphash"
-	"math/bits"
 	"sync/atomic"
 	"time"
 )
@@ -47,8 +46,7 @@ type Memory struct {
 	virtual func() time.Duration
 	exact   bool // every take is written down: what a virtual clock needs
 	most    int64
-	shift   uint // of a hash, to its shard: below 64
-	shards  []shard
+	shards  [shardCount]shard
 	strays  shard // buckets of those for whom there is no place
 	classes classes
 
@@ -69,28 +67,12 @@ func NewMemory(cfg MemoryConfig) (*Memory, error) {
 	if cfg.Now != nil {
 		m.epoch = VirtualEpoch
 	}
-	n := shardsFor(cfg.MaxKeys)
-	m.shards, m.shift = make([]shard, n), uint(64-bits.TrailingZeros(uint(n)))
 	for i := range m.shards {
 		m.shards[i].init()
 	}
 	m.strays.init()
 	m.classes.init()
 	return m, nil
-}
-
-// shardsFor returns into how many tables the buckets are split: each is made anew
-// when it is full, and that should take some tens of microseconds.
-func shardsFor(keys int) int {
-	const (
-		most = 512
-		each = 4096
-	)
-	n := 2 // with one there is nothing to shift a hash by
-	for n < most && n*each < keys {
-		n *= 2
-	}
-	return n
 }
 
 // Take implements [Store]. It never fails but for a take that makes no sense.
@@ -121,7 +103,7 @@ func (m *Memory) give(hash uint64, limits []Limit, tokens float64) error {
 func (m *Memory) giveOne(hash uint64, window int, l *Limit, tokens float64, at moment) {
 	sh, id := m.shard(hash), windowID(hash, window)
 	for {
-		s := sh.table.Load().find(id, m.shift)
+		s := sh.table.Load().find(id)
 		if s == nil {
 			if tokens >= 0 {
 				return

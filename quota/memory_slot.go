@@ -115,14 +115,14 @@ func windowID(hash uint64, window int) uint64 { return hash&^0xf | uint64(window
 
 // home is where a bucket is looked for first; the upper bits of its id are those
 // of the shard.
-func (t *table) home(id uint64, shift uint) int {
-	i, _ := bits.Mul64(id<<(-shift&63), uint64(len(t.slots)))
+func (t *table) home(id uint64) int {
+	i, _ := bits.Mul64(id<<shardBits, uint64(len(t.slots)))
 	return int(i)
 }
 
 // find returns the slot of id, nil if there is none.
-func (t *table) find(id uint64, shift uint) *slot {
-	for i := t.home(id, shift); ; {
+func (t *table) find(id uint64) *slot {
+	for i := t.home(id); ; {
 		s := &t.slots[i]
 		switch s.id.Load() {
 		case id:
@@ -137,8 +137,8 @@ func (t *table) find(id uint64, shift uint) *slot {
 }
 
 // free returns the slot that id is to be put into.
-func (t *table) free(id uint64, shift uint) *slot {
-	i := t.home(id, shift)
+func (t *table) free(id uint64) *slot {
+	i := t.home(id)
 	for t.slots[i].id.Load() != 0 {
 		if i++; i == len(t.slots) {
 			i = 0

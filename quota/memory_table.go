@@ -22,7 +22,7 @@ type shard struct {
 // A table is filled up to four fifths, and the next one begins at 0.7: so a bucket
 // takes from 29 to 35 bytes, and what the allocator rounds up.
 const (
-	leastSlots = 16
+	leastSlots = 4
 	fullAt     = .82
 	beginAt    = .7
 )
@@ -42,7 +42,14 @@ func (sh *shard) wait() {
 	sh.mu.Unlock()
 }
 
-func (m *Memory) shard(hash uint64) *shard { return &m.shards[hash>>(m.shift&63)] }
+// shardCount is into how many tables the buckets are split: each is made anew when
+// it is full, which for a million in all takes some hundred microseconds.
+const (
+	shardBits  = 8
+	shardCount = 1 << shardBits
+)
+
+func (m *Memory) shard(hash uint64) *shard { return &m.shards[hash>>(64-shardBits)] }
 
 // place returns the slot of id, a new one if there is none, or that of strays if
 // there is no place.
@@ -61,7 +68,7 @@ func (m *Memory) place(sh *shard, id uint64, l *Limit, at moment) *slot {
 // placeLocked is place with the lock held; nil if there is no place.
 func (m *Memory) placeLocked(sh *shard, id uint64, l *Limit, at moment) *slot {
 	t := sh.table.Load()
-	if s := t.find(id, m.shift); s != nil {
+	if s := t.find(id); s != nil {
 		return s
 	}
 	if m.count.Load() >= m.most {
@@ -86,7 +93,7 @@ func (m *Memory) placeLocked(sh *shard, id uint64, l *Limit, at moment) *slot {
 const searchEvery = time.Second
 
 func (m *Memory) add(sh *shard, t *table, id uint64, l *Limit, at moment) *slot {
-	s := t.free(id, m.shift)
+	s := t.free(id)
 	s.put(id, full(l, at), m.classes.of(l, 0))
 	sh.used++
 	return s
@@ -102,10 +109,10 @@ func (m *Memory) stray(window int, l *Limit, at moment) *slot {
 	m.overflowed.Add(1)
 	id := windowID(maphash.Comparable(m.seed, *l), window)
 	t := m.strays.table.Load()
-	s := t.find(id, m.shift)
+	s := t.find(id)
 	if s == nil && m.strays.used >= mostStrays {
 		id = windowID(0, window)
-		s = t.find(id, m.shift)
+		s = t.find(id)
 	}
 	if s != nil {
 		return s
@@ -124,7 +131,7 @@ func (m *Memory) rebuild(sh *shard) *table {
 	at := m.both()
 	least := len(sh.table.Load().slots)
 	if at.now-sh.made < time.Second {
-		share := float64(m.most) / float64(len(m.shards)) / beginAt
+		share := float64(m.most) / shardCount / beginAt
 		least = max(least, min(least+least/6, int(1.1*share)))
 	}
 	sh.made = at.now
@@ -153,9 +160,9 @@ func (m *Memory) move(sh *shard, at moment, forget bool, least int) *table {
 			continue
 		}
 		if kept++; float64(kept) > .9*float64(len(next.slots)) {
-			next = next.larger(m.shift) // many were used since they were counted
+			next = next.larger() // many were used since they were counted
 		}
-		next.free(id, m.shift).put(id, b, class)
+		next.free(id).put(id, b, class)
 	}
 	if gone := sh.used - kept; gone > 0 {
 		m.count.Add(-int64(gone))
@@ -183,12 +190,12 @@ func (m *Memory) worth(t *table, at moment, forget bool) int {
 
 // larger returns the same buckets in a larger table, of one that nobody else has
 // seen.
-func (t *table) larger(shift uint) *table {
+func (t *table) larger() *table {
 	next := newTable(len(t.slots), 0)
 	for i := range t.slots {
 		if s := &t.slots[i]; s.id.Load() != 0 {
 			b, class, _, _ := s.read()
-			next.free(s.id.Load(), shift).put(s.id.Load(), b, class)
+			next.free(s.id.Load()).put(s.id.Load(), b, class)
 		}
 	}
 	return next

@@ -27,7 +27,7 @@ func (m *Memory) take(hash uint64, t *Take) (Result, error) {
 		if t.Debt {
 			need = 0
 		}
-		if s := m.shard(hash).table.Load().find(windowID(hash, 0), m.shift); s != nil && l.Rate > 0 {
+		if s := m.shard(hash).table.Load().find(windowID(hash, 0)); s != nil && l.Rate > 0 {
 			word := s.tokens.Load()
 			at := s.time.Load()
 			last := time.Duration(at&timeMask) * time.Microsecond
@@ -87,7 +87,7 @@ func (m *Memory) takeSlowly(hash uint64, t *Take) (Result, error) {
 func (m *Memory) one(hash uint64, t *Take, at moment) Result {
 	sh, id, l := m.shard(hash), windowID(hash, 0), &t.Limits[0]
 	for {
-		s := sh.table.Load().find(id, m.shift)
+		s := sh.table.Load().find(id)
 		if s == nil && t.Mode == DryRun {
 			b := [1]bucket{full(l, at)}
 			return t.decide(b[:], at)
