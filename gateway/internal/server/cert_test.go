@@ -15,7 +15,7 @@ import (
 )
 
 // certificate writes a certificate that nobody signed and returns its files.
-func certificate(t *testing.T) (cert, key string) {
+func certificate(t testing.TB) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -41,7 +41,7 @@ func certificate(t *testing.T) (cert, key string) {
 	return cert, key
 }
 
-func writePEM(t *testing.T, name, kind string, der []byte) {
+func writePEM(t testing.TB, name, kind string, der []byte) {
 	t.Helper()
 	if err := os.WriteFile(name, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
 		t.Fatal(err)
