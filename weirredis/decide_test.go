@@ -113,6 +113,7 @@ func someLimits(r *rand.Rand) []quota.Limit {
 		quota.Samples(5, 10, 2*time.Second),
 		{Rate: .015, Burst: 30},
 		{Rate: 1e6, Burst: 1e7},
+		{Rate: 1e5, Burst: 50}, // so that waits are shorter than a millisecond
 		quota.Each(100, quota.Hour, nil),
 		quota.Each(1000, quota.Day, berlin),
 		quota.Each(50, quota.Week, nil),
@@ -133,9 +134,44 @@ func changed(r *rand.Rand, all []quota.Limit) []quota.Limit {
 }
 
 func someTake(r *rand.Rand, key string, limits []quota.Limit) quota.Take {
-	return quota.Take{
+	k := quota.Take{
 		Key: key, Limits: limits, Cost: r.Int64N(40), Debt: r.IntN(2) == 0,
 		Mode: quota.Mode(r.IntN(4)), MaxWait: time.Duration(r.Int64N(int64(time.Minute))),
+	}
+	if r.IntN(3) == 0 {
+		k.MaxWait = 0
+	}
+	return k
+}
+
+// A reservation reaches as many periods ahead as it may wait.
+func TestReservePeriodsAhead(t *testing.T) {
+	w := newTwin(t, startRedis(t).addr)
+	limits := []quota.Limit{quota.Each(10, quota.Hour, nil), quota.Per(1000, time.Second)}
+	w.take(t, &quota.Take{Key: "k", Limits: limits, Cost: 35, Debt: true})
+	reserve := quota.Take{Key: "k", Limits: limits, Cost: 1, Debt: true, Mode: quota.Reserve, MaxWait: 2 * time.Hour}
+	if r := w.take(t, &reserve); r.OK || r.Wait != 3*time.Hour {
+		t.Errorf("%+v, want a refusal for 3h", r)
+	}
+	reserve.MaxWait = 3 * time.Hour
+	if r := w.take(t, &reserve); !r.OK || r.Wait != 3*time.Hour {
+		t.Errorf("%+v, want a place in 3h", r)
+	}
+}
+
+// Where a token is as small as a rounding error, what is larger than the burst is
+// refused all the same.
+func TestLargerThanBurst(t *testing.T) {
+	w := newTwin(t, startRedis(t).addr)
+	for i, limits := range [][]quota.Limit{{{Rate: 1, Burst: 1e15}}, {{Rate: 1, Burst: 1e15}, quota.Each(1e15, quota.Day, nil)}} {
+		k := quota.Take{Key: fmt.Sprint(i), Limits: limits, Cost: 1e15 + 500}
+		if r := w.take(t, &k); r.OK || r.Wait != quota.Never {
+			t.Errorf("%+v, want it refused for ever", r)
+		}
+		k.Cost = 1e15
+		if r := w.take(t, &k); !r.OK {
+			t.Errorf("%+v, want it let through", r)
+		}
 	}
 }
 

@@ -116,6 +116,7 @@ func TestExpiry(t *testing.T) {
 	between("one token of ten", take("a", 1, slow), 19*time.Second, 20*time.Second+2*time.Millisecond)
 	between("a debt of ninety", take("b", 100, slow), 1999*time.Second, 2000*time.Second+2*time.Millisecond)
 	between("the slowest window counts", take("c", 1, quick, slow), 19*time.Second, 20*time.Second+2*time.Millisecond)
+	between("in any order", take("h", 1, slow, quick), 19*time.Second, 20*time.Second+2*time.Millisecond)
 	between("a window less", take("c", 1, quick), 18*time.Second, 20*time.Second+2*time.Millisecond)
 	between("a token in 31 years", take("d", 1, vast), 555_555*time.Hour, 555_556*time.Hour)
 	_, end := quota.Calendar{Period: quota.Day}.Current(time.Now())
@@ -142,5 +143,20 @@ func writeFile(t *testing.T, name, text string) {
 	t.Helper()
 	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A dry run leaves nothing behind.
+func TestDryRunWritesNothing(t *testing.T) {
+	server := startRedis(t)
+	s := open(t, Config{Addrs: []string{server.addr}})
+	for _, limits := range [][]quota.Limit{{vast}, {vast, vast}} {
+		k := quota.Take{Key: "k", Limits: limits, Cost: 1, Mode: quota.DryRun}
+		if r, err := s.Take(context.Background(), &k); err != nil || !r.OK {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		if n := server.ask(t, "DBSIZE"); !strings.HasPrefix(n, ":0") {
+			t.Errorf("%d windows: %s keys", len(limits), n)
+		}
 	}
 }

@@ -5,6 +5,7 @@ package weirredis
 import (
 	"context"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -77,6 +78,11 @@ func TestLeaseBound(t *testing.T) {
 			}
 		}
 		worst = max(worst, admitted-came-lowest)
+		for _, s := range w.stores {
+			if n := s.leases.tokens("k"); n > tokens {
+				t.Fatalf("%d tokens held, at most %d", n, tokens)
+			}
+		}
 	}
 	asked, leased, remembered := uint64(0), uint64(0), uint64(0)
 	for _, s := range w.stores {
@@ -146,6 +152,74 @@ func TestLeaseRefusal(t *testing.T) {
 	if r := w.take(t, 0, 1, l); !r.OK {
 		t.Errorf("after the wait: %+v", r)
 	}
+}
+
+// A refusal says nothing about what costs less.
+func TestLeaseRefusalOfMore(t *testing.T) {
+	l := quota.Limit{Rate: 1e-9, Burst: 10}
+	w := newSharers(t, 1, Lease{Tokens: 8, For: time.Minute})
+	w.take(t, 0, 8, l) // and one of the two that are left is leased
+	if r := w.take(t, 0, 5, l); r.OK {
+		t.Errorf("5 of 2: %+v", r)
+	}
+	for range 2 {
+		if r := w.take(t, 0, 1, l); !r.OK {
+			t.Errorf("1 of what is left: %+v", r)
+		}
+	}
+}
+
+// A bucket lends half of what it can spare, and less and less.
+func TestLeaseIsHalf(t *testing.T) {
+	l := quota.Limit{Rate: 1e-9, Burst: 101}
+	w := newSharers(t, 3, Lease{Tokens: 1000, For: time.Minute})
+	for i, want := range []float64{50, 25, 12} { // each takes 1 and half of the rest
+		w.take(t, i, 1, l)
+		if left := w.left(t, l); left < want-.5 || left > want+.5 {
+			t.Errorf("after process %d the server has %v, want %v", i, left, want)
+		}
+	}
+}
+
+// Many callers at once lease no more than one.
+func TestLeaseOnce(t *testing.T) {
+	const callers, tokens = 50, 20
+	l := quota.Limit{Rate: 1e-9, Burst: 10_000}
+	w := newSharers(t, 1, Lease{Tokens: tokens, For: time.Minute})
+	var wait sync.WaitGroup
+	for range callers {
+		wait.Go(func() {
+			if _, err := w.stores[0].Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{l}, Cost: 1}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wait.Wait()
+	if held := w.stores[0].leases.tokens("k"); held > tokens {
+		t.Errorf("%d tokens held, at most %d", held, tokens)
+	}
+	if charged := l.Burst - w.left(t, l); charged > callers+tokens+.5 {
+		t.Errorf("%v charged for %d and a lease of %d", charged, callers, tokens)
+	}
+}
+
+// What is lent to an entry that has gone meanwhile goes back.
+func TestLeaseComesTooLate(t *testing.T) {
+	w := newSharers(t, 1, Lease{Tokens: 20, For: time.Minute})
+	ls := w.stores[0].leases
+	if back := ls.learn(&held{gone: true}, 1, 20, quota.Result{OK: true}, reply{charged: 16}, nil); back != 15 {
+		t.Errorf("%d go back, want 15", back)
+	}
+}
+
+// tokens returns how many are held for a key.
+func (ls *leases) tokens(key string) int64 {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if h := ls.keys[key]; h != nil {
+		return h.tokens
+	}
+	return 0
 }
 
 // What is not used is given back when its time is over, and by Close.

@@ -67,20 +67,52 @@ func TestSkewedProcessesForReal(t *testing.T) {
 // The clock of a server that steps back neither credits anything nor freezes the
 // bucket, whoever asks.
 func TestServerClockStepsBack(t *testing.T) {
-	now := time.Unix(1_000_000, 0)
-	s := open(t, Config{Addrs: []string{startRedis(t).addr}})
+	addr := startRedis(t).addr
+	for key, limits := range map[string][]quota.Limit{
+		"one window":   {{Rate: 10, Burst: 10}},
+		"several":      {{Rate: 10, Burst: 10}, {Rate: 100, Burst: 1000}},
+		"and calendar": {{Rate: 10, Burst: 10}, quota.Each(1000, quota.Hour, nil)},
+	} {
+		now := time.Unix(1_000_000, 0)
+		s := open(t, Config{Addrs: []string{addr}, Now: func() time.Time { return now }})
+		s.clock = func() int64 { return now.UnixMicro() }
+		take := func() quota.Result {
+			t.Helper()
+			r, err := s.Take(context.Background(), &quota.Take{Key: key, Limits: limits, Cost: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r
+		}
+		for range 10 {
+			take()
+		}
+		now = now.Add(-time.Hour)
+		if r := take(); r.OK || r.Wait != 100*time.Millisecond {
+			t.Errorf("%s, an hour back: %+v, want a refusal for 100ms", key, r)
+		}
+		now = now.Add(100 * time.Millisecond)
+		if r := take(); !r.OK {
+			t.Errorf("%s, 100ms after that: %+v, want one let through", key, r)
+		}
+	}
+}
+
+// A window that goes by a calendar from now on keeps its tokens and its debt.
+func TestRateBecomesCalendar(t *testing.T) {
+	now := time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)
+	s := open(t, Config{Addrs: []string{startRedis(t).addr}, Now: func() time.Time { return now }})
 	s.clock = func() int64 { return now.UnixMicro() }
-	l := quota.Limit{Rate: 10, Burst: 10}
-	for range 10 {
-		takeOne(t, s, l)
+	for _, l := range []quota.Limit{quota.Per(100, time.Hour), quota.Each(100, quota.Day, nil), quota.Each(100, quota.Month, nil), quota.Per(100, time.Hour)} {
+		r, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{l}, Cost: 40, Mode: quota.Permissive})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Log(l, r.Remaining)
 	}
-	now = now.Add(-time.Hour)
-	if r := takeOne(t, s, l); r.OK || r.Wait != 100*time.Millisecond {
-		t.Errorf("an hour back: %+v, want a refusal for 100ms", r)
-	}
-	now = now.Add(100 * time.Millisecond)
-	if r := takeOne(t, s, l); !r.OK {
-		t.Errorf("100ms after that: %+v, want one let through", r)
+	r, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{quota.Per(100, time.Hour)}, Mode: quota.DryRun})
+	if err != nil || r.Remaining != -60 {
+		t.Errorf("%+v, %v; want a debt of 60 after 160 of 100", r, err)
 	}
 }
 
