@@ -218,3 +218,21 @@ func TestBadRules(t *testing.T) {
 		}
 	}
 }
+
+// FuzzKey: whoever two identities are, they share a key only if they are the same in
+// what the rule looks at; and a key is text that every store can take.
+func FuzzKey(f *testing.F) {
+	f.Add("alice", "web", "alice/client=web", "")
+	f.Add("~", "%", "{x}", "\xff\x00")
+	f.Fuzz(func(t *testing.T, u1, c1, u2, c2 string) {
+		r := &rule{matches: [parts]Match{user: Every, client: Every}}
+		a, b := Identity{User: u1, Client: c1}, Identity{User: u2, Client: c2}
+		k1, k2 := string(appendKey(nil, "gate", r, &a)), string(appendKey(nil, "gate", r, &b))
+		if (k1 == k2) != (a == b) {
+			t.Errorf("%q and %q have the keys %q and %q", a, b, k1, k2)
+		}
+		if len(k1) > longestKey || strings.ContainsAny(k1, "{} \n\x00") {
+			t.Errorf("%q is no key for every store", k1)
+		}
+	})
+}
