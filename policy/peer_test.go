@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -140,5 +141,34 @@ func TestIgnoredStays(t *testing.T) {
 	next.Match(from("127.0.0.1:9", "X-Priority: urgent"))
 	if got := next.Ignored(); got != (Ignored{Priorities: 2, Timeouts: 1}) {
 		t.Errorf("ignored %+v", got)
+	}
+}
+
+func TestTrustsNetwork(t *testing.T) {
+	p := compile(t, Spec{Identity: IdentitySpec{Trusted: []string{"10.0.0.0/8", "fe80::/10"}}}, Options{})
+	for text, want := range map[string]bool{
+		"10.1.2.3": true, "::ffff:10.1.2.3": true, "fe80::1%eth0": true, "127.0.0.1": false, "192.0.2.1": false,
+	} {
+		if got := p.TrustsNetwork(netip.MustParseAddr(text)); got != want {
+			t.Errorf("%s: %t, want %t", text, got, want)
+		}
+	}
+	if p.TrustsNetwork(netip.Addr{}) {
+		t.Error("trusts no address")
+	}
+}
+
+func TestParseNetwork(t *testing.T) {
+	if n, err := ParseNetwork("fd00::/8"); err != nil || n.String() != "fd00::/8" {
+		t.Errorf("%v, %v", n, err)
+	}
+	for text, want := range map[string]string{
+		"":            `"" is no network in CIDR notation; write a network such as 10.0.0.0/8 or fd00::/8`,
+		"192.0.2.1":   `"192.0.2.1" is no network in CIDR notation; write 192.0.2.1/32`,
+		"192.0.2.1/8": "192.0.2.1/8 has bits set beyond its 8; write 192.0.0.0/8, or 192.0.2.1/32 for the one address",
+	} {
+		if _, err := ParseNetwork(text); err == nil || err.Error() != want {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
 	}
 }
