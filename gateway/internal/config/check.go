@@ -25,6 +25,7 @@ func checkMeaning(c *Config, d *decoder) {
 	m.upstreams()
 	m.routes()
 	m.signals()
+	m.stores()
 	m.state()
 	m.policy()
 }

@@ -26,7 +26,7 @@ func (m *meaning) policy() {
 // under the given key in the file. What already had a fault before is left out:
 // the compiler saw only a zero value there.
 func (m *meaning) compile(spec policy.Spec, gates string) {
-	p, err := policy.Compile(spec, policy.Options{Readings: silent{}})
+	p, err := policy.Compile(spec, policy.Options{Readings: silent{}, Stores: m.unasked()})
 	if err == nil {
 		p.Close()
 		return

@@ -17,6 +17,7 @@ type Config struct {
 	Deadline  policy.DeadlineSpec          `json:"deadline,omitzero"`
 	Signals   map[string]policy.SignalSpec `json:"signals,omitempty"`
 	Gates     map[string]policy.GateSpec   `json:"gates,omitempty"`
+	Stores    map[string]Store             `json:"stores,omitempty"`
 	Routes    []Route                      `json:"routes"`
 	Admin     Admin                        `json:"admin,omitzero"`
 	Metrics   Metrics                      `json:"metrics"`

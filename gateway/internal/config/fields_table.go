@@ -7,7 +7,7 @@ const source = "header:NAME, path:NAME, peer, cert:NAME or const:VALUE"
 
 // fields documents every key of the file, by Go type and key. A test holds it
 // against the types in both directions.
-var fields = union(generalFields, routeFields, gateFields, quotaFields, controllerFields, signalFields)
+var fields = union(generalFields, routeFields, gateFields, quotaFields, storeFields, controllerFields, signalFields)
 
 func union(tables ...map[string]field) map[string]field {
 	all := make(map[string]field)
@@ -44,6 +44,10 @@ var generalFields = map[string]field{
 	"Config.gates": {
 		doc:     "The gates by name. Each has exactly one mechanism, limit, shed or quota. A gate used by several routes is one gate.",
 		example: "{api: {limit: {limit: 20}}}",
+	},
+	"Config.stores": {
+		doc:     "Servers that keep the buckets of quotas for several gateways, by a name that gates refer to.",
+		example: "{shared: {redis: \"redis://127.0.0.1:6379\"}}",
 	},
 	"Config.routes": {
 		doc:     "Which requests go through which gates to which upstream. The most specific pattern wins, whatever the order.",

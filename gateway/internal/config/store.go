@@ -1,0 +1,236 @@
+package config
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/weirredis"
+)
+
+// Store is a server that keeps the buckets of quotas for several gateways.
+type Store struct {
+	Redis string `json:"redis"`
+	Secret
+	Sentinel         *Sentinel       `json:"sentinel,omitempty"`
+	TLS              *StoreTLS       `json:"tls,omitempty"`
+	Prefix           string          `json:"prefix,omitempty"`
+	Timeout          policy.Duration `json:"timeout,omitempty"`
+	ConnectTimeout   policy.Duration `json:"connect_timeout,omitempty"`
+	MaxInFlight      int             `json:"max_in_flight,omitempty"`
+	AssumeNoEviction bool            `json:"assume_no_eviction,omitempty"`
+	Lease            Lease           `json:"lease,omitzero"`
+}
+
+// Secret is a password, which stands in no configuration: in a file of its own, or in a
+// variable of the environment.
+type Secret struct {
+	PasswordFile string `json:"password_file,omitempty"`
+	PasswordEnv  string `json:"password_env,omitempty"`
+}
+
+// Sentinel names the set of servers that the sentinels at Store.Redis know.
+type Sentinel struct {
+	Master   string `json:"master"`
+	Username string `json:"username,omitempty"`
+	Secret
+}
+
+// StoreTLS says whom to believe, and as whom to come, besides what rediss:// stands for.
+type StoreTLS struct {
+	CA   string `json:"ca,omitempty"`
+	Cert string `json:"cert,omitempty"`
+	Key  string `json:"key,omitempty"`
+}
+
+// Lease is weirredis.Lease.
+type Lease struct {
+	Tokens  int64           `json:"tokens,omitempty"`
+	For     policy.Duration `json:"for,omitempty"`
+	MaxKeys int             `json:"max_keys,omitempty"`
+}
+
+func (s *Store) setDefaults() {
+	*s = Store{
+		Prefix:         weirredis.DefaultPrefix,
+		Timeout:        policy.Duration(weirredis.DefaultDeadline),
+		ConnectTimeout: policy.Duration(weirredis.DefaultDialTimeout),
+		MaxInFlight:    weirredis.DefaultMaxInFlight,
+		Lease:          Lease{For: policy.Duration(weirredis.DefaultLeaseFor), MaxKeys: weirredis.DefaultLeaseMaxKeys},
+	}
+}
+
+// storeSchemes are those of the URL of a store.
+var storeSchemes = []string{"redis", "rediss", "unix", "valkey", "valkeys"}
+
+// stores checks the stores, without connecting to any.
+func (m *meaning) stores() {
+	for name, s := range m.Stores {
+		path := join("stores", name)
+		if err := checkStore(s.Redis); err != nil && !m.faulty(join(path, "redis")) {
+			problem, remedy, _ := strings.Cut(err.Error(), "; ")
+			m.report(join(path, "redis"), remedy, "%s", problem)
+		}
+		m.secret(path, &s.Secret)
+		if strings.ContainsAny(s.Prefix, "{}") || len(s.Prefix) > 128 {
+			m.report(join(path, "prefix"), "write at most 128 bytes without { and }, which say by what a cluster places a key", "%s is no prefix for keys", quote(s.Prefix))
+		}
+		if s.Sentinel != nil {
+			m.secret(join(path, "sentinel"), &s.Sentinel.Secret)
+		}
+		if s.TLS != nil {
+			m.storeTLS(join(path, "tls"), &s)
+		}
+		m.Stores[name] = s
+	}
+}
+
+// checkStore says what is wrong with the URL of a store. It repeats nothing of it
+// that may be a password.
+func checkStore(text string) error {
+	const forms = "write for instance redis://127.0.0.1:6379/0, rediss://host:6379 for TLS, or unix:///run/redis.sock"
+	u, err := url.Parse(text)
+	switch {
+	case err != nil:
+		return errors.New("is no URL; " + forms)
+	case !slices.Contains(storeSchemes, u.Scheme):
+		return fmt.Errorf("%q is no scheme of a store; %s", u.Scheme, forms)
+	}
+	if _, has := u.User.Password(); has || u.Query().Has("password") {
+		return errors.New("carries a password, and a configuration is read by many; leave it out and write password_file, or password_env")
+	}
+	if u.Scheme == "unix" && u.Path == "" || u.Scheme != "unix" && u.Hostname() == "" {
+		return errors.New("names no server; " + forms)
+	}
+	return nil
+}
+
+// secret makes the name of the file absolute. Whether the environment has the variable is
+// seen at the start only: a file is checked elsewhere than it is run.
+func (m *meaning) secret(path string, s *Secret) {
+	at := join(path, "password_file")
+	if s.PasswordFile == "" || m.wrong[at] {
+		return
+	}
+	if s.PasswordEnv != "" {
+		m.report(at, "leave one of them out", "there is a password_env too")
+		return
+	}
+	s.PasswordFile = m.resolve(s.PasswordFile)
+	if problem := unreadable(s.PasswordFile); problem != "" {
+		m.report(at, "write the name of a file with nothing but the password, relative to this file", "%s", problem)
+	}
+}
+
+func (m *meaning) storeTLS(path string, s *Store) {
+	if !strings.HasPrefix(s.Redis, "rediss:") && !strings.HasPrefix(s.Redis, "valkeys:") {
+		m.report(path, "write redis: rediss://..., or remove tls", "means nothing without TLS, and the URL does not ask for it")
+	}
+	t := s.TLS
+	if t.CA != "" && m.pemFile(join(path, "ca"), &t.CA) {
+		if _, err := roots(t.CA); err != nil {
+			m.report(join(path, "ca"), "name a PEM file with the certificates of the authorities that vouch for the store", "cannot be used: %v", err)
+		}
+	}
+	if (t.Cert == "") != (t.Key == "") {
+		m.report(path, "write both cert and key, or neither", "has one of cert and key without the other")
+		return
+	}
+	if t.Cert == "" || !m.pemFile(join(path, "cert"), &t.Cert) || !m.pemFile(join(path, "key"), &t.Key) {
+		return
+	}
+	if _, err := tls.LoadX509KeyPair(t.Cert, t.Key); err != nil {
+		m.report(path, "name the PEM files of one certificate and its key", "certificate and key cannot be used: %v", err)
+	}
+}
+
+// roots returns the authorities in a PEM file.
+func roots(file string) (*x509.CertPool, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	certs, err := ParseCAs(data)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	for _, c := range certs {
+		pool.AddCert(c)
+	}
+	return pool, nil
+}
+
+// unasked stands for each store where a file is only checked: to check it is to connect
+// to nothing.
+func (c *Config) unasked() map[string]quota.Store {
+	stores := make(map[string]quota.Store, len(c.Stores))
+	for name := range c.Stores {
+		stores[name] = struct{ quota.Store }{}
+	}
+	return stores
+}
+
+// Connection returns the settings of the client, with passwords and certificates read.
+// The error names what cannot be read.
+func (s *Store) Connection() (weirredis.Config, error) {
+	c := weirredis.Config{
+		URL: s.Redis, Prefix: s.Prefix, Deadline: time.Duration(s.Timeout), DialTimeout: time.Duration(s.ConnectTimeout),
+		MaxInFlight: s.MaxInFlight, AssumeNoEviction: s.AssumeNoEviction,
+		Lease: weirredis.Lease{Tokens: s.Lease.Tokens, For: time.Duration(s.Lease.For), MaxKeys: s.Lease.MaxKeys},
+	}
+	var err, errSentinel, errTLS error
+	c.Password, err = s.read()
+	if s.Sentinel != nil {
+		c.Sentinel.Master, c.Sentinel.Username = s.Sentinel.Master, s.Sentinel.Username
+		c.Sentinel.Password, errSentinel = s.Sentinel.read()
+	}
+	if s.TLS != nil {
+		c.TLS, errTLS = s.TLS.config()
+		c.Sentinel.TLS = c.TLS
+	}
+	return c, errors.Join(err, errSentinel, errTLS)
+}
+
+func (s *Secret) read() (string, error) {
+	switch {
+	case s.PasswordFile != "":
+		data, err := ReadFile(s.PasswordFile)
+		return strings.TrimRight(string(data), "\r\n"), err
+	case s.PasswordEnv != "":
+		password, ok := os.LookupEnv(s.PasswordEnv)
+		if !ok {
+			return "", fmt.Errorf("the environment has no variable %s, which password_env names", s.PasswordEnv)
+		}
+		return password, nil
+	}
+	return "", nil
+}
+
+// config leaves ServerName to the client, which asks each node by its own.
+func (t *StoreTLS) config() (*tls.Config, error) {
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
+	if t.CA != "" {
+		pool, err := roots(t.CA)
+		if err != nil {
+			return nil, err
+		}
+		cfg.RootCAs = pool
+	}
+	if t.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+		if err != nil {
+			return nil, err
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	return cfg, nil
+}
