@@ -84,6 +84,8 @@ type Call struct {
 	// request came.
 	Work    weir.Work
 	Arrived time.Time
+	// Quotas are those that it has passed, or that have refused it.
+	Quotas Quotas
 	// Request is the handle of the admitted request, nil where no guard is
 	// around.
 	Request *weirhttp.Request

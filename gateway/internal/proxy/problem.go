@@ -37,6 +37,7 @@ func WriteProblem(w http.ResponseWriter, p Problem) {
 
 func (u *Upstream) problem(w http.ResponseWriter, call *Call, status int, detail string) {
 	call.answering(status)
+	call.Quotas.Tell(w.Header(), call.Work, nil)
 	WriteProblem(w, Problem{Title: http.StatusText(status), Status: status, Detail: detail, Upstream: u.name})
 }
 
@@ -92,6 +93,7 @@ func (u *Upstream) begin(res *http.Response) error {
 	call := res.Request.Context().Value(exchangeKey{}).(*exchange).call
 	call.By = ByUpstream
 	call.answering(res.StatusCode)
+	call.Quotas.Tell(res.Header, call.Work, nil)
 	if len(res.Trailer) > 0 {
 		// HTTP/2 sends trailers after a body of announced length, HTTP/1 only
 		// after chunks.

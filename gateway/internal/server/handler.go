@@ -96,6 +96,7 @@ func (e *entrance) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		e.noRoute(w, f)
 		return
 	}
+	f.call.Quotas = f.route.quotas
 	defer func() {
 		took := time.Since(began)
 		f.route.stats.Answered(f.status, f.call.By, took)
@@ -172,6 +173,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, rej *weir.Reject
 	}
 	f.call.By = proxy.ByGate
 	f.Answering(weirhttp.Status(rej))
+	f.call.Quotas.Tell(w.Header(), f.call.Work, rej)
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(shortAnswer))
 	if f.route != nil && f.policy.Trusted(r) {
 		w = &named{ResponseWriter: w, work: &f.call.Work}

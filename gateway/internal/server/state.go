@@ -28,6 +28,7 @@ type state struct {
 type route struct {
 	upstream *proxy.Upstream
 	stats    *admin.Route
+	quotas   proxy.Quotas
 }
 
 // compile builds the state of cfg. It adopts what lives of prev, which stays in
@@ -64,6 +65,7 @@ func (s *Server) compile(cfg *config.Config, prev *state) (*state, error) {
 		st.routes[rt] = &route{
 			upstream: st.upstreams[cfg.Routes[i].Upstream],
 			stats:    s.metrics.Route(rt.Name()),
+			quotas:   proxy.QuotasOf(rt),
 		}
 		i++
 	}

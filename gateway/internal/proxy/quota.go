@@ -1,0 +1,173 @@
+package proxy
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/weirhttp"
+)
+
+// Quotas are the gates with a quota on the way of a request. Answers tell what is left
+// of them, whoever answers.
+type Quotas []*policy.Gate
+
+// QuotasOf returns the gates of a route that have a quota.
+func QuotasOf(rt *policy.Route) (qs Quotas) {
+	for _, g := range rt.Gates() {
+		if g.Quota() != nil {
+			qs = append(qs, g)
+		}
+	}
+	return qs
+}
+
+// Tell says in the header of an answer what the quotas are, and what is left of the one
+// that has refused with rej, or else of the one that is nearest to its end. What an
+// upstream says of its own quotas in the fields RateLimit and RateLimit-Policy stays
+// behind it. The older fields have no names, so there only one can speak: the gateway.
+//
+// Nothing is told of a gate that does not enforce. One whose store is not in this
+// process is not asked a second time: it tells of its refusals only.
+func (qs Quotas) Tell(h http.Header, w weir.Work, rej *weir.Rejection) {
+	if len(qs) == 0 {
+		return
+	}
+	now := time.Now()
+	w.Deadline = time.Time{} // it may be over: that is not what is asked
+	var current, legacy tellings
+	for _, g := range qs {
+		words := g.QuotaHeaders()
+		if words == "none" || g.Mode() != policy.Enforce {
+			continue
+		}
+		t := look(g, w, rej, now)
+		if t == nil {
+			continue
+		}
+		if words != "legacy" {
+			current.add(t)
+		}
+		if words != "ratelimit" {
+			legacy.add(t)
+		}
+	}
+	if t := current.first; t != nil {
+		inner := [...][]string{slices.Clone(h["Ratelimit-Policy"]), slices.Clone(h["Ratelimit"])}
+		weirhttp.SetRateLimit(h, current.policies, t.left)
+		h["Ratelimit-Policy"] = append(h["Ratelimit-Policy"], inner[0]...)
+		h["Ratelimit"] = append(h["Ratelimit"], inner[1]...)
+	}
+	if t := legacy.first; t != nil {
+		weirhttp.SetLegacyRateLimit(h, t.policies[t.window], t.left)
+	}
+}
+
+// tellings are what an answer says in one set of fields.
+type tellings struct {
+	policies []weirhttp.RateLimitPolicy
+	first    *telling // who says what is left
+}
+
+func (s *tellings) add(t *telling) {
+	s.policies = append(s.policies, t.policies...)
+	if s.first == nil || t.before(s.first) {
+		s.first = t
+	}
+}
+
+// telling is what there is to say of one quota.
+type telling struct {
+	policies []weirhttp.RateLimitPolicy // its windows
+	window   int                        // the one that speaks
+	left     weirhttp.RateLimit
+	refused  bool
+}
+
+// before reports whether t speaks rather than u: it has refused, or less is left of it.
+func (t *telling) before(u *telling) bool {
+	if t.refused != u.refused {
+		return t.refused
+	}
+	return t.left.Remaining < u.left.Remaining
+}
+
+// look returns what there is to say of a gate's quota, nil if nothing: w is not
+// counted, or blocked.
+func look(g *policy.Gate, w weir.Work, rej *weir.Rejection, now time.Time) *telling {
+	q := g.Quota()
+	if rej != nil && rej.Gate == g.Name() && rej.Reason == weir.ReasonQuota {
+		return refused(rej, q.Limits(rej.Rule), now)
+	}
+	if _, here := q.Store().(*quota.Memory); !here {
+		return nil
+	}
+	d, _ := q.Peek(context.Background(), w) // that w would be refused now is no error
+	return passed(g.Name(), &d, now)
+}
+
+// passed describes a quota by what would become of one more such request.
+func passed(gate string, d *quota.Decision, now time.Time) *telling {
+	if len(d.Limits) == 0 {
+		return nil
+	}
+	t := newTelling(gate, d.Rule, d.Limits, d.Window, now)
+	t.left.Remaining, t.left.Reset = d.Remaining, d.Wait
+	if d.OK || d.Remaining >= 1 {
+		t.left.Reset = d.Limits[d.Window].Refill(d.Remaining, now)
+	}
+	return t
+}
+
+// refused describes a quota by a refusal.
+func refused(rej *weir.Rejection, limits []quota.Limit, now time.Time) *telling {
+	if len(limits) == 0 {
+		return nil // the rule is not in force any more
+	}
+	t := newTelling(rej.Gate, rej.Rule, limits, windowOf(rej, limits), now)
+	t.refused, t.left.Remaining, t.left.Reset = true, rej.Remaining, rej.RetryAfter
+	return t
+}
+
+// windowOf finds the window that a refusal is about by its burst; of several with the
+// same one the slowest, because it is the one to wait for.
+func windowOf(rej *weir.Rejection, limits []quota.Limit) int {
+	found := -1
+	for i := range limits {
+		if limits[i].Burst == rej.Limit && (found < 0 || limits[i].Rate < limits[found].Rate) {
+			found = i
+		}
+	}
+	return max(found, 0)
+}
+
+func newTelling(gate, rule string, limits []quota.Limit, window int, now time.Time) *telling {
+	t := &telling{window: window}
+	for i := range limits {
+		t.policies = append(t.policies, policyOf(policyName(gate, rule, i), &limits[i], now))
+	}
+	t.left.Name = t.policies[window].Name
+	return t
+}
+
+// policyName is what the fields call a window of a rule of a gate.
+func policyName(gate, rule string, window int) string {
+	name := gate + "/" + rule
+	if window > 0 {
+		name += "#" + strconv.Itoa(window+1)
+	}
+	return name
+}
+
+func policyOf(name string, l *quota.Limit, now time.Time) weirhttp.RateLimitPolicy {
+	if l.Rate > 0 {
+		return weirhttp.BucketPolicy(name, l.Rate, l.Burst)
+	}
+	start, end := l.Calendar.Current(now)
+	return weirhttp.RateLimitPolicy{Name: name, Quota: l.Burst, Window: end.Sub(start)}
+}

@@ -1,0 +1,71 @@
+package proxy
+
+import (
+	"math"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/weirhttp"
+)
+
+// What is told of a quota, to the second.
+func TestTelling(t *testing.T) {
+	var (
+		ten   = quota.Limit{Rate: 10, Burst: 20}
+		hour  = quota.Per(1000, time.Hour)
+		month = quota.Each(5000, quota.Month, nil)
+		now   = time.Date(2026, 2, 10, 0, 0, 0, 0, time.UTC)
+	)
+	refusal := func(l quota.Limit, left float64, wait time.Duration) *weir.Rejection {
+		return &weir.Rejection{Gate: "api", Rule: "r", Reason: weir.ReasonQuota, Limit: l.Burst, Remaining: left, RetryAfter: wait}
+	}
+	tests := []struct {
+		name   string
+		limits []quota.Limit
+		result quota.Result
+		rej    *weir.Rejection
+		policy string
+		limit  string
+	}{
+		{"some left", []quota.Limit{ten}, quota.Result{OK: true, Remaining: 7}, nil, `"api/r";q=20;w=2`, `"api/r";r=7;t=2`},
+		{"all left", []quota.Limit{ten}, quota.Result{OK: true, Remaining: 20}, nil, `"api/r";q=20;w=2`, `"api/r";r=20`},
+		{"less than one left", []quota.Limit{hour}, quota.Result{Remaining: .5, Wait: 1800 * time.Millisecond}, nil, `"api/r";q=1000;w=3600`, `"api/r";r=0;t=2`},
+		{"less than the next costs", []quota.Limit{hour}, quota.Result{Remaining: 900, Wait: time.Hour}, nil, `"api/r";q=1000;w=3600`, `"api/r";r=900;t=360`},
+		{"a debt", []quota.Limit{ten}, quota.Result{Remaining: -5, Wait: 501 * time.Millisecond}, nil, `"api/r";q=20;w=2`, `"api/r";r=0;t=1`},
+		{
+			"the second window is nearest to its end", []quota.Limit{ten, hour, month}, quota.Result{OK: true, Window: 1, Remaining: 100}, nil,
+			`"api/r";q=20;w=2, "api/r#2";q=1000;w=3600, "api/r#3";q=5000;w=2419200`, `"api/r#2";r=100;t=3240`,
+		},
+		{
+			"a month", []quota.Limit{month}, quota.Result{OK: true, Remaining: 4999}, nil,
+			`"api/r";q=5000;w=2419200`, `"api/r";r=4999;t=1641600`, // 19 days
+		},
+		{
+			"what it was refused for, whatever is there since", []quota.Limit{ten, hour}, quota.Result{OK: true, Remaining: 3}, refusal(hour, .2, 2880*time.Millisecond),
+			`"api/r";q=20;w=2, "api/r#2";q=1000;w=3600`, `"api/r#2";r=0;t=3`,
+		},
+		{
+			"two windows of one burst", []quota.Limit{{Rate: 10, Burst: 20}, {Rate: 1, Burst: 20}, {Rate: 5, Burst: 20}}, quota.Result{}, refusal(ten, 0, time.Second),
+			`"api/r";q=20;w=2, "api/r#2";q=20;w=20, "api/r#3";q=20;w=4`, `"api/r#2";r=0;t=1`,
+		},
+		{"a debt that is never paid", []quota.Limit{ten}, quota.Result{}, refusal(ten, -1e15, 0), `"api/r";q=20;w=2`, `"api/r";r=0`},
+		{"never enough", []quota.Limit{ten}, quota.Result{Remaining: .5, Wait: math.MaxInt64}, nil, `"api/r";q=20;w=2`, `"api/r";r=0`},
+	}
+	for _, tt := range tests {
+		said := passed("api", &quota.Decision{Rule: "r", Limits: tt.limits, Result: tt.result}, now)
+		if tt.rej != nil {
+			said = refused(tt.rej, tt.limits, now)
+		}
+		h := http.Header{}
+		weirhttp.SetRateLimit(h, said.policies, said.left)
+		if got := h.Get("RateLimit-Policy"); got != tt.policy {
+			t.Errorf("%s: RateLimit-Policy %s, want %s", tt.name, got, tt.policy)
+		}
+		if got := h.Get("RateLimit"); got != tt.limit {
+			t.Errorf("%s: RateLimit %s, want %s", tt.name, got, tt.limit)
+		}
+	}
+}

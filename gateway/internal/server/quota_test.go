@@ -1,0 +1,154 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/policy"
+)
+
+// slowly is a quota of n that does not come back while a test lasts.
+func slowly(n int) *policy.QuotaSpec {
+	return &policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "1/h", Burst: float64(n)}}
+}
+
+// quotaConfig is a gateway with quotas before its limit, in the order of their names.
+func quotaConfig(t *testing.T, upstream string, gates map[string]policy.GateSpec, order ...string) *config.Config {
+	t.Helper()
+	cfg := baseConfig(t, upstream)
+	cfg.Identity = policy.IdentitySpec{User: "header:X-User"}
+	for name, g := range gates {
+		cfg.Gates[name] = g
+	}
+	cfg.Routes[0].Gates = append(order, cfg.Routes[0].Gates...)
+	return cfg
+}
+
+// as asks with the name of a user.
+func as(t *testing.T, g *running, user string) (*http.Response, string) {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodGet, g.url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("X-User", user)
+	req.Close = true
+	return do(t, req)
+}
+
+// Answers say what is left, whoever gives them; the one that refuses speaks, else the
+// one of which least is left.
+func TestQuotaFields(t *testing.T) {
+	up := upstreamOf(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("RateLimit", `"inner";r=1`)
+		w.WriteHeader(http.StatusTeapot)
+	})
+	each := slowly(2)
+	each.By = []string{"user"}
+	each.Rules = []policy.QuotaRuleSpec{{User: "root", Exempt: true}, {Name: "banned", User: "mallory", Blocked: true}}
+	g := start(t, quotaConfig(t, up.URL, map[string]policy.GateSpec{"each": {Quota: each}, "all": {Quota: slowly(4)}}, "each", "all"), Options{})
+
+	const policies = `"each/user=*";q=2;w=7200, "all/all";q=4;w=14400`
+	tests := []struct {
+		user     string
+		status   int
+		policies string
+		left     string // without the time
+		rule     string
+	}{
+		{"alice", 418, policies, `"each/user=*";r=1`, ""},
+		{"alice", 418, policies, `"each/user=*";r=0`, ""},
+		{"alice", 429, policies, `"each/user=*";r=0`, "user=*"},
+		{"bob", 418, policies, `"each/user=*";r=1`, ""}, // one of all, too: the first speaks
+		{"root", 418, `"all/all";q=4;w=14400`, `"all/all";r=0`, ""},
+		{"carol", 429, policies, `"all/all";r=0`, "all"}, // and her own quota is untouched
+		{"mallory", 403, `"all/all";q=4;w=14400`, `"all/all";r=0`, "banned"},
+	}
+	for i, tt := range tests {
+		res, body := as(t, g, tt.user)
+		name := fmt.Sprintf("%d (%s)", i, tt.user)
+		if res.StatusCode != tt.status {
+			t.Fatalf("%s: %d %s, want %d", name, res.StatusCode, body, tt.status)
+		}
+		if got := res.Header.Get("RateLimit-Policy"); got != tt.policies {
+			t.Errorf("%s: RateLimit-Policy %s, want %s", name, got, tt.policies)
+		}
+		fields := res.Header.Values("RateLimit")
+		if left, reset, ok := strings.Cut(fields[0], ";t="); !ok || left != tt.left || !within(reset, 1, 14400) {
+			t.Errorf("%s: RateLimit %s, want %s", name, fields, tt.left)
+		}
+		if through := tt.status == 418; through != (len(fields) == 2) || through && fields[1] != `"inner";r=1` {
+			t.Errorf("%s: RateLimit %q: the upstream's own is to be the second", name, fields)
+		}
+		checkRefusal(t, name, res, body, tt.rule)
+	}
+}
+
+func within(number string, low, high int) bool {
+	n, err := strconv.Atoi(number)
+	return err == nil && n >= low && n <= high
+}
+
+// checkRefusal checks that Retry-After is the document's time in whole seconds.
+func checkRefusal(t *testing.T, name string, res *http.Response, body, rule string) {
+	t.Helper()
+	after, given := res.Header["Retry-After"]
+	if res.StatusCode != http.StatusTooManyRequests {
+		if given {
+			t.Errorf("%s: Retry-After %s with status %d", name, after, res.StatusCode)
+		}
+		if rule == "" {
+			return
+		}
+	}
+	var p struct {
+		Gate, Rule, Reason string
+		After              int64 `json:"retry_after_ms"`
+	}
+	if err := json.Unmarshal([]byte(body), &p); err != nil || p.Rule != rule || p.Gate == "" {
+		t.Errorf("%s: %s (%v), want rule %s", name, body, err, rule)
+	}
+	if want := strconv.FormatInt((p.After+999)/1000, 10); given != (p.After > 0) || given && after[0] != want {
+		t.Errorf("%s: Retry-After %s, the document says %d ms", name, after, p.After)
+	}
+	if field := res.Header.Get("RateLimit"); given && !strings.HasSuffix(field, ";t="+after[0]) {
+		t.Errorf("%s: Retry-After %s, and yet RateLimit %s", name, after, field)
+	}
+}
+
+// The headers of an answer are a matter of taste.
+func TestQuotaHeaders(t *testing.T) {
+	up := upstreamOf(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-RateLimit-Limit", "77")
+		w.Header().Set("X-RateLimit-Reset", "1700000000")
+	})
+	f := func(words string, mode policy.Mode, current bool, legacy string) {
+		t.Helper()
+		spec := slowly(5)
+		spec.Headers = words
+		g := start(t, quotaConfig(t, up.URL, map[string]policy.GateSpec{"q": {Mode: mode, Quota: spec}}, "q"), Options{})
+		res, _ := as(t, g, "alice")
+		if got := res.Header.Get("RateLimit") != "" && res.Header.Get("RateLimit-Policy") != ""; got != current {
+			t.Errorf("%q, %q: RateLimit %v, want %v: %v", words, mode, got, current, res.Header)
+		}
+		got := strings.Join(res.Header.Values("X-RateLimit-Limit"), ",") + " " + strings.Join(res.Header.Values("X-RateLimit-Remaining"), ",") +
+			" " + strings.Join(res.Header.Values("X-RateLimit-Reset"), ",")
+		if !regexp.MustCompile("^" + legacy + "$").MatchString(got) {
+			t.Errorf("%q, %q: X-RateLimit %s, want %s", words, mode, got, legacy)
+		}
+	}
+	const theirs, ours = "77  1700000000", `5 4 3[56]\d\d`
+	f("", "", true, theirs)
+	f("ratelimit", policy.Enforce, true, theirs)
+	f("legacy", "", false, ours)
+	f("both", "", true, ours)
+	f("none", "", false, theirs)
+	f("", policy.Observe, false, theirs) // nothing is enforced: there is nothing to tell
+	f("", policy.Off, false, theirs)
+}
