@@ -132,7 +132,7 @@ func (m *Memory) rebuild(sh *shard) *table {
 	least := len(sh.table.Load().slots)
 	if at.now-sh.made < time.Second {
 		share := float64(m.most) / shardCount / beginAt
-		least = max(least, min(least+least/6, int(1.1*share)))
+		least = max(least, min(least+least/6+leastSlots, int(1.1*share)))
 	}
 	sh.made = at.now
 	return m.move(sh, at, true, least)

@@ -377,3 +377,27 @@ func TestMemoryAllocatesNothing(t *testing.T) {
 		}
 	}
 }
+
+// Buckets that are full again at once are not forgotten and made anew for ever: the
+// tables grow until they hold what comes in a second.
+func TestTablesGrowForTheFull(t *testing.T) {
+	var clock still
+	m := newMemory(t, MemoryConfig{MaxKeys: 20_000, Now: clock.now})
+	tk := Take{Limits: []Limit{{Rate: 1e9, Burst: 1e6}}, Cost: 1}
+	pass := func() (purged uint64) {
+		before := m.Stats().Purged
+		for i := range 15_000 {
+			tk.Key = fmt.Sprint(i)
+			take(t, m, tk)
+			clock.advance(time.Microsecond)
+		}
+		return m.Stats().Purged - before
+	}
+	first := pass()
+	for range 30 {
+		pass()
+	}
+	if last := pass(); first < 10_000 || last > 0 || m.Stats().Overflowed > 0 {
+		t.Errorf("%d forgotten in the first pass, %d in the last; %+v", first, last, m.Stats())
+	}
+}
