@@ -42,6 +42,9 @@ func (o *runOptions) identityFaults() []error {
 		if len(f.Keys) > 1 {
 			flag = f.Keys[1]
 		}
+		if flag == "user" && o.Rate.By != "" && o.Identity.User == o.Rate.By {
+			flag = "by"
+		}
 		wrong = append(wrong, fmt.Errorf("--%s: %s; %s", flag, f.Problem, f.Instead))
 	}
 	return wrong

@@ -28,6 +28,7 @@ type runOptions struct {
 	Limit    int64
 	LimitSet bool
 	Timeout  time.Duration
+	Rate     rateOptions
 	Identity policy.IdentitySpec // tenant, user, priority and trusted
 	LogLevel string
 	Version  string
@@ -45,6 +46,10 @@ func NewRunCommand(version string) *cobra.Command {
 server at --upstream, at default settings: as many requests at a time as the server
 can carry, which the gateway finds out by itself.
 
+A quota lets in so many a second (or minute, hour, day) and refuses the rest with 429
+and the time at which to come back: --rate 10/s, with --burst 20 up to 20 at once, with
+--by header:X-User or --by ip for each user or address.
+
 Who goes first when not everybody can: --priority says where a request's priority
 comes from (background, normal, high or critical; the higher is served first), and
 --user and --tenant between whom to be fair within one. Each is header:NAME or
@@ -57,7 +62,7 @@ told apart by address.
 
 The exit code is 0 after a complete stop, 1 if requests had to be cut off or the
 gateway could not start, and 2 if the command line is wrong.`,
-		Example: "  weir run --upstream http://127.0.0.1:3000\n  weir run --upstream http://127.0.0.1:3000 --limit 20 --listen :8080\n  weir run --upstream http://127.0.0.1:3000 --tenant header:X-Tenant --priority header:X-Priority\n  weir run weir.yaml",
+		Example: "  weir run --upstream http://127.0.0.1:3000\n  weir run --upstream http://127.0.0.1:3000 --limit 20 --listen :8080\n  weir run --upstream http://127.0.0.1:3000 --tenant header:X-Tenant --priority header:X-Priority\n  weir run --upstream http://127.0.0.1:3000 --rate 10/s --burst 20 --by header:X-User\n  weir run weir.yaml",
 		Args:    needs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
@@ -66,7 +71,7 @@ gateway could not start, and 2 if the command line is wrong.`,
 				}
 				o.File = args[0]
 			}
-			o.LimitSet = cmd.Flags().Changed("limit")
+			o.LimitSet, o.Rate.BurstSet = cmd.Flags().Changed("limit"), cmd.Flags().Changed("burst")
 			o.LogTo = os.Stderr
 			signals := make(chan os.Signal, 4)
 			signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
@@ -82,6 +87,7 @@ gateway could not start, and 2 if the command line is wrong.`,
 	flags.StringVar(&o.Admin, "admin", "", "address for metrics and health without a file, or off (default "+config.DefaultAdmin+")")
 	flags.Int64Var(&o.Limit, "limit", 0, "requests in progress at a time without a file (default: the gateway finds the number, and follows the server)")
 	flags.DurationVar(&o.Timeout, "timeout", 0, "how long clients wait for an answer without a file, for instance 1s; nothing is begun that would come later (default: unknown)")
+	o.Rate.flags(cmd)
 	o.identityFlags(cmd)
 	flags.StringVar(&o.LogLevel, "log-level", "", "debug, info, warn or error (default: the file's, else info)")
 	return cmd
@@ -165,6 +171,8 @@ func (o *runOptions) read() (*config.Config, error) {
 		return nil, usage("%s is a URL, not a file; write weir run --upstream %s", o.File, o.File)
 	case o.File != "" && (o.Upstream != "" || o.Listen != "" || o.Admin != "" || o.LimitSet || o.Timeout != 0):
 		return nil, usage("--upstream, --listen, --admin, --limit and --timeout are for running without a file; set them in %s", o.File)
+	case o.File != "" && o.Rate.given():
+		return nil, usage("--rate, --burst and --by are for running without a file; write a gate with a quota in %s", o.File)
 	case o.File != "" && o.identifies():
 		return nil, usage("--tenant, --user, --priority and --trusted are for running without a file; set them under identity in %s", o.File)
 	case o.File != "":
@@ -190,10 +198,13 @@ func (o *runOptions) withoutFile() (*config.Config, error) {
 	if err != nil {
 		wrong = append(wrong, err)
 	}
+	rates, faults := o.Rate.spec(&o.Identity)
+	wrong = append(wrong, faults...)
 	if wrong = append(wrong, o.identityFaults()...); len(wrong) > 0 {
 		return nil, &ExitError{Code: exitUsage, Err: errors.Join(wrong...)}
 	}
 	cfg.Identity = o.Identity
+	guardBy(cfg, rates)
 	if o.Admin != "" {
 		cfg.Admin.Address = o.Admin
 	}
