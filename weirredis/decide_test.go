@@ -83,6 +83,8 @@ func playTwins(t *testing.T, w *twin) {
 				w.take(t, charge)
 			case 1:
 				w.now += time.Duration(r.Int64N(1e11)) * time.Microsecond
+			case 2, 3, 4:
+				w.now += time.Duration(r.Int64N(100)) * time.Microsecond
 			default:
 				w.now += time.Duration(r.Int64N(2e6)) * time.Microsecond
 			}
