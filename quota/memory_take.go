@@ -33,40 +33,41 @@ func (m *Memory) take(hash uint64, t *Take) (Result, error) {
 			last := time.Duration(at&timeMask) * time.Microsecond
 			tokens := math.Float64frombits(word) // not a number where somebody is writing
 			left := tokens - cost
-			enough := tokens >= need && tokens <= l.Burst-l.Rate*tickSeconds
+			if tokens < need || !(tokens <= l.Burst-l.Rate*tickSeconds) {
+				return m.touch(hash, s, word, at, t, time.Since(m.epoch))
+			}
 			now := time.Since(m.epoch)
-			if enough && uint64(now-last) < uint64(sameTick) && s.tokens.CompareAndSwap(word, math.Float64bits(left)) {
+			if uint64(now-last) < uint64(sameTick) && s.tokens.CompareAndSwap(word, math.Float64bits(left)) {
 				return Result{OK: true, Remaining: left}, nil
 			}
-			if r, ok := m.touch(s, word, at, t, now); ok {
-				return r, nil
-			}
+			return m.touch(hash, s, word, at, t, now)
 		}
 	}
 	return m.takeSlowly(hash, t)
 }
 
 // touch is take for one window of a rate that its class knows, found as word and
-// at: the same as Take.decide, in fewer steps. False leaves it to takeSlowly.
-func (m *Memory) touch(s *slot, word, at uint64, t *Take, now time.Duration) (Result, bool) {
-	l := &t.Limits[0]
+// at: the same as Take.decide, in fewer steps.
+func (m *Memory) touch(hash uint64, s *slot, word, at uint64, t *Take, now time.Duration) (Result, error) {
+	l, cost := &t.Limits[0], float64(t.Cost)
 	b, class := unpack(word, at)
-	if word == busy || word == moved || (*m.classes.list.Load())[class].limit != *l {
-		return Result{}, false
+	if word == busy || word == moved || (*m.classes.list.Load())[class].limit != *l || !t.Debt && cost > l.Burst {
+		return m.takeSlowly(hash, t)
 	}
 	now = max(now.Truncate(time.Microsecond), b.last) // see steady
 	b.tokens = min(b.tokens+l.Rate*(now-b.last).Seconds(), l.Burst)
 	b.last = now
-	cost := float64(t.Cost)
-	if !t.Debt && cost > l.Burst {
-		return Result{}, false
-	}
 	if lack := b.lacks(l, cost, t.Debt); lack > 0 {
-		wait := max(roundUp(nanoseconds(lack/l.Rate*1e9)), time.Millisecond)
-		return Result{Wait: wait, Remaining: b.tokens}, s.tokens.Load() == word
+		if wait := l.wait(lack, moment{}); s.tokens.Load() == word {
+			return Result{Wait: max(wait, time.Millisecond), Remaining: b.tokens}, nil
+		}
+		return m.takeSlowly(hash, t)
 	}
 	b.take(l, cost)
-	return Result{OK: true, Remaining: b.tokens}, s.write(word, at, b, class)
+	if !s.write(word, at, b, class) {
+		return m.takeSlowly(hash, t)
+	}
+	return Result{OK: true, Remaining: b.tokens}, nil
 }
 
 // takeSlowly is take for all cases.
