@@ -155,7 +155,8 @@ func TestHotKey(t *testing.T) {
 	if got := float64(admitted.Load()); got > most || got+left < limit.Burst {
 		t.Errorf("admitted %v, %v left; no more than %v came", got, left, most)
 	}
-	if got := float64(admitted.Load()); got+left < .9*min(most, 160_000) {
+	took := time.Since(began)
+	if got := float64(admitted.Load()); took < time.Second && got+left < .9*min(most, 160_000) {
 		t.Errorf("admitted %v, %v left: tokens are lost, %v came", got, left, most)
 	}
 }
