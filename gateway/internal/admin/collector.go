@@ -18,6 +18,7 @@ type Source interface {
 	Streams() *weirhttp.Streams
 	Upstreams() []*proxy.Upstream
 	Connections() []Connections
+	Stores() []Store
 	InFlight() int64
 	Ready() bool
 }
@@ -96,6 +97,12 @@ var limitReasons = []weir.Reason{
 	weir.ReasonCanceled, weir.ReasonDraining, weir.ReasonTooLarge,
 }
 
+// quotaReasons are the same for a quota.
+var quotaReasons = []weir.Reason{
+	weir.ReasonQuota, weir.ReasonBlocked, weir.ReasonStore, weir.ReasonTooLarge, weir.ReasonQueueFull,
+	weir.ReasonDeadline, weir.ReasonCanceled, weir.ReasonDraining,
+}
+
 // Describe implements prometheus.Collector. It describes nothing, because what
 // there is to collect changes with the configuration.
 func (c *collector) Describe(chan<- *prometheus.Desc) {}
@@ -155,11 +162,15 @@ func (c *collector) collectGates(ch chan<- prometheus.Metric) {
 		for _, signal := range g.Signals() {
 			gauge(ch, c.bound, oneIf(s.Signal == signal), name, signal)
 		}
-		for _, reason := range limitReasons {
+		usual := limitReasons
+		if g.Quota() != nil {
+			usual = quotaReasons
+		}
+		for _, reason := range usual {
 			counter(ch, c.rejected, s.Rejected[reason], name, reason.String())
 		}
 		for reason, n := range s.Rejected {
-			if !slices.Contains(limitReasons, reason) {
+			if !slices.Contains(usual, reason) {
 				counter(ch, c.rejected, n, name, reason.String())
 			}
 		}

@@ -26,7 +26,10 @@ func (s still) Connections() []Connections {
 	return []Connections{{Listener: "127.0.0.1:8080", Snapshot: weir.Snapshot{InFlight: 3}}}
 }
 func (s still) InFlight() int64 { return 7 }
-func (s still) Ready() bool     { return true }
+func (s still) Stores() []Store {
+	return []Store{{Name: "shared", Down: true, Takes: 5, Failed: map[string]uint64{"timeout": 2}}}
+}
+func (s still) Ready() bool { return true }
 
 // compiled returns a policy of gates, which is closed in the end.
 func compiled(t *testing.T, gates map[string]policy.GateSpec, opts policy.Options) *policy.Policy {

@@ -25,6 +25,7 @@ type look struct {
 		Value *float64 `json:"value"`
 		Error string   `json:"error"`
 	} `json:"signals"`
+	Stores    []storeLook    `json:"stores"`
 	Tenants   []tenantLook   `json:"tenants"` // the last is the rest of them
 	Listeners []listenerLook `json:"connections"`
 }
@@ -51,7 +52,9 @@ type gateLook struct {
 	Controller     string            `json:"controller"`
 	Reason         string            `json:"limit_reason"`
 	Signal         string            `json:"signal"`
+	Kind           string            `json:"kind"`
 	Keys           *keysLook         `json:"keys"`
+	Quota          *quotaLook        `json:"quota"`
 	Parts          map[string]struct {
 		Limit    int64  `json:"limit"`
 		InFlight int64  `json:"in_flight"`
@@ -105,7 +108,7 @@ func (l *look) print(out io.Writer, top int) error {
 	}
 	fmt.Fprintf(out, "%s, %d requests in progress\n", state, l.InFlight)
 	p := &page{Writer: tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)}
-	for _, each := range []func(*page, *gateLook){rowOfGate, rowByClass, rowExempt, rowsOfParts, rowOfPools} {
+	for _, each := range []func(*page, *gateLook){rowOfGate, rowOfQuota, rowByClass, rowExempt, rowsOfParts, rowOfPools} {
 		for i := range l.Gates {
 			each(p, &l.Gates[i])
 		}
@@ -115,6 +118,9 @@ func (l *look) print(out io.Writer, top int) error {
 	}
 	for _, s := range l.Signals {
 		p.row("SIGNAL|STATE|VALUE|TROUBLE", s.Name, s.State, figure(s.Value), s.Error)
+	}
+	for i := range l.Stores {
+		rowOfStore(p, &l.Stores[i])
 	}
 	for _, each := range []func(*page, *listenerLook){rowOfListener, rowOfHandshakes} {
 		for i := range l.Listeners {
@@ -156,14 +162,12 @@ func rowOfTenant(p *page, t *tenantLook, rest bool) {
 }
 
 func rowOfGate(p *page, g *gateLook) {
-	// Those who left the wait room were refused by nobody.
-	left := g.Rejected[weir.ReasonCanceled.String()]
-	var refused uint64
-	for _, n := range g.Rejected {
-		refused += n
+	if g.Kind == kindQuota {
+		return
 	}
+	refused, left := g.refused()
 	p.row("GATE|MODE|LIMIT|IN FLIGHT|WAITING|ADMITTED|REFUSED|LEFT|CONTROLLER|BOUND BY|WHY",
-		g.Name, g.Mode, g.Limit, g.InFlight, g.Waiting, g.Admitted, refused-left, left, g.Controller, g.Signal, g.Reason)
+		g.Name, g.Mode, g.Limit, g.InFlight, g.Waiting, g.Admitted, refused, left, g.Controller, g.Signal, g.Reason)
 }
 
 func rowByClass(p *page, g *gateLook) {

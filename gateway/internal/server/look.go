@@ -22,17 +22,19 @@ type Look struct {
 	Tenants     []admin.TenantUse              `json:"tenants"`
 	Upstreams   map[string][]proxy.TargetStats `json:"upstreams"`
 	Streams     weirhttp.StreamsSnapshot       `json:"streams"`
+	Stores      []admin.Store                  `json:"stores,omitempty"`
 	Connections []admin.Connections            `json:"connections"`
 }
 
 // GateLook is one gate: its snapshot, what it would have refused while it only
-// observed, the signals that it goes by, and the pools where each key has one, or
-// reads and writes have. Which of the signals binds is in the snapshot.
+// observed, the signals that it goes by, the pools where each key has one, or
+// reads and writes have, and the buckets of a quota. Which of the signals binds is in the snapshot.
 type GateLook struct {
 	weir.Snapshot
 	Observed map[weir.Reason]uint64 `json:"observed,omitempty"`
 	Signals  []string               `json:"signals,omitempty"`
 	Keys     *KeysLook              `json:"keys,omitempty"`
+	Quota    *admin.QuotaUse        `json:"quota,omitempty"`
 
 	Parts map[string]weir.Snapshot `json:"parts,omitempty"` // read and write
 }
@@ -54,7 +56,7 @@ const mostKeys = 20
 
 // lookInto returns what there is to see of a gate.
 func lookInto(g *policy.Gate) GateLook {
-	look := GateLook{Snapshot: g.Snapshot(), Observed: g.Observed(), Signals: g.Signals(), Parts: g.Parts()}
+	look := GateLook{Snapshot: g.Snapshot(), Observed: g.Observed(), Signals: g.Signals(), Parts: g.Parts(), Quota: admin.UseOf(g.Quota())}
 	if k := g.Pools(); k != nil {
 		u := k.Usage(mostKeys)
 		look.Keys = &KeysLook{Known: u.Keys, Max: u.MaxKeys, Busy: u.Busy, Evicted: u.Evicted, Bytes: u.Bytes, Top: u.Top}
@@ -92,6 +94,7 @@ func (s *Server) Look() Look {
 		Tenants:     s.metrics.TopTenants(),
 		Upstreams:   make(map[string][]proxy.TargetStats),
 		Streams:     s.streams.Snapshot(),
+		Stores:      s.Stores(),
 		Connections: s.Connections(),
 	}
 	p := s.Policy()

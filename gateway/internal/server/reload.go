@@ -151,6 +151,7 @@ func (s *Server) letGo(l *listener, shared bool) {
 type retiring struct {
 	policy *policy.Policy
 	until  time.Time
+	close  func() // the stores that nothing uses then
 }
 
 // longestRetirement is when the gates of a retired policy have closed by
@@ -163,7 +164,9 @@ func (s *Server) retire(prev, next *state) {
 	prev.retire(next)
 	now := time.Now()
 	s.retiring = slices.DeleteFunc(s.retiring, func(r retiring) bool { return now.After(r.until) })
-	s.retiring = append(s.retiring, retiring{prev.policy, now.Add(longestRetirement)})
+	closeStores := func() { prev.stores.closeBut(next.stores) }
+	time.AfterFunc(longestRetirement, closeStores)
+	s.retiring = append(s.retiring, retiring{prev.policy, now.Add(longestRetirement), closeStores})
 }
 
 // watchEvery is how often files are looked at. Asking the file system is the one

@@ -108,6 +108,7 @@ func New(cfg *config.Config, opts Options) (*Server, error) {
 	s.seen = s.stamps()
 	if err := s.open(cfg); err != nil {
 		st.policy.Close()
+		st.stores.closeBut(nil)
 		return nil, err
 	}
 	return s, nil

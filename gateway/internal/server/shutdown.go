@@ -39,6 +39,10 @@ func (s *Server) shutdown() error {
 	complete := s.finish(ctx)
 	s.save()
 	st.retire(nil)
+	st.stores.closeBut(nil)
+	for _, r := range s.retiring {
+		r.close()
+	}
 	if s.admin != nil {
 		s.stopAdmin()
 	}

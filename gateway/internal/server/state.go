@@ -22,6 +22,7 @@ type state struct {
 	policy    *policy.Policy
 	routes    map[*policy.Route]*route
 	upstreams map[string]*proxy.Upstream
+	stores    stores
 }
 
 // route is where a route of the policy leads.
@@ -40,18 +41,25 @@ func (s *Server) compile(cfg *config.Config, prev *state) (*state, error) {
 		Hooks: s.hooks(), Observed: s.notes.observed,
 		SignalHooks: signal.Hooks{Trouble: s.notes.signalTrouble, Recovered: s.notes.signalRecovered},
 	}
+	var live stores
 	if prev != nil {
-		opts.Previous = prev.policy
+		opts.Previous, live = prev.policy, prev.stores
 	}
 	if err := checkUpstreams(cfg); err != nil {
 		return nil, err
 	}
-	p, err := policy.Compile(spec, opts)
+	opened, err := s.openStores(cfg, live)
 	if err != nil {
 		return nil, err
 	}
+	opts.Stores = opened.quotas()
+	p, err := policy.Compile(spec, opts)
+	if err != nil {
+		opened.closeBut(live)
+		return nil, err
+	}
 	st := &state{
-		cfg: cfg, policy: p,
+		cfg: cfg, policy: p, stores: opened,
 		routes:    make(map[*policy.Route]*route),
 		upstreams: make(map[string]*proxy.Upstream, len(cfg.Upstreams)),
 	}
