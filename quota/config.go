@@ -1,8 +1,6 @@
 package quota
 
 import (
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -126,8 +124,8 @@ func (c *Config) compile() (*settings, error) {
 	if s.identify == nil {
 		s.identify = identify
 	}
-	if len(f) > 0 {
-		return nil, fmt.Errorf("quota: gate %q: %w", c.Name, errors.Join(f...))
+	if err := f.of(c.Name); err != nil {
+		return nil, err
 	}
 	return s, nil
 }

@@ -47,12 +47,6 @@ func (q *Quota) Peek(ctx context.Context, w weir.Work) (Decision, error) {
 	return d, nil
 }
 
-// keyOf returns the key of the bucket that a rule gives w.
-func (q *Quota) keyOf(set *settings, r *rule, w *weir.Work) string {
-	id := set.identify(*w)
-	return string(appendKey(nil, q.name, r, &id))
-}
-
 func (q *Quota) decide(ctx context.Context, w *weir.Work, mode Mode) (Decision, *weir.Rejection) {
 	set := q.settings.Load()
 	c, refused := q.bill(ctx, set, w, mode != DryRun)
@@ -64,7 +58,7 @@ func (q *Quota) decide(ctx context.Context, w *weir.Work, mode Mode) (Decision, 
 	}
 	d := Decision{Rule: c.rule.title, Limits: c.rule.limits}
 	if mode == DryRun {
-		d.Key = q.keyOf(set, c.rule, w)
+		_, d.Key = q.Key(*w)
 	}
 	if d.Result, refused = q.ask(ctx, set, &c, mode, 0); refused == nil && !d.OK {
 		refused = q.short(&c, d.Result)

@@ -21,3 +21,6 @@ func (f faults) err(whose string) error {
 	}
 	return fmt.Errorf("quota: %s%w", whose, errors.Join(f...))
 }
+
+// of is err for the configuration of a gate.
+func (f faults) of(gate string) error { return f.err(fmt.Sprintf("gate %q: ", gate)) }

@@ -3,7 +3,6 @@ package quota
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -120,46 +119,6 @@ func (q *Quota) since(t time.Time) time.Duration {
 		return t.Sub(VirtualEpoch)
 	}
 	return t.Sub(q.epoch)
-}
-
-// Reconfigure takes up new settings while the gate runs. Tokens and debts stay: a
-// limit that has changed fills the bucket at its new rate from now on, clipped to
-// its new burst, and debts are paid back at it. What waits keeps its time. A change
-// of Name, Store or Now is ignored, a closed gate refuses, and a faulty
-// configuration changes nothing.
-func (q *Quota) Reconfigure(cfg Config) error {
-	cfg.Name = q.name
-	set, err := cfg.compile()
-	if err != nil {
-		return err
-	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.shut {
-		return fmt.Errorf("quota: gate %q: %w", q.name, ErrClosed)
-	}
-	was := q.settings.Swap(set)
-	local := q.locally(false)
-	was.rules.succeeded(set.rules, func(old, now *Limit) {
-		for _, m := range []*Memory{q.memory, local} {
-			if m != nil { // no bucket is forgotten as full by a limit that it has no more
-				m.classes.replaced(old, now)
-			}
-		}
-	})
-	return nil
-}
-
-// Rules returns the rules in force, in the order in which they were given.
-func (q *Quota) Rules() []Rule { return append([]Rule(nil), q.settings.Load().rules.list...) }
-
-// Limits returns the limits of the rule that a Rejection or a Decision names, nil if
-// it is not in force any more or has none. They are shared: do not write to them.
-func (q *Quota) Limits(rule string) []Limit {
-	if r := q.settings.Load().rules.titles[rule]; r != nil {
-		return r.limits
-	}
-	return nil
 }
 
 // ErrClosed is the error of changing a gate that has been closed. Work is refused

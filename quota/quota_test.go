@@ -378,6 +378,40 @@ func TestReconfigure(t *testing.T) {
 	}
 }
 
+// Rules alone can be changed; the rest stays, and all of it if a rule is faulty.
+func TestSetRules(t *testing.T) {
+	r := newRig(t, Config{Debt: true, Rules: everyUser(Limit{Rate: 1, Burst: .5}), Queue: Queue{Len: 3}})
+	r.admit(of(alice, 10))
+	rules := append(everyUser(Limit{Rate: 2, Burst: .5}), Rule{Name: "root", User: Named("root"), Exempt: true}, Rule{User: Named("eve"), Blocked: true})
+	if err := r.SetRules(rules); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.refused(alice); got.RetryAfter != 4750*ms {
+		t.Errorf("%+v, want the debt of 9.5 at 2/s", *got)
+	}
+	if s := r.Quota.settings.Load(); s.places != 3 || !s.debt || len(r.Rules()) != 3 {
+		t.Errorf("%+v", s)
+	}
+	if err := r.SetRules(append(rules, rules[0])); err == nil || !strings.Contains(err.Error(), `gate "q": Rules[3]`) || len(r.Rules()) != 3 {
+		t.Errorf("%v, %v", err, r.Rules())
+	}
+	for w, want := range map[weir.Work]string{alice: "user=* q/user=alice", {User: "root"}: "root ", {User: "eve"}: "user=eve "} {
+		if rule, key := r.Key(w); rule+" "+key != want {
+			t.Errorf("%v: %q, %q, want %q", w.User, rule, key, want)
+		}
+	}
+	if err := r.SetRules(nil); err != nil {
+		t.Fatal(err)
+	}
+	if rule, key := r.Key(alice); rule != "" || key != "" {
+		t.Errorf("%q, %q without rules", rule, key)
+	}
+	r.admit(alice)
+	if r.Close(); !errors.Is(r.SetRules(rules), ErrClosed) {
+		t.Error("a closed gate takes rules")
+	}
+}
+
 // A limit that becomes slower forgives nothing, not even to those who are idle.
 func TestReconfigureForgivesNothing(t *testing.T) {
 	r := newRig(t, Config{Rules: everyUser(Limit{Rate: 10, Burst: 100})})
