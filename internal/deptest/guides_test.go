@@ -22,7 +22,7 @@ func TestGuidesCompile(t *testing.T) {
 	tmp := t.TempDir()
 	overlay := struct{ Replace map[string]string }{map[string]string{}}
 	var packages []string
-	for _, guide := range []string{"README.md", "docs/guides/library.md", "docs/guides/keyed.md", "docs/guides/quota.md"} {
+	for _, guide := range []string{"README.md", "docs/guides/library.md", "docs/guides/keyed.md", "docs/guides/redis.md", "docs/guides/quota.md"} {
 		text, err := os.ReadFile(filepath.Join(base, guide))
 		if err != nil {
 			t.Fatal(err)
@@ -95,6 +95,7 @@ func imports(code string) []string {
 	all := map[string]string{
 		"context": "context", "http": "net/http", "log": "log", "time": "time",
 		"signal": module + "/signal", "weir": module, "keyed": module + "/keyed", "limit": module + "/limit", "quota": module + "/quota", "control": module + "/control", "weirhttp": module + "/weirhttp",
+		"weirredis": module + "/weirredis",
 	}
 	var paths []string
 	for name, path := range all {
