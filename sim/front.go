@@ -32,7 +32,7 @@ func newFront(w *world, s *Scenario) (*front, error) {
 		return nil, err
 	}
 	f := &front{next: p.Next, step: p.Step, close: p.Close, limit: unlimited}
-	if g := p.Gate(watched); g != nil {
+	if g := p.Gate(watched); g != nil && g.Quota() == nil { // a quota limits no concurrency
 		f.limit = func() int64 { return g.Snapshot().Limit }
 		w.stats.addLimit(w.now, g.Snapshot().Limit)
 	}
