@@ -101,7 +101,22 @@ func (p *certPattern) matchesName(name string) bool {
 		label, ok := strings.CutSuffix(name, p.name)
 		return ok && label != "" && !strings.Contains(label, ".")
 	}
-	return len(name) > len(p.name) && strings.HasPrefix(name, p.name)
+	rest, ok := strings.CutPrefix(name, p.name)
+	return ok && rest != "" && !leavesPath(rest)
+}
+
+// leavesPath reports whether the rest of a URI has a dot segment, plain or escaped:
+// what the star stands for must lie below what is before it, and "edge/../cart" is
+// "cart" to who reads URIs so. SPIFFE forbids them, but not every authority looks.
+func leavesPath(rest string) bool {
+	path, _, _ := strings.Cut(rest, "?")
+	for segment := range strings.SplitSeq(path, "/") {
+		switch strings.ReplaceAll(strings.ToLower(segment), "%2e", ".") {
+		case ".", "..":
+			return true
+		}
+	}
+	return false
 }
 
 // trustsCert reports whether a verified certificate makes its peer trusted.

@@ -115,6 +115,7 @@ func TestTrustedCerts(t *testing.T) {
 	sum := sha256.Sum256(edge.Raw)
 	two := edge
 	two.URIs = uris(t, "spiffe://example.org/edge/1", "spiffe://example.org/x")
+	of := func(uri string) x509.Certificate { return x509.Certificate{URIs: uris(t, uri)} }
 	for _, tt := range []struct {
 		pattern string
 		cert    x509.Certificate
@@ -127,6 +128,11 @@ func TestTrustedCerts(t *testing.T) {
 		{"uri:spiffe://example.org/edge/*", edge, true},
 		{"uri:spiffe://example.org/edge/1*", edge, false},
 		{"uri:spiffe://example.org/*", edge, true},
+		{"uri:spiffe://example.org/edge/*", of("spiffe://example.org/edge/../cart"), false},
+		{"uri:spiffe://example.org/edge/*", of("spiffe://example.org/edge/a/%2E%2e/../cart"), false},
+		{"uri:spiffe://example.org/edge/*", of("spiffe://example.org/edge/."), false},
+		{"uri:spiffe://example.org/edge/*", of("spiffe://example.org/edge/..a/b.c"), true},
+		{"uri:spiffe://example.org/edge/*", of("spiffe://example.org/edge/a?b=/../c"), true},
 		{"uri:spiffe://example.org/Edge/1", edge, false},
 		{"dns:one.edge.example.org", edge, true},
 		{"dns:ONE.edge.example.org", edge, true},
