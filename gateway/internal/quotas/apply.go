@@ -1,0 +1,162 @@
+package quotas
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Result is what came of a change.
+type Result struct {
+	ETag         string `json:"etag"`
+	ValidateOnly bool   `json:"validate_only,omitempty"`
+	Steps        []Step `json:"steps"`
+}
+
+// attempts bounds how often a change is made again because somebody else was faster.
+const attempts = 10
+
+// Change carries out c, all of it or nothing. When it returns without an error the
+// change is kept and in force. Each step is logged, and so is what was refused.
+//
+// The error is a [Faults] about the change, ErrNowhere, ErrPrecondition, or the
+// store's.
+func (b *Book) Change(ctx context.Context, c Change) (Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	b.changing.Lock()
+	defer b.changing.Unlock()
+	res, err := b.change(ctx, &c)
+	b.audit(&c, &res, err)
+	return res, err
+}
+
+func (b *Book) change(ctx context.Context, c *Change) (Result, error) {
+	if b.opts.Store == nil {
+		return Result{}, ErrNowhere
+	}
+	if err := b.name(c); err != nil {
+		return Result{}, err
+	}
+	for range attempts {
+		if err := b.refresh(ctx); err != nil {
+			return Result{}, fmt.Errorf("the rules cannot be read, so nothing is changed: %w", err)
+		}
+		res, err := b.attempt(ctx, c)
+		if !errors.Is(err, ErrChanged) {
+			return res, err
+		}
+	}
+	return Result{}, fmt.Errorf("%w, %d times while this change was made; repeat it", ErrChanged, attempts)
+}
+
+// name fills in the gate where it can be only one, and checks the number of ops.
+func (b *Book) name(c *Change) error {
+	if len(c.Ops) == 0 || len(c.Ops) > MaxOps {
+		return Faults{{Op: -1, Problem: fmt.Sprintf("has %d operations", len(c.Ops)), Instead: fmt.Sprintf("write from 1 to %d", MaxOps)}}
+	}
+	b.mu.Lock()
+	gates := quotaGates(&b.plan.spec)
+	b.mu.Unlock()
+	c.Ops = slices.Clone(c.Ops)
+	var faults Faults
+	for i := range c.Ops {
+		switch {
+		case c.Ops[i].Gate != "":
+		case len(gates) == 1:
+			c.Ops[i].Gate = gates[0]
+		case len(gates) == 0:
+			faults = append(faults, Fault{Op: i, Field: "gate", Problem: "no gate has a quota", Instead: "add one to the configuration"})
+		default:
+			faults = append(faults, Fault{Op: i, Field: "gate", Problem: "is missing", Instead: "write one of " + strings.Join(gates[:min(len(gates), 10)], ", ")})
+		}
+	}
+	if len(faults) > 0 {
+		return faults
+	}
+	return nil
+}
+
+// attempt makes the change to the rules as they are known.
+func (b *Book) attempt(ctx context.Context, c *Change) (Result, error) {
+	b.mu.Lock()
+	doc, was, plan := b.doc, b.tag, b.plan
+	b.mu.Unlock()
+	if c.IfMatch != "" && c.IfMatch != "*" && c.IfMatch != was {
+		return Result{ETag: was}, ErrPrecondition
+	}
+	next, steps, by, faults := c.carryOut(doc, time.Now())
+	if faults = append(faults, unfit(plan, next, steps, by)...); len(faults) > 0 {
+		return Result{ETag: was}, faults
+	}
+	data, err := next.encode()
+	if err != nil {
+		return Result{ETag: was}, err
+	}
+	res := Result{ETag: was, ValidateOnly: c.ValidateOnly, Steps: steps}
+	if c.ValidateOnly {
+		return res, nil
+	}
+	if err := b.opts.Store.Write(ctx, was, data); err != nil {
+		return Result{ETag: was}, err
+	}
+	res.ETag = tag(data)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.takeLocked(next, res.ETag)
+	return res, nil
+}
+
+// unfit returns what is wrong with the rules that steps have set. Those that were set
+// before may not fit either; that is no fault of this change.
+func unfit(plan *Plan, next *document, steps []Step, by []int) (faults Faults) {
+	set := &document{}
+	var ops []int
+	for i, s := range steps {
+		if s.After != nil {
+			set.Rules = append(set.Rules, *s.After)
+			ops = append(ops, by[i])
+		}
+	}
+	found := misfits(&plan.spec, set.Rules)
+	for i := range set.Rules {
+		for _, f := range found[i] {
+			f.Op = ops[i]
+			faults = append(faults, f)
+		}
+	}
+	return faults
+}
+
+// mostAudited bounds the lines of one change in the log; it is told how many there
+// were.
+const mostAudited = MaxOps
+
+// audit logs who changed what, and what came of it.
+func (b *Book) audit(c *Change, res *Result, err error) {
+	if err != nil {
+		b.log.Warn("quota change refused", "by", c.By, "operations", len(c.Ops), "validate_only", c.ValidateOnly, "because", err.Error())
+		return
+	}
+	if c.ValidateOnly {
+		b.log.Info("quota change validated", "by", c.By, "operations", len(c.Ops))
+		return
+	}
+	for i, s := range res.Steps {
+		if i == mostAudited {
+			b.log.Info("quota changed", "by", c.By, "further", len(res.Steps)-i, "etag", res.ETag)
+			return
+		}
+		b.log.Info("quota changed", "by", c.By, "gate", s.Gate, "rule", s.Matches, "before", gives(s.Before), "after", gives(s.After), "etag", res.ETag)
+	}
+}
+
+func gives(r *Rule) string {
+	if r == nil {
+		return "none"
+	}
+	return Gives(&r.QuotaRuleSpec)
+}

@@ -1,0 +1,208 @@
+package quotas
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir/policy"
+)
+
+// Options of a [Book].
+type Options struct {
+	// Store keeps the rules. nil keeps none: all changes are refused.
+	Store Store
+	// Logger is told of changes and of trouble. Required.
+	Logger *slog.Logger
+	// StartBroken begins without rules where those that are kept cannot be read,
+	// rather than not at all; nothing is written over them.
+	StartBroken bool
+}
+
+// Book has the rules that are set at run time. It is safe for concurrent use.
+type Book struct {
+	opts Options
+	log  *slog.Logger
+
+	changing sync.Mutex // one who reads or writes the store at a time
+
+	mu      sync.Mutex // guards what follows; held for no I/O, locked after changing
+	doc     *document
+	tag     string
+	plan    *Plan          // in force; nil before the first policy
+	policy  *policy.Policy // in force
+	trouble string         // why the store could not be read, empty if it could
+}
+
+// Errors of [Book.Change].
+var (
+	// ErrNowhere is the error of a change where no store is configured.
+	ErrNowhere = errors.New("there is nowhere to keep rules that are set at run time; add quotas: {file: /var/lib/weir/quotas.json} to the configuration")
+	// ErrPrecondition is the error of a change whose IfMatch is not the tag of the
+	// rules any more.
+	ErrPrecondition = errors.New("the rules have been changed since; look at them again and repeat with their new ETag")
+)
+
+// patience bounds one look at the store, and one write.
+const patience = 5 * time.Second
+
+// Open reads the rules.
+//
+// A document that is broken is an error, which names its line, unless StartBroken is
+// set: to begin without a rule that blocks somebody would be worse than not to begin.
+// A store that cannot be reached is an error too, for the same reason.
+func Open(ctx context.Context, o Options) (*Book, error) {
+	b := &Book{opts: o, log: o.Logger, doc: &document{}, tag: tag(nil)}
+	if o.Store == nil {
+		return b, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	doc, tagged, err := b.read(ctx)
+	switch {
+	case err == nil:
+		b.doc, b.tag = doc, tagged
+		return b, nil
+	case !o.StartBroken:
+		return nil, fmt.Errorf("quotas set at run time cannot be read: %w; mend it, or begin with the configuration's alone by quotas: {start_broken: true}", err)
+	}
+	b.noted(err)
+	return b, nil
+}
+
+// Close lets go of the store.
+func (b *Book) Close() error {
+	if b.opts.Store == nil {
+		return nil
+	}
+	b.changing.Lock()
+	defer b.changing.Unlock()
+	return b.opts.Store.Close()
+}
+
+// read reads the store.
+func (b *Book) read(ctx context.Context) (*document, string, error) {
+	data, err := b.opts.Store.Read(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	doc, err := decode(b.opts.Store.Name(), data)
+	return doc, tag(data), err
+}
+
+// Plan returns what becomes of the rules under a configuration. place says where in
+// the file a field of a gate's quota stands, such as rules[0].
+func (b *Book) Plan(spec policy.Spec, place func(gate, field string) string) *Plan {
+	b.mu.Lock()
+	doc := b.doc
+	b.mu.Unlock()
+	return newPlan(spec, place, doc)
+}
+
+// Adopt says that p, made by plan, is in force.
+func (b *Book) Adopt(plan *Plan, p *policy.Policy) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.policy = p
+	stale := plan.doc != b.doc
+	if stale { // changed while the policy was compiled
+		plan = plan.with(b.doc)
+	}
+	b.plan = plan
+	for i, faults := range plan.faults {
+		r := &plan.doc.Rules[i]
+		b.log.Warn("a quota set at run time does not fit the configuration; it is kept, but not in force",
+			"gate", r.Gate, "rule", Matches(&r.QuotaRuleSpec), "because", faults[0].Error())
+	}
+	if stale {
+		for gate := range plan.base {
+			b.applyLocked(gate)
+		}
+	}
+}
+
+// applyLocked brings the rules of a gate into it.
+func (b *Book) applyLocked(gate string) {
+	g := b.policy.Gate(gate)
+	if g == nil || g.Quota() == nil {
+		return
+	}
+	if err := g.Quota().SetRules(b.plan.rules(gate)); err != nil {
+		b.log.Error("quotas set at run time are not in force", "gate", gate, "error", err)
+	}
+}
+
+// takeLocked puts another document in force.
+func (b *Book) takeLocked(doc *document, tagged string) {
+	changed := gatesOf(b.doc, doc)
+	b.doc, b.tag, b.trouble = doc, tagged, ""
+	if b.plan == nil {
+		return
+	}
+	b.plan = b.plan.with(doc)
+	for gate := range changed {
+		b.applyLocked(gate)
+	}
+}
+
+// gatesOf are the gates that either document has rules for.
+func gatesOf(docs ...*document) map[string]bool {
+	gates := map[string]bool{}
+	for _, d := range docs {
+		for i := range d.Rules {
+			gates[d.Rules[i].Gate] = true
+		}
+	}
+	return gates
+}
+
+// Every is how often [Book.Follow] is to be called: what others write to the store is
+// in force after it, at most, and the time for reading.
+const Every = time.Second
+
+// Follow takes up what others have written to the store, such as other gateways. What
+// cannot be read changes nothing: the rules that are known stay in force.
+func (b *Book) Follow(ctx context.Context) {
+	if b.opts.Store == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	b.changing.Lock()
+	defer b.changing.Unlock()
+	if err := b.refresh(ctx); err != nil {
+		b.noted(err)
+	}
+}
+
+// refresh reads the store and takes up what is new there. The caller holds changing.
+func (b *Book) refresh(ctx context.Context) error {
+	doc, tagged, err := b.read(ctx)
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if tagged != b.tag {
+		b.takeLocked(doc, tagged)
+		b.log.Info("quotas set at run time taken up", "from", b.opts.Store.Name(), "rules", len(doc.Rules), "etag", tagged)
+	} else if b.trouble != "" {
+		b.trouble = ""
+		b.log.Info("quotas set at run time can be read again", "from", b.opts.Store.Name())
+	}
+	return nil
+}
+
+// noted logs trouble with the store, the same once.
+func (b *Book) noted(err error) {
+	b.mu.Lock()
+	same := b.trouble == err.Error()
+	b.trouble = err.Error()
+	b.mu.Unlock()
+	if !same {
+		b.log.Error("quotas set at run time cannot be read; those that are known stay in force", "from", b.opts.Store.Name(), "error", err)
+	}
+}

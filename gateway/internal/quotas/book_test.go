@@ -1,0 +1,338 @@
+package quotas
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/policy"
+)
+
+// A rule set at run time wins over the file, survives a restart and a reload, and what
+// the file says is in force again when it is deleted.
+func TestRulesWin(t *testing.T) {
+	file := newFile(t, inTemp(t))
+	d := newDesk(t, file, base())
+	if got := d.passes("api", "bob", 20); got != 10 {
+		t.Fatalf("bob by the file: %d, want 10", got)
+	}
+	d.must(set("api", "carol", "3/h"))
+	if got := d.passes("api", "carol", 20); got != 3 {
+		t.Errorf("carol: %d, want 3", got)
+	}
+	d.reload(base())
+	if got := d.passes("api", "carol", 20); got != 0 {
+		t.Errorf("carol after a reload: %d, want 0", got)
+	}
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d2 := newDesk(t, newFile(t, file.Name()), base())
+	if got := d2.passes("api", "carol", 20); got != 3 {
+		t.Errorf("carol after a restart: %d, want 3", got)
+	}
+	d2.must(Change{Ops: []Op{{Gate: "api", Delete: &policy.QuotaRuleSpec{User: "carol"}}}})
+	if got := d2.passes("api", "carol", 20); got != 0 {
+		t.Errorf("carol by the file: %d, want 0: the bucket is the same, and empty", got)
+	}
+	if got := d2.policy.Gate("api").Quota().Limits("user=carol"); got != nil {
+		t.Errorf("carol still has %v", got)
+	}
+}
+
+// Tokens and debts stay when a rate is changed: no bucket is filled by it.
+func TestChangeKeepsTokens(t *testing.T) {
+	d := newDesk(t, newFile(t, inTemp(t)), base())
+	if got := d.passes("api", "alice", 45); got != 45 {
+		t.Fatalf("alice: %d", got)
+	}
+	d.must(set("api", "alice", "100/h")) // in the place of the file's 50/h
+	if got := d.passes("api", "alice", 100); got != 5 {
+		t.Errorf("alice has %d after the change, want the 5 that were left", got)
+	}
+	if _, err := d.policy.Gate("api").TryAdmit(weir.Work{User: "alice"}); !strings.Contains(fmt.Sprint(err), "big") {
+		t.Errorf("%v: want the name that the file gives the rule", err)
+	}
+}
+
+// Of several operations one that is wrong keeps all from being carried out, and all
+// that is wrong is told.
+func TestAllOrNothing(t *testing.T) {
+	file := newFile(t, inTemp(t))
+	d := newDesk(t, file, base())
+	before := d.Look("")
+	f := func(missing bool, part string, ops ...Op) {
+		t.Helper()
+		ops = append([]Op{{Gate: "api", Set: user("carol", "3/h")}}, ops...)
+		_, err := d.Change(t.Context(), Change{Ops: ops})
+		var faults Faults
+		if !errors.As(err, &faults) || !strings.Contains(err.Error(), part) || faults[len(faults)-1].Missing != missing {
+			t.Errorf("%v, want %q", err, part)
+		}
+		if data, err := file.Read(t.Context()); data != nil || err != nil {
+			t.Errorf("something was written: %s %v", data, err)
+		}
+		if l := d.Look(""); l.ETag != before.ETag || len(l.Rules) != len(before.Rules) {
+			t.Errorf("something has changed: %d rules, %s", len(l.Rules), l.ETag)
+		}
+	}
+	f(true, "has no rule for user=dave", Op{Gate: "api", Delete: &policy.QuotaRuleSpec{User: "dave"}})
+	f(false, `there is no gate "apo"`, Op{Gate: "apo", Set: user("x", "1/s")})
+	f(false, `gate "slots" has no quota`, Op{Gate: "slots", Set: user("x", "1/s")})
+	f(false, "gate: is missing; write one of api, other", Op{Set: user("x", "1/s")})
+	f(false, "asks for 0 things", Op{Gate: "api"})
+	f(false, "asks for 2 things", Op{Gate: "api", Set: user("x", "1/s"), Clear: true})
+	f(false, "is no number", Op{Gate: "api", Set: user("x", "NaN/s")})
+	f(false, "not above 0", Op{Gate: "api", Set: user("x", "0/s")})
+	f(false, "out of range", Op{Gate: "api", Set: user("x", "1e300/s")})
+	f(false, "burst of 0.5", Op{Gate: "api", Set: tiny("x")})
+	f(false, "is out of range", Op{Gate: "api", Set: &policy.QuotaRuleSpec{User: "x", QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "1/s", Burst: -1}}})
+	f(false, "about the same rule", Op{Gate: "api", Set: user("carol", "4/h")})
+	f(false, "priority", Op{Gate: "api", Set: &policy.QuotaRuleSpec{Priority: "urgent", Blocked: true}})
+	f(false, "hash", Op{Gate: "api", Set: user(strings.Repeat("k", 10_000), "1/s")})
+	f(false, "hash", Op{Gate: "api", Set: user("a\x00\nb", "1/s")})
+	f(false, "name", Op{Gate: "api", Set: &policy.QuotaRuleSpec{Name: "n", User: "x", Blocked: true}})
+	f(false, "by what it matches alone", Op{Gate: "api", Delete: user("carol", "1/s")})
+	f(false, "bits set beyond", Op{Gate: "api", Set: &policy.QuotaRuleSpec{Address: "10.0.0.1/8", Blocked: true}})
+	_, err := d.Change(t.Context(), Change{Ops: []Op{{Gate: "api", Set: user("x", "0/s")}, {Gate: "apo", Clear: true}, {Gate: "api", Set: tiny("y")}}})
+	if text := fmt.Sprint(err); !strings.Contains(text, "ops[0]") || !strings.Contains(text, "ops[2]") {
+		t.Errorf("not all that is wrong: %v", err)
+	}
+	for _, n := range []int{0, MaxOps + 1} {
+		if _, err := d.Change(t.Context(), Change{Ops: make([]Op, n)}); !strings.Contains(fmt.Sprint(err), "from 1 to 1000") {
+			t.Errorf("%d operations: %v", n, err)
+		}
+	}
+}
+
+func TestPrecondition(t *testing.T) {
+	d := newDesk(t, newFile(t, inTemp(t)), base())
+	first := d.Look("").ETag
+	c := set("api", "carol", "3/h")
+	c.IfMatch, c.ValidateOnly = first, true
+	if res := d.must(c); res.ETag != first || len(res.Steps) != 1 || len(d.Look("").Rules) != 3 {
+		t.Errorf("validate only: %+v", res)
+	}
+	c.ValidateOnly = false
+	if res := d.must(c); res.ETag == first || res.ETag != d.Look("").ETag {
+		t.Errorf("%+v", res)
+	}
+	if _, err := d.Change(t.Context(), c); !errors.Is(err, ErrPrecondition) {
+		t.Errorf("with the ETag of before: %v", err)
+	}
+	c.IfMatch = "*"
+	before := d.Look("").ETag
+	if res := d.must(c); res.ETag == before {
+		t.Error("the same ETag after another change of nothing: two that look and set would not notice each other")
+	}
+}
+
+// Two that write at once lose nothing.
+func TestWritersAtOnce(t *testing.T) {
+	d := newDesk(t, newFile(t, inTemp(t)), base())
+	const writers, each = 4, 5
+	var all sync.WaitGroup
+	for w := range writers {
+		all.Go(func() {
+			for i := range each {
+				if _, err := d.Change(context.Background(), set("api", fmt.Sprintf("w%d-%d", w, i), "5/h")); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if n := len(d.Look("api").Rules); n != 2+writers*each {
+		t.Errorf("%d rules, want %d", n, 2+writers*each)
+	}
+	if got := d.passes("api", "w3-4", 9); got != 5 {
+		t.Errorf("the last: %d", got)
+	}
+}
+
+// A rule that does not fit the configuration any more is kept and says why it is not
+// in force; it is again as soon as it fits.
+func TestMisfit(t *testing.T) {
+	d := newDesk(t, newFile(t, inTemp(t)), base())
+	d.must(Change{Ops: []Op{
+		{Gate: "other", Set: tiny("x")}, // fits, because other allows debts
+		{Gate: "api", Set: user("carol", "3/h")},
+	}})
+	spec := base()
+	spec.Gates["other"] = policy.GateSpec{Quota: &policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "10/h"}}}
+	delete(spec.Gates, "api")
+	d.reload(spec)
+	for _, v := range d.Look("").Rules {
+		if v.Source == FromDynamic && (v.InForce || v.Because == "") {
+			t.Errorf("%+v", v)
+		}
+	}
+	if log := d.log.String(); !strings.Contains(log, "does not fit") || !strings.Contains(log, "user=carol") {
+		t.Errorf("not logged:\n%s", log)
+	}
+	d.must(set("other", "y", "2/h"))                                                       // which has nothing to do with it
+	d.must(Change{Ops: []Op{{Gate: "api", Delete: &policy.QuotaRuleSpec{User: "carol"}}}}) // what nobody can use can be deleted
+	d.reload(base())
+	for _, v := range d.Look("").Rules {
+		if v.Source == FromDynamic && !v.InForce {
+			t.Errorf("%+v", v)
+		}
+	}
+}
+
+// Where rules cannot be read the gateway does not start, unless it is told to; then it
+// writes nothing over them.
+func TestBroken(t *testing.T) {
+	name := inTemp(t)
+	broken := "{\n\"weir_quotas\": 1,\n\"rules\": [{\"gate\": \"api\", \"blcoked\": true}]}"
+	if err := os.WriteFile(name, []byte(broken), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file := newFile(t, name)
+	log := new(logged)
+	o := Options{Store: file, Logger: slog.New(slog.NewTextHandler(log, nil))}
+	_, err := Open(t.Context(), o)
+	if text := fmt.Sprint(err); !strings.Contains(text, name+":3:") || !strings.Contains(text, "blcoked") || !strings.Contains(text, "start_broken") {
+		t.Errorf("%v", err)
+	}
+	o.StartBroken = true
+	book, err := Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &desk{Book: book, t: t, log: log}
+	d.reload(base())
+	if d.Look("").Trouble == "" || !strings.Contains(log.String(), "blcoked") {
+		t.Errorf("no trouble told:\n%s", log)
+	}
+	if _, err := d.Change(t.Context(), set("api", "carol", "3/h")); err == nil {
+		t.Error("written over what is broken")
+	}
+	if got, err := os.ReadFile(name); err != nil || string(got) != broken {
+		t.Errorf("%s %v", got, err)
+	}
+	mended := strings.Replace(broken, "blcoked", "blocked", 1)
+	if err := os.WriteFile(name, []byte(mended), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.Follow(t.Context())
+	if d.Look("").Trouble != "" || len(d.Look("api").Rules) != 3 {
+		t.Errorf("mended: %+v", d.Look(""))
+	}
+}
+
+// What is changed by hand, or by another gateway, is taken up; what cannot be read
+// leaves the rules that are known.
+func TestFollow(t *testing.T) {
+	file := newFile(t, inTemp(t))
+	d := newDesk(t, file, base())
+	d.must(set("api", "carol", "3/h"))
+	data, err := file.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file.Name(), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(strings.Replace(string(data), "3/h", "4/h", 1))
+	d.Follow(t.Context())
+	if got := d.passes("api", "carol", 9); got != 4 {
+		t.Errorf("after a change by hand: %d, want 4", got)
+	}
+	write("{")
+	d.Follow(t.Context())
+	d.Follow(t.Context())
+	if n := strings.Count(d.log.String(), "level=ERROR"); n != 1 {
+		t.Errorf("%d errors logged, want 1:\n%s", n, d.log)
+	}
+	if l := d.Look("api"); len(l.Rules) != 3 || l.Trouble == "" {
+		t.Errorf("%+v", l)
+	}
+	write(string(data))
+	d.Follow(t.Context())
+	if l := d.Look("api"); l.Trouble != "" || l.ETag != tag(data) {
+		t.Errorf("%+v", l)
+	}
+}
+
+// Each step is logged with who, before and after, and so is what was refused.
+func TestAudit(t *testing.T) {
+	d := newDesk(t, newFile(t, inTemp(t)), base())
+	d.must(set("api", "carol", "3/h"))
+	res := d.must(set("api", "carol", "4/h burst 9"))
+	for _, part := range []string{"by=tester", "gate=api", "rule=\"user=carol\"", "before=3/h", "after=\"4/h burst 9\"", "etag=" + res.ETag} {
+		if !strings.Contains(d.log.String(), part) {
+			t.Errorf("no %s in\n%s", part, d.log)
+		}
+	}
+	if _, err := d.Change(t.Context(), Change{By: "mallory", Ops: []Op{{Gate: "apo", Clear: false}}}); err == nil || !strings.Contains(d.log.String(), "by=mallory") {
+		t.Errorf("%v: a refusal is not logged\n%s", err, d.log)
+	}
+}
+
+func TestReplaceAndClear(t *testing.T) {
+	d := newDesk(t, newFile(t, inTemp(t)), base())
+	d.must(Change{Ops: []Op{{Gate: "api", Set: user("a", "1/h")}, {Gate: "api", Set: user("b", "2/h")}, {Gate: "other", Set: user("a", "3/h")}}, By: "first"})
+	res := d.must(Change{Ops: []Op{{Gate: "api", Replace: []policy.QuotaRuleSpec{*user("a", "1/h"), *user("c", "4/h")}}}, By: "second"})
+	if len(res.Steps) != 2 {
+		t.Errorf("%+v", res.Steps)
+	}
+	by := map[string]string{}
+	for _, v := range d.Look("").Rules {
+		if v.Source == FromDynamic {
+			by[v.Gate+" "+v.Matches] = v.SetBy
+		}
+	}
+	if fmt.Sprint(by) != "map[api user=a:first api user=c:second other user=a:first]" {
+		t.Errorf("%v", by)
+	}
+	if _, err := d.Change(t.Context(), Change{Ops: []Op{{Gate: "api", Replace: []policy.QuotaRuleSpec{*user("a", "1/h"), *user("a", "4/h")}}}}); err == nil {
+		t.Error("two rules for the same")
+	}
+	if res := d.must(Change{Ops: []Op{{Gate: "api", Clear: true}}}); len(res.Steps) != 2 {
+		t.Errorf("%+v", res.Steps)
+	}
+}
+
+// The file's rules say where they stand and whether one set at run time has their
+// place.
+func TestLook(t *testing.T) {
+	d := newDesk(t, newFile(t, inTemp(t)), base())
+	d.must(Change{Ops: []Op{{Gate: "api", Set: user("alice", "9/h")}, {Gate: "api", Set: user("*", "8/h")}}, By: "me"})
+	var got []string
+	for _, v := range d.Look("api").Rules {
+		got = append(got, fmt.Sprintf("%s %s %s %s %v", v.Matches, v.Gives, v.Source, v.Place, v.InForce))
+	}
+	want := []string{
+		"user=alice 50/h file weir.yaml:api.rules[0] false",
+		"user=* 10/h file weir.yaml:api.rate false",
+		"user=alice 9/h dynamic  true",
+		"user=* 8/h dynamic  true",
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if got := d.passes("api", "erin", 20); got != 8 {
+		t.Errorf("everybody: %d, want 8", got)
+	}
+}
+
+func TestNowhere(t *testing.T) {
+	d := newDesk(t, nil, base())
+	if _, err := d.Change(t.Context(), set("api", "a", "1/h")); !errors.Is(err, ErrNowhere) {
+		t.Errorf("%v", err)
+	}
+	if l := d.Look("api"); len(l.Rules) != 2 || l.KeptIn != "" {
+		t.Errorf("%+v", l)
+	}
+	d.Follow(t.Context())
+}

@@ -1,0 +1,114 @@
+package quotas
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// What is wrong with a file is told with its line.
+func TestDecodeFaults(t *testing.T) {
+	head := "{\n  \"weir_quotas\": 1,\n  \"revision\": 3,\n  \"rules\": [\n"
+	f := func(text string, parts ...string) {
+		t.Helper()
+		_, err := decode("q.json", []byte(text))
+		if err == nil {
+			t.Errorf("%q is taken", text)
+			return
+		}
+		for _, part := range parts {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%q: %v, want %q in it", text, err, part)
+			}
+		}
+	}
+	f("[]", "q.json:1:", "no JSON object")
+	f("{}", "q.json:1:", "weir_quotas is 0")
+	f(`{"weir_quotas": 2, "revision": 1, "rules": []}`, "weir_quotas is 2")
+	f("{\n\"weir_quotas\": 1,\n\"revisoin\": 2}", "q.json:3:", "revisoin")
+	f("{\n\"weir_quotas\": 1,\n\"weir_quotas\": 1}", "q.json:3:", "twice")
+	f(head+"    {\"gate\":\"api\",\"rate\":\"1/s\"},\n    {\"gate\":\"api\",\"user\":\"bob\",\"rate\":\"abc\"}\n  ]\n}\n", "q.json:6:", "user=bob", `"abc"`)
+	f(head+"    {\"gate\":\"api\",\"user\":\"bob\",\"raet\":\"1/s\"}\n  ]\n}\n", "q.json:5:", "raet")
+	f(head+"    {\"gate\":\"api\",\"user\":\"bob\"}\n  ]\n}\n", "q.json:5:", "gives no limit")
+	f(head+"    {\"user\":\"bob\",\"rate\":\"1/s\"}\n  ]\n}\n", "q.json:5:", "names no gate")
+	f(head+"    {\"gate\":\"a\",\"rate\":\"1/s\"},\n\n    {\"gate\":\"a\",\"rate\":\"2/s\"}\n  ]\n}\n", "q.json:7:", "two rules for all")
+	f(head+"    {\"gate\":\"a\",\"exempt\":true,\"blocked\":true}\n  ]\n}\n", "q.json:5:", "exempt and blocked")
+	f(head+"    {\"gate\":\"a\",\n", "q.json:")
+	f(head+"  ]\n}\n}\n", "q.json:7:")
+	f(strings.Repeat(" ", maxBytes+1), "larger than")
+	f(head+strings.Repeat("{\"gate\":\"a\",\"user\":\"u\",\"rate\":\"1/s\"},\n", 2), "q.json:")
+}
+
+func TestDecodeTooMany(t *testing.T) {
+	d := &document{Format: format}
+	for i := range MaxRules + 1 {
+		d.Rules = append(d.Rules, Rule{Gate: "a", QuotaRuleSpec: *user(fmt.Sprint("u", i), "1/s")})
+	}
+	data, err := d.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := decode("q.json", data); err == nil || !strings.Contains(err.Error(), "more than 10000 rules") {
+		t.Errorf("%v", err)
+	}
+}
+
+// What is kept can be read again, whatever it is.
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte("{\n\"weir_quotas\": 1,\n\"rules\": [{\"gate\":\"a\",\"user\":\"b\",\"rate\":\"1/s\",\"set_at\":\"2026-01-02T03:04:05Z\",\"set_by\":\"me\"}]}"))
+	f.Add([]byte(`{"weir_quotas":1,"rules":[{"gate":"a","address":"10.0.0.0/8","limits":["1/s","5 a day UTC"],"blocked":false}]}`))
+	f.Add([]byte(`{"rules":[`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		d, err := decode("q", data)
+		if err != nil || len(data) == 0 {
+			return
+		}
+		text, err := d.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := decode("q", text)
+		if err != nil {
+			t.Fatalf("%s\ncannot be read again: %v", text, err)
+		}
+		text2, err := again.encode()
+		if err != nil || !bytes.Equal(text, text2) {
+			t.Fatalf("%v: %s\nbecomes\n%s", err, text, text2)
+		}
+	})
+}
+
+func TestStrict(t *testing.T) {
+	type inner struct {
+		A string `json:"a"`
+	}
+	type outer struct {
+		X    int     `json:"x"`
+		List []inner `json:"list"`
+	}
+	f := func(text, part string) {
+		t.Helper()
+		err := Strict([]byte(text), new(outer))
+		if (err == nil) != (part == "") || err != nil && !strings.Contains(err.Error(), part) {
+			t.Errorf("%s: %v, want %q", text, err, part)
+		}
+	}
+	f(`{"x": 1, "list": [{"a": "b"}, {"a": "X"}]}`, "")
+	f(`{"x": 1, "X": 2}`, "small letters")
+	f(`{"x": 1, "x": 2}`, "twice")
+	f(`{"list": [{"a": "1", "a": "2"}]}`, "twice")
+	f(`{"y": 1}`, "y")
+	f(`{"x": 1} {"x": 2}`, "follows the end")
+	f(`{"x": "1"}`, "x: a string does not belong")
+	f(`{"x": 1`, "too early")
+	f(``, "too early")
+	f(`{"x": nul}`, "no JSON")
+	f(strings.Repeat("[", 100), "nested")
+	f(`{"list": null}`, "")
+	var got outer
+	if err := Strict([]byte(`{"x": 7, "list": [{"a": "z"}]}`), &got); err != nil || !reflect.DeepEqual(got, outer{7, []inner{{"z"}}}) {
+		t.Errorf("%+v %v", got, err)
+	}
+}

@@ -1,0 +1,15 @@
+package quotas_test
+
+import (
+	"fmt"
+
+	"github.com/weir-go/weir/gateway/internal/quotas"
+	"github.com/weir-go/weir/policy"
+)
+
+// A rule is known by what it matches.
+func Example() {
+	r := policy.QuotaRuleSpec{User: "alice", Client: "*", QuotaLimitSpec: policy.QuotaLimitSpec{Limits: []string{"10/s burst 20", "1000/h"}}}
+	fmt.Println(quotas.Matches(&r), "gets", quotas.Gives(&r))
+	// Output: user=alice,client=* gets 10/s burst 20, 1000/h
+}

@@ -1,0 +1,131 @@
+package quotas
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/weir-go/weir/policy"
+)
+
+// Sources of a rule.
+const (
+	FromFile    = "file"
+	FromDynamic = "dynamic"
+)
+
+// View is one rule as it is shown.
+type View struct {
+	Gate    string               `json:"gate"`
+	Matches string               `json:"matches"`
+	Gives   string               `json:"gives"`
+	Rule    policy.QuotaRuleSpec `json:"rule"`
+	// Source is file, for the configuration, or dynamic. Place is the line of the
+	// file, as in weir.yaml:12; empty where there is none.
+	Source string    `json:"source"`
+	Place  string    `json:"place,omitempty"`
+	SetAt  time.Time `json:"set_at,omitzero"`
+	SetBy  string    `json:"set_by,omitempty"`
+	// InForce says whether the gate goes by it, Because why not.
+	InForce bool   `json:"in_force"`
+	Because string `json:"because,omitempty"`
+}
+
+// Look is all rules, and where they are kept.
+type Look struct {
+	ETag    string `json:"etag"`
+	KeptIn  string `json:"kept_in,omitempty"` // empty: nowhere
+	Trouble string `json:"trouble,omitempty"` // why the store could not be read
+	// Gates are those that have a quota.
+	Gates []string `json:"gates"`
+	Rules []View   `json:"rules"`
+}
+
+// Look returns the rules of a gate, of all where the name is empty: those of the file
+// in its order, and then those set at run time.
+func (b *Book) Look(gate string) Look {
+	b.mu.Lock()
+	doc, plan := b.doc, b.plan
+	l := Look{ETag: b.tag, Trouble: b.trouble, Rules: []View{}}
+	b.mu.Unlock()
+	if b.opts.Store != nil {
+		l.KeptIn = b.opts.Store.Name()
+	}
+	if plan == nil {
+		return l
+	}
+	l.Gates = quotaGates(&plan.spec)
+	for _, name := range l.Gates {
+		if gate == "" || gate == name {
+			l.Rules = append(l.Rules, plan.fileViews(name)...)
+		}
+	}
+	for i := range doc.Rules {
+		if gate == "" || gate == doc.Rules[i].Gate {
+			l.Rules = append(l.Rules, plan.dynamicView(i))
+		}
+	}
+	return l
+}
+
+// fileViews are the rules that the file has for a gate.
+func (p *Plan) fileViews(gate string) (views []View) {
+	over := map[parts]bool{}
+	for i := range p.doc.Rules {
+		if r := &p.doc.Rules[i]; r.Gate == gate && len(p.faults[i]) == 0 {
+			over[partsOf(&r.QuotaRuleSpec)] = true
+		}
+	}
+	add := func(r policy.QuotaRuleSpec, field string) {
+		v := View{Gate: gate, Matches: Matches(&r), Gives: Gives(&r), Rule: r, Source: FromFile, InForce: true, Place: p.place(gate, field)}
+		if over[partsOf(&r)] {
+			v.InForce, v.Because = false, "a rule set at run time has its place"
+		}
+		views = append(views, v)
+	}
+	q := p.spec.Gates[gate].Quota
+	for i, r := range q.Rules {
+		add(r, fmt.Sprintf("rules[%d]", i))
+	}
+	if base, field, ok := baseOf(q); ok {
+		add(base, field)
+	}
+	return views
+}
+
+// baseOf is the rule that a quota's own limits and its by stand for, and where those
+// are written.
+func baseOf(q *policy.QuotaSpec) (r policy.QuotaRuleSpec, field string, ok bool) {
+	r.QuotaLimitSpec = q.QuotaLimitSpec
+	for _, word := range q.By {
+		switch word {
+		case "user":
+			r.User = "*"
+		case "client":
+			r.Client = "*"
+		case "tenant":
+			r.Tenant = "*"
+		case "route":
+			r.Route = "*"
+		case "priority":
+			r.Priority = "*"
+		case "address":
+			r.Address = "*"
+		}
+	}
+	if q.Rate != "" {
+		return r, "rate", true
+	}
+	return r, "limits", len(q.Limits) > 0
+}
+
+func (p *Plan) dynamicView(i int) View {
+	r := &p.doc.Rules[i]
+	v := View{
+		Gate: r.Gate, Matches: Matches(&r.QuotaRuleSpec), Gives: Gives(&r.QuotaRuleSpec), Rule: r.QuotaRuleSpec,
+		Source: FromDynamic, SetAt: r.SetAt, SetBy: r.SetBy, InForce: true,
+	}
+	if faults := p.faults[i]; len(faults) > 0 {
+		v.InForce, v.Because = false, faults[0].Error()
+	}
+	return v
+}

@@ -1,0 +1,77 @@
+package quotas
+
+import (
+	"slices"
+
+	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
+)
+
+// Plan is what becomes of the rules under one configuration. Make it with [Book.Plan],
+// give [Plan.Rules] to the compiler, and the policy that comes of it to [Book.Adopt].
+type Plan struct {
+	spec   policy.Spec
+	place  func(gate, field string) string
+	doc    *document
+	faults map[int][]Fault // of rules that do not fit, by index
+	base   map[string][]quota.Rule
+}
+
+func newPlan(spec policy.Spec, place func(gate, field string) string, doc *document) *Plan {
+	return &Plan{spec: spec, place: place, doc: doc, faults: misfits(&spec, doc.Rules), base: map[string][]quota.Rule{}}
+}
+
+// with returns the plan for another document under the same configuration.
+func (p *Plan) with(doc *document) *Plan {
+	next := newPlan(p.spec, p.place, doc)
+	next.base = p.base
+	return next
+}
+
+// Rules is for policy.Options.QuotaRules: the rules of a gate, given those of the
+// file.
+func (p *Plan) Rules(gate string, base []quota.Rule) []quota.Rule {
+	p.base[gate] = slices.Clone(base)
+	return p.rules(gate)
+}
+
+// rules returns the rules that a gate goes by.
+func (p *Plan) rules(gate string) []quota.Rule {
+	all := slices.Clone(p.base[gate])
+	places := make(map[parts]int, len(all))
+	for i := range all {
+		places[partsOfRule(&all[i])] = i
+	}
+	for i := range p.doc.Rules {
+		r := &p.doc.Rules[i]
+		if r.Gate != gate || len(p.faults[i]) > 0 {
+			continue
+		}
+		made, err := r.Rule()
+		if err != nil { // cannot be: it would have a fault
+			continue
+		}
+		if at, ok := places[partsOf(&r.QuotaRuleSpec)]; ok {
+			made.Name = all[at].Name
+			all[at] = made
+			continue
+		}
+		all = append(all, made)
+	}
+	return all
+}
+
+// partsOfRule returns the parts of a rule as the compiler has made it.
+func partsOfRule(r *quota.Rule) parts {
+	word := func(m quota.Match) string {
+		if m == quota.Every {
+			return "*"
+		}
+		name, _ := m.Value()
+		return name
+	}
+	return partsOf(&policy.QuotaRuleSpec{
+		User: word(r.User), Client: word(r.Client), Tenant: word(r.Tenant),
+		Route: word(r.Route), Priority: word(r.Priority), Address: word(r.Address),
+	})
+}

@@ -1,0 +1,22 @@
+package quotas
+
+import (
+	"context"
+	"errors"
+)
+
+// Store keeps one document.
+type Store interface {
+	// Read returns the document, and nothing if there is none yet.
+	Read(ctx context.Context) ([]byte, error)
+	// Write puts next in the place of a document with the tag was, as a whole or not
+	// at all, and [ErrChanged] if another stands there. After any other error it is
+	// not known whether it was written.
+	Write(ctx context.Context, was string, next []byte) error
+	// Name says where the document is, in messages.
+	Name() string
+	Close() error
+}
+
+// ErrChanged is the error of a writer who has not seen what it would overwrite.
+var ErrChanged = errors.New("the rules have been changed by somebody else")
