@@ -4,7 +4,7 @@
 //	go run ./weirredis/bench
 //
 // It starts a redis-server of its own on a free port. The subjects take turns, in
-// rounds of a second; a figure is the median of its rounds. The server, the client
+// short rounds; a figure is the median of its rounds. The server, the client
 // and the callers share the machine, so what the figures compare is what each costs
 // on both sides together.
 package main
@@ -19,8 +19,8 @@ import (
 
 func main() {
 	server := flag.String("server", ".cache/bin/redis-server", "path of the `program` to start")
-	rounds := flag.Int("rounds", 5, "rounds of each subject")
-	length := flag.Duration("length", time.Second, "length of a round")
+	rounds := flag.Int("rounds", 15, "rounds of each subject")
+	length := flag.Duration("length", 100*time.Millisecond, "length of a round")
 	flag.Parse()
 	if err := run(*server, *rounds, *length); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
