@@ -90,7 +90,7 @@ func TestGuessesOfTime(t *testing.T) {
 	if got := b.expect("u", "t"); got != 5 {
 		t.Errorf("after 4 and 12 medians %v are expected, want 5", got)
 	}
-	if b.expect("t", "u") != 1 || b.expect("u", "") != 1 {
+	if b.expect("t", "u") != 1 || b.expect("u", "") != 1 || b.expect("v", "t") != 1 {
 		t.Error("another is taken for it")
 	}
 	for i := range 10 * len(b.guesses) {
