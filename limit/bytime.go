@@ -18,7 +18,7 @@ import (
 // two with the same place the later stays. Who is not known is taken to be like
 // the median.
 type byTime struct {
-	seed   maphash.Seed
+	seed    maphash.Seed
 	guesses [1 << 10]guess
 }
 
