@@ -3,6 +3,7 @@ package quota
 import (
 	"context"
 	"errors"
+	"hash/maphash"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +19,7 @@ type Quota struct {
 	epoch    time.Time
 	store    Store
 	memory   *Memory // the store, if it is one
+	heard    *heard  // from the store, if it is none
 	settings atomic.Pointer[settings]
 
 	mu   sync.Mutex // of changes; guards what follows
@@ -45,7 +47,9 @@ func New(cfg Config) (*Quota, error) {
 		}
 		q.store = m
 	}
-	q.memory, _ = q.store.(*Memory)
+	if q.memory, _ = q.store.(*Memory); q.memory == nil {
+		q.heard = &heard{seed: maphash.MakeSeed()}
+	}
 	for i := range q.pools {
 		q.pools[i].init(q)
 	}

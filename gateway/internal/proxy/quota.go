@@ -32,8 +32,9 @@ func QuotasOf(rt *policy.Route) (qs Quotas) {
 // upstream says of its own quotas in the fields RateLimit and RateLimit-Policy stays
 // behind it. The older fields have no names, so there only one can speak: the gateway.
 //
-// Nothing is told of a gate that does not enforce. One whose store is not in this
-// process is not asked a second time: it tells of its refusals only.
+// Nothing is told of a gate that does not enforce. A store on another machine is not
+// asked a second time: what it has said last of the bucket counts, which is what it
+// said of this request unless others of the same bucket came in between.
 func (qs Quotas) Tell(h http.Header, w weir.Work, rej *weir.Rejection) {
 	if len(qs) == 0 {
 		return
@@ -104,10 +105,10 @@ func look(g *policy.Gate, w weir.Work, rej *weir.Rejection, now time.Time) *tell
 	if rej != nil && rej.Gate == g.Name() && rej.Reason == weir.ReasonQuota {
 		return refused(rej, q.Limits(rej.Rule), now)
 	}
-	if _, here := q.Store().(*quota.Memory); !here {
+	d, ok := q.Last(context.Background(), w)
+	if !ok {
 		return nil
 	}
-	d, _ := q.Peek(context.Background(), w) // that w would be refused now is no error
 	return passed(g.Name(), &d, now)
 }
 
