@@ -41,9 +41,6 @@ func (c *compiler) checkEach(at place, g *GateSpec) {
 		c.add(at.at("max_keys"), fmt.Sprintf("%d is out of range", e.MaxKeys), fmt.Sprintf("write from 1 to %d", mostKeys))
 	}
 	limitAt := at[:len(at)-1].at("limit")
-	if g.Limit.Queue.ByTime {
-		c.add(limitAt.at("queue", "by_time"), "pools of one size share by cost, not by time", "leave it out, or write own: true beside by:")
-	}
 	if k, ok := g.Limit.kind(); ok && slices.Contains(byLatency, k.word) {
 		c.add(limitAt.at("controller"), "the controller "+k.word+" learns from latencies, and one key shows too few",
 			"write limit: with the slots of each key, or one of probe, lag, drain, resource, or own: true beside by: for a controller each")

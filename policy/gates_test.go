@@ -214,8 +214,6 @@ func TestMechanismFaults(t *testing.T) {
 				"gates.g.each.overrides.e.scale: NaN is out of range"}},
 		{"each with idle weights", GateSpec{Limit: &LimitSpec{Limit: 5, Queue: QueueSpec{Weights: WeightsSpec{Tenants: map[string]float64{"a": 1}}}}, Each: &EachSpec{}},
 			[]string{"gates.g.limit.queue.weights.tenants: mean nothing where each tenant"}},
-		{"each by time", GateSpec{Limit: &LimitSpec{Limit: 5, Queue: QueueSpec{ByTime: true}}, Each: &EachSpec{}},
-			[]string{"gates.g.limit.queue.by_time: pools of one size share by cost, not by time; leave it out"}},
 		{"each by what is no key", GateSpec{Limit: &LimitSpec{Limit: 5}, Each: &EachSpec{By: "tennant"}},
 			[]string{`gates.g.each.by: "tennant" is no key; did you mean tenant?`}},
 		{"shed by nothing", GateSpec{Shed: &ShedSpec{}}, []string{"gates.g.shed: there is no pressure to go by; write signals:"}},

@@ -133,10 +133,7 @@ func (c *compiler) keyedConfig(name string) (keyed.Config, error) {
 	cfg := keyed.Config{
 		Name: name, Key: keyFuncs[g.Each.by()], MaxKeys: g.Each.MaxKeys,
 		Limit: one.Limit, Controller: one.Controller, Signals: c.sourceOf(g.Limit.sources()),
-		Queue: keyed.Queue{
-			Len: one.Queue.Len, MaxWait: one.Queue.MaxWait, Order: one.Queue.Order,
-			Shares: one.Queue.Shares, Weights: one.Queue.Weights,
-		},
+		Queue:  keyed.Queue(one.Queue),
 		Exempt: one.Exempt, RefuseOversize: one.RefuseOversize, Hooks: c.hooks(), Now: c.opts.Now,
 	}
 	for key, o := range g.Each.Overrides {
