@@ -23,7 +23,7 @@ func (c *compiler) checkQuota(at place, s *QuotaSpec) {
 	c.checkQuotaRoom(at, s)
 	c.checkStore(at, s)
 	c.checkWord(at.at("headers"), "choice of headers", s.Headers, quotaHeaders)
-	if s.looksAt("address") && c.addressOf() == nil {
+	if s.LooksAt("address") && c.addressOf() == nil {
 		c.add(at, "looks at addresses, but no part of the identity is one", "write identity: {client: peer}, and by: [address], or a rule with address:")
 	}
 }
@@ -126,7 +126,7 @@ func (c *compiler) checkQuotaRules(at place, s *QuotaSpec) {
 func (r *QuotaRuleSpec) matches() string {
 	words := make([]string, len(quotaParts))
 	for i, part := range quotaParts {
-		words[i] = *r.part(part)
+		words[i] = r.says(part)
 	}
 	if n, err := ParseNetwork(r.Address); err == nil {
 		words[len(words)-1] = n.Masked().String()
@@ -148,7 +148,7 @@ func (c *compiler) checkQuotaRule(at place, r *QuotaRuleSpec, debt bool) {
 	}
 	c.checkLimits(at, &r.QuotaLimitSpec, debt)
 	for _, part := range []string{"user", "client", "tenant"} {
-		if name := *r.part(part); bounded(name) != name {
+		if name := r.says(part); bounded(name) != name {
 			c.add(at.at(part), fmt.Sprintf("no %s has this name: longer ones, and such with signs that cannot be printed, are told apart by a hash", part), fmt.Sprintf("write %q", bounded(name)))
 		}
 	}

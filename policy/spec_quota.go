@@ -98,6 +98,14 @@ func (r *QuotaRuleSpec) part(name string) *string {
 	}[name]
 }
 
+// says returns what the rule says of a part, nothing of one that there is not.
+func (r *QuotaRuleSpec) says(part string) string {
+	if p := r.part(part); p != nil {
+		return *p
+	}
+	return ""
+}
+
 // isSet reports whether there is any limit.
 func (l *QuotaLimitSpec) isSet() bool { return l.Rate != "" || l.Burst != 0 || len(l.Limits) > 0 }
 
@@ -141,7 +149,12 @@ func (s *QuotaSpec) all() []QuotaRuleSpec {
 	return rules
 }
 
-// looksAt reports whether any rule looks at a part.
-func (s *QuotaSpec) looksAt(part string) bool {
-	return slices.ContainsFunc(s.all(), func(r QuotaRuleSpec) bool { return *r.part(part) != "" })
+// LooksAt reports whether any rule looks at a part, a word of By.
+func (s *QuotaSpec) LooksAt(part string) bool {
+	return slices.ContainsFunc(s.all(), func(r QuotaRuleSpec) bool { return r.says(part) != "" })
+}
+
+// Each reports whether some rule gives each value of a part a bucket of its own.
+func (s *QuotaSpec) Each(part string) bool {
+	return slices.ContainsFunc(s.all(), func(r QuotaRuleSpec) bool { return r.says(part) == "*" })
 }

@@ -46,8 +46,10 @@ func (c *Config) Notes() []string {
 	notes = append(notes, c.inventedNotes()...)
 	notes = append(notes, c.ownNotes()...)
 	notes = append(notes, c.chainNotes()...)
+	notes = append(notes, c.quotaNotes()...)
 	notes = append(notes, c.certNotes()...)
 	notes = append(notes, c.connectionNotes()...)
+	notes = append(notes, c.storeNotes()...)
 	used := c.signalsUsed()
 	for _, name := range slices.Sorted(maps.Keys(c.Signals)) {
 		if !used[name] {
