@@ -27,6 +27,7 @@ func checkMeaning(c *Config, d *decoder) {
 	m.signals()
 	m.stores()
 	m.state()
+	m.dynamic()
 	m.policy()
 }
 

@@ -19,12 +19,16 @@ type Config struct {
 	Gates     map[string]policy.GateSpec   `json:"gates,omitempty"`
 	Stores    map[string]Store             `json:"stores,omitempty"`
 	Routes    []Route                      `json:"routes"`
+	Quotas    Quotas                       `json:"quotas,omitzero"`
 	Admin     Admin                        `json:"admin,omitzero"`
 	Metrics   Metrics                      `json:"metrics"`
 	Streams   Streams                      `json:"streams,omitzero"`
 	State     State                        `json:"state,omitzero"`
 	Shutdown  Shutdown                     `json:"shutdown,omitzero"`
 	Log       Log                          `json:"log,omitzero"`
+
+	name   string         // of the file
+	places map[string]int // lines of what quotas have in it, by path
 }
 
 // Policy returns the part of the configuration that policy.Compile takes.
@@ -129,6 +133,9 @@ type Route struct {
 type Admin struct {
 	Address string `json:"address,omitempty"`
 	Pprof   *bool  `json:"pprof,omitempty"` // nil: see Profiles
+	// Socket and TokenFile open writes: to those who can open the one, or have the other.
+	Socket    string `json:"socket,omitempty"`
+	TokenFile string `json:"token_file,omitempty"`
 }
 
 // Off as the address of Admin means that there is no admin listener.

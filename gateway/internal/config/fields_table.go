@@ -7,7 +7,7 @@ const source = "header:NAME, path:NAME, peer, cert:NAME or const:VALUE"
 
 // fields documents every key of the file, by Go type and key. A test holds it
 // against the types in both directions.
-var fields = union(generalFields, routeFields, gateFields, quotaFields, storeFields, controllerFields, signalFields)
+var fields = union(generalFields, routeFields, gateFields, quotaFields, storeFields, controllerFields, signalFields, dynamicFields)
 
 func union(tables ...map[string]field) map[string]field {
 	all := make(map[string]field)

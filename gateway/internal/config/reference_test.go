@@ -97,6 +97,7 @@ func reference() string {
 		{"`stores: NAME: tls:`", reflect.TypeFor[Config](), "stores.tls"},
 		{"`stores: NAME: lease:`", reflect.TypeFor[Config](), "stores.lease"},
 		{"`routes:` each", reflect.TypeFor[Config](), "routes"},
+		{"`quotas:`", reflect.TypeFor[Config](), "quotas"},
 		{"`admin:`", reflect.TypeFor[Config](), "admin"},
 		{"`metrics:`", reflect.TypeFor[Config](), "metrics"},
 		{"`streams:`", reflect.TypeFor[Config](), "streams"},

@@ -96,7 +96,7 @@ func (b *Book) attempt(ctx context.Context, c *Change) (Result, error) {
 	if err != nil {
 		return Result{ETag: was}, err
 	}
-	res := Result{ETag: was, ValidateOnly: c.ValidateOnly, Steps: steps}
+	res := Result{ETag: was, ValidateOnly: c.ValidateOnly, Steps: append([]Step{}, steps...)}
 	if c.ValidateOnly {
 		return res, nil
 	}

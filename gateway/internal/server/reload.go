@@ -92,6 +92,7 @@ func (s *Server) apply(cfg *config.Config) error {
 		l.succeed(heir) // before anybody is believed by the new configuration
 	}
 	s.enforce(next)
+	s.noteLasting(prev.cfg, cfg)
 	s.streams.SetMax(cfg.Streams.Max)
 	s.swap(set)
 	s.retire(prev, next)

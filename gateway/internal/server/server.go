@@ -13,6 +13,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/admin"
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/weirhttp"
 )
@@ -44,6 +45,8 @@ type Server struct {
 	metrics *admin.Metrics
 	streams *weirhttp.Streams
 	state   atomic.Pointer[state]
+	book    *quotas.Book
+	socket  *adminSocket // nil if there is none
 
 	draining atomic.Bool
 	ended    chan struct{} // closed by Abort
@@ -99,8 +102,12 @@ func New(cfg *config.Config, opts Options) (*Server, error) {
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.cutting, s.cut = context.WithCancel(context.Background())
 	s.metrics = admin.NewMetrics(s, opts.Version)
+	if err := s.openBook(cfg); err != nil {
+		return nil, err
+	}
 	st, err := s.compile(cfg, nil)
 	if err != nil {
+		s.closeBook()
 		return nil, err
 	}
 	s.restore(st)
@@ -109,6 +116,7 @@ func New(cfg *config.Config, opts Options) (*Server, error) {
 	if err := s.open(cfg); err != nil {
 		st.policy.Close()
 		st.stores.closeBut(nil)
+		s.closeBook()
 		return nil, err
 	}
 	return s, nil
@@ -118,6 +126,10 @@ func New(cfg *config.Config, opts Options) (*Server, error) {
 func (s *Server) open(cfg *config.Config) error {
 	set, err := s.listen(cfg, nil, nil)
 	if err != nil {
+		return err
+	}
+	if s.socket, err = s.openSocket(cfg.Admin); err != nil {
+		set.discard()
 		return err
 	}
 	s.listeners, s.admin = set.public, set.admin
@@ -133,6 +145,7 @@ func (s *Server) Run(ctx context.Context) error {
 	for _, l := range s.all() {
 		s.serve(l)
 	}
+	s.serveSocket()
 	s.mu.Unlock()
 	s.announce()
 
@@ -141,6 +154,7 @@ func (s *Server) Run(ctx context.Context) error {
 	chores.Go(func() { s.watch(background) })
 	chores.Go(func() { s.saveRegularly(background) })
 	chores.Go(func() { s.notes.run(background) })
+	chores.Go(func() { s.follow(background) })
 	chores.Go(func() { s.probe(background, s.state.Load()) })
 
 	var failed error
@@ -153,6 +167,7 @@ func (s *Server) Run(ctx context.Context) error {
 	err := s.shutdown()
 	stop()
 	chores.Wait()
+	s.closeBook()
 	return cmpErr(failed, err)
 }
 
@@ -177,6 +192,7 @@ func (s *Server) enforce(st *state) {
 	s.metrics.Tenants(st.cfg.Metrics.Tenants)
 	s.notes.limits.keep(slices.Collect(maps.Keys(gates)))
 	s.state.Store(st)
+	s.book.Adopt(st.plan, st.policy)
 }
 
 // announce says what is served where.

@@ -46,6 +46,7 @@ func (s *Server) shutdown() error {
 	if s.admin != nil {
 		s.stopAdmin()
 	}
+	s.socket.close()
 	s.cut()
 	s.leaving.Wait()
 	s.serving.Wait()

@@ -11,6 +11,7 @@ import (
 	"github.com/weir-go/weir/gateway/internal/admin"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/proxy"
+	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/signal"
 )
@@ -23,6 +24,7 @@ type state struct {
 	routes    map[*policy.Route]*route
 	upstreams map[string]*proxy.Upstream
 	stores    stores
+	plan      *quotas.Plan
 }
 
 // route is where a route of the policy leads.
@@ -53,13 +55,15 @@ func (s *Server) compile(cfg *config.Config, prev *state) (*state, error) {
 		return nil, err
 	}
 	opts.Stores = opened.quotas()
+	plan := s.book.Plan(spec, cfg.QuotaPlace)
+	opts.QuotaRules = plan.Rules
 	p, err := policy.Compile(spec, opts)
 	if err != nil {
 		opened.closeBut(live)
 		return nil, err
 	}
 	st := &state{
-		cfg: cfg, policy: p, stores: opened,
+		cfg: cfg, policy: p, stores: opened, plan: plan,
 		routes:    make(map[*policy.Route]*route),
 		upstreams: make(map[string]*proxy.Upstream, len(cfg.Upstreams)),
 	}

@@ -1,0 +1,183 @@
+package admin
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/weir-go/weir/gateway/internal/quotas"
+	"github.com/weir-go/weir/policy"
+)
+
+const testToken = "0123456789abcdef-of-a-test"
+
+// quotaDesk is an admin listener with a quota, whose rules are in a file.
+type quotaDesk struct {
+	http.Handler
+	book *quotas.Book
+	log  *bytes.Buffer
+	file string // with the token
+}
+
+func newCounter(t *testing.T, withToken bool) *quotaDesk {
+	t.Helper()
+	dir := t.TempDir()
+	store, err := quotas.OpenFile(filepath.Join(dir, "quotas.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+	c := &quotaDesk{log: new(bytes.Buffer)}
+	logger := slog.New(slog.NewTextHandler(c.log, nil))
+	if c.book, err = quotas.Open(t.Context(), quotas.Options{Store: store, Logger: logger}); err != nil {
+		t.Fatal(err)
+	}
+	spec := policy.Spec{Gates: map[string]policy.GateSpec{"api": {Quota: &policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "10/h"}, By: []string{"user"}}}}}
+	plan := c.book.Plan(spec, func(string, string) string { return "weir.yaml:7" })
+	c.book.Adopt(plan, compiled(t, spec.Gates, policy.Options{QuotaRules: plan.Rules}))
+	if withToken {
+		c.file = filepath.Join(dir, "token")
+		if err := os.WriteFile(c.file, []byte(testToken+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.Handler = Handler(Options{
+		Metrics: http.NotFoundHandler(), Gates: func() any { return 1 }, Ready: func() bool { return true },
+		Quotas: &QuotaAPI{Book: c.book, Writers: &Writers{TokenFile: func() string { return c.file }, Logger: logger}},
+	})
+	return c
+}
+
+// send asks with a body; header are names and values.
+func (c *quotaDesk) send(method, path, body string, header ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, "http://127.0.0.1:9090"+path, strings.NewReader(body))
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	c.ServeHTTP(w, r)
+	return w
+}
+
+// write asks with the token and a JSON body.
+func (c *quotaDesk) write(method, path, body string, header ...string) *httptest.ResponseRecorder {
+	return c.send(method, path, body, append([]string{"Authorization", "Bearer " + testToken, "Content-Type", "application/json"}, header...)...)
+}
+
+const setCarol = `{"ops": [{"gate": "api", "set": {"user": "carol", "rate": "3/h"}}]}`
+
+// Only who has the token may write, and no web page; whoever may not leaves nothing
+// but a line in the log, in which no token is.
+func TestQuotaWriters(t *testing.T) {
+	f := func(c *quotaDesk, status int, part string, header ...string) {
+		t.Helper()
+		w := c.send(http.MethodPost, "/quotas", setCarol, append([]string{"Content-Type", "application/json"}, header...)...)
+		if w.Code != status || !strings.Contains(w.Body.String(), part) {
+			t.Errorf("%v: %d %s, want %d with %q", header, w.Code, w.Body, status, part)
+		}
+		if status != http.StatusOK && len(c.book.Look("").Rules) != 1 {
+			t.Errorf("%v: something was written", header)
+		}
+		if strings.Contains(c.log.String(), testToken) {
+			t.Errorf("the token is in the log:\n%s", c.log)
+		}
+	}
+	good := "Bearer " + testToken
+	c := newCounter(t, true)
+	f(c, http.StatusUnauthorized, "token")
+	f(c, http.StatusUnauthorized, "token", "Authorization", "Bearer ")
+	f(c, http.StatusUnauthorized, "wrong", "Authorization", "Bearer "+testToken[1:])
+	f(c, http.StatusUnauthorized, "token", "Authorization", "Basic "+testToken)
+	f(c, http.StatusForbidden, "web pages", "Authorization", good, "Origin", "http://evil.example")
+	f(c, http.StatusForbidden, "web pages", "Authorization", good, "Origin", "http://127.0.0.1:9090")
+	f(c, http.StatusForbidden, "web pages", "Authorization", good, "Sec-Fetch-Site", "same-origin")
+	f(c, http.StatusUnsupportedMediaType, "Content-Type", "Authorization", good, "Content-Type", "text/plain")
+	f(newCounter(t, false), http.StatusForbidden, "nobody may write", "Authorization", good)
+	short := newCounter(t, true)
+	if err := os.WriteFile(short.file, []byte("short"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f(short, http.StatusForbidden, "5 bytes", "Authorization", "Bearer short")
+	if err := os.Remove(short.file); err != nil {
+		t.Fatal(err)
+	}
+	f(short, http.StatusForbidden, "cannot read", "Authorization", "Bearer short")
+	f(c, http.StatusOK, "carol", "Authorization", good)
+	if !strings.Contains(c.log.String(), "token from 192.0.2.1") {
+		t.Errorf("who did it is not logged:\n%s", c.log)
+	}
+}
+
+func TestQuotaRequests(t *testing.T) {
+	c := newCounter(t, true)
+	f := func(method, path, body string, status int, part string, header ...string) http.Header {
+		t.Helper()
+		w := c.write(method, path, body, header...)
+		if w.Code != status || !strings.Contains(w.Body.String(), part) {
+			t.Errorf("%s %s %.200s: %d %s, want %d with %q", method, path, body, w.Code, w.Body, status, part)
+		}
+		if !json.Valid(w.Body.Bytes()) {
+			t.Errorf("%s %s: no JSON: %s", method, path, w.Body)
+		}
+		return w.Header()
+	}
+	first := f("GET", "/quotas", "", 200, `"place": "weir.yaml:7"`).Get("ETag")
+	f("POST", "/quotas", `{"ops": [], "X": 1}`, 400, "small letters")
+	f("POST", "/quotas", `{"ops": [{"gate": "api", "sett": {}}]}`, 400, "sett")
+	f("POST", "/quotas", `{"ops": []}`, 422, "from 1 to")
+	f("POST", "/quotas", setCarol+"{}", 400, "follows the end")
+	f("POST", "/quotas", strings.Repeat(" ", mostBody+1), 413, "larger")
+	f("POST", "/quotas", `{"ops": [{"set": {"user": "x", "rate": "0/s"}}]}`, 422, `"op": 0`)
+	f("POST", "/quotas", setCarol, 412, "changed since", "If-Match", `"other"`)
+	f("POST", "/quotas", setCarol, 400, "If-Match", "If-Match", "W/"+first)
+	f("POST", "/quotas", setCarol, 400, "If-Match", "If-Match", first+`, "b"`)
+	f("POST", "/quotas", strings.Replace(setCarol, "]}", `], "validate_only": true}`, 1), 200, `"validate_only": true`)
+	if now := f("GET", "/quotas", "", 200, "").Get("ETag"); now != first {
+		t.Errorf("ETag %s after nothing was changed, before %s", now, first)
+	}
+	second := f("POST", "/quotas", setCarol, 200, `"matches": "user=carol"`, "If-Match", first).Get("ETag")
+	if now := f("GET", "/quotas/api", "", 200, "carol").Get("ETag"); now != second || second == first {
+		t.Errorf("ETag %s, the answer to the write had %s", now, second)
+	}
+	f("POST", "/quotas", setCarol, 412, "changed since", "If-Match", first)
+	f("GET", "/quotas/nope", "", 404, "no gate")
+	f("PUT", "/quotas/api", `{"rules": []}`, 428, "If-Match")
+	f("PUT", "/quotas/api", `{}`, 400, "rules is missing", "If-Match", "*")
+	f("PUT", "/quotas/api", `{"rules": [{"user": "dave", "blocked": true}]}`, 200, "dave", "If-Match", second)
+	f("DELETE", "/quotas/api?user=carol", "", 404, "no rule for user=carol")
+	f("DELETE", "/quotas/api?usr=carol", "", 400, "usr")
+	f("DELETE", "/quotas/api?user=a&user=b", "", 400, "one value")
+	f("DELETE", "/quotas/api?user=dave", "", 200, "dave")
+	f("DELETE", "/quotas/api", "", 200, `"steps": []`)
+}
+
+// Who asks over a Unix socket needs no token, and is known by the kernel.
+func TestQuotaOverSocket(t *testing.T) {
+	c := newCounter(t, false)
+	ln, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{Handler: c.Handler, ConnContext: WithPeer}
+	go srv.Serve(ln)
+	defer srv.Close()
+	client := &http.Client{Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) { return net.Dial("unix", ln.Addr().String()) }}}
+	defer client.CloseIdleConnections()
+	res, err := client.Post("http://localhost/quotas", "application/json", strings.NewReader(setCarol))
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("%v %v", res, err)
+	}
+	res.Body.Close()
+	for _, v := range c.book.Look("api").Rules {
+		if v.Source == quotas.FromDynamic && !strings.Contains(v.SetBy, "over the socket") {
+			t.Errorf("set by %q", v.SetBy)
+		}
+	}
+}

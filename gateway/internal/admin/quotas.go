@@ -1,0 +1,241 @@
+package admin
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/weir-go/weir/gateway/internal/quotas"
+	"github.com/weir-go/weir/policy"
+)
+
+// QuotaAPI serves the rules of quotas that are set at run time, under /quotas:
+//
+//	GET    /quotas            the rules of all gates, those of the file too
+//	GET    /quotas/{gate}     those of one
+//	POST   /quotas            a [quotas.Change]: operations, all or none
+//	PUT    /quotas/{gate}     {"rules": [...]}: these and no others; needs If-Match
+//	DELETE /quotas/{gate}     all that were set at run time, or the one that the query
+//	                          names, as in ?user=alice
+//
+// Answers bring the ETag of the rules as they are kept. A write with If-Match is
+// carried out only if they are still those. Whoever can reach the listener may read;
+// who may write, [Writers] says.
+type QuotaAPI struct {
+	Book    *quotas.Book
+	Writers *Writers
+}
+
+// mostBody bounds the body of a write.
+const mostBody = 1 << 20
+
+func (a *QuotaAPI) serve(mux *http.ServeMux) {
+	mux.HandleFunc("GET /quotas", func(w http.ResponseWriter, _ *http.Request) { a.look(w, "") })
+	mux.HandleFunc("GET /quotas/{gate}", func(w http.ResponseWriter, r *http.Request) { a.look(w, r.PathValue("gate")) })
+	mux.HandleFunc("POST /quotas", a.writing(readChange))
+	mux.HandleFunc("PUT /quotas/{gate}", a.writing(readReplacement))
+	mux.HandleFunc("DELETE /quotas/{gate}", a.writing(readRemoval))
+}
+
+func (a *QuotaAPI) look(w http.ResponseWriter, gate string) {
+	l := a.Book.Look(gate)
+	if gate != "" && len(l.Rules) == 0 && !contains(l.Gates, gate) {
+		problem(w, http.StatusNotFound, fmt.Sprintf("there is no gate %.60q with a quota", gate), nil)
+		return
+	}
+	w.Header().Set("ETag", `"`+l.ETag+`"`)
+	sendJSON(w, l)
+}
+
+func contains(names []string, name string) bool {
+	for _, n := range names {
+		if n == name {
+			return true
+		}
+	}
+	return false
+}
+
+// writing is a handler that makes the change that read finds in the request, if
+// whoever asks may.
+func (a *QuotaAPI) writing(read func(*http.Request) (quotas.Change, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		by, err := a.Writers.who(r)
+		if err != nil {
+			refuseWriter(w, err)
+			return
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, mostBody)
+		c, err := read(r)
+		if err == nil {
+			c.By = by
+			c.IfMatch, err = entityTag(r.Header.Values("If-Match"))
+		}
+		if err != nil {
+			refuseRequest(w, err)
+			return
+		}
+		res, err := a.Book.Change(r.Context(), c)
+		if res.ETag != "" {
+			w.Header().Set("ETag", `"`+res.ETag+`"`)
+		}
+		if err != nil {
+			refuseChange(w, err)
+			return
+		}
+		sendJSON(w, res)
+	}
+}
+
+// requestError is what is wrong with a request in form.
+type requestError struct {
+	status int
+	text   string
+}
+
+func (e *requestError) Error() string { return e.text }
+
+func badRequest(format string, args ...any) error {
+	return &requestError{http.StatusBadRequest, fmt.Sprintf(format, args...)}
+}
+
+// readChange reads the body of POST.
+func readChange(r *http.Request) (c quotas.Change, err error) {
+	return c, body(r, &c)
+}
+
+// readReplacement reads the body of PUT.
+func readReplacement(r *http.Request) (c quotas.Change, err error) {
+	if len(r.Header.Values("If-Match")) == 0 {
+		return c, &requestError{http.StatusPreconditionRequired, "PUT replaces all rules, also those that somebody may be setting now; send If-Match with the ETag of a GET, or POST single operations"}
+	}
+	var given struct {
+		Rules        []policy.QuotaRuleSpec `json:"rules"`
+		ValidateOnly bool                   `json:"validate_only"`
+	}
+	if err := body(r, &given); err != nil {
+		return c, err
+	}
+	if given.Rules == nil {
+		return c, badRequest(`rules is missing; write {"rules": [...]}, or DELETE to take all back`)
+	}
+	c.ValidateOnly = given.ValidateOnly
+	gate := r.PathValue("gate")
+	c.Ops = append(c.Ops, quotas.Op{Gate: gate, Replace: given.Rules})
+	return c, nil
+}
+
+// readRemoval reads DELETE, which has a query instead of a body.
+func readRemoval(r *http.Request) (c quotas.Change, err error) {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return c, badRequest("the query is not understood: %v", err)
+	}
+	var rule policy.QuotaRuleSpec
+	parts := map[string]*string{
+		"user": &rule.User, "client": &rule.Client, "tenant": &rule.Tenant,
+		"route": &rule.Route, "priority": &rule.Priority, "address": &rule.Address,
+	}
+	for key, values := range query {
+		switch {
+		case parts[key] == nil:
+			return c, badRequest("%.40q in the query is not known; user, client, tenant, route, priority and address are", key)
+		case len(values) > 1 || values[0] == "":
+			return c, badRequest("%s in the query needs exactly one value", key)
+		}
+		*parts[key] = values[0]
+	}
+	op := quotas.Op{Gate: r.PathValue("gate"), Clear: len(query) == 0}
+	if len(query) > 0 {
+		op.Delete = &rule
+	}
+	c.Ops = []quotas.Op{op}
+	return c, nil
+}
+
+// body reads JSON. It has to say that it is JSON: what a form of a web page sends
+// cannot.
+func body(r *http.Request, v any) error {
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		return &requestError{http.StatusUnsupportedMediaType, "the body must be JSON and say so; send Content-Type: application/json"}
+	}
+	data, err := io.ReadAll(r.Body)
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return &requestError{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d bytes; make several requests of it", large.Limit)}
+	case err != nil:
+		return badRequest("the body broke off: %v", err)
+	}
+	if err := quotas.Strict(data, v); err != nil {
+		return badRequest("%v", err)
+	}
+	return nil
+}
+
+// entityTag reads If-Match: one strong tag, or * for any.
+func entityTag(values []string) (string, error) {
+	if len(values) == 0 {
+		return "", nil
+	}
+	text := strings.TrimSpace(values[0])
+	if text == "*" && len(values) == 1 {
+		return "*", nil
+	}
+	inner, found := strings.CutPrefix(text, `"`)
+	inner, ended := strings.CutSuffix(inner, `"`)
+	if len(values) > 1 || !found || !ended || inner == "" || strings.ContainsAny(inner, `",`) {
+		return "", badRequest(`If-Match must be one ETag as an answer had it, in its quotes; a weak one (W/"...") never matches`)
+	}
+	return inner, nil
+}
+
+func refuseRequest(w http.ResponseWriter, err error) {
+	status := http.StatusBadRequest
+	var wrong *requestError
+	if errors.As(err, &wrong) {
+		status = wrong.status
+	}
+	problem(w, status, err.Error(), nil)
+}
+
+// refuseChange says why a change was not made.
+func refuseChange(w http.ResponseWriter, err error) {
+	var faults quotas.Faults
+	switch {
+	case errors.As(err, &faults):
+		status := http.StatusUnprocessableEntity
+		if len(faults) == 1 && faults[0].Missing {
+			status = http.StatusNotFound
+		}
+		problem(w, status, "nothing was changed: "+faults.Error(), faults)
+	case errors.Is(err, quotas.ErrPrecondition):
+		problem(w, http.StatusPreconditionFailed, err.Error(), nil)
+	case errors.Is(err, quotas.ErrNowhere), errors.Is(err, quotas.ErrChanged):
+		problem(w, http.StatusConflict, err.Error(), nil)
+	default:
+		problem(w, http.StatusServiceUnavailable, "it is not known whether the change was kept; look before you repeat it: "+err.Error(), nil)
+	}
+}
+
+// problem answers with a problem document (RFC 9457).
+func problem(w http.ResponseWriter, status int, detail string, faults quotas.Faults) {
+	text, err := json.MarshalIndent(struct {
+		Title  string        `json:"title"`
+		Status int           `json:"status"`
+		Detail string        `json:"detail"`
+		Faults quotas.Faults `json:"faults,omitempty"`
+	}{http.StatusText(status), status, detail, faults}, "", "  ")
+	if err != nil { // cannot be: all of it is text and numbers
+		say(w, http.StatusInternalServerError, err.Error()+"\n")
+		return
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(text, '\n')) // whoever asked has gone
+}

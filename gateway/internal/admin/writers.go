@@ -1,0 +1,145 @@
+package admin
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Writers says who may change what the admin listener shows: whoever can open its Unix
+// socket, and whoever has the token. Web pages may not, whatever they bring.
+type Writers struct {
+	// TokenFile returns the name of the file with the token, empty where no token opens
+	// anything. It is called, and the file read, at each write: both can be changed
+	// while the gateway runs.
+	TokenFile func() string
+	// Socket is the path of the Unix socket, for messages; empty if there is none.
+	Socket string
+	// Logger hears of those who were refused.
+	Logger *slog.Logger
+
+	mu     sync.Mutex // guards what follows
+	logged time.Time
+	unsaid int
+}
+
+// shortestToken is the fewest bytes of a token: one that can be guessed opens nothing.
+const (
+	shortestToken = 16
+	longestToken  = 4 << 10
+)
+
+// Reasons why somebody may not write.
+var (
+	errNoWriters = errors.New("nobody may write here: the configuration names neither admin: {socket: ...} nor admin: {token_file: ...}")
+	errPage      = errors.New("web pages may not write here")
+	errToken     = errors.New("the token is wrong")
+)
+
+// who returns who asks to write, or why they may not.
+func (a *Writers) who(r *http.Request) (string, error) {
+	by, err := a.identify(r)
+	if err != nil {
+		a.note(r, err)
+	}
+	return by, err
+}
+
+func (a *Writers) identify(r *http.Request) (string, error) {
+	if r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "" {
+		return "", errPage
+	}
+	if peer, ok := r.Context().Value(peerKey{}).(string); ok {
+		return peer, nil
+	}
+	file := a.TokenFile()
+	if file == "" {
+		if a.Socket == "" {
+			return "", errNoWriters
+		}
+		return "", fmt.Errorf("writes are taken over the socket only; use unix:%s, or name a token by admin: {token_file: ...} in the configuration", a.Socket)
+	}
+	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") || given == "" {
+		return "", fmt.Errorf("a write needs the token: send Authorization: Bearer and what is in the gateway's token file%s: %w", a.orSocket(), errToken)
+	}
+	want, err := readToken(file)
+	if err != nil {
+		return "", err
+	}
+	// Digests are of one length, so nothing is told of the token's either.
+	x, y := sha256.Sum256([]byte(strings.TrimSpace(given))), sha256.Sum256([]byte(want))
+	if subtle.ConstantTimeCompare(x[:], y[:]) != 1 {
+		return "", errToken
+	}
+	return "token from " + r.RemoteAddr, nil
+}
+
+func (a *Writers) orSocket() string {
+	if a.Socket == "" {
+		return ""
+	}
+	return ", or ask over unix:" + a.Socket
+}
+
+// readToken returns the token of a file. No error tells of it.
+func readToken(name string) (string, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return "", fmt.Errorf("the gateway cannot read its token: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, longestToken+1))
+	if err != nil {
+		return "", fmt.Errorf("the gateway cannot read its token: %w", err)
+	}
+	token := strings.TrimSpace(string(data))
+	if len(token) < shortestToken || len(data) > longestToken {
+		return "", fmt.Errorf("the token in %s has %d bytes, which is not from %d to %d: nobody may write; make one by openssl rand -hex 32", name, len(token), shortestToken, longestToken)
+	}
+	return token, nil
+}
+
+// note logs who was refused, one a second and how many more.
+func (a *Writers) note(r *http.Request, err error) {
+	a.mu.Lock()
+	now := time.Now()
+	if now.Sub(a.logged) < time.Second {
+		a.unsaid++
+		a.mu.Unlock()
+		return
+	}
+	unsaid := a.unsaid
+	a.logged, a.unsaid = now, 0
+	a.mu.Unlock()
+	a.Logger.Warn("admin write refused", "from", r.RemoteAddr, "method", r.Method, "path", r.URL.Path, "because", err.Error(), "more_before", unsaid)
+}
+
+func refuseWriter(w http.ResponseWriter, err error) {
+	if errors.Is(err, errToken) {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		problem(w, http.StatusUnauthorized, err.Error(), nil)
+		return
+	}
+	problem(w, http.StatusForbidden, err.Error(), nil)
+}
+
+// peerKey is the key of a connection's context under which stands who is at the other
+// end of a Unix socket.
+type peerKey struct{}
+
+// WithPeer is for http.Server.ConnContext of a listener that only those can reach who
+// may write: a Unix socket.
+func WithPeer(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, peerKey{}, peerOf(c))
+}

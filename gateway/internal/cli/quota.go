@@ -1,0 +1,226 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/quotas"
+	"github.com/weir-go/weir/policy"
+)
+
+// exitConflict says that the rules are not those any more that --if-match names.
+const exitConflict = 3
+
+// quotaOptions are the settings of weir quota and its commands.
+type quotaOptions struct {
+	Admin        string
+	TokenFile    string
+	JSON         bool
+	Gate         string
+	Rule         policy.QuotaRuleSpec
+	ValidateOnly bool
+	IfMatch      string
+	All          bool
+	Out          io.Writer
+}
+
+// NewQuotaCommand returns weir quota with its commands.
+func NewQuotaCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "quota",
+		Short: "Set, delete and show rules of quotas while the gateway runs",
+		Long: `Quota changes the rules of a gate's quota while the gateway runs. They win over those
+of the configuration file, are kept where its quotas: says, and are in force when the
+command returns; buckets keep their tokens and debts.
+
+A rule is known by what it matches: --user, --client, --tenant, --route, --priority and
+--address, each a value, or '*' for each value there is, which gives each a bucket of
+its own. What is left out is not looked at.
+
+Writing needs the gateway's admin socket (--admin unix:/run/weir/admin.sock) or its
+token (--token-file); reading neither. The exit code is 0 when it is done, 1 when it is
+not, 2 if the command line is wrong, and 3 if the rules are others than --if-match says.`,
+		Args: needs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(quotaSet(), quotaDelete(), quotaList(), quotaDescribe())
+	return cmd
+}
+
+// command returns a command of weir quota with the flags that all have.
+func (o *quotaOptions) command(use, short, long, example string, run func(context.Context, *quotaOptions) error) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: use, Short: short, Long: long, Example: example, Args: needs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.Out = cmd.OutOrStdout()
+			ctx, cancel := context.WithTimeout(cmd.Context(), patience)
+			defer cancel()
+			return run(ctx, o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.Admin, "admin", config.DefaultAdmin, "address of the gateway's admin listener, or unix:PATH of its socket")
+	f.StringVar(&o.TokenFile, "token-file", "", "file with the gateway's token")
+	f.BoolVar(&o.JSON, "json", false, "print what the gateway says as JSON")
+	f.StringVar(&o.Gate, "gate", "", "gate whose quota it is (default: the only one that has a quota)")
+	return cmd
+}
+
+// parts adds the flags that say what a rule matches.
+func (o *quotaOptions) parts(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&o.Rule.User, "user", "", "user, or '*' for each")
+	f.StringVar(&o.Rule.Client, "client", "", "client, or '*' for each")
+	f.StringVar(&o.Rule.Tenant, "tenant", "", "tenant, or '*' for each")
+	f.StringVar(&o.Rule.Route, "route", "", "route, or '*' for each")
+	f.StringVar(&o.Rule.Priority, "priority", "", "background, normal, high or critical, or '*' for each")
+	f.StringVar(&o.Rule.Address, "address", "", "network such as 10.0.0.0/8, or '*' for each address")
+}
+
+// writing adds the flags of commands that write.
+func (o *quotaOptions) writing(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&o.ValidateOnly, "validate-only", false, "say what would happen, and change nothing")
+	cmd.Flags().StringVar(&o.IfMatch, "if-match", "", "do it only if the rules still have this ETag, as describe prints it")
+}
+
+func quotaSet() *cobra.Command {
+	o := new(quotaOptions)
+	cmd := o.command("set", "Put a rule in force, in the place of one that matches the same",
+		`Set puts a rule in force. It takes the place of the whole rule that matches the same:
+what is not said again, such as a burst, has its default.`,
+		`  weir quota set --gate api --user alice --rate 100/s --burst 200
+  weir quota set --user '*' --client web --limit '10/s burst 20' --limit 1000/h
+  weir quota set --user mallory --blocked --admin unix:/run/weir/admin.sock`, runQuotaSet)
+	o.parts(cmd)
+	o.writing(cmd)
+	f := cmd.Flags()
+	f.StringVar(&o.Rule.Rate, "rate", "", "limit: 10/s, 1000/h, or '5000 a day Europe/Berlin'")
+	f.Float64Var(&o.Rule.Burst, "burst", 0, "most tokens at once (default: what the rate says)")
+	f.StringArrayVar(&o.Rule.Limits, "limit", nil, "one of several limits, instead of --rate: '10/s burst 20'; may be repeated")
+	f.BoolVar(&o.Rule.Exempt, "exempt", false, "let them through without counting")
+	f.BoolVar(&o.Rule.Blocked, "blocked", false, "refuse them all")
+	return cmd
+}
+
+func quotaDelete() *cobra.Command {
+	o := new(quotaOptions)
+	cmd := o.command("delete", "Take back a rule that was set at run time",
+		`Delete takes back a rule that was set at run time, so that what the configuration file
+says is in force again. With --all it takes back all of a gate. A rule of the file
+cannot be deleted; set another in its place.`,
+		"  weir quota delete --gate api --user alice\n  weir quota delete --gate api --all", runQuotaDelete)
+	o.parts(cmd)
+	o.writing(cmd)
+	cmd.Flags().BoolVar(&o.All, "all", false, "all rules of the gate that were set at run time")
+	return cmd
+}
+
+func quotaList() *cobra.Command {
+	o := new(quotaOptions)
+	return o.command("list", "List the rules that were set at run time",
+		"List prints the rules that were set at run time, of all gates or of one.", "  weir quota list --json",
+		func(ctx context.Context, o *quotaOptions) error { return runQuotaShow(ctx, o, true) })
+}
+
+func quotaDescribe() *cobra.Command {
+	o := new(quotaOptions)
+	cmd := o.command("describe", "Show all rules, where each comes from, and which are in force",
+		`Describe prints all rules, those of the configuration file with their lines and those
+that were set at run time with when and by whom, and says which are in force. With
+--user and the like only those that say the same of that part.`,
+		"  weir quota describe --gate api\n  weir quota describe --user alice",
+		func(ctx context.Context, o *quotaOptions) error { return runQuotaShow(ctx, o, false) })
+	o.parts(cmd)
+	return cmd
+}
+
+// bare reports whether no flag says what the rule matches.
+func (o *quotaOptions) bare() bool { return quotas.Matches(&o.Rule) == "all" }
+
+func runQuotaSet(ctx context.Context, o *quotaOptions) error {
+	r := &o.Rule
+	if r.Rate == "" && len(r.Limits) == 0 && !r.Exempt && !r.Blocked {
+		return usage("the rule gives nothing; add --rate 10/s, --limit, --exempt or --blocked")
+	}
+	if _, err := r.Parse(); err != nil {
+		return usage("%v", err)
+	}
+	return o.change(ctx, quotas.Op{Gate: o.Gate, Set: r})
+}
+
+func runQuotaDelete(ctx context.Context, o *quotaOptions) error {
+	switch {
+	case o.All && !o.bare():
+		return usage("--all and what a rule matches are both given; leave one out")
+	case o.All && o.Gate == "":
+		return usage("--all needs the gate that it is about; add --gate")
+	case o.All:
+		return o.change(ctx, quotas.Op{Gate: o.Gate, Clear: true})
+	}
+	return o.change(ctx, quotas.Op{Gate: o.Gate, Delete: &o.Rule})
+}
+
+// change asks the gateway for one operation and prints what came of it.
+func (o *quotaOptions) change(ctx context.Context, op quotas.Op) error {
+	text, err := o.ask(ctx, http.MethodPost, "/quotas", &quotas.Change{Ops: []quotas.Op{op}, ValidateOnly: o.ValidateOnly})
+	if err != nil {
+		return err
+	}
+	var res quotas.Result
+	if err := json.Unmarshal(text, &res); err != nil {
+		return fmt.Errorf("%s does not answer as a gateway does: %w", o.Admin, err)
+	}
+	if o.JSON {
+		_, err := o.Out.Write(text)
+		return err
+	}
+	return printSteps(o.Out, &res)
+}
+
+func runQuotaShow(ctx context.Context, o *quotaOptions, dynamicOnly bool) error {
+	path := "/quotas"
+	if o.Gate != "" {
+		path += "/" + url.PathEscape(o.Gate)
+	}
+	text, err := o.ask(ctx, http.MethodGet, path, nil)
+	if err != nil {
+		return err
+	}
+	var l quotas.Look
+	if err := json.Unmarshal(text, &l); err != nil {
+		return fmt.Errorf("%s does not answer as a gateway does: %w", o.Admin, err)
+	}
+	var shown []quotas.View
+	for _, v := range l.Rules {
+		if (!dynamicOnly || v.Source == quotas.FromDynamic) && o.wanted(&v.Rule) {
+			shown = append(shown, v)
+		}
+	}
+	l.Rules = shown
+	if o.JSON {
+		enc := json.NewEncoder(o.Out)
+		enc.SetIndent("", "  ")
+		return enc.Encode(&l)
+	}
+	return printRules(o.Out, &l, dynamicOnly)
+}
+
+// wanted reports whether a rule says the same as the flags of each part they name.
+func (o *quotaOptions) wanted(r *policy.QuotaRuleSpec) bool {
+	for _, p := range [][2]string{
+		{o.Rule.User, r.User}, {o.Rule.Client, r.Client}, {o.Rule.Tenant, r.Tenant},
+		{o.Rule.Route, r.Route}, {o.Rule.Priority, r.Priority}, {o.Rule.Address, r.Address},
+	} {
+		if p[0] != "" && p[0] != p[1] {
+			return false
+		}
+	}
+	return true
+}

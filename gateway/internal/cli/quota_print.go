@@ -1,0 +1,90 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/weir-go/weir/gateway/internal/quotas"
+)
+
+// printSteps prints what a change has done.
+func printSteps(out io.Writer, res *quotas.Result) error {
+	did := "now"
+	if res.ValidateOnly {
+		did = "would be"
+	}
+	if len(res.Steps) == 0 {
+		_, err := fmt.Fprintln(out, "nothing to change")
+		return err
+	}
+	for _, s := range res.Steps {
+		after := "as the file says"
+		if s.After != nil {
+			after = quotas.Gives(&s.After.QuotaRuleSpec)
+		}
+		before := ""
+		if s.Before != nil {
+			before = " (set before: " + quotas.Gives(&s.Before.QuotaRuleSpec) + ")"
+		}
+		if _, err := fmt.Fprintf(out, "gate %s, %s: %s %s%s\n", s.Gate, printable(s.Matches), did, after, before); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printRules prints rules as a table.
+func printRules(out io.Writer, l *quotas.Look, dynamicOnly bool) error {
+	kept := l.KeptIn
+	if kept == "" {
+		kept = "nowhere: none can be set (quotas: in the configuration says where)"
+	}
+	fmt.Fprintf(out, "rules set at run time are kept in %s, ETag %s\n", kept, l.ETag)
+	if l.Trouble != "" {
+		fmt.Fprintf(out, "they cannot be read: %s\n", l.Trouble)
+	}
+	p := &page{Writer: tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)}
+	for i := range l.Rules {
+		v := &l.Rules[i]
+		force := "yes"
+		if !v.InForce {
+			force = "no: " + v.Because
+		}
+		if dynamicOnly {
+			p.row("GATE|MATCHES|GIVES|SET|BY|IN FORCE", v.Gate, printable(v.Matches), v.Gives, when(v.SetAt), v.SetBy, force)
+			continue
+		}
+		p.row("GATE|MATCHES|GIVES|FROM|IN FORCE", v.Gate, printable(v.Matches), v.Gives, origin(v), force)
+	}
+	if len(l.Rules) == 0 {
+		fmt.Fprintln(p, "none")
+	}
+	return p.Flush()
+}
+
+// origin says where a rule comes from.
+func origin(v *quotas.View) string {
+	if v.Source == quotas.FromDynamic {
+		return fmt.Sprintf("set %s by %s", when(v.SetAt), orDash(v.SetBy))
+	}
+	if v.Place == "" {
+		return "the command line"
+	}
+	return v.Place
+}
+
+func when(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+func orDash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}

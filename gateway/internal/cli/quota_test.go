@@ -1,0 +1,110 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/weir-go/weir/gateway/internal/admin"
+	"github.com/weir-go/weir/gateway/internal/quotas"
+	"github.com/weir-go/weir/policy"
+)
+
+// quotaGateway is the admin listener of a gateway with one quota; token is the name of
+// the file with its token.
+func quotaGateway(t *testing.T) (at, token string) {
+	t.Helper()
+	store, err := quotas.OpenFile(filepath.Join(t.TempDir(), "quotas.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+	book, err := quotas.Open(t.Context(), quotas.Options{Store: store, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := policy.Spec{Gates: map[string]policy.GateSpec{"api": {Quota: &policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "10/h"}, By: []string{"user"}}}}}
+	plan := book.Plan(spec, func(string, string) string { return "weir.yaml:7" })
+	p, err := policy.Compile(spec, policy.Options{QuotaRules: plan.Rules})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	book.Adopt(plan, p)
+	token = write(t, "token", "0123456789abcdef\n")
+	s := httptest.NewServer(admin.Handler(admin.Options{
+		Metrics: http.NotFoundHandler(), Gates: func() any { return 1 }, Ready: func() bool { return true },
+		Quotas: &admin.QuotaAPI{Book: book, Writers: &admin.Writers{TokenFile: func() string { return token }, Logger: slog.New(slog.DiscardHandler)}},
+	}))
+	t.Cleanup(s.Close)
+	return strings.TrimPrefix(s.URL, "http://"), token
+}
+
+func TestQuota(t *testing.T) {
+	at, token := quotaGateway(t)
+	f := func(code int, part string, args ...string) string {
+		t.Helper()
+		args = append(args, "--admin", at)
+		out, _, err := run(NewQuotaCommand(), "", args...)
+		got := exitOK
+		if exit := (*ExitError)(nil); errors.As(err, &exit) {
+			got = exit.Code
+		} else if err != nil {
+			got = exitError
+		}
+		text := out
+		if err != nil {
+			text += err.Error()
+		}
+		if got != code || !strings.Contains(text, part) {
+			t.Errorf("%v: exit code %d, %s, want %d with %q", args, got, text, code, part)
+		}
+		return out
+	}
+	f(0, "none", "list")
+	f(1, "--token-file", "set", "--user", "alice", "--rate", "3/h")
+	f(2, "gives nothing", "set", "--user", "alice", "--token-file", token)
+	f(2, `"abc" is no limit`, "set", "--user", "alice", "--rate", "abc")
+	f(2, "no such file", "set", "--user", "alice", "--rate", "3/h", "--token-file", token+"x")
+	f(0, "gate api, user=alice: would be 3/h", "set", "--user", "alice", "--rate", "3/h", "--validate-only", "--token-file", token)
+	f(0, "none", "list")
+	f(0, "gate api, user=alice: now 3/h burst 9", "set", "--gate", "api", "--user", "alice", "--rate", "3/h", "--burst", "9", "--token-file", token)
+	f(0, "now 10/s burst 20, 1000/h", "set", "--user", "*", "--limit", "10/s burst 20", "--limit", "1000/h", "--token-file", token)
+	f(0, "now blocked (set before: 3/h burst 9)", "set", "--user", "alice", "--blocked", "--token-file", token)
+	f(1, "gates with a quota are api", "set", "--gate", "apo", "--user", "alice", "--blocked", "--token-file", token)
+	f(3, "changed since", "delete", "--user", "alice", "--if-match", "old", "--token-file", token)
+	out := f(0, "weir.yaml:7", "describe")
+	for _, part := range []string{"ETag ", "user=*", "no: a rule set at run time has its place", "by token from 127.0.0.1"} {
+		if !strings.Contains(out, part) {
+			t.Errorf("describe says no %q:\n%s", part, out)
+		}
+	}
+	if out := f(0, "blocked", "describe", "--user", "alice"); strings.Contains(out, "weir.yaml") {
+		t.Errorf("not of alice:\n%s", out)
+	}
+	var l quotas.Look
+	if err := json.Unmarshal([]byte(f(0, "{", "list", "--json")), &l); err != nil || len(l.Rules) != 2 {
+		t.Errorf("%v %+v", err, l)
+	}
+	f(0, "now as the file says (set before: blocked)", "delete", "--user", "alice", "--if-match", l.ETag, "--token-file", token)
+	f(1, "no rule for user=alice", "delete", "--user", "alice", "--token-file", token)
+	f(2, "leave one out", "delete", "--all", "--user", "alice", "--token-file", token)
+	f(2, "--gate", "delete", "--all", "--token-file", token)
+	f(0, "user=*: now as the file says", "delete", "--gate", "api", "--all", "--token-file", token)
+	f(0, "nothing to change", "delete", "--gate", "api", "--all", "--token-file", token)
+}
+
+// Without a gateway it says where it looked, over the socket too.
+func TestQuotaNobodyThere(t *testing.T) {
+	for _, at := range []string{"127.0.0.1:1", "unix:" + filepath.Join(t.TempDir(), "s")} {
+		_, _, err := run(NewQuotaCommand(), "", "list", "--admin", at)
+		if err == nil || !strings.Contains(err.Error(), at) || !strings.Contains(err.Error(), "--admin") {
+			t.Errorf("%v", err)
+		}
+	}
+}

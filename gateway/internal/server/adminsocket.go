@@ -1,0 +1,116 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	stdlog "log"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/net/netutil"
+
+	"github.com/weir-go/weir/gateway/internal/admin"
+	"github.com/weir-go/weir/gateway/internal/config"
+)
+
+// adminSocket is the admin listener's Unix socket. What comes over it may write.
+type adminSocket struct {
+	path   string
+	ln     net.Listener
+	server *http.Server
+}
+
+// socketConnections bounds those to the socket at a time.
+const socketConnections = 64
+
+// openSocket opens the admin socket of cfg, nil if it has none.
+func (s *Server) openSocket(cfg config.Admin) (*adminSocket, error) {
+	if cfg.Socket == "" || !cfg.Enabled() {
+		return nil, nil
+	}
+	ln, err := listenUnix(cfg.Socket)
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen on the socket %s (set by admin.socket in the file): %w", cfg.Socket, err)
+	}
+	return &adminSocket{
+		path: cfg.Socket,
+		ln:   netutil.LimitListener(ln, socketConnections),
+		server: &http.Server{
+			Handler:           s.adminHandler(cfg, ln.Addr()),
+			ConnContext:       admin.WithPeer,
+			ReadHeaderTimeout: 5 * time.Second,
+			ReadTimeout:       10 * time.Second,
+			WriteTimeout:      2 * time.Minute, // a profile takes as long as it was asked to
+			IdleTimeout:       time.Minute,
+			MaxHeaderBytes:    16 << 10,
+			ErrorLog:          stdlog.New(complaints{s.log.With("listener", cfg.Socket)}, "", 0),
+		},
+	}, nil
+}
+
+var errSocketInUse = errors.New("another process answers there; stop it, or choose another path")
+
+// listenUnix opens a socket that only this user can open. It gets its name once it is
+// so: before, it stands in a directory that nobody else can enter. A socket of a
+// process that has died is replaced, one that answers is not.
+func listenUnix(path string) (*net.UnixListener, error) {
+	if info, err := os.Lstat(path); err == nil {
+		if info.Mode()&os.ModeSocket == 0 {
+			return nil, errors.New("what is there is no socket; remove it, or choose another path")
+		}
+		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+			c.Close()
+			return nil, errSocketInUse
+		}
+	}
+	dir, err := os.MkdirTemp(filepath.Dir(path), ".weir") // mode 0700
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	made := filepath.Join(dir, "s")
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: made, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	ln.SetUnlinkOnClose(false) // it would remove the name that it has no more
+	if err = os.Chmod(made, 0o600); err == nil {
+		err = os.Rename(made, path)
+	}
+	if err != nil {
+		ln.Close()
+		return nil, err
+	}
+	return ln, nil
+}
+
+// serveSocket serves the admin socket, if there is one.
+func (s *Server) serveSocket() {
+	if s.socket == nil {
+		return
+	}
+	s.log.Info("admin listening", "address", "unix:"+s.socket.path, "writes", true)
+	s.serving.Go(func() {
+		if err := s.socket.server.Serve(s.socket.ln); !errors.Is(err, http.ErrServerClosed) {
+			s.log.Error("the admin socket has failed; nobody can write over it until the next start", "error", err)
+		}
+	})
+}
+
+// close ends the socket: what is under way on it has a second.
+func (a *adminSocket) close() {
+	if a == nil {
+		return
+	}
+	_ = os.Remove(a.path) // nobody takes the name while this answers; it may have been removed
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if a.server.Shutdown(ctx) != nil {
+		_ = a.server.Close() // cuts the rest; there is nobody to tell
+	}
+	_ = a.ln.Close() // where it was never served
+}
