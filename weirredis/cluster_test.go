@@ -198,6 +198,9 @@ func TestSentinel(t *testing.T) {
 		Addrs: []string{sentinel.addr}, Sentinel: Sentinel{Master: "main"}, Username: "weir", Password: "secret",
 		Deadline: 200 * time.Millisecond, DialTimeout: 300 * time.Millisecond,
 	})
+	if _, err := New(Config{Addrs: []string{sentinel.addr}, Sentinel: Sentinel{Master: "mian"}}); err == nil || !strings.Contains(err.Error(), "No such master") {
+		t.Errorf("a master that is not there: %v", err)
+	}
 	l := quota.Limit{Rate: 1e-9, Burst: 100}
 	if r := takeOne(t, s, l); r.Remaining != 99 {
 		t.Fatalf("%+v", r)
