@@ -263,9 +263,11 @@ func TestCallerLeaves(t *testing.T) {
 	}
 }
 
-// After Close nothing is sent, and what was under way has ended.
+// After Close nothing is sent, and what was under way has ended: no goroutine is
+// left, of the store's or the client's.
 func TestClosed(t *testing.T) {
 	server := startRedis(t)
+	before := runtime.NumGoroutine()
 	s := open(t, Config{Addrs: []string{server.addr}})
 	l := startLoad(t, s, 8)
 	l.more(t, 100, "decisions before")
@@ -280,4 +282,5 @@ func TestClosed(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Errorf("a second time: %v", err)
 	}
+	eventually(t, 5*time.Second, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before })
 }
