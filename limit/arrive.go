@@ -139,7 +139,7 @@ func (l *Limiter) decide(now time.Duration, w *weir.Work, until bounds, place *w
 	if l.closed {
 		return weir.Permit{}, l.refusal.Load().draining
 	}
-	if l.refuseOversize && cost > l.limit {
+	if l.refuseOversize.Load() && cost > l.limit {
 		return weir.Permit{}, l.oversize(cost)
 	}
 	if l.room.Len() == 0 {

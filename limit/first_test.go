@@ -277,25 +277,28 @@ func TestVainGoesByWhatIsAhead(t *testing.T) {
 	}
 }
 
-// The leak finder stands between a permit and its cost.
-func TestTracedPermitSettles(t *testing.T) {
-	l, _ := byHand(Config{Limit: 1, FindLeaks: true})
-	first, err := l.TryAdmit(weir.Work{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var p weir.Permit
-	l.enter(t, weir.Work{Tenant: "a"}, func(got weir.Permit, _ error) { p = got })
-	first.Done(weir.OK)
-	p.SetCost("", 7)
-	i := slices.IndexFunc(l.accounts, func(a account) bool { return a.tenant == "a" })
-	if i < 0 || l.accounts[i].cost != 7 {
-		t.Fatalf("%+v", l.accounts)
-	}
-	p.Done(weir.OK)
-	p.SetCost("", 9)
-	if a := l.accounts[i]; a.cost != 7 {
-		t.Errorf("settled after Done: %+v", a)
+// What work has cost counts as long as its permit is held, also where the leak finder
+// stands between the two.
+func TestSettlesWhileHeld(t *testing.T) {
+	for _, traced := range []bool{false, true} {
+		l, _ := byHand(Config{Limit: 1, FindLeaks: traced})
+		first, err := l.TryAdmit(weir.Work{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var p weir.Permit
+		l.enter(t, weir.Work{Tenant: "a"}, func(got weir.Permit, _ error) { p = got })
+		first.Done(weir.OK)
+		p.SetCost("", 7)
+		i := slices.IndexFunc(l.accounts, func(a account) bool { return a.tenant == "a" })
+		if i < 0 || l.accounts[i].cost != 7 {
+			t.Fatalf("traced %v: %+v", traced, l.accounts)
+		}
+		p.Done(weir.OK)
+		p.SetCost("", 9)
+		if a := l.accounts[i]; a.cost != 7 {
+			t.Errorf("traced %v: settled after Done: %+v", traced, a)
+		}
 	}
 }
 

@@ -49,19 +49,18 @@ type Limiter struct {
 	refreshAt     time.Duration // when the shared refusals may be made anew
 	resized       bool          // they must be: the limit or the room has changed
 
-	refuseOversize bool
-
 	// Read without the lock.
-	name      string               // set once
-	clock     func() time.Duration // set once; nil for the monotonic clock
-	epoch     time.Time            // set once
-	maxWait   atomic.Int64
-	findLeaks atomic.Bool
-	hooks     atomic.Pointer[weir.Hooks]
-	refusal   atomic.Pointer[refusals]
-	count     counters
-	exempt    exempt
-	places    sync.Pool // of *waiter
+	name           string               // set once
+	clock          func() time.Duration // set once; nil for the monotonic clock
+	epoch          time.Time            // set once
+	maxWait        atomic.Int64
+	findLeaks      atomic.Bool
+	refuseOversize atomic.Bool
+	hooks          atomic.Pointer[weir.Hooks]
+	refusal        atomic.Pointer[refusals]
+	count          counters
+	exempt         exempt
+	places         sync.Pool // of *waiter
 }
 
 var (

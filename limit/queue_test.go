@@ -115,6 +115,14 @@ func TestOversize(t *testing.T) {
 		} else if err != nil || l.inFlight() != 4 {
 			t.Errorf("%v, %d in flight", err, l.inFlight())
 		}
+		held := l.take(t, int(4-l.inFlight()))
+		_, err = l.TryAdmit(weir.Work{Cost: 5})
+		if r := weir.AsRejection(err); refuse != (r != nil && r.Reason == weir.ReasonTooLarge) {
+			t.Errorf("when it is full: %v", err)
+		}
+		for _, other := range held {
+			other.Done(weir.OK)
+		}
 		admitted := false
 		l.enter(t, weir.Work{Cost: 4}, func(weir.Permit, error) { admitted = true })
 		if err := l.SetLimit(2); err != nil {

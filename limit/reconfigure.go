@@ -55,7 +55,7 @@ func (l *Limiter) configure(cfg Config) {
 	l.room.Configure(waiting.Places(cfg.Queue.Len, DefaultQueueLen), cfg.Queue.Order)
 	l.parts = cfg.Queue.settings().Parts()
 	l.parts.Apply(&l.room)
-	l.refuseOversize = cfg.RefuseOversize
+	l.refuseOversize.Store(cfg.RefuseOversize)
 	l.byTime = newByTime(cfg.Queue.ByTime, l.byTime)
 	l.resized = true
 	l.maxWait.Store(int64(waiting.Longest(cfg.Queue.MaxWait, DefaultMaxWait)))

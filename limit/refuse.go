@@ -83,13 +83,14 @@ func (l *Limiter) wait() time.Duration {
 }
 
 // refuseUnlocked refuses what the attention word alone allows to refuse. Whether
-// there is a place for work that might go before others is not in the word.
+// there is a place for work that might go before others is not in the word, nor
+// whether a cost is above the limit, which is no reason to come back.
 func (l *Limiter) refuseUnlocked(w *weir.Work, waits bool) *weir.Rejection {
 	word := l.shared.Attention.Load()
 	switch {
 	case word&isClosed != 0:
 		return l.refusal.Load().draining
-	case word&noSlot == 0:
+	case word&noSlot == 0 || w.Cost > 1 && l.refuseOversize.Load():
 		return nil
 	case !waits:
 		return l.refusal.Load().limit

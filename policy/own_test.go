@@ -96,12 +96,14 @@ func TestOversizeForEach(t *testing.T) {
 		for _, refuse := range []bool{false, true} {
 			p := compile(t, Spec{Gates: map[string]GateSpec{"db": {Limit: &LimitSpec{Limit: 3, RefuseOversize: refuse, Queue: QueueSpec{Len: -1}}, Each: &each}}}, Options{})
 			g := p.Gate("db")
-			_, err := g.TryAdmit(weir.Work{Tenant: "a", Cost: 4})
-			if r := weir.AsRejection(err); refuse != (r != nil && r.Reason == weir.ReasonTooLarge) {
-				t.Errorf("own %v, refuse_oversize %v: %v", each.Own, refuse, err)
-			}
 			if _, err := g.TryAdmit(weir.Work{Tenant: "big", Cost: 8}); err != nil {
 				t.Errorf("own %v: what fits is refused: %v", each.Own, err)
+			}
+			for _, w := range []weir.Work{{Tenant: "a", Cost: 4}, {Tenant: "big", Cost: 9}} {
+				_, err := g.TryAdmit(w)
+				if r := weir.AsRejection(err); refuse != (r != nil && r.Reason == weir.ReasonTooLarge) {
+					t.Errorf("own %v, refuse_oversize %v, %s: %v", each.Own, refuse, w.Tenant, err)
+				}
 			}
 		}
 	}
