@@ -1,0 +1,97 @@
+//go:build integration
+
+package integration
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// startRedis starts a server with a password that keeps nothing on disk, at addr.
+func startRedis(t *testing.T, addr string) *process {
+	t.Helper()
+	host, port, _ := net.SplitHostPort(addr)
+	return start(t, addr, t.TempDir(), part(t, "redis-server"), "--bind", host, "--port", port, "--requirepass", "hunter2", "--save", "", "--appendonly", "no")
+}
+
+// sharing is a gateway with a quota of so many for each user, on that store.
+func sharing(t *testing.T, upstream, redis string, burst int) *gateway {
+	t.Helper()
+	secret := filepath.Join(t.TempDir(), "redis.password")
+	writeFile(t, secret, []byte("hunter2\n"))
+	return startListening(t, "http", "h2c: true", fmt.Sprintf(`
+upstreams: {app: {targets: [%s]}}
+identity: {user: header:X-User}
+stores:
+  shared: {redis: "redis://%s", password_file: %s, timeout: 2s}
+gates:
+  api: {quota: {rate: 1/h, burst: %d, by: [user], store: shared, on_store_error: closed}}
+  slots: {limit: {limit: 50}}
+routes: [{match: [/], gates: [api, slots], upstream: app}]
+`, upstream, redis, secret, burst))
+}
+
+// Two gateways with one store let through what one would, also over a reload; while the
+// store is gone they do what on_store_error says, and when it is back they go on.
+func TestGatewaysShareAQuota(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer up.Close()
+	addr := freeAddr(t)
+	redis := startRedis(t, addr)
+	a, b := sharing(t, up.URL, addr, 40), sharing(t, up.URL, addr, 40)
+	ask := func(user string, n int) (in int) {
+		for i := range n {
+			g := []*gateway{a, b}[i%2]
+			switch status := g.ask(t, user).status; status {
+			case http.StatusOK:
+				in++
+			case http.StatusTooManyRequests:
+			default:
+				t.Fatalf("answer %d; %s", status, g.out)
+			}
+		}
+		return in
+	}
+	if in := ask("alice", 100); in != 40 {
+		t.Errorf("%d of alice got in by both, want 40", in)
+	}
+	if in := ask("bob", 30); in != 30 {
+		t.Errorf("%d of bob got in, want 30", in)
+	}
+	for _, g := range []*gateway{a, b} {
+		g.rewrite(t, func(old string) string { return strings.Replace(old, "burst: 40", "burst: 20", 1) })
+		eventually(t, 10*time.Second, "the reload", func() bool { return strings.Contains(g.out.String(), "configuration reloaded") })
+	}
+	if in := ask("bob", 40); in != 10 {
+		t.Errorf("%d more of bob got in after the reload, want the 10 that were left", in)
+	}
+
+	redis.signal(t, syscall.SIGKILL)
+	eventually(t, 10*time.Second, "refusals for want of the store", func() bool { return a.ask(t, "carol").status == http.StatusServiceUnavailable })
+	eventually(t, 10*time.Second, "the store is down", func() bool {
+		a.ask(t, "carol")
+		out, ok := weirCommand(t, "status", "--admin", strings.TrimPrefix(a.admin, "http://"))
+		return ok && strings.Contains(out, "shared  down")
+	})
+	if metrics := string(get(t, a.admin+"/metrics")); !strings.Contains(metrics, `weir_store_down{store="shared"} 1`) || strings.Contains(metrics, `weir_quota_store_errors_total{gate="api"} 0`) {
+		t.Error("the metrics do not show it")
+	}
+	if out, ok := weirCommand(t, "check", a.config); !ok {
+		t.Errorf("check needs the store: %s", out)
+	}
+
+	startRedis(t, addr)
+	eventually(t, 20*time.Second, "decisions again", func() bool { return a.ask(t, "dora").status == http.StatusOK })
+	for _, g := range []*gateway{a, b} {
+		if strings.Contains(g.out.String(), "hunter2") {
+			t.Error("the log has the password")
+		}
+	}
+}
