@@ -1,0 +1,147 @@
+// Package explain says what a gateway would do with a request, without doing it: the
+// route it takes, whom it is taken to be from, and what each gate on the way says. It
+// takes no token and no slot, and nothing counts it.
+package explain
+
+import (
+	"fmt"
+	"net/http"
+	"net/netip"
+	"net/textproto"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/weir-go/weir"
+)
+
+// Ask is a request that is only asked about.
+type Ask struct {
+	Method string // default GET
+	Host   string
+	Path   string // with a query, if any; default /
+	// From is the address that it comes from. Default 127.0.0.1.
+	From   string
+	Header []string // each "Name: value"
+	// User, Client, Tenant and Priority replace what the identity makes of the request,
+	// where they are not empty.
+	User, Client, Tenant, Priority string
+	// Cost is how much it takes. 0 leaves it as the route says.
+	Cost int64
+}
+
+// names are those of the fields in a query.
+const (
+	nameMethod, nameHost, namePath, nameFrom, nameHeader = "method", "host", "path", "from", "header"
+	nameUser, nameClient, nameTenant                     = "user", "client", "tenant"
+	namePriority, nameCost                               = "priority", "cost"
+)
+
+// Values returns the Ask as a query, in which what is empty is left out.
+func (a *Ask) Values() url.Values {
+	v := url.Values{}
+	for name, p := range a.fields() {
+		if *p != "" {
+			v.Set(name, *p)
+		}
+	}
+	if len(a.Header) > 0 {
+		v[nameHeader] = a.Header
+	}
+	if a.Cost != 0 {
+		v.Set(nameCost, strconv.FormatInt(a.Cost, 10))
+	}
+	return v
+}
+
+// Parse is the inverse of Values.
+func Parse(v url.Values) (a Ask, err error) {
+	fields := a.fields()
+	for name, values := range v {
+		switch p := fields[name]; {
+		case name == nameHeader:
+			a.Header = values
+		case len(values) != 1:
+			return a, fmt.Errorf("%s is given %d times; write it once", name, len(values))
+		case p != nil:
+			*p = values[0]
+		case name == nameCost:
+			if a.Cost, err = strconv.ParseInt(values[0], 10, 64); err != nil {
+				return a, fmt.Errorf("cost %q is no whole number", values[0])
+			}
+		default:
+			return a, fmt.Errorf("%q says nothing about a request; write path, method, host, from, header, user, client, tenant, priority or cost", name)
+		}
+	}
+	return a, nil
+}
+
+func (a *Ask) fields() map[string]*string {
+	return map[string]*string{
+		nameMethod: &a.Method, nameHost: &a.Host, namePath: &a.Path, nameFrom: &a.From,
+		nameUser: &a.User, nameClient: &a.Client, nameTenant: &a.Tenant, namePriority: &a.Priority,
+	}
+}
+
+// request returns the request that is asked about.
+func (a *Ask) request() (*http.Request, error) {
+	method, path, from := a.Method, a.Path, a.From
+	if method == "" {
+		method = http.MethodGet
+	}
+	if path == "" {
+		path = "/"
+	}
+	if from == "" {
+		from = "127.0.0.1"
+	}
+	if _, err := netip.ParseAddr(from); err != nil {
+		return nil, fmt.Errorf("from %q is no address; write for instance 192.0.2.7", from)
+	}
+	if !strings.HasPrefix(path, "/") {
+		return nil, fmt.Errorf("path %q does not begin with /; write /%s", path, path)
+	}
+	u, err := url.ParseRequestURI(path)
+	if err != nil || strings.ContainsFunc(path, func(c rune) bool { return c <= ' ' || c == 0x7f }) {
+		return nil, fmt.Errorf("path %q is none that a request can have; escape what is not printable, and spaces as %%20", path)
+	}
+	r, err := http.NewRequest(strings.ToUpper(method), "/", nil)
+	if err != nil {
+		return nil, fmt.Errorf("method %q is none; write for instance GET", method)
+	}
+	r.URL, r.Host, r.RemoteAddr = u, a.Host, netip.AddrPortFrom(netip.MustParseAddr(from), 1).String()
+	for _, line := range a.Header {
+		name, value, ok := strings.Cut(line, ":")
+		if name = textproto.TrimString(name); !ok || name == "" {
+			return nil, fmt.Errorf("header %q is none; write it as in %q", line, "X-User: alice")
+		}
+		r.Header.Add(name, textproto.TrimString(value))
+	}
+	return r, nil
+}
+
+// rename puts what the Ask says in the place of what the identity has made of it.
+func (a *Ask) rename(w *weir.Work) error {
+	for _, f := range []struct {
+		to   *string
+		from string
+	}{{&w.User, a.User}, {&w.Client, a.Client}, {&w.Tenant, a.Tenant}} {
+		if f.from != "" {
+			*f.to = f.from
+		}
+	}
+	if a.Priority != "" {
+		p, ok := weir.ParsePriority(a.Priority)
+		if !ok {
+			return fmt.Errorf("priority %q is none; write background, normal, high or critical", a.Priority)
+		}
+		w.Priority = p
+	}
+	if a.Cost < 0 {
+		return fmt.Errorf("cost %d is negative; write how much the request takes", a.Cost)
+	}
+	if a.Cost > 0 {
+		w.Cost = a.Cost
+	}
+	return nil
+}

@@ -1,0 +1,180 @@
+package explain
+
+import (
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/policy"
+)
+
+// pressure is a source of one reading.
+type pressure struct{ value float64 }
+
+func (s *pressure) Readings(into []control.Reading) []control.Reading {
+	return append(into, control.Reading{Name: "memory", Value: s.value, Known: true})
+}
+
+// compiled is a configuration whose one route goes through gates, written in YAML.
+func compiled(t *testing.T, gates, order string) (*config.Config, *policy.Policy) {
+	t.Helper()
+	cfg, err := config.Parse("weir.yaml", []byte("upstreams: {app: {targets: [\"http://127.0.0.1:3000\"]}}\ngates:\n"+gates+
+		"\nroutes: [{match: [/], gates: ["+order+"], upstream: app}]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := policy.Compile(cfg.Policy(), policy.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return cfg, p
+}
+
+// take takes a place in a gate for the rest of the test.
+func take(t *testing.T, p *policy.Policy, gate string, cost int64) {
+	t.Helper()
+	_, w := p.Match(httptest.NewRequest("GET", "/", nil))
+	w.Cost = cost
+	if _, err := p.Gate(gate).TryAdmit(w); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What the gates say one after the other, and what comes of it.
+func TestSays(t *testing.T) {
+	const (
+		slots = "  slots: {limit: {limit: 1}}\n"
+		api   = "  api: {quota: {rate: 1/h}}\n"
+	)
+	tests := []struct {
+		name, gates, order string
+		taken              string
+		says               string
+		status             int
+	}{
+		{"room", api + slots, "api, slots", "", "passes passes", 0},
+		{"a quota used up", api + slots, "api, slots", "api", "refuses not reached", 429},
+		{"used up, and nobody minds", "  api: {mode: observe, quota: {rate: 1/h}}\n" + slots, "api, slots", "api", "observes passes", 0},
+		{"used up, and not asked", "  api: {mode: \"off\", quota: {rate: 1/h}}\n" + slots, "api, slots", "", "off passes", 0},
+		{"used up, into debt", "  api: {quota: {rate: 1/h, permissive: true}}\n" + slots, "api, slots", "api", "passes passes", 0},
+		{"used up, and there soon", "  api: {quota: {rate: 1/s, queue: {len: 5}}}\n", "api", "api", "waits", 0},
+		{"used up, and too far off", "  api: {quota: {rate: 1/h, queue: {len: 5}}}\n", "api", "api", "refuses", 429},
+		{"as long as it takes", "  api: {quota: {rate: 1/h, queue: {len: 5, max_wait: -1}}}\n", "api", "api", "waits", 0},
+		{"nothing waits before the last gate", "  api: {quota: {rate: 1/s, queue: {len: 5}}}\n" + slots, "api, slots", "api", "refuses not reached", 429},
+		{"all slots taken", slots, "slots", "slots", "waits", 0},
+		{"all slots taken, but not of the last gate", slots + api, "slots, api", "slots", "refuses not reached", 503},
+		{"all slots taken of a gate that observes", "  slots: {mode: observe, limit: {limit: 1}}\n", "slots", "slots", "observes", 0},
+		{"a pool for each", "  slots: {limit: {limit: 1}, each: {by: user}}\n", "slots", "slots", "waits", 0},
+	}
+	for _, tt := range tests {
+		cfg, p := compiled(t, tt.gates, tt.order)
+		if tt.taken != "" {
+			take(t, p, tt.taken, 1)
+		}
+		a, err := Of(cfg, p, Ask{From: "192.0.2.1"}) // where httptest says it is
+		if err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+		var says []string
+		for _, g := range a.Gates {
+			says = append(says, string(g.Says))
+		}
+		if got := strings.Join(says, " "); got != tt.says || a.Status != tt.status {
+			t.Errorf("%s: %s, status %d; want %s, status %d: %+v", tt.name, got, a.Status, tt.says, tt.status, a.Gates)
+		}
+		if (a.AfterMS > 0) != (a.Status == 429) {
+			t.Errorf("%s: come back in %d ms with status %d", tt.name, a.AfterMS, a.Status)
+		}
+	}
+}
+
+// A gate that sheds lets through from a priority on.
+func TestSaysOfShedding(t *testing.T) {
+	var now time.Duration
+	source := &pressure{}
+	p, err := policy.Compile(policy.Spec{
+		Signals: map[string]policy.SignalSpec{"memory": {}},
+		Gates:   map[string]policy.GateSpec{"front": {Shed: &policy.ShedSpec{Signals: []string{"memory"}}}},
+		Routes:  []policy.RouteSpec{{Match: []string{"/"}, Gates: []string{"front"}}},
+	}, policy.Options{Readings: source, Now: func() time.Duration { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	for _, tt := range []struct {
+		pressure float64
+		priority string
+		says     Verdict
+		why      string
+	}{
+		{.1, "background", Passes, "lets everything through"},
+		{.92, "normal", Refuses, "lets through from high"},
+		{.92, "critical", Passes, "lets through from high"},
+		{2, "critical", Refuses, "lets nothing through"},
+	} {
+		source.value = tt.pressure
+		for range 50 {
+			now += 10 * time.Millisecond
+			p.Step()
+		}
+		a, err := Of(&config.Config{}, p, Ask{Priority: tt.priority})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g := a.Gates[0]; g.Says != tt.says || !strings.HasPrefix(g.Why, tt.why) {
+			t.Errorf("%s at %v: %+v, want %s, %s", tt.priority, tt.pressure, g, tt.says, tt.why)
+		}
+		if s := p.Gate("front").Snapshot(); len(s.Rejected) > 0 || s.Admitted > 0 {
+			t.Errorf("it has been counted: %+v", s)
+		}
+	}
+}
+
+// What is asked comes through a query as it is.
+func TestAskAsQuery(t *testing.T) {
+	ask := Ask{
+		Method: "POST", Host: "a.example", Path: "/x?y=1&z=%20", From: "192.0.2.1", Header: []string{"X-A: 1", "X-B: 2"},
+		User: "å&=", Client: "c", Tenant: "t", Priority: "high", Cost: 7,
+	}
+	got, err := Parse(ask.Values())
+	if err != nil || strings.Join(got.Header, ";") != strings.Join(ask.Header, ";") {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if got.Header, ask.Header = nil, nil; got.Values().Encode() != ask.Values().Encode() || got.User != ask.User || got.Cost != 7 {
+		t.Errorf("%+v, want %+v", got, ask)
+	}
+}
+
+// Nothing that can be asked makes it panic.
+func FuzzAsk(f *testing.F) {
+	f.Add("method=GET&path=/&user=alice&cost=3&header=A:b&from=::1")
+	f.Add("path=%00&priority=high&from=1.2.3.4%25eth0&header=:")
+	cfg, err := config.ForUpstream("http://127.0.0.1:3000", "", 5)
+	if err != nil {
+		f.Fatal(err)
+	}
+	p, err := policy.Compile(cfg.Policy(), policy.Options{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(p.Close)
+	f.Fuzz(func(t *testing.T, query string) {
+		r := httptest.NewRequest("GET", "/explain", nil)
+		r.URL.RawQuery = query
+		ask, err := Parse(r.URL.Query())
+		if err != nil {
+			return
+		}
+		a, err := Of(cfg, p, ask)
+		if err != nil {
+			return
+		}
+		if a.Cost < 1 || len(a.Gates) > 1 || a.Status == 0 && a.Route == "" {
+			t.Errorf("%q: %+v", query, a)
+		}
+	})
+}

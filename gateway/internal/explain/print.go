@@ -1,0 +1,90 @@
+package explain
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// Print writes the answer for people. word makes a name fit for a terminal.
+func (a *Answer) Print(out io.Writer, word func(string) string) error {
+	fmt.Fprintf(out, "%s %s\n", word(a.Method), word(a.Path))
+	p := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	line := func(cells ...string) {
+		for i, c := range cells {
+			if c == "" {
+				cells[i] = "-"
+			}
+		}
+		fmt.Fprintln(p, strings.Join(cells, "\t"))
+	}
+	if a.Route != "" {
+		line("route", word(a.Route)+a.where())
+	}
+	line("user", named(a.User, word))
+	line("client", named(a.Client, word))
+	line("tenant", named(a.Tenant, word))
+	line("priority", a.Priority)
+	line("cost", fmt.Sprint(a.Cost))
+	line("headers", map[bool]string{true: "believed", false: "not believed: the address is not trusted"}[a.Trusted])
+	if len(a.Gates) > 0 {
+		fmt.Fprintln(p)
+		line("GATE", "KIND", "MODE", "RULE", "BUCKET", "LIMITS", "SAYS", "WHY")
+	}
+	for _, g := range a.Gates {
+		line(g.Name, g.Kind, string(g.Mode), named(g.Rule, word), named(g.Bucket, word), strings.Join(g.Limits, "; "), string(g.Says), g.Why)
+	}
+	if err := p.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "\n%s\n", a.verdict())
+	return err
+}
+
+func named(name string, word func(string) string) string {
+	if name == "" {
+		return ""
+	}
+	return word(name)
+}
+
+// where says what is known of the route.
+func (a *Answer) where() string {
+	text := ""
+	if a.Upstream != "" {
+		text = " to " + a.Upstream
+	}
+	if a.TimeoutMS > 0 {
+		text += ", timeout " + (time.Duration(a.TimeoutMS) * time.Millisecond).String()
+	}
+	if a.Exempt {
+		text += ", exempt"
+	}
+	return text
+}
+
+// verdict is what becomes of the request, in a sentence.
+func (a *Answer) verdict() string {
+	switch {
+	case a.Status == http.StatusNotFound && a.Route == "":
+		return "No route matches: 404."
+	case a.By == "" && a.Status != 0:
+		return fmt.Sprintf("The path means different things to different servers: %d.", a.Status)
+	case a.Status != 0 && a.AfterMS > 0:
+		return fmt.Sprintf("Refused by %s: %d, come back in %v.", a.By, a.Status, time.Duration(a.AfterMS)*time.Millisecond)
+	case a.Status != 0:
+		return fmt.Sprintf("Refused by %s: %d.", a.By, a.Status)
+	case a.waits():
+		return "Waits at the last gate, until it is served or refused."
+	case len(a.Gates) == 0:
+		return "Goes to the upstream: no gate is on its way."
+	}
+	return "Goes to the upstream."
+}
+
+func (a *Answer) waits() bool {
+	return len(a.Gates) > 0 && a.Gates[len(a.Gates)-1].Says == Waits
+}
