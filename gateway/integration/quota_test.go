@@ -132,3 +132,33 @@ func TestRetryAfterInSeconds(t *testing.T) {
 		t.Errorf("%d admitted at the gate called quota", s.Admitted)
 	}
 }
+
+// What weir explain says of a running gateway is what the next request meets, and
+// saying it takes nothing.
+func TestExplain(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer up.Close()
+	g := startDefault(t, strings.TrimPrefix(up.URL, "http://"), "--rate", "1/h", "--burst", "3", "--by", "header:X-User")
+	explain := func(user, want string, ok bool) {
+		t.Helper()
+		out, served := weirCommand(t, "explain", "--admin", g.admin, "--header", "X-User: "+user)
+		if served != ok || !strings.Contains(out, want) {
+			t.Errorf("%s: exit code 0: %v, want %v and %q:\n%s", user, served, ok, want, out)
+		}
+	}
+	for left := 3; left > 0; left-- {
+		explain("alice", strconv.Itoa(left)+" of 3 left", true)
+		explain("alice", strconv.Itoa(left)+" of 3 left", true)
+		if a := g.ask(t, "alice"); a.status != http.StatusOK {
+			t.Fatalf("with %d left: %+v", left, a)
+		}
+	}
+	explain("alice", "Refused by quota: 429, come back in ", false)
+	if a := g.ask(t, "alice"); a.status != http.StatusTooManyRequests {
+		t.Errorf("with nothing left: %+v", a)
+	}
+	explain("bob", "quota/user=bob", true)
+	if s := g.gate(t, "quota"); s.Admitted != 3 {
+		t.Errorf("%d admitted, want the 3 that were sent", s.Admitted)
+	}
+}

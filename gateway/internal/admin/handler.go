@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Options is what the admin listener serves. All but Quotas and Pprof are required.
+// Options is what the admin listener serves. All but Explain, Quotas and Pprof are required.
 type Options struct {
 	// Metrics serves /metrics.
 	Metrics http.Handler
@@ -18,6 +18,8 @@ type Options struct {
 	Gates func() any
 	// Ready reports whether the gateway wants requests.
 	Ready func() bool
+	// Explain serves /explain, if it is not nil.
+	Explain http.Handler
 	// Quotas serves /quotas, if it is not nil.
 	Quotas *QuotaAPI
 	// Pprof serves Go's profiles under /debug/pprof/.
@@ -44,8 +46,11 @@ func Handler(o Options) http.Handler {
 	})
 	mux.HandleFunc("GET /gates", func(w http.ResponseWriter, _ *http.Request) { sendJSON(w, o.Gates()) })
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		say(w, http.StatusOK, "weir\n\n/metrics\n/healthz\n/readyz\n/gates\n/quotas\n")
+		say(w, http.StatusOK, "weir\n\n/metrics\n/healthz\n/readyz\n/gates\n/explain\n/quotas\n")
 	})
+	if o.Explain != nil {
+		mux.Handle("GET /explain", o.Explain)
+	}
 	if o.Quotas != nil {
 		o.Quotas.serve(mux)
 	}

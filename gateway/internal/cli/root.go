@@ -43,6 +43,8 @@ come back. Start with
 	root.AddCommand(
 		NewRunCommand(version),
 		NewStatusCommand(),
+		NewExplainCommand(),
+		NewQuotaCommand(),
 		NewCheckCommand(),
 		NewInitCommand(),
 		NewSchemaCommand(),

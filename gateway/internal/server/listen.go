@@ -90,6 +90,7 @@ func (s *Server) adminHandler(cfg config.Admin, at net.Addr) http.Handler {
 		Metrics: s.metrics.Handler(),
 		Gates:   func() any { return s.Look() },
 		Ready:   s.Ready,
+		Explain: s.explain(),
 		Quotas:  s.quotaAPI(cfg),
 		Pprof:   cfg.Profiles(),
 		AnyHost: ok && !tcp.IP.IsLoopback(),
