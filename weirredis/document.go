@@ -1,0 +1,101 @@
+package weirredis
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+)
+
+// MaxDocument bounds a [Document], in bytes.
+const MaxDocument = 1 << 20
+
+// Document is a text on the server that several processes read and write, such as the
+// rules of their quotas: nobody overwrites what they have not seen. It needs no rights
+// beside those of the buckets, stands under the store's Prefix, and never expires.
+// Unlike a bucket it cannot be made again from nothing: let the server keep it on disk.
+type Document struct {
+	store *Store
+	key   string
+}
+
+// Document returns the document of that name. A document is no bucket, whatever it is
+// called.
+func (s *Store) Document(name string) *Document {
+	return &Document{store: s, key: s.cfg.Prefix + "document:" + keyOf("", name)}
+}
+
+// A document stands on the server after its digest, so that whoever has it already is
+// sent the digest alone.
+const (
+	digestSize = 2 * sha256.Size
+
+	readScript = `local v = redis.call('GET', KEYS[1])
+if not v then return '' end
+if string.sub(v, 1, 64) == ARGV[1] then return ARGV[1] end
+return v`
+
+	writeScript = `local v = redis.call('GET', KEYS[1])
+if (v and string.sub(v, 1, 64) or '') ~= ARGV[1] then return '0' end
+redis.call('SET', KEYS[1], ARGV[2])
+return '1'`
+)
+
+// digest is what a document is known by; nothing for none.
+func digest(data []byte) string {
+	if data == nil {
+		return ""
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}
+
+// Read returns the document, nil if there is none. known is what the caller has of it
+// already, nil for nothing; it is returned if that is still the document, and then it
+// has not been sent again. The error is an [*Error], or the context's.
+func (d *Document) Read(ctx context.Context, known []byte) ([]byte, error) {
+	sum := digest(known)
+	text, err := d.run(ctx, readScript, sum)
+	switch {
+	case err != nil:
+		return nil, err
+	case text == "":
+		return nil, nil
+	case text == sum:
+		return known, nil
+	case len(text) < digestSize || digest([]byte(text[digestSize:])) != text[:digestSize]:
+		return nil, fail(Invalid, fmt.Errorf("what is at %s is no document of this library", d.key))
+	}
+	return []byte(text[digestSize:]), nil
+}
+
+// Write puts next in the place of was, nil for none, and reports whether that was still
+// the document: if it was not, nothing is written. After an error it is not known
+// whether it was written; it is never sent twice.
+func (d *Document) Write(ctx context.Context, was, next []byte) (written bool, err error) {
+	if next == nil || len(next) > MaxDocument {
+		return false, fmt.Errorf("weirredis: a document of %d bytes; it has some, and at most %d", len(next), MaxDocument)
+	}
+	text, err := d.run(ctx, writeScript, digest(was), digest(next)+string(next))
+	return text == "1", err
+}
+
+// errDown is the error of a document while the server has not been reached yet.
+var errDown = errors.New("the server has not been reached yet")
+
+// run runs a script on the document, as long as ctx lasts.
+func (d *Document) run(ctx context.Context, script string, args ...string) (string, error) {
+	c := d.store.client.Load()
+	if c == nil {
+		return "", fail(Down, errDown)
+	}
+	text, err := c.Do(ctx, c.B().Eval().Script(script).Numkeys(1).Key(d.key).Arg(args...).Build()).ToString()
+	if ctx.Err() != nil && err != nil {
+		return "", ctx.Err()
+	}
+	if fault := understood(err); fault != nil {
+		return "", fault
+	}
+	return text, nil
+}
