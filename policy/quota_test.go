@@ -407,3 +407,37 @@ func FuzzParseLimit(f *testing.F) {
 		}
 	})
 }
+
+// Addresses are the peers', IPv6 by /64, or those that a trusted peer names.
+func TestQuotaByAddress(t *testing.T) {
+	spec := quotaGate(QuotaSpec{QuotaLimitSpec: rate("2/h"), By: []string{"address"}, Rules: []QuotaRuleSpec{
+		{Name: "office", Address: "2001:db8:7::/48", QuotaLimitSpec: rate("5/h")},
+	}})
+	p := compile(t, spec, Options{Now: func() time.Duration { return 0 }})
+	for _, test := range []struct {
+		remote, forwarded string
+		want              int
+	}{
+		{"192.0.2.1:1", "", 2},
+		{"192.0.2.1:2", "198.51.100.9", 0}, // not trusted: it is itself, and has had its own
+		{"192.0.2.2:1", "", 2},
+		{"[2001:db8::1]:1", "", 2},
+		{"[2001:db8::2]:1", "", 0}, // of the same /64
+		{"[2001:db8:0:1::1]:1", "", 2},
+		{"[2001:db8:7:1::1]:1", "", 5},
+		{"[2001:db8:7:2::1]:1", "", 0}, // all of the office share
+		{"127.0.0.1:1", "203.0.113.5", 2},
+		{"127.0.0.1:1", "203.0.113.6", 2},
+		{"127.0.0.1:1", "192.0.2.2", 0},
+		{"127.0.0.1:1", "", 2}, // nobody is named
+	} {
+		r := from(test.remote)
+		if test.forwarded != "" {
+			r.Header.Set("X-Forwarded-For", test.forwarded)
+		}
+		rt, w := p.Match(r)
+		if got := admitted(rt.Gate().(weir.TryAdmitter), w, 9); got != test.want {
+			t.Errorf("%s, forwarded for %q: %d got in, want %d", test.remote, test.forwarded, got, test.want)
+		}
+	}
+}
