@@ -37,7 +37,8 @@ func (l *Limiter) closeAccounts() { l.accounting, l.accounts = false, nil }
 // PermitCost implements [weir.CostHolder]: what work has really cost, in the unit
 // of Work.Cost, is settled against the share of its tenant, who has to wait the
 // longer for the next turn, or less long. The slots it holds stay what they are.
-// A negative cost counts as none. It does nothing once the permit is done.
+// Nothing is free: what says that it has cost less than 1 is charged 1. It does
+// nothing once the permit is done.
 func (l *Limiter) PermitCost(p weir.Permit, gate string, units int64) {
 	if gate != "" && gate != l.name {
 		return
@@ -46,7 +47,7 @@ func (l *Limiter) PermitCost(p weir.Permit, gate string, units int64) {
 	var answered answers
 	l.mu.Lock()
 	if a := l.account(p); a != nil {
-		units = min(max(units, 0), largestCost)
+		units = min(max(units, 1), largestCost)
 		l.room.Settle(int(a.class), a.user, a.tenant, float64(units-a.cost)*a.ratio)
 		a.cost = units
 		answered = l.settle(now) // somebody else may go next now, who fits

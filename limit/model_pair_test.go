@@ -146,8 +146,8 @@ func (p *pair) settle(id int, units int64) {
 	p.log("%d has cost %d", id, units)
 	permit, w := p.permits[id], p.work[id]
 	if slot := permit.Slot(); slot != nil && p.l.account(permit) != nil {
-		p.m.correct(&w, float64(max(units, 0)-p.charged[id])*p.expected(id))
-		p.charged[id] = max(units, 0)
+		p.m.correct(&w, float64(max(units, 1)-p.charged[id])*p.expected(id))
+		p.charged[id] = max(units, 1)
 		p.m.settle(p.clock)
 	}
 	permit.SetCost("m", units)

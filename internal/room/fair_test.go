@@ -317,3 +317,22 @@ func TestReweighedShares(t *testing.T) {
 		t.Errorf("three times the weight got %.4f", got[0])
 	}
 }
+
+// What was charged under a small weight is no debt for ever once the weight is
+// large.
+func TestReweighedDebt(t *testing.T) {
+	r := big(256)
+	a := &source{name: Waiter{Tenant: "a", Units: 1, TenantWeight: .001}, perServed: 2}
+	b := &source{name: Waiter{Tenant: "b", Units: 1}, perServed: 2}
+	feed(t, r, 2500, a, b)
+	r.Reweigh(func(_, tenant string) (float64, float64) {
+		if tenant == "a" {
+			return 1, 3
+		}
+		return 1, 1
+	})
+	a.name.TenantWeight = 3
+	if got := feed(t, r, 400, a, b); math.Abs(got[0]-.75) > .05 {
+		t.Errorf("a thousandth of the weight, then three times: got %.4f of what came after", got[0])
+	}
+}

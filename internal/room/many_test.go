@@ -420,6 +420,14 @@ func (m *many) settle(class int8, user, tenant string, units float64, weigh func
 	m.correct(users, user, units/ofUser)
 }
 
+func (m *many) rescale(p path, name string, by float64) {
+	if by != 1 {
+		t := m.tags[p][name]
+		least := m.tags[p][m.least(p)].tag
+		m.tags[p][name] = tagged{least + (t.tag-least)*by, t.turn}
+	}
+}
+
 func (m *many) correct(p path, name string, by float64) {
 	t, known := m.tags[p][name]
 	if !known {

@@ -150,7 +150,13 @@ func (b *both) reweigh(arg uint32) {
 	}
 	b.r.Reweigh(b.weigh)
 	for _, o := range b.m.queue {
-		o.ofUser, o.ofTenant = b.weigh(o.user, o.tenant)
+		tenants, users := o.levels()
+		ofUser, ofTenant := b.weigh(o.user, o.tenant)
+		if same := b.m.of(tenants, o.tenant, false); o == same[len(same)-1] {
+			b.m.rescale(tenants, o.tenant, o.ofTenant/ofTenant)
+		}
+		b.m.rescale(users, o.user, b.m.weights[path{o.class, o.user}]/ofUser)
+		o.ofUser, o.ofTenant = ofUser, ofTenant
 		b.m.weights[path{o.class, o.user}] = o.ofUser
 	}
 }

@@ -56,17 +56,25 @@ func (r *Room) correct(l *level, f *flows, name string, in uint32, by float64) {
 	r.sweep(l, f)
 }
 
-// Reweigh changes the weights of those that wait. What they have been charged
-// stays. weights is kept, and asked by Settle for who does not wait.
+// Reweigh changes the weights of those that wait. How many units each is ahead of
+// who goes next stays: charged by a small weight, they would be a debt for ages under
+// a large one. weights is kept, and asked by Settle for who does not wait.
 func (r *Room) Reweigh(weights func(user, tenant string) (userWeight, tenantWeight float64)) {
 	r.weights = weights
 	if weights == nil {
 		return
 	}
 	for _, w := range r.expiry {
+		ofTenant := w.TenantWeight
 		w.UserWeight, w.TenantWeight = weights(w.User, w.Tenant)
 		w.tidy()
 		user := r.tenants.all[w.flow].in
+		if inner := &r.inner[user]; r.tenants.all[w.flow].back == w {
+			inner.rescale(r.tenants.spots, w.flow, ofTenant/w.TenantWeight)
+		}
+		if ofUser := r.inner[user].weight; ofUser > 0 {
+			r.classes[w.Class].rescale(r.users.spots, user, ofUser/w.UserWeight)
+		}
 		r.inner[user].weight = w.UserWeight
 		r.users.spots[user].load, r.tenants.spots[w.flow].load = 0, 0
 	}
@@ -86,6 +94,19 @@ func (r *Room) Reweigh(weights func(user, tenant string) (userWeight, tenantWeig
 			r.inner[user].reweigh(r.tenants.spots)
 		}
 	}
+}
+
+// rescale keeps the units that flow i, for which somebody waits, is ahead of who
+// goes next when its weight changes; tags are units divided by weights. Who goes
+// next stays.
+func (l *level) rescale(fs []spot, i uint32, by float64) {
+	if by == 1 {
+		return
+	}
+	e, heap := l.at(fs, i)
+	least := heap[0].tag
+	e.tag = least + (e.tag-least)*by
+	heap.settle(fs, int(fs[i].ready-1))
 }
 
 // reweigh makes the heap of loads anew.
