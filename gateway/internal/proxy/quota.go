@@ -69,6 +69,17 @@ func (qs Quotas) Tell(h http.Header, w weir.Work, rej *weir.Rejection) {
 	}
 }
 
+// Key returns the key of the bucket that w was refused by, empty if no quota refused it.
+func (qs Quotas) Key(w weir.Work, rej *weir.Rejection) string {
+	for _, g := range qs {
+		if g.Name() == rej.Gate {
+			_, key := g.Quota().Key(w)
+			return key
+		}
+	}
+	return ""
+}
+
 // tellings are what an answer says in one set of fields.
 type tellings struct {
 	policies []weirhttp.RateLimitPolicy

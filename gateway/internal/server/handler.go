@@ -176,7 +176,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, rej *weir.Reject
 	f.call.Quotas.Tell(w.Header(), f.call.Work, rej)
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(shortAnswer))
 	if f.route != nil && f.policy.Trusted(r) {
-		w = &named{ResponseWriter: w, work: &f.call.Work}
+		w = &named{ResponseWriter: w, work: &f.call.Work, key: f.call.Quotas.Key(f.call.Work, rej)}
 	}
 	weirhttp.WriteRejection(w, r, rej)
 }

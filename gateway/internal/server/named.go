@@ -9,12 +9,13 @@ import (
 )
 
 // named is a ResponseWriter that adds class and tenant of the work to the document
-// of a refusal. They are for trusted peers, which have said or may know them: to
+// of a refusal, and the key of the bucket if a quota has refused. They are for trusted peers, which have said or may know them: to
 // anybody else a tenant may be another's name, and a class a hint at what to
 // pretend.
 type named struct {
 	http.ResponseWriter
 	work *weir.Work
+	key  string
 }
 
 // Unwrap leads http.ResponseController to the server's own writer.
@@ -29,8 +30,9 @@ func (n *named) Write(document []byte) (int, error) {
 	who, err := json.Marshal(struct {
 		Class  string `json:"class"`
 		Tenant string `json:"tenant,omitempty"`
-	}{n.work.Priority.String(), n.work.Tenant})
-	if err != nil { // cannot be: two strings
+		Key    string `json:"key,omitempty"`
+	}{n.work.Priority.String(), n.work.Tenant, n.key})
+	if err != nil { // cannot be: strings
 		return n.ResponseWriter.Write(document)
 	}
 	whole := append(append(bytes.Clone(open), ','), who[1:]...)

@@ -152,3 +152,24 @@ func TestQuotaHeaders(t *testing.T) {
 	f("", policy.Observe, false, theirs) // nothing is enforced: there is nothing to tell
 	f("", policy.Off, false, theirs)
 }
+
+// Trusted peers are told whose bucket it is; to others it may be somebody else's name.
+func TestQuotaKeyInTheDocument(t *testing.T) {
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {})
+	f := func(trusted []string, want string) {
+		t.Helper()
+		spec := slowly(1)
+		spec.By = []string{"user"}
+		cfg := quotaConfig(t, up.URL, map[string]policy.GateSpec{"q": {Quota: spec}}, "q")
+		cfg.Identity.Trusted = trusted
+		g := start(t, cfg, Options{})
+		as(t, g, "alice")
+		_, body := as(t, g, "alice")
+		var p struct{ Gate, Rule, Key string }
+		if err := json.Unmarshal([]byte(body), &p); err != nil || p.Gate != "q" || p.Rule != "user=*" || p.Key != want {
+			t.Errorf("trusted %q: %s (%v), want key %q", trusted, body, err, want)
+		}
+	}
+	f(nil, "q/user=alice") // this machine
+	f([]string{}, "")
+}
