@@ -213,13 +213,18 @@ func TestSentinel(t *testing.T) {
 	})
 	master.kill(t)
 	var r quota.Result
+	perhaps := 0 // charged to those who were not told
 	eventually(t, 30*time.Second, "a decision by the new master", func() bool {
+		var e *Error
 		var err error
 		r, err = s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{l}, Cost: 1})
+		if errors.As(err, &e) && e.Charged() {
+			perhaps++
+		}
 		return err == nil
 	})
-	if math.Round(r.Remaining) != 98 {
-		t.Errorf("%+v, want 98 left: what was charged before counts", r)
+	if left := math.Round(r.Remaining); left > 98 || left < float64(98-perhaps) {
+		t.Errorf("%+v, want 98 left, less at most %d: what was charged before counts", r, perhaps)
 	}
 }
 
