@@ -59,7 +59,7 @@ func TestCluster(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, start func(...string) *server) {
 		nodes := startCluster(t, start)
-		s := open(t, Config{URL: "redis://weir:secret@" + nodes[0].addr, Deadline: 200 * time.Millisecond})
+		s := open(t, Config{URL: "redis://weir:secret@" + nodes[0].addr})
 		keys := strangeKeys()
 		limits := []quota.Limit{quota.Per(3, time.Hour), quota.Per(100, 24*time.Hour)}
 		eventually(t, 10*time.Second, "the client knows all nodes", func() bool {

@@ -65,7 +65,7 @@ func TestGateWithoutServer(t *testing.T) {
 		onError quota.OnStoreError
 		want    int
 	}{{quota.Local, 10}, {quota.Open, 30}, {quota.Closed, 0}} {
-		s := open(t, Config{Addrs: []string{server.addr}, Deadline: 100 * time.Millisecond, Prefix: "p:"})
+		s := open(t, Config{Addrs: []string{server.addr}, Deadline: 2 * time.Second, Prefix: "p:"})
 		gate := newGate(t, s, c.onError)
 		server.kill(t)
 		through, refused := admit(t, gate, 30)
