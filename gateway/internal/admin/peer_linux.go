@@ -3,6 +3,7 @@ package admin
 import (
 	"fmt"
 	"net"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -11,7 +12,7 @@ import (
 // connected.
 func peerOf(c net.Conn) string {
 	const unknown = "somebody over the socket"
-	sock, ok := c.(*net.UnixConn)
+	sock, ok := c.(syscall.Conn)
 	if !ok {
 		return unknown
 	}

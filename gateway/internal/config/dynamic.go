@@ -2,13 +2,16 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
 // Quotas says where rules of quotas are kept that are set while the gateway runs.
 type Quotas struct {
 	File        string `json:"file,omitempty"`
+	Store       string `json:"store,omitempty"`
 	StartBroken bool   `json:"start_broken,omitempty"`
 }
 
@@ -22,6 +25,10 @@ var dynamicFields = map[string]field{
 	"Quotas.file": {
 		doc:     "File for the rules, relative to this file; one gateway can have it at a time. It is replaced as a whole, and a change of it by hand is taken up within a second. Another file is taken at the next start.",
 		example: "weir.quotas.json",
+	},
+	"Quotas.store": {
+		doc:     "One of stores, for several gateways: what is set at one is in force at all of them within two seconds. Let that server keep its data on disk. Instead of file.",
+		example: "shared",
 	},
 	"Quotas.start_broken": {doc: "Start with the rules of this file alone where those that are kept cannot be read. By default the gateway does not start: somebody might be let in who was blocked.", def: "false"},
 	"Admin.socket": {
@@ -38,8 +45,16 @@ var dynamicFields = map[string]field{
 func (m *meaning) dynamic() {
 	if f := &m.Quotas.File; *f != "" {
 		*f = m.resolve(*f)
-	} else if m.Quotas.StartBroken {
-		m.report("quotas.start_broken", "write file: weir.quotas.json beside it, or leave it out", "means nothing where no rules are kept")
+	} else if m.Quotas.StartBroken && m.Quotas.Store == "" {
+		m.report("quotas.start_broken", "write file: weir.quotas.json or store: beside it, or leave it out", "means nothing where no rules are kept")
+	}
+	if name := m.Quotas.Store; name != "" {
+		if _, ok := m.Stores[name]; !ok {
+			m.report("quotas.store", oneOf(name, slices.Sorted(maps.Keys(m.Stores)), "stores"), "there is no store %s", quote(name))
+		}
+		if m.Quotas.File != "" {
+			m.report("quotas.store", "leave one of them out", "rules are kept in one place, and there is a file too")
+		}
 	}
 	if f := &m.Admin.TokenFile; *f != "" {
 		*f = m.resolve(*f)

@@ -42,7 +42,9 @@ func (b *Book) change(ctx context.Context, c *Change) (Result, error) {
 		return Result{}, err
 	}
 	for range attempts {
-		if err := b.refresh(ctx); err != nil {
+		if err := b.refresh(ctx); errors.Is(err, ErrChanged) {
+			continue
+		} else if err != nil {
 			return Result{}, fmt.Errorf("the rules cannot be read, so nothing is changed: %w", err)
 		}
 		res, err := b.attempt(ctx, c)

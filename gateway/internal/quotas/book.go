@@ -173,7 +173,7 @@ func (b *Book) Follow(ctx context.Context) {
 	defer cancel()
 	b.changing.Lock()
 	defer b.changing.Unlock()
-	if err := b.refresh(ctx); err != nil {
+	if err := b.refresh(ctx); err != nil && !errors.Is(err, ErrChanged) {
 		b.noted(err)
 	}
 }
@@ -181,6 +181,9 @@ func (b *Book) Follow(ctx context.Context) {
 // refresh reads the store and takes up what is new there. The caller holds changing.
 func (b *Book) refresh(ctx context.Context) error {
 	doc, tagged, err := b.read(ctx)
+	if err == nil && tagged == tag(nil) {
+		doc, tagged, err = b.restore(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -194,6 +197,28 @@ func (b *Book) refresh(ctx context.Context) error {
 		b.log.Info("quotas set at run time can be read again", "from", b.opts.Store.Name())
 	}
 	return nil
+}
+
+// restore writes the rules that are known to a store that has none any more: one that
+// kept them in memory alone has been restarted, or somebody has removed the file.
+// Taken for the wish to have no rules it would let in who was blocked. Where none were
+// ever there it does nothing.
+func (b *Book) restore(ctx context.Context) (*document, string, error) {
+	b.mu.Lock()
+	doc, known := b.doc, b.tag
+	b.mu.Unlock()
+	if known == tag(nil) {
+		return doc, known, nil
+	}
+	data, err := doc.encode()
+	if err != nil {
+		return nil, "", err
+	}
+	if err := b.opts.Store.Write(ctx, tag(nil), data); err != nil {
+		return nil, "", fmt.Errorf("the rules are gone, and those that are known cannot be written again: %w", err)
+	}
+	b.log.Warn("quotas set at run time were gone from where they are kept, and have been written again", "to", b.opts.Store.Name(), "rules", len(doc.Rules))
+	return doc, tag(data), nil
 }
 
 // noted logs trouble with the store, the same once.

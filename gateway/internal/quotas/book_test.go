@@ -264,6 +264,32 @@ func TestFollow(t *testing.T) {
 	}
 }
 
+// Rules that are gone from where they are kept are written there again.
+func TestGoneIsRestored(t *testing.T) {
+	file := newFile(t, inTemp(t))
+	d := newDesk(t, file, base())
+	d.Follow(t.Context())
+	if data, err := file.Read(t.Context()); data != nil || err != nil {
+		t.Fatalf("something was written where nothing was set: %s %v", data, err)
+	}
+	d.must(Change{Ops: []Op{{Gate: "api", Set: &policy.QuotaRuleSpec{User: "eve", Blocked: true}}}})
+	before, err := file.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(file.Name()); err != nil {
+		t.Fatal(err)
+	}
+	d.Follow(t.Context())
+	after, err := file.Read(t.Context())
+	if err != nil || string(after) != string(before) || d.passes("api", "eve", 1) != 0 {
+		t.Errorf("%v: %s\nwant\n%s", err, after, before)
+	}
+	if !strings.Contains(d.log.String(), "written again") {
+		t.Errorf("not logged:\n%s", d.log)
+	}
+}
+
 // Each step is logged with who, before and after, and so is what was refused.
 func TestAudit(t *testing.T) {
 	d := newDesk(t, newFile(t, inTemp(t)), base())

@@ -9,9 +9,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
-
-	"golang.org/x/net/netutil"
 
 	"github.com/weir-go/weir/gateway/internal/admin"
 	"github.com/weir-go/weir/gateway/internal/config"
@@ -38,7 +37,7 @@ func (s *Server) openSocket(cfg config.Admin) (*adminSocket, error) {
 	}
 	return &adminSocket{
 		path: cfg.Socket,
-		ln:   netutil.LimitListener(ln, socketConnections),
+		ln:   &boundedSocket{ln, make(chan struct{}, socketConnections)},
 		server: &http.Server{
 			Handler:           s.adminHandler(cfg, ln.Addr()),
 			ConnContext:       admin.WithPeer,
@@ -50,6 +49,35 @@ func (s *Server) openSocket(cfg config.Admin) (*adminSocket, error) {
 			ErrorLog:          stdlog.New(complaints{s.log.With("listener", cfg.Socket)}, "", 0),
 		},
 	}, nil
+}
+
+// boundedSocket accepts so many connections at a time. They stay those of a Unix socket,
+// which can be asked who is at the other end.
+type boundedSocket struct {
+	*net.UnixListener
+	places chan struct{}
+}
+
+// Accept waits for a place, and then for a connection.
+func (b *boundedSocket) Accept() (net.Conn, error) {
+	b.places <- struct{}{}
+	c, err := b.AcceptUnix()
+	if err != nil {
+		<-b.places
+		return nil, err
+	}
+	return &boundedConn{UnixConn: c, leave: sync.OnceFunc(func() { <-b.places })}, nil
+}
+
+type boundedConn struct {
+	*net.UnixConn
+	leave func()
+}
+
+// Close closes the connection and makes place for another.
+func (c *boundedConn) Close() error {
+	defer c.leave()
+	return c.UnixConn.Close()
 }
 
 var errSocketInUse = errors.New("another process answers there; stop it, or choose another path")

@@ -2,21 +2,26 @@ package server
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/weir-go/weir/gateway/internal/admin"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/quotas"
+	"github.com/weir-go/weir/weirredis"
 )
 
 // openBook opens the rules of quotas that are set at run time.
 func (s *Server) openBook(cfg *config.Config) error {
 	o := quotas.Options{Logger: s.log, StartBroken: cfg.Quotas.StartBroken}
-	if cfg.Quotas.File != "" {
-		file, err := quotas.OpenFile(cfg.Quotas.File)
-		if err != nil {
-			return err
-		}
-		o.Store = file
+	var err error
+	switch {
+	case cfg.Quotas.File != "":
+		o.Store, err = quotas.OpenFile(cfg.Quotas.File)
+	case cfg.Quotas.Store != "":
+		o.Store, err = s.openShared(cfg)
+	}
+	if err != nil {
+		return err
 	}
 	book, err := quotas.Open(context.Background(), o)
 	if err != nil {
@@ -27,6 +32,23 @@ func (s *Server) openBook(cfg *config.Config) error {
 	}
 	s.book = book
 	return nil
+}
+
+// openShared connects to the store that keeps the rules. The connection is one of its
+// own: a reload that replaces the store of buckets leaves it.
+func (s *Server) openShared(cfg *config.Config) (quotas.Store, error) {
+	name := cfg.Quotas.Store
+	spec := cfg.Stores[name]
+	settings, err := spec.Connection()
+	if err != nil {
+		return nil, fmt.Errorf("stores.%s: %w", name, err)
+	}
+	settings.Lease = weirredis.Lease{}
+	server, err := weirredis.New(settings)
+	if err != nil {
+		return nil, fmt.Errorf("stores.%s: %w", name, err)
+	}
+	return quotas.NewShared("store "+name, server), nil
 }
 
 // closeBook lets go of where the rules are kept.

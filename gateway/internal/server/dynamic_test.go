@@ -2,12 +2,14 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -88,6 +90,9 @@ func TestQuotaSetWhileRunning(t *testing.T) {
 	status, text := overSocket(t, cfg.Admin.Socket, http.MethodPost, "/quotas", `{"ops": [{"set": {"user": "bob", "rate": "3/h"}}, {"set": {"user": "eve", "blocked": true}}]}`)
 	if status != http.StatusOK {
 		t.Fatalf("%d %s", status, text)
+	}
+	if runtime.GOOS == "linux" && !strings.Contains(text, fmt.Sprintf("uid %d ", os.Getuid())) {
+		t.Errorf("not told who asked: %s", text)
 	}
 	if bob, eve := g.served("bob", 6), g.served("eve", 2); bob != 3 || eve != 0 {
 		t.Errorf("bob %d, eve %d, want 3 and 0", bob, eve)
