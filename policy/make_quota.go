@@ -78,6 +78,9 @@ func (c *compiler) quotaConfig(name string) quota.Config {
 	if s.Permissive {
 		cfg.Mode = quota.Permissive
 	}
+	if s.Count == "requests" {
+		cfg.Cost, cfg.Fixed = func(weir.Work) int64 { return 1 }, true
+	}
 	switch s.OnStoreError {
 	case "open":
 		cfg.OnStoreError = quota.Open

@@ -300,12 +300,12 @@ func TestQuotaFaults(t *testing.T) {
 	}{
 		"nothing": {QuotaSpec{}, []string{at + ": has neither a limit nor rules; write rate: 10/s"}},
 		"only by": {QuotaSpec{By: []string{"user"}}, []string{at + ".by: says whom a limit is for"}},
-		"all of it": {QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Rate: "0/s", Burst: -1, Limits: limits("10/day").Limits}, By: []string{"ip", "usr", "user", "user"}, OnStoreError: "maybe", MaxKeys: -1, Headers: "x", Queue: QuotaQueueSpec{Len: -1, MaxWait: -5}}, []string{
+		"all of it": {QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Rate: "0/s", Burst: -1, Limits: limits("10/day").Limits}, By: []string{"ip", "usr", "user", "user"}, OnStoreError: "maybe", MaxKeys: -1, Headers: "x", Count: "x", Queue: QuotaQueueSpec{Len: -1, MaxWait: -5}}, []string{
 			at + ".rate: there are limits too", at + ".burst: -1 is out of range", at + ".rate: 0 is not above 0", at + ".limits[0]: 10/day may mean two things; write 10/24h",
 			at + ".by[0]: \"ip\" is no part of an identity; write address", at + ".by[1]: \"usr\" is no part of an identity; did you mean user?", at + ".by[3]: \"user\" is written twice",
 			at + ".queue.len: -1 is out of range", at + ".queue.max_wait: -5ns is negative",
 			at + ".on_store_error: \"maybe\" is no answer", at + ".max_keys: -1 is out of range", at + ".on_store_error: means nothing without a store",
-			at + ".headers: \"x\" is no choice of headers",
+			at + ".count: \"x\" is no count", at + ".headers: \"x\" is no choice of headers",
 		}},
 		"burst":       {QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Burst: 5}}, []string{at + ".burst: means nothing without a rate"}},
 		"bursts":      {QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Rate: "1/s burst 3", Burst: 5}}, []string{at + ".burst: the rate says a burst too"}},
@@ -438,6 +438,26 @@ func TestQuotaByAddress(t *testing.T) {
 		rt, w := p.Match(r)
 		if got := admitted(rt.Gate().(weir.TryAdmitter), w, 9); got != test.want {
 			t.Errorf("%s, forwarded for %q: %d got in, want %d", test.remote, test.forwarded, got, test.want)
+		}
+	}
+}
+
+// A quota of requests takes one token each, beside one of what they cost.
+func TestQuotaCount(t *testing.T) {
+	spec := quotaGate(QuotaSpec{QuotaLimitSpec: rate("9/h"), Count: "requests"})
+	spec.Gates["cost"] = GateSpec{Quota: &QuotaSpec{QuotaLimitSpec: rate("100/h")}}
+	spec.Routes[0].Gates = []string{"api", "cost"}
+	p := compile(t, spec, Options{Now: func() time.Duration { return 0 }})
+	chain := p.Route("/").Gate().(weir.TryAdmitter)
+	permit, err := chain.TryAdmit(weir.Work{Cost: 60})
+	if err != nil {
+		t.Fatal(err)
+	}
+	permit.SetCost("", 30)
+	permit.Done(weir.OK)
+	for name, want := range map[string]float64{"api": 8, "cost": 70} {
+		if d, err := p.Gate(name).Quota().Peek(context.Background(), weir.Work{}); err != nil || d.Remaining != want {
+			t.Errorf("%s: %v left, %v; want %v", name, d.Remaining, err, want)
 		}
 	}
 }

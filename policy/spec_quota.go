@@ -19,6 +19,9 @@ type QuotaSpec struct {
 	// Rules are quotas of some, instead of or beside that. The most exact one that matches
 	// counts, whatever their order: see quota.Rule.
 	Rules []QuotaRuleSpec `json:"rules,omitempty"`
+	// Count says what a token is: cost (default), what work costs by its route, settled when
+	// it is known; or requests: each is one, whatever it costs to other gates.
+	Count string `json:"count,omitempty"`
 	// Debt lets work through iff its bucket is not in debt, whatever the work costs, as
 	// Kafka does. Without it there have to be as many tokens as it costs.
 	Debt bool `json:"debt,omitempty"`
@@ -86,6 +89,7 @@ type QuotaQueueSpec struct {
 // The words of a quota, the defaults first.
 var (
 	quotaParts   = []string{"user", "client", "tenant", "route", "priority", "address"}
+	counts       = []string{"cost", "requests"}
 	storeErrors  = []string{"local", "open", "closed"}
 	quotaHeaders = []string{"ratelimit", "legacy", "both", "none"}
 )

@@ -35,6 +35,11 @@ type Config struct {
 	// [weir.Permit.SetCost].
 	Cost func(weir.Work) int64
 
+	// Fixed makes that final: [weir.Permit.SetCost] changes nothing, unless it names this
+	// gate. It is for a gate that counts requests where others that the work passes count
+	// what it costs.
+	Fixed bool
+
 	// Identify says whom work is from. Default: its User, Client, Tenant, Op and
 	// Priority, and no address.
 	Identify func(weir.Work) Identity
@@ -95,6 +100,7 @@ type settings struct {
 	places   int64
 	longest  time.Duration
 	cost     func(weir.Work) int64
+	fixed    bool
 	identify func(weir.Work) Identity
 	onError  OnStoreError
 	hooks    weir.Hooks
@@ -110,7 +116,7 @@ func (c *Config) compile() (*settings, error) {
 	s := &settings{
 		rules: compile(c.Rules, c.Debt, &f), debt: c.Debt, mode: c.Mode,
 		places: int64(c.Queue.Len), longest: c.Queue.MaxWait,
-		cost: c.Cost, identify: c.Identify, onError: c.OnStoreError, hooks: c.Hooks,
+		cost: c.Cost, fixed: c.Fixed, identify: c.Identify, onError: c.OnStoreError, hooks: c.Hooks,
 	}
 	switch {
 	case s.longest == 0:

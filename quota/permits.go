@@ -141,7 +141,7 @@ func (p *pool) PermitCancelled(permit weir.Permit) {
 // nothing if that is negative. What was charged too much goes back, what was too
 // little is charged, into debt if need be.
 func (p *pool) PermitCost(permit weir.Permit, gate string, units int64) {
-	if gate != "" && gate != p.gate.name {
+	if gate != p.gate.name && (gate != "" || p.gate.settings.Load().fixed) {
 		return
 	}
 	units = max(units, 0)

@@ -672,3 +672,37 @@ func TestCrowd(t *testing.T) {
 		t.Errorf("spent %d, no more than %.0f came; %+v", spent, most, s)
 	}
 }
+
+// A gate that counts requests is not settled by what they have cost elsewhere, but by who
+// means it.
+func TestFixedCost(t *testing.T) {
+	cfg := Config{Name: "q", Rules: []Rule{{Limits: []Limit{{Rate: 1, Burst: 100}}}}, Cost: func(weir.Work) int64 { return 1 }, Fixed: true, Now: func() time.Duration { return 0 }}
+	q, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := func() float64 {
+		d, err := q.Peek(context.Background(), weir.Work{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.Remaining
+	}
+	p, err := q.TryAdmit(weir.Work{Cost: 50})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.SetCost("", 30); left() != 99 {
+		t.Errorf("%v left, want 99", left())
+	}
+	if p.SetCost("q", 30); left() != 70 {
+		t.Errorf("%v left, want 70", left())
+	}
+	cfg.Fixed = false
+	if err := q.Reconfigure(cfg); err != nil {
+		t.Fatal(err)
+	}
+	if p.SetCost("", 20); left() != 80 {
+		t.Errorf("%v left, want 80", left())
+	}
+}

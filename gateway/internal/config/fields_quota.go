@@ -19,6 +19,7 @@ var quotaFields = map[string]field{
 		doc:     "Quotas of some, beside by and its limits or instead. The most exact rule that matches counts, compared by user, then client, tenant, route, priority and address. Whom none matches is not limited.",
 		example: "[{user: alice, rate: 50/s}]",
 	},
+	"QuotaSpec.count":          {doc: "What a token is: cost is what a request costs by its route (cost, cost_from, settle), requests makes each request one, whatever it costs to other gates.", def: "cost", enum: []string{"cost", "requests"}},
 	"QuotaSpec.debt":           {doc: "Let work through iff its bucket is not in debt, whatever the work costs, and let it be paid back afterwards (as Kafka does). Without it there have to be as many tokens as it costs.", def: "false"},
 	"QuotaSpec.permissive":     {doc: "Refuse nothing, but charge everything, into debt if need be.", def: "false"},
 	"QuotaSpec.queue":          {doc: "Let work wait for its tokens, where this gate is the last of the route.", example: "{len: 100, max_wait: 1s}"},
