@@ -80,7 +80,8 @@ const forever = time.Duration(math.MaxInt64)
 // Without policies, or without limits, the field is taken out. Of several quotas, name
 // all policies and the limit that is nearest to its end.
 func SetRateLimit(h http.Header, policies []RateLimitPolicy, limits ...RateLimit) {
-	var b []byte
+	var buf [256]byte
+	b := buf[:0]
 	for i := range policies {
 		b = policies[i].append(separate(b))
 	}

@@ -59,10 +59,10 @@ func (qs Quotas) Tell(h http.Header, w weir.Work, rej *weir.Rejection) {
 		}
 	}
 	if t := current.first; t != nil {
-		inner := [...][]string{slices.Clone(h["Ratelimit-Policy"]), slices.Clone(h["Ratelimit"])}
+		policies, limits := h["Ratelimit-Policy"], h["Ratelimit"]
 		weirhttp.SetRateLimit(h, current.policies, t.left)
-		h["Ratelimit-Policy"] = append(h["Ratelimit-Policy"], inner[0]...)
-		h["Ratelimit"] = append(h["Ratelimit"], inner[1]...)
+		h["Ratelimit-Policy"] = append(h["Ratelimit-Policy"], policies...)
+		h["Ratelimit"] = append(h["Ratelimit"], limits...)
 	}
 	if t := legacy.first; t != nil {
 		weirhttp.SetLegacyRateLimit(h, t.policies[t.window], t.left)
@@ -87,7 +87,11 @@ type tellings struct {
 }
 
 func (s *tellings) add(t *telling) {
-	s.policies = append(s.policies, t.policies...)
+	if s.policies == nil {
+		s.policies = slices.Clip(t.policies) // mostly there is one quota
+	} else {
+		s.policies = append(s.policies, t.policies...)
+	}
 	if s.first == nil || t.before(s.first) {
 		s.first = t
 	}
@@ -159,7 +163,7 @@ func windowOf(rej *weir.Rejection, limits []quota.Limit) int {
 }
 
 func newTelling(gate, rule string, limits []quota.Limit, window int, now time.Time) *telling {
-	t := &telling{window: window}
+	t := &telling{window: window, policies: make([]weirhttp.RateLimitPolicy, 0, len(limits))}
 	for i := range limits {
 		t.policies = append(t.policies, policyOf(policyName(gate, rule, i), &limits[i], now))
 	}
