@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"log/slog"
 	"net"
@@ -168,7 +169,9 @@ func TestQuotaOverSocket(t *testing.T) {
 	srv := &http.Server{Handler: c.Handler, ConnContext: WithPeer}
 	go srv.Serve(ln)
 	defer srv.Close()
-	client := &http.Client{Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) { return net.Dial("unix", ln.Addr().String()) }}}
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", ln.Addr().String())
+	}}}
 	defer client.CloseIdleConnections()
 	res, err := client.Post("http://localhost/quotas", "application/json", strings.NewReader(setCarol))
 	if err != nil || res.StatusCode != http.StatusOK {

@@ -158,7 +158,7 @@ func (b *Book) audit(c *Change, res *Result, err error) {
 
 func gives(r *Rule) string {
 	if r == nil {
-		return "none"
+		return "as the file says"
 	}
 	return Gives(&r.QuotaRuleSpec)
 }

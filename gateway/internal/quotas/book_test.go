@@ -294,6 +294,9 @@ func TestGoneIsRestored(t *testing.T) {
 func TestAudit(t *testing.T) {
 	d := newDesk(t, newFile(t, inTemp(t)), base())
 	d.must(set("api", "carol", "3/h"))
+	if !strings.Contains(d.log.String(), `before="as the file says"`) {
+		t.Errorf("not what was before:\n%s", d.log)
+	}
 	res := d.must(set("api", "carol", "4/h burst 9"))
 	for _, part := range []string{"by=tester", "gate=api", "rule=\"user=carol\"", "before=3/h", "after=\"4/h burst 9\"", "etag=" + res.ETag} {
 		if !strings.Contains(d.log.String(), part) {
