@@ -92,6 +92,19 @@ func TestSays(t *testing.T) {
 	}
 }
 
+// What a request costs is what the gate counts.
+func TestSaysTheCost(t *testing.T) {
+	for count, want := range map[string]string{"cost": "costs 7, more than can ever be there", "requests": "left, costs 1"} {
+		gates := "  api: {quota: {rate: 1/h, count: " + count + "}}\n"
+		cfg, p := compiled(t, gates, "api")
+		take(t, p, "api", 1)
+		a, err := Of(cfg, p, Ask{From: "192.0.2.1", Cost: 7})
+		if err != nil || a.Gates[0].Says != Refuses || !strings.HasSuffix(a.Gates[0].Why, want) {
+			t.Errorf("count %q: %+v, %v; want %s", count, a, err, want)
+		}
+	}
+}
+
 // A gate that sheds lets through from a priority on.
 func TestSaysOfShedding(t *testing.T) {
 	var now time.Duration
