@@ -24,7 +24,7 @@ func (c *compiler) checkQuota(at place, s *QuotaSpec) {
 	c.checkStore(at, s)
 	c.checkWord(at.at("count"), "count", s.Count, counts)
 	c.checkWord(at.at("headers"), "choice of headers", s.Headers, quotaHeaders)
-	if s.LooksAt("address") && c.addressOf() == nil {
+	if s.LooksAt("address") && c.addressOf() == "" {
 		c.add(at, "looks at addresses, but no part of the identity is one", "write identity: {client: peer}, and by: [address], or a rule with address:")
 	}
 }

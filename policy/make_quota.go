@@ -124,28 +124,34 @@ func matchOf(word string) quota.Match {
 	return quota.Named(word)
 }
 
-// addressOf returns the part of a work that is the address it comes from, nil if none
-// is.
-func (c *compiler) addressOf() func(*weir.Work) string {
+// addressOf returns the part of the identity that is the address work comes from, empty
+// if none is.
+func (c *compiler) addressOf() string {
 	switch id := &c.spec.Identity; {
 	case id.Client == "peer":
-		return func(w *weir.Work) string { return w.Client }
+		return "client"
 	case id.User == "peer", id.User == "": // where nobody says it, the user is an address
-		return func(w *weir.Work) string { return w.User }
+		return "user"
 	case id.Tenant == "peer":
-		return func(w *weir.Work) string { return w.Tenant }
+		return "tenant"
 	}
-	return nil
+	return ""
 }
 
-// identifyWith says whom work is from, with its address if there is one. An IPv6
+// identifyWith says whom work is from, and its address if a part of that is one. An IPv6
 // address is called by its network: 2001:db8::/64.
-func identifyWith(addressOf func(*weir.Work) string) func(weir.Work) quota.Identity {
+func identifyWith(addressOf string) func(weir.Work) quota.Identity {
 	return func(w weir.Work) quota.Identity {
 		id := quota.Identity{User: w.User, Client: w.Client, Tenant: w.Tenant, Route: w.Op, Priority: w.Priority}
-		if addressOf != nil {
-			id.Address, _, _ = strings.Cut(addressOf(&w), "/")
+		switch addressOf {
+		case "client":
+			id.Address = w.Client
+		case "user":
+			id.Address = w.User
+		case "tenant":
+			id.Address = w.Tenant
 		}
+		id.Address, _, _ = strings.Cut(id.Address, "/")
 		return id
 	}
 }

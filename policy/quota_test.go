@@ -461,3 +461,18 @@ func TestQuotaCount(t *testing.T) {
 		}
 	}
 }
+
+// A decision allocates nothing.
+func TestQuotaAllocatesNothing(t *testing.T) {
+	p := compile(t, quotaGate(QuotaSpec{QuotaLimitSpec: rate("1e9/s"), By: []string{"user", "address"}}), Options{})
+	g, w := p.Gate("api"), weir.Work{User: "192.0.2.1"}
+	if n := testing.AllocsPerRun(1000, func() {
+		permit, err := g.TryAdmit(w)
+		if err != nil {
+			t.Error(err)
+		}
+		permit.Done(weir.OK)
+	}); n != 0 {
+		t.Errorf("%v allocations a decision", n)
+	}
+}
