@@ -156,6 +156,27 @@ func TestWritersAtOnce(t *testing.T) {
 	}
 }
 
+// Whatever is set while the file is reloaded is in force in the end.
+func TestReloadsAndWritesAtOnce(t *testing.T) {
+	d := newDesk(t, newFile(t, inTemp(t)), base())
+	const n = 20
+	var writer sync.WaitGroup
+	writer.Go(func() {
+		for i := range n {
+			if _, err := d.Change(context.Background(), set("api", fmt.Sprint("u", i), "3/h")); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for range n {
+		d.reload(base())
+	}
+	writer.Wait()
+	if in := len(d.policy.Gate("api").Quota().Rules()); in != 2+n {
+		t.Errorf("%d rules in force, want %d", in, 2+n)
+	}
+}
+
 // A rule that does not fit the configuration any more is kept and says why it is not
 // in force; it is again as soon as it fits.
 func TestMisfit(t *testing.T) {

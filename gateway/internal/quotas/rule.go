@@ -27,8 +27,10 @@ type parts struct{ user, client, tenant, route, priority, address string }
 // partsOf returns the parts of a rule. A network is the same however it is written.
 func partsOf(r *policy.QuotaRuleSpec) parts {
 	p := parts{r.User, r.Client, r.Tenant, r.Route, r.Priority, r.Address}
-	if n, err := policy.ParseNetwork(r.Address); err == nil {
-		p.address = n.Masked().String()
+	if r.Address != "" {
+		if n, err := policy.ParseNetwork(r.Address); err == nil {
+			p.address = n.Masked().String()
+		}
 	}
 	return p
 }
