@@ -156,6 +156,24 @@ func TestWritersAtOnce(t *testing.T) {
 	}
 }
 
+// What is set while a policy is compiled is not in the rules that it was compiled with,
+// and is in force all the same once the policy is.
+func TestSetWhileCompiling(t *testing.T) {
+	d := newDesk(t, newFile(t, inTemp(t)), base())
+	plan := d.Plan(base(), func(string, string) string { return "" })
+	p, err := policy.Compile(base(), policy.Options{QuotaRules: plan.Rules})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	d.must(set("api", "carol", "3/h"))
+	d.Adopt(plan, p)
+	d.policy = p
+	if got := d.passes("api", "carol", 9); got != 3 {
+		t.Errorf("carol: %d, want 3", got)
+	}
+}
+
 // Whatever is set while the file is reloaded is in force in the end.
 func TestReloadsAndWritesAtOnce(t *testing.T) {
 	d := newDesk(t, newFile(t, inTemp(t)), base())
