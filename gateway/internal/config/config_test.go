@@ -29,10 +29,10 @@ func golden(t *testing.T, file, got string) {
 	}
 	want, err := os.ReadFile(file)
 	if err != nil {
-		t.Fatalf("%v\nrun go test -update to write it", err)
+		t.Fatalf("%v\nrun go test . -update to write it", err)
 	}
 	if got != string(want) {
-		t.Errorf("%s is not what came out; run go test -update and read the diff\n--- got:\n%s\n--- want:\n%s", file, got, want)
+		t.Errorf("%s is not what came out; run go test . -update and read the diff\n--- got:\n%s\n--- want:\n%s", file, got, want)
 	}
 }
 

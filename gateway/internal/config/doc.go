@@ -14,7 +14,7 @@
 // are missing, and whatever policy.Compile objects to (compile.go).
 //
 // A new key is a field of a struct in config.go and a line in fields_table.go; the
-// schema and the guide follow by go test -update.
+// schema and the guide follow by go test . -update.
 //
 // The input is bounded: [MaxSize] bytes, [MaxDepth] levels, and a fixed number of
 // values after aliases are followed, so that no file can exhaust the gateway.

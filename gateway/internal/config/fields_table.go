@@ -53,7 +53,7 @@ var generalFields = map[string]field{
 		doc:     "Which requests go through which gates to which upstream. The most specific pattern wins, whatever the order.",
 		example: "[{match: [/], upstream: app}]", required: true,
 	},
-	"Config.admin":    {example: "{address: 127.0.0.1:9090}", doc: "The listener for /metrics, /healthz, /readyz and /gates. Keep it on loopback or a private network: it asks nobody who they are."},
+	"Config.admin":    {example: "{address: 127.0.0.1:9090}", doc: "The listener for /metrics, /healthz, /readyz, /gates, /explain and /quotas. Keep it on loopback or a private network: it asks nobody who reads there who they are."},
 	"Config.metrics":  {example: "{tenants: 20}", doc: "How finely things are counted."},
 	"Config.streams":  {example: "{max: 1000}", doc: "What leaves its gate early because it would hold a slot without working the upstream: upgraded connections, streams, slow readers."},
 	"Config.state":    {example: "{file: weir.state.json}", doc: "Where learned limits are kept over a restart."},

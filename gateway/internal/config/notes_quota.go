@@ -5,10 +5,13 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
 )
 
 // quotaNotes is about quotas that look at what nothing says, or at what the client
-// chooses, and about their places in routes.
+// chooses, about their places in routes, and about routes that they never let through.
 func (c *Config) quotaNotes() (notes []string) {
 	sources := map[string]string{"tenant": c.Identity.Tenant, "user": c.Identity.User, "client": c.Identity.Client}
 	for _, name := range slices.Sorted(maps.Keys(c.Gates)) {
@@ -29,8 +32,8 @@ func (c *Config) quotaNotes() (notes []string) {
 	return append(notes, c.quotaPlaces()...)
 }
 
-// quotaPlaces is about routes in which a quota stands after a limit, or could make work
-// wait but is not the last gate.
+// quotaPlaces is about routes that cost more than a quota holds, in which one stands
+// after a limit, or could make work wait but is not the last gate.
 func (c *Config) quotaPlaces() (notes []string) {
 	for i, rt := range c.Routes {
 		limit := ""
@@ -40,6 +43,8 @@ func (c *Config) quotaPlaces() (notes []string) {
 			case g.Limit != nil && limit == "":
 				limit = name
 			case g.Quota == nil:
+			case rt.CostFrom == "" && tooDear(g.Quota, rt.Cost):
+				notes = append(notes, fmt.Sprintf("routes[%d] costs %d, more than the quota %s ever holds: whom it limits is always refused; give it a burst of at least %d, or debt: true", i, rt.Cost, name, rt.Cost))
 			case limit != "":
 				notes = append(notes, fmt.Sprintf("routes[%d] asks the quota %s after the limit %s: work that has waited for a slot may be refused then; name %s first", i, name, limit, name))
 			case g.Quota.Queue.Len > 0 && (k < len(rt.Gates)-1 || c.Upstreams[rt.Upstream].Limit != nil):
@@ -48,6 +53,27 @@ func (c *Config) quotaPlaces() (notes []string) {
 		}
 	}
 	return notes
+}
+
+// tooDear reports whether work of a cost is refused by every rule of a quota that has
+// a limit, whatever is left.
+func tooDear(q *policy.QuotaSpec, cost int64) bool {
+	if q.Debt || q.Permissive {
+		return false
+	}
+	all := append([]policy.QuotaRuleSpec{{QuotaLimitSpec: q.QuotaLimitSpec}}, q.Rules...)
+	dear := false
+	for i := range all {
+		limits, _ := all[i].Parse() // faults are told elsewhere
+		if len(limits) == 0 {
+			continue
+		}
+		if !slices.ContainsFunc(limits, func(l quota.Limit) bool { return l.Burst < float64(cost) }) {
+			return false
+		}
+		dear = true
+	}
+	return dear
 }
 
 // storeNotes is about stores that no gate uses.

@@ -16,11 +16,17 @@ gates:
   invented: {quota: {rate: 10/s, by: [tenant]}}
   nothing: {quota: {rules: [{client: web, rate: 1/s}], store: shared}}
   waits: {quota: {rate: 10/s, queue: {len: 5}}}
+  dear: {quota: {limits: [10/s, 1000/h]}}
+  owing: {quota: {rate: 10/s, debt: true}}
+  some: {quota: {rate: 10/s, by: [user], rules: [{user: acme, rate: 20/s}]}}
   fine: {quota: {rate: 10/s, by: [user], rules: [{tenant: acme, exempt: true}]}}
 routes:
   - {match: ["/a/{t}"], gates: [invented, nothing, fine, slots, waits], upstream: app}
   - {match: ["/b/{t}"], gates: [waits, slots], upstream: app}
   - {match: ["/c/{t}"], gates: [fine, waits], upstream: app}
+  - {match: ["/d/{t}"], gates: [dear, owing], cost: 11, upstream: app}
+  - {match: ["/e/{t}"], gates: [dear, owing, some], cost: 10, upstream: app}
+  - {match: ["/f/{t}"], gates: [some], cost: 11, upstream: app}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -31,6 +37,7 @@ routes:
 		"the gate nothing looks at the client, but identity.client says nothing",
 		"routes[0] asks the quota waits after the limit slots",
 		"routes[1] only tries the quota waits",
+		"routes[3] costs 11, more than the quota dear ever holds",
 		"no gate uses the store spare",
 	} {
 		at := slices.IndexFunc(notes, func(n string) bool { return strings.HasPrefix(n, want) })

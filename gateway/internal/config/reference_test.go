@@ -13,7 +13,7 @@ const (
 	guideFile  = "../../../docs/guides/config.md"
 	schemaFile = "../../../docs/config.schema.json"
 
-	keysBegin = "<!-- The tables below are written by go test -update ./internal/config. -->\n"
+	keysBegin = "<!-- The tables below are written by go test ./internal/config -update. -->\n"
 )
 
 // TestSchemaFile holds the schema in the docs against the types.
@@ -47,7 +47,7 @@ func compare(t *testing.T, file, got string) {
 		return
 	}
 	if want, err := os.ReadFile(file); err != nil || got != string(want) {
-		t.Errorf("%s is out of date (%v); run go test -update ./internal/config", file, err)
+		t.Errorf("%s is out of date (%v); run go test ./internal/config -update", file, err)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 // describe says in words what a field of type t wants.
 func describe(t reflect.Type, f field) string {
 	words := kind(t, f)
-	if f.example != "" && len(f.enum) == 0 {
+	if f.example != "" && len(f.enum) == 0 && !strings.Contains(words, "such as") {
 		words += ", such as " + f.example
 	}
 	return words
