@@ -206,7 +206,7 @@ func (s *Server) announce() {
 
 func (s *Server) announceListener(l *listener) {
 	if l.forAdmin {
-		s.log.Info("admin listening", "address", "http://"+l.Addr().String(), "paths", "/metrics /healthz /readyz /gates")
+		s.log.Info("admin listening", "address", "http://"+l.Addr().String(), "paths", "/metrics /healthz /readyz /gates /explain /quotas")
 		return
 	}
 	s.log.Info("listening", "address", l.Addr().String(), "tls", l.cfg.TLS != nil, "h2c", l.cfg.H2C)
