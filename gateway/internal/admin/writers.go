@@ -44,6 +44,7 @@ var (
 	errNoWriters = errors.New("nobody may write here: the configuration names neither admin: {socket: ...} nor admin: {token_file: ...}")
 	errPage      = errors.New("web pages may not write here")
 	errToken     = errors.New("the token is wrong")
+	errNoToken   = errors.New("a write needs the token: send Authorization: Bearer and what is in the gateway's token file")
 )
 
 // who returns who asks to write, or why they may not.
@@ -71,7 +72,7 @@ func (a *Writers) identify(r *http.Request) (string, error) {
 	}
 	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") || given == "" {
-		return "", fmt.Errorf("a write needs the token: send Authorization: Bearer and what is in the gateway's token file%s: %w", a.orSocket(), errToken)
+		return "", fmt.Errorf("%w%s", errNoToken, a.orSocket())
 	}
 	want, err := readToken(file)
 	if err != nil {
@@ -126,7 +127,7 @@ func (a *Writers) note(r *http.Request, err error) {
 }
 
 func refuseWriter(w http.ResponseWriter, err error) {
-	if errors.Is(err, errToken) {
+	if errors.Is(err, errToken) || errors.Is(err, errNoToken) {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 		problem(w, http.StatusUnauthorized, err.Error(), nil)
 		return
