@@ -37,11 +37,11 @@ func printSteps(out io.Writer, res *quotas.Result) error {
 
 // printRules prints rules as a table.
 func printRules(out io.Writer, l *quotas.Look, dynamicOnly bool) error {
-	kept := l.KeptIn
-	if kept == "" {
-		kept = "nowhere: none can be set (quotas: in the configuration says where)"
+	if l.KeptIn == "" {
+		fmt.Fprintln(out, "no rules can be set at run time: quotas: in the configuration says where they are kept")
+	} else {
+		fmt.Fprintf(out, "rules set at run time are kept in %s, ETag %s\n", l.KeptIn, l.ETag)
 	}
-	fmt.Fprintf(out, "rules set at run time are kept in %s, ETag %s\n", kept, l.ETag)
 	if l.Trouble != "" {
 		fmt.Fprintf(out, "they cannot be read: %s\n", l.Trouble)
 	}
