@@ -92,7 +92,7 @@ func (c *compiler) checkClassShares(at place, shares map[string]float64) {
 		sum += share
 	}
 	if sum > 1+1e-9 { // 0.7, 0.2 and 0.1 add up to a little more than 1
-		c.add(at, fmt.Sprintf("the shares are %g together", sum), "write shares that are no more than 1 together")
+		c.add(at, fmt.Sprintf("the shares are %.4g together", sum), "write shares that are no more than 1 together")
 	}
 }
 
