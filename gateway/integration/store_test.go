@@ -95,3 +95,33 @@ func TestGatewaysShareAQuota(t *testing.T) {
 		}
 	}
 }
+
+// A store may want TLS, and a certificate of the gateway.
+func TestStoreOverTLS(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer up.Close()
+	addr := freeAddr(t)
+	host, port, _ := net.SplitHostPort(addr)
+	theirs, ours := newCertificate(t, t.TempDir(), 1), newCertificate(t, t.TempDir(), 2)
+	start(t, addr, t.TempDir(), part(t, "redis-server"), "--bind", host, "--port", "0", "--tls-port", port, "--save", "", "--appendonly", "no",
+		"--tls-cert-file", theirs.cert, "--tls-key-file", theirs.key, "--tls-ca-cert-file", ours.cert, "--tls-auth-clients", "yes")
+	with := func(tls string) *gateway {
+		return startListening(t, "http", "h2c: true", fmt.Sprintf(`
+upstreams: {app: {targets: [%s]}}
+stores:
+  shared: {redis: "rediss://%s", tls: %s, timeout: 2s}
+gates:
+  api: {quota: {rate: 1/h, burst: 3, store: shared, on_store_error: closed}}
+routes: [{match: [/], gates: [api], upstream: app}]
+`, up.URL, addr, tls))
+	}
+	known := with(fmt.Sprintf("{ca: %q, cert: %q, key: %q}", theirs.cert, ours.cert, ours.key))
+	for i, want := range []int{200, 200, 200, 429} {
+		if got := known.ask(t, "").status; got != want {
+			t.Errorf("answer %d is %d, want %d", i+1, got, want)
+		}
+	}
+	if got := with(fmt.Sprintf("{ca: %q}", theirs.cert)).ask(t, "").status; got != http.StatusServiceUnavailable {
+		t.Errorf("without a certificate the answer is %d, want 503", got)
+	}
+}
