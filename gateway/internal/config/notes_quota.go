@@ -58,7 +58,7 @@ func (c *Config) quotaPlaces() (notes []string) {
 // tooDear reports whether work of a cost is refused by every rule of a quota that has
 // a limit, whatever is left.
 func tooDear(q *policy.QuotaSpec, cost int64) bool {
-	if q.Debt || q.Permissive {
+	if q.Debt || q.Permissive || q.Count == "requests" {
 		return false
 	}
 	all := append([]policy.QuotaRuleSpec{{QuotaLimitSpec: q.QuotaLimitSpec}}, q.Rules...)

@@ -17,6 +17,7 @@ gates:
   nothing: {quota: {rules: [{client: web, rate: 1/s}], store: shared}}
   waits: {quota: {rate: 10/s, queue: {len: 5}}}
   dear: {quota: {limits: [10/s, 1000/h]}}
+  counts: {quota: {rate: 10/s, count: requests}}
   owing: {quota: {rate: 10/s, debt: true}}
   some: {quota: {rate: 10/s, by: [user], rules: [{user: acme, rate: 20/s}]}}
   fine: {quota: {rate: 10/s, by: [user], rules: [{tenant: acme, exempt: true}]}}
@@ -24,7 +25,7 @@ routes:
   - {match: ["/a/{t}"], gates: [invented, nothing, fine, slots, waits], upstream: app}
   - {match: ["/b/{t}"], gates: [waits, slots], upstream: app}
   - {match: ["/c/{t}"], gates: [fine, waits], upstream: app}
-  - {match: ["/d/{t}"], gates: [dear, owing], cost: 11, upstream: app}
+  - {match: ["/d/{t}"], gates: [dear, owing, counts], cost: 11, upstream: app}
   - {match: ["/e/{t}"], gates: [dear, owing, some], cost: 10, upstream: app}
   - {match: ["/f/{t}"], gates: [some], cost: 11, upstream: app}
 `))
