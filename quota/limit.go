@@ -56,15 +56,20 @@ func Each(n float64, period Period, in *time.Location) Limit {
 // Validate reports every field out of range.
 func (l Limit) Validate() error {
 	var f faults
-	f.check(l.Burst > 0 && l.Burst <= MaxTokens, "Burst %v: must be above 0 and at most %v", l.Burst, float64(MaxTokens))
-	f.check(l.Calendar.Period <= Month, "Calendar.Period %d: must be Hour, Day, Week or Month", l.Calendar.Period)
-	if l.Calendar.set() {
-		f.check(l.Rate == 0, "Rate %v: leave it 0, the Calendar says when tokens come back", l.Rate)
-	} else {
-		f.check(l.Rate >= minRate && l.Rate <= MaxTokens, "Rate %v: must be from %v to %v", l.Rate, minRate, float64(MaxTokens))
-		f.check(l.Calendar.In == nil, "Calendar.In %v: only used with a Period", l.Calendar.In)
-	}
+	l.check(&f, "")
 	return f.err("")
+}
+
+// check adds every field out of range, behind where the limit stands.
+func (l *Limit) check(f *faults, where string) {
+	f.check(l.Burst > 0 && l.Burst <= MaxTokens, "%sBurst %v: must be above 0 and at most %v", where, l.Burst, float64(MaxTokens))
+	f.check(l.Calendar.Period <= Month, "%sCalendar.Period %d: must be Hour, Day, Week or Month", where, l.Calendar.Period)
+	if l.Calendar.set() {
+		f.check(l.Rate == 0, "%sRate %v: leave it 0, the Calendar says when tokens come back", where, l.Rate)
+		return
+	}
+	f.check(l.Rate >= minRate && l.Rate <= MaxTokens, "%sRate %v: must be from %v to %v", where, l.Rate, minRate, float64(MaxTokens))
+	f.check(l.Calendar.In == nil, "%sCalendar.In %v: only used with a Period", where, l.Calendar.In)
 }
 
 // valid is Validate without the words.

@@ -71,7 +71,7 @@ func TestBadTakes(t *testing.T) {
 		{Take{Limits: good, Mode: 9}, "Mode 9"},
 		{Take{}, "Limits: there are 0, must be from 1 to 8"},
 		{Take{Limits: make([]Limit, 9)}, "there are 9"},
-		{Take{Limits: []Limit{good[0], {}}}, "Limits[1]: quota: Burst 0"},
+		{Take{Limits: []Limit{good[0], {}}}, "Limits[1].Burst 0: must be above 0 and at most 1e+15\nLimits[1].Rate 0"},
 	} {
 		if err := c.take.Validate(); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v, want %q", c.take, err, c.want)

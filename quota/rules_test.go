@@ -208,7 +208,7 @@ func TestBadRules(t *testing.T) {
 		{[]Rule{{Address: Named("10.0.0.0/33"), Limits: one}}, `Address "10.0.0.0/33": must be an IP address`},
 		{[]Rule{{Priority: Named("urgent"), Limits: one}}, `Priority "urgent": must be background`},
 		{[]Rule{{Limits: []Limit{{Rate: 1, Burst: .5}}}}, "Burst 0.5: must be at least 1"},
-		{[]Rule{{Limits: []Limit{{}}}}, "Limits[0]: quota: Burst 0"},
+		{[]Rule{{Limits: []Limit{{}}}}, "Limits[0].Burst 0"},
 		{[]Rule{{Name: "a", User: Every, Limits: one}, {Name: "a", Client: Every, Limits: one}}, `is called "a", as is Rules[0]`},
 	} {
 		var f faults

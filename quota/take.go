@@ -95,10 +95,8 @@ func checkLimits(limits []Limit) bool {
 
 func validateLimits(f *faults, where string, limits []Limit) {
 	f.check(len(limits) > 0 && len(limits) <= MaxWindows, "%sLimits: there are %d, must be from 1 to %d", where, len(limits), MaxWindows)
-	for i, l := range limits {
-		if err := l.Validate(); err != nil {
-			f.check(false, "%sLimits[%d]: %w", where, i, err)
-		}
+	for i := range limits {
+		limits[i].check(f, fmt.Sprintf("%sLimits[%d].", where, i))
 	}
 }
 
