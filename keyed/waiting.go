@@ -47,7 +47,7 @@ func (s *shard) enqueue(set *settings, slot uint32, a *arrival, out *answers) *w
 	q := s.queue(slot)
 	q.configure(set, int(max(free, int64(q.room.Len()))))
 	q.room.SetPace(s.pace(set.of(e)))
-	q.room.Knock(a.now)
+	q.room.Knock(a.now, &a.place.Waiter)
 
 	w := a.place
 	w.shard, w.queue, w.cost = s, q, a.cost

@@ -53,6 +53,10 @@ type modelQueue struct {
 	from           time.Duration
 	intervals      int
 	came, served   int
+	cameOf         [4]int  // of those that came, by class
+	cut            [4]bool // classes that come, with those above, faster than anything is served
+	firsts         int     // those that came of whose tenant nobody waited
+	many           bool    // these alone come faster
 	stands, newest bool
 	recent         [2]float64 // came and served, as far as it counts
 	hope           int        // how many have a chance while it stands
@@ -105,6 +109,7 @@ func (m *model) wait(now time.Duration, w modelWaiter, rate float64, median time
 	}
 	m.look(now)
 	q.came++
+	q.cameOf[w.class]++
 
 	w.expires, w.outOf = w.patience, "queue_timeout"
 	if last := w.deadline; last > 0 {
@@ -124,7 +129,12 @@ func (m *model) wait(now time.Duration, w modelWaiter, rate float64, median time
 			return
 		}
 	}
-	if len(m.waiting) >= m.size() {
+	places := m.places
+	if q.cut[w.class] && (q.many || !m.modest(&w)) {
+		places = m.size()
+	}
+	m.meets(&w)
+	if len(m.waiting) >= places {
 		if m.places > 0 && q.stands {
 			m.turn()
 		}
@@ -148,6 +158,23 @@ func (m *model) wait(now time.Duration, w modelWaiter, rate float64, median time
 		}
 	}
 	m.enter(w)
+}
+
+func (m *model) meets(w *modelWaiter) {
+	if !m.waits(w) {
+		m.queue.firsts++
+	}
+}
+
+// modest reports whether hardly anybody of w's tenant waits.
+func (m *model) modest(w *modelWaiter) bool {
+	same := 0
+	for i := range m.waiting {
+		if m.waiting[i].name(true) == w.name(true) {
+			same++
+		}
+	}
+	return same < 3
 }
 
 // size is how many may wait now.
@@ -214,6 +241,14 @@ func (m *model) look(now time.Duration) {
 	}
 	drains := float64(q.served-q.came) > 2*math.Sqrt(float64(q.served))
 	q.stands = q.intervals > 0 && !drains
+	above := 0
+	for class := 3; class >= 0; class-- {
+		above += q.cameOf[class]
+		q.cut[class] = q.intervals > 0 && !(float64(q.served-above) > 2*math.Sqrt(float64(q.served)))
+		q.cameOf[class] = 0
+	}
+	q.many = q.intervals > 0 && !(float64(q.served-q.firsts) > 2*math.Sqrt(float64(q.served)))
+	q.firsts = 0
 	q.recent[0], q.recent[1] = .7*q.recent[0]+float64(q.came), .7*q.recent[1]+float64(q.served)
 	q.hope = math.MaxInt
 	certain := q.recent[0] - 2*math.Sqrt(q.recent[0]+q.recent[1])

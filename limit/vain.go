@@ -18,7 +18,7 @@ import (
 func (l *Limiter) inVain(now time.Duration, until bounds, place *waiter) *weir.Rejection {
 	rate, median := l.drain.current(now), l.service.Median()
 	l.room.SetPace(room.PaceAt(rate, median))
-	l.room.Knock(now)
+	l.room.Knock(now, &place.Waiter)
 	place.until(now, until, median)
 	if rate == 0 || l.room.Len() == 0 {
 		return nil

@@ -18,7 +18,7 @@ func TestNoInversions(t *testing.T) {
 		at := ms * timeOf(now)
 		for range rng.IntN(3) {
 			w := &Waiter{Class: int8(rng.IntN(Classes)), Tenant: string(rune('a' + rng.IntN(9))), Units: 1 + rng.Int64N(9), Expires: at + 300*ms}
-			r.Knock(at)
+			r.Knock(at, w)
 			r.Push(at, w)
 		}
 		for w := r.Expired(at); w != nil; w = r.Expired(at) {
@@ -60,7 +60,7 @@ func TestGuaranteedShares(t *testing.T) {
 			at := ms * timeOf(now)
 			for class := range int8(Classes) { // all send more than there is
 				for range 2 {
-					r.Knock(at)
+					r.Knock(at, &Waiter{Class: class})
 					r.Push(at, &Waiter{Class: class, Units: 1 + rng.Int64N(4), Expires: Never})
 				}
 			}

@@ -74,16 +74,15 @@ func (l *level) mine(fs []spot, own uint32, load float64, turn int32, free bool)
 // rounding.
 const alike = 1e-9
 
-// few reports whether so few of w's tenant wait that they may have come in one
-// batch with it.
-func (r *Room) few(w *Waiter) bool {
-	user := r.users.find(w.User, uint32(w.Class))
-	back := r.tenants.all[r.tenants.find(w.Tenant, user)].back
-	n := 0
-	for at := back; at != nil && n < fewest; n++ {
-		if at = at.next; at == back {
-			at = nil
-		}
+// fewer reports whether fewer than most of w's tenant wait.
+func (r *Room) fewer(w *Waiter, most int) bool {
+	tenant := r.tenant(w)
+	if tenant == 0 {
+		return true
 	}
-	return n < fewest
+	back, n := r.tenants.all[tenant].back, 1
+	for at := back.next; at != back && n < most; at = at.next {
+		n++
+	}
+	return n < most
 }

@@ -29,7 +29,7 @@ func feed(t *testing.T, r *Room, units float64, sources ...*source) (shares []fl
 				s.due -= cost(&s.name)
 				w := s.name
 				w.Owner, w.Expires = s, Never
-				r.Knock(now)
+				r.Knock(now, &w)
 				out, ok := r.Push(now, &w)
 				if !ok {
 					s.refused++
@@ -202,7 +202,7 @@ func TestInventedTenantsGainNothing(t *testing.T) {
 						invented++
 						w.Tenant = fmt.Sprint(invented % 10_000)
 					}
-					r.Knock(now)
+					r.Knock(now, &w)
 					out, ok := r.Push(now, &w)
 					if !ok {
 						s.refused++
@@ -238,7 +238,7 @@ func TestVictimsAreServed(t *testing.T) {
 				pushed := func(now int, tenant string) *Waiter {
 					w := &Waiter{Tenant: tenant, Owner: tenant, Units: 1, Class: 1, Expires: Never}
 					at := ms * 10 * timeOf(now)
-					r.Knock(at)
+					r.Knock(at, w)
 					if out, ok := r.Push(at, w); out != nil && out.Owner.(string)[0] == 'v' {
 						t.Fatal("a victim is displaced")
 					} else if !ok && tenant[0] == 'v' {

@@ -16,8 +16,9 @@ func (r *Room) head(class int) *Waiter { return r.first(r.next(class)) }
 // enter adds w to its tenant, that to its user, and that to its class. Among equal
 // tags newcomers go behind, or before the others where the newest goes first, as
 // it does among a tenant's waiters; not though where so many pass through that the
-// room cannot remember them, or those who come back would never have a turn.
-func (r *Room) enter(w *Waiter) {
+// room cannot remember them, or those who come back would never have a turn. It
+// reports whether nobody of its tenant waited.
+func (r *Room) enter(w *Waiter) (first bool) {
 	c, turn := &r.classes[w.Class], r.take()
 	user := r.user(w.User, int(w.Class))
 	w.flow = r.tenants.get(w.Tenant, user, r.size)
@@ -33,6 +34,7 @@ func (r *Room) enter(w *Waiter) {
 	c.n++
 	c.units += w.Units
 	r.units += w.Units
+	return ofTenant == 0
 }
 
 // user returns the user of that name in a class, known or new.

@@ -88,7 +88,7 @@ func TestHostileNumbers(t *testing.T) {
 				User: names[rng.IntN(len(names))], Tenant: names[rng.IntN(len(names))],
 				UserWeight: floats[rng.IntN(len(floats))], TenantWeight: floats[rng.IntN(len(floats))],
 				Expires: times[rng.IntN(len(times))], Deadline: times[rng.IntN(len(times))]}
-			r.Knock(at * ms)
+			r.Knock(at*ms, w)
 			if ahead := r.Ahead(w); ahead < 0 {
 				t.Fatalf("%d units are ahead", ahead)
 			}

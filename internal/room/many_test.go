@@ -380,10 +380,28 @@ func (m *many) mine(p path, own string, more float64, newest, free bool) bool {
 	return load == 0 && (free || t.compare(m.tags[p][worst]) > 0)
 }
 
+func (m *many) knock(now time.Duration, o *one) {
+	m.single.knock(now)
+	m.standing.crowds.came[o.class]++
+}
+
+func (m *many) meets(o *one) {
+	tenants, _ := o.levels()
+	m.standing.crowds.meets(len(m.of(tenants, o.tenant, false)) == 0)
+}
+
+func (m *many) modest(o *one) bool {
+	tenants, _ := o.levels()
+	return len(m.of(tenants, o.tenant, false)) < modest
+}
+
 func (m *many) push(now time.Duration, o *one) (displaced *one, ok bool) {
 	places := m.size
-	if m.standing.is {
+	if c := &m.standing.crowds; m.standing.is && c.class[o.class] && (c.many || !m.modest(o)) {
 		places = m.kept()
+	}
+	if m.size > 0 || len(m.queue) < places {
+		m.meets(o)
 	}
 	if len(m.queue) >= places {
 		if m.size == 0 {

@@ -61,8 +61,8 @@ func (b *both) arrive(arg uint32) {
 	}
 	w := &Waiter{Expires: o.expires, Units: o.units, Owner: o.id, Class: o.class, User: o.user, Tenant: o.tenant,
 		UserWeight: o.ofUser, TenantWeight: o.ofTenant, Deadline: o.deadline}
-	b.r.Knock(b.now)
-	b.m.knock(b.now)
+	b.r.Knock(b.now, w)
+	b.m.knock(b.now, o)
 	if ahead := b.r.Ahead(w); ahead < 0 || len(b.m.queue) == 0 && ahead != 0 {
 		b.t.Fatalf("%d units ahead, and %d wait", ahead, len(b.m.queue))
 	}

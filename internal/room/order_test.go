@@ -136,7 +136,7 @@ func TestATenantTurnsItsOwnOrder(t *testing.T) {
 		"comes late":   func(r *Room, of *Waiter) { r.Turn(&Waiter{Class: 1, Tenant: "rude"}) },
 		"of its own":   func(r *Room, of *Waiter) { r.Turn(&Waiter{Class: 1, Tenant: "calm"}) },
 		"runs out":     func(r *Room, of *Waiter) { r.standing.is = true; r.Expire(of) },
-		"is too large": func(r *Room, of *Waiter) { r.standing.is = true; push(r, "rude", 99) },
+		"is too large": func(r *Room, of *Waiter) { r.standing.is, r.standing.crowds.class[1] = true, true; push(r, "rude", 99) },
 	}
 	for name, happens := range reasons {
 		r := newRoom(8, Adaptive)
@@ -164,7 +164,7 @@ func TestATenantTurnsItsOwnOrder(t *testing.T) {
 
 func push(r *Room, tenant string, i int) *Waiter {
 	w := &Waiter{Class: 1, Tenant: tenant, Units: 1, Expires: Never, Owner: i}
-	r.Knock(0)
+	r.Knock(0, w)
 	r.Push(0, w)
 	return w
 }

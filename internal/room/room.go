@@ -120,6 +120,15 @@ func (r *Room) places() int {
 	return r.size
 }
 
+// placesFor is how many may wait now for w to have one.
+func (r *Room) placesFor(w *Waiter) int {
+	c := &r.standing.crowds
+	if !c.class[w.Class] || !c.many && r.fewer(w, modest) {
+		return r.size
+	}
+	return r.places()
+}
+
 // NewestFirst reports whether the newest goes first now: among tenants whose turn is
 // the same, and among the waiters of those that have given a reason.
 func (r *Room) NewestFirst() bool {
@@ -131,8 +140,7 @@ func (r *Room) NewestFirst() bool {
 // the newest goes first.
 func (r *Room) Turn(w *Waiter) bool {
 	r.turn()
-	user := r.users.find(w.User, uint32(max(0, min(w.Class, Classes-1))))
-	if tenant := r.tenants.find(w.Tenant, user); user != 0 && tenant != 0 {
+	if tenant := r.tenant(w); tenant != 0 {
 		r.reason(tenant)
 	} else {
 		r.standing.last = joined(hash(w.User), hash(w.Tenant))
@@ -156,13 +164,27 @@ func (r *Room) crowded(tenant uint32) {
 }
 
 // Knock counts a newcomer that finds no free slot, whether it will get a place or
-// not.
-func (r *Room) Knock(now time.Duration) {
+// not. Of w it looks at the class.
+func (r *Room) Knock(now time.Duration, w *Waiter) {
 	if len(r.expiry) == 0 && !r.standing.lasts(now, r.pace.Interval) {
 		r.standing.begin(now)
 	}
 	r.standing.look(now, r.pace.Interval)
 	r.standing.arrived++
+	r.standing.crowds.came[max(0, min(w.Class, Classes-1))]++
+}
+
+// tenant returns w's tenant, 0 if nobody of it waits.
+func (r *Room) tenant(w *Waiter) uint32 {
+	user := r.users.find(w.User, uint32(max(0, min(w.Class, Classes-1))))
+	if user == 0 {
+		return 0
+	}
+	tenant := r.tenants.find(w.Tenant, user)
+	if tenant == 0 || r.tenants.all[tenant].back == nil {
+		return 0
+	}
+	return tenant
 }
 
 // Push lets w in, and reports false if there is no place for it. Where the room is
@@ -174,11 +196,13 @@ func (r *Room) Knock(now time.Duration) {
 // before it; in another order w is refused.
 func (r *Room) Push(now time.Duration, w *Waiter) (displaced *Waiter, ok bool) {
 	w.tidy()
-	if len(r.expiry) >= r.places() {
+	full := len(r.expiry) >= r.placesFor(w)
+	if full {
 		if r.size == 0 {
 			return nil, false
 		}
-		free := len(r.expiry) < r.entitled() && r.few(w)
+		r.standing.crowds.meets(r.tenant(w) == 0)
+		free := len(r.expiry) < r.entitled() && r.fewer(w, fewest)
 		if displaced = r.victim(w, free); displaced != nil {
 			r.Remove(displaced)
 		} else if !free {
@@ -186,7 +210,9 @@ func (r *Room) Push(now time.Duration, w *Waiter) (displaced *Waiter, ok bool) {
 		}
 	}
 	w.Arrived = now
-	r.enter(w)
+	if first := r.enter(w); !full {
+		r.standing.crowds.meets(first)
+	}
 	r.push(w)
 	return displaced, true
 }

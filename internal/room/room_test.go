@@ -25,7 +25,7 @@ var nobody = &Waiter{Class: 1}
 func come(t *testing.T, r *Room, now time.Duration, n int) (displaced []time.Duration) {
 	t.Helper()
 	for range n {
-		r.Knock(now)
+		r.Knock(now, nobody)
 		out, ok := r.Push(now, &Waiter{Expires: Never, Units: 1, Class: 1})
 		if !ok {
 			t.Fatalf("%v: no place", now)
@@ -198,7 +198,7 @@ func TestOverloadKeepsFewWaiting(t *testing.T) {
 	var longest time.Duration
 	for at := time.Duration(0); at < time.Second; at += ms { // 4 come while one is served
 		for range 4 {
-			r.Knock(at)
+			r.Knock(at, nobody)
 			out, ok := r.Push(at, &Waiter{Expires: Never, Units: 1, Class: 1})
 			if !ok {
 				t.Fatalf("%v: no place", at)
@@ -280,7 +280,7 @@ func TestFull(t *testing.T) {
 		}
 		r.Configure(2, order)
 		come(t, r, 0, 2)
-		r.Knock(0)
+		r.Knock(0, nobody)
 		w := &Waiter{Class: 1}
 		out, ok := r.Push(1, w)
 		if lifo := order == LIFO; r.Full() == lifo || ok != lifo || (out != nil) != lifo || w.Queued() != lifo {

@@ -248,7 +248,7 @@ func (p *twins) arrive(arg int) {
 	expires := p.now + time.Duration(arg%7)*50*ms // many at the same time
 	w := &Waiter{Expires: expires, Units: int64(1 + arg%4), Owner: p.ids, Class: p.class, User: p.user, Tenant: p.user}
 	o := &one{id: p.ids, expires: expires, units: w.Units}
-	p.r.Knock(p.now)
+	p.r.Knock(p.now, w)
 	p.s.knock(p.now)
 	var ahead int64
 	if !p.s.newestFirst() {

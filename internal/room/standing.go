@@ -40,6 +40,7 @@ type standing struct {
 	arrived, served int           // in it
 	judged          bool          // an interval has ended since the room was empty
 	is              bool
+	crowds          crowds
 	came, went      float64 // arrived and served, in this interval and fading ones before
 	hope            int     // how many may wait while it is
 
@@ -70,6 +71,7 @@ func (s *standing) look(now, interval time.Duration) {
 		return
 	}
 	s.is = s.judged && !draining(s.arrived, s.served)
+	s.crowds.judge(s.judged, s.served)
 	s.came, s.went = fading*s.came+float64(s.arrived), fading*s.went+float64(s.served)
 	s.hope = hopeful(s.came, s.went)
 	s.newest = s.newest && (s.is || !s.judged)
