@@ -46,6 +46,9 @@ func (l *Limiters) enter(key string) (*pool, map[string]*limit.Limiter, *weir.Re
 		build, version, past := l.newParts, l.version, l.past(key)
 		l.mu.Unlock()
 		if !l.place() { // after past: who is evicted for it may push that out of memory
+			if p, parts, refused := l.find(key); p != nil || refused != nil { // made meanwhile
+				return p, parts, refused
+			}
 			return nil, nil, l.crowded()
 		}
 		parts, err := l.build(build, key, past.learned())

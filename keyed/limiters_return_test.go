@@ -242,3 +242,16 @@ func TestKeysAreCopied(t *testing.T) {
 		t.Error("the key keeps what it was cut from")
 	}
 }
+
+// Two that come to a new key at once both get its pool, though it takes the last
+// place there is and is in use when the second looks for one.
+func TestTheSecondOfANewKeyIsNotOneTooMany(t *testing.T) {
+	l := newLimiters(t, LimitersConfig{New: fixed(2), MaxKeys: 1})
+	first := admit(t, l, tenant("a"))
+	defer first.Done(weir.OK)
+	p, parts, refused := l.enter("a")
+	if refused != nil || p == nil || len(parts) != 1 {
+		t.Fatalf("%v, %v, %v", p, parts, refused)
+	}
+	l.unpin(p)
+}
