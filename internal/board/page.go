@@ -69,8 +69,8 @@ What no wait room reaches, and why:
 - Nobody is interrupted. Critical work that finds a full gate waits for the next slot, and on B1, where two handlers run to completion at a time, for those before
   it: p99 1.3 times that of having the machine to itself for .6 of the load (S12, fixed). Less needs slots that stand idle: a gate that sheds background work from
   half of the load on brings 1.25 times and leaves 44 %% of the rest undone.
-- While the default limit climbs, from the 50 slots that half of the load needed to the 100 of B3, the small tenants wait for fewer slots than they need, and more
-  than 64 do: .1 to 1.5 %% of them are refused in the first seconds of the flood (S12, S13, S13b).
+- While the default limit climbs, from the 50 slots that half of the load needed to the 100 of B3, the small tenants beside sixteen floods wait for fewer slots
+  than they need, and .05 %% of them are refused (S13b).
 - Shares of time (S14c) are shares of slot time: where more slots are given out than are worked on at once (B1; the default on B3), waiting inside counts as well.
 - On B4 two or three requests in a thousand need longer than their deadline of 5 s inside a full backend, though nobody is refused: served there is not 1.
 - Where a request in a hundred is fifty times the others and runs to completion (S11d on B1), it holds one core of two for 67 ms: that is the p99 of the rest. Told
