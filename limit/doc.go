@@ -91,7 +91,8 @@
 // While a queue stands, 64 may wait; while all are one tenant's fewer, where the
 // overload leaves those at the back hardly a chance. A flood cuts nobody else:
 // neither a priority that is served faster than it comes, nor the first two waiters
-// of a tenant, unless such tenants alone are too many. When that is not enough,
+// of a user (of a tenant, if the user has no name), unless such alone are too many.
+// When that is not enough,
 // the newest goes first (adaptive LIFO, as Facebook has described it), and each
 // newcomer takes the place of the oldest, which is refused with
 // [weir.ReasonQueueFull]: it would not have been served before it expired, and

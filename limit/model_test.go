@@ -55,7 +55,7 @@ type modelQueue struct {
 	came, served   int
 	cameOf         [4]int  // of those that came, by class
 	cut            [4]bool // classes that come, with those above, faster than anything is served
-	firsts         int     // those that came of whose tenant nobody waited
+	firsts         int     // those that came of whom nobody waited
 	many           bool    // these alone come faster
 	stands, newest bool
 	recent         [2]float64 // came and served, as far as it counts
@@ -130,7 +130,7 @@ func (m *model) wait(now time.Duration, w modelWaiter, rate float64, median time
 		}
 	}
 	places := m.places
-	if q.cut[w.class] && (q.many || !m.modest(&w)) {
+	if q.cut[w.class] && (q.many || m.answering(&w) >= 3) {
 		places = m.size()
 	}
 	m.meets(&w)
@@ -161,20 +161,20 @@ func (m *model) wait(now time.Duration, w modelWaiter, rate float64, median time
 }
 
 func (m *model) meets(w *modelWaiter) {
-	if !m.waits(w) {
+	if m.answering(w) == 0 {
 		m.queue.firsts++
 	}
 }
 
-// modest reports whether hardly anybody of w's tenant waits.
-func (m *model) modest(w *modelWaiter) bool {
-	same := 0
+// answering counts the waiters of w's user, or of its tenant if that has no name.
+func (m *model) answering(w *modelWaiter) (n int) {
 	for i := range m.waiting {
-		if m.waiting[i].name(true) == w.name(true) {
-			same++
+		o := &m.waiting[i]
+		if o.class == w.class && o.user == w.user && (w.user != "" || o.tenant == w.tenant) {
+			n++
 		}
 	}
-	return same < 3
+	return n
 }
 
 // size is how many may wait now.

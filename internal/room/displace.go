@@ -74,15 +74,16 @@ func (l *level) mine(fs []spot, own uint32, load float64, turn int32, free bool)
 // rounding.
 const alike = 1e-9
 
-// fewer reports whether fewer than most of w's tenant wait.
-func (r *Room) fewer(w *Waiter, most int) bool {
-	tenant := r.tenant(w)
-	if tenant == 0 {
-		return true
+// count counts a tenant's waiters, up to most.
+func (r *Room) count(tenant uint32, most int) (n int) {
+	if tenant == 0 || most <= 0 {
+		return 0
 	}
-	back, n := r.tenants.all[tenant].back, 1
-	for at := back.next; at != back && n < most; at = at.next {
-		n++
+	back := r.tenants.all[tenant].back
+	for at := back; at != nil && n < most; n++ {
+		if at = at.next; at == back {
+			at = nil
+		}
 	}
-	return n < most
+	return n
 }

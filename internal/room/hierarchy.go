@@ -17,7 +17,7 @@ func (r *Room) head(class int) *Waiter { return r.first(r.next(class)) }
 // tags newcomers go behind, or before the others where the newest goes first, as
 // it does among a tenant's waiters; not though where so many pass through that the
 // room cannot remember them, or those who come back would never have a turn. It
-// reports whether nobody of its tenant waited.
+// reports whether nobody waited of whoever answers for it (see answering).
 func (r *Room) enter(w *Waiter) (first bool) {
 	c, turn := &r.classes[w.Class], r.take()
 	user := r.user(w.User, int(w.Class))
@@ -34,6 +34,9 @@ func (r *Room) enter(w *Waiter) (first bool) {
 	c.n++
 	c.units += w.Units
 	r.units += w.Units
+	if w.User != "" {
+		return ofUser == 0
+	}
 	return ofTenant == 0
 }
 

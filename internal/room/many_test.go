@@ -386,18 +386,20 @@ func (m *many) knock(now time.Duration, o *one) {
 }
 
 func (m *many) meets(o *one) {
-	tenants, _ := o.levels()
-	m.standing.crowds.meets(len(m.of(tenants, o.tenant, false)) == 0)
+	m.standing.crowds.meets(m.answering(o) == 0)
 }
 
-func (m *many) modest(o *one) bool {
-	tenants, _ := o.levels()
-	return len(m.of(tenants, o.tenant, false)) < modest
+func (m *many) answering(o *one) int {
+	tenants, users := o.levels()
+	if o.user != "" {
+		return len(m.of(users, o.user, false))
+	}
+	return len(m.of(tenants, o.tenant, false))
 }
 
 func (m *many) push(now time.Duration, o *one) (displaced *one, ok bool) {
 	places := m.size
-	if c := &m.standing.crowds; m.standing.is && c.class[o.class] && (c.many || !m.modest(o)) {
+	if c := &m.standing.crowds; m.standing.is && c.class[o.class] && (c.many || m.answering(o) >= modest) {
 		places = m.kept()
 	}
 	if m.size > 0 || len(m.queue) < places {

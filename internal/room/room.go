@@ -123,7 +123,7 @@ func (r *Room) places() int {
 // placesFor is how many may wait now for w to have one.
 func (r *Room) placesFor(w *Waiter) int {
 	c := &r.standing.crowds
-	if !c.class[w.Class] || !c.many && r.fewer(w, modest) {
+	if !c.class[w.Class] || !c.many && r.answering(w, modest) < modest {
 		return r.size
 	}
 	return r.places()
@@ -201,8 +201,8 @@ func (r *Room) Push(now time.Duration, w *Waiter) (displaced *Waiter, ok bool) {
 		if r.size == 0 {
 			return nil, false
 		}
-		r.standing.crowds.meets(r.tenant(w) == 0)
-		free := len(r.expiry) < r.entitled() && r.fewer(w, fewest)
+		r.standing.crowds.meets(r.answering(w, 1) == 0)
+		free := len(r.expiry) < r.entitled() && r.count(r.tenant(w), fewest) < fewest
 		if displaced = r.victim(w, free); displaced != nil {
 			r.Remove(displaced)
 		} else if !free {
