@@ -83,23 +83,43 @@ func (l *Limit) valid() bool {
 	return l.Rate >= minRate && l.Rate <= MaxTokens && l.Calendar.In == nil
 }
 
-// String says the limit in words: "10/s, burst 20", "1000 a day, UTC".
+// String says the limit in words: "10/s, burst 20", "1000 a day, UTC". The rate is for
+// the shortest time in which it is a whole number, if there is one.
 func (l Limit) String() string {
 	if l.Calendar.set() {
 		return fmt.Sprintf("%s a %v", number(l.Burst), l.Calendar)
 	}
 	rate, unit := l.Rate, "s"
-	switch {
-	case rate >= 1:
-	case rate*60 >= 1:
-		rate, unit = rate*60, "min"
-	default:
-		rate, unit = rate*3600, "h"
+	for _, u := range units {
+		if n := l.Rate * u.seconds; isWhole(n) {
+			rate, unit = n, u.name
+			break
+		} else if rate < 1 {
+			rate, unit = n, u.name
+		}
 	}
 	return fmt.Sprintf("%s/%s, burst %s", number(rate), unit, number(l.Burst))
 }
 
-func number(f float64) string { return strconv.FormatFloat(f, 'g', 6, 64) }
+// units are the times that rates are said for, the shortest first.
+var units = [...]struct {
+	name    string
+	seconds float64
+}{{"s", 1}, {"min", 60}, {"h", 3600}, {"24h", 86400}}
+
+// isWhole reports whether f is a whole number, but for what a float64 is off by.
+func isWhole(f float64) bool {
+	n := math.Round(f)
+	return n >= 1 && math.Abs(f-n) <= 1e-12*n
+}
+
+// number writes tokens: whole ones as they are, others to six digits.
+func number(f float64) string {
+	if isWhole(f) {
+		return strconv.FormatFloat(math.Round(f), 'f', -1, 64)
+	}
+	return strconv.FormatFloat(f, 'g', 6, 64)
+}
 
 // slack is by how many tokens a bucket may fall short and still be taken to have
 // enough: what comes back in a nanosecond, and what a float64 is off by. What is
