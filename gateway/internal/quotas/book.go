@@ -83,14 +83,21 @@ func (b *Book) Close() error {
 	return b.opts.Store.Close()
 }
 
-// read reads the store.
+// read reads the store. What is there as it was the last time is not decoded again.
 func (b *Book) read(ctx context.Context) (*document, string, error) {
 	data, err := b.opts.Store.Read(ctx)
 	if err != nil {
 		return nil, "", err
 	}
-	doc, err := decode(b.opts.Store.Name(), data)
-	return doc, tag(data), err
+	tagged := tag(data)
+	b.mu.Lock()
+	doc, known := b.doc, b.tag
+	b.mu.Unlock()
+	if tagged == known {
+		return doc, tagged, nil
+	}
+	doc, err = decode(b.opts.Store.Name(), data)
+	return doc, tagged, err
 }
 
 // Plan returns what becomes of the rules under a configuration. place says where in

@@ -74,14 +74,23 @@ func (f Fault) Error() string {
 // Faults is everything that is wrong with a change.
 type Faults []Fault
 
-// Error lists the faults, one a line.
+// mostTold bounds the lines of a text about faults: who sets ten thousand rules with
+// the same mistake wants to hear of it once.
+const mostTold = 20
+
+// Error lists the faults, one a line; the first ones, if there are many.
 func (fs Faults) Error() string {
-	lines := make([]string, len(fs))
+	var lines []string
 	for i, f := range fs {
-		lines[i] = f.Error()
-		if len(fs) > 1 && f.Op >= 0 {
-			lines[i] = fmt.Sprintf("ops[%d]: %s", f.Op, lines[i])
+		if i == mostTold {
+			lines = append(lines, fmt.Sprintf("and %d more", len(fs)-i))
+			break
 		}
+		line := f.Error()
+		if len(fs) > 1 && f.Op >= 0 {
+			line = fmt.Sprintf("ops[%d]: %s", f.Op, line)
+		}
+		lines = append(lines, line)
 	}
 	return strings.Join(lines, "\n")
 }
@@ -94,32 +103,43 @@ func (fs *Faults) add(op int, err error) {
 // carryOut returns the document after the change, and what is different: steps[i] is
 // by operation by[i].
 func (c *Change) carryOut(d *document, now time.Time) (next *document, steps []Step, by []int, faults Faults) {
-	next = &document{Format: format, Revision: d.Revision + 1, Rules: slices.Clone(d.Rules)}
-	touched := map[string]int{}
+	work := newDraft(d.Rules)
+	touched := map[identity]int{}
 	for i := range c.Ops {
 		op := &c.Ops[i]
-		made, missing, err := op.carryOut(next, c.By, now)
+		made, missing, err := op.carryOut(work, c.By, now)
 		if err != nil {
 			faults.add(i, err)
 			faults[len(faults)-1].Missing = missing
 			continue
 		}
 		for _, s := range made {
-			if first, ok := touched[s.Gate+"\x00"+s.Matches]; ok && first != i {
+			id := s.identity()
+			if first, ok := touched[id]; ok && first != i {
 				faults.add(i, fmt.Errorf("ops[%d] is about the same rule, %.100s of gate %.60s; leave one of them out", first, s.Matches, s.Gate))
 			}
-			touched[s.Gate+"\x00"+s.Matches] = i
+			touched[id] = i
 			steps, by = append(steps, s), append(by, i)
 		}
 	}
-	if len(next.Rules) > MaxRules {
-		faults.add(-1, fmt.Errorf("%d rules are more than %d; delete some first", len(next.Rules), MaxRules))
+	next = &document{Format: format, Revision: d.Revision + 1, Rules: work.list()}
+	if n := len(next.Rules); n > MaxRules && n > len(d.Rules) {
+		faults.add(-1, fmt.Errorf("%d rules would be kept, at most %d can be; delete some first", n, MaxRules))
 	}
 	return next, steps, by, faults
 }
 
+// identity is what the rule of a step is known by.
+func (s *Step) identity() identity {
+	r := s.After
+	if r == nil {
+		r = s.Before
+	}
+	return identityOf(s.Gate, &r.QuotaRuleSpec)
+}
+
 // carryOut does one operation to d.
-func (op *Op) carryOut(d *document, by string, now time.Time) (steps []Step, missing bool, err error) {
+func (op *Op) carryOut(d *draft, by string, now time.Time) (steps []Step, missing bool, err error) {
 	asked := 0
 	for _, is := range []bool{op.Set != nil, op.Delete != nil, op.Replace != nil, op.Clear} {
 		if is {
@@ -141,29 +161,25 @@ func (op *Op) carryOut(d *document, by string, now time.Time) (steps []Step, mis
 	return []Step{step}, false, err
 }
 
-func (op *Op) set(d *document, spec *policy.QuotaRuleSpec, by string, now time.Time) (Step, error) {
+func (op *Op) set(d *draft, spec *policy.QuotaRuleSpec, by string, now time.Time) (Step, error) {
 	r := Rule{Gate: op.Gate, QuotaRuleSpec: *spec, SetAt: now.UTC().Truncate(time.Second), SetBy: by}
 	r.Limits = slices.Clone(spec.Limits)
 	if err := r.sound(); err != nil {
 		return Step{}, err
 	}
-	step := Step{Gate: op.Gate, Matches: Matches(&r.QuotaRuleSpec), After: &r}
-	if i := d.find(op.Gate, &r.QuotaRuleSpec); i >= 0 {
-		was := d.Rules[i]
-		step.Before, d.Rules[i] = &was, r
-	} else {
-		d.Rules = append(d.Rules, r)
-	}
-	return step, nil
+	return Step{Gate: op.Gate, Matches: Matches(&r.QuotaRuleSpec), After: &r, Before: d.put(r)}, nil
 }
 
 // replace takes back all rules of the gate and sets others. A rule that stays as it
 // is keeps when and by whom it was set, and is no step.
-func (op *Op) replace(d *document, by string, now time.Time) (steps []Step, err error) {
-	gone := op.clear(d)
+func (op *Op) replace(d *draft, by string, now time.Time) (steps []Step, err error) {
+	if len(op.Replace) > MaxRules {
+		return nil, fmt.Errorf("replace: %d rules, at most %d can be kept; leave some out", len(op.Replace), MaxRules)
+	}
 	was := map[parts]*Rule{}
-	for i := range gone {
-		was[partsOf(&gone[i].Before.QuotaRuleSpec)] = gone[i].Before
+	gone := d.clear(op.Gate)
+	for _, r := range gone {
+		was[partsOf(&r.QuotaRuleSpec)] = r
 	}
 	for i := range op.Replace {
 		step, err := op.set(d, &op.Replace[i], by, now)
@@ -177,48 +193,41 @@ func (op *Op) replace(d *document, by string, now time.Time) (steps []Step, err 
 		if old, ok := was[p]; ok {
 			delete(was, p)
 			if reflect.DeepEqual(old.QuotaRuleSpec, step.After.QuotaRuleSpec) {
-				d.Rules[len(d.Rules)-1] = *old
+				d.put(*old)
 				continue
 			}
 			step.Before = old
 		}
 		steps = append(steps, step)
 	}
-	for _, s := range gone {
-		if was[partsOf(&s.Before.QuotaRuleSpec)] != nil {
-			steps = append(steps, s)
+	for _, r := range gone {
+		if was[partsOf(&r.QuotaRuleSpec)] != nil {
+			steps = append(steps, taken(r))
 		}
 	}
 	return steps, nil
 }
 
-func (op *Op) clear(d *document) (steps []Step) {
-	d.Rules = slices.DeleteFunc(d.Rules, func(r Rule) bool {
-		if r.Gate == op.Gate {
-			steps = append(steps, Step{Gate: op.Gate, Matches: Matches(&r.QuotaRuleSpec), Before: &r})
-		}
-		return r.Gate == op.Gate
-	})
+func (op *Op) clear(d *draft) (steps []Step) {
+	for _, r := range d.clear(op.Gate) {
+		steps = append(steps, taken(r))
+	}
 	return steps
 }
 
-func (op *Op) remove(d *document) (steps []Step, missing bool, err error) {
+// taken is the step of a rule that is taken back.
+func taken(r *Rule) Step {
+	return Step{Gate: r.Gate, Matches: Matches(&r.QuotaRuleSpec), Before: r}
+}
+
+func (op *Op) remove(d *draft) (steps []Step, missing bool, err error) {
 	bare := *op.Delete
 	if bare.Rate != "" || bare.Burst != 0 || len(bare.Limits) > 0 || bare.Exempt || bare.Blocked || bare.Name != "" {
 		return nil, false, fmt.Errorf("says what the rule gives; a rule is deleted by what it matches alone")
 	}
-	i := d.find(op.Gate, &bare)
-	if i < 0 {
+	was := d.drop(op.Gate, &bare)
+	if was == nil {
 		return nil, true, fmt.Errorf("gate %.60s has no rule for %.100s that was set at run time; weir quota list shows those, and rules of the file are changed there", op.Gate, Matches(&bare))
 	}
-	was := d.Rules[i]
-	d.Rules = slices.Delete(d.Rules, i, i+1)
-	return []Step{{Gate: op.Gate, Matches: Matches(&bare), Before: &was}}, false, nil
-}
-
-// find returns the place of the rule of a gate that matches the same, -1 if there is
-// none.
-func (d *document) find(gate string, like *policy.QuotaRuleSpec) int {
-	p := partsOf(like)
-	return slices.IndexFunc(d.Rules, func(r Rule) bool { return r.Gate == gate && partsOf(&r.QuotaRuleSpec) == p })
+	return []Step{taken(was)}, false, nil
 }

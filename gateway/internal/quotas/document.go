@@ -137,10 +137,6 @@ func decodeRules(data []byte) (rules []Rule, offset int64, err error) {
 	if t, err := dec.Token(); err != nil || t != json.Delim('[') {
 		return nil, 0, cmpError(err, "rules is no list")
 	}
-	type identity struct {
-		gate string
-		parts
-	}
 	seen := map[identity]bool{}
 	for dec.More() {
 		var raw json.RawMessage
@@ -155,7 +151,7 @@ func decodeRules(data []byte) (rules []Rule, offset int64, err error) {
 		if err := r.sound(); err != nil {
 			return nil, offset, fmt.Errorf("the rule %.100s %w", Matches(&r.QuotaRuleSpec), err)
 		}
-		id := identity{r.Gate, partsOf(&r.QuotaRuleSpec)}
+		id := identityOf(r.Gate, &r.QuotaRuleSpec)
 		if seen[id] {
 			return nil, offset, fmt.Errorf("gate %.60s has two rules for %.100s; leave one out", r.Gate, id.parts)
 		}

@@ -44,12 +44,12 @@ func base() policy.Spec {
 // desk is a book with the policy it changes.
 type desk struct {
 	*Book
-	t      *testing.T
+	t      testing.TB
 	policy *policy.Policy
 	log    *logged
 }
 
-func newDesk(t *testing.T, store Store, spec policy.Spec) *desk {
+func newDesk(t testing.TB, store Store, spec policy.Spec) *desk {
 	t.Helper()
 	d := &desk{t: t, log: new(logged)}
 	book, err := Open(t.Context(), Options{Store: store, Logger: slog.New(slog.NewTextHandler(d.log, nil))})
@@ -88,7 +88,7 @@ func (d *desk) passes(gate, user string, n int) (passed int) {
 	return passed
 }
 
-func newFile(t *testing.T, name string) *File {
+func newFile(t testing.TB, name string) *File {
 	t.Helper()
 	f, err := OpenFile(name)
 	if err != nil {
@@ -98,7 +98,7 @@ func newFile(t *testing.T, name string) *File {
 	return f
 }
 
-func inTemp(t *testing.T) string { return filepath.Join(t.TempDir(), "quotas.json") }
+func inTemp(t testing.TB) string { return filepath.Join(t.TempDir(), "quotas.json") }
 
 // user is a rule for one user.
 func user(name, rate string) *policy.QuotaRuleSpec {
