@@ -16,7 +16,8 @@ type MemoryConfig struct {
 	//
 	// Set it above the keys that are in use within the time that a bucket takes to
 	// fill. When there is no place, newcomers with the same limit share one bucket
-	// until there is: see [MemoryStats.Overflowed].
+	// until there is, and begin with what that one holds: see
+	// [MemoryStats.Overflowed].
 	MaxKeys int
 	// Now replaces the clock, for virtual time: it returns the time since the
 	// store's epoch, which stands for [VirtualEpoch] where calendars are concerned.
@@ -47,7 +48,8 @@ type Memory struct {
 	exact   bool // every take is written down: what a virtual clock needs
 	most    int64
 	shards  [shardCount]shard
-	strays  shard // buckets of those for whom there is no place
+	strays  strays
+	sweep   sweep
 	classes classes
 
 	count      atomic.Int64 // buckets in shards
@@ -191,7 +193,10 @@ func (m *Memory) Purge() {
 	for i := range m.shards {
 		sh := &m.shards[i]
 		sh.mu.Lock()
-		m.move(sh, m.both(), true, leastSlots)
+		m.renew(sh, m.both(), leastSlots)
 		sh.mu.Unlock()
 	}
+	m.strays.mu.Lock()
+	m.strays.purge(m, m.both())
+	m.strays.mu.Unlock()
 }

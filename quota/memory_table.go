@@ -1,7 +1,6 @@
 package quota
 
 import (
-	"hash/maphash"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,11 +11,10 @@ import (
 type shard struct {
 	table atomic.Pointer[table]
 
-	mu     sync.Mutex
-	used   int           // slots of the table that are taken
-	search time.Duration // when the table may be searched for places again
-	made   time.Duration // when the table was
-	_      [24]byte      // to a cache line
+	mu   sync.Mutex
+	used int           // slots of the table that are taken
+	made time.Duration // when the table was
+	_    [32]byte      // to a cache line
 }
 
 // A table is filled up to four fifths, and the next one begins at 0.7: so a bucket
@@ -54,6 +52,7 @@ func (m *Memory) shard(hash uint64) *shard { return &m.shards[hash>>(64-shardBit
 // place returns the slot of id, a new one if there is none, or that of strays if
 // there is no place.
 func (m *Memory) place(sh *shard, id uint64, l *Limit, at moment) *slot {
+	m.makeRoom(1)
 	sh.mu.Lock()
 	s := m.placeLocked(sh, id, l, at)
 	sh.mu.Unlock()
@@ -71,13 +70,6 @@ func (m *Memory) placeLocked(sh *shard, id uint64, l *Limit, at moment) *slot {
 	if s := t.find(id); s != nil {
 		return s
 	}
-	if m.count.Load() >= m.most {
-		if at.now < sh.search {
-			return nil
-		}
-		sh.search = at.now + searchEvery
-		t = m.rebuild(sh)
-	}
 	if m.count.Add(1) > m.most {
 		m.count.Add(-1)
 		return nil
@@ -85,42 +77,14 @@ func (m *Memory) placeLocked(sh *shard, id uint64, l *Limit, at moment) *slot {
 	if float64(sh.used+1) > fullAt*float64(len(t.slots)) {
 		t = m.rebuild(sh)
 	}
-	return m.add(sh, t, id, l, at)
+	return m.add(sh, t, id, l, m.fresh(int(id&0xf)-1, l, at))
 }
 
-// searchEvery is how often a shard that has no place for newcomers is searched for
-// buckets that are full again.
-const searchEvery = time.Second
-
-func (m *Memory) add(sh *shard, t *table, id uint64, l *Limit, at moment) *slot {
+func (m *Memory) add(sh *shard, t *table, id uint64, l *Limit, b bucket) *slot {
 	s := t.free(id)
-	s.put(id, full(l, at), m.classes.of(l, 0))
+	s.put(id, b, m.classes.of(l, 0))
 	sh.used++
 	return s
-}
-
-// mostStrays bounds the buckets of strays: one for each limit and window, and one
-// for the rest.
-const mostStrays = 1024
-
-// stray returns the bucket that all share for whom there is no place, with strays'
-// lock held. It is an ordinary bucket: when its tokens are gone, they are refused.
-func (m *Memory) stray(window int, l *Limit, at moment) *slot {
-	m.overflowed.Add(1)
-	id := windowID(maphash.Comparable(m.seed, *l), window)
-	t := m.strays.table.Load()
-	s := t.find(id)
-	if s == nil && m.strays.used >= mostStrays {
-		id = windowID(0, window)
-		s = t.find(id)
-	}
-	if s != nil {
-		return s
-	}
-	if float64(m.strays.used+1) > fullAt*float64(len(t.slots)) {
-		t = m.move(&m.strays, at, false, leastSlots)
-	}
-	return m.add(&m.strays, t, id, l, at)
 }
 
 // rebuild makes the next table of a shard, of the buckets that are not full. It is
@@ -135,7 +99,17 @@ func (m *Memory) rebuild(sh *shard) *table {
 		least = max(least, min(least+least/6+leastSlots, int(1.1*share)))
 	}
 	sh.made = at.now
-	return m.move(sh, at, true, least)
+	return m.renew(sh, at, least)
+}
+
+// renew makes the next table of a shard without what is full again. The shard's
+// lock is held.
+func (m *Memory) renew(sh *shard, at moment, least int) *table {
+	used := sh.used
+	t := m.move(sh, at, true, least)
+	m.count.Add(int64(sh.used - used))
+	m.purged.Add(uint64(used - sh.used))
+	return t
 }
 
 // both returns the moment on both clocks.
@@ -163,10 +137,6 @@ func (m *Memory) move(sh *shard, at moment, forget bool, least int) *table {
 			next = next.larger() // many were used since they were counted
 		}
 		next.free(id).put(id, b, class)
-	}
-	if gone := sh.used - kept; gone > 0 {
-		m.count.Add(-int64(gone))
-		m.purged.Add(uint64(gone))
 	}
 	sh.used = kept
 	sh.table.Store(next)

@@ -90,7 +90,7 @@ func (m *Memory) one(hash uint64, t *Take, at moment) Result {
 	for {
 		s := sh.table.Load().find(id)
 		if s == nil && t.Mode == DryRun {
-			b := [1]bucket{full(l, at)}
+			b := [1]bucket{m.fresh(0, l, at)}
 			return t.decide(b[:], at)
 		}
 		if s == nil {
@@ -120,11 +120,14 @@ func (m *Memory) one(hash uint64, t *Take, at moment) Result {
 
 // several does a take of several windows, one at a time in each shard.
 func (m *Memory) several(hash uint64, t *Take, at moment) Result {
-	sh := m.shard(hash)
+	sh, n := m.shard(hash), len(t.Limits)
+	if sh.table.Load().find(windowID(hash, n-1)) == nil {
+		m.makeRoom(n)
+	}
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	var buf [MaxWindows]*slot
-	slots := buf[:len(t.Limits)]
+	slots := buf[:n]
 	if m.gather(sh, hash, t.Limits, at, slots) {
 		defer m.strays.mu.Unlock()
 	}
