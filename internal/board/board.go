@@ -14,6 +14,9 @@
 //	default  what a gate does when nobody configures it: [DefaultPolicy], the
 //	         same for every backend
 //
+// A quota that a scenario's own policy has stands before the gate of each column but
+// none.
+//
 // Every cell is the median over the seeds, with the least and the largest.
 package board
 
@@ -28,7 +31,7 @@ import (
 // Rows are the scenario files on the board, in order.
 var Rows = []string{
 	"S1", "S2", "S3", "S4", "S4b", "S5", "S5b", "S6", "S7", "S8", "S8b", "S9", "S9b", "S10", "S11",
-	"S17", "S18", "S27", "S28", "S28b", "S28c",
+	"S17", "S18", "S24", "S27", "S28", "S28b", "S28c",
 	"slower", "faster", "mix", "brownout", "brownout-slow", "failfast", "failhalf",
 	"steps-800", "steps-1500",
 	"T-1x", "T-2x", "T-10x", "T-spike", "T-half", "T-tenth", "T-calm", "T-busy",

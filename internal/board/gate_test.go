@@ -12,7 +12,7 @@ var reduced = []struct {
 	rows, backends []string
 }{
 	{[]string{"S1", "S3", "S4", "S7"}, []string{"B2", "B4", "H2", "H5"}},
-	{[]string{"S1", "S7"}, []string{"B1", "B3"}},
+	{[]string{"S1", "S7", "S24"}, []string{"B1", "B3"}},
 	{[]string{"S2", "S4b", "S8", "S8b", "S9b", "S10", "S11", "S17", "S28", "slower", "mix"}, []string{"B4"}},
 	{[]string{"S5", "S5b", "S18", "S27", "S28b", "brownout", "failfast"}, []string{"B2"}},
 	{[]string{"steps-800", "steps-1500"}, []string{"P1"}},

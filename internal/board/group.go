@@ -2,7 +2,10 @@ package board
 
 import (
 	"context"
+	"maps"
+	"slices"
 
+	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/sim"
 )
 
@@ -63,10 +66,36 @@ func (g *group) run(ctx context.Context, controller string, opts *Options) (*sim
 	} else {
 		s, err = s.With(g.backend, controller)
 	}
+	if err == nil && controller != "none" {
+		s, err = behindQuotas(&g.scenario.Policy.Spec, s)
+	}
 	if err != nil {
 		return nil, err
 	}
 	return g.play(ctx, s, opts)
+}
+
+// behindQuotas puts the quotas that the scenario's own policy has before the gates of the
+// column: they are a promise that the scenario is about, not a way to protect a backend.
+func behindQuotas(own *policy.Spec, s *sim.Scenario) (*sim.Scenario, error) {
+	spec := s.Policy.Spec
+	spec.Gates = maps.Clone(spec.Gates)
+	var names []string
+	for name, g := range own.Gates {
+		if g.Quota != nil {
+			names = append(names, name)
+			spec.Gates[name] = g
+		}
+	}
+	if len(names) == 0 {
+		return s, nil
+	}
+	slices.Sort(names)
+	spec.Routes = slices.Clone(spec.Routes)
+	for i := range spec.Routes {
+		spec.Routes[i].Gates = slices.Concat(names, spec.Routes[i].Gates)
+	}
+	return s.WithPolicy(spec)
 }
 
 func (g *group) play(ctx context.Context, s *sim.Scenario, opts *Options) (*sim.Report, error) {
@@ -98,6 +127,9 @@ func (g *group) cell(line int, goal sim.Goal, controller string, r *sim.Report) 
 		Metric: goal.Metric, Class: goal.Class, From: from.String(), To: to.String(), Seeds: r.Seeds,
 		Spread: r.Spread(goal), Goal: goal.Bounds(), AtLeast: goal.Min, AtMost: goal.Max,
 		Limit: limitOf(r, goal), row: g.row, line: line,
+	}
+	if c.fine() {
+		c.Goal = fineBounds(&goal)
 	}
 	if c.Goal != "" {
 		reached := goal.Holds(c.Median)

@@ -56,7 +56,7 @@ func (c *Cell) find(s *sim.Scenario) bool {
 	for line := range s.Goals {
 		g := &s.Goals[line]
 		from, to := g.Stretch(s)
-		if g.AppliesTo(c.Backend) && c.Metric == g.Metric && c.From == from.String() && c.To == to.String() {
+		if g.AppliesTo(c.Backend) && c.Metric == g.Metric && c.Class == g.Class && c.From == from.String() && c.To == to.String() {
 			c.line = line
 			return true
 		}

@@ -74,11 +74,7 @@ func (g *group) fillOrder(ctx context.Context, opts *Options) ([]Cell, error) {
 // alone.
 func (g *group) beside(ctx context.Context, line int, goal sim.Goal, s *sim.Scenario, opts sim.Options, column string, r *sim.Report) (Cell, error) {
 	if goal.TimesAlone == nil {
-		c := g.cell(line, goal, column, r)
-		if c.fine() {
-			c.Goal = fineBounds(&goal)
-		}
-		return c, nil
+		return g.cell(line, goal, column, r), nil
 	}
 	report, err := sim.Run(ctx, s.Only(goal.Class, goal.AloneAt), opts)
 	if err != nil {

@@ -59,6 +59,25 @@ func TestMergedKeepsWhatIsStillThere(t *testing.T) {
 	}
 }
 
+// Figures of one metric and several classes keep their lines.
+func TestMergedTellsClassesApart(t *testing.T) {
+	var old []Cell
+	for _, class := range []string{"large", "next", "early"} {
+		c := cell("S24", "none", "served", 1, true)
+		c.Class = class
+		old = append(old, c)
+	}
+	got, err := merged(old, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, line := range []int{0, 1, 3} {
+		if len(got) != 3 || got[i].line != line || got[i].Class != old[i].Class {
+			t.Fatalf("%+v", got)
+		}
+	}
+}
+
 // A plot is well-formed, whatever the figures, and has all its parts.
 func TestDrawing(t *testing.T) {
 	series := func(v ...float64) *sim.Series {
