@@ -16,6 +16,9 @@ type Rejection struct {
 	Gate string
 	// Rule names the rule within the gate, if it has any.
 	Rule string
+	// Window says which of the rule's limits refused, counted from 1, where several
+	// hold together; 0 where there is one, or none.
+	Window int
 	// Reason is the cause in one word.
 	Reason Reason
 
@@ -56,6 +59,10 @@ func (r *Rejection) Error() string {
 	if r.Rule != "" {
 		b.WriteString(", rule ")
 		b.WriteString(strconv.Quote(r.Rule))
+	}
+	if r.Window > 0 {
+		b.WriteString(", window ")
+		b.WriteString(strconv.Itoa(r.Window))
 	}
 	if r.Limit != 0 || r.Value != 0 {
 		b.WriteString(" (")

@@ -261,6 +261,10 @@ func TestRejectionSaysWhatHappened(t *testing.T) {
 	if got := r.Error(); got != want {
 		t.Errorf("\n%s\n%s", got, want)
 	}
+	second := &weir.Rejection{Gate: "api", Rule: "user=*", Window: 2, Reason: weir.ReasonQuota, Value: 1000, Limit: 1000}
+	if got, want := second.Error(), `weir: gate "api" refused: quota used up, rule "user=*", window 2 (1000 of 1000)`; got != want {
+		t.Errorf("\n%s\n%s", got, want)
+	}
 	late := &weir.Rejection{Gate: "db", Reason: weir.ReasonQueueTimeout, Value: 0.0502928, Limit: 0.05}
 	if got, want := late.Error(), `weir: gate "db" refused: waited as long as allowed (50.3ms of 50ms)`; got != want {
 		t.Errorf("\n%s\n%s", got, want)

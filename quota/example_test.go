@@ -35,7 +35,7 @@ func Example() {
 	// Output:
 	// let through
 	// let through
-	// weir: gate "api" refused: quota used up, rule "user=*" (2 of 2); retry after 500ms
+	// weir: gate "api" refused: quota used up, rule "user=*", window 1 (2 of 2); retry after 500ms
 }
 
 // What a call to a language model costs is known when it has answered. It is let in

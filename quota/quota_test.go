@@ -105,6 +105,23 @@ func TestQuota(t *testing.T) {
 	}
 }
 
+// Which of several windows refuses is said, also where they have the same burst.
+func TestRefusalNamesItsWindow(t *testing.T) {
+	r := newRig(t, Config{Rules: everyUser(Limit{Rate: 10, Burst: 2}, Limit{Rate: 1, Burst: 2}, Limit{Rate: 1, Burst: 4})})
+	r.admit(of(alice, 2))
+	if got := r.refused(alice); got.Window != 2 || got.Limit != 2 || got.RetryAfter != time.Second {
+		t.Errorf("%+v, want the second window's", *got)
+	}
+	if got := r.refused(of(bob, 3)); got.Window != 2 || got.Reason != weir.ReasonTooLarge || got.Limit != 2 {
+		t.Errorf("%+v, want the last window that it is too large for", *got)
+	}
+	single := newRig(t, Config{Rules: everyUser(Per(1, time.Hour))})
+	single.admit(alice)
+	if got := single.refused(alice); got.Window != 0 {
+		t.Errorf("%+v, want no window: there is one", *got)
+	}
+}
+
 // S24: a rate of 5, a burst of 500, a cost of 560.
 func TestDebt(t *testing.T) {
 	r := newRig(t, Config{Debt: true, Rules: everyUser(Samples(5, 100, time.Second))})

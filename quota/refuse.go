@@ -13,7 +13,7 @@ const unknownWait = time.Second
 // short is the refusal of work for which there are not enough tokens.
 func (q *Quota) short(c *charge, r Result) *weir.Rejection {
 	l := c.rule.limits[r.Window]
-	refused := &weir.Rejection{Gate: q.name, Rule: c.rule.title, Reason: weir.ReasonQuota,
+	refused := &weir.Rejection{Gate: q.name, Rule: c.rule.title, Window: c.rule.window(r), Reason: weir.ReasonQuota,
 		Value: l.Burst - r.Remaining, Limit: l.Burst, Remaining: r.Remaining}
 	switch {
 	case r.Wait < Never:
@@ -26,7 +26,7 @@ func (q *Quota) short(c *charge, r Result) *weir.Rejection {
 
 // full is the refusal of work for which there is no place to wait.
 func (q *Quota) full(set *settings, c *charge, r Result) *weir.Rejection {
-	return &weir.Rejection{Gate: q.name, Rule: c.rule.title, Reason: weir.ReasonQueueFull, Value: float64(set.places),
+	return &weir.Rejection{Gate: q.name, Rule: c.rule.title, Window: c.rule.window(r), Reason: weir.ReasonQueueFull, Value: float64(set.places),
 		Limit: float64(set.places), Remaining: r.Remaining, RetryAfter: r.Wait, Retryable: true}
 }
 

@@ -27,6 +27,14 @@ type rule struct {
 	successor atomic.Pointer[rule]
 }
 
+// window returns the window that a result is about as a [weir.Rejection] says it.
+func (r *rule) window(of Result) int {
+	if len(r.limits) < 2 {
+		return 0
+	}
+	return of.Window + 1
+}
+
 // settling returns the limits by which work is settled that was charged by r: those
 // in force now, as far as it was charged by them.
 func (r *rule) settling() []Limit {

@@ -54,6 +54,10 @@ func appendProblem(b []byte, status int, rej *weir.Rejection) []byte {
 		b = append(b, `,"rule":`...)
 		b = appendName(b, rej.Rule)
 	}
+	if rej.Window > 0 {
+		b = append(b, `,"window":`...)
+		b = strconv.AppendInt(b, int64(rej.Window), 10)
+	}
 	b = append(b, `,"reason":"`...)
 	b = append(b, rej.Reason.String()...)
 	b = append(b, '"')

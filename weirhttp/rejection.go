@@ -60,7 +60,8 @@ func Status(rej *weir.Rejection) int {
 //	 "gate":"api","reason":"queue_full","value":256,"limit":256,"remaining":0,
 //	 "retryable":true,"retry_after_ms":1250}
 //
-// rule stands there if the gate has one, and signal if one decided: the name of
+// rule stands there if the gate has one, window if several limits of it hold together
+// (1 is the first), and signal if one decided: the name of
 // the reading that binds the limit, such as "cpu_throttling". Numbers that are not finite are null;
 // retry_after_ms is left out where nobody can tell. A retryable refusal without
 // a time gets a Retry-After of one second, plus the random part.

@@ -96,6 +96,11 @@ func TestProblemBodies(t *testing.T) {
 			base + `ReasonQuota","title":"The quota is used up","status":429,"gate":"writes","rule":"user=alice","reason":"quota","value":-0.5,"limit":100,"remaining":1e-09,"retryable":true,"retry_after_ms":1}`,
 		},
 		{
+			"the second window of a rule",
+			&weir.Rejection{Gate: "api", Rule: "user=*", Window: 2, Reason: weir.ReasonQuota, Value: 1000, Limit: 1000, Retryable: true},
+			base + `ReasonQuota","title":"The quota is used up","status":429,"gate":"api","rule":"user=*","window":2,"reason":"quota","value":1000,"limit":1000,"remaining":0,"retryable":true}`,
+		},
+		{
 			"bound by a signal",
 			&weir.Rejection{Gate: "api", Reason: weir.ReasonLimit, Value: 8, Limit: 8, Signal: "cpu", Retryable: true},
 			base + `ReasonLimit","title":"Every slot is taken","status":503,"gate":"api","reason":"limit","signal":"cpu","value":8,"limit":8,"remaining":0,"retryable":true}`,
@@ -155,7 +160,7 @@ func TestRejectionRepeatsNothingPrivate(t *testing.T) {
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest("GET", "/"+strings.Repeat("secret", 1000), nil)
 	WriteRejection(w, r, &weir.Rejection{
-		Gate: strings.Repeat("é", 5000), Rule: strings.Repeat("\x00", 5000), Signal: strings.Repeat("&", 5000),
+		Gate: strings.Repeat("é", 5000), Rule: strings.Repeat("\x00", 5000), Window: math.MaxInt, Signal: strings.Repeat("&", 5000),
 		Reason: weir.ReasonTooLarge, Value: -1.0 / 3 * 1e20, Limit: -1.0 / 3 * 1e20, Remaining: -1.0 / 3e5, RetryAfter: math.MaxInt64, Cause: errors.New("dial tcp secret:6379"),
 	})
 	if strings.Contains(w.Body.String(), "secret") {

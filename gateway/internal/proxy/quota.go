@@ -142,24 +142,13 @@ func passed(gate string, d *quota.Decision, now time.Time) *telling {
 
 // refused describes a quota by a refusal.
 func refused(rej *weir.Rejection, limits []quota.Limit, now time.Time) *telling {
-	if len(limits) == 0 {
-		return nil // the rule is not in force any more
+	window := max(rej.Window-1, 0)
+	if window >= len(limits) {
+		return nil // the rule has been changed since
 	}
-	t := newTelling(rej.Gate, rej.Rule, limits, windowOf(rej, limits), now)
+	t := newTelling(rej.Gate, rej.Rule, limits, window, now)
 	t.refused, t.left.Remaining, t.left.Reset = true, rej.Remaining, rej.RetryAfter
 	return t
-}
-
-// windowOf finds the window that a refusal is about by its burst; of several with the
-// same one the slowest, because it is the one to wait for.
-func windowOf(rej *weir.Rejection, limits []quota.Limit) int {
-	found := -1
-	for i := range limits {
-		if limits[i].Burst == rej.Limit && (found < 0 || limits[i].Rate < limits[found].Rate) {
-			found = i
-		}
-	}
-	return max(found, 0)
 }
 
 func newTelling(gate, rule string, limits []quota.Limit, window int, now time.Time) *telling {

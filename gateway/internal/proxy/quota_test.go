@@ -19,8 +19,8 @@ func TestTelling(t *testing.T) {
 		month = quota.Each(5000, quota.Month, nil)
 		now   = time.Date(2026, 2, 10, 0, 0, 0, 0, time.UTC)
 	)
-	refusal := func(l quota.Limit, left float64, wait time.Duration) *weir.Rejection {
-		return &weir.Rejection{Gate: "api", Rule: "r", Reason: weir.ReasonQuota, Limit: l.Burst, Remaining: left, RetryAfter: wait}
+	refusal := func(window int, left float64, wait time.Duration) *weir.Rejection {
+		return &weir.Rejection{Gate: "api", Rule: "r", Window: window, Reason: weir.ReasonQuota, Remaining: left, RetryAfter: wait}
 	}
 	tests := []struct {
 		name   string
@@ -44,14 +44,14 @@ func TestTelling(t *testing.T) {
 			`"api/r";q=5000;w=2419200`, `"api/r";r=4999;t=1641600`, // 19 days
 		},
 		{
-			"what it was refused for, whatever is there since", []quota.Limit{ten, hour}, quota.Result{OK: true, Remaining: 3}, refusal(hour, .2, 2880*time.Millisecond),
+			"what it was refused for, whatever is there since", []quota.Limit{ten, hour}, quota.Result{OK: true, Remaining: 3}, refusal(2, .2, 2880*time.Millisecond),
 			`"api/r";q=20;w=2, "api/r#2";q=1000;w=3600`, `"api/r#2";r=0;t=3`,
 		},
 		{
-			"two windows of one burst", []quota.Limit{{Rate: 10, Burst: 20}, {Rate: 1, Burst: 20}, {Rate: 5, Burst: 20}}, quota.Result{}, refusal(ten, 0, time.Second),
-			`"api/r";q=20;w=2, "api/r#2";q=20;w=20, "api/r#3";q=20;w=4`, `"api/r#2";r=0;t=1`,
+			"two windows of one burst", []quota.Limit{{Rate: 10, Burst: 20}, {Rate: 1, Burst: 20}, {Rate: 5, Burst: 20}}, quota.Result{}, refusal(3, 0, time.Second),
+			`"api/r";q=20;w=2, "api/r#2";q=20;w=20, "api/r#3";q=20;w=4`, `"api/r#3";r=0;t=1`,
 		},
-		{"a debt that is never paid", []quota.Limit{ten}, quota.Result{}, refusal(ten, -1e15, 0), `"api/r";q=20;w=2`, `"api/r";r=0`},
+		{"a debt that is never paid", []quota.Limit{ten}, quota.Result{}, refusal(0, -1e15, 0), `"api/r";q=20;w=2`, `"api/r";r=0`},
 		{"never enough", []quota.Limit{ten}, quota.Result{Remaining: .5, Wait: math.MaxInt64}, nil, `"api/r";q=20;w=2`, `"api/r";r=0`},
 	}
 	for _, tt := range tests {
@@ -67,5 +67,13 @@ func TestTelling(t *testing.T) {
 		if got := h.Get("RateLimit"); got != tt.limit {
 			t.Errorf("%s: RateLimit %s, want %s", tt.name, got, tt.limit)
 		}
+	}
+}
+
+// A rule that has fewer windows since it refused has nothing to tell.
+func TestTellingOfAChangedRule(t *testing.T) {
+	rej := &weir.Rejection{Gate: "api", Rule: "r", Window: 2, Reason: weir.ReasonQuota}
+	if said := refused(rej, []quota.Limit{quota.Per(1, time.Second)}, time.Now()); said != nil {
+		t.Errorf("%+v, want nothing", said)
 	}
 }

@@ -119,6 +119,9 @@ func refusalAttrs(r *weir.Rejection, from netip.AddrPort, count int) []slog.Attr
 	if r.Rule != "" {
 		attrs = append(attrs, slog.String("rule", r.Rule))
 	}
+	if r.Window > 0 {
+		attrs = append(attrs, slog.Int("window", r.Window))
+	}
 	if from.IsValid() {
 		attrs = append(attrs, slog.String("peer", from.String()))
 	}
