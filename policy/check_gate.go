@@ -82,11 +82,7 @@ func (c *compiler) checkClassShares(at place, shares map[string]float64) {
 			c.add(at.at(class), fmt.Sprintf("%q is no priority", class), suggest(class, priorities, "priorities"))
 		}
 		if !(share >= 0 && share <= 1) {
-			instead := "write a share from 0 to 1, such as 0.05"
-			if share > 1 && share <= 100 {
-				instead = fmt.Sprintf("write %g", share/100)
-			}
-			c.add(at.at(class), fmt.Sprintf("%g is no share", share), instead)
+			c.add(at.at(class), fmt.Sprintf("%g is no share", share), shareInstead(share, "write a share from 0 to 1, such as 0.05"))
 			continue
 		}
 		sum += share
@@ -94,6 +90,18 @@ func (c *compiler) checkClassShares(at place, shares map[string]float64) {
 	if sum > 1+1e-9 { // 0.7, 0.2 and 0.1 add up to a little more than 1
 		c.add(at, fmt.Sprintf("the shares are %.4g together", sum), "write shares that are no more than 1 together")
 	}
+}
+
+// shareInstead is what to write in the place of what is no share. Above 2 it can only be
+// meant in percent; just above 1 it may be that, or too much.
+func shareInstead(share float64, usual string) string {
+	switch {
+	case share > 1 && share < 2:
+		return fmt.Sprintf("write 1 for all, or %g for %g %%", share/100, share)
+	case share >= 2 && share <= 100:
+		return fmt.Sprintf("write %g", share/100)
+	}
+	return usual
 }
 
 // mostWeights bounds those of a gate: a list that people write.

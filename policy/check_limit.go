@@ -82,11 +82,7 @@ func (c *compiler) checkShares(at place, l *LimitSpec, k kind) {
 			"write the latency above which a window counts as overloaded, such as 500ms")
 	}
 	if p := l.Percentile; p != 0 && !(p > 0 && p <= 1) && own("percentile") {
-		instead := "write a share above 0 and at most 1, such as 0.95"
-		if p > 1 && p <= 100 {
-			instead = fmt.Sprintf("write %g", p/100)
-		}
-		c.add(at.at("percentile"), fmt.Sprintf("%g is not a share in (0, 1]", p), instead)
+		c.add(at.at("percentile"), fmt.Sprintf("%g is not a share in (0, 1]", p), shareInstead(p, "write a share above 0 and at most 1, such as 0.95"))
 	}
 	if r := l.Probe.ReadRatio; r != 0 && !(r > 0 && r < 1) && own("probe") {
 		c.add(at.at("probe", "read_ratio"), fmt.Sprintf("%g is not a share between 0 and 1", r), "write the part of the slots that is for reads, such as 0.5")

@@ -90,6 +90,8 @@ func TestFaults(t *testing.T) {
 				"gates.api.limit.queue.weights.tenants.d: the weight +Inf is out of range",
 				"gates.api.limit.queue.weights.tenants.e: the weight 1e+07 is out of range",
 				"gates.api.limit.queue.weights.tenants.xxx"}},
+		{"a share just above one", limitSpec(LimitSpec{Limit: 1, Queue: QueueSpec{Shares: map[string]float64{"high": 1.5}}}),
+			[]string{"gates.api.limit.queue.shares.high: 1.5 is no share; write 1 for all, or 0.015 for 1.5 %"}},
 		{"shares over the whole", limitSpec(LimitSpec{Limit: 1, Queue: QueueSpec{Shares: map[string]float64{"high": 0.5, "normal": 0.6}}}),
 			[]string{"gates.api.limit.queue.shares: the shares are 1.1 together; write shares that are no more than 1 together"}},
 		{"huge queue", limitSpec(LimitSpec{Limit: 1, Queue: QueueSpec{Len: 1 << 30}}),

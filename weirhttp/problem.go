@@ -66,11 +66,11 @@ func appendProblem(b []byte, status int, rej *weir.Rejection) []byte {
 		b = appendName(b, rej.Signal)
 	}
 	b = append(b, `,"value":`...)
-	b = appendNumber(b, rej.Value)
+	b = appendNumber(b, 0-thousandths(-rej.Value))
 	b = append(b, `,"limit":`...)
 	b = appendNumber(b, rej.Limit)
 	b = append(b, `,"remaining":`...)
-	b = appendNumber(b, rej.Remaining)
+	b = appendNumber(b, thousandths(rej.Remaining))
 	b = append(b, `,"retryable":`...)
 	b = strconv.AppendBool(b, rej.Retryable)
 	if rej.RetryAfter > 0 {
@@ -88,6 +88,17 @@ func milliseconds(d time.Duration) int64 {
 		ms++
 	}
 	return ms
+}
+
+// thousandths rounds down, as what is left has to be: whoever is refused for want of a
+// token has less than one left, in what is said too. What is used is rounded up, so that
+// both still make the limit. More digits are those of the processor's arithmetic.
+func thousandths(f float64) float64 {
+	const most = 1e12 // there a float64 holds thousandths only just
+	if !(math.Abs(f) < most) {
+		return f
+	}
+	return math.Floor(f*1000+1e-6)/1000 + 0 // no minus zero
 }
 
 // appendNumber appends f, or null where JSON has no word for it.

@@ -93,7 +93,17 @@ func TestProblemBodies(t *testing.T) {
 		{
 			"quota with a rule",
 			&weir.Rejection{Gate: "writes", Rule: "user=alice", Reason: weir.ReasonQuota, Value: -0.5, Limit: 100, Remaining: 1e-9, RetryAfter: 1, Retryable: true},
-			base + `ReasonQuota","title":"The quota is used up","status":429,"gate":"writes","rule":"user=alice","reason":"quota","value":-0.5,"limit":100,"remaining":1e-09,"retryable":true,"retry_after_ms":1}`,
+			base + `ReasonQuota","title":"The quota is used up","status":429,"gate":"writes","rule":"user=alice","reason":"quota","value":-0.5,"limit":100,"remaining":0,"retryable":true,"retry_after_ms":1}`,
+		},
+		{
+			"tokens come back all the time",
+			&weir.Rejection{Gate: "writes", Reason: weir.ReasonQuota, Value: 19.830115999999999, Limit: 20, Remaining: 0.16988400000000023, RetryAfter: 1, Retryable: true},
+			base + `ReasonQuota","title":"The quota is used up","status":429,"gate":"writes","reason":"quota","value":19.831,"limit":20,"remaining":0.169,"retryable":true,"retry_after_ms":1}`,
+		},
+		{
+			"almost a token",
+			&weir.Rejection{Gate: "writes", Reason: weir.ReasonQuota, Value: 0.0001, Limit: 1, Remaining: 0.9999, RetryAfter: 1, Retryable: true},
+			base + `ReasonQuota","title":"The quota is used up","status":429,"gate":"writes","reason":"quota","value":0.001,"limit":1,"remaining":0.999,"retryable":true,"retry_after_ms":1}`,
 		},
 		{
 			"the second window of a rule",

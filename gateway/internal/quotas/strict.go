@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 )
 
 // Strict decodes JSON into v. Package json takes much that is likely a mistake, and
@@ -28,19 +29,45 @@ func Strict(data []byte, v any) error {
 	return nil
 }
 
-// plain is an error without the words of package json.
+// plain is an error without the words of package json, and of Go.
 func plain(err error) error {
 	var wrong *json.UnmarshalTypeError
 	var syntax *json.SyntaxError
+	var moment *time.ParseError
 	switch {
-	case errors.As(err, &wrong) && wrong.Field != "":
-		return fmt.Errorf("%.80s: a %s does not belong here; write a %s", wrong.Field, wrong.Value, wrong.Type.Kind())
+	case errors.As(err, &wrong):
+		kind, _, _ := strings.Cut(wrong.Value, " ") // as in number 1.5
+		text := fmt.Sprintf("%s does not belong here; write %s", wordOf(kind), wordOf(wrong.Type.Kind().String()))
+		if wrong.Field != "" {
+			text = fmt.Sprintf("%.80s: %s", wrong.Field, text)
+		}
+		return errors.New(text)
 	case errors.As(err, &syntax):
 		return fmt.Errorf("is no JSON, at byte %d: %w", syntax.Offset, err)
+	case errors.As(err, &moment):
+		return fmt.Errorf("%.60q is no time; write one as in \"2026-01-02T15:04:05Z\"", moment.Value)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return errors.New("the JSON ends too early")
 	}
 	return errors.New(strings.TrimPrefix(err.Error(), "json: "))
+}
+
+// wordOf calls a kind of value as JSON does, whether it is known by Go's word or by that
+// of package json.
+func wordOf(kind string) string {
+	switch kind {
+	case "struct", "map", "object":
+		return "an object"
+	case "slice", "array":
+		return "a list"
+	case "string":
+		return "a string"
+	case "bool":
+		return "true or false"
+	case "int", "int64", "uint64":
+		return "a whole number"
+	}
+	return "a number"
 }
 
 // level is an object or a list that a decoder is in.
