@@ -39,7 +39,7 @@ func (c *Config) options() rueidis.ClientOption {
 		Password:    c.Password,
 		SelectDB:    c.DB,
 		TLSConfig:   c.TLS,
-		DialCtxFn:   c.dial,
+		DialCtxFn:   c.guarded,
 		ClientName:  "weir",
 		// One right less to grant, and Redis before 7.2 does not know it.
 		ClientSetInfo: rueidis.DisableClientSetInfo,

@@ -94,6 +94,11 @@ func unpack(s string, n int) (r reply, err error) {
 	for i := range n {
 		r.tokens[i] = doubleAt(s, 17+8*i)
 	}
+	for at := 1; at < len(s); at += 8 {
+		if f := doubleAt(s, at); math.IsNaN(f) || math.IsInf(f, 0) {
+			return reply{}, errReply
+		}
+	}
 	return r, nil
 }
 

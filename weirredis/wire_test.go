@@ -2,6 +2,7 @@ package weirredis
 
 import (
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,9 +13,14 @@ func FuzzUnpack(f *testing.F) {
 	f.Add("", 1)
 	f.Add(string(make([]byte, 25)), 1)
 	f.Add(string(make([]byte, 81)), 8)
+	f.Add(strings.Repeat("\xff", 25), 1)
 	f.Fuzz(func(t *testing.T, s string, n int) {
 		_, err := unpack(s, n)
-		if (err == nil) != (n >= 0 && n <= quota.MaxWindows && len(s) == 17+8*n) {
+		fits := n >= 0 && n <= quota.MaxWindows && len(s) == 17+8*n
+		for at := 1; fits && at < len(s); at += 8 {
+			fits = !math.IsNaN(doubleAt(s, at)) && !math.IsInf(doubleAt(s, at), 0)
+		}
+		if (err == nil) != fits {
 			t.Errorf("%d bytes for %d windows: %v", len(s), n, err)
 		}
 	})

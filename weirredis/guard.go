@@ -1,0 +1,72 @@
+package weirredis
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync/atomic"
+)
+
+// guard is a connection that breaks where the server does not keep to the protocol:
+// where it answers what nobody has asked, or announces more than anybody can hold. The
+// client would end the process there, by a panic in a goroutine of its own or by memory
+// that is not to be had.
+type guard struct {
+	net.Conn
+	asked  frames // by whoever writes
+	said   frames // by whoever reads
+	count  atomic.Uint64
+	follow bool        // it may be one to a sentinel, which tells of changes
+	heeds  atomic.Bool // and has been asked to
+}
+
+// errLies is what is wrong with a server whose answers cannot be gone by.
+var errLies = errors.New("the server does not keep to the protocol")
+
+// Write counts what is asked, before the server can know of it.
+func (g *guard) Write(p []byte) (int, error) {
+	if err := g.asked.scan(p); err != nil {
+		return 0, fmt.Errorf("weirredis: what is asked is no command: %w", err)
+	}
+	g.count.Store(g.asked.whole)
+	if g.follow && bytes.Contains(p, []byte("SUBSCRIBE\r\n")) {
+		g.heeds.Store(true)
+	}
+	return g.Conn.Write(p)
+}
+
+// Read hands on what the server says, as far as it was asked.
+func (g *guard) Read(p []byte) (int, error) {
+	n, err := g.Conn.Read(p)
+	wrong := g.said.scan(p[:n])
+	switch {
+	case wrong != nil:
+	case g.said.whole > g.count.Load():
+		wrong = fmt.Errorf("%d answers to %d commands", g.said.whole, g.count.Load())
+	case (g.said.pushes > 0 || g.said.push) && !g.heeds.Load():
+		wrong = errors.New("it tells what nobody has asked for")
+	default:
+		return n, err
+	}
+	_ = g.Conn.Close() // it is broken either way
+	return 0, fmt.Errorf("%w: %w", errLies, wrong)
+}
+
+// guarded connects as rueidis does by itself, behind a guard.
+func (c *Config) guarded(ctx context.Context, addr string, d *net.Dialer, conf *tls.Config) (conn net.Conn, err error) {
+	switch {
+	case c.dial != nil:
+		conn, err = c.dial(ctx, addr, d, conf)
+	case conf != nil:
+		conn, err = (&tls.Dialer{NetDialer: d, Config: conf}).DialContext(ctx, "tcp", addr)
+	default:
+		conn, err = d.DialContext(ctx, "tcp", addr)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &guard{Conn: conn, follow: c.Sentinel.Master != ""}, nil
+}
