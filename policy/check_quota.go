@@ -24,6 +24,10 @@ func (c *compiler) checkQuota(at place, s *QuotaSpec) {
 	c.checkStore(at, s)
 	c.checkWord(at.at("count"), "count", s.Count, counts)
 	c.checkWord(at.at("headers"), "choice of headers", s.Headers, quotaHeaders)
+	c.checkWord(at.at("unit"), "unit", s.Unit, quotaUnits)
+	if s.Count == "requests" && s.Unit == "content-bytes" {
+		c.add(at.at("unit"), "each token is a request here", "leave it out, or count: requests")
+	}
 	if s.LooksAt("address") && c.addressOf() == "" {
 		c.add(at, "looks at addresses, but no part of the identity is one", "write identity: {client: peer}, and by: [address], or a rule with address:")
 	}

@@ -99,8 +99,8 @@ func (c *compiler) link(p *Policy) {
 		g.retire.Store(int64(spec.retirement()))
 		signals := spec.sources()
 		g.signals.Store(&signals)
-		headers := spec.headers()
-		g.headers.Store(&headers)
+		told := spec.told()
+		g.tells.Store(&told)
 		g.level.Store(uint32(spec.Mode.level()))
 	}
 	c.linkLoads(p.gates)

@@ -34,7 +34,7 @@ type Gate struct {
 	level     atomic.Uint32
 	hooks     atomic.Pointer[gateHooks]
 	signals   atomic.Pointer[[]string]
-	headers   atomic.Pointer[string] // of a quota
+	tells     atomic.Pointer[told] // of a quota
 
 	refused  counters // what was refused, by reason
 	observed counters // what would have been refused

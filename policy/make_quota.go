@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"reflect"
@@ -18,24 +19,30 @@ func (g *Gate) Quota() *quota.Quota {
 	return q
 }
 
+// told is what answers tell clients of a quota, in the words of QuotaSpec.
+type told struct{ headers, unit string }
+
 // QuotaHeaders returns the headers in which answers tell about the quota, a word of
 // QuotaSpec.Headers; empty for gates of other mechanisms.
-func (g *Gate) QuotaHeaders() string {
-	if h := g.headers.Load(); h != nil {
-		return *h
+func (g *Gate) QuotaHeaders() string { return g.told().headers }
+
+// QuotaUnit returns what answers say that a token of the quota is, a word of
+// QuotaSpec.Unit; empty for gates of other mechanisms.
+func (g *Gate) QuotaUnit() string { return g.told().unit }
+
+func (g *Gate) told() told {
+	if t := g.tells.Load(); t != nil {
+		return *t
 	}
-	return ""
+	return told{}
 }
 
-// headers returns the word for the headers, empty without a quota.
-func (g *GateSpec) headers() string {
-	switch {
-	case g.Quota == nil:
-		return ""
-	case g.Quota.Headers == "":
-		return quotaHeaders[0]
+// told returns what answers tell of the quota, nothing without one.
+func (g *GateSpec) told() told {
+	if g.Quota == nil {
+		return told{}
 	}
-	return g.Quota.Headers
+	return told{cmp.Or(g.Quota.Headers, quotaHeaders[0]), cmp.Or(g.Quota.Unit, quotaUnits[0])}
 }
 
 // quotaKind names a quota with where its buckets are, which it keeps.

@@ -288,6 +288,14 @@ func TestQuotaHeaders(t *testing.T) {
 			t.Errorf("%q: %q, want %q; of a limit %q", word, got, want, p.Gate("slots").QuotaHeaders())
 		}
 	}
+	for word, want := range map[string]string{"": "requests", "content-bytes": "content-bytes"} {
+		spec := quotaGate(QuotaSpec{QuotaLimitSpec: rate("1/h"), Unit: word})
+		spec.Gates["slots"] = fixed(1)
+		p := compile(t, spec, Options{})
+		if got := p.Gate("api").QuotaUnit(); got != want || p.Gate("slots").QuotaUnit() != "" {
+			t.Errorf("%q: %q, want %q; of a limit %q", word, got, want, p.Gate("slots").QuotaUnit())
+		}
+	}
 }
 
 // Every fault is reported, where it stands and with what to write.
@@ -300,13 +308,15 @@ func TestQuotaFaults(t *testing.T) {
 	}{
 		"nothing": {QuotaSpec{}, []string{at + ": has neither a limit nor rules; write rate: 10/s"}},
 		"only by": {QuotaSpec{By: []string{"user"}}, []string{at + ".by: says whom a limit is for"}},
-		"all of it": {QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Rate: "0/s", Burst: -1, Limits: limits("10/day").Limits}, By: []string{"ip", "usr", "user", "user"}, OnStoreError: "maybe", MaxKeys: -1, Headers: "x", Count: "x", Queue: QuotaQueueSpec{Len: -1, MaxWait: -5}}, []string{
+		"all of it": {QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Rate: "0/s", Burst: -1, Limits: limits("10/day").Limits}, By: []string{"ip", "usr", "user", "user"}, OnStoreError: "maybe", MaxKeys: -1, Headers: "x", Unit: "bytes", Count: "x", Queue: QuotaQueueSpec{Len: -1, MaxWait: -5}}, []string{
 			at + ".rate: there are limits too", at + ".burst: -1 is out of range", at + ".rate: 0 is not above 0", at + ".limits[0]: 10/day may mean two things; write 10/24h",
 			at + ".by[0]: \"ip\" is no part of an identity; write address", at + ".by[1]: \"usr\" is no part of an identity; did you mean user?", at + ".by[3]: \"user\" is written twice",
 			at + ".queue.len: -1 is out of range", at + ".queue.max_wait: -5ns is negative",
 			at + ".on_store_error: \"maybe\" is no answer", at + ".max_keys: -1 is out of range", at + ".on_store_error: means nothing without a store",
 			at + ".count: \"x\" is no count", at + ".headers: \"x\" is no choice of headers",
+			at + ".unit: \"bytes\" is no unit",
 		}},
+		"unit":        {QuotaSpec{QuotaLimitSpec: rate("1/s"), Count: "requests", Unit: "content-bytes"}, []string{at + ".unit: each token is a request here; leave it out, or count: requests"}},
 		"burst":       {QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Burst: 5}}, []string{at + ".burst: means nothing without a rate"}},
 		"bursts":      {QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Rate: "1/s burst 3", Burst: 5}}, []string{at + ".burst: the rate says a burst too"}},
 		"calendar":    {QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Rate: "5 a day", Burst: 5}}, []string{at + ".burst: means nothing for a calendar"}},

@@ -43,6 +43,10 @@ type QuotaSpec struct {
 	// (default; RateLimit and RateLimit-Policy), legacy (X-RateLimit-Limit and its
 	// like), both or none. Policy only keeps it for whoever answers: [Gate.QuotaHeaders].
 	Headers string `json:"headers,omitempty"`
+	// Unit is what RateLimit-Policy says that a token is: requests (default), which goes
+	// without saying, or content-bytes. It changes nothing of what is counted, and is kept
+	// for whoever answers: [Gate.QuotaUnit].
+	Unit string `json:"unit,omitempty"`
 }
 
 // QuotaLimitSpec is the limits of a bucket: one, written as Rate and Burst, or several
@@ -92,6 +96,7 @@ var (
 	counts       = []string{"cost", "requests"}
 	storeErrors  = []string{"local", "open", "closed"}
 	quotaHeaders = []string{"ratelimit", "legacy", "both", "none"}
+	quotaUnits   = []string{"requests", "content-bytes"} // of the fields' registry; its third, concurrent-requests, is no quota's
 )
 
 // part returns what the rule says of a part, and where to put it.

@@ -19,8 +19,8 @@ type RateLimitPolicy struct {
 	// the field knows no parts of one.
 	Quota  float64
 	Window time.Duration
-	// Unit is what is counted: "content-bytes", or a word of your own. Empty means
-	// requests.
+	// Unit is what is counted, one of the field's registry: "requests",
+	// "content-bytes" or "concurrent-requests". Empty means requests.
 	Unit string
 	// Key, if any, tells one who has the same policy from another, so that a client
 	// with several accounts can tell them apart. It goes to the client: make no
@@ -72,10 +72,13 @@ func seconds(s float64) time.Duration {
 const forever = time.Duration(math.MaxInt64)
 
 // SetRateLimit sets the fields RateLimit-Policy and RateLimit, as of
-// draft-ietf-httpapi-ratelimit-headers-11, in the syntax of RFC 9651:
+// draft-ietf-httpapi-ratelimit-headers-11 (May 2026), in the syntax of RFC 9651:
 //
 //	RateLimit-Policy: "api/user=*";q=20;w=2
 //	RateLimit: "api/user=*";r=7;t=2
+//
+// q is the quota, w its window in seconds, qu the unit and pk the key; r is what is
+// left, t for how many seconds.
 //
 // Without policies, or without limits, the field is taken out. Of several quotas, name
 // all policies and the limit that is nearest to its end.

@@ -30,6 +30,7 @@ var quotaFields = map[string]field{
 		def: "1048576", least: "0", most: "268435456",
 	},
 	"QuotaSpec.headers": {doc: "What answers tell the client: ratelimit is RateLimit and RateLimit-Policy, legacy X-RateLimit-Limit, -Remaining and -Reset.", def: "ratelimit", enum: []string{"ratelimit", "legacy", "both", "none"}},
+	"QuotaSpec.unit":    {doc: "What RateLimit-Policy says that a token is, where routes cost something else than requests. It changes nothing of what is counted.", def: "requests", enum: []string{"requests", "content-bytes"}},
 
 	"QuotaQueueSpec.len":      {doc: "How much work may wait. 0 means that nothing waits.", def: "0", least: "0", most: "1000000"},
 	"QuotaQueueSpec.max_wait": {doc: "How long work may wait. 0 means the default. What would have to wait longer is refused at once.", def: "2s", least: "0s", minusOne: "only the work's own deadline counts"},

@@ -51,6 +51,7 @@ func (qs Quotas) Tell(h http.Header, w weir.Work, rej *weir.Rejection) {
 		if t == nil {
 			continue
 		}
+		t.count(g.QuotaUnit())
 		if words != "legacy" {
 			current.add(t)
 		}
@@ -103,6 +104,16 @@ type telling struct {
 	window   int                        // the one that speaks
 	left     weirhttp.RateLimit
 	refused  bool
+}
+
+// count says what is counted. That it is requests goes without saying.
+func (t *telling) count(unit string) {
+	if unit == "requests" {
+		return
+	}
+	for i := range t.policies {
+		t.policies[i].Unit = unit
+	}
 }
 
 // before reports whether t speaks rather than u: it has refused, or less is left of it.

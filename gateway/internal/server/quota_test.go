@@ -50,11 +50,11 @@ func TestQuotaFields(t *testing.T) {
 		w.WriteHeader(http.StatusTeapot)
 	})
 	each := slowly(2)
-	each.By = []string{"user"}
+	each.By, each.Unit = []string{"user"}, "content-bytes"
 	each.Rules = []policy.QuotaRuleSpec{{User: "root", Exempt: true}, {Name: "banned", User: "mallory", Blocked: true}}
 	g := start(t, quotaConfig(t, up.URL, map[string]policy.GateSpec{"each": {Quota: each}, "all": {Quota: slowly(4)}}, "each", "all"), Options{})
 
-	const policies = `"each/user=*";q=2;w=7200, "all/all";q=4;w=14400`
+	const policies = `"each/user=*";q=2;qu="content-bytes";w=7200, "all/all";q=4;w=14400`
 	tests := []struct {
 		user     string
 		status   int
