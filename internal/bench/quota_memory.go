@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"math"
 	"runtime"
 	"runtime/metrics"
 	"slices"
@@ -15,54 +16,97 @@ type Footprint struct {
 	// Bytes a bucket takes of the heap, the slack of growth included: the worst of
 	// twenty looks on the way to a million, and in the end.
 	WorstBytes, Bytes float64
-	// GC is the share of the process's CPU time that collections take while somebody
-	// else makes garbage, with the million buckets; Without is the same with one.
+	// GC is the share of the process's CPU time that collections take while each
+	// decision about a million buckets makes a kilobyte of garbage; Without is the
+	// same with one bucket. There are more collections then, as the heap is smaller.
 	GC, Without float64
+	// Tables is the share that the buckets themselves take of it: what one collection
+	// takes longer with them than without, times how often there is one.
+	Tables float64
 }
 
-// QuotaFootprint measures it, in about ten seconds.
+// QuotaFootprint measures it, in about fifteen seconds.
 func QuotaFootprint() (Footprint, error) {
 	var f Footprint
-	before := heapInUse()
-	store, err := quota.NewMemory(quota.MemoryConfig{MaxKeys: Million})
+	limits := []quota.Limit{{Rate: 1e-3, Burst: 1e6}}
+	keys := newKeyring(Million)
+	store, err := f.fill(keys, limits)
 	if err != nil {
 		return f, err
 	}
-	limits := []quota.Limit{{Rate: 1e-3, Burst: 1e6}}
-	keys := newKeyring(Million)
-	before += int64(len(keys.text)) // which is no cost of the store
-	ctx := context.Background()
-	for i := range Million {
-		if _, err := store.Take(ctx, &quota.Take{Key: keys.at(i), Limits: limits, Cost: 1}); err != nil {
+	var longer []float64
+	for range 7 {
+		with := collection()
+		runtime.KeepAlive(store)
+		store = nil
+		longer = append(longer, with-collection())
+		if store, err = f.fill(keys, limits); err != nil {
 			return f, err
+		}
+	}
+	return f, f.compare(store, keys, limits, middle(longer))
+}
+
+// fill makes a store of a million buckets, and notes what it takes on the way.
+func (f *Footprint) fill(keys *keyring, limits []quota.Limit) (*quota.Memory, error) {
+	before := heapInUse()
+	store, err := quota.NewMemory(quota.MemoryConfig{MaxKeys: Million})
+	if err != nil {
+		return nil, err
+	}
+	for i := range Million {
+		if _, err := store.Take(context.Background(), &quota.Take{Key: keys.at(i), Limits: limits, Cost: 1}); err != nil {
+			return nil, err
 		}
 		if n := i + 1; n%(Million/20) == 0 {
 			f.Bytes = float64(heapInUse()-before) / float64(n)
 			f.WorstBytes = max(f.WorstBytes, f.Bytes)
 		}
 	}
+	return store, nil
+}
+
+// compare measures the shares of collections, if each takes so many seconds longer
+// because of the store.
+func (f *Footprint) compare(store *quota.Memory, keys *keyring, limits []quota.Limit, longer float64) error {
 	small, err := quota.NewMemory(quota.MemoryConfig{})
 	if err != nil {
-		return f, err
+		return err
 	}
 	one := newKeyring(1)
-	var with, without []float64
+	var with, without, often []float64
 	for range 9 {
-		w, err := collecting(store, keys, limits)
+		w, rate, err := collecting(store, keys, limits)
 		if err != nil {
-			return f, err
+			return err
 		}
-		wo, err := collecting(small, one, limits)
+		wo, _, err := collecting(small, one, limits)
 		if err != nil {
-			return f, err
+			return err
 		}
-		with, without = append(with, w), append(without, wo)
+		with, without, often = append(with, w), append(without, wo), append(often, rate)
 	}
+	f.GC, f.Without, f.Tables = middle(with), middle(without), longer*middle(often)
 	runtime.KeepAlive(store)
-	slices.Sort(with)
-	slices.Sort(without)
-	f.GC, f.Without = with[len(with)/2], without[len(without)/2]
-	return f, nil
+	return nil
+}
+
+func middle(of []float64) float64 {
+	slices.Sort(of)
+	return of[len(of)/2]
+}
+
+// collection returns the seconds of CPU time that one takes: the least of many, as
+// whatever else runs on the machine only adds to it.
+func collection() float64 {
+	runtime.GC()
+	least := math.Inf(1)
+	for range 101 {
+		begin := cpuTime()
+		runtime.GC()
+		least = min(least, (cpuTime() - begin).Seconds())
+	}
+	return least
 }
 
 func heapInUse() int64 {
@@ -75,12 +119,13 @@ func heapInUse() int64 {
 var garbage []byte
 
 // collecting returns the share of CPU time that collections take for half a second
-// of decisions, each with a kilobyte of garbage, as a request makes it.
-func collecting(store *quota.Memory, keys *keyring, limits []quota.Limit) (float64, error) {
-	samples := []metrics.Sample{{Name: "/cpu/classes/gc/total:cpu-seconds"}}
+// of decisions, each with a kilobyte of garbage, as a request makes it, and how many
+// there are in a second of CPU time.
+func collecting(store *quota.Memory, keys *keyring, limits []quota.Limit) (share, often float64, err error) {
+	samples := []metrics.Sample{{Name: "/cpu/classes/gc/total:cpu-seconds"}, {Name: "/gc/cycles/total:gc-cycles"}}
 	runtime.GC() // which brings the figures up to date
 	metrics.Read(samples)
-	gc, used := samples[0].Value.Float64(), cpuTime()
+	gc, cycles, used := samples[0].Value.Float64(), samples[1].Value.Uint64(), cpuTime()
 	ctx := context.Background()
 	t := &quota.Take{Limits: limits, Cost: 1}
 	for begin := time.Now(); time.Since(begin) < 500*time.Millisecond; {
@@ -91,10 +136,11 @@ func collecting(store *quota.Memory, keys *keyring, limits []quota.Limit) (float
 			return err
 		})
 		if err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 	}
 	runtime.GC()
 	metrics.Read(samples)
-	return (samples[0].Value.Float64() - gc) / (cpuTime() - used).Seconds(), nil
+	seconds := (cpuTime() - used).Seconds()
+	return (samples[0].Value.Float64() - gc) / seconds, float64(samples[1].Value.Uint64()-cycles) / seconds, nil
 }

@@ -44,7 +44,7 @@ func main() {
 		os.Exit(1)
 	}
 	fmt.Printf("\na million buckets: %.1f bytes each at worst while there came to be a million, %.1f in the end\n", f.WorstBytes, f.Bytes)
-	fmt.Printf("garbage collection: %.2f %% of the CPU time with them, %.2f %% without, each decision making 1 KiB of garbage\n", 100*f.GC, 100*f.Without)
+	fmt.Printf("garbage collection: %.2f %% of the CPU time with them, %.2f %% without, each decision making 1 KiB of garbage; their own share %.2f %%\n", 100*f.GC, 100*f.Without, 100*f.Tables)
 }
 
 func show(g bench.Group, figures []bench.Figure, procs int) {
