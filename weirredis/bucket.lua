@@ -18,6 +18,7 @@ if not stopped then
 end
 
 local value, known = redis.call('GET', KEYS[1]), 0
+local foreign = 'ERR weir: this value is not a bucket that this version knows'
 
 -- What most decisions are, one window with a rate, without the tables of what
 -- follows for all: three fifths of the time on the server.
@@ -30,6 +31,7 @@ if count == 1 and kind == 0 and mode ~= 3 and lease == 0 and (not value or #valu
       tokens = tokens + rate * (math.floor(passed / 1000000) + passed % 1000000 * 1000 / 1e9)
     end
     if tokens > burst then tokens = burst end
+    if tokens ~= tokens then return redis.error_reply(foreign) end -- not a number
     local lack = (debt == 1 and 0 or cost) - tokens
     local ok = mode == 1 or mode == 4 or (debt == 1 or cost <= burst) and lack <= 1e-9 * (1 + rate) + 1e-12 * burst
     local charge = ok and mode ~= 2 and cost or 0
@@ -52,7 +54,7 @@ end
 if value then
   known = (#value - 1) / 17
   if string.byte(value) ~= 1 or known % 1 ~= 0 then
-    return redis.error_reply('ERR weir: this value is not a bucket that this version knows')
+    return redis.error_reply(foreign)
   end
 end
 
@@ -98,6 +100,7 @@ for i = 1, count do
       end
     end
     if w.tokens > w.burst then w.tokens = w.burst end
+    if w.tokens ~= w.tokens then return redis.error_reply(foreign) end
   end
 
   local lack = (debt == 1 and 0 or cost) - w.tokens
