@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -17,37 +15,41 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// clusterUser has the rights that the package's documentation lists, and no others.
-const clusterUser = "ACL SETUSER weir on >secret ~weir:* resetchannels -@all " + rights + " +cluster|slots +cluster|shards +asking"
+// clusterRights are those that the package's documentation lists for a cluster.
+const clusterRights = rights + " +cluster|slots +cluster|shards +asking"
 
 // startCluster starts three nodes that share the slots.
 func startCluster(t *testing.T, start func(...string) *server, options ...string) []*server {
 	t.Helper()
 	nodes := make([]*server, 3)
 	for i := range nodes {
-		// The bus has a port of its own: by default 10,000 above, which may be none.
-		_, bus, _ := net.SplitHostPort(freeAddr(t))
-		nodes[i] = start(append([]string{"--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", "1000"}, options...)...)
-		nodes[i].ask(t, fmt.Sprintf("CLUSTER ADDSLOTSRANGE %d %d", i*5461, min(i*5461+5460, 16383)))
+		nodes[i] = start(append([]string{"--cluster-enabled", "yes", "--cluster-node-timeout", "1000"}, options...)...)
+		nodes[i].ask(t, "CLUSTER ADDSLOTS"+slotList(i*5461, min(i*5461+5460, slots-1)))
 	}
 	nodes[0].ask(t, "CLUSTER SET-CONFIG-EPOCH 1")
 	nodes[1].ask(t, "CLUSTER SET-CONFIG-EPOCH 2")
 	nodes[2].ask(t, "CLUSTER SET-CONFIG-EPOCH 3")
 	nodes[2].ask(t, "CLUSTER ADDSLOTS 16383")
 	for _, n := range nodes[1:] {
-		_, port, _ := net.SplitHostPort(n.addr)
-		_, bus, _ := strings.Cut(strings.Join(n.args, " "), "--cluster-port ")
-		bus, _, _ = strings.Cut(bus, " ")
-		nodes[0].ask(t, fmt.Sprintf("CLUSTER MEET 127.0.0.1 %s %s", port, bus))
+		nodes[0].ask(t, "CLUSTER MEET 127.0.0.1 "+n.port())
 	}
 	for _, n := range nodes {
-		n.ask(t, clusterUser)
+		n.grant(t, clusterRights)
 		eventually(t, 20*time.Second, "the cluster is whole", func() bool {
 			return strings.Contains(n.ask(t, "CLUSTER INFO"), "cluster_state:ok") &&
 				strings.Contains(n.ask(t, "CLUSTER INFO"), "cluster_known_nodes:3")
 		})
 	}
 	return nodes
+}
+
+// slotList is the slots from first to last: Redis before 7.0 has no word for a range.
+func slotList(first, last int) string {
+	var b strings.Builder
+	for slot := first; slot <= last; slot++ {
+		fmt.Fprintf(&b, " %d", slot)
+	}
+	return b.String()
 }
 
 // nodeOf returns the node that holds a key, by the slots of startCluster.
@@ -151,8 +153,7 @@ func TestClusterSlotMoves(t *testing.T) {
 	to.ask(t, fmt.Sprintf("CLUSTER SETSLOT %d IMPORTING %s", slot, fromID))
 	from.ask(t, fmt.Sprintf("CLUSTER SETSLOT %d MIGRATING %s", slot, toID))
 	takeOne(t, s, l)
-	_, port, _ := net.SplitHostPort(to.addr)
-	from.ask(t, "MIGRATE 127.0.0.1 "+port+" "+key+" 0 5000")
+	from.ask(t, "MIGRATE 127.0.0.1 "+to.port()+" "+key+" 0 5000")
 	takeOne(t, s, l) // by way of ASK
 	for _, n := range []*server{to, from} {
 		n.ask(t, fmt.Sprintf("CLUSTER SETSLOT %d NODE %s", slot, toID))
@@ -181,67 +182,4 @@ func TestClusterEviction(t *testing.T) {
 		}
 		return errors.Is(err, errUnfit) && strings.Contains(err.Error(), nodes[1].addr)
 	})
-}
-
-// A master that is killed is followed to where the sentinel says.
-func TestSentinel(t *testing.T) {
-	t.Parallel()
-	master := startRedis(t)
-	_, port, _ := net.SplitHostPort(master.addr)
-	replica := startRedis(t, "--replicaof", "127.0.0.1 "+port)
-	config := filepath.Join(t.TempDir(), "sentinel.conf")
-	sentinel := startSentinel(t, master, config, port)
-	for _, n := range []*server{master, replica} {
-		n.ask(t, "ACL SETUSER weir on >secret ~weir:* resetchannels -@all +role "+rights)
-	}
-	s := open(t, Config{
-		Addrs: []string{sentinel.addr}, Sentinel: Sentinel{Master: "main"}, Username: "weir", Password: "secret",
-		Deadline: 200 * time.Millisecond, DialTimeout: 300 * time.Millisecond,
-	})
-	if _, err := New(Config{Addrs: []string{sentinel.addr}, Sentinel: Sentinel{Master: "mian"}}); err == nil || !strings.Contains(err.Error(), "No such master") {
-		t.Errorf("a master that is not there: %v", err)
-	}
-	l := quota.Limit{Rate: 1e-9, Burst: 100}
-	if r := takeOne(t, s, l); r.Remaining != 99 {
-		t.Fatalf("%+v", r)
-	}
-	eventually(t, 10*time.Second, "the replica has it", func() bool {
-		return strings.Contains(replica.ask(t, "EXISTS weir:{=k}"), "1")
-	})
-	eventually(t, 10*time.Second, "the sentinel knows the replica", func() bool {
-		return strings.Contains(sentinel.ask(t, "SENTINEL MASTER main"), "num-slaves\r\n$1\r\n1")
-	})
-	master.kill(t)
-	var r quota.Result
-	perhaps := 0 // charged to those who were not told
-	eventually(t, 30*time.Second, "a decision by the new master", func() bool {
-		var e *Error
-		var err error
-		r, err = s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{l}, Cost: 1})
-		if errors.As(err, &e) && e.Charged() {
-			perhaps++
-		}
-		return err == nil
-	})
-	if left := math.Round(r.Remaining); left > 98 || left < float64(98-perhaps) {
-		t.Errorf("%+v, want 98 left, less at most %d: what was charged before counts", r, perhaps)
-	}
-}
-
-func startSentinel(t *testing.T, master *server, config, port string) *server {
-	t.Helper()
-	s := &server{program: master.program, dir: filepath.Dir(config), out: &said{}, addr: freeAddr(t)}
-	_, own, _ := net.SplitHostPort(s.addr)
-	writeFile(t, config, fmt.Sprintf("port %s\nbind 127.0.0.1\ndir %s\n"+
-		"sentinel monitor main 127.0.0.1 %s 1\nsentinel down-after-milliseconds main 300\nsentinel failover-timeout main 3000\n",
-		own, s.dir, port))
-	s.args = []string{config, "--sentinel"}
-	s.start(t)
-	t.Cleanup(func() {
-		s.kill(t)
-		if t.Failed() {
-			t.Logf("sentinel said:\n%s", s.out)
-		}
-	})
-	return s
 }

@@ -81,9 +81,12 @@ type Config struct {
 type Sentinel struct {
 	// Master is the name of the set of servers. With it, Addrs are the sentinels.
 	Master string
-	// Username, Password and TLS are for the sentinels themselves.
+	// Username and Password are those of a user at the sentinels, which have users of
+	// their own; nothing of Config.Username and Config.Password is sent there.
 	Username, Password string
-	TLS                *tls.Config
+	// TLS turns TLS to the sentinels on. nil means none, unless URL says rediss: then
+	// Config.TLS is for them, too.
+	TLS *tls.Config
 }
 
 // Defaults of [Config].
@@ -140,8 +143,10 @@ func (c *Config) fromURL() error {
 	setDefault(&c.Password, o.Password)
 	setDefault(&c.DB, o.SelectDB)
 	setDefault(&c.Sentinel.Master, o.Sentinel.MasterSet)
-	if c.TLS == nil {
-		c.TLS = o.TLSConfig
+	if t := o.TLSConfig; t != nil {
+		t.ServerName = "" // each node by its own name, not all by that of the first
+		setDefault(&c.TLS, t)
+		setDefault(&c.Sentinel.TLS, c.TLS)
 	}
 	c.dial = o.DialCtxFn
 	return nil

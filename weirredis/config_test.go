@@ -1,6 +1,7 @@
 package weirredis
 
 import (
+	"crypto/tls"
 	"strings"
 	"testing"
 	"time"
@@ -45,6 +46,23 @@ func TestURL(t *testing.T) {
 			got.DB != c.db || got.Sentinel.Master != c.master || (got.TLS != nil) != c.tls {
 			t.Errorf("%s: %s %q %q %q %d %v", c.url, a, got.Username, got.Password, got.Sentinel.Master, got.DB, got.TLS)
 		}
+	}
+}
+
+// TLS by URL is for the sentinels too, and names no server: each is asked by its own.
+func TestURLWithTLS(t *testing.T) {
+	got, err := Config{URL: "rediss://a:1?addr=b:2&master_set=main"}.complete()
+	if err != nil || got.TLS == nil || got.Sentinel.TLS != got.TLS || got.TLS.ServerName != "" {
+		t.Errorf("%+v, sentinels %+v, %v", got.TLS, got.Sentinel.TLS, err)
+	}
+	own := &tls.Config{ServerName: "quotas"}
+	got, err = Config{URL: "rediss://a:1?master_set=main", TLS: own}.complete()
+	if err != nil || got.TLS != own || got.Sentinel.TLS != own || own.ServerName != "quotas" {
+		t.Errorf("%+v, sentinels %+v, %v", got.TLS, got.Sentinel.TLS, err)
+	}
+	got, err = Config{Addrs: []string{"a:1"}, TLS: own, Sentinel: Sentinel{Master: "main"}}.complete()
+	if err != nil || got.Sentinel.TLS != nil {
+		t.Errorf("sentinels %+v, %v", got.Sentinel.TLS, err)
 	}
 }
 

@@ -4,12 +4,14 @@ package weirredis
 
 import (
 	"bytes"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -22,6 +24,7 @@ type server struct {
 	args    []string
 	dir     string
 	addr    string
+	tls     *identity // nil without TLS
 
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it has ended
@@ -55,10 +58,15 @@ func startRedis(t testing.TB, options ...string) *server {
 
 func startProgram(t testing.TB, program string, options ...string) *server {
 	t.Helper()
-	s := &server{program: program, dir: t.TempDir(), out: &said{}}
-	s.addr = freeAddr(t)
-	_, port, _ := net.SplitHostPort(s.addr)
-	s.args = append([]string{"--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", s.dir}, options...)
+	s := &server{program: program, dir: t.TempDir(), addr: freeAddr(t)}
+	s.launch(t, append([]string{"--port", s.port(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", s.dir}, options...))
+	return s
+}
+
+// launch starts the server until the test ends.
+func (s *server) launch(t testing.TB, args []string) {
+	t.Helper()
+	s.args, s.out = args, &said{}
 	s.start(t)
 	t.Cleanup(func() {
 		s.kill(t)
@@ -66,7 +74,11 @@ func startProgram(t testing.TB, program string, options ...string) *server {
 			t.Logf("%s said:\n%s", s.addr, s.out)
 		}
 	})
-	return s
+}
+
+func (s *server) port() string {
+	_, port, _ := net.SplitHostPort(s.addr)
+	return port
 }
 
 // start starts the server, again after kill, and waits until it accepts connections.
@@ -112,10 +124,16 @@ func (s *server) kill(t testing.TB) {
 	<-s.done
 }
 
-// part returns the path of a server that scripts/parts installed, or of one of the
-// machine's own.
+// chosen is the server to run all tests against, instead of Redis and of Valkey.
+var chosen = os.Getenv("WEIR_REDIS_SERVER")
+
+// part returns the path of a server that was chosen, that scripts/parts installed, or
+// that is the machine's own.
 func part(t testing.TB, name string) string {
 	t.Helper()
+	if chosen != "" {
+		return chosen
+	}
 	if path, err := filepath.Abs(filepath.Join("..", ".cache", "bin", name)); err == nil {
 		if _, err := os.Stat(path); err == nil {
 			return path
@@ -131,14 +149,26 @@ func part(t testing.TB, name string) string {
 	return path
 }
 
+// busAbove is how far above its own port a node of a cluster has that of the bus.
+const busAbove = 10_000
+
+// freeAddr returns an address where nobody listens, nor busAbove it: there a node of a
+// cluster talks to the others, and Redis before 7.0 cannot be told otherwise.
 func freeAddr(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr := l.Addr().String()
+		bus, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", l.Addr().(*net.TCPAddr).Port+busAbove))
+		l.Close()
+		if err == nil {
+			bus.Close()
+			return addr
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // eventually polls ok until it holds.
@@ -172,7 +202,7 @@ func open(t testing.TB, c Config) *Store {
 // ask sends the server a command as redis-cli would, and returns what it said.
 func (s *server) ask(t testing.TB, line string) string {
 	t.Helper()
-	c, err := net.Dial("tcp", s.addr)
+	c, err := s.dial()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,9 +220,37 @@ func (s *server) ask(t testing.TB, line string) string {
 	return string(buffer[:n])
 }
 
-// each runs a test against every server there is.
+func (s *server) dial() (net.Conn, error) {
+	if s.tls != nil {
+		return tls.Dial("tcp", s.addr, s.tls.trust())
+	}
+	return net.Dial("tcp", s.addr)
+}
+
+// before62 reports whether the server is Redis 6.0.
+func (s *server) before62(t testing.TB) bool {
+	t.Helper()
+	return strings.Contains(s.ask(t, "INFO server"), "redis_version:6.0.")
+}
+
+// grant makes the user weir, who has the rights that the package's documentation lists
+// and no others.
+func (s *server) grant(t testing.TB, rights string) {
+	t.Helper()
+	channels := "resetchannels "
+	if s.before62(t) {
+		channels = "" // users have no channels yet
+	}
+	s.ask(t, "ACL SETUSER weir on >secret ~weir:* "+channels+"-@all "+rights)
+}
+
+// each runs a test against every server there is, or the one that was chosen.
 func each(t *testing.T, test func(t *testing.T, start func(options ...string) *server)) {
-	for _, name := range []string{"redis-server", "valkey-server"} {
+	names := []string{"redis-server", "valkey-server"}
+	if chosen != "" {
+		names = []string{filepath.Base(chosen)}
+	}
+	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
 			program := part(t, name)
 			test(t, func(options ...string) *server { return startProgram(t, program, options...) })
