@@ -132,9 +132,9 @@ func (r *QuotaRuleSpec) matches() string {
 	words := make([]string, len(quotaParts))
 	for i, part := range quotaParts {
 		words[i] = r.says(part)
-	}
-	if n, err := ParseNetwork(r.Address); err == nil {
-		words[len(words)-1] = n.Masked().String()
+		if n, err := ParseNetwork(words[i]); err == nil && part == "address" {
+			words[i] = n.String()
+		}
 	}
 	return fmt.Sprintf("%q", words)
 }

@@ -279,6 +279,21 @@ func TestQuotaRulesAtRunTime(t *testing.T) {
 	}
 }
 
+// Every part that there is a word for makes rules, and is one of the mechanism's.
+func TestQuotaParts(t *testing.T) {
+	for _, part := range QuotaParts() {
+		spec := quotaGate(QuotaSpec{Rules: []QuotaRuleSpec{{QuotaLimitSpec: rate("1/h")}}})
+		r := &spec.Gates["api"].Quota.Rules[0]
+		*r.Part(part) = "*"
+		if got, _ := compile(t, spec, Options{}).Gate("api").Quota().Key(weir.Work{}); got != part+"=*" {
+			t.Errorf("a rule for each %s is %s", part, got)
+		}
+	}
+	if p := new(QuotaRuleSpec).Part("name"); p != nil {
+		t.Errorf("name is a part: %v", p)
+	}
+}
+
 func TestQuotaHeaders(t *testing.T) {
 	for word, want := range map[string]string{"": "ratelimit", "both": "both", "none": "none"} {
 		spec := quotaGate(QuotaSpec{QuotaLimitSpec: rate("1/h"), Headers: word})

@@ -71,8 +71,8 @@ type QuotaRuleSpec struct {
 	Tenant   string `json:"tenant,omitempty"`
 	Route    string `json:"route,omitempty"`
 	Priority string `json:"priority,omitempty"`
-	// Address is a network such as 10.0.0.0/8, an address, or "*". One of
-	// IdentitySpec's sources must be peer.
+	// Address is a network in CIDR notation, such as 10.0.0.0/8 or 192.0.2.7/32, or "*".
+	// One of IdentitySpec's sources must be peer.
 	Address string `json:"address,omitempty"`
 	QuotaLimitSpec
 	// Exempt lets those whom the rule matches through without counting, Blocked refuses
@@ -99,17 +99,33 @@ var (
 	quotaUnits   = []string{"requests", "content-bytes"} // of the fields' registry; its third, concurrent-requests, is no quota's
 )
 
-// part returns what the rule says of a part, and where to put it.
-func (r *QuotaRuleSpec) part(name string) *string {
-	return map[string]*string{
-		"user": &r.User, "client": &r.Client, "tenant": &r.Tenant,
-		"route": &r.Route, "priority": &r.Priority, "address": &r.Address,
-	}[name]
+// QuotaParts are the words for what rules look at, in the order in which they are
+// compared.
+func QuotaParts() []string { return slices.Clone(quotaParts) }
+
+// Part returns what the rule says of a part, a word of [QuotaParts], to be read or set;
+// nil for any other word.
+func (r *QuotaRuleSpec) Part(word string) *string {
+	switch word {
+	case "user":
+		return &r.User
+	case "client":
+		return &r.Client
+	case "tenant":
+		return &r.Tenant
+	case "route":
+		return &r.Route
+	case "priority":
+		return &r.Priority
+	case "address":
+		return &r.Address
+	}
+	return nil
 }
 
 // says returns what the rule says of a part, nothing of one that there is not.
 func (r *QuotaRuleSpec) says(part string) string {
-	if p := r.part(part); p != nil {
+	if p := r.Part(part); p != nil {
 		return *p
 	}
 	return ""
@@ -142,7 +158,7 @@ func (l *QuotaLimitSpec) Parse() ([]quota.Limit, error) {
 func (s *QuotaSpec) base() (QuotaRuleSpec, bool) {
 	r := QuotaRuleSpec{QuotaLimitSpec: s.QuotaLimitSpec}
 	for _, word := range s.By {
-		if p := r.part(word); p != nil {
+		if p := r.Part(word); p != nil {
 			*p = "*"
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/weir-go/weir/gateway/internal/quotas"
@@ -44,21 +45,12 @@ func (a *QuotaAPI) serve(mux *http.ServeMux) {
 
 func (a *QuotaAPI) look(w http.ResponseWriter, gate string) {
 	l := a.Book.Look(gate)
-	if gate != "" && len(l.Rules) == 0 && !contains(l.Gates, gate) {
+	if gate != "" && len(l.Rules) == 0 && !slices.Contains(l.Gates, gate) {
 		problem(w, http.StatusNotFound, fmt.Sprintf("there is no gate %.60q with a quota", gate), nil)
 		return
 	}
 	w.Header().Set("ETag", `"`+l.ETag+`"`)
 	sendJSON(w, l)
-}
-
-func contains(names []string, name string) bool {
-	for _, n := range names {
-		if n == name {
-			return true
-		}
-	}
-	return false
 }
 
 // writing is a handler that makes the change that read finds in the request, if
@@ -137,18 +129,15 @@ func readRemoval(r *http.Request) (c quotas.Change, err error) {
 		return c, badRequest("the query is not understood: %v", err)
 	}
 	var rule policy.QuotaRuleSpec
-	parts := map[string]*string{
-		"user": &rule.User, "client": &rule.Client, "tenant": &rule.Tenant,
-		"route": &rule.Route, "priority": &rule.Priority, "address": &rule.Address,
-	}
 	for key, values := range query {
+		part := rule.Part(key)
 		switch {
-		case parts[key] == nil:
-			return c, badRequest("%.40q in the query is not known; user, client, tenant, route, priority and address are", key)
+		case part == nil:
+			return c, badRequest("%.40q in the query is not known; it may have %s", key, strings.Join(policy.QuotaParts(), ", "))
 		case len(values) > 1 || values[0] == "":
 			return c, badRequest("%s in the query needs exactly one value", key)
 		}
-		*parts[key] = values[0]
+		*part = values[0]
 	}
 	op := quotas.Op{Gate: r.PathValue("gate"), Clear: len(query) == 0}
 	if len(query) > 0 {

@@ -75,13 +75,16 @@ func (o *quotaOptions) command(use, short, long, example string, run func(contex
 
 // parts adds the flags that say what a rule matches.
 func (o *quotaOptions) parts(cmd *cobra.Command) {
-	f := cmd.Flags()
-	f.StringVar(&o.Rule.User, "user", "", "user, or '*' for each")
-	f.StringVar(&o.Rule.Client, "client", "", "client, or '*' for each")
-	f.StringVar(&o.Rule.Tenant, "tenant", "", "tenant, or '*' for each")
-	f.StringVar(&o.Rule.Route, "route", "", "route, or '*' for each")
-	f.StringVar(&o.Rule.Priority, "priority", "", "background, normal, high or critical, or '*' for each")
-	f.StringVar(&o.Rule.Address, "address", "", "network such as 10.0.0.0/8, or '*' for each address")
+	for _, part := range policy.QuotaParts() {
+		usage := part
+		switch part {
+		case "priority":
+			usage = "background, normal, high or critical"
+		case "address":
+			usage = "network such as 10.0.0.0/8"
+		}
+		cmd.Flags().StringVar(o.Rule.Part(part), part, "", usage+", or '*' for each")
+	}
 }
 
 // writing adds the flags of commands that write.
@@ -214,11 +217,8 @@ func runQuotaShow(ctx context.Context, o *quotaOptions, dynamicOnly bool) error 
 
 // wanted reports whether a rule says the same as the flags of each part they name.
 func (o *quotaOptions) wanted(r *policy.QuotaRuleSpec) bool {
-	for _, p := range [][2]string{
-		{o.Rule.User, r.User}, {o.Rule.Client, r.Client}, {o.Rule.Tenant, r.Tenant},
-		{o.Rule.Route, r.Route}, {o.Rule.Priority, r.Priority}, {o.Rule.Address, r.Address},
-	} {
-		if p[0] != "" && p[0] != p[1] {
+	for _, part := range policy.QuotaParts() {
+		if want := *o.Rule.Part(part); want != "" && want != *r.Part(part) {
 			return false
 		}
 	}
