@@ -89,17 +89,19 @@ func (m *Memory) add(sh *shard, t *table, id uint64, l *Limit, b bucket) *slot {
 
 // rebuild makes the next table of a shard, of the buckets that are not full. It is
 // no smaller than the last: those that were full may come back. It is larger if the
-// last one was used up within a second, until it holds what comes in a second or
+// last one was used up within a second, so that it holds what comes in a second, or
 // MaxKeys. The shard's lock is held.
 func (m *Memory) rebuild(sh *shard) *table {
-	at := m.both()
-	least := len(sh.table.Load().slots)
-	if at.now-sh.made < time.Second {
-		share := float64(m.most) / shardCount / beginAt
-		least = max(least, min(least+least/6+leastSlots, int(1.1*share)))
+	at, old := m.both(), sh.table.Load()
+	least := float64(len(old.slots))
+	if lasted := at.now - sh.made; lasted < time.Second {
+		gone := float64(sh.used - m.worth(old, at, true))
+		more := gone * min(time.Second.Seconds()/max(lasted, 1).Seconds(), 3)
+		share := 1.1 * float64(m.most) / shardCount / beginAt
+		least = max(least, min(least+more+leastSlots, share))
 	}
 	sh.made = at.now
-	return m.renew(sh, at, least)
+	return m.renew(sh, at, int(least))
 }
 
 // renew makes the next table of a shard without what is full again. The shard's

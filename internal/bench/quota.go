@@ -216,8 +216,8 @@ func weirTake(limit quota.Limit, keys int, more ...quota.Limit) func() (Loop, fu
 			}, func() {}, nil
 		}
 		ring := newKeyring(keys)
-		for i := range keys {
-			_, _ = store.Take(ctx, &quota.Take{Key: ring.at(i), Limits: limits, Cost: 1})
+		for i := range 2 * keys { // a second time, as tables grow for buckets that are full again
+			_, _ = store.Take(ctx, &quota.Take{Key: ring.at(i % keys), Limits: limits, Cost: 1})
 		}
 		return func(n int) error {
 			t := &quota.Take{Limits: limits, Cost: 1}
