@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/explain"
 )
 
@@ -53,7 +51,7 @@ it would be refused.`,
 	}
 	flags, a := cmd.Flags(), &o.Ask
 	flags.StringVarP(&o.File, "config", "c", "", "configuration file to go by, in place of a running gateway")
-	flags.StringVar(&o.Admin, "admin", config.DefaultAdmin, "address of the gateway's admin listener")
+	adminFlag(cmd, &o.Admin)
 	flags.BoolVar(&o.JSON, "json", false, "print the answer as JSON")
 	flags.StringVar(&a.Method, "method", http.MethodGet, "method of the request")
 	flags.StringVar(&a.Path, "path", "/", "path, with a query if it has one")
@@ -117,30 +115,17 @@ func (o *explainOptions) offline() (*explain.Answer, error) {
 func (o *explainOptions) live(ctx context.Context) (*explain.Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	at := o.Admin
-	if !strings.Contains(at, "://") {
-		at = "http://" + at
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(at, "/")+"/explain?"+o.Ask.Values().Encode(), nil)
-	if err != nil {
-		return nil, usage("--admin %q is no address; write host:port, for instance %s", o.Admin, config.DefaultAdmin)
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("no gateway answers at %s: %w; --admin names the address of its admin listener, --config a file to go by instead", o.Admin, errors.Unwrap(err))
-	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(res.Body, most))
+	res, err := askAdmin(ctx, o.Admin, http.MethodGet, "/explain?"+o.Ask.Values().Encode(), nil, nil)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("the answer of %s broke off: %w", o.Admin, err)
+		return nil, fmt.Errorf("%w; --config names a file to go by instead", err)
 	case res.StatusCode == http.StatusBadRequest:
-		return nil, usage("--%s", strings.TrimSpace(string(text)))
+		return nil, usage("--%s", strings.TrimSpace(string(res.text)))
 	case res.StatusCode != http.StatusOK:
 		return nil, fmt.Errorf("%s answers %s; is it the admin listener of a gateway, and as new as this weir?", o.Admin, res.Status)
 	}
 	a := new(explain.Answer)
-	if err := json.Unmarshal(text, a); err != nil || a.Method == "" {
+	if err := json.Unmarshal(res.text, a); err != nil || a.Method == "" {
 		return nil, fmt.Errorf("%s does not answer as a gateway does", o.Admin)
 	}
 	return a, nil

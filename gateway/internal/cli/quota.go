@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/policy"
 )
@@ -66,7 +65,7 @@ func (o *quotaOptions) command(use, short, long, example string, run func(contex
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.Admin, "admin", config.DefaultAdmin, "address of the gateway's admin listener, or unix:PATH of its socket")
+	adminFlag(cmd, &o.Admin)
 	f.StringVar(&o.TokenFile, "token-file", "", "file with the gateway's token")
 	f.BoolVar(&o.JSON, "json", false, "print what the gateway says as JSON")
 	f.StringVar(&o.Gate, "gate", "", "gate whose quota it is (default: the only one that has a quota)")

@@ -3,16 +3,11 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
-
-	"github.com/weir-go/weir/gateway/internal/config"
 )
 
 // statusOptions are the settings of weir status.
@@ -44,18 +39,12 @@ ask most. The same as JSON, with more in it, is printed with --json and at /gate
 			return runStatus(cmd.Context(), o)
 		},
 	}
-	cmd.Flags().StringVar(&o.Admin, "admin", config.DefaultAdmin, "address of the gateway's admin listener")
+	adminFlag(cmd, &o.Admin)
 	cmd.Flags().BoolVar(&o.JSON, "json", false, "print what the gateway says as JSON")
 	cmd.Flags().IntVar(&o.Top, "top", 5, "how many pools of each gate, and how many tenants, are shown by name")
 	cmd.MarkFlagsMutuallyExclusive("top", "json")
 	return cmd
 }
-
-// patience is how long status waits for an answer, and most how much it reads.
-const (
-	patience = 5 * time.Second
-	most     = 16 << 20
-)
 
 func runStatus(ctx context.Context, o statusOptions) error {
 	if o.Top < 0 {
@@ -63,42 +52,20 @@ func runStatus(ctx context.Context, o statusOptions) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	text, err := askGates(ctx, o.Admin)
+	res, err := askAdmin(ctx, o.Admin, http.MethodGet, "/gates", nil, nil)
 	if err != nil {
 		return err
 	}
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s; is it the admin listener of a gateway?", o.Admin, res.Status)
+	}
 	var l look
-	if err := json.Unmarshal(text, &l); err != nil {
+	if err := json.Unmarshal(res.text, &l); err != nil {
 		return fmt.Errorf("%s does not answer as a gateway does: %w", o.Admin, err)
 	}
 	if o.JSON {
-		_, err := o.Out.Write(text)
+		_, err := o.Out.Write(res.text)
 		return err
 	}
 	return l.print(o.Out, o.Top)
-}
-
-// askGates returns what the gateway says at /gates.
-func askGates(ctx context.Context, at string) ([]byte, error) {
-	url := at
-	if !strings.Contains(url, "://") {
-		url = "http://" + url
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+"/gates", nil)
-	if err != nil {
-		return nil, usage("--admin %q is no address; write host:port, for instance %s", at, config.DefaultAdmin)
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("no gateway answers at %s: %w; --admin names the address of its admin listener", at, errors.Unwrap(err))
-	}
-	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s answers %s; is it the admin listener of a gateway?", at, res.Status)
-	}
-	text, err := io.ReadAll(io.LimitReader(res.Body, most))
-	if err != nil {
-		return nil, fmt.Errorf("the answer of %s broke off: %w", at, err)
-	}
-	return text, nil
 }

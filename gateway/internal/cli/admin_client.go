@@ -1,0 +1,79 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weir-go/weir/gateway/internal/config"
+)
+
+// patience is how long a command waits for an answer, and mostAnswer how much it reads.
+const (
+	patience   = 5 * time.Second
+	mostAnswer = 16 << 20
+)
+
+// adminFlag adds the flag that says where a gateway is asked.
+func adminFlag(cmd *cobra.Command, at *string) {
+	cmd.Flags().StringVar(at, "admin", config.DefaultAdmin, "address of the gateway's admin listener, or unix:PATH of its socket")
+}
+
+// answer is what an admin listener has answered.
+type answer struct {
+	*http.Response // without its body
+	text           []byte
+}
+
+// askAdmin sends a request to the admin listener at host:port, a URL or unix:PATH, and
+// returns what it answers, whatever that is. header and body may be nil.
+func askAdmin(ctx context.Context, at, method, path string, header http.Header, body []byte) (*answer, error) {
+	base, client := adminClient(at)
+	defer client.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, method, base+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, usage("--admin %q is no address; write host:port, for instance %s, or unix:/run/weir/admin.sock", at, config.DefaultAdmin)
+	}
+	for name, values := range header {
+		req.Header[name] = values
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("no gateway answers at %s: %w; --admin names the address of its admin listener, or unix:PATH of its socket", at, errors.Unwrap(err))
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(res.Body, mostAnswer))
+	if err != nil {
+		return nil, fmt.Errorf("the answer of %s %w: %w", at, errBrokeOff, err)
+	}
+	return &answer{res, text}, nil
+}
+
+// errBrokeOff is the error of a request that was answered in part.
+var errBrokeOff = errors.New("broke off")
+
+// adminClient returns the URL before each path, and a client that gets there.
+func adminClient(at string) (base string, client *http.Client) {
+	if path, ok := strings.CutPrefix(at, "unix:"); ok {
+		dialer := new(net.Dialer)
+		return "http://localhost", &http.Client{Transport: &http.Transport{
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return dialer.DialContext(ctx, "unix", strings.TrimPrefix(path, "//"))
+			},
+		}}
+	}
+	if !strings.Contains(at, "://") {
+		at = "http://" + at
+	}
+	// A redirection or a proxy would get to see the token.
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return strings.TrimSuffix(at, "/"), &http.Client{CheckRedirect: stay, Transport: new(http.Transport)}
+}
