@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/limit"
 )
 
 // An operation that takes many requests, an export page by page, keeps out those
@@ -26,7 +27,8 @@ func (p *Policy) admissionsOf(r *http.Request, trusted bool) (int64, bool) {
 	if len(values) == 0 {
 		return 0, true
 	}
-	return parseUnits(single(values))
+	n, ok := parseUnits(single(values))
+	return min(n, limit.MaxLimit), ok
 }
 
 // demote makes w background work if its operation has been admitted as often as the

@@ -66,6 +66,9 @@ func (c *compiler) checkCost(at place, r *RouteSpec) {
 		c.add(at.at("cost"), fmt.Sprintf("%d is negative", r.Cost), "write how many slots a request takes, 1 or more")
 		return
 	}
+	if r.Cost > largestCost {
+		c.add(at.at("cost"), fmt.Sprintf("%d is more than any quota holds", r.Cost), fmt.Sprintf("write at most %d", largestCost))
+	}
 	for _, name := range r.Gates {
 		g := c.spec.Gates[name]
 		if g.Limit == nil {

@@ -60,7 +60,7 @@ func (c *compiler) make(names []string) map[string]*Gate {
 			continue
 		}
 		spec := c.spec.Gates[name]
-		made[name] = &Gate{name: name, kind: kindOf(&spec), mechanism: m}
+		made[name] = &Gate{name: name, kind: kindOf(&spec), mechanism: m, tokens: spec.Quota != nil}
 	}
 	return made
 }

@@ -4,9 +4,10 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/weir-go/weir"
-	"github.com/weir-go/weir/limit"
+	"github.com/weir-go/weir/quota"
 )
 
 // charging says where a route's work brings its cost, and its answers what the work
@@ -14,30 +15,61 @@ import (
 type charging struct {
 	from, settle string // headers, in canonical form
 	keep         bool   // the answer's goes on to the client
+	billed       bool   // a quota is charged what requests bring
 	ignored      *ignored
 }
 
 // longestNumber bounds the text of a number.
 const longestNumber = 64
 
-// charge gives w the cost that the request brings, if it brings one.
+// largestCost is what a larger one counts as: no quota holds more, and up to there a
+// float64 tells one token from the next. What slots it is to a gate with a limit is
+// clamped where that is asked.
+const largestCost = int64(quota.MaxTokens)
+
+// noCost is a cost that every gate which charges one refuses.
+const noCost = -1
+
+// charge gives w the cost that the request brings, if it brings one. One that cannot be
+// read is no bill: to guess it would be too cheap for somebody. Where only slots are
+// taken, the route's own is as good.
 func (c *charging) charge(w *weir.Work, r *http.Request) {
 	if c.from == "" {
 		return
 	}
-	values := r.Header[c.from]
-	if len(values) == 0 {
-		return
-	}
-	if units, ok := parseUnits(single(values)); ok && units > 0 {
-		w.Cost = units
-	} else {
+	units, said, bad := greatest(r.Header[c.from], 1)
+	if bad {
 		c.ignored.costs.Add(1)
+	}
+	switch {
+	case said:
+		w.Cost = units
+	case bad && c.billed:
+		w.Cost = noCost
 	}
 }
 
-// parseUnits reads a cost: a whole number from 0, where what is too large for any
-// gate is the most that one takes.
+// greatest reads the lines of a header that says a cost, which proxies may have joined
+// with commas: the largest number in them that is at least least. So what a client adds
+// to the line of a proxy makes its request dearer, never cheaper. It reports whether
+// there is one, and whether there is something else. An empty line says nothing.
+func greatest(lines []string, least int64) (units int64, said, bad bool) {
+	for _, line := range lines {
+		for text := range strings.SplitSeq(line, ",") {
+			text = strings.TrimSpace(text)
+			n, ok := parseUnits(text)
+			switch {
+			case ok && n >= least:
+				units, said = max(units, n), true
+			case text != "":
+				bad = true
+			}
+		}
+	}
+	return units, said, bad
+}
+
+// parseUnits reads a cost: a whole number from 0 in digits, at most largestCost.
 func parseUnits(text string) (int64, bool) {
 	if text == "" || len(text) > longestNumber {
 		return 0, false
@@ -49,9 +81,9 @@ func parseUnits(text string) (int64, bool) {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil { // the digits are digits: there are too many of them
-		n = limit.MaxLimit
+		n = largestCost
 	}
-	return min(n, limit.MaxLimit), true
+	return min(n, largestCost), true
 }
 
 // Settle reads from the header of an answer, or from its trailer, what a piece of the
@@ -70,8 +102,8 @@ func (rt *Route) Settle(answer http.Header) (units int64, ok bool) {
 	if len(values) == 0 {
 		return 0, false
 	}
-	units, ok = parseUnits(single(values))
-	if !ok {
+	units, ok, bad := greatest(values, 0)
+	if bad || !ok {
 		c.ignored.settled.Add(1)
 	}
 	return units, ok
@@ -93,6 +125,7 @@ func (c *compiler) checkCharging(at place, r *RouteSpec) charging {
 		from:   c.checkCostSource(at.at("cost_from"), r.CostFrom),
 		settle: c.checkCostSource(at.at("settle"), r.Settle),
 		keep:   r.SettleKeep,
+		billed: slices.ContainsFunc(r.Gates, c.bills),
 	}
 	if r.SettleKeep && r.Settle == "" {
 		c.add(at.at("settle_keep"), "means nothing without settle", "write settle: header:NAME, or leave it out")
@@ -101,6 +134,13 @@ func (c *compiler) checkCharging(at place, r *RouteSpec) charging {
 		c.add(at.at("cost_from"), "means nothing to exempt work, which takes no slot", "leave one of the two out")
 	}
 	return ch
+}
+
+// bills reports whether the gate is a quota that counts what work costs, and refuses by
+// it.
+func (c *compiler) bills(gate string) bool {
+	g := c.spec.Gates[gate]
+	return g.Quota != nil && g.Quota.Count != "requests" && !g.Quota.Permissive && g.Mode.level() == enforcing
 }
 
 // checkCostSource compiles the name of a header.

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -25,12 +26,14 @@ func TestCostFrom(t *testing.T) {
 		bad    uint64
 	}{
 		{"127.0.0.1:1", nil, 3, 0}, {"127.0.0.1:1", []string{"7"}, 7, 0}, {"127.0.0.1:1", []string{" 7 "}, 7, 0},
-		{"127.0.0.1:1", []string{"7", "7"}, 7, 0}, {"127.0.0.1:1", []string{"7", "8"}, 3, 1},
+		{"127.0.0.1:1", []string{"7", "7"}, 7, 0}, {"127.0.0.1:1", []string{"7", "8"}, 8, 0},
+		{"127.0.0.1:1", []string{"8", "7"}, 8, 0}, {"127.0.0.1:1", []string{"x", "8"}, 8, 1}, {"127.0.0.1:1", []string{"8, -1,,7 "}, 8, 1},
+		{"127.0.0.1:1", []string{"0", "8"}, 8, 1}, {"127.0.0.1:1", []string{"0", ""}, 3, 1}, {"127.0.0.1:1", []string{" , "}, 3, 0},
 		{"192.0.2.1:1", []string{"7"}, 3, 0}, {"192.0.2.1:1", []string{"x"}, 3, 0},
-		{"127.0.0.1:1", []string{"1000001"}, 1_000_001, 0}, {"127.0.0.1:1", []string{long}, limit.MaxLimit, 0},
-		{"127.0.0.1:1", []string{"9223372036854775807"}, limit.MaxLimit, 0},
+		{"127.0.0.1:1", []string{"1000001"}, 1_000_001, 0}, {"127.0.0.1:1", []string{long}, largestCost, 0},
+		{"127.0.0.1:1", []string{"9223372036854775807"}, largestCost, 0}, {"127.0.0.1:1", []string{"1000000000000"}, 1e12, 0},
 		{"127.0.0.1:1", []string{"0"}, 3, 1}, {"127.0.0.1:1", []string{"-1"}, 3, 1}, {"127.0.0.1:1", []string{"+7"}, 3, 1},
-		{"127.0.0.1:1", []string{""}, 3, 1}, {"127.0.0.1:1", []string{"1.5"}, 3, 1}, {"127.0.0.1:1", []string{"1e3"}, 3, 1},
+		{"127.0.0.1:1", []string{""}, 3, 0}, {"127.0.0.1:1", []string{"1.5"}, 3, 1}, {"127.0.0.1:1", []string{"1e3"}, 3, 1},
 		{"127.0.0.1:1", []string{"0x10"}, 3, 1}, {"127.0.0.1:1", []string{"NaN"}, 3, 1}, {"127.0.0.1:1", []string{long + long}, 3, 1},
 	} {
 		before := p.Ignored().Costs
@@ -52,6 +55,90 @@ func TestCostFrom(t *testing.T) {
 	}
 }
 
+// Where a quota is charged what requests say, one that says nothing that can be read is
+// refused, never let through for less than it costs. Its peers are no cheaper: a line
+// that a client adds to a proxy's makes it dearer.
+func TestCostThatCannotBeRead(t *testing.T) {
+	billed := QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Rate: "1/s", Burst: 1e12}}
+	counting, permissive := billed, billed
+	counting.Count, permissive.Permissive = "requests", true
+	bad := []string{"NaN", "Inf", "1e300", "-1", "0", "0x10", "1.5", "ten", "\u0661", strings.Repeat("9", 65)}
+	for name, c := range map[string]struct {
+		gate GateSpec
+		want int64
+	}{
+		"quota":          {GateSpec{Quota: &billed}, noCost},
+		"observed quota": {GateSpec{Quota: &billed, Mode: Observe}, 3},
+		"permissive":     {GateSpec{Quota: &permissive}, 3},
+		"requests":       {GateSpec{Quota: &counting}, 3},
+		"limit":          {GateSpec{Limit: &LimitSpec{Limit: 10}}, 3},
+	} {
+		p := compile(t, Spec{Gates: map[string]GateSpec{"g": c.gate}, Routes: []RouteSpec{
+			{Match: []string{"/"}, Gates: []string{"g"}, Cost: 3, CostFrom: "header:X-Cost"},
+		}}, Options{})
+		for _, text := range bad {
+			before := p.Ignored().Costs
+			rt, w := p.Match(from("127.0.0.1:1", "X-Cost: "+text))
+			if w.Cost != c.want || p.Ignored().Costs != before+1 {
+				t.Errorf("%s, %.20q: cost %d, %d ignored; want %d, 1", name, text, w.Cost, p.Ignored().Costs-before, c.want)
+			}
+			_, err := rt.Gate().Admit(t.Context(), w)
+			if r := weir.AsRejection(err); (c.want == noCost) != (r != nil && r.Reason == weir.ReasonTooLarge && r.Value == noCost) {
+				t.Errorf("%s, %.20q: %v", name, text, err)
+			}
+		}
+		for _, text := range []string{"", " "} { // says nothing
+			if _, w := p.Match(from("127.0.0.1:1", "X-Cost: "+text)); w.Cost != 3 {
+				t.Errorf("%s, %q: cost %d, want the route's", name, text, w.Cost)
+			}
+		}
+		if _, w := p.Match(from("192.0.2.1:1", "X-Cost: NaN")); w.Cost != 3 {
+			t.Errorf("%s: a stranger's cost is %d, want the route's", name, w.Cost)
+		}
+	}
+}
+
+// A quota is charged all of what work costs; to a limit after it the same is slots, of
+// which there are never so many.
+func TestCostBeyondSlots(t *testing.T) {
+	spec := Spec{Gates: map[string]GateSpec{
+		"budget": {Quota: &QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Limits: []string{"1e12 a day"}}}},
+		"slots":  {Limit: &LimitSpec{Limit: 10}},
+	}, Routes: []RouteSpec{{Name: "r", Match: []string{"/"}, Gates: []string{"budget", "slots"}, CostFrom: "header:X-Cost", Settle: "header:X-Actual-Cost"}}}
+	p := compile(t, spec, Options{})
+	rt, w := p.Match(from("127.0.0.1:1", "X-Cost: 600000000000"))
+	permit, err := rt.Gate().Admit(t.Context(), w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slots := rt.Gates()[1]
+	if n := slots.Snapshot().InFlight; n != 10 {
+		t.Errorf("%d slots, want all 10", n)
+	}
+	left := func() float64 {
+		d, _ := rt.Gates()[0].Quota().Peek(t.Context(), weir.Work{})
+		return d.Remaining
+	}
+	if left() != 4e11 {
+		t.Errorf("%v tokens left, want 4e11", left())
+	}
+	units, _ := rt.Settle(http.Header{"X-Actual-Cost": {"900000000000"}})
+	if permit.SetCost("", units); left() != 1e11 {
+		t.Errorf("%v tokens left after all, want 1e11", left())
+	}
+	permit.Done(weir.OK)
+	if n := slots.Snapshot().InFlight; n != 0 {
+		t.Errorf("%d slots in the end", n)
+	}
+	spec.Gates["slots"] = GateSpec{Limit: &LimitSpec{Limit: 10, RefuseOversize: true}}
+	p = compile(t, spec, Options{})
+	rt, w = p.Match(from("127.0.0.1:1", "X-Cost: 600000000000"))
+	_, err = rt.Gate().Admit(t.Context(), w)
+	if r := weir.AsRejection(err); r == nil || r.Gate != "slots" || r.Value != limit.MaxLimit {
+		t.Errorf("%v, want a refusal of %d slots", err, limit.MaxLimit)
+	}
+}
+
 // What an answer says it has cost is read, and the client does not see it unless it
 // may.
 func TestSettle(t *testing.T) {
@@ -67,7 +154,8 @@ func TestSettle(t *testing.T) {
 	}{
 		{"hidden", []string{"7"}, 7, true, 0}, {"kept", []string{"0"}, 0, true, 0}, {"plain", []string{"7"}, 0, false, 0},
 		{"hidden", nil, 0, false, 0}, {"hidden", []string{"-1"}, 0, false, 1}, {"kept", []string{"much"}, 0, false, 1},
-		{"kept", []string{"99999999999999999999"}, limit.MaxLimit, true, 0}, {"hidden", []string{"1", "2"}, 0, false, 1},
+		{"kept", []string{"99999999999999999999"}, largestCost, true, 0}, {"hidden", []string{"1", "2"}, 2, true, 0},
+		{"hidden", []string{"0", "x"}, 0, true, 1}, {"hidden", []string{""}, 0, false, 1},
 	} {
 		before := p.Ignored().Settled
 		h := http.Header{}
@@ -92,6 +180,7 @@ func TestCostFaults(t *testing.T) {
 		{Name: "a", CostFrom: "peer", Settle: "X-Cost", SettleKeep: true},
 		{Name: "b", CostFrom: "header:a b", SettleKeep: true},
 		{Name: "c", CostFrom: "header:X-Cost", Exempt: true},
+		{Name: "d", Cost: math.MaxInt64}, {Name: "e", Cost: -1},
 	}}, Options{})
 	got := strings.Join(faultsOf(t, err), "\n")
 	for _, want := range []string{
@@ -100,6 +189,8 @@ func TestCostFaults(t *testing.T) {
 		`routes[1].cost_from: "a b" is no header name`,
 		"routes[1].settle_keep: means nothing without settle",
 		"routes[2].cost_from: means nothing to exempt work",
+		"routes[3].cost: 9223372036854775807 is more than any quota holds; write at most 1000000000000000",
+		"routes[4].cost: -1 is negative",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %s in\n%s", want, got)
@@ -134,15 +225,15 @@ func TestSettledCostCounts(t *testing.T) {
 // No text makes a cost below 0 or above what a gate takes, and what is a number
 // stays it.
 func FuzzParseUnits(f *testing.F) {
-	for _, text := range []string{"", "0", "7", "-1", "+1", "1e9", "99999999999999999999", "1073741825", "\u0661", " 1"} {
+	for _, text := range []string{"", "0", "7", "-1", "+1", "1e9", "99999999999999999999", "1073741825", "1000000000000001", "\u0661", " 1"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		n, ok := parseUnits(text)
-		if n < 0 || n > limit.MaxLimit || !ok && n != 0 {
+		if n < 0 || n > largestCost || !ok && n != 0 {
 			t.Errorf("%q: %d, %v", text, n, ok)
 		}
-		if want, err := strconv.ParseUint(text, 10, 30); err == nil && len(text) <= longestNumber && (!ok || uint64(n) != want) {
+		if want, err := strconv.ParseUint(text, 10, 49); err == nil && len(text) <= longestNumber && (!ok || uint64(n) != want) {
 			t.Errorf("%q: %d, %v; want %d", text, n, ok, want)
 		}
 	})

@@ -31,6 +31,7 @@ type Gate struct {
 	name      string
 	kind      string // see kindOf
 	mechanism mechanism
+	tokens    bool // the mechanism counts tokens, not slots
 	level     atomic.Uint32
 	hooks     atomic.Pointer[gateHooks]
 	signals   atomic.Pointer[[]string]
@@ -114,6 +115,7 @@ func (g *Gate) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 	if p, ok := weir.Nested(ctx, g); ok {
 		return p, nil
 	}
+	g.clamp(&w)
 	if mode == observing {
 		return g.observe(w), nil
 	}
@@ -126,6 +128,7 @@ func (g *Gate) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 
 // TryAdmit implements [weir.TryAdmitter].
 func (g *Gate) TryAdmit(w weir.Work) (weir.Permit, error) {
+	g.clamp(&w)
 	switch level(g.level.Load()) {
 	case off:
 		return weir.Permit{}, nil
@@ -147,12 +150,14 @@ func (g *Gate) Offer(w weir.Work) (weir.Permit, bool) {
 	if level(g.level.Load()) == off {
 		return weir.Permit{}, true
 	}
+	g.clamp(&w)
 	p, err := g.mechanism.TryAdmit(w)
 	return p, err == nil
 }
 
 // Arrive implements [weir.Arriver].
 func (g *Gate) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit, weir.Waiter, error) {
+	g.clamp(&w)
 	switch level(g.level.Load()) {
 	case off:
 		return weir.Permit{}, nil, nil
@@ -169,6 +174,13 @@ func (g *Gate) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit, 
 		g.refuse(w, err)
 	}
 	return p, waiter, err
+}
+
+// clamp makes a cost in tokens, of which a quota may hold 10^15, one in slots.
+func (g *Gate) clamp(w *weir.Work) {
+	if !g.tokens && w.Cost > limit.MaxLimit {
+		w.Cost = limit.MaxLimit
+	}
 }
 
 // observe asks without enforcing.

@@ -213,16 +213,22 @@ type RouteSpec struct {
 	// route's work needs (ProbeSpec.ReadWrite). Left out, GET, HEAD, OPTIONS and TRACE
 	// read and everything else writes; work that comes by the route's name reads.
 	Access string `json:"access,omitempty"`
-	// Cost of one request in slots. Default 1.
+	// Cost of one request in slots, and in tokens of quotas, at most
+	// quota.MaxTokens. Default 1.
 	Cost int64 `json:"cost,omitempty"`
 	// CostFrom is a header, header:NAME, in which a trusted peer says what its
-	// request costs: a whole number of slots, 1 or more, that stands in for Cost.
-	// Anything else is ignored and counted (see [Policy.Ignored]), and what is above
-	// limit.MaxLimit is that. A gate charges no more than its whole limit, or
-	// refuses what costs more, as it does with Cost.
+	// request costs: a whole number of slots, and tokens of quotas, 1 or more, that
+	// stands in for Cost. Of several lines the largest number counts. What is above
+	// quota.MaxTokens is that, and to a gate with a limit what is above
+	// limit.MaxLimit is that; such a gate charges no more than its whole limit, or
+	// refuses what costs more, as it does with Cost. Where there is anything but
+	// such a number, work that an enforced quota would charge for it has a cost of
+	// -1, which every gate refuses; other work has Cost. Both are counted (see
+	// [Policy.Ignored]).
 	CostFrom string `json:"cost_from,omitempty"`
 	// Settle is a header of the answer, header:NAME, or else one of its trailer, that
-	// says what the work has really cost, in the same unit, 0 included; see [Route.Settle]. A gate with one
+	// says what the work has really cost, in the same unit, 0 included; see [Route.Settle].
+	// Of several lines the largest number counts. A gate with one
 	// limit settles the difference with the share of the tenant, one with a limit
 	// for each key changes what is held. The header is taken out of the answer
 	// unless SettleKeep is set.

@@ -39,8 +39,11 @@ var unknownProblem = problemKind{"Reason", "The request was refused"}
 // appendProblem appends the problem document of rej.
 func appendProblem(b []byte, status int, rej *weir.Rejection) []byte {
 	kind, ok := problemKinds[rej.Reason]
-	if !ok {
+	switch {
+	case !ok:
 		kind = unknownProblem
+	case noCost(rej):
+		kind.title = "The cost of the request cannot be read"
 	}
 	b = append(b, `{"type":"`+reasonDocs...)
 	b = append(b, kind.constant...)

@@ -19,13 +19,14 @@ const StatusClientClosed = 499
 //	quota, throttled                        429 Too Many Requests
 //	limit, queue_full, queue_timeout,
 //	deadline, shed, store, draining         503 Service Unavailable
-//	too_large                               413 Content Too Large
+//	too_large                               413 Content Too Large, or for a cost
+//	                                        that is none 400 Bad Request
 //	blocked                                 403 Forbidden
 //	canceled                                499, see [StatusClientClosed]
 //	anything else, nil                      503
 //
 // 429 tells a caller that it asks too much, 503 that the service cannot carry
-// more, whoever asks. Both may be retried. 413 and 403 may not: the same request
+// more, whoever asks. Both may be retried. 400, 413 and 403 may not: the same request
 // is refused again.
 func Status(rej *weir.Rejection) int {
 	if rej == nil {
@@ -35,6 +36,9 @@ func Status(rej *weir.Rejection) int {
 	case weir.ReasonQuota, weir.ReasonThrottled:
 		return http.StatusTooManyRequests
 	case weir.ReasonTooLarge:
+		if noCost(rej) {
+			return http.StatusBadRequest
+		}
 		return http.StatusRequestEntityTooLarge
 	case weir.ReasonBlocked:
 		return http.StatusForbidden
@@ -43,6 +47,9 @@ func Status(rej *weir.Rejection) int {
 	}
 	return http.StatusServiceUnavailable
 }
+
+// noCost reports whether work was refused because its cost is none.
+func noCost(rej *weir.Rejection) bool { return rej.Reason == weir.ReasonTooLarge && rej.Value < 0 }
 
 // WriteRejection answers r with the refusal rej: the status of [Status],
 // Retry-After where coming back can help, and a problem document (RFC 9457) of

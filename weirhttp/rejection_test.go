@@ -121,6 +121,11 @@ func TestProblemBodies(t *testing.T) {
 			base + `ReasonTooLarge","title":"The request costs more than can ever be granted","status":413,"gate":"api","reason":"too_large","value":11,"limit":10,"remaining":0,"retryable":false}`,
 		},
 		{
+			"a cost that is none",
+			&weir.Rejection{Gate: "api", Reason: weir.ReasonTooLarge, Value: -1},
+			base + `ReasonTooLarge","title":"The cost of the request cannot be read","status":400,"gate":"api","reason":"too_large","value":-1,"limit":0,"remaining":0,"retryable":false}`,
+		},
+		{
 			"not finite, and a name that bites",
 			&weir.Rejection{Gate: "a\"b\\c\r\n<x>\xff", Reason: weir.Reason(77), Value: math.NaN(), Limit: math.Inf(1), Remaining: math.Inf(-1)},
 			base + `Reason","title":"The request was refused","status":503,"gate":"a\"b\\c\u000d\u000a\u003cx\u003e\ufffd","reason":"reason(77)","value":null,"limit":null,"remaining":null,"retryable":false}`,

@@ -4,12 +4,12 @@ package config
 var routeFields = map[string]field{
 	"RouteSpec.cost_from": {
 		form: "header:NAME", example: "header:X-Cost",
-		doc: "Header in which a trusted peer says how many slots its request takes, a whole number from 1, instead of cost. " +
-			"Anything else counts as ignored. A gate takes no more than its whole limit, or refuses with refuse_oversize.",
+		doc: "Header in which a trusted peer says how many slots, and tokens of quotas, its request takes, a whole number from 1, instead of cost; of several the largest. " +
+			"Anything else counts as ignored: where a quota would be charged for it the request is refused with 400, elsewhere cost holds. A gate with a limit takes no more than all of it, or refuses with refuse_oversize.",
 	},
 	"RouteSpec.settle": {
 		form: "header:NAME", example: "header:X-Actual-Cost",
-		doc: "Header of the upstream's answer, or else of its trailer, that says what the request has really cost, a whole number from 0. A gate with one limit settles the difference " +
+		doc: "Header of the upstream's answer, or else of its trailer, that says what the request has really cost, a whole number from 0; of several the largest. A quota charges the difference, or gives it back; a gate with one limit settles the difference " +
 			"with the tenant's share of the next turns; one with each changes what the key holds, at least 1. The client does not see the header.",
 	},
 	"RouteSpec.access": {

@@ -211,7 +211,7 @@ var generalFields = map[string]field{
 	"RouteSpec.gates":    {doc: "Gates that the work passes, in this order. Each but the last is tried without waiting; the last may make the work wait.", example: "[api]"},
 	"RouteSpec.priority": {doc: "Priority of work that brings none that is trusted.", def: "normal", enum: []string{"background", "normal", "high", "critical"}},
 	"RouteSpec.exempt":   {doc: "Work that takes no slot and never waits, such as health checks. Gates count it, and bound how much there is at once.", def: "false"},
-	"RouteSpec.cost":     {doc: "Slots that one request takes, and tokens of a quota.", def: "1", least: "1"},
+	"RouteSpec.cost":     {doc: "Slots that one request takes, and tokens of a quota.", def: "1", least: "1", most: "1000000000000000"},
 	"RouteSpec.timeout":  {doc: "When an answer stops being useful, counted from the arrival. 0 means never.", def: "0s", least: "0s"},
 	"RouteSpec.max_wait": {doc: "Shortens the wait below what the gate allows. 0 means what the gate allows.", def: "0s", least: "0s", minusOne: "refuse instead of waiting"},
 	"Route.upstream":     {doc: "Name of the upstream that answers.", example: "app", required: true},

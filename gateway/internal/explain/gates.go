@@ -32,6 +32,8 @@ func (look *Gate) quota(g *policy.Gate, spec *policy.QuotaSpec, w weir.Work, las
 		look.Why = left(&d)
 	case rej.Reason == weir.ReasonBlocked:
 		look.Why = "the rule blocks it"
+	case rej.Reason == weir.ReasonTooLarge && w.Cost < 0:
+		look.Why = "its cost cannot be read"
 	case rej.Reason == weir.ReasonTooLarge:
 		look.Why = fmt.Sprintf("costs %d, more than can ever be there", cost(spec, &w))
 	case rej.Reason == weir.ReasonQuota:
@@ -41,7 +43,7 @@ func (look *Gate) quota(g *policy.Gate, spec *policy.QuotaSpec, w weir.Work, las
 	}
 	switch {
 	case rej == nil || rej.Reason != weir.ReasonQuota && rej.Reason != weir.ReasonTooLarge || spec == nil:
-	case spec.Permissive:
+	case spec.Permissive && w.Cost >= 0:
 		look.Why += ": goes into debt"
 		return nil
 	case last && waits(&spec.Queue, rej):

@@ -88,6 +88,51 @@ func TestCostOfTheRequestAndOfItsAnswer(t *testing.T) {
 	ask("12", "12", 3, 12, http.Header{"X-Cost": {"7"}})
 }
 
+// A request whose cost cannot be read is not served for a guess where it would be charged
+// to a quota, and what a client adds to a proxy's word makes it dearer.
+func TestCostOfAQuota(t *testing.T) {
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {})
+	cfg := baseConfig(t, up.URL)
+	cfg.Gates[gateName] = policy.GateSpec{Quota: &policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Limits: []string{"1e12 a month"}}}}
+	cfg.Routes[0].CostFrom = "header:X-Cost"
+	g := start(t, cfg, Options{})
+	for _, tt := range []struct {
+		costs     []string
+		status    int
+		remaining string
+	}{
+		{[]string{"400000000000"}, 200, "r=600000000000"},
+		{[]string{"1, 100000000000"}, 200, "r=500000000000"}, {[]string{"x", "100000000000"}, 200, "r=400000000000"},
+		{[]string{"NaN"}, 400, ""}, {[]string{"-5"}, 400, ""}, {[]string{"1e300"}, 400, ""}, {[]string{"0x10", "0"}, 400, ""},
+		{[]string{""}, 200, "r=399999999999"}, {nil, 200, "r=399999999998"},
+		{[]string{"99999999999999999999"}, 413, ""}, {[]string{"400000000010"}, 429, ""},
+		{[]string{"399999999998"}, 200, "r=0"},
+	} {
+		req, err := http.NewRequest(http.MethodGet, g.url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tt.costs != nil {
+			req.Header["X-Cost"] = tt.costs
+		}
+		res, err := http.DefaultTransport.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(res.Body)
+		res.Body.Close()
+		if res.StatusCode != tt.status || tt.status == 200 && !strings.Contains(res.Header.Get("RateLimit"), tt.remaining+";") {
+			t.Errorf("%q: %s, %q; want %d, %q\n%s", tt.costs, res.Status, res.Header.Get("RateLimit"), tt.status, tt.remaining, body)
+		}
+		if tt.status == 400 && !strings.Contains(string(body), "The cost of the request cannot be read") {
+			t.Errorf("%q: %s", tt.costs, body)
+		}
+	}
+	if i := g.Policy().Ignored(); i.Costs != 5 {
+		t.Errorf("%+v, want 5 costs that could not be read", i)
+	}
+}
+
 // A tenant whose answer has cost more than it was admitted with waits the longer
 // for its next turn.
 func TestSettledCostCountsAgainstTheTenant(t *testing.T) {
