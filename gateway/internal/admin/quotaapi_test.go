@@ -51,7 +51,7 @@ func newCounter(t *testing.T, withToken bool) *quotaDesk {
 	}
 	c.Handler = Handler(Options{
 		Metrics: http.NotFoundHandler(), Gates: func() any { return 1 }, Ready: func() bool { return true },
-		Quotas: &QuotaAPI{Book: c.book, Writers: &Writers{TokenFile: func() string { return c.file }, Logger: logger}},
+		Quotas: &QuotaAPI{Book: c.book, Writers: &Writers{TokenFile: func() string { return c.file }, Socket: func() string { return "" }, Logger: logger}},
 	})
 	return c
 }

@@ -32,8 +32,9 @@ type QuotaAPI struct {
 	Writers *Writers
 }
 
-// mostBody bounds the body of a write.
-const mostBody = 1 << 20
+// mostBody bounds the body of a write. As many rules as there may be fit in, if they take
+// 400 bytes each.
+const mostBody = 4 << 20
 
 func (a *QuotaAPI) serve(mux *http.ServeMux) {
 	mux.HandleFunc("GET /quotas", func(w http.ResponseWriter, _ *http.Request) { a.look(w, "") })
@@ -57,18 +58,20 @@ func (a *QuotaAPI) look(w http.ResponseWriter, gate string) {
 // whoever asks may.
 func (a *QuotaAPI) writing(read func(*http.Request) (quotas.Change, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		by, err := a.Writers.who(r)
+		by, via, err := a.Writers.who(r)
 		if err != nil {
+			a.Book.Deny()
 			refuseWriter(w, err)
 			return
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, mostBody)
 		c, err := read(r)
 		if err == nil {
-			c.By = by
+			c.By, c.Via = by, via
 			c.IfMatch, err = entityTag(r.Header.Values("If-Match"))
 		}
 		if err != nil {
+			a.Book.Refuse(by, via, err)
 			refuseRequest(w, err)
 			return
 		}
@@ -207,6 +210,8 @@ func refuseChange(w http.ResponseWriter, err error) {
 		problem(w, http.StatusPreconditionFailed, err.Error(), nil)
 	case errors.Is(err, quotas.ErrNowhere), errors.Is(err, quotas.ErrChanged):
 		problem(w, http.StatusConflict, err.Error(), nil)
+	case errors.Is(err, quotas.ErrUnchanged):
+		problem(w, http.StatusServiceUnavailable, err.Error(), nil)
 	default:
 		problem(w, http.StatusServiceUnavailable, "it is not known whether the change was kept; look before you repeat it: "+err.Error(), nil)
 	}

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/weir-go/weir/gateway/internal/quotas"
 )
 
 // Writers says who may change what the admin listener shows: whoever can open its Unix
@@ -23,8 +25,8 @@ type Writers struct {
 	// anything. It is called, and the file read, at each write: both can be changed
 	// while the gateway runs.
 	TokenFile func() string
-	// Socket is the path of the Unix socket, for messages; empty if there is none.
-	Socket string
+	// Socket returns the path of the Unix socket, for messages; empty if there is none.
+	Socket func() string
 	// Logger hears of those who were refused.
 	Logger *slog.Logger
 
@@ -47,28 +49,33 @@ var (
 	errNoToken   = errors.New("a write needs the token: send Authorization: Bearer and what is in the gateway's token file")
 )
 
-// who returns who asks to write, or why they may not.
-func (a *Writers) who(r *http.Request) (string, error) {
-	by, err := a.identify(r)
+// who returns who asks to write, and how they are known: quotas.ViaSocket or ViaToken;
+// or why they may not.
+func (a *Writers) who(r *http.Request) (by, via string, err error) {
+	switch peer, ok := r.Context().Value(peerKey{}).(string); {
+	case r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "":
+		err = errPage
+	case ok:
+		return peer, quotas.ViaSocket, nil
+	default:
+		by, err = a.byToken(r)
+	}
 	if err != nil {
 		a.note(r, err)
+		return "", quotas.Nobody, err
 	}
-	return by, err
+	return by, quotas.ViaToken, nil
 }
 
-func (a *Writers) identify(r *http.Request) (string, error) {
-	if r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "" {
-		return "", errPage
-	}
-	if peer, ok := r.Context().Value(peerKey{}).(string); ok {
-		return peer, nil
-	}
+// byToken returns who has the token.
+func (a *Writers) byToken(r *http.Request) (string, error) {
 	file := a.TokenFile()
 	if file == "" {
-		if a.Socket == "" {
+		socket := a.Socket()
+		if socket == "" {
 			return "", errNoWriters
 		}
-		return "", fmt.Errorf("writes are taken over the socket only; use unix:%s, or name a token by admin: {token_file: ...} in the configuration", a.Socket)
+		return "", fmt.Errorf("writes are taken over the socket only; use unix:%s, or name a token by admin: {token_file: ...} in the configuration", socket)
 	}
 	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") || given == "" {
@@ -87,10 +94,11 @@ func (a *Writers) identify(r *http.Request) (string, error) {
 }
 
 func (a *Writers) orSocket() string {
-	if a.Socket == "" {
+	socket := a.Socket()
+	if socket == "" {
 		return ""
 	}
-	return ", or ask over unix:" + a.Socket
+	return ", or ask over unix:" + socket
 }
 
 // readToken returns the token of a file. No error tells of it.

@@ -28,7 +28,7 @@ type Config struct {
 	Log       Log                          `json:"log,omitzero"`
 
 	name   string         // of the file
-	places map[string]int // lines of what quotas have in it, by path
+	places map[string]int // lines of quotas in it, and of admin.socket, by path
 }
 
 // Policy returns the part of the configuration that policy.Compile takes.

@@ -23,7 +23,7 @@ const longestSocket = 80
 var dynamicFields = map[string]field{
 	"Config.quotas": {example: "{file: weir.quotas.json}", doc: "Where rules of quotas are kept that are set while the gateway runs, by weir quota or at /quotas. They win over those of this file. Left out, none can be set."},
 	"Quotas.file": {
-		doc:     "File for the rules, relative to this file; one gateway can have it at a time. It is replaced as a whole, and a change of it by hand is taken up within a second. Another file is taken at the next start.",
+		doc:     "File for the rules, relative to this file; one gateway can have it at a time. It is replaced as a whole, and a change of it by hand is taken up within a second. Where it is changed by a reload, the rules are those of the new file; the ones before stay in the old one.",
 		example: "weir.quotas.json",
 	},
 	"Quotas.store": {
@@ -73,7 +73,7 @@ func (m *meaning) dynamic() {
 	}
 	m.Config.name, m.Config.places = m.file, map[string]int{}
 	for path, at := range m.pos {
-		if strings.HasPrefix(path, "gates.") && strings.Contains(path, ".quota.") {
+		if strings.HasPrefix(path, "gates.") && strings.Contains(path, ".quota.") || strings.HasPrefix(path, "quotas.") || path == "admin.socket" {
 			m.Config.places[path] = at.line
 		}
 	}
@@ -82,9 +82,22 @@ func (m *meaning) dynamic() {
 // QuotaPlace says where in the file a field of a gate's quota stands, as in
 // weir.yaml:12; empty where that is not known.
 func (c *Config) QuotaPlace(gate, field string) string {
-	line, ok := c.places["gates."+gate+".quota."+field]
+	return c.place("gates." + gate + ".quota." + field)
+}
+
+func (c *Config) place(path string) string {
+	line, ok := c.places[path]
 	if !ok {
 		return ""
 	}
 	return fmt.Sprintf("%s:%d", filepath.Base(c.name), line)
+}
+
+// At names a field for messages, with where it stands if that is known, as in
+// "weir.yaml:12: quotas.file". It knows the places of quotas and of admin.socket.
+func (c *Config) At(path string) string {
+	if at := c.place(path); at != "" {
+		return at + ": " + path
+	}
+	return path
 }

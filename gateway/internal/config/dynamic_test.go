@@ -63,3 +63,16 @@ func TestQuotaPlace(t *testing.T) {
 		}
 	}
 }
+
+// What a reload has against a field is told with its line.
+func TestAt(t *testing.T) {
+	c, err := config.Parse("/etc/weir.yaml", []byte(withQuota+"quotas:\n  file: q.json\nadmin: {socket: s}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for field, want := range map[string]string{"quotas.file": "weir.yaml:13: quotas.file", "admin.socket": "weir.yaml:14: admin.socket", "quotas.store": "quotas.store"} {
+		if got := c.At(field); got != want {
+			t.Errorf("%s: %q, want %q", field, got, want)
+		}
+	}
+}

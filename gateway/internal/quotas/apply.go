@@ -35,7 +35,7 @@ func (b *Book) Change(ctx context.Context, c Change) (Result, error) {
 }
 
 func (b *Book) change(ctx context.Context, c *Change) (Result, error) {
-	if b.opts.Store == nil {
+	if b.store == nil {
 		return Result{}, ErrNowhere
 	}
 	if err := b.name(c); err != nil {
@@ -45,7 +45,8 @@ func (b *Book) change(ctx context.Context, c *Change) (Result, error) {
 		if err := b.refresh(ctx); errors.Is(err, ErrChanged) {
 			continue
 		} else if err != nil {
-			return Result{}, fmt.Errorf("the rules cannot be read, so nothing is changed: %w", err)
+			b.noted(err)
+			return Result{}, fmt.Errorf("the rules cannot be read, so %w: %w", ErrUnchanged, err)
 		}
 		res, err := b.attempt(ctx, c)
 		if !errors.Is(err, ErrChanged) {
@@ -95,21 +96,37 @@ func (b *Book) attempt(ctx context.Context, c *Change) (Result, error) {
 		return Result{ETag: was}, faults
 	}
 	data, err := next.encode()
+	if err == nil {
+		err = tooLarge(b.store, data)
+	}
 	if err != nil {
-		return Result{ETag: was}, err
+		faults.add(-1, err)
+		return Result{ETag: was}, faults
 	}
 	res := Result{ETag: was, ValidateOnly: c.ValidateOnly, Steps: append([]Step{}, steps...)}
 	if c.ValidateOnly {
 		return res, nil
 	}
-	if err := b.opts.Store.Write(ctx, was, data); err != nil {
+	if err := b.store.Write(ctx, was, data); err != nil {
+		b.mu.Lock()
+		b.tally.failed(&unwritten{err})
+		b.mu.Unlock()
 		return Result{ETag: was}, err
 	}
 	res.ETag = tag(data)
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.read = time.Now()
 	b.takeLocked(next, res.ETag)
 	return res, nil
+}
+
+// tooLarge is the error of a document that a store cannot take.
+func tooLarge(s Store, data []byte) error {
+	if most := s.Most(); len(data) > most {
+		return fmt.Errorf("the rules would take %d bytes, and %s can keep %d; delete some, or keep the rules of one gateway in a file", len(data), s.Name(), most)
+	}
+	return nil
 }
 
 // unfit returns what is wrong with the rules that steps have set. Those that were set
@@ -131,34 +148,4 @@ func unfit(plan *Plan, next *document, steps []Step, by []int) (faults Faults) {
 		}
 	}
 	return faults
-}
-
-// mostAudited bounds the lines of one change in the log; it is told how many there
-// were.
-const mostAudited = MaxOps
-
-// audit logs who changed what, and what came of it.
-func (b *Book) audit(c *Change, res *Result, err error) {
-	if err != nil {
-		b.log.Warn("quota change refused", "by", c.By, "operations", len(c.Ops), "validate_only", c.ValidateOnly, "because", err.Error())
-		return
-	}
-	if c.ValidateOnly {
-		b.log.Info("quota change validated", "by", c.By, "operations", len(c.Ops))
-		return
-	}
-	for i, s := range res.Steps {
-		if i == mostAudited {
-			b.log.Info("quota changed", "by", c.By, "further", len(res.Steps)-i, "etag", res.ETag)
-			return
-		}
-		b.log.Info("quota changed", "by", c.By, "gate", s.Gate, "rule", s.Matches, "before", gives(s.Before), "after", gives(s.After), "etag", res.ETag)
-	}
-}
-
-func gives(r *Rule) string {
-	if r == nil {
-		return "as the file says"
-	}
-	return Gives(&r.QuotaRuleSpec)
 }

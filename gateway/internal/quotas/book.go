@@ -24,17 +24,19 @@ type Options struct {
 
 // Book has the rules that are set at run time. It is safe for concurrent use.
 type Book struct {
-	opts Options
-	log  *slog.Logger
+	log *slog.Logger
 
-	changing sync.Mutex // one who reads or writes the store at a time
+	changing sync.Mutex // one who reads or writes the store, or replaces it, at a time
 
 	mu      sync.Mutex // guards what follows; held for no I/O, locked after changing
+	store   Store      // written with changing held too; nil if there is none
 	doc     *document
 	tag     string
+	read    time.Time      // when the store was last read; zero: never yet
 	plan    *Plan          // in force; nil before the first policy
 	policy  *policy.Policy // in force
 	trouble string         // why the store could not be read, empty if it could
+	tally   tally
 }
 
 // Errors of [Book.Change].
@@ -49,55 +51,27 @@ var (
 // patience bounds one look at the store, and one write.
 const patience = 5 * time.Second
 
-// Open reads the rules.
-//
-// A document that is broken is an error, which names its line, unless StartBroken is
-// set: to begin without a rule that blocks somebody would be worse than not to begin.
-// A store that cannot be reached is an error too, for the same reason.
+// Open reads the rules; see [Read].
 func Open(ctx context.Context, o Options) (*Book, error) {
-	b := &Book{opts: o, log: o.Logger, doc: &document{}, tag: tag(nil)}
-	if o.Store == nil {
-		return b, nil
+	k, err := Read(ctx, o.Store, o.StartBroken)
+	if err != nil {
+		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	doc, tagged, err := b.read(ctx)
-	switch {
-	case err == nil:
-		b.doc, b.tag = doc, tagged
-		return b, nil
-	case !o.StartBroken:
-		return nil, fmt.Errorf("quotas set at run time cannot be read: %w; mend it, or begin with the configuration's alone by quotas: {start_broken: true}", err)
+	b := &Book{log: o.Logger, store: k.store, doc: k.doc, tag: k.tag, read: k.read}
+	if k.trouble != nil {
+		b.noted(k.trouble)
 	}
-	b.noted(err)
 	return b, nil
 }
 
 // Close lets go of the store.
 func (b *Book) Close() error {
-	if b.opts.Store == nil {
-		return nil
-	}
 	b.changing.Lock()
 	defer b.changing.Unlock()
-	return b.opts.Store.Close()
-}
-
-// read reads the store. What is there as it was the last time is not decoded again.
-func (b *Book) read(ctx context.Context) (*document, string, error) {
-	data, err := b.opts.Store.Read(ctx)
-	if err != nil {
-		return nil, "", err
+	if b.store == nil {
+		return nil
 	}
-	tagged := tag(data)
-	b.mu.Lock()
-	doc, known := b.doc, b.tag
-	b.mu.Unlock()
-	if tagged == known {
-		return doc, tagged, nil
-	}
-	doc, err = decode(b.opts.Store.Name(), data)
-	return doc, tagged, err
+	return b.store.Close()
 }
 
 // Plan returns what becomes of the rules under a configuration. place says where in
@@ -109,8 +83,14 @@ func (b *Book) Plan(spec policy.Spec, place func(gate, field string) string) *Pl
 	return newPlan(spec, place, doc)
 }
 
-// Adopt says that p, made by plan, is in force.
+// Adopt says that p, made by plan, is in force. With a plan of a [Kept] its store is in
+// the place of the one before, which is closed.
 func (b *Book) Adopt(plan *Plan, p *policy.Policy) {
+	if k := plan.kept; k != nil {
+		b.changing.Lock()
+		defer b.changing.Unlock()
+		defer b.moveTo(k)()
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.policy = p
@@ -129,6 +109,41 @@ func (b *Book) Adopt(plan *Plan, p *policy.Policy) {
 			b.applyLocked(gate)
 		}
 	}
+}
+
+// moveTo goes over to another store and what is in it, and returns what closes the one
+// before. The caller holds changing. What is in force does not change by it: that is for
+// a policy which was compiled with these rules.
+func (b *Book) moveTo(k *Kept) (closeOld func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	old, left := b.store, b.doc.without(k.doc)
+	b.store, b.doc, b.tag, b.read, b.trouble = k.store, k.doc, k.tag, k.read, ""
+	if k.trouble != nil {
+		b.trouble = k.trouble.Error()
+		b.log.Error("quotas set at run time cannot be read; none of them is in force", "from", nameOf(k.store), "error", k.trouble)
+	}
+	b.log.Info("quotas set at run time are kept elsewhere now", "before", nameOf(old), "now", nameOf(k.store), "rules", len(k.doc.Rules))
+	if left > 0 {
+		b.log.Warn("rules that were set at run time are not where they are kept now, and not in force any more",
+			"rules", left, "still_in", nameOf(old))
+	}
+	return func() {
+		if old == nil {
+			return
+		}
+		if err := old.Close(); err != nil {
+			b.log.Warn("where quotas set at run time were kept was not closed", "store", old.Name(), "error", err)
+		}
+	}
+}
+
+// nameOf is the name of a store, for messages.
+func nameOf(s Store) string {
+	if s == nil {
+		return "nowhere"
+	}
+	return s.Name()
 }
 
 // applyLocked brings the rules of a gate into it.
@@ -173,13 +188,13 @@ const Every = time.Second
 // Follow takes up what others have written to the store, such as other gateways. What
 // cannot be read changes nothing: the rules that are known stay in force.
 func (b *Book) Follow(ctx context.Context) {
-	if b.opts.Store == nil {
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	b.changing.Lock()
 	defer b.changing.Unlock()
+	if b.store == nil {
+		return
+	}
 	if err := b.refresh(ctx); err != nil && !errors.Is(err, ErrChanged) {
 		b.noted(err)
 	}
@@ -187,21 +202,26 @@ func (b *Book) Follow(ctx context.Context) {
 
 // refresh reads the store and takes up what is new there. The caller holds changing.
 func (b *Book) refresh(ctx context.Context) error {
-	doc, tagged, err := b.read(ctx)
+	b.mu.Lock()
+	doc, tagged := b.doc, b.tag
+	b.mu.Unlock()
+	doc, tagged, err := fetch(ctx, b.store, doc, tagged)
 	if err == nil && tagged == tag(nil) {
 		doc, tagged, err = b.restore(ctx)
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.tally.failed(err)
 	if err != nil {
 		return err
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.read = time.Now()
 	if tagged != b.tag {
 		b.takeLocked(doc, tagged)
-		b.log.Info("quotas set at run time taken up", "from", b.opts.Store.Name(), "rules", len(doc.Rules), "etag", tagged)
+		b.log.Info("quotas set at run time taken up", "from", b.store.Name(), "rules", len(doc.Rules), "etag", tagged)
 	} else if b.trouble != "" {
 		b.trouble = ""
-		b.log.Info("quotas set at run time can be read again", "from", b.opts.Store.Name())
+		b.log.Info("quotas set at run time can be read again", "from", b.store.Name())
 	}
 	return nil
 }
@@ -221,10 +241,10 @@ func (b *Book) restore(ctx context.Context) (*document, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	if err := b.opts.Store.Write(ctx, tag(nil), data); err != nil {
-		return nil, "", fmt.Errorf("the rules are gone, and those that are known cannot be written again: %w", err)
+	if err := b.store.Write(ctx, tag(nil), data); err != nil {
+		return nil, "", fmt.Errorf("the rules are gone, and those that are known cannot be written again: %w", &unwritten{err})
 	}
-	b.log.Warn("quotas set at run time were gone from where they are kept, and have been written again", "to", b.opts.Store.Name(), "rules", len(doc.Rules))
+	b.log.Warn("quotas set at run time were gone from where they are kept, and have been written again", "to", b.store.Name(), "rules", len(doc.Rules))
 	return doc, tag(data), nil
 }
 
@@ -235,6 +255,6 @@ func (b *Book) noted(err error) {
 	b.trouble = err.Error()
 	b.mu.Unlock()
 	if !same {
-		b.log.Error("quotas set at run time cannot be read; those that are known stay in force", "from", b.opts.Store.Name(), "error", err)
+		b.log.Error("quotas set at run time cannot be read; those that are known stay in force", "from", b.store.Name(), "error", err)
 	}
 }

@@ -36,8 +36,9 @@ type Change struct {
 	// IfMatch is the entity tag of the rules that the writer has seen; empty where any
 	// will do.
 	IfMatch string `json:"-"`
-	// By says who asks.
-	By string `json:"-"`
+	// By says who asks, and Via how they are known: ViaSocket or ViaToken.
+	By  string `json:"-"`
+	Via string `json:"-"`
 }
 
 // Step is what an operation has done to one rule. Before or After is nil where there

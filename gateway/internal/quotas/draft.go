@@ -1,6 +1,7 @@
 package quotas
 
 import (
+	"reflect"
 	"slices"
 
 	"github.com/weir-go/weir/policy"
@@ -70,4 +71,17 @@ func (d *draft) clear(gate string) (was []*Rule) {
 // list returns the rules that are left.
 func (d *draft) list() []Rule {
 	return slices.DeleteFunc(slices.Clone(d.rules), func(r Rule) bool { return r.Gate == "" })
+}
+
+// without counts the rules that another document does not have as they are here.
+func (d *document) without(other *document) (n int) {
+	there := newDraft(other.Rules)
+	for i := range d.Rules {
+		r := &d.Rules[i]
+		at, ok := there.at[identityOf(r.Gate, &r.QuotaRuleSpec)]
+		if !ok || !reflect.DeepEqual(other.Rules[at].QuotaRuleSpec, r.QuotaRuleSpec) {
+			n++
+		}
+	}
+	return n
 }

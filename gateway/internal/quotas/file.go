@@ -43,6 +43,9 @@ func OpenFile(name string) (*File, error) {
 // Name returns the name of the file.
 func (f *File) Name() string { return f.name }
 
+// Most is far more than rules take.
+func (f *File) Most() int { return maxBytes }
+
 // Close lets others open the file.
 func (f *File) Close() error { return f.lock.Close() }
 
@@ -72,7 +75,7 @@ func (f *File) Read(context.Context) ([]byte, error) {
 func (f *File) Write(ctx context.Context, was string, next []byte) error {
 	now, err := f.Read(ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", ErrUnchanged, err)
 	}
 	if tag(now) != was {
 		return ErrChanged
@@ -89,7 +92,7 @@ func (f *File) Write(ctx context.Context, was string, next []byte) error {
 		if !errors.Is(err, errCrash) {
 			_ = os.Remove(tmp) // it may not be there
 		}
-		return err
+		return fmt.Errorf("%w: %w", ErrUnchanged, err)
 	}
 	if err := f.step("sync directory"); err != nil {
 		return err

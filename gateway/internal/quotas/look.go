@@ -46,10 +46,10 @@ func (b *Book) Look(gate string) Look {
 	b.mu.Lock()
 	doc, plan := b.doc, b.plan
 	l := Look{ETag: b.tag, Trouble: b.trouble, Rules: []View{}}
-	b.mu.Unlock()
-	if b.opts.Store != nil {
-		l.KeptIn = b.opts.Store.Name()
+	if b.store != nil {
+		l.KeptIn = b.store.Name()
 	}
+	b.mu.Unlock()
 	if plan == nil {
 		return l
 	}

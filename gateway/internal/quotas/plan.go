@@ -15,11 +15,15 @@ type Plan struct {
 	doc    *document
 	faults map[int][]Fault // of rules that do not fit, by index
 	base   map[string][]quota.Rule
+	kept   *Kept // whose plan it is; nil for one of the book's own
 }
 
 func newPlan(spec policy.Spec, place func(gate, field string) string, doc *document) *Plan {
 	return &Plan{spec: spec, place: place, doc: doc, faults: misfits(&spec, doc.Rules), base: map[string][]quota.Rule{}}
 }
+
+// Faulty returns how many rules are not in force, because they do not fit.
+func (p *Plan) Faulty() int { return len(p.faults) }
 
 // with returns the plan for another document under the same configuration.
 func (p *Plan) with(doc *document) *Plan {

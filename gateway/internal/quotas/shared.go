@@ -3,7 +3,6 @@ package quotas
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"sync"
 
 	"github.com/weir-go/weir/weirredis"
@@ -28,6 +27,9 @@ func NewShared(name string, server *weirredis.Store) *Shared {
 // Name says which store it is.
 func (s *Shared) Name() string { return s.name }
 
+// Most is what the server takes at a time.
+func (s *Shared) Most() int { return weirredis.MaxDocument }
+
 // Close ends the connection.
 func (s *Shared) Close() error { return s.store.Close() }
 
@@ -48,9 +50,6 @@ func (s *Shared) Read(ctx context.Context) ([]byte, error) {
 
 // Write replaces the document that was read last.
 func (s *Shared) Write(ctx context.Context, was string, next []byte) error {
-	if len(next) > weirredis.MaxDocument {
-		return fmt.Errorf("the rules take %d bytes, in this store at most %d; delete some", len(next), weirredis.MaxDocument)
-	}
 	s.mu.Lock()
 	seen := s.seen
 	s.mu.Unlock()

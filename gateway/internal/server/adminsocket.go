@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir/gateway/internal/admin"
@@ -18,37 +19,69 @@ import (
 
 // adminSocket is the admin listener's Unix socket. What comes over it may write.
 type adminSocket struct {
-	path   string
-	ln     net.Listener
-	server *http.Server
+	path    string
+	ln      net.Listener
+	server  *http.Server
+	handler atomic.Pointer[http.Handler] // of the configuration in force
 }
 
 // socketConnections bounds those to the socket at a time.
 const socketConnections = 64
 
-// openSocket opens the admin socket of cfg, nil if it has none.
-func (s *Server) openSocket(cfg config.Admin) (*adminSocket, error) {
-	if cfg.Socket == "" || !cfg.Enabled() {
+// socketOf is the path of the socket that a configuration asks for, empty for none.
+func socketOf(cfg config.Admin) string {
+	if !cfg.Enabled() {
+		return ""
+	}
+	return cfg.Socket
+}
+
+// openSocket opens the admin socket of cfg: the one there is, if its path is the same,
+// and nil if it has none.
+func (s *Server) openSocket(cfg *config.Config, live *adminSocket) (*adminSocket, error) {
+	path := socketOf(cfg.Admin)
+	switch {
+	case path == "":
 		return nil, nil
+	case live != nil && live.path == path:
+		return live, nil
 	}
-	ln, err := listenUnix(cfg.Socket)
+	ln, err := listenUnix(path)
 	if err != nil {
-		return nil, fmt.Errorf("cannot listen on the socket %s (set by admin.socket in the file): %w", cfg.Socket, err)
+		return nil, fmt.Errorf("%s: cannot listen on the socket %s: %w", cfg.At("admin.socket"), path, err)
 	}
-	return &adminSocket{
-		path: cfg.Socket,
-		ln:   &boundedSocket{ln, make(chan struct{}, socketConnections)},
-		server: &http.Server{
-			Handler:           s.adminHandler(cfg, ln.Addr()),
-			ConnContext:       admin.WithPeer,
-			ReadHeaderTimeout: 5 * time.Second,
-			ReadTimeout:       10 * time.Second,
-			WriteTimeout:      2 * time.Minute, // a profile takes as long as it was asked to
-			IdleTimeout:       time.Minute,
-			MaxHeaderBytes:    16 << 10,
-			ErrorLog:          stdlog.New(complaints{s.log.With("listener", cfg.Socket)}, "", 0),
-		},
-	}, nil
+	a := &adminSocket{path: path, ln: &boundedSocket{ln, make(chan struct{}, socketConnections)}}
+	a.server = &http.Server{
+		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*a.handler.Load()).ServeHTTP(w, r) }),
+		ConnContext:       admin.WithPeer,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      2 * time.Minute, // a profile takes as long as it was asked to
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          stdlog.New(complaints{s.log.With("listener", path)}, "", 0),
+	}
+	return a, nil
+}
+
+// swapSocket serves the socket of another configuration and lets the old one go.
+func (s *Server) swapSocket(cfg config.Admin, next *adminSocket) {
+	old := s.socket
+	s.socket = next
+	if next != nil {
+		h := s.adminHandler(cfg, next.ln.Addr())
+		next.handler.Store(&h)
+	}
+	if next == old {
+		return
+	}
+	if s.running {
+		s.serveSocket()
+	}
+	if old != nil {
+		s.log.Info("stopped listening", "address", "unix:"+old.path)
+		s.leaving.Go(old.close)
+	}
 }
 
 // boundedSocket accepts so many connections at a time. They stay those of a Unix socket,
@@ -121,10 +154,11 @@ func (s *Server) serveSocket() {
 	if s.socket == nil {
 		return
 	}
-	s.log.Info("admin listening", "address", "unix:"+s.socket.path, "writes", true)
+	a := s.socket
+	s.log.Info("admin listening", "address", "unix:"+a.path, "writes", true)
 	s.serving.Go(func() {
-		if err := s.socket.server.Serve(s.socket.ln); !errors.Is(err, http.ErrServerClosed) {
-			s.log.Error("the admin socket has failed; nobody can write over it until the next start", "error", err)
+		if err := a.server.Serve(a.ln); !errors.Is(err, http.ErrServerClosed) {
+			s.log.Error("the admin socket has failed; nobody can write over it until the next start", "socket", a.path, "error", err)
 		}
 	})
 }

@@ -91,7 +91,7 @@ func (s *Server) adminHandler(cfg config.Admin, at net.Addr) http.Handler {
 		Gates:   func() any { return s.Look() },
 		Ready:   s.Ready,
 		Explain: s.explain(),
-		Quotas:  s.quotaAPI(cfg),
+		Quotas:  s.quotaAPI(),
 		Pprof:   cfg.Profiles(),
 		AnyHost: ok && !tcp.IP.IsLoopback(),
 	})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/policy"
 )
 
@@ -73,28 +74,25 @@ func (s *Server) apply(cfg *config.Config) error {
 	if err := checkUpstreams(cfg); err != nil {
 		return err
 	}
-	set, err := s.listen(cfg, s.listeners, s.admin)
+	opened, err := s.openAll(cfg)
 	if err != nil {
-		return err
-	}
-	if err := s.loadCredentials(set.public...); err != nil {
-		set.discard()
 		return err
 	}
 	s.notes.limits.settle() // what has moved by itself
 	prev := s.state.Load()
-	next, err := s.compile(cfg, prev)
+	next, err := s.compile(cfg, prev, opened.kept)
 	if err != nil {
-		set.discard()
+		s.unopen(opened)
 		return err
 	}
-	for l, heir := range set.heirs {
+	for l, heir := range opened.set.heirs {
 		l.succeed(heir) // before anybody is believed by the new configuration
 	}
 	s.enforce(next)
-	s.noteLasting(prev.cfg, cfg)
+	s.bookAt = opened.bookAt
 	s.streams.SetMax(cfg.Streams.Max)
-	s.swap(set)
+	s.swap(opened.set)
+	s.swapSocket(cfg.Admin, opened.socket)
 	s.retire(prev, next)
 	if s.opts.Applied != nil {
 		s.opts.Applied(cfg)
@@ -102,6 +100,45 @@ func (s *Server) apply(cfg *config.Config) error {
 	s.notes.limits.configured()
 	s.log.Info("configuration reloaded", "routes", len(cfg.Routes), "gates", len(cfg.Gates), "upstreams", len(cfg.Upstreams))
 	return nil
+}
+
+// opened is what a reload has opened that it can only use once the rest is sure.
+type opened struct {
+	set    *listenerSet
+	socket *adminSocket
+	kept   *quotas.Kept // nil: rules of quotas stay where they are
+	bookAt bookPlace
+}
+
+// openAll opens what cfg asks for and is not open yet, all of it or nothing.
+func (s *Server) openAll(cfg *config.Config) (*opened, error) {
+	set, err := s.listen(cfg, s.listeners, s.admin)
+	if err != nil {
+		return nil, err
+	}
+	o := &opened{set: set}
+	if err = s.loadCredentials(set.public...); err == nil {
+		o.socket, err = s.openSocket(cfg, s.socket)
+	}
+	if err == nil {
+		o.kept, o.bookAt, err = s.reopenBook(cfg)
+	}
+	if err != nil {
+		s.unopen(o)
+		return nil, err
+	}
+	return o, nil
+}
+
+// unopen closes what openAll has opened.
+func (s *Server) unopen(o *opened) {
+	o.set.discard()
+	if o.socket != s.socket {
+		o.socket.close()
+	}
+	if err := o.kept.Close(); err != nil {
+		s.log.Warn("where quotas set at run time would have been kept was not closed", "error", err)
+	}
 }
 
 // swap serves the new listeners and lets the old ones go: they accept no more,

@@ -46,7 +46,6 @@ type Server struct {
 	streams *weirhttp.Streams
 	state   atomic.Pointer[state]
 	book    *quotas.Book
-	socket  *adminSocket // nil if there is none
 
 	draining atomic.Bool
 	ended    chan struct{} // closed by Abort
@@ -69,6 +68,8 @@ type Server struct {
 	retiring  []retiring
 	listeners []*listener
 	admin     *listener
+	socket    *adminSocket // nil if there is none
+	bookAt    bookPlace
 	running   bool
 	stopped   bool
 }
@@ -105,7 +106,7 @@ func New(cfg *config.Config, opts Options) (*Server, error) {
 	if err := s.openBook(cfg); err != nil {
 		return nil, err
 	}
-	st, err := s.compile(cfg, nil)
+	st, err := s.compile(cfg, nil, nil)
 	if err != nil {
 		s.closeBook()
 		return nil, err
@@ -128,11 +129,13 @@ func (s *Server) open(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	if s.socket, err = s.openSocket(cfg.Admin); err != nil {
+	socket, err := s.openSocket(cfg, nil)
+	if err != nil {
 		set.discard()
 		return err
 	}
 	s.listeners, s.admin = set.public, set.admin
+	s.swapSocket(cfg.Admin, socket)
 	return nil
 }
 

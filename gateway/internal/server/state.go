@@ -35,8 +35,9 @@ type route struct {
 }
 
 // compile builds the state of cfg. It adopts what lives of prev, which stays in
-// force if there is an error.
-func (s *Server) compile(cfg *config.Config, prev *state) (*state, error) {
+// force if there is an error. kept is rules of quotas from elsewhere than up to now, nil
+// if they stay where they are.
+func (s *Server) compile(cfg *config.Config, prev *state, kept *quotas.Kept) (*state, error) {
 	spec := cfg.Policy()
 	spec.Gates = withTargets(spec.Gates, cfg.Upstreams)
 	opts := policy.Options{
@@ -55,7 +56,7 @@ func (s *Server) compile(cfg *config.Config, prev *state) (*state, error) {
 		return nil, err
 	}
 	opts.Stores = opened.quotas()
-	plan := s.book.Plan(spec, cfg.QuotaPlace)
+	plan := s.plan(spec, cfg, kept)
 	opts.QuotaRules = plan.Rules
 	p, err := policy.Compile(spec, opts)
 	if err != nil {
@@ -82,6 +83,14 @@ func (s *Server) compile(cfg *config.Config, prev *state) (*state, error) {
 		i++
 	}
 	return st, nil
+}
+
+// plan returns what becomes of the rules of quotas under cfg.
+func (s *Server) plan(spec policy.Spec, cfg *config.Config, kept *quotas.Kept) *quotas.Plan {
+	if kept != nil {
+		return kept.Plan(spec, cfg.QuotaPlace)
+	}
+	return s.book.Plan(spec, cfg.QuotaPlace)
 }
 
 func (s *Server) upstreamOptions(st *state, name string, prev *state) proxy.Options {
