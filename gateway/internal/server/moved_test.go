@@ -147,7 +147,10 @@ func TestReloadMovesSocket(t *testing.T) {
 	if text := write(); !strings.Contains(text, "use unix:"+other) {
 		t.Errorf("asked over TCP: %s", text)
 	}
-	profile := func() int { status, _ := overSocket(t, other, http.MethodGet, "/debug/pprof/cmdline", ""); return status }
+	profile := func() int {
+		status, _ := overSocket(t, other, http.MethodGet, "/debug/pprof/cmdline", "")
+		return status
+	}
 	before := profile()
 	off := false
 	if err := reload(func(c *config.Config) { c.Admin.Socket, c.Admin.Pprof = other, &off }); err != nil {
