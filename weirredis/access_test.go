@@ -7,6 +7,7 @@ import (
 	"errors"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,6 +37,42 @@ func TestUser(t *testing.T) {
 			t.Errorf("no password: %v", err)
 		}
 	})
+}
+
+// A password that is changed while the store is open is asked for by the next
+// connection, and the one that is there goes on.
+func TestPasswordChanges(t *testing.T) {
+	server := startRedis(t)
+	server.grant(t, rights)
+	var password atomic.Value
+	password.Store("secret")
+	s := open(t, Config{
+		Addrs: []string{server.addr}, Username: "weir", DialTimeout: 300 * time.Millisecond,
+		PasswordFunc: func() (string, error) { return password.Load().(string), nil },
+	})
+	take := func() error {
+		_, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1})
+		return err
+	}
+	takeOne(t, s, vast)
+	server.ask(t, "ACL SETUSER weir resetpass >changed")
+	cut := func() {
+		for range 8 { // the client has several connections
+			server.ask(t, "CLIENT KILL TYPE normal SKIPME yes")
+		}
+	}
+	cut()
+	eventually(t, 5*time.Second, "the old password is refused", func() bool {
+		err := take()
+		return err != nil && strings.Contains(err.Error(), "WRONGPASS")
+	})
+	var e *Error
+	if err := take(); !errors.As(err, &e) || e.Charged() {
+		t.Errorf("%v, want that nothing was charged", err)
+	}
+	eventually(t, 5*time.Second, "the store is down", func() bool { return take() != nil && s.Stats().Down })
+	password.Store("changed")
+	eventually(t, 5*time.Second, "the new password is used", func() bool { return take() == nil })
 }
 
 // A right that is taken away is told by the error, and one that comes back is found.

@@ -61,10 +61,11 @@ func (c *Config) options() rueidis.ClientOption {
 			Username:                c.Sentinel.Username,
 			Password:                c.Sentinel.Password,
 			TLSConfig:               c.Sentinel.TLS,
-			Dialer:                  net.Dialer{Timeout: c.DialTimeout},
+			Dialer:                  net.Dialer{Timeout: c.DialTimeout, KeepAlive: quiet},
 			TopologyRefreshInterval: 5 * time.Second,
 		}
 	}
+	c.credentials(&o)
 	return o
 }
 

@@ -31,6 +31,12 @@ type Config struct {
 	// Username and Password are those of an ACL user; a Password alone is that of
 	// the user default. The package's documentation says which rights it needs.
 	Username, Password string
+	// PasswordFunc, if not nil, says what the password is now, instead of Password, so
+	// that one that is changed is used without a new store. It is asked for new
+	// connections, at most once a second, and must return soon; connections that are
+	// there go on. While it returns an error, the last password it told is used, or
+	// Password before that.
+	PasswordFunc func() (string, error)
 	// DB is the number of the database. A cluster has only 0.
 	DB int
 	// TLS turns TLS on. nil means none, unless URL says rediss.
@@ -84,6 +90,8 @@ type Sentinel struct {
 	// Username and Password are those of a user at the sentinels, which have users of
 	// their own; nothing of Config.Username and Config.Password is sent there.
 	Username, Password string
+	// PasswordFunc is as that of Config.
+	PasswordFunc func() (string, error)
 	// TLS turns TLS to the sentinels on. nil means none, unless URL says rediss: then
 	// Config.TLS is for them, too.
 	TLS *tls.Config

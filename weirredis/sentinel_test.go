@@ -9,6 +9,7 @@ import (
 	"math"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -42,16 +43,17 @@ func startPair(t *testing.T, id *identity) pair {
 	eventually(t, 10*time.Second, "the replica follows", func() bool {
 		return strings.Contains(p.master.ask(t, "INFO replication"), "state=online")
 	})
-	p.sentinel = startSentinel(t, p.master, id)
+	p.sentinel = startSentinel(t, p.master, id, 1)
 	return p
 }
 
-// startSentinel starts a sentinel that gives a master up after 300 ms.
-func startSentinel(t *testing.T, master *server, id *identity) *server {
+// startSentinel starts a sentinel that thinks a master gone after 300 ms, and gives it up
+// when so many sentinels think so.
+func startSentinel(t *testing.T, master *server, id *identity, quorum int) *server {
 	t.Helper()
 	s := &server{program: master.program, dir: t.TempDir(), addr: freeAddr(t), tls: id}
-	config := fmt.Sprintf("bind 127.0.0.1\ndir %s\nsentinel monitor main 127.0.0.1 %s 1\n"+
-		"sentinel down-after-milliseconds main 300\nsentinel failover-timeout main 3000\n", s.dir, master.port())
+	config := fmt.Sprintf("bind 127.0.0.1\ndir %s\nsentinel monitor main 127.0.0.1 %s %d\n"+
+		"sentinel down-after-milliseconds main 300\nsentinel failover-timeout main 3000\n", s.dir, master.port(), quorum)
 	if id == nil {
 		config += "port " + s.port() + "\n"
 	} else {
@@ -107,7 +109,32 @@ func TestSentinel(t *testing.T) {
 		}
 		c = p.config(t, id)
 		c.URL, c.Addrs, c.Sentinel.TLS = "rediss://"+p.sentinel.addr+"?master_set=main", nil, nil
+		servers, sentinels := c.Password, c.Sentinel.Password // which are asked for by whom they are for
+		c.Password, c.PasswordFunc = "", func() (string, error) { return servers, nil }
+		c.Sentinel.Password, c.Sentinel.PasswordFunc = "", func() (string, error) { return sentinels, nil }
 		followed(t, p, c)
+	})
+}
+
+// A sentinel that stands still is left for another: the store that was connected to it
+// still follows the master.
+func TestSentinelStandsStill(t *testing.T) {
+	t.Parallel()
+	p := startPair(t, nil)
+	for range 2 {
+		startSentinel(t, p.master, nil, 1)
+	}
+	eventually(t, 20*time.Second, "the sentinels know each other", func() bool {
+		return strings.Contains(p.sentinel.ask(t, "INFO sentinel"), ",sentinels=3")
+	})
+	s := open(t, p.config(t, nil))
+	takeOne(t, s, vast)
+	p.sentinel.signal(t, syscall.SIGSTOP)
+	takeOne(t, s, vast)
+	p.master.kill(t)
+	eventually(t, 30*time.Second, "a decision by the new master", func() bool {
+		_, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1})
+		return err == nil
 	})
 }
 

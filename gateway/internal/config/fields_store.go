@@ -17,7 +17,7 @@ var storeFields = map[string]field{
 	"Store.assume_no_eviction": {doc: "Do not ask the server for its maxmemory-policy, where it does not let itself be asked. Under another than noeviction buckets come back full, debts and all.", def: "false"},
 	"Store.lease":              {doc: "Take tokens ahead of need, for fewer round trips.", example: "{tokens: 100}"},
 
-	"Secret.password_file": {doc: "File with the password and nothing else, relative to this file. Read again on a reload.", example: "redis.password"},
+	"Secret.password_file": {doc: "File with the password and nothing else, relative to this file. Read again on a reload, and for new connections, at most once a second.", example: "redis.password"},
 	"Secret.password_env":  {doc: "Variable of the environment with the password, instead of a file.", example: "QUOTA_PASSWORD"},
 
 	"Sentinel.master":   {doc: "Name of the set of servers.", example: "main", required: true},

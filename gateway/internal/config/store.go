@@ -189,9 +189,11 @@ func (s *Store) Connection() (weirredis.Config, error) {
 	}
 	var err, errSentinel, errTLS error
 	c.Password, err = s.read()
+	c.PasswordFunc = s.again()
 	if s.Sentinel != nil {
 		c.Sentinel.Master, c.Sentinel.Username = s.Sentinel.Master, s.Sentinel.Username
 		c.Sentinel.Password, errSentinel = s.Sentinel.read()
+		c.Sentinel.PasswordFunc = s.Sentinel.again()
 	}
 	if s.TLS != nil {
 		c.TLS, errTLS = s.TLS.config()
@@ -213,6 +215,15 @@ func (s *Secret) read() (string, error) {
 		return password, nil
 	}
 	return "", nil
+}
+
+// again reads a file once more, for connections made after the password has been
+// changed; nil where there is none.
+func (s *Secret) again() func() (string, error) {
+	if s.PasswordFile == "" {
+		return nil
+	}
+	return s.read
 }
 
 // config leaves ServerName to the client, which asks each node by its own.

@@ -39,6 +39,13 @@ func TestStoreConnection(t *testing.T) {
 		c.Deadline != 20*time.Millisecond || c.Lease.Tokens != 7 || c.Lease.For != time.Second || c.Prefix != "weir:" || c.MaxInFlight != 512 || c.DialTimeout != time.Second {
 		t.Errorf("%+v", c)
 	}
+	if c.PasswordFunc == nil || c.Sentinel.PasswordFunc != nil {
+		t.Error("a file is not read again, or a variable is")
+	} else if err := os.WriteFile(filepath.Join(dir, "secret"), []byte("changed\n"), 0o600); err != nil {
+		t.Fatal(err)
+	} else if p, err := c.PasswordFunc(); p != "changed" || err != nil {
+		t.Errorf("%q, %v: not what the file has now", p, err)
+	}
 	bare := cfg.Stores["bare"]
 	if c, err := bare.Connection(); err != nil || c.Password != "" || c.Lease.Tokens != 0 || c.TLS != nil {
 		t.Errorf("%+v, %v", c, err)
