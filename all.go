@@ -9,7 +9,11 @@ import (
 // in the order given, each but the last without waiting, so no gate ever waits
 // while another's grant is held, except the last; put the concurrency gate
 // there, and the cheap refusals first. When a gate refuses, the grants before
-// it are cancelled in reverse order and its Rejection is returned.
+// it are cancelled in reverse order and its Rejection is returned. If it refuses
+// for [ReasonQuota] and a later gate, a [Foreteller], would have the work come back
+// later still, or never, that one's Rejection is returned in its place: who
+// comes back when told would be refused again. Only the gate that was asked
+// counts the refusal.
 //
 // All() admits everything; All(g) is g.
 func All(gates ...Gate) Gate {
@@ -125,18 +129,68 @@ func (w bundleWaiter) Cancel() bool {
 // carries a permit of a gate already, by way of another chain, that one serves.
 func (a *all) collect(ctx context.Context, w Work) (*bundle, error) {
 	b := a.take()
-	for _, g := range a.gates[:len(a.gates)-1] {
+	for i, g := range a.gates[:len(a.gates)-1] {
 		p, ok := Nested(ctx, g)
 		if !ok {
 			var err error
 			if p, err = try(g, w); err != nil {
 				b.abort()
-				return nil, err
+				return nil, a.outlast(ctx, w, err, i+1)
 			}
 		}
 		b.permits = append(b.permits, p)
 	}
 	return b, nil
+}
+
+// outlast returns err, the refusal of w by the gate before number from, or that of
+// a later gate that is to be waited for longer.
+func (a *all) outlast(ctx context.Context, w Work, err error, from int) error {
+	first := AsRejection(err)
+	if first == nil || first.Reason != ReasonQuota {
+		return err
+	}
+	if told := a.foretell(ctx, w, first, from); told != first {
+		return told
+	}
+	return err
+}
+
+// Foretell implements [Foreteller].
+func (a *all) Foretell(ctx context.Context, w Work) *Rejection {
+	return a.foretell(ctx, w, nil, 0)
+}
+
+// foretell returns told, or the refusal of a gate from number from on that is to be
+// waited for longer.
+func (a *all) foretell(ctx context.Context, w Work, told *Rejection, from int) *Rejection {
+	for _, g := range a.gates[from:] {
+		if p, ok := Nested(ctx, g); ok {
+			p.Cancel()
+			continue
+		}
+		f, ok := g.(Foreteller)
+		if !ok {
+			continue
+		}
+		if r := f.Foretell(ctx, w); r.outlasts(told) {
+			told = r
+		}
+	}
+	return told
+}
+
+// outlasts reports whether r is to be waited for longer than told, or for ever.
+func (r *Rejection) outlasts(told *Rejection) bool {
+	switch {
+	case r == nil:
+		return false
+	case told == nil:
+		return true
+	case told.Retryable && r.Retryable:
+		return r.RetryAfter > told.RetryAfter
+	}
+	return told.Retryable
 }
 
 // try admits w without waiting.

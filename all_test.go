@@ -154,3 +154,88 @@ func TestAllCancelAfterTheAnswer(t *testing.T) {
 		t.Errorf("%d in flight", inFlight(a, last))
 	}
 }
+
+// oracle refuses nothing by itself; it says what it is told to.
+type oracle struct {
+	weir.Gate
+	says  *weir.Rejection
+	asked int
+}
+
+func (o *oracle) Foretell(context.Context, weir.Work) *weir.Rejection {
+	o.asked++
+	return o.says
+}
+
+// no is a gate that refuses.
+type no struct{ with error }
+
+func (g no) Admit(context.Context, weir.Work) (weir.Permit, error) { return weir.Permit{}, g.with }
+
+// Who is refused by a quota is told of the one that keeps it waiting longest, also
+// in chains of chains; other refusals stand as they are, and nobody is asked.
+func TestAllTellsTheLongestWait(t *testing.T) {
+	after := func(gate string, reason weir.Reason, wait time.Duration) *weir.Rejection {
+		return &weir.Rejection{Gate: gate, Reason: reason, RetryAfter: wait, Retryable: wait > 0}
+	}
+	var (
+		second  = after("second", weir.ReasonQuota, time.Second)
+		shorter = after("shorter", weir.ReasonQuota, time.Millisecond)
+		longer  = after("longer", weir.ReasonQuota, time.Minute)
+		never   = after("never", weir.ReasonBlocked, 0)
+		full    = after("full", weir.ReasonQueueFull, time.Second)
+		other   = errors.New("no rejection")
+	)
+	for _, test := range []struct {
+		first error
+		later []*weir.Rejection
+		want  error
+		asked int
+	}{
+		{second, []*weir.Rejection{nil, nil}, second, 1},
+		{second, []*weir.Rejection{shorter, nil}, second, 1},
+		{second, []*weir.Rejection{second, nil}, second, 1},
+		{second, []*weir.Rejection{longer, shorter}, longer, 1},
+		{second, []*weir.Rejection{shorter, longer}, longer, 1},
+		{second, []*weir.Rejection{never, longer}, never, 1},
+		{second, []*weir.Rejection{longer, never}, never, 1},
+		{full, []*weir.Rejection{longer, never}, full, 0},
+		{other, []*weir.Rejection{longer, never}, other, 0},
+	} {
+		var diary []string
+		open := newScribe("open", &diary)
+		var later []*oracle
+		for _, says := range test.later {
+			later = append(later, &oracle{Gate: open, says: says})
+		}
+		all := weir.All(open, no{test.first}, open, later[0], weir.All(open, later[1]))
+		if _, err := all.Admit(context.Background(), weir.Work{}); err != test.want {
+			t.Errorf("%v, then %v: got %v, want %v", test.first, test.later, err, test.want)
+		}
+		for i, o := range later {
+			if o.asked != test.asked {
+				t.Errorf("%v, then %v: number %d was asked %d times, want %d", test.first, test.later, i, o.asked, test.asked)
+			}
+		}
+		if len(diary) != 2 || diary[1] != "open cancel" {
+			t.Errorf("%v: %q, want the first grant alone, cancelled", test.first, diary)
+		}
+	}
+}
+
+// A later gate that a permit in the context covers keeps nobody waiting.
+func TestAllAsksNoGateThatIsHeld(t *testing.T) {
+	var diary []string
+	open := newScribe("open", &diary)
+	held := &oracle{Gate: open, says: &weir.Rejection{Reason: weir.ReasonQuota, RetryAfter: time.Hour, Retryable: true}}
+	p, err := held.Admit(context.Background(), weir.Work{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Done(weir.OK)
+	ctx := weir.WithPermit(context.Background(), held, p)
+	first := &weir.Rejection{Reason: weir.ReasonQuota, RetryAfter: time.Second, Retryable: true}
+	if _, err := weir.All(no{first}, held).Admit(ctx, weir.Work{}); err != first || held.asked != 0 {
+		t.Errorf("got %v after %d questions, want %v and none", err, held.asked, first)
+	}
+}

@@ -142,6 +142,16 @@ func (g *Gate) TryAdmit(w weir.Work) (weir.Permit, error) {
 	return p, err
 }
 
+// Foretell implements [weir.Foreteller]. Only a gate that enforces, with a mechanism
+// that can tell, says anything.
+func (g *Gate) Foretell(ctx context.Context, w weir.Work) *weir.Rejection {
+	f, ok := g.mechanism.(weir.Foreteller)
+	if !ok || level(g.level.Load()) != enforcing {
+		return nil
+	}
+	return f.Foretell(ctx, w)
+}
+
 // Offer is TryAdmit for a caller who has other gates to ask: it reports whether
 // there was room. A no is not counted as a refusal and no hook hears of it,
 // because nobody has been refused yet. A gate in observe mode says no where it

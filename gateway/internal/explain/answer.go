@@ -1,6 +1,8 @@
 package explain
 
 import (
+	"context"
+
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/policy"
@@ -33,6 +35,8 @@ type Answer struct {
 	By     string `json:"by,omitempty"`
 	// AfterMS is when to come back, where that is known.
 	AfterMS int64 `json:"retry_after_ms,omitempty"`
+
+	told *weir.Rejection // what the answer would say
 }
 
 // Gate is what a gate says.
@@ -118,14 +122,36 @@ func (a *Answer) ask(g *policy.Gate, spec *policy.QuotaSpec, w weir.Work, last b
 	case g.Mode() == policy.Off:
 		look.Says, look.Why = Off, ""
 	case a.Status != 0:
-		look.Says, look.Why = NotReached, ""
+		a.askToo(&look, g, w)
 	case g.Mode() == policy.Observe && (rej != nil || look.Says == Waits):
 		look.Says = Observes
 	case rej != nil:
-		look.Says, a.Status, a.By = Refuses, weirhttp.Status(rej), g.Name()
-		a.AfterMS = (rej.RetryAfter.Nanoseconds() + 999_999) / 1_000_000
+		look.Says = Refuses
+		a.refuse(g, rej)
 	}
 	a.Gates = append(a.Gates, look)
+}
+
+// askToo adds what a gate says after another has refused: a quota that would refuse too
+// is told of, if it is to be waited for longer; see [weir.All].
+func (a *Answer) askToo(look *Gate, g *policy.Gate, w weir.Work) {
+	var rej *weir.Rejection
+	if a.told != nil && a.told.Reason == weir.ReasonQuota {
+		rej = g.Foretell(context.Background(), w)
+	}
+	if rej == nil {
+		look.Says, look.Why = NotReached, ""
+		return
+	}
+	look.Says = Refuses
+	if a.told.Retryable && (!rej.Retryable || rej.RetryAfter > a.told.RetryAfter) {
+		a.refuse(g, rej)
+	}
+}
+
+func (a *Answer) refuse(g *policy.Gate, rej *weir.Rejection) {
+	a.Status, a.By, a.told = weirhttp.Status(rej), g.Name(), rej
+	a.AfterMS = (rej.RetryAfter.Nanoseconds() + 999_999) / 1_000_000
 }
 
 // describe fills in what there is to say of a gate by itself, and returns the refusal

@@ -65,6 +65,9 @@ func TestSays(t *testing.T) {
 		{"used up, and too far off", "  api: {quota: {rate: 1/h, queue: {len: 5}}}\n", "api", "api", "refuses", 429},
 		{"as long as it takes", "  api: {quota: {rate: 1/h, queue: {len: 5, max_wait: -1}}}\n", "api", "api", "waits", 0},
 		{"nothing waits before the last gate", "  api: {quota: {rate: 1/s, queue: {len: 5}}}\n" + slots, "api, slots", "api", "refuses not reached", 429},
+		{"used up, and another quota too", api + "  day: {quota: {limits: [1 a month]}}\n" + slots, "api, day, slots", "api day", "refuses refuses not reached", 429},
+		{"used up, and another quota blocks", api + "  day: {quota: {rules: [{user: \"*\", blocked: true}]}}\n", "api, day", "api", "refuses refuses", 403},
+		{"used up, and another quota observes", api + "  day: {mode: observe, quota: {rate: 1/h}}\n", "api, day", "api day", "refuses not reached", 429},
 		{"all slots taken", slots, "slots", "slots", "waits", 0},
 		{"all slots taken, but not of the last gate", slots + api, "slots, api", "slots", "refuses not reached", 503},
 		{"all slots taken of a gate that observes", "  slots: {mode: observe, limit: {limit: 1}}\n", "slots", "slots", "observes", 0},
@@ -72,8 +75,8 @@ func TestSays(t *testing.T) {
 	}
 	for _, tt := range tests {
 		cfg, p := compiled(t, tt.gates, tt.order)
-		if tt.taken != "" {
-			take(t, p, tt.taken, 1)
+		for _, gate := range strings.Fields(tt.taken) {
+			take(t, p, gate, 1)
 		}
 		a, err := Of(cfg, p, Ask{From: "192.0.2.1"}) // where httptest says it is
 		if err != nil {

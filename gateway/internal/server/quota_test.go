@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/policy"
 )
@@ -87,6 +88,32 @@ func TestQuotaFields(t *testing.T) {
 			t.Errorf("%s: RateLimit %q: the upstream's own is to be the second", name, fields)
 		}
 		checkRefusal(t, name, res, body, tt.rule)
+	}
+}
+
+// Of two quotas that are used up the answer is about the one to wait longest for, whatever
+// their order; the one that was asked first counts it.
+func TestQuotaTellsTheLongestWait(t *testing.T) {
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {})
+	rate := func(text string) policy.GateSpec {
+		return policy.GateSpec{Quota: &policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: text}}}
+	}
+	for _, order := range [][]string{{"short", "long"}, {"long", "short"}} {
+		g := start(t, quotaConfig(t, up.URL, map[string]policy.GateSpec{"short": rate("1/min"), "long": rate("1/h")}, order...), Options{})
+		as(t, g, "alice")
+		res, body := as(t, g, "alice")
+		if !strings.Contains(body, `"gate":"long"`) || !strings.HasPrefix(res.Header.Get("RateLimit"), `"long/all";r=0;t=`) {
+			t.Errorf("%s: RateLimit %s: %s", order, res.Header.Get("RateLimit"), body)
+		}
+		if after := res.Header.Get("Retry-After"); !within(after, 3500, 3600) {
+			t.Errorf("%s: Retry-After %s", order, after)
+		}
+		checkRefusal(t, order[0]+" first", res, body, "all")
+		for name, want := range map[string]uint64{order[0]: 1, order[1]: 0} {
+			if got := g.state.Load().policy.Gate(name).Snapshot().Rejected[weir.ReasonQuota]; got != want {
+				t.Errorf("%s: %s has counted %d refusals, want %d", order, name, got, want)
+			}
+		}
 	}
 }
 
