@@ -2,7 +2,6 @@ package policy
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -311,129 +310,6 @@ func TestQuotaHeaders(t *testing.T) {
 			t.Errorf("%q: %q, want %q; of a limit %q", word, got, want, p.Gate("slots").QuotaUnit())
 		}
 	}
-}
-
-// Every fault is reported, where it stands and with what to write.
-func TestQuotaFaults(t *testing.T) {
-	const at = "gates.api.quota"
-	limits := func(l ...string) QuotaLimitSpec { return QuotaLimitSpec{Limits: l} }
-	for name, test := range map[string]struct {
-		spec QuotaSpec
-		want []string
-	}{
-		"nothing": {QuotaSpec{}, []string{at + ": has neither a limit nor rules; write rate: 10/s"}},
-		"only by": {QuotaSpec{By: []string{"user"}}, []string{at + ".by: says whom a limit is for"}},
-		"all of it": {QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Rate: "0/s", Burst: -1, Limits: limits("10/day").Limits}, By: []string{"ip", "usr", "user", "user"}, OnStoreError: "maybe", MaxKeys: -1, Headers: "x", Unit: "bytes", Count: "x", Queue: QuotaQueueSpec{Len: -1, MaxWait: -5}}, []string{
-			at + ".rate: there are limits too", at + ".burst: -1 is out of range", at + ".rate: 0 is not above 0", at + ".limits[0]: 10/day may mean two things; write 10/24h",
-			at + ".by[0]: \"ip\" is no part of an identity; write address", at + ".by[1]: \"usr\" is no part of an identity; did you mean user?", at + ".by[3]: \"user\" is written twice",
-			at + ".queue.len: -1 is out of range", at + ".queue.max_wait: -5ns is negative",
-			at + ".on_store_error: \"maybe\" is no answer", at + ".max_keys: -1 is out of range", at + ".on_store_error: means nothing without a store",
-			at + ".count: \"x\" is no count", at + ".headers: \"x\" is no choice of headers",
-			at + ".unit: \"bytes\" is no unit",
-		}},
-		"unit":        {QuotaSpec{QuotaLimitSpec: rate("1/s"), Count: "requests", Unit: "content-bytes"}, []string{at + ".unit: each token is a request here; leave it out, or count: requests"}},
-		"burst":       {QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Burst: 5}}, []string{at + ".burst: means nothing without a rate"}},
-		"bursts":      {QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Rate: "1/s burst 3", Burst: 5}}, []string{at + ".burst: the rate says a burst too"}},
-		"calendar":    {QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Rate: "5 a day", Burst: 5}}, []string{at + ".burst: means nothing for a calendar"}},
-		"small burst": {QuotaSpec{QuotaLimitSpec: rate("1/s burst 0.5")}, []string{at + ".rate: a burst of 0.5 lets nothing through"}},
-		"windows":     {QuotaSpec{QuotaLimitSpec: limits("1/s", "2/s", "3/s", "4/s", "5/s", "6/s", "7/s", "8/s", "9/s")}, []string{at + ".limits: 9 limits; write at most 8"}},
-		"store":       {QuotaSpec{QuotaLimitSpec: rate("1/s"), Store: "shard", MaxKeys: 5}, []string{at + ".max_keys: means nothing with a store", at + ".store: there is no store \"shard\"; did you mean shared?"}},
-		"queue":       {QuotaSpec{QuotaLimitSpec: rate("1/s"), Permissive: true, Queue: QuotaQueueSpec{Len: 1}}, []string{at + ".queue.len: nothing waits where nothing is refused"}},
-		"max_wait":    {QuotaSpec{QuotaLimitSpec: rate("1/s"), Queue: QuotaQueueSpec{MaxWait: 1}}, []string{at + ".queue.max_wait: means nothing where nothing waits"}},
-		"rules": {QuotaSpec{QuotaLimitSpec: rate("1/s"), By: []string{"user"}, Rules: []QuotaRuleSpec{
-			{User: "a"}, {User: "b", Exempt: true, Blocked: true}, {User: "c", Exempt: true, QuotaLimitSpec: rate("1/s")},
-			{Name: "n", User: "d\n", Blocked: true}, {Name: "n", Route: "/x", Priority: "hihg", Address: "10.0.0.1/8", Blocked: true},
-			{User: "a", Blocked: true}, {User: "*", Exempt: true},
-		}}, []string{
-			at + ".rules[0]: gives no limit", at + ".rules[1]: is exempt and blocked", at + ".rules[2]: has a limit, but is exempt",
-			at + ".rules[3].user: no user has this name", at + ".rules[4].route: \"/x\" is no route", at + ".rules[4].priority: \"hihg\" is no priority; did you mean high?",
-			at + ".rules[4].address: ", at + ".rules[4].name: \"n\" is the name of rules[3] too",
-			at + ".rules[5]: matches the same as rules[0]", at + ".rules[6]: matches the same as by:",
-		}},
-	} {
-		_, err := Compile(quotaGate(test.spec), Options{Stores: map[string]quota.Store{"shared": nilStore{}}})
-		t.Run(name, func(t *testing.T) { wantFaults(t, err, test.want) })
-	}
-	both := quotaGate(QuotaSpec{QuotaLimitSpec: rate("1/s")})
-	g := both.Gates["api"]
-	g.Limit = &LimitSpec{}
-	both.Gates["api"] = g
-	_, err := Compile(both, Options{})
-	wantFaults(t, err, []string{at + ": the gate has a limit or sheds too"})
-	named := quotaGate(QuotaSpec{QuotaLimitSpec: rate("1/s"), By: []string{"address"}})
-	named.Identity.User = "header:X-User"
-	_, err = Compile(named, Options{})
-	wantFaults(t, err, []string{at + ": looks at addresses, but no part of the identity is one; write identity: {client: peer}"})
-}
-
-// nilStore can tell nothing.
-type nilStore struct{ quota.Store }
-
-func TestParseLimit(t *testing.T) {
-	berlin, err := time.LoadLocation("Europe/Berlin")
-	if err != nil {
-		t.Skip("no time zones here: ", err)
-	}
-	for text, want := range map[string]quota.Limit{
-		"10/s":                      {Rate: 10, Burst: 10},
-		" 10 / s ":                  {Rate: 10, Burst: 10},
-		"10/s burst 20":             {Rate: 10, Burst: 20},
-		"10/s, burst 20":            {Rate: 10, Burst: 20},
-		"0.5/s":                     {Rate: 0.5, Burst: 1},
-		"30/min":                    {Rate: 0.5, Burst: 30},
-		"30/m":                      {Rate: 0.5, Burst: 30},
-		"3600/h":                    {Rate: 1, Burst: 3600},
-		"5/10s":                     {Rate: 0.5, Burst: 5},
-		"86400/24h":                 {Rate: 1, Burst: 86400},
-		"1000/h":                    {Rate: 1000. / 3600, Burst: 1000},
-		"1000/24h":                  {Rate: 1000. / 86400, Burst: 1000},
-		"1234567/h burst 7654321":   {Rate: 1234567. / 3600, Burst: 7654321},
-		"1e6/s":                     {Rate: 1e6, Burst: 1e6},
-		"5000 a day":                quota.Each(5000, quota.Day, nil),
-		"5000 a day, UTC":           quota.Each(5000, quota.Day, nil),
-		"5000 a month":              quota.Each(5000, quota.Month, nil),
-		"5000 a week Europe/Berlin": quota.Each(5000, quota.Week, berlin),
-	} {
-		got, err := ParseLimit(text)
-		if want.Calendar.In != nil && got.Calendar.In != nil && got.Calendar.In.String() == want.Calendar.In.String() {
-			want.Calendar.In = got.Calendar.In
-		}
-		if err != nil || got != want {
-			t.Errorf("%q: %+v, %v; want %+v", text, got, err, want)
-		}
-		if again, err := ParseLimit(got.String()); err != nil || again != got {
-			t.Errorf("%q is printed as %q, which is read as %+v, %v", text, got, again, err)
-		}
-	}
-	for text, want := range map[string]string{
-		"": "is no limit; write for instance", "10": "is no limit", "ten/s": "is no number; write", "0/s": "is not above 0", "-1/s": "is not above 0",
-		"NaN/s": "is no number", "Inf/s": "is no number", "1e300/s": "is out of range", "0x10/s": "is no number", "1e-300/s": "is out of range",
-		"10/fortnight": "is no unit of time", "10/0s": "is no unit", "10/day": "write 10/24h", "10/d": "10 a day", "10/month": "write 10/720h",
-		"10/s burst 0": "is not above 0", "10/s burst x": "is no number", "10 a year": "is no period", "10 a day Nowhere/Here": "is no time zone",
-		strings.Repeat("9", 200) + "/s": "bytes are no limit",
-	} {
-		if _, err := ParseLimit(text); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "; ") {
-			t.Errorf("%q: %v, want %q and a remedy", text, err, want)
-		}
-	}
-}
-
-func FuzzParseLimit(f *testing.F) {
-	for _, text := range []string{"10/s burst 20", "5000 a day Europe/Berlin", "1e300/1ns", "1 a a", "/", "1/9999999h burst .1"} {
-		f.Add(text)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		l, err := ParseLimit(text)
-		if err != nil {
-			return
-		}
-		if err := l.Validate(); err != nil {
-			t.Errorf("%q: %v", text, err)
-		}
-		if again, _ := ParseLimit(text); again != l {
-			t.Errorf("%q is %+v and %+v", text, l, again)
-		}
-	})
 }
 
 // Addresses are the peers', IPv6 by /64, or those that a trusted peer names.

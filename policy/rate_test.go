@@ -1,0 +1,76 @@
+package policy
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/quota"
+)
+
+func TestParseLimit(t *testing.T) {
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Skip("no time zones here: ", err)
+	}
+	for text, want := range map[string]quota.Limit{
+		"10/s":                      {Rate: 10, Burst: 10},
+		" 10 / s ":                  {Rate: 10, Burst: 10},
+		"10/s burst 20":             {Rate: 10, Burst: 20},
+		"10/s, burst 20":            {Rate: 10, Burst: 20},
+		"0.5/s":                     {Rate: 0.5, Burst: 1},
+		"30/min":                    {Rate: 0.5, Burst: 30},
+		"30/m":                      {Rate: 0.5, Burst: 30},
+		"3600/h":                    {Rate: 1, Burst: 3600},
+		"5/10s":                     {Rate: 0.5, Burst: 5},
+		"86400/24h":                 {Rate: 1, Burst: 86400},
+		"1000/h":                    {Rate: 1000. / 3600, Burst: 1000},
+		"1000/24h":                  {Rate: 1000. / 86400, Burst: 1000},
+		"1234567/h burst 7654321":   {Rate: 1234567. / 3600, Burst: 7654321},
+		"1e6/s":                     {Rate: 1e6, Burst: 1e6},
+		"5000 a day":                quota.Each(5000, quota.Day, nil),
+		"5000 a day, UTC":           quota.Each(5000, quota.Day, nil),
+		"5000 a month":              quota.Each(5000, quota.Month, nil),
+		"5000 a week Europe/Berlin": quota.Each(5000, quota.Week, berlin),
+	} {
+		got, err := ParseLimit(text)
+		if want.Calendar.In != nil && got.Calendar.In != nil && got.Calendar.In.String() == want.Calendar.In.String() {
+			want.Calendar.In = got.Calendar.In
+		}
+		if err != nil || got != want {
+			t.Errorf("%q: %+v, %v; want %+v", text, got, err, want)
+		}
+		if again, err := ParseLimit(got.String()); err != nil || again != got {
+			t.Errorf("%q is printed as %q, which is read as %+v, %v", text, got, again, err)
+		}
+	}
+	for text, want := range map[string]string{
+		"": "is no limit; write for instance", "10": "is no limit", "ten/s": "is no number; write", "0/s": "is not above 0", "-1/s": "is not above 0",
+		"NaN/s": "is no number", "Inf/s": "is no number", "1e300/s": "is out of range", "0x10/s": "is no number", "1e-300/s": "is out of range",
+		"10/fortnight": "is no unit of time", "10/0s": "is no unit", "10/day": "write 10/24h", "10/d": "10 a day", "10/month": "write 10/720h",
+		"10/s burst 0": "is not above 0", "10/s burst x": "is no number", "10 a year": "is no period", "10 a day Nowhere/Here": "is no time zone",
+		strings.Repeat("9", 200) + "/s": "bytes are no limit",
+	} {
+		if _, err := ParseLimit(text); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "; ") {
+			t.Errorf("%q: %v, want %q and a remedy", text, err, want)
+		}
+	}
+}
+
+func FuzzParseLimit(f *testing.F) {
+	for _, text := range []string{"10/s burst 20", "5000 a day Europe/Berlin", "1e300/1ns", "1 a a", "/", "1/9999999h burst .1"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		l, err := ParseLimit(text)
+		if err != nil {
+			return
+		}
+		if err := l.Validate(); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+		if again, _ := ParseLimit(text); again != l {
+			t.Errorf("%q is %+v and %+v", text, l, again)
+		}
+	})
+}
