@@ -135,7 +135,10 @@ func (l *Limit) fill(tokens float64, at moment) time.Duration {
 	if l.Calendar.set() {
 		return at.until(l.Calendar, math.Ceil(tokens/l.Burst-1e-9))
 	}
-	return nanoseconds(tokens / l.Rate * 1e9)
+	// A sum of many small parts is off by some ulps of the largest: no nanosecond more
+	// for that, as what is missing then is within the slack.
+	off := min(1e-14*(l.Burst+tokens), l.slack()/2)
+	return nanoseconds((tokens - off) / l.Rate * 1e9)
 }
 
 // nanoseconds rounds up to a duration, but not for an error of float64.

@@ -193,6 +193,16 @@ func TestKeysDiffer(t *testing.T) {
 	}
 }
 
+// Nobody can be called what a long name is cut to.
+func TestCutKeyIsNobodys(t *testing.T) {
+	r := &rule{matches: [parts]Match{user: Every}}
+	of := func(u string) string { return string(appendKey(nil, "gate", r, &Identity{User: u})) }
+	long := of(strings.Repeat("x", 10<<10))
+	if _, cut, _ := strings.Cut(long, "="); of(cut) == long {
+		t.Errorf("%q has the bucket of a user with a long name", cut)
+	}
+}
+
 func TestBadRules(t *testing.T) {
 	one := []Limit{Per(1, time.Second)}
 	for _, c := range []struct {

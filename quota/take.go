@@ -108,7 +108,7 @@ func (t *Take) decide(buckets []bucket, at moment) (r Result) {
 	for i := range buckets {
 		l, b := &t.Limits[i], &buckets[i]
 		b.refill(l, at)
-		if !t.Debt && cost > l.Burst && t.Mode != Permissive {
+		if !t.Debt && cost > l.Burst {
 			r = Result{Window: i, Wait: Never}
 			continue
 		}

@@ -45,7 +45,9 @@ func (q *Quota) wait(ctx context.Context, set *settings, w *weir.Work, c *charge
 		q.room.waiting.Add(-1)
 		return r, nil, refused
 	}
-	place := &waiter{gate: q, charge: *c, work: *w, arrived: now, due: now + r.Wait, wake: wake}
+	// From now, not from before: what a slow store takes to answer must bring nobody
+	// in ahead of the rate.
+	place := &waiter{gate: q, charge: *c, work: *w, arrived: now, due: q.now() + r.Wait, wake: wake}
 	if wake == nil {
 		place.ready = make(chan struct{})
 	}

@@ -80,6 +80,8 @@ func reserve(s *store) {
 	s.clock.Advance(2 * time.Second)
 	s.take(t, want{true, 4 * time.Second, -2})
 	s.take(cost(t, 3), want{false, never, -2})
+	t.MaxWait = never
+	s.take(cost(t, 3), want{false, never, -2})
 }
 
 func reserveInDebt(s *store) {
