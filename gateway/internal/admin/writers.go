@@ -103,6 +103,13 @@ func (a *Writers) orSocket() string {
 
 // readToken returns the token of a file. No error tells of it.
 func readToken(name string) (string, error) {
+	info, err := os.Stat(name) // before it is opened: to open a pipe waits for a writer
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is no plain file", name)
+	}
+	if err != nil {
+		return "", fmt.Errorf("the gateway cannot read its token: %w", err)
+	}
 	f, err := os.Open(name)
 	if err != nil {
 		return "", fmt.Errorf("the gateway cannot read its token: %w", err)

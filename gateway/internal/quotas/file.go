@@ -51,21 +51,20 @@ func (f *File) Close() error { return f.lock.Close() }
 
 // Read returns what is in the file.
 func (f *File) Read(context.Context) ([]byte, error) {
-	file, err := os.Open(f.name)
-	if errors.Is(err, fs.ErrNotExist) {
+	info, err := os.Stat(f.name) // before it is opened: to open a pipe waits for a writer
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is no plain file", f.name)
 	}
+	file, err := os.Open(f.name)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no plain file", f.name)
-	}
 	return io.ReadAll(io.LimitReader(file, maxBytes+1))
 }
 
