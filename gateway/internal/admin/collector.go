@@ -7,6 +7,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/proxy"
+	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/signal"
 	"github.com/weir-go/weir/weirhttp"
@@ -19,6 +20,7 @@ type Source interface {
 	Upstreams() []*proxy.Upstream
 	Connections() []Connections
 	Stores() []Store
+	Book() quotas.Stats
 	InFlight() int64
 	Ready() bool
 }

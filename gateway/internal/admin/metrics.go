@@ -80,7 +80,7 @@ func NewMetrics(src Source, version string) *Metrics {
 	})
 	build.Set(1)
 	m.registry.MustRegister(m.wait, m.service, m.refused, m.duration, m.requests, m.reloads, m.unrouted,
-		m.lastReload, m.lastSuccess, build, newCollector(src), newConnCollector(src), tenantCollector{m.tenants}, keyCollector{src, m}, partCollector{src}, quotaCollector{src},
+		m.lastReload, m.lastSuccess, build, newCollector(src), newConnCollector(src), tenantCollector{m.tenants}, keyCollector{src, m}, partCollector{src}, quotaCollector{src}, dynamicCollector{src},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

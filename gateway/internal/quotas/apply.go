@@ -92,6 +92,7 @@ func (b *Book) attempt(ctx context.Context, c *Change) (Result, error) {
 		return Result{ETag: was}, ErrPrecondition
 	}
 	next, steps, by, faults := c.carryOut(doc, time.Now())
+	faults = append(faults, strangers(plan, doc, c)...)
 	if faults = append(faults, unfit(plan, next, steps, by)...); len(faults) > 0 {
 		return Result{ETag: was}, faults
 	}
@@ -127,6 +128,23 @@ func tooLarge(s Store, data []byte) error {
 		return fmt.Errorf("the rules would take %d bytes, and %s can keep %d; delete some, or keep the rules of one gateway in a file", len(data), s.Name(), most)
 	}
 	return nil
+}
+
+// strangers returns the operations that would take back all rules of a gate which there
+// is not, and never was: likely a name that is written wrong.
+func strangers(plan *Plan, doc *document, c *Change) (faults Faults) {
+	has := gatesOf(doc)
+	for i := range c.Ops {
+		op := &c.Ops[i]
+		g, ok := plan.spec.Gates[op.Gate]
+		if has[op.Gate] || ok && g.Quota != nil || !op.Clear && !(op.Replace != nil && len(op.Replace) == 0) {
+			continue
+		}
+		f := noQuota(&plan.spec, op.Gate, ok)
+		f.Op, f.Missing = i, true
+		faults = append(faults, f)
+	}
+	return faults
 }
 
 // unfit returns what is wrong with the rules that steps have set. Those that were set

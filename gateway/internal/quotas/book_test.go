@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/weir-go/weir"
@@ -86,6 +87,8 @@ func TestAllOrNothing(t *testing.T) {
 	f(false, `there is no gate "apo"`, Op{Gate: "apo", Set: user("x", "1/s")})
 	f(false, `gate "slots" has no quota`, Op{Gate: "slots", Set: user("x", "1/s")})
 	f(false, "gate: is missing; write one of api, other", Op{Set: user("x", "1/s")})
+	f(true, `there is no gate "apo"; gates with a quota are api, other`, Op{Gate: "apo", Clear: true})
+	f(true, `gate "slots" has no quota`, Op{Gate: "slots", Replace: []policy.QuotaRuleSpec{}})
 	f(false, "asks for 0 things", Op{Gate: "api"})
 	f(false, "asks for 2 things", Op{Gate: "api", Set: user("x", "1/s"), Clear: true})
 	f(false, "is no number", Op{Gate: "api", Set: user("x", "NaN/s")})
@@ -329,21 +332,108 @@ func TestGoneIsRestored(t *testing.T) {
 	}
 }
 
-// Each step is logged with who, before and after, and so is what was refused.
+// Each step is logged with who, before and after, and what was not done with what was
+// asked for: nobody tries to change a quota without a line in the log.
 func TestAudit(t *testing.T) {
 	d := newDesk(t, newFile(t, inTemp(t)), base())
-	d.must(set("api", "carol", "3/h"))
-	if !strings.Contains(d.log.String(), `before="as the file says"`) {
-		t.Errorf("not what was before:\n%s", d.log)
+	f := func(c Change, parts ...string) Result {
+		t.Helper()
+		before := len(d.log.String())
+		c.By, c.Via = "tester", ViaSocket
+		res, _ := d.Change(t.Context(), c)
+		line := d.log.String()[before:]
+		for _, part := range append(parts, "by=tester") {
+			if !strings.Contains(line, part) {
+				t.Errorf("no %s in\n%s", part, line)
+			}
+		}
+		return res
 	}
-	res := d.must(set("api", "carol", "4/h burst 9"))
-	for _, part := range []string{"by=tester", "gate=api", "rule=\"user=carol\"", "before=3/h", "after=\"4/h burst 9\"", "etag=" + res.ETag} {
-		if !strings.Contains(d.log.String(), part) {
-			t.Errorf("no %s in\n%s", part, d.log)
+	f(set("api", "carol", "3/h"), `before="as the file says"`, "gate=api", `rule="user=carol"`)
+	res := f(set("api", "carol", "4/h burst 9"), "before=3/h", `after="4/h burst 9"`)
+	if !strings.Contains(d.log.String(), "etag="+res.ETag) {
+		t.Errorf("no ETag in\n%s", d.log)
+	}
+	look := set("api", "carol", "5/h")
+	look.ValidateOnly = true
+	f(look, "validated", `asked="api: set user=carol 5/h"`)
+	f(Change{Ops: []Op{{Gate: "apo", Clear: true}}}, "level=WARN", "outcome=refused", `asked="apo: delete all"`, "there is no gate")
+	f(Change{Ops: []Op{{Gate: "api", Delete: user("dave", "")}, {Gate: "api", Set: user("x", "0/s")}}}, `asked="api: delete user=dave; api: set user=x 0/s"`, "outcome=refused")
+	f(Change{IfMatch: "old", Ops: set("api", "carol", "9/h").Ops}, "outcome=conflict", "if_match=old", `asked="api: set user=carol 9/h"`)
+	f(Change{Ops: make([]Op, 30)}, "operations=30", "and 10 more")
+	f(Change{Ops: []Op{{Gate: "other", Clear: true}}}, "changes nothing", `asked="other: delete all"`)
+	lots := make([]policy.QuotaRuleSpec, MaxOps+50)
+	for i := range lots {
+		lots[i] = *user(fmt.Sprint("lot-", i), "1/h")
+	}
+	before := strings.Count(d.log.String(), "quota changed")
+	f(Change{Ops: []Op{{Gate: "api", Replace: lots}}}, `user=lot-0"`, fmt.Sprintf(`user=lot-%d"`, len(lots)-1))
+	if n := strings.Count(d.log.String(), "quota changed") - before; n != len(lots)+1 { // carol is taken back
+		t.Errorf("%d lines for %d rules that changed", n, len(lots)+1)
+	}
+}
+
+// failing is a store that fails as it is told.
+type failing struct {
+	Store
+	read, write error
+}
+
+func (s *failing) Read(ctx context.Context) ([]byte, error) {
+	if s.read != nil {
+		return nil, s.read
+	}
+	return s.Store.Read(ctx)
+}
+
+func (s *failing) Write(ctx context.Context, was string, next []byte) error {
+	if s.write != nil {
+		return s.write
+	}
+	return s.Store.Write(ctx, was, next)
+}
+
+// What a store fails at changes nothing that is in force; whether it may have kept what it
+// was given is told, logged and counted apart, and so is each kind of failure.
+func TestStoreFails(t *testing.T) {
+	file := newFile(t, inTemp(t))
+	store := &failing{Store: file}
+	d := newDesk(t, store, base())
+	d.must(set("api", "carol", "3/h"))
+	f := func(outcome, part string, known bool) {
+		t.Helper()
+		c := set("api", "carol", "9/h")
+		c.Via = ViaToken
+		before := d.Stats().Changes[By{ViaToken, outcome}]
+		_, err := d.Change(t.Context(), c)
+		if err == nil || errors.Is(err, ErrUnchanged) != known || !strings.Contains(d.log.String(), part) {
+			t.Errorf("%v, logged\n%s", err, d.log)
+		}
+		if n := d.Stats().Changes[By{ViaToken, outcome}]; n != before+1 {
+			t.Errorf("%s has been counted %d times, before %d", outcome, n, before)
+		}
+		if got := d.policy.Gate("api").Quota().Limits("user=carol"); len(got) != 1 || got[0].Burst != 3 {
+			t.Errorf("carol has %v", got)
 		}
 	}
-	if _, err := d.Change(t.Context(), Change{By: "mallory", Ops: []Op{{Gate: "apo", Clear: false}}}); err == nil || !strings.Contains(d.log.String(), "by=mallory") {
-		t.Errorf("%v: a refusal is not logged\n%s", err, d.log)
+	store.write = syscall.EIO
+	f(Unsure, "not known whether it was kept", false)
+	store.write = fmt.Errorf("%w: %w", ErrUnchanged, syscall.ENOSPC)
+	f(Failed, "nothing is changed: no space left", true)
+	store.write, store.read = nil, syscall.EIO
+	f(Failed, "cannot be read, so nothing is changed", true)
+	d.Follow(t.Context())
+	if l := d.Look("api"); !strings.Contains(l.Trouble, "input/output error") || len(l.Rules) != 3 {
+		t.Errorf("%+v", l)
+	}
+	s := d.Stats()
+	if s.Failures[FailedRead] != 2 || s.Failures[FailedWrite] != 2 || s.Failures[FailedBroken] != 0 || s.Age < 0 {
+		t.Errorf("%+v", s)
+	}
+	store.read = nil
+	d.Follow(t.Context())
+	if l := d.Look("api"); l.Trouble != "" {
+		t.Errorf("%+v", l)
 	}
 }
 

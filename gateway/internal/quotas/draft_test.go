@@ -26,8 +26,7 @@ func TestMostRules(t *testing.T) {
 	f("10001 rules, at most 10000 can be kept", Op{Gate: "api", Replace: rules})
 	f("", Op{Gate: "api", Replace: rules[:MaxRules]})
 	f("10001 rules would be kept, at most 10000 can be", Op{Gate: "other", Set: user("x", "1/s")})
-	f("", Op{Gate: "api", Delete: &policy.QuotaRuleSpec{User: "user-0"}}, Op{Gate: "other", Set: user("x", "1/s")})
-	f("", Op{Gate: "api", Set: user("user-9999", "5/h")})
+	f("", Op{Gate: "api", Delete: &policy.QuotaRuleSpec{User: "user-0"}}, Op{Gate: "other", Set: user("x", "1/s")}, Op{Gate: "api", Set: user("user-9999", "5/h")})
 	if got := d.passes("api", "user-9999", 9); got != 5 {
 		t.Errorf("the last of them: %d, want 5", got)
 	}
@@ -102,4 +101,22 @@ func FuzzDraft(f *testing.F) {
 			t.Fatalf("%v\nwant\n%v", got, list)
 		}
 	})
+}
+
+// What is checked rule by rule as they come is what is found in all of them at once.
+func TestPlanWith(t *testing.T) {
+	d := newDesk(t, newFile(t, inTemp(t)), base())
+	d.must(Change{Ops: []Op{{Gate: "other", Set: tiny("x")}, {Gate: "api", Set: user("carol", "3/h")}}})
+	spec := base()
+	spec.Gates["other"] = policy.GateSpec{Quota: &policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "10/h"}}}
+	d.reload(spec) // a burst below 1 does not fit any more
+	for _, c := range []Change{set("api", "dave", "2/h"), set("other", "y", "2/h"), {Ops: []Op{{Gate: "api", Delete: &policy.QuotaRuleSpec{User: "carol"}}}}, set("other", "x", "2/h")} {
+		d.must(c)
+		if got, want := d.plan.faults, newPlan(spec, nowhere, d.doc).faults; fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("%v: %v, want %v", c.asked(), got, want)
+		}
+	}
+	if d.plan.Faulty() != 0 {
+		t.Errorf("%v", d.plan.faults)
+	}
 }

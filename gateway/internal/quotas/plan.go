@@ -1,6 +1,7 @@
 package quotas
 
 import (
+	"reflect"
 	"slices"
 
 	"github.com/weir-go/weir/policy"
@@ -25,10 +26,26 @@ func newPlan(spec policy.Spec, place func(gate, field string) string, doc *docum
 // Faulty returns how many rules are not in force, because they do not fit.
 func (p *Plan) Faulty() int { return len(p.faults) }
 
-// with returns the plan for another document under the same configuration.
+// with returns the plan for another document under the same configuration. Rules that
+// both have are not checked again: whether one fits has nothing to do with others.
 func (p *Plan) with(doc *document) *Plan {
-	next := newPlan(p.spec, p.place, doc)
-	next.base = p.base
+	next := &Plan{spec: p.spec, place: p.place, doc: doc, faults: map[int][]Fault{}, base: p.base}
+	was := newDraft(p.doc.Rules)
+	var fresh []Rule
+	var at []int
+	for i := range doc.Rules {
+		r := &doc.Rules[i]
+		j, ok := was.at[identityOf(r.Gate, &r.QuotaRuleSpec)]
+		switch {
+		case !ok || !reflect.DeepEqual(was.rules[j].QuotaRuleSpec, r.QuotaRuleSpec):
+			fresh, at = append(fresh, *r), append(at, i)
+		case len(p.faults[j]) > 0:
+			next.faults[i] = p.faults[j]
+		}
+	}
+	for i, faults := range misfits(&p.spec, fresh) {
+		next.faults[at[i]] = faults
+	}
 	return next
 }
 

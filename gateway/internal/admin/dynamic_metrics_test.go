@@ -1,0 +1,98 @@
+package admin
+
+import (
+	"flag"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/weir-go/weir/gateway/internal/quotas"
+	"github.com/weir-go/weir/policy"
+)
+
+var update = flag.Bool("update", false, "write the golden file anew; read the diff before committing it")
+
+// booked is a source with the rules of a desk.
+type booked struct {
+	still
+	desk *quotaDesk
+}
+
+func (b booked) Book() quotas.Stats { return b.desk.book.Stats() }
+
+// scrape returns the lines of metrics whose names begin with a word, sorted.
+func scrape(src Source, prefix string) string {
+	rec := httptest.NewRecorder()
+	NewMetrics(src, "v0").Handler().ServeHTTP(rec, httptest.NewRequest("GET", "/metrics", nil))
+	var lines []string
+	for _, line := range strings.Split(rec.Body.String(), "\n") {
+		if strings.HasPrefix(line, prefix) {
+			lines = append(lines, line)
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n") + "\n"
+}
+
+// Who asked for what, what came of it, where the rules are and how that fares is in the
+// metrics, and what has not happened yet is there with 0.
+func TestDynamicMetrics(t *testing.T) {
+	desk := newCounter(t, true)
+	dir := filepath.Dir(desk.file)
+	src := booked{still{compiled(t, map[string]policy.GateSpec{}, policy.Options{})}, desk}
+	desk.write("POST", "/quotas", setCarol)
+	desk.write("POST", "/quotas", strings.Replace(setCarol, "]}", `], "validate_only": true}`, 1))
+	desk.write("POST", "/quotas", setCarol, "If-Match", `"old"`)
+	desk.write("POST", "/quotas", `{"ops": [{"gate": "apo", "clear": true}]}`) // no such gate
+	desk.write("POST", "/quotas", `[]`)
+	desk.send("POST", "/quotas", setCarol)
+	text := `{"weir_quotas": 1, "rules": [{"gate": "api", "user": "a", "rate": "1/s"}, {"gate": "gone", "user": "a", "rate": "1/s"}, {"gate": "api", "user": "b", "rate": "1/s", "burst": 0.5}]}`
+	if err := os.WriteFile(filepath.Join(dir, "quotas.json"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	desk.book.Follow(t.Context())
+	if err := os.WriteFile(filepath.Join(dir, "quotas.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	desk.book.Follow(t.Context())
+	desk.write("POST", "/quotas", setCarol)
+	got := strings.ReplaceAll(scrape(src, "weir_quota_dynamic"), dir, "/var/lib/weir")
+	age := regexp.MustCompile(`(?m)^(weir_quota_dynamic_read_age_seconds) [0-9.e-]+$`)
+	if !age.MatchString(got) {
+		t.Errorf("no age in\n%s", got)
+	}
+	got = age.ReplaceAllString(got, "$1 AGE")
+	const file = "testdata/dynamic.want"
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want, err := os.ReadFile(file); err != nil || got != string(want) {
+		t.Errorf("%v: the metrics are now\n%s", err, got)
+	}
+}
+
+// Every metric that is served here is in the guide.
+func TestGuideHasMetrics(t *testing.T) {
+	guide, err := os.ReadFile("../../../docs/guides/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	src := booked{still{compiled(t, map[string]policy.GateSpec{
+		"api": {Quota: &policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "1/h"}}},
+	}, policy.Options{})}, newCounter(t, true)}
+	names := regexp.MustCompile(`(?m)^# TYPE (weir_\w+)`).FindAllStringSubmatch(scrape(src, "# TYPE"), -1)
+	for _, m := range names {
+		if !strings.Contains(string(guide), "`"+m[1]+"`") {
+			t.Errorf("the guide has no %s", m[1])
+		}
+	}
+	if len(names) < 50 {
+		t.Errorf("only %d metrics are served", len(names))
+	}
+}
