@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/policy"
 )
 
 // Connections are those of one listener: a gate like any other, but for what passes it.
@@ -11,9 +12,11 @@ type Connections struct {
 	Listener string `json:"listener"`
 	weir.Snapshot
 	// PerAddress is the limit of one address, 0 if there is none, and Refused counts by
-	// the setting that refused.
+	// the setting that refused. Observed counts what limits in observe mode would have
+	// refused, and let in.
 	PerAddress int               `json:"per_address,omitempty"`
 	Refused    map[string]uint64 `json:"refused"`
+	Observed   map[string]uint64 `json:"observed,omitempty"`
 	// Addresses are those known, at most MaxAddresses; Crowd are the connections of
 	// others, which have the limits of one address together.
 	Addresses    int `json:"addresses"`
@@ -29,7 +32,8 @@ type Connections struct {
 type connCollector struct {
 	src Source
 
-	open, limit, taken, refused     *prometheus.Desc
+	open, limit, taken              *prometheus.Desc
+	refused, observed, mode         *prometheus.Desc
 	addresses, most, crowd, evicted *prometheus.Desc
 	handshakes                      *prometheus.Desc
 }
@@ -44,6 +48,8 @@ func newConnCollector(src Source) *connCollector {
 		limit:     d("weir_connections_limit", "Most client connections at a time."),
 		taken:     d("weir_connections_accepted_total", "Client connections taken."),
 		refused:   d("weir_connections_refused_total", "Client connections refused, by the setting that refused.", "rule"),
+		observed:  d("weir_connections_observed_total", "Client connections let in by limits in observe mode, by the setting that would have refused.", "rule"),
+		mode:      d("weir_connections_mode", "1 for the mode of the listener's limits on connections but max_connections: enforce, observe or off.", "mode"),
 		addresses: d("weir_connection_addresses", "Client addresses known now, IPv6 by /64: those with connections, and with a rate for each those that have left until their bucket is full again."),
 		most:      d("weir_connection_addresses_limit", "Most client addresses known at a time."),
 		crowd:     d("weir_connections_crowd", "Connections open now of addresses that found no place among those known, and have the limits of one address together."),
@@ -65,6 +71,12 @@ func (c *connCollector) Collect(ch chan<- prometheus.Metric) {
 		counter(ch, c.taken, conns.Admitted, at)
 		for rule, n := range conns.Refused {
 			counter(ch, c.refused, n, at, rule)
+		}
+		for rule, n := range conns.Observed {
+			counter(ch, c.observed, n, at, rule)
+		}
+		for _, mode := range policy.Modes() {
+			gauge(ch, c.mode, oneIf(conns.Mode == string(mode)), at, string(mode))
 		}
 		gauge(ch, c.addresses, float64(conns.Addresses), at)
 		gauge(ch, c.most, float64(conns.MaxAddresses), at)

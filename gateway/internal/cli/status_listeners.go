@@ -5,15 +5,19 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/weir-go/weir/policy"
 )
 
 // listenerLook is a listener, whose connections pass a gate of their own.
 type listenerLook struct {
 	Listener     string            `json:"listener"`
+	Mode         string            `json:"mode"`
 	Limit        int64             `json:"limit"`
 	InFlight     int64             `json:"in_flight"`
 	Admitted     uint64            `json:"admitted"`
 	Refused      map[string]uint64 `json:"refused"`
+	Observed     map[string]uint64 `json:"observed"`
 	Addresses    int               `json:"addresses"`
 	MaxAddresses int               `json:"max_addresses"`
 	Crowd        int               `json:"crowd"`
@@ -27,6 +31,17 @@ func rowOfListener(p *page, l *listenerLook) {
 	}
 	p.row("LISTENER|CONNECTIONS|AT MOST|TAKEN|REFUSED|BY|ADDRESSES|AT MOST|OTHERS",
 		l.Listener, l.InFlight, l.Limit, l.Admitted, refused, counted(l.Refused), l.Addresses, l.MaxAddresses, l.Crowd)
+}
+
+// rowOfObserved is what limits that only observe would have refused.
+func rowOfObserved(p *page, l *listenerLook) {
+	if l.Mode == string(policy.Observe) {
+		why := counted(l.Observed)
+		if why == "" {
+			why = "nothing"
+		}
+		p.row("CONNECTIONS OF|ONLY OBSERVED, WOULD REFUSE", l.Listener, why)
+	}
 }
 
 func rowOfHandshakes(p *page, l *listenerLook) {

@@ -11,7 +11,8 @@ func TestStatusOfListeners(t *testing.T) {
 		{"listener": ":8443", "limit": 100, "in_flight": 7, "admitted": 40, "addresses": 3, "max_addresses": 65536, "crowd": 2,
 		 "refused": {"max_connections": 1, "connections.rate": 0, "connections.per_address": 12},
 		 "handshakes_failed": {"unknown_ca": 4, "expired": 0}},
-		{"listener": ":8080", "limit": 100, "refused": {}}]}`)
+		{"listener": ":8080", "limit": 100, "refused": {}, "mode": "observe", "observed": {"connections.rate": 5, "connections.addresses": 0}},
+		{"listener": ":8081", "limit": 100, "refused": {}, "mode": "observe", "observed": {"connections.rate": 0}}]}`)
 	out, _, err := run(NewRootCommand("test"), "", "status", "--admin", admin)
 	if err != nil {
 		t.Fatal(err)
@@ -20,6 +21,7 @@ func TestStatusOfListeners(t *testing.T) {
 		"LISTENER  CONNECTIONS  AT MOST  TAKEN  REFUSED  BY                                              ADDRESSES  AT MOST  OTHERS",
 		":8443     7            100      40     13       connections.per_address 12, max_connections 1   3          65536    2",
 		":8080     0            100      0      0        -                                               0          0        0",
+		"CONNECTIONS OF  ONLY OBSERVED, WOULD REFUSE\n:8080           connections.rate 5\n:8081           nothing\n",
 		"HANDSHAKES AT  FAILED\n:8443          unknown_ca 4\n",
 	} {
 		if !strings.Contains(collapse(out), collapse(want)) {

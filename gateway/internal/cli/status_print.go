@@ -122,7 +122,7 @@ func (l *look) print(out io.Writer, top int) error {
 	for i := range l.Stores {
 		rowOfStore(p, &l.Stores[i])
 	}
-	for _, each := range []func(*page, *listenerLook){rowOfListener, rowOfHandshakes} {
+	for _, each := range []func(*page, *listenerLook){rowOfListener, rowOfObserved, rowOfHandshakes} {
 		for i := range l.Listeners {
 			each(p, &l.Listeners[i])
 		}

@@ -59,11 +59,12 @@ type Listener struct {
 // Connections limits those of a listener further: how many one address may have at once,
 // and how fast new ones may come. An address is one of IPv4, or a /64 network of IPv6.
 type Connections struct {
-	PerAddress     int      `json:"per_address,omitempty"` // 0: half of MaxConnections; -1: no limit
-	Rate           float64  `json:"rate,omitempty"`        // 0: no limit
-	RatePerAddress float64  `json:"rate_per_address,omitempty"`
-	Addresses      int      `json:"addresses,omitempty"`
-	Exempt         []string `json:"exempt,omitempty"` // nil: the networks of identity.trusted
+	Mode           policy.Mode `json:"mode,omitempty"`        // of what is below; MaxConnections holds whatever it is
+	PerAddress     int         `json:"per_address,omitempty"` // 0: half of MaxConnections; -1: no limit
+	Rate           float64     `json:"rate,omitempty"`        // 0: no limit
+	RatePerAddress float64     `json:"rate_per_address,omitempty"`
+	Addresses      int         `json:"addresses,omitempty"`
+	Exempt         []string    `json:"exempt,omitempty"` // nil: the networks of identity.trusted
 }
 
 // Networks returns Exempt. What is no network is left out; Parse finds it.

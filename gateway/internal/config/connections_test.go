@@ -25,6 +25,7 @@ func TestConnectionFaults(t *testing.T) {
 		"rate_per_address: 5/s":          `rate_per_address: "5/s" is no number; write a number`,
 		"per_address: -2":                "per_address: is -2, too small; write at least -1",
 		"per_address: 1.5":               `per_address: "1.5" is no whole number; write a whole number, such as 100`,
+		"mode: watch":                    `mode: "watch" is not known; write one of: enforce, observe, off`,
 		"addresses: 0":                   "addresses: is 0, too small; write at least 1",
 		"exempt: [10.0.0.1]":             `exempt[0]: "10.0.0.1" is no network in CIDR notation; write 10.0.0.1/32`,
 		"exempt: [fd00::/8, 10.0.0.1/8]": "exempt[1]: 10.0.0.1/8 has bits set beyond its 8; write 10.0.0.0/8, or 10.0.0.1/32 for the one address",

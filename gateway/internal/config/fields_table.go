@@ -75,6 +75,10 @@ var generalFields = map[string]field{
 		def: "100", least: "1", most: "10000",
 	},
 
+	"Connections.mode": {
+		doc: "enforce refuses what is beyond these limits; observe counts it, but lets it in; off counts nothing. max_connections holds in any case: it bounds what the gateway itself needs.",
+		def: "enforce", enum: []string{"enforce", "observe", "off"},
+	},
 	"Connections.per_address": {
 		doc: "Connections open at a time from one address (IPv6: one /64 network). 0 means half of max_connections, so that no address can take them all; -1 means no limit.",
 		def: "0", example: "100", least: "-1", most: "1000000",

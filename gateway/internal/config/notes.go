@@ -179,6 +179,9 @@ func (c *Config) certNotes() (notes []string) {
 // connectionNotes is about limits of one address that those of all come before.
 func (c *Config) connectionNotes() (notes []string) {
 	for i, l := range c.Listeners {
+		if l.Connections.Mode == policy.Off {
+			continue
+		}
 		if n := l.Connections.PerAddress; n > 0 && n >= l.MaxConnections {
 			notes = append(notes, fmt.Sprintf("listeners[%d].connections.per_address is %d of max_connections %d: one address can take all", i, n, l.MaxConnections))
 		}

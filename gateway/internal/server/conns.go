@@ -21,8 +21,10 @@ type conns struct {
 	socket *net.TCPListener
 	door   *door
 	plain  bool
-	note   func(*weir.Rejection, netip.AddrPort) // is told of refusals; may be nil
-	rest   time.Duration                         // see settle
+	rest   time.Duration // see settle
+
+	// note is told of refusals, and of those that would be; may be nil.
+	note func(r *weir.Rejection, from netip.AddrPort, observed bool)
 
 	finishing atomic.Bool
 	drained   chan struct{} // closed when Accept has returned for good
@@ -111,8 +113,12 @@ func (c *conns) add(raw *net.TCPConn) (*conn, doorRule) {
 		p, rule = c.door.enter(addr, c.door.now())
 	}
 	if rule != doorOpen {
-		c.door.refuse(rule)
-		return nil, rule
+		would := rule
+		if rule = c.door.observe(would); rule != doorOpen {
+			c.door.refuse(rule)
+			return nil, rule
+		}
+		c.tell(would, raw, true)
 	}
 	accepted := &conn{TCPConn: raw, from: c, peer: p}
 	c.mu.Lock()

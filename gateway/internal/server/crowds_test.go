@@ -252,6 +252,57 @@ func TestConnectionLimitsReloaded(t *testing.T) {
 	}
 }
 
+// Limits that only observe let everybody in, count and tell; a reload makes them hold, or
+// ends them.
+func TestConnectionsObserved(t *testing.T) {
+	cfg := strict(t, config.Connections{PerAddress: 1, Mode: policy.Observe})
+	cfg.Listeners[0].MaxConnections = 3
+	next := cfg
+	g := start(t, cfg, Options{Load: func() (*config.Config, error) { return next, nil }})
+	status := func(want int, what string) net.Conn {
+		t.Helper()
+		res, c := askFrom(t, 2, g.Addr())
+		if res.StatusCode != want {
+			t.Errorf("%s: %s, want %d", what, res.Status, want)
+		}
+		return c
+	}
+	status(200, "within the limit")
+	status(200, "beyond it")
+	last := status(200, "beyond it")
+	status(503, "beyond that of all at once")
+	c := g.connections()
+	if c.InFlight != 3 || c.Mode != "observe" || c.Observed["connections.per_address"] != 2 || c.Refused["connections.per_address"] != 0 || c.Refused["max_connections"] != 1 {
+		t.Errorf("%+v", c)
+	}
+	if log := g.log.String(); strings.Count(log, `msg="would refuse (gate in observe mode)" gate="listener 127.0.0.1:0" reason=limit`) != 1 || !strings.Contains(log, "rule=connections.per_address peer=127.0.0.2:") {
+		t.Errorf("the log does not say what would be refused:\n%s", log)
+	}
+	m := g.scrape()
+	for _, want := range []string{
+		`weir_connections_observed_total{listener="127.0.0.1:0",rule="connections.per_address"} 2`,
+		`weir_connections_observed_total{listener="127.0.0.1:0",rule="connections.rate"} 0`,
+		`weir_connections_mode{listener="127.0.0.1:0",mode="observe"} 1`, `weir_connections_mode{listener="127.0.0.1:0",mode="enforce"} 0`,
+	} {
+		if !strings.Contains(m, want) {
+			t.Errorf("no %s in the metrics", want)
+		}
+	}
+	for mode, want := range map[policy.Mode]int{policy.Enforce: 503, policy.Off: 200} {
+		_ = last.Close()
+		eventually(t, "a place is free", func() bool { return g.connections().InFlight < 3 })
+		next = cloneListeners(next)
+		next.Listeners[0].Connections.Mode = mode
+		if err := g.Reload(); err != nil {
+			t.Fatal(err)
+		}
+		if got := g.connections().Mode; got != string(mode) {
+			t.Errorf("mode %s after the reload, want %s", got, mode)
+		}
+		last = status(want, string(mode))
+	}
+}
+
 // Thousands come at once from many addresses, and leave: no place is lost, no limit
 // passed, and in the end nobody is known.
 func TestCrowds(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/policy"
 )
 
 // door decides which connections a listener takes: so many at once and so many new ones
@@ -23,8 +24,9 @@ type door struct {
 	bucket bucket
 	peers  peers
 
-	entered uint64
-	refused [numDoorRules]uint64
+	entered  uint64
+	refused  [numDoorRules]uint64
+	observed [numDoorRules]uint64
 
 	epoch    time.Time
 	said     atomic.Pointer[doorRejections]
@@ -34,12 +36,13 @@ type door struct {
 
 // doorLimits are those of a door. A zero means that there is no such limit.
 type doorLimits struct {
-	name     string  // of the gate in refusals
-	open     int     // connections at once
-	peerOpen int     // of one address
-	rate     float64 // new ones a second; with as many, but at least one, at once
-	peerRate float64 // of one address
-	peers    int     // addresses known at a time
+	name     string      // of the gate in refusals
+	open     int         // connections at once
+	peerOpen int         // of one address
+	rate     float64     // new ones a second; with as many, but at least one, at once
+	peerRate float64     // of one address
+	peers    int         // addresses known at a time
+	mode     policy.Mode // of all but the first; empty: enforce
 	exempt   func(netip.Addr) bool
 }
 
@@ -133,6 +136,24 @@ func (d *door) enter(addr netip.Addr, now time.Duration) (*peer, doorRule) {
 	return p, doorOpen
 }
 
+// observe takes a place for a connection that a limit would refuse which only observes,
+// and counts it; whoever holds the place is nobody in particular, so that the limits go
+// on as if it had been refused. It says which limit refuses, if one does all the same.
+func (d *door) observe(rule doorRule) doorRule {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch l := &d.limits; {
+	case l.mode != policy.Observe:
+		return rule
+	case l.open > 0 && d.open >= l.open:
+		return doorFull
+	}
+	d.observed[rule]++
+	d.open++
+	d.entered++
+	return doorOpen
+}
+
 // refuse counts a connection that was refused for good.
 func (d *door) refuse(rule doorRule) {
 	d.mu.Lock()
@@ -180,18 +201,19 @@ func (d *door) leave(p *peer, now time.Duration) {
 
 // doorSnapshot is a door at one moment.
 type doorSnapshot struct {
-	limits  doorLimits
-	open    int
-	peers   int // addresses known
-	crowd   int // connections of addresses that are not told apart
-	entered uint64
-	refused [numDoorRules]uint64
+	limits   doorLimits
+	open     int
+	peers    int // addresses known
+	crowd    int // connections of addresses that are not told apart
+	entered  uint64
+	refused  [numDoorRules]uint64
+	observed [numDoorRules]uint64
 }
 
 func (d *door) snapshot() doorSnapshot {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return doorSnapshot{d.limits, d.open, d.peers.len(), d.peers.crowd.open, d.entered, d.refused}
+	return doorSnapshot{d.limits, d.open, d.peers.len(), d.peers.crowd.open, d.entered, d.refused, d.observed}
 }
 
 // bucket holds the connections that may come at once. It fills at the rate, up to what

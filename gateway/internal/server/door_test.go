@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir/policy"
 )
 
 // at is an address of a test's own.
@@ -145,6 +147,46 @@ func TestDoorReconfigured(t *testing.T) {
 	if s := d.snapshot(); s.open != 8 || s.entered != 12 || s.refused[doorPeerFull] != 2 || s.refused[doorRate] != 1 || s.refused[doorFull] != 1 {
 		t.Errorf("%+v", s)
 	}
+}
+
+// A door that observes decides as one that enforces, and lets in whom it would refuse,
+// but for the limit of all at once: that one is not for trying out.
+func TestDoorObserves(t *testing.T) {
+	a, b := at(1), at(2)
+	d := newDoor(doorLimits{open: 5, peerOpen: 2, rate: 4, peers: 9, mode: policy.Observe})
+	type guest struct{ p *peer }
+	enter := func(addr netip.Addr, now time.Duration, would, want doorRule) guest {
+		t.Helper()
+		p, rule := d.enter(addr, now)
+		if rule != would {
+			t.Fatalf("%v at %v: %q, want %q", addr, now, rule, would)
+		}
+		if rule != doorOpen {
+			rule = d.observe(rule)
+		}
+		if rule != want {
+			t.Fatalf("%v at %v: %q in the end, want %q", addr, now, rule, want)
+		}
+		return guest{p}
+	}
+	first := enter(a, 0, doorOpen, doorOpen)
+	enter(a, 0, doorOpen, doorOpen)
+	would := enter(a, 0, doorPeerFull, doorOpen)
+	enter(b, 0, doorOpen, doorOpen)
+	if s := d.snapshot(); s.open != 4 || s.entered != 4 || s.observed[doorPeerFull] != 1 || s.peers != 2 {
+		t.Errorf("%+v", s)
+	}
+	d.leave(would.p, 0) // frees nothing of the two of a
+	enter(a, 0, doorPeerFull, doorOpen)
+	d.leave(first.p, 0)
+	enter(a, 0, doorOpen, doorOpen) // the fourth that is within the limits
+	enter(b, 0, doorRate, doorOpen)
+	enter(b, 0, doorFull, doorFull)
+	if s := d.snapshot(); s.open != 5 || s.observed[doorRate] != 1 || s.observed[doorPeerFull] != 2 || s.observed[doorFull] != 0 {
+		t.Errorf("%+v", s)
+	}
+	d.configure(doorLimits{open: 9, peerOpen: 2, peers: 9}, 0)
+	enter(a, 0, doorPeerFull, doorPeerFull)
 }
 
 // However many addresses come, so many are known, and a stranger among them gets no

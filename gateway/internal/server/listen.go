@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-go/weir/gateway/internal/admin"
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/policy"
 )
 
 // listeners of one configuration: those that stay and those that are new.
@@ -71,7 +72,7 @@ func (s *Server) listenAdmin(cfg *config.Config, old *listener, set *listenerSet
 	}
 	l := &listener{cfg: lc, forAdmin: true, pprof: cfg.Admin.Profiles(), socket: socket, handshakes: new(handshakes)}
 	l.conns = newConns(socket, newDoor(s.doorLimits(lc)), true)
-	l.conns.note = s.notes.turnedAway
+	l.conns.note = s.notes.refusal
 	l.server = s.newServer(l, s.adminHandler(cfg.Admin, socket.Addr()))
 	// A profile takes as long as it was asked to.
 	l.server.WriteTimeout = 2 * time.Minute
@@ -154,9 +155,11 @@ func (s *Server) doorLimits(l config.Listener) doorLimits {
 	c := l.Connections
 	d := doorLimits{
 		name: "listener " + l.Address, open: l.MaxConnections,
-		rate: c.Rate, peerRate: c.RatePerAddress, peers: c.Addresses,
+		rate: c.Rate, peerRate: c.RatePerAddress, peers: c.Addresses, mode: c.Mode,
 	}
 	switch {
+	case c.Mode == policy.Off:
+		d.rate, d.peerRate = 0, 0
 	case c.PerAddress > 0:
 		d.peerOpen = c.PerAddress
 	case c.PerAddress == 0 && l.MaxConnections > 0:

@@ -82,9 +82,8 @@ func (s *Server) rejected(w weir.Work, r *weir.Rejection) {
 func (n *notes) rejected(_ weir.Work, r *weir.Rejection) { n.refusal(r, netip.AddrPort{}, false) }
 func (n *notes) observed(_ weir.Work, r *weir.Rejection) { n.refusal(r, netip.AddrPort{}, true) }
 
-// turnedAway is told of a connection that was refused.
-func (n *notes) turnedAway(r *weir.Rejection, from netip.AddrPort) { n.refusal(r, from, false) }
-
+// refusal is told of a refusal, from a peer if it is of a connection, or of one that would
+// have been if the gate did more than observe.
 func (n *notes) refusal(r *weir.Rejection, from netip.AddrPort, observed bool) {
 	if r.Reason == weir.ReasonCanceled {
 		return // nobody was refused: a client left the wait room

@@ -50,10 +50,7 @@ func nextIn(rate float64) time.Duration {
 // are being told already, it is reset: that costs one packet, and leaves nothing behind in
 // the kernel, where a connection that the server closes first lingers for a minute.
 func (c *conns) refuse(raw *net.TCPConn, rule doorRule) {
-	rej := c.door.said.Load()[rule]
-	if c.note != nil {
-		c.note(rej, remote(raw))
-	}
+	rej := c.tell(rule, raw, false)
 	if !c.plain {
 		reset(raw)
 		return
@@ -79,6 +76,16 @@ func (c *conns) refuse(raw *net.TCPConn, rule doorRule) {
 			}
 		}
 	}()
+}
+
+// tell tells of a connection that was refused, or would have been, and returns what there
+// is to say of it.
+func (c *conns) tell(rule doorRule, raw *net.TCPConn, observed bool) *weir.Rejection {
+	rej := c.door.said.Load()[rule]
+	if c.note != nil {
+		c.note(rej, remote(raw), observed)
+	}
+	return rej
 }
 
 // reset closes a connection without a word.
