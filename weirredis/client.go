@@ -32,7 +32,7 @@ const bufferSize = 64 << 10
 // script again that may have run. What it does send again are commands that a
 // node of a cluster did not take because the key is elsewhere.
 func (c *Config) options() rueidis.ClientOption {
-	quiet := max(c.DialTimeout, 2*c.Deadline)
+	quiet := c.quiet()
 	o := rueidis.ClientOption{
 		InitAddress: slices.Clone(c.Addrs),
 		Username:    c.Username,
@@ -68,6 +68,9 @@ func (c *Config) options() rueidis.ClientOption {
 	c.credentials(&o)
 	return o
 }
+
+// quiet is how long a connection may say nothing.
+func (c *Config) quiet() time.Duration { return max(c.DialTimeout, 2*c.Deadline) }
 
 // connect makes a client and looks whether its servers are fit. A client that is
 // returned with an error has been closed.

@@ -15,6 +15,10 @@ const MaxDocument = 1 << 20
 // rules of their quotas: nobody overwrites what they have not seen. It needs no rights
 // beside those of the buckets, stands under the store's Prefix, and never expires.
 // Unlike a bucket it cannot be made again from nothing: let the server keep it on disk.
+//
+// Reading and writing take at most [Config.DialTimeout], and of a store's documents one
+// request is under way at a time: further ones wait for it, as long as that. The error is
+// an [*Error]; [Error.Charged] says of a write that it may have been done.
 type Document struct {
 	store *Store
 	key   string
@@ -71,8 +75,7 @@ func (d *Document) Read(ctx context.Context, known []byte) ([]byte, error) {
 }
 
 // Write puts next in the place of was, nil for none, and reports whether that was still
-// the document: if it was not, nothing is written. After an error it is not known
-// whether it was written; it is never sent twice.
+// the document: if it was not, nothing is written. It is never sent twice.
 func (d *Document) Write(ctx context.Context, was, next []byte) (written bool, err error) {
 	if next == nil || len(next) > MaxDocument {
 		return false, fmt.Errorf("weirredis: a document of %d bytes; it has some, and at most %d", len(next), MaxDocument)
@@ -84,18 +87,52 @@ func (d *Document) Write(ctx context.Context, was, next []byte) (written bool, e
 // errDown is the error of a document while the server has not been reached yet.
 var errDown = errors.New("the server has not been reached yet")
 
-// run runs a script on the document, as long as ctx lasts.
+// run runs a script on the document, for as long as ctx lasts and a connection may say
+// nothing. It goes on until the client lets go of it, and meanwhile nothing else is sent:
+// however often a server that stands still is asked, one script waits for it.
 func (d *Document) run(ctx context.Context, script string, args ...string) (string, error) {
+	s := d.store
+	if err := ctx.Err(); err != nil {
+		return "", fail(Canceled, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.quiet())
+	defer cancel()
+	select {
+	case s.document <- struct{}{}:
+	case <-ctx.Done():
+		return "", fail(Full, ctx.Err())
+	case <-s.ctx.Done():
+		return "", fail(Closed, nil)
+	}
+	type answer struct {
+		text string
+		err  *Error
+	}
+	done := make(chan answer, 1)
+	if !s.spawn(func() {
+		text, err := d.send(script, args)
+		<-s.document
+		done <- answer{text, err}
+	}) {
+		<-s.document
+		return "", fail(Closed, nil)
+	}
+	select {
+	case a := <-done:
+		if a.err != nil { // an *Error that is nil would be no nil error
+			return "", a.err
+		}
+		return a.text, nil
+	case <-ctx.Done():
+		return "", fail(Timeout, ctx.Err())
+	}
+}
+
+func (d *Document) send(script string, args []string) (string, *Error) {
 	c := d.store.client.Load()
 	if c == nil {
 		return "", fail(Down, errDown)
 	}
-	text, err := c.Do(ctx, c.B().Eval().Script(script).Numkeys(1).Key(d.key).Arg(args...).Build()).ToString()
-	if ctx.Err() != nil && err != nil {
-		return "", ctx.Err()
-	}
-	if fault := understood(err); fault != nil {
-		return "", fault
-	}
-	return text, nil
+	text, err := c.Do(context.Background(), c.B().Eval().Script(script).Numkeys(1).Key(d.key).Arg(args...).Build()).ToString()
+	return text, understood(err)
 }

@@ -36,13 +36,16 @@ func (s *Store) failed(l *lane, key string, err error) {
 	s.spawn(func() { s.recover(l, key) })
 }
 
-// spawn runs work that Close waits for, unless the store is closed.
-func (s *Store) spawn(work func()) {
+// spawn runs work that Close waits for, unless the store is closed; it reports whether
+// it does.
+func (s *Store) spawn(work func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ctx.Err() == nil {
-		s.background.Go(work)
+	if s.ctx.Err() != nil {
+		return false
 	}
+	s.background.Go(work)
+	return true
 }
 
 // recover probes a lane that is down until it works. It is the only one to send

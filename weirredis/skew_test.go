@@ -125,6 +125,12 @@ func takeOne(t *testing.T, s *Store, l quota.Limit) quota.Result {
 	return r
 }
 
+// takeKey asks for one of a key that has enough.
+func takeKey(s *Store, key string) error {
+	_, err := s.Take(context.Background(), &quota.Take{Key: key, Limits: []quota.Limit{vast}, Cost: 1})
+	return err
+}
+
 func within1Percent(t *testing.T, admitted int, limit float64) {
 	t.Helper()
 	off := float64(admitted)/limit - 1

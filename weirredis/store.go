@@ -20,6 +20,8 @@ type Store struct {
 	leases *leases
 	count  counters
 
+	document chan struct{} // has an element while a request for one is under way
+
 	// clock replaces the server's, in microseconds, where it is not nil: for tests
 	// that compare with a bucket in memory.
 	clock func() int64
@@ -44,7 +46,7 @@ func New(c Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{cfg: c}
+	s := &Store{cfg: c, document: make(chan struct{}, 1)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.leases = newLeases(s, c.Lease)
 	client, fault := connect(s.ctx, &s.cfg)
