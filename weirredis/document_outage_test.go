@@ -41,20 +41,19 @@ func (d *Document) write(t *testing.T, was, next string) {
 // may have been written since.
 func (d *Document) writeAfter(t *testing.T, before, perhaps string) {
 	t.Helper()
-	var data []byte
-	eventually(t, 10*time.Second, "a document", func() bool {
-		var err error
-		data, err = d.Read(t.Context(), nil)
-		return err == nil
-	})
-	if string(data) != before && string(data) != perhaps {
-		t.Errorf("the document is %q, neither %q nor %q", data, before, perhaps)
-	}
+	const next = "next"
 	eventually(t, 10*time.Second, "it is written", func() bool {
-		ok, err := d.Write(t.Context(), data, []byte("next"))
+		data, err := d.Read(t.Context(), nil)
+		if err != nil {
+			return false
+		}
+		if got := string(data); got != before && got != perhaps && got != next {
+			t.Fatalf("the document is %q, neither %q nor %q", got, before, perhaps)
+		}
+		ok, err := d.Write(t.Context(), data, []byte(next))
 		return ok && err == nil
 	})
-	d.reads(t, "next")
+	d.reads(t, next)
 }
 
 // A server that stands still is asked once, however many read; all of them are told in
