@@ -1,0 +1,204 @@
+//go:build integration
+
+package integration
+
+import (
+	"bufio"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// connFrom opens a connection from an address of the loopback network. One that is reset
+// may be gone before it is known to be there: reset is true then.
+func connFrom(t *testing.T, from, to string) (c net.Conn, reset bool) {
+	t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: 5 * time.Second}
+	c, err := d.Dial("tcp", to)
+	if errors.Is(err, syscall.ECONNRESET) {
+		return nil, true
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	return c, false
+}
+
+// knocks are ways to come to a listener.
+type knocks struct {
+	to   string
+	conf *tls.Config // nil without TLS
+}
+
+// begin opens a connection whose client stops halfway, in its header or its handshake.
+func (k *knocks) begin(t *testing.T, from string) net.Conn {
+	t.Helper()
+	c, reset := connFrom(t, from, k.to)
+	if reset {
+		t.Fatal("reset within the limits")
+	}
+	half := "GET / HT"
+	if k.conf != nil {
+		half = "\x16\x03\x01\x02\x00" // the header of a hello
+	}
+	if _, err := io.WriteString(c, half); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// ask asks for / and returns the answer's status, 0 for a connection that was reset
+// instead, and what it says; the connection is kept alive.
+func (k *knocks) ask(t *testing.T, from string) (status int, text string, raw net.Conn) {
+	t.Helper()
+	raw, reset := connFrom(t, from, k.to)
+	if reset {
+		return 0, "", nil
+	}
+	c := raw
+	if k.conf != nil {
+		c = tls.Client(c, k.conf)
+	}
+	_, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	if errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+		return 0, "", raw
+	}
+	res, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if errors.Is(err, syscall.ECONNRESET) {
+		return 0, "", raw
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(body), raw
+}
+
+// What a listener may have at once and a second, in all and of one address, with and
+// without TLS: whoever is beyond it is refused before a handshake, everybody else is
+// served, and the metrics and weir status name the setting.
+func TestConnectionLimits(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer up.Close()
+	cert := newCertificate(t, t.TempDir(), 1)
+	for _, tt := range []struct {
+		settings, rule string
+		held           int // connections of one address that are held before the one that is too many
+		status         int
+		others         bool // another address gets in all the same
+		freed          bool // so does the same one when a connection is closed
+	}{
+		{"connections: {per_address: 2, exempt: []}", "connections.per_address", 2, 503, true, true},
+		// one that the start of the test has looked with may not have gone yet
+		{"max_connections: 3\n    connections: {per_address: -1}", "max_connections", 3, 503, false, true},
+		{"connections: {rate_per_address: 0.01, exempt: []}", "connections.rate_per_address", 1, 429, true, false},
+		{"connections: {rate: 0.01}", "connections.rate", 0, 429, false, false}, // that one has used it up
+		{"connections: {mode: observe, per_address: 1, exempt: []}", "connections.per_address", 1, 200, true, true},
+	} {
+		for _, scheme := range []string{"http", "https"} {
+			t.Run(tt.rule+" "+scheme, func(t *testing.T) {
+				settings, way, refused := tt.settings, knocks{}, tt.status
+				if scheme == "https" {
+					settings, way.conf = settings+"\n    "+cert.listener(), &tls.Config{RootCAs: cert.pool, ServerName: "127.0.0.1"}
+					if refused != 200 {
+						refused = 0 // a reset: an answer would cost the handshake
+					}
+				}
+				g := startListening(t, scheme, settings, gatewayConfig(up.Listener.Addr().String(), 8))
+				way.to = g.addr
+				eventually(t, 5*time.Second, "nobody is in", func() bool {
+					return strings.Contains(string(get(t, g.admin+"/metrics")), fmt.Sprintf("weir_connections{listener=%q} 0\n", g.addr))
+				})
+				var last net.Conn
+				for i := range tt.held {
+					if i%2 == 0 { // half of them slow, half of them idle
+						last = way.begin(t, "127.0.0.2")
+						eventually(t, 5*time.Second, "it has its place", func() bool {
+							return strings.Contains(string(get(t, g.admin+"/metrics")), fmt.Sprintf("weir_connections{listener=%q} %d\n", g.addr, i+1))
+						})
+						continue
+					}
+					status, text, c := way.ask(t, "127.0.0.2")
+					if status != 200 {
+						t.Fatalf("within the limits: %d %s", status, text)
+					}
+					last = c
+				}
+				status, text, _ := way.ask(t, "127.0.0.2")
+				if status != refused || refused >= 400 && !strings.Contains(text, fmt.Sprintf("%q:%q", "rule", tt.rule)) {
+					t.Errorf("one too many: %d %s; want %d by %s", status, text, refused, tt.rule)
+				}
+				g.names(t, tt.rule, refused == 200)
+				if tt.others {
+					if status, text, _ := way.ask(t, "127.0.0.3"); status != 200 {
+						t.Errorf("from another address: %d %s", status, text)
+					}
+				}
+				if tt.freed {
+					_ = last.Close()
+					eventually(t, 5*time.Second, "its place is free", func() bool {
+						status, _, c := way.ask(t, "127.0.0.2")
+						if c != nil {
+							_ = c.Close()
+						}
+						return status == 200
+					})
+				}
+			})
+		}
+	}
+}
+
+// names holds that metrics and weir status tell of one connection that was refused, or
+// would have been, by the rule.
+func (g *gateway) names(t *testing.T, rule string, observed bool) {
+	t.Helper()
+	metric, title := "refused", "LISTENER"
+	if observed {
+		metric, title = "observed", "ONLY OBSERVED, WOULD REFUSE"
+	}
+	if want := fmt.Sprintf("weir_connections_%s_total{listener=%q,rule=%q} 1\n", metric, g.addr, rule); !strings.Contains(string(get(t, g.admin+"/metrics")), want) {
+		t.Errorf("no %s in the metrics", want)
+	}
+	out, ok := weirCommand(t, "status", "--admin", strings.TrimPrefix(g.admin, "http://"))
+	if !ok || !strings.Contains(out, title) || !strings.Contains(out, rule+" 1") {
+		t.Errorf("weir status does not name %s:\n%s", rule, out)
+	}
+}
+
+// A client of IPv6 is its network: here of loopback, which is one address. (The table of
+// the door has the others, and IPv4 addresses written as IPv6.)
+func TestConnectionsOfIPv6(t *testing.T) {
+	at, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		t.Skip("no IPv6 here: ", err)
+	}
+	addr := at.Addr().String()
+	_ = at.Close()
+	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer up.Close()
+	admin, conf := freeAddr(t), filepath.Join(t.TempDir(), "weir.yaml")
+	writeFile(t, conf, fmt.Appendf(nil, "listeners: [{address: %q, connections: {per_address: 1, exempt: []}}]\nadmin: {address: %s}\n%s",
+		addr, admin, gatewayConfig(up.Listener.Addr().String(), 8)))
+	start(t, admin, t.TempDir(), binary, "run", "--config", conf)
+	way := knocks{to: addr}
+	for _, want := range []int{200, 503} {
+		if status, text, _ := way.ask(t, "::1"); status != want {
+			t.Errorf("%d %s, want %d", status, text, want)
+		}
+	}
+}
