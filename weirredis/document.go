@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // MaxDocument bounds a [Document], in bytes.
@@ -57,7 +58,7 @@ func digest(data []byte) string {
 
 // Read returns the document, nil if there is none. known is what the caller has of it
 // already, nil for nothing; it is returned if that is still the document, and then it
-// has not been sent again. The error is an [*Error], or the context's.
+// has not been sent again.
 func (d *Document) Read(ctx context.Context, known []byte) ([]byte, error) {
 	sum := digest(known)
 	text, err := d.run(ctx, readScript, sum)
@@ -95,34 +96,36 @@ func (d *Document) run(ctx context.Context, script string, args ...string) (stri
 	if err := ctx.Err(); err != nil {
 		return "", fail(Canceled, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.quiet())
-	defer cancel()
+	deadline := time.NewTimer(s.cfg.quiet())
+	defer deadline.Stop()
 	select {
 	case s.document <- struct{}{}:
+	case <-deadline.C:
+		return "", fail(Full, errDeadline)
 	case <-ctx.Done():
 		return "", fail(Full, ctx.Err())
 	case <-s.ctx.Done():
 		return "", fail(Closed, nil)
 	}
-	type answer struct {
-		text string
-		err  *Error
-	}
-	done := make(chan answer, 1)
+	var text string
+	var fault *Error
+	done := make(chan struct{})
 	if !s.spawn(func() {
-		text, err := d.send(script, args)
+		text, fault = d.send(script, args)
 		<-s.document
-		done <- answer{text, err}
+		close(done)
 	}) {
 		<-s.document
 		return "", fail(Closed, nil)
 	}
 	select {
-	case a := <-done:
-		if a.err != nil { // an *Error that is nil would be no nil error
-			return "", a.err
+	case <-done:
+		if fault != nil { // an *Error that is nil would be no nil error
+			return "", fault
 		}
-		return a.text, nil
+		return text, nil
+	case <-deadline.C:
+		return "", fail(Timeout, errDeadline)
 	case <-ctx.Done():
 		return "", fail(Timeout, ctx.Err())
 	}

@@ -14,7 +14,8 @@ const (
 	// Down: the store has given the server up for the moment and looks by itself
 	// whether it is back. Nothing was sent.
 	Down Reason = iota + 1
-	// Full: Config.MaxInFlight decisions are under way already. Nothing was sent.
+	// Full: Config.MaxInFlight decisions are under way already, or for a [Document]
+	// another request. Nothing was sent.
 	Full
 	// Canceled: the caller's context was over before anything was sent.
 	Canceled
