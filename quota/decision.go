@@ -47,26 +47,6 @@ func (q *Quota) Peek(ctx context.Context, w weir.Work) (Decision, error) {
 	return d, nil
 }
 
-// Foretell implements [weir.Foreteller]: what Peek says, where the answer is to come
-// back later, or never. Work that would wait for its tokens is not refused.
-func (q *Quota) Foretell(ctx context.Context, w weir.Work) *weir.Rejection {
-	set := q.settings.Load()
-	_, refused := q.decide(ctx, &w, DryRun)
-	if refused == nil {
-		return nil
-	}
-	switch refused.Reason {
-	case weir.ReasonBlocked:
-		return refused
-	case weir.ReasonQuota, weir.ReasonTooLarge:
-		waits := refused.Retryable && set.places > 0 && w.MaxWait >= 0 && refused.RetryAfter <= q.patience(ctx, set, &w, q.now())
-		if set.mode == Strict && !waits {
-			return refused
-		}
-	}
-	return nil
-}
-
 func (q *Quota) decide(ctx context.Context, w *weir.Work, mode Mode) (Decision, *weir.Rejection) {
 	set := q.settings.Load()
 	c, refused := q.bill(ctx, set, w, mode != DryRun)

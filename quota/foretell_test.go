@@ -1,7 +1,6 @@
 package quota
 
 import (
-	"context"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -38,7 +37,7 @@ func TestForetell(t *testing.T) {
 				r.admit(weir.Work{User: "alice", Cost: test.taken})
 			}
 			before := r.Snapshot()
-			got := r.Foretell(context.Background(), test.w)
+			got := r.Foretell(ctx, test.w)
 			switch {
 			case got == nil && test.reason != 0, got != nil && got.Reason != test.reason:
 				t.Errorf("got %v, want %v", got, test.reason)
@@ -48,6 +47,31 @@ func TestForetell(t *testing.T) {
 				t.Errorf("counted: %+v, before %+v", after, before)
 			}
 		})
+	}
+}
+
+// A store on another machine is not asked; what it said a moment ago counts.
+func TestForetellAsksNobodyElse(t *testing.T) {
+	clock := &still{}
+	store := &elsewhere{flaky: flaky{Store: newMemory(t, MemoryConfig{Now: clock.now})}}
+	rules := append(everyUser(Per(1, time.Second)), Rule{User: Named("eve"), Blocked: true})
+	q := newQuota(t, Config{Name: "q", Now: clock.now, Store: store, Rules: rules})
+	if r := q.Foretell(ctx, weir.Work{User: "eve"}); r == nil || r.Reason != weir.ReasonBlocked {
+		t.Errorf("%v, want blocked", r)
+	}
+	for range 2 {
+		if r := q.Foretell(ctx, alice); r != nil {
+			t.Errorf("%v, and nobody was refused", r)
+		}
+		_, _ = q.TryAdmit(alice)
+	}
+	clock.advance(300*time.Millisecond + 1)
+	if r := q.Foretell(ctx, alice); r == nil || r.RetryAfter != 700*time.Millisecond || r.Reason != weir.ReasonQuota {
+		t.Errorf("%+v, want 700ms", r)
+	}
+	clock.advance(700 * time.Millisecond)
+	if r := q.Foretell(ctx, alice); r != nil || store.asked != 2 {
+		t.Errorf("%v a second later; the store was asked %d times, want 2", r, store.asked)
 	}
 }
 

@@ -27,7 +27,7 @@ func (q *Quota) Last(ctx context.Context, w weir.Work) (Decision, bool) {
 		return Decision{}, false
 	}
 	key := string(appendKey(nil, q.name, r, &id))
-	result, ok := q.heard.get(key, q.now())
+	result, _, ok := q.heard.get(key, q.now())
 	if !ok || result.Window >= len(r.limits) {
 		return Decision{}, false
 	}
@@ -62,10 +62,11 @@ func (h *heard) put(key string, now time.Duration, r Result) {
 	h.mu.Unlock()
 }
 
-func (h *heard) get(key string, now time.Duration) (Result, bool) {
+// get returns what was said of key, and when.
+func (h *heard) get(key string, now time.Duration) (r Result, at time.Duration, ok bool) {
 	hash := h.hash(key)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := &h.places[hash>>1%uint64(len(h.places))]
-	return s.result, s.key == hash && now-s.at < fresh
+	return s.result, s.at, s.key == hash && now-s.at < fresh
 }
