@@ -152,6 +152,6 @@ func (q *Quota) give(c *charge, tokens float64) {
 		err = q.store.Give(context.Background(), c.key, limits, tokens)
 	}
 	if err != nil {
-		q.book.lost.Add(1)
+		q.book.unsettled.Add(1)
 	}
 }

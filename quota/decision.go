@@ -12,8 +12,10 @@ type Decision struct {
 	// The Limits are shared: do not write to them.
 	Rule   string
 	Limits []Limit
-	// Key names the bucket as the store knows it, as in "api/user=alice". Only Peek
-	// fills it in.
+	// Cost is how many tokens the work takes.
+	Cost int64
+	// Key names the bucket as the store knows it, as in "api/user=alice". Charge leaves
+	// it out.
 	Key string
 	// Free is true for work that is not counted: it is exempt, no rule matches, or
 	// an exempt one. The Result is OK then, and says nothing else.
@@ -56,7 +58,7 @@ func (q *Quota) decide(ctx context.Context, w *weir.Work, mode Mode) (Decision, 
 	if c.rule == nil {
 		return Decision{Free: true, Result: Result{OK: true}}, nil
 	}
-	d := Decision{Rule: c.rule.title, Limits: c.rule.limits}
+	d := Decision{Rule: c.rule.title, Limits: c.rule.limits, Cost: c.cost}
 	if mode == DryRun {
 		_, d.Key = q.Key(*w)
 	}

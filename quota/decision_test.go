@@ -30,7 +30,7 @@ func TestPeek(t *testing.T) {
 	r := newRig(t, Config{Rules: append(everyUser(Per(5, time.Hour)), Rule{User: Named("root"), Exempt: true}, Rule{User: Named("eve"), Blocked: true}),
 		Hooks: weir.Hooks{Admitted: func(string, weir.Work, time.Duration) { heard++ }, Rejected: func(weir.Work, *weir.Rejection) { heard++ }}})
 	for range 3 {
-		if d, err := r.Peek(ctx, of(alice, 5)); err != nil || !d.OK || d.Remaining != 5 || d.Free || d.Key != "q/user=alice" || len(r.Limits(d.Rule)) != 1 {
+		if d, err := r.Peek(ctx, of(alice, 5)); err != nil || !d.OK || d.Remaining != 5 || d.Free || d.Cost != 5 || d.Key != "q/user=alice" || len(r.Limits(d.Rule)) != 1 {
 			t.Errorf("%+v, %v", d, err)
 		}
 		if d, err := r.Peek(ctx, of(alice, 6)); r.rejection(err).Reason != weir.ReasonTooLarge || d.Wait != Never {

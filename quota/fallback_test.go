@@ -61,7 +61,7 @@ func TestStoreFails(t *testing.T) {
 			r.admit(alice)
 		}
 		held.Cancel()
-		if r.Faults().LostGives != 1 {
+		if r.Faults().Unsettled != 1 {
 			t.Errorf("%+v, want one give lost", r.Faults())
 		}
 		store.err = nil

@@ -31,7 +31,7 @@ func (q *Quota) Last(ctx context.Context, w weir.Work) (Decision, bool) {
 	if !ok || result.Window >= len(r.limits) {
 		return Decision{}, false
 	}
-	return Decision{Rule: r.title, Limits: r.limits, Key: key, Result: result}, true
+	return Decision{Rule: r.title, Limits: r.limits, Cost: set.cost(w), Key: key, Result: result}, true
 }
 
 // heard remembers what a store has said lately, each bucket in the one place that

@@ -17,7 +17,7 @@ type book struct {
 	uncounted   atomic.Uint64 // exempt, or no rule
 	charged     atomic.Uint64 // without a permit
 	storeErrors atomic.Uint64
-	lost        atomic.Uint64
+	unsettled   atomic.Uint64
 }
 
 func (b *book) free(count bool) {
@@ -58,13 +58,14 @@ type Faults struct {
 	// StoreErrors counts takes that the store failed at, which were decided as
 	// Config.OnStoreError says.
 	StoreErrors uint64
-	// LostGives counts tokens that could not be given back, or charged afterwards.
-	LostGives uint64
+	// Unsettled counts charges that could not be given back, or settled, because the
+	// store failed.
+	Unsettled uint64
 }
 
 // Faults returns how the gate has fared with its store.
 func (q *Quota) Faults() Faults {
-	return Faults{StoreErrors: q.book.storeErrors.Load(), LostGives: q.book.lost.Load()}
+	return Faults{StoreErrors: q.book.storeErrors.Load(), Unsettled: q.book.unsettled.Load()}
 }
 
 // Store returns the store.

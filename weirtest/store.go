@@ -1,6 +1,7 @@
 package weirtest
 
 import (
+	"context"
 	"math"
 	"strings"
 	"time"
@@ -230,4 +231,32 @@ func absurdCosts(s *store) {
 	s.take(t, want{true, 0, 9})
 	t.Debt = false
 	s.take(cost(t, math.MaxInt64), want{false, never, 9})
+}
+
+// nonsense is refused with an error and takes nothing.
+func nonsense(s *store) {
+	good := quota.Limit{Rate: .1, Burst: 10}
+	t := of("nonsense", good)
+	for name, bad := range map[string]quota.Take{
+		"a negative cost":  cost(t, -1),
+		"no mode":          mode(t, 99),
+		"no limits":        of("nonsense"),
+		"too many limits":  of("nonsense", make([]quota.Limit, quota.MaxWindows+1)...),
+		"no rate":          of("nonsense", quota.Limit{Burst: 1}),
+		"a negative rate":  of("nonsense", quota.Limit{Rate: -1, Burst: 1}),
+		"a rate too large": of("nonsense", quota.Limit{Rate: 1e300, Burst: 1}),
+		"no number":        of("nonsense", good, quota.Limit{Rate: math.NaN(), Burst: 1}),
+		"an endless burst": of("nonsense", quota.Limit{Rate: 1, Burst: math.Inf(1)}),
+	} {
+		if r, err := s.Take(context.Background(), &bad); err == nil || r.OK {
+			s.Errorf("%s: %+v, %v, want an error", name, r, err)
+		}
+	}
+	if err := s.Give(context.Background(), t.Key, t.Limits, math.NaN()); err == nil {
+		s.Error("give NaN: no error")
+	}
+	if err := s.Give(context.Background(), t.Key, nil, 1); err == nil {
+		s.Error("give without limits: no error")
+	}
+	s.take(t, want{true, 0, 9})
 }

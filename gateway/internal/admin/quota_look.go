@@ -31,7 +31,7 @@ func UseOf(q *quota.Quota) *QuotaUse {
 		return nil
 	}
 	f := q.Faults()
-	u := &QuotaUse{Rules: len(q.Rules()), StoreErrors: f.StoreErrors, Unsettled: f.LostGives}
+	u := &QuotaUse{Rules: len(q.Rules()), StoreErrors: f.StoreErrors, Unsettled: f.Unsettled}
 	if m, ok := q.Store().(*quota.Memory); ok {
 		s := m.Stats()
 		u.Buckets = &Buckets{Known: s.Keys, Max: s.MaxKeys, Bytes: s.Bytes, Purged: s.Purged, Overflowed: s.Overflowed}

@@ -35,9 +35,9 @@ func (look *Gate) quota(g *policy.Gate, spec *policy.QuotaSpec, w weir.Work, las
 	case rej.Reason == weir.ReasonTooLarge && w.Cost < 0:
 		look.Why = "its cost cannot be read"
 	case rej.Reason == weir.ReasonTooLarge:
-		look.Why = fmt.Sprintf("costs %d, more than can ever be there", cost(spec, &w))
+		look.Why = fmt.Sprintf("costs %d, more than can ever be there", d.Cost)
 	case rej.Reason == weir.ReasonQuota:
-		look.Why = left(&d) + ", costs " + strconv.FormatInt(cost(spec, &w), 10)
+		look.Why = left(&d) + ", costs " + strconv.FormatInt(d.Cost, 10)
 	default:
 		look.Why = rej.Reason.String()
 	}
@@ -51,14 +51,6 @@ func (look *Gate) quota(g *policy.Gate, spec *policy.QuotaSpec, w weir.Work, las
 		return nil
 	}
 	return rej
-}
-
-// cost is how many tokens w takes. spec may be nil.
-func cost(spec *policy.QuotaSpec, w *weir.Work) int64 {
-	if spec != nil && spec.Count == "requests" {
-		return 1
-	}
-	return w.Units()
 }
 
 // waits reports whether work may wait so long for its tokens.
