@@ -42,10 +42,10 @@ func (c *charging) charge(w *weir.Work, r *http.Request) {
 		c.ignored.costs.Add(1)
 	}
 	switch {
+	case bad && c.billed: // also beside one that can be read: that may be the client's own
+		w.Cost = noCost
 	case said:
 		w.Cost = units
-	case bad && c.billed:
-		w.Cost = noCost
 	}
 }
 
