@@ -83,6 +83,10 @@ func reserve(s *store) {
 	s.take(cost(t, 3), want{false, never, -2})
 	t.MaxWait = never
 	s.take(cost(t, 3), want{false, never, -2})
+	ages := mode(of("reserve for ages", quota.Limit{Rate: 1e-9, Burst: 10}), quota.Reserve)
+	ages.MaxWait = never
+	s.take(cost(ages, 10), want{true, 0, 0})
+	s.take(cost(ages, 6), want{false, never, 0}) // 190 years
 }
 
 func reserveInDebt(s *store) {
