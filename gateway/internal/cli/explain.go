@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -29,11 +30,14 @@ func NewExplainCommand() *cobra.Command {
 		Use:   "explain",
 		Short: "Say what would become of a request, without sending it",
 		Long: `Explain says which route a request takes, whom it is taken to be from, and what each
-gate on its way says: of a quota the rule that counts, the bucket that it is charged
-to, and what is left there. Nothing is sent, no token is taken, and nothing counts it.
+gate on its way says: of a quota all rules that match, the one that counts and why, the
+bucket that it is charged to, and what is left there. Nothing is sent, no token is
+taken, and nothing counts it.
 
-With --config it goes by a file alone, as if the gateway had just been started with it:
-every bucket is full. Without, it asks a running gateway for what would happen now.
+With --config it goes by a file, as if the gateway had just been started with it: every
+bucket is full. Rules that were set at run time are known too, if they are kept in a
+file that can be read; the last lines say what was judged. Without --config it asks a
+running gateway for what would happen now, over its socket too: --admin unix:PATH.
 Who is asking is what the identity makes of --from and --header, unless --user,
 --client, --tenant or --priority say it.
 
@@ -105,7 +109,10 @@ func (o *explainOptions) offline() (*explain.Answer, error) {
 		return nil, err
 	}
 	a, err := explain.Offline(cfg, o.Ask)
-	if err != nil {
+	switch {
+	case errors.Is(err, explain.ErrRules):
+		return nil, err
+	case err != nil:
 		return nil, usage("--%w", err)
 	}
 	return a, nil

@@ -90,7 +90,7 @@ func explaining(t *testing.T, yaml string) (admin string, p *policy.Policy) {
 	}
 	t.Cleanup(p.Close)
 	mux := http.NewServeMux()
-	mux.Handle("GET /explain", explain.Handler(func() (*config.Config, *policy.Policy) { return cfg, p }))
+	mux.Handle("GET /explain", explain.Handler(func() explain.View { return explain.View{Config: cfg, Policy: p} }))
 	s := httptest.NewServer(mux)
 	t.Cleanup(s.Close)
 	return strings.TrimPrefix(s.URL, "http://"), p
@@ -165,6 +165,8 @@ func TestExplainMistakes(t *testing.T) {
 		f(`--priority "urgent" is none; write background, normal, high or critical`, to, "--priority=urgent")
 		f(`--cost -1 is negative`, to, "--cost=-1")
 	}
+	broken := write(t, "q.json", "{}")
+	f("no gateway would start with them: "+broken+":1:", "--config="+write(t, "weir.yaml", "upstreams: {app: {targets: [\"http://127.0.0.1:3000\"]}}\nroutes: [{match: [/], upstream: app}]\nquotas: {file: "+broken+"}\n"))
 	f("leave one out", "--admin=x", "--config=y")
 	f("no gateway answers at 127.0.0.1:1", "--admin=127.0.0.1:1")
 	f("is no address", "--admin=%")

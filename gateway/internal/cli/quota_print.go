@@ -53,26 +53,15 @@ func printRules(out io.Writer, l *quotas.Look, dynamicOnly bool) error {
 			force = "no: " + v.Because
 		}
 		if dynamicOnly {
-			p.row("GATE|MATCHES|GIVES|SET|BY|IN FORCE", v.Gate, printable(v.Matches), v.Gives, when(v.SetAt), v.SetBy, force)
+			p.row("GATE|MATCHES|GIVES|SET|BY|IN FORCE", v.Gate, printable(v.Matches), v.Gives, when(v.SetAt), orDash(v.SetBy), force)
 			continue
 		}
-		p.row("GATE|MATCHES|GIVES|FROM|IN FORCE", v.Gate, printable(v.Matches), v.Gives, origin(v), force)
+		p.row("GATE|MATCHES|GIVES|FROM|IN FORCE", v.Gate, printable(v.Matches), v.Gives, v.Origin(), force)
 	}
 	if len(l.Rules) == 0 {
 		fmt.Fprintln(p, "none")
 	}
 	return p.Flush()
-}
-
-// origin says where a rule comes from.
-func origin(v *quotas.View) string {
-	if v.Source == quotas.FromDynamic {
-		return fmt.Sprintf("set %s by %s", when(v.SetAt), orDash(v.SetBy))
-	}
-	if v.Place == "" {
-		return "the command line"
-	}
-	return v.Place
 }
 
 func when(t time.Time) string {

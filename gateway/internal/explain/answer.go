@@ -6,6 +6,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/weirhttp"
 )
 
@@ -35,6 +36,8 @@ type Answer struct {
 	By     string `json:"by,omitempty"`
 	// AfterMS is when to come back, where that is known.
 	AfterMS int64 `json:"retry_after_ms,omitempty"`
+	// Notes say what the answer goes by, where that is not all there is.
+	Notes []string `json:"notes,omitempty"`
 
 	told *weir.Rejection // what the answer would say
 }
@@ -49,6 +52,10 @@ type Gate struct {
 	Rule   string   `json:"rule,omitempty"`
 	Bucket string   `json:"bucket,omitempty"`
 	Limits []string `json:"limits,omitempty"`
+	// Left is the tokens of the limit that binds, nil where there is none. Rules are all
+	// that match, the one that counts first.
+	Left  *float64 `json:"left,omitempty"`
+	Rules []Rule   `json:"rules,omitempty"`
 	// Says is what would come of it: one of the constants.
 	Says Verdict `json:"says"`
 	Why  string  `json:"why,omitempty"`
@@ -67,9 +74,20 @@ const (
 	NotReached Verdict = "not reached" // an earlier gate refuses
 )
 
-// Of says what would become of a request under a configuration and its policy. The
-// error is for an Ask that makes no sense.
-func Of(cfg *config.Config, p *policy.Policy, ask Ask) (*Answer, error) {
+// View is what an answer goes by.
+type View struct {
+	Config *config.Config
+	Policy *policy.Policy
+	// From says where a rule of a gate's quota comes from, as in weir.yaml:12. It may be
+	// nil.
+	From func(gate string, r *quota.Rule) string
+	// Notes go into the answer.
+	Notes []string
+}
+
+// Of says what would become of a request. The error is for an Ask that makes no sense.
+func Of(v View, ask Ask) (*Answer, error) {
+	cfg, p := v.Config, v.Policy
 	r, err := ask.request()
 	if err != nil {
 		return nil, err
@@ -81,7 +99,7 @@ func Of(cfg *config.Config, p *policy.Policy, ask Ask) (*Answer, error) {
 	a := &Answer{
 		Method: r.Method, Path: r.URL.RequestURI(), Gates: []Gate{},
 		User: w.User, Client: w.Client, Tenant: w.Tenant, Priority: w.Priority.String(),
-		Cost: w.Units(), Exempt: w.Exempt, Trusted: p.Trusted(r),
+		Cost: w.Units(), Exempt: w.Exempt, Trusted: p.Trusted(r), Notes: v.Notes,
 	}
 	switch {
 	case rt == nil:
@@ -95,6 +113,9 @@ func Of(cfg *config.Config, p *policy.Policy, ask Ask) (*Answer, error) {
 	gates := rt.Gates()
 	for i, g := range gates {
 		a.ask(g, cfg.Gates[g.Name()].Quota, w, i == len(gates)-1)
+		if q := g.Quota(); q != nil && !w.Exempt && g.Mode() != policy.Off {
+			a.Gates[i].Rules = v.rules(q, w)
+		}
 	}
 	return a, nil
 }

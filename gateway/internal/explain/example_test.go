@@ -39,5 +39,10 @@ routes: [{match: [/], gates: [api], upstream: app}]
 	// GATE  KIND   MODE     RULE    BUCKET          LIMITS          SAYS    WHY
 	// api   quota  enforce  user=*  api/user=alice  10/s, burst 20  passes  20 of 20 left
 	//
+	// GATE  RULE THAT MATCHES  GIVES           FROM         COUNTS
+	// api   user=*             10/s, burst 20  weir.yaml:3  yes: no other matches
+	//
 	// Goes to the upstream.
+	// Judged by the configuration file alone, as if just started: every bucket is full.
+	// For what is left now ask the gateway: --admin 127.0.0.1:9090 in place of --config.
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
 )
 
 // pressure is a source of one reading.
@@ -78,7 +79,7 @@ func TestSays(t *testing.T) {
 		for _, gate := range strings.Fields(tt.taken) {
 			take(t, p, gate, 1)
 		}
-		a, err := Of(cfg, p, Ask{From: "192.0.2.1"}) // where httptest says it is
+		a, err := Of(View{Config: cfg, Policy: p}, Ask{From: "192.0.2.1"}) // where httptest says it is
 		if err != nil {
 			t.Fatalf("%s: %v", tt.name, err)
 		}
@@ -95,13 +96,89 @@ func TestSays(t *testing.T) {
 	}
 }
 
+// Whoever asks a thousand times takes nothing: the burst is there afterwards to the last
+// token, in every window, and what is left is told as it goes.
+func TestAsksTakeNothing(t *testing.T) {
+	for _, settings := range []string{"limits: [1/h burst 7, 9 a month]", "rate: 1/h, burst: 7, debt: true", "rate: 1/h, burst: 7, queue: {len: 5}"} {
+		cfg, p := compiled(t, "  api: {quota: {"+settings+"}}\n", "api")
+		view, ask := View{Config: cfg, Policy: p}, Ask{From: "192.0.2.1"}
+		left := func(want float64) *Answer {
+			t.Helper()
+			a, err := Of(view, ask)
+			if err != nil || a.Gates[0].Left == nil || *a.Gates[0].Left != want {
+				t.Fatalf("%s: %+v %v, want %v left", settings, a, err, want)
+			}
+			return a
+		}
+		for range 1000 {
+			left(7)
+		}
+		for n := range 7 {
+			left(float64(7 - n))
+			take(t, p, "api", 1)
+		}
+		for range 1000 {
+			left(0)
+		}
+		_, w := p.Match(httptest.NewRequest("GET", "/", nil))
+		_, err := p.Gate("api").TryAdmit(w)
+		if debt := strings.Contains(settings, "debt"); (err == nil) != debt { // at 0 a debt may begin
+			t.Errorf("%s: one more: %v", settings, err)
+		}
+		if s := p.Gate("api").Snapshot(); s.Admitted > 8 || s.Waiting != 0 {
+			t.Errorf("%s: %+v", settings, s)
+		}
+	}
+}
+
+// Of all rules that match it is told which counts, why, and where each comes from.
+func TestSaysTheRules(t *testing.T) {
+	cfg, p := compiled(t, `  api:
+    quota:
+      rate: 10/h
+      by: [user]
+      rules:
+        - {user: alice, rate: 5/h}
+        - {user: alice, client: "*", rate: 4/h}
+        - {name: office, address: 10.0.0.0/8, rate: 3/h}
+        - {address: 10.1.0.0/16, exempt: true}
+        - {client: 10.1.0.1, priority: high, blocked: true}
+        - {priority: "*", limits: [1/h, 2 a day]}
+`, "api")
+	f := func(ask Ask, want ...string) {
+		t.Helper()
+		a, err := Of(View{Config: cfg, Policy: p, From: func(gate string, r *quota.Rule) string { return gate + " " + r.Name }}, ask)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for i, r := range a.Gates[0].Rules {
+			got = append(got, r.Rule+": "+r.Gives)
+			if r.From != "api "+r.Rule || r.Counts != (i == 0) || (r.Why != "") != r.Counts {
+				t.Errorf("%+v", r)
+			}
+		}
+		got = append(got, a.Gates[0].Rules[0].Why)
+		if strings.Join(got, "\n") != strings.Join(want, "\n") {
+			t.Errorf("%+v:\n%s\nwant\n%s", ask, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+		if r := a.Gates[0].Rules[0]; r.Rule != a.Gates[0].Rule {
+			t.Errorf("%q counts, the gate goes by %q", r.Rule, a.Gates[0].Rule)
+		}
+	}
+	f(Ask{User: "alice"}, "user=alice,client=*: 4/h, burst 4", "user=alice: 5/h, burst 5", "user=*: 10/h, burst 10", "priority=*: 1/h, burst 1; 2 a day, UTC",
+		"it is for each client, at which user=alice does not look")
+	f(Ask{User: "bob", Client: "10.1.0.1", Priority: "high"}, "user=*: 10/h, burst 10", "client=10.1.0.1,priority=high: blocked", "priority=*: 1/h, burst 1; 2 a day, UTC",
+		"it is for each user, at which client=10.1.0.1,priority=high does not look")
+}
+
 // What a request costs is what the gate counts.
 func TestSaysTheCost(t *testing.T) {
 	for count, want := range map[string]string{"cost": "costs 7, more than can ever be there", "requests": "left, costs 1"} {
 		gates := "  api: {quota: {rate: 1/h, count: " + count + "}}\n"
 		cfg, p := compiled(t, gates, "api")
 		take(t, p, "api", 1)
-		a, err := Of(cfg, p, Ask{From: "192.0.2.1", Cost: 7})
+		a, err := Of(View{Config: cfg, Policy: p}, Ask{From: "192.0.2.1", Cost: 7})
 		if err != nil || a.Gates[0].Says != Refuses || !strings.HasSuffix(a.Gates[0].Why, want) {
 			t.Errorf("count %q: %+v, %v; want %s", count, a, err, want)
 		}
@@ -137,7 +214,7 @@ func TestSaysOfShedding(t *testing.T) {
 			now += 10 * time.Millisecond
 			p.Step()
 		}
-		a, err := Of(&config.Config{}, p, Ask{Priority: tt.priority})
+		a, err := Of(View{Config: &config.Config{}, Policy: p}, Ask{Priority: tt.priority})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -185,7 +262,7 @@ func FuzzAsk(f *testing.F) {
 		if err != nil {
 			return
 		}
-		a, err := Of(cfg, p, ask)
+		a, err := Of(View{Config: cfg, Policy: p}, ask)
 		if err != nil {
 			return
 		}

@@ -20,6 +20,10 @@ func (look *Gate) quota(g *policy.Gate, spec *policy.QuotaSpec, w weir.Work, las
 	for _, l := range d.Limits {
 		look.Limits = append(look.Limits, l.String())
 	}
+	if len(d.Limits) > 0 && !d.Free {
+		left := math.Floor(d.Remaining*1000+1e-6) / 1000
+		look.Left = &left
+	}
 	rej := weir.AsRejection(err)
 	switch {
 	case rej == nil && d.Free && w.Exempt:

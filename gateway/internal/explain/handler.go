@@ -3,20 +3,16 @@ package explain
 import (
 	"encoding/json"
 	"net/http"
-
-	"github.com/weir-go/weir/gateway/internal/config"
-	"github.com/weir-go/weir/policy"
 )
 
 // Handler answers GET requests, whose query is an Ask, with what the gateway would do
-// now. current returns the configuration and the policy in force.
-func Handler(current func() (*config.Config, *policy.Policy)) http.Handler {
+// now. current returns what is in force.
+func Handler(current func() View) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ask, err := Parse(r.URL.Query())
 		var a *Answer
 		if err == nil {
-			cfg, p := current()
-			a, err = Of(cfg, p, ask)
+			a, err = Of(current(), ask)
 		}
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)

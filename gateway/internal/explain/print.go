@@ -7,6 +7,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 )
 
 // Print writes the answer for people. word makes a name fit for a terminal.
@@ -40,8 +41,28 @@ func (a *Answer) Print(out io.Writer, word func(string) string) error {
 	if err := p.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "\n%s\n", a.verdict())
-	return err
+	if err := a.printRules(out, word); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(out, "\n%s\n", a.verdict()); err != nil {
+		return err
+	}
+	for _, note := range a.Notes {
+		if _, err := fmt.Fprintln(out, clean(note)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// clean makes a sentence fit for a terminal.
+func clean(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text)
 }
 
 func named(name string, word func(string) string) string {

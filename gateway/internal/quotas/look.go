@@ -2,9 +2,12 @@ package quotas
 
 import (
 	"fmt"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
 )
 
 // Sources of a rule.
@@ -30,6 +33,25 @@ type View struct {
 	Because string `json:"because,omitempty"`
 }
 
+// Origin says where the rule comes from: a line of the file, or when and by whom it was
+// set.
+func (v *View) Origin() string {
+	switch {
+	case v.Source == FromFile && v.Place == "":
+		return "the command line"
+	case v.Source == FromFile:
+		return v.Place
+	}
+	at, by := "-", "-"
+	if !v.SetAt.IsZero() {
+		at = v.SetAt.UTC().Format(time.RFC3339)
+	}
+	if v.SetBy != "" {
+		by = v.SetBy
+	}
+	return "set " + at + " by " + by
+}
+
 // Look is all rules, and where they are kept.
 type Look struct {
 	ETag    string `json:"etag"`
@@ -38,6 +60,24 @@ type Look struct {
 	// Gates are those that have a quota.
 	Gates []string `json:"gates"`
 	Rules []View   `json:"rules"`
+}
+
+// From says where a rule in force comes from; see [Plan.From].
+func (b *Book) From(gate string, r *quota.Rule) string {
+	b.mu.Lock()
+	plan := b.plan
+	b.mu.Unlock()
+	if plan == nil {
+		return ""
+	}
+	return plan.From(gate, r)
+}
+
+// Trouble says why the rules could not be read the last time, empty if they could.
+func (b *Book) Trouble() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.trouble
 }
 
 // Look returns the rules of a gate, of all where the name is empty: those of the file
@@ -122,10 +162,20 @@ func (p *Plan) dynamicView(i int) View {
 	r := &p.doc.Rules[i]
 	v := View{
 		Gate: r.Gate, Matches: Matches(&r.QuotaRuleSpec), Gives: Gives(&r.QuotaRuleSpec), Rule: r.QuotaRuleSpec,
-		Source: FromDynamic, SetAt: r.SetAt, SetBy: r.SetBy, InForce: true,
+		Source: FromDynamic, SetAt: r.SetAt, SetBy: clean(r.SetBy), InForce: true,
 	}
 	if faults := p.faults[i]; len(faults) > 0 {
 		v.InForce, v.Because = false, faults[0].Error()
 	}
 	return v
+}
+
+// clean makes a text fit for a terminal, whatever somebody has written into the file.
+func clean(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text)
 }

@@ -82,6 +82,33 @@ func (p *Plan) rules(gate string) []quota.Rule {
 	return all
 }
 
+// From says where a rule in force comes from: a line of the file, or when and by whom it
+// was set, and what it took the place of. It is empty for a rule that is not known.
+func (p *Plan) From(gate string, r *quota.Rule) string {
+	id := identity{gate, partsOfRule(r)}
+	from := ""
+	for i := range p.doc.Rules {
+		if d := &p.doc.Rules[i]; d.Gate == gate && len(p.faults[i]) == 0 && identityOf(gate, &d.QuotaRuleSpec) == id {
+			v := p.dynamicView(i)
+			from = v.Origin()
+			break
+		}
+	}
+	if g := p.spec.Gates[gate]; g.Quota == nil {
+		return from
+	}
+	for _, v := range p.fileViews(gate) {
+		switch {
+		case identityOf(gate, &v.Rule) != id:
+		case from != "":
+			return from + ", in the place of " + v.Origin()
+		default:
+			return v.Origin()
+		}
+	}
+	return from
+}
+
 // partsOfRule returns the parts of a rule as the compiler has made it.
 func partsOfRule(r *quota.Rule) parts {
 	word := func(m quota.Match) string {

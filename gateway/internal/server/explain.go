@@ -3,15 +3,17 @@ package server
 import (
 	"net/http"
 
-	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/explain"
-	"github.com/weir-go/weir/policy"
 )
 
 // explain serves /explain: what would become of a request now.
 func (s *Server) explain() http.Handler {
-	return explain.Handler(func() (*config.Config, *policy.Policy) {
+	return explain.Handler(func() explain.View {
 		st := s.state.Load()
-		return st.cfg, st.policy
+		v := explain.View{Config: st.cfg, Policy: st.policy, From: s.book.From}
+		if trouble := s.book.Trouble(); trouble != "" {
+			v.Notes = []string{"Rules that were set at run time cannot be read now; those that are known are in force: " + trouble}
+		}
+		return v
 	})
 }
