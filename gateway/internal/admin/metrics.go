@@ -47,6 +47,8 @@ type gateSeries struct {
 	wait    [weir.Classes]prometheus.Observer
 	refused [weir.Classes]prometheus.Counter
 	keys    *keySeries // nil: no limit for each key
+
+	refusals *refusals // nil: no quota
 }
 
 // buckets suit both a cache and a report: 0.5 ms to 30 s. They are closer around
@@ -80,7 +82,7 @@ func NewMetrics(src Source, version string) *Metrics {
 	})
 	build.Set(1)
 	m.registry.MustRegister(m.wait, m.service, m.refused, m.duration, m.requests, m.reloads, m.unrouted,
-		m.lastReload, m.lastSuccess, build, newCollector(src), newConnCollector(src), tenantCollector{m.tenants}, keyCollector{src, m}, partCollector{src}, quotaCollector{src}, dynamicCollector{src},
+		m.lastReload, m.lastSuccess, build, newCollector(src), newConnCollector(src), tenantCollector{m.tenants}, keyCollector{src, m}, partCollector{src}, quotaCollector{src, m}, dynamicCollector{src},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -112,6 +114,9 @@ func (m *Metrics) Admitted(gate string, w weir.Work, waited time.Duration) {
 func (m *Metrics) Rejected(w weir.Work, r *weir.Rejection) {
 	if s, ok := (*m.gates.Load())[r.Gate]; ok && r.Reason != weir.ReasonCanceled {
 		s.refused[w.Priority.Class()].Inc()
+		if s.refusals != nil {
+			s.refusals.add(w, r)
+		}
 	}
 }
 
@@ -169,6 +174,7 @@ func (m *Metrics) keepGates(gates map[string]*policy.Gate) {
 			s.refused[class] = m.refused.WithLabelValues(name, weir.OfClass(class).String())
 		}
 		s.keys = keysOf(g, old[name].keys, most)
+		s.refusals = refusalsOf(g, old[name].refusals, most)
 		series[name] = s
 	}
 	for name := range old {

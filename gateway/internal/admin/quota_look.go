@@ -14,6 +14,9 @@ type QuotaUse struct {
 	// given back or charged afterwards.
 	StoreErrors uint64 `json:"store_errors"`
 	Unsettled   uint64 `json:"unsettled"`
+	// Refused are the buckets that were refused most often, as [Metrics.MostRefused]
+	// returns them.
+	Refused []Refused `json:"refused,omitempty"`
 }
 
 // Buckets is quota.MemoryStats.

@@ -3,7 +3,10 @@ package admin
 import "github.com/prometheus/client_golang/prometheus"
 
 // quotaCollector turns quotas, and the stores of their buckets, into metrics.
-type quotaCollector struct{ src Source }
+type quotaCollector struct {
+	src     Source
+	metrics *Metrics
+}
 
 // figure is a metric of one gate or store.
 type figure[T any] struct {
@@ -93,6 +96,7 @@ func (c quotaCollector) Collect(ch chan<- prometheus.Metric) {
 	if p == nil {
 		return
 	}
+	series := *c.metrics.gates.Load()
 	for name, g := range p.Gates() {
 		u := UseOf(g.Quota())
 		if u == nil {
@@ -101,6 +105,9 @@ func (c quotaCollector) Collect(ch chan<- prometheus.Metric) {
 		collect(ch, quotaFigures, name, u)
 		if u.Buckets != nil {
 			collect(ch, bucketFigures, name, u.Buckets)
+		}
+		if s := series[name].refusals; s != nil {
+			s.collect(ch, name)
 		}
 	}
 }

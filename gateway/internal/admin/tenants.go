@@ -21,13 +21,16 @@ func (t *tally) add(by proxy.Answerer, d time.Duration) {
 	t.seconds[by] += d.Seconds()
 }
 
-// Tenants sets how many tenants, and keys of each gate with a limit for each, have
-// series of their own; the others share one.
+// Tenants sets how many tenants, keys of each gate with a limit for each, and buckets of
+// each quota that are refused have series of their own; the others share one.
 func (m *Metrics) Tenants(most int) {
 	m.tenants.setMost(most)
 	for _, s := range *m.gates.Load() {
 		if s.keys != nil {
 			s.keys.waits.setMost(most)
+		}
+		if s.refusals != nil {
+			s.refusals.by.setMost(most)
 		}
 	}
 }

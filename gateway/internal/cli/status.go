@@ -29,9 +29,9 @@ the limit and what set it, what is in flight and waiting, what was admitted and
 refused and how many left while they waited, the signal that binds the limit, and
 why the limit last changed. There follow, where there are any: who waits, by
 priority; exempt work; the pools of reads and of writes; the pools of gates with a
-limit for each key, and the busiest of them; the signals that gates go by; the
-connections of each listener, and TLS handshakes that failed; and the tenants that
-ask most. The same as JSON, with more in it, is printed with --json and at /gates.`,
+limit for each key, and the busiest of them; the buckets of quotas that were refused
+most; the signals that gates go by; the connections of each listener, and TLS
+handshakes that failed; and the tenants that ask most. The same as JSON, with more in it, is printed with --json and at /gates.`,
 		Example: "  weir status\n  weir status --admin 10.0.0.5:9090 --top 20\n  weir status --json | jq '.gates[].waiting_by_class'",
 		Args:    needs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -41,7 +41,7 @@ ask most. The same as JSON, with more in it, is printed with --json and at /gate
 	}
 	adminFlag(cmd, &o.Admin)
 	cmd.Flags().BoolVar(&o.JSON, "json", false, "print what the gateway says as JSON")
-	cmd.Flags().IntVar(&o.Top, "top", 5, "how many pools of each gate, and how many tenants, are shown by name")
+	cmd.Flags().IntVar(&o.Top, "top", 5, "how many pools and buckets of each gate, and how many tenants, are shown by name")
 	cmd.MarkFlagsMutuallyExclusive("top", "json")
 	return cmd
 }

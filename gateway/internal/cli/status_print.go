@@ -116,6 +116,9 @@ func (l *look) print(out io.Writer, top int) error {
 	for i := range l.Gates {
 		rowsOfKeys(p, &l.Gates[i], top)
 	}
+	for i := range l.Gates {
+		rowsOfRefused(p, &l.Gates[i], top)
+	}
 	for _, s := range l.Signals {
 		p.row("SIGNAL|STATE|VALUE|TROUBLE", s.Name, s.State, figure(s.Value), s.Error)
 	}

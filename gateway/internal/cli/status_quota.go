@@ -1,6 +1,11 @@
 package cli
 
-import "github.com/weir-go/weir"
+import (
+	"strings"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/admin"
+)
 
 // kindQuota is the kind of a gate with a quota, which has no slots to show.
 const kindQuota = "quota"
@@ -15,6 +20,10 @@ type quotaLook struct {
 	} `json:"buckets"`
 	StoreErrors uint64 `json:"store_errors"`
 	Unsettled   uint64 `json:"unsettled"`
+	Refused     []struct {
+		Bucket string `json:"bucket"`
+		Times  uint64 `json:"times"`
+	} `json:"refused"` // the last may be the rest of them
 }
 
 // storeLook is what status reads of a store.
@@ -50,6 +59,26 @@ func rowOfQuota(p *page, g *gateLook) {
 	p.row("QUOTA|MODE|RULES|BUCKETS|AT MOST|OVERFLOWED|WAITING|ADMITTED|REFUSED|LEFT|STORE ERRORS|UNSETTLED",
 		g.Name, g.Mode, q.Rules, buckets, most, overflowed, g.Waiting, g.Admitted, refused, left, q.StoreErrors, q.Unsettled)
 }
+
+// rowsOfRefused writes the buckets that were refused most, and in brackets all others.
+func rowsOfRefused(p *page, g *gateLook, top int) {
+	if g.Quota == nil {
+		return
+	}
+	var others uint64
+	for i, r := range g.Quota.Refused {
+		if i >= top || r.Bucket == admin.Rest {
+			others += r.Times
+			continue
+		}
+		p.row(refusedHeading, printable(strings.TrimPrefix(r.Bucket, g.Name+"/")), g.Name, r.Times)
+	}
+	if others > 0 {
+		p.row(refusedHeading, "("+admin.Rest+")", g.Name, others)
+	}
+}
+
+const refusedHeading = "BUCKET|OF|REFUSED"
 
 func rowOfStore(p *page, s *storeLook) {
 	state := "answers"

@@ -223,7 +223,7 @@ var generalFields = map[string]field{
 	"Admin.address": {form: "host:port or off", doc: "host:port of the admin listener, or off.", def: "127.0.0.1:9090", example: "127.0.0.1:9090"},
 	"Admin.pprof":   {doc: "Serve Go profiles under /debug/pprof/. Left out, they are served where the address is loopback.", example: "true"},
 	"Metrics.tenants": {
-		doc: "How many tenants have series of their own: those that ask most. The rest are counted as one, other. 0 means none has.",
+		doc: "How many tenants have series of their own, those that ask most, and of each quota how many buckets, those that are refused most. The rest are counted as one, other. 0 means none has.",
 		def: "20", least: "0", most: "1000",
 	},
 	"Streams.max":    {doc: "How many there may be at a time. Further ones go on, but keep their slot at the gate, and are counted as overflowed.", def: "1000", least: "1", most: "1000000"},

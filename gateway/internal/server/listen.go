@@ -72,7 +72,7 @@ func (s *Server) listenAdmin(cfg *config.Config, old *listener, set *listenerSet
 	}
 	l := &listener{cfg: lc, forAdmin: true, pprof: cfg.Admin.Profiles(), socket: socket, handshakes: new(handshakes)}
 	l.conns = newConns(socket, newDoor(s.doorLimits(lc)), true)
-	l.conns.note = s.notes.refusal
+	l.conns.note = s.notes.turnedAway
 	l.server = s.newServer(l, s.adminHandler(cfg.Admin, socket.Addr()))
 	// A profile takes as long as it was asked to.
 	l.server.WriteTimeout = 2 * time.Minute

@@ -99,7 +99,7 @@ func (s *Server) newListener(cfg config.Listener, old *listener) (*listener, err
 	}
 	l.socket = socket
 	l.conns = newConns(socket, d, cfg.TLS == nil)
-	l.conns.note = s.notes.refusal
+	l.conns.note = s.notes.turnedAway
 	l.server = s.newServer(l, s.handler(l))
 	return l, nil
 }

@@ -99,7 +99,11 @@ func (s *Server) Look() Look {
 	}
 	p := s.Policy()
 	for _, g := range p.Gates() {
-		look.Gates = append(look.Gates, lookInto(g))
+		gate := lookInto(g)
+		if gate.Quota != nil {
+			gate.Quota.Refused = s.metrics.MostRefused(g.Name())
+		}
+		look.Gates = append(look.Gates, gate)
 	}
 	for _, status := range p.Signals() {
 		look.Signals = append(look.Signals, lookAt(status))

@@ -22,6 +22,7 @@ import (
 type notes struct {
 	log    *slog.Logger
 	limits *limitNotes
+	bucket func(gate string, w weir.Work) string // of a quota; nil in tests
 
 	mu         sync.Mutex
 	refused    map[refusalKey]*refusalNote
@@ -40,7 +41,13 @@ type refusalKey struct {
 type refusalNote struct {
 	n    int
 	last *weir.Rejection
-	from netip.AddrPort // of a connection
+	whom whom
+}
+
+// whom is who was refused: a connection, or a piece of work.
+type whom struct {
+	from netip.AddrPort
+	work weir.Work
 }
 
 // handshakeKey is a kind of handshake that failed for the client's certificate.
@@ -79,12 +86,17 @@ func (s *Server) rejected(w weir.Work, r *weir.Rejection) {
 	s.notes.rejected(w, r)
 }
 
-func (n *notes) rejected(_ weir.Work, r *weir.Rejection) { n.refusal(r, netip.AddrPort{}, false) }
-func (n *notes) observed(_ weir.Work, r *weir.Rejection) { n.refusal(r, netip.AddrPort{}, true) }
+func (n *notes) rejected(w weir.Work, r *weir.Rejection) { n.refusal(r, whom{work: w}, false) }
+func (n *notes) observed(w weir.Work, r *weir.Rejection) { n.refusal(r, whom{work: w}, true) }
 
-// refusal is told of a refusal, from a peer if it is of a connection, or of one that would
-// have been if the gate did more than observe.
-func (n *notes) refusal(r *weir.Rejection, from netip.AddrPort, observed bool) {
+// turnedAway is told of a connection.
+func (n *notes) turnedAway(r *weir.Rejection, from netip.AddrPort, observed bool) {
+	n.refusal(r, whom{from: from}, observed)
+}
+
+// refusal is told of a refusal, or of one that would have been if the gate did more than
+// observe.
+func (n *notes) refusal(r *weir.Rejection, who whom, observed bool) {
 	if r.Reason == weir.ReasonCanceled {
 		return // nobody was refused: a client left the wait room
 	}
@@ -93,18 +105,18 @@ func (n *notes) refusal(r *weir.Rejection, from netip.AddrPort, observed bool) {
 	note, known := n.refused[key]
 	if known {
 		note.n++
-		note.last, note.from = r, from
+		note.last, note.whom = r, who
 		n.mu.Unlock()
 		return
 	}
 	n.refused[key] = &refusalNote{}
 	n.mu.Unlock()
-	n.log.LogAttrs(context.Background(), slog.LevelWarn, refusalText(observed), refusalAttrs(r, from, 0)...)
+	n.log.LogAttrs(context.Background(), slog.LevelWarn, refusalText(observed), n.refusalAttrs(r, who, 0)...)
 }
 
 // refusalAttrs is what there is to say of a refusal, and of count others like it
 // if there are any. What a reason has no figure for is left out.
-func refusalAttrs(r *weir.Rejection, from netip.AddrPort, count int) []slog.Attr {
+func (n *notes) refusalAttrs(r *weir.Rejection, who whom, count int) []slog.Attr {
 	attrs := []slog.Attr{slog.String("gate", r.Gate), slog.String("reason", r.Reason.String())}
 	if count > 0 {
 		attrs = append(attrs, slog.Int("count", count))
@@ -121,8 +133,13 @@ func refusalAttrs(r *weir.Rejection, from netip.AddrPort, count int) []slog.Attr
 	if r.Window > 0 {
 		attrs = append(attrs, slog.Int("window", r.Window))
 	}
-	if from.IsValid() {
-		attrs = append(attrs, slog.String("peer", from.String()))
+	if who.from.IsValid() {
+		attrs = append(attrs, slog.String("peer", who.from.String()))
+	}
+	if n.bucket != nil {
+		if bucket := n.bucket(r.Gate, who.work); bucket != "" {
+			attrs = append(attrs, slog.String("bucket", bucket))
+		}
 	}
 	if r.Signal != "" {
 		attrs = append(attrs, slog.String("signal", r.Signal))
@@ -236,7 +253,7 @@ func (n *notes) sumUp() {
 		n.log.LogAttrs(context.Background(), slog.LevelWarn, handshakeText+", in short", key.attrs(note.n, note.last)...)
 	}
 	for key, note := range sums {
-		n.log.LogAttrs(context.Background(), slog.LevelWarn, refusalText(key.observed)+", in short", refusalAttrs(note.last, note.from, note.n)...)
+		n.log.LogAttrs(context.Background(), slog.LevelWarn, refusalText(key.observed)+", in short", n.refusalAttrs(note.last, note.whom, note.n)...)
 	}
 }
 

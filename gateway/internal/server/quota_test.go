@@ -117,6 +117,24 @@ func TestQuotaTellsTheLongestWait(t *testing.T) {
 	}
 }
 
+// The log says whose bucket it was: of the first refusal, and of the last one that a line
+// sums up.
+func TestQuotaRefusedInTheLog(t *testing.T) {
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {})
+	spec := slowly(1)
+	spec.By = []string{"user"}
+	g := start(t, quotaConfig(t, up.URL, map[string]policy.GateSpec{"q": {Quota: spec}}, "q"), Options{})
+	for _, user := range []string{"alice", "bob", "carol"} {
+		as(t, g, user)
+		as(t, g, user)
+	}
+	g.notes.sumUp()
+	got := g.log.lines("refusing")
+	if len(got) != 2 || !strings.Contains(got[0], "q/user=alice") || !strings.Contains(got[1], "q/user=carol") {
+		t.Errorf("%q", got)
+	}
+}
+
 func within(number string, low, high int) bool {
 	n, err := strconv.Atoi(number)
 	return err == nil && n >= low && n <= high

@@ -99,7 +99,7 @@ func New(cfg *config.Config, opts Options) (*Server, error) {
 		ended:   make(chan struct{}),
 		failed:  make(chan error, 1),
 	}
-	s.notes.limits.look = s.look
+	s.notes.limits.look, s.notes.bucket = s.look, s.bucket
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.cutting, s.cut = context.WithCancel(context.Background())
 	s.metrics = admin.NewMetrics(s, opts.Version)
@@ -259,6 +259,21 @@ func (s *Server) AdminAddr() net.Addr {
 
 // Policy returns the policy in force.
 func (s *Server) Policy() *policy.Policy { return s.state.Load().policy }
+
+// bucket returns the key of the bucket that w has at a gate with a quota, empty if there
+// is none.
+func (s *Server) bucket(gate string, w weir.Work) string {
+	st := s.state.Load()
+	if st == nil {
+		return ""
+	}
+	g := st.policy.Gate(gate)
+	if g == nil || g.Quota() == nil {
+		return ""
+	}
+	_, key := g.Quota().Key(w)
+	return key
+}
 
 // look returns what there is to see of a gate, false if there is none of that
 // name.
