@@ -40,3 +40,16 @@ func TestFileIsNoFile(t *testing.T) {
 		t.Errorf("%v %v: want the file and its lock", entries, err)
 	}
 }
+
+// Who has which quota is nobody else's business on the machine.
+func TestFileIsPrivate(t *testing.T) {
+	name := inTemp(t)
+	newDesk(t, newFile(t, name), base()).must(set("api", "bob", "3/h"))
+	info, err := os.Stat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mode := info.Mode().Perm(); mode != 0o600 {
+		t.Errorf("the rules have mode %o, want 600", mode)
+	}
+}
