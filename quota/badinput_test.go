@@ -1,0 +1,123 @@
+package quota
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+// hostile are names that somebody may come with.
+var hostile = map[string]string{
+	"10 KB": strings.Repeat("x", 10<<10), "empty": "", "NUL": "a\x00b", "newline": "a\nb", "braces": "{}", "a hash tag": "{a}b",
+	"a separator": "a/client=b", "the mark of a hash": "~", "no UTF-8": "\xff\xfe", "a star": "*",
+}
+
+// Whatever somebody is called, there is a limit, and nobody else shares it.
+func TestHostileNames(t *testing.T) {
+	for what, identity := range map[string]func(string) weir.Work{
+		"user":   func(name string) weir.Work { return weir.Work{User: name} },
+		"client": func(name string) weir.Work { return weir.Work{Client: name} },
+		"tenant": func(name string) weir.Work { return weir.Work{Tenant: name} },
+		"route":  func(name string) weir.Work { return weir.Work{Op: name} },
+	} {
+		rules := map[string]Rule{"user": {User: Every}, "client": {Client: Every}, "tenant": {Tenant: Every}, "route": {Route: Every}}
+		rule := rules[what]
+		rule.Limits = []Limit{Per(2, time.Hour)}
+		r := newRig(t, Config{Rules: []Rule{rule}})
+		for range 2 {
+			for _, name := range hostile {
+				r.admit(identity(name))
+			}
+		}
+		for kind, name := range hostile {
+			if _, err := r.TryAdmit(identity(name)); err == nil || weir.AsRejection(err).Reason != weir.ReasonQuota {
+				t.Errorf("a %s of %s: %v, want a refusal", what, kind, err)
+			}
+			if _, key := r.Key(identity(name)); len(key) > longestKey || strings.ContainsAny(key, "{}\n\x00 ") {
+				t.Errorf("a %s of %s has the key %q", what, kind, key)
+			}
+		}
+	}
+	var named []Rule
+	for kind, name := range hostile {
+		named = append(named, Rule{Name: kind, User: Named(name), Limits: []Limit{Per(1, time.Hour)}})
+	}
+	r := newRig(t, Config{Rules: named})
+	for kind, name := range hostile {
+		r.admit(weir.Work{User: name})
+		if got := r.refused(weir.Work{User: name}); got.Rule != kind {
+			t.Errorf("%s: refused by the rule %q", kind, got.Rule)
+		}
+	}
+	r.admit(weir.Work{User: "a"})
+}
+
+// A cost that is none is refused, and one that is too large; none of them makes a key
+// that is not limited, or leaves a bucket with more than its burst.
+func TestHostileCosts(t *testing.T) {
+	const burst = 10
+	for name, c := range map[string]struct {
+		debt       bool
+		mode       Mode
+		cost       int64
+		left       float64 // before, burst
+		refused    weir.Reason
+		afterwards bool // work of cost 1 gets in
+	}{
+		"0":                       {cost: 0, left: burst - 1, afterwards: true},
+		"0, debt":                 {debt: true, cost: 0, left: burst - 1, afterwards: true},
+		"negative":                {cost: -1, left: burst, refused: weir.ReasonTooLarge, afterwards: true},
+		"negative, debt":          {debt: true, cost: -5, left: burst, refused: weir.ReasonTooLarge, afterwards: true},
+		"the least, debt":         {debt: true, cost: math.MinInt64, left: burst, refused: weir.ReasonTooLarge, afterwards: true},
+		"the least, permissive":   {mode: Permissive, cost: math.MinInt64, left: burst, refused: weir.ReasonTooLarge, afterwards: true},
+		"above the burst":         {cost: burst + 1, left: burst, refused: weir.ReasonTooLarge, afterwards: true},
+		"above the burst, debt":   {debt: true, cost: burst + 1, left: -1},
+		"beyond MaxTokens":        {cost: 2e15, left: burst, refused: weir.ReasonTooLarge, afterwards: true},
+		"the greatest":            {cost: math.MaxInt64, left: burst, refused: weir.ReasonTooLarge, afterwards: true},
+		"the greatest, debt":      {debt: true, cost: math.MaxInt64, left: -MaxTokens},
+		"the greatest,permissive": {mode: Permissive, cost: math.MaxInt64, left: -MaxTokens, afterwards: true},
+	} {
+		r := newRig(t, Config{Debt: c.debt, Mode: c.mode, Rules: everyUser(Per(burst, time.Hour))})
+		if got := r.reasonOf(of(alice, c.cost)); got != c.refused {
+			t.Errorf("%s: %v, want %v", name, got, c.refused)
+		}
+		if got := r.left(alice); got != c.left {
+			t.Errorf("%s: %v left, want %v", name, got, c.left)
+		}
+		if got := r.reasonOf(alice); (got == weir.ReasonNone) != c.afterwards {
+			t.Errorf("%s: the next is %v, want let in: %v", name, got, c.afterwards)
+		}
+	}
+}
+
+// reasonOf is why w is refused, ReasonNone if it is not.
+func (r *rig) reasonOf(w weir.Work) weir.Reason {
+	r.Helper()
+	if _, err := r.TryAdmit(w); err != nil {
+		return r.rejection(err).Reason
+	}
+	return weir.ReasonNone
+}
+
+// What is settled afterwards may be nonsense too: a bucket never holds more than its
+// burst, and never owes more than MaxTokens.
+func TestHostileSettlements(t *testing.T) {
+	for _, costs := range [][]int64{
+		{math.MaxInt64, math.MinInt64}, {math.MinInt64, -1, 0}, {math.MaxInt64, math.MaxInt64, 0}, {2e15, 1, math.MaxInt64, 0},
+	} {
+		r := newRig(t, Config{Rules: everyUser(Per(10, time.Hour))})
+		p := r.admit(of(alice, 5))
+		for _, n := range costs {
+			p.SetCost("", n)
+			if left := r.left(alice); !(left >= -MaxTokens && left <= 10) {
+				t.Errorf("%v: %v left after %d", costs, left, n)
+			}
+		}
+		if p.Cancel(); r.left(alice) != 10 {
+			t.Errorf("%v: %v left after the end, want 10", costs, r.left(alice))
+		}
+	}
+}
