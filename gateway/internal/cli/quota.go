@@ -2,11 +2,13 @@ package cli
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -58,6 +60,9 @@ func (o *quotaOptions) command(use, short, long, example string, run func(contex
 	cmd := &cobra.Command{
 		Use: use, Short: short, Long: long, Example: example, Args: needs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.checkParts(cmd); err != nil {
+				return err
+			}
 			o.Out = cmd.OutOrStdout()
 			ctx, cancel := context.WithTimeout(cmd.Context(), patience)
 			defer cancel()
@@ -84,6 +89,21 @@ func (o *quotaOptions) parts(cmd *cobra.Command) {
 		}
 		cmd.Flags().StringVar(o.Rule.Part(part), part, "", usage+", or '*' for each")
 	}
+}
+
+// checkParts refuses what would be taken for something else: a name that is empty, as of
+// a variable that is not set, for a rule about everybody; and bytes that are no text, which
+// do not survive the way to the gateway.
+func (o *quotaOptions) checkParts(cmd *cobra.Command) error {
+	for _, part := range policy.QuotaParts() {
+		switch name := *o.Rule.Part(part); {
+		case cmd.Flags().Changed(part) && name == "":
+			return usage("--%s is empty; write a name, or '*' for each, or leave the flag out", part)
+		case !utf8.ValidString(name):
+			return usage("--%s %q is no UTF-8; the gateway calls it by its hash: write sha256:%x", part, name, sha256.Sum256([]byte(name)))
+		}
+	}
+	return nil
 }
 
 // writing adds the flags of commands that write.
