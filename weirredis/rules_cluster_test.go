@@ -77,7 +77,7 @@ func (s *stack) lacks(t *testing.T) float64 {
 // was told of, and refunds that were lost.
 func (s *stack) vain() float64 {
 	st := s.users.Store().(*Store).Stats()
-	return float64(st.Failed[Timeout] + st.Failed[Broken] + s.users.Faults().LostGives)
+	return float64(st.Failed[Timeout] + st.Failed[Broken] + s.users.Faults().Unsettled)
 }
 
 // play asks with so many callers while during runs, and looks at the bound.
