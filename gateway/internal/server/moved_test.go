@@ -173,3 +173,27 @@ func TestReloadMovesSocket(t *testing.T) {
 		t.Errorf("the socket is back and answers %d", status)
 	}
 }
+
+// A rule whose gate a reload has taken away is kept, told of, and can be deleted; the
+// gate's name is no mistake as long as there is one.
+func TestDeleteOfAGoneGate(t *testing.T) {
+	_, cfg, _, reload := moving(t)
+	ask := func(method, path, body string, status int, part string) {
+		t.Helper()
+		if got, text := overSocket(t, cfg.Admin.Socket, method, path, body); got != status || !strings.Contains(text, part) {
+			t.Errorf("%s %s: %d %s, want %d with %q", method, path, got, text, status, part)
+		}
+	}
+	ask(http.MethodPost, "/quotas", `{"ops": [{"set": {"user": "eve", "blocked": true}}, {"set": {"user": "bob", "rate": "1/h"}}]}`, http.StatusOK, "eve")
+	if err := reload(func(c *config.Config) {
+		delete(c.Gates, "quota")
+		c.Routes[0].Gates = []string{gateName}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ask(http.MethodGet, "/quotas/quota", "", http.StatusOK, `there is no gate \"quota\"`)
+	ask(http.MethodDelete, "/quotas/quota?user=eve", "", http.StatusOK, "eve")
+	ask(http.MethodDelete, "/quotas/quota", "", http.StatusOK, "bob")
+	ask(http.MethodDelete, "/quotas/quota", "", http.StatusNotFound, "there is no gate")
+	ask(http.MethodGet, "/quotas", "", http.StatusOK, `"rules": []`)
+}
