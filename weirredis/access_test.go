@@ -29,11 +29,11 @@ func TestUser(t *testing.T) {
 		if err := s.Give(context.Background(), "k", []quota.Limit{quota.Per(10, time.Second)}, 1); err != nil {
 			t.Error(err)
 		}
-		if _, err := New(Config{Addrs: []string{server.addr}, Username: "weir", Password: "wrong"}); err == nil ||
+		if _, err := New(Config{Addrs: []string{server.addr}, Username: "weir", Password: "wrong", DialTimeout: patient}); err == nil ||
 			!strings.Contains(err.Error(), "WRONGPASS") {
 			t.Errorf("a wrong password: %v", err)
 		}
-		if _, err := New(Config{Addrs: []string{server.addr}}); err == nil || !strings.Contains(err.Error(), "NOAUTH") {
+		if _, err := New(Config{Addrs: []string{server.addr}, DialTimeout: patient}); err == nil || !strings.Contains(err.Error(), "NOAUTH") {
 			t.Errorf("no password: %v", err)
 		}
 	})
@@ -100,11 +100,11 @@ func TestRightTakenAway(t *testing.T) {
 func TestEviction(t *testing.T) {
 	for _, policy := range []string{"allkeys-lru", "volatile-lru", "allkeys-random", "volatile-ttl"} {
 		server := startRedis(t, "--maxmemory-policy", policy)
-		_, err := New(Config{Addrs: []string{server.addr}})
+		_, err := New(Config{Addrs: []string{server.addr}, DialTimeout: patient})
 		if err == nil || !strings.Contains(err.Error(), "set maxmemory-policy noeviction") || !strings.Contains(err.Error(), policy) {
 			t.Errorf("%s: %v", policy, err)
 		}
-		if s, err := New(Config{Addrs: []string{server.addr}, AssumeNoEviction: true}); err != nil {
+		if s, err := New(Config{Addrs: []string{server.addr}, AssumeNoEviction: true, DialTimeout: patient}); err != nil {
 			t.Errorf("%s, assumed: %v", policy, err)
 		} else {
 			s.Close()

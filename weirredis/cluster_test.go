@@ -176,7 +176,7 @@ func TestClusterEviction(t *testing.T) {
 	nodes := startCluster(t, func(o ...string) *server { return startRedis(t, o...) })
 	nodes[1].ask(t, "CONFIG SET maxmemory-policy allkeys-lfu")
 	eventually(t, 10*time.Second, "refused", func() bool {
-		s, err := New(Config{Addrs: []string{nodes[0].addr}})
+		s, err := New(Config{Addrs: []string{nodes[0].addr}, DialTimeout: patient})
 		if err == nil {
 			s.Close()
 		}

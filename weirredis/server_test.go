@@ -181,6 +181,10 @@ func eventually(t testing.TB, most time.Duration, what string, ok func() bool) {
 	}
 }
 
+// patient is how long a connection may take where a test wants to hear what a server
+// says: one that is not reached in time is no error of New.
+const patient = 20 * time.Second
+
 // open makes a store with a generous deadline: most tests are not about that.
 func open(t testing.TB, c Config) *Store {
 	t.Helper()
