@@ -104,6 +104,7 @@ type telling struct {
 	window   int                        // the one that speaks
 	left     weirhttp.RateLimit
 	refused  bool
+	lasts    float64 // for so many more such requests
 }
 
 // count says what is counted. That it is requests goes without saying.
@@ -116,12 +117,13 @@ func (t *telling) count(unit string) {
 	}
 }
 
-// before reports whether t speaks rather than u: it has refused, or less is left of it.
+// before reports whether t speaks rather than u: it has refused, or what is left of it is
+// enough for fewer requests. One quota may count requests and the other tokens.
 func (t *telling) before(u *telling) bool {
 	if t.refused != u.refused {
 		return t.refused
 	}
-	return t.left.Remaining < u.left.Remaining
+	return t.lasts < u.lasts
 }
 
 // look returns what there is to say of a gate's quota, nil if nothing: w is not
@@ -144,7 +146,7 @@ func passed(gate string, d *quota.Decision, now time.Time) *telling {
 		return nil
 	}
 	t := newTelling(gate, d.Rule, d.Limits, d.Window, now)
-	t.left.Remaining, t.left.Reset = d.Remaining, d.Wait
+	t.left.Remaining, t.left.Reset, t.lasts = d.Remaining, d.Wait, d.Remaining/float64(max(d.Cost, 1))
 	if d.OK || d.Remaining >= 1 {
 		t.left.Reset = d.Limits[d.Window].Refill(d.Remaining, now)
 	}

@@ -44,7 +44,7 @@ func as(t *testing.T, g *running, user string) (*http.Response, string) {
 }
 
 // Answers say what is left, whoever gives them; the one that refuses speaks, else the
-// one of which least is left.
+// one that is enough for the fewest more such requests.
 func TestQuotaFields(t *testing.T) {
 	up := upstreamOf(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("RateLimit", `"inner";r=1`)
@@ -113,6 +113,22 @@ func TestQuotaTellsTheLongestWait(t *testing.T) {
 			if got := g.state.Load().policy.Gate(name).Snapshot().Rejected[weir.ReasonQuota]; got != want {
 				t.Errorf("%s: %s has counted %d refusals, want %d", order, name, got, want)
 			}
+		}
+	}
+}
+
+// Of a quota of requests and one of tokens speaks the one that is enough for fewer
+// requests: 9 requests are more than 900 tokens at 100 each, less than 2000.
+func TestQuotaFieldsOfDifferentUnits(t *testing.T) {
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {})
+	for burst, want := range map[int]string{2100: `"calls/all";r=9;`, 900: `"tokens/all";r=800;`} {
+		calls := slowly(10)
+		calls.Count = "requests"
+		cfg := quotaConfig(t, up.URL, map[string]policy.GateSpec{"calls": {Quota: calls}, "tokens": {Quota: slowly(burst)}}, "calls", "tokens")
+		cfg.Routes[0].Gates, cfg.Routes[0].Cost = []string{"calls", "tokens"}, 100
+		g := start(t, cfg, Options{})
+		if res, body := as(t, g, "alice"); !strings.HasPrefix(res.Header.Get("RateLimit"), want) {
+			t.Errorf("of %d tokens: RateLimit %s, want %s: %s", burst, res.Header.Get("RateLimit"), want, body)
 		}
 	}
 }
