@@ -152,6 +152,7 @@ func (m *Memory) moment(now int64, limits []Limit) moment {
 // because somebody else has read the clock later: tokens for the time in between
 // would come back twice. The clock for rates never goes back by itself.
 func (m *Memory) steady(at moment, b *bucket, l *Limit) moment {
+	b.last = near(b.last, at.by(l))
 	if m.virtual != nil {
 		return at
 	}

@@ -31,7 +31,22 @@ const (
 const (
 	timeBits = 48
 	timeMask = 1<<timeBits - 1
+	timeSpan = (timeMask + 1) * time.Microsecond
+
+	timeSlack = timeSpan / 64 // seven weeks
 )
+
+// near returns which time was kept: of those with the same lower bits the last that is
+// not later than now, but for a clock that was read a moment sooner or has stepped back
+// by less than timeSlack. A clock on the wall may be set by more than the bits hold, as
+// that of a machine that begins in 1970; what is taken for nine years ago would bring
+// all tokens back with each decision.
+func near(kept, now time.Duration) time.Duration {
+	if passed := now - kept; passed > timeSpan-timeSlack {
+		kept += (passed - 1 + timeSlack) / timeSpan * timeSpan
+	}
+	return kept
+}
 
 func pack(b bucket, class uint16) uint64 {
 	return uint64(class)<<timeBits | uint64(max(b.last, 0)/time.Microsecond)&timeMask

@@ -177,7 +177,7 @@ func (t *table) larger() *table {
 // limit that it was last used with, and under those that have replaced that one.
 func (m *Memory) forgetful(b bucket, class uint16, at moment) bool {
 	return m.classes.all(class, func(l *Limit) bool {
-		now := b
+		now := bucket{b.tokens, near(b.last, at.by(l))}
 		now.refill(l, at)
 		return now.tokens >= l.Burst
 	})

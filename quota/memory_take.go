@@ -54,6 +54,7 @@ func (m *Memory) touch(hash uint64, s *slot, word, at uint64, t *Take, now time.
 	if word == busy || word == moved || (*m.classes.list.Load())[class].limit != *l || !t.Debt && cost > l.Burst {
 		return m.takeSlowly(hash, t)
 	}
+	b.last = near(b.last, now)
 	now = max(now.Truncate(time.Microsecond), b.last) // see steady
 	b.tokens = min(b.tokens+l.Rate*(now-b.last).Seconds(), l.Burst)
 	b.last = now
