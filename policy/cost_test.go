@@ -242,3 +242,20 @@ func FuzzParseUnits(f *testing.F) {
 		}
 	})
 }
+
+// Whatever stands beside a number in a header of costs, before it or behind, in a line of
+// its own or joined with it: it is no cheaper, unless the whole is refused.
+func FuzzCostBeside(f *testing.F) {
+	for _, text := range []string{"", "3", "7", "1e+21", "-9", ",", "x,8", "99999999999999999999", " 6 ", "0"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		alone, saidAlone, badAlone := greatest([]string{text}, 1)
+		for _, lines := range [][]string{{"5", text}, {text, "5"}, {"5," + text}, {text + ",5"}} {
+			units, said, bad := greatest(lines, 1)
+			if !said || units < 5 || saidAlone && units < alone || units > largestCost || bad != badAlone {
+				t.Errorf("%q: %d, %v, %v; alone %d, %v, %v", lines, units, said, bad, alone, saidAlone, badAlone)
+			}
+		}
+	})
+}
