@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir/gateway/internal/await"
 )
 
 // Clients that leave while they wait and while they are served leave nothing
@@ -35,7 +37,7 @@ func TestAbandonedWorkHoldsItsSlot(t *testing.T) {
 	var c crowd
 	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		defer c.enter()()
-		time.Sleep(100 * time.Millisecond) // whoever has left
+		await.Work(100 * time.Millisecond) // whoever has left
 	}))
 	defer up.Close()
 	g := startGateway(t, gatewayConfig(strings.TrimPrefix(up.URL, "http://"), limit))

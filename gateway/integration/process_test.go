@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir/gateway/internal/await"
 )
 
 // process is a server that a test started.
@@ -98,11 +100,7 @@ func (p *process) stop(t *testing.T) {
 // eventually polls ok until it holds.
 func eventually(t *testing.T, most time.Duration, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(most); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", most, what)
-		}
-	}
+	await.That(t, most, what, ok)
 }
 
 // freeAddr returns a loopback address that nobody listens on.

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir/gateway/internal/await"
 )
 
 // answer is what a client learns from one request, and when.
@@ -90,7 +92,7 @@ func TestRetryAfterIsTrue(t *testing.T) {
 		}
 		// At asked+exact at the latest the token may not be there yet, at
 		// heard+exact it is. The answer is in whole milliseconds, rounded up.
-		time.Sleep(time.Until(no.asked.Add(no.exact - early)))
+		await.Moment(no.asked.Add(no.exact - early))
 		soon := g.ask(t, user)
 		if soon.heard.Before(no.asked.Add(no.exact - time.Millisecond)) {
 			if soon.status != http.StatusTooManyRequests {
@@ -100,7 +102,7 @@ func TestRetryAfterIsTrue(t *testing.T) {
 		} else if soon.status == http.StatusOK {
 			continue // it has come at about the time itself
 		}
-		time.Sleep(time.Until(no.heard.Add(no.exact)))
+		await.Moment(no.heard.Add(no.exact))
 		if then := g.ask(t, user); then.status != http.StatusOK {
 			t.Errorf("told to come back in %v, refused %v later, for %v", no.exact, then.asked.Sub(no.heard), then.exact)
 		}
@@ -124,7 +126,7 @@ func TestRetryAfterInSeconds(t *testing.T) {
 	if bob := g.ask(t, "bob"); bob.status != http.StatusOK || strings.Contains(bob.limit, ";r=0") {
 		t.Errorf("bob: %+v", bob)
 	}
-	time.Sleep(time.Until(no.heard.Add(time.Duration(seconds) * time.Second)))
+	await.Moment(no.heard.Add(time.Duration(seconds) * time.Second))
 	if then := g.ask(t, "alice"); then.status != http.StatusOK {
 		t.Errorf("refused for %v more after Retry-After", then.exact)
 	}

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/gateway/internal/await"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/policy"
 )
@@ -149,10 +150,8 @@ func TestRunGateway(t *testing.T) {
 	}
 	eventually := func(what string, ok func() bool) {
 		t.Helper()
-		for end := time.Now().Add(5 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("not within 5s: %s\n%s", what, logged(t, log))
-			}
+		if !await.Holds(5*time.Second, ok) {
+			t.Fatalf("not within 5s: %s\n%s", what, logged(t, log))
 		}
 	}
 	eventually("it serves", func() bool { return ask("http://"+addr, "hello") })

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/await"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/policy"
 )
@@ -33,7 +34,7 @@ func TestClientLeavesHold(t *testing.T) {
 	ended := make(chan struct{})
 	up := upstreamOf(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/slow" { // teaches the gateway what to expect
-			time.Sleep(50 * time.Millisecond)
+			await.Work(50 * time.Millisecond)
 			return
 		}
 		arrived <- struct{}{}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/await"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/policy"
 )
@@ -118,11 +119,7 @@ func (g *running) gate() weir.Snapshot { return g.Policy().Gate(gateName).Snapsh
 // eventually waits until ok holds.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(5 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within 5s: %s", what)
-		}
-	}
+	await.That(t, 5*time.Second, what, ok)
 }
 
 // idle waits until no gate and no stream holds anything.

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/gateway/internal/await"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/policy"
 )
@@ -61,7 +62,7 @@ func send(url string, n int, accept func(status int, err error) bool) *crowd {
 					}
 				}
 				if err != nil {
-					time.Sleep(time.Millisecond) // nobody listens: do not spin
+					await.Work(time.Millisecond) // nobody listens: do not spin
 				}
 			}
 		})
@@ -100,7 +101,7 @@ func (s *source) set(fn func() (*config.Config, error)) {
 }
 
 func TestReloadUnderLoad(t *testing.T) {
-	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) { time.Sleep(2 * time.Millisecond) })
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) { await.Work(2 * time.Millisecond) })
 	src := new(source)
 	first := baseConfig(t, up.URL)
 	first.Listeners[0].Address = closedPort(t)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/gateway/internal/await"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/policy"
 )
@@ -21,7 +22,7 @@ import (
 // nobody accepted, and an idle one that the gateway closed as a request was on
 // its way; the lame duck leaves next to none of those.
 func TestShutdownUnderLoad(t *testing.T) {
-	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) { time.Sleep(10 * time.Millisecond) })
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) { await.Work(10 * time.Millisecond) })
 	cfg := baseConfig(t, up.URL)
 	cfg.Shutdown.LameDuck = policy.Duration(300 * time.Millisecond)
 	g := start(t, cfg, Options{})

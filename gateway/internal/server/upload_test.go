@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/gateway/internal/await"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/policy"
@@ -39,7 +40,7 @@ func newWorker(t *testing.T, work time.Duration) *worker {
 		for most := wk.most.Load(); n > most && !wk.most.CompareAndSwap(most, n); most = wk.most.Load() {
 		}
 		wk.all.Add(1)
-		time.Sleep(work)
+		await.Work(work)
 		fmt.Fprint(w, "done")
 	}).URL
 	return wk
@@ -255,13 +256,13 @@ func TestTricklingBodyGivesItsSlotUp(t *testing.T) {
 	}()
 	_, _ = io.WriteString(w, strings.Repeat("a", uploadBytes))
 	began := time.Now()
-	for g.streams.Snapshot().Open == 0 && time.Since(began) < 5*time.Second {
+	await.Holds(5*time.Second, func() bool {
 		_, _ = io.WriteString(w, "a")
-		time.Sleep(10 * time.Millisecond)
-	}
+		return g.streams.Snapshot().Open > 0
+	})
 	// 300 ms of patience, and as long as so many bytes take at slotRate.
 	if took := time.Since(began); took > 3*time.Second || g.gate().InFlight != 0 {
-		t.Errorf("a body of a byte every 10 ms held its slot for %v", took)
+		t.Errorf("a body of a byte every 20 ms held its slot for %v", took)
 	}
 	_ = w.Close()
 	if res := <-done; res == nil || res.StatusCode != http.StatusOK {
