@@ -60,7 +60,11 @@ test-unit: need-go
 .PHONY: test-integration
 test-integration: need-go parts
 	go test -tags integration -count=1 -timeout 5m ./gateway/integration/
-	go test -tags integration -count=1 -timeout 5m ./weirredis/
+	go test -tags integration -count=1 -parallel 8 -timeout 5m ./weirredis/
+
+.PHONY: test-redis
+test-redis: need-go ## the tests of the store alone; make test-redis WEIR_REDIS_SERVER=/path/to/redis-server: against that one
+	go test -tags integration -count=1 -parallel 8 -timeout 5m ./weirredis/
 
 .PHONY: parts
 parts: ## install the real servers that the integration tests run against

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -24,32 +23,48 @@ var loads = []load{
 	{name: "one key, refused", keys: 1, rate: 100, burst: 100},
 }
 
-// result is a round, or the medians of several.
+// callers are how many ask at once.
+var callers = []int{1, 16, 64}
+
+// result is a round.
 type result struct {
 	perSecond, passed float64
-	p50, p99          time.Duration
+	p50, p99          float64 // µs
 }
 
-func (r result) String() string {
-	return fmt.Sprintf("%.0f | %v | %v | %.1f %%", r.perSecond, r.p50.Round(100*time.Nanosecond), r.p99.Round(100*time.Nanosecond), 100*r.passed)
-}
-
-func median(all []result) result {
-	return result{
-		perSecond: middle(all, func(r result) float64 { return r.perSecond }),
-		passed:    middle(all, func(r result) float64 { return r.passed }),
-		p50:       middle(all, func(r result) time.Duration { return r.p50 }),
-		p99:       middle(all, func(r result) time.Duration { return r.p99 }),
+// over returns the rounds of one subject over those of another, played at about the same
+// time: what else the machine does concerns both.
+func over(all, peer []result) []result {
+	ratios := make([]result, len(all))
+	for i, r := range all {
+		p := peer[i]
+		ratios[i] = result{perSecond: r.perSecond / p.perSecond, p50: r.p50 / p.p50, p99: r.p99 / p.p99}
 	}
+	return ratios
 }
 
-func middle[T cmp.Ordered](all []result, of func(result) T) T {
-	values := make([]T, len(all))
+// show prints the rounds of a subject as a row; the forms are those of decisions per
+// second, p50 and p99.
+func show(l load, callers int, name string, all []result, forms [3]string, passed string) {
+	fmt.Printf("| %s | %d | %s | %s | %s | %s | %s |\n", l.name, callers, name,
+		spread(forms[0], all, func(r result) float64 { return r.perSecond }),
+		spread(forms[1], all, func(r result) float64 { return r.p50 }),
+		spread(forms[2], all, func(r result) float64 { return r.p99 }), passed)
+}
+
+// spread is a median of rounds, with the least and the greatest.
+func spread(form string, all []result, of func(result) float64) string {
+	values := sorted(all, of)
+	return fmt.Sprintf(form+" ("+form+" to "+form+")", values[len(values)/2], values[0], values[len(values)-1])
+}
+
+func sorted(all []result, of func(result) float64) []float64 {
+	values := make([]float64, len(all))
 	for i, r := range all {
 		values[i] = of(r)
 	}
 	slices.Sort(values)
-	return values[len(values)/2]
+	return values
 }
 
 // play lets callers ask without a pause.
@@ -87,7 +102,9 @@ func play(ctx context.Context, s subject, l load, callers int, length time.Durat
 	return result{
 		perSecond: float64(len(all)) / span.Seconds(),
 		passed:    float64(passed.Load()) / float64(len(all)),
-		p50:       all[len(all)/2],
-		p99:       all[len(all)*99/100],
+		p50:       microseconds(all[len(all)/2]),
+		p99:       microseconds(all[len(all)*99/100]),
 	}, nil
 }
+
+func microseconds(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

@@ -3,10 +3,12 @@
 //
 //	go run ./weirredis/bench
 //
-// It starts a redis-server of its own on a free port. The subjects take turns, in
-// short rounds; a figure is the median of its rounds. The server, the client
-// and the callers share the machine, so what the figures compare is what each costs
-// on both sides together.
+// It starts a redis-server of its own on a free port. The subjects take turns in short
+// rounds, each in front in its turn; a figure is the median of its rounds, with the least
+// and the greatest, and a ratio is that of two rounds played one after the other. Both
+// clients may have as many connections as there are callers. The server, the client and
+// the callers share the machine, so what the figures compare is what each costs on both
+// sides together.
 package main
 
 import (
@@ -39,24 +41,36 @@ func run(program string, rounds int, length time.Duration) error {
 		return err
 	}
 	defer closeAll()
-	fmt.Println("| load | callers | subject | decisions/s | p50 | p99 | let through |")
+	fmt.Println("| load | callers | subject | decisions/s | p50, µs | p99, µs | let through |")
 	fmt.Println("| --- | --- | --- | --- | --- | --- | --- |")
 	for _, l := range loads {
-		for _, callers := range []int{1, 16, 128} {
-			results := make([][]result, len(subjects))
-			for range rounds {
-				for i, s := range subjects {
-					r, err := play(context.Background(), s, l, callers, length)
-					if err != nil {
-						return fmt.Errorf("%s: %w", s.name, err)
-					}
-					results[i] = append(results[i], r)
-				}
+		for _, n := range callers {
+			results, err := compare(subjects, l, n, rounds, length)
+			if err != nil {
+				return err
 			}
 			for i, s := range subjects {
-				fmt.Printf("| %s | %d | %s | %s |\n", l.name, callers, s.name, median(results[i]))
+				passed := sorted(results[i], func(r result) float64 { return 100 * r.passed })
+				show(l, n, s.name, results[i], [3]string{"%.0f", "%.1f", "%.0f"}, fmt.Sprintf("%.1f %%", passed[len(passed)/2]))
 			}
+			show(l, n, "weirredis over redis_rate", over(results[0], results[1]), [3]string{"%.2f", "%.2f", "%.2f"}, "")
 		}
 	}
 	return costs(addr, subjects)
+}
+
+// compare lets the subjects take turns, and returns the rounds of each.
+func compare(subjects []subject, l load, callers, rounds int, length time.Duration) ([][]result, error) {
+	results := make([][]result, len(subjects))
+	for round := range rounds {
+		for i := range subjects {
+			i = (round + i) % len(subjects)
+			r, err := play(context.Background(), subjects[i], l, callers, length)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", subjects[i].name, err)
+			}
+			results[i] = append(results[i], r)
+		}
+	}
+	return results, nil
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"time"
 
 	"github.com/go-redis/redis_rate/v10"
@@ -22,7 +23,7 @@ type subject struct {
 }
 
 func newSubjects(addr string) (subjects []subject, closeAll func(), err error) {
-	client := redis.NewClient(&redis.Options{Addr: addr})
+	client := redis.NewClient(&redis.Options{Addr: addr, PoolSize: slices.Max(callers)})
 	limiter := redis_rate.NewLimiter(client)
 	plain, err := weirredis.New(weirredis.Config{Addrs: []string{addr}, Deadline: time.Second})
 	if err != nil {
