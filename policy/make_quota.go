@@ -114,11 +114,11 @@ func (r *QuotaRuleSpec) Rule() (quota.Rule, error) {
 // rule is Rule for a spec that has been checked.
 func (r *QuotaRuleSpec) rule() quota.Rule {
 	limits, _ := r.Parse()
-	return quota.Rule{
-		Name: r.Name, User: matchOf(r.User), Client: matchOf(r.Client), Tenant: matchOf(r.Tenant),
-		Route: matchOf(r.Route), Priority: matchOf(r.Priority), Address: matchOf(r.Address),
-		Limits: limits, Exempt: r.Exempt, Blocked: r.Blocked,
+	rule := quota.Rule{Name: r.Name, Limits: limits, Exempt: r.Exempt, Blocked: r.Blocked}
+	for _, part := range quotaParts {
+		*rule.Part(part) = matchOf(r.says(part))
 	}
+	return rule
 }
 
 func matchOf(word string) quota.Match {

@@ -280,7 +280,7 @@ func TestQuotaRulesAtRunTime(t *testing.T) {
 
 // Every part that there is a word for makes rules, and is one of the mechanism's.
 func TestQuotaParts(t *testing.T) {
-	for _, part := range QuotaParts() {
+	for _, part := range quota.Parts() {
 		spec := quotaGate(QuotaSpec{Rules: []QuotaRuleSpec{{QuotaLimitSpec: rate("1/h")}}})
 		r := &spec.Gates["api"].Quota.Rules[0]
 		*r.Part(part) = "*"

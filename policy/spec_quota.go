@@ -92,18 +92,14 @@ type QuotaQueueSpec struct {
 
 // The words of a quota, the defaults first.
 var (
-	quotaParts   = []string{"user", "client", "tenant", "route", "priority", "address"}
+	quotaParts   = quota.Parts()
 	counts       = []string{"cost", "requests"}
 	storeErrors  = []string{"local", "open", "closed"}
 	quotaHeaders = []string{"ratelimit", "legacy", "both", "none"}
 	quotaUnits   = []string{"requests", "content-bytes"} // of the fields' registry; its third, concurrent-requests, is no quota's
 )
 
-// QuotaParts are the words for what rules look at, in the order in which they are
-// compared.
-func QuotaParts() []string { return slices.Clone(quotaParts) }
-
-// Part returns what the rule says of a part, a word of [QuotaParts], to be read or set;
+// Part returns what the rule says of a part, one of [quota.Parts], to be read or set;
 // nil for any other word.
 func (r *QuotaRuleSpec) Part(word string) *string {
 	switch word {

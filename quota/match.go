@@ -2,6 +2,7 @@ package quota
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/weir-go/weir"
 )
@@ -58,6 +59,10 @@ const (
 )
 
 var partNames = [parts]string{"user", "client", "tenant", "route", "priority", "address"}
+
+// Parts are the names of what rules look at, in the order in which they are compared;
+// see [Rule.Part].
+func Parts() []string { return slices.Clone(partNames[:]) }
 
 // part returns one part of an identity as text.
 func (id *Identity) part(i int) string {

@@ -14,11 +14,9 @@ func (q *Quota) Matching(w weir.Work) []Rule {
 		if r == nil {
 			continue
 		}
-		m := &r.matches
-		all = append(all, Rule{
-			Name: r.title, User: m[user], Client: m[client], Tenant: m[tenant], Route: m[route], Priority: m[priority], Address: m[address],
-			Limits: r.limits, Exempt: r.exempt, Blocked: r.blocked,
-		})
+		rule := set.rules.list[r.at]
+		rule.Name = r.title
+		all = append(all, rule)
 	}
 	return all
 }

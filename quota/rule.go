@@ -2,6 +2,7 @@ package quota
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/weir-go/weir"
@@ -47,9 +48,25 @@ type Rule struct {
 	Exempt, Blocked bool
 }
 
+// Part returns what the rule says of a part, one of [Parts], to be read or set; nil for
+// any other name.
+func (r *Rule) Part(name string) *Match {
+	if i := slices.Index(partNames[:], name); i >= 0 {
+		return r.fields()[i]
+	}
+	return nil
+}
+
+func (r *Rule) fields() [parts]*Match {
+	return [parts]*Match{&r.User, &r.Client, &r.Tenant, &r.Route, &r.Priority, &r.Address}
+}
+
 // matches returns the rule's matches by part.
-func (r *Rule) matches() [parts]Match {
-	return [parts]Match{r.User, r.Client, r.Tenant, r.Route, r.Priority, r.Address}
+func (r *Rule) matches() (all [parts]Match) {
+	for i, m := range r.fields() {
+		all[i] = *m
+	}
+	return all
 }
 
 // title returns the name, or what the rule matches.

@@ -19,6 +19,7 @@ type rules struct {
 // rule is a rule as a decision needs it.
 type rule struct {
 	title           string
+	at              int // in the list of rules
 	matches         [parts]Match
 	limits          []Limit
 	exempt, blocked bool
@@ -72,7 +73,7 @@ func compile(list []Rule, debt bool, f *faults) *rules {
 		r := &rs.list[i]
 		r.validate(f, i, debt)
 		r.Limits = slices.Clone(r.Limits)
-		compiled := &rule{title: r.title(), matches: r.matches(), limits: r.Limits, exempt: r.Exempt, blocked: r.Blocked}
+		compiled := &rule{title: r.title(), at: i, matches: r.matches(), limits: r.Limits, exempt: r.Exempt, blocked: r.Blocked}
 		rs.ready = append(rs.ready, compiled)
 		kinds, key := signature(compiled)
 		byBits := found[kinds]

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
 )
 
 // QuotaAPI serves the rules of quotas that are set at run time, under /quotas:
@@ -136,7 +137,7 @@ func readRemoval(r *http.Request) (c quotas.Change, err error) {
 		part := rule.Part(key)
 		switch {
 		case part == nil:
-			return c, badRequest("%.40q in the query is not known; it may have %s", key, strings.Join(policy.QuotaParts(), ", "))
+			return c, badRequest("%.40q in the query is not known; it may have %s", key, strings.Join(quota.Parts(), ", "))
 		case len(values) > 1 || values[0] == "":
 			return c, badRequest("%s in the query needs exactly one value", key)
 		}

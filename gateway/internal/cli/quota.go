@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
 )
 
 // exitConflict says that the rules are not those any more that --if-match names.
@@ -79,7 +80,7 @@ func (o *quotaOptions) command(use, short, long, example string, run func(contex
 
 // parts adds the flags that say what a rule matches.
 func (o *quotaOptions) parts(cmd *cobra.Command) {
-	for _, part := range policy.QuotaParts() {
+	for _, part := range quota.Parts() {
 		usage := part
 		switch part {
 		case "priority":
@@ -95,7 +96,7 @@ func (o *quotaOptions) parts(cmd *cobra.Command) {
 // a variable that is not set, for a rule about everybody; and bytes that are no text, which
 // do not survive the way to the gateway.
 func (o *quotaOptions) checkParts(cmd *cobra.Command) error {
-	for _, part := range policy.QuotaParts() {
+	for _, part := range quota.Parts() {
 		switch name := *o.Rule.Part(part); {
 		case cmd.Flags().Changed(part) && name == "":
 			return usage("--%s is empty; write a name, or '*' for each, or leave the flag out", part)
@@ -236,7 +237,7 @@ func runQuotaShow(ctx context.Context, o *quotaOptions, dynamicOnly bool) error 
 
 // wanted reports whether a rule says the same as the flags of each part they name.
 func (o *quotaOptions) wanted(r *policy.QuotaRuleSpec) bool {
-	for _, part := range policy.QuotaParts() {
+	for _, part := range quota.Parts() {
 		if want := *o.Rule.Part(part); want != "" && want != *r.Part(part) {
 			return false
 		}

@@ -77,21 +77,16 @@ func exactness(m quota.Match) int {
 // moreExact says why first counts and next, which matches too, does not: by the first
 // part that they do not look at alike.
 func moreExact(first, next *quota.Rule) string {
-	for _, part := range []struct {
-		name    string
-		is, not quota.Match
-	}{
-		{"user", first.User, next.User}, {"client", first.Client, next.Client}, {"tenant", first.Tenant, next.Tenant},
-		{"route", first.Route, next.Route}, {"priority", first.Priority, next.Priority}, {"address", first.Address, next.Address},
-	} {
-		switch a, b := exactness(part.is), exactness(part.not); {
+	for _, part := range quota.Parts() {
+		is, not := *first.Part(part), *next.Part(part)
+		switch a, b := exactness(is), exactness(not); {
 		case a == byName && b == forEach:
-			return fmt.Sprintf("it names the %s, and %s is for each", part.name, next.Name)
+			return fmt.Sprintf("it names the %s, and %s is for each", part, next.Name)
 		case a == byName && b == unseen:
-			return fmt.Sprintf("it names the %s, at which %s does not look", part.name, next.Name)
+			return fmt.Sprintf("it names the %s, at which %s does not look", part, next.Name)
 		case a == forEach && b == unseen:
-			return fmt.Sprintf("it is for each %s, at which %s does not look", part.name, next.Name)
-		case a == byName && smaller(part.is, part.not):
+			return fmt.Sprintf("it is for each %s, at which %s does not look", part, next.Name)
+		case a == byName && smaller(is, not):
 			return fmt.Sprintf("its network is smaller than that of %s", next.Name)
 		}
 	}
