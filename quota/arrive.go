@@ -100,6 +100,9 @@ func (q *Quota) ask(ctx context.Context, set *settings, c *charge, mode Mode, mo
 	t := &Take{Key: c.key, Limits: c.rule.limits, Cost: c.cost, Debt: set.debt, Mode: mode, MaxWait: most}
 	r, err := q.store.Take(ctx, t)
 	if err == nil {
+		err = t.makesSense(r)
+	}
+	if err == nil {
 		q.heard.put(c.key, q.now(), r)
 		return r, nil
 	}

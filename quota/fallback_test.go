@@ -3,6 +3,7 @@ package quota
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -67,6 +68,43 @@ func TestStoreFails(t *testing.T) {
 		store.err = nil
 		if got := r.left(alice); got != 0 {
 			t.Errorf("%v: %v left in the store, want 0", c.on, got)
+		}
+	}
+}
+
+// lying is a store that says the same to everybody.
+type lying struct {
+	Store
+	says, reserves Result
+}
+
+func (l *lying) Take(_ context.Context, t *Take) (Result, error) {
+	if t.Mode == Reserve {
+		return l.reserves, nil
+	}
+	return l.says, nil
+}
+
+// What cannot be true counts as a store that fails.
+func TestStoreLies(t *testing.T) {
+	short := Result{Wait: 10 * time.Millisecond}
+	for _, lie := range []lying{
+		{says: Result{Window: 1, Wait: time.Second}}, {says: Result{Window: -1}}, {says: Result{OK: true, Window: 9}},
+		{says: Result{OK: true, Remaining: math.NaN()}}, {says: Result{Remaining: math.Inf(1), Wait: time.Second}},
+		{says: Result{Wait: -time.Second}}, {says: Result{Wait: math.MinInt64}},
+		{says: short, reserves: Result{OK: true, Wait: Never}}, {says: short, reserves: Result{OK: true, Wait: time.Hour}},
+	} {
+		var clock still
+		q := newQuota(t, Config{
+			Name: "q", Rules: everyUser(Per(3, time.Hour)), Store: &lie, OnStoreError: Closed, Now: clock.now,
+			Queue: Queue{Len: 1, MaxWait: time.Second},
+		})
+		_, place, err := q.Arrive(alice, func(weir.Permit, error) {})
+		if r := weir.AsRejection(err); place != nil || r == nil || r.Reason != weir.ReasonStore || q.Faults().StoreErrors == 0 {
+			t.Errorf("%+v: %v, %+v; want that the store is at fault", lie, err, q.Faults())
+		}
+		if _, err := q.Peek(t.Context(), alice); lie.says != short && weir.AsRejection(err).Reason != weir.ReasonStore {
+			t.Errorf("%+v: a look: %v", lie, err)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package quota
 
 import (
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -98,6 +99,19 @@ func validateLimits(f *faults, where string, limits []Limit) {
 	for i := range limits {
 		limits[i].check(f, fmt.Sprintf("%sLimits[%d].", where, i))
 	}
+}
+
+// makesSense reports what cannot be true of a result that a store has come to.
+func (t *Take) makesSense(r Result) error {
+	switch {
+	case r.Window < 0 || r.Window >= len(t.Limits):
+		return fmt.Errorf("quota: the store's result is about window %d of %d", r.Window, len(t.Limits))
+	case math.IsNaN(r.Remaining) || math.IsInf(r.Remaining, 0):
+		return fmt.Errorf("quota: the store says that %v tokens remain", r.Remaining)
+	case r.Wait < 0, r.OK && t.Mode == Reserve && r.Wait-time.Millisecond > t.MaxWait:
+		return fmt.Errorf("quota: the store says to wait %v, where up to %v would do", r.Wait, t.MaxWait)
+	}
+	return nil
 }
 
 // decide does a Take on its buckets, one for each limit. Whatever it decides, the
