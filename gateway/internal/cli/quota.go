@@ -40,15 +40,33 @@ func NewQuotaCommand() *cobra.Command {
 		Short: "Set, delete and show rules of quotas while the gateway runs",
 		Long: `Quota changes the rules of a gate's quota while the gateway runs. They win over those
 of the configuration file, are kept where its quotas: says, and are in force when the
-command returns; buckets keep their tokens and debts.
+command returns (with a store, at the other gateways within two seconds); buckets keep
+their tokens and debts.
 
 A rule is known by what it matches: --user, --client, --tenant, --route, --priority and
 --address, each a value, or '*' for each value there is, which gives each a bucket of
-its own. What is left out is not looked at.
+its own. What is left out is not looked at: without any of them the rule is for all
+together. Which of several rules counts for a request, weir explain says.
+
+Who knows kafka-configs: set is --alter --add-config, delete is --alter --delete-config,
+describe is --describe; --user alice is --entity-type users --entity-name alice, and
+--user '*' is --entity-type users --entity-default. Other than there, set replaces a
+rule as a whole.
 
 Writing needs the gateway's admin socket (--admin unix:/run/weir/admin.sock) or its
-token (--token-file); reading neither. The exit code is 0 when it is done, 1 when it is
-not, 2 if the command line is wrong, and 3 if the rules are others than --if-match says.`,
+token (--token-file); reading neither. Each write, refused or not, is a line in the
+gateway's log.
+
+Exit codes:
+  0  it is done
+  1  it is not: no gateway, not allowed, no such rule or gate, a rule that does not fit
+  2  the command line is wrong
+  3  the rules are others than --if-match says`,
+		Example: `  weir quota describe
+  weir quota set --gate api --user alice --rate 100/s --admin unix:/run/weir/admin.sock
+  weir quota set --gate api --user '*' --rate 10/s --token-file /etc/weir/admin.token
+  weir quota delete --gate api --user alice --admin unix:/run/weir/admin.sock
+  weir explain --user alice --path /v1/items`,
 		Args: needs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -65,7 +83,7 @@ func (o *quotaOptions) command(use, short, long, example string, run func(contex
 				return err
 			}
 			o.Out = cmd.OutOrStdout()
-			ctx, cancel := context.WithTimeout(cmd.Context(), patience)
+			ctx, cancel := context.WithTimeout(cmd.Context(), 2*patience) // the gateway's store has its own
 			defer cancel()
 			return run(ctx, o)
 		},
@@ -117,10 +135,16 @@ func quotaSet() *cobra.Command {
 	o := new(quotaOptions)
 	cmd := o.command("set", "Put a rule in force, in the place of one that matches the same",
 		`Set puts a rule in force. It takes the place of the whole rule that matches the same:
-what is not said again, such as a burst, has its default.`,
-		`  weir quota set --gate api --user alice --rate 100/s --burst 200
-  weir quota set --user '*' --client web --limit '10/s burst 20' --limit 1000/h
-  weir quota set --user mallory --blocked --admin unix:/run/weir/admin.sock`, runQuotaSet)
+what is not said again, such as a burst, has its default. The bucket keeps its tokens
+and debts. --validate-only checks everything and changes nothing; --if-match with the
+ETag that describe prints changes nothing if somebody else has changed a rule since.`,
+		`  weir quota set --gate api --user alice --rate 100/s --burst 200  # one user
+  weir quota set --gate api --user '*' --rate 10/s  # each user, the default
+  weir quota set --gate api --user alice --client '*' --rate 5/s  # each client of alice
+  weir quota set --gate api --limit '10/s burst 20' --limit 1000/h  # all together, two windows
+  weir quota set --gate api --tenant acme --rate '5000 a day Europe/Berlin'
+  weir quota set --gate api --address 10.0.0.0/8 --exempt
+  weir quota set --gate api --user mallory --blocked --validate-only`, runQuotaSet)
 	o.parts(cmd)
 	o.writing(cmd)
 	f := cmd.Flags()
@@ -136,9 +160,12 @@ func quotaDelete() *cobra.Command {
 	o := new(quotaOptions)
 	cmd := o.command("delete", "Take back a rule that was set at run time",
 		`Delete takes back a rule that was set at run time, so that what the configuration file
-says is in force again. With --all it takes back all of a gate. A rule of the file
-cannot be deleted; set another in its place.`,
-		"  weir quota delete --gate api --user alice\n  weir quota delete --gate api --all", runQuotaDelete)
+says is in force again. It names the rule by what it matches, exactly as it was set; a
+rule whose gate is gone can be deleted too. With --all it takes back all of a gate. A
+rule of the file cannot be deleted; set another in its place.`,
+		`  weir quota delete --gate api --user alice
+  weir quota delete --gate api --user alice --client '*'
+  weir quota delete --gate api --all --validate-only`, runQuotaDelete)
 	o.parts(cmd)
 	o.writing(cmd)
 	cmd.Flags().BoolVar(&o.All, "all", false, "all rules of the gate that were set at run time")
@@ -148,7 +175,8 @@ cannot be deleted; set another in its place.`,
 func quotaList() *cobra.Command {
 	o := new(quotaOptions)
 	return o.command("list", "List the rules that were set at run time",
-		"List prints the rules that were set at run time, of all gates or of one.", "  weir quota list --json",
+		"List prints the rules that were set at run time, of all gates or of one; describe also\nthose of the file. It needs no token.",
+		"  weir quota list\n  weir quota list --gate api --json",
 		func(ctx context.Context, o *quotaOptions) error { return runQuotaShow(ctx, o, true) })
 }
 
@@ -157,8 +185,12 @@ func quotaDescribe() *cobra.Command {
 	cmd := o.command("describe", "Show all rules, where each comes from, and which are in force",
 		`Describe prints all rules, those of the configuration file with their lines and those
 that were set at run time with when and by whom, and says which are in force. With
---user and the like only those that say the same of that part.`,
-		"  weir quota describe --gate api\n  weir quota describe --user alice",
+--user and the like only those that say the same of that part: --user alice shows the
+rules that name alice, --user '*' those for each user. Which rule counts for a request
+of alice, named or not, weir explain --user alice says. It needs no token.`,
+		`  weir quota describe
+  weir quota describe --gate api --user alice
+  weir quota describe --json`,
 		func(ctx context.Context, o *quotaOptions) error { return runQuotaShow(ctx, o, false) })
 	o.parts(cmd)
 	return cmd
@@ -232,7 +264,13 @@ func runQuotaShow(ctx context.Context, o *quotaOptions, dynamicOnly bool) error 
 		enc.SetIndent("", "  ")
 		return enc.Encode(&l)
 	}
-	return printRules(o.Out, &l, dynamicOnly)
+	if err := printRules(o.Out, &l, dynamicOnly); err != nil {
+		return err
+	}
+	if len(l.Rules) == 0 && !o.bare() {
+		_, err = fmt.Fprintf(o.Out, "no rule says %s; which one counts for a request, weir explain says\n", quotas.Matches(&o.Rule))
+	}
+	return err
 }
 
 // wanted reports whether a rule says the same as the flags of each part they name.

@@ -43,7 +43,7 @@ func printRules(out io.Writer, l *quotas.Look, dynamicOnly bool) error {
 		fmt.Fprintf(out, "rules set at run time are kept in %s, ETag %s\n", l.KeptIn, l.ETag)
 	}
 	if l.Trouble != "" {
-		fmt.Fprintf(out, "they cannot be read: %s\n", l.Trouble)
+		fmt.Fprintf(out, "they cannot be read now, and those that are known stay in force: %s\n", l.Trouble)
 	}
 	p := &page{Writer: tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)}
 	for i := range l.Rules {
