@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 
@@ -88,8 +89,17 @@ func networkOf(name string) (netip.Prefix, error) {
 		return netip.PrefixFrom(a, a.BitLen()), nil
 	}
 	p, err := netip.ParsePrefix(name)
+	if a := p.Addr(); a.Is4In6() { // as which no address is looked up
+		if p.Bits() < ipv4InIPv6 {
+			return p, errors.New("more than all of IPv4")
+		}
+		p = netip.PrefixFrom(a.Unmap(), p.Bits()-ipv4InIPv6)
+	}
 	return p.Masked(), err
 }
+
+// ipv4InIPv6 is where an IPv4 address begins in an IPv6 one that stands for it.
+const ipv4InIPv6 = 96
 
 // networkBits is how much of an IPv6 address is one client: a host has a whole /64.
 const networkBits = 64

@@ -151,6 +151,7 @@ func TestAddresses(t *testing.T) {
 		{Name: "printer", Address: Named("10.1.2.3"), Limits: samples(1)},
 		{Name: "six", Address: Named("2001:db8::/32"), Limits: samples(1)},
 		{Name: "root", User: Named("root"), Address: Named("10.0.0.0/8"), Limits: samples(1)},
+		{Name: "mapped", Address: Named("::ffff:12.0.0.0/104"), Limits: samples(1)},
 		{Name: "each", Address: Every, Limits: samples(1)},
 	})
 	for _, c := range []struct{ user, address, rule, key string }{
@@ -162,6 +163,8 @@ func TestAddresses(t *testing.T) {
 		{"", "2001:db8:1::1", "six", "q/address=2001:db8::%2F32"},
 		{"", "2001:db9:1:2:3::1", "each", "q/address=2001:db9:1:2::"},
 		{"", "::ffff:11.1.2.3", "each", "q/address=11.1.2.3"},
+		{"", "12.1.2.3", "mapped", "q/address=12.0.0.0%2F8"},
+		{"", "::ffff:12.1.2.3", "mapped", "q/address=12.0.0.0%2F8"},
 		{"", "a unix socket", "each", "q/address=a%20unix%20socket"},
 	} {
 		id := Identity{User: c.user, Address: c.address}
@@ -211,6 +214,7 @@ func TestBadRules(t *testing.T) {
 	}{
 		{[]Rule{{}}, "Rules[0] (all): Limits: there are 0"},
 		{[]Rule{{Exempt: true, Blocked: true}}, "is Exempt and Blocked"},
+		{[]Rule{{Address: Named("::ffff:0:0/90"), Blocked: true}}, "must be an IP address or a network"},
 		{[]Rule{{Exempt: true, Limits: one}}, "has Limits, but is Exempt or Blocked"},
 		{[]Rule{{User: Every, Limits: one}, {User: Every, Limits: one}}, `Rules[1] (user=*): matches the same as rule "user=*"`},
 		{[]Rule{{User: Named("a"), Limits: one}, {User: Named("a"), Blocked: true}}, "matches the same"},
