@@ -61,7 +61,7 @@ func (c *Config) options() rueidis.ClientOption {
 			Username:                c.Sentinel.Username,
 			Password:                c.Sentinel.Password,
 			TLSConfig:               c.Sentinel.TLS,
-			Dialer:                  net.Dialer{Timeout: c.DialTimeout, KeepAlive: quiet},
+			Dialer:                  net.Dialer{Timeout: c.DialTimeout, KeepAlive: quiet, Resolver: toSentinel},
 			TopologyRefreshInterval: 5 * time.Second,
 		}
 	}

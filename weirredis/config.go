@@ -80,6 +80,8 @@ type Config struct {
 	// time.Now.
 	Now func() time.Time
 
+	toServers, toSentinels *secret // the passwords
+
 	dial func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) // of a URL that is no host
 }
 
@@ -127,6 +129,8 @@ func (c Config) complete() (Config, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
+	c.toServers = &secret{ask: c.PasswordFunc, now: c.Password}
+	c.toSentinels = &secret{ask: c.Sentinel.PasswordFunc, now: c.Sentinel.Password}
 	fault(!strings.ContainsAny(c.Prefix, "{}"), "Prefix %q has a brace; braces say by what a cluster places a key", c.Prefix)
 	fault(len(c.Prefix) <= 128, "Prefix has %d bytes, at most 128", len(c.Prefix))
 	fault(c.Deadline >= time.Millisecond && c.Deadline <= 10*time.Second, "Deadline %v is not within 1ms to 10s", c.Deadline)

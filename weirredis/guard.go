@@ -19,7 +19,7 @@ type guard struct {
 	asked  frames // by whoever writes
 	said   frames // by whoever reads
 	count  atomic.Uint64
-	follow bool        // it may be one to a sentinel, which tells of changes
+	follow bool        // it is one to a sentinel, which tells of changes
 	heeds  atomic.Bool // and has been asked to
 }
 
@@ -55,18 +55,30 @@ func (g *guard) Read(p []byte) (int, error) {
 	return 0, fmt.Errorf("%w: %w", errLies, wrong)
 }
 
-// guarded connects as rueidis does by itself, behind a guard.
-func (c *Config) guarded(ctx context.Context, addr string, d *net.Dialer, conf *tls.Config) (conn net.Conn, err error) {
-	switch {
-	case c.dial != nil:
-		conn, err = c.dial(ctx, addr, d, conf)
-	case conf != nil:
-		conn, err = (&tls.Dialer{NetDialer: d, Config: conf}).DialContext(ctx, "tcp", addr)
-	default:
-		conn, err = d.DialContext(ctx, "tcp", addr)
+// RemoteAddr marks the address of a sentinel: see Config.credentials.
+func (g *guard) RemoteAddr() net.Addr {
+	if g.follow {
+		return sentinelAddr{g.Conn.RemoteAddr()}
 	}
+	return g.Conn.RemoteAddr()
+}
+
+// guarded connects behind a guard.
+func (c *Config) guarded(ctx context.Context, addr string, d *net.Dialer, conf *tls.Config) (net.Conn, error) {
+	conn, err := c.reach(ctx, addr, d, conf)
 	if err != nil {
 		return nil, err
 	}
-	return &guard{Conn: conn, follow: c.Sentinel.Master != ""}, nil
+	return &guard{Conn: conn, follow: d.Resolver == toSentinel}, nil
+}
+
+// reach connects as rueidis does by itself.
+func (c *Config) reach(ctx context.Context, addr string, d *net.Dialer, conf *tls.Config) (net.Conn, error) {
+	switch {
+	case c.dial != nil:
+		return c.dial(ctx, addr, d, conf)
+	case conf != nil:
+		return (&tls.Dialer{NetDialer: d, Config: conf}).DialContext(ctx, "tcp", addr)
+	}
+	return d.DialContext(ctx, "tcp", addr)
 }

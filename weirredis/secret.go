@@ -1,8 +1,6 @@
 package weirredis
 
 import (
-	"context"
-	"crypto/tls"
 	"net"
 	"sync"
 	"time"
@@ -46,40 +44,17 @@ func (c *Config) credentials(o *rueidis.ClientOption) {
 	if c.PasswordFunc == nil && c.Sentinel.PasswordFunc == nil {
 		return
 	}
-	servers := &secret{ask: c.PasswordFunc, now: c.Password}
-	sentinels := &secret{ask: c.Sentinel.PasswordFunc, now: c.Sentinel.Password}
 	o.AuthCredentialsFn = func(to rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
 		if _, ok := to.Address.(sentinelAddr); ok {
-			return rueidis.AuthCredentials{Username: c.Sentinel.Username, Password: sentinels.password(time.Now())}, nil
+			return rueidis.AuthCredentials{Username: c.Sentinel.Username, Password: c.toSentinels.password(time.Now())}, nil
 		}
-		return rueidis.AuthCredentials{Username: c.Username, Password: servers.password(time.Now())}, nil
-	}
-	if c.Sentinel.Master != "" {
-		o.Sentinel.Dialer.Resolver = toSentinel
-		o.DialCtxFn = dial
+		return rueidis.AuthCredentials{Username: c.Username, Password: c.toServers.password(time.Now())}, nil
 	}
 }
 
 // The client asks for the credentials of an address, and does not say whether it is a
-// sentinel's. It dials those with a dialer of their own: what that dials is marked.
+// sentinel's. It dials those with a dialer of their own, which is known by its resolver:
+// what that dials has an address that is marked.
 var toSentinel = &net.Resolver{} // does what none does
 
-// sentinelConn is a connection to a sentinel, sentinelAddr its address.
-type (
-	sentinelConn struct{ net.Conn }
-	sentinelAddr struct{ net.Addr }
-)
-
-func (c sentinelConn) RemoteAddr() net.Addr { return sentinelAddr{c.Conn.RemoteAddr()} }
-
-func dial(ctx context.Context, addr string, d *net.Dialer, t *tls.Config) (c net.Conn, err error) {
-	if t == nil {
-		c, err = d.DialContext(ctx, "tcp", addr)
-	} else {
-		c, err = (&tls.Dialer{NetDialer: d, Config: t}).DialContext(ctx, "tcp", addr)
-	}
-	if err == nil && d.Resolver == toSentinel {
-		c = sentinelConn{c}
-	}
-	return c, err
-}
+type sentinelAddr struct{ net.Addr }
