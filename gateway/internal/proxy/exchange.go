@@ -150,6 +150,7 @@ func (u *Upstream) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
 func (u *Upstream) refuse(w http.ResponseWriter, r *http.Request, call *Call, err error) {
 	if rej := weir.AsRejection(err); rej != nil {
 		call.By = ByGate
+		call.Quotas.giveBack(call.Request)
 		call.answering(weirhttp.Status(rej))
 		u.opts.Refuse(w, r, rej)
 		return

@@ -81,6 +81,14 @@ func (qs Quotas) Key(w weir.Work, rej *weir.Rejection) string {
 	return ""
 }
 
+// giveBack gives what a request has taken of the quotas back to them: a gate behind them,
+// that of a target, has refused it.
+func (qs Quotas) giveBack(r *weirhttp.Request) {
+	for _, g := range qs {
+		r.SetCost(g.Name(), 0) // by its name a gate that counts requests obeys too
+	}
+}
+
 // tellings are what an answer says in one set of fields.
 type tellings struct {
 	policies []weirhttp.RateLimitPolicy

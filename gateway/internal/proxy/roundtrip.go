@@ -38,6 +38,9 @@ func (rt roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 			}
 		}
 		x.settle()
+		if f == failedConnect {
+			x.cost(0) // nothing has been sent to anybody
+		}
 		x.permit.Sample(o)
 		x.call.Request.Sample(o)
 		return nil, err
@@ -85,10 +88,15 @@ func (x *exchange) settleCost(answer http.Header) {
 	if settle := x.upstream.opts.Settle; settle != nil {
 		if units, ok := settle(x.call, answer); ok {
 			x.settled = true
-			x.permit.SetCost("", units)
-			x.call.Request.SetCost("", units)
+			x.cost(units)
 		}
 	}
+}
+
+// cost tells the gates what the request has really cost.
+func (x *exchange) cost(units int64) {
+	x.permit.SetCost("", units)
+	x.call.Request.SetCost("", units)
 }
 
 // diagnose says whose fault err is: a failure of the target, or -1, and the

@@ -3,6 +3,7 @@ package server
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -130,6 +131,60 @@ func TestQuotaFieldsOfDifferentUnits(t *testing.T) {
 		if res, body := as(t, g, "alice"); !strings.HasPrefix(res.Header.Get("RateLimit"), want) {
 			t.Errorf("of %d tokens: RateLimit %s, want %s: %s", burst, res.Header.Get("RateLimit"), want, body)
 		}
+	}
+}
+
+// What the gate of a target refuses takes nothing of the quotas; nor has it cost anything
+// what could not be sent to any target, but it was a request.
+func TestQuotaGivenBack(t *testing.T) {
+	entered, hold := make(chan bool), make(chan bool)
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {
+		entered <- true
+		<-hold
+	})
+	left := func(g *running) string {
+		var text []string
+		for _, name := range []string{"calls", "tokens"} {
+			d, err := g.Policy().Gate(name).Quota().Peek(t.Context(), weir.Work{})
+			if err != nil {
+				t.Error(err)
+			}
+			text = append(text, strconv.FormatFloat(math.Round(d.Remaining), 'f', -1, 64))
+		}
+		return strings.Join(text, " ")
+	}
+	begin := func(target string) *running {
+		calls := slowly(10)
+		calls.Count = "requests"
+		cfg := quotaConfig(t, target, map[string]policy.GateSpec{"calls": {Quota: calls}, "tokens": {Quota: slowly(500)}}, "calls", "tokens")
+		cfg.Routes[0].Gates, cfg.Routes[0].Cost = []string{"calls", "tokens"}, 100
+		change(cfg, func(u *config.Upstream, _ *policy.LimitSpec) {
+			u.Limit = &policy.LimitSpec{Limit: 100, Queue: policy.QueueSpec{Len: -1}}
+		})
+		return start(t, cfg, Options{})
+	}
+
+	g := begin(up.URL)
+	served := make(chan bool)
+	go func() {
+		as(t, g, "alice")
+		served <- true
+	}()
+	<-entered
+	res, body := as(t, g, "bob")
+	if got := left(g); res.StatusCode != http.StatusServiceUnavailable || got != "9 400" {
+		t.Errorf("refused by the target's gate: %d, %s left, want 9 400: %s", res.StatusCode, got, body)
+	}
+	if field := res.Header.Get("RateLimit"); !strings.HasPrefix(field, `"tokens/all";r=400;`) {
+		t.Errorf("refused by the target's gate: RateLimit %s", field)
+	}
+	hold <- true
+	<-served
+
+	g = begin("http://" + closedPort(t))
+	res, body = as(t, g, "alice")
+	if got := left(g); res.StatusCode != http.StatusBadGateway || got != "9 500" {
+		t.Errorf("no connection: %d, %s left, want 9 500: %s", res.StatusCode, got, body)
 	}
 }
 
