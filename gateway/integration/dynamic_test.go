@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -88,6 +90,24 @@ routes: [{match: [/], gates: [api], upstream: app}]
 	}
 }
 
+// setAtOnce blocks a0 to a5 at one gateway and b0 to b5 at another, by commands that run
+// at the same time.
+func setAtOnce(t *testing.T, atA, atB string) {
+	t.Helper()
+	var all sync.WaitGroup
+	for name, at := range map[string]string{"a": atA, "b": atB} {
+		all.Go(func() {
+			for i := range 6 {
+				cmd := exec.CommandContext(t.Context(), binary, "quota", "set", "--user", fmt.Sprint(name, i), "--blocked", "--admin", at)
+				if out, err := cmd.CombinedOutput(); err != nil {
+					t.Errorf("%s%d: %v %s", name, i, err, out)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
 // What is set at one gateway is in force at the other within two seconds; without the
 // server both keep what they know, and a server that has forgotten is told again.
 func TestQuotasSetForTwoGateways(t *testing.T) {
@@ -120,12 +140,26 @@ routes: [{match: [/], gates: [api], upstream: app}]
 	set(atB, "mallory")
 	eventually(t, 10*time.Second, "mallory is blocked at the first", func() bool { return a.let(t, "mallory", 1) == 0 })
 
+	setAtOnce(t, atA, atB)
+	for _, g := range []*gateway{a, b} {
+		eventually(t, 10*time.Second, "what was set at both at once is in force at each", func() bool { return g.let(t, "a5", 1)+g.let(t, "b5", 1) == 0 })
+	}
+	if out, ok := weirCommand(t, "explain", "--user", "a0", "--admin", atB); ok || !strings.Contains(out, "Refused by api: 403") || !strings.Contains(out, "set 20") {
+		t.Errorf("explain at the other gateway, over its socket: %s", out)
+	}
+
 	redis.signal(t, syscall.SIGKILL)
 	<-redis.done
 	if out, ok := weirCommand(t, "quota", "set", "--user", "x", "--blocked", "--admin", atA); ok {
 		t.Errorf("set without the server: %s", out)
 	}
 	eventually(t, 10*time.Second, "the outage is told", func() bool { return strings.Contains(a.out.String(), "cannot be read") })
+	if out, ok := weirCommand(t, "quota", "describe", "--admin", atA); !ok || !strings.Contains(out, "they cannot be read now") || !strings.Contains(out, "user=eve") {
+		t.Errorf("describe without the server: %s", out)
+	}
+	if metrics := string(get(t, a.admin+"/metrics")); !strings.Contains(metrics, `weir_quota_dynamic_rules{gate="api",in_force="yes"} 14`) || strings.Contains(metrics, `weir_quota_dynamic_failures_total{kind="read"} 0`) {
+		t.Errorf("the metrics do not show it")
+	}
 	for _, g := range []*gateway{a, b} {
 		if eve, alice := g.let(t, "eve", 1), g.let(t, "alice", 1); eve != 0 || alice != 1 {
 			t.Errorf("without the server: eve %d, alice %d, want 0 and 1", eve, alice)
