@@ -149,7 +149,7 @@ func (c *compiler) addressOf() string {
 // address is called by its network: 2001:db8::/64.
 func identifyWith(addressOf string) func(weir.Work) quota.Identity {
 	return func(w weir.Work) quota.Identity {
-		id := quota.Identity{User: w.User, Client: w.Client, Tenant: w.Tenant, Route: w.Op, Priority: w.Priority}
+		id := quota.IdentityOf(w)
 		switch addressOf {
 		case "client":
 			id.Address = w.Client

@@ -40,8 +40,7 @@ type Config struct {
 	// what it costs.
 	Fixed bool
 
-	// Identify says whom work is from. Default: its User, Client, Tenant, Op and
-	// Priority, and no address.
+	// Identify says whom work is from. Default: [IdentityOf], which knows no address.
 	Identify func(weir.Work) Identity
 
 	// Store keeps the buckets. Default: a [Memory] of its own with its defaults.
@@ -128,7 +127,7 @@ func (c *Config) compile() (*settings, error) {
 		s.cost = func(w weir.Work) int64 { return w.Units() }
 	}
 	if s.identify == nil {
-		s.identify = identify
+		s.identify = IdentityOf
 	}
 	if err := f.of(c.Name); err != nil {
 		return nil, err

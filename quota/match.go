@@ -43,8 +43,9 @@ type Identity struct {
 	Address string
 }
 
-// identify is Config.Identify by default.
-func identify(w weir.Work) Identity {
+// IdentityOf returns what a piece of work itself says, without an address: what
+// Config.Identify is by default, and begins with where it adds one.
+func IdentityOf(w weir.Work) Identity {
 	return Identity{User: w.User, Client: w.Client, Tenant: w.Tenant, Route: w.Op, Priority: w.Priority}
 }
 

@@ -68,5 +68,5 @@ func (q *Quota) Faults() Faults {
 	return Faults{StoreErrors: q.book.storeErrors.Load(), Unsettled: q.book.unsettled.Load()}
 }
 
-// Store returns the store.
+// Store returns where the buckets are: Config.Store, or the [Memory] in its place.
 func (q *Quota) Store() Store { return q.store }
