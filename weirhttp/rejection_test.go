@@ -237,8 +237,11 @@ func checkProblem(t *testing.T, w *httptest.ResponseRecorder, rej *weir.Rejectio
 		if doc.Value != nil {
 			t.Errorf("value %v for %v", *doc.Value, rej.Value)
 		}
-	} else if *doc.Value != rej.Value {
-		t.Errorf("value %v for %v", *doc.Value, rej.Value)
+	} else if doc.Value == nil || math.Abs(*doc.Value-rej.Value) > .001+1e-12*math.Abs(rej.Value) {
+		t.Errorf("value %v for %v", doc.Value, rej.Value)
+	}
+	if finite := !math.IsNaN(rej.Remaining) && !math.IsInf(rej.Remaining, 0); finite != (doc.Remaining != nil) {
+		t.Errorf("remaining %v for %v", doc.Remaining, rej.Remaining)
 	}
 	if exact := time.Duration(doc.RetryAfterMs) * time.Millisecond; rej.RetryAfter > 0 && rej.RetryAfter < math.MaxInt64/2 && exact < rej.RetryAfter {
 		t.Errorf("retry after %v is less than %v", exact, rej.RetryAfter)
