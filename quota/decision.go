@@ -28,7 +28,18 @@ type Decision struct {
 // how long the client is to be muted. There is no permit: what was taken stays
 // taken. It never waits. The error is a [*weir.Rejection].
 func (q *Quota) Charge(ctx context.Context, w weir.Work) (Decision, error) {
-	d, refused := q.decide(ctx, &w, q.settings.Load().mode)
+	return q.ChargeIn(ctx, q.settings.Load().mode, w)
+}
+
+// ChargeIn is Charge in a mode of its own, Strict or Permissive, whatever the gate's:
+// for protocols where it depends on the client, as with Kafka, whose newer clients are
+// refused and whose older ones are held back. They share their buckets all the same.
+// Another mode counts as Strict.
+func (q *Quota) ChargeIn(ctx context.Context, mode Mode, w weir.Work) (Decision, error) {
+	if mode != Permissive {
+		mode = Strict
+	}
+	d, refused := q.decide(ctx, &w, mode)
 	if refused != nil {
 		return d, q.refuse(&w, refused)
 	}

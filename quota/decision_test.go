@@ -24,6 +24,37 @@ func TestPermissiveTellsTheWait(t *testing.T) {
 	}
 }
 
+// Clients of both kinds charge one bucket: who is refused adds nothing to what the
+// others have to wait for. Whatever the gate's own mode is.
+func TestChargeInAModeOfItsOwn(t *testing.T) {
+	for _, own := range []Mode{Strict, Permissive} {
+		r := newRig(t, Config{Debt: true, Mode: own, Rules: everyUser(Samples(10, 10, time.Second))})
+		for i, step := range []struct {
+			mode Mode
+			ok   bool
+			wait time.Duration
+		}{
+			{Strict, true, 0},
+			{Strict, true, 0}, // leaves a debt of 80
+			{Strict, false, 8 * time.Second},
+			{Permissive, true, 17 * time.Second},
+			{Strict, false, 17 * time.Second},
+			{Reserve, false, 17 * time.Second},
+		} {
+			d, err := r.ChargeIn(ctx, step.mode, of(alice, 90))
+			if d.OK != step.ok || d.Wait != step.wait || (err == nil) != step.ok {
+				t.Errorf("%v, %d: %+v, %v, want %+v", own, i, d, err, step)
+			}
+			if rej := weir.AsRejection(err); rej != nil && rej.RetryAfter != step.wait {
+				t.Errorf("%v, %d: %v, want %v", own, i, rej, step.wait)
+			}
+		}
+		if s := r.Snapshot(); s.Admitted != 3 || s.Rejected[weir.ReasonQuota] != 3 {
+			t.Errorf("%v: %+v", own, s)
+		}
+	}
+}
+
 // Peek takes nothing and counts nothing.
 func TestPeek(t *testing.T) {
 	heard := 0

@@ -96,3 +96,44 @@ func ExampleQueue() {
 	// number 4 starts at 250ms
 	// number 5 starts at 500ms
 }
+
+// Two requests to create topics, as a broker of Kafka answers them: by what the
+// client understands it is refused, or let through and held back. The second one
+// is only to be validated at first, which takes nothing.
+func ExampleQuota_ChargeIn() {
+	now := time.Duration(0)
+	ctx := context.Background()
+	gate := weir.Must(quota.New(quota.Config{
+		Name: "mutations", Debt: true,
+		Rules: []quota.Rule{{User: quota.Every, Limits: []quota.Limit{quota.Samples(5, 100, time.Second)}}},
+		Now:   func() time.Duration { return now },
+	}))
+	defer gate.Close()
+
+	for range 7 { // topics of 80 partitions each
+		d, err := gate.ChargeIn(ctx, quota.Strict, weir.Work{User: "alice", Cost: 80})
+		fmt.Println(d.Remaining, "left,", err)
+	}
+	more := weir.Work{User: "alice", Cost: 30}
+	d, _ := gate.Peek(ctx, more)
+	fmt.Println("validated: it would have to wait", d.Wait)
+	_, err := gate.ChargeIn(ctx, quota.Strict, more)
+	fmt.Println("a new client:", err)
+	d, _ = gate.ChargeIn(ctx, quota.Permissive, more)
+	fmt.Println("an old client: done, and held back for", d.Wait)
+	now += d.Wait
+	_, err = gate.ChargeIn(ctx, quota.Strict, more)
+	fmt.Println("after that:", err)
+	// Output:
+	// 420 left, <nil>
+	// 340 left, <nil>
+	// 260 left, <nil>
+	// 180 left, <nil>
+	// 100 left, <nil>
+	// 20 left, <nil>
+	// -60 left, <nil>
+	// validated: it would have to wait 12s
+	// a new client: weir: gate "mutations" refused: quota used up, rule "user=*" (560 of 500); retry after 12s
+	// an old client: done, and held back for 18s
+	// after that: <nil>
+}
