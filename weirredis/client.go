@@ -18,6 +18,7 @@ import (
 type client struct {
 	rueidis.Client
 	cluster bool
+	single  bool  // one server, and no sentinel that may name another
 	places  int64 // in flight of each lane
 }
 
@@ -80,6 +81,7 @@ func connect(ctx context.Context, cfg *Config) (*client, *Error) {
 		return nil, understood(err)
 	}
 	c := &client{Client: inner, places: int64(cfg.MaxInFlight)}
+	c.single = inner.Mode() == rueidis.ClientModeStandalone
 	if inner.Mode() == rueidis.ClientModeCluster {
 		c.cluster, c.places = true, max(c.places/share, 1)
 	}

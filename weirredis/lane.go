@@ -26,20 +26,20 @@ type lane struct {
 	cause error     // of the last failure
 }
 
-// enter claims one of the places in flight, or says why there is none. Whoever has
-// one calls leave when the client has let go of the decision, however long after
-// the caller has.
-func (l *lane) enter(places int64) *Error {
+// enter claims one of the places in flight, and says whether it is the only one that
+// is taken, or why there is none. Whoever has one calls leave when the client has let
+// go of the decision, however long after the caller has.
+func (l *lane) enter(places int64) (alone bool, err *Error) {
 	if l.down.Load() {
-		return fail(Down, l.lastCause())
+		return false, fail(Down, l.lastCause())
 	}
 	for {
 		n := l.inFlight.Load()
 		if n >= places {
-			return fail(Full, nil)
+			return false, fail(Full, nil)
 		}
 		if l.inFlight.CompareAndSwap(n, n+1) {
-			return nil
+			return n == 0, nil
 		}
 	}
 }

@@ -9,17 +9,17 @@ import (
 func TestLane(t *testing.T) {
 	l := &lane{}
 	now := time.Unix(1000, 0)
-	if err := l.enter(2); err != nil {
+	if _, err := l.enter(2); err != nil {
 		t.Fatalf("no place for one: %v", err)
 	}
-	if err := l.enter(2); err != nil {
+	if _, err := l.enter(2); err != nil {
 		t.Fatalf("no place for two: %v", err)
 	}
-	if err := l.enter(2); err == nil || err.Reason != Full {
+	if _, err := l.enter(2); err == nil || err.Reason != Full {
 		t.Errorf("a third: %v, want full", err)
 	}
 	l.leave()
-	if err := l.enter(2); err != nil {
+	if _, err := l.enter(2); err != nil {
 		t.Errorf("after one has left: %v", err)
 	}
 	cause := errors.New("gone")
@@ -37,14 +37,14 @@ func TestLane(t *testing.T) {
 	if l.failed(now, cause) {
 		t.Error("it goes down twice")
 	}
-	if err := l.enter(2); err == nil || err.Reason != Down || !errors.Is(err, cause) {
+	if _, err := l.enter(2); err == nil || err.Reason != Down || !errors.Is(err, cause) {
 		t.Errorf("%v, want down, with its cause", err)
 	}
 	if d := l.up(now.Add(time.Second)); d != time.Second {
 		t.Errorf("down for %v, want 1s", d)
 	}
 	l.leave()
-	if err := l.enter(2); err != nil {
+	if _, err := l.enter(2); err != nil {
 		t.Errorf("up again: %v", err)
 	}
 }

@@ -46,9 +46,27 @@ func (s *Store) run(ctx context.Context, key string, arg []byte) (string, *Error
 		return "", fail(Down, s.lanes[0].lastCause())
 	}
 	l := s.laneOf(client, key)
-	if err := l.enter(client.places); err != nil {
+	alone, err := l.enter(client.places)
+	if err != nil {
 		return "", err
 	}
+	if alone && client.single {
+		now := time.Now()
+		c, wanted := s.solos.borrow(now)
+		if c != nil {
+			if reply, err, sent := s.alone(ctx, l, c, key, arg, now); sent {
+				l.leave()
+				return reply, err
+			}
+		} else if wanted {
+			s.prepare()
+		}
+	}
+	return s.among(ctx, client, l, key, arg)
+}
+
+// among runs the script on a connection that others share.
+func (s *Store) among(ctx context.Context, client *client, l *lane, key string, arg []byte) (string, *Error) {
 	c := calls.Get().(*call)
 	c.timer.Reset(s.cfg.Deadline)
 	go s.send(client, l, c, key, rueidis.BinaryString(arg))
@@ -117,8 +135,14 @@ func understood(err error) *Error {
 		return nil
 	case !ok:
 		return fail(Broken, err)
-	case strings.Contains(answer.Error(), "WRONGTYPE"), strings.Contains(answer.Error(), scriptFault):
-		return fail(Invalid, answer) // of this key, not of the server
 	}
-	return fail(Refused, answer)
+	return refused(answer)
+}
+
+// refused says what an error that the server answers means.
+func refused(err error) *Error {
+	if text := err.Error(); strings.Contains(text, "WRONGTYPE") || strings.Contains(text, scriptFault) {
+		return fail(Invalid, err) // of this key, not of the server
+	}
+	return fail(Refused, err)
 }

@@ -74,7 +74,7 @@ func (p pair) config(t *testing.T, id *identity) Config {
 	t.Helper()
 	c := Config{
 		Addrs: []string{p.sentinel.addr}, Sentinel: Sentinel{Master: "main"}, Username: "weir", Password: "secret",
-		Deadline: 200 * time.Millisecond, DialTimeout: 300 * time.Millisecond,
+		Deadline: time.Second, DialTimeout: time.Second,
 	}
 	if id != nil {
 		c.TLS, c.Sentinel.TLS = id.trust(), id.trust()

@@ -125,6 +125,18 @@ func takeOne(t *testing.T, s *Store, l quota.Limit) quota.Result {
 	return r
 }
 
+// look returns how the bucket is, once the store is not down: a slow machine may have
+// taken it there.
+func (s *Store) look(t *testing.T) (r quota.Result) {
+	t.Helper()
+	eventually(t, 10*time.Second, "the bucket", func() bool {
+		var err error
+		r, err = s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Mode: quota.DryRun})
+		return err == nil
+	})
+	return r
+}
+
 // takeKey asks for one of a key that has enough.
 func takeKey(s *Store, key string) error {
 	_, err := s.Take(context.Background(), &quota.Take{Key: key, Limits: []quota.Limit{vast}, Cost: 1})

@@ -17,6 +17,7 @@ type Store struct {
 	cfg    Config
 	client atomic.Pointer[client] // nil until connected
 	lanes  [lanes]lane
+	solos  solos
 	leases *leases
 	count  counters
 
@@ -145,6 +146,7 @@ func (s *Store) Close() error {
 	s.cancel()
 	c := s.client.Load()
 	s.mu.Unlock()
+	s.solos.close()
 	if c != nil {
 		c.Close()
 	}

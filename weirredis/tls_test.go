@@ -89,7 +89,7 @@ func TestTLS(t *testing.T) {
 	if r := takeOne(t, s, quota.Per(10, time.Second)); !r.OK {
 		t.Errorf("%+v", r)
 	}
-	strict := open(t, Config{URL: "rediss://" + server.addr, DialTimeout: 300 * time.Millisecond})
+	strict := open(t, Config{URL: "rediss://" + server.addr, DialTimeout: 5 * time.Second})
 	if st := strict.Stats(); !st.Down || st.Why == nil || !strings.Contains(st.Why.Error(), "certificate") {
 		t.Errorf("a certificate that nobody vouches for: %+v", st)
 	}

@@ -1,0 +1,134 @@
+package weirredis
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A solo connection is made when decisions come alone within often of each other, and
+// left when it has rested for stale: nobody pings it, and the server may have closed it.
+const (
+	often = 100 * time.Millisecond
+	stale = time.Second
+)
+
+// solos has at most one solo connection.
+type solos struct {
+	mu     sync.Mutex
+	conn   *solo // of use, or in use
+	taken  bool  // in use, or being made
+	last   time.Time
+	failed time.Time // when one was last left because of an error
+	closed bool
+}
+
+// borrow returns the connection to who is alone, if there is one. Without, it says
+// whether one is to be made: the caller has to, and then to give it.
+func (a *solos) borrow(now time.Time) (s *solo, wanted bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	soon := now.Sub(a.last) < often
+	a.last = now
+	if a.closed || a.taken {
+		return nil, false
+	}
+	if s = a.conn; s != nil && now.Sub(s.used) < stale {
+		a.taken = true
+		return s, false
+	}
+	a.dropLocked()
+	a.taken = soon && now.Sub(a.failed) >= stale
+	return nil, a.taken
+}
+
+// give brings a connection back, or says that there is none.
+func (a *solos) give(s *solo, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.taken = false
+	if s == nil || a.closed {
+		a.failed = now
+		a.dropLocked()
+		if s != nil {
+			_ = s.conn.Close()
+		}
+		return
+	}
+	s.used, a.conn = now, s
+}
+
+func (a *solos) dropLocked() {
+	if a.conn != nil {
+		_ = a.conn.conn.Close()
+		a.conn = nil
+	}
+}
+
+// close breaks the connection, whoever uses it.
+func (a *solos) close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	a.dropLocked()
+}
+
+// prepare makes a connection for those who ask alone.
+func (s *Store) prepare() {
+	if !s.spawn(func() {
+		c, err := s.cfg.newSolo(s.ctx)
+		if err != nil {
+			c = nil
+		}
+		s.solos.give(c, time.Now())
+	}) {
+		s.solos.give(nil, time.Now())
+	}
+}
+
+var longAgo = time.Unix(1, 0)
+
+// alone runs the script on the connection of its own. sent is false if the server has
+// not got the script, and done nothing.
+func (s *Store) alone(ctx context.Context, l *lane, c *solo, key string, arg []byte, now time.Time) (reply string, err *Error, sent bool) {
+	end, own := now.Add(s.cfg.Deadline), true
+	if d, ok := ctx.Deadline(); ok && d.Before(end) {
+		end, own = d, false
+	}
+	_ = c.conn.SetDeadline(end)
+	stop := func() bool { return true }
+	if ctx.Done() != nil {
+		stop = context.AfterFunc(ctx, func() { _ = c.conn.SetDeadline(longAgo) })
+	}
+	reply, fault, broken := c.ask("EVALSHA", scriptSHA, "1", key, string(arg))
+	if !stop() || broken != nil { // a deadline that is set too late would be the next one's
+		s.solos.give(nil, now)
+	} else {
+		s.solos.give(c, now)
+	}
+	switch {
+	case broken == nil && fault == "":
+		l.worked()
+		return reply, nil, true
+	case strings.HasPrefix(fault, "NOSCRIPT"):
+		return "", nil, false
+	case fault != "":
+		err = refused(errors.New(fault))
+		if err.Reason != Invalid {
+			s.failed(l, key, err)
+		}
+		return "", err, true
+	case ctx.Err() != nil:
+		return "", fail(Timeout, ctx.Err()), true
+	case errors.Is(broken, os.ErrDeadlineExceeded) && !own:
+		return "", fail(Timeout, context.DeadlineExceeded), true
+	case errors.Is(broken, os.ErrDeadlineExceeded):
+		s.failed(l, key, errDeadline)
+		return "", fail(Timeout, errDeadline), true
+	}
+	// One connection that breaks is no outage: the others will tell.
+	return "", fail(Broken, broken), true
+}

@@ -1,0 +1,176 @@
+//go:build integration
+
+package weirredis
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/quota"
+)
+
+// soon asks alone until that has a connection of its own.
+func soon(t *testing.T, s *Store) (asked int) {
+	t.Helper()
+	eventually(t, 10*time.Second, "a connection for who is alone", func() bool {
+		takeOne(t, s, vast)
+		asked++
+		takeOne(t, s, vast)
+		asked++
+		return s.hasSolo()
+	})
+	return asked
+}
+
+func (s *Store) hasSolo() bool {
+	s.solos.mu.Lock()
+	defer s.solos.mu.Unlock()
+	return s.solos.conn != nil && !s.solos.taken
+}
+
+// Whoever asks alone has a connection of its own, with the same user, database and TLS,
+// and what it asks counts as it does elsewhere.
+func TestAlone(t *testing.T) {
+	id := certificate(t)
+	user, socket := startRedis(t), filepath.Join(t.TempDir(), "s")
+	user.grant(t, rights+" +select")
+	startRedis(t, "--unixsocket", socket)
+	for what, c := range map[string]Config{
+		"plain":        {Addrs: []string{startRedis(t).addr}},
+		"a user, a DB": {URL: "redis://weir:secret@" + user.addr + "/3"},
+		"a password":   {URL: "redis://:other@" + startRedis(t, "--requirepass", "other").addr},
+		"TLS":          {URL: "rediss://" + startTLS(t, id).addr, TLS: id.trust()},
+		"a socket":     {URL: "unix://" + socket},
+	} {
+		t.Run(what, func(t *testing.T) {
+			s := open(t, c)
+			asked := soon(t, s)
+			for range 100 {
+				takeOne(t, s, vast)
+			}
+			if r := takeOne(t, s, vast); r.Remaining != vast.Burst-float64(asked+101) {
+				t.Errorf("%v left, want %v", r.Remaining, vast.Burst-float64(asked+101))
+			}
+			if !s.hasSolo() {
+				t.Error("the connection has gone")
+			}
+		})
+	}
+}
+
+// A server that stands still keeps who is alone no longer than the deadline, the caller's
+// own, or its leaving; each of these is charged at most once.
+func TestAloneStandsStill(t *testing.T) {
+	server := startRedis(t)
+	for what, tt := range map[string]struct {
+		deadline time.Duration
+		context  func() (context.Context, context.CancelFunc)
+		want     error
+	}{
+		"the deadline": {100 * time.Millisecond, func() (context.Context, context.CancelFunc) { return context.WithCancel(t.Context()) }, errDeadline},
+		"the caller's": {10 * time.Second, func() (context.Context, context.CancelFunc) {
+			return context.WithTimeout(t.Context(), 100*time.Millisecond)
+		}, context.DeadlineExceeded},
+		"it leaves": {10 * time.Second, func() (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(100*time.Millisecond, cancel)
+			return ctx, cancel
+		}, context.Canceled},
+	} {
+		t.Run(what, func(t *testing.T) {
+			server.ask(t, "FLUSHALL")
+			s := open(t, Config{Addrs: []string{server.addr}, Deadline: tt.deadline})
+			asked := soon(t, s)
+			server.signal(t, syscall.SIGSTOP)
+			ctx, cancel := tt.context()
+			defer cancel()
+			begin := time.Now()
+			_, err := s.Take(ctx, &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1})
+			took := time.Since(begin)
+			server.signal(t, syscall.SIGCONT)
+			var e *Error
+			if !errors.Is(err, tt.want) || !errors.As(err, &e) || e.Reason != Timeout || !e.Charged() {
+				t.Errorf("%v, want a time-out: %v", err, tt.want)
+			}
+			if took > 5*time.Second {
+				t.Errorf("it took %v", took)
+			}
+			if st := s.Stats(); st.InFlight != 0 || st.Down {
+				t.Errorf("%+v", st)
+			}
+			var r quota.Result
+			eventually(t, 10*time.Second, "a decision", func() bool {
+				r, err = s.Take(t.Context(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Mode: quota.DryRun})
+				return err == nil
+			})
+			if charged := int(vast.Burst - r.Remaining); charged < asked || charged > asked+1 {
+				t.Errorf("%d charged, want %d, or one more", charged, asked)
+			}
+			soon(t, s)
+		})
+	}
+}
+
+// What the server refuses is told as elsewhere, and leaves the connection.
+func TestAloneRefused(t *testing.T) {
+	server := startRedis(t)
+	server.grant(t, rights)
+	s := open(t, Config{Addrs: []string{server.addr}, Username: "weir", Password: "secret"})
+	asked := soon(t, s)
+	server.ask(t, "SCRIPT FLUSH")
+	if r := takeOne(t, s, vast); r.Remaining != vast.Burst-float64(asked+1) {
+		t.Errorf("%v left after the script was forgotten, want %v", r.Remaining, vast.Burst-float64(asked+1))
+	}
+	server.ask(t, "RPUSH weir:{=list} x")
+	var e *Error
+	if _, err := s.Take(t.Context(), &quota.Take{Key: "list", Limits: []quota.Limit{vast}, Cost: 1}); !errors.As(err, &e) || e.Reason != Invalid {
+		t.Errorf("%v, want invalid", err)
+	}
+	server.ask(t, "ACL SETUSER weir -set")
+	if _, err := s.Take(t.Context(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1}); !errors.As(err, &e) || e.Reason != Refused || e.Charged() {
+		t.Errorf("%v, want refused", err)
+	}
+	server.ask(t, "ACL SETUSER weir +set")
+	takeOne(t, s, vast)
+	if !s.hasSolo() {
+		t.Error("the connection has gone")
+	}
+}
+
+// After a restart of the server who is alone has a connection again, and after Close
+// nothing is left.
+func TestAloneServerRestarts(t *testing.T) {
+	server := startRedis(t)
+	before := runtime.NumGoroutine()
+	s := open(t, Config{Addrs: []string{server.addr}})
+	soon(t, s)
+	server.kill(t)
+	server.start(t)
+	eventually(t, 10*time.Second, "a connection again", func() bool {
+		_, err := s.Take(t.Context(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1})
+		return err == nil && s.hasSolo()
+	})
+	server.signal(t, syscall.SIGSTOP)
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1})
+		done <- err
+	}()
+	eventually(t, 5*time.Second, "it is under way", func() bool { return s.Stats().InFlight == 1 })
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }()
+	var e *Error
+	if err := <-done; !errors.As(err, &e) || e.Reason != Broken {
+		t.Errorf("%v, want broken by Close", err)
+	}
+	server.signal(t, syscall.SIGCONT)
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	eventually(t, 5*time.Second, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before })
+}
