@@ -209,6 +209,9 @@ func TestQuotaAdopted(t *testing.T) {
 		if last.Gate("api") == g || admitted(last.Gate("api"), weir.Work{User: "alice"}, 1) != 1 {
 			t.Error("a gate with another bound on keys was adopted")
 		}
+		if m, ok := last.Gate("api").Quota().Store().(*quota.Memory); !ok || m.Stats().MaxKeys != 1000 {
+			t.Errorf("%+v, want a memory of 1000 buckets", last.Gate("api").Quota().Store())
+		}
 	})
 }
 
