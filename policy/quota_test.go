@@ -209,8 +209,8 @@ func TestQuotaAdopted(t *testing.T) {
 		if last.Gate("api") == g || admitted(last.Gate("api"), weir.Work{User: "alice"}, 1) != 1 {
 			t.Error("a gate with another bound on keys was adopted")
 		}
-		if m, ok := last.Gate("api").Quota().Store().(*quota.Memory); !ok || m.Stats().MaxKeys != 1000 {
-			t.Errorf("%+v, want a memory of 1000 buckets", last.Gate("api").Quota().Store())
+		if most := last.Gate("api").Quota().Store().(*quota.Memory).Stats().MaxKeys; most != 1000 {
+			t.Errorf("a memory of %d buckets, want 1000", most)
 		}
 	})
 }
