@@ -184,3 +184,35 @@ func TestQuotaOverSocket(t *testing.T) {
 		}
 	}
 }
+
+// What was never understood is answered in words that are not those of a program, and
+// logged with who sent it, like a change that was refused for what it says.
+func TestQuotaRefusalsAreLogged(t *testing.T) {
+	c := newCounter(t, true)
+	f := func(method, path, body string, status int, parts ...string) {
+		t.Helper()
+		before := c.log.Len()
+		w := c.write(method, path, body, "If-Match", "*")
+		line := c.log.String()[before:]
+		if w.Code != status || strings.Contains(w.Body.String(), "quotas.") || strings.Contains(w.Body.String(), "Go ") {
+			t.Errorf("%s %s %s: %d %s", method, path, body, w.Code, w.Body)
+		}
+		for _, part := range append(parts, `msg="quota change refused"`, `by="token from 192.0.2.1`, "outcome=refused") {
+			if !strings.Contains(line, part) {
+				t.Errorf("%s %s %s: no %s in %s", method, path, body, part, line)
+			}
+		}
+	}
+	f("POST", "/quotas", `[]`, 400, "a list does not belong here; write an object")
+	f("PUT", "/quotas/api", `[]`, 400, "a list does not belong here; write an object")
+	f("PUT", "/quotas/api", `{"rules": {}}`, 400, "rules: an object does not belong here; write a list")
+	f("PUT", "/quotas/api", `{"rules": [{"user": "x", "rate": 7}]}`, 400, "rate: a number does not belong here; write a string")
+	f("PUT", "/quotas/api", `{"rules": [{"user": "x", "rate": "0/s"}]}`, 422, `asked="api: replace all by 1 rules"`)
+	f("PUT", "/quotas/apo", `{"rules": []}`, 404, "there is no gate", "gates with a quota are api")
+	f("DELETE", "/quotas/api?usr=x", "", 400, "usr")
+	f("DELETE", "/quotas/api?user=x", "", 404, `asked="api: delete user=x"`)
+	f("DELETE", "/quotas/apo", "", 404, `asked="apo: delete all"`)
+	if n := c.book.Stats().Changes[quotas.By{Who: quotas.ViaToken, Outcome: quotas.Refused}]; n != 9 {
+		t.Errorf("%d are counted, want 9", n)
+	}
+}

@@ -98,6 +98,9 @@ func (b *Book) Adopt(plan *Plan, p *policy.Policy) {
 	if stale { // changed while the policy was compiled
 		plan = plan.with(b.doc)
 	}
+	if plan.kept != nil { // a change before the move may have brought its rules into gates of p
+		stale, plan.kept = true, nil
+	}
 	b.plan = plan
 	for i, faults := range plan.faults {
 		r := &plan.doc.Rules[i]

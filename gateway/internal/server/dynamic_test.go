@@ -118,6 +118,39 @@ func TestQuotaSetWhileRunning(t *testing.T) {
 	}
 }
 
+// Asking a running gateway a thousand times what would happen takes nothing: the whole
+// burst is there afterwards, and no more. A rule set at run time is told with who set it.
+func TestExplainTakesNothing(t *testing.T) {
+	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer upstream.Close()
+	cfg := bookConfig(t, upstream.URL, t.TempDir())
+	g := start(t, cfg, Options{})
+	if status, text := overSocket(t, cfg.Admin.Socket, http.MethodPost, "/quotas", `{"ops": [{"set": {"user": "bob", "rate": "7/h"}}]}`); status != http.StatusOK {
+		t.Fatalf("%d %s", status, text)
+	}
+	ask := func(left string) string {
+		t.Helper()
+		status, text := overSocket(t, cfg.Admin.Socket, http.MethodGet, "/explain?user=bob", "")
+		if status != http.StatusOK || !strings.Contains(text, `"left": `+left) {
+			t.Fatalf("%d %s, want %s left", status, text, left)
+		}
+		return text
+	}
+	for range 999 {
+		ask("7")
+	}
+	if text := ask("7"); !strings.Contains(text, `"from": "set 2`) || !strings.Contains(text, `"rule": "user=*"`) {
+		t.Errorf("not all rules, or not whose: %s", text)
+	}
+	if got := g.served("bob", 3); got != 3 {
+		t.Errorf("%d of 3 are served", got)
+	}
+	ask("4")
+	if got := g.served("bob", 20); got != 4 {
+		t.Errorf("%d more are served, want the 4 that were left", got)
+	}
+}
+
 // A socket that a process has left behind is replaced; one that answers is not, and
 // what is no socket stays.
 func TestSocketLeftBehind(t *testing.T) {
