@@ -11,7 +11,7 @@ import (
 )
 
 // quotaNotes is about quotas that look at what nothing says, or at what the client
-// chooses, about their places in routes, and about routes that they never let through.
+// chooses, that hold little for many, about their places in routes, and about routes that they never let through.
 func (c *Config) quotaNotes() (notes []string) {
 	sources := map[string]string{"tenant": c.Identity.Tenant, "user": c.Identity.User, "client": c.Identity.Client}
 	for _, name := range slices.Sorted(maps.Keys(c.Gates)) {
@@ -29,7 +29,23 @@ func (c *Config) quotaNotes() (notes []string) {
 			}
 		}
 	}
-	return append(notes, c.quotaPlaces()...)
+	return append(append(notes, c.smallBursts()...), c.quotaPlaces()...)
+}
+
+// smallBursts is about quotas that all clients share, and of which those who come back
+// together, in the whole seconds of Retry-After, find less than a second brings.
+func (c *Config) smallBursts() (notes []string) {
+	for _, name := range slices.Sorted(maps.Keys(c.Gates)) {
+		q := c.Gates[name].Quota
+		if q == nil || q.Queue.Len > 0 || slices.ContainsFunc([]string{"user", "client", "tenant", "address"}, q.LooksAt) {
+			continue
+		}
+		limits, _ := q.Parse() // faults are told elsewhere
+		if i := slices.IndexFunc(limits, func(l quota.Limit) bool { return l.Rate > l.Burst }); i >= 0 {
+			notes = append(notes, fmt.Sprintf("the quota %s is shared by all clients, and holds %g, less than the %g that come back in a second: those who come back together, as Retry-After is in whole seconds, find no more; give it a burst of %[3]g, or a queue", name, limits[i].Burst, limits[i].Rate))
+		}
+	}
+	return notes
 }
 
 // quotaPlaces is about routes that cost more than a quota holds, in which one stands

@@ -20,6 +20,9 @@ gates:
   counts: {quota: {rate: 10/s, count: requests}}
   owing: {quota: {rate: 10/s, debt: true}}
   some: {quota: {rate: 10/s, by: [user], rules: [{user: acme, rate: 20/s}]}}
+  small: {quota: {rate: 100/s, burst: 20}}
+  own: {quota: {rate: 100/s, burst: 20, by: [client, user]}}
+  queues: {quota: {rate: 100/s, burst: 20, queue: {len: 5}}}
   fine: {quota: {rate: 10/s, by: [user], rules: [{tenant: acme, exempt: true}]}}
 routes:
   - {match: ["/a/{t}"], gates: [invented, nothing, fine, slots, waits], upstream: app}
@@ -28,6 +31,7 @@ routes:
   - {match: ["/d/{t}"], gates: [dear, owing, counts], cost: 11, upstream: app}
   - {match: ["/e/{t}"], gates: [dear, owing, some], cost: 10, upstream: app}
   - {match: ["/f/{t}"], gates: [some], cost: 11, upstream: app}
+  - {match: ["/g/{t}"], gates: [small, own, queues], upstream: app}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -40,6 +44,8 @@ routes:
 		"routes[1] only tries the quota waits",
 		"routes[3] costs 11, more than the quota dear ever holds",
 		"no gate uses the store spare",
+		"the gate own looks at the client",
+		"the quota small is shared by all clients, and holds 20, less than the 100 that come back in a second",
 	} {
 		at := slices.IndexFunc(notes, func(n string) bool { return strings.HasPrefix(n, want) })
 		if at < 0 {
