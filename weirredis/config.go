@@ -90,7 +90,11 @@ type Sentinel struct {
 	// Master is the name of the set of servers. With it, Addrs are the sentinels.
 	Master string
 	// Username and Password are those of a user at the sentinels, which have users of
-	// their own; nothing of Config.Username and Config.Password is sent there.
+	// their own; nothing of Config.Username and Config.Password is sent there. It needs
+	// allchannels, and
+	//
+	//	+sentinel|sentinels +sentinel|get-master-addr-by-name
+	//	+subscribe +unsubscribe +hello +ping
 	Username, Password string
 	// PasswordFunc is as that of Config.
 	PasswordFunc func() (string, error)

@@ -39,8 +39,9 @@
 // sent but one probe at a time, at growing and jittered intervals of up to 1.5 s;
 // all other decisions fail at once. Of a cluster, this is so for each sixteenth of
 // the keys: one node that is gone takes only its own with it. At most
-// [Config.MaxInFlight] decisions are under way (of a cluster, four times as many), each with one goroutine, whether or
-// not somebody still waits for them.
+// [Config.MaxInFlight] decisions are under way (of a cluster, four times as many), each
+// with one goroutine, whether or not somebody still waits for them. Whoever is alone in
+// asking a server that stands alone needs none: it has a connection of its own.
 //
 // # The server
 //
@@ -51,7 +52,8 @@
 //
 //	+eval +evalsha +get +set +pttl +time +info +ping +hello +client|setname
 //
-// and of a cluster +cluster|slots +cluster|shards +asking, behind Sentinel +role.
+// and of a cluster +cluster|slots +cluster|shards +asking, behind Sentinel +role, for a
+// DB other than 0 +select. Sentinels have users of their own: see [Sentinel].
 //
 // What replication loses in a failover is lost here too: a replica that is promoted
 // has not seen the last charges, so for the time of its lag more is let through.

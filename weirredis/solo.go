@@ -57,8 +57,12 @@ func (s *solo) greet(c *Config) error {
 		greeting = append(greeting, []string{"SELECT", strconv.Itoa(c.DB)})
 	}
 	for _, words := range greeting {
-		if _, fault, err := s.ask(words...); err != nil || fault != "" {
-			return errors.Join(err, errors.New(fault))
+		_, fault, err := s.ask(words...)
+		if err != nil {
+			return err
+		}
+		if fault != "" {
+			return errors.New(fault)
 		}
 	}
 	_, _, err := s.ask("CLIENT", "SETNAME", "weir") // a name is no right that is needed
