@@ -22,19 +22,20 @@ import (
 
 // liar is a server that greets as Redis does, and answers scripts as a test wants.
 type liar struct {
-	addr string
-	lie  atomic.Pointer[func(c net.Conn)] // answers a script; nil: as it should
-	mu   sync.Mutex
-	open []net.Conn
+	addr  string
+	lie   atomic.Pointer[func(c net.Conn)] // answers a script; nil: as it should
+	greet map[string]string                // answers to other commands, in place of the usual
+	mu    sync.Mutex
+	open  []net.Conn
 }
 
-func startLiar(t *testing.T) *liar {
+func startLiar(t *testing.T, greet map[string]string) *liar {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &liar{addr: l.Addr().String()}
+	s := &liar{addr: l.Addr().String(), greet: greet}
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		for {
@@ -73,6 +74,10 @@ func (s *liar) serve(c net.Conn) {
 		words, err := readCommand(in)
 		if err != nil {
 			return
+		}
+		if text, ok := s.greet[strings.ToUpper(words[0])]; ok {
+			_, _ = io.WriteString(c, text)
+			continue
 		}
 		switch strings.ToUpper(words[0]) {
 		case "HELLO":
@@ -134,6 +139,11 @@ func TestLies(t *testing.T) {
 		"nothing":         "",
 		"an error":        "-ERR no\r\n",
 		"an empty error":  "-\r\n",
+		"elsewhere":       "-MOVED 7 127.0.0.1:1\r\n",
+		"asked elsewhere": "-ASK 7 127.0.0.1:1\r\n",
+		"no script":       "-NOSCRIPT ever\r\n",
+		"try again":       "-TRYAGAIN\r\n",
+		"redirect":        "-REDIRECT 127.0.0.1:1\r\n",
 		"null":            "_\r\n",
 		"old null":        "$-1\r\n",
 		"a number":        ":1\r\n",
@@ -160,7 +170,7 @@ func TestLies(t *testing.T) {
 		"a deep list":     strings.Repeat("*1\r\n", 1<<20),
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := startLiar(t)
+			server := startLiar(t, nil)
 			before := runtime.NumGoroutine()
 			s, err := New(Config{Addrs: []string{server.addr}, Deadline: 300 * time.Millisecond, DialTimeout: time.Second})
 			if err != nil {
@@ -197,3 +207,53 @@ func TestLies(t *testing.T) {
 }
 
 func frame(text string) string { return fmt.Sprintf("$%d\r\n%s\r\n", len(text), text) }
+
+// Whatever a server says when it is met, New ends soon, with an error or a store that
+// decides or is down, and Close ends too.
+func TestLiesAtFirst(t *testing.T) {
+	hello := "%3\r\n+server\r\n+redis\r\n+version\r\n+7.0.0\r\n+proto\r\n:3\r\n"
+	for name, greet := range map[string]map[string]string{
+		"no greeting":      {"HELLO": ""},
+		"two greetings":    {"HELLO": hello + hello},
+		"a number":         {"HELLO": ":3\r\n"},
+		"an odd map":       {"HELLO": "%1\r\n*1\r\n:1\r\n_\r\n"},
+		"an old server":    {"HELLO": "-ERR unknown command 'HELLO'\r\n"},
+		"no version":       {"HELLO": "%1\r\n+proto\r\n:3\r\n"},
+		"a web server":     {"HELLO": "HTTP/1.1 400 Bad Request\r\n\r\n"},
+		"no information":   {"INFO": "_\r\n"},
+		"a list of it":     {"INFO": "*1\r\n+maxmemory_policy:noeviction\r\n"},
+		"slots of nobody":  {"CLUSTER": "*0\r\n"},
+		"slots of a list":  {"CLUSTER": "*1\r\n*3\r\n:0\r\n:16383\r\n*0\r\n"},
+		"slots beyond":     {"CLUSTER": "*1\r\n*3\r\n:-5\r\n:9999999999\r\n*2\r\n+127.0.0.1\r\n:1\r\n"},
+		"slots backwards":  {"CLUSTER": "*1\r\n*3\r\n:16383\r\n:0\r\n*2\r\n_\r\n:-7\r\n"},
+		"slots in words":   {"CLUSTER": "*1\r\n*3\r\n+a\r\n+b\r\n+c\r\n"},
+		"slots as a map":   {"CLUSTER": "%1\r\n+a\r\n+b\r\n"},
+		"slots elsewhere":  {"CLUSTER": "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n+127.0.0.1\r\n:1\r\n"},
+		"slots of no text": {"CLUSTER": "_\r\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := startLiar(t, greet)
+			before := runtime.NumGoroutine()
+			begin := time.Now()
+			s, err := New(Config{Addrs: []string{server.addr}, DialTimeout: 200 * time.Millisecond})
+			if took := time.Since(begin); took > 5*time.Second {
+				t.Errorf("New took %v", took)
+			}
+			if err != nil {
+				return
+			}
+			for range 10 {
+				_, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{{Rate: 1, Burst: 10}}, Cost: 1})
+				if err != nil && !errors.Is(err, ErrUnavailable) {
+					t.Error(err)
+				}
+			}
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+			eventually(t, 10*time.Second, "no goroutine is left but the server's", func() bool {
+				return runtime.NumGoroutine() <= before+2
+			})
+		})
+	}
+}
