@@ -14,6 +14,10 @@ import (
 // controller itself, then that each setting means something to the controller,
 // then what the controller has to say.
 func (c *compiler) checkLimit(at place, l *LimitSpec) {
+	c.checkWord(at.at("count"), "count", l.Count, counts)
+	if l.Count == "requests" && l.RefuseOversize {
+		c.add(at.at("refuse_oversize"), "means nothing where each request takes one slot", "leave it out, or count")
+	}
 	before := len(c.faults)
 	c.checkSlots(at, l)
 	if !c.checkWord(at.at("controller"), "controller", l.Controller, Controllers()) {

@@ -71,7 +71,7 @@ func (c *compiler) checkCost(at place, r *RouteSpec) {
 	}
 	for _, name := range r.Gates {
 		g := c.spec.Gates[name]
-		if g.Limit == nil {
+		if g.Limit == nil || g.Limit.Count == "requests" {
 			continue
 		}
 		if most := g.Limit.ceiling(); most > 0 && r.Cost > most {

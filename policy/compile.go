@@ -102,7 +102,9 @@ func (c *compiler) link(p *Policy) {
 		told := spec.told()
 		g.tells.Store(&told)
 		g.level.Store(uint32(spec.Mode.level()))
+		g.requests.Store(spec.countsRequests())
 	}
+	p.costed = c.costed(p.names)
 	c.linkLoads(p.gates)
 	for i, rt := range p.routes {
 		for _, name := range c.spec.Routes[i].Gates {

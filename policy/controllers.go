@@ -79,7 +79,7 @@ func (l *LimitSpec) given() []string {
 	v := reflect.ValueOf(l).Elem()
 	for i := range v.NumField() {
 		switch key := jsonKey(v.Type().Field(i)); key {
-		case "controller", "limit", "queue", "signals", "exempt", "refuse_oversize":
+		case "controller", "limit", "queue", "signals", "exempt", "count", "refuse_oversize":
 		default:
 			if !v.Field(i).IsZero() {
 				keys = append(keys, key)

@@ -89,7 +89,7 @@ func parseUnits(text string) (int64, bool) {
 // Settle reads from the header of an answer, or from its trailer, what a piece of the
 // route's work has really cost, and takes it out unless the client is to see it. It reports false if
 // the route does not look, or the answer does not say: then what the work was
-// admitted with stays. Whoever gets a cost hands it to [weir.Permit.SetCost].
+// admitted with stays. Whoever gets a cost hands it to [Policy.SetCost].
 func (rt *Route) Settle(answer http.Header) (units int64, ok bool) {
 	if rt == nil || rt.charging.settle == "" {
 		return 0, false
@@ -107,6 +107,40 @@ func (rt *Route) Settle(answer http.Header) (units int64, ok bool) {
 		c.ignored.settled.Add(1)
 	}
 	return units, ok
+}
+
+// SetCost tells the gates what a piece of work has really cost, but for those that count
+// requests: set is [weir.Permit.SetCost] of its permit.
+func (p *Policy) SetCost(set func(gate string, units int64), units int64) {
+	if p.costed == nil {
+		set("", units)
+		return
+	}
+	for _, gate := range p.costed {
+		set(gate, units)
+	}
+}
+
+// countsRequests reports whether each piece of work is one to the gate.
+func (g *GateSpec) countsRequests() bool {
+	return g.Limit != nil && g.Limit.Count == "requests" || g.Quota != nil && g.Quota.Count == "requests"
+}
+
+// costed names the gates that are told what work has cost where a limit is not to be; a
+// quota that counts requests knows by itself.
+func (c *compiler) costed(names []string) []string {
+	costed, some := []string{}, false
+	for _, name := range names {
+		g := c.spec.Gates[name]
+		if !g.countsRequests() {
+			costed = append(costed, name)
+		}
+		some = some || g.Limit != nil && g.countsRequests()
+	}
+	if !some {
+		return nil
+	}
+	return costed
 }
 
 // costHeaders returns the headers that requests bring their costs in.

@@ -143,6 +143,62 @@ func TestCostBeyondSlots(t *testing.T) {
 	}
 }
 
+// A limit that counts requests takes one slot of each, beside a quota of tokens on the
+// same route, and what they have cost in the end changes nothing of it; gates that count
+// cost are told, whatever their kind.
+func TestLimitOfRequests(t *testing.T) {
+	spec := Spec{Identity: IdentitySpec{Tenant: "const:t"}, Gates: map[string]GateSpec{
+		"budget": {Quota: &QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Limits: []string{"1000 a day"}}}},
+		"calls":  {Quota: &QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Limits: []string{"50 a day"}}, Count: "requests"}},
+		"each":   {Limit: &LimitSpec{Limit: 400, Count: "requests"}, Each: &EachSpec{}},
+		"rows":   {Limit: &LimitSpec{Limit: 400}, Each: &EachSpec{}},
+		"slots":  {Limit: &LimitSpec{Limit: 2, Count: "requests"}},
+	}, Routes: []RouteSpec{{Name: "r", Match: []string{"/"}, Gates: []string{"budget", "calls", "each", "rows", "slots"}, Cost: 300}}}
+	p := compile(t, spec, Options{})
+	holds := func(when string, want map[string]float64) {
+		t.Helper()
+		for name, n := range want {
+			g := p.Gate(name)
+			got := float64(g.Snapshot().InFlight)
+			if q := g.Quota(); q != nil {
+				d, _ := q.Peek(t.Context(), weir.Work{})
+				got = d.Remaining
+			}
+			if got != n {
+				t.Errorf("%s: %s has %v, want %v", when, name, got, n)
+			}
+		}
+	}
+	rt, w := p.Match(from("127.0.0.1:1"))
+	permit, err := rt.Gate().Admit(t.Context(), w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	holds("admitted", map[string]float64{"budget": 700, "calls": 49, "each": 1, "rows": 300, "slots": 1})
+	p.SetCost(permit.SetCost, 100)
+	holds("settled", map[string]float64{"budget": 900, "calls": 49, "each": 1, "rows": 100, "slots": 1})
+	permit.Done(weir.OK)
+
+	spec.Gates["slots"], spec.Gates["each"] = GateSpec{Limit: &LimitSpec{Limit: 300}}, GateSpec{Limit: &LimitSpec{Limit: 400}, Each: &EachSpec{}}
+	p = compile(t, spec, Options{Previous: p})
+	rt, w = p.Match(from("127.0.0.1:1"))
+	if permit, err = rt.Gate().Admit(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	holds("after a reload", map[string]float64{"budget": 600, "calls": 48, "each": 300, "slots": 300})
+	p.SetCost(permit.SetCost, 100)
+	holds("settled then", map[string]float64{"budget": 800, "calls": 48, "each": 100, "slots": 300})
+	permit.Done(weir.OK)
+
+	_, err = Compile(Spec{Gates: map[string]GateSpec{"a": {Limit: &LimitSpec{Limit: 1, Count: "request"}}, "b": {Limit: &LimitSpec{Limit: 1, Count: "requests", RefuseOversize: true}}}}, Options{})
+	got := strings.Join(faultsOf(t, err), "\n")
+	for _, want := range []string{`gates.a.limit.count: "request" is no count; did you mean requests?`, "gates.b.limit.refuse_oversize: means nothing where each request takes one slot"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %s in\n%s", want, got)
+		}
+	}
+}
+
 // What an answer says it has cost is read, and the client does not see it unless it
 // may.
 func TestSettle(t *testing.T) {

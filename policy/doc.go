@@ -74,7 +74,7 @@
 //
 // A trusted peer may say what its request costs ([RouteSpec].CostFrom), and the
 // answer what it has really cost (Settle): hand what [Route.Settle] finds to
-// weir.Permit.SetCost before the slot is given back. A trusted peer may also count
+// [Policy.SetCost] before the slot is given back. A trusted peer may also count
 // how often an operation of many requests has been admitted
 // ([IdentitySpec].Admissions), so that a route makes it background from there on
 // (DemoteAfter); [Policy.Forward] passes the count on.

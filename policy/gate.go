@@ -31,7 +31,8 @@ type Gate struct {
 	name      string
 	kind      string // see kindOf
 	mechanism mechanism
-	tokens    bool // the mechanism counts tokens, not slots
+	tokens    bool        // the mechanism counts tokens, not slots
+	requests  atomic.Bool // each piece of work is one, whatever it costs
 	level     atomic.Uint32
 	hooks     atomic.Pointer[gateHooks]
 	signals   atomic.Pointer[[]string]
@@ -115,7 +116,7 @@ func (g *Gate) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 	if p, ok := weir.Nested(ctx, g); ok {
 		return p, nil
 	}
-	g.clamp(&w)
+	g.price(&w)
 	if mode == observing {
 		return g.observe(w), nil
 	}
@@ -128,7 +129,7 @@ func (g *Gate) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 
 // TryAdmit implements [weir.TryAdmitter].
 func (g *Gate) TryAdmit(w weir.Work) (weir.Permit, error) {
-	g.clamp(&w)
+	g.price(&w)
 	switch level(g.level.Load()) {
 	case off:
 		return weir.Permit{}, nil
@@ -160,14 +161,14 @@ func (g *Gate) Offer(w weir.Work) (weir.Permit, bool) {
 	if level(g.level.Load()) == off {
 		return weir.Permit{}, true
 	}
-	g.clamp(&w)
+	g.price(&w)
 	p, err := g.mechanism.TryAdmit(w)
 	return p, err == nil
 }
 
 // Arrive implements [weir.Arriver].
 func (g *Gate) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit, weir.Waiter, error) {
-	g.clamp(&w)
+	g.price(&w)
 	switch level(g.level.Load()) {
 	case off:
 		return weir.Permit{}, nil, nil
@@ -186,9 +187,14 @@ func (g *Gate) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit, 
 	return p, waiter, err
 }
 
-// clamp makes a cost in tokens, of which a quota may hold 10^15, one in slots.
-func (g *Gate) clamp(w *weir.Work) {
-	if !g.tokens && w.Cost > limit.MaxLimit {
+// price makes of a cost, which may be in tokens, of which a quota may hold 10^15, what it
+// is to this gate.
+func (g *Gate) price(w *weir.Work) {
+	switch {
+	case g.tokens || w.Cost == 0:
+	case g.requests.Load():
+		w.Cost = 0
+	case w.Cost > limit.MaxLimit:
 		w.Cost = limit.MaxLimit
 	}
 }

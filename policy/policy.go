@@ -70,6 +70,7 @@ type Policy struct {
 	byName     map[string]*Route
 	gates      map[string]*Gate
 	names      []string             // of gates, sorted
+	costed     []string             // those that count what work costs; nil if all may be told
 	now        func() time.Duration // nil outside virtual time
 	polled     *polled              // nil if no gate goes by signals
 

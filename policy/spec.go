@@ -148,6 +148,10 @@ type LimitSpec struct {
 	// Exempt is the most exempt work at once; beyond it such work is refused. 0
 	// means limit.DefaultExempt (1024), -1 that nothing is exempt.
 	Exempt int64 `json:"exempt,omitempty"`
+	// Count says what takes how many slots: cost (default), what work costs by its
+	// route; or requests: each takes one, whatever it costs to other gates, quotas of
+	// tokens or bytes say.
+	Count string `json:"count,omitempty"`
 	// RefuseOversize refuses work that costs more than the limit, which is
 	// otherwise charged all of it and runs alone.
 	RefuseOversize bool `json:"refuse_oversize,omitempty"`

@@ -186,6 +186,7 @@ var generalFields = map[string]field{
 		doc:     "Signals that hold the limit down while one of them is under pressure, whatever the controller finds. Names from signals, or of what is read: cpu, memory and so on. They are those of the gateway's own machine.",
 		example: "[memory]",
 	},
+	"LimitSpec.count":           {doc: "What takes how many slots: cost is what a request costs by its route (cost, cost_from, settle), requests makes each request one, whatever it costs to other gates, such as a quota of tokens.", def: "cost", enum: []string{"cost", "requests"}},
 	"LimitSpec.refuse_oversize": {doc: "Refuses at once what costs more than the limit. Otherwise it is charged the whole limit and runs alone.", def: "false"},
 	"LimitSpec.exempt":          {doc: "The most work at once of routes that are exempt. 0 means the default.", def: "1024", least: "0", most: "1000000", minusOne: "nothing is exempt here"},
 	"LimitSpec.queue":           {doc: "The room in which work waits for a slot.", example: "{len: 100, max_wait: 500ms}"},

@@ -29,7 +29,7 @@ func (c *Config) quotaNotes() (notes []string) {
 			}
 		}
 	}
-	return append(append(notes, c.smallBursts()...), c.quotaPlaces()...)
+	return slices.Concat(notes, c.smallBursts(), c.quotaPlaces(), c.quotaUnits())
 }
 
 // smallBursts is about quotas that all clients share, and of which those who come back
@@ -43,6 +43,28 @@ func (c *Config) smallBursts() (notes []string) {
 		limits, _ := q.Parse() // faults are told elsewhere
 		if i := slices.IndexFunc(limits, func(l quota.Limit) bool { return l.Rate > l.Burst }); i >= 0 {
 			notes = append(notes, fmt.Sprintf("the quota %s is shared by all clients, and holds %g, less than the %g that come back in a second: those who come back together, as Retry-After is in whole seconds, find no more; give it a burst of %[3]g, or a queue", name, limits[i].Burst, limits[i].Rate))
+		}
+	}
+	return notes
+}
+
+// quotaUnits is about routes whose cost is tokens to a quota, and slots to a limit.
+func (c *Config) quotaUnits() (notes []string) {
+	for i, rt := range c.Routes {
+		tokens, slots := "", ""
+		for _, name := range rt.Gates {
+			switch g := c.Gates[name]; {
+			case g.Quota != nil && g.Quota.Count != "requests":
+				tokens = name
+			case g.Limit != nil && g.Limit.Count != "requests":
+				slots = "gate " + name
+			}
+		}
+		if l := c.Upstreams[rt.Upstream].Limit; l != nil && l.Count != "requests" {
+			slots = "upstream " + rt.Upstream
+		}
+		if tokens != "" && slots != "" && (rt.Cost > 1 || rt.CostFrom != "") {
+			notes = append(notes, fmt.Sprintf("routes[%d] takes as many slots of the limit of %s as tokens of the quota %s: if that is not meant, give one of them count: requests", i, slots, tokens))
 		}
 	}
 	return notes

@@ -8,13 +8,14 @@ import (
 
 func TestQuotaNotes(t *testing.T) {
 	cfg, err := Parse("weir.yaml", []byte(`
-upstreams: {app: {targets: [http://127.0.0.1:3000]}}
+upstreams: {app: {targets: [http://127.0.0.1:3000]}, limited: {targets: [http://127.0.0.1:3001], limit: {limit: 9}}}
 identity: {tenant: path:t, user: header:X-User}
 stores: {shared: {redis: "redis://127.0.0.1"}, spare: {redis: "redis://127.0.0.1"}}
 gates:
   slots: {limit: {limit: 20, queue: {len: -1}}}
   invented: {quota: {rate: 10/s, by: [tenant]}}
   nothing: {quota: {rules: [{client: web, rate: 1/s}], store: shared}}
+  apart: {limit: {limit: 20, count: requests}}
   waits: {quota: {rate: 10/s, queue: {len: 5}}}
   dear: {quota: {limits: [10/s, 1000/h]}}
   counts: {quota: {rate: 10/s, count: requests}}
@@ -32,6 +33,11 @@ routes:
   - {match: ["/e/{t}"], gates: [dear, owing, some], cost: 10, upstream: app}
   - {match: ["/f/{t}"], gates: [some], cost: 11, upstream: app}
   - {match: ["/g/{t}"], gates: [small, own, queues], upstream: app}
+  - {match: ["/l/{t}"], gates: [some, slots], cost_from: "header:X-Cost", upstream: app}
+  - {match: ["/h/{t}"], gates: [owing], cost: 5, upstream: limited}
+  - {match: ["/i/{t}"], gates: [counts, slots], cost: 5, upstream: app}
+  - {match: ["/j/{t}"], gates: [owing, apart], cost: 5, upstream: app}
+  - {match: ["/k/{t}"], gates: [owing, slots], upstream: app}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -46,6 +52,8 @@ routes:
 		"no gate uses the store spare",
 		"the gate own looks at the client",
 		"the quota small is shared by all clients, and holds 20, less than the 100 that come back in a second",
+		"routes[7] takes as many slots of the limit of gate slots as tokens of the quota some: if that is not meant, give one of them count: requests",
+		"routes[8] takes as many slots of the limit of upstream limited as tokens of the quota owing",
 	} {
 		at := slices.IndexFunc(notes, func(n string) bool { return strings.HasPrefix(n, want) })
 		if at < 0 {

@@ -39,7 +39,7 @@ func (rt roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		x.settle()
 		if f == failedConnect {
-			x.cost(0) // nothing has been sent to anybody
+			x.setCost("", 0) // nothing has been sent to anybody
 		}
 		x.permit.Sample(o)
 		x.call.Request.Sample(o)
@@ -85,18 +85,15 @@ func (x *exchange) answer(res *http.Response) (*http.Response, error) {
 
 // settleCost tells the gates what the request has really cost, if the answer says so.
 func (x *exchange) settleCost(answer http.Header) {
-	if settle := x.upstream.opts.Settle; settle != nil {
-		if units, ok := settle(x.call, answer); ok {
-			x.settled = true
-			x.cost(units)
-		}
+	if settle := x.upstream.opts.Settle; settle != nil && settle(x.call, answer, x.setCost) {
+		x.settled = true
 	}
 }
 
-// cost tells the gates what the request has really cost.
-func (x *exchange) cost(units int64) {
-	x.permit.SetCost("", units)
-	x.call.Request.SetCost("", units)
+// setCost tells a gate, or all of them, what the request has really cost.
+func (x *exchange) setCost(gate string, units int64) {
+	x.permit.SetCost(gate, units)
+	x.call.Request.SetCost(gate, units)
 }
 
 // diagnose says whose fault err is: a failure of the target, or -1, and the

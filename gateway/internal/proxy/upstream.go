@@ -38,9 +38,10 @@ type Options struct {
 	// target, when only time has passed. nil leaves it as it is.
 	Forward func(out http.Header, in *http.Request, call *Call, again bool)
 	// Settle reads from the header of an answer, or from its trailer, what the request
-	// has really cost, and takes it out if the client is not to see it. nil: no answer
-	// says.
-	Settle func(call *Call, answer http.Header) (units int64, ok bool)
+	// has really cost, and takes it out if the client is not to see it. It hands that to
+	// set, for a gate or with no name for all, and reports whether there is any. nil: no
+	// answer says.
+	Settle func(call *Call, answer http.Header, set func(gate string, units int64)) bool
 	// Previous is the upstream of that name in the configuration before, nil
 	// if there was none. Targets that stay keep their connections, their
 	// counters and their ejection.

@@ -7,7 +7,11 @@ import (
 )
 
 // settle reads from an answer what the request has really cost, where its route
-// looks for that.
-func (st *state) settle(call *proxy.Call, answer http.Header) (units int64, ok bool) {
-	return st.policy.Route(call.Work.Op).Settle(answer)
+// looks for that, and has the gates told.
+func (st *state) settle(call *proxy.Call, answer http.Header, set func(gate string, units int64)) bool {
+	units, ok := st.policy.Route(call.Work.Op).Settle(answer)
+	if ok {
+		st.policy.SetCost(set, units)
+	}
+	return ok
 }

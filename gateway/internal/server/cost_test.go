@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/policy"
 )
@@ -131,6 +132,70 @@ func TestCostOfAQuota(t *testing.T) {
 	if i := g.Policy().Ignored(); i.Costs != 5 {
 		t.Errorf("%+v, want 5 costs that could not be read", i)
 	}
+}
+
+// A limit of requests, of a gate or of an upstream, holds one slot of a request that a
+// quota beside it is charged a thousand tokens for, and settled.
+func TestTokensBesideSlots(t *testing.T) {
+	next := make(chan struct{})
+	up := upstreamOf(t, func(w http.ResponseWriter, _ *http.Request) {
+		<-next
+		w.Header().Set("X-Actual-Cost", "700")
+		_ = http.NewResponseController(w).Flush()
+		<-next
+	})
+	cfg := baseConfig(t, up.URL)
+	cfg.Gates[gateName] = policy.GateSpec{Limit: &policy.LimitSpec{Limit: 10, Count: "requests"}, Each: &policy.EachSpec{}}
+	cfg.Gates["tokens"] = policy.GateSpec{Quota: &policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Limits: []string{"5000 a month"}}}}
+	u := cfg.Upstreams[cfg.Routes[0].Upstream]
+	u.Limit = &policy.LimitSpec{Limit: 10, Count: "requests"}
+	cfg.Upstreams[cfg.Routes[0].Upstream] = u
+	rt := &cfg.Routes[0]
+	rt.Gates, rt.CostFrom, rt.Settle = []string{"tokens", gateName}, "header:X-Cost", "header:X-Actual-Cost"
+	g := start(t, cfg, Options{})
+	left := func() float64 {
+		d, err := g.Policy().Gate("tokens").Quota().Peek(t.Context(), weir.Work{})
+		if err != nil {
+			t.Error(err)
+		}
+		return d.Remaining
+	}
+	slots := func() (n int64) {
+		for _, gate := range g.Policy().Gates() {
+			if gate.Quota() == nil {
+				n += gate.Snapshot().InFlight
+			}
+		}
+		return n
+	}
+	answers := make(chan *http.Response, 1)
+	go func() {
+		req, err := http.NewRequest(http.MethodGet, g.url, nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		req.Header.Set("X-Cost", "1000")
+		res, err := http.DefaultTransport.RoundTrip(req)
+		if err != nil {
+			t.Error(err)
+		}
+		answers <- res
+	}()
+	eventually(t, "it holds a slot of each", func() bool { return slots() == 2 })
+	if l := left(); l != 4000 {
+		t.Errorf("while it runs: %v tokens left, want 4000", l)
+	}
+	next <- struct{}{}
+	res := <-answers
+	if l, n := left(), slots(); l != 4300 || n != 2 {
+		t.Errorf("settled: %v tokens, %d slots; want 4300 left and 2 held", l, n)
+	}
+	next <- struct{}{}
+	if res != nil {
+		res.Body.Close()
+	}
+	g.idle()
 }
 
 // A tenant whose answer has cost more than it was admitted with waits the longer
