@@ -110,3 +110,17 @@ func TestSolos(t *testing.T) {
 	}
 	borrow(1, false, false)
 }
+
+// Whatever the server says, an answer is bounded, and is none where it is none.
+func FuzzSoloAnswer(f *testing.F) {
+	for _, said := range []string{"$3\r\nabc\r\n", "-ERR no\r\n", "+OK\r\n", "$-1\r\n", "*1\r\n:1\r\n", "$9999999999\r\n"} {
+		f.Add(said)
+	}
+	f.Fuzz(func(t *testing.T, said string) {
+		s, _ := soloOf(said)
+		text, fault, err := s.ask("PING")
+		if len(text) > longestText || len(fault) > longestLine || err != nil && text+fault != "" {
+			t.Errorf("%q: %q %q %v", said, text, fault, err)
+		}
+	})
+}
