@@ -44,25 +44,25 @@ func UseOf(q *quota.Quota) *QuotaUse {
 
 // Store is a server that keeps buckets of quotas.
 type Store struct {
-	Name     string            `json:"name"`
-	Down     bool              `json:"down"`
-	Why      string            `json:"why,omitempty"`
-	Takes    uint64            `json:"takes"`
-	Gives    uint64            `json:"gives"`
-	Failed   map[string]uint64 `json:"failed"` // by reason
-	InFlight int               `json:"in_flight"`
-	Trips    uint64            `json:"trips"`
-	Probes   uint64            `json:"probes"`
-	Leases   int               `json:"leases"`
-	Leased   uint64            `json:"leased"`
-	Recalled uint64            `json:"recalled"`
+	Name       string            `json:"name"`
+	Down       bool              `json:"down"`
+	Why        string            `json:"why,omitempty"`
+	Takes      uint64            `json:"takes"`
+	Gives      uint64            `json:"gives"`
+	Failed     map[string]uint64 `json:"failed"` // by reason
+	InFlight   int               `json:"in_flight"`
+	Trips      uint64            `json:"trips"`
+	Probes     uint64            `json:"probes"`
+	Leases     int               `json:"leases"`
+	Leased     uint64            `json:"leased"`
+	Remembered uint64            `json:"remembered"`
 }
 
 // StoreOf returns what there is to see of a store.
 func StoreOf(name string, s weirredis.Stats) Store {
 	st := Store{
 		Name: name, Down: s.Down, Takes: s.Takes, Gives: s.Gives, Failed: make(map[string]uint64, len(s.Failed)),
-		InFlight: s.InFlight, Trips: s.Trips, Probes: s.Probes, Leases: s.Leases, Leased: s.Leased, Recalled: s.Remembered,
+		InFlight: s.InFlight, Trips: s.Trips, Probes: s.Probes, Leases: s.Leases, Leased: s.Leased, Remembered: s.Remembered,
 	}
 	if s.Why != nil {
 		st.Why = s.Why.Error()

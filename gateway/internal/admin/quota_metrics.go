@@ -74,8 +74,8 @@ var storeFigures = []figure[Store]{
 		func(s *Store) uint64 { return s.Probes }),
 	rising("store", "weir_store_leased_total", "Decisions made by leases alone.",
 		func(s *Store) uint64 { return s.Leased }),
-	rising("store", "weir_store_recalled_total", "Refusals repeated without asking the store.",
-		func(s *Store) uint64 { return s.Recalled }),
+	rising("store", "weir_store_remembered_total", "Refusals repeated without asking the store.",
+		func(s *Store) uint64 { return s.Remembered }),
 }
 
 var storeFailed = describe("store", "weir_store_failures_total", "What a store was not asked or did not answer: down, full, canceled, timeout, broken, refused, closed or invalid.", "reason")
