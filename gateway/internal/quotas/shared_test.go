@@ -3,7 +3,9 @@ package quotas
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -70,4 +72,25 @@ func TestGatewaysAtOnce(t *testing.T) {
 	if rev := desks[0].doc.Revision; rev != gateways*each {
 		t.Errorf("revision %d after %d changes", rev, gateways*each)
 	}
+}
+
+// narrow is a store for small documents.
+type narrow struct{ shelf }
+
+func (s *narrow) Most() int { return 3000 }
+
+// What a store cannot take is refused before it is sent there, with how much it can.
+func TestStoreTooSmall(t *testing.T) {
+	d := newDesk(t, new(narrow), base())
+	d.must(set("api", "carol", "3/h"))
+	before := d.Look("").ETag
+	_, err := d.Change(t.Context(), Change{Ops: []Op{{Gate: "api", Replace: many(100, "1/h")}}, Via: ViaToken})
+	var faults Faults
+	if !errors.As(err, &faults) || !strings.Contains(err.Error(), "shelf can keep 3000; delete some") {
+		t.Errorf("%v", err)
+	}
+	if l := d.Look(""); l.ETag != before || d.Stats().Changes[By{ViaToken, Refused}] != 1 {
+		t.Errorf("%+v", l)
+	}
+	d.must(Change{Ops: []Op{{Gate: "api", Replace: many(10, "1/h")}}})
 }
