@@ -36,3 +36,29 @@ func TestCalendarWithoutNumber(t *testing.T) {
 		t.Errorf("%+v: forgotten in the month in which it was spent", r)
 	}
 }
+
+// A clock on the wall that somebody else has read a moment later is moved up to that;
+// one that was set back is gone by, or the bucket would stand still until it is there
+// again. The clock for rates is never set.
+func TestSteady(t *testing.T) {
+	m := newMemory(t, MemoryConfig{})
+	day, rate := Each(1, Day, nil), Per(1, time.Second)
+	for _, c := range []struct {
+		limit     *Limit
+		back, off time.Duration // of the clock, and after steady
+	}{
+		{&day, 500 * ms, 0},
+		{&day, 2 * time.Second, 2 * time.Second},
+		{&day, 30 * time.Minute, 30 * time.Minute},
+		{&day, -time.Second, -time.Second},
+		{&rate, 30 * time.Minute, 0},
+		{&rate, -time.Second, -time.Second},
+	} {
+		b := bucket{last: 10 * time.Hour}
+		now := b.last - c.back
+		at := m.steady(moment{now: now, wall: now, epoch: m.epoch}, &b, c.limit)
+		if got := b.last - at.by(c.limit); got != c.off {
+			t.Errorf("%v, %v back: %v back after steady, want %v", *c.limit, c.back, got, c.off)
+		}
+	}
+}
