@@ -98,37 +98,43 @@ func (s *Store) alone(ctx context.Context, l *lane, c *solo, key string, arg []b
 	if d, ok := ctx.Deadline(); ok && d.Before(end) {
 		end, own = d, false
 	}
-	_ = c.conn.SetDeadline(end)
+	conn := c.conn
+	_ = conn.SetDeadline(end)
 	stop := func() bool { return true }
 	if ctx.Done() != nil {
-		stop = context.AfterFunc(ctx, func() { _ = c.conn.SetDeadline(longAgo) })
+		stop = context.AfterFunc(ctx, func() { _ = conn.SetDeadline(longAgo) })
 	}
 	reply, fault, broken := c.ask("EVALSHA", scriptSHA, "1", key, string(arg))
-	if !stop() || broken != nil { // a deadline that is set too late would be the next one's
-		s.solos.give(nil, now)
-	} else {
-		s.solos.give(c, now)
-	}
+	left := !stop() // so its deadline may become the next one's
+	forgotten := strings.HasPrefix(fault, "NOSCRIPT")
 	switch {
-	case broken == nil && fault == "":
-		l.worked()
-		return reply, nil, true
-	case strings.HasPrefix(fault, "NOSCRIPT"):
-		return "", nil, false
+	case broken != nil:
+		err = s.unheard(ctx, l, key, broken, own)
+	case forgotten:
 	case fault != "":
-		err = refused(errors.New(fault))
-		if err.Reason != Invalid {
+		if err = refused(errors.New(fault)); err.Reason == Refused {
 			s.failed(l, key, err)
 		}
-		return "", err, true
-	case ctx.Err() != nil:
-		return "", fail(Timeout, ctx.Err()), true
-	case errors.Is(broken, os.ErrDeadlineExceeded) && !own:
-		return "", fail(Timeout, context.DeadlineExceeded), true
-	case errors.Is(broken, os.ErrDeadlineExceeded):
-		s.failed(l, key, errDeadline)
-		return "", fail(Timeout, errDeadline), true
+	default:
+		l.worked()
 	}
-	// One connection that breaks is no outage: the others will tell.
-	return "", fail(Broken, broken), true
+	if left || broken != nil || err != nil && err.Reason == Refused {
+		c = nil // whatever it is, another connection may fare better
+	}
+	s.solos.give(c, now)
+	return reply, err, !forgotten
+}
+
+// unheard says what it means that a connection broke, or was late by its own deadline.
+func (s *Store) unheard(ctx context.Context, l *lane, key string, broken error, own bool) *Error {
+	switch late := errors.Is(broken, os.ErrDeadlineExceeded); {
+	case ctx.Err() != nil:
+		return fail(Timeout, ctx.Err())
+	case late && !own:
+		return fail(Timeout, context.DeadlineExceeded)
+	case late:
+		s.failed(l, key, errDeadline)
+		return fail(Timeout, errDeadline)
+	}
+	return fail(Broken, broken) // one connection is no outage: the others will tell
 }

@@ -116,7 +116,8 @@ func TestAloneStandsStill(t *testing.T) {
 	}
 }
 
-// What the server refuses is told as elsewhere, and leaves the connection.
+// What the server refuses is told as elsewhere. What it says of a key leaves the
+// connection, what it says of the user does not.
 func TestAloneRefused(t *testing.T) {
 	server := startRedis(t)
 	server.grant(t, rights)
@@ -131,15 +132,19 @@ func TestAloneRefused(t *testing.T) {
 	if _, err := s.Take(t.Context(), &quota.Take{Key: "list", Limits: []quota.Limit{vast}, Cost: 1}); !errors.As(err, &e) || e.Reason != Invalid {
 		t.Errorf("%v, want invalid", err)
 	}
+	if !s.hasSolo() {
+		t.Error("the connection has gone")
+	}
 	server.ask(t, "ACL SETUSER weir -set")
 	if _, err := s.Take(t.Context(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1}); !errors.As(err, &e) || e.Reason != Refused || e.Charged() {
 		t.Errorf("%v, want refused", err)
 	}
 	server.ask(t, "ACL SETUSER weir +set")
 	takeOne(t, s, vast)
-	if !s.hasSolo() {
-		t.Error("the connection has gone")
+	if s.hasSolo() {
+		t.Error("the connection is there")
 	}
+	soon(t, s)
 }
 
 // After a restart of the server who is alone has a connection again, and after Close
@@ -173,4 +178,24 @@ func TestAloneServerRestarts(t *testing.T) {
 		t.Error(err)
 	}
 	eventually(t, 5*time.Second, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before })
+}
+
+// Callers who leave at any moment, also when the answer comes, leave nothing behind that
+// ends another's decision.
+func TestAloneLeaving(t *testing.T) {
+	s := open(t, Config{Addrs: []string{startRedis(t).addr}})
+	for i := range 300 {
+		s.solos.mu.Lock()
+		s.solos.failed = time.Time{} // do not wait before another connection
+		s.solos.mu.Unlock()
+		soon(t, s)
+		ctx, cancel := context.WithCancel(t.Context())
+		leave := time.AfterFunc(time.Duration(i)*time.Microsecond, cancel)
+		if _, err := s.Take(ctx, &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1}); err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("%v, want an answer or that the context is over", err)
+		}
+		takeOne(t, s, vast)
+		leave.Stop()
+		cancel()
+	}
 }
