@@ -51,3 +51,25 @@ func TestLeaseOfAChangedLimit(t *testing.T) {
 		t.Errorf("the server has %v, want 49: 100 less 1 and 50", left)
 	}
 }
+
+// A refusal is not repeated from memory for longer than For, however long its wait:
+// somebody may have given tokens back.
+func TestLeaseForgetsARefusal(t *testing.T) {
+	l := quota.Limit{Rate: 1e-9, Burst: 10}
+	w := newSharers(t, 2, Lease{Tokens: 5, For: time.Minute})
+	w.take(t, 0, 10, l)
+	if r := w.take(t, 0, 1, l); r.OK {
+		t.Fatalf("%+v", r)
+	}
+	if err := w.stores[1].Give(context.Background(), "k", []quota.Limit{l}, 4); err != nil {
+		t.Fatal(err)
+	}
+	w.pass(time.Minute - time.Millisecond)
+	if r := w.take(t, 0, 1, l); r.OK {
+		t.Errorf("within For: %+v, want the refusal that is remembered", r)
+	}
+	w.pass(time.Millisecond)
+	if r := w.take(t, 0, 1, l); !r.OK {
+		t.Errorf("after For: %+v, want one of those given back", r)
+	}
+}
