@@ -67,13 +67,15 @@ func startProgram(t testing.TB, program string, options ...string) *server {
 func (s *server) launch(t testing.TB, args []string) {
 	t.Helper()
 	s.args, s.out = args, &said{}
-	s.start(t)
 	t.Cleanup(func() {
-		s.kill(t)
+		if s.cmd.Process != nil { // also one that never answered
+			s.kill(t)
+		}
 		if t.Failed() {
 			t.Logf("%s said:\n%s", s.addr, s.out)
 		}
 	})
+	s.start(t)
 }
 
 func (s *server) port() string {
