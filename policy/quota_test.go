@@ -215,6 +215,21 @@ func TestQuotaAdopted(t *testing.T) {
 	})
 }
 
+// Work waits as long as the queue says, and no longer.
+func TestQuotaWaits(t *testing.T) {
+	p := compile(t, quotaGate(QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Rate: "1/s"}, Queue: QuotaQueueSpec{Len: 9, MaxWait: Duration(2500 * time.Millisecond)}}),
+		Options{Now: func() time.Duration { return 0 }})
+	waits := 0
+	for range 9 {
+		if _, _, err := p.Gate("api").Quota().Arrive(weir.Work{}, func(weir.Permit, error) {}); err == weir.ErrWaiting {
+			waits++
+		}
+	}
+	if waits != 2 {
+		t.Errorf("%d wait, want the two whose tokens are there within 2.5 s", waits)
+	}
+}
+
 // Gates may share a store, which outlives them; one that is exchanged for another is
 // another gate.
 func TestQuotaStores(t *testing.T) {
@@ -243,7 +258,7 @@ func TestQuotaStores(t *testing.T) {
 }
 
 // Work waits for its tokens where there is room for it.
-func TestQuotaWaits(t *testing.T) {
+func TestQuotaMaxWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := compile(t, quotaGate(QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Rate: "1/s"}, Queue: QuotaQueueSpec{Len: 1}}), Options{})
 		start := time.Now()
