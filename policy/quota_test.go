@@ -216,7 +216,7 @@ func TestQuotaAdopted(t *testing.T) {
 }
 
 // Work waits as long as the queue says, and no longer.
-func TestQuotaWaits(t *testing.T) {
+func TestQuotaMaxWait(t *testing.T) {
 	p := compile(t, quotaGate(QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Rate: "1/s"}, Queue: QuotaQueueSpec{Len: 9, MaxWait: Duration(2500 * time.Millisecond)}}),
 		Options{Now: func() time.Duration { return 0 }})
 	waits := 0
@@ -258,7 +258,7 @@ func TestQuotaStores(t *testing.T) {
 }
 
 // Work waits for its tokens where there is room for it.
-func TestQuotaMaxWait(t *testing.T) {
+func TestQuotaWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := compile(t, quotaGate(QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Rate: "1/s"}, Queue: QuotaQueueSpec{Len: 1}}), Options{})
 		start := time.Now()
