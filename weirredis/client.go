@@ -166,7 +166,7 @@ func judge(addr, info string) *Error {
 	}
 	switch policy, ok := fields["maxmemory_policy"]; {
 	case !ok:
-		return unreadable(addr, errors.New("INFO does not tell it"))
+		return unreadable(addr, fmt.Errorf("%w: INFO does not tell it", errLies))
 	case policy != "noeviction":
 		return fail(Refused, fmt.Errorf("%w: %s has maxmemory-policy %s, so it may drop buckets and forgive what they owe; "+
 			"set maxmemory-policy noeviction there, or keep quotas on a server of their own", errUnfit, addr, policy))

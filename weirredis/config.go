@@ -81,6 +81,7 @@ type Config struct {
 	Now func() time.Time
 
 	toServers, toSentinels *secret // the passwords
+	guards                 *guards
 
 	dial func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) // of a URL that is no host
 }
@@ -133,6 +134,7 @@ func (c Config) complete() (Config, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
+	c.guards = &guards{open: map[*guard]struct{}{}}
 	c.toServers = &secret{ask: c.PasswordFunc, now: c.Password}
 	c.toSentinels = &secret{ask: c.Sentinel.PasswordFunc, now: c.Sentinel.Password}
 	fault(!strings.ContainsAny(c.Prefix, "{}"), "Prefix %q has a brace; braces say by what a cluster places a key", c.Prefix)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"sync/atomic"
 )
 
@@ -21,6 +22,39 @@ type guard struct {
 	count  atomic.Uint64
 	follow bool        // it is one to a sentinel, which tells of changes
 	heeds  atomic.Bool // and has been asked to
+	among  *guards
+}
+
+// guards are the connections that are open.
+type guards struct {
+	mu   sync.Mutex
+	open map[*guard]struct{}
+}
+
+// Close forgets the connection, too.
+func (g *guard) Close() error {
+	g.among.mu.Lock()
+	delete(g.among.open, g)
+	g.among.mu.Unlock()
+	return g.Conn.Close()
+}
+
+func (a *guards) add(g *guard) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.open[g] = struct{}{}
+}
+
+// breakAll breaks the connections, for each may hand out the answer to another question:
+// a server that has left out one answer is behind by one from then on, even if it keeps
+// to the protocol again.
+func (a *guards) breakAll() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for g := range a.open {
+		_ = g.Conn.Close()
+	}
+	clear(a.open)
 }
 
 // errLies is what is wrong with a server whose answers cannot be gone by.
@@ -51,7 +85,7 @@ func (g *guard) Read(p []byte) (int, error) {
 	default:
 		return n, err
 	}
-	_ = g.Conn.Close() // it is broken either way
+	_ = g.Close() // it is broken either way
 	return 0, fmt.Errorf("%w: %w", errLies, wrong)
 }
 
@@ -69,7 +103,9 @@ func (c *Config) guarded(ctx context.Context, addr string, d *net.Dialer, conf *
 	if err != nil {
 		return nil, err
 	}
-	return &guard{Conn: conn, follow: d.Resolver == toSentinel}, nil
+	g := &guard{Conn: conn, follow: d.Resolver == toSentinel, among: c.guards}
+	c.guards.add(g)
+	return g, nil
 }
 
 // reach connects as rueidis does by itself.

@@ -2,6 +2,7 @@ package weirredis
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 )
@@ -55,6 +56,9 @@ func (s *Store) recover(l *lane, key string) {
 	for s.pause(b.next(rand.Float64())) {
 		s.count.probes.Add(1)
 		if err := s.probe(key); err != nil {
+			if errors.Is(err, errLies) {
+				s.cfg.guards.breakAll()
+			}
 			l.still(err)
 			continue
 		}
@@ -78,8 +82,12 @@ func (s *Store) probe(key string) error {
 		return err
 	}
 	begin := time.Now()
-	if _, err := c.take(probeKey(key), probeArg); err != nil {
+	answer, err := c.take(probeKey(key), probeArg)
+	if err != nil {
 		return err
+	}
+	if _, err := unpack(answer, 1); err != nil {
+		return fail(Invalid, fmt.Errorf("%w: %w", errLies, err))
 	}
 	if took := time.Since(begin); took > s.cfg.Deadline {
 		return fail(Timeout, errors.New("a probe took "+took.Round(time.Millisecond).String()))
