@@ -213,6 +213,25 @@ func waitIsHonest(s *store) {
 	}
 }
 
+// askedOften: whoever asks before the time is told the same time each time.
+func askedOften(s *store) {
+	if s.clock.Slack > 0 {
+		s.Skip("the clock moves by itself")
+	}
+	const wait = 27 * time.Minute
+	t := of("asked often", quota.Limit{Rate: 1 / wait.Seconds(), Burst: 1})
+	s.must(t)
+	for left := wait; left > 0; left -= time.Minute {
+		if r := s.must(t); r.OK || r.Wait != left {
+			s.Errorf("%v before its time: %+v, want a refusal for as long", left, r)
+		}
+		s.clock.Advance(time.Minute)
+	}
+	if r := s.must(t); !r.OK {
+		s.Errorf("after %v: %+v, want it let through", wait, r)
+	}
+}
+
 // oddKeys are keys like others, and none shares its bucket.
 func oddKeys(s *store) {
 	long := strings.Repeat("ü", 5000)

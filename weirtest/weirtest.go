@@ -66,6 +66,7 @@ var cases = []struct {
 	{"calendar with a debt", calendarDebt},
 	{"the clock goes back", clockGoesBack},
 	{"wait is honest", waitIsHonest},
+	{"asked often", askedOften},
 	{"odd keys", oddKeys},
 	{"absurd costs", absurdCosts},
 	{"takes that make no sense", nonsense},
