@@ -4,10 +4,27 @@ import (
 	"context"
 	"errors"
 	"os"
-	"strings"
 	"sync"
 	"time"
+
+	"github.com/redis/rueidis"
 )
+
+// solo is a connection for decisions that are alone under way. What is asked on a
+// connection that is nobody else's, the client sends and reads by itself; in a pipeline
+// three goroutines have to wake each other, which costs a lone caller as much again as
+// the server does.
+type solo struct {
+	conn ownConn
+	used time.Time
+}
+
+// ownConn is what is needed of a [rueidis.DedicatedClient].
+type ownConn interface {
+	B() rueidis.Builder
+	Do(context.Context, rueidis.Completed) rueidis.RedisResult
+	Close()
+}
 
 // A solo connection is made when decisions come alone within often of each other, and
 // left when it has rested for stale: nobody pings it, and the server may have closed it.
@@ -54,7 +71,7 @@ func (a *solos) give(s *solo, now time.Time) {
 		a.failed = now
 		a.dropLocked()
 		if s != nil {
-			_ = s.conn.Close()
+			s.conn.Close()
 		}
 		return
 	}
@@ -63,7 +80,7 @@ func (a *solos) give(s *solo, now time.Time) {
 
 func (a *solos) dropLocked() {
 	if a.conn != nil {
-		_ = a.conn.conn.Close()
+		a.conn.conn.Close()
 		a.conn = nil
 	}
 }
@@ -76,12 +93,16 @@ func (a *solos) close() {
 	a.dropLocked()
 }
 
-// prepare makes a connection for those who ask alone.
-func (s *Store) prepare() {
+// prepare makes a connection for those who ask alone. The ping is to find out whether
+// there is one: that the server may refuse it does no harm.
+func (s *Store) prepare(client *client) {
 	if !s.spawn(func() {
-		c, err := s.cfg.newSolo(s.ctx)
-		if err != nil {
-			c = nil
+		var c *solo
+		conn, _ := client.Dedicate()
+		if conn.Do(s.ctx, conn.B().Ping().Build()).NonRedisError() == nil {
+			c = &solo{conn: conn}
+		} else {
+			conn.Close()
 		}
 		s.solos.give(c, time.Now())
 	}) {
@@ -89,7 +110,14 @@ func (s *Store) prepare() {
 	}
 }
 
-var longAgo = time.Unix(1, 0)
+// until is a context that only has an end: of its own, no timer watches it.
+type until struct {
+	context.Context
+	end time.Time
+}
+
+// Deadline implements [context.Context].
+func (u until) Deadline() (time.Time, bool) { return u.end, true }
 
 // alone runs the script on the connection of its own. sent is false if the server has
 // not got the script, and done nothing.
@@ -98,28 +126,29 @@ func (s *Store) alone(ctx context.Context, l *lane, c *solo, key string, arg []b
 	if d, ok := ctx.Deadline(); ok && d.Before(end) {
 		end, own = d, false
 	}
-	conn := c.conn
-	_ = conn.SetDeadline(end)
 	stop := func() bool { return true }
 	if ctx.Done() != nil {
-		stop = context.AfterFunc(ctx, func() { _ = conn.SetDeadline(longAgo) })
+		stop = context.AfterFunc(ctx, c.conn.Close)
 	}
-	reply, fault, broken := c.ask("EVALSHA", scriptSHA, "1", key, string(arg))
-	left := !stop() // so its deadline may become the next one's
-	forgotten := strings.HasPrefix(fault, "NOSCRIPT")
+	answer := c.conn.Do(until{context.Background(), end}, takeBySHA(c.conn.B(), key, rueidis.BinaryString(arg)))
+	left := !stop() // so it is being closed
+	reply, fault := answer.ToString()
+	e, answered := rueidis.IsRedisErr(fault)
+	forgotten := answered && e.IsNoScript()
 	switch {
-	case broken != nil:
-		err = s.unheard(ctx, l, key, broken, own)
+	case fault == nil:
+		l.worked()
 	case forgotten:
-	case fault != "":
-		if err = refused(errors.New(fault)); err.Reason == Refused {
+	case answered:
+		if err = refused(e); err.Reason == Refused {
 			s.failed(l, key, err)
 		}
 	default:
-		l.worked()
+		err = s.unheard(ctx, l, key, fault, own)
 	}
-	if left || broken != nil || err != nil && err.Reason == Refused {
-		c = nil // whatever it is, another connection may fare better
+	if left || fault != nil && !answered || err != nil && err.Reason == Refused {
+		c.conn.Close() // whatever it is, another connection may fare better
+		c = nil
 	}
 	s.solos.give(c, now)
 	return reply, err, !forgotten
@@ -127,7 +156,7 @@ func (s *Store) alone(ctx context.Context, l *lane, c *solo, key string, arg []b
 
 // unheard says what it means that a connection broke, or was late by its own deadline.
 func (s *Store) unheard(ctx context.Context, l *lane, key string, broken error, own bool) *Error {
-	switch late := errors.Is(broken, os.ErrDeadlineExceeded); {
+	switch late := errors.Is(broken, context.DeadlineExceeded) || errors.Is(broken, os.ErrDeadlineExceeded); {
 	case ctx.Err() != nil:
 		return fail(Timeout, ctx.Err())
 	case late && !own:

@@ -97,12 +97,17 @@ func connect(ctx context.Context, cfg *Config) (*client, *Error) {
 func (c *client) take(key, arg string) (string, *Error) {
 	// A context without an end: see Store.run.
 	ctx := context.Background()
-	answer := c.Do(ctx, c.B().Evalsha().Sha1(scriptSHA).Numkeys(1).Key(key).Arg(arg).Build())
+	answer := c.Do(ctx, takeBySHA(c.B(), key, arg))
 	if e, ok := rueidis.IsRedisErr(answer.Error()); ok && e.IsNoScript() {
 		answer = c.Do(ctx, c.B().Eval().Script(script).Numkeys(1).Key(key).Arg(arg).Build())
 	}
 	s, err := answer.ToString()
 	return s, understood(err)
+}
+
+// takeBySHA is the script on one key, for a server that knows it.
+func takeBySHA(b rueidis.Builder, key, arg string) rueidis.Completed {
+	return b.Evalsha().Sha1(scriptSHA).Numkeys(1).Key(key).Arg(arg).Build()
 }
 
 // errUnfit is what a server is that must not hold buckets.

@@ -59,7 +59,7 @@ func (s *Store) run(ctx context.Context, key string, arg []byte) (string, *Error
 				return reply, err
 			}
 		} else if wanted {
-			s.prepare()
+			s.prepare(client)
 		}
 	}
 	return s.among(ctx, client, l, key, arg)
