@@ -92,7 +92,7 @@ func newLeases(s *Store, l Lease) *leases {
 func (ls *leases) take(ctx context.Context, t *quota.Take) (quota.Result, error) {
 	ls.mu.Lock()
 	h := ls.keys[t.Key]
-	if h != nil && !slices.Equal(h.limits, t.Limits) {
+	if h != nil && !h.fetching && !slices.Equal(h.limits, t.Limits) {
 		tokens := ls.dropLocked(t.Key, h)
 		ls.mu.Unlock()
 		ls.giveBack(t.Key, t.Limits, tokens) // before anything is decided by the new ones
@@ -234,7 +234,8 @@ func (ls *leases) sweep(now time.Time) (more bool) {
 	tokens := map[string]int64{}
 	ls.mu.Lock()
 	for key, h := range ls.keys {
-		if !now.Before(h.until) {
+		// Not while more is on its way for it: a second entry could take as much again.
+		if !h.fetching && !now.Before(h.until) {
 			expired[key], tokens[key] = h, ls.dropLocked(key, h)
 		}
 	}
@@ -265,7 +266,7 @@ func (ls *leases) close() {
 	ls.mu.Lock()
 	ls.closed = true
 	for _, h := range ls.keys {
-		h.until = time.Time{}
+		h.until, h.fetching = time.Time{}, false
 	}
 	ls.mu.Unlock()
 	ls.sweep(ls.store.now())
