@@ -90,13 +90,13 @@ for i = 1, count do
     local was, last
     was, w.tokens, last = struct.unpack('<Bdd', value, 17 * i - 15)
     -- A clock that has stepped back credits nothing, and counts on from where it is.
-    touch = touch or w.here < last or w.here - last >= (kind == 0 and 1000000 or 1)
+    touch = touch or w.here < last or w.here - last >= (kind == 0 and 1000000 or .25)
     if was == kind and w.here > last then
       local passed = w.here - last
       if kind == 0 then
         w.tokens = w.tokens + w.rate * (math.floor(passed / 1000000) + passed % 1000000 * 1000 / 1e9)
       else
-        w.tokens = w.tokens + w.burst * passed
+        w.tokens = w.tokens + w.burst * math.ceil(passed)
       end
     end
     if w.tokens > w.burst then w.tokens = w.burst end

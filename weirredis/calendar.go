@@ -53,7 +53,8 @@ func longest(p quota.Period) time.Duration {
 	return time.Hour
 }
 
-// number counts periods by the date they begin on, or hours as they pass.
+// number counts periods by the date they begin on, or hours as they pass: where clocks
+// are moved by half of one, two hours are half apart, and the script rounds up.
 func number(c quota.Calendar, start time.Time) float64 {
 	in := c.In
 	if in == nil {
@@ -69,5 +70,5 @@ func number(c quota.Calendar, start time.Time) float64 {
 	case quota.Month:
 		return float64(12*y + int(m))
 	}
-	return float64(start.Unix() / 3600)
+	return float64(start.Unix()) / 3600
 }

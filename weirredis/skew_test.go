@@ -181,3 +181,25 @@ func TestCalendarByServersClock(t *testing.T) {
 		t.Errorf("in the next hour: %+v, want one let through and one left", r)
 	}
 }
+
+// Where clocks are put back by half an hour, an hour lasts as long, and the next one
+// brings its tokens all the same.
+func TestHalfAnHour(t *testing.T) {
+	in, err := time.LoadLocation("Australia/Lord_Howe")
+	if err != nil {
+		t.Skip(err)
+	}
+	now := time.Date(2026, 4, 4, 14, 10, 0, 0, time.UTC) // 01:10 before clocks are put back
+	s := open(t, Config{Addrs: []string{startRedis(t).addr}, Now: func() time.Time { return now }})
+	s.clock = func() int64 { return now.UnixMicro() }
+	for _, wait := range []time.Duration{50 * time.Minute, 30 * time.Minute, time.Hour, time.Hour} {
+		l := quota.Each(1, quota.Hour, in)
+		if r := takeOne(t, s, l); !r.OK {
+			t.Errorf("at %v: %+v, want one let through", now.In(in), r)
+		}
+		if r := takeOne(t, s, l); r.OK || r.Wait != wait {
+			t.Errorf("at %v: %+v, want a refusal for %v", now.In(in), r, wait)
+		}
+		now = now.Add(wait)
+	}
+}
