@@ -142,7 +142,7 @@ func (m *Memory) moment(now int64, limits []Limit) moment {
 	for i := range limits {
 		if limits[i].Calendar.set() && m.virtual == nil {
 			since := time.Now().UnixNano() - m.epoch.UnixNano()
-			at.wall = max(time.Duration(since).Truncate(time.Microsecond), 0)
+			at.wall = time.Duration(since).Truncate(time.Microsecond)
 		}
 	}
 	return at

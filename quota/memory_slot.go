@@ -44,12 +44,14 @@ const (
 func near(kept, now time.Duration) time.Duration {
 	if passed := now - kept; passed > timeSpan-timeSlack {
 		kept += (passed - 1 + timeSlack) / timeSpan * timeSpan
+	} else if now < 0 && -passed > timeSpan/2 { // kept when the clock stood before the epoch
+		kept -= timeSpan
 	}
 	return kept
 }
 
 func pack(b bucket, class uint16) uint64 {
-	return uint64(class)<<timeBits | uint64(max(b.last, 0)/time.Microsecond)&timeMask
+	return uint64(class)<<timeBits | uint64(b.last/time.Microsecond)&timeMask
 }
 
 func unpack(tokens, at uint64) (b bucket, class uint16) {
