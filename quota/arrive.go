@@ -2,6 +2,7 @@ package quota
 
 import (
 	"context"
+	"errors"
 	"hash/maphash"
 	"time"
 
@@ -110,11 +111,11 @@ func (q *Quota) ask(ctx context.Context, set *settings, c *charge, mode Mode, mo
 		return Result{}, q.givenUp(ctx)
 	}
 	q.book.storeErrors.Add(1)
-	switch set.onError {
-	case Open:
+	switch {
+	case set.onError == Open && !errors.Is(err, ErrBusy):
 		c.free = true
 		return Result{OK: true}, nil
-	case Closed:
+	case set.onError == Closed:
 		return Result{}, q.broken(c, err)
 	}
 	c.local = true

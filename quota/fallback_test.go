@@ -3,6 +3,7 @@ package quota
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -68,6 +69,25 @@ func TestStoreFails(t *testing.T) {
 		store.err = nil
 		if got := r.left(alice); got != 0 {
 			t.Errorf("%v: %v left in the store, want 0", c.on, got)
+		}
+	}
+}
+
+// A store that is busy lets a flood through no gate, whatever is to be done if it
+// fails.
+func TestStoreIsBusy(t *testing.T) {
+	for on, want := range map[OnStoreError]int{Local: 3, Open: 3, Closed: 0} {
+		var clock still
+		store := &flaky{Store: newMemory(t, MemoryConfig{Now: clock.now}), err: fmt.Errorf("full: %w", ErrBusy)}
+		r := &rig{newQuota(t, Config{Name: "q", Rules: everyUser(Per(3, time.Hour)), Store: store, OnStoreError: on, Now: clock.now}), t, &clock}
+		admitted := 0
+		for range 10 {
+			if _, err := r.TryAdmit(alice); err == nil {
+				admitted++
+			}
+		}
+		if admitted != want || r.Faults().StoreErrors != 10 {
+			t.Errorf("%v: %d let through, want %d; %+v", on, admitted, want, r.Faults())
 		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/weir-go/weir/quota"
 )
 
 // Reason says why the server did not decide.
@@ -68,8 +70,10 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Is reports that target is ErrUnavailable.
-func (e *Error) Is(target error) bool { return target == ErrUnavailable }
+// Is reports that target is ErrUnavailable, or for Full [quota.ErrBusy].
+func (e *Error) Is(target error) bool {
+	return target == ErrUnavailable || target == quota.ErrBusy && e.Reason == Full
+}
 
 // Charged reports whether the decision may have been charged although nobody was
 // told. It is never sent again.

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir/quota"
 )
 
 func TestLane(t *testing.T) {
@@ -15,7 +17,7 @@ func TestLane(t *testing.T) {
 	if _, err := l.enter(2); err != nil {
 		t.Fatalf("no place for two: %v", err)
 	}
-	if _, err := l.enter(2); err == nil || err.Reason != Full {
+	if _, err := l.enter(2); err == nil || err.Reason != Full || !errors.Is(err, quota.ErrBusy) || !errors.Is(err, ErrUnavailable) {
 		t.Errorf("a third: %v, want full", err)
 	}
 	l.leave()
