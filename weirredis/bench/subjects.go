@@ -22,15 +22,19 @@ type subject struct {
 	take func(ctx context.Context, key string, l load) (bool, error)
 }
 
+// patience is the deadline of decisions: with the default, 50 ms, one that is late on a
+// busy machine would end the run. The peer has none.
+const patience = time.Second
+
 func newSubjects(addr string) (subjects []subject, closeAll func(), err error) {
 	client := redis.NewClient(&redis.Options{Addr: addr, PoolSize: slices.Max(callers)})
 	limiter := redis_rate.NewLimiter(client)
-	plain, err := weirredis.New(weirredis.Config{Addrs: []string{addr}, Deadline: time.Second})
+	plain, err := weirredis.New(weirredis.Config{Addrs: []string{addr}, Deadline: patience})
 	if err != nil {
 		return nil, nil, err
 	}
 	leased, err := weirredis.New(weirredis.Config{
-		Addrs: []string{addr}, Deadline: time.Second, Prefix: "leased:", Lease: weirredis.Lease{Tokens: 100},
+		Addrs: []string{addr}, Deadline: patience, Prefix: "leased:", Lease: weirredis.Lease{Tokens: 100},
 	})
 	if err != nil {
 		return nil, nil, err
