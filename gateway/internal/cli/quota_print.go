@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -19,20 +21,32 @@ func printSteps(out io.Writer, res *quotas.Result) error {
 		_, err := fmt.Fprintln(out, "nothing to change")
 		return err
 	}
-	for _, s := range res.Steps {
-		after := "as the file says"
-		if s.After != nil {
-			after = quotas.Gives(&s.After.QuotaRuleSpec)
-		}
-		before := ""
-		if s.Before != nil {
-			before = " (set before: " + quotas.Gives(&s.Before.QuotaRuleSpec) + ")"
-		}
-		if _, err := fmt.Fprintf(out, "gate %s, %s: %s %s%s\n", s.Gate, printable(s.Matches), did, after, before); err != nil {
+	for i := range res.Steps {
+		s := &res.Steps[i]
+		if _, err := fmt.Fprintf(out, "gate %s, %s: %s %s\n", s.Gate, printable(s.Matches), did, outcomeOf(s)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// outcomeOf says what holds after a step, and what it took the place of.
+func outcomeOf(s *quotas.Step) string {
+	var was []string
+	if s.Before != nil {
+		was = append(was, "set before: "+quotas.InFull(&s.Before.QuotaRuleSpec))
+	}
+	text := s.Gives
+	switch {
+	case s.After == nil:
+		text = "as the file says: " + cmp.Or(s.FileGives, "no rule for it")
+	case s.FileGives != "":
+		was = append(was, "the file gives "+s.FileGives)
+	}
+	if len(was) > 0 {
+		text += " (" + strings.Join(was, "; ") + ")"
+	}
+	return text
 }
 
 // printRules prints rules as a table.

@@ -71,11 +71,12 @@ func TestQuota(t *testing.T) {
 	f(2, "gives nothing", "set", "--user", "alice", "--token-file", token)
 	f(2, `"abc" is no limit`, "set", "--user", "alice", "--rate", "abc")
 	f(2, "no such file", "set", "--user", "alice", "--rate", "3/h", "--token-file", token+"x")
-	f(0, "gate api, user=alice: would be 3/h", "set", "--user", "alice", "--rate", "3/h", "--validate-only", "--token-file", token)
+	f(0, "gate api, user=alice: would be 3/h burst 3\n", "set", "--user", "alice", "--rate", "3/h", "--validate-only", "--token-file", token)
 	f(0, "none", "list")
-	f(0, "gate api, user=alice: now 3/h burst 9", "set", "--gate", "api", "--user", "alice", "--rate", "3/h", "--burst", "9", "--token-file", token)
-	f(0, "now 10/s burst 20, 1000/h", "set", "--user", "*", "--limit", "10/s burst 20", "--limit", "1000/h", "--token-file", token)
+	f(0, "gate api, user=alice: now 3/h burst 9\n", "set", "--gate", "api", "--user", "alice", "--rate", "3/h", "--burst", "9", "--token-file", token)
+	f(0, "now 10/s burst 20, 1000/h burst 1000 (the file gives 10/h burst 10)\n", "set", "--user", "*", "--limit", "10/s burst 20", "--limit", "1000/h", "--token-file", token)
 	f(0, "now blocked (set before: 3/h burst 9)", "set", "--user", "alice", "--blocked", "--token-file", token)
+	f(0, "now exempt (set before: 10/s burst 20, 1000/h burst 1000; the file gives 10/h burst 10)\n", "set", "--user", "*", "--exempt", "--token-file", token)
 	f(1, "gates with a quota are api", "set", "--gate", "apo", "--user", "alice", "--blocked", "--token-file", token)
 	f(3, "changed since", "delete", "--user", "alice", "--if-match", "old", "--token-file", token)
 	out := f(0, "weir.yaml:7", "describe")
@@ -91,11 +92,11 @@ func TestQuota(t *testing.T) {
 	if err := json.Unmarshal([]byte(f(0, "{", "list", "--json")), &l); err != nil || len(l.Rules) != 2 {
 		t.Errorf("%v %+v", err, l)
 	}
-	f(0, "now as the file says (set before: blocked)", "delete", "--user", "alice", "--if-match", l.ETag, "--token-file", token)
+	f(0, "now as the file says: no rule for it (set before: blocked)\n", "delete", "--user", "alice", "--if-match", l.ETag, "--token-file", token)
 	f(1, "no rule for user=alice", "delete", "--user", "alice", "--token-file", token)
 	f(2, "leave one out", "delete", "--all", "--user", "alice", "--token-file", token)
 	f(2, "--gate", "delete", "--all", "--token-file", token)
-	f(0, "user=*: now as the file says", "delete", "--gate", "api", "--all", "--token-file", token)
+	f(0, "user=*: now as the file says: 10/h burst 10 (set before: exempt)\n", "delete", "--gate", "api", "--all", "--token-file", token)
 	f(0, "nothing to change", "delete", "--gate", "api", "--all", "--token-file", token)
 }
 

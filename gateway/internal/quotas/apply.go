@@ -104,6 +104,7 @@ func (b *Book) attempt(ctx context.Context, c *Change) (Result, error) {
 		faults.add(-1, err)
 		return Result{ETag: was}, faults
 	}
+	plan.tellFile(steps)
 	res := Result{ETag: was, ValidateOnly: c.ValidateOnly, Steps: append([]Step{}, steps...)}
 	if c.ValidateOnly {
 		return res, nil

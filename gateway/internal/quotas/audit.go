@@ -1,6 +1,7 @@
 package quotas
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -34,7 +35,7 @@ func (b *Book) audit(c *Change, res *Result, err error) {
 			line.Info("quota change that changes nothing", append(asked(), "etag", res.ETag)...)
 		}
 		for _, s := range res.Steps {
-			line.Info("quota changed", "gate", s.Gate, "rule", s.Matches, "before", gives(s.Before), "after", gives(s.After), "etag", res.ETag)
+			line.Info("quota changed", "gate", s.Gate, "rule", s.Matches, "before", gives(s.Before), "after", gives(s.After), "file_gives", cmp.Or(s.FileGives, "nothing"), "etag", res.ETag)
 		}
 	}
 }
@@ -106,5 +107,5 @@ func gives(r *Rule) string {
 	if r == nil {
 		return "as the file says"
 	}
-	return Gives(&r.QuotaRuleSpec)
+	return InFull(&r.QuotaRuleSpec)
 }

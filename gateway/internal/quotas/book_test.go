@@ -350,7 +350,7 @@ func TestAudit(t *testing.T) {
 		return res
 	}
 	f(set("api", "carol", "3/h"), `before="as the file says"`, "gate=api", `rule="user=carol"`)
-	res := f(set("api", "carol", "4/h burst 9"), "before=3/h", `after="4/h burst 9"`)
+	res := f(set("api", "carol", "4/h burst 9"), `before="3/h burst 3"`, `after="4/h burst 9"`, "file_gives=nothing")
 	if !strings.Contains(d.log.String(), "etag="+res.ETag) {
 		t.Errorf("no ETag in\n%s", d.log)
 	}

@@ -42,12 +42,17 @@ type Change struct {
 }
 
 // Step is what an operation has done to one rule. Before or After is nil where there
-// was or is none.
+// was or is none that was set at run time.
 type Step struct {
 	Gate    string `json:"gate"`
 	Matches string `json:"matches"`
 	Before  *Rule  `json:"before,omitempty"`
 	After   *Rule  `json:"after,omitempty"`
+	// Gives is what whom the rule matches has after the step, FileGives what the
+	// configuration file gives them, each as [InFull] says it; empty where that has no
+	// rule that matches the same.
+	Gives     string `json:"gives,omitempty"`
+	FileGives string `json:"file_gives,omitempty"`
 }
 
 // Fault is what is wrong with an operation.

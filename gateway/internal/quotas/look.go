@@ -115,21 +115,46 @@ func (p *Plan) fileViews(gate string) (views []View) {
 			over[partsOf(&r.QuotaRuleSpec)] = true
 		}
 	}
-	add := func(r policy.QuotaRuleSpec, field string) {
+	p.eachOfFile(gate, func(r policy.QuotaRuleSpec, field string) {
 		v := View{Gate: gate, Matches: Matches(&r), Gives: Gives(&r), Rule: r, Source: FromFile, InForce: true, Place: p.place(gate, field)}
 		if over[partsOf(&r)] {
 			v.InForce, v.Because = false, "a rule set at run time has its place"
 		}
 		views = append(views, v)
-	}
+	})
+	return views
+}
+
+// eachOfFile calls f with each rule that the file has for a gate, and the field in which it
+// stands; with none for a gate without a quota.
+func (p *Plan) eachOfFile(gate string, f func(r policy.QuotaRuleSpec, field string)) {
 	q := p.spec.Gates[gate].Quota
+	if q == nil {
+		return
+	}
 	for i, r := range q.Rules {
-		add(r, fmt.Sprintf("rules[%d]", i))
+		f(r, fmt.Sprintf("rules[%d]", i))
 	}
 	if base, field, ok := baseOf(q); ok {
-		add(base, field)
+		f(base, field)
 	}
-	return views
+}
+
+// tellFile fills in what is given after steps, and what the file gives.
+func (p *Plan) tellFile(steps []Step) {
+	file, known := map[identity]string{}, map[string]bool{}
+	for i := range steps {
+		s := &steps[i]
+		if !known[s.Gate] {
+			known[s.Gate] = true
+			p.eachOfFile(s.Gate, func(r policy.QuotaRuleSpec, _ string) { file[identityOf(s.Gate, &r)] = InFull(&r) })
+		}
+		s.FileGives = file[s.identity()]
+		s.Gives = s.FileGives
+		if s.After != nil {
+			s.Gives = InFull(&s.After.QuotaRuleSpec)
+		}
+	}
 }
 
 // baseOf is the rule that a quota's own limits and its by stand for, and where those

@@ -75,6 +75,25 @@ func Gives(r *policy.QuotaRuleSpec) string {
 	return strings.Join(words, ", ")
 }
 
+// InFull is Gives with each burst, also where the rule leaves it to be the default: a rule
+// is replaced as a whole, and that its burst went with it is to be seen.
+func InFull(r *policy.QuotaRuleSpec) string {
+	limits, err := r.Parse()
+	if err != nil || r.Exempt || r.Blocked {
+		return Gives(r)
+	}
+	words := slices.Clone(r.Limits)
+	if r.Rate != "" {
+		words = append([]string{r.Rate}, words...)
+	}
+	for i, l := range limits {
+		if l.Calendar.Period == 0 && !strings.Contains(words[i], "burst") {
+			words[i] += " burst " + strconv.FormatFloat(l.Burst, 'f', -1, 64)
+		}
+	}
+	return strings.Join(words, ", ")
+}
+
 // sound reports what is wrong with a rule whatever the configuration: what no
 // configuration can be the reason for. The rest is found by fitting it to one.
 func (r *Rule) sound() error {
