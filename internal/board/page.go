@@ -28,7 +28,8 @@ The columns:
 - aimd: threshold at half the deadline of the backend, starting from 20.
 - default: what a gate does when nobody configures it, the same for every backend. The last column is the limit it set: mean (least to largest).
 
-S24 is about a quota, which stands before the gate of each column but none: 500 at once and 5 a second are promised, whatever the backend can do.
+S24 is about a quota, which stands before the gate of each column but none: 500 at once and 5 a second are promised, whatever the backend can do. Its goals
+are not counted above: no column has a part in them.
 
 What the figures are: goodput is good answers over the capacity in force, goodput_work the same by work. settle is the time until goodput holds
 .95 (S7 and S8b: .9) of load or capacity, whichever is less; calm the time until less than 1 %% is refused; refill the time until the cache answers 90 %%.

@@ -26,6 +26,7 @@ func TestTally(t *testing.T) {
 		cell("S1", "oracle", "goodput", 1, false, true), cell("S1", "default", "goodput", .9, false, false),
 		cell("S2", "oracle", "goodput", .5, false, false), cell("S2", "default", "goodput", .4, false, false),
 		cell("S3", "default", "settle", 0, true, true), cell("S3", "default", "late", 1, true),
+		cell(quotaRow, "default", "served", 1, true, true),
 	}
 	if got := Reached(cells, "default"); got != "tuned 0 of 2, held-out 1 of 1" {
 		t.Errorf("reached: %s", got)

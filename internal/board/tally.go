@@ -39,12 +39,16 @@ func Tally(cells []Cell) string {
 	return align(rows)
 }
 
+// quotaRow is the scenario about a quota, in which columns have no part: its goals are
+// none of theirs.
+const quotaRow = "S24"
+
 // counts counts the goals of a column: of what it was tuned on, and the rest.
 func counts(cells []Cell, controller string) (tuned, held count) {
 	for i := range cells {
 		c := &cells[i]
 		switch {
-		case c.Controller != controller || c.Reached == nil:
+		case c.Controller != controller || c.Reached == nil || c.Scenario == quotaRow:
 		case c.HeldOut:
 			held.add(*c.Reached)
 		default:
