@@ -133,8 +133,13 @@ func matchOf(word string) quota.Match {
 
 // addressOf returns the part of the identity that is the address work comes from, empty
 // if none is.
-func (c *compiler) addressOf() string {
-	switch id := &c.spec.Identity; {
+func (c *compiler) addressOf() string { return c.spec.Identity.AddressPart() }
+
+// AddressPart returns the part of an identity that is the address which work comes from:
+// client, user or tenant, empty if none is. It is what rules of a quota look at for an
+// address.
+func (id *IdentitySpec) AddressPart() string {
+	switch {
 	case id.Client == "peer":
 		return "client"
 	case id.User == "peer", id.User == "": // where nobody says it, the user is an address

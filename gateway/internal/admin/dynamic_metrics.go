@@ -14,7 +14,7 @@ var (
 	dynamicKept     = dynamicDesc("weir_quota_dynamic_kept_info", "Always 1; the labels say where rules set at run time are kept: kind is file or store. Absent where they are kept nowhere.", "kind", "in")
 	dynamicAge      = dynamicDesc("weir_quota_dynamic_read_age_seconds", "Time since the rules set at run time were last read from where they are kept, which is done each second. Absent while they never were.")
 	dynamicFailures = dynamicDesc("weir_quota_dynamic_failures_total", "Failures of where rules set at run time are kept: read, broken (what is there is no document), write.", "kind")
-	dynamicChanges  = dynamicDesc("weir_quota_dynamic_changes_total", "Changes of rules that were asked for, by who asked (socket, token; nobody who may) and what came of it: changed, validated, refused, conflict, failed, unsure or denied.", "who", "outcome")
+	dynamicChanges  = dynamicDesc("weir_quota_dynamic_changes_total", "Changes of rules and resets of buckets that were asked for, by who asked (socket, token; nobody who may) and what came of it: changed, reset, validated, refused, conflict, failed, unsure or denied.", "who", "outcome")
 )
 
 func dynamicDesc(name, help string, labels ...string) *prometheus.Desc {

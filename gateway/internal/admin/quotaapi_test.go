@@ -216,3 +216,42 @@ func TestQuotaRefusalsAreLogged(t *testing.T) {
 		t.Errorf("%d are counted, want 9", n)
 	}
 }
+
+// A reset is for writers, has its answer, and its own line in the log.
+func TestQuotaReset(t *testing.T) {
+	c := newCounter(t, true)
+	f := func(path, body string, status int, part string, header ...string) {
+		t.Helper()
+		before := c.log.Len()
+		w := c.write("POST", path, body, header...)
+		if w.Code != status || !strings.Contains(w.Body.String(), part) || !json.Valid(w.Body.Bytes()) {
+			t.Errorf("%s: %d %s, want %d with %q", path, w.Code, w.Body, status, part)
+		}
+		if line := c.log.String()[before:]; strings.Count(line, "\n") != 1 || !strings.Contains(line, "192.0.2.1") {
+			t.Errorf("%s: the log has\n%s", path, line)
+		}
+	}
+	f("/quotas/api/reset?user=alice", "", 200, `"bucket": "api/user=alice"`)
+	f("/quotas/apo/reset?user=alice", "", 404, "there is no gate")
+	f("/quotas/api/reset", "", 422, "nobody is named")
+	f("/quotas/api/reset?user=*", "", 422, "nobody's name")
+	f("/quotas/api/reset?tenant=t", "", 422, "user: is not said")
+	f("/quotas/api/reset?usr=alice", "", 400, "usr")
+	f("/quotas/api/reset?user=a&user=b", "", 400, "one value")
+	f("/quotas/api/reset?user=", "", 400, "one value")
+	f("/quotas/api/reset?user=alice", "{}", 400, "no body")
+	f("/quotas/api/reset?user=alice", "", 403, "web pages", "Sec-Fetch-Site", "same-origin")
+	if w := c.send("POST", "/quotas/api/reset?user=alice", ""); w.Code != http.StatusUnauthorized {
+		t.Errorf("without a token: %d %s", w.Code, w.Body)
+	}
+	if w := c.write("GET", "/quotas/api/reset?user=alice", ""); w.Code != http.StatusMethodNotAllowed {
+		t.Errorf("GET: %d %s", w.Code, w.Body)
+	}
+	changes := c.book.Stats().Changes
+	if n := changes[quotas.By{Who: quotas.ViaToken, Outcome: quotas.Filled}]; n != 1 {
+		t.Errorf("%d resets are counted, want 1: %v", n, changes)
+	}
+	if len(c.book.Look("").Rules) != 1 {
+		t.Error("a rule has changed")
+	}
+}

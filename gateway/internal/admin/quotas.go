@@ -24,6 +24,7 @@ import (
 //	PUT    /quotas/{gate}     {"rules": [...]}: these and no others; needs If-Match
 //	DELETE /quotas/{gate}     all that were set at run time, or the one that the query
 //	                          names, as in ?user=alice
+//	POST   /quotas/{gate}/reset  fills the bucket of whom the query names, as in ?user=alice
 //
 // Answers bring the ETag of the rules as they are kept. A write with If-Match is
 // carried out only if they are still those. Whoever can reach the listener may read;
@@ -43,6 +44,7 @@ func (a *QuotaAPI) serve(mux *http.ServeMux) {
 	mux.HandleFunc("POST /quotas", a.writing(readChange))
 	mux.HandleFunc("PUT /quotas/{gate}", a.writing(readReplacement))
 	mux.HandleFunc("DELETE /quotas/{gate}", a.writing(readRemoval))
+	mux.HandleFunc("POST /quotas/{gate}/reset", a.reset)
 }
 
 func (a *QuotaAPI) look(w http.ResponseWriter, gate string) {
@@ -128,27 +130,35 @@ func readReplacement(r *http.Request) (c quotas.Change, err error) {
 
 // readRemoval reads DELETE, which has a query instead of a body.
 func readRemoval(r *http.Request) (c quotas.Change, err error) {
-	query, err := url.ParseQuery(r.URL.RawQuery)
+	rule, named, err := readParts(r)
 	if err != nil {
-		return c, badRequest("the query is not understood: %v", err)
+		return c, err
 	}
-	var rule policy.QuotaRuleSpec
-	for key, values := range query {
-		part := rule.Part(key)
-		switch {
-		case part == nil:
-			return c, badRequest("%.40q in the query is not known; it may have %s", key, strings.Join(quota.Parts(), ", "))
-		case len(values) > 1 || values[0] == "":
-			return c, badRequest("%s in the query needs exactly one value", key)
-		}
-		*part = values[0]
-	}
-	op := quotas.Op{Gate: r.PathValue("gate"), Clear: len(query) == 0}
-	if len(query) > 0 {
+	op := quotas.Op{Gate: r.PathValue("gate"), Clear: !named}
+	if named {
 		op.Delete = &rule
 	}
 	c.Ops = []quotas.Op{op}
 	return c, nil
+}
+
+// readParts reads a query of parts of an identity; named says whether it has any.
+func readParts(r *http.Request) (rule policy.QuotaRuleSpec, named bool, err error) {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return rule, false, badRequest("the query is not understood: %v", err)
+	}
+	for key, values := range query {
+		part := rule.Part(key)
+		switch {
+		case part == nil:
+			return rule, false, badRequest("%.40q in the query is not known; it may have %s", key, strings.Join(quota.Parts(), ", "))
+		case len(values) > 1 || values[0] == "":
+			return rule, false, badRequest("%s in the query needs exactly one value", key)
+		}
+		*part = values[0]
+	}
+	return rule, len(query) > 0, nil
 }
 
 // body reads JSON. It has to say that it is JSON: what a form of a web page sends

@@ -37,7 +37,7 @@ type quotaOptions struct {
 func NewQuotaCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "quota",
-		Short: "Set, delete and show rules of quotas while the gateway runs",
+		Short: "Set, delete and show rules of quotas while the gateway runs, and fill buckets",
 		Long: `Quota changes the rules of a gate's quota while the gateway runs. They win over those
 of the configuration file, are kept where its quotas: says, and are in force when the
 command returns (with a store, at the other gateways within two seconds); buckets keep
@@ -53,24 +53,27 @@ describe is --describe; --user alice is --entity-type users --entity-name alice,
 --user '*' is --entity-type users --entity-default. Other than there, set replaces a
 rule as a whole.
 
+Reset forgives a debt: it fills the bucket of somebody, and changes no rule.
+
 Writing needs the gateway's admin socket (--admin unix:/run/weir/admin.sock) or its
 token (--token-file); reading neither. Each write, refused or not, is a line in the
 gateway's log.
 
 Exit codes:
   0  it is done
-  1  it is not: no gateway, not allowed, no such rule or gate, a rule that does not fit
+  1  it is not: no gateway, not allowed, no such rule, gate or bucket, a rule that does not fit
   2  the command line is wrong
   3  the rules are others than --if-match says`,
 		Example: `  weir quota describe
   weir quota set --gate api --user alice --rate 100/s --admin unix:/run/weir/admin.sock
   weir quota set --gate api --user '*' --rate 10/s --token-file /etc/weir/admin.token
   weir quota delete --gate api --user alice --admin unix:/run/weir/admin.sock
+  weir quota reset --gate api --user alice --admin unix:/run/weir/admin.sock
   weir explain --user alice --path /v1/items`,
 		Args: needs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(quotaSet(), quotaDelete(), quotaList(), quotaDescribe())
+	cmd.AddCommand(quotaSet(), quotaDelete(), quotaReset(), quotaList(), quotaDescribe())
 	return cmd
 }
 

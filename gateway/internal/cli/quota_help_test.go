@@ -11,7 +11,7 @@ import (
 func TestQuotaExamples(t *testing.T) {
 	at, token := quotaGateway(t)
 	seen := 0
-	for _, name := range []string{"", "set", "delete", "list", "describe"} {
+	for _, name := range []string{"", "set", "delete", "reset", "list", "describe"} {
 		help, _, err := run(NewQuotaCommand(), "", append(strings.Fields(name), "--help")...)
 		_, examples, found := strings.Cut(help, "Examples:\n")
 		examples, _, _ = strings.Cut(examples, "\n\n")

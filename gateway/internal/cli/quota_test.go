@@ -76,7 +76,7 @@ func TestQuota(t *testing.T) {
 	f(0, "gate api, user=alice: now 3/h burst 9\n", "set", "--gate", "api", "--user", "alice", "--rate", "3/h", "--burst", "9", "--token-file", token)
 	f(0, "now 10/s burst 20, 1000/h burst 1000 (the file gives 10/h burst 10)\n", "set", "--user", "*", "--limit", "10/s burst 20", "--limit", "1000/h", "--token-file", token)
 	f(0, "now blocked (set before: 3/h burst 9)", "set", "--user", "alice", "--blocked", "--token-file", token)
-	f(0, "now exempt (set before: 10/s burst 20, 1000/h burst 1000; the file gives 10/h burst 10)\n", "set", "--user", "*", "--exempt", "--token-file", token)
+	f(0, "now 10/s burst 20, 1000/h burst 1000 (set before: 10/s burst 20, 1000/h burst 1000; the file gives 10/h burst 10)\n", "set", "--user", "*", "--limit", "10/s burst 20", "--limit", "1000/h", "--token-file", token)
 	f(1, "gates with a quota are api", "set", "--gate", "apo", "--user", "alice", "--blocked", "--token-file", token)
 	f(3, "changed since", "delete", "--user", "alice", "--if-match", "old", "--token-file", token)
 	out := f(0, "weir.yaml:7", "describe")
@@ -94,9 +94,17 @@ func TestQuota(t *testing.T) {
 	}
 	f(0, "now as the file says: no rule for it (set before: blocked)\n", "delete", "--user", "alice", "--if-match", l.ETag, "--token-file", token)
 	f(1, "no rule for user=alice", "delete", "--user", "alice", "--token-file", token)
+	f(0, "gate api, user=alice: bucket api/user=alice of rule user=* is full again (10/s, burst 20; 1000/h, burst 1000); it held 20 of 10/s, burst 20\n", "reset", "--user", "alice", "--token-file", token)
+	f(0, `"bucket": "api/user=alice"`, "reset", "--gate", "api", "--user", "alice", "--client", "web", "--json", "--token-file", token)
+	f(1, "--token-file", "reset", "--user", "alice")
+	f(1, "gates with a quota are api", "reset", "--gate", "apo", "--user", "alice", "--token-file", token)
+	f(1, "user: is not said", "reset", "--client", "web", "--token-file", token)
+	f(2, "nobody is named", "reset", "--token-file", token)
+	f(2, "nobody's name", "reset", "--user", "*", "--token-file", token)
+	f(2, "--user is empty", "reset", "--user", "", "--token-file", token)
 	f(2, "leave one out", "delete", "--all", "--user", "alice", "--token-file", token)
 	f(2, "--gate", "delete", "--all", "--token-file", token)
-	f(0, "user=*: now as the file says: 10/h burst 10 (set before: exempt)\n", "delete", "--gate", "api", "--all", "--token-file", token)
+	f(0, "user=*: now as the file says: 10/h burst 10 (set before: 10/s burst 20, 1000/h burst 1000)\n", "delete", "--gate", "api", "--all", "--token-file", token)
 	f(0, "nothing to change", "delete", "--gate", "api", "--all", "--token-file", token)
 }
 

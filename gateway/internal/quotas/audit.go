@@ -40,6 +40,29 @@ func (b *Book) audit(c *Change, res *Result, err error) {
 	}
 }
 
+// auditReset logs and counts who had a bucket filled, or would have liked to.
+func (b *Book) auditReset(r *Reset, res *Refilled, err error) {
+	var faults Faults
+	outcome := Unsure
+	if err == nil {
+		outcome = Filled
+	} else if errors.As(err, &faults) {
+		outcome = Refused
+	}
+	b.mu.Lock()
+	b.tally.change(r.Via, outcome)
+	b.mu.Unlock()
+	line := b.log.With("by", r.By, "gate", fmt.Sprintf("%.60s", r.Gate), "whose", fmt.Sprintf("%.200s", Matches(&r.Whose)))
+	switch outcome {
+	case Filled:
+		line.Info("quota bucket reset", "rule", res.Rule, "bucket", res.Bucket, "held", res.Held, "limits", strings.Join(res.Limits, "; "))
+	case Refused:
+		line.Warn("quota reset refused", "outcome", outcome, "because", err.Error())
+	default:
+		line.Error("quota reset failed", "outcome", outcome, "bucket", res.Bucket, "because", err.Error())
+	}
+}
+
 // Refuse logs and counts a change that was never understood: by says who asked for it,
 // via how they are known, and err what is wrong.
 func (b *Book) Refuse(by, via string, err error) {

@@ -14,7 +14,7 @@ const (
 	Nobody    = "nobody" // who may not
 )
 
-// What comes of a change.
+// What comes of a change, or a reset.
 const (
 	Changed   = "changed"
 	Validated = "validated" // was only to be looked at
@@ -23,6 +23,7 @@ const (
 	Failed    = "failed"    // the store failed, and nothing is changed
 	Unsure    = "unsure"    // the store failed, and may have kept it
 	Denied    = "denied"    // who asks may not write
+	Filled    = "reset"     // a bucket is full again; no rule has changed
 )
 
 // Kinds of failures of a store.
@@ -35,7 +36,7 @@ const (
 // whos, outcomes and kinds are the words in use, each of which is counted from 0.
 var (
 	whos     = []string{ViaSocket, ViaToken}
-	outcomes = []string{Changed, Validated, Refused, Conflict, Failed, Unsure}
+	outcomes = []string{Changed, Validated, Refused, Conflict, Failed, Unsure, Filled}
 	kinds    = []string{FailedRead, FailedBroken, FailedWrite}
 )
 
