@@ -47,15 +47,23 @@ func (c *compiler) checkBase(at place, s *QuotaSpec) {
 	for i, word := range s.By {
 		at := at.at("by").index(i)
 		if word == "" || !slices.Contains(quotaParts, word) {
-			if word == "ip" {
-				c.add(at, `"ip" is no part of an identity`, "write address")
-				continue
-			}
-			c.add(at, fmt.Sprintf("%q is no part of an identity", word), suggest(word, quotaParts, "parts"))
+			c.add(at, fmt.Sprintf("%q is no part of an identity", word), partMeant(word))
 		} else if slices.Contains(s.By[:i], word) {
 			c.add(at, fmt.Sprintf("%q is written twice", word), "write it once")
 		}
 	}
+}
+
+// partMeant is what to write instead of a word that is no part. Who comes from the command
+// line's --by writes ip, or where the user stands, which in a file the identity says.
+func partMeant(word string) string {
+	switch kind, of, _ := strings.Cut(word, ":"); {
+	case word == "ip", word == "peer":
+		return "write address"
+	case of != "" && slices.Contains([]string{"header", "cert", "path"}, kind):
+		return "write user, and identity: {user: " + word + "}"
+	}
+	return suggest(word, quotaParts, "parts")
 }
 
 // checkLimits checks the limits of one bucket.

@@ -24,6 +24,10 @@ func TestQuotaFaults(t *testing.T) {
 			at + ".count: \"x\" is no count", at + ".headers: \"x\" is no choice of headers",
 			at + ".unit: \"bytes\" is no unit",
 		}},
+		"by sources": {QuotaSpec{QuotaLimitSpec: rate("1/s"), By: []string{"header:X-User", "peer", "header:"}}, []string{
+			at + ".by[0]: \"header:X-User\" is no part of an identity; write user, and identity: {user: header:X-User}",
+			at + ".by[1]: \"peer\" is no part of an identity; write address", at + ".by[2]: \"header:\" is no part of an identity; write one of user",
+		}},
 		"unit":        {QuotaSpec{QuotaLimitSpec: rate("1/s"), Count: "requests", Unit: "content-bytes"}, []string{at + ".unit: each token is a request here; leave it out, or count: requests"}},
 		"burst":       {QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Burst: 5}}, []string{at + ".burst: means nothing without a rate"}},
 		"bursts":      {QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Rate: "1/s burst 3", Burst: 5}}, []string{at + ".burst: the rate says a burst too"}},
