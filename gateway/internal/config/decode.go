@@ -143,11 +143,14 @@ func (d *decoder) structure(path string, n *yaml.Node, v reflect.Value, f field)
 	}
 }
 
-// unknown reports a key that no field has, with the nearest one that exists. The
-// field meant is marked as wrong too: it is not missing, it is misspelt.
+// unknown reports a key that no field has, with the group here that has it, as when it
+// stands one level too far left, or the nearest one that exists. That one is marked as
+// wrong too: it is not missing, it is misspelt.
 func (d *decoder) unknown(path, sub string, key *yaml.Node, keys fieldList) {
 	remedy := "known here: " + strings.Join(keys.names(), ", ")
-	if best, ok := nearest(key.Value, keys.names()); ok {
+	if below := keys.holders(key.Value); len(below) > 0 {
+		remedy = "write it below " + strings.Join(below, " or below ")
+	} else if best, ok := nearest(key.Value, keys.names()); ok {
 		remedy = "write " + best
 		d.markWrong(join(path, best))
 	}

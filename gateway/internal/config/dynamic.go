@@ -2,9 +2,7 @@ package config
 
 import (
 	"fmt"
-	"maps"
 	"path/filepath"
-	"slices"
 	"strings"
 )
 
@@ -50,7 +48,7 @@ func (m *meaning) dynamic() {
 	}
 	if name := m.Quotas.Store; name != "" {
 		if _, ok := m.Stores[name]; !ok {
-			m.report("quotas.store", oneOf(name, slices.Sorted(maps.Keys(m.Stores)), "stores"), "there is no store %s", quote(name))
+			m.report("quotas.store", m.storeMeant(name), "there is no store %s", quote(name))
 		}
 		if m.Quotas.File != "" {
 			m.report("quotas.store", "leave one of them out", "rules are kept in one place, and there is a file too")

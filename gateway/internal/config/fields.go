@@ -71,6 +71,24 @@ func fieldsOf(t reflect.Type) fieldList {
 	return list
 }
 
+// holders names the groups in l that have a key called name.
+func (l fieldList) holders(name string) []string {
+	var in []string
+	for _, k := range l {
+		t := k.typ
+		if t.Kind() == reflect.Pointer {
+			t = t.Elem()
+		}
+		if t.Kind() != reflect.Struct {
+			continue
+		}
+		if _, ok := fieldsOf(t).find(name); ok {
+			in = append(in, k.name)
+		}
+	}
+	return in
+}
+
 func (l fieldList) find(name string) (key, bool) {
 	for _, k := range l {
 		if k.name == name {

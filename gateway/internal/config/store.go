@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
 	"slices"
@@ -91,6 +92,22 @@ func (m *meaning) stores() {
 		}
 		m.Stores[name] = s
 	}
+	for name, g := range m.Gates {
+		if g.Quota != nil && g.Quota.Store != "" && len(m.Stores) == 0 {
+			m.report(join("gates", name)+".quota.store", m.storeMeant(g.Quota.Store), "there is no store %s", quote(g.Quota.Store))
+		}
+	}
+}
+
+// storeMeant is the remedy for the name of a store that there is not.
+func (m *meaning) storeMeant(name string) string {
+	if len(m.Stores) == 0 {
+		if badName(name) != "" {
+			name = "shared"
+		}
+		return "define it, as in stores: {" + name + ": {redis: \"redis://127.0.0.1:6379/0\"}}"
+	}
+	return oneOf(name, slices.Sorted(maps.Keys(m.Stores)), "stores")
 }
 
 // checkStore says what is wrong with the URL of a store. It repeats nothing of it
