@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 )
@@ -39,6 +40,9 @@ var dynamicFields = map[string]field{
 	},
 }
 
+// shortestToken is the fewest bytes with which the admin listener lets anybody write.
+const shortestToken = 16
+
 // dynamic makes names of files absolute and checks them.
 func (m *meaning) dynamic() {
 	if f := &m.Quotas.File; *f != "" {
@@ -56,7 +60,11 @@ func (m *meaning) dynamic() {
 	}
 	if f := &m.Admin.TokenFile; *f != "" {
 		*f = m.resolve(*f)
-		if why := unreadable(*f); why != "" {
+		why := unreadable(*f)
+		if info, err := os.Stat(*f); why == "" && err == nil && info.Size() < shortestToken {
+			why = fmt.Sprintf("holds %d bytes, and nobody may write with fewer than %d", info.Size(), shortestToken)
+		}
+		if why != "" {
 			m.report("admin.token_file", "make it by openssl rand -hex 32, readable by the gateway alone", "%s", why)
 		}
 	}

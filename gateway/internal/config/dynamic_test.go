@@ -48,6 +48,10 @@ func TestDynamicQuotas(t *testing.T) {
 	f("quotas: {store: shraed}", "write shared")
 	f("quotas: {store: shared, file: q.json}", "leave one of them out")
 	f("admin: {token_file: nothing}", "there is no file")
+	if err := os.WriteFile(filepath.Join(dir, "short"), []byte("0123456789abcde"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f("admin: {token_file: short}", "holds 15 bytes, and nobody may write with fewer than 16; make it by openssl rand -hex 32")
 	f("admin: {socket: "+strings.Repeat("s", 100)+"}", "too long for a socket")
 	f("admin: {address: off, socket: s}", "the admin listener is off")
 }
