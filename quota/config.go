@@ -85,8 +85,8 @@ const (
 	// Local decides by buckets in this process, which start full: so each process
 	// lets through as much as all together should.
 	Local OnStoreError = iota
-	// Open lets everything through, but decides as Local does where the store was not
-	// asked because it is busy: see [ErrBusy].
+	// Open lets everything through, but decides as Local does where the store is only
+	// busy: see [ErrBusy].
 	Open
 	// Closed refuses everything, with [weir.ReasonStore].
 	Closed

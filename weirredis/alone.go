@@ -137,6 +137,7 @@ func (s *Store) alone(ctx context.Context, l *lane, c *solo, key string, arg []b
 	forgotten := answered && e.IsNoScript()
 	switch {
 	case fault == nil:
+		l.answered()
 		l.worked()
 	case forgotten:
 	case answered:

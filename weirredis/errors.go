@@ -57,6 +57,8 @@ type Error struct {
 	Reason Reason
 	// Err is the cause: what the connection or the server said.
 	Err error
+
+	busy bool // nothing need be wrong with the server
 }
 
 // Error returns the reason and the cause in a sentence.
@@ -70,9 +72,10 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Is reports that target is ErrUnavailable, or for Full [quota.ErrBusy].
+// Is reports that target is ErrUnavailable, or [quota.ErrBusy] where it is Full, or is
+// late or given up for that, and the server has not been silent for a second.
 func (e *Error) Is(target error) bool {
-	return target == ErrUnavailable || target == quota.ErrBusy && e.Reason == Full
+	return target == ErrUnavailable || target == quota.ErrBusy && e.busy
 }
 
 // Charged reports whether the decision may have been charged although nobody was

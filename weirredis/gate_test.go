@@ -5,6 +5,7 @@ package weirredis
 import (
 	"context"
 	"errors"
+	"syscall"
 	"testing"
 	"time"
 
@@ -85,4 +86,27 @@ func TestGateWithoutServer(t *testing.T) {
 		}
 		server.ask(t, "FLUSHALL")
 	}
+}
+
+// A server that answers late opens no gate that is open without it: whoever keeps the
+// process busy could make its answers late. One that says nothing for a second does.
+func TestOpenGateWithLateServer(t *testing.T) {
+	server := startRedis(t)
+	slow := startSlowly(t, server)
+	s := open(t, Config{Addrs: []string{slow.addr}, Deadline: 50 * time.Millisecond})
+	gate := newGate(t, s, quota.Open)
+	eventually(t, 10*time.Second, "an answer in time", func() bool {
+		_, err := s.Take(t.Context(), &quota.Take{Key: "other", Limits: []quota.Limit{vast}, Cost: 1})
+		return err == nil
+	})
+	slow.delay.Store(int64(100 * time.Millisecond))
+	if through, refused := admit(t, gate, 30); len(through) != 10 || refused == nil {
+		t.Errorf("%d let through by a server that is late, want 10 by buckets of the process; %v", len(through), refused)
+	}
+	server.signal(t, syscall.SIGSTOP)
+	defer server.signal(t, syscall.SIGCONT)
+	eventually(t, 10*time.Second, "the gate opens", func() bool {
+		through, _ := admit(t, gate, 5)
+		return len(through) == 5
+	})
 }

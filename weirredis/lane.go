@@ -1,6 +1,7 @@
 package weirredis
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,6 +21,7 @@ type lane struct {
 	inFlight atomic.Int64
 	failures atomic.Int64 // in a row
 	down     atomic.Bool
+	silent   atomic.Int64 // since when the server owes an answer, or had any to give
 
 	mu    sync.Mutex
 	since time.Time // down since
@@ -39,12 +41,48 @@ func (l *lane) enter(places int64) (alone bool, err *Error) {
 			return false, fail(Full, nil)
 		}
 		if l.inFlight.CompareAndSwap(n, n+1) {
+			if n == 0 {
+				l.answered()
+			}
 			return n == 0, nil
 		}
 	}
 }
 
 func (l *lane) leave() { l.inFlight.Add(-1) }
+
+// silence is for how long the server has to say nothing to a question until it is held
+// to be its fault that answers are late: whoever keeps this process busy must not be able
+// to open its gates.
+const silence = time.Second
+
+// begin is what times of answers are counted from.
+var begin = time.Now()
+
+// answered notes that the server has, however late, or that it owed no answer till now.
+func (l *lane) answered() { l.silent.Store(int64(time.Since(begin))) }
+
+// busy reports whether a failure for this reason says nothing about the server.
+func (l *lane) busy(why Reason) bool {
+	switch why {
+	case Full:
+		return true
+	case Down:
+		if !late(l.lastCause()) {
+			return false
+		}
+		fallthrough
+	case Timeout:
+		return time.Since(begin)-time.Duration(l.silent.Load()) < silence
+	}
+	return false
+}
+
+// late reports whether all that was wrong is that an answer took its time.
+func late(cause error) bool {
+	var e *Error
+	return errors.Is(cause, errDeadline) || errors.As(cause, &e) && e.Reason == Timeout
+}
 
 // worked ends a row of failures.
 func (l *lane) worked() {

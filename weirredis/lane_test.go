@@ -2,10 +2,9 @@ package weirredis
 
 import (
 	"errors"
+	"io"
 	"testing"
 	"time"
-
-	"github.com/weir-go/weir/quota"
 )
 
 func TestLane(t *testing.T) {
@@ -17,7 +16,7 @@ func TestLane(t *testing.T) {
 	if _, err := l.enter(2); err != nil {
 		t.Fatalf("no place for two: %v", err)
 	}
-	if _, err := l.enter(2); err == nil || err.Reason != Full || !errors.Is(err, quota.ErrBusy) || !errors.Is(err, ErrUnavailable) {
+	if _, err := l.enter(2); err == nil || err.Reason != Full || !l.busy(err.Reason) {
 		t.Errorf("a third: %v, want full", err)
 	}
 	l.leave()
@@ -77,5 +76,34 @@ func TestErrors(t *testing.T) {
 	}
 	if Reason(200).String() != "" {
 		t.Error("a reason out of nowhere")
+	}
+}
+
+// That answers are late is no fault of a server that answers: only silence is, and what
+// it or the connection says.
+func TestLaneBusy(t *testing.T) {
+	now := int64(time.Since(begin))
+	for _, c := range []struct {
+		why    Reason
+		silent int64
+		cause  error
+		want   bool
+	}{
+		{Full, now - int64(silence), nil, true},
+		{Timeout, now, nil, true},
+		{Timeout, now - int64(silence), nil, false},
+		{Down, now, errDeadline, true},
+		{Down, now, fail(Timeout, errors.New("a probe took 60ms")), true},
+		{Down, now, fail(Broken, io.EOF), false},
+		{Down, now - int64(silence), errDeadline, false},
+		{Broken, now, nil, false},
+		{Refused, now, nil, false},
+		{Invalid, now, nil, false},
+	} {
+		l := &lane{cause: c.cause}
+		l.silent.Store(c.silent)
+		if got := l.busy(c.why); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
 	}
 }

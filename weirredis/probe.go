@@ -89,6 +89,7 @@ func (s *Store) probe(key string) error {
 	if _, err := unpack(answer, 1); err != nil {
 		return fail(Invalid, fmt.Errorf("%w: %w", errLies, err))
 	}
+	s.laneOf(c, key).answered()
 	if took := time.Since(begin); took > s.cfg.Deadline {
 		return fail(Timeout, errors.New("a probe took "+took.Round(time.Millisecond).String()))
 	}

@@ -108,6 +108,9 @@ func (c *call) take() (string, *Error) {
 func (s *Store) send(client *client, l *lane, c *call, key, arg string) {
 	reply, err := client.take(key, arg)
 	l.leave()
+	if err == nil {
+		l.answered()
+	}
 	if !c.first.CompareAndSwap(false, true) {
 		c.put()
 		return

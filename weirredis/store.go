@@ -135,6 +135,9 @@ func (s *Store) ask(ctx context.Context, key string, r *request) (reply, error) 
 		fault = fail(Invalid, err)
 	}
 	s.count.failed[fault.Reason].Add(1)
+	if c := s.client.Load(); c != nil {
+		fault.busy = s.laneOf(c, keyOf(s.cfg.Prefix, key)).busy(fault.Reason)
+	}
 	return reply{}, fault
 }
 

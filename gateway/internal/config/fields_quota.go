@@ -24,7 +24,7 @@ var quotaFields = map[string]field{
 	"QuotaSpec.permissive":     {doc: "Refuse nothing, but charge everything, into debt if need be.", def: "false"},
 	"QuotaSpec.queue":          {doc: "Let work wait for its tokens, where this gate is the last of the route.", example: "{len: 100, max_wait: 1s}"},
 	"QuotaSpec.store":          {doc: "One of stores, which keeps the buckets for several gateways. Left out, they are in the memory of this one.", example: "shared"},
-	"QuotaSpec.on_store_error": {doc: "What to do when the store cannot tell: local goes by buckets in the memory of this gateway, which start full; open lets everything through, but goes by memory too while too many questions are under way; closed refuses.", def: "local", enum: []string{"local", "open", "closed"}},
+	"QuotaSpec.on_store_error": {doc: "What to do when the store cannot tell: local goes by buckets in the memory of this gateway, which start full; open lets everything through, but goes by memory too while answers are only late or too many questions are under way; closed refuses.", def: "local", enum: []string{"local", "open", "closed"}},
 	"QuotaSpec.max_keys": {
 		doc: "Buckets in the memory of this gateway, of up to 40 bytes each; a key has one for each of its limits. What does not fit shares one, which fails closed. 0 means the default. A gate whose bound is changed begins with full buckets.",
 		def: "1048576", least: "0", most: "268435456",
