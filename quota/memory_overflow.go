@@ -40,9 +40,13 @@ func (m *Memory) stray(window int, l *Limit, at moment) *slot {
 func (m *Memory) strayOf(window int, l *Limit) (s *slot, id uint64) {
 	id = windowID(maphash.Comparable(m.seed, *l), window)
 	t := m.strays.table.Load()
-	if s = t.find(id); s == nil && m.strays.used >= mostStrays {
-		id = windowID(0, window)
-		s = t.find(id)
+	if s = t.find(id); s != nil {
+		return s, id
+	}
+	// Who has used the one for the rest goes on with it, as long as it is not full again.
+	rest := windowID(0, window)
+	if s = t.find(rest); s != nil || m.strays.used >= mostStrays {
+		id = rest
 	}
 	return s, id
 }

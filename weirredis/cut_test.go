@@ -18,34 +18,18 @@ import (
 // next script is lost and its connection ends.
 func startCutting(t *testing.T, server *server) (addr string, cut *atomic.Bool) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
 	cut = new(atomic.Bool)
-	go func() {
-		for {
-			client, err := l.Accept()
-			if err != nil {
-				return
+	addr = relay(t, server, func(client, upstream net.Conn) {
+		var doomed atomic.Bool
+		go pass(upstream, client, func(asked []byte) bool {
+			if bytes.Contains(asked, []byte("EVAL")) && cut.CompareAndSwap(true, false) {
+				doomed.Store(true)
 			}
-			upstream, err := net.Dial("tcp", server.addr)
-			if err != nil {
-				client.Close()
-				continue
-			}
-			var doomed atomic.Bool
-			go pass(upstream, client, func(asked []byte) bool {
-				if bytes.Contains(asked, []byte("EVAL")) && cut.CompareAndSwap(true, false) {
-					doomed.Store(true)
-				}
-				return true
-			})
-			go pass(client, upstream, func([]byte) bool { return !doomed.Load() })
-		}
-	}()
-	return l.Addr().String(), cut
+			return true
+		})
+		go pass(client, upstream, func([]byte) bool { return !doomed.Load() })
+	})
+	return addr, cut
 }
 
 // pass passes on what may be, and ends both connections with what may not.

@@ -56,11 +56,11 @@ func (l *lane) leave() { l.inFlight.Add(-1) }
 // to open its gates.
 const silence = time.Second
 
-// begin is what times of answers are counted from.
-var begin = time.Now()
+// epoch is what times of answers are counted from.
+var epoch = time.Now()
 
 // answered notes that the server has, however late, or that it owed no answer till now.
-func (l *lane) answered() { l.silent.Store(int64(time.Since(begin))) }
+func (l *lane) answered() { l.silent.Store(int64(time.Since(epoch))) }
 
 // busy reports whether a failure for this reason says nothing about the server.
 func (l *lane) busy(why Reason) bool {
@@ -73,7 +73,7 @@ func (l *lane) busy(why Reason) bool {
 		}
 		fallthrough
 	case Timeout:
-		return time.Since(begin)-time.Duration(l.silent.Load()) < silence
+		return time.Since(epoch)-time.Duration(l.silent.Load()) < silence
 	}
 	return false
 }

@@ -79,10 +79,26 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// A server that owed no answer has not been silent, however long ago it gave one.
+func TestLaneAfterARest(t *testing.T) {
+	l := &lane{}
+	l.silent.Store(int64(time.Since(epoch) - 2*silence))
+	if l.busy(Timeout) {
+		t.Error("silent for two seconds, and not held to be")
+	}
+	if _, err := l.enter(2); err != nil || !l.busy(Timeout) {
+		t.Errorf("%v: held to be silent when it is asked", err)
+	}
+	l.silent.Store(int64(time.Since(epoch) - 2*silence))
+	if _, err := l.enter(2); err != nil || l.busy(Timeout) {
+		t.Errorf("%v: not held to be silent, though it owes an answer", err)
+	}
+}
+
 // That answers are late is no fault of a server that answers: only silence is, and what
 // it or the connection says.
 func TestLaneBusy(t *testing.T) {
-	now := int64(time.Since(begin))
+	now := int64(time.Since(epoch))
 	for _, c := range []struct {
 		why    Reason
 		silent int64

@@ -22,12 +22,23 @@ type slowly struct {
 
 func startSlowly(t *testing.T, server *server) *slowly {
 	t.Helper()
+	p := &slowly{}
+	p.addr = relay(t, server, func(client, upstream net.Conn) {
+		go p.pass(upstream, client, false)
+		go p.pass(client, upstream, true)
+	})
+	return p
+}
+
+// relay accepts connections for a server, and has pass begin to hand on what either side
+// says.
+func relay(t *testing.T, server *server, pass func(client, upstream net.Conn)) (addr string) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
-	p := &slowly{addr: l.Addr().String()}
 	go func() {
 		for {
 			client, err := l.Accept()
@@ -39,11 +50,10 @@ func startSlowly(t *testing.T, server *server) *slowly {
 				client.Close()
 				continue
 			}
-			go p.pass(upstream, client, false)
-			go p.pass(client, upstream, true)
+			pass(client, upstream)
 		}
 	}()
-	return p
+	return l.Addr().String()
 }
 
 func (p *slowly) pass(to, from net.Conn, late bool) {

@@ -113,14 +113,6 @@ func whoIs(identity *policy.IdentitySpec, whose *policy.QuotaRuleSpec) (w weir.W
 			name = network(name)
 		}
 		switch part {
-		case "user":
-			w.User = name
-		case "client":
-			w.Client = name
-		case "tenant":
-			w.Tenant = name
-		case "route":
-			w.Op = name
 		case "priority":
 			p, ok := weir.ParsePriority(name)
 			if w.Priority = p; !ok {
@@ -128,6 +120,8 @@ func whoIs(identity *policy.IdentitySpec, whose *policy.QuotaRuleSpec) (w weir.W
 			}
 		case "address":
 			setPart(&w, peer, name)
+		default:
+			setPart(&w, part, name)
 		}
 	}
 	if len(given) == 0 {
@@ -136,7 +130,7 @@ func whoIs(identity *policy.IdentitySpec, whose *policy.QuotaRuleSpec) (w weir.W
 	return w, given, faults
 }
 
-// setPart sets the part of an identity that is an address.
+// setPart sets a part of an identity that is a name.
 func setPart(w *weir.Work, part, name string) {
 	switch part {
 	case "user":
@@ -145,6 +139,8 @@ func setPart(w *weir.Work, part, name string) {
 		w.Client = name
 	case "tenant":
 		w.Tenant = name
+	case "route":
+		w.Op = name
 	}
 }
 
