@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 
@@ -19,6 +21,26 @@ const (
 	exitError = 1 // it did not work
 	exitUsage = 2 // the command line is wrong
 )
+
+// Main runs the command line and returns the exit code: 0, 1 when it did not
+// work, 2 when the command line is wrong, or what the command asks for.
+func Main(args []string, version string) int {
+	root := NewRootCommand(versionOf(version))
+	root.SetArgs(args)
+	err := root.Execute()
+	var exit *ExitError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &exit):
+		if exit.Err != nil {
+			fmt.Fprintln(os.Stderr, "weir: "+exit.Error())
+		}
+		return exit.Code
+	}
+	fmt.Fprintln(os.Stderr, "weir: "+err.Error())
+	return exitError
+}
 
 // NewRootCommand returns weir with all its commands.
 func NewRootCommand(version string) *cobra.Command {
@@ -69,21 +91,6 @@ func knownCommand(cmd *cobra.Command, args []string) error {
 	return usage("there is no command %q; see %s --help", args[0], cmd.CommandPath())
 }
 
-// needs turns what cobra says about the number of arguments into the line to
-// write instead.
-func needs(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		instead := strings.TrimSuffix(cmd.UseLine(), " [flags]")
-		switch {
-		case check(cmd, args) == nil:
-			return nil
-		case len(args) == 0:
-			return usage("%s needs a file; write %s", cmd.CommandPath(), instead)
-		}
-		return usage("too many arguments; write %s", instead)
-	}
-}
-
 // flagProblem is what is wrong with a flag, without the words of package strconv.
 func flagProblem(err error) string {
 	var num *strconv.NumError
@@ -100,22 +107,70 @@ func flagProblem(err error) string {
 	return strings.Replace(err.Error(), num.Error(), what, 1)
 }
 
-// Main runs the command line and returns the exit code: 0, 1 when it did not
-// work, 2 when the command line is wrong, or what the command asks for.
-func Main(args []string, version string) int {
-	root := NewRootCommand(versionOf(version))
-	root.SetArgs(args)
-	err := root.Execute()
-	var exit *ExitError
-	switch {
-	case err == nil:
-		return exitOK
-	case errors.As(err, &exit):
-		if exit.Err != nil {
-			fmt.Fprintln(os.Stderr, "weir: "+exit.Error())
+// needs turns what cobra says about the number of arguments into the line to
+// write instead.
+func needs(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		instead := strings.TrimSuffix(cmd.UseLine(), " [flags]")
+		switch {
+		case check(cmd, args) == nil:
+			return nil
+		case len(args) == 0:
+			return usage("%s needs a file; write %s", cmd.CommandPath(), instead)
 		}
-		return exit.Code
+		return usage("too many arguments; write %s", instead)
 	}
-	fmt.Fprintln(os.Stderr, "weir: "+err.Error())
-	return exitError
+}
+
+// usage returns an error about the command line.
+func usage(format string, args ...any) error {
+	return &ExitError{Code: exitUsage, Err: fmt.Errorf(format, args...)}
+}
+
+// ExitError is an error that asks for an exit code. The root command prints it,
+// unless Err is nil, and exits with Code.
+type ExitError struct {
+	Code int
+	Err  error // nil: everything has been said already
+}
+
+// Error returns the text of Err.
+func (e *ExitError) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("exit code %d", e.Code)
+	}
+	return e.Err.Error()
+}
+
+// Unwrap returns Err.
+func (e *ExitError) Unwrap() error { return e.Err }
+
+// NewVersionCommand returns weir version.
+func NewVersionCommand(version string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Say which weir this is",
+		Args:  needs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionLine(version))
+			return err
+		},
+	}
+}
+
+func versionLine(version string) string {
+	return fmt.Sprintf("weir %s %s %s/%s", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
+// versionOf returns the version that the linker was given, or what the build
+// knows of itself.
+func versionOf(linked string) string {
+	if linked != "" {
+		return linked
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" || info.Main.Version == "(devel)" {
+		return "devel"
+	}
+	return info.Main.Version
 }

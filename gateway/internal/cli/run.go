@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/server"
 	"github.com/weir-go/weir/policy"
@@ -93,10 +92,6 @@ gateway could not start, and 2 if the command line is wrong.`,
 	return cmd
 }
 
-func usage(format string, args ...any) error {
-	return &ExitError{Code: exitUsage, Err: fmt.Errorf(format, args...)}
-}
-
 // runGateway runs until a signal or the context says stop.
 func runGateway(ctx context.Context, o runOptions) error {
 	cfg, err := o.load()
@@ -126,6 +121,35 @@ func runGateway(ctx context.Context, o runOptions) error {
 	defer close(ended)
 	go o.obey(ended, srv, stop)
 	return srv.Run(ctx)
+}
+
+func setLevel(v *slog.LevelVar, cfg *config.Config) error {
+	var level slog.Level
+	name := cfg.Log.Level
+	if name == "" {
+		name = "info"
+	}
+	if err := level.UnmarshalText([]byte(name)); err != nil {
+		return usage("log level %q is none of debug, info, warn, error", name)
+	}
+	v.Set(level)
+	return nil
+}
+
+// newLogger logs text to a terminal and JSON elsewhere, unless format says
+// which.
+func newLogger(to *os.File, format string, level slog.Leveler) *slog.Logger {
+	text := format == "text"
+	if format == "auto" || format == "" {
+		info, err := to.Stat()
+		text = err == nil && info.Mode()&os.ModeCharDevice != 0
+	}
+	opts := &slog.HandlerOptions{Level: level}
+	var w io.Writer = to
+	if text {
+		return slog.New(slog.NewTextHandler(w, opts))
+	}
+	return slog.New(slog.NewJSONHandler(w, opts))
 }
 
 // echo is how long after the first signal to stop another one is taken for the
@@ -214,31 +238,42 @@ func (o *runOptions) withoutFile() (*config.Config, error) {
 	return cfg, nil
 }
 
-func setLevel(v *slog.LevelVar, cfg *config.Config) error {
-	var level slog.Level
-	name := cfg.Log.Level
-	if name == "" {
-		name = "info"
-	}
-	if err := level.UnmarshalText([]byte(name)); err != nil {
-		return usage("log level %q is none of debug, info, warn, error", name)
-	}
-	v.Set(level)
-	return nil
+// identityFlags are those that say who is asking.
+func (o *runOptions) identityFlags(cmd *cobra.Command) {
+	id, flags := &o.Identity, cmd.Flags()
+	flags.StringVar(&id.Tenant, "tenant", "", "where the tenant of a request comes from without a file, for instance header:X-Tenant; tenants are served fairly")
+	flags.StringVar(&id.User, "user", "", "where the user comes from without a file, for instance header:X-User; users are served fairly, then the tenants of each")
+	flags.StringVar(&id.Priority, "priority", "", "where the priority comes from without a file, for instance header:X-Priority: background, normal, high or critical")
+	flags.StringSliceVar(&id.Trusted, "trusted", nil, "networks whose headers are believed without a file, for instance 10.0.0.0/8 (default 127.0.0.0/8,::1/128)")
 }
 
-// newLogger logs text to a terminal and JSON elsewhere, unless format says
-// which.
-func newLogger(to *os.File, format string, level slog.Leveler) *slog.Logger {
-	text := format == "text"
-	if format == "auto" || format == "" {
-		info, err := to.Stat()
-		text = err == nil && info.Mode()&os.ModeCharDevice != 0
+// identifies reports whether one of them is given.
+func (o *runOptions) identifies() bool {
+	id := &o.Identity
+	return id.Tenant != "" || id.User != "" || id.Priority != "" || id.Trusted != nil
+}
+
+// identityFaults returns everything that is wrong with them.
+func (o *runOptions) identityFaults() []error {
+	p, err := policy.Compile(policy.Spec{Identity: o.Identity}, policy.Options{})
+	if err == nil {
+		p.Close()
+		return nil
 	}
-	opts := &slog.HandlerOptions{Level: level}
-	var w io.Writer = to
-	if text {
-		return slog.New(slog.NewTextHandler(w, opts))
+	var faults *policy.Faults
+	if !errors.As(err, &faults) {
+		return []error{err}
 	}
-	return slog.New(slog.NewJSONHandler(w, opts))
+	var wrong []error
+	for _, f := range faults.List {
+		flag := strings.TrimPrefix(f.Path, "identity.")
+		if len(f.Keys) > 1 {
+			flag = f.Keys[1]
+		}
+		if flag == "user" && o.Rate.By != "" && o.Identity.User == o.Rate.By {
+			flag = "by"
+		}
+		wrong = append(wrong, fmt.Errorf("--%s: %s; %s", flag, f.Problem, f.Instead))
+	}
+	return wrong
 }

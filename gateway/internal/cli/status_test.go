@@ -108,3 +108,76 @@ func TestStatusFaults(t *testing.T) {
 	f("does not answer as a gateway does", answering(t, http.StatusOK, "hello"))
 	f("does not answer as a gateway does", answering(t, http.StatusOK, "hello"), "--json")
 }
+
+// A quota has a table of its own, for it has no slots, and so have stores.
+func TestStatusOfQuotas(t *testing.T) {
+	var l look
+	err := json.Unmarshal([]byte(`{"ready": true, "gates": [
+		{"name": "slots", "kind": "limit", "mode": "enforce", "limit": 20},
+		{"name": "near", "kind": "quota", "mode": "enforce", "admitted": 7, "rejected": {"quota": 3, "canceled": 1}, "quota": {"rules": 2, "buckets": {"known": 5, "max": 100, "overflowed": 4}, "store_errors": 0,
+			"refused": [{"bucket": "near/user=alice", "times": 5}, {"bucket": "near/user=bob", "times": 4}, {"bucket": "near/user=carol", "times": 2}, {"bucket": "other", "times": 7}]}},
+		{"name": "far", "kind": "quota", "mode": "observe", "quota": {"rules": 1, "store_errors": 6, "unsettled": 1}}],
+		"stores": [{"name": "shared", "down": true, "why": "no answer", "takes": 12, "failed": {"timeout": 2, "down": 3}, "trips": 1}]}`), &l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	if err := l.print(&b, 2); err != nil {
+		t.Fatal(err)
+	}
+	var rows []string
+	for line := range strings.Lines(b.String()) {
+		rows = append(rows, strings.Join(strings.Fields(line), " "))
+	}
+	got := strings.Join(rows, "\n")
+	for _, want := range []string{
+		"slots enforce 20 0 0 0 0 0 - - -",
+		"QUOTA MODE RULES BUCKETS AT MOST OVERFLOWED WAITING ADMITTED REFUSED LEFT STORE ERRORS UNSETTLED",
+		"near enforce 2 5 100 4 0 7 3 1 0 0",
+		"far observe 1 - - - 0 0 0 0 6 1",
+		"shared down 12 5 1 no answer",
+		"BUCKET OF REFUSED\nuser=alice near 5\nuser=bob near 4\n(other) near 9",
+	} {
+		if !strings.Contains(got, "\n"+want) {
+			t.Errorf("no row %q", want)
+		}
+	}
+	if strings.Count(got, "\nnear") != 1 {
+		t.Error("a quota is among the limits too")
+	}
+	if t.Failed() {
+		t.Log(b.String())
+	}
+}
+
+func TestStatusOfListeners(t *testing.T) {
+	admin := answering(t, http.StatusOK, `{"gates": [], "connections": [
+		{"listener": ":8443", "limit": 100, "in_flight": 7, "admitted": 40, "addresses": 3, "max_addresses": 65536, "crowd": 2,
+		 "refused": {"max_connections": 1, "connections.rate": 0, "connections.per_address": 12},
+		 "handshakes_failed": {"unknown_ca": 4, "expired": 0}},
+		{"listener": ":8080", "limit": 100, "refused": {}, "mode": "observe", "observed": {"connections.rate": 5, "connections.addresses": 0}},
+		{"listener": ":8081", "limit": 100, "refused": {}, "mode": "observe", "observed": {"connections.rate": 0}}]}`)
+	out, _, err := run(NewRootCommand("test"), "", "status", "--admin", admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"LISTENER  CONNECTIONS  AT MOST  TAKEN  REFUSED  BY                                              ADDRESSES  AT MOST  OTHERS",
+		":8443     7            100      40     13       connections.per_address 12, max_connections 1   3          65536    2",
+		":8080     0            100      0      0        -                                               0          0        0",
+		"CONNECTIONS OF  ONLY OBSERVED, WOULD REFUSE\n:8080           connections.rate 5\n:8081           nothing\n",
+		"HANDSHAKES AT  FAILED\n:8443          unknown_ca 4\n",
+	} {
+		if !strings.Contains(collapse(out), collapse(want)) {
+			t.Errorf("no line %q in\n%s", want, out)
+		}
+	}
+}
+
+// collapse makes columns of any width alike.
+func collapse(s string) string {
+	for strings.Contains(s, "  ") {
+		s = strings.ReplaceAll(s, "  ", " ")
+	}
+	return s
+}

@@ -1,0 +1,153 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/weir-go/weir/gateway/internal/config"
+)
+
+// run executes a command and returns what it wrote to either output.
+func run(cmd *cobra.Command, in string, args ...string) (out, errs string, err error) {
+	var o, e bytes.Buffer
+	cmd.SetOut(&o)
+	cmd.SetErr(&e)
+	cmd.SetIn(strings.NewReader(in))
+	cmd.SetArgs(args)
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true // as the root command does
+	err = cmd.Execute()
+	return o.String(), e.String(), err
+}
+
+// write puts a file into a new directory and returns its name.
+func write(t *testing.T, name, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestCheck(t *testing.T) {
+	good := write(t, "good.yaml", config.Minimum+"      gates: [app]\n  gates: {app: {limit: {limit: 5}}}\n")
+	bad := write(t, "bad.yaml", "upstreams: 5\nroutse: []\n")
+
+	out, errs, err := run(NewCheckCommand(), "", good)
+	want := good + ": ok: 1 listener, 1 gate, 1 route, 1 upstream with 1 target, admin on 127.0.0.1:9090\n"
+	if err != nil || errs != "" || out != want {
+		t.Errorf("good file: %q, %q, %v; want %q", out, errs, err, want)
+	}
+
+	var exit *ExitError
+	_, errs, err = run(NewCheckCommand(), "", bad)
+	if !errors.As(err, &exit) || exit.Code != 1 || exit.Err != nil || strings.Count(errs, "\n") != 2 {
+		t.Errorf("a bad file alone: %q, %v; want its two faults, exit code 1 and no more words", errs, err)
+	}
+
+	out, errs, err = run(NewCheckCommand(), "", good, bad)
+	if !errors.As(err, &exit) || exit.Code != 1 || !strings.Contains(err.Error(), "1 of 2 files") {
+		t.Errorf("one bad file: error %v, want exit code 1 of 1 of 2 files", err)
+	}
+	if out != want || !strings.Contains(errs, bad+":1:12: upstreams: ") || !strings.Contains(errs, bad+":2:1: routse: ") {
+		t.Errorf("one bad file: out %q, err %q", out, errs)
+	}
+
+	out, _, err = run(NewCheckCommand(), config.Minimum+"  admin: {address: off}\n", "-")
+	if err != nil || !strings.Contains(out, "no admin listener") || !strings.Contains(out, "note: routes[0] (/) passes no gate") {
+		t.Errorf("standard input: %q, %v", out, err)
+	}
+	if _, errs, err = run(NewCheckCommand(), "", filepath.Join(t.TempDir(), "none.yaml")); err == nil || !strings.Contains(errs, "weir init") {
+		t.Errorf("a file that is not there: %q, %v; want a hint at weir init", errs, err)
+	}
+	if _, _, err = run(NewCheckCommand(), ""); err == nil {
+		t.Error("no file: no error")
+	}
+}
+
+func TestInit(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "weir.yaml")
+	out, _, err := run(NewInitCommand(), "", file)
+	if err != nil || !strings.Contains(out, "wrote "+file) {
+		t.Fatalf("init: %q, %v", out, err)
+	}
+	if _, errs, err := run(NewCheckCommand(), "", file); err != nil {
+		t.Errorf("check refuses what init wrote: %v\n%s", err, errs)
+	}
+	text, _, err := run(NewInitCommand(), "")
+	if written, _ := os.ReadFile(file); err != nil || text != string(written) || text == "" {
+		t.Errorf("standard output differs from the file (%v):\n%s", err, text)
+	}
+}
+
+func TestInitOverwritesOnlyByForce(t *testing.T) {
+	file := write(t, "weir.yaml", "mine")
+	_, _, err := run(NewInitCommand(), "", file)
+	if err == nil || !strings.Contains(err.Error(), "--force") {
+		t.Errorf("init over a file: %v, want a hint at --force", err)
+	}
+	if text, _ := os.ReadFile(file); string(text) != "mine" {
+		t.Errorf("init changed the file: %q", text)
+	}
+	if _, _, err := run(NewInitCommand(), "", "--force", file); err != nil {
+		t.Errorf("init --force: %v", err)
+	}
+	if text, _ := os.ReadFile(file); !strings.Contains(string(text), "upstreams:") {
+		t.Errorf("init --force wrote %q", text)
+	}
+	if _, _, err := run(NewInitCommand(), "", filepath.Join(file, "x")); err == nil {
+		t.Error("init below a file: no error")
+	}
+}
+
+func TestSchema(t *testing.T) {
+	out, _, err := run(NewSchemaCommand(), "")
+	if err != nil || !strings.Contains(out, `"$schema": "https://json-schema.org/draft/2020-12/schema"`) {
+		t.Errorf("schema: %v\n%.200s", err, out)
+	}
+}
+
+// Each command says of the other's kind of file that it is one, and nothing else.
+func TestOtherKindOfFile(t *testing.T) {
+	scene := write(t, "scene.yaml", scenario)
+	gateway := write(t, "gateway.yaml", config.Minimum)
+
+	_, errs, err := run(NewCheckCommand(), "", scene)
+	if want := scene + ": is a scenario, not a configuration of the gateway; weir sim " + scene + " runs it\n"; err == nil || errs != want {
+		t.Errorf("check of a scenario: %q, %v; want %q", errs, err, want)
+	}
+	_, errs, err = run(NewCheckCommand(), scenario, "-")
+	if want := "stdin: is a scenario for weir sim, not a configuration of the gateway\n"; err == nil || errs != want {
+		t.Errorf("check of a scenario on standard input: %q, %v; want %q", errs, err, want)
+	}
+	_, _, err = run(NewRootCommand("test"), "", "run", scene)
+	if err == nil || !strings.HasPrefix(err.Error(), scene+": is a scenario") {
+		t.Errorf("run of a scenario: %v", err)
+	}
+	_, errs, err = run(NewSimCommand(), "", gateway)
+	if err == nil || errs != "" || !strings.HasPrefix(err.Error(), gateway+": is a configuration of the gateway, not a scenario; weir check "+gateway) {
+		t.Errorf("sim of a configuration: %q, %v", errs, err)
+	}
+}
+
+func TestKindOf(t *testing.T) {
+	for text, want := range map[string]kind{
+		"upstreams: {}\n":          configFile,
+		"{\"phases\": []}":         scenarioFile,
+		"name: x\n":                unknownFile,
+		"routes: []\nphases: []\n": unknownFile, // a mixture: its faults say more
+		"gates: {}\n":              unknownFile,
+		"- phases\n":               unknownFile,
+		"phases:\n\tx\n":           unknownFile,
+		"":                         unknownFile,
+	} {
+		if got := kindOf([]byte(text)); got != want {
+			t.Errorf("%q: %d, want %d", text, got, want)
+		}
+	}
+}
