@@ -2,14 +2,20 @@ package admin
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/proxy"
+	"github.com/weir-go/weir/policy"
 )
 
 // counted returns the requests of each label, and their sum.
@@ -141,5 +147,196 @@ func TestClassAndTenantMetrics(t *testing.T) {
 	m.Keep(nil, nil)
 	if text := ask(m.Handler(), http.MethodGet, "/metrics").Body.String(); strings.Contains(text, `weir_gate_wait_seconds_count{class="high"`) {
 		t.Error("a gate that is gone still has series by class")
+	}
+}
+
+// The pools that are used most have a capacity and a level each, whatever their
+// keys look like, and their number is bounded.
+func TestKeyMetrics(t *testing.T) {
+	p := compiled(t, map[string]policy.GateSpec{
+		"db": {Limit: &policy.LimitSpec{Limit: 3}, Each: &policy.EachSpec{MaxKeys: 500, Overrides: map[string]policy.OverrideSpec{"big": {Limit: 9}}}},
+	}, policy.Options{})
+	cut := strings.Repeat("\u00e4", 40) // is cut in the middle of a letter
+	for _, tenant := range []string{"big", "big", "big", "small", "small", cut, "few"} {
+		hold(t, p.Gate("db"), weir.Work{Tenant: tenant})
+	}
+	m := NewMetrics(still{p}, "v0")
+	m.Tenants(2)
+	has(t, m,
+		`weir_gate_limit{gate="db"} 3`,
+		`weir_gate_in_flight{gate="db"} 7`,
+		`weir_gate_keys{gate="db"} 4`,
+		`weir_gate_keys_max{gate="db"} 500`,
+		`weir_gate_keys_busy{gate="db"} 4`,
+		`weir_gate_keys_evicted_total{gate="db"} 0`,
+		`weir_key_limit{gate="db",key="big"} 9`,
+		`weir_key_in_flight{gate="db",key="big"} 3`,
+		`weir_key_limit{gate="db",key="small"} 3`,
+		`weir_key_waiting{gate="db",key="small"} 0`,
+	)
+	m.Tenants(10)
+	w := ask(m.Handler(), http.MethodGet, "/metrics")
+	if n := strings.Count(w.Body.String(), "\nweir_key_limit{"); w.Code != http.StatusOK || n != 4 {
+		t.Errorf("%d, %d keys; want 4", w.Code, n)
+	}
+}
+
+// Pools have a histogram of their waits each, those that most is admitted of, and a
+// capacity beside it though they hold nothing; the others share one. A reload keeps
+// what was counted, and drops what is of gates that are gone.
+func TestKeyWaits(t *testing.T) {
+	for _, own := range []bool{false, true} {
+		t.Run(fmt.Sprintf("own %v", own), func(t *testing.T) {
+			keyWaits(t, map[string]policy.GateSpec{"db": {Limit: &policy.LimitSpec{Limit: 3}, Each: &policy.EachSpec{By: "route", Own: own}}})
+		})
+	}
+}
+
+func keyWaits(t *testing.T, gates map[string]policy.GateSpec) {
+	p := compiled(t, gates, policy.Options{})
+	for _, op := range []string{"a", "b", "c"} {
+		permit, err := p.Gate("db").TryAdmit(weir.Work{Op: op})
+		if err != nil {
+			t.Fatal(err)
+		}
+		permit.Done(weir.OK)
+	}
+	m := NewMetrics(still{p}, "v0")
+	m.Keep(maps.Collect(p.Gates()), nil)
+	m.Tenants(2)
+	for _, op := range []string{"a", "a", "b", "c", "d", "other"} {
+		for _, waited := range []time.Duration{0, 20 * time.Millisecond, 100 * time.Millisecond, 11 * time.Second} {
+			m.Admitted("db", weir.Work{Op: op, Tenant: "x"}, waited)
+		}
+	}
+	lines := []string{
+		`weir_key_wait_seconds_bucket{gate="db",key="a",le="0.001"} 2`,
+		`weir_key_wait_seconds_bucket{gate="db",key="a",le="0.01"} 2`,
+		`weir_key_wait_seconds_bucket{gate="db",key="a",le="0.1"} 6`,
+		`weir_key_wait_seconds_bucket{gate="db",key="a",le="10"} 6`,
+		`weir_key_wait_seconds_bucket{gate="db",key="a",le="+Inf"} 8`,
+		`weir_key_wait_seconds_count{gate="db",key="a"} 8`,
+		`weir_key_wait_seconds_sum{gate="db",key="a"} 22.24`,
+		`weir_key_wait_seconds_count{gate="db",key="b"} 4`,
+		`weir_key_wait_seconds_count{gate="db",key="other"} 12`,
+		`weir_gate_wait_seconds_count{class="normal",gate="db"} 24`,
+	}
+	has(t, m, append(lines, `weir_key_limit{gate="db",key="a"} 3`, `weir_key_limit{gate="db",key="b"} 3`)...)
+	m.Keep(maps.Collect(compiled(t, gates, policy.Options{}).Gates()), nil)
+	has(t, m, lines...)
+	m.Keep(nil, nil)
+	if text := ask(m.Handler(), http.MethodGet, "/metrics").Body.String(); strings.Contains(text, "weir_key_wait_seconds") {
+		t.Error("a gate that is gone still has series by key")
+	}
+}
+
+// What is counted on the path of each request allocates nothing.
+func TestCountingAllocatesNothing(t *testing.T) {
+	p := compiled(t, map[string]policy.GateSpec{"db": {Limit: &policy.LimitSpec{Limit: 3}, Each: &policy.EachSpec{}}}, policy.Options{})
+	m := NewMetrics(still{p}, "v0")
+	m.Keep(maps.Collect(p.Gates()), nil)
+	m.Tenants(5)
+	if n := testing.AllocsPerRun(100, func() {
+		m.Admitted("db", weir.Work{Tenant: "a"}, time.Millisecond)
+		m.Tenant("a", proxy.ByUpstream, time.Millisecond)
+		m.Done("db", weir.OK, time.Millisecond)
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// However many keys come, however they are called, series are bounded in number.
+func TestKeyWaitsAreBounded(t *testing.T) {
+	p := compiled(t, map[string]policy.GateSpec{"db": {Limit: &policy.LimitSpec{Limit: 3}, Each: &policy.EachSpec{}}}, policy.Options{})
+	m := NewMetrics(still{p}, "v0")
+	m.Keep(maps.Collect(p.Gates()), nil)
+	m.Tenants(5)
+	for i := range 10_000 {
+		m.Admitted("db", weir.Work{Tenant: fmt.Sprint("\xff", i)}, 0)
+	}
+	w := ask(m.Handler(), http.MethodGet, "/metrics")
+	if n := strings.Count(w.Body.String(), "\nweir_key_wait_seconds_count{"); w.Code != http.StatusOK || n != 6 {
+		t.Errorf("%d, %d histograms; want 6", w.Code, n)
+	}
+}
+
+// A gate that sheds shows what it goes by, once it is known.
+func TestShedMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := compiled(t, map[string]policy.GateSpec{
+			"front": {Shed: &policy.ShedSpec{LoadOf: "db"}}, "db": {Limit: &policy.LimitSpec{Limit: 4}},
+		}, policy.Options{})
+		for range 3 {
+			hold(t, p.Gate("db"), weir.Work{})
+		}
+		time.Sleep(time.Second)
+		m := NewMetrics(still{p}, "v0")
+		has(t, m, `weir_gate_pressure{gate="front"} 0.75`)
+		if text := ask(m.Handler(), http.MethodGet, "/metrics").Body.String(); strings.Contains(text, `weir_gate_pressure{gate="db"}`) {
+			t.Error("a limit has no pressure")
+		}
+	})
+}
+
+// Who is refused by a quota has series of its own, as many as tenants have; a reload keeps
+// them, and takes those of gates that are gone.
+func TestRefusedBuckets(t *testing.T) {
+	const most = 3
+	by := policy.GateSpec{Quota: &policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "1/h", Burst: 2}, By: []string{"user"},
+		Rules: []policy.QuotaRuleSpec{{Name: "banned", User: "mallory", Blocked: true}}}}
+	slots := policy.GateSpec{Limit: &policy.LimitSpec{Limit: 1}}
+	src := &still{}
+	m := NewMetrics(src, "v0")
+	opts := policy.Options{Hooks: weir.Hooks{Rejected: m.Rejected}}
+	load := func(gates map[string]policy.GateSpec) *policy.Policy {
+		src.policy = compiled(t, gates, opts)
+		m.Tenants(most)
+		m.Keep(maps.Collect(src.policy.Gates()), nil)
+		return src.policy
+	}
+	p := load(map[string]policy.GateSpec{"api": by, "slots": slots})
+	ask := func(user string, cost int64, times int) {
+		for range times {
+			_, _ = p.Gate("api").TryAdmit(weir.Work{User: user, Cost: cost})
+		}
+	}
+	ask("alice", 1, 2+5)
+	ask("mallory", 1, 4)
+	ask("bob\xff", 3, 1)
+	for i := range 9 {
+		ask("u"+strconv.Itoa(i), 3, 1)
+	}
+	_, _ = p.Gate("slots").TryAdmit(weir.Work{User: "alice", Cost: 9})
+
+	want := []Refused{{"api/user=alice", 5}, {"api/banned", 4}, {"api/user=bob\xff", 1}, {Rest, 9}}
+	if got := m.MostRefused("api"); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if got := m.MostRefused("slots"); got != nil {
+		t.Errorf("a gate without a quota has refused %v", got)
+	}
+	shown := func() string {
+		rec := httptest.NewRecorder()
+		m.Handler().ServeHTTP(rec, httptest.NewRequest("GET", "/metrics", nil))
+		return rec.Body.String()
+	}
+	text := shown()
+	for _, line := range []string{
+		`weir_quota_refused_total{bucket="api/user=alice",gate="api"} 5`,
+		"weir_quota_refused_total{bucket=\"api/user=bob\ufffd\",gate=\"api\"} 1",
+		`weir_quota_refused_total{bucket="other",gate="api"} 9`,
+	} {
+		if !strings.Contains(text, line+"\n") {
+			t.Errorf("no %s", line)
+		}
+	}
+
+	load(map[string]policy.GateSpec{"api": by})
+	if got := m.MostRefused("api"); !slices.Equal(got, want) {
+		t.Errorf("after a reload: %v, want %v", got, want)
+	}
+	load(map[string]policy.GateSpec{"slots": slots})
+	if got := m.MostRefused("api"); got != nil || strings.Contains(shown(), "weir_quota_refused_total") {
+		t.Errorf("of a gate that is gone: %v", got)
 	}
 }

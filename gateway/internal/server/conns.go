@@ -1,17 +1,23 @@
 package server
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/weirhttp"
 )
 
 // conns is a listener's socket and the connections accepted on it, as far as its door
@@ -234,5 +240,233 @@ func (c *conns) finish(d time.Duration) {
 	select {
 	case <-c.drained:
 	case <-time.After(d + time.Second): // nobody was accepting
+	}
+}
+
+// doorRejections are what a door says by each of its rules. They are made when the limits
+// are set, and shared: a flood of refusals makes nothing.
+type doorRejections [numDoorRules]*weir.Rejection
+
+func (l *doorLimits) rejections() *doorRejections {
+	var all doorRejections
+	full := func(rule doorRule, limit int) {
+		all[rule] = &weir.Rejection{
+			Gate: l.name, Rule: rule.String(), Reason: rule.reason(), Value: float64(limit), Limit: float64(limit),
+			RetryAfter: time.Second, Retryable: true,
+		}
+	}
+	fast := func(rule doorRule, rate float64) {
+		all[rule] = &weir.Rejection{
+			Gate: l.name, Rule: rule.String(), Reason: rule.reason(), Limit: rate,
+			RetryAfter: nextIn(rate), Retryable: true,
+		}
+	}
+	full(doorFull, l.open)
+	full(doorPeerFull, l.peerOpen)
+	fast(doorRate, l.rate)
+	fast(doorPeerRate, l.peerRate)
+	full(doorCrowd, l.peers)
+	return &all
+}
+
+// nextIn is how long at most it takes until a bucket holds one again.
+func nextIn(rate float64) time.Duration {
+	if rate <= 0 {
+		return time.Second
+	}
+	return time.Duration(min(1/rate, 1e6) * float64(time.Second))
+}
+
+// refuse turns a connection away. Telling it why takes a moment; under TLS, and when many
+// are being told already, it is reset: that costs one packet, and leaves nothing behind in
+// the kernel, where a connection that the server closes first lingers for a minute.
+func (c *conns) refuse(raw *net.TCPConn, rule doorRule) {
+	rej := c.tell(rule, raw, false)
+	if !c.plain {
+		reset(raw)
+		return
+	}
+	select {
+	case c.turnAway <- struct{}{}:
+	default:
+		reset(raw)
+		return
+	}
+	go func() {
+		defer func() { <-c.turnAway }()
+		defer raw.Close()
+		// Reading what the client sends keeps its kernel from throwing the answer
+		// away with a reset.
+		_ = raw.SetDeadline(time.Now().Add(100 * time.Millisecond))
+		_, _ = raw.Write(plainAnswer(rej))
+		_ = raw.CloseWrite()
+		buf := make([]byte, 4<<10)
+		for {
+			if _, err := raw.Read(buf); err != nil {
+				return
+			}
+		}
+	}()
+}
+
+// tell tells of a connection that was refused, or would have been, and returns what there
+// is to say of it.
+func (c *conns) tell(rule doorRule, raw *net.TCPConn, observed bool) *weir.Rejection {
+	rej := c.door.said.Load()[rule]
+	if c.note != nil {
+		c.note(rej, remote(raw), observed)
+	}
+	return rej
+}
+
+// reset closes a connection without a word.
+func reset(raw *net.TCPConn) {
+	_ = raw.SetLinger(0) // or it lingers
+	_ = raw.Close()
+}
+
+// plainAnswer is the answer to a connection whose request has not been read.
+func plainAnswer(rej *weir.Rejection) []byte {
+	var a rawAnswer
+	weirhttp.WriteRejection(&a, &http.Request{Method: http.MethodGet}, rej)
+	a.Header().Set("Connection", "close")
+	a.Header().Set("Content-Length", strconv.Itoa(a.body.Len()))
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "HTTP/1.1 %d %s\r\n", a.status, http.StatusText(a.status))
+	_ = a.header.Write(&b) // to memory
+	b.WriteString("\r\n")
+	b.Write(a.body.Bytes())
+	return b.Bytes()
+}
+
+// rawAnswer is a ResponseWriter that keeps what is written.
+type rawAnswer struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+// Header implements http.ResponseWriter.
+func (a *rawAnswer) Header() http.Header {
+	if a.header == nil {
+		a.header = make(http.Header)
+	}
+	return a.header
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (a *rawAnswer) WriteHeader(status int) { a.status = status }
+
+// Write implements http.ResponseWriter.
+func (a *rawAnswer) Write(p []byte) (int, error) { return a.body.Write(p) }
+
+// mostLooked bounds the connections that are looked at for one that may go: those who
+// come to a full listener may be many.
+const mostLooked = 64
+
+// makeRoom closes an idle connection of an address that has at least two more than addr,
+// and reports whether there was one among those it looked at: of the addresses it met,
+// the one with the most. So idle connections share the places fairly, and whoever holds
+// them all for nothing does not lock others out. A request may just be on its way on a
+// connection that is closed so; but the newcomer's would be refused for certain.
+func (c *conns) makeRoom(addr netip.Addr) bool {
+	idle := c.someIdle()
+	i := c.door.greediest(addr, idle)
+	if i < 0 {
+		return false
+	}
+	c.door.evicted.Add(1)
+	_ = idle[i].Close() // it is gone either way
+	return true
+}
+
+// someIdle returns the idle among connections taken at random: a map begins anywhere.
+func (c *conns) someIdle() []*conn {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var idle []*conn
+	looked := 0
+	for conn := range c.open {
+		if conn.peer != nil && http.ConnState(conn.state.Load()) == http.StateIdle {
+			idle = append(idle, conn)
+		}
+		if looked++; looked == mostLooked {
+			break
+		}
+	}
+	return idle
+}
+
+// greediest returns which of the connections is of the address with the most, -1 if none
+// has two more than addr.
+func (d *door) greediest(addr netip.Addr, of []*conn) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	most, best := 1, -1
+	if p := d.peers.known[peerKey(addr)]; p != nil {
+		most += p.open
+	}
+	for i, c := range of {
+		if c.peer.open > most {
+			most, best = c.peer.open, i
+		}
+	}
+	return best
+}
+
+// net/http closes a connection on which it reads a request after Shutdown has
+// been called, without an answer. So connections that a request may come on any
+// moment, those just accepted and those in use, are let come to rest first:
+// their answers end them.
+
+// settleFor is how long connections have to come to rest. One that its client
+// never says anything on, and an answer that takes longer, need not be waited
+// for here: Shutdown waits for them.
+const settleFor = time.Second
+
+// connState is an http.Server.ConnState.
+func (s *Server) connState(l *listener, c net.Conn, state http.ConnState) {
+	if c, ok := c.(*tls.Conn); ok && state == http.StateClosed {
+		s.handshakeEnded(l, c)
+	}
+	noteState(c, state)
+}
+
+func noteState(c net.Conn, state http.ConnState) {
+	if outer, ok := c.(interface{ NetConn() net.Conn }); ok { // TLS
+		c = outer.NetConn()
+	}
+	if c, ok := c.(*conn); ok {
+		c.state.Store(int32(state))
+	}
+}
+
+// atRest reports whether no connection is new or in use.
+func (c *conns) atRest() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for conn := range c.open {
+		switch http.ConnState(conn.state.Load()) {
+		case http.StateNew, http.StateActive:
+			return false
+		default: // idle, hijacked or closed
+		}
+	}
+	return true
+}
+
+// settle waits until every connection has come to rest, at most c.rest and
+// until ctx ends.
+func (c *conns) settle(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, c.rest)
+	defer cancel()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !c.atRest() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
 	}
 }

@@ -4,11 +4,14 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/policy"
 )
 
 func TestNotes(t *testing.T) {
@@ -92,5 +95,162 @@ func TestAFailingControllerIsLogged(t *testing.T) {
 	s.hooks().Faulty("api", "it wants a limit of 0")
 	if text := out.String(); !strings.Contains(text, "level=ERROR") || !strings.Contains(text, `gate=api problem="it wants a limit of 0"`) {
 		t.Errorf("logged %s", text)
+	}
+}
+
+// toNotes runs fn beside notes that write to the log it is given.
+func toNotes(t *testing.T, level slog.Level, fn func(t *testing.T, n *notes, out *logBuffer)) {
+	synctest.Test(t, func(t *testing.T) {
+		out := new(logBuffer)
+		n := newNotes(slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: level})))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go n.run(ctx)
+		fn(t, n, out)
+	})
+}
+
+// A limit that goes to and fro is no news, however long; where it goes is.
+func TestALimitOnTheMoveIsNoFlood(t *testing.T) {
+	for _, pair := range [][2]int64{{1, 2}, {3, 5}, {9, 14}, {82, 122}, {8187, 12215}} {
+		toNotes(t, slog.LevelInfo, func(t *testing.T, n *notes, out *logBuffer) {
+			low, high := pair[0], pair[1]
+			n.limits.changed("api", high, low, "comparing")
+			for range 600 {
+				n.limits.changed("api", low, high, "1% more concurrency, 0.05% more throughput")
+				time.Sleep(100 * time.Millisecond)
+				n.limits.changed("api", high, low, "1% more concurrency, 0.07% more throughput")
+				time.Sleep(100 * time.Millisecond)
+			}
+			if text := out.String(); text != "" {
+				t.Errorf("two minutes between %d and %d:\n%s\nwant no line", low, high, text)
+			}
+			n.limits.changed("api", low, low/2-1, "less than half of what finished was of use")
+			if low < 4 {
+				return
+			}
+			time.Sleep(2 * time.Second)
+			if text := out.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "steps=1202 reason=\"less than half of what finished was of use\"\n") {
+				t.Errorf("after a fall:\n%s\nwant a line with the reason and all steps since the start", text)
+			}
+		})
+	}
+}
+
+// Of a climb there are a few lines, of a limit that jumps all the time no more.
+func TestNewsOfLimitsAreFew(t *testing.T) {
+	toNotes(t, slog.LevelInfo, func(t *testing.T, n *notes, out *logBuffer) {
+		for limit := int64(20); limit < 20<<6; limit *= 2 {
+			n.limits.changed("api", limit, 2*limit, "throughput follows: a step up")
+			time.Sleep(100 * time.Millisecond)
+		}
+		time.Sleep(2 * limitEvery)
+		text := out.String()
+		if !strings.HasSuffix(text, "to=1280 steps=6 reason=\"throughput follows: a step up\"\n") || strings.Count(text, "\n") != 1 {
+			t.Errorf("after a climb within a second:\n%s", text)
+		}
+	})
+	toNotes(t, slog.LevelInfo, func(t *testing.T, n *notes, out *logBuffer) {
+		low, high := int64(10), int64(1000)
+		for range 600 { // a minute
+			n.limits.changed("api", low, high, "lag")
+			low, high = high, low
+			time.Sleep(100 * time.Millisecond)
+		}
+		if lines := strings.Count(out.String(), "\n"); lines > 20 {
+			t.Errorf("%d lines in a minute, want at most one in %v", lines, limitEvery)
+		}
+	})
+}
+
+// The default controller before a backend of eight workers, for two minutes of
+// too much: it never leaves the limit alone.
+func TestTheDefaultControllerLogsLittle(t *testing.T) {
+	toNotes(t, slog.LevelInfo, func(t *testing.T, n *notes, out *logBuffer) {
+		var steps atomic.Int64
+		p, err := policy.Compile(policy.Spec{
+			Gates:  map[string]policy.GateSpec{"api": {Limit: &policy.LimitSpec{Queue: policy.QueueSpec{Len: 10}}}},
+			Routes: []policy.RouteSpec{{Match: []string{"/"}, Gates: []string{"api"}}},
+		}, policy.Options{Hooks: weir.Hooks{LimitChanged: func(gate string, from, to int64, reason string) {
+			steps.Add(1)
+			n.limits.changed(gate, from, to, reason)
+		}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		workers := make(chan struct{}, 8)
+		var all sync.WaitGroup
+		for range 12_000 {
+			time.Sleep(10 * time.Millisecond) // twice what the workers can do
+			all.Go(func() {
+				permit, err := p.Gate("api").Admit(t.Context(), weir.Work{})
+				if err != nil {
+					return
+				}
+				defer permit.Done(weir.OK)
+				workers <- struct{}{}
+				time.Sleep(160 * time.Millisecond)
+				<-workers
+			})
+		}
+		all.Wait()
+		lines := strings.Count(out.String(), "\n")
+		t.Logf("%d steps, %d lines", steps.Load(), lines)
+		if steps.Load() < 20 || lines > 6 {
+			t.Errorf("%d steps, %d lines, want many steps and hardly a line:\n%s", steps.Load(), lines, out)
+		}
+	})
+}
+
+// Who wants every step finds it at the level debug.
+func TestEveryStepIsThereForDebug(t *testing.T) {
+	toNotes(t, slog.LevelDebug, func(t *testing.T, n *notes, out *logBuffer) {
+		n.limits.changed("api", 10, 12, "comparing")
+		n.limits.changed("api", 12, 10, "comparing")
+		if lines := strings.Count(out.String(), `level=DEBUG msg="limit step" gate=api`); lines != 2 {
+			t.Errorf("%d lines for two steps:\n%s", lines, out)
+		}
+	})
+}
+
+// What a reload has done to a limit is told, what the limit was doing anyway is
+// not told as the reload's doing.
+func TestConfiguredLimits(t *testing.T) {
+	for _, tt := range []struct {
+		controller string
+		to         int64
+		want       string
+	}{
+		{"fixed", 9, "from=8 to=9 steps=1 reason=configured\n"},
+		{"knee", 9, ""},
+		{"knee", 16, "from=8 to=16 steps=1 reason=configured\n"},
+		{"knee", 4, "from=8 to=4 steps=1 reason=configured\n"},
+		{"fixed", 8, ""},
+	} {
+		toNotes(t, slog.LevelInfo, func(t *testing.T, n *notes, out *logBuffer) {
+			n.limits.look = func(string) (weir.Snapshot, bool) {
+				return weir.Snapshot{Controller: tt.controller, Signal: "memory"}, true
+			}
+			n.limits.changed("api", 10, 8, "comparing")
+			n.limits.settle()
+			n.limits.changed("api", 8, tt.to, "configured")
+			n.limits.configured()
+			want := strings.Replace(tt.want, "reason=configured", "reason=configured signal=memory", 1)
+			if text := out.String(); !strings.HasSuffix(text, want) || want == "" && text != "" {
+				t.Errorf("%s from 8 to %d:\n%s\nwant %q", tt.controller, tt.to, text, want)
+			}
+		})
+	}
+}
+
+// Gates that are no more leave nothing behind.
+func TestGoneGatesAreForgotten(t *testing.T) {
+	n := newNotes(slog.New(slog.DiscardHandler))
+	n.limits.changed("a", 1, 2, "")
+	n.limits.changed("b", 1, 2, "")
+	n.limits.keep([]string{"b", "c"})
+	if len(n.limits.gates) != 1 || n.limits.gates["b"] == nil {
+		t.Errorf("kept %v, want b", n.limits.gates)
 	}
 }

@@ -1,14 +1,39 @@
+// Package server runs the gateway: it opens the listeners, leads each request
+// through policy and gates to its upstream, takes up a changed configuration
+// without dropping anything, and stops without losing an answer.
+//
+// The life of a [Server]:
+//
+//   - New opens every listener, so that an address in use is an error at once.
+//   - Run serves until its context ends, then shuts down: first a lame duck that
+//     still serves but tells clients to go (Connection: close, GOAWAY) and
+//     readiness checks to send no more; then no new connections, and waiting
+//     requests are refused as draining; then up to the grace period for what is
+//     in flight.
+//   - Reload reads the configuration again. Either all of it is taken up or
+//     nothing changes.
+//
+// What a request needs is reached through one atomic pointer, so a request sees
+// one configuration from beginning to end.
 package server
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"net"
+	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/admin"
@@ -291,3 +316,261 @@ func (s *Server) Streams() *weirhttp.Streams { return s.streams }
 
 // Ready reports whether the gateway wants new requests.
 func (s *Server) Ready() bool { return !s.draining.Load() }
+
+// shutdown stops the server: lame duck, no more accepting, waiting requests
+// refused, then what is in flight within the grace period. The admin listener
+// answers until the end.
+func (s *Server) shutdown() error {
+	cfg := s.state.Load().cfg.Shutdown
+	s.draining.Store(true)
+	s.log.Info("shutting down", "lame_duck", cfg.LameDuck.String(), "grace", cfg.Grace.String(), "in_flight", s.inFlight.Load())
+	aborted := !s.pause(time.Duration(cfg.LameDuck))
+
+	s.mu.Lock() // waits for a reload under way; none begins any more
+	defer s.mu.Unlock()
+	s.stopped = true
+	s.close()
+	each(s.listeners, func(l *listener) { l.stopAccepting(false) })
+	st := s.state.Load()
+	st.policy.Close()
+	for _, r := range s.retiring {
+		r.policy.Close()
+	}
+
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(cfg.Grace))
+	defer cancel()
+	go func() {
+		select {
+		case <-s.ended:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	complete := s.finish(ctx)
+	s.save()
+	st.retire(nil)
+	st.stores.closeBut(nil)
+	for _, r := range s.retiring {
+		r.close()
+	}
+	if s.admin != nil {
+		s.stopAdmin()
+	}
+	s.socket.close()
+	s.cut()
+	s.leaving.Wait()
+	s.serving.Wait()
+	aborted = aborted || s.isAborted()
+	s.notes.limits.flush()
+	s.notes.sumUp()
+	switch {
+	case complete:
+		s.log.Info("stopped")
+		return nil
+	case aborted:
+		return ErrAborted
+	}
+	return ErrGrace
+}
+
+// pause waits for d and reports whether it was left in peace.
+func (s *Server) pause(d time.Duration) bool {
+	if d <= 0 {
+		return !s.isAborted()
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-s.ended:
+		return false
+	}
+}
+
+func (s *Server) isAborted() bool {
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// finish waits for what is in flight, hijacked connections included, and cuts
+// what is left when ctx ends. It reports whether there was nothing to cut.
+func (s *Server) finish(ctx context.Context) bool {
+	var cut atomic.Bool
+	each(s.listeners, func(l *listener) {
+		if !l.stop(ctx) {
+			cut.Store(true)
+		}
+	})
+	// net/http forgets hijacked connections; their handlers are still counted.
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for s.inFlight.Load() > 0 {
+		select {
+		case <-tick.C:
+			continue
+		case <-ctx.Done():
+		}
+		cut.Store(true)
+		s.log.Warn("cutting off what is still in flight", "requests", s.inFlight.Load())
+		break
+	}
+	for _, l := range s.listeners {
+		l.conns.cut()
+	}
+	return !cut.Load()
+}
+
+// stopAdmin ends the admin listener: a scrape under way has a second.
+func (s *Server) stopAdmin() {
+	s.admin.stopAccepting(false)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	s.admin.stop(ctx)
+}
+
+// each calls fn for all listeners at once and waits.
+func each(ls []*listener, fn func(*listener)) {
+	var all sync.WaitGroup
+	for _, l := range ls {
+		all.Go(func() { fn(l) })
+	}
+	all.Wait()
+}
+
+const (
+	// saveEvery bounds what a crash forgets.
+	saveEvery = time.Minute
+	// maxState bounds the file that is read.
+	maxState = 4 << 20
+)
+
+// restore takes up the learned limits of an earlier run. A file that is missing,
+// old or broken is no reason not to start: the configured limits hold then.
+func (s *Server) restore(st *state) {
+	name := st.cfg.State.File
+	if name == "" {
+		return
+	}
+	saved, err := readState(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		s.log.Info("no learned limits to take up; starting from the configured ones", "file", name)
+		return
+	}
+	if err == nil {
+		var gates []string
+		if gates, err = st.policy.Restore(saved, time.Duration(st.cfg.State.MaxAge)); err == nil {
+			s.log.Info("learned limits taken up", "file", name, "saved", saved.At.Format(time.RFC3339), "gates", gates)
+			return
+		}
+	}
+	s.log.Warn("learned limits not taken up; starting from the configured ones", "file", name, "error", err)
+}
+
+func readState(name string) (policy.Saved, error) {
+	var saved policy.Saved
+	f, err := os.Open(name)
+	if err != nil {
+		return saved, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxState+1))
+	if err != nil {
+		return saved, err
+	}
+	if len(data) > maxState {
+		return saved, fmt.Errorf("larger than %d bytes: no state of this program", maxState)
+	}
+	return saved, json.Unmarshal(data, &saved)
+}
+
+// saveRegularly saves every minute until ctx ends.
+func (s *Server) saveRegularly(ctx context.Context) { every(ctx, saveEvery, s.save) }
+
+// every calls do once in each interval until ctx ends.
+func every(ctx context.Context, interval time.Duration, do func()) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			do()
+		}
+	}
+}
+
+// save keeps what the gates have learned.
+func (s *Server) save() {
+	st := s.state.Load()
+	if st.cfg.State.File == "" {
+		return
+	}
+	if err := writeState(st.cfg.State.File, st.policy.Save()); err != nil {
+		s.log.Warn("learned limits not saved", "file", st.cfg.State.File, "error", err)
+	}
+}
+
+// writeState replaces the file whole or not at all.
+func writeState(name string, saved policy.Saved) error {
+	data, err := json.MarshalIndent(saved, "", "  ")
+	if err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*.tmp") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name()) // fails once it has been renamed, as it should
+	_, err = tmp.Write(append(data, '\n'))
+	err = errors.Join(err, tmp.Sync(), tmp.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), name)
+}
+
+// probeTimeout bounds the look at each target at start.
+const probeTimeout = 2 * time.Second
+
+// probe looks once whether each target takes connections, and says which does
+// not. It decides nothing: a target may come up later.
+func (s *Server) probe(ctx context.Context, st *state) {
+	dialer := net.Dialer{Timeout: probeTimeout}
+	for _, u := range s.Upstreams() {
+		for _, target := range st.cfg.Upstreams[u.Name()].Targets {
+			c, err := dialer.DialContext(ctx, "tcp", hostPort(target))
+			if err == nil {
+				_ = c.Close() // only its opening was of interest
+				continue
+			}
+			if ctx.Err() != nil {
+				return
+			}
+			s.log.Warn("upstream target takes no connections now; requests that find no other one are answered 502 until it does",
+				"upstream", u.Name(), "target", target, "error", err)
+		}
+	}
+}
+
+// hostPort returns where to connect for a target's URL.
+func hostPort(target string) string {
+	u, err := url.Parse(target)
+	if err != nil {
+		return target
+	}
+	port := u.Port()
+	switch {
+	case port != "":
+	case u.Scheme == "https":
+		port = "443"
+	default:
+		port = "80"
+	}
+	return net.JoinHostPort(u.Hostname(), port)
+}

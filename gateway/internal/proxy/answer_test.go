@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/weirhttp"
 )
@@ -75,5 +76,28 @@ func TestTellingOfAChangedRule(t *testing.T) {
 	rej := &weir.Rejection{Gate: "api", Rule: "r", Window: 2, Reason: weir.ReasonQuota}
 	if said := refused(rej, []quota.Limit{quota.Per(1, time.Second)}, time.Now()); said != nil {
 		t.Errorf("%+v, want nothing", said)
+	}
+}
+
+// What it costs to tell in an answer what is left of a quota.
+func BenchmarkTell(b *testing.B) {
+	p, err := policy.Compile(policy.Spec{
+		Gates: map[string]policy.GateSpec{"api": {Quota: &policy.QuotaSpec{
+			QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "10/s"}, By: []string{"user"},
+		}}},
+		Routes: []policy.RouteSpec{{Match: []string{"/"}, Gates: []string{"api"}}},
+	}, policy.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer p.Close()
+	qs, h, w := QuotasOf(p.Route("/")), http.Header{}, weir.Work{User: "alice"}
+	b.ReportAllocs()
+	for b.Loop() {
+		clear(h)
+		qs.Tell(h, w, nil)
+	}
+	if h.Get("RateLimit") == "" {
+		b.Error("nothing is told")
 	}
 }
