@@ -6,14 +6,212 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
+	"io"
+	"log"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
+
+// Streams that are opened and reset by the thousand take what the gate gives and
+// no more, whether the upstream is stuck or fast. Others are served meanwhile.
+func TestRapidReset(t *testing.T) {
+	const limit, streams = 4, 10000
+	var c crowd
+	unstick := make(chan struct{})
+	up := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/attacked" {
+			defer c.enter()()
+			<-unstick // whoever has left
+		}
+	}))
+	defer up.Close()
+	g := startGateway(t, attackedConfig(up.URL, limit))
+	get(t, g.url+"/calm")
+	before := g.memory(t, "VmRSS")
+	calm := attack(g.url+"/calm", 100, 10*time.Second)
+
+	// Nothing is known yet of how long the upstream takes: what is abandoned
+	// keeps its slot.
+	conns := resetStreams(t, g.addr, "/attacked", streams)
+	if n := c.most.Load(); n != limit {
+		t.Errorf("%d requests at a time in the upstream that is stuck, want %d", n, limit)
+	}
+	if s := g.gate(t, "app"); s.InFlight > limit {
+		t.Errorf("%d in flight, the limit is %d", s.InFlight, limit)
+	}
+
+	close(unstick)
+	get(t, g.url+"/attacked")
+	beside := attack(g.url+"/attacked", 100, 10*time.Second)
+	conns += resetStreams(t, g.addr, "/attacked", streams)
+	beside.stop()
+	if served, rest := split(beside.wait()); len(served) == 0 || len(rest) > len(served) {
+		t.Errorf("at the attacked gate %d were served; the rest:\n%s", len(served), tally(rest))
+	}
+	calm.stop()
+	allOK(t, calm.wait())
+	g.idle(t)
+
+	// A few more than the limit is the price of guessing how long it takes.
+	if n := c.most.Load(); n > 2*limit {
+		t.Errorf("%d requests at a time in the upstream, the limit is %d", n, limit)
+	}
+	peak := g.memory(t, "VmHWM")
+	if peak-before > 64<<10 {
+		t.Errorf("memory went from %d KiB to %d KiB; 64 MiB more should do", before, peak)
+	}
+	t.Logf("%d connections; %d in the upstream at a time; %d KiB before, %d KiB at most", conns, c.most.Load(), before, peak)
+}
+
+// attackedConfig has a second route to the attacked upstream, with a gate of its
+// own. How long one route takes is no measure for the other.
+func attackedConfig(upstream string, limit int) string {
+	return strings.NewReplacer(
+		"gates:\n", "gates:\n  calm: {limit: {limit: 64}}\n",
+		"routes:", "routes:\n  - {match: [/calm], gates: [calm], upstream: app}",
+	).Replace(gatewayConfig(strings.TrimPrefix(upstream, "http://"), limit))
+}
+
+// resetStreams opens streams and resets each at once until the gateway has taken
+// that many. It uses one connection for as long as the gateway lets it, and
+// returns how many there were.
+func resetStreams(t *testing.T, addr, path string, streams uint32) (conns int) {
+	t.Helper()
+	const batch, mostConns = 50, 500
+	for taken := uint32(0); taken < streams; conns++ {
+		if conns == mostConns {
+			t.Fatalf("the gateway took %d of %d streams on %d connections", taken, streams, conns)
+		}
+		c, err := dialH2(t, addr)
+		for sent := uint32(0); sent < streams-taken && err == nil; sent += batch {
+			err = c.write(func() {
+				for range batch {
+					c.framer.WriteRSTStream(c.begin(path), http2.ErrCodeCancel)
+				}
+			})
+		}
+		if c == nil {
+			t.Fatal(err)
+		}
+		last := c.settle()
+		c.conn.Close()
+		<-c.done
+		for _, f := range c.goAways {
+			if f.code != http2.ErrCodeEnhanceYourCalm {
+				t.Errorf("GOAWAY with %v", f.code)
+			}
+		}
+		taken += (last + 1) / 2
+	}
+	return conns
+}
+
+// nginx behind TLS is spoken to in HTTP/2. It ends each connection with a GOAWAY
+// after 100 requests, in the middle of others: none of them is lost.
+func TestUpstreamTLS(t *testing.T) {
+	const clients, each = 20, 20
+	cert := newCertificate(t, t.TempDir(), 1)
+	t.Setenv("SSL_CERT_FILE", cert.cert) // what the gateway believes
+	addr := freeAddr(t)
+	startNginxOn(t, addr, fmt.Sprintf("listen %s ssl http2; ssl_certificate %s; ssl_certificate_key %s; keepalive_requests 100;",
+		addr, cert.cert, cert.key))
+	conf := strings.Replace(gatewayConfig(addr, clients), "http://", "https://", 1)
+	g := startGateway(t, conf)
+
+	var all sync.WaitGroup
+	for range clients {
+		all.Go(func() {
+			for range each {
+				if body, err := fetch(g.url + "/echo"); err != nil || string(body) != "GET  HTTP/2.0\n" {
+					t.Errorf("nginx says %q, %v; want HTTP/2.0", body, err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	g.idle(t)
+	if n := g.gate(t, "app").Admitted; n != clients*each {
+		t.Errorf("%d admitted, want %d", n, clients*each)
+	}
+}
+
+// An upstream with a certificate that nobody vouches for is no upstream.
+func TestUpstreamTLSUnknown(t *testing.T) {
+	up := httptest.NewUnstartedServer(http.NotFoundHandler())
+	up.Config.ErrorLog = log.New(io.Discard, "", 0) // it hears of handshakes that end early
+	up.StartTLS()
+	defer up.Close()
+	conf := strings.Replace(gatewayConfig(strings.TrimPrefix(up.URL, "https://"), 1), "http://", "https://", 1)
+	g := startGateway(t, conf)
+	res, err := http.Get(g.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	if res.StatusCode != http.StatusBadGateway {
+		t.Errorf("%s, want 502", res.Status)
+	}
+	g.idle(t)
+}
+
+// An upstream over h2c is worked to its limit, also when it takes fewer streams
+// than that on one connection, and never above.
+func TestUpstreamH2C(t *testing.T) {
+	const limit, clients, each = 16, 24, 10
+	var c crowd
+	var http1 atomic.Int64
+	var once sync.Once
+	full := make(chan struct{}) // closed when limit have been inside at a time
+	up := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		defer c.enter()()
+		if r.ProtoMajor != 2 {
+			http1.Add(1)
+		}
+		if c.most.Load() >= limit {
+			once.Do(func() { close(full) })
+		}
+		select {
+		case <-full:
+		case <-time.After(5 * time.Second): // the test has failed
+		}
+	}))
+	up.Config.Protocols = new(http.Protocols)
+	up.Config.Protocols.SetUnencryptedHTTP2(true)
+	up.Config.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: limit / 4}
+	up.Start()
+	defer up.Close()
+	conf := gatewayConfig(strings.TrimPrefix(up.URL, "http://"), limit)
+	conf = strings.NewReplacer("http://", "h2c://", "max_wait: 200ms", "max_wait: 5s", "timeout: 1s", "timeout: 5s").Replace(conf)
+	g := startGateway(t, conf)
+
+	var all sync.WaitGroup
+	for range clients {
+		all.Go(func() {
+			for range each {
+				if _, err := fetch(g.url); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	g.idle(t)
+	if n := c.most.Load(); n != limit {
+		t.Errorf("at most %d requests at a time in the upstream, want %d", n, limit)
+	}
+	if n := http1.Load(); n > 0 {
+		t.Errorf("%d requests came over HTTP/1", n)
+	}
+}
 
 // h2conn is one HTTP/2 connection, frame by frame: it does what the clients of
 // net/http hide or never do. What was seen on it may be read once done is

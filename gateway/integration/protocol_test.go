@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	vegeta "github.com/tsenart/vegeta/v12/lib"
 )
 
 // What nginx answers arrives as it was sent, over both protocols.
@@ -118,18 +116,5 @@ func TestUpstreamGone(t *testing.T) {
 	if res.StatusCode != http.StatusBadGateway || time.Since(begun) > 2*time.Second {
 		t.Errorf("%s after %v, want 502 at once", res.Status, time.Since(begun))
 	}
-	g.idle(t)
-}
-
-// A fast upstream at a rate that two cores can do: everything is served.
-func TestSpeed(t *testing.T) {
-	up := startNginx(t)
-	g := startGateway(t, gatewayConfig(up.addr, 64))
-	direct := attack("http://"+up.addr+"/hello", 1500, 2*time.Second, vegeta.Connections(100)).wait()
-	guarded := attack(g.url+"/hello", 1500, 2*time.Second, vegeta.Connections(100)).wait()
-	t.Logf("direct p50 %v p99 %v; through weir p50 %v p99 %v",
-		quantile(direct, 0.5), quantile(direct, 0.99), quantile(guarded, 0.5), quantile(guarded, 0.99))
-	allOK(t, direct)
-	allOK(t, guarded)
 	g.idle(t)
 }

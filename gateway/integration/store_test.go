@@ -3,11 +3,13 @@
 package integration
 
 import (
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -123,5 +125,139 @@ routes: [{match: [/], gates: [api], upstream: app}]
 	}
 	if got := with(fmt.Sprintf("{ca: %q}", theirs.cert)).ask(t, "").status; got != http.StatusServiceUnavailable {
 		t.Errorf("without a certificate the answer is %d, want 503", got)
+	}
+}
+
+// A password that is changed at the store and in its file is used without a reload.
+func TestStorePasswordChanges(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer up.Close()
+	addr := freeAddr(t)
+	host, port, _ := net.SplitHostPort(addr)
+	redis := func(password string) *process {
+		return start(t, addr, t.TempDir(), part(t, "redis-server"), "--bind", host, "--port", port, "--requirepass", password, "--save", "", "--appendonly", "no")
+	}
+	secret := filepath.Join(t.TempDir(), "redis.password")
+	writeFile(t, secret, []byte("hunter2\n"))
+	before := redis("hunter2")
+	g := startListening(t, "http", "h2c: true", fmt.Sprintf(`
+upstreams: {app: {targets: [%s]}}
+stores:
+  shared: {redis: "redis://%s", password_file: %s, timeout: 2s}
+gates:
+  api: {quota: {rate: 1/h, burst: 1000, store: shared, on_store_error: closed}}
+routes: [{match: [/], gates: [api], upstream: app}]
+`, up.URL, addr, secret))
+	if got := g.ask(t, "").status; got != http.StatusOK {
+		t.Fatalf("answer %d; %s", got, g.out)
+	}
+	before.stop(t)
+	redis("hunter3")
+	eventually(t, 10*time.Second, "refusals for want of the new password", func() bool { return g.ask(t, "").status == http.StatusServiceUnavailable })
+	writeFile(t, secret, []byte("hunter3\n"))
+	eventually(t, 10*time.Second, "decisions again", func() bool { return g.ask(t, "").status == http.StatusOK })
+}
+
+// Sentinels may want TLS, and a user of their own.
+func TestStoreBehindSentinel(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer up.Close()
+	master, sentinel := freeAddr(t), freeAddr(t)
+	dir, program := t.TempDir(), part(t, "redis-server")
+	id := newCertificate(t, dir, 1)
+	_, masterPort, _ := net.SplitHostPort(master)
+	_, sentinelPort, _ := net.SplitHostPort(sentinel)
+	secured := func(port string) string {
+		return fmt.Sprintf("bind 127.0.0.1\ndir %s\nport 0\ntls-port %s\ntls-replication yes\ntls-cert-file %s\ntls-key-file %s\ntls-ca-cert-file %s\ntls-auth-clients no\n",
+			dir, port, id.cert, id.key, id.cert)
+	}
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		writeFile(t, path, []byte(text))
+		return path
+	}
+	start(t, master, dir, program, file("redis.conf", secured(masterPort)+"save \"\"\n"+
+		"user weir on >hunter2 ~weir:* resetchannels -@all +eval +evalsha +get +set +pttl +time +info +ping +hello +client|setname +role\n"))
+	start(t, sentinel, dir, program, file("sentinel.conf", secured(sentinelPort)+"sentinel monitor main 127.0.0.1 "+masterPort+" 1\n"+
+		"user watch on >hunter3 allchannels -@all +sentinel|sentinels +sentinel|get-master-addr-by-name +subscribe +unsubscribe +hello +ping\n"), "--sentinel")
+	ours, theirs := file("ours.password", "hunter2\n"), file("theirs.password", "hunter3\n")
+	g := startListening(t, "http", "h2c: true", fmt.Sprintf(`
+upstreams: {app: {targets: [%s]}}
+stores:
+  shared: {redis: "rediss://weir@%s", password_file: %s, tls: {ca: %s}, timeout: 2s, sentinel: {master: main, username: watch, password_file: %s}}
+gates:
+  api: {quota: {rate: 1/h, burst: 3, store: shared, on_store_error: closed}}
+routes: [{match: [/], gates: [api], upstream: app}]
+`, up.URL, sentinel, ours, id.cert, theirs))
+	for i, want := range []int{200, 200, 200, 429} {
+		if got := g.ask(t, "").status; got != want {
+			t.Errorf("answer %d is %d, want %d", i+1, got, want)
+		}
+	}
+}
+
+// A cluster may want TLS at each of its nodes.
+func TestStoreClusterOverTLS(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer up.Close()
+	addr := busAddr(t)
+	host, port, _ := net.SplitHostPort(addr)
+	id := newCertificate(t, t.TempDir(), 1)
+	start(t, addr, t.TempDir(), part(t, "redis-server"), "--bind", host, "--port", "0", "--tls-port", port, "--save", "", "--appendonly", "no",
+		"--cluster-enabled", "yes", "--tls-cluster", "yes", "--tls-cert-file", id.cert, "--tls-key-file", id.key, "--tls-ca-cert-file", id.cert, "--tls-auth-clients", "no")
+	node, err := tls.Dial("tcp", addr, &tls.Config{RootCAs: id.pool})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer node.Close()
+	say := func(line string) string {
+		_ = node.SetDeadline(time.Now().Add(10 * time.Second))
+		fmt.Fprintf(node, "%s\r\n", line)
+		answer := make([]byte, 4096)
+		n, err := node.Read(answer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(answer[:n])
+	}
+	for first := 0; first < 16384; first += 4096 { // a line has an end
+		var slots strings.Builder
+		for slot := first; slot < first+4096; slot++ {
+			fmt.Fprintf(&slots, " %d", slot)
+		}
+		if answer := say("CLUSTER ADDSLOTS" + slots.String()); answer != "+OK\r\n" {
+			t.Fatal(answer)
+		}
+	}
+	eventually(t, 10*time.Second, "the cluster is whole", func() bool { return strings.Contains(say("CLUSTER INFO"), "cluster_state:ok") })
+	g := startListening(t, "http", "h2c: true", fmt.Sprintf(`
+upstreams: {app: {targets: [%s]}}
+stores:
+  shared: {redis: "rediss://%s", tls: {ca: %s}, timeout: 2s}
+gates:
+  api: {quota: {rate: 1/h, burst: 3, store: shared, on_store_error: closed}}
+routes: [{match: [/], gates: [api], upstream: app}]
+`, up.URL, addr, id.cert))
+	for i, want := range []int{200, 200, 200, 429} {
+		if got := g.ask(t, "").status; got != want {
+			t.Errorf("answer %d is %d, want %d", i+1, got, want)
+		}
+	}
+}
+
+// busAddr is a free address of a node of a cluster, which talks to the others 10,000 above.
+func busAddr(t *testing.T) string {
+	t.Helper()
+	for {
+		addr := freeAddr(t)
+		host, text, _ := net.SplitHostPort(addr)
+		port, err := strconv.Atoi(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port+10_000))); err == nil {
+			l.Close()
+			return addr
+		}
 	}
 }

@@ -2,7 +2,9 @@ package demo
 
 import (
 	"fmt"
+	"io"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/weir-go/weir/gateway/internal/loadgen"
@@ -11,6 +13,13 @@ import (
 // The load, as multiples of the upstream's capacity. The last step shows who
 // recovers.
 var steps = []float64{0.5, 0.9, 2, 3, 0.5}
+
+// account adds seconds up by step of the load.
+type account struct {
+	capacity float64
+	patience time.Duration
+	steps    []stepAccount
+}
 
 // second is what became of the requests that were due in one second, on both
 // sides.
@@ -43,13 +52,6 @@ func (s *second) unborn(t *loadgen.Tally) float64 {
 	return 1 - offered/s.due
 }
 
-// account adds seconds up by step of the load.
-type account struct {
-	capacity float64
-	patience time.Duration
-	steps    []stepAccount
-}
-
 type stepAccount struct {
 	load          float64
 	seconds, void int
@@ -77,13 +79,167 @@ func (a *account) add(s *second) {
 	st.without.Add(&s.without)
 }
 
-// side is one side's figures over some seconds, as they are shown.
-type side struct {
-	offered, goodput float64 // a second
-	ofCapacity       float64 // goodput over capacity, in percent
-	refused, gaveUp  float64 // percent of offered
-	failed           int64
-	p99              string
+// voided counts the seconds that do not count, and all.
+func (a *account) voided() (void, all int) {
+	for i := range a.steps {
+		void += a.steps[i].void
+		all += a.steps[i].void + a.steps[i].seconds
+	}
+	return void, all
+}
+
+// screen shows the load while it runs: a line for each second, or on a terminal
+// the table of steps and the last second as bars, redrawn in place.
+type screen struct {
+	out      io.Writer
+	terminal bool
+	account  *account
+	drawn    int // lines to go back before the next drawing
+}
+
+func newScreen(o *Options, a *account) *screen {
+	s := &screen{out: o.Out, terminal: o.Terminal, account: a}
+	if !s.terminal {
+		fmt.Fprint(s.out, header("s"))
+	}
+	return s
+}
+
+// show takes up the n-th second, from 1.
+func (s *screen) show(n int, sec *second) {
+	load := s.account.steps[sec.step].load
+	if !s.terminal {
+		fmt.Fprint(s.out, s.line(fmt.Sprint(n), load, sec))
+		return
+	}
+	text := s.account.table() + "\n" + s.bars(n, load, sec)
+	fmt.Fprint(s.out, redraw(text, s.drawn))
+	s.drawn = strings.Count(text, "\n")
+}
+
+func (s *screen) line(first string, load float64, sec *second) string {
+	if sec.void() {
+		return voidRow(first, load, sec)
+	}
+	return row(first, load, s.account.side(&sec.with, 1), s.account.side(&sec.without, 1), sec.limit)
+}
+
+// barWidth is the length of the longest bar, that of the highest load.
+const barWidth = 48
+
+// bars draws the last second.
+func (s *screen) bars(n int, load float64, sec *second) string {
+	if sec.void() {
+		return voidRow(fmt.Sprint(n), load, sec) + "\n\n\n"
+	}
+	with, without := s.account.side(&sec.with, 1), s.account.side(&sec.without, 1)
+	full := s.account.capacity
+	for _, x := range steps {
+		full = max(full, x*s.account.capacity)
+	}
+	bar := func(name string, rate float64, note string) string {
+		length := min(barWidth, int(rate/full*barWidth+0.5))
+		return fmt.Sprintf("   %-10s %4.0f/s %s %s\n", name, rate, strings.Repeat("#", length), note)
+	}
+	return fmt.Sprintf(" second %d, load %s\n", n, multiple(load)) +
+		bar("offered", with.offered, "") +
+		bar("with weir", with.goodput, fmt.Sprintf("good, p99 %s, %.0f %% refused, limit %d", with.p99, with.refused, sec.limit)) +
+		bar("without", without.goodput, fmt.Sprintf("good, p99 %s, %.0f %% left unanswered", without.p99, without.gaveUp))
+}
+
+// redraw returns text so that it takes the place of the last lines.
+func redraw(text string, lines int) string {
+	var b strings.Builder
+	if lines > 0 {
+		fmt.Fprintf(&b, "\x1b[%dA", lines)
+	}
+	for line := range strings.Lines(text) {
+		b.WriteString("\x1b[2K")
+		b.WriteString(line)
+	}
+	return b.String()
+}
+
+// table is what each step that has begun came to so far.
+func (a *account) table() string {
+	var b strings.Builder
+	b.WriteString(header("s"))
+	for i := range a.steps {
+		st := &a.steps[i]
+		switch {
+		case st.seconds == 0 && st.void == 0:
+			continue
+		case st.seconds == 0:
+			fmt.Fprintf(&b, " %-4s %5s       - |\n", "-", multiple(st.load))
+			continue
+		}
+		b.WriteString(row(fmt.Sprint(st.seconds), st.load,
+			a.side(&st.with, st.seconds), a.side(&st.without, st.seconds), st.limit))
+	}
+	return b.String()
+}
+
+// conclusion is the end of the story, in numbers.
+func (a *account) conclusion() string {
+	var b strings.Builder
+	b.WriteString("\nIn all, by step of the load (good: answered before the client left; late: it left first):\n\n")
+	b.WriteString(a.table())
+	b.WriteString("\n")
+	peak := 0
+	for i := range a.steps {
+		if a.steps[i].load > a.steps[peak].load {
+			peak = i
+		}
+	}
+	b.WriteString(a.sentence("At", &a.steps[peak]))
+	if last := len(a.steps) - 1; last != peak {
+		b.WriteString(a.sentence("Then, back at", &a.steps[last]))
+	}
+	if void, all := a.voided(); void > 0 {
+		fmt.Fprintf(&b, "%d of %d seconds are void and left out: the machine was too busy to send on time.\nTry again when it is idle, or with a smaller --capacity.\n", void, all)
+	}
+	return b.String()
+}
+
+// sentence compares the two sides at one step.
+func (a *account) sentence(begin string, st *stepAccount) string {
+	if st.seconds == 0 {
+		return fmt.Sprintf("%s %s: no second counts.\n", begin, multiple(st.load))
+	}
+	with, without := a.side(&st.with, st.seconds), a.side(&st.without, st.seconds)
+	possible := min(a.capacity, with.offered)
+	text := fmt.Sprintf("%s %s, of about %.0f requests a second that could be answered in time, %.0f were with weir (%.0f %%, p99 %s) and %.0f without (%.0f %%, p99 %s).\n",
+		begin, multiple(st.load), possible,
+		with.goodput, 100*with.goodput/possible, with.p99,
+		without.goodput, 100*without.goodput/possible, without.p99)
+	if failed := with.failed + without.failed; failed > 0 {
+		text += fmt.Sprintf("%d requests failed in other ways (%d with weir, %d without).\n", failed, with.failed, without.failed)
+	}
+	return text
+}
+
+const (
+	heading = `                    |              with weir                |       without
+ %-4s  load offered |  good    p99  refused   late  limit   |  good     p99   late`
+	units = `               req/s | req/s                                 | req/s`
+)
+
+// header is the head of a table whose first column is called first.
+func header(first string) string {
+	return fmt.Sprintf(heading, first) + "\n" + units + "\n"
+}
+
+// row is one line of such a table.
+func row(first string, load float64, with, without side, limit int64) string {
+	return fmt.Sprintf(" %-4s %5s %7.0f | %5.0f %7s   %4.0f %% %4.0f %%  %5d   | %5.0f %7s %4.0f %%\n",
+		first, multiple(load), with.offered, with.goodput, with.p99, with.refused, with.gaveUp, limit,
+		without.goodput, without.p99, without.gaveUp)
+}
+
+// voidRow stands for a second that does not count.
+func voidRow(first string, load float64, s *second) string {
+	return fmt.Sprintf(" %-4s %5s    void | %.0f %% of the requests left more than %v late: this machine is busy\n",
+		first, multiple(load), 100*s.behind(), time.Duration(loadgen.LateAfter*float64(patience)))
 }
 
 func (a *account) side(t *loadgen.Tally, seconds int) side {
@@ -100,6 +256,15 @@ func (a *account) side(t *loadgen.Tally, seconds int) side {
 	return s
 }
 
+// side is one side's figures over some seconds, as they are shown.
+type side struct {
+	offered, goodput float64 // a second
+	ofCapacity       float64 // goodput over capacity, in percent
+	refused, gaveUp  float64 // percent of offered
+	failed           int64
+	p99              string
+}
+
 // quantile shows a latency; those who gave up waited for longer than their
 // patience, nobody knows how much.
 func (a *account) quantile(h *loadgen.Histogram, q float64) string {
@@ -113,11 +278,37 @@ func (a *account) quantile(h *loadgen.Histogram, q float64) string {
 	}
 }
 
-// voided counts the seconds that do not count, and all.
-func (a *account) voided() (void, all int) {
-	for i := range a.steps {
-		void += a.steps[i].void
-		all += a.steps[i].void + a.steps[i].seconds
+// introduce says what runs where, before the first figure.
+func introduce(o *Options, with, without *lane) {
+	workers := workersFor(o.Capacity)
+	fmt.Fprintf(o.Out, `An upstream that can do %.0f requests a second and no more: %d at a time, %d ms each on
+average, the rest in its queue. It works on for clients that have left.
+Clients ask in their own time (Poisson), %s of that capacity, %v each, and
+leave after %d ms. The same load goes twice to an upstream like that:
+
+  with weir  %s, gate %q finds its limit by itself
+  without    %s, the same gateway with its gate off
+
+Look at it while it runs:
+
+  curl -i %s/
+`,
+		o.Capacity, workers, with.upstream.mean.Milliseconds(), loads(), o.step(), patience.Milliseconds(),
+		with.url(), gateName, without.url(), with.url())
+	if admin := with.gateway.AdminAddr(); admin != nil {
+		fmt.Fprintf(o.Out, "  curl http://%s/gates     limit, in flight, waiting, refusals by reason\n", admin)
+		fmt.Fprintf(o.Out, "  curl http://%s/metrics   the same for Prometheus\n", admin)
 	}
-	return void, all
+	fmt.Fprintln(o.Out)
 }
+
+// loads lists the steps: 0.5x 0.9x 2x.
+func loads() string {
+	words := make([]string, len(steps))
+	for i, x := range steps {
+		words[i] = multiple(x)
+	}
+	return strings.Join(words, " ")
+}
+
+func multiple(x float64) string { return fmt.Sprintf("%gx", x) }
