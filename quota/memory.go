@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"hash/maphash"
+	"math"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -162,6 +164,305 @@ func (m *Memory) steady(at moment, b *bucket, l *Limit) moment {
 		at.wall = max(at.wall, b.last)
 	}
 	return at
+}
+
+// sameTick is for how long a bucket may be charged without moving its time on. It
+// bounds for how long a limit that has changed counts as if it had changed before.
+const (
+	sameTick    = time.Millisecond
+	tickSeconds = .001
+)
+
+// take does a take by the hash of its key. Its first part is for one window in
+// which there are enough tokens even without those that came back since the
+// bucket's time, and room for these: then one compare-and-swap is all, if that time
+// is less than a millisecond ago. Should it be of before somebody else's write,
+// whose tokens are the same as before that, the sum is still right, and the bucket
+// holds no less than what is looked at here.
+//
+// The order of it is for speed: the clock is read last, because the processor
+// finishes everything before it reads the clock.
+func (m *Memory) take(hash uint64, t *Take) (Result, error) {
+	if len(t.Limits) == 1 && uint64(t.Cost) <= MaxTokens && t.Mode == Strict && !m.exact {
+		l, cost, need := &t.Limits[0], float64(t.Cost), float64(t.Cost)
+		if t.Debt {
+			need = 0
+		}
+		if s := m.shard(hash).table.Load().find(windowID(hash, 0)); s != nil && l.Rate > 0 {
+			word := s.tokens.Load()
+			at := s.time.Load()
+			last := time.Duration(at&timeMask) * time.Microsecond
+			tokens := math.Float64frombits(word) // not a number where somebody is writing
+			left := tokens - cost
+			if tokens < need || !(tokens <= l.Burst-l.Rate*tickSeconds) {
+				return m.touch(hash, s, word, at, t, time.Since(m.epoch))
+			}
+			now := time.Since(m.epoch)
+			if uint64(now-last) < uint64(sameTick) && s.tokens.CompareAndSwap(word, math.Float64bits(left)) {
+				return Result{OK: true, Remaining: left}, nil
+			}
+			return m.touch(hash, s, word, at, t, now)
+		}
+	}
+	return m.takeSlowly(hash, t)
+}
+
+// touch is take for one window of a rate that its class knows, found as word and
+// at: the same as Take.decide, in fewer steps.
+func (m *Memory) touch(hash uint64, s *slot, word, at uint64, t *Take, now time.Duration) (Result, error) {
+	l, cost := &t.Limits[0], float64(t.Cost)
+	b, class := unpack(word, at)
+	if word == busy || word == moved || (*m.classes.list.Load())[class].limit != *l || !t.Debt && cost > l.Burst {
+		return m.takeSlowly(hash, t)
+	}
+	b.last = near(b.last, now)
+	now = max(now.Truncate(time.Microsecond), b.last) // see steady
+	b.tokens = min(b.tokens+l.Rate*(now-b.last).Seconds(), l.Burst)
+	b.last = now
+	if lack := b.lacks(l, cost, t.Debt); lack > 0 {
+		if wait := l.wait(lack, moment{}); s.tokens.Load() == word {
+			return Result{Wait: max(wait, time.Millisecond), Remaining: b.tokens}, nil
+		}
+		return m.takeSlowly(hash, t)
+	}
+	b.take(l, cost)
+	if !s.write(word, at, b, class) {
+		return m.takeSlowly(hash, t)
+	}
+	return Result{OK: true, Remaining: b.tokens}, nil
+}
+
+// takeSlowly is take for all cases.
+func (m *Memory) takeSlowly(hash uint64, t *Take) (Result, error) {
+	if err := t.Validate(); err != nil {
+		return Result{}, err
+	}
+	at := m.moment(m.now(), t.Limits)
+	if len(t.Limits) == 1 {
+		return m.one(hash, t, at), nil
+	}
+	return m.several(hash, t, at), nil
+}
+
+// one does a take of one window. It writes nothing where nothing changes, so that
+// those who are refused do not slow down others; but on a clock that may go back,
+// the time until then must count.
+func (m *Memory) one(hash uint64, t *Take, at moment) Result {
+	sh, id, l := m.shard(hash), windowID(hash, 0), &t.Limits[0]
+	for {
+		s := sh.table.Load().find(id)
+		if s == nil && t.Mode == DryRun {
+			b := [1]bucket{m.fresh(0, l, at)}
+			return t.decide(b[:], at)
+		}
+		if s == nil {
+			s = m.place(sh, id, l, at)
+		}
+		var buckets [1]bucket
+		var class uint16
+		var word uint64
+		var ok bool
+		b := &buckets[0]
+		if *b, class, word, ok = s.read(); !ok {
+			sh.wait()
+			continue
+		}
+		when := m.steady(at, b, l)
+		back := when.by(l) < b.last
+		last := pack(*b, class)
+		r := t.decide(buckets[:], when)
+		if !m.exact && (t.Mode == DryRun || !r.OK && !back) {
+			return r
+		}
+		if s.write(word, last, *b, m.classes.of(l, class)) {
+			return r
+		}
+	}
+}
+
+// several does a take of several windows, one at a time in each shard.
+func (m *Memory) several(hash uint64, t *Take, at moment) Result {
+	sh, n := m.shard(hash), len(t.Limits)
+	if sh.table.Load().find(windowID(hash, n-1)) == nil {
+		m.makeRoom(n)
+	}
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	var buf [MaxWindows]*slot
+	slots := buf[:n]
+	if m.gather(sh, hash, t.Limits, at, slots) {
+		defer m.strays.mu.Unlock()
+	}
+	var kept [MaxWindows]bucket
+	var classes [MaxWindows]uint16
+	for i, s := range slots {
+		kept[i], classes[i], _ = s.lock() // with the locks held nothing moves
+		at = m.steady(at, &kept[i], &t.Limits[i])
+	}
+	before := kept
+	r := t.decide(kept[:len(slots)], at)
+	for i, s := range slots {
+		if t.Mode == DryRun && !m.exact {
+			s.unlock(before[i], classes[i])
+			continue
+		}
+		s.unlock(kept[i], m.classes.of(&t.Limits[i], classes[i]))
+	}
+	return r
+}
+
+// gather finds or makes the slots of a key whose shard is locked. It reports
+// whether one is a stray; then strays are locked too, and stay so: nobody waits
+// for a bucket while holding another that somebody may wait for.
+func (m *Memory) gather(sh *shard, hash uint64, limits []Limit, at moment, slots []*slot) (strays bool) {
+	for begun := (*table)(nil); begun != sh.table.Load(); { // making one may move the others
+		begun = sh.table.Load()
+		for i := range limits {
+			slots[i] = m.placeLocked(sh, windowID(hash, i), &limits[i], at)
+		}
+	}
+	for i := range limits {
+		if slots[i] != nil {
+			continue
+		}
+		if !strays {
+			strays = true
+			m.strays.mu.Lock()
+		}
+		slots[i] = m.stray(i, &limits[i], at)
+	}
+	return strays
+}
+
+// strays are the buckets of those for whom there is no place.
+type strays struct {
+	shard
+	any atomic.Bool   // there is one
+	due time.Duration // when they may be looked through for those that are full again
+}
+
+// mostStrays bounds the buckets of strays: one for each limit and window, and one
+// for the rest.
+const mostStrays = 1024
+
+// stray returns the bucket that all share for whom there is no place, with strays'
+// lock held. It is an ordinary bucket: when its tokens are gone, they are refused.
+func (m *Memory) stray(window int, l *Limit, at moment) *slot {
+	m.overflowed.Add(1)
+	s, id := m.strayOf(window, l)
+	if s != nil {
+		return s
+	}
+	m.strays.any.Store(true)
+	sh := &m.strays.shard
+	t := sh.table.Load()
+	if float64(sh.used+1) > fullAt*float64(len(t.slots)) {
+		t = m.move(sh, at, false, leastSlots)
+	}
+	return m.add(sh, t, id, l, full(l, at))
+}
+
+// strayOf finds the bucket that those without a place share, or the id under which
+// it is to be made, with strays' lock held.
+func (m *Memory) strayOf(window int, l *Limit) (s *slot, id uint64) {
+	id = windowID(maphash.Comparable(m.seed, *l), window)
+	t := m.strays.table.Load()
+	if s = t.find(id); s != nil {
+		return s, id
+	}
+	// Who has used the one for the rest goes on with it, as long as it is not full again.
+	rest := windowID(0, window)
+	if s = t.find(rest); s != nil || m.strays.used >= mostStrays {
+		id = rest
+	}
+	return s, id
+}
+
+// purge forgets those that are full again, with the lock held.
+func (s *strays) purge(m *Memory, at moment) {
+	if s.used > 0 {
+		m.move(&s.shard, at, true, leastSlots)
+		s.any.Store(s.used > 0)
+	}
+}
+
+// fresh returns the bucket of a newcomer. It is full, but for what those without a
+// place have lately taken with the same limit: the newcomer may have been one of
+// them, and nobody is to be forgiven a debt because there was no place to note it.
+// What it is given back later it has paid for in this way, too.
+func (m *Memory) fresh(window int, l *Limit, at moment) bucket {
+	b := full(l, at)
+	if !m.strays.any.Load() {
+		return b
+	}
+	m.strays.mu.Lock()
+	defer m.strays.mu.Unlock()
+	s, _ := m.strayOf(window, l)
+	if s == nil {
+		return b
+	}
+	shared, _, _, _ := s.read() // with the lock held nothing moves
+	shared.refill(l, m.steady(at, &shared, l))
+	if shared.tokens >= l.Burst && !early(at.now, m.strays.due) {
+		m.strays.due = at.now + sweepEvery
+		m.strays.purge(m, m.both())
+	}
+	return bucket{shared.tokens, b.last}
+}
+
+// sweep is the search for buckets that are full again, from shard to shard, while
+// newcomers find no place.
+type sweep struct {
+	mu   sync.Mutex
+	next int           // the shard to look at
+	due  time.Duration // when the next round may begin
+}
+
+const (
+	// sweepEvery is how long a round takes at least: what was not full a moment ago
+	// is not looked at again and again.
+	sweepEvery = time.Second
+	// sweepSlots is about how many places one newcomer looks at, some tens of
+	// microseconds. A small store is looked through at once.
+	sweepSlots = 1 << 12
+)
+
+// makeRoom forgets buckets that are full again, if there is no place for n others.
+// No lock is held.
+func (m *Memory) makeRoom(n int) {
+	if m.count.Load()+int64(n) <= m.most || !m.sweep.mu.TryLock() {
+		return
+	}
+	defer m.sweep.mu.Unlock()
+	at := m.both()
+	for looked := 0; looked < sweepSlots; m.sweep.next++ {
+		if m.sweep.next == shardCount {
+			m.sweep.next = 0
+		}
+		if m.sweep.next == 0 {
+			if early(at.now, m.sweep.due) {
+				return
+			}
+			m.sweep.due = at.now + sweepEvery
+		}
+		looked += m.forget(&m.shards[m.sweep.next], at)
+	}
+}
+
+// early reports whether a time that is at most sweepEvery ahead is still to come. A
+// clock that was set back is not waited for.
+func early(now, due time.Duration) bool { return now < due && due-now <= sweepEvery }
+
+// forget makes the next table of a shard if that makes room, and returns how many
+// slots it has looked at.
+func (m *Memory) forget(sh *shard, at moment) int {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	t := sh.table.Load()
+	if sh.used > 0 && m.worth(t, at, true) < sh.used {
+		m.renew(sh, at, len(t.slots))
+	}
+	return len(t.slots)
 }
 
 // MemoryStats is a [Memory] at one moment.

@@ -2,15 +2,84 @@ package quota
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weir-go/weir"
 )
+
+// rig is a gate on a clock that the test moves.
+type rig struct {
+	*Quota
+	*testing.T
+	clock *still
+}
+
+func newRig(t *testing.T, cfg Config) *rig {
+	t.Helper()
+	clock := &still{}
+	cfg.Name, cfg.Now = "q", clock.now
+	return &rig{newQuota(t, cfg), t, clock}
+}
+
+func newQuota(t testing.TB, cfg Config) *Quota {
+	t.Helper()
+	q, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(q.Close)
+	return q
+}
+
+func (r *rig) admit(w weir.Work) weir.Permit {
+	r.Helper()
+	p, err := r.TryAdmit(w)
+	if err != nil {
+		r.Fatalf("%+v: %v", w, err)
+	}
+	return p
+}
+
+func (r *rig) refused(w weir.Work) *weir.Rejection {
+	r.Helper()
+	_, err := r.TryAdmit(w)
+	return r.rejection(err)
+}
+
+func (r *rig) rejection(err error) *weir.Rejection {
+	r.Helper()
+	got := weir.AsRejection(err)
+	if got == nil {
+		r.Fatalf("%v, want a rejection", err)
+	}
+	return got
+}
+
+// left is how many tokens the bucket of w has.
+func (r *rig) left(w weir.Work) float64 {
+	r.Helper()
+	w.Cost = 0
+	id := r.Quota.settings.Load().identify(w)
+	rule := r.Quota.settings.Load().rules.find(&id)
+	key := string(appendKey(nil, "q", rule, &id))
+	return take(r, r.store, Take{Key: key, Limits: rule.limits, Mode: DryRun, Debt: true}).Remaining
+}
+
+func everyUser(limits ...Limit) []Rule { return []Rule{{User: Every, Limits: limits}} }
+
+var (
+	alice = weir.Work{User: "alice"}
+	bob   = weir.Work{User: "bob"}
+)
+
+func of(w weir.Work, cost int64) weir.Work { w.Cost = cost; return w }
 
 func TestQuota(t *testing.T) {
 	r := newRig(t, Config{Rules: everyUser(Per(2, time.Second))})
@@ -179,5 +248,346 @@ func TestCrowd(t *testing.T) {
 	most := 50 + 2000*(time.Since(began).Seconds()+early)
 	if s := q.Snapshot(); float64(spent) > most || s.InFlight != 0 || s.Waiting != 0 {
 		t.Errorf("spent %d, no more than %.0f came; %+v", spent, most, s)
+	}
+}
+
+// between is a store that calls something before it reserves tokens, or after it has
+// and before anybody is told.
+type between struct {
+	Store
+	first, then func()
+}
+
+func (b *between) Take(ctx context.Context, t *Take) (Result, error) {
+	if t.Mode == Reserve && b.first != nil {
+		b.first()
+	}
+	r, err := b.Store.Take(ctx, t)
+	if t.Mode == Reserve && b.then != nil {
+		b.then()
+	}
+	return r, err
+}
+
+// A store that takes its time lets nobody start ahead of the rate.
+func TestSlowStoreIsNotAhead(t *testing.T) {
+	var clock still
+	store := &between{Store: newMemory(t, MemoryConfig{Now: clock.now}), first: func() { clock.advance(40 * ms) }}
+	r := &rig{newQuota(t, Config{Name: "q", Rules: everyUser(Per(1, time.Second)), Queue: Queue{Len: 9, MaxWait: -1}, Store: store, Now: clock.now}), t, &clock}
+	r.admit(alice)
+	for n := range 9 {
+		if _, _, err := r.Arrive(alice, func(weir.Permit, error) {}); err != weir.ErrWaiting {
+			t.Fatal(err)
+		}
+		if due := time.Duration(n+1) * time.Second; r.room.heap[n].due != due { // each is the last one so far
+			t.Errorf("number %d starts at %v, its token comes back at %v", n, r.room.heap[n].due, due)
+		}
+	}
+}
+
+// Who has reserved tokens when the gate is closed gives them back.
+func TestClosedWhileReserving(t *testing.T) {
+	var clock still
+	store := &between{Store: newMemory(t, MemoryConfig{Now: clock.now})}
+	r := &rig{newQuota(t, Config{Name: "q", Rules: everyUser(Per(1, time.Second)), Queue: Queue{Len: 1}, Store: store, Now: clock.now}), t, &clock}
+	store.then = r.Close
+	r.admit(alice)
+	if _, err := r.Admit(ctx, alice); r.rejection(err).Reason != weir.ReasonDraining {
+		t.Errorf("%v, want that the gate is closing", err)
+	}
+	left := take(t, store, Take{Key: "q/user=alice", Limits: []Limit{Per(1, time.Second)}, Debt: true, Mode: DryRun})
+	if left.Remaining != 0 || r.Snapshot().Waiting != 0 {
+		t.Errorf("%v left, want 0; %+v", left.Remaining, r.Snapshot())
+	}
+}
+
+// Whose turn comes in the moment in which they give up has either the permit or the
+// tokens back, never neither.
+func TestGivingUpInTurn(t *testing.T) {
+	for range 100 {
+		synctest.Test(t, func(t *testing.T) {
+			var clock still
+			r := &rig{newQuota(t, Config{Name: "q", Rules: everyUser(Per(1, time.Second)), Queue: Queue{Len: 1}, Now: clock.now}), t, &clock}
+			r.admit(alice).Done(weir.OK)
+			waiting, cancel := context.WithCancel(ctx)
+			defer cancel()
+			var wg sync.WaitGroup
+			var err error
+			wg.Go(func() { _, err = r.Admit(waiting, alice) })
+			synctest.Wait()
+			clock.advance(time.Second)
+			cancel()
+			r.Step()
+			wg.Wait()
+			want, held := 0., int64(1)
+			if err != nil {
+				want, held = 1, 0
+			}
+			if got := r.Snapshot().InFlight; r.left(alice) != want || got != held {
+				t.Fatalf("%v: %v left, want %v; %d permits are out, want %d", err, r.left(alice), want, got, held)
+			}
+		})
+	}
+}
+
+// A permit that has ended changes nothing for whoever holds its place now.
+func TestSettleAfterTheEnd(t *testing.T) {
+	r := newRig(t, Config{Rules: everyUser(Per(100, time.Hour))})
+	for range 20 { // as many as it takes that a place is used again, in each part
+		old := r.admit(of(alice, 1))
+		old.Done(weir.OK)
+		next := r.admit(of(alice, 2))
+		before := r.left(alice)
+		old.SetCost("", 50)
+		old.SetCost("q", 50)
+		if got := r.left(alice); got != before {
+			t.Fatalf("%v left, want %v as before", got, before)
+		}
+		next.Cancel()
+		if got := r.left(alice); got != before+2 {
+			t.Fatalf("%v left, want what was charged back: %v", got, before+2)
+		}
+	}
+}
+
+// Work is settled in the windows that it was charged in, not in one that came later.
+func TestSettleLeavesNewWindowsAlone(t *testing.T) {
+	r := newRig(t, Config{Rules: everyUser(Per(100, time.Hour))})
+	old := r.admit(of(alice, 5))
+	if err := r.SetRules(everyUser(Per(100, time.Hour), Per(7, time.Hour))); err != nil {
+		t.Fatal(err)
+	}
+	r.admit(of(alice, 4))
+	for _, settle := range []func(){func() { old.SetCost("", 6) }, old.Cancel} {
+		if settle(); r.left(alice) != 3 {
+			t.Errorf("%v left, want 3 in the window that came later", r.left(alice))
+		}
+	}
+}
+
+// flaky is a store that can be made to fail.
+type flaky struct {
+	Store
+	err error
+}
+
+func (f *flaky) Take(ctx context.Context, t *Take) (Result, error) {
+	if f.err != nil {
+		return Result{}, f.err
+	}
+	return f.Store.Take(ctx, t)
+}
+
+func (f *flaky) Give(ctx context.Context, key string, limits []Limit, tokens float64) error {
+	if f.err != nil {
+		return f.err
+	}
+	return f.Store.Give(ctx, key, limits, tokens)
+}
+
+func TestStoreFails(t *testing.T) {
+	down := errors.New("the store is down")
+	for _, c := range []struct {
+		on       OnStoreError
+		admitted int
+	}{{Local, 3}, {Open, 10}, {Closed, 0}} {
+		var clock still
+		store := &flaky{Store: newMemory(t, MemoryConfig{Now: clock.now})}
+		r := &rig{newQuota(t, Config{Name: "q", Rules: everyUser(Per(3, time.Hour)), Store: store, OnStoreError: c.on, Now: clock.now}), t, &clock}
+		r.admit(alice).Cancel()
+		held := r.admit(of(alice, 3))
+		r.refused(alice)
+		store.err = down
+		admitted := 0
+		var last weir.Permit
+		for range 10 {
+			p, err := r.TryAdmit(alice)
+			if err == nil {
+				admitted++
+				last = p
+			} else if c.on == Closed && (!errors.Is(err, down) || r.rejection(err).Reason != weir.ReasonStore || !r.rejection(err).Retryable) {
+				t.Errorf("%v", err)
+			}
+		}
+		if admitted != c.admitted || r.Faults().StoreErrors != 10 {
+			t.Errorf("%v: %d let through, want %d; %+v", c.on, admitted, c.admitted, r.Faults())
+		}
+		last.Cancel() // goes back where it came from
+		if c.on == Local {
+			r.admit(alice)
+		}
+		held.Cancel()
+		if r.Faults().Unsettled != 1 {
+			t.Errorf("%+v, want one give lost", r.Faults())
+		}
+		store.err = nil
+		if got := r.left(alice); got != 0 {
+			t.Errorf("%v: %v left in the store, want 0", c.on, got)
+		}
+	}
+}
+
+// A store that is busy lets a flood through no gate, whatever is to be done if it
+// fails.
+func TestStoreIsBusy(t *testing.T) {
+	for on, want := range map[OnStoreError]int{Local: 3, Open: 3, Closed: 0} {
+		var clock still
+		store := &flaky{Store: newMemory(t, MemoryConfig{Now: clock.now}), err: fmt.Errorf("full: %w", ErrBusy)}
+		r := &rig{newQuota(t, Config{Name: "q", Rules: everyUser(Per(3, time.Hour)), Store: store, OnStoreError: on, Now: clock.now}), t, &clock}
+		admitted := 0
+		for range 10 {
+			if _, err := r.TryAdmit(alice); err == nil {
+				admitted++
+			}
+		}
+		if admitted != want || r.Faults().StoreErrors != 10 {
+			t.Errorf("%v: %d let through, want %d; %+v", on, admitted, want, r.Faults())
+		}
+	}
+}
+
+// lying is a store that says the same to everybody.
+type lying struct {
+	Store
+	says, reserves Result
+}
+
+func (l *lying) Take(_ context.Context, t *Take) (Result, error) {
+	if t.Mode == Reserve {
+		return l.reserves, nil
+	}
+	return l.says, nil
+}
+
+// What cannot be true counts as a store that fails.
+func TestStoreLies(t *testing.T) {
+	short := Result{Wait: 10 * time.Millisecond}
+	for _, lie := range []lying{
+		{says: Result{Window: 1, Wait: time.Second}}, {says: Result{Window: -1}}, {says: Result{OK: true, Window: 9}},
+		{says: Result{OK: true, Remaining: math.NaN()}}, {says: Result{Remaining: math.Inf(1), Wait: time.Second}},
+		{says: Result{Wait: -time.Second}}, {says: Result{Wait: math.MinInt64}},
+		{says: short, reserves: Result{OK: true, Wait: Never}}, {says: short, reserves: Result{OK: true, Wait: time.Hour}},
+	} {
+		var clock still
+		q := newQuota(t, Config{
+			Name: "q", Rules: everyUser(Per(3, time.Hour)), Store: &lie, OnStoreError: Closed, Now: clock.now,
+			Queue: Queue{Len: 1, MaxWait: time.Second},
+		})
+		_, place, err := q.Arrive(alice, func(weir.Permit, error) {})
+		if r := weir.AsRejection(err); place != nil || r == nil || r.Reason != weir.ReasonStore || q.Faults().StoreErrors == 0 {
+			t.Errorf("%+v: %v, %+v; want that the store is at fault", lie, err, q.Faults())
+		}
+		if _, err := q.Peek(t.Context(), alice); lie.says != short && weir.AsRejection(err).Reason != weir.ReasonStore {
+			t.Errorf("%+v: a look: %v", lie, err)
+		}
+	}
+}
+
+// What the work has really cost is settled, once, and Cancel gives all back.
+func TestSettle(t *testing.T) {
+	r := newRig(t, Config{Rules: everyUser(Limit{Rate: .001, Burst: 100}, Limit{Rate: .001, Burst: 1000})})
+	p := r.admit(of(alice, 10))
+	p.SetCost("", 25)
+	p.SetCost("another gate", 90)
+	p.SetCost("q", 30)
+	if got := r.left(alice); got != 70 {
+		t.Errorf("%v left, want 70", got)
+	}
+	p.SetCost("", 5)
+	p.Done(weir.OK)
+	p.SetCost("", 50)
+	p.Cancel()
+	if got := r.left(alice); got != 95 {
+		t.Errorf("%v left, want 95: settled after the end", got)
+	}
+	p = r.admit(of(alice, 50))
+	p.SetCost("", 300)
+	if got := r.left(alice); got != -205 {
+		t.Errorf("%v left, want -205", got)
+	}
+	p.Cancel()
+	p.Cancel()
+	if got := r.left(alice); got != 95 {
+		t.Errorf("%v left, want 95", got)
+	}
+	q := r.admit(of(alice, 50))
+	q.SetCost("", -7)
+	if got := r.left(alice); got != 95 {
+		t.Errorf("%v left, want 95: a negative cost is none", got)
+	}
+	if s := r.Snapshot(); s.InFlight != 1 || s.Admitted != 2 || s.Outcomes[weir.OK] != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// In a chain, what a later gate refuses is given back.
+func TestInAChain(t *testing.T) {
+	r := newRig(t, Config{Rules: everyUser(Per(10, time.Hour))})
+	other := newRig(t, Config{Rules: []Rule{{Limits: []Limit{Per(1, time.Hour)}}}})
+	gate := weir.All(r.Quota, other.Quota)
+	for i := range 5 {
+		p, err := gate.Admit(ctx, alice)
+		if (err == nil) != (i == 0) {
+			t.Errorf("%d: %v", i, err)
+		}
+		p.Done(weir.OK)
+	}
+	if got := r.left(alice); got != 9 {
+		t.Errorf("%v left, want 9", got)
+	}
+}
+
+// What was charged by a rule that has changed is settled by the limits of now.
+func TestSettleAfterAChange(t *testing.T) {
+	r := newRig(t, Config{Rules: everyUser(Limit{Rate: 1, Burst: 10})})
+	p := r.admit(of(alice, 10))
+	for _, burst := range []float64{50, 100} {
+		if err := r.Reconfigure(Config{Rules: everyUser(Limit{Rate: .001, Burst: burst}, Limit{Rate: .001, Burst: 7})}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.clock.advance(10 * time.Second)
+	p.SetCost("", 60)
+	if got := r.left(alice); math.Abs(got+49.99) > 1e-6 {
+		t.Errorf("%v left, want 0.01 at the new rate, and 50 less", got)
+	}
+	r.clock.advance(1e6 * time.Second)
+	p.Cancel()
+	if got := r.left(weir.Work{User: "alice"}); got != 7 {
+		t.Errorf("%v left, want 7: the second window is full", got)
+	}
+}
+
+// A gate that counts requests is not settled by what they have cost elsewhere, but by who
+// means it.
+func TestFixedCost(t *testing.T) {
+	cfg := Config{Name: "q", Rules: []Rule{{Limits: []Limit{{Rate: 1, Burst: 100}}}}, Cost: func(weir.Work) int64 { return 1 }, Fixed: true, Now: func() time.Duration { return 0 }}
+	q, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := func() float64 {
+		d, err := q.Peek(context.Background(), weir.Work{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.Remaining
+	}
+	p, err := q.TryAdmit(weir.Work{Cost: 50})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.SetCost("", 30); left() != 99 {
+		t.Errorf("%v left, want 99", left())
+	}
+	if p.SetCost("q", 30); left() != 70 {
+		t.Errorf("%v left, want 70", left())
+	}
+	cfg.Fixed = false
+	if err := q.Reconfigure(cfg); err != nil {
+		t.Fatal(err)
+	}
+	if p.SetCost("", 20); left() != 80 {
+		t.Errorf("%v left, want 80", left())
 	}
 }

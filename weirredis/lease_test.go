@@ -4,6 +4,7 @@ package weirredis
 
 import (
 	"context"
+	"errors"
 	"math"
 	"math/rand/v2"
 	"sync"
@@ -335,4 +336,108 @@ func TestLeaseMaxKeys(t *testing.T) {
 	if st := w.stores[0].Stats(); st.Leases != 2 || st.Leased != 4 || st.Takes != 8 {
 		t.Errorf("%d keys with leases, %d decided by them, %d by the server; want 2, 4, 8", st.Leases, st.Leased, st.Takes)
 	}
+}
+
+// Only plain strict decisions go by what is leased: a dry run would spend it, and a
+// debt or a reservation be made by half a bucket.
+func TestLeaseOnlyStrict(t *testing.T) {
+	l := quota.Limit{Rate: 1e-9, Burst: 100}
+	w := newSharers(t, 1, Lease{Tokens: 20, For: time.Minute})
+	w.take(t, 0, 1, l)
+	leases := w.stores[0].leases
+	for _, k := range []quota.Take{{Mode: quota.DryRun}, {Mode: quota.Permissive}, {Mode: quota.Reserve}, {Debt: true}} {
+		k.Key, k.Limits, k.Cost = "k", []quota.Limit{l}, 1
+		if _, err := w.stores[0].Take(context.Background(), &k); err != nil {
+			t.Fatal(err)
+		}
+		if n := leases.tokens("k"); n != 20 {
+			t.Errorf("after %v, debt %v: %d tokens are leased, want 20 as before", k.Mode, k.Debt, n)
+		}
+	}
+}
+
+// A lease that could not be had is asked for again.
+func TestLeaseAfterAnError(t *testing.T) {
+	w := newSharers(t, 1, Lease{Tokens: 20, For: time.Minute})
+	h := &held{fetching: true}
+	if back := w.stores[0].leases.learn(h, 1, 20, quota.Result{}, reply{}, errors.New("no answer")); back != 0 || h.fetching {
+		t.Errorf("%d go back, %+v; want nothing, and that somebody may ask again", back, h)
+	}
+}
+
+// What is leased by a limit that has changed is in the bucket again, before anything
+// is decided by the new one.
+func TestLeaseOfAChangedLimit(t *testing.T) {
+	w := newSharers(t, 1, Lease{Tokens: 20, For: time.Minute})
+	w.take(t, 0, 1, quota.Limit{Rate: 1e-9, Burst: 100})
+	l := quota.Limit{Rate: 1e-9, Burst: 99}
+	if r := w.take(t, 0, 50, l); !r.OK {
+		t.Fatalf("%+v", r)
+	}
+	if left := w.left(t, l); left < 48.5 || left > 49.5 {
+		t.Errorf("the server has %v, want 49: 100 less 1 and 50", left)
+	}
+}
+
+// A refusal is not repeated from memory for longer than For, however long its wait:
+// somebody may have given tokens back.
+func TestLeaseForgetsARefusal(t *testing.T) {
+	l := quota.Limit{Rate: 1e-9, Burst: 10}
+	w := newSharers(t, 2, Lease{Tokens: 5, For: time.Minute})
+	w.take(t, 0, 10, l)
+	if r := w.take(t, 0, 1, l); r.OK {
+		t.Fatalf("%+v", r)
+	}
+	if err := w.stores[1].Give(context.Background(), "k", []quota.Limit{l}, 4); err != nil {
+		t.Fatal(err)
+	}
+	w.pass(time.Minute - time.Millisecond)
+	if r := w.take(t, 0, 1, l); r.OK {
+		t.Errorf("within For: %+v, want the refusal that is remembered", r)
+	}
+	w.pass(time.Millisecond)
+	if r := w.take(t, 0, 1, l); !r.OK {
+		t.Errorf("after For: %+v, want one of those given back", r)
+	}
+}
+
+// A lease whose time ends while the server's answer about more is on its way makes no
+// place for another beside it: the bound would count it once, and it be spent twice.
+func TestLeaseOfASlowServer(t *testing.T) {
+	const tokens = 20
+	l := quota.Limit{Rate: 100, Burst: 200}
+	server := startRedis(t)
+	slow := startSlowly(t, server)
+	w := &sharers{}
+	w.now.Store(1e12)
+	for _, c := range []Config{
+		{Addrs: []string{slow.addr}, Lease: Lease{Tokens: tokens, For: 20 * time.Millisecond}},
+		{Addrs: []string{server.addr}},
+	} {
+		c.Now = func() time.Time { return time.UnixMicro(w.now.Load()) }
+		s := open(t, c)
+		s.clock = w.now.Load
+		w.stores = append(w.stores, s)
+	}
+	leases := w.stores[0].leases
+	left := func() float64 {
+		r, err := w.stores[1].Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{l}, Mode: quota.DryRun})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Remaining
+	}
+	slow.delay.Store(int64(300 * time.Millisecond))
+	var wait sync.WaitGroup
+	for n := range 3 {
+		before := left()
+		wait.Go(func() { w.take(t, 0, 1, l) })
+		eventually(t, 5*time.Second, "the server has decided", func() bool { return left() < before })
+		if lent := 200 - left() - float64(n+1); lent > tokens {
+			t.Errorf("%v tokens lent to one process, at most %d", lent, tokens)
+		}
+		w.now.Add(1) // so that the bucket fills by next to nothing, and yet For is over
+		leases.sweep(time.UnixMicro(w.now.Load()).Add(time.Minute))
+	}
+	wait.Wait()
 }

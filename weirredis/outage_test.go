@@ -3,9 +3,15 @@
 package weirredis
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
+	"math"
+	"net"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -280,4 +286,263 @@ func TestClosed(t *testing.T) {
 		t.Errorf("a second time: %v", err)
 	}
 	eventually(t, 5*time.Second, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before })
+}
+
+// slowly passes connections on to a server, and its answers on after a delay.
+type slowly struct {
+	addr  string
+	delay atomic.Int64
+}
+
+func startSlowly(t *testing.T, server *server) *slowly {
+	t.Helper()
+	p := &slowly{}
+	p.addr = relay(t, server, func(client, upstream net.Conn) {
+		go p.pass(upstream, client, false)
+		go p.pass(client, upstream, true)
+	})
+	return p
+}
+
+// relay accepts connections for a server, and has pass begin to hand on what either side
+// says.
+func relay(t *testing.T, server *server, pass func(client, upstream net.Conn)) (addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			upstream, err := net.Dial("tcp", server.addr)
+			if err != nil {
+				client.Close()
+				continue
+			}
+			pass(client, upstream)
+		}
+	}()
+	return l.Addr().String()
+}
+
+func (p *slowly) pass(to, from net.Conn, late bool) {
+	defer to.Close()
+	defer from.Close()
+	buffer := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buffer)
+		if err != nil {
+			return
+		}
+		if late {
+			time.Sleep(time.Duration(p.delay.Load()))
+		}
+		if _, err := to.Write(buffer[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// A server that answers, but later than a decision may take, is down too: a probe
+// that it answers late does not count. What it was sent is charged, and nothing is
+// sent again.
+func TestSlow(t *testing.T) {
+	server := startRedis(t)
+	slow := startSlowly(t, server)
+	s := open(t, Config{Addrs: []string{slow.addr}, Deadline: 100 * time.Millisecond})
+	take := func() error {
+		_, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1})
+		return err
+	}
+	eventually(t, 5*time.Second, "a decision", func() bool { return take() == nil })
+	slow.delay.Store(int64(250 * time.Millisecond))
+	var e *Error
+	if err := take(); !errors.As(err, &e) || e.Reason != Timeout || !e.Charged() {
+		t.Errorf("%v, want a time-out that may have charged", err)
+	}
+	eventually(t, 10*time.Second, "the store is down", func() bool { return take() != nil && s.Stats().Down })
+	eventually(t, 10*time.Second, "a probe is too slow", func() bool {
+		why := s.Stats().Why
+		return why != nil && strings.Contains(why.Error(), "a probe took")
+	})
+	if !s.Stats().Down {
+		t.Error("a slow probe takes the store up")
+	}
+	slow.delay.Store(0)
+	eventually(t, 10*time.Second, "the store is up", func() bool { return take() == nil })
+}
+
+// tell is ask of a server that may not answer, or by breaking the connection.
+func (s *server) tell(t *testing.T, line string) {
+	t.Helper()
+	c, err := net.Dial("tcp", s.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(time.Second))
+	fmt.Fprintf(c, "%s\r\n", line)
+	_, _ = c.Read(make([]byte, 1<<10))
+}
+
+// What is done to a server under load ends no decision late, leaves nothing under way,
+// and charges what it says it has.
+func TestSiege(t *testing.T) {
+	for name, tt := range map[string]struct {
+		attack, end string
+		many        bool // the attack comes again and again
+		down        bool
+	}{
+		"scripts forgotten":  {attack: "SCRIPT FLUSH", many: true},
+		"connections killed": {attack: "CLIENT KILL TYPE normal", many: true, down: true},
+		"a replica":          {attack: "REPLICAOF 127.0.0.1 1", end: "REPLICAOF NO ONE", down: true},
+		"out of memory":      {attack: "CONFIG SET maxmemory 1", end: "CONFIG SET maxmemory 0", down: true},
+		"keys taken away":    {attack: "ACL SETUSER weir resetkeys", end: "ACL SETUSER weir ~weir:*", down: true},
+		"a user removed":     {attack: "ACL DELUSER weir", end: "ACL SETUSER weir on >secret ~weir:* -@all " + rights, down: true},
+		"a long pause":       {attack: "CLIENT PAUSE 500", down: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := startRedis(t)
+			server.grant(t, rights)
+			before := runtime.NumGoroutine()
+			s := open(t, Config{Addrs: []string{server.addr}, Username: "weir", Password: "secret", Deadline: 50 * time.Millisecond})
+			const callers = 16
+			l := startLoad(t, s, callers)
+			l.more(t, 200, "decisions before")
+			server.tell(t, tt.attack)
+			for i := 0; tt.many && i < 50; i++ {
+				server.tell(t, tt.attack)
+			}
+			if tt.down {
+				eventually(t, 5*time.Second, "the store has been down", func() bool { return s.Stats().Trips > 0 })
+			}
+			if n := runtime.NumGoroutine() - before; n > 2*callers+60 {
+				t.Errorf("%d goroutines more than before", n)
+			}
+			if tt.end != "" {
+				server.tell(t, tt.end)
+			}
+			eventually(t, 10*time.Second, "the store is up", func() bool { return !s.Stats().Down })
+			l.more(t, 200, "decisions after")
+			l.end()
+			l.answersSoon(t)
+			eventually(t, 5*time.Second, "nothing is under way", func() bool { return s.Stats().InFlight == 0 })
+			r := s.look(t)
+			ok, perhaps, charged := l.ok.Load(), l.charged.Load(), int64(vast.Burst-r.Remaining)
+			if charged < ok || charged > ok+perhaps {
+				t.Errorf("the bucket lacks %d: not from %d to %d", charged, ok, ok+perhaps)
+			}
+		})
+	}
+}
+
+// Whatever somebody has put under a key lets no more through than a full bucket does,
+// and takes nothing down but that key.
+func TestPlanted(t *testing.T) {
+	server := startRedis(t)
+	s := open(t, Config{Addrs: []string{server.addr}})
+	now := float64(time.Now().UnixMicro())
+	bucket := func(tokens, last float64) string {
+		b := binary.LittleEndian.AppendUint64([]byte{1, 0}, math.Float64bits(tokens))
+		return string(binary.LittleEndian.AppendUint64(b, math.Float64bits(last)))
+	}
+	nan, inf := math.NaN(), math.Inf(1)
+	for i, value := range []string{
+		"", "hello", bucket(nan, now), bucket(inf, now), bucket(-inf, now), bucket(5, nan), bucket(5, inf), bucket(5, -inf),
+		bucket(5, 1e300), bucket(5, -1e300), bucket(1e300, now), bucket(-1e300, now), "\x02" + bucket(1, now)[1:], "\x01\x09" + bucket(1, now)[2:],
+		strings.Repeat(bucket(5, now), 50),
+	} {
+		for j, limits := range [][]quota.Limit{
+			{quota.Per(10, time.Hour)}, {quota.Per(10, time.Hour), quota.Per(20, time.Hour)}, {quota.Each(10, quota.Month, nil)},
+		} {
+			take := quota.Take{Key: fmt.Sprintf("%d-%d", i, j), Limits: limits, Cost: 1}
+			server.set(t, keyOf("weir:", take.Key), value)
+			through := 0
+			for range 25 {
+				r, err := s.Take(context.Background(), &take)
+				var e *Error
+				if err != nil && (!errors.As(err, &e) || e.Reason != Invalid) {
+					t.Fatalf("%q: %v, want invalid", value, err)
+				}
+				if math.IsNaN(r.Remaining) || math.IsInf(r.Remaining, 0) {
+					t.Errorf("%q: %+v", value, r)
+				}
+				if r.OK {
+					through++
+				}
+			}
+			if through > 10 {
+				t.Errorf("%q, %v: %d let through", value, limits, through)
+			}
+		}
+	}
+}
+
+// set puts a value under a key.
+func (s *server) set(t *testing.T, key, value string) {
+	t.Helper()
+	s.ask(t, fmt.Sprintf("*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%d\r\n%s", len(key), key, len(value), value))
+}
+
+// startCutting passes connections on to a server. Where cut is set, the answer to the
+// next script is lost and its connection ends.
+func startCutting(t *testing.T, server *server) (addr string, cut *atomic.Bool) {
+	t.Helper()
+	cut = new(atomic.Bool)
+	addr = relay(t, server, func(client, upstream net.Conn) {
+		var doomed atomic.Bool
+		go pass(upstream, client, func(asked []byte) bool {
+			if bytes.Contains(asked, []byte("EVAL")) && cut.CompareAndSwap(true, false) {
+				doomed.Store(true)
+			}
+			return true
+		})
+		go pass(client, upstream, func([]byte) bool { return !doomed.Load() })
+	})
+	return addr, cut
+}
+
+// pass passes on what may be, and ends both connections with what may not.
+func pass(to, from net.Conn, may func([]byte) bool) {
+	defer to.Close()
+	defer from.Close()
+	buffer := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buffer)
+		if err != nil || !may(buffer[:n]) {
+			return
+		}
+		if _, err := to.Write(buffer[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// A decision whose connection breaks before the answer is there has been charged, and
+// is not sent again: twice is not what was asked for.
+func TestAnswerLost(t *testing.T) {
+	addr, cut := startCutting(t, startRedis(t))
+	s := open(t, Config{Addrs: []string{addr}, DialTimeout: patient})
+	l := quota.Limit{Rate: 1e-9, Burst: 100}
+	if r := takeOne(t, s, l); !r.OK || r.Remaining != 99 {
+		t.Fatalf("%+v", r)
+	}
+	cut.Store(true)
+	_, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{l}, Cost: 1})
+	var e *Error
+	if !errors.As(err, &e) || e.Reason != Broken || !e.Charged() {
+		t.Errorf("%v, want that the connection broke, and that it may be charged", err)
+	}
+	eventually(t, 10*time.Second, "another connection", func() bool {
+		r, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{l}, Mode: quota.DryRun})
+		if err == nil && (r.Remaining < 97.5 || r.Remaining > 98.5) {
+			t.Errorf("%v left, want 98: 100 less 1, and less 1 that nobody was told of", r.Remaining)
+		}
+		return err == nil
+	})
 }

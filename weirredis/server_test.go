@@ -4,18 +4,29 @@ package weirredis
 
 import (
 	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"math/big"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir/quota"
 )
 
 // server is a Redis or Valkey that a test started, on a free port of 127.0.0.1.
@@ -261,5 +272,255 @@ func each(t *testing.T, test func(t *testing.T, start func(options ...string) *s
 			program := part(t, name)
 			test(t, func(options ...string) *server { return startProgram(t, program, options...) })
 		})
+	}
+}
+
+// rights are those that the package's documentation lists.
+const rights = "+eval +evalsha +get +set +pttl +time +info +ping +hello +client|setname"
+
+func TestUser(t *testing.T) {
+	each(t, func(t *testing.T, start func(...string) *server) {
+		server := start()
+		server.grant(t, rights)
+		server.ask(t, "ACL SETUSER default off")
+		s := open(t, Config{URL: "redis://weir:secret@" + server.addr})
+		if r := takeOne(t, s, quota.Per(10, time.Second)); !r.OK || r.Remaining != 9 {
+			t.Errorf("%+v", r)
+		}
+		if err := s.Give(context.Background(), "k", []quota.Limit{quota.Per(10, time.Second)}, 1); err != nil {
+			t.Error(err)
+		}
+		if _, err := New(Config{Addrs: []string{server.addr}, Username: "weir", Password: "wrong", DialTimeout: patient}); err == nil ||
+			!strings.Contains(err.Error(), "WRONGPASS") {
+			t.Errorf("a wrong password: %v", err)
+		}
+		if _, err := New(Config{Addrs: []string{server.addr}, DialTimeout: patient}); err == nil || !strings.Contains(err.Error(), "NOAUTH") {
+			t.Errorf("no password: %v", err)
+		}
+	})
+}
+
+// A password that is changed while the store is open is asked for by the next
+// connection, and the one that is there goes on.
+func TestPasswordChanges(t *testing.T) {
+	server := startRedis(t)
+	server.grant(t, rights)
+	var password atomic.Value
+	password.Store("secret")
+	s := open(t, Config{
+		Addrs: []string{server.addr}, Username: "weir", DialTimeout: 300 * time.Millisecond,
+		PasswordFunc: func() (string, error) { return password.Load().(string), nil },
+	})
+	take := func() error {
+		_, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1})
+		return err
+	}
+	takeOne(t, s, vast)
+	server.ask(t, "ACL SETUSER weir resetpass >changed")
+	cut := func() {
+		for range 8 { // the client has several connections
+			server.ask(t, "CLIENT KILL TYPE normal SKIPME yes")
+		}
+	}
+	cut()
+	eventually(t, 5*time.Second, "the old password is refused", func() bool {
+		err := take()
+		if err == nil || !strings.Contains(err.Error(), "WRONGPASS") {
+			return false
+		}
+		var e *Error
+		if !errors.As(err, &e) || e.Charged() {
+			t.Errorf("%v, want that nothing was charged", err)
+		}
+		return true
+	})
+	eventually(t, 5*time.Second, "the store is down", func() bool { return take() != nil && s.Stats().Down })
+	password.Store("changed")
+	eventually(t, 5*time.Second, "the new password is used", func() bool { return take() == nil })
+}
+
+// A right that is taken away is told by the error, and one that comes back is found.
+func TestRightTakenAway(t *testing.T) {
+	server := startRedis(t)
+	server.grant(t, rights)
+	s := open(t, Config{Addrs: []string{server.addr}, Username: "weir", Password: "secret"})
+	takeOne(t, s, quota.Per(1000, time.Second))
+	server.ask(t, "ACL SETUSER weir -set")
+	take := func() error {
+		_, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{quota.Per(1000, time.Second)}, Cost: 1})
+		return err
+	}
+	var e *Error
+	if err := take(); !errors.As(err, &e) || e.Reason != Refused || e.Charged() {
+		t.Errorf("%v, want that the server refuses", err)
+	}
+	eventually(t, 5*time.Second, "the store is down", func() bool { return take() != nil && s.Stats().Down })
+	server.ask(t, "ACL SETUSER weir +set")
+	eventually(t, 5*time.Second, "the store is up", func() bool { return take() == nil })
+}
+
+// A server that could drop buckets is refused, whether or not it is short of memory
+// now, with a sentence that says what to set.
+func TestEviction(t *testing.T) {
+	for _, policy := range []string{"allkeys-lru", "volatile-lru", "allkeys-random", "volatile-ttl"} {
+		server := startRedis(t, "--maxmemory-policy", policy)
+		_, err := New(Config{Addrs: []string{server.addr}, DialTimeout: patient})
+		if err == nil || !strings.Contains(err.Error(), "set maxmemory-policy noeviction") || !strings.Contains(err.Error(), policy) {
+			t.Errorf("%s: %v", policy, err)
+		}
+		if s, err := New(Config{Addrs: []string{server.addr}, AssumeNoEviction: true, DialTimeout: patient}); err != nil {
+			t.Errorf("%s, assumed: %v", policy, err)
+		} else {
+			s.Close()
+		}
+	}
+}
+
+// A user who may not read the policy is told what to do about it.
+func TestPolicyUnreadable(t *testing.T) {
+	server := startRedis(t)
+	server.grant(t, strings.ReplaceAll(rights, "+info ", ""))
+	c := Config{Addrs: []string{server.addr}, Username: "weir", Password: "secret", Deadline: time.Second}
+	if _, err := New(c); err == nil || !strings.Contains(err.Error(), "allow the user INFO") {
+		t.Errorf("%v", err)
+	}
+	c.AssumeNoEviction = true
+	takeOne(t, open(t, c), quota.Per(10, time.Second))
+}
+
+// A server that comes back with another policy stays down.
+func TestComesBackUnfit(t *testing.T) {
+	server := startRedis(t)
+	s := open(t, Config{Addrs: []string{server.addr}, Deadline: 100 * time.Millisecond})
+	server.kill(t)
+	eventually(t, 5*time.Second, "the store is down", func() bool {
+		_, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1})
+		return err != nil && s.Stats().Down
+	})
+	server.args = append(server.args, "--maxmemory-policy", "allkeys-lru")
+	server.start(t)
+	eventually(t, 5*time.Second, "the store says why", func() bool {
+		st := s.Stats()
+		return st.Down && errors.Is(st.Why, errUnfit)
+	})
+	server.ask(t, "CONFIG SET maxmemory-policy noeviction")
+	eventually(t, 5*time.Second, "the store is up", func() bool { return !s.Stats().Down })
+}
+
+// A server out of memory refuses, and the buckets it has stay as they are.
+func TestOutOfMemory(t *testing.T) {
+	server := startRedis(t, "--maxmemory", "100mb")
+	s := open(t, Config{Addrs: []string{server.addr}})
+	takeOne(t, s, vast)
+	server.ask(t, "CONFIG SET maxmemory 1")
+	_, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1})
+	var e *Error
+	if !errors.As(err, &e) || e.Reason != Refused || !strings.Contains(err.Error(), "OOM") {
+		t.Errorf("%v, want out of memory", err)
+	}
+	server.ask(t, "CONFIG SET maxmemory 100mb")
+	if r := takeOne(t, s, vast); r.Remaining != vast.Burst-2 {
+		t.Errorf("%+v, want 2 charged", r)
+	}
+}
+
+func TestUnixSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	startRedis(t, "--unixsocket", path)
+	if r := takeOne(t, open(t, Config{URL: "unix://" + path}), quota.Per(10, time.Second)); !r.OK {
+		t.Errorf("%+v", r)
+	}
+}
+
+// identity is a certificate for 127.0.0.1 that vouches for itself, and its key.
+type identity struct {
+	cert, key string // files
+	pool      *x509.CertPool
+}
+
+func (id *identity) trust() *tls.Config { return &tls.Config{RootCAs: id.pool} }
+
+func certificate(t *testing.T) *identity {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "redis"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	id := &identity{cert: filepath.Join(dir, "cert.pem"), key: filepath.Join(dir, "key.pem"), pool: x509.NewCertPool()}
+	cert := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	writeFile(t, id.cert, cert)
+	writeFile(t, id.key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})))
+	id.pool.AppendCertsFromPEM([]byte(cert))
+	return id
+}
+
+// startTLS starts a server that speaks nothing but TLS, with its own nodes too.
+func startTLS(t *testing.T, id *identity, options ...string) *server {
+	t.Helper()
+	program := part(t, "redis-server")
+	needTLS(t, program)
+	s := &server{program: program, dir: t.TempDir(), addr: freeAddr(t), tls: id}
+	s.launch(t, append([]string{
+		"--port", "0", "--tls-port", s.port(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", s.dir,
+		"--tls-cert-file", id.cert, "--tls-key-file", id.key, "--tls-ca-cert-file", id.cert, "--tls-auth-clients", "no",
+	}, options...))
+	return s
+}
+
+// needTLS skips the test if the server was built without.
+func needTLS(t *testing.T, program string) {
+	t.Helper()
+	if chosen == "" {
+		return // Debian's has it, and nothing may hide that a test does not run
+	}
+	if answer := startProgram(t, program).ask(t, "CONFIG GET tls-port"); !strings.Contains(answer, "tls-port") {
+		t.Skip("this server was built without TLS")
+	}
+}
+
+func TestTLS(t *testing.T) {
+	id := certificate(t)
+	server := startTLS(t, id)
+	s := open(t, Config{URL: "rediss://" + server.addr, TLS: id.trust()})
+	if r := takeOne(t, s, quota.Per(10, time.Second)); !r.OK {
+		t.Errorf("%+v", r)
+	}
+	strict := open(t, Config{URL: "rediss://" + server.addr, DialTimeout: 5 * time.Second})
+	if st := strict.Stats(); !st.Down || st.Why == nil || !strings.Contains(st.Why.Error(), "certificate") {
+		t.Errorf("a certificate that nobody vouches for: %+v", st)
+	}
+}
+
+// All nodes of a cluster are asked over TLS, by their own names.
+func TestClusterTLS(t *testing.T) {
+	t.Parallel()
+	id := certificate(t)
+	nodes := startCluster(t, func(o ...string) *server { return startTLS(t, id, append(o, "--tls-cluster", "yes")...) })
+	s := open(t, Config{URL: "rediss://weir:secret@" + nodes[0].addr, TLS: id.trust()})
+	asked := map[*server]bool{}
+	for i := range 50 {
+		key := fmt.Sprint(i)
+		eventually(t, 10*time.Second, "a decision", func() bool {
+			r, err := s.Take(context.Background(), &quota.Take{Key: key, Limits: []quota.Limit{quota.Per(10, time.Second)}, Cost: 1})
+			return err == nil && r.OK
+		})
+		asked[nodeOf(nodes, key)] = true
+	}
+	if len(asked) != len(nodes) {
+		t.Errorf("%d nodes of %d were asked", len(asked), len(nodes))
 	}
 }

@@ -2,7 +2,9 @@ package weirredis
 
 import (
 	"crypto/sha1"
+	"crypto/sha256"
 	_ "embed"
+	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -108,3 +110,123 @@ func doubleAt(s string, i int) float64 {
 
 // probeArg is a decision that always goes through: see Store.probe.
 var probeArg = string((&request{mode: uint8(quota.Permissive), cost: 1, limits: []quota.Limit{{Rate: 1e6, Burst: 1}}}).pack(nil, time.Time{}, 0))
+
+// around is how many periods before and after the process's own are told to the
+// script: by so many the server's clock may be behind it or ahead.
+const around = 3
+
+// mostPeriods bounds the periods told for a reservation that may wait long.
+const mostPeriods = 1000
+
+// packCalendar appends the starts of the periods around now, and of those up to
+// ahead from then, each with its number: so the script can tell, whatever time the
+// server has, which period it is in and how many have begun since another.
+func packCalendar(b []byte, c quota.Calendar, now time.Time, ahead time.Duration) []byte {
+	b = double(b, float64(longest(c.Period).Microseconds()))
+	at := len(b)
+	b = append(b, 0, 0) // how many
+	start, _ := c.Current(now)
+	for range around {
+		start, _ = c.Current(start.Add(-1))
+	}
+	n := 0
+	for beyond := 0; beyond < around && n < mostPeriods; n++ {
+		b = double(b, float64(start.UnixMicro()))
+		b = double(b, number(c, start))
+		if start.Sub(now) > ahead {
+			beyond++
+		}
+		_, start = c.Current(start)
+	}
+	binary.LittleEndian.PutUint16(b[at:], uint16(n))
+	return b
+}
+
+// longest bounds how long a period can be, the hour that clocks are put back for
+// included.
+func longest(p quota.Period) time.Duration {
+	const day = 24 * time.Hour
+	switch p {
+	case quota.Day:
+		return day + 2*time.Hour
+	case quota.Week:
+		return 7*day + 2*time.Hour
+	case quota.Month:
+		return 31*day + 2*time.Hour
+	}
+	return time.Hour
+}
+
+// number counts periods by the date they begin on, or hours as they pass: where clocks
+// are moved by half of one, two hours are half apart, and the script rounds up.
+func number(c quota.Calendar, start time.Time) float64 {
+	in := c.In
+	if in == nil {
+		in = time.UTC
+	}
+	y, m, d := start.In(in).Date()
+	days := time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix() / 86400
+	switch c.Period {
+	case quota.Day:
+		return float64(days)
+	case quota.Week:
+		return float64((days + 3) / 7) // 1 January 1970 was a Thursday
+	case quota.Month:
+		return float64(12*y + int(m))
+	}
+	return float64(start.Unix()) / 3600
+}
+
+// longestKey is the longest key that is a part of the server's key as it is.
+const longestKey = 200
+
+// keyOf returns the server's key for key: the prefix, and in braces = and the key
+// itself or # and its SHA-256. So no two keys are one, and none can be made to be
+// by whoever chooses them.
+//
+// What stands in the braces is what Redis Cluster places the key by. A brace in
+// the key, a control character, a byte that is not ASCII, or great length would
+// make the server's key ambiguous, unreadable or large: such a key is hashed.
+func keyOf(prefix, key string) string {
+	if plain(key) {
+		return prefix + "{=" + key + "}"
+	}
+	sum := sha256.Sum256([]byte(key))
+	return prefix + "{#" + base64.RawURLEncoding.EncodeToString(sum[:]) + "}"
+}
+
+// plain reports whether key can be a part of the server's key.
+func plain(key string) bool {
+	if len(key) > longestKey {
+		return false
+	}
+	for i := range len(key) {
+		if c := key[i]; c <= ' ' || c >= 0x7f || c == '{' || c == '}' {
+			return false
+		}
+	}
+	return true
+}
+
+// probeKey is a key of the same slot, and so of the same node.
+func probeKey(key string) string { return key + ":probe" }
+
+// slotOf returns the hash slot that Redis Cluster puts a key of keyOf into: CRC-16
+// (XMODEM) of what stands between the braces, modulo 16,384.
+func slotOf(prefix, key string) uint16 {
+	var crc uint16
+	for _, c := range []byte(key[len(prefix)+1 : len(key)-1]) {
+		crc ^= uint16(c) << 8
+		for range 8 {
+			if crc&0x8000 != 0 {
+				crc = crc<<1 ^ 0x1021
+			} else {
+				crc <<= 1
+			}
+		}
+	}
+	return crc % slots
+}
+
+// slots is the number of hash slots of a cluster.
+const slots = 16384

@@ -1,17 +1,23 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
-
 	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/quota"
@@ -284,4 +290,243 @@ func (o *quotaOptions) wanted(r *policy.QuotaRuleSpec) bool {
 		}
 	}
 	return true
+}
+
+func quotaReset() *cobra.Command {
+	o := new(quotaOptions)
+	cmd := o.command("reset", "Fill the bucket of somebody, and forgive what debt is in it",
+		`Reset fills the bucket that somebody is charged to, in all of its windows, and says what
+was there: for a debt that is a mistake, such as one that an upstream has settled in the
+wrong unit. No rule changes. It takes one name in each part that the rule looks at, as
+weir explain says which rule and bucket those are; a bucket that several share is filled
+for all of them.
+
+Where each gateway keeps its buckets in memory, it is the bucket of the one that is
+asked. What waits for its tokens keeps its time, and a gateway with a lease may repeat
+for as long as that lasts a refusal that it remembers.`,
+		`  weir quota reset --gate api --user alice
+  weir quota reset --user alice --client web --json`, runQuotaReset)
+	for _, part := range quota.Parts() {
+		usage := part + " whose bucket it is"
+		switch part {
+		case "priority":
+			usage = "background, normal, high or critical"
+		case "address":
+			usage = "address such as 10.0.0.7"
+		}
+		cmd.Flags().StringVar(o.Rule.Part(part), part, "", usage)
+	}
+	return cmd
+}
+
+func runQuotaReset(ctx context.Context, o *quotaOptions) error {
+	whose := url.Values{}
+	for _, part := range quota.Parts() {
+		switch name := *o.Rule.Part(part); name {
+		case "":
+		case "*":
+			return usage("--%s '*' is nobody's name; one bucket is filled at a time", part)
+		default:
+			whose.Set(part, name)
+		}
+	}
+	if len(whose) == 0 {
+		return usage("nobody is named; add --user alice, or what else the rule looks at")
+	}
+	gate, err := o.gate(ctx)
+	if err != nil {
+		return err
+	}
+	text, err := o.ask(ctx, http.MethodPost, "/quotas/"+url.PathEscape(gate)+"/reset?"+whose.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	var r quotas.Refilled
+	if err := json.Unmarshal(text, &r); err != nil {
+		return fmt.Errorf("%s does not answer as a gateway does: %w", o.Admin, err)
+	}
+	if o.JSON {
+		_, err := o.Out.Write(text)
+		return err
+	}
+	return printRefilled(o.Out, &r)
+}
+
+// gate returns the gate that the flags name, or the only one that has a quota.
+func (o *quotaOptions) gate(ctx context.Context) (string, error) {
+	if o.Gate != "" {
+		return o.Gate, nil
+	}
+	text, err := o.ask(ctx, http.MethodGet, "/quotas", nil)
+	if err != nil {
+		return "", err
+	}
+	var l quotas.Look
+	if err := json.Unmarshal(text, &l); err != nil {
+		return "", fmt.Errorf("%s does not answer as a gateway does: %w", o.Admin, err)
+	}
+	switch len(l.Gates) {
+	case 0:
+		return "", fmt.Errorf("no gate of the gateway at %s has a quota", o.Admin)
+	case 1:
+		return l.Gates[0], nil
+	}
+	return "", usage("several gates have a quota; add --gate, one of %s", strings.Join(l.Gates[:min(len(l.Gates), 10)], ", "))
+}
+
+// printRefilled prints which bucket was filled, and what was in it.
+func printRefilled(out io.Writer, r *quotas.Refilled) error {
+	held := strconv.FormatFloat(r.Held, 'f', -1, 64)
+	if r.Window > 0 && r.Window <= len(r.Limits) {
+		held += " of " + r.Limits[r.Window-1]
+	}
+	_, err := fmt.Fprintf(out, "gate %s, %s: bucket %s of rule %s is full again (%s); it held %s\n",
+		r.Gate, printable(r.Whose), printable(r.Bucket), printable(r.Rule), strings.Join(r.Limits, "; "), held)
+	return err
+}
+
+// ask sends a request to the admin listener, with body as JSON unless it is nil, and
+// returns the answer to it. The error says what the gateway has against it.
+func (o *quotaOptions) ask(ctx context.Context, method, path string, body any) ([]byte, error) {
+	header, err := o.header()
+	if err != nil {
+		return nil, err
+	}
+	var text []byte
+	if body != nil {
+		header.Set("Content-Type", "application/json")
+		if text, err = json.Marshal(body); err != nil {
+			return nil, err
+		}
+	}
+	res, err := askAdmin(ctx, o.Admin, method, path, header, text)
+	switch {
+	case body != nil && (errors.Is(err, errBrokeOff) || errors.Is(err, context.DeadlineExceeded)):
+		return nil, fmt.Errorf("%w; look by weir quota list whether it was done", err)
+	case err != nil:
+		return nil, err
+	case res.StatusCode != http.StatusOK:
+		return nil, o.refusal(res)
+	}
+	return res.text, nil
+}
+
+// header returns what the flags say in the header of a request.
+func (o *quotaOptions) header() (http.Header, error) {
+	h := http.Header{}
+	if o.IfMatch != "" {
+		h.Set("If-Match", `"`+strings.Trim(o.IfMatch, `"`)+`"`)
+	}
+	if o.TokenFile == "" {
+		return h, nil
+	}
+	token, err := os.ReadFile(o.TokenFile)
+	if err != nil {
+		return nil, usage("--token-file: %v", err)
+	}
+	text := strings.TrimSpace(string(token))
+	if strings.ContainsAny(text, " \r\n\t") || text == "" {
+		return nil, usage("--token-file %s does not hold one token; it is one word", o.TokenFile)
+	}
+	h.Set("Authorization", "Bearer "+text)
+	return h, nil
+}
+
+// refusal is the error of an answer that is not 200.
+func (o *quotaOptions) refusal(res *answer) error {
+	var doc struct {
+		Detail string `json:"detail"`
+	}
+	if json.Unmarshal(res.text, &doc) != nil || doc.Detail == "" {
+		return fmt.Errorf("%s answers %s; is it the admin listener of a gateway that knows quotas?", o.Admin, res.Status)
+	}
+	err := errors.New(doc.Detail)
+	switch res.StatusCode {
+	case http.StatusPreconditionFailed:
+		return &ExitError{Code: exitConflict, Err: fmt.Errorf("%w (now %s)", err, res.Header.Get("ETag"))}
+	case http.StatusUnauthorized:
+		return fmt.Errorf("%w; --token-file names the file with the gateway's token", err)
+	}
+	return err
+}
+
+// printSteps prints what a change has done.
+func printSteps(out io.Writer, res *quotas.Result) error {
+	did := "now"
+	if res.ValidateOnly {
+		did = "would be"
+	}
+	if len(res.Steps) == 0 {
+		_, err := fmt.Fprintln(out, "nothing to change")
+		return err
+	}
+	for i := range res.Steps {
+		s := &res.Steps[i]
+		if _, err := fmt.Fprintf(out, "gate %s, %s: %s %s\n", s.Gate, printable(s.Matches), did, outcomeOf(s)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// outcomeOf says what holds after a step, and what it took the place of.
+func outcomeOf(s *quotas.Step) string {
+	var was []string
+	if s.Before != nil {
+		was = append(was, "set before: "+quotas.InFull(&s.Before.QuotaRuleSpec))
+	}
+	text := s.Gives
+	switch {
+	case s.After == nil:
+		text = "as the file says: " + cmp.Or(s.FileGives, "no rule for it")
+	case s.FileGives != "":
+		was = append(was, "the file gives "+s.FileGives)
+	}
+	if len(was) > 0 {
+		text += " (" + strings.Join(was, "; ") + ")"
+	}
+	return text
+}
+
+// printRules prints rules as a table.
+func printRules(out io.Writer, l *quotas.Look, dynamicOnly bool) error {
+	if l.KeptIn == "" {
+		fmt.Fprintln(out, "no rules can be set at run time: quotas: in the configuration says where they are kept")
+	} else {
+		fmt.Fprintf(out, "rules set at run time are kept in %s, ETag %s\n", l.KeptIn, l.ETag)
+	}
+	if l.Trouble != "" {
+		fmt.Fprintf(out, "they cannot be read now, and those that are known stay in force: %s\n", l.Trouble)
+	}
+	p := &page{Writer: tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)}
+	for i := range l.Rules {
+		v := &l.Rules[i]
+		force := "yes"
+		if !v.InForce {
+			force = "no: " + v.Because
+		}
+		if dynamicOnly {
+			p.row("GATE|MATCHES|GIVES|SET|BY|IN FORCE", v.Gate, printable(v.Matches), v.Gives, when(v.SetAt), orDash(v.SetBy), force)
+			continue
+		}
+		p.row("GATE|MATCHES|GIVES|FROM|IN FORCE", v.Gate, printable(v.Matches), v.Gives, v.Origin(), force)
+	}
+	if len(l.Rules) == 0 {
+		fmt.Fprintln(p, "none")
+	}
+	return p.Flush()
+}
+
+func when(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+func orDash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -494,3 +495,146 @@ func TestNowhere(t *testing.T) {
 	}
 	d.Follow(t.Context())
 }
+
+// A book that moves has the rules of the new place alone in force, also if one was set at
+// the old one while the policy was compiled; there it is kept. What is set from then on
+// goes to the new place, and the old one is free.
+func TestMove(t *testing.T) {
+	from, to := newFile(t, inTemp(t)), newFile(t, filepath.Join(t.TempDir(), "other.json"))
+	d := newDesk(t, from, base())
+	d.must(set("api", "carol", "3/h"))
+	kept, err := Read(t.Context(), to, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan := kept.Plan(base(), nowhere)
+	p, err := policy.Compile(base(), policy.Options{Previous: d.policy, QuotaRules: plan.Rules})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	d.must(set("api", "dave", "4/h")) // into a gate that both policies have
+	d.Adopt(plan, p)
+	d.policy = p
+	for _, name := range []string{"carol", "dave"} {
+		if got := d.passes("api", name, 20); got != 10 {
+			t.Errorf("%s has %d, want the 10 of the file", name, got)
+		}
+	}
+	d.must(set("api", "erin", "5/h"))
+	if got := d.passes("api", "erin", 20); got != 5 {
+		t.Errorf("erin has %d, want 5", got)
+	}
+	if l := d.Look("api"); l.KeptIn != to.Name() || len(l.Rules) != 3 {
+		t.Errorf("%+v", l)
+	}
+	if log := d.log.String(); !strings.Contains(log, "rules=2 still_in="+from.Name()) {
+		t.Errorf("not told what is left behind:\n%s", log)
+	}
+	again, err := OpenFile(from.Name()) // closed by the move
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := Read(t.Context(), again, false)
+	if err != nil || old.Len() != 2 {
+		t.Errorf("%v, %v", old, err)
+	}
+	if err := old.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A file that a gateway has open is read beside it; one that there is not has no rules.
+func TestReadFile(t *testing.T) {
+	d := newDesk(t, newFile(t, inTemp(t)), base())
+	d.must(set("api", "carol", "3/h"))
+	k, err := ReadFile(t.Context(), d.Look("").KeptIn)
+	if err != nil || k.Len() != 1 {
+		t.Errorf("%v, %v", k, err)
+	}
+	if k, err = ReadFile(t.Context(), inTemp(t)); err != nil || k.Len() != 0 {
+		t.Errorf("%v, %v", k, err)
+	}
+	if _, err = ReadFile(t.Context(), t.TempDir()); err == nil || !strings.Contains(err.Error(), "no plain file") {
+		t.Errorf("a directory: %v", err)
+	}
+}
+
+// overtaken is a store in which somebody else is faster at the first writes.
+type overtaken struct {
+	Store
+	first int
+}
+
+func (o *overtaken) Write(ctx context.Context, was string, next []byte) error {
+	if o.first > 0 {
+		o.first--
+		return ErrChanged
+	}
+	return o.Store.Write(ctx, was, next)
+}
+
+// A change that somebody else has overtaken is made again, but not for ever.
+func TestOvertaken(t *testing.T) {
+	store := &overtaken{Store: newFile(t, inTemp(t))}
+	d := newDesk(t, store, base())
+	store.first = attempts - 1
+	d.must(set("api", "bob", "3/h"))
+	if got := d.passes("api", "bob", 9); got != 3 {
+		t.Errorf("%d passed, want 3", got)
+	}
+	store.first = attempts
+	if _, err := d.Change(t.Context(), set("api", "bob", "5/h")); !errors.Is(err, ErrChanged) {
+		t.Errorf("%v, want that others were faster", err)
+	}
+	store.first = 0
+	if got := d.Look("api").Rules; got[len(got)-1].Gives != "3/h" {
+		t.Errorf("%+v, want the rule as it was", got)
+	}
+}
+
+// many are rules for n users at a rate, one fewer than there may be at most where n is
+// that, so that one more can be set.
+func many(n int, rate string) []policy.QuotaRuleSpec {
+	rules := make([]policy.QuotaRuleSpec, min(n, MaxRules-1))
+	for i := range rules {
+		rules[i] = *user(fmt.Sprint("user-", i), rate)
+	}
+	return rules
+}
+
+// BenchmarkRules says how long it takes to replace all rules, to set one of many, to
+// look whether the file has changed, to reload the configuration, and to start.
+func BenchmarkRules(b *testing.B) {
+	for _, n := range []int{100, 1000, MaxRules} {
+		file := newFile(b, inTemp(b))
+		d := newDesk(b, file, base())
+		lots := [][]policy.QuotaRuleSpec{many(n, "3/h"), many(n, "4/h")}
+		run := func(what string, f func(i int)) {
+			b.Run(fmt.Sprint(what, "/", n), func(b *testing.B) {
+				for i := 0; b.Loop(); i++ {
+					f(i)
+				}
+			})
+		}
+		run("replace", func(i int) { d.must(Change{Ops: []Op{{Gate: "api", Replace: lots[i%2]}}}) })
+		run("set", func(i int) { d.must(set("api", "x", fmt.Sprint(1+i, "/h"))) })
+		run("follow", func(int) { d.Follow(b.Context()) })
+		run("reload", func(int) { d.reload(base()) })
+		run("start", func(int) {
+			book, err := Open(b.Context(), Options{Store: file, Logger: d.Book.log})
+			if err != nil {
+				b.Fatal(err)
+			}
+			plan := book.Plan(base(), nowhere)
+			p, err := policy.Compile(base(), policy.Options{QuotaRules: plan.Rules})
+			if err != nil {
+				b.Fatal(err)
+			}
+			book.Adopt(plan, p)
+			p.Close()
+		})
+	}
+}
+
+func nowhere(string, string) string { return "" }

@@ -1,6 +1,8 @@
 package quotas
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -104,6 +106,166 @@ func (fs Faults) Error() string {
 func (fs *Faults) add(op int, err error) {
 	problem, instead, _ := strings.Cut(err.Error(), "; ")
 	*fs = append(*fs, Fault{Op: op, Problem: problem, Instead: instead})
+}
+
+// Result is what came of a change.
+type Result struct {
+	ETag         string `json:"etag"`
+	ValidateOnly bool   `json:"validate_only,omitempty"`
+	Steps        []Step `json:"steps"`
+}
+
+// attempts bounds how often a change is made again because somebody else was faster.
+const attempts = 10
+
+// Change carries out c, all of it or nothing. When it returns without an error the
+// change is kept and in force. Each step is logged, and so is what was refused.
+//
+// The error is a [Faults] about the change, ErrNowhere, ErrPrecondition, or the
+// store's.
+func (b *Book) Change(ctx context.Context, c Change) (Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	b.changing.Lock()
+	defer b.changing.Unlock()
+	res, err := b.change(ctx, &c)
+	b.audit(&c, &res, err)
+	return res, err
+}
+
+func (b *Book) change(ctx context.Context, c *Change) (Result, error) {
+	if b.store == nil {
+		return Result{}, ErrNowhere
+	}
+	if err := b.name(c); err != nil {
+		return Result{}, err
+	}
+	for range attempts {
+		if err := b.refresh(ctx); errors.Is(err, ErrChanged) {
+			continue
+		} else if err != nil {
+			b.noted(err)
+			return Result{}, fmt.Errorf("the rules cannot be read, so %w: %w", ErrUnchanged, err)
+		}
+		res, err := b.attempt(ctx, c)
+		if !errors.Is(err, ErrChanged) {
+			return res, err
+		}
+	}
+	return Result{}, fmt.Errorf("%w, %d times while this change was made; repeat it", ErrChanged, attempts)
+}
+
+// name fills in the gate where it can be only one, and checks the number of ops.
+func (b *Book) name(c *Change) error {
+	if len(c.Ops) == 0 || len(c.Ops) > MaxOps {
+		return Faults{{Op: -1, Problem: fmt.Sprintf("has %d operations", len(c.Ops)), Instead: fmt.Sprintf("write from 1 to %d", MaxOps)}}
+	}
+	b.mu.Lock()
+	gates := quotaGates(&b.plan.spec)
+	b.mu.Unlock()
+	c.Ops = slices.Clone(c.Ops)
+	var faults Faults
+	for i := range c.Ops {
+		switch {
+		case c.Ops[i].Gate != "":
+		case len(gates) == 1:
+			c.Ops[i].Gate = gates[0]
+		case len(gates) == 0:
+			faults = append(faults, Fault{Op: i, Field: "gate", Problem: "no gate has a quota", Instead: "add one to the configuration"})
+		default:
+			faults = append(faults, Fault{Op: i, Field: "gate", Problem: "is missing", Instead: "write one of " + strings.Join(gates[:min(len(gates), 10)], ", ")})
+		}
+	}
+	if len(faults) > 0 {
+		return faults
+	}
+	return nil
+}
+
+// attempt makes the change to the rules as they are known.
+func (b *Book) attempt(ctx context.Context, c *Change) (Result, error) {
+	b.mu.Lock()
+	doc, was, plan := b.doc, b.tag, b.plan
+	b.mu.Unlock()
+	if c.IfMatch != "" && c.IfMatch != "*" && c.IfMatch != was {
+		return Result{ETag: was}, ErrPrecondition
+	}
+	next, steps, by, faults := c.carryOut(doc, time.Now())
+	faults = append(faults, strangers(plan, doc, c)...)
+	if faults = append(faults, unfit(plan, next, steps, by)...); len(faults) > 0 {
+		return Result{ETag: was}, faults
+	}
+	data, err := next.encode()
+	if err == nil {
+		err = tooLarge(b.store, data)
+	}
+	if err != nil {
+		faults.add(-1, err)
+		return Result{ETag: was}, faults
+	}
+	plan.tellFile(steps)
+	res := Result{ETag: was, ValidateOnly: c.ValidateOnly, Steps: append([]Step{}, steps...)}
+	if c.ValidateOnly {
+		return res, nil
+	}
+	if err := b.store.Write(ctx, was, data); err != nil {
+		b.mu.Lock()
+		b.tally.failed(&unwritten{err})
+		b.mu.Unlock()
+		return Result{ETag: was}, err
+	}
+	res.ETag = tag(data)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.read = time.Now()
+	b.takeLocked(next, res.ETag)
+	return res, nil
+}
+
+// tooLarge is the error of a document that a store cannot take.
+func tooLarge(s Store, data []byte) error {
+	if most := s.Most(); len(data) > most {
+		return fmt.Errorf("the rules would take %d bytes, and %s can keep %d; delete some, or keep the rules of one gateway in a file", len(data), s.Name(), most)
+	}
+	return nil
+}
+
+// strangers returns the operations that would take back all rules of a gate which there
+// is not, and never was: likely a name that is written wrong.
+func strangers(plan *Plan, doc *document, c *Change) (faults Faults) {
+	has := gatesOf(doc)
+	for i := range c.Ops {
+		op := &c.Ops[i]
+		g, ok := plan.spec.Gates[op.Gate]
+		if has[op.Gate] || ok && g.Quota != nil || !op.Clear && !(op.Replace != nil && len(op.Replace) == 0) {
+			continue
+		}
+		f := noQuota(&plan.spec, op.Gate, ok)
+		f.Op, f.Missing = i, true
+		faults = append(faults, f)
+	}
+	return faults
+}
+
+// unfit returns what is wrong with the rules that steps have set. Those that were set
+// before may not fit either; that is no fault of this change.
+func unfit(plan *Plan, next *document, steps []Step, by []int) (faults Faults) {
+	set := &document{}
+	var ops []int
+	for i, s := range steps {
+		if s.After != nil {
+			set.Rules = append(set.Rules, *s.After)
+			ops = append(ops, by[i])
+		}
+	}
+	found := misfits(&plan.spec, set.Rules)
+	for i := range set.Rules {
+		for _, f := range found[i] {
+			f.Op = ops[i]
+			faults = append(faults, f)
+		}
+	}
+	return faults
 }
 
 // carryOut returns the document after the change, and what is different: steps[i] is
@@ -236,4 +398,83 @@ func (op *Op) remove(d *draft) (steps []Step, missing bool, err error) {
 		return nil, true, fmt.Errorf("gate %.60s has no rule for %.100s that was set at run time; weir quota list shows those, and rules of the file are changed there", op.Gate, Matches(&bare))
 	}
 	return []Step{taken(was)}, false, nil
+}
+
+// identity is what a rule is known by: two with the same are one rule.
+type identity struct {
+	gate string
+	parts
+}
+
+func identityOf(gate string, r *policy.QuotaRuleSpec) identity { return identity{gate, partsOf(r)} }
+
+// draft is rules that are being changed. A rule is found and taken out in the same time
+// however many there are.
+type draft struct {
+	rules []Rule // one that has been taken out names no gate
+	at    map[identity]int
+}
+
+func newDraft(rules []Rule) *draft {
+	d := &draft{rules: slices.Clone(rules), at: make(map[identity]int, len(rules))}
+	for i := range rules {
+		d.at[identityOf(rules[i].Gate, &rules[i].QuotaRuleSpec)] = i
+	}
+	return d
+}
+
+// put adds r, or puts it in the place of the one that matches the same and returns that.
+func (d *draft) put(r Rule) (was *Rule) {
+	id := identityOf(r.Gate, &r.QuotaRuleSpec)
+	if i, ok := d.at[id]; ok {
+		old := d.rules[i]
+		d.rules[i] = r
+		return &old
+	}
+	d.at[id] = len(d.rules)
+	d.rules = append(d.rules, r)
+	return nil
+}
+
+// drop takes out the rule that matches the same and returns it, nil if there is none.
+func (d *draft) drop(gate string, like *policy.QuotaRuleSpec) *Rule {
+	id := identityOf(gate, like)
+	i, ok := d.at[id]
+	if !ok {
+		return nil
+	}
+	was := d.rules[i]
+	d.rules[i] = Rule{}
+	delete(d.at, id)
+	return &was
+}
+
+// clear takes out all rules of a gate and returns them in order.
+func (d *draft) clear(gate string) (was []*Rule) {
+	for i := range d.rules {
+		if r := d.rules[i]; r.Gate == gate && gate != "" {
+			was = append(was, &r)
+			delete(d.at, identityOf(gate, &r.QuotaRuleSpec))
+			d.rules[i] = Rule{}
+		}
+	}
+	return was
+}
+
+// list returns the rules that are left.
+func (d *draft) list() []Rule {
+	return slices.DeleteFunc(slices.Clone(d.rules), func(r Rule) bool { return r.Gate == "" })
+}
+
+// without counts the rules that another document does not have as they are here.
+func (d *document) without(other *document) (n int) {
+	there := newDraft(other.Rules)
+	for i := range d.Rules {
+		r := &d.Rules[i]
+		at, ok := there.at[identityOf(r.Gate, &r.QuotaRuleSpec)]
+		if !ok || !reflect.DeepEqual(other.Rules[at].QuotaRuleSpec, r.QuotaRuleSpec) {
+			n++
+		}
+	}
+	return n
 }

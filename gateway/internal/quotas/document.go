@@ -2,6 +2,7 @@ package quotas
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -9,8 +10,101 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weir-go/weir/policy"
 )
+
+// Kept is rules as they were read from where they are kept.
+type Kept struct {
+	store   Store // nil: nowhere
+	doc     *document
+	tag     string
+	trouble error // why they could not be read
+	read    time.Time
+}
+
+// Read reads the rules in a store, which is from then on in the hands of the Kept; nil
+// has none.
+//
+// A document that is broken is an error, which names its line, unless startBroken is set:
+// to begin without a rule that blocks somebody would be worse than not to begin. A store
+// that cannot be reached is an error too, for the same reason. After an error the store
+// is closed.
+func Read(ctx context.Context, store Store, startBroken bool) (*Kept, error) {
+	k := &Kept{store: store, doc: &document{}, tag: tag(nil), read: time.Now()}
+	if store == nil {
+		return k, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	doc, tagged, err := fetch(ctx, store, k.doc, k.tag)
+	switch {
+	case err == nil:
+		k.doc, k.tag = doc, tagged
+		return k, nil
+	case !startBroken:
+		_ = store.Close() // there is an error already
+		return nil, fmt.Errorf("quotas set at run time cannot be read: %w; mend it, or begin with the configuration's alone by quotas: {start_broken: true}", err)
+	}
+	k.trouble, k.read = err, time.Time{}
+	return k, nil
+}
+
+// ReadFile reads the rules in a file which a gateway may have open: it is never seen half
+// written. One that does not exist has none.
+func ReadFile(ctx context.Context, name string) (*Kept, error) {
+	name, err := filepath.Abs(name)
+	if err != nil {
+		return nil, err
+	}
+	k := &Kept{doc: &document{}, tag: tag(nil), read: time.Now()}
+	k.doc, k.tag, err = fetch(ctx, &File{name: name}, k.doc, k.tag)
+	return k, err
+}
+
+// fetch reads a store. What has the tag of what is known is not decoded again.
+func fetch(ctx context.Context, store Store, known *document, knownAs string) (*document, string, error) {
+	data, err := store.Read(ctx)
+	if err != nil {
+		return nil, "", &unreadable{err}
+	}
+	tagged := tag(data)
+	if tagged == knownAs {
+		return known, tagged, nil
+	}
+	doc, err := decode(store.Name(), data)
+	return doc, tagged, err
+}
+
+// unreadable is the error of a store that did not hand out its document.
+type unreadable struct{ error }
+
+func (u *unreadable) Unwrap() error { return u.error }
+
+// Len returns how many rules there are.
+func (k *Kept) Len() int { return len(k.doc.Rules) }
+
+// Close lets go of the store.
+func (k *Kept) Close() error {
+	if k == nil || k.store == nil {
+		return nil
+	}
+	return k.store.Close()
+}
+
+// Plan returns what becomes of the rules under a configuration. place says where in the
+// file a field of a gate's quota stands, such as rules[0]. [Book.Adopt] takes them up
+// with where they are kept, in the place of those that it has.
+func (k *Kept) Plan(spec policy.Spec, place func(gate, field string) string) *Plan {
+	p := newPlan(spec, place, k.doc)
+	p.kept = k
+	return p
+}
 
 // Bounds of what is kept.
 const (
@@ -182,4 +276,108 @@ func cmpError(err error, text string) error {
 // line returns the line of a place in a text, from 1.
 func line(data []byte, offset int64) int {
 	return 1 + bytes.Count(data[:min(max(offset, 0), int64(len(data)))], []byte("\n"))
+}
+
+// Rule is a rule of the quota of one gate, with when and by whom it was set. It has no
+// name of its own: where it takes the place of a rule of the file, it is called as
+// that one is.
+type Rule struct {
+	Gate string `json:"gate"`
+	policy.QuotaRuleSpec
+	SetAt time.Time `json:"set_at,omitzero"`
+	SetBy string    `json:"set_by,omitempty"`
+}
+
+// parts are what a rule says of each part of an identity; rules with the same are one
+// rule.
+type parts struct{ user, client, tenant, route, priority, address string }
+
+// partsOf returns the parts of a rule. A network is the same however it is written.
+func partsOf(r *policy.QuotaRuleSpec) parts {
+	p := parts{r.User, r.Client, r.Tenant, r.Route, r.Priority, r.Address}
+	if r.Address != "" {
+		if n, err := policy.ParseNetwork(r.Address); err == nil {
+			p.address = n.Masked().String()
+		}
+	}
+	return p
+}
+
+// String returns what the rule matches, as in "user=alice,client=*"; "all" if it looks
+// at nothing.
+func (p parts) String() string {
+	var words []string
+	for _, w := range [...]struct{ name, value string }{
+		{"user", p.user}, {"client", p.client}, {"tenant", p.tenant},
+		{"route", p.route}, {"priority", p.priority}, {"address", p.address},
+	} {
+		if w.value != "" {
+			words = append(words, w.name+"="+w.value)
+		}
+	}
+	if len(words) == 0 {
+		return "all"
+	}
+	return strings.Join(words, ",")
+}
+
+// Matches returns what a rule matches, as in "user=alice,client=*".
+func Matches(r *policy.QuotaRuleSpec) string { return partsOf(r).String() }
+
+// Gives returns what a rule gives, as it was written: "100/s burst 200, 1000/h",
+// "exempt" or "blocked".
+func Gives(r *policy.QuotaRuleSpec) string {
+	switch {
+	case r.Exempt:
+		return "exempt"
+	case r.Blocked:
+		return "blocked"
+	}
+	words := slices.Clone(r.Limits)
+	if r.Rate != "" {
+		words = append(words, r.Rate)
+	}
+	if r.Burst != 0 && len(words) > 0 {
+		words[len(words)-1] += " burst " + strconv.FormatFloat(r.Burst, 'f', -1, 64)
+	}
+	return strings.Join(words, ", ")
+}
+
+// InFull is Gives with each burst, also where the rule leaves it to be the default: a rule
+// is replaced as a whole, and that its burst went with it is to be seen.
+func InFull(r *policy.QuotaRuleSpec) string {
+	limits, err := r.Parse()
+	if err != nil || r.Exempt || r.Blocked {
+		return Gives(r)
+	}
+	words := slices.Clone(r.Limits)
+	if r.Rate != "" {
+		words = append([]string{r.Rate}, words...)
+	}
+	for i, l := range limits {
+		if l.Calendar.Period == 0 && !strings.Contains(words[i], "burst") {
+			words[i] += " burst " + strconv.FormatFloat(l.Burst, 'f', -1, 64)
+		}
+	}
+	return strings.Join(words, ", ")
+}
+
+// sound reports what is wrong with a rule whatever the configuration: what no
+// configuration can be the reason for. The rest is found by fitting it to one.
+func (r *Rule) sound() error {
+	limited := r.Rate != "" || r.Burst != 0 || len(r.Limits) > 0
+	switch {
+	case r.Gate == "":
+		return errors.New("names no gate; add gate:")
+	case r.Name != "":
+		return errors.New("has a name; leave it out, a rule set at run time is called by what it matches")
+	case r.Exempt && r.Blocked:
+		return errors.New("is exempt and blocked; leave one of them out")
+	case (r.Exempt || r.Blocked) && limited:
+		return errors.New("has a limit, but is exempt or blocked; leave one of them out")
+	case !r.Exempt && !r.Blocked && !limited:
+		return errors.New("gives no limit; give a rate such as 10/s, exempt or blocked")
+	}
+	_, err := r.Rule()
+	return err
 }

@@ -1,8 +1,17 @@
 package quotas
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/weir-go/weir/weirredis"
 )
 
 // Store keeps one document.
@@ -25,3 +34,196 @@ var ErrUnchanged = errors.New("nothing is changed")
 
 // ErrChanged is the error of a writer who has not seen what it would overwrite.
 var ErrChanged = errors.New("the rules have been changed by somebody else")
+
+// File is a [Store] of one gateway: a file that is replaced as a whole. It is safe
+// for concurrent use by those who share the same File.
+type File struct {
+	name string
+	lock *os.File
+	// crash, if set, is asked before each step of a write, and ends it by an error as
+	// a crash there would: nothing is put in order again.
+	crash func(step string) error
+}
+
+// OpenFile returns the store in the file of that name, which need not exist yet; its
+// directory does. As long as it is open no other process can open it: each would
+// overwrite what the other has written.
+func OpenFile(name string) (*File, error) {
+	name, err := filepath.Abs(name)
+	if err != nil {
+		return nil, err
+	}
+	lock, err := lockFile(name + ".lock")
+	switch {
+	case errors.Is(err, errLocked):
+		return nil, fmt.Errorf("%s is in use by another gateway; give each a file of its own, or keep the rules in a store that both share", name)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%s: its directory does not exist; make it, so that only the gateway's user can write there", name)
+	case err != nil:
+		return nil, fmt.Errorf("rules cannot be kept in %s: %w", name, err)
+	}
+	return &File{name: name, lock: lock}, nil
+}
+
+// Name returns the name of the file.
+func (f *File) Name() string { return f.name }
+
+// Most is far more than rules take.
+func (f *File) Most() int { return maxBytes }
+
+// Close lets others open the file.
+func (f *File) Close() error { return f.lock.Close() }
+
+// Read returns what is in the file.
+func (f *File) Read(context.Context) ([]byte, error) {
+	info, err := os.Stat(f.name) // before it is opened: to open a pipe waits for a writer
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is no plain file", f.name)
+	}
+	file, err := os.Open(f.name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return io.ReadAll(io.LimitReader(file, maxBytes+1))
+}
+
+// Write replaces the file: the new one is complete on the disk before it takes the
+// name, and the name is on the disk before Write returns. Whatever happens in
+// between, the file is the one or the other; a full disk leaves the old one.
+func (f *File) Write(ctx context.Context, was string, next []byte) error {
+	now, err := f.Read(ctx)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUnchanged, err)
+	}
+	if tag(now) != was {
+		return ErrChanged
+	}
+	tmp := f.name + ".new" // always the same, so that crashes leave one at most
+	err = f.fill(tmp, next)
+	if err == nil {
+		err = f.step("rename")
+	}
+	if err == nil {
+		err = os.Rename(tmp, f.name)
+	}
+	if err != nil {
+		if !errors.Is(err, errCrash) {
+			_ = os.Remove(tmp) // it may not be there
+		}
+		return fmt.Errorf("%w: %w", ErrUnchanged, err)
+	}
+	if err := f.step("sync directory"); err != nil {
+		return err
+	}
+	return syncDirectory(filepath.Dir(f.name))
+}
+
+// errCrash is the end of a write that a test asks for.
+var errCrash = errors.New("crash")
+
+func (f *File) step(name string) error {
+	if f.crash == nil {
+		return nil
+	}
+	return f.crash(name)
+}
+
+// fill makes a file with the given contents, on the disk when it returns.
+func (f *File) fill(name string, data []byte) error {
+	file, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	half := len(data) / 2
+	for _, part := range [][]byte{data[:half], data[half:]} {
+		if err == nil {
+			err = f.step("write")
+		}
+		if err == nil {
+			_, err = file.Write(part)
+		}
+	}
+	if err == nil {
+		err = f.step("sync")
+	}
+	if err == nil {
+		err = file.Sync()
+	}
+	return errors.Join(err, file.Close())
+}
+
+// syncDirectory brings the names in a directory to the disk.
+func syncDirectory(name string) error {
+	d, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// Shared is a [Store] of several gateways: a document on a Redis or Valkey server.
+type Shared struct {
+	name  string
+	store *weirredis.Store
+	doc   *weirredis.Document
+
+	mu   sync.Mutex // guards what follows
+	seen []byte     // what is there, as far as is known; nil for nothing
+}
+
+// NewShared returns the store on a server, which it closes in the end. name is what
+// messages call it.
+func NewShared(name string, server *weirredis.Store) *Shared {
+	return &Shared{name: name, store: server, doc: server.Document("quotas")}
+}
+
+// Name says which store it is.
+func (s *Shared) Name() string { return s.name }
+
+// Most is what the server takes at a time.
+func (s *Shared) Most() int { return weirredis.MaxDocument }
+
+// Close ends the connection.
+func (s *Shared) Close() error { return s.store.Close() }
+
+// Read returns the document. What has not changed is not sent again.
+func (s *Shared) Read(ctx context.Context) ([]byte, error) {
+	s.mu.Lock()
+	known := s.seen
+	s.mu.Unlock()
+	data, err := s.doc.Read(ctx, known)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.seen = data
+	s.mu.Unlock()
+	return bytes.Clone(data), nil
+}
+
+// Write replaces the document that was read last.
+func (s *Shared) Write(ctx context.Context, was string, next []byte) error {
+	s.mu.Lock()
+	seen := s.seen
+	s.mu.Unlock()
+	if tag(seen) != was {
+		return ErrChanged
+	}
+	written, err := s.doc.Write(ctx, seen, next)
+	switch {
+	case err != nil:
+		return err
+	case !written:
+		return ErrChanged
+	}
+	s.mu.Lock()
+	s.seen = bytes.Clone(next)
+	s.mu.Unlock()
+	return nil
+}
