@@ -1,6 +1,7 @@
 package control
 
 import (
+	"fmt"
 	"math"
 	"time"
 )
@@ -121,24 +122,6 @@ func (k *Knee) Name() string { return "knee" }
 // Start implements [Controller].
 func (k *Knee) Start() Decision { return k.decide("initial") }
 
-// Save implements [Saver]. The limit is the middle of what is being tried.
-func (k *Knee) Save() State { return State{Limit: math.Exp(k.at)} }
-
-// Restore implements [Saver]: the limit is in force at once, and is judged from
-// there. A limit that equals Initial has nothing learned in it.
-func (k *Knee) Restore(s State) {
-	if !(s.Limit >= 1) || math.Round(s.Limit) == float64(k.cfg.Initial) { // NaN too
-		return
-	}
-	k.set(s.Limit)
-	k.track()
-	k.arms = k.arms[:0]
-}
-
-func (k *Knee) set(limit float64) {
-	k.at = math.Log(min(max(limit, float64(k.cfg.Min)), float64(k.cfg.Max)))
-}
-
 // kneeSaturated is the share of a window that has to have had no slot free for
 // the window to say anything.
 const kneeSaturated = 0.6
@@ -254,4 +237,491 @@ func clampDuration(seconds float64, low, high time.Duration) time.Duration {
 		return high
 	}
 	return max(low, time.Duration(seconds*float64(time.Second)))
+}
+
+// Save implements [Saver]. The limit is the middle of what is being tried.
+func (k *Knee) Save() State { return State{Limit: math.Exp(k.at)} }
+
+// Restore implements [Saver]: the limit is in force at once, and is judged from
+// there. A limit that equals Initial has nothing learned in it.
+func (k *Knee) Restore(s State) {
+	if !(s.Limit >= 1) || math.Round(s.Limit) == float64(k.cfg.Initial) { // NaN too
+		return
+	}
+	k.set(s.Limit)
+	k.track()
+	k.arms = k.arms[:0]
+}
+
+func (k *Knee) set(limit float64) {
+	k.at = math.Log(min(max(limit, float64(k.cfg.Min)), float64(k.cfg.Max)))
+}
+
+// climb is the way up from a limit that is far too low: steps that are paid for
+// in throughput. Throughput is counted, not inferred: a step of four fifths shows
+// in few completions, and a count is not fooled by the wave of young work that
+// the step lets in.
+type climb struct {
+	rate  float64 // of good answers before the step, per second; 0 at the start
+	count float64 // that it was counted from
+	lnN   float64 // ln of the mean in flight before the step
+	from  float64 // the limit before the step, in ln
+	looks int     // how often the verdict was put off
+	warm  bool    // the first count begins with slots that are all in use
+	vain  int     // steps that nobody used
+}
+
+// The climb's constants: the step in ln; how long it takes to take effect, in
+// service times; the elasticity a step has to show; completions to count, without
+// how many there is nothing to compare, and how long to wait for them; how often
+// an unsure verdict is put off, and how unsure; steps in vain.
+const (
+	stepUp    = 0.6
+	settleFor = 1.2
+	worthIt   = 0.41
+
+	climbCount = 15
+	climbLeast = 4
+	climbWait  = time.Second
+	mostLooks  = 3
+	unsure     = 1.5
+	mostVain   = 2
+)
+
+// ascend is Update during a climb.
+func (k *Knee) ascend(w *Window, saturated bool) Decision {
+	switch {
+	case k.mode == settling && saturated:
+		k.mode = climbing
+		return k.decide("a step up settles")
+	case k.mode == settling:
+		k.mode = climbing
+		return k.decide("not in full use")
+	case !saturated && k.climb.rate == 0:
+		return k.decide("not in full use")
+	}
+	if k.climb.rate == 0 && !k.climb.warm {
+		k.climb.warm, k.mode = true, settling
+		return k.decide("counting")
+	}
+	if reason := k.cut(w); reason != "" {
+		k.track()
+		k.restart(w.Now)
+		return k.decide(reason)
+	}
+	good := float64(w.OK)
+	if good < climbLeast || good < climbCount && w.Elapsed < climbWait {
+		return k.lookAgain("counting")
+	}
+	rate, lnN := good/w.Elapsed.Seconds(), math.Log(max(1, w.MeanInFlight))
+	if k.climb.rate > 0 {
+		if d, done := k.judge(w, rate, lnN, saturated); done {
+			return d
+		}
+	}
+	k.climb = climb{rate: rate, count: good, lnN: lnN, from: k.at, warm: true, vain: k.climb.vain}
+	k.at += stepUp
+	k.mode = settling
+	return k.decide("throughput follows: a step up")
+}
+
+// judge decides whether the last step was worth it. done is false if it was and
+// there is another one to take.
+func (k *Knee) judge(w *Window, rate, lnN float64, saturated bool) (d Decision, done bool) {
+	c := &k.climb
+	apart := lnN - c.lnN
+	if apart < 0.1 { // the demand has gone: nothing learned
+		k.at, c.rate = c.from, 0
+		if c.vain++; c.vain > mostVain {
+			k.settle(w.Now)
+		}
+		return k.decide("not in full use"), true
+	}
+	e := math.Log(max(rate, 1e-9)/c.rate) / apart
+	scatter := math.Sqrt(1/max(1, float64(w.OK))+1/max(1, c.count)) / apart
+	if saturated && c.looks < mostLooks && math.Abs(e-worthIt) < unsure*scatter {
+		c.looks++
+		return k.lookAgain("counting"), true
+	}
+	switch {
+	case e < worthIt, !saturated && e-scatter < worthIt:
+		k.at = c.from + max(0, min(1, e))*(k.at-c.from)
+		k.settle(w.Now)
+		return k.decide(inWords(e) + ": high enough"), true
+	case !saturated:
+		k.settle(w.Now)
+		return k.decide("not in full use: high enough"), true
+	}
+	return Decision{}, false
+}
+
+// settle ends a climb.
+func (k *Knee) settle(now time.Duration) {
+	k.track()
+	k.restart(now)
+}
+
+// lookAgain goes on counting.
+func (k *Knee) lookAgain(reason string) Decision {
+	d := k.decide(reason)
+	d.Extend = true
+	return d
+}
+
+// yield counts what became of work, over enough of it to judge.
+type yield struct {
+	good, bad int64
+	cuts      int  // in a row
+	out       bool // nothing at all was good
+}
+
+// The constants of a cut: how much has to have finished, by how much the limit is
+// cut in ln, how often in a row while some of it is good.
+const (
+	cutCount = 8
+	cutBy    = 0.35
+	mostCuts = 4
+)
+
+// cut lowers the limit while most of what finishes is of no use, and returns why,
+// empty if it does not. When good answers come back after there were none, it
+// climbs.
+func (k *Knee) cut(w *Window) string {
+	y := &k.yield
+	y.good += w.OK
+	y.bad += w.Dropped()
+	total := y.good + y.bad
+	if total < cutCount {
+		return ""
+	}
+	good, bad := y.good, y.bad
+	y.good, y.bad = 0, 0
+	switch {
+	case good > total*7/10:
+		out := y.out
+		y.cuts, y.out = 0, false
+		if out && k.mode == tracking {
+			k.mode, k.climb = climbing, climb{}
+			return "good answers again"
+		}
+		return ""
+	case good > 0 && (bad <= total/2 || y.cuts >= mostCuts):
+		return ""
+	}
+	k.remember(w.Now)
+	y.cuts++
+	y.out = y.out || good == 0
+	k.at -= cutBy
+	k.gap.reopen()
+	k.shift.broken()
+	k.restart(w.Now)
+	if good == 0 {
+		return "nothing that finished was of use"
+	}
+	return "less than half of what finished was of use"
+}
+
+// shift looks for sudden changes of the backend: a level of ln(n/W), which by
+// Little's law is throughput, that the last two windows have both left on the
+// same side.
+type shift struct {
+	level   [2]float64 // in the lower arm, in the upper one
+	known   [2]bool
+	streak  int // windows off the level in a row, below zero for slower
+	before  float64
+	beforeT time.Duration
+}
+
+// The constants: what counts as off the level, besides the scatter; how fast the
+// level follows; how long it is remembered where the limit was.
+const (
+	offLevel   = 0.25
+	levelGain  = 0.3
+	shiftCount = 8
+	remembered = 5 * time.Minute
+)
+
+// shifted starts the comparison afresh after a sudden change, and returns what
+// it was, empty if there was none. Where the limit was before the backend became
+// slower is the first guess when it becomes faster.
+func (k *Knee) shifted(w *Window) string {
+	if len(w.Samples) < shiftCount {
+		return ""
+	}
+	var one arm
+	for _, s := range w.Samples {
+		one.add(s, clipAt*k.mid)
+	}
+	side := 0
+	if k.high {
+		side = 1
+	}
+	throughput := one.lnN/one.n - math.Log(one.cost/one.n)
+	direction := k.shift.observe(side, throughput, math.Sqrt(k.gap.noise/one.n))
+	if direction == 0 || direction > 0 && one.good < one.n/2 { // failing fast is no faster backend
+		return ""
+	}
+	k.restart(w.Now)
+	k.gap.reopen()
+	if direction < 0 {
+		k.remember(w.Now)
+		return "the backend became slower"
+	}
+	if k.shift.before > k.at && w.Now-k.shift.beforeT < remembered {
+		k.at = k.shift.before
+	}
+	k.shift.before = 0
+	return "the backend became faster"
+}
+
+func (k *Knee) remember(now time.Duration) {
+	if k.at >= k.shift.before || now-k.shift.beforeT >= remembered {
+		k.shift.before, k.shift.beforeT = k.at, now
+	}
+}
+
+// observe takes the next value in the lower arm (0) or the upper one (1), and
+// reports a shift: -1 slower, +1 faster.
+func (s *shift) observe(side int, value, scatter float64) int {
+	if !s.known[side] {
+		s.level[side], s.known[side] = value, true
+	}
+	off := value - s.level[side]
+	switch {
+	case math.Abs(off) <= offLevel+scatter:
+		s.streak = 0
+		s.level[side] += levelGain * off
+	case off > 0:
+		s.streak = max(0, s.streak) + 1
+	default:
+		s.streak = min(0, s.streak) - 1
+	}
+	if s.streak > -2 && s.streak < 2 {
+		return 0
+	}
+	direction := s.streak / 2
+	s.broken()
+	s.level[side], s.known[side] = value, true
+	return direction
+}
+
+// move takes along what is expected to change.
+func (s *shift) move(by float64) {
+	s.level[0] += by
+	s.level[1] += by
+}
+
+// broken forgets the levels, because what comes next is not comparable.
+func (s *shift) broken() { s.known, s.streak = [2]bool{}, 0 }
+
+// The arms: how far they are from the middle in ln, and how long they last, in
+// service times, at least and at most.
+const (
+	ditherBy   = 0.2
+	armFor     = 6.0
+	armAtLeast = 100 * time.Millisecond
+	armAtMost  = 4 * time.Second
+	armEnough  = 8
+)
+
+// dither ends the arm under way if it has lasted long enough, and learns from
+// the three before it: by then nearly all that was admitted in them has ended.
+func (k *Knee) dither(w *Window) Decision {
+	last := &k.arms[len(k.arms)-1]
+	lasted := w.Now - last.from
+	long := clampDuration(armFor*k.mean, armAtLeast, armAtMost)
+	if lasted < armAtMost && (last.n < armEnough || lasted < long) {
+		return k.decide("comparing")
+	}
+	reason := "comparing"
+	if n := len(k.arms); n >= 4 {
+		a, b, c := &k.arms[n-4], &k.arms[n-3], &k.arms[n-2]
+		if e, variance, ok := contrast(a, b, c); ok {
+			// What was measured holds for where the limit was then.
+			moved := k.at - (a.at+2*b.at+c.at)/4
+			move := k.gap.learn(e-price-curvature*moved, variance)
+			k.at += move
+			k.shift.move(move * min(max(e, 0), 1))
+			reason = inWords(e)
+		}
+		copy(k.arms, k.arms[n-3:])
+		k.arms = k.arms[:3]
+	}
+	k.arms[len(k.arms)-1].to = w.Now
+	k.high = !k.high
+	k.arms = append(k.arms, arm{from: w.Now, at: k.at})
+	return k.decide(reason)
+}
+
+// pauseAtMost is how long the limit may be out of use, in arms, before what comes
+// next is compared with nothing that was before: the load is another one.
+const pauseAtMost = 2
+
+// pause drops the arm under way, in which not all slots were in use, and all of
+// them if it lasts.
+func (k *Knee) pause(now time.Duration) {
+	k.shift.broken()
+	last := len(k.arms) - 1
+	if k.idle == 0 {
+		k.idle = now
+	}
+	if now-k.idle > pauseAtMost*clampDuration(armFor*k.mean, armAtLeast, armAtMost) {
+		k.restart(now)
+		return
+	}
+	k.arms[last] = arm{from: now, at: k.at}
+}
+
+func (k *Knee) restart(now time.Duration) {
+	k.arms = append(k.arms[:0], arm{from: now, at: k.at})
+}
+
+// arm is a stretch of time with one limit, and what was admitted in it.
+type arm struct {
+	from, to time.Duration // to is 0 for the one under way
+	at       float64       // ln of the middle limit then
+	n        float64       // how much of it has finished
+	lnN      float64       // sum of ln of the mean concurrency over each life
+	cost     float64       // sum of service times, each cut off, in seconds
+	cost2    float64       // of their squares
+	whole    float64       // of those that were not cut off
+	good     float64       // of what was in time
+	goodCost float64       // sum of the service times of what was good, cut off too
+}
+
+// minArm is how much of an arm has to have finished.
+const minArm = 3
+
+// contrast compares the middle one of three arms with its neighbours: the
+// elasticity e of useful throughput, and the variance of that as far as it comes
+// from the scatter of single jobs. ok is false where there is nothing to compare.
+func contrast(a, b, c *arm) (e, variance float64, ok bool) {
+	if min(a.n, b.n, c.n) < minArm {
+		return 0, 0, false
+	}
+	apart := b.lnN/b.n - (a.lnN/a.n+c.lnN/c.n)/2
+	all := sum(a, b, c)
+	good := all.good / all.n
+	if math.Abs(apart) < 0.02 || good == 0 || all.whole == 0 {
+		return 0, 0, false
+	}
+	// If all jobs inside become slower by one per cent, those that are cut off
+	// do not move: the mean grows by one per cent of what is whole.
+	unit := all.whole / all.n
+	cost := (b.cost/b.n - (a.cost/a.n+c.cost/c.n)/2) / unit
+	gain := (b.good/b.n - (a.good/a.n+c.good/c.n)/2) / good
+	e = 1 + (gain-cost)/apart
+
+	mean := all.cost / all.n
+	scatter := (all.cost2/all.n-mean*mean)/(unit*unit) + (1-good)/good - 2*(all.goodCost/all.n-mean*good)/(unit*good)
+	variance = max(1e-6, scatter) * (1/b.n + (1/a.n+1/c.n)/4) / (apart * apart)
+	return e, variance, true
+}
+
+func sum(arms ...*arm) (s arm) {
+	for _, a := range arms {
+		s.n += a.n
+		s.cost += a.cost
+		s.cost2 += a.cost2
+		s.whole += a.whole
+		s.good += a.good
+		s.goodCost += a.goodCost
+	}
+	return s
+}
+
+// inWords says what an elasticity means. A comparison that finds less throughput
+// above than below, which is chance or a backend that thrashes, says less.
+func inWords(e float64) string {
+	if e < 0 {
+		return fmt.Sprintf("1%% more concurrency, %.2f%% less throughput", -e)
+	}
+	return fmt.Sprintf("1%% more concurrency, %.2f%% more throughput", e)
+}
+
+// clipAt is where a service time is cut off, in medians.
+const clipAt = 4
+
+// credit adds samples to the arms in which their work was admitted, if it was in
+// any: what was admitted while nothing was compared is in none.
+func credit(arms []arm, samples []Sample, clip float64) {
+	for _, s := range samples {
+		i := len(arms) - 1
+		for i >= 0 && s.Start < arms[i].from {
+			i--
+		}
+		if i >= 0 && (arms[i].to == 0 || s.Start < arms[i].to) {
+			arms[i].add(s, clip)
+		}
+	}
+}
+
+func (a *arm) add(s Sample, clip float64) {
+	full := max(1e-9, s.Latency.Seconds())
+	cost := full
+	if clip > 0 {
+		cost = min(full, clip)
+	}
+	a.n++
+	a.lnN += math.Log(max(1e-3, s.Concurrency))
+	a.cost += cost
+	a.cost2 += cost * cost
+	if cost == full {
+		a.whole += cost
+	}
+	if s.Good {
+		a.good++
+		a.goodCost += cost
+	}
+}
+
+// gap is what is known about the distance, in ln, between the limit and the best
+// one: a Kalman filter with the elasticity as its measurement.
+type gap struct {
+	variance float64 // of the distance
+	noise    float64 // how many times as noisy measurements are as they look
+
+	last, lastVariance float64 // the measurement before
+}
+
+// The filter's constants: the price of concurrency, below which elasticity a
+// slot is not worth having; how fast elasticity falls with ln n around the knee
+// (0.5 to 1 for the universal scalability law, a step for a pool); what is
+// believed of the distance when nothing is known, and how far it wanders from
+// one measurement to the next; from how many standard deviations on a measurement
+// says that the best limit has moved; the largest step.
+const (
+	price     = 0.045
+	curvature = 0.7
+	openGap   = 0.15
+	wander    = 0.002
+	surprise  = 3.0
+	largest   = 0.5
+
+	firstNoise, mostNoise = 3, 20
+)
+
+func newGap() gap { return gap{variance: openGap, noise: firstNoise} }
+
+// reopen forgets how sure it was.
+func (g *gap) reopen() { g.variance = max(g.variance, openGap) }
+
+// learn takes a measurement and returns how far to move. Neighbouring jobs wait
+// behind the same others, so measurements scatter more than single jobs say; how
+// much more shows in how measurements in a row differ.
+func (g *gap) learn(e, variance float64) (move float64) {
+	if g.lastVariance > 0 {
+		difference := e - g.last
+		ratio := difference * difference / (variance + g.lastVariance)
+		g.noise += 0.1 * (min(ratio, mostNoise) - g.noise)
+		g.noise = max(1, g.noise)
+	}
+	g.last, g.lastVariance = e, variance
+	expected := g.variance*curvature*curvature + variance*g.noise
+	if excess := e*e - surprise*surprise*expected; excess > 0 {
+		g.variance = min(openGap, g.variance+excess/(curvature*curvature))
+	}
+	gain := g.variance * curvature / (g.variance*curvature*curvature + variance*g.noise)
+	g.variance = (1-gain*curvature)*g.variance + wander
+	return min(max(gain*e, -largest), largest)
 }

@@ -114,15 +114,6 @@ func NewVegas(cfg VegasConfig) (*Vegas, error) {
 	return v, nil
 }
 
-// draw sets how far off the next probe is.
-func (v *Vegas) draw() {
-	v.count = 0
-	v.jitter = 0.5 + 0.5*v.cfg.Rand()
-	if !(v.jitter >= 0.5 && v.jitter < 1) { // NaN too
-		v.jitter = 0.75
-	}
-}
-
 // Name implements [Controller].
 func (v *Vegas) Name() string { return "vegas" }
 
@@ -161,6 +152,15 @@ func (v *Vegas) step(o observation) {
 		next = within(next, v.cfg.Min, v.cfg.Max)
 		next = product(1-v.cfg.Smoothing, v.limit) + product(v.cfg.Smoothing, next)
 		v.limit = within(next, v.cfg.Min, v.cfg.Max) // a mean of two 15s may be 14.99
+	}
+}
+
+// draw sets how far off the next probe is.
+func (v *Vegas) draw() {
+	v.count = 0
+	v.jitter = 0.5 + 0.5*v.cfg.Rand()
+	if !(v.jitter >= 0.5 && v.jitter < 1) { // NaN too
+		v.jitter = 0.75
 	}
 }
 

@@ -1,9 +1,50 @@
+// Package signal tells how loaded the process and its machine are: signals that
+// read one figure each, and a [Poller] that keeps the newest figure of each for
+// a controller.
+//
+// A signal's value is a pressure: what was measured over the most that is
+// wanted. 1 is the threshold, 0.5 half of it, 3 three times too much. Pressures
+// of different things can therefore be compared, and the highest one binds. A
+// controller that heeds them ([control.Capped], [control.Resource]) needs to
+// know nothing else about them. The exception is a signal made for one
+// controller with a unit of its own, such as a count of messages for
+// control.LagMap; make it with [Func].
+//
+// What to use:
+//
+//   - [NewSchedLatency]: goroutines wait for a processor. The first choice for
+//     handlers that compute: it moves within tens of milliseconds, and it sees
+//     what an in-flight count does not.
+//   - [NewRunnable]: goroutines that wait right now, on Go 1.26 and later.
+//   - [NewCPU]: processor time used. Late, and it cannot exceed the machine: it
+//     says that there is too much, hardly by how much.
+//   - [NewThrottling]: the container's CPU quota stops the process.
+//   - [NewMemory]: memory of the container, or of the machine.
+//   - [NewHeap]: live heap against GOMEMLIMIT, before collecting takes over.
+//   - [NewPSI]: Linux's stall times for cpu, io and memory.
+//   - [NewGoroutines]: a bound on their number.
+//   - [Func]: anything else.
+//
+// [Default] is a choice of these that does little harm anywhere. No signal of
+// the processor says anything about a backend that waits for a disk, a lock or
+// another service: they guard this process, and an inner controller finds the
+// limit of what is behind it.
+//
+// What a reading costs on a machine is a benchmark: go test -bench Read
+// ./signal. The run time's own figures cost nanoseconds, files tens of
+// microseconds.
+//
+// Where the kernel or the platform has no such figure, Read says so with an
+// error that matches errors.ErrUnsupported; the poller tells of it once and
+// carries on with the others.
 package signal
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"sync"
 	"time"
 )
@@ -58,6 +99,12 @@ func Default() []Signal {
 	}
 }
 
+// The intervals at which signals are read unless a [Watch] says otherwise.
+const (
+	fastInterval = 10 * time.Millisecond // the scheduler's: nanoseconds to read
+	slowInterval = 100 * time.Millisecond
+)
+
 // source is a signal of this package. Several goroutines may read it, one after
 // the other: what it remembers between readings is behind the mutex.
 type source struct {
@@ -83,13 +130,98 @@ func (s *source) Read(context.Context) (float64, error) {
 	return v, nil
 }
 
-// The intervals at which signals are read unless a [Watch] says otherwise.
-const (
-	fastInterval = 10 * time.Millisecond // the scheduler's: nanoseconds to read
-	slowInterval = 100 * time.Millisecond
-)
+// span takes the growth of two counters over a sliding span of time, however
+// often they are read: a reading is compared with the youngest one that is at
+// least that old, or with the oldest there is.
+type span struct {
+	over  time.Duration
+	marks []mark // oldest first
+}
+
+type mark struct {
+	at   time.Time
+	a, b uint64
+}
+
+// marksASpan bounds what a span remembers.
+const marksASpan = 32
+
+// growth is what the counters grew by.
+type growth struct {
+	elapsed time.Duration
+	a, b    float64
+}
+
+// next takes a reading and returns the growth up to it, or ErrNoValue if there
+// is nothing to compare it with: it is the first, no time has passed, or a
+// counter went backwards (the process moved to another group), which starts
+// afresh.
+func (s *span) next(at time.Time, a, b uint64) (growth, error) {
+	now := mark{at, a, b}
+	if n := len(s.marks); n > 0 {
+		if last := s.marks[n-1]; a < last.a || b < last.b || at.Before(last.at) {
+			s.marks = s.marks[:0]
+		}
+	}
+	if len(s.marks) == 0 {
+		s.marks = append(s.marks, now)
+		return growth{}, ErrNoValue
+	}
+	old := 0
+	for old+1 < len(s.marks) && at.Sub(s.marks[old+1].at) >= s.over {
+		old++
+	}
+	s.marks = slices.Delete(s.marks, 0, old)
+	base, last := s.marks[0], s.marks[len(s.marks)-1]
+	elapsed := at.Sub(base.at)
+	if elapsed <= 0 {
+		return growth{}, ErrNoValue
+	}
+	if at.Sub(last.at) >= s.over/marksASpan {
+		s.marks = append(s.marks, now)
+	}
+	return growth{elapsed, float64(a - base.a), float64(b - base.b)}, nil
+}
 
 // unsupported says what is missing here.
 func unsupported(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", errors.ErrUnsupported, fmt.Sprintf(format, args...))
 }
+
+// def replaces the zero value of a setting by its default.
+func def[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// faults gathers everything that is wrong with a configuration.
+type faults []error
+
+func (f *faults) check(ok bool, format string, args ...any) {
+	if !ok {
+		*f = append(*f, fmt.Errorf(format, args...))
+	}
+}
+
+// share checks a threshold that is a part of a whole.
+func (f *faults) share(field string, v float64) {
+	f.check(v > 0 && v <= 1, "%s %v: must be in (0, 1]", field, v)
+}
+
+// over checks the time that a rate is taken over.
+func (f *faults) over(v time.Duration) {
+	f.check(v >= time.Millisecond && v <= time.Minute, "Over %v: must be from 1ms to 1m", v)
+}
+
+// err returns all faults as one error, or nil.
+func (f faults) err(what string) error {
+	if len(f) == 0 {
+		return nil
+	}
+	return fmt.Errorf("signal: %s: %w", what, errors.Join(f...))
+}
+
+// sane reports whether v can be a reading.
+func sane(v float64) bool { return v >= 0 && !math.IsInf(v, 1) }
