@@ -1,3 +1,73 @@
+// Package weirhttp puts a weir gate in front of net/http handlers.
+//
+//	api := weir.Must(limit.New(limit.Config{Name: "api", Limit: 50}))
+//	guard := weirhttp.Middleware(api)
+//	http.ListenAndServe(":8080", guard(mux))
+//
+// Requests beyond the limit wait in the gate's room; those that cannot wait are
+// answered 503 with Retry-After and a problem document that names the gate, the
+// reason and the exact time (see [WriteRejection] and [Status]). Wrap the whole
+// mux, or single handlers with gates of their own: inside a mux, Work.Op is the
+// pattern that matched. Leave health checks outside.
+//
+// # What a slot is held for
+//
+// A controller learns from how long the backend took, and a slot is free when
+// the backend has nothing left to do. So the permit is sampled when the handler
+// begins its answer, by status (see [weir.ClassifyHTTP]), and given back when
+// the handler returns, panics, or ends its goroutine. What becomes of a request
+// that ends without an answer:
+//
+//	the handler returns                        OK: net/http sends 200
+//	it panics, http.ErrAbortHandler included   Failed
+//	the client left before the answer          Abandoned, whatever is answered
+//	the context's deadline passed              Overload
+//	the connection is hijacked                 NoSample
+//
+// Panics are passed on, not recovered.
+//
+// # Streams
+//
+// A client that reads slowly is no slow backend. Downloads, server-sent events
+// and upgraded connections give their slot back early and hold a place in a
+// bounded pool instead: see [Streams] for when, and what happens when it is
+// full. [WithWriteTimeout] cuts those that stop reading. Time spent reading a
+// request's body does count, because the middleware cannot tell it from work:
+// bound it with Server.ReadTimeout, or let [WithBufferedBody] read small bodies
+// first.
+//
+// # Clients that leave
+//
+// A request that waits leaves the room when its client goes. Over HTTP/1 the
+// server notices that only once the request's body has been read, which is at
+// once for requests without one; see [WithBufferedBody] for the others. Once
+// admitted, the handler decides what a departure means: its context is
+// cancelled, and the slot is free when it returns. A proxy whose upstream goes on
+// working should keep the slot until that is over, with [Request.Detach].
+//
+// # Refused requests
+//
+// Their bodies are not read. Over HTTP/1 the connection is closed after the
+// answer if more than 4 KiB are still to come, or an unknown amount; a client
+// that waits for "100 Continue" is never told to send. Over HTTP/2 the stream
+// ends and the connection stays.
+//
+// # Quotas
+//
+// A quota that is used up is answered 429, with a Retry-After that is true: it has no
+// random part, and who comes back then is let through, unless others of the same
+// bucket were quicker.
+// [SetRateLimit] tells clients beforehand what is left. A rule that blocks is 403,
+// without a Retry-After.
+//
+// # Wrapped writers
+//
+// The handler's ResponseWriter implements http.Flusher, http.Hijacker,
+// io.ReaderFrom and http.Pusher when the server's does; files still reach the
+// kernel's sendfile; [http.ResponseController] works. Only http.CloseNotifier,
+// long deprecated, is gone: use the request's context. Hijack returns a
+// connection with the methods of a *net.TCPConn or *tls.Conn, but of a type of
+// this package.
 package weirhttp
 
 import (
@@ -90,15 +160,6 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q.returned = true
 }
 
-// handBack writes to a request what later handlers found out on a copy of it.
-// The server removes the temporary files of a form it knows of; outer handlers
-// label their logs by the pattern.
-func handBack(from, to *http.Request) {
-	if from != to {
-		to.MultipartForm, to.Pattern = from.MultipartForm, from.Pattern
-	}
-}
-
 // choose finds the gate for r and describes r to it.
 func (m *middleware) choose(r *http.Request) (weir.Gate, weir.Work) {
 	gate, work := m.gate, weir.Work{Op: r.Pattern}
@@ -149,6 +210,15 @@ func (m *middleware) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	writeRejection(w, r, rej, m.random)
 }
 
+// handBack writes to a request what later handlers found out on a copy of it.
+// The server removes the temporary files of a form it knows of; outer handlers
+// label their logs by the pattern.
+func handBack(from, to *http.Request) {
+	if from != to {
+		to.MultipartForm, to.Pattern = from.MultipartForm, from.Pattern
+	}
+}
+
 // foreign makes a Rejection of an error that a gate of the user's own returned.
 func foreign(err error) *weir.Rejection {
 	switch weir.Classify(err) {
@@ -158,4 +228,125 @@ func foreign(err error) *weir.Rejection {
 		return &weir.Rejection{Reason: weir.ReasonDeadline, Retryable: true, Cause: err}
 	}
 	return &weir.Rejection{Reason: weir.ReasonStore, Retryable: true, Cause: err}
+}
+
+// Guard does what [Middleware] does, for servers that know gate, work and
+// handler of each request themselves. The handler is given the [*Request]
+// instead of finding it in its context, which saves a copy of the request: on
+// the path of a proxy that is worth having.
+type Guard struct{ m middleware }
+
+// NewGuard returns a guard with the options of a [Middleware]. [WithSelect] and
+// [WithWork] have no effect on it.
+func NewGuard(opts ...Option) *Guard { return &Guard{newMiddleware(nil, opts)} }
+
+// Serve admits r through gate and then calls next, with everything Middleware
+// promises: but r comes with its own context, so that [FromContext] finds
+// nothing, and nested calls through the same gate take a slot of their own. A
+// nil gate lets r through untouched, and q is nil.
+func (g *Guard) Serve(w http.ResponseWriter, r *http.Request, gate weir.Gate, work weir.Work,
+	next func(w http.ResponseWriter, r *http.Request, q *Request)) {
+	if gate == nil {
+		next(w, r, nil)
+		return
+	}
+	if g.m.bodies != nil {
+		buffered, release := g.m.bodies.buffer(r)
+		defer release()
+		defer handBack(buffered, r)
+		r = buffered
+	}
+	q := g.m.admit(w, r, gate, work)
+	if q == nil {
+		return
+	}
+	defer q.handlerEnded()
+	next(q.out.kind(), r, q)
+	q.returned = true
+}
+
+// Option adjusts [Middleware].
+type Option func(*middleware)
+
+// WithWork fills in who asks for what: tenant, user, priority, cost. The Work
+// comes with Op set to the request's pattern, which is empty where the
+// middleware wraps the mux instead of a handler inside it; set Op to something
+// with few values, never to the path. fn runs on each request before anything
+// is known about it, so it must be quick, and must not believe headers that any
+// client can send.
+func WithWork(fn func(r *http.Request, w *weir.Work)) Option {
+	return func(m *middleware) { m.work = fn }
+}
+
+// WithSelect chooses the gate and the work request by request, in place of the
+// gate given to [Middleware]. A nil gate lets the request through untouched:
+// with no permit, no [*Request] in its context and no place in [Streams].
+// [WithWork], if given too, runs afterwards.
+func WithSelect(fn func(*http.Request) (weir.Gate, weir.Work)) Option {
+	return func(m *middleware) { m.selectGate = fn }
+}
+
+// WithStreams shares a pool of streams between middlewares. By default each
+// Middleware has a pool of its own with the default settings. With nil no
+// response ever becomes a stream: each keeps its permit until its handler
+// returns or its hijacked connection is closed.
+func WithStreams(s *Streams) Option {
+	return func(m *middleware) { m.streams, m.streamsSet = s, true }
+}
+
+// WithBufferedBody reads request bodies of up to limit bytes, at most
+// [MaxBuffered], before the request asks for admission. Default: no body is
+// touched.
+//
+// An HTTP/1 server notices that a client has left only once the request's body
+// has been read, because until then the departure hides behind the unread
+// bytes. A request without a body leaves the wait room at once when its client
+// goes; one with an unread body stays until its turn or its time-out. Reading
+// small bodies first closes that gap, and a slow upload then holds no slot. The
+// price is that the body of a request that is refused later has been read too.
+// HTTP/2 notices departures in any case.
+//
+// A body that is longer, or whose client waits for "100 Continue", is left
+// alone, and so is every body while [MaxBuffered] bytes are already held. A
+// body that fails to arrive fails later, when the handler reads it.
+func WithBufferedBody(limit int64) Option {
+	return func(m *middleware) {
+		if limit <= 0 {
+			m.bodies = nil
+			return
+		}
+		m.bodies = &bodyBuffers{max: min(limit, MaxBuffered)}
+	}
+}
+
+// WithWriteTimeout cuts responses whose client has stopped reading: each write
+// of up to 128 KiB must be taken within d. The deadline is renewed with every
+// write, so it bounds a stall and not the length of a download. Default: none.
+// A longer Server.WriteTimeout no longer applies to responses of more than a
+// few kilobytes; a handler that sets a write deadline itself turns this one off
+// for its response. Responses that were cut are counted in [StreamsSnapshot].
+func WithWriteTimeout(d time.Duration) Option {
+	return func(m *middleware) { m.writeTimeout = writeTimeout(d) }
+}
+
+// WithRejection replaces [WriteRejection] for answering refused requests, for
+// instance to log or count them before calling it. fn must not read the
+// request's body.
+func WithRejection(fn func(http.ResponseWriter, *http.Request, *weir.Rejection)) Option {
+	return func(m *middleware) { m.reject = fn }
+}
+
+// WithYield says whether an admitted request lets others go first before its
+// handler starts. Default true: where handlers compute rather than wait, it is
+// what moves the queue from the scheduler, where nobody sees it, into the wait
+// room.
+//
+// While nothing is refused it is runtime.Gosched, a fraction of a microsecond
+// when the process is idle. Within a second of a refusal, and where handlers
+// take 250 µs or more, it is also a poll of the network, so that arrivals are
+// seen between any two handlers and not every 10 ms: 2 to 3 µs a request (on
+// Unix; elsewhere it stays at Gosched). A proxy, whose handlers wait for the
+// network at once, can do without both.
+func WithYield(on bool) Option {
+	return func(m *middleware) { m.yield = on }
 }

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/limit"
 )
 
 func TestOutcomes(t *testing.T) {
@@ -417,4 +419,79 @@ func TestRefusalKeepsAnHTTP2Connection(t *testing.T) {
 	if len(g.works) != 3 {
 		t.Errorf("%d requests", len(g.works))
 	}
+}
+
+func TestGuard(t *testing.T) {
+	g := newFakeGate(1)
+	guard := NewGuard(WithBufferedBody(10), WithStreams(nil))
+	r := httptest.NewRequest("POST", "/", strings.NewReader("hello"))
+	serve := func(gate weir.Gate, next func(http.ResponseWriter, *http.Request, *Request)) int {
+		w := httptest.NewRecorder()
+		guard.Serve(w, r, gate, weir.Work{Op: "op"}, next)
+		return w.Code
+	}
+	status := serve(g, func(w http.ResponseWriter, inner *http.Request, q *Request) {
+		if body, err := io.ReadAll(inner.Body); string(body) != "hello" || err != nil {
+			t.Errorf("body %q, %v", body, err)
+		}
+		if q == nil || FromContext(inner.Context()) != nil || inner.Context() != r.Context() {
+			t.Errorf("handle %p; the context must be the request's own", q)
+		}
+		full := newFakeGate(0)
+		full.refuse = &weir.Rejection{Reason: weir.ReasonDeadline}
+		if got := serve(full, nil); got != http.StatusServiceUnavailable {
+			t.Errorf("refused: %d, want 503", got)
+		}
+		q.Sample(weir.Overload)
+		w.WriteHeader(http.StatusAccepted)
+	})
+	if status != http.StatusAccepted || len(g.works) != 1 || g.works[0].Op != "op" {
+		t.Errorf("status %d, works %+v", status, g.works)
+	}
+	if got := serve(g, func(_ http.ResponseWriter, inner *http.Request, _ *Request) {}); got != http.StatusOK {
+		t.Errorf("the slot did not come back: %d", got)
+	}
+	func() {
+		defer func() { _ = recover() }()
+		serve(g, func(http.ResponseWriter, *http.Request, *Request) { panic("on purpose") })
+	}()
+	if got := serve(nil, func(w http.ResponseWriter, inner *http.Request, q *Request) {
+		if q != nil || inner != r {
+			t.Error("no gate: the request must come untouched")
+		}
+		w.WriteHeader(http.StatusTeapot)
+	}); got != http.StatusTeapot {
+		t.Errorf("no gate: %d", got)
+	}
+	if got := serve(g, func(http.ResponseWriter, *http.Request, *Request) {}); got != http.StatusOK {
+		t.Errorf("the slot did not come back after a panic: %d", got)
+	}
+}
+
+// fresh says that the test runs in a process of its own, in which nothing was nested
+// before.
+const fresh = "WEIRHTTP_FRESH_PROCESS"
+
+// The first nested call of a process rides on its permit as all others do, also when
+// nobody has asked the request's context for anything: with one slot it would wait
+// for itself.
+func TestFirstNestedCallOfAProcess(t *testing.T) {
+	if os.Getenv(fresh) == "" {
+		test := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+		test.Env = append(os.Environ(), fresh+"=1")
+		if out, err := test.CombinedOutput(); err != nil {
+			t.Errorf("%v:\n%s", err, out)
+		}
+		return
+	}
+	g := weir.Must(limit.New(limit.Config{Name: "one", Limit: 1, Queue: limit.Queue{MaxWait: time.Millisecond}}))
+	type key struct{}
+	h := Middleware(g)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		for _, ctx := range []context.Context{r.Context(), context.WithValue(r.Context(), key{}, 1)} {
+			if err := weir.Do(ctx, g, weir.Work{}, func(context.Context) error { return nil }); err != nil {
+				t.Error(err)
+			}
+		}
+	}))
+	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
 }

@@ -45,12 +45,6 @@ func FromContext(ctx context.Context) *Request {
 	return q
 }
 
-// carrying is done by the first request with a permit. Gates look for permits in
-// contexts only once [weir.WithPermit] was called in the process, and a request's
-// context does not call it before it is asked for something, which gates would be
-// the first to do.
-var carrying sync.Once
-
 func newRequest(ctx context.Context, g weir.Gate, p weir.Permit, s *Streams) *Request {
 	if p != (weir.Permit{}) {
 		carrying.Do(func() { weir.WithPermit(ctx, g, p) })
@@ -61,6 +55,12 @@ func newRequest(ctx context.Context, g weir.Gate, p weir.Permit, s *Streams) *Re
 	q.ctx = requestContext{Context: ctx, request: q, gate: g}
 	return q
 }
+
+// carrying is done by the first request with a permit. Gates look for permits in
+// contexts only once [weir.WithPermit] was called in the process, and a request's
+// context does not call it before it is asked for something, which gates would be
+// the first to do.
+var carrying sync.Once
 
 // Sample reports the backend's answer, as [weir.Permit.Sample] does, on every
 // permit of the request. The first call decides: the middleware calls it when
@@ -107,6 +107,27 @@ func (q *Request) SetCost(gate string, units int64) {
 // already been given back, p is done at once, as NoSample.
 func (q *Request) Attach(p weir.Permit) { q.AttachFrom(nil, p) }
 
+// AttachFrom is [Request.Attach] for a permit that g granted. [Request.Return]
+// then asks g for another in its place. A nil g is that of a permit nobody can be
+// asked for again.
+func (q *Request) AttachFrom(g weir.Gate, p weir.Permit) {
+	if q == nil {
+		return
+	}
+	q.mu.Lock()
+	late := q.moved || q.ended
+	if !late {
+		if q.owners == nil {
+			q.owners = q.firstOwner[:0]
+		}
+		q.permits, q.owners = append(q.permits, p), append(q.owners, g)
+	}
+	q.mu.Unlock()
+	if late {
+		p.Done(weir.NoSample)
+	}
+}
+
 // Detach hands the request's permits to the caller, who must call Done on them;
 // the middleware does nothing with them any more. A proxy does this when the
 // client has left but the upstream still works on its request. It returns nil if
@@ -139,21 +160,68 @@ func (q *Request) Stream() bool {
 	return q.move()
 }
 
-// Permits are the permits of one request, released together.
-type Permits []weir.Permit
-
-// Sample calls Sample on each permit.
-func (ps Permits) Sample(o weir.Outcome) {
-	for _, p := range ps {
-		p.Sample(o)
+// Return takes back what [Request.Stream] gave away: w is admitted once more, by
+// the request's gate and then by the gates given to [Request.AttachFrom], and the
+// place among the streams is left for the new permits. It waits as long as
+// those gates let w wait, or until ctx ends.
+//
+// A proxy calls Stream for a request whose body comes too slowly to keep a slot
+// for it, and Return before it passes the end of the body on: up to then it is
+// the client that takes its time, from then on the backend works.
+//
+// The error carries a [*weir.Rejection]. The request is a stream still, and the
+// backend must not be given the rest of the work. There is nothing to take back,
+// and nil is returned at once, if the request holds its slot, if it was ever
+// sampled (the backend has answered), or if it has ended or was detached.
+func (q *Request) Return(ctx context.Context, w weir.Work) error {
+	if q == nil {
+		return nil
 	}
+	q.mu.Lock()
+	if !q.away() || q.returning {
+		q.mu.Unlock()
+		return nil
+	}
+	q.returning = true
+	owners := q.owners
+	q.mu.Unlock()
+	permits, err := readmit(ctx, w, q.ctx.gate, owners)
+
+	q.mu.Lock()
+	q.returning = false
+	back := err == nil && q.away()
+	if back {
+		q.moved, q.permits = false, permits
+	}
+	q.mu.Unlock()
+	switch {
+	case back:
+		q.streams.leave()
+	case err == nil: // the backend has answered meanwhile, or all is over
+		permits.cancel()
+	}
+	return err
 }
 
-// Done calls Done on each permit, the last one first.
-func (ps Permits) Done(o weir.Outcome) {
-	for i := len(ps) - 1; i >= 0; i-- {
-		ps[i].Done(o)
+// readmit asks every gate for a permit: all of them, or none.
+func readmit(ctx context.Context, w weir.Work, gate weir.Gate, owners []weir.Gate) (Permits, error) {
+	permits := make(Permits, 0, 1+len(owners))
+	for i := range cap(permits) {
+		g := gate
+		if i > 0 {
+			g = owners[i-1]
+		}
+		p, err := g.Admit(ctx, w)
+		if err != nil {
+			permits.cancel()
+			if weir.AsRejection(err) == nil {
+				err = foreign(err)
+			}
+			return nil, err
+		}
+		permits = append(permits, p)
 	}
+	return permits, nil
 }
 
 // move gives the permits back in exchange for a place among the streams.
@@ -180,6 +248,23 @@ func (q *Request) move() bool {
 	return true
 }
 
+// keepLive leaves of the owners those whose permits are held: the others were
+// given back before, as a target is that was tried in vain. q.mu is held.
+func (q *Request) keepLive() {
+	live := q.owners[:0]
+	for i, g := range q.owners {
+		// The zero permit is that of a gate which lets everything through.
+		if p := q.permits[i+1]; g != nil && (p == weir.Permit{} || p.Live()) {
+			live = append(live, g)
+		}
+	}
+	q.owners = live
+}
+
+// away reports whether the request has a place among the streams and the backend
+// has not answered it. q.mu is held.
+func (q *Request) away() bool { return q.moved && !q.sampled && !q.ended && !q.detached }
+
 // waitsForPlace reports whether the response is a stream that found no place.
 func (q *Request) waitsForPlace() bool {
 	q.mu.Lock()
@@ -189,9 +274,6 @@ func (q *Request) waitsForPlace() bool {
 
 // moveLater is move for timers.
 func (q *Request) moveLater() { q.move() }
-
-// clientLeft reports whether nobody waits for the answer any more.
-func (q *Request) clientLeft() bool { return q.ctx.Err() == context.Canceled }
 
 // handlerEnded runs when the handler has returned, panicked or called
 // runtime.Goexit. A hijacked connection outlives its handler.
@@ -236,6 +318,9 @@ func (q *Request) end(o weir.Outcome) {
 	permits.Done(o)
 }
 
+// clientLeft reports whether nobody waits for the answer any more.
+func (q *Request) clientLeft() bool { return q.ctx.Err() == context.Canceled }
+
 type requestKey struct{}
 
 // requestContext is the handler's context: it knows the Request, and carries
@@ -257,4 +342,28 @@ func (c *requestContext) Value(key any) any {
 	}
 	c.once.Do(func() { c.carrier = weir.WithPermit(c.Context, c.gate, c.request.first[0]) })
 	return c.carrier.Value(key)
+}
+
+// Permits are the permits of one request, released together.
+type Permits []weir.Permit
+
+// Sample calls Sample on each permit.
+func (ps Permits) Sample(o weir.Outcome) {
+	for _, p := range ps {
+		p.Sample(o)
+	}
+}
+
+// Done calls Done on each permit, the last one first.
+func (ps Permits) Done(o weir.Outcome) {
+	for i := len(ps) - 1; i >= 0; i-- {
+		ps[i].Done(o)
+	}
+}
+
+// cancel takes permits back as if they had never been granted.
+func (ps Permits) cancel() {
+	for i := len(ps) - 1; i >= 0; i-- {
+		ps[i].Cancel()
+	}
 }

@@ -1,11 +1,17 @@
 package weirhttp
 
 import (
+	"bufio"
+	"crypto/tls"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -229,3 +235,260 @@ func (w *writer) handlerEnded() {
 		w.renewDeadline()
 	}
 }
+
+// readFrom copies src into the response. Files go to the server's own ReadFrom
+// in pieces, so that they are still sent by the kernel; the first piece ends
+// where the response becomes a stream. Any other source is copied through
+// Write, because waiting for the source must not look like a client that stalls.
+func (w *writer) readFrom(src io.Reader) (int64, error) {
+	if !isFile(src) {
+		buf := copyBuffers.Get().(*[]byte)
+		defer copyBuffers.Put(buf)
+		return io.CopyBuffer(onlyWriter{w}, onlyReader{src}, *buf)
+	}
+	w.answer(http.StatusOK)
+	var total int64
+	for {
+		piece := &io.LimitedReader{R: src, N: w.pieceLen()}
+		if limited, ok := src.(*io.LimitedReader); ok {
+			piece.R = limited.R
+			piece.N = min(piece.N, limited.N)
+		}
+		want := piece.N
+		if want <= 0 {
+			return total, nil
+		}
+		w.grow(want)
+		n, err := w.watched(func() (int64, error) { return w.inner.(io.ReaderFrom).ReadFrom(piece) })
+		total += n
+		if limited, ok := src.(*io.LimitedReader); ok {
+			limited.N -= n
+		}
+		if err != nil || n < want {
+			return total, err
+		}
+	}
+}
+
+// pieceLen is how much of a file may be sent under one deadline. The first
+// pieces end exactly where the response becomes a stream, so that a file which
+// ends there is none.
+func (w *writer) pieceLen() int64 {
+	if s := w.request.streams; s != nil && w.wrote < s.bytes {
+		return min(s.bytes-w.wrote, writeChunk)
+	}
+	return writeChunk
+}
+
+// isFile reports whether the server can send src by itself: a file, or a part
+// of one, as [http.ServeContent] hands it over. Connections are left out: to
+// read from one is to wait for somebody else.
+func isFile(src io.Reader) bool {
+	if l, ok := src.(*io.LimitedReader); ok {
+		src = l.R
+	}
+	if _, ok := src.(net.Conn); ok {
+		return false
+	}
+	_, seeks := src.(io.Seeker)
+	_, ok := src.(syscall.Conn)
+	return ok && seeks
+}
+
+// onlyWriter and onlyReader hide the methods by which io.CopyBuffer would take
+// another way than the buffer.
+type onlyWriter struct{ io.Writer }
+
+type onlyReader struct{ io.Reader }
+
+var copyBuffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
+
+// hijack hands out the connection wrapped, so that the request's place among
+// the streams, or its slot if there was none, is held until the connection is
+// closed.
+func (w *writer) hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c, rw, err := http.NewResponseController(w.inner).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	w.hijacked, w.answered = true, true
+	q := w.request
+	q.Sample(weir.NoSample)
+	q.mu.Lock()
+	q.hijacked = true
+	q.mu.Unlock()
+	q.move()
+	return wrapConn(c, q), rw, nil
+}
+
+// lease ends a request once, when its connection is closed.
+type lease struct {
+	request *Request
+	once    sync.Once
+}
+
+func (l *lease) end() { l.once.Do(func() { l.request.end(weir.NoSample) }) }
+
+// wrapConn keeps the methods of the connection types that net/http serves:
+// half-closing, splicing, the state of the TLS session. A connection that is
+// dropped without Close is closed by the garbage collector; its lease ends with
+// it.
+func wrapConn(c net.Conn, q *Request) net.Conn {
+	l := &lease{request: q}
+	switch c := c.(type) {
+	case *net.TCPConn:
+		t := &tcpConn{c, l}
+		runtime.AddCleanup(t, (*lease).end, l)
+		return t
+	case *tls.Conn:
+		t := &tlsConn{c, l}
+		runtime.AddCleanup(t, (*lease).end, l)
+		return t
+	}
+	t := &plainConn{c, l}
+	runtime.AddCleanup(t, (*lease).end, l)
+	return t
+}
+
+type tcpConn struct {
+	*net.TCPConn
+	lease *lease
+}
+
+// Close implements [net.Conn].
+func (c *tcpConn) Close() error {
+	defer c.lease.end()
+	return c.TCPConn.Close()
+}
+
+type tlsConn struct {
+	*tls.Conn
+	lease *lease
+}
+
+// Close implements [net.Conn].
+func (c *tlsConn) Close() error {
+	defer c.lease.end()
+	return c.Conn.Close()
+}
+
+type plainConn struct {
+	net.Conn
+	lease *lease
+}
+
+// Close implements [net.Conn].
+func (c *plainConn) Close() error {
+	defer c.lease.end()
+	return c.Conn.Close()
+}
+
+// kind returns the writer as a type with exactly the optional interfaces that
+// the server's writer has: a handler finds out what it can do by asking. Each
+// type is one pointer, so that none of them costs an allocation.
+//
+// http.Pusher exists on HTTP/2 only, where nothing can be hijacked or sent by
+// the kernel. http.CloseNotifier, deprecated for the request's context, is not
+// carried over.
+func (w *writer) kind() http.ResponseWriter {
+	flush := supports[http.Flusher](w.inner) || supports[flushErrorer](w.inner)
+	hijack := supports[http.Hijacker](w.inner)
+	_, from := w.inner.(io.ReaderFrom)
+	switch {
+	case flush && hijack && from:
+		return flushHijackFrom{w}
+	case flush && hijack:
+		return flushHijack{w}
+	case flush && from:
+		return flushFrom{w}
+	case hijack && from:
+		return hijackFrom{w}
+	case hijack:
+		return hijackOnly{w}
+	case from:
+		return fromOnly{w}
+	case flush:
+		if _, ok := w.inner.(http.Pusher); ok {
+			return flushPush{w}
+		}
+		return flushOnly{w}
+	}
+	return w
+}
+
+// supports reports whether w, or a writer it wraps, implements T: where
+// [http.ResponseController] would find it.
+func supports[T any](w http.ResponseWriter) bool {
+	for {
+		if _, ok := w.(T); ok {
+			return true
+		}
+		u, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			return false
+		}
+		w = u.Unwrap()
+	}
+}
+
+type flushErrorer interface{ FlushError() error }
+
+type flushHijackFrom struct{ *writer }
+
+// Flush implements [http.Flusher].
+func (w flushHijackFrom) Flush() { _ = w.FlushError() }
+
+// Hijack implements [http.Hijacker].
+func (w flushHijackFrom) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.hijack() }
+
+// ReadFrom implements [io.ReaderFrom].
+func (w flushHijackFrom) ReadFrom(r io.Reader) (int64, error) { return w.readFrom(r) }
+
+type flushHijack struct{ *writer }
+
+// Flush implements [http.Flusher].
+func (w flushHijack) Flush() { _ = w.FlushError() }
+
+// Hijack implements [http.Hijacker].
+func (w flushHijack) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.hijack() }
+
+type flushFrom struct{ *writer }
+
+// Flush implements [http.Flusher].
+func (w flushFrom) Flush() { _ = w.FlushError() }
+
+// ReadFrom implements [io.ReaderFrom].
+func (w flushFrom) ReadFrom(r io.Reader) (int64, error) { return w.readFrom(r) }
+
+type hijackFrom struct{ *writer }
+
+// Hijack implements [http.Hijacker].
+func (w hijackFrom) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.hijack() }
+
+// ReadFrom implements [io.ReaderFrom].
+func (w hijackFrom) ReadFrom(r io.Reader) (int64, error) { return w.readFrom(r) }
+
+type hijackOnly struct{ *writer }
+
+// Hijack implements [http.Hijacker].
+func (w hijackOnly) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.hijack() }
+
+type fromOnly struct{ *writer }
+
+// ReadFrom implements [io.ReaderFrom].
+func (w fromOnly) ReadFrom(r io.Reader) (int64, error) { return w.readFrom(r) }
+
+type flushPush struct{ *writer }
+
+// Flush implements [http.Flusher].
+func (w flushPush) Flush() { _ = w.FlushError() }
+
+// Push implements [http.Pusher].
+func (w flushPush) Push(target string, opts *http.PushOptions) error {
+	return w.inner.(http.Pusher).Push(target, opts)
+}
+
+type flushOnly struct{ *writer }
+
+// Flush implements [http.Flusher].
+func (w flushOnly) Flush() { _ = w.FlushError() }

@@ -23,21 +23,6 @@ type turns struct {
 	mean    atomic.Int64 // of the time that handlers take, in ns; while under pressure
 }
 
-// Under pressure is whoever has refused a request within the last second.
-const pressure = time.Second
-
-// longHandler is how long handlers take, on the mean, from where a poll pays.
-const longHandler = 250 * time.Microsecond
-
-// refusal notes that a request was refused.
-func (t *turns) refusal() { t.refused.Store(int64(time.Since(t.epoch)) + 1) }
-
-// underPressure reports whether requests are being refused.
-func (t *turns) underPressure() bool {
-	last := t.refused.Load()
-	return last != 0 && time.Since(t.epoch)-time.Duration(last-1) < pressure
-}
-
 // pass returns when others have had their turn. It reports whether handlers are
 // to be timed.
 func (t *turns) pass() (timed bool) {
@@ -57,3 +42,18 @@ func (t *turns) serve(next http.Handler, w http.ResponseWriter, r *http.Request)
 	mean := t.mean.Load()
 	t.mean.Store(mean + (int64(time.Since(begin))-mean)/8)
 }
+
+// refusal notes that a request was refused.
+func (t *turns) refusal() { t.refused.Store(int64(time.Since(t.epoch)) + 1) }
+
+// underPressure reports whether requests are being refused.
+func (t *turns) underPressure() bool {
+	last := t.refused.Load()
+	return last != 0 && time.Since(t.epoch)-time.Duration(last-1) < pressure
+}
+
+// Under pressure is whoever has refused a request within the last second.
+const pressure = time.Second
+
+// longHandler is how long handlers take, on the mean, from where a poll pays.
+const longHandler = 250 * time.Microsecond

@@ -1,0 +1,124 @@
+package shed
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/signal"
+)
+
+// Load is the load of another gate as a pressure: what is in flight and what
+// waits, over the limit. It is not known while the gate has no limit.
+//
+// A gate whose work may wait is at 1 whenever its slots are taken, which is no
+// overload, and a controller that looks for the limit needs it there: before
+// such a gate use thresholds above 1 (background from 1.5, when half as much
+// waits as may run, up to 5), or [Wait].
+func Load(gate weir.Snapshotter) func() (float64, bool) {
+	return func() (float64, bool) {
+		s := gate.Snapshot()
+		if s.Limit < 1 {
+			return 0, false
+		}
+		return float64(s.InFlight+s.Waiting) / float64(s.Limit), true
+	}
+}
+
+// Wait is the wait before another gate as a pressure: how long a newcomer is
+// expected to wait, over the most that is wanted. DAGOR's is 20 ms. It is not
+// known if the most is not above 0.
+func Wait(gate weir.Snapshotter, most time.Duration) func() (float64, bool) {
+	return func() (float64, bool) {
+		s := gate.Snapshot()
+		switch {
+		case most <= 0:
+			return 0, false
+		case s.Waiting == 0:
+			return 0, true // whatever is estimated, nobody waits
+		}
+		return float64(s.Wait) / float64(most), true
+	}
+}
+
+// feed is one configuration's source of pressures and the last good one of it.
+type feed struct {
+	read   func() (value float64, signal string, ok bool)
+	into   []control.Reading // for read alone
+	latest atomic.Pointer[reading]
+
+	poller *signal.Poller // nil on virtual time
+	stop   chan struct{}  // ends the ticker
+}
+
+func newFeed(cfg *Config) *feed {
+	f := &feed{}
+	if cfg.Pressure != nil {
+		f.read = func() (float64, string, bool) {
+			v, ok := cfg.Pressure()
+			return v, "", ok
+		}
+		return f
+	}
+	f.read = func() (float64, string, bool) {
+		f.into = cfg.Signals.Readings(f.into[:0])
+		return highest(f.into, cfg.Heed)
+	}
+	return f
+}
+
+// end ends the readings. One that hangs is not waited for.
+func (f *feed) end() {
+	if f.poller != nil {
+		f.poller.Close()
+		close(f.stop)
+	}
+}
+
+// safely is take on the caller's goroutine: a panic is an error.
+func (f *feed) safely(now func() time.Duration) (v float64, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			v, err = 0, fmt.Errorf("shed: the pressure panicked: %v", r)
+		}
+	}()
+	v, err = f.take(now)
+	if errors.Is(err, signal.ErrNoValue) {
+		return 0, nil
+	}
+	return v, err
+}
+
+// take reads once and keeps what is good.
+func (f *feed) take(now func() time.Duration) (float64, error) {
+	began := now()
+	v, name, ok := f.read()
+	if !ok {
+		return 0, signal.ErrNoValue
+	}
+	if sane(v) {
+		f.latest.Store(&reading{value: v, signal: name, at: began})
+	}
+	return v, nil
+}
+
+// highest returns the highest known reading of those named, of all if none is.
+func highest(readings []control.Reading, named []string) (value float64, name string, ok bool) {
+	for _, r := range readings {
+		if !r.Known || !sane(r.Value) || len(named) > 0 && !slices.Contains(named, r.Name) {
+			continue
+		}
+		if !ok || r.Value > value {
+			value, name, ok = r.Value, r.Name, true
+		}
+	}
+	return value, name, ok
+}
+
+// sane reports whether v can be a pressure.
+func sane(v float64) bool { return v >= 0 && !math.IsInf(v, 1) }

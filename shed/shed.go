@@ -1,0 +1,475 @@
+// Package shed is the gate that lets work through by priority: the more loaded
+// the service is, the more important work must be. Nothing waits in it and
+// nothing is held: it answers in some tens of nanoseconds, so it stands first in
+// a chain, before the gate that counts slots.
+//
+//	pressure := shed.Wait(database, 100*time.Millisecond) // a *limit.Limiter
+//	front := weir.Must(shed.New(shed.Config{Name: "front", Pressure: pressure}))
+//	defer front.Close()
+//	gate := weir.All(front, database)
+//
+// What it goes by is a pressure: 1 is the most that is wanted. It is the load of
+// another gate ([Load]) or the wait before it ([Wait]), signals of the process
+// or the machine (package signal), or any function. It is read apart from the
+// requests, every 10 ms, so a function that hangs, panics or returns nonsense
+// delays nobody; when the pressure has not been known for a second, everything
+// is let through, or the level stays, as Config.Blind says.
+//
+// # Levels
+//
+// A piece of work has a level: its priority, and within it one of 128 that its
+// user has been given by a hash. The gate has one too, and lets through what is
+// not below. So a class is refused only when every lower class already is, and
+// two requests of one user fare alike, which is what makes a page of ten calls
+// either load or fail at once. Every hour users are dealt new levels
+// (Config.Resalt). Work that names no user goes by its tenant; work that names
+// nobody gets another level each time, so that a share of it passes.
+//
+// User must then be who the caller was found to be, not who it says it is: who
+// chooses its name chooses its level.
+//
+// # Thresholds
+//
+// Fixed pressures from which classes are refused, by default:
+//
+//	below 0.75   everything passes
+//	0.75         background is refused
+//	0.90         normal too
+//	0.95         high too
+//	1            everything: the hard cap, without which critical work has no bound
+//
+// This is simple, has no memory, and reacts at the next reading. But a class is
+// refused as a whole: where background is most of the load, it comes and goes in
+// turns, and a burst between two readings is let through.
+//
+// # Cursor
+//
+// With Config.Cursor set, the gate finds the level itself, as DAGOR does (Zhou
+// et al., SoCC 2018): it counts arrivals by level for a window, decides how much
+// of as much again to let through, and takes the level from which that much
+// arrived. So it gets there in one step, cuts through the middle of a class, and
+// leaves a 128th of the highest class open to hear of better times.
+//
+// Down: by Alpha (5 %) of what was admitted, where the pressure was too high.
+// Up: by Beta (1 %) of what arrived, where it was not. These are the paper's,
+// which leave it at that (Cursor.Plain), and take dozens of windows to follow a
+// step. Here the gate also remembers the most that was admitted without
+// overload: beyond that, it cuts by as much as the pressure is too high; below,
+// it goes back to it at once. A window that is overloaded at less than that is
+// taken for a queue that drains, or for lost capacity.
+//
+// A server tells its callers its [Shedder.Level] if it likes; with a common
+// Config.Salt they know by [Shedder.LevelOf] what would be refused, and need not
+// send it.
+//
+// # When not to use it
+//
+// Where work can wait, a wait room in strict order of priority (package limit)
+// is better: it refuses nothing that there would have been time for, orders
+// what is there instead of guessing a level, and never idles while somebody of a
+// lower class waits. Use a Shedder where waiting is of no use (the queue is
+// elsewhere: in the scheduler, on a disk, behind another service), where the
+// limit that counts is not one of concurrency (memory, lag), or in front of a
+// room that low work would only fill. A pressure that comes late makes any of
+// this swing: read something that moves within a window. Below some tens of
+// requests in a window the counts say little; use thresholds there.
+//
+// Work is counted as one each, whatever its Cost; what a later gate of the chain
+// refuses still counts as let through here.
+package shed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/signal"
+)
+
+// Shedder is a gate that lets work through by its priority: the higher the
+// pressure, the more important work must be. Work never waits in it and holds
+// nothing of it: the permit is the zero Permit. A decision takes no lock and
+// allocates nothing.
+type Shedder struct {
+	name    string
+	clock   func() time.Duration
+	virtual bool          // the clock is Config.Now
+	draw    func() uint64 // a level for work that names nobody
+
+	book    book
+	verdict atomic.Pointer[verdict]
+
+	mu     sync.Mutex // guards what follows
+	core   core
+	salter salter
+	feed   *feed         // nil once closed
+	ticked time.Duration // the last tick
+	due    time.Duration // when to step, on virtual time
+	closed bool
+}
+
+// verdict is what newcomers are told until the next one. It is not written to
+// after it has been published.
+type verdict struct {
+	level   Level
+	closed  bool
+	salt    uint64
+	refusal [Classes]*weir.Rejection // only of classes that are refused
+	hooks   weir.Hooks
+
+	pressure float64
+	known    bool
+	signal   string
+}
+
+// New makes a Shedder and starts to read the pressure. Close ends that. The
+// error names every setting out of range.
+func New(cfg Config) (*Shedder, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	s := &Shedder{name: cfg.Name, clock: cfg.Now, virtual: cfg.Now != nil, draw: rand.Uint64}
+	s.salter = salter{secret: cfg.Salt, period: cfg.Resalt}
+	if s.virtual {
+		s.draw = counted()
+	} else {
+		epoch := time.Now()
+		s.clock = func() time.Duration { return time.Since(epoch) }
+		s.salter.origin = time.Duration(epoch.UnixNano())
+		if cfg.Salt == 0 {
+			s.salter.secret = rand.Uint64()
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.clock()
+	s.core.configure(now, cfg, &s.book)
+	if err := s.start(cfg); err != nil {
+		return nil, err
+	}
+	s.publish(now)
+	return s, nil
+}
+
+// counted draws numbers that are the same in every run.
+func counted() func() uint64 {
+	var n atomic.Uint64
+	return func() uint64 { return mix(n.Add(1)*golden, odd) }
+}
+
+// Admit implements [weir.Gate]. It never waits.
+func (s *Shedder) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
+	if p, ok := weir.Nested(ctx, s); ok {
+		return p, nil // the work it is part of has been let through
+	}
+	return weir.Permit{}, s.decide(&w)
+}
+
+// TryAdmit implements [weir.TryAdmitter].
+func (s *Shedder) TryAdmit(w weir.Work) (weir.Permit, error) {
+	return weir.Permit{}, s.decide(&w)
+}
+
+// Arrive implements [weir.Arriver]. It never calls wake.
+func (s *Shedder) Arrive(w weir.Work, _ func(weir.Permit, error)) (weir.Permit, weir.Waiter, error) {
+	return weir.Permit{}, nil, s.decide(&w)
+}
+
+// decide lets w through, or says why not.
+func (s *Shedder) decide(w *weir.Work) error {
+	v := s.verdict.Load()
+	if v.closed {
+		return s.refuse(v, w, v.refusal[0])
+	}
+	if w.Exempt {
+		s.book.exempt.Add(1)
+	} else {
+		l := s.levelOf(v.salt, w)
+		if l < v.level {
+			s.book.refused[l].Add(1)
+			return s.refuse(v, w, v.refusal[l.Class()])
+		}
+		s.book.admitted[l].Add(1)
+	}
+	if v.hooks.Admitted != nil {
+		v.hooks.Admitted(s.name, *w, 0)
+	}
+	return nil
+}
+
+func (s *Shedder) refuse(v *verdict, w *weir.Work, r *weir.Rejection) error {
+	if v.closed {
+		s.book.closed.Add(1)
+	}
+	if v.hooks.Rejected != nil {
+		v.hooks.Rejected(*w, r)
+	}
+	return r
+}
+
+func (s *Shedder) levelOf(salt uint64, w *weir.Work) Level {
+	h, ok := named(salt, w)
+	if !ok {
+		h = s.draw()
+	}
+	return level(w.Priority.Class(), h)
+}
+
+// Level returns the lowest level that is let through now. A server may tell its
+// callers, so that they do not send what would be refused: see LevelOf.
+func (s *Shedder) Level() Level { return s.verdict.Load().level }
+
+// LevelOf returns the level of w now: by its priority, and by its User, or by
+// its Tenant if it names no User. Work that names neither gets another level
+// each time. Instances with the same Salt agree on it, so a caller that has
+// learned another's Level can refuse what is below.
+func (s *Shedder) LevelOf(w weir.Work) Level { return s.levelOf(s.verdict.Load().salt, &w) }
+
+// Reconfigure takes up new settings while the gate runs. The level stays until
+// the next reading, the counts go on. A change of Name or Now is ignored, as is
+// a Salt of 0 where the gate has made its own; a closed gate refuses, and a
+// faulty configuration changes nothing.
+func (s *Shedder) Reconfigure(cfg Config) error {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return fmt.Errorf("shed: gate %q: %w", s.name, ErrClosed)
+	}
+	before := s.feed
+	if err := s.start(cfg); err != nil {
+		return err
+	}
+	before.end()
+	if cfg.Salt != 0 {
+		s.salter.secret = cfg.Salt
+	}
+	s.salter.period = cfg.Resalt
+	now := s.clock()
+	s.core.configure(now, cfg, &s.book)
+	s.publish(now)
+	return nil
+}
+
+// ErrClosed is the error of changing a gate that has been closed. Work is
+// refused with a Rejection for [weir.ReasonDraining] instead.
+var ErrClosed = errors.New("closed")
+
+// Close refuses all work from now on with [weir.ReasonDraining], and ends the
+// readings without waiting for one that hangs. Closing twice does nothing.
+func (s *Shedder) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.closed = true
+	s.feed.end()
+	s.feed = nil
+	s.publish(s.clock())
+}
+
+// Next returns when [Shedder.Step] is due, on the clock of Config.Now, and false
+// if nothing is pending because the gate is closed.
+func (s *Shedder) Next() (time.Duration, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.due, !s.closed
+}
+
+// Step reads the pressure and decides, if that is due. A gate on the real clock
+// does it by itself.
+func (s *Shedder) Step() {
+	s.mu.Lock()
+	now, f := s.clock(), s.feed
+	if !s.virtual || s.closed || now < s.due {
+		s.mu.Unlock()
+		return
+	}
+	s.due = now + s.core.rules.Interval
+	hooks := s.core.rules.Hooks
+	s.mu.Unlock()
+	if _, err := f.safely(s.clock); err != nil && hooks.Faulty != nil {
+		hooks.Faulty(s.name, err.Error())
+	}
+	s.tick(f)
+}
+
+// start begins to read. The lock is held. A reading runs in a goroutine of the
+// poller's, which also sees to panics and to what hangs; the ticker is there for
+// the time in which none arrives.
+func (s *Shedder) start(cfg Config) error {
+	f := newFeed(&cfg)
+	if !s.virtual {
+		read := func(context.Context) (float64, error) {
+			v, err := f.take(s.clock)
+			s.tick(f)
+			return v, err
+		}
+		hooks := signal.Hooks{}
+		if h := cfg.Hooks.Faulty; h != nil {
+			hooks.Trouble = func(_ string, err error) { h(s.name, err.Error()) }
+		}
+		poller, err := signal.NewPoller(signal.Config{Hooks: hooks, Watches: []signal.Watch{{
+			Signal: signal.Func("pressure", read), Interval: cfg.Interval, Hold: cfg.Hold, Timeout: cfg.Hold,
+		}}})
+		if err != nil {
+			return fmt.Errorf("shed: gate %q: %w", s.name, err)
+		}
+		f.poller, f.stop = poller, make(chan struct{})
+		go s.run(f, cfg.Interval)
+	}
+	s.feed = f
+	return nil
+}
+
+// run ticks where no reading does, until f is no longer in use.
+func (s *Shedder) run(f *feed, interval time.Duration) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-f.stop:
+			return
+		case <-ticker.C:
+			if s.overdue(interval) {
+				s.tick(f)
+			}
+		}
+	}
+}
+
+// overdue reports whether a tick has been left out.
+func (s *Shedder) overdue(interval time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.clock()-s.ticked >= 2*interval
+}
+
+// tick decides what holds until the next one.
+func (s *Shedder) tick(f *feed) {
+	s.mu.Lock()
+	if s.feed != f { // it has been replaced
+		s.mu.Unlock()
+		return
+	}
+	now := s.clock()
+	s.ticked = now
+	from := s.core.level
+	s.core.step(now, f.latest.Load(), &s.book)
+	to := s.core.level
+	v := s.publish(now)
+	s.mu.Unlock()
+	if h := v.hooks.LimitChanged; h != nil && from != to {
+		h(s.name, Levels-int64(from), Levels-int64(to), v.why())
+	}
+}
+
+// publish makes a verdict of what the core has decided. The lock is held.
+func (s *Shedder) publish(now time.Duration) *verdict {
+	c := &s.core
+	v := &verdict{level: c.level, closed: s.closed, salt: s.salter.at(now), hooks: c.rules.Hooks, known: c.known}
+	if c.last != nil {
+		v.pressure, v.signal = c.last.value, c.last.signal
+	}
+	if s.closed {
+		v.refusal[0] = &weir.Rejection{Gate: s.name, Reason: weir.ReasonDraining, Retryable: true}
+		s.verdict.Store(v)
+		return v
+	}
+	for class := range Classes {
+		if Level(class*Users) >= c.level {
+			break
+		}
+		v.refusal[class] = &weir.Rejection{
+			Gate: s.name, Rule: "below " + c.level.String(), Reason: weir.ReasonShed, Signal: v.signal,
+			Value: v.pressure, Limit: c.limit(class), RetryAfter: c.retry(now), Retryable: true,
+		}
+	}
+	s.verdict.Store(v)
+	return v
+}
+
+// Status is a gate at one moment, in more detail than a [weir.Snapshot] has. The
+// counts only grow.
+type Status struct {
+	// Level is the lowest that is let through: 0 everything, [Levels] nothing.
+	Level Level
+	// Pressure is the last good reading, Signal its name where it has one.
+	// Known reports whether the reading is young enough to go by.
+	Pressure float64
+	Known    bool
+	Signal   string
+	// Classes counts work by class, weir.Background first.
+	Classes [Classes]Count
+	// Exempt counts the exempt work that has passed.
+	Exempt uint64
+}
+
+// Count is what became of the work of a class.
+type Count struct{ Admitted, Refused uint64 }
+
+// Status returns the gate's present state.
+func (s *Shedder) Status() Status {
+	v := s.verdict.Load()
+	st := Status{
+		Level: v.level, Pressure: v.pressure, Known: v.known, Signal: v.signal,
+		Exempt: s.book.exempt.Load(),
+	}
+	admitted, refused := sum(&s.book.admitted), sum(&s.book.refused)
+	a, r := admitted.classes(), refused.classes()
+	for class := range st.Classes {
+		st.Classes[class] = Count{a[class], r[class]}
+	}
+	return st
+}
+
+// Snapshot implements [weir.Snapshotter]. Limit is how many of the 512 levels
+// are let through, LimitReason says at which pressure. Admitted counts what this
+// gate has let through, exempt work included, whatever became of it behind.
+func (s *Shedder) Snapshot() weir.Snapshot {
+	v, st := s.verdict.Load(), s.Status()
+	snap := weir.Snapshot{
+		Name: s.name, Kind: "shed", Mode: "enforce",
+		Limit: Levels - int64(v.level), LimitReason: v.why(), Signal: v.signal,
+		Admitted: st.Exempt, Rejected: map[weir.Reason]uint64{},
+	}
+	shed := uint64(0)
+	for _, c := range st.Classes {
+		snap.Admitted += c.Admitted
+		shed += c.Refused
+	}
+	for reason, n := range map[weir.Reason]uint64{weir.ReasonShed: shed, weir.ReasonDraining: s.book.closed.Load()} {
+		if n > 0 {
+			snap.Rejected[reason] = n
+		}
+	}
+	if len(snap.Rejected) == 0 {
+		snap.Rejected = nil
+	}
+	return snap
+}
+
+// why says what stands behind the level.
+func (v *verdict) why() string {
+	what := "everything is let through"
+	switch {
+	case v.level >= Levels:
+		what = "nothing is let through"
+	case v.level > 0:
+		what = v.level.String() + " and above is let through"
+	}
+	if !v.known {
+		return what + ": the pressure is not known"
+	}
+	return fmt.Sprintf("%s: pressure %.3g", what, v.pressure)
+}
