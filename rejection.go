@@ -16,6 +16,11 @@ type Rejection struct {
 	Gate string
 	// Rule names the rule within the gate, if it has any.
 	Rule string
+	// Bucket is the key of the bucket that a quota would have charged, as its store
+	// knows it; empty where there is none. It is for the service's own logs and
+	// metrics. It names whom the bucket belongs to, so neither Error nor the HTTP
+	// answer to a client contains it.
+	Bucket string
 	// Window says which of the rule's limits refused, counted from 1, where several
 	// hold together; 0 where there is one, or none.
 	Window int

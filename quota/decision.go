@@ -78,8 +78,8 @@ func (q *Quota) decide(ctx context.Context, w *weir.Work, mode Mode) (Decision, 
 	if mode == DryRun {
 		_, d.Key = q.Key(*w)
 	}
-	if d.Result, refused = q.ask(ctx, set, &c, mode, 0); refused == nil && !d.OK {
-		refused = q.short(&c, d.Result)
+	if d.Result, refused = q.ask(ctx, set, w, &c, mode, 0); refused == nil && !d.OK {
+		refused = q.short(set, w, &c, d.Result)
 	}
 	return d, refused
 }
@@ -128,7 +128,7 @@ func (q *Quota) foreseen(ctx context.Context, set *settings, w *weir.Work) *weir
 			return nil
 		}
 	}
-	return q.short(&c, r)
+	return q.short(set, w, &c, r)
 }
 
 // Last returns what the store has said last of the bucket that w would be charged

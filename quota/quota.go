@@ -156,7 +156,7 @@ func (q *Quota) arrive(ctx context.Context, w *weir.Work, waits bool, wake func(
 		q.admitted(w, 0)
 		return weir.Permit{}, nil, nil
 	}
-	r, refused := q.ask(ctx, set, &c, set.mode, 0)
+	r, refused := q.ask(ctx, set, w, &c, set.mode, 0)
 	if refused == nil && !r.OK && waits && set.places > 0 {
 		var place *waiter
 		if r, place, refused = q.wait(ctx, set, w, &c, r, wake); place != nil {
@@ -164,7 +164,7 @@ func (q *Quota) arrive(ctx context.Context, w *weir.Work, waits bool, wake func(
 		}
 	}
 	if refused == nil && !r.OK {
-		refused = q.short(&c, r)
+		refused = q.short(set, w, &c, r)
 	}
 	if refused != nil {
 		return weir.Permit{}, nil, q.refuse(w, refused)
@@ -198,7 +198,8 @@ func (q *Quota) bill(ctx context.Context, set *settings, w *weir.Work, count boo
 		return c, &weir.Rejection{Gate: q.name, Rule: r.title, Reason: weir.ReasonBlocked}
 	}
 	if c.cost = set.cost(*w); c.cost < 0 {
-		return c, &weir.Rejection{Gate: q.name, Rule: r.title, Reason: weir.ReasonTooLarge, Value: float64(c.cost)}
+		c.rule = r
+		return c, &weir.Rejection{Gate: q.name, Rule: r.title, Bucket: q.bucket(set, w, &c), Reason: weir.ReasonTooLarge, Value: float64(c.cost)}
 	}
 	c.rule = r
 	var buf [longestKey + 64]byte
@@ -212,12 +213,12 @@ func (q *Quota) bill(ctx context.Context, set *settings, w *weir.Work, count boo
 }
 
 // ask takes from the store, or does what is to be done if that cannot tell.
-func (q *Quota) ask(ctx context.Context, set *settings, c *charge, mode Mode, most time.Duration) (Result, *weir.Rejection) {
+func (q *Quota) ask(ctx context.Context, set *settings, w *weir.Work, c *charge, mode Mode, most time.Duration) (Result, *weir.Rejection) {
 	if q.memory != nil {
 		t := Take{Limits: c.rule.limits, Cost: c.cost, Debt: set.debt, Mode: mode, MaxWait: most}
 		r, err := q.memory.take(c.hash, &t)
 		if err != nil {
-			return r, q.broken(c, err)
+			return r, q.broken(set, w, c, err)
 		}
 		return r, nil
 	}
@@ -240,11 +241,11 @@ func (q *Quota) ask(ctx context.Context, set *settings, c *charge, mode Mode, mo
 		c.free = true
 		return Result{OK: true}, nil
 	case set.onError == Closed:
-		return Result{}, q.broken(c, err)
+		return Result{}, q.broken(set, w, c, err)
 	}
 	c.local = true
 	if r, err = q.locally(true).Take(ctx, t); err != nil {
-		return Result{}, q.broken(c, err)
+		return Result{}, q.broken(set, w, c, err)
 	}
 	return r, nil
 }
@@ -288,9 +289,9 @@ func (q *Quota) give(c *charge, tokens float64) {
 const unknownWait = time.Second
 
 // short is the refusal of work for which there are not enough tokens.
-func (q *Quota) short(c *charge, r Result) *weir.Rejection {
+func (q *Quota) short(set *settings, w *weir.Work, c *charge, r Result) *weir.Rejection {
 	l := c.rule.limits[r.Window]
-	refused := &weir.Rejection{Gate: q.name, Rule: c.rule.title, Window: c.rule.window(r), Reason: weir.ReasonQuota,
+	refused := &weir.Rejection{Gate: q.name, Rule: c.rule.title, Bucket: q.bucket(set, w, c), Window: c.rule.window(r), Reason: weir.ReasonQuota,
 		Value: l.Burst - r.Remaining, Limit: l.Burst, Remaining: r.Remaining}
 	switch {
 	case r.Wait < Never:
@@ -302,14 +303,24 @@ func (q *Quota) short(c *charge, r Result) *weir.Rejection {
 }
 
 // full is the refusal of work for which there is no place to wait.
-func (q *Quota) full(set *settings, c *charge, r Result) *weir.Rejection {
-	return &weir.Rejection{Gate: q.name, Rule: c.rule.title, Window: c.rule.window(r), Reason: weir.ReasonQueueFull, Value: float64(set.places),
+func (q *Quota) full(set *settings, w *weir.Work, c *charge, r Result) *weir.Rejection {
+	return &weir.Rejection{Gate: q.name, Rule: c.rule.title, Bucket: q.bucket(set, w, c), Window: c.rule.window(r), Reason: weir.ReasonQueueFull, Value: float64(set.places),
 		Limit: float64(set.places), Remaining: r.Remaining, RetryAfter: r.Wait, Retryable: true}
 }
 
 // broken is the refusal of work about which the store cannot tell.
-func (q *Quota) broken(c *charge, err error) *weir.Rejection {
-	return &weir.Rejection{Gate: q.name, Rule: c.rule.title, Reason: weir.ReasonStore, RetryAfter: unknownWait, Retryable: true, Cause: err}
+func (q *Quota) broken(set *settings, w *weir.Work, c *charge, err error) *weir.Rejection {
+	return &weir.Rejection{Gate: q.name, Rule: c.rule.title, Bucket: q.bucket(set, w, c), Reason: weir.ReasonStore, RetryAfter: unknownWait, Retryable: true, Cause: err}
+}
+
+// bucket returns the key of the bucket that a refusal is about. It is built again where
+// the buckets are in memory: those are known by a hash, and only a refusal needs the key.
+func (q *Quota) bucket(set *settings, w *weir.Work, c *charge) string {
+	if c.key != "" {
+		return c.key
+	}
+	id := set.identify(*w)
+	return string(appendKey(nil, q.name, c.rule, &id))
 }
 
 func (q *Quota) draining() *weir.Rejection {

@@ -86,7 +86,7 @@ func TestQuota(t *testing.T) {
 	r.admit(alice)
 	r.admit(alice).Done(weir.OK)
 	got := r.refused(alice)
-	want := weir.Rejection{Gate: "q", Rule: "user=*", Reason: weir.ReasonQuota, Value: 2, Limit: 2, RetryAfter: 500 * ms, Retryable: true}
+	want := weir.Rejection{Gate: "q", Rule: "user=*", Bucket: "q/user=alice", Reason: weir.ReasonQuota, Value: 2, Limit: 2, RetryAfter: 500 * ms, Retryable: true}
 	if *got != want {
 		t.Errorf("%+v, want %+v", *got, want)
 	}
@@ -101,6 +101,46 @@ func TestQuota(t *testing.T) {
 	}
 	if got := r.refused(of(bob, math.MaxInt64)); got.Reason != weir.ReasonTooLarge {
 		t.Errorf("the greatest cost: %+v", *got)
+	}
+}
+
+// A refusal names the bucket that would have been charged, wherever the buckets are. Its
+// text, which strangers may see, does not.
+func TestRefusalNamesItsBucket(t *testing.T) {
+	for _, remote := range []bool{false, true} {
+		var clock still
+		store := &flaky{Store: newMemory(t, MemoryConfig{Now: clock.now})}
+		cfg := Config{Name: "q", Now: clock.now, Queue: Queue{Len: 1, MaxWait: time.Hour}, OnStoreError: Closed,
+			Rules: append(everyUser(Per(1, time.Second)), Rule{User: Named("mallory"), Blocked: true})}
+		if remote {
+			cfg.Store = store
+		}
+		r := &rig{newQuota(t, cfg), t, &clock}
+		check := func(err error, reason weir.Reason, bucket string) {
+			t.Helper()
+			got := r.rejection(err)
+			if got.Reason != reason || got.Bucket != bucket || strings.Contains(got.Error(), "alice") {
+				t.Errorf("remote %v: %v of bucket %q, want %v of %q; %v", remote, got.Reason, got.Bucket, reason, bucket, got)
+			}
+		}
+		r.admit(alice)
+		check(r.refused(alice), weir.ReasonQuota, "q/user=alice")
+		check(r.refused(of(alice, 9)), weir.ReasonTooLarge, "q/user=alice")
+		check(r.refused(of(alice, -1)), weir.ReasonTooLarge, "q/user=alice")
+		check(r.refused(weir.Work{User: "mallory"}), weir.ReasonBlocked, "")
+		_, err := r.Peek(ctx, alice)
+		check(err, weir.ReasonQuota, "q/user=alice")
+		check(r.Foretell(ctx, weir.Work{User: "alice", MaxWait: -1}), weir.ReasonQuota, "q/user=alice")
+		if _, _, err := r.Arrive(alice, func(weir.Permit, error) {}); !errors.Is(err, weir.ErrWaiting) {
+			t.Fatal(err)
+		}
+		_, _, err = r.Arrive(alice, nil)
+		check(err, weir.ReasonQueueFull, "q/user=alice")
+		if store.err = errors.New("down"); remote {
+			check(r.refused(alice), weir.ReasonStore, "q/user=alice")
+		}
+		r.Close()
+		check(r.refused(alice), weir.ReasonDraining, "")
 	}
 }
 

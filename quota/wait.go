@@ -38,9 +38,9 @@ func (q *Quota) wait(ctx context.Context, set *settings, w *weir.Work, c *charge
 	}
 	if q.room.waiting.Add(1) > set.places {
 		q.room.waiting.Add(-1)
-		return was, nil, q.full(set, c, was)
+		return was, nil, q.full(set, w, c, was)
 	}
-	r, refused := q.ask(ctx, set, c, Reserve, most)
+	r, refused := q.ask(ctx, set, w, c, Reserve, most)
 	if refused != nil || !r.OK || r.Wait == 0 {
 		q.room.waiting.Add(-1)
 		return r, nil, refused

@@ -107,7 +107,7 @@ func TestProblemBodies(t *testing.T) {
 		},
 		{
 			"the second window of a rule",
-			&weir.Rejection{Gate: "api", Rule: "user=*", Window: 2, Reason: weir.ReasonQuota, Value: 1000, Limit: 1000, Retryable: true},
+			&weir.Rejection{Gate: "api", Rule: "user=*", Bucket: "api/user=mallory", Window: 2, Reason: weir.ReasonQuota, Value: 1000, Limit: 1000, Retryable: true},
 			base + `ReasonQuota","title":"The quota is used up","status":429,"gate":"api","rule":"user=*","window":2,"reason":"quota","value":1000,"limit":1000,"remaining":0,"retryable":true}`,
 		},
 		{
