@@ -252,3 +252,59 @@ func TestNearest(t *testing.T) {
 		}
 	}
 }
+
+func TestMechanismFaults(t *testing.T) {
+	gates := func(g GateSpec) Spec {
+		return Spec{Gates: map[string]GateSpec{"g": g, "db": fixed(5), "tenants": {Limit: &LimitSpec{Limit: 1}, Each: &EachSpec{}}}}
+	}
+	for _, tt := range []struct {
+		name string
+		gate GateSpec
+		want []string
+	}{
+		{"each without a limit", GateSpec{Each: &EachSpec{}}, []string{"gates.g.each: there is no limit for each key; write limit: {limit: 20} beside it"}},
+		{"each with the default", GateSpec{Limit: &LimitSpec{}, Each: &EachSpec{}},
+			[]string{"gates.g.limit.controller: the controller knee learns from latencies, and one key shows too few; write limit: with the slots"}},
+		{"each, all at once", GateSpec{
+			Limit: &LimitSpec{Limit: 5, Queue: QueueSpec{Shares: map[string]float64{"high": 10}, Weights: WeightsSpec{Users: map[string]float64{"a": 1}}}},
+			Each: &EachSpec{By: "user", MaxKeys: -1, Overrides: map[string]OverrideSpec{
+				"a": {}, "b": {Limit: 1, Scale: 1}, "c": {Limit: -1}, "d": {Scale: -1}, "e": {Scale: math.NaN()}, "f": {Scale: 2}}}},
+			[]string{"gates.g.each.max_keys: -1 is out of range", "gates.g.limit.queue.shares.high: 10 is no share; write 0.1",
+				"gates.g.limit.queue.weights.users: mean nothing where each user has a pool of its own; write each: overrides:",
+				"gates.g.each.overrides.a: changes nothing; write limit: 50, or scale: 2", "gates.g.each.overrides.b: has both",
+				"gates.g.each.overrides.c.limit: -1 is out of range", "gates.g.each.overrides.d.scale: -1 is out of range",
+				"gates.g.each.overrides.e.scale: NaN is out of range"}},
+		{"each with idle weights", GateSpec{Limit: &LimitSpec{Limit: 5, Queue: QueueSpec{Weights: WeightsSpec{Tenants: map[string]float64{"a": 1}}}}, Each: &EachSpec{}},
+			[]string{"gates.g.limit.queue.weights.tenants: mean nothing where each tenant"}},
+		{"each by what is no key", GateSpec{Limit: &LimitSpec{Limit: 5}, Each: &EachSpec{By: "tennant"}},
+			[]string{`gates.g.each.by: "tennant" is no key; did you mean tenant?`}},
+		{"shed by nothing", GateSpec{Shed: &ShedSpec{}}, []string{"gates.g.shed: there is no pressure to go by; write signals:"}},
+		{"shed and limit", GateSpec{Limit: &LimitSpec{Limit: 1}, Shed: &ShedSpec{LoadOf: "db"}}, []string{"gates.g.shed: the gate has a limit too; write two gates"}},
+		{"shed, all at once", GateSpec{Shed: &ShedSpec{LoadOf: "tenants", Signals: []string{"cpu", "cpu", "cpuu"}, Blind: "keeep", Wait: 1,
+			Interval: Duration(time.Nanosecond), Resalt: Duration(time.Second),
+			Thresholds: ThresholdsSpec{Background: 0.9, Normal: 0.5, High: -1}}},
+			[]string{"gates.g.shed: there are several pressures to go by; write one of", "gates.g.shed.wait: means nothing without wait_of", `gates.g.shed.signals[1]: "cpu" is in the list already`,
+				`gates.g.shed.signals[2]: there is no signal "cpuu"; did you mean cpu?`, `gates.g.shed.load_of: "tenants" is no gate with one limit`,
+				`gates.g.shed.blind: "keeep" is no word for blind; did you mean keep?`, "gates.g.shed.interval: 1ns will not do; must be from 1ms",
+				"gates.g.shed.resalt: 1s will not do", "gates.g.shed.thresholds.normal: 0.5 will not do; must not be below", "gates.g.shed.thresholds.high: -1 will not do"}},
+		{"cursor", GateSpec{Shed: &ShedSpec{LoadOf: "db", Thresholds: ThresholdsSpec{High: 1}, Cursor: &CursorSpec{Alpha: 2, Window: 1}}},
+			[]string{"gates.g.shed.thresholds: mean nothing beside a cursor", "gates.g.shed.cursor.alpha: 2 will not do", "gates.g.shed.cursor.window: 1ns will not do"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := Compile(gates(tt.gate), Options{})
+			got := faultsOf(t, err)
+			for _, want := range tt.want {
+				found := false
+				for _, g := range got {
+					found = found || strings.HasPrefix(g, want)
+				}
+				if !found {
+					t.Errorf("no %s in\n%s", want, strings.Join(got, "\n"))
+				}
+			}
+			if len(got) < len(tt.want) {
+				t.Errorf("%d faults, want %d", len(got), len(tt.want))
+			}
+		})
+	}
+}

@@ -1,12 +1,21 @@
 package policy
 
 import (
+	"context"
+	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/keyed"
 	"github.com/weir-go/weir/limit"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/shed"
 )
 
 // Compile turns a Spec into a Policy. It finds every fault at once: the error is
@@ -49,6 +58,55 @@ type compiler struct {
 	loads  map[pressing]*load // of gates that others go by
 }
 
+// check finds every fault that can be seen in the spec itself, and returns the
+// parts of the policy that need no gates: identity, routes, matcher.
+func (c *compiler) check() *Policy {
+	p := &Policy{now: c.opts.Now}
+	p.identity = c.checkIdentity()
+	p.timeouts = c.checkTimeouts()
+	c.checkSignals()
+	p.names = slices.Sorted(maps.Keys(c.spec.Gates))
+	for _, name := range p.names {
+		c.checkGate(name)
+		if l := c.spec.Gates[name].Limit; l != nil && l.Queue.Order == edf {
+			p.edf = true
+		}
+	}
+	c.checkRoutes(p)
+	c.checkAdmissions(p)
+	c.checkWildcards(p)
+	return p
+}
+
+// maxName bounds names of gates and routes, which become metric labels.
+const maxName = 256
+
+// checkName refuses names that would spoil a log line or a metric label.
+func (c *compiler) checkName(at place, what, name string) {
+	switch {
+	case name == "":
+		c.add(at, "a "+what+" without a name", "give it one")
+	case len(name) > maxName:
+		c.add(at, fmt.Sprintf("a name of %d bytes", len(name)), fmt.Sprintf("write one of at most %d", maxName))
+	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
+		c.add(at, fmt.Sprintf("the name %q has characters that cannot be printed", name), "leave them out")
+	}
+}
+
+// checkWord refuses a word that is not known; the empty word is the default.
+func (c *compiler) checkWord(at place, what, word string, known []string) bool {
+	if word == "" || slices.Contains(known, word) {
+		return true
+	}
+	c.add(at, fmt.Sprintf("%q is no %s", word, what), suggest(word, known, what+"s"))
+	return false
+}
+
+var modes = []string{string(Enforce), string(Observe), string(Off)}
+
+// priorities are the words for weir.Priority, least important first.
+var priorities = []string{"background", "normal", "high", "critical"}
+
 // make makes a gate for every name, whether or not one is going to be adopted:
 // settings that a new mechanism takes, a live one takes too.
 func (c *compiler) make(names []string) map[string]*Gate {
@@ -63,6 +121,81 @@ func (c *compiler) make(names []string) map[string]*Gate {
 		made[name] = &Gate{name: name, kind: kindOf(&spec), mechanism: m, tokens: spec.Quota != nil}
 	}
 	return made
+}
+
+// newMechanism makes the mechanism of a gate.
+func (c *compiler) newMechanism(name string) (mechanism, error) {
+	switch g := c.spec.Gates[name]; {
+	case g.Shed != nil:
+		return orNone(shed.New(c.shedConfig(name)))
+	case g.Quota != nil:
+		return c.newQuota(name)
+	case g.isPair():
+		return orNone(keyed.NewLimiters(c.pairConfig(name)))
+	case g.Each != nil && g.Each.Own:
+		return orNone(keyed.NewLimiters(c.ownConfig(name)))
+	case g.Each != nil:
+		cfg, err := c.keyedConfig(name)
+		if err != nil {
+			return nil, err
+		}
+		return orNone(keyed.New(cfg))
+	}
+	cfg, err := c.config(name)
+	if err != nil {
+		return nil, err
+	}
+	return orNone(limit.New(cfg))
+}
+
+// kindOf names the mechanism of a gate, and whatever about it cannot be changed
+// while it lives: a gate of another kind does not take over.
+func kindOf(g *GateSpec) string {
+	switch {
+	case g.Shed != nil:
+		return "shed"
+	case g.Quota != nil:
+		return g.Quota.quotaKind()
+	case g.isPair() && g.Each != nil:
+		return readWrite + " " + g.Each.by()
+	case g.isPair():
+		return readWrite
+	case g.Each != nil && g.Each.Own:
+		return "own " + g.Each.by()
+	case g.Each != nil:
+		return "each " + g.Each.by()
+	}
+	return "limit"
+}
+
+// mechanism is what a Gate asks.
+type mechanism interface {
+	weir.Gate
+	weir.TryAdmitter
+	weir.Arriver
+	weir.Snapshotter
+	Close()
+	Next() (time.Duration, bool)
+	Step()
+}
+
+// learner is a mechanism whose controller learns.
+type learner interface {
+	Save() (control.State, bool)
+	Restore(control.State)
+}
+
+// drainer is a mechanism that permits are held of.
+type drainer interface {
+	Drain(ctx context.Context) error
+}
+
+// orNone keeps a nil pointer from becoming a mechanism that is not nil.
+func orNone[M mechanism](m M, err error) (mechanism, error) {
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
 }
 
 // adopt replaces new gates by live ones that take up the new settings. A gate
@@ -87,6 +220,32 @@ func (c *compiler) heir(name string) *Gate {
 		return nil
 	}
 	return prev.gates[name]
+}
+
+// reconfigure makes a live mechanism of the same kind take up the settings.
+func (c *compiler) reconfigure(live mechanism, name string) error {
+	switch m := live.(type) {
+	case *shed.Shedder:
+		return m.Reconfigure(c.shedConfig(name))
+	case *quota.Quota:
+		return c.reconfigureQuota(m, name)
+	case *keyed.Limiters:
+		if g := c.spec.Gates[name]; g.isPair() {
+			return m.Reconfigure(c.pairConfig(name))
+		}
+		return m.Reconfigure(c.ownConfig(name))
+	case *keyed.Gate:
+		cfg, err := c.keyedConfig(name)
+		if err != nil {
+			return err
+		}
+		return m.Reconfigure(cfg)
+	}
+	cfg, err := c.config(name) // a controller belongs to one limiter: another one
+	if err != nil {
+		return err
+	}
+	return live.(*limit.Limiter).Reconfigure(cfg)
 }
 
 // link sets what a Gate itself keeps and builds the chains of the routes. Routes
@@ -127,8 +286,29 @@ func chainOf(gates []*Gate, earlier []*Route) weir.Gate {
 	return weir.All(chain...)
 }
 
+// hooks are those that the mechanisms call. Rejected is left to the Gate: only it
+// knows what is carried out.
+func (c *compiler) hooks() weir.Hooks {
+	h := c.opts.Hooks
+	h.Rejected = nil
+	return h
+}
+
 // longestRetirement bounds how long a gate outlives its policy.
 const longestRetirement = 30 * time.Second
+
+// retirement is how long after the last policy somebody may still be waiting at a
+// gate, and a little more for work on its way to it.
+func (g *GateSpec) retirement() time.Duration {
+	if g.Quota != nil && g.Quota.Queue.Len > 0 {
+		room := QueueSpec{MaxWait: g.Quota.Queue.MaxWait} // by default both wait for 2 s
+		return room.retirement()
+	}
+	if g.Limit == nil {
+		return time.Second
+	}
+	return g.Limit.Queue.retirement()
+}
 
 // retirement is how long after the last policy somebody may still be waiting in
 // the room: the longest wait, and a little more for work on its way to it.
@@ -141,4 +321,72 @@ func (q *QueueSpec) retirement() time.Duration {
 		wait = limit.DefaultMaxWait
 	}
 	return min(wait+time.Second, longestRetirement)
+}
+
+// suggest returns what to write instead of a word that is not among the known
+// ones: the nearest of them, if one is near enough to be what was meant, and
+// the list of them all otherwise. many is the plural of what they are.
+func suggest(word string, known []string, many string) string {
+	if len(known) == 0 {
+		return "there are no " + many + " to choose from"
+	}
+	if n := nearest(word, known); n != "" {
+		return "did you mean " + n + "?"
+	}
+	return "write one of " + list(known)
+}
+
+// list joins words for a sentence, and stops where nobody reads on.
+func list(words []string) string {
+	const most = 12
+	if len(words) > most {
+		return strings.Join(words[:most], ", ") + ", …"
+	}
+	return strings.Join(words, ", ")
+}
+
+// nearest returns the known word with the smallest edit distance from word, if
+// at most a third of its letters differ, else "". It looks no further than a
+// reader would.
+func nearest(word string, known []string) string {
+	const longest, most = 128, 1000
+	if len(word) > longest {
+		return ""
+	}
+	known = known[:min(len(known), most)]
+	best, bestDistance := "", 0
+	for _, k := range known {
+		if len(k) > longest {
+			continue
+		}
+		d := distance(strings.ToLower(word), strings.ToLower(k))
+		if 3*d <= max(len(word), len(k), 3) && (best == "" || d < bestDistance) {
+			best, bestDistance = k, d
+		}
+	}
+	return best
+}
+
+// distance is the number of letters to insert, delete, replace or swap with
+// their neighbour to turn a into b.
+func distance(a, b string) int {
+	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range last {
+		last[j] = j
+	}
+	for i := range len(a) {
+		row[0] = i + 1
+		for j := range len(b) {
+			replace := last[j]
+			if a[i] != b[j] {
+				replace++
+			}
+			row[j+1] = min(replace, last[j+1]+1, row[j]+1)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				row[j+1] = min(row[j+1], before[j-1]+1)
+			}
+		}
+		before, last, row = last, row, before
+	}
+	return last[len(b)]
 }

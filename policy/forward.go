@@ -2,6 +2,7 @@ package policy
 
 import (
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -92,4 +93,20 @@ func (p *Policy) timeoutFor(in *http.Request) *timeoutHeader {
 		}
 	}
 	return nil
+}
+
+// forwardAdmissions tells the next server how often the operation has been admitted,
+// this time included.
+func (p *Policy) forwardAdmissions(out http.Header, in *http.Request, w *weir.Work) {
+	if p.admissions == "" {
+		return
+	}
+	n, _ := p.admissionsOf(in, p.Trusted(in))
+	if rt := p.byName[w.Op]; rt != nil && len(rt.gates) > 0 {
+		n++
+	}
+	delete(out, p.admissions)
+	if n > 0 {
+		out[p.admissions] = []string{strconv.FormatInt(n, 10)}
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/keyed"
 	"github.com/weir-go/weir/limit"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/shed"
 )
 
@@ -248,3 +249,82 @@ func (g *Gate) close() {
 func (g *Gate) closeLater() *time.Timer {
 	return time.AfterFunc(time.Duration(g.retire.Load()), g.close)
 }
+
+// Limiters returns the gate with a limiter for each key inside, nil for other
+// mechanisms. What holds of [Gate.Limiter] holds of it.
+func (g *Gate) Limiters() *keyed.Limiters {
+	l, _ := g.mechanism.(*keyed.Limiters)
+	return l
+}
+
+// Pools is what there is to see of a gate with a limit for each key, whether one
+// controller moves the limits of all or each key has its own.
+type Pools interface {
+	// Usage describes the gate, with the top keys by name.
+	Usage(top int) keyed.Usage
+	// KeyOf returns the key whose pool w draws on, Key describes one and reports
+	// whether it is known.
+	KeyOf(w weir.Work) string
+	Key(key string) (keyed.KeyUse, bool)
+}
+
+// Pools returns the gate's pools by key, nil for gates that have none, and for those
+// whose pools are of reads and writes only (see [Gate.Parts]). They know
+// nothing of the gate's mode.
+func (g *Gate) Pools() Pools {
+	if g.kind == readWrite {
+		return nil
+	}
+	p, _ := g.mechanism.(Pools)
+	return p
+}
+
+// Parts returns the pools of a gate that has one for reads and one for writes for all
+// work together, by the words read and write; nil for any other gate, and before the
+// first work.
+func (g *Gate) Parts() map[string]weir.Snapshot {
+	l := g.Limiters()
+	if l == nil {
+		return nil
+	}
+	parts := map[string]weir.Snapshot{}
+	for _, part := range accesses {
+		if s, ok := l.Limiter("", part); ok {
+			parts[part] = s
+		}
+	}
+	if len(parts) == 0 {
+		return nil
+	}
+	return parts
+}
+
+// Quota returns the quota inside, nil for other mechanisms. What holds of
+// [Gate.Limiter] holds of it.
+func (g *Gate) Quota() *quota.Quota {
+	q, _ := g.mechanism.(*quota.Quota)
+	return q
+}
+
+// told is what answers tell clients of a quota, in the words of QuotaSpec.
+type told struct{ headers, unit string }
+
+// QuotaHeaders returns the headers in which answers tell about the quota, a word of
+// QuotaSpec.Headers; empty for gates of other mechanisms.
+func (g *Gate) QuotaHeaders() string { return g.told().headers }
+
+// QuotaUnit returns what answers say that a token of the quota is, a word of
+// QuotaSpec.Unit; empty for gates of other mechanisms.
+func (g *Gate) QuotaUnit() string { return g.told().unit }
+
+func (g *Gate) told() told {
+	if t := g.tells.Load(); t != nil {
+		return *t
+	}
+	return told{}
+}
+
+var (
+	_ Pools = (*keyed.Gate)(nil)
+	_ Pools = (*keyed.Limiters)(nil)
+)

@@ -104,3 +104,18 @@ func faultsOf(t testing.TB, err error) []string {
 	}
 	return texts
 }
+
+// databases is a gate with a limit for each tenant.
+func databases(limit int64, each EachSpec) Spec {
+	return Spec{Gates: map[string]GateSpec{"db": {Limit: &LimitSpec{Limit: limit, Queue: QueueSpec{Len: -1}}, Each: &each}}}
+}
+
+func held(t *testing.T, g weir.TryAdmitter, w weir.Work, n int) (permits []weir.Permit) {
+	t.Helper()
+	for range n {
+		if p, err := g.TryAdmit(w); err == nil {
+			permits = append(permits, p)
+		}
+	}
+	return permits
+}

@@ -3,8 +3,11 @@ package policy
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
+	"maps"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"unicode"
@@ -205,4 +208,274 @@ func bounded(s string) string {
 	}
 	sum := sha256.Sum256([]byte(s))
 	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// forwardedFor says where a request came from before its peer passed it on. Each
+// proxy adds the address of its own peer at the end.
+const forwardedFor = "X-Forwarded-For"
+
+// mostHops bounds how many proxies are followed back.
+const mostHops = 32
+
+// TrustsNetwork reports whether addr is in one of the networks whose headers are
+// believed.
+func (p *Policy) TrustsNetwork(addr netip.Addr) bool {
+	return p.identity.trusts(addr.Unmap().WithZone(""))
+}
+
+// originOf returns the address that a request comes from as far as trust reaches:
+// the peer's, or behind trusted peers the rightmost address in X-Forwarded-For
+// that is not trusted itself. What stands to the left of that one was written by
+// nobody who is trusted. Where everybody is trusted it is the first of them, and
+// what is no address ends the way back at whoever wrote it. named is false if only
+// trusted addresses were met: they pass on what others ask.
+func (id *identity) originOf(a *asker) (origin netip.Addr, named bool) {
+	peer := a.peer
+	if !a.trusted {
+		return peer, peer.IsValid()
+	}
+	lines := a.request.Header[forwardedFor]
+	hops := 0
+	for i := len(lines) - 1; i >= 0; i-- {
+		for rest, more := lines[i], true; more; {
+			var entry string
+			if rest, entry, more = cutLast(rest); hops == mostHops {
+				return peer, false
+			}
+			hops++
+			addr := peerAddr(unbracketed(strings.TrimSpace(entry)))
+			switch {
+			case !addr.IsValid():
+				return peer, false
+			case !id.trusts(addr):
+				return addr, true
+			}
+			peer = addr
+		}
+	}
+	return peer, false
+}
+
+// cutLast splits a list at its last comma.
+func cutLast(list string) (rest, entry string, more bool) {
+	if i := strings.LastIndexByte(list, ','); i >= 0 {
+		return list[:i], list[i+1:], true
+	}
+	return "", list, false
+}
+
+// unbracketed takes the brackets from an IPv6 address without a port.
+func unbracketed(s string) string {
+	if strings.HasPrefix(s, "[") && strings.HasSuffix(s, "]") {
+		return s[1 : len(s)-1]
+	}
+	return s
+}
+
+// peerAddr returns the address in a request's RemoteAddr, with or without a
+// port; the zero Addr if there is none, as on a Unix socket.
+func peerAddr(remote string) netip.Addr {
+	if ap, err := netip.ParseAddrPort(remote); err == nil {
+		return ap.Addr().Unmap().WithZone("")
+	}
+	addr, err := netip.ParseAddr(remote)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return addr.Unmap().WithZone("")
+}
+
+// peerBits is how much of an IPv6 address names a peer: a host, or a whole
+// home, is given a /64, and could otherwise be 2^64 peers.
+const peerBits = 64
+
+// peerName returns what an address is called: itself if it is IPv4, or the /64
+// network of an IPv6 address. remote is the text it may have been read from.
+func peerName(addr netip.Addr, remote string) string {
+	switch {
+	case addr.Is4():
+		// There is one way to write an IPv4 address: no need for a copy if it is
+		// the one in remote. An IPv6 form of it has a colon before its first dot.
+		if head, _, _ := strings.Cut(remote, ":"); strings.Contains(head, ".") {
+			return head
+		}
+		return addr.String()
+	case addr.Is6():
+		return netip.PrefixFrom(addr, peerBits).Masked().String()
+	}
+	return ""
+}
+
+// sources are the words that a source begins with.
+var sources = []string{"header:", "path:", "peer", "cert:", "const:"}
+
+const sourceForms = "write header:NAME, path:NAME, peer, cert:NAME or const:VALUE"
+
+// loopback is trusted where the spec does not say whom to trust.
+var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
+
+func (c *compiler) checkIdentity() identity {
+	at := place{"identity"}
+	spec := &c.spec.Identity
+	id := identity{
+		tenant:  c.checkSource(at.at("tenant"), spec.Tenant),
+		user:    c.checkSource(at.at("user"), spec.User),
+		client:  c.checkSource(at.at("client"), spec.Client),
+		classes: c.checkPriorities(at.at("priorities"), spec.Priorities),
+		trusted: loopback,
+		ignored: new(ignored),
+	}
+	id.priority = c.checkPrioritySource(at.at("priority"), spec.Priority, id.classes)
+	if prev := c.opts.Previous; prev != nil {
+		id.ignored = prev.identity.ignored
+	}
+	if spec.Trusted != nil {
+		id.trusted = nil
+	}
+	for i, network := range spec.Trusted {
+		if p, ok := c.checkNetwork(at.at("trusted").index(i), network); ok {
+			id.trusted = append(id.trusted, p)
+		}
+	}
+	for i, text := range spec.TrustedCerts {
+		if p, ok := c.checkCertPattern(at.at("trusted_certs").index(i), text); ok {
+			id.trustedCerts = append(id.trustedCerts, p)
+		}
+	}
+	return id
+}
+
+// mostWords bounds the words for priorities: a vocabulary, not a table of users.
+const mostWords = 256
+
+// checkPriorities returns the words that are understood as priorities: the four
+// names, and those of the spec.
+func (c *compiler) checkPriorities(at place, words map[string]string) map[string]weir.Priority {
+	classes := make(map[string]weir.Priority, len(priorities)+len(words))
+	for _, name := range priorities {
+		classes[name], _ = weir.ParsePriority(name)
+	}
+	if len(words) > mostWords {
+		c.add(at, fmt.Sprintf("%d words for priorities", len(words)), fmt.Sprintf("write at most %d", mostWords))
+		return classes
+	}
+	seen := map[string]string{}
+	for _, word := range slices.Sorted(maps.Keys(words)) {
+		lower := strings.ToLower(word)
+		p, ok := weir.ParsePriority(words[word])
+		switch at := at.at(word); {
+		case word == "" || strings.TrimSpace(word) != word || len(word) > longestWord || bounded(word) != word:
+			c.add(at, fmt.Sprintf("%.80q is no word that a header could bring", word),
+				fmt.Sprintf("write 1 to %d bytes of plain text", longestWord))
+		case seen[lower] != "":
+			c.add(at, fmt.Sprintf("%q is %q in other letters", word, seen[lower]), "write one of the two; upper and lower case are alike")
+		case !ok:
+			c.add(at, fmt.Sprintf("%q is no priority", words[word]), suggest(words[word], priorities, "priorities"))
+		default:
+			classes[lower] = p
+		}
+		seen[lower] = word
+	}
+	return classes
+}
+
+// checkSource compiles a source. Whether a wildcard exists is checked when the
+// routes are known.
+func (c *compiler) checkSource(at place, text string) source {
+	word, value, colon := strings.Cut(text, ":")
+	switch {
+	case text == "":
+		return source{}
+	case text == "peer":
+		return source{kind: peerSource}
+	case !colon:
+		c.add(at, fmt.Sprintf("%q is no source", text), sourceSuggestion(text))
+		return source{}
+	}
+	switch word {
+	case "header":
+		return c.checkHeader(at, value)
+	case "path":
+		if value != "" {
+			return source{pathSource, strings.TrimSuffix(strings.Trim(value, "{}"), "...")}
+		}
+		c.add(at, "path: names no wildcard", "write path:NAME, where a route's pattern has {NAME}")
+	case "cert":
+		return c.checkCertSource(at, value)
+	case "const":
+		if value == "" {
+			c.add(at, "const: has no value", "write const:VALUE, or leave the field out")
+		} else if bounded(value) != value {
+			c.add(at, "the value of const: is too long or has characters that cannot be printed",
+				fmt.Sprintf("write at most %d bytes of plain text", MaxIdentity))
+		}
+		return source{constSource, value}
+	default:
+		c.add(at, fmt.Sprintf("%q is no source", text), sourceSuggestion(word+":"))
+	}
+	return source{}
+}
+
+// sourceSuggestion says what to write instead of word, which is no source: the
+// source that it nearly is, or header: before what can only be a header's name.
+func sourceSuggestion(word string) string {
+	if n := nearest(word, sources); n != "" {
+		return "did you mean " + n + "? " + sourceForms
+	}
+	if strings.Contains(word, "-") && isToken(word) {
+		return "did you mean header:" + word + "? " + sourceForms
+	}
+	return sourceForms
+}
+
+func (c *compiler) checkHeader(at place, name string) source {
+	if !isToken(name) {
+		c.add(at, fmt.Sprintf("%q is no header name", name), "write letters, digits and dashes, such as header:X-Tenant")
+		return source{}
+	}
+	key := http.CanonicalHeaderKey(name)
+	if key == "Host" {
+		return source{kind: hostSource}
+	}
+	return source{headerSource, key}
+}
+
+// isToken reports whether s is a token as RFC 9110 defines it.
+func isToken(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return r <= ' ' || r >= 0x7f || strings.ContainsRune("\"(),/:;<=>?@[\\]{}", r)
+	})
+}
+
+// checkPrioritySource allows only sources that a client cannot choose: everybody
+// would be critical.
+func (c *compiler) checkPrioritySource(at place, text string, classes map[string]weir.Priority) source {
+	before := len(c.faults)
+	s := c.checkSource(at, text)
+	if len(c.faults) > before {
+		return s
+	}
+	switch s.kind {
+	case pathSource:
+		c.add(at, "a path is chosen by the client, and so would be its priority",
+			"write header:NAME, which is believed only from trusted networks, or give the route a priority")
+	case peerSource:
+		c.add(at, "an address is no priority", "write header:NAME or const:VALUE")
+	case certSource:
+		c.add(at, "a certificate says who somebody is, not how important the work is",
+			"write header:NAME, and the certificates that are believed under trusted_certs")
+	case constSource:
+		if _, ok := classes[strings.ToLower(s.key)]; !ok {
+			c.add(at, fmt.Sprintf("%q is no priority", s.key), suggest(s.key, slices.Sorted(maps.Keys(classes)), "priorities"))
+		}
+	}
+	return s
+}
+
+func (c *compiler) checkNetwork(at place, text string) (netip.Prefix, bool) {
+	p, problem, instead := parseNetwork(text)
+	if problem != "" {
+		c.add(at, problem, instead)
+	}
+	return p, problem == ""
 }

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strings"
 	"testing"
@@ -132,4 +133,169 @@ func FuzzIdentity(f *testing.F) {
 			t.Errorf("believed one of two users: %q", w.User)
 		}
 	})
+}
+
+// The address that a request comes from is as far back as trusted proxies lead.
+func TestOrigin(t *testing.T) {
+	trusted := []string{"127.0.0.0/8", "10.0.0.0/8", "fd00::/8"}
+	for _, tt := range []struct {
+		name, remote string
+		forwarded    []string
+		want         string
+	}{
+		{"peer alone", "192.0.2.1:9", nil, "192.0.2.1"},
+		{"a stranger's claim", "192.0.2.1:9", []string{"198.51.100.7"}, "192.0.2.1"},
+		{"one proxy", "127.0.0.1:9", []string{"198.51.100.7"}, "198.51.100.7"},
+		{"what the client wrote before", "127.0.0.1:9", []string{"1.2.3.4, 198.51.100.7"}, "198.51.100.7"},
+		{"two proxies", "127.0.0.1:9", []string{"1.2.3.4, 198.51.100.7, 10.0.0.1"}, "198.51.100.7"},
+		{"in several lines", "127.0.0.1:9", []string{"1.2.3.4", "198.51.100.7,10.0.0.1"}, "198.51.100.7"},
+		{"with ports", "127.0.0.1:9", []string{"198.51.100.7:1234, [fd00::1]:80"}, "198.51.100.7"},
+		{"IPv6", "127.0.0.1:9", []string{"2001:db8:1:2::5"}, "2001:db8:1:2::/64"},
+		{"IPv6 in brackets", "127.0.0.1:9", []string{"[2001:db8:1:2::5]"}, "2001:db8:1:2::/64"},
+		{"all trusted", "127.0.0.1:9", []string{"10.0.0.2, 10.0.0.1"}, "10.0.0.2"},
+		{"nobody named", "127.0.0.1:9", nil, "127.0.0.1"},
+		{"unknown", "127.0.0.1:9", []string{"198.51.100.7, unknown, 10.0.0.1"}, "10.0.0.1"},
+		{"empty", "127.0.0.1:9", []string{""}, "127.0.0.1"},
+		{"commas", "127.0.0.1:9", []string{",,,,"}, "127.0.0.1"},
+		{"endless", "127.0.0.1:9", []string{"198.51.100.7" + strings.Repeat(",10.0.0.1", 9000)}, "10.0.0.1"},
+		{"no address", "@", []string{"198.51.100.7"}, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := compile(t, Spec{Identity: IdentitySpec{Client: "peer", Trusted: trusted}}, Options{})
+			r := from(tt.remote)
+			for _, line := range tt.forwarded {
+				r.Header.Add("X-Forwarded-For", line)
+			}
+			if _, w := p.Match(r); w.Client != tt.want {
+				t.Errorf("client is %q, want %q", w.Client, tt.want)
+			}
+		})
+	}
+}
+
+// Whose word is not believed is fair by address, whatever tenants it names.
+func TestUserByAddress(t *testing.T) {
+	headers := IdentitySpec{Tenant: "header:X-Tenant", User: "header:X-User"}
+	tenants := IdentitySpec{Tenant: "header:X-Tenant"}
+	for _, tt := range []struct {
+		name         string
+		identity     IdentitySpec
+		remote       string
+		headers      string
+		tenant, user string
+	}{
+		{"stranger", headers, "192.0.2.1:9", "X-Tenant: a|X-User: root", "", "192.0.2.1"},
+		{"stranger over IPv6", headers, "[2001:db8::1]:9", "X-Tenant: a", "", "2001:db8::/64"},
+		{"stranger where nothing is set", IdentitySpec{}, "192.0.2.1:9", "", "", "192.0.2.1"},
+		{"stranger with a path", IdentitySpec{Tenant: "path:t"}, "192.0.2.1:9", "", "acme", "192.0.2.1"},
+		{"stranger who is somebody", IdentitySpec{User: "const:all"}, "192.0.2.1:9", "", "", "all"},
+		{"trusted", headers, "127.0.0.1:9", "X-Tenant: a|X-User: root", "a", "root"},
+		{"trusted without a user", tenants, "127.0.0.1:9", "X-Tenant: a|X-Forwarded-For: 192.0.2.9", "a", ""},
+		{"trusted without anything", tenants, "127.0.0.1:9", "X-Forwarded-For: 192.0.2.9", "", ""},
+		{"trusted where nothing is set", IdentitySpec{}, "127.0.0.1:9", "X-Forwarded-For: 192.0.2.9", "", "192.0.2.9"},
+		{"trusted and alone", IdentitySpec{}, "127.0.0.1:9", "", "", ""},
+		{"trusted with a path", IdentitySpec{Tenant: "path:t"}, "127.0.0.1:9", "X-Forwarded-For: 192.0.2.9", "acme", "192.0.2.9"},
+		{"a socket", headers, "@", "X-User: root", "", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := compile(t, Spec{Identity: tt.identity, Routes: []RouteSpec{{Match: []string{"/{t}"}}}}, Options{})
+			r := from(tt.remote)
+			r.URL.Path = "/acme"
+			for h := range strings.SplitSeq(tt.headers, "|") {
+				if name, value, ok := strings.Cut(h, ": "); ok {
+					r.Header.Add(name, value)
+				}
+			}
+			if _, w := p.Match(r); w.Tenant != tt.tenant || w.User != tt.user {
+				t.Errorf("tenant %q, user %q; want %q, %q", w.Tenant, w.User, tt.tenant, tt.user)
+			}
+		})
+	}
+}
+
+// Words for priorities are believed from trusted peers, understood by name or by
+// the map, and counted where they are not.
+func TestPriorityWords(t *testing.T) {
+	spec := Spec{
+		Identity: IdentitySpec{Priority: "header:X-Priority", Priorities: map[string]string{
+			"system": "critical", "Leader-Election": "high", "catch-all": "background", "7": "high", "normal": "background",
+		}},
+		Routes: []RouteSpec{{Match: []string{"/"}, Priority: "high"}},
+	}
+	for _, tt := range []struct {
+		remote  string
+		values  []string
+		want    weir.Priority
+		ignored uint64
+	}{
+		{"127.0.0.1:9", []string{"critical"}, weir.Critical, 0},
+		{"127.0.0.1:9", []string{"CRITICAL"}, weir.Critical, 0},
+		{"127.0.0.1:9", []string{" background "}, weir.Background, 0},
+		{"127.0.0.1:9", []string{"system"}, weir.Critical, 0},
+		{"127.0.0.1:9", []string{"leader-election"}, weir.High, 0},
+		{"127.0.0.1:9", []string{"Catch-All"}, weir.Background, 0},
+		{"127.0.0.1:9", []string{"7"}, weir.High, 0},
+		{"127.0.0.1:9", []string{"normal"}, weir.Background, 0}, // as the map says
+		{"127.0.0.1:9", []string{"critical", "critical"}, weir.Critical, 0},
+		{"127.0.0.1:9", []string{"critical", "background"}, weir.High, 1},
+		{"127.0.0.1:9", []string{"urgent"}, weir.High, 1},
+		{"127.0.0.1:9", []string{"priority(3)"}, weir.High, 1},
+		{"127.0.0.1:9", []string{"-1"}, weir.High, 1},
+		{"127.0.0.1:9", []string{"99999999999999999999"}, weir.High, 1},
+		{"127.0.0.1:9", []string{"crit\x00ical"}, weir.High, 1},
+		{"127.0.0.1:9", []string{strings.Repeat("x", 10<<10)}, weir.High, 1},
+		{"127.0.0.1:9", []string{""}, weir.High, 0},
+		{"127.0.0.1:9", nil, weir.High, 0},
+		{"192.0.2.1:9", []string{"critical"}, weir.High, 0},
+		{"192.0.2.1:9", []string{"urgent"}, weir.High, 0},
+	} {
+		p := compile(t, spec, Options{})
+		r := from(tt.remote)
+		r.Header["X-Priority"] = tt.values
+		_, w := p.Match(r)
+		if got := p.Ignored(); w.Priority != tt.want || got.Priorities != tt.ignored {
+			t.Errorf("%s, %.40q: %v, %d ignored; want %v, %d", tt.remote, tt.values, w.Priority, got.Priorities, tt.want, tt.ignored)
+		}
+	}
+}
+
+// What was ignored is not forgotten by a reload.
+func TestIgnoredStays(t *testing.T) {
+	spec := Spec{Identity: IdentitySpec{Priority: "header:X-Priority"}}
+	p := compile(t, spec, Options{})
+	p.Match(from("127.0.0.1:9", "X-Priority: urgent", "X-Request-Timeout: soon"))
+	next := compile(t, spec, Options{Previous: p})
+	next.Match(from("127.0.0.1:9", "X-Priority: urgent"))
+	if got := next.Ignored(); got != (Ignored{Priorities: 2, Timeouts: 1}) {
+		t.Errorf("ignored %+v", got)
+	}
+}
+
+func TestTrustsNetwork(t *testing.T) {
+	p := compile(t, Spec{Identity: IdentitySpec{Trusted: []string{"10.0.0.0/8", "fe80::/10"}}}, Options{})
+	for text, want := range map[string]bool{
+		"10.1.2.3": true, "::ffff:10.1.2.3": true, "fe80::1%eth0": true, "127.0.0.1": false, "192.0.2.1": false,
+	} {
+		if got := p.TrustsNetwork(netip.MustParseAddr(text)); got != want {
+			t.Errorf("%s: %t, want %t", text, got, want)
+		}
+	}
+	if p.TrustsNetwork(netip.Addr{}) {
+		t.Error("trusts no address")
+	}
+}
+
+func TestParseNetwork(t *testing.T) {
+	if n, err := ParseNetwork("fd00::/8"); err != nil || n.String() != "fd00::/8" {
+		t.Errorf("%v, %v", n, err)
+	}
+	for text, want := range map[string]string{
+		"":            `"" is no network in CIDR notation; write a network such as 10.0.0.0/8 or fd00::/8`,
+		"192.0.2.1":   `"192.0.2.1" is no network in CIDR notation; write 192.0.2.1/32`,
+		"192.0.2.1/8": "192.0.2.1/8 has bits set beyond its 8; write 192.0.0.0/8, or 192.0.2.1/32 for the one address",
+	} {
+		if _, err := ParseNetwork(text); err == nil || err.Error() != want {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
 }

@@ -100,6 +100,28 @@ func (p *Policy) Match(r *http.Request) (*Route, weir.Work) {
 	return rt, w
 }
 
+// bound gives w the earlier of its deadlines: the route's, and the one that the
+// request brings. Where the earliest deadline is served first, that of a peer who
+// is not trusted only bounds the wait.
+func (p *Policy) bound(w *weir.Work, r *http.Request, timeout time.Duration, trusted bool) {
+	sent, found, bad := timeoutOf(p.timeouts, r)
+	if bad > 0 {
+		p.identity.ignored.timeouts.Add(1)
+	}
+	if found && sent > 0 && p.edf && !trusted {
+		if w.MaxWait == 0 || w.MaxWait > sent {
+			w.MaxWait = sent
+		}
+		found = false
+	}
+	switch {
+	case found && (timeout <= 0 || sent < timeout):
+		w.Deadline = p.time().Add(sent)
+	case timeout > 0:
+		w.Deadline = p.time().Add(timeout)
+	}
+}
+
 // time returns the time of day that deadlines are compared with.
 func (p *Policy) time() time.Time {
 	if p.now != nil {
@@ -199,25 +221,6 @@ func (p *Policy) retire(next *Policy) {
 	}
 }
 
-// own ends the polling, unless the next policy goes on with it, and returns the
-// gates that this policy may close: all of them, or after Retire those that
-// nobody adopted.
-func (p *Policy) own() []*Gate {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, t := range p.timers {
-		t.Stop()
-	}
-	p.timers = nil
-	if p.polled != nil && !p.handed {
-		p.polled.Close()
-	}
-	if p.retired {
-		return p.gone
-	}
-	return slices.Collect(maps.Values(p.gates))
-}
-
 // Close closes the gates at once: new and waiting work is refused as draining,
 // permits in flight stay valid. After Retire it leaves alone what the next
 // policy has adopted.
@@ -248,6 +251,25 @@ func (p *Policy) Drain(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// own ends the polling, unless the next policy goes on with it, and returns the
+// gates that this policy may close: all of them, or after Retire those that
+// nobody adopted.
+func (p *Policy) own() []*Gate {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, t := range p.timers {
+		t.Stop()
+	}
+	p.timers = nil
+	if p.polled != nil && !p.handed {
+		p.polled.Close()
+	}
+	if p.retired {
+		return p.gone
+	}
+	return slices.Collect(maps.Values(p.gates))
+}
+
 // Next returns when the next Step is due, on virtual time; false means that no
 // gate has anything to do by itself.
 func (p *Policy) Next() (time.Duration, bool) {
@@ -267,4 +289,68 @@ func (p *Policy) Step() {
 	for _, name := range p.names {
 		p.gates[name].mechanism.Step()
 	}
+}
+
+// Saved is what the gates of a policy have learned, to be kept over a restart.
+// It survives a JSON round trip.
+type Saved struct {
+	// At is when it was saved.
+	At time.Time `json:"saved_at"`
+	// Gates holds what each gate has learned, by name. Gates that learn
+	// nothing are left out.
+	Gates map[string]SavedGate `json:"gates"`
+}
+
+// SavedGate is what one gate has learned.
+type SavedGate struct {
+	// Controller is the name of the controller that learned it. Another one
+	// does not take it up.
+	Controller string `json:"controller"`
+	control.State
+}
+
+// maxClockStep is how far ahead of the clock a saved time may lie.
+const maxClockStep = time.Minute
+
+// Save returns what the gates have learned so far.
+func (p *Policy) Save() Saved {
+	s := Saved{At: time.Now().UTC(), Gates: map[string]SavedGate{}}
+	for name, g := range p.Gates() {
+		m, ok := g.mechanism.(learner)
+		if !ok {
+			continue
+		}
+		if state, ok := m.Save(); ok {
+			s.Gates[name] = SavedGate{g.mechanism.Snapshot().Controller, state}
+		}
+	}
+	return s
+}
+
+// Restore takes up what gates of the same names and controllers had learned, and
+// returns their names, sorted. Nothing is taken up, and the error says why, if s
+// is older than maxAge (0 means that any age will do) or comes from the future
+// by more than a minute: what was true of the backend then may be long gone.
+// Values outside a gate's bounds are clamped.
+func (p *Policy) Restore(s Saved, maxAge time.Duration) ([]string, error) {
+	age := time.Since(s.At)
+	switch {
+	case maxAge > 0 && age > maxAge:
+		return nil, fmt.Errorf("policy: learned limits are %v old, more than the %v allowed; starting from the configured ones",
+			age.Round(time.Second), maxAge)
+	case age < -maxClockStep:
+		return nil, fmt.Errorf("policy: learned limits were saved %v in the future; check the clock; starting from the configured ones",
+			(-age).Round(time.Second))
+	}
+	var restored []string
+	for name, g := range p.Gates() {
+		saved, ok := s.Gates[name]
+		m, learns := g.mechanism.(learner)
+		if !ok || !learns || saved.Controller != g.mechanism.Snapshot().Controller {
+			continue
+		}
+		m.Restore(saved.State)
+		restored = append(restored, name)
+	}
+	return restored, nil
 }

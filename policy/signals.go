@@ -2,11 +2,176 @@ package policy
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"math"
+	"net/url"
+	"reflect"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/signal"
 )
+
+// checkSignals checks the signals that the spec defines.
+func (c *compiler) checkSignals() {
+	for _, name := range slices.Sorted(maps.Keys(c.spec.Signals)) {
+		at := place{"signals", name}
+		spec := c.spec.Signals[name]
+		c.checkName(at, "signal", name)
+		r, ok := c.reads(name)
+		if !ok {
+			if spec.Read != "" {
+				at = at.at("read")
+			}
+			word := spec.Read
+			if word == "" {
+				word = name
+			}
+			c.add(at, fmt.Sprintf("%q is nothing that a signal can read", word), c.suggestReading(word))
+			continue
+		}
+		for _, key := range spec.given() {
+			if !slices.Contains(r.keys, key) {
+				c.add(at.at(key), "means nothing to a signal that reads "+r.word, "leave it out")
+			}
+		}
+		c.checkWord(at.at("then"), "word for then", spec.Then, thens)
+		for _, err := range r.problems(name, spec) {
+			c.add(at.at(err.key), err.problem, err.instead)
+		}
+	}
+}
+
+func (c *compiler) suggestReading(word string) string {
+	known := append(slices.Sorted(maps.Keys(c.opts.Signals)), SignalKinds()...)
+	if n := nearest(word, known); n != "" {
+		return "write read: " + n
+	}
+	return "write read: and one of " + strings.Join(known, ", ")
+}
+
+// checkGateSignals checks which signals a gate goes by.
+func (c *compiler) checkGateSignals(at place, l *LimitSpec, k kind) {
+	for i, name := range l.Signals {
+		at := at.at("signals").index(i)
+		switch {
+		case slices.Contains(l.Signals[:i], name):
+			c.add(at, fmt.Sprintf("%q is in the list already", name), "leave one of them out")
+		case name == l.lagSignal():
+			c.add(at, fmt.Sprintf("%q is a lag and no pressure", name), "leave it out here; the controller "+k.word+" goes by it")
+		default:
+			c.checkSignalName(at, name)
+		}
+	}
+	if k.word == "lag" || k.word == "drain" {
+		at := at.at(k.word, "signal")
+		if lag := l.lagSignal(); lag != "" {
+			c.checkSignalName(at, lag)
+		} else {
+			c.add(at, "the controller "+k.word+" has no lag to go by", "name a signal whose value is the lag")
+		}
+	}
+	if k.heeds && len(l.Signals) == 0 {
+		c.add(at.at("signals"), "the controller "+k.word+" has nothing to go by", "write for instance [cpu, memory]")
+	}
+	if len(l.sources()) > 0 && c.opts.Now != nil && c.opts.Readings == nil {
+		c.add(at, "signals are read from this machine in its own time, and there is none on virtual time",
+			"leave them out, or hand in Options.Readings")
+	}
+}
+
+// checkSignalName checks that there is a signal of that name.
+func (c *compiler) checkSignalName(at place, name string) {
+	if _, defined := c.spec.Signals[name]; defined {
+		return // and has been checked
+	}
+	r, ok := c.reads(name)
+	if !ok {
+		known := append(slices.Sorted(maps.Keys(c.spec.Signals)), slices.Sorted(maps.Keys(c.opts.Signals))...)
+		known = append(known, SignalKinds()...)
+		instead := suggest(name, known, "signals")
+		if nearest(name, known) == "" {
+			instead = "say under signals: what it reads, or " + instead
+		}
+		c.add(at, fmt.Sprintf("there is no signal %q", name), instead)
+		return
+	}
+	for _, p := range r.problems(name, SignalSpec{}) {
+		c.add(at, fmt.Sprintf("the signal %s has to be told its %s", name, p.key), fmt.Sprintf("write it under signals: %s:", name))
+	}
+}
+
+// given lists the settings that depend on what is read and that the spec gives.
+func (s *SignalSpec) given() []string {
+	var keys []string
+	for _, f := range []struct {
+		key string
+		set bool
+	}{
+		{"threshold", s.Threshold != 0}, {"wait", s.Wait != 0}, {"over", s.Over != 0},
+		{"path", s.Path != ""}, {"url", s.URL != ""}, {"field", s.Field != ""},
+	} {
+		if f.set {
+			keys = append(keys, f.key)
+		}
+	}
+	return keys
+}
+
+// problem is what is wrong with one setting.
+type problem struct{ key, problem, instead string }
+
+// problems returns everything that is wrong with the values of a signal's
+// settings. How it is polled is tried on a signal that costs nothing to read.
+func (r *reading) problems(name string, spec SignalSpec) []problem {
+	var all []problem
+	if t := spec.Threshold; t < 0 || math.IsNaN(t) || math.IsInf(t, 0) {
+		return []problem{{"threshold", fmt.Sprintf("%g will not do", t), "write the most that is wanted, a number above 0"}}
+	}
+	switch {
+	case r.word == "file" && spec.Path == "":
+		all = append(all, problem{"path", "no file is named", "write the file that holds the number"})
+	case r.word == "http":
+		if u, err := url.Parse(spec.URL); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+			all = append(all, problem{"url", fmt.Sprintf("%q is no http or https URL", spec.URL), "write for instance http://127.0.0.1:8000/lag"})
+		}
+	}
+	if spec.Then == "safe" && spec.SafeValue == 0 {
+		all = append(all, problem{"safe_value", "then: safe has no value to put in place of a missing one",
+			"write the pressure to go by, such as 2 (above 1 the limit shrinks), or the lag"})
+	}
+	w, err := r.watch(name, spec)
+	if err != nil {
+		return append(all, asProblems(err)...)
+	}
+	w.Signal = signal.Func(name, func(context.Context) (float64, error) { return 0, signal.ErrNoValue })
+	p, err := signal.NewPoller(signal.Config{Watches: []signal.Watch{w}})
+	if err != nil {
+		return append(all, asProblems(err)...)
+	}
+	p.Close()
+	return all
+}
+
+// asProblems turns the errors of package signal, which begin with the name of a
+// field, into the problems of settings.
+func asProblems(err error) []problem {
+	var all []problem
+	for _, e := range leaves(err) {
+		name, rest, _ := strings.Cut(e.Error(), " ")
+		value, must, _ := strings.Cut(rest, ": ")
+		key := snake(name)
+		switch key {
+		case "share", "per_proc", "max":
+			key = "threshold"
+		}
+		all = append(all, problem{key, value + " will not do", inKeys(must)})
+	}
+	return all
+}
 
 // reading is what a policy knows of something that a signal can read.
 type reading struct {
@@ -137,4 +302,137 @@ func (r *reading) watch(name string, spec SignalSpec) (signal.Watch, error) {
 		})
 	}
 	return w, nil
+}
+
+// polled is the poller of a policy. The next policy goes on with it if it wants
+// the same signals.
+type polled struct {
+	*signal.Poller
+	specs    map[string]SignalSpec
+	external map[string]signal.Signal // by the name of the signal that reads it
+}
+
+// same reports whether both poll the same signals in the same way.
+func (p *polled) same(other *polled) bool {
+	return maps.Equal(p.specs, other.specs) && maps.EqualFunc(p.external, other.external, sameSignal)
+}
+
+func sameSignal(a, b signal.Signal) bool {
+	return reflect.ValueOf(a).Comparable() && a == b
+}
+
+// poll starts to poll the signals that gates go by, or goes on with the poller of
+// the policy in force.
+func (c *compiler) poll(p *Policy) {
+	names := c.signalNames()
+	if len(names) == 0 {
+		return
+	}
+	if c.opts.Readings != nil {
+		c.source = c.opts.Readings
+		return
+	}
+	next := &polled{specs: map[string]SignalSpec{}, external: map[string]signal.Signal{}}
+	var watches []signal.Watch
+	for _, name := range names {
+		r, _ := c.reads(name)
+		spec := c.spec.Signals[name]
+		w, err := r.watch(name, spec)
+		if err != nil {
+			c.add(place{"signals", name}, err.Error(), "")
+			continue
+		}
+		watches = append(watches, w)
+		next.specs[name] = spec
+		if s, ok := c.opts.Signals[r.word]; ok {
+			next.external[name] = s
+		}
+	}
+	if prev := c.opts.Previous; prev != nil && prev.polled != nil && prev.polled.same(next) {
+		p.polled = prev.polled
+	} else {
+		poller, err := signal.NewPoller(signal.Config{Watches: watches, Hooks: c.opts.SignalHooks})
+		if err != nil {
+			c.add(place{"signals"}, err.Error(), "")
+			return
+		}
+		next.Poller = poller
+		p.polled = next
+	}
+	c.source = p.polled
+}
+
+// shares reports whether the policy in force has this poller too.
+func (c *compiler) shares(p *polled) bool {
+	return c.opts.Previous != nil && c.opts.Previous.polled == p
+}
+
+// signalNames returns the signals that gates go by, sorted.
+func (c *compiler) signalNames() []string {
+	used := map[string]bool{}
+	for _, g := range c.spec.Gates {
+		for _, name := range g.sources() {
+			used[name] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(used))
+}
+
+// sources lists the signals that the gate needs: those that hold its limit down,
+// and the one whose value is a lag.
+func (l *LimitSpec) sources() []string {
+	if lag := l.lagSignal(); lag != "" {
+		return append(slices.Clone(l.Signals), lag)
+	}
+	return l.Signals
+}
+
+// lagSignal is the signal whose value is a lag and no pressure, empty if the
+// controller needs none.
+func (l *LimitSpec) lagSignal() string {
+	switch l.Controller {
+	case "lag":
+		return l.Lag.Signal
+	case "drain":
+		return l.Drain.Signal
+	}
+	return ""
+}
+
+// chosen is the part of a source that one gate goes by.
+type chosen struct {
+	from  control.Source
+	names []string
+}
+
+// Readings implements [control.Source].
+func (s chosen) Readings(into []control.Reading) []control.Reading {
+	kept := len(into)
+	into = s.from.Readings(into)
+	for _, r := range into[kept:] {
+		if slices.Contains(s.names, r.Name) {
+			into[kept] = r
+			kept++
+		}
+	}
+	return into[:kept]
+}
+
+// sources lists the signals that a gate needs.
+func (g *GateSpec) sources() []string {
+	switch {
+	case g.Shed != nil:
+		return g.Shed.Signals
+	case g.Limit != nil:
+		return g.Limit.sources()
+	}
+	return nil
+}
+
+// sourceOf returns the part of the readings that a gate goes by, nil for none.
+func (c *compiler) sourceOf(names []string) control.Source {
+	if len(names) == 0 {
+		return nil
+	}
+	return chosen{c.source, names}
 }

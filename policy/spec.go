@@ -1,5 +1,9 @@
 package policy
 
+import (
+	"time"
+)
+
 // Spec is a policy as data: the same types are read from the gateway's YAML,
 // from scenario files (JSON) and built by hand. Compile turns it into a Policy.
 // Field names in files are the json tags; durations are written 250ms.
@@ -244,4 +248,289 @@ type RouteSpec struct {
 	// MaxWait shortens the wait below what the gate allows; -1 refuses instead
 	// of waiting.
 	MaxWait Duration `json:"max_wait,omitempty"`
+}
+
+// VegasSpec is what only the controller vegas has; see [control.VegasConfig].
+type VegasSpec struct {
+	Alpha           float64 `json:"alpha,omitempty"`
+	Beta            float64 `json:"beta,omitempty"`
+	Smoothing       float64 `json:"smoothing,omitempty"`
+	ProbeMultiplier int64   `json:"probe_multiplier,omitempty"`
+}
+
+// Gradient2Spec is what only the controller gradient2 has; see
+// [control.Gradient2Config].
+type Gradient2Spec struct {
+	Smoothing  float64 `json:"smoothing,omitempty"`
+	Queue      int64   `json:"queue,omitempty"`
+	RootQueue  bool    `json:"root_queue,omitempty"`
+	LongWindow int64   `json:"long_window,omitempty"`
+	Tolerance  float64 `json:"tolerance,omitempty"`
+	Rise       float64 `json:"rise,omitempty"`
+	Recheck    int64   `json:"recheck,omitempty"`
+	Shipped    bool    `json:"shipped,omitempty"`
+}
+
+// ProbeSpec is what only the controller probe has; see [control.ProbeConfig].
+type ProbeSpec struct {
+	Step     float64  `json:"step,omitempty"`
+	Weight   float64  `json:"weight,omitempty"`
+	Interval Duration `json:"interval,omitempty"`
+	// ReadWrite makes two pools, one for reads and one for writes (weir.Work.Write),
+	// which are sized together by what both get done; see keyed.ReadWrite. Limit is
+	// that of both at first, of which ReadRatio is for reads (default 0.5), and Min
+	// and Max are for each. With EachSpec.Own there are two for each key.
+	ReadWrite bool    `json:"read_write,omitempty"`
+	ReadRatio float64 `json:"read_ratio,omitempty"`
+}
+
+// LagSpec is what only the controller lag has; see [control.LagMapConfig].
+type LagSpec struct {
+	// Signal names the signal whose value is the lag. Required.
+	Signal     string   `json:"signal,omitempty"`
+	Target     float64  `json:"target,omitempty"`
+	Critical   float64  `json:"critical,omitempty"`
+	Interval   Duration `json:"interval,omitempty"`
+	Hold       int      `json:"hold,omitempty"`
+	Safe       int64    `json:"safe,omitempty"`
+	Smoothing  float64  `json:"smoothing,omitempty"`
+	MaxChange  float64  `json:"max_change,omitempty"`
+	Hysteresis float64  `json:"hysteresis,omitempty"`
+}
+
+// DrainSpec is what only the controller drain has; see [control.DrainConfig].
+type DrainSpec struct {
+	// Signal names the signal whose value is the lag. Required.
+	Signal     string   `json:"signal,omitempty"`
+	Target     float64  `json:"target,omitempty"`
+	Threshold  float64  `json:"threshold,omitempty"`
+	Interval   Duration `json:"interval,omitempty"`
+	Fudge      float64  `json:"fudge,omitempty"`
+	Decay      float64  `json:"decay,omitempty"`
+	Adder      float64  `json:"adder,omitempty"`
+	Multiplier float64  `json:"multiplier,omitempty"`
+	PerWork    float64  `json:"per_work,omitempty"`
+	Hold       int      `json:"hold,omitempty"`
+	Safe       int64    `json:"safe,omitempty"`
+}
+
+// ResourceSpec is what only the controller resource has; see
+// [control.ResourceConfig]. It goes by LimitSpec.Signals.
+type ResourceSpec struct {
+	Growth float64 `json:"growth,omitempty"`
+}
+
+// EachSpec makes the limit of a gate one for each key instead of one for all: each
+// tenant, or database, has a pool of its own. See package keyed for what that is
+// good for, and when a gate that is fair between tenants is better.
+//
+// The controller, if there is one, sizes all pools alike. It goes by readings (lag,
+// drain, resource) or by throughput (probe). Those that learn from latencies see too little of one
+// key. Work waits for its own key: priorities, Shares and Weights count among those
+// that wait for the same one, and Queue.Len is for all keys together.
+//
+// With Own each key has a limiter of its own instead, with a controller of its own:
+// any of them. That is for hundreds of keys, not for millions.
+type EachSpec struct {
+	// By says whose pool it is: tenant (default), user, client, or route.
+	By string `json:"by,omitempty"`
+	// Own gives each key a limiter of its own: what it carries is found out, or
+	// fixed, for it alone. Queue.Len is for all of them together, and one may take
+	// a quarter of it. What was learned is remembered of evicted keys (see
+	// keyed.Limiters), but not saved over a restart.
+	Own bool `json:"own,omitempty"`
+	// MaxKeys bounds the keys that are known at a time. 0 means
+	// keyed.DefaultMaxKeys (65,536), with Own DefaultOwnKeys (1024), of which each
+	// takes up to OwnKeyBytes.
+	MaxKeys int `json:"max_keys,omitempty"`
+	// Overrides are keys with a limit of their own.
+	Overrides map[string]OverrideSpec `json:"overrides,omitempty"`
+}
+
+// OverrideSpec is the limit of one key: either a number, or how many times the
+// limit of the others, of which there is none with Own.
+type OverrideSpec struct {
+	Limit int64   `json:"limit,omitempty"`
+	Scale float64 `json:"scale,omitempty"`
+}
+
+// ShedSpec is a gate that refuses by priority, the lowest first, as a pressure
+// rises. Nothing waits in it and nothing is held, so it stands before the gate with
+// the limit. See package shed.
+type ShedSpec struct {
+	// Signals are those whose pressure counts, the highest of them. LoadOf and
+	// WaitOf name a gate with a limit instead: its pressure is what is in flight and
+	// waiting over its limit, or what a newcomer is expected to wait there over Wait
+	// (default DefaultShedWait, 20ms). One of the three is required. The load is at 1
+	// whenever all slots are taken, so before a gate where work may wait it needs
+	// thresholds above 1.
+	Signals []string `json:"signals,omitempty"`
+	LoadOf  string   `json:"load_of,omitempty"`
+	WaitOf  string   `json:"wait_of,omitempty"`
+	Wait    Duration `json:"wait,omitempty"`
+	// Thresholds are the pressures from which each priority is refused.
+	Thresholds ThresholdsSpec `json:"thresholds,omitzero"`
+	// Cursor finds the priority, and within it the share of users, that is let
+	// through, instead of thresholds.
+	Cursor *CursorSpec `json:"cursor,omitempty"`
+	// Interval is the time between two readings (default 10ms), Hold how long the
+	// last one stands in while there is none (default ten intervals, at least 1s). Blind says what holds
+	// after that: open (default) lets everything through, keep leaves it as it is.
+	Interval Duration `json:"interval,omitempty"`
+	Hold     Duration `json:"hold,omitempty"`
+	Blind    string   `json:"blind,omitempty"`
+	// Resalt is how long users keep their place in the order in which users of one
+	// priority are refused. Default 1h; -1 means for ever.
+	Resalt Duration `json:"resalt,omitempty"`
+}
+
+// DefaultShedWait is [ShedSpec].Wait where it is left out: DAGOR's.
+const DefaultShedWait = Duration(20 * time.Millisecond)
+
+// ThresholdsSpec are the pressures from which each priority is refused. Defaults:
+// 0.75, 0.90, 0.95 and 1, where everything is.
+type ThresholdsSpec struct {
+	Background float64 `json:"background,omitempty"`
+	Normal     float64 `json:"normal,omitempty"`
+	High       float64 `json:"high,omitempty"`
+	Critical   float64 `json:"critical,omitempty"`
+}
+
+// CursorSpec is the way of DAGOR; see shed.Cursor for the fields and their
+// defaults.
+type CursorSpec struct {
+	Window   Duration `json:"window,omitempty"`
+	Requests int      `json:"requests,omitempty"`
+	Overload float64  `json:"overload,omitempty"`
+	Alpha    float64  `json:"alpha,omitempty"`
+	Beta     float64  `json:"beta,omitempty"`
+	MaxCut   float64  `json:"max_cut,omitempty"`
+	MaxGrow  float64  `json:"max_grow,omitempty"`
+	Plain    bool     `json:"plain,omitempty"`
+}
+
+// QuotaSpec is a gate that limits what is used up and comes back with time: requests,
+// bytes, tokens, so many a second or a day. See package quota. Nothing is held in it,
+// so it stands before the gate with a limit; work that a later gate refuses gets back
+// what it has been charged.
+type QuotaSpec struct {
+	QuotaLimitSpec
+	// By says whom the limits are for: each user, client, tenant, route, priority or
+	// address has buckets of its own, and with several words each combination. Left out,
+	// all work shares one. It is short for a rule with "*" for each word.
+	By []string `json:"by,omitempty"`
+	// Rules are quotas of some, instead of or beside that. The most exact one that matches
+	// counts, whatever their order: see quota.Rule.
+	Rules []QuotaRuleSpec `json:"rules,omitempty"`
+	// Count says what a token is: cost (default), what work costs by its route, settled when
+	// it is known; or requests: each is one, whatever it costs to other gates.
+	Count string `json:"count,omitempty"`
+	// Debt lets work through iff its bucket is not in debt, whatever the work costs, as
+	// Kafka does. Without it there have to be as many tokens as it costs.
+	Debt bool `json:"debt,omitempty"`
+	// Permissive refuses nothing: all is charged, into debt if need be.
+	Permissive bool `json:"permissive,omitempty"`
+	// Queue lets work wait for its tokens, where the gate is the last of its route. By
+	// default nothing waits.
+	Queue QuotaQueueSpec `json:"queue,omitzero"`
+	// Store names one of Options.Stores, which keeps the buckets. Left out, they are in
+	// the memory of the process.
+	Store string `json:"store,omitempty"`
+	// OnStoreError says what to do when that store cannot tell: local (default) goes by
+	// buckets in the memory of the process, open lets everything through, closed refuses.
+	OnStoreError string `json:"on_store_error,omitempty"`
+	// MaxKeys bounds the buckets in memory, without a Store: quota.MemoryConfig.MaxKeys. A
+	// gate whose bound is changed begins anew, with full buckets.
+	MaxKeys int `json:"max_keys,omitempty"`
+	// Headers are those in which answers tell the client about its quota: ratelimit
+	// (default; RateLimit and RateLimit-Policy), legacy (X-RateLimit-Limit and its
+	// like), both or none. Policy only keeps it for whoever answers: [Gate.QuotaHeaders].
+	Headers string `json:"headers,omitempty"`
+	// Unit is what RateLimit-Policy says that a token is: requests (default), which goes
+	// without saying, or content-bytes. It changes nothing of what is counted, and is kept
+	// for whoever answers: [Gate.QuotaUnit].
+	Unit string `json:"unit,omitempty"`
+}
+
+// QuotaLimitSpec is the limits of a bucket: one, written as Rate and Burst, or several
+// Limits, of which tokens are taken from all or none.
+type QuotaLimitSpec struct {
+	// Rate and Burst are one limit: "10/s", and the most that may come at once. Rate is
+	// whatever [ParseLimit] reads. Burst is 0 where Rate says all.
+	Rate  string  `json:"rate,omitempty"`
+	Burst float64 `json:"burst,omitempty"`
+	// Limits are several, each as ParseLimit reads it: "10/s burst 20", "1000/h",
+	// "5000 a day Europe/Berlin". A window is known by its place: leave them in order.
+	Limits []string `json:"limits,omitempty"`
+}
+
+// QuotaRuleSpec is a rule of a quota. Each part that it names must match: a value, or
+// "*" for each value there is, which gives each a bucket of its own.
+type QuotaRuleSpec struct {
+	// Name is what rejections call the rule. Default: what it matches.
+	Name     string `json:"name,omitempty"`
+	User     string `json:"user,omitempty"`
+	Client   string `json:"client,omitempty"`
+	Tenant   string `json:"tenant,omitempty"`
+	Route    string `json:"route,omitempty"`
+	Priority string `json:"priority,omitempty"`
+	// Address is a network in CIDR notation, such as 10.0.0.0/8 or 192.0.2.7/32, or "*".
+	// One of IdentitySpec's sources must be peer.
+	Address string `json:"address,omitempty"`
+	QuotaLimitSpec
+	// Exempt lets those whom the rule matches through without counting, Blocked refuses
+	// them all; either stands instead of limits.
+	Exempt  bool `json:"exempt,omitempty"`
+	Blocked bool `json:"blocked,omitempty"`
+}
+
+// QuotaQueueSpec is the wait for tokens to come back.
+type QuotaQueueSpec struct {
+	// Len is how many may wait. 0 means that nothing waits.
+	Len int `json:"len,omitempty"`
+	// MaxWait bounds the time spent waiting. 0 means quota.DefaultMaxWait (2s), -1 only
+	// the work's own bounds.
+	MaxWait Duration `json:"max_wait,omitempty"`
+}
+
+// SignalSpec is a signal that gates may go by. The zero value reads what the
+// signal is named after, at its defaults.
+type SignalSpec struct {
+	// Read is what is read: one of the words of [SignalKinds], or a name of
+	// Options.Signals. Default: the signal's own name.
+	Read string `json:"read,omitempty"`
+	// Threshold is the most that is wanted, the value at which the pressure is
+	// 1: a share for most signals, a number for goroutines, runnable (for each
+	// processor), file, http and those of Options.Signals. Defaults: those of
+	// package signal; required for goroutines; 1 for file, http and
+	// Options.Signals, whose value then is the pressure.
+	Threshold float64 `json:"threshold,omitempty"`
+	// Wait is sched_latency's: the wait for a processor that counts as long.
+	Wait Duration `json:"wait,omitempty"`
+	// Over is the time that is looked back over, for sched_latency, cpu,
+	// cpu_throttling and the pressure stall signals.
+	Over Duration `json:"over,omitempty"`
+	// Path is the file to read, for file.
+	Path string `json:"path,omitempty"`
+	// URL is what to ask, for http.
+	URL string `json:"url,omitempty"`
+	// Field leads to the number in a JSON document, with dots: lag.orders.0.
+	// Without it the text is the number. For file and http.
+	Field string `json:"field,omitempty"`
+
+	// Interval, Timeout, Hold and Smooth say how to poll it; see signal.Watch.
+	Interval Duration `json:"interval,omitempty"`
+	Timeout  Duration `json:"timeout,omitempty"`
+	Hold     Duration `json:"hold,omitempty"`
+	Smooth   Duration `json:"smooth,omitempty"`
+	// Then is what holds once nothing good was read for longer than Hold:
+	// ignore (default) or safe, which puts SafeValue, above 0, in its place.
+	Then      string  `json:"then,omitempty"`
+	SafeValue float64 `json:"safe_value,omitempty"`
+}
+
+// ParseSpec reads a Spec from JSON.
+func ParseSpec(data []byte) (Spec, error) {
+	var s Spec
+	return s, Decode(data, &s)
 }

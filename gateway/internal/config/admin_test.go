@@ -1,6 +1,8 @@
 package config
 
-import "testing"
+import (
+	"testing"
+)
 
 func TestProfiles(t *testing.T) {
 	f := func(admin string, want bool) {

@@ -1,14 +1,22 @@
 package config
 
 import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/policy"
 )
 
@@ -241,4 +249,248 @@ func (m *meaning) state() {
 	} else if info, err := os.Stat(m.State.File); err == nil && !info.Mode().IsRegular() {
 		m.report("state.file", "name a file", "%s is no plain file", quote(m.State.File))
 	}
+}
+
+// checkAddress says what is wrong with a host:port to listen on.
+func checkAddress(address string) error {
+	i := strings.LastIndexByte(address, ':')
+	if i < 0 {
+		if _, err := strconv.ParseUint(address, 10, 16); err == nil {
+			return fmt.Errorf("%q: has no host; write 127.0.0.1:%s, or :%s for all interfaces", address, address, address)
+		}
+		return fmt.Errorf("%q: has no port; write host:port, for instance %s", address, DefaultListen)
+	}
+	host, port := address[:i], address[i+1:]
+	if strings.Contains(address, "://") {
+		return fmt.Errorf("%q: is a URL; write only host:port, for instance %s", address, DefaultListen)
+	}
+	if strings.ContainsRune(host, ':') && (!strings.HasPrefix(host, "[") || !strings.HasSuffix(host, "]")) {
+		return fmt.Errorf("%q: an IPv6 host needs brackets; write [::1]:8080", address)
+	}
+	if strings.ContainsAny(host, " \t/@?#") {
+		return fmt.Errorf("%q: %q is no host; write host:port, for instance %s", address, host, DefaultListen)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return fmt.Errorf("%q: port %q is no number from 0 to 65535; write host:port, for instance %s", address, port, DefaultListen)
+	}
+	return nil
+}
+
+// checkTarget says what is wrong with the URL of an upstream server.
+func checkTarget(target string) error {
+	u, err := url.Parse(target)
+	switch {
+	case target == "":
+		return fmt.Errorf(`"": is empty; write a URL, for instance http://127.0.0.1:3000`)
+	case err != nil || !slices.Contains([]string{"http", "https", "h2c"}, u.Scheme):
+		return fmt.Errorf("%q: is no http, https or h2c URL; write for instance http://127.0.0.1:3000", target)
+	case u.Host == "" || u.Hostname() == "":
+		return fmt.Errorf("%q: names no host; write for instance %s://127.0.0.1:3000", target, u.Scheme)
+	case u.User != nil:
+		return fmt.Errorf("%q: carries a user name; leave it out, the gateway passes credentials through from the client", u.Redacted())
+	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
+		return fmt.Errorf("%q: has a query or fragment; write only scheme, host, port and path", target)
+	}
+	if p := u.Port(); p != "" {
+		if _, err := strconv.ParseUint(p, 10, 16); err != nil || p == "0" {
+			return fmt.Errorf("%q: port %s is not from 1 to 65535; write for instance %s://%s:3000", target, p, u.Scheme, u.Hostname())
+		}
+	}
+	return nil
+}
+
+// certificate checks that the files of a certificate are there and belong
+// together, and that clients' authorities can be read.
+func (m *meaning) certificate(path string, t *TLS) {
+	ok := !m.faulty(path)
+	for _, f := range []struct {
+		name string
+		file *string
+	}{{"cert", &t.Cert}, {"key", &t.Key}} {
+		ok = m.pemFile(join(path, f.name), f.file) && ok
+	}
+	m.clientCA(path, t)
+	if !ok {
+		return
+	}
+	if _, err := tls.LoadX509KeyPair(t.Cert, t.Key); err != nil {
+		m.report(path, "name the PEM files of one certificate and its key", "certificate and key cannot be used: %v", err)
+	}
+}
+
+// pemFile makes the name of a file absolute and reports whether it can be read.
+func (m *meaning) pemFile(path string, file *string) bool {
+	if m.wrong[path] {
+		return false
+	}
+	*file = m.resolve(*file)
+	if problem := unreadable(*file); problem != "" {
+		m.report(path, "write the name of a PEM file, relative to this file", "%s", problem)
+		return false
+	}
+	return true
+}
+
+// clientCA checks the authorities that vouch for clients.
+func (m *meaning) clientCA(path string, t *TLS) {
+	if t.ClientCA == "" {
+		if _, given := m.pos[join(path, "client_auth")]; given {
+			m.report(join(path, "client_auth"), "write client_ca, the PEM file with the authorities, or remove client_auth",
+				"asks for certificates, but no client_ca says whose")
+		}
+		return
+	}
+	at := join(path, "client_ca")
+	if !m.pemFile(at, &t.ClientCA) {
+		return
+	}
+	data, err := os.ReadFile(t.ClientCA)
+	if err == nil {
+		_, err = ParseCAs(data)
+	}
+	if err != nil {
+		m.report(at, "name a PEM file with the certificates of the authorities that vouch for clients", "cannot be used: %v", err)
+	}
+}
+
+// ParseCAs returns the certificates in a PEM file. It takes nothing but
+// certificates, and at least one: what is passed over in silence would be missed
+// when the file is rotated.
+func ParseCAs(data []byte) ([]*x509.Certificate, error) {
+	var certs []*x509.Certificate
+	for {
+		block, rest := pem.Decode(data)
+		switch {
+		case block == nil && bytes.Contains(rest, []byte("-----BEGIN")):
+			return nil, fmt.Errorf("after %d certificates there is a block that is no PEM", len(certs))
+		case block == nil && len(certs) == 0:
+			return nil, errors.New("there is no certificate in it")
+		case block == nil:
+			return certs, nil
+		case block.Type != "CERTIFICATE":
+			return nil, fmt.Errorf("there is a %.40q in it", block.Type)
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("certificate %d: %w", len(certs)+1, err)
+		}
+		certs = append(certs, cert)
+		data = rest
+	}
+}
+
+// longestSocket is the longest path that a Unix socket may have everywhere, less what
+// it is called until it is ready.
+const longestSocket = 80
+
+// shortestToken is the fewest bytes with which the admin listener lets anybody write.
+const shortestToken = 16
+
+// dynamic makes names of files absolute and checks them.
+func (m *meaning) dynamic() {
+	if f := &m.Quotas.File; *f != "" {
+		*f = m.resolve(*f)
+	} else if m.Quotas.StartBroken && m.Quotas.Store == "" {
+		m.report("quotas.start_broken", "write file: weir.quotas.json or store: beside it, or leave it out", "means nothing where no rules are kept")
+	}
+	if name := m.Quotas.Store; name != "" {
+		if _, ok := m.Stores[name]; !ok {
+			m.report("quotas.store", m.storeMeant(name), "there is no store %s", quote(name))
+		}
+		if m.Quotas.File != "" {
+			m.report("quotas.store", "leave one of them out", "rules are kept in one place, and there is a file too")
+		}
+	}
+	if f := &m.Admin.TokenFile; *f != "" {
+		*f = m.resolve(*f)
+		why := unreadable(*f)
+		if info, err := os.Stat(*f); why == "" && err == nil && info.Size() < shortestToken {
+			why = fmt.Sprintf("holds %d bytes, and nobody may write with fewer than %d", info.Size(), shortestToken)
+		}
+		if why != "" {
+			m.report("admin.token_file", "make it by openssl rand -hex 32, readable by the gateway alone", "%s", why)
+		}
+	}
+	if f := &m.Admin.Socket; *f != "" {
+		*f = m.resolve(*f)
+		if len(*f) > longestSocket {
+			m.report("admin.socket", "write a shorter one, such as /run/weir/admin.sock", "a path of %d bytes is too long for a socket", len(*f))
+		}
+		if !m.Admin.Enabled() {
+			m.report("admin.socket", "give admin an address, or leave out socket", "means nothing where the admin listener is off")
+		}
+	}
+	m.Config.name, m.Config.places = m.file, map[string]int{}
+	for path, at := range m.pos {
+		if strings.HasPrefix(path, "gates.") && strings.Contains(path, ".quota.") || strings.HasPrefix(path, "quotas.") || path == "admin.socket" {
+			m.Config.places[path] = at.line
+		}
+	}
+}
+
+// policy compiles what the file says of gates and routes, to learn what the
+// compiler objects to. The limits of upstreams are compiled as gates of their own.
+func (m *meaning) policy() {
+	m.compile(m.Config.Policy(), "gates")
+	limits := map[string]policy.GateSpec{}
+	for name, u := range maps.All(m.Upstreams) {
+		if u.Limit != nil {
+			limits[name] = policy.GateSpec{Limit: u.Limit}
+		}
+	}
+	m.compile(policy.Spec{Signals: m.Signals, Gates: limits}, "upstreams")
+}
+
+// compile reports the compiler's faults at their lines, with gates standing
+// under the given key in the file. What already had a fault before is left out:
+// the compiler saw only a zero value there.
+func (m *meaning) compile(spec policy.Spec, gates string) {
+	p, err := policy.Compile(spec, policy.Options{Readings: silent{}, Stores: m.unasked()})
+	if err == nil {
+		p.Close()
+		return
+	}
+	var faults *policy.Faults
+	if !errors.As(err, &faults) {
+		m.report("", "", "the policy cannot be compiled: %v", err)
+		return
+	}
+	var fresh []Fault
+	for _, f := range faults.List {
+		if path := m.pathOf(f.Keys, gates); !m.faulty(path) {
+			fresh = append(fresh, Fault{Path: path, Problem: f.Problem, Remedy: f.Instead})
+		}
+	}
+	for _, f := range fresh {
+		m.add(m.where(f.Path), f.Path, f.Remedy, f.Problem)
+	}
+}
+
+// silent is a source of no readings, in the place of a poller: to check a file is
+// to connect to nothing.
+type silent struct{}
+
+// Readings implements control.Source.
+func (silent) Readings(into []control.Reading) []control.Reading { return into }
+
+// pathOf turns the steps to a field into a path as the decoder writes it, which
+// knows whether a number is an index or a name.
+func (m *meaning) pathOf(keys []string, gates string) string {
+	path := ""
+	for i, k := range keys {
+		if i == 0 && k == "gates" {
+			k = gates
+		}
+		item := path + "[" + k + "]"
+		if _, ok := m.pos[item]; ok {
+			path = item
+			continue
+		}
+		sub := join(path, k)
+		if _, err := strconv.Atoi(k); err == nil && m.pos[sub] == (position{}) && path != "" {
+			sub = item
+		}
+		path = sub
+	}
+	return path
 }

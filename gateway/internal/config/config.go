@@ -1,14 +1,19 @@
 package config
 
 import (
+	_ "embed"
+	"fmt"
 	"net"
 	"net/netip"
+	"path/filepath"
+	"time"
+	_ "time/tzdata" // so that limits by the calendar know time zones where the machine has none
 
 	"github.com/weir-go/weir/policy"
 )
 
 // Config is what the gateway's file says, with the defaults filled in. The keys
-// in the file are the json tags. fields_table.go holds the text, the default and
+// in the file are the json tags. fields.go holds the text, the default and
 // the bounds of each field; the schema and the reference guide are made from it.
 type Config struct {
 	Listeners []Listener                   `json:"listeners,omitempty"`
@@ -197,3 +202,150 @@ func (c *Config) TargetCount() int {
 	}
 	return n
 }
+
+// Quotas says where rules of quotas are kept that are set while the gateway runs.
+type Quotas struct {
+	File        string `json:"file,omitempty"`
+	Store       string `json:"store,omitempty"`
+	StartBroken bool   `json:"start_broken,omitempty"`
+}
+
+// QuotaPlace says where in the file a field of a gate's quota stands, as in
+// weir.yaml:12; empty where that is not known.
+func (c *Config) QuotaPlace(gate, field string) string {
+	return c.place("gates." + gate + ".quota." + field)
+}
+
+func (c *Config) place(path string) string {
+	line, ok := c.places[path]
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf("%s:%d", filepath.Base(c.name), line)
+}
+
+// At names a field for messages, with where it stands if that is known, as in
+// "weir.yaml:12: quotas.file". It knows the places of quotas and of admin.socket.
+func (c *Config) At(path string) string {
+	if at := c.place(path); at != "" {
+		return at + ": " + path
+	}
+	return path
+}
+
+// Addresses that are used where none is given.
+const (
+	DefaultListen = "127.0.0.1:8080"
+	DefaultAdmin  = "127.0.0.1:9090"
+)
+
+// DefaultListener returns a listener on address with every other field at its
+// default.
+func DefaultListener(address string) Listener {
+	var l Listener
+	l.setDefaults()
+	l.Address = address
+	return l
+}
+
+// ForUpstream is the configuration of a gateway started without a file: it
+// listens on listen (empty for [DefaultListen]) and guards one upstream with
+// everything at its default. Route "/" goes through the gate "upstream".
+//
+// With a positive maxInFlight the gate has that fixed limit. With 0 it finds one
+// by itself, with the default controller (knee) and nothing set.
+func ForUpstream(upstream, listen string, maxInFlight int64) (*Config, error) {
+	if listen == "" {
+		listen = DefaultListen
+	}
+	if err := checkAddress(listen); err != nil {
+		return nil, fmt.Errorf("listen address %w", err)
+	}
+	if err := checkTarget(upstream); err != nil {
+		return nil, fmt.Errorf("upstream %w", err)
+	}
+	if maxInFlight < 0 {
+		return nil, fmt.Errorf("limit %d: must be at least 1; leave it out to let the gateway find one", maxInFlight)
+	}
+	c := new(Config)
+	c.setDefaults()
+	c.Listeners = []Listener{DefaultListener(listen)}
+	var u Upstream
+	u.setDefaults()
+	u.Targets = []string{upstream}
+	c.Upstreams = map[string]Upstream{"upstream": u}
+	c.Gates = map[string]policy.GateSpec{"upstream": {Limit: defaultLimit(maxInFlight)}}
+	c.Routes = []Route{{
+		RouteSpec: policy.RouteSpec{Match: []string{"/"}, Gates: []string{"upstream"}},
+		Upstream:  "upstream",
+	}}
+	return c, nil
+}
+
+func defaultLimit(maxInFlight int64) *policy.LimitSpec {
+	if maxInFlight > 0 {
+		return &policy.LimitSpec{Controller: "fixed", Limit: maxInFlight}
+	}
+	return &policy.LimitSpec{}
+}
+
+// defaulter is implemented by the types whose fields have defaults other than
+// zero. The decoder calls it on each new value before it reads the file's keys,
+// so that a key left out keeps its default and an explicit 0 is seen as 0.
+type defaulter interface{ setDefaults() }
+
+func (c *Config) setDefaults() {
+	c.Admin.setDefaults()
+	c.Metrics.setDefaults()
+	c.Streams.setDefaults()
+	c.State.setDefaults()
+	c.Shutdown.setDefaults()
+	c.Log.setDefaults()
+}
+
+func (l *Listener) setDefaults() {
+	*l = Listener{
+		ReadHeaderTimeout:    policy.Duration(5 * time.Second),
+		ReadTimeout:          policy.Duration(30 * time.Second),
+		WriteTimeout:         policy.Duration(30 * time.Second),
+		IdleTimeout:          policy.Duration(2 * time.Minute),
+		MaxHeaderBytes:       64 << 10,
+		MaxConnections:       10_000,
+		MaxConcurrentStreams: 100,
+	}
+	l.Connections.setDefaults()
+}
+
+func (c *Connections) setDefaults() { *c = Connections{Addresses: 65_536} }
+
+func (t *TLS) setDefaults() { t.ClientAuth = ClientRequire }
+
+func (u *Upstream) setDefaults() {
+	*u = Upstream{
+		ConnectTimeout:  policy.Duration(2 * time.Second),
+		ResponseTimeout: policy.Duration(30 * time.Second),
+		OnAbandon:       Hold,
+	}
+	u.Eject.setDefaults()
+}
+
+func (e *Eject) setDefaults() { *e = Eject{Failures: 5, For: policy.Duration(10 * time.Second)} }
+
+func (a *Admin) setDefaults() { *a = Admin{Address: DefaultAdmin} }
+
+func (m *Metrics) setDefaults() { m.Tenants = 20 }
+
+func (s *Streams) setDefaults() { s.Max = 1000 }
+
+func (s *State) setDefaults() { s.MaxAge = policy.Duration(time.Hour) }
+
+func (s *Shutdown) setDefaults() {
+	*s = Shutdown{Grace: policy.Duration(25 * time.Second), LameDuck: policy.Duration(time.Second)}
+}
+
+func (l *Log) setDefaults() { *l = Log{Level: "info", Format: "auto"} }
+
+// Starter is a commented file to grow from. It passes Parse as it is.
+//
+//go:embed starter.yaml
+var Starter []byte

@@ -2,20 +2,28 @@ package config_test
 
 import (
 	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"math/big"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
-	"go.yaml.in/yaml/v3"
-
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/policy"
+	"go.yaml.in/yaml/v3"
 )
 
 // golden compares got with a file, or writes the file under -update.
@@ -243,4 +251,503 @@ func read(t *testing.T, file string) []byte {
 		t.Fatal(err)
 	}
 	return data
+}
+
+// TestBounds feeds the parser files that are larger, deeper or more repetitive
+// than any configuration, and expects one fault that says so.
+func TestBounds(t *testing.T) {
+	var targets, upstreams strings.Builder
+	for i := range 2000 {
+		fmt.Fprintf(&targets, "http://h%d,", i)
+	}
+	for i := range 2000 {
+		fmt.Fprintf(&upstreams, "  u%d: *u\n", i)
+	}
+	for _, tc := range []struct {
+		name, text, want string
+	}{
+		{"too large", strings.Repeat("# 0123456789\n", 100_000), "larger than"},
+		{"too deep", "routes: " + strings.Repeat("[", 5000) + strings.Repeat("]", 5000), "levels deep"},
+		{"deeper than the library goes", "routes: " + strings.Repeat("[", 50_000) + strings.Repeat("]", 50_000), "max depth"},
+		{"deep by indent", func() string {
+			var b strings.Builder
+			for i := range 1000 {
+				b.WriteString(strings.Repeat(" ", i) + "a:\n")
+			}
+			return b.String()
+		}(), "levels deep"},
+		{"too many values", "upstreams:\n  u: &u {targets: [" + targets.String() + "]}\n" + upstreams.String(), "more than"},
+		{"too many keys", "upstreams:\n" + strings.Repeat("  u: {}\n", 60_000), "more than"},
+		{"an alias inside itself", "routes: &r [*r]\n", "is a list"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			start := time.Now()
+			_, err := config.Parse("big.yaml", []byte(tc.text))
+			var faults *config.Faults
+			if !errors.As(err, &faults) || !slices.ContainsFunc(faults.List, func(f config.Fault) bool {
+				return strings.Contains(f.Problem, tc.want)
+			}) {
+				t.Errorf("error %.300v, want one that says %q", err, tc.want)
+			}
+			if n := len(fmt.Sprint(err)); n > 100_000 {
+				t.Errorf("the error is %d bytes long", n)
+			}
+			if took := time.Since(start); took > 20*time.Second {
+				t.Errorf("took %v", took)
+			}
+		})
+	}
+}
+
+// TestManyFaults prints a bounded number of faults, and says how many are left.
+func TestManyFaults(t *testing.T) {
+	var b strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&b, "x%d: 1\n", i)
+	}
+	_, err := config.Parse("many.yaml", []byte(b.String()))
+	var faults *config.Faults
+	if !errors.As(err, &faults) || len(faults.List) != 1002 { // and two that are missing
+		t.Fatalf("got %d faults, want 1002", len(faults.List))
+	}
+	if text := err.Error(); !strings.HasSuffix(text, "and 802 more faults; mend these first") {
+		t.Errorf("the end of the text is %q", text[len(text)-100:])
+	}
+}
+
+func TestForUpstream(t *testing.T) {
+	cfg, err := config.ForUpstream("http://127.0.0.1:3000", "", 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l := cfg.Gates["upstream"].Limit; l == nil || l.Controller != "fixed" || l.Limit != 7 {
+		t.Errorf("gate %+v, want a fixed limit of 7", l)
+	}
+	if cfg.Listeners[0].Address != config.DefaultListen || cfg.Routes[0].Upstream != "upstream" || cfg.Routes[0].Match[0] != "/" {
+		t.Errorf("configuration %+v", cfg)
+	}
+	cfg, err = config.ForUpstream("http://127.0.0.1:3000", "127.0.0.1:0", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l := cfg.Gates["upstream"].Limit; l == nil || !reflect.DeepEqual(*l, policy.LimitSpec{}) {
+		t.Errorf("gate %+v, want a limit with nothing set", l)
+	}
+	for _, tc := range []struct {
+		upstream, listen string
+		limit            int64
+		want             string
+	}{
+		{"127.0.0.1:3000", "", 0, "http://127.0.0.1:3000"},
+		{"localhost:3000", "", 0, "write for instance http://"},
+		{"", "", 0, "is empty"},
+		{"http://h", "8080", 0, "127.0.0.1:8080"},
+		{"http://h", "", -1, "at least 1"},
+		{"http://secret:word@h", "", 0, "user name"},
+	} {
+		_, err := config.ForUpstream(tc.upstream, tc.listen, tc.limit)
+		if err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "word") {
+			t.Errorf("ForUpstream(%q, %q, %d): %v, want %q", tc.upstream, tc.listen, tc.limit, err, tc.want)
+		}
+	}
+}
+
+// TestForUpstreamIsAFile holds the start without a file against the same thing
+// written as one, so that the two cannot drift apart.
+func TestForUpstreamIsAFile(t *testing.T) {
+	got, err := config.ForUpstream("http://127.0.0.1:3000", "", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := config.Parse("same.yaml", []byte(`
+upstreams: {upstream: {targets: [http://127.0.0.1:3000]}}
+gates: {upstream: {limit: {}}}
+routes: [{match: [/], gates: [upstream], upstream: upstream}]
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g, w := asJSON(t, got), asJSON(t, want); g != w {
+		t.Errorf("without a file:\n%s\nas a file:\n%s", g, w)
+	}
+}
+
+// TestTLS loads a certificate that stands beside the file, and a key that is not
+// its own.
+func TestTLS(t *testing.T) {
+	dir := t.TempDir()
+	certificate(t, dir, "a")
+	certificate(t, dir, "b")
+	file := filepath.Join(dir, "weir.yaml")
+	text := config.Minimum + "  listeners: [{address: \"127.0.0.1:0\", tls: {cert: a.crt, key: %s}}]\n"
+	if err := os.WriteFile(file, fmt.Appendf(nil, text, "a.key"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tls := cfg.Listeners[0].TLS; tls.Cert != filepath.Join(dir, "a.crt") || tls.Key != filepath.Join(dir, "a.key") {
+		t.Errorf("files %+v, want them beside the configuration", tls)
+	}
+	_, err = config.Parse(file, fmt.Appendf(nil, text, "b.key"))
+	if err == nil || !strings.Contains(err.Error(), "listeners[0].tls: certificate and key cannot be used") {
+		t.Errorf("another's key: %v", err)
+	}
+}
+
+func certificate(t *testing.T, dir, name string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, block := range map[string]*pem.Block{
+		name + ".crt": {Type: "CERTIFICATE", Bytes: der},
+		name + ".key": {Type: "PRIVATE KEY", Bytes: secret},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, file), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestLoadWithoutFile(t *testing.T) {
+	_, err := config.Load(filepath.Join(t.TempDir(), "none.yaml"))
+	if err == nil || !strings.Contains(err.Error(), "weir init") {
+		t.Errorf("no file: %v, want a hint at weir init", err)
+	}
+	if _, err := config.Load(t.TempDir()); err == nil {
+		t.Error("a directory: no error")
+	}
+}
+
+func TestNotes(t *testing.T) {
+	cfg, err := config.Parse("notes.yaml", []byte(`
+upstreams:
+  app: {targets: [http://a], limit: {limit: 3}}
+  spare: {targets: [http://b]}
+  third: {targets: [http://c]}
+identity: {priorities: {system: critical}, user: "path:x", client: "path:x"}
+gates: {busy: {limit: {limit: 1}}, each: {limit: {limit: 1}, each: {by: client}}, theirs: {limit: {limit: 1}, each: {}}, forgotten: {limit: {limit: 1, signals: [cpu]}}, unused: {limit: {}}, early: {shed: {load_of: unused}}, late: {shed: {load_of: unused, thresholds: {critical: 5}}}, shed: {shed: {signals: [heap]}}}
+signals: {cpu: {threshold: 0.5}, memory: {threshold: 0.5}, heap: {threshold: 0.5}}
+routes:
+  - {match: [/, "v1/", "GET example.org/{x}", "/v4/{$}"], upstream: app}
+  - {match: ["/v2/*", "^/v3/.+$"], upstream: app}
+  - {match: [/v5], gates: [forgotten, shed], upstream: app}
+  - {match: [/v6], gates: [busy], upstream: third}
+  - {match: [/v7], gates: [busy], upstream: app}
+admin: {address: ":9090"}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	notes := strings.Join(cfg.Notes(), "\n")
+	for _, want := range []string{"no route uses the gate unused", "the gate early sheds by the load of unused", "upstream spare", "identity.priority names no header", "routes[2] (/v5) ends with the gate shed, in which nothing waits", "no gate goes by the signal memory", "admin.address :9090", "routes[4] only tries the gate busy, at which the work of routes[3] waits", "identity.user comes from the path", "the gate each has a limit for each name in the path",
+		"routes[0] (v1/) matches requests to the host v1 only", "routes[1] (/v2/*) has a sign", "routes[1] (^/v3/.+$) has a sign"} {
+		if !strings.Contains(notes, want) {
+			t.Errorf("the notes lack %q:\n%s", want, notes)
+		}
+	}
+	if strings.Contains(notes, "example.org") || strings.Contains(notes, "v4") {
+		t.Errorf("a host with a dot and the end of a path are patterns as meant:\n%s", notes)
+	}
+	if strings.Contains(notes, "the gate theirs has") {
+		t.Errorf("no client chooses its tenant:\n%s", notes)
+	}
+	if strings.Contains(notes, "the gate late sheds") {
+		t.Errorf("thresholds above 1 are as meant:\n%s", notes)
+	}
+	if strings.Contains(notes, "signal cpu") || strings.Contains(notes, "signal heap") {
+		t.Errorf("gates go by the signals cpu and heap:\n%s", notes)
+	}
+	if strings.Contains(notes, "passes no gate") {
+		t.Errorf("the upstream has a limit:\n%s", notes)
+	}
+	cfg, err = config.Parse("starter.yaml", config.Starter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if notes := cfg.Notes(); len(notes) > 0 {
+		t.Errorf("notes on the starter: %v", notes)
+	}
+}
+
+func connections(text string) (config.Connections, error) {
+	c, err := config.Parse("weir.yaml", []byte("listeners: [{address: \":8080\", connections: {"+text+"}}]\n"+
+		"upstreams: {app: {targets: [http://a]}}\nroutes: [{match: [/], upstream: app}]\n"))
+	if err != nil {
+		return config.Connections{}, err
+	}
+	return c.Listeners[0].Connections, nil
+}
+
+func TestConnectionFaults(t *testing.T) {
+	for text, want := range map[string]string{
+		"rate: .nan":                     `rate: ".nan" is no number; write a number`,
+		"rate: .inf":                     `rate: ".inf" is no number; write a number`,
+		"rate: 1e300":                    "rate: is 1e+300, too large; write at most 1000000",
+		"rate: -1":                       "rate: is -1, too small; write at least 0",
+		"rate_per_address: 5/s":          `rate_per_address: "5/s" is no number; write a number`,
+		"per_address: -2":                "per_address: is -2, too small; write at least -1",
+		"per_address: 1.5":               `per_address: "1.5" is no whole number; write a whole number, such as 100`,
+		"mode: watch":                    `mode: "watch" is not known; write one of: enforce, observe, off`,
+		"addresses: 0":                   "addresses: is 0, too small; write at least 1",
+		"exempt: [10.0.0.1]":             `exempt[0]: "10.0.0.1" is no network in CIDR notation; write 10.0.0.1/32`,
+		"exempt: [fd00::/8, 10.0.0.1/8]": "exempt[1]: 10.0.0.1/8 has bits set beyond its 8; write 10.0.0.0/8, or 10.0.0.1/32 for the one address",
+	} {
+		if _, err := connections(text); err == nil || !strings.HasSuffix(err.Error(), "listeners[0].connections."+want) {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+}
+
+// Nobody exempt is something else than nothing said.
+func TestConnectionsExempt(t *testing.T) {
+	for text, want := range map[string]struct {
+		said bool
+		n    int
+	}{"rate: 5": {false, 0}, "exempt: []": {true, 0}, "exempt: [10.0.0.0/8, \"fd00::/8\"]": {true, 2}} {
+		c, err := connections(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (c.Exempt != nil) != want.said || len(c.Networks()) != want.n || c.Addresses != 65_536 {
+			t.Errorf("%s: %+v, want %+v", text, c, want)
+		}
+	}
+}
+
+func TestConnectionNotes(t *testing.T) {
+	for _, tt := range []struct {
+		c    config.Connections
+		want string
+	}{
+		{config.Connections{}, ""},
+		{config.Connections{PerAddress: 9, Rate: 5, RatePerAddress: 2}, ""},
+		{config.Connections{PerAddress: -1, RatePerAddress: 100}, ""},
+		{config.Connections{PerAddress: 10}, "listeners[0].connections.per_address is 10 of max_connections 10: one address can take all"},
+		{config.Connections{Rate: 5, RatePerAddress: 5}, "listeners[0].connections.rate_per_address is 5 of rate 5: one address can take all"},
+	} {
+		c := config.Config{Listeners: []config.Listener{{MaxConnections: 10, Connections: tt.c}}}
+		c.Admin.Address = config.Off
+		if notes := strings.Join(c.Notes(), "\n"); notes != tt.want {
+			t.Errorf("%+v: %q, want %q", tt.c, notes, tt.want)
+		}
+	}
+}
+
+// What is wrong with the file of authorities is said where it is named.
+func TestClientCAFaults(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"empty.pem": "", "text.pem": "hello",
+		"broken.pem":  "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+		"half.pem":    "-----BEGIN CERTIFICATE-----\nAAAA\n",
+		"private.pem": "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const remedy = "; name a PEM file with the certificates of the authorities that vouch for clients"
+	for tls, want := range map[string]string{
+		"client_ca: none.pem":    "client_ca: there is no file",
+		"client_ca: empty.pem":   "client_ca: cannot be used: there is no certificate in it" + remedy,
+		"client_ca: text.pem":    "client_ca: cannot be used: there is no certificate in it" + remedy,
+		"client_ca: broken.pem":  "client_ca: cannot be used: certificate 1: x509:",
+		"client_ca: half.pem":    "client_ca: cannot be used: after 0 certificates there is a block that is no PEM" + remedy,
+		"client_ca: private.pem": `client_ca: cannot be used: there is a "PRIVATE KEY" in it` + remedy,
+		"client_auth: optional":  "client_auth: asks for certificates, but no client_ca says whose; write client_ca",
+		"client_auth: maybe":     "client_auth: \"maybe\" is not known; write one of: require, optional",
+	} {
+		_, err := config.Parse(filepath.Join(dir, "weir.yaml"), []byte("listeners: [{address: \":8443\", tls: {cert: a, key: b, "+tls+"}}]\n"+
+			"upstreams: {app: {targets: [http://a]}}\nroutes: [{match: [/], upstream: app}]\n"))
+		if err == nil || !strings.Contains(err.Error(), "listeners[0].tls."+want) {
+			t.Errorf("%s: got\n%v\nwant %s", tls, err, want)
+		}
+	}
+}
+
+func TestCertNotes(t *testing.T) {
+	plain := config.Listener{Address: ":8080"}
+	asks := config.Listener{Address: ":8443", TLS: &config.TLS{ClientCA: "ca"}}
+	mayAsk := config.Listener{Address: ":8443", TLS: &config.TLS{ClientCA: "ca", ClientAuth: config.ClientOptional}}
+	for _, tt := range []struct {
+		listener config.Listener
+		user     string
+		trusted  []string
+		want     string
+	}{
+		{plain, "cert:uri", nil, "identity.user comes from client certificates, but no listener has"},
+		{plain, "", []string{"any"}, "identity.trusted_certs names client certificates, but no listener has"},
+		{asks, "cert:uri", []string{"any"}, ""},
+		{asks, "", nil, ""},
+		{mayAsk, "header:X-User", nil, "a listener has client_auth: optional, but identity reads nothing"},
+		{mayAsk, "cert:cn", nil, ""},
+	} {
+		c := config.Config{Listeners: []config.Listener{tt.listener}}
+		c.Identity.User, c.Identity.TrustedCerts = tt.user, tt.trusted
+		c.Admin.Address = config.Off
+		if notes := strings.Join(c.Notes(), "\n"); !strings.HasPrefix(notes, tt.want) || tt.want == "" && notes != "" {
+			t.Errorf("user %q, trusted %v: %q, want %q", tt.user, tt.trusted, notes, tt.want)
+		}
+	}
+}
+
+const withQuota = `upstreams: {app: {targets: [http://127.0.0.1:3000]}}
+routes: [{match: [/], gates: [api], upstream: app}]
+stores: {shared: {redis: "redis://127.0.0.1:6379"}}
+gates:
+  api:
+    quota:
+      rate: 10/s
+      rules:
+        - user: alice
+          rate: 5/s
+        - {user: bob, blocked: true}
+`
+
+// Files are looked up where the configuration is, and what is wrong is told with what
+// to write.
+func TestDynamicQuotas(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "token"), []byte("0123456789abcdef"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(dir, "weir.yaml")
+	c, err := config.Parse(name, []byte(withQuota+"quotas: {file: q.json}\nadmin: {socket: s, token_file: token}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Quotas.File != filepath.Join(dir, "q.json") || c.Admin.Socket != filepath.Join(dir, "s") || c.Admin.TokenFile != filepath.Join(dir, "token") {
+		t.Errorf("%+v %+v", c.Quotas, c.Admin)
+	}
+	f := func(text, part string) {
+		t.Helper()
+		_, err := config.Parse(name, []byte(withQuota+text+"\n"))
+		if err == nil || !strings.Contains(err.Error(), "weir.yaml:12:") || !strings.Contains(err.Error(), part) {
+			t.Errorf("%s: %v, want %q", text, err, part)
+		}
+	}
+	f("quotas: {start_broken: true}", "no rules are kept")
+	f("quotas: {store: shraed}", "write shared")
+	f("quotas: {store: shared, file: q.json}", "leave one of them out")
+	f("admin: {token_file: nothing}", "there is no file")
+	if err := os.WriteFile(filepath.Join(dir, "short"), []byte("0123456789abcde"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f("admin: {token_file: short}", "holds 15 bytes, and nobody may write with fewer than 16; make it by openssl rand -hex 32")
+	f("admin: {socket: "+strings.Repeat("s", 100)+"}", "too long for a socket")
+	f("admin: {address: off, socket: s}", "the admin listener is off")
+}
+
+func TestQuotaPlace(t *testing.T) {
+	c, err := config.Parse("/etc/weir.yaml", []byte(withQuota))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for field, want := range map[string]string{"rate": "weir.yaml:7", "rules[0]": "weir.yaml:9", "rules[1]": "weir.yaml:11", "rules[2]": ""} {
+		if got := c.QuotaPlace("api", field); got != want {
+			t.Errorf("%s: %q, want %q", field, got, want)
+		}
+	}
+}
+
+// What a reload has against a field is told with its line.
+func TestAt(t *testing.T) {
+	c, err := config.Parse("/etc/weir.yaml", []byte(withQuota+"quotas:\n  file: q.json\nadmin: {socket: s}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for field, want := range map[string]string{"quotas.file": "weir.yaml:13: quotas.file", "admin.socket": "weir.yaml:14: admin.socket", "quotas.store": "quotas.store"} {
+		if got := c.At(field); got != want {
+			t.Errorf("%s: %q, want %q", field, got, want)
+		}
+	}
+}
+
+// quotaFile is a file with a quota and a route; both are flow mappings.
+func quotaFile(quota, route string) []byte {
+	return fmt.Appendf(nil, "identity: {user: \"header:X-User\"}\nupstreams: {app: {targets: [\"http://127.0.0.1:1\"]}}\ngates: {q: {quota: {%s}}}\nroutes: [{match: [/], gates: [q], upstream: app, %s}]\n", quota, route)
+}
+
+// parseAll parses a file and compiles its policy, as the gateway does.
+func parseAll(text []byte) (*policy.Policy, error) {
+	c, err := config.Parse("weir.yaml", text)
+	if err != nil {
+		return nil, err
+	}
+	return policy.Compile(c.Policy(), policy.Options{})
+}
+
+// A rate, a burst or a cost that is none is a fault that says where it stands and what
+// to write; never a limit that holds nobody.
+func TestBadQuotaNumbers(t *testing.T) {
+	rates := map[string]string{
+		"0/s": "not above 0", "-1/s": "not above 0", "NaN/s": "is no number", "Inf/s": "is no number", "1e300/s": "out of range", "1e-300/s": "out of range",
+		"0x10/s": "is no number", "1e400/s": "is no number", "10/s burst 0": "not above 0", "10/s burst -1": "not above 0", "10/s burst NaN": "is no number",
+		"10/s burst 1e300": "out of range", "10/s burst .5": "lets nothing through", "0 a day": "not above 0", "NaN a day": "is no number", "": "", "10": "is no limit",
+	}
+	for rate, want := range rates {
+		for where, quota := range map[string]string{
+			"rate":          fmt.Sprintf("rate: %q", rate),
+			"limits[1]":     fmt.Sprintf("limits: [1/h, %q]", rate),
+			"rules[0].rate": fmt.Sprintf("rules: [{user: alice, rate: %q}]", rate),
+		} {
+			_, err := parseAll(quotaFile(quota, "timeout: 1s"))
+			if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "weir.yaml:3:") && !strings.Contains(err.Error(), "gates.q.quota") {
+				t.Errorf("%s %q: %v, want %q", where, rate, err, want)
+			}
+		}
+	}
+	for burst, want := range map[string]string{
+		"-1": "too small", ".5": "a burst of at least 1", ".nan": "is no number", ".inf": "is no number", "1e300": "too large", "2e15": "too large", "ten": "is no number",
+	} {
+		if _, err := parseAll(quotaFile("rate: 10/s, burst: "+burst, "timeout: 1s")); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("burst %s: %v, want %q", burst, err, want)
+		}
+	}
+	for cost, want := range map[string]string{
+		"-1": "too small", "1.5": "is no whole number", "9223372036854775808": "is no whole number", "99999999999999999999999": "is no whole number", "2000000000000000": "too large",
+		"1e300": "is no whole number", ".nan": "is no whole number", "many": "is no whole number",
+	} {
+		if _, err := parseAll(quotaFile("rate: 10/s", "cost: "+cost)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("cost %s: %v, want %q", cost, err, want)
+		}
+	}
+}
+
+// Names that nobody may have are faults that say what the gateway calls such a user; odd
+// ones are names like others.
+func TestBadQuotaNames(t *testing.T) {
+	for name, want := range map[string]string{
+		strings.Repeat("x", 10<<10): "no user has this name", `a\0b`: "no user has this name", `a\nb`: "no user has this name",
+		"{}": "", "{a}b": "", "a/client=b": "", "~": "", " ": "",
+	} {
+		p, err := parseAll(quotaFile(fmt.Sprintf("rules: [{user: \"%s\", rate: 1/h}]", name), "timeout: 1s"))
+		if want == "" {
+			if err != nil {
+				t.Errorf("%.20q: %v", name, err)
+				continue
+			}
+			if n := len(p.Gate("q").Quota().Rules()); n != 1 {
+				t.Errorf("%.20q: %d rules", name, n)
+			}
+			p.Close()
+			continue
+		}
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "sha256:") || len(err.Error()) > 2000 {
+			t.Errorf("%.20q: %.300v, want %q", name, err, want)
+		}
+	}
 }

@@ -1,15 +1,71 @@
 package config
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
 	"reflect"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
-
-	"go.yaml.in/yaml/v3"
+	"time"
+	"unicode/utf8"
 
 	"github.com/weir-go/weir/policy"
+	"go.yaml.in/yaml/v3"
 )
+
+// Bounds of the input.
+const (
+	MaxSize   = 1 << 20 // bytes in a file
+	MaxDepth  = 32      // levels of nesting
+	maxValues = 50_000  // keys and values, after aliases are followed
+)
+
+// Load reads and checks the file at path. A file that cannot be read is an
+// ordinary error; one that is wrong is a [*Faults].
+func Load(path string) (*Config, error) {
+	data, err := ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("config %s: no such file; weir init %s writes one to start from", path, path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
+	return Parse(path, data)
+}
+
+// ReadFile reads a file up to [MaxSize] and one byte more, by which the parsers
+// know that it is too large.
+func ReadFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, MaxSize+1))
+}
+
+// Parse reads and checks a configuration. name stands before each fault, and
+// files named in the configuration are looked up relative to its directory.
+func Parse(name string, data []byte) (*Config, error) {
+	root, faults := parseYAML(name, data)
+	if len(faults) > 0 {
+		return nil, &Faults{sorted(faults)}
+	}
+	d := newDecoder(name)
+	cfg := new(Config)
+	d.decodeRoot(root, cfg)
+	checkMeaning(cfg, d)
+	if len(d.faults) > 0 {
+		return nil, &Faults{sorted(d.faults)}
+	}
+	return cfg, nil
+}
 
 // decoder walks YAML nodes and Go values side by side. It collects faults
 // instead of stopping, and remembers where each path stands in the file, so that
@@ -290,4 +346,278 @@ func join(path, name string) string {
 // parent cuts the last component off a path; the parent of the root is the root.
 func parent(path string) string {
 	return path[:max(strings.LastIndexAny(path, ".["), 0)]
+}
+
+var durationType = reflect.TypeFor[policy.Duration]()
+
+// scalar decodes a string, boolean, number or duration and holds it against the
+// bounds of its field.
+func (d *decoder) scalar(path string, n *yaml.Node, v reflect.Value, f field) {
+	if n.Kind != yaml.ScalarNode {
+		d.mistyped(path, n, v.Type(), f)
+		return
+	}
+	problem, remedy := setScalar(v, n, f)
+	if problem == "" {
+		problem, remedy = outOfBounds(v, f)
+	}
+	if problem != "" {
+		d.faultAt(n, path, remedy, "%s", problem)
+	}
+}
+
+// setScalar sets v from the text of n. It returns what is wrong, if anything.
+// Numbers are read here and not by the YAML library, which takes 010 for 8.
+func setScalar(v reflect.Value, n *yaml.Node, f field) (problem, remedy string) {
+	text := n.Value
+	plain := n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) == 0
+	remedy = "write " + describe(v.Type(), f)
+	switch {
+	case v.Type() == durationType:
+		dur, problem, remedy := parseDuration(text)
+		if problem == "" {
+			v.SetInt(int64(dur))
+		}
+		return problem, remedy
+	case v.Kind() == reflect.String:
+		return setString(v, n, f)
+	case v.Kind() == reflect.Bool:
+		if !plain || (text != "true" && text != "false") {
+			return fmt.Sprintf("%s is neither true nor false", quote(text)), "write true or false"
+		}
+		v.SetBool(text == "true")
+	case v.CanInt():
+		i, err := strconv.ParseInt(strings.ReplaceAll(text, "_", ""), 10, v.Type().Bits())
+		if err != nil || !plain {
+			return fmt.Sprintf("%s is no whole number", quote(text)), remedy
+		}
+		v.SetInt(i)
+	case v.CanFloat():
+		x, err := strconv.ParseFloat(text, 64)
+		if err != nil || !plain || math.IsNaN(x) || math.IsInf(x, 0) || strings.ContainsAny(text, "xXpP") {
+			return fmt.Sprintf("%s is no number", quote(text)), remedy
+		}
+		v.SetFloat(x)
+	}
+	return "", ""
+}
+
+func setString(v reflect.Value, n *yaml.Node, f field) (problem, remedy string) {
+	if n.ShortTag() == "!!str" {
+		v.SetString(n.Value)
+		return "", ""
+	}
+	remedy = "write it in quotes: " + quote(n.Value)
+	if f.form != "" {
+		remedy = "write " + describe(v.Type(), f)
+	}
+	return fmt.Sprintf("%s is %s, not a text", quote(n.Value), describeNode(n)), remedy
+}
+
+// parseDuration reads 250ms, 1m30s, 0 and -1, and knows what people write instead.
+func parseDuration(text string) (d policy.Duration, problem, remedy string) {
+	if d.UnmarshalText([]byte(text)) == nil {
+		return d, "", ""
+	}
+	if _, err := strconv.ParseFloat(text, 64); err == nil {
+		return 0, quote(text) + " has no unit", fmt.Sprintf("write %ss for seconds or %sms for milliseconds", clip(text), clip(text))
+	}
+	if squeezed := strings.ReplaceAll(text, " ", ""); squeezed != text && d.UnmarshalText([]byte(squeezed)) == nil {
+		return 0, quote(text) + " has a space in it", "write " + squeezed
+	}
+	if digits, ok := strings.CutSuffix(text, "d"); ok {
+		if days, err := strconv.Atoi(digits); err == nil && 0 < days && days < 10_000 {
+			return 0, "days are no unit here", fmt.Sprintf("write %dh", 24*days)
+		}
+	}
+	return 0, quote(text) + " is no duration", "write for instance 250ms, 10s or 1m30s"
+}
+
+// outOfBounds holds a decoded value against what fields.go allows.
+func outOfBounds(v reflect.Value, f field) (problem, remedy string) {
+	if len(f.enum) > 0 && !slices.Contains(f.enum, v.String()) {
+		remedy = "write one of: " + strings.Join(f.enum, ", ")
+		if best, ok := nearest(v.String(), f.enum); ok {
+			remedy = "write " + best
+		}
+		return fmt.Sprintf("%s is not known", quote(v.String())), remedy
+	}
+	if f.minusOne != "" && v.CanInt() && v.Int() == -1 {
+		return "", ""
+	}
+	if low, ok := bound(v.Type(), f.least); ok && number(v) < low {
+		return fmt.Sprintf("is %s, too small", shown(v)), "write at least " + f.least + f.orMinusOne()
+	}
+	if high, ok := bound(v.Type(), f.most); ok && number(v) > high {
+		return fmt.Sprintf("is %s, too large", shown(v)), "write at most " + f.most
+	}
+	return "", ""
+}
+
+// bound reads a limit of fields.go in the unit of t; false if there is none.
+func bound(t reflect.Type, text string) (float64, bool) {
+	if text == "" {
+		return 0, false
+	}
+	if t == durationType {
+		d, err := time.ParseDuration(text)
+		return float64(d), err == nil
+	}
+	x, err := strconv.ParseFloat(text, 64)
+	return x, err == nil
+}
+
+func number(v reflect.Value) float64 {
+	if v.CanFloat() {
+		return v.Float()
+	}
+	if v.CanInt() {
+		return float64(v.Int())
+	}
+	return 0
+}
+
+func shown(v reflect.Value) string {
+	return fmt.Sprint(v.Interface()) // a duration prints as it is written
+}
+
+// describe says in words what a field of type t wants.
+func describe(t reflect.Type, f field) string {
+	words := kind(t, f)
+	if f.example != "" && len(f.enum) == 0 && !strings.Contains(words, "such as") {
+		words += ", such as " + f.example
+	}
+	return words
+}
+
+func kind(t reflect.Type, f field) string {
+	switch {
+	case len(f.enum) > 0:
+		return "one of " + strings.Join(f.enum, ", ")
+	case t == durationType:
+		return "a duration such as 250ms or 10s"
+	case t.Kind() == reflect.Pointer:
+		return kind(t.Elem(), f)
+	case t.Kind() == reflect.Slice:
+		return "a list (lines that begin with -)"
+	case t.Kind() == reflect.Struct, t.Kind() == reflect.Map:
+		return "fields (name: value), indented below it"
+	case t.Kind() == reflect.Bool:
+		return "true or false"
+	case t.Kind() == reflect.String && f.form != "":
+		return f.form
+	case t.Kind() == reflect.String:
+		return "a text"
+	case t.Kind() == reflect.Float64:
+		return "a number"
+	}
+	return "a whole number"
+}
+
+// describeNode says what a node is instead.
+func describeNode(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a group of fields"
+	case yaml.SequenceNode:
+		return "a list"
+	}
+	switch n.ShortTag() {
+	case "!!int", "!!float":
+		return "a number"
+	case "!!bool":
+		return "true or false"
+	case "!!null":
+		return "empty"
+	case "!!timestamp":
+		return "a date"
+	}
+	return fmt.Sprintf("the text %s", quote(n.Value))
+}
+
+// quote quotes text from the file for a message, shortened.
+func quote(s string) string { return strconv.Quote(clip(s)) }
+
+// clip bounds what a message repeats of the file.
+func clip(s string) string {
+	const most = 60
+	if len(s) <= most {
+		return s
+	}
+	cut := most
+	for cut > 0 && !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut] + "..."
+}
+
+var plainScalar = regexp.MustCompile(`^[A-Za-z0-9_./-]+$`)
+
+// flowScalar writes s so that it can stand inside [ ].
+func flowScalar(s string) string {
+	if plainScalar.MatchString(s) {
+		return clip(s)
+	}
+	return quote(s)
+}
+
+var goodName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
+// badName says what is wrong with the name of a gate or an upstream. Names are
+// metric labels and parts of paths, so they are kept plain.
+func badName(name string) string {
+	switch {
+	case goodName.MatchString(name):
+		return ""
+	case name == "":
+		return "the name is empty"
+	case len(name) > 64:
+		return fmt.Sprintf("the name is %d bytes long", len(name))
+	}
+	return fmt.Sprintf("the name %s has characters that are not allowed", quote(name))
+}
+
+// nearest returns the candidate that word is most likely a misspelling of.
+//
+// Among very many candidates it does not look: that would take long, and a
+// person with so many names has other means to find one.
+func nearest(word string, candidates []string) (string, bool) {
+	if len(candidates) > 500 {
+		return "", false
+	}
+	word = strings.ToLower(strings.ReplaceAll(word, "-", "_"))
+	best, least := "", 0
+	for _, c := range candidates {
+		if d := editDistance(word, strings.ReplaceAll(strings.ToLower(c), "-", "_")); best == "" || d < least {
+			best, least = c, d
+		}
+	}
+	return best, best != "" && least <= max(1, min(len(word), len(best))/3)
+}
+
+// editDistance counts insertions, deletions, substitutions and swaps of
+// neighbours. Long words are no misspellings and cost nothing.
+func editDistance(a, b string) int {
+	if len(a) > 64 || len(b) > 64 {
+		return 64
+	}
+	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range row {
+		last[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			same := 1
+			if a[i-1] == b[j-1] {
+				same = 0
+			}
+			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+same)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, last, row = last, row, before
+	}
+	return last[len(b)]
 }

@@ -1,6 +1,8 @@
 package config
 
-import "flag"
+import (
+	"flag"
+)
 
 var update = flag.Bool("update", false, "write the golden files anew; read the diff before committing it")
 

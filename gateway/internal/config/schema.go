@@ -6,9 +6,8 @@ import (
 	"reflect"
 	"strconv"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/weir-go/weir/policy"
+	"go.yaml.in/yaml/v3"
 )
 
 // SchemaID is the name of the schema. Editors take it from a comment in the file:

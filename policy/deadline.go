@@ -5,8 +5,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/weir-go/weir"
 )
 
 // grpcTimeout is the one header of which the form is laid down: at most eight
@@ -74,28 +72,6 @@ func timeoutOf(headers []timeoutHeader, r *http.Request) (d time.Duration, found
 		}
 	}
 	return d, found, bad
-}
-
-// bound gives w the earlier of its deadlines: the route's, and the one that the
-// request brings. Where the earliest deadline is served first, that of a peer who
-// is not trusted only bounds the wait.
-func (p *Policy) bound(w *weir.Work, r *http.Request, timeout time.Duration, trusted bool) {
-	sent, found, bad := timeoutOf(p.timeouts, r)
-	if bad > 0 {
-		p.identity.ignored.timeouts.Add(1)
-	}
-	if found && sent > 0 && p.edf && !trusted {
-		if w.MaxWait == 0 || w.MaxWait > sent {
-			w.MaxWait = sent
-		}
-		found = false
-	}
-	switch {
-	case found && (timeout <= 0 || sent < timeout):
-		w.Deadline = p.time().Add(sent)
-	case timeout > 0:
-		w.Deadline = p.time().Add(timeout)
-	}
 }
 
 var grpcUnits = []struct {

@@ -1,12 +1,16 @@
 package policy
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/quota"
 )
 
@@ -225,4 +229,225 @@ func (c *compiler) checkStore(at place, s *QuotaSpec) {
 	if c.opts.Stores[s.Store] == nil {
 		c.add(at.at("store"), fmt.Sprintf("there is no store %q", s.Store), suggest(s.Store, slices.Sorted(maps.Keys(c.opts.Stores)), "stores"))
 	}
+}
+
+// told returns what answers tell of the quota, nothing without one.
+func (g *GateSpec) told() told {
+	if g.Quota == nil {
+		return told{}
+	}
+	return told{cmp.Or(g.Quota.Headers, quotaHeaders[0]), cmp.Or(g.Quota.Unit, quotaUnits[0])}
+}
+
+// quotaKind names a quota with where its buckets are, which it keeps.
+func (s *QuotaSpec) quotaKind() string { return fmt.Sprintf("quota %q %d", s.Store, s.MaxKeys) }
+
+// newQuota makes the mechanism of a gate with a quota.
+func (c *compiler) newQuota(name string) (mechanism, error) {
+	cfg := c.quotaConfig(name)
+	if cfg.Store == nil {
+		m, err := quota.NewMemory(quota.MemoryConfig{MaxKeys: c.spec.Gates[name].Quota.MaxKeys, Now: c.opts.Now})
+		if err != nil {
+			return nil, err
+		}
+		cfg.Store = m
+	}
+	return orNone(quota.New(cfg))
+}
+
+var errOtherStore = errors.New("policy: the gate's buckets are in another store")
+
+// reconfigureQuota makes a live quota take up the settings. It cannot move to another
+// store of the same name.
+func (c *compiler) reconfigureQuota(live *quota.Quota, name string) error {
+	cfg := c.quotaConfig(name)
+	if cfg.Store != nil && !(reflect.ValueOf(cfg.Store).Comparable() && cfg.Store == live.Store()) {
+		return errOtherStore
+	}
+	return live.Reconfigure(cfg)
+}
+
+// quotaConfig returns the settings of a gate with a quota. Without a Store it is for
+// the memory of the process.
+func (c *compiler) quotaConfig(name string) quota.Config {
+	s := c.spec.Gates[name].Quota
+	cfg := quota.Config{
+		Name: name, Debt: s.Debt, Store: c.opts.Stores[s.Store],
+		Queue:    quota.Queue{Len: s.Queue.Len, MaxWait: time.Duration(s.Queue.MaxWait)},
+		Identify: identifyWith(c.addressOf()), Hooks: c.hooks(), Now: c.opts.Now,
+	}
+	if s.Permissive {
+		cfg.Mode = quota.Permissive
+	}
+	if s.Count == "requests" {
+		cfg.Cost, cfg.Fixed = func(weir.Work) int64 { return 1 }, true
+	}
+	switch s.OnStoreError {
+	case "open":
+		cfg.OnStoreError = quota.Open
+	case "closed":
+		cfg.OnStoreError = quota.Closed
+	}
+	for _, r := range s.all() {
+		cfg.Rules = append(cfg.Rules, r.rule())
+	}
+	if c.opts.QuotaRules != nil {
+		cfg.Rules = c.opts.QuotaRules(name, cfg.Rules)
+	}
+	return cfg
+}
+
+// Rule returns the rule, or what is wrong with one of its limits.
+func (r *QuotaRuleSpec) Rule() (quota.Rule, error) {
+	if _, err := r.Parse(); err != nil {
+		return quota.Rule{}, err
+	}
+	return r.rule(), nil
+}
+
+// rule is Rule for a spec that has been checked.
+func (r *QuotaRuleSpec) rule() quota.Rule {
+	limits, _ := r.Parse()
+	rule := quota.Rule{Name: r.Name, Limits: limits, Exempt: r.Exempt, Blocked: r.Blocked}
+	for _, part := range quotaParts {
+		*rule.Part(part) = matchOf(r.says(part))
+	}
+	return rule
+}
+
+func matchOf(word string) quota.Match {
+	switch word {
+	case "":
+		return quota.Match{}
+	case "*":
+		return quota.Every
+	}
+	return quota.Named(word)
+}
+
+// addressOf returns the part of the identity that is the address work comes from, empty
+// if none is.
+func (c *compiler) addressOf() string { return c.spec.Identity.AddressPart() }
+
+// AddressPart returns the part of an identity that is the address which work comes from:
+// client, user or tenant, empty if none is. It is what rules of a quota look at for an
+// address.
+func (id *IdentitySpec) AddressPart() string {
+	switch {
+	case id.Client == "peer":
+		return "client"
+	case id.User == "peer", id.User == "": // where nobody says it, the user is an address
+		return "user"
+	case id.Tenant == "peer":
+		return "tenant"
+	}
+	return ""
+}
+
+// identifyWith says whom work is from, and its address if a part of that is one. An IPv6
+// address is called by its network: 2001:db8::/64.
+func identifyWith(addressOf string) func(weir.Work) quota.Identity {
+	return func(w weir.Work) quota.Identity {
+		id := quota.IdentityOf(w)
+		switch addressOf {
+		case "client":
+			id.Address = w.Client
+		case "user":
+			id.Address = w.User
+		case "tenant":
+			id.Address = w.Tenant
+		}
+		id.Address, _, _ = strings.Cut(id.Address, "/")
+		return id
+	}
+}
+
+// The words of a quota, the defaults first.
+var (
+	quotaParts   = quota.Parts()
+	counts       = []string{"cost", "requests"}
+	storeErrors  = []string{"local", "open", "closed"}
+	quotaHeaders = []string{"ratelimit", "legacy", "both", "none"}
+	quotaUnits   = []string{"requests", "content-bytes"} // of the fields' registry; its third, concurrent-requests, is no quota's
+)
+
+// Part returns what the rule says of a part, one of [quota.Parts], to be read or set;
+// nil for any other word.
+func (r *QuotaRuleSpec) Part(word string) *string {
+	switch word {
+	case "user":
+		return &r.User
+	case "client":
+		return &r.Client
+	case "tenant":
+		return &r.Tenant
+	case "route":
+		return &r.Route
+	case "priority":
+		return &r.Priority
+	case "address":
+		return &r.Address
+	}
+	return nil
+}
+
+// says returns what the rule says of a part, nothing of one that there is not.
+func (r *QuotaRuleSpec) says(part string) string {
+	if p := r.Part(part); p != nil {
+		return *p
+	}
+	return ""
+}
+
+// isSet reports whether there is any limit.
+func (l *QuotaLimitSpec) isSet() bool { return l.Rate != "" || l.Burst != 0 || len(l.Limits) > 0 }
+
+// Parse returns the limits, or what is wrong with one of them.
+func (l *QuotaLimitSpec) Parse() ([]quota.Limit, error) {
+	texts := l.Limits
+	if l.Rate != "" {
+		texts = append([]string{l.Rate}, texts...)
+	}
+	var limits []quota.Limit
+	for i, text := range texts {
+		parsed, err := ParseLimit(text)
+		if err != nil {
+			return nil, err
+		}
+		if i == 0 && l.Burst != 0 {
+			parsed.Burst = l.Burst
+		}
+		limits = append(limits, parsed)
+	}
+	return limits, nil
+}
+
+// base is the rule that By and the quota's own limits stand for, false if there is none.
+func (s *QuotaSpec) base() (QuotaRuleSpec, bool) {
+	r := QuotaRuleSpec{QuotaLimitSpec: s.QuotaLimitSpec}
+	for _, word := range s.By {
+		if p := r.Part(word); p != nil {
+			*p = "*"
+		}
+	}
+	return r, s.isSet()
+}
+
+// all returns the rules in the order of the file, the base last.
+func (s *QuotaSpec) all() []QuotaRuleSpec {
+	rules := slices.Clone(s.Rules)
+	if base, ok := s.base(); ok {
+		rules = append(rules, base)
+	}
+	return rules
+}
+
+// LooksAt reports whether any rule looks at a part, a word of By.
+func (s *QuotaSpec) LooksAt(part string) bool {
+	return slices.ContainsFunc(s.all(), func(r QuotaRuleSpec) bool { return r.says(part) != "" })
+}
+
+// Each reports whether some rule gives each value of a part a bucket of its own.
+func (s *QuotaSpec) Each(part string) bool {
+	return slices.ContainsFunc(s.all(), func(r QuotaRuleSpec) bool { return r.says(part) == "*" })
 }

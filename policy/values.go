@@ -1,8 +1,12 @@
 package policy
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
+	"net/netip"
 	"regexp"
 	"strconv"
 	"strings"
@@ -11,6 +15,97 @@ import (
 
 	"github.com/weir-go/weir/quota"
 )
+
+// Mode is how far a gate's decisions are carried out. In files it is one of the
+// words below; the empty word means enforce.
+type Mode string
+
+// The modes.
+const (
+	Enforce Mode = "enforce" // refuse what the gate refuses
+	Observe Mode = "observe" // decide and count, but let everything through
+	Off     Mode = "off"     // decide nothing
+)
+
+// Modes returns every mode, the default first.
+func Modes() []Mode { return []Mode{Enforce, Observe, Off} }
+
+// level is a mode as the hot path compares it.
+type level uint32
+
+const (
+	enforcing level = iota
+	observing
+	off
+)
+
+func (m Mode) level() level {
+	switch m {
+	case Observe:
+		return observing
+	case Off:
+		return off
+	}
+	return enforcing
+}
+
+func (l level) mode() Mode { return Modes()[l] }
+
+// Duration is a time.Duration that is written as people write it: 250ms, 1m30s.
+// Where a field says that -1 is allowed, it is written -1, without a unit, and
+// read as one nanosecond below zero.
+type Duration time.Duration
+
+// NoDuration is what -1 in a file means: "never wait" or "no bound", whichever
+// the field says.
+const NoDuration Duration = -1
+
+// DurationPattern is a regular expression for the written form, for schemas.
+const DurationPattern = `^(-1|0|([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h))*)$`
+
+// String returns the written form: 250ms, 1m30s, 0s, or -1.
+func (d Duration) String() string {
+	if d == NoDuration {
+		return "-1"
+	}
+	return time.Duration(d).String()
+}
+
+// MarshalText writes the form that UnmarshalText reads.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText reads 250ms, 1m30s, 0 or -1. Any other number needs a unit.
+func (d *Duration) UnmarshalText(text []byte) error {
+	s := string(text)
+	if s == "-1" {
+		*d = NoDuration
+		return nil
+	}
+	v, err := time.ParseDuration(s)
+	if err == nil {
+		*d = Duration(v)
+		return nil
+	}
+	if _, err := strconv.ParseFloat(s, 64); err == nil {
+		return fmt.Errorf("%s has no unit; write %sms, %ss or %sm", s, s, s, s)
+	}
+	return fmt.Errorf("%q is no duration; write a number with a unit, such as 250ms, 2s or 1m30s", s)
+}
+
+// UnmarshalJSON reads the string form, and the bare numbers 0 and -1.
+func (d *Duration) UnmarshalJSON(data []byte) error {
+	if data = bytes.TrimSpace(data); bytes.Equal(data, []byte("null")) {
+		return nil
+	}
+	if len(data) > 0 && data[0] != '"' {
+		return d.UnmarshalText(data)
+	}
+	var s string
+	if err := json.Unmarshal(data, &s); err != nil {
+		return err
+	}
+	return d.UnmarshalText([]byte(s))
+}
 
 // LimitPattern is a regular expression for what ParseLimit reads, for schemas. It
 // knows form only.
@@ -144,4 +239,35 @@ func zoneOf(name string) (*time.Location, error) {
 	}
 	first, _ := zones.LoadOrStore(name, z)
 	return first.(*time.Location), nil
+}
+
+// ParseNetwork reads a network in CIDR notation, as IdentitySpec.Trusted has them:
+// 10.0.0.0/8, fd00::/8, 192.0.2.1/32. The error says what is wrong and, after a
+// semicolon, what to write.
+func ParseNetwork(text string) (netip.Prefix, error) {
+	p, problem, instead := parseNetwork(text)
+	if problem != "" {
+		return p, errors.New(problem + "; " + instead)
+	}
+	return p, nil
+}
+
+func parseNetwork(text string) (p netip.Prefix, problem, instead string) {
+	p, err := netip.ParsePrefix(text)
+	if err != nil {
+		instead := "write a network such as 10.0.0.0/8 or fd00::/8"
+		if addr, err := netip.ParseAddr(text); err == nil {
+			addr = addr.Unmap().WithZone("")
+			instead = fmt.Sprintf("write %v/%d", addr, addr.BitLen())
+		}
+		return p, fmt.Sprintf("%q is no network in CIDR notation", text), instead
+	}
+	switch {
+	case p.Addr().Is4In6():
+		return p, fmt.Sprintf("%s is an IPv4 network in IPv6 form", text), "write it as an IPv4 network"
+	case p.Masked() != p:
+		return p, fmt.Sprintf("%s has bits set beyond its %d", text, p.Bits()),
+			fmt.Sprintf("write %v, or %v/%d for the one address", p.Masked(), p.Addr(), p.Addr().BitLen())
+	}
+	return p, "", ""
 }

@@ -1,0 +1,259 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/keyed"
+	"github.com/weir-go/weir/limit"
+)
+
+// The words of the mechanisms, the defaults first.
+var (
+	keyWords = []string{"tenant", "user", "client", "route"}
+	blinds   = []string{"open", "keep"}
+)
+
+// byLatency are the controllers that learn from service times, of which one key
+// shows too few.
+var byLatency = []string{"knee", "aimd", "vegas", "gradient2"}
+
+// mostKeys is the most keys that a gate can know at a time.
+const mostKeys = 16_777_215
+
+// checkEach checks a limit for each key.
+func (c *compiler) checkEach(at place, g *GateSpec) {
+	e := g.Each
+	if g.Limit == nil {
+		c.add(at, "there is no limit for each key", "write limit: {limit: 20} beside it")
+		return
+	}
+	c.checkWord(at.at("by"), "key", e.By, keyWords)
+	c.checkOverrides(at.at("overrides"), e.Overrides)
+	c.checkIdleWeights(at[:len(at)-1].at("limit", "queue", "weights"), e.by(), &g.Limit.Queue.Weights)
+	if e.Own {
+		c.checkOwn(at, e)
+		return
+	}
+	if e.MaxKeys < 0 || e.MaxKeys > mostKeys {
+		c.add(at.at("max_keys"), fmt.Sprintf("%d is out of range", e.MaxKeys), fmt.Sprintf("write from 1 to %d", mostKeys))
+	}
+	limitAt := at[:len(at)-1].at("limit")
+	if k, ok := g.Limit.kind(); ok && slices.Contains(byLatency, k.word) {
+		c.add(limitAt.at("controller"), "the controller "+k.word+" learns from latencies, and one key shows too few",
+			"write limit: with the slots of each key, or one of probe, lag, drain, resource, or own: true beside by: for a controller each")
+	}
+}
+
+// checkIdleWeights refuses weights of those of whom each has a pool of its own:
+// nobody else waits there.
+func (c *compiler) checkIdleWeights(at place, by string, w *WeightsSpec) {
+	for who, weights := range map[string]map[string]float64{"user": w.Users, "tenant": w.Tenants} {
+		if who == by && len(weights) > 0 {
+			c.add(at.at(who+"s"), "mean nothing where each "+who+" has a pool of its own", "write each: overrides:, or leave them out")
+		}
+	}
+}
+
+// mostScale is the most times the limit of the others that a key can have.
+const mostScale = 1_000_000
+
+func (c *compiler) checkOverrides(at place, overrides map[string]OverrideSpec) {
+	if len(overrides) > mostWeights {
+		c.add(at, fmt.Sprintf("%d keys", len(overrides)), fmt.Sprintf("write at most %d", mostWeights))
+		return
+	}
+	for _, key := range slices.Sorted(maps.Keys(overrides)) {
+		switch o, at := overrides[key], at.at(key); {
+		case o.Limit != 0 && o.Scale != 0:
+			c.add(at, "has both a limit and a scale", "leave one of them out")
+		case o.Limit == 0 && o.Scale == 0:
+			c.add(at, "changes nothing", "write limit: 50, or scale: 2 for twice the limit of the others")
+		case o.Limit < 0 || o.Limit > maxLimit:
+			c.add(at.at("limit"), fmt.Sprintf("%d is out of range", o.Limit), fmt.Sprintf("write from 1 to %d slots", maxLimit))
+		case !(o.Scale >= 0 && o.Scale <= mostScale):
+			c.add(at.at("scale"), fmt.Sprintf("%g is out of range", o.Scale), fmt.Sprintf("write a number above 0 and at most %d", mostScale))
+		}
+	}
+}
+
+// checkOwn checks a limiter for each key.
+func (c *compiler) checkOwn(at place, e *EachSpec) {
+	if e.MaxKeys < 0 || e.MaxKeys > MostOwnKeys {
+		c.add(at.at("max_keys"), fmt.Sprintf("%d is out of range where each has a limiter of its own", e.MaxKeys),
+			fmt.Sprintf("write from 1 to %d, or leave own out", MostOwnKeys))
+	}
+	for _, key := range slices.Sorted(maps.Keys(e.Overrides)) {
+		if e.Overrides[key].Scale != 0 {
+			c.add(at.at("overrides", key, "scale"), "there is no limit of the others to be a multiple of, where each key has its own", "write limit: and the slots of the key")
+		}
+	}
+}
+
+// checkPair checks pools for reads and for writes.
+func (c *compiler) checkPair(at place, g *GateSpec) {
+	probe := at.at("limit", "probe")
+	if !g.isPair() {
+		if g.Limit != nil && g.Limit.Probe.ReadRatio != 0 {
+			c.add(probe.at("read_ratio"), "means nothing without read_write", "write read_write: true, or leave it out")
+		}
+		return
+	}
+	if len(g.Limit.Signals) > 0 {
+		c.add(at.at("limit", "signals"), "do not hold down pools that are sized together", "write a gate of its own for them: {limit: {controller: resource, signals: [...]}}")
+	}
+	if g.Each == nil {
+		return
+	}
+	if !g.Each.Own {
+		c.add(probe.at("read_write"), "sizes a pair for each key, not one size for all", "write own: true beside by:")
+	}
+	if len(g.Each.Overrides) > 0 {
+		c.add(at.at("each", "overrides"), "mean nothing to pools that are sized together", "leave them out")
+	}
+}
+
+// keyedConfig returns the settings of a gate with a limit for each key.
+func (c *compiler) keyedConfig(name string) (keyed.Config, error) {
+	g := c.spec.Gates[name]
+	one, err := g.Limit.config()
+	cfg := keyed.Config{
+		Name: name, Key: keyFuncs[g.Each.by()], MaxKeys: g.Each.MaxKeys,
+		Limit: one.Limit, Controller: one.Controller, Signals: c.sourceOf(g.Limit.sources()),
+		Queue:  keyed.Queue(one.Queue),
+		Exempt: one.Exempt, RefuseOversize: one.RefuseOversize, Hooks: c.hooks(), Now: c.opts.Now,
+	}
+	for key, o := range g.Each.Overrides {
+		if cfg.Overrides == nil {
+			cfg.Overrides = make(map[string]keyed.Override, len(g.Each.Overrides))
+		}
+		cfg.Overrides[key] = keyed.Override{Limit: o.Limit, Scale: o.Scale}
+	}
+	return cfg, err
+}
+
+// keyFuncs are the words for whose pool it is.
+var keyFuncs = map[string]func(weir.Work) string{
+	"tenant": func(w weir.Work) string { return w.Tenant },
+	"user":   func(w weir.Work) string { return w.User },
+	"client": func(w weir.Work) string { return w.Client },
+	"route":  func(w weir.Work) string { return w.Op },
+}
+
+func (e *EachSpec) by() string {
+	if e.By == "" {
+		return "tenant"
+	}
+	return e.By
+}
+
+// ownConfig returns the settings of a gate with a limiter for each key.
+func (c *compiler) ownConfig(name string) keyed.LimitersConfig {
+	g := c.spec.Gates[name]
+	cfg := keyed.LimitersConfig{
+		Name: name, Key: keyFuncs[g.Each.by()], MaxKeys: g.Each.MaxKeys,
+		MaxWaiting: g.Limit.Queue.Len, Now: c.opts.Now,
+	}
+	common := limit.Config{Signals: c.sourceOf(g.Limit.sources()), Hooks: c.ownHooks(), FindLeaks: c.opts.FindLeaks}
+	cfg.New = keyed.Each(func(key string) (limit.Config, error) {
+		return g.ownLimit(key, &common)
+	})
+	return cfg
+}
+
+// Bounds of the keys that have a limiter of their own.
+const (
+	// DefaultOwnKeys is EachSpec.MaxKeys where it is left out, with Own.
+	DefaultOwnKeys = keyed.DefaultMaxLimiters
+	// MostOwnKeys is the most there can be.
+	MostOwnKeys = 10_000
+	// OwnKeyBytes is what a key takes at most, once the windows of its controller
+	// have filled, and nobody waits. BenchmarkOwnKeys measures it.
+	OwnKeyBytes = 64 << 10
+)
+
+// ownHooks are those of one limiter among several of a gate. A change of its limit is
+// told to nobody: it would be told under the name of them all.
+func (c *compiler) ownHooks() weir.Hooks {
+	h := c.hooks()
+	h.LimitChanged = nil
+	return h
+}
+
+// ownLimit returns the settings of the limiter of one key.
+func (g *GateSpec) ownLimit(key string, common *limit.Config) (limit.Config, error) {
+	one := g.Limit
+	if o, ok := g.Each.Overrides[key]; ok {
+		one = one.pinned(o.Limit)
+	}
+	cfg, err := one.config()
+	cfg.Signals, cfg.Hooks, cfg.FindLeaks = common.Signals, common.Hooks, common.FindLeaks
+	cfg.Queue.Len = quarter(cfg.Queue.Len)
+	return cfg, err
+}
+
+// pinned returns the spec with a fixed limit instead of its own.
+func (l *LimitSpec) pinned(n int64) *LimitSpec {
+	return &LimitSpec{Controller: "fixed", Limit: n, Signals: l.Signals, Queue: l.Queue, Exempt: l.Exempt, RefuseOversize: l.RefuseOversize}
+}
+
+// quarter is how many of the places of all keys the room of one limiter has: well
+// below half of them, where priorities would count no more (keyed.LimitersConfig).
+func quarter(places int) int {
+	switch {
+	case places < 0:
+		return places
+	case places == 0:
+		places = limit.DefaultQueueLen
+	}
+	return max(1, places/4)
+}
+
+// A limit may be two, one for reads and one for writes, which probing sizes together:
+// see ProbeSpec.ReadWrite. Alone it is one pair for all work, with each a pair for
+// each key.
+
+// readWrite is the kind of a gate with a pool for reads and one for writes, for all
+// keys together.
+const readWrite = "read_write"
+
+// isPair reports whether the gate has pools for reads and for writes.
+func (g *GateSpec) isPair() bool { return g.Limit != nil && g.Limit.Probe.ReadWrite }
+
+func (l *LimitSpec) probeConfig() control.ProbeConfig {
+	p := l.Probe
+	return control.ProbeConfig{
+		Initial: l.Limit, Min: l.Min, Max: l.Max, ReadRatio: p.ReadRatio,
+		Step: p.Step, Weight: p.Weight, Interval: time.Duration(p.Interval),
+	}
+}
+
+// pairConfig returns the settings of a gate with pools for reads and for writes.
+func (c *compiler) pairConfig(name string) keyed.LimitersConfig {
+	g := c.spec.Gates[name]
+	cfg := keyed.LimitersConfig{
+		Name: name, Key: func(weir.Work) string { return "" }, Part: partOf, MaxKeys: 1,
+		MaxWaiting: g.Limit.Queue.Len, Now: c.opts.Now,
+	}
+	if g.Each != nil {
+		cfg.Key, cfg.MaxKeys = keyFuncs[g.Each.by()], g.Each.MaxKeys
+	}
+	both := limit.Config{
+		Queue: g.Limit.Queue.queue(), Exempt: g.Limit.Exempt, RefuseOversize: g.Limit.RefuseOversize,
+		Hooks: c.ownHooks(), FindLeaks: c.opts.FindLeaks,
+	}
+	both.Queue.Len = quarter(both.Queue.Len)
+	cfg.New = keyed.ReadWrite(g.Limit.probeConfig(), both)
+	return cfg
+}
+
+func partOf(w weir.Work) string {
+	if w.Write {
+		return keyed.Writes
+	}
+	return keyed.Reads
+}

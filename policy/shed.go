@@ -1,0 +1,186 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/weir/shed"
+)
+
+// checkShed checks a gate that sheds: what can be said better here, then what the
+// mechanism itself has to say.
+func (c *compiler) checkShed(at place, s *ShedSpec) {
+	c.checkPressure(at, s)
+	for i, name := range s.Signals {
+		at := at.at("signals").index(i)
+		if slices.Contains(s.Signals[:i], name) {
+			c.add(at, fmt.Sprintf("%q is in the list already", name), "leave one of them out")
+			continue
+		}
+		c.checkSignalName(at, name)
+	}
+	if len(s.Signals) > 0 && c.opts.Now != nil && c.opts.Readings == nil {
+		c.add(at.at("signals"), "signals are read from this machine in its own time, and there is none on virtual time",
+			"write load_of: or wait_of:, or hand in Options.Readings")
+	}
+	c.checkWord(at.at("blind"), "word for blind", s.Blind, blinds)
+	if s.Cursor != nil && s.Thresholds != (ThresholdsSpec{}) {
+		c.add(at.at("thresholds"), "mean nothing beside a cursor", "leave one of the two out")
+	}
+	c.askShed(at, s)
+}
+
+// checkPressure checks that there is one thing to go by, and that a gate which is
+// one has a limit.
+func (c *compiler) checkPressure(at place, s *ShedSpec) {
+	given := 0
+	for _, is := range []bool{len(s.Signals) > 0, s.LoadOf != "", s.WaitOf != ""} {
+		if is {
+			given++
+		}
+	}
+	switch {
+	case given == 0:
+		c.add(at, "there is no pressure to go by", "write signals: [cpu, memory], or wait_of: or load_of: and the name of a gate with a limit")
+	case given > 1:
+		c.add(at, "there are several pressures to go by", "write one of signals, load_of and wait_of")
+	}
+	c.checkPressing(at.at("load_of"), s.LoadOf)
+	c.checkPressing(at.at("wait_of"), s.WaitOf)
+	switch {
+	case s.Wait < 0:
+		c.add(at.at("wait"), fmt.Sprintf("%v is negative", time.Duration(s.Wait)), "write the longest wait that is wanted, such as 20ms")
+	case s.Wait > 0 && s.WaitOf == "":
+		c.add(at.at("wait"), "means nothing without wait_of", "write wait_of: and the name of a gate with a limit, or leave it out")
+	}
+}
+
+// checkPressing checks that the gate has one limit, to be loaded.
+func (c *compiler) checkPressing(at place, name string) {
+	if g, ok := c.spec.Gates[name]; name == "" || ok && g.hasOneLimit() {
+		return
+	}
+	var known []string
+	for _, name := range slices.Sorted(maps.Keys(c.spec.Gates)) {
+		if g := c.spec.Gates[name]; g.hasOneLimit() {
+			known = append(known, name)
+		}
+	}
+	c.add(at, fmt.Sprintf("%q is no gate with one limit", name), suggest(name, known, "gates with a limit"))
+}
+
+func (g *GateSpec) hasOneLimit() bool { return g.Limit != nil && g.Each == nil && !g.isPair() }
+
+// askShed makes a shedder of the settings, which starts nothing on virtual time.
+// Its errors begin with the name of a field: "Thresholds.High 0.5: must not be".
+func (c *compiler) askShed(at place, s *ShedSpec) {
+	cfg := s.config()
+	cfg.Pressure = func() (float64, bool) { return 0, false }
+	cfg.Now = func() time.Duration { return 0 }
+	m, err := shed.New(cfg)
+	if err == nil {
+		m.Close()
+		return
+	}
+	for _, e := range leaves(err) {
+		name, rest, _ := strings.Cut(e.Error(), " ")
+		value, must, ok := strings.Cut(rest, ": ")
+		if !ok {
+			c.add(at, e.Error(), "")
+			continue
+		}
+		keys := strings.Split(name, ".")
+		for i, key := range keys {
+			keys[i] = snake(key)
+		}
+		c.add(at.at(keys...), value+" will not do", inKeys(must))
+	}
+}
+
+// shedConfig returns the settings of a gate that sheds.
+func (c *compiler) shedConfig(name string) shed.Config {
+	s := c.spec.Gates[name].Shed
+	cfg := s.config()
+	cfg.Name, cfg.Hooks, cfg.Now = name, c.hooks(), c.opts.Now
+	if of := s.of(); of != (pressing{}) {
+		cfg.Pressure = c.load(of).pressure
+		return cfg
+	}
+	cfg.Signals, cfg.Heed = c.sourceOf(s.Signals), s.Signals
+	return cfg
+}
+
+// of returns the gate whose load the spec goes by, the zero value if none.
+func (s *ShedSpec) of() pressing {
+	switch {
+	case s.WaitOf == "":
+		return pressing{gate: s.LoadOf}
+	case s.Wait == 0:
+		return pressing{s.WaitOf, time.Duration(DefaultShedWait)}
+	}
+	return pressing{s.WaitOf, time.Duration(s.Wait)}
+}
+
+// pressing says which gate is a pressure, and how: by its load, or with a wait by
+// what a newcomer waits there over that.
+type pressing struct {
+	gate string
+	wait time.Duration
+}
+
+// config returns what the spec itself says.
+func (s *ShedSpec) config() shed.Config {
+	t := s.Thresholds
+	cfg := shed.Config{
+		Interval: time.Duration(s.Interval), Hold: time.Duration(s.Hold), Resalt: time.Duration(s.Resalt),
+		Thresholds: shed.Thresholds{Background: t.Background, Normal: t.Normal, High: t.High, Critical: t.Critical},
+	}
+	if s.Blind == "keep" {
+		cfg.Blind = shed.Keep
+	}
+	if u := s.Cursor; u != nil {
+		cfg.Cursor = &shed.Cursor{
+			Window: time.Duration(u.Window), Requests: u.Requests, Overload: u.Overload,
+			Alpha: u.Alpha, Beta: u.Beta, MaxCut: u.MaxCut, MaxGrow: u.MaxGrow, Plain: u.Plain,
+		}
+	}
+	return cfg
+}
+
+// load is the pressure of a gate that is known only when all gates are.
+type load struct {
+	of atomic.Pointer[func() (float64, bool)]
+}
+
+func (l *load) pressure() (float64, bool) {
+	if f := l.of.Load(); f != nil {
+		return (*f)()
+	}
+	return 0, false
+}
+
+// load returns the one load for all who go by it.
+func (c *compiler) load(of pressing) *load {
+	if c.loads == nil {
+		c.loads = map[pressing]*load{}
+	}
+	if c.loads[of] == nil {
+		c.loads[of] = new(load)
+	}
+	return c.loads[of]
+}
+
+// linkLoads says which gates the loads are of.
+func (c *compiler) linkLoads(gates map[string]*Gate) {
+	for of, l := range c.loads {
+		pressure := shed.Load(gates[of.gate])
+		if of.wait > 0 {
+			pressure = shed.Wait(gates[of.gate], of.wait)
+		}
+		l.of.Store(&pressure)
+	}
+}
