@@ -1,6 +1,8 @@
 package weir
 
-import "time"
+import (
+	"time"
+)
 
 // Work says who asks for what. The zero value is one anonymous, normal unit of
 // work that waits as long as the gate's own settings allow. Building a Work

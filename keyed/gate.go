@@ -2,14 +2,19 @@ package keyed
 
 import (
 	"context"
+	"fmt"
 	"hash/maphash"
 	"math/bits"
+	"math/rand/v2"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/keys"
+	"github.com/weir-go/weir/internal/room"
+	"github.com/weir-go/weir/limit"
 )
 
 // Gate is a concurrency gate with a pool of slots for each key. All pools have one
@@ -175,4 +180,323 @@ func (g *Gate) start(cfg Config) {
 	first := g.controller.Start()
 	g.settings.Store(cfg.settings(first.Limit))
 	g.sizing.init(g, cfg, first)
+}
+
+// arrival is work at the gate.
+type arrival struct {
+	hash  uint64
+	name  keys.Name
+	cost  int64
+	now   time.Duration // 0 where nobody needs it
+	timed bool
+	until bounds
+	place *waiter // nil: does not wait
+}
+
+// bounds are until when work may wait, and by when it has to be done.
+type bounds struct{ patience, deadline time.Duration }
+
+// of fills in whose work w is.
+func (a *arrival) of(g *Gate, w *weir.Work) {
+	a.name = keys.NameOf(g.KeyOf(*w))
+	a.hash = keys.Hash(g.seed, &a.name)
+	a.cost = w.Units()
+}
+
+// untimed is how many pieces of work are not timed for one that is, where nobody
+// has to hear of each: the clock costs as much as the rest of an admission.
+const untimed = 15
+
+// clocked reads the clock if somebody needs it.
+func (g *Gate) clocked(a *arrival, set *settings, needed bool) {
+	a.timed = set.timed || rand.Uint32()&untimed == 0
+	if a.timed || needed {
+		a.now = g.now()
+	}
+}
+
+// quick admits what needs no decision: work without a deadline, whose key has room
+// and nobody waiting.
+func (g *Gate) quick(ctx context.Context, w *weir.Work) (weir.Permit, bool) {
+	if w.Cost < 0 || !w.Deadline.IsZero() || ctx.Err() != nil {
+		return weir.Permit{}, false
+	}
+	set := g.settings.Load()
+	var a arrival
+	a.of(g, w)
+	g.clocked(&a, set, false)
+	s := g.shard(a.hash)
+	s.mu.Lock()
+	p, ok := s.quick(&a)
+	s.mu.Unlock()
+	if ok {
+		g.admitted(w, 0)
+	}
+	return p, ok
+}
+
+// arrive decides about w: a permit, a refusal, or a place in the room. It calls
+// the hooks unless w was queued.
+func (g *Gate) arrive(ctx context.Context, w *weir.Work, place *waiter) (p weir.Permit, queued bool, err error) {
+	if w.Cost < 0 {
+		return p, false, g.refuse(w, &weir.Rejection{Gate: g.name, Reason: weir.ReasonTooLarge, Value: float64(w.Cost)})
+	}
+	if ctx.Err() != nil {
+		return p, false, g.refuse(w, g.givenUp(ctx))
+	}
+	set := g.settings.Load()
+	a := arrival{place: place}
+	a.of(g, w)
+	g.clocked(&a, set, place != nil || !w.Deadline.IsZero())
+	if late := g.bound(&a, set, w); late > 0 {
+		return p, false, g.refuse(w, &weir.Rejection{Gate: g.name, Reason: weir.ReasonDeadline,
+			Value: late.Seconds(), Cause: context.DeadlineExceeded})
+	}
+	if place != nil {
+		place.Class, place.User, place.Tenant = int8(w.Priority.Class()), w.User, w.Tenant
+	}
+	var answered answers
+	var refused *weir.Rejection
+	if w.Exempt && set.exempt >= 0 {
+		p, refused = g.spare(set, &a)
+	} else {
+		p, refused, queued = g.decide(set, &a, &answered)
+	}
+	answered.Deliver()
+	switch {
+	case refused != nil:
+		return p, false, g.refuse(w, refused)
+	case !queued:
+		g.admitted(w, 0)
+	}
+	return p, queued, nil
+}
+
+// decide takes the arrival to its shard.
+func (g *Gate) decide(set *settings, a *arrival, out *answers) (p weir.Permit, refused *weir.Rejection, queued bool) {
+	s := g.shard(a.hash)
+	for range len(g.shards) + 1 {
+		s.mu.Lock()
+		p, refused, known := s.decide(a, out)
+		queued = known && refused == nil && !p.Live()
+		if queued && out.Remove(&a.place.Answer) { // served at once: the newest goes first
+			p, queued = a.place.Permit, false
+		}
+		s.arm(a.now)
+		s.mu.Unlock()
+		if known {
+			return p, refused, queued
+		}
+		if !g.reclaim(set) {
+			break
+		}
+	}
+	return weir.Permit{}, g.crowded(set), false
+}
+
+// reclaim has other shards give up idle keys until there is a place for one more:
+// one key as a rule, more after MaxKeys has become smaller. It reports false if
+// there is none.
+func (g *Gate) reclaim(set *settings) bool {
+	for range g.shards {
+		s := &g.shards[g.hand.Add(1)%uint32(len(g.shards))]
+		s.mu.Lock()
+		s.shrinkTo(set.maxKeys - 1)
+		s.mu.Unlock()
+		if g.keys.Load() < set.maxKeys {
+			return true
+		}
+	}
+	return false
+}
+
+// spare admits exempt work up to the cap of its own.
+func (g *Gate) spare(set *settings, a *arrival) (p weir.Permit, refused *weir.Rejection) {
+	if n := g.exempt.Add(1); n > set.exempt {
+		g.exempt.Add(-1)
+		return p, &weir.Rejection{Gate: g.name, Rule: "exempt", Reason: weir.ReasonLimit, Value: float64(n - 1),
+			Limit: float64(set.exempt), RetryAfter: unknownWait, Retryable: true}
+	}
+	s := g.shard(a.hash)
+	s.mu.Lock()
+	p, refused = s.spareOne(a)
+	s.mu.Unlock()
+	if refused != nil {
+		g.exempt.Add(-1)
+	}
+	return p, refused
+}
+
+func (g *Gate) shard(hash uint64) *shard { return &g.shards[hash>>g.shift] }
+
+// bound sets until when the arrival may wait. It returns by how much the deadline
+// has been missed, which is 0 without one.
+func (g *Gate) bound(a *arrival, set *settings, w *weir.Work) (late time.Duration) {
+	a.until = bounds{a.now, room.Never}
+	if a.place != nil {
+		longest := set.longest
+		if w.MaxWait > 0 {
+			longest = min(longest, w.MaxWait)
+		}
+		a.until.patience = after(a.now, longest)
+	}
+	if w.Deadline.IsZero() {
+		return 0
+	}
+	left := time.Until(w.Deadline)
+	if g.clock != nil {
+		left = w.Deadline.Sub(limit.VirtualEpoch) - a.now
+	}
+	if left <= 0 {
+		return max(1, -left)
+	}
+	a.until.deadline = after(a.now, left)
+	return 0
+}
+
+// after adds without overflow.
+func after(now, d time.Duration) time.Duration {
+	if d >= room.Never-now {
+		return room.Never
+	}
+	return now + d
+}
+
+// Next returns when [Gate.Step] is due, on the clock of Config.Now, and false if
+// nothing is pending.
+func (g *Gate) Next() (time.Duration, bool) {
+	at := time.Duration(g.tickAt.Load())
+	for i := range g.shards {
+		s := &g.shards[i]
+		s.mu.Lock()
+		at = min(at, s.due())
+		s.mu.Unlock()
+	}
+	return at, at != room.Never
+}
+
+// Step does what is due: waiters whose time is up are refused, and a window that
+// has ended goes to the controller. Calling it early does no harm. A gate on the
+// real clock does it by itself.
+func (g *Gate) Step() {
+	for i := range g.shards {
+		g.shards[i].step()
+	}
+	g.tick()
+}
+
+// due returns when the next waiter expires.
+func (s *shard) due() time.Duration {
+	if len(s.expiry) == 0 {
+		return room.Never
+	}
+	return s.expiry[0].room.Expiry()
+}
+
+func (s *shard) step() {
+	var out answers
+	now := s.gate.now()
+	s.mu.Lock()
+	s.armed = room.Never
+	s.expire(now, &out)
+	s.unlock(now, &out)
+}
+
+// arm sets the timer for who expires next. It is not moved back when that turns
+// out to be later: a call for nothing is cheaper than moving the timer with every
+// waiter that leaves.
+func (s *shard) arm(now time.Duration) {
+	next := s.due()
+	if s.gate.clock != nil || next >= s.armed {
+		return
+	}
+	s.armed = next
+	if s.timer == nil {
+		s.timer = time.AfterFunc(next-now, s.step)
+		return
+	}
+	s.timer.Reset(next - now)
+}
+
+// ending is how far the gate has closed.
+type ending struct {
+	shut atomic.Bool   // Close has been called
+	idle chan struct{} // closed when nothing is in flight any more
+	mu   sync.Mutex
+	done bool // idle is closed
+}
+
+func (e *ending) closed() bool { return e.shut.Load() }
+
+// Close refuses new work, and what waits, with [weir.ReasonDraining]. Permits in
+// flight stay valid. Close does not wait for them: see [Gate.Drain]. Closing twice
+// does nothing.
+func (g *Gate) Close() {
+	if g.shut.Swap(true) {
+		return
+	}
+	g.control.Lock()
+	g.schedule(g.now(), 0)
+	g.control.Unlock()
+	var out answers
+	for i := range g.shards {
+		g.shards[i].close(&out)
+	}
+	out.Deliver()
+	g.quit()
+}
+
+func (s *shard) close(out *answers) {
+	now := s.gate.now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for len(s.expiry) > 0 {
+		q := s.expiry[0]
+		for w := q.room.Next(now); w != nil; w = q.room.Next(now) {
+			q.room.Remove(w)
+			s.answer(out, w, weir.Permit{}, s.gate.draining())
+		}
+		s.settle(q)
+	}
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	s.armed = room.Never
+}
+
+// quit is called when a closed shard has nothing in flight: the last one to do so
+// ends the drain. Locks of shards are taken under the mutex, never the other way.
+func (g *Gate) quit() {
+	g.ending.mu.Lock()
+	defer g.ending.mu.Unlock()
+	if g.done || !g.closed() {
+		return
+	}
+	for i := range g.shards {
+		s := &g.shards[i]
+		s.mu.Lock()
+		over := s.closed && s.inFlight == 0 && s.exempt == 0
+		s.mu.Unlock()
+		if !over {
+			return
+		}
+	}
+	g.done = true
+	close(g.idle)
+}
+
+// Drain closes the gate and waits until nothing is in flight, exempt work
+// included, or until ctx is done: then the error says how much was still out.
+func (g *Gate) Drain(ctx context.Context) error {
+	g.Close()
+	select {
+	case <-g.idle:
+		return nil
+	case <-ctx.Done():
+	}
+	if sum := g.total(); sum.inFlight+sum.exempt > 0 {
+		return fmt.Errorf("keyed: gate %q: %d still in flight: %w", g.name, sum.inFlight+sum.exempt, ctx.Err())
+	}
+	return nil
 }

@@ -1,8 +1,10 @@
 package keyed
 
 import (
+	"container/list"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
@@ -192,5 +194,156 @@ func (p *pool) idle() bool {
 func (p *pool) close() {
 	for _, limiter := range p.parts {
 		limiter.Close()
+	}
+}
+
+// To find that every pool is in use takes the lock of each limiter, and all
+// work of all keys waits for it. So it is done in pieces, and while it is so no more
+// often than sweepEvery and for no more than a fiftieth of the time.
+const (
+	sweepPiece = 256
+	sweepEvery = 10 * time.Millisecond
+	sweepPart  = 50
+)
+
+// sweep is the search for an idle pool, as far as it has come.
+type sweep struct {
+	hand   int           // the pool that was looked at last
+	looked int           // at so many in vain
+	spent  time.Duration // on it
+	next   time.Duration // when to begin again, after every pool was found in use
+}
+
+// place makes room for one more key, and reports false if there is none.
+func (l *Limiters) place() bool {
+	for {
+		l.mu.Lock()
+		evicted, ok, again := l.makeRoom()
+		l.mu.Unlock()
+		l.retire(evicted)
+		if !again {
+			return ok
+		}
+	}
+}
+
+// makeRoom evicts idle keys until there is a place for one more, and returns them:
+// one as a rule, more after MaxKeys has become smaller. It reports false if too
+// many are in use, or if that is not known yet and it has to be called again.
+func (l *Limiters) makeRoom() (evicted []*pool, ok, again bool) {
+	for len(l.order) >= l.maxKeys {
+		now := l.now()
+		if now < l.sweep.next {
+			return evicted, false, false
+		}
+		p := l.stalest()
+		done := l.now()
+		l.sweep.spent += done - now
+		switch {
+		case p != nil:
+			l.sweep = sweep{hand: l.sweep.hand}
+			l.evict(p)
+			evicted = append(evicted, p)
+		case l.sweep.looked < 2*len(l.order):
+			return evicted, false, true
+		default:
+			l.sweep = sweep{hand: l.sweep.hand, next: done + max(sweepEvery, sweepPart*l.sweep.spent)}
+			return evicted, false, false
+		}
+	}
+	return evicted, true, false
+}
+
+// stalest returns an idle pool that was not asked for since the hand last came by,
+// nil if there is none among the next that it looks at.
+func (l *Limiters) stalest() *pool {
+	for range min(sweepPiece, 2*len(l.order)-l.sweep.looked) {
+		l.sweep.looked++
+		l.sweep.hand = (l.sweep.hand + 1) % len(l.order)
+		p := l.order[l.sweep.hand]
+		switch {
+		case p.pins > 0:
+		case p.seen:
+			p.seen = false
+		case p.idle():
+			return p
+		}
+	}
+	return nil
+}
+
+// memory keeps what the controllers of evicted keys had learned, of the keys that
+// were evicted last: who has been cut down must not get the first limit back by
+// staying away until somebody else takes its place.
+type memory struct {
+	memos map[keys.Name]*list.Element
+	order list.List // of *memo, by when their keys were evicted last
+}
+
+// memo is what is remembered of one key. It is never written to.
+type memo struct {
+	key    keys.Name
+	states learned
+}
+
+// learned are the states of a key's controllers by part.
+type learned map[string]control.State
+
+// remembered is how many times as many evicted keys as live ones are remembered.
+const remembered = 4
+
+// learned returns what the controllers of a pool have learned, nil if nothing.
+func (p *pool) learned() learned {
+	var states learned
+	for part, limiter := range p.parts {
+		if s, ok := saved(limiter); ok {
+			if states == nil {
+				states = make(learned, len(p.parts))
+			}
+			states[part] = s
+		}
+	}
+	return states
+}
+
+// saved is what one controller has learned. If it panics it is nothing: the work on
+// whose way this comes is of another key.
+func saved(limiter *limit.Limiter) (s control.State, ok bool) {
+	defer func() {
+		if recover() != nil {
+			s, ok = control.State{}, false
+		}
+	}()
+	return limiter.Save()
+}
+
+// of returns what is remembered of a key, nil if nothing is.
+func (m *memory) of(key keys.Name) *memo {
+	if e := m.memos[key]; e != nil {
+		return e.Value.(*memo)
+	}
+	return nil
+}
+
+// keep remembers the states of a key, and forgets the oldest beyond most.
+func (m *memory) keep(key keys.Name, states learned, most int) {
+	if states == nil || most <= 0 {
+		return
+	}
+	if m.memos == nil {
+		m.memos = make(map[keys.Name]*list.Element)
+	}
+	m.drop(key)
+	m.memos[key] = m.order.PushBack(&memo{key, states})
+	for len(m.memos) > most {
+		delete(m.memos, m.order.Remove(m.order.Front()).(*memo).key)
+	}
+}
+
+// drop forgets a key: it is back, and its controllers know.
+func (m *memory) drop(key keys.Name) {
+	if e := m.memos[key]; e != nil {
+		m.order.Remove(e)
+		delete(m.memos, key)
 	}
 }

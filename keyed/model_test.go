@@ -1,7 +1,10 @@
 package keyed
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"slices"
+	"testing"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -267,4 +270,260 @@ func (m *model) reconfigure(now time.Duration, to modelSettings) {
 		m.configure(r, r.Size())
 	}
 	m.serve(now)
+}
+
+// twin drives the gate and the model through the same.
+type twin struct {
+	t       *testing.T
+	g       *Gate
+	m       *model
+	now     *time.Duration
+	permits map[int]weir.Permit
+	waiters map[int]weir.Waiter
+	fate    map[int]string
+	next    int
+}
+
+const modelKeys = 6
+
+func newTwin(t *testing.T, places, maxKeys int) *twin {
+	tw := &twin{t: t, permits: map[int]weir.Permit{}, waiters: map[int]weir.Waiter{}, fate: map[int]string{}}
+	tw.m = &model{flying: map[int]flight{}, rooms: map[string]*room.Room{}, fate: map[int]string{},
+		modelSettings: modelSettings{limit: 2, maxKeys: maxKeys, places: places, order: limit.FIFO}}
+	tw.g, tw.now = byHand(t, tw.config())
+	return tw
+}
+
+func (tw *twin) config() Config {
+	m := tw.m
+	places := m.places
+	if places == 0 {
+		places = -1
+	}
+	return Config{Limit: m.limit, MaxKeys: m.maxKeys, Overrides: m.overrides, RefuseOversize: m.refuse,
+		Key: func(w weir.Work) string { return w.Op },
+		Queue: Queue{Len: places, MaxWait: -1, Order: m.order, Shares: m.shares,
+			Weights: limit.Weights{Users: m.users, Tenants: m.tenants}, ByTime: m.byTime}}
+}
+
+func (tw *twin) answer(id int, p weir.Permit, err error) {
+	delete(tw.waiters, id)
+	if err != nil {
+		tw.fate[id] = weir.AsRejection(err).Reason.String()
+		return
+	}
+	tw.fate[id] = "in"
+	tw.permits[id] = p
+}
+
+// arrive has work come for a key, of somebody in it.
+func (tw *twin) arrive(key string, cost int64, who byte, wait, deadline time.Duration) {
+	id := tw.next
+	tw.next++
+	w := weir.Work{Op: key, Cost: cost, MaxWait: wait, Priority: weir.Priority(who%4) - 1}
+	w.User, w.Tenant = []string{"", "a", "b", "c"}[who>>2&3], []string{"", "x", "y", "z"}[who>>4&3]
+	mw := &modelWaiter{id: id, key: key, cost: max(1, cost), outOf: "queue_timeout"}
+	mw.Class, mw.User, mw.Tenant, mw.Expires, mw.Deadline = int8(who%4), w.User, w.Tenant, room.Never, room.Never
+	if wait > 0 {
+		mw.Expires = *tw.now + wait
+	}
+	if deadline > 0 {
+		mw.Deadline = *tw.now + deadline
+		w.Deadline = limit.VirtualEpoch.Add(mw.Deadline)
+		if mw.Deadline < mw.Expires {
+			mw.Expires, mw.outOf = mw.Deadline, "deadline"
+		}
+	}
+	tw.m.arrive(*tw.now, mw, wait >= 0)
+	p, waiter, err := tw.g.Arrive(w, func(p weir.Permit, err error) { tw.answer(id, p, err) })
+	if err == weir.ErrWaiting {
+		tw.fate[id], tw.waiters[id] = "", waiter
+		return
+	}
+	tw.answer(id, p, err)
+}
+
+// pick returns one of the map's keys.
+func pick[V any](from map[int]V, n byte) (int, bool) {
+	if len(from) == 0 {
+		return 0, false
+	}
+	ids := make([]int, 0, len(from))
+	for id := range from {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids[int(n)%len(ids)], true
+}
+
+// modelKey is one key more often than all others together: somebody has to wait.
+func modelKey(arg byte) string { return fmt.Sprint("key-", min(arg%(2*modelKeys), modelKeys-1)) }
+
+func (tw *twin) step(op, arg, who byte) {
+	key, cost := modelKey(arg), int64(arg/modelKeys%4)
+	switch op % 16 {
+	case 0, 1, 2, 14:
+		tw.arrive(key, cost, who, 0, 0)
+	case 3:
+		tw.arrive(key, cost, who, weir.NoWait, 0)
+	case 4:
+		tw.arrive(key, cost, who, time.Duration(1+arg%4), time.Duration(arg>>2%5))
+	case 5, 6, 7, 8:
+		tw.end(arg, op%16 == 5)
+	case 9:
+		if id, ok := pick(tw.waiters, arg); ok {
+			w := tw.waiters[id]
+			delete(tw.waiters, id)
+			delete(tw.fate, id)
+			tw.m.cancel(*tw.now, id)
+			delete(tw.m.fate, id)
+			if !w.Cancel() {
+				tw.t.Fatalf("waiter %d was not there", id)
+			}
+		}
+	case 10:
+		tw.setCost(arg)
+	case 11, 12:
+		*tw.now += time.Duration(arg % 3)
+		tw.m.expire(*tw.now)
+		tw.m.serve(*tw.now)
+		tw.g.Step()
+	case 13:
+		tw.reconfigure(arg, who)
+	case 15:
+		if arg == 255 {
+			tw.g.Close()
+			tw.m.close()
+		}
+	}
+}
+
+func (tw *twin) end(arg byte, cancel bool) {
+	id, ok := pick(tw.permits, arg)
+	if !ok {
+		return
+	}
+	p := tw.permits[id]
+	delete(tw.permits, id)
+	tw.m.done(*tw.now, id, !cancel)
+	if cancel {
+		p.Cancel()
+	}
+	p.Done(weir.OK)
+	p.Done(weir.OK)
+	p.SetCost("", 9) // too late
+}
+
+func (tw *twin) setCost(arg byte) {
+	id, ok := pick(tw.permits, arg)
+	if !ok {
+		return
+	}
+	units := int64(arg % 7)
+	tw.m.cost(*tw.now, id, units)
+	tw.permits[id].SetCost("", units)
+}
+
+// reconfigure changes everything that can change. Weights are powers of 2, so that
+// nothing is rounded.
+func (tw *twin) reconfigure(arg, who byte) {
+	m := tw.m
+	if m.closed {
+		return
+	}
+	to := modelSettings{limit: int64(1 + arg%4), maxKeys: m.maxKeys, places: m.places,
+		refuse: arg&64 != 0, byTime: arg&128 != 0, order: limit.FIFO + limit.Order(who%3)}
+	switch key := modelKey(arg); arg >> 4 & 3 {
+	case 1:
+		to.overrides = map[string]Override{key: {Limit: int64(1 + arg>>5)}}
+	case 2:
+		to.overrides = map[string]Override{key: {Scale: .25 * float64(1+who&15)}}
+	}
+	if who&4 != 0 {
+		to.shares = map[weir.Priority]float64{weir.Background: .25, weir.Normal: .5}
+	}
+	if who&8 != 0 {
+		to.users, to.tenants = map[string]float64{"a": float64(int(1) << (who >> 4 & 7))}, map[string]float64{"x": .5, "": 2}
+	}
+	m.reconfigure(*tw.now, to)
+	if err := tw.g.Reconfigure(tw.config()); err != nil {
+		tw.t.Fatal(err)
+	}
+}
+
+// compare holds the gate against the model, and its parts against each other.
+func (tw *twin) compare() {
+	t, g, m := tw.t, tw.g, tw.m
+	for id, want := range m.fate {
+		if got := tw.fate[id]; got != want {
+			t.Fatalf("work %d: %q, want %q", id, got, want)
+		}
+	}
+	var held, waiting int64
+	for i := range modelKeys {
+		key := fmt.Sprint("key-", i)
+		u, known := g.Key(key)
+		if live := m.live()[key]; live && !known {
+			t.Fatalf("%s is live and not known", key)
+		}
+		if u.InFlight != m.held(key) || u.Waiting != int64(m.waits(key)) || known && u.Limit != m.of(key) {
+			t.Fatalf("%s: %+v, want %d in flight and %d waiting of %d", key, u, m.held(key), m.waits(key), m.of(key))
+		}
+		held += u.InFlight
+		waiting += u.Waiting
+	}
+	u := g.Usage(0)
+	s := &g.shards[0]
+	if u.InFlight != held || u.Waiting != waiting || u.Keys > int64(m.maxKeys) || u.Keys != g.keys.Load() ||
+		len(s.queues) != len(s.expiry) || s.crowd.Load() != int64(len(s.queues)) {
+		t.Fatalf("%+v: %d in flight, %d waiting", u, held, waiting)
+	}
+	for i := range s.expiry {
+		if s.expiry[i].heap != i || s.before(i, (i-1)/2) && i > 0 {
+			t.Fatalf("the rooms are out of order at %d", i)
+		}
+	}
+}
+
+func runModel(t *testing.T, data []byte) {
+	if len(data) < 2 {
+		return
+	}
+	tw := newTwin(t, int(data[0]%40), 1+int(data[1]%modelKeys))
+	for data = data[2:]; len(data) >= 3; data = data[3:] {
+		tw.step(data[0], data[1], data[2])
+		tw.compare()
+	}
+	for id, w := range tw.waiters {
+		w.Cancel()
+		delete(tw.waiters, id)
+	}
+	for _, p := range tw.permits {
+		p.Done(weir.OK)
+	}
+	tw.g.Close()
+	if s := tw.g.Snapshot(); s.InFlight != 0 || s.Waiting != 0 {
+		t.Fatalf("%+v at the end", s)
+	}
+	select {
+	case <-tw.g.idle:
+	default:
+		t.Fatal("not drained at the end")
+	}
+}
+
+func TestModel(t *testing.T) {
+	for seed := range uint64(80) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		data := make([]byte, 1802)
+		for i := range data {
+			data[i] = byte(rng.Uint32())
+		}
+		runModel(t, data)
+	}
+}
+
+func FuzzModel(f *testing.F) {
+	f.Add([]byte{4, 2, 0, 0, 0, 0, 0, 1, 0, 1, 5, 5, 0, 0, 13, 3, 14, 11, 2, 0})
+	f.Fuzz(func(t *testing.T, data []byte) { runModel(t, data[:min(len(data), 3000)]) })
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/internal/keys"
 	"github.com/weir-go/weir/internal/room"
+	"github.com/weir-go/weir/limit"
 )
 
 // shard is a part of the keys under one lock, as a state machine: explicit time,
@@ -285,5 +286,248 @@ func (s *shard) shrinkTo(most int64) {
 func inc(n *uint32) {
 	if *n < math.MaxUint32 {
 		*n++
+	}
+}
+
+var (
+	_ weir.Holder     = (*shard)(nil)
+	_ weir.CostHolder = (*shard)(nil)
+)
+
+// lock takes the shard's lock and returns the time, which is read before: 0 where
+// nobody needs it.
+func (s *shard) lock(timed bool) (now time.Duration) {
+	if timed || s.crowd.Load() > 0 {
+		now = s.gate.now()
+		s.mu.Lock()
+		return now
+	}
+	s.mu.Lock()
+	if len(s.queues) == 0 {
+		return 0
+	}
+	s.mu.Unlock() // somebody has just begun to wait
+	return s.lock(true)
+}
+
+// unlock is the end of everything that may have let somebody in.
+func (s *shard) unlock(now time.Duration, out *answers) {
+	s.arm(now)
+	quit := s.closed && s.inFlight == 0 && s.exempt == 0
+	s.mu.Unlock()
+	out.Deliver()
+	if quit {
+		s.gate.quit()
+	}
+}
+
+// PermitDone implements [weir.Holder].
+func (s *shard) PermitDone(p weir.Permit, o weir.Outcome) {
+	var out answers
+	now := s.lock(isTimed(p.Slot().ID()))
+	if p.Live() && s.settings().byTime {
+		s.chargeTime(s.permits.at(p.Slot()), now)
+	}
+	b, sampled := s.release(p)
+	if b == nil {
+		s.mu.Unlock()
+		return
+	}
+	var service time.Duration
+	if !sampled {
+		service = s.sample(b, o, now)
+	}
+	if b.cost > 0 {
+		s.served(b.slot, now, &out)
+	}
+	s.unlock(now, &out)
+	if !sampled {
+		s.gate.finished(o, service)
+	}
+}
+
+// PermitSampled implements [weir.Holder].
+func (s *shard) PermitSampled(p weir.Permit, o weir.Outcome) {
+	now := s.lock(isTimed(p.Slot().ID()))
+	if !p.Slot().MarkSampled(p) {
+		s.mu.Unlock()
+		return
+	}
+	service := s.sample(s.permits.at(p.Slot()), o, now)
+	s.mu.Unlock()
+	s.gate.finished(o, service)
+}
+
+// PermitCancelled implements [weir.Holder].
+func (s *shard) PermitCancelled(p weir.Permit) {
+	var out answers
+	now := s.lock(false)
+	b, _ := s.release(p)
+	if b == nil {
+		s.mu.Unlock()
+		return
+	}
+	if b.cost == 0 {
+		s.count.exempt--
+	} else {
+		s.count.cancelled++
+		if e := s.table.At(b.slot); e.Admitted > 0 {
+			e.Admitted--
+		}
+		s.served(b.slot, now, &out)
+	}
+	s.unlock(now, &out)
+}
+
+// PermitCost implements [weir.CostHolder]: from now on the permit holds units
+// instead of what it was admitted with, at least 1 and at most the key's limit.
+// More may bring the key above its limit, and then nothing is granted until enough
+// has come back; less lets in who waits. All of the units, also those above the
+// limit, count for whose turn is next among those that wait for the key.
+func (s *shard) PermitCost(p weir.Permit, gate string, units int64) {
+	if gate != "" && gate != s.gate.name {
+		return
+	}
+	var out answers
+	now := s.lock(false)
+	b := s.permits.at(p.Slot())
+	if !p.Live() || b.cost == 0 {
+		s.mu.Unlock()
+		return
+	}
+	most := s.settings().of(s.table.At(b.slot))
+	change := s.hold(b.slot, min(max(units, 1), most, limit.MaxLimit)-b.cost)
+	b.cost += change
+	if settled := s.settleCost(b, units); settled || change < 0 {
+		s.served(b.slot, now, &out)
+	}
+	s.unlock(now, &out)
+}
+
+// SlotFreed implements [weir.Holder]; a berth is never freed inline.
+func (s *shard) SlotFreed(*weir.Slot) {}
+
+// berth is a slot with what the gate keeps of its present holder, guarded by the
+// shard's lock.
+type berth struct {
+	weir.Slot
+	start time.Duration // of the present use, if timed
+	cost  int64         // units of the key; 0: exempt work
+	slot  uint32        // the key's
+	next  uint32        // on the free list: the next berth's id, plus 1
+}
+
+// Whether a use is timed shows in the number of its berth, which never changes: a
+// release must know before it has the lock, because the clock is read outside of
+// it.
+func isTimed(id uint32) bool { return id&1 != 0 }
+
+func (b *berth) timed() bool { return isTimed(b.ID()) }
+
+// permits are the berths of a shard. There are as many as were ever in use at a
+// time.
+type permits struct {
+	shard  *shard
+	common weir.Slots // attention stays raised: every release comes to the shard
+	chunks [][]berth
+	free   [2]uint32 // untimed and timed: the first one's id, plus 1
+}
+
+// berthChunk is how many berths are made at once.
+const berthChunk = 64
+
+func (s *permits) init(sh *shard) {
+	s.shard = sh
+	s.common.Attention.Store(1)
+}
+
+func (s *permits) issue(slot uint32, cost int64, now time.Duration, timed bool) weir.Permit {
+	kind := 0
+	if timed {
+		kind = 1
+	}
+	if s.free[kind] == 0 {
+		s.grow()
+	}
+	b := s.berth(s.free[kind] - 1)
+	s.free[kind] = b.next
+	b.start, b.cost, b.slot = now, cost, slot
+	return b.Issue()
+}
+
+func (s *permits) grow() {
+	chunk := make([]berth, berthChunk)
+	from := uint32(len(s.chunks) * berthChunk)
+	s.chunks = append(s.chunks, chunk)
+	for i := range chunk {
+		chunk[i].Init(s.shard, &s.common, from+uint32(i))
+		s.putBack(&chunk[i])
+	}
+}
+
+func (s *permits) putBack(b *berth) {
+	kind := b.ID() & 1
+	b.next, s.free[kind] = s.free[kind], b.ID()+1
+}
+
+func (s *permits) at(slot *weir.Slot) *berth { return s.berth(slot.ID()) }
+
+func (s *permits) berth(id uint32) *berth { return &s.chunks[id/berthChunk][id%berthChunk] }
+
+// account says whose part of what its key is served the work in a berth is, and how
+// much it has been charged of it; 0: nobody knows. It is known of what has waited:
+// when the rest came nobody's part was short, and the path of all work must not pay
+// for it.
+type account struct {
+	user, tenant string
+	charged      int64
+	class        int8
+}
+
+// open notes that p was granted to w.
+func (s *shard) open(p weir.Permit, w *room.Waiter) {
+	id := int(p.Slot().ID())
+	if id >= len(s.accounts) {
+		s.accounts = append(s.accounts, make([]account, len(s.permits.chunks)*berthChunk-len(s.accounts))...)
+	}
+	s.accounts[id] = account{w.User, w.Tenant, max(1, w.Units), w.Class}
+}
+
+// forget ends the account of a berth, and with it the names.
+func (s *shard) forget(id uint32) {
+	if int(id) < len(s.accounts) {
+		s.accounts[id] = account{}
+	}
+}
+
+// settleCost settles what work has really cost with whose part it is, who has to
+// wait the longer for the next turn at this key, or less long. It reports whether
+// that may have changed who goes next.
+func (s *shard) settleCost(b *berth, units int64) bool {
+	id := int(b.ID())
+	if id >= len(s.accounts) || s.accounts[id].charged == 0 {
+		return false
+	}
+	a := &s.accounts[id]
+	units = min(max(units, 1), limit.MaxLimit)
+	more := units - a.charged
+	a.charged = units
+	q, waited := s.queues[b.slot]
+	if waited {
+		q.room.Settle(int(a.class), a.user, a.tenant, float64(more))
+	}
+	return waited
+}
+
+// chargeTime settles, when work is done, what it was charged in advance with the
+// time that it has held its slots: beside the median of all keys of the shard.
+func (s *shard) chargeTime(b *berth, now time.Duration) {
+	id, median := int(b.ID()), s.service.Median()
+	if id >= len(s.accounts) || s.accounts[id].charged == 0 || !b.timed() || median <= 0 {
+		return
+	}
+	if q, waited := s.queues[b.slot]; waited {
+		a, took := &s.accounts[id], max(0, now-b.start)
+		q.room.Settle(int(a.class), a.user, a.tenant, float64(a.charged)*(took.Seconds()/median.Seconds()-1))
 	}
 }

@@ -2,6 +2,9 @@ package limit
 
 import (
 	"context"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -138,5 +141,286 @@ func TestDeadlineAfterTheClockWasSet(t *testing.T) {
 func TestBerthFillsACacheLine(t *testing.T) {
 	if size := unsafe.Sizeof(berth{}); unsafe.Sizeof(uintptr(0)) == 8 && size != 64 {
 		t.Errorf("a berth takes %d bytes: change its padding", size)
+	}
+}
+
+// byHand returns a limiter whose clock the test moves.
+func byHand(cfg Config) (*Limiter, *time.Duration) {
+	now := new(time.Duration)
+	cfg.Name, cfg.Now = "t", func() time.Duration { return *now }
+	return weir.Must(New(cfg)), now
+}
+
+func (l *Limiter) take(t *testing.T, n int) (permits []weir.Permit) {
+	t.Helper()
+	for range n {
+		p, err := l.TryAdmit(weir.Work{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		permits = append(permits, p)
+	}
+	return permits
+}
+
+// The fast gear is where a limiter starts, and where it comes back to with all
+// of its slots.
+func TestComesBackToTheFastGear(t *testing.T) {
+	l, now := byHand(Config{Limit: 8})
+	for range 3 {
+		if l.slow {
+			t.Fatal("slow without need")
+		}
+		for _, p := range l.take(t, 8) {
+			p.Done(weir.OK)
+		}
+		if l.slow {
+			t.Fatal("slow with a slot for each")
+		}
+		p, err := l.TryAdmit(weir.Work{Cost: 2})
+		if err != nil || !l.slow {
+			t.Fatalf("a cost of 2: %v, slow %v", err, l.slow)
+		}
+		*now += calm
+		p.Done(weir.OK)
+	}
+	p := l.take(t, 1)[0]
+	l.PermitDone(p, weir.OK) // by the long road, but there is nothing to account
+	for _, p := range l.take(t, 8) {
+		p.Cancel()
+	}
+	if s := l.Snapshot(); l.slow || s.InFlight != 0 || s.Admitted != 3*9+1 {
+		t.Errorf("slow %v, in flight %d, admitted %d", l.slow, s.InFlight, s.Admitted)
+	}
+}
+
+// In the fast gear nobody would wake who waits.
+func TestStaysSlowWhileSomebodyWaits(t *testing.T) {
+	l, now := byHand(Config{Limit: 4, Queue: Queue{MaxWait: -1}})
+	out := l.take(t, 2)
+	admitted := false
+	_, _, err := l.Arrive(weir.Work{Cost: 4}, func(weir.Permit, error) { admitted = true })
+	if err != weir.ErrWaiting {
+		t.Fatal(err)
+	}
+	*now += 2 * calm
+	l.Step()
+	l.check(t)
+	for _, p := range out {
+		p.Done(weir.OK)
+	}
+	if l.check(t); !admitted {
+		t.Error("both slots came back and nobody was woken")
+	}
+}
+
+// Done found the limiter fast and gave its slot back by itself; by the time it
+// tells so, somebody waits for that slot.
+func TestLateNewsOfAFreedSlot(t *testing.T) {
+	l, now := byHand(Config{Limit: 1})
+	p := l.take(t, 1)[0]
+	admitted := false
+	if _, _, err := l.Arrive(weir.Work{}, func(weir.Permit, error) { admitted = true }); err != weir.ErrWaiting {
+		t.Fatal(err)
+	}
+	p.Slot().Free(p)
+	l.SlotFreed(p.Slot())
+	l.check(t)
+	if s := l.Snapshot(); !admitted || s.InFlight != 1 || *now != 0 {
+		t.Errorf("admitted %v, in flight %d", admitted, s.InFlight)
+	}
+}
+
+// Whatever admissions and releases do while the core shifts down, the books
+// balance afterwards: no slot is counted as held that has come back unnoticed.
+func TestShiftDownBesideTheFastPath(t *testing.T) {
+	l, now := byHand(Config{Limit: 2})
+	var round, heard atomic.Int64 // odd: the user is to be quiet
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer round.Store(-1)
+	wg.Go(func() {
+		for i := 0; ; i++ {
+			n := round.Load()
+			if n < 0 {
+				return
+			}
+			if heard.Load() != n {
+				heard.Store(n)
+			}
+			if n%2 == 1 || i%256 == 0 {
+				runtime.Gosched()
+			}
+			if n%2 == 1 {
+				continue
+			}
+			if p, err := l.TryAdmit(weir.Work{}); err != nil {
+				t.Error(err)
+			} else {
+				p.Done(weir.OK)
+			}
+		}
+	})
+	tell := func(n int64) {
+		round.Store(n)
+		for heard.Load() != n {
+			runtime.Gosched()
+		}
+	}
+	for n := range int64(1000) {
+		if err := l.SetLimit(3 - n%2); err != nil {
+			t.Fatal(err)
+		}
+		tell(2*n + 1)
+		l.check(t)
+		if s := l.Snapshot(); s.InFlight != 0 {
+			t.Fatalf("round %d: in flight %d", n, s.InFlight)
+		}
+		*now += calm
+		if l.Step(); l.slow {
+			t.Fatalf("round %d: still slow", n)
+		}
+		tell(2*n + 2)
+		for range n % 37 {
+			round.Load() // at another moment of the user's each time
+		}
+	}
+}
+
+// What the slow path refuses, the fast path does not let through: with a free
+// slot at hand, a deadline, a context and a cost count all the same.
+func TestFastPathLooksAtTheWork(t *testing.T) {
+	l := weir.Must(New(Config{Name: "t", Limit: 2}))
+	defer l.Close()
+	l.take(t, 1)[0].Done(weir.OK) // its slot is the hint now
+	done, cancel := context.WithCancel(context.Background())
+	cancel()
+	late := weir.Work{Deadline: time.Now().Add(-time.Second)}
+	if _, err := l.Admit(context.Background(), late); err == nil {
+		t.Error("Admit: a deadline gone by")
+	}
+	if _, err := l.TryAdmit(late); err == nil {
+		t.Error("TryAdmit: a deadline gone by")
+	}
+	if _, err := l.Admit(done, weir.Work{}); err == nil {
+		t.Error("Admit: a context that is done")
+	}
+	if _, err := l.TryAdmit(weir.Work{Cost: -1}); err == nil {
+		t.Error("TryAdmit: a negative cost")
+	}
+	if l.slow {
+		t.Fatal("not the fast path")
+	}
+	if p, err := l.TryAdmit(weir.Work{Cost: 2}); err != nil || l.Snapshot().InFlight != 2 {
+		t.Errorf("a cost of 2: %v, in flight %d", err, l.Snapshot().InFlight)
+	} else {
+		p.Done(weir.OK)
+	}
+}
+
+// leaving is a context that ends, and has the slot granted, when its waiter
+// begins to wait.
+type leaving struct {
+	context.Context
+	grant func()
+	err   error
+}
+
+func (c *leaving) Err() error { return c.err }
+func (c *leaving) Done() <-chan struct{} {
+	c.grant()
+	c.err = context.Canceled
+	over := make(chan struct{})
+	close(over)
+	return over
+}
+
+// The answer and the end of the context come at once: whichever is taken, the
+// slot is not lost, and work that has not started is not counted.
+func TestGrantedWhileLeaving(t *testing.T) {
+	for range 40 {
+		l, _ := byHand(Config{Limit: 1})
+		out := l.take(t, 1)[0]
+		p, err := l.Admit(&leaving{context.Background(), func() { out.Done(weir.OK) }, nil}, weir.Work{})
+		if p.Live() != (err == nil) {
+			t.Fatalf("live %v: %v", p.Live(), err)
+		}
+		want := uint64(1)
+		if err == nil {
+			want++
+		}
+		p.Done(weir.OK)
+		l.check(t)
+		if s := l.Snapshot(); s.InFlight != 0 || s.Admitted != want {
+			t.Fatalf("in flight %d, admitted %d, want %d", s.InFlight, s.Admitted, want)
+		}
+	}
+}
+
+// A place in the room is used again; the answer of its last holder is not.
+func TestPlacesForget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := weir.Must(New(Config{Name: "t", Limit: 1}))
+		defer l.Close()
+		for range 3 {
+			out := l.take(t, 1)[0]
+			if _, err := l.Admit(context.Background(), weir.Work{MaxWait: time.Millisecond}); err == nil {
+				t.Fatal("admitted above the limit")
+			}
+			time.AfterFunc(time.Millisecond, func() { out.Done(weir.OK) })
+			p, err := l.Admit(context.Background(), weir.Work{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Done(weir.OK)
+		}
+	})
+}
+
+func TestDrainRate(t *testing.T) {
+	const ms = time.Millisecond
+	type release struct {
+		at     time.Duration
+		units  int64
+		wanted bool
+	}
+	tests := []struct {
+		name     string
+		releases []release
+		want     float64 // a second
+	}{
+		{"nothing yet", nil, 0},
+		{"too short an interval", []release{{99 * ms, 50, true}}, 0},
+		{"too few", []release{{100 * ms, 3, true}}, 0},
+		{"units, not permits", []release{{100 * ms, 4, true}}, 40},
+		{"nobody was in want", []release{{100 * ms, 40, false}}, 0},
+		{"somebody was, for a while", []release{{10 * ms, 1, true}, {100 * ms, 3, false}}, 40},
+		{"want ends with its interval", []release{{100 * ms, 4, true}, {200 * ms, 400, false}}, 40},
+		{"smoothed", []release{{100 * ms, 4, true}, {200 * ms, 14, true}}, 70},
+	}
+	for _, tt := range tests {
+		var d drain
+		for _, r := range tt.releases {
+			d.finish(r.at, r.units, r.wanted)
+		}
+		if diff := d.rate - tt.want; diff > 1e-9 || diff < -1e-9 {
+			t.Errorf("%s: %v a second, want %v", tt.name, d.rate, tt.want)
+		}
+	}
+}
+
+func TestDrainWaitIsBounded(t *testing.T) {
+	tests := []struct {
+		rate  float64
+		ahead int64
+		want  time.Duration
+	}{
+		{0, 100, time.Second}, {10, 0, 100 * time.Millisecond}, {10, 4, 500 * time.Millisecond},
+		{1e6, 0, 10 * time.Millisecond}, {1, 29, 30 * time.Second}, {1, 30, 30 * time.Second}, {1e-300, 1 << 62, 30 * time.Second},
+	}
+	for _, tt := range tests {
+		if got := wait(tt.ahead, tt.rate); got != tt.want {
+			t.Errorf("%v a second, %d ahead: %v, want %v", tt.rate, tt.ahead, got, tt.want)
+		}
 	}
 }

@@ -1,5 +1,9 @@
 package room
 
+import (
+	"math/bits"
+)
+
 // Order says which of a tenant's waiters goes first.
 type Order uint8
 
@@ -95,4 +99,221 @@ func (r *Room) reorder(order Order) {
 			}
 		}
 	}
+}
+
+// reasons tells whose order turns when the newest goes first. One tenant's flood,
+// or its deadlines that nobody could meet, would otherwise turn the order of all
+// the others, whose short queues are served in time as they are.
+//
+// So among a tenant's own waiters the newest goes first only if the tenant has
+// given a reason since the newest goes first at all, in this phase: if it had too
+// many waiting, if one of its own left, ran out of time, or would have come too
+// late. What is left to the whole room is whose turn it is among tenants with equal
+// tags, which those who are few cannot lose for long.
+//
+// The mark of a tenant is its newest waiter's, so it costs no memory and goes with
+// the last of them. One who comes back to an empty queue is known by its name if
+// it was the last to give a reason.
+type reasons struct {
+	phase uint16 // counts, from 1; when it wraps, marks of 65,535 phases ago count again
+	last  uint64 // who gave the last reason: the hashes of its names, as one
+}
+
+// newestFirst reports whether the newest of a tenant's waiters goes first now.
+func (r *Room) newestFirst(tenant uint32) bool {
+	switch {
+	case r.order == LIFO:
+		return true
+	case !r.NewestFirst():
+		return false
+	}
+	back := r.tenants.all[tenant].back
+	return back == nil || back.phase == r.standing.phase
+}
+
+// reason marks a tenant.
+func (r *Room) reason(tenant uint32) {
+	if back := r.tenants.all[tenant].back; back != nil {
+		back.phase = r.standing.phase
+	}
+	r.standing.last = r.names(tenant)
+}
+
+// inherit hands the mark on to w, which becomes the newest of a tenant.
+func (r *Room) inherit(tenant uint32, w *Waiter) {
+	w.phase = 0
+	if back := r.tenants.all[tenant].back; back != nil {
+		w.phase = back.phase
+	} else if r.standing.last == r.names(tenant) {
+		w.phase = r.standing.phase
+	}
+}
+
+// names is a tenant's name and its user's as one hash.
+func (r *Room) names(tenant uint32) uint64 {
+	t := &r.tenants.all[tenant]
+	return joined(r.users.all[t.in].hash, t.hash)
+}
+
+func joined(user, tenant uint64) uint64 { return bits.RotateLeft64(user, 32) ^ tenant }
+
+// deadlines holds the waiters of each tenant sorted by deadline, for the order
+// EDF only: treaps (Seidel and Aragon 1996), so that the first, the last and any
+// that leaves are found in O(log n) expected, whatever deadlines a client sends.
+// All tenants' trees share one slice of nodes; node 0 is none.
+type deadlines struct {
+	nodes []node
+	free  uint32 // the first of a list through right
+	dice  uint32
+}
+
+// node is a waiter's place in its tenant's tree: deadlines are sorted from left
+// to right, and rank falls from the root to the leaves.
+type node struct {
+	waiter          *Waiter
+	units           int64 // of the tree below, itself included
+	left, right, up uint32
+	rank            uint32
+}
+
+// insert puts w behind all of the same deadline, into the tree that other is in,
+// or a new one if other is nil.
+func (d *deadlines) insert(other, w *Waiter) {
+	i := d.take(w)
+	w.node = i
+	if other == nil {
+		return
+	}
+	at := d.root(other)
+	for {
+		n := &d.nodes[at]
+		n.units += w.Units
+		side := &n.left
+		if w.Deadline >= n.waiter.Deadline {
+			side = &n.right
+		}
+		if *side == 0 {
+			*side, d.nodes[i].up = i, at
+			break
+		}
+		at = *side
+	}
+	for up := d.nodes[i].up; up != 0 && d.nodes[up].rank < d.nodes[i].rank; up = d.nodes[i].up {
+		d.lift(i)
+	}
+}
+
+// remove takes w out: it sinks to where it has at most one child, which takes its
+// place.
+func (d *deadlines) remove(w *Waiter) {
+	i := w.node
+	n := &d.nodes[i]
+	for n.left != 0 && n.right != 0 {
+		child := n.left
+		if d.nodes[n.right].rank > d.nodes[n.left].rank {
+			child = n.right
+		}
+		d.lift(child)
+	}
+	child, up := n.left+n.right, n.up
+	if child != 0 {
+		d.nodes[child].up = up
+	}
+	if up != 0 {
+		*d.side(i) = child
+	}
+	for ; up != 0; up = d.nodes[up].up {
+		d.nodes[up].units -= w.Units
+	}
+	*n = node{right: d.free}
+	d.free, w.node = i, 0
+}
+
+// lift exchanges i with the node above it.
+func (d *deadlines) lift(i uint32) {
+	up := d.nodes[i].up
+	n, above := &d.nodes[i], &d.nodes[up]
+	if above.up != 0 {
+		*d.side(up) = i
+	}
+	n.up, above.up = above.up, i
+	var moved uint32
+	if above.left == i {
+		moved, above.left, n.right = n.right, n.right, up
+	} else {
+		moved, above.right, n.left = n.left, n.left, up
+	}
+	if moved != 0 {
+		d.nodes[moved].up = up
+	}
+	n.units = above.units
+	above.units = above.waiter.Units + d.nodes[above.left].units + d.nodes[above.right].units
+}
+
+// side is the link from above to i, which has somebody above.
+func (d *deadlines) side(i uint32) *uint32 {
+	above := &d.nodes[d.nodes[i].up]
+	if above.left == i {
+		return &above.left
+	}
+	return &above.right
+}
+
+func (d *deadlines) root(w *Waiter) uint32 {
+	i := w.node
+	for d.nodes[i].up != 0 {
+		i = d.nodes[i].up
+	}
+	return i
+}
+
+// first returns who has the earliest deadline in w's tree.
+func (d *deadlines) first(w *Waiter) *Waiter {
+	i := d.root(w)
+	for d.nodes[i].left != 0 {
+		i = d.nodes[i].left
+	}
+	return d.nodes[i].waiter
+}
+
+// last returns who has the latest deadline in w's tree.
+func (d *deadlines) last(w *Waiter) *Waiter {
+	i := d.root(w)
+	for d.nodes[i].right != 0 {
+		i = d.nodes[i].right
+	}
+	return d.nodes[i].waiter
+}
+
+// before returns the units in w's tree that are due no later than at.
+func (d *deadlines) before(w *Waiter, newcomer *Waiter) (units int64) {
+	for i := d.root(w); i != 0; {
+		n := &d.nodes[i]
+		if newcomer.Deadline < n.waiter.Deadline {
+			i = n.left
+			continue
+		}
+		units += n.units - d.nodes[n.right].units
+		i = n.right
+	}
+	return units
+}
+
+func (d *deadlines) take(w *Waiter) uint32 {
+	if len(d.nodes) == 0 {
+		d.nodes = make([]node, 1, 8)
+	}
+	d.dice += 0x9e3779b9 // the ranks are a scrambled count: the same in every run
+	rank := d.dice
+	rank = (rank ^ rank>>16) * 0x85ebca6b
+	rank = (rank ^ rank>>13) * 0xc2b2ae35
+	n := node{waiter: w, units: w.Units, rank: rank ^ rank>>16}
+	i := d.free
+	if i == 0 {
+		d.nodes = append(d.nodes, n)
+		return uint32(len(d.nodes) - 1)
+	}
+	d.free = d.nodes[i].right
+	d.nodes[i] = n
+	return i
 }

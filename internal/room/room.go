@@ -5,13 +5,13 @@
 // Who goes next ([Room.Next]) and who has to go for want of a place
 // ([Room.Push]) are decided here and nowhere else:
 //
-//   - between classes by strict priority, but for guaranteed shares (class.go);
+//   - between classes by strict priority, but for guaranteed shares (fair.go);
 //   - in a class between users, and between the tenants of a user, by start-time
 //     fair queueing with weights and costs (fair.go), so that a user gains nothing
 //     by inventing tenants;
-//   - among a tenant's waiters by the [Order] (order.go, edf.go);
+//   - among a tenant's waiters by the [Order] (order.go);
 //   - for want of a place the last of the lowest class below the newcomer's goes,
-//     or of whoever has most waiting for its weight (displace.go, longest.go).
+//     or of whoever has most waiting for its weight (displace.go).
 //
 // What the room remembers of users and tenants is of those that wait, and of
 // those who were served ahead of others that still wait: of these no more than
@@ -290,4 +290,151 @@ func (r *Room) Expiry() time.Duration {
 		return Never
 	}
 	return r.expiry[0].Expires
+}
+
+// Waiter is one place in the room. Its owner embeds it, sets the exported
+// fields, and points Owner back at itself. It must not change them while it waits.
+type Waiter struct {
+	// Expires is when the waiter has to leave unserved.
+	Expires time.Duration
+	// Units is what the waiter will take of the gate.
+	Units int64
+	// Arrived is set by Push.
+	Arrived time.Duration
+	// Owner is what the waiter stands for.
+	Owner any
+	// User answers for what it sends, and Tenant is one of those it sends for.
+	// Those without a name are one.
+	User, Tenant string
+	// UserWeight and TenantWeight say what a user gets beside other users, and a
+	// tenant beside others of its user. 0 means 1. The weight of a user is that of
+	// whoever came last.
+	UserWeight, TenantWeight float64
+	// Deadline is by when it has to be done, for the order EDF; Never without one.
+	Deadline time.Duration
+
+	prev, next *Waiter // among those of its tenant
+
+	// Class is its priority, from 0, which goes last, to Classes-1.
+	Class int8
+	phase uint16 // the newest of its tenant: see reasons
+
+	heap int32  // index in the room's heap, plus 1; 0 while not in a room
+	flow uint32 // its tenant's
+	node uint32 // its place among the deadlines
+}
+
+// Queued reports whether the waiter is in a room.
+func (w *Waiter) Queued() bool { return w.heap != 0 }
+
+// Within these bounds sums neither overflow nor lose a waiter beside a large one.
+const (
+	maxUnits  = 1 << 40
+	maxWeight = 1 << 10
+)
+
+// tidy brings what is out of range into it: a weight that is not a positive number
+// counts as 1, others from 1/1024 to 1024, units up to 2^40.
+func (w *Waiter) tidy() {
+	w.Class = max(0, min(w.Class, Classes-1))
+	w.Units = max(0, min(w.Units, maxUnits))
+	w.UserWeight, w.TenantWeight = weight(w.UserWeight), weight(w.TenantWeight)
+}
+
+func weight(of float64) float64 {
+	if of <= 0 || math.IsNaN(of) {
+		return 1
+	}
+	return max(1./maxWeight, min(of, maxWeight))
+}
+
+// cost is what a waiter is charged. Nobody is served for nothing.
+func cost(w *Waiter) float64 { return max(1, float64(w.Units)) }
+
+// Full reports whether a newcomer that names nobody, of class 0 or 1, would surely
+// be refused. It would not where the newest goes first, or would go first for it,
+// or where somebody else might have to make room.
+func (r *Room) Full() bool {
+	if len(r.expiry) < r.size {
+		return false
+	}
+	if r.size == 0 {
+		return true
+	}
+	if r.NewestFirst() || r.order == Adaptive && r.standing.is {
+		return false
+	}
+	return r.classes[0].n == 0 && r.reserved(0) == 0 && r.classes[1].n >= r.reserved(1) && r.nameless()
+}
+
+// nameless reports whether nobody in class 1 has a name.
+func (r *Room) nameless() bool {
+	users := r.classes[1].longest
+	if len(users) != 1 {
+		return len(users) == 0
+	}
+	tenants := r.inner[users[0]].longest
+	w := r.tenants.all[tenants[0]].back
+	return len(tenants) == 1 && w.User == "" && w.Tenant == ""
+}
+
+// The waiters are kept in a binary heap as well, soonest expiry at the root,
+// each knowing its index, so that any of them can leave in O(log n).
+
+func (r *Room) push(w *Waiter) {
+	r.expiry = append(extend(r.expiry, r.size), w)
+	w.heap = int32(len(r.expiry))
+	r.up(len(r.expiry) - 1)
+}
+
+func (r *Room) remove(i int) {
+	last := len(r.expiry) - 1
+	r.expiry[i].heap = 0
+	if i != last {
+		moved := r.expiry[last]
+		r.expiry[i] = moved
+		moved.heap = int32(i + 1)
+	}
+	r.expiry[last] = nil
+	r.expiry = r.expiry[:last]
+	if i < last {
+		r.up(i)
+		r.down(i)
+	}
+}
+
+func (r *Room) up(i int) {
+	w := r.expiry[i]
+	for i > 0 {
+		parent := (i - 1) / 2
+		if r.expiry[parent].Expires <= w.Expires {
+			break
+		}
+		r.put(i, r.expiry[parent])
+		i = parent
+	}
+	r.put(i, w)
+}
+
+func (r *Room) down(i int) {
+	w := r.expiry[i]
+	for {
+		least, at := i, w.Expires
+		for child := 2*i + 1; child <= 2*i+2 && child < len(r.expiry); child++ {
+			if e := r.expiry[child].Expires; e < at {
+				least, at = child, e
+			}
+		}
+		if least == i {
+			break
+		}
+		r.put(i, r.expiry[least])
+		i = least
+	}
+	r.put(i, w)
+}
+
+func (r *Room) put(i int, w *Waiter) {
+	r.expiry[i] = w
+	w.heap = int32(i + 1)
 }
