@@ -355,7 +355,7 @@ func TestFindLeaks(t *testing.T) {
 		default:
 		}
 	}
-	if !strings.Contains(site, "forget") || !strings.Contains(site, "admit_test.go") {
+	if !strings.Contains(site, "forget") || !strings.Contains(site, "limiter_test.go") {
 		t.Errorf("leaked at %s", site)
 	}
 	if s := l.Snapshot(); s.Leaked != 1 || s.InFlight != 0 {
