@@ -10,8 +10,8 @@ SHELL       := bash
 export CGO_ENABLED = 1
 
 # The modules that go.work joins, and all their packages.
-MODULES  = . gateway internal/bench internal/live weirredis weirredis/bench
-PACKAGES = ./... ./gateway/... ./internal/bench/... ./internal/live/... ./weirredis/... ./weirredis/bench/...
+MODULES  = . bench gateway weirredis
+PACKAGES = ./... ./bench/... ./gateway/... ./weirredis/...
 
 CACHE       := .cache
 STATICCHECK := $(CACHE)/bin/staticcheck
@@ -51,9 +51,9 @@ test-short: need-cc check test-unit ## make test without the real servers
 # deptest reads has no goroutines: deps runs it.
 .PHONY: test-unit
 test-unit: need-go
-	go test -race -timeout 8m $$(go list $(PACKAGES) | grep -v -e '/weir/sim$$' -e '/internal/board$$' -e '/internal/deptest$$')
+	go test -race -timeout 8m $$(go list $(PACKAGES) | grep -v -e '/weir/sim$$' -e '/bench/board$$' -e '/internal/deptest$$')
 	go test -race -short -timeout 8m ./sim
-	go test -timeout 8m ./sim ./internal/board
+	go test -timeout 8m ./sim ./bench/board
 
 # Without -race: the load generator shares the machine with what it loads.
 # The packages of the gateway ran with it in test-unit.
@@ -102,41 +102,41 @@ deps: need-go
 
 .PHONY: scoreboard
 scoreboard: need-go ## simulate every scenario under every controller; BOARDARGS="-merge -controllers default": one column again
-	go run ./internal/cmd/scoreboard $(BOARDARGS)
+	go run ./bench/cmd/scoreboard $(BOARDARGS)
 
 ORDERARGS ?=
 
 .PHONY: scoreboard-order
 scoreboard-order: need-go ## simulate who goes first: priorities, fairness, exemption, nesting
-	go run ./internal/cmd/scoreboard -group order $(ORDERARGS)
+	go run ./bench/cmd/scoreboard -group order $(ORDERARGS)
 
 .PHONY: scoreboard-order-peers
 scoreboard-order-peers: need-go ## the same for other projects' limiters that rank or share
-	go test ./internal/bench/peers -run '^TestOrder$$' -count 1 -v -timeout 1h -out $(CURDIR)/docs/scoreboard
+	go test ./bench/peers -run '^TestOrder$$' -count 1 -v -timeout 1h -out $(CURDIR)/docs/scoreboard
 
 .PHONY: scoreboard-peers
 scoreboard-peers: need-go ## run other projects' limiters before the same backends, most of an hour
-	go test ./internal/bench/peers -run '^TestScoreboard$$' -count 1 -v -timeout 3h -out $(CURDIR)/docs/scoreboard
+	go test ./bench/peers -run '^TestScoreboard$$' -count 1 -v -timeout 3h -out $(CURDIR)/docs/scoreboard
 
 LIVEARGS ?= -o docs/scoreboard
 
 .PHONY: scoreboard-live
 scoreboard-live: build ## the scoreboard on real servers, an hour; LIVEARGS=-quick: a minute, nothing written
-	go run ./internal/live/cmd/live -weir $(BIN) $(LIVEARGS)
+	go run ./bench/cmd/live -weir $(BIN) $(LIVEARGS)
 
 LIVEORDERARGS ?= -o docs/scoreboard
 
 .PHONY: scoreboard-live-order
 scoreboard-live-order: build ## who goes first, on real servers, 20 minutes; LIVEORDERARGS="-o docs/scoreboard -merge -rows S15,S21": these anew
-	go run ./internal/live/cmd/live -weir $(BIN) -parts order -name live-order $(LIVEORDERARGS)
+	go run ./bench/cmd/live -weir $(BIN) -parts order -name live-order $(LIVEORDERARGS)
 
 .PHONY: bench
-bench: need-go ## measure the gates beside their peers, as ratios in one run
-	go run ./internal/bench/cmd/ratios $(BENCHARGS)
-	internal/bench/callgrind.sh
-	go run ./gateway/bench
+bench: build ## measure the gates beside their peers, as ratios in one run
+	go run ./bench/cmd/cost $(BENCHARGS)
+	bench/cost/callgrind.sh
+	go run ./bench/gateway -weir $(BIN)
 	@scripts/parts
-	go run ./weirredis/bench
+	go run ./bench/redis
 
 .PHONY: fuzz
 fuzz: need-go ## run each fuzz target for 30 s (FUZZTIME)

@@ -13,36 +13,32 @@ const module = "github.com/weir-go/weir"
 // tests left out. A package that is not here has no place yet: decide its
 // arrows, then write them here and in docs/DESIGN.md.
 var arrows = map[string][]string{
-	"":                        {},
-	"control":                 {},
-	"keyed":                   {"", "control", "limit", "internal/keys", "internal/room", "internal/waiting"},
-	"limit":                   {"", "control", "internal/room", "internal/waiting", "internal/window"},
-	"policy":                  {"", "control", "keyed", "limit", "quota", "shed", "signal"},
-	"quota":                   {""},
-	"scenarios":               {},
-	"shed":                    {"", "control", "signal"},
-	"signal":                  {"control"},
-	"sim":                     {"", "limit", "policy", "scenarios"}, // limit only for VirtualEpoch
-	"weirhttp":                {""},
-	"weirtest":                {"quota"},
-	"internal/board":          {"policy", "scenarios", "sim"},
-	"internal/cmd/scoreboard": {"internal/board"},
-	"internal/keys":           {},
-	"internal/room":           {},
-	"internal/waiting":        {"", "internal/room"},
-	"internal/window":         {"", "control"},
-	"internal/deptest":        {},
+	"":                 {},
+	"control":          {},
+	"keyed":            {"", "control", "limit", "internal/keys", "internal/room", "internal/waiting"},
+	"limit":            {"", "control", "internal/room", "internal/waiting", "internal/window"},
+	"policy":           {"", "control", "keyed", "limit", "quota", "shed", "signal"},
+	"quota":            {""},
+	"scenarios":        {},
+	"shed":             {"", "control", "signal"},
+	"signal":           {"control"},
+	"sim":              {"", "limit", "policy", "scenarios"}, // limit only for VirtualEpoch
+	"weirhttp":         {""},
+	"weirtest":         {"quota"},
+	"internal/keys":    {},
+	"internal/room":    {},
+	"internal/waiting": {"", "internal/room"},
+	"internal/window":  {"", "control"},
+	"internal/deptest": {},
 }
 
 // moduleArrows says what the packages of each other module may import of the
 // library. The limiter is not among what the binary may: its gates come out of
 // a policy, never wired by hand.
 var moduleArrows = map[string][]string{
-	"gateway":         {"", "control", "policy", "quota", "scenarios", "signal", "sim", "weirhttp", "weirredis"},
-	"internal/bench":  {"", "control", "limit", "quota", "policy", "sim"},
-	"internal/live":   {"", "control", "limit", "signal", "weirhttp"},
-	"weirredis":       {"quota"},
-	"weirredis/bench": {"quota", "weirredis"},
+	"bench":     {"", "control", "limit", "policy", "quota", "signal", "sim", "weirhttp", "weirredis"},
+	"gateway":   {"", "control", "policy", "quota", "scenarios", "signal", "sim", "weirhttp", "weirredis"},
+	"weirredis": {"quota"},
 }
 
 func TestArrows(t *testing.T) {
@@ -98,7 +94,7 @@ func TestModuleArrows(t *testing.T) {
 // A command is a few lines: everything it does can be tested in a package.
 func TestCommandsAreThin(t *testing.T) {
 	const most = 40
-	for _, dir := range []string{root, root + "/gateway", root + "/internal/live"} {
+	for _, dir := range []string{root, root + "/bench", root + "/gateway"} {
 		for _, p := range list(t, dir, "./...") {
 			if !slices.Contains(strings.Split(p.ImportPath, "/"), "cmd") {
 				continue
@@ -110,6 +106,16 @@ func TestCommandsAreThin(t *testing.T) {
 			if lines > most {
 				t.Errorf("%s has %d lines, at most %d: move them into a package", p.ImportPath, lines, most)
 			}
+		}
+	}
+}
+
+// Who wants only the scoreboard downloads nothing: what other projects' limiters
+// need stays with the packages that run them.
+func TestScoreboardStandsAlone(t *testing.T) {
+	for _, p := range list(t, root+"/bench", "-deps", "./cmd/scoreboard") {
+		if !p.Standard && !ours(p.ImportPath) {
+			t.Errorf("bench/cmd/scoreboard depends on %s", p.ImportPath)
 		}
 	}
 }

@@ -1,0 +1,77 @@
+// Package cost compares what an admission costs with the least it could cost
+// and with what others charge for it.
+//
+// A figure in nanoseconds says more about the machine than about the code. So
+// every [Subject] stands in a [Group] beside a floor: the same thing done with
+// the bare operations that nobody can do without (a pair of compare-and-swaps,
+// two clock reads, a channel). Subject and floor are timed in turn, many times,
+// in one run, and what counts is the ratio. The goals are ratios too.
+//
+// README.md says how to run it.
+package cost
+
+import "fmt"
+
+// Loop does n operations. It may be called from several goroutines at once, and
+// returns the first error that an operation gave.
+type Loop func(n int) error
+
+// Subject is one thing to measure.
+type Subject struct {
+	Name string
+	Goal Goal
+	// New sets the subject up. stop ends what it started.
+	New func() (loop Loop, stop func(), err error)
+	// Parks tells that it sleeps by nature where several are at it, on a lock
+	// for instance: that it does not use its cores says nothing of the machine.
+	Parks bool
+}
+
+// Goal is how far above its floor a subject may be. The zero Goal is no goal.
+type Goal struct {
+	Ratio float64 // at most this many times the floor
+	Extra float64 // at most this many ns above the floor
+	// Shared replaces Ratio with several cores at work, where the floor itself
+	// is contended. 0 means that Ratio holds there too.
+	Shared float64
+}
+
+// Text returns the goal for a number of cores as a table shows it.
+func (g Goal) Text(procs int) string {
+	switch ratio := g.ratio(procs); {
+	case ratio > 0:
+		return fmt.Sprintf("≤ %.1fx", ratio)
+	case g.Extra > 0:
+		return fmt.Sprintf("≤ +%.0f ns", g.Extra)
+	}
+	return ""
+}
+
+func (g Goal) ratio(procs int) float64 {
+	if procs > 1 && g.Shared > 0 {
+		return g.Shared
+	}
+	return g.Ratio
+}
+
+// Group is a floor and what is compared with it.
+type Group struct {
+	Name  string
+	Floor Subject
+	Peers []Subject
+	// Pair says that a loop starts the goroutines it needs by itself.
+	Pair bool
+}
+
+// All returns the floor and its peers.
+func (g *Group) All() []Subject { return append([]Subject{g.Floor}, g.Peers...) }
+
+// Groups returns everything that is measured.
+func Groups() []Group {
+	return []Group{fixed(), sampled(), refusal(), handoff()}
+}
+
+// ready makes a New of a loop that needs nothing stopped.
+func ready(set func() Loop) func() (Loop, func(), error) {
+	return func() (Loop, func(), error) { return set(), func() {}, nil }
+}

@@ -1,0 +1,149 @@
+package cost
+
+import (
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestSubjects: each subject does what it is measured for, on one goroutine and
+// on two, and can be set up afresh.
+func TestSubjects(t *testing.T) {
+	for _, g := range Groups() {
+		for _, s := range g.All() {
+			t.Run(g.Name+"/"+s.Name, func(t *testing.T) {
+				for _, workers := range []int{1, 2} {
+					if g.Pair && workers > 1 {
+						continue
+					}
+					loop, stop, err := s.New()
+					if err != nil {
+						t.Fatal(err)
+					}
+					if _, _, err := run(loop, 2000, workers); err != nil {
+						t.Errorf("%d workers: %v", workers, err)
+					}
+					stop()
+				}
+			})
+		}
+	}
+}
+
+func TestMeasure(t *testing.T) {
+	before := runtime.GOMAXPROCS(0)
+	floor := Subject{Name: "floor", New: ready(func() Loop { return spinning(2 * time.Microsecond) })}
+	triple := Subject{Name: "triple", Goal: Goal{Ratio: 1.5}, New: ready(func() Loop { return spinning(6 * time.Microsecond) })}
+	figures, err := Measure(Group{Floor: floor, Peers: []Subject{triple}},
+		Plan{Procs: 1, Rounds: 3, Turns: 3, Turn: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := figures[0].Ratio; r.Min != 1 || r.Max != 1 {
+		t.Errorf("the floor's ratio to itself is %v", r)
+	}
+	if r := figures[1].Ratio.Median; r < 2 || r > 4.5 {
+		t.Errorf("three times the work measured as %.2f times the floor", r)
+	}
+	if reached, goal := figures[1].Reached(1); reached || !goal {
+		t.Errorf("3x against a goal of 1.5x: reached %v, goal %v", reached, goal)
+	}
+	if now := runtime.GOMAXPROCS(0); now != before {
+		t.Errorf("GOMAXPROCS was %d and is %d", before, now)
+	}
+}
+
+// spinning keeps the processor busy for d an operation.
+func spinning(d time.Duration) Loop {
+	return func(n int) error {
+		for range n {
+			for begin := time.Now(); time.Since(begin) < d; {
+			}
+		}
+		return nil
+	}
+}
+
+func TestMeasureReportsFaults(t *testing.T) {
+	bad := Subject{Name: "bad", New: ready(func() Loop { return func(int) error { return errFull } })}
+	_, err := Measure(Group{Name: "group", Floor: bad}, Plan{Procs: 1, Rounds: 1, Turns: 1, Turn: time.Millisecond})
+	if err == nil || !strings.Contains(err.Error(), "group: bad") {
+		t.Errorf("error %v, want one that names group and subject", err)
+	}
+	if _, err := Measure(Group{Floor: bad}, Plan{}); err == nil {
+		t.Error("an empty plan gave no error")
+	}
+}
+
+func TestGoals(t *testing.T) {
+	for _, tt := range []struct {
+		goal          Goal
+		procs         int
+		ratio, extra  float64
+		reached, have bool
+		text          string
+	}{
+		{Goal{}, 1, 9, 9, false, false, ""},
+		{Goal{Ratio: 1.5}, 1, 1.5, 9, true, true, "≤ 1.5x"},
+		{Goal{Ratio: 1.5}, 2, 1.6, 9, false, true, "≤ 1.5x"},
+		{Goal{Ratio: 1.5, Shared: 1.3}, 2, 1.4, 9, false, true, "≤ 1.3x"},
+		{Goal{Extra: 30}, 1, 99, 30, true, true, "≤ +30 ns"},
+		{Goal{Extra: 30}, 2, 1, 31, false, true, "≤ +30 ns"},
+	} {
+		f := Figure{Subject: Subject{Goal: tt.goal}, Ratio: Spread{Median: tt.ratio}, Extra: Spread{Median: tt.extra}}
+		if reached, have := f.Reached(tt.procs); reached != tt.reached || have != tt.have {
+			t.Errorf("%+v on %d cores at %vx +%v: %v, %v", tt.goal, tt.procs, tt.ratio, tt.extra, reached, have)
+		}
+		if text := tt.goal.Text(tt.procs); text != tt.text {
+			t.Errorf("%+v on %d cores reads %q, want %q", tt.goal, tt.procs, text, tt.text)
+		}
+	}
+}
+
+// Benchmark offers the subjects to benchstat and to profilers:
+//
+//	go test -run - -bench ./fixed/weir -cpu 1,2 -cpuprofile cpu.out
+func Benchmark(b *testing.B) {
+	for _, g := range Groups() {
+		for _, s := range g.All() {
+			b.Run(g.Name+"/"+s.Name, func(b *testing.B) {
+				loop, stop, err := s.New()
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer stop()
+				workers := runtime.GOMAXPROCS(0)
+				if g.Pair {
+					workers = 1
+				}
+				b.ReportAllocs()
+				b.ResetTimer()
+				if _, _, err := run(loop, b.N, workers); err != nil {
+					b.Fatal(err)
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkTick tells the median of what closing a full window costs the gate,
+// filling it left out; the goal is [TickGoal]. What it allocates are the refusals
+// that all share, made anew when the limit has changed.
+func BenchmarkTick(b *testing.B) {
+	t, err := NewTick()
+	if err != nil {
+		b.Fatal(err)
+	}
+	var all []float64
+	for b.Loop() {
+		took, err := t.Once()
+		if err != nil {
+			b.Fatal(err)
+		}
+		all = append(all, float64(took.Nanoseconds()))
+	}
+	b.ReportAllocs()
+	b.ReportMetric(spread(all).Median, "ns/tick")
+	b.ReportMetric(float64(t.Out()), "permits")
+}

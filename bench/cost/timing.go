@@ -1,0 +1,222 @@
+package cost
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Plan is how often and how long to measure.
+type Plan struct {
+	// Procs is the number of cores, and of goroutines that do the operations.
+	Procs int
+	// Rounds is how many values each figure is made of. In each round every
+	// subject of a group has its turns; the order moves on by one.
+	Rounds int
+	// Turns is how often a subject is timed in a round. On one core the
+	// shortest counts: what another process took away is no cost of the
+	// subject. On several it is the median, because there the shortest is the
+	// one in which the workers were least in each other's way.
+	Turns int
+	// Turn is about how long one timing lasts.
+	Turn time.Duration
+}
+
+// Figure is what was measured of one subject.
+type Figure struct {
+	Subject
+	NS     Spread  // ns an operation, over the rounds
+	Ratio  Spread  // to the floor in the same round
+	Extra  Spread  // ns above the floor in the same round
+	Allocs float64 // allocations an operation
+	Void   int     // turns thrown away because there was no core for each worker
+}
+
+// Spread is a median with the range around it.
+type Spread struct{ Median, Min, Max float64 }
+
+func spread(values []float64) Spread {
+	v := slices.Sorted(slices.Values(values))
+	return Spread{v[len(v)/2], v[0], v[len(v)-1]}
+}
+
+// Reached reports whether the figure meets the goal for the number of cores it
+// was taken with, and whether there is one.
+func (f *Figure) Reached(procs int) (reached, goal bool) {
+	switch ratio := f.Goal.ratio(procs); {
+	case ratio > 0:
+		return f.Ratio.Median <= ratio, true
+	case f.Goal.Extra > 0:
+		return f.Extra.Median <= f.Goal.Extra, true
+	}
+	return false, false
+}
+
+// Measure times the floor and the peers of g in turn. It sets GOMAXPROCS, so
+// nothing else should run. The first figure is the floor's.
+func Measure(g Group, p Plan) ([]Figure, error) {
+	if p.Procs < 1 || p.Rounds < 1 || p.Turns < 1 || p.Turn <= 0 {
+		return nil, fmt.Errorf("cost: plan %+v: every field must be positive", p)
+	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(p.Procs))
+	workers := p.Procs
+	if g.Pair {
+		workers = 1
+	}
+	var running []*measured
+	defer func() {
+		for _, m := range running {
+			m.stop()
+		}
+	}()
+	for _, s := range g.All() {
+		m, err := start(s, p, workers)
+		if err != nil {
+			return nil, fmt.Errorf("cost: %s: %s: %w", g.Name, s.Name, err)
+		}
+		running = append(running, m)
+	}
+	for round := range p.Rounds {
+		for turn := range p.Turns {
+			for i := range running {
+				m := running[(i+round+turn)%len(running)]
+				if err := m.time(); err != nil {
+					return nil, fmt.Errorf("cost: %s: %s: %w", g.Name, m.Name, err)
+				}
+			}
+		}
+		for _, m := range running {
+			m.close()
+		}
+	}
+	return figures(running), nil
+}
+
+func figures(running []*measured) []Figure {
+	floor := running[0].rounds
+	fs := make([]Figure, len(running))
+	for i, m := range running {
+		ratios, extras := make([]float64, len(floor)), make([]float64, len(floor))
+		for r, ns := range m.rounds {
+			ratios[r], extras[r] = ns/floor[r], ns-floor[r]
+		}
+		fs[i] = Figure{m.Subject, spread(m.rounds), spread(ratios), spread(extras), m.allocs, m.void}
+	}
+	return fs
+}
+
+// measured is a subject under measurement.
+type measured struct {
+	Subject
+	loop    Loop
+	stop    func()
+	workers int
+	n       int       // operations a turn
+	turns   []float64 // ns an operation, in this round
+	rounds  []float64 // the same, one for each round
+	allocs  float64
+	void    int
+}
+
+// start sets a subject up and finds out how many operations fill a turn.
+func start(s Subject, p Plan, workers int) (*measured, error) {
+	loop, stop, err := s.New()
+	if err != nil {
+		return nil, err
+	}
+	m := &measured{Subject: s, loop: loop, stop: stop, workers: workers}
+	for m.n = 64 * workers; ; m.n *= 2 {
+		took, _, err := run(loop, m.n, workers)
+		if err != nil {
+			stop()
+			return nil, err
+		}
+		if took >= p.Turn/2 {
+			break
+		}
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	if _, _, err := run(loop, m.n, workers); err != nil {
+		stop()
+		return nil, err
+	}
+	runtime.ReadMemStats(&after)
+	m.allocs = float64(after.Mallocs-before.Mallocs) / float64(m.n)
+	return m, nil
+}
+
+// tries is how often a turn is repeated that did not have its cores.
+const tries = 200
+
+// time takes one turn. On a busy machine the workers may have to share a core
+// and run one after the other, never in each other's way: such a turn would
+// flatter whatever suffers from contention. It shows in the CPU time, and is
+// repeated.
+func (m *measured) time() error {
+	for range tries {
+		took, used, err := run(m.loop, m.n, m.workers)
+		if err != nil {
+			return err
+		}
+		if m.workers == 1 || m.Parks || float64(used) > 0.85*float64(m.workers)*float64(took) {
+			m.turns = append(m.turns, float64(took.Nanoseconds())/float64(m.n))
+			return nil
+		}
+		m.void++
+		time.Sleep(2 * time.Millisecond) // let the others have their turn
+	}
+	return fmt.Errorf("none of %d turns had %d cores to itself; try again when the machine is idle", tries, m.workers)
+}
+
+// close makes one value of the turns of a round.
+func (m *measured) close() {
+	turns := spread(m.turns)
+	value := turns.Min
+	if m.workers > 1 {
+		value = turns.Median
+	}
+	m.rounds = append(m.rounds, value)
+	m.turns = m.turns[:0]
+}
+
+// run shares n operations between workers, each on a core of its own if there
+// is one. It returns the time from when the first began until the last was
+// through, and the CPU time the process used meanwhile.
+func run(loop Loop, n, workers int) (took, used time.Duration, err error) {
+	var (
+		ready atomic.Int64
+		wg    sync.WaitGroup
+		epoch = time.Now()
+		errs  = make([]error, workers)
+		begin = make([]moment, workers)
+		end   = make([]moment, workers)
+	)
+	work := func(i int) {
+		// No yielding here: a worker that gives its core away to the next one
+		// may get it back only after that one is through.
+		for ready.Add(1); ready.Load() < int64(workers); {
+		}
+		begin[i] = moment{time.Since(epoch), cpuTime()}
+		errs[i] = loop(n / workers)
+		end[i] = moment{time.Since(epoch), cpuTime()}
+	}
+	for i := range workers - 1 {
+		wg.Go(func() { work(i) })
+	}
+	work(workers - 1)
+	wg.Wait()
+	first := slices.MinFunc(begin, moment.compare)
+	last := slices.MaxFunc(end, moment.compare)
+	return last.at - first.at, last.used - first.used, errors.Join(errs...)
+}
+
+// moment is a point in time, and the CPU time used up to it.
+type moment struct{ at, used time.Duration }
+
+func (m moment) compare(o moment) int { return cmp.Compare(m.at, o.at) }
