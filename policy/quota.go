@@ -308,7 +308,7 @@ func (r *QuotaRuleSpec) Rule() (quota.Rule, error) {
 // rule is Rule for a spec that has been checked.
 func (r *QuotaRuleSpec) rule() quota.Rule {
 	limits, _ := r.Parse()
-	rule := quota.Rule{Name: r.Name, Limits: limits, Exempt: r.Exempt, Blocked: r.Blocked}
+	rule := quota.Rule{Name: r.Name, Windows: limits, Exempt: r.Exempt, Blocked: r.Blocked}
 	for _, part := range quotaParts {
 		*rule.Part(part) = matchOf(r.says(part))
 	}
@@ -403,12 +403,12 @@ func (r *QuotaRuleSpec) says(part string) string {
 func (l *QuotaLimitSpec) isSet() bool { return l.Rate != "" || l.Burst != 0 || len(l.Limits) > 0 }
 
 // Parse returns the limits, or what is wrong with one of them.
-func (l *QuotaLimitSpec) Parse() ([]quota.Limit, error) {
+func (l *QuotaLimitSpec) Parse() ([]quota.Window, error) {
 	texts := l.Limits
 	if l.Rate != "" {
 		texts = append([]string{l.Rate}, texts...)
 	}
-	var limits []quota.Limit
+	var limits []quota.Window
 	for i, text := range texts {
 		parsed, err := ParseLimit(text)
 		if err != nil {

@@ -199,7 +199,7 @@ func TestQuotaAdopted(t *testing.T) {
 		if _, err := Compile(quotaGate(debt), Options{Previous: next}); err == nil {
 			t.Error("a faulty rate was taken")
 		}
-		if r := g.Quota().Rules(); len(r) != 1 || r[0].Limits[0].Rate != 10 {
+		if r := g.Quota().Rules(); len(r) != 1 || r[0].Windows[0].Rate != 10 {
 			t.Errorf("rules %+v", r)
 		}
 		// Another bound begins anew.
@@ -282,7 +282,7 @@ func TestQuotaRulesAtRunTime(t *testing.T) {
 		if gate != "api" || len(base) != 1 {
 			t.Errorf("asked for %q with %v", gate, base)
 		}
-		return append(base, quota.Rule{User: quota.Named("alice"), Limits: []quota.Limit{quota.Per(float64(limit), time.Hour)}})
+		return append(base, quota.Rule{User: quota.Named("alice"), Windows: []quota.Window{quota.Per(float64(limit), time.Hour)}})
 	}}
 	spec := quotaGate(QuotaSpec{QuotaLimitSpec: rate("1/h"), By: []string{"user"}})
 	p := compile(t, spec, opts)
@@ -291,7 +291,7 @@ func TestQuotaRulesAtRunTime(t *testing.T) {
 	}
 	limit, opts.Previous = 7, p
 	next := compile(t, spec, opts)
-	if r := next.Gate("api").Quota().Rules(); next.Gate("api") != p.Gate("api") || r[1].Limits[0].Burst != 7 {
+	if r := next.Gate("api").Quota().Rules(); next.Gate("api") != p.Gate("api") || r[1].Windows[0].Burst != 7 {
 		t.Errorf("after the reload: %v", r)
 	}
 }

@@ -111,7 +111,7 @@ func (d *Duration) UnmarshalJSON(data []byte) error {
 // knows form only.
 const LimitPattern = `^ *[0-9.]+(e[0-9]+)? *(/ *[0-9a-zµ.]+( *,? *burst +[0-9.]+(e[0-9]+)?)?|a +(hour|day|week|month)( *,? *[A-Za-z0-9_+/-]+)?) *$`
 
-// ParseLimit reads a limit as people write it, and as quota.Limit prints it:
+// ParseLimit reads a limit as people write it, and as quota.Window prints it:
 //
 //	10/s                      10 a second, and as many at once
 //	10/s burst 20             20 at once
@@ -120,9 +120,9 @@ const LimitPattern = `^ *[0-9.]+(e[0-9]+)? *(/ *[0-9a-zµ.]+( *,? *burst +[0-9.]
 //	5000 a day Europe/Berlin  at midnight there
 //
 // The error says what is wrong and, after "; ", what to write instead.
-func ParseLimit(text string) (quota.Limit, error) {
+func ParseLimit(text string) (quota.Window, error) {
 	if len(text) > longestLimit {
-		return quota.Limit{}, fmt.Errorf("%d bytes are no limit; write for instance 10/s burst 20", len(text))
+		return quota.Window{}, fmt.Errorf("%d bytes are no limit; write for instance 10/s burst 20", len(text))
 	}
 	if m := rateForm.FindStringSubmatch(text); m != nil {
 		return parseRate(text, m[1], m[2], m[3])
@@ -130,7 +130,7 @@ func ParseLimit(text string) (quota.Limit, error) {
 	if m := calendarForm.FindStringSubmatch(text); m != nil {
 		return parseCalendar(m[1], m[2], m[3])
 	}
-	return quota.Limit{}, fmt.Errorf("%q is no limit; write for instance 10/s, 10/s burst 20, 1000/h, or 5000 a day Europe/Berlin", text)
+	return quota.Window{}, fmt.Errorf("%q is no limit; write for instance 10/s, 10/s burst 20, 1000/h, or 5000 a day Europe/Berlin", text)
 }
 
 // longestLimit bounds what ParseLimit looks at.
@@ -151,24 +151,24 @@ var units = map[string]time.Duration{
 // periods are the words of the calendar.
 var periods = map[string]quota.Period{"hour": quota.Hour, "day": quota.Day, "week": quota.Week, "month": quota.Month}
 
-func parseRate(text, count, unit, burst string) (quota.Limit, error) {
+func parseRate(text, count, unit, burst string) (quota.Window, error) {
 	n, err := parseTokens(count)
 	if err != nil {
-		return quota.Limit{}, err
+		return quota.Window{}, err
 	}
 	d, ok := units[unit]
 	if p := periods[strings.TrimSuffix(unit, "s")]; !ok && p != 0 || unit == "d" {
-		return quota.Limit{}, ambiguous(count, unit, p)
+		return quota.Window{}, ambiguous(count, unit, p)
 	}
 	if !ok {
 		if d, err = time.ParseDuration(unit); err != nil || d <= 0 {
-			return quota.Limit{}, fmt.Errorf("%q is no unit of time; write %s/s, %s/min, %s/h or, for 10 seconds, %s/10s", unit, count, count, count, count)
+			return quota.Window{}, fmt.Errorf("%q is no unit of time; write %s/s, %s/min, %s/h or, for 10 seconds, %s/10s", unit, count, count, count, count)
 		}
 	}
 	l := quota.Per(n, d)
 	if burst != "" {
 		if l.Burst, err = parseTokens(burst); err != nil {
-			return quota.Limit{}, err
+			return quota.Window{}, err
 		}
 	}
 	return l, valid(text, l)
@@ -185,20 +185,20 @@ func ambiguous(count, unit string, p quota.Period) error {
 		count, unit, count, hours, count, p, p)
 }
 
-func parseCalendar(count, period, zone string) (quota.Limit, error) {
+func parseCalendar(count, period, zone string) (quota.Window, error) {
 	n, err := parseTokens(count)
 	if err != nil {
-		return quota.Limit{}, err
+		return quota.Window{}, err
 	}
 	p, ok := periods[period]
 	if !ok {
-		return quota.Limit{}, fmt.Errorf("%q is no period; write %s a day, or hour, week or month; a second or a minute is %s/s or %s/min", period, count, count, count)
+		return quota.Window{}, fmt.Errorf("%q is no period; write %s a day, or hour, week or month; a second or a minute is %s/s or %s/min", period, count, count, count)
 	}
 	in, err := zoneOf(zone)
 	if err != nil {
-		return quota.Limit{}, fmt.Errorf("%q is no time zone that is known here; write one such as Europe/Berlin, or leave it out for UTC", zone)
+		return quota.Window{}, fmt.Errorf("%q is no time zone that is known here; write one such as Europe/Berlin, or leave it out for UTC", zone)
 	}
-	l := quota.Each(n, p, in)
+	l := quota.PerCalendar(n, p, in)
 	return l, valid(count+" a "+period, l)
 }
 
@@ -215,8 +215,8 @@ func parseTokens(text string) (float64, error) {
 }
 
 // valid says what the quota itself has against a limit.
-func valid(text string, l quota.Limit) error {
-	if err := l.Validate(); err != nil {
+func valid(text string, l quota.Window) error {
+	if err := l.Check(); err != nil {
 		return fmt.Errorf("%s is out of range; write a rate and a burst above 0 and at most %g, and no less than a token in 30 years", text, float64(quota.MaxTokens))
 	}
 	return nil

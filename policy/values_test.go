@@ -15,7 +15,7 @@ func TestParseLimit(t *testing.T) {
 	if err != nil {
 		t.Skip("no time zones here: ", err)
 	}
-	for text, want := range map[string]quota.Limit{
+	for text, want := range map[string]quota.Window{
 		"10/s":                      {Rate: 10, Burst: 10},
 		" 10 / s ":                  {Rate: 10, Burst: 10},
 		"10/s burst 20":             {Rate: 10, Burst: 20},
@@ -30,10 +30,10 @@ func TestParseLimit(t *testing.T) {
 		"1000/24h":                  {Rate: 1000. / 86400, Burst: 1000},
 		"1234567/h burst 7654321":   {Rate: 1234567. / 3600, Burst: 7654321},
 		"1e6/s":                     {Rate: 1e6, Burst: 1e6},
-		"5000 a day":                quota.Each(5000, quota.Day, nil),
-		"5000 a day, UTC":           quota.Each(5000, quota.Day, nil),
-		"5000 a month":              quota.Each(5000, quota.Month, nil),
-		"5000 a week Europe/Berlin": quota.Each(5000, quota.Week, berlin),
+		"5000 a day":                quota.PerCalendar(5000, quota.Day, nil),
+		"5000 a day, UTC":           quota.PerCalendar(5000, quota.Day, nil),
+		"5000 a month":              quota.PerCalendar(5000, quota.Month, nil),
+		"5000 a week Europe/Berlin": quota.PerCalendar(5000, quota.Week, berlin),
 	} {
 		got, err := ParseLimit(text)
 		if want.Calendar.In != nil && got.Calendar.In != nil && got.Calendar.In.String() == want.Calendar.In.String() {
@@ -68,7 +68,7 @@ func FuzzParseLimit(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if err := l.Validate(); err != nil {
+		if err := l.Check(); err != nil {
 			t.Errorf("%q: %v", text, err)
 		}
 		if again, _ := ParseLimit(text); again != l {

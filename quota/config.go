@@ -175,7 +175,7 @@ func (q *Quota) change(set *settings) error {
 	}
 	was := q.settings.Swap(set)
 	local := q.locally(false)
-	was.rules.succeeded(set.rules, func(old, now *Limit) {
+	was.rules.succeeded(set.rules, func(old, now *Window) {
 		for _, m := range []*Memory{q.memory, local} {
 			if m != nil { // no bucket is forgotten as full by a limit that it has no more
 				m.classes.replaced(old, now)
@@ -186,12 +186,12 @@ func (q *Quota) change(set *settings) error {
 }
 
 // Rules returns the rules in force, in the order in which they were given. Their
-// Limits are shared: do not write to them.
+// Windows are shared: do not write to them.
 func (q *Quota) Rules() []Rule { return slices.Clone(q.settings.Load().rules.list) }
 
-// Limits returns the limits of the rule that a Rejection or a Decision names, nil if
+// Windows returns the limits of the rule that a Rejection or a Decision names, nil if
 // it is not in force any more or has none. They are shared: do not write to them.
-func (q *Quota) Limits(rule string) []Limit {
+func (q *Quota) Windows(rule string) []Window {
 	if r := q.settings.Load().rules.titles[rule]; r != nil {
 		return r.limits
 	}

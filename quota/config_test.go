@@ -26,7 +26,7 @@ func TestHostileNames(t *testing.T) {
 	} {
 		rules := map[string]Rule{"user": {User: Every}, "client": {Client: Every}, "tenant": {Tenant: Every}, "route": {Route: Every}}
 		rule := rules[what]
-		rule.Limits = []Limit{Per(2, time.Hour)}
+		rule.Windows = []Window{Per(2, time.Hour)}
 		r := newRig(t, Config{Rules: []Rule{rule}})
 		for range 2 {
 			for _, name := range hostile {
@@ -44,7 +44,7 @@ func TestHostileNames(t *testing.T) {
 	}
 	var named []Rule
 	for kind, name := range hostile {
-		named = append(named, Rule{Name: kind, User: Named(name), Limits: []Limit{Per(1, time.Hour)}})
+		named = append(named, Rule{Name: kind, User: Named(name), Windows: []Window{Per(1, time.Hour)}})
 	}
 	r := newRig(t, Config{Rules: named})
 	for kind, name := range hostile {
@@ -125,7 +125,7 @@ func TestHostileSettlements(t *testing.T) {
 
 // A rate that changes keeps tokens and debts; a rule that is added changes the key.
 func TestReconfigure(t *testing.T) {
-	r := newRig(t, Config{Debt: true, Rules: []Rule{{User: Named("userA"), Limits: samples(10)}}})
+	r := newRig(t, Config{Debt: true, Rules: []Rule{{User: Named("userA"), Windows: samples(10)}}})
 	w := weir.Work{User: "userA", Client: "client6"}
 	r.admit(of(w, 10))
 	set := func(rules ...Rule) {
@@ -134,16 +134,16 @@ func TestReconfigure(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	set(Rule{User: Named("userA"), Limits: samples(2)}) // K29
+	set(Rule{User: Named("userA"), Windows: samples(2)}) // K29
 	if got := r.left(w); got != 22 {
 		t.Errorf("%v left, want 22", got)
 	}
 	r.admit(of(w, 122))
 	r.refused(w)
-	set(Rule{User: Named("userA"), Limits: samples(2)}, Rule{User: Named("userA"), Client: Named("client6"), Limits: samples(11)}) // P10
+	set(Rule{User: Named("userA"), Windows: samples(2)}, Rule{User: Named("userA"), Client: Named("client6"), Windows: samples(11)}) // P10
 	r.admit(w)
 	r.refused(weir.Work{User: "userA", Client: "client7"})
-	set(Rule{User: Every, Limits: samples(50)}) // the same bucket, by another rule
+	set(Rule{User: Every, Windows: samples(50)}) // the same bucket, by another rule
 	if got := r.refused(w); got.RetryAfter != 2*time.Second || got.Rule != "user=*" {
 		t.Errorf("%+v, want the debt of 100 at 50/s", *got)
 	}
@@ -155,9 +155,9 @@ func TestReconfigure(t *testing.T) {
 
 // Rules alone can be changed; the rest stays, and all of it if a rule is faulty.
 func TestSetRules(t *testing.T) {
-	r := newRig(t, Config{Debt: true, Rules: everyUser(Limit{Rate: 1, Burst: .5}), Queue: Queue{Len: 3}})
+	r := newRig(t, Config{Debt: true, Rules: everyUser(Window{Rate: 1, Burst: .5}), Queue: Queue{Len: 3}})
 	r.admit(of(alice, 10))
-	rules := append(everyUser(Limit{Rate: 2, Burst: .5}), Rule{Name: "root", User: Named("root"), Exempt: true}, Rule{User: Named("eve"), Blocked: true})
+	rules := append(everyUser(Window{Rate: 2, Burst: .5}), Rule{Name: "root", User: Named("root"), Exempt: true}, Rule{User: Named("eve"), Blocked: true})
 	if err := r.SetRules(rules); err != nil {
 		t.Fatal(err)
 	}
@@ -189,9 +189,9 @@ func TestSetRules(t *testing.T) {
 
 // A limit that becomes slower forgives nothing, not even to those who are idle.
 func TestReconfigureForgivesNothing(t *testing.T) {
-	r := newRig(t, Config{Rules: everyUser(Limit{Rate: 10, Burst: 100})})
+	r := newRig(t, Config{Rules: everyUser(Window{Rate: 10, Burst: 100})})
 	r.admit(of(alice, 100))
-	if err := r.Reconfigure(Config{Rules: everyUser(Limit{Rate: 1, Burst: 100})}); err != nil {
+	if err := r.Reconfigure(Config{Rules: everyUser(Window{Rate: 1, Burst: 100})}); err != nil {
 		t.Fatal(err)
 	}
 	r.clock.advance(11 * time.Second)
@@ -210,7 +210,7 @@ func TestBadConfig(t *testing.T) {
 		{Config{Queue: Queue{Len: -1}}, "Queue.Len -1"},
 		{Config{Mode: Permissive, Queue: Queue{Len: 1}}, "nothing waits in a Permissive gate"},
 		{Config{OnStoreError: 7}, "OnStoreError 7"},
-		{Config{Name: "api", Rules: []Rule{{}}}, `quota: gate "api": Rules[0] (all): Limits`},
+		{Config{Name: "api", Rules: []Rule{{}}}, `quota: gate "api": Rules[0] (all): Windows`},
 	} {
 		if _, err := New(c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, want %q", err, c.want)

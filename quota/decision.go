@@ -11,12 +11,12 @@ import (
 	"github.com/weir-go/weir"
 )
 
-// Decision is a Result with what it is about.
-type Decision struct {
-	// Rule is the name of the rule, empty if none matches. Limits are its windows.
-	// The Limits are shared: do not write to them.
-	Rule   string
-	Limits []Limit
+// Answer is a Result with what it is about.
+type Answer struct {
+	// Rule is the name of the rule, empty if none matches. Windows are its windows.
+	// The Windows are shared: do not write to them.
+	Rule    string
+	Windows []Window
 	// Cost is how many tokens the work takes.
 	Cost int64
 	// Key names the bucket as the store knows it, as in "api/user=alice". Charge leaves
@@ -25,14 +25,14 @@ type Decision struct {
 	// Free is true for work that is not counted: it is exempt, no rule matches, or
 	// an exempt one. The Result is OK then, and says nothing else.
 	Free bool
-	Result
+	Decision
 }
 
 // Charge takes what w costs and says what came of it: for those who answer for a
 // protocol that has words for it, as Kafka has, where a Permissive gate tells for
 // how long the client is to be muted. There is no permit: what was taken stays
 // taken. It never waits. The error is a [*weir.Rejection].
-func (q *Quota) Charge(ctx context.Context, w weir.Work) (Decision, error) {
+func (q *Quota) Charge(ctx context.Context, w weir.Work) (Answer, error) {
 	return q.ChargeIn(ctx, q.settings.Load().mode, w)
 }
 
@@ -40,7 +40,7 @@ func (q *Quota) Charge(ctx context.Context, w weir.Work) (Decision, error) {
 // for protocols where it depends on the client, as with Kafka, whose newer clients are
 // refused and whose older ones are held back. They share their buckets all the same.
 // Another mode counts as Strict.
-func (q *Quota) ChargeIn(ctx context.Context, mode Mode, w weir.Work) (Decision, error) {
+func (q *Quota) ChargeIn(ctx context.Context, mode Mode, w weir.Work) (Answer, error) {
 	if mode != Permissive {
 		mode = Strict
 	}
@@ -57,7 +57,7 @@ func (q *Quota) ChargeIn(ctx context.Context, mode Mode, w weir.Work) (Decision,
 
 // Peek says what would become of w now, and takes nothing, counts nothing, and
 // calls no hook. The error is a [*weir.Rejection] that w would get.
-func (q *Quota) Peek(ctx context.Context, w weir.Work) (Decision, error) {
+func (q *Quota) Peek(ctx context.Context, w weir.Work) (Answer, error) {
 	d, refused := q.decide(ctx, &w, DryRun)
 	if refused != nil {
 		return d, refused
@@ -65,21 +65,21 @@ func (q *Quota) Peek(ctx context.Context, w weir.Work) (Decision, error) {
 	return d, nil
 }
 
-func (q *Quota) decide(ctx context.Context, w *weir.Work, mode Mode) (Decision, *weir.Rejection) {
+func (q *Quota) decide(ctx context.Context, w *weir.Work, mode Mode) (Answer, *weir.Rejection) {
 	set := q.settings.Load()
 	c, refused := q.bill(ctx, set, w, mode != DryRun)
 	if refused != nil {
-		return Decision{Rule: refused.Rule}, refused
+		return Answer{Rule: refused.Rule}, refused
 	}
 	if c.rule == nil {
-		return Decision{Free: true, Result: Result{OK: true}}, nil
+		return Answer{Free: true, Decision: Decision{OK: true}}, nil
 	}
-	d := Decision{Rule: c.rule.title, Limits: c.rule.limits, Cost: c.cost}
+	d := Answer{Rule: c.rule.title, Windows: c.rule.limits, Cost: c.cost}
 	if mode == DryRun {
 		_, d.Key = q.Key(*w)
 	}
-	if d.Result, refused = q.ask(ctx, set, w, &c, mode, 0); refused == nil && !d.OK {
-		refused = q.short(set, w, &c, d.Result)
+	if d.Decision, refused = q.ask(ctx, set, w, &c, mode, 0); refused == nil && !d.OK {
+		refused = q.short(set, w, &c, d.Decision)
 	}
 	return d, refused
 }
@@ -137,23 +137,23 @@ func (q *Quota) foreseen(ctx context.Context, set *settings, w *weir.Work) *weir
 // this process heard up to a second ago, and false if it heard nothing: what the
 // store could not tell, or was decided without it, is not remembered, and of two
 // buckets that share a place here only the last is known.
-func (q *Quota) Last(ctx context.Context, w weir.Work) (Decision, bool) {
+func (q *Quota) Last(ctx context.Context, w weir.Work) (Answer, bool) {
 	if q.memory != nil {
 		d, _ := q.Peek(ctx, w) // that w would be refused now is no error
-		return d, len(d.Limits) > 0
+		return d, len(d.Windows) > 0
 	}
 	set := q.settings.Load()
 	id := set.identify(w)
 	r := set.rules.find(&id)
 	if w.Exempt || r == nil || r.exempt || r.blocked {
-		return Decision{}, false
+		return Answer{}, false
 	}
 	key := string(appendKey(nil, q.name, r, &id))
 	result, _, ok := q.heard.get(key, q.now())
 	if !ok || result.Window >= len(r.limits) {
-		return Decision{}, false
+		return Answer{}, false
 	}
-	return Decision{Rule: r.title, Limits: r.limits, Cost: set.cost(w), Key: key, Result: result}, true
+	return Answer{Rule: r.title, Windows: r.limits, Cost: set.cost(w), Key: key, Decision: result}, true
 }
 
 // heard remembers what a store has said lately, each bucket in the one place that
@@ -167,7 +167,7 @@ type heard struct {
 type saying struct {
 	key    uint64
 	at     time.Duration
-	result Result
+	result Decision
 }
 
 // fresh is how long an answer counts.
@@ -177,7 +177,7 @@ func (h *heard) hash(key string) uint64 {
 	return maphash.String(h.seed, key) | 1 // 0 is an empty place
 }
 
-func (h *heard) put(key string, now time.Duration, r Result) {
+func (h *heard) put(key string, now time.Duration, r Decision) {
 	hash := h.hash(key)
 	h.mu.Lock()
 	h.places[hash>>1%uint64(len(h.places))] = saying{hash, now, r}
@@ -185,7 +185,7 @@ func (h *heard) put(key string, now time.Duration, r Result) {
 }
 
 // get returns what was said of key, and when.
-func (h *heard) get(key string, now time.Duration) (r Result, at time.Duration, ok bool) {
+func (h *heard) get(key string, now time.Duration) (r Decision, at time.Duration, ok bool) {
 	hash := h.hash(key)
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -211,7 +211,7 @@ var ErrNoBucket = errors.New("there is no bucket to fill")
 // where a [Memory] had no place left for a bucket of w's own; [ErrClosed] for a closed
 // gate; or it is the store's. Then it may not be known what has come of it. To do it
 // again does no harm.
-func (q *Quota) Reset(ctx context.Context, w weir.Work) (Decision, error) {
+func (q *Quota) Reset(ctx context.Context, w weir.Work) (Answer, error) {
 	d, err := q.reset(ctx, &w)
 	if err != nil {
 		err = fmt.Errorf("quota: gate %q: %w", q.name, err)
@@ -219,7 +219,7 @@ func (q *Quota) Reset(ctx context.Context, w weir.Work) (Decision, error) {
 	return d, err
 }
 
-func (q *Quota) reset(ctx context.Context, w *weir.Work) (d Decision, err error) {
+func (q *Quota) reset(ctx context.Context, w *weir.Work) (d Answer, err error) {
 	set := q.settings.Load()
 	id := set.identify(*w)
 	r := set.rules.find(&id)
@@ -235,11 +235,11 @@ func (q *Quota) reset(ctx context.Context, w *weir.Work) (d Decision, err error)
 	case r.blocked:
 		return d, fmt.Errorf("the rule %.100s blocks: %w", r.title, ErrNoBucket)
 	}
-	d = Decision{Rule: r.title, Limits: r.limits, Key: string(appendKey(nil, q.name, r, &id))}
+	d = Answer{Rule: r.title, Windows: r.limits, Key: string(appendKey(nil, q.name, r, &id))}
 	// A take of nothing that asks for a debt says what is there, and takes nothing.
-	look := &Take{Key: d.Key, Limits: r.limits, Debt: true, Mode: DryRun}
-	if d.Result, err = q.store.Take(ctx, look); err == nil {
-		err = look.makesSense(d.Result)
+	look := &Request{Key: d.Key, Windows: r.limits, Debt: true, Mode: DryRun}
+	if d.Decision, err = q.store.Decide(ctx, look); err == nil {
+		err = look.makesSense(d.Decision)
 	}
 	if err != nil {
 		return d, fmt.Errorf("the store does not say what bucket %s holds, and it was left as it is: %w", d.Key, err)
@@ -248,11 +248,11 @@ func (q *Quota) reset(ctx context.Context, w *weir.Work) (d Decision, err error)
 		return d, fmt.Errorf("%s shares a bucket with all for whom there was no place, which is not theirs to fill; raise MaxKeys: %w", d.Key, ErrNoBucket)
 	}
 	if m := q.locally(false); m != nil {
-		if err := m.Give(ctx, d.Key, r.limits, enough); err != nil {
+		if err := m.Refund(ctx, d.Key, r.limits, enough); err != nil {
 			return d, err // cannot be: the limits are those of a rule in force
 		}
 	}
-	if err := q.store.Give(ctx, d.Key, r.limits, enough); err != nil {
+	if err := q.store.Refund(ctx, d.Key, r.limits, enough); err != nil {
 		return d, fmt.Errorf("it is not known whether bucket %s is full again; do it once more: %w", d.Key, err)
 	}
 	if q.heard != nil {
@@ -265,8 +265,8 @@ func (q *Quota) reset(ctx context.Context, w *weir.Work) (d Decision, err error)
 const enough = 2 * MaxTokens
 
 // brimful is what is to be said of a bucket that is full.
-func brimful(limits []Limit) Result {
-	r := Result{OK: true}
+func brimful(limits []Window) Decision {
+	r := Decision{OK: true}
 	for i := range limits {
 		if limits[i].Burst < limits[r.Window].Burst {
 			r.Window = i
@@ -278,7 +278,7 @@ func brimful(limits []Limit) Result {
 
 // shares reports whether a key has no bucket of its own in some window, and would begin
 // with less than a full one: with what those without a place have left.
-func (m *Memory) shares(hash uint64, limits []Limit) bool {
+func (m *Memory) shares(hash uint64, limits []Window) bool {
 	t, at := m.shard(hash).table.Load(), m.moment(m.now(), limits)
 	for i := range limits {
 		l := &limits[i]

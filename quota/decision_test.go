@@ -17,7 +17,7 @@ func TestPermissiveTellsTheWait(t *testing.T) {
 	r := newRig(t, Config{Debt: true, Mode: Permissive, Rules: everyUser(Samples(10, 10, time.Second))})
 	for i, want := range []time.Duration{0, 8 * time.Second, 17 * time.Second} {
 		d, err := r.Charge(ctx, of(alice, 90))
-		if err != nil || !d.OK || d.Wait != want || d.Rule != "user=*" || len(d.Limits) != 1 {
+		if err != nil || !d.OK || d.Wait != want || d.Rule != "user=*" || len(d.Windows) != 1 {
 			t.Errorf("%d: %+v, %v, want a wait of %v", i, d, err, want)
 		}
 	}
@@ -67,7 +67,7 @@ func TestPeek(t *testing.T) {
 	r := newRig(t, Config{Rules: append(everyUser(Per(5, time.Hour)), Rule{User: Named("root"), Exempt: true}, Rule{User: Named("eve"), Blocked: true}),
 		Hooks: weir.Hooks{Admitted: func(string, weir.Work, time.Duration) { heard++ }, Rejected: func(weir.Work, *weir.Rejection) { heard++ }}})
 	for range 3 {
-		if d, err := r.Peek(ctx, of(alice, 5)); err != nil || !d.OK || d.Remaining != 5 || d.Free || d.Cost != 5 || d.Key != "q/user=alice" || len(r.Limits(d.Rule)) != 1 {
+		if d, err := r.Peek(ctx, of(alice, 5)); err != nil || !d.OK || d.Remaining != 5 || d.Free || d.Cost != 5 || d.Key != "q/user=alice" || len(r.Windows(d.Rule)) != 1 {
 			t.Errorf("%+v, %v", d, err)
 		}
 		if d, err := r.Peek(ctx, of(alice, 6)); r.rejection(err).Reason != weir.ReasonTooLarge || d.Wait != Never {
@@ -80,7 +80,7 @@ func TestPeek(t *testing.T) {
 			t.Errorf("%+v, %v", d, err)
 		}
 	}
-	if r.Limits("user=root") != nil || r.Limits("nobody") != nil {
+	if r.Windows("user=root") != nil || r.Windows("nobody") != nil {
 		t.Error("an exempt rule has limits")
 	}
 	if s := r.Snapshot(); s.Admitted+s.ExemptAdmitted != 0 || len(s.Rejected) != 0 || heard != 0 || r.memory.Stats().Keys != 0 {
@@ -169,9 +169,9 @@ func TestStackedQuotasTellWhenToComeBack(t *testing.T) {
 		return newQuota(t, Config{Name: name, Rules: []Rule{r}, Debt: debt, Now: clock.now})
 	}
 	all := weir.All(
-		gate("user", Rule{User: Every, Limits: []Limit{Per(2, time.Second), Per(20, time.Minute)}}, false),
-		gate("route", Rule{Route: Every, Limits: []Limit{Per(3, time.Second)}}, true),
-		gate("all", Rule{Limits: []Limit{{Rate: 1.5, Burst: 9}}}, false),
+		gate("user", Rule{User: Every, Windows: []Window{Per(2, time.Second), Per(20, time.Minute)}}, false),
+		gate("route", Rule{Route: Every, Windows: []Window{Per(3, time.Second)}}, true),
+		gate("all", Rule{Windows: []Window{{Rate: 1.5, Burst: 9}}}, false),
 	).(weir.TryAdmitter)
 	random := rand.New(rand.NewPCG(24, 1))
 	told := map[string]int{}
@@ -210,9 +210,9 @@ type elsewhere struct {
 	asked int
 }
 
-func (e *elsewhere) Take(ctx context.Context, t *Take) (Result, error) {
+func (e *elsewhere) Decide(ctx context.Context, t *Request) (Decision, error) {
 	e.asked++
-	return e.flaky.Take(ctx, t)
+	return e.flaky.Decide(ctx, t)
 }
 
 // What is left is told without another question, of what was heard lately.
@@ -230,7 +230,7 @@ func TestLast(t *testing.T) {
 		if _, err := q.TryAdmit(alice); err != nil {
 			t.Fatal(err)
 		}
-		if d, ok := q.Last(ctx, alice); !ok || d.Remaining != left || d.Rule != "user=*" || d.Key != "q/user=alice" || len(d.Limits) != 1 {
+		if d, ok := q.Last(ctx, alice); !ok || d.Remaining != left || d.Rule != "user=*" || d.Key != "q/user=alice" || len(d.Windows) != 1 {
 			t.Errorf("%+v, %v, want %v left", d, ok, left)
 		}
 	}
@@ -288,7 +288,7 @@ func TestLastIsBounded(t *testing.T) {
 
 // A Memory is asked, at whatever time.
 func TestLastOfAMemory(t *testing.T) {
-	r := newRig(t, Config{Rules: []Rule{{User: Named("alice"), Limits: []Limit{Per(5, time.Hour)}}}})
+	r := newRig(t, Config{Rules: []Rule{{User: Named("alice"), Windows: []Window{Per(5, time.Hour)}}}})
 	if d, ok := r.Last(ctx, alice); !ok || d.Remaining != 5 {
 		t.Errorf("%+v, %v", d, ok)
 	}
@@ -300,7 +300,7 @@ func TestLastOfAMemory(t *testing.T) {
 // A debt of any size is forgiven in all windows, of whom it is and of nobody else, and
 // what was there before is told.
 func TestReset(t *testing.T) {
-	limits := []Limit{Per(10, time.Second), Per(1000, time.Hour), Each(5000, Day, nil)}
+	limits := []Window{Per(10, time.Second), Per(1000, time.Hour), PerCalendar(5000, Day, nil)}
 	for _, debt := range []int64{0, 3, 900_000_000_000_000, 1 << 62} {
 		r := newRig(t, Config{Rules: everyUser(limits...)})
 		r.admit(bob)
@@ -309,7 +309,7 @@ func TestReset(t *testing.T) {
 		p.Done(weir.OK)
 		was := r.left(alice)
 		d, err := r.Reset(ctx, alice)
-		if err != nil || d.Key != "q/user=alice" || d.Rule != "user=*" || len(d.Limits) != 3 || d.Remaining != was || d.OK != (was >= 0) {
+		if err != nil || d.Key != "q/user=alice" || d.Rule != "user=*" || len(d.Windows) != 3 || d.Remaining != was || d.OK != (was >= 0) {
 			t.Errorf("%d: %v %+v, want that it held %v", debt, err, d, was)
 		}
 		if got := r.left(alice); got != 10 {
@@ -333,7 +333,7 @@ func TestReset(t *testing.T) {
 // Who has no bucket is told why.
 func TestResetOfNobody(t *testing.T) {
 	r := newRig(t, Config{Rules: []Rule{
-		{User: Named("root"), Exempt: true}, {User: Named("eve"), Blocked: true}, {User: Named("alice"), Limits: []Limit{Per(1, time.Hour)}},
+		{User: Named("root"), Exempt: true}, {User: Named("eve"), Blocked: true}, {User: Named("alice"), Windows: []Window{Per(1, time.Hour)}},
 	}})
 	for part, w := range map[string]weir.Work{
 		"no rule matches": bob, "root exempts": {User: "root"}, "eve blocks": {User: "eve"}, "the work is exempt": {User: "alice", Exempt: true},
@@ -353,7 +353,7 @@ func TestResetOfNobody(t *testing.T) {
 func TestResetWithoutAPlace(t *testing.T) {
 	var clock still
 	m := crowded(t, &clock)
-	r := &rig{newQuota(t, Config{Name: "q", Rules: everyUser(Limit{Rate: .001, Burst: 10}), Store: m, Now: clock.now}), t, &clock}
+	r := &rig{newQuota(t, Config{Name: "q", Rules: everyUser(Window{Rate: .001, Burst: 10}), Store: m, Now: clock.now}), t, &clock}
 	if _, err := r.Reset(ctx, alice); err != nil {
 		t.Errorf("nobody shares yet: %v", err)
 	}
@@ -409,7 +409,7 @@ type giveless struct{ Store }
 
 var errLost = errors.New("lost on the way")
 
-func (g *giveless) Give(_ context.Context, _ string, _ []Limit, _ float64) error { return errLost }
+func (g *giveless) Refund(_ context.Context, _ string, _ []Window, _ float64) error { return errLost }
 
 // Who waits keeps its time, and gives nothing back that would be too much.
 func TestResetWhileSomebodyWaits(t *testing.T) {

@@ -5,8 +5,8 @@
 //	gate, err := quota.New(quota.Config{
 //		Name: "api",
 //		Rules: []quota.Rule{
-//			{User: quota.Every, Limits: []quota.Limit{quota.Per(10, time.Second), quota.Per(1000, time.Hour)}},
-//			{User: quota.Named("batch"), Limits: []quota.Limit{quota.Per(2, time.Second)}},
+//			{User: quota.Every, Windows: []quota.Window{quota.Per(10, time.Second), quota.Per(1000, time.Hour)}},
+//			{User: quota.Named("batch"), Windows: []quota.Window{quota.Per(2, time.Second)}},
 //		},
 //	})
 //	...

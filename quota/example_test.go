@@ -16,8 +16,8 @@ func Example() {
 	gate := weir.Must(quota.New(quota.Config{
 		Name: "api",
 		Rules: []quota.Rule{
-			{User: quota.Every, Limits: []quota.Limit{quota.Per(2, time.Second), quota.Each(10_000, quota.Day, nil)}},
-			{User: quota.Named("alice"), Limits: []quota.Limit{quota.Per(5, time.Second)}},
+			{User: quota.Every, Windows: []quota.Window{quota.Per(2, time.Second), quota.PerCalendar(10_000, quota.Day, nil)}},
+			{User: quota.Named("alice"), Windows: []quota.Window{quota.Per(5, time.Second)}},
 		},
 		Now: func() time.Duration { return now },
 	}))
@@ -45,7 +45,7 @@ func Example_settle() {
 	now := time.Duration(0)
 	gate := weir.Must(quota.New(quota.Config{
 		Name: "tokens", Debt: true,
-		Rules: []quota.Rule{{Tenant: quota.Every, Limits: []quota.Limit{quota.Per(6000, time.Minute)}}},
+		Rules: []quota.Rule{{Tenant: quota.Every, Windows: []quota.Window{quota.Per(6000, time.Minute)}}},
 		Now:   func() time.Duration { return now },
 	}))
 	defer gate.Close()
@@ -69,7 +69,7 @@ func ExampleQueue() {
 	now := time.Duration(0)
 	gate := weir.Must(quota.New(quota.Config{
 		Name:  "mail",
-		Rules: []quota.Rule{{Limits: []quota.Limit{quota.Per(4, time.Second)}}},
+		Rules: []quota.Rule{{Windows: []quota.Window{quota.Per(4, time.Second)}}},
 		Queue: quota.Queue{Len: 100, MaxWait: time.Minute},
 		Now:   func() time.Duration { return now },
 	}))
@@ -105,7 +105,7 @@ func ExampleQuota_ChargeIn() {
 	ctx := context.Background()
 	gate := weir.Must(quota.New(quota.Config{
 		Name: "mutations", Debt: true,
-		Rules: []quota.Rule{{User: quota.Every, Limits: []quota.Limit{quota.Samples(5, 100, time.Second)}}},
+		Rules: []quota.Rule{{User: quota.Every, Windows: []quota.Window{quota.Samples(5, 100, time.Second)}}},
 		Now:   func() time.Duration { return now },
 	}))
 	defer gate.Close()

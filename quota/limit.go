@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// Limit is one window of a quota: a bucket of tokens. It starts full, each piece
+// Window is one window of a quota: a bucket of tokens. It starts full, each piece
 // of work takes its cost out, and tokens come back at Rate, or at the start of
 // each period of a Calendar, until the bucket is full again. So no more than
 // Burst plus what comes back is let through in any time.
 //
-// A Limit is a value: two that are equal are the same limit.
-type Limit struct {
+// A Window is a value: two that are equal are the same limit.
+type Window struct {
 	// Rate is how many tokens come back in a second: above 0, at most [MaxTokens],
 	// or 0 with a Calendar.
 	Rate float64
@@ -36,32 +36,32 @@ const Never = time.Duration(math.MaxInt64)
 
 // Per is the limit of n tokens in each d, of which up to n may be taken at once: at
 // least one, or else work that costs one could never be.
-func Per(n float64, d time.Duration) Limit {
-	return Limit{Rate: n / d.Seconds(), Burst: max(n, 1)}
+func Per(n float64, d time.Duration) Window {
+	return Window{Rate: n / d.Seconds(), Burst: max(n, 1)}
 }
 
 // Samples is a limit in the terms of Kafka's controller mutation quota (KIP-599):
 // rate a second, with a burst of rate × samples × window. Kafka's defaults are 11
 // samples of one second.
-func Samples(rate float64, samples int, window time.Duration) Limit {
-	return Limit{Rate: rate, Burst: rate * float64(samples) * window.Seconds()}
+func Samples(rate float64, samples int, window time.Duration) Window {
+	return Window{Rate: rate, Burst: rate * float64(samples) * window.Seconds()}
 }
 
-// Each is the limit of n tokens in each period of the calendar, as the clocks on
+// PerCalendar is the limit of n tokens in each period of the calendar, as the clocks on
 // the wall in a place show it; nil means UTC.
-func Each(n float64, period Period, in *time.Location) Limit {
-	return Limit{Burst: n, Calendar: Calendar{period, in}}
+func PerCalendar(n float64, period Period, in *time.Location) Window {
+	return Window{Burst: n, Calendar: Calendar{period, in}}
 }
 
-// Validate reports every field out of range.
-func (l Limit) Validate() error {
+// Check reports every field out of range.
+func (l Window) Check() error {
 	var f faults
 	l.check(&f, "")
 	return f.err("")
 }
 
 // check adds every field out of range, behind where the limit stands.
-func (l *Limit) check(f *faults, where string) {
+func (l *Window) check(f *faults, where string) {
 	f.check(l.Burst > 0 && l.Burst <= MaxTokens, "%sBurst %v: must be above 0 and at most %v", where, l.Burst, float64(MaxTokens))
 	f.check(l.Calendar.Period <= Month, "%sCalendar.Period %d: must be Hour, Day, Week or Month", where, l.Calendar.Period)
 	if l.Calendar.set() {
@@ -73,7 +73,7 @@ func (l *Limit) check(f *faults, where string) {
 }
 
 // valid is Validate without the words.
-func (l *Limit) valid() bool {
+func (l *Window) valid() bool {
 	if !(l.Burst > 0 && l.Burst <= MaxTokens) {
 		return false
 	}
@@ -85,7 +85,7 @@ func (l *Limit) valid() bool {
 
 // String says the limit in words: "10/s, burst 20", "1000 a day, UTC". The rate is for
 // the shortest time in which it is a whole number, if there is one.
-func (l Limit) String() string {
+func (l Window) String() string {
 	if l.Calendar.set() {
 		return fmt.Sprintf("%s a %v", number(l.Burst), l.Calendar)
 	}
@@ -124,11 +124,11 @@ func number(f float64) string {
 // slack is by how many tokens a bucket may fall short and still be taken to have
 // enough: what comes back in a nanosecond, and what a float64 is off by. What is
 // taken counts in full, so it adds up to no more than this once.
-func (l *Limit) slack() float64 { return 1e-9*(1+l.Rate) + 1e-12*l.Burst }
+func (l *Window) slack() float64 { return 1e-9*(1+l.Rate) + 1e-12*l.Burst }
 
 // fill returns how long tokens take to come back, as exactly as a float64 knows.
 // at is when they begin to.
-func (l *Limit) fill(tokens float64, at moment) time.Duration {
+func (l *Window) fill(tokens float64, at moment) time.Duration {
 	if tokens <= l.slack() {
 		return 0
 	}
@@ -151,13 +151,13 @@ func nanoseconds(ns float64) time.Duration {
 
 // Refill returns how long it takes from now until a bucket that holds so many
 // tokens is full, if nobody takes any: Never if that is not in sight.
-func (l Limit) Refill(tokens float64, now time.Time) time.Duration {
+func (l Window) Refill(tokens float64, now time.Time) time.Duration {
 	return l.fill(l.Burst-tokens, moment{epoch: now})
 }
 
 // wait is fill for somebody who is refused: in whole milliseconds, rounded up, so
 // that it is not too early then.
-func (l *Limit) wait(tokens float64, at moment) time.Duration {
+func (l *Window) wait(tokens float64, at moment) time.Duration {
 	return roundUp(l.fill(tokens, at))
 }
 

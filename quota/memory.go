@@ -79,22 +79,22 @@ func NewMemory(cfg MemoryConfig) (*Memory, error) {
 	return m, nil
 }
 
-// Take implements [Store]. It never fails but for a take that makes no sense.
-func (m *Memory) Take(_ context.Context, t *Take) (Result, error) {
+// Decide implements [Store]. It never fails but for a take that makes no sense.
+func (m *Memory) Decide(_ context.Context, t *Request) (Decision, error) {
 	return m.take(maphash.String(m.seed, t.Key), t)
 }
 
-// Give implements [Store]. What is given back to a key that is not known is lost:
+// Refund implements [Store]. What is given back to a key that is not known is lost:
 // its bucket is full.
-func (m *Memory) Give(_ context.Context, key string, limits []Limit, tokens float64) error {
+func (m *Memory) Refund(_ context.Context, key string, limits []Window, tokens float64) error {
 	return m.give(maphash.String(m.seed, key), limits, tokens)
 }
 
-func (m *Memory) give(hash uint64, limits []Limit, tokens float64) error {
-	if tokens != tokens || !checkLimits(limits) {
+func (m *Memory) give(hash uint64, limits []Window, tokens float64) error {
+	if tokens != tokens || !validWindows(limits) {
 		var f faults
 		f.check(tokens == tokens, "tokens %v: must be a number", tokens)
-		validateLimits(&f, "", limits)
+		checkWindows(&f, "", limits)
 		return f.err("give: ")
 	}
 	at := m.moment(m.now(), limits)
@@ -104,7 +104,7 @@ func (m *Memory) give(hash uint64, limits []Limit, tokens float64) error {
 	return nil
 }
 
-func (m *Memory) giveOne(hash uint64, window int, l *Limit, tokens float64, at moment) {
+func (m *Memory) giveOne(hash uint64, window int, l *Window, tokens float64, at moment) {
 	sh, id := m.shard(hash), windowID(hash, window)
 	for {
 		s := sh.table.Load().find(id)
@@ -138,7 +138,7 @@ func (m *Memory) now() int64 {
 
 // moment completes the time with that of the clock on the wall, if a limit goes by
 // that.
-func (m *Memory) moment(now int64, limits []Limit) moment {
+func (m *Memory) moment(now int64, limits []Window) moment {
 	at := moment{now: time.Duration(now) * time.Microsecond, epoch: m.epoch}
 	at.wall = at.now
 	for i := range limits {
@@ -153,7 +153,7 @@ func (m *Memory) moment(now int64, limits []Limit) moment {
 // steady moves at up to the time when b was last touched, if that was later only
 // because somebody else has read the clock later: tokens for the time in between
 // would come back twice. The clock for rates never goes back by itself.
-func (m *Memory) steady(at moment, b *bucket, l *Limit) moment {
+func (m *Memory) steady(at moment, b *bucket, l *Window) moment {
 	b.last = near(b.last, at.by(l))
 	if m.virtual != nil {
 		return at
@@ -182,9 +182,9 @@ const (
 //
 // The order of it is for speed: the clock is read last, because the processor
 // finishes everything before it reads the clock.
-func (m *Memory) take(hash uint64, t *Take) (Result, error) {
-	if len(t.Limits) == 1 && uint64(t.Cost) <= MaxTokens && t.Mode == Strict && !m.exact {
-		l, cost, need := &t.Limits[0], float64(t.Cost), float64(t.Cost)
+func (m *Memory) take(hash uint64, t *Request) (Decision, error) {
+	if len(t.Windows) == 1 && uint64(t.Cost) <= MaxTokens && t.Mode == Strict && !m.exact {
+		l, cost, need := &t.Windows[0], float64(t.Cost), float64(t.Cost)
 		if t.Debt {
 			need = 0
 		}
@@ -199,7 +199,7 @@ func (m *Memory) take(hash uint64, t *Take) (Result, error) {
 			}
 			now := time.Since(m.epoch)
 			if uint64(now-last) < uint64(sameTick) && s.tokens.CompareAndSwap(word, math.Float64bits(left)) {
-				return Result{OK: true, Remaining: left}, nil
+				return Decision{OK: true, Remaining: left}, nil
 			}
 			return m.touch(hash, s, word, at, t, now)
 		}
@@ -208,9 +208,9 @@ func (m *Memory) take(hash uint64, t *Take) (Result, error) {
 }
 
 // touch is take for one window of a rate that its class knows, found as word and
-// at: the same as Take.decide, in fewer steps.
-func (m *Memory) touch(hash uint64, s *slot, word, at uint64, t *Take, now time.Duration) (Result, error) {
-	l, cost := &t.Limits[0], float64(t.Cost)
+// at: the same as Request.decide, in fewer steps.
+func (m *Memory) touch(hash uint64, s *slot, word, at uint64, t *Request, now time.Duration) (Decision, error) {
+	l, cost := &t.Windows[0], float64(t.Cost)
 	b, class := unpack(word, at)
 	if word == busy || word == moved || (*m.classes.list.Load())[class].limit != *l || !t.Debt && cost > l.Burst {
 		return m.takeSlowly(hash, t)
@@ -221,7 +221,7 @@ func (m *Memory) touch(hash uint64, s *slot, word, at uint64, t *Take, now time.
 	b.last = now
 	if lack := b.lacks(l, cost, t.Debt); lack > 0 {
 		if wait := l.wait(lack, moment{}); s.tokens.Load() == word {
-			return Result{Wait: max(wait, time.Millisecond), Remaining: b.tokens}, nil
+			return Decision{Wait: max(wait, time.Millisecond), Remaining: b.tokens}, nil
 		}
 		return m.takeSlowly(hash, t)
 	}
@@ -229,16 +229,16 @@ func (m *Memory) touch(hash uint64, s *slot, word, at uint64, t *Take, now time.
 	if !s.write(word, at, b, class) {
 		return m.takeSlowly(hash, t)
 	}
-	return Result{OK: true, Remaining: b.tokens}, nil
+	return Decision{OK: true, Remaining: b.tokens}, nil
 }
 
 // takeSlowly is take for all cases.
-func (m *Memory) takeSlowly(hash uint64, t *Take) (Result, error) {
-	if err := t.Validate(); err != nil {
-		return Result{}, err
+func (m *Memory) takeSlowly(hash uint64, t *Request) (Decision, error) {
+	if err := t.Check(); err != nil {
+		return Decision{}, err
 	}
-	at := m.moment(m.now(), t.Limits)
-	if len(t.Limits) == 1 {
+	at := m.moment(m.now(), t.Windows)
+	if len(t.Windows) == 1 {
 		return m.one(hash, t, at), nil
 	}
 	return m.several(hash, t, at), nil
@@ -247,8 +247,8 @@ func (m *Memory) takeSlowly(hash uint64, t *Take) (Result, error) {
 // one does a take of one window. It writes nothing where nothing changes, so that
 // those who are refused do not slow down others; but on a clock that may go back,
 // the time until then must count.
-func (m *Memory) one(hash uint64, t *Take, at moment) Result {
-	sh, id, l := m.shard(hash), windowID(hash, 0), &t.Limits[0]
+func (m *Memory) one(hash uint64, t *Request, at moment) Decision {
+	sh, id, l := m.shard(hash), windowID(hash, 0), &t.Windows[0]
 	for {
 		s := sh.table.Load().find(id)
 		if s == nil && t.Mode == DryRun {
@@ -281,8 +281,8 @@ func (m *Memory) one(hash uint64, t *Take, at moment) Result {
 }
 
 // several does a take of several windows, one at a time in each shard.
-func (m *Memory) several(hash uint64, t *Take, at moment) Result {
-	sh, n := m.shard(hash), len(t.Limits)
+func (m *Memory) several(hash uint64, t *Request, at moment) Decision {
+	sh, n := m.shard(hash), len(t.Windows)
 	if sh.table.Load().find(windowID(hash, n-1)) == nil {
 		m.makeRoom(n)
 	}
@@ -290,14 +290,14 @@ func (m *Memory) several(hash uint64, t *Take, at moment) Result {
 	defer sh.mu.Unlock()
 	var buf [MaxWindows]*slot
 	slots := buf[:n]
-	if m.gather(sh, hash, t.Limits, at, slots) {
+	if m.gather(sh, hash, t.Windows, at, slots) {
 		defer m.strays.mu.Unlock()
 	}
 	var kept [MaxWindows]bucket
 	var classes [MaxWindows]uint16
 	for i, s := range slots {
 		kept[i], classes[i], _ = s.lock() // with the locks held nothing moves
-		at = m.steady(at, &kept[i], &t.Limits[i])
+		at = m.steady(at, &kept[i], &t.Windows[i])
 	}
 	before := kept
 	r := t.decide(kept[:len(slots)], at)
@@ -306,7 +306,7 @@ func (m *Memory) several(hash uint64, t *Take, at moment) Result {
 			s.unlock(before[i], classes[i])
 			continue
 		}
-		s.unlock(kept[i], m.classes.of(&t.Limits[i], classes[i]))
+		s.unlock(kept[i], m.classes.of(&t.Windows[i], classes[i]))
 	}
 	return r
 }
@@ -314,7 +314,7 @@ func (m *Memory) several(hash uint64, t *Take, at moment) Result {
 // gather finds or makes the slots of a key whose shard is locked. It reports
 // whether one is a stray; then strays are locked too, and stay so: nobody waits
 // for a bucket while holding another that somebody may wait for.
-func (m *Memory) gather(sh *shard, hash uint64, limits []Limit, at moment, slots []*slot) (strays bool) {
+func (m *Memory) gather(sh *shard, hash uint64, limits []Window, at moment, slots []*slot) (strays bool) {
 	for begun := (*table)(nil); begun != sh.table.Load(); { // making one may move the others
 		begun = sh.table.Load()
 		for i := range limits {
@@ -347,7 +347,7 @@ const mostStrays = 1024
 
 // stray returns the bucket that all share for whom there is no place, with strays'
 // lock held. It is an ordinary bucket: when its tokens are gone, they are refused.
-func (m *Memory) stray(window int, l *Limit, at moment) *slot {
+func (m *Memory) stray(window int, l *Window, at moment) *slot {
 	m.overflowed.Add(1)
 	s, id := m.strayOf(window, l)
 	if s != nil {
@@ -364,7 +364,7 @@ func (m *Memory) stray(window int, l *Limit, at moment) *slot {
 
 // strayOf finds the bucket that those without a place share, or the id under which
 // it is to be made, with strays' lock held.
-func (m *Memory) strayOf(window int, l *Limit) (s *slot, id uint64) {
+func (m *Memory) strayOf(window int, l *Window) (s *slot, id uint64) {
 	id = windowID(maphash.Comparable(m.seed, *l), window)
 	t := m.strays.table.Load()
 	if s = t.find(id); s != nil {
@@ -390,7 +390,7 @@ func (s *strays) purge(m *Memory, at moment) {
 // place have lately taken with the same limit: the newcomer may have been one of
 // them, and nobody is to be forgiven a debt because there was no place to note it.
 // What it is given back later it has paid for in this way, too.
-func (m *Memory) fresh(window int, l *Limit, at moment) bucket {
+func (m *Memory) fresh(window int, l *Window, at moment) bucket {
 	b := full(l, at)
 	if !m.strays.any.Load() {
 		return b

@@ -54,7 +54,7 @@ func (m *Memory) shard(hash uint64) *shard { return &m.shards[hash>>(64-shardBit
 
 // place returns the slot of id, a new one if there is none, or that of strays if
 // there is no place.
-func (m *Memory) place(sh *shard, id uint64, l *Limit, at moment) *slot {
+func (m *Memory) place(sh *shard, id uint64, l *Window, at moment) *slot {
 	m.makeRoom(1)
 	sh.mu.Lock()
 	s := m.placeLocked(sh, id, l, at)
@@ -68,7 +68,7 @@ func (m *Memory) place(sh *shard, id uint64, l *Limit, at moment) *slot {
 }
 
 // placeLocked is place with the lock held; nil if there is no place.
-func (m *Memory) placeLocked(sh *shard, id uint64, l *Limit, at moment) *slot {
+func (m *Memory) placeLocked(sh *shard, id uint64, l *Window, at moment) *slot {
 	t := sh.table.Load()
 	if s := t.find(id); s != nil {
 		return s
@@ -83,7 +83,7 @@ func (m *Memory) placeLocked(sh *shard, id uint64, l *Limit, at moment) *slot {
 	return m.add(sh, t, id, l, m.fresh(int(id&0xf)-1, l, at))
 }
 
-func (m *Memory) add(sh *shard, t *table, id uint64, l *Limit, b bucket) *slot {
+func (m *Memory) add(sh *shard, t *table, id uint64, l *Window, b bucket) *slot {
 	s := t.free(id)
 	s.put(id, b, m.classes.of(l, 0))
 	sh.used++
@@ -119,7 +119,7 @@ func (m *Memory) renew(sh *shard, at moment, least int) *table {
 
 // both returns the moment on both clocks.
 func (m *Memory) both() moment {
-	return m.moment(m.now(), []Limit{{Calendar: Calendar{Period: Day}}})
+	return m.moment(m.now(), []Window{{Calendar: Calendar{Period: Day}}})
 }
 
 // move makes the next table, of at least so many slots. Buckets are marked as moved
@@ -179,7 +179,7 @@ func (t *table) larger() *table {
 // forgetful reports whether a bucket need not be kept: it is full again under the
 // limit that it was last used with, and under those that have replaced that one.
 func (m *Memory) forgetful(b bucket, class uint16, at moment) bool {
-	return m.classes.all(class, func(l *Limit) bool {
+	return m.classes.all(class, func(l *Window) bool {
 		now := bucket{b.tokens, near(b.last, at.by(l))}
 		now.refill(l, at)
 		return now.tokens >= l.Burst
@@ -355,14 +355,14 @@ type classes struct {
 	list atomic.Pointer[[]class] // grows at its end; what is below never changes
 
 	mu  sync.Mutex
-	ids map[Limit]uint16
+	ids map[Window]uint16
 	// others is the slowest way to fill of all limits beyond the last class.
-	others atomic.Pointer[Limit]
+	others atomic.Pointer[Window]
 }
 
 // class is a limit, and which one has replaced it.
 type class struct {
-	limit Limit
+	limit Window
 	next  *atomic.Uint32 // the class plus 1
 }
 
@@ -370,12 +370,12 @@ type class struct {
 const maxClasses = 1 << 12
 
 func (c *classes) init() {
-	c.ids = map[Limit]uint16{}
+	c.ids = map[Window]uint16{}
 	c.list.Store(&[]class{{next: new(atomic.Uint32)}})
 }
 
 // of returns the class of l, quickly if it is still was.
-func (c *classes) of(l *Limit, was uint16) uint16 {
+func (c *classes) of(l *Window, was uint16) uint16 {
 	if list := *c.list.Load(); list[was].limit == *l {
 		return was
 	}
@@ -385,7 +385,7 @@ func (c *classes) of(l *Limit, was uint16) uint16 {
 }
 
 // id returns the class of l, with the lock held.
-func (c *classes) id(l *Limit) uint16 {
+func (c *classes) id(l *Window) uint16 {
 	if id, ok := c.ids[*l]; ok {
 		return id
 	}
@@ -402,11 +402,11 @@ func (c *classes) id(l *Limit) uint16 {
 }
 
 // other notes a limit that has no class.
-func (c *classes) other(l *Limit) {
+func (c *classes) other(l *Window) {
 	slow := *l
 	if l.Calendar.set() {
 		const month = 31 * 24 * time.Hour
-		slow = Limit{Rate: l.Burst / month.Seconds(), Burst: l.Burst}
+		slow = Window{Rate: l.Burst / month.Seconds(), Burst: l.Burst}
 	}
 	if was := c.others.Load(); was != nil {
 		slow.Rate, slow.Burst = min(slow.Rate, was.Rate), max(slow.Burst, was.Burst)
@@ -415,7 +415,7 @@ func (c *classes) other(l *Limit) {
 }
 
 // replaced notes that the keys of one limit have another from now on.
-func (c *classes) replaced(from, to *Limit) {
+func (c *classes) replaced(from, to *Window) {
 	if *from == *to {
 		return
 	}
@@ -433,7 +433,7 @@ const chain = 16
 // all reports whether full holds for the limit of a class and for those that have
 // replaced it. A limit that was changed to and fro leads back to itself, hence the
 // bound.
-func (c *classes) all(id uint16, full func(*Limit) bool) bool {
+func (c *classes) all(id uint16, full func(*Window) bool) bool {
 	for range chain {
 		list := *c.list.Load()
 		l := &list[id].limit

@@ -32,9 +32,9 @@ func newMemory(t testing.TB, cfg MemoryConfig) *Memory {
 	return m
 }
 
-func take(t testing.TB, s Store, tk Take) Result {
+func take(t testing.TB, s Store, tk Request) Decision {
 	t.Helper()
-	r, err := s.Take(ctx, &tk)
+	r, err := s.Decide(ctx, &tk)
 	if err != nil {
 		t.Fatalf("%+v: %v", tk, err)
 	}
@@ -48,20 +48,20 @@ func TestBadMemory(t *testing.T) {
 		}
 	}
 	m := newMemory(t, MemoryConfig{})
-	limits := []Limit{Per(1, time.Second)}
-	for _, l := range []Limit{{}, {Rate: math.NaN(), Burst: 1}, {Rate: 1, Burst: math.NaN()}, {Rate: 1e300, Burst: 1}, {Rate: -1, Burst: 1}} {
-		take(t, m, Take{Key: "k", Limits: limits, Debt: true})
-		if r, err := m.Take(ctx, &Take{Key: "k", Limits: []Limit{l}, Cost: 1}); err == nil || r.OK {
+	limits := []Window{Per(1, time.Second)}
+	for _, l := range []Window{{}, {Rate: math.NaN(), Burst: 1}, {Rate: 1, Burst: math.NaN()}, {Rate: 1e300, Burst: 1}, {Rate: -1, Burst: 1}} {
+		take(t, m, Request{Key: "k", Windows: limits, Debt: true})
+		if r, err := m.Decide(ctx, &Request{Key: "k", Windows: []Window{l}, Cost: 1}); err == nil || r.OK {
 			t.Errorf("%#v: %+v", l, r)
 		}
-		if err := m.Give(ctx, "k", []Limit{l}, 1); err == nil {
+		if err := m.Refund(ctx, "k", []Window{l}, 1); err == nil {
 			t.Errorf("give %#v is taken", l)
 		}
 	}
-	if err := m.Give(ctx, "k", limits, math.NaN()); err == nil {
+	if err := m.Refund(ctx, "k", limits, math.NaN()); err == nil {
 		t.Error("NaN is given")
 	}
-	if r := take(t, m, Take{Key: "k", Limits: limits, Cost: 1}); !r.OK || math.Abs(r.Remaining) > .1 {
+	if r := take(t, m, Request{Key: "k", Windows: limits, Cost: 1}); !r.OK || math.Abs(r.Remaining) > .1 {
 		t.Errorf("the bucket afterwards: %+v", r)
 	}
 }
@@ -93,7 +93,7 @@ func TestMemoryIsTheBucket(t *testing.T) {
 func alike(t *testing.T, m *Memory, seed uint64, advance func(time.Duration) time.Duration) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 1))
-	limits := []Limit{Per(float64(1+r.IntN(5000)), time.Second), Per(float64(1+r.IntN(50_000)), time.Hour), Each(30_000, Day, nil)}[:1+r.IntN(3)]
+	limits := []Window{Per(float64(1+r.IntN(5000)), time.Second), Per(float64(1+r.IntN(50_000)), time.Hour), PerCalendar(30_000, Day, nil)}[:1+r.IntN(3)]
 	p := newPail(seed%2 == 0, limits...)
 	p.Key, p.at.epoch = "key", m.epoch
 	p.at.now = time.Duration(m.now()) * time.Microsecond
@@ -110,7 +110,7 @@ func alike(t *testing.T, m *Memory, seed uint64, advance func(time.Duration) tim
 				p.buckets[i].refill(&limits[i], p.at)
 				p.buckets[i].take(&limits[i], -give)
 			}
-			if err := m.Give(ctx, "key", limits, give); err != nil {
+			if err := m.Refund(ctx, "key", limits, give); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -119,10 +119,10 @@ func alike(t *testing.T, m *Memory, seed uint64, advance func(time.Duration) tim
 			p.Mode = Mode(r.IntN(4))
 		}
 		p.Cost = int64(r.IntN(20))
-		got, want := take(t, m, p.Take), p.decide(p.buckets, p.at)
+		got, want := take(t, m, p.Request), p.decide(p.buckets, p.at)
 		off := got.Remaining - want.Remaining
 		if got.OK != want.OK || (got.Wait-want.Wait).Abs() > time.Microsecond || off > 1e-6 || off < -1e-6-limits[0].Rate/1000 {
-			t.Fatalf("seed %d: %+v: %+v, the bucket says %+v", seed, p.Take, got, want)
+			t.Fatalf("seed %d: %+v: %+v, the bucket says %+v", seed, p.Request, got, want)
 		}
 	}
 }
@@ -130,18 +130,18 @@ func alike(t *testing.T, m *Memory, seed uint64, advance func(time.Duration) tim
 // Many at one key, on the machine's clock: no token is spent twice, none is lost.
 func TestHotKey(t *testing.T) {
 	m := newMemory(t, MemoryConfig{})
-	limit := Limit{Rate: 20_000, Burst: 20_000} // not full again while the machine is busy with others
+	limit := Window{Rate: 20_000, Burst: 20_000} // not full again while the machine is busy with others
 	began := time.Now()
 	var admitted atomic.Int64
 	var wg sync.WaitGroup
 	for g := range 8 {
 		wg.Go(func() {
-			limits := []Limit{limit}
+			limits := []Window{limit}
 			if g%2 == 0 { // the same first window, and one that is never short
-				limits = append(limits, Limit{Rate: 1e9, Burst: 1e12})
+				limits = append(limits, Window{Rate: 1e9, Burst: 1e12})
 			}
 			for range 20_000 {
-				if r, err := m.Take(ctx, &Take{Key: "hot", Limits: limits, Cost: 1}); err != nil {
+				if r, err := m.Decide(ctx, &Request{Key: "hot", Windows: limits, Cost: 1}); err != nil {
 					t.Error(err)
 				} else if r.OK {
 					admitted.Add(1)
@@ -151,7 +151,7 @@ func TestHotKey(t *testing.T) {
 	}
 	wg.Wait()
 	most := limit.Burst + limit.Rate*time.Since(began).Seconds()
-	left := take(t, m, Take{Key: "hot", Limits: []Limit{limit}}).Remaining
+	left := take(t, m, Request{Key: "hot", Windows: []Window{limit}}).Remaining
 	if got := float64(admitted.Load()); got > most || got+left < limit.Burst {
 		t.Errorf("admitted %v, %v left; no more than %v came", got, left, most)
 	}
@@ -166,18 +166,18 @@ func TestHotKey(t *testing.T) {
 func TestMovingBuckets(t *testing.T) {
 	const each, keys, workers = 300, 200, 4
 	m := newMemory(t, MemoryConfig{MaxKeys: 20_000})
-	slow := []Limit{{Rate: minRate, Burst: each*workers + 1}}
+	slow := []Window{{Rate: minRate, Burst: each*workers + 1}}
 	stop := make(chan struct{})
 	var wg, others sync.WaitGroup
 	others.Go(func() {
-		quick := []Limit{Per(1e6, time.Second)}
+		quick := []Window{Per(1e6, time.Second)}
 		for i := 0; ; i++ {
 			select {
 			case <-stop:
 				return
 			default:
 			}
-			take(t, m, Take{Key: fmt.Sprint("passing ", i), Limits: quick, Cost: 1})
+			take(t, m, Request{Key: fmt.Sprint("passing ", i), Windows: quick, Cost: 1})
 			if i%1000 == 0 {
 				m.Purge()
 			}
@@ -187,7 +187,7 @@ func TestMovingBuckets(t *testing.T) {
 		wg.Go(func() {
 			for range each {
 				for k := range keys {
-					if r, err := m.Take(ctx, &Take{Key: fmt.Sprint(k), Limits: slow, Cost: 1}); err != nil || !r.OK {
+					if r, err := m.Decide(ctx, &Request{Key: fmt.Sprint(k), Windows: slow, Cost: 1}); err != nil || !r.OK {
 						t.Errorf("key %d: %+v, %v", k, r, err)
 						return
 					}
@@ -199,7 +199,7 @@ func TestMovingBuckets(t *testing.T) {
 	close(stop)
 	others.Wait()
 	for k := range keys {
-		if r := take(t, m, Take{Key: fmt.Sprint(k), Limits: slow, Mode: DryRun}); math.Abs(r.Remaining-1) > 1e-3 {
+		if r := take(t, m, Request{Key: fmt.Sprint(k), Windows: slow, Mode: DryRun}); math.Abs(r.Remaining-1) > 1e-3 {
 			t.Errorf("key %d has %v left, want 1", k, r.Remaining)
 		}
 	}
@@ -210,21 +210,21 @@ func TestMovingBuckets(t *testing.T) {
 func TestForgetsOnlyTheFull(t *testing.T) {
 	var clock still
 	m := newMemory(t, MemoryConfig{MaxKeys: 1000, Now: clock.now})
-	limits := []Limit{{Rate: 1, Burst: 10}}
+	limits := []Window{{Rate: 1, Burst: 10}}
 	for i := range 500 {
-		take(t, m, Take{Key: fmt.Sprint("debtor ", i), Limits: limits, Cost: 1000, Debt: true})
+		take(t, m, Request{Key: fmt.Sprint("debtor ", i), Windows: limits, Cost: 1000, Debt: true})
 	}
 	for i := range 500 {
-		take(t, m, Take{Key: fmt.Sprint("guest ", i), Limits: limits, Cost: 5})
+		take(t, m, Request{Key: fmt.Sprint("guest ", i), Windows: limits, Cost: 5})
 	}
 	clock.advance(6 * time.Second)
 	for i := range 10_000 {
-		if take(t, m, Take{Key: fmt.Sprint("flood ", i), Limits: limits, Cost: 10}); i%1000 == 0 {
+		if take(t, m, Request{Key: fmt.Sprint("flood ", i), Windows: limits, Cost: 10}); i%1000 == 0 {
 			clock.advance(time.Second)
 		}
 	}
 	for i := range 500 {
-		if r := take(t, m, Take{Key: fmt.Sprint("debtor ", i), Limits: limits, Cost: 1, Debt: true}); r.OK || math.Abs(r.Remaining-(clock.now().Seconds()-990)) > 1e-6 {
+		if r := take(t, m, Request{Key: fmt.Sprint("debtor ", i), Windows: limits, Cost: 1, Debt: true}); r.OK || math.Abs(r.Remaining-(clock.now().Seconds()-990)) > 1e-6 {
 			t.Fatalf("debtor %d: %+v", i, r)
 		}
 	}
@@ -243,10 +243,10 @@ func TestForgetsOnlyTheFull(t *testing.T) {
 func TestFloodOfKeys(t *testing.T) {
 	var clock still
 	m := newMemory(t, MemoryConfig{MaxKeys: 100, Now: clock.now})
-	for _, limits := range [][]Limit{{Limit{Rate: 1, Burst: 10}}, {Limit{Rate: 1, Burst: 20}, Per(1e6, time.Second)}} {
+	for _, limits := range [][]Window{{Window{Rate: 1, Burst: 10}}, {Window{Rate: 1, Burst: 20}, Per(1e6, time.Second)}} {
 		admitted := 0
 		for i := range 5000 {
-			if take(t, m, Take{Key: fmt.Sprintf("%d of %v", i, limits), Limits: limits, Cost: 5}).OK {
+			if take(t, m, Request{Key: fmt.Sprintf("%d of %v", i, limits), Windows: limits, Cost: 5}).OK {
 				admitted++
 			}
 		}
@@ -258,8 +258,8 @@ func TestFloodOfKeys(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	for i := range 5000 { // limits without end make no buckets without end
-		limits := []Limit{{Rate: 1, Burst: float64(100 + i)}}
-		take(t, m, Take{Key: fmt.Sprint("own limit ", i), Limits: limits, Cost: 1})
+		limits := []Window{{Rate: 1, Burst: float64(100 + i)}}
+		take(t, m, Request{Key: fmt.Sprint("own limit ", i), Windows: limits, Cost: 1})
 	}
 	if m.strays.used > mostStrays+MaxWindows || m.Stats().Bytes > 100_000 {
 		t.Errorf("%d strays, %d bytes", m.strays.used, m.Stats().Bytes)
@@ -271,14 +271,14 @@ func TestFloodOfKeys(t *testing.T) {
 func TestReplacedLimitIsNotForgiven(t *testing.T) {
 	var clock still
 	m := newMemory(t, MemoryConfig{Now: clock.now})
-	quick, slow := Limit{Rate: 10, Burst: 100}, Limit{Rate: 1, Burst: 100}
-	take(t, m, Take{Key: "k", Limits: []Limit{quick}, Cost: 100})
+	quick, slow := Window{Rate: 10, Burst: 100}, Window{Rate: 1, Burst: 100}
+	take(t, m, Request{Key: "k", Windows: []Window{quick}, Cost: 100})
 	m.classes.replaced(&quick, &slow)
 	m.classes.replaced(&slow, &quick) // and back, and again
 	m.classes.replaced(&quick, &slow)
 	clock.advance(11 * time.Second)
 	m.Purge()
-	if r := take(t, m, Take{Key: "k", Limits: []Limit{slow}, Cost: 1}); math.Abs(r.Remaining-10) > 1e-6 {
+	if r := take(t, m, Request{Key: "k", Windows: []Window{slow}, Cost: 1}); math.Abs(r.Remaining-10) > 1e-6 {
 		t.Errorf("%v left, want 10: purged as if it were full", r.Remaining)
 	}
 	clock.advance(100 * time.Second)
@@ -292,10 +292,10 @@ func TestLimitsWithoutNumber(t *testing.T) {
 	var clock still
 	m := newMemory(t, MemoryConfig{Now: clock.now})
 	for i := range maxClasses + 100 {
-		take(t, m, Take{Key: fmt.Sprint(i), Limits: []Limit{{Rate: 1 + float64(i), Burst: 1000}}, Cost: 500})
+		take(t, m, Request{Key: fmt.Sprint(i), Windows: []Window{{Rate: 1 + float64(i), Burst: 1000}}, Cost: 500})
 	}
-	take(t, m, Take{Key: "slowest", Limits: []Limit{{Rate: .001, Burst: 1000}}, Cost: 500})
-	take(t, m, Take{Key: "month", Limits: []Limit{Each(1000, Month, nil)}, Cost: 1})
+	take(t, m, Request{Key: "slowest", Windows: []Window{{Rate: .001, Burst: 1000}}, Cost: 500})
+	take(t, m, Request{Key: "month", Windows: []Window{PerCalendar(1000, Month, nil)}, Cost: 1})
 	clock.advance(time.Hour)
 	if m.Purge(); m.Stats().Keys < 100 || m.Stats().Keys > 103 {
 		t.Errorf("%+v", m.Stats())
@@ -308,14 +308,14 @@ func TestLimitsWithoutNumber(t *testing.T) {
 
 func TestGiveToAStranger(t *testing.T) {
 	m := newMemory(t, MemoryConfig{})
-	limits := []Limit{Per(10, time.Hour)}
-	if err := m.Give(ctx, "k", limits, 5); err != nil || m.Stats().Keys != 0 {
+	limits := []Window{Per(10, time.Hour)}
+	if err := m.Refund(ctx, "k", limits, 5); err != nil || m.Stats().Keys != 0 {
 		t.Errorf("%v, %+v", err, m.Stats())
 	}
-	if err := m.Give(ctx, "k", limits, -15); err != nil {
+	if err := m.Refund(ctx, "k", limits, -15); err != nil {
 		t.Error(err)
 	}
-	if r := take(t, m, Take{Key: "k", Limits: limits, Debt: true}); r.OK || r.Remaining > -4.9 {
+	if r := take(t, m, Request{Key: "k", Windows: limits, Debt: true}); r.OK || r.Remaining > -4.9 {
 		t.Errorf("%+v, want a debt of 5", r)
 	}
 }
@@ -323,12 +323,12 @@ func TestGiveToAStranger(t *testing.T) {
 // Odd keys are keys like others.
 func TestOddKeys(t *testing.T) {
 	m := newMemory(t, MemoryConfig{})
-	limits := []Limit{Per(10, time.Hour)}
+	limits := []Window{Per(10, time.Hour)}
 	for _, k := range []string{"", "\x00", "\x00\x00", "a\nb", "{}", "{a}", strings.Repeat("x", 10<<10), strings.Repeat("x", 10<<10) + "y"} {
-		if r := take(t, m, Take{Key: k, Limits: limits, Cost: 10}); !r.OK {
+		if r := take(t, m, Request{Key: k, Windows: limits, Cost: 10}); !r.OK {
 			t.Errorf("%.20q shares its bucket", k)
 		}
-		if r := take(t, m, Take{Key: k, Limits: limits, Cost: 10}); r.OK {
+		if r := take(t, m, Request{Key: k, Windows: limits, Cost: 10}); r.OK {
 			t.Errorf("%.20q is unlimited", k)
 		}
 	}
@@ -352,10 +352,10 @@ func TestBytesOfABucket(t *testing.T) {
 	}
 	before := heap()
 	m := newMemory(t, MemoryConfig{MaxKeys: n})
-	limits := []Limit{{Rate: .001, Burst: 10}}
+	limits := []Window{{Rate: .001, Burst: 10}}
 	var worst float64
 	for i := 1; i <= n; i++ {
-		if r, err := m.take(rand.Uint64(), &Take{Limits: limits, Cost: 1}); err != nil || !r.OK {
+		if r, err := m.take(rand.Uint64(), &Request{Windows: limits, Cost: 1}); err != nil || !r.OK {
 			t.Fatal(r, err)
 		}
 		if i >= n/4 && i%(n/12) == 0 {
@@ -371,9 +371,9 @@ func TestBytesOfABucket(t *testing.T) {
 
 func TestMemoryAllocatesNothing(t *testing.T) {
 	m := newMemory(t, MemoryConfig{})
-	for _, limits := range [][]Limit{{Per(100, time.Second)}, {Per(100, time.Second), Each(1e9, Day, nil)}} {
-		tk := &Take{Key: "someone", Limits: limits, Cost: 1}
-		if n := testing.AllocsPerRun(1000, func() { _, _ = m.Take(ctx, tk) }); n != 0 {
+	for _, limits := range [][]Window{{Per(100, time.Second)}, {Per(100, time.Second), PerCalendar(1e9, Day, nil)}} {
+		tk := &Request{Key: "someone", Windows: limits, Cost: 1}
+		if n := testing.AllocsPerRun(1000, func() { _, _ = m.Decide(ctx, tk) }); n != 0 {
 			t.Errorf("%d windows: %v allocations", len(limits), n)
 		}
 	}
@@ -384,7 +384,7 @@ func TestMemoryAllocatesNothing(t *testing.T) {
 func TestTablesGrowForTheFull(t *testing.T) {
 	var clock still
 	m := newMemory(t, MemoryConfig{MaxKeys: 20_000, Now: clock.now})
-	tk := Take{Limits: []Limit{{Rate: 1e9, Burst: 1e6}}, Cost: 1}
+	tk := Request{Windows: []Window{{Rate: 1e9, Burst: 1e6}}, Cost: 1}
 	pass := func() (purged uint64) {
 		before := m.Stats().Purged
 		for i := range 15_000 {
@@ -407,7 +407,7 @@ func TestTablesGrowForTheFull(t *testing.T) {
 // than a burst is refused for ever, and not until it would have as many tokens.
 func TestTooLargeForABucketInUse(t *testing.T) {
 	m := newMemory(t, MemoryConfig{})
-	tk := Take{Key: "k", Limits: []Limit{{Rate: 1e-6, Burst: 10}}, Cost: 1}
+	tk := Request{Key: "k", Windows: []Window{{Rate: 1e-6, Burst: 10}}, Cost: 1}
 	take(t, m, tk)
 	tk.Cost = 20
 	for range 3 {
@@ -423,9 +423,9 @@ func TestCalendarWithoutNumber(t *testing.T) {
 	var clock still
 	m := newMemory(t, MemoryConfig{Now: clock.now})
 	for i := range maxClasses {
-		take(t, m, Take{Key: fmt.Sprint(i), Limits: []Limit{{Rate: 1 + float64(i), Burst: 10}}, Cost: 5})
+		take(t, m, Request{Key: fmt.Sprint(i), Windows: []Window{{Rate: 1 + float64(i), Burst: 10}}, Cost: 5})
 	}
-	month := Take{Key: "month", Limits: []Limit{Each(10, Month, nil)}, Cost: 10}
+	month := Request{Key: "month", Windows: []Window{PerCalendar(10, Month, nil)}, Cost: 10}
 	take(t, m, month)
 	clock.advance(29 * 24 * time.Hour)
 	m.Purge()
@@ -439,9 +439,9 @@ func TestCalendarWithoutNumber(t *testing.T) {
 // again. The clock for rates is never set.
 func TestSteady(t *testing.T) {
 	m := newMemory(t, MemoryConfig{})
-	day, rate := Each(1, Day, nil), Per(1, time.Second)
+	day, rate := PerCalendar(1, Day, nil), Per(1, time.Second)
 	for _, c := range []struct {
-		limit     *Limit
+		limit     *Window
 		back, off time.Duration // of the clock, and after steady
 	}{
 		{&day, 500 * ms, 0},
@@ -463,7 +463,7 @@ func TestSteady(t *testing.T) {
 // crowded is a store of one place, which a key that never fills has taken.
 func crowded(t *testing.T, clock *still) *Memory {
 	m := newMemory(t, MemoryConfig{MaxKeys: 1, Now: clock.now})
-	take(t, m, Take{Key: "resident", Limits: []Limit{{Rate: 1, Burst: 60}}, Cost: 60})
+	take(t, m, Request{Key: "resident", Windows: []Window{{Rate: 1, Burst: 60}}, Cost: 60})
 	return m
 }
 
@@ -471,14 +471,14 @@ func crowded(t *testing.T, clock *still) *Memory {
 func TestDebtOutlivesOverflow(t *testing.T) {
 	var clock still
 	m := crowded(t, &clock)
-	limits := []Limit{{Rate: 1, Burst: 10}}
-	if r := take(t, m, Take{Key: "debtor", Limits: limits, Cost: 1010, Debt: true}); !r.OK || r.Remaining != -1000 {
+	limits := []Window{{Rate: 1, Burst: 10}}
+	if r := take(t, m, Request{Key: "debtor", Windows: limits, Cost: 1010, Debt: true}); !r.OK || r.Remaining != -1000 {
 		t.Fatalf("%+v", r)
 	}
 	clock.advance(100 * time.Second) // the resident's bucket is full: there is a place
 	for _, key := range []string{"debtor", "somebody else"} {
-		peek := take(t, m, Take{Key: key, Limits: limits, Cost: 1, Debt: true, Mode: DryRun})
-		r := take(t, m, Take{Key: key, Limits: limits, Cost: 1, Debt: true})
+		peek := take(t, m, Request{Key: key, Windows: limits, Cost: 1, Debt: true, Mode: DryRun})
+		r := take(t, m, Request{Key: key, Windows: limits, Cost: 1, Debt: true})
 		if r.OK || r.Wait != 900*time.Second || math.Abs(r.Remaining+900) > 1e-6 || peek != r {
 			t.Errorf("%s: %+v, before %+v", key, r, peek)
 		}
@@ -492,21 +492,21 @@ func TestDebtOutlivesOverflow(t *testing.T) {
 func TestRefundAfterOverflow(t *testing.T) {
 	var clock still
 	m := crowded(t, &clock)
-	limits := []Limit{{Rate: 1e-6, Burst: 500}}
-	if r := take(t, m, Take{Key: "k", Limits: limits, Cost: 499}); !r.OK {
+	limits := []Window{{Rate: 1e-6, Burst: 500}}
+	if r := take(t, m, Request{Key: "k", Windows: limits, Cost: 499}); !r.OK {
 		t.Fatalf("%+v", r)
 	}
 	clock.advance(60 * time.Second)
-	if r := take(t, m, Take{Key: "k", Limits: limits, Cost: 2}); r.OK || m.Stats().Purged != 1 {
+	if r := take(t, m, Request{Key: "k", Windows: limits, Cost: 2}); r.OK || m.Stats().Purged != 1 {
 		t.Fatalf("%+v, %+v", r, m.Stats())
 	}
-	if err := m.Give(ctx, "k", limits, 499); err != nil {
+	if err := m.Refund(ctx, "k", limits, 499); err != nil {
 		t.Fatal(err)
 	}
-	if r := take(t, m, Take{Key: "k", Limits: limits, Cost: 500, Mode: DryRun}); !r.OK {
+	if r := take(t, m, Request{Key: "k", Windows: limits, Cost: 500, Mode: DryRun}); !r.OK {
 		t.Errorf("%+v, want 500 of 500", r)
 	}
-	if r := take(t, m, Take{Key: "k", Limits: limits, Cost: 501, Mode: DryRun}); r.OK {
+	if r := take(t, m, Request{Key: "k", Windows: limits, Cost: 501, Mode: DryRun}); r.OK {
 		t.Errorf("%+v, want 500 of 500", r)
 	}
 }
@@ -517,13 +517,13 @@ func TestOverflowIsForgotten(t *testing.T) {
 	var clock still
 	m := crowded(t, &clock)
 	for i := range 100 {
-		take(t, m, Take{Key: fmt.Sprint(i), Limits: []Limit{{Rate: 1, Burst: float64(10 + i)}}, Cost: 10})
+		take(t, m, Request{Key: fmt.Sprint(i), Windows: []Window{{Rate: 1, Burst: float64(10 + i)}}, Cost: 10})
 	}
 	if n := m.strays.used; n != 100 {
 		t.Fatalf("%d shared buckets, want 100", n)
 	}
 	clock.advance(time.Hour)
-	if r := take(t, m, Take{Key: "new", Limits: []Limit{{Rate: 1, Burst: 10}}, Cost: 10}); !r.OK {
+	if r := take(t, m, Request{Key: "new", Windows: []Window{{Rate: 1, Burst: 10}}, Cost: 10}); !r.OK {
 		t.Errorf("%+v", r)
 	}
 	if m.strays.used != 0 || m.strays.any.Load() || m.Stats().Keys != 1 {
@@ -542,9 +542,9 @@ func TestSmallStoreServesNewcomers(t *testing.T) {
 			t.Run(fmt.Sprintf("%d keys, %d windows", most, windows+1), func(t *testing.T) {
 				var clock still
 				m := newMemory(t, MemoryConfig{MaxKeys: most, Now: clock.now})
-				limits := []Limit{{Rate: 10, Burst: 10}, {Rate: 5, Burst: 10}}[:windows+1]
+				limits := []Window{{Rate: 10, Burst: 10}, {Rate: 5, Burst: 10}}[:windows+1]
 				for i := range 10 * most {
-					if r := take(t, m, Take{Key: fmt.Sprint(i), Limits: limits, Cost: 10}); !r.OK {
+					if r := take(t, m, Request{Key: fmt.Sprint(i), Windows: limits, Cost: 10}); !r.OK {
 						t.Fatalf("newcomer %d: %+v", i, r)
 					}
 					clock.advance(2 * time.Second)
@@ -562,13 +562,13 @@ func TestPlacesAfterTheClockWentBack(t *testing.T) {
 	var clock still
 	clock.advance(time.Hour)
 	m := newMemory(t, MemoryConfig{MaxKeys: 1, Now: clock.now})
-	limits := []Limit{{Rate: 1, Burst: 10}}
-	take(t, m, Take{Key: "a", Limits: limits, Cost: 10})
-	take(t, m, Take{Key: "b", Limits: limits, Cost: 10}) // searched, in vain
+	limits := []Window{{Rate: 1, Burst: 10}}
+	take(t, m, Request{Key: "a", Windows: limits, Cost: 10})
+	take(t, m, Request{Key: "b", Windows: limits, Cost: 10}) // searched, in vain
 	clock.advance(-30 * time.Minute)
-	take(t, m, Take{Key: "a", Limits: limits, Cost: 0}) // time counts from here
+	take(t, m, Request{Key: "a", Windows: limits, Cost: 0}) // time counts from here
 	clock.advance(11 * time.Second)
-	if take(t, m, Take{Key: "c", Limits: limits, Cost: 1}); m.Stats().Purged != 1 {
+	if take(t, m, Request{Key: "c", Windows: limits, Cost: 1}); m.Stats().Purged != 1 {
 		t.Errorf("%+v", m.Stats())
 	}
 }
@@ -581,7 +581,7 @@ func TestNoKeyEscapesByOverflow(t *testing.T) {
 		var clock still
 		m := newMemory(t, MemoryConfig{MaxKeys: 1 + r.IntN(8), Now: clock.now})
 		own := newMemory(t, MemoryConfig{Now: clock.now})
-		limits := []Limit{{Rate: 1, Burst: 20}, {Rate: .5, Burst: 30}}[:1+r.IntN(2)]
+		limits := []Window{{Rate: 1, Burst: 20}, {Rate: .5, Burst: 30}}[:1+r.IntN(2)]
 		debt := r.IntN(2) == 0
 		for range 2000 {
 			key, cost := fmt.Sprint(r.IntN(12)), int64(r.IntN(20))
@@ -590,10 +590,10 @@ func TestNoKeyEscapesByOverflow(t *testing.T) {
 				clock.advance(time.Duration(r.IntN(10)) * time.Second)
 			case 1: // settled: it cost less, or more
 				tokens := float64(r.IntN(40)-20) / 4
-				_ = m.Give(ctx, key, limits, tokens)
-				_ = own.Give(ctx, key, limits, tokens)
+				_ = m.Refund(ctx, key, limits, tokens)
+				_ = own.Refund(ctx, key, limits, tokens)
 			default:
-				tk := Take{Key: key, Limits: limits, Cost: cost, Debt: debt}
+				tk := Request{Key: key, Windows: limits, Cost: cost, Debt: debt}
 				if !take(t, m, tk).OK {
 					continue
 				}
@@ -612,16 +612,16 @@ func TestNoKeyEscapesByOverflow(t *testing.T) {
 // still: the next day brings its tokens.
 func TestWallBeforeTheStart(t *testing.T) {
 	m := newMemory(t, MemoryConfig{})
-	day := []Limit{Each(5, Day, nil)}
+	day := []Window{PerCalendar(5, Day, nil)}
 	m.epoch = m.epoch.Add(365 * 24 * time.Hour) // as if it had begun in a year
-	if r := take(t, m, Take{Key: "k", Limits: day, Cost: 5}); !r.OK {
+	if r := take(t, m, Request{Key: "k", Windows: day, Cost: 5}); !r.OK {
 		t.Fatalf("%+v", r)
 	}
-	if r := take(t, m, Take{Key: "k", Limits: day, Cost: 1}); r.OK || r.Wait > 24*time.Hour {
+	if r := take(t, m, Request{Key: "k", Windows: day, Cost: 1}); r.OK || r.Wait > 24*time.Hour {
 		t.Errorf("%+v, want a wait until midnight", r)
 	}
 	m.epoch = m.epoch.Add(-24 * time.Hour) // a day passes
-	if r := take(t, m, Take{Key: "k", Limits: day, Cost: 5}); !r.OK {
+	if r := take(t, m, Request{Key: "k", Windows: day, Cost: 5}); !r.OK {
 		t.Errorf("%+v, want what the day brings", r)
 	}
 }

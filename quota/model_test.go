@@ -54,8 +54,8 @@ func FuzzBucket(f *testing.F) {
 	f.Add(uint64(2), .015, 30., false)
 	f.Add(uint64(3), 1e9, 1e12, true)
 	f.Fuzz(func(t *testing.T, seed uint64, rate, burst float64, debt bool) {
-		l := Limit{Rate: rate, Burst: burst}
-		if l.Validate() != nil {
+		l := Window{Rate: rate, Burst: burst}
+		if l.Check() != nil {
 			return
 		}
 		r := rand.New(rand.NewPCG(seed, 0))
@@ -76,8 +76,8 @@ func FuzzBucket(f *testing.F) {
 			}
 			cost := int64(burst * r.Float64() * 1.2)
 			if r.IntN(10) == 0 {
-				p.buckets[0].refill(&p.Limits[0], p.at)
-				p.buckets[0].take(&p.Limits[0], -float64(cost))
+				p.buckets[0].refill(&p.Windows[0], p.at)
+				p.buckets[0].take(&p.Windows[0], -float64(cost))
 				e.take(rat(-float64(cost)))
 				continue
 			}
@@ -87,16 +87,16 @@ func FuzzBucket(f *testing.F) {
 }
 
 func changed(p *pail, e *exact, rate, burst float64) {
-	if l := (Limit{Rate: rate, Burst: burst}); l.Validate() == nil {
-		p.buckets[0].refill(&p.Limits[0], p.at)
-		p.Limits[0], e.rate, e.burst = l, rat(rate), rat(burst)
+	if l := (Window{Rate: rate, Burst: burst}); l.Check() == nil {
+		p.buckets[0].refill(&p.Windows[0], p.at)
+		p.Windows[0], e.rate, e.burst = l, rat(rate), rat(burst)
 		e.refill(p.at.now)
 	}
 }
 
 func compare(t *testing.T, p *pail, e *exact, cost int64) {
 	t.Helper()
-	l := &p.Limits[0]
+	l := &p.Windows[0]
 	lack, _ := e.missing(cost, p.Debt).Float64()
 	before, _ := e.tokens.Float64()
 	err := 2*l.slack() + 1e-12*math.Abs(before)
@@ -126,7 +126,7 @@ func compare(t *testing.T, p *pail, e *exact, cost int64) {
 func TestWaitIsHonest(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 20_000 {
-		l := Limit{Rate: math.Exp(r.Float64()*30 - 10), Burst: math.Exp(r.Float64() * 20)}
+		l := Window{Rate: math.Exp(r.Float64()*30 - 10), Burst: math.Exp(r.Float64() * 20)}
 		p := newPail(r.IntN(2) == 0, l)
 		p.advance(time.Duration(r.Int64N(1e12)))
 		cost := int64(l.Burst*r.Float64()) + 1
@@ -157,7 +157,7 @@ func TestIsGCRA(t *testing.T) {
 		rate, burst := 1+r.IntN(50), 1+r.IntN(20)
 		increment := time.Second * 1000 / time.Duration(rate) // in thousandths of ns
 		tolerance := increment * time.Duration(burst-1)
-		p := newPail(false, Limit{Rate: float64(rate), Burst: float64(burst)})
+		p := newPail(false, Window{Rate: float64(rate), Burst: float64(burst)})
 		arrival := time.Duration(math.MinInt64 / 2)
 		for range 500 {
 			p.advance(time.Duration(r.ExpFloat64() * float64(time.Second) / float64(rate)))
@@ -167,7 +167,7 @@ func TestIsGCRA(t *testing.T) {
 			}
 			want := now >= arrival-tolerance
 			if got := p.take(1).OK; got != want {
-				t.Fatalf("%v at %v: %v, GCRA says %v", p.Limits[0], p.at.now, got, want)
+				t.Fatalf("%v at %v: %v, GCRA says %v", p.Windows[0], p.at.now, got, want)
 			}
 			if want {
 				arrival = max(arrival, now) + increment

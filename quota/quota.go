@@ -213,9 +213,9 @@ func (q *Quota) bill(ctx context.Context, set *settings, w *weir.Work, count boo
 }
 
 // ask takes from the store, or does what is to be done if that cannot tell.
-func (q *Quota) ask(ctx context.Context, set *settings, w *weir.Work, c *charge, mode Mode, most time.Duration) (Result, *weir.Rejection) {
+func (q *Quota) ask(ctx context.Context, set *settings, w *weir.Work, c *charge, mode Mode, most time.Duration) (Decision, *weir.Rejection) {
 	if q.memory != nil {
-		t := Take{Limits: c.rule.limits, Cost: c.cost, Debt: set.debt, Mode: mode, MaxWait: most}
+		t := Request{Windows: c.rule.limits, Cost: c.cost, Debt: set.debt, Mode: mode, MaxWait: most}
 		r, err := q.memory.take(c.hash, &t)
 		if err != nil {
 			return r, q.broken(set, w, c, err)
@@ -223,8 +223,8 @@ func (q *Quota) ask(ctx context.Context, set *settings, w *weir.Work, c *charge,
 		return r, nil
 	}
 	c.local, c.free = false, false
-	t := &Take{Key: c.key, Limits: c.rule.limits, Cost: c.cost, Debt: set.debt, Mode: mode, MaxWait: most}
-	r, err := q.store.Take(ctx, t)
+	t := &Request{Key: c.key, Windows: c.rule.limits, Cost: c.cost, Debt: set.debt, Mode: mode, MaxWait: most}
+	r, err := q.store.Decide(ctx, t)
 	if err == nil {
 		err = t.makesSense(r)
 	}
@@ -233,19 +233,19 @@ func (q *Quota) ask(ctx context.Context, set *settings, w *weir.Work, c *charge,
 		return r, nil
 	}
 	if ctx.Err() != nil {
-		return Result{}, q.givenUp(ctx)
+		return Decision{}, q.givenUp(ctx)
 	}
 	q.book.storeErrors.Add(1)
 	switch {
 	case set.onError == Open && !errors.Is(err, ErrBusy):
 		c.free = true
-		return Result{OK: true}, nil
+		return Decision{OK: true}, nil
 	case set.onError == Closed:
-		return Result{}, q.broken(set, w, c, err)
+		return Decision{}, q.broken(set, w, c, err)
 	}
 	c.local = true
-	if r, err = q.locally(true).Take(ctx, t); err != nil {
-		return Result{}, q.broken(set, w, c, err)
+	if r, err = q.locally(true).Decide(ctx, t); err != nil {
+		return Decision{}, q.broken(set, w, c, err)
 	}
 	return r, nil
 }
@@ -276,9 +276,9 @@ func (q *Quota) give(c *charge, tokens float64) {
 	case q.memory != nil:
 		err = q.memory.give(c.hash, limits, tokens)
 	case c.local:
-		err = q.locally(true).Give(context.Background(), c.key, limits, tokens)
+		err = q.locally(true).Refund(context.Background(), c.key, limits, tokens)
 	default:
-		err = q.store.Give(context.Background(), c.key, limits, tokens)
+		err = q.store.Refund(context.Background(), c.key, limits, tokens)
 	}
 	if err != nil {
 		q.book.unsettled.Add(1)
@@ -289,7 +289,7 @@ func (q *Quota) give(c *charge, tokens float64) {
 const unknownWait = time.Second
 
 // short is the refusal of work for which there are not enough tokens.
-func (q *Quota) short(set *settings, w *weir.Work, c *charge, r Result) *weir.Rejection {
+func (q *Quota) short(set *settings, w *weir.Work, c *charge, r Decision) *weir.Rejection {
 	l := c.rule.limits[r.Window]
 	refused := &weir.Rejection{Gate: q.name, Rule: c.rule.title, Bucket: q.bucket(set, w, c), Window: c.rule.window(r), Reason: weir.ReasonQuota,
 		Value: l.Burst - r.Remaining, Limit: l.Burst, Remaining: r.Remaining}
@@ -303,7 +303,7 @@ func (q *Quota) short(set *settings, w *weir.Work, c *charge, r Result) *weir.Re
 }
 
 // full is the refusal of work for which there is no place to wait.
-func (q *Quota) full(set *settings, w *weir.Work, c *charge, r Result) *weir.Rejection {
+func (q *Quota) full(set *settings, w *weir.Work, c *charge, r Decision) *weir.Rejection {
 	return &weir.Rejection{Gate: q.name, Rule: c.rule.title, Bucket: q.bucket(set, w, c), Window: c.rule.window(r), Reason: weir.ReasonQueueFull, Value: float64(set.places),
 		Limit: float64(set.places), Remaining: r.Remaining, RetryAfter: r.Wait, Retryable: true}
 }

@@ -69,10 +69,10 @@ func (r *rig) left(w weir.Work) float64 {
 	id := r.Quota.settings.Load().identify(w)
 	rule := r.Quota.settings.Load().rules.find(&id)
 	key := string(appendKey(nil, "q", rule, &id))
-	return take(r, r.store, Take{Key: key, Limits: rule.limits, Mode: DryRun, Debt: true}).Remaining
+	return take(r, r.store, Request{Key: key, Windows: rule.limits, Mode: DryRun, Debt: true}).Remaining
 }
 
-func everyUser(limits ...Limit) []Rule { return []Rule{{User: Every, Limits: limits}} }
+func everyUser(limits ...Window) []Rule { return []Rule{{User: Every, Windows: limits}} }
 
 var (
 	alice = weir.Work{User: "alice"}
@@ -146,7 +146,7 @@ func TestRefusalNamesItsBucket(t *testing.T) {
 
 // Which of several windows refuses is said, also where they have the same burst.
 func TestRefusalNamesItsWindow(t *testing.T) {
-	r := newRig(t, Config{Rules: everyUser(Limit{Rate: 10, Burst: 2}, Limit{Rate: 1, Burst: 2}, Limit{Rate: 1, Burst: 4})})
+	r := newRig(t, Config{Rules: everyUser(Window{Rate: 10, Burst: 2}, Window{Rate: 1, Burst: 2}, Window{Rate: 1, Burst: 4})})
 	r.admit(of(alice, 2))
 	if got := r.refused(alice); got.Window != 2 || got.Limit != 2 || got.RetryAfter != time.Second {
 		t.Errorf("%+v, want the second window's", *got)
@@ -179,7 +179,7 @@ func TestDebt(t *testing.T) {
 // K24: whom no rule matches is not limited. Exempt and blocked are what they say.
 func TestWithoutLimit(t *testing.T) {
 	r := newRig(t, Config{Rules: []Rule{
-		{Client: Named("batch"), Limits: []Limit{Per(1, time.Hour)}},
+		{Client: Named("batch"), Windows: []Window{Per(1, time.Hour)}},
 		{User: Named("root"), Exempt: true},
 		{Name: "banned", User: Named("eve"), Blocked: true},
 	}})
@@ -235,7 +235,7 @@ func TestNestedWorkIsPaidFor(t *testing.T) {
 }
 
 func TestQuotaAllocatesNothing(t *testing.T) {
-	q := newQuota(t, Config{Name: "api", Rules: append(kafka(), Rule{Tenant: Every, Route: Named("/x"), Limits: samples(10)})})
+	q := newQuota(t, Config{Name: "api", Rules: append(kafka(), Rule{Tenant: Every, Route: Named("/x"), Windows: samples(10)})})
 	for _, w := range []weir.Work{{User: "userA", Client: "client1"}, {User: "userB", Client: "client9"}, {User: "x", Client: "y"}} {
 		if n := testing.AllocsPerRun(1000, func() {
 			if p, err := q.Admit(ctx, w); err == nil {
@@ -251,7 +251,7 @@ func TestQuotaAllocatesNothing(t *testing.T) {
 // Many at once, waiting, leaving, settling, while rules change: no token is spent
 // twice, and everybody gets an answer.
 func TestCrowd(t *testing.T) {
-	q := newQuota(t, Config{Name: "q", Rules: everyUser(Limit{Rate: 2000, Burst: 50}), Queue: Queue{Len: 20, MaxWait: 5 * ms}})
+	q := newQuota(t, Config{Name: "q", Rules: everyUser(Window{Rate: 2000, Burst: 50}), Queue: Queue{Len: 20, MaxWait: 5 * ms}})
 	began := time.Now()
 	var mu sync.Mutex
 	spent := 0
@@ -276,7 +276,7 @@ func TestCrowd(t *testing.T) {
 				spent += cost
 				mu.Unlock()
 				if g == 0 && i%20 == 0 {
-					if err := q.Reconfigure(Config{Rules: everyUser(Limit{Rate: 1000, Burst: 50}), Queue: Queue{Len: 20, MaxWait: 5 * ms}}); err != nil {
+					if err := q.Reconfigure(Config{Rules: everyUser(Window{Rate: 1000, Burst: 50}), Queue: Queue{Len: 20, MaxWait: 5 * ms}}); err != nil {
 						t.Error(err)
 					}
 				}
@@ -298,11 +298,11 @@ type between struct {
 	first, then func()
 }
 
-func (b *between) Take(ctx context.Context, t *Take) (Result, error) {
+func (b *between) Decide(ctx context.Context, t *Request) (Decision, error) {
 	if t.Mode == Reserve && b.first != nil {
 		b.first()
 	}
-	r, err := b.Store.Take(ctx, t)
+	r, err := b.Store.Decide(ctx, t)
 	if t.Mode == Reserve && b.then != nil {
 		b.then()
 	}
@@ -335,7 +335,7 @@ func TestClosedWhileReserving(t *testing.T) {
 	if _, err := r.Admit(ctx, alice); r.rejection(err).Reason != weir.ReasonDraining {
 		t.Errorf("%v, want that the gate is closing", err)
 	}
-	left := take(t, store, Take{Key: "q/user=alice", Limits: []Limit{Per(1, time.Second)}, Debt: true, Mode: DryRun})
+	left := take(t, store, Request{Key: "q/user=alice", Windows: []Window{Per(1, time.Second)}, Debt: true, Mode: DryRun})
 	if left.Remaining != 0 || r.Snapshot().Waiting != 0 {
 		t.Errorf("%v left, want 0; %+v", left.Remaining, r.Snapshot())
 	}
@@ -411,18 +411,18 @@ type flaky struct {
 	err error
 }
 
-func (f *flaky) Take(ctx context.Context, t *Take) (Result, error) {
+func (f *flaky) Decide(ctx context.Context, t *Request) (Decision, error) {
 	if f.err != nil {
-		return Result{}, f.err
+		return Decision{}, f.err
 	}
-	return f.Store.Take(ctx, t)
+	return f.Store.Decide(ctx, t)
 }
 
-func (f *flaky) Give(ctx context.Context, key string, limits []Limit, tokens float64) error {
+func (f *flaky) Refund(ctx context.Context, key string, limits []Window, tokens float64) error {
 	if f.err != nil {
 		return f.err
 	}
-	return f.Store.Give(ctx, key, limits, tokens)
+	return f.Store.Refund(ctx, key, limits, tokens)
 }
 
 func TestStoreFails(t *testing.T) {
@@ -489,10 +489,10 @@ func TestStoreIsBusy(t *testing.T) {
 // lying is a store that says the same to everybody.
 type lying struct {
 	Store
-	says, reserves Result
+	says, reserves Decision
 }
 
-func (l *lying) Take(_ context.Context, t *Take) (Result, error) {
+func (l *lying) Decide(_ context.Context, t *Request) (Decision, error) {
 	if t.Mode == Reserve {
 		return l.reserves, nil
 	}
@@ -501,12 +501,12 @@ func (l *lying) Take(_ context.Context, t *Take) (Result, error) {
 
 // What cannot be true counts as a store that fails.
 func TestStoreLies(t *testing.T) {
-	short := Result{Wait: 10 * time.Millisecond}
+	short := Decision{Wait: 10 * time.Millisecond}
 	for _, lie := range []lying{
-		{says: Result{Window: 1, Wait: time.Second}}, {says: Result{Window: -1}}, {says: Result{OK: true, Window: 9}},
-		{says: Result{OK: true, Remaining: math.NaN()}}, {says: Result{Remaining: math.Inf(1), Wait: time.Second}},
-		{says: Result{Wait: -time.Second}}, {says: Result{Wait: math.MinInt64}},
-		{says: short, reserves: Result{OK: true, Wait: Never}}, {says: short, reserves: Result{OK: true, Wait: time.Hour}},
+		{says: Decision{Window: 1, Wait: time.Second}}, {says: Decision{Window: -1}}, {says: Decision{OK: true, Window: 9}},
+		{says: Decision{OK: true, Remaining: math.NaN()}}, {says: Decision{Remaining: math.Inf(1), Wait: time.Second}},
+		{says: Decision{Wait: -time.Second}}, {says: Decision{Wait: math.MinInt64}},
+		{says: short, reserves: Decision{OK: true, Wait: Never}}, {says: short, reserves: Decision{OK: true, Wait: time.Hour}},
 	} {
 		var clock still
 		q := newQuota(t, Config{
@@ -525,7 +525,7 @@ func TestStoreLies(t *testing.T) {
 
 // What the work has really cost is settled, once, and Cancel gives all back.
 func TestSettle(t *testing.T) {
-	r := newRig(t, Config{Rules: everyUser(Limit{Rate: .001, Burst: 100}, Limit{Rate: .001, Burst: 1000})})
+	r := newRig(t, Config{Rules: everyUser(Window{Rate: .001, Burst: 100}, Window{Rate: .001, Burst: 1000})})
 	p := r.admit(of(alice, 10))
 	p.SetCost("", 25)
 	p.SetCost("another gate", 90)
@@ -563,7 +563,7 @@ func TestSettle(t *testing.T) {
 // In a chain, what a later gate refuses is given back.
 func TestInAChain(t *testing.T) {
 	r := newRig(t, Config{Rules: everyUser(Per(10, time.Hour))})
-	other := newRig(t, Config{Rules: []Rule{{Limits: []Limit{Per(1, time.Hour)}}}})
+	other := newRig(t, Config{Rules: []Rule{{Windows: []Window{Per(1, time.Hour)}}}})
 	gate := weir.All(r.Quota, other.Quota)
 	for i := range 5 {
 		p, err := gate.Admit(ctx, alice)
@@ -579,10 +579,10 @@ func TestInAChain(t *testing.T) {
 
 // What was charged by a rule that has changed is settled by the limits of now.
 func TestSettleAfterAChange(t *testing.T) {
-	r := newRig(t, Config{Rules: everyUser(Limit{Rate: 1, Burst: 10})})
+	r := newRig(t, Config{Rules: everyUser(Window{Rate: 1, Burst: 10})})
 	p := r.admit(of(alice, 10))
 	for _, burst := range []float64{50, 100} {
-		if err := r.Reconfigure(Config{Rules: everyUser(Limit{Rate: .001, Burst: burst}, Limit{Rate: .001, Burst: 7})}); err != nil {
+		if err := r.Reconfigure(Config{Rules: everyUser(Window{Rate: .001, Burst: burst}, Window{Rate: .001, Burst: 7})}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -601,7 +601,7 @@ func TestSettleAfterAChange(t *testing.T) {
 // A gate that counts requests is not settled by what they have cost elsewhere, but by who
 // means it.
 func TestFixedCost(t *testing.T) {
-	cfg := Config{Name: "q", Rules: []Rule{{Limits: []Limit{{Rate: 1, Burst: 100}}}}, Cost: func(weir.Work) int64 { return 1 }, Fixed: true, Now: func() time.Duration { return 0 }}
+	cfg := Config{Name: "q", Rules: []Rule{{Windows: []Window{{Rate: 1, Burst: 100}}}}, Cost: func(weir.Work) int64 { return 1 }, Fixed: true, Now: func() time.Duration { return 0 }}
 	q, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -42,11 +42,11 @@ type Rule struct {
 	// Address matches the network address; see [Named].
 	Address Match
 
-	// Limits are the windows of each bucket: tokens are taken from all or none. A
+	// Windows are the windows of each bucket: tokens are taken from all or none. A
 	// window is known by its place, so leave them in order when changing one.
-	Limits []Limit
+	Windows []Window
 	// Exempt lets those whom the rule matches through without counting, Blocked
-	// refuses them all. Without Limits, one of the two must be set.
+	// refuses them all. Without Windows, one of the two must be set.
 	Exempt, Blocked bool
 }
 
@@ -91,17 +91,17 @@ func (r *Rule) title() string {
 	return strings.Join(words, ",")
 }
 
-// validate reports what is wrong with a rule; debt tells whether any burst will do.
-func (r *Rule) validate(f *faults, at int, debt bool) {
+// check reports what is wrong with a rule; debt tells whether any burst will do.
+func (r *Rule) check(f *faults, at int, debt bool) {
 	where := fmt.Sprintf("Rules[%d] (%.60s): ", at, r.title())
 	if r.Exempt || r.Blocked {
 		f.check(!r.Exempt || !r.Blocked, "%sis Exempt and Blocked: leave one out", where)
-		f.check(len(r.Limits) == 0, "%shas Limits, but is Exempt or Blocked: leave one out", where)
+		f.check(len(r.Windows) == 0, "%shas Windows, but is Exempt or Blocked: leave one out", where)
 	} else {
-		validateLimits(f, where, r.Limits)
+		checkWindows(f, where, r.Windows)
 	}
-	for i, l := range r.Limits {
-		f.check(debt || !(l.Burst > 0 && l.Burst < 1), "%sLimits[%d].Burst %v: must be at least 1, or nothing is ever let through; or set Debt", where, i, l.Burst)
+	for i, l := range r.Windows {
+		f.check(debt || !(l.Burst > 0 && l.Burst < 1), "%sWindows[%d].Burst %v: must be at least 1, or nothing is ever let through; or set Debt", where, i, l.Burst)
 	}
 	if name, ok := r.Priority.Value(); ok {
 		_, known := weir.ParsePriority(name)

@@ -25,7 +25,7 @@ type rule struct {
 	title           string
 	at              int // in the list of rules
 	matches         [parts]Match
-	limits          []Limit
+	limits          []Window
 	exempt, blocked bool
 	// successor is the rule that took this one's place, of those who still hold
 	// permits by it.
@@ -33,7 +33,7 @@ type rule struct {
 }
 
 // window returns the window that a result is about as a [weir.Rejection] says it.
-func (r *rule) window(of Result) int {
+func (r *rule) window(of Decision) int {
 	if len(r.limits) < 2 {
 		return 0
 	}
@@ -42,7 +42,7 @@ func (r *rule) window(of Result) int {
 
 // settling returns the limits by which work is settled that was charged by r: those
 // in force now, as far as it was charged by them.
-func (r *rule) settling() []Limit {
+func (r *rule) settling() []Window {
 	now := r
 	for next := r; next != nil; next = next.successor.Load() {
 		now = next
@@ -75,9 +75,9 @@ func compile(list []Rule, debt bool, f *faults) *rules {
 	rs.titles = map[string]*rule{}
 	for i := range rs.list {
 		r := &rs.list[i]
-		r.validate(f, i, debt)
-		r.Limits = slices.Clone(r.Limits)
-		compiled := &rule{title: r.title(), at: i, matches: r.matches(), limits: r.Limits, exempt: r.Exempt, blocked: r.Blocked}
+		r.check(f, i, debt)
+		r.Windows = slices.Clone(r.Windows)
+		compiled := &rule{title: r.title(), at: i, matches: r.matches(), limits: r.Windows, exempt: r.Exempt, blocked: r.Blocked}
 		rs.ready = append(rs.ready, compiled)
 		kinds, key := signature(compiled)
 		byBits := found[kinds]
@@ -159,7 +159,7 @@ func (s *shape) put(key names, r *rule) (same *rule) {
 
 // succeeded tells what became of the rules that were in force before next. each is
 // called for every limit that has another in its place.
-func (rs *rules) succeeded(next *rules, each func(old, now *Limit)) {
+func (rs *rules) succeeded(next *rules, each func(old, now *Window)) {
 	after := map[[parts]Match]*rule{}
 	for _, r := range next.ready {
 		after[r.matches] = r
@@ -214,7 +214,7 @@ func (s *shape) find(id *Identity) *rule {
 }
 
 // Matching returns the rules that match w, each with its title as the Name: the one that
-// counts first, and then each that would count without those before it. Their Limits are
+// counts first, and then each that would count without those before it. Their Windows are
 // shared: do not write to them. It asks no store.
 func (q *Quota) Matching(w weir.Work) []Rule {
 	set := q.settings.Load()

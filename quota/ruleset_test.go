@@ -21,21 +21,21 @@ func mustCompile(t testing.TB, list []Rule) *rules {
 	return rs
 }
 
-func samples(rate float64) []Limit { return []Limit{Samples(rate, 11, time.Second)} }
+func samples(rate float64) []Window { return []Window{Samples(rate, 11, time.Second)} }
 
 // kafka is the configuration of Kafka's own test of precedence.
 func kafka() []Rule {
 	return []Rule{
-		{User: Every, Limits: samples(1000)},
-		{Client: Every, Limits: samples(2000)},
-		{User: Every, Client: Every, Limits: samples(3000)},
-		{User: Named("userA"), Limits: samples(4000)},
-		{User: Named("userA"), Client: Named("client1"), Limits: samples(5000)},
-		{User: Named("userB"), Limits: samples(6000)},
-		{User: Named("userB"), Client: Named("client1"), Limits: samples(7000)},
-		{User: Named("userB"), Client: Every, Limits: samples(8000)},
-		{User: Named("userC"), Limits: samples(10_000)},
-		{Client: Named("client1"), Limits: samples(9000)},
+		{User: Every, Windows: samples(1000)},
+		{Client: Every, Windows: samples(2000)},
+		{User: Every, Client: Every, Windows: samples(3000)},
+		{User: Named("userA"), Windows: samples(4000)},
+		{User: Named("userA"), Client: Named("client1"), Windows: samples(5000)},
+		{User: Named("userB"), Windows: samples(6000)},
+		{User: Named("userB"), Client: Named("client1"), Windows: samples(7000)},
+		{User: Named("userB"), Client: Every, Windows: samples(8000)},
+		{User: Named("userC"), Windows: samples(10_000)},
+		{Client: Named("client1"), Windows: samples(9000)},
 	}
 }
 
@@ -72,8 +72,8 @@ func TestPrecedence(t *testing.T) {
 		{"userE", noUser, "userE", "client1", 9000, "q/client=client1"},
 		{"P8", noUser, "userF", "client4", 2000, "q/client=client4"},
 		{"P8", noUser, "userF", "client5", 2000, "q/client=client5"},
-		{"every client of userA", append(slices.Clip(noUser), Rule{User: Named("userA"), Client: Every, Limits: samples(12_000)}), "userA", "client6", 12_000, "q/user=userA/client=client6"},
-		{"P10", append(slices.Clip(noUser), Rule{User: Named("userA"), Client: Named("client6"), Limits: samples(11_000)}), "userA", "client6", 11_000, "q/user=userA/client=client6"},
+		{"every client of userA", append(slices.Clip(noUser), Rule{User: Named("userA"), Client: Every, Windows: samples(12_000)}), "userA", "client6", 12_000, "q/user=userA/client=client6"},
+		{"P10", append(slices.Clip(noUser), Rule{User: Named("userA"), Client: Named("client6"), Windows: samples(11_000)}), "userA", "client6", 11_000, "q/user=userA/client=client6"},
 		{"nobody", kafka(), "", "", 3000, "q/user=/client="},
 	} {
 		id := Identity{User: c.user, Client: c.client}
@@ -147,12 +147,12 @@ func naive(list []Rule, id *Identity) (best *Rule) {
 
 func TestAddresses(t *testing.T) {
 	rs := mustCompile(t, []Rule{
-		{Name: "office", Address: Named("10.1.0.0/16"), Limits: samples(1)},
-		{Name: "printer", Address: Named("10.1.2.3"), Limits: samples(1)},
-		{Name: "six", Address: Named("2001:db8::/32"), Limits: samples(1)},
-		{Name: "root", User: Named("root"), Address: Named("10.0.0.0/8"), Limits: samples(1)},
-		{Name: "mapped", Address: Named("::ffff:12.0.0.0/104"), Limits: samples(1)},
-		{Name: "each", Address: Every, Limits: samples(1)},
+		{Name: "office", Address: Named("10.1.0.0/16"), Windows: samples(1)},
+		{Name: "printer", Address: Named("10.1.2.3"), Windows: samples(1)},
+		{Name: "six", Address: Named("2001:db8::/32"), Windows: samples(1)},
+		{Name: "root", User: Named("root"), Address: Named("10.0.0.0/8"), Windows: samples(1)},
+		{Name: "mapped", Address: Named("::ffff:12.0.0.0/104"), Windows: samples(1)},
+		{Name: "each", Address: Every, Windows: samples(1)},
 	})
 	for _, c := range []struct{ user, address, rule, key string }{
 		{"", "10.1.2.3", "printer", "q/address=10.1.2.3%2F32"},
@@ -207,23 +207,23 @@ func TestCutKeyIsNobodys(t *testing.T) {
 }
 
 func TestBadRules(t *testing.T) {
-	one := []Limit{Per(1, time.Second)}
+	one := []Window{Per(1, time.Second)}
 	for _, c := range []struct {
 		rules []Rule
 		want  string
 	}{
-		{[]Rule{{}}, "Rules[0] (all): Limits: there are 0"},
+		{[]Rule{{}}, "Rules[0] (all): Windows: there are 0"},
 		{[]Rule{{Exempt: true, Blocked: true}}, "is Exempt and Blocked"},
 		{[]Rule{{Address: Named("::ffff:0:0/90"), Blocked: true}}, "must be an IP address or a network"},
-		{[]Rule{{Exempt: true, Limits: one}}, "has Limits, but is Exempt or Blocked"},
-		{[]Rule{{User: Every, Limits: one}, {User: Every, Limits: one}}, `Rules[1] (user=*): matches the same as rule "user=*"`},
-		{[]Rule{{User: Named("a"), Limits: one}, {User: Named("a"), Blocked: true}}, "matches the same"},
-		{[]Rule{{Address: Named("10.0.0.1"), Limits: one}, {Address: Named("10.0.0.1/32"), Limits: one}}, "matches the same"},
-		{[]Rule{{Address: Named("10.0.0.0/33"), Limits: one}}, `Address "10.0.0.0/33": must be an IP address`},
-		{[]Rule{{Priority: Named("urgent"), Limits: one}}, `Priority "urgent": must be background`},
-		{[]Rule{{Limits: []Limit{{Rate: 1, Burst: .5}}}}, "Burst 0.5: must be at least 1"},
-		{[]Rule{{Limits: []Limit{{}}}}, "Limits[0].Burst 0"},
-		{[]Rule{{Name: "a", User: Every, Limits: one}, {Name: "a", Client: Every, Limits: one}}, `is called "a", as is Rules[0]`},
+		{[]Rule{{Exempt: true, Windows: one}}, "has Windows, but is Exempt or Blocked"},
+		{[]Rule{{User: Every, Windows: one}, {User: Every, Windows: one}}, `Rules[1] (user=*): matches the same as rule "user=*"`},
+		{[]Rule{{User: Named("a"), Windows: one}, {User: Named("a"), Blocked: true}}, "matches the same"},
+		{[]Rule{{Address: Named("10.0.0.1"), Windows: one}, {Address: Named("10.0.0.1/32"), Windows: one}}, "matches the same"},
+		{[]Rule{{Address: Named("10.0.0.0/33"), Windows: one}}, `Address "10.0.0.0/33": must be an IP address`},
+		{[]Rule{{Priority: Named("urgent"), Windows: one}}, `Priority "urgent": must be background`},
+		{[]Rule{{Windows: []Window{{Rate: 1, Burst: .5}}}}, "Burst 0.5: must be at least 1"},
+		{[]Rule{{Windows: []Window{{}}}}, "Windows[0].Burst 0"},
+		{[]Rule{{Name: "a", User: Every, Windows: one}, {Name: "a", Client: Every, Windows: one}}, `is called "a", as is Rules[0]`},
 	} {
 		var f faults
 		compile(c.rules, false, &f)
@@ -254,7 +254,7 @@ func FuzzKey(f *testing.F) {
 // The rules that match come in the order in which each would count without those before
 // it: taking away the first makes the second the one that counts.
 func TestMatching(t *testing.T) {
-	rules := append(kafka(), Rule{Name: "banned", User: Named("userB"), Address: Named("10.0.0.0/8"), Blocked: true}, Rule{Name: "all", Limits: samples(1)})
+	rules := append(kafka(), Rule{Name: "banned", User: Named("userB"), Address: Named("10.0.0.0/8"), Blocked: true}, Rule{Name: "all", Windows: samples(1)})
 	identify := func(w weir.Work) Identity {
 		return Identity{User: w.User, Client: w.Client, Address: "10.1.2.3"}
 	}
@@ -291,9 +291,9 @@ func TestMatching(t *testing.T) {
 // caches.
 func BenchmarkRules(b *testing.B) {
 	for _, n := range []int{1, 100, 10_000} {
-		rules := []Rule{{User: Every, Limits: []Limit{Per(1e9, time.Second)}}, {Client: Named("web"), Limits: []Limit{Per(1e9, time.Second)}}}
+		rules := []Rule{{User: Every, Windows: []Window{Per(1e9, time.Second)}}, {Client: Named("web"), Windows: []Window{Per(1e9, time.Second)}}}
 		for i := range n {
-			rules = append(rules, Rule{User: Named(fmt.Sprint("user-", i)), Limits: []Limit{Per(1e9, time.Second)}})
+			rules = append(rules, Rule{User: Named(fmt.Sprint("user-", i)), Windows: []Window{Per(1e9, time.Second)}})
 		}
 		q, err := New(Config{Name: "api", Rules: rules})
 		if err != nil {

@@ -16,14 +16,14 @@ import (
 // changes loses nothing. A bucket that is full again may be forgotten, one that is
 // not may not be.
 type Store interface {
-	// Take decides about t, in one step for all of its windows. The error is for a
+	// Decide decides about t, in one step for all of its windows. The error is for a
 	// take that makes no sense, or for a store that cannot tell now; nothing is
 	// known then of what it charged. The take is not kept after the return.
-	Take(ctx context.Context, t *Take) (Result, error)
-	// Give puts tokens back into each window of key, up to its burst, or takes more
+	Decide(ctx context.Context, t *Request) (Decision, error)
+	// Refund puts tokens back into each window of key, up to its burst, or takes more
 	// if tokens are negative, into debt if need be: to settle what work has really
 	// cost, or to undo a take.
-	Give(ctx context.Context, key string, limits []Limit, tokens float64) error
+	Refund(ctx context.Context, key string, limits []Window, tokens float64) error
 }
 
 // ErrBusy is what the error of a Store is, for errors.Is, where nothing need be wrong
@@ -32,7 +32,7 @@ type Store interface {
 // its own buckets then, or a flood would be the way past the quota.
 var ErrBusy = errors.New("quota: too many decisions are under way")
 
-// Mode says what a [Take] does when there are not enough tokens.
+// Mode says what a [Request] does when there are not enough tokens.
 type Mode uint8
 
 // The modes.
@@ -61,14 +61,14 @@ func (m Mode) String() string {
 // MaxWindows bounds the windows of one key.
 const MaxWindows = 8
 
-// Take is one decision about one key: tokens come out of all of its windows, or
+// Request is one decision about one key: tokens come out of all of its windows, or
 // out of none.
-type Take struct {
+type Request struct {
 	// Key says whose buckets these are. Any string will do.
 	Key string
-	// Limits are the key's windows, from 1 to MaxWindows. A window is known by its
+	// Windows are the key's windows, from 1 to MaxWindows. A window is known by its
 	// place: one that changes keeps its tokens as long as it stays where it is.
-	Limits []Limit
+	Windows []Window
 	// Cost is how many tokens the work takes, of each window. A cost of 0 asks
 	// whether there is a debt; a negative one is an error.
 	Cost int64
@@ -81,8 +81,8 @@ type Take struct {
 	MaxWait time.Duration
 }
 
-// Result is what came of a Take.
-type Result struct {
+// Decision is what came of a Request.
+type Decision struct {
 	// OK is false for what was refused.
 	OK bool
 	// Window is the index of the limit that binds most: the one to wait longest
@@ -98,20 +98,20 @@ type Result struct {
 	Remaining float64
 }
 
-// Validate reports what is wrong with the take as a whole.
-func (t *Take) Validate() error {
-	if t.Cost >= 0 && t.Mode <= Reserve && checkLimits(t.Limits) {
+// Check reports what is wrong with the take as a whole.
+func (t *Request) Check() error {
+	if t.Cost >= 0 && t.Mode <= Reserve && validWindows(t.Windows) {
 		return nil
 	}
 	var f faults
 	f.check(t.Cost >= 0, "Cost %d: must not be negative", t.Cost)
 	f.check(t.Mode <= Reserve, "Mode %d: must be one of this package's", t.Mode)
-	validateLimits(&f, "", t.Limits)
+	checkWindows(&f, "", t.Windows)
 	return f.err("take: ")
 }
 
-// checkLimits is validateLimits without the words.
-func checkLimits(limits []Limit) bool {
+// validWindows is checkWindows without the words.
+func validWindows(limits []Window) bool {
 	for i := range limits {
 		if !limits[i].valid() {
 			return false
@@ -120,18 +120,18 @@ func checkLimits(limits []Limit) bool {
 	return len(limits) > 0 && len(limits) <= MaxWindows
 }
 
-func validateLimits(f *faults, where string, limits []Limit) {
-	f.check(len(limits) > 0 && len(limits) <= MaxWindows, "%sLimits: there are %d, must be from 1 to %d", where, len(limits), MaxWindows)
+func checkWindows(f *faults, where string, limits []Window) {
+	f.check(len(limits) > 0 && len(limits) <= MaxWindows, "%sWindows: there are %d, must be from 1 to %d", where, len(limits), MaxWindows)
 	for i := range limits {
-		limits[i].check(f, fmt.Sprintf("%sLimits[%d].", where, i))
+		limits[i].check(f, fmt.Sprintf("%sWindows[%d].", where, i))
 	}
 }
 
 // makesSense reports what cannot be true of a result that a store has come to.
-func (t *Take) makesSense(r Result) error {
+func (t *Request) makesSense(r Decision) error {
 	switch {
-	case r.Window < 0 || r.Window >= len(t.Limits):
-		return fmt.Errorf("quota: the store's result is about window %d of %d", r.Window, len(t.Limits))
+	case r.Window < 0 || r.Window >= len(t.Windows):
+		return fmt.Errorf("quota: the store's result is about window %d of %d", r.Window, len(t.Windows))
 	case math.IsNaN(r.Remaining) || math.IsInf(r.Remaining, 0):
 		return fmt.Errorf("quota: the store says that %v tokens remain", r.Remaining)
 	case r.Wait < 0, r.OK && t.Mode == Reserve && r.Wait-time.Millisecond > t.MaxWait:
@@ -143,9 +143,9 @@ func (t *Take) makesSense(r Result) error {
 // Decide does t on windows that hold these tokens at this time, one window for
 // each limit, and leaves in tokens what they hold afterwards. It is for a [Store]
 // whose buckets are elsewhere: it says of them what [Memory] would.
-func (t *Take) Decide(tokens []float64, now time.Time) Result {
+func (t *Request) Decide(tokens []float64, now time.Time) Decision {
 	var room [MaxWindows]bucket
-	buckets := room[:len(t.Limits)]
+	buckets := room[:len(t.Windows)]
 	for i := range buckets {
 		buckets[i].tokens = tokens[i]
 	}
@@ -156,28 +156,28 @@ func (t *Take) Decide(tokens []float64, now time.Time) Result {
 	return r
 }
 
-// decide does a Take on its buckets, one for each limit. Whatever it decides, the
+// decide does a Request on its buckets, one for each limit. Whatever it decides, the
 // buckets are up to date afterwards.
-func (t *Take) decide(buckets []bucket, at moment) (r Result) {
+func (t *Request) decide(buckets []bucket, at moment) (r Decision) {
 	cost := float64(t.Cost)
-	r = Result{OK: true}
+	r = Decision{OK: true}
 	for i := range buckets {
-		l, b := &t.Limits[i], &buckets[i]
+		l, b := &t.Windows[i], &buckets[i]
 		b.refill(l, at)
 		if !t.Debt && cost > l.Burst {
-			r = Result{Window: i, Wait: Never}
+			r = Decision{Window: i, Wait: Never}
 			continue
 		}
 		if wait := l.fill(b.lacks(l, cost, t.Debt), at); wait > r.Wait || wait == Never {
-			r = Result{Window: i, Wait: wait}
+			r = Decision{Window: i, Wait: wait}
 		}
 	}
 	switch t.Mode {
 	case Permissive:
-		r = Result{OK: true}
+		r = Decision{OK: true}
 	case Reserve:
 		if r.Wait < time.Millisecond {
-			r = Result{OK: true}
+			r = Decision{OK: true}
 		}
 		r.OK = r.Wait <= t.MaxWait && r.Wait < Never
 	}
@@ -185,7 +185,7 @@ func (t *Take) decide(buckets []bucket, at moment) (r Result) {
 		r.Wait = max(roundUp(r.Wait), time.Millisecond)
 	} else if t.Mode != DryRun {
 		for i := range buckets {
-			buckets[i].take(&t.Limits[i], cost)
+			buckets[i].take(&t.Windows[i], cost)
 		}
 	}
 	t.report(&r, buckets, at)
@@ -193,12 +193,12 @@ func (t *Take) decide(buckets []bucket, at moment) (r Result) {
 }
 
 // report fills in which window binds, and what is in it.
-func (t *Take) report(r *Result, buckets []bucket, at moment) {
+func (t *Request) report(r *Decision, buckets []bucket, at moment) {
 	if r.OK {
 		r.Window = 0
 	}
 	for i := range buckets {
-		l, b := &t.Limits[i], &buckets[i]
+		l, b := &t.Windows[i], &buckets[i]
 		if r.OK && b.tokens < buckets[r.Window].tokens {
 			r.Window = i
 		}
@@ -219,7 +219,7 @@ type moment struct {
 }
 
 // by returns the time by the clock that l goes by.
-func (at moment) by(l *Limit) time.Duration {
+func (at moment) by(l *Window) time.Duration {
 	if l.Calendar.set() {
 		return at.wall
 	}
@@ -249,12 +249,12 @@ type bucket struct {
 }
 
 // full is the bucket of a key that has not been seen.
-func full(l *Limit, at moment) bucket { return bucket{l.Burst, at.by(l)} }
+func full(l *Window, at moment) bucket { return bucket{l.Burst, at.by(l)} }
 
 // refill brings the bucket up to date. A clock that has gone back brings nothing,
 // and time counts from there again: neither tokens for time that did not pass, nor
 // a bucket that stands still until the clock is where it was.
-func (b *bucket) refill(l *Limit, at moment) {
+func (b *bucket) refill(l *Window, at moment) {
 	now := at.by(l)
 	if passed := now - b.last; passed > 0 {
 		if l.Calendar.set() {
@@ -269,13 +269,13 @@ func (b *bucket) refill(l *Limit, at moment) {
 
 // take takes tokens out, or puts some back where they are negative. A debt beyond
 // MaxTokens is not counted.
-func (b *bucket) take(l *Limit, tokens float64) {
+func (b *bucket) take(l *Window, tokens float64) {
 	b.tokens = min(max(b.tokens-tokens, -MaxTokens), l.Burst)
 }
 
 // lacks returns how many tokens have to come back until work of this cost is let
 // through: in debt, until there is none; else until there are as many as it costs.
-func (b *bucket) lacks(l *Limit, cost float64, debt bool) float64 {
+func (b *bucket) lacks(l *Window, cost float64, debt bool) float64 {
 	need := cost
 	if debt {
 		need = 0

@@ -17,13 +17,13 @@ const ms = time.Millisecond
 
 // pail is the buckets of one key with the moment they are looked at.
 type pail struct {
-	Take
+	Request
 	buckets []bucket
 	at      moment
 }
 
-func newPail(debt bool, limits ...Limit) *pail {
-	p := &pail{Take: Take{Limits: limits, Debt: debt}, at: moment{epoch: time.Unix(0, 0).UTC()}}
+func newPail(debt bool, limits ...Window) *pail {
+	p := &pail{Request: Request{Windows: limits, Debt: debt}, at: moment{epoch: time.Unix(0, 0).UTC()}}
 	for i := range limits {
 		p.buckets = append(p.buckets, full(&limits[i], p.at))
 	}
@@ -32,14 +32,14 @@ func newPail(debt bool, limits ...Limit) *pail {
 
 func (p *pail) advance(d time.Duration) { p.at.now += d; p.at.wall += d }
 
-func (p *pail) take(cost int64) Result {
+func (p *pail) take(cost int64) Decision {
 	p.Cost = cost
 	return p.decide(p.buckets, p.at)
 }
 
 func (p *pail) tokens() float64 {
 	b := p.buckets[0]
-	b.refill(&p.Limits[0], p.at)
+	b.refill(&p.Windows[0], p.at)
 	return b.tokens
 }
 
@@ -58,7 +58,7 @@ type step struct {
 func TestKafkaVectors(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		limit Limit
+		limit Window
 		mode  Mode
 		steps []step
 	}{
@@ -107,7 +107,7 @@ func TestAtTheRate(t *testing.T) {
 // K5: what is given back is capped at the burst.
 func TestGiveIsCapped(t *testing.T) {
 	p := newPail(true, Samples(5, 10, 2*time.Second))
-	p.buckets[0].take(&p.Limits[0], -60)
+	p.buckets[0].take(&p.Windows[0], -60)
 	if got := p.tokens(); got != 100 {
 		t.Errorf("%v tokens, want 100", got)
 	}
@@ -117,12 +117,12 @@ func TestGiveIsCapped(t *testing.T) {
 // are paid back at the new rate.
 func TestRateChanges(t *testing.T) {
 	p := newPail(true, Samples(10, 11, time.Second))
-	p.Limits[0] = Samples(2, 11, time.Second)
+	p.Windows[0] = Samples(2, 11, time.Second)
 	if got := p.tokens(); got != 22 {
 		t.Errorf("%v tokens after the rate fell, want 22", got)
 	}
 	p.take(122)
-	p.Limits[0] = Samples(50, 11, time.Second)
+	p.Windows[0] = Samples(50, 11, time.Second)
 	if r := p.take(1); r.OK || r.Wait != 2*time.Second {
 		t.Errorf("a debt of 100 at 50/s: %+v, want a wait of 2s", r)
 	}
@@ -134,7 +134,7 @@ func TestRateChanges(t *testing.T) {
 
 // Without debts there must be as many tokens as the work costs.
 func TestStrictBucket(t *testing.T) {
-	newPail(false, Limit{Rate: 10, Burst: 20}).play(t, []step{
+	newPail(false, Window{Rate: 10, Burst: 20}).play(t, []step{
 		{0, 20, true, 0, 0},
 		{0, 1, false, 100 * ms, 0},
 		{99 * ms, 1, false, ms, .99},
@@ -149,7 +149,7 @@ func TestStrictBucket(t *testing.T) {
 // The clock steps back: no tokens are lost or won, and the bucket goes on filling
 // from there.
 func TestClockStepsBack(t *testing.T) {
-	for _, l := range []Limit{{Rate: 10, Burst: 20}, Each(20, Day, nil)} {
+	for _, l := range []Window{{Rate: 10, Burst: 20}, PerCalendar(20, Day, nil)} {
 		p := newPail(false, l)
 		p.advance(30 * 24 * time.Hour)
 		p.take(15)
@@ -181,7 +181,7 @@ func TestDryRunTakesNothing(t *testing.T) {
 
 // A reservation takes now and starts later; what would wait too long takes nothing.
 func TestReserve(t *testing.T) {
-	p := newPail(false, Limit{Rate: 4, Burst: 2})
+	p := newPail(false, Window{Rate: 4, Burst: 2})
 	p.Mode, p.MaxWait = Reserve, time.Second
 	p.play(t, []step{
 		{0, 1, true, 0, 1}, {0, 1, true, 0, 0},
@@ -190,7 +190,7 @@ func TestReserve(t *testing.T) {
 		{0, 3, false, Never, -4},
 		{time.Second - 500*time.Microsecond, 1, true, 250*ms + 500*time.Microsecond, -1.002},
 	})
-	fast := newPail(false, Limit{Rate: 4000, Burst: 1})
+	fast := newPail(false, Window{Rate: 4000, Burst: 1})
 	fast.Mode = Reserve
 	fast.play(t, []step{{0, 1, true, 0, 0}, {0, 1, true, 0, -1}, {0, 1, true, 0, -2}, {0, 1, true, 0, -3}, {0, 1, false, ms, -3}})
 }
@@ -227,7 +227,7 @@ func TestAbsurdCosts(t *testing.T) {
 	if r := p.take(math.MaxInt64); r.Remaining != -MaxTokens || r.Wait <= 0 {
 		t.Errorf("permissive: %+v", r)
 	}
-	slow := newPail(true, Limit{Rate: minRate, Burst: 1})
+	slow := newPail(true, Window{Rate: minRate, Burst: 1})
 	slow.take(math.MaxInt64)
 	if r := slow.take(1); r.OK || r.Wait != Never {
 		t.Errorf("at the slowest rate: %+v", r)
@@ -271,7 +271,7 @@ func TestRatesOverAWindow(t *testing.T) {
 func TestPrecedenceChangesTheBucket(t *testing.T) {
 	noBoth := without(kafka(), "user=*,client=*")
 	noUser := without(noBoth, "user=*")
-	withOne := append(slices.Clip(kafka()), Rule{User: Named("userA"), Client: Named("client6"), Limits: samples(11_000)})
+	withOne := append(slices.Clip(kafka()), Rule{User: Named("userA"), Client: Named("client6"), Windows: samples(11_000)})
 	for name, c := range map[string]struct {
 		before, after []Rule
 		who           weir.Work
@@ -300,7 +300,7 @@ func TestPrecedenceChangesTheBucket(t *testing.T) {
 // it hears at once that the wait is longer, and nothing has been taken.
 func TestDeadlineBeforeTheTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newQuota(t, Config{Name: "q", Rules: everyUser(Limit{Rate: .01, Burst: 1}), Queue: Queue{Len: 1, MaxWait: -1}})
+		q := newQuota(t, Config{Name: "q", Rules: everyUser(Window{Rate: .01, Burst: 1}), Queue: Queue{Len: 1, MaxWait: -1}})
 		if _, err := q.Admit(ctx, alice); err != nil {
 			t.Fatal(err)
 		}
@@ -319,13 +319,13 @@ func TestDeadlineBeforeTheTurn(t *testing.T) {
 
 // M66: no burst is a fault, when the gate is made and when it is changed.
 func TestNoBurst(t *testing.T) {
-	none := everyUser(Limit{Rate: 4})
-	if _, err := New(Config{Name: "q", Rules: none}); err == nil || !strings.Contains(err.Error(), "Limits[0].Burst 0: must be above 0") {
+	none := everyUser(Window{Rate: 4})
+	if _, err := New(Config{Name: "q", Rules: none}); err == nil || !strings.Contains(err.Error(), "Windows[0].Burst 0: must be above 0") {
 		t.Errorf("made: %v", err)
 	}
 	r := newRig(t, Config{Rules: everyUser(Per(4, time.Second))})
 	for name, err := range map[string]error{"Reconfigure": r.Reconfigure(Config{Rules: none}), "SetRules": r.SetRules(none)} {
-		if err == nil || !strings.Contains(err.Error(), "Limits[0].Burst 0: must be above 0") {
+		if err == nil || !strings.Contains(err.Error(), "Windows[0].Burst 0: must be above 0") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -339,7 +339,7 @@ func TestNoBurst(t *testing.T) {
 func TestTimeInTheQueue(t *testing.T) {
 	var waited []time.Duration
 	r := newRig(t, Config{
-		Rules: everyUser(Limit{Rate: 20, Burst: 1}), Queue: Queue{Len: 199, MaxWait: time.Minute},
+		Rules: everyUser(Window{Rate: 20, Burst: 1}), Queue: Queue{Len: 199, MaxWait: time.Minute},
 		Hooks: weir.Hooks{Admitted: func(_ string, _ weir.Work, d time.Duration) { waited = append(waited, d) }},
 	})
 	for range 200 {
@@ -364,7 +364,7 @@ func TestTimeInTheQueue(t *testing.T) {
 
 // A reservation that is given back pulls nobody forward, but who comes next finds it.
 func TestGivenBackReservation(t *testing.T) {
-	r := newRig(t, Config{Rules: everyUser(Limit{Rate: 4, Burst: 1}), Queue: Queue{Len: 9, MaxWait: time.Minute}})
+	r := newRig(t, Config{Rules: everyUser(Window{Rate: 4, Burst: 1}), Queue: Queue{Len: 9, MaxWait: time.Minute}})
 	due := func() time.Duration { at, _ := r.Next(); return at }
 	r.admit(alice)
 	_, first, _ := r.Arrive(alice, func(weir.Permit, error) {})
@@ -407,12 +407,12 @@ func TestClockJumps(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	jumps := []time.Duration{0, 1, time.Millisecond, time.Second, time.Hour, 25 * time.Hour, 40 * 24 * time.Hour, year, 5 * year, 9 * year, 56 * year}
 	for name, tt := range map[string]struct {
-		limits []Limit
+		limits []Window
 		back   func(from, to time.Duration) float64 // tokens that come back
 	}{
-		"rate": {[]Limit{Per(10, time.Hour)}, func(from, to time.Duration) float64 { return min(10*(to-from).Hours(), 10) }},
-		"day":  {[]Limit{Each(10, Day, nil)}, func(from, to time.Duration) float64 { return 10 * min(float64(days(to)-days(from)), 1) }},
-		"both": {[]Limit{Per(10, time.Minute), Each(10, Day, nil)}, func(from, to time.Duration) float64 { return 10 * min(float64(days(to)-days(from)), 1) }},
+		"rate": {[]Window{Per(10, time.Hour)}, func(from, to time.Duration) float64 { return min(10*(to-from).Hours(), 10) }},
+		"day":  {[]Window{PerCalendar(10, Day, nil)}, func(from, to time.Duration) float64 { return 10 * min(float64(days(to)-days(from)), 1) }},
+		"both": {[]Window{Per(10, time.Minute), PerCalendar(10, Day, nil)}, func(from, to time.Duration) float64 { return 10 * min(float64(days(to)-days(from)), 1) }},
 	} {
 		var now time.Duration
 		m := newMemory(t, MemoryConfig{Now: func() time.Duration { return now }})
@@ -431,7 +431,7 @@ func TestClockJumps(t *testing.T) {
 				most += 10
 			}
 			for range random.IntN(15) {
-				if r, err := m.Take(t.Context(), &Take{Key: "k", Limits: tt.limits, Cost: 1}); err != nil {
+				if r, err := m.Decide(t.Context(), &Request{Key: "k", Windows: tt.limits, Cost: 1}); err != nil {
 					t.Fatal(err)
 				} else if r.OK {
 					through++
@@ -457,7 +457,7 @@ func TestWholeWaits(t *testing.T) {
 	for _, unit := range []time.Duration{ms, time.Minute, time.Hour} {
 		for n := range 200 {
 			wait := time.Duration(n+1) * unit
-			p := newPail(false, Limit{Rate: 1 / wait.Seconds(), Burst: 1})
+			p := newPail(false, Window{Rate: 1 / wait.Seconds(), Burst: 1})
 			p.take(1)
 			for left := wait; left > 0; left -= unit {
 				if got := p.take(1); got.OK || got.Wait != left {
@@ -475,7 +475,7 @@ func TestWholeWaits(t *testing.T) {
 // A debt of whole periods is paid back by as many, not by one more.
 func TestDebtOfWholePeriods(t *testing.T) {
 	for periods := range 5 {
-		p := newPail(true, Each(100, Hour, nil))
+		p := newPail(true, PerCalendar(100, Hour, nil))
 		p.take(100)
 		p.take(int64(100 * periods))
 		if periods == 0 {
@@ -494,8 +494,8 @@ func TestDebtOfWholePeriods(t *testing.T) {
 
 // Of several debts the longest is told, wherever it stands.
 func TestPermissiveSeveralWindows(t *testing.T) {
-	fast, slow := Limit{Rate: 10, Burst: 10}, Limit{Rate: 1, Burst: 10}
-	for _, limits := range [][]Limit{{fast, slow}, {slow, fast}, {fast, slow, fast}} {
+	fast, slow := Window{Rate: 10, Burst: 10}, Window{Rate: 1, Burst: 10}
+	for _, limits := range [][]Window{{fast, slow}, {slow, fast}, {fast, slow, fast}} {
 		p := newPail(true, limits...)
 		p.Mode = Permissive
 		if got := p.take(30); !got.OK || got.Wait != 20*time.Second {
@@ -519,7 +519,7 @@ func TestThoseWhoComeBackTogether(t *testing.T) {
 		{"a second's worth", 100, Queue{}, 3 * time.Second},
 		{"a fifth, and a queue", 20, Queue{Len: 100, MaxWait: time.Second}, 6200 * time.Millisecond},
 	} {
-		r := newRig(t, Config{Rules: []Rule{{Limits: []Limit{{Rate: 100, Burst: test.burst}}}}, Queue: test.queue})
+		r := newRig(t, Config{Rules: []Rule{{Windows: []Window{{Rate: 100, Burst: test.burst}}}}, Queue: test.queue})
 		var last time.Duration
 		tries, served := 0, 0
 		back := map[time.Duration]int{0: clients} // by the second

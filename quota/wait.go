@@ -30,7 +30,7 @@ type waiter struct {
 
 // wait reserves tokens for work that was refused for want of them. It returns the
 // place in the room if the work has to wait for them.
-func (q *Quota) wait(ctx context.Context, set *settings, w *weir.Work, c *charge, was Result, wake func(weir.Permit, error)) (Result, *waiter, *weir.Rejection) {
+func (q *Quota) wait(ctx context.Context, set *settings, w *weir.Work, c *charge, was Decision, wake func(weir.Permit, error)) (Decision, *waiter, *weir.Rejection) {
 	now := q.now()
 	most := q.patience(ctx, set, w, now)
 	if was.Wait == Never || was.Wait-time.Millisecond > most {

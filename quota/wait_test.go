@@ -16,7 +16,7 @@ import (
 // M60: rate 4, burst 2, ten at once: two go at once, then one every 250 ms.
 func TestWaitersGoOneByOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newQuota(t, Config{Name: "q", Rules: everyUser(Limit{Rate: 4, Burst: 2}), Queue: Queue{Len: 100, MaxWait: time.Minute}})
+		q := newQuota(t, Config{Name: "q", Rules: everyUser(Window{Rate: 4, Burst: 2}), Queue: Queue{Len: 100, MaxWait: time.Minute}})
 		began := time.Now()
 		var mu sync.Mutex
 		var at []time.Duration
@@ -62,7 +62,7 @@ func TestWaitersGiveBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				rejected := 0
-				q := newQuota(t, Config{Name: "q", Rules: everyUser(Limit{Rate: .01, Burst: 1}), Queue: Queue{Len: 1, MaxWait: -1},
+				q := newQuota(t, Config{Name: "q", Rules: everyUser(Window{Rate: .01, Burst: 1}), Queue: Queue{Len: 1, MaxWait: -1},
 					Hooks: weir.Hooks{Rejected: func(weir.Work, *weir.Rejection) { rejected++ }}})
 				if _, err := q.Admit(ctx, alice); err != nil {
 					t.Fatal(err)
@@ -78,7 +78,7 @@ func TestWaitersGiveBack(t *testing.T) {
 				synctest.Wait()
 				c.leave(q, cancel)
 				wg.Wait()
-				r := take(t, q.store, Take{Key: "q/user=alice", Limits: []Limit{{Rate: .01, Burst: 1}}, Debt: true, Mode: DryRun})
+				r := take(t, q.store, Request{Key: "q/user=alice", Windows: []Window{{Rate: .01, Burst: 1}}, Debt: true, Mode: DryRun})
 				if math.Abs(r.Remaining) > 1e-3 || rejected != 1 || q.Snapshot().Waiting != 0 {
 					t.Errorf("%v left, want 0; %d rejected; %+v", r.Remaining, rejected, q.Snapshot())
 				}
@@ -90,7 +90,7 @@ func TestWaitersGiveBack(t *testing.T) {
 // Who would have to wait too long is refused at once, with the wait, and takes
 // nothing.
 func TestPatience(t *testing.T) {
-	r := newRig(t, Config{Rules: everyUser(Limit{Rate: .1, Burst: 1}), Queue: Queue{Len: 10, MaxWait: 15 * time.Second}})
+	r := newRig(t, Config{Rules: everyUser(Window{Rate: .1, Burst: 1}), Queue: Queue{Len: 10, MaxWait: 15 * time.Second}})
 	r.admit(alice)
 	for name, w := range map[string]weir.Work{
 		"by itself":   {User: "alice", MaxWait: 9 * time.Second},
@@ -113,7 +113,7 @@ func TestPatience(t *testing.T) {
 
 // An event loop waits without a goroutine, on a clock of its own.
 func TestArrive(t *testing.T) {
-	r := newRig(t, Config{Rules: everyUser(Limit{Rate: 1, Burst: 1}), Queue: Queue{Len: 2, MaxWait: time.Minute}})
+	r := newRig(t, Config{Rules: everyUser(Window{Rate: 1, Burst: 1}), Queue: Queue{Len: 2, MaxWait: time.Minute}})
 	var woken []error
 	wake := func(p weir.Permit, err error) {
 		woken = append(woken, err)

@@ -174,15 +174,15 @@ func ExampleWithRejection() {
 func ExampleSetRateLimit() {
 	api := weir.Must(quota.New(quota.Config{
 		Name:  "api",
-		Rules: []quota.Rule{{User: quota.Every, Limits: []quota.Limit{{Rate: 2, Burst: 3}}}},
+		Rules: []quota.Rule{{User: quota.Every, Windows: []quota.Window{{Rate: 2, Burst: 3}}}},
 		Now:   func() time.Duration { return 0 },
 	}))
 	defer api.Close()
 
 	handler := func(w http.ResponseWriter, r *http.Request) {
 		d, err := api.Charge(context.Background(), weir.Work{User: r.Header.Get("X-User")})
-		if !d.Free && len(d.Limits) > 0 {
-			window := d.Limits[d.Window]
+		if !d.Free && len(d.Windows) > 0 {
+			window := d.Windows[d.Window]
 			reset := d.Wait // refused: until it is let through
 			if err == nil {
 				reset = window.Refill(d.Remaining, quota.VirtualEpoch)

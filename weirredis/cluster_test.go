@@ -67,10 +67,10 @@ func TestCluster(t *testing.T) {
 		nodes := startCluster(t, start)
 		s := open(t, Config{URL: "redis://weir:secret@" + nodes[0].addr})
 		keys := strangeKeys()
-		limits := []quota.Limit{quota.Per(3, time.Hour), quota.Per(100, 24*time.Hour)}
+		limits := []quota.Window{quota.Per(3, time.Hour), quota.Per(100, 24*time.Hour)}
 		eventually(t, 10*time.Second, "the client knows all nodes", func() bool {
 			for i := range 100 {
-				_, err := s.Take(context.Background(), &quota.Take{Key: fmt.Sprint(i), Limits: limits, Mode: quota.DryRun})
+				_, err := s.Decide(context.Background(), &quota.Request{Key: fmt.Sprint(i), Windows: limits, Mode: quota.DryRun})
 				if err != nil {
 					return false
 				}
@@ -79,7 +79,7 @@ func TestCluster(t *testing.T) {
 		})
 		for _, key := range keys {
 			for i := range 4 {
-				r, err := s.Take(context.Background(), &quota.Take{Key: key, Limits: limits, Cost: 1})
+				r, err := s.Decide(context.Background(), &quota.Request{Key: key, Windows: limits, Cost: 1})
 				if err != nil || r.OK != (i < 3) {
 					t.Fatalf("%.20q, take %d: %+v, %v", key, i, r, err)
 				}
@@ -107,7 +107,7 @@ func TestClusterNodeStandsStill(t *testing.T) {
 		"--cluster-require-full-coverage", "no", "--cluster-node-timeout", "60000")
 	s := open(t, Config{Addrs: []string{nodes[0].addr}, Deadline: 200 * time.Millisecond, MaxInFlight: 20})
 	take := func(key string) error {
-		_, err := s.Take(context.Background(), &quota.Take{Key: key, Limits: []quota.Limit{vast}, Cost: 1})
+		_, err := s.Decide(context.Background(), &quota.Request{Key: key, Windows: []quota.Window{vast}, Cost: 1})
 		return err
 	}
 	var gone, there string
@@ -142,9 +142,9 @@ func TestClusterSlotMoves(t *testing.T) {
 	t.Parallel()
 	nodes := startCluster(t, func(o ...string) *server { return startRedis(t, o...) })
 	s := open(t, Config{URL: "redis://weir:secret@" + nodes[0].addr})
-	key, l := keyOf("weir:", "k"), quota.Limit{Rate: 1e-9, Burst: 100}
+	key, l := keyOf("weir:", "k"), quota.Window{Rate: 1e-9, Burst: 100}
 	eventually(t, 10*time.Second, "a decision", func() bool {
-		_, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{l}, Mode: quota.DryRun})
+		_, err := s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{l}, Mode: quota.DryRun})
 		return err == nil
 	})
 	takeOne(t, s, l)
@@ -205,7 +205,7 @@ const userBurst, tenantBurst = 1e6, 50
 func newStack(t *testing.T, nodes []*server) *stack {
 	t.Helper()
 	gate := func(name string, r quota.Rule, burst float64) *quota.Quota {
-		r.Limits = []quota.Limit{{Rate: 1e-9, Burst: burst}}
+		r.Windows = []quota.Window{{Rate: 1e-9, Burst: burst}}
 		s := open(t, Config{Addrs: []string{nodes[0].addr}, Deadline: 200 * time.Millisecond, DialTimeout: 300 * time.Millisecond})
 		q, err := quota.New(quota.Config{Name: name, Store: s, OnStoreError: quota.Closed, Rules: []quota.Rule{r}})
 		if err != nil {
@@ -236,7 +236,7 @@ func newStack(t *testing.T, nodes []*server) *stack {
 // lacks is how much the user's bucket has been charged, and not been given back.
 func (s *stack) lacks(t *testing.T) float64 {
 	t.Helper()
-	var d quota.Decision
+	var d quota.Answer
 	eventually(t, 10*time.Second, "the user's bucket", func() (ok bool) {
 		var err error
 		d, err = s.users.Peek(context.Background(), s.work)
@@ -430,7 +430,7 @@ func TestSentinelStandsStill(t *testing.T) {
 	takeOne(t, s, vast)
 	p.master.kill(t)
 	eventually(t, 30*time.Second, "a decision by the new master", func() bool {
-		_, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1})
+		_, err := s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Cost: 1})
 		return err == nil
 	})
 }
@@ -439,18 +439,18 @@ func TestSentinelStandsStill(t *testing.T) {
 func followed(t *testing.T, p pair, c Config) {
 	t.Helper()
 	s := open(t, c)
-	l := quota.Limit{Rate: 1e-9, Burst: 100}
+	l := quota.Window{Rate: 1e-9, Burst: 100}
 	if r := takeOne(t, s, l); r.Remaining != 99 {
 		t.Fatalf("%+v", r)
 	}
 	p.ready(t, "weir:{=k}")
 	p.master.kill(t)
-	var r quota.Result
+	var r quota.Decision
 	perhaps := 0 // charged to those who were not told
 	eventually(t, 30*time.Second, "a decision by the new master", func() bool {
 		var e *Error
 		var err error
-		r, err = s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{l}, Cost: 1})
+		r, err = s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{l}, Cost: 1})
 		if errors.As(err, &e) && e.Charged() {
 			perhaps++
 		}

@@ -6,9 +6,9 @@
 //		return err
 //	}
 //	defer store.Close()
-//	r, err := store.Take(ctx, &quota.Take{
+//	r, err := store.Decide(ctx, &quota.Request{
 //		Key:    "user=alice",
-//		Limits: []quota.Limit{quota.Per(10, time.Second), quota.Per(1000, time.Hour)},
+//		Windows: []quota.Window{quota.Per(10, time.Second), quota.Per(1000, time.Hour)},
 //		Cost:   1,
 //	})
 //

@@ -25,16 +25,16 @@ func Example() {
 		return
 	}
 
-	take := &quota.Take{
-		Key:    "user=alice",
-		Limits: []quota.Limit{quota.Per(10, time.Second), quota.Per(1000, time.Hour)},
-		Cost:   1,
+	take := &quota.Request{
+		Key:     "user=alice",
+		Windows: []quota.Window{quota.Per(10, time.Second), quota.Per(1000, time.Hour)},
+		Cost:    1,
 	}
-	r, err := store.Take(context.Background(), take)
+	r, err := store.Decide(context.Background(), take)
 	var e *weirredis.Error
 	if errors.As(err, &e) {
 		fmt.Printf("the server is %v; perhaps charged: %v\n", e.Reason, e.Charged())
-		r, err = local.Take(context.Background(), take)
+		r, err = local.Decide(context.Background(), take)
 	}
 	fmt.Println(r.OK, r.Remaining, err)
 	// Output:

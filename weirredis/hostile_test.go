@@ -177,8 +177,8 @@ func TestLies(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer s.Close()
-			take := func() (quota.Result, error) {
-				return s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{{Rate: 1, Burst: 10}}, Cost: 1})
+			take := func() (quota.Decision, error) {
+				return s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{{Rate: 1, Burst: 10}}, Cost: 1})
 			}
 			if r, err := take(); err != nil || !r.OK {
 				t.Fatalf("%+v, %v", r, err)
@@ -243,7 +243,7 @@ func TestLiesAtFirst(t *testing.T) {
 				return
 			}
 			for range 10 {
-				_, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{{Rate: 1, Burst: 10}}, Cost: 1})
+				_, err := s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{{Rate: 1, Burst: 10}}, Cost: 1})
 				if err != nil && !errors.Is(err, ErrUnavailable) {
 					t.Error(err)
 				}

@@ -68,16 +68,16 @@ type leases struct {
 
 // held is the lease of one key.
 type held struct {
-	limits   []quota.Limit
+	limits   []quota.Window
 	until    time.Time
 	gone     bool // no longer in the table
 	fetching bool // somebody asks the server for more
 
 	tokens  int64
-	granted quota.Result // what the server said when it lent
+	granted quota.Decision // what the server said when it lent
 
 	refusedCost int64 // 0: nothing refused
-	refused     quota.Result
+	refused     quota.Decision
 	refusedAt   time.Time
 }
 
@@ -89,18 +89,18 @@ func newLeases(s *Store, l Lease) *leases {
 }
 
 // take decides by what is held, or asks the server.
-func (ls *leases) take(ctx context.Context, t *quota.Take) (quota.Result, error) {
+func (ls *leases) take(ctx context.Context, t *quota.Request) (quota.Decision, error) {
 	ls.mu.Lock()
 	h := ls.keys[t.Key]
-	if h != nil && !h.fetching && !slices.Equal(h.limits, t.Limits) {
+	if h != nil && !h.fetching && !slices.Equal(h.limits, t.Windows) {
 		tokens := ls.dropLocked(t.Key, h)
 		ls.mu.Unlock()
-		ls.giveBack(t.Key, t.Limits, tokens) // before anything is decided by the new ones
+		ls.giveBack(t.Key, t.Windows, tokens) // before anything is decided by the new ones
 		ls.mu.Lock()
 		h = ls.keys[t.Key]
 	}
 	now := ls.store.now()
-	if h != nil && slices.Equal(h.limits, t.Limits) {
+	if h != nil && slices.Equal(h.limits, t.Windows) {
 		if r, ok := h.decide(t.Cost, now, ls.For); ok {
 			ls.mu.Unlock()
 			ls.note(r.OK)
@@ -120,15 +120,15 @@ func (ls *leases) take(ctx context.Context, t *quota.Take) (quota.Result, error)
 // wantLocked returns the entry to keep in what the server says, and how many tokens
 // to take ahead. Only one asks for more at a time, or together they would hold more
 // than Tokens.
-func (ls *leases) wantLocked(t *quota.Take, h *held, now time.Time) (*held, int64) {
-	if t.Cost == 0 || t.Cost > ls.Tokens || h != nil && !slices.Equal(h.limits, t.Limits) {
+func (ls *leases) wantLocked(t *quota.Request, h *held, now time.Time) (*held, int64) {
+	if t.Cost == 0 || t.Cost > ls.Tokens || h != nil && !slices.Equal(h.limits, t.Windows) {
 		return nil, 0
 	}
 	if h == nil {
 		if ls.closed || len(ls.keys) >= ls.MaxKeys {
 			return nil, 0
 		}
-		h = &held{limits: slices.Clone(t.Limits), until: now.Add(ls.For)}
+		h = &held{limits: slices.Clone(t.Windows), until: now.Add(ls.For)}
 		ls.keys[t.Key] = h
 		ls.sweepLocked()
 	}
@@ -140,7 +140,7 @@ func (ls *leases) wantLocked(t *quota.Take, h *held, now time.Time) (*held, int6
 }
 
 // decide decides without the server, if it can.
-func (h *held) decide(cost int64, now time.Time, most time.Duration) (r quota.Result, ok bool) {
+func (h *held) decide(cost int64, now time.Time, most time.Duration) (r quota.Decision, ok bool) {
 	switch {
 	case cost == 0:
 		return r, false
@@ -164,7 +164,7 @@ func (h *held) decide(cost int64, now time.Time, most time.Duration) (r quota.Re
 
 // learn keeps what the server lent or refused, and returns the tokens that nobody
 // keeps because the entry has gone meanwhile.
-func (ls *leases) learn(h *held, cost, more int64, r quota.Result, a reply, err error) (back int64) {
+func (ls *leases) learn(h *held, cost, more int64, r quota.Decision, a reply, err error) (back int64) {
 	now := ls.store.now()
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -207,9 +207,9 @@ func (ls *leases) dropLocked(key string, h *held) (tokens int64) {
 
 // giveBack refunds what was held too long. It is tried once: a refund that comes
 // twice would let more through than the limit.
-func (ls *leases) giveBack(key string, limits []quota.Limit, tokens int64) {
+func (ls *leases) giveBack(key string, limits []quota.Window, tokens int64) {
 	if tokens > 0 {
-		_ = ls.store.Give(ls.store.ctx, key, limits, float64(tokens))
+		_ = ls.store.Refund(ls.store.ctx, key, limits, float64(tokens))
 	}
 }
 

@@ -43,9 +43,9 @@ func newSharersAt(t *testing.T, addr string, n int, l Lease, c Config) *sharers 
 
 func (w *sharers) pass(d time.Duration) { w.now.Add(d.Microseconds()) }
 
-func (w *sharers) take(t *testing.T, i int, cost int64, limits ...quota.Limit) quota.Result {
+func (w *sharers) take(t *testing.T, i int, cost int64, limits ...quota.Window) quota.Decision {
 	t.Helper()
-	r, err := w.stores[i].Take(context.Background(), &quota.Take{Key: "k", Limits: limits, Cost: cost})
+	r, err := w.stores[i].Decide(context.Background(), &quota.Request{Key: "k", Windows: limits, Cost: cost})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,9 +53,9 @@ func (w *sharers) take(t *testing.T, i int, cost int64, limits ...quota.Limit) q
 }
 
 // left returns what the server's bucket holds.
-func (w *sharers) left(t *testing.T, l quota.Limit) float64 {
+func (w *sharers) left(t *testing.T, l quota.Window) float64 {
 	t.Helper()
-	r, err := w.stores[0].Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{l}, Mode: quota.DryRun})
+	r, err := w.stores[0].Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{l}, Mode: quota.DryRun})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func (w *sharers) left(t *testing.T, l quota.Limit) float64 {
 // interval in them: no more is let through than burst + rate·t + processes·N.
 func TestLeaseBound(t *testing.T) {
 	const processes, tokens = 3, 20
-	l := quota.Limit{Rate: 100, Burst: 200}
+	l := quota.Window{Rate: 100, Burst: 200}
 	w := newSharers(t, processes, Lease{Tokens: tokens, For: time.Second})
 	r := rand.New(rand.NewPCG(1, 2))
 	begin := w.now.Load()
@@ -114,7 +114,7 @@ func TestLeaseBound(t *testing.T) {
 // again, and then all is spent at once.
 func TestLeaseBoundIsReached(t *testing.T) {
 	const processes, tokens = 3, 20
-	l := quota.Limit{Rate: 100, Burst: 200}
+	l := quota.Window{Rate: 100, Burst: 200}
 	w := newSharers(t, processes, Lease{Tokens: tokens, For: time.Minute})
 	for i := range processes {
 		w.take(t, i, 1, l)
@@ -141,7 +141,7 @@ func TestLeaseWithoutItsNode(t *testing.T) {
 		"--cluster-require-full-coverage", "no", "--cluster-node-timeout", "60000")
 	w := newSharersAt(t, nodes[0].addr, processes, Lease{Tokens: tokens, For: time.Minute}, Config{Deadline: 200 * time.Millisecond, DialTimeout: 300 * time.Millisecond})
 	ask := func(s *Store) error {
-		_, err := s.Take(t.Context(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1})
+		_, err := s.Decide(t.Context(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Cost: 1})
 		return err
 	}
 	admitted := 0
@@ -173,7 +173,7 @@ func TestLeaseWithoutItsNode(t *testing.T) {
 	}
 	var left float64
 	eventually(t, 10*time.Second, "the bucket", func() bool {
-		r, err := w.stores[0].Take(t.Context(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Mode: quota.DryRun})
+		r, err := w.stores[0].Decide(t.Context(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Mode: quota.DryRun})
 		left = r.Remaining
 		return err == nil
 	})
@@ -187,7 +187,7 @@ func TestLeaseWithoutItsNode(t *testing.T) {
 // At the limit the server is asked once for each refusal and its wait, and nothing
 // is let through that it would not.
 func TestLeaseRefusal(t *testing.T) {
-	l := quota.Limit{Rate: 10, Burst: 10}
+	l := quota.Window{Rate: 10, Burst: 10}
 	w := newSharers(t, 1, Lease{Tokens: 5, For: time.Second})
 	admitted := 0
 	for range 30 {
@@ -217,7 +217,7 @@ func TestLeaseRefusal(t *testing.T) {
 
 // A refusal says nothing about what costs less.
 func TestLeaseRefusalOfMore(t *testing.T) {
-	l := quota.Limit{Rate: 1e-9, Burst: 10}
+	l := quota.Window{Rate: 1e-9, Burst: 10}
 	w := newSharers(t, 1, Lease{Tokens: 8, For: time.Minute})
 	w.take(t, 0, 8, l) // and one of the two that are left is leased
 	if r := w.take(t, 0, 5, l); r.OK {
@@ -232,7 +232,7 @@ func TestLeaseRefusalOfMore(t *testing.T) {
 
 // A bucket lends half of what it can spare, and less and less.
 func TestLeaseIsHalf(t *testing.T) {
-	l := quota.Limit{Rate: 1e-9, Burst: 101}
+	l := quota.Window{Rate: 1e-9, Burst: 101}
 	w := newSharers(t, 3, Lease{Tokens: 1000, For: time.Minute})
 	for i, want := range []float64{50, 25, 12} { // each takes 1 and half of the rest
 		w.take(t, i, 1, l)
@@ -245,12 +245,12 @@ func TestLeaseIsHalf(t *testing.T) {
 // Many callers at once lease no more than one.
 func TestLeaseOnce(t *testing.T) {
 	const callers, tokens = 50, 20
-	l := quota.Limit{Rate: 1e-9, Burst: 10_000}
+	l := quota.Window{Rate: 1e-9, Burst: 10_000}
 	w := newSharers(t, 1, Lease{Tokens: tokens, For: time.Minute})
 	var wait sync.WaitGroup
 	for range callers {
 		wait.Go(func() {
-			if _, err := w.stores[0].Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{l}, Cost: 1}); err != nil {
+			if _, err := w.stores[0].Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{l}, Cost: 1}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -268,7 +268,7 @@ func TestLeaseOnce(t *testing.T) {
 func TestLeaseComesTooLate(t *testing.T) {
 	w := newSharers(t, 1, Lease{Tokens: 20, For: time.Minute})
 	ls := w.stores[0].leases
-	if back := ls.learn(&held{gone: true}, 1, 20, quota.Result{OK: true}, reply{charged: 16}, nil); back != 15 {
+	if back := ls.learn(&held{gone: true}, 1, 20, quota.Decision{OK: true}, reply{charged: 16}, nil); back != 15 {
 		t.Errorf("%d go back, want 15", back)
 	}
 }
@@ -285,7 +285,7 @@ func (ls *leases) tokens(key string) int64 {
 
 // What is not used is given back when its time is over, and by Close.
 func TestLeaseGivenBack(t *testing.T) {
-	l := quota.Limit{Rate: 1e-9, Burst: 100}
+	l := quota.Window{Rate: 1e-9, Burst: 100}
 	w := newSharers(t, 2, Lease{Tokens: 20, For: 20 * time.Millisecond})
 	if r := w.take(t, 0, 1, l); !r.OK || r.Remaining != 99 {
 		t.Errorf("%+v, want 99 left, those leased among them", r)
@@ -308,9 +308,9 @@ func TestLeaseGivenBack(t *testing.T) {
 // A limit that changes ends the lease: the new one holds at once.
 func TestLeaseLimitChanges(t *testing.T) {
 	w := newSharers(t, 1, Lease{Tokens: 20, For: time.Minute})
-	l := quota.Limit{Rate: 1e-9, Burst: 100}
+	l := quota.Window{Rate: 1e-9, Burst: 100}
 	w.take(t, 0, 1, l)
-	small := quota.Limit{Rate: 1e-9, Burst: 3}
+	small := quota.Window{Rate: 1e-9, Burst: 3}
 	admitted := 0
 	for range 10 {
 		if w.take(t, 0, 1, small).OK {
@@ -327,8 +327,8 @@ func TestLeaseMaxKeys(t *testing.T) {
 	w := newSharers(t, 1, Lease{Tokens: 10, For: time.Minute, MaxKeys: 2})
 	for range 3 {
 		for _, key := range []string{"a", "b", "c", "d"} {
-			k := quota.Take{Key: key, Limits: []quota.Limit{quota.Per(100, time.Hour)}, Cost: 1}
-			if r, err := w.stores[0].Take(context.Background(), &k); err != nil || !r.OK {
+			k := quota.Request{Key: key, Windows: []quota.Window{quota.Per(100, time.Hour)}, Cost: 1}
+			if r, err := w.stores[0].Decide(context.Background(), &k); err != nil || !r.OK {
 				t.Fatalf("%+v, %v", r, err)
 			}
 		}
@@ -341,13 +341,13 @@ func TestLeaseMaxKeys(t *testing.T) {
 // Only plain strict decisions go by what is leased: a dry run would spend it, and a
 // debt or a reservation be made by half a bucket.
 func TestLeaseOnlyStrict(t *testing.T) {
-	l := quota.Limit{Rate: 1e-9, Burst: 100}
+	l := quota.Window{Rate: 1e-9, Burst: 100}
 	w := newSharers(t, 1, Lease{Tokens: 20, For: time.Minute})
 	w.take(t, 0, 1, l)
 	leases := w.stores[0].leases
-	for _, k := range []quota.Take{{Mode: quota.DryRun}, {Mode: quota.Permissive}, {Mode: quota.Reserve}, {Debt: true}} {
-		k.Key, k.Limits, k.Cost = "k", []quota.Limit{l}, 1
-		if _, err := w.stores[0].Take(context.Background(), &k); err != nil {
+	for _, k := range []quota.Request{{Mode: quota.DryRun}, {Mode: quota.Permissive}, {Mode: quota.Reserve}, {Debt: true}} {
+		k.Key, k.Windows, k.Cost = "k", []quota.Window{l}, 1
+		if _, err := w.stores[0].Decide(context.Background(), &k); err != nil {
 			t.Fatal(err)
 		}
 		if n := leases.tokens("k"); n != 20 {
@@ -360,7 +360,7 @@ func TestLeaseOnlyStrict(t *testing.T) {
 func TestLeaseAfterAnError(t *testing.T) {
 	w := newSharers(t, 1, Lease{Tokens: 20, For: time.Minute})
 	h := &held{fetching: true}
-	if back := w.stores[0].leases.learn(h, 1, 20, quota.Result{}, reply{}, errors.New("no answer")); back != 0 || h.fetching {
+	if back := w.stores[0].leases.learn(h, 1, 20, quota.Decision{}, reply{}, errors.New("no answer")); back != 0 || h.fetching {
 		t.Errorf("%d go back, %+v; want nothing, and that somebody may ask again", back, h)
 	}
 }
@@ -369,8 +369,8 @@ func TestLeaseAfterAnError(t *testing.T) {
 // is decided by the new one.
 func TestLeaseOfAChangedLimit(t *testing.T) {
 	w := newSharers(t, 1, Lease{Tokens: 20, For: time.Minute})
-	w.take(t, 0, 1, quota.Limit{Rate: 1e-9, Burst: 100})
-	l := quota.Limit{Rate: 1e-9, Burst: 99}
+	w.take(t, 0, 1, quota.Window{Rate: 1e-9, Burst: 100})
+	l := quota.Window{Rate: 1e-9, Burst: 99}
 	if r := w.take(t, 0, 50, l); !r.OK {
 		t.Fatalf("%+v", r)
 	}
@@ -382,13 +382,13 @@ func TestLeaseOfAChangedLimit(t *testing.T) {
 // A refusal is not repeated from memory for longer than For, however long its wait:
 // somebody may have given tokens back.
 func TestLeaseForgetsARefusal(t *testing.T) {
-	l := quota.Limit{Rate: 1e-9, Burst: 10}
+	l := quota.Window{Rate: 1e-9, Burst: 10}
 	w := newSharers(t, 2, Lease{Tokens: 5, For: time.Minute})
 	w.take(t, 0, 10, l)
 	if r := w.take(t, 0, 1, l); r.OK {
 		t.Fatalf("%+v", r)
 	}
-	if err := w.stores[1].Give(context.Background(), "k", []quota.Limit{l}, 4); err != nil {
+	if err := w.stores[1].Refund(context.Background(), "k", []quota.Window{l}, 4); err != nil {
 		t.Fatal(err)
 	}
 	w.pass(time.Minute - time.Millisecond)
@@ -405,7 +405,7 @@ func TestLeaseForgetsARefusal(t *testing.T) {
 // place for another beside it: the bound would count it once, and it be spent twice.
 func TestLeaseOfASlowServer(t *testing.T) {
 	const tokens = 20
-	l := quota.Limit{Rate: 100, Burst: 200}
+	l := quota.Window{Rate: 100, Burst: 200}
 	server := startRedis(t)
 	slow := startSlowly(t, server)
 	w := &sharers{}
@@ -421,7 +421,7 @@ func TestLeaseOfASlowServer(t *testing.T) {
 	}
 	leases := w.stores[0].leases
 	left := func() float64 {
-		r, err := w.stores[1].Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{l}, Mode: quota.DryRun})
+		r, err := w.stores[1].Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{l}, Mode: quota.DryRun})
 		if err != nil {
 			t.Fatal(err)
 		}

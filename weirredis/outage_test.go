@@ -23,7 +23,7 @@ import (
 
 // vast is a limit that is never reached, so that what a bucket lacks counts what
 // has been charged to it.
-var vast = quota.Limit{Rate: 1e-9, Burst: 1e12}
+var vast = quota.Window{Rate: 1e-9, Burst: 1e12}
 
 // load is callers that ask without a pause.
 type load struct {
@@ -53,7 +53,7 @@ func (l *load) ask(t *testing.T) {
 		default:
 		}
 		begin := time.Now()
-		r, err := l.store.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1})
+		r, err := l.store.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Cost: 1})
 		if took := int64(time.Since(begin)); took > l.slowest.Load() {
 			l.slowest.Store(took)
 		}
@@ -175,14 +175,14 @@ func TestNotThereYet(t *testing.T) {
 	server := startRedis(t)
 	server.kill(t)
 	s := open(t, Config{Addrs: []string{server.addr}, Deadline: 50 * time.Millisecond})
-	_, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1})
+	_, err := s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Cost: 1})
 	var e *Error
 	if !errors.As(err, &e) || e.Reason != Down || e.Charged() {
 		t.Errorf("%v, want down", err)
 	}
 	server.start(t)
 	eventually(t, 10*time.Second, "a decision", func() bool {
-		_, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1})
+		_, err := s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Cost: 1})
 		return err == nil
 	})
 }
@@ -217,7 +217,7 @@ func TestNoStampede(t *testing.T) {
 	begin := time.Now()
 	for _, s := range stores {
 		eventually(t, 5*time.Second, "the store is down", func() bool {
-			_, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1})
+			_, err := s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Cost: 1})
 			return err != nil && s.Stats().Down
 		})
 	}
@@ -250,7 +250,7 @@ func TestCallerLeaves(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() {
-			_, err := s.Take(ctx, &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1})
+			_, err := s.Decide(ctx, &quota.Request{Key: "k", Windows: []quota.Window{vast}, Cost: 1})
 			done <- err
 		}()
 		eventually(t, 5*time.Second, "it is under way", func() bool { return s.Stats().InFlight == i+1 })
@@ -356,7 +356,7 @@ func TestSlow(t *testing.T) {
 	slow := startSlowly(t, server)
 	s := open(t, Config{Addrs: []string{slow.addr}, Deadline: 100 * time.Millisecond})
 	take := func() error {
-		_, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1})
+		_, err := s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Cost: 1})
 		return err
 	}
 	eventually(t, 5*time.Second, "a decision", func() bool { return take() == nil })
@@ -457,14 +457,14 @@ func TestPlanted(t *testing.T) {
 		bucket(5, 1e300), bucket(5, -1e300), bucket(1e300, now), bucket(-1e300, now), "\x02" + bucket(1, now)[1:], "\x01\x09" + bucket(1, now)[2:],
 		strings.Repeat(bucket(5, now), 50),
 	} {
-		for j, limits := range [][]quota.Limit{
-			{quota.Per(10, time.Hour)}, {quota.Per(10, time.Hour), quota.Per(20, time.Hour)}, {quota.Each(10, quota.Month, nil)},
+		for j, limits := range [][]quota.Window{
+			{quota.Per(10, time.Hour)}, {quota.Per(10, time.Hour), quota.Per(20, time.Hour)}, {quota.PerCalendar(10, quota.Month, nil)},
 		} {
-			take := quota.Take{Key: fmt.Sprintf("%d-%d", i, j), Limits: limits, Cost: 1}
+			take := quota.Request{Key: fmt.Sprintf("%d-%d", i, j), Windows: limits, Cost: 1}
 			server.set(t, keyOf("weir:", take.Key), value)
 			through := 0
 			for range 25 {
-				r, err := s.Take(context.Background(), &take)
+				r, err := s.Decide(context.Background(), &take)
 				var e *Error
 				if err != nil && (!errors.As(err, &e) || e.Reason != Invalid) {
 					t.Fatalf("%q: %v, want invalid", value, err)
@@ -528,18 +528,18 @@ func pass(to, from net.Conn, may func([]byte) bool) {
 func TestAnswerLost(t *testing.T) {
 	addr, cut := startCutting(t, startRedis(t))
 	s := open(t, Config{Addrs: []string{addr}, DialTimeout: patient})
-	l := quota.Limit{Rate: 1e-9, Burst: 100}
+	l := quota.Window{Rate: 1e-9, Burst: 100}
 	if r := takeOne(t, s, l); !r.OK || r.Remaining != 99 {
 		t.Fatalf("%+v", r)
 	}
 	cut.Store(true)
-	_, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{l}, Cost: 1})
+	_, err := s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{l}, Cost: 1})
 	var e *Error
 	if !errors.As(err, &e) || e.Reason != Broken || !e.Charged() {
 		t.Errorf("%v, want that the connection broke, and that it may be charged", err)
 	}
 	eventually(t, 10*time.Second, "another connection", func() bool {
-		r, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{l}, Mode: quota.DryRun})
+		r, err := s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{l}, Mode: quota.DryRun})
 		if err == nil && (r.Remaining < 97.5 || r.Remaining > 98.5) {
 			t.Errorf("%v left, want 98: 100 less 1, and less 1 that nobody was told of", r.Remaining)
 		}

@@ -287,7 +287,7 @@ func TestUser(t *testing.T) {
 		if r := takeOne(t, s, quota.Per(10, time.Second)); !r.OK || r.Remaining != 9 {
 			t.Errorf("%+v", r)
 		}
-		if err := s.Give(context.Background(), "k", []quota.Limit{quota.Per(10, time.Second)}, 1); err != nil {
+		if err := s.Refund(context.Background(), "k", []quota.Window{quota.Per(10, time.Second)}, 1); err != nil {
 			t.Error(err)
 		}
 		if _, err := New(Config{Addrs: []string{server.addr}, Username: "weir", Password: "wrong", DialTimeout: patient}); err == nil ||
@@ -312,7 +312,7 @@ func TestPasswordChanges(t *testing.T) {
 		PasswordFunc: func() (string, error) { return password.Load().(string), nil },
 	})
 	take := func() error {
-		_, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1})
+		_, err := s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Cost: 1})
 		return err
 	}
 	takeOne(t, s, vast)
@@ -347,7 +347,7 @@ func TestRightTakenAway(t *testing.T) {
 	takeOne(t, s, quota.Per(1000, time.Second))
 	server.ask(t, "ACL SETUSER weir -set")
 	take := func() error {
-		_, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{quota.Per(1000, time.Second)}, Cost: 1})
+		_, err := s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{quota.Per(1000, time.Second)}, Cost: 1})
 		return err
 	}
 	var e *Error
@@ -394,7 +394,7 @@ func TestComesBackUnfit(t *testing.T) {
 	s := open(t, Config{Addrs: []string{server.addr}, Deadline: 100 * time.Millisecond})
 	server.kill(t)
 	eventually(t, 5*time.Second, "the store is down", func() bool {
-		_, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1})
+		_, err := s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Cost: 1})
 		return err != nil && s.Stats().Down
 	})
 	server.args = append(server.args, "--maxmemory-policy", "allkeys-lru")
@@ -413,7 +413,7 @@ func TestOutOfMemory(t *testing.T) {
 	s := open(t, Config{Addrs: []string{server.addr}})
 	takeOne(t, s, vast)
 	server.ask(t, "CONFIG SET maxmemory 1")
-	_, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1})
+	_, err := s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Cost: 1})
 	var e *Error
 	if !errors.As(err, &e) || e.Reason != Refused || !strings.Contains(err.Error(), "OOM") {
 		t.Errorf("%v, want out of memory", err)
@@ -515,7 +515,7 @@ func TestClusterTLS(t *testing.T) {
 	for i := range 50 {
 		key := fmt.Sprint(i)
 		eventually(t, 10*time.Second, "a decision", func() bool {
-			r, err := s.Take(context.Background(), &quota.Take{Key: key, Limits: []quota.Limit{quota.Per(10, time.Second)}, Cost: 1})
+			r, err := s.Decide(context.Background(), &quota.Request{Key: key, Windows: []quota.Window{quota.Per(10, time.Second)}, Cost: 1})
 			return err == nil && r.OK
 		})
 		asked[nodeOf(nodes, key)] = true

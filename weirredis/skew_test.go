@@ -27,7 +27,7 @@ func TestSkewedProcesses(t *testing.T) {
 	admitted := 0
 	for end := server.Add(span); server.Before(end); server = server.Add(4 * time.Millisecond) {
 		for _, s := range stores {
-			if takeOne(t, s, quota.Limit{Rate: rate, Burst: burst}).OK {
+			if takeOne(t, s, quota.Window{Rate: rate, Burst: burst}).OK {
 				admitted++
 			}
 		}
@@ -43,9 +43,9 @@ func TestSkewedProcessesForReal(t *testing.T) {
 		stores[i] = open(t, Config{Addrs: []string{addr}, Now: func() time.Time { return time.Now().Add(skew) }})
 	}
 	const rate, burst = 100, 100 // far below what even a slow machine asks for
-	l := quota.Limit{Rate: rate, Burst: burst}
+	l := quota.Window{Rate: rate, Burst: burst}
 	ask := func(s *Store) (bool, time.Time) {
-		a, err := s.ask(context.Background(), "k", &request{cost: 1, limits: []quota.Limit{l}})
+		a, err := s.ask(context.Background(), "k", &request{cost: 1, limits: []quota.Window{l}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -68,17 +68,17 @@ func TestSkewedProcessesForReal(t *testing.T) {
 // bucket, whoever asks.
 func TestServerClockStepsBack(t *testing.T) {
 	addr := startRedis(t).addr
-	for key, limits := range map[string][]quota.Limit{
+	for key, limits := range map[string][]quota.Window{
 		"one window":   {{Rate: 10, Burst: 10}},
 		"several":      {{Rate: 10, Burst: 10}, {Rate: 100, Burst: 1000}},
-		"and calendar": {{Rate: 10, Burst: 10}, quota.Each(1000, quota.Hour, nil)},
+		"and calendar": {{Rate: 10, Burst: 10}, quota.PerCalendar(1000, quota.Hour, nil)},
 	} {
 		now := time.Unix(1_000_000, 0)
 		s := open(t, Config{Addrs: []string{addr}, Now: func() time.Time { return now }})
 		s.clock = func() int64 { return now.UnixMicro() }
-		take := func() quota.Result {
+		take := func() quota.Decision {
 			t.Helper()
-			r, err := s.Take(context.Background(), &quota.Take{Key: key, Limits: limits, Cost: 1})
+			r, err := s.Decide(context.Background(), &quota.Request{Key: key, Windows: limits, Cost: 1})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -103,22 +103,22 @@ func TestRateBecomesCalendar(t *testing.T) {
 	now := time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)
 	s := open(t, Config{Addrs: []string{startRedis(t).addr}, Now: func() time.Time { return now }})
 	s.clock = func() int64 { return now.UnixMicro() }
-	for _, l := range []quota.Limit{quota.Per(100, time.Hour), quota.Each(100, quota.Day, nil), quota.Each(100, quota.Month, nil), quota.Per(100, time.Hour)} {
-		r, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{l}, Cost: 40, Mode: quota.Permissive})
+	for _, l := range []quota.Window{quota.Per(100, time.Hour), quota.PerCalendar(100, quota.Day, nil), quota.PerCalendar(100, quota.Month, nil), quota.Per(100, time.Hour)} {
+		r, err := s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{l}, Cost: 40, Mode: quota.Permissive})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Log(l, r.Remaining)
 	}
-	r, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{quota.Per(100, time.Hour)}, Mode: quota.DryRun})
+	r, err := s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{quota.Per(100, time.Hour)}, Mode: quota.DryRun})
 	if err != nil || r.Remaining != -60 {
 		t.Errorf("%+v, %v; want a debt of 60 after 160 of 100", r, err)
 	}
 }
 
-func takeOne(t *testing.T, s *Store, l quota.Limit) quota.Result {
+func takeOne(t *testing.T, s *Store, l quota.Window) quota.Decision {
 	t.Helper()
-	r, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{l}, Cost: 1})
+	r, err := s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{l}, Cost: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,11 +127,11 @@ func takeOne(t *testing.T, s *Store, l quota.Limit) quota.Result {
 
 // look returns how the bucket is, once the store is not down: a slow machine may have
 // taken it there.
-func (s *Store) look(t *testing.T) (r quota.Result) {
+func (s *Store) look(t *testing.T) (r quota.Decision) {
 	t.Helper()
 	eventually(t, 10*time.Second, "the bucket", func() bool {
 		var err error
-		r, err = s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Mode: quota.DryRun})
+		r, err = s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Mode: quota.DryRun})
 		return err == nil
 	})
 	return r
@@ -139,7 +139,7 @@ func (s *Store) look(t *testing.T) (r quota.Result) {
 
 // takeKey asks for one of a key that has enough.
 func takeKey(s *Store, key string) error {
-	_, err := s.Take(context.Background(), &quota.Take{Key: key, Limits: []quota.Limit{vast}, Cost: 1})
+	_, err := s.Decide(context.Background(), &quota.Request{Key: key, Windows: []quota.Window{vast}, Cost: 1})
 	return err
 }
 
@@ -163,7 +163,7 @@ func TestCalendarByServersClock(t *testing.T) {
 		return s
 	}
 	right, ahead, lost := at(0), at(time.Hour), at(24*time.Hour)
-	l := quota.Each(2, quota.Hour, nil)
+	l := quota.PerCalendar(2, quota.Hour, nil)
 	takeOne(t, right, l)
 	takeOne(t, ahead, l)
 	for _, s := range []*Store{right, ahead} {
@@ -171,7 +171,7 @@ func TestCalendarByServersClock(t *testing.T) {
 			t.Errorf("a third in the hour: %+v, want a refusal for 30s", r)
 		}
 	}
-	_, err := lost.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{l}, Cost: 1})
+	_, err := lost.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{l}, Cost: 1})
 	var e *Error
 	if !errors.As(err, &e) || e.Reason != Invalid || !strings.Contains(err.Error(), "clocks") {
 		t.Errorf("a day off: %v, want that the clocks are apart", err)
@@ -193,7 +193,7 @@ func TestHalfAnHour(t *testing.T) {
 	s := open(t, Config{Addrs: []string{startRedis(t).addr}, Now: func() time.Time { return now }})
 	s.clock = func() int64 { return now.UnixMicro() }
 	for _, wait := range []time.Duration{50 * time.Minute, 30 * time.Minute, time.Hour, time.Hour} {
-		l := quota.Each(1, quota.Hour, in)
+		l := quota.PerCalendar(1, quota.Hour, in)
 		if r := takeOne(t, s, l); !r.OK {
 			t.Errorf("at %v: %+v, want one let through", now.In(in), r)
 		}

@@ -90,7 +90,7 @@ func TestAloneStandsStill(t *testing.T) {
 			ctx, cancel := tt.context()
 			defer cancel()
 			begin := time.Now()
-			_, err := s.Take(ctx, &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1})
+			_, err := s.Decide(ctx, &quota.Request{Key: "k", Windows: []quota.Window{vast}, Cost: 1})
 			took := time.Since(begin)
 			server.signal(t, syscall.SIGCONT)
 			var e *Error
@@ -103,9 +103,9 @@ func TestAloneStandsStill(t *testing.T) {
 			if st := s.Stats(); st.InFlight != 0 || st.Down {
 				t.Errorf("%+v", st)
 			}
-			var r quota.Result
+			var r quota.Decision
 			eventually(t, 10*time.Second, "a decision", func() bool {
-				r, err = s.Take(t.Context(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Mode: quota.DryRun})
+				r, err = s.Decide(t.Context(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Mode: quota.DryRun})
 				return err == nil
 			})
 			if charged := int(vast.Burst - r.Remaining); charged < asked || charged > asked+1 {
@@ -129,14 +129,14 @@ func TestAloneRefused(t *testing.T) {
 	}
 	server.ask(t, "RPUSH weir:{=list} x")
 	var e *Error
-	if _, err := s.Take(t.Context(), &quota.Take{Key: "list", Limits: []quota.Limit{vast}, Cost: 1}); !errors.As(err, &e) || e.Reason != Invalid {
+	if _, err := s.Decide(t.Context(), &quota.Request{Key: "list", Windows: []quota.Window{vast}, Cost: 1}); !errors.As(err, &e) || e.Reason != Invalid {
 		t.Errorf("%v, want invalid", err)
 	}
 	if !s.hasSolo() {
 		t.Error("the connection has gone")
 	}
 	server.ask(t, "ACL SETUSER weir -set")
-	if _, err := s.Take(t.Context(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1}); !errors.As(err, &e) || e.Reason != Refused || e.Charged() {
+	if _, err := s.Decide(t.Context(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Cost: 1}); !errors.As(err, &e) || e.Reason != Refused || e.Charged() {
 		t.Errorf("%v, want refused", err)
 	}
 	server.ask(t, "ACL SETUSER weir +set")
@@ -157,13 +157,13 @@ func TestAloneServerRestarts(t *testing.T) {
 	server.kill(t)
 	server.start(t)
 	eventually(t, 10*time.Second, "a connection again", func() bool {
-		_, err := s.Take(t.Context(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1})
+		_, err := s.Decide(t.Context(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Cost: 1})
 		return err == nil && s.hasSolo()
 	})
 	server.signal(t, syscall.SIGSTOP)
 	done := make(chan error, 1)
 	go func() {
-		_, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1})
+		_, err := s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Cost: 1})
 		done <- err
 	}()
 	eventually(t, 5*time.Second, "it is under way", func() bool { return s.Stats().InFlight == 1 })
@@ -191,7 +191,7 @@ func TestAloneLeaving(t *testing.T) {
 		soon(t, s)
 		ctx, cancel := context.WithCancel(t.Context())
 		leave := time.AfterFunc(time.Duration(i)*time.Microsecond, cancel)
-		if _, err := s.Take(ctx, &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1}); err != nil && !errors.Is(err, context.Canceled) {
+		if _, err := s.Decide(ctx, &quota.Request{Key: "k", Windows: []quota.Window{vast}, Cost: 1}); err != nil && !errors.Is(err, context.Canceled) {
 			t.Errorf("%v, want an answer or that the context is over", err)
 		}
 		takeOne(t, s, vast)

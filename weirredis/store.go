@@ -77,11 +77,11 @@ func (s *Store) laneOf(c *client, key string) *lane {
 
 func (s *Store) now() time.Time { return s.cfg.Now() }
 
-// Take decides about t by the server's clock. The error is an [*Error], or says
+// Decide decides about t by the server's clock. The error is an [*Error], or says
 // what is wrong with t.
-func (s *Store) Take(ctx context.Context, t *quota.Take) (quota.Result, error) {
-	if err := t.Validate(); err != nil {
-		return quota.Result{}, err
+func (s *Store) Decide(ctx context.Context, t *quota.Request) (quota.Decision, error) {
+	if err := t.Check(); err != nil {
+		return quota.Decision{}, err
 	}
 	if s.leases != nil && t.Mode == quota.Strict && !t.Debt {
 		return s.leases.take(ctx, t)
@@ -91,25 +91,25 @@ func (s *Store) Take(ctx context.Context, t *quota.Take) (quota.Result, error) {
 }
 
 // take asks the server, for lease tokens besides if there are as many.
-func (s *Store) take(ctx context.Context, t *quota.Take, lease float64) (quota.Result, reply, error) {
+func (s *Store) take(ctx context.Context, t *quota.Request, lease float64) (quota.Decision, reply, error) {
 	a, err := s.ask(ctx, t.Key, &request{
-		mode: uint8(t.Mode), debt: t.Debt, cost: float64(t.Cost), maxWait: t.MaxWait, lease: lease, limits: t.Limits,
+		mode: uint8(t.Mode), debt: t.Debt, cost: float64(t.Cost), maxWait: t.MaxWait, lease: lease, limits: t.Windows,
 	})
 	if err != nil {
-		return quota.Result{}, a, err
+		return quota.Decision{}, a, err
 	}
 	s.count.takes.Add(1)
-	r := t.Decide(a.tokens[:len(t.Limits)], a.now)
+	r := t.Decide(a.tokens[:len(t.Windows)], a.now)
 	r.OK = a.ok
 	return r, a, nil
 }
 
-// Give puts tokens back into every window of key, or takes more where they are
+// Refund puts tokens back into every window of key, or takes more where they are
 // negative, whatever is there. It is sent once: after an error it may or may not
-// have been done. The error is as that of [Store.Take].
-func (s *Store) Give(ctx context.Context, key string, limits []quota.Limit, tokens float64) error {
-	check := quota.Take{Limits: limits}
-	if err := check.Validate(); err != nil {
+// have been done. The error is as that of [Store.Decide].
+func (s *Store) Refund(ctx context.Context, key string, limits []quota.Window, tokens float64) error {
+	check := quota.Request{Windows: limits}
+	if err := check.Check(); err != nil {
 		return err
 	}
 	if tokens != tokens {

@@ -63,17 +63,17 @@ func newTwin(t *testing.T, addr string) *twin {
 }
 
 // take asks both, and fails if they differ by more than a rounding error.
-func (w *twin) take(t *testing.T, k *quota.Take) quota.Result {
+func (w *twin) take(t *testing.T, k *quota.Request) quota.Decision {
 	t.Helper()
-	got, err := w.redis.Take(context.Background(), k)
+	got, err := w.redis.Decide(context.Background(), k)
 	if err != nil {
 		t.Fatalf("%+v: %v", k, err)
 	}
-	want, err := w.memory.Take(context.Background(), k)
+	want, err := w.memory.Decide(context.Background(), k)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !alike(got, want, k.Limits) {
+	if !alike(got, want, k.Windows) {
 		t.Fatalf("at %v %+v:\nredis  %+v\nmemory %+v", w.now, k, got, want)
 	}
 	return got
@@ -81,7 +81,7 @@ func (w *twin) take(t *testing.T, k *quota.Take) quota.Result {
 
 // alike allows for what Memory leaves out of Remaining: what came back in the last
 // millisecond.
-func alike(a, b quota.Result, limits []quota.Limit) bool {
+func alike(a, b quota.Decision, limits []quota.Window) bool {
 	if a.OK != b.OK || a.Window != b.Window || (a.Wait-b.Wait).Abs() > time.Microsecond {
 		return false
 	}
@@ -106,7 +106,7 @@ func playTwins(t *testing.T, w *twin) {
 			case 0:
 				// A store need not write down when it refused or made a dry run. So that
 				// both know between which times the clock steps back, both are charged.
-				charge := &quota.Take{Key: key, Limits: limits, Cost: 1, Mode: quota.Permissive}
+				charge := &quota.Request{Key: key, Windows: limits, Cost: 1, Mode: quota.Permissive}
 				w.take(t, charge)
 				w.now -= time.Duration(r.Int64N(1e6)) * time.Microsecond
 				w.take(t, charge)
@@ -119,7 +119,7 @@ func playTwins(t *testing.T, w *twin) {
 			}
 			if r.IntN(20) == 0 {
 				// Charged, for the same reason: the new rates hold from here.
-				w.take(t, &quota.Take{Key: key, Limits: limits, Cost: 1, Mode: quota.Permissive})
+				w.take(t, &quota.Request{Key: key, Windows: limits, Cost: 1, Mode: quota.Permissive})
 				limits = changed(r, all)
 			}
 			if r.IntN(10) == 0 {
@@ -133,29 +133,29 @@ func playTwins(t *testing.T, w *twin) {
 	}
 }
 
-func someLimits(r *rand.Rand) []quota.Limit {
+func someLimits(r *rand.Rand) []quota.Window {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
 		berlin = nil
 	}
-	all := []quota.Limit{
+	all := []quota.Window{
 		quota.Per(10, time.Second),
 		quota.Per(1000, time.Hour),
 		quota.Samples(5, 10, 2*time.Second),
 		{Rate: .015, Burst: 30},
 		{Rate: 1e6, Burst: 1e7},
 		{Rate: 1e5, Burst: 50}, // so that waits are shorter than a millisecond
-		quota.Each(100, quota.Hour, nil),
-		quota.Each(1000, quota.Day, berlin),
-		quota.Each(50, quota.Week, nil),
-		quota.Each(500, quota.Month, berlin),
+		quota.PerCalendar(100, quota.Hour, nil),
+		quota.PerCalendar(1000, quota.Day, berlin),
+		quota.PerCalendar(50, quota.Week, nil),
+		quota.PerCalendar(500, quota.Month, berlin),
 	}
 	r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	return all[:1+r.IntN(3)]
 }
 
 // changed returns some of the windows from the first on, with other rates and bursts.
-func changed(r *rand.Rand, all []quota.Limit) []quota.Limit {
+func changed(r *rand.Rand, all []quota.Window) []quota.Window {
 	limits := slices.Clone(all[:1+r.IntN(len(all))])
 	for i := range limits {
 		limits[i].Rate *= math.Exp(r.NormFloat64())
@@ -164,9 +164,9 @@ func changed(r *rand.Rand, all []quota.Limit) []quota.Limit {
 	return limits
 }
 
-func someTake(r *rand.Rand, key string, limits []quota.Limit) quota.Take {
-	k := quota.Take{
-		Key: key, Limits: limits, Cost: r.Int64N(40), Debt: r.IntN(2) == 0,
+func someTake(r *rand.Rand, key string, limits []quota.Window) quota.Request {
+	k := quota.Request{
+		Key: key, Windows: limits, Cost: r.Int64N(40), Debt: r.IntN(2) == 0,
 		Mode: quota.Mode(r.IntN(4)), MaxWait: time.Duration(r.Int64N(int64(time.Minute))),
 	}
 	if r.IntN(3) == 0 {
@@ -178,9 +178,9 @@ func someTake(r *rand.Rand, key string, limits []quota.Limit) quota.Take {
 // A reservation reaches as many periods ahead as it may wait.
 func TestReservePeriodsAhead(t *testing.T) {
 	w := newTwin(t, startRedis(t).addr)
-	limits := []quota.Limit{quota.Each(10, quota.Hour, nil), quota.Per(1000, time.Second)}
-	w.take(t, &quota.Take{Key: "k", Limits: limits, Cost: 35, Debt: true})
-	reserve := quota.Take{Key: "k", Limits: limits, Cost: 1, Debt: true, Mode: quota.Reserve, MaxWait: 2 * time.Hour}
+	limits := []quota.Window{quota.PerCalendar(10, quota.Hour, nil), quota.Per(1000, time.Second)}
+	w.take(t, &quota.Request{Key: "k", Windows: limits, Cost: 35, Debt: true})
+	reserve := quota.Request{Key: "k", Windows: limits, Cost: 1, Debt: true, Mode: quota.Reserve, MaxWait: 2 * time.Hour}
 	if r := w.take(t, &reserve); r.OK || r.Wait != 3*time.Hour {
 		t.Errorf("%+v, want a refusal for 3h", r)
 	}
@@ -194,8 +194,8 @@ func TestReservePeriodsAhead(t *testing.T) {
 // refused all the same.
 func TestLargerThanBurst(t *testing.T) {
 	w := newTwin(t, startRedis(t).addr)
-	for i, limits := range [][]quota.Limit{{{Rate: 1, Burst: 1e15}}, {{Rate: 1, Burst: 1e15}, quota.Each(1e15, quota.Day, nil)}} {
-		k := quota.Take{Key: fmt.Sprint(i), Limits: limits, Cost: 1e15 + 500}
+	for i, limits := range [][]quota.Window{{{Rate: 1, Burst: 1e15}}, {{Rate: 1, Burst: 1e15}, quota.PerCalendar(1e15, quota.Day, nil)}} {
+		k := quota.Request{Key: fmt.Sprint(i), Windows: limits, Cost: 1e15 + 500}
 		if r := w.take(t, &k); r.OK || r.Wait != quota.Never {
 			t.Errorf("%+v, want it refused for ever", r)
 		}
@@ -206,10 +206,10 @@ func TestLargerThanBurst(t *testing.T) {
 	}
 }
 
-func (w *twin) give(t *testing.T, key string, limits []quota.Limit, tokens float64) {
+func (w *twin) give(t *testing.T, key string, limits []quota.Window, tokens float64) {
 	t.Helper()
 	for _, s := range []quota.Store{w.redis, w.memory} {
-		if err := s.Give(context.Background(), key, limits, tokens); err != nil {
+		if err := s.Refund(context.Background(), key, limits, tokens); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -217,7 +217,7 @@ func (w *twin) give(t *testing.T, key string, limits []quota.Limit, tokens float
 
 // waitOut checks that the wait is what it says: the same is refused a millisecond
 // before, and let through after.
-func (w *twin) waitOut(t *testing.T, k quota.Take, wait time.Duration) {
+func (w *twin) waitOut(t *testing.T, k quota.Request, wait time.Duration) {
 	t.Helper()
 	k.Mode = quota.DryRun
 	w.now += wait - time.Millisecond
@@ -235,7 +235,7 @@ func TestFailuresNotInARow(t *testing.T) {
 	server := startRedis(t)
 	s := open(t, Config{Addrs: []string{server.addr}, Deadline: 500 * time.Millisecond, DialTimeout: 10 * time.Second})
 	take := func() error {
-		_, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: []quota.Limit{vast}, Cost: 1})
+		_, err := s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Cost: 1})
 		return err
 	}
 	for range 2 {
@@ -259,7 +259,7 @@ func newGate(t *testing.T, s *Store, onError quota.OnStoreError) *quota.Quota {
 	t.Helper()
 	gate, err := quota.New(quota.Config{
 		Name: "api", Store: s, OnStoreError: onError,
-		Rules: []quota.Rule{{User: quota.Every, Limits: []quota.Limit{quota.Per(10, time.Hour), quota.Per(100, 24*time.Hour)}}},
+		Rules: []quota.Rule{{User: quota.Every, Windows: []quota.Window{quota.Per(10, time.Hour), quota.Per(100, 24*time.Hour)}}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -338,7 +338,7 @@ func TestOpenGateWithLateServer(t *testing.T) {
 	s := open(t, Config{Addrs: []string{slow.addr}, Deadline: 50 * time.Millisecond})
 	gate := newGate(t, s, quota.Open)
 	eventually(t, 10*time.Second, "an answer in time", func() bool {
-		_, err := s.Take(t.Context(), &quota.Take{Key: "other", Limits: []quota.Limit{vast}, Cost: 1})
+		_, err := s.Decide(t.Context(), &quota.Request{Key: "other", Windows: []quota.Window{vast}, Cost: 1})
 		return err == nil
 	})
 	slow.delay.Store(int64(100 * time.Millisecond))
@@ -367,7 +367,7 @@ func TestStrangeKeys(t *testing.T) {
 		s := open(t, Config{Addrs: []string{start().addr}})
 		for round := range 3 {
 			for _, key := range strangeKeys() {
-				r, err := s.Take(context.Background(), &quota.Take{Key: key, Limits: []quota.Limit{vast}, Cost: 1})
+				r, err := s.Decide(context.Background(), &quota.Request{Key: key, Windows: []quota.Window{vast}, Cost: 1})
 				if err != nil || r.Remaining != vast.Burst-float64(round+1) {
 					t.Fatalf("%.20q, round %d: %+v, %v", key, round, r, err)
 				}
@@ -380,22 +380,22 @@ func TestStrangeKeys(t *testing.T) {
 // key without a limit.
 func TestBadTakes(t *testing.T) {
 	s := open(t, Config{Addrs: []string{startRedis(t).addr}})
-	ok := []quota.Limit{quota.Per(10, time.Second)}
-	for name, k := range map[string]quota.Take{
+	ok := []quota.Window{quota.Per(10, time.Second)}
+	for name, k := range map[string]quota.Request{
 		"no limit":      {Cost: 1},
-		"negative cost": {Limits: ok, Cost: -1},
-		"rate 0":        {Limits: []quota.Limit{{Burst: 1}}, Cost: 1},
-		"rate too high": {Limits: []quota.Limit{{Rate: 1e300, Burst: 1}}, Cost: 1},
-		"unknown mode":  {Limits: ok, Cost: 1, Mode: 77},
+		"negative cost": {Windows: ok, Cost: -1},
+		"rate 0":        {Windows: []quota.Window{{Burst: 1}}, Cost: 1},
+		"rate too high": {Windows: []quota.Window{{Rate: 1e300, Burst: 1}}, Cost: 1},
+		"unknown mode":  {Windows: ok, Cost: 1, Mode: 77},
 	} {
-		if r, err := s.Take(context.Background(), &k); err == nil || r.OK || errors.Is(err, ErrUnavailable) {
+		if r, err := s.Decide(context.Background(), &k); err == nil || r.OK || errors.Is(err, ErrUnavailable) {
 			t.Errorf("%s: %+v, %v", name, r, err)
 		}
 	}
-	if r, err := s.Take(context.Background(), &quota.Take{Key: "k", Limits: ok, Cost: 1<<63 - 1}); err != nil || r.OK || r.Wait != quota.Never {
+	if r, err := s.Decide(context.Background(), &quota.Request{Key: "k", Windows: ok, Cost: 1<<63 - 1}); err != nil || r.OK || r.Wait != quota.Never {
 		t.Errorf("the largest cost: %+v, %v", r, err)
 	}
-	if err := s.Give(context.Background(), "k", nil, 1); err == nil {
+	if err := s.Refund(context.Background(), "k", nil, 1); err == nil {
 		t.Error("a gift to no window")
 	}
 	if n := s.Stats().Takes; n != 1 {
@@ -411,7 +411,7 @@ func TestForeignValue(t *testing.T) {
 	server.ask(t, "RPUSH weir:{=list} hello")
 	for range 2 * tripAfter {
 		for _, key := range []string{"text", "list"} {
-			_, err := s.Take(context.Background(), &quota.Take{Key: key, Limits: []quota.Limit{vast}, Cost: 1})
+			_, err := s.Decide(context.Background(), &quota.Request{Key: key, Windows: []quota.Window{vast}, Cost: 1})
 			var e *Error
 			if !errors.As(err, &e) || e.Reason != Invalid {
 				t.Errorf("%s: %v, want invalid", key, err)
@@ -437,9 +437,9 @@ func TestScriptForgotten(t *testing.T) {
 func TestExpiry(t *testing.T) {
 	server := startRedis(t)
 	s := open(t, Config{Addrs: []string{server.addr}})
-	take := func(key string, cost int64, limits ...quota.Limit) time.Duration {
+	take := func(key string, cost int64, limits ...quota.Window) time.Duration {
 		t.Helper()
-		_, err := s.Take(context.Background(), &quota.Take{Key: key, Limits: limits, Cost: cost, Mode: quota.Permissive})
+		_, err := s.Decide(context.Background(), &quota.Request{Key: key, Windows: limits, Cost: cost, Mode: quota.Permissive})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -459,7 +459,7 @@ func TestExpiry(t *testing.T) {
 	between("a window less", take("c", 1, quick), 18*time.Second, 20*time.Second+2*time.Millisecond)
 	between("a token in 31 years", take("d", 1, vast), 555_555*time.Hour, 555_556*time.Hour)
 	_, end := quota.Calendar{Period: quota.Day}.Current(time.Now())
-	day := quota.Each(10, quota.Day, nil)
+	day := quota.PerCalendar(10, quota.Day, nil)
 	between("a day", take("e", 1, day), time.Until(end)-time.Minute, time.Until(end)+time.Second)
 	between("a debt of two days", take("f", 25, day), time.Until(end)+24*time.Hour, time.Until(end)+53*time.Hour)
 
@@ -489,9 +489,9 @@ func writeFile(t *testing.T, name, text string) {
 func TestDryRunWritesNothing(t *testing.T) {
 	server := startRedis(t)
 	s := open(t, Config{Addrs: []string{server.addr}})
-	for _, limits := range [][]quota.Limit{{vast}, {vast, vast}} {
-		k := quota.Take{Key: "k", Limits: limits, Cost: 1, Mode: quota.DryRun}
-		if r, err := s.Take(context.Background(), &k); err != nil || !r.OK {
+	for _, limits := range [][]quota.Window{{vast}, {vast, vast}} {
+		k := quota.Request{Key: "k", Windows: limits, Cost: 1, Mode: quota.DryRun}
+		if r, err := s.Decide(context.Background(), &k); err != nil || !r.OK {
 			t.Fatalf("%+v, %v", r, err)
 		}
 		if n := server.ask(t, "DBSIZE"); !strings.HasPrefix(n, ":0") {

@@ -38,7 +38,7 @@ type request struct {
 	cost    float64
 	maxWait time.Duration
 	lease   float64 // tokens to take besides, if there are
-	limits  []quota.Limit
+	limits  []quota.Window
 }
 
 // pack appends the request as bucket.lua reads it. now is the process's own clock,
@@ -109,7 +109,7 @@ func doubleAt(s string, i int) float64 {
 }
 
 // probeArg is a decision that always goes through: see Store.probe.
-var probeArg = string((&request{mode: uint8(quota.Permissive), cost: 1, limits: []quota.Limit{{Rate: 1e6, Burst: 1}}}).pack(nil, time.Time{}, 0))
+var probeArg = string((&request{mode: uint8(quota.Permissive), cost: 1, limits: []quota.Window{{Rate: 1e6, Burst: 1}}}).pack(nil, time.Time{}, 0))
 
 // around is how many periods before and after the process's own are told to the
 // script: by so many the server's clock may be behind it or ahead.

@@ -38,7 +38,7 @@ func toTheMillisecond(s *store) {
 }
 
 func strict(s *store) {
-	t := of("strict", quota.Limit{Rate: .5, Burst: 20})
+	t := of("strict", quota.Window{Rate: .5, Burst: 20})
 	s.take(cost(t, 15), want{true, 0, 5})
 	s.take(cost(t, 10), want{false, 10 * time.Second, 5})
 	s.take(cost(t, 5), want{true, 0, 0})
@@ -61,7 +61,7 @@ func permissive(s *store) {
 }
 
 func dryRun(s *store) {
-	t := of("dry run", quota.Limit{Rate: 1, Burst: 10})
+	t := of("dry run", quota.Window{Rate: 1, Burst: 10})
 	for range 3 {
 		s.take(mode(cost(t, 10), quota.DryRun), want{true, 0, 10})
 	}
@@ -72,7 +72,7 @@ func dryRun(s *store) {
 }
 
 func reserve(s *store) {
-	t := mode(of("reserve", quota.Limit{Rate: .5, Burst: 2}), quota.Reserve)
+	t := mode(of("reserve", quota.Window{Rate: .5, Burst: 2}), quota.Reserve)
 	t.MaxWait = 5 * time.Second
 	s.take(cost(t, 2), want{true, 0, 0})
 	s.take(t, want{true, 2 * time.Second, -1})
@@ -85,14 +85,14 @@ func reserve(s *store) {
 	s.take(cost(t, 3), want{false, never, -2})
 	t.MaxWait = never
 	s.take(cost(t, 3), want{false, never, -2})
-	ages := mode(of("reserve for ages", quota.Limit{Rate: 1e-9, Burst: 10}), quota.Reserve)
+	ages := mode(of("reserve for ages", quota.Window{Rate: 1e-9, Burst: 10}), quota.Reserve)
 	ages.MaxWait = never
 	s.take(cost(ages, 10), want{true, 0, 0})
 	s.take(cost(ages, 6), want{false, never, 0}) // 190 years
 }
 
 func reserveInDebt(s *store) {
-	t := mode(inDebt(of("reserve in debt", quota.Limit{Rate: 1, Burst: 10})), quota.Reserve)
+	t := mode(inDebt(of("reserve in debt", quota.Window{Rate: 1, Burst: 10})), quota.Reserve)
 	t.MaxWait = 20 * time.Second
 	s.take(cost(t, 25), want{true, 0, -15})
 	s.take(cost(t, 100), want{true, 15 * time.Second, -115})
@@ -101,7 +101,7 @@ func reserveInDebt(s *store) {
 
 // severalWindows: all of them or none, and the one that binds most speaks.
 func severalWindows(s *store) {
-	t := of("several windows", quota.Limit{Rate: 1, Burst: 10}, quota.Limit{Rate: .01, Burst: 15})
+	t := of("several windows", quota.Window{Rate: 1, Burst: 10}, quota.Window{Rate: .01, Burst: 15})
 	if r := s.take(cost(t, 10), want{true, 0, 0}); r.Window != 0 {
 		s.Errorf("window %d has fewest left", r.Window)
 	}
@@ -111,12 +111,12 @@ func severalWindows(s *store) {
 		s.Errorf("window %d is waited for longest", r.Window)
 	}
 	s.take(cost(t, 5), want{true, 0, .1})
-	only := of("several windows", t.Limits[0])
+	only := of("several windows", t.Windows[0])
 	s.take(mode(only, quota.DryRun), want{true, 0, 5})
 }
 
 func give(s *store) {
-	t := inDebt(of("give", quota.Limit{Rate: .1, Burst: 100}, quota.Limit{Rate: .1, Burst: 50}))
+	t := inDebt(of("give", quota.Window{Rate: .1, Burst: 100}, quota.Window{Rate: .1, Burst: 50}))
 	look := mode(cost(t, 0), quota.DryRun)
 	s.take(cost(t, 40), want{true, 0, 10})
 	s.give(t, 15)
@@ -128,7 +128,7 @@ func give(s *store) {
 }
 
 func giveToAStranger(s *store) {
-	t := inDebt(of("stranger", quota.Limit{Rate: .1, Burst: 100}))
+	t := inDebt(of("stranger", quota.Window{Rate: .1, Burst: 100}))
 	s.give(t, 10)
 	s.take(mode(t, quota.DryRun), want{true, 0, 100})
 	s.give(t, -130)
@@ -137,16 +137,16 @@ func giveToAStranger(s *store) {
 
 // rateChanges: tokens and debts stay, clipped to the new burst.
 func rateChanges(s *store) {
-	fast, slow := quota.Limit{Rate: 10, Burst: 110}, quota.Limit{Rate: .2, Burst: 22}
+	fast, slow := quota.Window{Rate: 10, Burst: 110}, quota.Window{Rate: .2, Burst: 22}
 	t := inDebt(of("rate", fast))
 	s.take(mode(t, quota.DryRun), want{true, 0, 110})
 	s.take(cost(t, 10), want{true, 0, 100})
-	t.Limits = []quota.Limit{slow}
+	t.Windows = []quota.Window{slow}
 	s.take(cost(t, 42), want{true, 0, -20})
 	s.take(t, want{false, 100 * time.Second, -20})
 	s.clock.Advance(50 * time.Second)
 	s.take(t, want{false, 50 * time.Second, -10})
-	t.Limits = []quota.Limit{{Rate: 1, Burst: 1000}}
+	t.Windows = []quota.Window{{Rate: 1, Burst: 1000}}
 	s.clock.Advance(40 * time.Second)
 	s.take(t, want{true, 0, 29})
 }
@@ -156,7 +156,7 @@ func rateChanges(s *store) {
 func calendar(s *store) {
 	for period, longest := range map[quota.Period]time.Duration{quota.Hour: time.Hour, quota.Day: 24 * time.Hour,
 		quota.Week: 7 * 24 * time.Hour, quota.Month: 31 * 24 * time.Hour} {
-		t := of("calendar "+period.String(), quota.Each(100, period, nil))
+		t := of("calendar "+period.String(), quota.PerCalendar(100, period, nil))
 		s.take(cost(t, 100), want{true, 0, 0})
 		r := s.must(t)
 		if r.OK || r.Wait <= 0 || r.Wait > longest {
@@ -172,7 +172,7 @@ func calendar(s *store) {
 
 // calendarDebt: each period brings Burst, of which debts are paid back first.
 func calendarDebt(s *store) {
-	t := inDebt(of("calendar with a debt", quota.Each(100, quota.Hour, nil)))
+	t := inDebt(of("calendar with a debt", quota.PerCalendar(100, quota.Hour, nil)))
 	s.take(cost(t, 350), want{true, 0, -250})
 	r := s.must(t)
 	if r.OK || r.Wait <= 2*time.Hour-s.clock.Slack || r.Wait > 3*time.Hour {
@@ -189,7 +189,7 @@ func clockGoesBack(s *store) {
 	if s.clock.Back == nil {
 		s.Skip("the clock cannot go back")
 	}
-	t := of("back", quota.Limit{Rate: 1, Burst: 20})
+	t := of("back", quota.Window{Rate: 1, Burst: 20})
 	s.clock.Advance(time.Hour)
 	s.take(cost(t, 15), want{true, 0, 5})
 	s.clock.Back(30 * time.Minute)
@@ -200,7 +200,7 @@ func clockGoesBack(s *store) {
 
 // waitIsHonest: whoever waits as long as told is let in.
 func waitIsHonest(s *store) {
-	for _, l := range []quota.Limit{{Rate: .3, Burst: 7}, {Rate: 9.7, Burst: 3}, {Rate: .0123, Burst: 1}} {
+	for _, l := range []quota.Window{{Rate: .3, Burst: 7}, {Rate: 9.7, Burst: 3}, {Rate: .0123, Burst: 1}} {
 		t := of("honest "+l.String(), l)
 		for range 20 {
 			r := s.must(t)
@@ -221,7 +221,7 @@ func askedOften(s *store) {
 		s.Skip("the clock moves by itself")
 	}
 	const wait = 27 * time.Minute
-	t := of("asked often", quota.Limit{Rate: 1 / wait.Seconds(), Burst: 1})
+	t := of("asked often", quota.Window{Rate: 1 / wait.Seconds(), Burst: 1})
 	s.must(t)
 	for left := wait; left > 0; left -= time.Minute {
 		if r := s.must(t); r.OK || r.Wait != left {
@@ -238,7 +238,7 @@ func askedOften(s *store) {
 func oddKeys(s *store) {
 	long := strings.Repeat("ü", 5000)
 	for _, key := range []string{"", "\x00", "\x00\x00", "a\nb", "a\r\nb", "{}", "{a}", "{a}b", "}{", "a:b", "a/b", "*", "\xff\xfe", long, long + "y"} {
-		t := of(key, quota.Limit{Rate: .01, Burst: 10})
+		t := of(key, quota.Window{Rate: .01, Burst: 10})
 		s.take(cost(t, 10), want{true, 0, 0})
 		s.take(t, want{false, 100 * time.Second, 0})
 	}
@@ -246,7 +246,7 @@ func oddKeys(s *store) {
 
 // absurdCosts make no bucket that is not a number, or unlimited.
 func absurdCosts(s *store) {
-	t := inDebt(of("absurd", quota.Limit{Rate: 1, Burst: 10}))
+	t := inDebt(of("absurd", quota.Window{Rate: 1, Burst: 10}))
 	s.must(cost(t, math.MaxInt64))
 	r := s.must(t)
 	if r.OK || r.Wait <= 0 || r.Remaining < -quota.MaxTokens || r.Remaining > -quota.MaxTokens/2 {
@@ -260,27 +260,27 @@ func absurdCosts(s *store) {
 
 // nonsense is refused with an error and takes nothing.
 func nonsense(s *store) {
-	good := quota.Limit{Rate: .1, Burst: 10}
+	good := quota.Window{Rate: .1, Burst: 10}
 	t := of("nonsense", good)
-	for name, bad := range map[string]quota.Take{
+	for name, bad := range map[string]quota.Request{
 		"a negative cost":  cost(t, -1),
 		"no mode":          mode(t, 99),
 		"no limits":        of("nonsense"),
-		"too many limits":  of("nonsense", make([]quota.Limit, quota.MaxWindows+1)...),
-		"no rate":          of("nonsense", quota.Limit{Burst: 1}),
-		"a negative rate":  of("nonsense", quota.Limit{Rate: -1, Burst: 1}),
-		"a rate too large": of("nonsense", quota.Limit{Rate: 1e300, Burst: 1}),
-		"no number":        of("nonsense", good, quota.Limit{Rate: math.NaN(), Burst: 1}),
-		"an endless burst": of("nonsense", quota.Limit{Rate: 1, Burst: math.Inf(1)}),
+		"too many limits":  of("nonsense", make([]quota.Window, quota.MaxWindows+1)...),
+		"no rate":          of("nonsense", quota.Window{Burst: 1}),
+		"a negative rate":  of("nonsense", quota.Window{Rate: -1, Burst: 1}),
+		"a rate too large": of("nonsense", quota.Window{Rate: 1e300, Burst: 1}),
+		"no number":        of("nonsense", good, quota.Window{Rate: math.NaN(), Burst: 1}),
+		"an endless burst": of("nonsense", quota.Window{Rate: 1, Burst: math.Inf(1)}),
 	} {
-		if r, err := s.Take(context.Background(), &bad); err == nil || r.OK {
+		if r, err := s.Decide(context.Background(), &bad); err == nil || r.OK {
 			s.Errorf("%s: %+v, %v, want an error", name, r, err)
 		}
 	}
-	if err := s.Give(context.Background(), t.Key, t.Limits, math.NaN()); err == nil {
+	if err := s.Refund(context.Background(), t.Key, t.Windows, math.NaN()); err == nil {
 		s.Error("give NaN: no error")
 	}
-	if err := s.Give(context.Background(), t.Key, nil, 1); err == nil {
+	if err := s.Refund(context.Background(), t.Key, nil, 1); err == nil {
 		s.Error("give without limits: no error")
 	}
 	s.take(t, want{true, 0, 9})
@@ -289,7 +289,7 @@ func nonsense(s *store) {
 // manyAtOneKey: as many are let in as there are tokens.
 func manyAtOneKey(s *store) {
 	const burst = 500
-	t := of("many", quota.Limit{Rate: 1e-6, Burst: burst})
+	t := of("many", quota.Window{Rate: 1e-6, Burst: burst})
 	if n := s.crowd(t); n != burst {
 		s.Errorf("%d were let in, want %d", n, burst)
 	}
@@ -298,7 +298,7 @@ func manyAtOneKey(s *store) {
 // manyAtSeveralWindows: whoever is refused by one window has taken nothing from the
 // other.
 func manyAtSeveralWindows(s *store) {
-	wide, narrow := quota.Limit{Rate: 1e-6, Burst: 500}, quota.Limit{Rate: 1e-6, Burst: 300}
+	wide, narrow := quota.Window{Rate: 1e-6, Burst: 500}, quota.Window{Rate: 1e-6, Burst: 300}
 	if n := s.crowd(of("many windows", wide, narrow)); n != 300 {
 		s.Errorf("%d were let in, want 300", n)
 	}
@@ -310,7 +310,7 @@ func manyAtSeveralWindows(s *store) {
 
 // crowd does a take a thousand times from eight goroutines and returns how many were
 // let in.
-func (s *store) crowd(take quota.Take) int64 {
+func (s *store) crowd(take quota.Request) int64 {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var admitted atomic.Int64
@@ -319,7 +319,7 @@ func (s *store) crowd(take quota.Take) int64 {
 		wg.Go(func() {
 			for range 125 {
 				t := take
-				r, err := s.Take(ctx, &t)
+				r, err := s.Decide(ctx, &t)
 				if err != nil {
 					s.Errorf("take: %v", err)
 					return

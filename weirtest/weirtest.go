@@ -89,7 +89,7 @@ type want struct {
 }
 
 // take takes and holds what comes of it against what is wanted.
-func (s *store) take(t quota.Take, w want) quota.Result {
+func (s *store) take(t quota.Request, w want) quota.Decision {
 	s.Helper()
 	r := s.must(t)
 	if r.OK != w.ok {
@@ -98,41 +98,41 @@ func (s *store) take(t quota.Take, w want) quota.Result {
 	if off := r.Wait - w.wait; off > 0 || off < -s.clock.Slack {
 		s.Errorf("take %d of %q, %v: wait %v, want %v", t.Cost, t.Key, t.Mode, r.Wait, w.wait)
 	}
-	if r.Window < 0 || r.Window >= len(t.Limits) {
+	if r.Window < 0 || r.Window >= len(t.Windows) {
 		s.Errorf("take %d of %q: there is no window %d", t.Cost, t.Key, r.Window)
 		return r
 	}
 	const rounding = 1e-6
-	came := t.Limits[r.Window].Rate * s.clock.Slack.Seconds()
+	came := t.Windows[r.Window].Rate * s.clock.Slack.Seconds()
 	if off := r.Remaining - w.left; off < -rounding*(1+math.Abs(w.left)) || off > came+rounding*(1+math.Abs(w.left)) {
 		s.Errorf("take %d of %q, %v: %v left, want %v", t.Cost, t.Key, t.Mode, r.Remaining, w.left)
 	}
 	return r
 }
 
-func (s *store) must(t quota.Take) quota.Result {
+func (s *store) must(t quota.Request) quota.Decision {
 	s.Helper()
-	r, err := s.Take(context.Background(), &t)
+	r, err := s.Decide(context.Background(), &t)
 	if err != nil {
 		s.Fatalf("take %+v: %v", t, err)
 	}
 	return r
 }
 
-func (s *store) give(t quota.Take, tokens float64) {
+func (s *store) give(t quota.Request, tokens float64) {
 	s.Helper()
-	if err := s.Give(context.Background(), t.Key, t.Limits, tokens); err != nil {
+	if err := s.Refund(context.Background(), t.Key, t.Windows, tokens); err != nil {
 		s.Fatalf("give %v: %v", tokens, err)
 	}
 }
 
 // of is a take of one token of a key.
-func of(key string, limits ...quota.Limit) quota.Take {
-	return quota.Take{Key: key, Limits: limits, Cost: 1}
+func of(key string, limits ...quota.Window) quota.Request {
+	return quota.Request{Key: key, Windows: limits, Cost: 1}
 }
 
-func cost(t quota.Take, n int64) quota.Take { t.Cost = n; return t }
+func cost(t quota.Request, n int64) quota.Request { t.Cost = n; return t }
 
-func inDebt(t quota.Take) quota.Take { t.Debt = true; return t }
+func inDebt(t quota.Request) quota.Request { t.Debt = true; return t }
 
-func mode(t quota.Take, m quota.Mode) quota.Take { t.Mode = m; return t }
+func mode(t quota.Request, m quota.Mode) quota.Request { t.Mode = m; return t }

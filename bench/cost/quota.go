@@ -30,11 +30,11 @@ func hotKey() Group {
 		Name:  "quota, a hot key",
 		Floor: Subject{Name: "clock read and a compare-and-swap", New: ready(cellRate)},
 		Peers: []Subject{
-			{Name: "weir Memory.Take, plenty left", Goal: Goal{Ratio: 1.3}, New: weirTake(quota.Limit{Rate: 1, Burst: 1e14}, 0)},
-			{Name: "weir Memory.Take, always full again", New: weirTake(quota.Limit{Rate: 1e12, Burst: 1e12}, 0)},
-			{Name: "weir Memory.Take, refused", New: weirTake(quota.Limit{Rate: 1e-9, Burst: 1}, 0)},
+			{Name: "weir Memory.Take, plenty left", Goal: Goal{Ratio: 1.3}, New: weirTake(quota.Window{Rate: 1, Burst: 1e14}, 0)},
+			{Name: "weir Memory.Take, always full again", New: weirTake(quota.Window{Rate: 1e12, Burst: 1e12}, 0)},
+			{Name: "weir Memory.Take, refused", New: weirTake(quota.Window{Rate: 1e-9, Burst: 1}, 0)},
 			{Name: "weir Quota.Admit + Done, by user", New: ready(weirQuota)},
-			{Name: "weir Memory.Take, two windows", New: weirTake(quota.Limit{Rate: 1, Burst: 1e14}, 0, quota.Limit{Rate: 2, Burst: 1e14})},
+			{Name: "weir Memory.Take, two windows", New: weirTake(quota.Window{Rate: 1, Burst: 1e14}, 0, quota.Window{Rate: 2, Burst: 1e14})},
 		},
 	}
 }
@@ -49,9 +49,9 @@ func manyKeys(keys int) Group {
 		Name:  fmt.Sprintf("quota, random keys of %d", keys),
 		Floor: Subject{Name: "hash, bare open-addressed table of arrival times", New: ready(func() Loop { return bareTable(keys) })},
 		Peers: []Subject{
-			{Name: "weir Memory.Take, plenty left", Goal: Goal{Ratio: 1.5}, New: weirTake(quota.Limit{Rate: 1e-6, Burst: 1e6}, keys)},
-			{Name: "weir Memory.Take, always full again", New: weirTake(quota.Limit{Rate: 1e9, Burst: 1e6}, keys)},
-			{Name: "weir Memory.Take, refused", New: weirTake(quota.Limit{Rate: 1e-9, Burst: 1}, keys)},
+			{Name: "weir Memory.Take, plenty left", Goal: Goal{Ratio: 1.5}, New: weirTake(quota.Window{Rate: 1e-6, Burst: 1e6}, keys)},
+			{Name: "weir Memory.Take, always full again", New: weirTake(quota.Window{Rate: 1e9, Burst: 1e6}, keys)},
+			{Name: "weir Memory.Take, refused", New: weirTake(quota.Window{Rate: 1e-9, Burst: 1}, keys)},
 		},
 	}
 }
@@ -166,7 +166,7 @@ func bareTable(n int) Loop {
 
 // weirQuota is the whole gate: rule, key, bucket and permit.
 func weirQuota() Loop {
-	gate, err := quota.New(quota.Config{Name: "api", Rules: []quota.Rule{{User: quota.Every, Limits: []quota.Limit{{Rate: 1, Burst: 1e14}}}}})
+	gate, err := quota.New(quota.Config{Name: "api", Rules: []quota.Rule{{User: quota.Every, Windows: []quota.Window{{Rate: 1, Burst: 1e14}}}}})
 	ctx := context.Background()
 	w := weir.Work{User: "someone"}
 	return func(n int) error {
@@ -186,17 +186,17 @@ func weirQuota() Loop {
 
 // weirTake is a take of one token, of one key or of random ones of several. A burst
 // of one is used up before, so that everything is refused.
-func weirTake(limit quota.Limit, keys int, more ...quota.Limit) func() (Loop, func(), error) {
+func weirTake(limit quota.Window, keys int, more ...quota.Window) func() (Loop, func(), error) {
 	return func() (Loop, func(), error) {
 		store, err := quota.NewMemory(quota.MemoryConfig{MaxKeys: max(keys, 1024)})
 		if err != nil {
 			return nil, nil, err
 		}
 		ctx := context.Background()
-		limits := append([]quota.Limit{limit}, more...)
+		limits := append([]quota.Window{limit}, more...)
 		refused := limit.Burst == 1
-		one := func(t *quota.Take) error {
-			r, err := store.Take(ctx, t)
+		one := func(t *quota.Request) error {
+			r, err := store.Decide(ctx, t)
 			if err == nil && r.OK == refused {
 				return errOutOfTokens
 			}
@@ -204,11 +204,11 @@ func weirTake(limit quota.Limit, keys int, more ...quota.Limit) func() (Loop, fu
 		}
 		if keys == 0 {
 			key := "someone in particular"
-			_, _ = store.Take(ctx, &quota.Take{Key: key, Limits: limits, Cost: 1})
+			_, _ = store.Decide(ctx, &quota.Request{Key: key, Windows: limits, Cost: 1})
 			return func(n int) error {
-				t := &quota.Take{Key: key, Limits: limits, Cost: 1}
+				t := &quota.Request{Key: key, Windows: limits, Cost: 1}
 				for range n {
-					if r, err := store.Take(ctx, t); err != nil || r.OK == refused {
+					if r, err := store.Decide(ctx, t); err != nil || r.OK == refused {
 						return errors.Join(errOutOfTokens, err)
 					}
 				}
@@ -217,10 +217,10 @@ func weirTake(limit quota.Limit, keys int, more ...quota.Limit) func() (Loop, fu
 		}
 		ring := newKeyring(keys)
 		for i := range 2 * keys { // a second time, as tables grow for buckets that are full again
-			_, _ = store.Take(ctx, &quota.Take{Key: ring.at(i % keys), Limits: limits, Cost: 1})
+			_, _ = store.Decide(ctx, &quota.Request{Key: ring.at(i % keys), Windows: limits, Cost: 1})
 		}
 		return func(n int) error {
-			t := &quota.Take{Limits: limits, Cost: 1}
+			t := &quota.Request{Windows: limits, Cost: 1}
 			return ring.turn(n, func(key string) error {
 				t.Key = key
 				return one(t)

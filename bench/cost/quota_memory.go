@@ -28,7 +28,7 @@ type Footprint struct {
 // QuotaFootprint measures it, in about fifteen seconds.
 func QuotaFootprint() (Footprint, error) {
 	var f Footprint
-	limits := []quota.Limit{{Rate: 1e-3, Burst: 1e6}}
+	limits := []quota.Window{{Rate: 1e-3, Burst: 1e6}}
 	keys := newKeyring(Million)
 	store, err := f.fill(keys, limits)
 	if err != nil {
@@ -48,14 +48,14 @@ func QuotaFootprint() (Footprint, error) {
 }
 
 // fill makes a store of a million buckets, and notes what it takes on the way.
-func (f *Footprint) fill(keys *keyring, limits []quota.Limit) (*quota.Memory, error) {
+func (f *Footprint) fill(keys *keyring, limits []quota.Window) (*quota.Memory, error) {
 	before := heapInUse()
 	store, err := quota.NewMemory(quota.MemoryConfig{MaxKeys: Million})
 	if err != nil {
 		return nil, err
 	}
 	for i := range Million {
-		if _, err := store.Take(context.Background(), &quota.Take{Key: keys.at(i), Limits: limits, Cost: 1}); err != nil {
+		if _, err := store.Decide(context.Background(), &quota.Request{Key: keys.at(i), Windows: limits, Cost: 1}); err != nil {
 			return nil, err
 		}
 		if n := i + 1; n%(Million/20) == 0 {
@@ -68,7 +68,7 @@ func (f *Footprint) fill(keys *keyring, limits []quota.Limit) (*quota.Memory, er
 
 // compare measures the shares of collections, if each takes so many seconds longer
 // because of the store.
-func (f *Footprint) compare(store *quota.Memory, keys *keyring, limits []quota.Limit, longer float64) error {
+func (f *Footprint) compare(store *quota.Memory, keys *keyring, limits []quota.Window, longer float64) error {
 	small, err := quota.NewMemory(quota.MemoryConfig{})
 	if err != nil {
 		return err
@@ -121,18 +121,18 @@ var garbage []byte
 // collecting returns the share of CPU time that collections take for half a second
 // of decisions, each with a kilobyte of garbage, as a request makes it, and how many
 // there are in a second of CPU time.
-func collecting(store *quota.Memory, keys *keyring, limits []quota.Limit) (share, often float64, err error) {
+func collecting(store *quota.Memory, keys *keyring, limits []quota.Window) (share, often float64, err error) {
 	samples := []metrics.Sample{{Name: "/cpu/classes/gc/total:cpu-seconds"}, {Name: "/gc/cycles/total:gc-cycles"}}
 	runtime.GC() // which brings the figures up to date
 	metrics.Read(samples)
 	gc, cycles, used := samples[0].Value.Float64(), samples[1].Value.Uint64(), cpuTime()
 	ctx := context.Background()
-	t := &quota.Take{Limits: limits, Cost: 1}
+	t := &quota.Request{Windows: limits, Cost: 1}
 	for begin := time.Now(); time.Since(begin) < 500*time.Millisecond; {
 		err := keys.turn(1000, func(key string) error {
 			t.Key = key
 			garbage = append(garbage[:0:0], make([]byte, 1024)...)
-			_, err := store.Take(ctx, t)
+			_, err := store.Decide(ctx, t)
 			return err
 		})
 		if err != nil {

@@ -59,8 +59,8 @@ func newSubjects(addr string) (subjects []subject, closeAll func(), err error) {
 
 func of(s *weirredis.Store) func(context.Context, string, load) (bool, error) {
 	return func(ctx context.Context, key string, l load) (bool, error) {
-		limits := [1]quota.Limit{{Rate: float64(l.rate), Burst: float64(l.burst)}}
-		r, err := s.Take(ctx, &quota.Take{Key: key, Limits: limits[:], Cost: 1})
+		limits := [1]quota.Window{{Rate: float64(l.rate), Burst: float64(l.burst)}}
+		r, err := s.Decide(ctx, &quota.Request{Key: key, Windows: limits[:], Cost: 1})
 		return r.OK, err
 	}
 }

@@ -273,7 +273,7 @@ func (c *Config) smallBursts() (notes []string) {
 			continue
 		}
 		limits, _ := q.Parse() // faults are told elsewhere
-		if i := slices.IndexFunc(limits, func(l quota.Limit) bool { return l.Rate > l.Burst }); i >= 0 {
+		if i := slices.IndexFunc(limits, func(l quota.Window) bool { return l.Rate > l.Burst }); i >= 0 {
 			notes = append(notes, fmt.Sprintf("the quota %s is shared by all clients, and holds %g, less than the %g that come back in a second: those who come back together, as Retry-After is in whole seconds, find no more; give it a burst of %[3]g, or a queue", name, limits[i].Burst, limits[i].Rate))
 		}
 	}
@@ -338,7 +338,7 @@ func tooDear(q *policy.QuotaSpec, cost int64) bool {
 		if len(limits) == 0 {
 			continue
 		}
-		if !slices.ContainsFunc(limits, func(l quota.Limit) bool { return l.Burst < float64(cost) }) {
+		if !slices.ContainsFunc(limits, func(l quota.Window) bool { return l.Burst < float64(cost) }) {
 			return false
 		}
 		dear = true

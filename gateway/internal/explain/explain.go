@@ -208,10 +208,10 @@ func (look *Gate) describe(g *policy.Gate, spec *policy.QuotaSpec, w weir.Work, 
 func (look *Gate) quota(g *policy.Gate, spec *policy.QuotaSpec, w weir.Work, last bool) *weir.Rejection {
 	d, err := g.Quota().Peek(context.Background(), w)
 	look.Rule, look.Bucket = g.Quota().Key(w)
-	for _, l := range d.Limits {
+	for _, l := range d.Windows {
 		look.Limits = append(look.Limits, l.String())
 	}
-	if len(d.Limits) > 0 && !d.Free {
+	if len(d.Windows) > 0 && !d.Free {
 		left := math.Floor(d.Remaining*1000+1e-6) / 1000
 		look.Left = &left
 	}
@@ -258,13 +258,13 @@ func waits(room *policy.QuotaQueueSpec, rej *weir.Rejection) bool {
 }
 
 // left says how much is left of the window that binds.
-func left(d *quota.Decision) string {
-	if len(d.Limits) == 0 {
+func left(d *quota.Answer) string {
+	if len(d.Windows) == 0 {
 		return ""
 	}
-	l := d.Limits[d.Window]
+	l := d.Windows[d.Window]
 	text := amount(d.Remaining) + " of " + amount(l.Burst) + " left"
-	if len(d.Limits) > 1 {
+	if len(d.Windows) > 1 {
 		text += " of " + l.String()
 	}
 	return text

@@ -50,8 +50,8 @@ func gives(r *quota.Rule) string {
 	case r.Blocked:
 		return "blocked"
 	}
-	words := make([]string, len(r.Limits))
-	for i, l := range r.Limits {
+	words := make([]string, len(r.Windows))
+	for i, l := range r.Windows {
 		words[i] = l.String()
 	}
 	return strings.Join(words, "; ")

@@ -233,7 +233,7 @@ func (t *telling) before(u *telling) bool {
 func look(g *policy.Gate, w weir.Work, rej *weir.Rejection, now time.Time) *telling {
 	q := g.Quota()
 	if rej != nil && rej.Gate == g.Name() && rej.Reason == weir.ReasonQuota {
-		return refused(rej, q.Limits(rej.Rule), now)
+		return refused(rej, q.Windows(rej.Rule), now)
 	}
 	d, ok := q.Last(context.Background(), w)
 	if !ok {
@@ -243,20 +243,20 @@ func look(g *policy.Gate, w weir.Work, rej *weir.Rejection, now time.Time) *tell
 }
 
 // passed describes a quota by what would become of one more such request.
-func passed(gate string, d *quota.Decision, now time.Time) *telling {
-	if len(d.Limits) == 0 {
+func passed(gate string, d *quota.Answer, now time.Time) *telling {
+	if len(d.Windows) == 0 {
 		return nil
 	}
-	t := newTelling(gate, d.Rule, d.Limits, d.Window, now)
+	t := newTelling(gate, d.Rule, d.Windows, d.Window, now)
 	t.left.Remaining, t.left.Reset, t.lasts = d.Remaining, d.Wait, d.Remaining/float64(max(d.Cost, 1))
 	if d.OK || d.Remaining >= 1 {
-		t.left.Reset = d.Limits[d.Window].Refill(d.Remaining, now)
+		t.left.Reset = d.Windows[d.Window].Refill(d.Remaining, now)
 	}
 	return t
 }
 
 // refused describes a quota by a refusal.
-func refused(rej *weir.Rejection, limits []quota.Limit, now time.Time) *telling {
+func refused(rej *weir.Rejection, limits []quota.Window, now time.Time) *telling {
 	window := max(rej.Window-1, 0)
 	if window >= len(limits) {
 		return nil // the rule has been changed since
@@ -266,7 +266,7 @@ func refused(rej *weir.Rejection, limits []quota.Limit, now time.Time) *telling 
 	return t
 }
 
-func newTelling(gate, rule string, limits []quota.Limit, window int, now time.Time) *telling {
+func newTelling(gate, rule string, limits []quota.Window, window int, now time.Time) *telling {
 	t := &telling{window: window, policies: make([]weirhttp.RateLimitPolicy, 0, len(limits))}
 	for i := range limits {
 		t.policies = append(t.policies, policyOf(policyName(gate, rule, i), &limits[i], now))
@@ -284,7 +284,7 @@ func policyName(gate, rule string, window int) string {
 	return name
 }
 
-func policyOf(name string, l *quota.Limit, now time.Time) weirhttp.RateLimitPolicy {
+func policyOf(name string, l *quota.Window, now time.Time) weirhttp.RateLimitPolicy {
 	if l.Rate > 0 {
 		return weirhttp.BucketPolicy(name, l.Rate, l.Burst)
 	}

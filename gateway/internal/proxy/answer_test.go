@@ -15,9 +15,9 @@ import (
 // What is told of a quota, to the second.
 func TestTelling(t *testing.T) {
 	var (
-		ten   = quota.Limit{Rate: 10, Burst: 20}
+		ten   = quota.Window{Rate: 10, Burst: 20}
 		hour  = quota.Per(1000, time.Hour)
-		month = quota.Each(5000, quota.Month, nil)
+		month = quota.PerCalendar(5000, quota.Month, nil)
 		now   = time.Date(2026, 2, 10, 0, 0, 0, 0, time.UTC)
 	)
 	refusal := func(window int, left float64, wait time.Duration) *weir.Rejection {
@@ -25,38 +25,38 @@ func TestTelling(t *testing.T) {
 	}
 	tests := []struct {
 		name   string
-		limits []quota.Limit
-		result quota.Result
+		limits []quota.Window
+		result quota.Decision
 		rej    *weir.Rejection
 		policy string
 		limit  string
 	}{
-		{"some left", []quota.Limit{ten}, quota.Result{OK: true, Remaining: 7}, nil, `"api/r";q=20;w=2`, `"api/r";r=7;t=2`},
-		{"all left", []quota.Limit{ten}, quota.Result{OK: true, Remaining: 20}, nil, `"api/r";q=20;w=2`, `"api/r";r=20`},
-		{"less than one left", []quota.Limit{hour}, quota.Result{Remaining: .5, Wait: 1800 * time.Millisecond}, nil, `"api/r";q=1000;w=3600`, `"api/r";r=0;t=2`},
-		{"less than the next costs", []quota.Limit{hour}, quota.Result{Remaining: 900, Wait: time.Hour}, nil, `"api/r";q=1000;w=3600`, `"api/r";r=900;t=360`},
-		{"a debt", []quota.Limit{ten}, quota.Result{Remaining: -5, Wait: 501 * time.Millisecond}, nil, `"api/r";q=20;w=2`, `"api/r";r=0;t=1`},
+		{"some left", []quota.Window{ten}, quota.Decision{OK: true, Remaining: 7}, nil, `"api/r";q=20;w=2`, `"api/r";r=7;t=2`},
+		{"all left", []quota.Window{ten}, quota.Decision{OK: true, Remaining: 20}, nil, `"api/r";q=20;w=2`, `"api/r";r=20`},
+		{"less than one left", []quota.Window{hour}, quota.Decision{Remaining: .5, Wait: 1800 * time.Millisecond}, nil, `"api/r";q=1000;w=3600`, `"api/r";r=0;t=2`},
+		{"less than the next costs", []quota.Window{hour}, quota.Decision{Remaining: 900, Wait: time.Hour}, nil, `"api/r";q=1000;w=3600`, `"api/r";r=900;t=360`},
+		{"a debt", []quota.Window{ten}, quota.Decision{Remaining: -5, Wait: 501 * time.Millisecond}, nil, `"api/r";q=20;w=2`, `"api/r";r=0;t=1`},
 		{
-			"the second window is nearest to its end", []quota.Limit{ten, hour, month}, quota.Result{OK: true, Window: 1, Remaining: 100}, nil,
+			"the second window is nearest to its end", []quota.Window{ten, hour, month}, quota.Decision{OK: true, Window: 1, Remaining: 100}, nil,
 			`"api/r";q=20;w=2, "api/r#2";q=1000;w=3600, "api/r#3";q=5000;w=2419200`, `"api/r#2";r=100;t=3240`,
 		},
 		{
-			"a month", []quota.Limit{month}, quota.Result{OK: true, Remaining: 4999}, nil,
+			"a month", []quota.Window{month}, quota.Decision{OK: true, Remaining: 4999}, nil,
 			`"api/r";q=5000;w=2419200`, `"api/r";r=4999;t=1641600`, // 19 days
 		},
 		{
-			"what it was refused for, whatever is there since", []quota.Limit{ten, hour}, quota.Result{OK: true, Remaining: 3}, refusal(2, .2, 2880*time.Millisecond),
+			"what it was refused for, whatever is there since", []quota.Window{ten, hour}, quota.Decision{OK: true, Remaining: 3}, refusal(2, .2, 2880*time.Millisecond),
 			`"api/r";q=20;w=2, "api/r#2";q=1000;w=3600`, `"api/r#2";r=0;t=3`,
 		},
 		{
-			"two windows of one burst", []quota.Limit{{Rate: 10, Burst: 20}, {Rate: 1, Burst: 20}, {Rate: 5, Burst: 20}}, quota.Result{}, refusal(3, 0, time.Second),
+			"two windows of one burst", []quota.Window{{Rate: 10, Burst: 20}, {Rate: 1, Burst: 20}, {Rate: 5, Burst: 20}}, quota.Decision{}, refusal(3, 0, time.Second),
 			`"api/r";q=20;w=2, "api/r#2";q=20;w=20, "api/r#3";q=20;w=4`, `"api/r#3";r=0;t=1`,
 		},
-		{"a debt that is never paid", []quota.Limit{ten}, quota.Result{}, refusal(0, -1e15, 0), `"api/r";q=20;w=2`, `"api/r";r=0`},
-		{"never enough", []quota.Limit{ten}, quota.Result{Remaining: .5, Wait: math.MaxInt64}, nil, `"api/r";q=20;w=2`, `"api/r";r=0`},
+		{"a debt that is never paid", []quota.Window{ten}, quota.Decision{}, refusal(0, -1e15, 0), `"api/r";q=20;w=2`, `"api/r";r=0`},
+		{"never enough", []quota.Window{ten}, quota.Decision{Remaining: .5, Wait: math.MaxInt64}, nil, `"api/r";q=20;w=2`, `"api/r";r=0`},
 	}
 	for _, tt := range tests {
-		said := passed("api", &quota.Decision{Rule: "r", Limits: tt.limits, Result: tt.result}, now)
+		said := passed("api", &quota.Answer{Rule: "r", Windows: tt.limits, Decision: tt.result}, now)
 		if tt.rej != nil {
 			said = refused(tt.rej, tt.limits, now)
 		}
@@ -74,7 +74,7 @@ func TestTelling(t *testing.T) {
 // A rule that has fewer windows since it refused has nothing to tell.
 func TestTellingOfAChangedRule(t *testing.T) {
 	rej := &weir.Rejection{Gate: "api", Rule: "r", Window: 2, Reason: weir.ReasonQuota}
-	if said := refused(rej, []quota.Limit{quota.Per(1, time.Second)}, time.Now()); said != nil {
+	if said := refused(rej, []quota.Window{quota.Per(1, time.Second)}, time.Now()); said != nil {
 		t.Errorf("%+v, want nothing", said)
 	}
 }

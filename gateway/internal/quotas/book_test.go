@@ -43,7 +43,7 @@ func TestRulesWin(t *testing.T) {
 	if got := d2.passes("api", "carol", 20); got != 0 {
 		t.Errorf("carol by the file: %d, want 0: the bucket is the same, and empty", got)
 	}
-	if got := d2.policy.Gate("api").Quota().Limits("user=carol"); got != nil {
+	if got := d2.policy.Gate("api").Quota().Windows("user=carol"); got != nil {
 		t.Errorf("carol still has %v", got)
 	}
 }
@@ -413,7 +413,7 @@ func TestStoreFails(t *testing.T) {
 		if n := d.Stats().Changes[By{ViaToken, outcome}]; n != before+1 {
 			t.Errorf("%s has been counted %d times, before %d", outcome, n, before)
 		}
-		if got := d.policy.Gate("api").Quota().Limits("user=carol"); len(got) != 1 || got[0].Burst != 3 {
+		if got := d.policy.Gate("api").Quota().Windows("user=carol"); len(got) != 1 || got[0].Burst != 3 {
 			t.Errorf("carol has %v", got)
 		}
 	}

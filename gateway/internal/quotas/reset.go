@@ -71,10 +71,10 @@ func (b *Book) reset(ctx context.Context, r *Reset) (Refilled, error) {
 		return Refilled{}, Faults{{Op: -1, Problem: strings.TrimPrefix(err.Error(), "quota: "), Instead: "weir explain says what counts for whom"}}
 	}
 	res := Refilled{Gate: r.Gate, Whose: Matches(&r.Whose), Rule: d.Rule, Bucket: d.Key, Held: plainly(d.Remaining)}
-	for _, l := range d.Limits {
+	for _, l := range d.Windows {
 		res.Limits = append(res.Limits, l.String())
 	}
-	if len(d.Limits) > 1 {
+	if len(d.Windows) > 1 {
 		res.Window = d.Window + 1
 	}
 	return res, err

@@ -146,6 +146,8 @@ func TestResetStoreFails(t *testing.T) {
 // dead is a store that answers nothing.
 type dead struct{ err error }
 
-func (s dead) Take(context.Context, *quota.Take) (quota.Result, error) { return quota.Result{}, s.err }
+func (s dead) Decide(context.Context, *quota.Request) (quota.Decision, error) {
+	return quota.Decision{}, s.err
+}
 
-func (s dead) Give(context.Context, string, []quota.Limit, float64) error { return s.err }
+func (s dead) Refund(context.Context, string, []quota.Window, float64) error { return s.err }
