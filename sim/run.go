@@ -4,7 +4,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/limit"
+	"github.com/weir-go/weir/policy"
 )
 
 // Options are how to run a scenario. The zero value is fine.
@@ -230,4 +235,156 @@ func (r *Result) window(g *Goal) *Summary {
 		}
 	}
 	return &r.Windows[0]
+}
+
+// epoch is what virtual time counts from, for deadlines.
+var epoch = limit.VirtualEpoch
+
+func standstill() time.Duration { return 0 }
+
+// newFront compiles the scenario's policy for one gateway of a run.
+func newFront(w *world, s *Scenario) (*front, error) {
+	watched := concurrencyGate(s)
+	p, err := policy.Compile(s.Policy.Spec, policy.Options{
+		Now: func() time.Duration { return w.now },
+		Hooks: weir.Hooks{
+			LimitChanged: func(gate string, from, to int64, _ string) {
+				if gate == watched {
+					w.stats.addLimit(w.now, to-from)
+				}
+			},
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	f := &front{next: p.Next, step: p.Step, close: p.Close, limit: unlimited}
+	if g := p.Gate(watched); g != nil && g.Quota() == nil { // a quota limits no concurrency
+		f.limit = func() int64 { return g.Snapshot().Limit }
+		w.stats.addLimit(w.now, g.Snapshot().Limit)
+	}
+	for i, c := range w.classes {
+		rt := route(p, s, i)
+		gate, ok := rt.Gate().(weir.Arriver)
+		if !ok {
+			p.Close()
+			return nil, fmt.Errorf("sim: route %q: its gates cannot be driven on virtual time", rt.Name())
+		}
+		f.gates = append(f.gates, gate)
+		c.adopt(rt)
+	}
+	return f, nil
+}
+
+// unlimited is the limit of no gate at all.
+func unlimited() int64 { return math.MaxInt32 }
+
+// route is the route of a class, the first one where it names none.
+func route(p *policy.Policy, s *Scenario, class int) *policy.Route {
+	if name := s.Traffic[class].Route; name != "" {
+		return p.Route(name)
+	}
+	for rt := range p.Routes() {
+		return rt
+	}
+	return nil
+}
+
+// concurrencyGate is the name of the gate whose limit reports are about: the
+// last one on the route of the first class.
+func concurrencyGate(s *Scenario) string {
+	for _, r := range s.Policy.Spec.Routes {
+		if name := s.Traffic[0].Route; (name == "" || name == routeName(&r)) && len(r.Gates) > 0 {
+			return r.Gates[len(r.Gates)-1]
+		}
+	}
+	return ""
+}
+
+// adopt takes over what a route says about its work, where the class itself
+// says nothing.
+func (c *class) adopt(rt *policy.Route) {
+	base := rt.Work()
+	c.template.Op = base.Op
+	c.template.MaxWait = base.MaxWait
+	if c.template.Cost == 0 {
+		c.template.Cost = base.Cost
+	}
+	if !c.ranked {
+		c.template.Priority = base.Priority
+	}
+	if t := rt.Timeout(); t > 0 && (c.told == 0 || t < c.told) {
+		c.told = t
+	}
+}
+
+// Outside is a gate that the scenario's policy knows nothing of and that lives
+// on a clock of its own: another library's limiter in a testing/synctest bubble,
+// for instance. It takes the place of the policy, for all classes, and time
+// moves on only as it says.
+type Outside interface {
+	weir.Arriver
+	// Wait lets time pass until then, or until there is news if that is sooner,
+	// and returns the time reached with the news. News are calls of the wake
+	// functions given to Arrive, which must not be called from other goroutines;
+	// the run calls them in order.
+	Wait(until time.Duration) (now time.Duration, news []func())
+	// Close ends the run. Nothing is called after it.
+	Close()
+}
+
+// outsideFront puts an Outside where a policy's gates would be.
+func outsideFront(o Outside, classes int) *front {
+	f := &front{
+		limit: unlimited,
+		next:  func() (time.Duration, bool) { return 0, false },
+		step:  func() {},
+		close: o.Close,
+	}
+	for range classes {
+		f.gates = append(f.gates, o)
+	}
+	return f
+}
+
+// pass lets an Outside take the time until the next event, and reports whether
+// there was news first.
+func (w *world) pass(until time.Duration) bool {
+	if w.outside == nil || until <= w.now {
+		return false
+	}
+	now, news := w.outside.Wait(until)
+	w.now = max(w.now, min(now, until))
+	for _, tell := range news {
+		tell()
+	}
+	return len(news) > 0 || w.now < until
+}
+
+// delayed is what has happened to a suspended process that it does not know of
+// yet: an attempt that came, or one that was answered.
+type delayed struct {
+	attempt  *attempt
+	answered bool
+}
+
+// resume makes good what a suspended process has missed: answers first, because
+// whoever gives something back goes before whoever asks for it.
+func (w *world) resume() {
+	missed := w.delayed
+	w.delayed = nil
+	for _, d := range missed {
+		if d.answered {
+			w.answered(d.attempt)
+		}
+	}
+	for _, d := range missed {
+		switch {
+		case d.answered:
+		case d.attempt.left:
+			w.recycle(d.attempt)
+		default:
+			w.arrive(d.attempt)
+		}
+	}
 }

@@ -21,8 +21,15 @@
 package board
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"maps"
+	"math"
+	"runtime"
 	"slices"
+	"sync"
+	"time"
 
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/sim"
@@ -158,4 +165,382 @@ func (o *Options) load(rows []string) ([]group, error) {
 		}
 	}
 	return groups, nil
+}
+
+// group is one scenario on one backend: the cells that are compared.
+type group struct {
+	row      int
+	scenario *sim.Scenario
+	backend  string
+	heldOut  bool
+}
+
+// fill runs the group under each controller.
+func (g *group) fill(ctx context.Context, opts *Options) ([]Cell, error) {
+	var cells []Cell
+	ref := reference{known: opts.Known}
+	if g.wants(opts, "oracle") || !ref.suffices(g) {
+		best, err := findOracle(ctx, g.scenario, g.backend)
+		if err != nil {
+			return nil, err
+		}
+		if ref.report, err = g.play(ctx, best.scenario, opts); err != nil {
+			return nil, err
+		}
+		ref.setting = best.setting
+	}
+	for _, controller := range Controllers {
+		if !g.wants(opts, controller) {
+			continue
+		}
+		report, setting := ref.report, ref.setting
+		if controller != "oracle" {
+			var err error
+			if report, err = g.run(ctx, controller, opts); err != nil {
+				return nil, err
+			}
+			setting = ""
+		}
+		if opts.Look != nil {
+			opts.Look(g.backend, controller, report)
+		}
+		cells = append(cells, g.cells(controller, setting, report, &ref)...)
+	}
+	return cells, nil
+}
+
+// wants reports whether a column is run.
+func (g *group) wants(opts *Options, controller string) bool {
+	return wanted(opts.Controllers, controller) && wanted(g.scenario.Under, controller)
+}
+
+func (g *group) run(ctx context.Context, controller string, opts *Options) (*sim.Report, error) {
+	s, err := g.scenario.With(g.backend, "none")
+	if err != nil {
+		return nil, err
+	}
+	if controller == "default" {
+		s, err = s.WithPolicy(DefaultPolicy())
+	} else {
+		s, err = s.With(g.backend, controller)
+	}
+	if err == nil && controller != "none" {
+		s, err = behindQuotas(&g.scenario.Policy.Spec, s)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return g.play(ctx, s, opts)
+}
+
+// behindQuotas puts the quotas that the scenario's own policy has before the gates of the
+// column: they are a promise that the scenario is about, not a way to protect a backend.
+func behindQuotas(own *policy.Spec, s *sim.Scenario) (*sim.Scenario, error) {
+	spec := s.Policy.Spec
+	spec.Gates = maps.Clone(spec.Gates)
+	var names []string
+	for name, g := range own.Gates {
+		if g.Quota != nil {
+			names = append(names, name)
+			spec.Gates[name] = g
+		}
+	}
+	if len(names) == 0 {
+		return s, nil
+	}
+	slices.Sort(names)
+	spec.Routes = slices.Clone(spec.Routes)
+	for i := range spec.Routes {
+		spec.Routes[i].Gates = slices.Concat(names, spec.Routes[i].Gates)
+	}
+	return s.WithPolicy(spec)
+}
+
+func (g *group) play(ctx context.Context, s *sim.Scenario, opts *Options) (*sim.Report, error) {
+	return sim.Run(ctx, s, sim.Options{Seeds: opts.Seeds, Columns: columns(s, g.backend)})
+}
+
+// cells turns a report into one cell for each goal of the scenario.
+func (g *group) cells(controller, setting string, r *sim.Report, ref *reference) []Cell {
+	var cells []Cell
+	for line, goal := range g.scenario.Goals {
+		if !goal.AppliesTo(g.backend) {
+			continue
+		}
+		if oracle, ok := ref.of(g, &goal); ok {
+			goal = goal.Against(oracle)
+		}
+		c := g.cell(line, goal, controller, r)
+		c.Setting = setting
+		cells = append(cells, c)
+	}
+	return cells
+}
+
+// cell is a goal of the scenario, by its number, and what became of it.
+func (g *group) cell(line int, goal sim.Goal, controller string, r *sim.Report) Cell {
+	from, to := goal.Stretch(g.scenario)
+	c := Cell{
+		Scenario: g.scenario.Name, Backend: g.backend, Controller: controller, HeldOut: g.heldOut,
+		Metric: goal.Metric, Class: goal.Class, From: from.String(), To: to.String(), Seeds: r.Seeds,
+		Spread: r.Spread(goal), Goal: goal.Bounds(), AtLeast: goal.Min, AtMost: goal.Max,
+		Limit: limitOf(r, goal), row: g.row, line: line,
+	}
+	if c.fine() {
+		c.Goal = fineBounds(&goal)
+	}
+	if c.Goal != "" {
+		reached := goal.Holds(c.Median)
+		c.Reached = &reached
+	}
+	return c
+}
+
+// limitOf is the limit over a goal's stretch.
+func limitOf(r *sim.Report, goal sim.Goal) sim.Level {
+	over := func(metric string) sim.Spread {
+		goal.Metric, goal.Class = metric, ""
+		return r.Spread(goal)
+	}
+	return sim.Level{Min: over("limit_min").Min, Mean: over("limit_mean").Median, Max: over("limit_max").Max}
+}
+
+// oracle is the best fixed limit for one scenario on one backend.
+type oracle struct {
+	scenario *sim.Scenario
+	setting  string
+
+	served  float64
+	latency float64
+}
+
+// The sweep: limits around the backend's best concurrency, then longest waits
+// as parts of the deadline.
+var (
+	limitFactors = []float64{.5, .7, .85, 1, 1.2, 1.5, 2, 4, 8, 20}
+	waitFactors  = []float64{.25, .5, .8}
+)
+
+// sweepSeeds are none of the seeds that scenarios run with, so that the oracle
+// is not fitted to the chance it is judged by.
+var sweepSeeds = []uint64{1001}
+
+// chance is how far below the most good answers a setting may stay to be chosen
+// for its lower latency, in relation to what even the best one cannot serve: with
+// everything served nothing is left to chance.
+const chance = .006
+
+// findOracle sweeps the limit at the middle wait, then the wait at the best
+// limit.
+func findOracle(ctx context.Context, s *sim.Scenario, backend string) (*oracle, error) {
+	onBackend, err := s.With(backend, "none")
+	if err != nil {
+		return nil, err
+	}
+	_, best := onBackend.Backend.Capacity()
+	useful := onBackend.Traffic[0].Useful(&onBackend.Backend.Backend)
+	var limits []int64
+	for _, f := range limitFactors {
+		if l := max(1, int64(math.Round(f*float64(best)))); !slices.Contains(limits, l) {
+			limits = append(limits, l)
+		}
+	}
+	var tried []*oracle
+	try := func(limit int64, wait float64) error {
+		o, err := tryFixed(ctx, onBackend, limit, time.Duration(wait*float64(useful)))
+		tried = append(tried, o)
+		return err
+	}
+	for _, l := range limits {
+		if err := try(l, waitFactors[1]); err != nil {
+			return nil, err
+		}
+	}
+	limit := pick(tried).scenario.Policy.Spec.Gates["backend"].Limit.Limit
+	for _, f := range waitFactors {
+		if f != waitFactors[1] {
+			if err := try(limit, f); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return pick(tried), nil
+}
+
+func tryFixed(ctx context.Context, s *sim.Scenario, limit int64, wait time.Duration) (*oracle, error) {
+	guarded, err := s.WithPolicy(policy.Spec{
+		Gates: map[string]policy.GateSpec{"backend": {Limit: &policy.LimitSpec{
+			Limit: limit,
+			Queue: policy.QueueSpec{Len: 100_000, MaxWait: policy.Duration(wait), Order: "adaptive"},
+		}}},
+		Routes: []policy.RouteSpec{{Name: "all", Match: []string{"/"}, Gates: []string{"backend"}}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	r, err := sim.Run(ctx, guarded, sim.Options{Seeds: sweepSeeds})
+	if err != nil {
+		return nil, err
+	}
+	return &oracle{
+		scenario: guarded,
+		setting:  fmt.Sprintf("limit %d, wait %v", limit, wait),
+		served:   r.Spread(aim(s)).Median,
+		latency:  r.Spread(sim.Goal{Metric: "p99"}).Median,
+	}, nil
+}
+
+// aim is what the oracle is best at: the first goal that is a part of what it
+// reaches, otherwise good answers over the whole run.
+func aim(s *sim.Scenario) sim.Goal {
+	for _, g := range s.Goals {
+		if g.Part != nil && g.AppliesTo(s.Backend.Name) {
+			return g
+		}
+	}
+	return sim.Goal{Metric: "served"}
+}
+
+// pick returns the setting with the lowest latency among those that give about
+// the most good answers.
+func pick(tried []*oracle) *oracle {
+	var most float64
+	for _, o := range tried {
+		most = max(most, o.served)
+	}
+	var best *oracle
+	for _, o := range tried {
+		if o.served >= most*(1-chance*max(0, 1-most)) && (best == nil || o.latency < best.latency) {
+			best = o
+		}
+	}
+	return best
+}
+
+// reference is what the oracle reached: in this run, or in an earlier one.
+type reference struct {
+	report  *sim.Report
+	setting string
+	known   []Cell
+}
+
+// of returns the oracle's median for a goal.
+func (r *reference) of(g *group, goal *sim.Goal) (median float64, ok bool) {
+	if r.report != nil {
+		return r.report.Spread(*goal).Median, true
+	}
+	from, to := goal.Stretch(g.scenario)
+	wanted := place{g.scenario.Name, g.backend, goal.Metric, goal.Class, from.String(), to.String()}
+	for i := range r.known {
+		if c := &r.known[i]; c.Controller == "oracle" && c.place() == wanted {
+			return c.Median, true
+		}
+	}
+	return 0, false
+}
+
+// suffices reports whether no goal of the group needs a new run of the oracle.
+func (r *reference) suffices(g *group) bool {
+	for i := range g.scenario.Goals {
+		goal := &g.scenario.Goals[i]
+		if !goal.Relative() || !goal.AppliesTo(g.backend) {
+			continue
+		}
+		if _, ok := r.of(g, goal); !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// order sorts cells as the table shows them.
+func order(cells []Cell) { orderBy(cells, Controllers) }
+
+func orderBy(cells []Cell, columns []string) {
+	slices.SortStableFunc(cells, func(a, b Cell) int {
+		return cmp.Or(cmp.Compare(a.row, b.row), cmp.Compare(a.Backend, b.Backend), cmp.Compare(a.line, b.line),
+			cmp.Compare(slices.Index(columns, a.Controller), slices.Index(columns, b.Controller)))
+	})
+}
+
+// merged puts new cells in place of the old ones for the same figure and column,
+// and drops old ones that the scenarios no longer have.
+func merged(old, fresh []Cell) ([]Cell, error) {
+	all := slices.Clone(fresh)
+	type key struct {
+		place
+		controller string
+	}
+	known := map[key]bool{}
+	for i := range fresh {
+		known[key{fresh[i].place(), fresh[i].Controller}] = true
+	}
+	scenarios := map[string]*sim.Scenario{}
+	for _, name := range Rows {
+		s, err := sim.Load(name)
+		if err != nil {
+			return nil, fmt.Errorf("scoreboard: %w", err)
+		}
+		scenarios[name] = s
+	}
+	for _, c := range old {
+		if !known[key{c.place(), c.Controller}] && c.find(scenarios[c.Scenario]) {
+			all = append(all, c)
+		}
+	}
+	order(all)
+	return all, nil
+}
+
+// find sets where in the table the cell belongs, and reports false if nowhere.
+func (c *Cell) find(s *sim.Scenario) bool {
+	c.row = slices.Index(Rows, c.Scenario)
+	if s == nil || !slices.Contains(s.On, c.Backend) {
+		return false
+	}
+	for line := range s.Goals {
+		g := &s.Goals[line]
+		from, to := g.Stretch(s)
+		if g.AppliesTo(c.Backend) && c.Metric == g.Metric && c.Class == g.Class && c.From == from.String() && c.To == to.String() {
+			c.line = line
+			return true
+		}
+	}
+	return false
+}
+
+// inParallel fills groups, one on each processor.
+func inParallel(ctx context.Context, groups []group, fill func(context.Context, group) ([]Cell, error), progress func(string, string, int, int)) ([]Cell, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var (
+		mu    sync.Mutex
+		cells []Cell
+		done  int
+	)
+	work := make(chan group)
+	var wg sync.WaitGroup
+	for range min(len(groups), runtime.GOMAXPROCS(0)) {
+		wg.Go(func() {
+			for g := range work {
+				filled, err := fill(ctx, g)
+				if err != nil {
+					cancel(err)
+					continue
+				}
+				mu.Lock()
+				cells = append(cells, filled...)
+				if done++; progress != nil {
+					progress(g.scenario.Name, g.backend, done, len(groups))
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for _, g := range groups {
+		work <- g
+	}
+	close(work)
+	wg.Wait()
+	return cells, context.Cause(ctx)
 }

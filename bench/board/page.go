@@ -1,8 +1,14 @@
 package board
 
 import (
+	"encoding/json"
 	"fmt"
+	"io"
+	"slices"
 	"strings"
+	"unicode/utf8"
+
+	"github.com/weir-go/weir/sim"
 )
 
 // readme is docs/scoreboard/README.md: what the columns and figures are, and with
@@ -104,4 +110,206 @@ func gallery() string {
 func Reached(cells []Cell, controller string) string {
 	tuned, held := counts(cells, controller)
 	return fmt.Sprintf("tuned %d of %d, held-out %d of %d", tuned.reached, tuned.goals, held.reached, held.goals)
+}
+
+// count is how many of some goals were reached.
+type count struct{ reached, goals int }
+
+func (c *count) add(reached bool) {
+	c.goals++
+	if reached {
+		c.reached++
+	}
+}
+
+func (c *count) String() string {
+	if c.goals == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d", c.reached, c.goals)
+}
+
+// Tally says for each column how many of its goals it reached: those of the
+// scenarios and backends that the default was tuned on, and those held out. The
+// worst cell is the one with the least goodput beside the best fixed limit's.
+func Tally(cells []Cell) string {
+	rows := [][]string{{"column", "goals reached, tuned on", "goals reached, held out", "worst cell: goodput over the best fixed limit's"}}
+	for _, controller := range Controllers {
+		tuned, held := counts(cells, controller)
+		if tuned.goals+held.goals > 0 {
+			rows = append(rows, []string{controller, tuned.String(), held.String(), worst(cells, controller)})
+		}
+	}
+	return align(rows)
+}
+
+// quotaRow is the scenario about a quota, in which columns have no part: its goals are
+// none of theirs.
+const quotaRow = "S24"
+
+// counts counts the goals of a column: of what it was tuned on, and the rest.
+func counts(cells []Cell, controller string) (tuned, held count) {
+	for i := range cells {
+		c := &cells[i]
+		switch {
+		case c.Controller != controller || c.Reached == nil || c.Scenario == quotaRow:
+		case c.HeldOut:
+			held.add(*c.Reached)
+		default:
+			tuned.add(*c.Reached)
+		}
+	}
+	return tuned, held
+}
+
+// worst finds the cell of a column with the least goodput over the oracle's.
+func worst(cells []Cell, controller string) string {
+	best := map[place]float64{} // of the oracle
+	for i := range cells {
+		if cells[i].Controller == "oracle" {
+			best[cells[i].place()] = cells[i].Median
+		}
+	}
+	least, text := 0.0, ""
+	for i := range cells {
+		c := &cells[i]
+		reference := best[c.place()]
+		if c.Controller != controller || !strings.HasPrefix(c.Metric, "goodput") || reference == 0 {
+			continue
+		}
+		if ratio := c.Median / reference; text == "" || ratio < least {
+			least, text = ratio, fmt.Sprintf("%.3f: %s on %s, %s", ratio, c.Scenario, c.Backend, c.what())
+		}
+	}
+	return text
+}
+
+// Missed lists the goals that a column misses, with what it reaches instead and
+// what the best fixed limit does.
+func Missed(cells []Cell, controller string) string {
+	var b strings.Builder
+	for i := range cells {
+		c := &cells[i]
+		if c.Controller != controller || c.Reached == nil || *c.Reached {
+			continue
+		}
+		fmt.Fprintf(&b, "- %s on %s, %s: %s, goal %s", c.Scenario, c.Backend, c.what(), sim.Format(c.Metric, c.Median), c.Goal)
+		at := slices.IndexFunc(cells, func(o Cell) bool { return o.Controller == "oracle" && c.sameLine(&o) })
+		if at >= 0 {
+			o := &cells[at]
+			fmt.Fprintf(&b, "; the best fixed limit: %s", sim.Format(o.Metric, o.Median))
+			if o.Reached != nil && !*o.Reached {
+				b.WriteString(", a miss too")
+			}
+		}
+		if c.HeldOut {
+			b.WriteString("; held out")
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// WriteJSON writes one object a cell, as a list, one a line.
+func WriteJSON(w io.Writer, cells []Cell) error {
+	for i, c := range cells {
+		data, err := json.Marshal(c)
+		if err != nil {
+			return err
+		}
+		open := ",\n"
+		if i == 0 {
+			open = "[\n"
+		}
+		if _, err := fmt.Fprintf(w, "%s%s", open, data); err != nil {
+			return err
+		}
+	}
+	_, err := io.WriteString(w, "\n]\n")
+	return err
+}
+
+// Table is the board as text that is Markdown as well: a line for each scenario,
+// backend and metric, a column for each controller, and the limit that the default
+// one set. A figure that misses its goal is marked with a cross.
+func Table(cells []Cell) string { return tableOf(cells, Controllers) }
+
+// tableOf is Table for a board with other columns.
+func tableOf(cells []Cell, columns []string) string {
+	heads := append([]string{"scenario", "on", "metric", "goal"}, columns...)
+	rows := [][]string{append(heads, "limit of default")}
+	for i := 0; i < len(cells); {
+		first := cells[i]
+		row := []string{first.Scenario, first.Backend, first.what(), first.Goal}
+		row = append(row, make([]string, len(columns)+1)...)
+		for ; i < len(cells) && cells[i].sameLine(&first); i++ {
+			row[4+slices.Index(columns, cells[i].Controller)] = cells[i].figure()
+			if cells[i].Controller == "default" {
+				row[len(row)-1] = cells[i].limits()
+			}
+		}
+		rows = append(rows, row)
+	}
+	return align(rows)
+}
+
+func (c *Cell) sameLine(o *Cell) bool {
+	return c.row == o.row && c.Backend == o.Backend && c.line == o.line
+}
+
+// what names the metric with its stretch.
+func (c *Cell) what() string {
+	if c.Class != "" {
+		return c.Metric + " of " + c.Class + " " + c.From + "-" + c.To
+	}
+	return c.Metric + " " + c.From + "-" + c.To
+}
+
+func (c *Cell) figure() string {
+	text := fmt.Sprintf("%s (%s-%s)", sim.Format(c.Metric, c.Median), bare(c.Metric, c.Min), bare(c.Metric, c.Max))
+	if c.fine() {
+		text = fmt.Sprintf("%.4f (%.4f-%.4f)", c.Median, c.Min, c.Max)
+	}
+	if c.Alone != nil && *c.Alone > 0 {
+		text += fmt.Sprintf(" = %.2f x", c.Median / *c.Alone)
+	}
+	if c.Reached != nil && !*c.Reached {
+		text += " ✗"
+	}
+	return text
+}
+
+// limits is the limit over the cell's stretch.
+func (c *Cell) limits() string {
+	return fmt.Sprintf("%.0f (%.0f-%.0f)", c.Limit.Mean, c.Limit.Min, c.Limit.Max)
+}
+
+// bare is a figure without its unit.
+func bare(metric string, v float64) string {
+	text, _, _ := strings.Cut(sim.Format(metric, v), " ")
+	return text
+}
+
+// align pads the columns.
+func align(rows [][]string) string {
+	width := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, text := range row {
+			width[i] = max(width[i], utf8.RuneCountInString(text))
+		}
+	}
+	var b strings.Builder
+	for n, row := range rows {
+		for i, text := range row {
+			fmt.Fprintf(&b, "| %s%s ", text, strings.Repeat(" ", width[i]-utf8.RuneCountInString(text)))
+		}
+		b.WriteString("|\n")
+		if n == 0 {
+			for _, w := range width {
+				b.WriteString("| " + strings.Repeat("-", w) + " ")
+			}
+			b.WriteString("|\n")
+		}
+	}
+	return b.String()
 }

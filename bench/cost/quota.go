@@ -6,13 +6,22 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"math"
 	"math/bits"
 	"math/rand/v2"
+	"runtime"
+	"runtime/metrics"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/sethvargo/go-limiter/memorystore"
+	"github.com/throttled/throttled/v2"
+	"github.com/throttled/throttled/v2/store/memstore"
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/quota"
+	"golang.org/x/time/rate"
 )
 
 // QuotaGroups returns what is measured of quotas: decisions about one key that is
@@ -227,4 +236,221 @@ func weirTake(limit quota.Window, keys int, more ...quota.Window) func() (Loop, 
 			})
 		}, func() {}, nil
 	}
+}
+
+// decide is one decision about a key by somebody else's limiter. Rates and bursts
+// are so high that nothing is refused.
+type decide func(key string) error
+
+// quotaPeers are the limiters of others that keep their state in memory, at their
+// defaults but for bounds on keys, for a number of keys; 0 means one.
+func quotaPeers(keys int) []Subject {
+	return []Subject{
+		{Name: "golang.org/x/time/rate Allow, in a map with a mutex", New: asked(keys, xrate)},
+		{Name: "throttled GCRA, memory", New: asked(keys, throttledGCRA)},
+		{Name: "sethvargo/go-limiter, memory", New: asked(keys, goLimiter)},
+	}
+}
+
+func asked(keys int, peer func(ctx context.Context) (decide, func(), error)) func() (Loop, func(), error) {
+	return func() (Loop, func(), error) {
+		do, stop, err := peer(context.Background())
+		if err != nil {
+			return nil, nil, err
+		}
+		ring := newKeyring(max(keys, 1))
+		for i := range ring.len() {
+			if err := do(ring.at(i)); err != nil {
+				stop()
+				return nil, nil, err
+			}
+		}
+		return func(n int) error { return ring.turn(n, do) }, stop, nil
+	}
+}
+
+// xrate is how programs keep x/time/rate by key.
+func xrate(context.Context) (decide, func(), error) {
+	var mu sync.Mutex
+	limiters := map[string]*rate.Limiter{}
+	return func(key string) error {
+		mu.Lock()
+		l := limiters[key]
+		if l == nil {
+			l = rate.NewLimiter(1e6, 1<<40)
+			limiters[key] = l
+		}
+		mu.Unlock()
+		if !l.Allow() {
+			return errOutOfTokens
+		}
+		return nil
+	}, func() {}, nil
+}
+
+func throttledGCRA(ctx context.Context) (decide, func(), error) {
+	store, err := memstore.NewCtx(0) // no bound
+	if err != nil {
+		return nil, nil, err
+	}
+	l, err := throttled.NewGCRARateLimiterCtx(store, throttled.RateQuota{MaxRate: throttled.PerSec(1e6), MaxBurst: 1 << 40})
+	if err != nil {
+		return nil, nil, err
+	}
+	l.SetMaxCASAttemptsLimit(1000)
+	return func(key string) error {
+		limited, _, err := l.RateLimitCtx(ctx, key, 1)
+		if limited {
+			return errOutOfTokens
+		}
+		return err
+	}, func() {}, nil
+}
+
+func goLimiter(ctx context.Context) (decide, func(), error) {
+	store, err := memorystore.New(&memorystore.Config{Tokens: 1 << 40, Interval: time.Hour})
+	if err != nil {
+		return nil, nil, err
+	}
+	return func(key string) error {
+		_, _, _, ok, err := store.Take(ctx, key)
+		if err == nil && !ok {
+			return errOutOfTokens
+		}
+		return err
+	}, func() { _ = store.Close(ctx) }, nil
+}
+
+// Footprint is what a million buckets take beside their decisions.
+type Footprint struct {
+	// Bytes a bucket takes of the heap, the slack of growth included: the worst of
+	// twenty looks on the way to a million, and in the end.
+	WorstBytes, Bytes float64
+	// GC is the share of the process's CPU time that collections take while each
+	// decision about a million buckets makes a kilobyte of garbage; Without is the
+	// same with one bucket. There are more collections then, as the heap is smaller.
+	GC, Without float64
+	// Tables is the share that the buckets themselves take of it: what one collection
+	// takes longer with them than without, times how often there is one.
+	Tables float64
+}
+
+// QuotaFootprint measures it, in about fifteen seconds.
+func QuotaFootprint() (Footprint, error) {
+	var f Footprint
+	limits := []quota.Window{{Rate: 1e-3, Burst: 1e6}}
+	keys := newKeyring(Million)
+	store, err := f.fill(keys, limits)
+	if err != nil {
+		return f, err
+	}
+	var longer []float64
+	for range 7 {
+		with := collection()
+		runtime.KeepAlive(store)
+		store = nil
+		longer = append(longer, with-collection())
+		if store, err = f.fill(keys, limits); err != nil {
+			return f, err
+		}
+	}
+	return f, f.compare(store, keys, limits, middle(longer))
+}
+
+// fill makes a store of a million buckets, and notes what it takes on the way.
+func (f *Footprint) fill(keys *keyring, limits []quota.Window) (*quota.Memory, error) {
+	before := heapInUse()
+	store, err := quota.NewMemory(quota.MemoryConfig{MaxKeys: Million})
+	if err != nil {
+		return nil, err
+	}
+	for i := range Million {
+		if _, err := store.Decide(context.Background(), &quota.Request{Key: keys.at(i), Windows: limits, Cost: 1}); err != nil {
+			return nil, err
+		}
+		if n := i + 1; n%(Million/20) == 0 {
+			f.Bytes = float64(heapInUse()-before) / float64(n)
+			f.WorstBytes = max(f.WorstBytes, f.Bytes)
+		}
+	}
+	return store, nil
+}
+
+// compare measures the shares of collections, if each takes so many seconds longer
+// because of the store.
+func (f *Footprint) compare(store *quota.Memory, keys *keyring, limits []quota.Window, longer float64) error {
+	small, err := quota.NewMemory(quota.MemoryConfig{})
+	if err != nil {
+		return err
+	}
+	one := newKeyring(1)
+	var with, without, often []float64
+	for range 9 {
+		w, rate, err := collecting(store, keys, limits)
+		if err != nil {
+			return err
+		}
+		wo, _, err := collecting(small, one, limits)
+		if err != nil {
+			return err
+		}
+		with, without, often = append(with, w), append(without, wo), append(often, rate)
+	}
+	f.GC, f.Without, f.Tables = middle(with), middle(without), longer*middle(often)
+	runtime.KeepAlive(store)
+	return nil
+}
+
+func middle(of []float64) float64 {
+	slices.Sort(of)
+	return of[len(of)/2]
+}
+
+// collection returns the seconds of CPU time that one takes: the least of many, as
+// whatever else runs on the machine only adds to it.
+func collection() float64 {
+	runtime.GC()
+	least := math.Inf(1)
+	for range 101 {
+		begin := cpuTime()
+		runtime.GC()
+		least = min(least, (cpuTime() - begin).Seconds())
+	}
+	return least
+}
+
+func heapInUse() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+var garbage []byte
+
+// collecting returns the share of CPU time that collections take for half a second
+// of decisions, each with a kilobyte of garbage, as a request makes it, and how many
+// there are in a second of CPU time.
+func collecting(store *quota.Memory, keys *keyring, limits []quota.Window) (share, often float64, err error) {
+	samples := []metrics.Sample{{Name: "/cpu/classes/gc/total:cpu-seconds"}, {Name: "/gc/cycles/total:gc-cycles"}}
+	runtime.GC() // which brings the figures up to date
+	metrics.Read(samples)
+	gc, cycles, used := samples[0].Value.Float64(), samples[1].Value.Uint64(), cpuTime()
+	ctx := context.Background()
+	t := &quota.Request{Windows: limits, Cost: 1}
+	for begin := time.Now(); time.Since(begin) < 500*time.Millisecond; {
+		err := keys.turn(1000, func(key string) error {
+			t.Key = key
+			garbage = append(garbage[:0:0], make([]byte, 1024)...)
+			_, err := store.Decide(ctx, t)
+			return err
+		})
+		if err != nil {
+			return 0, 0, err
+		}
+	}
+	runtime.GC()
+	metrics.Read(samples)
+	seconds := (cpuTime() - used).Seconds()
+	return (samples[0].Value.Float64() - gc) / seconds, float64(samples[1].Value.Uint64()-cycles) / seconds, nil
 }

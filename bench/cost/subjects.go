@@ -2,6 +2,17 @@ package cost
 
 import (
 	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/failsafe-go/failsafe-go/adaptivelimiter"
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/limit"
+	"golang.org/x/sync/semaphore"
 )
 
 // fixed is admit and done of a limit that nobody moves, one slot at a time.
@@ -66,4 +77,492 @@ func handoff() Group {
 			{Name: "failsafe-go adaptive limiter, queueing", New: ready(failsafeHandoff)},
 		},
 	}
+}
+
+// weirLoop sets up a limiter and the loop that uses it. controller nil means a
+// fixed limit of n. The wait room and all else are the defaults.
+func weirLoop(n int64, controller func() (control.Controller, error), use func(*limit.Limiter) Loop) func() (Loop, func(), error) {
+	return func() (Loop, func(), error) {
+		cfg := limit.Config{Name: "bench", Limit: n}
+		if controller != nil {
+			c, err := controller()
+			if err != nil {
+				return nil, nil, err
+			}
+			cfg.Controller = c
+		}
+		l, err := limit.New(cfg)
+		if err != nil {
+			return nil, nil, err
+		}
+		return use(l), l.Close, nil
+	}
+}
+
+// cancellable is weirLoop with a context that could be cancelled, as that of
+// every HTTP request can.
+func cancellable(n int64, controller func() (control.Controller, error), use func(context.Context) func(*limit.Limiter) Loop) func() (Loop, func(), error) {
+	return func() (Loop, func(), error) {
+		ctx, cancel := context.WithCancel(context.Background())
+		loop, stop, err := weirLoop(n, controller, use(ctx))()
+		if err != nil {
+			cancel()
+			return nil, nil, err
+		}
+		return loop, func() { stop(); cancel() }, nil
+	}
+}
+
+func aimd() (control.Controller, error) { return control.NewAIMD(control.AIMDConfig{}) }
+
+func tryAdmit(l *limit.Limiter) Loop {
+	return func(n int) error {
+		for range n {
+			p, err := l.TryAdmit(weir.Work{})
+			if err != nil {
+				return err
+			}
+			p.Done(weir.OK)
+		}
+		return nil
+	}
+}
+
+// tryAdmitHolding ends the oldest of eight permits with each new one, as a
+// server does whose work overlaps: the slot just given back is never the one
+// just taken.
+func tryAdmitHolding(l *limit.Limiter) Loop {
+	return func(n int) (err error) {
+		var held [8]weir.Permit
+		for i := range n {
+			held[i%len(held)].Done(weir.OK)
+			if held[i%len(held)], err = l.TryAdmit(weir.Work{}); err != nil {
+				break
+			}
+		}
+		for _, p := range held {
+			p.Done(weir.OK)
+		}
+		return err
+	}
+}
+
+// named is work that says whose it is and how important.
+var named = weir.Work{Op: "GET /reports", User: "alice@example.com", Tenant: "acme", Priority: weir.High}
+
+func admit(ctx context.Context) func(*limit.Limiter) Loop { return admitWork(ctx, weir.Work{}) }
+
+func admitWork(ctx context.Context, w weir.Work) func(*limit.Limiter) Loop {
+	return func(l *limit.Limiter) Loop {
+		return func(n int) error {
+			for range n {
+				p, err := l.Admit(ctx, w)
+				if err != nil {
+					return err
+				}
+				p.Done(weir.OK)
+			}
+			return nil
+		}
+	}
+}
+
+// weirFull sets up a limiter whose only slot is taken and where nothing waits.
+func weirFull(use func(*limit.Limiter) Loop) func() (Loop, func(), error) {
+	return func() (Loop, func(), error) {
+		l, err := limit.New(limit.Config{Name: "bench", Limit: 1, Queue: limit.Queue{Len: -1}})
+		if err != nil {
+			return nil, nil, err
+		}
+		p, err := l.TryAdmit(weir.Work{})
+		if err != nil {
+			return nil, nil, err
+		}
+		return use(l), func() { p.Done(weir.OK); l.Close() }, nil
+	}
+}
+
+func refusedTry(l *limit.Limiter) Loop {
+	return func(n int) error {
+		for range n {
+			if _, err := l.TryAdmit(weir.Work{}); err == nil {
+				return errTaken
+			}
+		}
+		return nil
+	}
+}
+
+func refusedAdmit(l *limit.Limiter) Loop {
+	ctx := context.Background()
+	return func(n int) error {
+		for range n {
+			if _, err := l.Admit(ctx, weir.Work{}); err == nil {
+				return errTaken
+			}
+		}
+		return nil
+	}
+}
+
+func passOn(ctx context.Context) func(*limit.Limiter) Loop { return passOnWork(ctx, weir.Work{}) }
+
+func passOnWork(ctx context.Context, w weir.Work) func(*limit.Limiter) Loop {
+	return func(l *limit.Limiter) Loop {
+		var held weir.Permit // by whoever has the slot
+		return between(func() error {
+			p, err := l.Admit(ctx, w)
+			if err == nil {
+				held = p
+			}
+			return err
+		}, func() { held.Done(weir.OK) })
+	}
+}
+
+func semaphoreTry() Loop {
+	s := semaphore.NewWeighted(size)
+	return func(n int) error {
+		for range n {
+			if !s.TryAcquire(1) {
+				return errFull
+			}
+			s.Release(1)
+		}
+		return nil
+	}
+}
+
+func semaphoreAcquire() Loop {
+	s := semaphore.NewWeighted(size)
+	ctx := context.Background()
+	return func(n int) error {
+		for range n {
+			if err := s.Acquire(ctx, 1); err != nil {
+				return err
+			}
+			s.Release(1)
+		}
+		return nil
+	}
+}
+
+func semaphoreFull() Loop {
+	s := semaphore.NewWeighted(1)
+	taken := s.TryAcquire(1)
+	return func(n int) error {
+		for range n {
+			if !taken || s.TryAcquire(1) {
+				return errTaken
+			}
+		}
+		return nil
+	}
+}
+
+// failsafeTry uses the adaptive limiter at its published defaults, but for a
+// lower bound that keeps it from refusing the goroutines at work. Each Record
+// is a latency sample.
+func failsafeTry() Loop {
+	l := adaptivelimiter.NewBuilder[any]().WithLimits(size, 200, size).Build()
+	return func(n int) error {
+		for range n {
+			p, ok := l.TryAcquirePermit()
+			if !ok {
+				return errFull
+			}
+			p.Record()
+		}
+		return nil
+	}
+}
+
+func failsafeFull() Loop {
+	l := adaptivelimiter.NewBuilder[any]().WithLimits(1, 1, 1).Build()
+	_, taken := l.TryAcquirePermit()
+	return func(n int) error {
+		for range n {
+			if _, ok := l.TryAcquirePermit(); ok || !taken {
+				return errTaken
+			}
+		}
+		return nil
+	}
+}
+
+func semaphoreHandoff() Loop {
+	s := semaphore.NewWeighted(1)
+	ctx := context.Background()
+	return between(func() error { return s.Acquire(ctx, 1) }, func() { s.Release(1) })
+}
+
+func failsafeHandoff() Loop {
+	l := adaptivelimiter.NewBuilder[any]().WithLimits(1, 1, 1).WithQueueing(2, 3).Build()
+	ctx := context.Background()
+	var held adaptivelimiter.Permit // by whoever has the slot
+	return between(func() error {
+		p, err := l.AcquirePermit(ctx)
+		if err == nil {
+			held = p
+		}
+		return err
+	}, func() { held.Record() })
+}
+
+// size is the number of slots wherever nothing is to be refused: more than
+// there are goroutines at work.
+const size = 64
+
+var errFull = errors.New("full, and it should not be")
+
+// counter is the least a concurrency limit can be: one word.
+type counter struct{ held atomic.Int64 }
+
+func (c *counter) take() bool {
+	for {
+		held := c.held.Load()
+		if held >= size {
+			return false
+		}
+		if c.held.CompareAndSwap(held, held+1) {
+			return true
+		}
+	}
+}
+
+func (c *counter) give() {
+	for {
+		held := c.held.Load()
+		if c.held.CompareAndSwap(held, held-1) {
+			return
+		}
+	}
+}
+
+func casPair() Loop {
+	var c counter
+	return func(n int) error {
+		for range n {
+			if !c.take() {
+				return errFull
+			}
+			c.give()
+		}
+		return nil
+	}
+}
+
+func clockedCASPair() Loop {
+	var c counter
+	epoch := time.Now()
+	return func(n int) error {
+		var sum time.Duration
+		for range n {
+			start := time.Since(epoch)
+			if !c.take() {
+				return errFull
+			}
+			c.give()
+			sum += time.Since(epoch) - start
+		}
+		if sum < 0 {
+			return errors.New("the clock went backwards")
+		}
+		return nil
+	}
+}
+
+// refusedCount is the least a refusal can be: look at the word, count.
+func refusedCount() Loop {
+	var c counter
+	var refused atomic.Uint64
+	c.held.Store(size)
+	return func(n int) error {
+		for range n {
+			if c.take() {
+				return errTaken
+			}
+			refused.Add(1)
+		}
+		return nil
+	}
+}
+
+var errTaken = errors.New("admitted, and it should not be")
+
+func channel() Loop {
+	slots := make(chan struct{}, size)
+	return func(n int) error {
+		for range n {
+			select {
+			case slots <- struct{}{}:
+			default:
+				return errFull
+			}
+			<-slots
+		}
+		return nil
+	}
+}
+
+func fullChannel() Loop {
+	slots := make(chan struct{}, 1)
+	slots <- struct{}{}
+	return func(n int) error {
+		for range n {
+			select {
+			case slots <- struct{}{}:
+				return errTaken
+			default:
+			}
+		}
+		return nil
+	}
+}
+
+func mutex() Loop {
+	var mu sync.Mutex
+	var held int
+	return func(n int) error {
+		for range n {
+			mu.Lock()
+			full := held >= size
+			if !full {
+				held++
+			}
+			mu.Unlock()
+			if full {
+				return errFull
+			}
+			mu.Lock()
+			held--
+			mu.Unlock()
+		}
+		return nil
+	}
+}
+
+// channelHandoff passes one slot through a channel. A send that waits in a full
+// channel is completed by the receive that makes room, so each release hands
+// the slot to the one who waits.
+func channelHandoff() (Loop, func(), error) {
+	slots := make(chan struct{}, 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	loop := between(func() error {
+		select {
+		case slots <- struct{}{}:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}, func() { <-slots })
+	return loop, cancel, nil
+}
+
+// between makes a loop in which two goroutines pass the only slot to and fro:
+// each finds it taken by the other, parks, and is woken by the other's give, so
+// that every operation is one hand-off.
+//
+// That holds as long as give passes the slot to the one who waits, and once both
+// are in step; between sees to the first step. On several cores the two can
+// fall out of step for a while, when the one that was woken is quicker to give
+// the slot back than the other to ask for it.
+func between(take func() error, give func()) Loop {
+	turns := func(n int) error {
+		for range n {
+			if err := take(); err != nil {
+				return err
+			}
+			give()
+		}
+		return nil
+	}
+	return func(n int) error {
+		if err := take(); err != nil {
+			return err
+		}
+		var begun atomic.Bool
+		other := make(chan error)
+		go func() {
+			begun.Store(true)
+			other <- turns(n / 2)
+		}()
+		for !begun.Load() {
+			runtime.Gosched()
+		}
+		for range 10 {
+			runtime.Gosched() // until the other waits
+		}
+		give()
+		err := turns(n - n/2 - 1)
+		return errors.Join(err, <-other)
+	}
+}
+
+// A tick's window: as many samples as a gate keeps at most, and permits out.
+const (
+	tickSamples = 512
+	tickOut     = 10_000
+)
+
+// TickGoal is what closing a window may take, however many permits are out.
+const TickGoal = 50 * time.Microsecond
+
+// Tick closes windows of the default controller, full of samples, with permits
+// out, and returns how long that took. Filling the windows is not in it.
+type Tick struct {
+	limiter *limit.Limiter
+	now     atomic.Int64
+	held    []weir.Permit
+}
+
+// NewTick sets up a gate on a clock of its own with so many permits out, all that
+// the limit allows.
+func NewTick() (*Tick, error) {
+	c, err := control.NewKnee(control.KneeConfig{})
+	if err != nil {
+		return nil, err
+	}
+	c.Restore(control.State{Limit: tickOut}) // which it compares with its neighbours
+	t := &Tick{}
+	t.limiter, err = limit.New(limit.Config{Name: "bench", Controller: c, Now: func() time.Duration { return time.Duration(t.now.Load()) }})
+	if err != nil {
+		return nil, err
+	}
+	t.fill()
+	return t, nil
+}
+
+// fill takes all that the limit allows.
+func (t *Tick) fill() {
+	for {
+		p, err := t.limiter.TryAdmit(weir.Work{})
+		if err != nil {
+			return
+		}
+		t.held = append(t.held, p)
+	}
+}
+
+// Out returns how many permits are out.
+func (t *Tick) Out() int { return len(t.held) }
+
+// Once fills a window and returns how long closing it took.
+func (t *Tick) Once() (time.Duration, error) {
+	at, ok := t.limiter.Next()
+	if !ok {
+		return 0, errors.New("cost: no window is open")
+	}
+	step := (int64(at) - t.now.Load()) / (tickSamples + 1)
+	for range tickSamples {
+		t.now.Add(step)
+		last := len(t.held) - 1
+		t.held[last].Done(weir.OK)
+		t.held = t.held[:last]
+		t.fill() // unless the limit has gone down
+	}
+	t.now.Store(int64(at))
+	began := time.Now()
+	t.limiter.Step()
+	return time.Since(began), nil
 }

@@ -1,13 +1,146 @@
+// Package peers is the layer of the scoreboard that other projects stand on:
+// their limiters beside weir's, before the same simulated backends, under the
+// same scenario files.
+//
+// The simulator (package sim) owns backend, clients and figures. The limiters of
+// others read the wall clock, so a run takes place inside a testing/synctest
+// bubble, whose wall clock moves when everybody waits: the simulator asks the
+// bubble to let time pass up to its next event, and hears on the way of those
+// who were admitted meanwhile. A minute of a thousand requests a second takes
+// about a second. Goroutines that are due at the same instant run in no fixed
+// order, and some peers draw random numbers of their own, so a figure repeats
+// within its spread, not to the last digit.
+//
+// Because a bubble needs a test, the scoreboard is one:
+//
+//	make scoreboard-peers
+//
+// A second board is about who goes first: peers that have priorities and peers that
+// are fair, each in the scenarios about what it has ([OrderRows]):
+//
+//	make scoreboard-order-peers
+//
+// Each [Peer] is the library as published: its version is in go.mod, its default
+// settings are in its comment. Where a peer cannot be run without a number that
+// somebody has to measure first (a semaphore's size), it gets the backend's best
+// concurrency and is marked as told; where it reads the processor, the reading
+// is injected, once as of a process that only waits for its backend and once as
+// of one that is its backend.
 package peers
 
 import (
 	"context"
 	"sync"
+	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/limit"
+	"github.com/weir-go/weir/sim"
 )
+
+// Peer is somebody to compare with, or weir itself.
+type Peer struct {
+	// Name is shown in tables.
+	Name string
+	// Weir marks our own default, which the verdict is about.
+	Weir bool
+	// Told marks a peer that was given the backend's best concurrency, which
+	// somebody would have to measure first and keep up to date.
+	Told bool
+	// Untold keeps the deadline from the gate: Work.Deadline is not set, and
+	// late work counts as good.
+	Untold bool
+	// Computing says that the peer reads the backend's usage as its own
+	// processor's.
+	Computing bool
+
+	make func(*Env) (limiter, error)
+	// alone, if set, is held while the peer runs: it keeps something in its
+	// process.
+	alone *sync.Mutex
+}
+
+// Env is what a peer is made for: one run.
+type Env struct {
+	// Scenario is what will be run, Seed with which random numbers.
+	Scenario *sim.Scenario
+	Seed     uint64
+	// Best is the concurrency at which the backend's throughput is highest.
+	Best int
+
+	ctx   context.Context // ends with the run
+	usage *usage
+}
+
+// Peers returns everybody, weir first.
+func Peers() []Peer {
+	return []Peer{
+		{Name: "weir", Weir: true, make: newWeir},
+		{Name: "weir (deadline not told)", Untold: true, make: newWeir},
+		{Name: "no control", make: newOpen},
+		{Name: "semaphore (waiting)", Told: true, make: newSemaphore(true)},
+		{Name: "semaphore (refusing)", Told: true, make: newSemaphore(false)},
+		{Name: "failsafe-go", make: newFailsafe},
+		{Name: "failsafe-go (queueing)", make: newFailsafeQueueing},
+		{Name: "aegis BBR (waiting)", make: newBBR(false)},
+		{Name: "aegis BBR (computing)", Computing: true, make: newBBR(true)},
+		{Name: "go-zero (waiting)", make: newGoZero(false), alone: &oneGoZero},
+		{Name: "go-zero (computing)", Computing: true, make: newGoZero(true), alone: &oneGoZero},
+		{Name: "Kubernetes APF", Told: true, make: newQueueSet},
+		{Name: "AIMD", make: bare(newAIMD)},
+		{Name: "Vegas", make: bare(newVegas(control.TakeMean))},
+		{Name: "Vegas (minimum)", make: bare(newVegas(control.TakeMin))},
+		{Name: "Gradient2", make: bare(newGradient2(control.TakeMean))},
+		{Name: "Gradient2 (minimum)", make: bare(newGradient2(control.TakeMin))},
+	}
+}
+
+// Run plays a scenario with a peer before its backend, once for each seed, each
+// in a bubble of its own. Whatever policy the scenario names is left out.
+func Run(t *testing.T, s *sim.Scenario, p *Peer, seeds []uint64) (*sim.Report, error) {
+	if p.alone != nil {
+		p.alone.Lock()
+		defer p.alone.Unlock()
+	}
+	if p.Untold {
+		s = untold(s)
+	}
+	var report *sim.Report
+	for _, seed := range seeds {
+		var one *sim.Report
+		var err error
+		synctest.Test(t, func(t *testing.T) {
+			one, err = sim.Run(context.Background(), s, sim.Options{Seeds: []uint64{seed}, Outside: func(seed uint64) (sim.Outside, error) {
+				_, best := s.Backend.Capacity()
+				return newBubble(p, &Env{Scenario: s, Seed: seed, Best: best})
+			}})
+		})
+		if err != nil {
+			return nil, err
+		}
+		if report == nil {
+			report = one
+			continue
+		}
+		report.Seeds = append(report.Seeds, seed)
+		report.Runs = append(report.Runs, one.Runs...)
+	}
+	return report, nil
+}
+
+// untold is the scenario with nobody telling deadlines.
+func untold(s *sim.Scenario) *sim.Scenario {
+	c := *s
+	c.Traffic = append([]sim.Class(nil), s.Traffic...)
+	no := false
+	for i := range c.Traffic {
+		c.Traffic[i].TellDeadline = &no
+	}
+	return &c
+}
 
 // limiter is a gate as its own library shows it.
 type limiter interface {

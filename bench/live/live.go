@@ -1,13 +1,133 @@
+// Package live is the scoreboard's second layer: real servers, real sockets,
+// real processors, on loopback.
+//
+// Virtual time judges the algorithms. What it cannot see is judged here: Go's
+// scheduler, which lets a handler that computes run to its end before the next
+// request is counted; HTTP parsing, connection pools, timers; clients that
+// leave by closing their connection.
+//
+// # Arrangement
+//
+// The system under test is a process of its own, pinned to one core. This
+// process, which generates the load, and the backends behind proxies are pinned
+// to the other. Load is open: requests leave at times drawn beforehand (Poisson),
+// latency counts from the time a request was due, and a client whose patience
+// ends closes its connection. A run in which more than [VoidAbove] of the
+// requests left late says more about the generator than about what it measures:
+// it is void, repeated, and named in the report if it stays void.
+//
+// A request says itself how much work it is (a header that only the backend
+// reads), so all that compete in a round get the same requests at the same
+// times.
+//
+// # Three parts
+//
+// In part one the limiter is in the server's own process (weirhttp around a
+// handler). In part two it is in a proxy: the gateway as it is built and started
+// by its users, beside ReverseProxy alone and ReverseProxy inside another
+// limiter's handler, in front of backends that keep working for clients that left.
+//
+// In part three the gateway is told who asks, and some clients must not suffer from
+// others: priorities, tenants, weights, exempt work, a batch, tasks of several calls,
+// calls that admitted work makes of its own service (these also with the gate inside
+// the server). It is not in the scoreboard's hour, but run by itself, and rows of it
+// can be measured anew by themselves (-rows S15,S21 -merge).
+//
+// All figures are ratios to something measured or known in the same round: the
+// backend's capacity, or the best fixed limit.
 package live
 
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
+	"os"
 	"strconv"
+	"strings"
 	"time"
 )
+
+// Main is the command: it measures what args ask for and writes the report.
+func Main(ctx context.Context, args []string, in io.Reader, out, log io.Writer) error {
+	flags := flag.NewFlagSet("live", flag.ContinueOnError)
+	flags.SetOutput(log)
+	spec := flags.String("role", "", "what this process is (used by the command itself)")
+	quick := flags.Bool("quick", false, "a minute of it, to see that everything works; prints the report and writes nothing")
+	weir := flags.String("weir", "", "the gateway's binary")
+	rounds := flags.Int("rounds", 3, "values each figure is made of")
+	pace := flags.Float64("pace", 1, "multiplies the length of every run")
+	retries := flags.Int("retries", 2, "how often a void run is repeated")
+	only := flags.String("parts", strings.Join(hour, ","), "which parts: "+strings.Join(parts, ", "))
+	rows := flags.String("rows", "", "which rows, with commas between; empty for all")
+	laws := flags.String("backends", "", "which backends, with commas between; empty for all")
+	guards := flags.String("guards", "", "which guards, with commas between; empty for all")
+	dir := flags.String("o", "", "directory to write the report into; empty to print it")
+	merge := flags.Bool("merge", false, "with -parts order and -o: rows and guards that are not measured now stay in the report as they are")
+	name := flags.String("name", "live", "name of the report's files, NAME.md and NAME.json")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *spec != "" {
+		return serveRole(*spec, in, out)
+	}
+	plan := Plan{Rounds: *rounds, Pace: *pace, Retries: *retries, Weir: *weir, Parts: list(*only), Rows: list(*rows), Laws: list(*laws), Guards: list(*guards)}
+	if *quick {
+		plan = quickPlan(*weir)
+		*dir = ""
+	}
+	target := target{dir: *dir, name: *name, merge: *merge}
+	if err := target.check(&plan); err != nil {
+		return err
+	}
+	fmt.Fprintf(log, "about %v\n", plan.Duration().Round(time.Second))
+	results, err := Measure(ctx, plan, log)
+	if results == nil {
+		return err
+	}
+	if err == nil && target.merge {
+		err = results.keepOrder(target.dir, target.name)
+	}
+	if target.dir == "" || err != nil { // what there is of a run that broke off replaces nothing
+		results.judge()
+		_, werr := io.WriteString(out, results.Markdown())
+		return errors.Join(err, werr)
+	}
+	return results.Write(target.dir, target.name)
+}
+
+// target is where the report goes.
+type target struct {
+	dir, name string // empty: it is printed
+	merge     bool
+}
+
+func (t *target) check(p *Plan) error {
+	if t.dir != "" {
+		if info, err := os.Stat(t.dir); err != nil || !info.IsDir() {
+			return fmt.Errorf("-o %s: is no directory to write the report into", t.dir)
+		}
+	}
+	if !t.merge {
+		return nil
+	}
+	if t.dir == "" {
+		return errors.New("-merge: needs -o, the directory of the report to merge into")
+	}
+	if len(p.Parts) != 1 || p.Parts[0] != partOrder {
+		return errors.New("-merge: only with -parts order; the other parts are measured as a whole")
+	}
+	_, err := readOrder(t.dir, t.name)
+	return err
+}
+
+func list(s string) []string {
+	if s == "" {
+		return nil
+	}
+	return strings.Split(s, ",")
+}
 
 // Measure runs the plan. It returns what there is, also with an error.
 func Measure(ctx context.Context, plan Plan, log io.Writer) (*Results, error) {

@@ -1,10 +1,24 @@
 package live
 
 import (
+	"fmt"
 	"math"
+	"os"
 	"testing"
 	"time"
 )
+
+// TestMain lets the test's own binary play the roles, as the command does.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == "-role" {
+		if err := serveRole(os.Args[2], os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
 
 // Ten seconds at twice a capacity of 100/s: every other request is refused in
 // the first five seconds, and given up in the rest.
