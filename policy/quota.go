@@ -33,9 +33,15 @@ func (c *compiler) checkQuota(at place, s *QuotaSpec) {
 		c.add(at.at("unit"), "each token is a request here", "leave it out, or count: requests")
 	}
 	if s.LooksAt("address") && c.addressOf() == "" {
-		c.add(at, "looks at addresses, but no part of the identity is one", "write identity: {client: peer}, and by: [address], or a rule with address:")
+		c.add(at, noAddress, giveAddress)
 	}
 }
+
+// noAddress is the fault of a quota or a rule for addresses where nothing is one.
+const (
+	noAddress   = "looks at addresses, but no part of the identity is one"
+	giveAddress = "write identity: {client: peer}, and by: [address], or a rule with address:"
+)
 
 // checkBase checks the limits of the quota itself, and whom they are for.
 func (c *compiler) checkBase(at place, s *QuotaSpec) {
@@ -118,37 +124,37 @@ func (c *compiler) checkQuotaRules(at place, s *QuotaSpec) {
 		c.add(at, fmt.Sprintf("%d rules", len(s.Rules)), fmt.Sprintf("write at most %d", mostQuotaRules))
 		return
 	}
-	names, matches := map[string]int{}, map[string]int{}
+	names, patterns := map[string]int{}, map[quota.Pattern]int{}
 	for i := range s.Rules {
 		r, at := &s.Rules[i], at.index(i)
 		c.checkQuotaRule(at, r, s.Debt)
 		if first, ok := names[r.Name]; ok && r.Name != "" {
 			c.add(at.at("name"), fmt.Sprintf("%q is the name of rules[%d] too", r.Name, first), "give each rule a name of its own")
 		}
-		key := r.matches()
-		if first, ok := matches[key]; ok {
+		pattern := r.Pattern()
+		if first, ok := patterns[pattern]; ok {
 			c.add(at, fmt.Sprintf("matches the same as rules[%d]", first), "leave one of them out")
 			continue
 		}
-		names[r.Name], matches[key] = i, i
+		names[r.Name], patterns[pattern] = i, i
 	}
 	if base, ok := s.base(); ok {
-		if i, ok := matches[base.matches()]; ok {
+		if i, ok := patterns[base.Pattern()]; ok {
 			c.add(at.index(i), "matches the same as by: and the limits beside it", "leave one of them out")
 		}
 	}
 }
 
-// matches is what the rule matches, as a text that is the same for the same.
-func (r *QuotaRuleSpec) matches() string {
-	words := make([]string, len(quotaParts))
-	for i, part := range quotaParts {
-		words[i] = r.says(part)
-		if n, err := ParseNetwork(words[i]); err == nil && part == "address" {
-			words[i] = n.String()
-		}
+// CheckQuotaRule returns what would be wrong with a rule if it stood in the quota of a gate,
+// each fault with the keys that lead from the rule to the field. It is for rules that are
+// set at run time.
+func (s *Spec) CheckQuotaRule(gate string, r *QuotaRuleSpec) []Fault {
+	c := &compiler{spec: s, opts: &Options{}}
+	c.checkQuotaRule(nil, r, s.Gates[gate].Quota.Debt)
+	if r.Address != "" && c.addressOf() == "" {
+		c.add(nil, noAddress, giveAddress)
 	}
-	return fmt.Sprintf("%q", words)
+	return c.faults
 }
 
 func (c *compiler) checkQuotaRule(at place, r *QuotaRuleSpec, debt bool) {
@@ -288,7 +294,7 @@ func (c *compiler) quotaConfig(name string) quota.Config {
 	case "closed":
 		cfg.OnStoreError = quota.Closed
 	}
-	for _, r := range s.all() {
+	for _, r := range s.All() {
 		cfg.Rules = append(cfg.Rules, r.rule())
 	}
 	if c.opts.QuotaRules != nil {
@@ -308,7 +314,19 @@ func (r *QuotaRuleSpec) Rule() (quota.Rule, error) {
 // rule is Rule for a spec that has been checked.
 func (r *QuotaRuleSpec) rule() quota.Rule {
 	limits, _ := r.Parse()
-	rule := quota.Rule{Name: r.Name, Windows: limits, Exempt: r.Exempt, Blocked: r.Blocked}
+	rule := r.matching()
+	rule.Name, rule.Windows, rule.Exempt, rule.Blocked = r.Name, limits, r.Exempt, r.Blocked
+	return rule
+}
+
+// Pattern returns what the rule matches: those with the same are one rule.
+func (r *QuotaRuleSpec) Pattern() quota.Pattern {
+	rule := r.matching()
+	return rule.Pattern()
+}
+
+// matching returns a rule that matches the same and gives nothing.
+func (r *QuotaRuleSpec) matching() (rule quota.Rule) {
 	for _, part := range quotaParts {
 		*rule.Part(part) = matchOf(r.says(part))
 	}
@@ -433,8 +451,9 @@ func (s *QuotaSpec) base() (QuotaRuleSpec, bool) {
 	return r, s.isSet()
 }
 
-// all returns the rules in the order of the file, the base last.
-func (s *QuotaSpec) all() []QuotaRuleSpec {
+// All returns the rules in the order of the file, and at last the one that By and the
+// quota's own limits stand for, if there is one.
+func (s *QuotaSpec) All() []QuotaRuleSpec {
 	rules := slices.Clone(s.Rules)
 	if base, ok := s.base(); ok {
 		rules = append(rules, base)
@@ -444,10 +463,10 @@ func (s *QuotaSpec) all() []QuotaRuleSpec {
 
 // LooksAt reports whether any rule looks at a part, a word of By.
 func (s *QuotaSpec) LooksAt(part string) bool {
-	return slices.ContainsFunc(s.all(), func(r QuotaRuleSpec) bool { return r.says(part) != "" })
+	return slices.ContainsFunc(s.All(), func(r QuotaRuleSpec) bool { return r.says(part) != "" })
 }
 
 // Each reports whether some rule gives each value of a part a bucket of its own.
 func (s *QuotaSpec) Each(part string) bool {
-	return slices.ContainsFunc(s.all(), func(r QuotaRuleSpec) bool { return r.says(part) == "*" })
+	return slices.ContainsFunc(s.All(), func(r QuotaRuleSpec) bool { return r.says(part) == "*" })
 }

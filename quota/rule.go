@@ -63,21 +63,42 @@ func (r *Rule) fields() [parts]*Match {
 	return [parts]*Match{&r.User, &r.Client, &r.Tenant, &r.Route, &r.Priority, &r.Address}
 }
 
-// matches returns the rule's matches by part.
-func (r *Rule) matches() (all [parts]Match) {
-	for i, m := range r.fields() {
-		all[i] = *m
-	}
-	return all
-}
-
 // title returns the name, or what the rule matches.
 func (r *Rule) title() string {
 	if r.Name != "" {
 		return r.Name
 	}
+	return r.matches().String()
+}
+
+// matches returns what the rule matches as it is written.
+func (r *Rule) matches() (p Pattern) {
+	for i, m := range r.fields() {
+		p[i] = *m
+	}
+	return p
+}
+
+// Pattern returns what the rule matches, with a network in its usual form.
+func (r *Rule) Pattern() Pattern {
+	p := r.matches()
+	if name, ok := r.Address.Value(); ok {
+		if n, err := networkOf(name); err == nil {
+			p[address] = Named(n.String())
+		}
+	}
+	return p
+}
+
+// Pattern is what a rule matches, as a value that can be compared: a quota has one rule
+// for each pattern.
+type Pattern [parts]Match
+
+// String returns the parts that the rule looks at, as in "user=alice,client=*"; "all" if
+// there are none.
+func (p Pattern) String() string {
 	var words []string
-	for i, m := range r.matches() {
+	for i, m := range p {
 		switch m.kind {
 		case every:
 			words = append(words, partNames[i]+"=*")

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -24,7 +25,7 @@ type rules struct {
 type rule struct {
 	title           string
 	at              int // in the list of rules
-	matches         [parts]Match
+	matches         Pattern
 	limits          []Window
 	exempt, blocked bool
 	// successor is the rule that took this one's place, of those who still hold
@@ -77,7 +78,7 @@ func compile(list []Rule, debt bool, f *faults) *rules {
 		r := &rs.list[i]
 		r.check(f, i, debt)
 		r.Windows = slices.Clone(r.Windows)
-		compiled := &rule{title: r.title(), at: i, matches: r.matches(), limits: r.Windows, exempt: r.Exempt, blocked: r.Blocked}
+		compiled := &rule{title: r.title(), at: i, matches: r.Pattern(), limits: r.Windows, exempt: r.Exempt, blocked: r.Blocked}
 		rs.ready = append(rs.ready, compiled)
 		kinds, key := signature(compiled)
 		byBits := found[kinds]
@@ -120,7 +121,7 @@ func signature(r *rule) (kinds [parts]uint8, key names) {
 		key.text[i] = m.name
 		if i == address {
 			key.text[i] = ""
-			if n, err := networkOf(m.name); err == nil {
+			if n, err := netip.ParsePrefix(m.name); err == nil {
 				key.network = n
 			}
 		}
@@ -160,7 +161,7 @@ func (s *shape) put(key names, r *rule) (same *rule) {
 // succeeded tells what became of the rules that were in force before next. each is
 // called for every limit that has another in its place.
 func (rs *rules) succeeded(next *rules, each func(old, now *Window)) {
-	after := map[[parts]Match]*rule{}
+	after := map[Pattern]*rule{}
 	for _, r := range next.ready {
 		after[r.matches] = r
 	}
@@ -213,21 +214,68 @@ func (s *shape) find(id *Identity) *rule {
 	return s.names[key]
 }
 
-// Matching returns the rules that match w, each with its title as the Name: the one that
-// counts first, and then each that would count without those before it. Their Windows are
-// shared: do not write to them. It asks no store.
-func (q *Quota) Matching(w weir.Work) []Rule {
+// Matched is a rule that matches a piece of work. Its Name is set, also where it is the
+// default, and its Windows are shared: do not write to them.
+type Matched struct {
+	Rule
+	// Why says why the rule counts. It is empty for a rule that does not.
+	Why string
+}
+
+// Explain returns the rules that match w: first the one that counts, and then each that
+// would count without those before it. It asks no store.
+func (q *Quota) Explain(w weir.Work) []Matched {
 	set := q.settings.Load()
 	id := set.identify(w)
-	var all []Rule
+	var all []Matched
 	for i := range set.rules.shapes {
-		r := set.rules.shapes[i].find(&id)
-		if r == nil {
+		if r := set.rules.shapes[i].find(&id); r != nil {
+			rule := set.rules.list[r.at]
+			rule.Name = r.title
+			all = append(all, Matched{Rule: rule})
+		}
+	}
+	if len(all) == 1 {
+		all[0].Why = "no other matches"
+	} else if len(all) > 1 {
+		all[0].Why = moreExact(&all[0].Rule, &all[1].Rule)
+	}
+	return all
+}
+
+// moreExact says why first counts and next does not, which matches too: by the first part
+// that they do not look at alike.
+func moreExact(first, next *Rule) string {
+	a, b := first.Pattern(), next.Pattern()
+	for i, part := range partNames {
+		switch is, not := a[i].kind, b[i].kind; {
+		case is == named && not == every:
+			return fmt.Sprintf("it names the %s, and %s is for each", part, next.Name)
+		case is == named && not == unseen:
+			return fmt.Sprintf("it names the %s, which %s does not look at", part, next.Name)
+		case is == every && not == unseen:
+			return fmt.Sprintf("it is for each %s, which %s does not look at", part, next.Name)
+		}
+	}
+	return "its network is smaller than that of " + next.Name
+}
+
+// Override puts rules over base: each takes the place, and the name, of the rule of base
+// with the same pattern, or is added at the end.
+func Override(base, rules []Rule) []Rule {
+	all := slices.Clone(base)
+	places := make(map[Pattern]int, len(all))
+	for i := range all {
+		places[all[i].Pattern()] = i
+	}
+	for _, r := range rules {
+		i, ok := places[r.Pattern()]
+		if !ok {
+			all = append(all, r)
 			continue
 		}
-		rule := set.rules.list[r.at]
-		rule.Name = r.title
-		all = append(all, rule)
+		r.Name = all[i].Name
+		all[i] = r
 	}
 	return all
 }
@@ -251,10 +299,10 @@ func appendKey(b []byte, gate string, r *rule, id *Identity) []byte {
 		b = append(b, partNames[i]...)
 		b = append(b, '=')
 		switch {
-		case i == address:
-			b = appendAddress(b, m, id.Address)
 		case m.kind == named:
 			b = appendEscaped(b, m.name)
+		case i == address:
+			b = appendAddress(b, id.Address)
 		default:
 			b = appendEscaped(b, id.part(i))
 		}
@@ -268,14 +316,8 @@ func appendKey(b []byte, gate string, r *rule, id *Identity) []byte {
 	return hex.AppendEncode(b, sum[:digits/2])
 }
 
-// appendAddress appends whom an address counts as: the network that the rule names,
-// or the address itself, of IPv6 its /64.
-func appendAddress(b []byte, m Match, text string) []byte {
-	if m.kind == named {
-		if n, err := networkOf(m.name); err == nil {
-			return appendEscaped(b, n.String())
-		}
-	}
+// appendAddress appends whom an address counts as: itself, of IPv6 its /64.
+func appendAddress(b []byte, text string) []byte {
 	a, err := netip.ParseAddr(text)
 	if err != nil {
 		return appendEscaped(b, text)

@@ -179,7 +179,7 @@ func TestAddresses(t *testing.T) {
 
 // Two identities have one key only if they share a bucket.
 func TestKeysDiffer(t *testing.T) {
-	r := &rule{matches: [parts]Match{user: Every, client: Every}}
+	r := &rule{matches: Pattern{user: Every, client: Every}}
 	long := strings.Repeat("x", 10<<10)
 	seen := map[string]Identity{}
 	for _, u := range []string{"", "a", "a/client=b", "a%2Fclient=b", "a\x00", "a\n", "{a}", "~", long, long + "y", long[1:]} {
@@ -198,7 +198,7 @@ func TestKeysDiffer(t *testing.T) {
 
 // Nobody can be called what a long name is cut to.
 func TestCutKeyIsNobodys(t *testing.T) {
-	r := &rule{matches: [parts]Match{user: Every}}
+	r := &rule{matches: Pattern{user: Every}}
 	of := func(u string) string { return string(appendKey(nil, "gate", r, &Identity{User: u})) }
 	long := of(strings.Repeat("x", 10<<10))
 	if _, cut, _ := strings.Cut(long, "="); of(cut) == long {
@@ -239,7 +239,7 @@ func FuzzKey(f *testing.F) {
 	f.Add("alice", "web", "alice/client=web", "")
 	f.Add("~", "%", "{x}", "\xff\x00")
 	f.Fuzz(func(t *testing.T, u1, c1, u2, c2 string) {
-		r := &rule{matches: [parts]Match{user: Every, client: Every}}
+		r := &rule{matches: Pattern{user: Every, client: Every}}
 		a, b := Identity{User: u1, Client: c1}, Identity{User: u2, Client: c2}
 		k1, k2 := string(appendKey(nil, "gate", r, &a)), string(appendKey(nil, "gate", r, &b))
 		if (k1 == k2) != (a == b) {
@@ -253,7 +253,7 @@ func FuzzKey(f *testing.F) {
 
 // The rules that match come in the order in which each would count without those before
 // it: taking away the first makes the second the one that counts.
-func TestMatching(t *testing.T) {
+func TestExplain(t *testing.T) {
 	rules := append(kafka(), Rule{Name: "banned", User: Named("userB"), Address: Named("10.0.0.0/8"), Blocked: true}, Rule{Name: "all", Windows: samples(1)})
 	identify := func(w weir.Work) Identity {
 		return Identity{User: w.User, Client: w.Client, Address: "10.1.2.3"}
@@ -266,7 +266,7 @@ func TestMatching(t *testing.T) {
 			t.Fatal(err)
 		}
 		var got []string
-		for _, r := range q.Matching(w) {
+		for _, r := range q.Explain(w) {
 			got = append(got, r.Name)
 		}
 		if !slices.Equal(got, want[i:]) {
@@ -281,8 +281,66 @@ func TestMatching(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := q.Matching(w); got != nil {
+	if got := q.Explain(w); got != nil {
 		t.Errorf("none matches: %v", got)
+	}
+}
+
+// The rule that counts says why it does.
+func TestExplainWhy(t *testing.T) {
+	for _, c := range []struct {
+		first, next Rule
+		want        string
+	}{
+		{Rule{User: Named("alice")}, Rule{User: Every}, "it names the user, and user=* is for each"},
+		{Rule{User: Named("alice")}, Rule{}, "it names the user, which all does not look at"},
+		{Rule{User: Every}, Rule{Name: "rest"}, "it is for each user, which rest does not look at"},
+		{Rule{User: Named("alice"), Client: Every}, Rule{User: Named("alice")}, "it is for each client, which user=alice does not look at"},
+		{Rule{Address: Named("10.0.0.0/9")}, Rule{Address: Named("10.0.0.0/8")}, "its network is smaller than that of address=10.0.0.0/8"},
+		{Rule{Address: Named("10.1.2.3")}, Rule{Address: Named("10.1.2.0/24")}, "its network is smaller than that of address=10.1.2.0/24"},
+	} {
+		c.first.Exempt, c.next.Exempt = true, true
+		q := newQuota(t, Config{Rules: []Rule{c.next, c.first}, Identify: func(weir.Work) Identity { return Identity{User: "alice", Address: "10.1.2.3"} }})
+		got := q.Explain(alice)
+		if len(got) != 2 || got[0].Why != c.want || got[1].Why != "" {
+			t.Errorf("%+v, want %q", got, c.want)
+		}
+		if err := q.SetRules([]Rule{c.next}); err != nil {
+			t.Fatal(err)
+		}
+		if got := q.Explain(alice); len(got) != 1 || got[0].Why != "no other matches" {
+			t.Errorf("alone: %+v", got)
+		}
+	}
+}
+
+// Two rules have the same pattern if they match the same, however a network is written.
+func TestPattern(t *testing.T) {
+	same := []Rule{{User: Every, Address: Named("10.1.2.3/8")}, {Name: "ten", User: Every, Address: Named("10.0.0.0/8"), Blocked: true}, {User: Every, Address: Named("::ffff:10.0.0.0/104")}}
+	for i := range same {
+		if p := same[i].Pattern(); p != same[0].Pattern() || p.String() != "user=*,address=10.0.0.0/8" {
+			t.Errorf("%+v: %v", same[i], p)
+		}
+	}
+	for _, other := range []Rule{{}, {User: Every}, {User: Named("*"), Address: Named("10.0.0.0/8")}, {User: Every, Address: Named("10.0.0.0/9")}, {User: Every, Address: Named("no network")}} {
+		if other.Pattern() == same[0].Pattern() {
+			t.Errorf("%+v has the pattern of %+v", other, same[0])
+		}
+	}
+	if got := (&Rule{Name: "x"}).Pattern().String(); got != "all" {
+		t.Errorf("%q, want all", got)
+	}
+}
+
+// Rules that override others have their place and name, and leave them as they were.
+func TestOverride(t *testing.T) {
+	base := []Rule{{Name: "each", User: Every, Windows: samples(1)}, {Name: "office", Address: Named("10.0.0.0/8"), Exempt: true}}
+	got := Override(base, []Rule{{Address: Named("10.1.1.1/8"), Blocked: true}, {User: Named("alice"), Exempt: true}})
+	if len(got) != 3 || got[0].Name != "each" || got[1].Name != "office" || !got[1].Blocked || got[1].Exempt || got[2].User != Named("alice") {
+		t.Errorf("%+v", got)
+	}
+	if base[1].Blocked || !base[1].Exempt {
+		t.Errorf("the base was written to: %+v", base[1])
 	}
 }
 

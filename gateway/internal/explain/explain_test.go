@@ -169,9 +169,9 @@ func TestSaysTheRules(t *testing.T) {
 		}
 	}
 	f(Ask{User: "alice"}, "user=alice,client=*: 4/h, burst 4", "user=alice: 5/h, burst 5", "user=*: 10/h, burst 10", "priority=*: 1/h, burst 1; 2 a day, UTC",
-		"it is for each client, at which user=alice does not look")
+		"it is for each client, which user=alice does not look at")
 	f(Ask{User: "bob", Client: "10.1.0.1", Priority: "high"}, "user=*: 10/h, burst 10", "client=10.1.0.1,priority=high: blocked", "priority=*: 1/h, burst 1; 2 a day, UTC",
-		"it is for each user, at which client=10.1.0.1,priority=high does not look")
+		"it is for each user, which client=10.1.0.1,priority=high does not look at")
 }
 
 // What a request costs is what the gate counts.

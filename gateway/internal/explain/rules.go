@@ -3,7 +3,6 @@ package explain
 import (
 	"fmt"
 	"io"
-	"net/netip"
 	"strings"
 	"text/tabwriter"
 
@@ -24,18 +23,10 @@ type Rule struct {
 
 // rules are those of a quota that match w, the one that counts first.
 func (v *View) rules(q *quota.Quota, w weir.Work) (all []Rule) {
-	matching := q.Matching(w)
-	for i := range matching {
-		r := &matching[i]
-		rule := Rule{Rule: r.Name, Gives: gives(r)}
+	for _, r := range q.Explain(w) {
+		rule := Rule{Rule: r.Name, Gives: gives(&r.Rule), Counts: r.Why != "", Why: r.Why}
 		if v.From != nil {
-			rule.From = v.From(q.Name(), r)
-		}
-		if i == 0 {
-			rule.Counts, rule.Why = true, "no other matches"
-			if len(matching) > 1 {
-				rule.Why = moreExact(r, &matching[1])
-			}
+			rule.From = v.From(q.Name(), &r.Rule)
 		}
 		all = append(all, rule)
 	}
@@ -55,57 +46,6 @@ func gives(r *quota.Rule) string {
 		words[i] = l.String()
 	}
 	return strings.Join(words, "; ")
-}
-
-// How a rule looks at a part of an identity, the most exact last.
-const (
-	unseen = iota
-	forEach
-	byName
-)
-
-func exactness(m quota.Match) int {
-	if _, ok := m.Value(); ok {
-		return byName
-	}
-	if m == quota.Every {
-		return forEach
-	}
-	return unseen
-}
-
-// moreExact says why first counts and next, which matches too, does not: by the first
-// part that they do not look at alike.
-func moreExact(first, next *quota.Rule) string {
-	for _, part := range quota.Parts() {
-		is, not := *first.Part(part), *next.Part(part)
-		switch a, b := exactness(is), exactness(not); {
-		case a == byName && b == forEach:
-			return fmt.Sprintf("it names the %s, and %s is for each", part, next.Name)
-		case a == byName && b == unseen:
-			return fmt.Sprintf("it names the %s, at which %s does not look", part, next.Name)
-		case a == forEach && b == unseen:
-			return fmt.Sprintf("it is for each %s, at which %s does not look", part, next.Name)
-		case a == byName && smaller(is, not):
-			return fmt.Sprintf("its network is smaller than that of %s", next.Name)
-		}
-	}
-	return "it is the most exact" // cannot be: alike in all parts they are one rule
-}
-
-// smaller reports whether a network is smaller than another.
-func smaller(a, b quota.Match) bool {
-	bits := func(m quota.Match) int {
-		name, _ := m.Value()
-		if n, err := netip.ParsePrefix(name); err == nil {
-			return n.Bits()
-		}
-		if a, err := netip.ParseAddr(name); err == nil {
-			return a.BitLen()
-		}
-		return 0
-	}
-	return bits(a) > bits(b)
 }
 
 // printRules prints the rules that match, of all gates.

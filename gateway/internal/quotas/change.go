@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
 )
 
 // MaxOps bounds the operations of one change.
@@ -344,10 +345,10 @@ func (op *Op) replace(d *draft, by string, now time.Time) (steps []Step, err err
 	if len(op.Replace) > MaxRules {
 		return nil, fmt.Errorf("replace: %d rules, at most %d can be kept; leave some out", len(op.Replace), MaxRules)
 	}
-	was := map[parts]*Rule{}
+	was := map[quota.Pattern]*Rule{}
 	gone := d.clear(op.Gate)
 	for _, r := range gone {
-		was[partsOf(&r.QuotaRuleSpec)] = r
+		was[r.Pattern()] = r
 	}
 	for i := range op.Replace {
 		step, err := op.set(d, &op.Replace[i], by, now)
@@ -357,7 +358,7 @@ func (op *Op) replace(d *draft, by string, now time.Time) (steps []Step, err err
 		case step.Before != nil:
 			return nil, fmt.Errorf("replace[%d] is about the same as another, %.100s; leave one of them out", i, step.Matches)
 		}
-		p := partsOf(&op.Replace[i])
+		p := op.Replace[i].Pattern()
 		if old, ok := was[p]; ok {
 			delete(was, p)
 			if reflect.DeepEqual(old.QuotaRuleSpec, step.After.QuotaRuleSpec) {
@@ -369,7 +370,7 @@ func (op *Op) replace(d *draft, by string, now time.Time) (steps []Step, err err
 		steps = append(steps, step)
 	}
 	for _, r := range gone {
-		if was[partsOf(&r.QuotaRuleSpec)] != nil {
+		if was[r.Pattern()] != nil {
 			steps = append(steps, taken(r))
 		}
 	}
@@ -403,10 +404,10 @@ func (op *Op) remove(d *draft) (steps []Step, missing bool, err error) {
 // identity is what a rule is known by: two with the same are one rule.
 type identity struct {
 	gate string
-	parts
+	quota.Pattern
 }
 
-func identityOf(gate string, r *policy.QuotaRuleSpec) identity { return identity{gate, partsOf(r)} }
+func identityOf(gate string, r *policy.QuotaRuleSpec) identity { return identity{gate, r.Pattern()} }
 
 // draft is rules that are being changed. A rule is found and taken out in the same time
 // however many there are.

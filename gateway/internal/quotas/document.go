@@ -247,7 +247,7 @@ func decodeRules(data []byte) (rules []Rule, offset int64, err error) {
 		}
 		id := identityOf(r.Gate, &r.QuotaRuleSpec)
 		if seen[id] {
-			return nil, offset, fmt.Errorf("gate %.60s has two rules for %.100s; leave one out", r.Gate, id.parts)
+			return nil, offset, fmt.Errorf("gate %.60s has two rules for %.100s; leave one out", r.Gate, id.Pattern)
 		}
 		seen[id] = true
 		if rules = append(rules, r); len(rules) > MaxRules {
@@ -288,41 +288,8 @@ type Rule struct {
 	SetBy string    `json:"set_by,omitempty"`
 }
 
-// parts are what a rule says of each part of an identity; rules with the same are one
-// rule.
-type parts struct{ user, client, tenant, route, priority, address string }
-
-// partsOf returns the parts of a rule. A network is the same however it is written.
-func partsOf(r *policy.QuotaRuleSpec) parts {
-	p := parts{r.User, r.Client, r.Tenant, r.Route, r.Priority, r.Address}
-	if r.Address != "" {
-		if n, err := policy.ParseNetwork(r.Address); err == nil {
-			p.address = n.Masked().String()
-		}
-	}
-	return p
-}
-
-// String returns what the rule matches, as in "user=alice,client=*"; "all" if it looks
-// at nothing.
-func (p parts) String() string {
-	var words []string
-	for _, w := range [...]struct{ name, value string }{
-		{"user", p.user}, {"client", p.client}, {"tenant", p.tenant},
-		{"route", p.route}, {"priority", p.priority}, {"address", p.address},
-	} {
-		if w.value != "" {
-			words = append(words, w.name+"="+w.value)
-		}
-	}
-	if len(words) == 0 {
-		return "all"
-	}
-	return strings.Join(words, ",")
-}
-
 // Matches returns what a rule matches, as in "user=alice,client=*".
-func Matches(r *policy.QuotaRuleSpec) string { return partsOf(r).String() }
+func Matches(r *policy.QuotaRuleSpec) string { return r.Pattern().String() }
 
 // Gives returns what a rule gives, as it was written: "100/s burst 200, 1000/h",
 // "exempt" or "blocked".

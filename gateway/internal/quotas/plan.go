@@ -1,17 +1,14 @@
 package quotas
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
 
-	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/quota"
 )
@@ -66,34 +63,21 @@ func (p *Plan) Rules(gate string, base []quota.Rule) []quota.Rule {
 
 // rules returns the rules that a gate goes by.
 func (p *Plan) rules(gate string) []quota.Rule {
-	all := slices.Clone(p.base[gate])
-	places := make(map[parts]int, len(all))
-	for i := range all {
-		places[partsOfRule(&all[i])] = i
-	}
+	var set []quota.Rule
 	for i := range p.doc.Rules {
-		r := &p.doc.Rules[i]
-		if r.Gate != gate || len(p.faults[i]) > 0 {
-			continue
+		if r := &p.doc.Rules[i]; r.Gate == gate && len(p.faults[i]) == 0 {
+			if made, err := r.Rule(); err == nil { // an error cannot be: it would have a fault
+				set = append(set, made)
+			}
 		}
-		made, err := r.Rule()
-		if err != nil { // cannot be: it would have a fault
-			continue
-		}
-		if at, ok := places[partsOf(&r.QuotaRuleSpec)]; ok {
-			made.Name = all[at].Name
-			all[at] = made
-			continue
-		}
-		all = append(all, made)
 	}
-	return all
+	return quota.Override(p.base[gate], set)
 }
 
 // From says where a rule in force comes from: a line of the file, or when and by whom it
 // was set, and what it took the place of. It is empty for a rule that is not known.
 func (p *Plan) From(gate string, r *quota.Rule) string {
-	id := identity{gate, partsOfRule(r)}
+	id := identity{gate, r.Pattern()}
 	from := ""
 	for i := range p.doc.Rules {
 		if d := &p.doc.Rules[i]; d.Gate == gate && len(p.faults[i]) == 0 && identityOf(gate, &d.QuotaRuleSpec) == id {
@@ -117,40 +101,19 @@ func (p *Plan) From(gate string, r *quota.Rule) string {
 	return from
 }
 
-// partsOfRule returns the parts of a rule as the compiler has made it.
-func partsOfRule(r *quota.Rule) parts {
-	word := func(m quota.Match) string {
-		if m == quota.Every {
-			return "*"
-		}
-		name, _ := m.Value()
-		return name
-	}
-	return partsOf(&policy.QuotaRuleSpec{
-		User: word(r.User), Client: word(r.Client), Tenant: word(r.Tenant),
-		Route: word(r.Route), Priority: word(r.Priority), Address: word(r.Address),
-	})
-}
-
 // misfits returns what is wrong with rules under a configuration, by their index:
 // everything that would be wrong with them in the file, too.
 func misfits(spec *policy.Spec, rules []Rule) map[int][]Fault {
 	found := map[int][]Fault{}
-	byGate := map[string][]int{}
 	for i := range rules {
-		byGate[rules[i].Gate] = append(byGate[rules[i].Gate], i)
-	}
-	for gate, at := range byGate {
-		g, ok := spec.Gates[gate]
+		r := &rules[i]
+		g, ok := spec.Gates[r.Gate]
 		if !ok || g.Quota == nil {
-			f := noQuota(spec, gate, ok)
-			for _, i := range at {
-				found[i] = []Fault{f}
-			}
+			found[i] = []Fault{noQuota(spec, r.Gate, ok)}
 			continue
 		}
-		for _, f := range compileWith(spec, gate, g, rules, at) {
-			fit(f, rules, at, found)
+		for _, f := range spec.CheckQuotaRule(r.Gate, &r.QuotaRuleSpec) {
+			found[i] = append(found[i], Fault{Field: strings.Join(f.Keys, "."), Problem: f.Problem, Instead: f.Instead})
 		}
 	}
 	return found
@@ -176,56 +139,6 @@ func quotaGates(spec *policy.Spec) (names []string) {
 		}
 	}
 	return names
-}
-
-// silent is a source of no readings: to check rules is to poll nothing.
-type silent struct{}
-
-// Readings implements control.Source.
-func (silent) Readings(into []control.Reading) []control.Reading { return into }
-
-// compileWith compiles a gate alone with the rules at some places before those of the
-// file, and returns the faults of its quota.
-func compileWith(spec *policy.Spec, gate string, g policy.GateSpec, rules []Rule, at []int) (faults []policy.Fault) {
-	q := policy.QuotaSpec{Debt: g.Quota.Debt, Permissive: g.Quota.Permissive}
-	for _, i := range at {
-		q.Rules = append(q.Rules, rules[i].QuotaRuleSpec)
-	}
-	g = policy.GateSpec{Quota: &q}
-	alone := policy.Spec{Identity: spec.Identity, Routes: spec.Routes, Gates: map[string]policy.GateSpec{gate: g}}
-	p, err := policy.Compile(alone, policy.Options{Readings: silent{}})
-	if err == nil {
-		p.Close()
-		return nil
-	}
-	var all *policy.Faults
-	if !errors.As(err, &all) {
-		return []policy.Fault{{Keys: []string{"gates", gate, "quota"}, Problem: err.Error()}}
-	}
-	for _, f := range all.List { // others are of routes whose gates have been left out
-		if len(f.Keys) >= 3 && f.Keys[0] == "gates" && f.Keys[1] == gate && f.Keys[2] == "quota" {
-			faults = append(faults, f)
-		}
-	}
-	return faults
-}
-
-// fit writes down a fault of the quota under the rule that it is about. One about no
-// rule is about all that look at addresses: so far only those have such.
-func fit(f policy.Fault, rules []Rule, at []int, found map[int][]Fault) {
-	fault := Fault{Problem: f.Problem, Instead: f.Instead}
-	if len(f.Keys) >= 5 && f.Keys[3] == "rules" {
-		if n, err := strconv.Atoi(f.Keys[4]); err == nil && n < len(at) {
-			fault.Field = strings.Join(f.Keys[5:], ".")
-			found[at[n]] = append(found[at[n]], fault)
-			return
-		}
-	}
-	for _, i := range at {
-		if rules[i].Address != "" || len(at) == 1 {
-			found[i] = append(found[i], fault)
-		}
-	}
 }
 
 // Sources of a rule.
@@ -327,15 +240,15 @@ func (b *Book) Look(gate string) Look {
 
 // fileViews are the rules that the file has for a gate.
 func (p *Plan) fileViews(gate string) (views []View) {
-	over := map[parts]bool{}
+	over := map[quota.Pattern]bool{}
 	for i := range p.doc.Rules {
 		if r := &p.doc.Rules[i]; r.Gate == gate && len(p.faults[i]) == 0 {
-			over[partsOf(&r.QuotaRuleSpec)] = true
+			over[r.Pattern()] = true
 		}
 	}
 	p.eachOfFile(gate, func(r policy.QuotaRuleSpec, field string) {
 		v := View{Gate: gate, Matches: Matches(&r), Gives: Gives(&r), Rule: r, Source: FromFile, InForce: true, Place: p.place(gate, field)}
-		if over[partsOf(&r)] {
+		if over[r.Pattern()] {
 			v.InForce, v.Because = false, "a rule set at run time has its place"
 		}
 		views = append(views, v)
@@ -350,11 +263,15 @@ func (p *Plan) eachOfFile(gate string, f func(r policy.QuotaRuleSpec, field stri
 	if q == nil {
 		return
 	}
-	for i, r := range q.Rules {
-		f(r, fmt.Sprintf("rules[%d]", i))
-	}
-	if base, field, ok := baseOf(q); ok {
-		f(base, field)
+	for i, r := range q.All() {
+		switch {
+		case i < len(q.Rules):
+			f(r, fmt.Sprintf("rules[%d]", i))
+		case q.Rate != "":
+			f(r, "rate")
+		default:
+			f(r, "limits")
+		}
 	}
 }
 
@@ -373,32 +290,6 @@ func (p *Plan) tellFile(steps []Step) {
 			s.Gives = InFull(&s.After.QuotaRuleSpec)
 		}
 	}
-}
-
-// baseOf is the rule that a quota's own limits and its by stand for, and where those
-// are written.
-func baseOf(q *policy.QuotaSpec) (r policy.QuotaRuleSpec, field string, ok bool) {
-	r.QuotaLimitSpec = q.QuotaLimitSpec
-	for _, word := range q.By {
-		switch word {
-		case "user":
-			r.User = "*"
-		case "client":
-			r.Client = "*"
-		case "tenant":
-			r.Tenant = "*"
-		case "route":
-			r.Route = "*"
-		case "priority":
-			r.Priority = "*"
-		case "address":
-			r.Address = "*"
-		}
-	}
-	if q.Rate != "" {
-		return r, "rate", true
-	}
-	return r, "limits", len(q.Limits) > 0
 }
 
 func (p *Plan) dynamicView(i int) View {

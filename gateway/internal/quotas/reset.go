@@ -159,7 +159,7 @@ func network(name string) string {
 // unsaid returns the parts that the rule for w looks at and nobody has named: it would be
 // the bucket of those who have no name that is filled.
 func unsaid(q *quota.Quota, w weir.Work, given map[string]bool) (faults Faults) {
-	matching := q.Matching(w)
+	matching := q.Explain(w)
 	if len(matching) == 0 || matching[0].Exempt || matching[0].Blocked {
 		return nil // the gate says so itself
 	}
