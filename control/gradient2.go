@@ -37,8 +37,7 @@ type Gradient2Config struct {
 	Rise float64
 	// Recheck is after how many windows in which latency held the limit down,
 	// less half of those in which it did not, the latency at Min is measured
-	// anew, which costs two windows at Min. Default 60, at least 1 and at most
-	// a million. Not with Shipped.
+	// anew. Default 60, at least 1 and at most a million. Not with Shipped.
 	Recheck int64
 	// Backoff is what the limit is multiplied by after a window with drops.
 	// Range (0, 1), default 0.9. Not with Shipped.
@@ -70,13 +69,17 @@ type Gradient2Config struct {
 //
 // A backend that has become slower for good looks like overload at first: the
 // limit shrinks. After Recheck windows in which latency held it down, less half
-// of those in which it did not, the limit goes to Min for two windows: in the
-// first, what is in flight drains, the second is the new floor. If the backend
-// is slower, the baseline may rise to it and the limit grows again, by at most
-// Smoothing × Queue a window; if it is overloaded, the floor is what it was. So
-// it goes too if the first observations all had more than Min in flight. The
-// defaults begin to follow a slow-down after one to four minutes, and under
-// lasting overload cost two windows in 62.
+// of those in which it did not, the limit goes to Min. It stays there until the
+// work admitted before has finished, and one window more, whose latency is the
+// new floor. If the backend is slower, the baseline may rise to it and the limit
+// grows again, by at most Smoothing × Queue a window; if it is overloaded, the
+// floor is what it was. The same happens if the first observations all had more
+// than Min in flight. The defaults begin to follow a slow-down after one to four
+// minutes. Under lasting overload of a backend that answers within a window they
+// cost two windows in 62.
+//
+// If in flight does not fall for 20 windows meanwhile, because exempt work keeps
+// it up, the measurement ends and the floor stays.
 //
 // Drops (timed out, refused below, abandoned) multiply the limit by Backoff, and
 // their window says nothing about the baseline. Upstream ignores them
@@ -103,8 +106,10 @@ type Gradient2 struct {
 	known    bool  // floor comes from at most Min in flight
 	slow     bool  // the last step found latency above the baseline
 	held     int64 // twice the windows in which latency held the limit down, less the others
-	checking int   // windows at Min still to come; 0: none
-	measured bool  // the present window has set the floor
+	checking bool  // the limit is Min, to measure the floor
+	measured bool  // that is done
+	stalled  int   // windows of it after which no less was in flight
+	left     int64 // in flight at the end of the last one
 
 	why  string // of the last step
 	last observation
@@ -160,10 +165,10 @@ func (g *Gradient2) Update(w *Window) Decision {
 	d.Extend, d.Reason = extend, why
 	if fed {
 		d.Reason = fmt.Sprintf("%s: %v %v, baseline %v", g.why, g.taker, g.last.rtt, time.Duration(g.long).Round(time.Microsecond))
-		g.check()
+		g.check(w)
 	}
 	d.Limit = int64(g.limit)
-	if g.checking > 0 {
+	if g.checking {
 		d.Limit = g.cfg.Min
 	}
 	return d
@@ -172,7 +177,7 @@ func (g *Gradient2) Update(w *Window) Decision {
 func (g *Gradient2) step(o observation) {
 	g.last, g.slow = o, false
 	switch {
-	case g.checking > 0:
+	case g.checking:
 		g.measure(o)
 	case o.drop && !g.cfg.Shipped:
 		g.limit = within(product(g.limit, g.cfg.Backoff), g.cfg.Min, g.cfg.Max)
@@ -184,15 +189,19 @@ func (g *Gradient2) step(o observation) {
 	}
 }
 
-// check counts the windows until the floor is measured anew, and those that it
-// takes.
-func (g *Gradient2) check() {
-	g.measured = false
+// check counts the windows until the floor is measured anew, and says when that is
+// over.
+func (g *Gradient2) check(w *Window) {
 	if g.cfg.Shipped {
 		return
 	}
-	if g.checking > 0 {
-		g.checking--
+	if g.checking {
+		if w.InFlight >= g.left {
+			g.stalled++
+		}
+		g.left = w.InFlight
+		g.checking = !g.measured && g.stalled <= mostStalled
+		g.known = g.known || !g.checking
 		return
 	}
 	if g.slow {
@@ -201,24 +210,31 @@ func (g *Gradient2) check() {
 		g.held = max(0, g.held-1)
 	}
 	if g.held >= 2*g.cfg.Recheck || g.count >= warmUp && !g.known {
-		g.held, g.checking = 0, 2
+		g.held, g.stalled, g.left = 0, 0, w.InFlight
+		g.checking, g.measured = true, false
 	}
 }
 
-// measure sees to the windows at Min. The floor is the second one's latency.
+// mostStalled is how many windows of a measurement may pass without less in flight
+// at the end. Exempt work alone can keep more than Min in flight.
+const mostStalled = 20
+
+// measure sets the floor from work that had at most Min in flight. Work admitted
+// before the limit went to Min waited behind more.
 func (g *Gradient2) measure(o observation) {
-	g.why = "draining to measure"
-	if g.checking > 1 {
+	if o.inFlight > float64(g.cfg.Min) {
+		g.why = "draining to measure"
 		return
 	}
-	g.why, g.known = "measured at Min", true
+	g.why = "measured at Min"
 	switch {
 	case o.rtt <= 0 || o.drop:
 	case g.measured:
 		g.approach(float64(o.rtt))
 	default:
-		g.floor, g.measured = float64(o.rtt), true
+		g.floor = float64(o.rtt)
 	}
+	g.measured = true
 }
 
 func (g *Gradient2) follow(o observation) {

@@ -81,6 +81,54 @@ func TestGradient2BaselineUnderLastingOverload(t *testing.T) {
 	}
 }
 
+// station is a backend with workers that take service each, in order of arrival,
+// before which work always waits. It runs one gate, whose limit g sets, for length.
+// It returns the last limit.
+func station(g *control.Gradient2, workers int, service, length time.Duration) int64 {
+	type job struct {
+		start, end time.Duration
+		saw        int64 // in flight right after its admission
+	}
+	free := make([]time.Duration, workers) // when each worker is free, earliest first
+	var inside []job                       // by end
+	d := g.Start()
+	var w control.Window
+	var began time.Duration
+	for now := time.Duration(0); now < length; {
+		for int64(len(inside)) < d.Limit {
+			end := max(now, free[0]) + service
+			free = append(free[1:], end)
+			inside = append(inside, job{now, end, int64(len(inside)) + 1})
+		}
+		closes := began + w.Elapsed + d.Next
+		if len(inside) > 0 && inside[0].end <= closes {
+			j := inside[0]
+			inside, now = inside[1:], j.end
+			w.OK, w.Timed, w.LatencySum = w.OK+1, w.Timed+1, w.LatencySum+j.end-j.start
+			w.MaxInFlight = max(w.MaxInFlight, j.saw)
+			continue
+		}
+		now = closes
+		w.Now, w.Elapsed, w.Limit, w.InFlight = now, now-began, d.Limit, int64(len(inside))
+		if d = g.Update(&w); !d.Extend {
+			w, began = control.Window{}, now
+		}
+	}
+	return d.Limit
+}
+
+// However long the service takes, an hour of overload leaves the floor at what the
+// service takes with Min in flight: what is in flight drains before it is measured.
+func TestGradient2FloorIsNotRaisedByLoad(t *testing.T) {
+	for _, service := range []time.Duration{100 * time.Millisecond, time.Second, 3 * time.Second, 10 * time.Second} {
+		g := gradient2(t, control.Gradient2Config{MinSamples: 10})
+		limit := station(g, 20, service, time.Hour)
+		if floor := g.Save().Baseline; limit > 40 || floor > service*11/10 {
+			t.Errorf("service of %v on 20 workers: after an hour of overload the limit is %d, the floor %v", service, limit, floor)
+		}
+	}
+}
+
 // Latency four times as high for good: shipped, the limit comes back because
 // the baseline forgets; ours because it was measured.
 func TestGradient2FollowsASlowDownForGood(t *testing.T) {

@@ -138,8 +138,10 @@ func (l *LagMap) Update(w *Window) Decision {
 // at returns the limit that the lag calls for.
 func (l *LagMap) at(lag float64) float64 {
 	low, high := float64(l.cfg.Min), float64(l.cfg.Max)
-	part := (lag - l.cfg.Target) / (l.cfg.Critical - l.cfg.Target)
-	return math.Floor(low + product(high-low, 1-min(max(part, 0), 1)))
+	lag = min(max(lag, l.cfg.Target), l.cfg.Critical)
+	// The product comes first: of whole numbers it is exact, and the quotient then
+	// is a whole number wherever the formula's is.
+	return math.Floor(low + product(high-low, l.cfg.Critical-lag)/(l.cfg.Critical-l.cfg.Target))
 }
 
 // move goes towards the limit wanted, as far as the damping lets it.

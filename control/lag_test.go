@@ -48,6 +48,28 @@ func TestLagMap(t *testing.T) {
 	}
 }
 
+// For every whole lag the limit is the formula's, rounded down, without the error of
+// floating-point products: 31,000 is 769, not 768.
+func TestLagMapIsExact(t *testing.T) {
+	l, err := control.NewLagMap(control.LagMapConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	off := 0
+	for lag := int64(0); lag <= 110_000; lag++ {
+		want := 10 + 990*(100_000-min(max(lag, 10_000), 100_000))/90_000
+		got := l.Update(&control.Window{Readings: []control.Reading{{Name: "lag", Value: float64(lag), Known: true}}}).Limit
+		if got != want {
+			if off++; off <= 3 {
+				t.Errorf("lag %d: limit %d, want %d", lag, got, want)
+			}
+		}
+	}
+	if off > 0 {
+		t.Errorf("%d lags of 110,001 are off", off)
+	}
+}
+
 func TestLagMapUnknown(t *testing.T) {
 	unknown := func(value float64, known bool) *control.Window {
 		return &control.Window{Readings: []control.Reading{{Name: "lag", Value: value, Known: known}}}

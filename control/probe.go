@@ -388,7 +388,7 @@ func (p *ProbePools) Tick(elapsed time.Duration, read, write PoolUse) ProbeSizes
 func (p *ProbePools) probe(throughput float64) {
 	p.baseline = throughput
 	low, high := p.cfg.Min, p.cfg.Max
-	exhausted := func(size, peak int64) bool { return size < high && peak >= size }
+	exhausted := func(size, peak int64) bool { return 0 < size && size < high && peak >= size } // 0: there is no such pool
 	switch {
 	case exhausted(p.sizes.Read, p.peak.Read), exhausted(p.sizes.Write, p.peak.Write):
 		p.state = ProbeUp

@@ -75,6 +75,27 @@ func TestProbePools(t *testing.T) {
 	}
 }
 
+// A single pool whose slots are not all in use probes down, as a pair does.
+func TestProbeGoesDownWhereSlotsAreFree(t *testing.T) {
+	w := &control.Window{Elapsed: 100 * time.Millisecond, OK: 100, MaxInFlight: 10, InFlight: 10}
+	ups, downs := 0, 0
+	p, err := control.NewProbe(control.ProbeConfig{Initial: 64})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		switch d := p.Update(w); {
+		case d.Limit > 64:
+			ups++
+		case d.Limit < 64:
+			downs++
+		}
+	}
+	if ups != 0 || downs < 45 {
+		t.Errorf("64 slots, 10 in use, 100 ticks: %d probes up, %d down; want none up and about 50 down", ups, downs)
+	}
+}
+
 func TestProbeStats(t *testing.T) {
 	p, err := control.NewProbePools(control.ProbeConfig{Initial: 64})
 	if err != nil {
