@@ -16,6 +16,7 @@ import (
 // live. The nil Route, which work has that matches none, is empty.
 type Route struct {
 	name     string
+	upstream string
 	patterns []string
 	gates    []*Gate
 	chain    weir.Gate
@@ -36,6 +37,14 @@ func (rt *Route) Name() string {
 		return ""
 	}
 	return rt.name
+}
+
+// Upstream returns where a proxy sends the route's work, as the Spec says.
+func (rt *Route) Upstream() string {
+	if rt == nil {
+		return ""
+	}
+	return rt.upstream
 }
 
 // Patterns returns the patterns that the route matches, as the policy wrote
@@ -121,7 +130,7 @@ func (c *compiler) checkRoutes(p *Policy) {
 }
 
 func (c *compiler) checkRoute(at place, r *RouteSpec) *Route {
-	rt := &Route{name: r.Name, access: r.Access, patterns: slices.Clone(r.Match), timeout: time.Duration(r.Timeout)}
+	rt := &Route{name: r.Name, upstream: r.Upstream, access: r.Access, patterns: slices.Clone(r.Match), timeout: time.Duration(r.Timeout)}
 	if rt.name == "" && len(r.Match) > 0 {
 		rt.name = r.Match[0]
 	}

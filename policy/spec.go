@@ -201,6 +201,9 @@ type RouteSpec struct {
 	// Name is the route's name, the Op of its work and its metric label.
 	// Default: the first pattern.
 	Name string `json:"name,omitempty"`
+	// Upstream is where a proxy sends the route's work. The policy only carries it, see
+	// [Route.Upstream]; how it is written in a file is the proxy's matter.
+	Upstream string `json:"-"`
 	// Match are net/http patterns: "POST /v1/databases/{database}/batches". A
 	// route without any is reached by its name only ([Policy.Route]).
 	Match []string `json:"match"`

@@ -207,7 +207,7 @@ func (m *middleware) refuse(w http.ResponseWriter, r *http.Request, err error) {
 		m.reject(w, r, rej)
 		return
 	}
-	writeRejection(w, r, rej, m.random)
+	writeRejection(w, r, rej, nil, m.random)
 }
 
 // handBack writes to a request what later handlers found out on a copy of it.

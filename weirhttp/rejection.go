@@ -78,17 +78,25 @@ func noCost(rej *weir.Rejection) bool { return rej.Reason == weir.ReasonTooLarge
 // The body of a refused request is not waited for: an HTTP/1 connection with
 // more than a few kilobytes still to come is closed after the answer.
 func WriteRejection(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
-	writeRejection(w, r, rej, rand.Float64)
+	writeRejection(w, r, rej, nil, rand.Float64)
 }
 
-func writeRejection(w http.ResponseWriter, r *http.Request, rej *weir.Rejection, random func() float64) {
+// WriteRejectionTo is [WriteRejection] for a client that may know whom its request was
+// taken for. The document has three more members: class and tenant of the work, and as key
+// the bucket of the quota that has refused. Do not use it for strangers: a tenant may be
+// another's name, and a class a hint at what to pretend.
+func WriteRejectionTo(w http.ResponseWriter, r *http.Request, rej *weir.Rejection, work *weir.Work) {
+	writeRejection(w, r, rej, work, rand.Float64)
+}
+
+func writeRejection(w http.ResponseWriter, r *http.Request, rej *weir.Rejection, work *weir.Work, random func() float64) {
 	if rej == nil {
 		rej = &weir.Rejection{Retryable: true}
 	}
 	status := Status(rej)
 	buf := problemBuffers.Get().(*[]byte)
 	defer problemBuffers.Put(buf)
-	*buf = appendProblem((*buf)[:0], status, rej)
+	*buf = appendProblem((*buf)[:0], status, rej, work)
 
 	h := w.Header()
 	for _, name := range bodyHeaders {
@@ -175,8 +183,8 @@ var problemKinds = map[weir.Reason]problemKind{
 
 var unknownProblem = problemKind{"Reason", "The request was refused"}
 
-// appendProblem appends the problem document of rej.
-func appendProblem(b []byte, status int, rej *weir.Rejection) []byte {
+// appendProblem appends the problem document of rej. work is nil for strangers.
+func appendProblem(b []byte, status int, rej *weir.Rejection, work *weir.Work) []byte {
 	kind, ok := problemKinds[rej.Reason]
 	switch {
 	case !ok:
@@ -219,6 +227,19 @@ func appendProblem(b []byte, status int, rej *weir.Rejection) []byte {
 		b = append(b, `,"retry_after_ms":`...)
 		b = strconv.AppendInt(b, milliseconds(rej.RetryAfter), 10)
 	}
+	if work != nil {
+		b = append(b, `,"class":"`...)
+		b = append(b, work.Priority.String()...)
+		b = append(b, '"')
+		if work.Tenant != "" {
+			b = append(b, `,"tenant":`...)
+			b = appendText(b, work.Tenant, longestText)
+		}
+		if rej.Bucket != "" {
+			b = append(b, `,"key":`...)
+			b = appendText(b, rej.Bucket, longestText)
+		}
+	}
 	return append(b, '}', '\n')
 }
 
@@ -256,11 +277,16 @@ func appendNumber(b []byte, f float64) []byte {
 }
 
 // appendName appends s as a JSON string of bounded length.
-func appendName(b []byte, s string) []byte {
+func appendName(b []byte, s string) []byte { return appendText(b, s, maxName) }
+
+// longestText bounds the names that only a trusted peer is told.
+const longestText = 2 << 10
+
+func appendText(b []byte, s string, longest int) []byte {
 	const hex = "0123456789abcdef"
-	cut := len(s) > maxName
+	cut := len(s) > longest
 	if cut {
-		s = s[:maxName]
+		s = s[:longest]
 	}
 	b = append(b, '"')
 	for i := 0; i < len(s); {

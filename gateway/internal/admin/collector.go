@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/accept"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/policy"
@@ -17,7 +18,7 @@ type Source interface {
 	Policy() *policy.Policy
 	Streams() *weirhttp.Streams
 	Upstreams() []*proxy.Upstream
-	Connections() []Connections
+	Connections() []accept.Snapshot
 	Stores() []Store
 	Book() quotas.Stats
 	InFlight() int64
@@ -235,27 +236,6 @@ func oneIf(b bool) float64 {
 		return 1
 	}
 	return 0
-}
-
-// Connections are those of one listener: a gate like any other, but for what passes it.
-type Connections struct {
-	Listener string `json:"listener"`
-	weir.Snapshot
-	// PerAddress is the limit of one address, 0 if there is none, and Refused counts by
-	// the setting that refused. Observed counts what limits in observe mode would have
-	// refused, and let in.
-	PerAddress int               `json:"per_address,omitempty"`
-	Refused    map[string]uint64 `json:"refused"`
-	Observed   map[string]uint64 `json:"observed,omitempty"`
-	// Addresses are those known, at most MaxAddresses; Crowd are the connections of
-	// others, which have the limits of one address together.
-	Addresses    int `json:"addresses"`
-	MaxAddresses int `json:"max_addresses"`
-	Crowd        int `json:"crowd,omitempty"`
-	// Evicted were closed while idle, for newcomers from addresses that had fewer.
-	Evicted uint64 `json:"evicted"`
-	// Handshakes counts those of TLS that failed, by reason; nil without TLS.
-	Handshakes map[string]uint64 `json:"handshakes_failed,omitempty"`
 }
 
 // connCollector turns the connections of listeners into metrics.

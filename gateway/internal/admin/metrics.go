@@ -115,7 +115,7 @@ func (m *Metrics) Rejected(w weir.Work, r *weir.Rejection) {
 	if s, ok := (*m.gates.Load())[r.Gate]; ok && r.Reason != weir.ReasonCanceled {
 		s.refused[w.Priority.Class()].Inc()
 		if s.refusals != nil {
-			s.refusals.add(w, r)
+			s.refusals.add(r)
 		}
 	}
 }

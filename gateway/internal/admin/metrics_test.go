@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/accept"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/policy"
@@ -26,8 +27,8 @@ type still struct{ policy *policy.Policy }
 func (s still) Policy() *policy.Policy       { return s.policy }
 func (s still) Streams() *weirhttp.Streams   { return weirhttp.NewStreams(weirhttp.StreamsConfig{}) }
 func (s still) Upstreams() []*proxy.Upstream { return nil }
-func (s still) Connections() []Connections {
-	return []Connections{{Listener: "127.0.0.1:8080", Snapshot: weir.Snapshot{InFlight: 3}}}
+func (s still) Connections() []accept.Snapshot {
+	return []accept.Snapshot{{Listener: "127.0.0.1:8080", Snapshot: weir.Snapshot{InFlight: 3}}}
 }
 func (s still) InFlight() int64 { return 7 }
 func (s still) Stores() []Store {

@@ -462,12 +462,9 @@ func (n names) first(key string) (label string, first bool) {
 	return label, true
 }
 
-// refusals is what is counted of the refusals of a gate with a quota, by bucket: so that
-// whoever operates the gateway sees who it is that comes too often.
-type refusals struct {
-	gate *policy.Gate
-	by   *top[uint64]
-}
+// refusals counts the refusals of a gate with a quota by bucket, so that operators see who
+// comes too often.
+type refusals struct{ by *top[uint64] }
 
 // refusalsOf returns the refusals of a gate, those that it had if it had any; nil if it
 // has no quota.
@@ -476,24 +473,20 @@ func refusalsOf(g *policy.Gate, old *refusals, most int) *refusals {
 	case g.Quota() == nil:
 		return nil
 	case old == nil:
-		return &refusals{g, newTop[uint64](most)}
+		return &refusals{newTop[uint64](most)}
 	}
-	return &refusals{g, old.by}
+	return old
 }
 
-// add counts a refusal under the key of its bucket, as weir explain shows it. A rule
-// that blocks has none, and counts as itself.
-func (s *refusals) add(w weir.Work, r *weir.Rejection) {
+// add counts a refusal under its bucket, as weir explain shows it. A rule that blocks has
+// none, and counts as itself.
+func (s *refusals) add(r *weir.Rejection) {
 	switch r.Reason {
 	case weir.ReasonQuota, weir.ReasonTooLarge, weir.ReasonBlocked, weir.ReasonQueueFull:
 	default:
 		return // nobody has come too often
 	}
-	rule, key := s.gate.Quota().Key(w)
-	if key == "" {
-		key = r.Gate + "/" + cmp.Or(rule, r.Rule)
-	}
-	s.by.add(key, func(n *uint64) { *n++ })
+	s.by.add(cmp.Or(r.Bucket, r.Gate+"/"+r.Rule), func(n *uint64) { *n++ })
 }
 
 // Refused is how often a quota has refused for one of its buckets.

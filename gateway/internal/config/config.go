@@ -41,6 +41,7 @@ func (c *Config) Policy() policy.Spec {
 	routes := make([]policy.RouteSpec, len(c.Routes))
 	for i, rt := range c.Routes {
 		routes[i] = rt.RouteSpec
+		routes[i].Upstream = rt.Upstream
 	}
 	return policy.Spec{Identity: c.Identity, Deadline: c.Deadline, Signals: c.Signals, Gates: c.Gates, Routes: routes}
 }

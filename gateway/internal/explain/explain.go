@@ -119,7 +119,7 @@ func Of(v View, ask Ask) (*Answer, error) {
 		a.Status = 400
 	}
 	a.Route, a.Patterns, a.TimeoutMS = rt.Name(), rt.Patterns(), rt.Timeout().Milliseconds()
-	a.Upstream = upstreamOf(cfg, p, rt)
+	a.Upstream = rt.Upstream()
 	gates := rt.Gates()
 	for i, g := range gates {
 		a.ask(g, cfg.Gates[g.Name()].Quota, w, i == len(gates)-1)
@@ -128,18 +128,6 @@ func Of(v View, ask Ask) (*Answer, error) {
 		}
 	}
 	return a, nil
-}
-
-// upstreamOf returns where a route leads: the configuration has them in the same order.
-func upstreamOf(cfg *config.Config, p *policy.Policy, of *policy.Route) string {
-	i := 0
-	for rt := range p.Routes() {
-		if rt == of && i < len(cfg.Routes) {
-			return cfg.Routes[i].Upstream
-		}
-		i++
-	}
-	return ""
 }
 
 // ask adds what a gate says. Work may wait at the last one only.

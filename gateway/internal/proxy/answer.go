@@ -16,6 +16,83 @@ import (
 	"github.com/weir-go/weir/weirhttp"
 )
 
+// begin is ReverseProxy's ModifyResponse: an answer is about to be passed on.
+func (u *Upstream) begin(res *http.Response) error {
+	call := res.Request.Context().Value(exchangeKey{}).(*exchange).call
+	call.By, call.Status = ByUpstream, res.StatusCode // no WriteHeader follows a 101
+	call.Quotas.SetHeaders(res.Header, call.Work, nil)
+	if len(res.Trailer) > 0 {
+		// HTTP/2 sends trailers after a body of announced length, HTTP/1 only
+		// after chunks.
+		res.Header.Del("Content-Length")
+	}
+	return nil
+}
+
+// failed is ReverseProxy's ErrorHandler: no answer came, or none that can be
+// passed on.
+func (u *Upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
+	x := r.Context().Value(exchangeKey{}).(*exchange)
+	cause := x.cancelledBy()
+	bodyErr := x.body.failure()
+	switch {
+	case cause == errResponseTimeout:
+		u.problem(w, x.call, http.StatusGatewayTimeout, "the upstream did not answer within "+u.cfg.ResponseTimeout.String())
+	case weir.AsRejection(bodyErr) != nil: // complete, and refused then
+		u.refuse(w, r, x.call, bodyErr)
+	case bodyErr != nil:
+		WriteBodyProblem(w, bodyErr)
+	case cause != nil || x.client.Err() != nil:
+		panic(http.ErrAbortHandler) // there is nobody to answer
+	case weir.AsRejection(err) != nil:
+		u.refuse(w, r, x.call, err)
+	case timedOut(err):
+		u.problem(w, x.call, http.StatusGatewayTimeout, "no connection to the upstream within "+u.cfg.ConnectTimeout.String())
+	default:
+		u.log.Debug("bad gateway", "upstream", u.name, "target", x.seat.key, "error", err)
+		u.problem(w, x.call, http.StatusBadGateway, "the upstream refused or broke the connection, or did not answer in HTTP")
+	}
+}
+
+// refuse answers a request that no target took.
+func (u *Upstream) refuse(w http.ResponseWriter, r *http.Request, call *Call, err error) {
+	if rej := weir.AsRejection(err); rej != nil {
+		call.Quotas.giveBack(call.Request)
+		call.Refuse(w, r, rej)
+		return
+	}
+	u.problem(w, call, http.StatusBadGateway, err.Error())
+}
+
+// Refuse answers a request that a gate has refused. A trusted peer is also told the class,
+// tenant and bucket. They are for nobody else: a tenant may be another's name, and a class
+// a hint at what to pretend.
+func (c *Call) Refuse(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
+	c.By = ByGate
+	c.Quotas.SetHeaders(w.Header(), c.Work, rej)
+	BoundAnswer(w)
+	if c.Policy != nil && c.Policy.Trusted(r) {
+		weirhttp.WriteRejectionTo(w, r, rej, &c.Work)
+		return
+	}
+	weirhttp.WriteRejection(w, r, rej)
+}
+
+// shortAnswer bounds the time a client may take to read an answer of the gateway itself.
+const shortAnswer = 5 * time.Second
+
+// BoundAnswer bounds the time a client may take to read an answer of the gateway itself. It
+// also replaces a deadline that an earlier answer on the same connection has left behind.
+func BoundAnswer(w http.ResponseWriter) {
+	// A writer without deadlines is no connection: there is nothing to bound.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(shortAnswer))
+}
+
+func (u *Upstream) problem(w http.ResponseWriter, call *Call, status int, detail string) {
+	call.Quotas.SetHeaders(w.Header(), call.Work, nil)
+	WriteProblem(w, Problem{Title: http.StatusText(status), Status: status, Detail: detail, Upstream: u.name})
+}
+
 // Problem is the body of an error the gateway itself answers with
 // (application/problem+json, RFC 9457).
 type Problem struct {
@@ -40,42 +117,9 @@ func WriteProblem(w http.ResponseWriter, p Problem) {
 	_, _ = w.Write(body) // the client has gone; there is nobody else to tell
 }
 
-func (u *Upstream) problem(w http.ResponseWriter, call *Call, status int, detail string) {
-	call.answering(status)
-	call.Quotas.Tell(w.Header(), call.Work, nil)
-	WriteProblem(w, Problem{Title: http.StatusText(status), Status: status, Detail: detail, Upstream: u.name})
-}
-
-// failed is ReverseProxy's ErrorHandler: no answer came, or none that can be
-// passed on.
-func (u *Upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
-	x := r.Context().Value(exchangeKey{}).(*exchange)
-	cause := x.why()
-	bodyErr := x.body.failure()
-	switch {
-	case cause == errResponseTimeout:
-		u.problem(w, x.call, http.StatusGatewayTimeout, "the upstream did not answer within "+u.cfg.ResponseTimeout.String())
-	case weir.AsRejection(bodyErr) != nil: // complete, and refused then
-		u.refuse(w, r, x.call, bodyErr)
-	case bodyErr != nil:
-		x.call.answering(BodyStatus(bodyErr))
-		WriteBodyProblem(w, bodyErr)
-	case cause != nil || x.client.Err() != nil:
-		x.call.answering(weirhttp.StatusClientClosed)
-		panic(http.ErrAbortHandler) // there is nobody to answer
-	case weir.AsRejection(err) != nil:
-		u.refuse(w, r, x.call, err)
-	case timedOut(err):
-		u.problem(w, x.call, http.StatusGatewayTimeout, "no connection to the upstream within "+u.cfg.ConnectTimeout.String())
-	default:
-		u.opts.Logger.Debug("bad gateway", "upstream", u.name, "target", x.seat.key, "error", err)
-		u.problem(w, x.call, http.StatusBadGateway, "the upstream refused or broke the connection, or did not answer in HTTP")
-	}
-}
-
-// BodyStatus is the status of a request whose body failed with err: 408 if it
+// bodyStatus is the status of a request whose body failed with err: 408 if it
 // came too slowly, else 400.
-func BodyStatus(err error) int {
+func bodyStatus(err error) int {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return http.StatusRequestTimeout
 	}
@@ -86,33 +130,19 @@ func BodyStatus(err error) int {
 // net/http ends the connection after it: what is left of the body cannot be told
 // from the next request.
 func WriteBodyProblem(w http.ResponseWriter, err error) {
-	status, detail := BodyStatus(err), "the request body ended early or is malformed"
+	status, detail := bodyStatus(err), "the request body ended early or is malformed"
 	if status == http.StatusRequestTimeout {
 		detail = "the request body came too slowly"
 	}
 	WriteProblem(w, Problem{Title: http.StatusText(status), Status: status, Detail: detail})
 }
 
-// begin is ReverseProxy's ModifyResponse: an answer is about to be passed on.
-func (u *Upstream) begin(res *http.Response) error {
-	call := res.Request.Context().Value(exchangeKey{}).(*exchange).call
-	call.By = ByUpstream
-	call.answering(res.StatusCode)
-	call.Quotas.Tell(res.Header, call.Work, nil)
-	if len(res.Trailer) > 0 {
-		// HTTP/2 sends trailers after a body of announced length, HTTP/1 only
-		// after chunks.
-		res.Header.Del("Content-Length")
-	}
-	return nil
-}
-
 // Quotas are the gates with a quota on the way of a request. Answers tell what is left
 // of them, whoever answers.
 type Quotas []*policy.Gate
 
-// QuotasOf returns the gates of a route that have a quota.
-func QuotasOf(rt *policy.Route) (qs Quotas) {
+// NewQuotas returns the gates of a route that have a quota.
+func NewQuotas(rt *policy.Route) (qs Quotas) {
 	for _, g := range rt.Gates() {
 		if g.Quota() != nil {
 			qs = append(qs, g)
@@ -121,7 +151,7 @@ func QuotasOf(rt *policy.Route) (qs Quotas) {
 	return qs
 }
 
-// Tell says in the header of an answer what the quotas are, and what is left of the one
+// SetHeaders says in the header of an answer what the quotas are, and what is left of the one
 // that has refused with rej, or else of the one that is nearest to its end. What an
 // upstream says of its own quotas in the fields RateLimit and RateLimit-Policy stays
 // behind it. The older fields have no names, so there only one can speak: the gateway.
@@ -129,7 +159,7 @@ func QuotasOf(rt *policy.Route) (qs Quotas) {
 // Nothing is told of a gate that does not enforce. A store on another machine is not
 // asked a second time: what it has said last of the bucket counts, which is what it
 // said of this request unless others of the same bucket came in between.
-func (qs Quotas) Tell(h http.Header, w weir.Work, rej *weir.Rejection) {
+func (qs Quotas) SetHeaders(h http.Header, w weir.Work, rej *weir.Rejection) {
 	if len(qs) == 0 {
 		return
 	}
@@ -162,17 +192,6 @@ func (qs Quotas) Tell(h http.Header, w weir.Work, rej *weir.Rejection) {
 	if t := legacy.first; t != nil {
 		weirhttp.SetLegacyRateLimit(h, t.policies[t.window], t.left)
 	}
-}
-
-// Key returns the key of the bucket that w was refused by, empty if no quota refused it.
-func (qs Quotas) Key(w weir.Work, rej *weir.Rejection) string {
-	for _, g := range qs {
-		if g.Name() == rej.Gate {
-			_, key := g.Quota().Key(w)
-			return key
-		}
-	}
-	return ""
 }
 
 // giveBack gives what a request has taken of the quotas back to them: a gate behind them,

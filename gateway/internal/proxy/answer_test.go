@@ -80,7 +80,7 @@ func TestTellingOfAChangedRule(t *testing.T) {
 }
 
 // What it costs to tell in an answer what is left of a quota.
-func BenchmarkTell(b *testing.B) {
+func BenchmarkQuotaHeaders(b *testing.B) {
 	p, err := policy.Compile(policy.Spec{
 		Gates: map[string]policy.GateSpec{"api": {Quota: &policy.QuotaSpec{
 			QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "10/s"}, By: []string{"user"},
@@ -91,11 +91,11 @@ func BenchmarkTell(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer p.Close()
-	qs, h, w := QuotasOf(p.Route("/")), http.Header{}, weir.Work{User: "alice"}
+	qs, h, w := NewQuotas(p.Route("/")), http.Header{}, weir.Work{User: "alice"}
 	b.ReportAllocs()
 	for b.Loop() {
 		clear(h)
-		qs.Tell(h, w, nil)
+		qs.SetHeaders(h, w, nil)
 	}
 	if h.Get("RateLimit") == "" {
 		b.Error("nothing is told")

@@ -22,11 +22,16 @@ func Example() {
 	defer a.Close()
 	defer b.Close()
 
+	p, err := policy.Compile(policy.Spec{}, policy.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 	up, err := proxy.New("app", config.Upstream{
 		Targets:         []string{a.URL, b.URL},
 		ConnectTimeout:  policy.Duration(time.Second),
 		ResponseTimeout: policy.Duration(10 * time.Second),
-	}, proxy.Options{Logger: slog.New(slog.DiscardHandler)})
+	}, proxy.Options{Logger: slog.New(slog.DiscardHandler), Policy: p})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/weirhttp"
 )
 
@@ -42,7 +43,7 @@ type exchange struct {
 	service *service      // of the route
 	started time.Duration // when it was sent, or is about to be
 	url     *url.URL      // of the request, without the target; nil with one target
-	settled bool          // the answer has said what it cost
+	costed  bool          // the answer has said what it cost
 	body    *clientBody   // nil for a request without a body
 	bodies  struct {
 		client clientBody
@@ -85,21 +86,23 @@ func (detached) Err() error                  { return nil }
 
 // Call is what a server knows of a request beside the request itself.
 type Call struct {
+	// Policy has matched the request, and Route is the route that it found. A nil Policy
+	// believes nobody.
+	Policy *policy.Policy
+	Route  *policy.Route
 	// Work is what the gates of the targets are asked with. Arrived is when the
 	// request came.
 	Work    weir.Work
 	Arrived time.Time
 	// Quotas are those that it has passed, or that have refused it.
 	Quotas Quotas
-	// Request is the handle of the admitted request, nil where no guard is
-	// around.
+	// Request is the handle of the admitted request. It samples and releases the permit of
+	// a target with the others. It is nil where no guard is around: nothing is sampled then.
 	Request *weirhttp.Request
-	// Observer is told the status of the answer as it begins, also if nobody is
-	// there to read it ([weirhttp.StatusClientClosed]). It may be nil.
-	Observer interface{ Answering(status int) }
-	// By says who answers, once the Observer has been told. Whoever answers
-	// outside the upstream sets it too.
-	By Answerer
+	// Status is that of the answer and By who gives it, once the answer has begun. Whoever
+	// answers outside the upstream sets them.
+	Status int
+	By     Answerer
 }
 
 // Answerer is who answered a request.
@@ -133,7 +136,7 @@ func (u *Upstream) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
 	call.Request.AttachFrom(c.seat.gate, c.permit)
 	x := &exchange{
 		upstream: u, client: ctx, in: r, call: call,
-		choice: c, service: u.shared.services.of(call.Work.Op), started: u.now(),
+		choice: c, service: u.shared.services.forRoute(call.Work.Op), started: u.now(),
 	}
 	x.values.Context = ctx
 	x.Context, x.cancel = context.WithCancel(&x.values)
@@ -149,24 +152,6 @@ func (u *Upstream) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
 		out.Body = x.body
 	}
 	u.reverse.ServeHTTP(w, out)
-}
-
-// refuse answers a request that no target took.
-func (u *Upstream) refuse(w http.ResponseWriter, r *http.Request, call *Call, err error) {
-	if rej := weir.AsRejection(err); rej != nil {
-		call.By = ByGate
-		call.Quotas.giveBack(call.Request)
-		call.answering(weirhttp.Status(rej))
-		u.opts.Refuse(w, r, rej)
-		return
-	}
-	u.problem(w, call, http.StatusBadGateway, err.Error())
-}
-
-func (c *Call) answering(status int) {
-	if c.Observer != nil {
-		c.Observer.Answering(status)
-	}
 }
 
 // end runs when the handler returns, by a panic too.
@@ -193,8 +178,8 @@ func (x *exchange) resume() {
 	}
 }
 
-// between says that one target is given up and the next not found yet.
-func (x *exchange) between() {
+// pauseBetweenTargets says that one target is given up and the next not found yet.
+func (x *exchange) pauseBetweenTargets() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.idle = true
@@ -208,9 +193,9 @@ func (x *exchange) restart() {
 	x.resume()
 }
 
-// settle ends the wait for the answer and reports whether the client is still
+// endWait ends the wait for the answer and reports whether the client is still
 // there.
-func (x *exchange) settle() bool {
+func (x *exchange) endWait() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.answered = true
@@ -223,24 +208,23 @@ func (x *exchange) settle() bool {
 	return !x.left
 }
 
-// why returns why the gateway has cancelled the request, nil if it has not.
-func (x *exchange) why() error {
+// cancelledBy returns why the gateway has cancelled the request, nil if it has not.
+func (x *exchange) cancelledBy() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.cause
 }
 
-// check looks after the exchange at time now and reports whether it is to be
-// cancelled: the client has gone and nothing is to be waited for, or a wait has
+// overdue reports whether the exchange is to be cancelled at time now: the client has gone and nothing is to be waited for, or a wait has
 // lasted too long. It is called under the watch's mutex.
-func (x *exchange) check(now time.Duration, round uint64) bool {
+func (x *exchange) overdue(now time.Duration, round uint64) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.idle {
 		return false // the gate that it waits at looks after it
 	}
 	if !x.answered {
-		x.service.see(round, x.started)
+		x.service.observe(round, x.started)
 	}
 	gone := x.client.Err() != nil
 	switch {
@@ -257,7 +241,7 @@ func (x *exchange) check(now time.Duration, round uint64) bool {
 			x.cause = errClientLeft
 			break
 		}
-		x.deadline = x.rest(now, round)
+		x.deadline = x.expectedEnd(now, round)
 	case x.deadline == 0 || now < x.deadline || x.paused && !x.left:
 	case x.left:
 		x.cause = errClientLeft
@@ -267,14 +251,14 @@ func (x *exchange) check(now time.Duration, round uint64) bool {
 	return x.cause != nil
 }
 
-// rest is until when the upstream is expected to go on working on the request,
+// expectedEnd is until when the upstream is expected to go on working on the request,
 // 0 for as long as it takes. A request that has lasted longer than the mean of
 // its route is a long one, and has as long to go as it has been going: nothing
 // better is known of heavy-tailed work. So has one that was sent after another of
 // its route which still has no answer: the upstream may be stuck. Before the
 // first answer on its route nothing at all is known, and the request keeps its
 // slot for as long as it would have with its client there.
-func (x *exchange) rest(now time.Duration, round uint64) time.Duration {
+func (x *exchange) expectedEnd(now time.Duration, round uint64) time.Duration {
 	mean := x.upstream.shared.services.expected(x.service)
 	if mean == 0 {
 		return x.deadline
@@ -301,10 +285,10 @@ func (rt roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		f, o := x.diagnose(err)
 		if f >= 0 {
-			rt.u.note(x, f, err)
+			rt.u.recordFailure(x, f, err)
 		}
 		if f == failedConnect && x.mayTryAnother() {
-			refused := x.another()
+			refused := x.tryAnother()
 			if refused == nil {
 				req = x.address(req)
 				continue
@@ -313,11 +297,10 @@ func (rt roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 				err, o = refused, weir.NoSample
 			}
 		}
-		x.settle()
+		x.endWait()
 		if f == failedConnect {
-			x.setCost("", 0) // nothing has been sent to anybody
+			x.call.Request.SetCost("", 0) // nothing has been sent to anybody
 		}
-		x.permit.Sample(o)
 		x.call.Request.Sample(o)
 		return nil, err
 	}
@@ -325,16 +308,16 @@ func (rt roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // answer takes the headers of an answer: the wait is over.
 func (x *exchange) answer(res *http.Response) (*http.Response, error) {
-	here := x.settle()
+	here := x.endWait()
 	switch res.StatusCode {
 	case http.StatusBadGateway, http.StatusGatewayTimeout:
 		// The target is a proxy itself and has lost what is behind it. A 503 is
 		// no such sign: to put out a target because it is busy would send its
 		// load to the others, until they are all out.
-		x.upstream.note(x, failedStatus, errStatus(res.StatusCode))
+		x.upstream.recordFailure(x, failedStatus, errStatus(res.StatusCode))
 	default:
 		if x.seat.succeeded() {
-			x.upstream.opts.Logger.Info("upstream target is back", "upstream", x.upstream.name, "target", x.seat.key)
+			x.upstream.log.Info("upstream target is back", "upstream", x.upstream.name, "target", x.seat.key)
 		}
 	}
 	took := x.upstream.now() - x.started
@@ -345,38 +328,32 @@ func (x *exchange) answer(res *http.Response) (*http.Response, error) {
 	if !here {
 		o = weir.Abandoned
 	}
-	x.settleCost(res.Header)
-	if !x.settled {
-		x.settleCost(res.Trailer) // which is announced at most: the client hears nothing of it
+	x.readCost(res.Header)
+	if !x.costed {
+		x.readCost(res.Trailer) // which is announced at most: the client hears nothing of it
 	}
-	x.permit.Sample(o)
 	x.call.Request.Sample(o)
 	if !here {
 		res.Body.Close()
 		return nil, errClientLeft
 	}
-	x.watch(res)
+	x.watchBody(res)
 	return res, nil
 }
 
-// settleCost tells the gates what the request has really cost, if the answer says so.
-func (x *exchange) settleCost(answer http.Header) {
-	if settle := x.upstream.opts.Settle; settle != nil && settle(x.call, answer, x.setCost) {
-		x.settled = true
+// readCost tells the gates what the request has really cost, if the answer says so.
+func (x *exchange) readCost(answer http.Header) {
+	if units, ok := x.call.Route.Settle(answer); ok {
+		x.upstream.policy.SetCost(x.call.Request.SetCost, units)
+		x.costed = true
 	}
-}
-
-// setCost tells a gate, or all of them, what the request has really cost.
-func (x *exchange) setCost(gate string, units int64) {
-	x.permit.SetCost(gate, units)
-	x.call.Request.SetCost(gate, units)
 }
 
 // diagnose says whose fault err is: a failure of the target, or -1, and the
 // outcome to sample.
 func (x *exchange) diagnose(err error) (failure, weir.Outcome) {
 	var dial *net.OpError
-	cause := x.why()
+	cause := x.cancelledBy()
 	switch {
 	case cause == errResponseTimeout:
 		return failedTimeout, weir.Overload
@@ -413,18 +390,18 @@ func (x *exchange) mayTryAnother() bool {
 	return len(x.tried) < len(x.upstream.seats)
 }
 
-// another moves the exchange to a target that has not been tried. It may wait
+// tryAnother moves the exchange to a target that has not been tried. It may wait
 // for a slot there unless the request has waited for one before. A refusal is the
 // answer to the client then: a target that cannot be reached is not what keeps
 // the request from being served.
-func (x *exchange) another() error {
+func (x *exchange) tryAnother() error {
 	w := x.call.Work
 	if x.waited {
 		w.MaxWait = weir.NoWait
 	}
 	x.permit.Cancel() // nothing is done there
 	x.permit = weir.Permit{}
-	x.between()
+	x.pauseBetweenTargets()
 	c, err := x.upstream.pick(x.client, w, x.tried)
 	if err != nil {
 		return err
@@ -441,20 +418,18 @@ func (x *exchange) another() error {
 func (x *exchange) address(req *http.Request) *http.Request {
 	out := *req
 	out.URL = x.seat.address(x.url)
-	if forward := x.upstream.opts.Forward; forward != nil {
-		out.Header = req.Header.Clone() // the first may still be looked at
-		forward(out.Header, x.in, x.call, true)
-	}
+	out.Header = req.Header.Clone() // the first may still be looked at
+	x.upstream.policy.ForwardDeadline(out.Header, x.in, &x.call.Work, x.call.Arrived)
 	return &out
 }
 
-// note counts and reports a failure of the present target.
-func (u *Upstream) note(x *exchange, f failure, err error) {
+// recordFailure counts and reports a failure of the present target.
+func (u *Upstream) recordFailure(x *exchange, f failure, err error) {
 	t := x.seat.target
 	out := t.failed(f, u.now(), u.eject, func() bool { return u.alone(t) })
-	u.opts.Logger.Debug("upstream failed", "upstream", u.name, "target", t.key, "kind", failureNames[f], "error", err)
+	u.log.Debug("upstream failed", "upstream", u.name, "target", t.key, "kind", failureNames[f], "error", err)
 	if out {
-		u.opts.Logger.Warn("upstream target left out", "upstream", u.name, "target", t.key,
+		u.log.Warn("upstream target left out", "upstream", u.name, "target", t.key,
 			"failures_in_a_row", t.row.Load(), "for", u.eject.lasts.String(), "error", err)
 	}
 }
@@ -529,19 +504,19 @@ func (b *answerBody) Read(p []byte) (int, error) {
 	switch {
 	case err == nil:
 	case err == io.EOF:
-		if !b.x.settled {
-			b.x.settleCost(b.res.Trailer) // which is complete now
+		if !b.x.costed {
+			b.x.readCost(b.res.Trailer) // which is complete now
 		}
 		b.x.permit.Done(weir.NoSample)
 	case b.x.Context.Err() == nil:
-		b.x.upstream.note(b.x, failedBody, err)
+		b.x.upstream.recordFailure(b.x, failedBody, err)
 	}
 	return n, err
 }
 
-// watch puts an answerBody around res's body. That of a 101 is a connection and
+// watchBody puts an answerBody around res's body. That of a 101 is a connection and
 // stays what it is.
-func (x *exchange) watch(res *http.Response) {
+func (x *exchange) watchBody(res *http.Response) {
 	if res.StatusCode != http.StatusSwitchingProtocols && res.Body != nil && res.Body != http.NoBody {
 		x.bodies.answer = answerBody{res.Body, x, res}
 		res.Body = &x.bodies.answer

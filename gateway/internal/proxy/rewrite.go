@@ -29,9 +29,7 @@ func (u *Upstream) rewrite(pr *httputil.ProxyRequest) {
 	}
 	u.introduce(pr)
 	confine(pr.Out)
-	if u.opts.Forward != nil {
-		u.opts.Forward(pr.Out.Header, x.in, x.call, false)
-	}
+	u.policy.Forward(pr.Out.Header, x.in, &x.call.Work, x.call.Arrived)
 }
 
 // confine takes out what would carry requests, or names, past the gateway: the
@@ -48,7 +46,7 @@ func confine(out *http.Request) {
 
 // introduce says where the request came from.
 func (u *Upstream) introduce(pr *httputil.ProxyRequest) {
-	if u.opts.Trusted == nil || !u.opts.Trusted(pr.In) {
+	if !u.policy.Trusted(pr.In) {
 		pr.SetXForwarded()
 		u.claims.remove(pr.Out.Header)
 		return
@@ -79,6 +77,14 @@ func newClaims(names []string) claims {
 		c.alike[alike(name)] = true
 	}
 	return c
+}
+
+// certificateHeaders are those in which TLS servers tell what clients have shown, by RFC
+// 9440 and by custom: Envoy's, and what nginx is usually told to set.
+var certificateHeaders = []string{
+	"Client-Cert", "Client-Cert-Chain", "X-Forwarded-Client-Cert", "X-Client-Cert", "X-Ssl-Cert", "Ssl-Client-Cert",
+	"X-Ssl-Client-Cert", "X-Ssl-Client-Verify", "X-Ssl-Client-S-Dn", "X-Ssl-Client-Dn", "X-Ssl-Client-Cn",
+	"X-Client-Verify", "X-Client-Dn", "Ssl-Client-Verify", "Ssl-Client-S-Dn",
 }
 
 // remove takes the claims out of h, under every name.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/policy"
 )
 
 // Nobody behind the gateway can take a stranger's word for a trusted peer's, a
@@ -18,9 +19,12 @@ func TestClaimsAreRemoved(t *testing.T) {
 	defer server.Close()
 	f := func(trusted bool, header string, passed bool) {
 		t.Helper()
+		id := policy.IdentitySpec{Tenant: "header:X-Tenant", User: "header:Old_user", Trusted: []string{}}
+		if trusted {
+			id.Trusted = []string{"192.0.2.0/24"} // where requests of httptest come from
+		}
 		u, err := New("app", config.Upstream{Targets: []string{server.URL}}, Options{
-			Logger: slog.New(slog.DiscardHandler), Claims: []string{"X-Tenant", "Old_user"},
-			Trusted: func(*http.Request) bool { return trusted },
+			Logger: slog.New(slog.DiscardHandler), Policy: compile(t, policy.Spec{Identity: id}, policy.Options{}),
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -1,16 +1,90 @@
 package proxy
 
 import (
-	"net"
-	"net/http"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
 	"net/url"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/policy"
 )
+
+// choice is the target of a request, with a slot at its gate.
+type choice struct {
+	seat   seat
+	permit weir.Permit // zero without a limit
+	waited bool        // none was free at once
+}
+
+// pick chooses the target of a request and takes a slot at its gate: the first
+// in turn that is in rotation and has one free. With none free it waits at the
+// first. With every target out of rotation it takes them all for usable: a guess
+// that one of them works again costs less than refusing everything.
+func (u *Upstream) pick(ctx context.Context, w weir.Work, tried map[*target]bool) (choice, error) {
+	n := uint64(len(u.seats))
+	start := u.turn.Add(1) - 1
+	now := u.now()
+	var first, spare *seat
+	for i := range n {
+		s := &u.seats[(start+i)%n]
+		switch {
+		case tried[s.target]:
+			continue
+		case !s.usable(now, u.eject):
+			spare = cmpOr(spare, s)
+			continue
+		case s.gate == nil:
+			return choice{seat: *s}, nil
+		}
+		if n > 1 {
+			if p, ok := offer(s.gate, w); ok {
+				return choice{seat: *s, permit: p}, nil
+			}
+		}
+		first = cmpOr(first, s)
+	}
+	first = cmpOr(first, spare)
+	switch {
+	case first == nil:
+		return choice{}, errNoTarget
+	case first.gate == nil:
+		return choice{seat: *first}, nil
+	}
+	p, err := first.gate.Admit(ctx, w)
+	return choice{*first, p, true}, err
+}
+
+var errNoTarget = errors.New("no target left to try")
+
+func cmpOr(a, b *seat) *seat {
+	if a != nil {
+		return a
+	}
+	return b
+}
+
+// offer asks a gate for a slot that is free now. A no is no refusal of anybody,
+// and is not counted as one by gates that can tell the difference.
+func offer(g weir.Gate, w weir.Work) (weir.Permit, bool) {
+	switch g := g.(type) {
+	case interface {
+		Offer(weir.Work) (weir.Permit, bool)
+	}:
+		return g.Offer(w)
+	case weir.TryAdmitter:
+		p, err := g.TryAdmit(w)
+		return p, err == nil
+	}
+	w.MaxWait = weir.NoWait
+	p, err := g.Admit(context.Background(), w)
+	return p, err == nil
+}
 
 // target is one server of an upstream. It outlives reloads of the configuration
 // that keep its URL.
@@ -116,96 +190,71 @@ func (t *target) direct(u *url.URL) {
 	u.Path, u.RawPath = path, escaped
 }
 
-// TargetStats is what has become of the requests to one target. Counters only
-// grow, also over reloads that keep the target's URL.
-type TargetStats struct {
-	Target    string            `json:"target"`
-	Requests  uint64            `json:"requests"`
-	Failures  map[string]uint64 `json:"failures"` // by kind: connect, timeout, reset, body, status
-	Ejections uint64            `json:"ejections"`
-	Ejected   bool              `json:"ejected"`
+// newTarget parses the URL of a target. The scheme h2c is http spoken as HTTP/2
+// without TLS.
+func newTarget(raw string) (*target, error) {
+	parsed, err := url.Parse(raw)
+	if err != nil {
+		return nil, fmt.Errorf("target %q: %w", raw, err)
+	}
+	t := &target{url: parsed, key: raw}
+	switch parsed.Scheme {
+	case "http", "https":
+	case "h2c":
+		t.h2c = true
+		parsed.Scheme = "http"
+	default:
+		return nil, fmt.Errorf("target %q: scheme %q is none of http, https, h2c", raw, parsed.Scheme)
+	}
+	if parsed.Host == "" {
+		return nil, fmt.Errorf("target %q names no host; write for instance http://127.0.0.1:3000", raw)
+	}
+	return t, nil
 }
 
-// Stats returns the figures of each target, in the order of the configuration.
-func (u *Upstream) Stats() []TargetStats {
-	stats := make([]TargetStats, 0, len(u.seats))
-	for _, s := range u.seats {
-		st := TargetStats{
-			Target:    s.key,
-			Requests:  s.requests.Load(),
-			Failures:  make(map[string]uint64, numFailures),
-			Ejections: s.ejections.Load(),
-			Ejected:   !s.inRotation(),
+// WithTargetGates returns gates and one more for each target of an upstream with a limit.
+// They are gates of the policy like any other: adopted by name, saved, measured.
+func WithTargetGates(gates map[string]policy.GateSpec, upstreams map[string]config.Upstream) map[string]policy.GateSpec {
+	all := maps.Clone(gates)
+	if all == nil {
+		all = make(map[string]policy.GateSpec)
+	}
+	for name, u := range upstreams {
+		if u.Limit == nil {
+			continue
 		}
-		for f, name := range failureNames {
-			st.Failures[name] = s.failures[f].Load()
+		for _, gate := range targetGates(name, u.Targets) {
+			all[gate] = policy.GateSpec{Limit: u.Limit}
 		}
-		stats = append(stats, st)
 	}
-	return stats
+	return all
 }
 
-// Abandoned returns how many requests have lost their client while the upstream
-// was working on them. It never falls.
-func (u *Upstream) Abandoned() uint64 { return u.shared.abandoned.Load() }
-
-// Expect sets how long the upstream is expected to take on routes without an
-// answer yet. 0, as at first, means that it is not known.
-func (u *Upstream) Expect(d time.Duration) { u.shared.services.guess.Store(int64(d)) }
-
-// Expected returns the moving mean of the time the upstream takes to answer, over
-// all routes; 0 before the first answer.
-func (u *Upstream) Expected() time.Duration { return u.shared.services.all.value() }
-
-const (
-	// idlePerTarget bounds the idle connections kept to one target. The
-	// default of net/http is 2, which makes a busy proxy dial for nearly every
-	// request and costs three times the CPU.
-	idlePerTarget = 1024
-	// idleFor is shorter than the keep-alive time of most servers, so that it
-	// is rarely they who close a connection just as a request is sent on it.
-	idleFor = 45 * time.Second
-	// maxAnswerHeader bounds the headers of an answer.
-	maxAnswerHeader = 256 << 10
-	// bufferSize is what one read or write moves at most.
-	bufferSize = 32 << 10
-)
-
-// newTransport returns a transport for one upstream. With h2c it speaks HTTP/2
-// without TLS to http targets; else HTTP/1.1 to them, and to https targets what
-// they prefer of the two.
-func newTransport(connectTimeout time.Duration, h2c bool) *http.Transport {
-	protocols := new(http.Protocols)
-	protocols.SetHTTP2(true)
-	protocols.SetHTTP1(!h2c)
-	protocols.SetUnencryptedHTTP2(h2c)
-	dialer := &net.Dialer{Timeout: connectTimeout, KeepAlive: 15 * time.Second}
-	return &http.Transport{
-		DialContext:            dialer.DialContext,
-		TLSHandshakeTimeout:    connectTimeout,
-		Protocols:              protocols,
-		MaxIdleConnsPerHost:    idlePerTarget,
-		IdleConnTimeout:        idleFor,
-		ExpectContinueTimeout:  time.Second,
-		MaxResponseHeaderBytes: maxAnswerHeader,
-		DisableCompression:     true, // what the client asked for is passed on as it is
-		HTTP2: &http.HTTP2Config{
-			// A connection that died unnoticed is found by a ping, and not by
-			// requests that hang on it.
-			SendPingTimeout: 15 * time.Second,
-			PingTimeout:     5 * time.Second,
-		},
+// targetGates names the gates of an upstream's targets: app@10.0.0.1:3000. If one
+// host and path is a target by http and by https, the latter's gate carries
+// the scheme: app@https://10.0.0.1:3000.
+func targetGates(upstream string, targets []string) map[string]string {
+	plain := make(map[string]bool)
+	for _, target := range targets {
+		if scheme, host := schemeAndHost(target); scheme == "http" {
+			plain[host] = true
+		}
 	}
+	names := make(map[string]string, len(targets))
+	for _, target := range targets {
+		scheme, host := schemeAndHost(target)
+		if scheme == "https" && plain[host] {
+			host = scheme + "://" + host
+		}
+		names[target] = upstream + "@" + host
+	}
+	return names
 }
 
-// buffers lends the buffers that bodies are copied with.
-type buffers struct{ pool sync.Pool }
-
-func (b *buffers) Get() []byte {
-	if p, ok := b.pool.Get().(*[]byte); ok {
-		return *p
+func schemeAndHost(target string) (scheme, host string) {
+	u, err := url.Parse(target)
+	if err != nil { // cannot be: Check has parsed it
+		return "", target
 	}
-	return make([]byte, bufferSize)
+	return u.Scheme, u.Host + u.Path
 }
-
-func (b *buffers) Put(p []byte) { b.pool.Put(&p) }

@@ -19,57 +19,37 @@
 package proxy
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httputil"
-	"net/url"
+	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/config"
-	"github.com/weir-go/weir/weirhttp"
+	"github.com/weir-go/weir/policy"
 )
 
 // Options is what an [Upstream] needs beside its configuration.
 type Options struct {
-	// Logger is told of targets that are left out, and of failures at level
-	// debug. Required.
+	// Logger is told of targets that are ejected, and of failures at level debug.
+	// Required.
 	Logger *slog.Logger
-	// Gate returns the gate of a target, nil for a target without a limit. A
-	// nil Gate means that no target has one.
-	Gate func(target string) weir.Gate
-	// Refuse answers a request that a target's gate refused. nil means
-	// weirhttp.WriteRejection.
-	Refuse func(w http.ResponseWriter, r *http.Request, rej *weir.Rejection)
-	// Trusted reports whether what r's headers say about the client is to be
-	// believed. nil means never.
-	Trusted func(r *http.Request) bool
-	// Claims are the headers, in canonical form, that identities are read
-	// from. They are passed on only from trusted peers.
-	Claims []string
-	// Forward makes out, the header of a request that is passed on, say what has
-	// been decided about in, the request as it came; again is true for a further
-	// target, when only time has passed. nil leaves it as it is.
-	Forward func(out http.Header, in *http.Request, call *Call, again bool)
-	// Settle reads from the header of an answer, or from its trailer, what the request
-	// has really cost, and takes it out if the client is not to see it. It hands that to
-	// set, for a gate or with no name for all, and reports whether there is any. nil: no
-	// answer says.
-	Settle func(call *Call, answer http.Header, set func(gate string, units int64)) bool
-	// Previous is the upstream of that name in the configuration before, nil
-	// if there was none. Targets that stay keep their connections, their
-	// counters and their ejection.
+	// Policy has the gates of the targets ([WithTargetGates]). It knows which peers are
+	// believed, and what the targets are told about a request. Required.
+	Policy *policy.Policy
+	// Previous is the upstream of that name in the configuration before, nil if there was
+	// none. Targets that stay keep their connections, their counters and their ejection.
 	Previous *Upstream
 }
 
 // Upstream is a set of interchangeable servers. It is safe for concurrent use.
 type Upstream struct {
 	name    string
-	opts    Options
+	log     *slog.Logger
+	policy  *policy.Policy
 	cfg     config.Upstream
 	eject   ejection
 	claims  claims
@@ -91,12 +71,9 @@ type shared struct {
 
 // New returns the upstream called name. It connects to nothing yet.
 func New(name string, cfg config.Upstream, opts Options) (*Upstream, error) {
-	if opts.Refuse == nil {
-		opts.Refuse = weirhttp.WriteRejection
-	}
 	u := &Upstream{
-		name: name, cfg: cfg, opts: opts,
-		claims: newClaims(opts.Claims),
+		name: name, cfg: cfg, log: opts.Logger, policy: opts.Policy,
+		claims: newClaims(append(opts.Policy.IdentityHeaders(), certificateHeaders...)),
 		eject:  ejection{cfg.Eject.Failures, time.Duration(cfg.Eject.For)},
 		shared: &shared{epoch: time.Now(), services: new(services), abandoned: new(atomic.Uint64)},
 	}
@@ -106,10 +83,11 @@ func New(name string, cfg config.Upstream, opts Options) (*Upstream, error) {
 	}
 	u.shared.watch = &watch{epoch: u.shared.epoch}
 	u.adopt(opts.Previous, targets, h2c)
+	gates := targetGates(name, cfg.Targets)
 	for _, raw := range cfg.Targets {
 		s := seat{target: u.shared.targets[raw]}
-		if opts.Gate != nil {
-			s.gate = opts.Gate(raw)
+		if g := opts.Policy.Gate(gates[raw]); g != nil {
+			s.gate = g
 		}
 		u.seats = append(u.seats, s)
 	}
@@ -119,7 +97,7 @@ func New(name string, cfg config.Upstream, opts Options) (*Upstream, error) {
 		BufferPool:     bodyBuffers,
 		ErrorHandler:   u.failed,
 		ModifyResponse: u.begin,
-		ErrorLog:       slog.NewLogLogger(opts.Logger.With("upstream", name).Handler(), slog.LevelDebug),
+		ErrorLog:       slog.NewLogLogger(u.log.With("upstream", name).Handler(), slog.LevelDebug),
 	}
 	return u, nil
 }
@@ -153,112 +131,6 @@ func (u *Upstream) adopt(prev *Upstream, targets map[string]*target, h2c bool) {
 
 func (u *Upstream) h2c() bool { return u.shared.transport.Protocols.UnencryptedHTTP2() }
 
-// newTarget parses the URL of a target. The scheme h2c is http spoken as HTTP/2
-// without TLS.
-func newTarget(raw string) (*target, error) {
-	parsed, err := url.Parse(raw)
-	if err != nil {
-		return nil, fmt.Errorf("target %q: %w", raw, err)
-	}
-	t := &target{url: parsed, key: raw}
-	switch parsed.Scheme {
-	case "http", "https":
-	case "h2c":
-		t.h2c = true
-		parsed.Scheme = "http"
-	default:
-		return nil, fmt.Errorf("target %q: scheme %q is none of http, https, h2c", raw, parsed.Scheme)
-	}
-	if parsed.Host == "" {
-		return nil, fmt.Errorf("target %q names no host; write for instance http://127.0.0.1:3000", raw)
-	}
-	return t, nil
-}
-
-// Name returns the upstream's name.
-func (u *Upstream) Name() string { return u.name }
-
-// Retire closes the idle connections that next does not go on using. next is
-// nil when the upstream is gone.
-func (u *Upstream) Retire(next *Upstream) {
-	if next == nil || next.shared.transport != u.shared.transport {
-		u.shared.transport.CloseIdleConnections()
-	}
-}
-
-func (u *Upstream) now() time.Duration { return time.Since(u.shared.epoch) }
-
-// choice is the target of a request, with a slot at its gate.
-type choice struct {
-	seat   seat
-	permit weir.Permit // zero without a limit
-	waited bool        // none was free at once
-}
-
-// pick chooses the target of a request and takes a slot at its gate: the first
-// in turn that is in rotation and has one free. With none free it waits at the
-// first. With every target out of rotation it takes them all for usable: a guess
-// that one of them works again costs less than refusing everything.
-func (u *Upstream) pick(ctx context.Context, w weir.Work, tried map[*target]bool) (choice, error) {
-	n := uint64(len(u.seats))
-	start := u.turn.Add(1) - 1
-	now := u.now()
-	var first, spare *seat
-	for i := range n {
-		s := &u.seats[(start+i)%n]
-		switch {
-		case tried[s.target]:
-			continue
-		case !s.usable(now, u.eject):
-			spare = cmpOr(spare, s)
-			continue
-		case s.gate == nil:
-			return choice{seat: *s}, nil
-		}
-		if n > 1 {
-			if p, ok := offer(s.gate, w); ok {
-				return choice{seat: *s, permit: p}, nil
-			}
-		}
-		first = cmpOr(first, s)
-	}
-	first = cmpOr(first, spare)
-	switch {
-	case first == nil:
-		return choice{}, errNoTarget
-	case first.gate == nil:
-		return choice{seat: *first}, nil
-	}
-	p, err := first.gate.Admit(ctx, w)
-	return choice{*first, p, true}, err
-}
-
-var errNoTarget = errors.New("no target left to try")
-
-func cmpOr(a, b *seat) *seat {
-	if a != nil {
-		return a
-	}
-	return b
-}
-
-// offer asks a gate for a slot that is free now. A no is no refusal of anybody,
-// and is not counted as one by gates that can tell the difference.
-func offer(g weir.Gate, w weir.Work) (weir.Permit, bool) {
-	switch g := g.(type) {
-	case interface {
-		Offer(weir.Work) (weir.Permit, bool)
-	}:
-		return g.Offer(w)
-	case weir.TryAdmitter:
-		p, err := g.TryAdmit(w)
-		return p, err == nil
-	}
-	w.MaxWait = weir.NoWait
-	p, err := g.Admit(context.Background(), w)
-	return p, err == nil
-}
-
 // Check reports what [New] would find wrong with cfg.
 func Check(name string, cfg config.Upstream) error {
 	if len(cfg.Targets) == 0 {
@@ -288,3 +160,110 @@ func parseTargets(name string, raws []string) (targets map[string]*target, h2c b
 	}
 	return targets, n > 0, nil
 }
+
+// Name returns the upstream's name.
+func (u *Upstream) Name() string { return u.name }
+
+// Retire closes the idle connections that next does not go on using. next is
+// nil when the upstream is gone.
+func (u *Upstream) Retire(next *Upstream) {
+	if next == nil || next.shared.transport != u.shared.transport {
+		u.shared.transport.CloseIdleConnections()
+	}
+}
+
+func (u *Upstream) now() time.Duration { return time.Since(u.shared.epoch) }
+
+// TargetStats is what has become of the requests to one target. Counters only
+// grow, also over reloads that keep the target's URL.
+type TargetStats struct {
+	Target    string            `json:"target"`
+	Requests  uint64            `json:"requests"`
+	Failures  map[string]uint64 `json:"failures"` // by kind: connect, timeout, reset, body, status
+	Ejections uint64            `json:"ejections"`
+	Ejected   bool              `json:"ejected"`
+}
+
+// Stats returns the figures of each target, in the order of the configuration.
+func (u *Upstream) Stats() []TargetStats {
+	stats := make([]TargetStats, 0, len(u.seats))
+	for _, s := range u.seats {
+		st := TargetStats{
+			Target:    s.key,
+			Requests:  s.requests.Load(),
+			Failures:  make(map[string]uint64, numFailures),
+			Ejections: s.ejections.Load(),
+			Ejected:   !s.inRotation(),
+		}
+		for f, name := range failureNames {
+			st.Failures[name] = s.failures[f].Load()
+		}
+		stats = append(stats, st)
+	}
+	return stats
+}
+
+// Abandoned returns how many requests have lost their client while the upstream
+// was working on them. It never falls.
+func (u *Upstream) Abandoned() uint64 { return u.shared.abandoned.Load() }
+
+// Expect sets how long the upstream is expected to take on routes without an
+// answer yet. 0, as at first, means that it is not known.
+func (u *Upstream) Expect(d time.Duration) { u.shared.services.guess.Store(int64(d)) }
+
+// Expected returns the moving mean of the time the upstream takes to answer, over
+// all routes; 0 before the first answer.
+func (u *Upstream) Expected() time.Duration { return u.shared.services.all.value() }
+
+const (
+	// idlePerTarget bounds the idle connections kept to one target. The
+	// default of net/http is 2, which makes a busy proxy dial for nearly every
+	// request and costs three times the CPU.
+	idlePerTarget = 1024
+	// idleFor is shorter than the keep-alive time of most servers, so that it
+	// is rarely they who close a connection just as a request is sent on it.
+	idleFor = 45 * time.Second
+	// maxAnswerHeader bounds the headers of an answer.
+	maxAnswerHeader = 256 << 10
+	// bufferSize is what one read or write moves at most.
+	bufferSize = 32 << 10
+)
+
+// newTransport returns a transport for one upstream. With h2c it speaks HTTP/2
+// without TLS to http targets; else HTTP/1.1 to them, and to https targets what
+// they prefer of the two.
+func newTransport(connectTimeout time.Duration, h2c bool) *http.Transport {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP2(true)
+	protocols.SetHTTP1(!h2c)
+	protocols.SetUnencryptedHTTP2(h2c)
+	dialer := &net.Dialer{Timeout: connectTimeout, KeepAlive: 15 * time.Second}
+	return &http.Transport{
+		DialContext:            dialer.DialContext,
+		TLSHandshakeTimeout:    connectTimeout,
+		Protocols:              protocols,
+		MaxIdleConnsPerHost:    idlePerTarget,
+		IdleConnTimeout:        idleFor,
+		ExpectContinueTimeout:  time.Second,
+		MaxResponseHeaderBytes: maxAnswerHeader,
+		DisableCompression:     true, // what the client asked for is passed on as it is
+		HTTP2: &http.HTTP2Config{
+			// A connection that died unnoticed is found by a ping, and not by
+			// requests that hang on it.
+			SendPingTimeout: 15 * time.Second,
+			PingTimeout:     5 * time.Second,
+		},
+	}
+}
+
+// buffers lends the buffers that bodies are copied with.
+type buffers struct{ pool sync.Pool }
+
+func (b *buffers) Get() []byte {
+	if p, ok := b.pool.Get().(*[]byte); ok {
+		return *p
+	}
+	return make([]byte, bufferSize)
+}
+
+func (b *buffers) Put(p []byte) { b.pool.Put(&p) }

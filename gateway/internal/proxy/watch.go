@@ -68,35 +68,35 @@ func (w *watch) run() {
 	for range tick.C {
 		now := time.Since(w.epoch)
 		any := false
-		due, any = w.look(now, due[:0])
+		due, any = w.scan(now, due[:0])
 		for i, x := range due {
 			x.cancel() // with no lock held: others hear of it
 			due[i] = nil
 		}
 		if any {
 			busy = now
-		} else if now-busy > watchLinger && w.rest() {
+		} else if now-busy > watchLinger && w.stopIfEmpty() {
 			return
 		}
 	}
 }
 
-// look returns the exchanges that are to be cancelled, and whether there are any
+// scan returns the exchanges that are to be cancelled, and whether there are any
 // at all.
-func (w *watch) look(now time.Duration, due []*exchange) ([]*exchange, bool) {
+func (w *watch) scan(now time.Duration, due []*exchange) ([]*exchange, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.round++
 	for x := w.last; x != nil; x = x.prev {
-		if x.check(now, w.round) {
+		if x.overdue(now, w.round) {
 			due = append(due, x)
 		}
 	}
 	return due, w.first != nil
 }
 
-// rest ends the run, unless an exchange has come meanwhile.
-func (w *watch) rest() bool {
+// stopIfEmpty ends the run, unless an exchange has come meanwhile.
+func (w *watch) stopIfEmpty() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.running = w.first != nil
@@ -127,8 +127,8 @@ type service struct {
 	oldest time.Duration
 }
 
-// of returns the service of a route, nil if there are too many.
-func (s *services) of(route string) *service {
+// forRoute returns the service of a route, nil if there are too many.
+func (s *services) forRoute(route string) *service {
 	if v, ok := s.each.Load(route); ok {
 		return v.(*service)
 	}
@@ -160,9 +160,9 @@ func (s *services) expected(sv *service) time.Duration {
 	return time.Duration(s.guess.Load())
 }
 
-// see notes a request that was sent at started and has no answer yet. The watch
+// observe is told of a request that was sent at started and has no answer yet. The watch
 // shows them from the oldest to the newest.
-func (sv *service) see(round uint64, started time.Duration) {
+func (sv *service) observe(round uint64, started time.Duration) {
 	if sv != nil && sv.round != round {
 		sv.round, sv.oldest = round, started
 	}

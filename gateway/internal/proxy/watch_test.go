@@ -45,7 +45,7 @@ func TestWatch(t *testing.T) {
 			case <-time.After(10 * time.Second):
 			}
 			took := time.Since(began)
-			if got := x.why(); got != want || took < after || took > after+watchEvery {
+			if got := x.cancelledBy(); got != want || took < after || took > after+watchEvery {
 				t.Errorf("%s: ended after %v by %v; want %v by %v", what, took, got, after, want)
 			}
 			u.shared.watch.remove(x)
@@ -60,12 +60,12 @@ func TestWatch(t *testing.T) {
 		leave()
 	}, errClientLeft, 300*time.Millisecond) // no longer than the response time-out
 	f("the client leaves after the answer began", config.Hold, func(_ *Upstream, x *exchange, leave func()) {
-		if !x.settle() {
+		if !x.endWait() {
 			t.Error("the client was there")
 		}
 		leave()
 	}, errClientLeft, 0)
-	f("answered", config.Hold, func(_ *Upstream, x *exchange, _ func()) { x.settle() }, nil, 10*time.Second)
+	f("answered", config.Hold, func(_ *Upstream, x *exchange, _ func()) { x.endWait() }, nil, 10*time.Second)
 	f("the client is slow to send", config.Hold, func(_ *Upstream, x *exchange, _ func()) {
 		x.pause()
 		time.Sleep(5 * time.Second)

@@ -1,11 +1,9 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	stdlog "log"
 	"maps"
 	"net"
 	"net/http"
@@ -17,14 +15,213 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/accept"
 	"github.com/weir-go/weir/gateway/internal/admin"
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/eventlog"
 	"github.com/weir-go/weir/gateway/internal/explain"
 	"github.com/weir-go/weir/gateway/internal/proxy"
+	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/signal"
 	"github.com/weir-go/weir/weirhttp"
 )
+
+// openAdmin opens the admin listener: few connections, small requests.
+func (s *Server) openAdmin(cfg config.Admin) (*listener, error) {
+	l := &listener{cfg: config.DefaultListener(cfg.Address), forAdmin: true, pprof: cfg.Profiles()}
+	l.cfg.MaxConnections = 64
+	l.cfg.MaxHeaderBytes = 16 << 10
+	if s.admin != nil && s.admin.cfg.Address == cfg.Address {
+		l.replaces = s.admin
+	}
+	if err := s.openListener(l, adminSetting); err != nil {
+		return nil, err
+	}
+	l.server.Handler = s.adminHandler(cfg, l.Addr())
+	// A profile takes as long as it was asked to.
+	l.server.WriteTimeout = 2 * time.Minute
+	l.server.ReadTimeout = 10 * time.Second
+	return l, nil
+}
+
+// adminHandler serves what the admin listener, or its socket, shows and takes.
+func (s *Server) adminHandler(cfg config.Admin, at net.Addr) http.Handler {
+	tcp, ok := at.(*net.TCPAddr)
+	return admin.Handler(admin.Options{
+		Metrics: s.metrics.Handler(),
+		Gates:   func() any { return s.Look() },
+		Ready:   s.Ready,
+		Explain: explain.Handler(s.explainView),
+		Quotas: &admin.QuotaAPI{
+			Book: s.book,
+			Writers: &admin.Writers{
+				TokenFile: func() string { return s.state.Load().cfg.Admin.TokenFile },
+				Socket:    func() string { return socketOf(s.state.Load().cfg.Admin) },
+				Logger:    s.log,
+			},
+		},
+		Pprof:   cfg.Profiles(),
+		AnyHost: ok && !tcp.IP.IsLoopback(),
+	})
+}
+
+// explainView is what /explain answers from.
+func (s *Server) explainView() explain.View {
+	st := s.state.Load()
+	v := explain.View{Config: st.cfg, Policy: st.policy, From: s.book.From}
+	if trouble := s.book.Trouble(); trouble != "" {
+		v.Notes = []string{"Rules that were set at run time cannot be read now; those that are known are in force: " + trouble}
+	}
+	return v
+}
+
+// Look is the gateway at one moment, as /gates shows it.
+type Look struct {
+	Ready       bool                           `json:"ready"`
+	InFlight    int64                          `json:"requests_in_flight"`
+	Gates       []GateLook                     `json:"gates"`
+	Signals     []SignalLook                   `json:"signals,omitempty"`
+	Tenants     []admin.TenantUse              `json:"tenants"`
+	Upstreams   map[string][]proxy.TargetStats `json:"upstreams"`
+	Streams     weirhttp.StreamsSnapshot       `json:"streams"`
+	Stores      []admin.Store                  `json:"stores,omitempty"`
+	Connections []accept.Snapshot              `json:"connections"`
+}
+
+// GateLook is one gate: its snapshot, what it would have refused while it only
+// observed, the signals that it goes by, the pools where each key has one, or
+// reads and writes have, and the buckets of a quota. Which of the signals binds is in the snapshot.
+type GateLook struct {
+	weir.Snapshot
+	Observed map[weir.Reason]uint64 `json:"observed,omitempty"`
+	Signals  []string               `json:"signals,omitempty"`
+	Keys     *KeysLook              `json:"keys,omitempty"`
+	Quota    *admin.QuotaUse        `json:"quota,omitempty"`
+
+	Parts map[string]weir.Snapshot `json:"parts,omitempty"` // read and write
+}
+
+// KeysLook is the pools of a gate with a limit for each key: how many keys are
+// known, may be, hold something and were forgotten, what they take, and those that
+// use most.
+type KeysLook struct {
+	Known   int64  `json:"known"`
+	Max     int64  `json:"max"`
+	Busy    int64  `json:"busy"`
+	Evicted uint64 `json:"evicted"`
+	Bytes   int64  `json:"bytes"`
+	Top     any    `json:"top"` // list of keyed.KeyUse
+}
+
+// mostKeys is how many keys of a gate are shown.
+const mostKeys = 20
+
+// lookInto returns what there is to see of a gate.
+func lookInto(g *policy.Gate) GateLook {
+	look := GateLook{Snapshot: g.Snapshot(), Observed: g.Observed(), Signals: g.Signals(), Parts: g.Parts(), Quota: admin.UseOf(g.Quota())}
+	if k := g.Pools(); k != nil {
+		u := k.Usage(mostKeys)
+		look.Keys = &KeysLook{Known: u.Keys, Max: u.MaxKeys, Busy: u.Busy, Evicted: u.Evicted, Bytes: u.Bytes, Top: u.Top}
+	}
+	return look
+}
+
+// SignalLook is one signal. Value is null while it is not known.
+type SignalLook struct {
+	Name     string        `json:"name"`
+	State    signal.State  `json:"state"`
+	Value    *float64      `json:"value"`
+	Age      time.Duration `json:"age_ns"`
+	Reads    uint64        `json:"reads"`
+	Failures uint64        `json:"failures"` // bad values included
+	Error    string        `json:"error,omitempty"`
+}
+
+func lookAt(s signal.Status) SignalLook {
+	look := SignalLook{Name: s.Name, State: s.State, Age: s.Age, Reads: s.Reads, Failures: s.Failures + s.Bad}
+	if s.Known {
+		look.Value = &s.Value
+	}
+	if s.Err != nil {
+		look.Error = s.Err.Error()
+	}
+	return look
+}
+
+// Look returns the gateway at this moment.
+func (s *Server) Look() Look {
+	look := Look{
+		Ready:       s.Ready(),
+		InFlight:    s.inFlight.Load(),
+		Tenants:     s.metrics.TopTenants(),
+		Upstreams:   make(map[string][]proxy.TargetStats),
+		Streams:     s.streams.Snapshot(),
+		Stores:      s.Stores(),
+		Connections: s.Connections(),
+	}
+	p := s.Policy()
+	for _, g := range p.Gates() {
+		gate := lookInto(g)
+		if gate.Quota != nil {
+			gate.Quota.Refused = s.metrics.MostRefused(g.Name())
+		}
+		look.Gates = append(look.Gates, gate)
+	}
+	for _, status := range p.Signals() {
+		look.Signals = append(look.Signals, lookAt(status))
+	}
+	for _, u := range s.Upstreams() {
+		look.Upstreams[u.Name()] = u.Stats()
+	}
+	return look
+}
+
+// InFlight returns how many requests are in the gateway now.
+func (s *Server) InFlight() int64 { return s.inFlight.Load() }
+
+// Upstreams returns the upstreams in force, sorted by name.
+func (s *Server) Upstreams() []*proxy.Upstream {
+	ups := s.state.Load().upstreams
+	sorted := make([]*proxy.Upstream, 0, len(ups))
+	for _, name := range slices.Sorted(maps.Keys(ups)) {
+		sorted = append(sorted, ups[name])
+	}
+	return sorted
+}
+
+// Connections returns what there is to see of the connections of each listener.
+func (s *Server) Connections() []accept.Snapshot {
+	s.mu.Lock()
+	ls := slices.Clone(s.listeners)
+	s.mu.Unlock()
+	all := make([]accept.Snapshot, len(ls))
+	for i, l := range ls {
+		all[i] = l.conns.Snapshot()
+	}
+	return all
+}
+
+// Stores returns what there is to see of the stores in force, sorted by name.
+func (s *Server) Stores() (all []admin.Store) {
+	st := s.state.Load()
+	if st == nil {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(st.stores)) {
+		all = append(all, admin.StoreOf(name, st.stores[name].Stats()))
+	}
+	return all
+}
+
+// Book returns what there is to count of rules that are set at run time.
+func (s *Server) Book() quotas.Stats { return s.book.Stats() }
+
+// Streams returns the pool of streams.
+func (s *Server) Streams() *weirhttp.Streams { return s.streams }
+
+// Ready reports whether the gateway wants new requests.
+func (s *Server) Ready() bool { return !s.draining.Load() }
 
 // adminSocket is the admin listener's Unix socket. What comes over it may write.
 type adminSocket struct {
@@ -68,7 +265,7 @@ func (s *Server) openSocket(cfg *config.Config, live *adminSocket) (*adminSocket
 		WriteTimeout:      2 * time.Minute, // a profile takes as long as it was asked to
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,
-		ErrorLog:          stdlog.New(complaints{s.log.With("listener", path)}, "", 0),
+		ErrorLog:          eventlog.ServerErrors(s.log, path),
 	}
 	return a, nil
 }
@@ -184,169 +381,4 @@ func (a *adminSocket) close() {
 		_ = a.server.Close() // cuts the rest; there is nobody to tell
 	}
 	_ = a.ln.Close() // where it was never served
-}
-
-// Look is the gateway at one moment, as /gates shows it.
-type Look struct {
-	Ready       bool                           `json:"ready"`
-	InFlight    int64                          `json:"requests_in_flight"`
-	Gates       []GateLook                     `json:"gates"`
-	Signals     []SignalLook                   `json:"signals,omitempty"`
-	Tenants     []admin.TenantUse              `json:"tenants"`
-	Upstreams   map[string][]proxy.TargetStats `json:"upstreams"`
-	Streams     weirhttp.StreamsSnapshot       `json:"streams"`
-	Stores      []admin.Store                  `json:"stores,omitempty"`
-	Connections []admin.Connections            `json:"connections"`
-}
-
-// GateLook is one gate: its snapshot, what it would have refused while it only
-// observed, the signals that it goes by, the pools where each key has one, or
-// reads and writes have, and the buckets of a quota. Which of the signals binds is in the snapshot.
-type GateLook struct {
-	weir.Snapshot
-	Observed map[weir.Reason]uint64 `json:"observed,omitempty"`
-	Signals  []string               `json:"signals,omitempty"`
-	Keys     *KeysLook              `json:"keys,omitempty"`
-	Quota    *admin.QuotaUse        `json:"quota,omitempty"`
-
-	Parts map[string]weir.Snapshot `json:"parts,omitempty"` // read and write
-}
-
-// KeysLook is the pools of a gate with a limit for each key: how many keys are
-// known, may be, hold something and were forgotten, what they take, and those that
-// use most.
-type KeysLook struct {
-	Known   int64  `json:"known"`
-	Max     int64  `json:"max"`
-	Busy    int64  `json:"busy"`
-	Evicted uint64 `json:"evicted"`
-	Bytes   int64  `json:"bytes"`
-	Top     any    `json:"top"` // list of keyed.KeyUse
-}
-
-// mostKeys is how many keys of a gate are shown.
-const mostKeys = 20
-
-// lookInto returns what there is to see of a gate.
-func lookInto(g *policy.Gate) GateLook {
-	look := GateLook{Snapshot: g.Snapshot(), Observed: g.Observed(), Signals: g.Signals(), Parts: g.Parts(), Quota: admin.UseOf(g.Quota())}
-	if k := g.Pools(); k != nil {
-		u := k.Usage(mostKeys)
-		look.Keys = &KeysLook{Known: u.Keys, Max: u.MaxKeys, Busy: u.Busy, Evicted: u.Evicted, Bytes: u.Bytes, Top: u.Top}
-	}
-	return look
-}
-
-// SignalLook is one signal. Value is null while it is not known.
-type SignalLook struct {
-	Name     string        `json:"name"`
-	State    signal.State  `json:"state"`
-	Value    *float64      `json:"value"`
-	Age      time.Duration `json:"age_ns"`
-	Reads    uint64        `json:"reads"`
-	Failures uint64        `json:"failures"` // bad values included
-	Error    string        `json:"error,omitempty"`
-}
-
-func lookAt(s signal.Status) SignalLook {
-	look := SignalLook{Name: s.Name, State: s.State, Age: s.Age, Reads: s.Reads, Failures: s.Failures + s.Bad}
-	if s.Known {
-		look.Value = &s.Value
-	}
-	if s.Err != nil {
-		look.Error = s.Err.Error()
-	}
-	return look
-}
-
-// Look returns the gateway at this moment.
-func (s *Server) Look() Look {
-	look := Look{
-		Ready:       s.Ready(),
-		InFlight:    s.inFlight.Load(),
-		Tenants:     s.metrics.TopTenants(),
-		Upstreams:   make(map[string][]proxy.TargetStats),
-		Streams:     s.streams.Snapshot(),
-		Stores:      s.Stores(),
-		Connections: s.Connections(),
-	}
-	p := s.Policy()
-	for _, g := range p.Gates() {
-		gate := lookInto(g)
-		if gate.Quota != nil {
-			gate.Quota.Refused = s.metrics.MostRefused(g.Name())
-		}
-		look.Gates = append(look.Gates, gate)
-	}
-	for _, status := range p.Signals() {
-		look.Signals = append(look.Signals, lookAt(status))
-	}
-	for _, u := range s.Upstreams() {
-		look.Upstreams[u.Name()] = u.Stats()
-	}
-	return look
-}
-
-// InFlight returns how many requests are in the gateway now.
-func (s *Server) InFlight() int64 { return s.inFlight.Load() }
-
-// Upstreams returns the upstreams in force, sorted by name.
-func (s *Server) Upstreams() []*proxy.Upstream {
-	ups := s.state.Load().upstreams
-	sorted := make([]*proxy.Upstream, 0, len(ups))
-	for _, name := range slices.Sorted(maps.Keys(ups)) {
-		sorted = append(sorted, ups[name])
-	}
-	return sorted
-}
-
-// Connections returns what there is to see of the connections of each listener.
-func (s *Server) Connections() []admin.Connections {
-	s.mu.Lock()
-	ls := slices.Clone(s.listeners)
-	s.mu.Unlock()
-	all := make([]admin.Connections, len(ls))
-	for i, l := range ls {
-		all[i] = l.look()
-	}
-	return all
-}
-
-func (l *listener) look() admin.Connections {
-	d := l.conns.door.snapshot()
-	look := admin.Connections{
-		Listener: l.cfg.Address,
-		Snapshot: weir.Snapshot{
-			Name: d.limits.name, Kind: "connections", Mode: string(cmp.Or(d.limits.mode, policy.Enforce)),
-			Limit: int64(d.limits.open), InFlight: int64(d.open), Admitted: d.entered,
-			Rejected: make(map[weir.Reason]uint64),
-		},
-		PerAddress: d.limits.peerOpen, Refused: make(map[string]uint64, numDoorRules), Observed: make(map[string]uint64),
-		Addresses: d.peers, MaxAddresses: d.limits.peers, Crowd: d.crowd, Evicted: l.conns.door.evicted.Load(),
-	}
-	for rule := doorOpen + 1; rule < numDoorRules; rule++ {
-		look.Refused[rule.String()] = d.refused[rule]
-		if d.limits.mode == policy.Observe || d.observed[rule] > 0 {
-			look.Observed[rule.String()] = d.observed[rule]
-		}
-		if d.refused[rule] > 0 {
-			look.Rejected[rule.reason()] += d.refused[rule]
-		}
-	}
-	if l.cfg.TLS != nil {
-		look.Handshakes = l.handshakes.counts()
-	}
-	return look
-}
-
-// explain serves /explain: what would become of a request now.
-func (s *Server) explain() http.Handler {
-	return explain.Handler(func() explain.View {
-		st := s.state.Load()
-		v := explain.View{Config: st.cfg, Policy: st.policy, From: s.book.From}
-		if trouble := s.book.Trouble(); trouble != "" {
-			v.Notes = []string{"Rules that were set at run time cannot be read now; those that are known are in force: " + trouble}
-		}
-		return v
-	})
 }

@@ -93,7 +93,7 @@ func TestClientCertificates(t *testing.T) {
 		{"a server's", ours.issue(t, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }), "", "bad_certificate"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			before := g.listeners[0].handshakes.counts()[tt.fault]
+			before := g.listeners[0].conns.Snapshot().Handshakes[tt.fault]
 			res, body := ask(t, clientWith(t, tt.cert, nil), g.secure())
 			if tt.fault == "" {
 				if res == nil || body != tt.want {
@@ -104,7 +104,7 @@ func TestClientCertificates(t *testing.T) {
 			if res != nil {
 				t.Fatalf("let in: %s", res.Status)
 			}
-			eventually(t, "it is counted", func() bool { return g.listeners[0].handshakes.counts()[tt.fault] == before+1 })
+			eventually(t, "it is counted", func() bool { return g.listeners[0].conns.Snapshot().Handshakes[tt.fault] == before+1 })
 			eventually(t, "the log says why", func() bool { // a moment later
 				return strings.Contains(g.log.String(), `msg="client certificate refused" listener=127.0.0.1:0 reason=`+tt.fault)
 			})
@@ -267,7 +267,7 @@ func TestCertificateExpiresMeanwhile(t *testing.T) {
 	cert := ours.issue(t, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(10 * time.Minute) })
 	held := func(what string, r *http.Request, in time.Duration, want bool) {
 		t.Helper()
-		if got := l.holds(r, time.Now().Add(in)); got != want {
+		if got := l.conns.CertificateValid(r, time.Now().Add(in)); got != want {
 			t.Errorf("%s: holds %t, want %t", what, got, want)
 		}
 	}
@@ -277,7 +277,7 @@ func TestCertificateExpiresMeanwhile(t *testing.T) {
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	r.TLS = state
 	held("no connection is known", r, 0, false)
-	r = r.WithContext(l.connContext(t.Context(), nil))
+	r = r.WithContext(l.server.ConnContext(t.Context(), nil))
 	r.TLS = state
 	held("at first", r, 0, true)
 	held("before it expires", r, 9*time.Minute, true)
@@ -316,10 +316,16 @@ func TestOddSubjects(t *testing.T) {
 	}
 }
 
+var certificateHeaders = []string{
+	"Client-Cert", "Client-Cert-Chain", "X-Forwarded-Client-Cert", "X-Client-Cert", "X-Ssl-Cert", "Ssl-Client-Cert",
+	"X-Ssl-Client-Cert", "X-Ssl-Client-Verify", "X-Ssl-Client-S-Dn", "X-Ssl-Client-Dn", "X-Ssl-Client-Cn",
+	"X-Client-Verify", "X-Client-Dn", "Ssl-Client-Verify", "Ssl-Client-S-Dn",
+}
+
 // Nobody says in a header what a certificate proves, but a trusted peer.
 func TestForgedCertificateHeaders(t *testing.T) {
 	up := upstreamOf(t, func(w http.ResponseWriter, r *http.Request) {
-		for _, name := range append([]string{"X_forwarded_client_cert"}, certHeaders...) {
+		for _, name := range append([]string{"X_forwarded_client_cert"}, certificateHeaders...) {
 			if v := r.Header[name]; len(v) > 0 {
 				_, _ = io.WriteString(w, name+" ")
 			}
@@ -333,12 +339,12 @@ func TestForgedCertificateHeaders(t *testing.T) {
 	for _, tt := range []struct {
 		g    *running
 		want string
-	}{{stranger, ""}, {trusted, strings.Join(certHeaders, " ") + " "}} {
+	}{{stranger, ""}, {trusted, strings.Join(certificateHeaders, " ") + " "}} {
 		req, err := http.NewRequest(http.MethodGet, tt.g.url, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range append([]string{"X_forwarded_client_cert"}, certHeaders...) {
+		for _, name := range append([]string{"X_forwarded_client_cert"}, certificateHeaders...) {
 			req.Header[name] = []string{"Subject=\"CN=admin\""}
 		}
 		if _, body := do(t, req); body != tt.want {

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/gateway/internal/admin"
+	"github.com/weir-go/weir/gateway/internal/accept"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/policy"
 )
@@ -37,7 +37,7 @@ func strict(t *testing.T, c config.Connections) *config.Config {
 	return cfg
 }
 
-func (g *running) connections() admin.Connections { return g.Connections()[0] }
+func (g *running) connections() accept.Snapshot { return g.Connections()[0] }
 
 const plainGet = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -380,7 +380,7 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 	g := start(t, cfg, Options{})
 	idle := func(n int) {
 		t.Helper()
-		eventually(t, "as many are idle", func() bool { return len(g.listeners[0].conns.someIdle()) == n })
+		eventually(t, "as many are idle", func() bool { return g.connections().InFlight == int64(n) && g.listeners[0].conns.AtRest() })
 	}
 	for range most {
 		askFrom(t, 2, g.Addr())
@@ -476,12 +476,13 @@ func TestRequestsInProgressAreBounded(t *testing.T) {
 	cfg := baseConfig(t, up.URL)
 	cfg.Listeners[0].H2C = true
 	cfg.Listeners[0].MaxConnections = 1
-	cfg.Listeners[0].MaxConcurrentStreams = 2 * leastRequests
+	const most = 1000 // however few connections there may be
+	cfg.Listeners[0].MaxConcurrentStreams = 2 * most
 	change(cfg, func(_ *config.Upstream, l *policy.LimitSpec) {
 		l.Limit = 10
 		// In order of arrival: the other orders let a newcomer take the place of
 		// the oldest in a queue that has stood for a while.
-		l.Queue = policy.QueueSpec{Len: leastRequests, MaxWait: policy.Duration(time.Minute), Order: "fifo"}
+		l.Queue = policy.QueueSpec{Len: most, MaxWait: policy.Duration(time.Minute), Order: "fifo"}
 	})
 	g := start(t, cfg, Options{})
 	tr := &http.Transport{Protocols: new(http.Protocols)}
@@ -502,10 +503,10 @@ func TestRequestsInProgressAreBounded(t *testing.T) {
 	}
 	group.Go(func() { ask(http.StatusOK) }) // opens the connection
 	eventually(t, "one is in", func() bool { return g.inFlight.Load() == 1 })
-	for range leastRequests - 1 {
+	for range most - 1 {
 		group.Go(func() { ask(http.StatusOK) })
 	}
-	eventually(t, "all are in", func() bool { return g.inFlight.Load() == leastRequests })
+	eventually(t, "all are in", func() bool { return g.inFlight.Load() == most })
 
 	res, err := client.Get(g.url)
 	if err != nil {

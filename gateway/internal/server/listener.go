@@ -2,248 +2,78 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	stdlog "log"
 	"net"
 	"net/http"
 	"net/netip"
 	"reflect"
 	"slices"
 	"sync/atomic"
-	"syscall"
 	"time"
 
-	"github.com/weir-go/weir/gateway/internal/admin"
+	"github.com/weir-go/weir/gateway/internal/accept"
 	"github.com/weir-go/weir/gateway/internal/config"
-	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/gateway/internal/eventlog"
 )
 
-// listeners of one configuration: those that stay and those that are new.
-type listenerSet struct {
-	public []*listener
-	admin  *listener
-	limits []doorLimits            // of the public ones
-	opened []*listener             // not in the set before
-	heirs  map[*listener]*listener // of old ones: the new one that shares the socket
-}
-
-// listen opens what cfg asks for. A listener that has not changed stays; one
-// with other settings at the same address gets a new HTTP server on the same
-// socket. On an error everything is as before.
-func (s *Server) listen(cfg *config.Config, old []*listener, oldAdmin *listener) (*listenerSet, error) {
-	set := &listenerSet{heirs: make(map[*listener]*listener)}
-	for _, lc := range publicListeners(cfg) {
-		set.limits = append(set.limits, s.doorLimits(lc))
-		prev := find(old, lc.Address)
-		if prev != nil && same(prev.cfg, lc) {
-			set.public = append(set.public, prev)
-			continue
-		}
-		l, err := s.newListener(lc, prev)
-		if err != nil {
-			set.discard()
-			return nil, err
-		}
-		if prev != nil {
-			set.heirs[prev] = l
-		}
-		set.opened = append(set.opened, l)
-		set.public = append(set.public, l)
-	}
-	if err := s.listenAdmin(cfg, oldAdmin, set); err != nil {
-		set.discard()
-		return nil, err
-	}
-	return set, nil
-}
-
-// listenAdmin does the same for the admin listener.
-func (s *Server) listenAdmin(cfg *config.Config, old *listener, set *listenerSet) error {
-	if !cfg.Admin.Enabled() {
-		return nil
-	}
-	lc := adminConfig(cfg.Admin)
-	if old != nil && old.cfg.Address == lc.Address && old.pprof == cfg.Admin.Profiles() {
-		set.admin = old
-		return nil
-	}
-	var prev *listener
-	if old != nil && old.cfg.Address == lc.Address {
-		prev = old
-	}
-	socket, err := bind(lc, prev)
-	if err != nil {
-		return listenError(lc.Address, adminSetting, err)
-	}
-	l := &listener{cfg: lc, forAdmin: true, pprof: cfg.Admin.Profiles(), socket: socket, handshakes: new(handshakes)}
-	l.conns = newConns(socket, newDoor(s.doorLimits(lc)), true)
-	l.conns.note = s.notes.turnedAway
-	l.server = s.newServer(l, s.adminHandler(cfg.Admin, socket.Addr()))
-	// A profile takes as long as it was asked to.
-	l.server.WriteTimeout = 2 * time.Minute
-	l.server.ReadTimeout = 10 * time.Second
-	set.admin = l
-	set.opened = append(set.opened, l)
-	if prev != nil {
-		set.heirs[prev] = l
-	}
-	return nil
-}
-
-func (s *Server) adminHandler(cfg config.Admin, at net.Addr) http.Handler {
-	tcp, ok := at.(*net.TCPAddr)
-	return admin.Handler(admin.Options{
-		Metrics: s.metrics.Handler(),
-		Gates:   func() any { return s.Look() },
-		Ready:   s.Ready,
-		Explain: s.explain(),
-		Quotas:  s.quotaAPI(),
-		Pprof:   cfg.Profiles(),
-		AnyHost: ok && !tcp.IP.IsLoopback(),
-	})
-}
-
-// adminConfig bounds the admin listener: few connections, small requests.
-func adminConfig(a config.Admin) config.Listener {
-	lc := config.DefaultListener(a.Address)
-	lc.MaxConnections = 64
-	lc.MaxHeaderBytes = 16 << 10
-	return lc
-}
-
-// discard closes what was opened.
-func (set *listenerSet) discard() {
-	for _, l := range set.opened {
-		l.quietClose()
-	}
-}
-
-// publicListeners returns the listeners of cfg, the default one if it names
-// none.
-func publicListeners(cfg *config.Config) []config.Listener {
-	if len(cfg.Listeners) == 0 {
-		return []config.Listener{config.DefaultListener(config.DefaultListen)}
-	}
-	return cfg.Listeners
-}
-
-func find(ls []*listener, address string) *listener {
-	for _, l := range ls {
-		if l.cfg.Address == address || sameAddress(l, address) {
-			return l
-		}
-	}
-	return nil
-}
-
-// sameAddress reports whether address, written differently, is where l listens.
-func sameAddress(l *listener, address string) bool {
-	a, err := net.ResolveTCPAddr("tcp", address)
-	if err != nil || a.Port == 0 {
-		return false
-	}
-	b, ok := l.Addr().(*net.TCPAddr)
-	return ok && a.Port == b.Port && a.IP.Equal(b.IP)
-}
-
-// same reports whether two listeners are alike in every setting but the limits on
-// connections, which a listener takes up as it is.
-func same(a, b config.Listener) bool {
-	a.MaxConnections, b.MaxConnections = 0, 0
-	a.Connections, b.Connections = config.Connections{}, config.Connections{}
-	return reflect.DeepEqual(a, b)
-}
-
-// doorLimits are the limits on connections of a listener. Addresses from which others
-// speak are exempt from those of one address, if nothing else is said.
-func (s *Server) doorLimits(l config.Listener) doorLimits {
-	c := l.Connections
-	d := doorLimits{
-		name: "listener " + l.Address, open: l.MaxConnections,
-		rate: c.Rate, peerRate: c.RatePerAddress, peers: c.Addresses, mode: c.Mode,
-	}
-	switch {
-	case c.Mode == policy.Off:
-		d.rate, d.peerRate = 0, 0
-	case c.PerAddress > 0:
-		d.peerOpen = c.PerAddress
-	case c.PerAddress == 0 && l.MaxConnections > 0:
-		d.peerOpen = max(l.MaxConnections/2, 1)
-	}
-	d.exempt = func(addr netip.Addr) bool { return s.Policy().TrustsNetwork(addr) }
-	if c.Exempt != nil {
-		networks := c.Networks()
-		d.exempt = func(addr netip.Addr) bool { return contains(networks, addr) }
-	}
-	return d
-}
-
-func contains(networks []netip.Prefix, addr netip.Addr) bool {
-	addr = addr.Unmap().WithZone("")
-	return slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(addr) })
-}
-
-// listener is one address the gateway listens on, and the HTTP server behind it.
+// listener is an address that the gateway listens on, and the HTTP server behind it.
 type listener struct {
 	cfg      config.Listener
 	forAdmin bool
-	pprof    bool // of the admin listener
-	socket   *net.TCPListener
-	conns    *conns
+	pprof    bool      // of the admin listener
+	replaces *listener // whose socket it shares; nil if the socket is its own
+	conns    *accept.Listener
 	server   *http.Server
-	creds    atomic.Pointer[credentials] // nil without TLS
-	closed   atomic.Bool                 // accepts no more, and tells its clients to go
-	ended    chan struct{}               // closed when it has accepted its last; nil before serve
-
-	handshakes *handshakes
+	restFor  time.Duration
+	closed   atomic.Bool   // accepts no more, and tells its clients to go
+	ended    chan struct{} // closed when it has accepted its last; nil before serve
 }
 
-// Addr returns the address in use.
-func (l *listener) Addr() net.Addr { return l.socket.Addr() }
-
-// sharesAddress reports whether other listens at the same address.
-func (l *listener) sharesAddress(other *listener) bool {
-	return l.Addr().String() == other.Addr().String()
+// listeners are those of one configuration.
+type listeners struct {
+	public []*listener
+	admin  *listener         // nil if it is off
+	wanted []config.Listener // the settings of the public ones
+	opened []*listener       // those that were not there before
 }
 
-// bind opens cfg's address. With a listener that has the same address already,
-// it shares that one's socket: connections that wait to be accepted are served
-// by whichever of the two accepts them, and none is lost when the old one stops.
-func bind(cfg config.Listener, old *listener) (*net.TCPListener, error) {
-	if old == nil {
-		var lc net.ListenConfig
-		// Clients of several paths are not what a gateway has, and a listener
-		// for them takes no filter (see turnAwayNew).
-		lc.SetMultipathTCP(false)
-		ln, err := lc.Listen(context.Background(), "tcp", cfg.Address)
+// openListeners opens what cfg asks for. A listener that has not changed stays; one with
+// other settings at the same address gets a new HTTP server on the same socket. On an
+// error everything is as before.
+func (s *Server) openListeners(cfg *config.Config) (_ *listeners, err error) {
+	next := &listeners{wanted: cfg.Listeners}
+	if len(next.wanted) == 0 {
+		next.wanted = []config.Listener{config.DefaultListener(config.DefaultListen)}
+	}
+	defer func() {
 		if err != nil {
+			next.discard()
+		}
+	}()
+	for _, lc := range next.wanted {
+		old := find(s.listeners, lc.Address)
+		if old == nil || !sameSettings(old.cfg, lc) {
+			l := &listener{cfg: lc, replaces: old}
+			if err := s.openListener(l, listenSetting); err != nil {
+				return nil, err
+			}
+			l.server.Handler = s.handler(l)
+			next.opened, old = append(next.opened, l), l
+		}
+		next.public = append(next.public, old)
+	}
+	if !cfg.Admin.Enabled() {
+		return next, nil
+	}
+	next.admin = s.admin
+	if s.admin == nil || s.admin.cfg.Address != cfg.Admin.Address || s.admin.pprof != cfg.Admin.Profiles() {
+		if next.admin, err = s.openAdmin(cfg.Admin); err != nil {
 			return nil, err
 		}
-		return ln.(*net.TCPListener), nil
+		next.opened = append(next.opened, next.admin)
 	}
-	f, err := old.socket.File()
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	ln, err := net.FileListener(f)
-	if err != nil {
-		return nil, err
-	}
-	return ln.(*net.TCPListener), nil
-}
-
-// listenError says which setting to change.
-func listenError(address, setting string, err error) error {
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("cannot listen on %s: another process uses that port; stop it, or choose another with %s", address, setting)
-	}
-	if errors.Is(err, syscall.EACCES) {
-		return fmt.Errorf("cannot listen on %s: not permitted (ports below 1024 need a privilege); choose another with %s", address, setting)
-	}
-	return fmt.Errorf("cannot listen on %s (set by %s): %w", address, setting, err)
+	return next, nil
 }
 
 // How the options that set an address are called in messages.
@@ -252,36 +82,24 @@ const (
 	adminSetting  = "--admin, or admin.address in the file (\"off\" for none)"
 )
 
-// newListener opens a public listener, sharing the socket of old if it has the
-// same address.
-func (s *Server) newListener(cfg config.Listener, old *listener) (*listener, error) {
-	l := &listener{cfg: cfg, handshakes: new(handshakes)}
-	d := newDoor(s.doorLimits(cfg))
-	if old != nil {
-		l.handshakes, d = old.handshakes, old.conns.door
+// openListener opens the socket of l and makes its HTTP server, with every bound set.
+func (s *Server) openListener(l *listener, setting string) (err error) {
+	o := accept.Options{
+		Config: l.cfg, Log: s.events, Setting: setting,
+		Trusted: func(addr netip.Addr) bool { return s.Policy().TrustsNetwork(addr) },
 	}
-	if err := s.loadCredentials(l); err != nil {
-		return nil, err
+	if l.replaces != nil {
+		o.Share = l.replaces.conns
 	}
-	socket, err := bind(cfg, old)
-	if err != nil {
-		return nil, listenError(cfg.Address, listenSetting, err)
+	l.restFor = restFor
+	if l.conns, err = accept.Open(o); err != nil {
+		return err
 	}
-	l.socket = socket
-	l.conns = newConns(socket, d, cfg.TLS == nil)
-	l.conns.note = s.notes.turnedAway
-	l.server = s.newServer(l, s.handler(l))
-	return l, nil
-}
-
-// newServer returns the HTTP server with every bound set.
-func (s *Server) newServer(l *listener, h http.Handler) *http.Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(l.cfg.TLS != nil)
 	protocols.SetUnencryptedHTTP2(l.cfg.H2C && l.cfg.TLS == nil)
-	srv := &http.Server{
-		Handler:           h,
+	l.server = &http.Server{
 		Protocols:         protocols,
 		ReadHeaderTimeout: time.Duration(l.cfg.ReadHeaderTimeout),
 		IdleTimeout:       time.Duration(l.cfg.IdleTimeout),
@@ -296,27 +114,87 @@ func (s *Server) newServer(l *listener, h http.Handler) *http.Server {
 			MaxReceiveBufferPerConnection: 256 << 10,
 			MaxReceiveBufferPerStream:     128 << 10,
 		},
-		ConnState: func(c net.Conn, state http.ConnState) { s.connState(l, c, state) },
-		ErrorLog:  stdlog.New(complaints{s.log.With("listener", l.cfg.Address)}, "", 0),
+		ConnState: l.conns.ConnState,
+		ErrorLog:  eventlog.ServerErrors(s.log, l.cfg.Address),
 	}
-	if l.cfg.TLS == nil {
-		return srv
-	}
-	srv.TLSConfig = &tls.Config{
-		MinVersion:         tls.VersionTLS12,
-		GetConfigForClient: l.configForClient,
-	}
-	if l.asks() {
-		srv.ConnContext = l.connContext
-	}
-	return srv
+	l.conns.ConfigureServer(l.server)
+	return nil
 }
 
-// asks reports whether the listener asks clients for certificates.
-func (l *listener) asks() bool { return l.cfg.TLS != nil && l.cfg.TLS.ClientCA != "" }
+// find returns the listener at an address, nil if there is none.
+func find(ls []*listener, address string) *listener {
+	for _, l := range ls {
+		if l.cfg.Address == address || l.listensOn(address) {
+			return l
+		}
+	}
+	return nil
+}
 
-// serve accepts until the listener is stopped. An end that nobody asked for ends
-// the whole server.
+// listensOn reports whether address, written differently, is where l listens.
+func (l *listener) listensOn(address string) bool {
+	a, err := net.ResolveTCPAddr("tcp", address)
+	if err != nil || a.Port == 0 {
+		return false
+	}
+	b, ok := l.Addr().(*net.TCPAddr)
+	return ok && a.Port == b.Port && a.IP.Equal(b.IP)
+}
+
+// sameSettings reports whether two listeners are alike in every setting but the limits on
+// connections, which a listener can change while it serves.
+func sameSettings(a, b config.Listener) bool {
+	a.MaxConnections, b.MaxConnections = 0, 0
+	a.Connections, b.Connections = config.Connections{}, config.Connections{}
+	return reflect.DeepEqual(a, b)
+}
+
+// discard closes what was opened for a configuration that is not put in force.
+func (next *listeners) discard() {
+	for _, l := range next.opened {
+		_ = l.conns.Close() // nobody has used it
+	}
+}
+
+// loadCertificates reads the certificates of all public listeners again.
+func (next *listeners) loadCertificates() error {
+	for _, l := range next.public {
+		if err := l.conns.LoadCertificates(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// swapListeners serves the listeners of another configuration and lets the old ones go:
+// they accept no more, and what is in flight on them ends in its own time.
+func (s *Server) swapListeners(next *listeners) {
+	old := s.all()
+	for i, l := range next.public {
+		l.conns.Configure(next.wanted[i])
+	}
+	s.listeners, s.admin = next.public, next.admin
+	now := s.all()
+	for _, l := range old {
+		if !slices.Contains(now, l) {
+			replaced := slices.ContainsFunc(now, func(n *listener) bool { return n.replaces == l })
+			s.leaving.Go(func() { s.letGo(l, replaced) })
+		}
+	}
+	for _, l := range next.opened {
+		l.replaces = nil // or it would be kept for ever
+		if !s.running {
+			continue
+		}
+		s.serve(l)
+		if !slices.ContainsFunc(old, func(o *listener) bool { return o.Addr().String() == l.Addr().String() }) {
+			s.announce(l)
+		}
+	}
+}
+
+// serve accepts until the listener is stopped. An end that nobody asked for ends the whole
+// server.
 func (s *Server) serve(l *listener) {
 	l.ended = make(chan struct{})
 	s.serving.Go(func() {
@@ -337,24 +215,57 @@ func (s *Server) serve(l *listener) {
 	})
 }
 
-// acceptRest is how long a listener that stops goes on accepting what has
-// already connected: connections in the kernel's queue would be reset.
-const acceptRest = 50 * time.Millisecond
+// announce logs what is served where.
+func (s *Server) announce(l *listener) {
+	if l.forAdmin {
+		s.log.Info("admin listening", "address", "http://"+l.Addr().String(), "paths", "/metrics /healthz /readyz /gates /explain /quotas")
+		return
+	}
+	s.log.Info("listening", "address", l.Addr().String(), "tls", l.cfg.TLS != nil, "h2c", l.cfg.H2C)
+}
 
-// stopAccepting accepts what is waiting in the kernel's queue and closes the
-// socket. Connections already accepted go on.
+// letGo ends a listener that a reload has removed, or replaced by one on the same socket.
+// It accepts no more, and each answer on it asks the client to come back on another
+// connection. Idle connections are left to their time-out: closing one might meet a
+// request on its way.
+func (s *Server) letGo(l *listener, replaced bool) {
+	l.stopAccepting(replaced)
+	if !replaced {
+		s.log.Info("stopped listening", "address", l.Addr().String())
+	}
+	if l.ended != nil {
+		<-l.ended // a connection accepted last would be cut before it is counted
+	}
+	l.conns.AwaitEmpty(s.closing)
+	l.stop(s.cutting)
+	l.conns.AwaitEmpty(s.cutting) // net/http forgets hijacked connections
+	l.conns.CloseAll()
+}
+
+// drainFor is how long a listener that stops goes on accepting what has already connected.
+const drainFor = 50 * time.Millisecond
+
+// stopAccepting accepts what is waiting in the kernel's queue, unless another listener
+// shares it, and closes the socket. Connections already accepted go on.
 func (l *listener) stopAccepting(shared bool) {
 	l.closed.Store(true)
 	if !shared {
-		l.conns.finish(acceptRest)
+		l.conns.Drain(drainFor)
 	}
 	_ = l.conns.Close() // it is closed either way
 }
 
-// stop ends the listener: after what is in flight on it has ended, or when ctx
-// does. It reports whether everything had ended.
+// restFor is how long connections have to come to rest when a listener stops. A client that
+// never says anything, and an answer that takes longer, need not be waited for here:
+// Shutdown waits for them.
+const restFor = time.Second
+
+// stop ends the listener: after what is in flight on it has ended, or when ctx does. It
+// reports whether everything had ended.
 func (l *listener) stop(ctx context.Context) bool {
-	l.conns.settle(ctx)
+	rest, cancel := context.WithTimeout(ctx, l.restFor)
+	l.conns.AwaitRest(rest)
+	cancel()
 	err := l.server.Shutdown(ctx)
 	if err != nil {
 		_ = l.server.Close() // cuts the rest; there is nobody to tell
@@ -362,9 +273,5 @@ func (l *listener) stop(ctx context.Context) bool {
 	return err == nil
 }
 
-// quietClose closes what was opened for a configuration that is not taken up.
-func (l *listener) quietClose() {
-	if l != nil && l.socket != nil {
-		_ = l.socket.Close()
-	}
-}
+// Addr returns the address in use.
+func (l *listener) Addr() net.Addr { return l.conns.Addr() }

@@ -92,10 +92,10 @@ func TestABindingSignalIsNamed(t *testing.T) {
 	if !strings.Contains(g.log.String(), "signal=pressure") {
 		t.Error("the refusal's line does not name the signal")
 	}
-	if s, ok := g.notes.limits.look(gateName); !ok || s.Signal != "pressure" {
+	if s, ok := g.gateSnapshot(gateName); !ok || s.Signal != "pressure" {
 		t.Errorf("a limit's line would name %q", s.Signal)
 	}
-	if _, ok := g.notes.limits.look("none"); ok {
+	if _, ok := g.gateSnapshot("none"); ok {
 		t.Error("a gate that there is none of has something to see")
 	}
 	look := g.Look()
@@ -108,7 +108,7 @@ func TestABindingSignalIsNamed(t *testing.T) {
 
 	write("much")
 	eventually(t, "the trouble is logged", func() bool {
-		return strings.Contains(g.log.String(), "a signal cannot be read") && g.Look().Signals[1].Error != ""
+		return strings.Contains(g.log.String(), "a signal failed") && g.Look().Signals[1].Error != ""
 	})
 	write("0")
 	eventually(t, "the recovery is logged", func() bool { return strings.Contains(g.log.String(), "a signal can be read again") })

@@ -200,8 +200,8 @@ func TestQuotaRefusedInTheLog(t *testing.T) {
 		as(t, g, user)
 		as(t, g, user)
 	}
-	g.notes.sumUp()
-	got := g.log.lines("refusing")
+	g.events.Flush()
+	got := g.log.lines("refusing", "refused since")
 	if len(got) != 2 || !strings.Contains(got[0], "q/user=alice") || !strings.Contains(got[1], "q/user=carol") {
 		t.Errorf("%q", got)
 	}

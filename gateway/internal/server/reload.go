@@ -8,14 +8,13 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/gateway/internal/config"
-	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/policy"
 )
 
-// Reload reads the configuration again and takes it up: gates that keep their
-// name keep what is in flight, their limit and what they have learned; listeners
-// that keep their address keep their socket; requests under way end under the
-// configuration they began with. On an error nothing has changed.
+// Reload reads the configuration again and puts it in force: gates that keep their name
+// keep what is in flight, their limit and what they have learned; listeners that keep
+// their address keep their socket; requests in progress end under the configuration they
+// began with. On an error nothing has changed.
 func (s *Server) Reload() error {
 	if s.opts.Load == nil {
 		s.log.Warn("nothing to reload: the gateway was started without a configuration file")
@@ -26,24 +25,42 @@ func (s *Server) Reload() error {
 	return s.reload()
 }
 
-// reload is Reload. It takes note of which files it has read, so that the watcher
-// does not read the same again, and logs a fault in full only once.
+// watch reloads when the file or a certificate has changed. Asking the file system every
+// second is the one way that works for editors that write in place, editors that rename,
+// and mounted config maps that swap a symbolic link.
+func (s *Server) watch(ctx context.Context) {
+	if s.opts.Watch == "" || s.opts.Load == nil {
+		return
+	}
+	every(ctx, time.Second, s.reloadChanged)
+}
+
+// reloadChanged reloads if a file has changed since it was read.
+func (s *Server) reloadChanged() {
+	s.reloading.Lock()
+	defer s.reloading.Unlock()
+	if !slices.EqualFunc(s.files(s.state.Load().cfg), s.seen, sameVersion) {
+		_ = s.reload() // which has logged and counted it
+	}
+}
+
+// reload is Reload, with reloading held. It remembers which files it has read, so that the
+// watcher does not read the same again, and logs a fault in full only once.
 func (s *Server) reload() error {
-	s.seen = s.stamps()
+	s.seen = s.files(s.state.Load().cfg)
 	cfg, err := s.opts.Load()
 	if err == nil {
-		certs := certStamps(cfg)
+		read := s.files(cfg)
 		if err = s.apply(cfg); err == nil {
-			s.seen = append(s.seen[:1], certs...)
+			s.seen = append(s.seen[:1], read[1:]...)
 		}
 	}
 	s.metrics.Reloaded(err == nil)
 	switch {
 	case err == nil:
 		s.fault = ""
-		return nil
 	case err.Error() == s.fault:
-		s.log.Warn("configuration still not reloaded, for the same reason; the one in force stays")
+		s.log.Warn("configuration still has the same fault; the one in force stays")
 	default:
 		s.fault = err.Error()
 		s.log.Error("configuration not reloaded; the one in force stays", "error", err)
@@ -51,18 +68,36 @@ func (s *Server) reload() error {
 	return err
 }
 
-// reloadChanged reloads if a file has changed since it was read.
-func (s *Server) reloadChanged() {
-	s.reloading.Lock()
-	defer s.reloading.Unlock()
-	if !slices.Equal(s.stamps(), s.seen) {
-		_ = s.reload() // which has logged and counted it
+// files describes the files that cfg depends on: first the configuration's own, then the
+// certificates. One that is not there is nil.
+func (s *Server) files(cfg *config.Config) []os.FileInfo {
+	names := []string{s.opts.Watch}
+	for _, l := range cfg.Listeners {
+		if l.TLS != nil {
+			names = append(names, l.TLS.Cert, l.TLS.Key)
+			if l.TLS.ClientCA != "" {
+				names = append(names, l.TLS.ClientCA)
+			}
+		}
 	}
+	all := make([]os.FileInfo, len(names))
+	for i, name := range names {
+		all[i], _ = os.Stat(name)
+	}
+	return all
+}
+
+// sameVersion tells one version of a file from another without reading it.
+func sameVersion(a, b os.FileInfo) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && os.SameFile(a, b)
 }
 
 var errShuttingDown = errors.New("the gateway is shutting down")
 
-// apply puts cfg in force.
+// apply puts cfg in force in the place of the configuration before.
 func (s *Server) apply(cfg *config.Config) error {
 	if s.draining.Load() { // a shutdown keeps the lock until its end
 		return errShuttingDown
@@ -72,117 +107,99 @@ func (s *Server) apply(cfg *config.Config) error {
 	if s.stopped || s.draining.Load() {
 		return errShuttingDown
 	}
-	if err := checkUpstreams(cfg); err != nil {
+	if err := s.install(cfg); err != nil {
 		return err
 	}
-	opened, err := s.openAll(cfg)
-	if err != nil {
-		return err
-	}
-	s.notes.limits.settle() // what has moved by itself
-	prev := s.state.Load()
-	next, err := s.compile(cfg, prev, opened.kept)
-	if err != nil {
-		s.unopen(opened)
-		return err
-	}
-	for l, heir := range opened.set.heirs {
-		l.succeed(heir) // before anybody is believed by the new configuration
-	}
-	s.enforce(next)
-	s.bookAt = opened.bookAt
-	s.streams.SetMax(cfg.Streams.Max)
-	s.swap(opened.set)
-	s.swapSocket(cfg.Admin, opened.socket)
-	s.retire(prev, next)
 	if s.opts.Applied != nil {
 		s.opts.Applied(cfg)
 	}
-	s.notes.limits.configured()
+	s.events.AfterReload()
 	s.log.Info("configuration reloaded", "routes", len(cfg.Routes), "gates", len(cfg.Gates), "upstreams", len(cfg.Upstreams))
 	return nil
 }
 
-// opened is what a reload has opened that it can only use once the rest is sure.
-type opened struct {
-	set    *listenerSet
-	socket *adminSocket
-	kept   *quotas.Kept // nil: rules of quotas stay where they are
-	bookAt bookPlace
-}
-
-// openAll opens what cfg asks for and is not open yet, all of it or nothing.
-func (s *Server) openAll(cfg *config.Config) (*opened, error) {
-	set, err := s.listen(cfg, s.listeners, s.admin)
-	if err != nil {
-		return nil, err
-	}
-	o := &opened{set: set}
-	if err = s.loadCredentials(set.public...); err == nil {
-		o.socket, err = s.openSocket(cfg, s.socket)
-	}
-	if err == nil {
-		o.kept, o.bookAt, err = s.reopenBook(cfg)
-	}
-	if err != nil {
-		s.unopen(o)
-		return nil, err
-	}
-	return o, nil
-}
-
-// unopen closes what openAll has opened.
-func (s *Server) unopen(o *opened) {
-	o.set.discard()
-	if o.socket != s.socket {
-		o.socket.close()
-	}
-	if err := o.kept.Close(); err != nil {
-		s.log.Warn("where quotas set at run time would have been kept was not closed", "error", err)
-	}
-}
-
-// swap serves the new listeners and lets the old ones go: they accept no more,
-// and what is in flight on them ends in its own time.
-func (s *Server) swap(set *listenerSet) {
-	old := s.all()
-	for i, l := range set.public {
-		l.conns.door.configure(set.limits[i], l.conns.door.now())
-	}
-	s.listeners, s.admin = set.public, set.admin
-	if s.running {
-		for _, l := range set.opened {
-			s.serve(l)
-			if !slices.ContainsFunc(old, l.sharesAddress) {
-				s.announceListener(l)
+// install puts cfg in force, the first configuration or another in the place of the one
+// before. On an error nothing has changed. The caller holds mu, or has made the server.
+func (s *Server) install(cfg *config.Config) (err error) {
+	var undo []func() // closes what has been opened
+	defer func() {
+		if err != nil {
+			for _, close := range slices.Backward(undo) {
+				close()
 			}
 		}
-	}
-	now := s.all()
-	for _, l := range old {
-		if slices.Contains(now, l) {
-			continue
-		}
-		s.leaving.Go(func() { s.letGo(l, set.heirs[l] != nil) })
-	}
-}
+	}()
 
-// letGo ends a listener that a reload has replaced or taken away. It accepts no
-// more, and each answer on it asks the client to come back on another
-// connection. Idle connections are left to their time-out: closing one might
-// meet a request on its way.
-func (s *Server) letGo(l *listener, shared bool) {
-	l.stopAccepting(shared)
-	if !shared {
-		s.log.Info("stopped listening", "address", l.Addr().String())
+	// 1. Check the upstreams: later they cannot fail any more.
+	if err := checkUpstreams(cfg); err != nil {
+		return err
 	}
-	if l.ended != nil {
-		<-l.ended // a connection taken last would be cut before it is counted
+
+	// 2. Open what is not open yet: rules that are set at run time, listeners with their
+	// certificates, the admin socket, stores. What is open and has not changed is kept.
+	prev, first := s.state.Load(), s.book == nil
+	place, rules, err := s.openRules(cfg)
+	if err != nil {
+		return err
 	}
-	l.conns.waitEmpty(s.closing)
-	l.stop(s.cutting)
-	l.conns.waitEmpty(s.cutting) // net/http forgets hijacked connections
-	l.conns.cut()
+	undo = append(undo, func() {
+		if first {
+			s.closeBook()
+		} else if err := rules.Close(); err != nil {
+			s.log.Warn("the place where quotas set at run time would have been kept could not be closed", "error", err)
+		}
+	})
+	listeners, err := s.openListeners(cfg)
+	if err != nil {
+		return err
+	}
+	undo = append(undo, listeners.discard)
+	if err := listeners.loadCertificates(); err != nil {
+		return err
+	}
+	socket, err := s.openSocket(cfg, s.socket)
+	if err != nil {
+		return err
+	}
+	undo = append(undo, func() {
+		if socket != s.socket {
+			socket.close()
+		}
+	})
+	opened, err := s.openStores(cfg, prev.live())
+	if err != nil {
+		return err
+	}
+	undo = append(undo, func() { opened.closeBut(prev.live()) })
+
+	// 3. Compile the policy, with the rules set at run time over those of the file. It
+	// adopts the gates that keep their name, which is why nothing after it may fail.
+	s.events.BeforeReload()
+	next, err := s.compile(cfg, prev, opened, rules)
+	if err != nil {
+		return err
+	}
+
+	// 4. Old listeners believe the new authorities only, before anybody is believed by
+	// the new configuration.
+	for _, l := range listeners.opened {
+		if l.replaces != nil {
+			l.replaces.conns.ReplacedBy(l.conns)
+		}
+	}
+
+	// 5. New requests get the new configuration.
+	s.enforce(next)
+	s.rulesPlace = place
+	s.streams.SetMax(cfg.Streams.Max)
+
+	// 6. Serve the new listeners, and let the old ones go.
+	s.swapListeners(listeners)
+	s.swapSocket(cfg.Admin, socket)
+
+	// 7. Close what nothing uses any more, once nothing can be under way to it.
+	s.retire(prev, next)
+	return nil
 }
 
 // retiring is a policy that a reload has replaced. Its gates go on until nobody
@@ -200,58 +217,13 @@ const longestRetirement = 30 * time.Second
 // retire lets next take over from prev, and remembers prev for a shutdown that
 // comes while requests wait there.
 func (s *Server) retire(prev, next *state) {
+	if prev == nil {
+		return
+	}
 	prev.retire(next)
 	now := time.Now()
 	s.retiring = slices.DeleteFunc(s.retiring, func(r retiring) bool { return now.After(r.until) })
 	closeStores := func() { prev.stores.closeBut(next.stores) }
 	time.AfterFunc(longestRetirement, closeStores)
 	s.retiring = append(s.retiring, retiring{prev.policy, now.Add(longestRetirement), closeStores})
-}
-
-// watchEvery is how often files are looked at. Asking the file system is the one
-// way that works for editors that write in place, editors that rename, and
-// mounted config maps that swap a symbolic link.
-const watchEvery = time.Second
-
-// watch reloads when the file or a certificate has changed.
-func (s *Server) watch(ctx context.Context) {
-	if s.opts.Watch == "" || s.opts.Load == nil {
-		return
-	}
-	every(ctx, watchEvery, s.reloadChanged)
-}
-
-// stamp tells one version of a file from another without reading it. The zero
-// stamp is a file that is not there.
-type stamp struct {
-	size    int64
-	changed time.Time
-	info    string // device and inode: a file put in place of another
-}
-
-// stamps looks at every file the configuration in force depends on: first its
-// own, then the certificates.
-func (s *Server) stamps() []stamp {
-	return append([]stamp{stampOf(s.opts.Watch)}, certStamps(s.state.Load().cfg)...)
-}
-
-func certStamps(cfg *config.Config) []stamp {
-	var all []stamp
-	for _, l := range cfg.Listeners {
-		if l.TLS != nil {
-			all = append(all, stampOf(l.TLS.Cert), stampOf(l.TLS.Key))
-			if l.TLS.ClientCA != "" {
-				all = append(all, stampOf(l.TLS.ClientCA))
-			}
-		}
-	}
-	return all
-}
-
-func stampOf(name string) stamp {
-	info, err := os.Stat(name)
-	if err != nil {
-		return stamp{}
-	}
-	return stamp{size: info.Size(), changed: info.ModTime(), info: identity(info)}
 }

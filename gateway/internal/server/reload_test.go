@@ -241,7 +241,7 @@ func TestReloadTellsLimits(t *testing.T) {
 	next := baseConfig(t, "http://127.0.0.1:1")
 	change(next, func(_ *config.Upstream, l *policy.LimitSpec) { l.Limit = 6 })
 	src.set(func() (*config.Config, error) { return next, nil })
-	g.notes.limits.changed(gateName, 2, 10, "room") // by itself, and not yet told
+	g.events.LimitChanged(gateName, 2, 10, "room") // by itself, and not yet told
 	if err := g.Reload(); err != nil {
 		t.Fatal(err)
 	}
@@ -286,7 +286,7 @@ func TestReloadFaultOnce(t *testing.T) {
 	signal := func() { _ = s.Reload() }
 	const (
 		full  = `"configuration not reloaded; the one in force stays" error="line 3"`
-		again = `"configuration still not reloaded, for the same reason; the one in force stays"`
+		again = `"configuration still has the same fault; the one in force stays"`
 	)
 	step("nothing has changed", s.reloadChanged, 0)
 	src.set(bad("line 3"))
@@ -307,7 +307,7 @@ func TestReloadFaultOnce(t *testing.T) {
 // discard closes the sockets of a server that is never run.
 func (s *Server) discard() {
 	for _, l := range s.all() {
-		l.quietClose()
+		_ = l.conns.Close()
 	}
 }
 

@@ -25,12 +25,10 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,6 +36,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/admin"
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/eventlog"
 	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/weirhttp"
@@ -66,10 +65,10 @@ type Options struct {
 type Server struct {
 	opts    Options
 	log     *slog.Logger
-	notes   *notes
+	events  *eventlog.Log
 	metrics *admin.Metrics
 	streams *weirhttp.Streams
-	state   atomic.Pointer[state]
+	state   atomic.Pointer[state] // what a request needs; nil only within New
 	book    *quotas.Book
 
 	draining atomic.Bool
@@ -85,18 +84,18 @@ type Server struct {
 	leaving  sync.WaitGroup // listeners that a reload has replaced
 	inFlight atomic.Int64
 
-	reloading sync.Mutex // one Reload at a time; guards what follows
-	seen      []stamp    // of the files, when they were read last
-	fault     string     // of the last Reload, which has been logged in full
+	reloading sync.Mutex    // one Reload at a time; guards what follows
+	seen      []os.FileInfo // of the files, when they were read last
+	fault     string        // of the last Reload, which has been logged in full
 
-	mu        sync.Mutex // one reload or shutdown at a time; guards what follows
-	retiring  []retiring
-	listeners []*listener
-	admin     *listener
-	socket    *adminSocket // nil if there is none
-	bookAt    bookPlace
-	running   bool
-	stopped   bool
+	mu         sync.Mutex // one reload or shutdown at a time; guards what follows
+	retiring   []retiring
+	listeners  []*listener
+	admin      *listener
+	socket     *adminSocket // nil if there is none
+	rulesPlace rulesPlace
+	running    bool
+	stopped    bool
 }
 
 // Errors of Run and Reload.
@@ -110,8 +109,8 @@ var (
 	ErrNoReload = errors.New("there is no configuration file to reload")
 )
 
-// New compiles cfg, restores learned limits, and opens every listener. It
-// serves nothing before Run.
+// New opens every listener, compiles cfg, and restores learned limits. It serves nothing
+// before Run.
 func New(cfg *config.Config, opts Options) (*Server, error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
@@ -119,49 +118,20 @@ func New(cfg *config.Config, opts Options) (*Server, error) {
 	s := &Server{
 		opts:    opts,
 		log:     opts.Logger,
-		notes:   newNotes(opts.Logger),
 		streams: weirhttp.NewStreams(weirhttp.StreamsConfig{Max: cfg.Streams.Max}),
 		ended:   make(chan struct{}),
 		failed:  make(chan error, 1),
 	}
-	s.notes.limits.look, s.notes.bucket = s.look, s.bucket
+	s.events = eventlog.New(opts.Logger, s.gateSnapshot)
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.cutting, s.cut = context.WithCancel(context.Background())
 	s.metrics = admin.NewMetrics(s, opts.Version)
-	if err := s.openBook(cfg); err != nil {
+	if err := s.install(cfg); err != nil {
 		return nil, err
 	}
-	st, err := s.compile(cfg, nil, nil)
-	if err != nil {
-		s.closeBook()
-		return nil, err
-	}
-	s.restore(st)
-	s.enforce(st)
-	s.seen = s.stamps()
-	if err := s.open(cfg); err != nil {
-		st.policy.Close()
-		st.stores.closeBut(nil)
-		s.closeBook()
-		return nil, err
-	}
+	s.restore(s.state.Load())
+	s.seen = s.files(cfg)
 	return s, nil
-}
-
-// open opens the listeners of the first configuration.
-func (s *Server) open(cfg *config.Config) error {
-	set, err := s.listen(cfg, nil, nil)
-	if err != nil {
-		return err
-	}
-	socket, err := s.openSocket(cfg, nil)
-	if err != nil {
-		set.discard()
-		return err
-	}
-	s.listeners, s.admin = set.public, set.admin
-	s.swapSocket(cfg.Admin, socket)
-	return nil
 }
 
 // Run serves until ctx ends, then shuts down. It returns nil after a complete
@@ -174,15 +144,17 @@ func (s *Server) Run(ctx context.Context) error {
 		s.serve(l)
 	}
 	s.serveSocket()
+	for _, l := range s.all() {
+		s.announce(l)
+	}
 	s.mu.Unlock()
-	s.announce()
 
 	background, stop := context.WithCancel(context.Background())
 	var chores sync.WaitGroup
 	chores.Go(func() { s.watch(background) })
-	chores.Go(func() { s.saveRegularly(background) })
-	chores.Go(func() { s.notes.run(background) })
-	chores.Go(func() { s.follow(background) })
+	chores.Go(func() { every(background, saveEvery, s.save) })
+	chores.Go(func() { s.events.Run(background) })
+	chores.Go(func() { every(background, quotas.Every, func() { s.book.Follow(background) }) })
 	chores.Go(func() { s.probe(background, s.state.Load()) })
 
 	var failed error
@@ -196,126 +168,28 @@ func (s *Server) Run(ctx context.Context) error {
 	stop()
 	chores.Wait()
 	s.closeBook()
-	return cmpErr(failed, err)
+	if failed != nil {
+		return failed
+	}
+	return err
 }
 
-func cmpErr(a, b error) error {
-	if a != nil {
-		return a
+// every calls do once in each interval until ctx ends.
+func every(ctx context.Context, interval time.Duration, do func()) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			do()
+		}
 	}
-	return b
 }
 
 // Abort ends Run at once and cuts off whatever is in flight.
 func (s *Server) Abort() { s.endOnce.Do(func() { close(s.ended) }) }
-
-// enforce makes st the state that new requests get.
-func (s *Server) enforce(st *state) {
-	gates := maps.Collect(st.policy.Gates())
-	routes := make([]string, 0, len(st.routes))
-	for rt := range st.policy.Routes() {
-		routes = append(routes, rt.Name())
-	}
-	s.metrics.Keep(gates, routes)
-	s.metrics.Tenants(st.cfg.Metrics.Tenants)
-	s.notes.limits.keep(slices.Collect(maps.Keys(gates)))
-	s.state.Store(st)
-	s.book.Adopt(st.plan, st.policy)
-}
-
-// announce says what is served where.
-func (s *Server) announce() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, l := range s.all() {
-		s.announceListener(l)
-	}
-}
-
-func (s *Server) announceListener(l *listener) {
-	if l.forAdmin {
-		s.log.Info("admin listening", "address", "http://"+l.Addr().String(), "paths", "/metrics /healthz /readyz /gates /explain /quotas")
-		return
-	}
-	s.log.Info("listening", "address", l.Addr().String(), "tls", l.cfg.TLS != nil, "h2c", l.cfg.H2C)
-}
-
-// all returns every listener, the admin's last, so that health can be asked
-// until the end.
-func (s *Server) all() []*listener {
-	if s.admin == nil {
-		return s.listeners
-	}
-	return append(append([]*listener(nil), s.listeners...), s.admin)
-}
-
-// Addr returns the address of the first listener: with port 0 in the
-// configuration, the port that was chosen. It is nil if there is none.
-func (s *Server) Addr() net.Addr {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.listeners) == 0 {
-		return nil
-	}
-	return s.listeners[0].Addr()
-}
-
-// Addrs returns the addresses of all listeners in the order of the
-// configuration.
-func (s *Server) Addrs() []net.Addr {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	addrs := make([]net.Addr, len(s.listeners))
-	for i, l := range s.listeners {
-		addrs[i] = l.Addr()
-	}
-	return addrs
-}
-
-// AdminAddr returns the address of the admin listener, nil if it is off.
-func (s *Server) AdminAddr() net.Addr {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.admin == nil {
-		return nil
-	}
-	return s.admin.Addr()
-}
-
-// Policy returns the policy in force.
-func (s *Server) Policy() *policy.Policy { return s.state.Load().policy }
-
-// bucket returns the key of the bucket that w has at a gate with a quota, empty if there
-// is none.
-func (s *Server) bucket(gate string, w weir.Work) string {
-	st := s.state.Load()
-	if st == nil {
-		return ""
-	}
-	g := st.policy.Gate(gate)
-	if g == nil || g.Quota() == nil {
-		return ""
-	}
-	_, key := g.Quota().Key(w)
-	return key
-}
-
-// look returns what there is to see of a gate, false if there is none of that
-// name.
-func (s *Server) look(gate string) (weir.Snapshot, bool) {
-	if st := s.state.Load(); st != nil {
-		if g := st.policy.Gate(gate); g != nil {
-			return g.Snapshot(), true
-		}
-	}
-	return weir.Snapshot{}, false
-}
-
-// Streams returns the pool of streams.
-func (s *Server) Streams() *weirhttp.Streams { return s.streams }
-
-// Ready reports whether the gateway wants new requests.
-func (s *Server) Ready() bool { return !s.draining.Load() }
 
 // shutdown stops the server: lame duck, no more accepting, waiting requests
 // refused, then what is in flight within the grace period. The admin listener
@@ -361,8 +235,7 @@ func (s *Server) shutdown() error {
 	s.leaving.Wait()
 	s.serving.Wait()
 	aborted = aborted || s.isAborted()
-	s.notes.limits.flush()
-	s.notes.sumUp()
+	s.events.Flush()
 	switch {
 	case complete:
 		s.log.Info("stopped")
@@ -420,7 +293,7 @@ func (s *Server) finish(ctx context.Context) bool {
 		break
 	}
 	for _, l := range s.listeners {
-		l.conns.cut()
+		l.conns.CloseAll()
 	}
 	return !cut.Load()
 }
@@ -486,23 +359,6 @@ func readState(name string) (policy.Saved, error) {
 		return saved, fmt.Errorf("larger than %d bytes: no state of this program", maxState)
 	}
 	return saved, json.Unmarshal(data, &saved)
-}
-
-// saveRegularly saves every minute until ctx ends.
-func (s *Server) saveRegularly(ctx context.Context) { every(ctx, saveEvery, s.save) }
-
-// every calls do once in each interval until ctx ends.
-func every(ctx context.Context, interval time.Duration, do func()) {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			do()
-		}
-	}
 }
 
 // save keeps what the gates have learned.
@@ -573,4 +429,60 @@ func hostPort(target string) string {
 		port = "80"
 	}
 	return net.JoinHostPort(u.Hostname(), port)
+}
+
+// all returns every listener, the admin's last, so that health can be asked
+// until the end.
+func (s *Server) all() []*listener {
+	if s.admin == nil {
+		return s.listeners
+	}
+	return append(append([]*listener(nil), s.listeners...), s.admin)
+}
+
+// Addr returns the address of the first listener: with port 0 in the
+// configuration, the port that was chosen. It is nil if there is none.
+func (s *Server) Addr() net.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.listeners) == 0 {
+		return nil
+	}
+	return s.listeners[0].Addr()
+}
+
+// Addrs returns the addresses of all listeners in the order of the
+// configuration.
+func (s *Server) Addrs() []net.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	addrs := make([]net.Addr, len(s.listeners))
+	for i, l := range s.listeners {
+		addrs[i] = l.Addr()
+	}
+	return addrs
+}
+
+// AdminAddr returns the address of the admin listener, nil if it is off.
+func (s *Server) AdminAddr() net.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.admin == nil {
+		return nil
+	}
+	return s.admin.Addr()
+}
+
+// Policy returns the policy in force.
+func (s *Server) Policy() *policy.Policy { return s.state.Load().policy }
+
+// gateSnapshot returns what there is to see of a gate, false if there is none of that
+// name.
+func (s *Server) gateSnapshot(gate string) (weir.Snapshot, bool) {
+	if st := s.state.Load(); st != nil {
+		if g := st.policy.Gate(gate); g != nil {
+			return g.Snapshot(), true
+		}
+	}
+	return weir.Snapshot{}, false
 }

@@ -2,12 +2,9 @@ package server
 
 import (
 	"bufio"
-	"context"
-	"crypto/tls"
 	"errors"
 	"io"
 	"math"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -49,9 +46,9 @@ func TestShutdownAnswersTheLastToCome(t *testing.T) {
 	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {})
 	for what, begin := range map[string]string{"a new connection": "", "half a request": "GET / HTTP/1.1\r\nHo"} {
 		g := start(t, baseConfig(t, up.URL), Options{})
-		g.listeners[0].conns.rest = time.Minute // a machine that stands still for a second is no fault
+		g.listeners[0].restFor = time.Minute // a machine that stands still for a second is no fault
 		c := dial(t, g.Addr(), begin)
-		eventually(t, what+" is accepted", func() bool { return g.listeners[0].conns.count() == 1 })
+		eventually(t, what+" is accepted", func() bool { return g.listeners[0].conns.Snapshot().InFlight == 1 })
 		g.cancel()
 		<-g.listeners[0].ended // nothing is accepted any more
 		if _, err := io.WriteString(c, strings.TrimPrefix("GET / HTTP/1.1\r\nHost: x\r\n\r\n", begin)); err != nil {
@@ -64,43 +61,6 @@ func TestShutdownAnswersTheLastToCome(t *testing.T) {
 		if err := g.wait(); err != nil {
 			t.Errorf("%s: Run returned %v", what, err)
 		}
-	}
-}
-
-// Who never says anything keeps nobody for long.
-func TestSettle(t *testing.T) {
-	ln, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := newConns(ln, newDoor(doorLimits{open: 2}), true)
-	defer all.Close()
-	dial(t, ln.Addr(), "")
-	c, err := all.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := func(state http.ConnState, want bool) {
-		t.Helper()
-		noteState(tls.Server(c, nil), state)
-		if got := all.atRest(); got != want {
-			t.Errorf("%v: at rest %v, want %v", state, got, want)
-		}
-	}
-	f(http.StateIdle, true)
-	f(http.StateActive, false)
-	f(http.StateHijacked, true)
-	f(http.StateNew, false)
-	all.rest = time.Millisecond
-	all.settle(t.Context()) // returns
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	all.rest = time.Hour
-	all.settle(ended) // likewise
-	noteState(c, http.StateIdle)
-	all.settle(t.Context())
-	if !all.atRest() {
-		t.Error("idle, and not at rest")
 	}
 }
 
@@ -231,10 +191,10 @@ func TestShutdownRefusesWaitersOfGoneGates(t *testing.T) {
 	if err := g.wait(); err != nil {
 		t.Errorf("Run returned %v", err)
 	}
-	got := g.log.lines("refusing", "stopped")
+	got := g.log.lines("refusing", "refused since", "stopped")
 	want := []string{
 		"refusing gate=upstream reason=draining",
-		`"refusing, in short" gate=upstream reason=draining count=1`,
+		`"refused since the last line" gate=upstream reason=draining count=1`,
 		"stopped",
 	}
 	if len(got) != 3 || !strings.HasPrefix(got[0], want[0]) || !strings.HasPrefix(got[1], want[1]) || got[2] != want[2] {

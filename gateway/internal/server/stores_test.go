@@ -97,7 +97,7 @@ func TestStoreReloaded(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	moved := *cfg
-	moved.Stores = map[string]config.Store{"shared": {Redis: "redis://" + nowhere(t)}}
+	moved.Stores = map[string]config.Store{"shared": {Redis: cfg.Stores["shared"].Redis + "/1"}}
 	next = &moved
 	reload(false)
 	if err := g.stop(); err != nil {

@@ -141,7 +141,7 @@ func stalledBodies(t *testing.T, protocol string, length int64, target bool) {
 		if target {
 			bound := *l
 			u.Limit = &bound
-			guarded = targetGates(gateName, u.Targets)[wk.url]
+			guarded = gateName + "@" + strings.TrimPrefix(wk.url, "http://")
 		}
 	})
 	g := start(t, cfg, Options{})

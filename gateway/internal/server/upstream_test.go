@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -95,19 +94,6 @@ func TestTargetLimit(t *testing.T) {
 		}
 	}
 	g.idle()
-}
-
-func TestTargetGates(t *testing.T) {
-	got := targetGates("app", []string{
-		"http://h:1", "https://h:1", "https://h:2", "h2c://h:3", "http://h:1/a", "http://h:4", "https://h:4/b", "HTTPS://h:4",
-	})
-	want := map[string]string{
-		"http://h:1": "app@h:1", "https://h:1": "app@https://h:1", "https://h:2": "app@h:2", "h2c://h:3": "app@h:3",
-		"http://h:1/a": "app@h:1/a", "http://h:4": "app@h:4", "https://h:4/b": "app@h:4/b", "HTTPS://h:4": "app@https://h:4",
-	}
-	if !maps.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
 }
 
 func TestUpstreamFailures(t *testing.T) {

@@ -1,4 +1,4 @@
-package server
+package accept
 
 import (
 	"net"
@@ -6,12 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// turnAwayNew makes the kernel drop packets that would open a connection on
+// dropNewConnections makes the kernel drop packets that would open a connection on
 // socket, so that its queue can be emptied before it is closed: closing resets
 // whatever is still in the queue. A client whose first packet was dropped sends
 // it again after a second, and is refused then, or accepted by whoever has the
 // address by that time.
-func turnAwayNew(socket *net.TCPListener) {
+func dropNewConnections(socket *net.TCPListener) {
 	raw, err := socket.SyscallConn()
 	if err != nil {
 		return // closed already

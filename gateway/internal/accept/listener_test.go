@@ -1,24 +1,56 @@
-package server
+package accept
 
 import (
+	"context"
+	"crypto/tls"
 	"errors"
 	"net"
+	"net/http"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/config"
 )
+
+// noLog is a Log that nobody reads.
+type noLog struct{}
+
+func (noLog) ConnectionRefused(*weir.Rejection, netip.AddrPort, bool) {}
+func (noLog) CertificateRefused(string, string, net.Addr, error)      {}
+func (noLog) AuthorityExpired(string, string)                         {}
+
+// open opens a listener for so many connections.
+func open(t *testing.T, most int) *Listener {
+	t.Helper()
+	cfg := config.DefaultListener("127.0.0.1:0")
+	cfg.MaxConnections = most
+	l, err := Open(Options{Config: cfg, Log: noLog{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// dial connects to a listener.
+func dial(t *testing.T, l *Listener) {
+	t.Helper()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+}
 
 // A deadline that is there already is left if it is late enough, and never comes
 // before the one asked for.
 func TestWriteDeadlineStays(t *testing.T) {
-	ln, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := newConns(ln, newDoor(doorLimits{open: 1}), true)
-	defer all.Close()
-	dial(t, ln.Addr(), "")
+	all := open(t, 1)
+	dial(t, all)
 	accepted, err := all.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -78,5 +110,34 @@ func TestWriteDeadlineStays(t *testing.T) {
 		if err := write(); err != nil {
 			t.Errorf("a deadline that passed while nothing was bound by it: %v", err)
 		}
+	}
+}
+
+// A connection that is new or in use is waited for, and no longer than the context lasts.
+func TestAwaitRest(t *testing.T) {
+	all := open(t, 2)
+	dial(t, all)
+	c, err := all.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := func(state http.ConnState, want bool) {
+		t.Helper()
+		setState(tls.Server(c, nil), state)
+		if got := all.AtRest(); got != want {
+			t.Errorf("%v: at rest %v, want %v", state, got, want)
+		}
+	}
+	f(http.StateIdle, true)
+	f(http.StateActive, false)
+	f(http.StateHijacked, true)
+	f(http.StateNew, false)
+	short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	all.AwaitRest(short) // returns
+	setState(c, http.StateIdle)
+	all.AwaitRest(t.Context())
+	if !all.AtRest() {
+		t.Error("idle, and not at rest")
 	}
 }

@@ -1,4 +1,4 @@
-package server
+package eventlog
 
 import (
 	"context"
@@ -14,28 +14,49 @@ import (
 	"github.com/weir-go/weir/policy"
 )
 
-func TestNotes(t *testing.T) {
+// none has no gates.
+func none(string) (weir.Snapshot, bool) { return weir.Snapshot{}, false }
+
+// logBuffer is a log that can be read while it is written.
+type logBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+func TestRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := new(logBuffer)
-		n := newNotes(slog.New(slog.NewTextHandler(out, nil)))
+		n := New(slog.New(slog.NewTextHandler(out, nil)), none)
 		ctx, cancel := context.WithCancel(t.Context())
-		go n.run(ctx)
+		go n.Run(ctx)
 		lines := func(part string) int { return strings.Count(out.String(), part) }
 
 		rej := &weir.Rejection{Gate: "api", Reason: weir.ReasonQueueFull, Value: 256, Limit: 256}
 		for range 1000 {
-			n.rejected(weir.Work{}, rej)
+			n.Rejected(weir.Work{}, rej)
 		}
-		n.observed(weir.Work{}, rej)
+		n.Observed(weir.Work{}, rej)
 		if lines("msg=refusing") != 1 || lines("would refuse") != 1 {
 			t.Errorf("at once:\n%s\nwant the first of each kind", out)
 		}
-		time.Sleep(noteEvery + 2*time.Second)
+		time.Sleep(summaryEvery + 2*time.Second)
 		if lines("count=999") != 1 {
 			t.Errorf("after a while:\n%s\nwant the sum of the other 999", out)
 		}
-		time.Sleep(2 * noteEvery)
-		n.rejected(weir.Work{}, rej)
+		time.Sleep(2 * summaryEvery)
+		n.Rejected(weir.Work{}, rej)
 		if lines("msg=refusing ") != 2 {
 			t.Errorf("a refusal after a pause:\n%s\nwant it logged at once", out)
 		}
@@ -58,27 +79,27 @@ func TestRefusalLines(t *testing.T) {
 		{weir.Rejection{Gate: "api", Reason: weir.ReasonLimit, Value: 8, Limit: 8, Signal: "cpu"}, `gate=api reason=limit value=8 limit=8 signal=cpu`},
 	} {
 		out := new(logBuffer)
-		n := newNotes(slog.New(slog.NewTextHandler(out, nil)))
-		n.rejected(weir.Work{}, &tt.rej)
-		n.rejected(weir.Work{}, &tt.rej)
+		n := New(slog.New(slog.NewTextHandler(out, nil)), none)
+		n.Rejected(weir.Work{}, &tt.rej)
+		n.Rejected(weir.Work{}, &tt.rej)
 		n.sumUp()
 		short := strings.Replace(tt.want, " reason="+tt.rej.Reason.String(), " reason="+tt.rej.Reason.String()+" count=1", 1)
-		if text := out.String(); !strings.Contains(text, "msg=refusing "+tt.want+"\n") || !strings.Contains(text, `msg="refusing, in short" `+short+"\n") {
-			t.Errorf("%s\nwant %q, and with a count in short", text, tt.want)
+		if text := out.String(); !strings.Contains(text, "msg=refusing "+tt.want+"\n") || !strings.Contains(text, `msg="refused since the last line" `+short+"\n") {
+			t.Errorf("%s\nwant %q, and with a count in the summary", text, tt.want)
 		}
 	}
 }
 
 // What net/http says is about single clients, but for what an operator must do
 // something about.
-func TestComplaints(t *testing.T) {
+func TestServerErrors(t *testing.T) {
 	for line, want := range map[string]string{
 		"http: TLS handshake error from 192.0.2.1:5: EOF\n":                                              "level=DEBUG",
 		"http: panic serving 192.0.2.1:5: oh\n":                                                          "level=ERROR",
 		"http: Accept error: accept tcp 127.0.0.1:8080: accept4: too many open files; retrying in 5ms\n": "level=WARN",
 	} {
 		out := new(logBuffer)
-		c := complaints{slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+		c := serverErrors{slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 		if n, err := c.Write([]byte(line)); n != len(line) || err != nil {
 			t.Errorf("%q: wrote %d, %v", line, n, err)
 		}
@@ -88,24 +109,14 @@ func TestComplaints(t *testing.T) {
 	}
 }
 
-// A controller that fails is told of in a line, through the hook that gates call.
-func TestAFailingControllerIsLogged(t *testing.T) {
-	out := new(logBuffer)
-	s := &Server{notes: newNotes(slog.New(slog.NewTextHandler(out, nil)))}
-	s.hooks().Faulty("api", "it wants a limit of 0")
-	if text := out.String(); !strings.Contains(text, "level=ERROR") || !strings.Contains(text, `gate=api problem="it wants a limit of 0"`) {
-		t.Errorf("logged %s", text)
-	}
-}
-
-// toNotes runs fn beside notes that write to the log it is given.
-func toNotes(t *testing.T, level slog.Level, fn func(t *testing.T, n *notes, out *logBuffer)) {
+// logging runs fn beside a Log that writes to the log it is given.
+func logging(t *testing.T, level slog.Level, fn func(t *testing.T, n *Log, out *logBuffer)) {
 	synctest.Test(t, func(t *testing.T) {
 		out := new(logBuffer)
-		n := newNotes(slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: level})))
+		n := New(slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: level})), none)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		go n.run(ctx)
+		go n.Run(ctx)
 		fn(t, n, out)
 	})
 }
@@ -113,19 +124,19 @@ func toNotes(t *testing.T, level slog.Level, fn func(t *testing.T, n *notes, out
 // A limit that goes to and fro is no news, however long; where it goes is.
 func TestALimitOnTheMoveIsNoFlood(t *testing.T) {
 	for _, pair := range [][2]int64{{1, 2}, {3, 5}, {9, 14}, {82, 122}, {8187, 12215}} {
-		toNotes(t, slog.LevelInfo, func(t *testing.T, n *notes, out *logBuffer) {
+		logging(t, slog.LevelInfo, func(t *testing.T, n *Log, out *logBuffer) {
 			low, high := pair[0], pair[1]
-			n.limits.changed("api", high, low, "comparing")
+			n.LimitChanged("api", high, low, "comparing")
 			for range 600 {
-				n.limits.changed("api", low, high, "1% more concurrency, 0.05% more throughput")
+				n.LimitChanged("api", low, high, "1% more concurrency, 0.05% more throughput")
 				time.Sleep(100 * time.Millisecond)
-				n.limits.changed("api", high, low, "1% more concurrency, 0.07% more throughput")
+				n.LimitChanged("api", high, low, "1% more concurrency, 0.07% more throughput")
 				time.Sleep(100 * time.Millisecond)
 			}
 			if text := out.String(); text != "" {
 				t.Errorf("two minutes between %d and %d:\n%s\nwant no line", low, high, text)
 			}
-			n.limits.changed("api", low, low/2-1, "less than half of what finished was of use")
+			n.LimitChanged("api", low, low/2-1, "less than half of what finished was of use")
 			if low < 4 {
 				return
 			}
@@ -139,9 +150,9 @@ func TestALimitOnTheMoveIsNoFlood(t *testing.T) {
 
 // Of a climb there are a few lines, of a limit that jumps all the time no more.
 func TestNewsOfLimitsAreFew(t *testing.T) {
-	toNotes(t, slog.LevelInfo, func(t *testing.T, n *notes, out *logBuffer) {
+	logging(t, slog.LevelInfo, func(t *testing.T, n *Log, out *logBuffer) {
 		for limit := int64(20); limit < 20<<6; limit *= 2 {
-			n.limits.changed("api", limit, 2*limit, "throughput follows: a step up")
+			n.LimitChanged("api", limit, 2*limit, "throughput follows: a step up")
 			time.Sleep(100 * time.Millisecond)
 		}
 		time.Sleep(2 * limitEvery)
@@ -150,10 +161,10 @@ func TestNewsOfLimitsAreFew(t *testing.T) {
 			t.Errorf("after a climb within a second:\n%s", text)
 		}
 	})
-	toNotes(t, slog.LevelInfo, func(t *testing.T, n *notes, out *logBuffer) {
+	logging(t, slog.LevelInfo, func(t *testing.T, n *Log, out *logBuffer) {
 		low, high := int64(10), int64(1000)
 		for range 600 { // a minute
-			n.limits.changed("api", low, high, "lag")
+			n.LimitChanged("api", low, high, "lag")
 			low, high = high, low
 			time.Sleep(100 * time.Millisecond)
 		}
@@ -166,14 +177,14 @@ func TestNewsOfLimitsAreFew(t *testing.T) {
 // The default controller before a backend of eight workers, for two minutes of
 // too much: it never leaves the limit alone.
 func TestTheDefaultControllerLogsLittle(t *testing.T) {
-	toNotes(t, slog.LevelInfo, func(t *testing.T, n *notes, out *logBuffer) {
+	logging(t, slog.LevelInfo, func(t *testing.T, n *Log, out *logBuffer) {
 		var steps atomic.Int64
 		p, err := policy.Compile(policy.Spec{
 			Gates:  map[string]policy.GateSpec{"api": {Limit: &policy.LimitSpec{Queue: policy.QueueSpec{Len: 10}}}},
 			Routes: []policy.RouteSpec{{Match: []string{"/"}, Gates: []string{"api"}}},
 		}, policy.Options{Hooks: weir.Hooks{LimitChanged: func(gate string, from, to int64, reason string) {
 			steps.Add(1)
-			n.limits.changed(gate, from, to, reason)
+			n.LimitChanged(gate, from, to, reason)
 		}}})
 		if err != nil {
 			t.Fatal(err)
@@ -205,9 +216,9 @@ func TestTheDefaultControllerLogsLittle(t *testing.T) {
 
 // Who wants every step finds it at the level debug.
 func TestEveryStepIsThereForDebug(t *testing.T) {
-	toNotes(t, slog.LevelDebug, func(t *testing.T, n *notes, out *logBuffer) {
-		n.limits.changed("api", 10, 12, "comparing")
-		n.limits.changed("api", 12, 10, "comparing")
+	logging(t, slog.LevelDebug, func(t *testing.T, n *Log, out *logBuffer) {
+		n.LimitChanged("api", 10, 12, "comparing")
+		n.LimitChanged("api", 12, 10, "comparing")
 		if lines := strings.Count(out.String(), `level=DEBUG msg="limit step" gate=api`); lines != 2 {
 			t.Errorf("%d lines for two steps:\n%s", lines, out)
 		}
@@ -228,14 +239,14 @@ func TestConfiguredLimits(t *testing.T) {
 		{"knee", 4, "from=8 to=4 steps=1 reason=configured\n"},
 		{"fixed", 8, ""},
 	} {
-		toNotes(t, slog.LevelInfo, func(t *testing.T, n *notes, out *logBuffer) {
-			n.limits.look = func(string) (weir.Snapshot, bool) {
+		logging(t, slog.LevelInfo, func(t *testing.T, n *Log, out *logBuffer) {
+			n.limits.snapshot = func(string) (weir.Snapshot, bool) {
 				return weir.Snapshot{Controller: tt.controller, Signal: "memory"}, true
 			}
-			n.limits.changed("api", 10, 8, "comparing")
-			n.limits.settle()
-			n.limits.changed("api", 8, tt.to, "configured")
-			n.limits.configured()
+			n.LimitChanged("api", 10, 8, "comparing")
+			n.BeforeReload()
+			n.LimitChanged("api", 8, tt.to, "configured")
+			n.AfterReload()
 			want := strings.Replace(tt.want, "reason=configured", "reason=configured signal=memory", 1)
 			if text := out.String(); !strings.HasSuffix(text, want) || want == "" && text != "" {
 				t.Errorf("%s from 8 to %d:\n%s\nwant %q", tt.controller, tt.to, text, want)
@@ -246,10 +257,10 @@ func TestConfiguredLimits(t *testing.T) {
 
 // Gates that are no more leave nothing behind.
 func TestGoneGatesAreForgotten(t *testing.T) {
-	n := newNotes(slog.New(slog.DiscardHandler))
-	n.limits.changed("a", 1, 2, "")
-	n.limits.changed("b", 1, 2, "")
-	n.limits.keep([]string{"b", "c"})
+	n := New(slog.New(slog.DiscardHandler), none)
+	n.LimitChanged("a", 1, 2, "")
+	n.LimitChanged("b", 1, 2, "")
+	n.KeepGates([]string{"b", "c"})
 	if len(n.limits.gates) != 1 || n.limits.gates["b"] == nil {
 		t.Errorf("kept %v, want b", n.limits.gates)
 	}

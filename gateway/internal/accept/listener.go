@@ -1,0 +1,536 @@
+// Package accept decides who is let onto a connection of a listener: how many connections
+// there may be, in all and of one address, which idle one makes room for another, and
+// which client certificates are believed, and until when.
+//
+// A [Listener] is a net.Listener. It imports neither the server nor the log: it is given
+// a [Log] to report to.
+package accept
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/weirhttp"
+)
+
+// Log is told who was refused. Its methods may be called concurrently.
+type Log interface {
+	// ConnectionRefused is called for each connection that a limit refused, or would
+	// have refused in observe mode.
+	ConnectionRefused(r *weir.Rejection, from netip.AddrPort, observed bool)
+	// CertificateRefused is called for each handshake that failed because of the client's
+	// certificate.
+	CertificateRefused(listener, reason string, from net.Addr, err error)
+	// AuthorityExpired is called when the file of a listener's authorities was read, for
+	// each that has expired.
+	AuthorityExpired(listener, subject string)
+}
+
+// Options are what a [Listener] is opened with.
+type Options struct {
+	Config config.Listener
+	// Trusted reports whether others speak from an address. Such addresses are exempt from
+	// the limits of one address, unless the configuration names those that are.
+	Trusted func(netip.Addr) bool
+	// Log is told who was refused. Required.
+	Log Log
+	// Setting says which options set the address, for errors.
+	Setting string
+	// Share is a listener at the same address, nil if there is none. Both have one socket
+	// and one set of limits: a connection that waits to be accepted is served by whichever
+	// accepts it, and none is lost when the old one stops.
+	Share *Listener
+}
+
+// Listener is a socket and the connections accepted on it, as far as its limits let them
+// in. A connection that is one too many is refused at once: on plain HTTP with an answer,
+// under TLS by a reset. It is safe for concurrent use.
+type Listener struct {
+	cfg     config.Listener
+	trusted func(netip.Addr) bool
+	socket  *net.TCPListener
+	limiter *limiter
+	tls     *clientTLS // nil on plain HTTP
+	log     Log
+
+	failures *failures // of TLS handshakes; shared as the limiter is
+
+	draining  atomic.Bool
+	drained   chan struct{} // closed when Accept has returned for good
+	drainOnce sync.Once
+	answering chan struct{} // bounds the refusals that are being answered
+
+	mu   sync.Mutex
+	open map[*conn]struct{}
+
+	epoch time.Time
+}
+
+// Open opens the socket of a listener and reads its certificates.
+func Open(o Options) (*Listener, error) {
+	l := &Listener{
+		cfg: o.Config, trusted: o.Trusted, log: o.Log,
+		drained:   make(chan struct{}),
+		answering: make(chan struct{}, 64),
+		open:      make(map[*conn]struct{}),
+		epoch:     time.Now(),
+	}
+	if o.Config.TLS != nil {
+		l.tls = &clientTLS{cfg: *o.Config.TLS}
+	}
+	if o.Share != nil {
+		l.limiter, l.failures = o.Share.limiter, o.Share.failures
+	} else {
+		l.limiter, l.failures = newLimiter(limitsOf(&l.cfg, l.trusted)), new(failures)
+	}
+	if err := l.LoadCertificates(); err != nil {
+		return nil, err
+	}
+	var err error
+	switch l.socket, err = bind(o.Config.Address, o.Share); {
+	case err == nil:
+		return l, nil
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("cannot listen on %s: another process uses that port; stop it, or choose another with %s", o.Config.Address, o.Setting)
+	case errors.Is(err, syscall.EACCES):
+		return nil, fmt.Errorf("cannot listen on %s: not permitted (ports below 1024 need a privilege); choose another with %s", o.Config.Address, o.Setting)
+	}
+	return nil, fmt.Errorf("cannot listen on %s (set by %s): %w", o.Config.Address, o.Setting, err)
+}
+
+// bind opens a socket, or shares that of old.
+func bind(address string, old *Listener) (*net.TCPListener, error) {
+	if old == nil {
+		var lc net.ListenConfig
+		// A gateway's clients do not come over several paths, and a listener for such
+		// takes no packet filter (see dropNewConnections).
+		lc.SetMultipathTCP(false)
+		ln, err := lc.Listen(context.Background(), "tcp", address)
+		if err != nil {
+			return nil, err
+		}
+		return ln.(*net.TCPListener), nil
+	}
+	f, err := old.socket.File()
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	ln, err := net.FileListener(f)
+	if err != nil {
+		return nil, err
+	}
+	return ln.(*net.TCPListener), nil
+}
+
+// Configure puts other limits on connections in force; nobody is forgotten.
+func (l *Listener) Configure(c config.Listener) {
+	l.limiter.configure(limitsOf(&c, l.trusted), l.limiter.now())
+}
+
+// MaxRequests returns how many requests may be in progress on the listener. Each takes
+// memory before any gate has seen it.
+func (l *Listener) MaxRequests() int64 { return l.limiter.maxRequests.Load() }
+
+// Addr implements net.Listener.
+func (l *Listener) Addr() net.Addr { return l.socket.Addr() }
+
+// Accept implements net.Listener.
+func (l *Listener) Accept() (net.Conn, error) {
+	for looked := false; ; {
+		raw, err := l.socket.AcceptTCP()
+		draining := l.draining.Load()
+		switch {
+		case err == nil:
+			c, refusedBy := l.admit(raw)
+			if refusedBy == noRule {
+				return c, nil
+			}
+			l.refuse(raw, refusedBy)
+			continue
+		case draining && !looked && errors.Is(err, os.ErrDeadlineExceeded):
+			// Past the deadline the kernel's queue is not even looked at: on a busy
+			// machine it may be anything but empty.
+			_ = l.socket.SetDeadline(time.Now().Add(lastLook)) // fails if it is closed: Accept will tell
+			looked = true
+			continue
+		case draining:
+			l.drainOnce.Do(func() { close(l.drained) })
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				err = errors.New("listener drained")
+			}
+		}
+		return nil, err
+	}
+}
+
+// lastLook is how long Accept, at the end, looks for a connection in the kernel's queue
+// before it takes the queue for empty.
+const lastLook = 5 * time.Millisecond
+
+// admit lets raw in, or returns the limit that refuses it.
+func (l *Listener) admit(raw *net.TCPConn) (*conn, rule) {
+	addr := remote(raw).Addr()
+	p, refusedBy := l.limiter.admit(addr, l.limiter.now())
+	if refusedBy == ruleOpen && l.makeRoom(addr) {
+		p, refusedBy = l.limiter.admit(addr, l.limiter.now())
+	}
+	if refusedBy != noRule {
+		would := refusedBy
+		if refusedBy = l.limiter.observe(would); refusedBy != noRule {
+			l.limiter.refuse(refusedBy)
+			return nil, refusedBy
+		}
+		l.log.ConnectionRefused(l.limiter.rejections.Load()[would], remote(raw), true)
+	}
+	c := &conn{TCPConn: raw, from: l, peer: p}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open[c] = struct{}{}
+	return c, noRule
+}
+
+// remote is the address of a client.
+func remote(raw *net.TCPConn) netip.AddrPort {
+	if at, ok := raw.RemoteAddr().(*net.TCPAddr); ok {
+		return at.AddrPort()
+	}
+	return netip.AddrPort{} // it has gone already
+}
+
+// makeRoom closes an idle connection of an address that has at least two more connections
+// than addr, and reports whether it found one: of the addresses that it met, it takes the
+// one with the most. So idle connections share the listener fairly, and an address that
+// holds them all for nothing does not lock others out. A request may just be on its way on
+// the connection that is closed; but the newcomer's would be refused for certain.
+func (l *Listener) makeRoom(addr netip.Addr) bool {
+	idle := l.someIdle()
+	i := l.limiter.greediest(addr, idle)
+	if i < 0 {
+		return false
+	}
+	l.limiter.evicted.Add(1)
+	_ = idle[i].Close() // it is gone either way
+	return true
+}
+
+// mostLooked bounds the connections that makeRoom looks at: those who come to a full
+// listener may be many.
+const mostLooked = 64
+
+// someIdle returns the idle among connections chosen at random: a map begins anywhere.
+func (l *Listener) someIdle() []*conn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var idle []*conn
+	looked := 0
+	for c := range l.open {
+		if c.peer != nil && http.ConnState(c.state.Load()) == http.StateIdle {
+			idle = append(idle, c)
+		}
+		if looked++; looked == mostLooked {
+			break
+		}
+	}
+	return idle
+}
+
+// refuse turns a connection away. Telling the client why takes a moment. Under TLS, and
+// when many are being told already, the connection is reset: that costs one packet, and
+// leaves nothing behind in the kernel, where a connection that the server closes first
+// lingers for a minute.
+func (l *Listener) refuse(raw *net.TCPConn, by rule) {
+	rej := l.limiter.rejections.Load()[by]
+	l.log.ConnectionRefused(rej, remote(raw), false)
+	if l.tls != nil {
+		reset(raw)
+		return
+	}
+	select {
+	case l.answering <- struct{}{}:
+	default:
+		reset(raw)
+		return
+	}
+	go func() {
+		defer func() { <-l.answering }()
+		defer raw.Close()
+		// Reading what the client sends keeps its kernel from throwing the answer
+		// away with a reset.
+		_ = raw.SetDeadline(time.Now().Add(100 * time.Millisecond))
+		_, _ = raw.Write(plainAnswer(rej))
+		_ = raw.CloseWrite()
+		buf := make([]byte, 4<<10)
+		for {
+			if _, err := raw.Read(buf); err != nil {
+				return
+			}
+		}
+	}()
+}
+
+// reset closes a connection without a word.
+func reset(raw *net.TCPConn) {
+	_ = raw.SetLinger(0) // or it lingers
+	_ = raw.Close()
+}
+
+// plainAnswer is the answer to a connection whose request has not been read.
+func plainAnswer(rej *weir.Rejection) []byte {
+	a := rawAnswer{header: make(http.Header)}
+	weirhttp.WriteRejection(&a, &http.Request{Method: http.MethodGet}, rej)
+	a.header.Set("Connection", "close")
+	a.header.Set("Content-Length", strconv.Itoa(a.body.Len()))
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "HTTP/1.1 %d %s\r\n", a.status, http.StatusText(a.status))
+	_ = a.header.Write(&b) // to memory
+	b.WriteString("\r\n")
+	b.Write(a.body.Bytes())
+	return b.Bytes()
+}
+
+// rawAnswer is a ResponseWriter that keeps what is written.
+type rawAnswer struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+func (a *rawAnswer) Header() http.Header         { return a.header }
+func (a *rawAnswer) WriteHeader(status int)      { a.status = status }
+func (a *rawAnswer) Write(p []byte) (int, error) { return a.body.Write(p) }
+
+// conn is an accepted connection.
+type conn struct {
+	*net.TCPConn
+	from *Listener
+	peer *peer // nil: it counts for no address
+	once sync.Once
+
+	state   atomic.Int32 // an http.ConnState
+	writeBy atomic.Int64 // the socket's write deadline, in nanoseconds since from.epoch; 0: none
+	unbound atomic.Bool  // writeBy has been taken back
+}
+
+// Close closes the connection and makes room for another.
+func (c *conn) Close() error {
+	c.once.Do(func() {
+		c.from.mu.Lock()
+		delete(c.from.open, c)
+		c.from.mu.Unlock()
+		c.from.limiter.release(c.peer, c.from.limiter.now())
+	})
+	return c.TCPConn.Close()
+}
+
+// SetWriteDeadline allows up to a quarter more time than it is asked to. Every answer asks
+// for a deadline of its own, which net/http takes back afterwards, and to move a timer
+// costs more than all else that is done to bound answers. So a deadline that is there
+// already and late enough is left, and one that is taken back goes only when something is
+// written without.
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	c.unbound.Store(t.IsZero())
+	if t.IsZero() {
+		return nil
+	}
+	by, now := t.Sub(c.from.epoch), time.Since(c.from.epoch)
+	latest := by + max(by-now, 0)/4
+	if there := time.Duration(c.writeBy.Load()); by <= there && there <= latest {
+		return nil
+	}
+	c.writeBy.Store(int64(latest))
+	return c.TCPConn.SetWriteDeadline(c.from.epoch.Add(latest))
+}
+
+// Write implements net.Conn.
+func (c *conn) Write(p []byte) (int, error) {
+	c.unbind()
+	return c.TCPConn.Write(p)
+}
+
+// ReadFrom implements io.ReaderFrom, as sending files needs it.
+func (c *conn) ReadFrom(r io.Reader) (int64, error) {
+	c.unbind()
+	return c.TCPConn.ReadFrom(r)
+}
+
+// unbind removes a deadline that has been taken back.
+func (c *conn) unbind() {
+	if c.unbound.Load() && c.writeBy.Swap(0) != 0 {
+		_ = c.TCPConn.SetWriteDeadline(time.Time{}) // the write will tell
+	}
+}
+
+// SetDeadline sets both deadlines, exactly.
+func (c *conn) SetDeadline(t time.Time) error {
+	c.writeBy.Store(0)
+	return c.TCPConn.SetDeadline(t)
+}
+
+// ConnState is an http.Server.ConnState.
+func (l *Listener) ConnState(c net.Conn, state http.ConnState) {
+	if c, ok := c.(*tls.Conn); ok && state == http.StateClosed {
+		l.handshakeEnded(c)
+	}
+	setState(c, state)
+}
+
+func setState(c net.Conn, state http.ConnState) {
+	if outer, ok := c.(interface{ NetConn() net.Conn }); ok { // TLS
+		c = outer.NetConn()
+	}
+	if c, ok := c.(*conn); ok {
+		c.state.Store(int32(state))
+	}
+}
+
+// Drain lets Accept take what the kernel has already connected, for at most d, and then
+// end: connections in the kernel's queue would be reset.
+func (l *Listener) Drain(d time.Duration) {
+	l.draining.Store(true)
+	dropNewConnections(l.socket)
+	if err := l.socket.SetDeadline(time.Now().Add(d)); err != nil {
+		return // closed already
+	}
+	select {
+	case <-l.drained:
+	case <-time.After(d + time.Second): // nobody was accepting
+	}
+}
+
+// Close implements net.Listener. Closing again is no error: net/http takes an error for a
+// sign that a shutdown has failed.
+func (l *Listener) Close() error {
+	l.drainOnce.Do(func() { close(l.drained) })
+	if err := l.socket.Close(); !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+// AwaitRest waits until every connection is idle, or until ctx ends. To be called before
+// http.Server.Shutdown: net/http closes a connection on which it reads a request after
+// that, without an answer. On connections just accepted and on those in use a request may
+// come any moment; their answers end them.
+func (l *Listener) AwaitRest(ctx context.Context) { until(ctx, 2*time.Millisecond, l.AtRest) }
+
+// AwaitEmpty waits until no connection is open any more, or until ctx ends.
+func (l *Listener) AwaitEmpty(ctx context.Context) {
+	until(ctx, 100*time.Millisecond, func() bool { return l.count() == 0 })
+}
+
+// until asks done in each interval, until it is true or ctx ends.
+func until(ctx context.Context, interval time.Duration, done func() bool) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// AtRest reports whether no connection is new or in use.
+func (l *Listener) AtRest() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := range l.open {
+		switch http.ConnState(c.state.Load()) {
+		case http.StateNew, http.StateActive:
+			return false
+		default: // idle, hijacked or closed
+		}
+	}
+	return true
+}
+
+// count returns the connections open now.
+func (l *Listener) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.open)
+}
+
+// CloseAll closes every connection, hijacked ones too.
+func (l *Listener) CloseAll() {
+	l.mu.Lock()
+	open := make([]*conn, 0, len(l.open))
+	for c := range l.open {
+		open = append(open, c)
+	}
+	l.mu.Unlock()
+	for _, c := range open {
+		_ = c.Close() // it is gone either way
+	}
+}
+
+// Snapshot is the connections of one listener: a gate like any other, but for what passes
+// it.
+type Snapshot struct {
+	Listener string `json:"listener"`
+	weir.Snapshot
+	// PerAddress is the limit of one address, 0 if there is none, and Refused counts by
+	// the setting that refused. Observed counts what limits in observe mode would have
+	// refused, and let in.
+	PerAddress int               `json:"per_address,omitempty"`
+	Refused    map[string]uint64 `json:"refused"`
+	Observed   map[string]uint64 `json:"observed,omitempty"`
+	// Addresses are those known, at most MaxAddresses; Crowd are the connections of
+	// others, which have the limits of one address together.
+	Addresses    int `json:"addresses"`
+	MaxAddresses int `json:"max_addresses"`
+	Crowd        int `json:"crowd,omitempty"`
+	// Evicted were closed while idle, for newcomers from addresses that had fewer.
+	Evicted uint64 `json:"evicted"`
+	// Handshakes counts those of TLS that failed, by reason; nil without TLS.
+	Handshakes map[string]uint64 `json:"handshakes_failed,omitempty"`
+}
+
+// Snapshot returns what there is to see of the connections.
+func (l *Listener) Snapshot() Snapshot {
+	d := l.limiter
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := Snapshot{
+		Listener: l.cfg.Address,
+		Snapshot: weir.Snapshot{
+			Name: d.limits.name, Kind: "connections", Mode: string(cmp.Or(d.limits.mode, policy.Enforce)),
+			Limit: int64(d.limits.open), InFlight: int64(d.open), Admitted: d.admitted,
+			Rejected: make(map[weir.Reason]uint64),
+		},
+		PerAddress: d.limits.peerOpen, Refused: make(map[string]uint64, numRules), Observed: make(map[string]uint64),
+		Addresses: d.peers.len(), MaxAddresses: d.limits.peers, Crowd: d.peers.crowd.open, Evicted: d.evicted.Load(),
+	}
+	for r := noRule + 1; r < numRules; r++ {
+		s.Refused[r.String()] = d.refused[r]
+		if d.limits.mode == policy.Observe || d.observed[r] > 0 {
+			s.Observed[r.String()] = d.observed[r]
+		}
+		if d.refused[r] > 0 {
+			s.Rejected[r.reason()] += d.refused[r]
+		}
+	}
+	if l.tls != nil {
+		s.Handshakes = l.failures.counts()
+	}
+	return s
+}

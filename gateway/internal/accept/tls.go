@@ -1,0 +1,314 @@
+package accept
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/weir-go/weir/gateway/internal/config"
+)
+
+// clientTLS is the TLS of a listener.
+type clientTLS struct {
+	cfg     config.TLS
+	current atomic.Pointer[credentials]
+}
+
+// credentials are a listener's own certificate, and the authorities whose certificates it
+// believes. They never change; a reload puts others in their place.
+type credentials struct {
+	cert *tls.Certificate
+	cas  *clientCAs // nil if clients are not asked for certificates
+	conf *tls.Config
+}
+
+// clientCAs are the authorities that vouch for clients. Two with the same content are one
+// and the same, so that a pointer tells whether anything has changed.
+type clientCAs struct {
+	pool    *x509.CertPool
+	sum     [sha256.Size]byte
+	expired []string // subjects of those that have expired
+}
+
+// LoadCertificates reads the files of the listener's certificate, and of its authorities,
+// again. On an error those before stay.
+func (l *Listener) LoadCertificates() error {
+	if l.tls == nil {
+		return nil
+	}
+	old := l.tls.current.Load()
+	c, err := l.tls.load(l.cfg.Address, old)
+	if err != nil {
+		return err
+	}
+	l.tls.current.Store(c)
+	if c.cas != nil && (old == nil || old.cas != c.cas) {
+		for _, subject := range c.cas.expired {
+			l.log.AuthorityExpired(l.cfg.Address, subject)
+		}
+	}
+	return nil
+}
+
+func (t *clientTLS) load(address string, old *credentials) (*credentials, error) {
+	cert, err := tls.LoadX509KeyPair(t.cfg.Cert, t.cfg.Key)
+	if err != nil {
+		return nil, fmt.Errorf("certificate of listener %s: %w", address, err)
+	}
+	c := &credentials{cert: &cert}
+	if t.cfg.ClientCA != "" {
+		if c.cas, err = readCAs(t.cfg.ClientCA); err != nil {
+			return nil, fmt.Errorf("client_ca of listener %s: %w", address, err)
+		}
+		if old != nil && old.cas != nil && old.cas.sum == c.cas.sum {
+			c.cas = old.cas
+		}
+	}
+	c.conf = t.config(c)
+	return c, nil
+}
+
+// readCAs reads a PEM file. What is in it is all used, or nothing is.
+func readCAs(file string) (*clientCAs, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	certs, err := config.ParseCAs(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	cas := &clientCAs{pool: x509.NewCertPool(), sum: sha256.Sum256(data)}
+	for _, cert := range certs {
+		cas.pool.AddCert(cert)
+		if time.Now().After(cert.NotAfter) {
+			cas.expired = append(cas.expired, cert.Subject.String())
+		}
+	}
+	return cas, nil
+}
+
+// config is what a handshake goes by. Its session tickets are sealed with the keys of the
+// server's own Config, so they outlast a reload; crypto/tls accepts one only if its chain
+// has not expired and still ends at one of ClientCAs.
+func (t *clientTLS) config(c *credentials) *tls.Config {
+	conf := &tls.Config{
+		MinVersion:   tls.VersionTLS12,
+		Certificates: []tls.Certificate{*c.cert},
+		NextProtos:   []string{"h2", "http/1.1"},
+	}
+	if c.cas != nil {
+		conf.ClientCAs = c.cas.pool
+		conf.ClientAuth = tls.RequireAndVerifyClientCert
+		if t.cfg.ClientAuth == config.ClientOptional {
+			conf.ClientAuth = tls.VerifyClientCertIfGiven
+		}
+	}
+	return conf
+}
+
+// ConfigureServer gives srv what TLS needs on the listener; on plain HTTP that is nothing.
+func (l *Listener) ConfigureServer(srv *http.Server) {
+	if l.tls == nil {
+		return
+	}
+	srv.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: l.tls.configForClient}
+	if l.tls.cfg.ClientCA != "" {
+		srv.ConnContext = connContext
+	}
+}
+
+// vouched is what is known of the certificate that a connection's client has shown.
+type vouched struct {
+	by    *clientCAs
+	until time.Time // zero: not looked at since the handshake
+}
+
+type vouchedKey struct{}
+
+// connContext is an http.Server.ConnContext.
+func connContext(ctx context.Context, _ net.Conn) context.Context {
+	return context.WithValue(ctx, vouchedKey{}, new(atomic.Pointer[vouched]))
+}
+
+// configForClient is a tls.Config.GetConfigForClient. It remembers which authorities the
+// handshake goes by.
+func (t *clientTLS) configForClient(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+	c := t.current.Load()
+	if v, ok := hello.Context().Value(vouchedKey{}).(*atomic.Pointer[vouched]); ok {
+		v.Store(&vouched{by: c.cas})
+	}
+	return c.conf, nil
+}
+
+// CertificateValid reports whether the client certificate that the request's connection
+// began with is still good, and counts it if not. Connections last for days: meanwhile a
+// certificate can expire, and a reload take its authority away. It is true for a client
+// that has shown none.
+func (l *Listener) CertificateValid(r *http.Request, now time.Time) bool {
+	if l.tls == nil || l.tls.cfg.ClientCA == "" || l.tls.valid(r, now) {
+		return true
+	}
+	l.failures.add(certOutdated)
+	return false
+}
+
+func (t *clientTLS) valid(r *http.Request, now time.Time) bool {
+	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+		return true // nobody has claimed anything
+	}
+	known, ok := r.Context().Value(vouchedKey{}).(*atomic.Pointer[vouched])
+	cas := t.current.Load().cas
+	if !ok || cas == nil {
+		return false
+	}
+	v := known.Load()
+	if v != nil && v.by == cas {
+		if v.until.IsZero() {
+			v = &vouched{cas, expiry(r.TLS.VerifiedChains[0])}
+			known.Store(v)
+		}
+		if now.Before(v.until) {
+			return true
+		}
+	}
+	chain, err := cas.verify(r.TLS.PeerCertificates, now)
+	if err != nil {
+		return false
+	}
+	known.Store(&vouched{cas, expiry(chain)})
+	return true
+}
+
+// verify finds a chain from a client's certificate to one of the authorities.
+func (cas *clientCAs) verify(certs []*x509.Certificate, now time.Time) ([]*x509.Certificate, error) {
+	opts := x509.VerifyOptions{
+		Roots: cas.pool, Intermediates: x509.NewCertPool(), CurrentTime: now,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	for _, cert := range certs[1:] {
+		opts.Intermediates.AddCert(cert)
+	}
+	chains, err := certs[0].Verify(opts)
+	if err != nil {
+		return nil, err
+	}
+	return chains[0], nil
+}
+
+// expiry is when the first certificate of a chain expires.
+func expiry(chain []*x509.Certificate) time.Time {
+	until := chain[0].NotAfter
+	for _, cert := range chain[1:] {
+		if cert.NotAfter.Before(until) {
+			until = cert.NotAfter
+		}
+	}
+	return until
+}
+
+// ReplacedBy gives the listener, which is going away, the authorities of the one in its
+// place: what those do not vouch for is not believed on old connections either.
+func (l *Listener) ReplacedBy(next *Listener) {
+	if l.tls == nil {
+		return
+	}
+	old := l.tls.current.Load()
+	if old.cas == nil {
+		return
+	}
+	c := *old
+	if c.cas = nil; next.tls != nil {
+		c.cas = next.tls.current.Load().cas
+	}
+	c.conf = l.tls.config(&c)
+	l.tls.current.Store(&c)
+}
+
+// fault is why a TLS connection came to nothing.
+type fault uint8
+
+const (
+	certNone      fault = iota // no certificate, where one is required
+	certUnknownCA              // signed by nobody in client_ca
+	certExpired                // it, or one between it and the authority
+	certBad                    // not for clients, malformed, or another fault
+	certOutdated               // was good when the connection began
+	clientSlow
+	clientGone
+	handshakeOther // no TLS, no version or protocol in common
+	numFaults
+)
+
+var faultNames = [numFaults]string{
+	"no_certificate", "unknown_ca", "expired", "bad_certificate", "outdated", "timeout", "gone", "other",
+}
+
+// String is the word in metrics and logs.
+func (f fault) String() string { return faultNames[f] }
+
+// failures counts the handshakes that failed on a listener.
+type failures [numFaults]atomic.Uint64
+
+func (h *failures) add(f fault) { h[f].Add(1) }
+
+// counts returns all of them, by word.
+func (h *failures) counts() map[string]uint64 {
+	all := make(map[string]uint64, numFaults)
+	for f := range numFaults {
+		all[f.String()] = h[f].Load()
+	}
+	return all
+}
+
+// handshakeEnded is called with a TLS connection that has ended. If its handshake has
+// failed, asking for it again returns the error of that time.
+func (l *Listener) handshakeEnded(c *tls.Conn) {
+	err := c.HandshakeContext(context.Background())
+	if err == nil {
+		return
+	}
+	f := faultOf(err)
+	l.failures.add(f)
+	if f <= certBad {
+		l.log.CertificateRefused(l.cfg.Address, f.String(), c.RemoteAddr(), err)
+	}
+}
+
+// faultOf tells the ways to fail apart. Those that crypto/tls has no type for are known by
+// their text.
+func faultOf(err error) fault {
+	var verification *tls.CertificateVerificationError
+	var invalid x509.CertificateInvalidError
+	var timeout net.Error
+	switch {
+	case errors.As(err, &verification):
+		switch {
+		case errors.As(verification.Err, new(x509.UnknownAuthorityError)):
+			return certUnknownCA
+		case errors.As(verification.Err, &invalid) && invalid.Reason == x509.Expired:
+			return certExpired
+		}
+		return certBad
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return clientSlow
+	case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return clientGone
+	case strings.Contains(err.Error(), "client didn't provide a certificate"):
+		return certNone
+	case strings.Contains(err.Error(), "client certificate"), strings.Contains(err.Error(), "client sent certificate"):
+		return certBad
+	}
+	return handshakeOther
+}

@@ -1,0 +1,135 @@
+package eventlog
+
+import (
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+// limitChanges turns the steps of limits into few log lines. A controller that searches
+// for the best limit moves it up and down all the time, so a single step is logged at
+// level debug only. A line at level info is for a limit that has doubled or halved since
+// its last line: no controller goes that far only to compare.
+type limitChanges struct {
+	log      *slog.Logger
+	snapshot func(gate string) (weir.Snapshot, bool)
+
+	mu    sync.Mutex
+	gates map[string]*limitChange
+}
+
+// limitChange is what the log says of a limit, and what has become of the limit since.
+type limitChange struct {
+	logged   int64
+	loggedAt time.Time // zero if never
+	now      int64
+	reason   string
+	steps    int
+}
+
+// limitEvery is how often a limit gets a line, at most.
+const limitEvery = 3 * time.Second
+
+// isNews reports whether a limit is at least twice what was logged, or half of it. A
+// change by one never is: a limit has to move to be compared.
+func (c *limitChange) isNews() bool {
+	low, high := min(c.logged, c.now), max(c.logged, c.now)
+	return high >= 2*low && high-low > 1
+}
+
+// LimitChanged is a weir.Hooks.LimitChanged.
+func (l *Log) LimitChanged(gate string, from, to int64, reason string) {
+	l.limits.changed(gate, from, to, reason)
+}
+
+// BeforeReload logs how limits have moved by themselves, so that it is not taken for a
+// change by the reload.
+func (l *Log) BeforeReload() {
+	l.limits.flush()
+	l.limits.mu.Lock()
+	defer l.limits.mu.Unlock()
+	for _, c := range l.limits.gates {
+		c.logged, c.steps = c.now, 0
+	}
+}
+
+// AfterReload logs what a reload has changed since BeforeReload: every change of a fixed
+// limit, and of the others those worth a line.
+func (l *Log) AfterReload() {
+	l.limits.write(time.Now(), func(gate string, c *limitChange) bool {
+		if c.logged == c.now {
+			return false
+		}
+		s, ok := l.limits.snapshot(gate)
+		return c.isNews() || ok && s.Controller == "fixed"
+	})
+}
+
+// KeepGates forgets the limits of all other gates.
+func (l *Log) KeepGates(gates []string) {
+	l.limits.mu.Lock()
+	defer l.limits.mu.Unlock()
+	maps.DeleteFunc(l.limits.gates, func(gate string, _ *limitChange) bool { return !slices.Contains(gates, gate) })
+}
+
+func (n *limitChanges) changed(gate string, from, to int64, reason string) {
+	n.log.Debug("limit step", "gate", gate, "from", from, "to", to, "reason", reason)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	c := n.gates[gate]
+	if c == nil {
+		c = &limitChange{logged: from}
+		n.gates[gate] = c
+	}
+	c.now, c.reason = to, reason
+	c.steps++
+}
+
+// tick writes the lines that are due.
+func (n *limitChanges) tick(now time.Time) {
+	n.write(now, func(_ string, c *limitChange) bool {
+		return c.isNews() && now.Sub(c.loggedAt) >= limitEvery
+	})
+}
+
+// flush writes all lines worth it, due or not.
+func (n *limitChanges) flush() {
+	n.write(time.Now(), func(_ string, c *limitChange) bool { return c.isNews() })
+}
+
+// write writes a line for each limit that is due. Gates are asked for their snapshot with
+// no lock held.
+func (n *limitChanges) write(now time.Time, due func(gate string, c *limitChange) bool) {
+	all := make(map[string]limitChange)
+	n.mu.Lock()
+	for gate, c := range n.gates {
+		all[gate] = *c
+	}
+	n.mu.Unlock()
+	for _, gate := range slices.Sorted(maps.Keys(all)) {
+		c := all[gate]
+		if !due(gate, &c) {
+			continue
+		}
+		n.written(now, gate, &c)
+		args := []any{"gate", gate, "from", c.logged, "to", c.now, "steps", c.steps, "reason", c.reason}
+		if s, ok := n.snapshot(gate); ok && s.Signal != "" {
+			args = append(args, "signal", s.Signal)
+		}
+		n.log.Info("limit changed", args...)
+	}
+}
+
+// written records that c has been logged. Steps since then are left.
+func (n *limitChanges) written(now time.Time, gate string, c *limitChange) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if current := n.gates[gate]; current != nil {
+		current.logged, current.loggedAt = c.now, now
+		current.steps -= c.steps
+	}
+}

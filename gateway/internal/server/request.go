@@ -1,0 +1,319 @@
+package server
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/proxy"
+	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/weirhttp"
+)
+
+// bufferedBody is how much of a request's body is read before admission. A small body that
+// has been read lets net/http notice a client that leaves the wait room, and a slow upload
+// of one holds no slot.
+const bufferedBody = 16 << 10
+
+// handler serves the requests of a public listener.
+type handler struct {
+	s          *Server
+	listener   *listener
+	guard      *weirhttp.Guard
+	inProgress atomic.Int64
+}
+
+// handler returns what a public listener serves.
+func (s *Server) handler(l *listener) http.Handler {
+	return &handler{s: s, listener: l, guard: weirhttp.NewGuard(
+		weirhttp.WithStreams(s.streams),
+		weirhttp.WithBufferedBody(bufferedBody),
+		weirhttp.WithWriteTimeout(time.Duration(l.cfg.WriteTimeout)),
+		weirhttp.WithRejection(refuse),
+		weirhttp.WithYield(false), // the handler waits for the network at once
+	)}
+}
+
+// request is one request on its way through the gateway, and its ResponseWriter: whoever
+// has the writer finds it there, without a search through contexts.
+type request struct {
+	http.ResponseWriter
+	handler *handler
+	route   *route
+	call    proxy.Call
+	body    *upload // nil for a request without a body
+	status  int     // of the answer; 0 before it begins
+}
+
+// ServeHTTP leads a request through policy and gates to its upstream.
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h.s.inFlight.Add(1)
+	defer h.s.inFlight.Add(-1)
+	defer h.inProgress.Add(-1)
+	began := time.Now()
+	if most := h.listener.conns.MaxRequests(); h.inProgress.Add(1) > most {
+		h.refuseOneTooMany(w, r, most)
+		return
+	}
+	if !h.listener.conns.CertificateValid(r, began) {
+		// The client may show another certificate on another connection (RFC 9110, 15.5.20).
+		w.Header().Set("Connection", "close")
+		writeProblem(w, http.StatusMisdirectedRequest,
+			"the client certificate of this connection has expired, or its authority is trusted no more; connect anew")
+		return
+	}
+	st := h.s.state.Load()
+	rt, work := st.policy.Match(r)
+	q := &request{ResponseWriter: w, handler: h, route: st.routes[rt]}
+	if q.route == nil {
+		h.s.metrics.NoRoute()
+		writeProblem(q, http.StatusNotFound, "no route of the gateway matches this request")
+		return
+	}
+	q.call = proxy.Call{Policy: st.policy, Route: rt, Quotas: q.route.quotas, Work: work, Arrived: began}
+	defer func() {
+		took := time.Since(began)
+		q.route.stats.Answered(q.status, q.call.By, took)
+		h.s.metrics.Tenant(q.call.Work.Tenant, q.call.By, took)
+	}()
+	if policy.Ambiguous(r.URL) { // it may lead to another route at the upstream
+		writeProblem(q, http.StatusBadRequest,
+			"with %2F unescaped, the path has an empty, . or .. segment; servers differ on where it leads")
+		return
+	}
+	if r.Body != nil && r.Body != http.NoBody {
+		q.body = newUpload(w, r, time.Duration(h.listener.cfg.ReadTimeout))
+		uploading := *r
+		uploading.Body = q.body
+		r = &uploading
+	}
+	h.guard.Serve(q, r, rt.Gate(), work, forward)
+}
+
+// forward passes on a request that the gates have admitted.
+func forward(w http.ResponseWriter, r *http.Request, admitted *weirhttp.Request) {
+	q := requestOf(w)
+	if q.body != nil {
+		q.body.admit(r.Context(), admitted, q.call.Work)
+	}
+	q.call.Request = admitted
+	q.route.upstream.Serve(w, r, &q.call)
+}
+
+// refuse answers a request that a gate refused.
+func refuse(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
+	q := requestOf(w)
+	if rej.Reason == weir.ReasonCanceled && q.body != nil && q.body.err != nil {
+		// To net/http a body that fails is a client that has left. It may well be there,
+		// and is told what was wrong.
+		proxy.WriteBodyProblem(w, q.body.err)
+		return
+	}
+	q.call.Refuse(w, r, rej)
+}
+
+// requestOf finds the request that w belongs to.
+func requestOf(w http.ResponseWriter) *request {
+	for {
+		if q, ok := w.(*request); ok {
+			return q
+		}
+		w = w.(interface{ Unwrap() http.ResponseWriter }).Unwrap()
+	}
+}
+
+// Unwrap leads http.ResponseController to the server's own writer.
+func (q *request) Unwrap() http.ResponseWriter { return q.ResponseWriter }
+
+// WriteHeader begins the answer. While the gateway, or the listener, wants to be rid of its
+// clients, the answer tells them so: on HTTP/1 it ends the connection, on HTTP/2 net/http
+// makes a GOAWAY of it.
+func (q *request) WriteHeader(status int) {
+	if status >= 200 || status == http.StatusSwitchingProtocols {
+		q.status = status
+		if status != http.StatusSwitchingProtocols && (q.handler.s.draining.Load() || q.handler.listener.closed.Load()) {
+			q.Header().Set("Connection", "close")
+		}
+	}
+	q.ResponseWriter.WriteHeader(status)
+}
+
+// refuseOneTooMany refuses a request where most are in progress already.
+func (h *handler) refuseOneTooMany(w http.ResponseWriter, r *http.Request, most int64) {
+	rej := &weir.Rejection{
+		Gate: "gateway", Rule: "max_connections", Reason: weir.ReasonQueueFull,
+		Value: float64(most), Limit: float64(most), RetryAfter: time.Second, Retryable: true,
+	}
+	h.s.events.Rejected(weir.Work{}, rej)
+	q := &request{ResponseWriter: w, handler: h}
+	q.call.Refuse(q, r, rej)
+}
+
+// writeProblem answers a request that goes no further.
+func writeProblem(w http.ResponseWriter, status int, detail string) {
+	proxy.BoundAnswer(w)
+	proxy.WriteProblem(w, proxy.Problem{Title: http.StatusText(status), Status: status, Detail: detail})
+}
+
+const (
+	// uploadRate is the slowest body, in bytes a second, that may take longer
+	// than the read time-out.
+	uploadRate = 4 << 10
+	// slotRate is the slowest body, in bytes a second, that keeps the slot of
+	// its request.
+	slotRate = 64 << 10
+	// slotStall is how long such a body may keep the gateway waiting besides.
+	slotStall = time.Second
+)
+
+// upload is the body of a request as it comes in. A client gets the read
+// time-out, and then a second more for each uploadRate bytes it has sent: one
+// that sends a byte at a time is cut, one that sends a large file over a slow
+// line is not. Nobody may be silent for longer than the read time-out, however
+// much was sent before.
+//
+// A body that does not come at slotRate, or is still arriving after the time-out,
+// holds no slot any more: it becomes a stream, so that neither stalled bodies nor
+// those without end can fill a gate. While it comes, the upstream waits for the
+// client too. Before it is told of the end the request is admitted anew, because
+// then it has work to do; refused, it never sees the end.
+type upload struct {
+	io.ReadCloser
+	control *http.ResponseController
+	started time.Time
+	timeout time.Duration
+	stall   time.Duration
+	length  int64 // as announced, -1 if it was not
+	n       int64
+	err     error // what went wrong with it
+	refused error // why it was not admitted when it was complete
+
+	// What follows is for bodies of admitted requests.
+	ctx      context.Context // of the request
+	work     weir.Work
+	admitted time.Time
+
+	mu       sync.Mutex        // against the timer
+	request  *weirhttp.Request // nil before admission
+	timer    *time.Timer       // nil before the first wait
+	blocked  time.Duration     // how long the client has been waited for
+	reading  bool
+	moved    bool // has given up its slot
+	complete bool
+}
+
+func newUpload(w http.ResponseWriter, r *http.Request, timeout time.Duration) *upload {
+	return &upload{
+		ReadCloser: r.Body, control: http.NewResponseController(w), started: time.Now(),
+		timeout: timeout, stall: min(slotStall, timeout/2), length: r.ContentLength,
+	}
+}
+
+// admit says that the request has a slot, which the body can lose.
+func (u *upload) admit(ctx context.Context, q *weirhttp.Request, w weir.Work) {
+	u.ctx, u.work, u.admitted = ctx, w, time.Now()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.request = q
+}
+
+// Read implements io.Reader.
+func (u *upload) Read(p []byte) (int, error) {
+	if u.refused != nil {
+		return 0, u.refused
+	}
+	began := time.Now()
+	u.bound(began)
+	u.begin(began)
+	n, err := u.ReadCloser.Read(p)
+	u.n += int64(n)
+	complete := err == io.EOF || err == nil && u.n == u.length
+	if complete {
+		// net/http goes on to watch the connection for the client's departure;
+		// a deadline that passes there would look like one.
+		_ = u.control.SetReadDeadline(time.Time{})
+	} else if err != nil {
+		// The deadline stays: net/http reads what is left of a body before it
+		// answers.
+		u.err = err
+	}
+	if u.finish(time.Since(began), complete) {
+		if u.refused = u.readmit(); u.refused != nil {
+			return 0, u.refused // with the rest the upstream could begin
+		}
+	}
+	return n, err
+}
+
+// bound sets the time by which the client must have sent more.
+func (u *upload) bound(now time.Time) {
+	allowed := u.timeout + time.Duration(float64(u.n)/uploadRate*float64(time.Second))
+	deadline := u.started.Add(allowed)
+	if silent := now.Add(u.timeout); silent.Before(deadline) {
+		deadline = silent
+	}
+	_ = u.control.SetReadDeadline(deadline) // without one there is nothing to bound
+}
+
+// begin bounds the time for which the slot is held while the client is waited
+// for.
+func (u *upload) begin(now time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.request == nil || u.moved || u.complete {
+		return
+	}
+	u.reading = true
+	left := u.stall + time.Duration(float64(u.n)/slotRate*float64(time.Second)) - u.blocked
+	switch {
+	case left <= 0 || now.Sub(u.started) > u.timeout:
+		u.leave()
+	case u.timer == nil:
+		u.timer = time.AfterFunc(left, u.late)
+	default:
+		u.timer.Reset(left)
+	}
+}
+
+// late runs when the client has been waited for long enough.
+func (u *upload) late() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.reading {
+		u.leave()
+	}
+}
+
+// leave gives the slot up, if there is a place for it among the streams. u.mu is
+// held.
+func (u *upload) leave() { u.moved = u.request.Stream() }
+
+// finish ends a wait for the client, and reports whether the body has just come
+// to its end without a slot.
+func (u *upload) finish(took time.Duration, complete bool) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.reading {
+		u.reading = false
+		u.blocked += took
+		if u.timer != nil {
+			u.timer.Stop()
+		}
+	}
+	first := complete && !u.complete
+	u.complete = u.complete || complete
+	return first && u.moved
+}
+
+// readmit gets a new slot for a request that has given its own up. What the
+// client took to send the body does not count against the request's deadline.
+func (u *upload) readmit() error {
+	if !u.work.Deadline.IsZero() {
+		u.work.Deadline = u.work.Deadline.Add(time.Since(u.admitted))
+	}
+	return u.request.Return(u.ctx, u.work)
+}

@@ -1,0 +1,185 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/quotas"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/weirredis"
+)
+
+// store is a server that keeps buckets of quotas, as the gateway uses it. It lives on
+// over reloads while its settings are the same.
+type store struct {
+	*weirredis.Store
+	settings [sha256.Size]byte // with passwords and certificates
+	once     sync.Once
+}
+
+// stores are those of a configuration by name.
+type stores map[string]*store
+
+// openStores returns the stores of cfg: those of prev whose settings are the same, and
+// new ones. One that cannot be reached is no error; it is used as soon as it answers.
+func (s *Server) openStores(cfg *config.Config, prev stores) (stores, error) {
+	now := make(stores, len(cfg.Stores))
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(cfg.Stores)) {
+		st, err := s.openStore(name, cfg.Stores[name], prev[name])
+		if err != nil {
+			errs = append(errs, fmt.Errorf("stores.%s: %w", name, err))
+			continue
+		}
+		now[name] = st
+	}
+	if len(errs) > 0 {
+		now.closeBut(prev)
+		return nil, errors.Join(errs...)
+	}
+	return now, nil
+}
+
+func (s *Server) openStore(name string, spec config.Store, live *store) (*store, error) {
+	cfg, err := spec.Connection()
+	if err != nil {
+		return nil, err
+	}
+	settings, err := settingsOf(&spec, &cfg)
+	if err != nil {
+		return nil, err
+	}
+	if live != nil && live.settings == settings {
+		return live, nil
+	}
+	cfg.OnDown = func(err error) {
+		s.log.Warn("a store of quotas does not answer; until it does, each gate does what its on_store_error says", "store", name, "error", err)
+	}
+	cfg.OnUp = func(after time.Duration) {
+		s.log.Info("a store of quotas answers again", "store", name, "after", after.Round(time.Millisecond).String())
+	}
+	opened, err := weirredis.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &store{Store: opened, settings: settings}, nil
+}
+
+// settingsOf sums up all that a connection depends on, also what stands in other files.
+func settingsOf(spec *config.Store, cfg *weirredis.Config) (sum [sha256.Size]byte, err error) {
+	all := []any{spec, cfg.Password, cfg.Sentinel.Password}
+	if t := spec.TLS; t != nil {
+		for _, file := range []string{t.CA, t.Cert, t.Key} {
+			if file == "" {
+				continue
+			}
+			data, err := os.ReadFile(file)
+			if err != nil {
+				return sum, err
+			}
+			all = append(all, data)
+		}
+	}
+	text, err := json.Marshal(all)
+	return sha256.Sum256(text), err
+}
+
+// quotas are the stores as a policy takes them.
+func (s stores) quotas() map[string]quota.Store {
+	all := make(map[string]quota.Store, len(s))
+	for name, st := range s {
+		all[name] = st
+	}
+	return all
+}
+
+// closeBut closes the stores that keep does not have.
+func (s stores) closeBut(keep stores) {
+	for name, st := range s {
+		if keep[name] != st {
+			st.once.Do(func() { _ = st.Close() }) // it never fails
+		}
+	}
+}
+
+// rulesPlace is where rules of quotas are kept that are set at run time: two that are
+// equal are the same place.
+type rulesPlace struct {
+	file, store string
+	settings    [sha256.Size]byte // of the connection to the store
+}
+
+// openRules opens the place where cfg keeps the rules of quotas that are set at run time.
+// At the start it makes the book of them. Later it reads them, for the policy that is to
+// be compiled with them; read is nil if cfg keeps them where they are.
+func (s *Server) openRules(cfg *config.Config) (place rulesPlace, read *quotas.Kept, err error) {
+	place = rulesPlace{file: cfg.Quotas.File, store: cfg.Quotas.Store}
+	field := "quotas.file"
+	if place.store != "" {
+		field = "quotas.store"
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%s: %w", cfg.At(field), err)
+		}
+	}()
+	var connection weirredis.Config
+	if place.store != "" {
+		spec := cfg.Stores[place.store]
+		if connection, err = spec.Connection(); err == nil {
+			place.settings, err = settingsOf(&spec, &connection)
+		}
+		if err != nil {
+			return place, nil, err
+		}
+	}
+	if s.book != nil && place == s.rulesPlace {
+		return place, nil, nil
+	}
+	var store quotas.Store
+	switch {
+	case place.file != "":
+		store, err = quotas.OpenFile(place.file)
+	case place.store != "":
+		store, err = openShared(place.store, connection)
+	}
+	if err != nil {
+		return place, nil, err
+	}
+	if s.book != nil {
+		read, err = quotas.Read(context.Background(), store, cfg.Quotas.StartBroken)
+		return place, read, err
+	}
+	book, err := quotas.Open(context.Background(), quotas.Options{Store: store, Logger: s.log, StartBroken: cfg.Quotas.StartBroken})
+	if err == nil {
+		s.book = book
+	}
+	return place, nil, err
+}
+
+// openShared connects to the store that keeps the rules. The connection is one of its own:
+// it goes on when that of the store of buckets is replaced.
+func openShared(name string, connection weirredis.Config) (quotas.Store, error) {
+	connection.Lease = weirredis.Lease{}
+	server, err := weirredis.New(connection)
+	if err != nil {
+		return nil, fmt.Errorf("stores.%s: %w", name, err)
+	}
+	return quotas.NewShared("store "+name, server), nil
+}
+
+// closeBook closes the place where the rules are kept.
+func (s *Server) closeBook() {
+	if err := s.book.Close(); err != nil {
+		s.log.Warn("the place where quotas set at run time are kept could not be closed", "error", err)
+	}
+}
