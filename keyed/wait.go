@@ -64,13 +64,13 @@ func (s *shard) enqueue(set *settings, slot uint32, a *arrival, out *answers) *w
 	displaced, ok := q.parts.Push(&q.room, a.now, &w.Waiter)
 	if displaced != nil {
 		inc(&e.Refused)
-		refused := s.full(set, e, int64(q.room.Len()), q.room.Units())
+		refused := s.full(set, e, int64(q.room.Bound()), q.room.Units())
 		refused.Rule = waiting.Rule(displaced, &w.Waiter)
 		s.answer(out, displaced, weir.Permit{}, refused)
 	}
 	if !ok {
 		s.gate.waiting.Add(-1)
-		refused := s.full(set, e, int64(q.room.Len()), q.room.Units())
+		refused := s.full(set, e, int64(q.room.Bound()), q.room.Units())
 		s.settle(q)
 		return refused
 	}

@@ -46,9 +46,10 @@ type Limiter struct {
 	byTime        *byTime        // nil: shares are of cost
 	idle          chan struct{}  // closed when closed and nothing is in flight
 	idleDone      bool
-	refusedBefore uint64        // refusals up to the last window
-	refreshAt     time.Duration // when the shared refusals may be made anew
-	resized       bool          // they must be: the limit or the room has changed
+	refusedBefore uint64          // refusals up to the last window
+	cut           *weir.Rejection // the last for want of a place in a queue that stands
+	refreshAt     time.Duration   // when the shared refusals may be made anew
+	resized       bool            // they must be: the limit or the room has changed
 
 	// Read without the lock.
 	name           string               // set once
@@ -334,12 +335,8 @@ func (l *Limiter) decide(now time.Duration, w *weir.Work, until bounds, place *w
 		return weir.Permit{}, refused
 	}
 	displaced, ok := l.room.Push(now, &place.Waiter)
-	switch {
-	case ok:
-	case l.room.Len() < l.room.Size(): // a queue that stands has fewer places
-		return weir.Permit{}, l.refusal.Load().displaced
-	default:
-		return weir.Permit{}, l.refusal.Load().queueFull
+	if !ok {
+		return weir.Permit{}, l.full(l.room.Bound())
 	}
 	if displaced != nil {
 		answer(out, displaced, weir.Permit{}, l.displaced(displaced, &place.Waiter))

@@ -22,18 +22,34 @@ type counters struct {
 // refusals are the rejections in which nothing is particular to one request.
 // They are replaced, never written to, when the limit or the wait changes.
 type refusals struct {
-	limit, queueFull, displaced, draining *weir.Rejection
+	limit, queueFull, draining *weir.Rejection
+}
+
+// full is the refusal for want of a place, where so many may wait: all places, or
+// fewer in a queue that stands. One is shared by all that say the same.
+func (l *Limiter) full(places int) *weir.Rejection {
+	shared := l.refusal.Load().queueFull
+	if places >= l.room.Size() {
+		return shared
+	}
+	n := float64(places)
+	if r := l.cut; r == nil || r.Limit != n || r.RetryAfter != shared.RetryAfter || r.Signal != shared.Signal {
+		cut := *shared
+		cut.Value, cut.Limit = n, n
+		l.cut = &cut
+	}
+	return l.cut
 }
 
 // displaced is the refusal of a waiter that has lost its place.
 func (l *Limiter) displaced(w, by *room.Waiter) *weir.Rejection {
-	rule := waiting.Rule(w, by)
-	if rule == "" {
-		return l.refusal.Load().displaced
+	r := l.full(l.room.Bound())
+	if rule := waiting.Rule(w, by); rule != "" {
+		own := *r
+		own.Rule = rule
+		return &own
 	}
-	n := float64(l.room.Len())
-	return &weir.Rejection{Gate: l.name, Rule: rule, Reason: weir.ReasonQueueFull, Value: n, Limit: n,
-		RetryAfter: l.wait(), Retryable: true, Signal: l.signal}
+	return r
 }
 
 // oversize is the refusal of a cost above the limit. A limit that a controller
@@ -52,8 +68,8 @@ const refreshEvery = 100 * time.Millisecond
 func (l *Limiter) refresh(now time.Duration) {
 	l.refreshAt = now + refreshEvery
 	wait := l.wait()
-	limit, places, kept := float64(l.limit), float64(l.room.Size()), float64(l.room.Kept())
-	if old := l.refusal.Load(); !l.resized && old.limit.RetryAfter == wait && old.displaced.Value == kept {
+	limit, places := float64(l.limit), float64(l.room.Size())
+	if old := l.refusal.Load(); !l.resized && old.limit.RetryAfter == wait {
 		return
 	}
 	l.resized = false
@@ -61,8 +77,6 @@ func (l *Limiter) refresh(now time.Duration) {
 		limit: &weir.Rejection{Gate: l.name, Reason: weir.ReasonLimit, Value: limit, Limit: limit,
 			RetryAfter: wait, Retryable: true, Signal: l.signal},
 		queueFull: &weir.Rejection{Gate: l.name, Reason: weir.ReasonQueueFull, Value: places, Limit: places,
-			RetryAfter: wait, Retryable: true, Signal: l.signal},
-		displaced: &weir.Rejection{Gate: l.name, Reason: weir.ReasonQueueFull, Value: kept, Limit: kept,
 			RetryAfter: wait, Retryable: true, Signal: l.signal},
 		draining: &weir.Rejection{Gate: l.name, Reason: weir.ReasonDraining, Retryable: true},
 	}

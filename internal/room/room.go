@@ -37,6 +37,7 @@ const Never = time.Duration(math.MaxInt64)
 type Room struct {
 	size     int
 	order    Order
+	bound    int // what the last Push was judged by
 	pace     Pace
 	standing standing
 
@@ -196,7 +197,8 @@ func (r *Room) tenant(w *Waiter) uint32 {
 // before it; in another order w is refused.
 func (r *Room) Push(now time.Duration, w *Waiter) (displaced *Waiter, ok bool) {
 	w.tidy()
-	full := len(r.expiry) >= r.placesFor(w)
+	r.bound = r.placesFor(w)
+	full := len(r.expiry) >= r.bound
 	if full {
 		if r.size == 0 {
 			return nil, false
@@ -216,6 +218,10 @@ func (r *Room) Push(now time.Duration, w *Waiter) (displaced *Waiter, ok bool) {
 	r.push(w)
 	return displaced, true
 }
+
+// Bound returns how many might wait when Push last was called, which is by what it
+// refused or displaced somebody. A queue that stands has fewer places than Size.
+func (r *Room) Bound() int { return r.bound }
 
 // Next returns the waiter to serve next, nil if nobody waits. It stays queued.
 func (r *Room) Next(now time.Duration) *Waiter {
