@@ -13,7 +13,7 @@ import (
 // while another's grant is held, except the last; put the concurrency gate
 // there, and the cheap refusals first. When a gate refuses, the grants before
 // it are cancelled in reverse order and its Rejection is returned. If it refuses
-// for [ReasonQuota] and a later gate, a [Foreteller], would have the work come back
+// for [ReasonQuota] and a later gate, a [Predictor], would have the work come back
 // later still, or never, that one's Rejection is returned in its place: who
 // comes back when told would be refused again. Only the gate that was asked
 // counts the refusal.
@@ -153,30 +153,30 @@ func (a *all) outlast(ctx context.Context, w Work, err error, from int) error {
 	if first == nil || first.Reason != ReasonQuota {
 		return err
 	}
-	if told := a.foretell(ctx, w, first, from); told != first {
+	if told := a.predict(ctx, w, first, from); told != first {
 		return told
 	}
 	return err
 }
 
-// Foretell implements [Foreteller].
-func (a *all) Foretell(ctx context.Context, w Work) *Rejection {
-	return a.foretell(ctx, w, nil, 0)
+// Predict implements [Predictor].
+func (a *all) Predict(ctx context.Context, w Work) *Rejection {
+	return a.predict(ctx, w, nil, 0)
 }
 
-// foretell returns told, or the refusal of a gate from number from on that is to be
+// predict returns told, or the refusal of a gate from number from on that is to be
 // waited for longer.
-func (a *all) foretell(ctx context.Context, w Work, told *Rejection, from int) *Rejection {
+func (a *all) predict(ctx context.Context, w Work, told *Rejection, from int) *Rejection {
 	for _, g := range a.gates[from:] {
 		if p, ok := Nested(ctx, g); ok {
 			p.Cancel()
 			continue
 		}
-		f, ok := g.(Foreteller)
+		f, ok := g.(Predictor)
 		if !ok {
 			continue
 		}
-		if r := f.Foretell(ctx, w); r.outlasts(told) {
+		if r := f.Predict(ctx, w); r.outlasts(told) {
 			told = r
 		}
 	}

@@ -166,7 +166,7 @@ type oracle struct {
 	asked int
 }
 
-func (o *oracle) Foretell(context.Context, weir.Work) *weir.Rejection {
+func (o *oracle) Predict(context.Context, weir.Work) *weir.Rejection {
 	o.asked++
 	return o.says
 }

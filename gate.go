@@ -25,12 +25,12 @@ type TryAdmitter interface {
 	TryAdmit(w Work) (Permit, error)
 }
 
-// Foreteller is a Gate that can say what would become of work without taking or
+// Predictor is a Gate that can say what would become of work without taking or
 // counting anything. [All] asks it for when to come back: see there.
-type Foreteller interface {
-	// Foretell returns the Rejection that w would get now for want of what only
+type Predictor interface {
+	// Predict returns the Rejection that w would get now for want of what only
 	// time brings back, or because it can never be let in; nil otherwise.
-	Foretell(ctx context.Context, w Work) *Rejection
+	Predict(ctx context.Context, w Work) *Rejection
 }
 
 // Arriver is a Gate that can decide without blocking the caller: either at

@@ -56,7 +56,7 @@ func TestClassOfPriority(t *testing.T) {
 		t.Errorf("the highest class is %d of %d", highest, weir.Classes)
 	}
 	for class := range weir.Classes {
-		if p := weir.OfClass(class); p.Class() != class || p < weir.Background || p > weir.Critical {
+		if p := weir.PriorityOf(class); p.Class() != class || p < weir.Background || p > weir.Critical {
 			t.Errorf("class %d is of priority %v", class, p)
 		}
 	}

@@ -57,8 +57,8 @@ type Work struct {
 // NoWait as Work.MaxWait asks for an answer at once: admitted or refused.
 const NoWait time.Duration = -1
 
-// Units returns the cost of w: Cost, or 1 where none was given.
-func (w *Work) Units() int64 {
+// CostOrOne returns the cost of w: Cost, or 1 where none was given.
+func (w *Work) CostOrOne() int64 {
 	if w.Cost == 0 {
 		return 1
 	}
@@ -83,8 +83,8 @@ const Classes = 4
 // [Critical]. A priority outside of these counts as the nearest.
 func (p Priority) Class() int { return int(min(max(p, Background), Critical) - Background) }
 
-// OfClass is the inverse of [Priority.Class] for the classes that there are.
-func OfClass(class int) Priority { return Background + Priority(class) }
+// PriorityOf is the inverse of [Priority.Class] for the classes that there are.
+func PriorityOf(class int) Priority { return Background + Priority(class) }
 
 // String returns the lower-case name, or "priority(n)" for a value that is not
 // one of the constants.

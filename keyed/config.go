@@ -16,8 +16,8 @@ import (
 	"github.com/weir-go/weir/limit"
 )
 
-// Config configures a [Gate]. Everything but Name, Key and Now can be changed
-// later with [Gate.Reconfigure].
+// Config configures a [Pools]. Everything but Name, Key and Now can be changed
+// later with [Pools.Reconfigure].
 type Config struct {
 	// Name is the gate's name in rejections, metrics and logs.
 	Name string
@@ -69,7 +69,7 @@ type Config struct {
 	// Now replaces the clock, for virtual time: it returns the time since the
 	// gate's epoch, which stands for limit.VirtualEpoch where a Work.Deadline is
 	// concerned. With it set the gate starts no timer; whoever owns the clock calls
-	// [Gate.Step] when [Gate.Next] says so. Leave it nil outside simulators.
+	// [Pools.Step] when [Pools.Next] says so. Leave it nil outside simulators.
 	Now func() time.Duration
 }
 
@@ -99,7 +99,7 @@ func (o Override) of(base int64) int64 {
 	return base
 }
 
-// Queue is the wait room of a [Gate]. Work waits for a slot of its own key and
+// Queue is the wait room of a [Pools]. Work waits for a slot of its own key and
 // never for one of another; what the keys share is the number of places.
 type Queue struct {
 	// Len bounds the work that waits, over all keys together. 0 means
@@ -151,7 +151,7 @@ func (c *Config) validate() error {
 	} else {
 		f.check(c.Limit == 0, "Limit %d: leave it 0, the Controller %q decides", c.Limit, c.Controller.Name())
 		f.check(!byLatency(c.Controller),
-			"Controller %q: learns from the service times of one pool; use NewLimiters, which gives each key its own", c.Controller.Name())
+			"Controller %q: learns from the service times of one pool; use NewAdaptive, which gives each key its own", c.Controller.Name())
 	}
 	f.check(c.MaxKeys >= 0 && c.MaxKeys <= keys.Most, "MaxKeys %d: must be from 1 to %d, or 0 for %d", c.MaxKeys, keys.Most, DefaultMaxKeys)
 	f = append(f, c.Queue.settings().Faults()...)

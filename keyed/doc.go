@@ -1,9 +1,9 @@
 // Package keyed is concurrency gates with a pool of slots for each key: for each
 // tenant, database or route. One busy key does not touch the others.
 //
-// A pool is there from the first work of its key on. A [Gate] has pools of one
+// A pool is there from the first work of its key on. A [Pools] has pools of one
 // size, which a controller may move for all of them, and takes 64 bytes a key.
-// [Limiters] has a whole limit.Limiter for each key, with a controller each, and
+// [Adaptive] has a whole limit.Limiter for each key, with a controller each, and
 // takes kilobytes.
 //
 //	g, err := keyed.New(keyed.Config{Name: "databases", Limit: 100})
@@ -42,10 +42,10 @@
 // MaxInFlight is the busiest key's. Latencies and Samples are empty. So it can be
 // one that goes by readings (control.LagMap, control.Drain, control.Resource,
 // control.Fixed); those that learn from service times (control.Knee, control.AIMD
-// and their like) belong into [Limiters], one for each key.
+// and their like) belong into [Adaptive], one for each key.
 //
 // [Override] gives single keys a limit of their own, a number or a multiple of the
-// others'. All settings can be changed while the gate runs ([Gate.Reconfigure]).
+// others'. All settings can be changed while the gate runs ([Pools.Reconfigure]).
 //
 // A limit that shrinks revokes nothing: work is granted iff what its key holds
 // stays within the limit, so nothing is granted until enough has come back. One
@@ -53,10 +53,10 @@
 // forget permits that are free does not shrink under load, which is when it should.)
 //
 // Work that costs more than the whole limit of its key is charged all of it and runs
-// alone, or is refused at once ([Config.RefuseOversize]; for [Limiters] in the
+// alone, or is refused at once ([Config.RefuseOversize]; for [Adaptive] in the
 // configuration of each).
 //
-// [weir.Permit.SetCost] changes what a permit of a [Gate] holds of its key: where
+// [weir.Permit.SetCost] changes what a permit of a [Pools] holds of its key: where
 // slots stand for bytes, say, once the size is known. (A limit.Limiter leaves the
 // slots as they are.) More may bring the key above its limit. As there, the
 // difference is settled with the part of whoever sent the work, if it had to wait.
@@ -103,7 +103,7 @@
 // another's, and that is to be counted, make that call with a context of its own, or
 // have a gate for each layer.
 //
-// Unlike a limit.Limiter a [Gate] refuses nobody on arrival because it would
+// Unlike a limit.Limiter a [Pools] refuses nobody on arrival because it would
 // wait in vain: too little happens to a single key to tell how fast its slots come
 // back. Its RetryAfter goes by the service time of all keys, and is an estimate.
 //

@@ -85,11 +85,11 @@ func ExampleNew_lag() {
 }
 
 // Every shard has a limiter that finds its own limit.
-func ExampleNewLimiters() {
-	l, err := keyed.NewLimiters(keyed.LimitersConfig{
+func ExampleNewAdaptive() {
+	l, err := keyed.NewAdaptive(keyed.AdaptiveConfig{
 		Name: "shards",
 		Key:  func(w weir.Work) string { return w.Op },
-		New: keyed.Each(func(string) (limit.Config, error) {
+		New: keyed.PerKey(func(string) (limit.Config, error) {
 			knee, err := control.NewKnee(control.KneeConfig{})
 			return limit.Config{Controller: knee}, err
 		}),
@@ -112,7 +112,7 @@ func ExampleNewLimiters() {
 
 // Each database has a pool for reads and one for writes, sized together.
 func ExampleReadWrite() {
-	l, err := keyed.NewLimiters(keyed.LimitersConfig{
+	l, err := keyed.NewAdaptive(keyed.AdaptiveConfig{
 		Name: "tickets",
 		Part: func(w weir.Work) string { return w.Op },
 		New:  keyed.ReadWrite(control.ProbeConfig{Initial: 64}, limit.Config{}),

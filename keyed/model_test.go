@@ -275,7 +275,7 @@ func (m *model) reconfigure(now time.Duration, to modelSettings) {
 // twin drives the gate and the model through the same.
 type twin struct {
 	t       *testing.T
-	g       *Gate
+	g       *Pools
 	m       *model
 	now     *time.Duration
 	permits map[int]weir.Permit

@@ -20,7 +20,7 @@ import (
 // key's limit; a limit that shrinks below what is held revokes nothing and grants
 // nothing until enough has come back.
 type shard struct {
-	gate  *Gate
+	gate  *Pools
 	crowd atomic.Int64 // waiting here: whether a release needs the clock
 
 	mu       sync.Mutex
@@ -52,7 +52,7 @@ type tally struct {
 	timed                                   int64
 }
 
-func (s *shard) init(g *Gate) {
+func (s *shard) init(g *Pools) {
 	s.gate = g
 	s.table = keys.New(g.seed)
 	s.queues = make(map[uint32]*queue)

@@ -46,14 +46,14 @@ type totals struct {
 	byClass                         [room.Classes]int
 }
 
-func (z *sizing) init(g *Gate, cfg Config, first control.Decision) {
+func (z *sizing) init(g *Pools, cfg Config, first control.Decision) {
 	z.about.Store(&about{controller: z.controller.Name(), reason: first.Reason})
 	z.since = g.now()
 	g.schedule(z.since, first.Next)
 }
 
 // schedule sets the end of the present window: never for a length of 0.
-func (g *Gate) schedule(now, length time.Duration) {
+func (g *Pools) schedule(now, length time.Duration) {
 	at := room.Never
 	if length > 0 {
 		at = after(now, max(length, time.Millisecond))
@@ -73,7 +73,7 @@ func (g *Gate) schedule(now, length time.Duration) {
 }
 
 // tick closes the window if it is over: measure, decide, apply.
-func (g *Gate) tick() {
+func (g *Pools) tick() {
 	changed, answered, problem := g.ticked()
 	answered.Deliver()
 	changed.tell(g)
@@ -82,7 +82,7 @@ func (g *Gate) tick() {
 	}
 }
 
-func (g *Gate) ticked() (c change, out answers, problem string) {
+func (g *Pools) ticked() (c change, out answers, problem string) {
 	g.control.Lock()
 	defer g.control.Unlock()
 	now, at := g.now(), time.Duration(g.tickAt.Load())
@@ -121,7 +121,7 @@ func (g *Gate) ticked() (c change, out answers, problem string) {
 }
 
 // apply puts new settings into force, and lets in whom they let in.
-func (g *Gate) apply(next *settings, overrides bool, now time.Duration) (out answers) {
+func (g *Pools) apply(next *settings, overrides bool, now time.Duration) (out answers) {
 	was := g.settings.Swap(next)
 	if !overrides && next.limit <= was.limit {
 		return out
@@ -137,7 +137,7 @@ func (g *Gate) apply(next *settings, overrides bool, now time.Duration) (out ans
 }
 
 // restart begins a window.
-func (g *Gate) restart(now time.Duration, sum totals) {
+func (g *Pools) restart(now time.Duration, sum totals) {
 	g.since, g.before = now, sum
 	for i := range g.shards {
 		s := &g.shards[i]
@@ -151,7 +151,7 @@ func (g *Gate) restart(now time.Duration, sum totals) {
 // are divided by the number of keys that hold something, rounded up, so that they
 // compare with Limit, which is a key's too. MaxInFlight is the busiest key's, of
 // those that admitted something in the window.
-func (g *Gate) read(set *settings, now time.Duration) totals {
+func (g *Pools) read(set *settings, now time.Duration) totals {
 	sum := g.total()
 	n := max(1, sum.busy)
 	each := func(count int64) int64 { return (max(0, count) + n - 1) / n }
@@ -170,7 +170,7 @@ func (g *Gate) read(set *settings, now time.Duration) totals {
 }
 
 // ask has the controller decide, and takes its word only where that makes sense.
-func (g *Gate) ask(set *settings) (d control.Decision, problem string) {
+func (g *Pools) ask(set *settings) (d control.Decision, problem string) {
 	by := g.about.Load().controller
 	kept := control.Decision{Limit: set.limit, Signal: set.signal, Next: time.Second}
 	defer func() {
@@ -192,7 +192,7 @@ func (g *Gate) ask(set *settings) (d control.Decision, problem string) {
 }
 
 // total adds up the shards.
-func (g *Gate) total() (sum totals) {
+func (g *Pools) total() (sum totals) {
 	for i := range g.shards {
 		g.shards[i].addTo(&sum)
 	}
@@ -237,7 +237,7 @@ type change struct {
 	reason   string
 }
 
-func (c change) tell(g *Gate) {
+func (c change) tell(g *Pools) {
 	if h := &g.settings.Load().hooks; h.LimitChanged != nil && c.from != c.to {
 		h.LimitChanged(g.name, c.from, c.to, c.reason)
 	}
@@ -249,7 +249,7 @@ func (c change) tell(g *Gate) {
 // limit. If a smaller MaxKeys is exceeded, idle keys go at once and keys in use as
 // they become idle and newcomers ask for places. A change of Name, Key or Now is
 // ignored, a closed gate refuses, and a faulty configuration changes nothing.
-func (g *Gate) Reconfigure(cfg Config) error {
+func (g *Pools) Reconfigure(cfg Config) error {
 	cfg.Now, cfg.Key, cfg.Name = g.clock, g.key, g.name
 	if err := cfg.validate(); err != nil {
 		return err
@@ -260,7 +260,7 @@ func (g *Gate) Reconfigure(cfg Config) error {
 	return err
 }
 
-func (g *Gate) reconfigure(cfg Config, next control.Controller) (change, answers, error) {
+func (g *Pools) reconfigure(cfg Config, next control.Controller) (change, answers, error) {
 	g.control.Lock()
 	defer g.control.Unlock()
 	if g.closed() {
@@ -286,16 +286,16 @@ func (g *Gate) reconfigure(cfg Config, next control.Controller) (change, answers
 func same(a, b control.Controller) bool { return reflect.ValueOf(a).Comparable() && a == b }
 
 // learned returns what the controller has learned, or else the present limit.
-func (g *Gate) learned(set *settings) control.State {
+func (g *Pools) learned(set *settings) control.State {
 	if s, ok := g.controller.(control.Saver); ok {
 		return s.Save()
 	}
 	return control.State{Limit: float64(set.limit)}
 }
 
-// Save returns what the controller has learned, for [Gate.Restore] after a
+// Save returns what the controller has learned, for [Pools.Restore] after a
 // restart, and false if it learns nothing.
-func (g *Gate) Save() (control.State, bool) {
+func (g *Pools) Save() (control.State, bool) {
 	g.control.Lock()
 	defer g.control.Unlock()
 	if s, ok := g.controller.(control.Saver); ok {
@@ -306,13 +306,13 @@ func (g *Gate) Save() (control.State, bool) {
 
 // Restore takes up what an earlier run has learned. A controller that learns
 // nothing ignores it.
-func (g *Gate) Restore(state control.State) {
+func (g *Pools) Restore(state control.State) {
 	changed, answered := g.restored(state)
 	answered.Deliver()
 	changed.tell(g)
 }
 
-func (g *Gate) restored(state control.State) (change, answers) {
+func (g *Pools) restored(state control.State) (change, answers) {
 	g.control.Lock()
 	defer g.control.Unlock()
 	s, ok := g.controller.(control.Saver)

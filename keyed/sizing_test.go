@@ -11,7 +11,7 @@ import (
 
 // flying is a source whose lag is what is in flight: work keeps its slot until it
 // has been applied.
-type flying struct{ g *Gate }
+type flying struct{ g *Pools }
 
 func (f *flying) Readings(into []control.Reading) []control.Reading {
 	return append(into, control.Reading{Name: "lag", Value: float64(f.g.Snapshot().InFlight), Known: true})

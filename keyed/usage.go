@@ -46,12 +46,12 @@ type KeyUse struct {
 
 // Snapshot implements [weir.Snapshotter]: all keys together. Limit is that of a
 // key without an override, so InFlight may well be above it.
-func (g *Gate) Snapshot() weir.Snapshot { return g.Usage(0).Snapshot }
+func (g *Pools) Snapshot() weir.Snapshot { return g.Usage(0).Snapshot }
 
 // Usage describes the gate, with the top keys. It takes the lock of each shard for
 // as long as a look at its keys takes, some ns each, so it is for every few
 // seconds and not for every request. With top 0 it does not look at the keys.
-func (g *Gate) Usage(top int) Usage {
+func (g *Pools) Usage(top int) Usage {
 	set, by, sum := g.settings.Load(), g.about.Load(), g.total()
 	u := Usage{Keys: sum.keys, MaxKeys: set.maxKeys, Busy: sum.busy, Bytes: sum.bytes, Newcomers: sum.newcomers, Evicted: sum.evicted}
 	u.Snapshot = weir.Snapshot{
@@ -64,7 +64,7 @@ func (g *Gate) Usage(top int) Usage {
 	u.WaitingByClass = map[weir.Priority]int64{}
 	for c, n := range sum.byClass {
 		if n > 0 {
-			u.WaitingByClass[weir.OfClass(c)] = int64(n)
+			u.WaitingByClass[weir.PriorityOf(c)] = int64(n)
 		}
 	}
 	u.Rejected = map[weir.Reason]uint64{}
@@ -86,7 +86,7 @@ func (g *Gate) Usage(top int) Usage {
 }
 
 // KeyOf returns the key whose pool w draws on.
-func (g *Gate) KeyOf(w weir.Work) string {
+func (g *Pools) KeyOf(w weir.Work) string {
 	if g.key != nil {
 		return g.key(w)
 	}
@@ -95,7 +95,7 @@ func (g *Gate) KeyOf(w weir.Work) string {
 
 // Key describes one key, and reports whether it is known. One that is not holds
 // nothing, and its Limit is what it would get.
-func (g *Gate) Key(key string) (KeyUse, bool) {
+func (g *Pools) Key(key string) (KeyUse, bool) {
 	n := keys.NameOf(key)
 	h := keys.Hash(g.seed, &n)
 	set, s := g.settings.Load(), g.shard(h)
@@ -111,7 +111,7 @@ func (g *Gate) Key(key string) (KeyUse, bool) {
 }
 
 // top returns the n keys that use most, the first one leads.
-func (g *Gate) top(set *settings, n int) []KeyUse {
+func (g *Pools) top(set *settings, n int) []KeyUse {
 	var best []KeyUse
 	for i := range g.shards {
 		s := &g.shards[i]
@@ -152,11 +152,11 @@ func (s *shard) use(set *settings, slot uint32, e *keys.Entry) KeyUse {
 
 // Snapshot implements [weir.Snapshotter]: all keys together. Limit is the sum of
 // the limits of those that are known. Counts include those of evicted keys.
-func (l *Limiters) Snapshot() weir.Snapshot { return l.Usage(0).Snapshot }
+func (l *Adaptive) Snapshot() weir.Snapshot { return l.Usage(0).Snapshot }
 
 // Usage describes the gate, with the top keys. Bytes is not known, and left 0. It
 // asks every limiter, so it is for every few seconds and not for every request.
-func (l *Limiters) Usage(top int) Usage {
+func (l *Adaptive) Usage(top int) Usage {
 	u, keys := l.census()
 	for _, k := range keys {
 		one := together(k.parts)
@@ -182,7 +182,7 @@ type resident struct {
 // census returns what the lock is needed for: who is known, and what became of those
 // who no longer are. The limiters are asked without it, for that takes long, and all
 // work needs it. A key that is evicted meanwhile is counted once: among those known.
-func (l *Limiters) census() (u Usage, keys []resident) {
+func (l *Adaptive) census() (u Usage, keys []resident) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	u = Usage{Keys: int64(len(l.order)), MaxKeys: int64(l.maxKeys), Evicted: l.evicted, Newcomers: uint64(len(l.order)) + l.evicted}
@@ -201,7 +201,7 @@ func (l *Limiters) census() (u Usage, keys []resident) {
 }
 
 // KeyOf returns the key whose limiter decides about w.
-func (l *Limiters) KeyOf(w weir.Work) string {
+func (l *Adaptive) KeyOf(w weir.Work) string {
 	if l.key != nil {
 		return l.key(w)
 	}
@@ -210,14 +210,14 @@ func (l *Limiters) KeyOf(w weir.Work) string {
 
 // Key describes one key, all of its parts together, and reports whether it is known.
 // Of one that is not, only the Key is set.
-func (l *Limiters) Key(key string) (KeyUse, bool) {
+func (l *Adaptive) Key(key string) (KeyUse, bool) {
 	parts, ok := l.partsOf(key)
 	all := together(parts)
 	return useOf(key, &all), ok
 }
 
 // Limiter describes one part of a key, and reports false if it is not known.
-func (l *Limiters) Limiter(key, part string) (weir.Snapshot, bool) {
+func (l *Adaptive) Limiter(key, part string) (weir.Snapshot, bool) {
 	parts, _ := l.partsOf(key)
 	if parts[part] == nil {
 		return weir.Snapshot{}, false
@@ -226,7 +226,7 @@ func (l *Limiters) Limiter(key, part string) (weir.Snapshot, bool) {
 }
 
 // partsOf returns the limiters of a key, and false if it is not known.
-func (l *Limiters) partsOf(key string) (map[string]*limit.Limiter, bool) {
+func (l *Adaptive) partsOf(key string) (map[string]*limit.Limiter, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p, ok := l.pools[key]

@@ -174,7 +174,7 @@ func (w *waiter) Cancel() bool {
 }
 
 // place returns a waiter for a goroutine that blocks.
-func (g *Gate) place() *waiter {
+func (g *Pools) place() *waiter {
 	if w, ok := g.waiters.Get().(*waiter); ok {
 		return w
 	}
@@ -185,7 +185,7 @@ func (g *Gate) place() *waiter {
 }
 
 // putBack keeps a waiter for reuse whose answer, if any, has been received.
-func (g *Gate) putBack(w *waiter) {
+func (g *Pools) putBack(w *waiter) {
 	w.Forget()
 	w.queue, w.shard = nil, nil
 	w.User, w.Tenant = "", ""
@@ -303,17 +303,17 @@ func (s *shard) expired(w *room.Waiter, now time.Duration) *weir.Rejection {
 
 // crowded is the refusal of work whose key has no place: every key that is known
 // is in use.
-func (g *Gate) crowded(set *settings) *weir.Rejection {
+func (g *Pools) crowded(set *settings) *weir.Rejection {
 	return &weir.Rejection{Gate: g.name, Rule: "keys", Reason: weir.ReasonLimit, Value: float64(g.keys.Load()),
 		Limit: float64(set.maxKeys), RetryAfter: unknownWait, Retryable: true}
 }
 
-func (g *Gate) draining() *weir.Rejection {
+func (g *Pools) draining() *weir.Rejection {
 	return &weir.Rejection{Gate: g.name, Reason: weir.ReasonDraining, Retryable: true}
 }
 
 // givenUp is the refusal of work whose context is done.
-func (g *Gate) givenUp(ctx context.Context) *weir.Rejection {
+func (g *Pools) givenUp(ctx context.Context) *weir.Rejection {
 	reason := weir.ReasonCanceled
 	if ctx.Err() == context.DeadlineExceeded {
 		reason = weir.ReasonDeadline
@@ -322,7 +322,7 @@ func (g *Gate) givenUp(ctx context.Context) *weir.Rejection {
 }
 
 // refuse counts a refusal by its reason, and tells the hook.
-func (g *Gate) refuse(w *weir.Work, r *weir.Rejection) *weir.Rejection {
+func (g *Pools) refuse(w *weir.Work, r *weir.Rejection) *weir.Rejection {
 	g.rejected[r.Reason].Add(1)
 	if h := &g.settings.Load().hooks; h.Rejected != nil {
 		h.Rejected(*w, r)
@@ -330,13 +330,13 @@ func (g *Gate) refuse(w *weir.Work, r *weir.Rejection) *weir.Rejection {
 	return r
 }
 
-func (g *Gate) admitted(w *weir.Work, waited time.Duration) {
+func (g *Pools) admitted(w *weir.Work, waited time.Duration) {
 	if h := &g.settings.Load().hooks; h.Admitted != nil {
 		h.Admitted(g.name, *w, waited)
 	}
 }
 
-func (g *Gate) finished(o weir.Outcome, service time.Duration) {
+func (g *Pools) finished(o weir.Outcome, service time.Duration) {
 	if h := &g.settings.Load().hooks; h.Done != nil {
 		h.Done(g.name, o, service)
 	}

@@ -13,7 +13,7 @@ import (
 // line is a gate whose keys have one slot each, taken, and who has been served from
 // their rooms, by key.
 type line struct {
-	*Gate
+	*Pools
 	t      *testing.T
 	holds  map[string]weir.Permit
 	served map[string]string
@@ -23,14 +23,14 @@ type line struct {
 func newLine(t *testing.T, cfg Config) *line {
 	cfg.Limit = 1
 	g, _ := byHand(t, cfg)
-	return &line{Gate: g, t: t, holds: map[string]weir.Permit{}, served: map[string]string{}, gone: map[string]*weir.Rejection{}}
+	return &line{Pools: g, t: t, holds: map[string]weir.Permit{}, served: map[string]string{}, gone: map[string]*weir.Rejection{}}
 }
 
 // come has work wait for a key, behind a slot that is taken.
 func (l *line) come(key, name string, w weir.Work) {
 	l.t.Helper()
 	if _, ok := l.holds[key]; !ok {
-		l.holds[key] = take(l.t, l.Gate, w)
+		l.holds[key] = take(l.t, l.Pools, w)
 	}
 	_, _, err := l.Arrive(w, func(p weir.Permit, err error) {
 		if err != nil {

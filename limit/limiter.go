@@ -305,7 +305,7 @@ func (l *Limiter) arrive(ctx context.Context, w *weir.Work, place *waiter) (p we
 // decide is arrive under the lock. A zero permit without a refusal means that
 // place has been queued; whoever lost its own place to it is among the answers.
 func (l *Limiter) decide(now time.Duration, w *weir.Work, until bounds, place *waiter, out *answers) (weir.Permit, *weir.Rejection) {
-	cost := w.Units()
+	cost := w.CostOrOne()
 	if !l.slow && cost == 1 {
 		if p, ok := l.search(); ok {
 			return p, nil
@@ -483,7 +483,7 @@ func (l *Limiter) Snapshot() weir.Snapshot {
 		s.WaitingByClass = make(map[weir.Priority]int64)
 		for c, n := range l.room.ByClass() {
 			if n > 0 {
-				s.WaitingByClass[weir.OfClass(c)] = int64(n)
+				s.WaitingByClass[weir.PriorityOf(c)] = int64(n)
 			}
 		}
 	}

@@ -61,7 +61,7 @@ func (p *pair) arrive(cost int64, wait, deadline time.Duration, blocking bool) {
 	p.log("arrive %d %v %q %q cost %d wait %v deadline %v blocking %v", id, w.Priority, w.User, w.Tenant, cost, wait, deadline, blocking)
 	w.Cost, w.MaxWait = cost, wait
 	mw := modelWaiter{id: id, class: w.Priority.Class(), user: w.User, tenant: w.Tenant,
-		arrived: p.clock, cost: w.Units(), units: min(w.Units(), p.m.limit), patience: p.clock + wait}
+		arrived: p.clock, cost: w.CostOrOne(), units: min(w.CostOrOne(), p.m.limit), patience: p.clock + wait}
 	if deadline > 0 {
 		mw.deadline = p.clock + deadline
 		w.Deadline = VirtualEpoch.Add(mw.deadline)

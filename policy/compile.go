@@ -131,9 +131,9 @@ func (c *compiler) newMechanism(name string) (mechanism, error) {
 	case g.Quota != nil:
 		return c.newQuota(name)
 	case g.isPair():
-		return orNone(keyed.NewLimiters(c.pairConfig(name)))
+		return orNone(keyed.NewAdaptive(c.pairConfig(name)))
 	case g.Each != nil && g.Each.Own:
-		return orNone(keyed.NewLimiters(c.ownConfig(name)))
+		return orNone(keyed.NewAdaptive(c.ownConfig(name)))
 	case g.Each != nil:
 		cfg, err := c.keyedConfig(name)
 		if err != nil {
@@ -229,12 +229,12 @@ func (c *compiler) reconfigure(live mechanism, name string) error {
 		return m.Reconfigure(c.shedConfig(name))
 	case *quota.Quota:
 		return c.reconfigureQuota(m, name)
-	case *keyed.Limiters:
+	case *keyed.Adaptive:
 		if g := c.spec.Gates[name]; g.isPair() {
 			return m.Reconfigure(c.pairConfig(name))
 		}
 		return m.Reconfigure(c.ownConfig(name))
-	case *keyed.Gate:
+	case *keyed.Pools:
 		cfg, err := c.keyedConfig(name)
 		if err != nil {
 			return err

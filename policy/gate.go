@@ -88,8 +88,8 @@ func (g *Gate) Limiter() *limit.Limiter {
 
 // Keyed returns the gate with a limit for each key inside, nil for other
 // mechanisms. What holds of [Gate.Limiter] holds of it.
-func (g *Gate) Keyed() *keyed.Gate {
-	k, _ := g.mechanism.(*keyed.Gate)
+func (g *Gate) Keyed() *keyed.Pools {
+	k, _ := g.mechanism.(*keyed.Pools)
 	return k
 }
 
@@ -144,14 +144,14 @@ func (g *Gate) TryAdmit(w weir.Work) (weir.Permit, error) {
 	return p, err
 }
 
-// Foretell implements [weir.Foreteller]. Only a gate that enforces, with a mechanism
+// Predict implements [weir.Predictor]. Only a gate that enforces, with a mechanism
 // that can tell, says anything.
-func (g *Gate) Foretell(ctx context.Context, w weir.Work) *weir.Rejection {
-	f, ok := g.mechanism.(weir.Foreteller)
+func (g *Gate) Predict(ctx context.Context, w weir.Work) *weir.Rejection {
+	f, ok := g.mechanism.(weir.Predictor)
 	if !ok || level(g.level.Load()) != enforcing {
 		return nil
 	}
-	return f.Foretell(ctx, w)
+	return f.Predict(ctx, w)
 }
 
 // Offer is TryAdmit for a caller who has other gates to ask: it reports whether
@@ -252,8 +252,8 @@ func (g *Gate) closeLater() *time.Timer {
 
 // Limiters returns the gate with a limiter for each key inside, nil for other
 // mechanisms. What holds of [Gate.Limiter] holds of it.
-func (g *Gate) Limiters() *keyed.Limiters {
-	l, _ := g.mechanism.(*keyed.Limiters)
+func (g *Gate) Limiters() *keyed.Adaptive {
+	l, _ := g.mechanism.(*keyed.Adaptive)
 	return l
 }
 
@@ -325,6 +325,6 @@ func (g *Gate) told() told {
 }
 
 var (
-	_ Pools = (*keyed.Gate)(nil)
-	_ Pools = (*keyed.Limiters)(nil)
+	_ Pools = (*keyed.Pools)(nil)
+	_ Pools = (*keyed.Adaptive)(nil)
 )

@@ -152,14 +152,14 @@ func (e *EachSpec) by() string {
 }
 
 // ownConfig returns the settings of a gate with a limiter for each key.
-func (c *compiler) ownConfig(name string) keyed.LimitersConfig {
+func (c *compiler) ownConfig(name string) keyed.AdaptiveConfig {
 	g := c.spec.Gates[name]
-	cfg := keyed.LimitersConfig{
+	cfg := keyed.AdaptiveConfig{
 		Name: name, Key: keyFuncs[g.Each.by()], MaxKeys: g.Each.MaxKeys,
 		MaxWaiting: g.Limit.Queue.Len, Now: c.opts.Now,
 	}
 	common := limit.Config{Signals: c.sourceOf(g.Limit.sources()), Hooks: c.ownHooks(), FindLeaks: c.opts.FindLeaks}
-	cfg.New = keyed.Each(func(key string) (limit.Config, error) {
+	cfg.New = keyed.PerKey(func(key string) (limit.Config, error) {
 		return g.ownLimit(key, &common)
 	})
 	return cfg
@@ -168,7 +168,7 @@ func (c *compiler) ownConfig(name string) keyed.LimitersConfig {
 // Bounds of the keys that have a limiter of their own.
 const (
 	// DefaultOwnKeys is EachSpec.MaxKeys where it is left out, with Own.
-	DefaultOwnKeys = keyed.DefaultMaxLimiters
+	DefaultOwnKeys = keyed.DefaultMaxAdaptive
 	// MostOwnKeys is the most there can be.
 	MostOwnKeys = 10_000
 	// OwnKeyBytes is what a key takes at most, once the windows of its controller
@@ -202,7 +202,7 @@ func (l *LimitSpec) pinned(n int64) *LimitSpec {
 }
 
 // quarter is how many of the places of all keys the room of one limiter has: well
-// below half of them, where priorities would count no more (keyed.LimitersConfig).
+// below half of them, where priorities would count no more (keyed.AdaptiveConfig).
 func quarter(places int) int {
 	switch {
 	case places < 0:
@@ -233,9 +233,9 @@ func (l *LimitSpec) probeConfig() control.ProbeConfig {
 }
 
 // pairConfig returns the settings of a gate with pools for reads and for writes.
-func (c *compiler) pairConfig(name string) keyed.LimitersConfig {
+func (c *compiler) pairConfig(name string) keyed.AdaptiveConfig {
 	g := c.spec.Gates[name]
-	cfg := keyed.LimitersConfig{
+	cfg := keyed.AdaptiveConfig{
 		Name: name, Key: func(weir.Work) string { return "" }, Part: partOf, MaxKeys: 1,
 		MaxWaiting: g.Limit.Queue.Len, Now: c.opts.Now,
 	}

@@ -340,7 +340,7 @@ type EachSpec struct {
 	// Own gives each key a limiter of its own: what it carries is found out, or
 	// fixed, for it alone. Queue.Len is for all of them together, and one may take
 	// a quarter of it. What was learned is remembered of evicted keys (see
-	// keyed.Limiters), but not saved over a restart.
+	// keyed.Adaptive), but not saved over a restart.
 	Own bool `json:"own,omitempty"`
 	// MaxKeys bounds the keys that are known at a time. 0 means
 	// keyed.DefaultMaxKeys (65,536), with Own DefaultOwnKeys (1024), of which each

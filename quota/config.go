@@ -128,7 +128,7 @@ func (c *Config) compile() (*settings, error) {
 		s.longest = Never - 1
 	}
 	if s.cost == nil {
-		s.cost = func(w weir.Work) int64 { return w.Units() }
+		s.cost = func(w weir.Work) int64 { return w.CostOrOne() }
 	}
 	if s.identify == nil {
 		s.identify = IdentityOf

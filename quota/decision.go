@@ -84,13 +84,13 @@ func (q *Quota) decide(ctx context.Context, w *weir.Work, mode Mode) (Answer, *w
 	return d, refused
 }
 
-// Foretell implements [weir.Foreteller]: what Peek says, where the answer is to come
+// Predict implements [weir.Predictor]: what Peek says, where the answer is to come
 // back later, or never. Work that would wait for its tokens is not refused.
 //
 // A store on another machine is not asked, as refusing has to stay cheap: of that
 // counts whom it has refused last, up to a second ago, as for [Quota.Last], whatever
 // that work cost.
-func (q *Quota) Foretell(ctx context.Context, w weir.Work) *weir.Rejection {
+func (q *Quota) Predict(ctx context.Context, w weir.Work) *weir.Rejection {
 	set := q.settings.Load()
 	refused := q.foreseen(ctx, set, &w)
 	if refused == nil {

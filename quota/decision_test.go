@@ -94,8 +94,8 @@ func TestPeek(t *testing.T) {
 	}
 }
 
-// Foretell is about what only time brings back, and about what never comes.
-func TestForetell(t *testing.T) {
+// Predict is about what only time brings back, and about what never comes.
+func TestPredict(t *testing.T) {
 	blocked := append(everyUser(Per(2, time.Second)), Rule{User: Named("mallory"), Blocked: true})
 	for _, test := range []struct {
 		name   string
@@ -123,7 +123,7 @@ func TestForetell(t *testing.T) {
 				r.admit(weir.Work{User: "alice", Cost: test.taken})
 			}
 			before := r.Snapshot()
-			got := r.Foretell(ctx, test.w)
+			got := r.Predict(ctx, test.w)
 			switch {
 			case got == nil && test.reason != 0, got != nil && got.Reason != test.reason:
 				t.Errorf("got %v, want %v", got, test.reason)
@@ -137,26 +137,26 @@ func TestForetell(t *testing.T) {
 }
 
 // A store on another machine is not asked; what it said a moment ago counts.
-func TestForetellAsksNobodyElse(t *testing.T) {
+func TestPredictAsksNobodyElse(t *testing.T) {
 	clock := &still{}
 	store := &elsewhere{flaky: flaky{Store: newMemory(t, MemoryConfig{Now: clock.now})}}
 	rules := append(everyUser(Per(1, time.Second)), Rule{User: Named("eve"), Blocked: true})
 	q := newQuota(t, Config{Name: "q", Now: clock.now, Store: store, Rules: rules})
-	if r := q.Foretell(ctx, weir.Work{User: "eve"}); r == nil || r.Reason != weir.ReasonBlocked {
+	if r := q.Predict(ctx, weir.Work{User: "eve"}); r == nil || r.Reason != weir.ReasonBlocked {
 		t.Errorf("%v, want blocked", r)
 	}
 	for range 2 {
-		if r := q.Foretell(ctx, alice); r != nil {
+		if r := q.Predict(ctx, alice); r != nil {
 			t.Errorf("%v, and nobody was refused", r)
 		}
 		_, _ = q.TryAdmit(alice)
 	}
 	clock.advance(300*time.Millisecond + 1)
-	if r := q.Foretell(ctx, alice); r == nil || r.RetryAfter != 700*time.Millisecond || r.Reason != weir.ReasonQuota {
+	if r := q.Predict(ctx, alice); r == nil || r.RetryAfter != 700*time.Millisecond || r.Reason != weir.ReasonQuota {
 		t.Errorf("%+v, want 700ms", r)
 	}
 	clock.advance(700 * time.Millisecond)
-	if r := q.Foretell(ctx, alice); r != nil || store.asked != 2 {
+	if r := q.Predict(ctx, alice); r != nil || store.asked != 2 {
 		t.Errorf("%v a second later; the store was asked %d times, want 2", r, store.asked)
 	}
 }
@@ -382,13 +382,13 @@ func TestResetWithAStore(t *testing.T) {
 	}
 	r.refused(alice)
 	store.err = nil
-	if r.Foretell(ctx, alice) == nil {
+	if r.Predict(ctx, alice) == nil {
 		t.Error("alice was refused just now, which is not remembered")
 	}
 	if d, err := r.Reset(ctx, alice); err != nil || d.Remaining != 0 || !d.OK {
 		t.Errorf("%v %+v", err, d)
 	}
-	if rej := r.Foretell(ctx, alice); rej != nil {
+	if rej := r.Predict(ctx, alice); rej != nil {
 		t.Errorf("a full bucket is taken for empty: %v", rej)
 	}
 	if last, ok := r.Last(ctx, alice); !ok || last.Remaining != 3 {

@@ -129,7 +129,7 @@ var (
 	_ weir.Gate        = (*Quota)(nil)
 	_ weir.TryAdmitter = (*Quota)(nil)
 	_ weir.Arriver     = (*Quota)(nil)
-	_ weir.Foreteller  = (*Quota)(nil)
+	_ weir.Predictor   = (*Quota)(nil)
 	_ weir.Snapshotter = (*Quota)(nil)
 )
 

@@ -130,7 +130,7 @@ func TestRefusalNamesItsBucket(t *testing.T) {
 		check(r.refused(weir.Work{User: "mallory"}), weir.ReasonBlocked, "")
 		_, err := r.Peek(ctx, alice)
 		check(err, weir.ReasonQuota, "q/user=alice")
-		check(r.Foretell(ctx, weir.Work{User: "alice", MaxWait: -1}), weir.ReasonQuota, "q/user=alice")
+		check(r.Predict(ctx, weir.Work{User: "alice", MaxWait: -1}), weir.ReasonQuota, "q/user=alice")
 		if _, _, err := r.Arrive(alice, func(weir.Permit, error) {}); !errors.Is(err, weir.ErrWaiting) {
 			t.Fatal(err)
 		}

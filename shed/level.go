@@ -34,7 +34,7 @@ func (l Level) String() string {
 	if l >= Levels {
 		return "none"
 	}
-	return weir.OfClass(l.Class()).String() + "/" + strconv.Itoa(int(l)%Users)
+	return weir.PriorityOf(l.Class()).String() + "/" + strconv.Itoa(int(l)%Users)
 }
 
 // level makes a level of a class and a hash.

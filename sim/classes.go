@@ -117,7 +117,7 @@ func (a *account) claims(classes []*class, of int, seconds float64) []claim {
 			asked := math.Max(f.asked, f.given)
 			if c.clients > 0 {
 				each := float64(c.clients) / float64(len(a.classes[i].flows))
-				asked = math.Max(f.given, each*seconds/(c.alone+c.think.Seconds())*float64(c.template.Units()))
+				asked = math.Max(f.given, each*seconds/(c.alone+c.think.Seconds())*float64(c.template.CostOrOne()))
 			}
 			if asked > 0 {
 				list = append(list, claim{c.template.User, c.tenantName(int32(tenant)), asked, f.given})
@@ -461,7 +461,7 @@ func (a *attempt) units() float64 {
 	if a.class.settled > 0 {
 		return float64(a.class.settled)
 	}
-	return float64(a.class.template.Units())
+	return float64(a.class.template.CostOrOne())
 }
 
 // in tells the wait rooms of a policy.

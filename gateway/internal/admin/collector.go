@@ -144,7 +144,7 @@ func (c *collector) collectGates(ch chan<- prometheus.Metric) {
 		gauge(ch, c.inFlight, float64(s.InFlight), name)
 		gauge(ch, c.waiting, float64(s.Waiting), name)
 		for class := range weir.Classes {
-			priority := weir.OfClass(class)
+			priority := weir.PriorityOf(class)
 			gauge(ch, c.waitingBy, float64(s.WaitingByClass[priority]), name, priority.String())
 		}
 		gauge(ch, c.exempt, float64(s.Exempt), name)

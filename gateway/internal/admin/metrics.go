@@ -170,8 +170,8 @@ func (m *Metrics) keepGates(gates map[string]*policy.Gate) {
 	for name, g := range gates {
 		s := gateSeries{service: m.service.WithLabelValues(name)}
 		for class := range weir.Classes {
-			s.wait[class] = m.wait.WithLabelValues(name, weir.OfClass(class).String())
-			s.refused[class] = m.refused.WithLabelValues(name, weir.OfClass(class).String())
+			s.wait[class] = m.wait.WithLabelValues(name, weir.PriorityOf(class).String())
+			s.refused[class] = m.refused.WithLabelValues(name, weir.PriorityOf(class).String())
 		}
 		s.keys = keysOf(g, old[name].keys, most)
 		s.refusals = refusalsOf(g, old[name].refusals, most)

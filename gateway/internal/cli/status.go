@@ -256,7 +256,7 @@ func rowByClass(p *page, g *gateLook) {
 	}
 	heading, cells := "WAITING AT", []any{g.Name}
 	for class := weir.Classes - 1; class >= 0; class-- {
-		name := weir.OfClass(class).String()
+		name := weir.PriorityOf(class).String()
 		heading += "|" + strings.ToUpper(name)
 		cells = append(cells, g.WaitingByClass[name])
 	}

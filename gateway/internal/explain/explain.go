@@ -109,7 +109,7 @@ func Of(v View, ask Ask) (*Answer, error) {
 	a := &Answer{
 		Method: r.Method, Path: r.URL.RequestURI(), Gates: []Gate{},
 		User: w.User, Client: w.Client, Tenant: w.Tenant, Priority: w.Priority.String(),
-		Cost: w.Units(), Exempt: w.Exempt, Trusted: p.Trusted(r), Notes: v.Notes,
+		Cost: w.CostOrOne(), Exempt: w.Exempt, Trusted: p.Trusted(r), Notes: v.Notes,
 	}
 	switch {
 	case rt == nil:
@@ -156,7 +156,7 @@ func (a *Answer) ask(g *policy.Gate, spec *policy.QuotaSpec, w weir.Work, last b
 func (a *Answer) askToo(look *Gate, g *policy.Gate, w weir.Work) {
 	var rej *weir.Rejection
 	if a.told != nil && a.told.Reason == weir.ReasonQuota {
-		rej = g.Foretell(context.Background(), w)
+		rej = g.Predict(context.Background(), w)
 	}
 	if rej == nil {
 		look.Says, look.Why = NotReached, ""
@@ -273,7 +273,7 @@ func (look *Gate) shed(g *policy.Gate, w weir.Work) *weir.Rejection {
 		return nil
 	}
 	least, level := g.Shedder().Level(), g.Shedder().LevelOf(w)
-	switch from := weir.OfClass(least.Class()); {
+	switch from := weir.PriorityOf(least.Class()); {
 	case least == 0:
 		look.Why = "lets everything through"
 	case least.String() == "none":
@@ -313,7 +313,7 @@ func (look *Gate) slots(limit, inFlight, waiting int64, wait time.Duration, w we
 	if waiting > 0 {
 		look.Why += fmt.Sprintf(", %d waiting", waiting)
 	}
-	if waiting > 0 || inFlight > 0 && inFlight+w.Units() > limit {
+	if waiting > 0 || inFlight > 0 && inFlight+w.CostOrOne() > limit {
 		look.Says = Waits
 		if wait > 0 {
 			look.Why += ", about " + wait.Round(time.Millisecond).String()

@@ -17,7 +17,7 @@ import (
 )
 
 // byHand returns a gate whose clock the test moves.
-func byHand(t *testing.T, cfg Config) (*Gate, *time.Duration) {
+func byHand(t *testing.T, cfg Config) (*Pools, *time.Duration) {
 	t.Helper()
 	now := new(time.Duration)
 	cfg.Name, cfg.Now = "t", func() time.Duration { return *now }
@@ -28,7 +28,7 @@ func byHand(t *testing.T, cfg Config) (*Gate, *time.Duration) {
 	return g, now
 }
 
-func take(t *testing.T, g *Gate, w weir.Work) weir.Permit {
+func take(t *testing.T, g *Pools, w weir.Work) weir.Permit {
 	t.Helper()
 	p, err := g.TryAdmit(w)
 	if err != nil {
@@ -37,7 +37,7 @@ func take(t *testing.T, g *Gate, w weir.Work) weir.Permit {
 	return p
 }
 
-func refused(t *testing.T, g *Gate, w weir.Work, want weir.Reason) *weir.Rejection {
+func refused(t *testing.T, g *Pools, w weir.Work, want weir.Reason) *weir.Rejection {
 	t.Helper()
 	_, err := g.TryAdmit(w)
 	r := weir.AsRejection(err)
@@ -476,7 +476,7 @@ func TestFloodOfOneKey(t *testing.T) {
 func TestHooks(t *testing.T) {
 	var told []string
 	say := func(s string) { told = append(told, s) }
-	var g *Gate
+	var g *Pools
 	g, now := byHand(t, Config{Limit: 1, Hooks: weir.Hooks{
 		Admitted:     func(_ string, w weir.Work, waited time.Duration) { say(w.Tenant + " in after " + waited.String()) },
 		Rejected:     func(w weir.Work, r *weir.Rejection) { say(w.Tenant + " out: " + r.Reason.String()) },
@@ -609,8 +609,8 @@ func TestFaultyConfigurations(t *testing.T) {
 		want string
 	}{
 		{Config{}, `keyed: gate "": Limit 0: must be from 1 to 1073741824 (or set a Controller)`},
-		{Config{Controller: knee}, `keyed: gate "": Controller "knee": learns from the service times of one pool; use NewLimiters, which gives each key its own`},
-		{Config{Controller: capped}, `keyed: gate "": Controller "knee": learns from the service times of one pool; use NewLimiters, which gives each key its own`},
+		{Config{Controller: knee}, `keyed: gate "": Controller "knee": learns from the service times of one pool; use NewAdaptive, which gives each key its own`},
+		{Config{Controller: capped}, `keyed: gate "": Controller "knee": learns from the service times of one pool; use NewAdaptive, which gives each key its own`},
 		{Config{Limit: 1, MaxKeys: -1, Exempt: 1 << 40}, "keyed: gate \"\": MaxKeys -1: must be from 1 to 16777215, or 0 for 65536\nExempt 1099511627776: must be at most 1073741824 (negative: nothing is exempt)"},
 		{Config{Limit: 1, Overrides: map[string]Override{"a": {Limit: 1, Scale: -1}}}, "keyed: gate \"\": Overrides[\"a\"].Scale -1: must be above 0 and at most 1e+06, or 0\nOverrides[\"a\"]: has a Limit and a Scale: leave one 0"},
 	} {
@@ -792,7 +792,7 @@ func TestCallbacksMayCallTheGate(t *testing.T) {
 	}
 }
 
-func newGate(t *testing.T, cfg Config) *Gate {
+func newGate(t *testing.T, cfg Config) *Pools {
 	t.Helper()
 	g, err := New(cfg)
 	if err != nil {
@@ -982,7 +982,7 @@ func TestStress(t *testing.T) {
 	}
 }
 
-func stressAdmit(g *Gate, rng *rand.Rand, key string) (weir.Permit, error) {
+func stressAdmit(g *Pools, rng *rand.Rand, key string) (weir.Permit, error) {
 	w := weir.Work{Tenant: key, Cost: int64(rng.IntN(3))}
 	switch rng.IntN(4) {
 	case 0:

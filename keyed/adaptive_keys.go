@@ -13,13 +13,13 @@ import (
 )
 
 // find pins the pool of a key. All results are nil if the key is not known.
-func (l *Limiters) find(key string) (*pool, map[string]*limit.Limiter, *weir.Rejection) {
+func (l *Adaptive) find(key string) (*pool, map[string]*limit.Limiter, *weir.Rejection) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.known(key)
 }
 
-func (l *Limiters) known(key string) (*pool, map[string]*limit.Limiter, *weir.Rejection) {
+func (l *Adaptive) known(key string) (*pool, map[string]*limit.Limiter, *weir.Rejection) {
 	if l.closed {
 		return nil, nil, &weir.Rejection{Gate: l.name, Reason: weir.ReasonDraining, Retryable: true}
 	}
@@ -32,7 +32,7 @@ func (l *Limiters) known(key string) (*pool, map[string]*limit.Limiter, *weir.Re
 	return p, p.parts, nil
 }
 
-func (l *Limiters) unpin(p *pool) {
+func (l *Adaptive) unpin(p *pool) {
 	l.mu.Lock()
 	p.pins--
 	l.mu.Unlock()
@@ -41,7 +41,7 @@ func (l *Limiters) unpin(p *pool) {
 // enter makes the pool of a key and pins it. New is called with no lock held; if
 // somebody else has made the pool meanwhile, or the settings or what is remembered
 // of the key have changed, what it returned is thrown away.
-func (l *Limiters) enter(key string) (*pool, map[string]*limit.Limiter, *weir.Rejection) {
+func (l *Adaptive) enter(key string) (*pool, map[string]*limit.Limiter, *weir.Rejection) {
 	key = strings.Clone(key) // it may be a piece of something large
 	for {
 		l.mu.Lock()
@@ -87,7 +87,7 @@ type past struct {
 	memory *memo
 }
 
-func (l *Limiters) past(key string) past {
+func (l *Adaptive) past(key string) past {
 	return past{l.leaving[key], l.memory.of(keys.NameOf(key))}
 }
 
@@ -105,7 +105,7 @@ func (p past) learned() learned {
 }
 
 // crowded is the refusal of a newcomer while all keys are in use.
-func (l *Limiters) crowded() *weir.Rejection {
+func (l *Adaptive) crowded() *weir.Rejection {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return &weir.Rejection{Gate: l.name, Rule: "keys", Reason: weir.ReasonLimit, Value: float64(len(l.order)),
@@ -113,13 +113,13 @@ func (l *Limiters) crowded() *weir.Rejection {
 }
 
 // blocked is the refusal of work that there is no limiter for.
-func (l *Limiters) blocked(rule string, why error) *weir.Rejection {
+func (l *Adaptive) blocked(rule string, why error) *weir.Rejection {
 	return &weir.Rejection{Gate: l.name, Rule: rule, Reason: weir.ReasonBlocked, Cause: why}
 }
 
 // build makes the limiters of a key. Controllers get back what they had learned
 // before any of them is asked where to start, for one may stand for several.
-func (l *Limiters) build(build func(string) (map[string]limit.Config, error), key string, states learned) (map[string]*limit.Limiter, error) {
+func (l *Adaptive) build(build func(string) (map[string]limit.Config, error), key string, states learned) (map[string]*limit.Limiter, error) {
 	configs, err := build(key)
 	if err != nil {
 		return nil, fmt.Errorf("keyed: New(%.40q): %w", key, err)
@@ -141,7 +141,7 @@ func (l *Limiters) build(build func(string) (map[string]limit.Config, error), ke
 	return p.parts, nil
 }
 
-func (l *Limiters) complete(cfg limit.Config) limit.Config {
+func (l *Adaptive) complete(cfg limit.Config) limit.Config {
 	if cfg.Name == "" {
 		cfg.Name = l.name
 	}
@@ -150,7 +150,7 @@ func (l *Limiters) complete(cfg limit.Config) limit.Config {
 }
 
 // evict forgets a pool, which nobody holds anything of, but for its counts.
-func (l *Limiters) evict(p *pool) {
+func (l *Adaptive) evict(p *pool) {
 	last := len(l.order) - 1
 	l.order[p.index] = l.order[last]
 	l.order[p.index].index = p.index
@@ -168,7 +168,7 @@ func (l *Limiters) evict(p *pool) {
 // retire closes pools that were evicted and remembers what they learned. A
 // controller may be at work, which is why the lock is not held; who comes back
 // meanwhile asks the pool itself.
-func (l *Limiters) retire(evicted []*pool) {
+func (l *Adaptive) retire(evicted []*pool) {
 	for _, p := range evicted {
 		states := p.learned()
 		p.close()
@@ -215,7 +215,7 @@ type sweep struct {
 }
 
 // place makes room for one more key, and reports false if there is none.
-func (l *Limiters) place() bool {
+func (l *Adaptive) place() bool {
 	for {
 		l.mu.Lock()
 		evicted, ok, again := l.makeRoom()
@@ -230,7 +230,7 @@ func (l *Limiters) place() bool {
 // makeRoom evicts idle keys until there is a place for one more, and returns them:
 // one as a rule, more after MaxKeys has become smaller. It reports false if too
 // many are in use, or if that is not known yet and it has to be called again.
-func (l *Limiters) makeRoom() (evicted []*pool, ok, again bool) {
+func (l *Adaptive) makeRoom() (evicted []*pool, ok, again bool) {
 	for len(l.order) >= l.maxKeys {
 		now := l.now()
 		if now < l.sweep.next {
@@ -256,7 +256,7 @@ func (l *Limiters) makeRoom() (evicted []*pool, ok, again bool) {
 
 // stalest returns an idle pool that was not asked for since the hand last came by,
 // nil if there is none among the next that it looks at.
-func (l *Limiters) stalest() *pool {
+func (l *Adaptive) stalest() *pool {
 	for range min(sweepPiece, 2*len(l.order)-l.sweep.looked) {
 		l.sweep.looked++
 		l.sweep.hand = (l.sweep.hand + 1) % len(l.order)

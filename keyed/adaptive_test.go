@@ -21,13 +21,13 @@ import (
 )
 
 func fixed(n int64) func(string) (map[string]limit.Config, error) {
-	return Each(func(string) (limit.Config, error) { return limit.Config{Limit: n}, nil })
+	return PerKey(func(string) (limit.Config, error) { return limit.Config{Limit: n}, nil })
 }
 
-func newLimiters(t *testing.T, cfg LimitersConfig) *Limiters {
+func newLimiters(t *testing.T, cfg AdaptiveConfig) *Adaptive {
 	t.Helper()
 	cfg.Name = "l"
-	l, err := NewLimiters(cfg)
+	l, err := NewAdaptive(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func turnedAway(t *testing.T, g weir.TryAdmitter, w weir.Work, want weir.Reason,
 
 func TestLimitersAreApart(t *testing.T) {
 	now := time.Duration(0)
-	l := newLimiters(t, LimitersConfig{New: fixed(1), MaxKeys: 2, Now: func() time.Duration { return now }})
+	l := newLimiters(t, AdaptiveConfig{New: fixed(1), MaxKeys: 2, Now: func() time.Duration { return now }})
 	a := admit(t, l, tenant("a"))
 	turnedAway(t, l, tenant("a"), weir.ReasonLimit, "")
 	b := admit(t, l, tenant("b"))
@@ -77,7 +77,7 @@ func TestLimitersAreApart(t *testing.T) {
 // Each key has a controller of its own, and what it learns stays with the key.
 func TestLimitersLearnApart(t *testing.T) {
 	now := time.Duration(0)
-	l := newLimiters(t, LimitersConfig{Now: func() time.Duration { return now }, New: Each(func(key string) (limit.Config, error) {
+	l := newLimiters(t, AdaptiveConfig{Now: func() time.Duration { return now }, New: PerKey(func(key string) (limit.Config, error) {
 		c, err := control.NewAIMD(control.AIMDConfig{Threshold: 100 * ms})
 		return limit.Config{Controller: c}, err
 	})})
@@ -101,7 +101,7 @@ func TestLimitersLearnApart(t *testing.T) {
 // A pool for reads and one for writes, for each database, sized together.
 func TestReadsAndWrites(t *testing.T) {
 	now := time.Duration(0)
-	l := newLimiters(t, LimitersConfig{
+	l := newLimiters(t, AdaptiveConfig{
 		Part: func(w weir.Work) string { return w.Op },
 		New:  ReadWrite(control.ProbeConfig{Initial: 64}, limit.Config{}),
 		Now:  func() time.Duration { return now },
@@ -144,9 +144,9 @@ func TestReadsAndWrites(t *testing.T) {
 }
 
 func TestLimitersReconfigure(t *testing.T) {
-	l := newLimiters(t, LimitersConfig{New: fixed(1)})
+	l := newLimiters(t, AdaptiveConfig{New: fixed(1)})
 	p := admit(t, l, tenant("a"))
-	cfg := LimitersConfig{New: func(key string) (map[string]limit.Config, error) {
+	cfg := AdaptiveConfig{New: func(key string) (map[string]limit.Config, error) {
 		return map[string]limit.Config{"": {Limit: 2}, "more": {Limit: 5}}, nil
 	}}
 	if err := l.Reconfigure(cfg); err != nil {
@@ -172,13 +172,13 @@ func TestLimitersReconfigure(t *testing.T) {
 	}
 	turnedAway(t, l, tenant("b"), weir.ReasonBlocked, "new")
 	p.Done(weir.OK)
-	if err := l.Reconfigure(LimitersConfig{New: fixed(1), MaxKeys: 3}); err != nil {
+	if err := l.Reconfigure(AdaptiveConfig{New: fixed(1), MaxKeys: 3}); err != nil {
 		t.Fatal(err)
 	}
 	for _, key := range []string{"b", "c"} {
 		admit(t, l, tenant(key)).Done(weir.OK)
 	}
-	if err := l.Reconfigure(LimitersConfig{New: fixed(1), MaxKeys: 2}); err != nil {
+	if err := l.Reconfigure(AdaptiveConfig{New: fixed(1), MaxKeys: 2}); err != nil {
 		t.Fatal(err)
 	}
 	admit(t, l, tenant("d"))
@@ -196,10 +196,10 @@ func TestLimitersReconfigure(t *testing.T) {
 	}
 	l.Close()
 	turnedAway(t, l, tenant("a"), weir.ReasonDraining, "")
-	if err := l.Reconfigure(LimitersConfig{New: fixed(1)}); !errors.Is(err, limit.ErrClosed) {
+	if err := l.Reconfigure(AdaptiveConfig{New: fixed(1)}); !errors.Is(err, limit.ErrClosed) {
 		t.Errorf("%v", err)
 	}
-	if err := l.Reconfigure(LimitersConfig{MaxKeys: -1}); err == nil || !strings.Contains(err.Error(), "New: must be set") ||
+	if err := l.Reconfigure(AdaptiveConfig{MaxKeys: -1}); err == nil || !strings.Contains(err.Error(), "New: must be set") ||
 		!strings.Contains(err.Error(), "MaxKeys -1") {
 		t.Errorf("%v", err)
 	}
@@ -208,8 +208,8 @@ func TestLimitersReconfigure(t *testing.T) {
 // What a limiter can be told, those of a key can: here that a cost above its limit
 // is refused, for reads and writes, and changed while they run.
 func TestLimitersRefuseOversize(t *testing.T) {
-	of := func(refuse bool) LimitersConfig {
-		return LimitersConfig{Part: func(w weir.Work) string { return w.Op },
+	of := func(refuse bool) AdaptiveConfig {
+		return AdaptiveConfig{Part: func(w weir.Work) string { return w.Op },
 			New: ReadWrite(control.ProbeConfig{Initial: 64}, limit.Config{RefuseOversize: refuse})}
 	}
 	l := newLimiters(t, of(true))
@@ -225,7 +225,7 @@ func TestLimitersRefuseOversize(t *testing.T) {
 }
 
 func TestLimitersWaitByClass(t *testing.T) {
-	l := newLimiters(t, LimitersConfig{New: fixed(1)})
+	l := newLimiters(t, AdaptiveConfig{New: fixed(1)})
 	for i, key := range []string{"a", "b", "b"} {
 		if i < 2 {
 			admit(t, l, tenant(key))
@@ -244,7 +244,7 @@ func TestLimitersWaitByClass(t *testing.T) {
 
 func TestLimitersShareTheRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := weir.Must(NewLimiters(LimitersConfig{New: fixed(1), MaxWaiting: 2}))
+		l := weir.Must(NewAdaptive(AdaptiveConfig{New: fixed(1), MaxWaiting: 2}))
 		defer l.Close()
 		p, q := admit(t, l, tenant("a")), admit(t, l, tenant("b"))
 		var wg sync.WaitGroup
@@ -290,7 +290,7 @@ func TestLimitersStress(t *testing.T) {
 	const goroutines, most, spread = 8, 2, 20
 	var clock atomic.Int64
 	tick := func() time.Duration { return time.Duration(clock.Add(int64(sweepEvery))) }
-	l := weir.Must(NewLimiters(LimitersConfig{New: fixed(most), MaxKeys: 10, Now: tick}))
+	l := weir.Must(NewAdaptive(AdaptiveConfig{New: fixed(most), MaxKeys: 10, Now: tick}))
 	defer l.Close()
 	var working [spread]atomic.Int64
 	var wg sync.WaitGroup
@@ -314,7 +314,7 @@ func TestLimitersStress(t *testing.T) {
 	}
 	wg.Go(func() {
 		for range 20 {
-			if err := l.Reconfigure(LimitersConfig{New: fixed(most), MaxKeys: 10}); err != nil {
+			if err := l.Reconfigure(AdaptiveConfig{New: fixed(most), MaxKeys: 10}); err != nil {
 				t.Error(err)
 			}
 			l.Usage(2)
@@ -342,8 +342,8 @@ func TestComingAndGoing(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		now := time.Duration(0)
 		const most, all = 3, 3*(1+remembered) - 1 // whom one goes for counts as well
-		l := newLimiters(t, LimitersConfig{MaxKeys: most, Now: func() time.Duration { return now },
-			New: Each(func(string) (limit.Config, error) { return limit.Config{Controller: &taught{5}}, nil })})
+		l := newLimiters(t, AdaptiveConfig{MaxKeys: most, Now: func() time.Duration { return now },
+			New: PerKey(func(string) (limit.Config, error) { return limit.Config{Controller: &taught{5}}, nil })})
 		flying, limits := map[string][]weir.Permit{}, map[string]int64{}
 		for range 600 {
 			now += sweepEvery
@@ -405,7 +405,7 @@ func TestLimitersStepInOrder(t *testing.T) {
 	for range 20 {
 		var now time.Duration
 		var order []string
-		l := newLimiters(t, LimitersConfig{
+		l := newLimiters(t, AdaptiveConfig{
 			Part: func(w weir.Work) string { return w.Op },
 			New: func(key string) (map[string]limit.Config, error) {
 				parts := make(map[string]limit.Config)
@@ -428,15 +428,15 @@ func TestLimitersStepInOrder(t *testing.T) {
 
 // learners is a gate whose keys learn their limits, on a clock that the test moves.
 type learners struct {
-	*Limiters
+	*Adaptive
 	t   *testing.T
 	now time.Duration
 }
 
 func newLearners(t *testing.T, maxKeys int) *learners {
 	l := &learners{t: t}
-	l.Limiters = newLimiters(t, LimitersConfig{MaxKeys: maxKeys, Now: func() time.Duration { return l.now },
-		New: Each(func(string) (limit.Config, error) {
+	l.Adaptive = newLimiters(t, AdaptiveConfig{MaxKeys: maxKeys, Now: func() time.Duration { return l.now },
+		New: PerKey(func(string) (limit.Config, error) {
 			c, err := control.NewAIMD(control.AIMDConfig{Threshold: 100 * ms})
 			return limit.Config{Controller: c}, err
 		})})
@@ -535,7 +535,7 @@ func (broken) Restore(control.State) {}
 
 // A controller that panics while its key is evicted does so at nobody's expense.
 func TestPanicOnTheWayOut(t *testing.T) {
-	l := newLimiters(t, LimitersConfig{MaxKeys: 1, New: Each(func(string) (limit.Config, error) {
+	l := newLimiters(t, AdaptiveConfig{MaxKeys: 1, New: PerKey(func(string) (limit.Config, error) {
 		return limit.Config{Controller: broken{3}}, nil
 	})})
 	for _, key := range []string{"a", "b", "a"} {
@@ -549,7 +549,7 @@ func TestPanicOnTheWayOut(t *testing.T) {
 // The pool for writes has its size from the controller of the other.
 func TestPairComesBack(t *testing.T) {
 	var now time.Duration
-	cfg := LimitersConfig{MaxKeys: 1, Part: func(w weir.Work) string { return w.Op }, Now: func() time.Duration { return now },
+	cfg := AdaptiveConfig{MaxKeys: 1, Part: func(w weir.Work) string { return w.Op }, Now: func() time.Duration { return now },
 		New: ReadWrite(control.ProbeConfig{Initial: 64}, limit.Config{})}
 	l := newLimiters(t, cfg)
 	sizes := func() string {
@@ -584,7 +584,7 @@ func TestPairComesBack(t *testing.T) {
 
 // One key that floods the gate leaves half of the places to the others.
 func TestOneKeyCannotTakeAllPlaces(t *testing.T) {
-	l := newLimiters(t, LimitersConfig{New: fixed(1), MaxWaiting: 12})
+	l := newLimiters(t, AdaptiveConfig{New: fixed(1), MaxWaiting: 12})
 	fill := func(key string) (n int) {
 		admit(t, l, tenant(key))
 		for {
@@ -610,7 +610,7 @@ func TestOneKeyCannotTakeAllPlaces(t *testing.T) {
 // takes.
 func TestSweepsAreRare(t *testing.T) {
 	var now time.Duration
-	l := newLimiters(t, LimitersConfig{New: fixed(1), MaxKeys: 4, Now: func() time.Duration { now += ms; return now }})
+	l := newLimiters(t, AdaptiveConfig{New: fixed(1), MaxKeys: 4, Now: func() time.Duration { now += ms; return now }})
 	for i := range 4 {
 		admit(t, l, tenant(fmt.Sprint(i)))
 	}
@@ -625,7 +625,7 @@ func TestSweepsAreRare(t *testing.T) {
 // not held for longer than a piece takes.
 func TestSweepsInPieces(t *testing.T) {
 	const n = 5 * sweepPiece
-	l := newLimiters(t, LimitersConfig{New: fixed(1), MaxKeys: n, Now: func() time.Duration { return 0 }})
+	l := newLimiters(t, AdaptiveConfig{New: fixed(1), MaxKeys: n, Now: func() time.Duration { return 0 }})
 	permits := make([]weir.Permit, n)
 	for i := range n {
 		permits[i] = admit(t, l, tenant(fmt.Sprint(i)))
@@ -648,7 +648,7 @@ func TestSweepsInPieces(t *testing.T) {
 
 // A key is often cut from something larger, which must not live as long.
 func TestKeysAreCopied(t *testing.T) {
-	l := newLimiters(t, LimitersConfig{New: fixed(1)})
+	l := newLimiters(t, AdaptiveConfig{New: fixed(1)})
 	header := strings.Repeat("a lot of headers ", 100) + "key"
 	key := header[len(header)-3:]
 	admit(t, l, tenant(key))
@@ -660,7 +660,7 @@ func TestKeysAreCopied(t *testing.T) {
 // Two that come to a new key at once both get its pool, though it takes the last
 // place there is and is in use when the second looks for one.
 func TestTheSecondOfANewKeyIsNotOneTooMany(t *testing.T) {
-	l := newLimiters(t, LimitersConfig{New: fixed(2), MaxKeys: 1})
+	l := newLimiters(t, AdaptiveConfig{New: fixed(2), MaxKeys: 1})
 	first := admit(t, l, tenant("a"))
 	defer first.Done(weir.OK)
 	p, parts, refused := l.enter("a")

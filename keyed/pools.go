@@ -17,13 +17,13 @@ import (
 	"github.com/weir-go/weir/limit"
 )
 
-// Gate is a concurrency gate with a pool of slots for each key. All pools have one
+// Pools is a concurrency gate with a pool of slots for each key. All pools have one
 // size, which a controller may move, but for keys with an override. It is safe for
 // concurrent use.
 //
-// It implements [weir.Gate], [weir.TryAdmitter], [weir.Arriver] and
+// It implements [weir.Pools], [weir.TryAdmitter], [weir.Arriver] and
 // [weir.Snapshotter].
-type Gate struct {
+type Pools struct {
 	name  string
 	key   func(weir.Work) string // nil: the tenant
 	clock func() time.Duration   // nil: the monotonic clock
@@ -45,19 +45,19 @@ type Gate struct {
 }
 
 var (
-	_ weir.Gate        = (*Gate)(nil)
-	_ weir.TryAdmitter = (*Gate)(nil)
-	_ weir.Arriver     = (*Gate)(nil)
-	_ weir.Snapshotter = (*Gate)(nil)
+	_ weir.Gate        = (*Pools)(nil)
+	_ weir.TryAdmitter = (*Pools)(nil)
+	_ weir.Arriver     = (*Pools)(nil)
+	_ weir.Snapshotter = (*Pools)(nil)
 )
 
 // New returns a running gate, or an error that names every setting out of range.
 // Close it when it is no longer needed.
-func New(cfg Config) (*Gate, error) {
+func New(cfg Config) (*Pools, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	g := &Gate{name: cfg.Name, key: cfg.Key, clock: cfg.Now, epoch: time.Now(), seed: maphash.MakeSeed()}
+	g := &Pools{name: cfg.Name, key: cfg.Key, clock: cfg.Now, epoch: time.Now(), seed: maphash.MakeSeed()}
 	n := shardCount(&cfg)
 	g.shards, g.shift = make([]shard, n), uint(64-bits.TrailingZeros(uint(n)))
 	for i := range g.shards {
@@ -83,10 +83,10 @@ func shardCount(cfg *Config) int {
 }
 
 // Name returns the name from the configuration.
-func (g *Gate) Name() string { return g.name }
+func (g *Pools) Name() string { return g.name }
 
 // now returns the time since the gate's epoch.
-func (g *Gate) now() time.Duration {
+func (g *Pools) now() time.Duration {
 	if g.clock != nil {
 		return g.clock()
 	}
@@ -102,7 +102,7 @@ func (g *Gate) now() time.Duration {
 //
 // Work whose deadline has passed, or whose context is done, is refused even when
 // slots are free.
-func (g *Gate) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
+func (g *Pools) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 	if p, ok := weir.Nested(ctx, g); ok {
 		return p, nil
 	}
@@ -123,7 +123,7 @@ func (g *Gate) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 }
 
 // await blocks until there is an answer for the work in place.
-func (g *Gate) await(ctx context.Context, w *weir.Work, place *waiter) (weir.Permit, error) {
+func (g *Pools) await(ctx context.Context, w *weir.Work, place *waiter) (weir.Permit, error) {
 	select {
 	case <-place.Ready():
 	case <-ctx.Done():
@@ -150,7 +150,7 @@ func (g *Gate) await(ctx context.Context, w *weir.Work, place *waiter) (weir.Per
 
 // TryAdmit takes the cost of w if that much of its key's pool is free and nobody
 // waits for it, and refuses otherwise, without ever waiting.
-func (g *Gate) TryAdmit(w weir.Work) (weir.Permit, error) {
+func (g *Pools) TryAdmit(w weir.Work) (weir.Permit, error) {
 	p, _, err := g.arrive(context.Background(), &w, nil)
 	return p, err
 }
@@ -158,7 +158,7 @@ func (g *Gate) TryAdmit(w weir.Work) (weir.Permit, error) {
 // Arrive implements [weir.Arriver]: Admit for callers that cannot block. The
 // caller cancels the Waiter when it stops waiting; deadlines and MaxWait need no
 // help.
-func (g *Gate) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit, weir.Waiter, error) {
+func (g *Pools) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit, weir.Waiter, error) {
 	var place *waiter
 	if w.MaxWait >= 0 && !w.Exempt {
 		place = &waiter{wake: wake, work: w}
@@ -173,7 +173,7 @@ func (g *Gate) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit, 
 }
 
 // start takes up the first configuration.
-func (g *Gate) start(cfg Config) {
+func (g *Pools) start(cfg Config) {
 	g.control.Lock()
 	defer g.control.Unlock()
 	g.controller, g.signals = cfg.controller(), cfg.Signals
@@ -197,10 +197,10 @@ type arrival struct {
 type bounds struct{ patience, deadline time.Duration }
 
 // of fills in whose work w is.
-func (a *arrival) of(g *Gate, w *weir.Work) {
+func (a *arrival) of(g *Pools, w *weir.Work) {
 	a.name = keys.NameOf(g.KeyOf(*w))
 	a.hash = keys.Hash(g.seed, &a.name)
-	a.cost = w.Units()
+	a.cost = w.CostOrOne()
 }
 
 // untimed is how many pieces of work are not timed for one that is, where nobody
@@ -208,7 +208,7 @@ func (a *arrival) of(g *Gate, w *weir.Work) {
 const untimed = 15
 
 // clocked reads the clock if somebody needs it.
-func (g *Gate) clocked(a *arrival, set *settings, needed bool) {
+func (g *Pools) clocked(a *arrival, set *settings, needed bool) {
 	a.timed = set.timed || rand.Uint32()&untimed == 0
 	if a.timed || needed {
 		a.now = g.now()
@@ -217,7 +217,7 @@ func (g *Gate) clocked(a *arrival, set *settings, needed bool) {
 
 // quick admits what needs no decision: work without a deadline, whose key has room
 // and nobody waiting.
-func (g *Gate) quick(ctx context.Context, w *weir.Work) (weir.Permit, bool) {
+func (g *Pools) quick(ctx context.Context, w *weir.Work) (weir.Permit, bool) {
 	if w.Cost < 0 || !w.Deadline.IsZero() || ctx.Err() != nil {
 		return weir.Permit{}, false
 	}
@@ -237,7 +237,7 @@ func (g *Gate) quick(ctx context.Context, w *weir.Work) (weir.Permit, bool) {
 
 // arrive decides about w: a permit, a refusal, or a place in the room. It calls
 // the hooks unless w was queued.
-func (g *Gate) arrive(ctx context.Context, w *weir.Work, place *waiter) (p weir.Permit, queued bool, err error) {
+func (g *Pools) arrive(ctx context.Context, w *weir.Work, place *waiter) (p weir.Permit, queued bool, err error) {
 	if w.Cost < 0 {
 		return p, false, g.refuse(w, &weir.Rejection{Gate: g.name, Reason: weir.ReasonTooLarge, Value: float64(w.Cost)})
 	}
@@ -273,7 +273,7 @@ func (g *Gate) arrive(ctx context.Context, w *weir.Work, place *waiter) (p weir.
 }
 
 // decide takes the arrival to its shard.
-func (g *Gate) decide(set *settings, a *arrival, out *answers) (p weir.Permit, refused *weir.Rejection, queued bool) {
+func (g *Pools) decide(set *settings, a *arrival, out *answers) (p weir.Permit, refused *weir.Rejection, queued bool) {
 	s := g.shard(a.hash)
 	for range len(g.shards) + 1 {
 		s.mu.Lock()
@@ -297,7 +297,7 @@ func (g *Gate) decide(set *settings, a *arrival, out *answers) (p weir.Permit, r
 // reclaim has other shards give up idle keys until there is a place for one more:
 // one key as a rule, more after MaxKeys has become smaller. It reports false if
 // there is none.
-func (g *Gate) reclaim(set *settings) bool {
+func (g *Pools) reclaim(set *settings) bool {
 	for range g.shards {
 		s := &g.shards[g.hand.Add(1)%uint32(len(g.shards))]
 		s.mu.Lock()
@@ -311,7 +311,7 @@ func (g *Gate) reclaim(set *settings) bool {
 }
 
 // spare admits exempt work up to the cap of its own.
-func (g *Gate) spare(set *settings, a *arrival) (p weir.Permit, refused *weir.Rejection) {
+func (g *Pools) spare(set *settings, a *arrival) (p weir.Permit, refused *weir.Rejection) {
 	if n := g.exempt.Add(1); n > set.exempt {
 		g.exempt.Add(-1)
 		return p, &weir.Rejection{Gate: g.name, Rule: "exempt", Reason: weir.ReasonLimit, Value: float64(n - 1),
@@ -327,11 +327,11 @@ func (g *Gate) spare(set *settings, a *arrival) (p weir.Permit, refused *weir.Re
 	return p, refused
 }
 
-func (g *Gate) shard(hash uint64) *shard { return &g.shards[hash>>g.shift] }
+func (g *Pools) shard(hash uint64) *shard { return &g.shards[hash>>g.shift] }
 
 // bound sets until when the arrival may wait. It returns by how much the deadline
 // has been missed, which is 0 without one.
-func (g *Gate) bound(a *arrival, set *settings, w *weir.Work) (late time.Duration) {
+func (g *Pools) bound(a *arrival, set *settings, w *weir.Work) (late time.Duration) {
 	a.until = bounds{a.now, room.Never}
 	if a.place != nil {
 		longest := set.longest
@@ -362,9 +362,9 @@ func after(now, d time.Duration) time.Duration {
 	return now + d
 }
 
-// Next returns when [Gate.Step] is due, on the clock of Config.Now, and false if
+// Next returns when [Pools.Step] is due, on the clock of Config.Now, and false if
 // nothing is pending.
-func (g *Gate) Next() (time.Duration, bool) {
+func (g *Pools) Next() (time.Duration, bool) {
 	at := time.Duration(g.tickAt.Load())
 	for i := range g.shards {
 		s := &g.shards[i]
@@ -378,7 +378,7 @@ func (g *Gate) Next() (time.Duration, bool) {
 // Step does what is due: waiters whose time is up are refused, and a window that
 // has ended goes to the controller. Calling it early does no harm. A gate on the
 // real clock does it by itself.
-func (g *Gate) Step() {
+func (g *Pools) Step() {
 	for i := range g.shards {
 		g.shards[i].step()
 	}
@@ -429,9 +429,9 @@ type ending struct {
 func (e *ending) closed() bool { return e.shut.Load() }
 
 // Close refuses new work, and what waits, with [weir.ReasonDraining]. Permits in
-// flight stay valid. Close does not wait for them: see [Gate.Drain]. Closing twice
+// flight stay valid. Close does not wait for them: see [Pools.Drain]. Closing twice
 // does nothing.
-func (g *Gate) Close() {
+func (g *Pools) Close() {
 	if g.shut.Swap(true) {
 		return
 	}
@@ -467,7 +467,7 @@ func (s *shard) close(out *answers) {
 
 // quit is called when a closed shard has nothing in flight: the last one to do so
 // ends the drain. Locks of shards are taken under the mutex, never the other way.
-func (g *Gate) quit() {
+func (g *Pools) quit() {
 	g.ending.mu.Lock()
 	defer g.ending.mu.Unlock()
 	if g.done || !g.closed() {
@@ -488,7 +488,7 @@ func (g *Gate) quit() {
 
 // Drain closes the gate and waits until nothing is in flight, exempt work
 // included, or until ctx is done: then the error says how much was still out.
-func (g *Gate) Drain(ctx context.Context) error {
+func (g *Pools) Drain(ctx context.Context) error {
 	g.Close()
 	select {
 	case <-g.idle:

@@ -16,17 +16,17 @@ import (
 	"github.com/weir-go/weir/limit"
 )
 
-// Limiters is a gate with a limit.Limiter for each key, or several, each with a
+// Adaptive is a gate with a limit.Limiter for each key, or several, each with a
 // controller of its own: where the backends of keys differ in what they carry and
 // somebody has to find out. It is safe for concurrent use.
 //
 // A limiter takes some 4 KB when made, and tens of them once the window of a
 // controller that learns has filled; a controller also brings a timer. So this is
-// for hundreds of keys, where a [Gate] is for millions.
+// for hundreds of keys, where a [Pools] is for millions.
 //
 // It implements [weir.Gate], [weir.TryAdmitter], [weir.Arriver] and
 // [weir.Snapshotter].
-type Limiters struct {
+type Adaptive struct {
 	name  string
 	key   func(weir.Work) string
 	part  func(weir.Work) string
@@ -65,29 +65,29 @@ type pool struct {
 }
 
 var (
-	_ weir.Gate        = (*Limiters)(nil)
-	_ weir.TryAdmitter = (*Limiters)(nil)
-	_ weir.Arriver     = (*Limiters)(nil)
-	_ weir.Snapshotter = (*Limiters)(nil)
+	_ weir.Gate        = (*Adaptive)(nil)
+	_ weir.TryAdmitter = (*Adaptive)(nil)
+	_ weir.Arriver     = (*Adaptive)(nil)
+	_ weir.Snapshotter = (*Adaptive)(nil)
 )
 
-// NewLimiters returns a gate without any key yet, or an error that names every
-// setting out of range. What LimitersConfig.New returns is checked when it is
+// NewAdaptive returns a gate without any key yet, or an error that names every
+// setting out of range. What AdaptiveConfig.New returns is checked when it is
 // called.
-func NewLimiters(cfg LimitersConfig) (*Limiters, error) {
+func NewAdaptive(cfg AdaptiveConfig) (*Adaptive, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	l := &Limiters{name: cfg.Name, key: cfg.Key, part: cfg.Part, clock: cfg.Now, epoch: time.Now(),
+	l := &Adaptive{name: cfg.Name, key: cfg.Key, part: cfg.Part, clock: cfg.Now, epoch: time.Now(),
 		pools: map[string]*pool{}, leaving: map[string]*pool{}}
 	l.configure(cfg)
 	return l, nil
 }
 
 // Name returns the name from the configuration.
-func (l *Limiters) Name() string { return l.name }
+func (l *Adaptive) Name() string { return l.name }
 
-func (l *Limiters) now() time.Duration {
+func (l *Adaptive) now() time.Duration {
 	if l.clock != nil {
 		return l.clock()
 	}
@@ -95,7 +95,7 @@ func (l *Limiters) now() time.Duration {
 }
 
 // Admit takes the cost of w from the limiter of its key, see limit.Limiter.Admit.
-func (l *Limiters) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
+func (l *Adaptive) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 	if p, ok := weir.Nested(ctx, l); ok {
 		return p, nil
 	}
@@ -112,7 +112,7 @@ func (l *Limiters) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) 
 }
 
 // TryAdmit is Admit that never waits.
-func (l *Limiters) TryAdmit(w weir.Work) (weir.Permit, error) {
+func (l *Adaptive) TryAdmit(w weir.Work) (weir.Permit, error) {
 	pool, to, err := l.pin(w)
 	if err != nil {
 		return weir.Permit{}, err
@@ -122,7 +122,7 @@ func (l *Limiters) TryAdmit(w weir.Work) (weir.Permit, error) {
 }
 
 // Arrive implements [weir.Arriver], see limit.Limiter.Arrive.
-func (l *Limiters) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit, weir.Waiter, error) {
+func (l *Adaptive) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit, weir.Waiter, error) {
 	pool, to, err := l.pin(w)
 	if err != nil {
 		return weir.Permit{}, nil, err
@@ -145,7 +145,7 @@ func (l *Limiters) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Perm
 // cancelling gives the place back that the waiter had.
 type cancelling struct {
 	weir.Waiter
-	from *Limiters
+	from *Adaptive
 	pool *pool
 }
 
@@ -158,21 +158,21 @@ func (w cancelling) Cancel() bool {
 }
 
 // comeIn counts work in, and reports whether it may wait: a key may have no more
-// waiting than there are places left, as at a [Gate].
-func (l *Limiters) comeIn(p *pool) bool {
+// waiting than there are places left, as at a [Pools].
+func (l *Adaptive) comeIn(p *pool) bool {
 	mine, others := p.entering.Add(1)-1, l.entering.Add(1)-1
 	return mine < l.maxWaiting.Load()-others
 }
 
 // goOut is the reverse.
-func (l *Limiters) goOut(p *pool) {
+func (l *Adaptive) goOut(p *pool) {
 	p.entering.Add(-1)
 	l.entering.Add(-1)
 }
 
 // pin returns the limiter for w, a new one if its key is not known, and keeps its
 // pool from being evicted until unpin.
-func (l *Limiters) pin(w weir.Work) (*pool, *limit.Limiter, error) {
+func (l *Adaptive) pin(w weir.Work) (*pool, *limit.Limiter, error) {
 	key, part := l.KeyOf(w), ""
 	if l.part != nil {
 		part = l.part(w)
@@ -193,7 +193,7 @@ func (l *Limiters) pin(w weir.Work) (*pool, *limit.Limiter, error) {
 }
 
 // Keys returns the number of keys that are known.
-func (l *Limiters) Keys() int {
+func (l *Adaptive) Keys() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.order)
@@ -201,7 +201,7 @@ func (l *Limiters) Keys() int {
 
 // all returns the limiters of all keys, always in the same order: on virtual time
 // chance must not decide which of two is asked first.
-func (l *Limiters) all() (limiters []*limit.Limiter) {
+func (l *Adaptive) all() (limiters []*limit.Limiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, p := range l.order {
@@ -212,8 +212,8 @@ func (l *Limiters) all() (limiters []*limit.Limiter) {
 	return limiters
 }
 
-// Next and Step are as those of a [Gate], on virtual time.
-func (l *Limiters) Next() (time.Duration, bool) {
+// Next and Step are as those of a [Pools], on virtual time.
+func (l *Adaptive) Next() (time.Duration, bool) {
 	first := room.Never
 	for _, limiter := range l.all() {
 		if at, ok := limiter.Next(); ok {
@@ -224,14 +224,14 @@ func (l *Limiters) Next() (time.Duration, bool) {
 }
 
 // Step does what is due in all limiters.
-func (l *Limiters) Step() {
+func (l *Adaptive) Step() {
 	for _, limiter := range l.all() {
 		limiter.Step()
 	}
 }
 
 // Close refuses new work, and what waits, with [weir.ReasonDraining].
-func (l *Limiters) Close() {
+func (l *Adaptive) Close() {
 	l.mu.Lock()
 	l.closed = true
 	l.mu.Unlock()
@@ -242,7 +242,7 @@ func (l *Limiters) Close() {
 
 // Drain closes the gate and waits until nothing is in flight, or until ctx is
 // done: then the error names the first that still was.
-func (l *Limiters) Drain(ctx context.Context) error {
+func (l *Adaptive) Drain(ctx context.Context) error {
 	l.Close()
 	for _, limiter := range l.all() {
 		if err := limiter.Drain(ctx); err != nil {
@@ -252,8 +252,8 @@ func (l *Limiters) Drain(ctx context.Context) error {
 	return nil
 }
 
-// LimitersConfig configures [NewLimiters].
-type LimitersConfig struct {
+// AdaptiveConfig configures [NewAdaptive].
+type AdaptiveConfig struct {
 	// Name is the gate's name, and that of each limiter that New gives none.
 	Name string
 	// Key says whose limiter a piece of work draws on. Default: its Tenant.
@@ -262,7 +262,7 @@ type LimitersConfig struct {
 	// several, such as one for reads and one for writes. Default: "".
 	Part func(weir.Work) string
 
-	// New returns the settings of a key's limiters by their part: with [Each] one,
+	// New returns the settings of a key's limiters by their part: with [PerKey] one,
 	// with [ReadWrite] two whose sizes move together. It is called with the first
 	// work of a key, also after the key was evicted, with no lock held, and perhaps
 	// more than once at a time; each call must return controllers of its own. An error, or settings
@@ -271,7 +271,7 @@ type LimitersConfig struct {
 	New func(key string) (map[string]limit.Config, error)
 
 	// MaxKeys bounds the keys that are known at a time. 0 means
-	// [DefaultMaxLimiters]. A newcomer takes the place of an idle key; a key in use
+	// [DefaultMaxAdaptive]. A newcomer takes the place of an idle key; a key in use
 	// keeps its place. What the controllers of evicted keys have learned is kept of
 	// four times as many, and given back to those that return.
 	MaxKeys int
@@ -279,7 +279,7 @@ type LimitersConfig struct {
 	// the limiters' own bounds: beyond it, work is admitted at once or refused. 0
 	// means limit.DefaultQueueLen; with a negative value nothing waits.
 	//
-	// As at a [Gate] a key may have no more work waiting than there are places left:
+	// As at a [Pools] a key may have no more work waiting than there are places left:
 	// one that floods the room gets half of it. What comes beyond that is not
 	// weighed against what waits, not by its priority either. So where priorities
 	// matter give the limiters a Queue.Len that is well below.
@@ -289,18 +289,18 @@ type LimitersConfig struct {
 	Now func() time.Duration
 }
 
-// DefaultMaxLimiters is the number of keys where LimitersConfig.MaxKeys is 0.
-const DefaultMaxLimiters = 1024
+// DefaultMaxAdaptive is the number of keys where AdaptiveConfig.MaxKeys is 0.
+const DefaultMaxAdaptive = 1024
 
-func (c *LimitersConfig) validate() error {
+func (c *AdaptiveConfig) validate() error {
 	var f faults
-	f.check(c.New != nil, "New: must be set; keyed.Each makes one of a function that returns a limit.Config")
-	f.check(c.MaxKeys >= 0, "MaxKeys %d: must be at least 1, or 0 for %d", c.MaxKeys, DefaultMaxLimiters)
+	f.check(c.New != nil, "New: must be set; keyed.PerKey makes one of a function that returns a limit.Config")
+	f.check(c.MaxKeys >= 0, "MaxKeys %d: must be at least 1, or 0 for %d", c.MaxKeys, DefaultMaxAdaptive)
 	return f.err(c.Name)
 }
 
-// Each is for LimitersConfig.New where each key has one limiter.
-func Each(cfg func(key string) (limit.Config, error)) func(string) (map[string]limit.Config, error) {
+// PerKey is for AdaptiveConfig.New where each key has one limiter.
+func PerKey(cfg func(key string) (limit.Config, error)) func(string) (map[string]limit.Config, error) {
 	return func(key string) (map[string]limit.Config, error) {
 		one, err := cfg(key)
 		return map[string]limit.Config{"": one}, err
@@ -313,7 +313,7 @@ const (
 	Writes = "write"
 )
 
-// ReadWrite is for LimitersConfig.New where each key has a pool for reads and one
+// ReadWrite is for AdaptiveConfig.New where each key has a pool for reads and one
 // for writes, the parts [Reads] and [Writes], sized together by what both get done:
 // MongoDB's throughput probing of its execution tickets (control.ProbePair), for
 // each key. like is what both have besides their controllers: the wait room, hooks,
@@ -336,7 +336,7 @@ func ReadWrite(probe control.ProbeConfig, like limit.Config) func(string) (map[s
 // change of Name, Key, Part or Now is ignored. A fault in the settings of one key
 // leaves that key as it was and is reported; the others are changed. New must
 // not call Reconfigure in turn.
-func (l *Limiters) Reconfigure(cfg LimitersConfig) error {
+func (l *Adaptive) Reconfigure(cfg AdaptiveConfig) error {
 	if err := cfg.validate(); err != nil {
 		return err
 	}
@@ -376,13 +376,13 @@ func teachersFirst(configs map[string]limit.Config) []string {
 	return append(first, others...)
 }
 
-func (l *Limiters) configure(cfg LimitersConfig) {
+func (l *Adaptive) configure(cfg AdaptiveConfig) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.newParts = cfg.New
 	l.version++
 	if l.maxKeys = cfg.MaxKeys; l.maxKeys == 0 {
-		l.maxKeys = DefaultMaxLimiters
+		l.maxKeys = DefaultMaxAdaptive
 	}
 	waiting := int64(cfg.MaxWaiting)
 	if waiting == 0 {
@@ -392,7 +392,7 @@ func (l *Limiters) configure(cfg LimitersConfig) {
 }
 
 // renew gives a key its new settings.
-func (l *Limiters) renew(p *pool, build func(string) (map[string]limit.Config, error)) error {
+func (l *Adaptive) renew(p *pool, build func(string) (map[string]limit.Config, error)) error {
 	configs, err := build(p.key)
 	if err != nil {
 		return fmt.Errorf("keyed: New(%.40q): %w", p.key, err)
