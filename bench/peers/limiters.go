@@ -342,7 +342,7 @@ func newFlows(e *Env) (limiter, error) {
 }
 
 func (f flows) of(w *weir.Work) limiter {
-	return &flow{f.queueSet, maphash.String(flowSeed, w.Tenant), uint64(w.Units())}
+	return &flow{f.queueSet, maphash.String(flowSeed, w.Tenant), uint64(w.CostOrOne())}
 }
 
 type flow struct {
