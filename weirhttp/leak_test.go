@@ -170,7 +170,7 @@ func misbehave(t *testing.T, protocol string, m misbehaviour, tries int) {
 	}
 	wg.Wait()
 	srv.CloseClientConnections()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := l.Drain(ctx); err != nil {
 		t.Fatalf("%v: %+v, %+v", err, l.Snapshot(), s.Snapshot())

@@ -39,7 +39,7 @@ func startCluster(t *testing.T, start func(...string) *server, options ...string
 	}
 	for _, n := range nodes {
 		n.grant(t, clusterRights)
-		eventually(t, 20*time.Second, "the cluster is whole", func() bool {
+		eventually(t, "the cluster is whole", func() bool {
 			return strings.Contains(n.ask(t, "CLUSTER INFO"), "cluster_state:ok") &&
 				strings.Contains(n.ask(t, "CLUSTER INFO"), "cluster_known_nodes:3")
 		})
@@ -68,7 +68,7 @@ func TestCluster(t *testing.T) {
 		s := open(t, Config{URL: "redis://weir:secret@" + nodes[0].addr})
 		keys := strangeKeys()
 		limits := []quota.Window{quota.Per(3, time.Hour), quota.Per(100, 24*time.Hour)}
-		eventually(t, 10*time.Second, "the client knows all nodes", func() bool {
+		eventually(t, "the client knows all nodes", func() bool {
 			for i := range 100 {
 				_, err := s.Decide(context.Background(), &quota.Request{Key: fmt.Sprint(i), Windows: limits, Mode: quota.DryRun})
 				if err != nil {
@@ -113,7 +113,7 @@ func TestClusterNodeStandsStill(t *testing.T) {
 	var gone, there string
 	for i := 0; gone == "" || there == ""; i++ {
 		key := fmt.Sprint(i)
-		eventually(t, 5*time.Second, "a decision", func() bool { return take(key) == nil })
+		eventually(t, "a decision", func() bool { return take(key) == nil })
 		if nodeOf(nodes, key) == nodes[2] {
 			gone = key
 		} else {
@@ -121,7 +121,7 @@ func TestClusterNodeStandsStill(t *testing.T) {
 		}
 	}
 	nodes[2].signal(t, syscall.SIGSTOP)
-	eventually(t, 5*time.Second, "its keys are down", func() bool {
+	eventually(t, "its keys are down", func() bool {
 		var e *Error
 		return errors.As(take(gone), &e) && e.Reason == Down
 	})
@@ -133,7 +133,7 @@ func TestClusterNodeStandsStill(t *testing.T) {
 		}
 	}
 	nodes[2].signal(t, syscall.SIGCONT)
-	eventually(t, 10*time.Second, "its keys are back", func() bool { return take(gone) == nil })
+	eventually(t, "its keys are back", func() bool { return take(gone) == nil })
 }
 
 // A slot that moves to another node takes its buckets along, and no decision is
@@ -143,7 +143,7 @@ func TestClusterSlotMoves(t *testing.T) {
 	nodes := startCluster(t, func(o ...string) *server { return startRedis(t, o...) })
 	s := open(t, Config{URL: "redis://weir:secret@" + nodes[0].addr})
 	key, l := keyOf("weir:", "k"), quota.Window{Rate: 1e-9, Burst: 100}
-	eventually(t, 10*time.Second, "a decision", func() bool {
+	eventually(t, "a decision", func() bool {
 		_, err := s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{l}, Mode: quota.DryRun})
 		return err == nil
 	})
@@ -179,7 +179,7 @@ func TestClusterEviction(t *testing.T) {
 	t.Parallel()
 	nodes := startCluster(t, func(o ...string) *server { return startRedis(t, o...) })
 	nodes[1].ask(t, "CONFIG SET maxmemory-policy allkeys-lfu")
-	eventually(t, 10*time.Second, "refused", func() bool {
+	eventually(t, "refused", func() bool {
 		s, err := New(Config{Addrs: []string{nodes[0].addr}, DialTimeout: patient})
 		if err == nil {
 			s.Close()
@@ -225,7 +225,7 @@ func newStack(t *testing.T, nodes []*server) *stack {
 		_, tenant := s.tenants.Key(s.work)
 		s.userNode, s.tenantNode = nodeOf(nodes, user), nodeOf(nodes, tenant)
 	}
-	eventually(t, 10*time.Second, "both answer", func() bool {
+	eventually(t, "both answer", func() bool {
 		_, user := s.users.Peek(t.Context(), s.work)
 		_, tenant := s.tenants.Peek(t.Context(), s.work)
 		return user == nil && tenant == nil
@@ -237,7 +237,7 @@ func newStack(t *testing.T, nodes []*server) *stack {
 func (s *stack) lacks(t *testing.T) float64 {
 	t.Helper()
 	var d quota.Answer
-	eventually(t, 10*time.Second, "the user's bucket", func() (ok bool) {
+	eventually(t, "the user's bucket", func() (ok bool) {
 		var err error
 		d, err = s.users.Peek(context.Background(), s.work)
 		return err == nil
@@ -293,7 +293,7 @@ func TestRulesOnSeveralNodes(t *testing.T) {
 				t.Errorf("the first bucket lacks %.0f with %d callers, at most %.0f", lacks, callers, most)
 			}
 		}
-		eventually(t, 10*time.Second, "the second bucket is spent", func() bool { return s.admitted.Load() == tenantBurst })
+		eventually(t, "the second bucket is spent", func() bool { return s.admitted.Load() == tenantBurst })
 	})
 	for what, node := range map[string]*server{"second": s.tenantNode, "first": s.userNode} {
 		gate := s.tenants
@@ -303,9 +303,9 @@ func TestRulesOnSeveralNodes(t *testing.T) {
 		errors := gate.Faults().StoreErrors
 		s.play(t, callers, func() {
 			node.signal(t, syscall.SIGSTOP)
-			eventually(t, 10*time.Second, "errors of the "+what+" node", func() bool { return gate.Faults().StoreErrors >= errors+100 })
+			eventually(t, "errors of the "+what+" node", func() bool { return gate.Faults().StoreErrors >= errors+100 })
 			node.signal(t, syscall.SIGCONT)
-			eventually(t, 10*time.Second, "the "+what+" node is back", func() bool { return !gate.Store().(*Store).Stats().Down })
+			eventually(t, "the "+what+" node is back", func() bool { return !gate.Store().(*Store).Stats().Down })
 		})
 	}
 	if n := s.admitted.Load(); n > tenantBurst {
@@ -337,7 +337,7 @@ func startPair(t *testing.T, id *identity) pair {
 		n.grant(t, rights+" +role")
 	}
 	// A sentinel looks for replicas at its start, and then after ten seconds.
-	eventually(t, 10*time.Second, "the replica follows", func() bool {
+	eventually(t, "the replica follows", func() bool {
 		return strings.Contains(p.master.ask(t, "INFO replication"), "state=online")
 	})
 	p.sentinel = startSentinel(t, p.master, id, 1)
@@ -421,7 +421,7 @@ func TestSentinelStandsStill(t *testing.T) {
 	for range 2 {
 		startSentinel(t, p.master, nil, 1)
 	}
-	eventually(t, 20*time.Second, "the sentinels know each other", func() bool {
+	eventually(t, "the sentinels know each other", func() bool {
 		return strings.Contains(p.sentinel.ask(t, "INFO sentinel"), ",sentinels=3")
 	})
 	s := open(t, p.config(t, nil))
@@ -429,7 +429,7 @@ func TestSentinelStandsStill(t *testing.T) {
 	p.sentinel.signal(t, syscall.SIGSTOP)
 	takeOne(t, s, vast)
 	p.master.kill(t)
-	eventually(t, 30*time.Second, "a decision by the new master", func() bool {
+	eventually(t, "a decision by the new master", func() bool {
 		_, err := s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Cost: 1})
 		return err == nil
 	})
@@ -447,7 +447,7 @@ func followed(t *testing.T, p pair, c Config) {
 	p.master.kill(t)
 	var r quota.Decision
 	perhaps := 0 // charged to those who were not told
-	eventually(t, 30*time.Second, "a decision by the new master", func() bool {
+	eventually(t, "a decision by the new master", func() bool {
 		var e *Error
 		var err error
 		r, err = s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{l}, Cost: 1})
@@ -464,10 +464,10 @@ func followed(t *testing.T, p pair, c Config) {
 // ready waits until the replica has a key and could take over.
 func (p pair) ready(t *testing.T, key string) {
 	t.Helper()
-	eventually(t, 10*time.Second, "the replica has it", func() bool {
+	eventually(t, "the replica has it", func() bool {
 		return strings.Contains(p.replica.ask(t, "EXISTS "+key), "1")
 	})
-	eventually(t, 15*time.Second, "the sentinel knows the replica", func() bool {
+	eventually(t, "the sentinel knows the replica", func() bool {
 		return strings.Contains(p.sentinel.ask(t, "INFO sentinel"), "status=ok,address="+p.master.addr+",slaves=1")
 	})
 }

@@ -96,7 +96,7 @@ func TestDocument(t *testing.T) {
 func (d *Document) reads(t *testing.T, want string) {
 	t.Helper()
 	var data []byte
-	eventually(t, 10*time.Second, fmt.Sprintf("the document is %q", want), func() bool {
+	eventually(t, fmt.Sprintf("the document is %q", want), func() bool {
 		var err error
 		data, err = d.Read(t.Context(), nil)
 		return err == nil && string(data) == want
@@ -120,7 +120,7 @@ func (d *Document) write(t *testing.T, was, next string) {
 func (d *Document) writeAfter(t *testing.T, before, perhaps string) {
 	t.Helper()
 	const next = "next"
-	eventually(t, 10*time.Second, "it is written", func() bool {
+	eventually(t, "it is written", func() bool {
 		data, err := d.Read(t.Context(), nil)
 		if err != nil {
 			return false
@@ -162,7 +162,7 @@ func TestDocumentStandsStill(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, 5*time.Second, "all readers are there", func() bool { return runtime.NumGoroutine() >= before+readers })
+	eventually(t, "all readers are there", func() bool { return runtime.NumGoroutine() >= before+readers })
 	if n := runtime.NumGoroutine() - before; n > readers+10 { // the script's, the client's
 		t.Errorf("%d goroutines for %d readers", n, readers)
 	}
@@ -182,7 +182,7 @@ func TestDocumentCallerLeaves(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { _, err := d.Read(ctx, nil); done <- err }()
-		eventually(t, 5*time.Second, "one is under way", func() bool { return len(s.document) == 1 })
+		eventually(t, "one is under way", func() bool { return len(s.document) == 1 })
 		leave()
 		var e *Error
 		err := <-done
@@ -226,18 +226,18 @@ func TestDocumentServerEmpty(t *testing.T) {
 			t.Errorf("%v, want that the server is gone", err)
 		}
 		server.start(t)
-		eventually(t, 10*time.Second, "no document", func() bool {
+		eventually(t, "no document", func() bool {
 			data, err := d.Read(t.Context(), []byte("a"))
 			return err == nil && data == nil
 		})
-		eventually(t, 10*time.Second, "an answer", func() bool { // each of the client's connections has to break first
+		eventually(t, "an answer", func() bool { // each of the client's connections has to break first
 			ok, err := d.Write(t.Context(), []byte("a"), []byte("b"))
 			if ok {
 				t.Error("written over what is not there")
 			}
 			return err == nil
 		})
-		eventually(t, 10*time.Second, "it is written again", func() bool {
+		eventually(t, "it is written again", func() bool {
 			ok, err := d.Write(t.Context(), nil, []byte("a"))
 			return ok && err == nil
 		})
@@ -282,7 +282,7 @@ func TestDocumentCluster(t *testing.T) {
 		"--cluster-require-full-coverage", "no", "--cluster-node-timeout", "60000")
 	s := open(t, Config{URL: "redis://weir:secret@" + nodes[0].addr, Deadline: 200 * time.Millisecond, DialTimeout: 200 * time.Millisecond})
 	d := s.Document("quotas")
-	eventually(t, 10*time.Second, "the client knows all nodes", func() bool {
+	eventually(t, "the client knows all nodes", func() bool {
 		_, err := d.Write(t.Context(), nil, []byte("a"))
 		return err == nil
 	})
@@ -295,7 +295,7 @@ func TestDocumentCluster(t *testing.T) {
 	}
 	for i := 0; ; i++ {
 		if key := fmt.Sprint(i); nodeOf(nodes, key) != from {
-			eventually(t, 5*time.Second, "a decision by another node", func() bool { return takeKey(s, key) == nil })
+			eventually(t, "a decision by another node", func() bool { return takeKey(s, key) == nil })
 			break
 		}
 	}
@@ -327,11 +327,11 @@ func TestDocumentFailover(t *testing.T) {
 	d.write(t, "", "a")
 	p.ready(t, d.key)
 	p.master.kill(t)
-	eventually(t, 30*time.Second, "the document from the new master", func() bool {
+	eventually(t, "the document from the new master", func() bool {
 		data, err := d.Read(t.Context(), nil)
 		return err == nil && string(data) == "a"
 	})
-	eventually(t, 10*time.Second, "another document", func() bool {
+	eventually(t, "another document", func() bool {
 		ok, err := d.Write(t.Context(), []byte("a"), []byte("b"))
 		return ok && err == nil
 	})

@@ -198,7 +198,7 @@ func TestLies(t *testing.T) {
 				}
 			}
 			server.lie.Store(nil)
-			eventually(t, 10*time.Second, "the store is back", func() bool {
+			eventually(t, "the store is back", func() bool {
 				r, err := take()
 				return err == nil && r.OK
 			})
@@ -251,7 +251,7 @@ func TestLiesAtFirst(t *testing.T) {
 			if err := s.Close(); err != nil {
 				t.Error(err)
 			}
-			eventually(t, 10*time.Second, "no goroutine is left but the server's", func() bool {
+			eventually(t, "no goroutine is left but the server's", func() bool {
 				return runtime.NumGoroutine() <= before+2
 			})
 		})

@@ -146,7 +146,7 @@ func TestLeaseWithoutItsNode(t *testing.T) {
 	}
 	admitted := 0
 	for _, s := range w.stores {
-		eventually(t, 10*time.Second, "a lease", func() bool {
+		eventually(t, "a lease", func() bool {
 			if ask(s) == nil {
 				admitted++
 			}
@@ -166,13 +166,13 @@ func TestLeaseWithoutItsNode(t *testing.T) {
 	nodeOf(nodes, "k").signal(t, syscall.SIGCONT)
 	var held, vain float64
 	for _, s := range w.stores {
-		eventually(t, 10*time.Second, "nothing is under way", func() bool { return s.Stats().InFlight == 0 && !s.Stats().Down })
+		eventually(t, "nothing is under way", func() bool { return s.Stats().InFlight == 0 && !s.Stats().Down })
 		st := s.Stats()
 		held += float64(s.leases.tokens("k"))
 		vain += float64(st.Failed[Timeout]+st.Failed[Broken]) * (1 + tokens) // with what was to be lent
 	}
 	var left float64
-	eventually(t, 10*time.Second, "the bucket", func() bool {
+	eventually(t, "the bucket", func() bool {
 		r, err := w.stores[0].Decide(t.Context(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Mode: quota.DryRun})
 		left = r.Remaining
 		return err == nil
@@ -294,8 +294,8 @@ func TestLeaseGivenBack(t *testing.T) {
 		t.Errorf("the server has %v, want 79", left)
 	}
 	w.pass(30 * time.Millisecond)
-	eventually(t, 5*time.Second, "the lease is given back", func() bool { return w.left(t, l) > 98.5 })
-	eventually(t, 5*time.Second, "no lease is held", func() bool { return w.stores[0].Stats().Leases == 0 })
+	eventually(t, "the lease is given back", func() bool { return w.left(t, l) > 98.5 })
+	eventually(t, "no lease is held", func() bool { return w.stores[0].Stats().Leases == 0 })
 	w.take(t, 1, 1, l)
 	if err := w.stores[1].Close(); err != nil {
 		t.Fatal(err)
@@ -432,7 +432,7 @@ func TestLeaseOfASlowServer(t *testing.T) {
 	for n := range 3 {
 		before := left()
 		wait.Go(func() { w.take(t, 0, 1, l) })
-		eventually(t, 5*time.Second, "the server has decided", func() bool { return left() < before })
+		eventually(t, "the server has decided", func() bool { return left() < before })
 		if lent := 200 - left() - float64(n+1); lent > tokens {
 			t.Errorf("%v tokens lent to one process, at most %d", lent, tokens)
 		}

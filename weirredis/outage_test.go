@@ -89,7 +89,7 @@ func (l *load) end() {
 func (l *load) more(t *testing.T, n int64, what string) {
 	t.Helper()
 	want := l.ok.Load() + n
-	eventually(t, 10*time.Second, what, func() bool { return l.ok.Load() >= want })
+	eventually(t, what, func() bool { return l.ok.Load() >= want })
 }
 
 // answersSoon fails if a caller had to wait for much longer than the deadline. The
@@ -115,12 +115,12 @@ func TestKilled(t *testing.T) {
 		l := startLoad(t, s, 16)
 		l.more(t, 200, "decisions before")
 		server.kill(t)
-		eventually(t, 5*time.Second, "the store is down", func() bool { return s.Stats().Down })
+		eventually(t, "the store is down", func() bool { return s.Stats().Down })
 		if st := s.Stats(); st.Why == nil || st.Since.IsZero() {
 			t.Errorf("down without a word: %+v", st)
 		}
-		eventually(t, 5*time.Second, "refused at once", func() bool { return s.Stats().Failed[Down] > 100 })
-		eventually(t, 5*time.Second, "it is looked for", func() bool { return s.Stats().Probes > 1 })
+		eventually(t, "refused at once", func() bool { return s.Stats().Failed[Down] > 100 })
+		eventually(t, "it is looked for", func() bool { return s.Stats().Probes > 1 })
 		server.start(t)
 		l.more(t, 200, "decisions after")
 		l.end()
@@ -146,7 +146,7 @@ func TestStandsStill(t *testing.T) {
 		l.more(t, 500, "decisions before")
 		for range 3 {
 			server.signal(t, syscall.SIGSTOP)
-			eventually(t, 5*time.Second, "the store is down", func() bool { return s.Stats().Down })
+			eventually(t, "the store is down", func() bool { return s.Stats().Down })
 			if n := s.Stats().InFlight; n > most {
 				t.Errorf("%d under way, at most %d", n, most)
 			}
@@ -159,7 +159,7 @@ func TestStandsStill(t *testing.T) {
 		}
 		l.end()
 		l.answersSoon(t)
-		eventually(t, 5*time.Second, "nothing is under way", func() bool { return s.Stats().InFlight == 0 })
+		eventually(t, "nothing is under way", func() bool { return s.Stats().InFlight == 0 })
 		r := s.look(t)
 		charged := int64(vast.Burst - r.Remaining)
 		ok, perhaps := l.ok.Load(), l.charged.Load()
@@ -181,7 +181,7 @@ func TestNotThereYet(t *testing.T) {
 		t.Errorf("%v, want down", err)
 	}
 	server.start(t)
-	eventually(t, 10*time.Second, "a decision", func() bool {
+	eventually(t, "a decision", func() bool {
 		_, err := s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Cost: 1})
 		return err == nil
 	})
@@ -200,7 +200,7 @@ func TestStandsStillAtFirst(t *testing.T) {
 		t.Error("the store is not down")
 	}
 	server.signal(t, syscall.SIGCONT)
-	eventually(t, 10*time.Second, "the store is up", func() bool { return !s.Stats().Down })
+	eventually(t, "the store is up", func() bool { return !s.Stats().Down })
 	takeOne(t, s, vast)
 }
 
@@ -216,13 +216,13 @@ func TestNoStampede(t *testing.T) {
 	server.kill(t)
 	begin := time.Now()
 	for _, s := range stores {
-		eventually(t, 5*time.Second, "the store is down", func() bool {
+		eventually(t, "the store is down", func() bool {
 			_, err := s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Cost: 1})
 			return err != nil && s.Stats().Down
 		})
 	}
 	for _, s := range stores {
-		eventually(t, 10*time.Second, "several probes", func() bool { return s.Stats().Probes >= 5 })
+		eventually(t, "several probes", func() bool { return s.Stats().Probes >= 5 })
 	}
 	var b backoff
 	most, sum := uint64(1), time.Duration(0) // as many as fit if all waits are the shortest
@@ -236,7 +236,7 @@ func TestNoStampede(t *testing.T) {
 	}
 	server.start(t)
 	for _, s := range stores {
-		eventually(t, 10*time.Second, "the store is up", func() bool { return !s.Stats().Down })
+		eventually(t, "the store is up", func() bool { return !s.Stats().Down })
 		takeOne(t, s, vast)
 	}
 }
@@ -253,7 +253,7 @@ func TestCallerLeaves(t *testing.T) {
 			_, err := s.Decide(ctx, &quota.Request{Key: "k", Windows: []quota.Window{vast}, Cost: 1})
 			done <- err
 		}()
-		eventually(t, 5*time.Second, "it is under way", func() bool { return s.Stats().InFlight == i+1 })
+		eventually(t, "it is under way", func() bool { return s.Stats().InFlight == i+1 })
 		cancel()
 		var e *Error
 		if err := <-done; !errors.Is(err, context.Canceled) || !errors.As(err, &e) || e.Reason != Timeout {
@@ -277,7 +277,7 @@ func TestClosed(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 5*time.Second, "closed", func() bool { e := l.last.Load(); return e != nil && e.Reason == Closed })
+	eventually(t, "closed", func() bool { e := l.last.Load(); return e != nil && e.Reason == Closed })
 	l.end()
 	if n := s.Stats().InFlight; n != 0 {
 		t.Errorf("%d under way", n)
@@ -285,7 +285,7 @@ func TestClosed(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Errorf("a second time: %v", err)
 	}
-	eventually(t, 5*time.Second, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before })
+	eventually(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before })
 }
 
 // slowly passes connections on to a server, and its answers on after a delay.
@@ -359,14 +359,14 @@ func TestSlow(t *testing.T) {
 		_, err := s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Cost: 1})
 		return err
 	}
-	eventually(t, 5*time.Second, "a decision", func() bool { return take() == nil })
+	eventually(t, "a decision", func() bool { return take() == nil })
 	slow.delay.Store(int64(250 * time.Millisecond))
 	var e *Error
 	if err := take(); !errors.As(err, &e) || e.Reason != Timeout || !e.Charged() {
 		t.Errorf("%v, want a time-out that may have charged", err)
 	}
-	eventually(t, 10*time.Second, "the store is down", func() bool { return take() != nil && s.Stats().Down })
-	eventually(t, 10*time.Second, "a probe is too slow", func() bool {
+	eventually(t, "the store is down", func() bool { return take() != nil && s.Stats().Down })
+	eventually(t, "a probe is too slow", func() bool {
 		why := s.Stats().Why
 		return why != nil && strings.Contains(why.Error(), "a probe took")
 	})
@@ -374,7 +374,7 @@ func TestSlow(t *testing.T) {
 		t.Error("a slow probe takes the store up")
 	}
 	slow.delay.Store(0)
-	eventually(t, 10*time.Second, "the store is up", func() bool { return take() == nil })
+	eventually(t, "the store is up", func() bool { return take() == nil })
 }
 
 // tell is ask of a server that may not answer, or by breaking the connection.
@@ -419,7 +419,7 @@ func TestSiege(t *testing.T) {
 				server.tell(t, tt.attack)
 			}
 			if tt.down {
-				eventually(t, 5*time.Second, "the store has been down", func() bool { return s.Stats().Trips > 0 })
+				eventually(t, "the store has been down", func() bool { return s.Stats().Trips > 0 })
 			}
 			if n := runtime.NumGoroutine() - before; n > 2*callers+60 {
 				t.Errorf("%d goroutines more than before", n)
@@ -427,11 +427,11 @@ func TestSiege(t *testing.T) {
 			if tt.end != "" {
 				server.tell(t, tt.end)
 			}
-			eventually(t, 10*time.Second, "the store is up", func() bool { return !s.Stats().Down })
+			eventually(t, "the store is up", func() bool { return !s.Stats().Down })
 			l.more(t, 200, "decisions after")
 			l.end()
 			l.answersSoon(t)
-			eventually(t, 5*time.Second, "nothing is under way", func() bool { return s.Stats().InFlight == 0 })
+			eventually(t, "nothing is under way", func() bool { return s.Stats().InFlight == 0 })
 			r := s.look(t)
 			ok, perhaps, charged := l.ok.Load(), l.charged.Load(), int64(vast.Burst-r.Remaining)
 			if charged < ok || charged > ok+perhaps {
@@ -538,7 +538,7 @@ func TestAnswerLost(t *testing.T) {
 	if !errors.As(err, &e) || e.Reason != Broken || !e.Charged() {
 		t.Errorf("%v, want that the connection broke, and that it may be charged", err)
 	}
-	eventually(t, 10*time.Second, "another connection", func() bool {
+	eventually(t, "another connection", func() bool {
 		r, err := s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{l}, Mode: quota.DryRun})
 		if err == nil && (r.Remaining < 97.5 || r.Remaining > 98.5) {
 			t.Errorf("%v left, want 98: 100 less 1, and less 1 that nobody was told of", r.Remaining)

@@ -129,7 +129,7 @@ func takeOne(t *testing.T, s *Store, l quota.Window) quota.Decision {
 // taken it there.
 func (s *Store) look(t *testing.T) (r quota.Decision) {
 	t.Helper()
-	eventually(t, 10*time.Second, "the bucket", func() bool {
+	eventually(t, "the bucket", func() bool {
 		var err error
 		r, err = s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Mode: quota.DryRun})
 		return err == nil

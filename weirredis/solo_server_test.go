@@ -17,7 +17,7 @@ import (
 // soon asks alone until that has a connection of its own.
 func soon(t *testing.T, s *Store) (asked int) {
 	t.Helper()
-	eventually(t, 10*time.Second, "a connection for who is alone", func() bool {
+	eventually(t, "a connection for who is alone", func() bool {
 		takeOne(t, s, vast)
 		asked++
 		takeOne(t, s, vast)
@@ -104,7 +104,7 @@ func TestAloneStandsStill(t *testing.T) {
 				t.Errorf("%+v", st)
 			}
 			var r quota.Decision
-			eventually(t, 10*time.Second, "a decision", func() bool {
+			eventually(t, "a decision", func() bool {
 				r, err = s.Decide(t.Context(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Mode: quota.DryRun})
 				return err == nil
 			})
@@ -156,7 +156,7 @@ func TestAloneServerRestarts(t *testing.T) {
 	soon(t, s)
 	server.kill(t)
 	server.start(t)
-	eventually(t, 10*time.Second, "a connection again", func() bool {
+	eventually(t, "a connection again", func() bool {
 		_, err := s.Decide(t.Context(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Cost: 1})
 		return err == nil && s.hasSolo()
 	})
@@ -166,7 +166,7 @@ func TestAloneServerRestarts(t *testing.T) {
 		_, err := s.Decide(context.Background(), &quota.Request{Key: "k", Windows: []quota.Window{vast}, Cost: 1})
 		done <- err
 	}()
-	eventually(t, 5*time.Second, "it is under way", func() bool { return s.Stats().InFlight == 1 })
+	eventually(t, "it is under way", func() bool { return s.Stats().InFlight == 1 })
 	closed := make(chan error, 1)
 	go func() { closed <- s.Close() }()
 	var e *Error
@@ -177,7 +177,7 @@ func TestAloneServerRestarts(t *testing.T) {
 	if err := <-closed; err != nil {
 		t.Error(err)
 	}
-	eventually(t, 5*time.Second, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before })
+	eventually(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before })
 }
 
 // Callers who leave at any moment, also when the answer comes, leave nothing behind that

@@ -322,7 +322,7 @@ func TestGateWithoutServer(t *testing.T) {
 			t.Errorf("%v: %d errors of the store are told of, want 30", c.onError, n)
 		}
 		server.start(t)
-		eventually(t, 10*time.Second, "the store is up", func() bool { return !s.Stats().Down })
+		eventually(t, "the store is up", func() bool { return !s.Stats().Down })
 		if through, _ := admit(t, gate, 12); len(through) != 10 {
 			t.Errorf("%v: %d let through by the server, want 10", c.onError, len(through))
 		}
@@ -337,7 +337,7 @@ func TestOpenGateWithLateServer(t *testing.T) {
 	slow := startSlowly(t, server)
 	s := open(t, Config{Addrs: []string{slow.addr}, Deadline: 50 * time.Millisecond})
 	gate := newGate(t, s, quota.Open)
-	eventually(t, 10*time.Second, "an answer in time", func() bool {
+	eventually(t, "an answer in time", func() bool {
 		_, err := s.Decide(t.Context(), &quota.Request{Key: "other", Windows: []quota.Window{vast}, Cost: 1})
 		return err == nil
 	})
@@ -347,7 +347,7 @@ func TestOpenGateWithLateServer(t *testing.T) {
 	}
 	server.signal(t, syscall.SIGSTOP)
 	defer server.signal(t, syscall.SIGCONT)
-	eventually(t, 10*time.Second, "the gate opens", func() bool {
+	eventually(t, "the gate opens", func() bool {
 		through, _ := admit(t, gate, 5)
 		return len(through) == 5
 	})
@@ -464,7 +464,7 @@ func TestExpiry(t *testing.T) {
 	between("a debt of two days", take("f", 25, day), time.Until(end)+24*time.Hour, time.Until(end)+53*time.Hour)
 
 	take("g", 1, quick) // a hundredth of a second, twice
-	eventually(t, 5*time.Second, "the key is gone", func() bool { return strings.HasPrefix(server.ask(t, "EXISTS weir:{=g}"), ":0") })
+	eventually(t, "the key is gone", func() bool { return strings.HasPrefix(server.ask(t, "EXISTS weir:{=g}"), ":0") })
 }
 
 func (s *server) ttl(t *testing.T, key string) time.Duration {

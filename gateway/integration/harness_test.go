@@ -110,7 +110,7 @@ func (g *gateway) gate(t *testing.T, name string) weir.Snapshot {
 // idle waits until no gate holds anything.
 func (g *gateway) idle(t *testing.T) {
 	t.Helper()
-	eventually(t, 5*time.Second, "in-flight and waiting are 0 everywhere", func() bool {
+	eventually(t, "in-flight and waiting are 0 everywhere", func() bool {
 		for _, s := range g.gates(t) {
 			if s.InFlight != 0 || s.Waiting != 0 {
 				return false
@@ -157,7 +157,7 @@ func get(t *testing.T, url string) []byte {
 
 // fetch is get for goroutines, which cannot end a test.
 func fetch(url string) ([]byte, error) {
-	client := http.Client{Timeout: 5 * time.Second}
+	client := http.Client{Timeout: await.Patience}
 	res, err := client.Get(url)
 	if err != nil {
 		return nil, err
@@ -170,7 +170,8 @@ func fetch(url string) ([]byte, error) {
 	return body, err
 }
 
-// gatewayConfig guards one upstream with a fixed limit and a short wait room.
+// gatewayConfig guards one upstream with a fixed limit. Its wait room and its time-outs
+// are long: on a slow machine nothing is refused that a fast one would serve.
 func gatewayConfig(upstream string, limit int) string {
 	return fmt.Sprintf(`
 upstreams:
@@ -178,18 +179,23 @@ upstreams:
     targets: ["http://%s"]
 gates:
   app:
-    limit: {limit: %d, queue: {len: 64, max_wait: 200ms}}
+    limit: {limit: %d, queue: {len: 64, max_wait: 1m}}
 routes:
   - match: ["/"]
     gates: [app]
     upstream: app
-    timeout: %v
-shutdown: {grace: 5s, lame_duck: 300ms}
-`, upstream, limit, deadline)
+    timeout: 1m
+shutdown: {grace: 1m, lame_duck: 300ms}
+`, upstream, limit)
 }
 
-// deadline is when a client of the tests gives an answer up for late.
+// deadline is how long clients wait for an answer in an overload.
 const deadline = time.Second
+
+// hurried is a [gatewayConfig] for an overload: waiting is short, and so are time-outs.
+func hurried(conf string) string {
+	return strings.NewReplacer("max_wait: 1m", "max_wait: 200ms", "timeout: 1m", fmt.Sprint("timeout: ", deadline)).Replace(conf)
+}
 
 // process is a server that a test started.
 type process struct {
@@ -217,7 +223,7 @@ func start(t *testing.T, addr, dir, program string, args ...string) *process {
 		close(p.done)
 	}()
 	t.Cleanup(func() { p.stop(t) })
-	eventually(t, 10*time.Second, p.name+" accepts connections at "+addr, func() bool {
+	eventually(t, p.name+" accepts connections at "+addr, func() bool {
 		select {
 		case <-p.done:
 			t.Fatalf("%s ended at once: %v\n%s", p.name, p.err, p.out)
@@ -240,13 +246,13 @@ func (p *process) signal(t *testing.T, sig syscall.Signal) {
 }
 
 // wait waits until the process has ended and returns how.
-func (p *process) wait(t *testing.T, most time.Duration) error {
+func (p *process) wait(t *testing.T) error {
 	t.Helper()
 	select {
 	case <-p.done:
 		return p.err
-	case <-time.After(most):
-		t.Fatalf("%s still runs after %v\n%s", p.name, most, p.out)
+	case <-time.After(await.Patience):
+		t.Fatalf("%s still runs after %v\n%s", p.name, await.Patience, p.out)
 		return nil
 	}
 }
@@ -282,7 +288,7 @@ func (p *process) stop(t *testing.T) {
 		}
 		select {
 		case <-p.done:
-		case <-time.After(3 * time.Second):
+		case <-time.After(await.Patience):
 		}
 	}
 	syscall.Kill(group, syscall.SIGKILL) // whoever of the group is left
@@ -292,10 +298,10 @@ func (p *process) stop(t *testing.T) {
 	}
 }
 
-// eventually polls ok until it holds.
-func eventually(t *testing.T, most time.Duration, what string, ok func() bool) {
+// eventually polls ok until it returns true.
+func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	await.That(t, most, what, ok)
+	await.That(t, what, ok)
 }
 
 // freeAddr returns a loopback address that nobody listens on.
@@ -427,15 +433,30 @@ func startNginxOn(t *testing.T, addr, server string) *nginx {
 	return &nginx{process: p, addr: addr, big: big}
 }
 
-// crowd counts who is inside at a time. Its zero value is nobody.
-type crowd struct{ inside, most atomic.Int64 }
+// crowd counts who is inside at a time, and measures the longest stay. Its zero value is
+// nobody.
+type crowd struct{ inside, most, longest atomic.Int64 }
 
 // enter counts one in; the function it returns counts it out.
 func (c *crowd) enter() (leave func()) {
-	n := c.inside.Add(1)
-	for m := c.most.Load(); n > m && !c.most.CompareAndSwap(m, n); m = c.most.Load() {
+	raise(&c.most, c.inside.Add(1))
+	begun := time.Now()
+	return func() {
+		raise(&c.longest, int64(time.Since(begun)))
+		c.inside.Add(-1)
 	}
-	return func() { c.inside.Add(-1) }
+}
+
+// bound returns how many there may be at a time, where a gate of this limit takes it that
+// each stays for as long as work takes. It is twice the limit, for a guess is a guess, and
+// more if the machine has drawn a stay out.
+func (c *crowd) bound(limit int64, work time.Duration) int64 {
+	return limit * (1 + c.longest.Load()/int64(work))
+}
+
+func raise(most *atomic.Int64, n int64) {
+	for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+	}
 }
 
 func writeFile(t *testing.T, name string, data []byte) {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +15,8 @@ import (
 	"time"
 
 	vegeta "github.com/tsenart/vegeta/v12/lib"
+
+	"github.com/weir-go/weir/gateway/internal/await"
 )
 
 // Three times the load that the pool can carry: what is admitted is in time,
@@ -21,24 +24,33 @@ import (
 func TestOverload(t *testing.T) {
 	const workers, mean, lasts = 8, 40, 4 * time.Second
 	up := startGunicorn(t, workers)
-	g := startGateway(t, gatewayConfig(up.addr, workers))
+	g := startGateway(t, hurried(gatewayConfig(up.addr, workers)))
 	rate := 3 * up.capacity(mean)
 
-	all := attack(g.url+"/work?law=exp&ms="+strconv.Itoa(mean), rate, lasts, vegeta.Timeout(3*time.Second)).wait()
+	machine := measure(t)
+	all := attack(g.url+"/work?law=exp&ms="+strconv.Itoa(mean), rate, lasts).wait()
+	slow := machine.slow()
 
 	ok, refused := split(all)
 	p99 := quantile(ok, 0.99)
 	most := float64(up.capacity(mean)) * lasts.Seconds()
 	t.Logf("offered %d/s for %v to a pool of %d/s: %d served (%.2f of capacity), p50 %v p99 %v; %d refused, p99 %v",
 		rate, lasts, up.capacity(mean), len(ok), float64(len(ok))/most, quantile(ok, 0.5), p99, len(refused), quantile(refused, 0.99))
-	if p99 > deadline {
-		t.Errorf("p99 of what was admitted is %v, the deadline %v", p99, deadline)
+	if slow != "" {
+		t.Logf("the figures are not judged: %s", slow)
+	} else {
+		if p99 > deadline {
+			t.Errorf("p99 of what was admitted is %v, the deadline %v", p99, deadline)
+		}
+		if float64(len(ok)) < 0.6*most {
+			t.Errorf("%d served, of %.0f that the pool could do", len(ok), most)
+		}
+		if len(refused) < len(all)/3 {
+			t.Errorf("%d of %d refused; at three times the capacity it should be about two thirds", len(refused), len(all))
+		}
 	}
-	if float64(len(ok)) < 0.6*most {
-		t.Errorf("%d served, of %.0f that the pool could do", len(ok), most)
-	}
-	if len(refused) < len(all)/3 {
-		t.Errorf("%d of %d refused; at three times the capacity it should be about two thirds", len(refused), len(all))
+	if len(ok) == 0 {
+		t.Error("nothing was served")
 	}
 	for _, r := range refused {
 		if why := badRefusal(r); why != "" {
@@ -77,10 +89,12 @@ func TestOverloadDefaults(t *testing.T) {
 	const workers, mean = 8, 25
 	up := startGunicorn(t, workers)
 	g := startDefault(t, up.addr, "--limit", strconv.Itoa(workers))
+	machine := measure(t)
 	all := attack(g.url+"/work?ms="+strconv.Itoa(mean), 3*up.capacity(mean), 3*time.Second).wait()
+	slow := machine.slow()
 	ok, refused := split(all)
-	t.Logf("%d served, p99 %v; %d refused", len(ok), quantile(ok, 0.99), len(refused))
-	if len(ok) == 0 || len(refused) == 0 {
+	t.Logf("%d served, p99 %v; %d refused; %s", len(ok), quantile(ok, 0.99), len(refused), slow)
+	if len(ok) == 0 || slow == "" && len(refused) == 0 {
 		t.Errorf("want some served and some refused:\n%s", tally(all))
 	}
 	for _, r := range refused {
@@ -91,30 +105,84 @@ func TestOverloadDefaults(t *testing.T) {
 	g.idle(t)
 }
 
-// Below its capacity the pool hardly notices that there is a gate.
+// Clients that ask for less at a time than the pool can do notice no gate, however fast
+// they ask.
 func TestNoOverload(t *testing.T) {
 	const workers, mean = 8, 25
 	up := startGunicorn(t, workers)
 	g := startGateway(t, gatewayConfig(up.addr, workers))
-	all := attack(g.url+"/work?ms="+strconv.Itoa(mean), up.capacity(mean)/2, 3*time.Second).wait()
-	allOK(t, all)
+	l := keepAsking(g.url+"/work?ms="+strconv.Itoa(mean), workers/2)
+	eventually(t, "300 have been admitted", func() bool { return g.gate(t, "app").Admitted >= 300 })
+	l.stop()
+	allOK(t, l.wait())
 	g.idle(t)
 }
 
-// A fast upstream at a rate that two cores can do: everything is served.
+// A fast upstream, and clients as fast as this machine can: everything is served.
 func TestSpeed(t *testing.T) {
+	const clients, requests = 64, 3000
 	up := startNginx(t)
-	g := startGateway(t, gatewayConfig(up.addr, 64))
-	direct := attack("http://"+up.addr+"/hello", 1500, 2*time.Second, vegeta.Connections(100)).wait()
-	guarded := attack(g.url+"/hello", 1500, 2*time.Second, vegeta.Connections(100)).wait()
-	t.Logf("direct p50 %v p99 %v; through weir p50 %v p99 %v",
-		quantile(direct, 0.5), quantile(direct, 0.99), quantile(guarded, 0.5), quantile(guarded, 0.99))
-	allOK(t, direct)
-	allOK(t, guarded)
+	g := startGateway(t, gatewayConfig(up.addr, clients))
+	for name, url := range map[string]string{"direct": "http://" + up.addr, "through weir": g.url} {
+		begun := time.Now()
+		all := ask(url+"/hello", clients, requests)
+		t.Logf("%s: %.0f a second, p50 %v p99 %v", name, float64(len(all))/time.Since(begun).Seconds(), quantile(all, 0.5), quantile(all, 0.99))
+		if len(all) != requests {
+			t.Errorf("%s: %d were sent, want %d", name, len(all), requests)
+		}
+		allOK(t, all)
+	}
 	g.idle(t)
+	if n := g.gate(t, "app").Admitted; n != requests {
+		t.Errorf("%d admitted, want %d", n, requests)
+	}
 }
 
-// load is an open-loop attack under way.
+// machine is what else is going on: a pool of one worker, asked all the time for work of
+// known length. What it takes beyond that is the machine's own.
+type machine struct {
+	stop chan struct{}
+	over chan time.Duration // the mean, when it is over
+}
+
+// known is how long that work takes. A machine that adds a quarter to it cannot be told
+// from a gateway that does.
+const known = 40 * time.Millisecond
+
+// measure begins to watch the machine.
+func measure(t *testing.T) *machine {
+	t.Helper()
+	url := fmt.Sprintf("http://%s/work?ms=%d", startGunicorn(t, 1).addr, known.Milliseconds())
+	m := &machine{stop: make(chan struct{}), over: make(chan time.Duration, 1)}
+	go func() {
+		begun, n := time.Now(), time.Duration(0)
+		for {
+			select {
+			case <-m.stop:
+				m.over <- time.Since(begun)/max(n, 1) - known
+				return
+			default:
+			}
+			if _, err := fetch(url); err != nil {
+				t.Error(err)
+			}
+			n++
+		}
+	}()
+	return m
+}
+
+// slow ends the measurement. It says why figures of these seconds prove nothing, or
+// nothing if they do.
+func (m *machine) slow() string {
+	close(m.stop)
+	if over := <-m.over; over > known/4 {
+		return fmt.Sprintf("work of %v took %v longer beside it, without a gateway: the machine is busy", known, over)
+	}
+	return ""
+}
+
+// load is requests under way.
 type load struct {
 	stop func() bool
 	all  []*vegeta.Result
@@ -123,14 +191,33 @@ type load struct {
 
 // attack begins to send requests to url at a steady rate, whatever becomes of
 // them.
-func attack(url string, rate int, d time.Duration, opts ...func(*vegeta.Attacker)) *load {
-	opts = append([]func(*vegeta.Attacker){
-		vegeta.Timeout(10 * time.Second), vegeta.KeepAlive(true), vegeta.MaxBody(1 << 10), vegeta.Workers(64),
-	}, opts...)
+func attack(url string, rate int, d time.Duration) *load {
+	return send(url, vegeta.Rate{Freq: rate, Per: time.Second}, d, vegeta.Workers(64))
+}
+
+// keepAsking has so many clients ask for url, each anew when it has its answer, until it
+// is told to stop: as fast as the machine can, and never more at a time.
+func keepAsking(url string, clients uint64) *load {
+	return send(url, vegeta.Rate{}, 0, vegeta.Workers(clients), vegeta.MaxWorkers(clients))
+}
+
+// ask is keepAsking until so many requests were sent. It returns their answers.
+func ask(url string, clients, requests uint64) []*vegeta.Result {
+	return send(url, hits(requests), 0, vegeta.Workers(clients), vegeta.MaxWorkers(clients)).wait()
+}
+
+// hits is a pace as fast as can be that ends after so many.
+type hits uint64
+
+func (n hits) Pace(_ time.Duration, sent uint64) (time.Duration, bool) { return 0, sent >= uint64(n) }
+
+func (n hits) Rate(time.Duration) float64 { return math.Inf(1) }
+
+func send(url string, pace vegeta.Pacer, d time.Duration, opts ...func(*vegeta.Attacker)) *load {
+	opts = append([]func(*vegeta.Attacker){vegeta.Timeout(await.Patience), vegeta.KeepAlive(true), vegeta.MaxBody(1 << 10)}, opts...)
 	a := vegeta.NewAttacker(opts...)
-	target := vegeta.NewStaticTargeter(vegeta.Target{Method: "GET", URL: url})
+	results := a.Attack(vegeta.NewStaticTargeter(vegeta.Target{Method: "GET", URL: url}), pace, d, "load")
 	l := &load{stop: a.Stop}
-	results := a.Attack(target, vegeta.Rate{Freq: rate, Per: time.Second}, d, "load")
 	l.wg.Go(func() {
 		for r := range results {
 			l.all = append(l.all, r)

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir/gateway/internal/await"
 )
 
 // What nginx answers arrives as it was sent, over both protocols.
@@ -76,7 +78,7 @@ func clientFor(proto string) *http.Client {
 	}
 	return &http.Client{
 		Transport:     &http.Transport{Protocols: p, DisableCompression: true},
-		Timeout:       5 * time.Second,
+		Timeout:       await.Patience,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
@@ -113,7 +115,7 @@ func TestUpstreamGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	res.Body.Close()
-	if res.StatusCode != http.StatusBadGateway || time.Since(begun) > 2*time.Second {
+	if res.StatusCode != http.StatusBadGateway || time.Since(begun) > await.Patience/2 {
 		t.Errorf("%s after %v, want 502 at once", res.Status, time.Since(begun))
 	}
 	g.idle(t)

@@ -291,14 +291,14 @@ routes: [{match: [/], gates: [api], upstream: app}]
 	}
 	set(atA, "eve")
 	since := time.Now()
-	eventually(t, 10*time.Second, "eve is blocked at the other", func() bool { return b.let(t, "eve", 1) == 0 })
+	eventually(t, "eve is blocked at the other", func() bool { return b.let(t, "eve", 1) == 0 })
 	t.Logf("in force at the other gateway after %v", time.Since(since))
 	set(atB, "mallory")
-	eventually(t, 10*time.Second, "mallory is blocked at the first", func() bool { return a.let(t, "mallory", 1) == 0 })
+	eventually(t, "mallory is blocked at the first", func() bool { return a.let(t, "mallory", 1) == 0 })
 
 	setAtOnce(t, atA, atB)
 	for _, g := range []*gateway{a, b} {
-		eventually(t, 10*time.Second, "what was set at both at once is in force at each", func() bool { return g.let(t, "a5", 1)+g.let(t, "b5", 1) == 0 })
+		eventually(t, "what was set at both at once is in force at each", func() bool { return g.let(t, "a5", 1)+g.let(t, "b5", 1) == 0 })
 	}
 	if out, ok := weirCommand(t, "explain", "--user", "a0", "--admin", atB); ok || !strings.Contains(out, "Refused by api: 403") || !strings.Contains(out, "set 20") {
 		t.Errorf("explain at the other gateway, over its socket: %s", out)
@@ -309,7 +309,7 @@ routes: [{match: [/], gates: [api], upstream: app}]
 	if out, ok := weirCommand(t, "quota", "set", "--user", "x", "--blocked", "--admin", atA); ok {
 		t.Errorf("set without the server: %s", out)
 	}
-	eventually(t, 10*time.Second, "the outage is told", func() bool { return strings.Contains(a.out.String(), "cannot be read") })
+	eventually(t, "the outage is told", func() bool { return strings.Contains(a.out.String(), "cannot be read") })
 	if out, ok := weirCommand(t, "quota", "describe", "--admin", atA); !ok || !strings.Contains(out, "they cannot be read now") || !strings.Contains(out, "user=eve") {
 		t.Errorf("describe without the server: %s", out)
 	}
@@ -322,14 +322,14 @@ routes: [{match: [/], gates: [api], upstream: app}]
 		}
 	}
 	startRedis(t, addr) // which has kept nothing
-	eventually(t, 20*time.Second, "the rules are written again", func() bool {
+	eventually(t, "the rules are written again", func() bool {
 		return strings.Contains(a.out.String()+b.out.String(), "written again")
 	})
-	eventually(t, 20*time.Second, "quotas can be set again", func() bool {
+	eventually(t, "quotas can be set again", func() bool {
 		_, ok := weirCommand(t, "quota", "set", "--user", "zoe", "--blocked", "--admin", atB)
 		return ok
 	})
-	eventually(t, 10*time.Second, "zoe is blocked at the first", func() bool { return a.let(t, "zoe", 1) == 0 })
+	eventually(t, "zoe is blocked at the first", func() bool { return a.let(t, "zoe", 1) == 0 })
 	if eve := a.let(t, "eve", 1); eve != 0 {
 		t.Error("eve gets in after all")
 	}
@@ -373,7 +373,7 @@ routes: [{match: [/], gates: [api], upstream: app, settle: header:X-Actual}]
 		t.Fatal("alice is not let in")
 	}
 	for _, g := range []*gateway{a, b} {
-		eventually(t, 10*time.Second, "alice is refused", func() bool { return g.let(t, "alice", 1) == 0 })
+		eventually(t, "alice is refused", func() bool { return g.let(t, "alice", 1) == 0 })
 	}
 	if out, ok := weirCommand(t, "quota", "reset", "--user", "alice", "--admin", strings.TrimPrefix(a.admin, "http://")); ok || !strings.Contains(out, "over the socket only") {
 		t.Errorf("without the right to: %v %s", ok, out)
@@ -383,7 +383,7 @@ routes: [{match: [/], gates: [api], upstream: app, settle: header:X-Actual}]
 		t.Errorf("%v %s, want %s", ok, out, want)
 	}
 	for _, g := range []*gateway{a, b} {
-		eventually(t, 10*time.Second, "alice is let in again", func() bool { return g.let(t, "alice", 1) == 1 })
+		eventually(t, "alice is let in again", func() bool { return g.let(t, "alice", 1) == 1 })
 	}
 	if in := b.let(t, "bob", 1); in != 0 {
 		t.Error("bob is let in too")

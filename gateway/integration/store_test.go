@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir/gateway/internal/await"
 )
 
 // startRedis starts a server with a password that keeps nothing on disk, at addr.
@@ -69,15 +71,15 @@ func TestGatewaysShareAQuota(t *testing.T) {
 	}
 	for _, g := range []*gateway{a, b} {
 		g.rewrite(t, func(old string) string { return strings.Replace(old, "burst: 40", "burst: 20", 1) })
-		eventually(t, 10*time.Second, "the reload", func() bool { return strings.Contains(g.out.String(), "configuration reloaded") })
+		eventually(t, "the reload", func() bool { return strings.Contains(g.out.String(), "configuration reloaded") })
 	}
 	if in := ask("bob", 40); in != 10 {
 		t.Errorf("%d more of bob got in after the reload, want the 10 that were left", in)
 	}
 
 	redis.signal(t, syscall.SIGKILL)
-	eventually(t, 10*time.Second, "refusals for want of the store", func() bool { return a.ask(t, "carol").status == http.StatusServiceUnavailable })
-	eventually(t, 10*time.Second, "the store is down", func() bool {
+	eventually(t, "refusals for want of the store", func() bool { return a.ask(t, "carol").status == http.StatusServiceUnavailable })
+	eventually(t, "the store is down", func() bool {
 		a.ask(t, "carol")
 		out, ok := weirCommand(t, "status", "--admin", strings.TrimPrefix(a.admin, "http://"))
 		return ok && strings.Contains(out, "shared  down")
@@ -90,7 +92,7 @@ func TestGatewaysShareAQuota(t *testing.T) {
 	}
 
 	startRedis(t, addr)
-	eventually(t, 20*time.Second, "decisions again", func() bool { return a.ask(t, "dora").status == http.StatusOK })
+	eventually(t, "decisions again", func() bool { return a.ask(t, "dora").status == http.StatusOK })
 	for _, g := range []*gateway{a, b} {
 		if strings.Contains(g.out.String(), "hunter2") {
 			t.Error("the log has the password")
@@ -153,9 +155,9 @@ routes: [{match: [/], gates: [api], upstream: app}]
 	}
 	before.stop(t)
 	redis("hunter3")
-	eventually(t, 10*time.Second, "refusals for want of the new password", func() bool { return g.ask(t, "").status == http.StatusServiceUnavailable })
+	eventually(t, "refusals for want of the new password", func() bool { return g.ask(t, "").status == http.StatusServiceUnavailable })
 	writeFile(t, secret, []byte("hunter3\n"))
-	eventually(t, 10*time.Second, "decisions again", func() bool { return g.ask(t, "").status == http.StatusOK })
+	eventually(t, "decisions again", func() bool { return g.ask(t, "").status == http.StatusOK })
 }
 
 // Sentinels may want TLS, and a user of their own.
@@ -211,7 +213,7 @@ func TestStoreClusterOverTLS(t *testing.T) {
 	}
 	defer node.Close()
 	say := func(line string) string {
-		_ = node.SetDeadline(time.Now().Add(10 * time.Second))
+		_ = node.SetDeadline(time.Now().Add(await.Patience))
 		fmt.Fprintf(node, "%s\r\n", line)
 		answer := make([]byte, 4096)
 		n, err := node.Read(answer)
@@ -229,7 +231,7 @@ func TestStoreClusterOverTLS(t *testing.T) {
 			t.Fatal(answer)
 		}
 	}
-	eventually(t, 10*time.Second, "the cluster is whole", func() bool { return strings.Contains(say("CLUSTER INFO"), "cluster_state:ok") })
+	eventually(t, "the cluster is whole", func() bool { return strings.Contains(say("CLUSTER INFO"), "cluster_state:ok") })
 	g := startListening(t, "http", "h2c: true", fmt.Sprintf(`
 upstreams: {app: {targets: [%s]}}
 stores:

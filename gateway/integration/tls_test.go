@@ -24,6 +24,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir/gateway/internal/await"
 )
 
 // certificate is one that nobody signed, for 127.0.0.1, and its files.
@@ -72,7 +74,7 @@ func (c *certificate) client(t *testing.T, proto string) *http.Client {
 	p.SetHTTP2(proto == "HTTP/2.0")
 	tr := &http.Transport{Protocols: p, TLSClientConfig: &tls.Config{RootCAs: c.pool}, DisableCompression: true}
 	t.Cleanup(tr.CloseIdleConnections)
-	return &http.Client{Transport: tr, Timeout: 5 * time.Second}
+	return &http.Client{Transport: tr, Timeout: await.Patience}
 }
 
 // A listener with a certificate offers HTTP/2 and HTTP/1.1, and what nginx
@@ -163,11 +165,11 @@ func TestTLSRenewal(t *testing.T) {
 	}
 	cert = newCertificate(t, dir, 2)
 	g.signal(t, syscall.SIGHUP)
-	eventually(t, 3*time.Second, "the renewed certificate is shown", func() bool { return shown() == 2 })
+	eventually(t, "the renewed certificate is shown", func() bool { return shown() == 2 })
 
 	writeFile(t, cert.cert, []byte("half a certif"))
 	g.signal(t, syscall.SIGHUP)
-	eventually(t, 3*time.Second, "the log names the fault", func() bool {
+	eventually(t, "the log names the fault", func() bool {
 		return strings.Contains(g.out.String(), "certificate and key cannot be used")
 	})
 	if n := shown(); n != 2 {
@@ -299,7 +301,7 @@ func TestClientCertificates(t *testing.T) {
 	}
 
 	theirs.write(t, file) // read again when it changes
-	eventually(t, 5*time.Second, "the old authority is gone, also for a connection that lasts", func() bool {
+	eventually(t, "the old authority is gone, also for a connection that lasts", func() bool {
 		status, _ := ask(cart)
 		return status != 200
 	})

@@ -2,7 +2,6 @@
 
 /work?ms=20          sleep 20 ms
 /work?ms=20&law=exp  sleep an exponential time with a mean of 20 ms
-/stream?n=5&ms=100   n lines, 100 ms apart
 """
 
 import random
@@ -13,10 +12,6 @@ from urllib.parse import parse_qs
 def application(environ, start_response):
     query = parse_qs(environ["QUERY_STRING"])
     seconds = float(query.get("ms", ["20"])[0]) / 1000
-    start = lambda: start_response("200 OK", [("Content-Type", "text/plain")])
-    if environ["PATH_INFO"] == "/stream":
-        start()
-        return stream(int(query.get("n", ["5"])[0]), seconds)
     if query.get("law") == ["exp"]:
         seconds = random.expovariate(1 / seconds)
     time.sleep(seconds)
@@ -24,8 +19,3 @@ def application(environ, start_response):
     start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(body)))])
     return [body]
 
-
-def stream(n, seconds):
-    for i in range(n):
-        yield b"line %d\n" % i
-        time.sleep(seconds)

@@ -1,8 +1,10 @@
-// Package await is how tests wait on a real clock: for something to hold, with a deadline
-// and a name for what did not come true, for a moment that somebody was told, or as long
-// as pretended work takes. Nothing else of a test sleeps outside a synctest bubble: a
-// sleep that hopes that all is done by then fails on a slow machine, and wastes time on a
-// fast one.
+// Package await is how tests wait on a real clock. Nothing else of a test sleeps outside
+// a synctest bubble: a sleep that hopes that all is done by then fails on a slow machine
+// and wastes time on a fast one.
+//
+// No test may fail because the machine is slow. So a wait has no deadline that a slow
+// machine could miss, and a duration is judged only against what a fault would take, or
+// against what was measured beside it in the same seconds.
 package await
 
 import (
@@ -10,24 +12,28 @@ import (
 	"time"
 )
 
-// Looks are soon at first, for what takes no time, and then seldom enough to leave the
-// machine to what is waited for.
+// Patience is how long a test waits for what has to come true. Only a fault takes so
+// long, on any machine.
+const Patience = time.Minute
+
+// The pauses between two polls are short at first, for what takes no time, and then long
+// enough to leave the machine to what is waited for.
 const (
 	shortest = time.Millisecond
 	longest  = 20 * time.Millisecond
 )
 
-// That waits until ok holds, and ends the test if it does not within most. what is what
-// should have come true.
-func That(t testing.TB, most time.Duration, what string, ok func() bool) {
+// That waits until ok returns true, and ends the test if it does not within Patience.
+// what says what should have come true.
+func That(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	if !Holds(most, ok) {
-		t.Fatalf("not within %v: %s", most, what)
+	if !Holds(Patience, ok) {
+		t.Fatalf("not within %v: %s", Patience, what)
 	}
 }
 
-// Holds waits until ok holds, for most at longest, and reports whether it does. ok is
-// asked at least twice, however slow the machine is.
+// Holds waits until ok returns true, for most at the longest, and reports whether it did.
+// It calls ok at least twice, however slow the machine is.
 func Holds(most time.Duration, ok func() bool) bool {
 	end := time.Now().Add(most)
 	for pause := shortest; ; pause = min(2*pause, longest) {
@@ -44,5 +50,5 @@ func Holds(most time.Duration, ok func() bool) bool {
 // Moment waits until a time of day, as a client does that was told when to come back.
 func Moment(at time.Time) { <-time.After(time.Until(at)) }
 
-// Work takes so long, as what an upstream does for a request.
+// Work takes d, as an upstream does that works on a request.
 func Work(d time.Duration) { <-time.After(d) }

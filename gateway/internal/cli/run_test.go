@@ -150,8 +150,8 @@ func TestRunGateway(t *testing.T) {
 	}
 	eventually := func(what string, ok func() bool) {
 		t.Helper()
-		if !await.Holds(5*time.Second, ok) {
-			t.Fatalf("not within 5s: %s\n%s", what, logged(t, log))
+		if !await.Holds(await.Patience, ok) {
+			t.Fatalf("not within %v: %s\n%s", await.Patience, what, logged(t, log))
 		}
 	}
 	eventually("it serves", func() bool { return ask("http://"+addr, "hello") })
@@ -172,7 +172,7 @@ func TestRunGateway(t *testing.T) {
 		if err != nil {
 			t.Errorf("ended with %v", err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(await.Patience):
 		t.Fatal("does not end")
 	}
 	if text := logged(t, log); !strings.Contains(text, `"msg":"stopped"`) {

@@ -98,7 +98,7 @@ func fill(t *testing.T, g *policy.Gate) (empty func()) {
 
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	await.That(t, 10*time.Second, what, cond)
+	await.That(t, what, cond)
 }
 
 // Who finds one target dead and the other one full was refused, not failed.

@@ -486,7 +486,7 @@ func clientWith(t *testing.T, cert *tls.Certificate, change func(*tls.Config)) *
 	}
 	tr := &http.Transport{TLSClientConfig: conf, ForceAttemptHTTP2: true}
 	t.Cleanup(tr.CloseIdleConnections)
-	return &http.Client{Transport: tr, Timeout: 5 * time.Second}
+	return &http.Client{Transport: tr, Timeout: time.Minute}
 }
 
 // certificate writes a certificate that nobody signed and returns its files.

@@ -20,10 +20,10 @@ import (
 
 // dialFrom opens a connection from an address of its own in the loopback network.
 func dialFrom(from byte, to net.Addr) (net.Conn, error) {
-	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, from)}, Timeout: 10 * time.Second}
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, from)}, Timeout: time.Minute}
 	c, err := d.Dial("tcp", to.String())
 	if err == nil {
-		err = c.SetDeadline(time.Now().Add(10 * time.Second))
+		err = c.SetDeadline(time.Now().Add(time.Minute))
 	}
 	return c, err
 }

@@ -85,7 +85,7 @@ func start(t *testing.T, cfg *config.Config, opts Options) *running {
 		s.Abort()
 		select {
 		case <-g.ended:
-		case <-time.After(10 * time.Second):
+		case <-time.After(await.Patience):
 			t.Error("the gateway does not end")
 		}
 		if t.Failed() {
@@ -108,7 +108,7 @@ func (g *running) wait() error {
 	case err := <-g.ended:
 		g.ended <- err // for the clean-up
 		return err
-	case <-time.After(10 * time.Second):
+	case <-time.After(await.Patience):
 		g.t.Fatal("the gateway does not end")
 		return nil
 	}
@@ -119,7 +119,7 @@ func (g *running) gate() weir.Snapshot { return g.Policy().Gate(gateName).Snapsh
 // eventually waits until ok holds.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	await.That(t, 5*time.Second, what, ok)
+	await.That(t, what, ok)
 }
 
 // idle waits until no gate and no stream holds anything.
@@ -176,7 +176,7 @@ func dial(t *testing.T, addr net.Addr, text string) *net.TCPConn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(await.Patience)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.WriteString(c, text); err != nil {

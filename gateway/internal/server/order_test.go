@@ -70,7 +70,7 @@ func (ts *turnstile) order(n int) (all []string) {
 		select {
 		case who := <-ts.came:
 			all = append(all, who)
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			ts.t.Fatalf("only %q came", all)
 		}
 		ts.next <- struct{}{}

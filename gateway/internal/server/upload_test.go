@@ -67,7 +67,7 @@ func newSlowClient(t *testing.T, url, protocol string, length int64) *slowClient
 	tr.Protocols.SetUnencryptedHTTP2(protocol == "HTTP/2.0")
 	t.Cleanup(tr.CloseIdleConnections)
 	return &slowClient{
-		Client: &http.Client{Transport: tr, Timeout: 15 * time.Second}, url: url, length: length,
+		Client: &http.Client{Transport: tr, Timeout: time.Minute}, url: url, length: length,
 		finish: make(chan struct{}), status: make(chan *http.Response, 100),
 	}
 }
