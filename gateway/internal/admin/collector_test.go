@@ -34,7 +34,7 @@ func TestPartMetrics(t *testing.T) {
 		defer permit.Done(weir.OK)
 	}
 	m := NewMetrics(still{p}, "v0")
-	m.Tenants(10)
+	m.Keep(p, 10)
 	has(t, m,
 		`weir_gate_limit{gate="tickets"} 20`,
 		`weir_gate_in_flight{gate="tickets"} 3`,

@@ -1,8 +1,11 @@
 package admin
 
 import (
+	"cmp"
+	"maps"
 	"net/http"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -34,7 +37,7 @@ type Metrics struct {
 	lastReload    prometheus.Gauge
 	lastSuccess   prometheus.Gauge
 
-	tenants *top[tally]
+	byTenant *top[tally]
 
 	mu     sync.Mutex
 	gates  atomic.Pointer[map[string]gateSeries]
@@ -60,7 +63,7 @@ func NewMetrics(src Source, version string) *Metrics {
 	m := &Metrics{
 		registry:    prometheus.NewRegistry(),
 		routes:      make(map[string]*Route),
-		tenants:     newTop[tally](0),
+		byTenant:    newTop[tally](0),
 		wait:        histogram("weir_gate_wait_seconds", "Time admitted work spent in the wait room of a gate, by its priority.", "gate", "class"),
 		refused:     counters("weir_gate_refused_by_class_total", "Work refused by a gate, by its priority; without those who left the wait room.", "gate", "class"),
 		service:     histogram("weir_gate_service_seconds", "Time from admission to the upstream's answer, by gate.", "gate"),
@@ -82,7 +85,7 @@ func NewMetrics(src Source, version string) *Metrics {
 	})
 	build.Set(1)
 	m.registry.MustRegister(m.wait, m.service, m.refused, m.duration, m.requests, m.reloads, m.unrouted,
-		m.lastReload, m.lastSuccess, build, newCollector(src), newConnCollector(src), tenantCollector{m.tenants}, keyCollector{src, m}, partCollector{src}, quotaCollector{src, m}, dynamicCollector{src},
+		m.lastReload, m.lastSuccess, build, collector{src, m},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -145,17 +148,16 @@ func (m *Metrics) Reloaded(ok bool) {
 // NoRoute counts a request that no route matched.
 func (m *Metrics) NoRoute() { m.unrouted.Inc() }
 
-// Keep sets which gates and routes there are. Series of others are dropped.
-func (m *Metrics) Keep(gates map[string]*policy.Gate, routes []string) {
+// Keep sets which gates and routes there are, and how many tenants, keys of each gate with a
+// limit for each, and refused buckets of each quota have series of their own; the others
+// share one. Series of gates and routes that are gone are dropped.
+func (m *Metrics) Keep(p *policy.Policy, tenants int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.keepGates(gates)
-	keep := make(map[string]bool, len(routes))
-	for _, name := range routes {
-		keep[name] = true
-	}
+	m.byTenant.setMost(tenants)
+	m.keepGates(maps.Collect(p.Gates()), tenants)
 	for name := range m.routes {
-		if !keep[name] {
+		if p.Route(name) == nil {
 			delete(m.routes, name)
 			m.duration.DeletePartialMatch(prometheus.Labels{"route": name})
 			m.requests.DeletePartialMatch(prometheus.Labels{"route": name})
@@ -164,8 +166,8 @@ func (m *Metrics) Keep(gates map[string]*policy.Gate, routes []string) {
 }
 
 // keepGates is Keep for the gates.
-func (m *Metrics) keepGates(gates map[string]*policy.Gate) {
-	old, most := *m.gates.Load(), m.tenants.size()
+func (m *Metrics) keepGates(gates map[string]*policy.Gate, most int) {
+	old := *m.gates.Load()
 	series := make(map[string]gateSeries, len(gates))
 	for name, g := range gates {
 		s := gateSeries{service: m.service.WithLabelValues(name)}
@@ -230,4 +232,171 @@ func (rt *Route) Answered(status int, by proxy.Answerer, d time.Duration) {
 	a := &rt.by[by]
 	a.classes[class].Inc()
 	a.duration.Observe(d.Seconds())
+}
+
+// tally is what is counted of the requests of one tenant, by who answered.
+type tally struct {
+	requests [proxy.NumAnswerers]uint64
+	seconds  [proxy.NumAnswerers]float64
+}
+
+func (t *tally) add(by proxy.Answerer, d time.Duration) {
+	t.requests[by]++
+	t.seconds[by] += d.Seconds()
+}
+
+// Tenant counts a request of a tenant that by has answered, and that has ended
+// after d.
+func (m *Metrics) Tenant(name string, by proxy.Answerer, d time.Duration) {
+	m.byTenant.add(name, func(t *tally) { t.add(by, d) })
+}
+
+// TenantUse is what the requests of one tenant have come to since the tenant has
+// series.
+type TenantUse struct {
+	Tenant string `json:"tenant"` // Rest for all that have no series
+	// Served were answered by the upstream, Refused by a gate, Failed by the
+	// gateway, which had no answer to pass on.
+	Served  uint64 `json:"served"`
+	Refused uint64 `json:"refused"`
+	Failed  uint64 `json:"failed"`
+	// Seconds is the time that the served took from arrival to the end of the
+	// answer, summed up.
+	Seconds float64 `json:"served_seconds"`
+}
+
+// TopTenants returns the tenants that have series, those that asked most first, and
+// the rest at last.
+func (m *Metrics) TopTenants() []TenantUse {
+	var uses []TenantUse
+	m.byTenant.each(func(name string, t tally) {
+		uses = append(uses, TenantUse{
+			Tenant: name, Served: t.requests[proxy.ByUpstream], Refused: t.requests[proxy.ByGate],
+			Failed: t.requests[proxy.ByGateway], Seconds: t.seconds[proxy.ByUpstream],
+		})
+	})
+	named := uses[:len(uses)-1]
+	slices.SortFunc(named, func(a, b TenantUse) int {
+		return cmp.Or(cmp.Compare(b.asked(), a.asked()), cmp.Compare(a.Tenant, b.Tenant))
+	})
+	return uses
+}
+
+func (u *TenantUse) asked() uint64 { return u.Served + u.Refused + u.Failed }
+
+// keyBuckets are fewer than those of a gate, because each key has them.
+var keyBuckets = [...]float64{.001, .01, .1, .25, .5, 1, 2.5, 10}
+
+// waits is a histogram of the waits of one key.
+type waits struct {
+	within [len(keyBuckets) + 1]uint64 // not added up; the last are longer than all
+	sum    float64
+}
+
+func (w *waits) observe(seconds float64) {
+	at, _ := slices.BinarySearch(keyBuckets[:], seconds)
+	w.within[at]++
+	w.sum += seconds
+}
+
+// metric returns the histogram as Prometheus wants it, added up.
+func (w *waits) metric(labels ...string) prometheus.Metric {
+	buckets, n := make(map[float64]uint64, len(keyBuckets)), uint64(0)
+	for i, most := range keyBuckets {
+		n += w.within[i]
+		buckets[most] = n
+	}
+	return prometheus.MustNewConstHistogram(keyWait, n+w.within[len(keyBuckets)], w.sum, buckets, labels...)
+}
+
+// keySeries is what is counted by key of a gate with a limit for each.
+type keySeries struct {
+	of    func(weir.Work) string
+	waits *top[waits]
+}
+
+// keysOf returns the series of a gate, those that it had if it had any; nil if it
+// has no limit for each key.
+func keysOf(g *policy.Gate, old *keySeries, most int) *keySeries {
+	k := g.Pools()
+	switch {
+	case k == nil:
+		return nil
+	case old == nil:
+		return &keySeries{k.KeyOf, newTop[waits](most)}
+	}
+	old.waits.setMost(most)
+	return &keySeries{k.KeyOf, old.waits}
+}
+
+func (s *keySeries) add(w weir.Work, waited time.Duration) {
+	s.waits.add(s.of(w), func(of *waits) { of.observe(waited.Seconds()) })
+}
+
+// refusals counts the refusals of a gate with a quota by bucket, so that operators see who
+// comes too often.
+type refusals struct{ by *top[uint64] }
+
+// refusalsOf returns the refusals of a gate, those that it had if it had any; nil if it
+// has no quota.
+func refusalsOf(g *policy.Gate, old *refusals, most int) *refusals {
+	switch {
+	case g.Quota() == nil:
+		return nil
+	case old == nil:
+		return &refusals{newTop[uint64](most)}
+	}
+	old.by.setMost(most)
+	return old
+}
+
+// add counts a refusal under its bucket, as weir explain shows it. A rule that blocks has
+// none, and counts as itself.
+func (s *refusals) add(r *weir.Rejection) {
+	switch r.Reason {
+	case weir.ReasonQuota, weir.ReasonTooLarge, weir.ReasonBlocked, weir.ReasonQueueFull:
+	default:
+		return // nobody has come too often
+	}
+	s.by.add(cmp.Or(r.Bucket, r.Gate+"/"+r.Rule), func(n *uint64) { *n++ })
+}
+
+// Refused is how often a quota has refused for one of its buckets.
+type Refused struct {
+	Bucket string `json:"bucket"` // Rest for all that have no series
+	Times  uint64 `json:"times"`
+}
+
+// MostRefused returns the buckets of a gate's quota that have series, those refused most
+// often first, and the rest at last if there is any; nil if nothing was refused.
+func (m *Metrics) MostRefused(gate string) []Refused {
+	s := (*m.gates.Load())[gate].refusals
+	if s == nil {
+		return nil
+	}
+	var all []Refused
+	s.by.each(func(name string, n uint64) {
+		if n > 0 {
+			all = append(all, Refused{name, n})
+		}
+	})
+	slices.SortFunc(all, func(a, b Refused) int {
+		if rest := a.Bucket == Rest; rest != (b.Bucket == Rest) {
+			return map[bool]int{true: 1, false: -1}[rest]
+		}
+		return cmp.Or(cmp.Compare(b.Times, a.Times), cmp.Compare(a.Bucket, b.Bucket))
+	})
+	return all
+}
+
+var quotaRefused = desc("weir_quota_refused_total", "Refusals of a quota by bucket: the buckets with most refusals. All others are other.", "gate", "bucket")
+
+// collect sends what is refused most.
+func (s *refusals) collect(ch chan<- prometheus.Metric, gate string) {
+	seen := make(names)
+	s.by.each(func(name string, n uint64) {
+		if label, first := seen.first(name); first {
+			counter(ch, quotaRefused, n, gate, label)
+		}
+	})
 }

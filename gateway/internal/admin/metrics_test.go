@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"maps"
 	"net/http"
 	"os"
 	"regexp"
@@ -67,7 +66,7 @@ func testMetrics(t *testing.T) *Metrics {
 		t.Fatal("two in a gate of one")
 	}
 	m := NewMetrics(still{p}, "v0")
-	m.Keep(maps.Collect(p.Gates()), nil)
+	m.Keep(p, 0)
 	return m
 }
 
@@ -82,10 +81,25 @@ func has(t *testing.T, m *Metrics, lines ...string) {
 	}
 }
 
+// keep tells m that there are these routes and no gates.
+func keep(t *testing.T, m *Metrics, routes ...string) {
+	t.Helper()
+	var spec policy.Spec
+	for _, name := range routes {
+		spec.Routes = append(spec.Routes, policy.RouteSpec{Name: name})
+	}
+	p, err := policy.Compile(spec, policy.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	m.Keep(p, 0)
+}
+
 // A 503 of a gate is told from one of the upstream, and its time from theirs.
 func TestRoutesByAnswerer(t *testing.T) {
 	m := testMetrics(t)
-	m.Keep(nil, []string{"api", "old"})
+	keep(t, m, "api", "old")
 	m.Route("old").Answered(http.StatusOK, proxy.ByUpstream, time.Second)
 	rt := m.Route("api")
 	rt.Answered(http.StatusOK, proxy.ByUpstream, time.Second)
@@ -104,7 +118,7 @@ func TestRoutesByAnswerer(t *testing.T) {
 		`weir_http_request_seconds_count{by="gate",route="api"} 2`,
 		`weir_http_requests_total{by="upstream",code="2xx",route="old"} 1`,
 	)
-	m.Keep(nil, []string{"api"})
+	keep(t, m, "api")
 	if text := ask(m.Handler(), http.MethodGet, "/metrics").Body.String(); strings.Contains(text, `route="old"`) {
 		t.Error("a route that is gone still has series")
 	}
@@ -227,8 +241,7 @@ func guideRelabels(t *testing.T) {
 	}
 	defer permit.Done(weir.OK)
 	m := NewMetrics(still{p}, "v0")
-	m.Keep(maps.Collect(p.Gates()), nil)
-	m.Tenants(10)
+	m.Keep(p, 10)
 	m.Admitted("db", weir.Work{Tenant: "my_database"}, 125*time.Millisecond)
 
 	got := map[string]string{}

@@ -74,12 +74,6 @@ func StoreOf(name string, s weirredis.Stats) Store {
 	return st
 }
 
-// quotaCollector turns quotas, and the stores of their buckets, into metrics.
-type quotaCollector struct {
-	src     Source
-	metrics *Metrics
-}
-
 // figure is a metric of one gate or store.
 type figure[T any] struct {
 	desc *prometheus.Desc
@@ -89,15 +83,11 @@ type figure[T any] struct {
 
 // rising is a figure that only grows, present one that goes up and down.
 func rising[T any](label, name, help string, of func(*T) uint64) figure[T] {
-	return figure[T]{describe(label, name, help), prometheus.CounterValue, func(v *T) float64 { return float64(of(v)) }}
+	return figure[T]{desc(name, help, label), prometheus.CounterValue, func(v *T) float64 { return float64(of(v)) }}
 }
 
 func present[T any](label, name, help string, of func(*T) float64) figure[T] {
-	return figure[T]{describe(label, name, help), prometheus.GaugeValue, of}
-}
-
-func describe(label, name, help string, more ...string) *prometheus.Desc {
-	return prometheus.NewDesc(name, help, append([]string{label}, more...), nil)
+	return figure[T]{desc(name, help, label), prometheus.GaugeValue, of}
 }
 
 // collect sends the figures of what is called name.
@@ -150,36 +140,23 @@ var storeFigures = []figure[Store]{
 		func(s *Store) uint64 { return s.Remembered }),
 }
 
-var storeFailed = describe("store", "weir_store_failures_total", "What a store was not asked or did not answer: down, full, canceled, timeout, broken, refused, closed or invalid.", "reason")
+var storeFailed = desc("weir_store_failures_total", "Questions that a store was not asked or did not answer, by reason: down, full, canceled, timeout, broken, refused, closed or invalid.", "store", "reason")
 
-// Describe implements prometheus.Collector. It describes nothing, because the labels come
-// and go.
-func (quotaCollector) Describe(chan<- *prometheus.Desc) {}
+// collectStore sends the figures of a store.
+func collectStore(ch chan<- prometheus.Metric, s *Store) {
+	collect(ch, storeFigures, s.Name, s)
+	for reason, n := range s.Failed {
+		counter(ch, storeFailed, n, s.Name, reason)
+	}
+}
 
-// Collect implements prometheus.Collector.
-func (c quotaCollector) Collect(ch chan<- prometheus.Metric) {
-	for _, s := range c.src.Stores() {
-		collect(ch, storeFigures, s.Name, &s)
-		for reason, n := range s.Failed {
-			counter(ch, storeFailed, n, s.Name, reason)
-		}
+// collectQuota sends the figures of a gate with a quota.
+func collectQuota(ch chan<- prometheus.Metric, gate string, u *QuotaUse, refused *refusals) {
+	collect(ch, quotaFigures, gate, u)
+	if u.Buckets != nil {
+		collect(ch, bucketFigures, gate, u.Buckets)
 	}
-	p := c.src.Policy()
-	if p == nil {
-		return
-	}
-	series := *c.metrics.gates.Load()
-	for name, g := range p.Gates() {
-		u := UseOf(g.Quota())
-		if u == nil {
-			continue
-		}
-		collect(ch, quotaFigures, name, u)
-		if u.Buckets != nil {
-			collect(ch, bucketFigures, name, u.Buckets)
-		}
-		if s := series[name].refusals; s != nil {
-			s.collect(ch, name)
-		}
+	if refused != nil {
+		refused.collect(ch, gate)
 	}
 }

@@ -260,7 +260,7 @@ func TestGoneGatesAreForgotten(t *testing.T) {
 	n := New(slog.New(slog.DiscardHandler), none)
 	n.LimitChanged("a", 1, 2, "")
 	n.LimitChanged("b", 1, 2, "")
-	n.KeepGates([]string{"b", "c"})
+	n.KeepGates(func(gate string) bool { return gate != "a" })
 	if len(n.limits.gates) != 1 || n.limits.gates["b"] == nil {
 		t.Errorf("kept %v, want b", n.limits.gates)
 	}

@@ -69,11 +69,11 @@ func (l *Log) AfterReload() {
 	})
 }
 
-// KeepGates forgets the limits of all other gates.
-func (l *Log) KeepGates(gates []string) {
+// KeepGates forgets the limits of gates that do not exist any more.
+func (l *Log) KeepGates(exists func(gate string) bool) {
 	l.limits.mu.Lock()
 	defer l.limits.mu.Unlock()
-	maps.DeleteFunc(l.limits.gates, func(gate string, _ *limitChange) bool { return !slices.Contains(gates, gate) })
+	maps.DeleteFunc(l.limits.gates, func(gate string, _ *limitChange) bool { return !exists(gate) })
 }
 
 func (n *limitChanges) changed(gate string, from, to int64, reason string) {

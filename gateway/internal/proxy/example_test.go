@@ -31,11 +31,12 @@ func Example() {
 		Targets:         []string{a.URL, b.URL},
 		ConnectTimeout:  policy.Duration(time.Second),
 		ResponseTimeout: policy.Duration(10 * time.Second),
-	}, proxy.Options{Logger: slog.New(slog.DiscardHandler), Policy: p})
+	}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
+	up.Attach(p, nil)
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		up.Serve(w, r, &proxy.Call{})
 	}))

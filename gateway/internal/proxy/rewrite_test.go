@@ -23,12 +23,11 @@ func TestClaimsAreRemoved(t *testing.T) {
 		if trusted {
 			id.Trusted = []string{"192.0.2.0/24"} // where requests of httptest come from
 		}
-		u, err := New("app", config.Upstream{Targets: []string{server.URL}}, Options{
-			Logger: slog.New(slog.DiscardHandler), Policy: compile(t, policy.Spec{Identity: id}, policy.Options{}),
-		})
+		u, err := New("app", config.Upstream{Targets: []string{server.URL}}, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
+		u.Attach(compile(t, policy.Spec{Identity: id}, policy.Options{}), nil)
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Header.Set(header, "mallory")
 		u.Serve(httptest.NewRecorder(), r, &Call{})

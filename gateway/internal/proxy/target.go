@@ -253,7 +253,7 @@ func targetGates(upstream string, targets []string) map[string]string {
 
 func schemeAndHost(target string) (scheme, host string) {
 	u, err := url.Parse(target)
-	if err != nil { // cannot be: Check has parsed it
+	if err != nil { // cannot be: New has parsed it
 		return "", target
 	}
 	return u.Scheme, u.Host + u.Path

@@ -32,19 +32,6 @@ import (
 	"github.com/weir-go/weir/policy"
 )
 
-// Options is what an [Upstream] needs beside its configuration.
-type Options struct {
-	// Logger is told of targets that are ejected, and of failures at level debug.
-	// Required.
-	Logger *slog.Logger
-	// Policy has the gates of the targets ([WithTargetGates]). It knows which peers are
-	// believed, and what the targets are told about a request. Required.
-	Policy *policy.Policy
-	// Previous is the upstream of that name in the configuration before, nil if there was
-	// none. Targets that stay keep their connections, their counters and their ejection.
-	Previous *Upstream
-}
-
 // Upstream is a set of interchangeable servers. It is safe for concurrent use.
 type Upstream struct {
 	name    string
@@ -69,27 +56,22 @@ type shared struct {
 	watch     *watch
 }
 
-// New returns the upstream called name. It connects to nothing yet.
-func New(name string, cfg config.Upstream, opts Options) (*Upstream, error) {
-	u := &Upstream{
-		name: name, cfg: cfg, log: opts.Logger, policy: opts.Policy,
-		claims: newClaims(append(opts.Policy.IdentityHeaders(), certificateHeaders...)),
-		eject:  ejection{cfg.Eject.Failures, time.Duration(cfg.Eject.For)},
-		shared: &shared{epoch: time.Now(), services: new(services), abandoned: new(atomic.Uint64)},
-	}
+// New returns the upstream called name, or what is wrong with cfg. It connects to nothing
+// yet. Before it can serve, [Upstream.Attach] has to give it a policy. log is told of
+// targets that are ejected, and of failures at level debug.
+func New(name string, cfg config.Upstream, log *slog.Logger) (*Upstream, error) {
 	targets, h2c, err := parseTargets(name, cfg.Targets)
 	if err != nil {
 		return nil, err
 	}
-	u.shared.watch = &watch{epoch: u.shared.epoch}
-	u.adopt(opts.Previous, targets, h2c)
-	gates := targetGates(name, cfg.Targets)
-	for _, raw := range cfg.Targets {
-		s := seat{target: u.shared.targets[raw]}
-		if g := opts.Policy.Gate(gates[raw]); g != nil {
-			s.gate = g
-		}
-		u.seats = append(u.seats, s)
+	epoch := time.Now()
+	u := &Upstream{
+		name: name, cfg: cfg, log: log,
+		eject: ejection{cfg.Eject.Failures, time.Duration(cfg.Eject.For)},
+		shared: &shared{
+			epoch: epoch, targets: targets, transport: newTransport(time.Duration(cfg.ConnectTimeout), h2c),
+			services: new(services), abandoned: new(atomic.Uint64), watch: &watch{epoch: epoch},
+		},
 	}
 	u.reverse = httputil.ReverseProxy{
 		Rewrite:        u.rewrite,
@@ -97,52 +79,59 @@ func New(name string, cfg config.Upstream, opts Options) (*Upstream, error) {
 		BufferPool:     bodyBuffers,
 		ErrorHandler:   u.failed,
 		ModifyResponse: u.begin,
-		ErrorLog:       slog.NewLogLogger(u.log.With("upstream", name).Handler(), slog.LevelDebug),
+		ErrorLog:       slog.NewLogLogger(log.With("upstream", name).Handler(), slog.LevelDebug),
 	}
 	return u, nil
 }
 
 var bodyBuffers = new(buffers)
 
-// adopt takes over what stays of the upstream before.
-func (u *Upstream) adopt(prev *Upstream, targets map[string]*target, h2c bool) {
-	if prev == nil {
-		u.shared.targets = targets
-		u.shared.transport = newTransport(time.Duration(u.cfg.ConnectTimeout), h2c)
-		return
+// Attach gives the upstream its policy, which has the gates of its targets
+// ([WithTargetGates]), knows which peers are believed, and what the targets are told about
+// a request. prev is the upstream of that name in the configuration before, nil if there
+// was none: targets that stay keep their connections, their counters and their ejection.
+func (u *Upstream) Attach(p *policy.Policy, prev *Upstream) {
+	u.policy = p
+	u.claims = newClaims(append(p.IdentityHeaders(), certificateHeaders...))
+	if prev != nil {
+		u.adopt(prev)
 	}
-	u.shared.epoch = prev.shared.epoch
-	u.shared.services = prev.shared.services
-	u.shared.abandoned = prev.shared.abandoned
-	u.shared.watch = prev.shared.watch
-	u.shared.targets = targets
-	for key := range targets {
+	gates := targetGates(u.name, u.cfg.Targets)
+	for _, raw := range u.cfg.Targets {
+		s := seat{target: u.shared.targets[raw]}
+		if g := p.Gate(gates[raw]); g != nil {
+			s.gate = g
+		}
+		u.seats = append(u.seats, s)
+	}
+}
+
+// adopt goes on with what stays of the upstream before.
+func (u *Upstream) adopt(prev *Upstream) {
+	own := u.shared
+	u.shared = &shared{
+		epoch: prev.shared.epoch, targets: own.targets, transport: own.transport,
+		services: prev.shared.services, abandoned: prev.shared.abandoned, watch: prev.shared.watch,
+	}
+	for key := range own.targets {
 		if old, ok := prev.shared.targets[key]; ok {
-			targets[key] = old
+			own.targets[key] = old
 		}
 	}
 	u.turn.Store(prev.turn.Load())
-	if prev.cfg.ConnectTimeout == u.cfg.ConnectTimeout && prev.h2c() == h2c {
+	if prev.cfg.ConnectTimeout == u.cfg.ConnectTimeout && prev.h2c() == u.h2c() {
 		u.shared.transport = prev.shared.transport
-		return
 	}
-	u.shared.transport = newTransport(time.Duration(u.cfg.ConnectTimeout), h2c)
 }
 
 func (u *Upstream) h2c() bool { return u.shared.transport.Protocols.UnencryptedHTTP2() }
 
-// Check reports what [New] would find wrong with cfg.
-func Check(name string, cfg config.Upstream) error {
-	if len(cfg.Targets) == 0 {
-		return fmt.Errorf("upstream %s has no targets; give it one, for instance http://127.0.0.1:3000", name)
-	}
-	_, _, err := parseTargets(name, cfg.Targets)
-	return err
-}
-
 // parseTargets parses the targets of an upstream and says whether they speak
 // HTTP/2 without TLS.
 func parseTargets(name string, raws []string) (targets map[string]*target, h2c bool, err error) {
+	if len(raws) == 0 {
+		return nil, false, fmt.Errorf("upstream %s has no targets; give it one, for instance http://127.0.0.1:3000", name)
+	}
 	targets = make(map[string]*target, len(raws))
 	n := 0
 	for _, raw := range raws {

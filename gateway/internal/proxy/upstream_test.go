@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -42,9 +43,15 @@ func compile(t *testing.T, spec policy.Spec, opts policy.Options) *policy.Policy
 	return pol
 }
 
-// plain are options with a policy that says nothing.
-func plain(t *testing.T) Options {
-	return Options{Logger: slog.New(slog.DiscardHandler), Policy: compile(t, policy.Spec{}, policy.Options{})}
+// makeUpstream returns an upstream whose policy says nothing.
+func makeUpstream(t *testing.T, cfg config.Upstream, log io.Writer, prev *Upstream) *Upstream {
+	t.Helper()
+	u, err := New("app", cfg, slog.New(slog.NewJSONHandler(log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Attach(compile(t, policy.Spec{}, policy.Options{}), prev)
+	return u
 }
 
 func newPair(t *testing.T, live http.HandlerFunc, room int) pair {
@@ -64,10 +71,10 @@ func newPair(t *testing.T, live http.HandlerFunc, room int) pair {
 	p.gates["dead"] = pol.Gate("app@" + closed.Listener.Addr().String())
 	p.gates["live"] = pol.Gate("app@" + server.Listener.Addr().String())
 	var err error
-	p.Upstream, err = New("app", cfg, Options{Logger: slog.New(slog.DiscardHandler), Policy: pol})
-	if err != nil {
+	if p.Upstream, err = New("app", cfg, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
+	p.Attach(pol, nil)
 	return p
 }
 
@@ -206,12 +213,9 @@ func TestLogOfEjections(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer server.Close()
 	var log bytes.Buffer
-	u, err := New("app", config.Upstream{
+	u := makeUpstream(t, config.Upstream{
 		Targets: []string{server.URL, "http://b"}, Eject: config.Eject{Failures: 1, For: policy.Duration(10 * time.Second)},
-	}, Options{Logger: slog.New(slog.NewJSONHandler(&log, nil)), Policy: compile(t, policy.Spec{}, policy.Options{})})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, &log, nil)
 	u.recordFailure(&exchange{choice: choice{seat: u.seats[0]}}, failedConnect, errors.New("refused"))
 	u.seats[0].out.Store(1) // long ago
 	for range 2 {
@@ -282,10 +286,10 @@ func TestAddress(t *testing.T) {
 	f("h2c://a:1", "/", "http://a:1/")
 }
 
-func TestCheckUpstream(t *testing.T) {
+func TestFaultsOfUpstreams(t *testing.T) {
 	f := func(want string, targets ...string) {
 		t.Helper()
-		err := Check("app", config.Upstream{Targets: targets})
+		_, err := New("app", config.Upstream{Targets: targets}, slog.New(slog.DiscardHandler))
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%v: %v, want %q", targets, err, want)
 		}
@@ -302,13 +306,9 @@ func TestCheckUpstream(t *testing.T) {
 // for 10 s.
 func newTestUpstream(t *testing.T, targets ...string) *Upstream {
 	t.Helper()
-	u, err := New("app", config.Upstream{
+	return makeUpstream(t, config.Upstream{
 		Targets: targets, Eject: config.Eject{Failures: 3, For: policy.Duration(10 * time.Second)},
-	}, plain(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return u
+	}, io.Discard, nil)
 }
 
 // picks says which targets n requests in a row go to, by the last letter of
@@ -402,12 +402,7 @@ func TestRest(t *testing.T) {
 func TestReloadKeepsTargets(t *testing.T) {
 	old := newTestUpstream(t, "http://a", "http://b")
 	old.seats[1].requests.Add(7)
-	opts := plain(t)
-	opts.Previous = old
-	next, err := New("app", config.Upstream{Targets: []string{"http://b", "http://c"}}, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := makeUpstream(t, config.Upstream{Targets: []string{"http://b", "http://c"}}, io.Discard, old)
 	st := next.Stats()
 	if st[0].Target != "http://b" || st[0].Requests != 7 || st[1].Requests != 0 {
 		t.Errorf("stats %+v; want b with its 7 requests, and a new c", st)

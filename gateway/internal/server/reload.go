@@ -130,8 +130,9 @@ func (s *Server) install(cfg *config.Config) (err error) {
 		}
 	}()
 
-	// 1. Check the upstreams: later they cannot fail any more.
-	if err := checkUpstreams(cfg); err != nil {
+	// 1. Make the upstreams. They connect to nothing yet.
+	next := &state{cfg: cfg, routes: make(map[*policy.Route]*route)}
+	if next.upstreams, err = s.newUpstreams(cfg); err != nil {
 		return err
 	}
 
@@ -166,17 +167,15 @@ func (s *Server) install(cfg *config.Config) (err error) {
 			socket.close()
 		}
 	})
-	opened, err := s.openStores(cfg, prev.live())
-	if err != nil {
+	if next.stores, err = s.openStores(cfg, prev.live()); err != nil {
 		return err
 	}
-	undo = append(undo, func() { opened.closeBut(prev.live()) })
+	undo = append(undo, func() { next.stores.closeBut(prev.live()) })
 
 	// 3. Compile the policy, with the rules set at run time over those of the file. It
 	// adopts the gates that keep their name, which is why nothing after it may fail.
 	s.events.BeforeReload()
-	next, err := s.compile(cfg, prev, opened, rules)
-	if err != nil {
+	if err := s.compile(next, prev, rules); err != nil {
 		return err
 	}
 

@@ -40,49 +40,40 @@ func (st *state) live() stores {
 	return st.stores
 }
 
-// compile builds the state of cfg. It adopts the gates and targets of prev, nil at the
-// start. rules are those set at run time, nil if they are where they were. On an error
-// prev has not changed.
-func (s *Server) compile(cfg *config.Config, prev *state, opened stores, rules *quotas.Kept) (*state, error) {
-	spec := cfg.Policy()
-	spec.Gates = proxy.WithTargetGates(spec.Gates, cfg.Upstreams)
-	var plan *quotas.Plan
+// compile compiles the policy of next, which has everything else. It adopts the gates and
+// targets of prev, nil at the start. rules are those set at run time, nil if they are where
+// they were. On an error prev has not changed.
+func (s *Server) compile(next, prev *state, rules *quotas.Kept) (err error) {
+	spec := next.cfg.Policy()
+	spec.Gates = proxy.WithTargetGates(spec.Gates, next.cfg.Upstreams)
 	if rules != nil {
-		plan = rules.Plan(spec, cfg.QuotaPlace)
+		next.plan = rules.Plan(spec, next.cfg.QuotaPlace)
 	} else {
-		plan = s.book.Plan(spec, cfg.QuotaPlace)
+		next.plan = s.book.Plan(spec, next.cfg.QuotaPlace)
 	}
 	opts := policy.Options{
 		Hooks: s.hooks(), Observed: s.events.Observed,
 		SignalHooks: signal.Hooks{Trouble: s.events.SignalTrouble, Recovered: s.events.SignalRecovered},
-		Stores:      opened.quotas(),
-		QuotaRules:  plan.Rules,
+		Stores:      next.stores.quotas(),
+		QuotaRules:  next.plan.Rules,
 	}
 	if prev != nil {
 		opts.Previous = prev.policy
 	}
-	p, err := policy.Compile(spec, opts)
-	if err != nil {
-		return nil, err
+	if next.policy, err = policy.Compile(spec, opts); err != nil {
+		return err
 	}
-	st := &state{
-		cfg: cfg, policy: p, stores: opened, plan: plan,
-		routes:    make(map[*policy.Route]*route),
-		upstreams: make(map[string]*proxy.Upstream, len(cfg.Upstreams)),
-	}
-	for name, u := range cfg.Upstreams {
-		o := proxy.Options{Logger: s.log, Policy: p}
+	for name, u := range next.upstreams {
+		var before *proxy.Upstream
 		if prev != nil {
-			o.Previous = prev.upstreams[name]
+			before = prev.upstreams[name]
 		}
-		if st.upstreams[name], err = proxy.New(name, u, o); err != nil {
-			return nil, err // cannot be: checkUpstreams has tried it
-		}
+		u.Attach(next.policy, before)
 	}
-	for rt := range p.Routes() {
-		st.routes[rt] = &route{st.upstreams[rt.Upstream()], s.metrics.Route(rt.Name()), proxy.NewQuotas(rt)}
+	for rt := range next.policy.Routes() {
+		next.routes[rt] = &route{next.upstreams[rt.Upstream()], s.metrics.Route(rt.Name()), proxy.NewQuotas(rt)}
 	}
-	return st, nil
+	return nil
 }
 
 // hooks returns what the gates call.
@@ -100,32 +91,27 @@ func (s *Server) hooks() weir.Hooks {
 	}
 }
 
-// checkUpstreams finds what is wrong with upstreams before anything live is
-// touched.
-func checkUpstreams(cfg *config.Config) error {
+// newUpstreams returns the upstreams of cfg, or what is wrong with them.
+func (s *Server) newUpstreams(cfg *config.Config) (map[string]*proxy.Upstream, error) {
+	all := make(map[string]*proxy.Upstream, len(cfg.Upstreams))
+	var err error
 	for _, name := range slices.Sorted(maps.Keys(cfg.Upstreams)) {
-		if err := proxy.Check(name, cfg.Upstreams[name]); err != nil {
-			return err
+		if all[name], err = proxy.New(name, cfg.Upstreams[name], s.log); err != nil {
+			return nil, err
 		}
 	}
 	for i, rt := range cfg.Routes {
-		if _, ok := cfg.Upstreams[rt.Upstream]; !ok {
-			return fmt.Errorf("routes[%d] leads to upstream %q, which is not defined", i, rt.Upstream)
+		if all[rt.Upstream] == nil {
+			return nil, fmt.Errorf("routes[%d] leads to upstream %q, which is not defined", i, rt.Upstream)
 		}
 	}
-	return nil
+	return all, nil
 }
 
 // enforce makes st the state that new requests get.
 func (s *Server) enforce(st *state) {
-	gates := maps.Collect(st.policy.Gates())
-	routes := make([]string, 0, len(st.routes))
-	for rt := range st.policy.Routes() {
-		routes = append(routes, rt.Name())
-	}
-	s.metrics.Keep(gates, routes)
-	s.metrics.Tenants(st.cfg.Metrics.Tenants)
-	s.events.KeepGates(slices.Collect(maps.Keys(gates)))
+	s.metrics.Keep(st.policy, st.cfg.Metrics.Tenants)
+	s.events.KeepGates(func(gate string) bool { return st.policy.Gate(gate) != nil })
 	s.state.Store(st)
 	s.book.Adopt(st.plan, st.policy)
 }

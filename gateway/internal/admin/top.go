@@ -1,0 +1,226 @@
+package admin
+
+import (
+	"slices"
+	"strings"
+	"sync"
+)
+
+// candidates is how many names are watched for each that has series of its own.
+const candidates = 8
+
+// leastPromoted is how often a name must have been seen for sure to take the
+// series of another: a flood of names that come once changes nothing.
+const leastPromoted = 16
+
+// top keeps a T for each of a bounded number of names, those that come most, which
+// have series of their own; the rest share one. Those without are counted by
+// space-saving (Metwally, Agrawal and El Abbadi, Efficient Computation of Frequent
+// and Top-k Elements in Data Streams, ICDT 2005), which forgets the rarest when it
+// has no room, and knows by how much it may be wrong; one that has surely come
+// twice as often as the rarest with series of its own takes that one's place.
+// Counts fade, so that the series follow the present.
+//
+// What comes counts with its name if that has series at that moment, else with the
+// rest. So nothing that is counted ever falls, but a name's series may begin late,
+// end, and begin again at 0.
+type top[T any] struct {
+	mu    sync.Mutex
+	most  int // with series
+	named map[string]*entry[T]
+	rest  T
+	known map[string]*entry[T] // the candidates
+	heap  []*entry[T]          // the same, the rarest first
+	seen  int                  // since the last fading
+	free  int                  // places that have never been taken
+	moves int                  // left until the next fading
+	floor uint64               // at most the least count of those with series
+}
+
+// entry is a name that has series, or is a candidate.
+type entry[T any] struct {
+	name  string
+	count uint64 // how often it came lately; for a candidate at most
+	wrong uint64 // by how much that may be too high
+	at    int    // in the heap
+	kept  T
+}
+
+func newTop[T any](most int) *top[T] {
+	t := &top[T]{named: make(map[string]*entry[T]), known: make(map[string]*entry[T])}
+	t.setMost(most)
+	return t
+}
+
+// setMost sets how many names have series of their own.
+func (t *top[T]) setMost(n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n == t.most {
+		return
+	}
+	t.free += max(0, n-t.most)
+	for t.most = n; len(t.named) > n; {
+		delete(t.named, t.rarest().name)
+	}
+	t.free = min(t.free, n-len(t.named))
+	t.known, t.heap = make(map[string]*entry[T]), nil
+	t.moves, t.floor = n, 0
+}
+
+// size is how many names have series of their own.
+func (t *top[T]) size() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.most
+}
+
+// add says that name has come, and has count change what is kept for it.
+func (t *top[T]) add(name string, count func(*T)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	count(t.of(name))
+}
+
+// of returns what is kept for name, which has come once more.
+func (t *top[T]) of(name string) *T {
+	if t.most == 0 || name == Rest {
+		return &t.rest
+	}
+	t.fade()
+	e := t.named[name]
+	if e == nil {
+		e = t.promoted(name)
+	}
+	if e == nil {
+		return &t.rest
+	}
+	e.count++
+	return &e.kept
+}
+
+// fade halves what has been seen, every so often.
+func (t *top[T]) fade() {
+	const each = 100
+	if t.seen++; t.seen < each*candidates*t.most {
+		return
+	}
+	t.seen, t.moves, t.floor = 0, t.most, t.floor/2
+	for _, e := range t.named {
+		e.count /= 2
+	}
+	for _, e := range t.heap { // which keeps their order
+		e.count, e.wrong = e.count/2, e.wrong/2
+	}
+}
+
+// promoted counts a name without series, and returns it if it now has them.
+func (t *top[T]) promoted(name string) *entry[T] {
+	if t.free > 0 {
+		t.free--
+		e := &entry[T]{name: name}
+		t.named[name] = e
+		return e
+	}
+	e := t.watch(name)
+	sure := e.count - e.wrong
+	if sure < leastPromoted || sure <= 2*t.floor || t.moves == 0 {
+		return nil
+	}
+	out := t.rarest()
+	if t.floor = out.count; sure <= 2*t.floor {
+		return nil
+	}
+	t.moves--
+	delete(t.known, name)
+	delete(t.named, out.name)
+	in := &entry[T]{name: name, count: sure - 1} // the caller counts this one
+	t.named[name] = in
+	*e = entry[T]{name: out.name, count: out.count, at: e.at}
+	t.known[e.name] = e
+	t.up(e.at)
+	t.down(e.at)
+	return in
+}
+
+// watch counts a candidate.
+func (t *top[T]) watch(name string) *entry[T] {
+	e := t.known[name]
+	switch {
+	case e != nil:
+		e.count++
+	case len(t.heap) < candidates*t.most:
+		e = &entry[T]{name: name, count: 1, at: len(t.heap)}
+		t.heap = append(t.heap, e)
+		t.known[name] = e
+		t.up(e.at)
+	default: // in the place of the rarest
+		e = t.heap[0]
+		delete(t.known, e.name)
+		e.name, e.wrong = name, e.count
+		e.count++
+		t.known[name] = e
+	}
+	t.down(e.at)
+	return e
+}
+
+// rarest returns the one with series that is seen least.
+func (t *top[T]) rarest() *entry[T] {
+	var least *entry[T]
+	for _, e := range t.named {
+		if least == nil || e.count < least.count || e.count == least.count && e.name < least.name {
+			least = e
+		}
+	}
+	return least
+}
+
+func (t *top[T]) up(i int) {
+	for i > 0 && t.heap[i].count < t.heap[(i-1)/2].count {
+		t.swap(i, (i-1)/2)
+		i = (i - 1) / 2
+	}
+}
+
+func (t *top[T]) down(i int) {
+	for {
+		least := i
+		for _, child := range [2]int{2*i + 1, 2*i + 2} {
+			if child < len(t.heap) && t.heap[child].count < t.heap[least].count {
+				least = child
+			}
+		}
+		if least == i {
+			return
+		}
+		t.swap(i, least)
+		i = least
+	}
+}
+
+func (t *top[T]) swap(i, j int) {
+	t.heap[i], t.heap[j] = t.heap[j], t.heap[i]
+	t.heap[i].at, t.heap[j].at = i, j
+}
+
+// Rest is the label of what has no series of its own. One that is really called so
+// is counted there.
+const Rest = "other"
+
+// each calls visit with what is kept for each name that has series, in their order,
+// and with the rest at last.
+func (t *top[T]) each(visit func(name string, kept T)) {
+	t.mu.Lock()
+	rest := t.rest
+	named := make([]entry[T], 0, len(t.named))
+	for _, e := range t.named {
+		named = append(named, *e)
+	}
+	t.mu.Unlock()
+	slices.SortFunc(named, func(a, b entry[T]) int { return strings.Compare(a.name, b.name) })
+	for i := range named {
+		visit(named[i].name, named[i].kept)
+	}
+	visit(Rest, rest)
+}
