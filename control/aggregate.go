@@ -6,27 +6,27 @@ import (
 	"time"
 )
 
-// Take says which of a window's latencies stands for it in [AIMD], [Vegas] and
+// Aggregate says which of a window's latencies stands for it in [AIMD], [Vegas] and
 // [Gradient2].
-type Take string
+type Aggregate string
 
 const (
-	// TakeMean is the mean service time, in whole nanoseconds, rounded down:
+	// AggregateMean is the mean service time, in whole nanoseconds, rounded down:
 	// what Netflix's WindowedLimit hands on by default.
-	TakeMean Take = "mean"
-	// TakeMin is the shortest: the least disturbed by work that differs in
+	AggregateMean Aggregate = "mean"
+	// AggregateMin is the shortest: the least disturbed by work that differs in
 	// cost, and the last to show a queue.
-	TakeMin Take = "min"
-	// TakePercentile is the Percentile of the configuration, by rank; see
+	AggregateMin Aggregate = "min"
+	// AggregatePercentile is the Percentile of the configuration, by rank; see
 	// [Window.Quantile].
-	TakePercentile Take = "percentile"
-	// TakeEach lets every sample of the window take a step of its own, in the
+	AggregatePercentile Aggregate = "percentile"
+	// AggregateEach lets every sample of the window take a step of its own, in the
 	// order in which they finished, as upstream's limits do when nothing is
 	// wrapped around them. Of very many samples a window keeps an even share, and
 	// a sample's mean concurrency stands for what was in flight when it started.
 	// Samples do not tell failed work from dropped work: if anything was dropped
 	// in the window, all that are not good count as drops, else none does.
-	TakeEach Take = "each"
+	AggregateEach Aggregate = "each"
 )
 
 // observation is what an algorithm sees of a window or of a sample.
@@ -38,7 +38,7 @@ type observation struct {
 
 // taker turns windows into observations.
 type taker struct {
-	take       Take
+	take       Aggregate
 	percentile float64
 	enough     int64 // outcomes that a window needs
 	discard    bool  // thinner ones instead of extending them
@@ -46,9 +46,9 @@ type taker struct {
 
 func (t taker) check(f *faults) {
 	switch t.take {
-	case TakeMean, TakeMin, TakePercentile, TakeEach:
+	case AggregateMean, AggregateMin, AggregatePercentile, AggregateEach:
 	default:
-		f.check(false, "Take %q: must be %q, %q, %q or %q", string(t.take), TakeMean, TakeMin, TakePercentile, TakeEach)
+		f.check(false, "Take %q: must be %q, %q, %q or %q", string(t.take), AggregateMean, AggregateMin, AggregatePercentile, AggregateEach)
 	}
 	f.check(t.percentile > 0 && t.percentile <= 1, "Percentile %v: must be in (0, 1]", t.percentile)
 	f.check(t.enough >= 1, "MinSamples %d: must be at least 1", t.enough)
@@ -57,7 +57,7 @@ func (t taker) check(f *faults) {
 // feed calls step with every observation that w yields. It reports false, and
 // why, if there was none; extend says what is to become of the window then.
 func (t taker) feed(w *Window, step func(observation)) (fed, extend bool, why string) {
-	if t.take == TakeEach {
+	if t.take == AggregateEach {
 		drops := w.Dropped() > 0
 		for _, s := range w.Samples {
 			if s.Good || drops {
@@ -77,9 +77,9 @@ func (t taker) feed(w *Window, step func(observation)) (fed, extend bool, why st
 // of returns the latency that stands for w.
 func (t taker) of(w *Window) time.Duration {
 	switch t.take {
-	case TakeMean:
+	case AggregateMean:
 		return w.Mean()
-	case TakeMin:
+	case AggregateMin:
 		if len(w.Latencies) > 0 {
 			return w.Latencies[0]
 		}
@@ -92,9 +92,9 @@ func (t taker) of(w *Window) time.Duration {
 // String names what is taken, as it stands in reasons: mean, min, p95.
 func (t taker) String() string {
 	switch t.take {
-	case TakePercentile:
+	case AggregatePercentile:
 		return fmt.Sprintf("p%g", math.Round(1000*t.percentile)/10)
-	case TakeEach:
+	case AggregateEach:
 		return "latency"
 	}
 	return string(t.take)

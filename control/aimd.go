@@ -19,9 +19,9 @@ type AIMDConfig struct {
 	// Default 5 s; set it to about half of what your clients wait.
 	Threshold time.Duration
 	// Take says which latency of the window is compared with Threshold.
-	// Default [TakePercentile].
-	Take Take
-	// Percentile is the one for TakePercentile. Range (0, 1], default 0.95.
+	// Default [AggregatePercentile].
+	Take Aggregate
+	// Percentile is the one for AggregatePercentile. Range (0, 1], default 0.95.
 	Percentile float64
 	// Backoff is what the limit is multiplied by on overload. Range [0.5, 1),
 	// default 0.9.
@@ -30,30 +30,12 @@ type AIMDConfig struct {
 	// Window is how long to gather samples. Default 1 s, at least 10 ms.
 	Window time.Duration
 	// MinSamples is how many outcomes a window needs to be judged; a thinner
-	// one is extended, so that its drops are not lost. Default 10. TakeEach
+	// one is extended, so that its drops are not lost. Default 10. AggregateEach
 	// needs none.
 	MinSamples int64
 	// DiscardThin throws windows of fewer than MinSamples away, with their
 	// drops, as Netflix's WindowedLimit does.
 	DiscardThin bool
-}
-
-// NetflixAIMD is the configuration of concurrency-limits' AIMDLimit inside its
-// WindowedLimit, both at their defaults: from 20 within 20 and 200, the mean of
-// a window of 1 s over 5 s, windows of fewer than 10 samples thrown away.
-func NetflixAIMD() AIMDConfig {
-	return AIMDConfig{
-		Initial: 20, Min: 20, Max: 200, Threshold: 5 * time.Second,
-		Take: TakeMean, Backoff: 0.9, Window: time.Second, MinSamples: 10, DiscardThin: true,
-	}
-}
-
-// KlaviyoAIMD is the variant that Klaviyo described for its metrics service:
-// the 95th percentile of the last 3 s over a threshold of your own. The
-// article gives no bounds and no smallest number of samples: those are the
-// defaults here.
-func KlaviyoAIMD(threshold time.Duration) AIMDConfig {
-	return AIMDConfig{Threshold: threshold, Take: TakePercentile, Percentile: 0.95, Window: 3 * time.Second}
 }
 
 // AIMD adds one to the limit after a window in which latency was fine and at
@@ -70,7 +52,7 @@ func KlaviyoAIMD(threshold time.Duration) AIMDConfig {
 // It assumes that the threshold fits the backend: it settles where latency
 // touches the threshold, not where throughput is best. It climbs by one a
 // window, so a backend that wants hundreds of slots waits minutes for them
-// ([TakeEach] climbs by one a sample); and it judges only windows of MinSamples
+// ([AggregateEach] climbs by one a sample); and it judges only windows of MinSamples
 // outcomes, so before a backend of a few requests a second an Initial that is
 // too high stays too high. An idle service with one slow call shrinks too.
 type AIMD struct {
@@ -98,7 +80,7 @@ func NewAIMD(cfg AIMDConfig) (*AIMD, error) {
 	def(&cfg.Min, 1)
 	def(&cfg.Max, 1000)
 	def(&cfg.Threshold, 5*time.Second)
-	def(&cfg.Take, TakePercentile)
+	def(&cfg.Take, AggregatePercentile)
 	def(&cfg.Percentile, 0.95)
 	def(&cfg.Backoff, 0.9)
 	def(&cfg.Window, time.Second)

@@ -32,18 +32,6 @@ func ExampleFixed() {
 	// Output: 20
 }
 
-// The variant with a percentile over a few seconds.
-func ExampleKlaviyoAIMD() {
-	a, err := control.NewAIMD(control.KlaviyoAIMD(250 * time.Millisecond))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	d := a.Start()
-	fmt.Println(d.Limit, d.Next)
-	// Output: 20 3s
-}
-
 // The first window sets the latency without a queue; the next ones are judged
 // by it.
 func ExampleVegas() {
@@ -91,9 +79,9 @@ func ExampleProbe() {
 		fmt.Println(d.Limit, d.Reason)
 	}
 	// Output:
-	// 64 stable at 64.0
-	// 70 probing up from 64.0
-	// 65 stable at 65.2
+	// 64 stable at 64.0 slots
+	// 70 probing up from 64.0 slots
+	// 65 stable at 65.2 slots
 }
 
 // Two gates, one for reads and one for writes, sized together.
@@ -153,11 +141,6 @@ func ExampleDrain() {
 	// Output:
 	// 380 lag 5000, the drain kept 400 slots busy
 	// 409 lag 4000 below 5000
-}
-
-func ExampleHealthyQueue() {
-	fmt.Println(control.HealthyQueue(200, 250*time.Millisecond))
-	// Output: 50
 }
 
 // The controller inside thinks that 40 is right; but at 40 in flight there is

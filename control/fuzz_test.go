@@ -1,4 +1,4 @@
-package control_test
+package control
 
 import (
 	"encoding/json"
@@ -7,64 +7,62 @@ import (
 	"slices"
 	"testing"
 	"time"
-
-	"github.com/weir-go/weir/control"
 )
 
 // bounded makes a controller within bounds, or returns an error if its
 // configuration does not allow them.
-type bounded func(initial, low, high int64, variant uint8) (control.Controller, error)
+type bounded func(initial, low, high int64, variant uint8) (Controller, error)
 
 // controllers are those that FuzzControllers drives.
 var controllers = map[string]bounded{
-	"aimd": func(initial, low, high int64, variant uint8) (control.Controller, error) {
-		return control.NewAIMD(control.AIMDConfig{Initial: initial, Min: low, Max: high, Take: take(variant), DiscardThin: variant&8 != 0})
+	"aimd": func(initial, low, high int64, variant uint8) (Controller, error) {
+		return NewAIMD(AIMDConfig{Initial: initial, Min: low, Max: high, Take: take(variant), DiscardThin: variant&8 != 0})
 	},
-	"vegas": func(initial, low, high int64, variant uint8) (control.Controller, error) {
-		return control.NewVegas(control.VegasConfig{
+	"vegas": func(initial, low, high int64, variant uint8) (Controller, error) {
+		return NewVegas(VegasConfig{
 			Initial: initial, Min: low, Max: high, Take: take(variant), MinSamples: 1, ProbeMultiplier: 1,
 			Smoothing: 1 / float64(1+variant>>4), Backoff: float64(variant&8) / 16,
 		})
 	},
-	"gradient2": func(initial, low, high int64, variant uint8) (control.Controller, error) {
-		return control.NewGradient2(control.Gradient2Config{
+	"gradient2": func(initial, low, high int64, variant uint8) (Controller, error) {
+		return NewGradient2(Gradient2Config{
 			Initial: initial, Min: low, Max: high, Take: take(variant), MinSamples: 1,
 			Shipped: variant&8 != 0, RootQueue: variant&16 != 0, Recheck: 1 + int64(variant>>5),
 		})
 	},
-	"probe": func(initial, low, high int64, variant uint8) (control.Controller, error) {
-		return control.NewProbe(control.ProbeConfig{Initial: initial, Min: low, Max: high, Step: .01 + float64(variant)/1000})
+	"probe": func(initial, low, high int64, variant uint8) (Controller, error) {
+		return NewProbe(ProbeConfig{Initial: initial, Min: low, Max: high, Step: .01 + float64(variant)/1000})
 	},
-	"probe read": func(initial, low, high int64, variant uint8) (control.Controller, error) {
-		p, err := control.NewProbePair(control.ProbeConfig{Initial: initial, Min: low, Max: high, ReadRatio: (1 + float64(variant)) / 258})
+	"probe read": func(initial, low, high int64, variant uint8) (Controller, error) {
+		p, err := NewProbePair(ProbeConfig{Initial: initial, Min: low, Max: high, ReadRatio: (1 + float64(variant)) / 258})
 		return two{p}, err
 	},
-	"knee": func(initial, low, high int64, _ uint8) (control.Controller, error) {
-		return control.NewKnee(control.KneeConfig{Initial: initial, Min: low, Max: high})
+	"knee": func(initial, low, high int64, _ uint8) (Controller, error) {
+		return NewKnee(KneeConfig{Initial: initial, Min: low, Max: high})
 	},
-	"lag": func(initial, low, high int64, variant uint8) (control.Controller, error) {
-		return control.NewLagMap(control.LagMapConfig{
+	"lag": func(initial, low, high int64, variant uint8) (Controller, error) {
+		return NewLagMap(LagMapConfig{
 			Initial: initial, Min: low, Max: high, Hold: int(variant%4) - 1,
 			Smoothing: 1 / float64(1+variant>>6), MaxChange: 1 / float64(1+variant>>5), Hysteresis: float64(variant&16) / 32,
 		})
 	},
-	"drain": func(initial, low, high int64, variant uint8) (control.Controller, error) {
-		return control.NewDrain(control.DrainConfig{Initial: initial, Min: low, Max: high, Hold: int(variant%4) - 1, Target: 1 + float64(variant)})
+	"drain": func(initial, low, high int64, variant uint8) (Controller, error) {
+		return NewDrain(DrainConfig{Initial: initial, Min: low, Max: high, Hold: int(variant%4) - 1, Target: 1 + float64(variant)})
 	},
 }
 
-func take(variant uint8) control.Take {
-	return []control.Take{control.TakeMean, control.TakeMin, control.TakePercentile, control.TakeEach}[variant%4]
+func take(variant uint8) Aggregate {
+	return []Aggregate{AggregateMean, AggregateMin, AggregatePercentile, AggregateEach}[variant%4]
 }
 
 // two drives a pair by turns and answers with the limit that is further off.
-type two struct{ *control.ProbePair }
+type two struct{ *ProbePair }
 
 func (two) Name() string { return "probe" }
 
-func (p two) Start() control.Decision { return p.Read().Start() }
+func (p two) Start() Decision { return p.Read().Start() }
 
-func (p two) Update(w *control.Window) control.Decision {
+func (p two) Update(w *Window) Decision {
 	d := p.Read().Update(w)
 	if e := p.Write().Update(w); w.OK%2 == 0 {
 		d = e
@@ -111,7 +109,7 @@ func FuzzControllers(f *testing.F) {
 	})
 }
 
-func check(t *testing.T, name string, d control.Decision, low, high int64) {
+func check(t *testing.T, name string, d Decision, low, high int64) {
 	t.Helper()
 	if d.Limit < low || d.Limit > high || d.Next <= 0 || d.Reason == "" {
 		t.Fatalf("%s: %+v; bounds %d and %d", name, d, low, high)
@@ -119,9 +117,9 @@ func check(t *testing.T, name string, d control.Decision, low, high int64) {
 }
 
 // restart saves the state and takes it up again, by way of JSON.
-func restart(t *testing.T, c control.Controller) {
+func restart(t *testing.T, c Controller) {
 	t.Helper()
-	s, ok := c.(control.Saver)
+	s, ok := c.(Saver)
 	if !ok {
 		return
 	}
@@ -129,7 +127,7 @@ func restart(t *testing.T, c control.Controller) {
 	if err != nil {
 		t.Fatalf("%s: %v", c.Name(), err)
 	}
-	var state control.State
+	var state State
 	if err := json.Unmarshal(b, &state); err != nil {
 		t.Fatalf("%s: %v", c.Name(), err)
 	}
@@ -137,7 +135,7 @@ func restart(t *testing.T, c control.Controller) {
 }
 
 // wild makes a window of numbers that are zero, small, huge or negative.
-func wild(r *rand.Rand, lag float64) *control.Window {
+func wild(r *rand.Rand, lag float64) *Window {
 	n := func() int64 {
 		switch r.IntN(8) {
 		case 0:
@@ -152,7 +150,7 @@ func wild(r *rand.Rand, lag float64) *control.Window {
 		return r.Int64N(2000)
 	}
 	length := func() time.Duration { return time.Duration(n()) }
-	w := &control.Window{
+	w := &Window{
 		Now: length(), Elapsed: length(), Limit: n(), InFlight: n(), MaxInFlight: n(), Waiting: n(), Saturated: length(),
 		Admitted: n(), Refused: n(), OK: n(), Failed: n(), Overload: n(), Abandoned: n(), LatencySum: length(), Timed: n(),
 	}
@@ -161,11 +159,11 @@ func wild(r *rand.Rand, lag float64) *control.Window {
 	}
 	for range r.IntN(20) {
 		w.Latencies = append(w.Latencies, length())
-		w.Samples = append(w.Samples, control.Sample{Latency: length(), Concurrency: odd(r, lag), Good: r.IntN(3) > 0})
+		w.Samples = append(w.Samples, Sample{Latency: length(), Concurrency: odd(r, lag), Good: r.IntN(3) > 0})
 	}
 	slices.Sort(w.Latencies)
 	for range r.IntN(3) {
-		w.Readings = append(w.Readings, control.Reading{Name: "lag", Value: odd(r, lag), Known: r.IntN(4) > 0})
+		w.Readings = append(w.Readings, Reading{Name: "lag", Value: odd(r, lag), Known: r.IntN(4) > 0})
 	}
 	return w
 }
@@ -192,7 +190,7 @@ func TestNames(t *testing.T) {
 			t.Errorf("%s calls itself %q, want %q", key, c.Name(), want)
 		}
 	}
-	p := pair(t, control.ProbeConfig{})
+	p := pair(t, ProbeConfig{})
 	if r, w := p.Read().Name(), p.Write().Name(); r != "probe" || w != "probe" {
 		t.Errorf("a pair calls its controllers %q and %q", r, w)
 	}

@@ -43,14 +43,14 @@ type Gradient2Config struct {
 	// Range (0, 1), default 0.9. Not with Shipped.
 	Backoff float64
 
-	// Take says which latency of the window counts. Default [TakeMean].
-	Take Take
-	// Percentile is the one for TakePercentile. Range (0, 1], default 0.95.
+	// Take says which latency of the window counts. Default [AggregateMean].
+	Take Aggregate
+	// Percentile is the one for AggregatePercentile. Range (0, 1], default 0.95.
 	Percentile float64
 	// Window is how long to gather samples. Default 1 s, at least 10 ms.
 	Window time.Duration
 	// MinSamples is how many outcomes a window needs to be judged; a thinner
-	// one is extended. Default 10. TakeEach needs none.
+	// one is extended. Default 10. AggregateEach needs none.
 	MinSamples int64
 }
 
@@ -128,7 +128,7 @@ func NewGradient2(cfg Gradient2Config) (*Gradient2, error) {
 	def(&cfg.Rise, 1.2)
 	def(&cfg.Recheck, 60)
 	def(&cfg.Backoff, 0.9)
-	def(&cfg.Take, TakeMean)
+	def(&cfg.Take, AggregateMean)
 	def(&cfg.Percentile, 0.95)
 	def(&cfg.Window, time.Second)
 	def(&cfg.MinSamples, 10)

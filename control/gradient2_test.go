@@ -1,18 +1,16 @@
-package control_test
+package control
 
 import (
 	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
-
-	"github.com/weir-go/weir/control"
 )
 
-func gradient2(t *testing.T, cfg control.Gradient2Config) *control.Gradient2 {
+func gradient2(t *testing.T, cfg Gradient2Config) *Gradient2 {
 	t.Helper()
 	cfg.MinSamples = max(1, cfg.MinSamples)
-	g, err := control.NewGradient2(cfg)
+	g, err := NewGradient2(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,22 +23,22 @@ func TestGradient2Steps(t *testing.T) {
 	busy := one(10*ms, 20)
 	tests := []struct {
 		name    string
-		cfg     control.Gradient2Config
-		windows []*control.Window
+		cfg     Gradient2Config
+		windows []*Window
 		want    []int64
 	}{
-		{"constant latency", control.Gradient2Config{Shipped: true}, repeat(busy, 10), []int64{20, 21, 22, 23, 24, 24, 25, 26, 27, 28}},
-		{"the same with our baseline", control.Gradient2Config{}, repeat(busy, 10), []int64{20, 21, 22, 23, 24, 24, 25, 26, 27, 28}},
-		{"shipped: a drop is ignored", control.Gradient2Config{Shipped: true}, []*control.Window{oneDropped(10*ms, 20), busy}, []int64{20, 21}},
-		{"a drop is heeded", control.Gradient2Config{Initial: 100}, []*control.Window{oneDropped(10*ms, 20)}, []int64{90}},
-		{"never below Min", control.Gradient2Config{}, []*control.Window{oneDropped(10*ms, 20)}, []int64{20}},
-		{"does not grow unused", control.Gradient2Config{}, repeat(one(10*ms, 9), 3), []int64{20, 20, 20}},
-		{"no latency says nothing", control.Gradient2Config{}, repeat(one(0, 20), 3), []int64{20, 20, 20}},
-		{"room for the root", control.Gradient2Config{Initial: 100, Smoothing: 1, RootQueue: true}, []*control.Window{one(10*ms, 100)}, []int64{110}},
-		{"clamps Initial", control.Gradient2Config{Initial: 1}, []*control.Window{one(10*ms, 1)}, []int64{20}},
+		{"constant latency", Gradient2Config{Shipped: true}, repeat(busy, 10), []int64{20, 21, 22, 23, 24, 24, 25, 26, 27, 28}},
+		{"the same with our baseline", Gradient2Config{}, repeat(busy, 10), []int64{20, 21, 22, 23, 24, 24, 25, 26, 27, 28}},
+		{"shipped: a drop is ignored", Gradient2Config{Shipped: true}, []*Window{oneDropped(10*ms, 20), busy}, []int64{20, 21}},
+		{"a drop is heeded", Gradient2Config{Initial: 100}, []*Window{oneDropped(10*ms, 20)}, []int64{90}},
+		{"never below Min", Gradient2Config{}, []*Window{oneDropped(10*ms, 20)}, []int64{20}},
+		{"does not grow unused", Gradient2Config{}, repeat(one(10*ms, 9), 3), []int64{20, 20, 20}},
+		{"no latency says nothing", Gradient2Config{}, repeat(one(0, 20), 3), []int64{20, 20, 20}},
+		{"room for the root", Gradient2Config{Initial: 100, Smoothing: 1, RootQueue: true}, []*Window{one(10*ms, 100)}, []int64{110}},
+		{"clamps Initial", Gradient2Config{Initial: 1}, []*Window{one(10*ms, 1)}, []int64{20}},
 	}
 	for _, tt := range tests {
-		for _, take := range []control.Take{control.TakeMean, control.TakeMin, control.TakeEach} {
+		for _, take := range []Aggregate{AggregateMean, AggregateMin, AggregateEach} {
 			tt.cfg.Take = take
 			t.Run(tt.name+", "+string(take), func(t *testing.T) {
 				sameLimits(t, limits(t, gradient2(t, tt.cfg), tt.windows...), tt.want)
@@ -51,7 +49,7 @@ func TestGradient2Steps(t *testing.T) {
 
 // plant answers with base latency up to a capacity in parallel and queues what
 // is above, with the limit always used.
-func plant(base time.Duration, capacity int64, limit int64) *control.Window {
+func plant(base time.Duration, capacity int64, limit int64) *Window {
 	n := max(limit, capacity)
 	return one(base*time.Duration(n)/time.Duration(capacity), limit)
 }
@@ -60,7 +58,7 @@ func plant(base time.Duration, capacity int64, limit int64) *control.Window {
 // shipped returns to Max.
 func TestGradient2BaselineUnderLastingOverload(t *testing.T) {
 	const base, capacity = 10 * time.Millisecond, 40
-	run := func(cfg control.Gradient2Config) int64 {
+	run := func(cfg Gradient2Config) int64 {
 		cfg.Max = 2000
 		g := gradient2(t, cfg)
 		limit := g.Start().Limit
@@ -73,10 +71,10 @@ func TestGradient2BaselineUnderLastingOverload(t *testing.T) {
 		}
 		return most
 	}
-	if got := run(control.Gradient2Config{}); got > 4*capacity {
+	if got := run(Gradient2Config{}); got > 4*capacity {
 		t.Errorf("limit up to %d before a backend that takes %d", got, capacity)
 	}
-	if got := run(control.Gradient2Config{Shipped: true}); got != 2000 {
+	if got := run(Gradient2Config{Shipped: true}); got != 2000 {
 		t.Errorf("shipped: limit up to %d; the documented drift to 2000 is not there", got)
 	}
 }
@@ -84,7 +82,7 @@ func TestGradient2BaselineUnderLastingOverload(t *testing.T) {
 // station is a backend with workers that take service each, in order of arrival,
 // before which work always waits. It runs one gate, whose limit g sets, for length.
 // It returns the last limit.
-func station(g *control.Gradient2, workers int, service, length time.Duration) int64 {
+func station(g *Gradient2, workers int, service, length time.Duration) int64 {
 	type job struct {
 		start, end time.Duration
 		saw        int64 // in flight right after its admission
@@ -92,7 +90,7 @@ func station(g *control.Gradient2, workers int, service, length time.Duration) i
 	free := make([]time.Duration, workers) // when each worker is free, earliest first
 	var inside []job                       // by end
 	d := g.Start()
-	var w control.Window
+	var w Window
 	var began time.Duration
 	for now := time.Duration(0); now < length; {
 		for int64(len(inside)) < d.Limit {
@@ -111,7 +109,7 @@ func station(g *control.Gradient2, workers int, service, length time.Duration) i
 		now = closes
 		w.Now, w.Elapsed, w.Limit, w.InFlight = now, now-began, d.Limit, int64(len(inside))
 		if d = g.Update(&w); !d.Extend {
-			w, began = control.Window{}, now
+			w, began = Window{}, now
 		}
 	}
 	return d.Limit
@@ -121,7 +119,7 @@ func station(g *control.Gradient2, workers int, service, length time.Duration) i
 // service takes with Min in flight: what is in flight drains before it is measured.
 func TestGradient2FloorIsNotRaisedByLoad(t *testing.T) {
 	for _, service := range []time.Duration{100 * time.Millisecond, time.Second, 3 * time.Second, 10 * time.Second} {
-		g := gradient2(t, control.Gradient2Config{MinSamples: 10})
+		g := gradient2(t, Gradient2Config{MinSamples: 10})
 		limit := station(g, 20, service, time.Hour)
 		if floor := g.Save().Baseline; limit > 40 || floor > service*11/10 {
 			t.Errorf("service of %v on 20 workers: after an hour of overload the limit is %d, the floor %v", service, limit, floor)
@@ -133,7 +131,7 @@ func TestGradient2FloorIsNotRaisedByLoad(t *testing.T) {
 // the baseline forgets; ours because it was measured.
 func TestGradient2FollowsASlowDownForGood(t *testing.T) {
 	for _, factor := range []time.Duration{2, 4} {
-		g := gradient2(t, control.Gradient2Config{})
+		g := gradient2(t, Gradient2Config{})
 		limit := g.Start().Limit
 		step := func(n int, base time.Duration) (least int64) {
 			least = limit
@@ -165,7 +163,7 @@ func TestGradient2FollowsASlowDownThroughNoise(t *testing.T) {
 	for _, factor := range []float64{1, 1.2, 1.4, 2, 4} {
 		for seed := range uint64(5) {
 			r := rand.New(rand.NewPCG(seed, 0))
-			g := gradient2(t, control.Gradient2Config{})
+			g := gradient2(t, Gradient2Config{})
 			limit, used := g.Start().Limit, int64(0)
 			for i := range 1400 {
 				base := 10e6 * (0.7 + 0.6*r.Float64())
@@ -186,7 +184,7 @@ func TestGradient2FollowsASlowDownThroughNoise(t *testing.T) {
 
 // A gate that starts under load does not take the loaded latency for the floor.
 func TestGradient2StartsUnderLoad(t *testing.T) {
-	g := gradient2(t, control.Gradient2Config{Initial: 200})
+	g := gradient2(t, Gradient2Config{Initial: 200})
 	limit := g.Start().Limit
 	for range 20 {
 		limit = g.Update(plant(10*time.Millisecond, 40, limit)).Limit
@@ -197,9 +195,9 @@ func TestGradient2StartsUnderLoad(t *testing.T) {
 }
 
 func TestGradient2FailingFast(t *testing.T) {
-	g := gradient2(t, control.Gradient2Config{Initial: 200})
-	g.Restore(control.State{Limit: 200, Baseline: 10 * time.Millisecond})
-	var d control.Decision
+	g := gradient2(t, Gradient2Config{Initial: 200})
+	g.Restore(State{Limit: 200, Baseline: 10 * time.Millisecond})
+	var d Decision
 	for range 100 {
 		d = g.Update(oneDropped(10*time.Microsecond, 200))
 	}
@@ -216,13 +214,13 @@ func TestGradient2FailingFast(t *testing.T) {
 
 func TestGradient2Restore(t *testing.T) {
 	for _, shipped := range []bool{false, true} {
-		g := gradient2(t, control.Gradient2Config{Shipped: shipped})
-		g.Restore(control.State{Limit: 50.5, Baseline: 7})
+		g := gradient2(t, Gradient2Config{Shipped: shipped})
+		g.Restore(State{Limit: 50.5, Baseline: 7})
 		if got := g.Save(); got.Limit != 50.5 || got.Baseline != 7 {
 			t.Errorf("%+v", got)
 		}
-		g.Restore(control.State{Limit: math.NaN(), Baseline: -1})
-		g.Restore(control.State{Limit: 1e300})
+		g.Restore(State{Limit: math.NaN(), Baseline: -1})
+		g.Restore(State{Limit: 1e300})
 		if got := g.Save(); got.Limit != 200 || got.Baseline != 7 {
 			t.Errorf("%+v", got)
 		}
@@ -230,7 +228,7 @@ func TestGradient2Restore(t *testing.T) {
 }
 
 func TestGradient2Faults(t *testing.T) {
-	_, err := control.NewGradient2(control.Gradient2Config{
+	_, err := NewGradient2(Gradient2Config{
 		Min: -1, Max: -2, Smoothing: 2, Queue: -1, LongWindow: -1, Tolerance: .5, Rise: math.Inf(1), Recheck: -1, Backoff: math.NaN(),
 		Take: "x", Percentile: 2, Window: 1, MinSamples: -1,
 	})

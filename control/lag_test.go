@@ -1,24 +1,22 @@
-package control_test
+package control
 
 import (
 	"math"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/weir-go/weir/control"
 )
 
 // lagging is a window with one reading.
-func lagging(lag float64) *control.Window {
-	return &control.Window{Elapsed: 5 * time.Second, Readings: []control.Reading{{Name: "lag", Value: lag, Known: true}}}
+func lagging(lag float64) *Window {
+	return &Window{Elapsed: 5 * time.Second, Readings: []Reading{{Name: "lag", Value: lag, Known: true}}}
 }
 
 func TestLagMap(t *testing.T) {
-	defaults := control.LagMapConfig{}
-	aggressive := control.LagMapConfig{Max: 2000, Min: 50, Target: 5000, Critical: 50_000}
+	defaults := LagMapConfig{}
+	aggressive := LagMapConfig{Max: 2000, Min: 50, Target: 5000, Critical: 50_000}
 	tests := []struct {
-		cfg  control.LagMapConfig
+		cfg  LagMapConfig
 		lag  float64
 		want int64
 	}{
@@ -34,8 +32,8 @@ func TestLagMap(t *testing.T) {
 		{defaults, 78_181, 250}, // 250.009
 		{defaults, -1, 1000},
 		{aggressive, 27_500, 1025},
-		{control.LagMapConfig{Target: 1e-9, Critical: 10}, 1e-9, 1000},
-		{control.LagMapConfig{Target: 1e-9, Critical: 10}, 1, 901},
+		{LagMapConfig{Target: 1e-9, Critical: 10}, 1e-9, 1000},
+		{LagMapConfig{Target: 1e-9, Critical: 10}, 1, 901},
 	}
 	for _, tt := range tests {
 		d := lagMap(t, tt.cfg).Update(lagging(tt.lag))
@@ -51,14 +49,14 @@ func TestLagMap(t *testing.T) {
 // For every whole lag the limit is the formula's, rounded down, without the error of
 // floating-point products: 31,000 is 769, not 768.
 func TestLagMapIsExact(t *testing.T) {
-	l, err := control.NewLagMap(control.LagMapConfig{})
+	l, err := NewLagMap(LagMapConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	off := 0
 	for lag := int64(0); lag <= 110_000; lag++ {
 		want := 10 + 990*(100_000-min(max(lag, 10_000), 100_000))/90_000
-		got := l.Update(&control.Window{Readings: []control.Reading{{Name: "lag", Value: float64(lag), Known: true}}}).Limit
+		got := l.Update(&Window{Readings: []Reading{{Name: "lag", Value: float64(lag), Known: true}}}).Limit
 		if got != want {
 			if off++; off <= 3 {
 				t.Errorf("lag %d: limit %d, want %d", lag, got, want)
@@ -71,15 +69,15 @@ func TestLagMapIsExact(t *testing.T) {
 }
 
 func TestLagMapUnknown(t *testing.T) {
-	unknown := func(value float64, known bool) *control.Window {
-		return &control.Window{Readings: []control.Reading{{Name: "lag", Value: value, Known: known}}}
+	unknown := func(value float64, known bool) *Window {
+		return &Window{Readings: []Reading{{Name: "lag", Value: value, Known: known}}}
 	}
-	for name, w := range map[string]*control.Window{
+	for name, w := range map[string]*Window{
 		"not known": unknown(0, false), "NaN": unknown(math.NaN(), true), "+Inf": unknown(math.Inf(1), true),
 		"-Inf": unknown(math.Inf(-1), true), "no readings": {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := lagMap(t, control.LagMapConfig{Hold: 2, Safe: 20})
+			l := lagMap(t, LagMapConfig{Hold: 2, Safe: 20})
 			sameLimits(t, limits(t, l, lagging(55_000), w, w, w, w, lagging(55_000), w), []int64{505, 505, 505, 20, 20, 505, 505})
 			l.Update(w)
 			if d := l.Update(w); !strings.Contains(d.Reason, "safe limit 20") {
@@ -88,35 +86,35 @@ func TestLagMapUnknown(t *testing.T) {
 		})
 	}
 	// By default 3 intervals, then Min; -1 holds for none.
-	w := &control.Window{}
-	sameLimits(t, limits(t, lagMap(t, control.LagMapConfig{}), w, w, w, w), []int64{1000, 1000, 1000, 10})
-	sameLimits(t, limits(t, lagMap(t, control.LagMapConfig{Hold: -1}), w), []int64{10})
+	w := &Window{}
+	sameLimits(t, limits(t, lagMap(t, LagMapConfig{}), w, w, w, w), []int64{1000, 1000, 1000, 10})
+	sameLimits(t, limits(t, lagMap(t, LagMapConfig{Hold: -1}), w), []int64{10})
 }
 
 func TestLagMapSignal(t *testing.T) {
-	w := &control.Window{Readings: []control.Reading{{Name: "cpu", Value: 1, Known: true}, {Name: "lag", Value: 55_000, Known: true}}}
-	if d := lagMap(t, control.LagMapConfig{Signal: "lag"}).Update(w); d.Limit != 505 || d.Signal != "lag" {
+	w := &Window{Readings: []Reading{{Name: "cpu", Value: 1, Known: true}, {Name: "lag", Value: 55_000, Known: true}}}
+	if d := lagMap(t, LagMapConfig{Signal: "lag"}).Update(w); d.Limit != 505 || d.Signal != "lag" {
 		t.Errorf("by name: %+v", d)
 	}
-	if d := lagMap(t, control.LagMapConfig{}).Update(w); d.Limit != 1000 || d.Signal != "" {
+	if d := lagMap(t, LagMapConfig{}).Update(w); d.Limit != 1000 || d.Signal != "" {
 		t.Errorf("the first: %+v", d)
 	}
-	if d := lagMap(t, control.LagMapConfig{Signal: "other", Hold: -1}).Update(w); d.Limit != 10 || d.Signal != "other" {
+	if d := lagMap(t, LagMapConfig{Signal: "other", Hold: -1}).Update(w); d.Limit != 10 || d.Signal != "other" {
 		t.Errorf("a name that is not there: %+v", d)
 	}
 }
 
 func TestLagMapDamping(t *testing.T) {
-	all := []*control.Window{lagging(55_000), lagging(55_000), lagging(100_000), lagging(0)}
+	all := []*Window{lagging(55_000), lagging(55_000), lagging(100_000), lagging(0)}
 	tests := []struct {
 		name string
-		cfg  control.LagMapConfig
+		cfg  LagMapConfig
 		want []int64
 	}{
-		{"none", control.LagMapConfig{}, []int64{505, 505, 10, 1000}},
-		{"smoothed", control.LagMapConfig{Smoothing: .5}, []int64{752, 628, 319, 659}},
-		{"in steps of 99", control.LagMapConfig{MaxChange: .1}, []int64{901, 802, 703, 802}},
-		{"hysteresis", control.LagMapConfig{Initial: 600, Hysteresis: .2}, []int64{600, 600, 10, 1000}},
+		{"none", LagMapConfig{}, []int64{505, 505, 10, 1000}},
+		{"smoothed", LagMapConfig{Smoothing: .5}, []int64{752, 628, 319, 659}},
+		{"in steps of 99", LagMapConfig{MaxChange: .1}, []int64{901, 802, 703, 802}},
+		{"hysteresis", LagMapConfig{Initial: 600, Hysteresis: .2}, []int64{600, 600, 10, 1000}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) { sameLimits(t, limits(t, lagMap(t, tt.cfg), all...), tt.want) })
@@ -124,29 +122,29 @@ func TestLagMapDamping(t *testing.T) {
 }
 
 func TestLagMapRestore(t *testing.T) {
-	l := lagMap(t, control.LagMapConfig{})
-	l.Restore(control.State{Limit: 300.5})
+	l := lagMap(t, LagMapConfig{})
+	l.Restore(State{Limit: 300.5})
 	if got := l.Start().Limit; got != 300 {
 		t.Errorf("restored 300.5: %d", got)
 	}
-	l.Restore(control.State{Limit: math.NaN()})
-	l.Restore(control.State{})
+	l.Restore(State{Limit: math.NaN()})
+	l.Restore(State{})
 	if got := l.Save().Limit; got != 300.5 {
 		t.Errorf("restored nothing: %v", got)
 	}
-	l.Restore(control.State{Limit: 1e300})
+	l.Restore(State{Limit: 1e300})
 	if got := l.Save().Limit; got != 1000 {
 		t.Errorf("restored 1e300: %v", got)
 	}
 }
 
 func TestLagMapFaults(t *testing.T) {
-	_, err := control.NewLagMap(control.LagMapConfig{
+	_, err := NewLagMap(LagMapConfig{
 		Min: -1, Max: -2, Initial: -1, Target: -1, Critical: -1, Interval: 1, Hold: -2, Safe: 5,
 		Smoothing: 2, MaxChange: math.NaN(), Hysteresis: 1,
 	})
 	named(t, err, "Min -1", "Max -2", "Initial -1", "Target -1", "Critical -1", "Interval 1ns", "Hold -2", "Safe 5", "Smoothing 2", "MaxChange NaN", "Hysteresis 1")
-	for field, cfg := range map[string]control.LagMapConfig{
+	for field, cfg := range map[string]LagMapConfig{
 		"Max 9":          {Max: 9, Min: 10},
 		"Min -1":         {Min: -1},
 		"Critical 10000": {Critical: 10_000},
@@ -155,44 +153,44 @@ func TestLagMapFaults(t *testing.T) {
 		"Critical +Inf":  {Critical: math.Inf(1)},
 		"Safe 2000":      {Safe: 2000},
 	} {
-		_, err := control.NewLagMap(cfg)
+		_, err := NewLagMap(cfg)
 		named(t, err, field)
 	}
 }
 
 // drained is a window of a second in which the drain kept so many slots busy.
-func drained(lag, busy float64, inFlight int64) *control.Window {
-	return &control.Window{
+func drained(lag, busy float64, inFlight int64) *Window {
+	return &Window{
 		Elapsed: time.Second, LatencySum: time.Duration(busy * 1e9), InFlight: inFlight, MaxInFlight: inFlight,
-		Readings: []control.Reading{{Name: "lag", Value: lag, Known: true}},
+		Readings: []Reading{{Name: "lag", Value: lag, Known: true}},
 	}
 }
 
 // The cases are those of MongoDB's flow control, in slots instead of tickets.
 func TestDrainSteps(t *testing.T) {
-	flow := control.DrainConfig{Max: 100_000, Initial: 10_000, Adder: 1000, PerWork: 2}
-	with := func(cfg control.DrainConfig, initial int64) control.DrainConfig {
+	flow := DrainConfig{Max: 100_000, Initial: 10_000, Adder: 1000, PerWork: 2}
+	with := func(cfg DrainConfig, initial int64) DrainConfig {
 		cfg.Initial = initial
 		return cfg
 	}
 	tests := []struct {
 		name    string
-		cfg     control.DrainConfig
-		windows []*control.Window
+		cfg     DrainConfig
+		windows []*Window
 		want    []int64
 	}{
-		{"at the threshold", flow, []*control.Window{drained(5000, 1000, 10_000)}, []int64{1900}},
-		{"at twice the threshold", flow, []*control.Window{drained(10_000, 1000, 10_000)}, []int64{950}},
-		{"at three times", flow, []*control.Window{drained(15_000, 1000, 10_000)}, []int64{475}},
-		{"below it", with(flow, 1000), []*control.Window{drained(4999, 0, 1000)}, []int64{2100}},
-		{"nothing was drained", flow, []*control.Window{drained(5000, 0, 10_000)}, []int64{10}},
-		{"never grows above the threshold", with(flow, 1000), []*control.Window{drained(5000, 1000, 1000)}, []int64{1000}},
-		{"does not grow unused", with(flow, 1000), []*control.Window{drained(0, 100, 499), drained(0, 100, 500)}, []int64{1000, 2100}},
-		{"holds while the lag is worked off", flow, []*control.Window{drained(5000, 1000, 10_001)}, []int64{10_000}},
-		{"stops at Max", control.DrainConfig{}, []*control.Window{drained(0, 1, 1000)}, []int64{1000}},
-		{"a window of no length", flow, []*control.Window{{LatencySum: 1, Readings: drained(5000, 0, 0).Readings}}, []int64{10_000}},
-		{"from Min by a hundredth of Max", control.DrainConfig{Initial: 10}, repeat(drained(0, 10, 1000), 3), []int64{21, 32, 44}},
-		{"unknown", control.DrainConfig{Initial: 100, Hold: 1, Safe: 20}, []*control.Window{{}, {}, drained(0, 10, 20)}, []int64{100, 20, 31}},
+		{"at the threshold", flow, []*Window{drained(5000, 1000, 10_000)}, []int64{1900}},
+		{"at twice the threshold", flow, []*Window{drained(10_000, 1000, 10_000)}, []int64{950}},
+		{"at three times", flow, []*Window{drained(15_000, 1000, 10_000)}, []int64{475}},
+		{"below it", with(flow, 1000), []*Window{drained(4999, 0, 1000)}, []int64{2100}},
+		{"nothing was drained", flow, []*Window{drained(5000, 0, 10_000)}, []int64{10}},
+		{"never grows above the threshold", with(flow, 1000), []*Window{drained(5000, 1000, 1000)}, []int64{1000}},
+		{"does not grow unused", with(flow, 1000), []*Window{drained(0, 100, 499), drained(0, 100, 500)}, []int64{1000, 2100}},
+		{"holds while the lag is worked off", flow, []*Window{drained(5000, 1000, 10_001)}, []int64{10_000}},
+		{"stops at Max", DrainConfig{}, []*Window{drained(0, 1, 1000)}, []int64{1000}},
+		{"a window of no length", flow, []*Window{{LatencySum: 1, Readings: drained(5000, 0, 0).Readings}}, []int64{10_000}},
+		{"from Min by a hundredth of Max", DrainConfig{Initial: 10}, repeat(drained(0, 10, 1000), 3), []int64{21, 32, 44}},
+		{"unknown", DrainConfig{Initial: 100, Hold: 1, Safe: 20}, []*Window{{}, {}, drained(0, 10, 20)}, []int64{100, 20, 31}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) { sameLimits(t, limits(t, drain(t, tt.cfg), tt.windows...), tt.want) })
@@ -200,7 +198,7 @@ func TestDrainSteps(t *testing.T) {
 }
 
 func TestDrainSignal(t *testing.T) {
-	d := drain(t, control.DrainConfig{})
+	d := drain(t, DrainConfig{})
 	if got := d.Update(drained(0, 1, 1000)); got.Signal != "" || got.Next != 5*time.Second {
 		t.Errorf("at Max: %+v", got)
 	}
@@ -210,46 +208,25 @@ func TestDrainSignal(t *testing.T) {
 }
 
 func TestDrainRestore(t *testing.T) {
-	d := drain(t, control.DrainConfig{})
-	d.Restore(control.State{Limit: 300.5})
-	d.Restore(control.State{Limit: math.NaN()})
+	d := drain(t, DrainConfig{})
+	d.Restore(State{Limit: 300.5})
+	d.Restore(State{Limit: math.NaN()})
 	if got := d.Save().Limit; got != 300.5 || d.Start().Limit != 300 {
 		t.Errorf("restored 300.5: %v", got)
 	}
-	d.Restore(control.State{Limit: 1e300})
+	d.Restore(State{Limit: 1e300})
 	if got := d.Start().Limit; got != 1000 {
 		t.Errorf("restored 1e300: %v", got)
 	}
 }
 
 func TestDrainFaults(t *testing.T) {
-	_, err := control.NewDrain(control.DrainConfig{
+	_, err := NewDrain(DrainConfig{
 		Min: -1, Max: -2, Initial: -1, Target: -1, Threshold: 2, Interval: 1, Fudge: 2, Decay: math.NaN(), Adder: -1, Multiplier: .5,
 		PerWork: math.Inf(1), Hold: -2, Safe: 5,
 	})
 	named(t, err, "Min -1", "Max -2", "Initial -1", "Target -1", "Threshold 2", "Interval 1ns", "Fudge 2", "Decay NaN", "Adder -1", "Multiplier 0.5",
 		"PerWork +Inf", "Hold -2", "Safe 5")
-}
-
-func TestHealthyQueue(t *testing.T) {
-	tests := []struct {
-		rate     float64
-		patience time.Duration
-		want     int64
-	}{
-		{1, 4 * time.Second, 4},
-		{.5, 4 * time.Second, 2},
-		{.5, 5 * time.Second, 2},
-		{0, time.Second, 0},
-		{1, -time.Second, 0},
-		{math.NaN(), time.Second, 0},
-		{math.Inf(1), time.Second, math.MaxInt32},
-	}
-	for _, tt := range tests {
-		if got := control.HealthyQueue(tt.rate, tt.patience); got != tt.want {
-			t.Errorf("%v a second, %v: %d, want %d", tt.rate, tt.patience, got, tt.want)
-		}
-	}
 }
 
 // lagLoop is a queue of appliers behind the gates of some tenants. Lag is what
@@ -310,7 +287,7 @@ func (f *fifo) take(n float64, now, before time.Duration) (taken, ages float64) 
 	return taken, ages
 }
 
-func (l lagLoop) run(c control.Controller) []lagSample {
+func (l lagLoop) run(c Controller) []lagSample {
 	var (
 		queue, held fifo
 		late        float64 // the last sample of lag, one period old when it is read
@@ -343,11 +320,11 @@ func (l lagLoop) run(c control.Controller) []lagSample {
 			continue
 		}
 		s.lag = queue.total
-		d := c.Update(&control.Window{
+		d := c.Update(&Window{
 			Now: now, Elapsed: lagPeriod, Limit: s.limit,
 			InFlight: int64(inFlight.total / n), MaxInFlight: int64(peak / n),
 			OK: int64(finished / n), Timed: int64(finished / n), LatencySum: time.Duration(ages / n),
-			Readings: []control.Reading{{Name: "lag", Value: late, Known: true}},
+			Readings: []Reading{{Name: "lag", Value: late, Known: true}},
 		})
 		late = s.lag
 		s.limit = d.Limit
@@ -376,18 +353,18 @@ func mostLag(samples []lagSample) (most float64) {
 	return most
 }
 
-func lagMap(t *testing.T, cfg control.LagMapConfig) *control.LagMap {
+func lagMap(t *testing.T, cfg LagMapConfig) *LagMap {
 	t.Helper()
-	l, err := control.NewLagMap(cfg)
+	l, err := NewLagMap(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return l
 }
 
-func drain(t *testing.T, cfg control.DrainConfig) *control.Drain {
+func drain(t *testing.T, cfg DrainConfig) *Drain {
 	t.Helper()
-	d, err := control.NewDrain(cfg)
+	d, err := NewDrain(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -410,25 +387,25 @@ func drain(t *testing.T, cfg control.DrainConfig) *control.Drain {
 func TestLagMapLoop(t *testing.T) {
 	tests := []struct {
 		tenants   int64
-		cfg       control.LagMapConfig
+		cfg       LagMapConfig
 		from      int     // samples left out
 		atMost    float64 // swing
 		atLeast   float64 // swing: a goal out of reach is held too
 		reaches   bool    // the fixed point
 		condition string
 	}{
-		{20, control.LagMapConfig{}, 3, .10, 0, true, "plain"},
-		{41, control.LagMapConfig{}, 3, .10, 0, true, "plain"},
-		{50, control.LagMapConfig{}, 3, .20, .15, true, "plain, too many tenants for the goal"},
-		{91, control.LagMapConfig{}, 24, 2, 1, false, "plain, unstable"},
-		{200, control.LagMapConfig{}, 24, 4, 1, false, "plain, unstable"},
-		{20, control.LagMapConfig{Smoothing: .25}, 3, .10, 0, true, "smoothed"},
-		{50, control.LagMapConfig{Smoothing: .25}, 3, .10, 0, true, "smoothed"},
-		{91, control.LagMapConfig{Smoothing: .25}, 3, .10, 0, true, "smoothed"},
-		{100, control.LagMapConfig{Smoothing: .25}, 3, .10, 0, true, "smoothed"},
-		{200, control.LagMapConfig{Smoothing: .25}, 12, .10, 0, true, "smoothed, settles late"},
-		{50, control.LagMapConfig{Hysteresis: .15}, 6, 0, 0, false, "hysteresis: rests beside the fixed point"},
-		{50, control.LagMapConfig{MaxChange: .1}, 6, .10, 0, true, "in steps of a tenth"},
+		{20, LagMapConfig{}, 3, .10, 0, true, "plain"},
+		{41, LagMapConfig{}, 3, .10, 0, true, "plain"},
+		{50, LagMapConfig{}, 3, .20, .15, true, "plain, too many tenants for the goal"},
+		{91, LagMapConfig{}, 24, 2, 1, false, "plain, unstable"},
+		{200, LagMapConfig{}, 24, 4, 1, false, "plain, unstable"},
+		{20, LagMapConfig{Smoothing: .25}, 3, .10, 0, true, "smoothed"},
+		{50, LagMapConfig{Smoothing: .25}, 3, .10, 0, true, "smoothed"},
+		{91, LagMapConfig{Smoothing: .25}, 3, .10, 0, true, "smoothed"},
+		{100, LagMapConfig{Smoothing: .25}, 3, .10, 0, true, "smoothed"},
+		{200, LagMapConfig{Smoothing: .25}, 12, .10, 0, true, "smoothed, settles late"},
+		{50, LagMapConfig{Hysteresis: .15}, 6, 0, 0, false, "hysteresis: rests beside the fixed point"},
+		{50, LagMapConfig{MaxChange: .1}, 6, .10, 0, true, "in steps of a tenth"},
 	}
 	for _, tt := range tests {
 		samples := lagLoop{tenants: tt.tenants, demand: 30_000, service: 10_000, length: 4 * time.Minute}.run(lagMap(t, tt.cfg))
@@ -455,7 +432,7 @@ func TestDrainLoop(t *testing.T) {
 	for _, tenants := range []int64{1, 20, 50, 91, 200, 280} {
 		for _, initial := range []int64{1000, 10} {
 			loop := lagLoop{tenants: tenants, demand: 30_000, service: service, length: 4 * time.Minute}
-			samples := loop.run(drain(t, control.DrainConfig{Initial: initial}))
+			samples := loop.run(drain(t, DrainConfig{Initial: initial}))
 			burst := float64(tenants * initial)
 			rest := samples[3+int(burst/service/lagPeriod.Seconds()):]
 			half := samples[len(samples)/2:]
@@ -486,11 +463,11 @@ func TestDrainLoop(t *testing.T) {
 func TestLoopsOfPublishedWork(t *testing.T) {
 	loop := lagLoop{tenants: 50, demand: 30_000, service: 10_000, length: 20 * time.Minute, hold: 250 * time.Millisecond}
 	for _, tt := range []struct {
-		c    control.Controller
+		c    Controller
 		most float64
 	}{
-		{drain(t, control.DrainConfig{Initial: 20}), 210_000},
-		{lagMap(t, control.LagMapConfig{}), 100_000 + 210_000},
+		{drain(t, DrainConfig{Initial: 20}), 210_000},
+		{lagMap(t, LagMapConfig{}), 100_000 + 210_000},
 	} {
 		samples := loop.run(tt.c)
 		rest := samples[len(samples)/2:]

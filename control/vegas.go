@@ -36,14 +36,14 @@ type VegasConfig struct {
 	// at the same time. Default: a generator of its own with a fixed seed.
 	Rand func() float64
 
-	// Take says which latency of the window counts. Default [TakeMean].
-	Take Take
-	// Percentile is the one for TakePercentile. Range (0, 1], default 0.95.
+	// Take says which latency of the window counts. Default [AggregateMean].
+	Take Aggregate
+	// Percentile is the one for AggregatePercentile. Range (0, 1], default 0.95.
 	Percentile float64
 	// Window is how long to gather samples. Default 1 s, at least 10 ms.
 	Window time.Duration
 	// MinSamples is how many outcomes a window needs to be judged; a thinner
-	// one is extended. Default 10. TakeEach needs none.
+	// one is extended. Default 10. AggregateEach needs none.
 	MinSamples int64
 }
 
@@ -62,7 +62,7 @@ type VegasConfig struct {
 //     includes a queue, so the estimate of the queue shrinks, the limit grows,
 //     and the next probe starts from a longer queue still.
 //   - Work of different cost looks like a queue: with exponential service times
-//     and [TakeMin] it gives away about a fifth of the throughput, with TakeEach
+//     and [AggregateMin] it gives away about a fifth of the throughput, with AggregateEach
 //     most of it.
 //   - An observation that is shorter than the shortest so far only sets the new
 //     shortest, also if it was a drop. A backend that fails fast is taken for one
@@ -89,7 +89,7 @@ func NewVegas(cfg VegasConfig) (*Vegas, error) {
 	def(&cfg.Beta, 6)
 	def(&cfg.Smoothing, 1)
 	def(&cfg.ProbeMultiplier, 30)
-	def(&cfg.Take, TakeMean)
+	def(&cfg.Take, AggregateMean)
 	def(&cfg.Percentile, 0.95)
 	def(&cfg.Window, time.Second)
 	def(&cfg.MinSamples, 10)

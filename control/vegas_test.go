@@ -1,24 +1,22 @@
-package control_test
+package control
 
 import (
 	"math"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/weir-go/weir/control"
 )
 
 // one is a window of a single latency.
-func one(rtt time.Duration, inFlight int64) *control.Window {
-	return &control.Window{
+func one(rtt time.Duration, inFlight int64) *Window {
+	return &Window{
 		OK: 1, Timed: 1, LatencySum: rtt, Latencies: []time.Duration{rtt}, MaxInFlight: inFlight,
-		Samples: []control.Sample{{Latency: rtt, Concurrency: float64(inFlight), Good: true}},
+		Samples: []Sample{{Latency: rtt, Concurrency: float64(inFlight), Good: true}},
 	}
 }
 
 // oneDropped is a window of a single drop.
-func oneDropped(rtt time.Duration, inFlight int64) *control.Window {
+func oneDropped(rtt time.Duration, inFlight int64) *Window {
 	w := one(rtt, inFlight)
 	w.OK, w.Overload = 0, 1
 	w.Samples[0].Good = false
@@ -26,7 +24,7 @@ func oneDropped(rtt time.Duration, inFlight int64) *control.Window {
 }
 
 // limits feeds windows and returns the limits.
-func limits(t *testing.T, c control.Controller, windows ...*control.Window) []int64 {
+func limits(t *testing.T, c Controller, windows ...*Window) []int64 {
 	t.Helper()
 	var got []int64
 	for _, w := range windows {
@@ -49,18 +47,18 @@ func sameLimits(t *testing.T, got, want []int64) {
 	}
 }
 
-func repeat(w *control.Window, n int) []*control.Window {
-	all := make([]*control.Window, n)
+func repeat(w *Window, n int) []*Window {
+	all := make([]*Window, n)
 	for i := range all {
 		all[i] = w
 	}
 	return all
 }
 
-func vegas(t *testing.T, cfg control.VegasConfig) *control.Vegas {
+func vegas(t *testing.T, cfg VegasConfig) *Vegas {
 	t.Helper()
 	cfg.MinSamples = max(1, cfg.MinSamples)
-	v, err := control.NewVegas(cfg)
+	v, err := NewVegas(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,32 +68,32 @@ func vegas(t *testing.T, cfg control.VegasConfig) *control.Vegas {
 // The cases are those of Netflix's VegasLimit, and the exact rule.
 func TestVegasSteps(t *testing.T) {
 	const ms = time.Millisecond
-	small := control.VegasConfig{Initial: 10, Max: 20}
-	half := control.VegasConfig{Initial: 100, Max: 200, Smoothing: .5, Backoff: .5}
+	small := VegasConfig{Initial: 10, Max: 20}
+	half := VegasConfig{Initial: 100, Max: 200, Smoothing: .5, Backoff: .5}
 	tests := []struct {
 		name    string
-		cfg     control.VegasConfig
-		windows []*control.Window
+		cfg     VegasConfig
+		windows []*Window
 		want    []int64
 	}{
-		{"adds beta without a queue", small, []*control.Window{one(10*ms, 10), one(10*ms, 11)}, []int64{10, 16}},
-		{"stops at Max", small, []*control.Window{one(10*ms, 10), one(10*ms, 11), one(10*ms, 16)}, []int64{10, 16, 20}},
-		{"stays between alpha and beta", small, []*control.Window{one(10*ms, 10), one(14*ms, 14)}, []int64{10, 10}},
-		{"adds one below alpha", small, []*control.Window{one(10*ms, 10), one(12*ms, 14)}, []int64{10, 11}},
-		{"takes one away above beta", small, []*control.Window{one(10*ms, 10), one(50*ms, 14)}, []int64{10, 9}},
-		{"smooths", half, []*control.Window{one(10*ms, 100), one(20*ms, 100), one(20*ms, 100)}, []int64{100, 75, 56}},
-		{"grows by beta while latency stays", control.VegasConfig{}, repeat(one(10*ms, 1000), 9), []int64{20, 26, 32, 38, 44, 50, 56, 62, 68}},
-		{"ignores a drop in the first sample", small, []*control.Window{oneDropped(10*ms, 10)}, []int64{10}},
-		{"takes one away for a drop", small, []*control.Window{one(10*ms, 10), oneDropped(10*ms, 1)}, []int64{10, 9}},
-		{"a new shortest latency changes nothing", small, []*control.Window{one(10*ms, 10), one(9*ms, 10)}, []int64{10, 10}},
-		{"does not grow unused", small, []*control.Window{one(10*ms, 10), one(10*ms, 4)}, []int64{10, 10}},
-		{"grows half used", small, []*control.Window{one(10*ms, 10), one(10*ms, 5)}, []int64{10, 16}},
-		{"never below Min", control.VegasConfig{Initial: 1}, []*control.Window{one(10*ms, 1), oneDropped(10*ms, 1)}, []int64{1, 1}},
-		{"no latency says nothing", small, []*control.Window{one(0, 10)}, []int64{10}},
-		{"clamps Initial", control.VegasConfig{Initial: 5000}, []*control.Window{one(10*ms, 1)}, []int64{1000}},
+		{"adds beta without a queue", small, []*Window{one(10*ms, 10), one(10*ms, 11)}, []int64{10, 16}},
+		{"stops at Max", small, []*Window{one(10*ms, 10), one(10*ms, 11), one(10*ms, 16)}, []int64{10, 16, 20}},
+		{"stays between alpha and beta", small, []*Window{one(10*ms, 10), one(14*ms, 14)}, []int64{10, 10}},
+		{"adds one below alpha", small, []*Window{one(10*ms, 10), one(12*ms, 14)}, []int64{10, 11}},
+		{"takes one away above beta", small, []*Window{one(10*ms, 10), one(50*ms, 14)}, []int64{10, 9}},
+		{"smooths", half, []*Window{one(10*ms, 100), one(20*ms, 100), one(20*ms, 100)}, []int64{100, 75, 56}},
+		{"grows by beta while latency stays", VegasConfig{}, repeat(one(10*ms, 1000), 9), []int64{20, 26, 32, 38, 44, 50, 56, 62, 68}},
+		{"ignores a drop in the first sample", small, []*Window{oneDropped(10*ms, 10)}, []int64{10}},
+		{"takes one away for a drop", small, []*Window{one(10*ms, 10), oneDropped(10*ms, 1)}, []int64{10, 9}},
+		{"a new shortest latency changes nothing", small, []*Window{one(10*ms, 10), one(9*ms, 10)}, []int64{10, 10}},
+		{"does not grow unused", small, []*Window{one(10*ms, 10), one(10*ms, 4)}, []int64{10, 10}},
+		{"grows half used", small, []*Window{one(10*ms, 10), one(10*ms, 5)}, []int64{10, 16}},
+		{"never below Min", VegasConfig{Initial: 1}, []*Window{one(10*ms, 1), oneDropped(10*ms, 1)}, []int64{1, 1}},
+		{"no latency says nothing", small, []*Window{one(0, 10)}, []int64{10}},
+		{"clamps Initial", VegasConfig{Initial: 5000}, []*Window{one(10*ms, 1)}, []int64{1000}},
 	}
 	for _, tt := range tests {
-		for _, take := range []control.Take{control.TakeMean, control.TakeMin, control.TakeEach} {
+		for _, take := range []Aggregate{AggregateMean, AggregateMin, AggregateEach} {
 			tt.cfg.Take = take
 			t.Run(tt.name+", "+string(take), func(t *testing.T) {
 				sameLimits(t, limits(t, vegas(t, tt.cfg), tt.windows...), tt.want)
@@ -109,7 +107,7 @@ func TestVegasSteps(t *testing.T) {
 // here so that nobody takes it for repaired.
 func TestVegasRatchets(t *testing.T) {
 	const ms = time.Millisecond
-	v := vegas(t, control.VegasConfig{Initial: 10, ProbeMultiplier: 1, Rand: func() float64 { return 0 }})
+	v := vegas(t, VegasConfig{Initial: 10, ProbeMultiplier: 1, Rand: func() float64 { return 0 }})
 	v.Update(one(10*ms, 10))
 	if v.Save().Baseline != 10*ms {
 		t.Fatalf("baseline %v", v.Save().Baseline)
@@ -125,7 +123,7 @@ func TestVegasRatchets(t *testing.T) {
 func TestVegasProbeRhythm(t *testing.T) {
 	const ms = time.Millisecond
 	probedAfter := func(r float64) int {
-		v := vegas(t, control.VegasConfig{Initial: 10, Max: 10, Rand: func() float64 { return r }})
+		v := vegas(t, VegasConfig{Initial: 10, Max: 10, Rand: func() float64 { return r }})
 		v.Update(one(10*ms, 1))
 		for n := 2; n < 1000; n++ {
 			if d := v.Update(one(11*ms, 1)); strings.HasPrefix(d.Reason, "probed") {
@@ -146,27 +144,27 @@ func TestVegasProbeRhythm(t *testing.T) {
 }
 
 func TestVegasExtendsThinWindows(t *testing.T) {
-	v := vegas(t, control.VegasConfig{MinSamples: 2})
+	v := vegas(t, VegasConfig{MinSamples: 2})
 	if d := v.Update(one(time.Millisecond, 20)); !d.Extend || d.Limit != 20 || d.Reason == "" {
 		t.Errorf("one sample of two: %+v", d)
 	}
 }
 
 func TestVegasRestore(t *testing.T) {
-	v := vegas(t, control.VegasConfig{})
-	v.Restore(control.State{Limit: 5.5, Baseline: 7})
+	v := vegas(t, VegasConfig{})
+	v.Restore(State{Limit: 5.5, Baseline: 7})
 	if got := v.Save(); got.Limit != 5.5 || got.Baseline != 7 {
 		t.Errorf("%+v", got)
 	}
-	v.Restore(control.State{Limit: math.NaN(), Baseline: -1})
-	v.Restore(control.State{Limit: 1e300})
+	v.Restore(State{Limit: math.NaN(), Baseline: -1})
+	v.Restore(State{Limit: 1e300})
 	if got := v.Save(); got.Limit != 1000 || got.Baseline != 7 {
 		t.Errorf("%+v", got)
 	}
 }
 
 func TestVegasFaults(t *testing.T) {
-	_, err := control.NewVegas(control.VegasConfig{
+	_, err := NewVegas(VegasConfig{
 		Min: -1, Max: -2, Alpha: -1, Beta: -2, Backoff: 1, Smoothing: math.NaN(), ProbeMultiplier: -1,
 		Take: "x", Percentile: 2, Window: 1, MinSamples: -1,
 	})

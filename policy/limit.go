@@ -524,7 +524,7 @@ func (l *LimitSpec) aimd() (control.Controller, error) {
 	return made(control.NewAIMD(control.AIMDConfig{
 		Initial: l.Limit, Min: l.Min, Max: l.Max,
 		Threshold: time.Duration(l.Threshold), Backoff: l.Backoff,
-		Take: control.Take(l.Take), Percentile: l.Percentile,
+		Take: control.Aggregate(l.Take), Percentile: l.Percentile,
 		Window: time.Duration(l.Window), MinSamples: l.MinSamples,
 	}))
 }
@@ -534,7 +534,7 @@ func (l *LimitSpec) vegas() (control.Controller, error) {
 	return made(control.NewVegas(control.VegasConfig{
 		Initial: l.Limit, Min: l.Min, Max: l.Max,
 		Alpha: v.Alpha, Beta: v.Beta, Backoff: l.Backoff, Smoothing: v.Smoothing, ProbeMultiplier: v.ProbeMultiplier,
-		Take: control.Take(l.Take), Percentile: l.Percentile,
+		Take: control.Aggregate(l.Take), Percentile: l.Percentile,
 		Window: time.Duration(l.Window), MinSamples: l.MinSamples,
 	}))
 }
@@ -545,7 +545,7 @@ func (l *LimitSpec) gradient2() (control.Controller, error) {
 		Initial: l.Limit, Min: l.Min, Max: l.Max,
 		Smoothing: g.Smoothing, Queue: g.Queue, RootQueue: g.RootQueue, LongWindow: g.LongWindow, Tolerance: g.Tolerance,
 		Shipped: g.Shipped, Rise: g.Rise, Recheck: g.Recheck, Backoff: l.Backoff,
-		Take: control.Take(l.Take), Percentile: l.Percentile,
+		Take: control.Aggregate(l.Take), Percentile: l.Percentile,
 		Window: time.Duration(l.Window), MinSamples: l.MinSamples,
 	}))
 }

@@ -117,18 +117,21 @@ func weirGate(c limit.Config) (limiter, error) {
 // drops are not lost here). WindowedLimit leaves out samples below 100 µs, and so
 // does windowed.
 
-// newAIMD: 20 at first, 20 to 200, times .9 after a drop or a mean above 5 s.
-func newAIMD() (*control.AIMD, error) { return control.NewAIMD(control.NetflixAIMD()) }
+// newAIMD: 20 at first, 20 to 200, times .9 after a drop or a mean above 5 s; windows
+// of fewer than 10 samples are thrown away.
+func newAIMD() (*control.AIMD, error) {
+	return control.NewAIMD(control.AIMDConfig{Min: 20, Max: 200, Take: control.AggregateMean, DiscardThin: true})
+}
 
 // newVegas: 20 at first, 1 to 1000, alpha 3 and beta 6 times log10 of the limit,
 // smoothing 1, probe multiplier 30.
-func newVegas(take control.Take) func() (*control.Vegas, error) {
+func newVegas(take control.Aggregate) func() (*control.Vegas, error) {
 	return func() (*control.Vegas, error) { return control.NewVegas(control.VegasConfig{Take: take}) }
 }
 
 // newGradient2: 20 at first, 20 to 200, smoothing .2, queue 4, long window 600,
 // tolerance 1.5, with upstream's baseline.
-func newGradient2(take control.Take) func() (*control.Gradient2, error) {
+func newGradient2(take control.Aggregate) func() (*control.Gradient2, error) {
 	return func() (*control.Gradient2, error) {
 		return control.NewGradient2(control.Gradient2Config{Shipped: true, Take: take})
 	}

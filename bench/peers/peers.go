@@ -91,10 +91,10 @@ func Peers() []Peer {
 		{Name: "go-zero (computing)", Computing: true, make: newGoZero(true), alone: &oneGoZero},
 		{Name: "Kubernetes APF", Told: true, make: newQueueSet},
 		{Name: "AIMD", make: bare(newAIMD)},
-		{Name: "Vegas", make: bare(newVegas(control.TakeMean))},
-		{Name: "Vegas (minimum)", make: bare(newVegas(control.TakeMin))},
-		{Name: "Gradient2", make: bare(newGradient2(control.TakeMean))},
-		{Name: "Gradient2 (minimum)", make: bare(newGradient2(control.TakeMin))},
+		{Name: "Vegas", make: bare(newVegas(control.AggregateMean))},
+		{Name: "Vegas (minimum)", make: bare(newVegas(control.AggregateMin))},
+		{Name: "Gradient2", make: bare(newGradient2(control.AggregateMean))},
+		{Name: "Gradient2 (minimum)", make: bare(newGradient2(control.AggregateMin))},
 	}
 }
 
