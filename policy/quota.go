@@ -206,11 +206,11 @@ func (c *compiler) routeNames() []string {
 func (c *compiler) checkQuotaRoom(at place, s *QuotaSpec) {
 	q := &s.Queue
 	switch {
-	case q.Len < 0 || q.Len > maxQueueLen:
+	case q.Len > maxQueueLen:
 		c.add(at.at("queue", "len"), fmt.Sprintf("%d is out of range", q.Len), fmt.Sprintf("write how many may wait for tokens, at most %d", maxQueueLen))
 	case q.Len > 0 && s.Permissive:
 		c.add(at.at("queue", "len"), "nothing waits where nothing is refused", "leave out permissive, or the queue")
-	case q.Len == 0 && q.MaxWait != 0:
+	case q.Len <= 0 && q.MaxWait != 0:
 		c.add(at.at("queue", "max_wait"), "means nothing where nothing waits", "write len: 100 beside it, or leave it out")
 	}
 	if q.MaxWait < 0 && q.MaxWait != NoDuration {

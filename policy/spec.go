@@ -489,7 +489,7 @@ type QuotaRuleSpec struct {
 
 // QuotaQueueSpec is the wait for tokens to come back.
 type QuotaQueueSpec struct {
-	// Len is how many may wait. 0 means that nothing waits.
+	// Len is how many may wait. 0 means the default, none; negative the same.
 	Len int `json:"len,omitempty"`
 	// MaxWait bounds the time spent waiting. 0 means quota.DefaultMaxWait (2s), -1 only
 	// the work's own bounds.

@@ -207,7 +207,7 @@ func TestBadConfig(t *testing.T) {
 		want string
 	}{
 		{Config{Mode: Reserve}, "Mode reserve: must be Strict or Permissive"},
-		{Config{Queue: Queue{Len: -1}}, "Queue.Len -1"},
+		{Config{Queue: Queue{Len: 1 << 25}}, "Queue.Len 33554432"},
 		{Config{Mode: Permissive, Queue: Queue{Len: 1}}, "nothing waits in a Permissive gate"},
 		{Config{OnStoreError: 7}, "OnStoreError 7"},
 		{Config{Name: "api", Rules: []Rule{{}}}, `quota: gate "api": Rules[0] (all): Windows`},
@@ -216,7 +216,7 @@ func TestBadConfig(t *testing.T) {
 			t.Errorf("%v, want %q", err, c.want)
 		}
 	}
-	_, err := New(Config{Mode: Reserve, Queue: Queue{Len: -1}, Rules: []Rule{{}, {Exempt: true, Blocked: true}}})
+	_, err := New(Config{Mode: Reserve, Queue: Queue{Len: 1 << 25}, Rules: []Rule{{}, {Exempt: true, Blocked: true}}})
 	if n := strings.Count(err.Error(), "\n"); n < 4 {
 		t.Errorf("%v: want every fault", err)
 	}

@@ -38,6 +38,46 @@ func Example() {
 	// weir: gate "api" refused: quota used up, rule "user=*", window 1 (2 of 2); retry after 500ms
 }
 
+// Allow is for work that may be dropped or skipped.
+func ExampleQuota_Allow() {
+	gate := weir.Must(quota.New(quota.Config{
+		Name:  "mails",
+		Rules: []quota.Rule{{User: quota.Every, Windows: []quota.Window{quota.Per(2, time.Hour)}}},
+	}))
+	defer gate.Close()
+
+	for range 3 {
+		fmt.Println(gate.Allow(weir.Work{User: "alice"}))
+	}
+	fmt.Println("bob:", gate.Allow(weir.Work{User: "bob"}))
+	// Output:
+	// true
+	// true
+	// false
+	// bob: true
+}
+
+// Wait is for work that is to be slowed down, such as calls to somebody else's API.
+func ExampleQuota_Wait() {
+	gate := weir.Must(quota.New(quota.Config{
+		Name:  "calls",
+		Rules: []quota.Rule{{Windows: []quota.Window{{Rate: 1000, Burst: 1}}}},
+	}))
+	defer gate.Close()
+
+	for i := range 3 {
+		if err := gate.Wait(context.Background(), weir.Work{}); err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println("call", i)
+	}
+	// Output:
+	// call 0
+	// call 1
+	// call 2
+}
+
 // What a call to a language model costs is known when it has answered. It is let in
 // by an estimate, settled afterwards, and what was too little is paid back before
 // the next call.

@@ -16,18 +16,17 @@ type MemoryConfig struct {
 	// 40 bytes each. A key has one for each of its windows. 0 means
 	// [DefaultMaxKeys]; at most 1<<28.
 	//
-	// Set it above the keys that are in use within the time that a bucket takes to
-	// fill. When there is no place, newcomers with the same limit share one bucket
-	// until there is, and begin with what that one holds: see
-	// [MemoryStats.Overflowed].
+	// Set it above the number of keys in use within the time that a bucket takes to fill.
+	// If there is no place, new keys with the same window share one bucket until there is,
+	// and begin with what that one has: see [MemoryStats.Overflowed].
 	MaxKeys int
-	// Now replaces the clock, for virtual time: it returns the time since the
-	// store's epoch, which stands for [VirtualEpoch] where calendars are concerned.
-	// It may go back. Leave it nil outside simulators and tests.
+	// Now replaces the clock, for virtual time: it returns the time since the store's
+	// epoch, which is [VirtualEpoch] for calendars. It may go back. Leave it nil outside
+	// simulators and tests.
 	Now func() time.Duration
 }
 
-// DefaultMaxKeys is the number of buckets where MemoryConfig.MaxKeys is 0: 40 MB.
+// DefaultMaxKeys is the number of buckets if MemoryConfig.MaxKeys is 0: 40 MB.
 const DefaultMaxKeys = 1 << 20
 
 const mostKeys = 1 << 28
@@ -38,21 +37,21 @@ var VirtualEpoch = time.Unix(0, 0)
 // Memory keeps buckets in the memory of the process: 24 bytes each, by a 64-bit
 // hash of the key with a secret seed, in tables without pointers.
 //
-// A bucket in use is found and charged without a lock. One that is full again is
-// forgotten when its table runs short of places, which loses nothing; one that is
-// not, and a debt above all, never is. Two keys share a bucket if 60 bits of their
-// hashes agree: with a million keys the chance that any two do is one in two
-// million, and nobody can choose keys that collide.
+// A bucket in use is found and charged without a lock. When its table runs short of
+// places, a bucket that is full again is forgotten, which loses nothing. Any other, above
+// all one in debt, is never forgotten. Two keys share a bucket if 60 bits of their hashes
+// agree: with a million keys the chance that any two do is one in two million, and nobody
+// can choose keys that collide.
 type Memory struct {
-	seed    maphash.Seed
-	epoch   time.Time
-	virtual func() time.Duration
-	exact   bool // every take is written down: what a virtual clock needs
-	most    int64
-	shards  [shardCount]shard
-	strays  strays
-	sweep   sweep
-	classes classes
+	seed     maphash.Seed
+	epoch    time.Time
+	virtual  func() time.Duration
+	exact    bool // every decision is written down: what a virtual clock needs
+	most     int64
+	shards   [shardCount]shard
+	overflow overflow
+	sweep    sweep
+	classes  classes
 
 	count      atomic.Int64 // buckets in shards
 	purged     atomic.Uint64
@@ -74,215 +73,133 @@ func NewMemory(cfg MemoryConfig) (*Memory, error) {
 	for i := range m.shards {
 		m.shards[i].init()
 	}
-	m.strays.init()
+	m.overflow.init()
 	m.classes.init()
 	return m, nil
 }
 
-// Decide implements [Store]. It never fails but for a take that makes no sense.
-func (m *Memory) Decide(_ context.Context, t *Request) (Decision, error) {
-	return m.take(maphash.String(m.seed, t.Key), t)
+// Decide implements [Store]. It fails only if the request makes no sense.
+func (m *Memory) Decide(_ context.Context, r *Request) (Decision, error) {
+	return m.decide(maphash.String(m.seed, r.Key), r)
 }
 
-// Refund implements [Store]. What is given back to a key that is not known is lost:
-// its bucket is full.
-func (m *Memory) Refund(_ context.Context, key string, limits []Window, tokens float64) error {
-	return m.give(maphash.String(m.seed, key), limits, tokens)
-}
-
-func (m *Memory) give(hash uint64, limits []Window, tokens float64) error {
-	if tokens != tokens || !validWindows(limits) {
-		var f faults
-		f.check(tokens == tokens, "tokens %v: must be a number", tokens)
-		checkWindows(&f, "", limits)
-		return f.err("give: ")
-	}
-	at := m.moment(m.now(), limits)
-	for i := range limits {
-		m.giveOne(hash, i, &limits[i], tokens, at)
-	}
-	return nil
-}
-
-func (m *Memory) giveOne(hash uint64, window int, l *Window, tokens float64, at moment) {
-	sh, id := m.shard(hash), windowID(hash, window)
-	for {
-		s := sh.table.Load().find(id)
-		if s == nil {
-			if tokens >= 0 {
-				return
-			}
-			s = m.place(sh, id, l, at)
-		}
-		b, class, ok := s.lock()
-		if !ok {
-			sh.wait()
-			continue
-		}
-		now := m.steady(at, &b, l)
-		b.refill(l, now)
-		b.take(l, -tokens)
-		s.unlock(b, m.classes.of(l, class))
-		return
-	}
-}
-
-// now returns the time in microseconds since the epoch, which is how precisely it
-// is kept.
-func (m *Memory) now() int64 {
-	if m.virtual != nil {
-		return max(int64(m.virtual()/time.Microsecond), 0)
-	}
-	return int64(time.Since(m.epoch) / time.Microsecond)
-}
-
-// moment completes the time with that of the clock on the wall, if a limit goes by
-// that.
-func (m *Memory) moment(now int64, limits []Window) moment {
-	at := moment{now: time.Duration(now) * time.Microsecond, epoch: m.epoch}
-	at.wall = at.now
-	for i := range limits {
-		if limits[i].Calendar.set() && m.virtual == nil {
-			since := time.Now().UnixNano() - m.epoch.UnixNano()
-			at.wall = time.Duration(since).Truncate(time.Microsecond)
-		}
-	}
-	return at
-}
-
-// steady moves at up to the time when b was last touched, if that was later only
-// because somebody else has read the clock later: tokens for the time in between
-// would come back twice. The clock for rates never goes back by itself.
-func (m *Memory) steady(at moment, b *bucket, l *Window) moment {
-	b.last = near(b.last, at.by(l))
-	if m.virtual != nil {
-		return at
-	}
-	if !l.Calendar.set() {
-		at.now = max(at.now, b.last)
-	} else if b.last-at.wall < time.Second {
-		at.wall = max(at.wall, b.last)
-	}
-	return at
-}
-
-// sameTick is for how long a bucket may be charged without moving its time on. It
-// bounds for how long a limit that has changed counts as if it had changed before.
+// sameTick is for how long a bucket may be charged without moving its time on. If a window
+// changes, it may count as changed this much earlier.
 const (
 	sameTick    = time.Millisecond
 	tickSeconds = .001
 )
 
-// take does a take by the hash of its key. Its first part is for one window in
-// which there are enough tokens even without those that came back since the
-// bucket's time, and room for these: then one compare-and-swap is all, if that time
-// is less than a millisecond ago. Should it be of before somebody else's write,
-// whose tokens are the same as before that, the sum is still right, and the bucket
-// holds no less than what is looked at here.
+// decide is Decide by the hash of the key.
 //
-// The order of it is for speed: the clock is read last, because the processor
-// finishes everything before it reads the clock.
-func (m *Memory) take(hash uint64, t *Request) (Decision, error) {
-	if len(t.Windows) == 1 && uint64(t.Cost) <= MaxTokens && t.Mode == Strict && !m.exact {
-		l, cost, need := &t.Windows[0], float64(t.Cost), float64(t.Cost)
-		if t.Debt {
+// The fast path is for one window with enough tokens, not counting those that came back
+// since the bucket's time, and with room for these. If that time is less than a millisecond
+// ago, one compare-and-swap does it all. If tokens and time were read around another write
+// that left the same tokens, the sum is still right, and the bucket has no less than was
+// seen here.
+//
+// The clock is read last, because the processor finishes everything before it reads the
+// clock.
+func (m *Memory) decide(hash uint64, r *Request) (Decision, error) {
+	if len(r.Windows) == 1 && uint64(r.Cost) <= MaxTokens && r.Mode == Strict && !m.exact {
+		w, cost, need := &r.Windows[0], float64(r.Cost), float64(r.Cost)
+		if r.Debt {
 			need = 0
 		}
-		if s := m.shard(hash).table.Load().find(windowID(hash, 0)); s != nil && l.Rate > 0 {
+		if s := m.shard(hash).table.Load().find(windowID(hash, 0)); s != nil && w.Rate > 0 {
 			word := s.tokens.Load()
 			at := s.time.Load()
 			last := time.Duration(at&timeMask) * time.Microsecond
-			tokens := math.Float64frombits(word) // not a number where somebody is writing
+			tokens := math.Float64frombits(word) // not a number while somebody writes
 			left := tokens - cost
-			if tokens < need || !(tokens <= l.Burst-l.Rate*tickSeconds) {
-				return m.touch(hash, s, word, at, t, time.Since(m.epoch))
+			if tokens < need || !(tokens <= w.Burst-w.Rate*tickSeconds) {
+				return m.decideKnown(hash, s, word, at, r, time.Since(m.epoch))
 			}
 			now := time.Since(m.epoch)
 			if uint64(now-last) < uint64(sameTick) && s.tokens.CompareAndSwap(word, math.Float64bits(left)) {
 				return Decision{OK: true, Remaining: left}, nil
 			}
-			return m.touch(hash, s, word, at, t, now)
+			return m.decideKnown(hash, s, word, at, r, now)
 		}
 	}
-	return m.takeSlowly(hash, t)
+	return m.decideSlowly(hash, r)
 }
 
-// touch is take for one window of a rate that its class knows, found as word and
-// at: the same as Request.decide, in fewer steps.
-func (m *Memory) touch(hash uint64, s *slot, word, at uint64, t *Request, now time.Duration) (Decision, error) {
-	l, cost := &t.Windows[0], float64(t.Cost)
+// decideKnown decides about one window with a rate, whose bucket was read as word and at.
+// If the bucket knows the window, this is Request.decide in fewer steps.
+func (m *Memory) decideKnown(hash uint64, s *slot, word, at uint64, r *Request, now time.Duration) (Decision, error) {
+	w, cost := &r.Windows[0], float64(r.Cost)
 	b, class := unpack(word, at)
-	if word == busy || word == moved || (*m.classes.list.Load())[class].limit != *l || !t.Debt && cost > l.Burst {
-		return m.takeSlowly(hash, t)
+	if word == busy || word == moved || (*m.classes.list.Load())[class].window != *w || !r.Debt && cost > w.Burst {
+		return m.decideSlowly(hash, r)
 	}
 	b.last = near(b.last, now)
 	now = max(now.Truncate(time.Microsecond), b.last) // see steady
-	b.tokens = min(b.tokens+l.Rate*(now-b.last).Seconds(), l.Burst)
+	b.tokens = min(b.tokens+w.Rate*(now-b.last).Seconds(), w.Burst)
 	b.last = now
-	if lack := b.lacks(l, cost, t.Debt); lack > 0 {
-		if wait := l.wait(lack, moment{}); s.tokens.Load() == word {
+	if lack := b.lacks(w, cost, r.Debt); lack > 0 {
+		if wait := w.wait(lack, moment{}); s.tokens.Load() == word {
 			return Decision{Wait: max(wait, time.Millisecond), Remaining: b.tokens}, nil
 		}
-		return m.takeSlowly(hash, t)
+		return m.decideSlowly(hash, r)
 	}
-	b.take(l, cost)
+	b.charge(w, cost)
 	if !s.write(word, at, b, class) {
-		return m.takeSlowly(hash, t)
+		return m.decideSlowly(hash, r)
 	}
 	return Decision{OK: true, Remaining: b.tokens}, nil
 }
 
-// takeSlowly is take for all cases.
-func (m *Memory) takeSlowly(hash uint64, t *Request) (Decision, error) {
-	if err := t.Check(); err != nil {
+// decideSlowly is decide for all cases.
+func (m *Memory) decideSlowly(hash uint64, r *Request) (Decision, error) {
+	if err := r.Check(); err != nil {
 		return Decision{}, err
 	}
-	at := m.moment(m.now(), t.Windows)
-	if len(t.Windows) == 1 {
-		return m.one(hash, t, at), nil
+	at := m.moment(m.now(), r.Windows)
+	if len(r.Windows) == 1 {
+		return m.decideOne(hash, r, at), nil
 	}
-	return m.several(hash, t, at), nil
+	return m.decideSeveral(hash, r, at), nil
 }
 
-// one does a take of one window. It writes nothing where nothing changes, so that
-// those who are refused do not slow down others; but on a clock that may go back,
-// the time until then must count.
-func (m *Memory) one(hash uint64, t *Request, at moment) Decision {
-	sh, id, l := m.shard(hash), windowID(hash, 0), &t.Windows[0]
+// decideOne decides about one window. If nothing changes it writes nothing, so that work
+// that is refused does not slow down other work. But if the clock has gone back, the time
+// until then must count, and is written.
+func (m *Memory) decideOne(hash uint64, r *Request, at moment) Decision {
+	sh, id, w := m.shard(hash), windowID(hash, 0), &r.Windows[0]
 	for {
 		s := sh.table.Load().find(id)
-		if s == nil && t.Mode == DryRun {
-			b := [1]bucket{m.fresh(0, l, at)}
-			return t.decide(b[:], at)
+		if s == nil && r.Mode == DryRun {
+			b := [1]bucket{m.fresh(0, w, at)}
+			return r.decide(b[:], at)
 		}
 		if s == nil {
-			s = m.place(sh, id, l, at)
+			s = m.place(sh, id, w, at)
 		}
 		var buckets [1]bucket
-		var class uint16
-		var word uint64
-		var ok bool
 		b := &buckets[0]
-		if *b, class, word, ok = s.read(); !ok {
+		was, class, word, ok := s.read()
+		if !ok {
 			sh.wait()
 			continue
 		}
-		when := m.steady(at, b, l)
-		back := when.by(l) < b.last
+		*b = was
+		when := m.steady(at, b, w)
+		back := when.by(w) < b.last
 		last := pack(*b, class)
-		r := t.decide(buckets[:], when)
-		if !m.exact && (t.Mode == DryRun || !r.OK && !back) {
-			return r
+		d := r.decide(buckets[:], when)
+		if !m.exact && (r.Mode == DryRun || !d.OK && !back) {
+			return d
 		}
-		if s.write(word, last, *b, m.classes.of(l, class)) {
-			return r
+		if s.write(word, last, *b, m.classes.of(w, class)) {
+			return d
 		}
 	}
 }
 
-// several does a take of several windows, one at a time in each shard.
-func (m *Memory) several(hash uint64, t *Request, at moment) Decision {
-	sh, n := m.shard(hash), len(t.Windows)
+// decideSeveral decides about several windows, one key at a time in each shard.
+func (m *Memory) decideSeveral(hash uint64, r *Request, at moment) Decision {
+	sh, n := m.shard(hash), len(r.Windows)
 	if sh.table.Load().find(windowID(hash, n-1)) == nil {
 		m.makeRoom(n)
 	}
@@ -290,128 +207,220 @@ func (m *Memory) several(hash uint64, t *Request, at moment) Decision {
 	defer sh.mu.Unlock()
 	var buf [MaxWindows]*slot
 	slots := buf[:n]
-	if m.gather(sh, hash, t.Windows, at, slots) {
-		defer m.strays.mu.Unlock()
+	if m.slotsOf(sh, hash, r.Windows, at, slots) {
+		defer m.overflow.mu.Unlock()
 	}
 	var kept [MaxWindows]bucket
 	var classes [MaxWindows]uint16
 	for i, s := range slots {
-		kept[i], classes[i], _ = s.lock() // with the locks held nothing moves
-		at = m.steady(at, &kept[i], &t.Windows[i])
+		kept[i], classes[i], _ = s.lock() // with the locks held no bucket moves
+		at = m.steady(at, &kept[i], &r.Windows[i])
 	}
 	before := kept
-	r := t.decide(kept[:len(slots)], at)
+	d := r.decide(kept[:n], at)
 	for i, s := range slots {
-		if t.Mode == DryRun && !m.exact {
+		if r.Mode == DryRun && !m.exact {
 			s.unlock(before[i], classes[i])
 			continue
 		}
-		s.unlock(kept[i], m.classes.of(&t.Windows[i], classes[i]))
+		s.unlock(kept[i], m.classes.of(&r.Windows[i], classes[i]))
 	}
-	return r
+	return d
 }
 
-// gather finds or makes the slots of a key whose shard is locked. It reports
-// whether one is a stray; then strays are locked too, and stay so: nobody waits
-// for a bucket while holding another that somebody may wait for.
-func (m *Memory) gather(sh *shard, hash uint64, limits []Window, at moment, slots []*slot) (strays bool) {
+// slotsOf finds or makes the slots of a key whose shard is locked. If one of them is in the
+// overflow it locks that too, leaves it locked and returns true: nobody waits for a bucket
+// while they hold another that somebody may wait for.
+func (m *Memory) slotsOf(sh *shard, hash uint64, windows []Window, at moment, slots []*slot) (locked bool) {
 	for begun := (*table)(nil); begun != sh.table.Load(); { // making one may move the others
 		begun = sh.table.Load()
-		for i := range limits {
-			slots[i] = m.placeLocked(sh, windowID(hash, i), &limits[i], at)
+		for i := range windows {
+			slots[i] = m.placeLocked(sh, windowID(hash, i), &windows[i], at)
 		}
 	}
-	for i := range limits {
+	for i := range windows {
 		if slots[i] != nil {
 			continue
 		}
-		if !strays {
-			strays = true
-			m.strays.mu.Lock()
+		if !locked {
+			locked = true
+			m.overflow.mu.Lock()
 		}
-		slots[i] = m.stray(i, &limits[i], at)
+		slots[i] = m.overflowSlot(i, &windows[i], at)
 	}
-	return strays
+	return locked
 }
 
-// strays are the buckets of those for whom there is no place.
-type strays struct {
+// Refund implements [Store]. A refund to a key that is not known is lost: its bucket is
+// full.
+func (m *Memory) Refund(_ context.Context, key string, windows []Window, tokens float64) error {
+	return m.refund(maphash.String(m.seed, key), windows, tokens)
+}
+
+func (m *Memory) refund(hash uint64, windows []Window, tokens float64) error {
+	if tokens != tokens || !validWindows(windows) {
+		var f faults
+		f.check(tokens == tokens, "tokens %v: must be a number", tokens)
+		checkWindows(&f, "", windows)
+		return f.err("refund: ")
+	}
+	at := m.moment(m.now(), windows)
+	for i := range windows {
+		m.refundOne(hash, i, &windows[i], tokens, at)
+	}
+	return nil
+}
+
+func (m *Memory) refundOne(hash uint64, index int, w *Window, tokens float64, at moment) {
+	sh, id := m.shard(hash), windowID(hash, index)
+	for {
+		s := sh.table.Load().find(id)
+		if s == nil {
+			if tokens >= 0 {
+				return
+			}
+			s = m.place(sh, id, w, at)
+		}
+		b, class, ok := s.lock()
+		if !ok {
+			sh.wait()
+			continue
+		}
+		now := m.steady(at, &b, w)
+		b.refill(w, now)
+		b.charge(w, -tokens)
+		s.unlock(b, m.classes.of(w, class))
+		return
+	}
+}
+
+// now returns the microseconds since the epoch: buckets know the time no better.
+func (m *Memory) now() int64 {
+	if m.virtual != nil {
+		return max(int64(m.virtual()/time.Microsecond), 0)
+	}
+	return int64(time.Since(m.epoch) / time.Microsecond)
+}
+
+// moment adds the wall clock's time, if a window has a calendar.
+func (m *Memory) moment(now int64, windows []Window) moment {
+	at := moment{now: time.Duration(now) * time.Microsecond, epoch: m.epoch}
+	at.wall = at.now
+	for i := range windows {
+		if windows[i].Calendar.set() && m.virtual == nil {
+			since := time.Now().UnixNano() - m.epoch.UnixNano()
+			at.wall = time.Duration(since).Truncate(time.Microsecond)
+		}
+	}
+	return at
+}
+
+// steady moves at up to the time when b was last touched, if that was later only because
+// somebody else read the clock later. Otherwise tokens for the time in between would come
+// back twice. The clock for rates never goes back by itself.
+func (m *Memory) steady(at moment, b *bucket, w *Window) moment {
+	b.last = near(b.last, at.by(w))
+	if m.virtual != nil {
+		return at
+	}
+	if !w.Calendar.set() {
+		at.now = max(at.now, b.last)
+	} else if b.last-at.wall < time.Second {
+		at.wall = max(at.wall, b.last)
+	}
+	return at
+}
+
+// overflow keeps the buckets of keys for which there is no place.
+type overflow struct {
 	shard
 	any atomic.Bool   // there is one
-	due time.Duration // when they may be looked through for those that are full again
+	due time.Duration // when to look again for those that are full
 }
 
-// mostStrays bounds the buckets of strays: one for each limit and window, and one
-// for the rest.
-const mostStrays = 1024
+// mostOverflow bounds the buckets of the overflow: one for each window, and one for the
+// rest.
+const mostOverflow = 1024
 
-// stray returns the bucket that all share for whom there is no place, with strays'
-// lock held. It is an ordinary bucket: when its tokens are gone, they are refused.
-func (m *Memory) stray(window int, l *Window, at moment) *slot {
+// overflowSlot returns the bucket that all keys share for which there is no place. It is
+// an ordinary bucket: when its tokens are gone, they are refused. The overflow is locked.
+func (m *Memory) overflowSlot(index int, w *Window, at moment) *slot {
 	m.overflowed.Add(1)
-	s, id := m.strayOf(window, l)
+	s, id := m.findOverflow(index, w)
 	if s != nil {
 		return s
 	}
-	m.strays.any.Store(true)
-	sh := &m.strays.shard
+	m.overflow.any.Store(true)
+	sh := &m.overflow.shard
 	t := sh.table.Load()
 	if float64(sh.used+1) > fullAt*float64(len(t.slots)) {
 		t = m.move(sh, at, false, leastSlots)
 	}
-	return m.add(sh, t, id, l, full(l, at))
+	return m.add(sh, t, id, w, full(w, at))
 }
 
-// strayOf finds the bucket that those without a place share, or the id under which
-// it is to be made, with strays' lock held.
-func (m *Memory) strayOf(window int, l *Window) (s *slot, id uint64) {
-	id = windowID(maphash.Comparable(m.seed, *l), window)
-	t := m.strays.table.Load()
+// findOverflow finds the shared bucket for a window, or the id under which to make it. The
+// overflow is locked.
+func (m *Memory) findOverflow(index int, w *Window) (s *slot, id uint64) {
+	id = windowID(maphash.Comparable(m.seed, *w), index)
+	t := m.overflow.table.Load()
 	if s = t.find(id); s != nil {
 		return s, id
 	}
-	// Who has used the one for the rest goes on with it, as long as it is not full again.
-	rest := windowID(0, window)
-	if s = t.find(rest); s != nil || m.strays.used >= mostStrays {
+	// The bucket for the rest goes on being used until it is full again.
+	rest := windowID(0, index)
+	if s = t.find(rest); s != nil || m.overflow.used >= mostOverflow {
 		id = rest
 	}
 	return s, id
 }
 
-// purge forgets those that are full again, with the lock held.
-func (s *strays) purge(m *Memory, at moment) {
-	if s.used > 0 {
-		m.move(&s.shard, at, true, leastSlots)
-		s.any.Store(s.used > 0)
+// purge forgets buckets that are full again. The overflow is locked.
+func (o *overflow) purge(m *Memory, at moment) {
+	if o.used > 0 {
+		m.move(&o.shard, at, true, leastSlots)
+		o.any.Store(o.used > 0)
 	}
 }
 
-// fresh returns the bucket of a newcomer. It is full, but for what those without a
-// place have lately taken with the same limit: the newcomer may have been one of
-// them, and nobody is to be forgiven a debt because there was no place to note it.
-// What it is given back later it has paid for in this way, too.
-func (m *Memory) fresh(window int, l *Window, at moment) bucket {
-	b := full(l, at)
-	if !m.strays.any.Load() {
+// overflows reports whether a key has no bucket of its own in some window, and would begin
+// with less than a full one.
+func (m *Memory) overflows(hash uint64, windows []Window) bool {
+	t, at := m.shard(hash).table.Load(), m.moment(m.now(), windows)
+	for i := range windows {
+		if t.find(windowID(hash, i)) == nil && m.fresh(i, &windows[i], at).tokens < windows[i].Burst {
+			return true
+		}
+	}
+	return false
+}
+
+// fresh returns the bucket of a new key. It is full, but for what the overflow has lately
+// been charged for the same window: the key may have been one of those, and no debt is
+// forgiven because there was no place for it. Later refunds to the key are paid for in
+// this way, too.
+func (m *Memory) fresh(index int, w *Window, at moment) bucket {
+	b := full(w, at)
+	if !m.overflow.any.Load() {
 		return b
 	}
-	m.strays.mu.Lock()
-	defer m.strays.mu.Unlock()
-	s, _ := m.strayOf(window, l)
+	m.overflow.mu.Lock()
+	defer m.overflow.mu.Unlock()
+	s, _ := m.findOverflow(index, w)
 	if s == nil {
 		return b
 	}
-	shared, _, _, _ := s.read() // with the lock held nothing moves
-	shared.refill(l, m.steady(at, &shared, l))
-	if shared.tokens >= l.Burst && !early(at.now, m.strays.due) {
-		m.strays.due = at.now + sweepEvery
-		m.strays.purge(m, m.both())
+	shared, _, _, _ := s.read() // with the lock held no bucket moves
+	shared.refill(w, m.steady(at, &shared, w))
+	if shared.tokens >= w.Burst && !early(at.now, m.overflow.due) {
+		m.overflow.due = at.now + sweepEvery
+		m.overflow.purge(m, m.moments())
 	}
 	return bucket{shared.tokens, b.last}
 }
 
-// sweep is the search for buckets that are full again, from shard to shard, while
-// newcomers find no place.
+// sweep looks for buckets that are full again, from shard to shard, while new keys find no
+// place.
 type sweep struct {
 	mu   sync.Mutex
 	next int           // the shard to look at
@@ -419,10 +428,10 @@ type sweep struct {
 }
 
 const (
-	// sweepEvery is how long a round takes at least: what was not full a moment ago
-	// is not looked at again and again.
+	// sweepEvery is the least time between two rounds: a bucket that was not full a moment
+	// ago is not looked at again and again.
 	sweepEvery = time.Second
-	// sweepSlots is about how many places one newcomer looks at, some tens of
+	// sweepSlots is about how many slots one new key looks at, which takes some tens of
 	// microseconds. A small store is looked through at once.
 	sweepSlots = 1 << 12
 )
@@ -434,7 +443,7 @@ func (m *Memory) makeRoom(n int) {
 		return
 	}
 	defer m.sweep.mu.Unlock()
-	at := m.both()
+	at := m.moments()
 	for looked := 0; looked < sweepSlots; m.sweep.next++ {
 		if m.sweep.next == shardCount {
 			m.sweep.next = 0
@@ -449,17 +458,17 @@ func (m *Memory) makeRoom(n int) {
 	}
 }
 
-// early reports whether a time that is at most sweepEvery ahead is still to come. A
-// clock that was set back is not waited for.
+// early reports whether due is still to come. If it is more than sweepEvery ahead, the
+// clock was set back: then it is not waited for.
 func early(now, due time.Duration) bool { return now < due && due-now <= sweepEvery }
 
-// forget makes the next table of a shard if that makes room, and returns how many
-// slots it has looked at.
+// forget makes the next table of a shard if that makes room. It returns how many slots it
+// has looked at.
 func (m *Memory) forget(sh *shard, at moment) int {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	t := sh.table.Load()
-	if sh.used > 0 && m.worth(t, at, true) < sh.used {
+	if sh.used > 0 && m.countKept(t, at, true) < sh.used {
 		m.renew(sh, at, len(t.slots))
 	}
 	return len(t.slots)
@@ -467,38 +476,36 @@ func (m *Memory) forget(sh *shard, at moment) int {
 
 // MemoryStats is a [Memory] at one moment.
 type MemoryStats struct {
-	// Keys is the number of buckets kept, MaxKeys their bound, Bytes what they
-	// take.
+	// Keys is the number of buckets, MaxKeys their bound, Bytes the memory they take.
 	Keys, MaxKeys, Bytes int64
 	// Purged counts buckets forgotten because they were full again.
 	Purged uint64
-	// Overflowed counts takes of keys for which there was no place. They share one
-	// bucket, or one for each limit, so they are refused together: if this grows,
-	// MaxKeys is too small, or somebody invents keys.
+	// Overflowed counts decisions about keys for which there was no place. They share one
+	// bucket for each window, so they are refused together. If this grows, MaxKeys is too
+	// small, or somebody invents keys.
 	Overflowed uint64
 }
 
-// Stats returns what the store holds.
+// Stats returns how full the store is.
 func (m *Memory) Stats() MemoryStats {
 	s := MemoryStats{Keys: m.count.Load(), MaxKeys: m.most, Purged: m.purged.Load(), Overflowed: m.overflowed.Load()}
 	for i := range m.shards {
 		s.Bytes += m.shards[i].bytes()
 	}
-	s.Bytes += m.strays.bytes()
+	s.Bytes += m.overflow.bytes()
 	return s
 }
 
-// Purge forgets every bucket that is full again, and gives their memory back. The
-// store does that by itself where it runs short of places; call it if it should
-// shrink after a busy time.
+// Purge forgets every bucket that is full again, and frees the memory. The store does so
+// by itself when it runs short of places; call it to shrink the store after a busy time.
 func (m *Memory) Purge() {
 	for i := range m.shards {
 		sh := &m.shards[i]
 		sh.mu.Lock()
-		m.renew(sh, m.both(), leastSlots)
+		m.renew(sh, m.moments(), leastSlots)
 		sh.mu.Unlock()
 	}
-	m.strays.mu.Lock()
-	m.strays.purge(m, m.both())
-	m.strays.mu.Unlock()
+	m.overflow.mu.Lock()
+	m.overflow.purge(m, m.moments())
+	m.overflow.mu.Unlock()
 }

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// shard is a part of the buckets. The table is read without the lock; to put
-// buckets in, or make the next table, takes it.
+// shard keeps a part of the buckets. The table is read without the lock. The lock is held
+// to put buckets in, and to make the next table.
 type shard struct {
 	table atomic.Pointer[table]
 
@@ -20,8 +20,8 @@ type shard struct {
 	_    [32]byte      // to a cache line
 }
 
-// A table is filled up to four fifths, and the next one begins at 0.7: so a bucket
-// takes from 29 to 35 bytes, and what the allocator rounds up.
+// A table is filled up to fullAt, and the next one begins at beginAt. So a bucket takes 29
+// to 35 bytes, plus what the allocator rounds up.
 const (
 	leastSlots = 4
 	fullAt     = .82
@@ -43,8 +43,8 @@ func (sh *shard) wait() {
 	sh.mu.Unlock()
 }
 
-// shardCount is into how many tables the buckets are split: each is made anew when
-// it is full, which for a million in all takes some hundred microseconds.
+// shardCount is the number of tables. With a million buckets in all, it takes some hundred
+// microseconds to make the next table of one shard.
 const (
 	shardBits  = 8
 	shardCount = 1 << shardBits
@@ -52,23 +52,23 @@ const (
 
 func (m *Memory) shard(hash uint64) *shard { return &m.shards[hash>>(64-shardBits)] }
 
-// place returns the slot of id, a new one if there is none, or that of strays if
-// there is no place.
-func (m *Memory) place(sh *shard, id uint64, l *Window, at moment) *slot {
+// place returns the slot of id: a new one if there is none, or one of the overflow if there
+// is no place.
+func (m *Memory) place(sh *shard, id uint64, w *Window, at moment) *slot {
 	m.makeRoom(1)
 	sh.mu.Lock()
-	s := m.placeLocked(sh, id, l, at)
+	s := m.placeLocked(sh, id, w, at)
 	sh.mu.Unlock()
 	if s == nil {
-		m.strays.mu.Lock()
-		s = m.stray(int(id&0xf)-1, l, at)
-		m.strays.mu.Unlock()
+		m.overflow.mu.Lock()
+		s = m.overflowSlot(int(id&0xf)-1, w, at)
+		m.overflow.mu.Unlock()
 	}
 	return s
 }
 
 // placeLocked is place with the lock held; nil if there is no place.
-func (m *Memory) placeLocked(sh *shard, id uint64, l *Window, at moment) *slot {
+func (m *Memory) placeLocked(sh *shard, id uint64, w *Window, at moment) *slot {
 	t := sh.table.Load()
 	if s := t.find(id); s != nil {
 		return s
@@ -80,25 +80,25 @@ func (m *Memory) placeLocked(sh *shard, id uint64, l *Window, at moment) *slot {
 	if float64(sh.used+1) > fullAt*float64(len(t.slots)) {
 		t = m.rebuild(sh)
 	}
-	return m.add(sh, t, id, l, m.fresh(int(id&0xf)-1, l, at))
+	return m.add(sh, t, id, w, m.fresh(int(id&0xf)-1, w, at))
 }
 
-func (m *Memory) add(sh *shard, t *table, id uint64, l *Window, b bucket) *slot {
+func (m *Memory) add(sh *shard, t *table, id uint64, w *Window, b bucket) *slot {
 	s := t.free(id)
-	s.put(id, b, m.classes.of(l, 0))
+	s.put(id, b, m.classes.of(w, 0))
 	sh.used++
 	return s
 }
 
-// rebuild makes the next table of a shard, of the buckets that are not full. It is
-// no smaller than the last: those that were full may come back. It is larger if the
-// last one was used up within a second, so that it holds what comes in a second, or
-// MaxKeys. The shard's lock is held.
+// rebuild makes the next table of a shard, without buckets that are full again. It is no
+// smaller than the last, as their keys may come back. If the last one was used up within a
+// second, it is larger, to have room for the keys of a second, or for MaxKeys. The shard is
+// locked.
 func (m *Memory) rebuild(sh *shard) *table {
-	at, old := m.both(), sh.table.Load()
+	at, old := m.moments(), sh.table.Load()
 	least := float64(len(old.slots))
 	if lasted := at.now - sh.made; lasted < time.Second {
-		gone := float64(sh.used - m.worth(old, at, true))
+		gone := float64(sh.used - m.countKept(old, at, true))
 		more := gone * min(time.Second.Seconds()/max(lasted, 1).Seconds(), 3)
 		share := 1.1 * float64(m.most) / shardCount / beginAt
 		least = max(least, min(least+more+leastSlots, share))
@@ -107,8 +107,8 @@ func (m *Memory) rebuild(sh *shard) *table {
 	return m.renew(sh, at, int(least))
 }
 
-// renew makes the next table of a shard without what is full again. The shard's
-// lock is held.
+// renew makes the next table of a shard without buckets that are full again, and counts
+// those. The shard is locked.
 func (m *Memory) renew(sh *shard, at moment, least int) *table {
 	used := sh.used
 	t := m.move(sh, at, true, least)
@@ -117,16 +117,16 @@ func (m *Memory) renew(sh *shard, at moment, least int) *table {
 	return t
 }
 
-// both returns the moment on both clocks.
-func (m *Memory) both() moment {
+// moments returns the moment on moments clocks.
+func (m *Memory) moments() moment {
 	return m.moment(m.now(), []Window{{Calendar: Calendar{Period: Day}}})
 }
 
-// move makes the next table, of at least so many slots. Buckets are marked as moved
-// one by one; who wants one that is waits for the lock.
+// move makes the next table, with at least so many slots. It marks buckets as moved one by
+// one; whoever finds the mark waits for the lock.
 func (m *Memory) move(sh *shard, at moment, forget bool, least int) *table {
 	old := sh.table.Load()
-	next := newTable(m.worth(old, at, forget)+1, least)
+	next := newTable(m.countKept(old, at, forget)+1, least)
 	kept := 0
 	for i := range old.slots {
 		s := &old.slots[i]
@@ -135,7 +135,7 @@ func (m *Memory) move(sh *shard, at moment, forget bool, least int) *table {
 			continue
 		}
 		b, class, _ := s.seize(moved)
-		if forget && m.forgetful(b, class, at) {
+		if forget && m.forgettable(b, class, at) {
 			continue
 		}
 		if kept++; float64(kept) > .9*float64(len(next.slots)) {
@@ -148,23 +148,22 @@ func (m *Memory) move(sh *shard, at moment, forget bool, least int) *table {
 	return next
 }
 
-// worth counts the buckets that are to be kept.
-func (m *Memory) worth(t *table, at moment, forget bool) int {
+// countKept counts the buckets that move will keep.
+func (m *Memory) countKept(t *table, at moment, forget bool) int {
 	n := 0
 	for i := range t.slots {
 		s := &t.slots[i]
 		if s.id.Load() == 0 {
 			continue
 		}
-		if b, class, _, _ := s.read(); !forget || !m.forgetful(b, class, at) {
+		if b, class, _, _ := s.read(); !forget || !m.forgettable(b, class, at) {
 			n++
 		}
 	}
 	return n
 }
 
-// larger returns the same buckets in a larger table, of one that nobody else has
-// seen.
+// larger returns a larger table with the same buckets. Nobody else has seen t.
 func (t *table) larger() *table {
 	next := newTable(len(t.slots), 0)
 	for i := range t.slots {
@@ -176,32 +175,31 @@ func (t *table) larger() *table {
 	return next
 }
 
-// forgetful reports whether a bucket need not be kept: it is full again under the
-// limit that it was last used with, and under those that have replaced that one.
-func (m *Memory) forgetful(b bucket, class uint16, at moment) bool {
-	return m.classes.all(class, func(l *Window) bool {
-		now := bucket{b.tokens, near(b.last, at.by(l))}
-		now.refill(l, at)
-		return now.tokens >= l.Burst
+// forgettable reports whether a bucket is full again by the window that it was last used
+// with, and by those that have replaced that one.
+func (m *Memory) forgettable(b bucket, class uint16, at moment) bool {
+	return m.classes.all(class, func(w *Window) bool {
+		now := bucket{b.tokens, near(b.last, at.by(w))}
+		now.refill(w, at)
+		return now.tokens >= w.Burst
 	})
 }
 
-// slot is a bucket as a table keeps it. Whoever changes it without a compare-and-
-// swap of the tokens alone makes them busy first, writes the time, and then the
-// tokens. So tokens and time belong together if the tokens are the same before and
-// after the time was read.
+// slot is a bucket as a table keeps it. A writer that changes more than the tokens marks
+// them as busy first, writes the time, and then the tokens. So tokens and time belong
+// together if the tokens are the same before and after the time was read.
 type slot struct {
 	id     atomic.Uint64 // 0: nobody's; never changes otherwise
 	tokens atomic.Uint64 // a float64, or one of the two marks
 	time   atomic.Uint64 // class above, microseconds below
 }
 
-// slotSize is what a slot takes.
+// slotSize is the bytes of a slot.
 const slotSize = 24
 
-// Two numbers that are none, in place of the tokens.
+// Two marks in place of the tokens; as floats they are no numbers.
 const (
-	busy  = 0x7ff8_0000_0000_0b57 // somebody is writing, for some nanoseconds
+	busy  = 0x7ff8_0000_0000_0b57 // somebody writes, for some nanoseconds
 	moved = 0x7ff8_0000_0000_4042 // the bucket is in the next table
 )
 
@@ -214,15 +212,15 @@ const (
 	timeSlack = timeSpan / 64 // seven weeks
 )
 
-// near returns which time was kept: of those with the same lower bits the last that is
-// not later than now, but for a clock that was read a moment sooner or has stepped back
-// by less than timeSlack. A clock on the wall may be set by more than the bits hold, as
-// that of a machine that begins in 1970; what is taken for nine years ago would bring
-// all tokens back with each decision.
+// near returns the whole time of which kept is the lower bits: the last one that is not
+// later than now. It may be later by less than timeSlack, if another clock reading was
+// newer or the clock has stepped back. A wall clock may be set by more than the bits can
+// say, as on a machine that starts in 1970. A time nine years too early would bring all
+// tokens back with each decision.
 func near(kept, now time.Duration) time.Duration {
 	if passed := now - kept; passed > timeSpan-timeSlack {
 		kept += (passed - 1 + timeSlack) / timeSpan * timeSpan
-	} else if now < 0 && -passed > timeSpan/2 { // kept when the clock stood before the epoch
+	} else if now < 0 && -passed > timeSpan/2 { // kept while the clock was before the epoch
 		kept -= timeSpan
 	}
 	return kept
@@ -252,8 +250,8 @@ func (s *slot) read() (b bucket, class uint16, tokens uint64, ok bool) {
 	}
 }
 
-// lock makes the bucket the caller's until unlock; false if it has moved. Nothing
-// is waited for in between.
+// lock holds the bucket until unlock; false if it has moved. Do not wait for anything in
+// between.
 func (s *slot) lock() (b bucket, class uint16, ok bool) {
 	return s.seize(busy)
 }
@@ -273,7 +271,7 @@ func (s *slot) seize(mark uint64) (b bucket, class uint16, ok bool) {
 	}
 }
 
-// pause lets whoever writes finish: at once, or when it gets its core back.
+// pause lets a writer finish. It may have to get its core back first.
 func pause(spins int) {
 	if spins%16 == 15 {
 		runtime.Gosched()
@@ -299,17 +297,15 @@ func (s *slot) write(tokens, at uint64, b bucket, class uint16) bool {
 	return true
 }
 
-// table is a hash table in open addressing. A slot is taken once and never given
-// to another key, so it may be read without a lock: places become free in the next
-// table.
+// table is a hash table with open addressing. A slot never changes its key, so it may be
+// read without a lock. Slots become free in the next table only.
 type table struct{ slots []slot }
 
-// windowID is what a bucket is known by: the hash of its key, but for the last
-// bits, which are the window. So windows of a key lie side by side.
+// windowID returns the id of a bucket: the hash of its key, with the index of the window in
+// the last bits. So the windows of a key lie side by side.
 func windowID(hash uint64, window int) uint64 { return hash&^0xf | uint64(window+1) }
 
-// home is where a bucket is looked for first; the upper bits of its id are those
-// of the shard.
+// home returns where to look for a bucket first. The upper bits of its id choose the shard.
 func (t *table) home(id uint64) int {
 	i, _ := bits.Mul64(id<<shardBits, uint64(len(t.slots)))
 	return int(i)
@@ -331,7 +327,7 @@ func (t *table) find(id uint64) *slot {
 	}
 }
 
-// free returns the slot that id is to be put into.
+// free returns the slot for a new id.
 func (t *table) free(id uint64) *slot {
 	i := t.home(id)
 	for t.slots[i].id.Load() != 0 {
@@ -342,31 +338,31 @@ func (t *table) free(id uint64) *slot {
 	return &t.slots[i]
 }
 
-// put writes a bucket into a free slot. The id comes last: with it the slot is
-// there for those who read without the lock.
+// put writes a bucket into a free slot. The id comes last: it shows the slot to those who
+// read without the lock.
 func (s *slot) put(id uint64, b bucket, class uint16) {
 	s.unlock(b, class)
 	s.id.Store(id)
 }
 
-// classes number the limits in use, so that a bucket knows in two bytes by which
-// it fills. That is only for forgetting it: every take brings its limit along.
+// classes number the windows in use, so that a bucket knows its window in two bytes. Only
+// forgetting needs that: each request brings its windows.
 type classes struct {
-	list atomic.Pointer[[]class] // grows at its end; what is below never changes
+	list atomic.Pointer[[]class] // only grows
 
 	mu  sync.Mutex
 	ids map[Window]uint16
-	// others is the slowest way to fill of all limits beyond the last class.
+	// others fills no faster than any window without a class.
 	others atomic.Pointer[Window]
 }
 
-// class is a limit, and which one has replaced it.
+// class is a window, and the one that has replaced it.
 type class struct {
-	limit Window
-	next  *atomic.Uint32 // the class plus 1
+	window Window
+	next   *atomic.Uint32 // the class plus 1
 }
 
-// maxClasses bounds the limits that have a number; the others are class 0.
+// maxClasses bounds the windows that have a number; the others are class 0.
 const maxClasses = 1 << 12
 
 func (c *classes) init() {
@@ -374,39 +370,39 @@ func (c *classes) init() {
 	c.list.Store(&[]class{{next: new(atomic.Uint32)}})
 }
 
-// of returns the class of l, quickly if it is still was.
-func (c *classes) of(l *Window, was uint16) uint16 {
-	if list := *c.list.Load(); list[was].limit == *l {
+// of returns the class of w. It is fast if that is still was.
+func (c *classes) of(w *Window, was uint16) uint16 {
+	if list := *c.list.Load(); list[was].window == *w {
 		return was
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.id(l)
+	return c.id(w)
 }
 
-// id returns the class of l, with the lock held.
-func (c *classes) id(l *Window) uint16 {
-	if id, ok := c.ids[*l]; ok {
+// id returns the class of w, with the lock held.
+func (c *classes) id(w *Window) uint16 {
+	if id, ok := c.ids[*w]; ok {
 		return id
 	}
 	list := *c.list.Load()
 	if len(list) == maxClasses {
-		c.other(l)
+		c.other(w)
 		return 0
 	}
 	id := uint16(len(list))
-	list = append(list, class{*l, new(atomic.Uint32)})
+	list = append(list, class{*w, new(atomic.Uint32)})
 	c.list.Store(&list)
-	c.ids[*l] = id
+	c.ids[*w] = id
 	return id
 }
 
-// other notes a limit that has no class.
-func (c *classes) other(l *Window) {
-	slow := *l
-	if l.Calendar.set() {
+// other adds a window that has no class.
+func (c *classes) other(w *Window) {
+	slow := *w
+	if w.Calendar.set() {
 		const month = 31 * 24 * time.Hour
-		slow = Window{Rate: l.Burst / month.Seconds(), Burst: l.Burst}
+		slow = Window{Rate: w.Burst / month.Seconds(), Burst: w.Burst}
 	}
 	if was := c.others.Load(); was != nil {
 		slow.Rate, slow.Burst = min(slow.Rate, was.Rate), max(slow.Burst, was.Burst)
@@ -414,7 +410,8 @@ func (c *classes) other(l *Window) {
 	c.others.Store(&slow)
 }
 
-// replaced notes that the keys of one limit have another from now on.
+// replaced says that keys have another window from now on. Their buckets are not forgotten
+// as full by the old one.
 func (c *classes) replaced(from, to *Window) {
 	if *from == *to {
 		return
@@ -427,22 +424,21 @@ func (c *classes) replaced(from, to *Window) {
 	}
 }
 
-// chain is how many replacements of a limit are looked at.
+// chain is how many replacements of a window are followed.
 const chain = 16
 
-// all reports whether full holds for the limit of a class and for those that have
-// replaced it. A limit that was changed to and fro leads back to itself, hence the
-// bound.
+// all reports whether full holds for the window of a class and for those that have replaced
+// it. A window that was changed back leads to itself again, hence the bound.
 func (c *classes) all(id uint16, full func(*Window) bool) bool {
 	for range chain {
 		list := *c.list.Load()
-		l := &list[id].limit
+		w := &list[id].window
 		if id == 0 {
-			if l = c.others.Load(); l == nil {
+			if w = c.others.Load(); w == nil {
 				return false
 			}
 		}
-		if !full(l) {
+		if !full(w) {
 			return false
 		}
 		next := list[id].next.Load()

@@ -108,7 +108,7 @@ func alike(t *testing.T, m *Memory, seed uint64, advance func(time.Duration) tim
 			give := float64(r.IntN(20) - 10)
 			for i := range limits {
 				p.buckets[i].refill(&limits[i], p.at)
-				p.buckets[i].take(&limits[i], -give)
+				p.buckets[i].charge(&limits[i], -give)
 			}
 			if err := m.Refund(ctx, "key", limits, give); err != nil {
 				t.Fatal(err)
@@ -261,8 +261,8 @@ func TestFloodOfKeys(t *testing.T) {
 		limits := []Window{{Rate: 1, Burst: float64(100 + i)}}
 		take(t, m, Request{Key: fmt.Sprint("own limit ", i), Windows: limits, Cost: 1})
 	}
-	if m.strays.used > mostStrays+MaxWindows || m.Stats().Bytes > 100_000 {
-		t.Errorf("%d strays, %d bytes", m.strays.used, m.Stats().Bytes)
+	if m.overflow.used > mostOverflow+MaxWindows || m.Stats().Bytes > 100_000 {
+		t.Errorf("%d strays, %d bytes", m.overflow.used, m.Stats().Bytes)
 	}
 }
 
@@ -355,7 +355,7 @@ func TestBytesOfABucket(t *testing.T) {
 	limits := []Window{{Rate: .001, Burst: 10}}
 	var worst float64
 	for i := 1; i <= n; i++ {
-		if r, err := m.take(rand.Uint64(), &Request{Windows: limits, Cost: 1}); err != nil || !r.OK {
+		if r, err := m.decide(rand.Uint64(), &Request{Windows: limits, Cost: 1}); err != nil || !r.OK {
 			t.Fatal(r, err)
 		}
 		if i >= n/4 && i%(n/12) == 0 {
@@ -519,15 +519,15 @@ func TestOverflowIsForgotten(t *testing.T) {
 	for i := range 100 {
 		take(t, m, Request{Key: fmt.Sprint(i), Windows: []Window{{Rate: 1, Burst: float64(10 + i)}}, Cost: 10})
 	}
-	if n := m.strays.used; n != 100 {
+	if n := m.overflow.used; n != 100 {
 		t.Fatalf("%d shared buckets, want 100", n)
 	}
 	clock.advance(time.Hour)
 	if r := take(t, m, Request{Key: "new", Windows: []Window{{Rate: 1, Burst: 10}}, Cost: 10}); !r.OK {
 		t.Errorf("%+v", r)
 	}
-	if m.strays.used != 0 || m.strays.any.Load() || m.Stats().Keys != 1 {
-		t.Errorf("%d shared buckets left, %+v", m.strays.used, m.Stats())
+	if m.overflow.used != 0 || m.overflow.any.Load() || m.Stats().Keys != 1 {
+		t.Errorf("%d shared buckets left, %+v", m.overflow.used, m.Stats())
 	}
 }
 

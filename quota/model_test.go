@@ -77,7 +77,7 @@ func FuzzBucket(f *testing.F) {
 			cost := int64(burst * r.Float64() * 1.2)
 			if r.IntN(10) == 0 {
 				p.buckets[0].refill(&p.Windows[0], p.at)
-				p.buckets[0].take(&p.Windows[0], -float64(cost))
+				p.buckets[0].charge(&p.Windows[0], -float64(cost))
 				e.take(rat(-float64(cost)))
 				continue
 			}

@@ -7,36 +7,32 @@ import (
 	"github.com/weir-go/weir"
 )
 
-// berth is a slot with what the gate keeps of its present holder, guarded by the
-// pool's lock.
-type berth struct {
-	weir.Slot
-	charge charge
-	start  time.Duration // if somebody is told how long work takes
-	next   uint32        // on the free list: the next berth's id, plus 1
-}
-
-// pool is a part of the permits that are out. There are as many berths as were
-// ever in use at a time.
+// pool keeps a part of the permits that are out. It has as many berths as were ever in
+// use at a time.
 type pool struct {
 	gate   *Quota
-	common weir.Slots // attention stays raised: every release comes here
+	common weir.Slots // its attention stays raised, so that every release comes here
 
 	mu       sync.Mutex // guards what follows
 	chunks   [][]berth
-	free     uint32 // the first one's id, plus 1
+	free     uint32 // the first free berth's id, plus 1
 	inFlight int64
 	issued   uint64
-	outcomes [numOutcomes]uint64
+	outcomes [outcomeCount]uint64
+}
+
+// berth is a slot with what the gate keeps of its holder. The pool's lock guards it.
+type berth struct {
+	weir.Slot
+	charge charge
+	start  time.Duration // set if a hook hears how long work takes
+	next   uint32        // on the free list: the next berth's id, plus 1
 }
 
 const (
 	poolCount  = 8
 	berthChunk = 64
 )
-
-// numOutcomes is room for every weir.Outcome.
-const numOutcomes = 8
 
 var (
 	_ weir.Holder     = (*pool)(nil)
@@ -48,7 +44,7 @@ func (p *pool) init(q *Quota) {
 	p.common.Attention.Store(1)
 }
 
-// issue hands out a permit for what has been charged.
+// issue returns a permit for what has been charged.
 func (q *Quota) issue(c *charge, set *settings) weir.Permit {
 	var start time.Duration
 	if set.hooks.Done != nil {
@@ -81,21 +77,6 @@ func (p *pool) grow() {
 
 func (p *pool) berth(id uint32) *berth { return &p.chunks[id/berthChunk][id%berthChunk] }
 
-// end takes back a permit; ok is false if it is not live.
-func (p *pool) end(permit weir.Permit) (c charge, start time.Duration, sampled, ok bool) {
-	s := permit.Slot()
-	live, sampled := s.Recall(permit)
-	if !live {
-		return c, 0, false, false
-	}
-	b := p.berth(s.ID())
-	c, start = b.charge, b.start
-	b.charge = charge{}
-	b.next, p.free = p.free, s.ID()+1
-	p.inFlight--
-	return c, start, sampled, true
-}
-
 // PermitDone implements [weir.Holder].
 func (p *pool) PermitDone(permit weir.Permit, o weir.Outcome) {
 	p.mu.Lock()
@@ -124,7 +105,7 @@ func (p *pool) PermitSampled(permit weir.Permit, o weir.Outcome) {
 	}
 }
 
-// PermitCancelled implements [weir.Holder]: the tokens go back.
+// PermitCancelled implements [weir.Holder]: it refunds the tokens.
 func (p *pool) PermitCancelled(permit weir.Permit) {
 	p.mu.Lock()
 	c, _, _, ok := p.end(permit)
@@ -133,13 +114,12 @@ func (p *pool) PermitCancelled(permit weir.Permit) {
 	}
 	p.mu.Unlock()
 	if ok {
-		p.gate.giveBack(&c)
+		p.gate.refund(&c)
 	}
 }
 
-// PermitCost implements [weir.CostHolder]: from now on the work has cost units,
-// nothing if that is negative. What was charged too much goes back, what was too
-// little is charged, into debt if need be.
+// PermitCost implements [weir.CostHolder]: the work has cost units, or nothing if that is
+// negative. It refunds the difference, or charges it, into debt if need be.
 func (p *pool) PermitCost(permit weir.Permit, gate string, units int64) {
 	if gate != p.gate.name && (gate != "" || p.gate.settings.Load().fixed) {
 		return
@@ -154,14 +134,42 @@ func (p *pool) PermitCost(permit weir.Permit, gate string, units int64) {
 	c := b.charge
 	b.charge.cost = units
 	p.mu.Unlock()
-	p.gate.give(&c, float64(c.cost)-float64(units))
+	p.gate.adjust(&c, float64(c.cost)-float64(units))
 }
 
-// SlotFreed implements [weir.Holder]; a berth is never freed inline.
+// SlotFreed implements [weir.Holder]. It is never called: attention stays raised.
 func (p *pool) SlotFreed(*weir.Slot) {}
+
+// end frees the berth of a permit; ok is false if the permit is not live.
+func (p *pool) end(permit weir.Permit) (c charge, start time.Duration, sampled, ok bool) {
+	s := permit.Slot()
+	live, sampled := s.Recall(permit)
+	if !live {
+		return c, 0, false, false
+	}
+	b := p.berth(s.ID())
+	c, start = b.charge, b.start
+	b.charge = charge{}
+	b.next, p.free = p.free, s.ID()+1
+	p.inFlight--
+	return c, start, sampled, true
+}
 
 func (p *pool) count(o weir.Outcome) {
 	if int(o) < len(p.outcomes) {
 		p.outcomes[o]++
+	}
+}
+
+// addTo adds the pool's counters to a snapshot.
+func (p *pool) addTo(s *weir.Snapshot) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.InFlight += p.inFlight
+	s.Admitted += p.issued
+	for o, n := range p.outcomes {
+		if n > 0 {
+			s.Outcomes[weir.Outcome(o)] += n
+		}
 	}
 }

@@ -13,23 +13,29 @@ import (
 
 // Quota is a gate that limits what is used up, by rules. It is safe for concurrent
 // use.
+//
+// Use [Quota.Allow] to drop or skip work that comes too often, and [Quota.Wait] to slow
+// it down. Use [Quota.Admit] to learn why work is refused and when to come back, to
+// compose gates, or to correct the cost later.
 type Quota struct {
 	name     string
 	clock    func() time.Duration // Config.Now
 	epoch    time.Time
 	store    Store
-	memory   *Memory // the store, if it is one
-	heard    *heard  // from the store, if it is none
+	memory   *Memory // the store, if it is a Memory
+	recent   *recent // what another store decided lately; nil for a Memory
 	settings atomic.Pointer[settings]
 
-	mu   sync.Mutex // of changes; guards what follows
+	mu   sync.Mutex // held while settings change; guards shut
 	shut bool
 
-	spare  sync.Mutex // guards what follows
-	local  *Memory    // in place of the store; nil until it is needed
-	book   book
+	fallback struct {
+		sync.Mutex
+		*Memory // decides when the store fails; nil until it has to
+	}
 	room   room
 	pools  [poolCount]pool
+	counts counters
 	closed atomic.Bool
 }
 
@@ -48,7 +54,7 @@ func New(cfg Config) (*Quota, error) {
 		q.store = m
 	}
 	if q.memory, _ = q.store.(*Memory); q.memory == nil {
-		q.heard = &heard{seed: maphash.MakeSeed()}
+		q.recent = &recent{seed: maphash.MakeSeed()}
 	}
 	for i := range q.pools {
 		q.pools[i].init(q)
@@ -60,15 +66,44 @@ func New(cfg Config) (*Quota, error) {
 // Name returns the name from the configuration.
 func (q *Quota) Name() string { return q.name }
 
-// Admit takes what w costs from the bucket that its rule gives it, or refuses; with
-// a Queue it may wait for the tokens to come back. Done gives nothing back: a token
-// is used up. Cancel does, for work that never started, and SetCost settles what it
-// has really cost.
+// Store returns the store that keeps the buckets: Config.Store, or the default [Memory].
+func (q *Quota) Store() Store { return q.store }
+
+// Allow reports whether w may happen now, and charges its cost if so. Nothing is given
+// back later. (A store on another machine may take its time.)
+func (q *Quota) Allow(w weir.Work) bool {
+	_, err := q.Charge(context.Background(), w)
+	return err == nil
+}
+
+// Wait blocks until w may happen, and charges its cost. It returns an error, a
+// [*weir.Rejection], if ctx ends before, or if the wait would be longer than the deadline
+// of ctx, w.Deadline or w.MaxWait allow. Config.Queue bounds it as it bounds Admit; where
+// nothing waits by Config.Queue, any number of callers may wait here, however long.
+func (q *Quota) Wait(ctx context.Context, w weir.Work) error {
+	set := q.settings.Load()
+	if set.places == 0 {
+		unbounded := *set
+		unbounded.places, unbounded.longest = maxPlaces, Never-1
+		set = &unbounded
+	}
+	p, err := q.admit(ctx, set, &w)
+	p.Done(weir.NoSample)
+	return err
+}
+
+// Admit charges the cost of w to the bucket that its rule gives it, or refuses. With a
+// Queue it may wait for tokens to come back. Done gives nothing back: tokens are used
+// up. Cancel does, for work that never started, and SetCost corrects the cost.
 func (q *Quota) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
+	return q.admit(ctx, q.settings.Load(), &w)
+}
+
+func (q *Quota) admit(ctx context.Context, set *settings, w *weir.Work) (weir.Permit, error) {
 	if p, ok := weir.Nested(ctx, q); ok {
 		return p, nil
 	}
-	p, place, err := q.arrive(ctx, &w, w.MaxWait >= 0, nil)
+	p, place, err := q.arrive(ctx, set, w, w.MaxWait >= 0, nil)
 	if place == nil {
 		return p, err
 	}
@@ -76,8 +111,8 @@ func (q *Quota) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 	case <-place.ready:
 	case <-ctx.Done():
 		if q.room.remove(place) {
-			q.giveBack(&place.charge)
-			return weir.Permit{}, q.refuse(&w, q.givenUp(ctx))
+			q.refund(&place.charge)
+			return weir.Permit{}, q.refuse(w, q.givenUp(ctx))
 		}
 		<-place.ready // the answer won the race, or is on its way
 		if place.err == nil {
@@ -86,69 +121,33 @@ func (q *Quota) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 		}
 	}
 	if place.err != nil {
-		return weir.Permit{}, q.refuse(&w, place.err)
+		return weir.Permit{}, q.refuse(w, place.err)
 	}
-	q.admitted(&w, q.now()-place.arrived)
+	q.admitted(w, q.now()-place.arrived)
 	return place.permit, nil
 }
 
 // TryAdmit is Admit that never waits for tokens. (A store on another machine may
 // take its time.)
 func (q *Quota) TryAdmit(w weir.Work) (weir.Permit, error) {
-	p, _, err := q.arrive(context.Background(), &w, false, nil)
+	p, _, err := q.arrive(context.Background(), q.settings.Load(), &w, false, nil)
 	return p, err
 }
 
 // Arrive implements [weir.Arriver]: Admit for callers that cannot block. The caller
 // cancels the Waiter when it stops waiting; deadlines and MaxWait need no help.
 func (q *Quota) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit, weir.Waiter, error) {
-	p, place, err := q.arrive(context.Background(), &w, w.MaxWait >= 0, wake)
+	p, place, err := q.arrive(context.Background(), q.settings.Load(), &w, w.MaxWait >= 0, wake)
 	if place == nil {
 		return p, nil, err
 	}
 	return weir.Permit{}, place, weir.ErrWaiting
 }
 
-// now returns the time since the gate's epoch.
-func (q *Quota) now() time.Duration {
-	if q.clock != nil {
-		return q.clock()
-	}
-	return time.Since(q.epoch)
-}
-
-// since returns a time of day as the time since the gate's epoch.
-func (q *Quota) since(t time.Time) time.Duration {
-	if q.clock != nil {
-		return t.Sub(VirtualEpoch)
-	}
-	return t.Sub(q.epoch)
-}
-
-var (
-	_ weir.Gate        = (*Quota)(nil)
-	_ weir.TryAdmitter = (*Quota)(nil)
-	_ weir.Arriver     = (*Quota)(nil)
-	_ weir.Predictor   = (*Quota)(nil)
-	_ weir.Snapshotter = (*Quota)(nil)
-)
-
-// charge is what a piece of work has been charged, and where: what it takes to
-// settle it.
-type charge struct {
-	rule  *rule
-	hash  uint64 // of the key, in a Memory
-	key   string // in any other store
-	cost  int64
-	local bool // charged to the gate's own buckets, in place of the store
-	free  bool // let through because the store could not tell: nothing was charged
-}
-
 // arrive decides about w: a permit, a refusal, or a place in the room if it may
 // wait. It calls the hooks unless w waits.
-func (q *Quota) arrive(ctx context.Context, w *weir.Work, waits bool, wake func(weir.Permit, error)) (weir.Permit, *waiter, error) {
-	set := q.settings.Load()
-	c, refused := q.bill(ctx, set, w, true)
+func (q *Quota) arrive(ctx context.Context, set *settings, w *weir.Work, waits bool, wake func(weir.Permit, error)) (weir.Permit, *waiter, error) {
+	c, refused := q.match(ctx, set, w, true)
 	if refused != nil {
 		return weir.Permit{}, nil, q.refuse(w, refused)
 	}
@@ -156,15 +155,15 @@ func (q *Quota) arrive(ctx context.Context, w *weir.Work, waits bool, wake func(
 		q.admitted(w, 0)
 		return weir.Permit{}, nil, nil
 	}
-	r, refused := q.ask(ctx, set, w, &c, set.mode, 0)
-	if refused == nil && !r.OK && waits && set.places > 0 {
+	d, refused := q.charge(ctx, set, w, &c, set.mode, 0)
+	if refused == nil && !d.OK && waits && set.places > 0 {
 		var place *waiter
-		if r, place, refused = q.wait(ctx, set, w, &c, r, wake); place != nil {
+		if d, place, refused = q.enqueue(ctx, set, w, &c, d, wake); place != nil {
 			return weir.Permit{}, place, nil
 		}
 	}
-	if refused == nil && !r.OK {
-		refused = q.short(set, w, &c, r)
+	if refused == nil && !d.OK {
+		refused = q.short(set, w, &c, d)
 	}
 	if refused != nil {
 		return weir.Permit{}, nil, q.refuse(w, refused)
@@ -174,9 +173,20 @@ func (q *Quota) arrive(ctx context.Context, w *weir.Work, waits bool, wake func(
 	return p, nil, nil
 }
 
-// bill finds out whom w is charged to, and how much. Without a rule it is free,
-// which is counted if it is to be.
-func (q *Quota) bill(ctx context.Context, set *settings, w *weir.Work, count bool) (c charge, refused *weir.Rejection) {
+// charge is what a piece of work costs, and which bucket pays: what it takes to
+// correct or refund it later.
+type charge struct {
+	rule     *rule  // nil: nothing is counted
+	hash     uint64 // of the bucket's key, in a Memory
+	key      string // the bucket's key, in any other store
+	cost     int64
+	fallback bool // the fallback was charged, because the store failed
+	free     bool // nothing was charged, because the store failed
+}
+
+// match finds the rule of w, its bucket and its cost. count says to count work that
+// nothing is charged for.
+func (q *Quota) match(ctx context.Context, set *settings, w *weir.Work, count bool) (c charge, refused *weir.Rejection) {
 	switch {
 	case q.closed.Load():
 		return c, q.draining()
@@ -184,26 +194,27 @@ func (q *Quota) bill(ctx context.Context, set *settings, w *weir.Work, count boo
 		return c, q.givenUp(ctx)
 	case !w.Deadline.IsZero() && q.since(w.Deadline) <= q.now():
 		return c, q.late(q.now() - q.since(w.Deadline))
-	case w.Exempt:
-		q.book.free(count)
-		return c, nil
 	}
-	id := set.identify(*w)
-	r := set.rules.find(&id)
-	if r == nil || r.exempt {
-		q.book.free(count)
-		return c, nil
+	var id Identity
+	var r *rule
+	if !w.Exempt {
+		id, r = set.ruleOf(w)
 	}
-	if r.blocked {
+	switch {
+	case r == nil || r.Exempt:
+		if count {
+			q.counts.uncounted.Add(1)
+		}
+		return c, nil
+	case r.Blocked:
 		return c, &weir.Rejection{Gate: q.name, Rule: r.title, Reason: weir.ReasonBlocked}
 	}
-	if c.cost = set.cost(*w); c.cost < 0 {
-		c.rule = r
-		return c, &weir.Rejection{Gate: q.name, Rule: r.title, Bucket: q.bucket(set, w, &c), Reason: weir.ReasonTooLarge, Value: float64(c.cost)}
-	}
-	c.rule = r
 	var buf [longestKey + 64]byte
 	key := appendKey(buf[:0], q.name, r, &id)
+	if c.cost = set.cost(*w); c.cost < 0 {
+		return c, &weir.Rejection{Gate: q.name, Rule: r.title, Bucket: string(key), Reason: weir.ReasonTooLarge, Value: float64(c.cost)}
+	}
+	c.rule = r
 	if q.memory != nil {
 		c.hash = maphash.Bytes(q.memory.seed, key)
 	} else {
@@ -212,109 +223,105 @@ func (q *Quota) bill(ctx context.Context, set *settings, w *weir.Work, count boo
 	return c, nil
 }
 
-// ask takes from the store, or does what is to be done if that cannot tell.
-func (q *Quota) ask(ctx context.Context, set *settings, w *weir.Work, c *charge, mode Mode, most time.Duration) (Decision, *weir.Rejection) {
+// charge lets the store decide. If the store fails it does what Config.OnStoreError says.
+func (q *Quota) charge(ctx context.Context, set *settings, w *weir.Work, c *charge, mode Mode, maxWait time.Duration) (Decision, *weir.Rejection) {
 	if q.memory != nil {
-		t := Request{Windows: c.rule.limits, Cost: c.cost, Debt: set.debt, Mode: mode, MaxWait: most}
-		r, err := q.memory.take(c.hash, &t)
+		req := Request{Windows: c.rule.Windows, Cost: c.cost, Debt: set.debt, Mode: mode, MaxWait: maxWait}
+		d, err := q.memory.decide(c.hash, &req)
 		if err != nil {
-			return r, q.broken(set, w, c, err)
+			return d, q.storeFailed(set, w, c, err)
 		}
-		return r, nil
+		return d, nil
 	}
-	c.local, c.free = false, false
-	t := &Request{Key: c.key, Windows: c.rule.limits, Cost: c.cost, Debt: set.debt, Mode: mode, MaxWait: most}
-	r, err := q.store.Decide(ctx, t)
+	c.fallback, c.free = false, false
+	req := &Request{Key: c.key, Windows: c.rule.Windows, Cost: c.cost, Debt: set.debt, Mode: mode, MaxWait: maxWait}
+	d, err := q.store.Decide(ctx, req)
 	if err == nil {
-		err = t.makesSense(r)
+		err = req.checkDecision(d)
 	}
-	if err == nil {
-		q.heard.put(c.key, q.now(), r)
-		return r, nil
-	}
-	if ctx.Err() != nil {
+	switch {
+	case err == nil:
+		q.recent.put(c.key, q.now(), d)
+		return d, nil
+	case ctx.Err() != nil:
 		return Decision{}, q.givenUp(ctx)
 	}
-	q.book.storeErrors.Add(1)
+	q.counts.storeErrors.Add(1)
 	switch {
 	case set.onError == Open && !errors.Is(err, ErrBusy):
 		c.free = true
 		return Decision{OK: true}, nil
 	case set.onError == Closed:
-		return Decision{}, q.broken(set, w, c, err)
+		return Decision{}, q.storeFailed(set, w, c, err)
 	}
-	c.local = true
-	if r, err = q.locally(true).Decide(ctx, t); err != nil {
-		return Decision{}, q.broken(set, w, c, err)
+	c.fallback = true
+	if d, err = q.local(true).Decide(ctx, req); err != nil {
+		return Decision{}, q.storeFailed(set, w, c, err)
 	}
-	return r, nil
+	return d, nil
 }
 
-// locally returns the buckets that stand in for the store; nil if there are none
-// and none are to be made.
-func (q *Quota) locally(make bool) *Memory {
-	q.spare.Lock()
-	defer q.spare.Unlock()
-	if q.local == nil && make {
-		q.local, _ = NewMemory(MemoryConfig{Now: q.clock}) // the defaults are no error
+// local returns the fallback. It is nil if there is none so far and create is false.
+func (q *Quota) local(create bool) *Memory {
+	q.fallback.Lock()
+	defer q.fallback.Unlock()
+	if q.fallback.Memory == nil && create {
+		q.fallback.Memory, _ = NewMemory(MemoryConfig{Now: q.clock}) // the defaults are no error
 	}
-	return q.local
+	return q.fallback.Memory
 }
 
-// giveBack undoes a charge.
-func (q *Quota) giveBack(c *charge) { q.give(c, float64(c.cost)) }
+// refund undoes a charge.
+func (q *Quota) refund(c *charge) { q.adjust(c, float64(c.cost)) }
 
-// give puts tokens back to where they were taken, or takes more. It is not bound to
-// the context of the work: what was charged has to be settled even if that is over.
-func (q *Quota) give(c *charge, tokens float64) {
+// adjust gives tokens back to the bucket that was charged, or charges it more if they are
+// negative. The context of the work does not matter: it may be over.
+func (q *Quota) adjust(c *charge, tokens float64) {
 	if c.free || c.rule == nil || tokens == 0 {
 		return
 	}
-	limits := c.rule.settling()
+	windows := c.rule.chargedWindows()
 	var err error
 	switch {
 	case q.memory != nil:
-		err = q.memory.give(c.hash, limits, tokens)
-	case c.local:
-		err = q.locally(true).Refund(context.Background(), c.key, limits, tokens)
+		err = q.memory.refund(c.hash, windows, tokens)
+	case c.fallback:
+		err = q.local(true).Refund(context.Background(), c.key, windows, tokens)
 	default:
-		err = q.store.Refund(context.Background(), c.key, limits, tokens)
+		err = q.store.Refund(context.Background(), c.key, windows, tokens)
 	}
 	if err != nil {
-		q.book.unsettled.Add(1)
+		q.counts.unsettled.Add(1)
 	}
 }
 
-// unknownWait is when to come back where nobody can tell.
-const unknownWait = time.Second
-
 // short is the refusal of work for which there are not enough tokens.
-func (q *Quota) short(set *settings, w *weir.Work, c *charge, r Decision) *weir.Rejection {
-	l := c.rule.limits[r.Window]
-	refused := &weir.Rejection{Gate: q.name, Rule: c.rule.title, Bucket: q.bucket(set, w, c), Window: c.rule.window(r), Reason: weir.ReasonQuota,
-		Value: l.Burst - r.Remaining, Limit: l.Burst, Remaining: r.Remaining}
+func (q *Quota) short(set *settings, w *weir.Work, c *charge, d Decision) *weir.Rejection {
+	burst := c.rule.Windows[d.Window].Burst
+	refused := &weir.Rejection{Gate: q.name, Rule: c.rule.title, Bucket: q.bucket(set, w, c), Window: c.rule.windowNumber(d), Reason: weir.ReasonQuota,
+		Value: burst - d.Remaining, Limit: burst, Remaining: d.Remaining}
 	switch {
-	case r.Wait < Never:
-		refused.RetryAfter, refused.Retryable = r.Wait, true
-	case float64(c.cost) > l.Burst && r.Remaining >= 0:
+	case d.Wait < Never:
+		refused.RetryAfter, refused.Retryable = d.Wait, true
+	case float64(c.cost) > burst && d.Remaining >= 0:
 		refused.Reason, refused.Value = weir.ReasonTooLarge, float64(c.cost)
 	}
 	return refused
 }
 
-// full is the refusal of work for which there is no place to wait.
-func (q *Quota) full(set *settings, w *weir.Work, c *charge, r Decision) *weir.Rejection {
-	return &weir.Rejection{Gate: q.name, Rule: c.rule.title, Bucket: q.bucket(set, w, c), Window: c.rule.window(r), Reason: weir.ReasonQueueFull, Value: float64(set.places),
-		Limit: float64(set.places), Remaining: r.Remaining, RetryAfter: r.Wait, Retryable: true}
+// queueFull is the refusal of work for which there is no place to wait.
+func (q *Quota) queueFull(set *settings, w *weir.Work, c *charge, d Decision) *weir.Rejection {
+	return &weir.Rejection{Gate: q.name, Rule: c.rule.title, Bucket: q.bucket(set, w, c), Window: c.rule.windowNumber(d), Reason: weir.ReasonQueueFull,
+		Value: float64(set.places), Limit: float64(set.places), Remaining: d.Remaining, RetryAfter: d.Wait, Retryable: true}
 }
 
-// broken is the refusal of work about which the store cannot tell.
-func (q *Quota) broken(set *settings, w *weir.Work, c *charge, err error) *weir.Rejection {
-	return &weir.Rejection{Gate: q.name, Rule: c.rule.title, Bucket: q.bucket(set, w, c), Reason: weir.ReasonStore, RetryAfter: unknownWait, Retryable: true, Cause: err}
+// storeFailed is the refusal of work because the store failed.
+func (q *Quota) storeFailed(set *settings, w *weir.Work, c *charge, err error) *weir.Rejection {
+	return &weir.Rejection{Gate: q.name, Rule: c.rule.title, Bucket: q.bucket(set, w, c), Reason: weir.ReasonStore, RetryAfter: time.Second, Retryable: true, Cause: err}
 }
 
-// bucket returns the key of the bucket that a refusal is about. It is built again where
-// the buckets are in memory: those are known by a hash, and only a refusal needs the key.
+// bucket returns the key of the bucket that a refusal is about. A Memory knows buckets by
+// a hash, so the key is built again: only refusals need it.
 func (q *Quota) bucket(set *settings, w *weir.Work, c *charge) string {
 	if c.key != "" {
 		return c.key
@@ -341,9 +348,9 @@ func (q *Quota) givenUp(ctx context.Context) *weir.Rejection {
 	return &weir.Rejection{Gate: q.name, Reason: reason, Cause: ctx.Err()}
 }
 
-// refuse counts a refusal by its reason, and tells the hook.
+// refuse counts a refusal by its reason and calls the hook.
 func (q *Quota) refuse(w *weir.Work, r *weir.Rejection) *weir.Rejection {
-	q.book.rejected[r.Reason].Add(1)
+	q.counts.rejected[r.Reason].Add(1)
 	if h := &q.settings.Load().hooks; h.Rejected != nil {
 		h.Rejected(*w, r)
 	}
@@ -366,8 +373,8 @@ func (q *Quota) finished(o weir.Outcome, start time.Duration) {
 // with a Rejection for [weir.ReasonDraining] instead.
 var ErrClosed = errors.New("closed")
 
-// Close refuses new work, and what waits, with [weir.ReasonDraining]; what waits
-// gives its tokens back. Permits stay valid: they may still be settled or
+// Close refuses new work, and work that waits, with [weir.ReasonDraining]; what waited
+// gets its tokens back. Permits stay valid: their cost may be corrected, and they may be
 // cancelled. Closing twice does nothing.
 func (q *Quota) Close() {
 	q.mu.Lock()
@@ -375,72 +382,77 @@ func (q *Quota) Close() {
 	q.mu.Unlock()
 	q.closed.Store(true)
 	for _, w := range q.room.close() {
-		q.giveBack(&w.charge)
+		q.refund(&w.charge)
 		w.answer(weir.Permit{}, q.draining())
 	}
 }
 
-type counter = atomic.Int64
+// now returns the time since the gate's epoch.
+func (q *Quota) now() time.Duration {
+	if q.clock != nil {
+		return q.clock()
+	}
+	return time.Since(q.epoch)
+}
 
-// maxReasons is room for every weir.Reason.
-const maxReasons = 32
+// since returns a time of day as the time since the gate's epoch.
+func (q *Quota) since(t time.Time) time.Duration {
+	if q.clock != nil {
+		return t.Sub(VirtualEpoch)
+	}
+	return t.Sub(q.epoch)
+}
 
-// book is the gate's counters, but for those of its pools.
-type book struct {
-	rejected    [maxReasons]atomic.Uint64
-	uncounted   atomic.Uint64 // exempt, or no rule
+const (
+	reasonCount  = 32 // room for every weir.Reason
+	outcomeCount = 8  // room for every weir.Outcome
+)
+
+// counters are what the gate counts beside its pools.
+type counters struct {
+	rejected    [reasonCount]atomic.Uint64
+	uncounted   atomic.Uint64 // exempt, or without a rule
 	charged     atomic.Uint64 // without a permit
 	storeErrors atomic.Uint64
 	unsettled   atomic.Uint64
 }
 
-func (b *book) free(count bool) {
-	if count {
-		b.uncounted.Add(1)
-	}
-}
-
-// Snapshot implements [weir.Snapshotter]. InFlight is the permits that are out,
-// Limit is 0: a quota has none. ExemptAdmitted is the work that is exempt, or that
-// no rule matches, or an exempt one.
+// Snapshot implements [weir.Snapshotter]. InFlight is the number of permits that are
+// out. Limit is 0: a quota has none. ExemptAdmitted counts work that is exempt, that no
+// rule matches, or whose rule is exempt.
 func (q *Quota) Snapshot() weir.Snapshot {
-	s := weir.Snapshot{Name: q.name, Kind: "quota", Mode: "enforce", Waiting: q.room.waiting.Load(), Admitted: q.book.charged.Load(),
-		ExemptAdmitted: q.book.uncounted.Load(),
+	s := weir.Snapshot{Name: q.name, Kind: "quota", Mode: "enforce", Waiting: q.room.waiting.Load(), Admitted: q.counts.charged.Load(),
+		ExemptAdmitted: q.counts.uncounted.Load(),
 		Rejected:       map[weir.Reason]uint64{}, Outcomes: map[weir.Outcome]uint64{}}
 	for i := range q.pools {
-		p := &q.pools[i]
-		p.mu.Lock()
-		s.InFlight += p.inFlight
-		s.Admitted += p.issued
-		for o, n := range p.outcomes {
-			if n > 0 {
-				s.Outcomes[weir.Outcome(o)] += n
-			}
-		}
-		p.mu.Unlock()
+		q.pools[i].addTo(&s)
 	}
-	for r := range q.book.rejected {
-		if n := q.book.rejected[r].Load(); n > 0 {
+	for r := range q.counts.rejected {
+		if n := q.counts.rejected[r].Load(); n > 0 {
 			s.Rejected[weir.Reason(r)] = n
 		}
 	}
 	return s
 }
 
-// Faults is how a gate has fared with its store.
+// Faults counts the failures of a gate's store.
 type Faults struct {
-	// StoreErrors counts takes that the store failed at, which were decided as
-	// Config.OnStoreError says.
+	// StoreErrors counts failed decisions. Config.OnStoreError says what happened
+	// instead.
 	StoreErrors uint64
-	// Unsettled counts charges that could not be given back, or settled, because the
-	// store failed.
+	// Unsettled counts failed refunds and corrections of a cost.
 	Unsettled uint64
 }
 
-// Faults returns how the gate has fared with its store.
+// Faults returns how often the store failed.
 func (q *Quota) Faults() Faults {
-	return Faults{StoreErrors: q.book.storeErrors.Load(), Unsettled: q.book.unsettled.Load()}
+	return Faults{StoreErrors: q.counts.storeErrors.Load(), Unsettled: q.counts.unsettled.Load()}
 }
 
-// Store returns where the buckets are: Config.Store, or the [Memory] in its place.
-func (q *Quota) Store() Store { return q.store }
+var (
+	_ weir.Gate        = (*Quota)(nil)
+	_ weir.TryAdmitter = (*Quota)(nil)
+	_ weir.Arriver     = (*Quota)(nil)
+	_ weir.Predictor   = (*Quota)(nil)
+	_ weir.Snapshotter = (*Quota)(nil)
+)

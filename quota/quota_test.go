@@ -69,7 +69,7 @@ func (r *rig) left(w weir.Work) float64 {
 	id := r.Quota.settings.Load().identify(w)
 	rule := r.Quota.settings.Load().rules.find(&id)
 	key := string(appendKey(nil, "q", rule, &id))
-	return take(r, r.store, Request{Key: key, Windows: rule.limits, Mode: DryRun, Debt: true}).Remaining
+	return take(r, r.store, Request{Key: key, Windows: rule.Windows, Mode: DryRun, Debt: true}).Remaining
 }
 
 func everyUser(limits ...Window) []Rule { return []Rule{{User: Every, Windows: limits}} }

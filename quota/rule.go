@@ -26,11 +26,11 @@ import (
 //	client web                  all users of web share one
 //	every client
 //
-// The rule that matches also says whose bucket is charged: it is the values of the
-// parts that the rule looks at. So a rule that comes or goes can change the bucket;
-// a rule that takes another's place with the same parts leaves it.
+// The rule that counts also says whose bucket is charged: the values of the parts that
+// the rule looks at name the bucket. So a rule that comes or goes may change the bucket.
+// A rule that replaces another with the same parts keeps it.
 type Rule struct {
-	// Name is what rejections call the rule. Default: what it matches, as in
+	// Name is what rejections call the rule. The default is what it matches, as in
 	// "user=alice,client=*".
 	Name string
 
@@ -42,16 +42,15 @@ type Rule struct {
 	// Address matches the network address; see [Named].
 	Address Match
 
-	// Windows are the windows of each bucket: tokens are taken from all or none. A
-	// window is known by its place, so leave them in order when changing one.
+	// Windows hold together: work is charged to all of them or to none. A window is known
+	// by its index, so keep their order when you change one.
 	Windows []Window
-	// Exempt lets those whom the rule matches through without counting, Blocked
-	// refuses them all. Without Windows, one of the two must be set.
+	// Exempt admits all work that the rule matches, without counting it. Blocked refuses
+	// all of it. Without Windows, one of the two must be set.
 	Exempt, Blocked bool
 }
 
-// Part returns what the rule says of a part, one of [Parts], to be read or set; nil for
-// any other name.
+// Part returns the field for a part, one of [Parts]; nil for any other name.
 func (r *Rule) Part(name string) *Match {
 	if i := slices.Index(partNames[:], name); i >= 0 {
 		return r.fields()[i]
@@ -112,7 +111,7 @@ func (p Pattern) String() string {
 	return strings.Join(words, ",")
 }
 
-// check reports what is wrong with a rule; debt tells whether any burst will do.
+// check adds what is wrong with a rule to f. debt says that a burst may be below 1.
 func (r *Rule) check(f *faults, at int, debt bool) {
 	where := fmt.Sprintf("Rules[%d] (%.60s): ", at, r.title())
 	if r.Exempt || r.Blocked {
@@ -134,8 +133,8 @@ func (r *Rule) check(f *faults, at int, debt bool) {
 	}
 }
 
-// Match says which values of one part of a work's identity a rule is about. The
-// zero value does not look at that part: all values share what the rule gives.
+// Match says which values of one part of an identity a rule matches. The zero Match does
+// not look at the part: all its values share what the rule gives.
 type Match struct {
 	kind uint8
 	name string
@@ -147,30 +146,30 @@ const (
 	named
 )
 
-// Every matches each value there is, the empty one too, and gives each a bucket of
-// its own. It is what Kafka calls the default of an entity.
+// Every matches each value, also the empty one, and gives each a bucket of its own. Kafka
+// calls this the default of an entity.
 var Every = Match{kind: every}
 
-// Named matches one value: exactly, but for addresses, where it may be a network in
-// CIDR notation; all in it share a bucket, and the longest that matches wins.
+// Named matches exactly one value. For addresses it may be a network in CIDR notation: all
+// addresses in it share a bucket, and the smallest network that matches counts.
 func Named(value string) Match { return Match{named, value} }
 
-// Value returns the value that m is about, and false if it is not about one.
+// Value returns the value of [Named], and false for any other Match.
 func (m Match) Value() (string, bool) { return m.name, m.kind == named }
 
-// Identity is what the rules of a quota look at: whom work is from, and what it is.
+// Identity is what the rules of a quota look at: whom work is from, and what it does.
 type Identity struct {
 	User, Client, Tenant string
 	// Route is the operation: Work.Op.
 	Route    string
 	Priority weir.Priority
-	// Address is the network address that the work comes from. A [weir.Work] has
-	// none: set it with Config.Identify.
+	// Address is the network address that work comes from. A [weir.Work] has none: set it
+	// by Config.Identify.
 	Address string
 }
 
-// IdentityOf returns what a piece of work itself says, without an address: what
-// Config.Identify is by default, and begins with where it adds one.
+// IdentityOf returns the identity that a piece of work itself has, without an address. It
+// is the default of Config.Identify; a function that adds an address begins with it.
 func IdentityOf(w weir.Work) Identity {
 	return Identity{User: w.User, Client: w.Client, Tenant: w.Tenant, Route: w.Op, Priority: w.Priority}
 }
@@ -188,8 +187,8 @@ const (
 
 var partNames = [parts]string{"user", "client", "tenant", "route", "priority", "address"}
 
-// Parts are the names of what rules look at, in the order in which they are compared;
-// see [Rule.Part].
+// Parts returns the names of the parts of an identity, in the order in which rules are
+// compared; see [Rule.Part].
 func Parts() []string { return slices.Clone(partNames[:]) }
 
 // part returns one part of an identity as text.
@@ -209,14 +208,14 @@ func (id *Identity) part(i int) string {
 	return id.Address
 }
 
-// networkOf returns the network that an address named in a rule stands for.
+// networkOf returns the network that the Address of a rule names.
 func networkOf(name string) (netip.Prefix, error) {
 	if a, err := netip.ParseAddr(name); err == nil {
 		a = a.Unmap().WithZone("")
 		return netip.PrefixFrom(a, a.BitLen()), nil
 	}
 	p, err := netip.ParsePrefix(name)
-	if a := p.Addr(); a.Is4In6() { // as which no address is looked up
+	if a := p.Addr(); a.Is4In6() { // addresses are looked up as IPv4
 		if p.Bits() < ipv4InIPv6 {
 			return p, errors.New("more than all of IPv4")
 		}
@@ -225,17 +224,5 @@ func networkOf(name string) (netip.Prefix, error) {
 	return p.Masked(), err
 }
 
-// ipv4InIPv6 is where an IPv4 address begins in an IPv6 one that stands for it.
+// ipv4InIPv6 is the number of bits before an IPv4 address that is written as IPv6.
 const ipv4InIPv6 = 96
-
-// networkBits is how much of an IPv6 address is one client: a host has a whole /64.
-const networkBits = 64
-
-// client6 returns the network that counts as one client, for an IPv6 address.
-func client6(a netip.Addr) (netip.Prefix, bool) {
-	if a = a.Unmap().WithZone(""); a.Is4() {
-		return netip.Prefix{}, false
-	}
-	p, err := a.Prefix(networkBits)
-	return p, err == nil
-}

@@ -12,206 +12,38 @@ import (
 	"github.com/weir-go/weir"
 )
 
-// rules are the rules of a quota, ready to be looked up. They are not written to
-// after they have been made.
-type rules struct {
-	list   []Rule
-	ready  []*rule // the same, in the same order
-	shapes []shape // the most exact first
-	titles map[string]*rule
-}
-
-// rule is a rule as a decision needs it.
-type rule struct {
-	title           string
-	at              int // in the list of rules
-	matches         Pattern
-	limits          []Window
-	exempt, blocked bool
-	// successor is the rule that took this one's place, of those who still hold
-	// permits by it.
-	successor atomic.Pointer[rule]
-}
-
-// window returns the window that a result is about as a [weir.Rejection] says it.
-func (r *rule) window(of Decision) int {
-	if len(r.limits) < 2 {
-		return 0
+// Rules returns the rules in force, in the order in which they were given. Their Windows
+// are shared: do not write to them.
+func (q *Quota) Rules() []Rule {
+	table := q.settings.Load().rules
+	list := make([]Rule, len(table.rules))
+	for i, r := range table.rules {
+		list[i] = r.Rule
 	}
-	return of.Window + 1
+	return list
 }
 
-// settling returns the limits by which work is settled that was charged by r: those
-// in force now, as far as it was charged by them.
-func (r *rule) settling() []Window {
-	now := r
-	for next := r; next != nil; next = next.successor.Load() {
-		now = next
-	}
-	return now.limits[:min(len(r.limits), len(now.limits))]
-}
-
-// shape is the rules that look at the same parts in the same way. It finds the one
-// that matches by one look into a map, however many there are.
-type shape struct {
-	rank  int          // higher is more exact
-	kinds [parts]uint8 // how each part is looked at
-	bits  int          // of the networks, if addresses are named
-	one   int          // the only part that is named, -1 if there are more or none
-	only  *rule        // if no part is named
-	by    map[string]*rule
-	names map[names]*rule
-}
-
-// names are the values of the named parts.
-type names struct {
-	text    [parts]string
-	network netip.Prefix
-}
-
-// compile makes rules ready, or reports every fault.
-func compile(list []Rule, debt bool, f *faults) *rules {
-	rs := &rules{list: slices.Clone(list)}
-	found := map[[parts]uint8]map[int]*shape{}
-	rs.titles = map[string]*rule{}
-	for i := range rs.list {
-		r := &rs.list[i]
-		r.check(f, i, debt)
-		r.Windows = slices.Clone(r.Windows)
-		compiled := &rule{title: r.title(), at: i, matches: r.Pattern(), limits: r.Windows, exempt: r.Exempt, blocked: r.Blocked}
-		rs.ready = append(rs.ready, compiled)
-		kinds, key := signature(compiled)
-		byBits := found[kinds]
-		if byBits == nil {
-			byBits = map[int]*shape{}
-			found[kinds] = byBits
-		}
-		s := byBits[key.network.Bits()]
-		if s == nil {
-			s = newShape(kinds, key.network.Bits())
-			byBits[s.bits] = s
-		}
-		if other := s.put(key, compiled); other != nil {
-			f.check(false, "Rules[%d] (%.60s): matches the same as rule %.60q: leave one out", i, compiled.title, other.title)
-		}
-		if first, ok := rs.titles[compiled.title]; ok && first.matches != compiled.matches {
-			f.check(false, "Rules[%d]: is called %.60q, as is Rules[%d]", i, compiled.title, slices.Index(rs.ready, first))
-		}
-		rs.titles[compiled.title] = compiled
-	}
-	for _, byBits := range found {
-		for _, s := range byBits {
-			rs.shapes = append(rs.shapes, *s)
-		}
-	}
-	slices.SortFunc(rs.shapes, func(a, b shape) int {
-		return cmp.Or(cmp.Compare(b.rank, a.rank), cmp.Compare(b.bits, a.bits))
-	})
-	return rs
-}
-
-// signature returns how a rule looks at each part, and the values that it names.
-func signature(r *rule) (kinds [parts]uint8, key names) {
-	key.network = netip.PrefixFrom(netip.Addr{}, -1)
-	for i, m := range r.matches {
-		kinds[i] = m.kind
-		if m.kind != named {
-			continue
-		}
-		key.text[i] = m.name
-		if i == address {
-			key.text[i] = ""
-			if n, err := netip.ParsePrefix(m.name); err == nil {
-				key.network = n
-			}
-		}
-	}
-	return kinds, key
-}
-
-func newShape(kinds [parts]uint8, bits int) *shape {
-	s := &shape{kinds: kinds, bits: bits, one: -1, by: map[string]*rule{}, names: map[names]*rule{}}
-	count := 0
-	for i, k := range kinds {
-		s.rank = s.rank*3 + int(k)
-		if k == named {
-			count++
-			s.one = i
-		}
-	}
-	if count != 1 || s.one == address {
-		s.one = -1
-	}
-	return s
-}
-
-// put adds a rule, or returns the one that matches the same.
-func (s *shape) put(key names, r *rule) (same *rule) {
-	switch {
-	case !slices.Contains(s.kinds[:], named):
-		same, s.only = s.only, r
-	case s.one >= 0:
-		same, s.by[key.text[s.one]] = s.by[key.text[s.one]], r
-	default:
-		same, s.names[key] = s.names[key], r
-	}
-	return same
-}
-
-// succeeded tells what became of the rules that were in force before next. each is
-// called for every limit that has another in its place.
-func (rs *rules) succeeded(next *rules, each func(old, now *Window)) {
-	after := map[Pattern]*rule{}
-	for _, r := range next.ready {
-		after[r.matches] = r
-	}
-	for _, old := range rs.ready {
-		now := after[old.matches]
-		if now == nil || len(old.limits) == 0 || len(now.limits) == 0 {
-			continue
-		}
-		old.successor.Store(now)
-		for w := range min(len(old.limits), len(now.limits)) {
-			each(&old.limits[w], &now.limits[w])
-		}
-	}
-}
-
-// find returns the rule for an identity, nil if none matches.
-func (rs *rules) find(id *Identity) *rule {
-	for i := range rs.shapes {
-		if r := rs.shapes[i].find(id); r != nil {
-			return r
-		}
+// Windows returns the windows of the rule that a Rejection or an Answer names, nil if the
+// rule is not in force any more or has none. They are shared: do not write to them.
+func (q *Quota) Windows(rule string) []Window {
+	if r := q.settings.Load().rules.titles[rule]; r != nil {
+		return r.Windows
 	}
 	return nil
 }
 
-func (s *shape) find(id *Identity) *rule {
-	if s.only != nil {
-		return s.only
+// Key returns the rule that counts for w, and the key of the bucket that w would be
+// charged to. It asks no store. There is no key if the rule exempts or blocks, and neither
+// if no rule matches.
+func (q *Quota) Key(w weir.Work) (rule, key string) {
+	id, r := q.settings.Load().ruleOf(&w)
+	switch {
+	case r == nil:
+		return "", ""
+	case r.Exempt || r.Blocked:
+		return r.title, ""
 	}
-	if s.one >= 0 {
-		return s.by[id.part(s.one)]
-	}
-	key := names{network: netip.PrefixFrom(netip.Addr{}, -1)}
-	for i, k := range s.kinds {
-		if k != named {
-			continue
-		}
-		if i != address {
-			key.text[i] = id.part(i)
-			continue
-		}
-		a, err := netip.ParseAddr(id.Address)
-		if err != nil {
-			return nil
-		}
-		if key.network, err = a.Unmap().WithZone("").Prefix(s.bits); err != nil {
-			return nil
-		}
-	}
-	return s.names[key]
+	return r.title, string(appendKey(nil, q.name, r, &id))
 }
 
 // Matched is a rule that matches a piece of work. Its Name is set, also where it is the
@@ -228,11 +60,11 @@ func (q *Quota) Explain(w weir.Work) []Matched {
 	set := q.settings.Load()
 	id := set.identify(w)
 	var all []Matched
-	for i := range set.rules.shapes {
-		if r := set.rules.shapes[i].find(&id); r != nil {
-			rule := set.rules.list[r.at]
-			rule.Name = r.title
-			all = append(all, Matched{Rule: rule})
+	for _, s := range set.rules.shapes {
+		if r := s.find(&id); r != nil {
+			m := Matched{Rule: r.Rule}
+			m.Name = r.title
+			all = append(all, m)
 		}
 	}
 	if len(all) == 1 {
@@ -280,18 +112,207 @@ func Override(base, rules []Rule) []Rule {
 	return all
 }
 
-// longestKey bounds the key that a store is given. What is longer is cut, and told
-// apart by a hash.
+// ruleTable finds the rule for an identity. It is not written to after it has been made.
+type ruleTable struct {
+	rules  []*rule // as they were given
+	shapes []shape // the most exact first
+	titles map[string]*rule
+}
+
+// rule is a Rule as a decision needs it.
+type rule struct {
+	Rule
+	title   string
+	pattern Pattern
+	// successor has replaced this rule, which some permits still know.
+	successor atomic.Pointer[rule]
+}
+
+// windowNumber returns the window of a decision as a [weir.Rejection] has it.
+func (r *rule) windowNumber(d Decision) int {
+	if len(r.Windows) < 2 {
+		return 0
+	}
+	return d.Window + 1
+}
+
+// chargedWindows returns the windows by which a charge is corrected: those in force now,
+// as far as there were as many when it was made.
+func (r *rule) chargedWindows() []Window {
+	now := r
+	for next := r; next != nil; next = next.successor.Load() {
+		now = next
+	}
+	return now.Windows[:min(len(r.Windows), len(now.Windows))]
+}
+
+// compileRules makes a table, or adds every fault to f.
+func compileRules(list []Rule, debt bool, f *faults) *ruleTable {
+	t := &ruleTable{titles: map[string]*rule{}}
+	type kind struct {
+		kinds [parts]uint8
+		bits  int
+	}
+	shapes := map[kind]*shape{}
+	for i := range list {
+		list[i].check(f, i, debt)
+		r := &rule{Rule: list[i], title: list[i].title(), pattern: list[i].Pattern()}
+		r.Windows = slices.Clone(r.Windows)
+		t.rules = append(t.rules, r)
+		kinds, key := r.signature()
+		k := kind{kinds, key.network.Bits()}
+		s := shapes[k]
+		if s == nil {
+			s = newShape(kinds, k.bits)
+			shapes[k] = s
+		}
+		if other := s.put(key, r); other != nil {
+			f.check(false, "Rules[%d] (%.60s): matches the same as rule %.60q: leave one out", i, r.title, other.title)
+		}
+		if first, ok := t.titles[r.title]; ok && first.pattern != r.pattern {
+			f.check(false, "Rules[%d]: is called %.60q, as is Rules[%d]", i, r.title, slices.Index(t.rules, first))
+		}
+		t.titles[r.title] = r
+	}
+	for _, s := range shapes {
+		t.shapes = append(t.shapes, *s)
+	}
+	slices.SortFunc(t.shapes, func(a, b shape) int {
+		return cmp.Or(cmp.Compare(b.rank, a.rank), cmp.Compare(b.bits, a.bits))
+	})
+	return t
+}
+
+// find returns the rule for an identity, nil if none matches.
+func (t *ruleTable) find(id *Identity) *rule {
+	for i := range t.shapes {
+		if r := t.shapes[i].find(id); r != nil {
+			return r
+		}
+	}
+	return nil
+}
+
+// replacedBy links each rule to the one of next that matches the same, and calls changed
+// for each window and the one in its place.
+func (t *ruleTable) replacedBy(next *ruleTable, changed func(old, now *Window)) {
+	after := map[Pattern]*rule{}
+	for _, r := range next.rules {
+		after[r.pattern] = r
+	}
+	for _, old := range t.rules {
+		now := after[old.pattern]
+		if now == nil || len(old.Windows) == 0 || len(now.Windows) == 0 {
+			continue
+		}
+		old.successor.Store(now)
+		for w := range min(len(old.Windows), len(now.Windows)) {
+			changed(&old.Windows[w], &now.Windows[w])
+		}
+	}
+}
+
+// shape is the rules that look at the same parts in the same way. One look into a map
+// finds the one that matches, however many there are.
+type shape struct {
+	rank  int          // higher is more exact
+	kinds [parts]uint8 // how each part is looked at
+	bits  int          // of the networks, if addresses are named
+	one   int          // the only part that is named, -1 if there are more or none
+	only  *rule        // if no part is named
+	by    map[string]*rule
+	names map[names]*rule
+}
+
+// names are the values of the named parts.
+type names struct {
+	text    [parts]string
+	network netip.Prefix
+}
+
+// signature returns how a rule looks at each part, and the values that it names.
+func (r *rule) signature() (kinds [parts]uint8, key names) {
+	key.network = netip.PrefixFrom(netip.Addr{}, -1)
+	for i, m := range r.pattern {
+		switch kinds[i] = m.kind; {
+		case m.kind != named:
+		case i != address:
+			key.text[i] = m.name
+		default:
+			if n, err := netip.ParsePrefix(m.name); err == nil {
+				key.network = n
+			}
+		}
+	}
+	return kinds, key
+}
+
+func newShape(kinds [parts]uint8, bits int) *shape {
+	s := &shape{kinds: kinds, bits: bits, one: -1, by: map[string]*rule{}, names: map[names]*rule{}}
+	count := 0
+	for i, k := range kinds {
+		s.rank = s.rank*3 + int(k)
+		if k == named {
+			count++
+			s.one = i
+		}
+	}
+	if count != 1 || s.one == address {
+		s.one = -1
+	}
+	return s
+}
+
+// put adds a rule, and returns the one that matches the same, if there is one.
+func (s *shape) put(key names, r *rule) (same *rule) {
+	switch {
+	case !slices.Contains(s.kinds[:], named):
+		same, s.only = s.only, r
+	case s.one >= 0:
+		same, s.by[key.text[s.one]] = s.by[key.text[s.one]], r
+	default:
+		same, s.names[key] = s.names[key], r
+	}
+	return same
+}
+
+func (s *shape) find(id *Identity) *rule {
+	if s.only != nil {
+		return s.only
+	}
+	if s.one >= 0 {
+		return s.by[id.part(s.one)]
+	}
+	key := names{network: netip.PrefixFrom(netip.Addr{}, -1)}
+	for i, k := range s.kinds {
+		if k != named {
+			continue
+		}
+		if i != address {
+			key.text[i] = id.part(i)
+			continue
+		}
+		a, err := netip.ParseAddr(id.Address)
+		if err != nil {
+			return nil
+		}
+		if key.network, err = a.Unmap().WithZone("").Prefix(s.bits); err != nil {
+			return nil
+		}
+	}
+	return s.names[key]
+}
+
+// longestKey bounds the keys of buckets. A longer one is cut, and ends in a hash.
 const longestKey = 200
 
-// appendKey appends the key of the bucket that a rule gives to an identity: the
-// gate's name, and the parts that the rule looks at, as in
-// "api/user=alice/client=web". Two identities have the same key exactly if they
-// share the bucket.
+// appendKey appends the key of the bucket that a rule gives to an identity: the gate's
+// name and the parts that the rule looks at, as in "api/user=alice/client=web". Two
+// identities have the same key if and only if they share the bucket.
 func appendKey(b []byte, gate string, r *rule, id *Identity) []byte {
 	begin := len(b)
 	b = appendEscaped(b, gate)
-	for i, m := range r.matches {
+	for i, m := range r.pattern {
 		if m.kind == unseen {
 			continue
 		}
@@ -316,20 +337,20 @@ func appendKey(b []byte, gate string, r *rule, id *Identity) []byte {
 	return hex.AppendEncode(b, sum[:digits/2])
 }
 
-// appendAddress appends whom an address counts as: itself, of IPv6 its /64.
+// appendAddress appends an address; of IPv6 its /64, because a host has a whole one.
 func appendAddress(b []byte, text string) []byte {
 	a, err := netip.ParseAddr(text)
 	if err != nil {
 		return appendEscaped(b, text)
 	}
-	if n, ok := client6(a); ok {
-		return n.Addr().AppendTo(b)
+	if a = a.Unmap().WithZone(""); a.Is6() {
+		network, _ := a.Prefix(64) // an address of IPv6 has as many bits
+		a = network.Addr()
 	}
-	return a.Unmap().AppendTo(b)
+	return a.AppendTo(b)
 }
 
-// appendEscaped appends a value so that what stands between two values is nowhere
-// in one.
+// appendEscaped appends a value without the bytes that separate values.
 func appendEscaped(b []byte, s string) []byte {
 	const digits = "0123456789ABCDEF"
 	for i := range len(s) {

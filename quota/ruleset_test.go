@@ -11,10 +11,10 @@ import (
 	"github.com/weir-go/weir"
 )
 
-func mustCompile(t testing.TB, list []Rule) *rules {
+func mustCompile(t testing.TB, list []Rule) *ruleTable {
 	t.Helper()
 	var f faults
-	rs := compile(list, true, &f)
+	rs := compileRules(list, true, &f)
 	if err := f.err(""); err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestPrecedence(t *testing.T) {
 	} {
 		id := Identity{User: c.user, Client: c.client}
 		r := mustCompile(t, c.rules).find(&id)
-		if r == nil || r.limits[0].Rate != c.rate {
+		if r == nil || r.Windows[0].Rate != c.rate {
 			t.Errorf("%s: %s/%s: %+v, want a rate of %v", c.name, c.user, c.client, r, c.rate)
 			continue
 		}
@@ -121,7 +121,7 @@ func TestPrecedenceOfAllParts(t *testing.T) {
 		for range 50 {
 			id := Identity{User: values[r.IntN(3)], Client: values[r.IntN(3)], Tenant: values[r.IntN(3)], Route: values[r.IntN(3)], Priority: weir.Priority(r.IntN(2))}
 			got, want := rs.find(&id), naive(list, &id)
-			if (got == nil) != (want == nil) || got != nil && got.matches != want.matches() {
+			if (got == nil) != (want == nil) || got != nil && got.pattern != want.Pattern() {
 				t.Fatalf("%+v: %+v, want %+v of %+v", id, got, want, list)
 			}
 		}
@@ -179,7 +179,7 @@ func TestAddresses(t *testing.T) {
 
 // Two identities have one key only if they share a bucket.
 func TestKeysDiffer(t *testing.T) {
-	r := &rule{matches: Pattern{user: Every, client: Every}}
+	r := &rule{pattern: Pattern{user: Every, client: Every}}
 	long := strings.Repeat("x", 10<<10)
 	seen := map[string]Identity{}
 	for _, u := range []string{"", "a", "a/client=b", "a%2Fclient=b", "a\x00", "a\n", "{a}", "~", long, long + "y", long[1:]} {
@@ -198,7 +198,7 @@ func TestKeysDiffer(t *testing.T) {
 
 // Nobody can be called what a long name is cut to.
 func TestCutKeyIsNobodys(t *testing.T) {
-	r := &rule{matches: Pattern{user: Every}}
+	r := &rule{pattern: Pattern{user: Every}}
 	of := func(u string) string { return string(appendKey(nil, "gate", r, &Identity{User: u})) }
 	long := of(strings.Repeat("x", 10<<10))
 	if _, cut, _ := strings.Cut(long, "="); of(cut) == long {
@@ -226,7 +226,7 @@ func TestBadRules(t *testing.T) {
 		{[]Rule{{Name: "a", User: Every, Windows: one}, {Name: "a", Client: Every, Windows: one}}, `is called "a", as is Rules[0]`},
 	} {
 		var f faults
-		compile(c.rules, false, &f)
+		compileRules(c.rules, false, &f)
 		if err := f.err(""); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: %v, want %q", c.rules, err, c.want)
 		}
@@ -239,7 +239,7 @@ func FuzzKey(f *testing.F) {
 	f.Add("alice", "web", "alice/client=web", "")
 	f.Add("~", "%", "{x}", "\xff\x00")
 	f.Fuzz(func(t *testing.T, u1, c1, u2, c2 string) {
-		r := &rule{matches: Pattern{user: Every, client: Every}}
+		r := &rule{pattern: Pattern{user: Every, client: Every}}
 		a, b := Identity{User: u1, Client: c1}, Identity{User: u2, Client: c2}
 		k1, k2 := string(appendKey(nil, "gate", r, &a)), string(appendKey(nil, "gate", r, &b))
 		if (k1 == k2) != (a == b) {

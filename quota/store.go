@@ -11,42 +11,41 @@ import (
 // Store keeps buckets. [Memory] is one; package weirtest has the tests that every
 // Store must pass.
 //
-// A Store is safe for concurrent use. It keeps tokens and the time at which they
-// were last counted, never a time of arrival and never the limit, so a limit that
-// changes loses nothing. A bucket that is full again may be forgotten, one that is
-// not may not be.
+// A Store is safe for concurrent use. For each window of a key it keeps the tokens and
+// the time at which they were last counted. It keeps no windows: each request brings
+// them, so a window that changes loses nothing. A bucket that is full again may be
+// forgotten, any other may not.
 type Store interface {
-	// Decide decides about t, in one step for all of its windows. The error is for a
-	// take that makes no sense, or for a store that cannot tell now; nothing is
-	// known then of what it charged. The take is not kept after the return.
-	Decide(ctx context.Context, t *Request) (Decision, error)
-	// Refund puts tokens back into each window of key, up to its burst, or takes more
-	// if tokens are negative, into debt if need be: to settle what work has really
-	// cost, or to undo a take.
-	Refund(ctx context.Context, key string, limits []Window, tokens float64) error
+	// Decide decides about r, in one step for all of its windows. It fails if r makes no
+	// sense, or if the store cannot decide now; then it may have charged or not. The
+	// Store does not keep r.
+	Decide(ctx context.Context, r *Request) (Decision, error)
+	// Refund gives tokens back to each window of key, up to its burst. If tokens are
+	// negative it charges more, into debt if need be.
+	Refund(ctx context.Context, key string, windows []Window, tokens float64) error
 }
 
-// ErrBusy is what the error of a Store is, for errors.Is, where nothing need be wrong
-// with its server: as many questions are under way as may be, or the answer was late
-// and the server has not been silent for long. A gate that is [Open] where the store fails goes by
-// its own buckets then, or a flood would be the way past the quota.
+// ErrBusy is what the error of a Store wraps if the server may be well: too many
+// questions are under way, or an answer is late but the server has spoken lately. A gate
+// that is [Open] then decides by its own buckets; otherwise a flood would be the way past
+// the quota.
 var ErrBusy = errors.New("quota: too many decisions are under way")
 
-// Mode says what a [Request] does when there are not enough tokens.
+// Mode says what a [Request] does if there are not enough tokens.
 type Mode uint8
 
 // The modes.
 const (
-	// Strict refuses, and takes nothing.
+	// Strict refuses, and charges nothing.
 	Strict Mode = iota
-	// Permissive never refuses: it takes what the work costs, into debt if need
-	// be, and reports how long until that is paid back. The caller makes whoever
-	// asked wait, as Kafka does with clients that know no better.
+	// Permissive never refuses. It charges what the work costs, into debt if need be,
+	// and says how long until the debt is paid back. The caller makes the client wait,
+	// as Kafka does with older clients.
 	Permissive
-	// DryRun says what Strict would, and takes nothing.
+	// DryRun says what Strict would do, and charges nothing.
 	DryRun
-	// Reserve takes the tokens in advance, and reports how long to wait before
-	// the work may start; it refuses what would have to wait longer than MaxWait.
+	// Reserve charges in advance and says how long to wait before the work may start. It
+	// refuses if that would be longer than MaxWait.
 	Reserve
 )
 
@@ -61,166 +60,212 @@ func (m Mode) String() string {
 // MaxWindows bounds the windows of one key.
 const MaxWindows = 8
 
-// Request is one decision about one key: tokens come out of all of its windows, or
-// out of none.
+// Request asks a [Store] to charge one key: all of its windows or none.
 type Request struct {
 	// Key says whose buckets these are. Any string will do.
 	Key string
 	// Windows are the key's windows, from 1 to MaxWindows. A window is known by its
-	// place: one that changes keeps its tokens as long as it stays where it is.
+	// index: if it changes it keeps its tokens as long as its index stays.
 	Windows []Window
-	// Cost is how many tokens the work takes, of each window. A cost of 0 asks
-	// whether there is a debt; a negative one is an error.
+	// Cost is how many tokens the work costs, in each window. A cost of 0 asks whether
+	// there is a debt; a negative one is an error.
 	Cost int64
-	// Debt lets work through iff no window is in debt before it, whatever it costs
-	// (Kafka). Without it, iff each window has as many tokens as it costs.
+	// Debt admits work if no window is in debt before it, whatever the work costs
+	// (Kafka). Without it, each window must have as many tokens as the work costs.
 	Debt bool
-	// Mode says what to do when there are not enough tokens.
+	// Mode says what to do if there are not enough tokens.
 	Mode Mode
-	// MaxWait is how long a Reserve may have to wait.
+	// MaxWait is the longest wait of a Reserve.
 	MaxWait time.Duration
 }
 
 // Decision is what came of a Request.
 type Decision struct {
-	// OK is false for what was refused.
+	// OK is false if the work is refused.
 	OK bool
-	// Window is the index of the limit that binds most: the one to wait longest
-	// for, or else the one with the fewest tokens left.
+	// Window is the index of the window that binds most: the one with the longest wait,
+	// or else with the fewest tokens left.
 	Window int
-	// Wait is, for what was refused, the time until it would be let through if
-	// nobody else came: whole milliseconds, rounded up, Never if it costs more than
-	// a window holds. For Permissive, until the debt is paid back, in the same way;
-	// for Reserve, until the work may start, 0 if that is less than a millisecond.
+	// Wait depends on the mode. It is in whole milliseconds, rounded up.
+	//
+	//   - For work that is refused, until it would be admitted if nobody else came: Never
+	//     if it costs more than a window can have.
+	//   - For Permissive, until the debt is paid back.
+	//   - For Reserve, until the work may start; 0 if that is less than a millisecond.
 	Wait time.Duration
-	// Remaining is how many tokens that window holds now. Negative means a debt.
-	// What came back in the last millisecond may be missing.
+	// Remaining is how many tokens that window has now. Negative means a debt.
+	// Tokens that came back in the last millisecond may be missing.
 	Remaining float64
 }
 
-// Check reports what is wrong with the take as a whole.
-func (t *Request) Check() error {
-	if t.Cost >= 0 && t.Mode <= Reserve && validWindows(t.Windows) {
+// Check returns every fault of the request.
+func (r *Request) Check() error {
+	if r.Cost >= 0 && r.Mode <= Reserve && validWindows(r.Windows) {
 		return nil
 	}
 	var f faults
-	f.check(t.Cost >= 0, "Cost %d: must not be negative", t.Cost)
-	f.check(t.Mode <= Reserve, "Mode %d: must be one of this package's", t.Mode)
-	checkWindows(&f, "", t.Windows)
-	return f.err("take: ")
+	f.check(r.Cost >= 0, "Cost %d: must not be negative", r.Cost)
+	f.check(r.Mode <= Reserve, "Mode %d: must be one of this package's", r.Mode)
+	checkWindows(&f, "", r.Windows)
+	return f.err("request: ")
 }
 
 // validWindows is checkWindows without the words.
-func validWindows(limits []Window) bool {
-	for i := range limits {
-		if !limits[i].valid() {
+func validWindows(windows []Window) bool {
+	for i := range windows {
+		if !windows[i].valid() {
 			return false
 		}
 	}
-	return len(limits) > 0 && len(limits) <= MaxWindows
+	return len(windows) > 0 && len(windows) <= MaxWindows
 }
 
-func checkWindows(f *faults, where string, limits []Window) {
-	f.check(len(limits) > 0 && len(limits) <= MaxWindows, "%sWindows: there are %d, must be from 1 to %d", where, len(limits), MaxWindows)
-	for i := range limits {
-		limits[i].check(f, fmt.Sprintf("%sWindows[%d].", where, i))
+func checkWindows(f *faults, where string, windows []Window) {
+	f.check(len(windows) > 0 && len(windows) <= MaxWindows, "%sWindows: there are %d, must be from 1 to %d", where, len(windows), MaxWindows)
+	for i := range windows {
+		windows[i].check(f, fmt.Sprintf("%sWindows[%d].", where, i))
 	}
 }
 
-// makesSense reports what cannot be true of a result that a store has come to.
-func (t *Request) makesSense(r Decision) error {
+// checkDecision returns what cannot be true of a store's decision.
+func (r *Request) checkDecision(d Decision) error {
 	switch {
-	case r.Window < 0 || r.Window >= len(t.Windows):
-		return fmt.Errorf("quota: the store's result is about window %d of %d", r.Window, len(t.Windows))
-	case math.IsNaN(r.Remaining) || math.IsInf(r.Remaining, 0):
-		return fmt.Errorf("quota: the store says that %v tokens remain", r.Remaining)
-	case r.Wait < 0, r.OK && t.Mode == Reserve && r.Wait-time.Millisecond > t.MaxWait:
-		return fmt.Errorf("quota: the store says to wait %v, where up to %v would do", r.Wait, t.MaxWait)
+	case d.Window < 0 || d.Window >= len(r.Windows):
+		return fmt.Errorf("quota: the store's decision is about window %d of %d", d.Window, len(r.Windows))
+	case math.IsNaN(d.Remaining) || math.IsInf(d.Remaining, 0):
+		return fmt.Errorf("quota: the store says that %v tokens remain", d.Remaining)
+	case d.Wait < 0, d.OK && r.Mode == Reserve && d.Wait-time.Millisecond > r.MaxWait:
+		return fmt.Errorf("quota: the store says to wait %v; the longest wait is %v", d.Wait, r.MaxWait)
 	}
 	return nil
 }
 
-// Decide does t on windows that hold these tokens at this time, one window for
-// each limit, and leaves in tokens what they hold afterwards. It is for a [Store]
-// whose buckets are elsewhere: it says of them what [Memory] would.
-func (t *Request) Decide(tokens []float64, now time.Time) Decision {
-	var room [MaxWindows]bucket
-	buckets := room[:len(t.Windows)]
+// Decide decides about r by the tokens that each window has at a time, and writes what
+// they are afterwards into tokens. A [Store] that keeps its buckets elsewhere uses it to
+// answer as [Memory] would.
+func (r *Request) Decide(tokens []float64, now time.Time) Decision {
+	var buf [MaxWindows]bucket
+	buckets := buf[:len(r.Windows)]
 	for i := range buckets {
 		buckets[i].tokens = tokens[i]
 	}
-	r := t.decide(buckets, moment{epoch: now})
+	d := r.decide(buckets, moment{epoch: now})
 	for i := range buckets {
 		tokens[i] = buckets[i].tokens
 	}
-	return r
+	return d
 }
 
-// decide does a Request on its buckets, one for each limit. Whatever it decides, the
+// decide decides about r on its buckets, one for each window. Whatever it decides, the
 // buckets are up to date afterwards.
-func (t *Request) decide(buckets []bucket, at moment) (r Decision) {
-	cost := float64(t.Cost)
-	r = Decision{OK: true}
+func (r *Request) decide(buckets []bucket, at moment) (d Decision) {
+	cost := float64(r.Cost)
+	d = Decision{OK: true}
 	for i := range buckets {
-		l, b := &t.Windows[i], &buckets[i]
-		b.refill(l, at)
-		if !t.Debt && cost > l.Burst {
-			r = Decision{Window: i, Wait: Never}
+		w, b := &r.Windows[i], &buckets[i]
+		b.refill(w, at)
+		if !r.Debt && cost > w.Burst {
+			d = Decision{Window: i, Wait: Never}
 			continue
 		}
-		if wait := l.fill(b.lacks(l, cost, t.Debt), at); wait > r.Wait || wait == Never {
-			r = Decision{Window: i, Wait: wait}
+		if wait := w.fill(b.lacks(w, cost, r.Debt), at); wait > d.Wait || wait == Never {
+			d = Decision{Window: i, Wait: wait}
 		}
 	}
-	switch t.Mode {
+	switch r.Mode {
 	case Permissive:
-		r = Decision{OK: true}
+		d = Decision{OK: true}
 	case Reserve:
-		if r.Wait < time.Millisecond {
-			r = Decision{OK: true}
+		if d.Wait < time.Millisecond {
+			d = Decision{OK: true}
 		}
-		r.OK = r.Wait <= t.MaxWait && r.Wait < Never
+		d.OK = d.Wait <= r.MaxWait && d.Wait < Never
 	}
-	if !r.OK {
-		r.Wait = max(roundUp(r.Wait), time.Millisecond)
-	} else if t.Mode != DryRun {
+	if !d.OK {
+		d.Wait = max(roundUp(d.Wait), time.Millisecond)
+	} else if r.Mode != DryRun {
 		for i := range buckets {
-			buckets[i].take(&t.Windows[i], cost)
+			buckets[i].charge(&r.Windows[i], cost)
 		}
 	}
-	t.report(&r, buckets, at)
-	return r
+	r.describe(&d, buckets, at)
+	return d
 }
 
-// report fills in which window binds, and what is in it.
-func (t *Request) report(r *Decision, buckets []bucket, at moment) {
-	if r.OK {
-		r.Window = 0
+// describe fills in which window binds, and what it has.
+func (r *Request) describe(d *Decision, buckets []bucket, at moment) {
+	if d.OK {
+		d.Window = 0
 	}
 	for i := range buckets {
-		l, b := &t.Windows[i], &buckets[i]
-		if r.OK && b.tokens < buckets[r.Window].tokens {
-			r.Window = i
+		w, b := &r.Windows[i], &buckets[i]
+		if d.OK && b.tokens < buckets[d.Window].tokens {
+			d.Window = i
 		}
-		if t.Mode == Permissive {
-			if wait := l.wait(b.lacks(l, 0, true), at); wait > r.Wait {
-				r.Wait = wait
+		if r.Mode == Permissive {
+			if wait := w.wait(b.lacks(w, 0, true), at); wait > d.Wait {
+				d.Wait = wait
 			}
 		}
 	}
-	r.Remaining = buckets[r.Window].tokens
+	d.Remaining = buckets[d.Window].tokens
+}
+
+// bucket is the state of one window of one key: how many tokens it had when it was last
+// touched, and when that was. It does not depend on the window, so a window that changes
+// leaves tokens and debts as they are.
+type bucket struct {
+	tokens float64 // negative: a debt
+	last   time.Duration
+}
+
+// full is the bucket of a key that has not been seen.
+func full(w *Window, at moment) bucket { return bucket{w.Burst, at.by(w)} }
+
+// refill brings the bucket up to date. If the clock has gone back, no tokens come back and
+// time counts on from there: the bucket does not stand still until the clock has caught up.
+func (b *bucket) refill(w *Window, at moment) {
+	now := at.by(w)
+	if passed := now - b.last; passed > 0 {
+		if w.Calendar.set() {
+			b.tokens += w.Burst * w.Calendar.passed(at.epoch.Add(b.last), at.epoch.Add(now))
+		} else {
+			b.tokens += w.Rate * passed.Seconds()
+		}
+	}
+	b.last = now
+	b.tokens = min(b.tokens, w.Burst)
+}
+
+// charge removes tokens, or adds them if they are negative. It does not count a debt
+// beyond MaxTokens.
+func (b *bucket) charge(w *Window, tokens float64) {
+	b.tokens = min(max(b.tokens-tokens, -MaxTokens), w.Burst)
+}
+
+// lacks returns how many tokens have to come back until work of this cost is admitted:
+// as many as it costs, or with debt, until there is no debt.
+func (b *bucket) lacks(w *Window, cost float64, debt bool) float64 {
+	need := cost
+	if debt {
+		need = 0
+	}
+	if lack := need - b.tokens; lack > w.slack() {
+		return lack
+	}
+	return 0
 }
 
 // moment is a point in time on two clocks, both counted from one epoch.
 type moment struct {
 	now   time.Duration // by a clock that nobody sets, for rates
-	wall  time.Duration // by the clock on the wall, for calendars
+	wall  time.Duration // by the wall clock, for calendars
 	epoch time.Time
 }
 
-// by returns the time by the clock that l goes by.
-func (at moment) by(l *Window) time.Duration {
-	if l.Calendar.set() {
+// by returns the time by the clock that w goes by.
+func (at moment) by(w *Window) time.Duration {
+	if w.Calendar.set() {
 		return at.wall
 	}
 	return at.now
@@ -228,60 +273,14 @@ func (at moment) by(l *Window) time.Duration {
 
 // until returns how long it is to the start of the nth period from now.
 func (at moment) until(c Calendar, n float64) time.Duration {
-	const most = 200 * 365 * 24 // hours in what a Duration can hold
+	const most = 200 * 365 * 24 // hours that fit into a Duration
 	if !(n <= most) {
 		return Never
 	}
 	wall := at.epoch.Add(at.wall)
 	d := c.start(wall, int(n)).Sub(wall)
 	if d <= 0 {
-		return Never // beyond what a Duration can hold
+		return Never // does not fit into a Duration
 	}
 	return d
-}
-
-// bucket is the state of one window of one key: how many tokens there were when it
-// was last touched, and when that was. Nothing in it depends on the limit, so a
-// limit that changes leaves tokens and debts as they are.
-type bucket struct {
-	tokens float64 // negative: a debt
-	last   time.Duration
-}
-
-// full is the bucket of a key that has not been seen.
-func full(l *Window, at moment) bucket { return bucket{l.Burst, at.by(l)} }
-
-// refill brings the bucket up to date. A clock that has gone back brings nothing,
-// and time counts from there again: neither tokens for time that did not pass, nor
-// a bucket that stands still until the clock is where it was.
-func (b *bucket) refill(l *Window, at moment) {
-	now := at.by(l)
-	if passed := now - b.last; passed > 0 {
-		if l.Calendar.set() {
-			b.tokens += l.Burst * l.Calendar.passed(at.epoch.Add(b.last), at.epoch.Add(now))
-		} else {
-			b.tokens += l.Rate * passed.Seconds()
-		}
-	}
-	b.last = now
-	b.tokens = min(b.tokens, l.Burst)
-}
-
-// take takes tokens out, or puts some back where they are negative. A debt beyond
-// MaxTokens is not counted.
-func (b *bucket) take(l *Window, tokens float64) {
-	b.tokens = min(max(b.tokens-tokens, -MaxTokens), l.Burst)
-}
-
-// lacks returns how many tokens have to come back until work of this cost is let
-// through: in debt, until there is none; else until there are as many as it costs.
-func (b *bucket) lacks(l *Window, cost float64, debt bool) float64 {
-	need := cost
-	if debt {
-		need = 0
-	}
-	if lack := need - b.tokens; lack > l.slack() {
-		return lack
-	}
-	return 0
 }

@@ -107,7 +107,7 @@ func TestAtTheRate(t *testing.T) {
 // K5: what is given back is capped at the burst.
 func TestGiveIsCapped(t *testing.T) {
 	p := newPail(true, Samples(5, 10, 2*time.Second))
-	p.buckets[0].take(&p.Windows[0], -60)
+	p.buckets[0].charge(&p.Windows[0], -60)
 	if got := p.tokens(); got != 100 {
 		t.Errorf("%v tokens, want 100", got)
 	}

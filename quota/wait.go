@@ -4,33 +4,15 @@ import (
 	"container/heap"
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir"
 )
 
-// waiter is work whose tokens have been taken in advance. It is answered exactly
-// once, by whoever takes it out of the room; the answer is delivered with no lock
-// held.
-type waiter struct {
-	gate    *Quota
-	charge  charge
-	work    weir.Work
-	arrived time.Duration
-	due     time.Duration
-	at      int // in the heap, -1 if not
-
-	permit weir.Permit
-	err    *weir.Rejection
-
-	// One of the two: a goroutine that blocks on ready, or a callback.
-	ready chan struct{}
-	wake  func(weir.Permit, error)
-}
-
-// wait reserves tokens for work that was refused for want of them. It returns the
+// enqueue reserves tokens for work that was refused for want of them. It returns the
 // place in the room if the work has to wait for them.
-func (q *Quota) wait(ctx context.Context, set *settings, w *weir.Work, c *charge, was Decision, wake func(weir.Permit, error)) (Decision, *waiter, *weir.Rejection) {
+func (q *Quota) enqueue(ctx context.Context, set *settings, w *weir.Work, c *charge, was Decision, wake func(weir.Permit, error)) (Decision, *waiter, *weir.Rejection) {
 	now := q.now()
 	most := q.patience(ctx, set, w, now)
 	if was.Wait == Never || was.Wait-time.Millisecond > most {
@@ -38,28 +20,28 @@ func (q *Quota) wait(ctx context.Context, set *settings, w *weir.Work, c *charge
 	}
 	if q.room.waiting.Add(1) > set.places {
 		q.room.waiting.Add(-1)
-		return was, nil, q.full(set, w, c, was)
+		return was, nil, q.queueFull(set, w, c, was)
 	}
-	r, refused := q.ask(ctx, set, w, c, Reserve, most)
-	if refused != nil || !r.OK || r.Wait == 0 {
+	d, refused := q.charge(ctx, set, w, c, Reserve, most)
+	if refused != nil || !d.OK || d.Wait == 0 {
 		q.room.waiting.Add(-1)
-		return r, nil, refused
+		return d, nil, refused
 	}
-	// From now, not from before: what a slow store takes to answer must bring nobody
-	// in ahead of the rate.
-	place := &waiter{gate: q, charge: *c, work: *w, arrived: now, due: q.now() + r.Wait, wake: wake}
+	// The wait begins now: if a slow store's time to answer counted, work would start
+	// ahead of the rate.
+	place := &waiter{gate: q, charge: *c, work: *w, arrived: now, due: q.now() + d.Wait, wake: wake}
 	if wake == nil {
 		place.ready = make(chan struct{})
 	}
 	if !q.room.add(place) {
-		q.giveBack(c)
-		return r, nil, q.draining()
+		q.refund(c)
+		return d, nil, q.draining()
 	}
 	q.arm()
-	return r, place, nil
+	return d, place, nil
 }
 
-// patience is how long w may wait.
+// patience returns how long w may wait.
 func (q *Quota) patience(ctx context.Context, set *settings, w *weir.Work, now time.Duration) time.Duration {
 	most := set.longest
 	if w.MaxWait > 0 {
@@ -74,16 +56,54 @@ func (q *Quota) patience(ctx context.Context, set *settings, w *weir.Work, now t
 	return most
 }
 
-// Cancel implements [weir.Waiter]: the tokens go back.
+// Next returns when [Quota.Step] is due, on the clock of Config.Now. It returns false if
+// nothing waits.
+func (q *Quota) Next() (time.Duration, bool) { return q.room.next() }
+
+// Step admits work that has waited long enough. Calling it early does no harm. A gate on
+// the real clock calls it by itself.
+func (q *Quota) Step() {
+	for _, w := range q.room.due(q.now()) {
+		w.answer(q.issue(&w.charge, q.settings.Load()), nil)
+	}
+	q.arm()
+}
+
+// arm sets the timer for the next waiter.
+func (q *Quota) arm() {
+	if q.clock == nil {
+		q.room.arm(q.now(), q.Step)
+	}
+}
+
+// waiter is work whose tokens are reserved. It is answered exactly once, by whoever
+// removes it from the room, and with no lock held.
+type waiter struct {
+	gate    *Quota
+	charge  charge
+	work    weir.Work
+	arrived time.Duration
+	due     time.Duration
+	index   int // in the heap, -1 if not there
+
+	permit weir.Permit
+	err    *weir.Rejection
+
+	// One of the two: a goroutine that blocks on ready, or a callback.
+	ready chan struct{}
+	wake  func(weir.Permit, error)
+}
+
+// Cancel implements [weir.Waiter]: it refunds the tokens.
 func (w *waiter) Cancel() bool {
 	if !w.gate.room.remove(w) {
 		return false
 	}
-	w.gate.giveBack(&w.charge)
+	w.gate.refund(&w.charge)
 	return true
 }
 
-// answer tells whoever waits. It is called once, by whoever took w out of the room.
+// answer delivers the permit or the refusal. Only who removed w from the room calls it.
 func (w *waiter) answer(p weir.Permit, refused *weir.Rejection) {
 	w.permit, w.err = p, refused
 	if w.ready != nil {
@@ -98,37 +118,17 @@ func (w *waiter) answer(p weir.Permit, refused *weir.Rejection) {
 	w.wake(p, nil)
 }
 
-// Next returns when [Quota.Step] is due, on the clock of Config.Now, and false if
-// nothing is pending.
-func (q *Quota) Next() (time.Duration, bool) { return q.room.next() }
-
-// Step lets in who has waited long enough. Calling it early does no harm. A gate on
-// the real clock does it by itself.
-func (q *Quota) Step() {
-	for _, w := range q.room.due(q.now()) {
-		w.answer(q.issue(&w.charge, q.settings.Load()), nil)
-	}
-	q.arm()
-}
-
-// arm sets the timer for who is next.
-func (q *Quota) arm() {
-	if q.clock == nil {
-		q.room.arm(q.now(), q.Step)
-	}
-}
-
-// room is where work waits, in the order of its times.
+// room keeps work that waits, in the order in which it may start.
 type room struct {
-	waiting counter
+	waiting atomic.Int64 // those included that are about to enter
 
 	mu    sync.Mutex // guards what follows
 	shut  bool
-	heap  byTime
+	heap  byDue
 	timer *time.Timer
 }
 
-// add reports false if the room has been closed.
+// add reports false if the room is closed.
 func (r *room) add(w *waiter) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -140,38 +140,38 @@ func (r *room) add(w *waiter) bool {
 	return true
 }
 
-// remove reports false if somebody else has taken w out.
+// remove reports false if somebody else has removed w.
 func (r *room) remove(w *waiter) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if w.at < 0 {
+	if w.index < 0 {
 		return false
 	}
-	heap.Remove(&r.heap, w.at)
+	heap.Remove(&r.heap, w.index)
 	r.waiting.Add(-1)
 	return true
 }
 
-// due takes out those whose time has come.
-func (r *room) due(now time.Duration) (out []*waiter) {
+// due removes and returns those that may start.
+func (r *room) due(now time.Duration) []*waiter {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for len(r.heap) > 0 && r.heap[0].due <= now {
-		out = append(out, heap.Pop(&r.heap).(*waiter))
-		r.waiting.Add(-1)
-	}
-	return out
+	return r.popLocked(now)
 }
 
-// close takes out everybody, and lets nobody in any more.
-func (r *room) close() (out []*waiter) {
+// close removes and returns everybody, and lets nobody in from now on.
+func (r *room) close() []*waiter {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.shut = true
 	if r.timer != nil {
 		r.timer.Stop()
 	}
-	for len(r.heap) > 0 {
+	return r.popLocked(Never)
+}
+
+func (r *room) popLocked(now time.Duration) (out []*waiter) {
+	for len(r.heap) > 0 && r.heap[0].due <= now {
 		out = append(out, heap.Pop(&r.heap).(*waiter))
 		r.waiting.Add(-1)
 	}
@@ -201,27 +201,27 @@ func (r *room) arm(now time.Duration, step func()) {
 	r.timer.Reset(wait)
 }
 
-// byTime is a heap of waiters, the next one first.
-type byTime []*waiter
+// byDue is a heap of waiters, the next one first.
+type byDue []*waiter
 
-func (h byTime) Len() int           { return len(h) }
-func (h byTime) Less(i, j int) bool { return h[i].due < h[j].due }
-func (h byTime) Swap(i, j int) {
+func (h byDue) Len() int           { return len(h) }
+func (h byDue) Less(i, j int) bool { return h[i].due < h[j].due }
+func (h byDue) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
-	h[i].at, h[j].at = i, j
+	h[i].index, h[j].index = i, j
 }
 
-func (h *byTime) Push(x any) {
+func (h *byDue) Push(x any) {
 	w := x.(*waiter)
-	w.at = len(*h)
+	w.index = len(*h)
 	*h = append(*h, w)
 }
 
-func (h *byTime) Pop() any {
+func (h *byDue) Pop() any {
 	last := len(*h) - 1
 	w := (*h)[last]
 	(*h)[last] = nil
 	*h = (*h)[:last]
-	w.at = -1
+	w.index = -1
 	return w
 }

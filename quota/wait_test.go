@@ -165,3 +165,103 @@ func TestArrive(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// A queue of a negative length is none, as in limit.Queue.
+func TestNegativeQueue(t *testing.T) {
+	r := newRig(t, Config{Rules: everyUser(Per(1, time.Second)), Queue: Queue{Len: -1}})
+	r.admit(alice)
+	if _, _, err := r.Arrive(alice, nil); r.rejection(err).Reason != weir.ReasonQuota {
+		t.Error(err)
+	}
+}
+
+// Allow charges what it allows, and nothing else.
+func TestAllow(t *testing.T) {
+	r := newRig(t, Config{Rules: append(everyUser(Per(2, time.Second)), Rule{User: Named("mallory"), Blocked: true}), Queue: Queue{Len: 9}})
+	for i, want := range []bool{true, true, false, false} {
+		if got := r.Allow(alice); got != want {
+			t.Errorf("%d: %v, want %v", i, got, want)
+		}
+	}
+	if r.Allow(weir.Work{User: "mallory"}) || !r.Allow(of(bob, 2)) || r.Allow(of(weir.Work{User: "carol"}, 3)) || !r.Allow(weir.Work{User: "mallory", Exempt: true}) {
+		t.Error("blocked, another bucket, too large, or exempt is wrong")
+	}
+	r.clock.advance(500 * ms)
+	if !r.Allow(alice) || r.Allow(alice) {
+		t.Error("one token came back")
+	}
+	if s := r.Snapshot(); s.InFlight != 0 || s.Admitted != 4 || s.Rejected[weir.ReasonQuota] != 3 {
+		t.Errorf("%+v", s)
+	}
+	r.Close()
+	if r.Allow(bob) {
+		t.Error("allowed by a closed gate")
+	}
+}
+
+// Wait waits without a Queue, as long as its caller does, and in time with others.
+func TestWaitFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQuota(t, Config{Name: "q", Rules: everyUser(Per(1, time.Second))})
+		begin := time.Now()
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() {
+				if err := q.Wait(ctx, alice); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if took := time.Since(begin); took < 9*time.Second || took > 9*time.Second+10*ms {
+			t.Errorf("ten at one a second took %v, want 9s", took)
+		}
+		if s := q.Snapshot(); s.InFlight != 0 || s.Waiting != 0 || s.Admitted != 10 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// What Wait cannot wait for it refuses at once, and charges nothing for it.
+func TestWaitRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQuota(t, Config{Name: "q", Rules: everyUser(Per(1, time.Second))})
+		bounded := newQuota(t, Config{Name: "bounded", Rules: everyUser(Per(1, time.Second)), Queue: Queue{Len: 1, MaxWait: 500 * ms}})
+		short, cancel := context.WithTimeout(ctx, 900*ms)
+		defer cancel()
+		begin := time.Now()
+		for _, g := range []*Quota{q, bounded} {
+			if err := g.Wait(ctx, alice); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for what, c := range map[string]struct {
+			gate   *Quota
+			ctx    context.Context
+			work   weir.Work
+			reason weir.Reason
+		}{
+			"context":   {q, short, alice, weir.ReasonQuota},
+			"MaxWait":   {q, ctx, weir.Work{User: "alice", MaxWait: 900 * ms}, weir.ReasonQuota},
+			"no wait":   {q, ctx, weir.Work{User: "alice", MaxWait: -1}, weir.ReasonQuota},
+			"deadline":  {q, ctx, weir.Work{User: "alice", Deadline: begin.Add(900 * ms)}, weir.ReasonQuota},
+			"too large": {q, ctx, of(alice, 2), weir.ReasonTooLarge},
+			"queue":     {bounded, ctx, alice, weir.ReasonQuota},
+		} {
+			if r := weir.AsRejection(c.gate.Wait(c.ctx, c.work)); r == nil || r.Reason != c.reason {
+				t.Errorf("%s: %v, want %v", what, r, c.reason)
+			}
+		}
+		if took := time.Since(begin); took != 0 {
+			t.Errorf("took %v, want no time", took)
+		}
+		gone, leave := context.WithCancel(ctx)
+		time.AfterFunc(400*ms, leave)
+		if r := weir.AsRejection(q.Wait(gone, alice)); r == nil || r.Reason != weir.ReasonCanceled {
+			t.Errorf("%v, want canceled", r)
+		}
+		if err := q.Wait(ctx, alice); err != nil || time.Since(begin) > time.Second+ms {
+			t.Errorf("%v after %v: who left has its token back", err, time.Since(begin))
+		}
+	})
+}

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// Window is one window of a quota: a bucket of tokens. It starts full, each piece
-// of work takes its cost out, and tokens come back at Rate, or at the start of
-// each period of a Calendar, until the bucket is full again. So no more than
-// Burst plus what comes back is let through in any time.
+// Window is one limit of a quota, kept by a token bucket. The bucket starts full. Work is
+// charged its cost, and tokens come back at Rate, or at the start of each period of a
+// Calendar, until the bucket is full again. So in any time at most Burst, plus what comes
+// back, is admitted.
 //
 // A Window is a value: two that are equal are the same limit.
 type Window struct {
@@ -24,90 +24,89 @@ type Window struct {
 	Calendar Calendar
 }
 
-// MaxTokens bounds rates, bursts and debts. Up to there a float64 tells one token
-// from the next.
+// MaxTokens bounds rates, bursts and debts. Up to here a float64 can count single tokens.
 const MaxTokens = 1e15
 
-// minRate is the slowest that a bucket fills: a token in 31 years.
+// minRate is the slowest rate: a token in 31 years.
 const minRate = 1e-9
 
 // Never is a wait that does not end.
 const Never = time.Duration(math.MaxInt64)
 
-// Per is the limit of n tokens in each d, of which up to n may be taken at once: at
-// least one, or else work that costs one could never be.
+// Per returns the window of n tokens in each d. All n may be used at once. The burst is at
+// least 1, or work that costs one could never be admitted.
 func Per(n float64, d time.Duration) Window {
 	return Window{Rate: n / d.Seconds(), Burst: max(n, 1)}
 }
 
-// Samples is a limit in the terms of Kafka's controller mutation quota (KIP-599):
+// Samples returns a window in the terms of Kafka's controller mutation quota (KIP-599):
 // rate a second, with a burst of rate × samples × window. Kafka's defaults are 11
 // samples of one second.
 func Samples(rate float64, samples int, window time.Duration) Window {
 	return Window{Rate: rate, Burst: rate * float64(samples) * window.Seconds()}
 }
 
-// PerCalendar is the limit of n tokens in each period of the calendar, as the clocks on
-// the wall in a place show it; nil means UTC.
+// PerCalendar returns the window of n tokens in each period of the calendar, by the wall
+// clock of a place; nil means UTC.
 func PerCalendar(n float64, period Period, in *time.Location) Window {
 	return Window{Burst: n, Calendar: Calendar{period, in}}
 }
 
-// Check reports every field out of range.
-func (l Window) Check() error {
+// Check returns every field out of range.
+func (w Window) Check() error {
 	var f faults
-	l.check(&f, "")
+	w.check(&f, "")
 	return f.err("")
 }
 
-// check adds every field out of range, behind where the limit stands.
-func (l *Window) check(f *faults, where string) {
-	f.check(l.Burst > 0 && l.Burst <= MaxTokens, "%sBurst %v: must be above 0 and at most %v", where, l.Burst, float64(MaxTokens))
-	f.check(l.Calendar.Period <= Month, "%sCalendar.Period %d: must be Hour, Day, Week or Month", where, l.Calendar.Period)
-	if l.Calendar.set() {
-		f.check(l.Rate == 0, "%sRate %v: leave it 0, the Calendar says when tokens come back", where, l.Rate)
+// check adds every field out of range to f. where is what stands before it.
+func (w *Window) check(f *faults, where string) {
+	f.check(w.Burst > 0 && w.Burst <= MaxTokens, "%sBurst %v: must be above 0 and at most %v", where, w.Burst, float64(MaxTokens))
+	f.check(w.Calendar.Period <= Month, "%sCalendar.Period %d: must be Hour, Day, Week or Month", where, w.Calendar.Period)
+	if w.Calendar.set() {
+		f.check(w.Rate == 0, "%sRate %v: leave it 0, the Calendar says when tokens come back", where, w.Rate)
 		return
 	}
-	f.check(l.Rate >= minRate && l.Rate <= MaxTokens, "%sRate %v: must be from %v to %v", where, l.Rate, minRate, float64(MaxTokens))
-	f.check(l.Calendar.In == nil, "%sCalendar.In %v: only used with a Period", where, l.Calendar.In)
+	f.check(w.Rate >= minRate && w.Rate <= MaxTokens, "%sRate %v: must be from %v to %v", where, w.Rate, minRate, float64(MaxTokens))
+	f.check(w.Calendar.In == nil, "%sCalendar.In %v: only used with a Period", where, w.Calendar.In)
 }
 
-// valid is Validate without the words.
-func (l *Window) valid() bool {
-	if !(l.Burst > 0 && l.Burst <= MaxTokens) {
+// valid is check without the words.
+func (w *Window) valid() bool {
+	if !(w.Burst > 0 && w.Burst <= MaxTokens) {
 		return false
 	}
-	if l.Calendar.set() {
-		return l.Rate == 0 && l.Calendar.Period <= Month
+	if w.Calendar.set() {
+		return w.Rate == 0 && w.Calendar.Period <= Month
 	}
-	return l.Rate >= minRate && l.Rate <= MaxTokens && l.Calendar.In == nil
+	return w.Rate >= minRate && w.Rate <= MaxTokens && w.Calendar.In == nil
 }
 
-// String says the limit in words: "10/s, burst 20", "1000 a day, UTC". The rate is for
-// the shortest time in which it is a whole number, if there is one.
-func (l Window) String() string {
-	if l.Calendar.set() {
-		return fmt.Sprintf("%s a %v", number(l.Burst), l.Calendar)
+// String returns the window in words: "10/s, burst 20", "1000 a day, UTC". The rate is for
+// the shortest unit of time in which it is a whole number, if there is one.
+func (w Window) String() string {
+	if w.Calendar.set() {
+		return fmt.Sprintf("%s a %v", number(w.Burst), w.Calendar)
 	}
-	rate, unit := l.Rate, "s"
+	rate, unit := w.Rate, "s"
 	for _, u := range units {
-		if n := l.Rate * u.seconds; isWhole(n) {
+		if n := w.Rate * u.seconds; isWhole(n) {
 			rate, unit = n, u.name
 			break
 		} else if rate < 1 {
 			rate, unit = n, u.name
 		}
 	}
-	return fmt.Sprintf("%s/%s, burst %s", number(rate), unit, number(l.Burst))
+	return fmt.Sprintf("%s/%s, burst %s", number(rate), unit, number(w.Burst))
 }
 
-// units are the times that rates are said for, the shortest first.
+// units are the units of time of rates, the shortest first.
 var units = [...]struct {
 	name    string
 	seconds float64
 }{{"s", 1}, {"min", 60}, {"h", 3600}, {"24h", 86400}}
 
-// isWhole reports whether f is a whole number, but for what a float64 is off by.
+// isWhole reports whether f is a whole number, but for rounding.
 func isWhole(f float64) bool {
 	n := math.Round(f)
 	return n >= 1 && math.Abs(f-n) <= 1e-12*n
@@ -121,27 +120,26 @@ func number(f float64) string {
 	return strconv.FormatFloat(f, 'g', 6, 64)
 }
 
-// slack is by how many tokens a bucket may fall short and still be taken to have
-// enough: what comes back in a nanosecond, and what a float64 is off by. What is
-// taken counts in full, so it adds up to no more than this once.
-func (l *Window) slack() float64 { return 1e-9*(1+l.Rate) + 1e-12*l.Burst }
+// slack is how many tokens a bucket may lack and still have enough: those of a nanosecond,
+// and the rounding of a float64. Work is charged in full, so the slack does not add up.
+func (w *Window) slack() float64 { return 1e-9*(1+w.Rate) + 1e-12*w.Burst }
 
-// fill returns how long tokens take to come back, as exactly as a float64 knows.
-// at is when they begin to.
-func (l *Window) fill(tokens float64, at moment) time.Duration {
-	if tokens <= l.slack() {
+// fill returns how long tokens take to come back from at on, as exactly as a float64 can
+// say.
+func (w *Window) fill(tokens float64, at moment) time.Duration {
+	if tokens <= w.slack() {
 		return 0
 	}
-	if l.Calendar.set() {
-		return at.until(l.Calendar, math.Ceil(tokens/l.Burst-1e-9))
+	if w.Calendar.set() {
+		return at.until(w.Calendar, math.Ceil(tokens/w.Burst-1e-9))
 	}
-	// A sum of many small parts is off by some ulps of the largest: no nanosecond more
-	// for that, as what is missing then is within the slack.
-	off := min(1e-14*(l.Burst+tokens), l.slack()/2)
-	return nanoseconds((tokens - off) / l.Rate * 1e9)
+	// A sum of many small parts has rounding errors. They must not cost a nanosecond
+	// more: what is missing then is within the slack.
+	off := min(1e-14*(w.Burst+tokens), w.slack()/2)
+	return nanoseconds((tokens - off) / w.Rate * 1e9)
 }
 
-// nanoseconds rounds up to a duration, but not for an error of float64.
+// nanoseconds rounds up to a duration, but not because of rounding errors in ns.
 func nanoseconds(ns float64) time.Duration {
 	if !(ns < math.MaxInt64/2) {
 		return Never
@@ -149,19 +147,18 @@ func nanoseconds(ns float64) time.Duration {
 	return time.Duration(math.Ceil(ns - 1e-3 - 1e-15*ns))
 }
 
-// Refill returns how long it takes from now until a bucket that holds so many
-// tokens is full, if nobody takes any: Never if that is not in sight.
-func (l Window) Refill(tokens float64, now time.Time) time.Duration {
-	return l.fill(l.Burst-tokens, moment{epoch: now})
+// Refill returns how long it takes from now until a bucket with so many tokens is full, if
+// none are used; Never if that is too far off.
+func (w Window) Refill(tokens float64, now time.Time) time.Duration {
+	return w.fill(w.Burst-tokens, moment{epoch: now})
 }
 
-// wait is fill for somebody who is refused: in whole milliseconds, rounded up, so
-// that it is not too early then.
-func (l *Window) wait(tokens float64, at moment) time.Duration {
-	return roundUp(l.fill(tokens, at))
+// wait is fill in whole milliseconds. It rounds up: who comes back then is not too early.
+func (w *Window) wait(tokens float64, at moment) time.Duration {
+	return roundUp(w.fill(tokens, at))
 }
 
-// roundUp makes whole milliseconds of a wait.
+// roundUp rounds a wait up to whole milliseconds.
 func roundUp(d time.Duration) time.Duration {
 	const most = Never - time.Millisecond
 	if d > most || d <= 0 {
@@ -190,9 +187,8 @@ func (p Period) String() string {
 	return [...]string{"hour", "day", "week", "month"}[p-Hour]
 }
 
-// Calendar is periods one after the other, as clocks on the wall in a place show
-// them. Where clocks are put forward or back, a day has 23 or 25 hours; an hour
-// that comes twice is two.
+// Calendar is periods one after the other, by the wall clock of a place. When the clocks
+// change, a day has 23 or 25 hours, and an hour that comes twice counts as two.
 type Calendar struct {
 	Period Period
 	In     *time.Location // nil means UTC
@@ -210,12 +206,12 @@ func (c Calendar) place() *time.Location {
 	return c.In
 }
 
-// Current returns the period that t is in: its start, and the start of the next.
+// Current returns the start of the period that t is in, and the start of the next one.
 func (c Calendar) Current(t time.Time) (start, end time.Time) {
 	return c.start(t, 0), c.start(t, 1)
 }
 
-// start returns the start of the period n after the one that t is in.
+// start returns the start of the nth period after the one that t is in.
 func (c Calendar) start(t time.Time, n int) time.Time {
 	t = t.In(c.place())
 	y, m, d := t.Date()
@@ -233,8 +229,7 @@ func (c Calendar) start(t time.Time, n int) time.Time {
 	return fullHour(t.Add(time.Duration(n) * time.Hour)).start
 }
 
-// hour is one by the clock on the wall. It ends early where the clocks are moved by
-// less than one.
+// hour is an hour by the wall clock. It ends early if the clocks change by less than one.
 type hour struct{ start, next time.Time }
 
 func fullHour(t time.Time) hour {
@@ -252,8 +247,8 @@ func fullHour(t time.Time) hour {
 	return hour{start, next}
 }
 
-// midnight returns the first instant of a date: where the clocks are moved at
-// midnight, it may come twice, or be another hour's.
+// midnight returns the first instant of a date. If the clocks change at midnight, midnight
+// may come twice, or not at all.
 func midnight(y int, m time.Month, d int, in *time.Location) time.Time {
 	want := time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
 	t := time.Date(y, m, d, 0, 0, 0, 0, in)
@@ -277,8 +272,8 @@ func dateOf(t time.Time) time.Time {
 	return time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
 }
 
-// passed returns how many periods have begun after from and up to to. Where a date
-// comes twice, none has.
+// passed returns how many periods have begun after from and until to. A date that comes
+// twice begins once.
 func (c Calendar) passed(from, to time.Time) float64 {
 	return max(c.begun(from.In(c.place()), to.In(c.place())), 0)
 }

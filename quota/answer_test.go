@@ -275,7 +275,7 @@ func TestLastIsBounded(t *testing.T) {
 			known++
 		}
 	}
-	if most := len(q.heard.places); known > most || known < most/2 {
+	if most := len(q.recent.places); known > most || known < most/2 {
 		t.Errorf("%d are known, of at most %d", known, most)
 	}
 	if err := q.SetRules(everyUser(Per(100, time.Hour))); err != nil {
@@ -377,7 +377,7 @@ func TestResetWithAStore(t *testing.T) {
 	store.err = down
 	r.admit(of(alice, 3)) // by the one that stands in
 	r.refused(alice)
-	if _, err := r.Reset(ctx, alice); !errors.Is(err, down) || !strings.Contains(err.Error(), "left as it is") {
+	if _, err := r.Reset(ctx, alice); !errors.Is(err, down) || !strings.Contains(err.Error(), "was not filled") {
 		t.Errorf("%v, want %v", err, down)
 	}
 	r.refused(alice)
@@ -399,7 +399,7 @@ func TestResetWithAStore(t *testing.T) {
 	r.admit(of(alice, 3))
 	store.err = nil
 	r.Quota.store = &giveless{store}
-	if _, err := r.Reset(ctx, alice); !errors.Is(err, errLost) || !strings.Contains(err.Error(), "once more") {
+	if _, err := r.Reset(ctx, alice); !errors.Is(err, errLost) || !strings.Contains(err.Error(), "repeat the reset") {
 		t.Errorf("%v, want %v", err, errLost)
 	}
 }

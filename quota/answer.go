@@ -1,0 +1,271 @@
+package quota
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+// Answer is a Decision with what it is about.
+type Answer struct {
+	// Rule is the name of the rule, empty if none matches. Windows are its windows, which
+	// are shared: do not write to them.
+	Rule    string
+	Windows []Window
+	// Cost is how many tokens the work costs.
+	Cost int64
+	// Key names the bucket as the store knows it, as in "api/user=alice". Charge leaves
+	// it out.
+	Key string
+	// Free is true for work that is not counted: it is exempt, no rule matches, or
+	// an exempt one. The Decision is OK then, and says nothing else.
+	Free bool
+	Decision
+}
+
+// Charge charges the cost of w and returns what came of it. It is for adapters whose
+// protocol has words for it: in Kafka, a Permissive gate tells for how long the client is
+// to be muted. There is no permit, and nothing is given back. It never waits. The error is
+// a [*weir.Rejection].
+func (q *Quota) Charge(ctx context.Context, w weir.Work) (Answer, error) {
+	return q.ChargeIn(ctx, q.settings.Load().mode, w)
+}
+
+// ChargeIn is Charge in Strict or Permissive mode, whatever the mode of the gate. It is
+// for protocols where the mode depends on the client: Kafka refuses newer clients and
+// delays older ones, and both share their buckets. Any other mode counts as Strict.
+func (q *Quota) ChargeIn(ctx context.Context, mode Mode, w weir.Work) (Answer, error) {
+	if mode != Permissive {
+		mode = Strict
+	}
+	a, refused := q.answer(ctx, &w, mode)
+	if refused != nil {
+		return a, q.refuse(&w, refused)
+	}
+	if !a.Free {
+		q.counts.charged.Add(1)
+	}
+	q.admitted(&w, 0)
+	return a, nil
+}
+
+// Peek returns what would become of w now. It charges nothing, counts nothing, and calls
+// no hook. The error is the [*weir.Rejection] that w would get.
+func (q *Quota) Peek(ctx context.Context, w weir.Work) (Answer, error) {
+	a, refused := q.answer(ctx, &w, DryRun)
+	if refused != nil {
+		return a, refused
+	}
+	return a, nil
+}
+
+func (q *Quota) answer(ctx context.Context, w *weir.Work, mode Mode) (Answer, *weir.Rejection) {
+	set := q.settings.Load()
+	c, refused := q.match(ctx, set, w, mode != DryRun)
+	if refused != nil {
+		return Answer{Rule: refused.Rule}, refused
+	}
+	if c.rule == nil {
+		return Answer{Free: true, Decision: Decision{OK: true}}, nil
+	}
+	a := Answer{Rule: c.rule.title, Windows: c.rule.Windows, Cost: c.cost}
+	if mode == DryRun {
+		a.Key = q.bucket(set, w, &c)
+	}
+	if a.Decision, refused = q.charge(ctx, set, w, &c, mode, 0); refused == nil && !a.OK {
+		refused = q.short(set, w, &c, a.Decision)
+	}
+	return a, refused
+}
+
+// Predict implements [weir.Predictor]. It returns the refusal that Peek returns if w
+// could only come back later, or never. Work that would wait for its tokens is not
+// refused.
+//
+// A remote store is not asked, because refusing has to stay cheap. Instead, Predict uses
+// the last refusal of the same bucket, if that is less than a second old, whatever that
+// work cost.
+func (q *Quota) Predict(ctx context.Context, w weir.Work) *weir.Rejection {
+	set := q.settings.Load()
+	refused := q.expectedRefusal(ctx, set, &w)
+	if refused == nil {
+		return nil
+	}
+	switch refused.Reason {
+	case weir.ReasonBlocked:
+		return refused
+	case weir.ReasonQuota, weir.ReasonTooLarge:
+		waits := refused.Retryable && set.places > 0 && w.MaxWait >= 0 && refused.RetryAfter <= q.patience(ctx, set, &w, q.now())
+		if set.mode == Strict && !waits {
+			return refused
+		}
+	}
+	return nil
+}
+
+// expectedRefusal returns the refusal that w would get, as far as this process knows.
+func (q *Quota) expectedRefusal(ctx context.Context, set *settings, w *weir.Work) *weir.Rejection {
+	if q.memory != nil {
+		_, refused := q.answer(ctx, w, DryRun)
+		return refused
+	}
+	c, refused := q.match(ctx, set, w, false)
+	if refused != nil || c.rule == nil {
+		return refused
+	}
+	now := q.now()
+	d, at, ok := q.recent.get(c.key, now)
+	if !ok || d.OK || d.Window >= len(c.rule.Windows) {
+		return nil
+	}
+	if d.Wait < Never {
+		if d.Wait = roundUp(d.Wait - (now - at)); d.Wait <= 0 {
+			return nil
+		}
+	}
+	return q.short(set, w, &c, d)
+}
+
+// Last returns the last decision about the bucket that w would be charged to. It is for
+// telling the client what is left, without asking a remote store again.
+//
+// Of a Memory it returns what Peek returns. Of a remote store it returns what this process
+// heard in the last second, and false if it heard nothing. Decisions of the fallback are
+// not remembered. Two buckets may share one place here; then only the last is known.
+func (q *Quota) Last(ctx context.Context, w weir.Work) (Answer, bool) {
+	if q.memory != nil {
+		a, _ := q.Peek(ctx, w) // that w would be refused now is no error
+		return a, len(a.Windows) > 0
+	}
+	set := q.settings.Load()
+	id, r := set.ruleOf(&w)
+	if w.Exempt || r == nil || r.Exempt || r.Blocked {
+		return Answer{}, false
+	}
+	key := string(appendKey(nil, q.name, r, &id))
+	d, _, ok := q.recent.get(key, q.now())
+	if !ok || d.Window >= len(r.Windows) {
+		return Answer{}, false
+	}
+	return Answer{Rule: r.title, Windows: r.Windows, Cost: set.cost(w), Key: key, Decision: d}, true
+}
+
+// recent remembers what a remote store decided lately. Each bucket has the one place that
+// its key hashes to.
+type recent struct {
+	seed   maphash.Seed
+	mu     sync.Mutex // guards what follows
+	places [1 << 10]remembered
+}
+
+type remembered struct {
+	key      uint64
+	at       time.Duration
+	decision Decision
+}
+
+// rememberFor is how long a decision is remembered.
+const rememberFor = time.Second
+
+func (m *recent) hash(key string) uint64 {
+	return maphash.String(m.seed, key) | 1 // 0 is an empty place
+}
+
+func (m *recent) put(key string, now time.Duration, d Decision) {
+	hash := m.hash(key)
+	m.mu.Lock()
+	m.places[hash>>1%uint64(len(m.places))] = remembered{hash, now, d}
+	m.mu.Unlock()
+}
+
+// get returns the decision about key, and when it was made.
+func (m *recent) get(key string, now time.Duration) (d Decision, at time.Duration, ok bool) {
+	hash := m.hash(key)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r := &m.places[hash>>1%uint64(len(m.places))]
+	return r.decision, r.at, r.key == hash && now-r.at < rememberFor
+}
+
+// ErrNoBucket is what the error of [Quota.Reset] wraps if there is no bucket of the
+// work's own.
+var ErrNoBucket = errors.New("there is no bucket to fill")
+
+// Reset fills the bucket that w would be charged to, in all of its windows. It is for
+// debts that are a mistake, such as one of 9e14 tokens in place of 900. The Answer says
+// which bucket it is, by which rule and windows; its Decision is what was there before,
+// with OK false for a debt.
+//
+// Work that waits keeps its time, and the cost of permits that are out can still be
+// corrected. The fallback of a store that fails is filled too, but not those of other
+// processes. Refusals that a store remembers on this side of the network, as a lease does,
+// stay: until they expire w may still be refused.
+//
+// The error wraps [ErrNoBucket] if no rule matches, or the rule exempts or blocks, or a
+// [Memory] had no place left for a bucket of w's own. It wraps [ErrClosed] for a closed
+// gate. Otherwise it is the store's error, and the bucket may be full or not: repeating
+// the reset does no harm.
+func (q *Quota) Reset(ctx context.Context, w weir.Work) (Answer, error) {
+	a, err := q.reset(ctx, &w)
+	if err != nil {
+		err = fmt.Errorf("quota: gate %q: %w", q.name, err)
+	}
+	return a, err
+}
+
+func (q *Quota) reset(ctx context.Context, w *weir.Work) (a Answer, err error) {
+	id, r := q.settings.Load().ruleOf(w)
+	switch {
+	case q.closed.Load():
+		return a, ErrClosed
+	case w.Exempt:
+		return a, fmt.Errorf("the work is exempt: %w", ErrNoBucket)
+	case r == nil:
+		return a, fmt.Errorf("no rule matches, so nothing is counted: %w", ErrNoBucket)
+	case r.Exempt:
+		return a, fmt.Errorf("the rule %.100s exempts, so nothing is counted: %w", r.title, ErrNoBucket)
+	case r.Blocked:
+		return a, fmt.Errorf("the rule %.100s blocks: %w", r.title, ErrNoBucket)
+	}
+	a = Answer{Rule: r.title, Windows: r.Windows, Key: string(appendKey(nil, q.name, r, &id))}
+	dry := &Request{Key: a.Key, Windows: r.Windows, Debt: true, Mode: DryRun}
+	if a.Decision, err = q.store.Decide(ctx, dry); err == nil {
+		err = dry.checkDecision(a.Decision)
+	}
+	if err != nil {
+		return a, fmt.Errorf("the store did not say what bucket %s holds, so it was not filled: %w", a.Key, err)
+	}
+	if m := q.memory; m != nil && m.overflows(maphash.String(m.seed, a.Key), r.Windows) {
+		return a, fmt.Errorf("%s shares a bucket with all for whom there was no place, and cannot fill that; raise MaxKeys: %w", a.Key, ErrNoBucket)
+	}
+	const enough = 2 * MaxTokens // the greatest debt and the greatest burst
+	if m := q.local(false); m != nil {
+		if err := m.Refund(ctx, a.Key, r.Windows, enough); err != nil {
+			return a, err // cannot be: the windows are those of a rule in force
+		}
+	}
+	if err := q.store.Refund(ctx, a.Key, r.Windows, enough); err != nil {
+		return a, fmt.Errorf("the store failed, so bucket %s may or may not be full; repeat the reset: %w", a.Key, err)
+	}
+	if q.recent != nil {
+		q.recent.put(a.Key, q.now(), decisionOfFull(r.Windows))
+	}
+	return a, nil
+}
+
+// decisionOfFull is the decision about a bucket that is full.
+func decisionOfFull(windows []Window) Decision {
+	d := Decision{OK: true}
+	for i := range windows {
+		if windows[i].Burst < windows[d.Window].Burst {
+			d.Window = i
+		}
+	}
+	d.Remaining = windows[d.Window].Burst
+	return d
+}
