@@ -87,7 +87,8 @@ func TestCostThatCannotBeRead(t *testing.T) {
 			if w.Cost != want || p.Ignored().Costs != before+1 {
 				t.Errorf("%s, %.20q: cost %d, %d ignored; want %d, 1", name, text, w.Cost, p.Ignored().Costs-before, want)
 			}
-			_, err := rt.Gate().Admit(t.Context(), w)
+			permit, err := rt.Gate().Admit(t.Context(), w)
+			permit.Done(weir.OK)
 			if r := weir.AsRejection(err); (c.want == noCost) != (r != nil && r.Reason == weir.ReasonTooLarge && r.Value == noCost) {
 				t.Errorf("%s, %.20q: %v", name, text, err)
 			}

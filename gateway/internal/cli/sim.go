@@ -39,11 +39,7 @@ minute of overload takes well under a second, and the same seed gives the same
 figures again.
 
 FILE is YAML or JSON. The name of a built-in scenario will do instead, if there
-is no file of that name:
-
-` + builtIn() + `
-docs/guides/simulate.md says how to write one and how to read the report.
-The exit code is 1 if the scenario has goals and one was missed.`,
+is no file of that name:`,
 		Example: "  weir sim scenario.yaml --plot\n  weir sim S1 --seed 7",
 		Args:    needs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -59,8 +55,18 @@ The exit code is 1 if the scenario has goals and one was missed.`,
 	cmd.Flags().BoolVar(&o.Plot, "plot", false, "draw load, goodput, latency and limit over time")
 	cmd.Flags().BoolVar(&o.JSON, "json", false, "print the figures as JSON")
 	cmd.MarkFlagsMutuallyExclusive("plot", "json")
+	// To read all scenarios takes longer than most commands do.
+	help := cmd.HelpFunc()
+	cmd.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		cmd.Long += "\n\n" + builtIn() + simHelp
+		help(cmd, args)
+	})
 	return cmd
 }
+
+const simHelp = `
+docs/guides/simulate.md says how to write one and how to read the report.
+The exit code is 1 if the scenario has goals and one was missed.`
 
 // builtIn lists the built-in scenarios, a line each.
 func builtIn() string {

@@ -76,6 +76,9 @@ func TestSimJSON(t *testing.T) {
 // of classes as far as it is shown. Figures may be a fifth off: they change a little
 // with the wait room, and what the guide says of them does not.
 func TestGuideScenarios(t *testing.T) {
+	if testing.Short() {
+		t.Skip("simulates for a minute under the race detector")
+	}
 	guide, err := os.ReadFile("../../../docs/guides/simulate.md")
 	if err != nil {
 		t.Fatal(err)
