@@ -46,25 +46,28 @@ test: need-cc check parts test-unit test-integration ## everything: checks, unit
 .PHONY: test-short
 test-short: need-cc check test-unit ## make test without the real servers
 
-# The race detector makes a simulation ten times longer. The scoreboard's tests
-# run without it; of the simulator's it sees those that -short leaves. What
-# deptest reads has no goroutines: deps runs it.
+# The race detector makes a simulation ten times longer. The scoreboard's tests run without
+# it; of those that simulate beside other things it sees what -short leaves. What deptest
+# and the wait room do has no goroutines: deps runs the one, and the gates' tests run the
+# other under it. The time-outs are for what hangs, on any machine.
+SIMULATE = ./sim ./gateway/internal/cli
+
 .PHONY: test-unit
 test-unit: need-go
-	go test -race -timeout 8m $$(go list $(PACKAGES) | grep -v -e '/weir/sim$$' -e '/bench/board$$' -e '/internal/deptest$$')
-	go test -race -short -timeout 8m ./sim
-	go test -timeout 8m ./sim ./bench/board
+	go test -race -timeout 30m $$(go list $(PACKAGES) | grep -v -e '/weir/sim$$' -e '/internal/cli$$' -e '/bench/board$$' -e '/internal/deptest$$' -e '/internal/room$$')
+	go test -race -short -timeout 30m $(SIMULATE)
+	go test -timeout 30m $(SIMULATE) ./bench/board ./internal/room
 
 # Without -race: the load generator shares the machine with what it loads.
-# The packages of the gateway ran with it in test-unit.
+# The packages of the gateway ran with it in test-unit. Both suites wait for other
+# processes most of the time, so they run side by side.
 .PHONY: test-integration
 test-integration: need-go parts
-	go test -tags integration -count=1 -timeout 5m ./gateway/integration/
-	go test -tags integration -count=1 -parallel 8 -timeout 5m ./weirredis/
+	go test -tags integration -count=1 -parallel 8 -timeout 30m ./gateway/integration/ ./weirredis/
 
 .PHONY: test-redis
 test-redis: need-go ## the tests of the store alone; make test-redis WEIR_REDIS_SERVER=/path/to/redis-server: against that one
-	go test -tags integration -count=1 -parallel 8 -timeout 5m ./weirredis/
+	go test -tags integration -count=1 -parallel 8 -timeout 30m ./weirredis/
 
 .PHONY: parts
 parts: ## install the real servers that the integration tests run against
