@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -51,7 +52,19 @@ func (b *bodyBuffers) buffer(r *http.Request) (*http.Request, func()) {
 
 func (b *bodyBuffers) wants(r *http.Request) bool {
 	return r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0 &&
-		r.ContentLength <= b.max && r.Header.Get("Expect") == ""
+		r.ContentLength <= b.max && r.Header.Get("Expect") == "" && !talksBothWays(r.Header.Get("Content-Type"))
+}
+
+// talksBothWays reports whether a client may wait for the answer before it goes on with its
+// body, as those of gRPC and Connect do with streams.
+func talksBothWays(contentType string) bool {
+	for _, streamed := range []string{"application/grpc", "application/connect+"} {
+		if n := len(streamed); len(contentType) >= n && strings.EqualFold(contentType[:n], streamed) {
+			rest := contentType[n:]
+			return rest == "" || strings.HasSuffix(streamed, "+") || strings.ContainsRune("+-; ", rune(rest[0]))
+		}
+	}
+	return false
 }
 
 // bufferedBody replays what was read, and goes on with the original.

@@ -70,13 +70,37 @@ func TestBodiesLeftAlone(t *testing.T) {
 	b := &bodyBuffers{max: 10}
 	waits := httptest.NewRequest("POST", "/", strings.NewReader("x"))
 	waits.Header.Set("Expect", "100-continue")
+	typed := func(content string) *http.Request {
+		r := httptest.NewRequest("POST", "/", iotest.ErrReader(errors.New("read before admission")))
+		r.Header.Set("Content-Type", content)
+		return r
+	}
 	for name, r := range map[string]*http.Request{
-		"none":    httptest.NewRequest("GET", "/", nil),
-		"waiting": waits,
+		"none":              httptest.NewRequest("GET", "/", nil),
+		"waiting":           waits,
+		"gRPC":              typed("application/grpc"),
+		"gRPC of a kind":    typed("application/grpc+proto"),
+		"gRPC, set":         typed("Application/GRPC; charset=utf-8"),
+		"gRPC for browsers": typed("application/grpc-web+proto"),
+		"Connect's streams": typed("application/connect+json"),
 	} {
 		if got, _ := b.buffer(r); got != r {
 			t.Errorf("%s: touched", name)
 		}
+	}
+}
+
+// What only begins like a type of calls that talk both ways is read like all others.
+func TestBodiesOfOtherTypes(t *testing.T) {
+	b := &bodyBuffers{max: 10}
+	for _, content := range []string{"", "application/grpcx", "application/json", "application/connect", "text/application/grpc"} {
+		r := httptest.NewRequest("POST", "/", strings.NewReader("x"))
+		r.Header.Set("Content-Type", content)
+		got, release := b.buffer(r)
+		if got == r {
+			t.Errorf("%q: not read ahead", content)
+		}
+		release()
 	}
 }
 

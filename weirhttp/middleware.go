@@ -306,9 +306,10 @@ func WithStreams(s *Streams) Option {
 // price is that the body of a request that is refused later has been read too.
 // HTTP/2 notices departures in any case.
 //
-// A body that is longer, or whose client waits for "100 Continue", is left
-// alone, and so is every body while [MaxBuffered] bytes are already held. A
-// body that fails to arrive fails later, when the handler reads it.
+// A longer body is left alone, and so is every body while [MaxBuffered] bytes are
+// already held. So are bodies whose client waits: for "100 Continue", or, with the
+// content types of gRPC and of Connect's streams, for an answer to what it has sent so
+// far. A body that fails to arrive fails later, when the handler reads it.
 func WithBufferedBody(limit int64) Option {
 	return func(m *middleware) {
 		if limit <= 0 {

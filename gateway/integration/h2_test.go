@@ -217,6 +217,55 @@ func TestUpstreamH2C(t *testing.T) {
 	}
 }
 
+// A call of gRPC talks both ways: its client sends each message when the last one was
+// answered. The gateway keeps none of them back, however small they are.
+func TestBidirectionalStream(t *testing.T) {
+	up := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", r.Header.Get("Content-Type"))
+		w.Header().Set("Trailer", "Grpc-Status")
+		lines := bufio.NewScanner(r.Body)
+		for lines.Scan() {
+			fmt.Fprintln(w, "heard", lines.Text())
+			w.(http.Flusher).Flush()
+		}
+		w.Header().Set("Grpc-Status", "0")
+	}))
+	up.Config.Protocols = new(http.Protocols)
+	up.Config.Protocols.SetUnencryptedHTTP2(true)
+	up.Start()
+	defer up.Close()
+	g := startGateway(t, strings.ReplaceAll(gatewayConfig(up.Listener.Addr().String(), 1), "http://", "h2c://"))
+
+	said, say := io.Pipe()
+	req, err := http.NewRequestWithContext(t.Context(), "POST", g.url, said)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/grpc+proto")
+	go fmt.Fprintln(say, 0) // the answer begins with the first message
+	res, err := clientFor("HTTP/2.0").Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	heard := bufio.NewScanner(res.Body)
+	n := 0
+	for ; n < 5 && heard.Scan(); n++ {
+		if want := fmt.Sprint("heard ", n); heard.Text() != want {
+			t.Fatalf("%q, want %q", heard.Text(), want)
+		}
+		fmt.Fprintln(say, n+1)
+	}
+	say.Close()
+	for heard.Scan() {
+		n++
+	}
+	if n != 6 || res.StatusCode != 200 || res.Trailer.Get("Grpc-Status") != "0" {
+		t.Errorf("%s, %d messages, trailer %v, %v; want 200, 6 and status 0", res.Status, n, res.Trailer, heard.Err())
+	}
+	g.idle(t)
+}
+
 // h2conn is one HTTP/2 connection, frame by frame: it does what the clients of
 // net/http hide or never do. What was seen on it may be read once done is
 // closed.

@@ -111,6 +111,7 @@ func (s *Server) openListener(l *listener, setting string) (err error) {
 			WriteByteTimeout:     time.Duration(l.cfg.WriteTimeout),
 			// What one connection can make the gateway hold of bodies that
 			// nobody reads yet.
+			MaxReadFrameSize:              16 << 10,
 			MaxReceiveBufferPerConnection: 256 << 10,
 			MaxReceiveBufferPerStream:     128 << 10,
 		},

@@ -80,6 +80,10 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		q.route.stats.Answered(q.status, q.call.By, took)
 		h.s.metrics.Tenant(q.call.Work.Tenant, q.call.By, took)
 	}()
+	if r.Method == http.MethodConnect || r.Method == "PRI" {
+		refuseMethod(q, r)
+		return
+	}
 	if policy.Ambiguous(r.URL) { // it may lead to another route at the upstream
 		writeProblem(q, http.StatusBadRequest,
 			"with %2F unescaped, the path has an empty, . or .. segment; servers differ on where it leads")
@@ -151,6 +155,19 @@ func (h *handler) refuseOneTooMany(w http.ResponseWriter, r *http.Request, most 
 	h.s.events.Rejected(weir.Work{}, rej)
 	q := &request{ResponseWriter: w, handler: h}
 	q.call.Refuse(q, r, rej)
+}
+
+// refuseMethod answers methods that are between two neighbours and are never forwarded.
+// What follows such a request is no request, so the connection ends.
+func refuseMethod(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Connection", "close")
+	if r.Method == http.MethodConnect {
+		w.Header().Set("Allow", "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT")
+		writeProblem(w, http.StatusMethodNotAllowed, "the gateway opens no tunnels: it does not forward CONNECT")
+		return
+	}
+	writeProblem(w, http.StatusBadRequest,
+		"PRI begins a connection in HTTP/2 and is no method; this listener speaks HTTP/2 under TLS, and without TLS only with h2c: true")
 }
 
 // writeProblem answers a request that goes no further.

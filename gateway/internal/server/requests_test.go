@@ -243,6 +243,46 @@ func TestAmbiguousPaths(t *testing.T) {
 	}
 }
 
+// A gateway is no tunnel: CONNECT is refused, and so is the preface of HTTP/2 where
+// HTTP/2 is not spoken. Neither asks a gate or reaches the upstream.
+func TestMethodsThatAreNotForwarded(t *testing.T) {
+	up := upstreamOf(t, func(_ http.ResponseWriter, r *http.Request) {
+		t.Errorf("the upstream saw %s %s", r.Method, r.RequestURI)
+	})
+	g := start(t, baseConfig(t, up.URL), Options{})
+	for text, want := range map[string]int{
+		"CONNECT x:443 HTTP/1.1\r\nHost: x:443\r\n\r\n":           http.StatusMethodNotAllowed,
+		"CONNECT / HTTP/1.1\r\nHost: x\r\n\r\n":                   http.StatusMethodNotAllowed,
+		"CONNECT x:443 HTTP/1.0\r\n\r\n":                          http.StatusMethodNotAllowed,
+		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n":                        http.StatusBadRequest,
+		"PRI * HTTP/1.1\r\nHost: x\r\n\r\n":                       http.StatusBadRequest,
+		"PRI / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx": http.StatusBadRequest,
+	} {
+		c := dial(t, g.Addr(), text)
+		res, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Errorf("%q: %v", text, err)
+			continue
+		}
+		_ = c.Close()
+		if res.StatusCode != want || !res.Close || res.Header.Get("Content-Type") != "application/problem+json" {
+			t.Errorf("%q: %s, closes: %v, %v; want %d and true", text, res.Status, res.Close, res.Header, want)
+		}
+		if allow := res.Header.Get("Allow"); (allow != "") != (want == http.StatusMethodNotAllowed) || strings.Contains(allow, "CONNECT") {
+			t.Errorf("%q: Allow: %s", text, allow)
+		}
+	}
+	g.idle()
+	if n := g.gate().Admitted; n > 0 {
+		t.Errorf("%d admitted, want none", n)
+	}
+	w := httptest.NewRecorder()
+	g.metrics.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	if line := `weir_http_requests_total{by="gateway",code="4xx",route="/"} 6`; !strings.Contains(w.Body.String(), line) {
+		t.Errorf("no %s", line)
+	}
+}
+
 // answer reads one answer from a raw connection.
 func answer(t *testing.T, c io.Reader) *http.Response {
 	t.Helper()
