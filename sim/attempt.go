@@ -140,7 +140,7 @@ func (w *world) admitted(a *attempt, p weir.Permit) {
 		after := cmp.Or(time.Duration(e.After), time.Millisecond)
 		w.events.push(event{at: w.now + after, kind: eventError, subject: a.index})
 	} else {
-		w.server.enter(w.now, a.index, a.work)
+		w.server.Enter(w.now, a.index, a.work)
 	}
 	w.countInside()
 	if over := float64(w.inside()) - w.stats.limit.value; over > 0 {
@@ -149,7 +149,7 @@ func (w *world) admitted(a *attempt, p weir.Permit) {
 }
 
 // inside counts what has been admitted and not been answered.
-func (w *world) inside() int { return w.server.inside() + w.failing }
+func (w *world) inside() int { return w.server.Len() + w.failing }
 
 func (w *world) countInside() { w.stats.setInside(w.now, w.inside()) }
 

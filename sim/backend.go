@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/weir-go/weir/internal/station"
 	"github.com/weir-go/weir/policy"
 )
 
@@ -84,21 +85,20 @@ func (b *Backend) validate(f *faultList, path string) {
 	}
 }
 
-// relative returns the law's throughput with n requests inside, in units of
-// one request alone.
-func (b *Backend) relative(n int) float64 {
-	x := float64(n)
-	switch b.Law {
-	case "usl":
-		return x / (1 + b.Sigma*(x-1) + b.Kappa*x*(x-1))
-	case "pool":
-		return math.Min(x, float64(b.Workers))
-	case "mutex":
-		alone := b.Service.mean() + time.Duration(b.Outside).Seconds()
-		return math.Min(x, alone/b.Service.mean())
+// model is the backend as the law of a station; with a mutex, it is that of
+// the lock.
+func (b *Backend) model() station.Law {
+	switch {
+	case b.Law == "usl":
+		return station.Law{Sigma: b.Sigma, Kappa: b.Kappa}
+	case b.Law == "pool":
+		return station.Law{Slots: b.Workers}
+	case b.Law == "mutex":
+		return station.Law{Slots: 1}
+	case b.Discipline == "ps":
+		return station.Law{Cores: b.Cores, Thrash: b.Thrash}
 	}
-	c := float64(b.Cores)
-	return math.Min(x, c) / (1 + b.Thrash*math.Max(0, x-c))
+	return station.Law{Slots: b.Cores}
 }
 
 // left returns how much of its capacity the backend has in a phase.
@@ -122,43 +122,25 @@ func (b *Backend) alone() float64 {
 // second, and the least concurrency that reaches it (for usl the one nearest
 // the top; without kappa, which has no top, where 99 % is reached).
 func (b *Backend) Capacity() (rps float64, concurrency int) {
-	n := 1
-	switch b.Law {
-	case "cores":
-		n = b.Cores
-	case "pool":
-		n = b.Workers
-	case "mutex":
-		n = int(math.Ceil(b.alone()/b.Service.mean() - 1e-9))
-	case "usl":
-		return b.uslCapacity()
+	if b.Law == "mutex" {
+		n := math.Ceil(b.alone()/b.Service.mean() - 1e-9)
+		return math.Min(n, b.alone()/b.Service.mean()) / b.alone(), int(n)
 	}
-	return b.relative(n) / b.alone(), n
-}
-
-func (b *Backend) uslCapacity() (float64, int) {
-	if b.Kappa == 0 {
-		// X(n) = n/(1−σ+σn) tends to 1/σ; 99 % of that at n = 99(1−σ)/σ.
-		return 1 / b.Sigma / b.alone(), max(1, int(math.Ceil(99*(1-b.Sigma)/b.Sigma)))
-	}
-	top := math.Sqrt(math.Max(0, 1-b.Sigma) / b.Kappa)
-	n := max(1, int(top))
-	if b.relative(n+1) > b.relative(n) {
-		n++
-	}
-	return b.relative(n) / b.alone(), n
+	law := b.model()
+	n, throughput := law.Best()
+	return throughput / b.alone(), n
 }
 
 // server is a backend at work.
 type server interface {
-	// enter brings a job that is work seconds of service.
-	enter(now time.Duration, job int32, work float64)
-	// next returns when something happens inside.
-	next() time.Duration
-	// step does what is due now and returns the job that was finished, if any.
-	step(now time.Duration) (job int32, finished bool)
-	// inside counts the jobs that have entered and are not finished.
-	inside() int
+	// Enter brings a job that is work seconds of service.
+	Enter(now time.Duration, job int32, work float64)
+	// Next returns when something happens inside.
+	Next() time.Duration
+	// Step does what is due now and returns the job that was finished, if any.
+	Step(now time.Duration) (job int32, finished bool)
+	// Len counts the jobs that have entered and are not finished.
+	Len() int
 	// setCapacity leaves scale of the original capacity; with 0 everything
 	// inside stands still.
 	setCapacity(now time.Duration, scale float64)
@@ -166,84 +148,61 @@ type server interface {
 
 // newServer puts the backend to work.
 func (b *Backend) newServer() server {
-	alone := func(int) float64 { return 1 }
-	switch b.Law {
-	case "usl":
-		sigma, kappa := b.Sigma, b.Kappa
-		return &shared{station: station{scale: 1, speed: func(n int) float64 {
-			x := float64(n)
-			return 1 / (1 + float64(sigma*(x-1)) + float64(kappa*x*(x-1)))
-		}}}
-	case "pool":
-		return &shared{station{scale: 1, slots: b.Workers, speed: alone}, b.Workers, b.Loses != "speed"}
-	case "mutex":
-		return &locked{
-			outside: time.Duration(b.Outside).Seconds(),
-			before:  station{scale: 1, speed: alone},
-			lock:    station{scale: 1, slots: 1, speed: alone},
-		}
+	law := b.model()
+	if b.Law == "mutex" {
+		return &locked{outside: time.Duration(b.Outside).Seconds(), before: station.New(station.Law{}), lock: station.New(law)}
 	}
-	if b.Discipline != "ps" {
-		return &shared{station{scale: 1, slots: b.Cores, speed: alone}, b.Cores, false}
-	}
-	cores, thrash := float64(b.Cores), b.Thrash
-	return &shared{station: station{scale: 1, speed: func(n int) float64 {
-		x := float64(n)
-		if x <= cores {
-			return 1
-		}
-		return cores / x / (1 + float64(thrash*(x-cores)))
-	}}}
+	return &shared{station.New(law), law.Slots, b.Law == "pool" && b.Loses != "speed"}
 }
 
 // shared is a server of one station.
 type shared struct {
-	station
+	station.Station
 	slots        int
 	losesWorkers bool
 }
 
-func (s *shared) step(now time.Duration) (int32, bool) { return s.finish(now), true }
+func (s *shared) Step(now time.Duration) (int32, bool) { return s.Finish(now), true }
 
 func (s *shared) setCapacity(now time.Duration, scale float64) {
 	if s.losesWorkers && scale > 0 {
-		s.station.setCapacity(now, 1, workersLeft(s.slots, scale))
+		s.SetCapacity(now, 1, workersLeft(s.slots, scale))
 		return
 	}
-	s.station.setCapacity(now, scale, s.slots)
+	s.SetCapacity(now, scale, s.slots)
 }
 
 // locked is a server of two stations in a row: in parallel, then one by one.
 type locked struct {
 	outside      float64
-	before, lock station
+	before, lock station.Station
 	held         []float64 // work under the lock, by job
 }
 
-func (l *locked) enter(now time.Duration, job int32, work float64) {
+func (l *locked) Enter(now time.Duration, job int32, work float64) {
 	for int(job) >= len(l.held) {
 		l.held = append(l.held, 0)
 	}
 	l.held[job] = work
-	l.before.enter(now, job, l.outside)
+	l.before.Enter(now, job, l.outside)
 }
 
-func (l *locked) next() time.Duration { return min(l.before.next(), l.lock.next()) }
+func (l *locked) Next() time.Duration { return min(l.before.Next(), l.lock.Next()) }
 
-func (l *locked) step(now time.Duration) (int32, bool) {
-	if l.lock.next() <= now {
-		return l.lock.finish(now), true
+func (l *locked) Step(now time.Duration) (int32, bool) {
+	if l.lock.Next() <= now {
+		return l.lock.Finish(now), true
 	}
-	job := l.before.finish(now)
-	l.lock.enter(now, job, l.held[job])
+	job := l.before.Finish(now)
+	l.lock.Enter(now, job, l.held[job])
 	return job, false
 }
 
-func (l *locked) inside() int { return l.before.inside() + l.lock.inside() }
+func (l *locked) Len() int { return l.before.Len() + l.lock.Len() }
 
 func (l *locked) setCapacity(now time.Duration, scale float64) {
-	l.before.setCapacity(now, min(1, math.Ceil(scale)), 0)
-	l.lock.setCapacity(now, scale, 1)
+	l.before.SetCapacity(now, min(1, math.Ceil(scale)), 0)
+	l.lock.SetCapacity(now, scale, 1)
 }
 
 // Streams of random numbers: each purpose has its own, so that a gate which
@@ -261,183 +220,6 @@ const (
 // stream returns the random numbers of one purpose for one class.
 func stream(seed uint64, purpose, class int) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, uint64(purpose)<<32|uint64(class)))
-}
-
-// station is where jobs are worked on: at most slots of them at a time, the
-// rest queue in order of arrival. Jobs in service all run at the same speed,
-// which depends on how many there are.
-//
-// It keeps one clock of work done for each job in service (v). A job that
-// enters with w seconds of work is finished when v has grown by w, whatever the
-// speed was meanwhile; so arrivals, departures and changes of capacity cost
-// O(log n) however many jobs share the station.
-type station struct {
-	slots int               // 0: unlimited
-	speed func(int) float64 // of each job with n in service; 1 is unloaded
-	scale float64           // capacity left of the original speed
-
-	v     float64       // work done on each job so far, in seconds
-	at    time.Duration // when v was last brought up to date
-	rate  float64       // at which v grows now
-	order uint32
-	jobs  []serving
-	queue ring
-}
-
-// serving is a job in service: its finish tag on the clock of work done.
-type serving struct {
-	tag   float64
-	order uint32
-	job   int32
-}
-
-func (s *serving) before(o *serving) bool {
-	return s.tag < o.tag || s.tag == o.tag && int32(s.order-o.order) < 0
-}
-
-// inside is the number of jobs in service and in the queue.
-func (s *station) inside() int { return len(s.jobs) + s.queue.n }
-
-// enter brings a job that needs work seconds of service at speed 1.
-func (s *station) enter(now time.Duration, job int32, work float64) {
-	s.advance(now)
-	if s.slots > 0 && len(s.jobs) >= s.slots {
-		s.queue.push(queued{job, work})
-		return
-	}
-	s.serve(job, work)
-	s.adjust()
-}
-
-// next returns when the first job will be finished.
-func (s *station) next() time.Duration {
-	if len(s.jobs) == 0 || s.rate <= 0 {
-		return never
-	}
-	left := (s.jobs[0].tag - s.v) / s.rate
-	if left <= 0 {
-		return s.at
-	}
-	if left > 1e9 {
-		return never
-	}
-	return s.at + time.Duration(math.Round(left*1e9))
-}
-
-// finish removes the first job to be finished, which is due now.
-func (s *station) finish(now time.Duration) int32 {
-	done := s.jobs[0]
-	s.at, s.v = now, done.tag
-	s.pop()
-	s.refill()
-	s.adjust()
-	return done.job
-}
-
-// setCapacity changes speed and slots. Jobs in service stay in service.
-func (s *station) setCapacity(now time.Duration, scale float64, slots int) {
-	s.advance(now)
-	s.scale, s.slots = scale, slots
-	s.refill()
-	s.adjust()
-}
-
-func (s *station) refill() {
-	for s.queue.n > 0 && (s.slots == 0 || len(s.jobs) < s.slots) {
-		q := s.queue.pop()
-		s.serve(q.job, q.work)
-	}
-}
-
-// advance brings the clock of work done up to now. The conversion keeps the
-// product from being fused into the sum, so that all machines agree.
-func (s *station) advance(now time.Duration) {
-	if now > s.at {
-		s.v += float64(s.rate * (now - s.at).Seconds())
-		s.at = now
-	}
-}
-
-func (s *station) adjust() {
-	s.rate = 0
-	if n := len(s.jobs); n > 0 {
-		s.rate = s.scale * s.speed(n)
-	} else {
-		s.v = 0 // an idle station starts again from zero, which keeps v precise
-	}
-}
-
-func (s *station) serve(job int32, work float64) {
-	e := serving{s.v + work, s.order, job}
-	s.order++
-	s.jobs = append(s.jobs, e)
-	i := len(s.jobs) - 1
-	for i > 0 {
-		parent := (i - 1) / 2
-		if !e.before(&s.jobs[parent]) {
-			break
-		}
-		s.jobs[i] = s.jobs[parent]
-		i = parent
-	}
-	s.jobs[i] = e
-}
-
-func (s *station) pop() {
-	h := s.jobs
-	e := h[len(h)-1]
-	h = h[:len(h)-1]
-	s.jobs = h
-	if len(h) == 0 {
-		return
-	}
-	i := 0
-	for {
-		c := 2*i + 1
-		if c >= len(h) {
-			break
-		}
-		if c+1 < len(h) && h[c+1].before(&h[c]) {
-			c++
-		}
-		if !h[c].before(&e) {
-			break
-		}
-		h[i] = h[c]
-		i = c
-	}
-	h[i] = e
-}
-
-// queued is a job that waits for a slot.
-type queued struct {
-	job  int32
-	work float64
-}
-
-// ring is a queue that keeps its memory.
-type ring struct {
-	buf     []queued
-	head, n int
-}
-
-func (r *ring) push(q queued) {
-	if r.n == len(r.buf) {
-		bigger := make([]queued, max(16, 2*r.n))
-		for i := range r.n {
-			bigger[i] = r.buf[(r.head+i)%len(r.buf)]
-		}
-		r.buf, r.head = bigger, 0
-	}
-	r.buf[(r.head+r.n)%len(r.buf)] = q
-	r.n++
-}
-
-func (r *ring) pop() queued {
-	q := r.buf[r.head]
-	r.head = (r.head + 1) % len(r.buf)
-	r.n--
-	return q
 }
 
 // Dist is a distribution of service times: how much work a request is, in

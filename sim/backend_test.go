@@ -118,20 +118,20 @@ func throughput(b *Backend, n, jobs int, seed uint64) float64 {
 	rng, draw := stream(seed, streamService, 0), b.Service.sampler()
 	var now time.Duration
 	for i := range n {
-		s.enter(now, int32(i), draw(rng))
+		s.Enter(now, int32(i), draw(rng))
 	}
 	warm := jobs / 10
 	var start time.Duration
 	for done := 0; done < warm+jobs; {
-		now = s.next()
-		job, finished := s.step(now)
+		now = s.Next()
+		job, finished := s.Step(now)
 		if !finished {
 			continue
 		}
 		if done++; done == warm {
 			start = now
 		}
-		s.enter(now, job, draw(rng))
+		s.Enter(now, job, draw(rng))
 	}
 	return float64(jobs) / (now - start).Seconds()
 }
@@ -148,7 +148,8 @@ func TestClosedLoopFollowsTheLaw(t *testing.T) {
 	for _, b := range backends {
 		for _, n := range []int{1, 3, 10, 44, 120} {
 			t.Run(fmt.Sprint(b.Law, b.Discipline, n), func(t *testing.T) {
-				within(t, "throughput", throughput(&b, n, 60_000, 1), b.relative(n)/b.alone(), .05)
+				law := b.model()
+				within(t, "throughput", throughput(&b, n, 60_000, 1), law.Throughput(n)/b.alone(), .05)
 			})
 		}
 	}
@@ -210,16 +211,16 @@ func TestCapacityChanges(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			s := tt.b.newServer()
-			s.enter(0, 0, .010)
-			s.enter(0, 1, .010)
-			for s.next() <= 4e6 {
-				s.step(s.next())
+			s.Enter(0, 0, .010)
+			s.Enter(0, 1, .010)
+			for s.Next() <= 4e6 {
+				s.Step(s.Next())
 			}
 			s.setCapacity(4e6, .5)
 			var got []time.Duration
-			for s.inside() > 0 {
-				at := s.next()
-				if _, finished := s.step(at); finished {
+			for s.Len() > 0 {
+				at := s.Next()
+				if _, finished := s.Step(at); finished {
 					got = append(got, at)
 				}
 			}
@@ -236,12 +237,12 @@ func TestWorkersAreLostAndComeBack(t *testing.T) {
 	b := Backend{Law: "pool", Workers: 4, Service: Dist{Dist: "constant", Mean: d("10ms")}}
 	s := b.newServer()
 	for i := range 8 {
-		s.enter(0, int32(i), .010)
+		s.Enter(0, int32(i), .010)
 	}
 	s.setCapacity(1e6, .25) // four are served, one worker is left
 	finish := func() time.Duration {
-		at := s.next()
-		s.step(at)
+		at := s.Next()
+		s.Step(at)
 		return at
 	}
 	for range 4 {
@@ -306,19 +307,5 @@ func TestDistributionsHaveTheirMoments(t *testing.T) {
 				t.Errorf("coefficient of variation: got %.4f, want %.4f", cv, tt.cv)
 			}
 		})
-	}
-}
-
-func TestHistogramIsWithinItsPrecision(t *testing.T) {
-	h := newHistogram(7)
-	for i := 1; i <= 100_000; i++ {
-		h.add(time.Duration(i) * time.Microsecond)
-	}
-	for _, p := range []float64{0, .001, .5, .9, .99, .999, 1} {
-		want := math.Min(math.Floor(p*100_000)+1, 100_000) * 1000
-		within(t, "quantile", float64(h.quantile(p)), want, 1./128)
-	}
-	if empty := newHistogram(7); empty.quantile(.5) != 0 {
-		t.Error("the quantile of nothing is not 0")
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/hist"
 	"github.com/weir-go/weir/policy"
 )
 
@@ -72,7 +73,7 @@ func (l *ledger) sumUp(window int, w *world, s *Summary) {
 		possible := math.Min(float64(t.offered), s.Capacity*seconds/float64(c.calls))
 		s.Classes = append(s.Classes, ClassSummary{
 			Name: c.name, Offered: t.offered, Done: t.done, Attempts: t.attempts, Admitted: t.admitted, Refused: t.refused, GaveUp: t.gaveUp,
-			P50: t.latency.quantile(.5), P99: t.latency.quantile(.99), WaitP99: t.wait.quantile(.99), Starved: t.starved,
+			P50: t.latency.Quantile(.5), P99: t.latency.Quantile(.99), WaitP99: t.wait.Quantile(.99), Starved: t.starved,
 			Served: share(float64(t.done), float64(t.offered)), Tasks: share(float64(t.done), possible),
 			Given: share(t.given(), given), Work: share(t.work, power*seconds), Slack: share(t.work, power*seconds-(busy-t.work)),
 			Jain: jain(t.served()), Behind: t.behind, Reasons: byReason(&t.reasons),
@@ -271,7 +272,7 @@ type tally struct {
 	behind        uint64
 	reasons       [numReasons]uint64
 	work          float64
-	latency, wait histogram
+	latency, wait hist.Histogram
 	starved       time.Duration
 	flows         []portion // by tenant
 }
@@ -296,7 +297,7 @@ func newLedger(s *Scenario) *ledger {
 		a := &account{from: w.from, to: w.to, classes: make([]tally, len(s.Traffic))}
 		for i := range a.classes {
 			a.classes[i] = tally{
-				latency: newHistogram(7), wait: newHistogram(7),
+				latency: hist.New(7), wait: hist.New(7),
 				flows: make([]portion, max(1, s.Traffic[i].Tenants)),
 			}
 		}
@@ -389,7 +390,7 @@ func (l *ledger) admitted(now time.Duration, a *attempt) {
 		}
 		t.admitted++
 		t.flows[a.tenant].given += a.units()
-		t.wait.add(now - a.start)
+		t.wait.Record(now - a.start)
 	})
 }
 
@@ -436,7 +437,7 @@ func (l *ledger) gaveUp(now time.Duration, a *attempt) {
 
 func (l *ledger) answered(now time.Duration, a *attempt, latency time.Duration, work float64, good bool) {
 	l.each(now, a, func(_ *account, t *tally) {
-		t.latency.add(latency)
+		t.latency.Record(latency)
 		if good {
 			t.work += work
 		}

@@ -326,8 +326,8 @@ func (w *window) summary() Summary {
 		Offered: w.offered, Attempts: w.attempts, Admitted: w.admitted,
 		Answered: w.answered, Good: w.good, GaveUp: w.gaveUp, Abandoned: w.abandoned,
 		Capacity: w.capacity.mean(),
-		P50:      w.latency.quantile(.5), P99: w.latency.quantile(.99), P999: w.latency.quantile(.999),
-		WaitP99: w.wait.quantile(.99), RefusalP99: w.refusal.quantile(.99),
+		P50:      w.latency.Quantile(.5), P99: w.latency.Quantile(.99), P999: w.latency.Quantile(.999),
+		WaitP99: w.wait.Quantile(.99), RefusalP99: w.refusal.Quantile(.99),
 		Limit: w.limit.public(), Inside: w.inside.public(),
 	}
 	var refused uint64

@@ -1,10 +1,10 @@
 package sim
 
 import (
-	"math/bits"
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/hist"
 )
 
 // numReasons has room for every weir.Reason.
@@ -28,7 +28,7 @@ type statistics struct {
 
 	columnWidth time.Duration
 	columnEnd   time.Duration
-	columnHist  histogram
+	columnHist  hist.Histogram
 	columns     []column
 
 	capacity gauge // requests a second
@@ -58,7 +58,7 @@ type window struct {
 	refused                               [numReasons]uint64
 	hits                                  uint64
 	work, wasted, over                    float64
-	latency, wait, refusal                histogram
+	latency, wait, refusal                hist.Histogram
 	capacity, power, inside, limit        level
 }
 
@@ -81,13 +81,13 @@ func newStatistics(end time.Duration, columns int, windows []*window, mean float
 		windows:     append([]*window{{from: 0, to: never}}, windows...),
 		binWidth:    max(minBin, end/maxBins),
 		columnWidth: max(1, end/time.Duration(columns)),
-		columnHist:  newHistogram(5),
+		columnHist:  hist.New(5),
 		mean:        mean,
 		full:        full,
 	}
 	s.columnEnd = s.columnWidth
 	for _, w := range s.windows {
-		w.latency, w.wait, w.refusal = newHistogram(7), newHistogram(5), newHistogram(5)
+		w.latency, w.wait, w.refusal = hist.New(7), hist.New(5), hist.New(5)
 	}
 	s.capacity.value, s.power.value = full(1), full(1)*mean
 	return s
@@ -116,7 +116,7 @@ func (s *statistics) attempted(t time.Duration) {
 func (s *statistics) admitted(t, waited time.Duration) {
 	s.each(t, func(w *window) {
 		w.admitted++
-		w.wait.add(waited)
+		w.wait.Record(waited)
 	})
 }
 
@@ -124,7 +124,7 @@ func (s *statistics) refused(t, after time.Duration, r weir.Reason) {
 	s.bin.refused++
 	s.each(t, func(w *window) {
 		w.refused[min(int(r), numReasons-1)]++
-		w.refusal.add(after)
+		w.refusal.Record(after)
 	})
 }
 
@@ -137,11 +137,11 @@ func (s *statistics) answered(t, latency time.Duration, work float64, good bool)
 	} else {
 		s.bin.late++
 	}
-	s.columnHist.add(latency)
+	s.columnHist.Record(latency)
 	s.each(t, func(w *window) {
 		w.answered++
 		w.work += work
-		w.latency.add(latency)
+		w.latency.Record(latency)
 		if good {
 			w.good++
 		} else {
@@ -217,14 +217,14 @@ func (s *statistics) closeBin(t time.Duration) {
 }
 
 func (s *statistics) closeColumn() {
-	s.columns = append(s.columns, column{s.columnHist.quantile(.5), s.columnHist.quantile(.99)})
-	s.columnHist.reset()
+	s.columns = append(s.columns, column{s.columnHist.Quantile(.5), s.columnHist.Quantile(.99)})
+	s.columnHist.Reset()
 	s.columnEnd += s.columnWidth
 }
 
 func (s *statistics) finish(t time.Duration) {
 	s.settleAll(t)
-	if s.columnHist.total > 0 {
+	if s.columnHist.Count() > 0 {
 		s.closeColumn()
 	}
 	for _, w := range s.windows {
@@ -296,64 +296,4 @@ func (r *Report) capacityAt(run *Result, t time.Duration) float64 {
 		}
 	}
 	return r.Capacity
-}
-
-// histogram counts durations in buckets that are a fixed share of their value
-// wide: 1/2^precision. Its size is bounded whatever it is given.
-type histogram struct {
-	precision uint
-	counts    []uint32
-	total     uint64
-}
-
-func newHistogram(precision uint) histogram { return histogram{precision: precision} }
-
-// bucket: values below 2^precision have one each; above that, each doubling
-// has 2^precision.
-func (h *histogram) bucket(d time.Duration) int {
-	v := uint64(max(d, 0))
-	if v < 1<<h.precision {
-		return int(v)
-	}
-	shift := uint(bits.Len64(v)) - h.precision - 1
-	return int(shift+1)<<h.precision + int(v>>shift) - 1<<h.precision
-}
-
-// value is the middle of a bucket.
-func (h *histogram) value(bucket int) time.Duration {
-	if bucket < 1<<h.precision {
-		return time.Duration(bucket)
-	}
-	shift := uint(bucket>>h.precision) - 1
-	low := uint64(bucket&(1<<h.precision-1)|1<<h.precision) << shift
-	return time.Duration(low + (uint64(1)<<shift)/2)
-}
-
-func (h *histogram) add(d time.Duration) {
-	i := h.bucket(d)
-	if i >= len(h.counts) {
-		h.counts = append(h.counts, make([]uint32, i+1-len(h.counts))...)
-	}
-	h.counts[i]++
-	h.total++
-}
-
-// quantile returns the p-quantile by rank, 0 for an empty histogram.
-func (h *histogram) quantile(p float64) time.Duration {
-	if h.total == 0 {
-		return 0
-	}
-	rank := min(uint64(p*float64(h.total)), h.total-1)
-	for i, n := range h.counts {
-		if uint64(n) > rank {
-			return h.value(i)
-		}
-		rank -= uint64(n)
-	}
-	return h.value(len(h.counts) - 1)
-}
-
-func (h *histogram) reset() {
-	clear(h.counts)
-	h.total = 0
 }

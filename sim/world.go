@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/station"
 )
 
 // world is one run: everything that moves on virtual time. It is one goroutine;
@@ -70,7 +71,7 @@ func (w *world) run(ctx context.Context) error {
 		}
 		switch what {
 		case serverNext:
-			if job, finished := w.server.step(w.now); finished {
+			if job, finished := w.server.Step(w.now); finished {
 				w.finished(w.attempts[job])
 			}
 		case gatesNext:
@@ -98,7 +99,7 @@ const (
 )
 
 func (w *world) soonest() (time.Duration, int) {
-	at, what := w.server.next(), serverNext
+	at, what := w.server.Next(), serverNext
 	for _, f := range w.fronts {
 		if t, ok := f.next(); ok && t < at && !w.phase.suspended {
 			at, what = t, gatesNext
@@ -215,7 +216,7 @@ func (w *world) request(c *class, tenant, client int32) {
 }
 
 // never is later than everything.
-const never = time.Duration(1<<63 - 1)
+const never = station.Never
 
 // eventKind says what an event does.
 type eventKind uint8

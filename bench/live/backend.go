@@ -1,7 +1,6 @@
 package live
 
 import (
-	"container/heap"
 	"fmt"
 	"math"
 	"net/http"
@@ -10,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-go/weir/internal/station"
 )
 
 // workHeader tells the backend how much work a request is, in microseconds.
@@ -29,7 +30,7 @@ func newBackend(law Law) backend {
 	if law.Kind == "burn" {
 		return newBurner()
 	}
-	return newStation(law)
+	return newTimed(law)
 }
 
 // handler serves requests by doing their work. Like most servers it does not
@@ -154,41 +155,26 @@ type Law struct {
 	Thrash  float64       `json:",omitempty"`
 }
 
-// speed is how fast each of n requests in service runs; 1 is alone.
-func (l *Law) speed(n int) float64 {
-	x := float64(n)
+// model is the law as that of a station.
+func (l *Law) model() station.Law {
 	switch l.Kind {
-	case "usl":
-		return 1 / (1 + l.Sigma*(x-1) + l.Kappa*x*(x-1))
+	case "pool":
+		return station.Law{Slots: l.Workers}
 	case "cores":
-		if c := float64(l.Workers); x > c {
-			return c / x / (1 + l.Thrash*(x-c))
-		}
+		return station.Law{Cores: l.Workers, Thrash: l.Thrash}
 	}
-	return 1
-}
-
-// slots is how many are in service at a time, 0 for all.
-func (l *Law) slots() int {
-	if l.Kind == "pool" {
-		return l.Workers
-	}
-	return 0
+	return station.Law{Sigma: l.Sigma, Kappa: l.Kappa}
 }
 
 // best is the least concurrency of the largest throughput, and that throughput
 // in requests a second.
 func (l *Law) best() (n int, rps float64) {
-	for i := 1; i <= 1000; i++ {
-		served := i
-		if s := l.slots(); s > 0 {
-			served = min(i, s)
-		}
-		if x := float64(served) * l.speed(served) / l.Service.Seconds(); x > rps*(1+1e-9) {
-			n, rps = i, x
-		}
+	if l.Kind == "burn" {
+		return 1, 1 / l.Service.Seconds()
 	}
-	return n, rps
+	model := l.model()
+	n, throughput := model.Best()
+	return n, throughput / l.Service.Seconds()
 }
 
 // loaded is the mean latency at the best concurrency.
@@ -231,132 +217,93 @@ var (
 // kind, too: file descriptors, or memory.
 const mostInside = 8192
 
-// station is a backend that does not compute but lets time pass, by a [Law].
+// timed is a backend that does not compute but lets time pass, by a [Law].
 //
-// It keeps one clock of work done on each request in service (v). A request of w
-// seconds of work is finished when v has grown by w, whatever the speed was
-// meanwhile. What was due while its timer was late is finished in order, at the
-// times at which it was due, so that the capacity is exact on a machine whose
-// timers are not. A client that leaves changes nothing.
-type station struct {
-	law   Law
+// What was due while its timer was late is finished in order, at the times at
+// which it was due, so that the capacity is exact on a machine whose timers are
+// not. A client that leaves changes nothing.
+type timed struct {
 	epoch time.Time
 
-	mu    sync.Mutex
-	timer *time.Timer
-	scale float64
-	v     float64 // work done on each request in service, in seconds
-	at    float64 // when v was last brought up to date, in seconds
-	jobs  jobs
-	queue []*job
+	mu      sync.Mutex
+	timer   *time.Timer
+	station station.Station
+	slots   int
+	jobs    []job   // by number
+	free    []int32 // numbers of jobs
 	account
 }
 
 // job is a request inside.
 type job struct {
-	work, tag float64 // tag is the v at which it is finished
-	done      chan struct{}
+	work float64
+	done chan struct{}
 }
 
-func newStation(law Law) *station {
-	s := &station{law: law, epoch: time.Now(), scale: 1}
-	s.timer = time.AfterFunc(time.Hour, s.tick)
-	return s
+func newTimed(law Law) *timed {
+	model := law.model()
+	t := &timed{epoch: time.Now(), station: station.New(model), slots: model.Slots}
+	t.timer = time.AfterFunc(time.Hour, func() { t.update(func(time.Duration) {}) })
+	return t
+}
+
+// update finishes what is due, lets f change something, and sets the timer.
+func (t *timed) update(f func(now time.Duration)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Since(t.epoch)
+	t.finish(now)
+	f(now)
+	if next := t.station.Next(); next != station.Never {
+		// Not sooner than a microsecond: what rounding leaves must not spin.
+		t.timer.Reset(max(time.Microsecond, next-time.Since(t.epoch)))
+	}
+}
+
+// finish ends the jobs that are due until now.
+func (t *timed) finish(now time.Duration) {
+	for t.station.Next() <= now {
+		i := t.station.Finish(t.station.Next())
+		t.account.finished(t.jobs[i].work)
+		close(t.jobs[i].done)
+		t.free = append(t.free, i)
+	}
 }
 
 // do returns when the work is done, or false at once if too many are inside.
-func (s *station) do(work time.Duration) bool {
-	j := &job{work: work.Seconds(), done: make(chan struct{})}
-	if !s.enter(time.Since(s.epoch).Seconds(), j) {
-		return false
+func (t *timed) do(work time.Duration) bool {
+	j := job{work: work.Seconds(), done: make(chan struct{})}
+	ok := false
+	t.update(func(now time.Duration) { ok = t.enter(now, j) })
+	if ok {
+		<-j.done
 	}
-	<-j.done
-	return true
+	return ok
 }
 
-func (s *station) enter(now float64, j *job) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.settle(now)
-	if !s.account.entered() {
+func (t *timed) enter(now time.Duration, j job) bool {
+	if !t.account.entered() {
 		return false
 	}
-	if slots := s.law.slots(); slots > 0 && len(s.jobs) >= slots {
-		s.queue = append(s.queue, j)
-	} else {
-		s.serve(j)
+	if len(t.free) == 0 {
+		t.free = append(t.free, int32(len(t.jobs)))
+		t.jobs = append(t.jobs, job{})
 	}
-	s.arm()
+	i := t.free[len(t.free)-1]
+	t.free = t.free[:len(t.free)-1]
+	t.jobs[i] = j
+	t.station.Enter(now, i, j.work)
 	return true
-}
-
-func (s *station) tick() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.settle(time.Since(s.epoch).Seconds())
-	s.arm()
 }
 
 // setScale leaves scale of the capacity.
-func (s *station) setScale(scale float64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.settle(time.Since(s.epoch).Seconds())
-	s.scale = scale
-	s.arm()
+func (t *timed) setScale(scale float64) {
+	t.update(func(now time.Duration) { t.station.SetCapacity(now, scale, t.slots) })
 }
 
-func (s *station) take() account {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.settle(time.Since(s.epoch).Seconds())
-	return s.account.take()
-}
-
-// settle finishes what is due until now, and brings v up to date.
-func (s *station) settle(now float64) {
-	for len(s.jobs) > 0 {
-		due := s.next()
-		if due > now {
-			break
-		}
-		j := heap.Pop(&s.jobs).(*job)
-		s.at, s.v = due, j.tag
-		s.account.finished(j.work)
-		close(j.done)
-		if len(s.queue) > 0 {
-			next := s.queue[0]
-			s.queue = s.queue[1:]
-			s.serve(next)
-		}
-	}
-	if len(s.jobs) == 0 {
-		s.v, s.at = 0, now
-		return
-	}
-	if now > s.at {
-		s.v += (now - s.at) * s.rate()
-		s.at = now
-	}
-}
-
-func (s *station) serve(j *job) {
-	j.tag = s.v + j.work
-	heap.Push(&s.jobs, j)
-}
-
-func (s *station) rate() float64 { return s.scale * s.law.speed(len(s.jobs)) }
-
-// next is when the first request in service is finished.
-func (s *station) next() float64 { return s.at + max(0, s.jobs[0].tag-s.v)/s.rate() }
-
-func (s *station) arm() {
-	if len(s.jobs) == 0 {
-		return
-	}
-	wait := min(s.next()-time.Since(s.epoch).Seconds(), 3600)
-	// Not sooner than a microsecond: what rounding leaves must not spin.
-	s.timer.Reset(max(time.Microsecond, time.Duration(wait*float64(time.Second))))
+func (t *timed) take() (a account) {
+	t.update(func(time.Duration) { a = t.account.take() })
+	return a
 }
 
 // account is what a backend has done.
@@ -388,19 +335,4 @@ func (a *account) take() account {
 	now := *a
 	a.MaxInside = a.Inside
 	return now
-}
-
-// jobs is a heap by finish tag.
-type jobs []*job
-
-func (h jobs) Len() int           { return len(h) }
-func (h jobs) Less(i, j int) bool { return h[i].tag < h[j].tag }
-func (h jobs) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *jobs) Push(x any)        { *h = append(*h, x.(*job)) }
-func (h *jobs) Pop() any {
-	old := *h
-	j := old[len(old)-1]
-	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
-	return j
 }

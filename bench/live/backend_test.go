@@ -29,7 +29,7 @@ func TestStation(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := newStation(tt.law)
+				s := newTimed(tt.law)
 				defer s.timer.Stop()
 				s.setScale(tt.scale)
 				begin := time.Now()
@@ -56,31 +56,25 @@ func TestStation(t *testing.T) {
 	}
 }
 
-// A station that looks late finishes what was due, in the order and at the times
-// at which it was.
+// A station whose timer is late finishes what was due, in the order and at the
+// times at which it was.
 func TestStationLate(t *testing.T) {
-	s := newStation(Law{Kind: "pool", Workers: 1})
+	s := newTimed(Law{Kind: "pool", Workers: 1})
 	s.timer.Stop()
 	for range 3 {
-		s.account.entered()
-		j := &job{work: 0.01, done: make(chan struct{})}
-		if len(s.jobs) == 0 {
-			s.serve(j)
-		} else {
-			s.queue = append(s.queue, j)
-		}
+		s.enter(0, job{work: 0.01, done: make(chan struct{})})
 	}
-	s.settle(0.025)
-	if s.Done != 2 || len(s.jobs) != 1 {
-		t.Fatalf("%d done after 25 ms, want 2", s.Done)
+	s.finish(ms(25))
+	if s.Done != 2 || s.Inside != 1 {
+		t.Fatalf("%d done after 25 ms, %d inside, want 2 and 1", s.Done, s.Inside)
 	}
-	if next := s.next(); next < 0.0299 || next > 0.0301 {
-		t.Errorf("the third is due at %v s, want .03", next)
+	if next := s.station.Next(); next != ms(30) {
+		t.Errorf("the third is due at %v, want 30 ms", next)
 	}
 }
 
 func TestStationFull(t *testing.T) {
-	s := newStation(Law{Kind: "pool", Workers: 1})
+	s := newTimed(Law{Kind: "pool", Workers: 1})
 	s.timer.Stop()
 	s.Inside = mostInside
 	if s.do(time.Second) {

@@ -4,6 +4,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/weir-go/weir/internal/loadgen"
 )
 
 // Figures are what one stage of one run came to.
@@ -76,32 +78,32 @@ type stretch struct {
 func (s *stretch) figures() Figures {
 	var f Figures
 	var admitted, refusals []time.Duration
-	n := map[Answer]float64{}
+	n := map[loadgen.Answer]float64{}
 	behind, good := 0.0, 0.0
 	for i := range s.records {
 		r := &s.records[i]
 		n[r.Answer]++
-		if r.Late || r.Answer == Unsent {
+		if r.Late || r.Answer == loadgen.Unsent {
 			behind++
 		}
 		switch r.Answer {
-		case OK:
+		case loadgen.OK:
 			good += s.worth(r)
 			admitted = append(admitted, r.Latency)
-		case Failed, GaveUp:
+		case loadgen.Failed, loadgen.GaveUp:
 			admitted = append(admitted, r.Latency)
-		case Refused:
+		case loadgen.Refused:
 			refusals = append(refusals, r.Latency)
 		}
 	}
 	total := max(1, float64(len(s.records)))
 	possible := s.capacity * s.scale * (s.to - s.from).Seconds()
 	f.Goodput = good / possible
-	f.Served = n[OK] / total
+	f.Served = n[loadgen.OK] / total
 	f.P50, f.P99, f.P999 = quantile(admitted, 0.5), quantile(admitted, 0.99), quantile(admitted, 0.999)
 	f.RefusalP99 = quantile(refusals, 0.99)
-	f.Refused, f.Failed = n[Refused]/total, n[Failed]/total
-	f.Late = (n[GaveUp] + n[Failed]) / max(1, n[OK]+n[GaveUp]+n[Failed])
+	f.Refused, f.Failed = n[loadgen.Refused]/total, n[loadgen.Failed]/total
+	f.Late = (n[loadgen.GaveUp] + n[loadgen.Failed]) / max(1, n[loadgen.OK]+n[loadgen.GaveUp]+n[loadgen.Failed])
 	f.Behind = behind / total
 	f.Bound = 1
 	f.Settle, f.FirstLate, f.Calm = s.settle(), s.firstLate(), s.calm()
@@ -136,7 +138,7 @@ func (s *stretch) account(f *Figures) {
 func delivered(records []Record, from, to time.Duration) float64 {
 	work := 0.0
 	for i := range records {
-		if r := &records[i]; r.Answer == OK && r.Due+r.Latency >= from && r.Due+r.Latency < to {
+		if r := &records[i]; r.Answer == loadgen.OK && r.Due+r.Latency >= from && r.Due+r.Latency < to {
 			work += r.Work.Seconds()
 		}
 	}
@@ -158,7 +160,7 @@ func (s *stretch) settle() float64 {
 	for from := s.from; from+window <= s.to; from += step {
 		good := 0.0
 		for _, r := range due(s.records, from, from+window) {
-			if r.Answer == OK {
+			if r.Answer == loadgen.OK {
 				good += s.worth(&r)
 			}
 		}
@@ -173,9 +175,9 @@ func (s *stretch) firstLate() float64 {
 	admitted, late := 0.0, 0.0
 	for _, r := range due(s.records, s.from, s.from+500*time.Millisecond) {
 		switch r.Answer {
-		case OK:
+		case loadgen.OK:
 			admitted++
-		case GaveUp, Failed:
+		case loadgen.GaveUp, loadgen.Failed:
 			admitted++
 			late++
 		}
@@ -190,7 +192,7 @@ func (s *stretch) calm() float64 {
 		part := due(s.records, from, from+window)
 		refused := 0
 		for _, r := range part {
-			if r.Answer == Refused {
+			if r.Answer == loadgen.Refused {
 				refused++
 			}
 		}

@@ -12,7 +12,7 @@
 // process, which generates the load, and the backends behind proxies are pinned
 // to the other. Load is open: requests leave at times drawn beforehand (Poisson),
 // latency counts from the time a request was due, and a client whose patience
-// ends closes its connection. A run in which more than [VoidAbove] of the
+// ends closes its connection. A run in which more than [loadgen.VoidAbove] of the
 // requests left late says more about the generator than about what it measures:
 // it is void, repeated, and named in the report if it stays void.
 //

@@ -6,6 +6,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir/internal/loadgen"
 )
 
 // TestMain lets the test's own binary play the roles, as the command does.
@@ -25,11 +27,11 @@ func TestMain(m *testing.M) {
 func stretchOfTwoHalves() stretch {
 	var all []Record
 	for i := range 2000 {
-		r := Record{Due: time.Duration(i) * 5 * time.Millisecond, Work: ms(10), Answer: OK, Latency: ms(20)}
+		r := Record{Due: time.Duration(i) * 5 * time.Millisecond, Work: ms(10), Answer: loadgen.OK, Latency: ms(20)}
 		if i%2 == 1 {
-			r.Answer, r.Latency = Refused, ms(1)
+			r.Answer, r.Latency = loadgen.Refused, ms(1)
 			if i >= 1000 {
-				r.Answer, r.Latency = GaveUp, ms(100)
+				r.Answer, r.Latency = loadgen.GaveUp, ms(100)
 			}
 		}
 		all = append(all, r)
@@ -83,7 +85,7 @@ func TestFiguresByWork(t *testing.T) {
 func TestSettleLate(t *testing.T) {
 	s := stretchOfTwoHalves()
 	for i := range s.records[:400] { // two seconds without an answer
-		s.records[i].Answer = GaveUp
+		s.records[i].Answer = loadgen.GaveUp
 	}
 	if f := s.figures(); math.Abs(f.Settle-1.8) > 0.051 { // a window of four seconds may lack a twentieth
 		t.Errorf("settled after %v s, want 1.8", f.Settle)
@@ -103,7 +105,7 @@ func TestVoid(t *testing.T) {
 	if why := void([][]Figures{{s.figures()}}); why != "" {
 		t.Errorf("40 of 2000 late sends are 2 %%, and the run is void: %s", why)
 	}
-	s.records[0].Answer = Unsent
+	s.records[0].Answer = loadgen.Unsent
 	if why := void([][]Figures{{s.figures()}}); why == "" {
 		t.Error("a request that never left counts as late")
 	}

@@ -1,49 +1,22 @@
 package live
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"math"
 	"math/rand/v2"
-	"net"
-	"os"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
+
+	"github.com/weir-go/weir/bench/kit"
+	"github.com/weir-go/weir/internal/loadgen"
 )
 
 // Bounds of a load, so that a slip of the keyboard is no attack.
 const (
 	mostRate = 25_000 // requests a second
 	mostOpen = 4096   // connections
-	mostSend = 2_000_000
-)
-
-// VoidAbove is the share of requests that left late, or not at all, above which
-// a run is void.
-const VoidAbove = 0.02
-
-// lateShare is how far behind its time a request may leave, as a share of its
-// client's patience. Timers are a millisecond late as it is.
-const lateShare = 0.05
-
-func lateAfter(patience time.Duration) time.Duration {
-	return max(2*time.Millisecond, time.Duration(lateShare*float64(patience)))
-}
-
-// Answer is what became of a request.
-type Answer uint8
-
-// The answers.
-const (
-	Unsent  Answer = iota // never left: too many were open
-	OK                    // what was wanted, in time
-	Refused               // told to come back later
-	Failed                // another status, or a broken connection
-	GaveUp                // nothing within its client's patience
 )
 
 // Record is one request, from its birth on.
@@ -51,7 +24,7 @@ type Record struct {
 	Due     time.Duration // since the load's start
 	Work    time.Duration
 	Heavy   bool // one of the few with much work, where there are two kinds
-	Answer  Answer
+	Answer  loadgen.Answer
 	Late    bool          // left too late
 	Calls   uint8         // of a task that were answered in time
 	Latency time.Duration // since Due
@@ -93,25 +66,21 @@ func (l *Load) random() (arrivals, works *rand.Rand) {
 func (l *Load) draw() []Record {
 	arrivals, works := l.random()
 	var all []Record
-	var begin float64
+	var begin time.Duration
 	for _, p := range l.Phases {
 		if l.Again {
 			arrivals, works = l.random()
 		}
-		rate, end := min(p.Load*l.Capacity, mostRate), begin+p.For.Seconds()
-		for at := begin; rate > 0 && len(all) < mostSend; {
-			at += arrivals.ExpFloat64() / rate
-			if at >= end {
-				break
-			}
+		phase := []loadgen.Phase{{Rate: min(p.Load*l.Capacity, mostRate), For: p.For}}
+		for at := range loadgen.Arrivals(arrivals, phase) {
 			work, heavy := drawWork(works, l.Dist)
-			r := Record{Due: time.Duration(at * float64(time.Second)), Heavy: heavy}
+			r := Record{Due: begin + at, Heavy: heavy}
 			if l.Mean > 0 {
 				r.Work = max(time.Microsecond, time.Duration(work*float64(l.Mean)))
 			}
 			all = append(all, r)
 		}
-		begin = end
+		begin += p.For
 	}
 	return all
 }
@@ -142,23 +111,25 @@ func drawWork(random *rand.Rand, dist string) (work float64, heavy bool) {
 // run sends the requests at their times and returns them with what became of
 // them. epoch is when the first phase begins.
 func (l *Load) run(ctx context.Context, epoch time.Time) []Record {
-	c := &clients{load: l, heads: l.heads(), epoch: epoch, late: lateAfter(l.Patience), all: l.draw()}
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for i := range c.all {
-		if wait := time.Until(epoch.Add(c.all[i].Due)); wait > 0 {
-			timer.Reset(wait)
-			select {
-			case <-timer.C:
-			case <-ctx.Done():
-				c.finish()
-				return c.all[:i]
+	all := l.draw()
+	return all[:l.loop(epoch, all).Run(ctx)]
+}
+
+// loop is the open loop that sends the requests, over a connection for each client.
+func (l *Load) loop(epoch time.Time, all []Record) *loadgen.Open {
+	return &loadgen.Open{
+		Epoch: epoch,
+		Due: func(yield func(time.Duration) bool) {
+			for i := 0; i < len(all) && yield(all[i].Due); i++ {
 			}
-		}
-		c.send(i)
+		},
+		Most:   mostOpen,
+		Unsent: func(int, time.Duration) {},
+		Client: func() (func(int, time.Duration), func()) {
+			c := new(conn)
+			return func(i int, _ time.Duration) { l.task(c, epoch, i, &all[i]) }, c.Close
+		},
 	}
-	c.finish()
-	return c.all
 }
 
 // heads is never empty.
@@ -169,75 +140,19 @@ func (l *Load) heads() []string {
 	return l.Heads
 }
 
-// clients are those that send: one connection each, one request at a time.
-type clients struct {
-	load  *Load
-	heads []string
-	epoch time.Time
-	late  time.Duration
-	all   []Record
-
-	mu   sync.Mutex
-	idle []*client
-	open int
-	busy sync.WaitGroup // requests under way
-	ends sync.WaitGroup // clients
-}
-
-// client sends what it is given.
-type client struct {
-	next chan int
-	conn conn
-}
-
-// send gives request i to a client: the one that was busy last, or a new one.
-func (c *clients) send(i int) {
-	c.busy.Add(1)
-	c.mu.Lock()
-	if n := len(c.idle); n > 0 {
-		one := c.idle[n-1]
-		c.idle = c.idle[:n-1]
-		c.mu.Unlock()
-		one.next <- i
-		return
-	}
-	if c.open >= mostOpen {
-		c.mu.Unlock()
-		c.busy.Done() // it stays Unsent
-		return
-	}
-	c.open++
-	c.mu.Unlock()
-	one := &client{next: make(chan int, 1)}
-	one.next <- i
-	c.ends.Go(func() { c.work(one) })
-}
-
-func (c *clients) work(one *client) {
-	defer one.conn.close()
-	for i := range one.next {
-		c.task(&one.conn, i)
-		c.mu.Lock()
-		c.idle = append(c.idle, one)
-		c.mu.Unlock()
-		c.busy.Done()
-	}
-}
-
 // task makes the calls of request i.
-func (c *clients) task(conn *conn, i int) {
-	r, l := &c.all[i], c.load
-	due := c.epoch.Add(r.Due)
-	r.Late = time.Since(due) > c.late
-	begin, head, work := due, c.heads[i%len(c.heads)], r.Work
+func (l *Load) task(c *conn, epoch time.Time, i int, r *Record) {
+	due, heads := epoch.Add(r.Due), l.heads()
+	r.Late = time.Since(due) > loadgen.LateAfter(l.Patience)
+	begin, head, work := due, heads[i%len(heads)], r.Work
 	for {
-		r.Answer = conn.roundTrip(l.Addr, head, work, begin.Add(l.Patience))
+		r.Answer = c.roundTrip(l.Addr, head, work, begin.Add(l.Patience))
 		now := time.Now()
 		r.Latency = now.Sub(due)
-		if r.Answer == OK && now.Sub(begin) > l.Patience {
-			r.Answer = GaveUp
+		if r.Answer == loadgen.OK && now.Sub(begin) > l.Patience {
+			r.Answer = loadgen.GaveUp
 		}
-		if r.Answer != OK {
+		if r.Answer != loadgen.OK {
 			return
 		}
 		if r.Calls++; int(r.Calls) >= l.Calls {
@@ -254,136 +169,19 @@ func (l *Load) laterWork(i, call int) time.Duration {
 	return max(time.Microsecond, time.Duration(work*float64(l.Mean)))
 }
 
-// finish waits for the answers and closes all connections.
-func (c *clients) finish() {
-	c.busy.Wait()
-	for _, one := range c.idle {
-		close(one.next)
-	}
-	c.ends.Wait()
-}
-
-// conn is a client's connection. It does as little as a client can, because one
-// core has to offer twenty thousand requests a second, and leaves as a killed
-// browser does: by a reset.
+// conn is a client's connection.
 type conn struct {
-	net.Conn
-	buf [4096]byte
+	kit.Conn
 	req []byte
 }
 
-// roundTrip sends a request with that head, of so much work, and waits for its answer until the
-// time given. The connection stays open if it can be used again.
-func (c *conn) roundTrip(addr, head string, work time.Duration, until time.Time) Answer {
-	if c.Conn == nil {
-		dialer := net.Dialer{Deadline: until}
-		dialed, err := dialer.Dial("tcp", addr)
-		if err != nil {
-			return why(err)
-		}
-		_ = dialed.(*net.TCPConn).SetLinger(0) // else thousands of ports stay in TIME_WAIT
-		c.Conn = dialed
-	}
-	status, again, err := c.exchange(head, work, until)
-	if err != nil || !again {
-		c.close()
-	}
-	switch {
-	case err != nil:
-		return why(err)
-	case status == 429, status == 503:
-		return Refused
-	case status < 400:
-		return OK
-	}
-	return Failed
-}
-
-func why(err error) Answer {
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return GaveUp
-	}
-	return Failed
-}
-
-func (c *conn) close() {
-	if c.Conn != nil {
-		_ = c.Conn.Close() // a reset: there is nothing to lose
-		c.Conn = nil
-	}
-}
-
-// exchange writes the request and reads the answer. again reports whether the
-// connection can be used for another.
-func (c *conn) exchange(head string, work time.Duration, until time.Time) (status int, again bool, err error) {
-	if err := c.SetDeadline(until); err != nil {
-		return 0, false, err
-	}
+// roundTrip sends a request with that head, of so much work, and waits for its
+// answer until the time given.
+func (c *conn) roundTrip(addr, head string, work time.Duration, until time.Time) loadgen.Answer {
 	c.req = append(append(c.req[:0], head...), workHeader+": "...)
 	c.req = strconv.AppendInt(c.req, work.Microseconds(), 10)
 	c.req = append(c.req, "\r\n\r\n"...)
-	if _, err := c.Write(c.req); err != nil {
-		return 0, false, err
-	}
-	have, end := 0, -1
-	for end < 0 {
-		got, err := c.Read(c.buf[have:])
-		if err != nil {
-			return 0, false, err
-		}
-		have += got
-		if end = bytes.Index(c.buf[:have], headerEnd); end < 0 && have == len(c.buf) {
-			return 0, false, errTooLong
-		}
-	}
-	status, length, again, err := parseHead(c.buf[:end+2])
-	if err != nil {
-		return 0, false, err
-	}
-	for left := end + len(headerEnd) + length - have; left > 0; {
-		got, err := c.Read(c.buf[:min(left, len(c.buf))])
-		if err != nil {
-			return 0, false, err
-		}
-		left -= got
-	}
-	return status, again, nil
-}
-
-var (
-	headerEnd  = []byte("\r\n\r\n")
-	errTooLong = errors.New("an answer with more than 4096 bytes of header")
-	errHead    = errors.New("not the head of an HTTP answer that this client understands")
-)
-
-// parseHead reads the status, the length of the body and whether the connection
-// stays open from an answer's head.
-func parseHead(head []byte) (status, length int, again bool, err error) {
-	line, rest, _ := bytes.Cut(head, []byte("\r\n"))
-	if len(line) < len("HTTP/1.1 200") || !bytes.HasPrefix(line, []byte("HTTP/1.1 ")) {
-		return 0, 0, false, errHead
-	}
-	if status, err = strconv.Atoi(string(line[9:12])); err != nil {
-		return 0, 0, false, errHead
-	}
-	length, again = -1, true
-	for len(rest) > 0 {
-		line, rest, _ = bytes.Cut(rest, []byte("\r\n"))
-		name, value, _ := bytes.Cut(line, []byte(":"))
-		value = bytes.TrimSpace(value)
-		switch {
-		case bytes.EqualFold(name, []byte("Content-Length")):
-			if length, err = strconv.Atoi(string(value)); err != nil {
-				return 0, 0, false, errHead
-			}
-		case bytes.EqualFold(name, []byte("Connection")):
-			again = !bytes.EqualFold(value, []byte("close"))
-		}
-	}
-	if length < 0 { // its end is that of the connection, or it is in chunks
-		return status, 0, false, nil
-	}
-	return status, length, again, nil
+	return c.RoundTrip(addr, c.req, until)
 }
 
 // batch is a closed loop: so many clients that always have more to do, each with one
@@ -406,41 +204,35 @@ const batchPause = 100 * time.Millisecond
 func (b *batch) run(ctx context.Context, epoch time.Time, begin, length time.Duration) []Record {
 	ctx, cancel := context.WithDeadline(ctx, epoch.Add(begin+length))
 	defer cancel()
-	if pause(ctx, time.Until(epoch.Add(begin))) != nil {
+	if loadgen.Pause(ctx, time.Until(epoch.Add(begin))) != nil {
 		return nil
 	}
 	each := make([][]Record, b.clients)
-	var all sync.WaitGroup
-	for i := range each {
-		all.Go(func() { each[i] = b.client(ctx, epoch, uint64(i)) })
-	}
-	all.Wait()
+	_ = loadgen.Closed(ctx, b.clients, func(i int) (func() error, func()) {
+		c, random := new(conn), rand.New(rand.NewPCG(b.seed, 3+uint64(i)))
+		rests := true // at first, so that not all begin at the same time
+		return func() error {
+			if rests && loadgen.Pause(ctx, time.Duration(2*random.Float64()*float64(batchPause))) != nil {
+				return nil // the loop ends with ctx
+			}
+			r := b.request(c, random, epoch)
+			each[i], rests = append(each[i], r), r.Answer != loadgen.OK
+			return nil
+		}, c.Close
+	})
 	records := slices.Concat(each...)
 	slices.SortStableFunc(records, func(a, b Record) int { return cmp.Compare(a.Due, b.Due) })
 	return records
 }
 
-// client sends one request after the other until ctx is done.
-func (b *batch) client(ctx context.Context, epoch time.Time, index uint64) (records []Record) {
-	random := rand.New(rand.NewPCG(b.seed, 3+index))
-	var c conn
-	defer c.close()
-	rest := random.Float64() // not all at the same time
-	for pause(ctx, time.Duration(2*rest*float64(batchPause))) == nil {
-		for ctx.Err() == nil {
-			work, _ := drawWork(random, "")
-			r := Record{Due: time.Since(epoch), Work: max(time.Microsecond, time.Duration(work*float64(b.mean)))}
-			r.Answer = c.roundTrip(b.addr, b.head, r.Work, epoch.Add(r.Due+b.patience))
-			r.Latency = time.Since(epoch) - r.Due
-			if r.Answer == OK {
-				r.Calls = 1
-			}
-			records = append(records, r)
-			if r.Answer != OK {
-				break
-			}
-		}
-		rest = random.Float64()
+// request sends one request.
+func (b *batch) request(c *conn, random *rand.Rand, epoch time.Time) Record {
+	work, _ := drawWork(random, "")
+	r := Record{Due: time.Since(epoch), Work: max(time.Microsecond, time.Duration(work*float64(b.mean)))}
+	r.Answer = c.roundTrip(b.addr, b.head, r.Work, epoch.Add(r.Due+b.patience))
+	r.Latency = time.Since(epoch) - r.Due
+	if r.Answer == loadgen.OK {
+		r.Calls = 1
 	}
-	return records
+	return r
 }

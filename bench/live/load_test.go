@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir/internal/loadgen"
 )
 
 func TestDraw(t *testing.T) {
@@ -63,40 +65,17 @@ func TestRoundTrip(t *testing.T) {
 	defer srv.CloseClientConnections()
 	addr := srv.Listener.Addr().String()
 	var c conn
-	defer c.close()
-	for i, want := range []Answer{OK, Refused, Refused, Failed, OK} {
+	defer c.Close()
+	for i, want := range []loadgen.Answer{loadgen.OK, loadgen.Refused, loadgen.Refused, loadgen.Failed, loadgen.OK} {
 		if got := c.roundTrip(addr, head("/", ""), 1500*time.Microsecond, time.Now().Add(time.Minute)); got != want {
 			t.Errorf("status %d is answer %d, want %d", statuses[i], got, want)
 		}
-		if c.Conn == nil {
+		if !c.Open() {
 			t.Error("the connection was not kept")
 		}
 	}
-	if got := c.roundTrip(addr, head("/", ""), 1500*time.Microsecond, time.Now().Add(ms(20))); got != GaveUp || c.Conn != nil {
-		t.Errorf("no answer in time is %d, connection %v; want %d and none", got, c.Conn, GaveUp)
-	}
-}
-
-func TestParseHead(t *testing.T) {
-	tests := []struct {
-		head   string
-		status int
-		length int
-		again  bool
-		fails  bool
-	}{
-		{"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n", 200, 3, true, false},
-		{"HTTP/1.1 503 Service Unavailable\r\ncontent-length:12\r\nConnection: Close\r\n", 503, 12, false, false},
-		{"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n", 200, 0, false, false},
-		{"HTTP/1.1 200 OK\r\nContent-Length: x\r\n", 0, 0, false, true},
-		{"HTTP/2 200\r\n", 0, 0, false, true},
-		{"", 0, 0, false, true},
-	}
-	for _, tt := range tests {
-		status, length, again, err := parseHead([]byte(tt.head))
-		if (err != nil) != tt.fails || !tt.fails && (status != tt.status || length != tt.length || again != tt.again) {
-			t.Errorf("%q: %d %d %v %v", tt.head, status, length, again, err)
-		}
+	if got := c.roundTrip(addr, head("/", ""), 1500*time.Microsecond, time.Now().Add(ms(20))); got != loadgen.GaveUp || c.Open() {
+		t.Errorf("no answer in time is %d, connection %v; want %d and none", got, c.Conn, loadgen.GaveUp)
 	}
 }
 
@@ -108,13 +87,12 @@ func TestUnsent(t *testing.T) {
 	}
 	defer ln.Close()
 	load := &Load{Addr: ln.Addr().String(), Patience: ms(50)}
-	c := &clients{load: load, heads: load.heads(), epoch: time.Now(), late: time.Hour, all: make([]Record, 3), open: mostOpen - 2}
-	for i := range c.all {
-		c.send(i)
-	}
-	c.finish()
-	if c.all[0].Answer != GaveUp || c.all[1].Answer != GaveUp || c.all[2].Answer != Unsent {
-		t.Errorf("answers %v, want two that gave up and one unsent", c.all)
+	all := make([]Record, 3)
+	loop := load.loop(time.Now(), all)
+	loop.Most = 2
+	loop.Run(t.Context())
+	if all[0].Answer != loadgen.GaveUp || all[1].Answer != loadgen.GaveUp || all[2].Answer != loadgen.Unsent {
+		t.Errorf("answers %v, want two that gave up and one unsent", all)
 	}
 }
 
@@ -155,16 +133,15 @@ func TestTask(t *testing.T) {
 	load := Load{Addr: srv.Listener.Addr().String(), Patience: time.Minute, Mean: ms(10), Heads: []string{head("/first", "")}, Calls: 3, Later: head("/later", "")}
 	do := func() Record {
 		asked = nil
-		c := &clients{load: &load, heads: load.heads(), epoch: time.Now(), late: time.Hour, all: []Record{{Work: ms(1)}}}
-		c.send(0)
-		c.finish()
-		return c.all[0]
+		all := []Record{{Work: ms(1)}}
+		load.loop(time.Now(), all).Run(t.Context())
+		return all[0]
 	}
-	if r := do(); r.Answer != OK || r.Calls != 3 || !slices.Equal(asked, []string{"/first", "/later", "/later"}) || len(works) != 3 {
+	if r := do(); r.Answer != loadgen.OK || r.Calls != 3 || !slices.Equal(asked, []string{"/first", "/later", "/later"}) || len(works) != 3 {
 		t.Errorf("%+v after %q of work %v", r, asked, works)
 	}
 	refuse = 2
-	if r := do(); r.Answer != Refused || r.Calls != 1 || len(asked) != 2 {
+	if r := do(); r.Answer != loadgen.Refused || r.Calls != 1 || len(asked) != 2 {
 		t.Errorf("the second call was refused: %+v after %q", r, asked)
 	}
 	if a, b := load.laterWork(5, 1), load.laterWork(5, 1); a != b || a == load.laterWork(6, 1) || a == load.laterWork(5, 2) {
@@ -228,7 +205,7 @@ func TestBatch(t *testing.T) {
 	refused, calls := 0, 0
 	for _, r := range records {
 		calls += int(r.Calls)
-		if r.Answer == Refused {
+		if r.Answer == loadgen.Refused {
 			refused++
 		}
 	}

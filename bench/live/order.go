@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/weir-go/weir/internal/loadgen"
 )
 
 // OrderFigures are what a class came to in one run of part three while all were
@@ -260,13 +262,13 @@ func (o *orderRun) void() string {
 	for _, records := range o.records {
 		total += len(records)
 		for i := range records {
-			if records[i].Late || records[i].Answer == Unsent {
+			if records[i].Late || records[i].Answer == loadgen.Unsent {
 				behind++
 			}
 		}
 	}
 	switch {
-	case float64(behind) > VoidAbove*float64(total):
+	case float64(behind) > loadgen.VoidAbove*float64(total):
 		return fmt.Sprintf("%d of %d sends late", behind, total)
 	case o.foreign > ForeignAbove:
 		return fmt.Sprintf("others used %.0f %% of the core", 100*o.foreign)
@@ -361,12 +363,12 @@ func fates(records []Record) (served, refused, p99 float64) {
 	var latencies []time.Duration
 	for i := range records {
 		switch r := &records[i]; r.Answer {
-		case OK:
+		case loadgen.OK:
 			served++
 			latencies = append(latencies, r.Latency)
-		case Refused:
+		case loadgen.Refused:
 			refused++
-		case Failed, GaveUp:
+		case loadgen.Failed, loadgen.GaveUp:
 			latencies = append(latencies, r.Latency)
 		}
 	}

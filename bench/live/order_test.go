@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir/internal/loadgen"
 )
 
 // rowOf finds a row of part three.
@@ -29,16 +31,16 @@ func TestOrderFigures(t *testing.T) {
 	row := rowOf(t, "S14")
 	o := orderRun{row: row, capacity: 1, times: orderTimes{warm: time.Second, stage: 4 * time.Second, alone: 5 * time.Second, tail: time.Second}}
 	for i := range row.classes {
-		alone := []Record{{Due: 2 * time.Second, Answer: OK, Latency: ms(10), Calls: 1}}
+		alone := []Record{{Due: 2 * time.Second, Answer: loadgen.OK, Latency: ms(10), Calls: 1}}
 		crowd := []Record{
-			{Due: 5500 * time.Millisecond, Answer: OK, Latency: ms(500), Calls: 1}, // everybody has just come: not judged
-			{Due: 7 * time.Second, Answer: Refused, Latency: ms(1)},
-			{Due: 8 * time.Second, Answer: GaveUp, Latency: ms(30)},
+			{Due: 5500 * time.Millisecond, Answer: loadgen.OK, Latency: ms(500), Calls: 1}, // everybody has just come: not judged
+			{Due: 7 * time.Second, Answer: loadgen.Refused, Latency: ms(1)},
+			{Due: 8 * time.Second, Answer: loadgen.GaveUp, Latency: ms(30)},
 		}
 		for range i + 1 {
-			crowd = append(crowd, Record{Due: 9 * time.Second, Answer: OK, Latency: ms(20), Calls: 1})
+			crowd = append(crowd, Record{Due: 9 * time.Second, Answer: loadgen.OK, Latency: ms(20), Calls: 1})
 		}
-		tail := Record{Due: 10500 * time.Millisecond, Answer: OK, Latency: ms(900), Calls: 1} // nobody comes after it: not judged
+		tail := Record{Due: 10500 * time.Millisecond, Answer: loadgen.OK, Latency: ms(900), Calls: 1} // nobody comes after it: not judged
 		o.records = append(o.records, append(append(alone, crowd...), tail))
 	}
 	f := o.figures()
@@ -66,10 +68,10 @@ func TestTaskFigures(t *testing.T) {
 	o := orderRun{row: rowOf(t, "S15"), capacity: 4, times: orderTimes{warm: time.Second, stage: 4 * time.Second, tail: 4 * time.Second}}
 	var records []Record
 	for i := range 8 { // two a second: for twice the capacity
-		records = append(records, Record{Due: time.Second + time.Duration(i)*500*time.Millisecond, Answer: Refused, Calls: uint8(i % 4)})
+		records = append(records, Record{Due: time.Second + time.Duration(i)*500*time.Millisecond, Answer: loadgen.Refused, Calls: uint8(i % 4)})
 	}
 	for i := range 3 {
-		records[i].Answer, records[i].Calls = OK, 4
+		records[i].Answer, records[i].Calls = loadgen.OK, 4
 	}
 	o.records = [][]Record{records}
 	f := o.figures()[0]
@@ -91,12 +93,12 @@ func TestSlack(t *testing.T) {
 	second := time.Second
 	o := orderRun{row: row, capacity: 200, times: orderTimes{warm: second, stage: 2 * second, alone: 3 * second, tail: second}}
 	o.records = [][]Record{
-		{{Due: 4100 * time.Millisecond, Answer: OK, Latency: second, Work: 5 * second}, {Due: 5 * second, Answer: Refused, Work: 9 * second}},
+		{{Due: 4100 * time.Millisecond, Answer: loadgen.OK, Latency: second, Work: 5 * second}, {Due: 5 * second, Answer: loadgen.Refused, Work: 9 * second}},
 		{
-			{Due: 3500 * time.Millisecond, Answer: OK, Latency: second, Work: 6 * second}, // from before, done in it
-			{Due: 5 * second, Answer: OK, Latency: second / 2, Work: 6 * second},
-			{Due: 5 * second, Answer: GaveUp, Latency: second / 2, Work: 9 * second},
-			{Due: 5900 * time.Millisecond, Answer: OK, Latency: second, Work: 7 * second}, // done too late to count
+			{Due: 3500 * time.Millisecond, Answer: loadgen.OK, Latency: second, Work: 6 * second}, // from before, done in it
+			{Due: 5 * second, Answer: loadgen.OK, Latency: second / 2, Work: 6 * second},
+			{Due: 5 * second, Answer: loadgen.GaveUp, Latency: second / 2, Work: 9 * second},
+			{Due: 5900 * time.Millisecond, Answer: loadgen.OK, Latency: second, Work: 7 * second}, // done too late to count
 		},
 	}
 	f := o.figures()
@@ -111,7 +113,7 @@ func TestSlack(t *testing.T) {
 // What is no work for the backend is no goodput.
 func TestIdleFigures(t *testing.T) {
 	o := orderRun{row: rowOf(t, "S22"), capacity: 1, times: orderTimes{stage: 2 * time.Second}}
-	o.records = [][]Record{{{Answer: OK, Calls: 1}}, {{Answer: OK, Calls: 1}}}
+	o.records = [][]Record{{{Answer: loadgen.OK, Calls: 1}}, {{Answer: loadgen.OK, Calls: 1}}}
 	if f := o.figures()[0]; f.Goodput != 0.5 || f.Served != 1 {
 		t.Errorf("%+v", f)
 	}
@@ -120,7 +122,7 @@ func TestIdleFigures(t *testing.T) {
 // Of nested calls each round has to be right: a median would hide a deadlock.
 func TestNestedFigures(t *testing.T) {
 	o := orderRun{row: rowOf(t, "S23"), capacity: 2, times: orderTimes{stage: 4 * time.Second}, nested: Nested{Calls: 5, Stuck: 1, Behind: 2}}
-	o.records = [][]Record{{{Answer: OK, Calls: 1}, {Due: time.Second, Answer: OK, Calls: 1}, {Due: 2 * time.Second, Answer: OK, Calls: 1}, {Due: 3 * time.Second, Answer: Refused}}}
+	o.records = [][]Record{{{Answer: loadgen.OK, Calls: 1}, {Due: time.Second, Answer: loadgen.OK, Calls: 1}, {Due: 2 * time.Second, Answer: loadgen.OK, Calls: 1}, {Due: 3 * time.Second, Answer: loadgen.Refused}}}
 	f := o.figures()[0]
 	if f.Tasks != 0.75 || f.Goodput != 0.75 || f.Nested.Stuck != 1 || f.Nested.Behind != 2 {
 		t.Errorf("%+v of %+v", f, f.Nested)
@@ -257,7 +259,7 @@ func TestWantsOrder(t *testing.T) {
 // so, and stands before itself if not: with one slot nothing ever comes of it.
 func TestNestedInside(t *testing.T) {
 	for _, told := range []string{nestedTold, nestedUntold} {
-		c := &child{epoch: time.Now(), backend: newStation(lawOne)}
+		c := &child{epoch: time.Now(), backend: newTimed(lawOne)}
 		h, err := c.guarded(&role{Nested: told, Guard: Guard{Name: told, Kind: "fixed", Limit: 1, MaxWait: ms(20)}})
 		if err != nil {
 			t.Fatal(err)
@@ -294,7 +296,7 @@ func TestNestedOutside(t *testing.T) {
 		inner.ServeHTTP(w, r)
 	}))
 	defer gateway.Close()
-	c := &child{epoch: time.Now(), backend: newStation(lawOne), limits: new(limits)}
+	c := &child{epoch: time.Now(), backend: newTimed(lawOne), limits: new(limits)}
 	inner = c.bare(&role{Nested: gateway.URL})
 	for _, want := range []int{http.StatusOK, http.StatusServiceUnavailable} {
 		w := httptest.NewRecorder()

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-go/weir/internal/loadgen"
 )
 
 // lane is a system under test for one run: what the load is sent to, and the
@@ -88,7 +90,7 @@ func void(figures [][]Figures) string {
 		}
 	}
 	switch {
-	case behind > VoidAbove:
+	case behind > loadgen.VoidAbove:
 		return fmt.Sprintf("%.0f %% of the sends late", 100*behind)
 	case foreign > ForeignAbove:
 		return fmt.Sprintf("others used %.0f %% of the core", 100*foreign)
@@ -254,25 +256,21 @@ func (c *closedRun) cpu() time.Duration {
 // then for d, which is what counts.
 func (r *runner) closed(ctx context.Context, p *process, n int, mean, runUp, d time.Duration) (c closedRun, err error) {
 	ctx, cancel := context.WithTimeout(ctx, runUp+d+time.Minute)
-	defer cancel()
 	var count atomic.Int64
-	var wg sync.WaitGroup
-	stop := make(chan struct{})
-	for i := range n {
-		wg.Go(func() { oneByOne(p.addr, uint64(i), mean, stop, &count) })
-	}
-	defer func() {
-		close(stop)
-		wg.Wait()
-	}()
-	if err = pause(ctx, runUp); err != nil {
+	var all sync.WaitGroup
+	all.Go(func() {
+		_ = loadgen.Closed(ctx, n, func(i int) (func() error, func()) { return oneByOne(p.addr, uint64(i), mean, &count) })
+	})
+	defer all.Wait()
+	defer cancel()
+	if err = loadgen.Pause(ctx, runUp); err != nil {
 		return c, err
 	}
 	if c.before, err = p.ask(command{}); err != nil {
 		return c, err
 	}
 	first, core := count.Load(), busy(r.test)
-	if err = pause(ctx, d); err != nil {
+	if err = loadgen.Pause(ctx, d); err != nil {
 		return c, err
 	}
 	c.answers = count.Load() - first
@@ -284,33 +282,17 @@ func (r *runner) closed(ctx context.Context, p *process, n int, mean, runUp, d t
 	return c, nil
 }
 
-// oneByOne sends one request after the other until it is told to stop.
-func oneByOne(addr string, seed uint64, mean time.Duration, stop <-chan struct{}, answered *atomic.Int64) {
-	random := rand.New(rand.NewPCG(seed, 3))
-	var c conn
-	defer c.close()
-	for {
-		select {
-		case <-stop:
-			return
-		default:
-		}
+// oneByOne is a client of a closed loop, which counts its answers.
+func oneByOne(addr string, seed uint64, mean time.Duration, answered *atomic.Int64) (next func() error, end func()) {
+	c, random := new(conn), rand.New(rand.NewPCG(seed, 3))
+	return func() error {
 		work, _ := drawWork(random, "")
-		if a := c.roundTrip(addr, head("/", ""), time.Duration(work*float64(mean)), time.Now().Add(time.Minute)); a == OK || a == Refused {
+		a := c.roundTrip(addr, head("/", ""), time.Duration(work*float64(mean)), time.Now().Add(time.Minute))
+		if a == loadgen.OK || a == loadgen.Refused {
 			answered.Add(1)
 		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
 		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	}, c.Close
 }
 
 // capacity finds the capacity of a backend. A search during which others used

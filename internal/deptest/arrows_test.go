@@ -22,9 +22,12 @@ var arrows = map[string][]string{
 	"scenarios":        {},
 	"shed":             {"", "control", "signal"},
 	"signal":           {"control"},
-	"sim":              {"", "limit", "policy", "scenarios"}, // limit only for VirtualEpoch
+	"sim":              {"", "limit", "policy", "scenarios", "internal/hist", "internal/station"}, // limit only for VirtualEpoch
 	"weirhttp":         {""},
 	"weirtest":         {"quota"},
+	"internal/hist":    {},
+	"internal/loadgen": {"internal/hist"},
+	"internal/station": {},
 	"internal/keys":    {},
 	"internal/room":    {},
 	"internal/waiting": {"", "internal/room"},
@@ -36,8 +39,8 @@ var arrows = map[string][]string{
 // library. The limiter is not among what the binary may: its gates come out of
 // a policy, never wired by hand.
 var moduleArrows = map[string][]string{
-	"bench":     {"", "control", "limit", "policy", "quota", "signal", "sim", "weirhttp", "weirredis"},
-	"gateway":   {"", "control", "policy", "quota", "scenarios", "signal", "sim", "weirhttp", "weirredis"},
+	"bench":     {"", "control", "limit", "policy", "quota", "signal", "sim", "weirhttp", "weirredis", "internal/hist", "internal/loadgen", "internal/station"},
+	"gateway":   {"", "control", "policy", "quota", "scenarios", "signal", "sim", "weirhttp", "weirredis", "internal/loadgen"},
 	"weirredis": {"quota"},
 }
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-go/weir/gateway/internal/loadgen"
+	"github.com/weir-go/weir/internal/loadgen"
 )
 
 // The load, as multiples of the upstream's capacity. The last step shows who
@@ -239,7 +239,7 @@ func row(first string, load float64, with, without side, limit int64) string {
 // voidRow stands for a second that does not count.
 func voidRow(first string, load float64, s *second) string {
 	return fmt.Sprintf(" %-4s %5s    void | %.0f %% of the requests left more than %v late: this machine is busy\n",
-		first, multiple(load), 100*s.behind(), time.Duration(loadgen.LateAfter*float64(patience)))
+		first, multiple(load), 100*s.behind(), loadgen.LateAfter(patience))
 }
 
 func (a *account) side(t *loadgen.Tally, seconds int) side {
@@ -252,7 +252,7 @@ func (a *account) side(t *loadgen.Tally, seconds int) side {
 	s.ofCapacity = 100 * s.goodput / a.capacity
 	s.refused = 100 * float64(t.Refused) / float64(t.Offered)
 	s.gaveUp = 100 * float64(t.GaveUp) / float64(t.Offered)
-	s.p99 = a.quantile(&t.Admitted, .99)
+	s.p99 = a.p99(t)
 	return s
 }
 
@@ -265,17 +265,16 @@ type side struct {
 	p99              string
 }
 
-// quantile shows a latency; those who gave up waited for longer than their
-// patience, nobody knows how much.
-func (a *account) quantile(h *loadgen.Histogram, q float64) string {
-	switch d := h.Quantile(q); {
-	case d == 0:
+// p99 shows the latency of what was not refused. Those who gave up waited for
+// longer than their patience; nobody knows how much.
+func (a *account) p99(t *loadgen.Tally) string {
+	switch n := t.Admitted.Count(); {
+	case n == 0:
 		return "-"
-	case d >= a.patience:
+	case float64(t.GaveUp) > .01*float64(n):
 		return fmt.Sprintf(">%d ms", a.patience.Milliseconds())
-	default:
-		return fmt.Sprintf("%d ms", d.Milliseconds())
 	}
+	return fmt.Sprintf("%d ms", t.Admitted.Bound(.99).Milliseconds())
 }
 
 // introduce says what runs where, before the first figure.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/gateway/internal/loadgen"
+	"github.com/weir-go/weir/internal/loadgen"
 )
 
 func tally(ok, refused, gaveUp int64) loadgen.Tally {

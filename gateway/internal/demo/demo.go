@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/gateway/internal/config"
-	"github.com/weir-go/weir/gateway/internal/loadgen"
 	"github.com/weir-go/weir/gateway/internal/server"
+	"github.com/weir-go/weir/internal/loadgen"
 	"github.com/weir-go/weir/policy"
 )
 

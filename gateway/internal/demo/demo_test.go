@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/gateway/internal/loadgen"
+	"github.com/weir-go/weir/internal/loadgen"
 )
 
 // TestDemo runs the whole of it, small and short. How good the figures are is

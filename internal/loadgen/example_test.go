@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/weir-go/weir/gateway/internal/loadgen"
+	"github.com/weir-go/weir/internal/loadgen"
 )
 
 func Example() {

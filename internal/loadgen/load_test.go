@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -61,7 +62,7 @@ func TestRatesFollowThePhases(t *testing.T) {
 				t.Errorf("phase %d is void: %d of %d late", i, phases[i].LateSends, phases[i].Offered)
 			}
 		}
-		if p50 := phases[2].Admitted.Quantile(.5); p50 < 20*time.Millisecond || p50 > 21*time.Millisecond {
+		if p50 := phases[2].Admitted.Bound(.5); p50 < 20*time.Millisecond || p50 > 21*time.Millisecond {
 			t.Errorf("median latency %v, want 20ms", p50)
 		}
 	})
@@ -87,7 +88,7 @@ func TestOpenLoop(t *testing.T) {
 		if sum.Offered < 850 || sum.GaveUp != sum.Offered || sum.OK != 0 {
 			t.Errorf("offered %d, gave up %d, OK %d; want about 1000, all of them, 0", sum.Offered, sum.GaveUp, sum.OK)
 		}
-		if p := sum.Admitted.Quantile(.5); p < 500*time.Millisecond || p > 516*time.Millisecond {
+		if p := sum.Admitted.Bound(.5); p < 500*time.Millisecond || p > 516*time.Millisecond {
 			t.Errorf("those who gave up count with %v, want their patience of 500ms", p)
 		}
 		if most.Load() < 70 || most.Load() > 150 {
@@ -101,19 +102,16 @@ func TestLatencyCountsFromTheTimeDue(t *testing.T) {
 		// The clock stands still for the generator while its own goroutine is
 		// held up for 300 ms: everything due in between leaves late.
 		m := &Meter{seconds: make([]Tally, 2), done: make(chan struct{})}
-		r := &run{
-			load:  Load{Patience: time.Second, Send: func(context.Context) Answer { return OK }},
-			meter: m, epoch: time.Now(), room: make(chan struct{}, MaxOpen),
-		}
+		l := Load{Patience: time.Second, Send: func(context.Context) Answer { return OK }}
+		loop := l.loop(t.Context(), time.Now(), m)
 		time.Sleep(300 * time.Millisecond)
-		r.launch(t.Context(), 0)
-		r.launch(t.Context(), 260*time.Millisecond) // 40 ms late: within 5 % of a second
-		r.open.Wait()
+		loop.Due = slices.Values([]time.Duration{0, 260 * time.Millisecond}) // 40 ms late: within 5 % of a second
+		loop.Run(t.Context())
 		got := m.Second(0)
 		if got.LateSends != 1 || got.Offered != 2 {
 			t.Errorf("%d late of %d, want 1 of 2", got.LateSends, got.Offered)
 		}
-		if p := got.Admitted.Quantile(1); p < 300*time.Millisecond || p > 310*time.Millisecond {
+		if p := got.Admitted.Bound(1); p < 300*time.Millisecond || p > 310*time.Millisecond {
 			t.Errorf("longest latency %v, want 300ms from the time due", p)
 		}
 		if !got.Void() {
@@ -124,15 +122,12 @@ func TestLatencyCountsFromTheTimeDue(t *testing.T) {
 
 func TestTooManyOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &run{
-			load:  Load{Patience: time.Second, Send: answerAfter(100*time.Millisecond, OK)},
-			meter: &Meter{seconds: make([]Tally, 1)}, epoch: time.Now(), room: make(chan struct{}, 2),
-		}
-		for range 5 {
-			r.launch(t.Context(), 0)
-		}
-		r.open.Wait()
-		if got := r.meter.Second(0); got.OK != 2 || got.Unsent != 3 || got.Open() != 0 || !got.Void() {
+		l := Load{Patience: time.Second, Send: answerAfter(100*time.Millisecond, OK)}
+		m := &Meter{seconds: make([]Tally, 1)}
+		loop := l.loop(t.Context(), time.Now(), m)
+		loop.Most, loop.Due = 2, slices.Values(make([]time.Duration, 5))
+		loop.Run(t.Context())
+		if got := m.Second(0); got.OK != 2 || got.Unsent != 3 || got.Open() != 0 || !got.Void() {
 			t.Errorf("OK %d, unsent %d, open %d, void %v; want 2, 3, 0, true", got.OK, got.Unsent, got.Open(), got.Void())
 		}
 	})

@@ -1,0 +1,255 @@
+// Package station is the model of a backend that the simulator and the live
+// benchmarks share: how fast each of n requests runs, and which one is finished
+// next. Time is explicit; a station reads no clock.
+package station
+
+import (
+	"math"
+	"time"
+)
+
+// Never is later than everything.
+const Never = time.Duration(math.MaxInt64)
+
+// Law says how fast jobs run. The zero Law serves any number at full speed.
+type Law struct {
+	// Slots is how many are in service at a time; the rest queue in order of
+	// arrival. 0 means all.
+	Slots int
+	// Cores is how many run at full speed at the same time. All share them when
+	// there are more, and each job too many costs all of them Thrash. 0 means no
+	// such bound.
+	Cores  int
+	Thrash float64
+	// Sigma (contention) and Kappa (coherence) are those of the universal
+	// scalability law.
+	Sigma, Kappa float64
+}
+
+// Speed returns how fast each of n jobs in service runs; 1 is the speed of a
+// job alone. The conversions keep products from being fused into sums, so that
+// all machines agree.
+func (l *Law) Speed(n int) float64 {
+	x := float64(n)
+	switch {
+	case l.Sigma != 0 || l.Kappa != 0:
+		return 1 / (1 + float64(l.Sigma*(x-1)) + float64(l.Kappa*x*(x-1)))
+	case l.Cores > 0 && n > l.Cores:
+		c := float64(l.Cores)
+		return c / x / (1 + float64(l.Thrash*(x-c)))
+	}
+	return 1
+}
+
+// Throughput returns how many jobs n of them get done in the time that one
+// takes alone.
+func (l *Law) Throughput(n int) float64 {
+	x := float64(n)
+	switch {
+	case l.Sigma != 0 || l.Kappa != 0:
+		return x / (1 + l.Sigma*(x-1) + l.Kappa*x*(x-1))
+	case l.Slots > 0:
+		return math.Min(x, float64(l.Slots))
+	}
+	c := float64(l.Cores)
+	return math.Min(x, c) / (1 + l.Thrash*math.Max(0, x-c))
+}
+
+// Best returns the least concurrency with the largest throughput, and that
+// throughput. Without Kappa there is no such top: then it is where 99 % of the
+// limit is reached.
+func (l *Law) Best() (n int, throughput float64) {
+	switch {
+	case l.Kappa != 0:
+		n = max(1, int(math.Sqrt(math.Max(0, 1-l.Sigma)/l.Kappa)))
+		if l.Throughput(n+1) > l.Throughput(n) {
+			n++
+		}
+	case l.Sigma != 0:
+		// X(n) = n/(1−σ+σn) tends to 1/σ; it is 99 % of that at n = 99(1−σ)/σ.
+		return max(1, int(math.Ceil(99*(1-l.Sigma)/l.Sigma))), 1 / l.Sigma
+	case l.Slots > 0:
+		n = l.Slots
+	default:
+		n = l.Cores
+	}
+	return n, l.Throughput(n)
+}
+
+// Station is a backend at work: jobs enter, are served by its [Law], and finish.
+//
+// It keeps one clock of work done for each job in service (v). A job that
+// enters with w seconds of work is finished when v has grown by w, whatever the
+// speed was meanwhile; so arrivals, departures and changes of capacity cost
+// O(log n) however many jobs share the station.
+type Station struct {
+	law   Law
+	slots int     // in service at a time, 0: unlimited
+	scale float64 // capacity left of the original speed
+
+	v     float64       // work done on each job so far, in seconds
+	at    time.Duration // when v was last brought up to date
+	rate  float64       // at which v grows now
+	order uint32
+	jobs  []serving
+	queue ring
+}
+
+// serving is a job in service: its finish tag on the clock of work done.
+type serving struct {
+	tag   float64
+	order uint32
+	job   int32
+}
+
+func (s *serving) before(o *serving) bool {
+	return s.tag < o.tag || s.tag == o.tag && int32(s.order-o.order) < 0
+}
+
+// New returns an empty station.
+func New(law Law) Station { return Station{law: law, slots: law.Slots, scale: 1} }
+
+// Len returns the number of jobs in service and in the queue.
+func (s *Station) Len() int { return len(s.jobs) + s.queue.n }
+
+// Enter brings a job that needs work seconds of service at speed 1.
+func (s *Station) Enter(now time.Duration, job int32, work float64) {
+	s.advance(now)
+	if s.slots > 0 && len(s.jobs) >= s.slots {
+		s.queue.push(queued{job, work})
+		return
+	}
+	s.serve(job, work)
+	s.adjust()
+}
+
+// Next returns when the first job will be finished.
+func (s *Station) Next() time.Duration {
+	if len(s.jobs) == 0 || s.rate <= 0 {
+		return Never
+	}
+	left := (s.jobs[0].tag - s.v) / s.rate
+	if left <= 0 {
+		return s.at
+	}
+	if left > 1e9 {
+		return Never
+	}
+	return s.at + time.Duration(math.Round(left*1e9))
+}
+
+// Finish removes the first job to be finished, which is due now.
+func (s *Station) Finish(now time.Duration) int32 {
+	done := s.jobs[0]
+	s.at, s.v = now, done.tag
+	s.pop()
+	s.refill()
+	s.adjust()
+	return done.job
+}
+
+// SetCapacity changes speed and slots. Jobs in service stay in service.
+func (s *Station) SetCapacity(now time.Duration, scale float64, slots int) {
+	s.advance(now)
+	s.scale, s.slots = scale, slots
+	s.refill()
+	s.adjust()
+}
+
+func (s *Station) refill() {
+	for s.queue.n > 0 && (s.slots == 0 || len(s.jobs) < s.slots) {
+		q := s.queue.pop()
+		s.serve(q.job, q.work)
+	}
+}
+
+// advance brings the clock of work done up to now. The conversion keeps the
+// product from being fused into the sum, so that all machines agree.
+func (s *Station) advance(now time.Duration) {
+	if now > s.at {
+		s.v += float64(s.rate * (now - s.at).Seconds())
+		s.at = now
+	}
+}
+
+func (s *Station) adjust() {
+	s.rate = 0
+	if n := len(s.jobs); n > 0 {
+		s.rate = s.scale * s.law.Speed(n)
+	} else {
+		s.v = 0 // an idle station starts again from zero, which keeps v precise
+	}
+}
+
+func (s *Station) serve(job int32, work float64) {
+	e := serving{s.v + work, s.order, job}
+	s.order++
+	s.jobs = append(s.jobs, e)
+	i := len(s.jobs) - 1
+	for i > 0 {
+		parent := (i - 1) / 2
+		if !e.before(&s.jobs[parent]) {
+			break
+		}
+		s.jobs[i] = s.jobs[parent]
+		i = parent
+	}
+	s.jobs[i] = e
+}
+
+func (s *Station) pop() {
+	h := s.jobs
+	e := h[len(h)-1]
+	h = h[:len(h)-1]
+	s.jobs = h
+	if len(h) == 0 {
+		return
+	}
+	i := 0
+	for {
+		c := 2*i + 1
+		if c >= len(h) {
+			break
+		}
+		if c+1 < len(h) && h[c+1].before(&h[c]) {
+			c++
+		}
+		if !h[c].before(&e) {
+			break
+		}
+		h[i] = h[c]
+		i = c
+	}
+	h[i] = e
+}
+
+// queued is a job that waits for a slot.
+type queued struct {
+	job  int32
+	work float64
+}
+
+// ring is a queue that keeps its memory.
+type ring struct {
+	buf     []queued
+	head, n int
+}
+
+func (r *ring) push(q queued) {
+	if r.n == len(r.buf) {
+		bigger := make([]queued, max(16, 2*r.n))
+		for i := range r.n {
+			bigger[i] = r.buf[(r.head+i)%len(r.buf)]
+		}
+		r.buf, r.head = bigger, 0
+	}
+	r.buf[(r.head+r.n)%len(r.buf)] = q
+	r.n++
+}
+
+func (r *ring) pop() queued {
+	q := r.buf[r.head]
+	r.head = (r.head + 1) % len(r.buf)
+	r.n--
+	return q
+}
