@@ -1,3 +1,4 @@
+// Package kit is what the boards and benchmarks share.
 package kit
 
 import (
