@@ -29,8 +29,7 @@ func (u *Upstream) begin(res *http.Response) error {
 	return nil
 }
 
-// failed is ReverseProxy's ErrorHandler: no answer came, or none that can be
-// passed on.
+// failed is ReverseProxy's ErrorHandler: no answer came, or none that can be passed on.
 func (u *Upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
 	x := r.Context().Value(exchangeKey{}).(*exchange)
 	cause := x.cancelledBy()
@@ -38,7 +37,7 @@ func (u *Upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case cause == errResponseTimeout:
 		u.problem(w, x.call, http.StatusGatewayTimeout, "the upstream did not answer within "+u.cfg.ResponseTimeout.String())
-	case weir.AsRejection(bodyErr) != nil: // complete, and refused then
+	case weir.AsRejection(bodyErr) != nil: // the body was complete, and was refused then
 		u.refuse(w, r, x.call, bodyErr)
 	case bodyErr != nil:
 		WriteBodyProblem(w, bodyErr)
@@ -57,7 +56,7 @@ func (u *Upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
 // refuse answers a request that no target took.
 func (u *Upstream) refuse(w http.ResponseWriter, r *http.Request, call *Call, err error) {
 	if rej := weir.AsRejection(err); rej != nil {
-		call.Quotas.giveBack(call.Request)
+		call.Quotas.refund(call.Request)
 		call.Refuse(w, r, rej)
 		return
 	}
@@ -93,7 +92,7 @@ func (u *Upstream) problem(w http.ResponseWriter, call *Call, status int, detail
 	WriteProblem(w, Problem{Title: http.StatusText(status), Status: status, Detail: detail, Upstream: u.name})
 }
 
-// Problem is the body of an error the gateway itself answers with
+// Problem is the body of an error that the gateway itself answers with
 // (application/problem+json, RFC 9457).
 type Problem struct {
 	Title    string `json:"title"`
@@ -102,8 +101,8 @@ type Problem struct {
 	Upstream string `json:"upstream,omitempty"`
 }
 
-// WriteProblem answers with p. It names no address and no error text of the
-// operating system: those are for the log.
+// WriteProblem answers with p. No address and no error text of the operating system belongs
+// in it: those are for the log.
 func WriteProblem(w http.ResponseWriter, p Problem) {
 	body, err := json.Marshal(p)
 	if err != nil { // cannot be: strings and an int
@@ -126,9 +125,8 @@ func bodyStatus(err error) int {
 	return http.StatusBadRequest
 }
 
-// WriteBodyProblem answers a request whose body did not come as announced.
-// net/http ends the connection after it: what is left of the body cannot be told
-// from the next request.
+// WriteBodyProblem answers a request whose body did not come as announced. net/http ends the
+// connection after it: the rest of the body cannot be told from the next request.
 func WriteBodyProblem(w http.ResponseWriter, err error) {
 	status, detail := bodyStatus(err), "the request body ended early or is malformed"
 	if status == http.StatusRequestTimeout {
@@ -137,8 +135,8 @@ func WriteBodyProblem(w http.ResponseWriter, err error) {
 	WriteProblem(w, Problem{Title: http.StatusText(status), Status: status, Detail: detail})
 }
 
-// Quotas are the gates with a quota on the way of a request. Answers tell what is left
-// of them, whoever answers.
+// Quotas are the gates with a quota that a request has to pass. Every answer says what is
+// left of them, whoever gives it.
 type Quotas []*policy.Gate
 
 // NewQuotas returns the gates of a route that have a quota.
@@ -151,31 +149,32 @@ func NewQuotas(rt *policy.Route) (qs Quotas) {
 	return qs
 }
 
-// SetHeaders says in the header of an answer what the quotas are, and what is left of the one
-// that has refused with rej, or else of the one that is nearest to its end. What an
-// upstream says of its own quotas in the fields RateLimit and RateLimit-Policy stays
-// behind it. The older fields have no names, so there only one can speak: the gateway.
+// SetHeaders writes into the header of an answer what the quotas are, and what is left of
+// one of them: of the quota that refused with rej, or else of the one that is enough for the
+// fewest more such requests. What an upstream says in RateLimit and RateLimit-Policy of its
+// own quotas stays, after the gateway's. The older fields have no names, so there only one
+// quota can stand: the gateway's.
 //
-// Nothing is told of a gate that does not enforce. A store on another machine is not
-// asked a second time: what it has said last of the bucket counts, which is what it
-// said of this request unless others of the same bucket came in between.
+// Gates that do not enforce are not mentioned. A store on another machine is not asked a
+// second time: its last answer about the bucket counts. That is its answer about this
+// request, unless others of the same bucket came in between.
 func (qs Quotas) SetHeaders(h http.Header, w weir.Work, rej *weir.Rejection) {
 	if len(qs) == 0 {
 		return
 	}
 	now := time.Now()
-	w.Deadline = time.Time{} // it may be over: that is not what is asked
-	var current, legacy tellings
+	w.Deadline = time.Time{} // it may have passed, which does not matter here
+	var current, legacy fields
 	for _, g := range qs {
 		words := g.QuotaHeaders()
 		if words == "none" || g.Mode() != policy.Enforce {
 			continue
 		}
-		t := look(g, w, rej, now)
+		t := stateOf(g, w, rej, now)
 		if t == nil {
 			continue
 		}
-		t.count(g.QuotaUnit())
+		t.setUnit(g.QuotaUnit())
 		if words != "legacy" {
 			current.add(t)
 		}
@@ -194,21 +193,21 @@ func (qs Quotas) SetHeaders(h http.Header, w weir.Work, rej *weir.Rejection) {
 	}
 }
 
-// giveBack gives what a request has taken of the quotas back to them: a gate behind them,
-// that of a target, has refused it.
-func (qs Quotas) giveBack(r *weirhttp.Request) {
+// refund gives back what a request was charged: the gate of a target, behind the quotas, has
+// refused it.
+func (qs Quotas) refund(r *weirhttp.Request) {
 	for _, g := range qs {
-		r.SetCost(g.Name(), 0) // by its name a gate that counts requests obeys too
+		r.SetCost(g.Name(), 0) // named, a gate that counts requests obeys too
 	}
 }
 
-// tellings are what an answer says in one set of fields.
-type tellings struct {
+// fields are what an answer says in one set of header fields.
+type fields struct {
 	policies []weirhttp.RateLimitPolicy
-	first    *telling // who says what is left
+	first    *quotaState // of which is said what is left
 }
 
-func (s *tellings) add(t *telling) {
+func (s *fields) add(t *quotaState) {
 	if s.policies == nil {
 		s.policies = slices.Clip(t.policies) // mostly there is one quota
 	} else {
@@ -219,17 +218,17 @@ func (s *tellings) add(t *telling) {
 	}
 }
 
-// telling is what there is to say of one quota.
-type telling struct {
+// quotaState is what there is to say of one quota.
+type quotaState struct {
 	policies []weirhttp.RateLimitPolicy // its windows
-	window   int                        // the one that speaks
+	window   int                        // of which is said what is left
 	left     weirhttp.RateLimit
 	refused  bool
-	lasts    float64 // for so many more such requests
+	lasts    float64 // it is enough for so many more such requests
 }
 
-// count says what is counted. That it is requests goes without saying.
-func (t *telling) count(unit string) {
+// setUnit says what is counted, if it is not requests.
+func (t *quotaState) setUnit(unit string) {
 	if unit == "requests" {
 		return
 	}
@@ -238,18 +237,18 @@ func (t *telling) count(unit string) {
 	}
 }
 
-// before reports whether t speaks rather than u: it has refused, or what is left of it is
-// enough for fewer requests. One quota may count requests and the other tokens.
-func (t *telling) before(u *telling) bool {
+// before reports whether t comes before u: t has refused, or is enough for fewer requests.
+// One quota may count requests and the other tokens.
+func (t *quotaState) before(u *quotaState) bool {
 	if t.refused != u.refused {
 		return t.refused
 	}
 	return t.lasts < u.lasts
 }
 
-// look returns what there is to say of a gate's quota, nil if nothing: w is not
-// counted, or blocked.
-func look(g *policy.Gate, w weir.Work, rej *weir.Rejection, now time.Time) *telling {
+// stateOf returns what there is to say of a gate's quota, nil if nothing: w is not counted,
+// or blocked.
+func stateOf(g *policy.Gate, w weir.Work, rej *weir.Rejection, now time.Time) *quotaState {
 	q := g.Quota()
 	if rej != nil && rej.Gate == g.Name() && rej.Reason == weir.ReasonQuota {
 		return refused(rej, q.Windows(rej.Rule), now)
@@ -261,12 +260,12 @@ func look(g *policy.Gate, w weir.Work, rej *weir.Rejection, now time.Time) *tell
 	return passed(g.Name(), &d, now)
 }
 
-// passed describes a quota by what would become of one more such request.
-func passed(gate string, d *quota.Answer, now time.Time) *telling {
+// passed describes a quota by what would happen to one more such request.
+func passed(gate string, d *quota.Answer, now time.Time) *quotaState {
 	if len(d.Windows) == 0 {
 		return nil
 	}
-	t := newTelling(gate, d.Rule, d.Windows, d.Window, now)
+	t := newQuotaState(gate, d.Rule, d.Windows, d.Window, now)
 	t.left.Remaining, t.left.Reset, t.lasts = d.Remaining, d.Wait, d.Remaining/float64(max(d.Cost, 1))
 	if d.OK || d.Remaining >= 1 {
 		t.left.Reset = d.Windows[d.Window].Refill(d.Remaining, now)
@@ -275,18 +274,18 @@ func passed(gate string, d *quota.Answer, now time.Time) *telling {
 }
 
 // refused describes a quota by a refusal.
-func refused(rej *weir.Rejection, limits []quota.Window, now time.Time) *telling {
+func refused(rej *weir.Rejection, limits []quota.Window, now time.Time) *quotaState {
 	window := max(rej.Window-1, 0)
 	if window >= len(limits) {
 		return nil // the rule has been changed since
 	}
-	t := newTelling(rej.Gate, rej.Rule, limits, window, now)
+	t := newQuotaState(rej.Gate, rej.Rule, limits, window, now)
 	t.refused, t.left.Remaining, t.left.Reset = true, rej.Remaining, rej.RetryAfter
 	return t
 }
 
-func newTelling(gate, rule string, limits []quota.Window, window int, now time.Time) *telling {
-	t := &telling{window: window, policies: make([]weirhttp.RateLimitPolicy, 0, len(limits))}
+func newQuotaState(gate, rule string, limits []quota.Window, window int, now time.Time) *quotaState {
+	t := &quotaState{window: window, policies: make([]weirhttp.RateLimitPolicy, 0, len(limits))}
 	for i := range limits {
 		t.policies = append(t.policies, policyOf(policyName(gate, rule, i), &limits[i], now))
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // What is told of a quota, to the second.
-func TestTelling(t *testing.T) {
+func TestQuotaState(t *testing.T) {
 	var (
 		ten   = quota.Window{Rate: 10, Burst: 20}
 		hour  = quota.Per(1000, time.Hour)
@@ -72,7 +72,7 @@ func TestTelling(t *testing.T) {
 }
 
 // A rule that has fewer windows since it refused has nothing to tell.
-func TestTellingOfAChangedRule(t *testing.T) {
+func TestQuotaStateOfAChangedRule(t *testing.T) {
 	rej := &weir.Rejection{Gate: "api", Rule: "r", Window: 2, Reason: weir.ReasonQuota}
 	if said := refused(rej, []quota.Window{quota.Per(1, time.Second)}, time.Now()); said != nil {
 		t.Errorf("%+v, want nothing", said)

@@ -14,75 +14,9 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
-	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/weirhttp"
 )
-
-// exchange is one request on its way through an upstream. It is the context of
-// the outgoing request: that context has the values of the incoming one but not
-// its cancellation, because a client that leaves does not stop the upstream.
-//
-// The context below it always has a Done channel. With one that has none (that
-// of context.WithoutCancel alone) ReverseProxy would watch the client's
-// connection by itself, and cancel all the same.
-//
-// What a request needs along the way is part of the exchange, so that it is
-// allocated once.
-type exchange struct {
-	context.Context
-	cancel context.CancelFunc
-	values detached
-
-	upstream *Upstream
-	client   context.Context
-	in       *http.Request // as it came
-	call     *Call
-	choice
-	tried   map[*target]bool
-	service *service      // of the route
-	started time.Duration // when it was sent, or is about to be
-	url     *url.URL      // of the request, without the target; nil with one target
-	costed  bool          // the answer has said what it cost
-	body    *clientBody   // nil for a request without a body
-	bodies  struct {
-		client clientBody
-		answer answerBody
-	}
-
-	mu       sync.Mutex
-	deadline time.Duration // of the wait for the upstream, on its clock; 0: none
-	paused   bool          // it is the client that is waited for
-	answered bool          // the wait is over
-	left     bool          // the client has gone before that
-	idle     bool          // between two targets: nothing is going on upstream
-	cause    error         // why the gateway itself has cancelled
-
-	next, prev *exchange // in the watch's list; guarded by its mutex
-}
-
-// Why an exchange is cancelled by the gateway itself.
-var (
-	errResponseTimeout = errors.New("the upstream did not answer in time")
-	errClientLeft      = errors.New("the client left")
-)
-
-type exchangeKey struct{}
-
-// Value finds the exchange itself, without a context of its own around it.
-func (x *exchange) Value(key any) any {
-	if key == (exchangeKey{}) {
-		return x
-	}
-	return x.Context.Value(key)
-}
-
-// detached has the values of a context, but neither its end nor its deadline.
-type detached struct{ context.Context }
-
-func (detached) Deadline() (time.Time, bool) { return time.Time{}, false }
-func (detached) Done() <-chan struct{}       { return nil }
-func (detached) Err() error                  { return nil }
 
 // Call is what a server knows of a request beside the request itself.
 type Call struct {
@@ -90,11 +24,11 @@ type Call struct {
 	// believes nobody.
 	Policy *policy.Policy
 	Route  *policy.Route
-	// Work is what the gates of the targets are asked with. Arrived is when the
-	// request came.
+	// Work is what the gates of the targets are asked with, and Arrived when the request
+	// came.
 	Work    weir.Work
 	Arrived time.Time
-	// Quotas are those that it has passed, or that have refused it.
+	// Quotas are the gates with a quota that it has passed, or that have refused it.
 	Quotas Quotas
 	// Request is the handle of the admitted request. It samples and releases the permit of
 	// a target with the others. It is nil where no guard is around: nothing is sampled then.
@@ -121,10 +55,10 @@ var answererNames = [NumAnswerers]string{"gateway", "gate", "upstream"}
 // String returns gateway, gate or upstream.
 func (a Answerer) String() string { return answererNames[a] }
 
-// Serve passes r on to one of the targets and its answer back to w. r's context
-// ends when the client leaves. Serve returns when the answer has been passed on;
-// or, after the client has left, when the upstream has answered or has had the
-// time it was expected to take.
+// Serve passes r on to one of the targets and its answer back to w. r's context ends when
+// the client leaves. Serve returns when the answer has been passed on. If the client has
+// left, it returns when the upstream has answered or has had the time that it was expected
+// to take: only then is the slot free.
 func (u *Upstream) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
 	ctx := r.Context()
 	c, err := u.pick(ctx, call.Work, nil)
@@ -154,6 +88,70 @@ func (u *Upstream) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
 	u.reverse.ServeHTTP(w, out)
 }
 
+// exchange is one request and its answer, at an upstream. It is the context of the outgoing
+// request: that context has the values of the incoming one but not its cancellation,
+// because a client that leaves does not stop the upstream.
+//
+// The context below it always has a Done channel. Without one, as in
+// context.WithoutCancel, ReverseProxy would watch the client's connection by itself, and
+// cancel all the same.
+//
+// All that a request needs is part of its exchange, so that it is allocated once.
+type exchange struct {
+	context.Context
+	cancel context.CancelFunc
+	values detached
+
+	upstream *Upstream
+	client   context.Context
+	in       *http.Request // as it came
+	call     *Call
+	choice
+	tried   map[*target]bool
+	service *service      // of the route
+	started time.Duration // when it was sent, or is about to be
+	url     *url.URL      // of the request, without the target; nil with one target
+	costed  bool          // the answer has said what the request cost
+	body    *clientBody   // nil for a request without a body
+	bodies  struct {
+		client clientBody
+		answer answerBody
+	}
+
+	mu       sync.Mutex
+	deadline time.Duration // of the wait for the answer, on the upstream's clock; 0: none
+	paused   bool          // the client is waited for
+	answered bool          // the wait is over
+	left     bool          // the client left before the answer came
+	idle     bool          // between two targets: no target works on the request
+	cause    error         // why the gateway itself has cancelled
+
+	next, prev *exchange // in the watch's list; guarded by its mutex
+}
+
+// Why an exchange is cancelled by the gateway itself.
+var (
+	errResponseTimeout = errors.New("the upstream did not answer in time")
+	errClientLeft      = errors.New("the client left")
+)
+
+type exchangeKey struct{}
+
+// Value finds the exchange itself, without a context of its own around it.
+func (x *exchange) Value(key any) any {
+	if key == (exchangeKey{}) {
+		return x
+	}
+	return x.Context.Value(key)
+}
+
+// detached has the values of a context, but neither its end nor its deadline.
+type detached struct{ context.Context }
+
+func (detached) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (detached) Done() <-chan struct{}       { return nil }
+func (detached) Err() error                  { return nil }
+
 // end runs when the handler returns, by a panic too.
 func (x *exchange) end() {
 	x.upstream.shared.watch.remove(x)
@@ -161,118 +159,9 @@ func (x *exchange) end() {
 	x.permit.Done(weir.NoSample)
 }
 
-// pause stops the clock while it is the client that is waited for.
-func (x *exchange) pause() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.paused = true
-}
-
-// resume starts the clock again: the upstream took what was sent before.
-func (x *exchange) resume() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.paused = false
-	if d := time.Duration(x.upstream.cfg.ResponseTimeout); d > 0 && !x.left {
-		x.deadline = x.upstream.now() + d
-	}
-}
-
-// pauseBetweenTargets says that one target is given up and the next not found yet.
-func (x *exchange) pauseBetweenTargets() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.idle = true
-}
-
-// restart starts the clock anew, for another target.
-func (x *exchange) restart() {
-	x.mu.Lock()
-	x.idle, x.started = false, x.upstream.now()
-	x.mu.Unlock()
-	x.resume()
-}
-
-// endWait ends the wait for the answer and reports whether the client is still
-// there.
-func (x *exchange) endWait() bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.answered = true
-	if !x.left && x.client.Err() != nil { // the watch has not seen it yet
-		x.left = true
-		if !x.idle {
-			x.upstream.shared.abandoned.Add(1)
-		}
-	}
-	return !x.left
-}
-
-// cancelledBy returns why the gateway has cancelled the request, nil if it has not.
-func (x *exchange) cancelledBy() error {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.cause
-}
-
-// overdue reports whether the exchange is to be cancelled at time now: the client has gone and nothing is to be waited for, or a wait has
-// lasted too long. It is called under the watch's mutex.
-func (x *exchange) overdue(now time.Duration, round uint64) bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.idle {
-		return false // the gate that it waits at looks after it
-	}
-	if !x.answered {
-		x.service.observe(round, x.started)
-	}
-	gone := x.client.Err() != nil
-	switch {
-	case x.cause != nil:
-		return false
-	case x.answered:
-		if gone {
-			x.cause = errClientLeft
-		}
-	case gone && !x.left:
-		x.left = true
-		x.upstream.shared.abandoned.Add(1)
-		if x.upstream.cfg.OnAbandon == config.Release {
-			x.cause = errClientLeft
-			break
-		}
-		x.deadline = x.expectedEnd(now, round)
-	case x.deadline == 0 || now < x.deadline || x.paused && !x.left:
-	case x.left:
-		x.cause = errClientLeft
-	default:
-		x.cause = errResponseTimeout
-	}
-	return x.cause != nil
-}
-
-// expectedEnd is until when the upstream is expected to go on working on the request,
-// 0 for as long as it takes. A request that has lasted longer than the mean of
-// its route is a long one, and has as long to go as it has been going: nothing
-// better is known of heavy-tailed work. So has one that was sent after another of
-// its route which still has no answer: the upstream may be stuck. Before the
-// first answer on its route nothing at all is known, and the request keeps its
-// slot for as long as it would have with its client there.
-func (x *exchange) expectedEnd(now time.Duration, round uint64) time.Duration {
-	mean := x.upstream.shared.services.expected(x.service)
-	if mean == 0 {
-		return x.deadline
-	}
-	end := now + max(mean, now-x.started, x.service.age(round, now))
-	if x.deadline > 0 {
-		end = min(end, x.deadline)
-	}
-	return end
-}
-
-// roundTripper is the transport that ReverseProxy is given. It sends a request
-// to the target that was picked for it; if no connection can be made there, to
-// the others in turn. Nothing has been sent then, so nothing happens twice.
+// roundTripper is the transport that ReverseProxy is given. It sends a request to the
+// target that was picked for it. If no connection can be made there, it tries the others:
+// nothing has been sent then, so nothing happens twice.
 type roundTripper struct{ u *Upstream }
 
 func (rt roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -306,14 +195,14 @@ func (rt roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// answer takes the headers of an answer: the wait is over.
+// answer is called with the header of an answer. It ends the wait, and samples the request.
 func (x *exchange) answer(res *http.Response) (*http.Response, error) {
 	here := x.endWait()
 	switch res.StatusCode {
 	case http.StatusBadGateway, http.StatusGatewayTimeout:
-		// The target is a proxy itself and has lost what is behind it. A 503 is
-		// no such sign: to put out a target because it is busy would send its
-		// load to the others, until they are all out.
+		// The target is a proxy itself and has lost what is behind it. A 503 is no such
+		// sign: to eject a target because it is busy would send its load to the others,
+		// until all are ejected.
 		x.upstream.recordFailure(x, failedStatus, errStatus(res.StatusCode))
 	default:
 		if x.seat.succeeded() {
@@ -349,7 +238,7 @@ func (x *exchange) readCost(answer http.Header) {
 	}
 }
 
-// diagnose says whose fault err is: a failure of the target, or -1, and the
+// diagnose returns the target's failure, -1 if err is not the target's fault, and the
 // outcome to sample.
 func (x *exchange) diagnose(err error) (failure, weir.Outcome) {
 	var dial *net.OpError
@@ -377,8 +266,8 @@ func timedOut(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &t) && t.Timeout()
 }
 
-// mayTryAnother reports whether there is a target that has not been tried, and
-// the request can still be sent from the start.
+// mayTryAnother reports whether there is a target that has not been tried, and the request
+// can still be sent from its start.
 func (x *exchange) mayTryAnother() bool {
 	if len(x.upstream.seats) == 1 || !x.body.untouched() {
 		return false
@@ -390,16 +279,16 @@ func (x *exchange) mayTryAnother() bool {
 	return len(x.tried) < len(x.upstream.seats)
 }
 
-// tryAnother moves the exchange to a target that has not been tried. It may wait
-// for a slot there unless the request has waited for one before. A refusal is the
-// answer to the client then: a target that cannot be reached is not what keeps
-// the request from being served.
+// tryAnother moves the exchange to a target that has not been tried. It may wait for a slot
+// there, unless the request has waited at a target before. If the new target's gate
+// refuses, the client is told so: the full target is why nobody serves the request, not the
+// one that cannot be reached.
 func (x *exchange) tryAnother() error {
 	w := x.call.Work
 	if x.waited {
 		w.MaxWait = weir.NoWait
 	}
-	x.permit.Cancel() // nothing is done there
+	x.permit.Cancel() // the target has nothing to do
 	x.permit = weir.Permit{}
 	x.pauseBetweenTargets()
 	c, err := x.upstream.pick(x.client, w, x.tried)
@@ -413,8 +302,8 @@ func (x *exchange) tryAnother() error {
 	return nil
 }
 
-// address returns a copy of req that goes to the present target, and says how
-// much time is left now.
+// address returns a copy of req for the present target, which says how much time is left
+// now.
 func (x *exchange) address(req *http.Request) *http.Request {
 	out := *req
 	out.URL = x.seat.address(x.url)
@@ -423,21 +312,21 @@ func (x *exchange) address(req *http.Request) *http.Request {
 	return &out
 }
 
-// recordFailure counts and reports a failure of the present target.
+// recordFailure counts and logs a failure of the present target.
 func (u *Upstream) recordFailure(x *exchange, f failure, err error) {
 	t := x.seat.target
-	out := t.failed(f, u.now(), u.eject, func() bool { return u.alone(t) })
+	out := t.recordFailure(f, u.now(), u.eject, func() bool { return u.alone(t) })
 	u.log.Debug("upstream failed", "upstream", u.name, "target", t.key, "kind", failureNames[f], "error", err)
 	if out {
-		u.log.Warn("upstream target left out", "upstream", u.name, "target", t.key,
-			"failures_in_a_row", t.row.Load(), "for", u.eject.lasts.String(), "error", err)
+		u.log.Warn("upstream target ejected after too many failures in a row", "upstream", u.name, "target", t.key,
+			"failures_in_a_row", t.inRow.Load(), "for", u.eject.lasts.String(), "error", err)
 	}
 }
 
-// alone reports whether no target but t is in rotation.
+// alone reports whether all targets but t are ejected.
 func (u *Upstream) alone(t *target) bool {
 	for _, s := range u.seats {
-		if s.target != t && s.inRotation() {
+		if s.target != t && !s.ejected() {
 			return false
 		}
 	}
@@ -449,9 +338,8 @@ type errStatus int
 
 func (e errStatus) Error() string { return "it answered " + strconv.Itoa(int(e)) }
 
-// clientBody is the body of a request on its way to the upstream. The time the
-// client takes over it is not counted against the upstream, and an error in it
-// is the client's.
+// clientBody is the body of a request on its way to the upstream. The time that the client
+// takes for it does not count against the upstream, and an error in it is the client's.
 type clientBody struct {
 	body io.ReadCloser
 	x    *exchange
@@ -470,8 +358,8 @@ func (b *clientBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close closes nothing: net/http closes the body when the handler returns, and
-// a failed attempt to connect must not spoil it for the next target.
+// Close closes nothing: net/http closes the body when the handler returns, and a failed
+// attempt to connect must not spoil it for the next target.
 func (b *clientBody) Close() error { return nil }
 
 // failure returns the error of the client's side, nil if there was none.
@@ -491,8 +379,7 @@ func (b *clientBody) untouched() bool { return b == nil || !b.read.Load() }
 // clientError gives errors of different types one, as atomic.Value wants it.
 type clientError struct{ error }
 
-// answerBody is the body of an answer. Its end is the moment when the upstream
-// has nothing left to do.
+// answerBody is the body of an answer. When it ends, the upstream has nothing left to do.
 type answerBody struct {
 	io.ReadCloser
 	x   *exchange
@@ -514,8 +401,8 @@ func (b *answerBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// watchBody puts an answerBody around res's body. That of a 101 is a connection and
-// stays what it is.
+// watchBody puts an answerBody around res's body. The body of a 101 is a connection, and
+// stays as it is.
 func (x *exchange) watchBody(res *http.Response) {
 	if res.StatusCode != http.StatusSwitchingProtocols && res.Body != nil && res.Body != http.NoBody {
 		x.bodies.answer = answerBody{res.Body, x, res}

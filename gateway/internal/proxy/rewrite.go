@@ -15,10 +15,9 @@ const (
 	headerStd   = "Forwarded"
 )
 
-// rewrite turns the incoming request into the outgoing one. ReverseProxy has
-// removed the hop-by-hop headers and whatever the client claimed about where it
-// comes from; a trusted peer's word is put back, with that peer added. What the
-// gateway has decided about the client comes last.
+// rewrite makes the outgoing request of the incoming one. ReverseProxy has removed the
+// hop-by-hop headers, and those in which the client says where it comes from. Those of a
+// trusted peer are put back, with that peer added. What the policy has decided comes last.
 func (u *Upstream) rewrite(pr *httputil.ProxyRequest) {
 	x := pr.In.Context().Value(exchangeKey{}).(*exchange)
 	if len(u.seats) > 1 {
@@ -27,15 +26,15 @@ func (u *Upstream) rewrite(pr *httputil.ProxyRequest) {
 	} else {
 		x.seat.direct(pr.Out.URL) // which is a copy already
 	}
-	u.introduce(pr)
-	confine(pr.Out)
+	u.setForwarded(pr)
+	removeBypasses(pr.Out)
 	u.policy.Forward(pr.Out.Header, x.in, &x.call.Work, x.call.Arrived)
 }
 
-// confine takes out what would carry requests, or names, past the gateway: the
-// upgrade to HTTP/2 without TLS, after which a client could send whatever it likes
-// on the connection, and trailers, which some servers take for headers.
-func confine(out *http.Request) {
+// removeBypasses removes what would carry requests, or names, past the gateway: the upgrade to
+// HTTP/2 without TLS, after which a client could send whatever it likes on the connection,
+// and trailers, which some servers take for headers.
+func removeBypasses(out *http.Request) {
 	out.Header.Del("Http2-Settings")
 	if strings.Contains(strings.ToLower(out.Header.Get("Upgrade")), "h2c") {
 		out.Header.Del("Upgrade")
@@ -44,8 +43,8 @@ func confine(out *http.Request) {
 	out.Trailer = nil
 }
 
-// introduce says where the request came from.
-func (u *Upstream) introduce(pr *httputil.ProxyRequest) {
+// setForwarded says where the request came from.
+func (u *Upstream) setForwarded(pr *httputil.ProxyRequest) {
 	if !u.policy.Trusted(pr.In) {
 		pr.SetXForwarded()
 		u.claims.remove(pr.Out.Header)
@@ -59,14 +58,13 @@ func (u *Upstream) introduce(pr *httputil.ProxyRequest) {
 	copyHeader(pr, headerProto)
 }
 
-// claims are headers that nobody is believed who is not trusted.
+// claims are headers that only a trusted peer is believed.
 type claims struct {
 	exact []string
-	alike map[string]bool // as CGI and its kin see them
+	alike map[string]bool // as CGI, WSGI and the like see them
 }
 
-// newClaims returns the headers of names, and those that say where a request
-// came from.
+// newClaims returns the headers of names, and those that say where a request came from.
 func newClaims(names []string) claims {
 	c := claims{alike: make(map[string]bool)}
 	for _, name := range names {
@@ -87,7 +85,7 @@ var certificateHeaders = []string{
 	"X-Client-Verify", "X-Client-Dn", "Ssl-Client-Verify", "Ssl-Client-S-Dn",
 }
 
-// remove takes the claims out of h, under every name.
+// remove removes the claims from h, under every name.
 func (c claims) remove(h http.Header) {
 	for _, name := range c.exact {
 		delete(h, name)
@@ -95,9 +93,9 @@ func (c claims) remove(h http.Header) {
 	c.unmask(h)
 }
 
-// unmask takes out what is one of the claims only to programs that read headers as
-// variables, as CGI and WSGI do: HTTP_X_TENANT is X-Tenant there, and X_Tenant and
-// X.Tenant as well. A proxy that sets the one may have passed on the other.
+// unmask removes headers that are claims only to programs that read headers as variables, as
+// CGI and WSGI do: to them X-Tenant, X_Tenant and X.Tenant are all HTTP_X_TENANT. A proxy
+// that sets the one may have passed on the other.
 func (c claims) unmask(h http.Header) {
 	for name := range h {
 		if strings.ContainsFunc(name, separates) && !slices.Contains(c.exact, name) && c.alike[alike(name)] {
@@ -106,12 +104,12 @@ func (c claims) unmask(h http.Header) {
 	}
 }
 
-// separates reports whether such programs take r for a dash.
+// separates reports whether such programs read r as a dash.
 func separates(r rune) bool {
 	return r != '-' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
 }
 
-// alike is the same for headers that they cannot tell apart.
+// alike returns the same for headers that they cannot tell apart.
 func alike(name string) string {
 	return strings.ToLower(strings.Map(func(r rune) rune {
 		if separates(r) {
@@ -121,7 +119,7 @@ func alike(name string) string {
 	}, name))
 }
 
-// copyHeader takes over a header of the incoming request, if it has it.
+// copyHeader copies a header of the incoming request, if it has it.
 func copyHeader(pr *httputil.ProxyRequest, name string) {
 	if v, ok := pr.In.Header[name]; ok {
 		pr.Out.Header[name] = v

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,17 +16,17 @@ import (
 	"github.com/weir-go/weir/policy"
 )
 
-// choice is the target of a request, with a slot at its gate.
+// choice is the target of a request, and the permit of its gate.
 type choice struct {
 	seat   seat
 	permit weir.Permit // zero without a limit
-	waited bool        // none was free at once
+	waited bool        // for the slot
 }
 
-// pick chooses the target of a request and takes a slot at its gate: the first
-// in turn that is in rotation and has one free. With none free it waits at the
-// first. With every target out of rotation it takes them all for usable: a guess
-// that one of them works again costs less than refusing everything.
+// pick chooses the target of a request and gets a permit of its gate: at the first, in
+// turn, that is not ejected and has a free slot. If no slot is free, it waits at the first.
+// If all targets are ejected, it tries one all the same: that one of them works again is a
+// cheaper guess than to refuse everything.
 func (u *Upstream) pick(ctx context.Context, w weir.Work, tried map[*target]bool) (choice, error) {
 	n := uint64(len(u.seats))
 	start := u.turn.Add(1) - 1
@@ -37,19 +38,19 @@ func (u *Upstream) pick(ctx context.Context, w weir.Work, tried map[*target]bool
 		case tried[s.target]:
 			continue
 		case !s.usable(now, u.eject):
-			spare = cmpOr(spare, s)
+			spare = cmp.Or(spare, s)
 			continue
 		case s.gate == nil:
 			return choice{seat: *s}, nil
 		}
 		if n > 1 {
-			if p, ok := offer(s.gate, w); ok {
+			if p, ok := s.gate.Offer(w); ok { // a no is no refusal, and not counted as one
 				return choice{seat: *s, permit: p}, nil
 			}
 		}
-		first = cmpOr(first, s)
+		first = cmp.Or(first, s)
 	}
-	first = cmpOr(first, spare)
+	first = cmp.Or(first, spare)
 	switch {
 	case first == nil:
 		return choice{}, errNoTarget
@@ -62,32 +63,7 @@ func (u *Upstream) pick(ctx context.Context, w weir.Work, tried map[*target]bool
 
 var errNoTarget = errors.New("no target left to try")
 
-func cmpOr(a, b *seat) *seat {
-	if a != nil {
-		return a
-	}
-	return b
-}
-
-// offer asks a gate for a slot that is free now. A no is no refusal of anybody,
-// and is not counted as one by gates that can tell the difference.
-func offer(g weir.Gate, w weir.Work) (weir.Permit, bool) {
-	switch g := g.(type) {
-	case interface {
-		Offer(weir.Work) (weir.Permit, bool)
-	}:
-		return g.Offer(w)
-	case weir.TryAdmitter:
-		p, err := g.TryAdmit(w)
-		return p, err == nil
-	}
-	w.MaxWait = weir.NoWait
-	p, err := g.Admit(context.Background(), w)
-	return p, err == nil
-}
-
-// target is one server of an upstream. It outlives reloads of the configuration
-// that keep its URL.
+// target is one server of an upstream. It lives on over reloads that keep its URL.
 type target struct {
 	url *url.URL
 	key string // as configured
@@ -97,11 +73,11 @@ type target struct {
 	failures  [numFailures]atomic.Uint64
 	ejections atomic.Uint64
 
-	// out is the end of the present ejection in nanoseconds since the epoch of
-	// the clock, 0 for a target in rotation.
-	out atomic.Int64
+	// ejectedUntil is in nanoseconds since the epoch of the upstream's clock; 0: it is not
+	// ejected.
+	ejectedUntil atomic.Int64
 
-	row atomic.Int32 // failures in a row
+	inRow atomic.Int32 // failures in a row
 }
 
 // failure says how a target failed, for metrics.
@@ -121,61 +97,65 @@ var failureNames = [numFailures]string{"connect", "timeout", "reset", "body", "s
 // seat is a target as one configuration sees it: with its gate.
 type seat struct {
 	*target
-	gate weir.Gate // nil: no limit
+	gate gate // nil: no limit
 }
 
-// succeeded ends a row of failures, and reports whether that brought the target
-// back into rotation.
+// gate is what pick needs of a *policy.Gate.
+type gate interface {
+	weir.Gate
+	Offer(weir.Work) (weir.Permit, bool)
+}
+
+// succeeded ends a row of failures, and reports whether that ended an ejection.
 func (t *target) succeeded() (back bool) {
-	if t.row.Load() == 0 {
+	if t.inRow.Load() == 0 {
 		return false
 	}
-	t.row.Store(0)
-	return t.out.Swap(0) != 0
+	t.inRow.Store(0)
+	return t.ejectedUntil.Swap(0) != 0
 }
 
-// failed counts a failure and reports whether it put the target out of
-// rotation. alone says that no other target is left in rotation: the last one is
-// never put out.
-func (t *target) failed(f failure, now time.Duration, e ejection, alone func() bool) bool {
+// recordFailure counts a failure and reports whether it ejected the target. alone reports
+// whether all other targets are ejected: the last one never is.
+func (t *target) recordFailure(f failure, now time.Duration, e ejection, alone func() bool) bool {
 	t.failures[f].Add(1)
-	if e.failures <= 0 || t.row.Add(1) < int32(e.failures) {
+	if e.failures <= 0 || t.inRow.Add(1) < int32(e.failures) {
 		return false
 	}
-	out := t.out.Load()
-	if out > int64(now) || alone() || !t.out.CompareAndSwap(out, int64(now+e.lasts)) {
+	until := t.ejectedUntil.Load()
+	if until > int64(now) || alone() || !t.ejectedUntil.CompareAndSwap(until, int64(now+e.lasts)) {
 		return false
 	}
 	t.ejections.Add(1)
 	return true
 }
 
-// inRotation reports whether the target is used without conditions.
-func (t *target) inRotation() bool { return t.out.Load() == 0 }
+// ejected reports whether the target is ejected, or waits for a request that tries it.
+func (t *target) ejected() bool { return t.ejectedUntil.Load() != 0 }
 
-// usable reports whether a request may go to the target: it is in rotation, or
-// its ejection is over and this request is the one that tries it. The next one
-// tries only after another such time, unless this one succeeds.
+// usable reports whether a request may go to the target: it is not ejected, or its ejection
+// is over and this request tries it. The next one tries only after another such time,
+// unless this one succeeds.
 func (t *target) usable(now time.Duration, e ejection) bool {
-	out := t.out.Load()
-	return out == 0 || out <= int64(now) && t.out.CompareAndSwap(out, int64(now+e.lasts))
+	until := t.ejectedUntil.Load()
+	return until == 0 || until <= int64(now) && t.ejectedUntil.CompareAndSwap(until, int64(now+e.lasts))
 }
 
-// ejection is when a target is left out, and for how long.
+// ejection is after how many failures in a row a target is ejected, and for how long.
 type ejection struct {
 	failures int
 	lasts    time.Duration
 }
 
-// address returns where in goes at this target.
+// address returns the URL of in at this target.
 func (t *target) address(in *url.URL) *url.URL {
 	out := *in
 	t.direct(&out)
 	return &out
 }
 
-// direct makes u lead to this target: its scheme and host, and its path before
-// the path of u.
+// direct makes u lead to this target: it gets the target's scheme and host, and the
+// target's path before its own.
 func (t *target) direct(u *url.URL) {
 	u.Scheme, u.Host = t.url.Scheme, t.url.Host
 	base := strings.TrimSuffix(t.url.EscapedPath(), "/")
@@ -190,8 +170,7 @@ func (t *target) direct(u *url.URL) {
 	u.Path, u.RawPath = path, escaped
 }
 
-// newTarget parses the URL of a target. The scheme h2c is http spoken as HTTP/2
-// without TLS.
+// newTarget parses the URL of a target. The scheme h2c is HTTP/2 without TLS.
 func newTarget(raw string) (*target, error) {
 	parsed, err := url.Parse(raw)
 	if err != nil {
@@ -230,9 +209,9 @@ func WithTargetGates(gates map[string]policy.GateSpec, upstreams map[string]conf
 	return all
 }
 
-// targetGates names the gates of an upstream's targets: app@10.0.0.1:3000. If one
-// host and path is a target by http and by https, the latter's gate carries
-// the scheme: app@https://10.0.0.1:3000.
+// targetGates names the gates of an upstream's targets: app@10.0.0.1:3000. If one host and
+// path is a target by http and by https, the gate of the latter has the scheme in its name:
+// app@https://10.0.0.1:3000.
 func targetGates(upstream string, targets []string) map[string]string {
 	plain := make(map[string]bool)
 	for _, target := range targets {

@@ -4,18 +4,17 @@
 // It is [net/http/httputil.ReverseProxy] with a transport tuned for one hop,
 // and what a gateway needs around it:
 //
-//   - targets in turn, each behind a gate of its own if it has a limit; one
-//     that keeps failing is left out for a while,
-//   - a bound on every wait: connecting, sending the request, waiting for the
-//     answer,
-//   - the outcome of each request, sampled when the upstream's headers arrive,
-//   - a client that leaves does not free its slot: the upstream goes on working
-//     and so the request goes on, until the upstream answers or the time it was
-//     expected to take has passed.
+//   - targets in turn, each behind a gate of its own if it has a limit; one that
+//     fails too often in a row is ejected for a while,
+//   - a bound on every wait: for a connection, for sending, for the answer,
+//   - the outcome of each request, sampled when the header of the answer arrives,
+//   - a client that leaves does not free its slot: the upstream works on, so the
+//     request goes on until the upstream answers, or the time that it was expected
+//     to take has passed.
 //
-// Headers that claim something about the client (X-Forwarded-*, Forwarded, the
-// headers identities are read from) are passed on only from trusted peers;
-// everybody else's are dropped, and X-Forwarded-* written anew.
+// Headers that claim something about the client (X-Forwarded-*, Forwarded, and those that
+// identities are read from) are passed on only from trusted peers. From everybody else they
+// are removed, and X-Forwarded-* is written anew.
 package proxy
 
 import (
@@ -108,26 +107,24 @@ func (u *Upstream) Attach(p *policy.Policy, prev *Upstream) {
 
 // adopt goes on with what stays of the upstream before.
 func (u *Upstream) adopt(prev *Upstream) {
-	own := u.shared
-	u.shared = &shared{
-		epoch: prev.shared.epoch, targets: own.targets, transport: own.transport,
-		services: prev.shared.services, abandoned: prev.shared.abandoned, watch: prev.shared.watch,
-	}
-	for key := range own.targets {
+	kept := *prev.shared
+	kept.targets = u.shared.targets
+	for key := range kept.targets {
 		if old, ok := prev.shared.targets[key]; ok {
-			own.targets[key] = old
+			kept.targets[key] = old
 		}
 	}
-	u.turn.Store(prev.turn.Load())
-	if prev.cfg.ConnectTimeout == u.cfg.ConnectTimeout && prev.h2c() == u.h2c() {
-		u.shared.transport = prev.shared.transport
+	if prev.cfg.ConnectTimeout != u.cfg.ConnectTimeout || prev.h2c() != u.h2c() {
+		kept.transport = u.shared.transport
 	}
+	u.shared = &kept
+	u.turn.Store(prev.turn.Load())
 }
 
 func (u *Upstream) h2c() bool { return u.shared.transport.Protocols.UnencryptedHTTP2() }
 
-// parseTargets parses the targets of an upstream and says whether they speak
-// HTTP/2 without TLS.
+// parseTargets parses the targets of an upstream and reports whether they speak HTTP/2
+// without TLS.
 func parseTargets(name string, raws []string) (targets map[string]*target, h2c bool, err error) {
 	if len(raws) == 0 {
 		return nil, false, fmt.Errorf("upstream %s has no targets; give it one, for instance http://127.0.0.1:3000", name)
@@ -153,8 +150,8 @@ func parseTargets(name string, raws []string) (targets map[string]*target, h2c b
 // Name returns the upstream's name.
 func (u *Upstream) Name() string { return u.name }
 
-// Retire closes the idle connections that next does not go on using. next is
-// nil when the upstream is gone.
+// Retire closes the idle connections that next does not use. next is nil when the upstream
+// is gone.
 func (u *Upstream) Retire(next *Upstream) {
 	if next == nil || next.shared.transport != u.shared.transport {
 		u.shared.transport.CloseIdleConnections()
@@ -163,8 +160,8 @@ func (u *Upstream) Retire(next *Upstream) {
 
 func (u *Upstream) now() time.Duration { return time.Since(u.shared.epoch) }
 
-// TargetStats is what has become of the requests to one target. Counters only
-// grow, also over reloads that keep the target's URL.
+// TargetStats counts the requests to one target. Counters only grow, also over reloads that
+// keep the target's URL.
 type TargetStats struct {
 	Target    string            `json:"target"`
 	Requests  uint64            `json:"requests"`
@@ -182,7 +179,7 @@ func (u *Upstream) Stats() []TargetStats {
 			Requests:  s.requests.Load(),
 			Failures:  make(map[string]uint64, numFailures),
 			Ejections: s.ejections.Load(),
-			Ejected:   !s.inRotation(),
+			Ejected:   s.ejected(),
 		}
 		for f, name := range failureNames {
 			st.Failures[name] = s.failures[f].Load()
@@ -192,8 +189,8 @@ func (u *Upstream) Stats() []TargetStats {
 	return stats
 }
 
-// Abandoned returns how many requests have lost their client while the upstream
-// was working on them. It never falls.
+// Abandoned returns how many clients have left while the upstream was working on their
+// request. It never falls.
 func (u *Upstream) Abandoned() uint64 { return u.shared.abandoned.Load() }
 
 // Expect sets how long the upstream is expected to take on routes without an

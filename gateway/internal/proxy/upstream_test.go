@@ -217,12 +217,12 @@ func TestLogOfEjections(t *testing.T) {
 		Targets: []string{server.URL, "http://b"}, Eject: config.Eject{Failures: 1, For: policy.Duration(10 * time.Second)},
 	}, &log, nil)
 	u.recordFailure(&exchange{choice: choice{seat: u.seats[0]}}, failedConnect, errors.New("refused"))
-	u.seats[0].out.Store(1) // long ago
+	u.seats[0].ejectedUntil.Store(1) // long ago
 	for range 2 {
 		u.turn.Store(0)
 		u.Serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil), &Call{})
 	}
-	for _, want := range []string{`"msg":"upstream target left out"`, `"for":"10s"`, `"msg":"upstream target is back"`} {
+	for _, want := range []string{`"msg":"upstream target ejected after too many failures in a row"`, `"for":"10s"`, `"msg":"upstream target is back"`} {
 		if strings.Count(log.String(), want) != 1 {
 			t.Errorf("the log says\n%s\nwant %s once", log.String(), want)
 		}

@@ -4,27 +4,28 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-go/weir/gateway/internal/config"
 )
 
 const (
-	// watchEvery is how late a time-out or a departure may be noticed.
+	// watchEvery is how late a time-out, or a client that leaves, may be noticed.
 	watchEvery = 20 * time.Millisecond
-	// watchLinger is how long the watch goes on when there is nothing to see, so
-	// that single requests do not start it each time.
+	// watchLinger is how long the watch goes on without exchanges, so that single
+	// requests do not start it each time.
 	watchLinger = time.Second
 )
 
-// watch looks after the exchanges in progress: their time-outs, and whether
-// their clients are still there. One look at all of them now and then costs a
-// fraction of what a timer and a watcher for each would. Its goroutine runs while
-// there are exchanges, and a second longer.
+// watch finds the exchanges whose time is over or whose client has left. To scan all of them
+// now and then costs a fraction of what a timer and a goroutine for each would. Its own
+// goroutine runs while there are exchanges, and a second longer.
 type watch struct {
 	epoch time.Time
 
 	mu      sync.Mutex
 	first   *exchange // the newest
 	last    *exchange // the oldest
-	round   uint64    // how often all have been looked at
+	round   uint64    // of scans
 	running bool
 }
 
@@ -70,7 +71,7 @@ func (w *watch) run() {
 		any := false
 		due, any = w.scan(now, due[:0])
 		for i, x := range due {
-			x.cancel() // with no lock held: others hear of it
+			x.cancel() // with no lock held: it calls others
 			due[i] = nil
 		}
 		if any {
@@ -81,8 +82,7 @@ func (w *watch) run() {
 	}
 }
 
-// scan returns the exchanges that are to be cancelled, and whether there are any
-// at all.
+// scan returns the exchanges that are to be cancelled, and whether there are any exchanges.
 func (w *watch) scan(now time.Duration, due []*exchange) ([]*exchange, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -95,7 +95,7 @@ func (w *watch) scan(now time.Duration, due []*exchange) ([]*exchange, bool) {
 	return due, w.first != nil
 }
 
-// stopIfEmpty ends the run, unless an exchange has come meanwhile.
+// stopIfEmpty reports whether the run ends: no exchange has come meanwhile.
 func (w *watch) stopIfEmpty() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -103,26 +103,133 @@ func (w *watch) stopIfEmpty() bool {
 	return !w.running
 }
 
-// services is what is known of how long an upstream takes, route by route: what
-// is quick on one says nothing about another. Routes are named by the
-// configuration, and so is their number bounded; over very many reloads with ever
-// new names, by maxServices.
+// pause stops the clock while the client is waited for.
+func (x *exchange) pause() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.paused = true
+}
+
+// resume starts the clock again, from the beginning: the upstream took what was sent so far.
+func (x *exchange) resume() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.paused = false
+	if d := time.Duration(x.upstream.cfg.ResponseTimeout); d > 0 && !x.left {
+		x.deadline = x.upstream.now() + d
+	}
+}
+
+// pauseBetweenTargets is called when one target is given up and the next not found yet.
+func (x *exchange) pauseBetweenTargets() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.idle = true
+}
+
+// restart starts the clock for another target.
+func (x *exchange) restart() {
+	x.mu.Lock()
+	x.idle, x.started = false, x.upstream.now()
+	x.mu.Unlock()
+	x.resume()
+}
+
+// endWait ends the wait for the answer and reports whether the client is still there.
+func (x *exchange) endWait() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.answered = true
+	if !x.left && x.client.Err() != nil { // the watch has not noticed yet
+		x.left = true
+		if !x.idle {
+			x.upstream.shared.abandoned.Add(1)
+		}
+	}
+	return !x.left
+}
+
+// cancelledBy returns why the gateway has cancelled the request, nil if it has not.
+func (x *exchange) cancelledBy() error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.cause
+}
+
+// overdue reports whether the exchange is to be cancelled at time now: because the wait has
+// lasted too long, or the client has left and the upstream had its time. The watch calls it
+// with its mutex held.
+func (x *exchange) overdue(now time.Duration, round uint64) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.idle {
+		return false // it waits at a gate, which notices when the client leaves
+	}
+	if !x.answered {
+		x.service.observe(round, x.started)
+	}
+	gone := x.client.Err() != nil
+	switch {
+	case x.cause != nil:
+		return false
+	case x.answered:
+		if gone {
+			x.cause = errClientLeft
+		}
+	case gone && !x.left:
+		x.left = true
+		x.upstream.shared.abandoned.Add(1)
+		if x.upstream.cfg.OnAbandon == config.Release {
+			x.cause = errClientLeft
+			break
+		}
+		x.deadline = x.expectedEnd(now, round)
+	case x.deadline == 0 || now < x.deadline || x.paused && !x.left:
+	case x.left:
+		x.cause = errClientLeft
+	default:
+		x.cause = errResponseTimeout
+	}
+	return x.cause != nil
+}
+
+// expectedEnd is until when the upstream is expected to work on the request, 0 for as long
+// as it takes. A request that has lasted longer than the mean of its route is a long one:
+// it is expected to take as long again, since nothing better is known of heavy-tailed work.
+// The same holds, from the oldest request of its route without an answer: the upstream may
+// be stuck. Before the first answer on its route nothing is known, and the request keeps its
+// slot for as long as it would with its client there.
+func (x *exchange) expectedEnd(now time.Duration, round uint64) time.Duration {
+	mean := x.upstream.shared.services.expected(x.service)
+	if mean == 0 {
+		return x.deadline
+	}
+	end := now + max(mean, now-x.started, x.service.age(round, now))
+	if x.deadline > 0 {
+		end = min(end, x.deadline)
+	}
+	return end
+}
+
+// services are the service times of an upstream by route, because routes differ. Their
+// number is bounded by the configuration, and over very many reloads with ever new names by
+// maxServices.
 type services struct {
 	all   mean
-	guess atomic.Int64 // for routes without an answer yet, in ns; 0: none
+	guess atomic.Int64 // in ns, for routes without an answer yet; 0: none
 	n     atomic.Int32
 	each  sync.Map // of *service, by the route's name
 }
 
-// maxServices is how many routes are told apart. Of more, nothing is known.
+// maxServices is how many routes are measured. The service time of others stays unknown.
 const maxServices = 10_000
 
-// service is what is known of one route's requests; nil: nothing.
+// service is what is known of the requests of one route; nil: nothing.
 type service struct {
 	mean mean
 
-	// The oldest request that waits for an answer, as of the watch's round. The
-	// watch's mutex guards them.
+	// oldest is when the oldest request that waits for an answer was sent, as of the
+	// watch's round. The watch's mutex guards both.
 	round  uint64
 	oldest time.Duration
 }
@@ -142,7 +249,7 @@ func (s *services) forRoute(route string) *service {
 	return v.(*service)
 }
 
-// add learns from an answer.
+// add counts an answer that took so long.
 func (s *services) add(sv *service, took time.Duration) {
 	s.all.add(took)
 	if sv != nil {
@@ -160,16 +267,16 @@ func (s *services) expected(sv *service) time.Duration {
 	return time.Duration(s.guess.Load())
 }
 
-// observe is told of a request that was sent at started and has no answer yet. The watch
-// shows them from the oldest to the newest.
+// observe is called with each request that has no answer yet, from the oldest to the
+// newest. It was sent at started.
 func (sv *service) observe(round uint64, started time.Duration) {
 	if sv != nil && sv.round != round {
 		sv.round, sv.oldest = round, started
 	}
 }
 
-// age returns how long the oldest of the route's requests has been waiting for
-// an answer, going by what the watch has seen in this round.
+// age returns how long the oldest request of the route has been waiting for an answer, as
+// far as the watch has scanned in this round.
 func (sv *service) age(round uint64, now time.Duration) time.Duration {
 	if sv == nil || sv.round != round {
 		return 0
@@ -177,11 +284,11 @@ func (sv *service) age(round uint64, now time.Duration) time.Duration {
 	return now - sv.oldest
 }
 
-// mean is the moving mean of the time an upstream takes to answer. Two updates
-// at the same moment may lose one of them, which a mean does not mind.
+// mean is a moving mean of service times. Of two updates at the same moment one may be
+// lost, which does not matter to a mean.
 type mean struct{ ns atomic.Int64 }
 
-// meanWeight is how many answers the mean looks back, roughly.
+// meanWeight is how many answers the mean covers, roughly.
 const meanWeight = 32
 
 func (m *mean) add(d time.Duration) {

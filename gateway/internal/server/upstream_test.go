@@ -44,7 +44,7 @@ func TestTwoTargets(t *testing.T) {
 	if !stats[1].Ejected || stats[1].Failures["connect"] != 5 || stats[0].Ejected {
 		t.Errorf("after one target died: %+v; want it left out after 5 failures", stats)
 	}
-	if !strings.Contains(g.log.String(), "upstream target left out") {
+	if !strings.Contains(g.log.String(), "upstream target ejected") {
 		t.Error("the log does not say that a target was left out")
 	}
 }
