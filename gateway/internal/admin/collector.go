@@ -58,7 +58,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		if pools := g.Pools(); pools != nil {
 			c.keys(ch, name, pools, series[name].keys)
 		}
-		if use := UseOf(g.Quota()); use != nil {
+		if use := useOf(g.Quota()); use != nil {
 			collectQuota(ch, name, use, series[name].refusals)
 		}
 	}

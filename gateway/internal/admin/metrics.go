@@ -26,6 +26,7 @@ import (
 // tenants, so their number is bounded too; series of names that a reload removes
 // are dropped.
 type Metrics struct {
+	src      Source
 	registry *prometheus.Registry
 
 	wait, service *prometheus.HistogramVec
@@ -61,6 +62,7 @@ var buckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1
 // NewMetrics returns the metrics of a gateway, whose levels are read from src.
 func NewMetrics(src Source, version string) *Metrics {
 	m := &Metrics{
+		src:         src,
 		registry:    prometheus.NewRegistry(),
 		routes:      make(map[string]*Route),
 		byTenant:    newTop[tally](0),
@@ -265,9 +267,9 @@ type TenantUse struct {
 	Seconds float64 `json:"served_seconds"`
 }
 
-// TopTenants returns the tenants that have series, those that asked most first, and
+// topTenants returns the tenants that have series, those that asked most first, and
 // the rest at last.
-func (m *Metrics) TopTenants() []TenantUse {
+func (m *Metrics) topTenants() []TenantUse {
 	var uses []TenantUse
 	m.byTenant.each(func(name string, t tally) {
 		uses = append(uses, TenantUse{
@@ -367,9 +369,9 @@ type Refused struct {
 	Times  uint64 `json:"times"`
 }
 
-// MostRefused returns the buckets of a gate's quota that have series, those refused most
+// mostRefused returns the buckets of a gate's quota that have series, those refused most
 // often first, and the rest at last if there is any; nil if nothing was refused.
-func (m *Metrics) MostRefused(gate string) []Refused {
+func (m *Metrics) mostRefused(gate string) []Refused {
 	s := (*m.gates.Load())[gate].refusals
 	if s == nil {
 		return nil

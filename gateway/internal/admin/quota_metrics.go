@@ -15,8 +15,7 @@ type QuotaUse struct {
 	// given back or charged afterwards.
 	StoreErrors uint64 `json:"store_errors"`
 	Unsettled   uint64 `json:"unsettled"`
-	// Refused are the buckets that were refused most often, as [Metrics.MostRefused]
-	// returns them.
+	// Refused are the buckets that were refused most often, as they are in the metrics.
 	Refused []Refused `json:"refused,omitempty"`
 }
 
@@ -29,8 +28,8 @@ type Buckets struct {
 	Overflowed uint64 `json:"overflowed"`
 }
 
-// UseOf returns what there is to see of a quota, nil for none.
-func UseOf(q *quota.Quota) *QuotaUse {
+// useOf returns what there is to see of a quota, nil for none.
+func useOf(q *quota.Quota) *QuotaUse {
 	if q == nil {
 		return nil
 	}

@@ -166,7 +166,7 @@ func TestQuotaOverSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := &http.Server{Handler: c.Handler, ConnContext: WithPeer}
+	srv := &http.Server{Handler: c.Handler, ConnContext: withPeer}
 	go srv.Serve(ln)
 	defer srv.Close()
 	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

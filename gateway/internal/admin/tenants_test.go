@@ -304,10 +304,10 @@ func TestRefusedBuckets(t *testing.T) {
 	_, _ = p.Gate("slots").TryAdmit(weir.Work{User: "alice", Cost: 9})
 
 	want := []Refused{{"api/user=alice", 5}, {"api/banned", 4}, {"api/user=bob\xff", 1}, {Rest, 9}}
-	if got := m.MostRefused("api"); !slices.Equal(got, want) {
+	if got := m.mostRefused("api"); !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	if got := m.MostRefused("slots"); got != nil {
+	if got := m.mostRefused("slots"); got != nil {
 		t.Errorf("a gate without a quota has refused %v", got)
 	}
 	shown := func() string {
@@ -327,11 +327,11 @@ func TestRefusedBuckets(t *testing.T) {
 	}
 
 	load(map[string]policy.GateSpec{"api": by})
-	if got := m.MostRefused("api"); !slices.Equal(got, want) {
+	if got := m.mostRefused("api"); !slices.Equal(got, want) {
 		t.Errorf("after a reload: %v, want %v", got, want)
 	}
 	load(map[string]policy.GateSpec{"slots": slots})
-	if got := m.MostRefused("api"); got != nil || strings.Contains(shown(), "weir_quota_refused_total") {
+	if got := m.mostRefused("api"); got != nil || strings.Contains(shown(), "weir_quota_refused_total") {
 		t.Errorf("of a gate that is gone: %v", got)
 	}
 }

@@ -154,8 +154,8 @@ func refuseWriter(w http.ResponseWriter, err error) {
 // end of a Unix socket.
 type peerKey struct{}
 
-// WithPeer is for http.Server.ConnContext of a listener that only those can reach who
+// withPeer is for http.Server.ConnContext of a listener that only those can reach who
 // may write: a Unix socket.
-func WithPeer(ctx context.Context, c net.Conn) context.Context {
+func withPeer(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, peerKey{}, peerOf(c))
 }

@@ -98,7 +98,7 @@ func TestABindingSignalIsNamed(t *testing.T) {
 	if _, ok := g.gateSnapshot("none"); ok {
 		t.Error("a gate that there is none of has something to see")
 	}
-	look := g.Look()
+	look := g.metrics.Status()
 	if len(look.Signals) != 2 || look.Gates[0].Signal != "pressure" || len(look.Gates[0].Signals) != 2 {
 		t.Fatalf("looks like %+v", look)
 	}
@@ -108,7 +108,7 @@ func TestABindingSignalIsNamed(t *testing.T) {
 
 	write("much")
 	eventually(t, "the trouble is logged", func() bool {
-		return strings.Contains(g.log.String(), "a signal failed") && g.Look().Signals[1].Error != ""
+		return strings.Contains(g.log.String(), "a signal failed") && g.metrics.Status().Signals[1].Error != ""
 	})
 	write("0")
 	eventually(t, "the recovery is logged", func() bool { return strings.Contains(g.log.String(), "a signal can be read again") })

@@ -280,7 +280,7 @@ func TestPoolsByKey(t *testing.T) {
 	if first, second := <-ts.came, <-ts.came; first != "/busy" || second != "/quiet" {
 		t.Errorf("%s, then %s reached the upstream", first, second)
 	}
-	text, err := json.Marshal(g.Look())
+	text, err := json.Marshal(g.metrics.Status())
 	if err != nil || !strings.Contains(string(text), `"keys":{"known":2,"max":65536,"busy":2,"evicted":0,"bytes":`) ||
 		!strings.Contains(string(text), `"top":[{"key":"busy","limit":1,"in_flight":1,"waiting":2,`) {
 		t.Errorf("%s, %v", text, err)
@@ -289,7 +289,7 @@ func TestPoolsByKey(t *testing.T) {
 	ts.next <- struct{}{}
 	ts.order(2)
 	g.idle()
-	top := func() []admin.TenantUse { return g.Look().Tenants }
+	top := func() []admin.TenantUse { return g.metrics.Status().Tenants }
 	eventually(t, "the tenants have been counted", func() bool { return len(top()) == 3 && top()[0].Served == 3 })
 	if top := top(); top[0].Tenant != "busy" || top[1].Tenant != "quiet" || top[1].Served != 1 || top[2].Tenant != admin.Rest || top[0].Seconds <= 0 {
 		t.Errorf("%+v", top)
@@ -371,7 +371,7 @@ func TestReadsBesideWrites(t *testing.T) {
 	if res, _ := get(t, g.url); res.StatusCode != http.StatusOK {
 		t.Errorf("a read beside four writes: %d", res.StatusCode)
 	}
-	if parts := g.Look().Gates[0].Parts; parts["write"].InFlight != 4 || parts["read"].Admitted != 1 {
+	if parts := g.metrics.Status().Gates[0].Parts; parts["write"].InFlight != 4 || parts["read"].Admitted != 1 {
 		t.Errorf("%+v", parts)
 	}
 }

@@ -158,13 +158,13 @@ func (s *Server) install(cfg *config.Config) (err error) {
 	if err := listeners.loadCertificates(); err != nil {
 		return err
 	}
-	socket, err := s.openSocket(cfg, s.socket)
+	socket, err := s.openSocket(cfg)
 	if err != nil {
 		return err
 	}
 	undo = append(undo, func() {
 		if socket != s.socket {
-			socket.close()
+			socket.Close()
 		}
 	})
 	if next.stores, err = s.openStores(cfg, prev.live()); err != nil {
@@ -201,20 +201,20 @@ func (s *Server) install(cfg *config.Config) (err error) {
 	return nil
 }
 
-// retiring is a policy that a reload has replaced. Its gates go on until nobody
-// can be waiting in them.
+// retiring is a policy that a reload has replaced. Its gates work on until nobody can be
+// waiting in them.
 type retiring struct {
 	policy *policy.Policy
 	until  time.Time
 	close  func() // the stores that nothing uses then
 }
 
-// longestRetirement is when the gates of a retired policy have closed by
+// longestRetirement is after how long the gates of a retired policy have closed by
 // themselves; see [policy.Policy.Retire].
 const longestRetirement = 30 * time.Second
 
-// retire lets next take over from prev, and remembers prev for a shutdown that
-// comes while requests wait there.
+// retire closes what only prev uses, once nothing can be in progress in it. It remembers
+// prev for a shutdown that comes while requests wait there.
 func (s *Server) retire(prev, next *state) {
 	if prev == nil {
 		return

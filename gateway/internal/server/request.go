@@ -177,27 +177,25 @@ func writeProblem(w http.ResponseWriter, status int, detail string) {
 }
 
 const (
-	// uploadRate is the slowest body, in bytes a second, that may take longer
-	// than the read time-out.
+	// uploadRate is the slowest body, in bytes a second, that may take longer than the read
+	// time-out.
 	uploadRate = 4 << 10
-	// slotRate is the slowest body, in bytes a second, that keeps the slot of
-	// its request.
+	// slotRate is the slowest body, in bytes a second, that keeps the slot of its request.
 	slotRate = 64 << 10
-	// slotStall is how long such a body may keep the gateway waiting besides.
+	// slotStall is for how long, in all, such a body may be slower.
 	slotStall = time.Second
 )
 
-// upload is the body of a request as it comes in. A client gets the read
-// time-out, and then a second more for each uploadRate bytes it has sent: one
-// that sends a byte at a time is cut, one that sends a large file over a slow
-// line is not. Nobody may be silent for longer than the read time-out, however
-// much was sent before.
+// upload is the body of a request as it comes in. A client has the read time-out, and a
+// second more for each uploadRate bytes that it has sent. So a client that sends a byte at a
+// time is cut off, and one that sends a large file over a slow line is not. No client may be
+// silent for longer than the read time-out, however much it sent before.
 //
-// A body that does not come at slotRate, or is still arriving after the time-out,
-// holds no slot any more: it becomes a stream, so that neither stalled bodies nor
-// those without end can fill a gate. While it comes, the upstream waits for the
-// client too. Before it is told of the end the request is admitted anew, because
-// then it has work to do; refused, it never sees the end.
+// A body that comes slower than slotRate, or is still coming after the time-out, loses its
+// slot: it becomes a stream, so that neither stalled bodies nor endless ones can fill a gate.
+// While it comes, the upstream waits for the client too. When the body is complete the
+// upstream has work to do, so the request is admitted again before the upstream sees the end.
+// If it is refused, the upstream never sees the end.
 type upload struct {
 	io.ReadCloser
 	control *http.ResponseController
@@ -205,21 +203,21 @@ type upload struct {
 	timeout time.Duration
 	stall   time.Duration
 	length  int64 // as announced, -1 if it was not
-	n       int64
-	err     error // what went wrong with it
-	refused error // why it was not admitted when it was complete
+	n       int64 // bytes read
+	err     error // of the client
+	refused error // why it was not admitted again
 
 	// What follows is for bodies of admitted requests.
 	ctx      context.Context // of the request
 	work     weir.Work
 	admitted time.Time
 
-	mu       sync.Mutex        // against the timer
+	mu       sync.Mutex        // guards what follows against the timer
 	request  *weirhttp.Request // nil before admission
 	timer    *time.Timer       // nil before the first wait
-	blocked  time.Duration     // how long the client has been waited for
+	blocked  time.Duration     // time spent waiting for the client
 	reading  bool
-	moved    bool // has given up its slot
+	moved    bool // it is a stream, and has no slot
 	complete bool
 }
 
@@ -230,7 +228,7 @@ func newUpload(w http.ResponseWriter, r *http.Request, timeout time.Duration) *u
 	}
 }
 
-// admit says that the request has a slot, which the body can lose.
+// admit is called when the request has got a slot, which the body can lose.
 func (u *upload) admit(ctx context.Context, q *weirhttp.Request, w weir.Work) {
 	u.ctx, u.work, u.admitted = ctx, w, time.Now()
 	u.mu.Lock()
@@ -244,30 +242,29 @@ func (u *upload) Read(p []byte) (int, error) {
 		return 0, u.refused
 	}
 	began := time.Now()
-	u.bound(began)
-	u.begin(began)
+	u.setDeadline(began)
+	u.startClock(began)
 	n, err := u.ReadCloser.Read(p)
 	u.n += int64(n)
 	complete := err == io.EOF || err == nil && u.n == u.length
 	if complete {
-		// net/http goes on to watch the connection for the client's departure;
-		// a deadline that passes there would look like one.
+		// net/http goes on reading, to notice a client that leaves. A deadline that passes
+		// then would look like one.
 		_ = u.control.SetReadDeadline(time.Time{})
 	} else if err != nil {
-		// The deadline stays: net/http reads what is left of a body before it
-		// answers.
+		// The deadline stays: net/http reads the rest of a body before it answers.
 		u.err = err
 	}
-	if u.finish(time.Since(began), complete) {
+	if u.stopClock(time.Since(began), complete) {
 		if u.refused = u.readmit(); u.refused != nil {
-			return 0, u.refused // with the rest the upstream could begin
+			return 0, u.refused // without these bytes, or the upstream would begin
 		}
 	}
 	return n, err
 }
 
-// bound sets the time by which the client must have sent more.
-func (u *upload) bound(now time.Time) {
+// setDeadline sets the time by which the client must have sent more.
+func (u *upload) setDeadline(now time.Time) {
 	allowed := u.timeout + time.Duration(float64(u.n)/uploadRate*float64(time.Second))
 	deadline := u.started.Add(allowed)
 	if silent := now.Add(u.timeout); silent.Before(deadline) {
@@ -276,9 +273,9 @@ func (u *upload) bound(now time.Time) {
 	_ = u.control.SetReadDeadline(deadline) // without one there is nothing to bound
 }
 
-// begin bounds the time for which the slot is held while the client is waited
+// startClock bounds the time for which the request keeps its slot while the client is waited
 // for.
-func (u *upload) begin(now time.Time) {
+func (u *upload) startClock(now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.request == nil || u.moved || u.complete {
@@ -288,30 +285,29 @@ func (u *upload) begin(now time.Time) {
 	left := u.stall + time.Duration(float64(u.n)/slotRate*float64(time.Second)) - u.blocked
 	switch {
 	case left <= 0 || now.Sub(u.started) > u.timeout:
-		u.leave()
+		u.becomeStream()
 	case u.timer == nil:
-		u.timer = time.AfterFunc(left, u.late)
+		u.timer = time.AfterFunc(left, u.timeIsUp)
 	default:
 		u.timer.Reset(left)
 	}
 }
 
-// late runs when the client has been waited for long enough.
-func (u *upload) late() {
+// timeIsUp runs when the client has been waited for long enough.
+func (u *upload) timeIsUp() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.reading {
-		u.leave()
+		u.becomeStream()
 	}
 }
 
-// leave gives the slot up, if there is a place for it among the streams. u.mu is
-// held.
-func (u *upload) leave() { u.moved = u.request.Stream() }
+// becomeStream gives the slot up, unless there are too many streams. u.mu is held.
+func (u *upload) becomeStream() { u.moved = u.request.Stream() }
 
-// finish ends a wait for the client, and reports whether the body has just come
-// to its end without a slot.
-func (u *upload) finish(took time.Duration, complete bool) bool {
+// stopClock ends a wait for the client, and reports whether the body has just become complete
+// without a slot.
+func (u *upload) stopClock(took time.Duration, complete bool) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.reading {
@@ -326,8 +322,8 @@ func (u *upload) finish(took time.Duration, complete bool) bool {
 	return first && u.moved
 }
 
-// readmit gets a new slot for a request that has given its own up. What the
-// client took to send the body does not count against the request's deadline.
+// readmit gets a new slot for a request that gave its own up. The time that the client took
+// for the body does not count against the request's deadline.
 func (u *upload) readmit() error {
 	if !u.work.Deadline.IsZero() {
 		u.work.Deadline = u.work.Deadline.Add(time.Since(u.admitted))

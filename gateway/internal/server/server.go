@@ -1,23 +1,23 @@
-// Package server runs the gateway: it opens the listeners, leads each request
-// through policy and gates to its upstream, takes up a changed configuration
-// without dropping anything, and stops without losing an answer.
+// Package server runs the gateway: it opens the listeners, leads each request through policy
+// and gates to its upstream, reloads the configuration without dropping anything, and stops
+// without losing an answer.
 //
 // The life of a [Server]:
 //
 //   - New opens every listener, so that an address in use is an error at once.
-//   - Run serves until its context ends, then shuts down: first a lame duck that
-//     still serves but tells clients to go (Connection: close, GOAWAY) and
-//     readiness checks to send no more; then no new connections, and waiting
-//     requests are refused as draining; then up to the grace period for what is
-//     in flight.
-//   - Reload reads the configuration again. Either all of it is taken up or
-//     nothing changes.
+//   - Run serves until its context ends, then shuts down. First it is a lame duck: it still
+//     serves, but clients are told to go (Connection: close, GOAWAY) and readiness checks
+//     fail. Then it accepts no more connections, and refuses waiting requests as draining.
+//     Requests in flight have the grace period.
+//   - Reload reads the configuration again. Either all of it is put in force, or nothing
+//     changes.
 //
-// What a request needs is reached through one atomic pointer, so a request sees
-// one configuration from beginning to end.
+// One atomic pointer leads to all that a request needs, so a request sees one configuration
+// from beginning to end.
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -55,9 +55,8 @@ type Options struct {
 	// Applied is told of each configuration that Reload has put in force. It
 	// may be nil.
 	Applied func(*config.Config)
-	// Watch names the file that is looked at every second; when it changes,
-	// the configuration is reloaded. Certificates are watched too. Empty means
-	// that only Reload reloads.
+	// Watch names a file that is checked every second: when it changes, the configuration
+	// is reloaded. Certificates are watched too. Empty means that only Reload reloads.
 	Watch string
 }
 
@@ -92,7 +91,7 @@ type Server struct {
 	retiring   []retiring
 	listeners  []*listener
 	admin      *listener
-	socket     *adminSocket // nil if there is none
+	socket     *admin.Socket // nil if there is none
 	rulesPlace rulesPlace
 	running    bool
 	stopped    bool
@@ -198,7 +197,7 @@ func (s *Server) shutdown() error {
 	cfg := s.state.Load().cfg.Shutdown
 	s.draining.Store(true)
 	s.log.Info("shutting down", "lame_duck", cfg.LameDuck.String(), "grace", cfg.Grace.String(), "in_flight", s.inFlight.Load())
-	aborted := !s.pause(time.Duration(cfg.LameDuck))
+	aborted := !s.waitLameDuck(time.Duration(cfg.LameDuck))
 
 	s.mu.Lock() // waits for a reload under way; none begins any more
 	defer s.mu.Unlock()
@@ -230,7 +229,7 @@ func (s *Server) shutdown() error {
 	if s.admin != nil {
 		s.stopAdmin()
 	}
-	s.socket.close()
+	s.socket.Close()
 	s.cut()
 	s.leaving.Wait()
 	s.serving.Wait()
@@ -246,19 +245,15 @@ func (s *Server) shutdown() error {
 	return ErrGrace
 }
 
-// pause waits for d and reports whether it was left in peace.
-func (s *Server) pause(d time.Duration) bool {
-	if d <= 0 {
-		return !s.isAborted()
-	}
-	t := time.NewTimer(d)
+// waitLameDuck waits for d and reports whether nobody has aborted meanwhile.
+func (s *Server) waitLameDuck(d time.Duration) bool {
+	t := time.NewTimer(max(d, 0))
 	defer t.Stop()
 	select {
 	case <-t.C:
-		return true
 	case <-s.ended:
-		return false
 	}
+	return !s.isAborted()
 }
 
 func (s *Server) isAborted() bool {
@@ -298,7 +293,7 @@ func (s *Server) finish(ctx context.Context) bool {
 	return !cut.Load()
 }
 
-// stopAdmin ends the admin listener: a scrape under way has a second.
+// stopAdmin ends the admin listener: a scrape in progress has a second.
 func (s *Server) stopAdmin() {
 	s.admin.stopAccepting(false)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -322,8 +317,8 @@ const (
 	maxState = 4 << 20
 )
 
-// restore takes up the learned limits of an earlier run. A file that is missing,
-// old or broken is no reason not to start: the configured limits hold then.
+// restore gives the gates the limits that they had learned in an earlier run. A file that is
+// missing, old or broken is no reason not to start: the configured limits hold then.
 func (s *Server) restore(st *state) {
 	name := st.cfg.State.File
 	if name == "" {
@@ -331,17 +326,17 @@ func (s *Server) restore(st *state) {
 	}
 	saved, err := readState(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		s.log.Info("no learned limits to take up; starting from the configured ones", "file", name)
+		s.log.Info("no learned limits to restore; starting from the configured ones", "file", name)
 		return
 	}
 	if err == nil {
 		var gates []string
 		if gates, err = st.policy.Restore(saved, time.Duration(st.cfg.State.MaxAge)); err == nil {
-			s.log.Info("learned limits taken up", "file", name, "saved", saved.At.Format(time.RFC3339), "gates", gates)
+			s.log.Info("learned limits restored", "file", name, "saved", saved.At.Format(time.RFC3339), "gates", gates)
 			return
 		}
 	}
-	s.log.Warn("learned limits not taken up; starting from the configured ones", "file", name, "error", err)
+	s.log.Warn("learned limits not restored; starting from the configured ones", "file", name, "error", err)
 }
 
 func readState(name string) (policy.Saved, error) {
@@ -356,12 +351,12 @@ func readState(name string) (policy.Saved, error) {
 		return saved, err
 	}
 	if len(data) > maxState {
-		return saved, fmt.Errorf("larger than %d bytes: no state of this program", maxState)
+		return saved, fmt.Errorf("larger than %d bytes, so it is no state of this program", maxState)
 	}
 	return saved, json.Unmarshal(data, &saved)
 }
 
-// save keeps what the gates have learned.
+// save writes what the gates have learned.
 func (s *Server) save() {
 	st := s.state.Load()
 	if st.cfg.State.File == "" {
@@ -391,24 +386,24 @@ func writeState(name string, saved policy.Saved) error {
 	return os.Rename(tmp.Name(), name)
 }
 
-// probeTimeout bounds the look at each target at start.
+// probeTimeout bounds the probe of each target at start.
 const probeTimeout = 2 * time.Second
 
-// probe looks once whether each target takes connections, and says which does
-// not. It decides nothing: a target may come up later.
+// probe tries once whether each target accepts connections, and logs which does not. It
+// decides nothing: a target may come up later.
 func (s *Server) probe(ctx context.Context, st *state) {
 	dialer := net.Dialer{Timeout: probeTimeout}
 	for _, u := range s.Upstreams() {
 		for _, target := range st.cfg.Upstreams[u.Name()].Targets {
 			c, err := dialer.DialContext(ctx, "tcp", hostPort(target))
 			if err == nil {
-				_ = c.Close() // only its opening was of interest
+				_ = c.Close() // that it opened is all there was to know
 				continue
 			}
 			if ctx.Err() != nil {
 				return
 			}
-			s.log.Warn("upstream target takes no connections now; requests that find no other one are answered 502 until it does",
+			s.log.Warn("upstream target accepts no connections now; until it does, requests that find no other target are answered 502",
 				"upstream", u.Name(), "target", target, "error", err)
 		}
 	}
@@ -420,19 +415,14 @@ func hostPort(target string) string {
 	if err != nil {
 		return target
 	}
-	port := u.Port()
-	switch {
-	case port != "":
-	case u.Scheme == "https":
+	port := "80"
+	if u.Scheme == "https" {
 		port = "443"
-	default:
-		port = "80"
 	}
-	return net.JoinHostPort(u.Hostname(), port)
+	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), port))
 }
 
-// all returns every listener, the admin's last, so that health can be asked
-// until the end.
+// all returns every listener, the admin's last, so that health can be asked until the end.
 func (s *Server) all() []*listener {
 	if s.admin == nil {
 		return s.listeners

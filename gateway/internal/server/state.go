@@ -116,18 +116,13 @@ func (s *Server) enforce(st *state) {
 	s.book.Adopt(st.plan, st.policy)
 }
 
-// retire says that next has taken over, nil when nothing has.
+// retire lets the state go: next is in force, or nothing if it is nil.
 func (st *state) retire(next *state) {
-	var nextPolicy *policy.Policy
-	if next != nil {
-		nextPolicy = next.policy
+	if next == nil {
+		next = new(state)
 	}
-	st.policy.Retire(nextPolicy)
+	st.policy.Retire(next.policy)
 	for name, u := range st.upstreams {
-		if next == nil {
-			u.Retire(nil)
-			continue
-		}
 		u.Retire(next.upstreams[name])
 	}
 }

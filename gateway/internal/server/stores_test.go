@@ -52,7 +52,7 @@ func TestStoreGone(t *testing.T) {
 		if strings.Join(got, " ") != want {
 			t.Errorf("on_store_error %q: answers %v, want %s", onError, got, want)
 		}
-		look := g.Look()
+		look := g.metrics.Status()
 		if len(look.Stores) != 1 || !look.Stores[0].Down || look.Stores[0].Why == "" || look.Stores[0].Failed["down"] == 0 {
 			t.Errorf("stores %+v", look.Stores)
 		}
@@ -239,37 +239,6 @@ func TestExplainTakesNothing(t *testing.T) {
 	}
 }
 
-// A socket that a process has left behind is replaced; one that answers is not, and
-// what is no socket stays.
-func TestSocketLeftBehind(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "s")
-	ln, err := listenUnix(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := listenUnix(path); err != errSocketInUse {
-		t.Errorf("one that answers: %v", err)
-	}
-	ln.Close()
-	ln, err = listenUnix(path)
-	if err != nil {
-		t.Fatalf("one left behind: %v", err)
-	}
-	ln.Close()
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := listenUnix(path); err == nil {
-		t.Error("a file was replaced by a socket")
-	}
-	if data, err := os.ReadFile(path); err != nil || string(data) != "precious" {
-		t.Errorf("%q %v", data, err)
-	}
-}
-
 // moving is a gateway with rules in a file, whose configuration the test replaces.
 func moving(t *testing.T) (g *running, cfg *config.Config, dir string, reload func(edit func(*config.Config)) error) {
 	t.Helper()
@@ -370,7 +339,7 @@ func TestReloadCannotMoveRules(t *testing.T) {
 	f("quotas.file: quotas set at run time cannot be read: "+broken+":1:", func(c *config.Config) {
 		c.Admin.Socket, c.Quotas.File = free, broken
 	})
-	f("admin.socket: cannot listen on the socket "+broken+": what is there is no socket", func(c *config.Config) { c.Admin.Socket = broken })
+	f("admin.socket: cannot listen on the socket "+broken+": a file that is no socket is there", func(c *config.Config) { c.Admin.Socket = broken })
 	if err := reload(func(c *config.Config) { c.Quotas.File = filepath.Join(dir, "broken.json2") }); err != nil {
 		t.Errorf("after the refusals: %v", err)
 	}

@@ -225,7 +225,7 @@ func TestCompleteBodyWithoutAnEnd(t *testing.T) {
 	weirhttp.NewGuard(weirhttp.WithStreams(streams)).Serve(w, r, gate, weir.Work{}, func(_ http.ResponseWriter, r *http.Request, q *weirhttp.Request) {
 		u.admit(r.Context(), q, weir.Work{})
 		u.reading = true
-		u.late()
+		u.timeIsUp()
 		steps := []struct {
 			want [2]int64
 			err  error
@@ -234,7 +234,7 @@ func TestCompleteBodyWithoutAnEnd(t *testing.T) {
 			if _, err := u.Read(make([]byte, 1)); err != step.err || held() != step.want {
 				t.Errorf("read %d: %v, slots and streams %v, want %v and %v", i+1, err, held(), step.err, step.want)
 			}
-			u.late() // what comes now is no business of the client
+			u.timeIsUp() // what comes now is no business of the client
 		}
 	})
 }

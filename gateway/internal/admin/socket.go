@@ -1,0 +1,138 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/weir/gateway/internal/eventlog"
+)
+
+// Socket is the admin listener's Unix socket. Whoever can open it may write.
+type Socket struct {
+	Path    string
+	ln      net.Listener
+	server  *http.Server
+	handler atomic.Pointer[http.Handler]
+}
+
+// socketConnections bounds those to the socket at a time.
+const socketConnections = 64
+
+// OpenSocket opens a socket at path. It answers nothing before SetHandler.
+func OpenSocket(path string, log *slog.Logger) (*Socket, error) {
+	ln, err := listenUnix(path)
+	if err != nil {
+		return nil, err
+	}
+	s := &Socket{Path: path, ln: &boundedSocket{ln, make(chan struct{}, socketConnections)}}
+	s.server = &http.Server{
+		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*s.handler.Load()).ServeHTTP(w, r) }),
+		ConnContext:       withPeer,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      2 * time.Minute, // a profile takes as long as it was asked to
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          eventlog.ServerErrors(log, path),
+	}
+	return s, nil
+}
+
+// SetHandler sets what the socket serves, also while it serves.
+func (s *Socket) SetHandler(h http.Handler) { s.handler.Store(&h) }
+
+// Serve serves until Close. An error is of a socket that has failed.
+func (s *Socket) Serve() error {
+	if err := s.server.Serve(s.ln); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// Close ends the socket: requests in progress have a second. A nil Socket has nothing to
+// close.
+func (s *Socket) Close() {
+	if s == nil {
+		return
+	}
+	_ = os.Remove(s.Path) // nobody takes the name while this answers; it may have been removed
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if s.server.Shutdown(ctx) != nil {
+		_ = s.server.Close() // cuts the rest; there is nobody to tell
+	}
+	_ = s.ln.Close() // where it was never served
+}
+
+// boundedSocket accepts a bounded number of connections at a time. They stay connections of
+// a Unix socket, which can be asked who is at the other end.
+type boundedSocket struct {
+	*net.UnixListener
+	slots chan struct{}
+}
+
+// Accept waits for a free slot, and then for a connection.
+func (b *boundedSocket) Accept() (net.Conn, error) {
+	b.slots <- struct{}{}
+	c, err := b.AcceptUnix()
+	if err != nil {
+		<-b.slots
+		return nil, err
+	}
+	return &boundedConn{UnixConn: c, release: sync.OnceFunc(func() { <-b.slots })}, nil
+}
+
+type boundedConn struct {
+	*net.UnixConn
+	release func()
+}
+
+// Close closes the connection and frees its slot.
+func (c *boundedConn) Close() error {
+	defer c.release()
+	return c.UnixConn.Close()
+}
+
+var errSocketInUse = errors.New("another process answers there; stop it, or choose another path")
+
+// listenUnix opens a socket that only this user can open. It gets its name only then: until
+// it does, it is in a directory that nobody else can enter. The socket of a process that has
+// died is replaced, one that answers is not.
+func listenUnix(path string) (*net.UnixListener, error) {
+	if info, err := os.Lstat(path); err == nil {
+		if info.Mode()&os.ModeSocket == 0 {
+			return nil, errors.New("a file that is no socket is there; remove it, or choose another path")
+		}
+		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+			c.Close()
+			return nil, errSocketInUse
+		}
+	}
+	dir, err := os.MkdirTemp(filepath.Dir(path), ".weir") // mode 0700
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	made := filepath.Join(dir, "s")
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: made, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	ln.SetUnlinkOnClose(false) // it would remove the name that it has no more
+	if err = os.Chmod(made, 0o600); err == nil {
+		err = os.Rename(made, path)
+	}
+	if err != nil {
+		ln.Close()
+		return nil, err
+	}
+	return ln, nil
+}
