@@ -287,8 +287,8 @@ func TestMechanismFaults(t *testing.T) {
 				`gates.g.shed.signals[2]: there is no signal "cpuu"; did you mean cpu?`, `gates.g.shed.load_of: "tenants" is no gate with one limit`,
 				`gates.g.shed.blind: "keeep" is no word for blind; did you mean keep?`, "gates.g.shed.interval: 1ns will not do; must be from 1ms",
 				"gates.g.shed.resalt: 1s will not do", "gates.g.shed.thresholds.normal: 0.5 will not do; must not be below", "gates.g.shed.thresholds.high: -1 will not do"}},
-		{"cursor", GateSpec{Shed: &ShedSpec{LoadOf: "db", Thresholds: ThresholdsSpec{High: 1}, Cursor: &CursorSpec{Alpha: 2, Window: 1}}},
-			[]string{"gates.g.shed.thresholds: mean nothing beside a cursor", "gates.g.shed.cursor.alpha: 2 will not do", "gates.g.shed.cursor.window: 1ns will not do"}},
+		{"cursor", GateSpec{Shed: &ShedSpec{LoadOf: "db", Thresholds: ThresholdsSpec{High: 1}, Cursor: &CursorSpec{Overload: -1}}},
+			[]string{"gates.g.shed.thresholds: mean nothing beside a cursor", "gates.g.shed.cursor.overload: -1 will not do"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := Compile(gates(tt.gate), Options{})

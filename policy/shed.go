@@ -143,10 +143,7 @@ func (s *ShedSpec) config() shed.Config {
 		cfg.Blind = shed.Keep
 	}
 	if u := s.Cursor; u != nil {
-		cfg.Cursor = &shed.Cursor{
-			Window: time.Duration(u.Window), Requests: u.Requests, Overload: u.Overload,
-			Alpha: u.Alpha, Beta: u.Beta, MaxCut: u.MaxCut, MaxGrow: u.MaxGrow, Plain: u.Plain,
-		}
+		cfg.Cursor = &shed.Cursor{Overload: u.Overload}
 	}
 	return cfg
 }
@@ -177,9 +174,9 @@ func (c *compiler) load(of pressing) *load {
 // linkLoads says which gates the loads are of.
 func (c *compiler) linkLoads(gates map[string]*Gate) {
 	for of, l := range c.loads {
-		pressure := shed.Load(gates[of.gate])
+		pressure := shed.LoadOf(gates[of.gate])
 		if of.wait > 0 {
-			pressure = shed.Wait(gates[of.gate], of.wait)
+			pressure = shed.WaitOf(gates[of.gate], of.wait)
 		}
 		l.of.Store(&pressure)
 	}

@@ -143,6 +143,9 @@ func (r *reading) problems(name string, spec SignalSpec) []problem {
 		all = append(all, problem{"safe_value", "then: safe has no value to put in place of a missing one",
 			"write the pressure to go by, such as 2 (above 1 the limit shrinks), or the lag"})
 	}
+	if spec.Then != "safe" && spec.SafeValue != 0 {
+		all = append(all, problem{"safe_value", fmt.Sprintf("%g will not do", spec.SafeValue), "only used with then: safe"})
+	}
 	w, err := r.watch(name, spec)
 	if err != nil {
 		return append(all, asProblems(err)...)
@@ -167,6 +170,8 @@ func asProblems(err error) []problem {
 		switch key {
 		case "share", "per_proc", "max":
 			key = "threshold"
+		case "fallback":
+			key = "safe_value"
 		}
 		all = append(all, problem{key, value + " will not do", inKeys(must)})
 	}
@@ -215,30 +220,13 @@ var readings = append([]reading{
 	}},
 }, stalls()...)
 
-// stalls are the pressure stall signals: of the machine and of the control
-// group, of what each stalls some or all of the time.
+// stalls are the pressure stall signals of the machine.
 func stalls() []reading {
 	var all []reading
-	for _, cgroup := range []bool{false, true} {
-		for _, full := range []bool{false, true} {
-			for _, resource := range []signal.Resource{signal.CPU, signal.IO, signal.Memory} {
-				if full && !cgroup && resource == signal.CPU {
-					continue // the machine has no such figure
-				}
-				word := "psi_" + string(resource)
-				if cgroup {
-					word = "cgroup_" + word
-				}
-				if full {
-					word += "_full"
-				}
-				all = append(all, reading{word: word, keys: []string{"threshold", "over"}, make: func(s SignalSpec) (signal.Signal, error) {
-					return signal.NewPSI(signal.PSIConfig{
-						Resource: resource, Cgroup: cgroup, Full: full, Threshold: s.Threshold, Over: time.Duration(s.Over),
-					})
-				}})
-			}
-		}
+	for _, resource := range []signal.Resource{signal.CPU, signal.IO, signal.Memory} {
+		all = append(all, reading{word: "psi_" + string(resource), keys: []string{"threshold", "over"}, make: func(s SignalSpec) (signal.Signal, error) {
+			return signal.NewPSI(signal.PSIConfig{Resource: resource, Threshold: s.Threshold, Over: time.Duration(s.Over)})
+		}})
 	}
 	return all
 }
@@ -286,13 +274,12 @@ func (r *reading) watch(name string, spec SignalSpec) (signal.Watch, error) {
 	w := signal.Watch{
 		Interval: time.Duration(spec.Interval), Timeout: time.Duration(spec.Timeout),
 		Hold: time.Duration(spec.Hold), Smooth: time.Duration(spec.Smooth),
-		SafeValue: spec.SafeValue,
 	}
 	if w.Interval == 0 && r.fast {
 		w.Interval = 10 * time.Millisecond
 	}
 	if spec.Then == "safe" {
-		w.Then = signal.Safe
+		w.Fallback = spec.SafeValue
 	}
 	w.Signal = signal.Func(name, s.Read)
 	if r.raw && spec.Threshold != 0 {

@@ -218,11 +218,11 @@ func TestSignalTrouble(t *testing.T) {
 		time.Sleep(time.Second)
 		load.value.Store(-1)
 		time.Sleep(time.Second)
-		if s := p.Signals()[0]; s.State != signal.Held || p.Gate("api").Snapshot().Limit != 20 {
+		if s := p.Signals()[0]; s.State != signal.Stale || p.Gate("api").Snapshot().Limit != 20 {
 			t.Errorf("after a second: %v, limit %d; want it held", s, p.Gate("api").Snapshot().Limit)
 		}
 		time.Sleep(3 * time.Second)
-		if s := p.Signals()[0]; s.State != signal.Safely || p.Gate("api").Snapshot().Limit != 5 {
+		if s := p.Signals()[0]; s.State != signal.Fallback || p.Gate("api").Snapshot().Limit != 5 {
 			t.Errorf("after four: %v, limit %d; want the safe value, 2", s, p.Gate("api").Snapshot().Limit)
 		}
 		load.value.Store(0)
@@ -254,7 +254,7 @@ func TestThePollerLivesOn(t *testing.T) {
 		if _, err := Compile(Spec{Gates: map[string]GateSpec{"a": {}}}, Options{Previous: next}); err == nil {
 			t.Error("no fault")
 		}
-		if s := next.Signals()[0]; s.State != signal.Live {
+		if s := next.Signals()[0]; s.State != signal.Fresh {
 			t.Errorf("after a reload: %v", s)
 		}
 
@@ -267,7 +267,7 @@ func TestThePollerLivesOn(t *testing.T) {
 			t.Errorf("after another interval the old poller is %v", next.Signals()[0])
 		}
 		time.Sleep(2 * time.Second)
-		if s := last.Signals()[0]; s.State != signal.Live {
+		if s := last.Signals()[0]; s.State != signal.Fresh {
 			t.Errorf("the new poller: %v", s)
 		}
 		last.Close()
@@ -287,7 +287,7 @@ func TestThePollerOutlivesARetiringGate(t *testing.T) {
 		time.Sleep(time.Second)
 		next := must(t, Spec{}, Options{Previous: old})
 		old.Retire(next)
-		if s := old.Signals()[0]; s.State != signal.Live {
+		if s := old.Signals()[0]; s.State != signal.Fresh {
 			t.Errorf("at once: %v", s)
 		}
 		time.Sleep(time.Hour)

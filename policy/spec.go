@@ -399,17 +399,9 @@ type ThresholdsSpec struct {
 	Critical   float64 `json:"critical,omitempty"`
 }
 
-// CursorSpec is the way of DAGOR; see shed.Cursor for the fields and their
-// defaults.
+// CursorSpec is the way of DAGOR; see shed.Cursor.
 type CursorSpec struct {
-	Window   Duration `json:"window,omitempty"`
-	Requests int      `json:"requests,omitempty"`
-	Overload float64  `json:"overload,omitempty"`
-	Alpha    float64  `json:"alpha,omitempty"`
-	Beta     float64  `json:"beta,omitempty"`
-	MaxCut   float64  `json:"max_cut,omitempty"`
-	MaxGrow  float64  `json:"max_grow,omitempty"`
-	Plain    bool     `json:"plain,omitempty"`
+	Overload float64 `json:"overload,omitempty"`
 }
 
 // QuotaSpec is a gate that limits what is used up and comes back with time: requests,

@@ -20,7 +20,7 @@ type Config struct {
 	// that is wanted. False means that it cannot tell now. It is called from a
 	// goroutine of its own, never twice at a time, and so may take its time,
 	// hang or panic: no request waits for it. What is no pressure (NaN, infinite,
-	// negative) counts as not known. [Load] makes one of another gate.
+	// negative) counts as not known. [LoadOf] makes one of another gate.
 	Pressure func() (float64, bool)
 	// Signals are read instead of a Pressure, a [signal.Poller] for example: the
 	// highest known of them counts, and is named in the Rejection. Heed names
@@ -77,31 +77,12 @@ type Thresholds struct {
 	Critical   float64 // default 1
 }
 
-// Cursor configures the way of DAGOR (Zhou et al., Overload Control for Scaling
+// Cursor finds the level as DAGOR does (Zhou et al., Overload Control for Scaling
 // WeChat Microservices, SoCC 2018). The zero value of a field means its default.
 type Cursor struct {
-	// Window is how long arrivals are counted before the level moves, from 10 ms
-	// to 1 min. Default 1 s (the paper's).
-	Window time.Duration
-	// Requests end a window early, once as many have arrived, but not before a
-	// tenth of Window. Negative means that only time ends it. Default 200 (the
-	// paper's: 2000).
-	Requests int
-	// Overload is the pressure from which a window counts as overloaded, by the
-	// mean of its readings. Default 1. (The paper's is a mean wait of 20 ms.)
+	// Overload is the mean pressure from which a window counts as overloaded.
+	// Default 1; use more before a gate whose work may wait, see [LoadOf].
 	Overload float64
-	// Alpha is by how much of what was admitted an overloaded window cuts; in
-	// (0, 1). Default 0.05 (the paper's). Where more was admitted than was ever
-	// well, the cut is the share by which the pressure is too high, up to
-	// MaxCut, default 0.9, but not below what was well.
-	Alpha, MaxCut float64
-	// Beta is by how much of what arrived a window without overload grows; in
-	// (0, 1]. Default 0.01 (the paper's). It doubles with each such window in a
-	// row, up to MaxGrow, default 0.16, and goes at once to what was well before.
-	Beta, MaxGrow float64
-	// Plain leaves it at the paper's: Alpha down, Beta up, nothing remembered.
-	// It takes dozens of windows to follow a step of the load.
-	Plain bool
 }
 
 // Blind says what a gate does that has not known the pressure for longer than
@@ -120,38 +101,25 @@ const (
 
 // The defaults.
 const (
-	DefaultInterval = 10 * time.Millisecond
-	DefaultResalt   = time.Hour
-	DefaultWindow   = time.Second
-	DefaultRequests = 200
-
-	leastHold = time.Second
+	defaultInterval = 10 * time.Millisecond
+	defaultHold     = time.Second // or ten intervals, if that is more
+	defaultResalt   = time.Hour
 )
 
 // withDefaults replaces what was left out.
 func (c Config) withDefaults() Config {
-	def(&c.Interval, DefaultInterval)
-	def(&c.Hold, max(leastHold, 10*c.Interval))
-	def(&c.Resalt, DefaultResalt)
+	def(&c.Interval, defaultInterval)
+	def(&c.Hold, max(defaultHold, 10*c.Interval))
+	def(&c.Resalt, defaultResalt)
 	def(&c.Thresholds.Background, 0.75)
 	def(&c.Thresholds.Normal, 0.90)
 	def(&c.Thresholds.High, 0.95)
 	def(&c.Thresholds.Critical, 1)
 	if c.Cursor != nil {
-		cursor := c.Cursor.withDefaults()
+		cursor := *c.Cursor
+		def(&cursor.Overload, 1)
 		c.Cursor = &cursor
 	}
-	return c
-}
-
-func (c Cursor) withDefaults() Cursor {
-	def(&c.Window, DefaultWindow)
-	def(&c.Requests, DefaultRequests)
-	def(&c.Overload, 1)
-	def(&c.Alpha, 0.05)
-	def(&c.MaxCut, max(0.9, c.Alpha))
-	def(&c.Beta, 0.01)
-	def(&c.MaxGrow, max(0.16, c.Beta))
 	return c
 }
 
@@ -167,8 +135,9 @@ func (c *Config) validate() error {
 	f.check(c.Blind <= Keep, "Blind %d: must be Open or Keep", c.Blind)
 	f.check(c.Resalt < 0 || c.Resalt >= time.Minute, "Resalt %v: must be at least 1m, or negative for never", c.Resalt)
 	c.Thresholds.validate(&f)
-	if c.Cursor != nil {
-		c.Cursor.validate(&f, c.Interval)
+	if cursor := c.Cursor; cursor != nil {
+		f.check(cursor.Overload > 0 && !math.IsInf(cursor.Overload, 1), "Cursor.Overload %v: must be finite and above 0", cursor.Overload)
+		f.check(c.Interval <= windowAtMost, "Interval %v: must be at most %v with a Cursor", c.Interval, windowAtMost)
 	}
 	if len(f) == 0 {
 		return nil
@@ -190,20 +159,10 @@ func (t Thresholds) validate(f *faults) {
 }
 
 // fields are the names of the classes in a configuration, lowest first.
-var fields = [Classes]string{"Background", "Normal", "High", "Critical"}
+var fields = [classes]string{"Background", "Normal", "High", "Critical"}
 
-func (t Thresholds) list() [Classes]float64 {
-	return [Classes]float64{t.Background, t.Normal, t.High, t.Critical}
-}
-
-func (c *Cursor) validate(f *faults, interval time.Duration) {
-	f.check(c.Window >= 10*time.Millisecond && c.Window <= longest, "Cursor.Window %v: must be from 10ms to 1m", c.Window)
-	f.check(c.Window >= interval, "Cursor.Window %v: must not be below the Interval %v", c.Window, interval)
-	f.check(c.Overload > 0 && !math.IsInf(c.Overload, 1), "Cursor.Overload %v: must be finite and above 0", c.Overload)
-	f.check(c.Alpha > 0 && c.Alpha < 1, "Cursor.Alpha %v: must be in (0, 1)", c.Alpha)
-	f.check(c.MaxCut >= c.Alpha && c.MaxCut < 1, "Cursor.MaxCut %v: must be from Alpha, %v, to below 1", c.MaxCut, c.Alpha)
-	f.check(c.Beta > 0 && c.Beta <= 1, "Cursor.Beta %v: must be in (0, 1]", c.Beta)
-	f.check(c.MaxGrow >= c.Beta && c.MaxGrow <= 1, "Cursor.MaxGrow %v: must be from Beta, %v, to 1", c.MaxGrow, c.Beta)
+func (t Thresholds) list() [classes]float64 {
+	return [classes]float64{t.Background, t.Normal, t.High, t.Critical}
 }
 
 // faults gathers everything that is wrong with a configuration.

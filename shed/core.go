@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// core decides which level is let through. It is told the time and shares with
-// the fast path nothing but the book.
+// core decides which level is let through. It is told the time, and shares only
+// the counters with the fast path.
 type core struct {
-	rules Config // complete and valid
+	rules Config // complete and checked
 	level Level
 
 	last  *reading // the last good one, nil if there was none
@@ -19,24 +19,24 @@ type core struct {
 	ready  time.Duration // when the level is decided next
 }
 
-// configure takes up new settings. The level stays until the next step.
-func (c *core) configure(now time.Duration, rules Config, b *book) {
+// configure takes over new settings. The level stays until the next step.
+func (c *core) configure(now time.Duration, rules Config, n *counters) {
 	c.rules = rules
 	if rules.Cursor != nil {
 		c.level = min(c.level, Levels-1)
 	}
-	c.forget(now, b)
+	c.forget(now, n)
 }
 
 // forget begins anew, but for the level.
-func (c *core) forget(now time.Duration, b *book) {
+func (c *core) forget(now time.Duration, n *counters) {
 	c.window = window{}
-	c.window.restart(now, b)
+	c.window.restart(now, n)
 	c.ready = now + c.rules.Interval
 }
 
-// step takes the latest good reading, nil if there has been none, and decides.
-func (c *core) step(now time.Duration, r *reading, b *book) {
+// step decides the level, given the latest good reading, nil if there was none.
+func (c *core) step(now time.Duration, r *reading, n *counters) {
 	fresh := r != nil && r != c.last
 	if fresh {
 		c.last = r
@@ -44,7 +44,10 @@ func (c *core) step(now time.Duration, r *reading, b *book) {
 	c.known = c.last != nil && now-c.last.at <= c.rules.Hold
 	switch {
 	case !c.known:
-		c.blind(now, b)
+		c.forget(now, n)
+		if c.rules.Blind == Open {
+			c.level = 0
+		}
 	case c.rules.Cursor == nil:
 		c.threshold()
 		c.ready = now + c.rules.Interval
@@ -52,93 +55,71 @@ func (c *core) step(now time.Duration, r *reading, b *book) {
 		if fresh {
 			c.window.read(r.value)
 		}
-		c.cursor(now, b)
+		c.cursor(now, n)
 	}
 }
 
-// blind decides without a pressure.
-func (c *core) blind(now time.Duration, b *book) {
-	c.forget(now, b)
-	if c.rules.Blind == Open {
-		c.level = 0
-	}
-}
-
-// threshold refuses every class whose threshold the pressure has reached. That
-// they rise with the class makes it a level.
+// threshold refuses every class whose threshold the pressure has reached. The
+// thresholds rise with the class, so what is refused is all below a level.
 func (c *core) threshold() {
 	c.level = 0
 	for class, t := range c.rules.Thresholds.list() {
 		if c.last.value >= t {
-			c.level = Level((class + 1) * Users)
+			c.level = Level((class + 1) * users)
 		}
 	}
 }
 
+// The constants of the cursor. The longest window, alpha and beta are DAGOR's; its
+// windows end after 2,000 requests.
+const (
+	windowAtMost  = time.Second
+	windowAtLeast = windowAtMost / 10 // what was let through must show in the pressure
+	enough        = 200               // arrivals that end a window
+
+	alpha    = 0.05 // the share of what was admitted that such a window cuts, at least
+	mostCut  = 0.9  // and at most
+	beta     = 0.01 // the share of what arrived by which another window grows, at least
+	mostGrow = 0.16 // and at most
+	draining = 2    // windows in which an overload that is going down must be over
+)
+
 // cursor ends the window if it is time to, and moves the level.
-func (c *core) cursor(now time.Duration, b *book) {
-	rules, w := c.rules.Cursor, &c.window
-	a := w.arrivals(now, b)
+func (c *core) cursor(now time.Duration, n *counters) {
+	w := &c.window
+	a := w.arrivals(now, n)
 	if now >= c.ends(&a) {
 		if w.readings > 0 { // or nothing is known of this window
-			c.level = min(w.move(rules, c.level, &a), Levels-1)
+			c.level = min(w.move(c.rules.Cursor.Overload, c.level, &a), Levels-1)
 		}
-		w.restart(now, b)
-		a.total = a.total * rules.least().Seconds() / a.seconds // as many a second as before
-		a.seconds = rules.least().Seconds()
+		w.restart(now, n)
+		a.total = a.total * windowAtLeast.Seconds() / a.seconds // as many a second as before
+		a.seconds = windowAtLeast.Seconds()
 	}
 	c.ready = max(c.ends(&a), now+c.rules.Interval)
 }
 
-// ends is when the window ends, if arrivals come on as they came so far.
+// ends is when the window ends, if arrivals continue as they came so far.
 func (c *core) ends(a *arrivals) time.Duration {
-	rules, length := c.rules.Cursor, float64(c.rules.Cursor.Window)
-	if rules.Requests > 0 && a.total > 0 {
-		length = min(length, a.seconds*1e9*float64(rules.Requests)/a.total)
+	length := float64(windowAtMost)
+	if a.total > 0 {
+		length = min(length, a.seconds*1e9*enough/a.total)
 	}
-	return c.window.began + max(time.Duration(length), rules.least())
+	return c.window.began + max(time.Duration(length), windowAtLeast)
 }
-
-// least is the shortest window: work that was let through must have had time to
-// show in the pressure.
-func (c *Cursor) least() time.Duration { return c.Window / leastPart }
-
-// leastPart is how many shortest windows are a whole one.
-const leastPart = 10
-
-// limit is what the pressure is held against where work of a class is refused.
-func (c *core) limit(class int) float64 {
-	if c.rules.Cursor != nil {
-		return c.rules.Cursor.Overload
-	}
-	return c.rules.Thresholds.list()[class]
-}
-
-// retry is how long it takes at the earliest until what is refused now is let
-// through: until the next decision. Nobody is told to come back sooner than
-// leastRetry, as from other gates, or, by a clock that has gone back, later than
-// the longest window.
-func (c *core) retry(now time.Duration) time.Duration {
-	return min(max(c.ready-now, leastRetry), longest)
-}
-
-const (
-	leastRetry = 10 * time.Millisecond
-	longest    = time.Minute // an interval or a window
-)
 
 // window is the stretch over which a cursor counts, and what it remembers of
-// those before.
+// earlier ones.
 type window struct {
 	began             time.Duration
-	admitted, refused totals // the book at its beginning
+	admitted, refused totals // the counters at its beginning
 	sum               float64
 	readings          int
 
-	good   float64 // the most admitted a second that was well; 0 if nothing was
-	before float64 // the pressure of the window before
-	hot    bool    // it was overloaded
-	calm   int     // windows in a row that were not
+	good       float64 // the most admitted a second without overload; 0 if never
+	before     float64 // the pressure of the window before
+	overloaded bool    // that window was
+	growing    int     // windows in a row that were not
 }
 
 func (w *window) read(pressure float64) {
@@ -146,9 +127,9 @@ func (w *window) read(pressure float64) {
 	w.readings++
 }
 
-func (w *window) restart(now time.Duration, b *book) {
+func (w *window) restart(now time.Duration, n *counters) {
 	w.began = now
-	w.admitted, w.refused = sum(&b.admitted), sum(&b.refused)
+	w.admitted, w.refused = sum(&n.admitted), sum(&n.refused)
 	w.sum, w.readings = 0, 0
 }
 
@@ -159,10 +140,10 @@ type arrivals struct {
 	seconds         float64
 }
 
-func (w *window) arrivals(now time.Duration, b *book) (a arrivals) {
+func (w *window) arrivals(now time.Duration, n *counters) (a arrivals) {
 	for l := range a.at {
-		in := b.admitted[l].Load() - w.admitted[l]
-		out := b.refused[l].Load() - w.refused[l]
+		in := n.admitted[l].Load() - w.admitted[l]
+		out := n.refused[l].Load() - w.refused[l]
 		a.at[l] = in + out
 		a.admitted += float64(in)
 		a.total += float64(in + out)
@@ -171,53 +152,40 @@ func (w *window) arrivals(now time.Duration, b *book) (a arrivals) {
 	return a
 }
 
-// move decides how much to let through of as much again, and finds the level
-// from which that much arrived: in one step, however far that is.
-func (w *window) move(rules *Cursor, from Level, a *arrivals) Level {
+// move decides how much to let through if as much arrives again, and returns the
+// level from which that much arrived: in one step, however far that is.
+func (w *window) move(overload float64, from Level, a *arrivals) Level {
 	pressure := w.sum / float64(w.readings)
 	fell := w.before - pressure
-	wasHot := w.hot
-	w.before, w.hot = pressure, pressure >= rules.Overload
-	switch {
-	case rules.Plain && w.hot:
-		return within(&a.at, a.admitted*(1-rules.Alpha), from)
-	case rules.Plain:
-		return reaching(&a.at, a.admitted+rules.Beta*a.total, from)
-	case !w.hot:
-		return w.grow(rules, from, a)
+	was := w.overloaded
+	w.before, w.overloaded = pressure, pressure >= overload
+	if !w.overloaded {
+		// At once to what was good before, from there on by beta, doubled with
+		// each such window in a row.
+		w.good = max(w.good, a.admitted/a.seconds)
+		grow := min(math.Ldexp(beta, min(w.growing, 64)), mostGrow)
+		w.growing++
+		return lowest(&a.at, max(a.admitted+grow*a.total, w.good*a.seconds), from)
 	}
-	w.calm = 0
-	if a.admitted*(1-rules.Alpha) > w.good*a.seconds {
-		// More than was ever well: by what the pressure is too high, but not
-		// below what was.
-		cut := min(max(1-rules.Overload/pressure, rules.Alpha), rules.MaxCut)
-		return within(&a.at, max(a.admitted*(1-cut), w.good*a.seconds), from)
+	w.growing = 0
+	if a.admitted*(1-alpha) > w.good*a.seconds {
+		// More than was ever good: cut by as much as the pressure is too high, but
+		// not below what was good.
+		cut := min(max(1-overload/pressure, alpha), mostCut)
+		return highest(&a.at, max(a.admitted*(1-cut), w.good*a.seconds), from)
 	}
-	if wasHot && pressure-rules.Overload < draining*fell {
+	if was && pressure-overload < draining*fell {
 		return from // a queue takes time to drain, and it is draining
 	}
-	// What was well is so no longer, or a queue is left that must drain; which
-	// of the two, and how much would be well now, cannot be told.
-	w.good *= 1 - rules.Alpha
-	return within(&a.at, a.admitted*(1-rules.Alpha), from)
+	// Either what was good is too much now, or a queue is left. Which of the two
+	// cannot be told, nor how much would be good.
+	w.good *= 1 - alpha
+	return highest(&a.at, a.admitted*(1-alpha), from)
 }
 
-// draining is in how many windows the overload must be over, falling as in the
-// last one, for the level to be left alone.
-const draining = 2
-
-// grow is move without overload: at once to what was well before, from there on
-// by Beta.
-func (w *window) grow(rules *Cursor, from Level, a *arrivals) Level {
-	w.good = max(w.good, a.admitted/a.seconds)
-	grow := min(math.Ldexp(rules.Beta, min(w.calm, 64)), rules.MaxGrow)
-	w.calm++
-	return reaching(&a.at, max(a.admitted+grow*a.total, w.good*a.seconds), from)
-}
-
-// within returns the lowest level from which no more than want arrived, at least
-// from.
-func within(at *totals, want float64, from Level) Level {
+// highest returns the first level, from that one up, from which no more than want
+// arrived.
+func highest(at *totals, want float64, from Level) Level {
 	admitted := 0.0
 	for l := Levels - 1; l >= int(from); l-- {
 		if admitted += float64(at[l]); admitted > want {
@@ -227,9 +195,9 @@ func within(at *totals, want float64, from Level) Level {
 	return from
 }
 
-// reaching returns the highest level from which at least want arrived, at most
-// from; 0 if all together is less.
-func reaching(at *totals, want float64, from Level) Level {
+// lowest returns the first level, from that one down, from which at least want
+// arrived; 0 if all together is less.
+func lowest(at *totals, want float64, from Level) Level {
 	admitted := 0.0
 	for l := Levels - 1; l >= 0; l-- {
 		admitted += float64(at[l])
@@ -240,10 +208,30 @@ func reaching(at *totals, want float64, from Level) Level {
 	return 0
 }
 
-// book are the counters of the fast path, which only grow: what has arrived at
-// each level, by what became of it. Levels of different users are different
-// words, so they also keep processors apart.
-type book struct {
+// limit is the pressure from which work of a class is refused.
+func (c *core) limit(class int) float64 {
+	if c.rules.Cursor != nil {
+		return c.rules.Cursor.Overload
+	}
+	return c.rules.Thresholds.list()[class]
+}
+
+// retry is the time until the next decision, the earliest at which what is refused
+// now may be let through. It is at least leastRetry, as in other gates, and at most
+// the longest window, for clocks that go back.
+func (c *core) retry(now time.Duration) time.Duration {
+	return min(max(c.ready-now, leastRetry), longest)
+}
+
+const (
+	leastRetry = 10 * time.Millisecond
+	longest    = time.Minute // an interval or a window
+)
+
+// counters are written by the fast path and only grow: what arrived at each level,
+// by what became of it. users of different levels count in different words, which
+// keeps processors apart.
+type counters struct {
 	admitted, refused [Levels]atomic.Uint64
 	exempt, closed    atomic.Uint64
 }
@@ -259,14 +247,14 @@ func sum(of *[Levels]atomic.Uint64) (t totals) {
 }
 
 // classes adds up the levels of each class.
-func (t *totals) classes() (by [Classes]uint64) {
+func (t *totals) classes() (by [classes]uint64) {
 	for l, n := range t {
-		by[l/Users] += n
+		by[l/users] += n
 	}
 	return by
 }
 
-// reading is one look at the pressure that was good.
+// reading is a good reading of the pressure.
 type reading struct {
 	value  float64
 	signal string        // which one, if it is one of several

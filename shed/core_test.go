@@ -20,7 +20,7 @@ func rules(c Config) Config {
 // The table of thresholds, at both sides of each.
 func TestThresholds(t *testing.T) {
 	var c core
-	var b book
+	var b counters
 	c.configure(0, rules(Config{}), &b)
 	for i, step := range []struct {
 		load    float64
@@ -33,12 +33,12 @@ func TestThresholds(t *testing.T) {
 		{1, 4}, {50, 4}, // the hard cap
 		{0.8, 1}, {0.1, 0},
 	} {
-		now := time.Duration(i) * DefaultInterval
+		now := time.Duration(i) * defaultInterval
 		c.step(now, &reading{value: step.load, at: now}, &b)
-		if want := Level(step.refused * Users); c.level != want {
+		if want := Level(step.refused * users); c.level != want {
 			t.Errorf("at a load of %v the level is %v, want %v", step.load, c.level, want)
 		}
-		if got := c.retry(now); got != DefaultInterval {
+		if got := c.retry(now); got != defaultInterval {
 			t.Errorf("at a load of %v the wait is %v, want until the next reading", step.load, got)
 		}
 	}
@@ -47,7 +47,7 @@ func TestThresholds(t *testing.T) {
 // However often the pressure is read, nobody is told to come back at once.
 func TestLeastRetry(t *testing.T) {
 	var c core
-	var b book
+	var b counters
 	c.configure(0, rules(Config{Interval: time.Millisecond}), &b)
 	c.step(0, &reading{value: 2}, &b)
 	if got := c.retry(0); got != 10*time.Millisecond {
@@ -59,7 +59,7 @@ func TestLeastRetry(t *testing.T) {
 func TestClockGoesBack(t *testing.T) {
 	for _, cursor := range []*Cursor{nil, {}} {
 		var c core
-		var b book
+		var b counters
 		c.configure(time.Hour, rules(Config{Cursor: cursor}), &b)
 		arrive(&c, &b, weir.Normal, 1000)
 		r := &reading{value: 2, at: time.Hour}
@@ -79,7 +79,7 @@ func TestBlind(t *testing.T) {
 	for _, blind := range []Blind{Open, Keep} {
 		for _, cursor := range []*Cursor{nil, {}} {
 			var c core
-			var b book
+			var b counters
 			c.configure(0, rules(Config{Blind: blind, Cursor: cursor}), &b)
 			c.step(0, nil, &b)
 			if c.level != 0 {
@@ -108,9 +108,9 @@ func TestBlind(t *testing.T) {
 }
 
 // arrive lets n pieces of work of a class arrive, spread over its users.
-func arrive(c *core, b *book, p weir.Priority, n int) {
+func arrive(c *core, b *counters, p weir.Priority, n int) {
 	for i := range n {
-		l := Level(p.Class()*Users + i*Users/n)
+		l := Level(p.Class()*users + i*users/n)
 		if l < c.level {
 			b.refused[l].Add(1)
 		} else {
@@ -122,56 +122,36 @@ func arrive(c *core, b *book, p weir.Priority, n int) {
 // steps drives a cursor: in every window the same arrives, at a pressure.
 type steps struct {
 	core
-	book
+	counters
 	now time.Duration
 }
 
-func newSteps(cursor Cursor) *steps {
+func newSteps() *steps {
 	s := &steps{}
-	cursor.Requests = -1
-	s.configure(0, rules(Config{Cursor: &cursor}), &s.book)
+	s.configure(0, rules(Config{Cursor: &Cursor{}}), &s.counters)
 	return s
 }
 
 // window plays one window of a second and returns the share of each class that
 // was let through in it.
 func (s *steps) window(pressure float64, background, critical int) (let [2]float64) {
-	before := [2]totals{sum(&s.book.admitted), sum(&s.book.refused)}
-	arrive(&s.core, &s.book, weir.Background, background)
-	arrive(&s.core, &s.book, weir.Critical, critical)
-	after := sum(&s.book.admitted)
+	before := [2]totals{sum(&s.counters.admitted), sum(&s.counters.refused)}
+	arrive(&s.core, &s.counters, weir.Background, background)
+	arrive(&s.core, &s.counters, weir.Critical, critical)
+	after := sum(&s.counters.admitted)
 	in, was := after.classes(), before[0].classes()
 	let[0] = float64(in[0]-was[0]) / float64(background)
 	let[1] = float64(in[3]-was[3]) / float64(critical)
 	s.now += time.Second
-	s.step(s.now, &reading{value: pressure, at: s.now}, &s.book)
+	s.step(s.now, &reading{value: pressure, at: s.now}, &s.counters)
 	return let
-}
-
-// The paper's controller: 5 % of what was admitted down, 1 % of what arrived up.
-func TestPlainCursor(t *testing.T) {
-	s := newSteps(Cursor{Plain: true})
-	admitted := 1.0
-	for i, pressure := range []float64{1, 2, 50, 0, 0.99, 1} {
-		s.window(pressure, 12800, 12800)
-		if pressure >= 1 {
-			admitted *= 0.95
-		} else {
-			admitted += 0.01
-		}
-		got := 1 - float64(s.level)/(2*Users) // no work between background and critical
-		if math.Abs(got-admitted) > 0.01 {    // a level is 1/256 of the work, and the cut is to whole levels
-			t.Errorf("window %d at %v: level %v lets %.3f through, want %.3f", i, pressure, s.level, got, admitted)
-		}
-		admitted = got
-	}
 }
 
 // One step, however far: a load that grows tenfold over what was well is cut
 // back to that at once if the pressure says so, and let through at once when it
 // is gone.
 func TestCursorFollowsAStep(t *testing.T) {
-	s := newSteps(Cursor{})
+	s := newSteps()
 	s.window(0.5, 900, 100)
 	if let := s.window(20, 9000, 1000); let != [2]float64{1, 1} {
 		t.Fatalf("before the step %v was let through", let)
@@ -187,9 +167,9 @@ func TestCursorFollowsAStep(t *testing.T) {
 }
 
 // A queue that drains is left to drain; one that does not, at what was well, is
-// cut further by Alpha.
+// cut further by alpha.
 func TestCursorLetsAQueueDrain(t *testing.T) {
-	s := newSteps(Cursor{})
+	s := newSteps()
 	s.window(0.5, 12800, 12800) // all of it is well
 	s.window(10, 12800, 12800)  // and no longer
 	first := s.level
@@ -209,20 +189,20 @@ func TestCursorLetsAQueueDrain(t *testing.T) {
 // Without a reading of its own a window moves nothing, and without arrivals
 // everything is let through.
 func TestCursorWithoutEvidence(t *testing.T) {
-	s := newSteps(Cursor{})
+	s := newSteps()
 	s.window(0.5, 100, 100)
 	s.window(5, 1000, 1000)
 	level := s.level
-	arrive(&s.core, &s.book, weir.Background, 1000)
+	arrive(&s.core, &s.counters, weir.Background, 1000)
 	s.now += 900 * time.Millisecond // the reading is held, but is none of this window
-	s.step(s.now, s.last, &s.book)
+	s.step(s.now, s.last, &s.counters)
 	if s.level != level {
 		t.Errorf("level %v after a window without a reading, want %v", s.level, level)
 	}
 	s.now += time.Second
-	s.step(s.now, &reading{value: 0.1, at: s.now}, &s.book)
+	s.step(s.now, &reading{value: 0.1, at: s.now}, &s.counters)
 	s.now += time.Second
-	s.step(s.now, &reading{value: 0.1, at: s.now}, &s.book)
+	s.step(s.now, &reading{value: 0.1, at: s.now}, &s.counters)
 	if s.level != 0 {
 		t.Errorf("level %v after windows in which nothing came, want 0", s.level)
 	}
@@ -230,7 +210,7 @@ func TestCursorWithoutEvidence(t *testing.T) {
 
 // Whatever the pressure, the highest level stays open.
 func TestCursorLeavesAProbe(t *testing.T) {
-	s := newSteps(Cursor{})
+	s := newSteps()
 	for range 200 {
 		s.window(1e300, 1280, 1280)
 	}
@@ -243,7 +223,7 @@ func TestCursorLeavesAProbe(t *testing.T) {
 // the wait that a refusal names ends with it.
 func TestWindowEndsEarly(t *testing.T) {
 	var c core
-	var b book
+	var b counters
 	c.configure(0, rules(Config{Cursor: &Cursor{}}), &b)
 	ms := time.Millisecond
 	at := func(now time.Duration) { c.step(now, &reading{value: 2, at: now}, &b) }
@@ -266,16 +246,16 @@ func TestWindowEndsEarly(t *testing.T) {
 
 // FuzzCore drives the core with any pressures, arrivals and times.
 func FuzzCore(f *testing.F) {
-	f.Add(true, false, []byte{0, 200, 9, 255, 3, 7, 100, 100, 100, 1, 1, 1})
-	f.Add(false, true, []byte{250, 0, 0, 250, 255, 255})
-	f.Add(true, true, []byte("the quick brown fox jumps over the lazy dog"))
-	f.Fuzz(func(t *testing.T, cursor, plain bool, script []byte) {
+	f.Add(true, []byte{0, 200, 9, 255, 3, 7, 100, 100, 100, 1, 1, 1})
+	f.Add(false, []byte{250, 0, 0, 250, 255, 255})
+	f.Add(true, []byte("the quick brown fox jumps over the lazy dog"))
+	f.Fuzz(func(t *testing.T, cursor bool, script []byte) {
 		cfg := Config{}
 		if cursor {
-			cfg.Cursor = &Cursor{Plain: plain}
+			cfg.Cursor = &Cursor{}
 		}
 		var c core
-		var b book
+		var b counters
 		c.configure(0, rules(cfg), &b)
 		now, last := time.Duration(0), (*reading)(nil)
 		for ; len(script) >= 3; script = script[3:] {
@@ -293,10 +273,10 @@ func FuzzCore(f *testing.F) {
 			if c.level > most {
 				t.Fatalf("level %d, at most %d", c.level, most)
 			}
-			if !cursor && c.level%Users != 0 {
+			if !cursor && c.level%users != 0 {
 				t.Fatalf("thresholds cut through a class: %v", c.level)
 			}
-			if cursor && c.known && c.window.hot && c.window.began == now && c.level < from {
+			if cursor && c.known && c.window.overloaded && c.window.began == now && c.level < from {
 				t.Fatalf("down to %v from %v in an overloaded window", c.level, from)
 			}
 			if wait := c.retry(now); wait < c.rules.Interval || wait > time.Minute {
@@ -316,7 +296,7 @@ type noSignals struct{}
 func (noSignals) Readings(into []control.Reading) []control.Reading { return into }
 
 func TestDefaults(t *testing.T) {
-	c := Config{Pressure: known(0), Cursor: &Cursor{Alpha: 0.95}}.withDefaults()
+	c := Config{Pressure: known(0), Cursor: &Cursor{}}.withDefaults()
 	if err := c.validate(); err != nil {
 		t.Fatal(err)
 	}
@@ -326,7 +306,7 @@ func TestDefaults(t *testing.T) {
 	if c.Thresholds != (Thresholds{0.75, 0.90, 0.95, 1}) {
 		t.Errorf("thresholds are %v", c.Thresholds)
 	}
-	want := Cursor{Window: time.Second, Requests: 200, Overload: 1, Alpha: 0.95, MaxCut: 0.95, Beta: 0.01, MaxGrow: 0.16}
+	want := Cursor{Overload: 1}
 	if *c.Cursor != want {
 		t.Errorf("the cursor is %+v, want %+v", *c.Cursor, want)
 	}
@@ -353,16 +333,15 @@ func TestFaults(t *testing.T) {
 			Config{
 				Pressure: known(0), Interval: time.Microsecond, Hold: -1, Blind: 7, Resalt: time.Second,
 				Thresholds: Thresholds{Background: nan, Normal: -1, High: inf},
-				Cursor:     &Cursor{Window: time.Hour, Overload: inf, Alpha: 1, MaxCut: 2, Beta: -1, MaxGrow: nan},
+				Cursor:     &Cursor{Overload: inf},
 			},
 			[]string{
 				"Interval 1µs", "Hold -1ns", "Blind 7", "Resalt 1s", "Background NaN", "Normal -1", "High +Inf",
-				"Window 1h0m0s", "Overload +Inf", "Alpha 1", "MaxCut 2", "Beta -1", "MaxGrow NaN",
+				"Overload +Inf",
 			},
 		},
-		"not monotone":    {Config{Pressure: known(0), Thresholds: Thresholds{Background: 0.92}}, []string{"Thresholds.Normal 0.9: must not be below Background, which is 0.92"}},
-		"window too fine": {Config{Pressure: known(0), Interval: time.Second, Cursor: &Cursor{Window: 100 * time.Millisecond}}, []string{"Window 100ms: must not be below the Interval 1s"}},
-		"cut below alpha": {Config{Pressure: known(0), Cursor: &Cursor{Alpha: 0.5, MaxCut: 0.4}}, []string{"MaxCut 0.4: must be from Alpha, 0.5"}},
+		"not monotone":              {Config{Pressure: known(0), Thresholds: Thresholds{Background: 0.92}}, []string{"Thresholds.Normal 0.9: must not be below Background, which is 0.92"}},
+		"interval above the window": {Config{Pressure: known(0), Interval: 2 * time.Second, Cursor: &Cursor{}}, []string{"Interval 2s: must be at most 1s"}},
 	} {
 		c.cfg.Name = "front"
 		_, err := New(c.cfg)

@@ -17,7 +17,7 @@ func Example() {
 	database := weir.Must(limit.New(limit.Config{Name: "database", Limit: 4, Queue: limit.Queue{Len: -1}}))
 	now := time.Duration(0)
 	front := weir.Must(shed.New(shed.Config{
-		Name: "front", Pressure: shed.Load(database),
+		Name: "front", Pressure: shed.LoadOf(database),
 		Now: func() time.Duration { return now },
 	}))
 	defer front.Close()
@@ -50,7 +50,7 @@ func ExampleShedder_LevelOf() {
 	caller := weir.Must(shed.New(shed.Config{Name: "to the server", Pressure: unknown, Salt: 42, Now: still}))
 	defer caller.Close()
 
-	told := shed.Level(1*shed.Users + 64) // by the server: the upper half of normal
+	told := shed.Level(1*shed.Levels/weir.Classes + 64) // by the server: the upper half of normal
 	for _, user := range []string{"ann", "max"} {
 		w := weir.Work{User: user}
 		fmt.Println(user, caller.LevelOf(w), caller.LevelOf(w) >= told)

@@ -8,14 +8,14 @@ import (
 	"github.com/weir-go/weir"
 )
 
-// How levels are made: of [Classes] classes, each with Users levels.
+// How levels are made: of [classes] classes, each with users levels.
 const (
-	// Classes are the priorities, from weir.Background to weir.Critical.
-	Classes = weir.Classes
-	// Users are the levels of a class, which its users are hashed to.
-	Users = 128
+	// classes are the priorities, from weir.Background to weir.Critical.
+	classes = weir.Classes
+	// users are the levels of a class, which its users are hashed to.
+	users = 128
 	// Levels are all levels.
-	Levels = Classes * Users
+	Levels = classes * users
 )
 
 // Level says how important a piece of work is to a gate: its priority first,
@@ -26,7 +26,7 @@ type Level uint16
 
 // Class returns the class of the level by priority, 0 for weir.Background to 3
 // for weir.Critical.
-func (l Level) Class() int { return min(int(l)/Users, Classes-1) }
+func (l Level) Class() int { return min(int(l)/users, classes-1) }
 
 // String writes a level as priority and user level, "normal/37"; "none" is the
 // level that lets nothing through.
@@ -34,11 +34,11 @@ func (l Level) String() string {
 	if l >= Levels {
 		return "none"
 	}
-	return weir.PriorityOf(l.Class()).String() + "/" + strconv.Itoa(int(l)%Users)
+	return weir.PriorityOf(l.Class()).String() + "/" + strconv.Itoa(int(l)%users)
 }
 
 // level makes a level of a class and a hash.
-func level(class int, hash uint64) Level { return Level(class*Users) | Level(hash>>(64-7)) }
+func level(class int, hash uint64) Level { return Level(class*users) | Level(hash>>(64-7)) }
 
 // named returns the hash that a piece of work has by who sends it, and false for
 // work that names nobody. A user is one whatever tenants it names.

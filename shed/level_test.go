@@ -33,16 +33,16 @@ func TestLevelNames(t *testing.T) {
 func TestHashSpreads(t *testing.T) {
 	const names = 128 * 400
 	for _, pattern := range []string{"%d", "user-%06d", "%064d", "aaaaaaaaaaaaaaaa%08d-and-a-tail", "10.0.%d"} {
-		var at [Users]float64
+		var at [users]float64
 		for i := range names {
 			at[hash(7, fmt.Sprintf(pattern, i))>>57]++
 		}
 		chi := 0.0
 		for _, n := range at {
-			chi += (n - names/Users) * (n - names/Users) / (names / Users)
+			chi += (n - names/users) * (n - names/users) / (names / users)
 		}
 		if chi > 127+5*16 || chi < 127-5*16 {
-			t.Errorf("names like %q: chi-squared %.0f over %d levels, want about 127", pattern, chi, Users)
+			t.Errorf("names like %q: chi-squared %.0f over %d levels, want about 127", pattern, chi, users)
 		}
 	}
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/weir-go/weir/signal"
 )
 
-// Load is the load of another gate as a pressure: what is in flight and what
+// LoadOf is the load of another gate as a pressure: what is in flight and what
 // waits, over the limit. It is not known while the gate has no limit.
 //
 // A gate whose work may wait is at 1 whenever its slots are taken, which is no
 // overload, and a controller that looks for the limit needs it there: before
 // such a gate use thresholds above 1 (background from 1.5, when half as much
-// waits as may run, up to 5), or [Wait].
-func Load(gate weir.Snapshotter) func() (float64, bool) {
+// waits as may run, up to 5), or [WaitOf].
+func LoadOf(gate weir.Snapshotter) func() (float64, bool) {
 	return func() (float64, bool) {
 		s := gate.Snapshot()
 		if s.Limit < 1 {
@@ -30,10 +30,10 @@ func Load(gate weir.Snapshotter) func() (float64, bool) {
 	}
 }
 
-// Wait is the wait before another gate as a pressure: how long a newcomer is
+// WaitOf is the wait before another gate as a pressure: how long a newcomer is
 // expected to wait, over the most that is wanted. DAGOR's is 20 ms. It is not
 // known if the most is not above 0.
-func Wait(gate weir.Snapshotter, most time.Duration) func() (float64, bool) {
+func WaitOf(gate weir.Snapshotter, most time.Duration) func() (float64, bool) {
 	return func() (float64, bool) {
 		s := gate.Snapshot()
 		switch {
@@ -67,7 +67,7 @@ func newFeed(cfg *Config) *feed {
 	}
 	f.read = func() (float64, string, bool) {
 		f.into = cfg.Signals.Readings(f.into[:0])
-		return highest(f.into, cfg.Heed)
+		return highestOf(f.into, cfg.Heed)
 	}
 	return f
 }
@@ -107,8 +107,8 @@ func (f *feed) take(now func() time.Duration) (float64, error) {
 	return v, nil
 }
 
-// highest returns the highest known reading of those named, of all if none is.
-func highest(readings []control.Reading, named []string) (value float64, name string, ok bool) {
+// highestOf returns the highest known reading of those named, of all if none is.
+func highestOf(readings []control.Reading, named []string) (value float64, name string, ok bool) {
 	for _, r := range readings {
 		if !r.Known || !sane(r.Value) || len(named) > 0 && !slices.Contains(named, r.Name) {
 			continue

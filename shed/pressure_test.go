@@ -21,14 +21,14 @@ func TestLoadAndWait(t *testing.T) {
 		{weir.Snapshot{Limit: 10, InFlight: 20}, 2, 0, true}, // after a shrink
 		{weir.Snapshot{}, 0, 0, false},
 	} {
-		if v, ok := shed.Load(still(c.s))(); v != c.load || ok != c.known {
+		if v, ok := shed.LoadOf(still(c.s))(); v != c.load || ok != c.known {
 			t.Errorf("the load of %+v is %v, %v; want %v, %v", c.s, v, ok, c.load, c.known)
 		}
-		if v, ok := shed.Wait(still(c.s), 20*ms)(); v != c.wait || !ok {
+		if v, ok := shed.WaitOf(still(c.s), 20*ms)(); v != c.wait || !ok {
 			t.Errorf("the wait of %+v is %v, %v; want %v", c.s, v, ok, c.wait)
 		}
 	}
-	if _, ok := shed.Wait(still{}, 0)(); ok {
+	if _, ok := shed.WaitOf(still{}, 0)(); ok {
 		t.Error("a wait over nothing is known")
 	}
 }

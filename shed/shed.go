@@ -3,13 +3,13 @@
 // nothing is held: it answers in some tens of nanoseconds, so it stands first in
 // a chain, before the gate that counts slots.
 //
-//	pressure := shed.Wait(database, 100*time.Millisecond) // a *limit.Limiter
+//	pressure := shed.WaitOf(database, 100*time.Millisecond) // a *limit.Limiter
 //	front := weir.Must(shed.New(shed.Config{Name: "front", Pressure: pressure}))
 //	defer front.Close()
 //	gate := weir.All(front, database)
 //
 // What it goes by is a pressure: 1 is the most that is wanted. It is the load of
-// another gate ([Load]) or the wait before it ([Wait]), signals of the process
+// another gate ([LoadOf]) or the wait before it ([WaitOf]), signals of the process
 // or the machine (package signal), or any function. It is read apart from the
 // requests, every 10 ms, so a function that hangs, panics or returns nonsense
 // delays nobody; when the pressure has not been known for a second, everything
@@ -101,8 +101,8 @@ type Shedder struct {
 	virtual bool          // the clock is Config.Now
 	draw    func() uint64 // a level for work that names nobody
 
-	book    book
-	verdict atomic.Pointer[verdict]
+	counters counters
+	verdict  atomic.Pointer[verdict]
 
 	mu     sync.Mutex // guards what follows
 	core   core
@@ -119,7 +119,7 @@ type verdict struct {
 	level   Level
 	closed  bool
 	salt    uint64
-	refusal [Classes]*weir.Rejection // only of classes that are refused
+	refusal [classes]*weir.Rejection // only of classes that are refused
 	hooks   weir.Hooks
 
 	pressure float64
@@ -149,7 +149,7 @@ func New(cfg Config) (*Shedder, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.clock()
-	s.core.configure(now, cfg, &s.book)
+	s.core.configure(now, cfg, &s.counters)
 	if err := s.start(cfg); err != nil {
 		return nil, err
 	}
@@ -188,14 +188,14 @@ func (s *Shedder) decide(w *weir.Work) error {
 		return s.refuse(v, w, v.refusal[0])
 	}
 	if w.Exempt {
-		s.book.exempt.Add(1)
+		s.counters.exempt.Add(1)
 	} else {
 		l := s.levelOf(v.salt, w)
 		if l < v.level {
-			s.book.refused[l].Add(1)
+			s.counters.refused[l].Add(1)
 			return s.refuse(v, w, v.refusal[l.Class()])
 		}
-		s.book.admitted[l].Add(1)
+		s.counters.admitted[l].Add(1)
 	}
 	if v.hooks.Admitted != nil {
 		v.hooks.Admitted(s.name, *w, 0)
@@ -205,7 +205,7 @@ func (s *Shedder) decide(w *weir.Work) error {
 
 func (s *Shedder) refuse(v *verdict, w *weir.Work, r *weir.Rejection) error {
 	if v.closed {
-		s.book.closed.Add(1)
+		s.counters.closed.Add(1)
 	}
 	if v.hooks.Rejected != nil {
 		v.hooks.Rejected(*w, r)
@@ -255,7 +255,7 @@ func (s *Shedder) Reconfigure(cfg Config) error {
 	}
 	s.salter.period = cfg.Resalt
 	now := s.clock()
-	s.core.configure(now, cfg, &s.book)
+	s.core.configure(now, cfg, &s.counters)
 	s.publish(now)
 	return nil
 }
@@ -365,7 +365,7 @@ func (s *Shedder) tick(f *feed) {
 	now := s.clock()
 	s.ticked = now
 	from := s.core.level
-	s.core.step(now, f.latest.Load(), &s.book)
+	s.core.step(now, f.latest.Load(), &s.counters)
 	to := s.core.level
 	v := s.publish(now)
 	s.mu.Unlock()
@@ -386,8 +386,8 @@ func (s *Shedder) publish(now time.Duration) *verdict {
 		s.verdict.Store(v)
 		return v
 	}
-	for class := range Classes {
-		if Level(class*Users) >= c.level {
+	for class := range classes {
+		if Level(class*users) >= c.level {
 			break
 		}
 		v.refusal[class] = &weir.Rejection{
@@ -410,7 +410,7 @@ type Status struct {
 	Known    bool
 	Signal   string
 	// Classes counts work by class, weir.Background first.
-	Classes [Classes]Count
+	Classes [classes]Count
 	// Exempt counts the exempt work that has passed.
 	Exempt uint64
 }
@@ -423,9 +423,9 @@ func (s *Shedder) Status() Status {
 	v := s.verdict.Load()
 	st := Status{
 		Level: v.level, Pressure: v.pressure, Known: v.known, Signal: v.signal,
-		Exempt: s.book.exempt.Load(),
+		Exempt: s.counters.exempt.Load(),
 	}
-	admitted, refused := sum(&s.book.admitted), sum(&s.book.refused)
+	admitted, refused := sum(&s.counters.admitted), sum(&s.counters.refused)
 	a, r := admitted.classes(), refused.classes()
 	for class := range st.Classes {
 		st.Classes[class] = Count{a[class], r[class]}
@@ -448,7 +448,7 @@ func (s *Shedder) Snapshot() weir.Snapshot {
 		snap.Admitted += c.Admitted
 		shed += c.Refused
 	}
-	for reason, n := range map[weir.Reason]uint64{weir.ReasonShed: shed, weir.ReasonDraining: s.book.closed.Load()} {
+	for reason, n := range map[weir.Reason]uint64{weir.ReasonShed: shed, weir.ReasonDraining: s.counters.closed.Load()} {
 		if n > 0 {
 			snap.Rejected[reason] = n
 		}

@@ -120,7 +120,7 @@ func TestRetryAfterIsTrue(t *testing.T) {
 		t.Errorf("thresholds: %q passes at %v, told to come back at %v", b.passes(), b.now, until)
 	}
 
-	b = newBench(t, shed.Config{Interval: 50 * time.Millisecond, Cursor: &shed.Cursor{Requests: -1}})
+	b = newBench(t, shed.Config{Interval: 50 * time.Millisecond, Cursor: &shed.Cursor{}})
 	for b.Level() == 0 {
 		b.passes()
 		b.at(5)
@@ -316,8 +316,8 @@ func TestUsersAreDealtAnew(t *testing.T) {
 			same++
 		}
 	}
-	if same > 4*users/shed.Users {
-		t.Errorf("%d of %d users have the same level after an hour, want about %d", same, users, users/shed.Users)
+	if same > 4*users*weir.Classes/shed.Levels {
+		t.Errorf("%d of %d users have the same level after an hour, want about %d", same, users, users*weir.Classes/shed.Levels)
 	}
 	seen := map[shed.Level]bool{}
 	for range 2000 {
@@ -336,7 +336,7 @@ func TestUsersAreDealtAnew(t *testing.T) {
 // The order of the classes holds by the level alone: of the work that one verdict
 // is about, whatever is refused is below whatever is let through.
 func TestRefusedOnlyAfterAllBelow(t *testing.T) {
-	for name, cfg := range map[string]shed.Config{"thresholds": {}, "cursor": {Cursor: &shed.Cursor{Requests: -1, Window: 20 * time.Millisecond}}} {
+	for name, cfg := range map[string]shed.Config{"thresholds": {}, "cursor": {Cursor: &shed.Cursor{}}} {
 		b := newBench(t, cfg)
 		random := rand.New(rand.NewPCG(1, 2))
 		cuts := map[int]bool{}
@@ -357,7 +357,7 @@ func TestRefusedOnlyAfterAllBelow(t *testing.T) {
 			cuts[b.Level().Class()] = true
 			b.at(max(0, b.pressure+random.NormFloat64()/5))
 		}
-		if len(cuts) < shed.Classes {
+		if len(cuts) < weir.Classes {
 			t.Errorf("%s: the level was only in classes %v", name, cuts)
 		}
 	}
@@ -365,7 +365,7 @@ func TestRefusedOnlyAfterAllBelow(t *testing.T) {
 
 // Nothing is lost or counted twice while the level moves and many arrive.
 func TestCountsAddUp(t *testing.T) {
-	b := newBench(t, shed.Config{Cursor: &shed.Cursor{Window: 10 * time.Millisecond, Requests: -1}})
+	b := newBench(t, shed.Config{Cursor: &shed.Cursor{}})
 	var wg sync.WaitGroup
 	const workers, each = 8, 2000
 	for w := range workers {

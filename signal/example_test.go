@@ -74,11 +74,10 @@ func ExampleWatch() {
 		return
 	}
 	poller, err := signal.NewPoller(signal.Config{Watches: []signal.Watch{{
-		Signal:    memory,
-		Interval:  250 * time.Millisecond,
-		Hold:      5 * time.Second, // the last value stands in for so long,
-		Then:      signal.Safe,     // and then this one:
-		SafeValue: 0.9,             // neither too much nor leave to grow much
+		Signal:   memory,
+		Interval: 250 * time.Millisecond,
+		Hold:     5 * time.Second, // how long the last good value is used
+		Fallback: 0.9,             // then this one: not too much, but little room to grow
 	}}})
 	if err != nil {
 		fmt.Println(err)

@@ -50,37 +50,22 @@ func (f files) has(name string) bool {
 // The parsers take what the kernel writes and nothing else: a wanted figure that
 // is missing or no number is an error, other lines are passed over.
 
-// stalls are the totals of a pressure file, in microseconds.
-type stalls struct {
-	some, full uint64
-	hasFull    bool // not in kernels before 5.13, for cpu
-}
-
-// parsePressure reads a pressure file: lines of the kind
-// "some avg10=0.22 avg60=0.17 avg300=0.11 total=58761459".
-func parsePressure(data []byte) (stalls, error) {
-	var s stalls
-	hasSome := false
+// parsePressure returns the total of a pressure file, in microseconds. It stands in
+// the line "some avg10=0.22 avg60=0.17 avg300=0.11 total=58761459".
+func parsePressure(data []byte) (uint64, error) {
 	for line := range bytes.Lines(data) {
 		fields := strings.Fields(string(line))
-		if len(fields) == 0 || fields[0] != "some" && fields[0] != "full" {
+		if len(fields) == 0 || fields[0] != "some" {
 			continue
 		}
 		text, found := strings.CutPrefix(fields[len(fields)-1], "total=")
 		total, err := strconv.ParseUint(text, 10, 64)
 		if !found || err != nil {
-			return stalls{}, fmt.Errorf("no total in %q", bytes.TrimSpace(line))
+			return 0, fmt.Errorf("no total in %q", bytes.TrimSpace(line))
 		}
-		if fields[0] == "some" {
-			s.some, hasSome = total, true
-		} else {
-			s.full, s.hasFull = total, true
-		}
+		return total, nil
 	}
-	if !hasSome {
-		return stalls{}, fmt.Errorf("no line \"some\" in %s", quoted(data))
-	}
-	return s, nil
+	return 0, fmt.Errorf("no line \"some\" in %s", quoted(data))
 }
 
 // parseFields reads the wanted keys of a file of lines "key value", where a

@@ -151,13 +151,9 @@ func TestPSI(t *testing.T) {
 		name string
 		file string
 		base int
-		full bool
 	}{
-		{PSIConfig{Resource: CPU}, "psi_cpu", "proc/pressure/cpu", 2811880414, false},
-		{PSIConfig{Resource: IO}, "psi_io", "proc/pressure/io", 74250500, false},
-		{PSIConfig{Resource: IO, Full: true}, "psi_io_full", "proc/pressure/io", 42871521, true},
-		{PSIConfig{Resource: Memory, Cgroup: true}, "cgroup_psi_memory", "sys/fs/cgroup/memory.pressure", 74250500, false},
-		{PSIConfig{Resource: CPU, Cgroup: true, Full: true}, "cgroup_psi_cpu_full", "sys/fs/cgroup/cpu.pressure", 1000, true},
+		{PSIConfig{Resource: CPU}, "psi_cpu", "proc/pressure/cpu", 2811880414},
+		{PSIConfig{Resource: IO}, "psi_io", "proc/pressure/io", 74250500},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -172,11 +168,7 @@ func TestPSI(t *testing.T) {
 					t.Errorf("first reading: %v", err)
 				}
 				time.Sleep(500 * time.Millisecond)
-				some, full := tt.base+200_000, 0
-				if tt.full {
-					some, full = 9e9, some
-				}
-				put(m, tt.file, fmt.Sprintf("some avg10=0.00 total=%d\nfull avg10=0.00 total=%d\n", some, full))
+				put(m, tt.file, fmt.Sprintf("some avg10=0.00 total=%d\nfull avg10=0.00 total=0\n", tt.base+200_000))
 				if got := value(t, s); !near(got, 0.4/0.2) {
 					t.Errorf("200 ms of 500 lost, 20 %% wanted: %v", got)
 				}
@@ -187,18 +179,13 @@ func TestPSI(t *testing.T) {
 
 func TestUnsupported(t *testing.T) {
 	empty := fstest.MapFS{}
-	v1 := load(t, "v1")
-	noFull := load(t, "v2")
-	put(noFull, "sys/fs/cgroup/cpu.pressure", "some avg10=0.00 total=5\n")
 	tests := map[string]Signal{
-		"/proc/pressure/cpu":       must(t)(NewPSI(PSIConfig{Resource: CPU, FS: empty})),
-		"no line":                  must(t)(NewPSI(PSIConfig{Resource: CPU, Cgroup: true, Full: true, FS: noFull})),
-		"/proc/self/cgroup":        must(t)(NewThrottling(ThrottlingConfig{FS: empty})),
-		"neither a control group":  must(t)(NewMemory(MemoryConfig{FS: empty})),
-		"no_such_metric":           counted("x", "/no_such_metric", nil),
-		"set GOMEMLIMIT":           must(t)(NewHeap(HeapConfig{})),
-		"has a cpu controller":     must(t)(NewThrottling(ThrottlingConfig{FS: fstest.MapFS{"proc/self/cgroup": {Data: []byte("0::/\n")}}})),
-		"cpu.pressure of this pro": must(t)(NewPSI(PSIConfig{Resource: CPU, Cgroup: true, FS: v1})),
+		"/proc/pressure/cpu":      must(t)(NewPSI(PSIConfig{Resource: CPU, FS: empty})),
+		"/proc/self/cgroup":       must(t)(NewThrottling(ThrottlingConfig{FS: empty})),
+		"neither a control group": must(t)(NewMemory(MemoryConfig{FS: empty})),
+		"no_such_metric":          counted("x", "/no_such_metric", nil),
+		"set GOMEMLIMIT":          must(t)(NewHeap(HeapConfig{})),
+		"has a cpu controller":    must(t)(NewThrottling(ThrottlingConfig{FS: fstest.MapFS{"proc/self/cgroup": {Data: []byte("0::/\n")}}})),
 	}
 	for want, s := range tests {
 		_, err := s.Read(t.Context())
@@ -260,7 +247,6 @@ func FuzzParse(f *testing.F) {
 		}
 		for _, s := range []Signal{
 			must(t)(NewPSI(PSIConfig{Resource: CPU, FS: root})),
-			must(t)(NewPSI(PSIConfig{Resource: Memory, Cgroup: true, Full: true, FS: root})),
 			must(t)(NewMemory(MemoryConfig{FS: root})),
 			must(t)(NewThrottling(ThrottlingConfig{FS: root})),
 		} {
@@ -270,7 +256,7 @@ func FuzzParse(f *testing.F) {
 				}
 			}
 		}
-		if p, err := parsePressure(data); err != nil && p != (stalls{}) {
+		if p, err := parsePressure(data); err != nil && p != 0 {
 			t.Errorf("%+v with %v", p, err)
 		}
 		members, err := parseMemberships(data)

@@ -36,28 +36,15 @@ type Watch struct {
 	// or are no numbers. Its age counts from the start of its reading. At
 	// least Interval; default ten times that, and no less than 1 s.
 	Hold time.Duration
-	// Then says what holds after that. Default [Ignore]. A signal that this
-	// machine does not have is always ignored.
-	Then Policy
-	// SafeValue is the value with [Safe]: finite, not negative.
-	SafeValue float64
+	// Fallback is the value to use after that, finite and above 0. Use one above
+	// 1 where working blind is worse than working less. Default 0: the signal is
+	// ignored, and controllers go by the others. A signal that this machine does
+	// not have is always ignored.
+	Fallback float64
 	// Smooth is the time constant of an exponential average over the readings.
 	// Default 0: none.
 	Smooth time.Duration
 }
-
-// Policy is what a poller says of a signal that has had no good reading for
-// longer than Hold.
-type Policy uint8
-
-// The policies.
-const (
-	// Ignore reports the signal as unknown: controllers go by the others.
-	Ignore Policy = iota
-	// Safe reports Watch.SafeValue. Use a value above 1 where working blind is
-	// worse than working less.
-	Safe
-)
 
 // Hooks are called by a poller as things happen, on goroutines of its own and
 // with no lock held. Each may be nil. They must not panic.
@@ -130,9 +117,7 @@ func (c *Watch) validate() error {
 	f.check(c.Interval >= time.Millisecond, "Interval %v: must be at least 1ms", c.Interval)
 	f.check(c.Timeout > 0, "Timeout %v: must be positive", c.Timeout)
 	f.check(c.Hold >= c.Interval, "Hold %v: must not be below the Interval %v", c.Hold, c.Interval)
-	f.check(c.Then <= Safe, "Then %d: must be Ignore or Safe", c.Then)
-	f.check(sane(c.SafeValue), "SafeValue %v: must be finite and not negative", c.SafeValue)
-	f.check(c.Then == Safe || c.SafeValue == 0, "SafeValue %v: only used with Then: Safe", c.SafeValue)
+	f.check(sane(c.Fallback), "Fallback %v: must be finite and not negative", c.Fallback)
 	f.check(c.Smooth >= 0, "Smooth %v: must not be negative", c.Smooth)
 	return errors.Join(f...)
 }
@@ -192,9 +177,9 @@ type State string
 // The states.
 const (
 	Starting    State = "starting"    // never read well so far
-	Live        State = "live"        // the last reading
-	Held        State = "held"        // the last good one: readings fail, hang or are late
-	Safely      State = "safe"        // nothing good for longer than Hold: SafeValue
+	Fresh       State = "live"        // the last reading
+	Stale       State = "held"        // the last good one: readings fail, hang or are late
+	Fallback    State = "safe"        // nothing good for longer than Hold: Watch.Fallback
 	Unknown     State = "unknown"     // nothing good for longer than Hold: ignored
 	Unsupported State = "unsupported" // not on this machine: ignored
 	Closed      State = "closed"      // the poller is closed
@@ -404,20 +389,20 @@ func (w *watch) judge(now time.Time) (State, float64) {
 		return Closed, 0
 	case w.has && age <= w.Hold:
 		if w.kind != 0 || age > w.Interval+w.Timeout {
-			return Held, w.value
+			return Stale, w.value
 		}
-		return Live, w.value
+		return Fresh, w.value
 	case w.kind == missing:
 		return Unsupported, 0
 	case !w.has && age <= w.Hold:
 		return Starting, 0
-	case w.Then == Safe:
-		return Safely, w.SafeValue
+	case w.Fallback > 0:
+		return Fallback, w.Fallback
 	}
 	return Unknown, 0
 }
 
-func (s State) known() bool { return s == Live || s == Held || s == Safely }
+func (s State) known() bool { return s == Fresh || s == Stale || s == Fallback }
 
 func (w *watch) status(now time.Time) Status {
 	w.mu.Lock()

@@ -103,7 +103,7 @@ func TestPollerReads(t *testing.T) {
 		if a.calls.Load() != 11 || b.calls.Load() != 106 {
 			t.Errorf("read %d and %d times in 1050 ms", a.calls.Load(), b.calls.Load())
 		}
-		if s := p.Snapshot(); s[0].State != Live || s[0].Age != 50*ms || s[0].Reads != 11 || s[1].State != Unknown || s[1].Failures != 0 {
+		if s := p.Snapshot(); s[0].State != Fresh || s[0].Age != 50*ms || s[0].Reads != 11 || s[1].State != Unknown || s[1].Failures != 0 {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -116,7 +116,7 @@ func TestPollerPolicies(t *testing.T) {
 		want  control.Reading
 	}{
 		{Watch{}, Unknown, control.Reading{Name: "a"}},
-		{Watch{Then: Safe, SafeValue: 2}, Safely, control.Reading{Name: "a", Value: 2, Known: true}},
+		{Watch{Fallback: 2}, Fallback, control.Reading{Name: "a", Value: 2, Known: true}},
 	} {
 		t.Run(string(tt.state), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestPollerPolicies(t *testing.T) {
 				synctest.Wait()
 				broken.Store(true)
 				time.Sleep(500 * ms)
-				if s := p.Snapshot()[0]; s.State != Held || s.Value != 0.5 || !s.Known || s.Err == nil {
+				if s := p.Snapshot()[0]; s.State != Stale || s.Value != 0.5 || !s.Known || s.Err == nil {
 					t.Errorf("at the end of Hold: %+v", s)
 				}
 				time.Sleep(ms)
@@ -144,7 +144,7 @@ func TestPollerPolicies(t *testing.T) {
 				time.Sleep(time.Minute)
 				broken.Store(false)
 				time.Sleep(101 * ms)
-				if s := p.Snapshot()[0]; s.State != Live || s.Err != nil {
+				if s := p.Snapshot()[0]; s.State != Fresh || s.Err != nil {
 					t.Errorf("well again: %+v", s)
 				}
 				if got := e.all(); !slices.Equal(got, []string{"a: broken", "a recovered"}) {
@@ -158,7 +158,7 @@ func TestPollerPolicies(t *testing.T) {
 // A signal that never answered is unknown until Hold has passed.
 func TestPollerSafeFromTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := poller(t, Hooks{}, Watch{Signal: Func("a", nil), Hold: time.Second, Then: Safe, SafeValue: 1.5})
+		p := poller(t, Hooks{}, Watch{Signal: Func("a", nil), Hold: time.Second, Fallback: 1.5})
 		defer p.Close()
 		time.Sleep(time.Second)
 		if got := p.Readings(nil)[0]; got.Known {
@@ -183,7 +183,7 @@ func TestPollerTakesNoNonsense(t *testing.T) {
 			v.set(bad)
 			time.Sleep(100 * ms)
 			synctest.Wait()
-			if s := p.Snapshot()[0]; s.State != Held || s.Value != 0.5 {
+			if s := p.Snapshot()[0]; s.State != Stale || s.Value != 0.5 {
 				t.Errorf("%v: %+v", bad, s)
 			}
 		}
@@ -210,12 +210,12 @@ func TestPollerHanging(t *testing.T) {
 		e := newEar()
 		p := poller(t, e.hooks(), Watch{Signal: a, Timeout: 300 * ms, Hold: time.Second}, Watch{Signal: b})
 		time.Sleep(350 * ms) // read at 0, hangs since 100 ms
-		if s := p.Snapshot()[0]; s.State != Live || s.Running != 250*ms {
+		if s := p.Snapshot()[0]; s.State != Fresh || s.Running != 250*ms {
 			t.Errorf("within the time-out: %+v", s)
 		}
 		time.Sleep(100 * ms)
 		synctest.Wait()
-		if s := p.Snapshot()[0]; s.State != Held || s.Value != 0.5 || s.Err == nil {
+		if s := p.Snapshot()[0]; s.State != Stale || s.Value != 0.5 || s.Err == nil {
 			t.Errorf("hanging: %+v", s)
 		}
 		time.Sleep(10 * time.Second)
@@ -233,7 +233,7 @@ func TestPollerHanging(t *testing.T) {
 		}
 		time.Sleep(150 * ms)
 		synctest.Wait()
-		if s := p.Snapshot()[0]; s.State != Live {
+		if s := p.Snapshot()[0]; s.State != Fresh {
 			t.Errorf("well again: %+v", s)
 		}
 		if got := e.all(); len(got) != 2 || !strings.Contains(got[0], "has not answered for 300ms") || got[1] != "a recovered" {
@@ -267,7 +267,7 @@ func TestPollerUnsupported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		missing := &script{name: "a", say: func(context.Context) (float64, error) { return 0, unsupported("no such thing") }}
 		e := newEar()
-		p := poller(t, e.hooks(), Watch{Signal: missing, Then: Safe, SafeValue: 9}, Watch{Signal: &script{name: "b"}})
+		p := poller(t, e.hooks(), Watch{Signal: missing, Fallback: 9}, Watch{Signal: &script{name: "b"}})
 		defer p.Close()
 		time.Sleep(10*time.Minute + ms)
 		if s := p.Snapshot()[0]; s.State != Unsupported || s.Known {
@@ -342,7 +342,7 @@ func TestPollerClose(t *testing.T) {
 		release := make(chan struct{})
 		e := newEar()
 		p := poller(t, e.hooks(), Watch{Signal: &script{name: "a"}}, Watch{
-			Then: Safe, SafeValue: 3, Signal: Func("hung", func(context.Context) (float64, error) { <-release; return 1, errors.New("late") })})
+			Fallback: 3, Signal: Func("hung", func(context.Context) (float64, error) { <-release; return 1, errors.New("late") })})
 		time.Sleep(100 * ms)
 		began := time.Now()
 		p.Close()
@@ -366,12 +366,12 @@ func TestPollerClose(t *testing.T) {
 func TestPollerFaults(t *testing.T) {
 	_, err := NewPoller(Config{Watches: []Watch{
 		{},
-		{Signal: Func("a", nil), Interval: 1, Timeout: -1, Hold: -1, Then: 7, SafeValue: math.NaN(), Smooth: -1},
-		{Signal: Func("a", nil), SafeValue: 2},
+		{Signal: Func("a", nil), Interval: 1, Timeout: -1, Hold: -1, Fallback: math.NaN(), Smooth: -1},
+		{Signal: Func("a", nil), Fallback: -2},
 		{Signal: Func("", nil)},
 	}})
-	for _, want := range []string{"Watches[0]: no Signal", "Interval 1ns", "Timeout -1ns", "Hold -1ns", "Then 7", "SafeValue NaN", "Smooth -1ns",
-		`another signal is named "a"`, "SafeValue 2: only used with", "Watches[3]: the signal's name is empty"} {
+	for _, want := range []string{"Watches[0]: no Signal", "Interval 1ns", "Timeout -1ns", "Hold -1ns", "Fallback NaN", "Smooth -1ns",
+		`another signal is named "a"`, "Fallback -2", "Watches[3]: the signal's name is empty"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: want it to say %q", err, want)
 		}

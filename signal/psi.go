@@ -22,32 +22,25 @@ const (
 type PSIConfig struct {
 	// Resource is CPU, IO or Memory.
 	Resource Resource
-	// Cgroup looks at the process's own control group (version 2) instead of
-	// the whole machine.
-	Cgroup bool
-	// Full counts the time during which all tasks stalled, instead of that
-	// during which at least one did. The machine's CPU has no such figure.
-	Full bool
 	// Threshold is the share of time that may be lost. Range (0, 1]. Default
-	// 0.1 for Memory, which is systemd's default (MemoryPressureThresholdSec,
-	// 200 ms in 2 s), and 0.5 for CPU and IO, for which no figure is
-	// published: watch yours before you rely on it.
+	// 0.1 for Memory, which is systemd's (MemoryPressureThresholdSec, 200 ms in
+	// 2 s). Default 0.5 for CPU and IO, for which nobody publishes a figure:
+	// watch yours before you rely on it.
 	Threshold float64
-	// Over is the span of time that is looked at. Default 1 s.
+	// Over is the time to look back. Default 1 s.
 	Over time.Duration
 	// FS is the root of the file system; nil means the machine's.
 	FS fs.FS
 }
 
-// NewPSI returns a signal of Linux's pressure stall information: the growth of
-// the file's total over the time passed, over Threshold. The kernel's own
-// averages, over 10 s and more, would be late. Its name is psi_cpu, psi_io or
-// psi_memory, cgroup_psi_cpu and so on for the control group, with _full at the
-// end for Full.
+// NewPSI returns a signal of Linux's pressure stall information for the machine:
+// the share of time in which at least one task stalled, over Threshold. It is
+// computed from the file's total, because the kernel's own averages, over 10 s and
+// more, would be late. Its name is psi_cpu, psi_io or psi_memory.
 //
 // CPU stalls are those of threads. A Go process has no more running threads than
-// GOMAXPROCS, so what queues inside it does not show here but in
-// [NewSchedLatency]; other processes that compete do, and a quota.
+// GOMAXPROCS, so a queue inside it does not show here but in [NewSchedLatency].
+// Other processes that compete do show, and so does a quota.
 func NewPSI(cfg PSIConfig) (Signal, error) {
 	if cfg.Resource == Memory {
 		def(&cfg.Threshold, 0.1)
@@ -57,82 +50,29 @@ func NewPSI(cfg PSIConfig) (Signal, error) {
 	var f faults
 	f.check(cfg.Resource == CPU || cfg.Resource == IO || cfg.Resource == Memory,
 		"Resource %q: must be %s, %s or %s", cfg.Resource, CPU, IO, Memory)
-	f.check(!cfg.Full || cfg.Cgroup || cfg.Resource != CPU,
-		"Full: the kernel has no such figure for the machine's CPU; leave it out, or set Cgroup")
 	f.share("Threshold", cfg.Threshold)
 	f.over(cfg.Over)
 	if err := f.err("psi"); err != nil {
 		return nil, err
 	}
-	p := &psi{cfg: cfg, files: filesOf(cfg.FS), span: span{over: cfg.Over}}
-	return &source{name: p.name(), every: slowInterval, measure: p.measure}, nil
-}
-
-// psi follows one pressure file.
-type psi struct {
-	cfg   PSIConfig
-	files files
-	file  string // empty: look for it
-	span  span
-}
-
-func (p *psi) name() string {
-	name := "psi_" + string(p.cfg.Resource)
-	if p.cfg.Cgroup {
-		name = "cgroup_" + name
-	}
-	if p.cfg.Full {
-		name += "_full"
-	}
-	return name
-}
-
-func (p *psi) measure() (float64, error) {
-	if p.file == "" {
-		if err := p.find(); err != nil {
+	files, s, name := filesOf(cfg.FS), span{over: cfg.Over}, "proc/pressure/"+string(cfg.Resource)
+	return &source{name: "psi_" + string(cfg.Resource), every: slowInterval, measure: func() (float64, error) {
+		data, err := files.read(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			return 0, unsupported("/%s does not exist: PSI needs Linux 4.20 or later, and some systems start without it unless psi=1 is set", name)
+		}
+		if err != nil {
 			return 0, err
 		}
-	}
-	name := p.file
-	data, err := p.files.read(name)
-	if err != nil {
-		p.file = "" // it may have moved: look again next time
-		if errors.Is(err, fs.ErrNotExist) {
-			return 0, unsupported("/%s does not exist: PSI needs Linux 4.20 or later and may have to be switched on with psi=1", name)
+		total, err := parsePressure(data)
+		if err != nil {
+			return 0, fmt.Errorf("/%s: %w", name, err)
 		}
-		return 0, err
-	}
-	s, err := parsePressure(data)
-	if err != nil {
-		return 0, fmt.Errorf("/%s: %w", name, err)
-	}
-	total := s.some
-	if p.cfg.Full {
-		if total = s.full; !s.hasFull {
-			return 0, unsupported("/%s has no line \"full\": that needs Linux 5.13 or later", name)
+		g, err := s.next(time.Now(), total, 0)
+		if err != nil {
+			return 0, err
 		}
-	}
-	g, err := p.span.next(time.Now(), total, 0)
-	if err != nil {
-		return 0, err
-	}
-	lost := g.a * float64(time.Microsecond) / float64(g.elapsed)
-	return min(1, lost) / p.cfg.Threshold, nil
-}
-
-func (p *psi) find() error {
-	if !p.cfg.Cgroup {
-		p.file = "proc/pressure/" + string(p.cfg.Resource)
-		return nil
-	}
-	file := "/" + string(p.cfg.Resource) + ".pressure"
-	groups, err := p.files.groups("", func(g group) bool { return !g.v1 && p.files.has(g.dir+file) })
-	if errors.Is(err, errors.ErrUnsupported) {
-		return unsupported("no %s of this process's control group: that needs version 2 and Linux 4.20 or later", file[1:])
-	}
-	if err != nil {
-		return err
-	}
-	p.file = groups[0].dir + file
-	return nil
+		lost := g.a * float64(time.Microsecond) / float64(g.elapsed)
+		return min(1, lost) / cfg.Threshold, nil
+	}}, nil
 }

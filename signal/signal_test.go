@@ -31,7 +31,6 @@ func TestConfigFaults(t *testing.T) {
 		{made(NewThrottling(ThrottlingConfig{Threshold: 1.1, Over: -1})), []string{"cpu_throttling", "Threshold 1.1", "Over -1ns"}},
 		{made(NewMemory(MemoryConfig{Threshold: math.Inf(1)})), []string{"memory", "Threshold +Inf"}},
 		{made(NewPSI(PSIConfig{Resource: "disk", Threshold: 3, Over: -1})), []string{"psi", `Resource "disk"`, "Threshold 3", "Over"}},
-		{made(NewPSI(PSIConfig{Resource: CPU, Full: true})), []string{"Full"}},
 		{made(NewHeap(HeapConfig{Threshold: 90})), []string{"heap", "Threshold 90"}},
 		{made(NewGoroutines(GoroutinesConfig{})), []string{"goroutines", "Max 0", "no default"}},
 	}
@@ -50,7 +49,7 @@ func TestDefaultsHere(t *testing.T) {
 	all := Default()
 	all = append(all,
 		must(t)(NewRunnable(RunnableConfig{})), must(t)(NewCPU(CPUConfig{})), must(t)(NewGoroutines(GoroutinesConfig{Max: 1e6})),
-		must(t)(NewPSI(PSIConfig{Resource: CPU})), must(t)(NewPSI(PSIConfig{Resource: Memory, Cgroup: true})))
+		must(t)(NewPSI(PSIConfig{Resource: CPU})), must(t)(NewPSI(PSIConfig{Resource: Memory})))
 	for _, s := range all {
 		for range 3 {
 			v, err := s.Read(t.Context())
@@ -202,8 +201,8 @@ func TestRunnableKnown(t *testing.T) {
 
 // What a reading costs here: go test -bench . ./signal
 func BenchmarkRead(b *testing.B) {
-	psi := func(r Resource, cgroup bool) Signal {
-		s, err := NewPSI(PSIConfig{Resource: r, Cgroup: cgroup})
+	psi := func(r Resource) Signal {
+		s, err := NewPSI(PSIConfig{Resource: r})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -217,7 +216,7 @@ func BenchmarkRead(b *testing.B) {
 	}
 	old := debug.SetMemoryLimit(1 << 40)
 	defer debug.SetMemoryLimit(old)
-	for _, s := range append(Default(), runnable, cpu, goroutines, psi(CPU, false), psi(IO, false), psi(Memory, true)) {
+	for _, s := range append(Default(), runnable, cpu, goroutines, psi(CPU), psi(IO), psi(Memory)) {
 		b.Run(s.Name(), func(b *testing.B) {
 			if _, err := s.Read(b.Context()); err != nil && !errors.Is(err, ErrNoValue) {
 				b.Skip(err)

@@ -280,7 +280,7 @@ var (
 
 // signalStates are the states of a signal whose poller is at work.
 var signalStates = []signal.State{
-	signal.Starting, signal.Live, signal.Held, signal.Safely, signal.Unknown, signal.Unsupported,
+	signal.Starting, signal.Fresh, signal.Stale, signal.Fallback, signal.Unknown, signal.Unsupported,
 }
 
 func (c collector) signals(ch chan<- prometheus.Metric, all []signal.Status) {

@@ -396,7 +396,7 @@ var gateFields = map[string]field{
 	"ShedSpec.wait_of":    {doc: "A gate with a limit, whose pressure is what a newcomer is expected to wait there over wait, instead of signals.", example: "api"},
 	"ShedSpec.wait":       {doc: "The longest wait that is wanted there. 0 means the default.", def: "20ms", least: "0s"},
 	"ShedSpec.thresholds": {doc: "Pressures from which each priority is refused.", example: "{background: 0.75}"},
-	"ShedSpec.cursor":     {doc: "Find out which priority, and which share of its users, is let through, instead of thresholds (DAGOR).", example: "{window: 1s}"},
+	"ShedSpec.cursor":     {doc: "Find out which priority, and which share of its users, is let through, instead of thresholds (DAGOR).", example: "{overload: 2}"},
 	"ShedSpec.interval":   {doc: "Time between two readings of the pressure. 0 means the default.", def: "10ms", least: "0s", most: "1m"},
 	"ShedSpec.hold":       {doc: "How long the last pressure stands in while none is known. 0 means the default.", def: "1s", least: "0s"},
 	"ShedSpec.blind":      {doc: "What holds after that: open lets everything through, keep leaves it as it is.", def: "open", enum: []string{"open", "keep"}},
@@ -407,14 +407,7 @@ var gateFields = map[string]field{
 	"ThresholdsSpec.high":       {doc: "Pressure from which high is refused.", def: "0.95"},
 	"ThresholdsSpec.critical":   {doc: "Pressure from which everything is refused but exempt work.", def: "1"},
 
-	"CursorSpec.window":   {doc: "How long arrivals are counted before the level moves.", def: "1s", least: "10ms", most: "1m"},
-	"CursorSpec.requests": {doc: "Arrivals that end a window early.", def: "200", least: "0", minusOne: "only time ends it"},
-	"CursorSpec.overload": {doc: "Pressure from which a window counts as overloaded.", def: "1"},
-	"CursorSpec.alpha":    {doc: "By how much of what was admitted an overloaded window cuts at least.", def: "0.05"},
-	"CursorSpec.beta":     {doc: "By how much of what arrived a window without overload grows at least.", def: "0.01"},
-	"CursorSpec.max_cut":  {doc: "The most that a window cuts.", def: "0.9"},
-	"CursorSpec.max_grow": {doc: "The most that a window grows.", def: "0.16"},
-	"CursorSpec.plain":    {doc: "Only alpha down and beta up, as the paper has it.", def: "false"},
+	"CursorSpec.overload": {doc: "Mean pressure from which a window counts as overloaded; use more before a gate whose work may wait.", def: "1"},
 }
 
 // controllerFields documents the groups of settings that belong to one controller.
@@ -479,8 +472,7 @@ var controllerFields = map[string]field{
 // readings are the words of policy.SignalKinds.
 var readings = []string{
 	"sched_latency", "runnable", "cpu", "cpu_throttling", "memory", "heap", "goroutines", "file", "http",
-	"psi_cpu", "psi_io", "psi_memory", "psi_io_full", "psi_memory_full",
-	"cgroup_psi_cpu", "cgroup_psi_io", "cgroup_psi_memory", "cgroup_psi_cpu_full", "cgroup_psi_io_full", "cgroup_psi_memory_full",
+	"psi_cpu", "psi_io", "psi_memory",
 }
 
 // signalFields documents the keys of signals.
