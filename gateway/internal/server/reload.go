@@ -3,12 +3,19 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"time"
 
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/admin"
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/proxy"
+	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/signal"
 )
 
 // Reload reads the configuration again and puts it in force: gates that keep their name
@@ -139,6 +146,9 @@ func (s *Server) install(cfg *config.Config) (err error) {
 	// 2. Open what is not open yet: rules that are set at run time, listeners with their
 	// certificates, the admin socket, stores. What is open and has not changed is kept.
 	prev, first := s.state.Load(), s.book == nil
+	if prev == nil {
+		prev = new(state) // at the start
+	}
 	place, rules, err := s.openRules(cfg)
 	if err != nil {
 		return err
@@ -167,10 +177,10 @@ func (s *Server) install(cfg *config.Config) (err error) {
 			socket.Close()
 		}
 	})
-	if next.stores, err = s.openStores(cfg, prev.live()); err != nil {
+	if next.stores, err = s.openStores(cfg, prev.stores); err != nil {
 		return err
 	}
-	undo = append(undo, func() { next.stores.closeBut(prev.live()) })
+	undo = append(undo, func() { next.stores.closeBut(prev.stores) })
 
 	// 3. Compile the policy, with the rules set at run time over those of the file. It
 	// adopts the gates that keep their name, which is why nothing after it may fail.
@@ -196,9 +206,99 @@ func (s *Server) install(cfg *config.Config) (err error) {
 	s.swapListeners(listeners)
 	s.swapSocket(cfg.Admin, socket)
 
-	// 7. Close what nothing uses any more, once nothing can be under way to it.
-	s.retire(prev, next)
+	// 7. Close what nothing uses any more, once nothing can be in progress in it.
+	if prev.policy != nil {
+		s.retire(prev, next)
+	}
 	return nil
+}
+
+// state is one configuration in force: everything a request needs. It never changes; a
+// reload puts another in its place.
+type state struct {
+	cfg       *config.Config
+	policy    *policy.Policy
+	routes    map[*policy.Route]*route
+	upstreams map[string]*proxy.Upstream
+	stores    stores
+	plan      *quotas.Plan
+}
+
+// route is what the gateway has for a route of the policy.
+type route struct {
+	upstream *proxy.Upstream
+	stats    *admin.Route
+	quotas   proxy.Quotas
+}
+
+// newUpstreams returns the upstreams of cfg, or what is wrong with them.
+func (s *Server) newUpstreams(cfg *config.Config) (map[string]*proxy.Upstream, error) {
+	all := make(map[string]*proxy.Upstream, len(cfg.Upstreams))
+	var err error
+	for _, name := range slices.Sorted(maps.Keys(cfg.Upstreams)) {
+		if all[name], err = proxy.New(name, cfg.Upstreams[name], s.log); err != nil {
+			return nil, err
+		}
+	}
+	for i, rt := range cfg.Routes {
+		if all[rt.Upstream] == nil {
+			return nil, fmt.Errorf("routes[%d] leads to upstream %q, which is not defined", i, rt.Upstream)
+		}
+	}
+	return all, nil
+}
+
+// compile compiles the policy of next, which has everything else. It adopts the gates and
+// targets of prev, which has not changed after an error. rules are those set at run time,
+// nil if they are where they were.
+func (s *Server) compile(next, prev *state, rules *quotas.Kept) (err error) {
+	spec := next.cfg.Policy()
+	spec.Gates = proxy.WithTargetGates(spec.Gates, next.cfg.Upstreams)
+	if rules != nil {
+		next.plan = rules.Plan(spec, next.cfg.QuotaPlace)
+	} else {
+		next.plan = s.book.Plan(spec, next.cfg.QuotaPlace)
+	}
+	opts := policy.Options{
+		Hooks: s.hooks(), Observed: s.events.Observed,
+		SignalHooks: signal.Hooks{Trouble: s.events.SignalTrouble, Recovered: s.events.SignalRecovered},
+		Stores:      next.stores.quotas(),
+		QuotaRules:  next.plan.Rules,
+		Previous:    prev.policy,
+	}
+	if next.policy, err = policy.Compile(spec, opts); err != nil {
+		return err
+	}
+	for name, u := range next.upstreams {
+		u.Attach(next.policy, prev.upstreams[name])
+	}
+	for rt := range next.policy.Routes() {
+		next.routes[rt] = &route{next.upstreams[rt.Upstream()], s.metrics.Route(rt.Name()), proxy.NewQuotas(rt)}
+	}
+	return nil
+}
+
+// hooks returns what the gates call.
+func (s *Server) hooks() weir.Hooks {
+	return weir.Hooks{
+		Admitted: s.metrics.Admitted,
+		Done:     s.metrics.Done,
+		Rejected: func(w weir.Work, r *weir.Rejection) {
+			s.metrics.Rejected(w, r)
+			s.events.Rejected(w, r)
+		},
+		LimitChanged: s.events.LimitChanged,
+		Faulty:       s.events.Faulty,
+		Leaked:       s.events.Leaked,
+	}
+}
+
+// enforce makes st the state that new requests get.
+func (s *Server) enforce(st *state) {
+	s.metrics.Keep(st.policy, st.cfg.Metrics.Tenants)
+	s.events.KeepGates(func(gate string) bool { return st.policy.Gate(gate) != nil })
+	s.state.Store(st)
+	s.book.Adopt(st.plan, st.policy)
 }
 
 // retiring is a policy that a reload has replaced. Its gates work on until nobody can be
@@ -216,13 +316,21 @@ const longestRetirement = 30 * time.Second
 // retire closes what only prev uses, once nothing can be in progress in it. It remembers
 // prev for a shutdown that comes while requests wait there.
 func (s *Server) retire(prev, next *state) {
-	if prev == nil {
-		return
-	}
 	prev.retire(next)
 	now := time.Now()
 	s.retiring = slices.DeleteFunc(s.retiring, func(r retiring) bool { return now.After(r.until) })
 	closeStores := func() { prev.stores.closeBut(next.stores) }
 	time.AfterFunc(longestRetirement, closeStores)
 	s.retiring = append(s.retiring, retiring{prev.policy, now.Add(longestRetirement), closeStores})
+}
+
+// retire lets the state go: next is in force, or nothing if it is nil.
+func (st *state) retire(next *state) {
+	if next == nil {
+		next = new(state)
+	}
+	st.policy.Retire(next.policy)
+	for name, u := range st.upstreams {
+		u.Retire(next.upstreams[name])
+	}
 }
