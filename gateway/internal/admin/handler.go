@@ -1,13 +1,12 @@
-// Package admin is what the gateway shows of itself: Prometheus metrics, health
-// and readiness, a snapshot of every gate as JSON, and Go's profiles; and what of it
-// can be changed there, the rules of quotas.
+// Package admin serves what the gateway shows of itself: Prometheus metrics, health and
+// readiness, the status of every gate as JSON, and Go's profiles. It also serves what can be
+// changed at run time, the rules of quotas.
 //
-// Whoever reads is asked nothing, and who writes for a token, or to come over a Unix
-// socket that only the gateway's user can open. So it listens on loopback unless told otherwise,
-// and it refuses what a web page on another site could make a browser on this
-// machine send: on loopback, requests for a host that is neither an address nor
-// localhost (DNS rebinding); anywhere, requests that a browser marks as coming
-// from another origin.
+// Anybody who can reach the listener may read, so by default it listens on loopback. To write
+// takes a token, or the Unix socket that only the gateway's user can open. The listener
+// refuses what a web page on another site could make a browser send. On loopback that is
+// every request for a host that is neither an address nor localhost (DNS rebinding);
+// anywhere, it is every request that a browser marks as coming from another origin.
 package admin
 
 import (
@@ -34,9 +33,8 @@ type Options struct {
 	Quotas *QuotaAPI
 	// Pprof serves Go's profiles under /debug/pprof/.
 	Pprof bool
-	// AnyHost lets requests name the listener as they like. It is for a
-	// listener that others on the network reach by a name; on loopback a name
-	// is a sign of DNS rebinding.
+	// AnyHost accepts any Host header, for a listener that others on the network reach by a
+	// name. On loopback a name is a sign of DNS rebinding.
 	AnyHost bool
 }
 
@@ -45,18 +43,18 @@ func Handler(o Options) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", o.Metrics)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		say(w, http.StatusOK, "ok\n")
+		writeText(w, http.StatusOK, "ok\n")
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if !o.Ready() {
-			say(w, http.StatusServiceUnavailable, "draining\n")
+			writeText(w, http.StatusServiceUnavailable, "draining\n")
 			return
 		}
-		say(w, http.StatusOK, "ready\n")
+		writeText(w, http.StatusOK, "ready\n")
 	})
-	mux.HandleFunc("GET /gates", func(w http.ResponseWriter, _ *http.Request) { sendJSON(w, o.Gates()) })
+	mux.HandleFunc("GET /gates", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Gates()) })
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		say(w, http.StatusOK, "weir\n\n/metrics\n/healthz\n/readyz\n/gates\n/explain\n/quotas\n")
+		writeText(w, http.StatusOK, "weir\n\n/metrics\n/healthz\n/readyz\n/gates\n/explain\n/quotas\n")
 	})
 	if o.Explain != nil {
 		mux.Handle("GET /explain", o.Explain)
@@ -80,11 +78,11 @@ func guard(next http.Handler, anyHost bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case !anyHost && !localName(r.Host):
-			say(w, http.StatusMisdirectedRequest,
-				"this listener is asked by its address or as localhost, not by a name: a name may have been pointed here by a web page\n")
+			writeText(w, http.StatusMisdirectedRequest,
+				"use the address of this listener, or localhost: a web page may have pointed any other name here\n")
 			return
 		case otherSite(r) || otherOrigin(r) || cross.Check(r) != nil:
-			say(w, http.StatusForbidden, "requests from web pages of other origins are refused\n")
+			writeText(w, http.StatusForbidden, "requests from web pages of other origins are refused\n")
 			return
 		}
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -93,9 +91,8 @@ func guard(next http.Handler, anyHost bool) http.Handler {
 	})
 }
 
-// otherSite reports whether a browser says that a page of another origin asks.
-// Unlike http.CrossOriginProtection, which lets every GET pass because it
-// changes nothing, it refuses GET too: a profile costs CPU, whoever reads it.
+// otherSite reports whether a browser says that a page of another origin asks. Unlike
+// http.CrossOriginProtection it refuses GET too: a profile costs CPU, whoever reads it.
 // Typing the address into the browser ("none") is fine.
 func otherSite(r *http.Request) bool {
 	switch r.Header.Get("Sec-Fetch-Site") {
@@ -105,9 +102,9 @@ func otherSite(r *http.Request) bool {
 	return true
 }
 
-// otherOrigin reports whether the Origin header names another origin than this
-// listener. Browsers too old for Sec-Fetch-Site send at least that with requests
-// whose answer a page wants to read.
+// otherOrigin reports whether the Origin header names another origin than this listener.
+// Browsers too old for Sec-Fetch-Site send it with requests whose answer a page wants to
+// read.
 func otherOrigin(r *http.Request) bool {
 	origin := r.Header.Get("Origin")
 	if origin == "" {
@@ -130,16 +127,16 @@ func localName(host string) bool {
 	return err == nil
 }
 
-func say(w http.ResponseWriter, status int, text string) {
+func writeText(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = w.Write([]byte(text)) // whoever asked has gone
 }
 
-func sendJSON(w http.ResponseWriter, v any) {
+func writeJSON(w http.ResponseWriter, v any) {
 	body, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
-		say(w, http.StatusInternalServerError, "cannot be written as JSON: "+err.Error()+"\n")
+		writeText(w, http.StatusInternalServerError, "cannot be written as JSON: "+err.Error()+"\n")
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")

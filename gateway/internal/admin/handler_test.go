@@ -13,7 +13,7 @@ import (
 
 func testHandler(ready, profiles bool) http.Handler {
 	return Handler(Options{
-		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "metrics") }),
+		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "metrics") }),
 		Gates:   func() any { return map[string]int{"a": 1} },
 		Ready:   func() bool { return ready },
 		Pprof:   profiles,

@@ -20,11 +20,10 @@ import (
 	"github.com/weir-go/weir/policy"
 )
 
-// Metrics are the gateway's metrics: what is counted as it happens, here, and
-// what is read from the gates when somebody asks, in the collector. Labels are
-// names from the configuration, words of fixed lists, and a bounded number of
-// tenants, so their number is bounded too; series of names that a reload removes
-// are dropped.
+// Metrics are the gateway's metrics. This file counts what happens; the collector reads the
+// rest from the gates when somebody asks. The number of series is bounded: labels are names
+// from the configuration, words of fixed lists, and a bounded number of tenants. Series of
+// names that a reload removes are dropped.
 type Metrics struct {
 	src      Source
 	registry *prometheus.Registry
@@ -45,7 +44,7 @@ type Metrics struct {
 	routes map[string]*Route
 }
 
-// gateSeries are the series of one gate, found once and not on each request.
+// gateSeries are the series of one gate, looked up once and not on each request.
 type gateSeries struct {
 	service prometheus.Observer
 	wait    [weir.Classes]prometheus.Observer
@@ -55,26 +54,26 @@ type gateSeries struct {
 	refusals *refusals // nil: no quota
 }
 
-// buckets suit both a cache and a report: 0.5 ms to 30 s. They are closer around
-// the wait of 1 s that is the default, and what an answer after it takes.
+// buckets suit a cache as well as a report: 0.5 ms to 30 s. They are closer around 1 s, the
+// default wait.
 var buckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 1.5, 2, 2.5, 5, 10, 30}
 
-// NewMetrics returns the metrics of a gateway, whose levels are read from src.
+// NewMetrics returns the metrics of a gateway, which reads levels from src.
 func NewMetrics(src Source, version string) *Metrics {
 	m := &Metrics{
 		src:         src,
 		registry:    prometheus.NewRegistry(),
 		routes:      make(map[string]*Route),
 		byTenant:    newTop[tally](0),
-		wait:        histogram("weir_gate_wait_seconds", "Time admitted work spent in the wait room of a gate, by its priority.", "gate", "class"),
-		refused:     counters("weir_gate_refused_by_class_total", "Work refused by a gate, by its priority; without those who left the wait room.", "gate", "class"),
-		service:     histogram("weir_gate_service_seconds", "Time from admission to the upstream's answer, by gate.", "gate"),
+		wait:        histogram("weir_gate_wait_seconds", "Time that admitted work spent in the wait room of a gate, by priority.", "gate", "class"),
+		refused:     counters("weir_gate_refused_by_class_total", "Work refused by a gate, by priority. Clients that left the wait room do not count.", "gate", "class"),
+		service:     histogram("weir_gate_service_seconds", "Time from admission by a gate to the upstream's answer.", "gate"),
 		duration:    histogram("weir_http_request_seconds", "Time from a request's arrival to the end of its answer, by route and who answered.", "route", "by"),
-		requests:    counters("weir_http_requests_total", "Requests by route, class of status (499 stands for clients that left), and who answered: upstream, gate or gateway.", "route", "code", "by"),
+		requests:    counters("weir_http_requests_total", "Requests by route, class of status (499: the client left), and who answered: upstream, gate or gateway.", "route", "code", "by"),
 		reloads:     counters("weir_config_reloads_total", "Reloads of the configuration by result: success or failure.", "result"),
 		unrouted:    prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_http_unrouted_total", Help: "Requests that no route matched."}),
-		lastReload:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "weir_config_last_reload_successful", Help: "1 if the configuration in force is the newest one, 0 if the last reload failed."}),
-		lastSuccess: prometheus.NewGauge(prometheus.GaugeOpts{Name: "weir_config_last_success_timestamp_seconds", Help: "When the configuration in force was taken up."}),
+		lastReload:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "weir_config_last_reload_successful", Help: "1 if the last reload succeeded, 0 if it failed and the configuration before it is still in force."}),
+		lastSuccess: prometheus.NewGauge(prometheus.GaugeOpts{Name: "weir_config_last_success_timestamp_seconds", Help: "When the configuration in force was loaded."}),
 	}
 	m.gates.Store(&map[string]gateSeries{})
 	m.reloads.WithLabelValues("success")
@@ -82,7 +81,7 @@ func NewMetrics(src Source, version string) *Metrics {
 	m.lastReload.Set(1)
 	m.lastSuccess.SetToCurrentTime()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "weir_build_info", Help: "Always 1; the labels say what is running.",
+		Name: "weir_build_info", Help: "Always 1. The labels say what is running.",
 		ConstLabels: prometheus.Labels{"version": version, "go": runtime.Version()},
 	})
 	build.Set(1)
@@ -223,9 +222,8 @@ type answers struct {
 	duration prometheus.Observer
 }
 
-// Answered counts a request that by has answered with status, and that has ended
-// after d. Status 0 means that nothing was answered; that and 499 count as a
-// client that left.
+// Answered counts a request that by has answered with status, and that has ended after d.
+// Status 0, which means no answer, and 499 count as a client that left.
 func (rt *Route) Answered(status int, by proxy.Answerer, d time.Duration) {
 	class := status / 100
 	if class < 1 || class > 5 || status == 499 {
@@ -236,7 +234,7 @@ func (rt *Route) Answered(status int, by proxy.Answerer, d time.Duration) {
 	a.duration.Observe(d.Seconds())
 }
 
-// tally is what is counted of the requests of one tenant, by who answered.
+// tally counts the requests of one tenant, by who answered.
 type tally struct {
 	requests [proxy.NumAnswerers]uint64
 	seconds  [proxy.NumAnswerers]float64
@@ -247,14 +245,12 @@ func (t *tally) add(by proxy.Answerer, d time.Duration) {
 	t.seconds[by] += d.Seconds()
 }
 
-// Tenant counts a request of a tenant that by has answered, and that has ended
-// after d.
+// Tenant counts a request of a tenant that by has answered, and that has ended after d.
 func (m *Metrics) Tenant(name string, by proxy.Answerer, d time.Duration) {
 	m.byTenant.add(name, func(t *tally) { t.add(by, d) })
 }
 
-// TenantUse is what the requests of one tenant have come to since the tenant has
-// series.
+// TenantUse counts the requests of one tenant since it has series of its own.
 type TenantUse struct {
 	Tenant string `json:"tenant"` // Rest for all that have no series
 	// Served were answered by the upstream, Refused by a gate, Failed by the
@@ -262,13 +258,12 @@ type TenantUse struct {
 	Served  uint64 `json:"served"`
 	Refused uint64 `json:"refused"`
 	Failed  uint64 `json:"failed"`
-	// Seconds is the time that the served took from arrival to the end of the
-	// answer, summed up.
+	// Seconds is the sum of the times from arrival to the end of the answer, of those served.
 	Seconds float64 `json:"served_seconds"`
 }
 
-// topTenants returns the tenants that have series, those that asked most first, and
-// the rest at last.
+// topTenants returns the tenants that have series, those with most requests first, and the
+// rest at last.
 func (m *Metrics) topTenants() []TenantUse {
 	var uses []TenantUse
 	m.byTenant.each(func(name string, t tally) {
@@ -291,7 +286,7 @@ var keyBuckets = [...]float64{.001, .01, .1, .25, .5, 1, 2.5, 10}
 
 // waits is a histogram of the waits of one key.
 type waits struct {
-	within [len(keyBuckets) + 1]uint64 // not added up; the last are longer than all
+	within [len(keyBuckets) + 1]uint64 // not cumulative; the last is for longer waits
 	sum    float64
 }
 
@@ -301,7 +296,7 @@ func (w *waits) observe(seconds float64) {
 	w.sum += seconds
 }
 
-// metric returns the histogram as Prometheus wants it, added up.
+// metric returns the histogram as Prometheus wants it, with cumulative buckets.
 func (w *waits) metric(labels ...string) prometheus.Metric {
 	buckets, n := make(map[float64]uint64, len(keyBuckets)), uint64(0)
 	for i, most := range keyBuckets {
@@ -311,14 +306,14 @@ func (w *waits) metric(labels ...string) prometheus.Metric {
 	return prometheus.MustNewConstHistogram(keyWait, n+w.within[len(keyBuckets)], w.sum, buckets, labels...)
 }
 
-// keySeries is what is counted by key of a gate with a limit for each.
+// keySeries counts by key, for a gate with a limit for each key.
 type keySeries struct {
-	of    func(weir.Work) string
+	keyOf func(weir.Work) string
 	waits *top[waits]
 }
 
-// keysOf returns the series of a gate, those that it had if it had any; nil if it
-// has no limit for each key.
+// keysOf returns the series of a gate, the old ones if it had any; nil if it has no limit for
+// each key.
 func keysOf(g *policy.Gate, old *keySeries, most int) *keySeries {
 	k := g.Pools()
 	switch {
@@ -332,15 +327,15 @@ func keysOf(g *policy.Gate, old *keySeries, most int) *keySeries {
 }
 
 func (s *keySeries) add(w weir.Work, waited time.Duration) {
-	s.waits.add(s.of(w), func(of *waits) { of.observe(waited.Seconds()) })
+	s.waits.add(s.keyOf(w), func(k *waits) { k.observe(waited.Seconds()) })
 }
 
 // refusals counts the refusals of a gate with a quota by bucket, so that operators see who
 // comes too often.
 type refusals struct{ by *top[uint64] }
 
-// refusalsOf returns the refusals of a gate, those that it had if it had any; nil if it
-// has no quota.
+// refusalsOf returns the refusals of a gate, the old ones if it had any; nil if it has no
+// quota.
 func refusalsOf(g *policy.Gate, old *refusals, most int) *refusals {
 	switch {
 	case g.Quota() == nil:

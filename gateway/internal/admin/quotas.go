@@ -54,7 +54,7 @@ func (a *QuotaAPI) look(w http.ResponseWriter, gate string) {
 		return
 	}
 	w.Header().Set("ETag", `"`+l.ETag+`"`)
-	sendJSON(w, l)
+	writeJSON(w, l)
 }
 
 // writing is a handler that makes the change that read finds in the request, if
@@ -86,7 +86,7 @@ func (a *QuotaAPI) writing(read func(*http.Request) (quotas.Change, error)) http
 			refuseChange(w, err)
 			return
 		}
-		sendJSON(w, res)
+		writeJSON(w, res)
 	}
 }
 
@@ -237,7 +237,7 @@ func problem(w http.ResponseWriter, status int, detail string, faults quotas.Fau
 		Faults quotas.Faults `json:"faults,omitempty"`
 	}{http.StatusText(status), status, detail, faults}, "", "  ")
 	if err != nil { // cannot be: all of it is text and numbers
-		say(w, http.StatusInternalServerError, err.Error()+"\n")
+		writeText(w, http.StatusInternalServerError, err.Error()+"\n")
 		return
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
@@ -271,6 +271,6 @@ func (a *QuotaAPI) reset(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		problem(w, http.StatusServiceUnavailable, err.Error(), nil)
 	default:
-		sendJSON(w, res)
+		writeJSON(w, res)
 	}
 }

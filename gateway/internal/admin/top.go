@@ -6,24 +6,23 @@ import (
 	"sync"
 )
 
-// candidates is how many names are watched for each that has series of its own.
+// candidates is how many names are counted for each that has series of its own.
 const candidates = 8
 
-// leastPromoted is how often a name must have been seen for sure to take the
-// series of another: a flood of names that come once changes nothing.
+// leastPromoted is how often a name must have come for certain before it gets series in the
+// place of another: a flood of names that come once changes nothing.
 const leastPromoted = 16
 
-// top keeps a T for each of a bounded number of names, those that come most, which
-// have series of their own; the rest share one. Those without are counted by
-// space-saving (Metwally, Agrawal and El Abbadi, Efficient Computation of Frequent
-// and Top-k Elements in Data Streams, ICDT 2005), which forgets the rarest when it
-// has no room, and knows by how much it may be wrong; one that has surely come
-// twice as often as the rarest with series of its own takes that one's place.
-// Counts fade, so that the series follow the present.
+// top keeps a T for each of a bounded number of names, those that come most often. They have
+// series of their own; the rest share one. Names without series are candidates. They are
+// counted by space-saving (Metwally, Agrawal and El Abbadi, Efficient Computation of Frequent
+// and Top-k Elements in Data Streams, ICDT 2005), which evicts the rarest when it has no
+// room, and knows by how much a count may be too high. A candidate that has come for certain
+// twice as often as the rarest name with series gets the series in its place. Counts fade, so
+// that the series follow the present.
 //
-// What comes counts with its name if that has series at that moment, else with the
-// rest. So nothing that is counted ever falls, but a name's series may begin late,
-// end, and begin again at 0.
+// An event counts for its name if that has series at the moment, else for the rest. So no
+// count ever falls, but the series of a name may begin late, end, and begin again at 0.
 type top[T any] struct {
 	mu    sync.Mutex
 	most  int // with series
@@ -32,16 +31,16 @@ type top[T any] struct {
 	known map[string]*entry[T] // the candidates
 	heap  []*entry[T]          // the same, the rarest first
 	seen  int                  // since the last fading
-	free  int                  // places that have never been taken
-	moves int                  // left until the next fading
+	free  int                  // series that no name has had yet
+	moves int                  // promotions left until the next fading
 	floor uint64               // at most the least count of those with series
 }
 
 // entry is a name that has series, or is a candidate.
 type entry[T any] struct {
 	name  string
-	count uint64 // how often it came lately; for a candidate at most
-	wrong uint64 // by how much that may be too high
+	count uint64 // how often it came lately; of a candidate an upper bound
+	wrong uint64 // by how much count may be too high
 	at    int    // in the heap
 	kept  T
 }
@@ -75,22 +74,22 @@ func (t *top[T]) size() int {
 	return t.most
 }
 
-// add says that name has come, and has count change what is kept for it.
+// add counts that name has come, and lets count change what is kept for it.
 func (t *top[T]) add(name string, count func(*T)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	count(t.of(name))
+	count(t.keptFor(name))
 }
 
-// of returns what is kept for name, which has come once more.
-func (t *top[T]) of(name string) *T {
+// keptFor returns what is kept for name, which has come once more.
+func (t *top[T]) keptFor(name string) *T {
 	if t.most == 0 || name == Rest {
 		return &t.rest
 	}
 	t.fade()
 	e := t.named[name]
 	if e == nil {
-		e = t.promoted(name)
+		e = t.countCandidate(name)
 	}
 	if e == nil {
 		return &t.rest
@@ -99,7 +98,7 @@ func (t *top[T]) of(name string) *T {
 	return &e.kept
 }
 
-// fade halves what has been seen, every so often.
+// fade halves all counts, once in so many events.
 func (t *top[T]) fade() {
 	const each = 100
 	if t.seen++; t.seen < each*candidates*t.most {
@@ -114,15 +113,15 @@ func (t *top[T]) fade() {
 	}
 }
 
-// promoted counts a name without series, and returns it if it now has them.
-func (t *top[T]) promoted(name string) *entry[T] {
+// countCandidate counts a name without series, and returns it if it has got series by that.
+func (t *top[T]) countCandidate(name string) *entry[T] {
 	if t.free > 0 {
 		t.free--
 		e := &entry[T]{name: name}
 		t.named[name] = e
 		return e
 	}
-	e := t.watch(name)
+	e := t.spaceSave(name)
 	sure := e.count - e.wrong
 	if sure < leastPromoted || sure <= 2*t.floor || t.moves == 0 {
 		return nil
@@ -143,8 +142,8 @@ func (t *top[T]) promoted(name string) *entry[T] {
 	return in
 }
 
-// watch counts a candidate.
-func (t *top[T]) watch(name string) *entry[T] {
+// spaceSave counts a candidate, in the place of the rarest if there is no room.
+func (t *top[T]) spaceSave(name string) *entry[T] {
 	e := t.known[name]
 	switch {
 	case e != nil:
@@ -154,7 +153,7 @@ func (t *top[T]) watch(name string) *entry[T] {
 		t.heap = append(t.heap, e)
 		t.known[name] = e
 		t.up(e.at)
-	default: // in the place of the rarest
+	default:
 		e = t.heap[0]
 		delete(t.known, e.name)
 		e.name, e.wrong = name, e.count
@@ -165,7 +164,7 @@ func (t *top[T]) watch(name string) *entry[T] {
 	return e
 }
 
-// rarest returns the one with series that is seen least.
+// rarest returns the name with series that came least often.
 func (t *top[T]) rarest() *entry[T] {
 	var least *entry[T]
 	for _, e := range t.named {
@@ -204,12 +203,12 @@ func (t *top[T]) swap(i, j int) {
 	t.heap[i].at, t.heap[j].at = i, j
 }
 
-// Rest is the label of what has no series of its own. One that is really called so
-// is counted there.
+// Rest is the label of all names without series. A name that is really called so is one of
+// them.
 const Rest = "other"
 
-// each calls visit with what is kept for each name that has series, in their order,
-// and with the rest at last.
+// each calls visit with what is kept for each name that has series, sorted by name, and with
+// the rest at last.
 func (t *top[T]) each(visit func(name string, kept T)) {
 	t.mu.Lock()
 	rest := t.rest

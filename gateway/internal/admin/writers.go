@@ -18,16 +18,15 @@ import (
 	"github.com/weir-go/weir/gateway/internal/quotas"
 )
 
-// Writers says who may change what the admin listener shows: whoever can open its Unix
-// socket, and whoever has the token. Web pages may not, whatever they bring.
+// Writers decides who may write: whoever can open the Unix socket, and whoever has the token.
+// Web pages may not, whatever they bring.
 type Writers struct {
-	// TokenFile returns the name of the file with the token, empty where no token opens
-	// anything. It is called, and the file read, at each write: both can be changed
-	// while the gateway runs.
+	// TokenFile returns the name of the file with the token, empty if there is none. It is
+	// called, and the file read, at each write: both can change while the gateway runs.
 	TokenFile func() string
 	// Socket returns the path of the Unix socket, for messages; empty if there is none.
 	Socket func() string
-	// Logger hears of those who were refused.
+	// Logger logs who was refused.
 	Logger *slog.Logger
 
 	mu     sync.Mutex // guards what follows
@@ -35,7 +34,7 @@ type Writers struct {
 	unsaid int
 }
 
-// shortestToken is the fewest bytes of a token: one that can be guessed opens nothing.
+// shortestToken keeps out tokens that can be guessed.
 const (
 	shortestToken = 16
 	longestToken  = 4 << 10
@@ -49,8 +48,8 @@ var (
 	errNoToken   = errors.New("a write needs the token: send Authorization: Bearer and what is in the gateway's token file")
 )
 
-// who returns who asks to write, and how they are known: quotas.ViaSocket or ViaToken;
-// or why they may not.
+// who returns who asks to write and how that is known, quotas.ViaSocket or ViaToken; or why
+// they may not.
 func (a *Writers) who(r *http.Request) (by, via string, err error) {
 	switch peer, ok := r.Context().Value(peerKey{}).(string); {
 	case r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "":
@@ -61,7 +60,7 @@ func (a *Writers) who(r *http.Request) (by, via string, err error) {
 		by, err = a.byToken(r)
 	}
 	if err != nil {
-		a.note(r, err)
+		a.logRefusal(r, err)
 		return "", quotas.Nobody, err
 	}
 	return by, quotas.ViaToken, nil
@@ -85,7 +84,7 @@ func (a *Writers) byToken(r *http.Request) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// Digests are of one length, so nothing is told of the token's either.
+	// Digests have one length, so that of the token stays secret too.
 	x, y := sha256.Sum256([]byte(strings.TrimSpace(given))), sha256.Sum256([]byte(want))
 	if subtle.ConstantTimeCompare(x[:], y[:]) != 1 {
 		return "", errToken
@@ -101,7 +100,7 @@ func (a *Writers) orSocket() string {
 	return ", or ask over unix:" + socket
 }
 
-// readToken returns the token of a file. No error tells of it.
+// readToken returns the token of a file. No error contains any of it.
 func readToken(name string) (string, error) {
 	info, err := os.Stat(name) // before it is opened: to open a pipe waits for a writer
 	if err == nil && !info.Mode().IsRegular() {
@@ -126,8 +125,8 @@ func readToken(name string) (string, error) {
 	return token, nil
 }
 
-// note logs who was refused, one a second and how many more.
-func (a *Writers) note(r *http.Request, err error) {
+// logRefusal logs who was refused, at most once a second, and how many were not logged.
+func (a *Writers) logRefusal(r *http.Request, err error) {
 	a.mu.Lock()
 	now := time.Now()
 	if now.Sub(a.logged) < time.Second {
@@ -150,12 +149,11 @@ func refuseWriter(w http.ResponseWriter, err error) {
 	problem(w, http.StatusForbidden, err.Error(), nil)
 }
 
-// peerKey is the key of a connection's context under which stands who is at the other
-// end of a Unix socket.
+// peerKey is the key of a connection's context for who is at the other end of a Unix socket.
 type peerKey struct{}
 
-// withPeer is for http.Server.ConnContext of a listener that only those can reach who
-// may write: a Unix socket.
+// withPeer is an http.Server.ConnContext for the Unix socket, which only those can open who
+// may write.
 func withPeer(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, peerKey{}, peerOf(c))
 }

@@ -1,6 +1,6 @@
-// Package explain says what a gateway would do with a request, without doing it: the
-// route it takes, whom it is taken to be from, and what each gate on the way says. It
-// takes no token and no slot, and nothing counts it.
+// Package explain says what a gateway would do with a request, without doing it: which route
+// it takes, whose it is taken for, and what each gate on the way would do. It takes no token
+// and no slot, and nothing counts it.
 package explain
 
 import (
@@ -23,10 +23,10 @@ type Ask struct {
 	// From is the address that it comes from. Default 127.0.0.1.
 	From   string
 	Header []string // each "Name: value"
-	// User, Client, Tenant and Priority replace what the identity makes of the request,
-	// where they are not empty.
+	// User, Client, Tenant and Priority replace what the policy reads from the request, where
+	// they are not empty.
 	User, Client, Tenant, Priority string
-	// Cost is how much it takes. 0 leaves it as the route says.
+	// Cost is what it costs; 0: as the route says.
 	Cost int64
 }
 
@@ -120,8 +120,8 @@ func (a *Ask) request() (*http.Request, error) {
 	return r, nil
 }
 
-// rename puts what the Ask says in the place of what the identity has made of it.
-func (a *Ask) rename(w *weir.Work) error {
+// override replaces what the policy has read from the request by what the Ask says.
+func (a *Ask) override(w *weir.Work) error {
 	for _, f := range []struct {
 		to   *string
 		from string

@@ -81,7 +81,7 @@ func TestSays(t *testing.T) {
 		for _, gate := range strings.Fields(tt.taken) {
 			take(t, p, gate, 1)
 		}
-		a, err := Of(View{Config: cfg, Policy: p}, Ask{From: "192.0.2.1"}) // where httptest says it is
+		a, err := View{Config: cfg, Policy: p}.Explain(Ask{From: "192.0.2.1"}) // where httptest says it is
 		if err != nil {
 			t.Fatalf("%s: %v", tt.name, err)
 		}
@@ -106,7 +106,7 @@ func TestAsksTakeNothing(t *testing.T) {
 		view, ask := View{Config: cfg, Policy: p}, Ask{From: "192.0.2.1"}
 		left := func(want float64) *Answer {
 			t.Helper()
-			a, err := Of(view, ask)
+			a, err := view.Explain(ask)
 			if err != nil || a.Gates[0].Left == nil || *a.Gates[0].Left != want {
 				t.Fatalf("%s: %+v %v, want %v left", settings, a, err, want)
 			}
@@ -149,7 +149,7 @@ func TestSaysTheRules(t *testing.T) {
 `, "api")
 	f := func(ask Ask, want ...string) {
 		t.Helper()
-		a, err := Of(View{Config: cfg, Policy: p, From: func(gate string, r *quota.Rule) string { return gate + " " + r.Name }}, ask)
+		a, err := View{Config: cfg, Policy: p, From: func(gate string, r *quota.Rule) string { return gate + " " + r.Name }}.Explain(ask)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -180,7 +180,7 @@ func TestSaysTheCost(t *testing.T) {
 		gates := "  api: {quota: {rate: 1/h, count: " + count + "}}\n"
 		cfg, p := compiled(t, gates, "api")
 		take(t, p, "api", 1)
-		a, err := Of(View{Config: cfg, Policy: p}, Ask{From: "192.0.2.1", Cost: 7})
+		a, err := View{Config: cfg, Policy: p}.Explain(Ask{From: "192.0.2.1", Cost: 7})
 		if err != nil || a.Gates[0].Says != Refuses || !strings.HasSuffix(a.Gates[0].Why, want) {
 			t.Errorf("count %q: %+v, %v; want %s", count, a, err, want)
 		}
@@ -216,7 +216,7 @@ func TestSaysOfShedding(t *testing.T) {
 			now += 10 * time.Millisecond
 			p.Step()
 		}
-		a, err := Of(View{Config: &config.Config{}, Policy: p}, Ask{Priority: tt.priority})
+		a, err := View{Config: &config.Config{}, Policy: p}.Explain(Ask{Priority: tt.priority})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -264,7 +264,7 @@ func FuzzAsk(f *testing.F) {
 		if err != nil {
 			return
 		}
-		a, err := Of(View{Config: cfg, Policy: p}, ask)
+		a, err := View{Config: cfg, Policy: p}.Explain(ask)
 		if err != nil {
 			return
 		}
