@@ -15,6 +15,7 @@ PACKAGES = ./... ./bench/... ./gateway/... ./weirredis/...
 
 CACHE       := .cache
 STATICCHECK := $(CACHE)/bin/staticcheck
+H2SPEC      := $(CACHE)/bin/h2spec
 BIN         := bin/weir
 
 # What `make run` passes to the binary: the demo, unless ARGS says otherwise.
@@ -70,7 +71,7 @@ test-redis: need-go ## the tests of the store alone; make test-redis WEIR_REDIS_
 	go test -tags integration -count=1 -parallel 8 -timeout 30m ./weirredis/
 
 .PHONY: parts
-parts: ## install the real servers that the integration tests run against
+parts: $(H2SPEC) ## install the real servers that the integration tests run against
 	@scripts/parts
 
 .PHONY: check
@@ -93,6 +94,10 @@ lint: $(STATICCHECK)
 $(STATICCHECK): internal/tools/go.mod internal/tools/go.sum
 	@mkdir -p $(@D)
 	cd internal/tools && GOWORK=off go build -o $(abspath $@) honnef.co/go/tools/cmd/staticcheck
+
+$(H2SPEC): internal/tools/go.mod internal/tools/go.sum
+	@mkdir -p $(@D)
+	cd internal/tools && GOWORK=off go build -o $(abspath $@) github.com/summerwind/h2spec/cmd/h2spec
 
 .PHONY: deps
 deps: need-go

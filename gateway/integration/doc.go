@@ -6,7 +6,7 @@
 // frame by frame.
 //
 // The tests carry the build tag integration, and `make test` always runs them.
-// It installs the servers first (scripts/parts); one that is missing is a
+// It installs the servers first (make parts); one that is missing is a
 // failure, not a skip. Every process runs on loopback, on a free port, in a
 // process group of its own that its test ends.
 package integration

@@ -315,7 +315,7 @@ func freeAddr(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// part returns the path of an installed server.
+// part returns the path of an installed server or tool.
 func part(t *testing.T, name string) string {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("..", "..", ".cache", "bin", name))
@@ -323,7 +323,7 @@ func part(t *testing.T, name string) string {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("%s is missing: run scripts/parts, or make test, which does (%v)", name, err)
+		t.Fatalf("%s is missing: run make parts, which installs it (%v)", name, err)
 	}
 	return path
 }
