@@ -21,16 +21,17 @@
 package board
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"math"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/weir-go/weir/bench/kit"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/sim"
 )
@@ -91,8 +92,6 @@ type Cell struct {
 	// Limit is the limit over the same stretch, over all seeds: the lowest, the
 	// median of the means, the highest. All 0 without a gate.
 	Limit sim.Level `json:"limit"`
-
-	row, line int
 }
 
 // place is where a figure stands, whichever the column.
@@ -100,10 +99,53 @@ type place struct{ scenario, backend, metric, class, from, to string }
 
 func (c *Cell) place() place { return place{c.Scenario, c.Backend, c.Metric, c.Class, c.From, c.To} }
 
+// spot is where a cell stands.
+type spot struct {
+	place
+	controller string
+}
+
+func (c *Cell) spot() spot { return spot{c.place(), c.Controller} }
+
+// Board is rows of scenarios and columns of controllers.
+type Board struct {
+	// Rows are the scenario files, in order.
+	Rows []string
+	// Columns are the controllers, in order.
+	Columns []string
+
+	fill func(*group, context.Context, *Options) ([]Cell, error)
+
+	data, page string // names of its files
+	text       func([]Cell) string
+	tally      func([]Cell) string
+}
+
+// Limits is the board of limits, Order the one about who goes first.
+var (
+	Limits = &Board{Rows, Controllers, (*group).fill, "scoreboard.json", "README.md", limitPage, limitTally}
+	Order  = &Board{OrderRows, OrderColumns, (*group).fillOrder, "order.json", "order.md", orderPage, orderTally}
+)
+
+// Read returns the cells that were written to a directory last, none if there are
+// none.
+func (b *Board) Read(dir string) (cells []Cell, err error) {
+	return cells, kit.Read(filepath.Join(dir, b.data), &cells)
+}
+
+// Write writes the figures to a directory, as data and as a page.
+func (b *Board) Write(dir string, cells []Cell) error {
+	data, err := kit.Lines(cells)
+	if err != nil {
+		return err
+	}
+	return kit.Write(dir, map[string][]byte{b.data: data, b.page: []byte(b.text(cells))})
+}
+
 // Options are what to put on the board. The zero value is all of it.
 type Options struct {
 	// Rows, Backends and Controllers restrict the board to these.
-	Rows, Backends, Controllers []string
+	Rows, Backends, Controllers kit.Names
 	// Seeds replace those of the scenarios.
 	Seeds []uint64
 	// Requests, if not 0, ends each run when so many have been offered, for a
@@ -114,54 +156,96 @@ type Options struct {
 	// the oracle is not asked for itself. They must have been run with the same
 	// seeds to mean the same.
 	Known []Cell
-	// Look, if set, is given each report, to print more of it than a cell holds.
+	// Report, if set, is given each report, to print more of it than a cell holds.
 	// It is called from several goroutines.
-	Look func(backend, controller string, r *sim.Report)
-	// Progress, if set, is told when a group of cells, one scenario on one
-	// backend, is done. It is called from one goroutine at a time.
-	Progress func(scenario, backend string, done, of int)
+	Report func(backend, controller string, r *sim.Report)
+	// Progress, if set, hears when a group of cells, one scenario on one backend,
+	// is done. It is called from one goroutine at a time.
+	Progress func(scenario, backend string, done, all int)
 }
 
-func wanted(list []string, name string) bool { return len(list) == 0 || slices.Contains(list, name) }
-
-// Run fills the board. Groups run in parallel, one on each processor.
-func Run(ctx context.Context, opts Options) ([]Cell, error) {
-	groups, err := opts.load(Rows)
+// Run fills the board. Groups of cells run in parallel, one on each processor.
+func (b *Board) Run(ctx context.Context, opts Options) ([]Cell, error) {
+	groups, err := b.groups(&opts)
 	if err != nil {
 		return nil, err
 	}
-	fill := func(ctx context.Context, g group) ([]Cell, error) { return g.fill(ctx, &opts) }
-	cells, err := inParallel(ctx, groups, fill, opts.Progress)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var (
+		mu    sync.Mutex
+		cells []Cell
+		done  int
+		wg    sync.WaitGroup
+	)
+	work := make(chan group)
+	for range min(len(groups), runtime.GOMAXPROCS(0)) {
+		wg.Go(func() {
+			for g := range work {
+				filled, err := b.fill(&g, ctx, &opts)
+				if err != nil {
+					cancel(err)
+					continue
+				}
+				mu.Lock()
+				cells = append(cells, filled...)
+				if done++; opts.Progress != nil {
+					opts.Progress(g.scenario.Name, g.backend, done, len(groups))
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for _, g := range groups {
+		work <- g
+	}
+	close(work)
+	wg.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	return b.merged(cells)
+}
+
+// merged puts the cells of later lists over those of earlier ones, in the order
+// of the board. Cells that the board no longer has are dropped.
+func (b *Board) merged(lists ...[]Cell) ([]Cell, error) {
+	groups, err := b.groups(&Options{})
 	if err != nil {
 		return nil, err
 	}
-	order(cells)
-	return cells, nil
-}
-
-// load reads those of the rows that are wanted.
-func (o *Options) load(rows []string) ([]group, error) {
-	var groups []group
-	for i, name := range rows {
-		if !wanted(o.Rows, name) {
-			continue
+	var spots []spot
+	for _, g := range groups {
+		for i := range g.scenario.Goals {
+			goal := &g.scenario.Goals[i]
+			if !goal.AppliesTo(g.backend) {
+				continue
+			}
+			for _, column := range b.Columns {
+				spots = append(spots, spot{g.place(goal), column})
+			}
 		}
+	}
+	return kit.Merge(spots, (*Cell).spot, lists...), nil
+}
+
+// groups reads those of the rows that are wanted, on each of their backends.
+func (b *Board) groups(opts *Options) ([]group, error) {
+	var groups []group
+	for _, name := range opts.Rows.Of(b.Rows) {
 		s, err := sim.Load(name)
 		if err != nil {
 			return nil, err
 		}
-		if o.Requests > 0 {
-			s.Requests = o.Requests
+		if opts.Requests > 0 {
+			s.Requests = opts.Requests
 		}
-		for _, backend := range s.On {
-			if !wanted(o.Backends, backend) {
-				continue
-			}
+		for _, backend := range opts.Backends.Of(slices.Sorted(slices.Values(s.On))) {
 			std, err := sim.LoadStandard(backend)
 			if err != nil {
 				return nil, err
 			}
-			groups = append(groups, group{i, s, backend, s.HeldOut || std.HeldOut})
+			groups = append(groups, group{s, backend, s.HeldOut || std.HeldOut})
 		}
 	}
 	return groups, nil
@@ -169,10 +253,15 @@ func (o *Options) load(rows []string) ([]group, error) {
 
 // group is one scenario on one backend: the cells that are compared.
 type group struct {
-	row      int
 	scenario *sim.Scenario
 	backend  string
 	heldOut  bool
+}
+
+// place is where a goal of the scenario stands.
+func (g *group) place(goal *sim.Goal) place {
+	from, to := goal.Stretch(g.scenario)
+	return place{g.scenario.Name, g.backend, goal.Metric, goal.Class, from.String(), to.String()}
 }
 
 // fill runs the group under each controller.
@@ -201,8 +290,8 @@ func (g *group) fill(ctx context.Context, opts *Options) ([]Cell, error) {
 			}
 			setting = ""
 		}
-		if opts.Look != nil {
-			opts.Look(g.backend, controller, report)
+		if opts.Report != nil {
+			opts.Report(g.backend, controller, report)
 		}
 		cells = append(cells, g.cells(controller, setting, report, &ref)...)
 	}
@@ -211,7 +300,7 @@ func (g *group) fill(ctx context.Context, opts *Options) ([]Cell, error) {
 
 // wants reports whether a column is run.
 func (g *group) wants(opts *Options, controller string) bool {
-	return wanted(opts.Controllers, controller) && wanted(g.scenario.Under, controller)
+	return opts.Controllers.Has(controller) && kit.Names(g.scenario.Under).Has(controller)
 }
 
 func (g *group) run(ctx context.Context, controller string, opts *Options) (*sim.Report, error) {
@@ -263,28 +352,28 @@ func (g *group) play(ctx context.Context, s *sim.Scenario, opts *Options) (*sim.
 // cells turns a report into one cell for each goal of the scenario.
 func (g *group) cells(controller, setting string, r *sim.Report, ref *reference) []Cell {
 	var cells []Cell
-	for line, goal := range g.scenario.Goals {
+	for _, goal := range g.scenario.Goals {
 		if !goal.AppliesTo(g.backend) {
 			continue
 		}
 		if oracle, ok := ref.of(g, &goal); ok {
 			goal = goal.Against(oracle)
 		}
-		c := g.cell(line, goal, controller, r)
+		c := g.cell(goal, controller, r)
 		c.Setting = setting
 		cells = append(cells, c)
 	}
 	return cells
 }
 
-// cell is a goal of the scenario, by its number, and what became of it.
-func (g *group) cell(line int, goal sim.Goal, controller string, r *sim.Report) Cell {
+// cell is a goal of the scenario and what became of it.
+func (g *group) cell(goal sim.Goal, controller string, r *sim.Report) Cell {
 	from, to := goal.Stretch(g.scenario)
 	c := Cell{
 		Scenario: g.scenario.Name, Backend: g.backend, Controller: controller, HeldOut: g.heldOut,
 		Metric: goal.Metric, Class: goal.Class, From: from.String(), To: to.String(), Seeds: r.Seeds,
 		Spread: r.Spread(goal), Goal: goal.Bounds(), AtLeast: goal.Min, AtMost: goal.Max,
-		Limit: limitOf(r, goal), row: g.row, line: line,
+		Limit: limitOf(r, goal),
 	}
 	if c.fine() {
 		c.Goal = fineBounds(&goal)
@@ -429,8 +518,7 @@ func (r *reference) of(g *group, goal *sim.Goal) (median float64, ok bool) {
 	if r.report != nil {
 		return r.report.Spread(*goal).Median, true
 	}
-	from, to := goal.Stretch(g.scenario)
-	wanted := place{g.scenario.Name, g.backend, goal.Metric, goal.Class, from.String(), to.String()}
+	wanted := g.place(goal)
 	for i := range r.known {
 		if c := &r.known[i]; c.Controller == "oracle" && c.place() == wanted {
 			return c.Median, true
@@ -451,96 +539,4 @@ func (r *reference) suffices(g *group) bool {
 		}
 	}
 	return true
-}
-
-// order sorts cells as the table shows them.
-func order(cells []Cell) { orderBy(cells, Controllers) }
-
-func orderBy(cells []Cell, columns []string) {
-	slices.SortStableFunc(cells, func(a, b Cell) int {
-		return cmp.Or(cmp.Compare(a.row, b.row), cmp.Compare(a.Backend, b.Backend), cmp.Compare(a.line, b.line),
-			cmp.Compare(slices.Index(columns, a.Controller), slices.Index(columns, b.Controller)))
-	})
-}
-
-// merged puts new cells in place of the old ones for the same figure and column,
-// and drops old ones that the scenarios no longer have.
-func merged(old, fresh []Cell) ([]Cell, error) {
-	all := slices.Clone(fresh)
-	type key struct {
-		place
-		controller string
-	}
-	known := map[key]bool{}
-	for i := range fresh {
-		known[key{fresh[i].place(), fresh[i].Controller}] = true
-	}
-	scenarios := map[string]*sim.Scenario{}
-	for _, name := range Rows {
-		s, err := sim.Load(name)
-		if err != nil {
-			return nil, fmt.Errorf("scoreboard: %w", err)
-		}
-		scenarios[name] = s
-	}
-	for _, c := range old {
-		if !known[key{c.place(), c.Controller}] && c.find(scenarios[c.Scenario]) {
-			all = append(all, c)
-		}
-	}
-	order(all)
-	return all, nil
-}
-
-// find sets where in the table the cell belongs, and reports false if nowhere.
-func (c *Cell) find(s *sim.Scenario) bool {
-	c.row = slices.Index(Rows, c.Scenario)
-	if s == nil || !slices.Contains(s.On, c.Backend) {
-		return false
-	}
-	for line := range s.Goals {
-		g := &s.Goals[line]
-		from, to := g.Stretch(s)
-		if g.AppliesTo(c.Backend) && c.Metric == g.Metric && c.Class == g.Class && c.From == from.String() && c.To == to.String() {
-			c.line = line
-			return true
-		}
-	}
-	return false
-}
-
-// inParallel fills groups, one on each processor.
-func inParallel(ctx context.Context, groups []group, fill func(context.Context, group) ([]Cell, error), progress func(string, string, int, int)) ([]Cell, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var (
-		mu    sync.Mutex
-		cells []Cell
-		done  int
-	)
-	work := make(chan group)
-	var wg sync.WaitGroup
-	for range min(len(groups), runtime.GOMAXPROCS(0)) {
-		wg.Go(func() {
-			for g := range work {
-				filled, err := fill(ctx, g)
-				if err != nil {
-					cancel(err)
-					continue
-				}
-				mu.Lock()
-				cells = append(cells, filled...)
-				if done++; progress != nil {
-					progress(g.scenario.Name, g.backend, done, len(groups))
-				}
-				mu.Unlock()
-			}
-		})
-	}
-	for _, g := range groups {
-		work <- g
-	}
-	close(work)
-	wg.Wait()
-	return cells, context.Cause(ctx)
 }

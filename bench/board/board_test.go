@@ -3,7 +3,6 @@ package board
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -24,7 +23,7 @@ func TestFixedReachesTheOracle(t *testing.T) {
 		{"S9b", "served", []string{"B1", "B2", "B3", "B4"}, 20_000},
 	}
 	for _, part := range parts {
-		cells, err := Run(context.Background(), Options{
+		cells, err := Limits.Run(context.Background(), Options{
 			Rows: []string{part.row}, Backends: part.backends,
 			Controllers: []string{"oracle", "fixed"}, Seeds: []uint64{1}, Requests: part.requests,
 		})
@@ -49,7 +48,7 @@ func TestFixedReachesTheOracle(t *testing.T) {
 // Without a gate every backend collapses under twice its capacity; if this
 // fails, the scoreboard measures nothing.
 func TestWithoutAGateNothingIsServed(t *testing.T) {
-	cells, err := Run(context.Background(), Options{Rows: []string{"S1"}, Backends: []string{"B2", "B4"}, Controllers: []string{"none"}, Seeds: []uint64{1}})
+	cells, err := Limits.Run(context.Background(), Options{Rows: []string{"S1"}, Backends: []string{"B2", "B4"}, Controllers: []string{"none"}, Seeds: []uint64{1}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +62,7 @@ func TestWithoutAGateNothingIsServed(t *testing.T) {
 func TestCancelledBoard(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := Run(ctx, Options{Rows: []string{"S1"}}); err == nil {
+	if _, err := Limits.Run(ctx, Options{Rows: []string{"S1"}}); err == nil {
 		t.Error("a cancelled board returned no error")
 	}
 }
@@ -86,18 +85,8 @@ func TestOutputs(t *testing.T) {
 	}
 }
 
-func TestWriteJSON(t *testing.T) {
-	reached := true
-	cells := []Cell{{Scenario: "S1", Backend: "B1", Metric: "goodput", Goal: ">= 0.970", Reached: &reached}, {Scenario: "S2"}}
-	var b bytes.Buffer
-	if err := WriteJSON(&b, cells); err != nil {
-		t.Fatal(err)
-	}
-	var back []Cell
-	if err := json.Unmarshal(b.Bytes(), &back); err != nil || len(back) != 2 || back[0].Scenario != "S1" || !*back[0].Reached || back[1].Reached != nil {
-		t.Errorf("%v, %+v from\n%s", err, back, &b)
-	}
-}
+// docs is where the committed boards are.
+var docs = filepath.Join("..", "..", "docs", "scoreboard")
 
 // reduced are the cells that every run of the tests looks at: the quick ones of
 // each kind of trouble.
@@ -116,9 +105,9 @@ var reduced = []struct {
 // give the same figures, so a goal that it reaches there and not here has been
 // lost by a change of the code.
 func TestNoGoalIsLost(t *testing.T) {
-	committed := readKnown(filepath.Join("..", "..", "docs", "scoreboard"))
-	if len(committed) == 0 {
-		t.Fatal("docs/scoreboard/scoreboard.json cannot be read; run make scoreboard")
+	committed, err := Limits.Read(docs)
+	if err != nil {
+		t.Fatal(err)
 	}
 	goals := map[place]*Cell{}
 	for i := range committed {
@@ -131,7 +120,7 @@ func TestNoGoalIsLost(t *testing.T) {
 		t.Fatal("the committed board has no column default; run make scoreboard")
 	}
 	for _, part := range reduced {
-		cells, err := Run(context.Background(), Options{
+		cells, err := Limits.Run(context.Background(), Options{
 			Rows: part.rows, Backends: part.backends, Controllers: []string{"default"}, Known: committed,
 		})
 		if err != nil {
@@ -167,7 +156,11 @@ var reducedOrder = []struct{ rows, backends []string }{
 // here has been lost by a change of the code.
 func TestNoOrderIsLost(t *testing.T) {
 	goals := map[place]map[string]*Cell{}
-	for _, c := range readCells(filepath.Join("..", "..", "docs", "scoreboard", "order.json")) {
+	committed, err := Order.Read(docs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range committed {
 		if c.Reached != nil {
 			if goals[c.place()] == nil {
 				goals[c.place()] = map[string]*Cell{}
@@ -179,7 +172,7 @@ func TestNoOrderIsLost(t *testing.T) {
 		t.Fatal("docs/scoreboard/order.json cannot be read; run make scoreboard-order")
 	}
 	for _, part := range reducedOrder {
-		cells, err := OrderRun(context.Background(), Options{Rows: part.rows, Backends: part.backends, Controllers: []string{"fixed", "default"}})
+		cells, err := Order.Run(context.Background(), Options{Rows: part.rows, Backends: part.backends, Controllers: []string{"fixed", "default"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -200,7 +193,7 @@ func TestNoOrderIsLost(t *testing.T) {
 // A gate that is not told who asks lets the flood in with the rest: if it does
 // not, the board about who goes first measures nothing.
 func TestTheAnonymousAreNotToldApart(t *testing.T) {
-	cells, err := OrderRun(context.Background(), Options{
+	cells, err := Order.Run(context.Background(), Options{
 		Rows: []string{"S12", "S13", "S14", "S23"}, Backends: []string{"B4"}, Controllers: []string{"untold"}, Seeds: []uint64{1},
 	})
 	if err != nil {
@@ -245,7 +238,7 @@ func TestOrderPage(t *testing.T) {
 	page := orderPage([]Cell{
 		{Scenario: "S12", Backend: "B1", Controller: "untold", Metric: "p99", Class: "critical", From: "0s", To: "1s", Goal: "<= 1.2 x alone", Alone: &alone, Reached: &no},
 		{Scenario: "S12", Backend: "B1", Controller: "fixed", Metric: "p99", Class: "critical", From: "0s", To: "1s", Goal: "<= 1.2 x alone", Alone: &alone, Reached: &no},
-		{Scenario: "S13", Backend: "B1", Controller: "fixed", Metric: "jain", Goal: ">= 0.990", Reached: &yes, row: 1},
+		{Scenario: "S13", Backend: "B1", Controller: "fixed", Metric: "jain", Goal: ">= 0.990", Reached: &yes},
 	})
 	for _, want := range []string{"| fixed   | 1 of 2 ", "- S12 on B1, fixed, p99 of critical 0s-1s: 0.0 ms"} {
 		if !strings.Contains(page, want) {

@@ -1,9 +1,7 @@
 package board
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -17,31 +15,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-go/weir/bench/kit"
 	"github.com/weir-go/weir/sim"
 )
 
-// command is what the arguments ask for.
-type command struct {
-	opts Options
-	dir  string // to write to, empty: print only
-	svg  string // for plots
-	part bool   // not the whole board
-
-	order bool // who goes first
-
-	merge, detail, plot bool
-}
-
-// columns are those of the board that is asked for.
-func (c *command) columns() []string {
-	if c.order {
-		return OrderColumns
-	}
-	return Controllers
-}
-
 // Main is the command: it parses args, runs the board, prints the table to out
-// and writes scoreboard.json, README.md and the plots. It returns the exit code.
+// and writes the figures, the page and the plots. It returns the exit code.
 func Main(args []string, out, errs io.Writer) int {
 	c, err := parse(args, errs)
 	if errors.Is(err, errUsage) {
@@ -57,7 +36,18 @@ func Main(args []string, out, errs io.Writer) int {
 	return 0
 }
 
-// errUsage is arguments that cannot be read, which has been said already.
+// command is what the arguments ask for.
+type command struct {
+	board *Board
+	opts  Options
+	dir   string // to write to, empty: print only
+	svg   string // for plots
+	part  bool   // not the whole board
+
+	merge, detail, plot bool
+}
+
+// errUsage is returned for arguments that cannot be read, after saying so.
 var errUsage = errors.New("bad arguments")
 
 func parse(args []string, errs io.Writer) (*command, error) {
@@ -65,10 +55,11 @@ func parse(args []string, errs io.Writer) (*command, error) {
 	flags := flag.NewFlagSet("scoreboard", flag.ContinueOnError)
 	flags.SetOutput(errs)
 	flags.StringVar(&c.dir, "out", filepath.Join("docs", "scoreboard"), "directory to write to; empty: print only")
-	rows := flags.String("rows", "", "only these scenarios, such as S1,S9")
-	backends := flags.String("backends", "", "only these backends, such as B1,B2")
-	columns := flags.String("controllers", "", "only these columns, such as default,oracle; all are "+strings.Join(Controllers, ", "))
-	seeds := flags.String("seeds", "", "these seeds instead of the scenarios' 1 to 5, such as 1,2; printed only")
+	flags.Var((*kit.Names)(&c.opts.Rows), "rows", "only these scenarios, such as S1,S9")
+	flags.Var((*kit.Names)(&c.opts.Backends), "backends", "only these backends, such as B1,B2")
+	flags.Var((*kit.Names)(&c.opts.Controllers), "controllers", "only these columns, such as default,oracle; all are "+strings.Join(Controllers, ", "))
+	var seeds kit.Names
+	flags.Var(&seeds, "seeds", "these seeds instead of the scenarios' 1 to 5, such as 1,2; printed only")
 	group := flags.String("group", "limit", "which board: limit, or order for the one about who goes first, whose columns are "+strings.Join(OrderColumns, ", "))
 	flags.BoolVar(&c.merge, "merge", false, "put the part that is run in place of the same cells of the board that was written last")
 	flags.StringVar(&c.svg, "svg", "", "write plots of the part that is run to this directory; the whole board writes its own anyway")
@@ -77,83 +68,94 @@ func parse(args []string, errs io.Writer) (*command, error) {
 	if flags.Parse(args) != nil {
 		return nil, errUsage
 	}
-	c.opts = Options{Rows: list(*rows), Backends: list(*backends), Controllers: list(*columns)}
-	if c.order = *group == "order"; !c.order && *group != "limit" {
-		fmt.Fprintf(errs, "scoreboard: -group %q: must be limit or order\n", *group)
-		return nil, errUsage
-	}
-	if err := c.opts.check(*seeds, c.columns()); err != nil {
+	if err := c.check(*group, seeds); err != nil {
 		fmt.Fprintln(errs, "scoreboard:", err)
 		return nil, errUsage
 	}
-	c.part = *rows+*backends+*columns+*seeds != ""
-	if c.order {
-		if c.merge || c.svg != "" {
-			fmt.Fprintln(errs, "scoreboard: -merge and -svg are for the board of limits")
-			return nil, errUsage
-		}
-		if c.part {
-			c.dir = ""
-		}
+	c.part = len(c.opts.Rows)+len(c.opts.Backends)+len(c.opts.Controllers)+len(seeds) > 0
+	if !c.part {
 		return c, nil
 	}
-	if c.part {
-		c.opts.Known = readKnown(c.dir)
+	var err error
+	if c.opts.Known, err = c.board.Read(c.dir); err != nil {
+		return nil, err
 	}
-	if c.part && c.dir != "" && (!c.merge || *seeds != "") {
+	if c.dir != "" && (!c.merge || len(seeds) > 0) {
 		fmt.Fprintln(errs, "scoreboard: a part of the board is printed only, not written; -merge writes it, if the seeds are the scenarios'")
 		c.dir = ""
 	}
 	return c, nil
 }
 
+// check finds the board, reads the seeds, and refuses columns that do not exist.
+func (c *command) check(group string, seeds []string) error {
+	c.board = map[string]*Board{"limit": Limits, "order": Order}[group]
+	if c.board == nil {
+		return fmt.Errorf("-group %q: must be limit or order", group)
+	}
+	if c.board == Order && c.svg != "" {
+		return errors.New("-svg is for the board of limits")
+	}
+	for _, text := range seeds {
+		seed, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			return fmt.Errorf("-seeds %q: must be whole numbers with commas between them", strings.Join(seeds, ","))
+		}
+		c.opts.Seeds = append(c.opts.Seeds, seed)
+	}
+	for _, column := range c.opts.Controllers {
+		if !slices.Contains(c.board.Columns, column) {
+			return fmt.Errorf("-controllers %q: there is no such column; there are %s", column, strings.Join(c.board.Columns, ", "))
+		}
+	}
+	return nil
+}
+
 func (c *command) run(out, errs io.Writer) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	drawings := &album{all: c.svg != "", pages: map[string]*page{}}
-	reports := look(out, c.detail, c.plot)
-	c.opts.Look = func(backend, controller string, r *sim.Report) {
+	var mu sync.Mutex
+	c.opts.Report = func(backend, controller string, r *sim.Report) {
 		drawings.add(backend, controller, r)
-		reports(backend, controller, r)
+		mu.Lock()
+		defer mu.Unlock()
+		c.print(out, backend, controller, r)
 	}
-	c.opts.Progress = func(scenario, backend string, done, of int) {
-		fmt.Fprintf(errs, "%3d of %d: %s on %s\n", done, of, scenario, backend)
+	c.opts.Progress = func(scenario, backend string, done, all int) {
+		fmt.Fprintf(errs, "%3d of %d: %s on %s\n", done, all, scenario, backend)
 	}
 	start := time.Now()
-	if c.order {
-		return c.runOrder(ctx, out)
-	}
-	cells, err := Run(ctx, c.opts)
+	cells, err := c.board.Run(ctx, c.opts)
 	if err != nil {
 		return err
 	}
 	if len(cells) == 0 {
-		return fmt.Errorf("nothing to run: the scenarios are %s", strings.Join(Rows, ", "))
+		return fmt.Errorf("nothing to run: the scenarios are %s", strings.Join(c.board.Rows, ", "))
 	}
 	if err := c.write(cells, drawings); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "%s\n%s\ngoals reached: %s\n%v\n", Table(cells), Tally(cells), Reached(cells, "default"), time.Since(start).Round(time.Second))
-	return nil
+	_, err = fmt.Fprintf(out, "%s\n%s\n%v\n", c.board.Table(cells), c.board.tally(cells), time.Since(start).Round(time.Second))
+	return err
 }
 
-// runOrder runs the board about who goes first.
-func (c *command) runOrder(ctx context.Context, out io.Writer) error {
-	cells, err := OrderRun(ctx, c.opts)
-	if err != nil {
-		return err
+// print writes a report as it comes, if that was asked for.
+func (c *command) print(out io.Writer, backend, controller string, r *sim.Report) {
+	if !c.detail && !c.plot {
+		return
 	}
-	if len(cells) == 0 {
-		return fmt.Errorf("nothing to run: the scenarios are %s", strings.Join(OrderRows, ", "))
+	fmt.Fprintf(out, "## %s on %s: %s\n", r.Scenario.Name, backend, controller)
+	if c.detail {
+		fmt.Fprintf(out, "%s\n%s%s", r, r.Stretches(), r.Classes())
 	}
-	fmt.Fprintf(out, "%s\n%s", tableOf(cells, OrderColumns), orderTally(cells))
-	if c.dir == "" {
-		return nil
+	if c.plot {
+		fmt.Fprintf(out, "\n%s", r.Plot())
 	}
-	return writeOrder(c.dir, cells)
+	fmt.Fprintln(out)
 }
 
-// write puts down what was asked for. Of a part, only the plots that have all
+// write writes what was asked for. Of a part, only the plots that have all
 // their columns replace those of the whole board.
 func (c *command) write(cells []Cell, drawings *album) error {
 	if c.svg != "" {
@@ -166,89 +168,15 @@ func (c *command) write(cells []Cell, drawings *album) error {
 	}
 	if c.part {
 		var err error
-		if cells, err = merged(c.opts.Known, cells); err != nil {
+		if cells, err = c.board.merged(c.opts.Known, cells); err != nil {
 			return err
 		}
 	}
-	drawings.complete()
-	if err := drawings.write(filepath.Join(c.dir, "plots")); err != nil {
-		return err
-	}
-	return write(c.dir, cells)
-}
-
-// check reads the seeds and looks for columns that there are not.
-func (o *Options) check(seeds string, columns []string) error {
-	for _, text := range list(seeds) {
-		seed, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			return fmt.Errorf("-seeds %q: must be whole numbers with commas between them", seeds)
-		}
-		o.Seeds = append(o.Seeds, seed)
-	}
-	for _, c := range o.Controllers {
-		if !slices.Contains(columns, c) {
-			return fmt.Errorf("-controllers %q: there is no such column; there are %s", c, strings.Join(columns, ", "))
+	if c.board == Limits {
+		drawings.complete()
+		if err := drawings.write(filepath.Join(c.dir, "plots")); err != nil {
+			return err
 		}
 	}
-	return nil
-}
-
-// readKnown reads the board that was written last. Without one, what is relative
-// to the oracle costs a sweep.
-func readKnown(dir string) []Cell { return readCells(filepath.Join(dir, "scoreboard.json")) }
-
-func readCells(file string) []Cell {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return nil
-	}
-	var cells []Cell
-	if json.Unmarshal(data, &cells) != nil {
-		return nil
-	}
-	return cells
-}
-
-// look prints reports as they come.
-func look(out io.Writer, detail, plot bool) func(string, string, *sim.Report) {
-	var mu sync.Mutex
-	return func(backend, controller string, r *sim.Report) {
-		if !detail && !plot {
-			return
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		fmt.Fprintf(out, "## %s on %s: %s\n", r.Scenario.Name, backend, controller)
-		if detail {
-			fmt.Fprintf(out, "%s\n%s%s", r, r.Stretches(), r.Classes())
-		}
-		if plot {
-			fmt.Fprintf(out, "\n%s", r.Plot())
-		}
-		fmt.Fprintln(out)
-	}
-}
-
-func list(s string) []string {
-	if s == "" {
-		return nil
-	}
-	return strings.Split(s, ",")
-}
-
-// write puts the figures into a directory, as data and as a page.
-func write(dir string, cells []Cell) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	var data bytes.Buffer
-	if err := WriteJSON(&data, cells); err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(dir, "scoreboard.json"), data.Bytes(), 0o644); err != nil {
-		return err
-	}
-	text := fmt.Sprintf(readme, Tally(cells), gallery(), Missed(cells, "default"), Table(cells))
-	return os.WriteFile(filepath.Join(dir, "README.md"), []byte(text), 0o644)
+	return c.board.Write(c.dir, cells)
 }

@@ -10,7 +10,7 @@ import (
 // How does AIMD do at twice the load on the slow database, beside no gate at
 // all?
 func Example() {
-	cells, err := board.Run(context.Background(), board.Options{
+	cells, err := board.Limits.Run(context.Background(), board.Options{
 		Rows: []string{"S1"}, Backends: []string{"B4"}, Controllers: []string{"none", "aimd"}, Seeds: []uint64{1},
 	})
 	if err != nil {

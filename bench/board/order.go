@@ -1,14 +1,12 @@
 package board
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/weir-go/weir/bench/kit"
 	"github.com/weir-go/weir/sim"
 )
 
@@ -24,28 +22,12 @@ var OrderRows = []string{"S11c", "S11d", "S12", "S12b", "S13", "S13b", "S13c", "
 //	default  the default gate, which is told
 var OrderColumns = []string{"none", "untold", "fixed", "default"}
 
-// OrderRun fills the board about who goes first. Of opts it heeds Rows, Backends,
-// Controllers (of OrderColumns), Seeds, Look and Progress.
-func OrderRun(ctx context.Context, opts Options) ([]Cell, error) {
-	groups, err := opts.load(OrderRows)
-	if err != nil {
-		return nil, err
-	}
-	fill := func(ctx context.Context, g group) ([]Cell, error) { return g.fillOrder(ctx, &opts) }
-	cells, err := inParallel(ctx, groups, fill, opts.Progress)
-	if err != nil {
-		return nil, err
-	}
-	orderBy(cells, OrderColumns)
-	return cells, nil
-}
-
 // fillOrder runs the group under each column, and what its goals compare with: a
 // class when it is alone, under the same column.
 func (g *group) fillOrder(ctx context.Context, opts *Options) ([]Cell, error) {
 	var cells []Cell
 	for _, column := range OrderColumns {
-		if !wanted(opts.Controllers, column) {
+		if !opts.Controllers.Has(column) {
 			continue
 		}
 		s, simOpts, err := g.under(column)
@@ -57,14 +39,14 @@ func (g *group) fillOrder(ctx context.Context, opts *Options) ([]Cell, error) {
 		if err != nil {
 			return nil, err
 		}
-		if opts.Look != nil {
-			opts.Look(g.backend, column, r)
+		if opts.Report != nil {
+			opts.Report(g.backend, column, r)
 		}
-		for line, goal := range g.scenario.Goals {
+		for _, goal := range g.scenario.Goals {
 			if !goal.AppliesTo(g.backend) {
 				continue
 			}
-			c, err := g.beside(ctx, line, goal, s, simOpts, column, r)
+			c, err := g.beside(ctx, goal, s, simOpts, column, r)
 			if err != nil {
 				return nil, err
 			}
@@ -76,16 +58,16 @@ func (g *group) fillOrder(ctx context.Context, opts *Options) ([]Cell, error) {
 
 // beside is a cell whose goal may be relative to what a class has when it is
 // alone.
-func (g *group) beside(ctx context.Context, line int, goal sim.Goal, s *sim.Scenario, opts sim.Options, column string, r *sim.Report) (Cell, error) {
+func (g *group) beside(ctx context.Context, goal sim.Goal, s *sim.Scenario, opts sim.Options, column string, r *sim.Report) (Cell, error) {
 	if goal.TimesAlone == nil {
-		return g.cell(line, goal, column, r), nil
+		return g.cell(goal, column, r), nil
 	}
 	report, err := sim.Run(ctx, s.Only(goal.Class, goal.AloneAt), opts)
 	if err != nil {
 		return Cell{}, err
 	}
 	alone := report.Spread(goal).Median
-	c := g.cell(line, goal.Beside(alone), column, r)
+	c := g.cell(goal.Beside(alone), column, r)
 	c.Alone = &alone
 	c.Goal = fmt.Sprintf("<= %g x alone", *goal.TimesAlone)
 	return c, nil
@@ -150,7 +132,7 @@ says how to read the figures.
 
 // orderPage is docs/scoreboard/order.md.
 func orderPage(cells []Cell) string {
-	return fmt.Sprintf(orderReadme, orderTally(cells), missedOrder(cells), tableOf(cells, OrderColumns))
+	return fmt.Sprintf(orderReadme, orderTally(cells), missedOrder(cells), table(cells, OrderColumns))
 }
 
 // missedOrder lists the goals that the columns which are told who asks miss.
@@ -171,25 +153,10 @@ func missedOrder(cells []Cell) string {
 
 // orderTally says for each column how many of its goals it reached.
 func orderTally(cells []Cell) string {
-	rows := [][]string{{"column", "goals reached"}}
+	rows := kit.Table{{"column", "goals reached"}}
 	for _, column := range OrderColumns {
 		tuned, held := counts(cells, column)
 		rows = append(rows, []string{column, (&count{tuned.reached + held.reached, tuned.goals + held.goals}).String()})
 	}
-	return align(rows)
-}
-
-// writeOrder puts the figures into a directory, as data and as a page.
-func writeOrder(dir string, cells []Cell) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	var data bytes.Buffer
-	if err := WriteJSON(&data, cells); err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(dir, "order.json"), data.Bytes(), 0o644); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, "order.md"), []byte(orderPage(cells)), 0o644)
+	return rows.Padded()
 }

@@ -1,13 +1,11 @@
 package board
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
+	"github.com/weir-go/weir/bench/kit"
 	"github.com/weir-go/weir/sim"
 )
 
@@ -96,6 +94,16 @@ What no wait room reaches, and why:
 
 %s`
 
+// limitPage is docs/scoreboard/README.md.
+func limitPage(cells []Cell) string {
+	return fmt.Sprintf(readme, Tally(cells), gallery(), Missed(cells, "default"), table(cells, Controllers))
+}
+
+// limitTally is what the command says in the end.
+func limitTally(cells []Cell) string {
+	return Tally(cells) + "\ngoals reached: " + Reached(cells, "default")
+}
+
 // gallery shows the plots.
 func gallery() string {
 	var b strings.Builder
@@ -133,14 +141,14 @@ func (c *count) String() string {
 // scenarios and backends that the default was tuned on, and those held out. The
 // worst cell is the one with the least goodput beside the best fixed limit's.
 func Tally(cells []Cell) string {
-	rows := [][]string{{"column", "goals reached, tuned on", "goals reached, held out", "worst cell: goodput over the best fixed limit's"}}
+	rows := kit.Table{{"column", "goals reached, tuned on", "goals reached, held out", "worst cell: goodput over the best fixed limit's"}}
 	for _, controller := range Controllers {
 		tuned, held := counts(cells, controller)
 		if tuned.goals+held.goals > 0 {
 			rows = append(rows, []string{controller, tuned.String(), held.String(), worst(cells, controller)})
 		}
 	}
-	return align(rows)
+	return rows.Padded()
 }
 
 // quotaRow is the scenario about a quota, in which columns have no part: its goals are
@@ -194,7 +202,7 @@ func Missed(cells []Cell, controller string) string {
 			continue
 		}
 		fmt.Fprintf(&b, "- %s on %s, %s: %s, goal %s", c.Scenario, c.Backend, c.what(), sim.Format(c.Metric, c.Median), c.Goal)
-		at := slices.IndexFunc(cells, func(o Cell) bool { return o.Controller == "oracle" && c.sameLine(&o) })
+		at := slices.IndexFunc(cells, func(o Cell) bool { return o.Controller == "oracle" && c.place() == o.place() })
 		if at >= 0 {
 			o := &cells[at]
 			fmt.Fprintf(&b, "; the best fixed limit: %s", sim.Format(o.Metric, o.Median))
@@ -210,51 +218,26 @@ func Missed(cells []Cell, controller string) string {
 	return b.String()
 }
 
-// WriteJSON writes one object a cell, as a list, one a line.
-func WriteJSON(w io.Writer, cells []Cell) error {
-	for i, c := range cells {
-		data, err := json.Marshal(c)
-		if err != nil {
-			return err
-		}
-		open := ",\n"
-		if i == 0 {
-			open = "[\n"
-		}
-		if _, err := fmt.Fprintf(w, "%s%s", open, data); err != nil {
-			return err
-		}
-	}
-	_, err := io.WriteString(w, "\n]\n")
-	return err
-}
-
 // Table is the board as text that is Markdown as well: a line for each scenario,
 // backend and metric, a column for each controller, and the limit that the default
 // one set. A figure that misses its goal is marked with a cross.
-func Table(cells []Cell) string { return tableOf(cells, Controllers) }
+func (b *Board) Table(cells []Cell) string { return table(cells, b.Columns) }
 
-// tableOf is Table for a board with other columns.
-func tableOf(cells []Cell, columns []string) string {
-	heads := append([]string{"scenario", "on", "metric", "goal"}, columns...)
-	rows := [][]string{append(heads, "limit of default")}
+func table(cells []Cell, columns []string) string {
+	all := kit.Table{slices.Concat([]string{"scenario", "on", "metric", "goal"}, columns, []string{"limit of default"})}
 	for i := 0; i < len(cells); {
 		first := cells[i]
-		row := []string{first.Scenario, first.Backend, first.what(), first.Goal}
-		row = append(row, make([]string, len(columns)+1)...)
-		for ; i < len(cells) && cells[i].sameLine(&first); i++ {
+		row := make([]string, len(all[0]))
+		copy(row, []string{first.Scenario, first.Backend, first.what(), first.Goal})
+		for ; i < len(cells) && cells[i].place() == first.place(); i++ {
 			row[4+slices.Index(columns, cells[i].Controller)] = cells[i].figure()
 			if cells[i].Controller == "default" {
 				row[len(row)-1] = cells[i].limits()
 			}
 		}
-		rows = append(rows, row)
+		all = append(all, row)
 	}
-	return align(rows)
-}
-
-func (c *Cell) sameLine(o *Cell) bool {
-	return c.row == o.row && c.Backend == o.Backend && c.line == o.line
+	return all.Padded()
 }
 
 // what names the metric with its stretch.
@@ -288,28 +271,4 @@ func (c *Cell) limits() string {
 func bare(metric string, v float64) string {
 	text, _, _ := strings.Cut(sim.Format(metric, v), " ")
 	return text
-}
-
-// align pads the columns.
-func align(rows [][]string) string {
-	width := make([]int, len(rows[0]))
-	for _, row := range rows {
-		for i, text := range row {
-			width[i] = max(width[i], utf8.RuneCountInString(text))
-		}
-	}
-	var b strings.Builder
-	for n, row := range rows {
-		for i, text := range row {
-			fmt.Fprintf(&b, "| %s%s ", text, strings.Repeat(" ", width[i]-utf8.RuneCountInString(text)))
-		}
-		b.WriteString("|\n")
-		if n == 0 {
-			for _, w := range width {
-				b.WriteString("| " + strings.Repeat("-", w) + " ")
-			}
-			b.WriteString("|\n")
-		}
-	}
-	return b.String()
 }

@@ -1,4 +1,3 @@
-// Package kit is what the boards and benchmarks share.
 package kit
 
 import (

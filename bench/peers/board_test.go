@@ -2,11 +2,7 @@ package peers
 
 import (
 	"bytes"
-	"encoding/json"
-	"errors"
 	"flag"
-	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -14,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-go/weir/bench/kit"
 	"github.com/weir-go/weir/sim"
 )
 
@@ -29,67 +26,51 @@ var (
 // part of it, asked for with -rows, -backends or -peers, replaces its own cells
 // of what is there already; without -out it is only printed.
 func TestScoreboard(t *testing.T) {
-	plan := Plan{Rows: list(*rowList), Backends: list(*backends), Peers: list(*peerList), Seeds: seeds(t)}
-	part := plan.Rows != nil || plan.Backends != nil || plan.Peers != nil
-	if *out == "" && !part {
-		t.Skip("the scoreboard takes most of an hour: make scoreboard-peers")
-	}
-	cells, err := Board(t, plan)
+	b, err := Limits()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if *out == "" {
-		var text bytes.Buffer
-		if err := WriteMarkdown(&text, cells); err != nil {
+	onDemand(t, b)
+}
+
+// TestOrder does the same for the board about who goes first.
+func TestOrder(t *testing.T) {
+	b, err := Order(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	onDemand(t, b)
+}
+
+func onDemand(t *testing.T, b *Board) {
+	plan := Plan{Seeds: seeds(t)}
+	for list, text := range map[*kit.Names]*string{&plan.Rows: rowList, &plan.Backends: backends, &plan.Peers: peerList} {
+		if err := list.Set(*text); err != nil {
 			t.Fatal(err)
 		}
-		t.Log("\n" + text.String())
+	}
+	if *out == "" && !plan.part() {
+		t.Skip("the whole board takes most of an hour: make scoreboard-peers, make scoreboard-order-peers")
+	}
+	cells := b.Run(t, plan)
+	if *out == "" {
+		t.Log("\n" + b.Markdown(cells))
 		return
 	}
-	if part {
-		cells = over(t, filepath.Join(*out, "peers.json"), cells)
-	}
-	for name, write := range map[string]func(io.Writer, []Cell) error{"peers.md": WriteMarkdown, "peers.json": WriteJSON} {
-		var content bytes.Buffer
-		if err := write(&content, cells); err != nil {
+	if plan.part() {
+		old, err := b.Read(*out)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(*out, name), content.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		cells = b.Merge(old, cells)
 	}
-}
-
-// over puts cells over those in a file, if there is one.
-func over(t *testing.T, file string, cells []Cell) []Cell {
-	f, err := os.Open(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return cells
-	}
-	if err != nil {
+	if err := b.Write(*out, cells); err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
-	old, err := ReadJSON(f)
-	if err != nil {
-		t.Fatalf("%s: %v", file, err)
-	}
-	if cells, err = Merge(old, cells); err != nil {
-		t.Fatal(err)
-	}
-	return cells
 }
 
-func list(s string) []string {
-	if s == "" {
-		return nil
-	}
-	return strings.Split(s, ",")
-}
-
-func seeds(t *testing.T) []uint64 {
-	var values []uint64
-	for _, word := range list(*seedList) {
+func seeds(t *testing.T) (values []uint64) {
+	for _, word := range strings.Split(*seedList, ",") {
 		n, err := strconv.ParseUint(word, 10, 64)
 		if err != nil {
 			t.Fatalf("-seeds: %v", err)
@@ -97,6 +78,38 @@ func seeds(t *testing.T) []uint64 {
 		values = append(values, n)
 	}
 	return values
+}
+
+// The committed pages are what the committed figures say: to write them again
+// changes nothing.
+func TestCommittedPages(t *testing.T) {
+	limits, err := Limits()
+	if err != nil {
+		t.Fatal(err)
+	}
+	order, err := Order(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range []*Board{limits, order} {
+		docs, dir := filepath.Join("..", "..", "docs", "scoreboard"), t.TempDir()
+		cells, err := b.Read(docs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Write(dir, b.Merge(cells)); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{b.file + ".md", b.file + ".json"} {
+			want, err := os.ReadFile(filepath.Join(docs, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || !bytes.Equal(got, want) {
+				t.Errorf("docs/scoreboard/%s is not what its figures say: %v", name, err)
+			}
+		}
+	}
 }
 
 func share(column, peer string, low, high float64) Cell {
@@ -147,20 +160,18 @@ func TestJudgeLooksAtGoodputOnly(t *testing.T) {
 func TestWrite(t *testing.T) {
 	never := Cell{Table: "T", Column: "ramp", Peer: "weir", Metric: "settle", To: "1m30s", Spread: sim.Spread{Median: 90}}
 	cells := []Cell{share("a", "weir", .9, .95), share("a", "semaphore (waiting)", .2, .21), never}
-	var text, data bytes.Buffer
-	if err := WriteMarkdown(&text, cells); err != nil {
-		t.Fatal(err)
-	}
+	b := &Board{file: "peers", judged: true}
+	text := b.Markdown(cells)
 	for _, want := range []string{"## T\n", "| | a | ramp |", "| **weir** | .93 (.90-.95) | never |", "| semaphore (waiting) * | .21 |  |"} {
-		if !strings.Contains(text.String(), want) {
-			t.Errorf("no %q in:\n%s", want, text.String())
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in:\n%s", want, text)
 		}
 	}
-	if err := WriteJSON(&data, cells); err != nil {
+	dir := t.TempDir()
+	if err := b.Write(dir, cells); err != nil {
 		t.Fatal(err)
 	}
-	var back struct{ Cells []Cell }
-	if err := json.Unmarshal(data.Bytes(), &back); err != nil || len(back.Cells) != 3 || back.Cells[0].Max != .95 {
+	if back, err := b.Read(dir); err != nil || len(back) != 3 || back[0].Max != .95 {
 		t.Errorf("read back %+v, %v", back, err)
 	}
 }
@@ -170,10 +181,11 @@ func TestMerge(t *testing.T) {
 		return Cell{Scenario: "S1", Backend: column, Column: column, Peer: peer, Spread: sim.Spread{Median: v}}
 	}
 	old := []Cell{at("B1", "weir", 1), at("B1", "no control", 2), at("B1", "somebody gone", 3)}
-	got, err := Merge(old, []Cell{at("B2", "weir", 5), at("B1", "weir", 4)})
+	b, err := Limits()
 	if err != nil {
 		t.Fatal(err)
 	}
+	got := b.Merge(old, []Cell{at("B2", "weir", 5), at("B1", "weir", 4)})
 	want := []Cell{at("B1", "weir", 4), at("B1", "no control", 2), at("B2", "weir", 5)}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v\nwant %+v", got, want)

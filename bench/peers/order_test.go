@@ -1,58 +1,12 @@
 package peers
 
 import (
-	"bytes"
-	"io"
-	"os"
-	"path/filepath"
 	"testing"
 )
 
-// TestOrder runs the board about who goes first when asked to with -out, and
-// writes it there. A part of it, asked for with -rows or -peers, replaces its own
-// cells of what is there already; without -out it is only printed.
-func TestOrder(t *testing.T) {
-	part := *rowList != "" || *peerList != ""
-	if *out == "" && !part {
-		t.Skip("the whole board takes minutes: make scoreboard-order-peers")
-	}
-	rows, err := OrderRows(1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cells := OrderBoard(t, rows, list(*rowList), list(*peerList), seeds(t))
-	if *out == "" {
-		var text bytes.Buffer
-		if err := WriteOrder(&text, cells); err != nil {
-			t.Fatal(err)
-		}
-		t.Log("\n" + text.String())
-		return
-	}
-	if part {
-		if f, err := os.Open(filepath.Join(*out, "order-peers.json")); err == nil {
-			defer f.Close()
-			old, err := ReadOrderJSON(f)
-			if err != nil {
-				t.Fatal(err)
-			}
-			cells = MergeOrder(rows, old, cells)
-		}
-	}
-	for name, write := range map[string]func(io.Writer, []Cell) error{"order-peers.md": WriteOrder, "order-peers.json": WriteOrderJSON} {
-		var content bytes.Buffer
-		if err := write(&content, cells); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(*out, name), content.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 // TestMergeOrder: a part takes the place of what it was, and nothing else.
 func TestMergeOrder(t *testing.T) {
-	rows, err := OrderRows(1)
+	b, err := Order(1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +15,7 @@ func TestMergeOrder(t *testing.T) {
 		c.Median = median
 		return c
 	}
-	got := MergeOrder(rows, []Cell{cell("no control", 1), cell("weir", 2), cell("gone", 3)}, []Cell{cell("weir", 4)})
+	got := b.Merge([]Cell{cell("no control", 1), cell("weir", 2), cell("gone", 3)}, []Cell{cell("weir", 4)})
 	if len(got) != 2 || got[0].Peer != "weir" || got[0].Median != 4 || got[1].Median != 1 {
 		t.Errorf("merged: %+v", got)
 	}
@@ -70,11 +24,11 @@ func TestMergeOrder(t *testing.T) {
 // TestOrderShort runs every peer of every row for a twentieth of its time: it plays,
 // and shows what it is there to show.
 func TestOrderShort(t *testing.T) {
-	rows, err := OrderRows(.05)
+	b, err := Order(.05)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cells := OrderBoard(t, rows, nil, nil, []uint64{1})
+	cells := b.Run(t, Plan{Seeds: []uint64{1}})
 	at := func(column, peer string) float64 {
 		for _, c := range cells {
 			if c.Column == column && c.Peer == peer {

@@ -80,7 +80,7 @@ func TestSemaphores(t *testing.T) {
 
 // TestEverybody: each peer runs, and serves what is easily served.
 func TestEverybody(t *testing.T) {
-	rows, err := Rows()
+	b, err := Limits()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestEverybody(t *testing.T) {
 			t.Errorf("%s served %v at half load", p.Name, g)
 		}
 	}
-	for _, row := range rows {
+	for _, row := range b.Rows {
 		for _, f := range row.Figures {
 			if from, to := f.Goal.Stretch(row.scenario); from >= to || to > row.scenario.Duration() {
 				t.Errorf("%s %s: %v to %v of %v", row.Name, f.Name, from, to, row.scenario.Duration())
