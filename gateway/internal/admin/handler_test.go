@@ -119,7 +119,7 @@ func TestBadQuotaInput(t *testing.T) {
 		if w.Code < 400 || w.Code >= 500 || !strings.Contains(w.Body.String(), want) || !json.Valid(w.Body.Bytes()) || w.Body.Len() > 4000 {
 			t.Errorf("%s: %.100s: %d %.300s, want a refusal with %q", what, body, w.Code, w.Body, want)
 		}
-		if n := len(c.book.Look("").Rules); n != 1 {
+		if n := len(c.book.List("").Rules); n != 1 {
 			t.Fatalf("%s: %.100s: there are %d rules now", what, body, n)
 		}
 	}

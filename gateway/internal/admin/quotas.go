@@ -48,7 +48,7 @@ func (a *QuotaAPI) serve(mux *http.ServeMux) {
 }
 
 func (a *QuotaAPI) look(w http.ResponseWriter, gate string) {
-	l := a.Book.Look(gate)
+	l := a.Book.List(gate)
 	if gate != "" && len(l.Rules) == 0 && !slices.Contains(l.Gates, gate) {
 		problem(w, http.StatusNotFound, fmt.Sprintf("there is no gate %.60q with a quota", gate), nil)
 		return

@@ -83,7 +83,7 @@ func TestQuotaWriters(t *testing.T) {
 		if w.Code != status || !strings.Contains(w.Body.String(), part) {
 			t.Errorf("%v: %d %s, want %d with %q", header, w.Code, w.Body, status, part)
 		}
-		if status != http.StatusOK && len(c.book.Look("").Rules) != 1 {
+		if status != http.StatusOK && len(c.book.List("").Rules) != 1 {
 			t.Errorf("%v: something was written", header)
 		}
 		if strings.Contains(c.log.String(), testToken) {
@@ -178,7 +178,7 @@ func TestQuotaOverSocket(t *testing.T) {
 		t.Fatalf("%v %v", res, err)
 	}
 	res.Body.Close()
-	for _, v := range c.book.Look("api").Rules {
+	for _, v := range c.book.List("api").Rules {
 		if v.Source == quotas.FromDynamic && !strings.Contains(v.SetBy, "over the socket") {
 			t.Errorf("set by %q", v.SetBy)
 		}
@@ -234,8 +234,8 @@ func TestQuotaReset(t *testing.T) {
 	f("/quotas/api/reset?user=alice", "", 200, `"bucket": "api/user=alice"`)
 	f("/quotas/apo/reset?user=alice", "", 404, "there is no gate")
 	f("/quotas/api/reset", "", 422, "nobody is named")
-	f("/quotas/api/reset?user=*", "", 422, "nobody's name")
-	f("/quotas/api/reset?tenant=t", "", 422, "user: is not said")
+	f("/quotas/api/reset?user=*", "", 422, "is no name")
+	f("/quotas/api/reset?tenant=t", "", 422, "user: is missing")
 	f("/quotas/api/reset?usr=alice", "", 400, "usr")
 	f("/quotas/api/reset?user=a&user=b", "", 400, "one value")
 	f("/quotas/api/reset?user=", "", 400, "one value")
@@ -251,7 +251,7 @@ func TestQuotaReset(t *testing.T) {
 	if n := changes[quotas.By{Who: quotas.ViaToken, Outcome: quotas.Filled}]; n != 1 {
 		t.Errorf("%d resets are counted, want 1: %v", n, changes)
 	}
-	if len(c.book.Look("").Rules) != 1 {
+	if len(c.book.List("").Rules) != 1 {
 		t.Error("a rule has changed")
 	}
 }

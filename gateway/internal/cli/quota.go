@@ -257,7 +257,7 @@ func runQuotaShow(ctx context.Context, o *quotaOptions, dynamicOnly bool) error 
 	if err != nil {
 		return err
 	}
-	var l quotas.Look
+	var l quotas.Listing
 	if err := json.Unmarshal(text, &l); err != nil {
 		return fmt.Errorf("%s does not answer as a gateway does: %w", o.Admin, err)
 	}
@@ -325,7 +325,7 @@ func runQuotaReset(ctx context.Context, o *quotaOptions) error {
 		switch name := *o.Rule.Part(part); name {
 		case "":
 		case "*":
-			return usage("--%s '*' is nobody's name; one bucket is filled at a time", part)
+			return usage("--%s '*' is no name; one bucket is filled at a time", part)
 		default:
 			whose.Set(part, name)
 		}
@@ -361,7 +361,7 @@ func (o *quotaOptions) gate(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var l quotas.Look
+	var l quotas.Listing
 	if err := json.Unmarshal(text, &l); err != nil {
 		return "", fmt.Errorf("%s does not answer as a gateway does: %w", o.Admin, err)
 	}
@@ -473,7 +473,7 @@ func printSteps(out io.Writer, res *quotas.Result) error {
 func outcomeOf(s *quotas.Step) string {
 	var was []string
 	if s.Before != nil {
-		was = append(was, "set before: "+quotas.InFull(&s.Before.QuotaRuleSpec))
+		was = append(was, "set before: "+quotas.FullTerms(&s.Before.QuotaRuleSpec))
 	}
 	text := s.Gives
 	switch {
@@ -489,7 +489,7 @@ func outcomeOf(s *quotas.Step) string {
 }
 
 // printRules prints rules as a table.
-func printRules(out io.Writer, l *quotas.Look, dynamicOnly bool) error {
+func printRules(out io.Writer, l *quotas.Listing, dynamicOnly bool) error {
 	if l.KeptIn == "" {
 		fmt.Fprintln(out, "no rules can be set at run time: quotas: in the configuration says where they are kept")
 	} else {

@@ -89,7 +89,7 @@ func TestQuota(t *testing.T) {
 	if out := f(0, "blocked", "describe", "--user", "alice"); strings.Contains(out, "weir.yaml") {
 		t.Errorf("not of alice:\n%s", out)
 	}
-	var l quotas.Look
+	var l quotas.Listing
 	if err := json.Unmarshal([]byte(f(0, "{", "list", "--json")), &l); err != nil || len(l.Rules) != 2 {
 		t.Errorf("%v %+v", err, l)
 	}
@@ -99,9 +99,9 @@ func TestQuota(t *testing.T) {
 	f(0, `"bucket": "api/user=alice"`, "reset", "--gate", "api", "--user", "alice", "--client", "web", "--json", "--token-file", token)
 	f(1, "--token-file", "reset", "--user", "alice")
 	f(1, "gates with a quota are api", "reset", "--gate", "apo", "--user", "alice", "--token-file", token)
-	f(1, "user: is not said", "reset", "--client", "web", "--token-file", token)
+	f(1, "user: is missing", "reset", "--client", "web", "--token-file", token)
 	f(2, "nobody is named", "reset", "--token-file", token)
-	f(2, "nobody's name", "reset", "--user", "*", "--token-file", token)
+	f(2, "is no name", "reset", "--user", "*", "--token-file", token)
 	f(2, "--user is empty", "reset", "--user", "", "--token-file", token)
 	f(2, "leave one out", "delete", "--all", "--user", "alice", "--token-file", token)
 	f(2, "--gate", "delete", "--all", "--token-file", token)

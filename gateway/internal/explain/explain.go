@@ -381,7 +381,7 @@ var ErrRules = errors.New("rules that were set at run time cannot be read, and n
 
 // setAtRunTime returns the rules that were set at run time, as far as they can be known
 // here, and what the answer is based on then.
-func setAtRunTime(cfg *config.Config) (kept *quotas.Kept, by string, err error) {
+func setAtRunTime(cfg *config.Config) (kept *quotas.Saved, by string, err error) {
 	const alone = "the configuration file alone"
 	none, err := quotas.Read(context.Background(), nil, false)
 	if err != nil { // cannot be: nothing is read

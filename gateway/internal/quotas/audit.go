@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// mostAsked bounds how many operations of a change that was not made are told in its
-// line of the log. Of one that was made each rule has a line.
+// mostAsked bounds the operations in the log line of a change that was refused. Of a change
+// that was made each rule has a line.
 const mostAsked = 20
 
-// audit logs and counts who asked for what, and what came of it. Each change has at
-// least one line, whatever came of it.
+// audit logs and counts who asked for what, and what came of it. Each change has at least
+// one line.
 func (b *Book) audit(c *Change, res *Result, err error) {
 	outcome := outcomeOf(c, err)
 	b.mu.Lock()
@@ -28,7 +28,7 @@ func (b *Book) audit(c *Change, res *Result, err error) {
 	asked := func() []any { return []any{"operations", len(c.Ops), "asked", c.asked()} }
 	switch outcome {
 	case Unsure:
-		line.Error("quota change of which it is not known whether it was kept", append(asked(), "because", err.Error())...)
+		line.Error("quota change failed; it may have been kept", append(asked(), "because", err.Error())...)
 	case Refused, Conflict, Failed:
 		line.Warn("quota change refused", append(asked(), "outcome", outcome, "validate_only", c.ValidateOnly, "because", err.Error())...)
 	case Validated:
@@ -43,7 +43,7 @@ func (b *Book) audit(c *Change, res *Result, err error) {
 	}
 }
 
-// auditReset logs and counts who had a bucket filled, or would have liked to.
+// auditReset logs and counts who asked for a reset of a bucket, and what came of it.
 func (b *Book) auditReset(r *Reset, res *Refilled, err error) {
 	var faults Faults
 	outcome := Unsure
@@ -66,8 +66,8 @@ func (b *Book) auditReset(r *Reset, res *Refilled, err error) {
 	}
 }
 
-// Refuse logs and counts a change that was never understood: by says who asked for it,
-// via how they are known, and err what is wrong.
+// Refuse logs and counts a change that could not be decoded: by says who asked for it, via
+// how they are known, and err what is wrong.
 func (b *Book) Refuse(by, via string, err error) {
 	b.mu.Lock()
 	b.tally.change(via, Refused)
@@ -75,7 +75,7 @@ func (b *Book) Refuse(by, via string, err error) {
 	b.log.Warn("quota change refused", "by", by, "outcome", Refused, "because", err.Error())
 }
 
-// Deny counts somebody who may not write, and has been logged.
+// Deny counts a change by somebody who may not write.
 func (b *Book) Deny() {
 	b.mu.Lock()
 	b.tally.change(Nobody, Denied)
@@ -115,7 +115,7 @@ func (c *Change) asked() string {
 func (op *Op) asked() string {
 	var words []string
 	if op.Set != nil {
-		words = append(words, fmt.Sprintf("set %.200s %.200s", Matches(op.Set), Gives(op.Set)))
+		words = append(words, fmt.Sprintf("set %.200s %.200s", Matches(op.Set), Terms(op.Set)))
 	}
 	if op.Delete != nil {
 		words = append(words, fmt.Sprintf("delete %.200s", Matches(op.Delete)))
@@ -133,10 +133,10 @@ func gives(r *Rule) string {
 	if r == nil {
 		return "as the file says"
 	}
-	return InFull(&r.QuotaRuleSpec)
+	return FullTerms(&r.QuotaRuleSpec)
 }
 
-// Who changes rules, or would like to.
+// Who asks for a change.
 const (
 	ViaSocket = "socket"
 	ViaToken  = "token"
@@ -230,13 +230,13 @@ func (b *Book) Stats() Stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := Stats{InForce: map[string]int{}, Idle: map[string]int{}, Failures: map[string]uint64{}, Changes: map[By]uint64{}, Age: -1}
-	if b.store != nil {
-		s.In, s.Kept = b.store.Name(), "store"
-		if _, ok := b.store.(*File); ok {
+	if b.saved.store != nil {
+		s.In, s.Kept = b.saved.where(), "store"
+		if _, ok := b.saved.store.(*File); ok {
 			s.Kept = "file"
 		}
-		if !b.read.IsZero() {
-			s.Age = time.Since(b.read)
+		if !b.saved.read.IsZero() {
+			s.Age = time.Since(b.saved.read)
 		}
 	}
 	for _, kind := range kinds {

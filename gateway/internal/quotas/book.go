@@ -1,16 +1,16 @@
-// Package quotas keeps rules of quotas that are changed while the gateway runs. The
-// configuration file gives the base; a rule kept here wins over the one in the file
-// that matches the same, and adds to the others where there is none.
+// Package quotas keeps rules of quotas that are set while the gateway runs. The
+// configuration file gives the base. A rule kept here overrides the rule of the file that
+// matches the same; if there is none it is added.
 //
-// A [Book] has the rules, brings them into the gates, and writes every change to its
-// [Store] before it is in force: what has been answered with success survives a
-// restart. A change is one request of several operations, of which all are carried
-// out or none; two that write at once lose nothing, because a store takes a document
-// only in the place of the one that the writer has seen.
+// A [Book] has the rules, puts them into the gates, and writes every change to its [Store]
+// before it is in force: a change that was answered with success survives a restart. A
+// change is one request of several operations: all are carried out, or none. Two writers at
+// once lose nothing, because a store replaces a document only if it is the one that the
+// writer has seen.
 //
-// What is kept may stop to fit the configuration: its gate is taken out of the file,
-// or its rate is too small once the file no longer allows debts. Such a rule is kept,
-// is not in force, and says why in [Book.Look].
+// A rule may no longer fit the configuration: its gate is taken out of the file, or its
+// rate is too small once the file no longer allows debts. Then it is kept, but is not in
+// force, and [Book.List] says why.
 package quotas
 
 import (
@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -26,12 +27,12 @@ import (
 
 // Options of a [Book].
 type Options struct {
-	// Store keeps the rules. nil keeps none: all changes are refused.
+	// Store keeps the rules. With nil all changes are refused.
 	Store Store
-	// Logger is told of changes and of trouble. Required.
+	// Logger logs changes and trouble. Required.
 	Logger *slog.Logger
-	// StartBroken begins without rules where those that are kept cannot be read,
-	// rather than not at all; nothing is written over them.
+	// StartBroken starts without rules if they cannot be read, rather than not at all.
+	// The store is not overwritten.
 	StartBroken bool
 }
 
@@ -39,85 +40,176 @@ type Options struct {
 type Book struct {
 	log *slog.Logger
 
-	changing sync.Mutex // one who reads or writes the store, or replaces it, at a time
+	changing sync.Mutex // held by whoever reads, writes or replaces the store
 
-	mu      sync.Mutex // guards what follows; held for no I/O, locked after changing
-	store   Store      // written with changing held too; nil if there is none
+	mu     sync.Mutex     // guards what follows; held for no I/O; locked after changing
+	saved  Saved          // its store is written with changing held too
+	plan   *Plan          // in force; nil before the first policy
+	policy *policy.Policy // in force
+	tally  tally
+}
+
+// Saved is rules as they were read from a store.
+type Saved struct {
+	store   Store // nil: there is none
 	doc     *document
 	tag     string
-	read    time.Time      // when the store was last read; zero: never yet
-	plan    *Plan          // in force; nil before the first policy
-	policy  *policy.Policy // in force
-	trouble string         // why the store could not be read, empty if it could
-	tally   tally
+	read    time.Time // when; zero if they never could be
+	trouble error     // why they cannot be read
 }
 
 // Errors of [Book.Change].
 var (
-	// ErrNowhere is the error of a change where no store is configured.
-	ErrNowhere = errors.New("there is nowhere to keep rules that are set at run time; add quotas: {file: /var/lib/weir/quotas.json} to the configuration")
+	// ErrNowhere is the error of a change without a store.
+	ErrNowhere = errors.New("no place is configured for rules that are set at run time; add quotas: {file: /var/lib/weir/quotas.json} to the configuration")
 	// ErrPrecondition is the error of a change whose IfMatch is not the tag of the
 	// rules any more.
-	ErrPrecondition = errors.New("the rules have been changed since; look at them again and repeat with their new ETag")
+	ErrPrecondition = errors.New("the rules have been changed since; read them again and repeat with their new ETag")
 )
 
-// patience bounds one look at the store, and one write.
+// patience bounds one read of the store, and one change.
 const patience = 5 * time.Second
 
 // Open reads the rules; see [Read].
 func Open(ctx context.Context, o Options) (*Book, error) {
-	k, err := Read(ctx, o.Store, o.StartBroken)
+	saved, err := Read(ctx, o.Store, o.StartBroken)
 	if err != nil {
 		return nil, err
 	}
-	b := &Book{log: o.Logger, store: k.store, doc: k.doc, tag: k.tag, read: k.read}
-	if k.trouble != nil {
-		b.noted(k.trouble)
+	b := &Book{log: o.Logger, saved: *saved}
+	if err := b.saved.trouble; err != nil {
+		b.saved.trouble = nil
+		b.logTrouble(err)
 	}
 	return b, nil
 }
 
-// Close lets go of the store.
+// Read reads the rules in a store, which belongs to the Saved from then on; with nil there
+// are none.
+//
+// A broken document is an error, which names its line. So is a store that cannot be
+// reached. To start without a rule that blocks somebody would be worse than not to start.
+// With startBroken neither is an error. After an error the store is closed.
+func Read(ctx context.Context, store Store, startBroken bool) (*Saved, error) {
+	s := &Saved{store: store, doc: &document{}, tag: tag(nil), read: time.Now()}
+	if store == nil {
+		return s, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	doc, tagged, err := s.fetch(ctx, store)
+	switch {
+	case err == nil:
+		s.doc, s.tag = doc, tagged
+		return s, nil
+	case !startBroken:
+		_ = store.Close() // there is an error already
+		return nil, fmt.Errorf("quota rules set at run time cannot be read: %w; mend the document, or start with the rules of the configuration alone by quotas: {start_broken: true}", err)
+	}
+	s.trouble, s.read = err, time.Time{}
+	return s, nil
+}
+
+// ReadFile reads the rules in a file. A gateway may have it open: it is never half written.
+// A file that does not exist has no rules.
+func ReadFile(ctx context.Context, name string) (*Saved, error) {
+	name, err := filepath.Abs(name)
+	if err != nil {
+		return nil, err
+	}
+	s := &Saved{doc: &document{}, tag: tag(nil), read: time.Now()}
+	s.doc, s.tag, err = s.fetch(ctx, &File{name: name})
+	return s, err
+}
+
+// fetch reads a store. A document that is still the same is not decoded again.
+func (s *Saved) fetch(ctx context.Context, store Store) (*document, string, error) {
+	data, err := store.Read(ctx)
+	if err != nil {
+		return nil, "", &unreadable{err}
+	}
+	tagged := tag(data)
+	if tagged == s.tag {
+		return s.doc, tagged, nil
+	}
+	doc, err := decode(store.Name(), data)
+	return doc, tagged, err
+}
+
+// unreadable is the error of a store that could not be read.
+type unreadable struct{ error }
+
+func (u *unreadable) Unwrap() error { return u.error }
+
+// Len returns how many rules there are.
+func (s *Saved) Len() int { return len(s.doc.Rules) }
+
+// Close closes the store.
+func (s *Saved) Close() error {
+	if s == nil || s.store == nil {
+		return nil
+	}
+	return s.store.Close()
+}
+
+// where names the store, for messages.
+func (s *Saved) where() string {
+	if s.store == nil {
+		return "nowhere"
+	}
+	return s.store.Name()
+}
+
+// Plan returns what the rules come to under a configuration. place returns where in the file
+// a field of a gate's quota stands, such as rules[0]. [Book.Adopt] puts them, and their
+// store, in place of those of the book.
+func (s *Saved) Plan(spec policy.Spec, place func(gate, field string) string) *Plan {
+	p := newPlan(spec, place, s.doc)
+	p.saved = s
+	return p
+}
+
+// Close closes the store.
 func (b *Book) Close() error {
 	b.changing.Lock()
 	defer b.changing.Unlock()
-	if b.store == nil {
-		return nil
-	}
-	return b.store.Close()
+	return b.saved.Close()
 }
 
-// Plan returns what becomes of the rules under a configuration. place says where in
-// the file a field of a gate's quota stands, such as rules[0].
+// Plan returns what the rules come to under a configuration. place returns where in the
+// file a field of a gate's quota stands, such as rules[0].
 func (b *Book) Plan(spec policy.Spec, place func(gate, field string) string) *Plan {
-	b.mu.Lock()
-	doc := b.doc
-	b.mu.Unlock()
-	return newPlan(spec, place, doc)
+	return newPlan(spec, place, b.snapshot().doc)
 }
 
-// Adopt says that p, made by plan, is in force. With a plan of a [Kept] its store is in
-// the place of the one before, which is closed.
+func (b *Book) snapshot() Saved {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.saved
+}
+
+// Adopt says that p is in force, which was compiled with plan. If the plan is that of a
+// [Saved], its store replaces the book's, which is closed.
 func (b *Book) Adopt(plan *Plan, p *policy.Policy) {
-	if k := plan.kept; k != nil {
+	if plan.saved != nil {
 		b.changing.Lock()
 		defer b.changing.Unlock()
-		defer b.moveTo(k)()
+		defer b.replaceStore(plan.saved)()
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.policy = p
-	stale := plan.doc != b.doc
+	stale := plan.doc != b.saved.doc
 	if stale { // changed while the policy was compiled
-		plan = plan.with(b.doc)
+		plan = plan.with(b.saved.doc)
 	}
-	if plan.kept != nil { // a change before the move may have brought its rules into gates of p
-		stale, plan.kept = true, nil
+	if plan.saved != nil { // a change before may have put its rules into gates of p
+		stale, plan.saved = true, nil
 	}
 	b.plan = plan
 	for i, faults := range plan.faults {
 		r := &plan.doc.Rules[i]
-		b.log.Warn("a quota set at run time does not fit the configuration; it is kept, but not in force",
+		b.log.Warn("a quota rule set at run time does not fit the configuration; it is kept, but not in force",
 			"gate", r.Gate, "rule", Matches(&r.QuotaRuleSpec), "because", faults[0].Error())
 	}
 	if stale {
@@ -127,62 +219,49 @@ func (b *Book) Adopt(plan *Plan, p *policy.Policy) {
 	}
 }
 
-// moveTo goes over to another store and what is in it, and returns what closes the one
-// before. The caller holds changing. What is in force does not change by it: that is for
-// a policy which was compiled with these rules.
-func (b *Book) moveTo(k *Kept) (closeOld func()) {
+// replaceStore goes over to another store and its rules. It returns a function that closes
+// the old store. What is in force does not change: a policy that was compiled with these
+// rules does that.
+func (b *Book) replaceStore(next *Saved) (closeOld func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	old, left := b.store, b.doc.without(k.doc)
-	b.store, b.doc, b.tag, b.read, b.trouble = k.store, k.doc, k.tag, k.read, ""
-	if k.trouble != nil {
-		b.trouble = k.trouble.Error()
-		b.log.Error("quotas set at run time cannot be read; none of them is in force", "from", nameOf(k.store), "error", k.trouble)
+	old := b.saved
+	b.saved = *next
+	if next.trouble != nil {
+		b.log.Error("quota rules set at run time cannot be read; none of them is in force", "from", next.where(), "error", next.trouble)
 	}
-	b.log.Info("quotas set at run time are kept elsewhere now", "before", nameOf(old), "now", nameOf(k.store), "rules", len(k.doc.Rules))
-	if left > 0 {
-		b.log.Warn("rules that were set at run time are not where they are kept now, and not in force any more",
-			"rules", left, "still_in", nameOf(old))
+	b.log.Info("quota rules set at run time are now kept in another place", "before", old.where(), "now", next.where(), "rules", next.Len())
+	if left := old.doc.without(next.doc); left > 0 {
+		b.log.Warn("quota rules are not in force any more: they were left in the old place", "rules", left, "still_in", old.where())
 	}
 	return func() {
-		if old == nil {
-			return
-		}
 		if err := old.Close(); err != nil {
-			b.log.Warn("where quotas set at run time were kept was not closed", "store", old.Name(), "error", err)
+			b.log.Warn("the old place of quota rules could not be closed", "store", old.where(), "error", err)
 		}
 	}
 }
 
-// nameOf is the name of a store, for messages.
-func nameOf(s Store) string {
-	if s == nil {
-		return "nowhere"
-	}
-	return s.Name()
-}
-
-// applyLocked brings the rules of a gate into it.
-func (b *Book) applyLocked(gate string) {
-	g := b.policy.Gate(gate)
-	if g == nil || g.Quota() == nil {
-		return
-	}
-	if err := g.Quota().SetRules(b.plan.rules(gate)); err != nil {
-		b.log.Error("quotas set at run time are not in force", "gate", gate, "error", err)
-	}
-}
-
-// takeLocked puts another document in force.
-func (b *Book) takeLocked(doc *document, tagged string) {
-	changed := gatesOf(b.doc, doc)
-	b.doc, b.tag, b.trouble = doc, tagged, ""
+// adoptLocked puts another document in force.
+func (b *Book) adoptLocked(doc *document, tagged string) {
+	changed := gatesOf(b.saved.doc, doc)
+	b.saved.doc, b.saved.tag, b.saved.trouble = doc, tagged, nil
 	if b.plan == nil {
 		return
 	}
 	b.plan = b.plan.with(doc)
 	for gate := range changed {
 		b.applyLocked(gate)
+	}
+}
+
+// applyLocked puts the rules of a gate into it.
+func (b *Book) applyLocked(gate string) {
+	g := b.policy.Gate(gate)
+	if g == nil || g.Quota() == nil {
+		return
+	}
+	if err := g.Quota().SetRules(b.plan.rules(gate)); err != nil {
+		b.log.Error("quota rules set at run time are not in force", "gate", gate, "error", err)
 	}
 }
 
@@ -197,33 +276,30 @@ func gatesOf(docs ...*document) map[string]bool {
 	return gates
 }
 
-// Every is how often [Book.Follow] is to be called: what others write to the store is
-// in force after it, at most, and the time for reading.
-const Every = time.Second
+// PollInterval is how often to call [Book.Follow].
+const PollInterval = time.Second
 
-// Follow takes up what others have written to the store, such as other gateways. What
-// cannot be read changes nothing: the rules that are known stay in force.
+// Follow reads what others, such as other gateways, have written to the store, and puts it
+// in force. If it cannot be read, the rules stay as they are.
 func (b *Book) Follow(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	b.changing.Lock()
 	defer b.changing.Unlock()
-	if b.store == nil {
+	if b.saved.store == nil {
 		return
 	}
 	if err := b.refresh(ctx); err != nil && !errors.Is(err, ErrChanged) {
-		b.noted(err)
+		b.logTrouble(err)
 	}
 }
 
-// refresh reads the store and takes up what is new there. The caller holds changing.
+// refresh reads the store and puts in force what is new there. The caller holds changing.
 func (b *Book) refresh(ctx context.Context) error {
-	b.mu.Lock()
-	doc, tagged := b.doc, b.tag
-	b.mu.Unlock()
-	doc, tagged, err := fetch(ctx, b.store, doc, tagged)
+	known := b.snapshot()
+	doc, tagged, err := known.fetch(ctx, known.store)
 	if err == nil && tagged == tag(nil) {
-		doc, tagged, err = b.restore(ctx)
+		doc, tagged, err = b.restore(ctx, &known)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -231,46 +307,43 @@ func (b *Book) refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.read = time.Now()
-	if tagged != b.tag {
-		b.takeLocked(doc, tagged)
-		b.log.Info("quotas set at run time taken up", "from", b.store.Name(), "rules", len(doc.Rules), "etag", tagged)
-	} else if b.trouble != "" {
-		b.trouble = ""
-		b.log.Info("quotas set at run time can be read again", "from", b.store.Name())
+	b.saved.read = time.Now()
+	if tagged != known.tag {
+		b.adoptLocked(doc, tagged)
+		b.log.Info("quota rules were changed in their store, and are in force", "from", known.where(), "rules", len(doc.Rules), "etag", tagged)
+	} else if b.saved.trouble != nil {
+		b.saved.trouble = nil
+		b.log.Info("quota rules set at run time can be read again", "from", known.where())
 	}
 	return nil
 }
 
-// restore writes the rules that are known to a store that has none any more: one that
-// kept them in memory alone has been restarted, or somebody has removed the file.
-// Taken for the wish to have no rules it would let in who was blocked. Where none were
-// ever there it does nothing.
-func (b *Book) restore(ctx context.Context) (*document, string, error) {
-	b.mu.Lock()
-	doc, known := b.doc, b.tag
-	b.mu.Unlock()
-	if known == tag(nil) {
-		return doc, known, nil
+// restore writes the known rules to a store that has none any more: it kept them in memory
+// and was restarted, or somebody has removed the file. To take that for the wish to have no
+// rules would let in who was blocked. If there never were rules, it does nothing.
+func (b *Book) restore(ctx context.Context, known *Saved) (*document, string, error) {
+	if known.tag == tag(nil) {
+		return known.doc, known.tag, nil
 	}
-	data, err := doc.encode()
+	data, err := known.doc.encode()
 	if err != nil {
 		return nil, "", err
 	}
-	if err := b.store.Write(ctx, tag(nil), data); err != nil {
-		return nil, "", fmt.Errorf("the rules are gone, and those that are known cannot be written again: %w", &unwritten{err})
+	if err := known.store.Write(ctx, tag(nil), data); err != nil {
+		return nil, "", fmt.Errorf("the rules are gone, and writing the known ones again failed: %w", &unwritten{err})
 	}
-	b.log.Warn("quotas set at run time were gone from where they are kept, and have been written again", "to", b.store.Name(), "rules", len(doc.Rules))
-	return doc, tag(data), nil
+	b.log.Warn("quota rules were gone from their store; wrote the known ones again", "to", known.where(), "rules", known.Len())
+	return known.doc, tag(data), nil
 }
 
-// noted logs trouble with the store, the same once.
-func (b *Book) noted(err error) {
+// logTrouble logs trouble with the store, the same trouble once.
+func (b *Book) logTrouble(err error) {
 	b.mu.Lock()
-	same := b.trouble == err.Error()
-	b.trouble = err.Error()
+	same := b.saved.trouble != nil && b.saved.trouble.Error() == err.Error()
+	b.saved.trouble = err
+	where := b.saved.where()
 	b.mu.Unlock()
 	if !same {
-		b.log.Error("quotas set at run time cannot be read; those that are known stay in force", "from", b.store.Name(), "error", err)
+		b.log.Error("quota rules set at run time cannot be read; the known ones stay in force", "from", where, "error", err)
 	}
 }

@@ -68,7 +68,7 @@ func TestChangeKeepsTokens(t *testing.T) {
 func TestAllOrNothing(t *testing.T) {
 	file := newFile(t, inTemp(t))
 	d := newDesk(t, file, base())
-	before := d.Look("")
+	before := d.List("")
 	f := func(missing bool, part string, ops ...Op) {
 		t.Helper()
 		ops = append([]Op{{Gate: "api", Set: user("carol", "3/h")}}, ops...)
@@ -80,7 +80,7 @@ func TestAllOrNothing(t *testing.T) {
 		if data, err := file.Read(t.Context()); data != nil || err != nil {
 			t.Errorf("something was written: %s %v", data, err)
 		}
-		if l := d.Look(""); l.ETag != before.ETag || len(l.Rules) != len(before.Rules) {
+		if l := d.List(""); l.ETag != before.ETag || len(l.Rules) != len(before.Rules) {
 			t.Errorf("something has changed: %d rules, %s", len(l.Rules), l.ETag)
 		}
 	}
@@ -117,21 +117,21 @@ func TestAllOrNothing(t *testing.T) {
 
 func TestPrecondition(t *testing.T) {
 	d := newDesk(t, newFile(t, inTemp(t)), base())
-	first := d.Look("").ETag
+	first := d.List("").ETag
 	c := set("api", "carol", "3/h")
 	c.IfMatch, c.ValidateOnly = first, true
-	if res := d.must(c); res.ETag != first || len(res.Steps) != 1 || len(d.Look("").Rules) != 3 {
+	if res := d.must(c); res.ETag != first || len(res.Steps) != 1 || len(d.List("").Rules) != 3 {
 		t.Errorf("validate only: %+v", res)
 	}
 	c.ValidateOnly = false
-	if res := d.must(c); res.ETag == first || res.ETag != d.Look("").ETag {
+	if res := d.must(c); res.ETag == first || res.ETag != d.List("").ETag {
 		t.Errorf("%+v", res)
 	}
 	if _, err := d.Change(t.Context(), c); !errors.Is(err, ErrPrecondition) {
 		t.Errorf("with the ETag of before: %v", err)
 	}
 	c.IfMatch = "*"
-	before := d.Look("").ETag
+	before := d.List("").ETag
 	if res := d.must(c); res.ETag == before {
 		t.Error("the same ETag after another change of nothing: two that look and set would not notice each other")
 	}
@@ -152,7 +152,7 @@ func TestWritersAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n := len(d.Look("api").Rules); n != 2+writers*each {
+	if n := len(d.List("api").Rules); n != 2+writers*each {
 		t.Errorf("%d rules, want %d", n, 2+writers*each)
 	}
 	if got := d.passes("api", "w3-4", 9); got != 5 {
@@ -211,7 +211,7 @@ func TestMisfit(t *testing.T) {
 	spec.Gates["other"] = policy.GateSpec{Quota: &policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "10/h"}}}
 	delete(spec.Gates, "api")
 	d.reload(spec)
-	for _, v := range d.Look("").Rules {
+	for _, v := range d.List("").Rules {
 		if v.Source == FromDynamic && (v.InForce || v.Because == "") {
 			t.Errorf("%+v", v)
 		}
@@ -222,7 +222,7 @@ func TestMisfit(t *testing.T) {
 	d.must(set("other", "y", "2/h"))                                                       // which has nothing to do with it
 	d.must(Change{Ops: []Op{{Gate: "api", Delete: &policy.QuotaRuleSpec{User: "carol"}}}}) // what nobody can use can be deleted
 	d.reload(base())
-	for _, v := range d.Look("").Rules {
+	for _, v := range d.List("").Rules {
 		if v.Source == FromDynamic && !v.InForce {
 			t.Errorf("%+v", v)
 		}
@@ -251,7 +251,7 @@ func TestBroken(t *testing.T) {
 	}
 	d := &desk{Book: book, t: t, log: log}
 	d.reload(base())
-	if d.Look("").Trouble == "" || !strings.Contains(log.String(), "blcoked") {
+	if d.List("").Trouble == "" || !strings.Contains(log.String(), "blcoked") {
 		t.Errorf("no trouble told:\n%s", log)
 	}
 	if _, err := d.Change(t.Context(), set("api", "carol", "3/h")); err == nil {
@@ -265,8 +265,8 @@ func TestBroken(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.Follow(t.Context())
-	if d.Look("").Trouble != "" || len(d.Look("api").Rules) != 3 {
-		t.Errorf("mended: %+v", d.Look(""))
+	if d.List("").Trouble != "" || len(d.List("api").Rules) != 3 {
+		t.Errorf("mended: %+v", d.List(""))
 	}
 }
 
@@ -297,12 +297,12 @@ func TestFollow(t *testing.T) {
 	if n := strings.Count(d.log.String(), "level=ERROR"); n != 1 {
 		t.Errorf("%d errors logged, want 1:\n%s", n, d.log)
 	}
-	if l := d.Look("api"); len(l.Rules) != 3 || l.Trouble == "" {
+	if l := d.List("api"); len(l.Rules) != 3 || l.Trouble == "" {
 		t.Errorf("%+v", l)
 	}
 	write(string(data))
 	d.Follow(t.Context())
-	if l := d.Look("api"); l.Trouble != "" || l.ETag != tag(data) {
+	if l := d.List("api"); l.Trouble != "" || l.ETag != tag(data) {
 		t.Errorf("%+v", l)
 	}
 }
@@ -328,7 +328,7 @@ func TestGoneIsRestored(t *testing.T) {
 	if err != nil || string(after) != string(before) || d.passes("api", "eve", 1) != 0 {
 		t.Errorf("%v: %s\nwant\n%s", err, after, before)
 	}
-	if !strings.Contains(d.log.String(), "written again") {
+	if !strings.Contains(d.log.String(), "wrote the known ones again") {
 		t.Errorf("not logged:\n%s", d.log)
 	}
 }
@@ -418,13 +418,13 @@ func TestStoreFails(t *testing.T) {
 		}
 	}
 	store.write = syscall.EIO
-	f(Unsure, "not known whether it was kept", false)
+	f(Unsure, "it may have been kept", false)
 	store.write = fmt.Errorf("%w: %w", ErrUnchanged, syscall.ENOSPC)
 	f(Failed, "nothing is changed: no space left", true)
 	store.write, store.read = nil, syscall.EIO
 	f(Failed, "cannot be read, so nothing is changed", true)
 	d.Follow(t.Context())
-	if l := d.Look("api"); !strings.Contains(l.Trouble, "input/output error") || len(l.Rules) != 3 {
+	if l := d.List("api"); !strings.Contains(l.Trouble, "input/output error") || len(l.Rules) != 3 {
 		t.Errorf("%+v", l)
 	}
 	s := d.Stats()
@@ -433,7 +433,7 @@ func TestStoreFails(t *testing.T) {
 	}
 	store.read = nil
 	d.Follow(t.Context())
-	if l := d.Look("api"); l.Trouble != "" {
+	if l := d.List("api"); l.Trouble != "" {
 		t.Errorf("%+v", l)
 	}
 }
@@ -446,7 +446,7 @@ func TestReplaceAndClear(t *testing.T) {
 		t.Errorf("%+v", res.Steps)
 	}
 	by := map[string]string{}
-	for _, v := range d.Look("").Rules {
+	for _, v := range d.List("").Rules {
 		if v.Source == FromDynamic {
 			by[v.Gate+" "+v.Matches] = v.SetBy
 		}
@@ -468,7 +468,7 @@ func TestLook(t *testing.T) {
 	d := newDesk(t, newFile(t, inTemp(t)), base())
 	d.must(Change{Ops: []Op{{Gate: "api", Set: user("alice", "9/h")}, {Gate: "api", Set: user("*", "8/h")}}, By: "me"})
 	var got []string
-	for _, v := range d.Look("api").Rules {
+	for _, v := range d.List("api").Rules {
 		got = append(got, fmt.Sprintf("%s %s %s %s %v", v.Matches, v.Gives, v.Source, v.Place, v.InForce))
 	}
 	want := []string{
@@ -490,7 +490,7 @@ func TestNowhere(t *testing.T) {
 	if _, err := d.Change(t.Context(), set("api", "a", "1/h")); !errors.Is(err, ErrNowhere) {
 		t.Errorf("%v", err)
 	}
-	if l := d.Look("api"); len(l.Rules) != 2 || l.KeptIn != "" {
+	if l := d.List("api"); len(l.Rules) != 2 || l.KeptIn != "" {
 		t.Errorf("%+v", l)
 	}
 	d.Follow(t.Context())
@@ -525,7 +525,7 @@ func TestMove(t *testing.T) {
 	if got := d.passes("api", "erin", 20); got != 5 {
 		t.Errorf("erin has %d, want 5", got)
 	}
-	if l := d.Look("api"); l.KeptIn != to.Name() || len(l.Rules) != 3 {
+	if l := d.List("api"); l.KeptIn != to.Name() || len(l.Rules) != 3 {
 		t.Errorf("%+v", l)
 	}
 	if log := d.log.String(); !strings.Contains(log, "rules=2 still_in="+from.Name()) {
@@ -548,7 +548,7 @@ func TestMove(t *testing.T) {
 func TestReadFile(t *testing.T) {
 	d := newDesk(t, newFile(t, inTemp(t)), base())
 	d.must(set("api", "carol", "3/h"))
-	k, err := ReadFile(t.Context(), d.Look("").KeptIn)
+	k, err := ReadFile(t.Context(), d.List("").KeptIn)
 	if err != nil || k.Len() != 1 {
 		t.Errorf("%v, %v", k, err)
 	}
@@ -588,7 +588,7 @@ func TestOvertaken(t *testing.T) {
 		t.Errorf("%v, want that others were faster", err)
 	}
 	store.first = 0
-	if got := d.Look("api").Rules; got[len(got)-1].Gives != "3/h" {
+	if got := d.List("api").Rules; got[len(got)-1].Gives != "3/h" {
 		t.Errorf("%+v, want the rule as it was", got)
 	}
 }

@@ -16,27 +16,12 @@ import (
 // MaxOps bounds the operations of one change.
 const MaxOps = 1000
 
-// Op is one operation on the rules of a gate: one of Set, Delete, Replace and Clear.
-type Op struct {
-	// Gate names the gate. It may be left out where only one has a quota.
-	Gate string `json:"gate,omitempty"`
-	// Set puts a rule in force, in the place of one that matches the same.
-	Set *policy.QuotaRuleSpec `json:"set,omitempty"`
-	// Delete takes back the rule that matches what is named; what the file says is in
-	// force again.
-	Delete *policy.QuotaRuleSpec `json:"delete,omitempty"`
-	// Replace puts these rules in force and takes back all others of the gate.
-	Replace []policy.QuotaRuleSpec `json:"replace,omitempty"`
-	// Clear takes back all rules of the gate.
-	Clear bool `json:"clear,omitempty"`
-}
-
 // Change is a request: all of its operations are carried out, or none.
 type Change struct {
 	Ops []Op `json:"ops"`
 	// ValidateOnly asks what would happen, and changes nothing.
 	ValidateOnly bool `json:"validate_only,omitempty"`
-	// IfMatch is the entity tag of the rules that the writer has seen; empty where any
+	// IfMatch is the entity tag of the rules that the writer has seen. If it is empty, any
 	// will do.
 	IfMatch string `json:"-"`
 	// By says who asks, and Via how they are known: ViaSocket or ViaToken.
@@ -44,16 +29,37 @@ type Change struct {
 	Via string `json:"-"`
 }
 
-// Step is what an operation has done to one rule. Before or After is nil where there
-// was or is none that was set at run time.
+// Op is one operation on the rules of a gate: one of Set, Delete, Replace and Clear.
+type Op struct {
+	// Gate names the gate. It may be left out if only one has a quota.
+	Gate string `json:"gate,omitempty"`
+	// Set sets a rule. It replaces the rule that matches the same.
+	Set *policy.QuotaRuleSpec `json:"set,omitempty"`
+	// Delete removes the rule that matches the same; the file's rule holds again.
+	Delete *policy.QuotaRuleSpec `json:"delete,omitempty"`
+	// Replace sets these rules and removes all others of the gate.
+	Replace []policy.QuotaRuleSpec `json:"replace,omitempty"`
+	// Clear removes all rules of the gate.
+	Clear bool `json:"clear,omitempty"`
+}
+
+// Result is what came of a change.
+type Result struct {
+	ETag         string `json:"etag"`
+	ValidateOnly bool   `json:"validate_only,omitempty"`
+	Steps        []Step `json:"steps"`
+}
+
+// Step is what an operation has done to one rule. Before or After is nil if no rule was or
+// is set at run time.
 type Step struct {
 	Gate    string `json:"gate"`
 	Matches string `json:"matches"`
 	Before  *Rule  `json:"before,omitempty"`
 	After   *Rule  `json:"after,omitempty"`
-	// Gives is what whom the rule matches has after the step, FileGives what the
-	// configuration file gives them, each as [InFull] says it; empty where that has no
-	// rule that matches the same.
+	// Gives is what holds after the step for work that the rule matches, and FileGives
+	// what the configuration file gives it, as [FullTerms] says it. They are empty if
+	// there is no rule that matches the same.
 	Gives     string `json:"gives,omitempty"`
 	FileGives string `json:"file_gives,omitempty"`
 }
@@ -80,18 +86,23 @@ func (f Fault) Error() string {
 	return text
 }
 
+// faultf returns a Fault. The arguments are those of the problem.
+func faultf(instead, problem string, args ...any) Fault {
+	return Fault{Op: -1, Problem: fmt.Sprintf(problem, args...), Instead: instead}
+}
+
 // Faults is everything that is wrong with a change.
 type Faults []Fault
 
-// mostTold bounds the lines of a text about faults: who sets ten thousand rules with
-// the same mistake wants to hear of it once.
-const mostTold = 20
+// mostFaults bounds the lines of a text about faults: whoever sets ten thousand rules with
+// the same mistake wants to read it once.
+const mostFaults = 20
 
-// Error lists the faults, one a line; the first ones, if there are many.
+// Error lists the faults, one a line, and at most twenty.
 func (fs Faults) Error() string {
 	var lines []string
 	for i, f := range fs {
-		if i == mostTold {
+		if i == mostFaults {
 			lines = append(lines, fmt.Sprintf("and %d more", len(fs)-i))
 			break
 		}
@@ -104,23 +115,21 @@ func (fs Faults) Error() string {
 	return strings.Join(lines, "\n")
 }
 
+// add adds what is wrong with an operation.
 func (fs *Faults) add(op int, err error) {
-	problem, instead, _ := strings.Cut(err.Error(), "; ")
-	*fs = append(*fs, Fault{Op: op, Problem: problem, Instead: instead})
+	var f Fault
+	if !errors.As(err, &f) {
+		f.Problem, f.Instead, _ = strings.Cut(err.Error(), "; ")
+	}
+	f.Op = op
+	*fs = append(*fs, f)
 }
 
-// Result is what came of a change.
-type Result struct {
-	ETag         string `json:"etag"`
-	ValidateOnly bool   `json:"validate_only,omitempty"`
-	Steps        []Step `json:"steps"`
-}
-
-// attempts bounds how often a change is made again because somebody else was faster.
+// attempts bounds how often a change is tried because others were faster.
 const attempts = 10
 
-// Change carries out c, all of it or nothing. When it returns without an error the
-// change is kept and in force. Each step is logged, and so is what was refused.
+// Change carries out c, all of it or nothing. If it returns without an error the change is
+// kept and in force. Each step is logged, and so is a refusal.
 //
 // The error is a [Faults] about the change, ErrNowhere, ErrPrecondition, or the
 // store's.
@@ -135,17 +144,17 @@ func (b *Book) Change(ctx context.Context, c Change) (Result, error) {
 }
 
 func (b *Book) change(ctx context.Context, c *Change) (Result, error) {
-	if b.store == nil {
+	if b.saved.store == nil {
 		return Result{}, ErrNowhere
 	}
-	if err := b.name(c); err != nil {
+	if err := b.fillGates(c); err != nil {
 		return Result{}, err
 	}
 	for range attempts {
 		if err := b.refresh(ctx); errors.Is(err, ErrChanged) {
 			continue
 		} else if err != nil {
-			b.noted(err)
+			b.logTrouble(err)
 			return Result{}, fmt.Errorf("the rules cannot be read, so %w: %w", ErrUnchanged, err)
 		}
 		res, err := b.attempt(ctx, c)
@@ -153,13 +162,13 @@ func (b *Book) change(ctx context.Context, c *Change) (Result, error) {
 			return res, err
 		}
 	}
-	return Result{}, fmt.Errorf("%w, %d times while this change was made; repeat it", ErrChanged, attempts)
+	return Result{}, fmt.Errorf("%w, %d times while this change was tried; repeat it", ErrChanged, attempts)
 }
 
-// name fills in the gate where it can be only one, and checks the number of ops.
-func (b *Book) name(c *Change) error {
+// fillGates fills in the gate if it can be only one, and checks the number of operations.
+func (b *Book) fillGates(c *Change) error {
 	if len(c.Ops) == 0 || len(c.Ops) > MaxOps {
-		return Faults{{Op: -1, Problem: fmt.Sprintf("has %d operations", len(c.Ops)), Instead: fmt.Sprintf("write from 1 to %d", MaxOps)}}
+		return Faults{faultf(fmt.Sprintf("write from 1 to %d", MaxOps), "has %d operations", len(c.Ops))}
 	}
 	b.mu.Lock()
 	gates := quotaGates(&b.plan.spec)
@@ -183,57 +192,59 @@ func (b *Book) name(c *Change) error {
 	return nil
 }
 
-// attempt makes the change to the rules as they are known.
+// attempt makes the change to the known rules.
 func (b *Book) attempt(ctx context.Context, c *Change) (Result, error) {
 	b.mu.Lock()
-	doc, was, plan := b.doc, b.tag, b.plan
+	saved, plan := b.saved, b.plan
 	b.mu.Unlock()
-	if c.IfMatch != "" && c.IfMatch != "*" && c.IfMatch != was {
-		return Result{ETag: was}, ErrPrecondition
+	res := Result{ETag: saved.tag, ValidateOnly: c.ValidateOnly}
+	if c.IfMatch != "" && c.IfMatch != "*" && c.IfMatch != saved.tag {
+		return res, ErrPrecondition
 	}
-	next, steps, by, faults := c.carryOut(doc, time.Now())
-	faults = append(faults, strangers(plan, doc, c)...)
-	if faults = append(faults, unfit(plan, next, steps, by)...); len(faults) > 0 {
-		return Result{ETag: was}, faults
+	next, steps, by, faults := c.carryOut(saved.doc, time.Now())
+	faults = append(faults, unknownGates(plan, saved.doc, c)...)
+	for i, s := range steps {
+		if s.After == nil {
+			continue
+		}
+		for _, f := range misfits(&plan.spec, s.After) {
+			f.Op = by[i]
+			faults = append(faults, f)
+		}
+	}
+	if len(faults) > 0 {
+		return res, faults
 	}
 	data, err := next.encode()
-	if err == nil {
-		err = tooLarge(b.store, data)
+	if err == nil && len(data) > saved.store.Most() {
+		err = faultf("delete some, or keep the rules of one gateway in a file", "the rules would take %d bytes, and %s can keep %d", len(data), saved.where(), saved.store.Most())
 	}
 	if err != nil {
 		faults.add(-1, err)
-		return Result{ETag: was}, faults
+		return res, faults
 	}
-	plan.tellFile(steps)
-	res := Result{ETag: was, ValidateOnly: c.ValidateOnly, Steps: append([]Step{}, steps...)}
+	plan.describe(steps)
+	res.Steps = append([]Step{}, steps...)
 	if c.ValidateOnly {
 		return res, nil
 	}
-	if err := b.store.Write(ctx, was, data); err != nil {
+	if err := saved.store.Write(ctx, saved.tag, data); err != nil {
 		b.mu.Lock()
 		b.tally.failed(&unwritten{err})
 		b.mu.Unlock()
-		return Result{ETag: was}, err
+		return Result{ETag: saved.tag}, err
 	}
 	res.ETag = tag(data)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.read = time.Now()
-	b.takeLocked(next, res.ETag)
+	b.saved.read = time.Now()
+	b.adoptLocked(next, res.ETag)
 	return res, nil
 }
 
-// tooLarge is the error of a document that a store cannot take.
-func tooLarge(s Store, data []byte) error {
-	if most := s.Most(); len(data) > most {
-		return fmt.Errorf("the rules would take %d bytes, and %s can keep %d; delete some, or keep the rules of one gateway in a file", len(data), s.Name(), most)
-	}
-	return nil
-}
-
-// strangers returns the operations that would take back all rules of a gate which there
-// is not, and never was: likely a name that is written wrong.
-func strangers(plan *Plan, doc *document, c *Change) (faults Faults) {
+// unknownGates returns a fault for each operation that would remove all rules of a gate that
+// does not exist and has no rules: likely its name is misspelt.
+func unknownGates(plan *Plan, doc *document, c *Change) (faults Faults) {
 	has := gatesOf(doc)
 	for i := range c.Ops {
 		op := &c.Ops[i]
@@ -248,44 +259,21 @@ func strangers(plan *Plan, doc *document, c *Change) (faults Faults) {
 	return faults
 }
 
-// unfit returns what is wrong with the rules that steps have set. Those that were set
-// before may not fit either; that is no fault of this change.
-func unfit(plan *Plan, next *document, steps []Step, by []int) (faults Faults) {
-	set := &document{}
-	var ops []int
-	for i, s := range steps {
-		if s.After != nil {
-			set.Rules = append(set.Rules, *s.After)
-			ops = append(ops, by[i])
-		}
-	}
-	found := misfits(&plan.spec, set.Rules)
-	for i := range set.Rules {
-		for _, f := range found[i] {
-			f.Op = ops[i]
-			faults = append(faults, f)
-		}
-	}
-	return faults
-}
-
 // carryOut returns the document after the change, and what is different: steps[i] is
 // by operation by[i].
 func (c *Change) carryOut(d *document, now time.Time) (next *document, steps []Step, by []int, faults Faults) {
 	work := newDraft(d.Rules)
 	touched := map[identity]int{}
 	for i := range c.Ops {
-		op := &c.Ops[i]
-		made, missing, err := op.carryOut(work, c.By, now)
+		made, err := c.Ops[i].carryOut(work, c.By, now)
 		if err != nil {
 			faults.add(i, err)
-			faults[len(faults)-1].Missing = missing
 			continue
 		}
 		for _, s := range made {
 			id := s.identity()
 			if first, ok := touched[id]; ok && first != i {
-				faults.add(i, fmt.Errorf("ops[%d] is about the same rule, %.100s of gate %.60s; leave one of them out", first, s.Matches, s.Gate))
+				faults.add(i, faultf("leave one of them out", "ops[%d] is about the same rule, %.100s of gate %.60s", first, s.Matches, s.Gate))
 			}
 			touched[id] = i
 			steps, by = append(steps, s), append(by, i)
@@ -293,22 +281,21 @@ func (c *Change) carryOut(d *document, now time.Time) (next *document, steps []S
 	}
 	next = &document{Format: format, Revision: d.Revision + 1, Rules: work.list()}
 	if n := len(next.Rules); n > MaxRules && n > len(d.Rules) {
-		faults.add(-1, fmt.Errorf("%d rules would be kept, at most %d can be; delete some first", n, MaxRules))
+		faults = append(faults, faultf("delete some first", "%d rules would be kept, at most %d can be", n, MaxRules))
 	}
 	return next, steps, by, faults
 }
 
 // identity is what the rule of a step is known by.
 func (s *Step) identity() identity {
-	r := s.After
-	if r == nil {
-		r = s.Before
+	if s.After != nil {
+		return s.After.identity()
 	}
-	return identityOf(s.Gate, &r.QuotaRuleSpec)
+	return s.Before.identity()
 }
 
-// carryOut does one operation to d.
-func (op *Op) carryOut(d *draft, by string, now time.Time) (steps []Step, missing bool, err error) {
+// carryOut carries out one operation on d.
+func (op *Op) carryOut(d *draft, by string, now time.Time) (steps []Step, err error) {
 	asked := 0
 	for _, is := range []bool{op.Set != nil, op.Delete != nil, op.Replace != nil, op.Clear} {
 		if is {
@@ -317,33 +304,35 @@ func (op *Op) carryOut(d *draft, by string, now time.Time) (steps []Step, missin
 	}
 	switch {
 	case asked != 1:
-		return nil, false, fmt.Errorf("asks for %d things; write one of set, delete, replace and clear", asked)
+		return nil, faultf("write one of set, delete, replace and clear", "asks for %d things", asked)
 	case op.Clear:
-		return op.clear(d), false, nil
+		for _, r := range d.clear(op.Gate) {
+			steps = append(steps, removal(r))
+		}
+		return steps, nil
 	case op.Delete != nil:
 		return op.remove(d)
 	case op.Replace != nil:
-		steps, err = op.replace(d, by, now)
-		return steps, false, err
+		return op.replace(d, by, now)
 	}
 	step, err := op.set(d, op.Set, by, now)
-	return []Step{step}, false, err
+	return []Step{step}, err
 }
 
 func (op *Op) set(d *draft, spec *policy.QuotaRuleSpec, by string, now time.Time) (Step, error) {
 	r := Rule{Gate: op.Gate, QuotaRuleSpec: *spec, SetAt: now.UTC().Truncate(time.Second), SetBy: by}
 	r.Limits = slices.Clone(spec.Limits)
-	if err := r.sound(); err != nil {
+	if err := r.check(); err != nil {
 		return Step{}, err
 	}
 	return Step{Gate: op.Gate, Matches: Matches(&r.QuotaRuleSpec), After: &r, Before: d.put(r)}, nil
 }
 
-// replace takes back all rules of the gate and sets others. A rule that stays as it
-// is keeps when and by whom it was set, and is no step.
+// replace removes all rules of the gate and sets others. A rule that stays as it is keeps
+// when and by whom it was set, and is no step.
 func (op *Op) replace(d *draft, by string, now time.Time) (steps []Step, err error) {
 	if len(op.Replace) > MaxRules {
-		return nil, fmt.Errorf("replace: %d rules, at most %d can be kept; leave some out", len(op.Replace), MaxRules)
+		return nil, faultf("leave some out", "replace: %d rules, at most %d can be kept", len(op.Replace), MaxRules)
 	}
 	was := map[quota.Pattern]*Rule{}
 	gone := d.clear(op.Gate)
@@ -354,9 +343,12 @@ func (op *Op) replace(d *draft, by string, now time.Time) (steps []Step, err err
 		step, err := op.set(d, &op.Replace[i], by, now)
 		switch {
 		case err != nil:
-			return nil, fmt.Errorf("replace[%d]: %w", i, err)
+			var faults Faults
+			faults.add(-1, err)
+			faults[0].Problem = fmt.Sprintf("replace[%d]: %s", i, faults[0].Problem)
+			return nil, faults[0]
 		case step.Before != nil:
-			return nil, fmt.Errorf("replace[%d] is about the same as another, %.100s; leave one of them out", i, step.Matches)
+			return nil, faultf("leave one of them out", "replace[%d] is about the same as another, %.100s", i, step.Matches)
 		}
 		p := op.Replace[i].Pattern()
 		if old, ok := was[p]; ok {
@@ -371,34 +363,30 @@ func (op *Op) replace(d *draft, by string, now time.Time) (steps []Step, err err
 	}
 	for _, r := range gone {
 		if was[r.Pattern()] != nil {
-			steps = append(steps, taken(r))
+			steps = append(steps, removal(r))
 		}
 	}
 	return steps, nil
 }
 
-func (op *Op) clear(d *draft) (steps []Step) {
-	for _, r := range d.clear(op.Gate) {
-		steps = append(steps, taken(r))
+func (op *Op) remove(d *draft) (steps []Step, err error) {
+	like := *op.Delete
+	if like.Rate != "" || like.Burst != 0 || len(like.Limits) > 0 || like.Exempt || like.Blocked || like.Name != "" {
+		return nil, faultf("a rule is deleted by what it matches alone", "says what the rule gives")
 	}
-	return steps
-}
-
-// taken is the step of a rule that is taken back.
-func taken(r *Rule) Step {
-	return Step{Gate: r.Gate, Matches: Matches(&r.QuotaRuleSpec), Before: r}
-}
-
-func (op *Op) remove(d *draft) (steps []Step, missing bool, err error) {
-	bare := *op.Delete
-	if bare.Rate != "" || bare.Burst != 0 || len(bare.Limits) > 0 || bare.Exempt || bare.Blocked || bare.Name != "" {
-		return nil, false, fmt.Errorf("says what the rule gives; a rule is deleted by what it matches alone")
-	}
-	was := d.drop(op.Gate, &bare)
+	was := d.remove(identity{op.Gate, like.Pattern()})
 	if was == nil {
-		return nil, true, fmt.Errorf("gate %.60s has no rule for %.100s that was set at run time; weir quota list shows those, and rules of the file are changed there", op.Gate, Matches(&bare))
+		f := faultf("weir quota list shows those, and rules of the file are changed there",
+			"gate %.60s has no rule for %.100s that was set at run time", op.Gate, Matches(&like))
+		f.Missing = true
+		return nil, f
 	}
-	return []Step{taken(was)}, false, nil
+	return []Step{removal(was)}, nil
+}
+
+// removal is the step of a rule that is removed.
+func removal(r *Rule) Step {
+	return Step{Gate: r.Gate, Matches: Matches(&r.QuotaRuleSpec), Before: r}
 }
 
 // identity is what a rule is known by: two with the same are one rule.
@@ -407,26 +395,26 @@ type identity struct {
 	quota.Pattern
 }
 
-func identityOf(gate string, r *policy.QuotaRuleSpec) identity { return identity{gate, r.Pattern()} }
+func (r *Rule) identity() identity { return identity{r.Gate, r.Pattern()} }
 
-// draft is rules that are being changed. A rule is found and taken out in the same time
-// however many there are.
+// draft is rules that are being changed. To find or remove one takes the same time however
+// many there are.
 type draft struct {
-	rules []Rule // one that has been taken out names no gate
+	rules []Rule // a removed one names no gate
 	at    map[identity]int
 }
 
 func newDraft(rules []Rule) *draft {
 	d := &draft{rules: slices.Clone(rules), at: make(map[identity]int, len(rules))}
 	for i := range rules {
-		d.at[identityOf(rules[i].Gate, &rules[i].QuotaRuleSpec)] = i
+		d.at[rules[i].identity()] = i
 	}
 	return d
 }
 
-// put adds r, or puts it in the place of the one that matches the same and returns that.
+// put adds r, or replaces the rule that matches the same and returns that.
 func (d *draft) put(r Rule) (was *Rule) {
-	id := identityOf(r.Gate, &r.QuotaRuleSpec)
+	id := r.identity()
 	if i, ok := d.at[id]; ok {
 		old := d.rules[i]
 		d.rules[i] = r
@@ -437,9 +425,8 @@ func (d *draft) put(r Rule) (was *Rule) {
 	return nil
 }
 
-// drop takes out the rule that matches the same and returns it, nil if there is none.
-func (d *draft) drop(gate string, like *policy.QuotaRuleSpec) *Rule {
-	id := identityOf(gate, like)
+// remove removes a rule and returns it, nil if there is none.
+func (d *draft) remove(id identity) *Rule {
 	i, ok := d.at[id]
 	if !ok {
 		return nil
@@ -450,13 +437,11 @@ func (d *draft) drop(gate string, like *policy.QuotaRuleSpec) *Rule {
 	return &was
 }
 
-// clear takes out all rules of a gate and returns them in order.
+// clear removes all rules of a gate and returns them in order.
 func (d *draft) clear(gate string) (was []*Rule) {
 	for i := range d.rules {
-		if r := d.rules[i]; r.Gate == gate && gate != "" {
-			was = append(was, &r)
-			delete(d.at, identityOf(gate, &r.QuotaRuleSpec))
-			d.rules[i] = Rule{}
+		if r := &d.rules[i]; r.Gate == gate && gate != "" {
+			was = append(was, d.remove(r.identity()))
 		}
 	}
 	return was
@@ -472,7 +457,7 @@ func (d *document) without(other *document) (n int) {
 	there := newDraft(other.Rules)
 	for i := range d.Rules {
 		r := &d.Rules[i]
-		at, ok := there.at[identityOf(r.Gate, &r.QuotaRuleSpec)]
+		at, ok := there.at[r.identity()]
 		if !ok || !reflect.DeepEqual(other.Rules[at].QuotaRuleSpec, r.QuotaRuleSpec) {
 			n++
 		}

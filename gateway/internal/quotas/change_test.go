@@ -44,7 +44,7 @@ func TestManyFaults(t *testing.T) {
 		ops[i] = Op{Gate: "api", Set: user(fmt.Sprint("user-", i), "0/h")}
 	}
 	_, err := d.Change(t.Context(), Change{Ops: ops})
-	if text := fmt.Sprint(err); !strings.Contains(text, "and 980 more") || strings.Count(text, "\n") != mostTold {
+	if text := fmt.Sprint(err); !strings.Contains(text, "and 980 more") || strings.Count(text, "\n") != mostFaults {
 		t.Errorf("%d lines: %.300s", strings.Count(text, "\n"), text)
 	}
 }
@@ -78,7 +78,7 @@ func FuzzDraft(f *testing.F) {
 					list = append(list, r)
 				}
 			case 2:
-				if was := d.drop(gate, user(name, "")); (was != nil) != (i >= 0) {
+				if was := d.remove(identity{gate, user(name, "").Pattern()}); (was != nil) != (i >= 0) {
 					t.Fatalf("drop %s: was %v, place %d", name, was, i)
 				}
 				if i >= 0 {
@@ -112,7 +112,7 @@ func TestPlanWith(t *testing.T) {
 	d.reload(spec) // a burst below 1 does not fit any more
 	for _, c := range []Change{set("api", "dave", "2/h"), set("other", "y", "2/h"), {Ops: []Op{{Gate: "api", Delete: &policy.QuotaRuleSpec{User: "carol"}}}}, set("other", "x", "2/h")} {
 		d.must(c)
-		if got, want := d.plan.faults, newPlan(spec, nowhere, d.doc).faults; fmt.Sprint(got) != fmt.Sprint(want) {
+		if got, want := d.plan.faults, newPlan(spec, nowhere, d.saved.doc).faults; fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("%v: %v, want %v", c.asked(), got, want)
 		}
 	}

@@ -2,7 +2,6 @@ package quotas
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -10,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,94 +17,7 @@ import (
 	"github.com/weir-go/weir/policy"
 )
 
-// Kept is rules as they were read from where they are kept.
-type Kept struct {
-	store   Store // nil: nowhere
-	doc     *document
-	tag     string
-	trouble error // why they could not be read
-	read    time.Time
-}
-
-// Read reads the rules in a store, which is from then on in the hands of the Kept; nil
-// has none.
-//
-// A document that is broken is an error, which names its line, unless startBroken is set:
-// to begin without a rule that blocks somebody would be worse than not to begin. A store
-// that cannot be reached is an error too, for the same reason. After an error the store
-// is closed.
-func Read(ctx context.Context, store Store, startBroken bool) (*Kept, error) {
-	k := &Kept{store: store, doc: &document{}, tag: tag(nil), read: time.Now()}
-	if store == nil {
-		return k, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	doc, tagged, err := fetch(ctx, store, k.doc, k.tag)
-	switch {
-	case err == nil:
-		k.doc, k.tag = doc, tagged
-		return k, nil
-	case !startBroken:
-		_ = store.Close() // there is an error already
-		return nil, fmt.Errorf("quotas set at run time cannot be read: %w; mend it, or begin with the configuration's alone by quotas: {start_broken: true}", err)
-	}
-	k.trouble, k.read = err, time.Time{}
-	return k, nil
-}
-
-// ReadFile reads the rules in a file which a gateway may have open: it is never seen half
-// written. One that does not exist has none.
-func ReadFile(ctx context.Context, name string) (*Kept, error) {
-	name, err := filepath.Abs(name)
-	if err != nil {
-		return nil, err
-	}
-	k := &Kept{doc: &document{}, tag: tag(nil), read: time.Now()}
-	k.doc, k.tag, err = fetch(ctx, &File{name: name}, k.doc, k.tag)
-	return k, err
-}
-
-// fetch reads a store. What has the tag of what is known is not decoded again.
-func fetch(ctx context.Context, store Store, known *document, knownAs string) (*document, string, error) {
-	data, err := store.Read(ctx)
-	if err != nil {
-		return nil, "", &unreadable{err}
-	}
-	tagged := tag(data)
-	if tagged == knownAs {
-		return known, tagged, nil
-	}
-	doc, err := decode(store.Name(), data)
-	return doc, tagged, err
-}
-
-// unreadable is the error of a store that did not hand out its document.
-type unreadable struct{ error }
-
-func (u *unreadable) Unwrap() error { return u.error }
-
-// Len returns how many rules there are.
-func (k *Kept) Len() int { return len(k.doc.Rules) }
-
-// Close lets go of the store.
-func (k *Kept) Close() error {
-	if k == nil || k.store == nil {
-		return nil
-	}
-	return k.store.Close()
-}
-
-// Plan returns what becomes of the rules under a configuration. place says where in the
-// file a field of a gate's quota stands, such as rules[0]. [Book.Adopt] takes them up
-// with where they are kept, in the place of those that it has.
-func (k *Kept) Plan(spec policy.Spec, place func(gate, field string) string) *Plan {
-	p := newPlan(spec, place, k.doc)
-	p.kept = k
-	return p
-}
-
-// Bounds of what is kept.
+// Bounds of a document.
 const (
 	MaxRules = 10_000
 	maxBytes = 8 << 20
@@ -115,21 +26,21 @@ const (
 // document is all rules as a store keeps them.
 type document struct {
 	Format   int    `json:"weir_quotas"`
-	Revision uint64 `json:"revision"` // one more with each change, so that no two are the same
+	Revision uint64 `json:"revision"` // grows with each change, so that no two are the same
 	Rules    []Rule `json:"rules"`
 }
 
 // format is the version of the form in which rules are kept.
 const format = 1
 
-// tag is what stands for a document in conditions: an entity tag without its quotes.
+// tag is the entity tag of a document, without quotes.
 func tag(data []byte) string {
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:8])
 }
 
-// encode writes a document with one rule a line, so that a fault can be found by its
-// line and a difference be read.
+// encode writes a document with one rule a line, for people who look for a fault or a
+// difference.
 func (d *document) encode() ([]byte, error) {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "{\n  \"weir_quotas\": %d,\n  \"revision\": %d,\n  \"rules\": [", format, d.Revision)
@@ -151,8 +62,8 @@ func (d *document) encode() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// decode reads what encode has written, and what a person has made of it. Nothing at
-// all is no rules. The error begins with the name and the line.
+// decode reads a document that encode has written, and perhaps a person has edited. An empty
+// one has no rules. The error begins with the name and the line.
 func decode(name string, data []byte) (*document, error) {
 	d := &document{}
 	if len(data) == 0 {
@@ -242,10 +153,10 @@ func decodeRules(data []byte) (rules []Rule, offset int64, err error) {
 		if err := Strict(raw, &r); err != nil {
 			return nil, offset, err
 		}
-		if err := r.sound(); err != nil {
+		if err := r.check(); err != nil {
 			return nil, offset, fmt.Errorf("the rule %.100s %w", Matches(&r.QuotaRuleSpec), err)
 		}
-		id := identityOf(r.Gate, &r.QuotaRuleSpec)
+		id := r.identity()
 		if seen[id] {
 			return nil, offset, fmt.Errorf("gate %.60s has two rules for %.100s; leave one out", r.Gate, id.Pattern)
 		}
@@ -278,9 +189,8 @@ func line(data []byte, offset int64) int {
 	return 1 + bytes.Count(data[:min(max(offset, 0), int64(len(data)))], []byte("\n"))
 }
 
-// Rule is a rule of the quota of one gate, with when and by whom it was set. It has no
-// name of its own: where it takes the place of a rule of the file, it is called as
-// that one is.
+// Rule is a rule of the quota of one gate, with when and by whom it was set. It has no name
+// of its own: if it overrides a rule of the file, it has that name.
 type Rule struct {
 	Gate string `json:"gate"`
 	policy.QuotaRuleSpec
@@ -291,9 +201,9 @@ type Rule struct {
 // Matches returns what a rule matches, as in "user=alice,client=*".
 func Matches(r *policy.QuotaRuleSpec) string { return r.Pattern().String() }
 
-// Gives returns what a rule gives, as it was written: "100/s burst 200, 1000/h",
+// Terms returns what a rule gives, as it was written: "100/s burst 200, 1000/h",
 // "exempt" or "blocked".
-func Gives(r *policy.QuotaRuleSpec) string {
+func Terms(r *policy.QuotaRuleSpec) string {
 	switch {
 	case r.Exempt:
 		return "exempt"
@@ -310,12 +220,12 @@ func Gives(r *policy.QuotaRuleSpec) string {
 	return strings.Join(words, ", ")
 }
 
-// InFull is Gives with each burst, also where the rule leaves it to be the default: a rule
-// is replaced as a whole, and that its burst went with it is to be seen.
-func InFull(r *policy.QuotaRuleSpec) string {
+// FullTerms is Terms with every burst, also the default. A change replaces a rule as a whole,
+// so this shows when a burst went with it.
+func FullTerms(r *policy.QuotaRuleSpec) string {
 	limits, err := r.Parse()
 	if err != nil || r.Exempt || r.Blocked {
-		return Gives(r)
+		return Terms(r)
 	}
 	words := slices.Clone(r.Limits)
 	if r.Rate != "" {
@@ -329,21 +239,21 @@ func InFull(r *policy.QuotaRuleSpec) string {
 	return strings.Join(words, ", ")
 }
 
-// sound reports what is wrong with a rule whatever the configuration: what no
-// configuration can be the reason for. The rest is found by fitting it to one.
-func (r *Rule) sound() error {
+// check returns what is wrong with a rule under any configuration. A [Plan] finds what is
+// wrong with it under one.
+func (r *Rule) check() error {
 	limited := r.Rate != "" || r.Burst != 0 || len(r.Limits) > 0
 	switch {
 	case r.Gate == "":
-		return errors.New("names no gate; add gate:")
+		return faultf("add gate:", "names no gate")
 	case r.Name != "":
-		return errors.New("has a name; leave it out, a rule set at run time is called by what it matches")
+		return faultf("leave it out, a rule set at run time is called by what it matches", "has a name")
 	case r.Exempt && r.Blocked:
-		return errors.New("is exempt and blocked; leave one of them out")
+		return faultf("leave one of them out", "is exempt and blocked")
 	case (r.Exempt || r.Blocked) && limited:
-		return errors.New("has a limit, but is exempt or blocked; leave one of them out")
+		return faultf("leave one of them out", "has a limit, but is exempt or blocked")
 	case !r.Exempt && !r.Blocked && !limited:
-		return errors.New("gives no limit; give a rate such as 10/s, exempt or blocked")
+		return faultf("give a rate such as 10/s, exempt or blocked", "gives no limit")
 	}
 	_, err := r.Rule()
 	return err

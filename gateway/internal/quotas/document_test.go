@@ -138,7 +138,7 @@ func TestNetworksByAnyName(t *testing.T) {
 		d.must(Change{Ops: []Op{{Gate: "api", Set: &r}}, By: "tester"})
 	}
 	gives := map[string]string{}
-	for _, v := range d.Look("api").Rules {
+	for _, v := range d.List("api").Rules {
 		if v.InForce {
 			gives[v.Matches] += v.Gives
 		}
@@ -163,7 +163,7 @@ func TestInFull(t *testing.T) {
 		"blocked":                   {Blocked: true},
 		"exempt":                    {Exempt: true},
 	} {
-		if got := InFull(&r); got != want {
+		if got := FullTerms(&r); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}

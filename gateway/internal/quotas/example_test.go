@@ -10,6 +10,6 @@ import (
 // A rule is known by what it matches.
 func Example() {
 	r := policy.QuotaRuleSpec{User: "alice", Client: "*", QuotaLimitSpec: policy.QuotaLimitSpec{Limits: []string{"10/s burst 20", "1000/h"}}}
-	fmt.Println(quotas.Matches(&r), "gets", quotas.Gives(&r))
+	fmt.Println(quotas.Matches(&r), "gets", quotas.Terms(&r))
 	// Output: user=alice,client=* gets 10/s burst 20, 1000/h
 }

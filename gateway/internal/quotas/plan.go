@@ -13,110 +13,54 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// Plan is what becomes of the rules under one configuration. Make it with [Book.Plan],
-// give [Plan.Rules] to the compiler, and the policy that comes of it to [Book.Adopt].
+// Plan is what the rules come to under one configuration. Make it with [Book.Plan], give
+// [Plan.Rules] to the compiler, and the compiled policy to [Book.Adopt].
 type Plan struct {
 	spec   policy.Spec
 	place  func(gate, field string) string
 	doc    *document
 	faults map[int][]Fault // of rules that do not fit, by index
 	base   map[string][]quota.Rule
-	kept   *Kept // whose plan it is; nil for one of the book's own
+	saved  *Saved // whose plan it is; nil for the book's own
 }
 
 func newPlan(spec policy.Spec, place func(gate, field string) string, doc *document) *Plan {
-	return &Plan{spec: spec, place: place, doc: doc, faults: misfits(&spec, doc.Rules), base: map[string][]quota.Rule{}}
+	p := &Plan{spec: spec, place: place, doc: &document{}, base: map[string][]quota.Rule{}}
+	return p.with(doc)
 }
-
-// Faulty returns how many rules are not in force, because they do not fit.
-func (p *Plan) Faulty() int { return len(p.faults) }
 
 // with returns the plan for another document under the same configuration. Rules that
-// both have are not checked again: whether one fits has nothing to do with others.
+// both have are not checked again.
 func (p *Plan) with(doc *document) *Plan {
-	next := &Plan{spec: p.spec, place: p.place, doc: doc, faults: map[int][]Fault{}, base: p.base}
+	next := *p
+	next.doc, next.faults = doc, map[int][]Fault{}
 	was := newDraft(p.doc.Rules)
-	var fresh []Rule
-	var at []int
 	for i := range doc.Rules {
 		r := &doc.Rules[i]
-		j, ok := was.at[identityOf(r.Gate, &r.QuotaRuleSpec)]
-		switch {
-		case !ok || !reflect.DeepEqual(was.rules[j].QuotaRuleSpec, r.QuotaRuleSpec):
-			fresh, at = append(fresh, *r), append(at, i)
-		case len(p.faults[j]) > 0:
-			next.faults[i] = p.faults[j]
+		var faults []Fault
+		if j, ok := was.at[r.identity()]; ok && reflect.DeepEqual(was.rules[j].QuotaRuleSpec, r.QuotaRuleSpec) {
+			faults = p.faults[j]
+		} else {
+			faults = misfits(&p.spec, r)
+		}
+		if len(faults) > 0 {
+			next.faults[i] = faults
 		}
 	}
-	for i, faults := range misfits(&p.spec, fresh) {
-		next.faults[at[i]] = faults
-	}
-	return next
+	return &next
 }
 
-// Rules is for policy.Options.QuotaRules: the rules of a gate, given those of the
-// file.
-func (p *Plan) Rules(gate string, base []quota.Rule) []quota.Rule {
-	p.base[gate] = slices.Clone(base)
-	return p.rules(gate)
-}
-
-// rules returns the rules that a gate goes by.
-func (p *Plan) rules(gate string) []quota.Rule {
-	var set []quota.Rule
-	for i := range p.doc.Rules {
-		if r := &p.doc.Rules[i]; r.Gate == gate && len(p.faults[i]) == 0 {
-			if made, err := r.Rule(); err == nil { // an error cannot be: it would have a fault
-				set = append(set, made)
-			}
-		}
+// misfits returns what is wrong with a rule under a configuration: everything that would be
+// wrong with it in the file.
+func misfits(spec *policy.Spec, r *Rule) (faults []Fault) {
+	g, ok := spec.Gates[r.Gate]
+	if !ok || g.Quota == nil {
+		return []Fault{noQuota(spec, r.Gate, ok)}
 	}
-	return quota.Override(p.base[gate], set)
-}
-
-// From says where a rule in force comes from: a line of the file, or when and by whom it
-// was set, and what it took the place of. It is empty for a rule that is not known.
-func (p *Plan) From(gate string, r *quota.Rule) string {
-	id := identity{gate, r.Pattern()}
-	from := ""
-	for i := range p.doc.Rules {
-		if d := &p.doc.Rules[i]; d.Gate == gate && len(p.faults[i]) == 0 && identityOf(gate, &d.QuotaRuleSpec) == id {
-			v := p.dynamicView(i)
-			from = v.Origin()
-			break
-		}
+	for _, f := range spec.CheckQuotaRule(r.Gate, &r.QuotaRuleSpec) {
+		faults = append(faults, Fault{Field: strings.Join(f.Keys, "."), Problem: f.Problem, Instead: f.Instead})
 	}
-	if g := p.spec.Gates[gate]; g.Quota == nil {
-		return from
-	}
-	for _, v := range p.fileViews(gate) {
-		switch {
-		case identityOf(gate, &v.Rule) != id:
-		case from != "":
-			return from + ", in the place of " + v.Origin()
-		default:
-			return v.Origin()
-		}
-	}
-	return from
-}
-
-// misfits returns what is wrong with rules under a configuration, by their index:
-// everything that would be wrong with them in the file, too.
-func misfits(spec *policy.Spec, rules []Rule) map[int][]Fault {
-	found := map[int][]Fault{}
-	for i := range rules {
-		r := &rules[i]
-		g, ok := spec.Gates[r.Gate]
-		if !ok || g.Quota == nil {
-			found[i] = []Fault{noQuota(spec, r.Gate, ok)}
-			continue
-		}
-		for _, f := range spec.CheckQuotaRule(r.Gate, &r.QuotaRuleSpec) {
-			found[i] = append(found[i], Fault{Field: strings.Join(f.Keys, "."), Problem: f.Problem, Instead: f.Instead})
-		}
-	}
-	return found
+	return faults
 }
 
 // noQuota is the fault of a rule for a gate that has no quota.
@@ -141,6 +85,54 @@ func quotaGates(spec *policy.Spec) (names []string) {
 	return names
 }
 
+// Faulty returns how many rules are not in force, because they do not fit.
+func (p *Plan) Faulty() int { return len(p.faults) }
+
+// Rules is for policy.Options.QuotaRules: it returns the rules of a gate, given those of
+// the file.
+func (p *Plan) Rules(gate string, base []quota.Rule) []quota.Rule {
+	p.base[gate] = slices.Clone(base)
+	return p.rules(gate)
+}
+
+// rules returns the rules of a gate.
+func (p *Plan) rules(gate string) []quota.Rule {
+	var set []quota.Rule
+	for i := range p.doc.Rules {
+		if r := &p.doc.Rules[i]; r.Gate == gate && len(p.faults[i]) == 0 {
+			if made, err := r.Rule(); err == nil { // an error cannot be: it would have a fault
+				set = append(set, made)
+			}
+		}
+	}
+	return quota.Override(p.base[gate], set)
+}
+
+// From says where a rule in force comes from: a line of the file, or when and by whom it
+// was set, and which line it overrides. It is empty for a rule that is not known.
+func (p *Plan) From(gate string, r *quota.Rule) string {
+	pattern := r.Pattern()
+	from := ""
+	for i := range p.doc.Rules {
+		if d := &p.doc.Rules[i]; d.Gate == gate && len(p.faults[i]) == 0 && d.Pattern() == pattern {
+			v := p.setView(i)
+			from = v.Origin()
+			break
+		}
+	}
+	p.fileRules(gate, func(r policy.QuotaRuleSpec, field string) {
+		if r.Pattern() != pattern {
+			return
+		}
+		v := View{Source: FromFile, Place: p.place(gate, field)}
+		if from != "" {
+			from += ", in the place of "
+		}
+		from += v.Origin()
+	})
+	return from
+}
+
 // Sources of a rule.
 const (
 	FromFile    = "file"
@@ -153,19 +145,18 @@ type View struct {
 	Matches string               `json:"matches"`
 	Gives   string               `json:"gives"`
 	Rule    policy.QuotaRuleSpec `json:"rule"`
-	// Source is file, for the configuration, or dynamic. Place is the line of the
-	// file, as in weir.yaml:12; empty where there is none.
+	// Source is file, for the configuration, or dynamic, for a rule set at run time. Place
+	// is the line of the file, as in weir.yaml:12, or empty.
 	Source string    `json:"source"`
 	Place  string    `json:"place,omitempty"`
 	SetAt  time.Time `json:"set_at,omitzero"`
 	SetBy  string    `json:"set_by,omitempty"`
-	// InForce says whether the gate goes by it, Because why not.
+	// InForce says whether the gate uses the rule, and Because why not.
 	InForce bool   `json:"in_force"`
 	Because string `json:"because,omitempty"`
 }
 
-// Origin says where the rule comes from: a line of the file, or when and by whom it was
-// set.
+// Origin says where the rule comes from: a line of the file, or when and by whom it was set.
 func (v *View) Origin() string {
 	switch {
 	case v.Source == FromFile && v.Place == "":
@@ -183,8 +174,8 @@ func (v *View) Origin() string {
 	return "set " + at + " by " + by
 }
 
-// Look is all rules, and where they are kept.
-type Look struct {
+// Listing is all rules, and where they are kept.
+type Listing struct {
 	ETag    string `json:"etag"`
 	KeptIn  string `json:"kept_in,omitempty"` // empty: nowhere
 	Trouble string `json:"trouble,omitempty"` // why the store could not be read
@@ -204,23 +195,27 @@ func (b *Book) From(gate string, r *quota.Rule) string {
 	return plan.From(gate, r)
 }
 
-// Trouble says why the rules could not be read the last time, empty if they could.
+// Trouble says why the rules could not be read the last time. It is empty if they could.
 func (b *Book) Trouble() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.trouble
+	if err := b.snapshot().trouble; err != nil {
+		return err.Error()
+	}
+	return ""
 }
 
-// Look returns the rules of a gate, of all where the name is empty: those of the file
+// List returns the rules of a gate, or of all gates if the name is empty: those of the file
 // in its order, and then those set at run time.
-func (b *Book) Look(gate string) Look {
+func (b *Book) List(gate string) Listing {
 	b.mu.Lock()
-	doc, plan := b.doc, b.plan
-	l := Look{ETag: b.tag, Trouble: b.trouble, Rules: []View{}}
-	if b.store != nil {
-		l.KeptIn = b.store.Name()
-	}
+	saved, plan := b.saved, b.plan
 	b.mu.Unlock()
+	l := Listing{ETag: saved.tag, Rules: []View{}}
+	if saved.trouble != nil {
+		l.Trouble = saved.trouble.Error()
+	}
+	if saved.store != nil {
+		l.KeptIn = saved.store.Name()
+	}
 	if plan == nil {
 		return l
 	}
@@ -230,9 +225,9 @@ func (b *Book) Look(gate string) Look {
 			l.Rules = append(l.Rules, plan.fileViews(name)...)
 		}
 	}
-	for i := range doc.Rules {
-		if gate == "" || gate == doc.Rules[i].Gate {
-			l.Rules = append(l.Rules, plan.dynamicView(i))
+	for i := range plan.doc.Rules {
+		if gate == "" || gate == plan.doc.Rules[i].Gate {
+			l.Rules = append(l.Rules, plan.setView(i))
 		}
 	}
 	return l
@@ -240,15 +235,15 @@ func (b *Book) Look(gate string) Look {
 
 // fileViews are the rules that the file has for a gate.
 func (p *Plan) fileViews(gate string) (views []View) {
-	over := map[quota.Pattern]bool{}
+	overridden := map[quota.Pattern]bool{}
 	for i := range p.doc.Rules {
 		if r := &p.doc.Rules[i]; r.Gate == gate && len(p.faults[i]) == 0 {
-			over[r.Pattern()] = true
+			overridden[r.Pattern()] = true
 		}
 	}
-	p.eachOfFile(gate, func(r policy.QuotaRuleSpec, field string) {
-		v := View{Gate: gate, Matches: Matches(&r), Gives: Gives(&r), Rule: r, Source: FromFile, InForce: true, Place: p.place(gate, field)}
-		if over[r.Pattern()] {
+	p.fileRules(gate, func(r policy.QuotaRuleSpec, field string) {
+		v := View{Gate: gate, Matches: Matches(&r), Gives: Terms(&r), Rule: r, Source: FromFile, InForce: true, Place: p.place(gate, field)}
+		if overridden[r.Pattern()] {
 			v.InForce, v.Because = false, "a rule set at run time has its place"
 		}
 		views = append(views, v)
@@ -256,9 +251,9 @@ func (p *Plan) fileViews(gate string) (views []View) {
 	return views
 }
 
-// eachOfFile calls f with each rule that the file has for a gate, and the field in which it
-// stands; with none for a gate without a quota.
-func (p *Plan) eachOfFile(gate string, f func(r policy.QuotaRuleSpec, field string)) {
+// fileRules calls f with each rule that the file has for a gate, and with the field where
+// it stands.
+func (p *Plan) fileRules(gate string, f func(r policy.QuotaRuleSpec, field string)) {
 	q := p.spec.Gates[gate].Quota
 	if q == nil {
 		return
@@ -275,27 +270,28 @@ func (p *Plan) eachOfFile(gate string, f func(r policy.QuotaRuleSpec, field stri
 	}
 }
 
-// tellFile fills in what is given after steps, and what the file gives.
-func (p *Plan) tellFile(steps []Step) {
+// describe fills in what holds after each step, and what the file gives.
+func (p *Plan) describe(steps []Step) {
 	file, known := map[identity]string{}, map[string]bool{}
 	for i := range steps {
 		s := &steps[i]
 		if !known[s.Gate] {
 			known[s.Gate] = true
-			p.eachOfFile(s.Gate, func(r policy.QuotaRuleSpec, _ string) { file[identityOf(s.Gate, &r)] = InFull(&r) })
+			p.fileRules(s.Gate, func(r policy.QuotaRuleSpec, _ string) { file[identity{s.Gate, r.Pattern()}] = FullTerms(&r) })
 		}
 		s.FileGives = file[s.identity()]
 		s.Gives = s.FileGives
 		if s.After != nil {
-			s.Gives = InFull(&s.After.QuotaRuleSpec)
+			s.Gives = FullTerms(&s.After.QuotaRuleSpec)
 		}
 	}
 }
 
-func (p *Plan) dynamicView(i int) View {
+// setView is a rule that was set at run time.
+func (p *Plan) setView(i int) View {
 	r := &p.doc.Rules[i]
 	v := View{
-		Gate: r.Gate, Matches: Matches(&r.QuotaRuleSpec), Gives: Gives(&r.QuotaRuleSpec), Rule: r.QuotaRuleSpec,
+		Gate: r.Gate, Matches: Matches(&r.QuotaRuleSpec), Gives: Terms(&r.QuotaRuleSpec), Rule: r.QuotaRuleSpec,
 		Source: FromDynamic, SetAt: r.SetAt, SetBy: clean(r.SetBy), InForce: true,
 	}
 	if faults := p.faults[i]; len(faults) > 0 {
@@ -304,7 +300,7 @@ func (p *Plan) dynamicView(i int) View {
 	return v
 }
 
-// clean makes a text fit for a terminal, whatever somebody has written into the file.
+// clean makes a text safe for a terminal, whatever somebody has written into the file.
 func clean(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

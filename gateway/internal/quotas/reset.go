@@ -13,32 +13,32 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// Reset asks that the bucket of somebody be filled, whatever debt is in it.
+// Reset asks to fill the bucket of somebody, whatever its debt.
 type Reset struct {
 	Gate string
-	// Whose says who it is: names in the parts that rules look at, and nothing else.
+	// Whose says whose bucket: names in the parts that rules look at, and nothing else.
 	Whose policy.QuotaRuleSpec
 	// By says who asks, and Via how they are known: ViaSocket or ViaToken.
 	By, Via string
 }
 
-// Refilled is a bucket that is full again.
+// Refilled is a bucket that was filled.
 type Refilled struct {
 	Gate string `json:"gate"`
-	// Whose is who was named, as in "user=alice"; Rule which rule they go by, and Bucket
-	// its key, as weir explain shows both.
+	// Whose is who was named, as in "user=alice". Rule is the rule that counts for them,
+	// and Bucket the key of their bucket, as weir explain shows both.
 	Whose  string   `json:"whose"`
 	Rule   string   `json:"rule"`
 	Bucket string   `json:"bucket"`
 	Limits []string `json:"limits"`
-	// Held is what was there before, of the limit that bound most: Window says which,
-	// from 1, where there are several.
+	// Held is what the bucket had before, in the window that bound most. Window says which
+	// that is, from 1, if there are several.
 	Held   float64 `json:"held"`
 	Window int     `json:"window,omitempty"`
 }
 
-// Reset fills a bucket. It changes no rule, and needs none to be kept anywhere. Each one is
-// logged, and so is what was refused.
+// Reset fills a bucket. It changes no rule and needs no store. Each reset is logged, and so
+// is a refusal.
 //
 // The error is a [Faults] about what was asked for, or the store's.
 func (b *Book) Reset(ctx context.Context, r Reset) (Refilled, error) {
@@ -59,18 +59,18 @@ func (b *Book) reset(ctx context.Context, r *Reset) (Refilled, error) {
 		f.Op, f.Missing = -1, true
 		return Refilled{}, Faults{f}
 	}
-	w, given, faults := whoIs(&spec.Identity, &r.Whose)
+	w, given, faults := workOf(&spec.Identity, &r.Whose)
 	if len(faults) == 0 {
-		faults = unsaid(g.Quota(), w, given)
+		faults = missingParts(g.Quota(), w, given)
 	}
 	if len(faults) > 0 {
 		return Refilled{}, faults
 	}
 	d, err := g.Quota().Reset(ctx, w)
 	if errors.Is(err, quota.ErrNoBucket) {
-		return Refilled{}, Faults{{Op: -1, Problem: strings.TrimPrefix(err.Error(), "quota: "), Instead: "weir explain says what counts for whom"}}
+		return Refilled{}, Faults{{Op: -1, Problem: strings.TrimPrefix(err.Error(), "quota: "), Instead: "weir explain shows which rule counts"}}
 	}
-	res := Refilled{Gate: r.Gate, Whose: Matches(&r.Whose), Rule: d.Rule, Bucket: d.Key, Held: plainly(d.Remaining)}
+	res := Refilled{Gate: r.Gate, Whose: Matches(&r.Whose), Rule: d.Rule, Bucket: d.Key, Held: rounded(d.Remaining)}
 	for _, l := range d.Windows {
 		res.Limits = append(res.Limits, l.String())
 	}
@@ -80,16 +80,16 @@ func (b *Book) reset(ctx context.Context, r *Reset) (Refilled, error) {
 	return res, err
 }
 
-// plainly is tokens without the dust of a float64.
-func plainly(tokens float64) float64 {
+// rounded is tokens without the rounding errors of a float64.
+func rounded(tokens float64) float64 {
 	if math.Abs(tokens) >= 1e6 {
 		return math.Floor(tokens + 1e-6)
 	}
 	return math.Floor(tokens*1000+1e-6) / 1000
 }
 
-// whoIs is work of somebody, and which parts of an identity that says.
-func whoIs(identity *policy.IdentitySpec, whose *policy.QuotaRuleSpec) (w weir.Work, given map[string]bool, faults Faults) {
+// workOf returns work of somebody, and which parts of an identity were named.
+func workOf(identity *policy.IdentitySpec, whose *policy.QuotaRuleSpec) (w weir.Work, given map[string]bool, faults Faults) {
 	fault := func(part, problem, instead string) {
 		faults = append(faults, Fault{Op: -1, Field: part, Problem: problem, Instead: instead})
 	}
@@ -101,9 +101,9 @@ func whoIs(identity *policy.IdentitySpec, whose *policy.QuotaRuleSpec) (w weir.W
 		case name == "":
 			continue
 		case name == "*":
-			fault(part, `"*" is nobody's name`, "one bucket is filled at a time; name whose")
+			fault(part, `"*" is no name`, "one bucket is filled at a time; name its owner")
 		case part == "address" && peer == "":
-			fault(part, "no part of an identity is an address here", "name the user, or what else the rule looks at")
+			fault(part, "the configuration makes no part of an identity an address", "name the user, or what else the rule looks at")
 		case part == "address" && given[peer]:
 			fault(part, "is the same as "+peer+" here", "leave one of them out")
 		}
@@ -125,7 +125,7 @@ func whoIs(identity *policy.IdentitySpec, whose *policy.QuotaRuleSpec) (w weir.W
 		}
 	}
 	if len(given) == 0 {
-		fault("", "nobody is named", "say by "+strings.Join(quota.Parts(), ", ")+" whose bucket it is; of one that is shared, anybody will do")
+		fault("", "nobody is named", "name the owner by "+strings.Join(quota.Parts(), ", ")+"; if several share the bucket, any of them will do")
 	}
 	return w, given, faults
 }
@@ -144,7 +144,7 @@ func setPart(w *weir.Work, part, name string) {
 	}
 }
 
-// network returns what an address is called as part of an identity: of IPv6 its /64.
+// network returns the name of an address in an identity: of IPv6 its /64.
 func network(name string) string {
 	a, err := netip.ParseAddr(name)
 	if err != nil {
@@ -156,18 +156,18 @@ func network(name string) string {
 	return netip.PrefixFrom(a, 64).Masked().String()
 }
 
-// unsaid returns the parts that the rule for w looks at and nobody has named: it would be
-// the bucket of those who have no name that is filled.
-func unsaid(q *quota.Quota, w weir.Work, given map[string]bool) (faults Faults) {
+// missingParts returns a fault for each part that the rule for w looks at and that was not
+// named: the bucket of work without that name would be filled.
+func missingParts(q *quota.Quota, w weir.Work, given map[string]bool) (faults Faults) {
 	matching := q.Explain(w)
 	if len(matching) == 0 || matching[0].Exempt || matching[0].Blocked {
-		return nil // the gate says so itself
+		return nil // Quota.Reset returns an error
 	}
 	rule := &matching[0]
 	for _, part := range quota.Parts() {
 		if *rule.Part(part) != (quota.Match{}) && !given[part] {
 			faults = append(faults, Fault{Op: -1, Field: part,
-				Problem: fmt.Sprintf("is not said, and the rule %.100s looks at it", rule.Name), Instead: "name it too"})
+				Problem: fmt.Sprintf("is missing, and the rule %.100s looks at it", rule.Name), Instead: "name it too"})
 		}
 	}
 	return faults

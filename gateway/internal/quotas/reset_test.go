@@ -105,18 +105,18 @@ func TestResetRefused(t *testing.T) {
 	f(nil, "apo", alice, true, `there is no gate "apo"`, "gates with a quota are api")
 	f(nil, "slots", alice, true, `gate "slots" has no quota`)
 	f(nil, "api", policy.QuotaRuleSpec{}, false, "nobody is named", "user, client")
-	f(nil, "api", policy.QuotaRuleSpec{User: "*"}, false, "nobody's name")
+	f(nil, "api", policy.QuotaRuleSpec{User: "*"}, false, "\"*\" is no name")
 	f(nil, "api", policy.QuotaRuleSpec{User: "root"}, false, "root exempts", "no bucket", "weir explain")
 	f(nil, "api", policy.QuotaRuleSpec{User: "eve"}, false, "eve blocks")
-	f(nil, "api", policy.QuotaRuleSpec{User: "bob"}, false, "client: is not said, and the rule team looks at it")
-	f(nil, "api", policy.QuotaRuleSpec{Client: "10.0.0.1"}, false, "user: is not said")
+	f(nil, "api", policy.QuotaRuleSpec{User: "bob"}, false, "client: is missing, and the rule team looks at it")
+	f(nil, "api", policy.QuotaRuleSpec{Client: "10.0.0.1"}, false, "user: is missing")
 	f(nil, "api", policy.QuotaRuleSpec{User: "bob", Client: "10.0.0.1", Address: "10.0.0.2"}, false, "the same as client")
 	f(nil, "api", policy.QuotaRuleSpec{User: "bob", Priority: "urgent"}, false, `"urgent" is none`)
 	named := base()
 	named.Identity.User = "header:X-User"
 	named.Gates["api"].Quota.Rate, named.Gates["api"].Quota.By = "", nil
 	f(&named, "api", policy.QuotaRuleSpec{User: "bob"}, false, "no rule matches")
-	f(nil, "api", policy.QuotaRuleSpec{Address: "10.0.0.1"}, false, "no part of an identity is an address")
+	f(nil, "api", policy.QuotaRuleSpec{Address: "10.0.0.1"}, false, "no part of an identity an address")
 	if n := d.Stats().Changes[By{ViaSocket, Refused}]; n != 12 {
 		t.Errorf("%d are counted, want 12", n)
 	}

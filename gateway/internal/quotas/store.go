@@ -16,38 +16,38 @@ import (
 
 // Store keeps one document.
 type Store interface {
-	// Read returns the document, and nothing if there is none yet.
+	// Read returns the document, or nothing if there is none yet.
 	Read(ctx context.Context) ([]byte, error)
-	// Write puts next in the place of a document with the tag was, as a whole or not
-	// at all, and [ErrChanged] if another stands there. After an [ErrUnchanged] nothing
-	// was written; after any other error that is not known.
+	// Write replaces the document with the tag was by next, as a whole or not at all. The
+	// error is [ErrChanged] if there is another document. After [ErrUnchanged] nothing was
+	// written; after any other error it may have been.
 	Write(ctx context.Context, was string, next []byte) error
-	// Most is the most bytes that a document may have.
+	// Most is the largest document, in bytes.
 	Most() int
-	// Name says where the document is, in messages.
+	// Name names the store in messages.
 	Name() string
 	Close() error
 }
 
-// ErrUnchanged is the error of a change that the store kept from being made.
+// ErrUnchanged is the error of a change that failed and has written nothing.
 var ErrUnchanged = errors.New("nothing is changed")
 
-// ErrChanged is the error of a writer who has not seen what it would overwrite.
+// ErrChanged is the error of a write over a document that the writer has not seen.
 var ErrChanged = errors.New("the rules have been changed by somebody else")
 
-// File is a [Store] of one gateway: a file that is replaced as a whole. It is safe
-// for concurrent use by those who share the same File.
+// File is the [Store] of one gateway: a file that is replaced as a whole. It is safe for
+// concurrent use.
 type File struct {
 	name string
 	lock *os.File
-	// crash, if set, is asked before each step of a write, and ends it by an error as
-	// a crash there would: nothing is put in order again.
+	// crash, if set, is called before each step of a write. If it returns an error the write
+	// ends as in a crash: nothing is cleaned up.
 	crash func(step string) error
 }
 
-// OpenFile returns the store in the file of that name, which need not exist yet; its
-// directory does. As long as it is open no other process can open it: each would
-// overwrite what the other has written.
+// OpenFile returns the store in a file. The file need not exist, but its directory must. No
+// other process can open the store at the same time: each would overwrite what the other
+// has written.
 func OpenFile(name string) (*File, error) {
 	name, err := filepath.Abs(name)
 	if err != nil {
@@ -68,7 +68,7 @@ func OpenFile(name string) (*File, error) {
 // Name returns the name of the file.
 func (f *File) Name() string { return f.name }
 
-// Most is far more than rules take.
+// Most implements [Store].
 func (f *File) Most() int { return maxBytes }
 
 // Close lets others open the file.
@@ -76,7 +76,7 @@ func (f *File) Close() error { return f.lock.Close() }
 
 // Read returns what is in the file.
 func (f *File) Read(context.Context) ([]byte, error) {
-	info, err := os.Stat(f.name) // before it is opened: to open a pipe waits for a writer
+	info, err := os.Stat(f.name) // first, because opening a pipe waits for a writer
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
@@ -93,9 +93,9 @@ func (f *File) Read(context.Context) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, maxBytes+1))
 }
 
-// Write replaces the file: the new one is complete on the disk before it takes the
-// name, and the name is on the disk before Write returns. Whatever happens in
-// between, the file is the one or the other; a full disk leaves the old one.
+// Write replaces the file. The new file is complete on the disk before it gets the name, and
+// the name is on the disk before Write returns. Whatever happens in between, there is the old
+// file or the new one; a full disk leaves the old one.
 func (f *File) Write(ctx context.Context, was string, next []byte) error {
 	now, err := f.Read(ctx)
 	if err != nil {
@@ -124,7 +124,7 @@ func (f *File) Write(ctx context.Context, was string, next []byte) error {
 	return syncDirectory(filepath.Dir(f.name))
 }
 
-// errCrash is the end of a write that a test asks for.
+// errCrash is the error of a write that a test ends.
 var errCrash = errors.New("crash")
 
 func (f *File) step(name string) error {
@@ -134,7 +134,7 @@ func (f *File) step(name string) error {
 	return f.crash(name)
 }
 
-// fill makes a file with the given contents, on the disk when it returns.
+// fill writes a file, and returns when it is on the disk.
 func (f *File) fill(name string, data []byte) error {
 	file, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -158,7 +158,7 @@ func (f *File) fill(name string, data []byte) error {
 	return errors.Join(err, file.Close())
 }
 
-// syncDirectory brings the names in a directory to the disk.
+// syncDirectory writes the names in a directory to the disk.
 func syncDirectory(name string) error {
 	d, err := os.Open(name)
 	if err != nil {
@@ -167,18 +167,18 @@ func syncDirectory(name string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Shared is a [Store] of several gateways: a document on a Redis or Valkey server.
+// Shared is the [Store] of several gateways: a document on a Redis or Valkey server.
 type Shared struct {
 	name  string
 	store *weirredis.Store
 	doc   *weirredis.Document
 
 	mu   sync.Mutex // guards what follows
-	seen []byte     // what is there, as far as is known; nil for nothing
+	seen []byte     // the document as it was last read or written; nil if there is none
 }
 
-// NewShared returns the store on a server, which it closes in the end. name is what
-// messages call it.
+// NewShared returns the store on a server. It closes the server's connection. name names the
+// store in messages.
 func NewShared(name string, server *weirredis.Store) *Shared {
 	return &Shared{name: name, store: server, doc: server.Document("quotas")}
 }
@@ -192,7 +192,7 @@ func (s *Shared) Most() int { return weirredis.MaxDocument }
 // Close ends the connection.
 func (s *Shared) Close() error { return s.store.Close() }
 
-// Read returns the document. What has not changed is not sent again.
+// Read returns the document. The server sends it only if it has changed.
 func (s *Shared) Read(ctx context.Context) ([]byte, error) {
 	s.mu.Lock()
 	known := s.seen

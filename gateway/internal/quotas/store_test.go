@@ -152,17 +152,17 @@ func TestGatewaysAtOnce(t *testing.T) {
 	all.Wait()
 	for g, d := range desks {
 		d.Follow(t.Context())
-		if n := len(d.Look("api").Rules); n != 2+gateways*each {
+		if n := len(d.List("api").Rules); n != 2+gateways*each {
 			t.Errorf("gateway %d knows %d rules, want %d", g, n, 2+gateways*each)
 		}
 		if got := d.passes("api", fmt.Sprintf("g%d-%d", (g+1)%gateways, each-1), 9); got != 3 {
 			t.Errorf("gateway %d lets through %d, want 3", g, got)
 		}
-		if l := d.Look(""); l.ETag != desks[0].Look("").ETag {
+		if l := d.List(""); l.ETag != desks[0].List("").ETag {
 			t.Errorf("gateway %d has ETag %s", g, l.ETag)
 		}
 	}
-	if rev := desks[0].doc.Revision; rev != gateways*each {
+	if rev := desks[0].saved.doc.Revision; rev != gateways*each {
 		t.Errorf("revision %d after %d changes", rev, gateways*each)
 	}
 }
@@ -176,13 +176,13 @@ func (s *narrow) Most() int { return 3000 }
 func TestStoreTooSmall(t *testing.T) {
 	d := newDesk(t, new(narrow), base())
 	d.must(set("api", "carol", "3/h"))
-	before := d.Look("").ETag
+	before := d.List("").ETag
 	_, err := d.Change(t.Context(), Change{Ops: []Op{{Gate: "api", Replace: many(100, "1/h")}}, Via: ViaToken})
 	var faults Faults
 	if !errors.As(err, &faults) || !strings.Contains(err.Error(), "shelf can keep 3000; delete some") {
 		t.Errorf("%v", err)
 	}
-	if l := d.Look(""); l.ETag != before || d.Stats().Changes[By{ViaToken, Refused}] != 1 {
+	if l := d.List(""); l.ETag != before || d.Stats().Changes[By{ViaToken, Refused}] != 1 {
 		t.Errorf("%+v", l)
 	}
 	d.must(Change{Ops: []Op{{Gate: "api", Replace: many(10, "1/h")}}})

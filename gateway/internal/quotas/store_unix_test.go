@@ -91,7 +91,7 @@ func setForever(name string) error {
 		return err
 	}
 	book.Adopt(plan, p)
-	for n := book.doc.Revision + 1; ; n++ {
+	for n := book.saved.doc.Revision + 1; ; n++ {
 		ops := []Op{{Gate: "other", Set: user("last", fmt.Sprint(n, "/h"))}}
 		for i := range 40 {
 			ops = append(ops, Op{Gate: "api", Set: user(fmt.Sprintf("u-%d-%d", n, i), "1/h")})
@@ -122,7 +122,7 @@ func TestKilledWhileWriting(t *testing.T) {
 		if err != nil {
 			t.Fatalf("kill %d: %v", kill, err)
 		}
-		at, ok := newDraft(k.doc.Rules).at[identityOf("other", user("last", ""))]
+		at, ok := newDraft(k.doc.Rules).at[identity{"other", user("last", "").Pattern()}]
 		if !ok {
 			t.Fatalf("kill %d: %d rules, and not the one that each write sets", kill, k.Len())
 		}

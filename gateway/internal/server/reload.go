@@ -251,7 +251,7 @@ func (s *Server) newUpstreams(cfg *config.Config) (map[string]*proxy.Upstream, e
 // compile compiles the policy of next, which has everything else. It adopts the gates and
 // targets of prev, which has not changed after an error. rules are those set at run time,
 // nil if they are where they were.
-func (s *Server) compile(next, prev *state, rules *quotas.Kept) (err error) {
+func (s *Server) compile(next, prev *state, rules *quotas.Saved) (err error) {
 	spec := next.cfg.Policy()
 	spec.Gates = proxy.WithTargetGates(spec.Gates, next.cfg.Upstreams)
 	if rules != nil {

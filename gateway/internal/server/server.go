@@ -153,7 +153,7 @@ func (s *Server) Run(ctx context.Context) error {
 	chores.Go(func() { s.watch(background) })
 	chores.Go(func() { every(background, saveEvery, s.save) })
 	chores.Go(func() { s.events.Run(background) })
-	chores.Go(func() { every(background, quotas.Every, func() { s.book.Follow(background) }) })
+	chores.Go(func() { every(background, quotas.PollInterval, func() { s.book.Follow(background) }) })
 	chores.Go(func() { s.probe(background, s.state.Load()) })
 
 	var failed error

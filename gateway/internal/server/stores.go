@@ -121,7 +121,7 @@ type rulesPlace struct {
 // openRules opens the place where cfg keeps the rules of quotas that are set at run time.
 // At the start it makes the book of them. Later it reads them, for the policy that is to
 // be compiled with them; read is nil if cfg keeps them where they are.
-func (s *Server) openRules(cfg *config.Config) (place rulesPlace, read *quotas.Kept, err error) {
+func (s *Server) openRules(cfg *config.Config) (place rulesPlace, read *quotas.Saved, err error) {
 	place = rulesPlace{file: cfg.Quotas.File, store: cfg.Quotas.Store}
 	field := "quotas.file"
 	if place.store != "" {

@@ -275,7 +275,7 @@ func TestReloadMovesRules(t *testing.T) {
 	if eve, mallory := g.served("eve", 1), g.served("mallory", 1); eve != 1 || mallory != 0 {
 		t.Errorf("eve %d, mallory %d, want 1 and 0", eve, mallory)
 	}
-	for _, part := range []string{"kept elsewhere now", "rules=1 still_in=" + cfg.Quotas.File} {
+	for _, part := range []string{"kept in another place", "rules=1 still_in=" + cfg.Quotas.File} {
 		if !strings.Contains(g.log.String(), part) {
 			t.Errorf("the log says no %q", part)
 		}
@@ -301,7 +301,7 @@ func TestReloadMovesRules(t *testing.T) {
 	if eve := g.served("eve", 1); eve != 1 {
 		t.Error("eve is blocked by a rule that is kept nowhere")
 	}
-	if status, text := overSocket(t, cfg.Admin.Socket, http.MethodPost, "/quotas", blockEve); status != http.StatusConflict || !strings.Contains(text, "nowhere") {
+	if status, text := overSocket(t, cfg.Admin.Socket, http.MethodPost, "/quotas", blockEve); status != http.StatusConflict || !strings.Contains(text, "no place is configured") {
 		t.Errorf("%d %s", status, text)
 	}
 }
@@ -336,7 +336,7 @@ func TestReloadCannotMoveRules(t *testing.T) {
 	f("quotas.file: "+filepath.Join(dir, "no", "q.json")+": its directory does not exist", func(c *config.Config) {
 		c.Admin.Socket, c.Quotas.File = free, filepath.Join(dir, "no", "q.json")
 	})
-	f("quotas.file: quotas set at run time cannot be read: "+broken+":1:", func(c *config.Config) {
+	f("quotas.file: quota rules set at run time cannot be read: "+broken+":1:", func(c *config.Config) {
 		c.Admin.Socket, c.Quotas.File = free, broken
 	})
 	f("admin.socket: cannot listen on the socket "+broken+": a file that is no socket is there", func(c *config.Config) { c.Admin.Socket = broken })
