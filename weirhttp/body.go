@@ -9,10 +9,9 @@ import (
 	"time"
 )
 
-// MaxBuffered bounds the request bodies that one [Middleware] holds in memory
-// at the same time because of [WithBufferedBody]. A request that would go
-// beyond it is served unbuffered.
-const MaxBuffered = 64 << 20
+// maxBuffered bounds the request bodies that one [Middleware] has in memory at the
+// same time because of [WithBufferedBody]. A request beyond it is served unbuffered.
+const maxBuffered = 64 << 20
 
 // bodyBuffers reads small request bodies ahead of admission.
 type bodyBuffers struct {
@@ -20,8 +19,8 @@ type bodyBuffers struct {
 	held atomic.Int64
 }
 
-// buffer returns r with its body in memory, if the body is small enough, and
-// the function that gives the memory's account back.
+// buffer returns r with its body in memory, if the body is small enough, and a
+// function to call when that memory is free again.
 func (b *bodyBuffers) buffer(r *http.Request) (*http.Request, func()) {
 	if !b.wants(r) {
 		return r, func() {}
@@ -30,7 +29,7 @@ func (b *bodyBuffers) buffer(r *http.Request) (*http.Request, func()) {
 	if size < 0 {
 		size = b.max
 	}
-	if b.held.Add(size) > MaxBuffered {
+	if b.held.Add(size) > maxBuffered {
 		b.held.Add(-size)
 		return r, func() {}
 	}
@@ -77,7 +76,7 @@ type bufferedBody struct {
 // Close implements [io.Closer].
 func (b *bufferedBody) Close() error { return b.original.Close() }
 
-// failing repeats an error of reading ahead when the handler gets there.
+// failing returns the error of reading ahead when the handler gets there.
 type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }

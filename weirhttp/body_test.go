@@ -50,9 +50,9 @@ func TestBufferedBodyArrivesWhole(t *testing.T) {
 }
 
 func TestBufferedBodiesAreBounded(t *testing.T) {
-	b := &bodyBuffers{max: MaxBuffered}
+	b := &bodyBuffers{max: maxBuffered}
 	big := httptest.NewRequest("POST", "/", http.NoBody)
-	big.Body, big.ContentLength = io.NopCloser(strings.NewReader("x")), MaxBuffered
+	big.Body, big.ContentLength = io.NopCloser(strings.NewReader("x")), maxBuffered
 	_, release := b.buffer(big)
 	next := httptest.NewRequest("POST", "/", strings.NewReader("y"))
 	if got, _ := b.buffer(next); got != next {

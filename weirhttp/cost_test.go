@@ -26,7 +26,7 @@ func TestSetCost(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		q.AttachFrom(target, p)
+		q.Attach(target, p)
 		q.SetCost("", 7)
 		if got := held(); got != [2]int64{7, 7} {
 			t.Errorf("of both: %v", got)

@@ -12,11 +12,10 @@
 //
 // # What a slot is held for
 //
-// A controller learns from how long the backend took, and a slot is free when
-// the backend has nothing left to do. So the permit is sampled when the handler
-// begins its answer, by status (see [weir.ClassifyHTTP]), and given back when
-// the handler returns, panics, or ends its goroutine. What becomes of a request
-// that ends without an answer:
+// A controller learns from how long the backend took, and a slot is free when the
+// backend has nothing left to do. So the permit is sampled when the handler begins its
+// answer, by status (see [weir.ClassifyHTTP]). It is released when the handler returns,
+// panics, or ends its goroutine. The outcome of a request without an answer:
 //
 //	the handler returns                        OK: net/http sends 200
 //	it panics, http.ErrAbortHandler included   Failed
@@ -28,13 +27,11 @@
 //
 // # Streams
 //
-// A client that reads slowly is no slow backend. Downloads, server-sent events
-// and upgraded connections give their slot back early and hold a place in a
-// bounded pool instead: see [Streams] for when, and what happens when it is
-// full. [WithWriteTimeout] cuts those that stop reading. Time spent reading a
-// request's body does count, because the middleware cannot tell it from work:
-// bound it with Server.ReadTimeout, or let [WithBufferedBody] read small bodies
-// first.
+// A client that reads slowly is no slow backend. Downloads, server-sent events and
+// upgraded connections release their slot early and have a place in a bounded pool
+// instead; see [Streams]. [WithWriteTimeout] cuts those that stop reading. Time spent
+// reading a request's body does count, because the middleware cannot tell it from work.
+// Bound it with Server.ReadTimeout, or let [WithBufferedBody] read small bodies first.
 //
 // # Clients that leave
 //
@@ -86,10 +83,10 @@ import (
 // Once admitted, the handler's context carries a [*Request] and, for nested
 // calls through the same gate, the permit (see [weir.WithPermit]).
 //
-// The permit is sampled when the handler begins its answer and given back when
-// the handler returns, panics or ends its goroutine; a response that turns into
-// a stream gives it back earlier (see [Streams]). A panic is not recovered: it
-// goes on to net/http.
+// The permit is sampled when the handler begins its answer, and released when the
+// handler returns, panics or ends its goroutine. A response that becomes a stream
+// releases it earlier; see [Streams]. A panic is not recovered: it goes on to
+// net/http.
 //
 // A nil g with no [WithSelect] admits everything.
 func Middleware(g weir.Gate, opts ...Option) func(http.Handler) http.Handler {
@@ -102,7 +99,7 @@ func Middleware(g weir.Gate, opts ...Option) func(http.Handler) http.Handler {
 }
 
 func newMiddleware(g weir.Gate, opts []Option) middleware {
-	m := middleware{gate: g, yield: true, turns: &turns{epoch: time.Now()}, random: rand.Float64}
+	m := middleware{gate: g, yield: true, yielder: &yielder{epoch: time.Now()}, random: rand.Float64}
 	for _, o := range opts {
 		o(&m)
 	}
@@ -126,7 +123,7 @@ type middleware struct {
 	bodies       *bodyBuffers
 	writeTimeout writeTimeout
 	yield        bool
-	turns        *turns
+	yielder      *yielder
 	random       func() float64
 }
 
@@ -140,7 +137,7 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if m.bodies != nil {
 		buffered, release := m.bodies.buffer(r)
 		defer release()
-		defer handBack(buffered, r)
+		defer copyBack(buffered, r)
 		r = buffered
 	}
 	q := m.admit(w, r, gate, work)
@@ -150,17 +147,17 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	inner := r.WithContext(&q.ctx)
 	defer func() {
 		q.handlerEnded()
-		handBack(inner, r)
+		copyBack(inner, r)
 	}()
 	if q.timed {
-		m.turns.serve(m.next, q.out.kind(), inner)
+		m.yielder.serve(m.next, q.out.kind(), inner)
 	} else {
 		m.next.ServeHTTP(q.out.kind(), inner)
 	}
 	q.returned = true
 }
 
-// choose finds the gate for r and describes r to it.
+// choose returns the gate for r and the work that r is.
 func (m *middleware) choose(r *http.Request) (weir.Gate, weir.Work) {
 	gate, work := m.gate, weir.Work{Op: r.Pattern}
 	if m.selectGate != nil {
@@ -172,7 +169,7 @@ func (m *middleware) choose(r *http.Request) (weir.Gate, weir.Work) {
 	return gate, work
 }
 
-// described is apart from choose because its work is allocated.
+// described is a function of its own because its work escapes to the heap.
 func (m *middleware) described(r *http.Request, work weir.Work) weir.Work {
 	m.work(r, &work)
 	return work
@@ -187,18 +184,17 @@ func (m *middleware) admit(w http.ResponseWriter, r *http.Request, gate weir.Gat
 	}
 	q := newRequest(r.Context(), gate, p, m.streams)
 	if m.yield {
-		// Lets the requests that have already arrived reach the wait room
-		// before this one takes the processor. Without it a handler that only
-		// computes runs to its end before the next request is even counted, and
-		// the queue stands where no gate sees it.
-		q.timed = m.turns.pass()
+		// Requests that have already arrived reach the wait room before this one
+		// takes the processor. Otherwise a handler that only computes runs to its
+		// end before the next request is counted, and no gate sees the queue.
+		q.timed = m.yielder.yield()
 	}
 	q.out.init(w, q, m.writeTimeout)
 	return q
 }
 
 func (m *middleware) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	m.turns.refusal()
+	m.yielder.recordRefusal()
 	rej := weir.AsRejection(err)
 	if rej == nil {
 		rej = foreign(err)
@@ -210,10 +206,10 @@ func (m *middleware) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	writeRejection(w, r, rej, nil, m.random)
 }
 
-// handBack writes to a request what later handlers found out on a copy of it.
-// The server removes the temporary files of a form it knows of; outer handlers
-// label their logs by the pattern.
-func handBack(from, to *http.Request) {
+// copyBack copies to a request what later handlers set on a copy of it. The server
+// removes the temporary files of a form that it knows; outer handlers label their logs
+// by the pattern.
+func copyBack(from, to *http.Request) {
 	if from != to {
 		to.MultipartForm, to.Pattern = from.MultipartForm, from.Pattern
 	}
@@ -230,20 +226,20 @@ func foreign(err error) *weir.Rejection {
 	return &weir.Rejection{Reason: weir.ReasonStore, Retryable: true, Cause: err}
 }
 
-// Guard does what [Middleware] does, for servers that know gate, work and
-// handler of each request themselves. The handler is given the [*Request]
-// instead of finding it in its context, which saves a copy of the request: on
-// the path of a proxy that is worth having.
+// Guard does what [Middleware] does, for servers that know the gate, the work and the
+// handler of each request themselves. The handler gets the [*Request] as an argument
+// instead of in its context. That saves a copy of each request, which counts on the
+// path of a proxy.
 type Guard struct{ m middleware }
 
 // NewGuard returns a guard with the options of a [Middleware]. [WithSelect] and
 // [WithWork] have no effect on it.
 func NewGuard(opts ...Option) *Guard { return &Guard{newMiddleware(nil, opts)} }
 
-// Serve admits r through gate and then calls next, with everything Middleware
-// promises: but r comes with its own context, so that [FromContext] finds
-// nothing, and nested calls through the same gate take a slot of their own. A
-// nil gate lets r through untouched, and q is nil.
+// Serve admits r through gate and then calls next, as [Middleware] does, with one
+// difference. The context of r stays as it is, so [FromContext] finds nothing, and
+// nested calls through the same gate take slots of their own. A nil gate lets r
+// through untouched, and q is nil.
 func (g *Guard) Serve(w http.ResponseWriter, r *http.Request, gate weir.Gate, work weir.Work,
 	next func(w http.ResponseWriter, r *http.Request, q *Request)) {
 	if gate == nil {
@@ -253,7 +249,7 @@ func (g *Guard) Serve(w http.ResponseWriter, r *http.Request, gate weir.Gate, wo
 	if g.m.bodies != nil {
 		buffered, release := g.m.bodies.buffer(r)
 		defer release()
-		defer handBack(buffered, r)
+		defer copyBack(buffered, r)
 		r = buffered
 	}
 	q := g.m.admit(w, r, gate, work)
@@ -268,12 +264,11 @@ func (g *Guard) Serve(w http.ResponseWriter, r *http.Request, gate weir.Gate, wo
 // Option adjusts [Middleware].
 type Option func(*middleware)
 
-// WithWork fills in who asks for what: tenant, user, priority, cost. The Work
-// comes with Op set to the request's pattern, which is empty where the
-// middleware wraps the mux instead of a handler inside it; set Op to something
-// with few values, never to the path. fn runs on each request before anything
-// is known about it, so it must be quick, and must not believe headers that any
-// client can send.
+// WithWork fills in who asks for what: tenant, user, priority, cost. Op is already set to
+// the request's pattern. The pattern is empty where the middleware wraps the mux instead
+// of a handler inside it; set Op to something with few values, never to the path. fn
+// runs on each request before anything is known about it. So it must be quick, and must
+// not believe headers that any client can send.
 func WithWork(fn func(r *http.Request, w *weir.Work)) Option {
 	return func(m *middleware) { m.work = fn }
 }
@@ -294,20 +289,18 @@ func WithStreams(s *Streams) Option {
 	return func(m *middleware) { m.streams, m.streamsSet = s, true }
 }
 
-// WithBufferedBody reads request bodies of up to limit bytes, at most
-// [MaxBuffered], before the request asks for admission. Default: no body is
-// touched.
+// WithBufferedBody reads request bodies of up to limit bytes, at most 64 MiB, before the
+// request asks for admission. Default: no body is touched.
 //
-// An HTTP/1 server notices that a client has left only once the request's body
-// has been read, because until then the departure hides behind the unread
-// bytes. A request without a body leaves the wait room at once when its client
-// goes; one with an unread body stays until its turn or its time-out. Reading
-// small bodies first closes that gap, and a slow upload then holds no slot. The
-// price is that the body of a request that is refused later has been read too.
-// HTTP/2 notices departures in any case.
+// An HTTP/1 server notices that a client has left only once the request's body has been
+// read: until then the departure hides behind the unread bytes. So a request with an
+// unread body waits in the room until it is served or times out, even if its client has
+// gone. Reading small bodies first closes that gap, and a slow upload then holds no slot.
+// The price is that the bodies of refused requests are read too. HTTP/2 notices
+// departures in any case.
 //
-// A longer body is left alone, and so is every body while [MaxBuffered] bytes are
-// already held. So are bodies whose client waits: for "100 Continue", or, with the
+// A longer body is left alone, and so is every body while the middleware has 64 MiB in
+// memory. Bodies whose client waits are left alone too: for "100 Continue", or, with the
 // content types of gRPC and of Connect's streams, for an answer to what it has sent so
 // far. A body that fails to arrive fails later, when the handler reads it.
 func WithBufferedBody(limit int64) Option {
@@ -316,7 +309,7 @@ func WithBufferedBody(limit int64) Option {
 			m.bodies = nil
 			return
 		}
-		m.bodies = &bodyBuffers{max: min(limit, MaxBuffered)}
+		m.bodies = &bodyBuffers{max: min(limit, maxBuffered)}
 	}
 }
 
@@ -337,10 +330,9 @@ func WithRejection(fn func(http.ResponseWriter, *http.Request, *weir.Rejection))
 	return func(m *middleware) { m.reject = fn }
 }
 
-// WithYield says whether an admitted request lets others go first before its
-// handler starts. Default true: where handlers compute rather than wait, it is
-// what moves the queue from the scheduler, where nobody sees it, into the wait
-// room.
+// WithYield says whether an admitted request lets others go first before its handler
+// starts. Default true: where handlers compute rather than wait, it moves the queue from
+// the scheduler, where nobody sees it, into the wait room.
 //
 // While nothing is refused it is runtime.Gosched, a fraction of a microsecond
 // when the process is idle. Within a second of a refusal, and where handlers

@@ -61,7 +61,7 @@ func noCost(rej *weir.Rejection) bool { return rej.Reason == weir.ReasonTooLarge
 // Retry-After is in whole seconds, rounded up. For overload (503) up to half as
 // much again, and at least a second, is added at random, so that refused clients
 // do not come back all at once; but what is added never takes it beyond
-// [MaxRetryAfter]. It is never less than the exact time, which the document has in
+// 30 s. It is never less than the exact time, which the document has in
 // milliseconds:
 //
 //	{"type":"https://pkg.go.dev/github.com/weir-go/weir#ReasonQueueFull",
@@ -118,9 +118,9 @@ func writeRejection(w http.ResponseWriter, r *http.Request, rej *weir.Rejection,
 	}
 }
 
-// MaxRetryAfter is the longest Retry-After that the random part of [WriteRejection]
+// maxRetryAfter is the longest Retry-After that the random part of [WriteRejection]
 // leads to. Overload is over, or another matter, by then.
-const MaxRetryAfter = 30 * time.Second
+const maxRetryAfter = 30 * time.Second
 
 // bodyHeaders may have been set by an outer handler for the body it expected.
 var bodyHeaders = [...]string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified", "Trailer"}
@@ -150,7 +150,7 @@ func retryAfter(rej *weir.Rejection, status int, random func() float64) (int64, 
 		seconds++
 	}
 	if status == http.StatusServiceUnavailable {
-		spread := min(max(1, seconds/2), int64(MaxRetryAfter/time.Second)-seconds)
+		spread := min(max(1, seconds/2), int64(maxRetryAfter/time.Second)-seconds)
 		seconds += max(0, min(int64(random()*float64(spread+1)), spread))
 	}
 	return seconds, true

@@ -20,22 +20,22 @@ type Request struct {
 	out     writer
 	streams *Streams
 
-	returned bool // the handler came back by itself
-	timed    bool // the handler's time is taken
+	returned bool // the handler returned, without a panic
+	timed    bool // the handler's time is measured
 
-	mu       sync.Mutex
-	permits  []weir.Permit
-	first    [2]weir.Permit // backs permits
-	owners   []weir.Gate    // of permits[1:]; nil where nobody knows
-	sampled  bool
-	moved    bool // holds a place in streams instead of its permits
-	crowded  bool // found streams full
-	hijacked bool
-	detached bool
-	ended    bool
+	mu        sync.Mutex
+	permits   []weir.Permit
+	owners    []weir.Gate // of permits[1:]; nil where nobody knows
+	sampled   bool
+	moved     bool // has a place in streams instead of its permits
+	crowded   bool // found streams full
+	hijacked  bool
+	detached  bool
+	ended     bool
+	returning bool // asks for its permits again
 
-	firstOwner [1]weir.Gate // backs owners
-	returning  bool         // asks for its permits again
+	firstPermits [2]weir.Permit // backs permits
+	firstOwner   [1]weir.Gate   // backs owners
 }
 
 // FromContext returns the admitted request that ctx belongs to, nil if there is
@@ -50,43 +50,41 @@ func newRequest(ctx context.Context, g weir.Gate, p weir.Permit, s *Streams) *Re
 		carrying.Do(func() { weir.WithPermit(ctx, g, p) })
 	}
 	q := &Request{streams: s}
-	q.first[0] = p
-	q.permits = q.first[:1]
+	q.firstPermits[0] = p
+	q.permits = q.firstPermits[:1]
 	q.ctx = requestContext{Context: ctx, request: q, gate: g}
 	return q
 }
 
-// carrying is done by the first request with a permit. Gates look for permits in
-// contexts only once [weir.WithPermit] was called in the process, and a request's
-// context does not call it before it is asked for something, which gates would be
-// the first to do.
+// carrying runs with the first request that has a permit. Gates search contexts for
+// permits only once [weir.WithPermit] was called in the process. A request's context
+// calls it no earlier than it is first asked for a value, and gates would be the
+// first to ask.
 var carrying sync.Once
 
-// Sample reports the backend's answer, as [weir.Permit.Sample] does, on every
-// permit of the request. The first call decides: the middleware calls it when
-// the handler begins its answer, unless the handler was quicker. Handlers call
-// it to say what a status code cannot.
+// Sample reports the backend's answer on every permit of the request; see
+// [weir.Permit.Sample]. The first call decides. The middleware calls it when the
+// handler begins its answer, if the handler has not. Handlers call it to say what a
+// status code cannot.
 func (q *Request) Sample(o weir.Outcome) {
 	if q == nil {
 		return
 	}
+	var buf [4]weir.Permit
 	q.mu.Lock()
 	if q.sampled {
 		q.mu.Unlock()
 		return
 	}
 	q.sampled = true
-	var buf [4]weir.Permit
-	permits := append(buf[:0], q.permits...)
+	permits := Permits(append(buf[:0], q.permits...))
 	q.mu.Unlock()
-	for _, p := range permits {
-		p.Sample(o)
-	}
+	permits.Sample(o)
 }
 
-// SetCost says what the request has really cost, as [weir.Permit.SetCost] does, on
-// every permit of the request: once that is known, and before the slot is given
-// back. gate names the gate that it is told to, the empty name every gate.
+// SetCost says what the request has really cost, on every permit of the request; see
+// [weir.Permit.SetCost]. Call it when the cost is known, before the slot is released.
+// gate names the gate to charge; the empty name means every gate.
 func (q *Request) SetCost(gate string, units int64) {
 	if q == nil {
 		return
@@ -100,17 +98,15 @@ func (q *Request) SetCost(gate string, units int64) {
 	}
 }
 
-// Attach ties p to the request: it is sampled, and done, together with the
-// request's own permit, also when the response becomes a stream. A proxy
-// attaches the permit of the upstream it has chosen. Done may still be called
-// on p earlier, say when another upstream is tried. If the request's slot has
-// already been given back, p is done at once, as NoSample.
-func (q *Request) Attach(p weir.Permit) { q.AttachFrom(nil, p) }
-
-// AttachFrom is [Request.Attach] for a permit that g granted. [Request.Return]
-// then asks g for another in its place. A nil g is that of a permit nobody can be
-// asked for again.
-func (q *Request) AttachFrom(g weir.Gate, p weir.Permit) {
+// Attach ties p, which g has granted, to the request: p is sampled and done together
+// with the request's own permit, also when the response becomes a stream. A proxy
+// attaches the permit of the upstream it has chosen. It may still call Done on p
+// earlier, for instance to try another upstream. If the request's slot has been
+// released already, p is done at once, as NoSample.
+//
+// [Request.Reacquire] asks g for another permit. A nil g means that p cannot be
+// acquired again.
+func (q *Request) Attach(g weir.Gate, p weir.Permit) {
 	if q == nil {
 		return
 	}
@@ -128,11 +124,10 @@ func (q *Request) AttachFrom(g weir.Gate, p weir.Permit) {
 	}
 }
 
-// Detach hands the request's permits to the caller, who must call Done on them;
-// the middleware does nothing with them any more. A proxy does this when the
-// client has left but the upstream still works on its request. It returns nil if
-// the slot has been given back already, or detached before, or on a nil
-// *Request: nothing is left to do then, and Done on nil is fine.
+// Detach gives the request's permits to the caller, who must call Done on them; the
+// middleware leaves them alone from then on. A proxy does this when the client has
+// left but the upstream still works. Detach returns nil if the slot has been
+// released or detached already, or on a nil *Request. Done on nil is fine.
 func (q *Request) Detach() Permits {
 	if q == nil {
 		return nil
@@ -148,32 +143,32 @@ func (q *Request) Detach() Permits {
 	return permits
 }
 
-// Stream says that the response is a stream from now on: its permits are
-// sampled as NoSample if nothing was reported before, given back, and a place
-// in the [Streams] pool is held until the end instead. It reports whether the
-// request holds a place; with the pool full it keeps its slot. The middleware
-// finds most streams by itself. [Request.Return] is the way back.
-func (q *Request) Stream() bool {
+// ReleaseForStream says that the response is a stream from now on. Its permits are
+// sampled as NoSample, if nothing was reported before, and released. Until the end it
+// has a place in the [Streams] pool instead. ReleaseForStream reports whether it got
+// one; with the pool full it keeps its slot. The middleware finds most streams by
+// itself. [Request.Reacquire] is the way back.
+func (q *Request) ReleaseForStream() bool {
 	if q == nil {
 		return false
 	}
 	return q.move()
 }
 
-// Return takes back what [Request.Stream] gave away: w is admitted once more, by
-// the request's gate and then by the gates given to [Request.AttachFrom], and the
-// place among the streams is left for the new permits. It waits as long as
-// those gates let w wait, or until ctx ends.
+// Reacquire is the way back from [Request.ReleaseForStream]. The request's gate admits w
+// once more, then the gates given to [Request.Attach], and the place among the
+// streams is free again. It waits as long as those gates let w wait, or until ctx
+// ends.
 //
-// A proxy calls Stream for a request whose body comes too slowly to keep a slot
-// for it, and Return before it passes the end of the body on: up to then it is
-// the client that takes its time, from then on the backend works.
+// A proxy releases the slot of a request whose body comes too slowly. It reacquires
+// before it passes the end of the body on: until then the client takes its time, from
+// then on the backend works.
 //
-// The error carries a [*weir.Rejection]. The request is a stream still, and the
-// backend must not be given the rest of the work. There is nothing to take back,
-// and nil is returned at once, if the request holds its slot, if it was ever
-// sampled (the backend has answered), or if it has ended or was detached.
-func (q *Request) Return(ctx context.Context, w weir.Work) error {
+// The error carries a [*weir.Rejection]. The request is still a stream then, and the
+// backend must not get the rest of the work. Reacquire returns nil at once if there is
+// nothing to acquire: the request has its slot, was sampled (the backend has
+// answered), has ended or was detached.
+func (q *Request) Reacquire(ctx context.Context, w weir.Work) error {
 	if q == nil {
 		return nil
 	}
@@ -197,7 +192,7 @@ func (q *Request) Return(ctx context.Context, w weir.Work) error {
 	switch {
 	case back:
 		q.streams.leave()
-	case err == nil: // the backend has answered meanwhile, or all is over
+	case err == nil: // the backend has answered meanwhile, or the request is over
 		permits.cancel()
 	}
 	return err
@@ -224,7 +219,7 @@ func readmit(ctx context.Context, w weir.Work, gate weir.Gate, owners []weir.Gat
 	return permits, nil
 }
 
-// move gives the permits back in exchange for a place among the streams.
+// move exchanges the permits for a place among the streams.
 func (q *Request) move() bool {
 	q.mu.Lock()
 	if q.moved || q.ended || q.detached || q.streams == nil {
@@ -248,8 +243,8 @@ func (q *Request) move() bool {
 	return true
 }
 
-// keepLive leaves of the owners those whose permits are held: the others were
-// given back before, as a target is that was tried in vain. q.mu is held.
+// keepLive keeps the owners whose permits are live. The others were done before, for
+// instance of a target that was tried in vain. q.mu is locked.
 func (q *Request) keepLive() {
 	live := q.owners[:0]
 	for i, g := range q.owners {
@@ -262,7 +257,7 @@ func (q *Request) keepLive() {
 }
 
 // away reports whether the request has a place among the streams and the backend
-// has not answered it. q.mu is held.
+// has not answered it. q.mu is locked.
 func (q *Request) away() bool { return q.moved && !q.sampled && !q.ended && !q.detached }
 
 // waitsForPlace reports whether the response is a stream that found no place.
@@ -287,7 +282,7 @@ func (q *Request) handlerEnded() {
 	}
 }
 
-// outcome is what became of a request that has ended, if it was never sampled.
+// outcome is the outcome of a request that has ended without being sampled.
 func (q *Request) outcome() weir.Outcome {
 	switch q.ctx.Err() {
 	case context.Canceled:
@@ -298,10 +293,10 @@ func (q *Request) outcome() weir.Outcome {
 	if !q.returned {
 		return weir.Failed
 	}
-	return weir.ClassifyHTTP(http.StatusOK) // what an answer without a word means
+	return weir.ClassifyHTTP(http.StatusOK) // net/http sends that
 }
 
-// end gives back whatever the request still holds.
+// end releases what the request still has.
 func (q *Request) end(o weir.Outcome) {
 	q.mu.Lock()
 	if q.ended {
@@ -323,9 +318,9 @@ func (q *Request) clientLeft() bool { return q.ctx.Err() == context.Canceled }
 
 type requestKey struct{}
 
-// requestContext is the handler's context: it knows the Request, and carries
-// the permit for nested calls. Most handlers ask their context for nothing, so
-// the carrying context is made when the first value is asked for.
+// requestContext is the handler's context: it knows the Request, and carries the
+// permit for nested calls. The context that does is made when the first value is
+// asked for; most handlers ask for none.
 type requestContext struct {
 	context.Context
 	request *Request
@@ -340,7 +335,7 @@ func (c *requestContext) Value(key any) any {
 	if _, ok := key.(requestKey); ok {
 		return c.request
 	}
-	c.once.Do(func() { c.carrier = weir.WithPermit(c.Context, c.gate, c.request.first[0]) })
+	c.once.Do(func() { c.carrier = weir.WithPermit(c.Context, c.gate, c.request.firstPermits[0]) })
 	return c.carrier.Value(key)
 }
 
@@ -361,7 +356,7 @@ func (ps Permits) Done(o weir.Outcome) {
 	}
 }
 
-// cancel takes permits back as if they had never been granted.
+// cancel cancels each permit, the last one first.
 func (ps Permits) cancel() {
 	for i := len(ps) - 1; i >= 0; i-- {
 		ps[i].Cancel()

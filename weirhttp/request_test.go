@@ -15,16 +15,16 @@ func returning(t *testing.T, s *Streams, g, upstream *fakeGate, then func(http.R
 	t.Helper()
 	srv := serve(t, "HTTP/1.1", Middleware(g, WithStreams(s))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q := FromContext(r.Context())
-		if err := q.Return(r.Context(), weir.Work{}); err != nil || g.held() != 1 {
+		if err := q.Reacquire(r.Context(), weir.Work{}); err != nil || g.held() != 1 {
 			t.Errorf("with nothing to take back: %v, %d held", err, g.held())
 		}
 		tried, _ := upstream.Admit(context.Background(), weir.Work{})
-		q.AttachFrom(upstream, tried)
+		q.Attach(upstream, tried)
 		tried.Cancel()
 		p, _ := upstream.Admit(context.Background(), weir.Work{})
-		q.AttachFrom(upstream, p)
-		q.AttachFrom(nil, weir.Permit{})
-		if !q.Stream() || g.held() != 0 || upstream.held() != 0 {
+		q.Attach(upstream, p)
+		q.Attach(nil, weir.Permit{})
+		if !q.ReleaseForStream() || g.held() != 0 || upstream.held() != 0 {
 			t.Errorf("a stream holds %d and %d slots", g.held(), upstream.held())
 		}
 		then(w, q)
@@ -39,17 +39,17 @@ func TestReturnTakesTheSlotsBack(t *testing.T) {
 	g, upstream, s := newFakeGate(1), newFakeGate(1), NewStreams(StreamsConfig{})
 	returning(t, s, g, upstream, func(w http.ResponseWriter, q *Request) {
 		for range 2 { // the second time changes nothing
-			if err := q.Return(context.Background(), weir.Work{Op: "again"}); err != nil {
+			if err := q.Reacquire(context.Background(), weir.Work{Op: "again"}); err != nil {
 				t.Error(err)
 			}
 			if g.held() != 1 || upstream.held() != 1 || s.Snapshot().Open != 0 {
 				t.Errorf("back with %d and %d slots and %d streams, want 1, 1, 0", g.held(), upstream.held(), s.Snapshot().Open)
 			}
 		}
-		if !q.Stream() || g.held() != 0 || upstream.held() != 0 {
+		if !q.ReleaseForStream() || g.held() != 0 || upstream.held() != 0 {
 			t.Error("it cannot become a stream again")
 		}
-		if err := q.Return(context.Background(), weir.Work{}); err != nil || g.held() != 1 || upstream.held() != 1 {
+		if err := q.Reacquire(context.Background(), weir.Work{}); err != nil || g.held() != 1 || upstream.held() != 1 {
 			t.Errorf("the second return: %v, %d and %d slots", err, g.held(), upstream.held())
 		}
 		w.WriteHeader(http.StatusInternalServerError)
@@ -70,7 +70,7 @@ func TestReturnRefused(t *testing.T) {
 		g, upstream, s := newFakeGate(1), newFakeGate(1), NewStreams(StreamsConfig{})
 		returning(t, s, g, upstream, func(_ http.ResponseWriter, q *Request) {
 			[]*fakeGate{g, upstream}[i].refuse = &weir.Rejection{Gate: name, Reason: weir.ReasonQueueFull}
-			err := q.Return(context.Background(), weir.Work{})
+			err := q.Reacquire(context.Background(), weir.Work{})
 			if rej := weir.AsRejection(err); rej == nil || rej.Gate != name {
 				t.Errorf("refused by %s: %v", name, err)
 			}
@@ -83,7 +83,7 @@ func TestReturnRefused(t *testing.T) {
 	g, upstream, s := newFakeGate(1), newFakeGate(1), NewStreams(StreamsConfig{})
 	returning(t, s, g, upstream, func(_ http.ResponseWriter, q *Request) {
 		g.refuse = context.DeadlineExceeded
-		if rej := weir.AsRejection(q.Return(context.Background(), weir.Work{})); rej == nil || rej.Reason != weir.ReasonDeadline {
+		if rej := weir.AsRejection(q.Reacquire(context.Background(), weir.Work{})); rej == nil || rej.Reason != weir.ReasonDeadline {
 			t.Errorf("an error of a foreign gate became %v", rej)
 		}
 	})
@@ -94,7 +94,7 @@ func TestReturnAfterTheAnswer(t *testing.T) {
 	g, upstream, s := newFakeGate(1), newFakeGate(1), NewStreams(StreamsConfig{})
 	returning(t, s, g, upstream, func(w http.ResponseWriter, q *Request) {
 		w.WriteHeader(http.StatusOK)
-		if err := q.Return(context.Background(), weir.Work{}); err != nil || g.held() != 0 || s.Snapshot().Open != 1 {
+		if err := q.Reacquire(context.Background(), weir.Work{}); err != nil || g.held() != 0 || s.Snapshot().Open != 1 {
 			t.Errorf("%v, %d slots, %d streams", err, g.held(), s.Snapshot().Open)
 		}
 	})
@@ -102,7 +102,7 @@ func TestReturnAfterTheAnswer(t *testing.T) {
 	returning(t, s, g, upstream, func(w http.ResponseWriter, q *Request) {
 		other, _ := g.Admit(context.Background(), weir.Work{})
 		back := make(chan error)
-		go func() { back <- q.Return(context.Background(), weir.Work{}) }()
+		go func() { back <- q.Reacquire(context.Background(), weir.Work{}) }()
 		g.await(func() bool { return g.waiting == 1 })
 		w.WriteHeader(http.StatusOK)
 		other.Done(weir.OK)
@@ -120,9 +120,9 @@ func TestReturnAfterTheEnd(t *testing.T) {
 	var other weir.Permit
 	srv := serve(t, "HTTP/1.1", Middleware(g, WithStreams(s))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		q := FromContext(r.Context())
-		q.Stream()
+		q.ReleaseForStream()
 		other, _ = g.Admit(context.Background(), weir.Work{})
-		go func() { back <- q.Return(context.Background(), weir.Work{}) }()
+		go func() { back <- q.Reacquire(context.Background(), weir.Work{}) }()
 		g.await(func() bool { return g.waiting == 1 })
 	})))
 	mustGet(t, srv.Client(), srv.URL)

@@ -7,10 +7,10 @@ import (
 
 // Defaults of a pool of streams.
 const (
-	DefaultMaxStreams  = 4096
-	DefaultStreamBytes = 64 << 10
-	DefaultStreamGrace = time.Second
-	DefaultStreamStall = 100 * time.Millisecond
+	defaultMaxStreams  = 4096
+	defaultStreamBytes = 64 << 10
+	defaultStreamGrace = time.Second
+	defaultStreamStall = 100 * time.Millisecond
 )
 
 const (
@@ -25,25 +25,25 @@ const (
 // StreamsConfig configures [NewStreams]. The zero value means the defaults; a
 // negative value turns a rule off.
 type StreamsConfig struct {
-	// Max is the number of places. Default [DefaultMaxStreams]; negative means
+	// Max is the number of places. Default 4096; negative means
 	// none, so that every stream keeps its slot and counts as overflowed.
 	Max int
 	// Bytes is the length beyond which a response is a stream. Default 64 KiB.
 	Bytes int64
-	// Grace is how long a response that has been flushed may stay open before
-	// it is a stream. Default 1 s. It lets a handler, or a proxied upstream,
-	// that flushes as it goes hold its slot while it is still at work.
+	// Grace is how long a response that has been flushed may stay open before it is a
+	// stream. Default 1 s. Meanwhile a handler, or a proxied upstream, that flushes as
+	// it goes keeps its slot.
 	Grace time.Duration
 	// Stall is how long one write may block before the response is a stream:
 	// its client reads more slowly than the handler writes. Default 100 ms.
 	Stall time.Duration
 }
 
-// Streams is a bounded pool for responses whose length is decided by the client
-// or by the conversation, not by the backend: long downloads, slow readers,
-// server-sent events, upgraded connections. A request that becomes one gives
-// its permit back and holds a place here until it ends, so that slow clients
-// cannot fill a limiter, and are bounded all the same.
+// Streams is a bounded pool for responses whose length depends on the client or on the
+// conversation, not on the backend: long downloads, slow readers, server-sent events,
+// upgraded connections. A request that becomes one releases its permit and has a place
+// here until it ends. So slow clients cannot fill a limiter, and are bounded all the
+// same.
 //
 // A response becomes a stream when the first of these happens:
 //
@@ -52,14 +52,13 @@ type StreamsConfig struct {
 //   - it has been flushed and is not over after Grace;
 //   - it is longer than Bytes;
 //   - a write has blocked for Stall;
-//   - the handler says so with [Request.Stream].
+//   - the handler says so with [Request.ReleaseForStream].
 //
-// A handler that said so too early, of a request whose body came slowly, takes it
-// back with [Request.Return].
+// A handler that said so while a body came slowly gets its slot back with
+// [Request.Reacquire].
 //
-// When the pool is full the request keeps its slot, is counted as overflowed,
-// and tries again with each later write: a stream that cannot be accounted here
-// stays accounted where it was. It is never cut for that reason.
+// When the pool is full the request keeps its slot, is counted as overflowed, and tries
+// again with each later write. It is never cut for that reason.
 type Streams struct {
 	bytes        int64
 	grace, stall time.Duration
@@ -90,9 +89,9 @@ type StreamsSnapshot struct {
 // NewStreams returns an empty pool.
 func NewStreams(cfg StreamsConfig) *Streams {
 	s := &Streams{
-		bytes: orDefault(cfg.Bytes, DefaultStreamBytes),
-		grace: orDefault(cfg.Grace, DefaultStreamGrace),
-		stall: orDefault(cfg.Stall, DefaultStreamStall),
+		bytes: orDefault(cfg.Bytes, defaultStreamBytes),
+		grace: orDefault(cfg.Grace, defaultStreamGrace),
+		stall: orDefault(cfg.Stall, defaultStreamStall),
 	}
 	s.SetMax(cfg.Max)
 	return s
@@ -113,7 +112,7 @@ func orDefault[T ~int64](v, def T) T {
 // Streams that are open stay open.
 func (s *Streams) SetMax(n int) {
 	if n == 0 {
-		n = DefaultMaxStreams
+		n = defaultMaxStreams
 	}
 	s.max.Store(max(int64(n), 0))
 }

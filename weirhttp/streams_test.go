@@ -71,7 +71,7 @@ func TestWhenAResponseBecomesAStream(t *testing.T) {
 		}, 0},
 		{"a long body", func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, 64<<10+1)) }, 0},
 		{"a long string", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, longDownload) }, 0},
-		{"declared", func(_ http.ResponseWriter, r *http.Request) { FromContext(r.Context()).Stream() }, 0},
+		{"declared", func(_ http.ResponseWriter, r *http.Request) { FromContext(r.Context()).ReleaseForStream() }, 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -121,8 +121,8 @@ func TestSlowReaderGivesItsSlotBack(t *testing.T) {
 		start := time.Now()
 		io.WriteString(c, "GET / HTTP/1.1\r\nHost: pipe\r\n\r\n")
 		g.settled(1)
-		if got := time.Since(start); got != DefaultStreamStall {
-			t.Errorf("slot free after %v, want %v", got, DefaultStreamStall)
+		if got := time.Since(start); got != defaultStreamStall {
+			t.Errorf("slot free after %v, want %v", got, defaultStreamStall)
 		}
 		if got := g.outcomes(); !slices.Equal(got, []weir.Outcome{weir.OK}) {
 			t.Errorf("outcomes %v", got)
@@ -438,12 +438,12 @@ func TestDetachedPermitOutlivesTheHandler(t *testing.T) {
 			t.Error(err)
 		}
 		q := FromContext(r.Context())
-		q.Attach(p)
+		q.Attach(nil, p)
 		kept <- q.Detach()
 		if q.Detach() != nil {
 			t.Error("detached twice")
 		}
-		if q.Stream() {
+		if q.ReleaseForStream() {
 			t.Error("a request without a slot took a place among the streams")
 		}
 	})))
@@ -467,16 +467,16 @@ func TestAttachedPermitSharesTheRequestsFate(t *testing.T) {
 	srv := serve(t, "HTTP/1.1", Middleware(g)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q := FromContext(r.Context())
 		p, _ := upstream.Admit(context.Background(), weir.Work{})
-		q.Attach(p)
+		q.Attach(nil, p)
 		w.WriteHeader(500)
-		if !q.Stream() {
+		if !q.ReleaseForStream() {
 			t.Error("no place among the streams")
 		}
 		if upstream.held() != 0 {
 			t.Error("a stream holds its upstream's slot")
 		}
 		late, _ := upstream.Admit(context.Background(), weir.Work{})
-		q.Attach(late)
+		q.Attach(nil, late)
 		if upstream.held() != 0 {
 			t.Error("a permit attached to a stream is held")
 		}
@@ -490,9 +490,9 @@ func TestAttachedPermitSharesTheRequestsFate(t *testing.T) {
 func TestNilRequestIsHarmless(t *testing.T) {
 	q := FromContext(context.Background())
 	q.Sample(weir.OK)
-	q.Attach(weir.Permit{})
+	q.Attach(nil, weir.Permit{})
 	q.Detach().Done(weir.OK)
-	if q != nil || q.Stream() || q.Return(context.Background(), weir.Work{}) != nil {
+	if q != nil || q.ReleaseForStream() || q.Reacquire(context.Background(), weir.Work{}) != nil {
 		t.Error("a request out of nowhere")
 	}
 }

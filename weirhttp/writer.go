@@ -20,10 +20,9 @@ import (
 // writeTimeout is how long one write may take; 0 means for ever.
 type writeTimeout time.Duration
 
-// writer is the handler's http.ResponseWriter. It watches the answer go by: it
-// samples the request when the answer begins, and notices when the response
-// becomes a stream. Only the handler's goroutine uses it, or one at a time that
-// the handler lets in, as net/http demands of every ResponseWriter.
+// writer is the handler's http.ResponseWriter. It samples the request when the answer
+// begins, and notices when the response becomes a stream. One goroutine at a time uses
+// it, as net/http demands of every ResponseWriter.
 type writer struct {
 	inner   http.ResponseWriter
 	request *Request
@@ -152,8 +151,8 @@ func (w *writer) startStall() {
 	w.stall.Reset(s.stall)
 }
 
-// renewDeadline gives the next write its time, and returns the zero time if
-// that is not the middleware's to do.
+// renewDeadline sets the deadline of the next write. It returns the zero time if the
+// middleware sets none.
 func (w *writer) renewDeadline() time.Time {
 	if w.timeout <= 0 || w.ownDeadline {
 		return time.Time{}
@@ -164,10 +163,9 @@ func (w *writer) renewDeadline() time.Time {
 	return deadline
 }
 
-// clearDeadline follows a write under a deadline. HTTP/2 resets a stream whose
-// deadline passes even if nothing is being written, so a stream that is silent
-// for a while must have none. A write that failed late was cut; HTTP/2 reports
-// it as a closed stream.
+// clearDeadline follows a write under a deadline. HTTP/2 resets a stream whose deadline
+// passes, even if nothing is being written, so a silent stream must have none. A write
+// that failed after its deadline was cut; HTTP/2 reports it as a closed stream.
 func (w *writer) clearDeadline(deadline time.Time, err error) {
 	if err == nil {
 		_ = http.NewResponseController(w.inner).SetWriteDeadline(time.Time{})
@@ -204,8 +202,8 @@ func (w *writer) FlushError() error {
 	return err
 }
 
-// firstFlush decides what a response that is sent piece by piece is: events are
-// a stream for certain, anything else if it lasts.
+// firstFlush decides whether a response that is sent piece by piece is a stream: events
+// are at once, anything else if it lasts.
 func (w *writer) firstFlush() {
 	s := w.request.streams
 	if s == nil {
@@ -236,10 +234,10 @@ func (w *writer) handlerEnded() {
 	}
 }
 
-// readFrom copies src into the response. Files go to the server's own ReadFrom
-// in pieces, so that they are still sent by the kernel; the first piece ends
-// where the response becomes a stream. Any other source is copied through
-// Write, because waiting for the source must not look like a client that stalls.
+// readFrom copies src into the response. Files go to the server's own ReadFrom in
+// pieces, so the kernel still sends them; the first piece ends where the response
+// becomes a stream. Any other source is copied through Write, because waiting for the
+// source must not look like a client that stalls.
 func (w *writer) readFrom(src io.Reader) (int64, error) {
 	if !isFile(src) {
 		buf := copyBuffers.Get().(*[]byte)
@@ -270,9 +268,8 @@ func (w *writer) readFrom(src io.Reader) (int64, error) {
 	}
 }
 
-// pieceLen is how much of a file may be sent under one deadline. The first
-// pieces end exactly where the response becomes a stream, so that a file which
-// ends there is none.
+// pieceLen is how much of a file may be sent under one deadline. A piece ends exactly
+// where the response becomes a stream, so a file that ends there is none.
 func (w *writer) pieceLen() int64 {
 	if s := w.request.streams; s != nil && w.wrote < s.bytes {
 		return min(s.bytes-w.wrote, writeChunk)
@@ -280,9 +277,9 @@ func (w *writer) pieceLen() int64 {
 	return writeChunk
 }
 
-// isFile reports whether the server can send src by itself: a file, or a part
-// of one, as [http.ServeContent] hands it over. Connections are left out: to
-// read from one is to wait for somebody else.
+// isFile reports whether the server can send src by itself: a file, or a part of one,
+// as [http.ServeContent] passes it. Connections are left out: whoever reads from one
+// waits for somebody else.
 func isFile(src io.Reader) bool {
 	if l, ok := src.(*io.LimitedReader); ok {
 		src = l.R
@@ -295,17 +292,103 @@ func isFile(src io.Reader) bool {
 	return ok && seeks
 }
 
-// onlyWriter and onlyReader hide the methods by which io.CopyBuffer would take
-// another way than the buffer.
+// onlyWriter and onlyReader hide the methods that io.CopyBuffer would use instead of
+// the buffer.
 type onlyWriter struct{ io.Writer }
 
 type onlyReader struct{ io.Reader }
 
 var copyBuffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
 
-// hijack hands out the connection wrapped, so that the request's place among
-// the streams, or its slot if there was none, is held until the connection is
-// closed.
+// kind returns the writer as a type with exactly the optional interfaces that
+// the server's writer has: a handler finds out what it can do by asking. Each
+// type is one pointer, so none of them costs an allocation.
+//
+// http.Pusher exists on HTTP/2 only, where nothing can be hijacked or sent by
+// the kernel. http.CloseNotifier, deprecated for the request's context, is left
+// out.
+func (w *writer) kind() http.ResponseWriter {
+	flush := supports[http.Flusher](w.inner) || supports[flushErrorer](w.inner)
+	hijack := supports[http.Hijacker](w.inner)
+	_, from := w.inner.(io.ReaderFrom)
+	_, push := w.inner.(http.Pusher)
+	switch {
+	case flush && hijack && from:
+		return flushHijackFrom{flushHijack{flushOnly{w}}}
+	case flush && hijack:
+		return flushHijack{flushOnly{w}}
+	case flush && from:
+		return flushFrom{flushOnly{w}}
+	case hijack && from:
+		return hijackFrom{hijackOnly{w}}
+	case hijack:
+		return hijackOnly{w}
+	case from:
+		return fromOnly{w}
+	case flush && push:
+		return flushPush{flushOnly{w}}
+	case flush:
+		return flushOnly{w}
+	}
+	return w
+}
+
+// supports reports whether w, or a writer it wraps, implements T: where
+// [http.ResponseController] would find it.
+func supports[T any](w http.ResponseWriter) bool {
+	for {
+		if _, ok := w.(T); ok {
+			return true
+		}
+		u, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			return false
+		}
+		w = u.Unwrap()
+	}
+}
+
+type flushErrorer interface{ FlushError() error }
+
+type (
+	flushOnly       struct{ *writer }
+	flushHijack     struct{ flushOnly }
+	flushHijackFrom struct{ flushHijack }
+	flushFrom       struct{ flushOnly }
+	flushPush       struct{ flushOnly }
+	hijackOnly      struct{ *writer }
+	hijackFrom      struct{ hijackOnly }
+	fromOnly        struct{ *writer }
+)
+
+// Flush implements [http.Flusher].
+func (w flushOnly) Flush() { _ = w.FlushError() }
+
+// Hijack implements [http.Hijacker].
+func (w flushHijack) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.hijack() }
+
+// Hijack implements [http.Hijacker].
+func (w hijackOnly) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.hijack() }
+
+// ReadFrom implements [io.ReaderFrom].
+func (w flushHijackFrom) ReadFrom(r io.Reader) (int64, error) { return w.readFrom(r) }
+
+// ReadFrom implements [io.ReaderFrom].
+func (w flushFrom) ReadFrom(r io.Reader) (int64, error) { return w.readFrom(r) }
+
+// ReadFrom implements [io.ReaderFrom].
+func (w hijackFrom) ReadFrom(r io.Reader) (int64, error) { return w.readFrom(r) }
+
+// ReadFrom implements [io.ReaderFrom].
+func (w fromOnly) ReadFrom(r io.Reader) (int64, error) { return w.readFrom(r) }
+
+// Push implements [http.Pusher].
+func (w flushPush) Push(target string, opts *http.PushOptions) error {
+	return w.inner.(http.Pusher).Push(target, opts)
+}
+
+// hijack wraps the connection that it returns, so that the request's place among
+// the streams, or its slot if there was none, is kept until the connection is closed.
 func (w *writer) hijack() (net.Conn, *bufio.ReadWriter, error) {
 	c, rw, err := http.NewResponseController(w.inner).Hijack()
 	if err != nil {
@@ -330,24 +413,23 @@ type lease struct {
 func (l *lease) end() { l.once.Do(func() { l.request.end(weir.NoSample) }) }
 
 // wrapConn keeps the methods of the connection types that net/http serves:
-// half-closing, splicing, the state of the TLS session. A connection that is
-// dropped without Close is closed by the garbage collector; its lease ends with
-// it.
+// half-closing, splicing, the state of the TLS session. The garbage collector closes a
+// connection that is dropped without Close; its lease ends with it.
 func wrapConn(c net.Conn, q *Request) net.Conn {
 	l := &lease{request: q}
 	switch c := c.(type) {
 	case *net.TCPConn:
-		t := &tcpConn{c, l}
-		runtime.AddCleanup(t, (*lease).end, l)
-		return t
+		return leased(&tcpConn{c, l}, l)
 	case *tls.Conn:
-		t := &tlsConn{c, l}
-		runtime.AddCleanup(t, (*lease).end, l)
-		return t
+		return leased(&tlsConn{c, l}, l)
 	}
-	t := &plainConn{c, l}
-	runtime.AddCleanup(t, (*lease).end, l)
-	return t
+	return leased(&plainConn{c, l}, l)
+}
+
+// leased ends l when the garbage collector finds c.
+func leased[T any](c *T, l *lease) *T {
+	runtime.AddCleanup(c, (*lease).end, l)
+	return c
 }
 
 type tcpConn struct {
@@ -382,113 +464,3 @@ func (c *plainConn) Close() error {
 	defer c.lease.end()
 	return c.Conn.Close()
 }
-
-// kind returns the writer as a type with exactly the optional interfaces that
-// the server's writer has: a handler finds out what it can do by asking. Each
-// type is one pointer, so that none of them costs an allocation.
-//
-// http.Pusher exists on HTTP/2 only, where nothing can be hijacked or sent by
-// the kernel. http.CloseNotifier, deprecated for the request's context, is not
-// carried over.
-func (w *writer) kind() http.ResponseWriter {
-	flush := supports[http.Flusher](w.inner) || supports[flushErrorer](w.inner)
-	hijack := supports[http.Hijacker](w.inner)
-	_, from := w.inner.(io.ReaderFrom)
-	switch {
-	case flush && hijack && from:
-		return flushHijackFrom{w}
-	case flush && hijack:
-		return flushHijack{w}
-	case flush && from:
-		return flushFrom{w}
-	case hijack && from:
-		return hijackFrom{w}
-	case hijack:
-		return hijackOnly{w}
-	case from:
-		return fromOnly{w}
-	case flush:
-		if _, ok := w.inner.(http.Pusher); ok {
-			return flushPush{w}
-		}
-		return flushOnly{w}
-	}
-	return w
-}
-
-// supports reports whether w, or a writer it wraps, implements T: where
-// [http.ResponseController] would find it.
-func supports[T any](w http.ResponseWriter) bool {
-	for {
-		if _, ok := w.(T); ok {
-			return true
-		}
-		u, ok := w.(interface{ Unwrap() http.ResponseWriter })
-		if !ok {
-			return false
-		}
-		w = u.Unwrap()
-	}
-}
-
-type flushErrorer interface{ FlushError() error }
-
-type flushHijackFrom struct{ *writer }
-
-// Flush implements [http.Flusher].
-func (w flushHijackFrom) Flush() { _ = w.FlushError() }
-
-// Hijack implements [http.Hijacker].
-func (w flushHijackFrom) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.hijack() }
-
-// ReadFrom implements [io.ReaderFrom].
-func (w flushHijackFrom) ReadFrom(r io.Reader) (int64, error) { return w.readFrom(r) }
-
-type flushHijack struct{ *writer }
-
-// Flush implements [http.Flusher].
-func (w flushHijack) Flush() { _ = w.FlushError() }
-
-// Hijack implements [http.Hijacker].
-func (w flushHijack) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.hijack() }
-
-type flushFrom struct{ *writer }
-
-// Flush implements [http.Flusher].
-func (w flushFrom) Flush() { _ = w.FlushError() }
-
-// ReadFrom implements [io.ReaderFrom].
-func (w flushFrom) ReadFrom(r io.Reader) (int64, error) { return w.readFrom(r) }
-
-type hijackFrom struct{ *writer }
-
-// Hijack implements [http.Hijacker].
-func (w hijackFrom) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.hijack() }
-
-// ReadFrom implements [io.ReaderFrom].
-func (w hijackFrom) ReadFrom(r io.Reader) (int64, error) { return w.readFrom(r) }
-
-type hijackOnly struct{ *writer }
-
-// Hijack implements [http.Hijacker].
-func (w hijackOnly) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.hijack() }
-
-type fromOnly struct{ *writer }
-
-// ReadFrom implements [io.ReaderFrom].
-func (w fromOnly) ReadFrom(r io.Reader) (int64, error) { return w.readFrom(r) }
-
-type flushPush struct{ *writer }
-
-// Flush implements [http.Flusher].
-func (w flushPush) Flush() { _ = w.FlushError() }
-
-// Push implements [http.Pusher].
-func (w flushPush) Push(target string, opts *http.PushOptions) error {
-	return w.inner.(http.Pusher).Push(target, opts)
-}
-
-type flushOnly struct{ *writer }
-
-// Flush implements [http.Flusher].
-func (w flushOnly) Flush() { _ = w.FlushError() }

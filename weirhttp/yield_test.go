@@ -15,11 +15,11 @@ import (
 
 func TestUnderPressure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		u := turns{epoch: time.Now()}
+		u := yielder{epoch: time.Now()}
 		if u.underPressure() {
 			t.Error("under pressure before anything was refused")
 		}
-		u.refusal()
+		u.recordRefusal()
 		if !u.underPressure() {
 			t.Error("not under pressure right after a refusal")
 		}
@@ -53,7 +53,7 @@ func TestTimed(t *testing.T) {
 			synctest.Wait()
 		}
 		handled(8 * time.Millisecond)
-		if got := m.turns.mean.Load(); got != 0 {
+		if got := m.yielder.mean.Load(); got != 0 {
 			t.Errorf("a handler was timed with nothing refused: %v", time.Duration(got))
 		}
 		go serve()
@@ -64,7 +64,7 @@ func TestTimed(t *testing.T) {
 		hold <- struct{}{}
 		synctest.Wait()
 		handled(8 * time.Millisecond)
-		if got, want := time.Duration(m.turns.mean.Load()), time.Millisecond; got != want {
+		if got, want := time.Duration(m.yielder.mean.Load()), time.Millisecond; got != want {
 			t.Errorf("mean %v after one handler of 8ms, want an eighth, %v", got, want)
 		}
 	})

@@ -9,9 +9,9 @@ import (
 	"syscall"
 )
 
-// poll is a pipe that the run time's network poller watches. A goroutine that
-// writes to it and waits until it can be read goes on when the network has been
-// polled, for all connections at once. There is one for the process; it stays.
+// poll is a pipe that the run time's network poller watches. A goroutine writes to it
+// and waits until it can be read: then the network has been polled, for all
+// connections. There is one for the process; it stays.
 var poll struct {
 	once    sync.Once
 	read    syscall.RawConn
@@ -20,12 +20,12 @@ var poll struct {
 	callers atomic.Int32
 }
 
-// mostPolls bounds those that wait for a poll. The one that is polled for behind
-// so many others tells it no more than theirs do.
+// mostPolls bounds how many goroutines wait for a poll. One more poll behind so many
+// would show nothing new.
 const mostPolls = 64
 
-// pollNetwork returns after the network has been polled. Callers go one by one,
-// so of several that were admitted at once each lets arrivals in before it runs.
+// pollNetwork returns after the network has been polled. Callers go one by one, so
+// each of several that were admitted at once lets arrivals in before it runs.
 func pollNetwork() {
 	poll.once.Do(openPoll)
 	defer poll.callers.Add(-1)
@@ -46,8 +46,8 @@ func pollNetwork() {
 	})
 }
 
-// openPoll leaves poll.read nil where there is no pipe to be had, for want of
-// descriptors say. Requests then take their turn without it.
+// openPoll leaves poll.read nil if it can get no pipe, for instance for want of
+// descriptors. Requests then yield without a poll.
 func openPoll() {
 	r, w, err := os.Pipe()
 	if err != nil {

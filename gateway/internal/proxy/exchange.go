@@ -67,7 +67,7 @@ func (u *Upstream) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
 		u.refuse(w, r, call, err)
 		return
 	}
-	call.Request.AttachFrom(c.seat.gate, c.permit)
+	call.Request.Attach(c.seat.gate, c.permit)
 	x := &exchange{
 		upstream: u, client: ctx, in: r, call: call,
 		choice: c, service: u.shared.services.forRoute(call.Work.Op), started: u.now(),
@@ -298,7 +298,7 @@ func (x *exchange) tryAnother() error {
 	x.restart()
 	c.waited = c.waited || x.waited
 	x.choice = c
-	x.call.Request.AttachFrom(c.seat.gate, c.permit)
+	x.call.Request.Attach(c.seat.gate, c.permit)
 	return nil
 }
 

@@ -303,7 +303,7 @@ func (u *upload) timeIsUp() {
 }
 
 // becomeStream gives the slot up, unless there are too many streams. u.mu is held.
-func (u *upload) becomeStream() { u.moved = u.request.Stream() }
+func (u *upload) becomeStream() { u.moved = u.request.ReleaseForStream() }
 
 // stopClock ends a wait for the client, and reports whether the body has just become complete
 // without a slot.
@@ -328,5 +328,5 @@ func (u *upload) readmit() error {
 	if !u.work.Deadline.IsZero() {
 		u.work.Deadline = u.work.Deadline.Add(time.Since(u.admitted))
 	}
-	return u.request.Return(u.ctx, u.work)
+	return u.request.Reacquire(u.ctx, u.work)
 }
