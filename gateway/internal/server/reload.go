@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/admin"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/proxy"
@@ -276,21 +275,6 @@ func (s *Server) compile(next, prev *state, rules *quotas.Saved) (err error) {
 		next.routes[rt] = &route{next.upstreams[rt.Upstream()], s.metrics.Route(rt.Name()), proxy.NewQuotas(rt)}
 	}
 	return nil
-}
-
-// hooks returns what the gates call.
-func (s *Server) hooks() weir.Hooks {
-	return weir.Hooks{
-		Admitted: s.metrics.Admitted,
-		Done:     s.metrics.Done,
-		Rejected: func(w weir.Work, r *weir.Rejection) {
-			s.metrics.Rejected(w, r)
-			s.events.Rejected(w, r)
-		},
-		LimitChanged: s.events.LimitChanged,
-		Faulty:       s.events.Faulty,
-		Leaked:       s.events.Leaked,
-	}
 }
 
 // enforce makes st the state that new requests get.

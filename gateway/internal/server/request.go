@@ -176,6 +176,21 @@ func writeProblem(w http.ResponseWriter, status int, detail string) {
 	proxy.WriteProblem(w, proxy.Problem{Title: http.StatusText(status), Status: status, Detail: detail})
 }
 
+// hooks returns what the gates call, whatever happens to a request at them.
+func (s *Server) hooks() weir.Hooks {
+	return weir.Hooks{
+		Admitted: s.metrics.Admitted,
+		Done:     s.metrics.Done,
+		Rejected: func(w weir.Work, r *weir.Rejection) {
+			s.metrics.Rejected(w, r)
+			s.events.Rejected(w, r)
+		},
+		LimitChanged: s.events.LimitChanged,
+		Faulty:       s.events.Faulty,
+		Leaked:       s.events.Leaked,
+	}
+}
+
 const (
 	// uploadRate is the slowest body, in bytes a second, that may take longer than the read
 	// time-out.
