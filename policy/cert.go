@@ -134,12 +134,6 @@ func (id *identity) trustsCert(cert *x509.Certificate) bool {
 	return false
 }
 
-// trustsPeer reports whether the peer of a request is trusted, by its network or
-// by its certificate.
-func (id *identity) trustsPeer(r *http.Request) bool {
-	return id.trusts(peerAddr(r.RemoteAddr)) || len(id.trustedCerts) > 0 && id.trustsCert(certificateOf(r))
-}
-
 const certForms = "write cert:uri, cert:dns, cert:subject, cert:cn or cert:hash"
 
 // checkCertSource compiles a source that is read from a client certificate.

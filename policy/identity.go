@@ -109,6 +109,12 @@ func (id *identity) fill(w *weir.Work, r *http.Request, m *match) bool {
 	return a.trusted
 }
 
+// trustsPeer reports whether the peer of a request is trusted, by its network or by its
+// certificate.
+func (id *identity) trustsPeer(r *http.Request) bool {
+	return id.trusts(peerAddr(r.RemoteAddr)) || len(id.trustedCerts) > 0 && id.trustsCert(certificateOf(r))
+}
+
 // claimed reports whether the source is what a peer says in a header.
 func (s source) claimed() bool { return s.kind == headerSource || s.kind == hostSource }
 
