@@ -46,7 +46,6 @@ type request struct {
 	route   *route
 	call    proxy.Call
 	body    *upload // nil for a request without a body
-	status  int     // of the answer; 0 before it begins
 }
 
 // ServeHTTP leads a request through policy and gates to its upstream.
@@ -77,7 +76,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q.call = proxy.Call{Policy: st.policy, Route: rt, Quotas: q.route.quotas, Work: work, Arrived: began}
 	defer func() {
 		took := time.Since(began)
-		q.route.stats.Answered(q.status, q.call.By, took)
+		q.route.stats.Answered(q.call.Status, q.call.By, took)
 		h.s.metrics.Tenant(q.call.Work.Tenant, q.call.By, took)
 	}()
 	if r.Method == http.MethodConnect || r.Method == "PRI" {
@@ -138,7 +137,7 @@ func (q *request) Unwrap() http.ResponseWriter { return q.ResponseWriter }
 // makes a GOAWAY of it.
 func (q *request) WriteHeader(status int) {
 	if status >= 200 || status == http.StatusSwitchingProtocols {
-		q.status = status
+		q.call.Status = status
 		if status != http.StatusSwitchingProtocols && (q.handler.s.draining.Load() || q.handler.listener.closed.Load()) {
 			q.Header().Set("Connection", "close")
 		}

@@ -172,6 +172,9 @@ func TestWebSocketUpgrade(t *testing.T) {
 	}
 	_ = c.Close()
 	g.idle()
+	eventually(t, "it counts as an answer of the upstream", func() bool {
+		return strings.Contains(g.scrape(), `weir_http_requests_total{by="upstream",code="1xx",route="/"} 1`)
+	})
 }
 
 func TestTLS(t *testing.T) {
