@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/internal/gate"
 	"github.com/weir-go/weir/internal/room"
 	"github.com/weir-go/weir/limit"
 )
@@ -22,20 +23,17 @@ import (
 //
 // A limiter takes some 4 KB when made, and tens of them once the window of a
 // controller that learns has filled; a controller also brings a timer. So this is
-// for hundreds of keys, where a [Pools] is for millions.
+// for hundreds of keys, where [Pools] is for millions.
 //
 // It implements [weir.Gate], [weir.TryAdmitter], [weir.Arriver] and
 // [weir.Snapshotter].
 type Adaptive struct {
-	name  string
+	front gate.Front
 	key   func(weir.Work) string
 	part  func(weir.Work) string
-	clock func() time.Duration
-	epoch time.Time
 
 	maxWaiting atomic.Int64
 	entering   atomic.Int64 // in Admit, or waiting by way of Arrive
-	refused    [16]atomic.Uint64
 
 	configuring sync.Mutex // one Reconfigure at a time; taken before mu
 
@@ -78,21 +76,14 @@ func NewAdaptive(cfg AdaptiveConfig) (*Adaptive, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	l := &Adaptive{name: cfg.Name, key: cfg.Key, part: cfg.Part, clock: cfg.Now, epoch: time.Now(),
-		pools: map[string]*pool{}, leaving: map[string]*pool{}}
+	l := &Adaptive{key: cfg.Key, part: cfg.Part, pools: map[string]*pool{}, leaving: map[string]*pool{}}
+	l.front.Init(cfg.Name, cfg.Now)
 	l.configure(cfg)
 	return l, nil
 }
 
 // Name returns the name from the configuration.
-func (l *Adaptive) Name() string { return l.name }
-
-func (l *Adaptive) now() time.Duration {
-	if l.clock != nil {
-		return l.clock()
-	}
-	return time.Since(l.epoch)
-}
+func (l *Adaptive) Name() string { return l.front.Name() }
 
 // Admit takes the cost of w from the limiter of its key, see limit.Limiter.Admit.
 func (l *Adaptive) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
@@ -158,7 +149,7 @@ func (w cancelling) Cancel() bool {
 }
 
 // comeIn counts work in, and reports whether it may wait: a key may have no more
-// waiting than there are places left, as at a [Pools].
+// waiting than there are places left, as at [Pools].
 func (l *Adaptive) comeIn(p *pool) bool {
 	mine, others := p.entering.Add(1)-1, l.entering.Add(1)-1
 	return mine < l.maxWaiting.Load()-others
@@ -188,8 +179,7 @@ func (l *Adaptive) pin(w weir.Work) (*pool, *limit.Limiter, error) {
 		l.unpin(p)
 		refused = l.blocked("part", fmt.Errorf("keyed: New gives key %.40q no part %.40q", key, part))
 	}
-	l.refused[refused.Reason].Add(1)
-	return nil, nil, refused
+	return nil, nil, l.front.Refuse(&w, refused)
 }
 
 // Keys returns the number of keys that are known.
@@ -212,7 +202,7 @@ func (l *Adaptive) all() (limiters []*limit.Limiter) {
 	return limiters
 }
 
-// Next and Step are as those of a [Pools], on virtual time.
+// Next and Step are as those of [Pools], on virtual time.
 func (l *Adaptive) Next() (time.Duration, bool) {
 	first := room.Never
 	for _, limiter := range l.all() {
@@ -279,7 +269,7 @@ type AdaptiveConfig struct {
 	// the limiters' own bounds: beyond it, work is admitted at once or refused. 0
 	// means limit.DefaultQueueLen; with a negative value nothing waits.
 	//
-	// As at a [Pools] a key may have no more work waiting than there are places left:
+	// As at [Pools] a key may have no more work waiting than there are places left:
 	// one that floods the room gets half of it. What comes beyond that is not
 	// weighed against what waits, not by its priority either. So where priorities
 	// matter give the limiters a Queue.Len that is well below.
@@ -293,10 +283,10 @@ type AdaptiveConfig struct {
 const DefaultMaxAdaptive = 1024
 
 func (c *AdaptiveConfig) validate() error {
-	var f faults
-	f.check(c.New != nil, "New: must be set; keyed.PerKey makes one of a function that returns a limit.Config")
-	f.check(c.MaxKeys >= 0, "MaxKeys %d: must be at least 1, or 0 for %d", c.MaxKeys, DefaultMaxAdaptive)
-	return f.err(c.Name)
+	var f gate.Faults
+	f.Check(c.New != nil, "New: must be set; keyed.PerKey makes one of a function that returns a limit.Config")
+	f.Check(c.MaxKeys >= 0, "MaxKeys %d: must be at least 1, or 0 for %d", c.MaxKeys, DefaultMaxAdaptive)
+	return f.Err("keyed", c.Name)
 }
 
 // PerKey is for AdaptiveConfig.New where each key has one limiter.
@@ -351,7 +341,7 @@ func (l *Adaptive) Reconfigure(cfg AdaptiveConfig) error {
 	}
 	l.mu.Unlock()
 	if closed {
-		return fmt.Errorf("keyed: gate %q: %w", l.name, limit.ErrClosed)
+		return fmt.Errorf("keyed: gate %q: %w", l.Name(), limit.ErrClosed)
 	}
 	var faulty []error
 	for _, p := range pools {

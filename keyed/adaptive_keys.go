@@ -8,6 +8,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/internal/gate"
 	"github.com/weir-go/weir/internal/keys"
 	"github.com/weir-go/weir/limit"
 )
@@ -21,7 +22,7 @@ func (l *Adaptive) find(key string) (*pool, map[string]*limit.Limiter, *weir.Rej
 
 func (l *Adaptive) known(key string) (*pool, map[string]*limit.Limiter, *weir.Rejection) {
 	if l.closed {
-		return nil, nil, &weir.Rejection{Gate: l.name, Reason: weir.ReasonDraining, Retryable: true}
+		return nil, nil, l.front.Draining()
 	}
 	p := l.pools[key]
 	if p == nil {
@@ -108,13 +109,13 @@ func (p past) learned() learned {
 func (l *Adaptive) crowded() *weir.Rejection {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return &weir.Rejection{Gate: l.name, Rule: "keys", Reason: weir.ReasonLimit, Value: float64(len(l.order)),
-		Limit: float64(l.maxKeys), RetryAfter: unknownWait, Retryable: true}
+	return &weir.Rejection{Gate: l.Name(), Rule: "keys", Reason: weir.ReasonLimit, Value: float64(len(l.order)),
+		Limit: float64(l.maxKeys), RetryAfter: gate.UnknownWait, Retryable: true}
 }
 
 // blocked is the refusal of work that there is no limiter for.
 func (l *Adaptive) blocked(rule string, why error) *weir.Rejection {
-	return &weir.Rejection{Gate: l.name, Rule: rule, Reason: weir.ReasonBlocked, Cause: why}
+	return &weir.Rejection{Gate: l.Name(), Rule: rule, Reason: weir.ReasonBlocked, Cause: why}
 }
 
 // build makes the limiters of a key. Controllers get back what they had learned
@@ -143,9 +144,9 @@ func (l *Adaptive) build(build func(string) (map[string]limit.Config, error), ke
 
 func (l *Adaptive) complete(cfg limit.Config) limit.Config {
 	if cfg.Name == "" {
-		cfg.Name = l.name
+		cfg.Name = l.Name()
 	}
-	cfg.Now = l.clock
+	cfg.Now = l.front.Clock()
 	return cfg
 }
 
@@ -232,12 +233,12 @@ func (l *Adaptive) place() bool {
 // many are in use, or if that is not known yet and it has to be called again.
 func (l *Adaptive) makeRoom() (evicted []*pool, ok, again bool) {
 	for len(l.order) >= l.maxKeys {
-		now := l.now()
+		now := l.front.Now()
 		if now < l.sweep.next {
 			return evicted, false, false
 		}
 		p := l.stalest()
-		done := l.now()
+		done := l.front.Now()
 		l.sweep.spent += done - now
 		switch {
 		case p != nil:

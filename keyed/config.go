@@ -1,22 +1,18 @@
 package keyed
 
 import (
-	"errors"
-	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"time"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/internal/gate"
 	"github.com/weir-go/weir/internal/keys"
-	"github.com/weir-go/weir/internal/room"
-	"github.com/weir-go/weir/internal/waiting"
 	"github.com/weir-go/weir/limit"
 )
 
-// Config configures a [Pools]. Everything but Name, Key and Now can be changed
+// Config configures [Pools]. Everything but Name, Key and Now can be changed
 // later with [Pools.Reconfigure].
 type Config struct {
 	// Name is the gate's name in rejections, metrics and logs.
@@ -63,8 +59,12 @@ type Config struct {
 	// case, so that it is never stuck.
 	RefuseOversize bool
 
-	// Hooks are told what happens. Leaked is never called.
+	// Hooks are told what happens.
 	Hooks weir.Hooks
+
+	// FindLeaks looks for permits that were dropped without Done, as in
+	// limit.Config.
+	FindLeaks bool
 
 	// Now replaces the clock, for virtual time: it returns the time since the
 	// gate's epoch, which stands for limit.VirtualEpoch where a Work.Deadline is
@@ -94,12 +94,12 @@ func (o Override) of(base int64) int64 {
 	case o.Limit > 0:
 		return o.Limit
 	case o.Scale > 0:
-		return clampLimit(int64(min(o.Scale*float64(base), limit.MaxLimit)))
+		return gate.ClampLimit(int64(min(o.Scale*float64(base), limit.MaxLimit)))
 	}
 	return base
 }
 
-// Queue is the wait room of a [Pools]. Work waits for a slot of its own key and
+// Queue is the wait room of [Pools]. Work waits for a slot of its own key and
 // never for one of another; what the keys share is the number of places.
 type Queue struct {
 	// Len bounds the work that waits, over all keys together. 0 means
@@ -110,7 +110,7 @@ type Queue struct {
 	// for a key that has nothing waiting as long as there is one at all (Choudhury
 	// and Hahne, Dynamic queue length thresholds, 1998).
 	Len int
-	// MaxWait bounds the time spent waiting. 0 means limit.DefaultMaxWait; a
+	// MaxWait bounds the time spent gate. 0 means limit.DefaultMaxWait; a
 	// negative value leaves only the work's own bounds: its deadline, its
 	// MaxWait, its context.
 	MaxWait time.Duration
@@ -138,31 +138,28 @@ type Queue struct {
 }
 
 // settings are what the gates with a wait room have in common.
-func (q *Queue) settings() *waiting.Queue {
-	return &waiting.Queue{Order: q.Order, Shares: q.Shares, Users: q.Weights.Users, Tenants: q.Weights.Tenants}
+func (q *Queue) settings() *gate.Queue {
+	return &gate.Queue{Order: q.Order, Shares: q.Shares, Users: q.Weights.Users, Tenants: q.Weights.Tenants}
 }
 
 // validate reports every setting out of range.
 func (c *Config) validate() error {
-	var f faults
-	if c.Controller == nil {
-		f.check(c.Limit >= 1 && c.Limit <= limit.MaxLimit,
-			"Limit %d: must be from 1 to %d (or set a Controller)", c.Limit, int64(limit.MaxLimit))
-	} else {
-		f.check(c.Limit == 0, "Limit %d: leave it 0, the Controller %q decides", c.Limit, c.Controller.Name())
-		f.check(!byLatency(c.Controller),
+	var f gate.Faults
+	f.CheckLimit(c.Limit, c.Controller)
+	if c.Controller != nil {
+		f.Check(!byLatency(c.Controller),
 			"Controller %q: learns from the service times of one pool; use NewAdaptive, which gives each key its own", c.Controller.Name())
 	}
-	f.check(c.MaxKeys >= 0 && c.MaxKeys <= keys.Most, "MaxKeys %d: must be from 1 to %d, or 0 for %d", c.MaxKeys, keys.Most, DefaultMaxKeys)
+	f.Check(c.MaxKeys >= 0 && c.MaxKeys <= keys.Most, "MaxKeys %d: must be from 1 to %d, or 0 for %d", c.MaxKeys, keys.Most, DefaultMaxKeys)
 	f = append(f, c.Queue.settings().Faults()...)
-	f.check(c.Exempt <= limit.MaxLimit, "Exempt %d: must be at most %d (negative: nothing is exempt)", c.Exempt, int64(limit.MaxLimit))
+	f.CheckExempt(c.Exempt)
 	for _, key := range slices.Sorted(maps.Keys(c.Overrides)) {
 		o := c.Overrides[key]
-		f.check(o.Limit >= 0 && o.Limit <= limit.MaxLimit, "Overrides[%.40q].Limit %d: must be from 1 to %d, or 0", key, o.Limit, int64(limit.MaxLimit))
-		f.check(o.Scale >= 0 && o.Scale <= maxScale, "Overrides[%.40q].Scale %v: must be above 0 and at most %v, or 0", key, o.Scale, maxScale)
-		f.check(o.Limit == 0 || o.Scale == 0, "Overrides[%.40q]: has a Limit and a Scale: leave one 0", key)
+		f.Check(o.Limit >= 0 && o.Limit <= limit.MaxLimit, "Overrides[%.40q].Limit %d: must be from 1 to %d, or 0", key, o.Limit, int64(limit.MaxLimit))
+		f.Check(o.Scale >= 0 && o.Scale <= maxScale, "Overrides[%.40q].Scale %v: must be above 0 and at most %v, or 0", key, o.Scale, maxScale)
+		f.Check(o.Limit == 0 || o.Scale == 0, "Overrides[%.40q]: has a Limit and a Scale: leave one 0", key)
 	}
-	return f.err(c.Name)
+	return f.Err("keyed", c.Name)
 }
 
 // byLatency reports whether a controller goes by service times that a gate with
@@ -177,32 +174,6 @@ func byLatency(c control.Controller) bool {
 	return false
 }
 
-// controller returns the controller, which is Fixed if none was given.
-func (c *Config) controller() control.Controller {
-	if c.Controller == nil {
-		return control.Fixed(c.Limit)
-	}
-	return c.Controller
-}
-
-func clampLimit(n int64) int64 { return min(max(n, 1), limit.MaxLimit) }
-
-// faults collects what is wrong with a configuration.
-type faults []error
-
-func (f *faults) check(ok bool, format string, args ...any) {
-	if !ok {
-		*f = append(*f, fmt.Errorf(format, args...))
-	}
-}
-
-func (f faults) err(gate string) error {
-	if len(f) == 0 {
-		return nil
-	}
-	return fmt.Errorf("keyed: gate %q: %w", gate, errors.Join(f...))
-}
-
 // settings are what every shard reads: replaced as a whole, never written to.
 type settings struct {
 	limit     int64 // of a key without an override
@@ -212,9 +183,8 @@ type settings struct {
 	places    int64
 	longest   time.Duration
 	order     limit.Order
-	parts     *waiting.Parts
+	parts     *gate.Parts
 	exempt    int64
-	hooks     weir.Hooks
 	timed     bool // every piece of work is timed, not one of a few
 	moved     bool // the limit is, by a controller
 	byTime    bool
@@ -223,12 +193,12 @@ type settings struct {
 }
 
 func (c *Config) settings(base int64) *settings {
-	_, fixed := c.controller().(control.Fixed)
+	_, fixed := gate.ControllerOr(c.Controller, c.Limit).(control.Fixed)
 	s := &settings{
-		limit: clampLimit(base), overrides: make(map[keys.Name]Override, len(c.Overrides)),
-		maxKeys: int64(c.MaxKeys), places: int64(waiting.Places(c.Queue.Len, limit.DefaultQueueLen)),
-		longest: waiting.Longest(c.Queue.MaxWait, limit.DefaultMaxWait), order: c.Queue.Order, parts: c.Queue.settings().Parts(),
-		exempt: c.Exempt, hooks: c.Hooks, timed: !fixed || c.Hooks.Done != nil || c.Now != nil || c.Queue.ByTime,
+		limit: gate.ClampLimit(base), overrides: make(map[keys.Name]Override, len(c.Overrides)),
+		maxKeys: int64(c.MaxKeys), places: int64(gate.Places(c.Queue.Len, limit.DefaultQueueLen)),
+		longest: gate.Longest(c.Queue.MaxWait, limit.DefaultMaxWait), order: c.Queue.Order, parts: c.Queue.settings().Parts(),
+		exempt: c.Exempt, timed: !fixed || c.Hooks.Done != nil || c.Now != nil || c.Queue.ByTime,
 		moved: !fixed, byTime: c.Queue.ByTime, refuseOversize: c.RefuseOversize,
 	}
 	if s.maxKeys == 0 {
@@ -257,12 +227,4 @@ func (s *settings) named(n *keys.Name) int64 { return s.overrides[*n].of(s.limit
 // oversize reports whether work of that key and cost is refused for its cost.
 func (s *settings) oversize(n *keys.Name, cost int64) bool {
 	return s.refuseOversize && cost > 1 && cost > s.named(n)
-}
-
-// seconds converts, without overflow.
-func seconds(s float64) time.Duration {
-	if s >= math.MaxInt64/1e9 {
-		return room.Never
-	}
-	return time.Duration(s * float64(time.Second))
 }

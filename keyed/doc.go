@@ -1,7 +1,7 @@
 // Package keyed is concurrency gates with a pool of slots for each key: for each
 // tenant, database or route. One busy key does not touch the others.
 //
-// A pool is there from the first work of its key on. A [Pools] has pools of one
+// A pool is there from the first work of its key on. [Pools] has pools of one
 // size, which a controller may move for all of them, and takes 64 bytes a key.
 // [Adaptive] has a whole limit.Limiter for each key, with a controller each, and
 // takes kilobytes.
@@ -56,7 +56,7 @@
 // alone, or is refused at once ([Config.RefuseOversize]; for [Adaptive] in the
 // configuration of each).
 //
-// [weir.Permit.SetCost] changes what a permit of a [Pools] holds of its key: where
+// [weir.Permit.SetCost] changes what a permit of [Pools] holds of its key: where
 // slots stand for bytes, say, once the size is known. (A limit.Limiter leaves the
 // slots as they are.) More may bring the key above its limit. As there, the
 // difference is settled with the part of whoever sent the work, if it had to wait.
@@ -103,9 +103,11 @@
 // another's, and that is to be counted, make that call with a context of its own, or
 // have a gate for each layer.
 //
-// Unlike a limit.Limiter a [Pools] refuses nobody on arrival because it would
-// wait in vain: too little happens to a single key to tell how fast its slots come
-// back. Its RetryAfter goes by the service time of all keys, and is an estimate.
+// As at a limit.Limiter nobody waits in vain: a newcomer is refused at once if its
+// turn would come too late, and a waiter leaves when less than the median service
+// time is left before its deadline. Both are measured of the key itself, while
+// somebody waits for it; until enough is known nobody is refused by an estimate.
+// RetryAfter goes by the same rate, or else by the service time of all keys.
 //
 // # Cost
 //

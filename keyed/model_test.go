@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/keys"
 	"github.com/weir-go/weir/internal/room"
 	"github.com/weir-go/weir/limit"
 )
@@ -23,6 +24,11 @@ type model struct {
 	rooms   map[string]*room.Room
 	fate    map[int]string
 	service room.Service // how long work took
+
+	// What the gate has learned: how many medians work of somebody takes, and the
+	// median of the work that a key's queue has seen.
+	expect func(user, tenant string) float64
+	median func(key string) time.Duration
 }
 
 // modelSettings are those that change while it runs.
@@ -45,6 +51,7 @@ type flight struct {
 	*room.Waiter
 	key           string
 	cost, charged int64
+	ratio         float64 // how many times that was charged
 	start         time.Duration
 }
 
@@ -98,7 +105,7 @@ func (m *model) live() map[string]bool {
 }
 
 func (m *model) grant(now time.Duration, w *modelWaiter) bool {
-	f := flight{Waiter: &w.Waiter, key: w.key, cost: min(w.cost, m.of(w.key)), start: now}
+	f := flight{Waiter: &w.Waiter, key: w.key, cost: min(w.cost, m.of(w.key)), ratio: 1, start: now}
 	if m.held(w.key)+f.cost > m.of(w.key) {
 		return false
 	}
@@ -121,7 +128,7 @@ func (m *model) done(now time.Duration, id int, started bool) {
 	delete(m.flying, id)
 	took, median := now-f.start, m.service.Median()
 	if started && m.byTime && median > 0 {
-		m.settle(f, float64(f.charged)*(took.Seconds()/median.Seconds()-1))
+		m.settle(f, float64(f.charged)*(took.Seconds()/median.Seconds()-f.ratio))
 	}
 	if started {
 		m.service.Add(took)
@@ -133,7 +140,7 @@ func (m *model) done(now time.Duration, id int, started bool) {
 func (m *model) cost(now time.Duration, id int, units int64) {
 	f := m.flying[id]
 	units = max(units, 1)
-	m.settle(f, float64(units-f.charged))
+	m.settle(f, float64(units-f.charged)*f.ratio)
 	f.cost = min(units, m.of(f.key))
 	if f.charged > 0 {
 		f.charged = units
@@ -169,6 +176,9 @@ func (m *model) enqueue(now time.Duration, w *modelWaiter) {
 	r := m.rooms[w.key]
 	m.configure(r, size)
 	w.Owner, w.Units = w, min(w.cost, m.of(w.key))
+	if early := w.Deadline - m.median(w.key); w.Deadline != room.Never && early > now && early < w.Expires {
+		w.Expires, w.outOf = early, "deadline" // it leaves when it would be too late
+	}
 	w.UserWeight, w.TenantWeight = m.weights(w.User, w.Tenant)
 	m.fate[w.id] = ""
 	m.waiting = append(m.waiting, w)
@@ -233,6 +243,11 @@ func (m *model) serve(now time.Duration) {
 				break
 			}
 			r.Serve(w)
+			if f := m.flying[next.id]; m.byTime {
+				f.ratio = m.expect(f.User, f.Tenant)
+				m.settle(f, float64(f.charged)*(f.ratio-1))
+				m.flying[next.id] = f
+			}
 			m.out(next, "in")
 		}
 	}
@@ -291,6 +306,28 @@ func newTwin(t *testing.T, places, maxKeys int) *twin {
 	tw.m = &model{flying: map[int]flight{}, rooms: map[string]*room.Room{}, fate: map[int]string{},
 		modelSettings: modelSettings{limit: 2, maxKeys: maxKeys, places: places, order: limit.FIFO}}
 	tw.g, tw.now = byHand(t, tw.config())
+	s := &tw.g.shards[0]
+	tw.m.expect = func(user, tenant string) float64 {
+		if f := s.accounts.Forecast; f != nil {
+			return f.Expect(user, tenant)
+		}
+		return 1 // it has just been turned on
+	}
+	tw.m.median = func(key string) time.Duration {
+		n := keys.NameOf(key)
+		slot, ok := s.table.Peek(keys.Hash(tw.g.seed, &n), &n)
+		if !ok {
+			return 0
+		}
+		q := s.queues[slot]
+		if q == nil {
+			q = s.kept[slot%keptRooms]
+		}
+		if q == nil || q.name != n {
+			return 0
+		}
+		return q.service.Median()
+	}
 	return tw
 }
 
@@ -405,13 +442,13 @@ func (tw *twin) end(arg byte, cancel bool) {
 	}
 	p := tw.permits[id]
 	delete(tw.permits, id)
-	tw.m.done(*tw.now, id, !cancel)
 	if cancel {
 		p.Cancel()
 	}
 	p.Done(weir.OK)
 	p.Done(weir.OK)
 	p.SetCost("", 9) // too late
+	tw.m.done(*tw.now, id, !cancel)
 }
 
 func (tw *twin) setCost(arg byte) {

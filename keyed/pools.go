@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/gate"
 	"github.com/weir-go/weir/internal/keys"
 	"github.com/weir-go/weir/internal/room"
-	"github.com/weir-go/weir/limit"
 )
 
 // Pools is a concurrency gate with a pool of slots for each key. All pools have one
@@ -24,21 +24,19 @@ import (
 // It implements [weir.Pools], [weir.TryAdmitter], [weir.Arriver] and
 // [weir.Snapshotter].
 type Pools struct {
-	name  string
+	front gate.Front
 	key   func(weir.Work) string // nil: the tenant
-	clock func() time.Duration   // nil: the monotonic clock
-	epoch time.Time
 	seed  maphash.Seed
 
-	shards   []shard // as many as a power of two
-	shift    uint    // hash >> shift is the shard
-	settings atomic.Pointer[settings]
-	keys     atomic.Int64 // known, in all shards
-	waiting  atomic.Int64
-	exempt   atomic.Int64
-	hand     atomic.Uint32 // the shard that gave up a key last
-	rejected [16]atomic.Uint64
-	waiters  sync.Pool // of *waiter
+	shards        []shard // as many as a power of two
+	shift         uint    // hash >> shift is the shard
+	settings      atomic.Pointer[settings]
+	keys          atomic.Int64 // known, in all shards
+	waiting       atomic.Int64
+	exempt        atomic.Int64
+	hand          atomic.Uint32 // the shard that gave up a key last
+	refusedExempt atomic.Uint64 // exempt work beyond its cap
+	waiters       sync.Pool     // of *waiter
 
 	sizing
 	ending
@@ -57,7 +55,8 @@ func New(cfg Config) (*Pools, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	g := &Pools{name: cfg.Name, key: cfg.Key, clock: cfg.Now, epoch: time.Now(), seed: maphash.MakeSeed()}
+	g := &Pools{key: cfg.Key, seed: maphash.MakeSeed()}
+	g.front.Init(cfg.Name, cfg.Now)
 	n := shardCount(&cfg)
 	g.shards, g.shift = make([]shard, n), uint(64-bits.TrailingZeros(uint(n)))
 	for i := range g.shards {
@@ -83,15 +82,7 @@ func shardCount(cfg *Config) int {
 }
 
 // Name returns the name from the configuration.
-func (g *Pools) Name() string { return g.name }
-
-// now returns the time since the gate's epoch.
-func (g *Pools) now() time.Duration {
-	if g.clock != nil {
-		return g.clock()
-	}
-	return time.Since(g.epoch)
-}
+func (g *Pools) Name() string { return g.front.Name() }
 
 // Admit takes the cost of w from the pool of its key, at once if that much is free
 // and nobody waits for it, else after waiting. A cost above the limit counts as
@@ -113,39 +104,22 @@ func (g *Pools) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 	if p, ok := g.quick(ctx, &w); ok {
 		return p, nil
 	}
-	place := g.place()
+	place := g.blockingWaiter()
 	p, queued, err := g.arrive(ctx, &w, place)
 	if !queued {
 		g.putBack(place)
 		return p, err
 	}
-	return g.await(ctx, &w, place)
-}
-
-// await blocks until there is an answer for the work in place.
-func (g *Pools) await(ctx context.Context, w *weir.Work, place *waiter) (weir.Permit, error) {
-	select {
-	case <-place.Ready():
-	case <-ctx.Done():
-		if place.Cancel() {
-			g.putBack(place)
-			return weir.Permit{}, g.refuse(w, g.givenUp(ctx))
-		}
-		<-place.Ready() // the answer won the race, or is on its way
-		if place.Refused == nil {
-			place.Permit.Cancel()
-			place.Refused = g.givenUp(ctx)
-		}
-	}
-	p, refused, arrived := place.Permit, place.Refused, place.Arrived
+	p, refused := g.front.Await(ctx, &place.Answer, place)
+	arrived := place.Arrived
 	g.putBack(place)
 	if refused != nil {
-		return weir.Permit{}, g.refuse(w, refused)
+		return weir.Permit{}, g.front.Refuse(&w, refused)
 	}
-	if g.settings.Load().hooks.Admitted != nil {
-		g.admitted(w, g.now()-arrived)
+	if g.front.Hooks().Admitted != nil {
+		g.front.Admitted(&w, g.front.Now()-arrived)
 	}
-	return p, nil
+	return g.front.Track(p), nil
 }
 
 // TryAdmit takes the cost of w if that much of its key's pool is free and nobody
@@ -161,25 +135,14 @@ func (g *Pools) TryAdmit(w weir.Work) (weir.Permit, error) {
 func (g *Pools) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit, weir.Waiter, error) {
 	var place *waiter
 	if w.MaxWait >= 0 && !w.Exempt {
-		place = &waiter{wake: wake, work: w}
-		place.Owner = place
-		place.Call(place)
+		place = newWaiter()
+		place.Call(gate.Callback{Front: &g.front, Work: w, Since: &place.Arrived, Wake: g.front.TrackLater(wake)})
 	}
 	p, queued, err := g.arrive(context.Background(), &w, place)
 	if !queued {
 		return p, nil, err
 	}
 	return weir.Permit{}, place, weir.ErrWaiting
-}
-
-// start takes up the first configuration.
-func (g *Pools) start(cfg Config) {
-	g.control.Lock()
-	defer g.control.Unlock()
-	g.controller, g.signals = cfg.controller(), cfg.Signals
-	first := g.controller.Start()
-	g.settings.Store(cfg.settings(first.Limit))
-	g.sizing.init(g, cfg, first)
 }
 
 // arrival is work at the gate.
@@ -189,31 +152,24 @@ type arrival struct {
 	cost  int64
 	now   time.Duration // 0 where nobody needs it
 	timed bool
-	until bounds
+	until gate.Bounds
 	place *waiter // nil: does not wait
 }
 
-// bounds are until when work may wait, and by when it has to be done.
-type bounds struct{ patience, deadline time.Duration }
-
-// of fills in whose work w is.
-func (a *arrival) of(g *Pools, w *weir.Work) {
+// of sets whose work w is. The clock is read if somebody needs it.
+func (a *arrival) of(g *Pools, set *settings, w *weir.Work, clocked bool) {
 	a.name = keys.NameOf(g.KeyOf(*w))
 	a.hash = keys.Hash(g.seed, &a.name)
 	a.cost = w.CostOrOne()
+	a.timed = set.timed || rand.Uint32()&untimed == 0
+	if a.timed || clocked {
+		a.now = g.front.Now()
+	}
 }
 
 // untimed is how many pieces of work are not timed for one that is, where nobody
 // has to hear of each: the clock costs as much as the rest of an admission.
 const untimed = 15
-
-// clocked reads the clock if somebody needs it.
-func (g *Pools) clocked(a *arrival, set *settings, needed bool) {
-	a.timed = set.timed || rand.Uint32()&untimed == 0
-	if a.timed || needed {
-		a.now = g.now()
-	}
-}
 
 // quick admits what needs no decision: work without a deadline, whose key has room
 // and nobody waiting.
@@ -221,16 +177,15 @@ func (g *Pools) quick(ctx context.Context, w *weir.Work) (weir.Permit, bool) {
 	if w.Cost < 0 || !w.Deadline.IsZero() || ctx.Err() != nil {
 		return weir.Permit{}, false
 	}
-	set := g.settings.Load()
 	var a arrival
-	a.of(g, w)
-	g.clocked(&a, set, false)
+	a.of(g, g.settings.Load(), w, false)
 	s := g.shard(a.hash)
 	s.mu.Lock()
 	p, ok := s.quick(&a)
 	s.mu.Unlock()
 	if ok {
-		g.admitted(w, 0)
+		g.front.Admitted(w, 0)
+		p = g.front.Track(p)
 	}
 	return p, ok
 }
@@ -238,46 +193,41 @@ func (g *Pools) quick(ctx context.Context, w *weir.Work) (weir.Permit, bool) {
 // arrive decides about w: a permit, a refusal, or a place in the room. It calls
 // the hooks unless w was queued.
 func (g *Pools) arrive(ctx context.Context, w *weir.Work, place *waiter) (p weir.Permit, queued bool, err error) {
-	if w.Cost < 0 {
-		return p, false, g.refuse(w, &weir.Rejection{Gate: g.name, Reason: weir.ReasonTooLarge, Value: float64(w.Cost)})
-	}
-	if ctx.Err() != nil {
-		return p, false, g.refuse(w, g.givenUp(ctx))
+	// 1. Some work must not start whatever is free.
+	if refused := g.front.Unfit(ctx, w); refused != nil {
+		return p, false, g.front.Refuse(w, refused)
 	}
 	set := g.settings.Load()
 	a := arrival{place: place}
-	a.of(g, w)
-	g.clocked(&a, set, place != nil || !w.Deadline.IsZero())
-	if late := g.bound(&a, set, w); late > 0 {
-		return p, false, g.refuse(w, &weir.Rejection{Gate: g.name, Reason: weir.ReasonDeadline,
-			Value: late.Seconds(), Cause: context.DeadlineExceeded})
-	}
-	if place != nil {
-		place.Class, place.User, place.Tenant = int8(w.Priority.Class()), w.User, w.Tenant
-	}
-	var answered answers
+	a.of(g, set, w, place != nil || !w.Deadline.IsZero())
 	var refused *weir.Rejection
-	if w.Exempt && set.exempt >= 0 {
-		p, refused = g.spare(set, &a)
-	} else {
-		p, refused, queued = g.decide(set, &a, &answered)
+	if a.until, refused = g.front.Bounds(w, a.now, place != nil, set.longest); refused != nil {
+		return p, false, g.front.Refuse(w, refused)
 	}
-	answered.Deliver()
+	// 2. Exempt work has an account of its own, the rest is decided in its shard.
+	if w.Exempt && set.exempt >= 0 {
+		p, refused = g.admitExempt(set, &a)
+	} else {
+		p, queued, refused = g.decide(set, w, &a)
+	}
 	switch {
 	case refused != nil:
-		return p, false, g.refuse(w, refused)
-	case !queued:
-		g.admitted(w, 0)
+		return p, false, g.front.Refuse(w, refused)
+	case queued:
+		return p, true, nil
 	}
-	return p, queued, nil
+	g.front.Admitted(w, 0)
+	return g.front.Track(p), false, nil
 }
 
-// decide takes the arrival to its shard.
-func (g *Pools) decide(set *settings, a *arrival, out *answers) (p weir.Permit, refused *weir.Rejection, queued bool) {
+// decide has the arrival's shard decide, and answers whom the decision concerns.
+func (g *Pools) decide(set *settings, w *weir.Work, a *arrival) (p weir.Permit, queued bool, refused *weir.Rejection) {
+	var out gate.Answers
+	defer out.Deliver()
 	s := g.shard(a.hash)
 	for range len(g.shards) + 1 {
 		s.mu.Lock()
-		p, refused, known := s.decide(a, out)
+		p, refused, known := s.decide(w, a, &out)
 		queued = known && refused == nil && !p.Live()
 		if queued && out.Remove(&a.place.Answer) { // served at once: the newest goes first
 			p, queued = a.place.Permit, false
@@ -285,13 +235,13 @@ func (g *Pools) decide(set *settings, a *arrival, out *answers) (p weir.Permit, 
 		s.arm(a.now)
 		s.mu.Unlock()
 		if known {
-			return p, refused, queued
+			return p, queued, refused
 		}
 		if !g.reclaim(set) {
 			break
 		}
 	}
-	return weir.Permit{}, g.crowded(set), false
+	return weir.Permit{}, false, g.keysInUse(set)
 }
 
 // reclaim has other shards give up idle keys until there is a place for one more:
@@ -310,16 +260,17 @@ func (g *Pools) reclaim(set *settings) bool {
 	return false
 }
 
-// spare admits exempt work up to the cap of its own.
-func (g *Pools) spare(set *settings, a *arrival) (p weir.Permit, refused *weir.Rejection) {
+// admitExempt admits exempt work up to the cap of its own.
+func (g *Pools) admitExempt(set *settings, a *arrival) (p weir.Permit, refused *weir.Rejection) {
 	if n := g.exempt.Add(1); n > set.exempt {
 		g.exempt.Add(-1)
-		return p, &weir.Rejection{Gate: g.name, Rule: "exempt", Reason: weir.ReasonLimit, Value: float64(n - 1),
-			Limit: float64(set.exempt), RetryAfter: unknownWait, Retryable: true}
+		g.refusedExempt.Add(1)
+		return p, &weir.Rejection{Gate: g.Name(), Rule: "exempt", Reason: weir.ReasonLimit, Value: float64(n - 1),
+			Limit: float64(set.exempt), RetryAfter: gate.UnknownWait, Retryable: true}
 	}
 	s := g.shard(a.hash)
 	s.mu.Lock()
-	p, refused = s.spareOne(a)
+	p, refused = s.admitExempt(a)
 	s.mu.Unlock()
 	if refused != nil {
 		g.exempt.Add(-1)
@@ -328,39 +279,6 @@ func (g *Pools) spare(set *settings, a *arrival) (p weir.Permit, refused *weir.R
 }
 
 func (g *Pools) shard(hash uint64) *shard { return &g.shards[hash>>g.shift] }
-
-// bound sets until when the arrival may wait. It returns by how much the deadline
-// has been missed, which is 0 without one.
-func (g *Pools) bound(a *arrival, set *settings, w *weir.Work) (late time.Duration) {
-	a.until = bounds{a.now, room.Never}
-	if a.place != nil {
-		longest := set.longest
-		if w.MaxWait > 0 {
-			longest = min(longest, w.MaxWait)
-		}
-		a.until.patience = after(a.now, longest)
-	}
-	if w.Deadline.IsZero() {
-		return 0
-	}
-	left := time.Until(w.Deadline)
-	if g.clock != nil {
-		left = w.Deadline.Sub(limit.VirtualEpoch) - a.now
-	}
-	if left <= 0 {
-		return max(1, -left)
-	}
-	a.until.deadline = after(a.now, left)
-	return 0
-}
-
-// after adds without overflow.
-func after(now, d time.Duration) time.Duration {
-	if d >= room.Never-now {
-		return room.Never
-	}
-	return now + d
-}
 
 // Next returns when [Pools.Step] is due, on the clock of Config.Now, and false if
 // nothing is pending.
@@ -394,8 +312,8 @@ func (s *shard) due() time.Duration {
 }
 
 func (s *shard) step() {
-	var out answers
-	now := s.gate.now()
+	var out gate.Answers
+	now := s.gate.front.Now()
 	s.mu.Lock()
 	s.armed = room.Never
 	s.expire(now, &out)
@@ -407,7 +325,7 @@ func (s *shard) step() {
 // waiter that leaves.
 func (s *shard) arm(now time.Duration) {
 	next := s.due()
-	if s.gate.clock != nil || next >= s.armed {
+	if !s.gate.front.Timed() || next >= s.armed {
 		return
 	}
 	s.armed = next
@@ -435,10 +353,10 @@ func (g *Pools) Close() {
 	if g.shut.Swap(true) {
 		return
 	}
-	g.control.Lock()
-	g.schedule(g.now(), 0)
-	g.control.Unlock()
-	var out answers
+	g.sizer.Lock()
+	g.schedule(g.front.Now(), 0)
+	g.sizer.Unlock()
+	var out gate.Answers
 	for i := range g.shards {
 		g.shards[i].close(&out)
 	}
@@ -446,8 +364,8 @@ func (g *Pools) Close() {
 	g.quit()
 }
 
-func (s *shard) close(out *answers) {
-	now := s.gate.now()
+func (s *shard) close(out *gate.Answers) {
+	now := s.gate.front.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
@@ -455,9 +373,9 @@ func (s *shard) close(out *answers) {
 		q := s.expiry[0]
 		for w := q.room.Next(now); w != nil; w = q.room.Next(now) {
 			q.room.Remove(w)
-			s.answer(out, w, weir.Permit{}, s.gate.draining())
+			s.answer(out, w, weir.Permit{}, s.gate.front.Draining())
 		}
-		s.settle(q)
+		s.tidy(q)
 	}
 	if s.timer != nil {
 		s.timer.Stop()
@@ -496,7 +414,7 @@ func (g *Pools) Drain(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	if sum := g.total(); sum.inFlight+sum.exempt > 0 {
-		return fmt.Errorf("keyed: gate %q: %d still in flight: %w", g.name, sum.inFlight+sum.exempt, ctx.Err())
+		return fmt.Errorf("keyed: gate %q: %d still in flight: %w", g.Name(), sum.inFlight+sum.exempt, ctx.Err())
 	}
 	return nil
 }

@@ -491,7 +491,7 @@ func TestHooks(t *testing.T) {
 	*now = 9 * ms
 	p.Done(weir.Failed)
 	cfg := Config{Limit: 2}
-	cfg.Hooks = g.settings.Load().hooks
+	cfg.Hooks = *g.front.Hooks()
 	if err := g.Reconfigure(cfg); err != nil {
 		t.Fatal(err)
 	}

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/gate"
 	"github.com/weir-go/weir/internal/keys"
 	"github.com/weir-go/weir/internal/room"
-	"github.com/weir-go/weir/limit"
 )
 
 // shard is a part of the keys under one lock, as a state machine: explicit time,
@@ -25,8 +25,8 @@ type shard struct {
 
 	mu       sync.Mutex
 	table    keys.Table
-	permits  permits
-	accounts []account         // by berth
+	permits  [2]gate.Pool[use] // untimed and timed
+	accounts gate.Accounts
 	queues   map[uint32]*queue // by slot, while somebody waits
 	expiry   []*queue          // heap by expiry
 	kept     [keptRooms]*queue
@@ -57,8 +57,30 @@ func (s *shard) init(g *Pools) {
 	s.table = keys.New(g.seed)
 	s.queues = make(map[uint32]*queue)
 	s.armed = room.Never
-	s.permits.init(s)
+	for kind := range s.permits {
+		s.permits[kind].Init((*holder)(s), uint32(kind), 1)
+	}
 }
+
+// use is what the gate keeps about a permit.
+type use struct {
+	start time.Duration // if timed
+	cost  int64         // units of the key; 0: exempt work
+	slot  uint32        // the key's
+}
+
+// Whether a use is timed shows in the number of its slot: a release must know before
+// it has the lock, because the clock is read outside of it.
+func isTimed(p weir.Permit) bool { return p.Slot().ID()&1 != 0 }
+
+func (s *shard) issue(u use, timed bool) weir.Permit {
+	if timed {
+		return s.permits[1].Issue(u)
+	}
+	return s.permits[0].Issue(u)
+}
+
+func (s *shard) pool(p weir.Permit) *gate.Pool[use] { return &s.permits[p.Slot().ID()&1] }
 
 // settings are those in force. They must be read under the lock: new ones are put
 // into force first and each shard is visited then, so who had the lock before that
@@ -117,7 +139,7 @@ func (s *shard) grant(set *settings, slot uint32, cost int64, now time.Duration,
 	s.hold(slot, cost)
 	s.count.admitted++
 	inc(&e.Admitted)
-	return s.permits.issue(slot, cost, now, timed), true
+	return s.issue(use{now, cost, slot}, timed), true
 }
 
 // hold changes what a key holds, and returns by how much.
@@ -146,9 +168,9 @@ func (s *shard) quick(a *arrival) (p weir.Permit, ok bool) {
 
 // decide is an arrival under the lock: a permit, a refusal, or neither if place
 // has been queued. The last result is false if the key has no place in the table.
-func (s *shard) decide(a *arrival, out *answers) (p weir.Permit, refused *weir.Rejection, known bool) {
+func (s *shard) decide(w *weir.Work, a *arrival, out *gate.Answers) (p weir.Permit, refused *weir.Rejection, known bool) {
 	if s.closed {
-		return p, s.gate.draining(), true
+		return p, s.gate.front.Draining(), true
 	}
 	set := s.settings()
 	if set.oversize(&a.name, a.cost) {
@@ -164,10 +186,10 @@ func (s *shard) decide(a *arrival, out *answers) (p weir.Permit, refused *weir.R
 			return p, nil, true
 		}
 	}
-	if a.place == nil || a.until.patience <= a.now || set.places == 0 {
-		refused = s.wanting(set, slot, a.now)
+	if a.place == nil || a.until.Patience <= a.now || set.places == 0 {
+		refused = s.noSlot(set, slot, a.now)
 	} else {
-		refused = s.enqueue(set, slot, a, out)
+		refused = s.enqueue(set, slot, w, a, out)
 	}
 	if refused != nil {
 		inc(&e.Refused)
@@ -175,84 +197,87 @@ func (s *shard) decide(a *arrival, out *answers) (p weir.Permit, refused *weir.R
 	return p, refused, true
 }
 
-// release ends p, and returns its berth, or nil if p was not live.
-func (s *shard) release(p weir.Permit) (b *berth, sampled bool) {
-	live, sampled := p.Slot().Recall(p)
-	if !live {
-		return nil, false
+// release ends p, and returns what it was used for, or false if p was not live.
+func (s *shard) release(p weir.Permit, now time.Duration) (u use, sampled, ok bool) {
+	if u, sampled, ok = s.pool(p).Recall(p); !ok {
+		return u, false, false
 	}
-	b = s.permits.at(p.Slot())
-	if b.cost > 0 {
-		s.hold(b.slot, -b.cost)
-	} else {
+	s.accounts.Forget(p)
+	if u.cost == 0 {
 		s.exempt--
 		s.gate.exempt.Add(-1)
+		return u, sampled, true
 	}
-	s.forget(b.ID())
-	s.permits.putBack(b)
-	return b, sampled
+	s.hold(u.slot, -u.cost)
+	if q := s.queueOf(u.slot); q != nil {
+		q.drain.Finish(now, u.cost, true)
+	}
+	return u, sampled, true
 }
 
-// spareOne admits exempt work, which the gate has counted already.
-func (s *shard) spareOne(a *arrival) (weir.Permit, *weir.Rejection) {
+// admitExempt admits exempt work, which the gate has counted already.
+func (s *shard) admitExempt(a *arrival) (weir.Permit, *weir.Rejection) {
 	if s.closed {
-		return weir.Permit{}, s.gate.draining()
+		return weir.Permit{}, s.gate.front.Draining()
 	}
 	s.exempt++
 	s.count.exempt++
-	return s.permits.issue(0, 0, a.now, a.timed), nil
+	return s.issue(use{start: a.now}, a.timed), nil
 }
 
 // sample counts an outcome, but not of exempt work, and returns how long the work
 // took, 0 if it was not timed.
-func (s *shard) sample(b *berth, o weir.Outcome, now time.Duration) (service time.Duration) {
-	if b.timed() {
-		service = max(0, now-b.start)
+func (s *shard) sample(u *use, timed bool, o weir.Outcome, now time.Duration) (service time.Duration) {
+	if timed {
+		service = max(0, now-u.start)
 	}
-	if b.cost == 0 {
+	if u.cost == 0 {
 		return service
 	}
 	if int(o) < len(s.count.outcomes) {
 		s.count.outcomes[o]++
 	}
-	if b.timed() && (o == weir.OK || o == weir.Overload || o == weir.Abandoned) {
+	if timed && (o == weir.OK || o == weir.Overload || o == weir.Abandoned) {
 		s.service.Add(service)
 		s.count.latency += service
 		s.count.timed++
+		if q := s.queueOf(u.slot); q != nil {
+			q.service.Add(service)
+		}
 	}
 	return service
 }
 
 // serve goes through the room of one key: whose time is up is refused, whose turn
 // it is is admitted.
-func (s *shard) serve(set *settings, q *queue, now time.Duration, out *answers) {
+func (s *shard) serve(set *settings, q *queue, now time.Duration, out *gate.Answers) {
 	for w := q.room.Expired(now); w != nil; w = q.room.Expired(now) {
 		q.room.Expire(w)
 		inc(&s.table.At(q.slot).Refused)
-		s.answer(out, w, weir.Permit{}, s.expired(w, now))
+		s.answer(out, w, weir.Permit{}, s.expired(set, q, w, now))
 	}
 	for w := q.room.Next(now); w != nil; w = q.room.Next(now) {
-		p, ok := s.grant(set, q.slot, w.Owner.(*waiter).cost, now, true)
+		p, ok := s.grant(set, q.slot, w.Owner.(*waiter).Cost, now, true)
 		if !ok {
 			break
 		}
 		q.room.Serve(w)
-		s.open(p, w)
+		s.accounts.OpenWaiter(&q.room, p, w)
 		s.answer(out, w, p, nil)
 	}
-	s.settle(q)
+	s.tidy(q)
 }
 
 // served is serve for a key that has something more to give, if anybody waits for
 // it.
-func (s *shard) served(slot uint32, now time.Duration, out *answers) {
+func (s *shard) served(slot uint32, now time.Duration, out *gate.Answers) {
 	if s.table.At(slot).Is(keys.Waiting) {
 		s.serve(s.settings(), s.queues[slot], now, out)
 	}
 }
 
 // expire refuses those whose time is up, in all rooms.
-func (s *shard) expire(now time.Duration, out *answers) {
+func (s *shard) expire(now time.Duration, out *gate.Answers) {
 	for len(s.expiry) > 0 && s.expiry[0].room.Expiry() <= now {
 		s.serve(s.settings(), s.expiry[0], now, out)
 	}
@@ -260,8 +285,9 @@ func (s *shard) expire(now time.Duration, out *answers) {
 
 // resized lets in whom the new settings let in, and looks up anew who has a limit
 // of its own.
-func (s *shard) resized(set *settings, overrides bool, now time.Duration, out *answers) {
+func (s *shard) resized(set *settings, overrides bool, now time.Duration, out *gate.Answers) {
 	if overrides {
+		s.accounts.Forecast = gate.NewForecast(set.byTime, s.accounts.Forecast)
 		s.table.All(func(_ uint32, e *keys.Entry) bool {
 			s.mark(set, e)
 			return true
@@ -289,16 +315,19 @@ func inc(n *uint32) {
 	}
 }
 
+// holder is the shard as the slots of its permits know it.
+type holder shard
+
 var (
-	_ weir.Holder     = (*shard)(nil)
-	_ weir.CostHolder = (*shard)(nil)
+	_ weir.Holder     = (*holder)(nil)
+	_ weir.CostHolder = (*holder)(nil)
 )
 
 // lock takes the shard's lock and returns the time, which is read before: 0 where
 // nobody needs it.
 func (s *shard) lock(timed bool) (now time.Duration) {
 	if timed || s.crowd.Load() > 0 {
-		now = s.gate.now()
+		now = s.gate.front.Now()
 		s.mu.Lock()
 		return now
 	}
@@ -311,7 +340,7 @@ func (s *shard) lock(timed bool) (now time.Duration) {
 }
 
 // unlock is the end of everything that may have let somebody in.
-func (s *shard) unlock(now time.Duration, out *answers) {
+func (s *shard) unlock(now time.Duration, out *gate.Answers) {
 	s.arm(now)
 	quit := s.closed && s.inFlight == 0 && s.exempt == 0
 	s.mu.Unlock()
@@ -322,59 +351,63 @@ func (s *shard) unlock(now time.Duration, out *answers) {
 }
 
 // PermitDone implements [weir.Holder].
-func (s *shard) PermitDone(p weir.Permit, o weir.Outcome) {
-	var out answers
-	now := s.lock(isTimed(p.Slot().ID()))
-	if p.Live() && s.settings().byTime {
-		s.chargeTime(s.permits.at(p.Slot()), now)
+func (h *holder) PermitDone(p weir.Permit, o weir.Outcome) {
+	s, timed := (*shard)(h), isTimed(p)
+	var out gate.Answers
+	now := s.lock(timed)
+	if timed && s.accounts.Forecast != nil && p.Live() {
+		u := &s.pool(p).At(p).Use
+		s.accounts.Finish(s.roomOf(u.slot), p, now-u.start, s.service.Median())
 	}
-	b, sampled := s.release(p)
-	if b == nil {
+	u, sampled, ok := s.release(p, now)
+	if !ok {
 		s.mu.Unlock()
 		return
 	}
 	var service time.Duration
 	if !sampled {
-		service = s.sample(b, o, now)
+		service = s.sample(&u, timed, o, now)
 	}
-	if b.cost > 0 {
-		s.served(b.slot, now, &out)
+	if u.cost > 0 {
+		s.served(u.slot, now, &out)
 	}
 	s.unlock(now, &out)
 	if !sampled {
-		s.gate.finished(o, service)
+		s.gate.front.Finished(o, service)
 	}
 }
 
 // PermitSampled implements [weir.Holder].
-func (s *shard) PermitSampled(p weir.Permit, o weir.Outcome) {
-	now := s.lock(isTimed(p.Slot().ID()))
+func (h *holder) PermitSampled(p weir.Permit, o weir.Outcome) {
+	s, timed := (*shard)(h), isTimed(p)
+	now := s.lock(timed)
 	if !p.Slot().MarkSampled(p) {
 		s.mu.Unlock()
 		return
 	}
-	service := s.sample(s.permits.at(p.Slot()), o, now)
+	service := s.sample(&s.pool(p).At(p).Use, timed, o, now)
 	s.mu.Unlock()
-	s.gate.finished(o, service)
+	s.gate.front.Finished(o, service)
 }
 
 // PermitCancelled implements [weir.Holder].
-func (s *shard) PermitCancelled(p weir.Permit) {
-	var out answers
+func (h *holder) PermitCancelled(p weir.Permit) {
+	s := (*shard)(h)
+	var out gate.Answers
 	now := s.lock(false)
-	b, _ := s.release(p)
-	if b == nil {
+	u, _, ok := s.release(p, now)
+	if !ok {
 		s.mu.Unlock()
 		return
 	}
-	if b.cost == 0 {
+	if u.cost == 0 {
 		s.count.exempt--
 	} else {
 		s.count.cancelled++
-		if e := s.table.At(b.slot); e.Admitted > 0 {
+		if e := s.table.At(u.slot); e.Admitted > 0 {
 			e.Admitted--
 		}
-		s.served(b.slot, now, &out)
+		s.served(u.slot, now, &out)
 	}
 	s.unlock(now, &out)
 }
@@ -384,150 +417,42 @@ func (s *shard) PermitCancelled(p weir.Permit) {
 // More may bring the key above its limit, and then nothing is granted until enough
 // has come back; less lets in who waits. All of the units, also those above the
 // limit, count for whose turn is next among those that wait for the key.
-func (s *shard) PermitCost(p weir.Permit, gate string, units int64) {
-	if gate != "" && gate != s.gate.name {
+func (h *holder) PermitCost(p weir.Permit, name string, units int64) {
+	s := (*shard)(h)
+	if name != "" && name != s.gate.Name() {
 		return
 	}
-	var out answers
+	var out gate.Answers
 	now := s.lock(false)
-	b := s.permits.at(p.Slot())
-	if !p.Live() || b.cost == 0 {
+	u := &s.pool(p).At(p).Use
+	if !p.Live() || u.cost == 0 {
 		s.mu.Unlock()
 		return
 	}
-	most := s.settings().of(s.table.At(b.slot))
-	change := s.hold(b.slot, min(max(units, 1), most, limit.MaxLimit)-b.cost)
-	b.cost += change
-	if settled := s.settleCost(b, units); settled || change < 0 {
-		s.served(b.slot, now, &out)
+	most := s.settings().of(s.table.At(u.slot))
+	change := s.hold(u.slot, min(max(units, 1), most)-u.cost)
+	u.cost += change
+	if charged := s.accounts.SetCost(s.roomOf(u.slot), p, units); charged || change < 0 {
+		s.served(u.slot, now, &out)
 	}
 	s.unlock(now, &out)
 }
 
-// SlotFreed implements [weir.Holder]; a berth is never freed inline.
-func (s *shard) SlotFreed(*weir.Slot) {}
-
-// berth is a slot with what the gate keeps of its present holder, guarded by the
-// shard's lock.
-type berth struct {
-	weir.Slot
-	start time.Duration // of the present use, if timed
-	cost  int64         // units of the key; 0: exempt work
-	slot  uint32        // the key's
-	next  uint32        // on the free list: the next berth's id, plus 1
-}
-
-// Whether a use is timed shows in the number of its berth, which never changes: a
-// release must know before it has the lock, because the clock is read outside of
-// it.
-func isTimed(id uint32) bool { return id&1 != 0 }
-
-func (b *berth) timed() bool { return isTimed(b.ID()) }
-
-// permits are the berths of a shard. There are as many as were ever in use at a
-// time.
-type permits struct {
-	shard  *shard
-	common weir.Slots // attention stays raised: every release comes to the shard
-	chunks [][]berth
-	free   [2]uint32 // untimed and timed: the first one's id, plus 1
-}
-
-// berthChunk is how many berths are made at once.
-const berthChunk = 64
-
-func (s *permits) init(sh *shard) {
-	s.shard = sh
-	s.common.Attention.Store(1)
-}
-
-func (s *permits) issue(slot uint32, cost int64, now time.Duration, timed bool) weir.Permit {
-	kind := 0
-	if timed {
-		kind = 1
+// roomOf returns the room of a key, nil if nobody waits for it.
+func (s *shard) roomOf(slot uint32) *room.Room {
+	if q := s.queueOf(slot); q != nil {
+		return &q.room
 	}
-	if s.free[kind] == 0 {
-		s.grow()
-	}
-	b := s.berth(s.free[kind] - 1)
-	s.free[kind] = b.next
-	b.start, b.cost, b.slot = now, cost, slot
-	return b.Issue()
+	return nil
 }
 
-func (s *permits) grow() {
-	chunk := make([]berth, berthChunk)
-	from := uint32(len(s.chunks) * berthChunk)
-	s.chunks = append(s.chunks, chunk)
-	for i := range chunk {
-		chunk[i].Init(s.shard, &s.common, from+uint32(i))
-		s.putBack(&chunk[i])
+// queueOf returns the queue of a key, nil if nobody waits for it.
+func (s *shard) queueOf(slot uint32) *queue {
+	if len(s.queues) == 0 {
+		return nil
 	}
+	return s.queues[slot]
 }
 
-func (s *permits) putBack(b *berth) {
-	kind := b.ID() & 1
-	b.next, s.free[kind] = s.free[kind], b.ID()+1
-}
-
-func (s *permits) at(slot *weir.Slot) *berth { return s.berth(slot.ID()) }
-
-func (s *permits) berth(id uint32) *berth { return &s.chunks[id/berthChunk][id%berthChunk] }
-
-// account says whose part of what its key is served the work in a berth is, and how
-// much it has been charged of it; 0: nobody knows. It is known of what has waited:
-// when the rest came nobody's part was short, and the path of all work must not pay
-// for it.
-type account struct {
-	user, tenant string
-	charged      int64
-	class        int8
-}
-
-// open notes that p was granted to w.
-func (s *shard) open(p weir.Permit, w *room.Waiter) {
-	id := int(p.Slot().ID())
-	if id >= len(s.accounts) {
-		s.accounts = append(s.accounts, make([]account, len(s.permits.chunks)*berthChunk-len(s.accounts))...)
-	}
-	s.accounts[id] = account{w.User, w.Tenant, max(1, w.Units), w.Class}
-}
-
-// forget ends the account of a berth, and with it the names.
-func (s *shard) forget(id uint32) {
-	if int(id) < len(s.accounts) {
-		s.accounts[id] = account{}
-	}
-}
-
-// settleCost settles what work has really cost with whose part it is, who has to
-// wait the longer for the next turn at this key, or less long. It reports whether
-// that may have changed who goes next.
-func (s *shard) settleCost(b *berth, units int64) bool {
-	id := int(b.ID())
-	if id >= len(s.accounts) || s.accounts[id].charged == 0 {
-		return false
-	}
-	a := &s.accounts[id]
-	units = min(max(units, 1), limit.MaxLimit)
-	more := units - a.charged
-	a.charged = units
-	q, waited := s.queues[b.slot]
-	if waited {
-		q.room.Settle(int(a.class), a.user, a.tenant, float64(more))
-	}
-	return waited
-}
-
-// chargeTime settles, when work is done, what it was charged in advance with the
-// time that it has held its slots: beside the median of all keys of the shard.
-func (s *shard) chargeTime(b *berth, now time.Duration) {
-	id, median := int(b.ID()), s.service.Median()
-	if id >= len(s.accounts) || s.accounts[id].charged == 0 || !b.timed() || median <= 0 {
-		return
-	}
-	if q, waited := s.queues[b.slot]; waited {
-		a, took := &s.accounts[id], max(0, now-b.start)
-		q.room.Settle(int(a.class), a.user, a.tenant, float64(a.charged)*(took.Seconds()/median.Seconds()-1))
-	}
-}
+// SlotFreed implements [weir.Holder]; a slot of these is never freed inline.
+func (h *holder) SlotFreed(*weir.Slot) {}

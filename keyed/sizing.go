@@ -2,13 +2,12 @@ package keyed
 
 import (
 	"fmt"
-	"reflect"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/internal/gate"
 	"github.com/weir-go/weir/internal/room"
 	"github.com/weir-go/weir/limit"
 )
@@ -17,13 +16,10 @@ import (
 // the shards; the controller and the signals are asked under it and under no
 // other, hooks and callbacks run under none.
 type sizing struct {
-	control    sync.Mutex
-	controller control.Controller
-	signals    control.Source
-	window     control.Window
-	since      time.Duration // when the window began
-	before     totals        // what the shards had counted then
-	timer      *time.Timer
+	sizer  gate.Sizer
+	since  time.Duration // when the window began
+	before totals        // what the shards had counted then
+	timer  *time.Timer
 
 	tickAt atomic.Int64 // when the window closes; room.Never: not at all
 	about  atomic.Pointer[about]
@@ -46,21 +42,37 @@ type totals struct {
 	byClass                         [room.Classes]int
 }
 
-func (z *sizing) init(g *Pools, cfg Config, first control.Decision) {
-	z.about.Store(&about{controller: z.controller.Name(), reason: first.Reason})
-	z.since = g.now()
-	g.schedule(z.since, first.Next)
+// start applies the first configuration.
+func (g *Pools) start(cfg Config) {
+	g.sizer.Lock()
+	defer g.sizer.Unlock()
+	g.sizer.Controller, g.sizer.Signals = gate.ControllerOr(cfg.Controller, cfg.Limit), cfg.Signals
+	first := g.sizer.Controller.Start()
+	set := cfg.settings(first.Limit)
+	g.settings.Store(set)
+	g.since = g.front.Now()
+	g.apply(set, true, g.since)
+	g.hear(&cfg)
+	g.about.Store(&about{controller: g.sizer.Controller.Name(), reason: first.Reason})
+	g.schedule(g.since, first.Next)
+}
+
+// hear sets who is told what happens.
+func (g *Pools) hear(cfg *Config) {
+	hooks := cfg.Hooks
+	g.front.SetHooks(&hooks)
+	g.front.FindLeaks(cfg.FindLeaks)
 }
 
 // schedule sets the end of the present window: never for a length of 0.
 func (g *Pools) schedule(now, length time.Duration) {
 	at := room.Never
 	if length > 0 {
-		at = after(now, max(length, time.Millisecond))
+		at = gate.After(now, max(length, time.Millisecond))
 	}
 	g.tickAt.Store(int64(at))
 	switch {
-	case g.clock != nil:
+	case !g.front.Timed():
 	case at == room.Never:
 		if g.timer != nil {
 			g.timer.Stop()
@@ -73,55 +85,53 @@ func (g *Pools) schedule(now, length time.Duration) {
 }
 
 // tick closes the window if it is over: measure, decide, apply.
-func (g *Pools) tick() {
-	changed, answered, problem := g.ticked()
+func (g *Pools) tick() { g.tell(g.ticked()) }
+
+// tell delivers what came of a change, with no lock held.
+func (g *Pools) tell(c gate.Change, answered gate.Answers) {
 	answered.Deliver()
-	changed.tell(g)
-	if h := &g.settings.Load().hooks; problem != "" && h.Faulty != nil {
-		h.Faulty(g.name, problem)
-	}
+	g.front.Changed(c)
 }
 
-func (g *Pools) ticked() (c change, out answers, problem string) {
-	g.control.Lock()
-	defer g.control.Unlock()
-	now, at := g.now(), time.Duration(g.tickAt.Load())
+func (g *Pools) ticked() (c gate.Change, out gate.Answers) {
+	g.sizer.Lock()
+	defer g.sizer.Unlock()
+	now, at := g.front.Now(), time.Duration(g.tickAt.Load())
 	if g.closed() || at == room.Never {
-		return change{}, answers{}, ""
+		return c, out
 	}
 	if now < at { // Step came early, or the timer was set for an earlier window
 		if g.timer != nil {
 			g.timer.Reset(at - now)
 		}
-		return change{}, answers{}, ""
+		return c, out
 	}
 	set := g.settings.Load()
 	sum := g.read(set, now)
-	d, problem := g.ask(set)
-	was := g.about.Load()
-	is := &about{controller: was.controller, reason: was.reason, faults: was.faults}
+	d, problem := g.sizer.Ask(control.Decision{Limit: set.limit, Signal: set.signal})
+	is := *g.about.Load()
 	if problem != "" {
-		if is.faults++; is.faults > 1 {
-			problem = "" // told once
+		if is.faults++; is.faults == 1 { // told once
+			c.Problem = problem
 		}
 	}
 	if !d.Extend {
 		g.restart(now, sum)
 	}
 	next := *set
-	next.limit, next.signal = clampLimit(d.Limit), d.Signal
+	next.limit, next.signal = gate.ClampLimit(d.Limit), d.Signal
 	if next.limit != set.limit || next.signal != set.signal {
 		is.reason = d.Reason
-		c = change{set.limit, next.limit, d.Reason}
+		c.From, c.To, c.Reason = set.limit, next.limit, d.Reason
 		out = g.apply(&next, false, now)
 	}
-	g.about.Store(is)
+	g.about.Store(&is)
 	g.schedule(now, d.Next)
-	return c, out, problem
+	return c, out
 }
 
 // apply puts new settings into force, and lets in whom they let in.
-func (g *Pools) apply(next *settings, overrides bool, now time.Duration) (out answers) {
+func (g *Pools) apply(next *settings, overrides bool, now time.Duration) (out gate.Answers) {
 	was := g.settings.Swap(next)
 	if !overrides && next.limit <= was.limit {
 		return out
@@ -156,7 +166,7 @@ func (g *Pools) read(set *settings, now time.Duration) totals {
 	n := max(1, sum.busy)
 	each := func(count int64) int64 { return (max(0, count) + n - 1) / n }
 	since := func(is, was uint64) int64 { return each(int64(is - was)) }
-	was, w := &g.before, &g.window
+	was, w := &g.before, &g.sizer.Window
 	*w = control.Window{Now: now, Elapsed: max(0, now-g.since), Readings: w.Readings[:0],
 		Limit: set.limit, InFlight: each(sum.inFlight), Waiting: each(sum.waiting), MaxInFlight: max(sum.peak, each(sum.inFlight)),
 		MeanInFlight: float64(sum.inFlight) / float64(n),
@@ -169,36 +179,13 @@ func (g *Pools) read(set *settings, now time.Duration) totals {
 	return sum
 }
 
-// ask has the controller decide, and takes its word only where that makes sense.
-func (g *Pools) ask(set *settings) (d control.Decision, problem string) {
-	by := g.about.Load().controller
-	kept := control.Decision{Limit: set.limit, Signal: set.signal, Next: time.Second}
-	defer func() {
-		if r := recover(); r != nil {
-			d, problem = kept, fmt.Sprintf("controller %q panicked: %v", by, r)
-		}
-	}()
-	if g.signals != nil {
-		g.window.Readings = g.signals.Readings(g.window.Readings)
-	}
-	d = g.controller.Update(&g.window)
-	switch {
-	case d.Limit < 1 || d.Limit > limit.MaxLimit:
-		return kept, fmt.Sprintf("controller %q wants a limit of %d: it must be from 1 to %d", by, d.Limit, int64(limit.MaxLimit))
-	case d.Next < 0:
-		return kept, fmt.Sprintf("controller %q wants a window of %v: it must not be negative", by, d.Next)
-	}
-	return d, ""
-}
-
 // total adds up the shards.
 func (g *Pools) total() (sum totals) {
 	for i := range g.shards {
 		g.shards[i].addTo(&sum)
 	}
-	for _, r := range []weir.Reason{weir.ReasonLimit, weir.ReasonQueueFull, weir.ReasonQueueTimeout} {
-		sum.refused += g.rejected[r].Load()
-	}
+	exempt := g.refusedExempt.Load() // no want of a slot: the controller must not hear of it
+	sum.refused = g.front.Unserved() - exempt
 	sum.waiting = g.waiting.Load()
 	return sum
 }
@@ -231,97 +218,64 @@ func (s *shard) addTo(sum *totals) {
 	}
 }
 
-// change is a change of the limit that the hook has yet to hear of.
-type change struct {
-	from, to int64
-	reason   string
-}
-
-func (c change) tell(g *Pools) {
-	if h := &g.settings.Load().hooks; h.LimitChanged != nil && c.from != c.to {
-		h.LimitChanged(g.name, c.from, c.to, c.reason)
-	}
-}
-
-// Reconfigure takes up new settings while the gate runs: the limit or its
+// Reconfigure replaces the settings while the gate runs: the limit or its
 // controller, overrides, bounds, hooks. What is in flight and what waits stays; a
 // new controller starts from what the old one has learned, or from the present
 // limit. If a smaller MaxKeys is exceeded, idle keys go at once and keys in use as
 // they become idle and newcomers ask for places. A change of Name, Key or Now is
 // ignored, a closed gate refuses, and a faulty configuration changes nothing.
 func (g *Pools) Reconfigure(cfg Config) error {
-	cfg.Now, cfg.Key, cfg.Name = g.clock, g.key, g.name
+	cfg.Now, cfg.Key, cfg.Name = g.front.Clock(), g.key, g.Name()
 	if err := cfg.validate(); err != nil {
 		return err
 	}
-	changed, answered, err := g.reconfigure(cfg, cfg.controller())
-	answered.Deliver()
-	changed.tell(g)
+	c, answered, err := g.reconfigure(cfg)
+	g.tell(c, answered)
 	return err
 }
 
-func (g *Pools) reconfigure(cfg Config, next control.Controller) (change, answers, error) {
-	g.control.Lock()
-	defer g.control.Unlock()
+func (g *Pools) reconfigure(cfg Config) (c gate.Change, out gate.Answers, err error) {
+	g.sizer.Lock()
+	defer g.sizer.Unlock()
 	if g.closed() {
-		return change{}, answers{}, fmt.Errorf("keyed: gate %q: %w", g.name, limit.ErrClosed)
+		return c, out, fmt.Errorf("keyed: gate %q: %w", g.Name(), limit.ErrClosed)
 	}
 	was := g.settings.Load()
-	if s, ok := next.(control.Saver); ok && !same(next, g.controller) {
-		s.Restore(g.learned(was))
-	}
-	first := next.Start()
-	g.controller, g.signals = next, cfg.Signals
+	first := g.sizer.Replace(gate.ControllerOr(cfg.Controller, cfg.Limit), cfg.Signals, was.limit)
 	set := cfg.settings(first.Limit)
-	now := g.now()
-	out := g.apply(set, true, now)
+	now := g.front.Now()
+	g.hear(&cfg)
+	out = g.apply(set, true, now)
 	g.restart(now, g.total())
-	g.about.Store(&about{controller: next.Name(), reason: "configured", faults: g.about.Load().faults})
+	g.about.Store(&about{controller: g.sizer.Controller.Name(), reason: first.Reason, faults: g.about.Load().faults})
 	g.schedule(now, first.Next)
-	return change{was.limit, set.limit, "configured"}, out, nil
-}
-
-// same reports whether two controllers are one. Those of a type that cannot be
-// compared never are: comparing two of them would panic.
-func same(a, b control.Controller) bool { return reflect.ValueOf(a).Comparable() && a == b }
-
-// learned returns what the controller has learned, or else the present limit.
-func (g *Pools) learned(set *settings) control.State {
-	if s, ok := g.controller.(control.Saver); ok {
-		return s.Save()
-	}
-	return control.State{Limit: float64(set.limit)}
+	return gate.Change{From: was.limit, To: set.limit, Reason: first.Reason}, out, nil
 }
 
 // Save returns what the controller has learned, for [Pools.Restore] after a
 // restart, and false if it learns nothing.
 func (g *Pools) Save() (control.State, bool) {
-	g.control.Lock()
-	defer g.control.Unlock()
-	if s, ok := g.controller.(control.Saver); ok {
-		return s.Save(), true
-	}
-	return control.State{}, false
+	g.sizer.Lock()
+	defer g.sizer.Unlock()
+	return g.sizer.Save()
 }
 
-// Restore takes up what an earlier run has learned. A controller that learns
-// nothing ignores it.
-func (g *Pools) Restore(state control.State) {
-	changed, answered := g.restored(state)
-	answered.Deliver()
-	changed.tell(g)
-}
+// Restore gives the controller what an earlier run has learned. A controller that
+// learns nothing ignores it.
+func (g *Pools) Restore(state control.State) { g.tell(g.restored(state)) }
 
-func (g *Pools) restored(state control.State) (change, answers) {
-	g.control.Lock()
-	defer g.control.Unlock()
-	s, ok := g.controller.(control.Saver)
-	if !ok || g.closed() {
-		return change{}, answers{}
+func (g *Pools) restored(state control.State) (c gate.Change, out gate.Answers) {
+	g.sizer.Lock()
+	defer g.sizer.Unlock()
+	if g.closed() {
+		return c, out
 	}
-	s.Restore(state)
+	base, ok := g.sizer.Restore(state)
+	if !ok {
+		return c, out
+	}
 	set := *g.settings.Load()
-	c := change{set.limit, clampLimit(g.controller.Start().Limit), "restored"}
-	set.limit = c.to
-	return c, g.apply(&set, false, g.now())
+	c = gate.Change{From: set.limit, To: gate.ClampLimit(base), Reason: "restored"}
+	set.limit = c.To
+	return c, g.apply(&set, false, g.front.Now())
 }

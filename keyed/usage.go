@@ -55,22 +55,16 @@ func (g *Pools) Usage(top int) Usage {
 	set, by, sum := g.settings.Load(), g.about.Load(), g.total()
 	u := Usage{Keys: sum.keys, MaxKeys: set.maxKeys, Busy: sum.busy, Bytes: sum.bytes, Newcomers: sum.newcomers, Evicted: sum.evicted}
 	u.Snapshot = weir.Snapshot{
-		Name: g.name, Kind: "keyed", Mode: "enforce",
+		Name: g.Name(), Kind: "keyed", Mode: "enforce",
 		Limit: set.limit, InFlight: sum.inFlight, Waiting: sum.waiting,
 		Admitted:   sum.admitted - sum.cancelled,
 		Controller: by.controller, LimitReason: by.reason, Signal: set.signal, Faults: by.faults, Latency: sum.median,
-		Exempt: sum.exempt, ExemptAdmitted: sum.tally.exempt,
+		Exempt: sum.exempt, ExemptAdmitted: sum.tally.exempt, Leaked: g.front.Leaked(), Rejected: g.front.Rejected(),
 	}
 	u.WaitingByClass = map[weir.Priority]int64{}
 	for c, n := range sum.byClass {
 		if n > 0 {
 			u.WaitingByClass[weir.PriorityOf(c)] = int64(n)
-		}
-	}
-	u.Rejected = map[weir.Reason]uint64{}
-	for _, r := range weir.Reasons() {
-		if n := g.rejected[r].Load(); n > 0 {
-			u.Rejected[r] = n
 		}
 	}
 	u.Outcomes = map[weir.Outcome]uint64{}
@@ -186,13 +180,9 @@ func (l *Adaptive) census() (u Usage, keys []resident) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	u = Usage{Keys: int64(len(l.order)), MaxKeys: int64(l.maxKeys), Evicted: l.evicted, Newcomers: uint64(len(l.order)) + l.evicted}
-	u.Name, u.Kind, u.Mode = l.name, "keyed", "enforce"
+	u.Name, u.Kind, u.Mode = l.Name(), "keyed", "enforce"
 	addCounts(&u.Snapshot, &l.gone)
-	for _, r := range weir.Reasons() {
-		if n := l.refused[r].Load(); n > 0 {
-			addCounts(&u.Snapshot, &weir.Snapshot{Rejected: map[weir.Reason]uint64{r: n}})
-		}
-	}
+	addCounts(&u.Snapshot, &weir.Snapshot{Rejected: l.front.Rejected()})
 	keys = make([]resident, len(l.order))
 	for i, p := range l.order {
 		keys[i] = resident{p.key, p.parts}

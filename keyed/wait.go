@@ -1,81 +1,85 @@
 package keyed
 
 import (
-	"context"
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/gate"
 	"github.com/weir-go/weir/internal/keys"
 	"github.com/weir-go/weir/internal/room"
-	"github.com/weir-go/weir/internal/waiting"
 )
 
-// queue is the wait room of one key. It is there while somebody waits.
+// queue is the wait room of one key, with what was measured while somebody waited.
+// It is there while somebody waits.
 type queue struct {
-	room  room.Room
-	parts *waiting.Parts // that it was told
-	name  keys.Name
-	slot  uint32
-	heap  int // index in the shard's heap
-	most  int // that ever waited at a time
+	room    room.Room
+	drain   gate.Drain
+	service room.Service
+	parts   *gate.Parts // that it was told
+	name    keys.Name
+	slot    uint32
+	heap    int // index in the shard's heap
+	most    int // that ever waited at a time
 }
 
-// waiter is work in the room of its key. A goroutine blocks until there is an
-// answer, or there is a callback.
+// waiter is work in the room of its key.
 type waiter struct {
-	room.Waiter
-	waiting.Answer
+	gate.Waiter
 	shard *shard
 	queue *queue // while queued
-	cost  int64
-	outOf weir.Reason // what it means when the waiter expires
-
-	wake func(weir.Permit, error) // the callback
-	work weir.Work                // with wake only
 }
 
-// answers are of waiters that have left their rooms, to be delivered when the lock
-// has been released.
-type answers = waiting.Answers
-
-// enqueue puts the arrival into the room of its key, or refuses it for want of a
-// place.
-func (s *shard) enqueue(set *settings, slot uint32, a *arrival, out *answers) *weir.Rejection {
+// enqueue lets the arrival wait in the room of its key, or refuses it because it
+// would wait in vain or there is no place.
+func (s *shard) enqueue(set *settings, slot uint32, work *weir.Work, a *arrival, out *gate.Answers) *weir.Rejection {
+	// 1. A key may have as many places as there are left, or as it has already.
 	e := s.table.At(slot)
 	free := set.places - s.gate.waiting.Add(1) + 1
 	if free <= 0 && !e.Is(keys.Waiting) {
 		s.gate.waiting.Add(-1)
-		return s.full(set, e, set.places, 0)
+		return s.full(set, e, set.places, nil, a.now)
 	}
-	q := s.queue(slot)
+	q := s.queue(slot, a.now)
 	q.configure(set, int(max(free, int64(q.room.Len()))))
-	q.room.SetPace(s.pace(set.of(e)))
-	q.room.Knock(a.now, &a.place.Waiter)
 
+	// 2. In its own room it is as in any other.
 	w := a.place
-	w.shard, w.queue, w.cost = s, q, a.cost
-	w.Units = min(a.cost, set.of(e))
-	w.UserWeight, w.TenantWeight = set.parts.Weights(w.User, w.Tenant)
-	w.Deadline = a.until.deadline
-	w.Expires, w.outOf = a.until.patience, weir.ReasonQueueTimeout
-	if a.until.deadline < w.Expires {
-		w.Expires, w.outOf = a.until.deadline, weir.ReasonDeadline
-	}
-	displaced, ok := q.parts.Push(&q.room, a.now, &w.Waiter)
+	w.shard, w.queue = s, q
+	w.Describe(set.parts, work, a.cost, min(a.cost, set.of(e)), a.until.Deadline)
+	line := s.line(q, set.of(e), a.now)
+	displaced, inVain, ok := line.Enqueue(&s.gate.front, a.now, &w.Waiter, a.until)
 	if displaced != nil {
 		inc(&e.Refused)
-		refused := s.full(set, e, int64(q.room.Bound()), q.room.Units())
-		refused.Rule = waiting.Rule(displaced, &w.Waiter)
+		refused := s.full(set, e, int64(q.room.Bound()), q, a.now)
+		refused.Rule = gate.Rule(displaced, &w.Waiter.Waiter)
 		s.answer(out, displaced, weir.Permit{}, refused)
 	}
 	if !ok {
+		w.queue = nil
 		s.gate.waiting.Add(-1)
-		refused := s.full(set, e, int64(q.room.Bound()), q.room.Units())
-		s.settle(q)
-		return refused
+		if inVain != nil {
+			inVain.RetryAfter, inVain.Signal = s.wait(q, set.of(e), a.now), set.signal
+		} else {
+			inVain = s.full(set, e, int64(q.room.Bound()), q, a.now)
+		}
+		s.tidy(q)
+		return inVain
 	}
 	s.serve(set, q, a.now, out) // the newest may go first
 	return nil
+}
+
+// line is the room of a key with what is known of its speed. How fast slots come
+// back and how long work takes is measured of the key itself, while somebody waits
+// for it: by the time of other keys' work nobody may be refused. How long a queue
+// is watched goes by that of all keys as long as nothing better is known.
+func (s *shard) line(q *queue, most int64, now time.Duration) gate.Line {
+	rate, median := q.drain.Current(now), s.service.Median()
+	pace := rate
+	if pace == 0 && median > 0 {
+		pace = float64(most) / median.Seconds()
+	}
+	return gate.Line{Room: &q.room, Parts: q.parts, Whole: true, Pace: room.PaceAt(pace, median), Rate: rate, Median: q.service.Median()}
 }
 
 // configure brings the room to the settings, with so many places.
@@ -88,7 +92,7 @@ func (q *queue) configure(set *settings, places int) {
 }
 
 // queue returns the room of a key, a new one if nobody waits for it.
-func (s *shard) queue(slot uint32) *queue {
+func (s *shard) queue(slot uint32, now time.Duration) *queue {
 	if q, ok := s.queues[slot]; ok {
 		return q
 	}
@@ -101,6 +105,7 @@ func (s *shard) queue(slot uint32) *queue {
 		*kept = nil
 	}
 	q.slot, q.heap = slot, len(s.expiry)
+	q.drain.Reset(now)
 	s.queues[slot] = q
 	s.expiry = append(s.expiry, q) // empty so far: it never expires, which is its place
 	e.Set(keys.Waiting, true)
@@ -116,8 +121,8 @@ const (
 	keptMost  = 64
 )
 
-// settle puts a room in its place in the heap, and away when nobody is in it.
-func (s *shard) settle(q *queue) {
+// tidy moves a room to its place in the heap, or puts it away when it is empty.
+func (s *shard) tidy(q *queue) {
 	if n := q.room.Len(); n > 0 {
 		q.most = max(q.most, n)
 		s.sift(q.heap)
@@ -139,31 +144,21 @@ func (s *shard) settle(q *queue) {
 	}
 }
 
-// answer settles what becomes of a waiter that has been taken out of its room.
-func (s *shard) answer(out *answers, w *room.Waiter, p weir.Permit, r *weir.Rejection) {
+// answer sets what becomes of a waiter that has been taken out of its room.
+func (s *shard) answer(out *gate.Answers, w *room.Waiter, p weir.Permit, r *weir.Rejection) {
 	s.gate.waiting.Add(-1)
 	place := w.Owner.(*waiter)
 	place.queue = nil
 	out.Add(&place.Answer, p, r)
 }
 
-// pace is what a room is told of the key's speed, as far as it can be told from
-// the service time.
-func (s *shard) pace(most int64) room.Pace {
-	median, rate := s.service.Median(), 0.
-	if median > 0 {
-		rate = float64(most) / median.Seconds()
-	}
-	return room.PaceAt(rate, median)
-}
-
 // Cancel implements [weir.Waiter].
 func (w *waiter) Cancel() bool {
 	s := w.shard
-	var out answers
+	var out gate.Answers
 	now := s.lock(true)
 	q := w.queue
-	queued := q != nil && q.room.GiveUp(now, &w.Waiter)
+	queued := q != nil && q.room.GiveUp(now, &w.Waiter.Waiter)
 	if queued {
 		s.gate.waiting.Add(-1)
 		w.queue = nil
@@ -173,13 +168,18 @@ func (w *waiter) Cancel() bool {
 	return queued
 }
 
-// place returns a waiter for a goroutine that blocks.
-func (g *Pools) place() *waiter {
+func newWaiter() *waiter {
+	w := &waiter{}
+	w.Owner = w
+	return w
+}
+
+// blockingWaiter returns a waiter for a goroutine that blocks.
+func (g *Pools) blockingWaiter() *waiter {
 	if w, ok := g.waiters.Get().(*waiter); ok {
 		return w
 	}
-	w := &waiter{}
-	w.Owner = w
+	w := newWaiter()
 	w.Block()
 	return w
 }
@@ -188,19 +188,7 @@ func (g *Pools) place() *waiter {
 func (g *Pools) putBack(w *waiter) {
 	w.Forget()
 	w.queue, w.shard = nil, nil
-	w.User, w.Tenant = "", ""
 	g.waiters.Put(w)
-}
-
-// Answered implements [waiting.Caller]: it calls back.
-func (w *waiter) Answered() {
-	g := w.shard.gate
-	if w.Refused != nil {
-		w.wake(weir.Permit{}, g.refuse(&w.work, w.Refused))
-		return
-	}
-	g.admitted(&w.work, g.now()-w.Arrived)
-	w.wake(w.Permit, nil)
 }
 
 // The rooms with somebody in them are kept in a binary heap, the one that somebody
@@ -233,38 +221,30 @@ func (s *shard) swap(i, j int) {
 	s.expiry[i].heap, s.expiry[j].heap = i, j
 }
 
-// The bounds of an estimated wait, and what is said while nothing is known.
-const (
-	minWait     = 10 * time.Millisecond
-	maxWait     = 30 * time.Second
-	unknownWait = time.Second
-)
-
-// wait estimates how long one unit that comes now would wait for its key, behind
-// ahead others, with all of the limit in use. It goes by how long work takes, of
-// all keys of the shard: too little happens to a single one to know its rate.
-func (s *shard) wait(most, ahead int64) time.Duration {
-	median := s.service.Median()
-	if median == 0 {
-		return unknownWait
+// wait estimates how long one unit that comes now would wait for its key, with all
+// of the limit in use. q is nil if nobody waits. It goes by how fast the key's slots
+// come back, or else by how long work takes, of all keys of the shard.
+func (s *shard) wait(q *queue, most int64, now time.Duration) time.Duration {
+	rate, ahead := 0.0, int64(0)
+	if q != nil {
+		rate, ahead = q.drain.Current(now), q.room.Units()
 	}
-	wait := seconds(float64(ahead+1) * median.Seconds() / float64(most))
-	return min(max(wait, minWait), maxWait).Round(time.Millisecond)
+	if median := s.service.Median(); rate == 0 && median > 0 {
+		rate = float64(most) / median.Seconds()
+	}
+	return gate.Wait(ahead, rate).Round(time.Millisecond)
 }
 
-// wanting is the refusal of work for whose key every slot is taken. One is shared
-// between all of them that say the same.
-func (s *shard) wanting(set *settings, slot uint32, now time.Duration) *weir.Rejection {
+// noSlot is the refusal of work for whose key every slot is taken. One is shared by
+// all that say the same.
+func (s *shard) noSlot(set *settings, slot uint32, now time.Duration) *weir.Rejection {
 	e := s.table.At(slot)
-	held, most, ahead := e.Held(), set.of(e), int64(0)
-	if e.Is(keys.Waiting) {
-		ahead = s.queues[slot].room.Units()
-	}
-	retry := s.wait(most, ahead)
+	held, most := e.Held(), set.of(e)
+	retry := s.wait(s.queues[slot], most, now)
 	if r := s.refusal; r != nil && r.Value == float64(held) && r.Limit == float64(most) && r.RetryAfter == retry && r.Signal == set.signal {
 		return r
 	}
-	s.refusal = &weir.Rejection{Gate: s.gate.name, Reason: weir.ReasonLimit, Value: float64(held), Limit: float64(most),
+	s.refusal = &weir.Rejection{Gate: s.gate.Name(), Reason: weir.ReasonLimit, Value: float64(held), Limit: float64(most),
 		RetryAfter: retry, Retryable: true, Signal: set.signal}
 	return s.refusal
 }
@@ -276,68 +256,28 @@ func (s *shard) oversize(set *settings, a *arrival) *weir.Rejection {
 	if slot, ok := s.table.Peek(a.hash, &a.name); ok {
 		inc(&s.table.At(slot).Refused)
 	}
-	return &weir.Rejection{Gate: s.gate.name, Reason: weir.ReasonTooLarge, Value: float64(a.cost),
-		Limit: float64(set.named(&a.name)), Retryable: set.moved && set.overrides[a.name].Limit == 0, Signal: set.signal}
+	mayGrow := set.moved && set.overrides[a.name].Limit == 0
+	return s.gate.front.Oversize(a.cost, set.named(&a.name), mayGrow, set.signal)
 }
 
 // full is the refusal of work for which there is no place to wait, or no longer:
-// waiting, of this key or of all, is what may wait now. ahead is what the key's
-// room holds, in units.
-func (s *shard) full(set *settings, e *keys.Entry, waiting, ahead int64) *weir.Rejection {
-	return &weir.Rejection{Gate: s.gate.name, Reason: weir.ReasonQueueFull, Value: float64(waiting), Limit: float64(waiting),
-		RetryAfter: s.wait(set.of(e), ahead), Retryable: true, Signal: set.signal}
+// places, of this key or of all, is how many may wait now. q is the key's room, nil
+// if it has none.
+func (s *shard) full(set *settings, e *keys.Entry, places int64, q *queue, now time.Duration) *weir.Rejection {
+	return &weir.Rejection{Gate: s.gate.Name(), Reason: weir.ReasonQueueFull, Value: float64(places), Limit: float64(places),
+		RetryAfter: s.wait(q, set.of(e), now), Retryable: true, Signal: set.signal}
 }
 
 // expired is the refusal of work that has waited too long.
-func (s *shard) expired(w *room.Waiter, now time.Duration) *weir.Rejection {
-	place := w.Owner.(*waiter)
-	set := s.settings()
-	r := &weir.Rejection{Gate: s.gate.name, Reason: place.outOf, Retryable: true,
-		Value: (now - w.Arrived).Seconds(), Limit: (w.Expires - w.Arrived).Seconds(),
-		RetryAfter: s.wait(set.of(s.table.At(place.queue.slot)), place.queue.room.Units()), Signal: set.signal}
-	if r.Reason == weir.ReasonDeadline {
-		r.Cause = context.DeadlineExceeded
-	}
+func (s *shard) expired(set *settings, q *queue, w *room.Waiter, now time.Duration) *weir.Rejection {
+	r := s.gate.front.Expired(now, &w.Owner.(*waiter).Waiter)
+	r.RetryAfter, r.Signal = s.wait(q, set.of(s.table.At(q.slot)), now), set.signal
 	return r
 }
 
-// crowded is the refusal of work whose key has no place: every key that is known
-// is in use.
-func (g *Pools) crowded(set *settings) *weir.Rejection {
-	return &weir.Rejection{Gate: g.name, Rule: "keys", Reason: weir.ReasonLimit, Value: float64(g.keys.Load()),
-		Limit: float64(set.maxKeys), RetryAfter: unknownWait, Retryable: true}
-}
-
-func (g *Pools) draining() *weir.Rejection {
-	return &weir.Rejection{Gate: g.name, Reason: weir.ReasonDraining, Retryable: true}
-}
-
-// givenUp is the refusal of work whose context is done.
-func (g *Pools) givenUp(ctx context.Context) *weir.Rejection {
-	reason := weir.ReasonCanceled
-	if ctx.Err() == context.DeadlineExceeded {
-		reason = weir.ReasonDeadline
-	}
-	return &weir.Rejection{Gate: g.name, Reason: reason, Cause: ctx.Err()}
-}
-
-// refuse counts a refusal by its reason, and tells the hook.
-func (g *Pools) refuse(w *weir.Work, r *weir.Rejection) *weir.Rejection {
-	g.rejected[r.Reason].Add(1)
-	if h := &g.settings.Load().hooks; h.Rejected != nil {
-		h.Rejected(*w, r)
-	}
-	return r
-}
-
-func (g *Pools) admitted(w *weir.Work, waited time.Duration) {
-	if h := &g.settings.Load().hooks; h.Admitted != nil {
-		h.Admitted(g.name, *w, waited)
-	}
-}
-
-func (g *Pools) finished(o weir.Outcome, service time.Duration) {
-	if h := &g.settings.Load().hooks; h.Done != nil {
-		h.Done(g.name, o, service)
-	}
+// keysInUse is the refusal of work whose key has no place, because every key that is
+// known is in use.
+func (g *Pools) keysInUse(set *settings) *weir.Rejection {
+	return &weir.Rejection{Gate: g.Name(), Rule: "keys", Reason: weir.ReasonLimit, Value: float64(g.keys.Load()),
+		Limit: float64(set.maxKeys), RetryAfter: gate.UnknownWait, Retryable: true}
 }

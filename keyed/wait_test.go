@@ -1,7 +1,9 @@
 package keyed
 
 import (
+	"context"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +15,7 @@ import (
 // line is a gate whose keys have one slot each, taken, and who has been served from
 // their rooms, by key.
 type line struct {
+	now *time.Duration
 	*Pools
 	t      *testing.T
 	holds  map[string]weir.Permit
@@ -22,8 +25,8 @@ type line struct {
 
 func newLine(t *testing.T, cfg Config) *line {
 	cfg.Limit = 1
-	g, _ := byHand(t, cfg)
-	return &line{Pools: g, t: t, holds: map[string]weir.Permit{}, served: map[string]string{}, gone: map[string]*weir.Rejection{}}
+	g, now := byHand(t, cfg)
+	return &line{Pools: g, t: t, now: now, holds: map[string]weir.Permit{}, served: map[string]string{}, gone: map[string]*weir.Rejection{}}
 }
 
 // come has work wait for a key, behind a slot that is taken.
@@ -157,9 +160,8 @@ func TestCostKnownAfterwards(t *testing.T) {
 // Where parts are parts of time, whose work takes three times as long is served a
 // third as often.
 func TestPartsOfTime(t *testing.T) {
-	now := time.Duration(0)
 	l := newLine(t, Config{Queue: Queue{Order: limit.FIFO, MaxWait: -1, ByTime: true}})
-	l.clock = func() time.Duration { return now }
+	now := l.now
 	for range 400 {
 		l.come("t", "s", weir.Work{Tenant: "t", User: "slow"})
 		l.come("t", "q", weir.Work{Tenant: "t", User: "quick"})
@@ -167,7 +169,7 @@ func TestPartsOfTime(t *testing.T) {
 	var got string
 	for last := "q"; len(got) < 240; last = l.serve("t", 1) {
 		got += last
-		now += map[string]time.Duration{"s": 30 * ms, "q": 10 * ms}[last]
+		*now += map[string]time.Duration{"s": 30 * ms, "q": 10 * ms}[last]
 	}
 	if n := strings.Count(got[40:], "s"); n < 49 || n > 51 {
 		t.Errorf("%d of 200 are slow, want a quarter", n)
@@ -255,5 +257,126 @@ func TestPartsOutOfRange(t *testing.T) {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in: %v", want, err)
 		}
+	}
+}
+
+// busy returns a gate with one slot a key, where work of key "t" has taken 100 ms for
+// so long that this is known, and which one of them waits for.
+func busy(t *testing.T, cfg Config) *line {
+	cfg.Queue.MaxWait = -1
+	l := newLine(t, cfg)
+	for range 12 {
+		l.come("t", "x", weir.Work{Tenant: "t"})
+	}
+	for range 11 {
+		*l.now += 100 * ms
+		l.serve("t", 1)
+	}
+	if s := l.Snapshot(); s.Waiting != 1 {
+		t.Fatalf("%d wait", s.Waiting)
+	}
+	return l
+}
+
+// Whoever would wait in vain for its key hears so at once, and nobody else does: not
+// work that has the time, not the first in line, not work of a key whose own speed is
+// not known.
+func TestNobodyWaitsInVain(t *testing.T) {
+	l := busy(t, Config{Queue: Queue{Order: limit.FIFO}})
+	in := func(d time.Duration) time.Time { return limit.VirtualEpoch.Add(*l.now + d) }
+	for _, tt := range []struct {
+		name, key string
+		work      weir.Work
+		want      weir.Reason
+	}{
+		{"time", "t", weir.Work{Deadline: in(time.Second)}, weir.ReasonNone},
+		{"late", "t", weir.Work{Deadline: in(350 * ms)}, weir.ReasonDeadline},
+		{"impatient", "t", weir.Work{MaxWait: 150 * ms}, weir.ReasonQueueTimeout},
+		{"a stranger", "u", weir.Work{MaxWait: 1 * ms}, weir.ReasonNone},
+	} {
+		tt.work.Tenant = tt.key
+		l.come(tt.key, tt.name, tt.work)
+		switch r := l.gone[tt.name]; {
+		case tt.want == weir.ReasonNone && r != nil:
+			t.Errorf("%s: %v", tt.name, r)
+		case tt.want != weir.ReasonNone && (r == nil || r.Reason != tt.want || r.Value <= r.Limit || r.RetryAfter == 0):
+			t.Errorf("%s: %v", tt.name, r)
+		}
+	}
+	if s := l.Snapshot(); s.Waiting != 3 {
+		t.Errorf("%d wait", s.Waiting)
+	}
+	*l.now += time.Minute // what was measured is old
+	l.Step()
+	l.come("t", "later", weir.Work{Tenant: "t", MaxWait: 1 * ms})
+	if r := l.gone["later"]; r != nil {
+		t.Errorf("by an old rate: %v", r)
+	}
+}
+
+// A waiter leaves when too little is left for the work of its key, by which the
+// short work of other keys does not count.
+func TestLeavesWhenTooLittleIsLeft(t *testing.T) {
+	l := busy(t, Config{Limit: 1})
+	for range 100 {
+		p := take(t, l.Pools, weir.Work{Tenant: "short"})
+		p.Done(weir.OK)
+	}
+	l.come("t", "w", weir.Work{Tenant: "t", Deadline: limit.VirtualEpoch.Add(*l.now + 500*ms)})
+	at, ok := l.Next()
+	if left := *l.now + 500*ms - at; !ok || left < 90*ms || left > 110*ms {
+		t.Errorf("leaves %v before its deadline", left)
+	}
+	*l.now = at
+	l.Step()
+	if r := l.gone["w"]; r == nil || r.Reason != weir.ReasonDeadline {
+		t.Error(r)
+	}
+}
+
+// Where parts are of time, work is charged at once what that of its tenant took
+// lately: also before the first of it is done.
+func TestPartsOfTimeAreForecast(t *testing.T) {
+	l := newLine(t, Config{Queue: Queue{Order: limit.FIFO, MaxWait: -1, ByTime: true}})
+	for range 40 {
+		l.come("t", "s", weir.Work{Tenant: "t", User: "slow"})
+		l.come("t", "q", weir.Work{Tenant: "t", User: "quick"})
+	}
+	for last := "q"; l.Snapshot().Waiting > 40; last = l.serve("t", 1) {
+		*l.now += map[string]time.Duration{"s": 30 * ms, "q": 10 * ms}[last]
+	}
+	f := l.shards[0].accounts.Forecast
+	if slow, quick := f.Expect("slow", "t"), f.Expect("quick", "t"); slow < 2*quick {
+		t.Errorf("slow work is expected to take %v medians, quick work %v", slow, quick)
+	}
+}
+
+func TestFindLeaks(t *testing.T) {
+	found := make(chan string, 2)
+	g := weir.Must(New(Config{Name: "t", Limit: 1, FindLeaks: true, Hooks: weir.Hooks{
+		Leaked: func(_, site string) { found <- site },
+	}}))
+	defer g.Close()
+	lose(t, g)
+	var site string
+	for site == "" {
+		runtime.GC()
+		select {
+		case site = <-found:
+		default:
+		}
+	}
+	if !strings.Contains(site, "lose") || !strings.Contains(site, "wait_test.go") {
+		t.Errorf("leaked at %s", site)
+	}
+	if s := g.Snapshot(); s.Leaked != 1 || s.InFlight != 0 {
+		t.Errorf("leaked %d, in flight %d", s.Leaked, s.InFlight)
+	}
+}
+
+//go:noinline
+func lose(t *testing.T, g *Pools) {
+	if _, err := g.Admit(context.Background(), weir.Work{Tenant: "t"}); err != nil {
+		t.Fatal(err)
 	}
 }

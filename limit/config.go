@@ -1,14 +1,12 @@
 package limit
 
 import (
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/internal/gate"
 	"github.com/weir-go/weir/internal/room"
-	"github.com/weir-go/weir/internal/waiting"
 )
 
 // Config configures a [Limiter]. Everything but Name and Now can be changed
@@ -17,10 +15,12 @@ type Config struct {
 	// Name is the gate's name in rejections, metrics and logs.
 	Name string
 
-	// Limit is the number of slots if Controller is nil, from 1 to [MaxLimit].
+	// Limit is the number of slots, from 1 to [MaxLimit]. Leave it 0 if a controller
+	// is to find out.
 	Limit int64
 	// Controller sets the limit while the limiter runs. nil means
-	// control.Fixed(Limit). A controller belongs to one limiter.
+	// control.Fixed(Limit), or [control.Knee] with its defaults if Limit is 0 as
+	// well. A controller belongs to one limiter.
 	Controller control.Controller
 
 	// Signals are read at the end of each window and shown to the controller.
@@ -61,40 +61,30 @@ type Config struct {
 }
 
 // VirtualEpoch is the time of day at which a clock given as Config.Now starts.
-var VirtualEpoch = time.Unix(0, 0)
+var VirtualEpoch = gate.VirtualEpoch
 
 // MaxLimit is the largest limit. It is far beyond what one process serves, and
 // keeps slot numbers in 32 bits.
-const MaxLimit = 1 << 30
+const MaxLimit = gate.MaxLimit
 
-// validate reports every setting out of range.
-func (c *Config) validate() error {
-	var faults []error
-	if c.Controller == nil && (c.Limit < 1 || c.Limit > MaxLimit) {
-		faults = append(faults, fmt.Errorf("Limit %d: must be from 1 to %d (or set a Controller)", c.Limit, MaxLimit))
+// compile returns the controller to use, or an error that names every setting out
+// of range.
+func (c *Config) compile() (control.Controller, error) {
+	var f gate.Faults
+	byDefault := c.Controller == nil && c.Limit == 0
+	if !byDefault {
+		f.CheckLimit(c.Limit, c.Controller)
 	}
-	if c.Controller != nil && c.Limit != 0 {
-		faults = append(faults, fmt.Errorf("Limit %d: leave it 0, the Controller %q decides", c.Limit, c.Controller.Name()))
+	f.CheckExempt(c.Exempt)
+	f = append(f, c.Queue.settings().Faults()...)
+	if err := f.Err("limit", c.Name); err != nil {
+		return nil, err
 	}
-	if c.Exempt > MaxLimit {
-		faults = append(faults, fmt.Errorf("Exempt %d: must be at most %d (negative: nothing is exempt)", c.Exempt, MaxLimit))
+	if byDefault {
+		return control.NewKnee(control.KneeConfig{})
 	}
-	faults = append(faults, c.Queue.settings().Faults()...)
-	if len(faults) == 0 {
-		return nil
-	}
-	return fmt.Errorf("limit: gate %q: %w", c.Name, errors.Join(faults...))
+	return gate.ControllerOr(c.Controller, c.Limit), nil
 }
-
-// controller returns the controller, which is Fixed if none was given.
-func (c *Config) controller() control.Controller {
-	if c.Controller == nil {
-		return control.Fixed(c.Limit)
-	}
-	return c.Controller
-}
-
-func clampLimit(n int64) int64 { return min(max(n, 1), MaxLimit) }
 
 // Queue is the wait room of a limiter: where work waits for a slot.
 //
@@ -146,8 +136,8 @@ type Weights struct {
 
 // The bounds of a weight: 0.001 and 1,000.
 const (
-	MinWeight = waiting.MinWeight
-	MaxWeight = waiting.MaxWeight
+	MinWeight = gate.MinWeight
+	MaxWeight = gate.MaxWeight
 )
 
 // Defaults of the wait room. The length is a bound on memory more than on
@@ -182,6 +172,6 @@ const (
 )
 
 // settings are what the gates with a wait room have in common.
-func (q *Queue) settings() *waiting.Queue {
-	return &waiting.Queue{Order: q.Order, Shares: q.Shares, Users: q.Weights.Users, Tenants: q.Weights.Tenants}
+func (q *Queue) settings() *gate.Queue {
+	return &gate.Queue{Order: q.Order, Shares: q.Shares, Users: q.Weights.Users, Tenants: q.Weights.Tenants}
 }

@@ -1,32 +1,14 @@
 package limit
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/internal/gate"
 	"github.com/weir-go/weir/internal/room"
-	"github.com/weir-go/weir/internal/waiting"
 	"github.com/weir-go/weir/internal/window"
 )
-
-// idleWindow is the length of the windows of an observed limiter whose
-// controller wants none: they only keep the expected service time current.
-const idleWindow = time.Second
-
-// schedule sets the end of the present window.
-func (l *Limiter) schedule(now, length time.Duration) {
-	switch {
-	case length > 0:
-		l.tickAt = now + min(length, room.Never-now)
-	case l.observed:
-		l.tickAt = now + idleWindow
-	default:
-		l.tickAt = room.Never
-	}
-	l.arm(now)
-}
 
 // Next returns when [Limiter.Step] is due, on the clock of Config.Now, and
 // false if nothing is pending.
@@ -41,225 +23,126 @@ func (l *Limiter) Next() (time.Duration, bool) {
 // that has ended goes to the controller. Calling it early does no harm. A
 // limiter on the real clock does it by itself.
 func (l *Limiter) Step() {
-	now := l.now()
+	now := l.front.Now()
 	l.mu.Lock()
-	l.armed = room.Never
+	l.timerAt = room.Never
 	due := l.tickAt <= now && !l.closed
 	if due {
 		l.tickAt = room.Never // one at a time
 	}
-	answered := l.settle(now)
+	answered := l.update(now)
 	l.arm(now)
 	l.mu.Unlock()
 	answered.Deliver()
 	if due {
-		changed, answered, problem := l.tick()
-		answered.Deliver()
-		changed.tell(l)
-		l.faulty(problem)
+		_ = l.tell(l.tick())
 	}
 }
 
+// tell delivers what came of a change, with no lock held.
+func (l *Limiter) tell(c gate.Change, answered gate.Answers, err error) error {
+	answered.Deliver()
+	l.front.Changed(c)
+	return err
+}
+
 // tick closes the window: measure, decide, apply. The controller and the signals
-// are asked without the limiter's lock. The problem is the first nonsense that
-// came of it, empty if there was none.
-func (l *Limiter) tick() (change, answers, string) {
-	l.control.Lock()
-	defer l.control.Unlock()
-	w := &l.reading
-	now := l.now()
+// are asked without the limiter's lock.
+func (l *Limiter) tick() (gate.Change, gate.Answers, error) {
+	l.sizer.Lock()
+	defer l.sizer.Unlock()
+	w, now := &l.sizer.Window, l.front.Now()
 	l.mu.Lock()
 	l.read(now, w)
+	kept := control.Decision{Limit: l.limit, Signal: l.signal}
 	l.mu.Unlock()
-
 	window.Finish(w)
-	d, problem := l.ask(w)
 
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return change{}, answers{}, ""
-	}
-	if w.Timed > 0 {
-		l.median = w.Quantile(0.5)
-	}
-	if !d.Extend {
-		l.window.Reset(now, l.inFlight())
-		l.refusedBefore += uint64(w.Refused)
-	}
-	if problem != "" {
-		if l.faults++; l.faults > 1 {
-			problem = "" // told once
+	d, problem := l.sizer.Ask(kept)
+	return l.apply(now, d, func(c *gate.Change) {
+		if w.Timed > 0 {
+			l.median = w.Quantile(0.5)
 		}
-	}
-	changed := l.setLimit(now, d)
-	l.schedule(now, d.Next)
-	return changed, l.settle(now), problem
+		if !d.Extend {
+			l.window.Reset(now, l.inFlight())
+			l.refusedBefore += uint64(w.Refused)
+		}
+		if problem != "" {
+			if l.faults++; l.faults == 1 { // told once
+				c.Problem = problem
+			}
+		}
+		l.schedule(now, d.Next)
+	})
 }
 
 // read fills in the window.
 func (l *Limiter) read(now time.Duration, w *control.Window) {
 	l.window.Read(now, w)
 	w.Limit, w.InFlight, w.Waiting = l.limit, l.inFlight(), int64(l.room.Len())
-	w.Refused = int64(l.count.unserved() - l.refusedBefore)
+	w.Refused = int64(l.unserved() - l.refusedBefore)
 }
 
-// arm sets the timer for what is due next. It is not moved back when that turns
-// out to be later: a call of Step for nothing is cheaper than moving the timer
-// with every waiter that leaves.
-func (l *Limiter) arm(now time.Duration) {
-	if l.clock != nil {
-		return
-	}
-	next := min(l.tickAt, l.room.Expiry())
-	if l.closed && l.room.Len() == 0 {
-		next = room.Never
-	}
-	if next >= l.armed {
-		return
-	}
-	l.armed = next
-	if l.timer == nil {
-		l.timer = time.AfterFunc(next-now, l.Step)
-		return
-	}
-	l.timer.Reset(next - now)
-}
-
-// ask has the controller decide, and takes its word only where that makes
-// sense. What does not is named; the limit then stays what it is.
-func (l *Limiter) ask(w *control.Window) (d control.Decision, problem string) {
-	defer func() {
-		if r := recover(); r != nil {
-			d, problem = l.keep(w), fmt.Sprintf("controller %q panicked: %v", l.controlledBy, r)
-		}
-	}()
-	w.Readings = w.Readings[:0]
-	if l.signals != nil {
-		w.Readings = l.signals.Readings(w.Readings)
-	}
-	d = l.controller.Update(w)
-	switch {
-	case d.Limit < 1 || d.Limit > MaxLimit:
-		problem = fmt.Sprintf("controller %q wants a limit of %d: it must be from 1 to %d", l.controlledBy, d.Limit, MaxLimit)
-	case d.Next < 0:
-		problem = fmt.Sprintf("controller %q wants a window of %v: it must not be negative", l.controlledBy, d.Next)
-	case d.Next > 0 && d.Next < shortestWindow:
-		d.Next = shortestWindow
-	}
-	if problem != "" {
-		d = l.keep(w)
-	}
-	return d, problem
-}
-
-// shortestWindow bounds how often a controller can ask to be called: shorter
-// windows would cost more than they tell.
-const shortestWindow = time.Millisecond
-
-// keep is the decision to change nothing, for want of a better one.
-func (l *Limiter) keep(w *control.Window) control.Decision {
-	return control.Decision{Limit: w.Limit, Next: idleWindow, Reason: "kept: the controller failed"}
-}
-
-// faulty tells of nonsense.
-func (l *Limiter) faulty(problem string) {
-	if h := l.hooks.Load(); problem != "" && h.Faulty != nil {
-		h.Faulty(l.name, problem)
-	}
-}
-
-// Reconfigure takes up new settings while the limiter runs. What is in flight
+// Reconfigure replaces the settings while the limiter runs. What is in flight
 // and what waits stays; a new controller starts from what the old one has
 // learned, or from the present limit. A change of Name or Now is ignored, a
 // closed limiter refuses, and a faulty configuration changes nothing.
 func (l *Limiter) Reconfigure(cfg Config) error {
-	if err := cfg.validate(); err != nil {
+	next, err := cfg.compile()
+	if err != nil {
 		return err
 	}
-	changed, answered, err := l.reconfigure(cfg, cfg.controller())
-	answered.Deliver()
-	changed.tell(l)
-	return err
+	return l.tell(l.reconfigure(cfg, next))
 }
 
-func (l *Limiter) reconfigure(cfg Config, next control.Controller) (change, answers, error) {
-	l.control.Lock()
-	defer l.control.Unlock()
-	if s, ok := next.(control.Saver); ok {
-		s.Restore(l.learned())
-	}
-	first := next.Start()
-	first.Reason = "configured"
-
-	now := l.now()
+func (l *Limiter) reconfigure(cfg Config, next control.Controller) (gate.Change, gate.Answers, error) {
+	l.sizer.Lock()
+	defer l.sizer.Unlock()
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return change{}, answers{}, errClosed(l.name)
+	limit, closed := l.limit, l.closed
+	l.mu.Unlock()
+	if closed {
+		return gate.Change{}, gate.Answers{}, l.errClosed()
 	}
-	l.controller, l.signals = next, cfg.Signals
-	l.shiftDown(now)
-	l.configure(cfg)
-	l.window.Reset(now, l.inFlight())
-	l.refusedBefore = l.count.unserved()
-	l.schedule(now, first.Next)
-	changed := l.setLimit(now, first)
-	return changed, l.settle(now), nil
+	first := l.sizer.Replace(next, cfg.Signals, limit)
+	now := l.front.Now()
+	return l.apply(now, first, func(*gate.Change) {
+		l.shiftDown(now)
+		l.configure(cfg)
+		l.window.Reset(now, l.inFlight())
+		l.refusedBefore = l.unserved()
+		l.schedule(now, first.Next)
+	})
 }
 
-// configure takes up the settings that need no transition. The core is in the
-// slow gear.
+// configure sets what needs no transition. The core is in the slow gear.
 func (l *Limiter) configure(cfg Config) {
-	l.controlledBy = l.controller.Name()
-	l.room.Configure(waiting.Places(cfg.Queue.Len, DefaultQueueLen), cfg.Queue.Order)
+	l.controlledBy, l.fixed = l.sizer.Controller.Name(), l.sizer.IsFixed()
+	l.room.Configure(gate.Places(cfg.Queue.Len, DefaultQueueLen), cfg.Queue.Order)
 	l.parts = cfg.Queue.settings().Parts()
 	l.parts.Apply(&l.room)
 	l.refuseOversize.Store(cfg.RefuseOversize)
-	l.byTime = newByTime(cfg.Queue.ByTime, l.byTime)
+	l.accounts.Forecast = gate.NewForecast(cfg.Queue.ByTime, l.accounts.Forecast)
 	l.resized = true
-	l.maxWait.Store(int64(waiting.Longest(cfg.Queue.MaxWait, DefaultMaxWait)))
+	l.maxWait.Store(int64(gate.Longest(cfg.Queue.MaxWait, DefaultMaxWait)))
 	l.exempt.configure(cfg.Exempt)
-	hooks := cfg.Hooks
-	l.hooks.Store(&hooks)
-	l.findLeaks.Store(cfg.FindLeaks)
-	_, fixed := l.controller.(control.Fixed)
-	l.observed = !fixed || !hooks.Empty() || cfg.FindLeaks
-}
-
-// learned returns what the controller has learned, or else the present limit.
-// The control lock is held.
-func (l *Limiter) learned() control.State {
-	if s, ok := l.controller.(control.Saver); ok {
-		return s.Save()
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return control.State{Limit: float64(l.limit)}
+	l.front.SetHooks(&cfg.Hooks)
+	l.front.FindLeaks(cfg.FindLeaks)
+	l.observed = !l.fixed || !cfg.Hooks.Empty() || cfg.FindLeaks
 }
 
 // Save returns what the controller has learned, for [Limiter.Restore] after a
 // restart, and false if it learns nothing.
 func (l *Limiter) Save() (control.State, bool) {
-	l.control.Lock()
-	defer l.control.Unlock()
-	if s, ok := l.controller.(control.Saver); ok {
-		return s.Save(), true
-	}
-	return control.State{}, false
+	l.sizer.Lock()
+	defer l.sizer.Unlock()
+	return l.sizer.Save()
 }
 
-// Restore takes up what an earlier run has learned. A controller that learns
-// nothing ignores it.
+// Restore gives the controller what an earlier run has learned. A controller that
+// learns nothing ignores it.
 func (l *Limiter) Restore(state control.State) {
-	_ = l.apply("restored", func() (int64, bool) {
-		s, ok := l.controller.(control.Saver)
-		if !ok {
-			return 0, false
-		}
-		s.Restore(state)
-		return l.controller.Start().Limit, true
-	})
+	_ = l.change("restored", func() (int64, bool) { return l.sizer.Restore(state) })
 }
 
 // SetLimit changes the limit by hand. If it grows, waiters start at once; if it
@@ -267,76 +150,89 @@ func (l *Limiter) Restore(state control.State) {
 // limit is in flight. A controller goes on from there with its next decision.
 func (l *Limiter) SetLimit(n int64) error {
 	if n < 1 || n > MaxLimit {
-		return fmt.Errorf("limit: gate %q: limit %d: must be from 1 to %d", l.name, n, MaxLimit)
+		return fmt.Errorf("limit: gate %q: limit %d: must be from 1 to %d", l.Name(), n, MaxLimit)
 	}
-	return l.apply("set", func() (int64, bool) {
-		if _, ok := l.controller.(control.Fixed); ok {
-			l.controller = control.Fixed(n)
-		} else if s, ok := l.controller.(control.Saver); ok {
-			s.Restore(control.State{Limit: float64(n)})
+	return l.change("set", func() (int64, bool) {
+		if l.sizer.IsFixed() {
+			l.sizer.Controller = control.Fixed(n)
+		} else {
+			l.sizer.Restore(control.State{Limit: float64(n)})
 		}
 		return n, true
 	})
 }
 
-// apply changes the limit outside the rhythm of the windows. decide runs with
-// the control lock held and returns the new limit, or false to leave it.
-func (l *Limiter) apply(reason string, decide func() (int64, bool)) error {
-	changed, answered, err := l.decided(reason, decide)
-	answered.Deliver()
-	changed.tell(l)
-	return err
+// change changes the limit between two windows. decide runs with the sizer locked
+// and returns the new limit, or false to leave it.
+func (l *Limiter) change(reason string, decide func() (int64, bool)) error {
+	return l.tell(l.changed(reason, decide))
 }
 
-func (l *Limiter) decided(reason string, decide func() (int64, bool)) (change, answers, error) {
-	l.control.Lock()
-	defer l.control.Unlock()
+func (l *Limiter) changed(reason string, decide func() (int64, bool)) (gate.Change, gate.Answers, error) {
+	l.sizer.Lock()
+	defer l.sizer.Unlock()
 	limit, ok := decide()
 	if !ok {
-		return change{}, answers{}, nil
+		return gate.Change{}, gate.Answers{}, nil
 	}
-	now := l.now()
+	return l.apply(l.front.Now(), control.Decision{Limit: limit, Reason: reason}, func(*gate.Change) {})
+}
+
+// apply carries out a decision, after what else is to be done under the lock.
+func (l *Limiter) apply(now time.Duration, d control.Decision, first func(*gate.Change)) (gate.Change, gate.Answers, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		return change{}, answers{}, errClosed(l.name)
+		return gate.Change{}, gate.Answers{}, l.errClosed()
 	}
-	changed := l.setLimit(now, control.Decision{Limit: limit, Reason: reason})
-	return changed, l.settle(now), nil
-}
-
-// setLimit applies a decision under the lock.
-func (l *Limiter) setLimit(now time.Duration, d control.Decision) change {
-	limit := clampLimit(d.Limit)
-	c := change{from: l.limit, to: limit, reason: d.Reason}
+	c := gate.Change{From: l.limit, To: gate.ClampLimit(d.Limit), Reason: d.Reason}
+	first(&c)
 	if l.signal != d.Signal {
 		l.signal, l.reason, l.resized = d.Signal, d.Reason, true
 	}
-	if c.from != c.to {
-		l.resize(now, limit)
-		l.reason = d.Reason
-		l.resized = true
+	if c.From != c.To {
+		l.resize(now, c.To)
+		l.reason, l.resized = d.Reason, true
 	}
-	return c
+	return c, l.update(now), nil
 }
 
-// change is a change of the limit that the hook has yet to hear of, once no lock
-// is held.
-type change struct {
-	from, to int64
-	reason   string
-}
-
-func (c change) tell(l *Limiter) {
-	if h := l.hooks.Load(); h.LimitChanged != nil && c.from != c.to {
-		h.LimitChanged(l.name, c.from, c.to, c.reason)
+// schedule sets the end of the present window.
+func (l *Limiter) schedule(now, length time.Duration) {
+	switch {
+	case length > 0:
+		l.tickAt = gate.After(now, length)
+	case l.observed:
+		l.tickAt = now + gate.IdleWindow
+	default:
+		l.tickAt = room.Never
 	}
+	l.arm(now)
 }
 
-func errClosed(name string) error {
-	return fmt.Errorf("limit: gate %q: %w", name, ErrClosed)
+// arm sets the timer for what is due next. It is not moved back when that turns
+// out to be later: a call of Step for nothing is cheaper than moving the timer
+// with every waiter that leaves.
+func (l *Limiter) arm(now time.Duration) {
+	next := min(l.tickAt, l.room.Expiry())
+	if l.closed && l.room.Len() == 0 {
+		next = room.Never
+	}
+	if !l.front.Timed() || next >= l.timerAt {
+		return
+	}
+	l.timerAt = next
+	if l.timer == nil {
+		l.timer = time.AfterFunc(next-now, l.Step)
+		return
+	}
+	l.timer.Reset(next - now)
+}
+
+func (l *Limiter) errClosed() error {
+	return fmt.Errorf("limit: gate %q: %w", l.Name(), ErrClosed)
 }
 
 // ErrClosed is the error of changing a limiter that has been closed. Work is
 // refused with a Rejection for [weir.ReasonDraining] instead.
-var ErrClosed = errors.New("closed")
+var ErrClosed = gate.ErrClosed

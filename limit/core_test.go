@@ -12,7 +12,6 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
-	"github.com/weir-go/weir/internal/room"
 )
 
 // check tests what must hold after every step.
@@ -53,8 +52,8 @@ func (l *Limiter) check(t *testing.T) {
 	// Of a copy, because looking must not change what the room knows; and at no time,
 	// so that the order is the one of the last event: it may turn between two.
 	waiting := l.room
-	if w := waiting.Next(0); w != nil && l.bank >= min(w.Owner.(*waiter).cost, l.limit) {
-		t.Fatalf("lost wake-up: %d in the bank and somebody waits for %d", l.bank, w.Owner.(*waiter).cost)
+	if w := waiting.Next(0); w != nil && l.bank >= min(w.Owner.(*waiter).Cost, l.limit) {
+		t.Fatalf("lost wake-up: %d in the bank and somebody waits for %d", l.bank, w.Owner.(*waiter).Cost)
 	}
 }
 
@@ -121,23 +120,6 @@ func TestShiftingDownFullIsSaturated(t *testing.T) {
 	}
 }
 
-// A deadline from a message has no monotonic reading. The system's clock may have
-// been set since the limiter was made: then its epoch lies at the wrong time of day.
-func TestDeadlineAfterTheClockWasSet(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := weir.Must(New(Config{Name: "t", Limit: 1}))
-		defer l.Close()
-		l.epoch = l.epoch.Add(-time.Hour)
-		now, left := 3*time.Second, time.Minute
-		if got := l.deadline(now, time.Now().Round(0).Add(left)); got != now+left {
-			t.Errorf("a deadline in %v is at %v, seen from %v", left, got, now)
-		}
-		if got := l.deadline(now, time.Unix(1<<40, 0)); got != room.Never {
-			t.Errorf("a deadline far away is at %v", got)
-		}
-	})
-}
-
 func TestBerthFillsACacheLine(t *testing.T) {
 	if size := unsafe.Sizeof(berth{}); unsafe.Sizeof(uintptr(0)) == 8 && size != 64 {
 		t.Errorf("a berth takes %d bytes: change its padding", size)
@@ -185,7 +167,7 @@ func TestComesBackToTheFastGear(t *testing.T) {
 		p.Done(weir.OK)
 	}
 	p := l.take(t, 1)[0]
-	l.PermitDone(p, weir.OK) // by the long road, but there is nothing to account
+	(*holder)(l).PermitDone(p, weir.OK) // by the long road, but there is nothing to account
 	for _, p := range l.take(t, 8) {
 		p.Cancel()
 	}
@@ -224,7 +206,7 @@ func TestLateNewsOfAFreedSlot(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Slot().Free(p)
-	l.SlotFreed(p.Slot())
+	(*holder)(l).SlotFreed(p.Slot())
 	l.check(t)
 	if s := l.Snapshot(); !admitted || s.InFlight != 1 || *now != 0 {
 		t.Errorf("admitted %v, in flight %d", admitted, s.InFlight)
@@ -375,52 +357,4 @@ func TestPlacesForget(t *testing.T) {
 			p.Done(weir.OK)
 		}
 	})
-}
-
-func TestDrainRate(t *testing.T) {
-	const ms = time.Millisecond
-	type release struct {
-		at     time.Duration
-		units  int64
-		wanted bool
-	}
-	tests := []struct {
-		name     string
-		releases []release
-		want     float64 // a second
-	}{
-		{"nothing yet", nil, 0},
-		{"too short an interval", []release{{99 * ms, 50, true}}, 0},
-		{"too few", []release{{100 * ms, 3, true}}, 0},
-		{"units, not permits", []release{{100 * ms, 4, true}}, 40},
-		{"nobody was in want", []release{{100 * ms, 40, false}}, 0},
-		{"somebody was, for a while", []release{{10 * ms, 1, true}, {100 * ms, 3, false}}, 40},
-		{"want ends with its interval", []release{{100 * ms, 4, true}, {200 * ms, 400, false}}, 40},
-		{"smoothed", []release{{100 * ms, 4, true}, {200 * ms, 14, true}}, 70},
-	}
-	for _, tt := range tests {
-		var d drain
-		for _, r := range tt.releases {
-			d.finish(r.at, r.units, r.wanted)
-		}
-		if diff := d.rate - tt.want; diff > 1e-9 || diff < -1e-9 {
-			t.Errorf("%s: %v a second, want %v", tt.name, d.rate, tt.want)
-		}
-	}
-}
-
-func TestDrainWaitIsBounded(t *testing.T) {
-	tests := []struct {
-		rate  float64
-		ahead int64
-		want  time.Duration
-	}{
-		{0, 100, time.Second}, {10, 0, 100 * time.Millisecond}, {10, 4, 500 * time.Millisecond},
-		{1e6, 0, 10 * time.Millisecond}, {1, 29, 30 * time.Second}, {1, 30, 30 * time.Second}, {1e-300, 1 << 62, 30 * time.Second},
-	}
-	for _, tt := range tests {
-		if got := wait(tt.ahead, tt.rate); got != tt.want {
-			t.Errorf("%v a second, %d ahead: %v, want %v", tt.rate, tt.ahead, got, tt.want)
-		}
-	}
 }

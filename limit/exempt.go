@@ -1,12 +1,12 @@
 package limit
 
 import (
-	"context"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/gate"
 	"github.com/weir-go/weir/internal/room"
 )
 
@@ -27,29 +27,22 @@ type exempt struct {
 	max     atomic.Int64 // most at once; negative: nothing is exempt
 
 	mu       sync.Mutex
-	shared   weir.Slots // attention stays raised: every release comes through here
-	seats    []*seat    // by slot id
-	spare    []*seat
+	slots    gate.Pool[time.Duration] // when each was taken
 	inFlight int64
 	admitted uint64
 	closed   bool
-	drain    drain
+	drain    gate.Drain
 	service  room.Service
 
+	refused   uint64          // beyond the cap
 	refusal   *weir.Rejection // shared for as long as refreshEvery
 	refreshAt time.Duration
 }
 
-// seat is a slot of exempt work.
-type seat struct {
-	weir.Slot
-	start time.Duration
-}
-
 func (e *exempt) init(l *Limiter, now time.Duration) {
 	e.limiter = l
-	e.shared.Attention.Store(1)
-	e.drain.reset(now)
+	e.slots.Init(e, 0, 0)
+	e.drain.Reset(now)
 }
 
 // configure sets the cap. More than that may be in flight after it has shrunk.
@@ -63,35 +56,11 @@ func (e *exempt) configure(limit int64) {
 	e.mu.Unlock()
 }
 
-// spares reports whether w is exempt here.
-func (e *exempt) spares(w *weir.Work) bool { return w.Exempt && e.max.Load() >= 0 }
+// applies reports whether w is exempt here.
+func (e *exempt) applies(w *weir.Work) bool { return w.Exempt && e.max.Load() >= 0 }
 
-// arriveExempt decides about exempt work. The end of its context, its deadline
-// and a closed gate count for it as for any other work.
-func (l *Limiter) arriveExempt(ctx context.Context, w *weir.Work) (weir.Permit, error) {
-	now := l.now()
-	refused := l.hopeless(ctx, w)
-	if refused == nil {
-		_, refused = l.bounds(w, now, false)
-	}
-	var p weir.Permit
-	if refused == nil {
-		p, refused = l.exempt.take(now)
-	}
-	switch {
-	case refused == nil:
-	case refused.Reason == weir.ReasonLimit: // no want of a slot: the controller must not hear of it
-		l.count.exempt.Add(1)
-		l.rejected(w, refused)
-		return weir.Permit{}, refused
-	default:
-		return weir.Permit{}, l.refuse(w, refused)
-	}
-	l.admitted(w, 0)
-	return l.track(p, l.site()), nil
-}
-
-func (e *exempt) take(now time.Duration) (weir.Permit, *weir.Rejection) {
+// admit admits exempt work up to the cap.
+func (e *exempt) admit(now time.Duration) (weir.Permit, *weir.Rejection) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
@@ -100,55 +69,45 @@ func (e *exempt) take(now time.Duration) (weir.Permit, *weir.Rejection) {
 	if most := e.max.Load(); e.inFlight >= most {
 		return weir.Permit{}, e.refuse(now, most)
 	}
-	if len(e.spare) == 0 {
-		s := &seat{}
-		s.Init(e, &e.shared, uint32(len(e.seats)))
-		e.seats, e.spare = append(e.seats, s), append(e.spare, s)
-	}
-	last := len(e.spare) - 1
-	s := e.spare[last]
-	e.spare = e.spare[:last]
 	e.inFlight++
 	e.admitted++
-	s.start = now
-	return s.Issue(), nil
+	return e.slots.Issue(now), nil
 }
 
 // refuse is the refusal beyond the cap. It says when exempt work can be expected
 // to end: from how fast it did while some was refused, or else from how long it
 // takes.
 func (e *exempt) refuse(now time.Duration, most int64) *weir.Rejection {
-	e.drain.want(now)
+	e.refused++
+	e.drain.Want(now)
 	if e.refusal != nil && now < e.refreshAt {
 		return e.refusal
 	}
-	rate := e.drain.current(now)
+	rate := e.drain.Current(now)
 	if median := e.service.Median(); rate == 0 && median > 0 {
 		rate = float64(most) / median.Seconds()
 	}
 	e.refreshAt = now + refreshEvery
-	e.refusal = &weir.Rejection{Gate: e.limiter.name, Rule: "exempt", Reason: weir.ReasonLimit,
-		Value: float64(e.inFlight), Limit: float64(most), RetryAfter: wait(0, rate), Retryable: true}
+	e.refusal = &weir.Rejection{Gate: e.limiter.front.Name(), Rule: "exempt", Reason: weir.ReasonLimit,
+		Value: float64(e.inFlight), Limit: float64(most), RetryAfter: gate.Wait(0, rate), Retryable: true}
 	return e.refusal
 }
 
-// end gives the seat of p back and returns how long it was held, or false if p
+// end takes p back and returns how long it was held, or false if p
 // was not live.
 func (e *exempt) end(p weir.Permit, started bool) (held time.Duration, sampled, ok bool) {
 	l := e.limiter
-	now := l.now()
+	now := l.front.Now()
 	e.mu.Lock()
-	live, sampled := p.Slot().Recall(p)
-	if !live {
+	start, sampled, ok := e.slots.Recall(p)
+	if !ok {
 		e.mu.Unlock()
 		return 0, false, false
 	}
-	s := e.seats[p.Slot().ID()]
-	held = max(0, now-s.start)
+	held = max(0, now-start)
 	full := e.inFlight >= e.max.Load()
 	e.inFlight--
-	e.spare = append(e.spare, s)
-	e.drain.finish(now, 1, full)
+	e.drain.Finish(now, 1, full)
 	if started {
 		e.service.Add(held)
 	} else {
@@ -158,7 +117,7 @@ func (e *exempt) end(p weir.Permit, started bool) (held time.Duration, sampled, 
 	e.mu.Unlock()
 	if closed {
 		l.mu.Lock()
-		l.settle(now) // a closed gate has no waiters: no answers
+		l.update(now) // a closed gate has no waiters: no answers
 		l.mu.Unlock()
 	}
 	return held, sampled, true
@@ -167,7 +126,7 @@ func (e *exempt) end(p weir.Permit, started bool) (held time.Duration, sampled, 
 // PermitDone implements [weir.Holder].
 func (e *exempt) PermitDone(p weir.Permit, o weir.Outcome) {
 	if held, sampled, ok := e.end(p, true); ok && !sampled {
-		e.limiter.finished(o, held)
+		e.limiter.front.Finished(o, held)
 	}
 }
 
@@ -176,18 +135,18 @@ func (e *exempt) PermitCancelled(p weir.Permit) { e.end(p, false) }
 
 // PermitSampled implements [weir.Holder]. The hook hears of it, nobody else.
 func (e *exempt) PermitSampled(p weir.Permit, o weir.Outcome) {
-	now := e.limiter.now()
+	now := e.limiter.front.Now()
 	e.mu.Lock()
 	if !p.Slot().MarkSampled(p) {
 		e.mu.Unlock()
 		return
 	}
-	held := max(0, now-e.seats[p.Slot().ID()].start)
+	held := max(0, now-e.slots.At(p).Use)
 	e.mu.Unlock()
-	e.limiter.finished(o, held)
+	e.limiter.front.Finished(o, held)
 }
 
-// SlotFreed implements [weir.Holder]; a seat is never freed inline.
+// SlotFreed implements [weir.Holder]; a slot of these is never freed inline.
 func (e *exempt) SlotFreed(*weir.Slot) {}
 
 // close has what comes refused.
@@ -202,4 +161,13 @@ func (e *exempt) read() (inFlight int64, admitted uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.inFlight, e.admitted
+}
+
+// unserved counts the refusals for want of a slot. Those of exempt work are none, and
+// the controller must not hear of them.
+func (l *Limiter) unserved() uint64 {
+	n := l.front.Unserved()
+	l.exempt.mu.Lock()
+	defer l.exempt.mu.Unlock()
+	return n - min(n, l.exempt.refused)
 }

@@ -8,9 +8,8 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
-	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/internal/gate"
 	"github.com/weir-go/weir/internal/room"
-	"github.com/weir-go/weir/internal/waiting"
 )
 
 // Limiter is a concurrency gate: at most a limit of work at a time, and a
@@ -21,30 +20,27 @@ import (
 type Limiter struct {
 	core // all but shared and table guarded by mu
 
-	// control guards the controller and the window it reads, and is always
-	// taken before mu. The controller runs under it; hooks and callbacks run
-	// under neither.
-	control    sync.Mutex
-	controller control.Controller
-	signals    control.Source
-	reading    control.Window
+	// sizer guards the controller and the window it reads, and is always locked
+	// before mu. The controller runs under it; hooks and callbacks run under
+	// neither.
+	sizer gate.Sizer
 
 	mu            sync.Mutex
-	tickAt        time.Duration  // when the window closes
-	armed         time.Duration  // when the timer will fire
-	timer         *time.Timer    // nil with a clock of its owner's
-	controlledBy  string         // name of the controller; changed with both locks held
-	reason        string         // of the last decision
-	signal        string         // that binds the limit
-	faults        uint64         // decisions that made no sense
-	median        time.Duration  // service time in the last window
-	service       room.Service   // what work takes
-	outcomes      [5]uint64      // by weir.Outcome
-	parts         *waiting.Parts // of classes, users and tenants
-	accounts      []account      // by slot id, of what is in flight
-	accounting    bool           // somebody named has waited in the slow gear
-	byTime        *byTime        // nil: shares are of cost
-	idle          chan struct{}  // closed when closed and nothing is in flight
+	tickAt        time.Duration // when the window closes
+	timerAt       time.Duration // when the timer will fire
+	timer         *time.Timer   // nil with a clock of its owner's
+	controlledBy  string        // name of the controller; changed with both locks held
+	reason        string        // of the last decision
+	signal        string        // that binds the limit
+	fixed         bool          // nothing but a person moves the limit
+	faults        uint64        // decisions that made no sense
+	median        time.Duration // service time in the last window
+	service       room.Service  // what work takes
+	outcomes      [5]uint64     // by weir.Outcome
+	parts         *gate.Parts   // of classes, users and tenants
+	accounts      gate.Accounts // of what is in flight
+	accounting    bool          // somebody named has waited in the slow gear
+	idle          chan struct{} // closed when closed and nothing is in flight
 	idleDone      bool
 	refusedBefore uint64          // refusals up to the last window
 	cut           *weir.Rejection // the last for want of a place in a queue that stands
@@ -52,17 +48,13 @@ type Limiter struct {
 	resized       bool            // they must be: the limit or the room has changed
 
 	// Read without the lock.
-	name           string               // set once
-	clock          func() time.Duration // set once; nil for the monotonic clock
-	epoch          time.Time            // set once
+	front          gate.Front
 	maxWait        atomic.Int64
-	findLeaks      atomic.Bool
 	refuseOversize atomic.Bool
-	hooks          atomic.Pointer[weir.Hooks]
 	refusal        atomic.Pointer[refusals]
-	count          counters
+	cancelled      atomic.Uint64 // permits given back as never started
 	exempt         exempt
-	places         sync.Pool // of *waiter
+	waiters        sync.Pool // of *waiter
 }
 
 var (
@@ -70,53 +62,42 @@ var (
 	_ weir.TryAdmitter = (*Limiter)(nil)
 	_ weir.Arriver     = (*Limiter)(nil)
 	_ weir.Snapshotter = (*Limiter)(nil)
-	_ weir.Holder      = (*Limiter)(nil)
-	_ weir.CostHolder  = (*Limiter)(nil)
 )
 
 // New returns a running limiter, or an error that names every setting out of
 // range. Close it when it is no longer needed.
 func New(cfg Config) (*Limiter, error) {
-	if err := cfg.validate(); err != nil {
+	c, err := cfg.compile()
+	if err != nil {
 		return nil, err
 	}
-	l := &Limiter{
-		name: cfg.Name, clock: cfg.Now, epoch: time.Now(),
-		idle: make(chan struct{}), armed: room.Never, tickAt: room.Never,
-	}
+	l := &Limiter{idle: make(chan struct{}), timerAt: room.Never, tickAt: room.Never}
+	l.front.Init(cfg.Name, cfg.Now)
 	l.slow = true // until settle finds that nothing keeps it there
 	l.shared.Attention.Store(inSlow)
 	l.table.Store(new([]*berth))
-	l.grow(l)
+	l.grow((*holder)(l))
 	l.shared.Hint.Store(&(*l.table.Load())[0].Slot)
-	l.controller, l.signals = cfg.controller(), cfg.Signals
-	first := l.controller.Start()
+	l.sizer.Controller, l.sizer.Signals = c, cfg.Signals
+	first := c.Start()
 
-	now := l.now()
+	now := l.front.Now()
 	l.exempt.init(l, now)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.configure(cfg)
-	l.limit = clampLimit(first.Limit)
+	l.limit = gate.ClampLimit(first.Limit)
 	l.bank, l.reason, l.resized = l.limit, first.Reason, true
 	l.window.Reset(now, 0)
-	l.drain.reset(now)
-	l.drain.wanted = now - calm
+	l.drain.Reset(now)
+	l.drain.Wanted = now - calm
 	l.schedule(now, first.Next)
-	l.settle(now) // nobody waits yet: no answers
+	l.update(now) // nobody waits yet: no answers
 	return l, nil
 }
 
 // Name returns the name from the configuration.
-func (l *Limiter) Name() string { return l.name }
-
-// now returns the time since the limiter's epoch.
-func (l *Limiter) now() time.Duration {
-	if l.clock != nil {
-		return l.clock()
-	}
-	return time.Since(l.epoch)
-}
+func (l *Limiter) Name() string { return l.front.Name() }
 
 // Admit takes the cost of w, at once if that much is free and nobody waits, else
 // after waiting in the room, in the order of its priority, user and tenant. A cost
@@ -173,9 +154,8 @@ func (l *Limiter) TryAdmit(w weir.Work) (weir.Permit, error) {
 func (l *Limiter) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit, weir.Waiter, error) {
 	var place *waiter
 	if w.MaxWait >= 0 {
-		place = &waiter{limiter: l, wake: wake, work: w, site: l.site()}
-		place.Owner = place
-		place.Call(place)
+		place = l.newWaiter()
+		place.Call(gate.Callback{Front: &l.front, Work: w, Since: &place.Arrived, Wake: l.front.TrackLater(wake)})
 	}
 	p, queued, err := l.arrive(context.Background(), &w, place)
 	if !queued {
@@ -189,173 +169,203 @@ func (l *Limiter) tryAdmit(w *weir.Work) (weir.Permit, error) {
 	return p, err
 }
 
-// quick admits in the slow gear what needs no decision: w, one unit without a
-// deadline, where the bank has a slot and nobody waits for it. That is nearly
-// all work on a gate with a controller or hooks, so it pays to leave out
-// everything that arrive does for the rest.
-func (l *Limiter) quick(w *weir.Work) (weir.Permit, bool) {
-	if l.shared.Attention.Load() != inSlow || l.findLeaks.Load() {
-		return weir.Permit{}, false
-	}
-	now := l.now()
-	l.mu.Lock()
-	if l.word != inSlow {
-		l.mu.Unlock()
-		return weir.Permit{}, false
-	}
-	p, _ := l.grant(now, 1, l) // the word says that there is one
-	if l.accounting {
-		l.open(p, int8(w.Priority.Class()), w.User, w.Tenant, 1)
-	}
-	if l.bank < 1 { // or nothing has changed that the word tells
-		l.publish()
-	}
-	l.mu.Unlock()
-	if l.hooks.Load().Admitted != nil {
-		l.admitted(w, 0)
-	}
-	return p, true
-}
-
-// admit is the blocking shell around arrive.
+// admit is the slow road of Admit: without a decision if none is needed, else
+// blocking until there is one.
 func (l *Limiter) admit(ctx context.Context, w *weir.Work) (weir.Permit, error) {
 	if uint64(w.Cost) <= 1 && !w.Exempt && w.Deadline.IsZero() && ctx.Err() == nil {
 		if p, ok := l.quick(w); ok {
 			return p, nil
 		}
 	}
-	var place *waiter
-	if w.MaxWait >= 0 {
-		place = l.place()
+	if w.MaxWait < 0 {
+		return l.tryAdmit(w)
 	}
+	place := l.blockingWaiter()
 	p, queued, err := l.arrive(ctx, w, place)
 	if !queued {
-		if place != nil {
-			place.free()
-		}
+		place.free()
 		return p, err
 	}
-	select {
-	case <-place.Ready():
-	case <-ctx.Done():
-		if place.Cancel() {
-			place.free()
-			return weir.Permit{}, l.refuse(w, l.givenUp(ctx))
-		}
-		<-place.Ready() // the answer won the race, or is on its way
-		if place.Refused == nil {
-			place.Permit.Cancel()
-			place.Refused = l.givenUp(ctx)
-		}
-	}
-	p, refused, arrived := place.Permit, place.Refused, place.Arrived
+	p, refused := l.front.Await(ctx, &place.Answer, place)
+	arrived := place.Arrived
 	place.free()
 	if refused != nil {
-		return weir.Permit{}, l.refuse(w, refused)
+		return weir.Permit{}, l.front.Refuse(w, refused)
 	}
-	if l.hooks.Load().Admitted != nil {
-		l.admitted(w, l.now()-arrived)
+	if l.front.Hooks().Admitted != nil {
+		l.front.Admitted(w, l.front.Now()-arrived)
 	}
-	return l.track(p, l.site()), nil
+	return l.front.Track(p), nil
+}
+
+// quick admits in the slow gear what needs no decision: w, one unit without a
+// deadline, where the bank has a slot and nobody waits for it. That is nearly
+// all work on a gate with a controller or hooks, so it pays to leave out
+// everything that arrive does for the rest.
+func (l *Limiter) quick(w *weir.Work) (weir.Permit, bool) {
+	if l.shared.Attention.Load() != inSlow || l.front.FindsLeaks() {
+		return weir.Permit{}, false
+	}
+	now := l.front.Now()
+	l.mu.Lock()
+	if l.word != inSlow {
+		l.mu.Unlock()
+		return weir.Permit{}, false
+	}
+	p, _ := l.grant(now, 1, (*holder)(l)) // the word says that there is one
+	if l.accounting {
+		l.accounts.Open(p, int8(w.Priority.Class()), w.User, w.Tenant, 1)
+	}
+	if l.bank < 1 { // or nothing has changed that the word tells
+		l.publish()
+	}
+	l.mu.Unlock()
+	if l.front.Hooks().Admitted != nil {
+		l.front.Admitted(w, 0)
+	}
+	return p, true
 }
 
 // arrive decides about w: a permit, a refusal, or a place in the room. A nil
 // place means that w does not wait. It calls the hooks unless w was queued.
 func (l *Limiter) arrive(ctx context.Context, w *weir.Work, place *waiter) (p weir.Permit, queued bool, err error) {
-	if l.exempt.spares(w) {
-		p, err = l.arriveExempt(ctx, w)
-		return p, false, err
-	}
-	var now time.Duration
-	var until bounds
-	refused := l.hopeless(ctx, w)
-	if refused == nil && w.Deadline.IsZero() { // or its deadline is the reason
+	// 1. Some work must not start whatever is free.
+	refused := l.front.Unfit(ctx, w)
+	exempt := l.exempt.applies(w)
+	// 2. A refusal for want of a slot needs no lock. A deadline that has passed would
+	// be the better reason.
+	if refused == nil && !exempt && w.Deadline.IsZero() {
 		refused = l.refuseUnlocked(w, place != nil)
 	}
+	var now time.Duration
+	var until gate.Bounds
 	if refused == nil {
-		now = l.now()
-		until, refused = l.bounds(w, now, place != nil)
+		now = l.front.Now()
+		until, refused = l.front.Bounds(w, now, place != nil && !exempt, time.Duration(l.maxWait.Load()))
 	}
-	if refused != nil {
-		return weir.Permit{}, false, l.refuse(w, refused)
-	}
-
-	l.mu.Lock()
-	var answered answers
-	p, refused = l.decide(now, w, until, place, &answered)
-	l.settleInto(now, &answered)
-	queued = refused == nil && !p.Live()
-	if queued && !place.Queued() { // served at once: the newest goes first
-		answered.Remove(&place.Answer)
-		p, queued = place.Permit, false
-	}
-	l.mu.Unlock()
-
-	answered.Deliver()
+	// 3. Exempt work has an account of its own, the rest is decided under the lock.
 	switch {
 	case refused != nil:
-		return weir.Permit{}, false, l.refuse(w, refused)
+	case exempt:
+		p, refused = l.exempt.admit(now)
+	default:
+		p, queued, refused = l.decideLocked(now, w, until, place)
+	}
+	switch {
+	case refused != nil:
+		return weir.Permit{}, false, l.front.Refuse(w, refused)
 	case queued:
 		return weir.Permit{}, true, nil
 	}
-	l.admitted(w, 0)
-	return l.track(p, l.site()), false, nil
+	l.front.Admitted(w, 0)
+	return l.front.Track(p), false, nil
 }
 
-// decide is arrive under the lock. A zero permit without a refusal means that
-// place has been queued; whoever lost its own place to it is among the answers.
-func (l *Limiter) decide(now time.Duration, w *weir.Work, until bounds, place *waiter, out *answers) (weir.Permit, *weir.Rejection) {
+// refuseUnlocked refuses what the attention word alone allows to refuse. The word
+// does not say whether there is a place for work that might go before others, nor
+// whether a cost is above the limit, which is no reason to come back.
+func (l *Limiter) refuseUnlocked(w *weir.Work, waits bool) *weir.Rejection {
+	word := l.shared.Attention.Load()
+	switch {
+	case word&isClosed != 0:
+		return l.refusal.Load().draining
+	case word&noSlot == 0 || w.Cost > 1 && l.refuseOversize.Load():
+		return nil
+	case !waits:
+		return l.refusal.Load().limit
+	case word&roomFull == 0 || !nameless(w):
+		return nil
+	}
+	return l.refusal.Load().queueFull
+}
+
+// nameless reports whether w says nothing of itself by which it might go before
+// others.
+func nameless(w *weir.Work) bool {
+	return w.Priority <= weir.Normal && w.User == "" && w.Tenant == ""
+}
+
+// decideLocked takes the lock, decides, and answers whom the decision concerns.
+func (l *Limiter) decideLocked(now time.Duration, w *weir.Work, until gate.Bounds, place *waiter) (p weir.Permit, queued bool, refused *weir.Rejection) {
+	var out gate.Answers
+	l.mu.Lock()
+	p, refused = l.decide(now, w, until, place, &out)
+	l.updateInto(now, &out)
+	queued = refused == nil && !p.Live()
+	if queued && !place.Queued() { // served at once: the newest goes first
+		out.Remove(&place.Answer)
+		p, queued = place.Permit, false
+	}
+	l.mu.Unlock()
+	out.Deliver()
+	return p, queued, refused
+}
+
+// decide says what becomes of w. A zero permit without a refusal means that place
+// has been queued; whoever lost its own place to it is among the answers.
+func (l *Limiter) decide(now time.Duration, w *weir.Work, until gate.Bounds, place *waiter, out *gate.Answers) (weir.Permit, *weir.Rejection) {
 	cost := w.CostOrOne()
+	// 1. In the fast gear there may be a free slot that the hint did not show.
 	if !l.slow && cost == 1 {
 		if p, ok := l.search(); ok {
 			return p, nil
 		}
 	}
 	l.shiftDown(now)
-	if l.closed {
+	// 2. Nobody may come, or not with that cost.
+	switch {
+	case l.closed:
 		return weir.Permit{}, l.refusal.Load().draining
+	case l.refuseOversize.Load() && cost > l.limit:
+		return weir.Permit{}, l.front.Oversize(cost, l.limit, !l.fixed, l.signal)
 	}
-	if l.refuseOversize.Load() && cost > l.limit {
-		return weir.Permit{}, l.oversize(cost)
-	}
+	// 3. What is free goes to w if nobody waits for it.
 	if l.room.Len() == 0 {
-		if p, ok := l.grant(now, cost, l); ok {
+		if p, ok := l.grant(now, cost, (*holder)(l)); ok {
 			if l.accounting {
-				l.open(p, int8(w.Priority.Class()), w.User, w.Tenant, min(cost, l.limit))
+				l.accounts.Open(p, int8(w.Priority.Class()), w.User, w.Tenant, min(cost, l.limit))
 			}
 			return p, nil
 		}
 	}
-	l.drain.want(now)
-	if place == nil || until.patience <= now {
+	// 4. The rest waits or is refused.
+	l.drain.Want(now)
+	if place == nil || until.Patience <= now {
 		return weir.Permit{}, l.refusal.Load().limit
 	}
-	place.stands(l, w, cost, until.deadline)
-	if refused := l.inVain(now, until, place); refused != nil {
-		return weir.Permit{}, refused
-	}
-	displaced, ok := l.room.Push(now, &place.Waiter)
-	if !ok {
-		return weir.Permit{}, l.full(l.room.Bound())
-	}
-	if displaced != nil {
-		answer(out, displaced, weir.Permit{}, l.displaced(displaced, &place.Waiter))
-	}
-	if place.User != "" || place.Tenant != "" {
-		l.accounting = true // from now on shares matter
-	}
-	return weir.Permit{}, nil
+	return weir.Permit{}, l.enqueue(now, w, cost, until, place, out)
 }
 
-// settle is the end of everything that happens under the lock: who has waited
-// too long leaves, who can start starts, and the outside view is brought up to
-// date. The answers are to be delivered after the lock has been released.
-func (l *Limiter) settle(now time.Duration) (out answers) {
-	l.settleInto(now, &out)
+// enqueue lets w wait, or refuses it because it would wait in vain or there is no
+// place.
+func (l *Limiter) enqueue(now time.Duration, w *weir.Work, cost int64, until gate.Bounds, place *waiter, out *gate.Answers) *weir.Rejection {
+	rate, median := l.drain.Current(now), l.service.Median()
+	line := gate.Line{Room: &l.room, Pace: room.PaceAt(rate, median), Rate: rate, Median: median}
+	place.Describe(l.parts, w, cost, min(cost, l.limit), until.Deadline)
+	displaced, inVain, ok := line.Enqueue(&l.front, now, &place.Waiter, until)
+	switch {
+	case inVain != nil:
+		return l.comeBack(inVain)
+	case !ok:
+		return l.full(l.room.Bound())
+	case displaced != nil:
+		answer(out, displaced, weir.Permit{}, l.displaced(displaced, &place.Waiter.Waiter))
+	}
+	if w.User != "" || w.Tenant != "" {
+		l.accounting = true // from now on shares matter
+	}
+	return nil
+}
+
+// update ends everything that happens under the lock: who has waited too long
+// leaves, who can start starts, and the outside view follows. The answers are to be
+// delivered after the lock has been released.
+func (l *Limiter) update(now time.Duration) (out gate.Answers) {
+	l.updateInto(now, &out)
 	return out
 }
 
-func (l *Limiter) settleInto(now time.Duration, out *answers) {
+func (l *Limiter) updateInto(now time.Duration, out *gate.Answers) {
 	if l.room.Len() > 0 {
 		l.serve(now, out)
 		l.arm(now)
@@ -370,63 +380,106 @@ func (l *Limiter) settleInto(now time.Duration, out *answers) {
 	case l.closed:
 		l.finishClosing()
 	case !l.observed:
-		if l.shiftUp(now, l); !l.slow && l.accounting {
-			l.closeAccounts()
+		if l.shiftUp(now, (*holder)(l)); !l.slow && l.accounting { // the core no longer tells whose work is in flight
+			l.accounting, l.accounts.All = false, nil
 		}
 	}
 	l.publish()
 }
 
-// quiet reports whether settle would have nothing to do but publish, and that only
-// where the word says more than that the gear is the slow one.
-func (l *Limiter) quiet(now time.Duration) bool {
+// upToDate reports whether update would have nothing to do but publish, and that
+// only where the word says more than that the gear is the slow one.
+func (l *Limiter) upToDate(now time.Duration) bool {
 	return l.observed && l.room.Len() == 0 && now < l.refreshAt && !l.resized && !l.closed
 }
 
 // serve goes through the room: those whose time is up are refused, those whose
 // turn it is are admitted.
-func (l *Limiter) serve(now time.Duration, out *answers) {
+func (l *Limiter) serve(now time.Duration, out *gate.Answers) {
 	for w := l.room.Expired(now); w != nil; w = l.room.Expired(now) {
 		l.room.Expire(w)
-		answer(out, w, weir.Permit{}, l.expired(now, w))
+		answer(out, w, weir.Permit{}, l.comeBack(l.front.Expired(now, &w.Owner.(*waiter).Waiter)))
 	}
 	for w := l.room.Next(now); w != nil; w = l.room.Next(now) {
-		p, ok := l.grant(now, w.Owner.(*waiter).cost, l)
+		p, ok := l.grant(now, w.Owner.(*waiter).Cost, (*holder)(l))
 		if !ok {
 			return
 		}
 		l.room.Serve(w)
 		if l.accounting {
-			l.open(p, w.Class, w.User, w.Tenant, w.Units)
-			if l.byTime != nil {
-				l.chargeAhead(p)
-			}
+			l.accounts.OpenWaiter(&l.room, p, w)
 		}
 		answer(out, w, p, nil)
 	}
 }
 
-// answer settles what becomes of a waiter that has been taken out of the room.
-func answer(out *answers, w *room.Waiter, p weir.Permit, r *weir.Rejection) {
+// answer sets what becomes of a waiter that has been taken out of the room.
+func answer(out *gate.Answers, w *room.Waiter, p weir.Permit, r *weir.Rejection) {
 	out.Add(&w.Owner.(*waiter).Answer, p, r)
+}
+
+// waiter is work in the wait room. A goroutine blocks until there is an answer, or
+// there is a callback.
+type waiter struct {
+	gate.Waiter
+	limiter *Limiter
+}
+
+func (l *Limiter) newWaiter() *waiter {
+	w := &waiter{limiter: l}
+	w.Owner = w
+	return w
+}
+
+// blockingWaiter returns a waiter for a goroutine that blocks. Waiters are kept for
+// reuse with their channel, by the limiter they belong to: a channel made in one
+// testing/synctest bubble must not be used in another.
+func (l *Limiter) blockingWaiter() *waiter {
+	if w, ok := l.waiters.Get().(*waiter); ok {
+		return w
+	}
+	w := l.newWaiter()
+	w.Block()
+	return w
+}
+
+// free gives a waiter back whose answer, if any, has been received.
+func (w *waiter) free() {
+	w.Forget()
+	w.limiter.waiters.Put(w)
+}
+
+// Cancel implements [weir.Waiter].
+func (w *waiter) Cancel() bool {
+	l := w.limiter
+	now := l.front.Now()
+	l.mu.Lock()
+	queued := l.room.GiveUp(now, &w.Waiter.Waiter)
+	if queued && l.room.Len() == 0 {
+		l.window.Saturated(now, l.bank < 1) // as update does while somebody waits
+	}
+	answered := l.update(now) // it may have been in the way of others
+	l.mu.Unlock()
+	answered.Deliver()
+	return queued
 }
 
 // Close refuses new work, and what waits, with [weir.ReasonDraining]. Permits in
 // flight stay valid. Close does not wait for them: see [Limiter.Drain]. Closing
 // twice does nothing.
 func (l *Limiter) Close() {
-	now := l.now()
+	now := l.front.Now()
 	l.mu.Lock()
 	l.shiftDown(now)
 	l.closed = true
 	l.exempt.close()
 	l.tickAt = room.Never
-	var refused answers
+	var refused gate.Answers
 	for w := l.room.Oldest(); w != nil; w = l.room.Oldest() {
 		l.room.Remove(w)
 		answer(&refused, w, weir.Permit{}, l.refusal.Load().draining)
 	}
-	l.settle(now) // nobody waits any more: no answers
+	l.update(now) // nobody waits any more: no answers
 	if l.timer != nil {
 		l.timer.Stop()
 	}
@@ -458,7 +511,7 @@ func (l *Limiter) Drain(ctx context.Context) error {
 	defer l.mu.Unlock()
 	n := l.inFlight()
 	if exempt, _ := l.exempt.read(); n > 0 || exempt > 0 {
-		return fmt.Errorf("limit: gate %q: %d still in flight and %d exempt: %w", l.name, n, exempt, ctx.Err())
+		return fmt.Errorf("limit: gate %q: %d still in flight and %d exempt: %w", l.Name(), n, exempt, ctx.Err())
 	}
 	return nil
 }
@@ -470,11 +523,11 @@ func (l *Limiter) Snapshot() weir.Snapshot {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := weir.Snapshot{
-		Name: l.name, Kind: "limit", Mode: "enforce",
+		Name: l.front.Name(), Kind: "limit", Mode: "enforce",
 		Limit: l.limit, InFlight: l.inFlight(), Waiting: int64(l.room.Len()),
 		Controller: l.controlledBy, LimitReason: l.reason, Signal: l.signal, Faults: l.faults,
 		Latency: l.median, Wait: l.wait(),
-		Leaked: l.count.leaked.Load(),
+		Leaked: l.front.Leaked(), Rejected: l.front.Rejected(),
 	}
 	if l.bank > 0 && l.slow || !l.slow && s.InFlight < s.Limit {
 		s.Wait = 0
@@ -489,18 +542,6 @@ func (l *Limiter) Snapshot() weir.Snapshot {
 	}
 	s.Admitted = l.admissions()
 	s.Exempt, s.ExemptAdmitted = l.exempt.read()
-	for _, r := range weir.Reasons() {
-		n := l.count.rejected[r].Load()
-		if r == weir.ReasonLimit {
-			n += l.count.exempt.Load()
-		}
-		if n > 0 {
-			if s.Rejected == nil {
-				s.Rejected = make(map[weir.Reason]uint64)
-			}
-			s.Rejected[r] = n
-		}
-	}
 	for _, o := range weir.Outcomes() {
 		if n := l.outcomes[o]; n > 0 {
 			if s.Outcomes == nil {
@@ -523,15 +564,9 @@ func (l *Limiter) admissions() uint64 {
 			n++
 		}
 	}
-	cancelled := l.count.cancelled.Load()
+	cancelled := l.cancelled.Load()
 	if cancelled > n { // counted between the two reads
 		return 0
 	}
 	return n - cancelled
-}
-
-// unserved counts the refusals for want of a slot.
-func (c *counters) unserved() uint64 {
-	return c.rejected[weir.ReasonLimit].Load() + c.rejected[weir.ReasonQueueFull].Load() +
-		c.rejected[weir.ReasonQueueTimeout].Load()
 }

@@ -67,7 +67,7 @@ func (p *pair) arrive(cost int64, wait, deadline time.Duration, blocking bool) {
 		w.Deadline = VirtualEpoch.Add(mw.deadline)
 	}
 	p.work[id], p.charged[id] = mw, mw.units
-	rate, median := p.l.drain.current(p.clock), p.l.service.Median()
+	rate, median := p.l.drain.Current(p.clock), p.l.service.Median()
 	var permit weir.Permit
 	var waiter weir.Waiter
 	var err error
@@ -121,12 +121,12 @@ func (p *pair) displaced(w *modelWaiter) (out int, in bool) {
 // charge is what the gate does with work that is done, where shares are of time.
 func (p *pair) charge(id int) {
 	w, median := p.work[id], p.l.service.Median()
-	if p.l.byTime == nil || median <= 0 {
+	if p.l.accounts.Forecast == nil || median <= 0 {
 		return
 	}
-	if a := p.l.account(p.permits[id]); a != nil {
+	if a := p.l.accounts.Of(p.permits[id]); a != nil {
 		took := p.clock - p.l.berth(p.permits[id].Slot()).start
-		p.m.correct(&w, float64(p.charged[id])*(took.Seconds()/median.Seconds()-a.ratio))
+		p.m.correct(&w, float64(p.charged[id])*(took.Seconds()/median.Seconds()-a.Ratio))
 		p.m.seen["charged by time"]++
 	}
 }
@@ -134,8 +134,8 @@ func (p *pair) charge(id int) {
 // expected is how many times its cost work that has been admitted was charged.
 func (p *pair) expected(id int) float64 {
 	if permit := p.permits[id]; permit.Slot() != nil {
-		if a := p.l.account(permit); a != nil {
-			return a.ratio
+		if a := p.l.accounts.Of(permit); a != nil {
+			return a.Ratio
 		}
 	}
 	return 1
@@ -145,7 +145,7 @@ func (p *pair) expected(id int) float64 {
 func (p *pair) settle(id int, units int64) {
 	p.log("%d has cost %d", id, units)
 	permit, w := p.permits[id], p.work[id]
-	if slot := permit.Slot(); slot != nil && p.l.account(permit) != nil {
+	if slot := permit.Slot(); slot != nil && p.l.accounts.Of(permit) != nil {
 		p.m.correct(&w, float64(max(units, 1)-p.charged[id])*p.expected(id))
 		p.charged[id] = max(units, 1)
 		p.m.settle(p.clock)

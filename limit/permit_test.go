@@ -77,29 +77,3 @@ func TestSharesOfTime(t *testing.T) {
 		}
 	}
 }
-
-// How long a tenant's work takes is remembered of the last of those whose names
-// fall on one place, and taken for the median of whoever is not known.
-func TestGuessesOfTime(t *testing.T) {
-	b := newByTime(true, nil)
-	if got := b.expect("u", "t"); got != 1 {
-		t.Errorf("of a stranger %v medians are expected", got)
-	}
-	b.learn("u", "t", 4)
-	b.learn("u", "t", 12)
-	if got := b.expect("u", "t"); got != 5 {
-		t.Errorf("after 4 and 12 medians %v are expected, want 5", got)
-	}
-	if b.expect("t", "u") != 1 || b.expect("u", "") != 1 || b.expect("v", "t") != 1 {
-		t.Error("another is taken for it")
-	}
-	for i := range 10 * len(b.guesses) {
-		b.learn("u", time.Duration(i).String(), 2)
-	}
-	if got := b.expect("u", "t"); got != 1 {
-		t.Errorf("of one that others have displaced %v medians are expected", got)
-	}
-	if newByTime(true, b) != b || newByTime(false, b) != nil {
-		t.Error("a change of other settings forgets what is known, or it is not off")
-	}
-}

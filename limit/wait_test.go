@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/gate"
 	"github.com/weir-go/weir/internal/room"
-	"github.com/weir-go/weir/internal/waiting"
 )
 
 // line is a limiter of one slot, taken, and who has been served from its room, in
@@ -195,7 +195,7 @@ func TestDisplacedHearWhy(t *testing.T) {
 	s.come("urgent", weir.Work{Priority: weir.High})
 	s.come("b", weir.Work{Tenant: "b"})
 	s.come("a3", weir.Work{Tenant: "a"})
-	for name, rule := range map[string]string{"low": waiting.RuleOutranked, "a2": waiting.RuleUnfair, "a3": ""} {
+	for name, rule := range map[string]string{"low": gate.RuleOutranked, "a2": gate.RuleUnfair, "a3": ""} {
 		if r := s.gone[name]; r == nil || r.Reason != weir.ReasonQueueFull || r.Rule != rule || r.Value != 3 || r.Limit != 3 || !r.Retryable || r.RetryAfter <= 0 {
 			t.Errorf("%s: %v", name, r)
 		}
@@ -268,7 +268,7 @@ func TestVainGoesByWhatIsAhead(t *testing.T) {
 		for range 5 {
 			l.enter(t, weir.Work{Tenant: "a"}, nil)
 		}
-		l.drain.rate = 10 // five take 500 ms
+		l.drain.Rate = 10 // five take 500 ms
 		if tt.work.MaxWait == 0 {
 			tt.work.MaxWait = 400 * ms
 		}
@@ -293,13 +293,13 @@ func TestSettlesWhileHeld(t *testing.T) {
 		l.enter(t, weir.Work{Tenant: "a"}, func(got weir.Permit, _ error) { p = got })
 		first.Done(weir.OK)
 		p.SetCost("", 7)
-		i := slices.IndexFunc(l.accounts, func(a account) bool { return a.tenant == "a" })
-		if i < 0 || l.accounts[i].cost != 7 {
-			t.Fatalf("traced %v: %+v", traced, l.accounts)
+		i := slices.IndexFunc(l.accounts.All, func(a gate.Account) bool { return a.Tenant == "a" })
+		if i < 0 || l.accounts.All[i].Cost != 7 {
+			t.Fatalf("traced %v: %+v", traced, l.accounts.All)
 		}
 		p.Done(weir.OK)
 		p.SetCost("", 9)
-		if a := l.accounts[i]; a.cost != 7 {
+		if a := l.accounts.All[i]; a.Cost != 7 {
 			t.Errorf("traced %v: settled after Done: %+v", traced, a)
 		}
 	}
@@ -346,7 +346,7 @@ func TestWaitingAllocatesNothing(t *testing.T) {
 	l := weir.Must(New(Config{Name: "t", Limit: 1}))
 	defer l.Close()
 	w := weir.Work{Priority: weir.High, User: "u", Tenant: "t"}
-	place := l.place()
+	place := l.blockingWaiter()
 	n := testing.AllocsPerRun(200, func() {
 		p, err := l.TryAdmit(weir.Work{})
 		if err != nil {
@@ -357,9 +357,9 @@ func TestWaitingAllocatesNothing(t *testing.T) {
 			t.Fatal(queued, err)
 		}
 		p.Done(weir.OK)
-		<-place.Ready()
-		place.Permit.SetCost("", 3)
-		place.Permit.Done(weir.OK)
+		p, _ = l.front.Await(context.Background(), &place.Answer, place)
+		p.SetCost("", 3)
+		p.Done(weir.OK)
 	})
 	if n > 0 {
 		t.Errorf("%v allocations", n)
@@ -375,7 +375,7 @@ func measured(t *testing.T, order Order) (*Limiter, *time.Duration) {
 	l, now := byHand(Config{Limit: 1, Queue: Queue{Len: 100, Order: order}})
 	l.take(t, 1)
 	l.enter(t, weir.Work{}, nil)
-	l.drain.rate, l.service = 10, usually(200*ms)
+	l.drain.Rate, l.service = 10, usually(200*ms)
 	return l, now
 }
 
@@ -408,8 +408,8 @@ func TestNobodyWaitsInVain(t *testing.T) {
 		{"a deadline too near", weir.Work{Deadline: by(399 * ms)}, nil, weir.ReasonDeadline, .4, .399},
 		{"a wait too short", weir.Work{MaxWait: 199 * ms}, nil, weir.ReasonQueueTimeout, .2, .199},
 		{"units, not waiters", weir.Work{Cost: 2, MaxWait: 199 * ms}, nil, weir.ReasonQueueTimeout, .2, .199},
-		{"the rate is unknown", weir.Work{Deadline: by(ms)}, func(l *Limiter) { l.drain.rate = 0 }, 0, 0, 0},
-		{"the rate is old", weir.Work{Deadline: by(ms)}, func(l *Limiter) { l.drain.known = -time.Hour }, 0, 0, 0},
+		{"the rate is unknown", weir.Work{Deadline: by(ms)}, func(l *Limiter) { l.drain.Rate = 0 }, 0, 0, 0},
+		{"the rate is old", weir.Work{Deadline: by(ms)}, func(l *Limiter) { l.drain.Known = -time.Hour }, 0, 0, 0},
 		{"the service is unknown", weir.Work{Deadline: by(200 * ms)}, func(l *Limiter) { l.service = room.Service{} }, 0, 0, 0},
 		{"nobody in front", weir.Work{Deadline: by(ms)}, func(l *Limiter) { l.room.Remove(l.room.Oldest()) }, 0, 0, 0},
 	}
@@ -453,28 +453,6 @@ func TestWhoWouldBeLateGoesFirst(t *testing.T) {
 	}
 }
 
-// Work with a deadline leaves when the median service no longer fits before it.
-func TestLeavesWhenTooLittleIsLeft(t *testing.T) {
-	tests := []struct {
-		deadline, patience, want time.Duration
-		outOf                    weir.Reason
-	}{
-		{time.Second, 2 * time.Second, 800 * ms, weir.ReasonDeadline},
-		{time.Second, 700 * ms, 700 * ms, weir.ReasonQueueTimeout},
-		{200 * ms, time.Second, 200 * ms, weir.ReasonDeadline}, // too little from the outset
-		{201 * ms, time.Second, 1 * ms, weir.ReasonDeadline},
-		{room.Never, time.Second, time.Second, weir.ReasonQueueTimeout},
-		{room.Never, room.Never, room.Never, weir.ReasonQueueTimeout},
-	}
-	for _, tt := range tests {
-		var w waiter
-		w.until(0, bounds{tt.patience, tt.deadline}, 200*ms)
-		if w.Expires != tt.want || w.outOf != tt.outOf {
-			t.Errorf("%v: until %v, %v", tt, w.Expires, w.outOf)
-		}
-	}
-}
-
 // usually is the service of work that takes d.
 func usually(d time.Duration) (s room.Service) {
 	for range 8 {
@@ -490,7 +468,7 @@ const keep = 64
 func TestDisplaced(t *testing.T) {
 	l, now := byHand(Config{Limit: 1})
 	l.take(t, 1)
-	l.drain.rate = 640
+	l.drain.Rate = 640
 	var r *weir.Rejection
 	l.enter(t, weir.Work{}, func(_ weir.Permit, err error) { r = weir.AsRejection(err) })
 	for range keep - 2 {
@@ -498,7 +476,7 @@ func TestDisplaced(t *testing.T) {
 	}
 	for range 2 {
 		*now += 100 * ms
-		l.drain.known = *now
+		l.drain.Known = *now
 		l.Step()
 	}
 	l.enter(t, weir.Work{}, nil)
@@ -534,16 +512,6 @@ func TestServiceCountsAnswers(t *testing.T) {
 	}
 }
 
-func TestDrainRateGoesStale(t *testing.T) {
-	var d drain
-	d.finish(100*ms, 4, true) // 40 a second: four intervals of 4 take 400 ms
-	for at, want := range map[time.Duration]float64{100 * ms: 40, 1500 * ms: 40, 1500*ms + 1: 0} {
-		if got := d.current(at); got != want {
-			t.Errorf("%v a second at %v, want %v", got, at, want)
-		}
-	}
-}
-
 func TestUnknownOrder(t *testing.T) {
 	for order := range EDF + 2 {
 		_, err := New(Config{Name: "t", Limit: 1, Queue: Queue{Order: order}})
@@ -564,12 +532,12 @@ func TestQueueFaults(t *testing.T) {
 			Tenants: map[string]float64{"": math.NaN(), strings.Repeat("x", 10<<10): MaxWeight, "heavy": MaxWeight * 2},
 		},
 	}
-	_, err := New(Config{Name: "t", Queue: q})
+	_, err := New(Config{Name: "t", Limit: -1, Queue: q})
 	if err == nil {
 		t.Fatal("accepted")
 	}
 	for _, want := range []string{
-		"Limit 0", "Queue.Order 4",
+		"Limit -1", "Queue.Order 4",
 		"Queue.Shares[priority(-2)]: no such", "Queue.Shares[background] NaN", "Queue.Shares[normal] -0.1", "Queue.Shares[priority(3)]: no such",
 		"1.1 together", `Users["zero"] 0`, `Users["negative"] -1`, `Users["huge"] +Inf`, `Tenants[""] NaN`, `Tenants["heavy"] 2000: must be from 0.001 to 1000`,
 	} {
@@ -701,7 +669,7 @@ func TestDisplacedByAShare(t *testing.T) {
 	l.enter(t, weir.Work{Priority: weir.High}, nil)
 	l.enter(t, weir.Work{Priority: weir.High}, func(_ weir.Permit, err error) { r = weir.AsRejection(err) })
 	l.enter(t, weir.Work{Priority: weir.Background}, nil)
-	if r == nil || r.Rule != waiting.RuleShare || r.Reason != weir.ReasonQueueFull {
+	if r == nil || r.Rule != gate.RuleShare || r.Reason != weir.ReasonQueueFull {
 		t.Errorf("%v", r)
 	}
 }
@@ -727,7 +695,7 @@ func TestRefusalsOfAQueueThatStands(t *testing.T) {
 		}
 		says[kept]++
 		fresh := i%14 == 13 // a rate measured just now is told within refreshEvery
-		if r.Reason != weir.ReasonQueueFull || r.Value != kept || r.Limit != kept || r.RetryAfter != maxWait && !fresh {
+		if r.Reason != weir.ReasonQueueFull || r.Value != kept || r.Limit != kept || r.RetryAfter != gate.MaxWait && !fresh {
 			t.Errorf("%v: %v; %v may wait", *s.now, r, kept)
 		}
 	}

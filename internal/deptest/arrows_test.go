@@ -15,8 +15,8 @@ const module = "github.com/weir-go/weir"
 var arrows = map[string][]string{
 	"":                 {},
 	"control":          {},
-	"keyed":            {"", "control", "limit", "internal/keys", "internal/room", "internal/waiting"},
-	"limit":            {"", "control", "internal/room", "internal/waiting", "internal/window"},
+	"keyed":            {"", "control", "limit", "internal/gate", "internal/keys", "internal/room"},
+	"limit":            {"", "control", "internal/gate", "internal/room", "internal/window"},
 	"policy":           {"", "control", "keyed", "limit", "quota", "shed", "signal"},
 	"quota":            {""},
 	"scenarios":        {},
@@ -30,7 +30,7 @@ var arrows = map[string][]string{
 	"internal/station": {},
 	"internal/keys":    {},
 	"internal/room":    {},
-	"internal/waiting": {"", "internal/room"},
+	"internal/gate":    {"", "control", "internal/room"},
 	"internal/window":  {"", "control"},
 	"internal/deptest": {},
 }

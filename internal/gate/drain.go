@@ -1,0 +1,91 @@
+package gate
+
+import "time"
+
+// Drain estimates how fast slots come back while somebody needs them: what an
+// honest Retry-After is made of, and by which work is refused that would wait in
+// vain. It looks only at intervals with waiters or refusals, because an idle
+// gate's releases say nothing about its capacity.
+type Drain struct {
+	since  time.Duration // start of the interval being counted
+	count  int64         // released in it
+	busy   bool          // somebody was in want during it
+	Rate   float64       // released per second, smoothed; 0 while unknown
+	Wanted time.Duration // when somebody was last in want
+	Known  time.Duration // when rate was last measured
+}
+
+// drainInterval is how long an interval lasts at least, drainMin how many
+// releases it has at least: fewer say too little.
+const (
+	drainInterval = 100 * time.Millisecond
+	drainMin      = 4
+)
+
+func (d *Drain) Reset(now time.Duration) { d.since, d.count, d.busy = now, 0, false }
+
+// Want notes that somebody was refused or queued, or would have been.
+func (d *Drain) Want(now time.Duration) { d.busy, d.Wanted = true, now }
+
+// Finish counts a release of units.
+func (d *Drain) Finish(now time.Duration, units int64, wanted bool) {
+	d.count += units
+	if wanted {
+		d.busy, d.Wanted = true, now
+	}
+	if now-d.since >= drainInterval {
+		d.measure(now)
+	}
+}
+
+// measure ends the interval, if enough was released in it.
+func (d *Drain) measure(now time.Duration) {
+	elapsed := now - d.since
+	if d.count < drainMin {
+		return
+	}
+	if d.busy {
+		d.Known = now
+		rate := float64(d.count) / elapsed.Seconds()
+		if d.Rate == 0 {
+			d.Rate = rate
+		} else {
+			d.Rate += 0.3 * (rate - d.Rate)
+		}
+	}
+	d.Reset(now)
+}
+
+// stale is how long a rate holds that is not measured again, beside the time that
+// a few intervals take at that rate.
+const stale = time.Second
+
+// Current returns the rate, or 0 if it is not known or was measured too long ago
+// to refuse anybody by it.
+func (d *Drain) Current(now time.Duration) float64 {
+	if d.Rate == 0 || now-d.Known > stale+Seconds(4*drainMin/d.Rate) {
+		return 0
+	}
+	return d.Rate
+}
+
+// The bounds of an estimated wait: below, the estimate is noise; above, nobody
+// should be told to wait that long on the strength of an estimate. UnknownWait
+// is the answer while nothing has been measured.
+const (
+	MinWait = 10 * time.Millisecond
+	MaxWait = 30 * time.Second
+)
+
+// Wait estimates how long one unit that comes now would wait behind ahead
+// others, where slots come back at rate a second.
+func Wait(ahead int64, rate float64) time.Duration {
+	if !(rate > 0) {
+		return UnknownWait
+	}
+	seconds := float64(ahead+1) / rate
+	if seconds >= MaxWait.Seconds() {
+		return MaxWait
+	}
+	return max(MinWait, time.Duration(seconds*float64(time.Second)))
+}

@@ -1,0 +1,227 @@
+// Package gate is what the gates of this module have in common: a name, a clock,
+// hooks, counts of refusals, the refusals that every gate has, and the way work
+// waits. The mechanism itself (slots, tokens, levels) is each gate's own.
+//
+//   - [Front] is the side that callers meet: name, clock, hooks, common refusals.
+//   - [Waiter], [Answers] and [Line] are the way through a wait room: bounds,
+//     enqueueing, the blocking wait.
+//   - [Drain] tells how fast slots come back, [Accounts] whose share work is
+//     charged to.
+//   - [Sizer] asks a controller and refuses decisions that make no sense.
+//   - [Pool] keeps the slots that permits are issued from.
+//
+// None of them takes a lock: the gate's own guards what is not atomic.
+package gate
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/room"
+)
+
+// Front is what callers meet of any gate. Set it up with [Front.Init].
+type Front struct {
+	name  string
+	clock func() time.Duration // nil: the monotonic clock
+	epoch time.Time
+	hooks atomic.Pointer[weir.Hooks]
+
+	findLeaks atomic.Bool
+	leaked    atomic.Uint64
+	rejected  [maxReasons]atomic.Uint64 // by weir.Reason
+}
+
+// maxReasons is room for every weir.Reason.
+const maxReasons = 32
+
+// VirtualEpoch is the time of day at which a clock given in a configuration starts.
+var VirtualEpoch = time.Unix(0, 0)
+
+// UnknownWait is when to come back where nothing has been measured.
+const UnknownWait = time.Second
+
+// Init sets what never changes. A nil clock means the monotonic clock.
+func (f *Front) Init(name string, clock func() time.Duration) {
+	f.name, f.clock, f.epoch = name, clock, time.Now()
+	f.hooks.Store(new(weir.Hooks))
+}
+
+// Name returns the gate's name.
+func (f *Front) Name() string { return f.name }
+
+// Now returns the time since the gate's epoch.
+func (f *Front) Now() time.Duration {
+	if f.clock != nil {
+		return f.clock()
+	}
+	return time.Since(f.epoch)
+}
+
+// Clock returns the clock from the configuration. A gate with one starts no timers.
+func (f *Front) Clock() func() time.Duration { return f.clock }
+
+// Timed reports whether the gate sets timers of its own.
+func (f *Front) Timed() bool { return f.clock == nil }
+
+// SetHooks replaces the hooks. They must not be written to afterwards.
+func (f *Front) SetHooks(h *weir.Hooks) { f.hooks.Store(h) }
+
+// Hooks returns the hooks. Callers that want to spare a call look here first.
+func (f *Front) Hooks() *weir.Hooks { return f.hooks.Load() }
+
+// Refuse counts a refusal by its reason and calls the hook. No lock may be held.
+func (f *Front) Refuse(w *weir.Work, r *weir.Rejection) *weir.Rejection {
+	f.rejected[r.Reason].Add(1)
+	if h := f.hooks.Load(); h.Rejected != nil {
+		h.Rejected(*w, r)
+	}
+	return r
+}
+
+// Admitted calls the hook. No lock may be held.
+func (f *Front) Admitted(w *weir.Work, waited time.Duration) {
+	if h := f.hooks.Load(); h.Admitted != nil {
+		h.Admitted(f.name, *w, waited)
+	}
+}
+
+// Finished calls the hook. No lock may be held.
+func (f *Front) Finished(o weir.Outcome, service time.Duration) {
+	if h := f.hooks.Load(); h.Done != nil {
+		h.Done(f.name, o, service)
+	}
+}
+
+// Refused returns how many refusals there were for these reasons.
+func (f *Front) Refused(reasons ...weir.Reason) (n uint64) {
+	for _, r := range reasons {
+		n += f.rejected[r].Load()
+	}
+	return n
+}
+
+// Unserved returns how many refusals there were for want of a slot.
+func (f *Front) Unserved() uint64 {
+	return f.Refused(weir.ReasonLimit, weir.ReasonQueueFull, weir.ReasonQueueTimeout)
+}
+
+// Rejected returns the counts of refusals. Reasons that never occurred are left out;
+// the map is nil if none did.
+func (f *Front) Rejected() (counts map[weir.Reason]uint64) {
+	for _, r := range weir.Reasons() {
+		if n := f.rejected[r].Load(); n > 0 {
+			if counts == nil {
+				counts = make(map[weir.Reason]uint64)
+			}
+			counts[r] = n
+		}
+	}
+	return counts
+}
+
+// Unfit is the refusal of work that must not start whatever is free: its cost is
+// negative or its context is done. It is nil for all other work.
+func (f *Front) Unfit(ctx context.Context, w *weir.Work) *weir.Rejection {
+	if w.Cost < 0 {
+		return &weir.Rejection{Gate: f.name, Reason: weir.ReasonTooLarge, Value: float64(w.Cost)}
+	}
+	if ctx.Err() != nil {
+		return f.GivenUp(ctx)
+	}
+	return nil
+}
+
+// GivenUp is the refusal of work whose context is done.
+func (f *Front) GivenUp(ctx context.Context) *weir.Rejection {
+	reason := weir.ReasonCanceled
+	if ctx.Err() == context.DeadlineExceeded {
+		reason = weir.ReasonDeadline
+	}
+	return &weir.Rejection{Gate: f.name, Reason: reason, Cause: ctx.Err()}
+}
+
+// Draining is the refusal of all work once the gate is closed.
+func (f *Front) Draining() *weir.Rejection {
+	return &weir.Rejection{Gate: f.name, Reason: weir.ReasonDraining, Retryable: true}
+}
+
+// Late is the refusal of work whose deadline has passed.
+func (f *Front) Late(by time.Duration) *weir.Rejection {
+	return &weir.Rejection{Gate: f.name, Reason: weir.ReasonDeadline, Value: by.Seconds(), Cause: context.DeadlineExceeded}
+}
+
+// Oversize is the refusal of a cost above the limit. It is retryable if the limit
+// may grow.
+func (f *Front) Oversize(cost, limit int64, mayGrow bool, signal string) *weir.Rejection {
+	return &weir.Rejection{Gate: f.name, Reason: weir.ReasonTooLarge, Value: float64(cost),
+		Limit: float64(limit), Retryable: mayGrow, Signal: signal}
+}
+
+// Expired is the refusal of a waiter whose time is up. The gate adds when to come
+// back, and the signal.
+func (f *Front) Expired(now time.Duration, w *Waiter) *weir.Rejection {
+	r := &weir.Rejection{Gate: f.name, Reason: w.OutOf, Retryable: true,
+		Value: (now - w.Arrived).Seconds(), Limit: (w.Expires - w.Arrived).Seconds()}
+	if r.Reason == weir.ReasonDeadline {
+		r.Cause = context.DeadlineExceeded
+	}
+	return r
+}
+
+// Bounds are until when work may wait.
+type Bounds struct {
+	Patience time.Duration // by its own MaxWait and the room's
+	Deadline time.Duration // by when it has to be done; room.Never without one
+}
+
+// Bounds returns until when w may wait in a room whose longest wait is given, or a
+// refusal if its deadline has passed. Work that does not wait has no patience.
+func (f *Front) Bounds(w *weir.Work, now time.Duration, waits bool, longest time.Duration) (Bounds, *weir.Rejection) {
+	until := Bounds{now, room.Never}
+	if waits {
+		if w.MaxWait > 0 {
+			longest = min(longest, w.MaxWait)
+		}
+		until.Patience = After(now, longest)
+	}
+	if w.Deadline.IsZero() {
+		return until, nil
+	}
+	until.Deadline = f.Deadline(now, w.Deadline)
+	if until.Deadline <= now {
+		return until, f.Late(now - until.Deadline)
+	}
+	return until, nil
+}
+
+// Deadline converts a time of day to the gate's clock. It counts from the present
+// time of day, not from the epoch's: a deadline without a monotonic reading would
+// be wrong by every step that the system's clock has made since.
+func (f *Front) Deadline(now time.Duration, t time.Time) time.Duration {
+	if f.clock != nil {
+		return t.Sub(VirtualEpoch)
+	}
+	return After(now, time.Until(t))
+}
+
+// Allow reports whether there is time for a wait, and for the service after it.
+func (b *Bounds) Allow(now, wait, service time.Duration) bool {
+	return wait <= b.Patience-now && wait <= b.Deadline-now-service
+}
+
+// After adds two times without overflow.
+func After(now, d time.Duration) time.Duration {
+	if d >= room.Never-now {
+		return room.Never
+	}
+	return now + d
+}
+
+// Seconds converts to a duration, without overflow when one more is added to it.
+func Seconds(s float64) time.Duration {
+	const most = 1 << 30
+	return time.Duration(min(s, most) * float64(time.Second))
+}

@@ -1,0 +1,155 @@
+package gate
+
+import (
+	"hash/maphash"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/room"
+)
+
+// Accounts say whose share the work in flight is part of. Nothing is known of work
+// that came before anybody had to wait: nobody's share was short then, and the path
+// of all work must not pay for it.
+type Accounts struct {
+	All      []Account // by slot id
+	Forecast *Forecast // nil: shares are of cost, not of time
+}
+
+// Account is whose share the work in a slot is part of, and how much it has been
+// charged. It counts while the slot is held with the permit it names. The names stay
+// until the slot is used again.
+type Account struct {
+	permit       weir.Permit
+	User, Tenant string
+	Cost         int64   // in units
+	Ratio        float64 // how many times that has been charged; 1 but for shares of time
+	class        int8
+}
+
+// largestCost bounds what a cost known afterwards can be. Beyond it the share is
+// gone for longer than anybody waits, and sums must not overflow.
+const largestCost = 1 << 30
+
+// Open records whom p was granted to.
+func (a *Accounts) Open(p weir.Permit, class int8, user, tenant string, cost int64) *Account {
+	id := int(p.Slot().ID())
+	if id >= len(a.All) {
+		a.All = append(a.All, make([]Account, id+1-len(a.All))...)
+	}
+	a.All[id] = Account{permit: p, class: class, User: user, Tenant: tenant, Cost: max(1, cost), Ratio: 1}
+	return &a.All[id]
+}
+
+// OpenWaiter is Open for work that has waited in r and is served now. Where shares
+// are of time, the work is charged at once what it will probably take.
+func (a *Accounts) OpenWaiter(r *room.Room, p weir.Permit, w *room.Waiter) {
+	of := a.Open(p, w.Class, w.User, w.Tenant, w.Units)
+	if a.Forecast != nil {
+		of.Ratio = a.Forecast.Expect(of.User, of.Tenant)
+		of.charge(r, float64(of.Cost)*(of.Ratio-1))
+	}
+}
+
+// Forget drops what is known of a permit's slot, and with it the names.
+func (a *Accounts) Forget(p weir.Permit) {
+	if id := int(p.Slot().ID()); id < len(a.All) {
+		a.All[id] = Account{}
+	}
+}
+
+// Of returns what is known of a live permit, nil if nothing is.
+func (a *Accounts) Of(p weir.Permit) *Account {
+	id := int(p.Slot().ID())
+	if id >= len(a.All) || a.All[id].permit != p || !p.Live() {
+		return nil
+	}
+	return &a.All[id]
+}
+
+// SetCost charges what the work has really cost, at least 1 unit. Its tenant waits
+// longer for the next turn, or less long. It reports whether that may have changed
+// who goes next. r is where the tenant waits, nil if nobody waits there.
+func (a *Accounts) SetCost(r *room.Room, p weir.Permit, units int64) bool {
+	of := a.Of(p)
+	if of == nil {
+		return false
+	}
+	units = min(max(units, 1), largestCost)
+	more := float64(units-of.Cost) * of.Ratio
+	of.Cost = units
+	return of.charge(r, more)
+}
+
+// Finish replaces the forecast by the time that the work has really taken. Work of
+// the median time is charged its cost, work of ten times that ten times its cost.
+func (a *Accounts) Finish(r *room.Room, p weir.Permit, took, median time.Duration) {
+	of := a.Of(p)
+	if a.Forecast == nil || of == nil || median <= 0 {
+		return
+	}
+	ratio := max(0, took).Seconds() / median.Seconds()
+	of.charge(r, float64(of.Cost)*(ratio-of.Ratio))
+	a.Forecast.learn(of.User, of.Tenant, ratio)
+}
+
+func (a *Account) charge(r *room.Room, units float64) bool {
+	if r == nil {
+		return false
+	}
+	r.Settle(int(a.class), a.User, a.Tenant, units)
+	return true
+}
+
+// Forecast guesses how long the work of a tenant takes, from what it took lately.
+// Without it a tenant with long work would get as many of the slots that a growing
+// limit adds as one with short work. The mean work in flight would grow with the
+// limit, and a controller that compares the two would take that for contention.
+//
+// It remembers a fixed number of tenants, each in the one place that its name hashes
+// to. Of two with the same place the later stays. Unknown tenants are taken to be
+// like the median.
+type Forecast struct {
+	seed    maphash.Seed
+	guesses [1 << 10]guess
+}
+
+// guess is how long a tenant's work takes, in medians.
+type guess struct {
+	who   uint64
+	ratio float64
+}
+
+// NewForecast returns a forecast if it is on: the one before, if there was one.
+func NewForecast(on bool, before *Forecast) *Forecast {
+	switch {
+	case !on:
+		return nil
+	case before != nil:
+		return before
+	}
+	return &Forecast{seed: maphash.MakeSeed()}
+}
+
+func (t *Forecast) find(user, tenant string) (*guess, uint64) {
+	who := maphash.String(t.seed, user)*31 + maphash.String(t.seed, tenant) | 1
+	return &t.guesses[who>>1%uint64(len(t.guesses))], who
+}
+
+// Expect returns how many medians the tenant's work takes.
+func (t *Forecast) Expect(user, tenant string) float64 {
+	if g, who := t.find(user, tenant); g.who == who {
+		return g.ratio
+	}
+	return 1
+}
+
+// learn adds what it took once.
+func (t *Forecast) learn(user, tenant string, ratio float64) {
+	g, who := t.find(user, tenant)
+	if g.who != who {
+		*g = guess{who, ratio}
+		return
+	}
+	g.ratio += (ratio - g.ratio) / 8
+}

@@ -1,0 +1,168 @@
+package gate
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir/control"
+)
+
+// MaxLimit is the largest limit of a gate.
+const MaxLimit = 1 << 30
+
+// IdleWindow is the length of the windows of a gate whose controller wants none but
+// that has to measure, and of those after a decision that made no sense.
+const IdleWindow = time.Second
+
+// shortestWindow bounds how often a controller can ask to be called: shorter
+// windows would cost more than they tell.
+const shortestWindow = time.Millisecond
+
+// Sizer is a gate's controller with what it is shown. Its lock is taken before those
+// of the gate. The controller and the signals are asked under it and under no other.
+type Sizer struct {
+	sync.Mutex
+	Controller control.Controller
+	Signals    control.Source
+	Window     control.Window
+}
+
+// ControllerOr returns c, or a fixed limit if there is none.
+func ControllerOr(c control.Controller, limit int64) control.Controller {
+	if c == nil {
+		return control.Fixed(limit)
+	}
+	return c
+}
+
+// ClampLimit brings a limit into its range.
+func ClampLimit(n int64) int64 { return min(max(n, 1), MaxLimit) }
+
+// IsFixed reports whether nothing but a person moves the limit.
+func (s *Sizer) IsFixed() bool {
+	_, fixed := s.Controller.(control.Fixed)
+	return fixed
+}
+
+// Ask has the controller decide about s.Window. A decision that makes no sense is
+// replaced by kept, with the problem.
+func (s *Sizer) Ask(kept control.Decision) (d control.Decision, problem string) {
+	kept.Next, kept.Reason = IdleWindow, "kept: the controller failed"
+	defer func() {
+		if r := recover(); r != nil {
+			d, problem = kept, fmt.Sprintf("controller %q panicked: %v", s.Controller.Name(), r)
+		}
+	}()
+	w := &s.Window
+	w.Readings = w.Readings[:0]
+	if s.Signals != nil {
+		w.Readings = s.Signals.Readings(w.Readings)
+	}
+	d = s.Controller.Update(w)
+	switch {
+	case d.Limit < 1 || d.Limit > MaxLimit:
+		return kept, fmt.Sprintf("controller %q wants a limit of %d: it must be from 1 to %d", s.Controller.Name(), d.Limit, int64(MaxLimit))
+	case d.Next < 0:
+		return kept, fmt.Sprintf("controller %q wants a window of %v: it must not be negative", s.Controller.Name(), d.Next)
+	case d.Next > 0:
+		d.Next = max(d.Next, shortestWindow)
+	}
+	return d, ""
+}
+
+// Replace puts a new controller in place, which starts from what the old one has
+// learned, or from the present limit. It returns where the new one starts.
+func (s *Sizer) Replace(next control.Controller, signals control.Source, limit int64) control.Decision {
+	if saver, ok := next.(control.Saver); ok && !same(next, s.Controller) {
+		learned, ok := s.Save()
+		if !ok {
+			learned = control.State{Limit: float64(limit)}
+		}
+		saver.Restore(learned)
+	}
+	first := next.Start()
+	first.Reason = "configured"
+	s.Controller, s.Signals = next, signals
+	return first
+}
+
+// same reports whether two controllers are one. Those of a type that cannot be
+// compared never are: comparing two of them would panic.
+func same(a, b control.Controller) bool { return reflect.ValueOf(a).Comparable() && a == b }
+
+// Save returns what the controller has learned, and false if it learns nothing.
+func (s *Sizer) Save() (control.State, bool) {
+	if saver, ok := s.Controller.(control.Saver); ok {
+		return saver.Save(), true
+	}
+	return control.State{}, false
+}
+
+// Restore gives a controller what an earlier run has learned. It returns the limit
+// to start from, and false if the controller learns nothing.
+func (s *Sizer) Restore(state control.State) (limit int64, ok bool) {
+	saver, ok := s.Controller.(control.Saver)
+	if !ok {
+		return 0, false
+	}
+	saver.Restore(state)
+	return s.Controller.Start().Limit, true
+}
+
+// Change is a change of a limit that the hooks have yet to hear of, and the problem
+// that a decision had, if it is to be told.
+type Change struct {
+	From, To int64
+	Reason   string
+	Problem  string
+}
+
+// Changed calls the hooks. No lock may be held.
+func (f *Front) Changed(c Change) {
+	h := f.hooks.Load()
+	if h.LimitChanged != nil && c.From != c.To {
+		h.LimitChanged(f.name, c.From, c.To, c.Reason)
+	}
+	if h.Faulty != nil && c.Problem != "" {
+		h.Faulty(f.name, c.Problem)
+	}
+}
+
+// ErrClosed is the error of changing a gate that has been closed.
+var ErrClosed = errors.New("closed")
+
+// Faults collects what is wrong with a configuration.
+type Faults []error
+
+// Check adds a fault unless ok.
+func (f *Faults) Check(ok bool, format string, args ...any) {
+	if !ok {
+		*f = append(*f, fmt.Errorf(format, args...))
+	}
+}
+
+// CheckLimit adds the faults of a limit and its controller.
+func (f *Faults) CheckLimit(limit int64, c control.Controller) {
+	if c == nil {
+		f.Check(limit >= 1 && limit <= MaxLimit, "Limit %d: must be from 1 to %d (or set a Controller)", limit, int64(MaxLimit))
+	} else {
+		f.Check(limit == 0, "Limit %d: leave it 0, the Controller %q decides", limit, c.Name())
+	}
+}
+
+// CheckExempt adds the fault of a cap on exempt work.
+func (f *Faults) CheckExempt(most int64) {
+	f.Check(most <= MaxLimit, "Exempt %d: must be at most %d (negative: nothing is exempt)", most, int64(MaxLimit))
+}
+
+// Err returns the faults of a gate as one error, nil if there are none. kind is the
+// gate's package.
+func (f Faults) Err(kind, name string) error {
+	if len(f) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: gate %q: %w", kind, name, errors.Join(f...))
+}

@@ -1,0 +1,225 @@
+package gate
+
+import (
+	"context"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/room"
+)
+
+// Line is one wait room with what its gate has measured of it.
+type Line struct {
+	Room   *room.Room
+	Parts  *Parts
+	Whole  bool // shares count in whole places, see [Parts.PushWhole]
+	Pace   room.Pace
+	Rate   float64       // units that come back a second; 0 while unknown or old
+	Median time.Duration // service time; 0 while unknown
+}
+
+// Enqueue lets w wait, unless it would wait in vain or finds no place. In vain is
+// nil where it does not; not ok without a reason means that there is no place,
+// see [room.Room.Bound]. Somebody else may have lost its place to w.
+//
+// Nobody is refused by an estimate who would be first in line: somebody should be
+// there when a slot comes back. Nor is anybody while the rate is unknown.
+func (l *Line) Enqueue(f *Front, now time.Duration, w *Waiter, until Bounds) (displaced *room.Waiter, inVain *weir.Rejection, ok bool) {
+	// 1. The room counts the newcomer, whatever becomes of it.
+	l.Room.SetPace(l.Pace)
+	l.Room.Knock(now, &w.Waiter)
+
+	// 2. It is refused if its turn would come too late, also newest first.
+	w.expireBy(now, until, l.Median)
+	if wait, late := l.late(now, w, until); late && l.Room.Len() > 0 {
+		turned := l.Room.Turn(&w.Waiter)
+		if _, late := l.late(now, w, until); late || !turned {
+			return nil, f.vain(now, wait, until, l.Median), false
+		}
+	}
+
+	// 3. It takes a place, perhaps somebody else's.
+	if l.Whole {
+		displaced, ok = l.Parts.PushWhole(l.Room, now, &w.Waiter)
+	} else {
+		displaced, ok = l.Room.Push(now, &w.Waiter)
+	}
+	return displaced, nil, ok
+}
+
+// late estimates how long w would wait, and reports whether that leaves too little
+// time. It changes nothing.
+func (l *Line) late(now time.Duration, w *Waiter, until Bounds) (wait time.Duration, late bool) {
+	if l.Rate == 0 {
+		return 0, false
+	}
+	ahead := l.Room.Ahead(&w.Waiter)
+	if ahead == 0 && !l.Room.NewestFirst() { // first in line in its own right
+		return 0, false
+	}
+	wait = Seconds((float64(ahead) + float64(w.Units)) / l.Rate)
+	return wait, !until.Allow(now, wait, l.Median)
+}
+
+// vain is the refusal of work that would wait in vain, for so long. The gate adds
+// when to come back, and the signal.
+func (f *Front) vain(now, wait time.Duration, until Bounds, service time.Duration) *weir.Rejection {
+	if wait > until.Patience-now {
+		return &weir.Rejection{Gate: f.name, Reason: weir.ReasonQueueTimeout, Retryable: true,
+			Value: wait.Seconds(), Limit: (until.Patience - now).Seconds()}
+	}
+	return &weir.Rejection{Gate: f.name, Reason: weir.ReasonDeadline, Retryable: true, Cause: context.DeadlineExceeded,
+		Value: (wait + service).Seconds(), Limit: (until.Deadline - now).Seconds()}
+}
+
+// Waiter is work in a wait room. Gates embed it in a waiter of their own, to which
+// Owner points.
+type Waiter struct {
+	room.Waiter
+	Answer
+	Cost  int64
+	OutOf weir.Reason // why it is refused when it expires
+}
+
+// Describe sets who waits and for what. units is the cost, at most the limit.
+func (p *Waiter) Describe(parts *Parts, w *weir.Work, cost, units int64, deadline time.Duration) {
+	p.Cost, p.Units = cost, units
+	p.Class, p.User, p.Tenant, p.Deadline = int8(w.Priority.Class()), w.User, w.Tenant, deadline
+	p.UserWeight, p.TenantWeight = parts.Weights(w.User, w.Tenant)
+}
+
+// expireBy sets when w leaves the room: when it has waited as long as it may, or
+// when less than the median service time is left before its deadline. Work that
+// would probably be done too late is not worth a slot. Where less is left from the
+// start it may try until the deadline itself.
+func (w *Waiter) expireBy(now time.Duration, until Bounds, median time.Duration) {
+	w.Expires, w.OutOf = until.Patience, weir.ReasonQueueTimeout
+	last := until.Deadline
+	if last != room.Never && last-median > now {
+		last -= median
+	}
+	if last < w.Expires {
+		w.Expires, w.OutOf = last, weir.ReasonDeadline
+	}
+}
+
+// Forget prepares a waiter that was answered, or never queued, for its next use.
+func (w *Waiter) Forget() {
+	w.Answer.Forget()
+	w.User, w.Tenant = "", ""
+}
+
+// Answer is what becomes of a waiter: a permit, or why there is none. What a gate
+// keeps of a waiter embeds one. Before it waits, it is made to block
+// ([Answer.Block]) or to call ([Answer.Call]).
+//
+// A waiter is answered exactly once, by whoever takes it out of the room under the
+// gate's lock. The answer is delivered after the lock has been released, because
+// whoever gets it may call the gate again.
+type Answer struct {
+	Permit  weir.Permit
+	Refused *weir.Rejection
+
+	ready    chan struct{} // for a goroutine that blocks
+	callback Callback      // otherwise
+	next     *Answer       // in the list
+}
+
+// Callback is called with an answer that no goroutine waits for.
+type Callback struct {
+	Front *Front
+	Work  weir.Work
+	Since *time.Duration // when the wait began
+	Wake  func(weir.Permit, error)
+}
+
+// Block makes the answer one that a goroutine waits for. It can be used again and
+// again.
+func (a *Answer) Block() { a.ready = make(chan struct{}, 1) }
+
+// Call makes the answer one that calls back.
+func (a *Answer) Call(c Callback) { a.callback = c }
+
+// Forget prepares an answer that was received for its next use.
+func (a *Answer) Forget() { a.Permit, a.Refused, a.next = weir.Permit{}, nil, nil }
+
+// Await blocks until a is answered or ctx is done. w takes the waiter out of its
+// room.
+func (f *Front) Await(ctx context.Context, a *Answer, w weir.Waiter) (weir.Permit, *weir.Rejection) {
+	select {
+	case <-a.ready:
+		return a.Permit, a.Refused
+	case <-ctx.Done():
+	}
+	if w.Cancel() {
+		return weir.Permit{}, f.GivenUp(ctx)
+	}
+	<-a.ready // the answer won the race, or is on its way
+	if a.Refused != nil {
+		return weir.Permit{}, a.Refused
+	}
+	a.Permit.Cancel()
+	return weir.Permit{}, f.GivenUp(ctx)
+}
+
+// deliver hands the answer to whoever waits for it.
+func (a *Answer) deliver() {
+	if a.ready != nil {
+		a.ready <- struct{}{} // never blocks: one answer, one place
+		return
+	}
+	c := &a.callback
+	if a.Refused != nil {
+		c.Wake(weir.Permit{}, c.Front.Refuse(&c.Work, a.Refused))
+		return
+	}
+	c.Front.Admitted(&c.Work, c.Front.Now()-*c.Since)
+	c.Wake(a.Permit, nil)
+}
+
+// Answers are those of waiters that have left the room, in the order in which they
+// were added, until they are delivered. The list runs through the waiters, so
+// nothing is allocated for it. The zero value is empty.
+type Answers struct{ first, last *Answer }
+
+// Add sets what becomes of a waiter.
+func (l *Answers) Add(a *Answer, p weir.Permit, refused *weir.Rejection) {
+	a.Permit, a.Refused = p, refused
+	if l.first == nil {
+		l.first = a
+	} else {
+		l.last.next = a
+	}
+	l.last = a
+}
+
+// Remove takes an answer out again, for whoever is answered in another way, and
+// reports false if it was not in.
+func (l *Answers) Remove(a *Answer) bool {
+	var before *Answer
+	for at := l.first; at != a; before, at = at, at.next {
+		if at == nil {
+			return false
+		}
+	}
+	if before == nil {
+		l.first = a.next
+	} else {
+		before.next = a.next
+	}
+	if l.last == a {
+		l.last = before
+	}
+	a.next = nil
+	return true
+}
+
+// Deliver answers everybody. The gate's lock must not be held: callbacks may call
+// the gate, and a woken goroutine will.
+func (l *Answers) Deliver() {
+	for a := l.first; a != nil; {
+		next := a.next // whoever is answered may be gone, and used again, at once
+		a.deliver()
+		a = next
+	}
+}
