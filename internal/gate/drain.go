@@ -22,6 +22,7 @@ const (
 	drainMin      = 4
 )
 
+// Reset begins an interval.
 func (d *Drain) Reset(now time.Duration) { d.since, d.count, d.busy = now, 0, false }
 
 // Want notes that somebody was refused or queued, or would have been.
