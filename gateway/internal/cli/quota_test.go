@@ -30,7 +30,7 @@ func quotaGateway(t *testing.T) (at, token string) {
 		t.Fatal(err)
 	}
 	spec := policy.Spec{Gates: map[string]policy.GateSpec{"api": {Quota: &policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "10/h"}, By: []string{"user"}}}}}
-	plan := book.Plan(spec, func(string, string) string { return "weir.yaml:7" })
+	plan := book.Plan(spec, func(string, string) string { return "weir.yaml:7" }, nil)
 	p, err := policy.Compile(spec, policy.Options{QuotaRules: plan.Rules})
 	if err != nil {
 		t.Fatal(err)

@@ -49,7 +49,7 @@ type Book struct {
 	tally  tally
 }
 
-// Saved is rules as they were read from a store.
+// Saved is the rules set at run time, as they were read from a store.
 type Saved struct {
 	store   Store // nil: there is none
 	doc     *document
@@ -160,9 +160,8 @@ func (s *Saved) where() string {
 	return s.store.Name()
 }
 
-// Plan returns what the rules come to under a configuration. place returns where in the file
-// a field of a gate's quota stands, such as rules[0]. [Book.Adopt] puts them, and their
-// store, in place of those of the book.
+// Plan returns the plan of the rules for a configuration; see [Book.Plan]. [Book.Adopt]
+// puts them, and their store, in place of those of the book.
 func (s *Saved) Plan(spec policy.Spec, place func(gate, field string) string) *Plan {
 	p := newPlan(spec, place, s.doc)
 	p.saved = s
@@ -176,9 +175,13 @@ func (b *Book) Close() error {
 	return b.saved.Close()
 }
 
-// Plan returns what the rules come to under a configuration. place returns where in the
-// file a field of a gate's quota stands, such as rules[0].
-func (b *Book) Plan(spec policy.Spec, place func(gate, field string) string) *Plan {
+// Plan returns the plan of the book's rules for a configuration, or that of moved, if the
+// rules are to be kept in another store from then on. place returns where in the file a
+// field of a gate's quota stands, such as rules[0].
+func (b *Book) Plan(spec policy.Spec, place func(gate, field string) string, moved *Saved) *Plan {
+	if moved != nil {
+		return moved.Plan(spec, place)
+	}
 	return newPlan(spec, place, b.snapshot().doc)
 }
 

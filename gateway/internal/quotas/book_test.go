@@ -164,7 +164,7 @@ func TestWritersAtOnce(t *testing.T) {
 // and is in force all the same once the policy is.
 func TestSetWhileCompiling(t *testing.T) {
 	d := newDesk(t, newFile(t, inTemp(t)), base())
-	plan := d.Plan(base(), func(string, string) string { return "" })
+	plan := d.Plan(base(), func(string, string) string { return "" }, nil)
 	p, err := policy.Compile(base(), policy.Options{QuotaRules: plan.Rules})
 	if err != nil {
 		t.Fatal(err)
@@ -626,7 +626,7 @@ func BenchmarkRules(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			plan := book.Plan(base(), nowhere)
+			plan := book.Plan(base(), nowhere, nil)
 			p, err := policy.Compile(base(), policy.Options{QuotaRules: plan.Rules})
 			if err != nil {
 				b.Fatal(err)

@@ -65,7 +65,7 @@ func newDesk(t testing.TB, store Store, spec policy.Spec) *desk {
 func (d *desk) reload(spec policy.Spec) {
 	d.t.Helper()
 	prev := d.policy
-	plan := d.Plan(spec, func(gate, field string) string { return "weir.yaml:" + gate + "." + field })
+	plan := d.Plan(spec, func(gate, field string) string { return "weir.yaml:" + gate + "." + field }, nil)
 	p, err := policy.Compile(spec, policy.Options{Previous: prev, QuotaRules: plan.Rules})
 	if err != nil {
 		d.t.Fatal(err)

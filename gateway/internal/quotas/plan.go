@@ -13,8 +13,9 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// Plan is what the rules come to under one configuration. Make it with [Book.Plan], give
-// [Plan.Rules] to the compiler, and the compiled policy to [Book.Adopt].
+// Plan is the rules of one configuration file, overridden by those set at run time. Make it
+// with [Book.Plan], give [Plan.Rules] to the compiler, and the compiled policy to
+// [Book.Adopt].
 type Plan struct {
 	spec   policy.Spec
 	place  func(gate, field string) string

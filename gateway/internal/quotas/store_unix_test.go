@@ -85,7 +85,7 @@ func setForever(name string) error {
 	if err != nil {
 		return err
 	}
-	plan := book.Plan(base(), nowhere)
+	plan := book.Plan(base(), nowhere, nil)
 	p, err := policy.Compile(base(), policy.Options{QuotaRules: plan.Rules})
 	if err != nil {
 		return err

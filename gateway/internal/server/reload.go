@@ -253,11 +253,7 @@ func (s *Server) newUpstreams(cfg *config.Config) (map[string]*proxy.Upstream, e
 func (s *Server) compile(next, prev *state, rules *quotas.Saved) (err error) {
 	spec := next.cfg.Policy()
 	spec.Gates = proxy.WithTargetGates(spec.Gates, next.cfg.Upstreams)
-	if rules != nil {
-		next.plan = rules.Plan(spec, next.cfg.QuotaPlace)
-	} else {
-		next.plan = s.book.Plan(spec, next.cfg.QuotaPlace)
-	}
+	next.plan = s.book.Plan(spec, next.cfg.QuotaPlace, rules)
 	opts := policy.Options{
 		Hooks: s.hooks(), Observed: s.events.Observed,
 		SignalHooks: signal.Hooks{Trouble: s.events.SignalTrouble, Recovered: s.events.SignalRecovered},
