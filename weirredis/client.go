@@ -19,22 +19,22 @@ import (
 type client struct {
 	rueidis.Client
 	cluster bool
-	single  bool  // one server, and no sentinel that may name another
+	single  bool  // one server, without sentinels
 	places  int64 // in flight of each lane
 }
 
-// share of Config.MaxInFlight that each lane of a cluster has: so one node that
-// stands still does not hold all of it.
+// share is by what Config.MaxInFlight is divided for each lane of a cluster, so that one node
+// that stands still does not use all of it.
 const share = 4
 
-// bufferSize is that of the buffers of a connection, of which there are two.
+// bufferSize is the size of each of the two buffers of a connection.
 const bufferSize = 64 << 10
 
-// options says how the client connects. DisableRetry keeps it from sending a
-// script again that may have run. What it does send again are commands that a
-// node of a cluster did not take because the key is elsewhere.
+// options says how the client connects. With DisableRetry it does not send a script again that
+// may have run. It does send again what a node of a cluster refused because the key is on
+// another node.
 func (c *Config) options() rueidis.ClientOption {
-	quiet := c.quiet()
+	quiet := c.maxSilence()
 	o := rueidis.ClientOption{
 		InitAddress: slices.Clone(c.Addrs),
 		Username:    c.Username,
@@ -45,11 +45,11 @@ func (c *Config) options() rueidis.ClientOption {
 		ClientName:  "weir",
 		// One right less to grant, and Redis before 7.2 does not know it.
 		ClientSetInfo: rueidis.DisableClientSetInfo,
-		// A connection that does not answer a ping within ConnWriteTimeout is given
-		// up. Until then what was sent on it holds its places in flight.
+		// A connection that does not answer a ping within ConnWriteTimeout is closed.
+		// Until then, what was sent on it keeps its places in flight.
 		Dialer:           net.Dialer{Timeout: c.DialTimeout, KeepAlive: quiet},
 		ConnWriteTimeout: quiet,
-		// As many as can be in flight, so that the client never makes one wait.
+		// As many as may be in flight, so that none waits for the client.
 		RingScaleEachConn:   max(8, bits.Len(uint(lanes/share*c.MaxInFlight-1))),
 		ReadBufferEachConn:  bufferSize,
 		WriteBufferEachConn: bufferSize,
@@ -71,51 +71,50 @@ func (c *Config) options() rueidis.ClientOption {
 	return o
 }
 
-// quiet is how long a connection may say nothing.
-func (c *Config) quiet() time.Duration { return max(c.DialTimeout, 2*c.Deadline) }
+// maxSilence is how long a connection may say nothing before it is closed.
+func (c *Config) maxSilence() time.Duration { return max(c.DialTimeout, 2*c.Deadline) }
 
-// connect makes a client and looks whether its servers are fit. A client that is
-// returned with an error has been closed.
+// connect makes a client and checks its servers.
 func connect(ctx context.Context, cfg *Config) (*client, *Error) {
 	inner, err := rueidis.NewClient(cfg.options())
 	if err != nil {
-		return nil, understood(err)
+		return nil, errorOf(err)
 	}
 	c := &client{Client: inner, places: int64(cfg.MaxInFlight)}
 	c.single = inner.Mode() == rueidis.ClientModeStandalone
 	if inner.Mode() == rueidis.ClientModeCluster {
 		c.cluster, c.places = true, max(c.places/share, 1)
 	}
-	if err := c.fit(ctx, cfg); err != nil {
+	if err := c.checkNodes(ctx, cfg); err != nil {
 		inner.Close()
 		return nil, err
 	}
 	return c, nil
 }
 
-// take runs the script. A server that has forgotten it, or never knew it, says so
-// and has done nothing; then it is sent in full.
-func (c *client) take(key, arg string) (string, *Error) {
+// runScript runs the script. A server that does not know it says so and does nothing; then the
+// whole script is sent.
+func (c *client) runScript(key, arg string) (string, *Error) {
 	// A context without an end: see Store.run.
 	ctx := context.Background()
-	answer := c.Do(ctx, takeBySHA(c.B(), key, arg))
+	answer := c.Do(ctx, scriptCommand(c.B(), key, arg))
 	if e, ok := rueidis.IsRedisErr(answer.Error()); ok && e.IsNoScript() {
 		answer = c.Do(ctx, c.B().Eval().Script(script).Numkeys(1).Key(key).Arg(arg).Build())
 	}
 	s, err := answer.ToString()
-	return s, understood(err)
+	return s, errorOf(err)
 }
 
-// takeBySHA is the script on one key, for a server that knows it.
-func takeBySHA(b rueidis.Builder, key, arg string) rueidis.Completed {
+// scriptCommand runs the script on one key, on a server that knows it.
+func scriptCommand(b rueidis.Builder, key, arg string) rueidis.Completed {
 	return b.Evalsha().Sha1(scriptSHA).Numkeys(1).Key(key).Arg(arg).Build()
 }
 
-// errUnfit is what a server is that must not hold buckets.
+// errUnfit is the error of a server that must not keep buckets.
 var errUnfit = errors.New("unfit")
 
-// fit asks every node that answers whether it may hold buckets.
-func (c *client) fit(ctx context.Context, cfg *Config) *Error {
+// checkNodes checks every node that answers.
+func (c *client) checkNodes(ctx context.Context, cfg *Config) *Error {
 	if cfg.AssumeNoEviction {
 		return nil
 	}
@@ -124,14 +123,14 @@ func (c *client) fit(ctx context.Context, cfg *Config) *Error {
 	for addr, node := range c.Nodes() {
 		info, err := node.Do(ctx, node.B().Info().Build()).ToString()
 		if err != nil {
-			last = understood(err)
+			last = errorOf(err)
 			if last.Reason == Refused {
 				return unreadable(addr, err)
 			}
 			continue
 		}
 		answered = true
-		if err := judge(addr, info); err != nil {
+		if err := checkInfo(addr, info); err != nil {
 			return err
 		}
 	}
@@ -141,23 +140,23 @@ func (c *client) fit(ctx context.Context, cfg *Config) *Error {
 	return nil
 }
 
-// fitHere asks the node that holds key the same, through a script: INFO itself
-// names no key to find the node by.
-func (c *client) fitHere(ctx context.Context, cfg *Config, key string) *Error {
+// checkNodeOf checks the node that has key. It asks by a script, because INFO itself names no
+// key that leads to the node.
+func (c *client) checkNodeOf(ctx context.Context, cfg *Config, key string) *Error {
 	if cfg.AssumeNoEviction {
 		return nil
 	}
 	const script = "return redis.call('INFO', 'memory')"
 	info, err := c.Do(ctx, c.B().Eval().Script(script).Numkeys(1).Key(key).Build()).ToString()
 	if err != nil {
-		return understood(err)
+		return errorOf(err)
 	}
-	return judge("the server", info)
+	return checkInfo("the server", info)
 }
 
-// judge refuses a server that is too old, or that drops keys when its memory is
-// full: a bucket that is dropped comes back full, debts and all.
-func judge(addr, info string) *Error {
+// checkInfo refuses a server that is too old, or that drops keys when its memory is full: a
+// bucket that was dropped comes back full, without its debt.
+func checkInfo(addr, info string) *Error {
 	fields := map[string]string{}
 	for line := range strings.Lines(info) {
 		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
@@ -172,9 +171,9 @@ func judge(addr, info string) *Error {
 	}
 	switch policy, ok := fields["maxmemory_policy"]; {
 	case !ok:
-		return unreadable(addr, fmt.Errorf("%w: INFO does not tell it", errLies))
+		return unreadable(addr, fmt.Errorf("%w: INFO does not say it", errProtocol))
 	case policy != "noeviction":
-		return fail(Refused, fmt.Errorf("%w: %s has maxmemory-policy %s, so it may drop buckets and forgive what they owe; "+
+		return fail(Refused, fmt.Errorf("%w: %s has maxmemory-policy %s, so it may drop buckets and their debts; "+
 			"set maxmemory-policy noeviction there, or keep quotas on a server of their own", errUnfit, addr, policy))
 	}
 	return nil
@@ -185,21 +184,21 @@ func unreadable(addr string, err error) *Error {
 		"or set AssumeNoEviction if it is noeviction for certain", errUnfit, addr, err))
 }
 
-// askAgain is how long a password is used for new connections before the function that
-// knows it is asked again: a server that is gone is connected to often.
+// askAgain is the least time between two calls of PasswordFunc: while a server is gone, the
+// client tries to connect often.
 const askAgain = time.Second
 
 // secret is a password that may change.
 type secret struct {
-	ask func() (string, error) // nil: it does not
+	ask func() (string, error) // nil: it does not change
 
 	mu    sync.Mutex
-	now   string // the last that is known
+	now   string // the last one known
 	asked time.Time
 }
 
-// password returns what it is now. If that cannot be told, it is what it was: a file
-// that is being replaced must not cut anybody off.
+// password returns the password. If ask fails it returns the last one: a file that is being
+// replaced must not cut anybody off.
 func (s *secret) password(at time.Time) string {
 	if s.ask == nil {
 		return s.now
@@ -215,8 +214,7 @@ func (s *secret) password(at time.Time) string {
 	return s.now
 }
 
-// credentials makes the client ask for the passwords whenever it connects, if there is
-// anything to ask.
+// credentials makes the client ask for the passwords whenever it connects, if they may change.
 func (c *Config) credentials(o *rueidis.ClientOption) {
 	if c.PasswordFunc == nil && c.Sentinel.PasswordFunc == nil {
 		return
@@ -229,9 +227,10 @@ func (c *Config) credentials(o *rueidis.ClientOption) {
 	}
 }
 
-// The client asks for the credentials of an address, and does not say whether it is a
-// sentinel's. It dials those with a dialer of their own, which is known by its resolver:
-// what that dials has an address that is marked.
-var toSentinel = &net.Resolver{} // does what none does
+// toSentinel marks the dialer of sentinels. The client asks for the credentials of an address
+// and does not say whether it is a sentinel's, but it dials sentinels with a dialer of their
+// own. An address that was dialled with this resolver becomes a sentinelAddr. The resolver
+// itself is as the default.
+var toSentinel = &net.Resolver{}
 
 type sentinelAddr struct{ net.Addr }

@@ -17,7 +17,7 @@ func TestJudge(t *testing.T) {
 		{"redis_version:7.0.0\r\n", "set AssumeNoEviction"},
 		{"", "set AssumeNoEviction"},
 	} {
-		err := judge("h:1", c.info)
+		err := checkInfo("h:1", c.info)
 		if c.want == "" {
 			if err != nil {
 				t.Errorf("%q: %v", c.info, err)

@@ -31,11 +31,10 @@ type Config struct {
 	// Username and Password are those of an ACL user; a Password alone is that of
 	// the user default. The package's documentation says which rights it needs.
 	Username, Password string
-	// PasswordFunc, if not nil, says what the password is now, instead of Password, so
-	// that one that is changed is used without a new store. It is asked for new
-	// connections, at most once a second, and must return soon; connections that are
-	// there go on. While it returns an error, the last password it told is used, or
-	// Password before that.
+	// PasswordFunc, if not nil, returns the password in place of Password, so that a new
+	// password is used without a new store. It is called for new connections, at most once
+	// a second, and must return soon. Open connections go on. If it fails, the last
+	// password that it returned is used, or Password before that.
 	PasswordFunc func() (string, error)
 	// DB is the number of the database. A cluster has only 0.
 	DB int
@@ -48,36 +47,33 @@ type Config struct {
 	// server without sharing buckets. Default "weir:". It has no braces.
 	Prefix string
 
-	// Deadline bounds a decision, from when it is asked for. Default 50 ms, range 1
-	// ms to 10 s. A caller whose context ends earlier hears of it then.
+	// Deadline bounds a decision. Default 50 ms, range 1 ms to 10 s. If the caller's
+	// context ends earlier, the decision ends then.
 	Deadline time.Duration
-	// DialTimeout bounds connecting, TLS and authentication included, and how long a
-	// connection may say nothing before it is given up. Default 1 s, range 10 ms to
-	// 1 min.
+	// DialTimeout bounds connecting, with TLS and authentication. It is also how long a
+	// connection may say nothing before it is closed. Default 1 s, range 10 ms to 1 min.
 	DialTimeout time.Duration
-	// MaxInFlight bounds the scripts under way at once, and with them the
-	// goroutines: one each. More are refused with [Full] before anything is sent. Of
-	// a cluster, each of the sixteen parts of its keys may have a quarter of it.
-	// Default 512, range 1 to 10,000.
+	// MaxInFlight bounds the scripts under way, and so the goroutines: one each. More fail
+	// as [Full] before anything is sent. Of a cluster, each of the sixteen parts of its
+	// keys may have a quarter of it. Default 512, range 1 to 10,000.
 	MaxInFlight int
 
-	// AssumeNoEviction uses the server without asking whether its maxmemory-policy
-	// is noeviction: for servers that do not let INFO be read. Under any other
-	// policy buckets disappear when memory is short, and come back full.
+	// AssumeNoEviction uses the server without checking that its maxmemory-policy is
+	// noeviction. It is for servers that forbid INFO. Under any other policy buckets
+	// disappear when memory is short, and come back full.
 	AssumeNoEviction bool
 
 	// Lease takes tokens ahead of need. Off by default.
 	Lease Lease
 
-	// OnDown is called when the server, or of a cluster the node for some of the
-	// keys, has failed several times in a row and is given up for the moment; OnUp
-	// when it is back. Both are called without a lock, and must not block.
+	// OnDown is called when the server, or the node of a cluster for some of the keys, has
+	// failed several times in a row and is given up for the moment. OnUp is called when it
+	// is back. Both are called without a lock, and must not block.
 	OnDown func(err error)
 	OnUp   func(after time.Duration)
 
-	// Now replaces the process's clock, by which leases expire and down times are
-	// told. What is in a bucket never depends on it, but on the server's. Default
-	// time.Now.
+	// Now replaces the process's clock, for leases and down times. Buckets depend on the
+	// server's clock only. Default time.Now.
 	Now func() time.Time
 
 	toServers, toSentinels *secret // the passwords
@@ -86,12 +82,12 @@ type Config struct {
 	dial func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) // of a URL that is no host
 }
 
-// Sentinel is how the sentinels are asked for the server.
+// Sentinel says how to find the server through sentinels.
 type Sentinel struct {
 	// Master is the name of the set of servers. With it, Addrs are the sentinels.
 	Master string
 	// Username and Password are those of a user at the sentinels, which have users of
-	// their own; nothing of Config.Username and Config.Password is sent there. It needs
+	// their own: Config.Username and Config.Password are not sent there. The user needs
 	// allchannels, and
 	//
 	//	+sentinel|sentinels +sentinel|get-master-addr-by-name
@@ -137,7 +133,7 @@ func (c Config) complete() (Config, error) {
 	c.guards = &guards{open: map[*guard]struct{}{}}
 	c.toServers = &secret{ask: c.PasswordFunc, now: c.Password}
 	c.toSentinels = &secret{ask: c.Sentinel.PasswordFunc, now: c.Sentinel.Password}
-	fault(!strings.ContainsAny(c.Prefix, "{}"), "Prefix %q has a brace; braces say by what a cluster places a key", c.Prefix)
+	fault(!strings.ContainsAny(c.Prefix, "{}"), "Prefix %q has a brace; a cluster places a key by what is in braces", c.Prefix)
 	fault(len(c.Prefix) <= 128, "Prefix has %d bytes, at most 128", len(c.Prefix))
 	fault(c.Deadline >= time.Millisecond && c.Deadline <= 10*time.Second, "Deadline %v is not within 1ms to 10s", c.Deadline)
 	fault(c.DialTimeout >= 10*time.Millisecond && c.DialTimeout <= time.Minute, "DialTimeout %v is not within 10ms to 1m", c.DialTimeout)
@@ -151,8 +147,8 @@ func (c Config) complete() (Config, error) {
 func (c *Config) fromURL() error {
 	o, err := rueidis.ParseURL(c.URL)
 	if err != nil {
-		// What is wrong with a URL may quote it, password and all.
-		return errors.New("weirredis: URL is not understood; it looks like redis://user:password@host:6379/0, rediss://host:6379 or unix:///path")
+		// The error may quote the URL, with its password.
+		return errors.New("weirredis: URL cannot be parsed; write one such as redis://user:password@host:6379/0, rediss://host:6379 or unix:///path")
 	}
 	if len(c.Addrs) == 0 {
 		c.Addrs = o.InitAddress

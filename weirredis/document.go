@@ -13,26 +13,25 @@ import (
 const MaxDocument = 1 << 20
 
 // Document is a text on the server that several processes read and write, such as the
-// rules of their quotas: nobody overwrites what they have not seen. It needs no rights
-// beside those of the buckets, stands under the store's Prefix, and never expires.
-// Unlike a bucket it cannot be made again from nothing: let the server keep it on disk.
+// rules of their quotas. Nobody can overwrite what they have not seen. It needs no rights
+// beside those of the buckets, its key has the store's Prefix, and it never expires. Unlike a
+// bucket it cannot be made again from nothing: let the server keep it on disk.
 //
-// Reading and writing take at most [Config.DialTimeout], and of a store's documents one
-// request is under way at a time: further ones wait for it, as long as that. The error is
-// an [*Error]; [Error.Charged] says of a write that it may have been done.
+// Reading and writing take at most [Config.DialTimeout]. One request of a store's documents is
+// under way at a time; others wait for it, for the same time. The error is an [*Error]; after
+// a write, [Error.Charged] says that it may have been done.
 type Document struct {
 	store *Store
 	key   string
 }
 
-// Document returns the document of that name. A document is no bucket, whatever it is
-// called.
+// Document returns the document with a name. No bucket has the same key.
 func (s *Store) Document(name string) *Document {
 	return &Document{store: s, key: s.cfg.Prefix + "document:" + keyOf("", name)}
 }
 
-// A document stands on the server after its digest, so that whoever has it already is
-// sent the digest alone.
+// A document is stored behind its digest. To a caller who has the document already, the
+// server sends the digest alone.
 const (
 	digestSize = 2 * sha256.Size
 
@@ -47,7 +46,7 @@ redis.call('SET', KEYS[1], ARGV[2])
 return '1'`
 )
 
-// digest is what a document is known by; nothing for none.
+// digest returns the digest of a document, or nothing if there is none.
 func digest(data []byte) string {
 	if data == nil {
 		return ""
@@ -56,9 +55,8 @@ func digest(data []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Read returns the document, nil if there is none. known is what the caller has of it
-// already, nil for nothing; it is returned if that is still the document, and then it
-// has not been sent again.
+// Read returns the document, nil if there is none. known is the document as the caller knows
+// it, or nil. If it has not changed Read returns known, and the server does not send it again.
 func (d *Document) Read(ctx context.Context, known []byte) ([]byte, error) {
 	sum := digest(known)
 	text, err := d.run(ctx, readScript, sum)
@@ -70,33 +68,33 @@ func (d *Document) Read(ctx context.Context, known []byte) ([]byte, error) {
 	case text == sum:
 		return known, nil
 	case len(text) < digestSize || digest([]byte(text[digestSize:])) != text[:digestSize]:
-		return nil, fail(Invalid, fmt.Errorf("what is at %s is no document of this library", d.key))
+		return nil, fail(Invalid, fmt.Errorf("the value of %s is no document of this library", d.key))
 	}
 	return []byte(text[digestSize:]), nil
 }
 
-// Write puts next in the place of was, nil for none, and reports whether that was still
-// the document: if it was not, nothing is written. It is never sent twice.
+// Write replaces was, nil for none, by next. If there is another document by now, it writes
+// nothing and returns false. It is never sent twice.
 func (d *Document) Write(ctx context.Context, was, next []byte) (written bool, err error) {
 	if next == nil || len(next) > MaxDocument {
-		return false, fmt.Errorf("weirredis: a document of %d bytes; it has some, and at most %d", len(next), MaxDocument)
+		return false, fmt.Errorf("weirredis: a document of %d bytes; must be from 1 to %d", len(next), MaxDocument)
 	}
 	text, err := d.run(ctx, writeScript, digest(was), digest(next)+string(next))
 	return text == "1", err
 }
 
-// errDown is the error of a document while the server has not been reached yet.
+// errDown is the error of a document before the server was reached for the first time.
 var errDown = errors.New("the server has not been reached yet")
 
-// run runs a script on the document, for as long as ctx lasts and a connection may say
-// nothing. It goes on until the client lets go of it, and meanwhile nothing else is sent:
-// however often a server that stands still is asked, one script waits for it.
+// run runs a script on the document. The caller waits no longer than ctx, and than a
+// connection may say nothing. The script goes on until the client returns, and nothing else is
+// sent meanwhile: if the server stands still, one script waits for it.
 func (d *Document) run(ctx context.Context, script string, args ...string) (string, error) {
 	s := d.store
 	if err := ctx.Err(); err != nil {
 		return "", fail(Canceled, err)
 	}
-	deadline := time.NewTimer(s.cfg.quiet())
+	deadline := time.NewTimer(s.cfg.maxSilence())
 	defer deadline.Stop()
 	select {
 	case s.document <- struct{}{}:
@@ -120,7 +118,7 @@ func (d *Document) run(ctx context.Context, script string, args ...string) (stri
 	}
 	select {
 	case <-done:
-		if fault != nil { // an *Error that is nil would be no nil error
+		if fault != nil { // a nil *Error is no nil error
 			return "", fault
 		}
 		return text, nil
@@ -137,5 +135,5 @@ func (d *Document) send(script string, args []string) (string, *Error) {
 		return "", fail(Down, errDown)
 	}
 	text, err := c.Do(context.Background(), c.B().Eval().Script(script).Numkeys(1).Key(d.key).Arg(args...).Build()).ToString()
-	return text, understood(err)
+	return text, errorOf(err)
 }

@@ -11,16 +11,15 @@ import (
 	"sync/atomic"
 )
 
-// guard is a connection that breaks where the server does not keep to the protocol:
-// where it answers what nobody has asked, or announces more than anybody can hold. The
-// client would end the process there, by a panic in a goroutine of its own or by memory
-// that is not to be had.
+// guard is a connection that closes if the server breaks the protocol: if it answers what
+// nobody has asked, or announces a message that does not fit into memory. The client would
+// end the process then, by a panic in one of its goroutines or for want of memory.
 type guard struct {
 	net.Conn
 	asked  frames // by whoever writes
 	said   frames // by whoever reads
 	count  atomic.Uint64
-	follow bool        // it is one to a sentinel, which tells of changes
+	follow bool        // it leads to a sentinel, which reports changes
 	heeds  atomic.Bool // and has been asked to
 	among  *guards
 }
@@ -45,9 +44,9 @@ func (a *guards) add(g *guard) {
 	a.open[g] = struct{}{}
 }
 
-// breakAll breaks the connections, for each may hand out the answer to another question:
-// a server that has left out one answer is behind by one from then on, even if it keeps
-// to the protocol again.
+// breakAll closes the connections, because each may return the answer to another question: a
+// server that has left out one answer is one behind from then on, even if it follows the
+// protocol again.
 func (a *guards) breakAll() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -57,10 +56,10 @@ func (a *guards) breakAll() {
 	clear(a.open)
 }
 
-// errLies is what is wrong with a server whose answers cannot be gone by.
-var errLies = errors.New("the server does not keep to the protocol")
+// errProtocol is the error of a server whose answers cannot be trusted.
+var errProtocol = errors.New("the server does not follow the protocol")
 
-// Write counts what is asked, before the server can know of it.
+// Write counts the commands before the server can see them.
 func (g *guard) Write(p []byte) (int, error) {
 	if err := g.asked.scan(p); err != nil {
 		return 0, fmt.Errorf("weirredis: what is asked is no command: %w", err)
@@ -72,7 +71,7 @@ func (g *guard) Write(p []byte) (int, error) {
 	return g.Conn.Write(p)
 }
 
-// Read hands on what the server says, as far as it was asked.
+// Read returns what the server says, as long as it was asked.
 func (g *guard) Read(p []byte) (int, error) {
 	n, err := g.Conn.Read(p)
 	wrong := g.said.scan(p[:n])
@@ -81,12 +80,12 @@ func (g *guard) Read(p []byte) (int, error) {
 	case g.said.whole > g.count.Load():
 		wrong = fmt.Errorf("%d answers to %d commands", g.said.whole, g.count.Load())
 	case (g.said.pushes > 0 || g.said.push) && !g.heeds.Load():
-		wrong = errors.New("it tells what nobody has asked for")
+		wrong = errors.New("it sends what nobody has asked for")
 	default:
 		return n, err
 	}
 	_ = g.Close() // it is broken either way
-	return 0, fmt.Errorf("%w: %w", errLies, wrong)
+	return 0, fmt.Errorf("%w: %w", errProtocol, wrong)
 }
 
 // RemoteAddr marks the address of a sentinel: see Config.credentials.
@@ -97,7 +96,7 @@ func (g *guard) RemoteAddr() net.Addr {
 	return g.Conn.RemoteAddr()
 }
 
-// guarded connects behind a guard.
+// guarded dials a connection with a guard.
 func (c *Config) guarded(ctx context.Context, addr string, d *net.Dialer, conf *tls.Config) (net.Conn, error) {
 	conn, err := c.reach(ctx, addr, d, conf)
 	if err != nil {
@@ -108,7 +107,7 @@ func (c *Config) guarded(ctx context.Context, addr string, d *net.Dialer, conf *
 	return g, nil
 }
 
-// reach connects as rueidis does by itself.
+// reach dials as rueidis does by itself.
 func (c *Config) reach(ctx context.Context, addr string, d *net.Dialer, conf *tls.Config) (net.Conn, error) {
 	switch {
 	case c.dial != nil:
@@ -119,33 +118,33 @@ func (c *Config) reach(ctx context.Context, addr string, d *net.Dialer, conf *tl
 	return d.DialContext(ctx, "tcp", addr)
 }
 
-// Bounds of what a server may say at a time. The largest that is asked for is a
-// [Document], or what a cluster says of its slots.
+// Bounds of one message of a server. The largest that is asked for is a [Document], or a
+// cluster's list of its slots.
 const (
-	mostFrame  = 16 << 20 // bytes that a message stands for, places of lists included
+	mostFrame  = 16 << 20 // bytes that a message needs in memory, lists included
 	perItem    = 64       // bytes for a place in a list, before anything is in it
 	mostNested = 16
 	mostNumber = 20 // digits of a length, and a sign
 )
 
-// frames follows a stream of messages of the Redis protocol (RESP 2 and 3): where each
-// ends, and whether it is one that can be read without harm. It looks at lengths only.
+// frames follows a stream of messages of the Redis protocol (RESP 2 and 3). It finds where
+// each ends, and whether it can be read without harm. It looks at lengths only.
 type frames struct {
-	whole  uint64 // messages complete so far, pushes apart
+	whole  uint64 // complete messages so far, without pushes
 	pushes uint64
 
-	kind   byte // of the line that has begun; 0 between lines
+	kind   byte // first byte of the line; 0 between lines
 	length int64
 	minus  bool
 	digits int
 	last   byte // of the line
 	skip   int64
-	budget int64   // what the rest of the message may take
-	open   []int64 // elements missing in each list around
-	push   bool    // the message is one that nobody asked for
+	budget int64   // bytes that the rest of the message may need
+	open   []int64 // missing elements of each list around
+	push   bool    // nobody asked for the message
 }
 
-// scan takes what comes next.
+// scan reads on in the stream.
 func (f *frames) scan(b []byte) error {
 	for len(b) > 0 {
 		if f.skip > 0 { // within a text
@@ -175,10 +174,10 @@ func (f *frames) scan(b []byte) error {
 	return nil
 }
 
-// begin takes the first byte of a line, which says what follows.
+// begin reads the first byte of a line, which says what follows.
 func (f *frames) begin(kind byte) error {
 	if !sized(kind) && !plainLine(kind) {
-		return fmt.Errorf("what begins with %q is no answer", kind)
+		return fmt.Errorf("a message that begins with %q is no answer", kind)
 	}
 	if len(f.open) == 0 {
 		f.budget, f.push = mostFrame, kind == '>'
@@ -207,7 +206,7 @@ func plainLine(kind byte) bool {
 	return false
 }
 
-// line takes a part of a line, up to its end if that is there.
+// line reads a part of a line, up to its end if that is there.
 func (f *frames) line(b []byte) error {
 	if f.budget -= int64(len(b)); f.budget < 0 {
 		return errTooLarge
@@ -255,7 +254,7 @@ func (f *frames) digit(c byte) error {
 	return nil
 }
 
-// follow begins what the line was the length of.
+// follow begins the value whose length the line was.
 func (f *frames) follow() error {
 	kind, n := f.kind, f.length
 	switch {
@@ -287,7 +286,7 @@ func (f *frames) follow() error {
 
 var errTooLarge = fmt.Errorf("a message of more than %d bytes, or nested more than %d deep", mostFrame, mostNested)
 
-// ended is the end of a message, or of a part of one.
+// ended ends a message, or a part of one.
 func (f *frames) ended() {
 	f.kind = 0
 	for len(f.open) > 0 {

@@ -19,12 +19,12 @@ var calls = sync.Pool{New: func() any {
 	return &call{done: make(chan struct{}, 1), timer: t}
 }}
 
-// run runs the script on one key and returns what it said. Nothing is sent twice.
+// run runs the script on one key and returns its reply. It sends nothing twice.
 //
-// The client is given no deadline: one that has expired leaves it with a goroutine
-// for each command that the server has not answered, and nobody can count those.
-// Here the goroutine is the store's own, and holds its place in flight until the
-// client lets go, which it does when the connection is found dead.
+// The client gets no deadline. With an expired one it would keep a goroutine for each
+// command that the server has not answered, and nobody could count those. Here the goroutine
+// is the store's own. It keeps its place in flight until the client returns, at the latest
+// when the connection is found dead.
 func (s *Store) run(ctx context.Context, key string, arg []byte) (string, *Error) {
 	if err := ctx.Err(); err != nil {
 		return "", fail(Canceled, err)
@@ -45,26 +45,26 @@ func (s *Store) run(ctx context.Context, key string, arg []byte) (string, *Error
 		now := time.Now()
 		c, wanted := s.solos.borrow(now)
 		if c != nil {
-			if reply, err, sent := s.alone(ctx, l, c, key, arg, now); sent {
+			if reply, err, sent := s.runAlone(ctx, l, c, key, arg, now); sent {
 				l.leave()
 				return reply, err
 			}
 		} else if wanted {
-			s.prepare(client)
+			s.dialSolo(client)
 		}
 	}
-	return s.among(ctx, client, l, key, arg)
+	return s.runShared(ctx, client, l, key, arg)
 }
 
-// among runs the script on a connection that others share.
-func (s *Store) among(ctx context.Context, client *client, l *lane, key string, arg []byte) (string, *Error) {
+// runShared runs the script on the connection that all share.
+func (s *Store) runShared(ctx context.Context, client *client, l *lane, key string, arg []byte) (string, *Error) {
 	c := calls.Get().(*call)
 	c.timer.Reset(s.cfg.Deadline)
 	go s.send(client, l, c, key, rueidis.BinaryString(arg))
 	select {
 	case <-c.done:
 		c.timer.Stop()
-		return c.take()
+		return c.result()
 	case <-c.timer.C:
 		return s.abandon(l, c, key, errDeadline)
 	case <-ctx.Done():
@@ -75,12 +75,12 @@ func (s *Store) among(ctx context.Context, client *client, l *lane, key string, 
 
 var errDeadline = errors.New("no answer within the deadline")
 
-// abandon leaves the call to its goroutine, unless the answer comes in this very
-// moment. That a caller's own time is up says nothing about the server.
+// abandon leaves the call to its goroutine, unless the answer comes in this moment. If the
+// caller's own time is up, that says nothing about the server.
 func (s *Store) abandon(l *lane, c *call, key string, why error) (string, *Error) {
 	if !c.first.CompareAndSwap(false, true) {
 		<-c.done
-		return c.take()
+		return c.result()
 	}
 	if why == errDeadline {
 		s.failed(l, key, why)
@@ -88,9 +88,9 @@ func (s *Store) abandon(l *lane, c *call, key string, why error) (string, *Error
 	return "", fail(Timeout, why)
 }
 
-// send runs the script and counts what came of it, unless the caller has.
+// send runs the script and counts its outcome, unless the caller has.
 func (s *Store) send(client *client, l *lane, c *call, key, arg string) {
-	reply, err := client.take(key, arg)
+	reply, err := client.runScript(key, arg)
 	l.leave()
 	if err == nil {
 		l.answered()
@@ -100,7 +100,7 @@ func (s *Store) send(client *client, l *lane, c *call, key, arg string) {
 		return
 	}
 	if err == nil {
-		l.worked()
+		l.succeeded()
 	} else if err.Reason != Invalid {
 		s.failed(l, key, err)
 	}
@@ -108,19 +108,19 @@ func (s *Store) send(client *client, l *lane, c *call, key, arg string) {
 	c.done <- struct{}{}
 }
 
-// call is one script on its way. Two look at it: the goroutine that sends it, and
-// the caller, who may stop waiting first. Whoever comes second puts it away.
+// call is one script under way. The goroutine that sends it and the caller share it. The
+// caller may stop waiting first; whoever of the two comes second recycles it.
 type call struct {
-	done  chan struct{} // gets one element when reply and err are there
+	done  chan struct{} // gets one element when reply and err are set
 	timer *time.Timer
-	first atomic.Bool // somebody is through with it
+	first atomic.Bool // one of the two is done with it
 
 	reply string
 	err   *Error
 }
 
-// take returns the answer and puts the call away.
-func (c *call) take() (string, *Error) {
+// result returns the answer and recycles the call.
+func (c *call) result() (string, *Error) {
 	reply, err := c.reply, c.err
 	c.put()
 	return reply, err
@@ -132,8 +132,8 @@ func (c *call) put() {
 	calls.Put(c)
 }
 
-// understood says what an error of the client means.
-func understood(err error) *Error {
+// errorOf classifies an error of the client.
+func errorOf(err error) *Error {
 	answer, ok := rueidis.IsRedisErr(err)
 	switch {
 	case err == nil:
@@ -141,41 +141,41 @@ func understood(err error) *Error {
 	case !ok:
 		return fail(Broken, err)
 	}
-	return refused(answer)
+	return serverError(answer)
 }
 
-// refused says what an error that the server answers means.
-func refused(err error) *Error {
+// serverError classifies an error that the server has answered.
+func serverError(err error) *Error {
 	if text := err.Error(); strings.Contains(text, "WRONGTYPE") || strings.Contains(text, scriptFault) {
 		return fail(Invalid, err) // of this key, not of the server
 	}
 	return fail(Refused, err)
 }
 
-// lanes is into how many parts of neighbouring hash slots a cluster's keys are
-// divided, so that a node that is gone takes only its own keys with it.
+// lanes is the number of parts into which a cluster's hash slots are divided, so that a node
+// that is gone takes only its own keys with it.
 const lanes = 16
 
-// tripAfter is how many decisions in a row fail before the store gives up sending:
-// one connection that breaks while idle is no outage.
+// tripAfter is how many failures in a row take a lane down: one connection that breaks while
+// idle is no outage.
 const tripAfter = 3
 
-// lane is the way to one part of the keys: what is under way there, and whether
-// anything is sent at all.
+// lane is the way to one part of the keys. It counts what is under way there, and is down
+// while nothing is sent.
 type lane struct {
+	epoch    time.Time
 	inFlight atomic.Int64
 	failures atomic.Int64 // in a row
 	down     atomic.Bool
-	silent   atomic.Int64 // since when the server owes an answer, or had any to give
+	spoke    atomic.Int64 // when the server answered last or owed no answer, since epoch
 
 	mu    sync.Mutex
 	since time.Time // down since
 	cause error     // of the last failure
 }
 
-// enter claims one of the places in flight, and says whether it is the only one that
-// is taken, or why there is none. Whoever has one calls leave when the client has let
-// go of the decision, however long after the caller has.
+// enter claims a place in flight; alone says that there is no other. The error says why there
+// is none. Call leave when the client has returned, however long after the caller.
 func (l *lane) enter(places int64) (alone bool, err *Error) {
 	if l.down.Load() {
 		return false, fail(Down, l.lastCause())
@@ -196,18 +196,14 @@ func (l *lane) enter(places int64) (alone bool, err *Error) {
 
 func (l *lane) leave() { l.inFlight.Add(-1) }
 
-// silence is for how long the server has to say nothing to a question until it is held
-// to be its fault that answers are late: whoever keeps this process busy must not be able
-// to open its gates.
+// silence is how long the server must have owed an answer before late answers count as its
+// fault. Otherwise whoever keeps this process busy could open its gates.
 const silence = time.Second
 
-// epoch is what times of answers are counted from.
-var epoch = time.Now()
+// answered records that the server has answered, however late, or owed no answer until now.
+func (l *lane) answered() { l.spoke.Store(int64(time.Since(l.epoch))) }
 
-// answered notes that the server has, however late, or that it owed no answer till now.
-func (l *lane) answered() { l.silent.Store(int64(time.Since(epoch))) }
-
-// busy reports whether a failure for this reason says nothing about the server.
+// busy reports whether a failure for this reason may have nothing to do with the server.
 func (l *lane) busy(why Reason) bool {
 	switch why {
 	case Full:
@@ -218,26 +214,26 @@ func (l *lane) busy(why Reason) bool {
 		}
 		fallthrough
 	case Timeout:
-		return time.Since(epoch)-time.Duration(l.silent.Load()) < silence
+		return time.Since(l.epoch)-time.Duration(l.spoke.Load()) < silence
 	}
 	return false
 }
 
-// late reports whether all that was wrong is that an answer took its time.
+// late reports whether an answer was late, and nothing else was wrong.
 func late(cause error) bool {
 	var e *Error
 	return errors.Is(cause, errDeadline) || errors.As(cause, &e) && e.Reason == Timeout
 }
 
-// worked ends a row of failures.
-func (l *lane) worked() {
+// succeeded ends a series of failures.
+func (l *lane) succeeded() {
 	if l.failures.Load() != 0 {
 		l.failures.Store(0)
 	}
 }
 
-// failed counts a failure, and reports whether this one took the lane down: the
-// caller then starts the probing.
+// failed counts a failure, and reports whether it took the lane down. Then the caller starts
+// to probe.
 func (l *lane) failed(now time.Time, err error) (tripped bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -250,7 +246,7 @@ func (l *lane) failed(now time.Time, err error) (tripped bool) {
 	return true
 }
 
-// up opens the lane again and returns for how long it was closed.
+// up ends the outage and returns how long it was.
 func (l *lane) up(now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -265,23 +261,22 @@ func (l *lane) lastCause() error {
 	return l.cause
 }
 
-// still keeps why a lane that is down is not up yet.
-func (l *lane) still(err error) {
+// setCause records why a lane is still down.
+func (l *lane) setCause(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.cause = err
 }
 
-// A store that is down looks whether its server is back: first after about
-// firstProbe, then ever more seldom, up to about every lastProbe. Each wait is
-// drawn between half of that and one and a half, so that many processes that lost
-// the same server do not come back in step.
+// A lane that is down is probed after about firstProbe, and then ever more rarely, up to about
+// every lastProbe. Each wait is random, from half of that to one and a half times as much, so
+// that many processes that lost the same server do not come back at once.
 const (
 	firstProbe = 20 * time.Millisecond
 	lastProbe  = time.Second
 )
 
-// backoff is the wait before the next probe.
+// backoff computes the wait before the next probe.
 type backoff struct{ base time.Duration }
 
 func (b *backoff) next(random float64) time.Duration {
@@ -289,8 +284,7 @@ func (b *backoff) next(random float64) time.Duration {
 	return b.base/2 + time.Duration(random*float64(b.base))
 }
 
-// failed counts a decision that failed, and starts looking for the server when it
-// was one too many.
+// failed counts a decision that failed, and starts to probe if it took the lane down.
 func (s *Store) failed(l *lane, key string, err error) {
 	if s.ctx.Err() != nil || !l.failed(s.now(), err) {
 		return
@@ -302,8 +296,7 @@ func (s *Store) failed(l *lane, key string, err error) {
 	s.spawn(func() { s.recover(l, key) })
 }
 
-// spawn runs work that Close waits for, unless the store is closed; it reports whether
-// it does.
+// spawn runs work that Close waits for. It returns false if the store is closed.
 func (s *Store) spawn(work func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -314,17 +307,17 @@ func (s *Store) spawn(work func()) bool {
 	return true
 }
 
-// recover probes a lane that is down until it works. It is the only one to send
-// anything there, one probe at a time.
+// recover probes a lane that is down until it works, one probe at a time. Nothing else is
+// sent there meanwhile.
 func (s *Store) recover(l *lane, key string) {
 	var b backoff
 	for s.pause(b.next(rand.Float64())) {
 		s.count.probes.Add(1)
 		if err := s.probe(key); err != nil {
-			if errors.Is(err, errLies) {
+			if errors.Is(err, errProtocol) {
 				s.cfg.guards.breakAll()
 			}
-			l.still(err)
+			l.setCause(err)
 			continue
 		}
 		down := l.up(s.now())
@@ -335,28 +328,28 @@ func (s *Store) recover(l *lane, key string) {
 	}
 }
 
-// probe does what a decision does, on a key of its own beside the one that failed:
-// it needs the same node, the same rights and room in memory. It counts only if it
-// is as quick as a decision has to be.
+// probe makes a decision about a key of its own, in the slot of the one that failed. It needs
+// the same node, the same rights, and room in memory. It fails if it is slower than a
+// decision may be.
 func (s *Store) probe(key string) error {
 	c := s.client.Load()
 	if c == nil {
 		return s.connect()
 	}
-	if err := c.fitHere(s.ctx, &s.cfg, key); err != nil {
+	if err := c.checkNodeOf(s.ctx, &s.cfg, key); err != nil {
 		return err
 	}
 	begin := time.Now()
-	answer, err := c.take(probeKey(key), probeArg)
+	answer, err := c.runScript(probeKey(key), probeArg)
 	if err != nil {
 		return err
 	}
 	if _, err := unpack(answer, 1); err != nil {
-		return fail(Invalid, fmt.Errorf("%w: %w", errLies, err))
+		return fail(Invalid, fmt.Errorf("%w: %w", errProtocol, err))
 	}
 	s.laneOf(c, key).answered()
 	if took := time.Since(begin); took > s.cfg.Deadline {
-		return fail(Timeout, errors.New("a probe took "+took.Round(time.Millisecond).String()))
+		return fail(Timeout, fmt.Errorf("a probe took %v", took.Round(time.Millisecond)))
 	}
 	return nil
 }
@@ -377,7 +370,7 @@ func (s *Store) connect() error {
 	return nil
 }
 
-// pause waits, and reports false if the store was closed.
+// pause waits, and returns false if the store was closed.
 func (s *Store) pause(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -8,7 +8,7 @@ import (
 )
 
 func TestLane(t *testing.T) {
-	l := &lane{}
+	l := &lane{epoch: time.Now().Add(-time.Hour)}
 	now := time.Unix(1000, 0)
 	if _, err := l.enter(2); err != nil {
 		t.Fatalf("no place for one: %v", err)
@@ -29,7 +29,7 @@ func TestLane(t *testing.T) {
 			t.Errorf("down after %d", i+1)
 		}
 	}
-	l.worked() // the row is broken
+	l.succeeded() // the row is broken
 	for i := range tripAfter {
 		if tripped := l.failed(now, cause); tripped != (i == tripAfter-1) {
 			t.Errorf("failure %d: tripped %v", i+1, tripped)
@@ -81,15 +81,15 @@ func TestErrors(t *testing.T) {
 
 // A server that owed no answer has not been silent, however long ago it gave one.
 func TestLaneAfterARest(t *testing.T) {
-	l := &lane{}
-	l.silent.Store(int64(time.Since(epoch) - 2*silence))
+	l := &lane{epoch: time.Now().Add(-time.Hour)}
+	l.spoke.Store(int64(time.Since(l.epoch) - 2*silence))
 	if l.busy(Timeout) {
 		t.Error("silent for two seconds, and not held to be")
 	}
 	if _, err := l.enter(2); err != nil || !l.busy(Timeout) {
 		t.Errorf("%v: held to be silent when it is asked", err)
 	}
-	l.silent.Store(int64(time.Since(epoch) - 2*silence))
+	l.spoke.Store(int64(time.Since(l.epoch) - 2*silence))
 	if _, err := l.enter(2); err != nil || l.busy(Timeout) {
 		t.Errorf("%v: not held to be silent, though it owes an answer", err)
 	}
@@ -98,6 +98,7 @@ func TestLaneAfterARest(t *testing.T) {
 // That answers are late is no fault of a server that answers: only silence is, and what
 // it or the connection says.
 func TestLaneBusy(t *testing.T) {
+	epoch := time.Now().Add(-time.Hour)
 	now := int64(time.Since(epoch))
 	for _, c := range []struct {
 		why    Reason
@@ -116,8 +117,8 @@ func TestLaneBusy(t *testing.T) {
 		{Refused, now, nil, false},
 		{Invalid, now, nil, false},
 	} {
-		l := &lane{cause: c.cause}
-		l.silent.Store(c.silent)
+		l := &lane{epoch: epoch, cause: c.cause}
+		l.spoke.Store(c.silent)
 		if got := l.busy(c.why); got != c.want {
 			t.Errorf("%+v: %v", c, got)
 		}

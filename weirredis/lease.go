@@ -10,27 +10,26 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// Lease takes more tokens than asked for, and decides by them without asking the
-// server, as long as they last. A refusal is remembered too, and repeated without
-// asking until its wait is over.
+// Lease takes more tokens from the server than a decision needs. As long as they last, the
+// process decides without asking the server. It also remembers a refusal, and repeats it
+// without asking until its wait is over.
 //
-// Only plain strict decisions go by leases; all others ask the server. A bucket
-// lends at most half of what it can spare, so the shorter it is of tokens, the
-// smaller the leases; at its limit there are none, and every decision is exact.
+// Only strict decisions without debts use leases; all others ask the server. A bucket lends
+// at most half of what it can spare: the fewer tokens it has, the smaller the leases. When it
+// is empty there are none, and every decision is exact.
 //
-// What it costs: tokens leased before an interval can be spent in it. So in any
-// time t, processes that lease N each let at most burst + rate·t + processes·N
-// through, instead of burst + rate·t. Over a long time nothing is added, since what
-// is leased has been taken from the bucket. And a process that ends without Close,
-// or whose refund is lost, takes up to N with it.
+// What it costs: tokens leased before an interval can be used in it. So in any time t,
+// processes that lease N each admit at most burst + rate·t + processes·N, in place of
+// burst + rate·t. Over a long time nothing is added, because leased tokens are gone from the
+// bucket. A process that ends without Close, or whose refund is lost, loses up to N tokens.
 type Lease struct {
-	// Tokens is the most that is held for a key. 0 turns leases off; at most
+	// Tokens is the most that a process leases for a key. 0 turns leases off; at most
 	// 1,000,000.
 	Tokens int64
-	// For is how long tokens are held before they are given back, and a refusal
-	// remembered at most. Default 1 s, range 10 ms to 1 min.
+	// For is how long tokens are leased before they are refunded, and the longest that a
+	// refusal is remembered. Default 1 s, range 10 ms to 1 min.
 	For time.Duration
-	// MaxKeys bounds the keys that have a lease or a refusal; others ask the server
+	// MaxKeys bounds the keys with a lease or a refusal. For others the server is asked
 	// each time. Default 10,000, range 1 to 1,000,000.
 	MaxKeys int
 }
@@ -55,7 +54,7 @@ func (l *Lease) faults() (faults []error) {
 	return faults
 }
 
-// leases are what is held, by key.
+// leases keeps the lease of each key.
 type leases struct {
 	Lease
 	store *Store
@@ -71,12 +70,12 @@ type held struct {
 	limits   []quota.Window
 	until    time.Time
 	gone     bool // no longer in the table
-	fetching bool // somebody asks the server for more
+	fetching bool // the server is being asked for more
 
 	tokens  int64
-	granted quota.Decision // what the server said when it lent
+	granted quota.Decision // the decision with which it was lent
 
-	refusedCost int64 // 0: nothing refused
+	refusedCost int64 // 0: nothing was refused
 	refused     quota.Decision
 	refusedAt   time.Time
 }
@@ -88,14 +87,14 @@ func newLeases(s *Store, l Lease) *leases {
 	return &leases{Lease: l, store: s, keys: map[string]*held{}}
 }
 
-// take decides by what is held, or asks the server.
-func (ls *leases) take(ctx context.Context, t *quota.Request) (quota.Decision, error) {
+// decide decides by a lease, or asks the server.
+func (ls *leases) decide(ctx context.Context, t *quota.Request) (quota.Decision, error) {
 	ls.mu.Lock()
 	h := ls.keys[t.Key]
 	if h != nil && !h.fetching && !slices.Equal(h.limits, t.Windows) {
 		tokens := ls.dropLocked(t.Key, h)
 		ls.mu.Unlock()
-		ls.giveBack(t.Key, t.Windows, tokens) // before anything is decided by the new ones
+		ls.refund(t.Key, t.Windows, tokens) // before anything is decided by the new ones
 		ls.mu.Lock()
 		h = ls.keys[t.Key]
 	}
@@ -103,24 +102,23 @@ func (ls *leases) take(ctx context.Context, t *quota.Request) (quota.Decision, e
 	if h != nil && slices.Equal(h.limits, t.Windows) {
 		if r, ok := h.decide(t.Cost, now, ls.For); ok {
 			ls.mu.Unlock()
-			ls.note(r.OK)
+			ls.count(r.OK)
 			return r, nil
 		}
 	}
-	h, more := ls.wantLocked(t, h, now)
+	h, more := ls.prepareLocked(t, h, now)
 	ls.mu.Unlock()
 
-	r, a, err := ls.store.take(ctx, t, float64(more))
+	r, a, err := ls.store.decide(ctx, t, float64(more))
 	if h != nil {
-		ls.giveBack(t.Key, h.limits, ls.learn(h, t.Cost, more, r, a, err))
+		ls.refund(t.Key, h.limits, ls.learn(h, t.Cost, more, r, a, err))
 	}
 	return r, err
 }
 
-// wantLocked returns the entry to keep in what the server says, and how many tokens
-// to take ahead. Only one asks for more at a time, or together they would hold more
-// than Tokens.
-func (ls *leases) wantLocked(t *quota.Request, h *held, now time.Time) (*held, int64) {
+// prepareLocked returns the entry for the server's answer, and how many tokens to lease. Only
+// one caller leases at a time, or together they would have more than Tokens.
+func (ls *leases) prepareLocked(t *quota.Request, h *held, now time.Time) (*held, int64) {
 	if t.Cost == 0 || t.Cost > ls.Tokens || h != nil && !slices.Equal(h.limits, t.Windows) {
 		return nil, 0
 	}
@@ -139,7 +137,7 @@ func (ls *leases) wantLocked(t *quota.Request, h *held, now time.Time) (*held, i
 	return h, ls.Tokens - h.tokens
 }
 
-// decide decides without the server, if it can.
+// decide decides by the lease alone, if it can.
 func (h *held) decide(cost int64, now time.Time, most time.Duration) (r quota.Decision, ok bool) {
 	switch {
 	case cost == 0:
@@ -162,8 +160,8 @@ func (h *held) decide(cost int64, now time.Time, most time.Duration) (r quota.De
 	return r, true
 }
 
-// learn keeps what the server lent or refused, and returns the tokens that nobody
-// keeps because the entry has gone meanwhile.
+// learn records what the server has lent or refused. It returns tokens to refund, if the
+// entry has gone meanwhile.
 func (ls *leases) learn(h *held, cost, more int64, r quota.Decision, a reply, err error) (back int64) {
 	now := ls.store.now()
 	ls.mu.Lock()
@@ -190,7 +188,7 @@ func (ls *leases) learn(h *held, cost, more int64, r quota.Decision, a reply, er
 	return 0
 }
 
-func (ls *leases) note(ok bool) {
+func (ls *leases) count(ok bool) {
 	if ok {
 		ls.store.count.leased.Add(1)
 	} else {
@@ -198,22 +196,22 @@ func (ls *leases) note(ok bool) {
 	}
 }
 
-// dropLocked forgets an entry and returns what it held.
+// dropLocked removes an entry and returns its tokens.
 func (ls *leases) dropLocked(key string, h *held) (tokens int64) {
 	tokens, h.tokens, h.gone = h.tokens, 0, true
 	delete(ls.keys, key)
 	return tokens
 }
 
-// giveBack refunds what was held too long. It is tried once: a refund that comes
-// twice would let more through than the limit.
-func (ls *leases) giveBack(key string, limits []quota.Window, tokens int64) {
+// refund gives tokens back to the bucket. It is tried once: a refund that came twice would
+// admit more than the quota.
+func (ls *leases) refund(key string, limits []quota.Window, tokens int64) {
 	if tokens > 0 {
 		_ = ls.store.Refund(ls.store.ctx, key, limits, float64(tokens))
 	}
 }
 
-// sweepLocked starts giving back what nobody comes for, until nothing is held.
+// sweepLocked starts to refund leases that are over, until there are none.
 func (ls *leases) sweepLocked() {
 	if ls.sweeping {
 		return
@@ -228,13 +226,13 @@ func (ls *leases) sweepLocked() {
 	})
 }
 
-// sweep gives back what has expired, and reports whether anything is left.
+// sweep refunds leases that are over, and reports whether any are left.
 func (ls *leases) sweep(now time.Time) (more bool) {
 	expired := map[string]*held{}
 	tokens := map[string]int64{}
 	ls.mu.Lock()
 	for key, h := range ls.keys {
-		// Not while more is on its way for it: a second entry could take as much again.
+		// Not while it fetches more: a second entry could lease as much again.
 		if !h.fetching && !now.Before(h.until) {
 			expired[key], tokens[key] = h, ls.dropLocked(key, h)
 		}
@@ -243,12 +241,12 @@ func (ls *leases) sweep(now time.Time) (more bool) {
 	ls.sweeping = more
 	ls.mu.Unlock()
 	for key, h := range expired {
-		ls.giveBack(key, h.limits, tokens[key])
+		ls.refund(key, h.limits, tokens[key])
 	}
 	return more
 }
 
-// held returns the number of keys that have an entry.
+// held returns the number of keys with a lease or a refusal.
 func (ls *leases) held() int {
 	if ls == nil {
 		return 0
@@ -258,7 +256,7 @@ func (ls *leases) held() int {
 	return len(ls.keys)
 }
 
-// close gives everything back.
+// close refunds everything.
 func (ls *leases) close() {
 	if ls == nil {
 		return

@@ -95,7 +95,7 @@ func TestLeaseBound(t *testing.T) {
 	asked, leased, remembered := uint64(0), uint64(0), uint64(0)
 	for _, s := range w.stores {
 		st := s.Stats()
-		asked, leased, remembered = asked+st.Takes, leased+st.Leased, remembered+st.Remembered
+		asked, leased, remembered = asked+st.Decisions, leased+st.Leased, remembered+st.Remembered
 	}
 	t.Logf("at most %.0f above rate·t in any interval; %d decisions: the server was asked %d times, leases decided %d, refusals %d",
 		worst, decisions, asked, leased, remembered)
@@ -202,11 +202,11 @@ func TestLeaseRefusal(t *testing.T) {
 	if r := w.take(t, 0, 1, l); r.OK || r.Wait != 60*time.Millisecond {
 		t.Errorf("40ms later: %+v, want a wait of 60ms", r)
 	}
-	asked := w.stores[0].Stats().Takes
+	asked := w.stores[0].Stats().Decisions
 	if r := w.take(t, 0, 7, l); r.OK {
 		t.Errorf("what costs more is let through: %+v", r)
 	}
-	if n := w.stores[0].Stats().Takes; n != asked {
+	if n := w.stores[0].Stats().Decisions; n != asked {
 		t.Errorf("the server was asked %d times about what is known", n-asked)
 	}
 	w.pass(60 * time.Millisecond)
@@ -333,8 +333,8 @@ func TestLeaseMaxKeys(t *testing.T) {
 			}
 		}
 	}
-	if st := w.stores[0].Stats(); st.Leases != 2 || st.Leased != 4 || st.Takes != 8 {
-		t.Errorf("%d keys with leases, %d decided by them, %d by the server; want 2, 4, 8", st.Leases, st.Leased, st.Takes)
+	if st := w.stores[0].Stats(); st.Leases != 2 || st.Leased != 4 || st.Decisions != 8 {
+		t.Errorf("%d keys with leases, %d decided by them, %d by the server; want 2, 4, 8", st.Leases, st.Leased, st.Decisions)
 	}
 }
 

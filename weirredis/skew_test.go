@@ -45,7 +45,7 @@ func TestSkewedProcessesForReal(t *testing.T) {
 	const rate, burst = 100, 100 // far below what even a slow machine asks for
 	l := quota.Window{Rate: rate, Burst: burst}
 	ask := func(s *Store) (bool, time.Time) {
-		a, err := s.ask(context.Background(), "k", &request{cost: 1, limits: []quota.Window{l}})
+		a, err := s.runFor(context.Background(), "k", &request{cost: 1, limits: []quota.Window{l}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,10 +10,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// solo is a connection for decisions that are alone under way. What is asked on a
-// connection that is nobody else's, the client sends and reads by itself; in a pipeline
-// three goroutines have to wake each other, which costs a lone caller as much again as
-// the server does.
+// solo is a connection for a decision that is the only one under way. On a connection of its
+// own the caller sends and reads by itself. In the shared pipeline three goroutines wake each
+// other, which costs a lone caller as much again as the server does.
 type solo struct {
 	conn ownConn
 	used time.Time
@@ -26,44 +25,44 @@ type ownConn interface {
 	Close()
 }
 
-// A solo connection is made when decisions come alone within often of each other, and
-// left when it has rested for stale: nobody pings it, and the server may have closed it.
+// A solo connection is made when lone decisions come within soloWithin of each other. It is
+// closed when it has rested for soloRest: nobody pings it, and the server may have closed it.
 const (
-	often = 100 * time.Millisecond
-	stale = time.Second
+	soloWithin = 100 * time.Millisecond
+	soloRest   = time.Second
 )
 
 // solos has at most one solo connection.
 type solos struct {
 	mu     sync.Mutex
-	conn   *solo // of use, or in use
-	taken  bool  // in use, or being made
+	conn   *solo // ready, or in use
+	taken  bool  // in use, or being dialled
 	last   time.Time
-	failed time.Time // when one was last left because of an error
+	failed time.Time // when one was last closed because of an error
 	closed bool
 }
 
-// borrow returns the connection to who is alone, if there is one. Without, it says
-// whether one is to be made: the caller has to, and then to give it.
+// borrow returns the connection, if there is one that is ready. If not, wanted says that the
+// caller has to dial one, and give it back.
 func (a *solos) borrow(now time.Time) (s *solo, wanted bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	soon := now.Sub(a.last) < often
+	soon := now.Sub(a.last) < soloWithin
 	a.last = now
 	if a.closed || a.taken {
 		return nil, false
 	}
-	if s = a.conn; s != nil && now.Sub(s.used) < stale {
+	if s = a.conn; s != nil && now.Sub(s.used) < soloRest {
 		a.taken = true
 		return s, false
 	}
 	a.dropLocked()
-	a.taken = soon && now.Sub(a.failed) >= stale
+	a.taken = soon && now.Sub(a.failed) >= soloRest
 	return nil, a.taken
 }
 
-// give brings a connection back, or says that there is none.
-func (a *solos) give(s *solo, now time.Time) {
+// giveBack returns a connection, or nil if there is none.
+func (a *solos) giveBack(s *solo, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.taken = false
@@ -85,7 +84,7 @@ func (a *solos) dropLocked() {
 	}
 }
 
-// close breaks the connection, whoever uses it.
+// close closes the connection, also if it is in use.
 func (a *solos) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -93,9 +92,9 @@ func (a *solos) close() {
 	a.dropLocked()
 }
 
-// prepare makes a connection for those who ask alone. The ping is to find out whether
-// there is one: that the server may refuse it does no harm.
-func (s *Store) prepare(client *client) {
+// dialSolo dials a connection for lone callers. The ping finds out whether it works; that the
+// server may refuse pings does no harm.
+func (s *Store) dialSolo(client *client) {
 	if !s.spawn(func() {
 		var c *solo
 		conn, _ := client.Dedicate()
@@ -104,13 +103,13 @@ func (s *Store) prepare(client *client) {
 		} else {
 			conn.Close()
 		}
-		s.solos.give(c, time.Now())
+		s.solos.giveBack(c, time.Now())
 	}) {
-		s.solos.give(nil, time.Now())
+		s.solos.giveBack(nil, time.Now())
 	}
 }
 
-// until is a context that only has an end: of its own, no timer watches it.
+// until is a context with a deadline that no timer watches.
 type until struct {
 	context.Context
 	end time.Time
@@ -119,9 +118,9 @@ type until struct {
 // Deadline implements [context.Context].
 func (u until) Deadline() (time.Time, bool) { return u.end, true }
 
-// alone runs the script on the connection of its own. sent is false if the server has
-// not got the script, and done nothing.
-func (s *Store) alone(ctx context.Context, l *lane, c *solo, key string, arg []byte, now time.Time) (reply string, err *Error, sent bool) {
+// runAlone runs the script on the connection c. sent is false if the server does not know the
+// script, and has done nothing.
+func (s *Store) runAlone(ctx context.Context, l *lane, c *solo, key string, arg []byte, now time.Time) (reply string, err *Error, sent bool) {
 	end, own := now.Add(s.cfg.Deadline), true
 	if d, ok := ctx.Deadline(); ok && d.Before(end) {
 		end, own = d, false
@@ -130,33 +129,33 @@ func (s *Store) alone(ctx context.Context, l *lane, c *solo, key string, arg []b
 	if ctx.Done() != nil {
 		stop = context.AfterFunc(ctx, c.conn.Close)
 	}
-	answer := c.conn.Do(until{context.Background(), end}, takeBySHA(c.conn.B(), key, rueidis.BinaryString(arg)))
-	left := !stop() // so it is being closed
+	answer := c.conn.Do(until{context.Background(), end}, scriptCommand(c.conn.B(), key, rueidis.BinaryString(arg)))
+	left := !stop() // the caller has left, so c is being closed
 	reply, fault := answer.ToString()
 	e, answered := rueidis.IsRedisErr(fault)
 	forgotten := answered && e.IsNoScript()
 	switch {
 	case fault == nil:
 		l.answered()
-		l.worked()
+		l.succeeded()
 	case forgotten:
 	case answered:
-		if err = refused(e); err.Reason == Refused {
+		if err = serverError(e); err.Reason == Refused {
 			s.failed(l, key, err)
 		}
 	default:
-		err = s.unheard(ctx, l, key, fault, own)
+		err = s.noAnswer(ctx, l, key, fault, own)
 	}
 	if left || fault != nil && !answered || err != nil && err.Reason == Refused {
-		c.conn.Close() // whatever it is, another connection may fare better
+		c.conn.Close() // another connection may fare better
 		c = nil
 	}
-	s.solos.give(c, now)
+	s.solos.giveBack(c, now)
 	return reply, err, !forgotten
 }
 
-// unheard says what it means that a connection broke, or was late by its own deadline.
-func (s *Store) unheard(ctx context.Context, l *lane, key string, broken error, own bool) *Error {
+// noAnswer classifies that a connection broke, or that its answer was late.
+func (s *Store) noAnswer(ctx context.Context, l *lane, key string, broken error, own bool) *Error {
 	switch late := errors.Is(broken, context.DeadlineExceeded) || errors.Is(broken, os.ErrDeadlineExceeded); {
 	case ctx.Err() != nil:
 		return fail(Timeout, ctx.Err())
@@ -166,5 +165,5 @@ func (s *Store) unheard(ctx context.Context, l *lane, key string, broken error, 
 		s.failed(l, key, errDeadline)
 		return fail(Timeout, errDeadline)
 	}
-	return fail(Broken, broken) // one connection is no outage: the others will tell
+	return fail(Broken, broken) // one connection is no outage; the shared ones decide that
 }

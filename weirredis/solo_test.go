@@ -33,35 +33,35 @@ func TestSolos(t *testing.T) {
 		return s
 	}
 	borrow(0, false, false)
-	borrow(often, false, false)
-	borrow(often-1, false, true)
+	borrow(soloWithin, false, false)
+	borrow(soloWithin-1, false, true)
 	borrow(1, false, false) // it is being made
 	first, conn := newClosing()
-	a.give(first, now)
+	a.giveBack(first, now)
 	s := borrow(1, true, false)
 	borrow(1, false, false) // it is in use
-	a.give(s, now)
-	borrow(stale, false, false)
+	a.giveBack(s, now)
+	borrow(soloRest, false, false)
 	if !conn.closed {
 		t.Error("it has rested and is not closed")
 	}
 	borrow(1, false, true)
 	second, conn := newClosing()
-	a.give(second, now)
+	a.giveBack(second, now)
 	borrow(1, true, false)
-	a.give(nil, now)
+	a.giveBack(nil, now)
 	if !conn.closed {
 		t.Error("it broke and is not closed")
 	}
 	for range 15 {
-		borrow(often/2, false, false)
+		borrow(soloWithin/2, false, false)
 	}
-	now = now.Add(stale)
+	now = now.Add(soloRest)
 	borrow(0, false, false)
 	borrow(1, false, true)
 	a.close()
 	third, conn := newClosing()
-	a.give(third, now)
+	a.giveBack(third, now)
 	if !conn.closed {
 		t.Error("it came after the store was closed, and is not")
 	}

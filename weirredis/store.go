@@ -12,9 +12,8 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// Store keeps buckets on a server that several processes share. It is a
-// [quota.Store], safe for concurrent use; make it with [New] and Close it in the
-// end.
+// Store keeps buckets on a server that several processes share. It is a [quota.Store], safe
+// for concurrent use. Make it with [New], and Close it in the end.
 type Store struct {
 	cfg    Config
 	client atomic.Pointer[client] // nil until connected
@@ -23,10 +22,10 @@ type Store struct {
 	leases *leases
 	count  counters
 
-	document chan struct{} // has an element while a request for one is under way
+	document chan struct{} // full while a request for a document is under way
 
-	// clock replaces the server's, in microseconds, where it is not nil: for tests
-	// that compare with a bucket in memory.
+	// clock, if not nil, replaces the server's clock, in microseconds. It is for tests that
+	// compare with a bucket in memory.
 	clock func() int64
 
 	ctx        context.Context // until Close
@@ -39,24 +38,26 @@ var _ quota.Store = (*Store)(nil)
 
 // New returns a store for the server that c names.
 //
-// An error lists every fault of c, or says why the server that answered cannot be
-// used: it does not know the user, is older than Redis 6, or could drop buckets. A
-// server that cannot be reached is no error, or else an outage of it would keep
-// whoever restarts meanwhile from starting: after Config.DialTimeout the store
-// begins as down, OnDown has been called, and it connects when it can.
+// The error lists every fault of c, or says why the server cannot be used: it does not know
+// the user, is older than Redis 6, or could drop buckets. A server that cannot be reached is
+// no error: nobody could start during an outage. Then, after Config.DialTimeout, the store
+// starts as down, OnDown has been called, and it connects when it can.
 func New(c Config) (*Store, error) {
 	c, err := c.complete()
 	if err != nil {
 		return nil, err
 	}
 	s := &Store{cfg: c, document: make(chan struct{}, 1)}
+	for i := range s.lanes {
+		s.lanes[i].epoch = time.Now()
+	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.leases = newLeases(s, c.Lease)
 	client, fault := connect(s.ctx, &s.cfg)
 	switch {
 	case fault == nil:
 		s.client.Store(client)
-	case fault.Reason == Refused && !passing(fault):
+	case fault.Reason == Refused && !temporary(fault):
 		s.cancel()
 		return nil, fault
 	default:
@@ -77,53 +78,53 @@ func (s *Store) laneOf(c *client, key string) *lane {
 
 func (s *Store) now() time.Time { return s.cfg.Now() }
 
-// Decide decides about t by the server's clock. The error is an [*Error], or says
-// what is wrong with t.
+// Decide decides about t by the server's clock. The error is an [*Error], or says what is
+// wrong with t.
 func (s *Store) Decide(ctx context.Context, t *quota.Request) (quota.Decision, error) {
 	if err := t.Check(); err != nil {
 		return quota.Decision{}, err
 	}
 	if s.leases != nil && t.Mode == quota.Strict && !t.Debt {
-		return s.leases.take(ctx, t)
+		return s.leases.decide(ctx, t)
 	}
-	r, _, err := s.take(ctx, t, 0)
+	r, _, err := s.decide(ctx, t, 0)
 	return r, err
 }
 
-// take asks the server, for lease tokens besides if there are as many.
-func (s *Store) take(ctx context.Context, t *quota.Request, lease float64) (quota.Decision, reply, error) {
-	a, err := s.ask(ctx, t.Key, &request{
+// decide asks the server. It takes up to lease more tokens, if there are as many.
+func (s *Store) decide(ctx context.Context, t *quota.Request, lease float64) (quota.Decision, reply, error) {
+	a, err := s.runFor(ctx, t.Key, &request{
 		mode: uint8(t.Mode), debt: t.Debt, cost: float64(t.Cost), maxWait: t.MaxWait, lease: lease, limits: t.Windows,
 	})
 	if err != nil {
 		return quota.Decision{}, a, err
 	}
-	s.count.takes.Add(1)
+	s.count.decisions.Add(1)
 	r := t.Decide(a.tokens[:len(t.Windows)], a.now)
 	r.OK = a.ok
 	return r, a, nil
 }
 
-// Refund puts tokens back into every window of key, or takes more where they are
-// negative, whatever is there. It is sent once: after an error it may or may not
-// have been done. The error is as that of [Store.Decide].
+// Refund gives tokens back to every window of key, or charges more if they are
+// negative, whatever is there. It is sent once: after an error it may have been done or
+// not. The error is as that of [Store.Decide].
 func (s *Store) Refund(ctx context.Context, key string, limits []quota.Window, tokens float64) error {
 	check := quota.Request{Windows: limits}
 	if err := check.Check(); err != nil {
 		return err
 	}
 	if tokens != tokens {
-		return errors.New("weirredis: give: tokens are not a number")
+		return errors.New("weirredis: refund: tokens are not a number")
 	}
-	_, err := s.ask(ctx, key, &request{mode: give, cost: -tokens, limits: limits})
+	_, err := s.runFor(ctx, key, &request{mode: modeRefund, cost: -tokens, limits: limits})
 	if err == nil {
-		s.count.gives.Add(1)
+		s.count.refunds.Add(1)
 	}
 	return err
 }
 
-// ask runs the script for key.
-func (s *Store) ask(ctx context.Context, key string, r *request) (reply, error) {
+// runFor runs the script for a key.
+func (s *Store) runFor(ctx context.Context, key string, r *request) (reply, error) {
 	var clock int64
 	if s.clock != nil {
 		clock = s.clock()
@@ -143,8 +144,8 @@ func (s *Store) ask(ctx context.Context, key string, r *request) (reply, error) 
 	return reply{}, fault
 }
 
-// Close gives leases back if the server is there, and closes the connections.
-// Decisions under way end with an error.
+// Close refunds leases if the server can be reached, and closes the connections. Decisions
+// under way end with an error.
 func (s *Store) Close() error {
 	s.leases.close()
 	s.mu.Lock()
@@ -159,42 +160,42 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Stats is what a store has done since it was made, and how it is. The numbers are
-// read one after the other.
+// Stats is what a store has done since it was made, and how it is now. The numbers are read
+// one after the other.
 type Stats struct {
-	// Takes and Gives count what the server was asked and did answer.
-	Takes, Gives uint64
-	// Failed counts what it was not asked or did not answer, by [Reason].
+	// Decisions and Refunds count what the server has answered.
+	Decisions, Refunds uint64
+	// Failed counts what the server was not asked or did not answer, by [Reason].
 	Failed map[Reason]uint64
-	// InFlight is how many scripts are under way, those included that nobody waits
-	// for any more.
+	// InFlight is the number of scripts under way, also those that nobody waits for any
+	// more.
 	InFlight int
-	// Down says that part of the keys or all of them, if the server is no cluster,
-	// are not being decided, Since when and Why.
+	// Down says that the server is given up for the moment, Since when, and Why. Of a
+	// cluster this may be so for some of the keys only.
 	Down  bool
 	Since time.Time
 	Why   error
-	// Trips counts how often the store has given a server up, Probes how often it
-	// has looked whether it is back.
+	// Trips counts how often a server was given up, Probes how often the store has looked
+	// whether it is back.
 	Trips, Probes uint64
-	// Leases, if Config.Lease is on, are the keys that have tokens here, Leased the
-	// decisions made by them alone, Remembered the refusals made without asking.
+	// Leases is the number of keys with tokens here, if Config.Lease is on. Leased counts
+	// decisions by those tokens, Remembered refusals that were repeated without asking.
 	Leases             int
 	Leased, Remembered uint64
 }
 
 // counters are the atomic ones behind Stats.
 type counters struct {
-	takes, gives       atomic.Uint64
+	decisions, refunds atomic.Uint64
 	failed             [len(reasons)]atomic.Uint64
 	trips, probes      atomic.Uint64
 	leased, remembered atomic.Uint64
 }
 
-// Stats returns what the store has done and how it is.
+// Stats returns what the store has done and how it is now.
 func (s *Store) Stats() Stats {
 	st := Stats{
-		Takes: s.count.takes.Load(), Gives: s.count.gives.Load(),
+		Decisions: s.count.decisions.Load(), Refunds: s.count.refunds.Load(),
 		Failed: make(map[Reason]uint64, len(reasons)),
 		Trips:  s.count.trips.Load(), Probes: s.count.probes.Load(),
 		Leased: s.count.leased.Load(), Remembered: s.count.remembered.Load(),
@@ -218,16 +219,16 @@ func (s *Store) Stats() Stats {
 	return st
 }
 
-// Reason says why the server did not decide.
+// Reason says why the server has not decided.
 type Reason uint8
 
-// The reasons. All but Timeout and Broken mean that nothing was charged.
+// The reasons. After all but Timeout and Broken, nothing was charged.
 const (
-	// Down: the store has given the server up for the moment and looks by itself
-	// whether it is back. Nothing was sent.
+	// Down: the store has given the server up for the moment, and probes it. Nothing was
+	// sent.
 	Down Reason = iota + 1
-	// Full: Config.MaxInFlight decisions are under way already, or for a [Document]
-	// another request. Nothing was sent.
+	// Full: Config.MaxInFlight decisions are under way, or for a [Document] another
+	// request. Nothing was sent.
 	Full
 	// Canceled: the caller's context was over before anything was sent.
 	Canceled
@@ -236,13 +237,13 @@ const (
 	Timeout
 	// Broken: the connection broke, or could not be made. The script may have run.
 	Broken
-	// Refused: the server answered with an error: a right is missing, its memory is
-	// full, it is a replica, or it is loading. Nothing was charged.
+	// Refused: the server answered with an error. A right is missing, its memory is full,
+	// it is a replica, or it is loading.
 	Refused
-	// Closed: the store was closed before. What was under way then is Broken.
+	// Closed: the store was closed before. Decisions under way then are Broken.
 	Closed
-	// Invalid: what is stored under the key is not a bucket, or the clocks of server
-	// and process are periods of a calendar apart. Other keys are not concerned.
+	// Invalid: the value of the key is no bucket, or the clocks of server and process are
+	// several periods of a calendar apart. Other keys are not concerned.
 	Invalid
 )
 
@@ -257,18 +258,17 @@ func (r Reason) String() string {
 	return ""
 }
 
-// ErrUnavailable is what every [Error] is, for errors.Is: the server did not
-// decide, and whoever asked goes by its own setting: open, closed, or by a bucket
-// of its own.
+// ErrUnavailable matches every [Error]: the server has not decided, and the gate does what
+// its OnStoreError says.
 var ErrUnavailable = errors.New("the quota store is not available")
 
-// Error says why the server did not decide.
+// Error says why the server has not decided.
 type Error struct {
 	Reason Reason
 	// Err is the cause: what the connection or the server said.
 	Err error
 
-	busy bool // nothing need be wrong with the server
+	busy bool // the server may be well
 }
 
 // Error returns the reason and the cause in a sentence.
@@ -282,21 +282,20 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Is reports that target is ErrUnavailable, or [quota.ErrBusy] where it is Full, or is
-// late or given up for that, and the server has not been silent for a second.
+// Is reports whether target is ErrUnavailable. It also matches [quota.ErrBusy], if the error is
+// Full, or if answers are late but the server was not silent for a second.
 func (e *Error) Is(target error) bool {
 	return target == ErrUnavailable || target == quota.ErrBusy && e.busy
 }
 
-// Charged reports whether the decision may have been charged although nobody was
-// told. It is never sent again.
+// Charged reports whether the decision may have been charged. It is never sent again.
 func (e *Error) Charged() bool { return e.Reason == Timeout || e.Reason == Broken }
 
 func fail(r Reason, err error) *Error { return &Error{Reason: r, Err: err} }
 
-// passing reports whether what the server answered may be otherwise soon: it is
-// starting, or a part of its cluster is not there.
-func passing(e *Error) bool {
+// temporary reports whether the server's error may pass soon: it is starting, or a part of its
+// cluster is missing.
+func temporary(e *Error) bool {
 	for _, word := range []string{"LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY"} {
 		if strings.HasPrefix(e.Err.Error(), word) {
 			return true

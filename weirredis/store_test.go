@@ -398,7 +398,7 @@ func TestBadTakes(t *testing.T) {
 	if err := s.Refund(context.Background(), "k", nil, 1); err == nil {
 		t.Error("a gift to no window")
 	}
-	if n := s.Stats().Takes; n != 1 {
+	if n := s.Stats().Decisions; n != 1 {
 		t.Errorf("%d sent, want 1", n)
 	}
 }

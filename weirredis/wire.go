@@ -14,36 +14,36 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// script does everything that must be one step.
+// script makes a decision in one step.
 //
 //go:embed bucket.lua
 var script string
 
-// scriptSHA is the name that the server knows the script by.
+// scriptSHA is the name by which the server knows the script.
 var scriptSHA = func() string {
 	sum := sha1.Sum([]byte(script))
 	return hex.EncodeToString(sum[:])
 }()
 
-// scriptFault begins what the script says of a key, rather than of the server.
+// scriptFault begins the script's errors about a key; all others are about the server.
 const scriptFault = "weir: "
 
-// give is the mode of a refund, after those of quota.Mode.
-const give = uint8(quota.Reserve) + 1
+// modeRefund is the mode of a refund. It follows those of quota.Mode.
+const modeRefund = uint8(quota.Reserve) + 1
 
-// request is what the script is asked.
+// request is the input of the script.
 type request struct {
 	mode    uint8
 	debt    bool
 	cost    float64
 	maxWait time.Duration
-	lease   float64 // tokens to take besides, if there are
+	lease   float64 // tokens to take in addition, if there are as many
 	limits  []quota.Window
 }
 
-// pack appends the request as bucket.lua reads it. now is the process's own clock,
-// from which the script learns the calendar but never the time; clock, if not 0,
-// replaces the server's, for tests.
+// pack appends the request as bucket.lua reads it. now is the process's own clock: the script
+// learns the calendar from it, but never the time. clock, if not 0, replaces the server's
+// clock, for tests.
 func (r *request) pack(b []byte, now time.Time, clock int64) []byte {
 	b = append(b, r.mode, 0)
 	if r.debt {
@@ -75,7 +75,7 @@ func double(b []byte, f float64) []byte {
 	return binary.LittleEndian.AppendUint64(b, math.Float64bits(f))
 }
 
-// reply is what the script says.
+// reply is the output of the script.
 type reply struct {
 	ok      bool
 	charged float64
@@ -85,7 +85,7 @@ type reply struct {
 
 var errReply = errors.New("the script's answer is not understood")
 
-// unpack reads the tokens that each of n windows held before the charge.
+// unpack reads the tokens that each of n windows had before the charge.
 func unpack(s string, n int) (r reply, err error) {
 	if n < 0 || n > len(r.tokens) || len(s) != 17+8*n {
 		return r, errReply
@@ -108,19 +108,19 @@ func doubleAt(s string, i int) float64 {
 	return math.Float64frombits(binary.LittleEndian.Uint64([]byte(s[i : i+8])))
 }
 
-// probeArg is a decision that always goes through: see Store.probe.
+// probeArg is a decision that is never refused: see Store.probe.
 var probeArg = string((&request{mode: uint8(quota.Permissive), cost: 1, limits: []quota.Window{{Rate: 1e6, Burst: 1}}}).pack(nil, time.Time{}, 0))
 
-// around is how many periods before and after the process's own are told to the
-// script: by so many the server's clock may be behind it or ahead.
+// around is how many periods before and after the process's own the script learns. The
+// server's clock may be behind or ahead by as many.
 const around = 3
 
-// mostPeriods bounds the periods told for a reservation that may wait long.
+// mostPeriods bounds the periods of a reservation that may wait long.
 const mostPeriods = 1000
 
-// packCalendar appends the starts of the periods around now, and of those up to
-// ahead from then, each with its number: so the script can tell, whatever time the
-// server has, which period it is in and how many have begun since another.
+// packCalendar appends the starts of the periods around now, and of those up to ahead later,
+// each with its number. So the script knows which period the server's time is in, and how
+// many have begun since another time.
 func packCalendar(b []byte, c quota.Calendar, now time.Time, ahead time.Duration) []byte {
 	b = double(b, float64(longest(c.Period).Microseconds()))
 	at := len(b)
@@ -142,8 +142,7 @@ func packCalendar(b []byte, c quota.Calendar, now time.Time, ahead time.Duration
 	return b
 }
 
-// longest bounds how long a period can be, the hour that clocks are put back for
-// included.
+// longest bounds the length of a period, also when clocks are put back.
 func longest(p quota.Period) time.Duration {
 	const day = 24 * time.Hour
 	switch p {
@@ -157,8 +156,8 @@ func longest(p quota.Period) time.Duration {
 	return time.Hour
 }
 
-// number counts periods by the date they begin on, or hours as they pass: where clocks
-// are moved by half of one, two hours are half apart, and the script rounds up.
+// number counts periods by the date on which they begin. It counts hours as they pass: if the
+// clocks change by half an hour, two hours are half apart, and the script rounds up.
 func number(c quota.Calendar, start time.Time) float64 {
 	in := c.In
 	if in == nil {
@@ -177,16 +176,15 @@ func number(c quota.Calendar, start time.Time) float64 {
 	return float64(start.Unix()) / 3600
 }
 
-// longestKey is the longest key that is a part of the server's key as it is.
+// longestKey bounds the keys that are part of the server's key as they are.
 const longestKey = 200
 
-// keyOf returns the server's key for key: the prefix, and in braces = and the key
-// itself or # and its SHA-256. So no two keys are one, and none can be made to be
-// by whoever chooses them.
+// keyOf returns the server's key for a key: the prefix, and in braces = and the key itself, or
+// # and its SHA-256. So no two keys become one, whoever chooses them.
 //
-// What stands in the braces is what Redis Cluster places the key by. A brace in
-// the key, a control character, a byte that is not ASCII, or great length would
-// make the server's key ambiguous, unreadable or large: such a key is hashed.
+// Redis Cluster places a key by what is in the braces. A key with a brace, a control
+// character or a byte that is not ASCII would make the server's key ambiguous or unreadable.
+// Such a key is hashed, and so is a long one.
 func keyOf(prefix, key string) string {
 	if plain(key) {
 		return prefix + "{=" + key + "}"
@@ -195,7 +193,7 @@ func keyOf(prefix, key string) string {
 	return prefix + "{#" + base64.RawURLEncoding.EncodeToString(sum[:]) + "}"
 }
 
-// plain reports whether key can be a part of the server's key.
+// plain reports whether a key can be part of the server's key.
 func plain(key string) bool {
 	if len(key) > longestKey {
 		return false
@@ -208,11 +206,11 @@ func plain(key string) bool {
 	return true
 }
 
-// probeKey is a key of the same slot, and so of the same node.
+// probeKey returns another key of the same slot, and so of the same node.
 func probeKey(key string) string { return key + ":probe" }
 
-// slotOf returns the hash slot that Redis Cluster puts a key of keyOf into: CRC-16
-// (XMODEM) of what stands between the braces, modulo 16,384.
+// slotOf returns the hash slot of a key of keyOf in Redis Cluster: CRC-16 (XMODEM) of what is
+// in the braces, modulo 16,384.
 func slotOf(prefix, key string) uint16 {
 	var crc uint16
 	for _, c := range []byte(key[len(prefix)+1 : len(key)-1]) {

@@ -61,7 +61,7 @@ type Store struct {
 // StoreOf returns what there is to see of a store.
 func StoreOf(name string, s weirredis.Stats) Store {
 	st := Store{
-		Name: name, Down: s.Down, Takes: s.Takes, Gives: s.Gives, Failed: make(map[string]uint64, len(s.Failed)),
+		Name: name, Down: s.Down, Takes: s.Decisions, Gives: s.Refunds, Failed: make(map[string]uint64, len(s.Failed)),
 		InFlight: s.InFlight, Trips: s.Trips, Probes: s.Probes, Leases: s.Leases, Leased: s.Leased, Remembered: s.Remembered,
 	}
 	if s.Why != nil {
