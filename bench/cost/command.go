@@ -41,11 +41,12 @@ func Main(args []string, out io.Writer) error {
 	case *quotas:
 		return decisions(out, plan, *only)
 	}
-	return admissions(out, plan, *only)
+	admissions(out, plan, *only)
+	return nil
 }
 
 // admissions prints the ratios of admissions.
-func admissions(out io.Writer, plan Plan, only string) error {
+func admissions(out io.Writer, plan Plan, only string) {
 	procs := []int{1, 2}
 	if plan.Procs > 0 {
 		procs = []int{plan.Procs}
@@ -67,15 +68,12 @@ func admissions(out io.Writer, plan Plan, only string) error {
 				failed++
 				continue
 			}
-			if err := Print(out, g, figures, plan.Procs); err != nil {
-				return err
-			}
+			Print(out, g, figures, plan.Procs)
 		}
 	}
 	if failed > 0 {
 		fmt.Fprintf(out, "\n%d groups could not be measured\n", failed)
 	}
-	return nil
 }
 
 // decisions prints the ratios of a quota's decisions, and without a choice of
@@ -91,9 +89,7 @@ func decisions(out io.Writer, plan Plan, only string) error {
 		if err != nil {
 			return err
 		}
-		if err := Print(out, g, figures, plan.Procs); err != nil {
-			return err
-		}
+		Print(out, g, figures, plan.Procs)
 	}
 	if only != "" {
 		return nil

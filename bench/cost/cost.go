@@ -10,8 +10,6 @@
 // README.md says how to run it.
 package cost
 
-import "fmt"
-
 // Loop does n operations. It may be called from several goroutines at once, and
 // returns the first error that an operation gave.
 type Loop func(n int) error
@@ -34,24 +32,6 @@ type Goal struct {
 	// Shared replaces Ratio with several cores at work, where the floor itself
 	// is contended. 0 means that Ratio holds there too.
 	Shared float64
-}
-
-// Text returns the goal for a number of cores as a table shows it.
-func (g Goal) Text(procs int) string {
-	switch ratio := g.ratio(procs); {
-	case ratio > 0:
-		return fmt.Sprintf("≤ %.1fx", ratio)
-	case g.Extra > 0:
-		return fmt.Sprintf("≤ +%.0f ns", g.Extra)
-	}
-	return ""
-}
-
-func (g Goal) ratio(procs int) float64 {
-	if procs > 1 && g.Shared > 0 {
-		return g.Shared
-	}
-	return g.Ratio
 }
 
 // Group is a floor and what is compared with it.

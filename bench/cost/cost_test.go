@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir/bench/kit"
 )
 
 // TestSubjects: each subject does what it is measured for, on one goroutine and
@@ -46,8 +48,8 @@ func TestMeasure(t *testing.T) {
 	if r := figures[1].Ratio.Median; r < 2 || r > 4.5 {
 		t.Errorf("three times the work measured as %.2f times the floor", r)
 	}
-	if reached, goal := figures[1].Reached(1); reached || !goal {
-		t.Errorf("3x against a goal of 1.5x: reached %v, goal %v", reached, goal)
+	if v, judged := figures[1].Verdict(1); v.Reached || !judged {
+		t.Errorf("3x against a goal of 1.5x: %v, judged %v", &v, judged)
 	}
 	if now := runtime.GOMAXPROCS(0); now != before {
 		t.Errorf("GOMAXPROCS was %d and is %d", before, now)
@@ -85,18 +87,19 @@ func TestGoals(t *testing.T) {
 		text          string
 	}{
 		{Goal{}, 1, 9, 9, false, false, ""},
-		{Goal{Ratio: 1.5}, 1, 1.5, 9, true, true, "≤ 1.5x"},
-		{Goal{Ratio: 1.5}, 2, 1.6, 9, false, true, "≤ 1.5x"},
-		{Goal{Ratio: 1.5, Shared: 1.3}, 2, 1.4, 9, false, true, "≤ 1.3x"},
-		{Goal{Extra: 30}, 1, 99, 30, true, true, "≤ +30 ns"},
-		{Goal{Extra: 30}, 2, 1, 31, false, true, "≤ +30 ns"},
+		{Goal{Ratio: 1.5}, 1, 1.5, 9, true, true, "ratio 1.5 ≤ 1.5 ✓"},
+		{Goal{Ratio: 1.5}, 2, 1.6, 9, false, true, "ratio 1.6 ≤ 1.5 ✗"},
+		{Goal{Ratio: 1.5, Shared: 1.3}, 2, 1.4, 9, false, true, "ratio 1.4 ≤ 1.3 ✗"},
+		{Goal{Extra: 30}, 1, 99, 30, true, true, "ns above 30 ≤ 30 ✓"},
+		{Goal{Extra: 30}, 2, 1, 31, false, true, "ns above 31 ≤ 30 ✗"},
 	} {
-		f := Figure{Subject: Subject{Goal: tt.goal}, Ratio: Spread{Median: tt.ratio}, Extra: Spread{Median: tt.extra}}
-		if reached, have := f.Reached(tt.procs); reached != tt.reached || have != tt.have {
-			t.Errorf("%+v on %d cores at %vx +%v: %v, %v", tt.goal, tt.procs, tt.ratio, tt.extra, reached, have)
+		f := Figure{Subject: Subject{Goal: tt.goal}, Ratio: kit.Spread{Median: tt.ratio}, Extra: kit.Spread{Median: tt.extra}}
+		v, judged := f.Verdict(tt.procs)
+		if v.Reached != tt.reached || judged != tt.have {
+			t.Errorf("%+v on %d cores at %vx +%v: %v, %v", tt.goal, tt.procs, tt.ratio, tt.extra, &v, judged)
 		}
-		if text := tt.goal.Text(tt.procs); text != tt.text {
-			t.Errorf("%+v on %d cores reads %q, want %q", tt.goal, tt.procs, text, tt.text)
+		if judged && v.String() != tt.text {
+			t.Errorf("%+v on %d cores reads %q, want %q", tt.goal, tt.procs, &v, tt.text)
 		}
 	}
 }
@@ -144,7 +147,7 @@ func BenchmarkTick(b *testing.B) {
 		all = append(all, float64(took.Nanoseconds()))
 	}
 	b.ReportAllocs()
-	b.ReportMetric(spread(all).Median, "ns/tick")
+	b.ReportMetric(kit.SpreadOf(all).Median, "ns/tick")
 	b.ReportMetric(float64(t.Out()), "permits")
 }
 

@@ -10,8 +10,9 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"text/tabwriter"
 	"time"
+
+	"github.com/weir-go/weir/bench/kit"
 )
 
 // Plan is how often and how long to measure.
@@ -33,31 +34,27 @@ type Plan struct {
 // Figure is what was measured of one subject.
 type Figure struct {
 	Subject
-	NS     Spread  // ns an operation, over the rounds
-	Ratio  Spread  // to the floor in the same round
-	Extra  Spread  // ns above the floor in the same round
-	Allocs float64 // allocations an operation
-	Void   int     // turns thrown away because there was no core for each worker
+	NS     kit.Spread // ns an operation, over the rounds
+	Ratio  kit.Spread // to the floor in the same round
+	Extra  kit.Spread // ns above the floor in the same round
+	Allocs float64    // allocations an operation
+	Void   int        // turns thrown away because there was no core for each worker
 }
 
-// Spread is a median with the range around it.
-type Spread struct{ Median, Min, Max float64 }
-
-func spread(values []float64) Spread {
-	v := slices.Sorted(slices.Values(values))
-	return Spread{v[len(v)/2], v[0], v[len(v)-1]}
-}
-
-// Reached reports whether the figure meets the goal for the number of cores it
-// was taken with, and whether there is one.
-func (f *Figure) Reached(procs int) (reached, goal bool) {
-	switch ratio := f.Goal.ratio(procs); {
-	case ratio > 0:
-		return f.Ratio.Median <= ratio, true
-	case f.Goal.Extra > 0:
-		return f.Extra.Median <= f.Goal.Extra, true
+// Verdict says whether the figure meets the goal for the number of cores it was
+// taken with, and whether there is one.
+func (f *Figure) Verdict(procs int) (v kit.Verdict, judged bool) {
+	ratio := f.Goal.Ratio
+	if procs > 1 && f.Goal.Shared > 0 {
+		ratio = f.Goal.Shared
 	}
-	return false, false
+	switch {
+	case ratio > 0:
+		return (&kit.Goal{What: "ratio", Bound: ratio, AtMost: true}).Judge(f.Ratio), true
+	case f.Goal.Extra > 0:
+		return (&kit.Goal{What: "ns above", Bound: f.Goal.Extra, AtMost: true}).Judge(f.Extra), true
+	}
+	return v, false
 }
 
 // Measure times the floor and the peers of g in turn. It sets GOMAXPROCS, so
@@ -86,8 +83,7 @@ func Measure(g Group, p Plan) ([]Figure, error) {
 	}
 	for round := range p.Rounds {
 		for turn := range p.Turns {
-			for i := range running {
-				m := running[(i+round+turn)%len(running)]
+			for _, m := range kit.Turned(running, round+turn) {
 				if err := m.time(); err != nil {
 					return nil, fmt.Errorf("cost: %s: %s: %w", g.Name, m.Name, err)
 				}
@@ -104,11 +100,11 @@ func figures(running []*measured) []Figure {
 	floor := running[0].rounds
 	fs := make([]Figure, len(running))
 	for i, m := range running {
-		ratios, extras := make([]float64, len(floor)), make([]float64, len(floor))
+		extras := make([]float64, len(floor))
 		for r, ns := range m.rounds {
-			ratios[r], extras[r] = ns/floor[r], ns-floor[r]
+			extras[r] = ns - floor[r]
 		}
-		fs[i] = Figure{m.Subject, spread(m.rounds), spread(ratios), spread(extras), m.allocs, m.void}
+		fs[i] = Figure{m.Subject, kit.SpreadOf(m.rounds), kit.SpreadOf(kit.Over(m.rounds, floor)), kit.SpreadOf(extras), m.allocs, m.void}
 	}
 	return fs
 }
@@ -167,7 +163,7 @@ func (m *measured) time() error {
 		if err != nil {
 			return err
 		}
-		if m.workers == 1 || m.Parks || float64(used) > 0.85*float64(m.workers)*float64(took) {
+		if m.workers == 1 || m.Parks || used == 0 || float64(used) > 0.85*float64(m.workers)*float64(took) {
 			m.turns = append(m.turns, float64(took.Nanoseconds())/float64(m.n))
 			return nil
 		}
@@ -179,7 +175,7 @@ func (m *measured) time() error {
 
 // close makes one value of the turns of a round.
 func (m *measured) close() {
-	turns := spread(m.turns)
+	turns := kit.SpreadOf(m.turns)
 	value := turns.Min
 	if m.workers > 1 {
 		value = turns.Median
@@ -205,9 +201,9 @@ func run(loop Loop, n, workers int) (took, used time.Duration, err error) {
 		// may get it back only after that one is through.
 		for ready.Add(1); ready.Load() < int64(workers); {
 		}
-		begin[i] = moment{time.Since(epoch), cpuTime()}
+		begin[i] = moment{time.Since(epoch), kit.ProcessTime()}
 		errs[i] = loop(n / workers)
-		end[i] = moment{time.Since(epoch), cpuTime()}
+		end[i] = moment{time.Since(epoch), kit.ProcessTime()}
 	}
 	for i := range workers - 1 {
 		wg.Go(func() { work(i) })
@@ -239,33 +235,25 @@ func (p *Plan) Head(w io.Writer) {
 }
 
 // Print writes the figures of a group as a table.
-func Print(w io.Writer, g Group, figures []Figure, procs int) error {
+func Print(w io.Writer, g Group, figures []Figure, procs int) {
 	cores := "one core"
 	if procs > 1 {
 		cores = fmt.Sprintf("%d cores", procs)
 	}
 	fmt.Fprintf(w, "\n%s, %s\n", g.Name, cores)
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "  \tns/op\tratio\tns above\tallocs\tgoal\treached")
+	table := kit.Table{{"", "ns/op", "ratio", "ns above", "allocs", "goal"}}
 	void := 0
 	for _, f := range figures {
-		verdict := ""
-		if reached, goal := f.Reached(procs); goal {
-			verdict = map[bool]string{true: "yes", false: "NO"}[reached]
+		goal := ""
+		if v, judged := f.Verdict(procs); judged {
+			goal = v.String()
 		}
-		fmt.Fprintf(table, "  %s\t%s\t%s\t%+.1f\t%.2f\t%s\t%s\n", f.Name,
-			f.NS.text("%.1f"), f.Ratio.text("%.2f"), f.Extra.Median, f.Allocs, f.Goal.Text(procs), verdict)
+		table = append(table, []string{f.Name, kit.Text(f.NS, "%.1f"), kit.Text(f.Ratio, "%.2f"),
+			fmt.Sprintf("%+.1f", f.Extra.Median), fmt.Sprintf("%.2f", f.Allocs), goal})
 		void += f.Void
 	}
-	if err := table.Flush(); err != nil {
-		return err
-	}
+	fmt.Fprint(w, table.Padded())
 	if void > 0 {
-		fmt.Fprintf(w, "  %d turns were repeated because there were not %d cores for them: this machine is busy\n", void, procs)
+		fmt.Fprintf(w, "%d turns were repeated because there were not %d cores for them: this machine is busy\n", void, procs)
 	}
-	return nil
-}
-
-func (s Spread) text(verb string) string {
-	return fmt.Sprintf(verb+" ("+verb+"–"+verb+")", s.Median, s.Min, s.Max)
 }

@@ -11,7 +11,6 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"runtime/metrics"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,9 +18,11 @@ import (
 	"github.com/sethvargo/go-limiter/memorystore"
 	"github.com/throttled/throttled/v2"
 	"github.com/throttled/throttled/v2/store/memstore"
-	"github.com/weir-go/weir"
-	"github.com/weir-go/weir/quota"
 	"golang.org/x/time/rate"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/bench/kit"
+	"github.com/weir-go/weir/quota"
 )
 
 // QuotaGroups returns what is measured of quotas: decisions about one key that is
@@ -354,7 +355,7 @@ func QuotaFootprint() (Footprint, error) {
 			return f, err
 		}
 	}
-	return f, f.compare(store, keys, limits, middle(longer))
+	return f, f.compare(store, keys, limits, kit.SpreadOf(longer).Median)
 }
 
 // fill makes a store of a million buckets, and notes what it takes on the way.
@@ -396,14 +397,9 @@ func (f *Footprint) compare(store *quota.Memory, keys *keyring, limits []quota.W
 		}
 		with, without, often = append(with, w), append(without, wo), append(often, rate)
 	}
-	f.GC, f.Without, f.Tables = middle(with), middle(without), longer*middle(often)
+	f.GC, f.Without, f.Tables = kit.SpreadOf(with).Median, kit.SpreadOf(without).Median, longer*kit.SpreadOf(often).Median
 	runtime.KeepAlive(store)
 	return nil
-}
-
-func middle(of []float64) float64 {
-	slices.Sort(of)
-	return of[len(of)/2]
 }
 
 // collection returns the seconds of CPU time that one takes: the least of many, as
@@ -412,9 +408,9 @@ func collection() float64 {
 	runtime.GC()
 	least := math.Inf(1)
 	for range 101 {
-		begin := cpuTime()
+		begin := kit.ProcessTime()
 		runtime.GC()
-		least = min(least, (cpuTime() - begin).Seconds())
+		least = min(least, (kit.ProcessTime() - begin).Seconds())
 	}
 	return least
 }
@@ -435,7 +431,7 @@ func collecting(store *quota.Memory, keys *keyring, limits []quota.Window) (shar
 	samples := []metrics.Sample{{Name: "/cpu/classes/gc/total:cpu-seconds"}, {Name: "/gc/cycles/total:gc-cycles"}}
 	runtime.GC() // which brings the figures up to date
 	metrics.Read(samples)
-	gc, cycles, used := samples[0].Value.Float64(), samples[1].Value.Uint64(), cpuTime()
+	gc, cycles, used := samples[0].Value.Float64(), samples[1].Value.Uint64(), kit.ProcessTime()
 	ctx := context.Background()
 	t := &quota.Request{Windows: limits, Cost: 1}
 	for begin := time.Now(); time.Since(begin) < 500*time.Millisecond; {
@@ -451,6 +447,6 @@ func collecting(store *quota.Memory, keys *keyring, limits []quota.Window) (shar
 	}
 	runtime.GC()
 	metrics.Read(samples)
-	seconds := (cpuTime() - used).Seconds()
+	seconds := (kit.ProcessTime() - used).Seconds()
 	return (samples[0].Value.Float64() - gc) / seconds, float64(samples[1].Value.Uint64()-cycles) / seconds, nil
 }

@@ -1,9 +1,7 @@
-//go:build linux
-
 // Command gateway compares the gateway with a bare [httputil.ReverseProxy] on the
 // same transport, before the same upstream, in one run:
 //
-//	go run ./bench/gateway
+//	make build && go run ./bench/gateway
 //
 // Each proxy is a process of its own on one core (GOMAXPROCS=1). The client and
 // the upstream are one more, and do as little as a client and an upstream can
@@ -11,18 +9,28 @@
 // throughput. The proxies take turns; the order moves on by one each round, and
 // ratios are taken within a round. CPU time is the kernel's account of the
 // proxy's process: it scatters far less than throughput on a machine that does
-// other things too.
+// other things too. Only Linux keeps such an account for others to read.
 package main
 
 import (
+	"bufio"
+	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
+	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"runtime"
-	"slices"
-	"text/tabwriter"
+	"sync/atomic"
 	"time"
+
+	"github.com/weir-go/weir/bench/kit"
+	"github.com/weir-go/weir/internal/loadgen"
 )
 
 func main() {
@@ -38,10 +46,12 @@ func main() {
 	if *serve != "" {
 		err = serveBare(*serve, *upstream)
 	} else {
-		err = compare(p)
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+		defer stop()
+		err = p.compare(ctx)
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
+		fmt.Fprintln(os.Stderr, "gateway:", err)
 		os.Exit(1)
 	}
 }
@@ -61,7 +71,7 @@ const goal = 0.95
 // to say something about it, and not about what it waited for.
 const saturated = 0.9
 
-func compare(p plan) error {
+func (p *plan) compare(ctx context.Context) error {
 	if p.rounds < 1 || p.conns < 1 || p.conns > 1000 || p.turn < 100*time.Millisecond || p.turn > time.Minute {
 		return fmt.Errorf("rounds must be positive, connections from 1 to 1000, turns from 100ms to 1m")
 	}
@@ -76,76 +86,203 @@ func compare(p plan) error {
 			s.stop()
 		}
 	}()
-	for _, name := range proxyNames {
-		s, err := start(name, p.weir, "http://"+stub.Addr().String(), p.conns)
+	for _, name := range proxies {
+		s, err := start(ctx, name, p, "http://"+stub.Addr().String())
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 		subjects = append(subjects, s)
-		if _, err := s.work(p.turn / 2); err != nil { // connections, caches, heap
+		if err := s.work(ctx, p.turn/2); err != nil { // connections, caches, heap
 			return fmt.Errorf("%s: %w", name, err)
 		}
+		s.rates, s.cpus, s.used = nil, nil, nil
 	}
-	interrupted := make(chan os.Signal, 1)
-	signal.Notify(interrupted, os.Interrupt)
 	for round := range p.rounds {
-		for i := range subjects {
-			s := subjects[(round+i)%len(subjects)]
-			v, err := s.work(p.turn)
-			if err != nil {
-				return fmt.Errorf("%s: %w", s.name, err)
-			}
-			s.values = append(s.values, v)
-			select {
-			case <-interrupted:
-				return fmt.Errorf("interrupted in round %d of %d", round+1, p.rounds)
-			default:
+		for _, s := range kit.Turned(subjects, round) {
+			if err := s.work(ctx, p.turn); err != nil {
+				return fmt.Errorf("%s in round %d of %d: %w", s.name, round+1, p.rounds, err)
 			}
 		}
 	}
 	fmt.Printf("%s, %d cores, %d connections, %d rounds of %v each; median (min–max); ratios to the first line, within a round\n\n",
 		runtime.Version(), runtime.NumCPU(), p.conns, p.rounds, p.turn)
-	return report(subjects)
-}
-
-func report(subjects []*subject) error {
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "\trequests/s\tratio\t≥ %.2fx\tcore used\tCPU µs/request\tratio\t≤ %.2fx\n", goal, 1/goal)
-	floor := subjects[0].values
-	for i, s := range subjects {
-		var rate, rates, cpu, cpus, used []float64
-		for r, v := range s.values {
-			rate, rates = append(rate, v.rate), append(rates, v.rate/floor[r].rate)
-			cpu, cpus = append(cpu, v.cpu), append(cpus, v.cpu/floor[r].cpu)
-			used = append(used, v.rate*v.cpu/1e6)
-		}
-		byRate, byCPU := "", ""
-		if i > 0 {
-			byRate, byCPU = verdict(median(rates) >= goal), verdict(median(cpus) <= 1/goal)
-			if median(used) < saturated {
-				byRate = "void"
-			}
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%.0f %%\t%s\t%s\t%s\n", s.name,
-			spread(rate, "%.0f"), spread(rates, "%.3f"), byRate, 100*median(used),
-			spread(cpu, "%.1f"), spread(cpus, "%.3f"), byCPU)
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
+	fmt.Print(report(subjects).Padded())
 	fmt.Printf("\nA throughput is void where the proxy used less than %.0f %% of its core: then something else was the limit.\n", 100*saturated)
 	return nil
 }
 
-func verdict(reached bool) string {
-	if reached {
-		return "yes"
+func report(subjects []*subject) kit.Table {
+	table := kit.Table{{"", "requests/s", "core used", "CPU µs/request", "goals"}}
+	floor := subjects[0]
+	for i, s := range subjects {
+		goals := ""
+		if i > 0 {
+			rate := (&kit.Goal{What: "throughput ratio", Bound: goal}).Judge(kit.SpreadOf(kit.Over(s.rates, floor.rates)))
+			cpu := (&kit.Goal{What: "CPU ratio", Bound: 1 / goal, AtMost: true}).Judge(kit.SpreadOf(kit.Over(s.cpus, floor.cpus)))
+			goals = rate.String()
+			if kit.SpreadOf(s.used).Median < saturated {
+				goals = "throughput void"
+			}
+			goals += "; " + cpu.String() + ", from " + kit.Text(cpu.Spread, "%.3f")
+		}
+		table = append(table, []string{s.name, kit.Text(kit.SpreadOf(s.rates), "%.0f"),
+			fmt.Sprintf("%.0f %%", 100*kit.SpreadOf(s.used).Median), kit.Text(kit.SpreadOf(s.cpus), "%.1f"), goals})
 	}
-	return "NO"
+	return table
 }
 
-func median(v []float64) float64 { return slices.Sorted(slices.Values(v))[len(v)/2] }
+// The proxies that are compared. The first is the floor.
+const (
+	bare  = "bare ReverseProxy"
+	off   = "weir, gate off"
+	fixed = "weir, fixed limit"
+	knee  = "weir, defaults"
+)
 
-func spread(v []float64, verb string) string {
-	return fmt.Sprintf(verb+" ("+verb+"–"+verb+")", median(v), slices.Min(v), slices.Max(v))
+var proxies = []string{bare, off, fixed, knee}
+
+// gateOff is the gateway's file with its gate off.
+const gateOff = `listeners: [{address: "%s"}]
+admin: {address: off}
+upstreams: {app: {targets: ["%s"]}}
+gates: {all: {mode: off, limit: {}}}
+routes: [{match: [/], gates: [all], upstream: app}]
+`
+
+// subject is a proxy under measurement, and its clients.
+type subject struct {
+	*kit.Process
+	name, addr string
+	conns      []*kit.Conn
+
+	// The figures of each turn: requests a second, µs of CPU time a request, and
+	// the part of its core that the proxy used.
+	rates, cpus, used []float64
+}
+
+// start starts the proxy called name, on one core.
+func start(ctx context.Context, name string, p *plan, upstream string) (*subject, error) {
+	addr, err := kit.FreeAddr()
+	if err != nil {
+		return nil, err
+	}
+	binary, args := p.weir, []string{"run", "--upstream", upstream, "--listen", addr, "--admin", "off"}
+	switch name {
+	case bare:
+		if binary, err = os.Executable(); err != nil {
+			return nil, err
+		}
+		args = []string{"-serve", addr, "-upstream", upstream}
+	case fixed:
+		args = append(args, "--limit", "256")
+	case off:
+		dir, err := os.MkdirTemp("", "weir-bench")
+		if err != nil {
+			return nil, err
+		}
+		defer os.RemoveAll(dir) // read once it listens
+		file := filepath.Join(dir, "weir.yaml")
+		if err := os.WriteFile(file, fmt.Appendf(nil, gateOff, addr, upstream), 0o600); err != nil {
+			return nil, err
+		}
+		args = []string{"run", "--config", file}
+	}
+	cmd := exec.Command(binary, args...)
+	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
+	s := &subject{name: name, addr: addr}
+	if s.Process, err = kit.Start(cmd); err != nil {
+		return nil, err
+	}
+	for range p.conns {
+		s.conns = append(s.conns, new(kit.Conn))
+	}
+	if err := s.Listening(ctx, addr); err != nil {
+		s.stop()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *subject) stop() {
+	for _, c := range s.conns {
+		c.Close()
+	}
+	s.Stop()
+}
+
+var request = []byte("GET / HTTP/1.1\r\nHost: bench\r\n\r\n")
+
+// work keeps every connection busy for d.
+func (s *subject) work(ctx context.Context, d time.Duration) error {
+	timed, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	var answers atomic.Int64
+	before, begin := s.Usage().CPU, time.Now()
+	err := loadgen.Closed(timed, len(s.conns), func(i int) (func() error, func()) {
+		return func() error {
+			if a := s.conns[i].RoundTrip(s.addr, request, begin.Add(d+10*time.Second)); a != loadgen.OK {
+				return errors.New("a request was not answered with 200")
+			}
+			answers.Add(1)
+			return nil
+		}, func() {}
+	})
+	cpu, took, n := (s.Usage().CPU - before).Seconds(), time.Since(begin).Seconds(), float64(answers.Load())
+	if err = errors.Join(err, ctx.Err()); err != nil {
+		return err
+	}
+	s.rates, s.cpus, s.used = append(s.rates, n/took), append(s.cpus, 1e6*cpu/n), append(s.used, cpu/took)
+	return nil
+}
+
+// serveBare serves a ReverseProxy with nothing around it, with the gateway's
+// time-outs.
+func serveBare(addr, upstream string) error {
+	proxy, err := kit.ReverseProxy(upstream)
+	if err != nil {
+		return err
+	}
+	srv := &http.Server{
+		Addr: addr, Handler: proxy, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second,
+		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+	}
+	return srv.ListenAndServe()
+}
+
+// stubAnswer is what the upstream answers to every request. It takes a request
+// for complete at its first empty line, so it is for GETs only.
+const stubAnswer = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello"
+
+func startStub() (net.Listener, error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go answer(c)
+		}
+	}()
+	return ln, nil
+}
+
+func answer(c net.Conn) {
+	defer c.Close()
+	in := bufio.NewReader(c)
+	for {
+		line, err := in.ReadSlice('\n')
+		if err != nil {
+			return
+		}
+		if len(line) > 2 {
+			continue
+		}
+		if _, err := io.WriteString(c, stubAnswer); err != nil {
+			return
+		}
+	}
 }

@@ -1,6 +1,8 @@
 package kit
 
-import "testing"
+import (
+	"testing"
+)
 
 func TestParseHead(t *testing.T) {
 	tests := []struct {

@@ -60,9 +60,9 @@ type Goal struct {
 	Every  bool // in every round, not on the median
 }
 
-// Judge compares the figures of all rounds with the goal.
-func (g *Goal) Judge(values []float64) Verdict {
-	v := Verdict{What: g.What, Spread: SpreadOf(values), Bound: g.Bound, AtMost: g.AtMost, Every: g.Every}
+// Judge compares a figure with the goal.
+func (g *Goal) Judge(s Spread) Verdict {
+	v := Verdict{What: g.What, Spread: s, Bound: g.Bound, AtMost: g.AtMost, Every: g.Every}
 	v.Reached = v.figure() >= g.Bound
 	if g.AtMost {
 		v.Reached = v.figure() <= g.Bound

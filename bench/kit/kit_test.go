@@ -19,7 +19,7 @@ func TestGoal(t *testing.T) {
 		{Goal{What: "p99", Bound: 20, AtMost: true, Every: true}, []float64{30, 10, 10}, "p99 30 ≤ 20 ✗"},
 	}
 	for _, tt := range tests {
-		v := tt.goal.Judge(tt.values)
+		v := tt.goal.Judge(SpreadOf(tt.values))
 		if got := v.String(); got != tt.want {
 			t.Errorf("%v: %q, want %q", tt.values, got, tt.want)
 		}

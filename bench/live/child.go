@@ -9,8 +9,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httputil"
-	"net/url"
 	"runtime"
 	"strconv"
 	"sync"
@@ -18,7 +16,9 @@ import (
 
 	"github.com/failsafe-go/failsafe-go/adaptivelimiter"
 	"github.com/failsafe-go/failsafe-go/failsafehttp"
+
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/bench/kit"
 	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/signal"
@@ -174,7 +174,7 @@ func (c *child) stats() Stats {
 	var mem runtime.MemStats
 	runtime.ReadMemStats(&mem)
 	s := Stats{
-		At: time.Since(c.epoch), CPU: processTime(),
+		At: time.Since(c.epoch), CPU: kit.ProcessTime(),
 		Heap: mem.HeapAlloc, Goroutines: runtime.NumGoroutine(),
 	}
 	if c.backend != nil {
@@ -319,29 +319,11 @@ func addSignals(cfg *limit.Config) error {
 }
 
 // newProxy returns the rival called name before upstream: ReverseProxy alone, or
-// inside failsafe-go's handler. Transport and buffers are tuned as the gateway's
-// are, so that only the limiter differs.
+// inside failsafe-go's handler.
 func newProxy(name, upstream string) (http.Handler, error) {
-	target, err := url.Parse(upstream)
+	proxy, err := kit.ReverseProxy(upstream)
 	if err != nil {
 		return nil, err
-	}
-	dialer := &net.Dialer{Timeout: 2 * time.Second, KeepAlive: 15 * time.Second}
-	proxy := &httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) {
-			r.SetURL(target)
-			r.SetXForwarded()
-		},
-		Transport: &http.Transport{
-			DialContext:            dialer.DialContext,
-			MaxIdleConnsPerHost:    1024,
-			IdleConnTimeout:        45 * time.Second,
-			MaxResponseHeaderBytes: 256 << 10,
-			DisableCompression:     true,
-		},
-		BufferPool: new(bufferPool),
-		// A client that left is no news; the status is as ReverseProxy's own.
-		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
 	}
 	switch name {
 	case guardNone:
@@ -354,17 +336,6 @@ func newProxy(name, upstream string) (http.Handler, error) {
 	}
 	return nil, fmt.Errorf("proxy %q: unknown", name)
 }
-
-type bufferPool struct{ pool sync.Pool }
-
-func (b *bufferPool) Get() []byte {
-	if p, ok := b.pool.Get().(*[]byte); ok {
-		return *p
-	}
-	return make([]byte, 32<<10)
-}
-
-func (b *bufferPool) Put(p []byte) { b.pool.Put(&p) }
 
 // Nested is what became of the calls that handlers made through the gate which had
 // admitted them.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weir-go/weir/bench/kit"
 	"github.com/weir-go/weir/internal/loadgen"
 )
 
@@ -56,7 +57,7 @@ type Figures struct {
 type mark struct {
 	at    time.Duration // since the load's start
 	app   Stats
-	front usageOf
+	front kit.Usage
 	busy  time.Duration // the core of the systems under test
 	ours  time.Duration // of it, by all systems under test
 }
@@ -124,9 +125,9 @@ func (s *stretch) account(f *Figures) {
 	b, a := &s.before, &s.after
 	f.Inside = a.app.MaxInside
 	f.LimitLeast, f.LimitMean, f.LimitMost = a.app.LimitLeast, a.app.LimitMean, a.app.LimitMost
-	f.Heap, f.Goroutines, f.PeakMemory = a.app.Heap, a.app.Goroutines, a.front.peak
+	f.Heap, f.Goroutines, f.PeakMemory = a.app.Heap, a.app.Goroutines, a.front.Peak
 	wall := max(1e-3, (a.at - b.at).Seconds())
-	f.Core = (a.front.cpu - b.front.cpu).Seconds() / wall
+	f.Core = (a.front.CPU - b.front.CPU).Seconds() / wall
 	f.Foreign = max(0, (a.busy-b.busy-(a.ours-b.ours)).Seconds()/wall)
 	if done := a.app.Work - b.app.Work; done > 0 {
 		f.Wasted = max(0, 1-delivered(s.all, b.at, a.at)/done)

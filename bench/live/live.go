@@ -47,6 +47,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/weir-go/weir/bench/kit"
 )
 
 // Main is the command: it measures what args ask for and writes the report.
@@ -136,10 +138,10 @@ func Measure(ctx context.Context, plan Plan, log io.Writer) (*Results, error) {
 	}
 	r := &runner{plan: plan, log: log, results: newResults(plan)}
 	var err error
-	if r.test, r.rest, err = cores(); err != nil {
+	if r.test, r.rest, err = kit.Cores(); err != nil {
 		return nil, err
 	}
-	if err := pinSelf(r.rest); err != nil {
+	if err := kit.PinSelf(r.rest); err != nil {
 		return nil, err
 	}
 	r.results.Machine.Apart = r.test != r.rest
@@ -272,7 +274,7 @@ func (r *runner) lanes(ctx context.Context, law Law, guards []string) ([]*lane, 
 		l, err := r.proxied(ctx, law, g)
 		if err != nil {
 			for _, started := range all {
-				err = errors.Join(err, started.stop())
+				started.stop()
 			}
 			return nil, err
 		}
@@ -298,7 +300,8 @@ func (r *runner) proxied(ctx context.Context, law Law, guard string) (*lane, err
 		front, err = startRole(r.test, role{Kind: "proxy", Procs: 1, Upstream: url, Guard: Guard{Name: guard}})
 	}
 	if err != nil {
-		return nil, errors.Join(err, app.stop())
+		app.stop()
+		return nil, err
 	}
 	return &lane{guard: guard, front: front, app: app}, nil
 }

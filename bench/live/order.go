@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-go/weir/bench/kit"
 	"github.com/weir-go/weir/internal/loadgen"
 )
 
@@ -91,7 +92,8 @@ func (r *runner) tryOrder(ctx context.Context, row *orderRow, guard string, roun
 		o := orderRun{row: row, lane: l, round: round, times: row.times(&r.plan)}
 		_, o.capacity = row.law.best()
 		err = o.run(ctx, r.test)
-		if err := errors.Join(err, l.stop(), context.Cause(ctx)); err != nil {
+		l.stop()
+		if err := errors.Join(err, context.Cause(ctx)); err != nil {
 			return err
 		}
 		figures, why := o.figures(), o.void()
@@ -151,7 +153,8 @@ func (r *runner) ordered(ctx context.Context, row *orderRow, guard string) (*lan
 	}
 	front, err := r.configured(ctx, addr, admin, orderConfig(guard, &row.law, addr, admin, "http://"+app.addr))
 	if err != nil {
-		return nil, errors.Join(err, app.stop())
+		app.stop()
+		return nil, err
 	}
 	return &lane{guard: guard, front: front, app: app}, nil
 }
@@ -221,16 +224,16 @@ type orderRun struct {
 // run sends the loads of all classes at once.
 func (o *orderRun) run(ctx context.Context, core int) error {
 	o.records = make([][]Record, len(o.row.classes))
-	pid, begun := o.lane.front.cmd.Process.Pid, time.Now()
-	all, ours := busy(core), usageOfPID(pid).cpu
+	begun := time.Now()
+	all, ours := kit.Busy(core), o.lane.front.Usage().CPU
 	epoch := begun.Add(50 * time.Millisecond)
 	var wg sync.WaitGroup
 	for i := range o.row.classes {
 		wg.Go(func() { o.records[i] = o.send(ctx, i, epoch) })
 	}
 	wg.Wait()
-	ours = usageOfPID(pid).cpu - ours
-	o.foreign = max(0, (busy(core)-all-ours).Seconds()/time.Since(begun).Seconds())
+	ours = o.lane.front.Usage().CPU - ours
+	o.foreign = max(0, (kit.Busy(core)-all-ours).Seconds()/time.Since(begun).Seconds())
 	state, err := o.lane.app.ask(command{})
 	o.nested = state.Nested
 	return err

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/weir-go/weir/bench/kit"
 )
 
 // Results are all figures of a run of the scoreboard.
@@ -88,7 +90,7 @@ type Verdict struct {
 
 func newResults(plan Plan) *Results {
 	return &Results{
-		Machine:  Machine{Cores: runtime.NumCPU(), Kernel: kernel(), Go: runtime.Version(), Arch: runtime.GOARCH},
+		Machine:  Machine{Cores: runtime.NumCPU(), Kernel: kit.Kernel(), Go: runtime.Version(), Arch: runtime.GOARCH},
 		Measured: time.Now().UTC().Format(time.DateOnly), Pace: plan.Pace,
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-go/weir/bench/kit"
 	"github.com/weir-go/weir/internal/loadgen"
 )
 
@@ -22,11 +23,11 @@ type lane struct {
 	app   *process
 }
 
-func (l *lane) stop() error {
+func (l *lane) stop() {
+	l.front.stop()
 	if l.app != l.front {
-		return errors.Join(l.front.stop(), l.app.stop())
+		l.app.stop()
 	}
-	return l.front.stop()
 }
 
 // runner runs the cells of a plan and collects what they came to.
@@ -61,7 +62,7 @@ func (r *runner) try(ctx context.Context, t *trial, start func() ([]*lane, error
 		}
 		figures, err := r.run(ctx, t, lanes)
 		for _, l := range lanes {
-			err = errors.Join(err, l.stop())
+			l.stop()
 		}
 		if err != nil {
 			return fmt.Errorf("%s on %s: %w", t.row.ID, t.backend, err)
@@ -157,10 +158,10 @@ func (r *runner) mark(ctx context.Context, t *trial, lanes []*lane, epoch time.T
 			if l.front.limits != nil {
 				s.LimitLeast, s.LimitMean, s.LimitMost = l.front.limits.take()
 			}
-			states[j] = mark{at: time.Since(epoch), app: s, front: usageOfPID(l.front.cmd.Process.Pid)}
-			ours += states[j].front.cpu
+			states[j] = mark{at: time.Since(epoch), app: s, front: l.front.Usage()}
+			ours += states[j].front.CPU
 		}
-		all := busy(r.test)
+		all := kit.Busy(r.test)
 		for j := range lanes {
 			states[j].busy, states[j].ours = all, ours
 			marks[j] = append(marks[j], states[j])
@@ -269,7 +270,7 @@ func (r *runner) closed(ctx context.Context, p *process, n int, mean, runUp, d t
 	if c.before, err = p.ask(command{}); err != nil {
 		return c, err
 	}
-	first, core := count.Load(), busy(r.test)
+	first, core := count.Load(), kit.Busy(r.test)
 	if err = loadgen.Pause(ctx, d); err != nil {
 		return c, err
 	}
@@ -277,7 +278,7 @@ func (r *runner) closed(ctx context.Context, p *process, n int, mean, runUp, d t
 	if c.after, err = p.ask(command{}); err != nil {
 		return c, err
 	}
-	others := busy(r.test) - core - (c.after.CPU - c.before.CPU)
+	others := kit.Busy(r.test) - core - (c.after.CPU - c.before.CPU)
 	c.foreign = max(0, others.Seconds()/c.seconds())
 	return c, nil
 }

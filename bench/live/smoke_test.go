@@ -6,16 +6,18 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir/bench/kit"
 )
 
 // Everything but the figures: processes start, stages follow one another, every
 // request is accounted for, the report has a line for each cell.
 func TestSmoke(t *testing.T) {
-	test, rest, err := cores()
+	test, rest, err := kit.Cores()
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := new(tail)
+	log := new(strings.Builder)
 	r := &runner{plan: Plan{Pace: 0.05}, test: test, rest: rest, log: log, results: newResults(Plan{Pace: 0.05})}
 
 	c, err := r.sweep(t.Context(), Law{Name: "B2", Kind: "pool", Service: 5 * time.Millisecond, Workers: 4}, 1)

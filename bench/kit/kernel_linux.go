@@ -1,7 +1,6 @@
-package live
+package kit
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"runtime"
@@ -12,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cores are where the two sides run: one number if the process may use one
+// Cores are where the two sides run: one number if the process may use one
 // core only.
-func cores() (test, rest int, err error) {
+func Cores() (test, rest int, err error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
 		return 0, 0, fmt.Errorf("which cores may be used: %w", err)
@@ -31,8 +30,8 @@ func cores() (test, rest int, err error) {
 	return found[len(found)-1], found[0], nil
 }
 
-// pinSelf moves all threads of this process to core. New threads inherit it.
-func pinSelf(core int) error {
+// PinSelf moves all threads of this process to core. New threads inherit it.
+func PinSelf(core int) error {
 	tasks, err := os.ReadDir("/proc/self/task")
 	if err != nil {
 		return err
@@ -49,8 +48,8 @@ func pinSelf(core int) error {
 	return nil
 }
 
-// pinned runs start on a thread of core; a process started there stays there.
-func pinned(core int, start func() error) error {
+// Pinned runs start on a thread of core; a process started there stays there.
+func Pinned(core int, start func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var before unix.CPUSet
@@ -70,8 +69,8 @@ func setAffinity(tid, core int) error {
 	return unix.SchedSetaffinity(tid, &set)
 }
 
-// kernel names the running kernel.
-func kernel() string {
+// Kernel names the running kernel.
+func Kernel() string {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {
 		return "unknown"
@@ -79,12 +78,12 @@ func kernel() string {
 	return unix.ByteSliceToString(u.Sysname[:]) + " " + unix.ByteSliceToString(u.Release[:])
 }
 
-// threadTime is the CPU time that this thread has used, to the nanosecond;
+// ThreadTime is the CPU time that this thread has used, to the nanosecond;
 // getrusage only knows it as of the last tick.
-func threadTime() time.Duration { return clock(unix.CLOCK_THREAD_CPUTIME_ID) }
+func ThreadTime() time.Duration { return clock(unix.CLOCK_THREAD_CPUTIME_ID) }
 
-// processTime is the CPU time that this process has used.
-func processTime() time.Duration { return clock(unix.CLOCK_PROCESS_CPUTIME_ID) }
+// ProcessTime is the CPU time that this process has used.
+func ProcessTime() time.Duration { return clock(unix.CLOCK_PROCESS_CPUTIME_ID) }
 
 func clock(id int32) time.Duration {
 	var t unix.Timespec
@@ -94,41 +93,32 @@ func clock(id int32) time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// usageOf is what the kernel says about a process.
-type usageOf struct {
-	cpu  time.Duration
-	peak uint64 // resident bytes
+// Usage is what the kernel says about a process.
+type Usage struct {
+	CPU  time.Duration
+	Peak uint64 // resident bytes
 }
 
-// tick is the unit of CPU time in /proc on every Linux that Go runs on.
-const tick = 10 * time.Millisecond
-
-// usageOfPID reads it. What is not there counts as 0: figures, not faults.
-func usageOfPID(pid int) (u usageOf) {
-	if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil {
-		// The second field is a name in parentheses; utime and stime are the 12th
-		// and 13th after it.
-		if i := bytes.LastIndexByte(stat, ')'); i >= 0 {
-			if f := strings.Fields(string(stat[i+1:])); len(f) > 12 {
-				user, _ := strconv.ParseInt(f[11], 10, 64)
-				system, _ := strconv.ParseInt(f[12], 10, 64)
-				u.cpu = time.Duration(user+system) * tick
-			}
-		}
-	}
+// UsageOf reads it. What is not there counts as 0: figures, not faults.
+func UsageOf(pid int) (u Usage) {
+	const scheduler = 2 // makes a clock of a process number, see clock_getcpuclockid(3)
+	u.CPU = clock(int32(^pid<<3 | scheduler))
 	if status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)); err == nil {
 		if _, rest, ok := strings.Cut(string(status), "VmHWM:"); ok {
 			kb, _ := strconv.ParseUint(strings.Fields(rest)[0], 10, 64)
-			u.peak = kb << 10
+			u.Peak = kb << 10
 		}
 	}
 	return u
 }
 
-// busy is how long a core has worked for processes so far, or was taken from this
+// tick is the unit of CPU time in /proc on every Linux that Go runs on.
+const tick = 10 * time.Millisecond
+
+// Busy is how long a core has worked for processes so far, or was taken from this
 // machine by the one it runs on. Interrupts are left out: on loopback they are the
 // work of those that send.
-func busy(core int) time.Duration {
+func Busy(core int) time.Duration {
 	stat, err := os.ReadFile("/proc/stat")
 	if err != nil {
 		return 0

@@ -13,20 +13,25 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-redis/redis_rate/v10"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/weir/bench/kit"
+	"github.com/weir-go/weir/internal/hist"
+	"github.com/weir-go/weir/internal/loadgen"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/weirredis"
 )
@@ -37,55 +42,106 @@ func main() {
 	length := flag.Duration("length", 100*time.Millisecond, "length of a round")
 	flag.Parse()
 	if err := run(*server, *rounds, *length); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
+		fmt.Fprintln(os.Stderr, "redis:", err)
 		os.Exit(1)
 	}
 }
 
 func run(program string, rounds int, length time.Duration) error {
-	addr, stop, err := startServer(program)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	server, addr, err := startServer(ctx, program)
 	if err != nil {
 		return err
 	}
-	defer stop()
+	defer server.Stop()
 	subjects, closeAll, err := newSubjects(addr)
 	if err != nil {
 		return err
 	}
 	defer closeAll()
-	fmt.Println("| load | callers | subject | decisions/s | p50, µs | p99, µs | let through |")
-	fmt.Println("| --- | --- | --- | --- | --- | --- | --- |")
+	table := kit.Table{{"load", "callers", "subject", "decisions/s", "p50, µs", "p99, µs", "let through"}}
 	for _, l := range loads {
 		for _, n := range callers {
-			results, err := compare(subjects, l, n, rounds, length)
+			figures, err := compare(ctx, subjects, l, n, rounds, length)
 			if err != nil {
 				return err
 			}
+			head := []string{l.name, strconv.Itoa(n)}
 			for i, s := range subjects {
-				passed := sorted(results[i], func(r result) float64 { return 100 * r.passed })
-				show(l, n, s.name, results[i], [3]string{"%.0f", "%.1f", "%.0f"}, fmt.Sprintf("%.1f %%", passed[len(passed)/2]))
+				f := &figures[i]
+				passed := fmt.Sprintf("%.1f %%", 100*kit.SpreadOf(f.passed).Median)
+				table = append(table, append(slices.Clone(head), s.name, text("%.0f", f.perSecond), text("%.1f", f.p50), text("%.0f", f.p99), passed))
 			}
-			show(l, n, "weirredis over redis_rate", over(results[0], results[1]), [3]string{"%.2f", "%.2f", "%.2f"}, "")
+			ours, peer := &figures[0], &figures[1]
+			table = append(table, append(head, "weirredis over redis_rate", text("%.2f", kit.Over(ours.perSecond, peer.perSecond)),
+				text("%.2f", kit.Over(ours.p50, peer.p50)), text("%.2f", kit.Over(ours.p99, peer.p99)), ""))
 		}
 	}
+	fmt.Print(table.Plain(kit.Rule(len(table[0]))))
 	return costs(addr, subjects)
 }
 
-// compare lets the subjects take turns, and returns the rounds of each.
-func compare(subjects []subject, l load, callers, rounds int, length time.Duration) ([][]result, error) {
-	results := make([][]result, len(subjects))
+func text(verb string, values []float64) string { return kit.Text(kit.SpreadOf(values), verb) }
+
+// figures are those of a subject, one for each round.
+type figures struct{ perSecond, passed, p50, p99 []float64 } // times in µs
+
+// compare lets the subjects take turns, and returns the figures of each.
+func compare(ctx context.Context, subjects []subject, l load, callers, rounds int, length time.Duration) ([]figures, error) {
+	all := make([]figures, len(subjects))
+	order := make([]int, len(subjects))
+	for i := range order {
+		order[i] = i
+	}
 	for round := range rounds {
-		for i := range subjects {
-			i = (round + i) % len(subjects)
-			r, err := play(context.Background(), subjects[i], l, callers, length)
-			if err != nil {
+		for _, i := range kit.Turned(order, round) {
+			if err := play(ctx, subjects[i], l, callers, length, &all[i]); err != nil {
 				return nil, fmt.Errorf("%s: %w", subjects[i].name, err)
 			}
-			results[i] = append(results[i], r)
 		}
 	}
-	return results, nil
+	return all, nil
 }
+
+// play lets callers ask without a pause, and adds the figures of a round.
+func play(ctx context.Context, s subject, l load, callers int, length time.Duration, f *figures) error {
+	timed, cancel := context.WithTimeout(ctx, length)
+	defer cancel()
+	var mu sync.Mutex
+	took, passed := hist.New(7), 0
+	begin := time.Now()
+	err := loadgen.Closed(timed, callers, func(c int) (func() error, func()) {
+		i, mine, let := c-callers, hist.New(7), 0
+		return func() error {
+				i += callers
+				at := time.Now()
+				ok, err := s.take(ctx, l.name+strconv.Itoa(i*7919%l.keys), l)
+				mine.Record(time.Since(at))
+				if ok {
+					let++
+				}
+				return err
+			}, func() {
+				mu.Lock()
+				defer mu.Unlock()
+				took.Add(&mine)
+				passed += let
+			}
+	})
+	span, n := time.Since(begin), float64(took.Count())
+	if err = errors.Join(err, ctx.Err()); err != nil {
+		return err
+	}
+	if n == 0 {
+		return fmt.Errorf("not one decision in %v; run it on a machine that does less", span)
+	}
+	f.perSecond, f.passed = append(f.perSecond, n/span.Seconds()), append(f.passed, float64(passed)/n)
+	f.p50, f.p99 = append(f.p50, microseconds(took.Quantile(.5))), append(f.p99, microseconds(took.Quantile(.99)))
+	return nil
+}
+
+func microseconds(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
 // load is who asks for what.
 type load struct {
@@ -103,92 +159,6 @@ var loads = []load{
 
 // callers are how many ask at once.
 var callers = []int{1, 16, 64}
-
-// result is a round.
-type result struct {
-	perSecond, passed float64
-	p50, p99          float64 // µs
-}
-
-// over returns the rounds of one subject over those of another, played at about the same
-// time: what else the machine does concerns both.
-func over(all, peer []result) []result {
-	ratios := make([]result, len(all))
-	for i, r := range all {
-		p := peer[i]
-		ratios[i] = result{perSecond: r.perSecond / p.perSecond, p50: r.p50 / p.p50, p99: r.p99 / p.p99}
-	}
-	return ratios
-}
-
-// show prints the rounds of a subject as a row; the forms are those of decisions per
-// second, p50 and p99.
-func show(l load, callers int, name string, all []result, forms [3]string, passed string) {
-	fmt.Printf("| %s | %d | %s | %s | %s | %s | %s |\n", l.name, callers, name,
-		spread(forms[0], all, func(r result) float64 { return r.perSecond }),
-		spread(forms[1], all, func(r result) float64 { return r.p50 }),
-		spread(forms[2], all, func(r result) float64 { return r.p99 }), passed)
-}
-
-// spread is a median of rounds, with the least and the greatest.
-func spread(form string, all []result, of func(result) float64) string {
-	values := sorted(all, of)
-	return fmt.Sprintf(form+" ("+form+" to "+form+")", values[len(values)/2], values[0], values[len(values)-1])
-}
-
-func sorted(all []result, of func(result) float64) []float64 {
-	values := make([]float64, len(all))
-	for i, r := range all {
-		values[i] = of(r)
-	}
-	slices.Sort(values)
-	return values
-}
-
-// play lets callers ask without a pause.
-func play(ctx context.Context, s subject, l load, callers int, length time.Duration) (result, error) {
-	var wait sync.WaitGroup
-	var passed atomic.Int64
-	took := make([][]time.Duration, callers)
-	faults := make([]error, callers)
-	begin := time.Now()
-	for c := range callers {
-		wait.Go(func() {
-			for i := c; time.Since(begin) < length; i += callers {
-				at := time.Now()
-				ok, err := s.take(ctx, l.name+strconv.Itoa(i*7919%l.keys), l)
-				if err != nil {
-					faults[c] = err
-					return
-				}
-				took[c] = append(took[c], time.Since(at))
-				if ok {
-					passed.Add(1)
-				}
-			}
-		})
-	}
-	wait.Wait()
-	span := time.Since(begin)
-	for _, err := range faults {
-		if err != nil {
-			return result{}, err
-		}
-	}
-	all := slices.Concat(took...)
-	if len(all) == 0 {
-		return result{}, fmt.Errorf("%s: not one decision in %v; run it on a machine that does less", s.name, span)
-	}
-	slices.Sort(all)
-	return result{
-		perSecond: float64(len(all)) / span.Seconds(),
-		passed:    float64(passed.Load()) / float64(len(all)),
-		p50:       microseconds(all[len(all)/2]),
-		p99:       microseconds(all[len(all)*99/100]),
-	}, nil
-}
-
-func microseconds(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
 // subject is something that decides.
 type subject struct {
@@ -240,32 +210,21 @@ func of(s *weirredis.Store) func(context.Context, string, load) (bool, error) {
 }
 
 // startServer starts a server that keeps nothing on disk, on a free port.
-func startServer(program string) (addr string, stop func(), err error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+func startServer(ctx context.Context, program string) (*kit.Process, string, error) {
+	addr, err := kit.FreeAddr()
 	if err != nil {
-		return "", nil, err
+		return nil, "", err
 	}
-	addr = l.Addr().String()
-	l.Close()
 	_, port, _ := net.SplitHostPort(addr)
-	cmd := exec.Command(program, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--loglevel", "warning")
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		return "", nil, fmt.Errorf("%w: run scripts/parts, or name another with -server", err)
+	p, err := kit.Start(exec.Command(program, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--loglevel", "warning"))
+	if err != nil {
+		return nil, "", fmt.Errorf("%w: run scripts/parts, or name another with -server", err)
 	}
-	stop = func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+	if err := p.Listening(ctx, addr); err != nil {
+		p.Stop()
+		return nil, "", fmt.Errorf("%s: %w", program, err)
 	}
-	for range 200 {
-		if c, err := net.Dial("tcp", addr); err == nil {
-			c.Close()
-			return addr, stop, nil
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	stop()
-	return "", nil, fmt.Errorf("%s does not accept connections at %s", program, addr)
+	return p, addr, nil
 }
 
 // costs prints what a decision costs on the server alone, as the server tells it,
@@ -273,8 +232,7 @@ func startServer(program string) (addr string, stop func(), err error) {
 func costs(addr string, subjects []subject) error {
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	defer client.Close()
-	fmt.Println("\n| subject | script, let through | script, refused | memory of a key |")
-	fmt.Println("| --- | --- | --- | --- |")
+	table := kit.Table{{"subject", "script, let through", "script, refused", "memory of a key"}}
 	for _, s := range subjects[:2] {
 		open, err := scriptTime(client, s, load{name: "open", keys: 1000, rate: 1_000_000, burst: 1_000_000})
 		if err != nil {
@@ -288,8 +246,9 @@ func costs(addr string, subjects []subject) error {
 		if err != nil {
 			return err
 		}
-		fmt.Printf("| %s | %.1f µs | %.1f µs | %.0f B |\n", s.name, open, shut, bytes)
+		table = append(table, []string{s.name, fmt.Sprintf("%.1f µs", open), fmt.Sprintf("%.1f µs", shut), fmt.Sprintf("%.0f B", bytes)})
 	}
+	fmt.Print("\n" + table.Plain(kit.Rule(len(table[0]))))
 	return nil
 }
 
