@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/bench/kit"
+	"github.com/weir-go/weir/bench/rig"
 )
 
 // Plan is how often and how long to measure.
@@ -201,9 +202,9 @@ func run(loop Loop, n, workers int) (took, used time.Duration, err error) {
 		// may get it back only after that one is through.
 		for ready.Add(1); ready.Load() < int64(workers); {
 		}
-		begin[i] = moment{time.Since(epoch), kit.ProcessTime()}
+		begin[i] = moment{time.Since(epoch), rig.ProcessTime()}
 		errs[i] = loop(n / workers)
-		end[i] = moment{time.Since(epoch), kit.ProcessTime()}
+		end[i] = moment{time.Since(epoch), rig.ProcessTime()}
 	}
 	for i := range workers - 1 {
 		wg.Go(func() { work(i) })

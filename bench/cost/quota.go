@@ -22,6 +22,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/bench/kit"
+	"github.com/weir-go/weir/bench/rig"
 	"github.com/weir-go/weir/quota"
 )
 
@@ -408,9 +409,9 @@ func collection() float64 {
 	runtime.GC()
 	least := math.Inf(1)
 	for range 101 {
-		begin := kit.ProcessTime()
+		begin := rig.ProcessTime()
 		runtime.GC()
-		least = min(least, (kit.ProcessTime() - begin).Seconds())
+		least = min(least, (rig.ProcessTime() - begin).Seconds())
 	}
 	return least
 }
@@ -431,7 +432,7 @@ func collecting(store *quota.Memory, keys *keyring, limits []quota.Window) (shar
 	samples := []metrics.Sample{{Name: "/cpu/classes/gc/total:cpu-seconds"}, {Name: "/gc/cycles/total:gc-cycles"}}
 	runtime.GC() // which brings the figures up to date
 	metrics.Read(samples)
-	gc, cycles, used := samples[0].Value.Float64(), samples[1].Value.Uint64(), kit.ProcessTime()
+	gc, cycles, used := samples[0].Value.Float64(), samples[1].Value.Uint64(), rig.ProcessTime()
 	ctx := context.Background()
 	t := &quota.Request{Windows: limits, Cost: 1}
 	for begin := time.Now(); time.Since(begin) < 500*time.Millisecond; {
@@ -447,6 +448,6 @@ func collecting(store *quota.Memory, keys *keyring, limits []quota.Window) (shar
 	}
 	runtime.GC()
 	metrics.Read(samples)
-	seconds := (kit.ProcessTime() - used).Seconds()
+	seconds := (rig.ProcessTime() - used).Seconds()
 	return (samples[0].Value.Float64() - gc) / seconds, float64(samples[1].Value.Uint64()-cycles) / seconds, nil
 }

@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/bench/kit"
+	"github.com/weir-go/weir/bench/rig"
 	"github.com/weir-go/weir/internal/loadgen"
 )
 
@@ -151,9 +152,9 @@ routes: [{match: [/], gates: [all], upstream: app}]
 
 // subject is a proxy under measurement, and its clients.
 type subject struct {
-	*kit.Process
+	*rig.Process
 	name, addr string
-	conns      []*kit.Conn
+	conns      []*rig.Conn
 
 	// The figures of each turn: requests a second, µs of CPU time a request, and
 	// the part of its core that the proxy used.
@@ -162,7 +163,7 @@ type subject struct {
 
 // start starts the proxy called name, on one core.
 func start(ctx context.Context, name string, p *plan, upstream string) (*subject, error) {
-	addr, err := kit.FreeAddr()
+	addr, err := rig.FreeAddr()
 	if err != nil {
 		return nil, err
 	}
@@ -190,11 +191,11 @@ func start(ctx context.Context, name string, p *plan, upstream string) (*subject
 	cmd := exec.Command(binary, args...)
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
 	s := &subject{name: name, addr: addr}
-	if s.Process, err = kit.Start(cmd); err != nil {
+	if s.Process, err = rig.Start(cmd); err != nil {
 		return nil, err
 	}
 	for range p.conns {
-		s.conns = append(s.conns, new(kit.Conn))
+		s.conns = append(s.conns, new(rig.Conn))
 	}
 	if err := s.Listening(ctx, addr); err != nil {
 		s.stop()
@@ -238,7 +239,7 @@ func (s *subject) work(ctx context.Context, d time.Duration) error {
 // serveBare serves a ReverseProxy with nothing around it, with the gateway's
 // time-outs.
 func serveBare(addr, upstream string) error {
-	proxy, err := kit.ReverseProxy(upstream)
+	proxy, err := rig.ReverseProxy(upstream)
 	if err != nil {
 		return err
 	}

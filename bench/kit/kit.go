@@ -1,6 +1,5 @@
 // Package kit is what the boards and benchmarks share: spreads of figures, goals
-// and verdicts, tables, the merge of new figures with old ones, and the clients
-// and processes of those that measure real servers.
+// and verdicts, tables, and the merge of new figures with old ones.
 package kit
 
 import (

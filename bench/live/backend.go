@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-go/weir/bench/kit"
+	"github.com/weir-go/weir/bench/rig"
 	"github.com/weir-go/weir/internal/station"
 )
 
@@ -97,9 +97,9 @@ func (b *burner) calibrate() float64 {
 	const rounds = 20_000_000
 	best := math.Inf(1)
 	for range 5 {
-		before := kit.ThreadTime()
+		before := rig.ThreadTime()
 		b.sink.Store(spin(rounds)) // else the compiler sees that nobody wants it
-		best = min(best, (kit.ThreadTime() - before).Seconds())
+		best = min(best, (rig.ThreadTime() - before).Seconds())
 	}
 	return rounds / max(best, 1e-6)
 }

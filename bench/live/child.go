@@ -18,7 +18,7 @@ import (
 	"github.com/failsafe-go/failsafe-go/failsafehttp"
 
 	"github.com/weir-go/weir"
-	"github.com/weir-go/weir/bench/kit"
+	"github.com/weir-go/weir/bench/rig"
 	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/signal"
@@ -174,7 +174,7 @@ func (c *child) stats() Stats {
 	var mem runtime.MemStats
 	runtime.ReadMemStats(&mem)
 	s := Stats{
-		At: time.Since(c.epoch), CPU: kit.ProcessTime(),
+		At: time.Since(c.epoch), CPU: rig.ProcessTime(),
 		Heap: mem.HeapAlloc, Goroutines: runtime.NumGoroutine(),
 	}
 	if c.backend != nil {
@@ -321,7 +321,7 @@ func addSignals(cfg *limit.Config) error {
 // newProxy returns the rival called name before upstream: ReverseProxy alone, or
 // inside failsafe-go's handler.
 func newProxy(name, upstream string) (http.Handler, error) {
-	proxy, err := kit.ReverseProxy(upstream)
+	proxy, err := rig.ReverseProxy(upstream)
 	if err != nil {
 		return nil, err
 	}

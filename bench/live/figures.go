@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weir-go/weir/bench/kit"
+	"github.com/weir-go/weir/bench/rig"
 	"github.com/weir-go/weir/internal/loadgen"
 )
 
@@ -57,7 +57,7 @@ type Figures struct {
 type mark struct {
 	at    time.Duration // since the load's start
 	app   Stats
-	front kit.Usage
+	front rig.Usage
 	busy  time.Duration // the core of the systems under test
 	ours  time.Duration // of it, by all systems under test
 }

@@ -48,7 +48,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-go/weir/bench/kit"
+	"github.com/weir-go/weir/bench/rig"
 )
 
 // Main is the command: it measures what args ask for and writes the report.
@@ -138,10 +138,10 @@ func Measure(ctx context.Context, plan Plan, log io.Writer) (*Results, error) {
 	}
 	r := &runner{plan: plan, log: log, results: newResults(plan)}
 	var err error
-	if r.test, r.rest, err = kit.Cores(); err != nil {
+	if r.test, r.rest, err = rig.Cores(); err != nil {
 		return nil, err
 	}
-	if err := kit.PinSelf(r.rest); err != nil {
+	if err := rig.PinSelf(r.rest); err != nil {
 		return nil, err
 	}
 	r.results.Machine.Apart = r.test != r.rest

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/bench/kit"
+	"github.com/weir-go/weir/bench/rig"
 	"github.com/weir-go/weir/internal/loadgen"
 )
 
@@ -40,7 +40,7 @@ func stretchOfTwoHalves() stretch {
 	return stretch{
 		records: all, all: all, to: 10 * time.Second, load: 2, scale: 1, capacity: 100, mean: ms(10),
 		before: mark{}, after: mark{at: 10 * time.Second, app: Stats{account: account{Work: 12.5, MaxInside: 7}},
-			front: kit.Usage{CPU: 4 * time.Second}, busy: 6 * time.Second, ours: 5 * time.Second},
+			front: rig.Usage{CPU: 4 * time.Second}, busy: 6 * time.Second, ours: 5 * time.Second},
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/weir-go/weir/bench/kit"
+	"github.com/weir-go/weir/bench/rig"
 	"github.com/weir-go/weir/internal/loadgen"
 )
 
@@ -171,7 +171,7 @@ func (l *Load) laterWork(i, call int) time.Duration {
 
 // conn is a client's connection.
 type conn struct {
-	kit.Conn
+	rig.Conn
 	req []byte
 }
 

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-go/weir/bench/kit"
+	"github.com/weir-go/weir/bench/rig"
 	"github.com/weir-go/weir/internal/loadgen"
 )
 
@@ -225,7 +225,7 @@ type orderRun struct {
 func (o *orderRun) run(ctx context.Context, core int) error {
 	o.records = make([][]Record, len(o.row.classes))
 	begun := time.Now()
-	all, ours := kit.Busy(core), o.lane.front.Usage().CPU
+	all, ours := rig.Busy(core), o.lane.front.Usage().CPU
 	epoch := begun.Add(50 * time.Millisecond)
 	var wg sync.WaitGroup
 	for i := range o.row.classes {
@@ -233,7 +233,7 @@ func (o *orderRun) run(ctx context.Context, core int) error {
 	}
 	wg.Wait()
 	ours = o.lane.front.Usage().CPU - ours
-	o.foreign = max(0, (kit.Busy(core)-all-ours).Seconds()/time.Since(begun).Seconds())
+	o.foreign = max(0, (rig.Busy(core)-all-ours).Seconds()/time.Since(begun).Seconds())
 	state, err := o.lane.app.ask(command{})
 	o.nested = state.Nested
 	return err

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-go/weir/bench/kit"
+	"github.com/weir-go/weir/bench/rig"
 )
 
 // answerWithin bounds the wait for an answer of a child. One that is overloaded
@@ -22,7 +22,7 @@ const answerWithin = 20 * time.Second
 
 // process is one that we started.
 type process struct {
-	*kit.Process
+	*rig.Process
 	name string
 	addr string
 	in   io.WriteCloser // of a role
@@ -67,9 +67,9 @@ func startRole(core int, r role) (*process, error) {
 }
 
 // start starts a process on core.
-func start(core int, cmd *exec.Cmd) (p *kit.Process, err error) {
-	err = kit.Pinned(core, func() error {
-		p, err = kit.Start(cmd)
+func start(core int, cmd *exec.Cmd) (p *rig.Process, err error) {
+	err = rig.Pinned(core, func() error {
+		p, err = rig.Start(cmd)
 		return err
 	})
 	return p, err
@@ -168,9 +168,9 @@ func quiet() *log.Logger { return log.New(io.Discard, "", 0) }
 
 // freeAddrs returns two loopback addresses that nobody listens on.
 func freeAddrs() (one, other string, err error) {
-	if one, err = kit.FreeAddr(); err != nil {
+	if one, err = rig.FreeAddr(); err != nil {
 		return "", "", err
 	}
-	other, err = kit.FreeAddr()
+	other, err = rig.FreeAddr()
 	return one, other, err
 }

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-go/weir/bench/kit"
+	"github.com/weir-go/weir/bench/rig"
 )
 
 // Results are all figures of a run of the scoreboard.
@@ -90,7 +90,7 @@ type Verdict struct {
 
 func newResults(plan Plan) *Results {
 	return &Results{
-		Machine:  Machine{Cores: runtime.NumCPU(), Kernel: kit.Kernel(), Go: runtime.Version(), Arch: runtime.GOARCH},
+		Machine:  Machine{Cores: runtime.NumCPU(), Kernel: rig.Kernel(), Go: runtime.Version(), Arch: runtime.GOARCH},
 		Measured: time.Now().UTC().Format(time.DateOnly), Pace: plan.Pace,
 	}
 }

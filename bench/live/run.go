@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-go/weir/bench/kit"
+	"github.com/weir-go/weir/bench/rig"
 	"github.com/weir-go/weir/internal/loadgen"
 )
 
@@ -161,7 +161,7 @@ func (r *runner) mark(ctx context.Context, t *trial, lanes []*lane, epoch time.T
 			states[j] = mark{at: time.Since(epoch), app: s, front: l.front.Usage()}
 			ours += states[j].front.CPU
 		}
-		all := kit.Busy(r.test)
+		all := rig.Busy(r.test)
 		for j := range lanes {
 			states[j].busy, states[j].ours = all, ours
 			marks[j] = append(marks[j], states[j])
@@ -270,7 +270,7 @@ func (r *runner) closed(ctx context.Context, p *process, n int, mean, runUp, d t
 	if c.before, err = p.ask(command{}); err != nil {
 		return c, err
 	}
-	first, core := count.Load(), kit.Busy(r.test)
+	first, core := count.Load(), rig.Busy(r.test)
 	if err = loadgen.Pause(ctx, d); err != nil {
 		return c, err
 	}
@@ -278,7 +278,7 @@ func (r *runner) closed(ctx context.Context, p *process, n int, mean, runUp, d t
 	if c.after, err = p.ask(command{}); err != nil {
 		return c, err
 	}
-	others := kit.Busy(r.test) - core - (c.after.CPU - c.before.CPU)
+	others := rig.Busy(r.test) - core - (c.after.CPU - c.before.CPU)
 	c.foreign = max(0, others.Seconds()/c.seconds())
 	return c, nil
 }

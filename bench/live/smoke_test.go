@@ -7,13 +7,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/bench/kit"
+	"github.com/weir-go/weir/bench/rig"
 )
 
 // Everything but the figures: processes start, stages follow one another, every
 // request is accounted for, the report has a line for each cell.
 func TestSmoke(t *testing.T) {
-	test, rest, err := kit.Cores()
+	test, rest, err := rig.Cores()
 	if err != nil {
 		t.Fatal(err)
 	}

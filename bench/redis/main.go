@@ -30,6 +30,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/bench/kit"
+	"github.com/weir-go/weir/bench/rig"
 	"github.com/weir-go/weir/internal/hist"
 	"github.com/weir-go/weir/internal/loadgen"
 	"github.com/weir-go/weir/quota"
@@ -210,13 +211,13 @@ func of(s *weirredis.Store) func(context.Context, string, load) (bool, error) {
 }
 
 // startServer starts a server that keeps nothing on disk, on a free port.
-func startServer(ctx context.Context, program string) (*kit.Process, string, error) {
-	addr, err := kit.FreeAddr()
+func startServer(ctx context.Context, program string) (*rig.Process, string, error) {
+	addr, err := rig.FreeAddr()
 	if err != nil {
 		return nil, "", err
 	}
 	_, port, _ := net.SplitHostPort(addr)
-	p, err := kit.Start(exec.Command(program, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--loglevel", "warning"))
+	p, err := rig.Start(exec.Command(program, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--loglevel", "warning"))
 	if err != nil {
 		return nil, "", fmt.Errorf("%w: run scripts/parts, or name another with -server", err)
 	}

@@ -1,4 +1,6 @@
-package kit
+// Package rig has what benchmarks of real servers share: processes on cores of
+// their own, what the kernel says of them, and clients that cost little.
+package rig
 
 import (
 	"bytes"
