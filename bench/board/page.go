@@ -14,75 +14,89 @@ import (
 // the table.
 const readme = `# Scoreboard
 
-Written by ` + "`make scoreboard`" + `; the same figures are in scoreboard.json, one object a cell, and the plots in plots/. Virtual time; each figure is
+How much useful work each limiter gets done, on every scenario and backend, in virtual time. Use it to compare limiters, and to see where the default fails.
+[live.md](live.md) has real servers, [peers.md](peers.md) limiters of other projects.
+
+` + "`" + `make scoreboard` + "`" + ` writes this page. The same figures are in scoreboard.json, one object a cell, and the plots in plots/. Each figure is
 the median over the seeds (five, three where a run is long), with the least and the largest in brackets. A cross marks a missed goal. The scenarios and
-backends are the files in scenarios/, with what each is about.
+backends are the files in scenarios/; each says what it is about.
 
 %s
-Tuned on are S1, S2, S3, S4, S7, S9 and S11 on B1 to B4: the default was changed with an eye on them. All else is held out: it was only looked at.
-"held_out" marks it in the files.
+Tuned on are S1, S2, S3, S4, S7, S9 and S11 on B1 to B4: the default was changed to do better on them. All others are held out: nothing was changed for them.
+"held_out" marks them in the files.
 
 The columns:
 
-- none: no gate.
-- oracle: the best fixed limit for the very scenario and backend, found by a sweep over limits and waits, newest first while a queue stands; where a goal
-  is a part of what it reaches, it is the best for that figure. It knows everything beforehand and holds its slots; but it is fixed, and a limit that
-  moves can beat it.
-- fixed: a limit tuned once for the backend.
-- aimd: threshold at half the deadline of the backend, starting from 20.
-- default: what a gate does when nobody configures it, the same for every backend. The last column is the limit it set: mean (least to largest).
+- **none**: no gate.
+- **oracle**: the best fixed limit for the very scenario and backend. A sweep over limits and waits finds it, newest first while a queue stands. Where a goal
+  is a part of what the oracle reaches, it is the best for that figure. It knows everything beforehand and keeps its slots. But it is fixed, and a limit that
+  moves can be better.
+- **fixed**: a limit tuned once for the backend.
+- **aimd**: threshold at half the deadline of the backend, starting from 20.
+- **default**: what a gate does when nobody configures it, the same for every backend. The last column is the limit it set: mean (least to largest).
 
-S24 is about a quota, which stands before the gate of each column but none: 500 at once and 5 a second are promised, whatever the backend can do. Its goals
+S24 is about a quota, which stands before the gate of each column but none. It promises 500 at once and 5 a second, whatever the backend can do. Its goals
 are not counted above: no column has a part in them.
 
-What the figures are: goodput is good answers over the capacity in force, goodput_work the same by work. settle is the time until goodput holds
-.95 (S7 and S8b: .9) of load or capacity, whichever is less; calm the time until less than 1 %% is refused; refill the time until the cache answers 90 %%.
-The least that settle can tell apart from chance is the time of 400 requests. over_limit is the most by which an admission brought the backend over the
-limit; limit_rise the highest limit of the stretch over the one it began with. A refusal costs nothing in virtual time, so the bound in S2 is 1.
+The figures:
+
+- **goodput** is good answers over the capacity in force, **goodput_work** the same by work.
+- **settle** is the time until goodput stays at 0.95 (S7 and S8b: 0.9) of load or capacity, whichever is less. It cannot tell less than the time of 400 requests from chance.
+- **calm** is the time until less than 1 %% is refused, **refill** the time until the cache answers 90 %%.
+- **over_limit** is the most by which an admission brought the backend over the
+  limit.
+- **limit_rise** is the highest limit of the stretch over the one it began with.
+
+A refusal costs nothing in virtual time, so the bound in S2 is 1.
 
 What no fixed limit reaches:
 
-- After a step back (S3 calm) the room still holds work that newest-first left behind until its longest wait is over.
-- With exponential service times at a fifth of the capacity (S4b) a tenth of the requests on B2, and more on B4, need longer than their deadline inside a
+- After a step back (S3 calm) the room still has work that newest-first left behind, until its longest wait is over.
+- Exponential service times at a fifth of the capacity (S4b). A tenth of the requests on B2, and more on B4, need longer than their deadline inside a
   full backend, however short the wait.
 - On B4, 53 requests a second, filling an empty backend takes a second (S18): what finishes in the first second was begun before it.
 
-AIMD adds one slot a second and starts from 20: the 100 that B3 wants are 80 s away, longer than most runs. The fixed limit on B1 waits in order of
-arrival, which refuses less near saturation (S9b) and pays for it with a latency of half the deadline under overload; newest first does the reverse.
+AIMD adds one slot a second and starts from 20. The 100 that B3 needs are 80 s away, longer than most runs.
+
+The fixed limit on B1 serves in order of arrival. That refuses less near saturation (S9b), but costs a latency of half the deadline under overload. Newest first does the reverse.
 
 ## Who goes first
 
 ` + "`" + `make scoreboard-order` + "`" + ` writes order.md and order.json: priorities, fairness between users and tenants, exemption and nested calls, on B1 to B4.
-` + "`" + `make scoreboard-order-peers` + "`" + ` writes order-peers.md: other projects' limiters that rank or share, in the same scenarios. Nothing of it is among the figures
-below: work that names nobody is served as if there were neither tenants nor priorities.
+` + "`" + `make scoreboard-order-peers` + "`" + ` writes order-peers.md: other projects' limiters that rank or share, in the same scenarios. None of it is among the figures
+below: work that names nobody is served as if there were no tenants and no priorities.
 
-The columns there are none (no gate), untold (the default gate, not told who asks: what it costs to know nothing), fixed and default (both told). What the figures
-are, each taken from outside, of what comes to the gate and what it lets in:
+The columns there are none (no gate), untold (the default gate, not told who asks: what it costs to know nothing), fixed and default (both told). All figures are measured
+from outside, by what comes to the gate and what it admits:
 
-- served of a class: of what was offered in the stretch, what was answered in time, with all its calls. refused: refusals over attempts. 0 ms is a latency of nothing.
-- p99 of a class, beside what it has alone under the same gate with the same arrivals (` + "`" + `= 1.31 x` + "`" + `). wait_p99 is the part spent in the wait room.
-- inversions: admissions while somebody of a higher priority waited, but for what the lower one is guaranteed.
-- share_error, user_error: by how much of its max-min fair share by weight the tenant, or the user, who is farthest from it is off. The ideal divides what was let in.
-- jain: Jain's index over the tenants of a class of the part that was done of what each offered. given: a class's part of what was let in.
-- slack: what a class did of what the others left of the backend. tasks: tasks done over what capacity allows. behind: nested calls that had to wait for slots of
-  their own callers. starved: the longest time in which some of a class wanted in and none was let in.
+- **served** of a class: of what was offered in the stretch, what was answered in time, with all its calls.
+- **refused**: refusals over attempts.
+- **p99** of a class, beside what it has alone under the same gate with the same arrivals (` + "`" + `= 1.31 x` + "`" + `). A latency of 0 ms means that there was none to measure. **wait_p99** is the part spent in the wait room.
+- **inversions**: admissions while work of a higher priority waited. What the lower one is guaranteed does not count.
+- **share_error**, **user_error**: how far the tenant, or the user, that is farthest from its max-min fair share by weight is off, as a part of that share. The ideal divides what was admitted.
+- **jain**: Jain's index over the tenants of a class, by the part that was done of what each offered.
+- **given**: a class's part of what was admitted.
+- **slack**: what a class did of what the others left of the backend.
+- **tasks**: tasks done over what capacity allows.
+- **behind**: nested calls that had to wait for slots of their own callers.
+- **starved**: the longest time in which a class had work waiting and none was admitted.
 
 What no wait room reaches, and why:
 
-- Where a request says that it takes fifty slots and occupies one worker (S11c), the other slots stand idle while it runs: goodput_work is .04 to .63 under the fixed
-  limit. A cost is slots, and seldom what is meant.
-- Where those inside slow each other down (B2, B4) a full backend answers slower than one that is half empty: about three times at the limit with the most
-  throughput, whoever is let in. p99 beside alone (S12, S13, S21) says that, not how long anybody waited; compare wait_p99.
-- Nobody is interrupted. Critical work that finds a full gate waits for the next slot, and on B1, where two handlers run to completion at a time, for those before
-  it: p99 1.3 times that of having the machine to itself for .6 of the load (S12, fixed). Less needs slots that stand idle: a gate that sheds background work from
+- **A cost is slots, and seldom what is meant.** Where a request says that it takes fifty slots and occupies one worker (S11c), the other slots stand idle while it runs. goodput_work is 0.04 to 0.63 under the fixed
+  limit.
+- **A full backend is slower.** Where requests inside slow each other down (B2, B4), a full backend answers about three times slower than a half-empty one, at the limit with the most
+  throughput, whoever is admitted. p99 beside alone (S12, S13, S21) shows that, and not how long anybody waited; compare wait_p99.
+- **Nobody is interrupted.** Critical work that finds a full gate waits for the next slot. On B1, where two handlers run to completion at a time, it waits for those before
+  it. p99 is 1.3 times that of having the machine to itself for 0.6 of the load (S12, fixed). Less needs slots that stand idle. A gate that sheds background work from
   half of the load on brings 1.25 times and leaves 44 %% of the rest undone.
-- While the default limit climbs, from the 50 slots that half of the load needed to the 100 of B3, the small tenants beside sixteen floods wait for fewer slots
-  than they need, and .05 %% of them are refused (S13b).
-- Shares of time (S14c) are shares of slot time: where more slots are given out than are worked on at once (B1; the default on B3), waiting inside counts as well.
-- On B4 two or three requests in a thousand need longer than their deadline of 5 s inside a full backend, though nobody is refused: served there is not 1.
-- Where a request in a hundred is fifty times the others and runs to completion (S11d on B1), it holds one core of two for 67 ms: that is the p99 of the rest. Told
-  of the cost afterwards a gate shares by cost, but nobody is interrupted.
-- Exempt work passes the gate, not the backend: behind a limit above what the backend works on at once (default on B1 and B3) it stands in the backend's queue.
+- **The default limit has to climb,** from the 50 slots that half of the load needed to the 100 of B3. Meanwhile the small tenants beside sixteen floods wait for fewer slots
+  than they need, and 0.05 %% of them are refused (S13b).
+- **Shares of time (S14c) are shares of slot time.** Where more slots are given out than are worked on at once (B1; the default on B3), waiting inside counts as well.
+- **Some requests are too long.** On B4 two or three requests in a thousand need longer than their deadline of 5 s inside a full backend, though nobody is refused. So served there is not 1.
+- **A long request keeps its core.** Where a request in a hundred is fifty times the others and runs to completion (S11d on B1), it keeps one core of two for 67 ms. That is the p99 of the rest. A gate that is told
+  the cost afterwards shares by cost, but nobody is interrupted.
+- **Exempt work passes the gate, not the backend.** Behind a limit above what the backend works on at once (default on B1 and B3) it stands in the backend's queue.
 
 ## Over time
 

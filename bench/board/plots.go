@@ -24,13 +24,13 @@ func (p *plot) name() string { return p.row + "-" + p.backend }
 
 // plots are what is drawn of a whole board.
 var plots = []plot{
-	{"S3", "B2", 0, 0, "load steps from .5 to 3 times the capacity, and back"},
-	{"S4", "B2", 0, 0, "load .9; the capacity falls to half for 20 s"},
-	{"S4", "B3", 0, 0, "load .9; the capacity falls to half for 20 s"},
+	{"S3", "B2", 0, 0, "load steps from 0.5 to 3 times the capacity, and back"},
+	{"S4", "B2", 0, 0, "load 0.9; the capacity falls to half for 20 s"},
+	{"S4", "B3", 0, 0, "load 0.9; the capacity falls to half for 20 s"},
 	{"S7", "B3", 0, 30 * time.Second, "cold start at 1.5 times the capacity"},
 	{"S11", "B2", 0, 0, "1 request in 100 is 50 times the others; twice the capacity"},
-	{"slower", "B2", 0, 300 * time.Second, "load .9; the backend becomes twice as slow for good"},
-	{"S28b", "B2", 0, 0, "impatient clients at a load of .9; the capacity falls to half for good"},
+	{"slower", "B2", 0, 300 * time.Second, "load 0.9; the backend becomes twice as slow for good"},
+	{"S28b", "B2", 0, 0, "impatient clients at a load of 0.9; the capacity falls to half for good"},
 	{"steps-1500", "P1", 0, 0, "1500 requests/s; 20 workers, then 4, then 20"},
 }
 
