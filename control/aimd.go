@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -56,9 +57,9 @@ type AIMDConfig struct {
 // outcomes, so before a backend of a few requests a second an Initial that is
 // too high stays too high. An idle service with one slow call shrinks too.
 type AIMD struct {
+	adjusted
 	cfg   AIMDConfig
 	taker taker
-	limit int64
 	why   verdict // of the last step
 	last  observation
 }
@@ -95,15 +96,7 @@ func NewAIMD(cfg AIMDConfig) (*AIMD, error) {
 	if err := f.err("aimd"); err != nil {
 		return nil, err
 	}
-	return &AIMD{cfg: cfg, taker: t, limit: min(max(cfg.Initial, cfg.Min), cfg.Max)}, nil
-}
-
-// Name implements [Controller].
-func (a *AIMD) Name() string { return "aimd" }
-
-// Start implements [Controller].
-func (a *AIMD) Start() Decision {
-	return Decision{Limit: a.limit, Next: a.cfg.Window, Reason: "initial"}
+	return &AIMD{adjusted: adjust("aimd", cfg.Initial, cfg.Min, cfg.Max, cfg.Window), cfg: cfg, taker: t}, nil
 }
 
 // Update implements [Controller].
@@ -112,7 +105,9 @@ func (a *AIMD) Update(w *Window) Decision {
 	if fed {
 		why = a.reason(w)
 	}
-	return Decision{Limit: a.limit, Next: a.cfg.Window, Extend: extend, Reason: why}
+	d := a.decide(why)
+	d.Extend = extend
+	return d
 }
 
 func (a *AIMD) step(o observation) {
@@ -123,14 +118,13 @@ func (a *AIMD) step(o observation) {
 		if o.drop {
 			a.why = tooMuch
 		}
-		a.limit = int64(float64(a.limit) * a.cfg.Backoff)
-	case 2*o.inFlight >= float64(a.limit):
+		a.set(math.Trunc(product(a.limit, a.cfg.Backoff)))
+	case 2*o.inFlight >= a.limit:
 		a.why = grown
-		a.limit++
+		a.set(a.limit + 1)
 	default:
 		a.why = unused
 	}
-	a.limit = min(max(a.limit, a.cfg.Min), a.cfg.Max)
 }
 
 func (a *AIMD) reason(w *Window) string {
@@ -142,15 +136,11 @@ func (a *AIMD) reason(w *Window) string {
 	case grown:
 		return "latency fine, limit in use"
 	}
-	return fmt.Sprintf("not in use: %.0f of %d", a.last.inFlight, a.limit)
+	return fmt.Sprintf("not in use: %.0f of %.0f", a.last.inFlight, a.limit)
 }
-
-// Save implements [Saver].
-func (a *AIMD) Save() State { return State{Limit: float64(a.limit)} }
 
 // Restore implements [Saver].
 func (a *AIMD) Restore(s State) {
-	if s.Limit >= 1 { // false for NaN too
-		a.limit = int64(within(s.Limit, a.cfg.Min, a.cfg.Max))
-	}
+	a.adjusted.Restore(s)
+	a.limit = math.Trunc(a.limit)
 }

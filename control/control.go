@@ -179,19 +179,51 @@ func (w *Window) Saturation() float64 {
 	return min(1, float64(w.Saturated)/float64(w.Elapsed))
 }
 
-// Fixed keeps a limit that somebody chose. It assumes that the backend's
-// capacity is known and stays what it is, and fails when either is wrong: too
-// high and the queue moves into the backend, too low and work is refused that
-// could have been done.
+// Fixed keeps a limit that somebody chose. It assumes that the backend's capacity is
+// known and stays what it is. If the limit is too high, work queues in the backend; if
+// it is too low, work is refused that could have been done.
 type Fixed int64
 
 // Name implements [Controller].
 func (Fixed) Name() string { return "fixed" }
 
 // Start implements [Controller].
-func (f Fixed) Start() Decision { return f.decision() }
+func (f Fixed) Start() Decision { return Decision{Limit: max(1, int64(f)), Reason: "fixed"} }
 
 // Update implements [Controller]. It never changes anything.
-func (f Fixed) Update(*Window) Decision { return f.decision() }
+func (f Fixed) Update(*Window) Decision { return f.Start() }
 
-func (f Fixed) decision() Decision { return Decision{Limit: max(1, int64(f)), Reason: "fixed"} }
+// adjusted is a limit that a controller moves within bounds, once a window.
+type adjusted struct {
+	name      string
+	low, high int64
+	window    time.Duration
+	limit     float64
+}
+
+// adjust returns an adjusted limit that begins at initial.
+func adjust(name string, initial, low, high int64, window time.Duration) adjusted {
+	return adjusted{name, low, high, window, within(float64(initial), low, high)}
+}
+
+// Name implements [Controller].
+func (a *adjusted) Name() string { return a.name }
+
+// Start implements [Controller].
+func (a *adjusted) Start() Decision { return a.decide("initial") }
+
+// Save implements [Saver].
+func (a *adjusted) Save() State { return State{Limit: a.limit} }
+
+// Restore implements [Saver].
+func (a *adjusted) Restore(s State) {
+	if s.Limit >= 1 { // false for NaN too
+		a.set(s.Limit)
+	}
+}
+
+func (a *adjusted) set(limit float64) { a.limit = within(limit, a.low, a.high) }
+
+func (a *adjusted) decide(reason string) Decision {
+	return Decision{Limit: int64(a.limit), Next: a.window, Reason: reason}
+}

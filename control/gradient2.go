@@ -94,9 +94,9 @@ type Gradient2Config struct {
 // concurrency without a queue (locks, cores that thrash) it stops too early, and
 // where work differs much in cost it follows the mix.
 type Gradient2 struct {
+	adjusted
 	cfg   Gradient2Config
 	taker taker
-	limit float64
 
 	long  float64 // the baseline, ns
 	sum   float64 // of the first observations
@@ -147,27 +147,18 @@ func NewGradient2(cfg Gradient2Config) (*Gradient2, error) {
 	if err := f.err("gradient2"); err != nil {
 		return nil, err
 	}
-	return &Gradient2{cfg: cfg, taker: t, limit: within(float64(cfg.Initial), cfg.Min, cfg.Max)}, nil
-}
-
-// Name implements [Controller].
-func (g *Gradient2) Name() string { return "gradient2" }
-
-// Start implements [Controller].
-func (g *Gradient2) Start() Decision {
-	return Decision{Limit: int64(g.limit), Next: g.cfg.Window, Reason: "initial"}
+	return &Gradient2{adjusted: adjust("gradient2", cfg.Initial, cfg.Min, cfg.Max, cfg.Window), cfg: cfg, taker: t}, nil
 }
 
 // Update implements [Controller].
 func (g *Gradient2) Update(w *Window) Decision {
-	d := Decision{Next: g.cfg.Window}
 	fed, extend, why := g.taker.feed(w, g.step)
-	d.Extend, d.Reason = extend, why
 	if fed {
-		d.Reason = fmt.Sprintf("%s: %v %v, baseline %v", g.why, g.taker, g.last.rtt, time.Duration(g.long).Round(time.Microsecond))
+		why = fmt.Sprintf("%s: %v %v, baseline %v", g.why, g.taker, g.last.rtt, time.Duration(g.long).Round(time.Microsecond))
 		g.check(w)
 	}
-	d.Limit = int64(g.limit)
+	d := g.decide(why)
+	d.Extend = extend
 	if g.checking {
 		d.Limit = g.cfg.Min
 	}
@@ -180,7 +171,7 @@ func (g *Gradient2) step(o observation) {
 	case g.checking:
 		g.measure(o)
 	case o.drop && !g.cfg.Shipped:
-		g.limit = within(product(g.limit, g.cfg.Backoff), g.cfg.Min, g.cfg.Max)
+		g.set(product(g.limit, g.cfg.Backoff))
 		g.why = "dropped"
 	case o.rtt <= 0:
 		g.why = "no latency"
@@ -256,8 +247,7 @@ func (g *Gradient2) follow(o observation) {
 		g.why = "slower than the baseline"
 	}
 	next := product(g.limit, gradient) + g.queue()
-	next = product(g.limit, 1-g.cfg.Smoothing) + product(next, g.cfg.Smoothing)
-	g.limit = within(next, g.cfg.Min, g.cfg.Max)
+	g.set(product(g.limit, 1-g.cfg.Smoothing) + product(next, g.cfg.Smoothing))
 }
 
 // average takes short into the baseline and returns it.
@@ -317,9 +307,7 @@ func (g *Gradient2) Save() State {
 
 // Restore implements [Saver].
 func (g *Gradient2) Restore(s State) {
-	if s.Limit >= 1 { // false for NaN too
-		g.limit = within(s.Limit, g.cfg.Min, g.cfg.Max)
-	}
+	g.adjusted.Restore(s)
 	if s.Baseline > 0 {
 		g.long, g.floor = float64(s.Baseline), float64(s.Baseline)
 		g.sum, g.count, g.known = 0, warmUp, true

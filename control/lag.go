@@ -75,9 +75,9 @@ type LagMapConfig struct {
 // of 1/s, and settles it fastest where (1 − s)² = 4·s·gain: 0.25 for a gain of
 // 0.55.
 type LagMap struct {
+	adjusted
 	cfg    LagMapConfig
 	reader lagReader
-	limit  float64
 }
 
 // NewLagMap returns a LagMap controller, or an error that names every field out
@@ -107,28 +107,19 @@ func NewLagMap(cfg LagMapConfig) (*LagMap, error) {
 	if err := f.err("lag"); err != nil {
 		return nil, err
 	}
-	return &LagMap{cfg: cfg, reader: reader, limit: within(float64(cfg.Initial), cfg.Min, cfg.Max)}, nil
-}
-
-// Name implements [Controller].
-func (l *LagMap) Name() string { return "lag" }
-
-// Start implements [Controller].
-func (l *LagMap) Start() Decision {
-	return Decision{Limit: int64(l.limit), Next: l.cfg.Interval, Reason: "initial"}
+	return &LagMap{adjusted: adjust("lag", cfg.Initial, cfg.Min, cfg.Max, cfg.Interval), cfg: cfg, reader: reader}, nil
 }
 
 // Update implements [Controller].
 func (l *LagMap) Update(w *Window) Decision {
-	d := Decision{Next: l.cfg.Interval}
 	lag, name, known := l.reader.read(w)
+	why := fmt.Sprintf("lag %.0f", lag)
 	if known {
 		l.move(l.at(lag))
-		d.Reason = fmt.Sprintf("lag %.0f", lag)
 	} else {
-		l.limit, d.Reason = l.reader.without(l.limit)
+		l.limit, why = l.reader.without(l.limit)
 	}
-	d.Limit = int64(l.limit)
+	d := l.decide(why)
 	if d.Limit < l.cfg.Max {
 		d.Signal = name
 	}
@@ -152,17 +143,7 @@ func (l *LagMap) move(wanted float64) {
 	}
 	step := product(l.cfg.Smoothing, wanted-l.limit)
 	most := l.cfg.MaxChange * (high - low)
-	l.limit = within(l.limit+min(max(step, -most), most), l.cfg.Min, l.cfg.Max)
-}
-
-// Save implements [Saver].
-func (l *LagMap) Save() State { return State{Limit: l.limit} }
-
-// Restore implements [Saver].
-func (l *LagMap) Restore(s State) {
-	if s.Limit >= 1 { // false for NaN too
-		l.limit = within(s.Limit, l.cfg.Min, l.cfg.Max)
-	}
+	l.set(l.limit + min(max(step, -most), most))
 }
 
 // DrainConfig configures [NewDrain]. The zero value of a field means its
@@ -233,9 +214,9 @@ type DrainConfig struct {
 //     what finishes is what was let in. Then only Decay pulls against lag, and
 //     Target is overshot by what demand can add in two intervals.
 type Drain struct {
+	adjusted
 	cfg    DrainConfig
 	reader lagReader
-	limit  float64
 }
 
 // NewDrain returns a Drain controller, or an error that names every field out of
@@ -270,15 +251,7 @@ func NewDrain(cfg DrainConfig) (*Drain, error) {
 	if err := f.err("drain"); err != nil {
 		return nil, err
 	}
-	return &Drain{cfg: cfg, reader: reader, limit: within(float64(cfg.Initial), cfg.Min, cfg.Max)}, nil
-}
-
-// Name implements [Controller].
-func (d *Drain) Name() string { return "drain" }
-
-// Start implements [Controller].
-func (d *Drain) Start() Decision {
-	return Decision{Limit: int64(d.limit), Next: d.cfg.Interval, Reason: "initial"}
+	return &Drain{adjusted: adjust("drain", cfg.Initial, cfg.Min, cfg.Max, cfg.Interval), cfg: cfg, reader: reader}, nil
 }
 
 // Update implements [Controller].
@@ -290,7 +263,7 @@ func (d *Drain) Update(w *Window) Decision {
 	} else {
 		d.limit, why = d.reader.without(d.limit)
 	}
-	decision := Decision{Limit: int64(d.limit), Next: d.cfg.Interval, Reason: why}
+	decision := d.decide(why)
 	if decision.Limit < d.cfg.Max {
 		decision.Signal = name
 	}
@@ -303,7 +276,7 @@ func (d *Drain) follow(lag float64, w *Window) string {
 	case lag < threshold && 2*float64(w.MaxInFlight) < d.limit:
 		return fmt.Sprintf("lag %.0f below %.0f, not in use: %d of %d", lag, threshold, w.MaxInFlight, int64(d.limit))
 	case lag < threshold:
-		d.limit = within(d.cfg.grow(d.limit), d.cfg.Min, d.cfg.Max)
+		d.set(d.cfg.grow(d.limit))
 		return fmt.Sprintf("lag %.0f below %.0f", lag, threshold)
 	case w.Elapsed <= 0:
 		return "a window of no length: held"
@@ -311,7 +284,7 @@ func (d *Drain) follow(lag float64, w *Window) string {
 		return fmt.Sprintf("lag %.0f, %d in flight is worked off first", lag, w.InFlight)
 	}
 	busy := float64(w.LatencySum) / float64(w.Elapsed)
-	d.limit = within(min(d.limit, d.cfg.shrink(busy, lag)), d.cfg.Min, d.cfg.Max)
+	d.set(min(d.limit, d.cfg.shrink(busy, lag)))
 	return fmt.Sprintf("lag %.0f, the drain kept %.0f slots busy", lag, busy)
 }
 
@@ -324,16 +297,6 @@ func (cfg *DrainConfig) grow(limit float64) float64 {
 func (cfg *DrainConfig) shrink(busy, lag float64) float64 {
 	threshold := cfg.Threshold * cfg.Target
 	return busy * cfg.PerWork * math.Pow(cfg.Decay, (lag-threshold)/threshold) * cfg.Fudge
-}
-
-// Save implements [Saver].
-func (d *Drain) Save() State { return State{Limit: d.limit} }
-
-// Restore implements [Saver].
-func (d *Drain) Restore(s State) {
-	if s.Limit >= 1 { // false for NaN too
-		d.limit = within(s.Limit, d.cfg.Min, d.cfg.Max)
-	}
 }
 
 // lagReader reads lag out of a window's readings, and says what is to be done

@@ -273,8 +273,8 @@ type ResourceConfig struct {
 // brings the limit to Min. Where the backend is what limits, put [Capped] around
 // a controller that measures it.
 type Resource struct {
-	cfg   ResourceConfig
-	limit float64
+	adjusted
+	cfg ResourceConfig
 }
 
 // NewResource returns a Resource controller, or an error that names every field
@@ -295,54 +295,31 @@ func NewResource(cfg ResourceConfig) (*Resource, error) {
 	if err := f.err("resource"); err != nil {
 		return nil, err
 	}
-	r := &Resource{cfg: cfg}
-	r.set(float64(cfg.Initial))
-	return r, nil
-}
-
-// Name implements [Controller].
-func (r *Resource) Name() string { return "resource" }
-
-// Start implements [Controller].
-func (r *Resource) Start() Decision {
-	return Decision{Limit: int64(r.limit), Next: r.cfg.Window, Reason: "initial"}
+	return &Resource{adjust("resource", cfg.Initial, cfg.Min, cfg.Max, cfg.Window), cfg}, nil
 }
 
 // Update implements [Controller].
 func (r *Resource) Update(w *Window) Decision {
-	d := Decision{Next: r.cfg.Window}
 	p, known := highest(w.Readings, r.cfg.Signals)
 	used := max(w.MaxInFlight, w.InFlight)
+	why, by := "", ""
 	switch {
 	case !known:
-		d.Reason = "no signal is known"
+		why = "no signal is known"
 	case used == 0:
-		d.Reason = "idle"
+		why = "idle"
 	case p.Value > 1:
 		r.set(r.limit * max(r.cfg.Backoff, 1/p.Value))
-		d.Reason, d.Signal = p.over(), p.Name
+		why, by = p.over(), p.Name
 	case used < int64(r.limit):
-		d.Reason = "limit not reached"
+		why = "limit not reached"
 	default:
 		r.set(r.limit * min(r.cfg.Growth, 1/p.Value))
-		d.Reason = "pressure fine, limit reached: " + p.over()
+		why = "pressure fine, limit reached: " + p.over()
 	}
-	d.Limit = int64(r.limit)
+	d := r.decide(why)
+	d.Signal = by
 	return d
-}
-
-// Save implements [Saver].
-func (r *Resource) Save() State { return State{Limit: r.limit} }
-
-// Restore implements [Saver].
-func (r *Resource) Restore(s State) {
-	if s.Limit >= 1 && !math.IsInf(s.Limit, 1) { // false for NaN too
-		r.set(s.Limit)
-	}
-}
-
-func (r *Resource) set(limit float64) {
-	r.limit = within(limit, r.cfg.Min, r.cfg.Max)
 }
 
 // highest returns the known reading of the highest value: the signal that

@@ -69,9 +69,9 @@ type VegasConfig struct {
 //     that has become fast.
 //   - It adds a logarithm a window, so hundreds of slots take minutes.
 type Vegas struct {
+	adjusted
 	cfg    VegasConfig
 	taker  taker
-	limit  float64
 	minRTT time.Duration // 0: none yet
 	jitter float64       // in [0.5, 1)
 	count  float64       // observations since the last probe
@@ -109,17 +109,9 @@ func NewVegas(cfg VegasConfig) (*Vegas, error) {
 	if err := f.err("vegas"); err != nil {
 		return nil, err
 	}
-	v := &Vegas{cfg: cfg, taker: t, limit: within(float64(cfg.Initial), cfg.Min, cfg.Max)}
+	v := &Vegas{adjusted: adjust("vegas", cfg.Initial, cfg.Min, cfg.Max, cfg.Window), cfg: cfg, taker: t}
 	v.draw()
 	return v, nil
-}
-
-// Name implements [Controller].
-func (v *Vegas) Name() string { return "vegas" }
-
-// Start implements [Controller].
-func (v *Vegas) Start() Decision {
-	return Decision{Limit: int64(v.limit), Next: v.cfg.Window, Reason: "initial"}
 }
 
 // Update implements [Controller].
@@ -128,7 +120,9 @@ func (v *Vegas) Update(w *Window) Decision {
 	if fed {
 		why = fmt.Sprintf("%s: %v %v, shortest %v", v.why, v.taker, v.last.rtt, v.minRTT)
 	}
-	return Decision{Limit: int64(v.limit), Next: v.cfg.Window, Extend: extend, Reason: why}
+	d := v.decide(why)
+	d.Extend = extend
+	return d
 }
 
 func (v *Vegas) step(o observation) {
@@ -151,7 +145,7 @@ func (v *Vegas) step(o observation) {
 	if next, v.why = v.judge(o); next != v.limit {
 		next = within(next, v.cfg.Min, v.cfg.Max)
 		next = product(1-v.cfg.Smoothing, v.limit) + product(v.cfg.Smoothing, next)
-		v.limit = within(next, v.cfg.Min, v.cfg.Max) // a mean of two 15s may be 14.99
+		v.set(next) // a mean of two 15s may be 14.99
 	}
 }
 
@@ -205,9 +199,7 @@ func (v *Vegas) Save() State { return State{Limit: v.limit, Baseline: v.minRTT} 
 
 // Restore implements [Saver].
 func (v *Vegas) Restore(s State) {
-	if s.Limit >= 1 { // false for NaN too
-		v.limit = within(s.Limit, v.cfg.Min, v.cfg.Max)
-	}
+	v.adjusted.Restore(s)
 	if s.Baseline > 0 {
 		v.minRTT = s.Baseline
 	}
