@@ -20,12 +20,12 @@ const (
 	// AggregatePercentile is the Percentile of the configuration, by rank; see
 	// [Window.Quantile].
 	AggregatePercentile Aggregate = "percentile"
-	// AggregateEach lets every sample of the window take a step of its own, in the
-	// order in which they finished, as upstream's limits do when nothing is
-	// wrapped around them. Of very many samples a window keeps an even share, and
-	// a sample's mean concurrency stands for what was in flight when it started.
-	// Samples do not tell failed work from dropped work: if anything was dropped
-	// in the window, all that are not good count as drops, else none does.
+	// AggregateEach makes a step for every sample of the window, in the order in
+	// which they finished, as Netflix's limits do without a WindowedLimit. Of very
+	// many samples a window keeps an even share. A sample's mean concurrency stands
+	// for what was in flight when it started. Samples do not tell failed work from
+	// dropped work: if anything was dropped in the window, all samples that are not
+	// good count as drops, else none does.
 	AggregateEach Aggregate = "each"
 )
 
@@ -54,8 +54,8 @@ func (t taker) check(f *faults) {
 	f.check(t.enough >= 1, "MinSamples %d: must be at least 1", t.enough)
 }
 
-// feed calls step with every observation that w yields. It reports false, and
-// why, if there was none; extend says what is to become of the window then.
+// feed calls step with every observation of w. If there is none it reports false,
+// why, and whether to extend the window.
 func (t taker) feed(w *Window, step func(observation)) (fed, extend bool, why string) {
 	if t.take == AggregateEach {
 		drops := w.Dropped() > 0
@@ -70,12 +70,12 @@ func (t taker) feed(w *Window, step func(observation)) (fed, extend bool, why st
 	if n := w.OK + w.Dropped(); n < t.enough {
 		return false, !t.discard, fmt.Sprintf("%d samples, %d needed", n, t.enough)
 	}
-	step(observation{rtt: t.of(w), inFlight: float64(w.MaxInFlight), drop: w.Dropped() > 0})
+	step(observation{rtt: t.latency(w), inFlight: float64(w.MaxInFlight), drop: w.Dropped() > 0})
 	return true, false, ""
 }
 
-// of returns the latency that stands for w.
-func (t taker) of(w *Window) time.Duration {
+// latency returns the latency that stands for w.
+func (t taker) latency(w *Window) time.Duration {
 	switch t.take {
 	case AggregateMean:
 		return w.Mean()

@@ -7,7 +7,10 @@ import (
 )
 
 // AIMDConfig configures [NewAIMD]. The zero value of a field means its default.
-// [NetflixAIMD] and [KlaviyoAIMD] are filled in as those two run it.
+//
+// Netflix's concurrency-limits runs it, inside its WindowedLimit, with Min 20, Max 200,
+// Take [AggregateMean] and DiscardThin. Klaviyo describes its metrics service with a
+// Window of 3 s and a Threshold of your own.
 type AIMDConfig struct {
 	// Initial is the first limit, clamped to Min and Max. Default 20.
 	Initial int64
@@ -24,38 +27,36 @@ type AIMDConfig struct {
 	Take Aggregate
 	// Percentile is the one for AggregatePercentile. Range (0, 1], default 0.95.
 	Percentile float64
-	// Backoff is what the limit is multiplied by on overload. Range [0.5, 1),
+	// Backoff multiplies the limit on overload. Range [0.5, 1),
 	// default 0.9.
 	Backoff float64
 
 	// Window is how long to gather samples. Default 1 s, at least 10 ms.
 	Window time.Duration
-	// MinSamples is how many outcomes a window needs to be judged; a thinner
-	// one is extended, so that its drops are not lost. Default 10. AggregateEach
-	// needs none.
+	// MinSamples is how many outcomes a window needs to be judged. A window with fewer
+	// is extended, so that its drops are not lost. Default 10. AggregateEach needs
+	// none.
 	MinSamples int64
-	// DiscardThin throws windows of fewer than MinSamples away, with their
-	// drops, as Netflix's WindowedLimit does.
+	// DiscardThin discards windows of fewer than MinSamples, with their drops, as
+	// Netflix's WindowedLimit does.
 	DiscardThin bool
 }
 
-// AIMD adds one to the limit after a window in which latency was fine and at
-// least half of the limit was used, and multiplies the limit by Backoff, rounded
-// down, after a window whose latency exceeded the threshold or in which anything
-// was dropped (timed out, refused below, or abandoned). It is the algorithm of
-// Netflix's concurrency-limits AIMDLimit, fed window aggregates as in Klaviyo's
-// variant: one latency, the highest in-flight, whether anything was dropped.
+// AIMD adds one to the limit, or multiplies it by Backoff and rounds down. It adds after
+// a window in which latency was fine and at least half of the limit was used. It cuts
+// after a window whose latency exceeded the threshold, or in which anything was dropped
+// (timed out, refused by the backend, or abandoned). This is AIMDLimit of Netflix's
+// concurrency-limits. It sees one latency for each window, the most in flight, and
+// whether anything was dropped.
 //
-// Two departures: the minimum is 1 and Initial is clamped to the bounds
-// (upstream takes a minimum of 0 and an initial limit below the minimum); and a
-// window of nothing but drops counts (upstream's Go port freezes there).
+// It differs from upstream in two ways. The minimum is 1, and Initial is clamped to the
+// bounds. A window of nothing but drops counts; upstream's Go port freezes there.
 //
-// It assumes that the threshold fits the backend: it settles where latency
-// touches the threshold, not where throughput is best. It climbs by one a
-// window, so a backend that wants hundreds of slots waits minutes for them
-// ([AggregateEach] climbs by one a sample); and it judges only windows of MinSamples
-// outcomes, so before a backend of a few requests a second an Initial that is
-// too high stays too high. An idle service with one slow call shrinks too.
+// It assumes that the threshold fits the backend: the limit ends where latency touches
+// the threshold, not where throughput is best. It climbs by one a window, so hundreds of
+// slots take minutes ([AggregateEach] climbs by one a sample). It judges only windows of
+// MinSamples outcomes, so with a few requests a second an Initial that is too high stays
+// too high. An idle service with one slow call shrinks too.
 type AIMD struct {
 	adjusted
 	cfg   AIMDConfig

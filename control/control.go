@@ -6,21 +6,21 @@
 // with everything measured in that window, and applies the Decision. The same
 // controller therefore runs unchanged in a service and in the simulator.
 //
-//   - [Knee], the default, compares what a little more and a little less
-//     concurrency bring, and needs to be told nothing.
+//   - [Knee], the default, compares a little more concurrency with a little less.
+//     It has nothing to configure.
 //   - [Fixed] keeps a number that somebody chose.
-//   - [AIMD] adds one while latency is fine and takes a share away when it is
-//     not: robust, but it needs a threshold for each backend.
-//   - [Vegas] keeps the queue that it reads off the shortest latency short.
-//   - [Gradient2] follows latency against its own long-term average, here with a
-//     floor that load cannot raise.
+//   - [AIMD] adds one while latency is fine and cuts a share when it is not. It is
+//     robust, but needs a latency threshold for each backend.
+//   - [Vegas] keeps the backend's queue short. It infers the queue from the shortest
+//     latency.
+//   - [Gradient2] compares latency with its own long-term average, here with a floor
+//     that load cannot raise.
 //   - [Probe] tries a step up or down and keeps what made throughput greater;
 //     [ProbePair] does so for a gate of reads and one of writes together.
-//   - [LagMap] reads the limit off the lag of something behind the gate.
+//   - [LagMap] maps the lag of something behind the gate to a limit.
 //   - [Drain] lets in a little less than was drained while that lag is too high.
-//   - [Resource] keeps the highest pressure among the gate's signals, such as
-//     the processor's, where it is wanted.
-//   - [Capped] puts such a bound on any other of these.
+//   - [Resource] keeps the highest pressure among the gate's signals at 1.
+//   - [Capped] puts such a bound on any other controller.
 package control
 
 import (
@@ -44,8 +44,8 @@ type Controller interface {
 type Saver interface {
 	// Save returns the learned state; it must survive a JSON round trip.
 	Save() State
-	// Restore takes up saved state. It ignores what does not fit its own
-	// configuration (a limit outside the bounds is clamped).
+	// Restore continues from saved state. It clamps a limit to its own bounds and
+	// ignores values that make no sense.
 	Restore(s State)
 }
 
@@ -59,19 +59,19 @@ type State struct {
 
 // Decision is what a controller wants.
 type Decision struct {
-	// Limit is the new limit, from 1 to 1<<30. A gate keeps the last good one
-	// instead of anything else, and counts that as a fault.
+	// Limit is the new limit, from 1 to 1<<30. On any other value a gate keeps the
+	// last good limit and counts a fault.
 	Limit int64
-	// Next is how long the next window should last, at least 1 ms (a gate makes
-	// less into that); 0 means that the controller need not be called again.
+	// Next is how long the next window should last, at least 1 ms: a gate uses 1 ms
+	// for less. 0 means that the controller need not be called again.
 	Next time.Duration
-	// Extend keeps what has been measured: the next window goes on from it.
-	// A controller asks for it when it has too few samples to judge.
+	// Extend adds the next window to this one. A controller asks for it when it has
+	// too few samples to judge.
 	Extend bool
 	// Reason says in a few words why the limit changed, or why it did not.
 	Reason string
-	// Signal names the reading that binds the limit, empty if none does. It is
-	// in the gate's snapshot and in its rejections.
+	// Signal names the reading that binds the limit, empty if none does. The gate's
+	// snapshot and its rejections show it.
 	Signal string
 }
 
@@ -81,8 +81,8 @@ type Window struct {
 	// Now is the gate's clock at the end of the window, Elapsed its length.
 	Now, Elapsed time.Duration
 
-	// Limit was in force; InFlight is held right now, MaxInFlight the highest
-	// in-flight any sampled work saw right after its own admission.
+	// Limit was in force. InFlight is in flight right now. MaxInFlight is the most
+	// that any sampled work saw in flight right after its own admission.
 	Limit, InFlight, MaxInFlight int64
 	// MeanInFlight is the mean over Elapsed.
 	MeanInFlight float64
@@ -98,16 +98,16 @@ type Window struct {
 	// of OK, Overload and Abandoned.
 	OK, Failed, Overload, Abandoned int64
 
-	// Latencies are the service times of OK, Overload and Abandoned work in
-	// ascending order, at most the gate's sample size: the most recent ones.
+	// Latencies are the most recent service times of OK, Overload and Abandoned work
+	// in ascending order, at most the gate's sample size.
 	Latencies []time.Duration
 	// LatencySum adds the service times of all Timed outcomes, also those
 	// that Latencies had no room for.
 	LatencySum time.Duration
 	Timed      int64
 
-	// Samples are what finished, Failed work included, in the order in which
-	// it did; of more than the gate's sample size, an even share.
+	// Samples are what finished, Failed work included, in that order. Of more than the
+	// gate's sample size they are an even share.
 	Samples []Sample
 
 	// Readings are what the gate's signals say now.
@@ -120,8 +120,8 @@ type Sample struct {
 	Start time.Duration
 	// Latency is its service time.
 	Latency time.Duration
-	// Concurrency is how much was in flight on the mean over its life, itself
-	// included. Work of a cost counts as that much.
+	// Concurrency is the mean in flight over its life, itself included. Work counts as
+	// much as it costs.
 	Concurrency float64
 	// Good reports whether it finished OK: not failed, late, refused below or
 	// abandoned.
@@ -136,8 +136,7 @@ type Reading struct {
 	// controller agree on: a pressure, where 1 is the most that is wanted, for
 	// [Resource] and [Capped]; a count of messages for [LagMap].
 	Value float64
-	// Known is false while there is nothing to go by: never read so far, failed,
-	// or too old.
+	// Known is false if the signal was never read, has failed, or is too old.
 	Known bool
 }
 

@@ -117,7 +117,7 @@ func ExampleLagMap() {
 	// Output:
 	// 1000 lag 8000
 	// 505 lag 55000
-	// 505 lag unknown for 1 of 1 intervals: held
+	// 505 lag unknown for 1 of 1 intervals: limit kept
 	// 10 lag unknown for more than 1 intervals: safe limit 10
 }
 
@@ -173,5 +173,5 @@ func ExampleResource() {
 	}
 	d := r.Update(&control.Window{InFlight: 100, Readings: []control.Reading{{Name: "cpu", Value: 1.25, Known: true}}})
 	fmt.Println(d.Limit, d.Reason)
-	// Output: 80 cpu at 1.25 of what is wanted
+	// Output: 80 signal cpu at 1.25
 }

@@ -18,9 +18,9 @@ type Gradient2Config struct {
 	// Smoothing is the weight of the new limit against the old. Range (0, 1],
 	// default 0.2.
 	Smoothing float64
-	// Queue is how much may stand in the backend's queue. Default 4, at least 1.
+	// Queue is how much may wait in the backend's queue. Default 4, at least 1.
 	Queue int64
-	// RootQueue lets it be the square root of the limit where that is more.
+	// RootQueue allows the square root of the limit instead, if that is more.
 	RootQueue bool
 	// LongWindow is over how many observations the baseline is averaged.
 	// Default 600, at least 1.
@@ -29,17 +29,17 @@ type Gradient2Config struct {
 	// shrinks. Default 1.5, at least 1.
 	Tolerance float64
 
-	// Shipped selects what upstream ships: a baseline that follows any load that
-	// lasts, and drops ignored. For comparison; see [Gradient2].
+	// Shipped selects upstream's behaviour, for comparison: the baseline follows any
+	// load that lasts, and drops are ignored. See [Gradient2].
 	Shipped bool
 	// Rise is how many times the latency at Min the baseline may be. Default
 	// 1.2, at least 1. Not with Shipped.
 	Rise float64
-	// Recheck is after how many windows in which latency held the limit down,
-	// less half of those in which it did not, the latency at Min is measured
-	// anew. Default 60, at least 1 and at most a million. Not with Shipped.
+	// Recheck is after how many windows the latency at Min is measured again. It
+	// counts the windows in which latency kept the limit down, less half of the
+	// others. Default 60, at least 1 and at most a million. Not with Shipped.
 	Recheck int64
-	// Backoff is what the limit is multiplied by after a window with drops.
+	// Backoff multiplies the limit after a window with drops.
 	// Range (0, 1), default 0.9. Not with Shipped.
 	Backoff float64
 
@@ -59,40 +59,39 @@ type Gradient2Config struct {
 // plus room for a short queue; smoothed. It is Netflix's Gradient2Limit with
 // another baseline.
 //
-// Upstream's baseline forgets: the average follows whatever lasts. Before a
-// backend that is overloaded for ten minutes it comes to hold the overload for
-// normal, and the limit returns to Max. Here the baseline may be at most Rise
-// times the floor, the latency that was measured with no more than Min in
-// flight. The floor goes down a tenth of the way with every observation below
-// it, and up only with those that had at most Min in flight. So load cannot
-// raise it.
+// # The baseline
 //
-// A backend that has become slower for good looks like overload at first: the
-// limit shrinks. After Recheck windows in which latency held it down, less half
-// of those in which it did not, the limit goes to Min. It stays there until the
-// work admitted before has finished, and one window more, whose latency is the
-// new floor. If the backend is slower, the baseline may rise to it and the limit
-// grows again, by at most Smoothing × Queue a window; if it is overloaded, the
-// floor is what it was. The same happens if the first observations all had more
-// than Min in flight. The defaults begin to follow a slow-down after one to four
-// minutes. Under lasting overload of a backend that answers within a window they
-// cost two windows in 62.
+// Upstream's baseline forgets: the average follows whatever lasts. After ten minutes of
+// overload it takes overload for normal, and the limit returns to Max. Here the baseline
+// is at most Rise times the floor, the latency that was measured with no more than Min
+// in flight. The floor goes down a tenth of the way with every observation below it. It
+// goes up only with observations that had at most Min in flight, so load cannot raise
+// it.
 //
-// If in flight does not fall for 20 windows meanwhile, because exempt work keeps
-// it up, the measurement ends and the floor stays.
+// A backend that has become slower for good looks like overload at first: the limit
+// shrinks. After Recheck windows of that the limit goes to Min. It stays there until the
+// work admitted before has finished, and one window more, whose latency is the new
+// floor. If the backend is slower, the baseline may rise to it, and the limit grows
+// again, by at most Smoothing × Queue a window. If it is overloaded, the floor is what
+// it was. The same happens if the first observations all had more than Min in flight.
+// The defaults begin to follow a slow-down after one to four minutes. Under lasting
+// overload of a backend that answers within a window they cost two windows in 62.
 //
-// Drops (timed out, refused below, abandoned) multiply the limit by Backoff, and
-// their window says nothing about the baseline. Upstream ignores them
-// completely: a backend that fails fast looks healthy. Shipped selects upstream's
-// behaviour in both.
+// Exempt work can keep more than Min in flight. If in flight does not fall for 20
+// windows, the measurement ends and the floor stays.
 //
-// It assumes that latency grows with the queue, that Min in flight is no
-// overload, and that work costs the same each time. Where it fails: latency that
-// is mildly too high for ever still lets the limit rise to Queue / (1 − gradient):
-// to 20 for a gradient of 0.8, 40 for 0.9, 80 for 0.95. A backend that cannot
-// take Min (20 by default) is overloaded for good. Where latency grows with
-// concurrency without a queue (locks, cores that thrash) it stops too early, and
-// where work differs much in cost it follows the mix.
+// Drops (timed out, refused by the backend, abandoned) multiply the limit by Backoff,
+// and their window says nothing about the baseline. Upstream ignores drops, so a backend
+// that fails fast looks healthy.
+//
+// # Assumptions, and where it fails
+//
+// Latency grows with the queue, Min in flight is no overload, and work costs the same
+// each time. Latency that is mildly too high for ever still lets the limit rise to Queue
+// / (1 − gradient): to 20 for a gradient of 0.8, 40 for 0.9, 80 for 0.95. A backend that
+// cannot take Min (20 by default) is overloaded for good. Where latency grows with
+// concurrency without a queue (locks, cores that thrash) it stops too early. Where work
+// differs much in cost it follows the mix.
 type Gradient2 struct {
 	adjusted
 	cfg   Gradient2Config
@@ -105,7 +104,7 @@ type Gradient2 struct {
 
 	known    bool  // floor comes from at most Min in flight
 	slow     bool  // the last step found latency above the baseline
-	held     int64 // twice the windows in which latency held the limit down, less the others
+	held     int64 // twice the windows in which latency kept the limit down, less the others
 	checking bool  // the limit is Min, to measure the floor
 	measured bool  // that is done
 	stalled  int   // windows of it after which no less was in flight
@@ -180,8 +179,7 @@ func (g *Gradient2) step(o observation) {
 	}
 }
 
-// check counts the windows until the floor is measured anew, and says when that is
-// over.
+// check decides when the floor is measured again, and when that is over.
 func (g *Gradient2) check(w *Window) {
 	if g.cfg.Shipped {
 		return
@@ -250,7 +248,7 @@ func (g *Gradient2) follow(o observation) {
 	g.set(product(g.limit, 1-g.cfg.Smoothing) + product(next, g.cfg.Smoothing))
 }
 
-// average takes short into the baseline and returns it.
+// average adds short to the baseline and returns it.
 func (g *Gradient2) average(short float64) float64 {
 	if g.count < warmUp {
 		g.count++
@@ -266,8 +264,7 @@ func (g *Gradient2) average(short float64) float64 {
 // warmUp is how many observations the baseline is a plain mean of.
 const warmUp = 10
 
-// bound keeps the baseline within Rise times the floor, which it brings up to
-// date.
+// bound updates the floor and keeps the baseline within Rise times that.
 func (g *Gradient2) bound(o observation, short, long float64) float64 {
 	low := o.inFlight <= float64(g.cfg.Min)
 	g.known = g.known || low

@@ -6,83 +6,79 @@ import (
 	"time"
 )
 
-// KneeConfig configures [NewKnee]. The zero value is meant for everybody: there
-// is no latency, no threshold and no size of the backend to tell.
+// KneeConfig configures [NewKnee]. The zero value is meant for everybody: there is no
+// latency, no threshold and no size of the backend to configure.
 type KneeConfig struct {
 	// Initial is the first limit, clamped to Min and Max. Default 20. It only
 	// matters until the limit has been reached for the first time.
 	Initial int64
-	// Min and Max bound the limit. Min is at least 1 and 2 by default: with one
-	// slot the backend idles while an answer and the next request are on their
-	// way. Default of Max 10,000.
+	// Min and Max bound the limit. Defaults 2 and 10,000; Min is at least 1. With one
+	// slot the backend idles while an answer and the next request are on their way.
 	Min, Max int64
 }
 
-// Knee finds the concurrency beyond which more of it buys no more throughput:
-// weir's default. It knows nothing about the backend but what finishes: no
-// latency to hold, no baseline to forget, no size to configure.
+// Knee finds the concurrency beyond which more of it buys no more throughput. It is
+// weir's default. It needs no target latency, no baseline and no size of the backend: it
+// goes by what finishes.
 //
 // # How it judges
 //
-// While work waits, it holds the limit a little below and a little above its
-// estimate in turn, for a few service times each, and compares. By Little's law
-// throughput is n/W, so what counts is how the mean service time W of the work
-// admitted in each stretch follows the mean concurrency n of its life:
+// While work waits, Knee sets the limit a little below and a little above its estimate in
+// turn, for a few service times each, and compares. By Little's law throughput is n/W. n
+// is the mean concurrency over the life of the work admitted in a stretch, W its mean
+// service time, G the share of answers that came in time. Then
 //
 //	e = 1 − d ln W / d ln n + d ln G / d ln n
 //
-// is the elasticity of the useful throughput, where G is the share of answers
-// that came in time. Three stretches in a row make one comparison, the middle
-// one against the mean of its neighbours, which cancels what drifts meanwhile.
-// Service times are cut off at four times the median, and the slope is corrected
-// for what that hides: one request of fifty times the work would drown the
-// comparison otherwise. Work belongs to the stretch in which it was admitted,
-// whenever it ends; counting what ends in a stretch instead mistakes young work
-// for fast work.
+// is the elasticity of useful throughput. Three stretches in a row make one comparison:
+// the middle one against the mean of its neighbours, which cancels drift. Service times
+// are cut off at four times the median, or one request of fifty times the work would
+// drown the comparison. The slope is corrected for that. Work belongs to the stretch in
+// which it was admitted, whenever it ends: to count what ends in a stretch would mistake
+// young work for fast work.
 //
-// The estimate then moves by the gain of a Kalman filter on the distance to the
-// point where e equals a price of 0.045 (so that slots that buy next to nothing
-// are left), with a noise that is measured by how much comparisons in a row
-// disagree. Few completions move it little, a clear answer moves it at once.
+// The estimate then moves towards the point where e equals a price of 0.045, so that
+// slots that buy next to nothing are left out. How far is the gain of a Kalman filter.
+// Its noise is measured by how much comparisons in a row disagree. Few completions move
+// the limit little, a clear answer moves it at once.
 //
 // # When it does not judge
 //
-// A window in which a slot was free for more than two fifths of the time says
-// nothing about the limit and changes nothing: an idle service does not drift.
-// Unless more than half of what finished in it, in slots more than half of which
-// were in use, came to nothing; see the cut below.
-// Refusals are no samples. Failed work is not useful, so failing fast raises
-// nothing. When more than half of what finishes, failed work aside, is late,
-// abandoned or refused below, the limit is cut by three tenths, at most four times
-// in a row; while nothing at all is good, down to Min.
+// A window in which a slot was free for more than two fifths of the time says nothing
+// about the limit and changes nothing: an idle service does not drift. The cut below is
+// the exception, if more than half of the slots were in use.
 //
-// From a cold start it multiplies by 1.8 as long as throughput follows; when the
-// backend suddenly became slower it remembers where it was, and when it becomes
-// faster again within five minutes it goes back there.
+// Refusals are no samples. Failed work is not useful, so failing fast raises nothing.
+// When more than half of what finishes, failed work aside, is late, abandoned or refused
+// by the backend, the limit is cut by three tenths, at most four times in a row. While
+// nothing at all is good, it is cut down to Min.
+//
+// From a cold start the limit is multiplied by 1.8 as long as throughput follows. When
+// the backend suddenly becomes slower, Knee remembers the limit for five minutes, and
+// goes back there if the backend becomes faster again.
 //
 // # Assumptions, and where it fails
 //
-// Jobs that are inside together slow each other down about alike, and the mix of
-// work is much the same from one stretch to the next. To see that a tenth more
-// concurrency buys nothing takes some hundred completions: below ten requests a
-// second it needs minutes. Where the service is in this very process and burns
-// the processor, concurrency means little: see the scheduler's latency in package
-// signal. A backend that one slot alone overloads is not found with Min 2.
+// Jobs in flight together slow each other down about alike, and the mix of work is much
+// the same from one stretch to the next. To see that a tenth more concurrency buys
+// nothing takes some hundred completions: below ten requests a second, minutes. Where
+// the service runs in this process and burns the processor, concurrency means little:
+// see the scheduler's latency in package signal. A backend that one slot overloads is
+// not found with Min 2.
 //
-// It is meant to be alone before its backend. Where several share one, each sees
-// what a slot more brings to itself, at the others' expense, and together they
-// take far too many: give them fixed shares, or AIMD. Many requests of next to no
-// work blur how the rest fares, and can cost a fifth of it: give them a gate of
-// their own. Clients that leave on purpose, half of them and more, drag the limit
-// down.
+// Knee should be alone before its backend. Where several share one, each sees what one
+// more slot brings to itself, at the others' expense, and together they take far too
+// many: give them fixed shares, or AIMD. Many requests of next to no work blur how the
+// rest does, and can cost a fifth of its throughput: give them a gate of their own. If
+// half of the clients leave on purpose, they drag the limit down.
 type Knee struct {
 	cfg  KneeConfig
 	at   float64 // ln of the limit that is believed best
 	mode kneeMode
 
-	gap   gap           // how sure
-	arms  []arm         // the latest stretches, the last one under way
-	high  bool          // it holds the upper limit
+	gap   gap           // how sure it is
+	arms  []arm         // the latest stretches; the last one is under way
+	high  bool          // the upper limit is in force
 	shift shift         // looks for sudden changes
 	yield yield         // of good answers
 	climb climb         // the state of a climb
@@ -122,14 +118,14 @@ func (k *Knee) Name() string { return "knee" }
 // Start implements [Controller].
 func (k *Knee) Start() Decision { return k.decide("initial") }
 
-// kneeSaturated is the share of a window that has to have had no slot free for
-// the window to say anything.
+// kneeSaturated is the share of a window without a free slot from which the window
+// counts.
 const kneeSaturated = 0.6
 
-// kneeUsed is the share of the slots that has to have been in use on the mean for
-// work of no use to be a sign against the limit, saturated or not. Where most
-// newcomers are refused because their answers would come too late, few wait, and
-// some slot is free for much of the time, though the limit is far too high.
+// kneeUsed is the mean share of slots in use from which useless work is a sign against
+// the limit, even if the window is not saturated. Where most newcomers are refused
+// because they would be late, few wait. Then a slot is often free though the limit is
+// far too high.
 const kneeUsed = 0.5
 
 // Update implements [Controller].
@@ -137,7 +133,7 @@ func (k *Knee) Update(w *Window) Decision {
 	if len(k.arms) == 0 {
 		k.arms = append(k.arms, arm{from: w.Now - w.Elapsed, at: k.at})
 	}
-	k.look(w)
+	k.measure(w)
 	d := k.update(w)
 	k.set(math.Exp(k.at))
 	return d
@@ -177,8 +173,8 @@ func (k *Knee) rested() bool {
 	return k.mode == tracking || k.mode == climbing && k.climb.rate == 0
 }
 
-// look takes down how long work takes, and in tracking credits it to its arms.
-func (k *Knee) look(w *Window) {
+// measure updates how long work takes, and credits samples to their arms.
+func (k *Knee) measure(w *Window) {
 	if w.Timed == 0 {
 		return
 	}
@@ -201,8 +197,7 @@ func (k *Knee) track() {
 	k.climb = climb{}
 }
 
-// decide puts the state into a limit: the middle one, or one of the two that are
-// being compared.
+// decide returns the limit to set: the estimate, or one of the two that are compared.
 func (k *Knee) decide(reason string) Decision {
 	limit := roundUp(k.at)
 	if k.mode == tracking {
@@ -242,8 +237,8 @@ func clampDuration(seconds float64, low, high time.Duration) time.Duration {
 // Save implements [Saver]. The limit is the middle of what is being tried.
 func (k *Knee) Save() State { return State{Limit: math.Exp(k.at)} }
 
-// Restore implements [Saver]: the limit is in force at once, and is judged from
-// there. A limit that equals Initial has nothing learned in it.
+// Restore implements [Saver]: the limit is in force at once, and comparisons start from
+// there. A limit that equals Initial teaches nothing.
 func (k *Knee) Restore(s State) {
 	if !(s.Limit >= 1) || math.Round(s.Limit) == float64(k.cfg.Initial) { // NaN too
 		return
@@ -257,35 +252,31 @@ func (k *Knee) set(limit float64) {
 	k.at = math.Log(min(max(limit, float64(k.cfg.Min)), float64(k.cfg.Max)))
 }
 
-// climb is the way up from a limit that is far too low: steps that are paid for
-// in throughput. Throughput is counted, not inferred: a step of four fifths shows
-// in few completions, and a count is not fooled by the wave of young work that
-// the step lets in.
+// climb is the way up from a limit that is far too low: in steps, as long as throughput
+// follows. Throughput is counted, not inferred. A step of four fifths shows in few
+// completions, and a count is not fooled by the wave of young work that the step lets in.
 type climb struct {
 	rate  float64 // of good answers before the step, per second; 0 at the start
 	count float64 // that it was counted from
 	lnN   float64 // ln of the mean in flight before the step
 	from  float64 // the limit before the step, in ln
-	looks int     // how often the verdict was put off
-	warm  bool    // the first count begins with slots that are all in use
+	looks int     // how often the verdict was postponed
+	warm  bool    // all slots were in use when the first count began
 	vain  int     // steps that nobody used
 }
 
-// The climb's constants: the step in ln; how long it takes to take effect, in
-// service times; the elasticity a step has to show; completions to count, without
-// how many there is nothing to compare, and how long to wait for them; how often
-// an unsure verdict is put off, and how unsure; steps in vain.
+// The constants of a climb.
 const (
-	stepUp    = 0.6
-	settleFor = 1.2
-	worthIt   = 0.41
+	stepUp    = 0.6  // in ln
+	settleFor = 1.2  // service times until a step takes effect
+	worthIt   = 0.41 // the elasticity that a step has to show
 
-	climbCount = 15
-	climbLeast = 4
-	climbWait  = time.Second
-	mostLooks  = 3
-	unsure     = 1.5
-	mostVain   = 2
+	climbCount = 15          // completions to count
+	climbLeast = 4           // with fewer there is nothing to compare
+	climbWait  = time.Second // how long to wait for climbCount
+	mostLooks  = 3           // how often an unsure verdict is postponed
+	unsure     = 1.5         // standard deviations from worthIt
+	mostVain   = 2           // steps that nobody used
 )
 
 // ascend is Update during a climb.
@@ -311,7 +302,7 @@ func (k *Knee) ascend(w *Window, saturated bool) Decision {
 	}
 	good := float64(w.OK)
 	if good < climbLeast || good < climbCount && w.Elapsed < climbWait {
-		return k.lookAgain("counting")
+		return k.extend("counting")
 	}
 	rate, lnN := good/w.Elapsed.Seconds(), math.Log(max(1, w.MeanInFlight))
 	if k.climb.rate > 0 {
@@ -333,7 +324,7 @@ func (k *Knee) judge(w *Window, rate, lnN float64, saturated bool) (d Decision, 
 	if apart < 0.1 { // the demand has gone: nothing learned
 		k.at, c.rate = c.from, 0
 		if c.vain++; c.vain > mostVain {
-			k.settle(w.Now)
+			k.endClimb(w.Now)
 		}
 		return k.decide("not in full use"), true
 	}
@@ -341,28 +332,27 @@ func (k *Knee) judge(w *Window, rate, lnN float64, saturated bool) (d Decision, 
 	scatter := math.Sqrt(1/max(1, float64(w.OK))+1/max(1, c.count)) / apart
 	if saturated && c.looks < mostLooks && math.Abs(e-worthIt) < unsure*scatter {
 		c.looks++
-		return k.lookAgain("counting"), true
+		return k.extend("counting"), true
 	}
 	switch {
 	case e < worthIt, !saturated && e-scatter < worthIt:
 		k.at = c.from + max(0, min(1, e))*(k.at-c.from)
-		k.settle(w.Now)
+		k.endClimb(w.Now)
 		return k.decide(inWords(e) + ": high enough"), true
 	case !saturated:
-		k.settle(w.Now)
+		k.endClimb(w.Now)
 		return k.decide("not in full use: high enough"), true
 	}
 	return Decision{}, false
 }
 
-// settle ends a climb.
-func (k *Knee) settle(now time.Duration) {
+func (k *Knee) endClimb(now time.Duration) {
 	k.track()
 	k.restart(now)
 }
 
-// lookAgain goes on counting.
-func (k *Knee) lookAgain(reason string) Decision {
+// extend counts on in the next window.
+func (k *Knee) extend(reason string) Decision {
 	d := k.decide(reason)
 	d.Extend = true
 	return d
@@ -375,17 +365,15 @@ type yield struct {
 	out       bool // nothing at all was good
 }
 
-// The constants of a cut: how much has to have finished, by how much the limit is
-// cut in ln, how often in a row while some of it is good.
+// The constants of a cut.
 const (
-	cutCount = 8
-	cutBy    = 0.35
-	mostCuts = 4
+	cutCount = 8    // completions to judge by
+	cutBy    = 0.35 // in ln
+	mostCuts = 4    // in a row, while some work is good
 )
 
-// cut lowers the limit while most of what finishes is of no use, and returns why,
-// empty if it does not. When good answers come back after there were none, it
-// climbs.
+// cut lowers the limit while most of what finishes is of no use. It returns why, or
+// nothing if it does not cut. When good answers come again after none, a climb begins.
 func (k *Knee) cut(w *Window) string {
 	y := &k.yield
 	y.good += w.OK
@@ -421,9 +409,8 @@ func (k *Knee) cut(w *Window) string {
 	return "less than half of what finished was of use"
 }
 
-// shift looks for sudden changes of the backend: a level of ln(n/W), which by
-// Little's law is throughput, that the last two windows have both left on the
-// same side.
+// shift finds sudden changes of the backend: two windows in a row in which ln(n/W), by
+// Little's law throughput, is off its level on the same side.
 type shift struct {
 	level   [2]float64 // in the lower arm, in the upper one
 	known   [2]bool
@@ -432,18 +419,17 @@ type shift struct {
 	beforeT time.Duration
 }
 
-// The constants: what counts as off the level, besides the scatter; how fast the
-// level follows; how long it is remembered where the limit was.
+// The constants of shifts.
 const (
-	offLevel   = 0.25
-	levelGain  = 0.3
-	shiftCount = 8
-	remembered = 5 * time.Minute
+	offLevel   = 0.25            // what counts as off the level, besides the scatter
+	levelGain  = 0.3             // how fast the level follows
+	shiftCount = 8               // completions to judge by
+	remembered = 5 * time.Minute // how long the limit before a shift is remembered
 )
 
-// shifted starts the comparison afresh after a sudden change, and returns what
-// it was, empty if there was none. Where the limit was before the backend became
-// slower is the first guess when it becomes faster.
+// shifted restarts the comparison after a sudden change, and returns what changed, or
+// nothing. When the backend becomes faster again, the limit from before it became
+// slower is the first guess.
 func (k *Knee) shifted(w *Window) string {
 	if len(w.Samples) < shiftCount {
 		return ""
@@ -480,8 +466,8 @@ func (k *Knee) remember(now time.Duration) {
 	}
 }
 
-// observe takes the next value in the lower arm (0) or the upper one (1), and
-// reports a shift: -1 slower, +1 faster.
+// observe compares the next value of the lower arm (0) or the upper one (1) with its
+// level, and reports a shift: -1 slower, +1 faster.
 func (s *shift) observe(side int, value, scatter float64) int {
 	if !s.known[side] {
 		s.level[side], s.known[side] = value, true
@@ -505,27 +491,26 @@ func (s *shift) observe(side int, value, scatter float64) int {
 	return direction
 }
 
-// move takes along what is expected to change.
+// move moves the levels with a change that is expected.
 func (s *shift) move(by float64) {
 	s.level[0] += by
 	s.level[1] += by
 }
 
-// broken forgets the levels, because what comes next is not comparable.
+// broken forgets the levels: what comes next cannot be compared with them.
 func (s *shift) broken() { s.known, s.streak = [2]bool{}, 0 }
 
-// The arms: how far they are from the middle in ln, and how long they last, in
-// service times, at least and at most.
+// The constants of arms.
 const (
-	ditherBy   = 0.2
-	armFor     = 6.0
+	ditherBy   = 0.2 // their distance from the estimate, in ln
+	armFor     = 6.0 // how long they last, in service times
 	armAtLeast = 100 * time.Millisecond
 	armAtMost  = 4 * time.Second
-	armEnough  = 8
+	armEnough  = 8 // completions
 )
 
-// dither ends the arm under way if it has lasted long enough, and learns from
-// the three before it: by then nearly all that was admitted in them has ended.
+// dither ends the arm under way if it has lasted long enough, and learns from the three
+// before it: nearly all work that was admitted in those has ended.
 func (k *Knee) dither(w *Window) Decision {
 	last := &k.arms[len(k.arms)-1]
 	lasted := w.Now - last.from
@@ -553,8 +538,8 @@ func (k *Knee) dither(w *Window) Decision {
 	return k.decide(reason)
 }
 
-// pauseAtMost is how long the limit may be out of use, in arms, before what comes
-// next is compared with nothing that was before: the load is another one.
+// pauseAtMost is how long the limit may not be in full use, in arms, before all earlier
+// arms are dropped: the load is another one then.
 const pauseAtMost = 2
 
 // pause drops the arm under way, in which not all slots were in use, and all of
@@ -592,9 +577,9 @@ type arm struct {
 // minArm is how much of an arm has to have finished.
 const minArm = 3
 
-// contrast compares the middle one of three arms with its neighbours: the
-// elasticity e of useful throughput, and the variance of that as far as it comes
-// from the scatter of single jobs. ok is false where there is nothing to compare.
+// contrast compares the middle one of three arms with its neighbours. It returns the
+// elasticity e of useful throughput and its variance, as far as that comes from the
+// scatter of single jobs. ok is false if there is nothing to compare.
 func contrast(a, b, c *arm) (e, variance float64, ok bool) {
 	if min(a.n, b.n, c.n) < minArm {
 		return 0, 0, false
@@ -630,8 +615,8 @@ func sum(arms ...*arm) (s arm) {
 	return s
 }
 
-// inWords says what an elasticity means. A comparison that finds less throughput
-// above than below, which is chance or a backend that thrashes, says less.
+// inWords says what an elasticity means. Below 0 there was less throughput with more
+// concurrency, by chance or because the backend thrashes.
 func inWords(e float64) string {
 	if e < 0 {
 		return fmt.Sprintf("1%% more concurrency, %.2f%% less throughput", -e)
@@ -642,8 +627,8 @@ func inWords(e float64) string {
 // clipAt is where a service time is cut off, in medians.
 const clipAt = 4
 
-// credit adds samples to the arms in which their work was admitted, if it was in
-// any: what was admitted while nothing was compared is in none.
+// credit adds samples to the arms in which their work was admitted. Work that was
+// admitted while nothing was compared is in none.
 func credit(arms []arm, samples []Sample, clip float64) {
 	for _, s := range samples {
 		i := len(arms) - 1
@@ -684,19 +669,14 @@ type gap struct {
 	last, lastVariance float64 // the measurement before
 }
 
-// The filter's constants: the price of concurrency, below which elasticity a
-// slot is not worth having; how fast elasticity falls with ln n around the knee
-// (0.5 to 1 for the universal scalability law, a step for a pool); what is
-// believed of the distance when nothing is known, and how far it wanders from
-// one measurement to the next; from how many standard deviations on a measurement
-// says that the best limit has moved; the largest step.
+// The constants of the filter.
 const (
-	price     = 0.045
-	curvature = 0.7
-	openGap   = 0.15
-	wander    = 0.002
-	surprise  = 3.0
-	largest   = 0.5
+	price     = 0.045 // the elasticity below which a slot is not worth having
+	curvature = 0.7   // how fast elasticity falls with ln n: 0.5 to 1 by the universal scalability law, a step for a pool
+	openGap   = 0.15  // the variance of the distance when nothing is known
+	wander    = 0.002 // how much that grows between measurements
+	surprise  = 3.0   // standard deviations from which on the best limit has moved
+	largest   = 0.5   // step
 
 	firstNoise, mostNoise = 3, 20
 )
@@ -706,9 +686,9 @@ func newGap() gap { return gap{variance: openGap, noise: firstNoise} }
 // reopen forgets how sure it was.
 func (g *gap) reopen() { g.variance = max(g.variance, openGap) }
 
-// learn takes a measurement and returns how far to move. Neighbouring jobs wait
-// behind the same others, so measurements scatter more than single jobs say; how
-// much more shows in how measurements in a row differ.
+// learn updates the filter with a measurement and returns how far to move. Neighbouring
+// jobs wait behind the same others, so measurements scatter more than single jobs
+// suggest. How much more shows in how measurements in a row differ.
 func (g *gap) learn(e, variance float64) (move float64) {
 	if g.lastVariance > 0 {
 		difference := e - g.last

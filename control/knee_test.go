@@ -495,7 +495,7 @@ func TestKneeRemembers(t *testing.T) {
 	} {
 		k := kneeAt(t, 100)
 		now := time.Second
-		k.look(answers(k, now, 20*ms, 20, 100))
+		k.measure(answers(k, now, 20*ms, 20, 100))
 		first := k.shifted(answers(k, now, 20*ms, 20, 100))
 		slower := k.shifted(answers(k, now, 80*ms, 20, 100))
 		if reason := k.shifted(answers(k, now, 80*ms, 20, 100)); first != "" || slower != "" || reason != "the backend became slower" {
@@ -562,7 +562,7 @@ func TestKneeShiftFailingFast(t *testing.T) {
 	k := kneeAt(t, 200)
 	k.remember(0)
 	k.set(100)
-	k.look(answers(k, time.Second, 20*ms, 20, 100))
+	k.measure(answers(k, time.Second, 20*ms, 20, 100))
 	k.shifted(answers(k, time.Second, 20*ms, 20, 100))
 	for range 5 {
 		w := answers(k, 2*time.Second, 20*ms, 40, 100)

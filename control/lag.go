@@ -26,54 +26,52 @@ type LagMapConfig struct {
 
 	// Signal is the name of the reading. Default: the first there is.
 	Signal string
-	// Hold is how many intervals in a row lag may be unknown before the limit
-	// goes to Safe; until then it stays. Default 3; -1 is none at all.
+	// Hold is for how many intervals in a row the limit stays while lag is unknown;
+	// then it goes to Safe. Default 3; -1 is none at all.
 	Hold int
 	// Safe is the limit while lag is unknown for longer. Range Min to Max,
 	// default Min.
 	Safe int64
 
-	// Smoothing is the weight of the limit that lag calls for against the
-	// present one. Range (0, 1], default 1: go there at once.
+	// Smoothing is the weight of the limit that lag calls for against the present
+	// one. Range (0, 1], default 1: the limit goes there at once.
 	Smoothing float64
 	// MaxChange bounds how far the limit moves in one interval, as a share of
 	// Max - Min. Range (0, 1], default 1: no bound.
 	MaxChange float64
-	// Hysteresis is by which share of the present limit another one must differ
-	// to be worth a change; Min and Max always are. Range [0, 1), default 0.
+	// Hysteresis is the share of the present limit by which another one must differ
+	// to be set; Min and Max always are. Range [0, 1), default 0.
 	Hysteresis float64
 }
 
-// LagMap reads the limit off the lag of something behind the gate (a consumer
-// of a queue, a replica): Max up to Target, Min from Critical on, a straight line
-// between, rounded down and never below Min. It is the admission control that
-// EvidentDB describes for its Kafka linearizer, where work keeps its slot until
-// it has been applied, and every database has a gate of its own.
+// LagMap maps the lag of something behind the gate (a consumer of a queue, a replica) to
+// a limit: Max up to Target, Min from Critical on, and a straight line between, rounded
+// down. It is the admission control that EvidentDB describes for its Kafka linearizer.
+// There, work keeps its slot until it has been applied, and every database has a gate of
+// its own.
 //
-// Lag comes from Window.Readings; whether it is a sum over partitions or the
-// worst of them is for the signal to decide. A reading that is not known, no
-// number or infinite is no lag of 0: the limit stays for Hold intervals, then
-// goes to Safe. A negative lag is 0. (The description leaves open what happens
-// then, and how fractions are rounded.)
+// Lag comes from Window.Readings. The signal decides whether it is a sum over partitions
+// or the worst of them. An unknown or infinite reading is not a lag of 0: the limit stays
+// for Hold intervals, then goes to Safe. A negative lag is 0. (The description leaves
+// these cases open, and how fractions are rounded.)
 //
-// It assumes that limit and lag belong together: that less in flight means less
-// lag, within an interval or two. Where it fails:
+// # Assumptions, and where it fails
 //
-//   - It knows no rate. It settles where the line crosses what the load makes of
-//     it, not at Target. With n gates that are always full, and work that keeps its
-//     slot until it is applied, lag is n × limit, and with the slope k = (Max − Min)
-//     / (Critical − Target) the fixed point is a lag of n × (Min + k × Critical) /
+// Less in flight must mean less lag, within an interval or two.
+//
+//   - It knows no rate. The limit ends where the line crosses what the load makes of
+//     it, not at Target. Take n gates that are always full, work that keeps its slot
+//     until it is applied, and the slope k = (Max − Min) / (Critical − Target). Lag is
+//     n × limit, and the fixed point is a lag of n × (Min + k × Critical) /
 //     (1 + n × k): at the defaults and n = 50, 35,806 and 716 slots.
-//   - The loop's gain is n × k, 0.011 × n at the defaults. Above 1 (from 91 gates
-//     on) it swings for ever, whether readings are late or not; below, the swing
-//     shrinks by the gain with every reading, or only by the gain's root if
-//     readings are an interval late.
+//   - The loop's gain is n × k, 0.011 × n at the defaults. Above 1 (from 91 gates on)
+//     the limit swings for ever. Below, the swing shrinks by the gain with every
+//     reading, or only by the gain's root if readings are an interval late.
 //   - Lag is a total: one noisy tenant shrinks every gate that reads it.
 //
-// Smoothing, MaxChange and Hysteresis damp the swing and are off by default.
-// Smoothing s keeps a loop with a reading one interval late stable up to a gain
-// of 1/s, and settles it fastest where (1 − s)² = 4·s·gain: 0.25 for a gain of
-// 0.55.
+// Smoothing, MaxChange and Hysteresis damp the swing and are off by default. With a
+// reading one interval late, Smoothing s keeps a loop stable up to a gain of 1/s. It
+// damps fastest where (1 − s)² = 4·s·gain: 0.25 for a gain of 0.55.
 type LagMap struct {
 	adjusted
 	cfg    LagMapConfig
@@ -130,12 +128,12 @@ func (l *LagMap) Update(w *Window) Decision {
 func (l *LagMap) at(lag float64) float64 {
 	low, high := float64(l.cfg.Min), float64(l.cfg.Max)
 	lag = min(max(lag, l.cfg.Target), l.cfg.Critical)
-	// The product comes first: of whole numbers it is exact, and the quotient then
-	// is a whole number wherever the formula's is.
+	// The product comes first: for whole numbers it is exact. A quotient that is a
+	// whole number is exact, too.
 	return math.Floor(low + product(high-low, l.cfg.Critical-lag)/(l.cfg.Critical-l.cfg.Target))
 }
 
-// move goes towards the limit wanted, as far as the damping lets it.
+// move moves the limit towards the one wanted, as far as the damping allows.
 func (l *LagMap) move(wanted float64) {
 	low, high := float64(l.cfg.Min), float64(l.cfg.Max)
 	if wanted > low && wanted < high && math.Abs(wanted-l.limit) < l.cfg.Hysteresis*l.limit {
@@ -153,8 +151,8 @@ type DrainConfig struct {
 	Min, Max int64
 	// Initial is the first limit, clamped to Min and Max. Default Max.
 	Initial int64
-	// Target is the lag that is not to be exceeded, in the signal's unit.
-	// Default 10,000, positive.
+	// Target is the most lag that is wanted, in the signal's unit. Default 10,000,
+	// positive.
 	Target float64
 	// Threshold is the share of Target from which on the limit follows what
 	// was drained. Range (0, 1], default 0.5.
@@ -162,19 +160,19 @@ type DrainConfig struct {
 	// Interval is how often lag is looked at. Default 5 s, at least 10 ms.
 	Interval time.Duration
 
-	// Fudge is the share of what was drained that is let in at Threshold.
-	// Range (0, 1], default 0.95.
+	// Fudge is the share of what was drained that is let in at Threshold. Range
+	// (0, 1], default 0.95.
 	Fudge float64
-	// Decay is what that is multiplied by for every Threshold × Target of lag
-	// above. Range (0, 1], default 0.5.
+	// Decay multiplies that for every further Threshold × Target of lag. Range
+	// (0, 1], default 0.5.
 	Decay float64
-	// Adder and Multiplier say how the limit grows below Threshold, in an
-	// Interval: (limit + Adder) × Multiplier. Defaults a hundredth of Max, at
-	// least 1, and 1.05; Adder is in slots.
+	// Adder and Multiplier say how the limit grows below Threshold, in an Interval:
+	// (limit + Adder) × Multiplier. Adder is in slots, by default a hundredth of Max,
+	// at least 1. Default of Multiplier: 1.05.
 	Adder      float64
 	Multiplier float64
-	// PerWork is how many slots of the limit a piece of drained work stands
-	// for. Default 1; see [Drain].
+	// PerWork is how many slots of the limit a piece of drained work takes. Default
+	// 1; see [Drain].
 	PerWork float64
 
 	// Signal, Hold and Safe are as in [LagMapConfig].
@@ -183,36 +181,38 @@ type DrainConfig struct {
 	Safe   int64
 }
 
-// Drain sets the limit by lag and by what was drained: below the threshold it
-// grows, above it, it is what the backend got through in the last interval, a
-// little less, and less still the further lag is above. It is MongoDB's flow
-// control, which hands out tickets by the second, made to set a number of slots.
+// Drain sets the limit by lag and by what was drained. Below the threshold the limit
+// grows. Above it, the limit is a little less than what the backend did in the last
+// interval, and less still the further lag is above. It is MongoDB's flow control, which
+// issues tickets by the second, made to set a number of slots.
 //
-// The units: work that finished in an interval times the time each piece held its
-// slot, divided by the interval, is how many slots the drain has kept busy. That
-// is the base, in slots, as the limit is. Lag is in whatever unit its reading has.
+// The service times of what finished in an interval, over the interval, are how many
+// slots the drain has kept busy. The limit is computed from that. Lag is in the unit of
+// its reading.
 //
-// Three departures: above the threshold the limit never grows; below it, it grows
-// only if at least half of it was used, so an idle gate does not save up a burst;
-// and while more is in flight than the limit, nothing is admitted, so the limit is
-// not lowered further for a lag that is only being worked off.
+// It differs from MongoDB's in three ways. Above the threshold the limit never grows.
+// Below it, the limit grows only if at least half of it was used, so an idle gate does
+// not save up a burst. While more is in flight than the limit, nothing is admitted, so
+// the limit does not go down further.
 //
-// Lag that is unknown is held, then made safe, as in [LagMap].
+// While lag is unknown, the limit stays and then goes to Safe, as in [LagMap].
 //
-// It assumes that work keeps its slot until it is drained, so that what finishes
-// is what was drained. With readings every 5 s, 5 s late, lag then stays below 1.1
-// × Target once the first burst is worked off: what all gates let in before the
-// first reading tells, at most Initial each. Where it fails:
+// # Assumptions, and where it fails
 //
-//   - The limit is a saw-tooth, from peak to peak 30 % of its mean with 20 gates
-//     and all of it with 280: a late reading makes it cut for lag that has already
-//     gone. MongoDB says of its own scheme that it oscillates.
-//   - With n gates before one drain, all grow by Adder in an interval: two
-//     intervals of that must fit between Threshold and 1.1 × Target. At the
-//     defaults that is so up to some 280 gates.
-//   - If work gives its slot back before it is drained, say once it is published,
-//     what finishes is what was let in. Then only Decay pulls against lag, and
-//     Target is overshot by what demand can add in two intervals.
+// Work must keep its slot until it is drained, so that what finishes is what was
+// drained. All gates together let in at most Initial each before the first reading. Once
+// that burst is worked off, lag stays below 1.1 × Target, with readings every 5 s, 5 s
+// late.
+//
+//   - The limit is a saw-tooth: from peak to peak 30 % of its mean with 20 gates, and
+//     all of it with 280. A late reading makes it cut for lag that has already gone.
+//     MongoDB says of its own scheme that it oscillates.
+//   - With n gates before one drain, all grow by Adder in an interval: two intervals of
+//     that must fit between Threshold and 1.1 × Target. At the defaults that is so up
+//     to some 280 gates.
+//   - If work releases its slot before it is drained, for instance once it is
+//     published, what finishes is what was let in. Then only Decay pulls against lag,
+//     and lag exceeds Target by what demand can add in two intervals.
 type Drain struct {
 	adjusted
 	cfg    DrainConfig
@@ -279,7 +279,7 @@ func (d *Drain) follow(lag float64, w *Window) string {
 		d.set(d.cfg.grow(d.limit))
 		return fmt.Sprintf("lag %.0f below %.0f", lag, threshold)
 	case w.Elapsed <= 0:
-		return "a window of no length: held"
+		return "a window of no length: limit kept"
 	case float64(w.InFlight) > d.limit:
 		return fmt.Sprintf("lag %.0f, %d in flight is worked off first", lag, w.InFlight)
 	}
@@ -299,8 +299,8 @@ func (cfg *DrainConfig) shrink(busy, lag float64) float64 {
 	return busy * cfg.PerWork * math.Pow(cfg.Decay, (lag-threshold)/threshold) * cfg.Fudge
 }
 
-// lagReader reads lag out of a window's readings, and says what is to be done
-// while it is unknown.
+// lagReader reads lag from a window's readings, and decides the limit while it is
+// unknown.
 type lagReader struct {
 	signal  string // empty: the first reading
 	hold    int    // intervals for which unknown lag leaves the limit; negative: none
@@ -329,11 +329,11 @@ func (l *lagReader) read(w *Window) (lag float64, name string, known bool) {
 	return 0, l.signal, false
 }
 
-// without returns the limit to take for want of a reading, and why.
+// without returns the limit while lag is unknown, and why.
 func (l *lagReader) without(limit float64) (float64, string) {
 	if l.unknown < l.hold {
 		l.unknown++
-		return limit, fmt.Sprintf("lag unknown for %d of %d intervals: held", l.unknown, l.hold)
+		return limit, fmt.Sprintf("lag unknown for %d of %d intervals: limit kept", l.unknown, l.hold)
 	}
 	return float64(l.safe), fmt.Sprintf("lag unknown for more than %d intervals: safe limit %d", max(0, l.hold), l.safe)
 }

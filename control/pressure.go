@@ -16,44 +16,40 @@ type CapConfig struct {
 	Signals []string
 	// Min is the lowest cap. At least 1; default 1.
 	Min int64
-	// Window is the time between looks at the signals. Default 50 ms, at least
-	// 1 ms. The inner controller keeps its own windows.
+	// Window is how often the signals are read. Default 50 ms, at least 1 ms. The
+	// inner controller keeps its own windows.
 	Window time.Duration
 	// Memory is the time over which a peak of what was in flight is forgotten.
-	// Default 1 s, at least Window. It should be no shorter than the slowest
-	// signal needs to notice a change: otherwise one overload is punished several
-	// times.
+	// Default 1 s, at least Window. It should be no shorter than the slowest signal
+	// needs to notice a change. Otherwise one overload counts several times.
 	Memory time.Duration
-	// Growth is what the cap is multiplied by at most in one Memory, while the
+	// Growth is the most by which the cap is multiplied in one Memory, while the
 	// pressure is below 1. Range (1, 10], default 2.
 	Growth float64
 }
 
-// Capped is a controller inside a cap. The cap is the limit that the highest
-// pressure among the window's readings implies: what was in flight over that
-// pressure, where what was in flight is a peak that is forgotten as slowly as
-// the signals are, because they speak of the past. The smaller of the two is the
-// limit, and where that is the cap, Decision.Signal names the signal.
+// Capped is a controller with a cap on its limit. The cap is what was in flight, over the
+// highest pressure among the window's readings. Signals speak of the past, so what was
+// in flight is a peak that is forgotten over Memory. The smaller of cap and inner limit
+// is the limit; if it is the cap, Decision.Signal names the signal.
 //
-// While no signal is above 1 the cap rises, by 1/pressure and at most Growth in
-// one Memory, used or not, until it is above what the inner controller wants;
-// then there is none until the next pressure above 1. It rises at Growth while
-// no signal is known: a poller that loses a signal holds its last value for a
-// while, so what is unknown by then is to be ignored. In one look it falls by
-// half at most, and not at all while nothing is in flight: what presses then is
-// not this gate's work.
+// While no signal is above 1 the cap rises, by 1/pressure, and by Growth at most in one
+// Memory. Above what the inner controller wants there is no cap, until the next pressure
+// above 1. While no signal is known the cap rises by Growth: a poller keeps the last
+// value for a while, so what is unknown after that is ignored. In one window the cap
+// falls by half at most. It does not fall while nothing is in flight: the pressure then
+// comes from other work.
 //
-// The inner controller is asked at the end of its own windows and sees the
-// window as it was: Window.Limit is the limit that was in force, and Saturated
-// the time at that limit. Growing on the grounds of saturation by the cap would
-// be wrong; so if it comes out of a window in which the cap was the limit with
-// a higher State.Limit than it went in with, it gets its former state back. For
-// that it must be a [Saver]; one that is not may drift up behind the cap.
+// The inner controller is asked at the end of its own windows and sees the window as it
+// was: Window.Limit is the limit that was in force, and Saturated the time at that limit.
+// It must not grow because the cap was reached. So if its State.Limit grows in a window
+// in which the cap was the limit, its former state is restored. For that it must be a
+// [Saver]; another one may drift up behind the cap.
 //
-// It assumes that pressure follows what is in flight. Signals of the processor
-// are blind to overload that only waits (I/O, locks, another service): there
-// the inner controller works alone. Where somebody else uses up the resource the
-// cap goes down to Min, however little that helps.
+// Capped assumes that pressure follows what is in flight. Signals of the processor are
+// blind to overload that only waits (I/O, locks, another service): there the inner
+// controller works alone. Where other work uses up the resource, the cap goes down to
+// Min, however little that helps.
 type Capped struct {
 	inner Controller
 	saver Saver // inner, or nil
@@ -159,9 +155,9 @@ func (c *Capped) follow(w *Window, p Reading, known bool) {
 	}
 }
 
-// inFlightSince is what was in flight since then: the mean over the work that has
-// finished since, as each piece of it saw it, or what is now if that is more. A
-// window that was extended begins earlier.
+// inFlightSince returns what was in flight since then: the mean of what the work that has
+// finished since saw, or what is in flight now if that is more. A window that was
+// extended begins earlier.
 func inFlightSince(then time.Duration, w *Window) float64 {
 	var sum, n float64
 	for _, s := range w.Samples {
@@ -184,7 +180,7 @@ func (c *Capped) ask(w *Window) {
 	if undo && c.saver.Save().Limit > before.Limit {
 		c.saver.Restore(before)
 		want.Limit = min(want.Limit, c.want.Limit)
-		want.Reason = "not grown: the cap was the limit"
+		want.Reason = "does not grow: the cap was the limit"
 	}
 	c.want = want
 	c.due = c.after(w.Now)
@@ -202,19 +198,18 @@ func (c *Capped) decide(w *Window, p Reading, asked bool) Decision {
 	if c.due >= 0 {
 		d.Next = min(d.Next, max(time.Millisecond, c.due-w.Now))
 	}
-	if c.cap >= float64(max(1, c.want.Limit)) { // nonsense of inner's is for the gate to refuse
+	if c.cap >= float64(max(1, c.want.Limit)) { // the gate refuses a limit that makes no sense
 		c.cap = math.Inf(1)
 		return d
 	}
 	c.bound = true
 	d.Limit = max(1, int64(c.cap))
 	d.Signal = p.Name
-	d.Reason = fmt.Sprintf("capped, %s; inner limit %d", p.over(), c.want.Limit)
+	d.Reason = fmt.Sprintf("capped: %s; inner limit %d", p.pressure(), c.want.Limit)
 	return d
 }
 
-// Save implements [Saver]: what the inner controller learned, nothing of the
-// cap.
+// Save implements [Saver]: the inner controller's state, without the cap.
 func (c *Capped) Save() State {
 	if c.saver == nil {
 		return State{Limit: float64(c.want.Limit)}
@@ -222,7 +217,7 @@ func (c *Capped) Save() State {
 	return c.saver.Save()
 }
 
-// Restore implements [Saver]: it passes the state on to the inner controller.
+// Restore implements [Saver]: it restores the inner controller.
 func (c *Capped) Restore(s State) {
 	if c.saver != nil {
 		c.saver.Restore(s)
@@ -241,37 +236,31 @@ type ResourceConfig struct {
 	// Min and Max bound the limit; Min is at least 1, because a limit of 0
 	// admits nothing and learns nothing. Defaults 1 and 1000.
 	Min, Max int64
-	// Window is the time between decisions. Default 250 ms, at least 10 ms; no
-	// shorter than the time the signals look back, or one overload is punished
-	// several times.
+	// Window is the time between decisions. Default 250 ms, at least 10 ms. It should
+	// be no shorter than the time that the signals look back. Otherwise one overload
+	// counts several times.
 	Window time.Duration
-	// Growth is what the limit is multiplied by at most in one window. Range
+	// Growth is the most by which the limit is multiplied in one window. Range
 	// (1, 2], default 1.1.
 	Growth float64
-	// Backoff is what the limit is multiplied by at least in one window. Range
+	// Backoff is the least by which the limit is multiplied in one window. Range
 	// (0, 1), default 0.5.
 	Backoff float64
 }
 
-// Resource keeps the highest pressure among the window's readings at 1: twice
-// as much processor, memory or whatever the signals measure as is wanted halves
-// the limit, and below 1 the limit grows while it is reached. It is admission
-// by load thresholds (refuse above 85 % processor or 90 % memory), with two
-// differences: the signals carry the thresholds, and there is a limit to lower
-// instead of a switch, which would refuse everything and then nothing in turn.
+// Resource keeps the highest pressure among the window's readings at 1. In each window it
+// divides the limit by the pressure, within Backoff and Growth. Below 1 the limit grows
+// only while it is reached. While no signal is known or nothing is in flight, it stays.
 //
-// In one window the limit is divided by the pressure, within Backoff and
-// Growth. Windows in which no signal is known change nothing, nor do those in
-// which the limit was not reached and the pressure is below 1, or in which
-// nothing was in flight.
+// This is admission by load thresholds, such as 85 % processor or 90 % memory, with two
+// differences. The signals have the thresholds. And there is a limit to lower, instead of
+// a switch that would refuse everything and nothing by turns.
 //
-// It assumes that pressure follows what is in flight. So it is blind where
-// that is not so: a backend that waits for I/O, locks or another service uses
-// no processor, and the limit grows to Max while latency goes up. Processor
-// shares cannot exceed the machine's: above 1/threshold they do not say how
-// much too much there is. And a noisy neighbour that uses up the resource
-// brings the limit to Min. Where the backend is what limits, put [Capped] around
-// a controller that measures it.
+// It assumes that pressure follows what is in flight. A backend that waits for I/O, locks
+// or another service uses no processor: the limit grows to Max while latency goes up. The
+// share of the processor ends at 1/threshold: beyond, it does not say how much is too
+// much. A noisy neighbour that uses up the resource brings the limit to Min. Where the
+// backend is the bottleneck, put [Capped] around a controller that measures it.
 type Resource struct {
 	adjusted
 	cfg ResourceConfig
@@ -310,21 +299,21 @@ func (r *Resource) Update(w *Window) Decision {
 		why = "idle"
 	case p.Value > 1:
 		r.set(r.limit * max(r.cfg.Backoff, 1/p.Value))
-		why, by = p.over(), p.Name
+		why, by = p.pressure(), p.Name
 	case used < int64(r.limit):
 		why = "limit not reached"
 	default:
 		r.set(r.limit * min(r.cfg.Growth, 1/p.Value))
-		why = "pressure fine, limit reached: " + p.over()
+		why = "limit reached, " + p.pressure()
 	}
 	d := r.decide(why)
 	d.Signal = by
 	return d
 }
 
-// highest returns the known reading of the highest value: the signal that
-// implies the smallest limit. Only those named count, or all if none is. What
-// is no pressure (NaN, negative) is passed over. Of equals the first counts.
+// highest returns the highest known reading: the signal that implies the smallest limit.
+// Only those named count, or all if none is. Readings that are no pressure (NaN,
+// negative) do not count. Of equals it returns the first.
 func highest(readings []Reading, named []string) (r Reading, known bool) {
 	for _, next := range readings {
 		if len(named) > 0 && !slices.Contains(named, next.Name) {
@@ -337,5 +326,5 @@ func highest(readings []Reading, named []string) (r Reading, known bool) {
 	return r, known
 }
 
-// over says of a pressure what it is.
-func (r Reading) over() string { return fmt.Sprintf("%s at %.3g of what is wanted", r.Name, r.Value) }
+// pressure describes the reading as a pressure.
+func (r Reading) pressure() string { return fmt.Sprintf("signal %s at %.3g", r.Name, r.Value) }

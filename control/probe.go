@@ -93,7 +93,7 @@ func (cfg *ProbeConfig) complete() error {
 // pool more than by chance. Below some thousand requests a second chance decides.
 // The limit goes up only when all slots are taken, and comes down only when fewer
 // slots do strictly more. So under lasting overload noise ratchets it up, to Max
-// within minutes. With slots free it comes down again, also by chance.
+// within minutes. While slots are free it comes down again, also by chance.
 //
 // Equal throughput from fewer slots does not count, so it does not find the
 // smallest size that suffices. It judges throughput, never latency, so with a

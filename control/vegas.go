@@ -20,17 +20,17 @@ type VegasConfig struct {
 	// multiples of the decimal logarithm of the limit (at least 1, rounded
 	// down). Defaults 3 and 6; Beta must not be below Alpha.
 	Alpha, Beta float64
-	// Backoff, if set, is what the limit is multiplied by when the queue is
-	// longer than Beta or something was dropped, instead of taking the
-	// logarithm away. Range (0, 1), default 0: the logarithm.
+	// Backoff, if set, multiplies the limit when the queue is longer than Beta or
+	// something was dropped, instead of subtracting the logarithm. Range (0, 1),
+	// default 0: the logarithm.
 	Backoff float64
 	// Smoothing is the weight of the new limit against the old. Range (0, 1],
 	// default 1.
 	Smoothing float64
 
-	// ProbeMultiplier says how often the latency without load is learned anew:
-	// after about three quarters of ProbeMultiplier × limit observations.
-	// Default 30, at least 1.
+	// ProbeMultiplier says how often the latency without load is measured again:
+	// after about three quarters of ProbeMultiplier × limit observations. Default 30,
+	// at least 1.
 	ProbeMultiplier int64
 	// Rand returns numbers in [0, 1) that keep several instances from probing
 	// at the same time. Default: a generator of its own with a fixed seed.
@@ -47,26 +47,25 @@ type VegasConfig struct {
 	MinSamples int64
 }
 
-// Vegas estimates how much of the limit stands in the backend's queue, limit ×
-// (1 − shortest latency / latency), and keeps that between Alpha and Beta: TCP
-// Vegas, as in Netflix's VegasLimit. With a queue of at most the logarithm it
-// adds Beta, below Alpha it adds the logarithm, above Beta, or after a drop, it
-// takes the logarithm away. (Upstream's comments speak of a square root, its
-// README of steps of one; this is what its code does.)
+// Vegas estimates how much of the limit waits in the backend's queue, as limit ×
+// (1 − shortest latency / latency), and keeps that between Alpha and Beta. It is TCP
+// Vegas as in Netflix's VegasLimit. With a queue of at most the logarithm of the limit
+// it adds Beta; below Alpha it adds the logarithm. Above Beta, or after a drop, it
+// subtracts the logarithm. (Upstream's comments speak of a square root, its README of
+// steps of one; this is what its code does.)
 //
 // It assumes that work costs the same each time and that the shortest latency
 // was seen without a queue. Where it fails:
 //
-//   - The shortest latency ratchets. Every ProbeMultiplier × limit observations
-//     it is taken from whatever latency is current. Under lasting load that
-//     includes a queue, so the estimate of the queue shrinks, the limit grows,
-//     and the next probe starts from a longer queue still.
+//   - The shortest latency ratchets. Every ProbeMultiplier × limit observations the
+//     current latency replaces it. Under lasting load that includes a queue. So the
+//     estimate of the queue shrinks, the limit grows, and the next probe starts from
+//     a longer queue.
 //   - Work of different cost looks like a queue: with exponential service times
 //     and [AggregateMin] it gives away about a fifth of the throughput, with AggregateEach
 //     most of it.
 //   - An observation that is shorter than the shortest so far only sets the new
-//     shortest, also if it was a drop. A backend that fails fast is taken for one
-//     that has become fast.
+//     shortest, even a drop. A backend that fails fast looks like a fast one.
 //   - It adds a logarithm a window, so hundreds of slots take minutes.
 type Vegas struct {
 	adjusted
@@ -149,7 +148,7 @@ func (v *Vegas) step(o observation) {
 	}
 }
 
-// draw sets how far off the next probe is.
+// draw chooses when the next probe is due.
 func (v *Vegas) draw() {
 	v.count = 0
 	v.jitter = 0.5 + 0.5*v.cfg.Rand()
