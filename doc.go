@@ -5,9 +5,12 @@
 //
 // # Gate, work, permit
 //
-// A [Gate] answers "may this start?". The concurrency gate of package limit
-// hands out slots that come back. What sets their number is a
-// control.Controller, or you.
+// A [Gate] answers "may this start?". There are three mechanisms, and a package for
+// each. Package limit bounds the work in flight: its slots come back, and a
+// controller can find out how many there should be. Package quota bounds the work
+// in a time: its tokens come back by the clock. Package shed refuses by priority
+// while a service is overloaded. Package keyed gives each tenant or database a
+// limit of its own.
 //
 // The work asks with a [Work]: who, how important, how much, until when. The
 // answer is a [Permit], to be given back, or a [*Rejection], which says which
@@ -21,7 +24,8 @@
 //	err = serve()
 //	p.Done(weir.Classify(err))
 //
-// [Do] is these lines in one call. [All] joins gates, all or nothing.
+// [Do] is these lines in one call. [All] joins gates, all or nothing. A plain rate
+// limit needs neither: quota.Quota has Allow and Wait.
 //
 // # Sample and Done are two acts
 //
@@ -33,15 +37,20 @@
 // # Who goes first, and who need not ask
 //
 // [Work] says how important it is (Priority), who answers for it (User) and for
-// whom it is (Tenant). Gates with a wait room serve by these: package limit says
-// how. Two kinds of work take no slot: that marked Exempt, which a gate counts and
-// bounds apart, and a call that is made from within a permit of the same gate
-// ([WithPermit]), which would otherwise wait for its own caller.
+// whom it is (Tenant). Gates with a wait room serve in that order: package limit
+// says how. Two kinds of work take no slot. Work marked Exempt is counted and bounded
+// apart. A call from within a permit of the same gate rides on that permit
+// ([WithPermit]): otherwise it would wait for its own caller.
+//
+// # For authors of gates
+//
+// [Slot], [Slots], [Holder] and [Nested] make permits that are safe to give back
+// twice. Users of gates need none of them.
 //
 // # When not to use it
 //
 // A gate protects what one process can see. A limit on concurrency is local by
-// nature: it measures a local queue. It is no contract about requests a minute
-// (that would be a quota, which this module does not have yet). And a gate
-// cannot help a service that is slow without load.
+// nature: it measures a local queue. It is no contract about requests a minute: that
+// is a quota, which several processes can share through package weirredis. And no
+// gate helps a service that is slow without load.
 package weir

@@ -45,12 +45,12 @@ func (q *Quota) ChargeIn(ctx context.Context, mode Mode, w weir.Work) (Answer, e
 	}
 	a, refused := q.answer(ctx, &w, mode)
 	if refused != nil {
-		return a, q.refuse(&w, refused)
+		return a, q.front.Refuse(&w, refused)
 	}
 	if !a.Free {
 		q.counts.charged.Add(1)
 	}
-	q.admitted(&w, 0)
+	q.front.Admitted(&w, 0)
 	return a, nil
 }
 
@@ -100,7 +100,7 @@ func (q *Quota) Predict(ctx context.Context, w weir.Work) *weir.Rejection {
 	case weir.ReasonBlocked:
 		return refused
 	case weir.ReasonQuota, weir.ReasonTooLarge:
-		waits := refused.Retryable && set.places > 0 && w.MaxWait >= 0 && refused.RetryAfter <= q.patience(ctx, set, &w, q.now())
+		waits := refused.Retryable && set.places > 0 && w.MaxWait >= 0 && refused.RetryAfter <= q.patience(ctx, set, &w, q.front.Now())
 		if set.mode == Strict && !waits {
 			return refused
 		}
@@ -118,7 +118,7 @@ func (q *Quota) expectedRefusal(ctx context.Context, set *settings, w *weir.Work
 	if refused != nil || c.rule == nil {
 		return refused
 	}
-	now := q.now()
+	now := q.front.Now()
 	d, at, ok := q.recent.get(c.key, now)
 	if !ok || d.OK || d.Window >= len(c.rule.Windows) {
 		return nil
@@ -147,8 +147,8 @@ func (q *Quota) Last(ctx context.Context, w weir.Work) (Answer, bool) {
 	if w.Exempt || r == nil || r.Exempt || r.Blocked {
 		return Answer{}, false
 	}
-	key := string(appendKey(nil, q.name, r, &id))
-	d, _, ok := q.recent.get(key, q.now())
+	key := string(appendKey(nil, q.Name(), r, &id))
+	d, _, ok := q.recent.get(key, q.front.Now())
 	if !ok || d.Window >= len(r.Windows) {
 		return Answer{}, false
 	}
@@ -213,7 +213,7 @@ var ErrNoBucket = errors.New("there is no bucket to fill")
 func (q *Quota) Reset(ctx context.Context, w weir.Work) (Answer, error) {
 	a, err := q.reset(ctx, &w)
 	if err != nil {
-		err = fmt.Errorf("quota: gate %q: %w", q.name, err)
+		err = fmt.Errorf("quota: gate %q: %w", q.Name(), err)
 	}
 	return a, err
 }
@@ -232,7 +232,7 @@ func (q *Quota) reset(ctx context.Context, w *weir.Work) (a Answer, err error) {
 	case r.Blocked:
 		return a, fmt.Errorf("the rule %.100s blocks: %w", r.title, ErrNoBucket)
 	}
-	a = Answer{Rule: r.title, Windows: r.Windows, Key: string(appendKey(nil, q.name, r, &id))}
+	a = Answer{Rule: r.title, Windows: r.Windows, Key: string(appendKey(nil, q.Name(), r, &id))}
 	dry := &Request{Key: a.Key, Windows: r.Windows, Debt: true, Mode: DryRun}
 	if a.Decision, err = q.store.Decide(ctx, dry); err == nil {
 		err = dry.checkDecision(a.Decision)
@@ -253,7 +253,7 @@ func (q *Quota) reset(ctx context.Context, w *weir.Work) (a Answer, err error) {
 		return a, fmt.Errorf("the store failed, so bucket %s may or may not be full; repeat the reset: %w", a.Key, err)
 	}
 	if q.recent != nil {
-		q.recent.put(a.Key, q.now(), decisionOfFull(r.Windows))
+		q.recent.put(a.Key, q.front.Now(), decisionOfFull(r.Windows))
 	}
 	return a, nil
 }

@@ -101,14 +101,18 @@ const (
 // the new burst. Work that waits keeps its time. A change of Name, Store or Now is
 // ignored, a closed gate refuses, and a faulty configuration changes nothing.
 func (q *Quota) Reconfigure(cfg Config) error {
-	cfg.Name = q.name
+	cfg.Name = q.Name()
 	set, err := cfg.compile()
 	if err != nil {
 		return err
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.replaceLocked(set)
+	if err := q.replaceLocked(set); err != nil {
+		return err
+	}
+	q.front.SetHooks(&cfg.Hooks)
+	return nil
 }
 
 // SetRules is Reconfigure of the rules alone.
@@ -118,7 +122,7 @@ func (q *Quota) SetRules(list []Rule) error {
 	set := *q.settings.Load()
 	var f faults
 	set.rules = compileRules(list, set.debt, &f)
-	if err := f.ofGate(q.name); err != nil {
+	if err := f.ofGate(q.Name()); err != nil {
 		return err
 	}
 	return q.replaceLocked(&set)
@@ -127,7 +131,7 @@ func (q *Quota) SetRules(list []Rule) error {
 // replaceLocked puts settings in force.
 func (q *Quota) replaceLocked(set *settings) error {
 	if q.shut {
-		return fmt.Errorf("quota: gate %q: %w", q.name, ErrClosed)
+		return fmt.Errorf("quota: gate %q: %w", q.Name(), ErrClosed)
 	}
 	was := q.settings.Swap(set)
 	local := q.local(false)
@@ -152,7 +156,6 @@ type settings struct {
 	fixed    bool
 	identify func(weir.Work) Identity
 	onError  OnStoreError
-	hooks    weir.Hooks
 }
 
 // compile makes settings of the configuration, or returns every fault.
@@ -165,7 +168,7 @@ func (c *Config) compile() (*settings, error) {
 	s := &settings{
 		rules: compileRules(c.Rules, c.Debt, &f), debt: c.Debt, mode: c.Mode,
 		places: int64(max(c.Queue.Len, 0)), longest: c.Queue.MaxWait,
-		cost: c.Cost, fixed: c.Fixed, identify: c.Identify, onError: c.OnStoreError, hooks: c.Hooks,
+		cost: c.Cost, fixed: c.Fixed, identify: c.Identify, onError: c.OnStoreError,
 	}
 	switch {
 	case s.longest == 0:

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-go/weir/internal/gate"
 )
 
 // MemoryConfig configures a [Memory]. The zero value is fine.
@@ -32,7 +34,7 @@ const DefaultMaxKeys = 1 << 20
 const mostKeys = 1 << 28
 
 // VirtualEpoch is the time of day at which a clock given as Now starts.
-var VirtualEpoch = time.Unix(0, 0)
+var VirtualEpoch = gate.VirtualEpoch
 
 // Memory keeps buckets in the memory of the process: 24 bytes each, by a 64-bit
 // hash of the key with a secret seed, in tables without pointers.

@@ -5,88 +5,58 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/gate"
 )
 
-// pool keeps a part of the permits that are out. It has as many berths as were ever in
-// use at a time.
+// poolCount is how many parts the permits are kept in, each with a lock of its own.
+const poolCount = 8
+
+// pool keeps a part of the permits that are out.
 type pool struct {
-	gate   *Quota
-	common weir.Slots // its attention stays raised, so that every release comes here
+	gate *Quota
 
 	mu       sync.Mutex // guards what follows
-	chunks   [][]berth
-	free     uint32 // the first free berth's id, plus 1
+	permits  gate.Pool[use]
 	inFlight int64
 	issued   uint64
 	outcomes [outcomeCount]uint64
 }
 
-// berth is a slot with what the gate keeps of its holder. The pool's lock guards it.
-type berth struct {
-	weir.Slot
+// use is what the gate keeps about a permit.
+type use struct {
 	charge charge
 	start  time.Duration // set if a hook hears how long work takes
-	next   uint32        // on the free list: the next berth's id, plus 1
 }
-
-const (
-	poolCount  = 8
-	berthChunk = 64
-)
 
 var (
 	_ weir.Holder     = (*pool)(nil)
 	_ weir.CostHolder = (*pool)(nil)
 )
 
-func (p *pool) init(q *Quota) {
-	p.gate = q
-	p.common.Attention.Store(1)
-}
-
 // issue returns a permit for what has been charged.
-func (q *Quota) issue(c *charge, set *settings) weir.Permit {
+func (q *Quota) issue(c *charge) weir.Permit {
 	var start time.Duration
-	if set.hooks.Done != nil {
-		start = q.now()
+	if q.front.Hooks().Done != nil {
+		start = q.front.Now()
 	}
 	p := &q.pools[c.hash%poolCount]
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.free == 0 {
-		p.grow()
-	}
-	b := p.berth(p.free - 1)
-	p.free = b.next
-	b.charge, b.start = *c, start
 	p.inFlight++
 	p.issued++
-	return b.Issue()
+	return p.permits.Issue(use{*c, start})
 }
-
-func (p *pool) grow() {
-	chunk := make([]berth, berthChunk)
-	from := uint32(len(p.chunks) * berthChunk)
-	p.chunks = append(p.chunks, chunk)
-	for i := range chunk {
-		b := &chunk[i]
-		b.Init(p, &p.common, from+uint32(i))
-		b.next, p.free = p.free, b.ID()+1
-	}
-}
-
-func (p *pool) berth(id uint32) *berth { return &p.chunks[id/berthChunk][id%berthChunk] }
 
 // PermitDone implements [weir.Holder].
 func (p *pool) PermitDone(permit weir.Permit, o weir.Outcome) {
 	p.mu.Lock()
-	_, start, sampled, ok := p.end(permit)
+	u, sampled, ok := p.end(permit)
 	if ok && !sampled {
 		p.count(o)
 	}
 	p.mu.Unlock()
 	if ok && !sampled {
-		p.gate.finished(o, start)
+		p.finished(o, u.start)
 	}
 }
 
@@ -96,32 +66,32 @@ func (p *pool) PermitSampled(permit weir.Permit, o weir.Outcome) {
 	ok := permit.Slot().MarkSampled(permit)
 	var start time.Duration
 	if ok {
-		start = p.berth(permit.Slot().ID()).start
+		start = p.permits.At(permit).Use.start
 		p.count(o)
 	}
 	p.mu.Unlock()
 	if ok {
-		p.gate.finished(o, start)
+		p.finished(o, start)
 	}
 }
 
 // PermitCancelled implements [weir.Holder]: it refunds the tokens.
 func (p *pool) PermitCancelled(permit weir.Permit) {
 	p.mu.Lock()
-	c, _, _, ok := p.end(permit)
+	u, _, ok := p.end(permit)
 	if ok {
 		p.issued--
 	}
 	p.mu.Unlock()
 	if ok {
-		p.gate.refund(&c)
+		p.gate.refund(&u.charge)
 	}
 }
 
 // PermitCost implements [weir.CostHolder]: the work has cost units, or nothing if that is
 // negative. It refunds the difference, or charges it, into debt if need be.
-func (p *pool) PermitCost(permit weir.Permit, gate string, units int64) {
-	if gate != p.gate.name && (gate != "" || p.gate.settings.Load().fixed) {
+func (p *pool) PermitCost(permit weir.Permit, name string, units int64) {
+	if name != p.gate.Name() && (name != "" || p.gate.settings.Load().fixed) {
 		return
 	}
 	units = max(units, 0)
@@ -130,9 +100,9 @@ func (p *pool) PermitCost(permit weir.Permit, gate string, units int64) {
 		p.mu.Unlock()
 		return
 	}
-	b := p.berth(permit.Slot().ID())
-	c := b.charge
-	b.charge.cost = units
+	u := &p.permits.At(permit).Use
+	c := u.charge
+	u.charge.cost = units
 	p.mu.Unlock()
 	p.gate.adjust(&c, float64(c.cost)-float64(units))
 }
@@ -140,19 +110,18 @@ func (p *pool) PermitCost(permit weir.Permit, gate string, units int64) {
 // SlotFreed implements [weir.Holder]. It is never called: attention stays raised.
 func (p *pool) SlotFreed(*weir.Slot) {}
 
-// end frees the berth of a permit; ok is false if the permit is not live.
-func (p *pool) end(permit weir.Permit) (c charge, start time.Duration, sampled, ok bool) {
-	s := permit.Slot()
-	live, sampled := s.Recall(permit)
-	if !live {
-		return c, 0, false, false
+// end takes a permit back; ok is false if the permit is not live.
+func (p *pool) end(permit weir.Permit) (u use, sampled, ok bool) {
+	if u, sampled, ok = p.permits.Recall(permit); ok {
+		p.inFlight--
 	}
-	b := p.berth(s.ID())
-	c, start = b.charge, b.start
-	b.charge = charge{}
-	b.next, p.free = p.free, s.ID()+1
-	p.inFlight--
-	return c, start, sampled, true
+	return u, sampled, ok
+}
+
+func (p *pool) finished(o weir.Outcome, start time.Duration) {
+	if f := &p.gate.front; f.Hooks().Done != nil {
+		f.Finished(o, f.Now()-start)
+	}
 }
 
 func (p *pool) count(o weir.Outcome) {

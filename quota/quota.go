@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/gate"
 )
 
 // Quota is a gate that limits what is used up, by rules. It is safe for concurrent
@@ -18,9 +19,7 @@ import (
 // it down. Use [Quota.Admit] to learn why work is refused and when to come back, to
 // compose gates, or to correct the cost later.
 type Quota struct {
-	name     string
-	clock    func() time.Duration // Config.Now
-	epoch    time.Time
+	front    gate.Front
 	store    Store
 	memory   *Memory // the store, if it is a Memory
 	recent   *recent // what another store decided lately; nil for a Memory
@@ -45,7 +44,9 @@ func New(cfg Config) (*Quota, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &Quota{name: cfg.Name, clock: cfg.Now, epoch: time.Now(), store: cfg.Store}
+	q := &Quota{store: cfg.Store}
+	q.front.Init(cfg.Name, cfg.Now)
+	q.front.SetHooks(&cfg.Hooks)
 	if q.store == nil {
 		m, err := NewMemory(MemoryConfig{Now: cfg.Now})
 		if err != nil {
@@ -57,14 +58,15 @@ func New(cfg Config) (*Quota, error) {
 		q.recent = &recent{seed: maphash.MakeSeed()}
 	}
 	for i := range q.pools {
-		q.pools[i].init(q)
+		q.pools[i].gate = q
+		q.pools[i].permits.Init(&q.pools[i], 0, 0)
 	}
 	q.settings.Store(set)
 	return q, nil
 }
 
 // Name returns the name from the configuration.
-func (q *Quota) Name() string { return q.name }
+func (q *Quota) Name() string { return q.front.Name() }
 
 // Store returns the store that keeps the buckets: Config.Store, or the default [Memory].
 func (q *Quota) Store() Store { return q.store }
@@ -107,24 +109,12 @@ func (q *Quota) admit(ctx context.Context, set *settings, w *weir.Work) (weir.Pe
 	if place == nil {
 		return p, err
 	}
-	select {
-	case <-place.ready:
-	case <-ctx.Done():
-		if q.room.remove(place) {
-			q.refund(&place.charge)
-			return weir.Permit{}, q.refuse(w, q.givenUp(ctx))
-		}
-		<-place.ready // the answer won the race, or is on its way
-		if place.err == nil {
-			place.permit.Cancel()
-			place.err = q.givenUp(ctx)
-		}
+	p, refused := q.front.Await(ctx, &place.Answer, place)
+	if refused != nil {
+		return weir.Permit{}, q.front.Refuse(w, refused)
 	}
-	if place.err != nil {
-		return weir.Permit{}, q.refuse(w, place.err)
-	}
-	q.admitted(w, q.now()-place.arrived)
-	return place.permit, nil
+	q.front.Admitted(w, q.front.Now()-place.since)
+	return p, nil
 }
 
 // TryAdmit is Admit that never waits for tokens. (A store on another machine may
@@ -149,10 +139,10 @@ func (q *Quota) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit,
 func (q *Quota) arrive(ctx context.Context, set *settings, w *weir.Work, waits bool, wake func(weir.Permit, error)) (weir.Permit, *waiter, error) {
 	c, refused := q.match(ctx, set, w, true)
 	if refused != nil {
-		return weir.Permit{}, nil, q.refuse(w, refused)
+		return weir.Permit{}, nil, q.front.Refuse(w, refused)
 	}
 	if c.rule == nil {
-		q.admitted(w, 0)
+		q.front.Admitted(w, 0)
 		return weir.Permit{}, nil, nil
 	}
 	d, refused := q.charge(ctx, set, w, &c, set.mode, 0)
@@ -166,10 +156,10 @@ func (q *Quota) arrive(ctx context.Context, set *settings, w *weir.Work, waits b
 		refused = q.short(set, w, &c, d)
 	}
 	if refused != nil {
-		return weir.Permit{}, nil, q.refuse(w, refused)
+		return weir.Permit{}, nil, q.front.Refuse(w, refused)
 	}
-	p := q.issue(&c, set)
-	q.admitted(w, 0)
+	p := q.issue(&c)
+	q.front.Admitted(w, 0)
 	return p, nil, nil
 }
 
@@ -187,13 +177,16 @@ type charge struct {
 // match finds the rule of w, its bucket and its cost. count says to count work that
 // nothing is charged for.
 func (q *Quota) match(ctx context.Context, set *settings, w *weir.Work, count bool) (c charge, refused *weir.Rejection) {
-	switch {
-	case q.closed.Load():
-		return c, q.draining()
-	case ctx.Err() != nil:
-		return c, q.givenUp(ctx)
-	case !w.Deadline.IsZero() && q.since(w.Deadline) <= q.now():
-		return c, q.late(q.now() - q.since(w.Deadline))
+	if q.closed.Load() {
+		return c, q.front.Draining()
+	}
+	if ctx.Err() != nil {
+		return c, q.front.GivenUp(ctx)
+	}
+	if !w.Deadline.IsZero() {
+		if now := q.front.Now(); q.front.Deadline(now, w.Deadline) <= now {
+			return c, q.front.Late(now - q.front.Deadline(now, w.Deadline))
+		}
 	}
 	var id Identity
 	var r *rule
@@ -207,12 +200,12 @@ func (q *Quota) match(ctx context.Context, set *settings, w *weir.Work, count bo
 		}
 		return c, nil
 	case r.Blocked:
-		return c, &weir.Rejection{Gate: q.name, Rule: r.title, Reason: weir.ReasonBlocked}
+		return c, &weir.Rejection{Gate: q.Name(), Rule: r.title, Reason: weir.ReasonBlocked}
 	}
 	var buf [longestKey + 64]byte
-	key := appendKey(buf[:0], q.name, r, &id)
+	key := appendKey(buf[:0], q.Name(), r, &id)
 	if c.cost = set.cost(*w); c.cost < 0 {
-		return c, &weir.Rejection{Gate: q.name, Rule: r.title, Bucket: string(key), Reason: weir.ReasonTooLarge, Value: float64(c.cost)}
+		return c, &weir.Rejection{Gate: q.Name(), Rule: r.title, Bucket: string(key), Reason: weir.ReasonTooLarge, Value: float64(c.cost)}
 	}
 	c.rule = r
 	if q.memory != nil {
@@ -241,10 +234,10 @@ func (q *Quota) charge(ctx context.Context, set *settings, w *weir.Work, c *char
 	}
 	switch {
 	case err == nil:
-		q.recent.put(c.key, q.now(), d)
+		q.recent.put(c.key, q.front.Now(), d)
 		return d, nil
 	case ctx.Err() != nil:
-		return Decision{}, q.givenUp(ctx)
+		return Decision{}, q.front.GivenUp(ctx)
 	}
 	q.counts.storeErrors.Add(1)
 	switch {
@@ -266,7 +259,7 @@ func (q *Quota) local(create bool) *Memory {
 	q.fallback.Lock()
 	defer q.fallback.Unlock()
 	if q.fallback.Memory == nil && create {
-		q.fallback.Memory, _ = NewMemory(MemoryConfig{Now: q.clock}) // the defaults are no error
+		q.fallback.Memory, _ = NewMemory(MemoryConfig{Now: q.front.Clock()}) // the defaults are no error
 	}
 	return q.fallback.Memory
 }
@@ -298,7 +291,7 @@ func (q *Quota) adjust(c *charge, tokens float64) {
 // short is the refusal of work for which there are not enough tokens.
 func (q *Quota) short(set *settings, w *weir.Work, c *charge, d Decision) *weir.Rejection {
 	burst := c.rule.Windows[d.Window].Burst
-	refused := &weir.Rejection{Gate: q.name, Rule: c.rule.title, Bucket: q.bucket(set, w, c), Window: c.rule.windowNumber(d), Reason: weir.ReasonQuota,
+	refused := &weir.Rejection{Gate: q.Name(), Rule: c.rule.title, Bucket: q.bucket(set, w, c), Window: c.rule.windowNumber(d), Reason: weir.ReasonQuota,
 		Value: burst - d.Remaining, Limit: burst, Remaining: d.Remaining}
 	switch {
 	case d.Wait < Never:
@@ -311,13 +304,13 @@ func (q *Quota) short(set *settings, w *weir.Work, c *charge, d Decision) *weir.
 
 // queueFull is the refusal of work for which there is no place to wait.
 func (q *Quota) queueFull(set *settings, w *weir.Work, c *charge, d Decision) *weir.Rejection {
-	return &weir.Rejection{Gate: q.name, Rule: c.rule.title, Bucket: q.bucket(set, w, c), Window: c.rule.windowNumber(d), Reason: weir.ReasonQueueFull,
+	return &weir.Rejection{Gate: q.Name(), Rule: c.rule.title, Bucket: q.bucket(set, w, c), Window: c.rule.windowNumber(d), Reason: weir.ReasonQueueFull,
 		Value: float64(set.places), Limit: float64(set.places), Remaining: d.Remaining, RetryAfter: d.Wait, Retryable: true}
 }
 
 // storeFailed is the refusal of work because the store failed.
 func (q *Quota) storeFailed(set *settings, w *weir.Work, c *charge, err error) *weir.Rejection {
-	return &weir.Rejection{Gate: q.name, Rule: c.rule.title, Bucket: q.bucket(set, w, c), Reason: weir.ReasonStore, RetryAfter: time.Second, Retryable: true, Cause: err}
+	return &weir.Rejection{Gate: q.Name(), Rule: c.rule.title, Bucket: q.bucket(set, w, c), Reason: weir.ReasonStore, RetryAfter: time.Second, Retryable: true, Cause: err}
 }
 
 // bucket returns the key of the bucket that a refusal is about. A Memory knows buckets by
@@ -327,51 +320,12 @@ func (q *Quota) bucket(set *settings, w *weir.Work, c *charge) string {
 		return c.key
 	}
 	id := set.identify(*w)
-	return string(appendKey(nil, q.name, c.rule, &id))
-}
-
-func (q *Quota) draining() *weir.Rejection {
-	return &weir.Rejection{Gate: q.name, Reason: weir.ReasonDraining, Retryable: true}
-}
-
-// late is the refusal of work whose deadline has passed.
-func (q *Quota) late(by time.Duration) *weir.Rejection {
-	return &weir.Rejection{Gate: q.name, Reason: weir.ReasonDeadline, Value: by.Seconds(), Cause: context.DeadlineExceeded}
-}
-
-// givenUp is the refusal of work whose context is done.
-func (q *Quota) givenUp(ctx context.Context) *weir.Rejection {
-	reason := weir.ReasonCanceled
-	if ctx.Err() == context.DeadlineExceeded {
-		reason = weir.ReasonDeadline
-	}
-	return &weir.Rejection{Gate: q.name, Reason: reason, Cause: ctx.Err()}
-}
-
-// refuse counts a refusal by its reason and calls the hook.
-func (q *Quota) refuse(w *weir.Work, r *weir.Rejection) *weir.Rejection {
-	q.counts.rejected[r.Reason].Add(1)
-	if h := &q.settings.Load().hooks; h.Rejected != nil {
-		h.Rejected(*w, r)
-	}
-	return r
-}
-
-func (q *Quota) admitted(w *weir.Work, waited time.Duration) {
-	if h := &q.settings.Load().hooks; h.Admitted != nil {
-		h.Admitted(q.name, *w, waited)
-	}
-}
-
-func (q *Quota) finished(o weir.Outcome, start time.Duration) {
-	if h := &q.settings.Load().hooks; h.Done != nil {
-		h.Done(q.name, o, q.now()-start)
-	}
+	return string(appendKey(nil, q.Name(), c.rule, &id))
 }
 
 // ErrClosed is the error of changing a gate that has been closed. Work is refused
 // with a Rejection for [weir.ReasonDraining] instead.
-var ErrClosed = errors.New("closed")
+var ErrClosed = gate.ErrClosed
 
 // Close refuses new work, and work that waits, with [weir.ReasonDraining]; what waited
 // gets its tokens back. Permits stay valid: their cost may be corrected, and they may be
@@ -381,36 +335,19 @@ func (q *Quota) Close() {
 	q.shut = true
 	q.mu.Unlock()
 	q.closed.Store(true)
+	var out gate.Answers
 	for _, w := range q.room.close() {
 		q.refund(&w.charge)
-		w.answer(weir.Permit{}, q.draining())
+		out.Add(&w.Answer, weir.Permit{}, q.front.Draining())
 	}
+	out.Deliver()
 }
 
-// now returns the time since the gate's epoch.
-func (q *Quota) now() time.Duration {
-	if q.clock != nil {
-		return q.clock()
-	}
-	return time.Since(q.epoch)
-}
-
-// since returns a time of day as the time since the gate's epoch.
-func (q *Quota) since(t time.Time) time.Duration {
-	if q.clock != nil {
-		return t.Sub(VirtualEpoch)
-	}
-	return t.Sub(q.epoch)
-}
-
-const (
-	reasonCount  = 32 // room for every weir.Reason
-	outcomeCount = 8  // room for every weir.Outcome
-)
+// outcomeCount is room for every weir.Outcome.
+const outcomeCount = 8
 
 // counters are what the gate counts beside its pools.
 type counters struct {
-	rejected    [reasonCount]atomic.Uint64
 	uncounted   atomic.Uint64 // exempt, or without a rule
 	charged     atomic.Uint64 // without a permit
 	storeErrors atomic.Uint64
@@ -421,16 +358,10 @@ type counters struct {
 // out. Limit is 0: a quota has none. ExemptAdmitted counts work that is exempt, that no
 // rule matches, or whose rule is exempt.
 func (q *Quota) Snapshot() weir.Snapshot {
-	s := weir.Snapshot{Name: q.name, Kind: "quota", Mode: "enforce", Waiting: q.room.waiting.Load(), Admitted: q.counts.charged.Load(),
-		ExemptAdmitted: q.counts.uncounted.Load(),
-		Rejected:       map[weir.Reason]uint64{}, Outcomes: map[weir.Outcome]uint64{}}
+	s := weir.Snapshot{Name: q.Name(), Kind: "quota", Mode: "enforce", Waiting: q.room.waiting.Load(), Admitted: q.counts.charged.Load(),
+		ExemptAdmitted: q.counts.uncounted.Load(), Rejected: q.front.Rejected(), Outcomes: map[weir.Outcome]uint64{}}
 	for i := range q.pools {
 		q.pools[i].addTo(&s)
-	}
-	for r := range q.counts.rejected {
-		if n := q.counts.rejected[r].Load(); n > 0 {
-			s.Rejected[weir.Reason(r)] = n
-		}
 	}
 	return s
 }

@@ -43,7 +43,7 @@ func (q *Quota) Key(w weir.Work) (rule, key string) {
 	case r.Exempt || r.Blocked:
 		return r.title, ""
 	}
-	return r.title, string(appendKey(nil, q.name, r, &id))
+	return r.title, string(appendKey(nil, q.Name(), r, &id))
 }
 
 // Matched is a rule that matches a piece of work. Its Name is set, also where it is the

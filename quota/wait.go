@@ -8,12 +8,13 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/gate"
 )
 
 // enqueue reserves tokens for work that was refused for want of them. It returns the
 // place in the room if the work has to wait for them.
 func (q *Quota) enqueue(ctx context.Context, set *settings, w *weir.Work, c *charge, was Decision, wake func(weir.Permit, error)) (Decision, *waiter, *weir.Rejection) {
-	now := q.now()
+	now := q.front.Now()
 	most := q.patience(ctx, set, w, now)
 	if was.Wait == Never || was.Wait-time.Millisecond > most {
 		return was, nil, nil
@@ -29,13 +30,15 @@ func (q *Quota) enqueue(ctx context.Context, set *settings, w *weir.Work, c *cha
 	}
 	// The wait begins now: if a slow store's time to answer counted, work would start
 	// ahead of the rate.
-	place := &waiter{gate: q, charge: *c, work: *w, arrived: now, due: q.now() + d.Wait, wake: wake}
+	place := &waiter{gate: q, charge: *c, since: now, due: q.front.Now() + d.Wait}
 	if wake == nil {
-		place.ready = make(chan struct{})
+		place.Block()
+	} else {
+		place.Call(gate.Callback{Front: &q.front, Work: *w, Since: &place.since, Wake: wake})
 	}
 	if !q.room.add(place) {
 		q.refund(c)
-		return d, nil, q.draining()
+		return d, nil, q.front.Draining()
 	}
 	q.arm()
 	return d, place, nil
@@ -48,10 +51,10 @@ func (q *Quota) patience(ctx context.Context, set *settings, w *weir.Work, now t
 		most = min(most, w.MaxWait)
 	}
 	if !w.Deadline.IsZero() {
-		most = min(most, q.since(w.Deadline)-now)
+		most = min(most, q.front.Deadline(now, w.Deadline)-now)
 	}
-	if at, ok := ctx.Deadline(); ok && q.clock == nil {
-		most = min(most, q.since(at)-now)
+	if at, ok := ctx.Deadline(); ok && q.front.Timed() {
+		most = min(most, q.front.Deadline(now, at)-now)
 	}
 	return most
 }
@@ -63,35 +66,30 @@ func (q *Quota) Next() (time.Duration, bool) { return q.room.next() }
 // Step admits work that has waited long enough. Calling it early does no harm. A gate on
 // the real clock calls it by itself.
 func (q *Quota) Step() {
-	for _, w := range q.room.due(q.now()) {
-		w.answer(q.issue(&w.charge, q.settings.Load()), nil)
+	var out gate.Answers
+	for _, w := range q.room.due(q.front.Now()) {
+		out.Add(&w.Answer, q.issue(&w.charge), nil)
 	}
+	out.Deliver()
 	q.arm()
 }
 
 // arm sets the timer for the next waiter.
 func (q *Quota) arm() {
-	if q.clock == nil {
-		q.room.arm(q.now(), q.Step)
+	if q.front.Timed() {
+		q.room.arm(q.front.Now(), q.Step)
 	}
 }
 
 // waiter is work whose tokens are reserved. It is answered exactly once, by whoever
 // removes it from the room, and with no lock held.
 type waiter struct {
-	gate    *Quota
-	charge  charge
-	work    weir.Work
-	arrived time.Duration
-	due     time.Duration
-	index   int // in the heap, -1 if not there
-
-	permit weir.Permit
-	err    *weir.Rejection
-
-	// One of the two: a goroutine that blocks on ready, or a callback.
-	ready chan struct{}
-	wake  func(weir.Permit, error)
+	gate.Answer
+	gate   *Quota
+	charge charge
+	since  time.Duration
+	due    time.Duration
+	index  int // in the heap, -1 if not there
 }
 
 // Cancel implements [weir.Waiter]: it refunds the tokens.
@@ -101,21 +99,6 @@ func (w *waiter) Cancel() bool {
 	}
 	w.gate.refund(&w.charge)
 	return true
-}
-
-// answer delivers the permit or the refusal. Only who removed w from the room calls it.
-func (w *waiter) answer(p weir.Permit, refused *weir.Rejection) {
-	w.permit, w.err = p, refused
-	if w.ready != nil {
-		close(w.ready)
-		return
-	}
-	if refused != nil {
-		w.wake(weir.Permit{}, w.gate.refuse(&w.work, refused))
-		return
-	}
-	w.gate.admitted(&w.work, w.gate.now()-w.arrived)
-	w.wake(p, nil)
 }
 
 // room keeps work that waits, in the order in which it may start.

@@ -18,7 +18,7 @@ var arrows = map[string][]string{
 	"keyed":            {"", "control", "limit", "internal/gate", "internal/keys", "internal/room"},
 	"limit":            {"", "control", "internal/gate", "internal/room", "internal/window"},
 	"policy":           {"", "control", "keyed", "limit", "quota", "shed", "signal"},
-	"quota":            {""},
+	"quota":            {"", "internal/gate"},
 	"scenarios":        {},
 	"shed":             {"", "control", "signal"},
 	"signal":           {"control"},
