@@ -311,5 +311,5 @@ func TestMust(t *testing.T) {
 			t.Error("no panic")
 		}
 	}()
-	weir.Must(limit.New(limit.Config{}))
+	weir.Must(limit.New(limit.Config{Limit: -1}))
 }

@@ -409,3 +409,13 @@ func TestNothingAllocates(t *testing.T) {
 		l.Close()
 	}
 }
+
+// A limiter of which nothing is said but its name learns its limit, as `limit: {}` in a
+// file does.
+func TestLearnsByDefault(t *testing.T) {
+	l := weir.Must(limit.New(limit.Config{Name: "api"}))
+	defer l.Close()
+	if s := l.Snapshot(); s.Controller != "knee" || s.Limit < 1 {
+		t.Errorf("%+v", s)
+	}
+}
