@@ -175,22 +175,23 @@ func (s *Server) swapListeners(next *listeners) {
 		l.conns.Configure(next.wanted[i])
 	}
 	s.listeners, s.admin = next.public, next.admin
+	if s.running {
+		for _, l := range next.opened {
+			s.serve(l)
+			if !slices.ContainsFunc(old, func(o *listener) bool { return o.Addr().String() == l.Addr().String() }) {
+				s.announce(l)
+			}
+		}
+	}
 	now := s.all()
 	for _, l := range old {
 		if !slices.Contains(now, l) {
-			replaced := slices.ContainsFunc(now, func(n *listener) bool { return n.replaces == l })
+			replaced := slices.ContainsFunc(next.opened, func(n *listener) bool { return n.replaces == l })
 			s.leaving.Go(func() { s.letGo(l, replaced) })
 		}
 	}
 	for _, l := range next.opened {
 		l.replaces = nil // or it would be kept for ever
-		if !s.running {
-			continue
-		}
-		s.serve(l)
-		if !slices.ContainsFunc(old, func(o *listener) bool { return o.Addr().String() == l.Addr().String() }) {
-			s.announce(l)
-		}
 	}
 }
 
