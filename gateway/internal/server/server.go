@@ -441,18 +441,6 @@ func (s *Server) Addr() net.Addr {
 	return s.listeners[0].Addr()
 }
 
-// Addrs returns the addresses of all listeners in the order of the
-// configuration.
-func (s *Server) Addrs() []net.Addr {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	addrs := make([]net.Addr, len(s.listeners))
-	for i, l := range s.listeners {
-		addrs[i] = l.Addr()
-	}
-	return addrs
-}
-
 // AdminAddr returns the address of the admin listener, nil if it is off.
 func (s *Server) AdminAddr() net.Addr {
 	s.mu.Lock()
