@@ -13,16 +13,16 @@ import (
 
 const never = quota.Never
 
-// debt is Kafka's rule (KIP-599): let in iff there is no debt, whatever it costs.
+// debt is Kafka's rule (KIP-599): work is admitted if there is no debt, whatever it costs.
 func debt(s *store) {
 	t := inDebt(of("debt", quota.Samples(5, 100, time.Second)))
-	s.take(cost(t, 560), want{true, 0, -60})
-	s.take(t, want{false, 12 * time.Second, -60})
-	s.take(cost(t, 1000), want{false, 12 * time.Second, -60})
+	s.decide(cost(t, 560), want{true, 0, -60})
+	s.decide(t, want{false, 12 * time.Second, -60})
+	s.decide(cost(t, 1000), want{false, 12 * time.Second, -60})
 	s.clock.Advance(12 * time.Second)
-	s.take(cost(t, 10), want{true, 0, -10})
+	s.decide(cost(t, 10), want{true, 0, -10})
 	s.clock.Advance(time.Hour)
-	s.take(t, want{true, 0, 499})
+	s.decide(t, want{true, 0, 499})
 }
 
 func toTheMillisecond(s *store) {
@@ -30,175 +30,176 @@ func toTheMillisecond(s *store) {
 		s.Skip("the clock moves by itself")
 	}
 	t := inDebt(of("to the millisecond", quota.Samples(10, 11, time.Second)))
-	s.take(cost(t, 111), want{true, 0, -1})
+	s.decide(cost(t, 111), want{true, 0, -1})
 	s.clock.Advance(99 * time.Millisecond)
-	s.take(t, want{false, time.Millisecond, -.01})
+	s.decide(t, want{false, time.Millisecond, -.01})
 	s.clock.Advance(time.Millisecond)
-	s.take(t, want{true, 0, -1})
+	s.decide(t, want{true, 0, -1})
 }
 
 func strict(s *store) {
 	t := of("strict", quota.Window{Rate: .5, Burst: 20})
-	s.take(cost(t, 15), want{true, 0, 5})
-	s.take(cost(t, 10), want{false, 10 * time.Second, 5})
-	s.take(cost(t, 5), want{true, 0, 0})
-	s.take(t, want{false, 2 * time.Second, 0})
+	s.decide(cost(t, 15), want{true, 0, 5})
+	s.decide(cost(t, 10), want{false, 10 * time.Second, 5})
+	s.decide(cost(t, 5), want{true, 0, 0})
+	s.decide(t, want{false, 2 * time.Second, 0})
 	s.clock.Advance(2 * time.Second)
-	s.take(t, want{true, 0, 0})
+	s.decide(t, want{true, 0, 0})
 	s.clock.Advance(time.Hour)
-	s.take(cost(t, 21), want{false, never, 20})
-	s.take(cost(t, 20), want{true, 0, 0})
-	s.take(cost(t, 0), want{true, 0, 0})
+	s.decide(cost(t, 21), want{false, never, 20})
+	s.decide(cost(t, 20), want{true, 0, 0})
+	s.decide(cost(t, 0), want{true, 0, 0})
 }
 
 func permissive(s *store) {
 	t := mode(inDebt(of("permissive", quota.Samples(10, 10, time.Second))), quota.Permissive)
-	s.take(cost(t, 90), want{true, 0, 10})
-	s.take(cost(t, 90), want{true, 8 * time.Second, -80})
-	s.take(cost(t, 90), want{true, 17 * time.Second, -170})
+	s.decide(cost(t, 90), want{true, 0, 10})
+	s.decide(cost(t, 90), want{true, 8 * time.Second, -80})
+	s.decide(cost(t, 90), want{true, 17 * time.Second, -170})
 	t.Debt = false
-	s.take(cost(t, 1000), want{true, 117 * time.Second, -1170})
+	s.decide(cost(t, 1000), want{true, 117 * time.Second, -1170})
 }
 
 func dryRun(s *store) {
 	t := of("dry run", quota.Window{Rate: 1, Burst: 10})
 	for range 3 {
-		s.take(mode(cost(t, 10), quota.DryRun), want{true, 0, 10})
+		s.decide(mode(cost(t, 10), quota.DryRun), want{true, 0, 10})
 	}
-	s.take(mode(cost(t, 11), quota.DryRun), want{false, never, 10})
-	s.take(cost(t, 6), want{true, 0, 4})
-	s.take(mode(cost(t, 6), quota.DryRun), want{false, 2 * time.Second, 4})
-	s.take(mode(inDebt(cost(t, 6)), quota.DryRun), want{true, 0, 4})
+	s.decide(mode(cost(t, 11), quota.DryRun), want{false, never, 10})
+	s.decide(cost(t, 6), want{true, 0, 4})
+	s.decide(mode(cost(t, 6), quota.DryRun), want{false, 2 * time.Second, 4})
+	s.decide(mode(inDebt(cost(t, 6)), quota.DryRun), want{true, 0, 4})
 }
 
 func reserve(s *store) {
 	t := mode(of("reserve", quota.Window{Rate: .5, Burst: 2}), quota.Reserve)
 	t.MaxWait = 5 * time.Second
-	s.take(cost(t, 2), want{true, 0, 0})
-	s.take(t, want{true, 2 * time.Second, -1})
-	s.take(t, want{true, 4 * time.Second, -2})
-	s.take(t, want{false, 6 * time.Second, -2})
-	s.give(t, 1)
-	s.take(t, want{true, 4 * time.Second, -2})
+	s.decide(cost(t, 2), want{true, 0, 0})
+	s.decide(t, want{true, 2 * time.Second, -1})
+	s.decide(t, want{true, 4 * time.Second, -2})
+	s.decide(t, want{false, 6 * time.Second, -2})
+	s.refund(t, 1)
+	s.decide(t, want{true, 4 * time.Second, -2})
 	s.clock.Advance(2 * time.Second)
-	s.take(t, want{true, 4 * time.Second, -2})
-	s.take(cost(t, 3), want{false, never, -2})
+	s.decide(t, want{true, 4 * time.Second, -2})
+	s.decide(cost(t, 3), want{false, never, -2})
 	t.MaxWait = never
-	s.take(cost(t, 3), want{false, never, -2})
+	s.decide(cost(t, 3), want{false, never, -2})
 	ages := mode(of("reserve for ages", quota.Window{Rate: 1e-9, Burst: 10}), quota.Reserve)
 	ages.MaxWait = never
-	s.take(cost(ages, 10), want{true, 0, 0})
-	s.take(cost(ages, 6), want{false, never, 0}) // 190 years
+	s.decide(cost(ages, 10), want{true, 0, 0})
+	s.decide(cost(ages, 6), want{false, never, 0}) // 190 years
 }
 
 func reserveInDebt(s *store) {
 	t := mode(inDebt(of("reserve in debt", quota.Window{Rate: 1, Burst: 10})), quota.Reserve)
 	t.MaxWait = 20 * time.Second
-	s.take(cost(t, 25), want{true, 0, -15})
-	s.take(cost(t, 100), want{true, 15 * time.Second, -115})
-	s.take(t, want{false, 115 * time.Second, -115})
+	s.decide(cost(t, 25), want{true, 0, -15})
+	s.decide(cost(t, 100), want{true, 15 * time.Second, -115})
+	s.decide(t, want{false, 115 * time.Second, -115})
 }
 
-// severalWindows: all of them or none, and the one that binds most speaks.
+// severalWindows: all windows are charged or none, and the decision is about the one that
+// binds most.
 func severalWindows(s *store) {
 	t := of("several windows", quota.Window{Rate: 1, Burst: 10}, quota.Window{Rate: .01, Burst: 15})
-	if r := s.take(cost(t, 10), want{true, 0, 0}); r.Window != 0 {
+	if r := s.decide(cost(t, 10), want{true, 0, 0}); r.Window != 0 {
 		s.Errorf("window %d has fewest left", r.Window)
 	}
-	s.take(t, want{false, time.Second, 0})
+	s.decide(t, want{false, time.Second, 0})
 	s.clock.Advance(10 * time.Second)
-	if r := s.take(cost(t, 8), want{false, 290 * time.Second, 5.1}); r.Window != 1 {
+	if r := s.decide(cost(t, 8), want{false, 290 * time.Second, 5.1}); r.Window != 1 {
 		s.Errorf("window %d is waited for longest", r.Window)
 	}
-	s.take(cost(t, 5), want{true, 0, .1})
+	s.decide(cost(t, 5), want{true, 0, .1})
 	only := of("several windows", t.Windows[0])
-	s.take(mode(only, quota.DryRun), want{true, 0, 5})
+	s.decide(mode(only, quota.DryRun), want{true, 0, 5})
 }
 
-func give(s *store) {
-	t := inDebt(of("give", quota.Window{Rate: .1, Burst: 100}, quota.Window{Rate: .1, Burst: 50}))
+func refund(s *store) {
+	t := inDebt(of("refund", quota.Window{Rate: .1, Burst: 100}, quota.Window{Rate: .1, Burst: 50}))
 	look := mode(cost(t, 0), quota.DryRun)
-	s.take(cost(t, 40), want{true, 0, 10})
-	s.give(t, 15)
-	s.take(look, want{true, 0, 25})
-	s.give(t, -95)
-	s.take(look, want{false, 700 * time.Second, -70})
-	s.give(t, 1000)
-	s.take(look, want{true, 0, 50})
+	s.decide(cost(t, 40), want{true, 0, 10})
+	s.refund(t, 15)
+	s.decide(look, want{true, 0, 25})
+	s.refund(t, -95)
+	s.decide(look, want{false, 700 * time.Second, -70})
+	s.refund(t, 1000)
+	s.decide(look, want{true, 0, 50})
 }
 
-func giveToAStranger(s *store) {
+func refundToAStranger(s *store) {
 	t := inDebt(of("stranger", quota.Window{Rate: .1, Burst: 100}))
-	s.give(t, 10)
-	s.take(mode(t, quota.DryRun), want{true, 0, 100})
-	s.give(t, -130)
-	s.take(mode(t, quota.DryRun), want{false, 300 * time.Second, -30})
+	s.refund(t, 10)
+	s.decide(mode(t, quota.DryRun), want{true, 0, 100})
+	s.refund(t, -130)
+	s.decide(mode(t, quota.DryRun), want{false, 300 * time.Second, -30})
 }
 
 // rateChanges: tokens and debts stay, clipped to the new burst.
 func rateChanges(s *store) {
 	fast, slow := quota.Window{Rate: 10, Burst: 110}, quota.Window{Rate: .2, Burst: 22}
 	t := inDebt(of("rate", fast))
-	s.take(mode(t, quota.DryRun), want{true, 0, 110})
-	s.take(cost(t, 10), want{true, 0, 100})
+	s.decide(mode(t, quota.DryRun), want{true, 0, 110})
+	s.decide(cost(t, 10), want{true, 0, 100})
 	t.Windows = []quota.Window{slow}
-	s.take(cost(t, 42), want{true, 0, -20})
-	s.take(t, want{false, 100 * time.Second, -20})
+	s.decide(cost(t, 42), want{true, 0, -20})
+	s.decide(t, want{false, 100 * time.Second, -20})
 	s.clock.Advance(50 * time.Second)
-	s.take(t, want{false, 50 * time.Second, -10})
+	s.decide(t, want{false, 50 * time.Second, -10})
 	t.Windows = []quota.Window{{Rate: 1, Burst: 1000}}
 	s.clock.Advance(40 * time.Second)
-	s.take(t, want{true, 0, 29})
+	s.decide(t, want{true, 0, 29})
 }
 
-// calendar does not know what time it is for the store: only that an hour, and a
-// month of 31 days, have passed.
+// calendar does not know the store's time. It only waits for an hour to pass, or a month of
+// 31 days.
 func calendar(s *store) {
 	for period, longest := range map[quota.Period]time.Duration{quota.Hour: time.Hour, quota.Day: 24 * time.Hour,
 		quota.Week: 7 * 24 * time.Hour, quota.Month: 31 * 24 * time.Hour} {
 		t := of("calendar "+period.String(), quota.PerCalendar(100, period, nil))
-		s.take(cost(t, 100), want{true, 0, 0})
+		s.decide(cost(t, 100), want{true, 0, 0})
 		r := s.must(t)
 		if r.OK || r.Wait <= 0 || r.Wait > longest {
 			s.Errorf("%v: %+v, want a wait until its end", period, r)
 			continue
 		}
 		s.clock.Advance(r.Wait)
-		s.take(t, want{true, 0, 99})
+		s.decide(t, want{true, 0, 99})
 		s.clock.Advance(7 * longest)
-		s.take(t, want{true, 0, 99})
+		s.decide(t, want{true, 0, 99})
 	}
 }
 
-// calendarDebt: each period brings Burst, of which debts are paid back first.
+// calendarDebt: each period brings Burst, which pays back debts first.
 func calendarDebt(s *store) {
 	t := inDebt(of("calendar with a debt", quota.PerCalendar(100, quota.Hour, nil)))
-	s.take(cost(t, 350), want{true, 0, -250})
+	s.decide(cost(t, 350), want{true, 0, -250})
 	r := s.must(t)
 	if r.OK || r.Wait <= 2*time.Hour-s.clock.Slack || r.Wait > 3*time.Hour {
 		s.Fatalf("%+v, want a wait to the start of the third hour", r)
 	}
 	s.clock.Advance(r.Wait - time.Hour)
-	s.take(t, want{false, time.Hour, -50})
+	s.decide(t, want{false, time.Hour, -50})
 	s.clock.Advance(time.Hour)
-	s.take(t, want{true, 0, 49})
+	s.decide(t, want{true, 0, 49})
 }
 
-// clockGoesBack: nothing is won, nothing lost, and time counts from there.
+// clockGoesBack: no tokens are won or lost, and time counts on from there.
 func clockGoesBack(s *store) {
 	if s.clock.Back == nil {
 		s.Skip("the clock cannot go back")
 	}
 	t := of("back", quota.Window{Rate: 1, Burst: 20})
 	s.clock.Advance(time.Hour)
-	s.take(cost(t, 15), want{true, 0, 5})
+	s.decide(cost(t, 15), want{true, 0, 5})
 	s.clock.Back(30 * time.Minute)
-	s.take(cost(t, 10), want{false, 5 * time.Second, 5})
+	s.decide(cost(t, 10), want{false, 5 * time.Second, 5})
 	s.clock.Advance(5 * time.Second)
-	s.take(cost(t, 10), want{true, 0, 0})
+	s.decide(cost(t, 10), want{true, 0, 0})
 }
 
-// waitIsHonest: whoever waits as long as told is let in.
+// waitIsHonest: work that waits as long as the store says is admitted.
 func waitIsHonest(s *store) {
 	for _, l := range []quota.Window{{Rate: .3, Burst: 7}, {Rate: 9.7, Burst: 3}, {Rate: .0123, Burst: 1}} {
 		t := of("honest "+l.String(), l)
@@ -209,13 +210,13 @@ func waitIsHonest(s *store) {
 			}
 			s.clock.Advance(r.Wait)
 			if again := s.must(t); !again.OK {
-				s.Errorf("%v: refused after the %v that it was told: %+v", l, r.Wait, again)
+				s.Errorf("%v: refused after the wait of %v that the store gave: %+v", l, r.Wait, again)
 			}
 		}
 	}
 }
 
-// askedOften: whoever asks before the time is told the same time each time.
+// askedOften: work that comes back too early hears of the same time each time.
 func askedOften(s *store) {
 	if s.clock.Slack > 0 {
 		s.Skip("the clock moves by itself")
@@ -230,21 +231,21 @@ func askedOften(s *store) {
 		s.clock.Advance(time.Minute)
 	}
 	if r := s.must(t); !r.OK {
-		s.Errorf("after %v: %+v, want it let through", wait, r)
+		s.Errorf("after %v: %+v, want it admitted", wait, r)
 	}
 }
 
-// oddKeys are keys like others, and none shares its bucket.
+// oddKeys: any string is a key with a bucket of its own.
 func oddKeys(s *store) {
 	long := strings.Repeat("ü", 5000)
 	for _, key := range []string{"", "\x00", "\x00\x00", "a\nb", "a\r\nb", "{}", "{a}", "{a}b", "}{", "a:b", "a/b", "*", "\xff\xfe", long, long + "y"} {
 		t := of(key, quota.Window{Rate: .01, Burst: 10})
-		s.take(cost(t, 10), want{true, 0, 0})
-		s.take(t, want{false, 100 * time.Second, 0})
+		s.decide(cost(t, 10), want{true, 0, 0})
+		s.decide(t, want{false, 100 * time.Second, 0})
 	}
 }
 
-// absurdCosts make no bucket that is not a number, or unlimited.
+// absurdCosts: no cost makes a bucket infinite, or not a number.
 func absurdCosts(s *store) {
 	t := inDebt(of("absurd", quota.Window{Rate: 1, Burst: 10}))
 	s.must(cost(t, math.MaxInt64))
@@ -252,21 +253,21 @@ func absurdCosts(s *store) {
 	if r.OK || r.Wait <= 0 || r.Remaining < -quota.MaxTokens || r.Remaining > -quota.MaxTokens/2 {
 		s.Errorf("%+v, want a debt of %v", r, float64(quota.MaxTokens))
 	}
-	s.give(t, 2*quota.MaxTokens)
-	s.take(t, want{true, 0, 9})
+	s.refund(t, 2*quota.MaxTokens)
+	s.decide(t, want{true, 0, 9})
 	t.Debt = false
-	s.take(cost(t, math.MaxInt64), want{false, never, 9})
+	s.decide(cost(t, math.MaxInt64), want{false, never, 9})
 }
 
-// nonsense is refused with an error and takes nothing.
+// nonsense: a request that makes no sense is an error, and charges nothing.
 func nonsense(s *store) {
 	good := quota.Window{Rate: .1, Burst: 10}
 	t := of("nonsense", good)
 	for name, bad := range map[string]quota.Request{
 		"a negative cost":  cost(t, -1),
 		"no mode":          mode(t, 99),
-		"no limits":        of("nonsense"),
-		"too many limits":  of("nonsense", make([]quota.Window, quota.MaxWindows+1)...),
+		"no windows":       of("nonsense"),
+		"too many windows": of("nonsense", make([]quota.Window, quota.MaxWindows+1)...),
 		"no rate":          of("nonsense", quota.Window{Burst: 1}),
 		"a negative rate":  of("nonsense", quota.Window{Rate: -1, Burst: 1}),
 		"a rate too large": of("nonsense", quota.Window{Rate: 1e300, Burst: 1}),
@@ -278,29 +279,28 @@ func nonsense(s *store) {
 		}
 	}
 	if err := s.Refund(context.Background(), t.Key, t.Windows, math.NaN()); err == nil {
-		s.Error("give NaN: no error")
+		s.Error("refund NaN: no error")
 	}
 	if err := s.Refund(context.Background(), t.Key, nil, 1); err == nil {
-		s.Error("give without limits: no error")
+		s.Error("refund without windows: no error")
 	}
-	s.take(t, want{true, 0, 9})
+	s.decide(t, want{true, 0, 9})
 }
 
-// manyAtOneKey: as many are let in as there are tokens.
+// manyAtOneKey: as many are admitted as there are tokens.
 func manyAtOneKey(s *store) {
 	const burst = 500
 	t := of("many", quota.Window{Rate: 1e-6, Burst: burst})
 	if n := s.crowd(t); n != burst {
-		s.Errorf("%d were let in, want %d", n, burst)
+		s.Errorf("%d were admitted, want %d", n, burst)
 	}
 }
 
-// manyAtSeveralWindows: whoever is refused by one window has taken nothing from the
-// other.
+// manyAtSeveralWindows: work that one window refuses is not charged to the other.
 func manyAtSeveralWindows(s *store) {
 	wide, narrow := quota.Window{Rate: 1e-6, Burst: 500}, quota.Window{Rate: 1e-6, Burst: 300}
 	if n := s.crowd(of("many windows", wide, narrow)); n != 300 {
-		s.Errorf("%d were let in, want 300", n)
+		s.Errorf("%d were admitted, want 300", n)
 	}
 	left := s.must(mode(cost(of("many windows", wide), 0), quota.DryRun)).Remaining
 	if math.Abs(left-200) > .01 {
@@ -308,9 +308,9 @@ func manyAtSeveralWindows(s *store) {
 	}
 }
 
-// crowd does a take a thousand times from eight goroutines and returns how many were
-// let in.
-func (s *store) crowd(take quota.Request) int64 {
+// crowd makes a request a thousand times from eight goroutines, and returns how many were
+// admitted.
+func (s *store) crowd(req quota.Request) int64 {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var admitted atomic.Int64
@@ -318,10 +318,10 @@ func (s *store) crowd(take quota.Request) int64 {
 	for range 8 {
 		wg.Go(func() {
 			for range 125 {
-				t := take
+				t := req
 				r, err := s.Decide(ctx, &t)
 				if err != nil {
-					s.Errorf("take: %v", err)
+					s.Errorf("request: %v", err)
 					return
 				}
 				if r.OK {

@@ -9,7 +9,7 @@
 //		})
 //	}
 //
-// It is for those who write a store. Who uses one needs nothing of it.
+// It is for authors of stores. Users of stores do not need it.
 package weirtest
 
 import (
@@ -21,21 +21,20 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// Clock is the clock that a store under test goes by.
+// Clock is the clock of a store under test.
 type Clock struct {
-	// Advance moves the clock on.
+	// Advance moves the clock forward.
 	Advance func(time.Duration)
-	// Back moves it back. nil where that cannot be.
+	// Back moves it back; nil if that is impossible.
 	Back func(time.Duration)
-	// Slack is by how much the clock may have moved on by itself in the course of
-	// one test: 0 if it does not. Tests use rates of up to 10 a second, and compare
-	// tokens and waits to within this.
+	// Slack is how far the clock may move by itself during one test, or 0. Tests use rates
+	// of up to 10 a second, and compare tokens and waits within it.
 	Slack time.Duration
 }
 
-// TestStore runs every test of a store as a subtest. open is called for each, and
-// gives a store that nobody has used, or at least keys of its own; a store that has
-// to be closed registers that with t.Cleanup.
+// TestStore runs every test of a store as a subtest. It calls open for each. open returns a
+// store that nobody has used, or at least one with keys of its own. A store that has to be
+// closed registers that with t.Cleanup.
 func TestStore(t *testing.T, open func(t *testing.T) (quota.Store, Clock)) {
 	t.Helper()
 	for _, c := range cases {
@@ -59,8 +58,8 @@ var cases = []struct {
 	{"reserve", reserve},
 	{"reserve in debt", reserveInDebt},
 	{"several windows", severalWindows},
-	{"give", give},
-	{"give to a stranger", giveToAStranger},
+	{"refund", refund},
+	{"refund to a stranger", refundToAStranger},
 	{"the rate changes", rateChanges},
 	{"calendar", calendar},
 	{"calendar with a debt", calendarDebt},
@@ -69,7 +68,7 @@ var cases = []struct {
 	{"asked often", askedOften},
 	{"odd keys", oddKeys},
 	{"absurd costs", absurdCosts},
-	{"takes that make no sense", nonsense},
+	{"requests that make no sense", nonsense},
 	{"many at one key", manyAtOneKey},
 	{"many at several windows", manyAtSeveralWindows},
 }
@@ -81,31 +80,31 @@ type store struct {
 	clock Clock
 }
 
-// want is what is expected of a take.
+// want is the expected decision.
 type want struct {
 	ok   bool
 	wait time.Duration
 	left float64
 }
 
-// take takes and holds what comes of it against what is wanted.
-func (s *store) take(t quota.Request, w want) quota.Decision {
+// decide makes a request and compares the decision.
+func (s *store) decide(t quota.Request, w want) quota.Decision {
 	s.Helper()
 	r := s.must(t)
 	if r.OK != w.ok {
-		s.Errorf("take %d of %q, %v: ok %v, want %v: %+v", t.Cost, t.Key, t.Mode, r.OK, w.ok, r)
+		s.Errorf("request %d of %q, %v: ok %v, want %v: %+v", t.Cost, t.Key, t.Mode, r.OK, w.ok, r)
 	}
 	if off := r.Wait - w.wait; off > 0 || off < -s.clock.Slack {
-		s.Errorf("take %d of %q, %v: wait %v, want %v", t.Cost, t.Key, t.Mode, r.Wait, w.wait)
+		s.Errorf("request %d of %q, %v: wait %v, want %v", t.Cost, t.Key, t.Mode, r.Wait, w.wait)
 	}
 	if r.Window < 0 || r.Window >= len(t.Windows) {
-		s.Errorf("take %d of %q: there is no window %d", t.Cost, t.Key, r.Window)
+		s.Errorf("request %d of %q: there is no window %d", t.Cost, t.Key, r.Window)
 		return r
 	}
 	const rounding = 1e-6
 	came := t.Windows[r.Window].Rate * s.clock.Slack.Seconds()
 	if off := r.Remaining - w.left; off < -rounding*(1+math.Abs(w.left)) || off > came+rounding*(1+math.Abs(w.left)) {
-		s.Errorf("take %d of %q, %v: %v left, want %v", t.Cost, t.Key, t.Mode, r.Remaining, w.left)
+		s.Errorf("request %d of %q, %v: %v left, want %v", t.Cost, t.Key, t.Mode, r.Remaining, w.left)
 	}
 	return r
 }
@@ -114,21 +113,21 @@ func (s *store) must(t quota.Request) quota.Decision {
 	s.Helper()
 	r, err := s.Decide(context.Background(), &t)
 	if err != nil {
-		s.Fatalf("take %+v: %v", t, err)
+		s.Fatalf("request %+v: %v", t, err)
 	}
 	return r
 }
 
-func (s *store) give(t quota.Request, tokens float64) {
+func (s *store) refund(t quota.Request, tokens float64) {
 	s.Helper()
 	if err := s.Refund(context.Background(), t.Key, t.Windows, tokens); err != nil {
-		s.Fatalf("give %v: %v", tokens, err)
+		s.Fatalf("refund %v: %v", tokens, err)
 	}
 }
 
-// of is a take of one token of a key.
-func of(key string, limits ...quota.Window) quota.Request {
-	return quota.Request{Key: key, Windows: limits, Cost: 1}
+// of is a request for one token of a key.
+func of(key string, windows ...quota.Window) quota.Request {
+	return quota.Request{Key: key, Windows: windows, Cost: 1}
 }
 
 func cost(t quota.Request, n int64) quota.Request { t.Cost = n; return t }
