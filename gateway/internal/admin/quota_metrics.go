@@ -6,20 +6,20 @@ import (
 	"github.com/weir-go/weir/weirredis"
 )
 
-// QuotaUse is what there is to see of a gate with a quota beside its snapshot.
+// QuotaUse is the state of a gate with a quota, beside its snapshot.
 type QuotaUse struct {
 	Rules int `json:"rules"`
-	// Buckets are those in the memory of the gateway, nil where a store keeps them.
+	// Buckets are those in the memory of the gateway; nil if a store keeps them.
 	Buckets *Buckets `json:"buckets,omitempty"`
-	// StoreErrors are decisions at which the store failed, Unsettled what could not be
-	// given back or charged afterwards.
+	// StoreErrors counts failed decisions of the store, Unsettled failed refunds and
+	// corrections of a cost.
 	StoreErrors uint64 `json:"store_errors"`
 	Unsettled   uint64 `json:"unsettled"`
 	// Refused are the buckets that were refused most often, as they are in the metrics.
 	Refused []Refused `json:"refused,omitempty"`
 }
 
-// Buckets is quota.MemoryStats.
+// Buckets is quota.MemoryStats in JSON.
 type Buckets struct {
 	Known      int64  `json:"known"`
 	Max        int64  `json:"max"`
@@ -42,7 +42,7 @@ func useOf(q *quota.Quota) *QuotaUse {
 	return u
 }
 
-// Store is a server that keeps buckets of quotas.
+// Store is the state of a server that keeps buckets of quotas.
 type Store struct {
 	Name       string            `json:"name"`
 	Down       bool              `json:"down"`
@@ -58,7 +58,7 @@ type Store struct {
 	Remembered uint64            `json:"remembered"`
 }
 
-// StoreOf returns what there is to see of a store.
+// StoreOf returns the state of a store.
 func StoreOf(name string, s weirredis.Stats) Store {
 	st := Store{
 		Name: name, Down: s.Down, Takes: s.Decisions, Gives: s.Refunds, Failed: make(map[string]uint64, len(s.Failed)),
@@ -80,7 +80,7 @@ type figure[T any] struct {
 	of   func(*T) float64
 }
 
-// rising is a figure that only grows, present one that goes up and down.
+// rising is a counter, present a gauge.
 func rising[T any](label, name, help string, of func(*T) uint64) figure[T] {
 	return figure[T]{desc(name, help, label), prometheus.CounterValue, func(v *T) float64 { return float64(of(v)) }}
 }
@@ -99,41 +99,41 @@ func collect[T any](ch chan<- prometheus.Metric, figures []figure[T], name strin
 var quotaFigures = []figure[QuotaUse]{
 	present("gate", "weir_quota_rules", "Rules of a gate with a quota.",
 		func(u *QuotaUse) float64 { return float64(u.Rules) }),
-	rising("gate", "weir_quota_store_errors_total", "Decisions at which the store failed, so that on_store_error held.",
+	rising("gate", "weir_quota_store_errors_total", "Decisions that the store failed to make; on_store_error says what happened instead.",
 		func(u *QuotaUse) uint64 { return u.StoreErrors }),
-	rising("gate", "weir_quota_unsettled_total", "Charges that could not be given back or settled, because the store failed.",
+	rising("gate", "weir_quota_unsettled_total", "Refunds and corrections of a cost that failed because of the store.",
 		func(u *QuotaUse) uint64 { return u.Unsettled }),
 }
 
 var bucketFigures = []figure[Buckets]{
-	present("gate", "weir_quota_buckets", "Buckets of a gate in the memory of the gateway now.",
+	present("gate", "weir_quota_buckets", "Buckets of a gate in the memory of the gateway.",
 		func(b *Buckets) float64 { return float64(b.Known) }),
-	present("gate", "weir_quota_buckets_limit", "Most buckets of a gate in the memory of the gateway.",
+	present("gate", "weir_quota_buckets_limit", "Bound on the buckets of a gate in the memory of the gateway.",
 		func(b *Buckets) float64 { return float64(b.Max) }),
 	present("gate", "weir_quota_bytes", "Memory that the buckets of a gate take.",
 		func(b *Buckets) float64 { return float64(b.Bytes) }),
 	rising("gate", "weir_quota_purged_total", "Buckets forgotten because they were full again.",
 		func(b *Buckets) uint64 { return b.Purged }),
-	rising("gate", "weir_quota_overflowed_total", "Decisions about keys for which there was no place among the buckets: they share one, which fails closed.",
+	rising("gate", "weir_quota_overflowed_total", "Decisions about keys for which there was no bucket left. These keys share one bucket, so they are refused together.",
 		func(b *Buckets) uint64 { return b.Overflowed }),
 }
 
 var storeFigures = []figure[Store]{
-	present("store", "weir_store_down", "1 while a store of quotas is not asked because it does not answer.",
+	present("store", "weir_store_down", "1 while a store of quotas is down and decides nothing.",
 		func(s *Store) float64 { return oneIf(s.Down) }),
-	present("store", "weir_store_in_flight", "Questions to a store under way now.",
+	present("store", "weir_store_in_flight", "Requests to a store that are under way.",
 		func(s *Store) float64 { return float64(s.InFlight) }),
-	present("store", "weir_store_leases", "Keys whose tokens are leased now.",
+	present("store", "weir_store_leases", "Keys with leased tokens.",
 		func(s *Store) float64 { return float64(s.Leases) }),
 	rising("store", "weir_store_takes_total", "Decisions that a store has made.",
 		func(s *Store) uint64 { return s.Takes }),
-	rising("store", "weir_store_gives_total", "Charges that a store has given back or settled.",
+	rising("store", "weir_store_gives_total", "Refunds and corrections of a cost that a store has made.",
 		func(s *Store) uint64 { return s.Gives }),
-	rising("store", "weir_store_trips_total", "How often a store was given up for the moment.",
+	rising("store", "weir_store_trips_total", "How often a store went down.",
 		func(s *Store) uint64 { return s.Trips }),
-	rising("store", "weir_store_probes_total", "How often it was looked whether a store is back.",
+	rising("store", "weir_store_probes_total", "Probes of a store that was down.",
 		func(s *Store) uint64 { return s.Probes }),
-	rising("store", "weir_store_leased_total", "Decisions made by leases alone.",
+	rising("store", "weir_store_leased_total", "Decisions made by leased tokens, without asking the store.",
 		func(s *Store) uint64 { return s.Leased }),
 	rising("store", "weir_store_remembered_total", "Refusals repeated without asking the store.",
 		func(s *Store) uint64 { return s.Remembered }),

@@ -24,18 +24,16 @@ import (
 //	PUT    /quotas/{gate}     {"rules": [...]}: these and no others; needs If-Match
 //	DELETE /quotas/{gate}     all that were set at run time, or the one that the query
 //	                          names, as in ?user=alice
-//	POST   /quotas/{gate}/reset  fills the bucket of whom the query names, as in ?user=alice
+//	POST   /quotas/{gate}/reset  fills the bucket that the query names, as in ?user=alice
 //
-// Answers bring the ETag of the rules as they are kept. A write with If-Match is
-// carried out only if they are still those. Whoever can reach the listener may read;
-// who may write, [Writers] says.
+// Answers have the ETag of the rules. A write with If-Match is carried out only if the rules
+// still have that ETag. Whoever can reach the listener may read; [Writers] says who may write.
 type QuotaAPI struct {
 	Book    *quotas.Book
 	Writers *Writers
 }
 
-// mostBody bounds the body of a write. As many rules as there may be fit in, if they take
-// 400 bytes each.
+// mostBody bounds the body of a write. It is enough for all rules, at 400 bytes each.
 const mostBody = 4 << 20
 
 func (a *QuotaAPI) serve(mux *http.ServeMux) {
@@ -57,8 +55,8 @@ func (a *QuotaAPI) look(w http.ResponseWriter, gate string) {
 	writeJSON(w, l)
 }
 
-// writing is a handler that makes the change that read finds in the request, if
-// whoever asks may.
+// writing is a handler that decodes a change by read and carries it out, if the client may
+// write.
 func (a *QuotaAPI) writing(read func(*http.Request) (quotas.Change, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		by, via, err := a.Writers.who(r)
@@ -90,7 +88,7 @@ func (a *QuotaAPI) writing(read func(*http.Request) (quotas.Change, error)) http
 	}
 }
 
-// requestError is what is wrong with a request in form.
+// requestError is what is wrong with the form of a request.
 type requestError struct {
 	status int
 	text   string
@@ -102,15 +100,15 @@ func badRequest(format string, args ...any) error {
 	return &requestError{http.StatusBadRequest, fmt.Sprintf(format, args...)}
 }
 
-// readChange reads the body of POST.
+// readChange decodes the body of POST.
 func readChange(r *http.Request) (c quotas.Change, err error) {
 	return c, body(r, &c)
 }
 
-// readReplacement reads the body of PUT.
+// readReplacement decodes the body of PUT.
 func readReplacement(r *http.Request) (c quotas.Change, err error) {
 	if len(r.Header.Values("If-Match")) == 0 {
-		return c, &requestError{http.StatusPreconditionRequired, "PUT replaces all rules, also those that somebody may be setting now; send If-Match with the ETag of a GET, or POST single operations"}
+		return c, &requestError{http.StatusPreconditionRequired, "PUT replaces all rules, also those that somebody else may set now; send If-Match with the ETag of a GET, or POST single operations"}
 	}
 	var given struct {
 		Rules        []policy.QuotaRuleSpec `json:"rules"`
@@ -120,7 +118,7 @@ func readReplacement(r *http.Request) (c quotas.Change, err error) {
 		return c, err
 	}
 	if given.Rules == nil {
-		return c, badRequest(`rules is missing; write {"rules": [...]}, or DELETE to take all back`)
+		return c, badRequest(`rules is missing; write {"rules": [...]}, or DELETE to remove all`)
 	}
 	c.ValidateOnly = given.ValidateOnly
 	gate := r.PathValue("gate")
@@ -128,7 +126,7 @@ func readReplacement(r *http.Request) (c quotas.Change, err error) {
 	return c, nil
 }
 
-// readRemoval reads DELETE, which has a query instead of a body.
+// readRemoval decodes the query of DELETE.
 func readRemoval(r *http.Request) (c quotas.Change, err error) {
 	rule, named, err := readParts(r)
 	if err != nil {
@@ -142,11 +140,11 @@ func readRemoval(r *http.Request) (c quotas.Change, err error) {
 	return c, nil
 }
 
-// readParts reads a query of parts of an identity; named says whether it has any.
+// readParts decodes a query of parts of an identity; named says whether it has any.
 func readParts(r *http.Request) (rule policy.QuotaRuleSpec, named bool, err error) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return rule, false, badRequest("the query is not understood: %v", err)
+		return rule, false, badRequest("the query cannot be decoded: %v", err)
 	}
 	for key, values := range query {
 		part := rule.Part(key)
@@ -161,8 +159,7 @@ func readParts(r *http.Request) (rule policy.QuotaRuleSpec, named bool, err erro
 	return rule, len(query) > 0, nil
 }
 
-// body reads JSON. It has to say that it is JSON: what a form of a web page sends
-// cannot.
+// body decodes JSON. The request has to say that it is JSON, which a form on a web page cannot.
 func body(r *http.Request, v any) error {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
 		return &requestError{http.StatusUnsupportedMediaType, "the body must be JSON and say so; send Content-Type: application/json"}
@@ -171,7 +168,7 @@ func body(r *http.Request, v any) error {
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return &requestError{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d bytes; make several requests of it", large.Limit)}
+		return &requestError{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d bytes; split it into several requests", large.Limit)}
 	case err != nil:
 		return badRequest("the body broke off: %v", err)
 	}
@@ -181,7 +178,7 @@ func body(r *http.Request, v any) error {
 	return nil
 }
 
-// entityTag reads If-Match: one strong tag, or * for any.
+// entityTag parses If-Match: one strong tag, or * for any.
 func entityTag(values []string) (string, error) {
 	if len(values) == 0 {
 		return "", nil
@@ -207,7 +204,7 @@ func refuseRequest(w http.ResponseWriter, err error) {
 	problem(w, status, err.Error(), nil)
 }
 
-// refuseChange says why a change was not made.
+// refuseChange answers why a change was not made.
 func refuseChange(w http.ResponseWriter, err error) {
 	var faults quotas.Faults
 	switch {
@@ -224,7 +221,7 @@ func refuseChange(w http.ResponseWriter, err error) {
 	case errors.Is(err, quotas.ErrUnchanged):
 		problem(w, http.StatusServiceUnavailable, err.Error(), nil)
 	default:
-		problem(w, http.StatusServiceUnavailable, "it is not known whether the change was kept; look before you repeat it: "+err.Error(), nil)
+		problem(w, http.StatusServiceUnavailable, "the change may have been kept; read the rules before you repeat it: "+err.Error(), nil)
 	}
 }
 
@@ -242,11 +239,11 @@ func problem(w http.ResponseWriter, status int, detail string, faults quotas.Fau
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(status)
-	_, _ = w.Write(append(text, '\n')) // whoever asked has gone
+	_, _ = w.Write(append(text, '\n')) // an error means that the client has gone
 }
 
-// reset fills a bucket, if whoever asks may write. Whose it is stands in the query, as for
-// DELETE; there is no body.
+// reset fills a bucket, if the client may write. The query names its owner, as for DELETE;
+// there is no body.
 func (a *QuotaAPI) reset(w http.ResponseWriter, r *http.Request) {
 	by, via, err := a.Writers.who(r)
 	if err != nil {
@@ -256,7 +253,7 @@ func (a *QuotaAPI) reset(w http.ResponseWriter, r *http.Request) {
 	}
 	whose, _, err := readParts(r)
 	if err == nil && r.ContentLength != 0 {
-		err = badRequest("a reset has no body; say in the query whose bucket it is, as in ?user=alice")
+		err = badRequest("a reset has no body; name the owner of the bucket in the query, as in ?user=alice")
 	}
 	if err != nil {
 		a.Book.Refuse(by, via, err)

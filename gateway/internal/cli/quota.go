@@ -23,7 +23,7 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// exitConflict says that the rules are not those any more that --if-match names.
+// exitConflict is the exit code if the rules no longer have the ETag of --if-match.
 const exitConflict = 3
 
 // quotaOptions are the settings of weir quota and its commands.
@@ -44,32 +44,32 @@ func NewQuotaCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "quota",
 		Short: "Set, delete and show rules of quotas while the gateway runs, and fill buckets",
-		Long: `Quota changes the rules of a gate's quota while the gateway runs. They win over those
-of the configuration file, are kept where its quotas: says, and are in force when the
-command returns (with a store, at the other gateways within two seconds); buckets keep
+		Long: `Quota changes the rules of a gate's quota while the gateway runs. They override those of
+the configuration file, are kept where its quotas: says, and are in force when the
+command returns (with a store, at the other gateways within two seconds). Buckets keep
 their tokens and debts.
 
 A rule is known by what it matches: --user, --client, --tenant, --route, --priority and
---address, each a value, or '*' for each value there is, which gives each a bucket of
-its own. What is left out is not looked at: without any of them the rule is for all
-together. Which of several rules counts for a request, weir explain says.
+--address. Each is a value, or '*' for every value, which gives each value a bucket of
+its own. A rule does not look at what is left out: without any of them it is for all
+together. weir explain shows which of several rules counts for a request.
 
 Who knows kafka-configs: set is --alter --add-config, delete is --alter --delete-config,
 describe is --describe; --user alice is --entity-type users --entity-name alice, and
---user '*' is --entity-type users --entity-default. Other than there, set replaces a
-rule as a whole.
+--user '*' is --entity-type users --entity-default. Unlike there, set replaces a rule as
+a whole.
 
-Reset forgives a debt: it fills the bucket of somebody, and changes no rule.
+Reset fills the bucket of somebody, and so forgives a debt. It changes no rule.
 
 Writing needs the gateway's admin socket (--admin unix:/run/weir/admin.sock) or its
-token (--token-file); reading neither. Each write, refused or not, is a line in the
-gateway's log.
+token (--token-file); reading needs neither. Each write, refused or not, is a line in
+the gateway's log.
 
 Exit codes:
-  0  it is done
-  1  it is not: no gateway, not allowed, no such rule, gate or bucket, a rule that does not fit
+  0  done
+  1  not done: no gateway, not allowed, no such rule, gate or bucket, a rule that does not fit
   2  the command line is wrong
-  3  the rules are others than --if-match says`,
+  3  the rules no longer have the ETag of --if-match`,
 		Example: `  weir quota describe
   weir quota set --gate api --user alice --rate 100/s --admin unix:/run/weir/admin.sock
   weir quota set --gate api --user '*' --rate 10/s --token-file /etc/weir/admin.token
@@ -100,7 +100,7 @@ func (o *quotaOptions) command(use, short, long, example string, run func(contex
 	f := cmd.Flags()
 	adminFlag(cmd, &o.Admin)
 	f.StringVar(&o.TokenFile, "token-file", "", "file with the gateway's token")
-	f.BoolVar(&o.JSON, "json", false, "print what the gateway says as JSON")
+	f.BoolVar(&o.JSON, "json", false, "print the gateway's answer as JSON")
 	f.StringVar(&o.Gate, "gate", "", "gate whose quota it is (default: the only one that has a quota)")
 	return cmd
 }
@@ -119,16 +119,15 @@ func (o *quotaOptions) parts(cmd *cobra.Command) {
 	}
 }
 
-// checkParts refuses what would be taken for something else: a name that is empty, as of
-// a variable that is not set, for a rule about everybody; and bytes that are no text, which
-// do not survive the way to the gateway.
+// checkParts refuses an empty name, as of a variable that is not set: it would make a rule for
+// everybody. It also refuses bytes that are no text, because JSON cannot carry them.
 func (o *quotaOptions) checkParts(cmd *cobra.Command) error {
 	for _, part := range quota.Parts() {
 		switch name := *o.Rule.Part(part); {
 		case cmd.Flags().Changed(part) && name == "":
 			return usage("--%s is empty; write a name, or '*' for each, or leave the flag out", part)
 		case !utf8.ValidString(name):
-			return usage("--%s %q is no UTF-8; the gateway calls it by its hash: write sha256:%x", part, name, sha256.Sum256([]byte(name)))
+			return usage("--%s %q is not UTF-8; the gateway uses its hash: write sha256:%x", part, name, sha256.Sum256([]byte(name)))
 		}
 	}
 	return nil
@@ -142,11 +141,11 @@ func (o *quotaOptions) writing(cmd *cobra.Command) {
 
 func quotaSet() *cobra.Command {
 	o := new(quotaOptions)
-	cmd := o.command("set", "Put a rule in force, in the place of one that matches the same",
-		`Set puts a rule in force. It takes the place of the whole rule that matches the same:
-what is not said again, such as a burst, has its default. The bucket keeps its tokens
-and debts. --validate-only checks everything and changes nothing; --if-match with the
-ETag that describe prints changes nothing if somebody else has changed a rule since.`,
+	cmd := o.command("set", "Put a rule in force, in place of one that matches the same",
+		`Set puts a rule in force. It replaces the whole rule that matches the same: what you do
+not write again, such as a burst, has its default. The bucket keeps its tokens and debts.
+With --validate-only everything is checked and nothing changes. With --if-match and the
+ETag that describe prints, nothing changes if somebody else has changed a rule since.`,
 		`  weir quota set --gate api --user alice --rate 100/s --burst 200  # one user
   weir quota set --gate api --user '*' --rate 10/s  # each user, the default
   weir quota set --gate api --user alice --client '*' --rate 5/s  # each client of alice
@@ -167,11 +166,11 @@ ETag that describe prints changes nothing if somebody else has changed a rule si
 
 func quotaDelete() *cobra.Command {
 	o := new(quotaOptions)
-	cmd := o.command("delete", "Take back a rule that was set at run time",
-		`Delete takes back a rule that was set at run time, so that what the configuration file
-says is in force again. It names the rule by what it matches, exactly as it was set; a
-rule whose gate is gone can be deleted too. With --all it takes back all of a gate. A
-rule of the file cannot be deleted; set another in its place.`,
+	cmd := o.command("delete", "Delete a rule that was set at run time",
+		`Delete deletes a rule that was set at run time, so that the configuration file holds
+again. Name the rule by what it matches, exactly as it was set. A rule whose gate is gone
+can be deleted too. With --all it deletes all rules of a gate. A rule of the file cannot
+be deleted; set another in its place.`,
 		`  weir quota delete --gate api --user alice
   weir quota delete --gate api --user alice --client '*'
   weir quota delete --gate api --all --validate-only`, runQuotaDelete)
@@ -184,7 +183,7 @@ rule of the file cannot be deleted; set another in its place.`,
 func quotaList() *cobra.Command {
 	o := new(quotaOptions)
 	return o.command("list", "List the rules that were set at run time",
-		"List prints the rules that were set at run time, of all gates or of one; describe also\nthose of the file. It needs no token.",
+		"List prints the rules that were set at run time, of all gates or of one. Describe also\nprints those of the file. It needs no token.",
 		"  weir quota list\n  weir quota list --gate api --json",
 		func(ctx context.Context, o *quotaOptions) error { return runQuotaShow(ctx, o, true) })
 }
@@ -192,11 +191,11 @@ func quotaList() *cobra.Command {
 func quotaDescribe() *cobra.Command {
 	o := new(quotaOptions)
 	cmd := o.command("describe", "Show all rules, where each comes from, and which are in force",
-		`Describe prints all rules, those of the configuration file with their lines and those
-that were set at run time with when and by whom, and says which are in force. With
---user and the like only those that say the same of that part: --user alice shows the
-rules that name alice, --user '*' those for each user. Which rule counts for a request
-of alice, named or not, weir explain --user alice says. It needs no token.`,
+		`Describe prints all rules: those of the configuration file with their lines, and those
+set at run time with when and by whom. It says which are in force. With --user and the
+like it prints only rules that say the same of that part: --user alice shows the rules
+that name alice, --user '*' those for each user. weir explain --user alice shows which
+rule counts for a request of alice. It needs no token.`,
 		`  weir quota describe
   weir quota describe --gate api --user alice
   weir quota describe --json`,
@@ -277,12 +276,12 @@ func runQuotaShow(ctx context.Context, o *quotaOptions, dynamicOnly bool) error 
 		return err
 	}
 	if len(l.Rules) == 0 && !o.bare() {
-		_, err = fmt.Fprintf(o.Out, "no rule says %s; which one counts for a request, weir explain says\n", quotas.Matches(&o.Rule))
+		_, err = fmt.Fprintf(o.Out, "no rule says %s; weir explain shows which one counts for a request\n", quotas.Matches(&o.Rule))
 	}
 	return err
 }
 
-// wanted reports whether a rule says the same as the flags of each part they name.
+// wanted reports whether a rule says the same as the flags, in each part that they name.
 func (o *quotaOptions) wanted(r *policy.QuotaRuleSpec) bool {
 	for _, part := range quota.Parts() {
 		if want := *o.Rule.Part(part); want != "" && want != *r.Part(part) {
@@ -294,16 +293,16 @@ func (o *quotaOptions) wanted(r *policy.QuotaRuleSpec) bool {
 
 func quotaReset() *cobra.Command {
 	o := new(quotaOptions)
-	cmd := o.command("reset", "Fill the bucket of somebody, and forgive what debt is in it",
-		`Reset fills the bucket that somebody is charged to, in all of its windows, and says what
-was there: for a debt that is a mistake, such as one that an upstream has settled in the
-wrong unit. No rule changes. It takes one name in each part that the rule looks at, as
-weir explain says which rule and bucket those are; a bucket that several share is filled
-for all of them.
+	cmd := o.command("reset", "Fill the bucket of somebody, and forgive its debt",
+		`Reset fills the bucket that somebody is charged to, in all of its windows, and prints
+what it had. It is for a debt that is a mistake, such as one that an upstream reported in
+the wrong unit. No rule changes. Give one name for each part that the rule looks at; weir
+explain shows the rule and its bucket. If several share the bucket, it is filled for all
+of them.
 
-Where each gateway keeps its buckets in memory, it is the bucket of the one that is
-asked. What waits for its tokens keeps its time, and a gateway with a lease may repeat
-for as long as that lasts a refusal that it remembers.`,
+If each gateway keeps its buckets in memory, this fills the bucket of the gateway that is
+asked. Requests that wait for tokens keep their time. A gateway with a lease may repeat a
+refusal that it remembers, for as long as the lease lasts.`,
 		`  weir quota reset --gate api --user alice
   weir quota reset --user alice --client web --json`, runQuotaReset)
 	for _, part := range quota.Parts() {
@@ -331,7 +330,7 @@ func runQuotaReset(ctx context.Context, o *quotaOptions) error {
 		}
 	}
 	if len(whose) == 0 {
-		return usage("nobody is named; add --user alice, or what else the rule looks at")
+		return usage("nobody is named; add --user alice, or another part that the rule looks at")
 	}
 	gate, err := o.gate(ctx)
 	if err != nil {
@@ -385,8 +384,8 @@ func printRefilled(out io.Writer, r *quotas.Refilled) error {
 	return err
 }
 
-// ask sends a request to the admin listener, with body as JSON unless it is nil, and
-// returns the answer to it. The error says what the gateway has against it.
+// ask sends a request to the admin listener, with body as JSON unless it is nil, and returns
+// the answer. If the gateway refuses, the error says why.
 func (o *quotaOptions) ask(ctx context.Context, method, path string, body any) ([]byte, error) {
 	header, err := o.header()
 	if err != nil {
@@ -402,7 +401,7 @@ func (o *quotaOptions) ask(ctx context.Context, method, path string, body any) (
 	res, err := askAdmin(ctx, o.Admin, method, path, header, text)
 	switch {
 	case body != nil && (errors.Is(err, errBrokeOff) || errors.Is(err, context.DeadlineExceeded)):
-		return nil, fmt.Errorf("%w; look by weir quota list whether it was done", err)
+		return nil, fmt.Errorf("%w; check with weir quota list whether it was done", err)
 	case err != nil:
 		return nil, err
 	case res.StatusCode != http.StatusOK:
@@ -411,7 +410,7 @@ func (o *quotaOptions) ask(ctx context.Context, method, path string, body any) (
 	return res.text, nil
 }
 
-// header returns what the flags say in the header of a request.
+// header returns the header fields that the flags ask for.
 func (o *quotaOptions) header() (http.Header, error) {
 	h := http.Header{}
 	if o.IfMatch != "" {
@@ -469,7 +468,7 @@ func printSteps(out io.Writer, res *quotas.Result) error {
 	return nil
 }
 
-// outcomeOf says what holds after a step, and what it took the place of.
+// outcomeOf says what holds after a step, and what held before.
 func outcomeOf(s *quotas.Step) string {
 	var was []string
 	if s.Before != nil {
@@ -491,12 +490,12 @@ func outcomeOf(s *quotas.Step) string {
 // printRules prints rules as a table.
 func printRules(out io.Writer, l *quotas.Listing, dynamicOnly bool) error {
 	if l.KeptIn == "" {
-		fmt.Fprintln(out, "no rules can be set at run time: quotas: in the configuration says where they are kept")
+		fmt.Fprintln(out, "no rules can be set at run time; add quotas: to the configuration, which says where to keep them")
 	} else {
 		fmt.Fprintf(out, "rules set at run time are kept in %s, ETag %s\n", l.KeptIn, l.ETag)
 	}
 	if l.Trouble != "" {
-		fmt.Fprintf(out, "they cannot be read now, and those that are known stay in force: %s\n", l.Trouble)
+		fmt.Fprintf(out, "they cannot be read now; the known ones stay in force: %s\n", l.Trouble)
 	}
 	p := &page{Writer: tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)}
 	for i := range l.Rules {

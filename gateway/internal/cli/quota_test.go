@@ -164,7 +164,7 @@ func TestQuotaExamples(t *testing.T) {
 func TestQuotaDescribeNobody(t *testing.T) {
 	at, _ := quotaGateway(t)
 	out, _, err := run(NewQuotaCommand(), "", "describe", "--user", "nobody", "--admin", at)
-	if err != nil || !strings.Contains(out, "no rule says user=nobody; which one counts for a request, weir explain says") {
+	if err != nil || !strings.Contains(out, "no rule says user=nobody; weir explain shows which one counts for a request") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if out, _, _ = run(NewQuotaCommand(), "", "list", "--admin", at); strings.Contains(out, "explain") {

@@ -25,16 +25,16 @@ const quotaGate = "quota"
 
 func (o *rateOptions) flags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringArrayVar(&o.Rates, "rate", nil, "a quota without a file, for instance 10/s, 1000/h or \"5000 a day\"; may be given several times, and all of them hold")
+	flags.StringArrayVar(&o.Rates, "rate", nil, "a quota without a file, for instance 10/s, 1000/h or \"5000 a day\"; may be repeated, and all of them hold together")
 	flags.Float64Var(&o.Burst, "burst", 0, "how many may come at once, with one --rate (default: what it gives in a second, minute or hour)")
-	flags.StringVar(&o.By, "by", "", "whose the quota is: header:NAME, ip, user or tenant, each of which has its own (default: one for all)")
+	flags.StringVar(&o.By, "by", "", "who gets a quota each: header:NAME, ip, user or tenant (default: one quota for all)")
 }
 
-// given reports whether one of them is.
+// given reports whether one of the flags is set.
 func (o *rateOptions) given() bool { return len(o.Rates) > 0 || o.BurstSet || o.By != "" }
 
-// spec returns the quota that they ask for, nil if none, and makes id say whose it is;
-// or everything that is wrong with them.
+// spec returns the quota of the flags, nil if there is none, and sets in id who gets one each;
+// or it returns everything that is wrong with them.
 func (o *rateOptions) spec(id *policy.IdentitySpec) (*policy.QuotaSpec, []error) {
 	if !o.given() {
 		return nil, nil
@@ -83,7 +83,7 @@ func (o *rateOptions) faults() (wrong []error) {
 	case o.BurstSet && len(o.Rates) > 1:
 		add("--burst %g: which of the %d rates is it for? Write it there, as in --rate \"%s burst %g\"", o.Burst, len(o.Rates), o.Rates[0], o.Burst)
 	case o.BurstSet && calendar:
-		add("--burst %g: of --rate %q all comes back at once; leave it out", o.Burst, o.Rates[0])
+		add("--burst %g: all of --rate %q comes back at once; leave --burst out", o.Burst, o.Rates[0])
 	case o.BurstSet && !(o.Burst >= 1 && o.Burst <= quota.MaxTokens):
 		add("--burst %g is how many may come at once, from 1 to %g; leave it out for what the rate gives", o.Burst, float64(quota.MaxTokens))
 	case o.By != "" && len(o.Rates) == 0:
@@ -92,7 +92,7 @@ func (o *rateOptions) faults() (wrong []error) {
 	return wrong
 }
 
-// whose returns the part of an identity that each has a quota by, empty for one for all.
+// whose returns the part of an identity that has a quota each, or nothing for one for all.
 func (o *rateOptions) whose(id *policy.IdentitySpec) (part string, err error) {
 	switch by := o.By; {
 	case by == "":
@@ -115,7 +115,7 @@ func (o *rateOptions) whose(id *policy.IdentitySpec) (part string, err error) {
 	case by == "user" || by == "tenant":
 		return by, nil
 	}
-	return "", fmt.Errorf("--by %q is nobody; write header:NAME, as in header:X-User, or ip, user or tenant", o.By)
+	return "", fmt.Errorf("--by %q is unknown; write header:NAME, as in header:X-User, or ip, user or tenant", o.By)
 }
 
 // guardBy puts the quota before the limit of a configuration of flags.
