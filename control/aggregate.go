@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/weir-go/weir/internal/fault"
 )
 
 // Aggregate says which of a window's latencies stands for it in [AIMD], [Vegas] and
@@ -44,14 +46,14 @@ type taker struct {
 	discard    bool  // thinner ones instead of extending them
 }
 
-func (t taker) check(f *faults) {
+func (t taker) check(f *fault.List) {
 	switch t.take {
 	case AggregateMean, AggregateMin, AggregatePercentile, AggregateEach:
 	default:
-		f.check(false, "Take %q: must be %q, %q, %q or %q", string(t.take), AggregateMean, AggregateMin, AggregatePercentile, AggregateEach)
+		f.Check(false, fault.Path{"take"}, string(t.take), "must be %q, %q, %q or %q", AggregateMean, AggregateMin, AggregatePercentile, AggregateEach)
 	}
-	f.check(t.percentile > 0 && t.percentile <= 1, "Percentile %v: must be in (0, 1]", t.percentile)
-	f.check(t.enough >= 1, "MinSamples %d: must be at least 1", t.enough)
+	f.Check(t.percentile > 0 && t.percentile <= 1, fault.Path{"percentile"}, t.percentile, "must be in (0, 1]")
+	f.Check(t.enough >= 1, fault.Path{"min_samples"}, t.enough, "must be at least 1")
 }
 
 // feed calls step with every observation of w. If there is none it reports false,

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/weir-go/weir/internal/fault"
 )
 
 // AIMDConfig configures [NewAIMD]. The zero value of a field means its default.
@@ -88,13 +90,13 @@ func NewAIMD(cfg AIMDConfig) (*AIMD, error) {
 	def(&cfg.Window, time.Second)
 	def(&cfg.MinSamples, 10)
 	t := taker{take: cfg.Take, percentile: cfg.Percentile, enough: cfg.MinSamples, discard: cfg.DiscardThin}
-	var f faults
-	f.checkBounds(cfg.Min, cfg.Max)
-	f.check(cfg.Threshold > 0, "Threshold %v: must be positive", cfg.Threshold)
+	var f fault.List
+	checkBounds(&f, cfg.Min, cfg.Max)
+	f.Check(cfg.Threshold > 0, fault.Path{"threshold"}, cfg.Threshold, "must be positive")
 	t.check(&f)
-	f.check(cfg.Backoff >= 0.5 && cfg.Backoff < 1, "Backoff %v: must be in [0.5, 1)", cfg.Backoff)
-	f.checkWindow("Window", cfg.Window)
-	if err := f.err("aimd"); err != nil {
+	f.Check(cfg.Backoff >= 0.5 && cfg.Backoff < 1, fault.Path{"backoff"}, cfg.Backoff, "must be in [0.5, 1)")
+	checkWindow(&f, "window", cfg.Window)
+	if err := f.Err("control: aimd"); err != nil {
 		return nil, err
 	}
 	return &AIMD{adjusted: adjust("aimd", cfg.Initial, cfg.Min, cfg.Max, cfg.Window), cfg: cfg, taker: t}, nil

@@ -1,10 +1,10 @@
 package control
 
 import (
-	"errors"
-	"fmt"
 	"math"
 	"time"
+
+	"github.com/weir-go/weir/internal/fault"
 )
 
 // def replaces the zero value of a setting by its default.
@@ -15,39 +15,22 @@ func def[T comparable](field *T, value T) {
 	}
 }
 
-// faults are what is wrong with a configuration.
-type faults []error
-
-func (f *faults) check(ok bool, format string, args ...any) {
-	if !ok {
-		*f = append(*f, fmt.Errorf(format, args...))
-	}
-}
-
-// err returns all faults as one error, or nil.
-func (f faults) err(what string) error {
-	if len(f) == 0 {
-		return nil
-	}
-	return fmt.Errorf("control: %s: %w", what, errors.Join(f...))
-}
-
 // mostLimit is the largest limit that a gate takes.
 const mostLimit = 1 << 30
 
 // shortestWindow is the shortest window that a configuration may ask for.
 const shortestWindow = 10 * time.Millisecond
 
-// checkBounds checks Min and Max.
-func (f *faults) checkBounds(low, high int64) {
-	f.check(low >= 1, "Min %d: must be at least 1", low)
-	f.check(high >= low, "Max %d: must not be below Min %d", high, low)
-	f.check(high <= mostLimit, "Max %d: must be at most %d", high, int64(mostLimit))
+// checkBounds checks min and max.
+func checkBounds(f *fault.List, low, high int64) {
+	f.Check(low >= 1, fault.Path{"min"}, low, "must be at least 1")
+	f.Check(high >= low, fault.Path{"max"}, high, "must not be below min %d", low)
+	f.Check(high <= mostLimit, fault.Path{"max"}, high, "must be at most %d", int64(mostLimit))
 }
 
 // checkWindow checks a window's length.
-func (f *faults) checkWindow(name string, length time.Duration) {
-	f.check(length >= shortestWindow, "%s %v: must be at least %v", name, length, shortestWindow)
+func checkWindow(f *fault.List, key string, length time.Duration) {
+	f.Check(length >= shortestWindow, fault.Path{key}, length, "must be at least %v", shortestWindow)
 }
 
 // within clamps x to the bounds. NaN becomes low.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/weir-go/weir/internal/fault"
 )
 
 // Gradient2Config configures [NewGradient2]. The zero value of a field means its
@@ -132,18 +134,18 @@ func NewGradient2(cfg Gradient2Config) (*Gradient2, error) {
 	def(&cfg.Window, time.Second)
 	def(&cfg.MinSamples, 10)
 	t := taker{take: cfg.Take, percentile: cfg.Percentile, enough: cfg.MinSamples}
-	var f faults
-	f.checkBounds(cfg.Min, cfg.Max)
-	f.check(cfg.Smoothing > 0 && cfg.Smoothing <= 1, "Smoothing %v: must be in (0, 1]", cfg.Smoothing)
-	f.check(cfg.Queue >= 1 && cfg.Queue <= mostLimit, "Queue %d: must be from 1 to %d", cfg.Queue, int64(mostLimit))
-	f.check(cfg.LongWindow >= 1, "LongWindow %d: must be at least 1", cfg.LongWindow)
-	f.check(cfg.Tolerance >= 1 && !math.IsInf(cfg.Tolerance, 0), "Tolerance %v: must be at least 1", cfg.Tolerance)
-	f.check(cfg.Rise >= 1 && !math.IsInf(cfg.Rise, 0), "Rise %v: must be at least 1", cfg.Rise)
-	f.check(cfg.Recheck >= 1 && cfg.Recheck <= 1e6, "Recheck %d: must be from 1 to 1000000", cfg.Recheck)
-	f.check(cfg.Backoff > 0 && cfg.Backoff < 1, "Backoff %v: must be in (0, 1)", cfg.Backoff)
+	var f fault.List
+	checkBounds(&f, cfg.Min, cfg.Max)
+	f.Check(cfg.Smoothing > 0 && cfg.Smoothing <= 1, fault.Path{"smoothing"}, cfg.Smoothing, "must be in (0, 1]")
+	f.Check(cfg.Queue >= 1 && cfg.Queue <= mostLimit, fault.Path{"queue"}, cfg.Queue, "must be from 1 to %d", int64(mostLimit))
+	f.Check(cfg.LongWindow >= 1, fault.Path{"long_window"}, cfg.LongWindow, "must be at least 1")
+	f.Check(cfg.Tolerance >= 1 && !math.IsInf(cfg.Tolerance, 0), fault.Path{"tolerance"}, cfg.Tolerance, "must be at least 1")
+	f.Check(cfg.Rise >= 1 && !math.IsInf(cfg.Rise, 0), fault.Path{"rise"}, cfg.Rise, "must be at least 1")
+	f.Check(cfg.Recheck >= 1 && cfg.Recheck <= 1e6, fault.Path{"recheck"}, cfg.Recheck, "must be from 1 to 1000000")
+	f.Check(cfg.Backoff > 0 && cfg.Backoff < 1, fault.Path{"backoff"}, cfg.Backoff, "must be in (0, 1)")
 	t.check(&f)
-	f.checkWindow("Window", cfg.Window)
-	if err := f.err("gradient2"); err != nil {
+	checkWindow(&f, "window", cfg.Window)
+	if err := f.Err("control: gradient2"); err != nil {
 		return nil, err
 	}
 	return &Gradient2{adjusted: adjust("gradient2", cfg.Initial, cfg.Min, cfg.Max, cfg.Window), cfg: cfg, taker: t}, nil

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/weir-go/weir/internal/fault"
 )
 
 // KneeConfig configures [NewKnee]. The zero value is meant for everybody: there is no
@@ -101,10 +103,10 @@ func NewKnee(cfg KneeConfig) (*Knee, error) {
 	def(&cfg.Initial, 20)
 	def(&cfg.Min, 2)
 	def(&cfg.Max, 10_000)
-	var f faults
-	f.check(cfg.Initial >= 1, "Initial %d: must be at least 1", cfg.Initial)
-	f.checkBounds(cfg.Min, cfg.Max)
-	if err := f.err("knee"); err != nil {
+	var f fault.List
+	f.Check(cfg.Initial >= 1, fault.Path{"initial"}, cfg.Initial, "must be at least 1")
+	checkBounds(&f, cfg.Min, cfg.Max)
+	if err := f.Err("control: knee"); err != nil {
 		return nil, err
 	}
 	k := &Knee{cfg: cfg, gap: newGap()}

@@ -337,7 +337,7 @@ func TestKneeWindowsLastTwoServices(t *testing.T) {
 
 func TestKneeBounds(t *testing.T) {
 	_, err := NewKnee(KneeConfig{Initial: -1, Min: -2, Max: -3})
-	for _, want := range []string{"knee", "Initial -1", "Min -2", "Max -3"} {
+	for _, want := range []string{"knee", "initial: -1", "min: -2", "max: -3"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: want it to say %q", err, want)
 		}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/weir-go/weir/internal/fault"
 )
 
 // LagMapConfig configures [NewLagMap]. The zero value of a field means its
@@ -92,17 +94,17 @@ func NewLagMap(cfg LagMapConfig) (*LagMap, error) {
 	def(&cfg.Smoothing, 1)
 	def(&cfg.MaxChange, 1)
 	reader := lagReader{signal: cfg.Signal, hold: cfg.Hold, safe: cfg.Safe}
-	var f faults
-	f.checkBounds(cfg.Min, cfg.Max)
-	f.check(cfg.Initial >= 1, "Initial %d: must be at least 1", cfg.Initial)
-	f.check(cfg.Target >= 0, "Target %v: must not be negative", cfg.Target)
-	f.check(cfg.Critical > cfg.Target && !math.IsInf(cfg.Critical, 0), "Critical %v: must be above Target %v, and finite", cfg.Critical, cfg.Target)
-	f.checkWindow("Interval", cfg.Interval)
+	var f fault.List
+	checkBounds(&f, cfg.Min, cfg.Max)
+	f.Check(cfg.Initial >= 1, fault.Path{"initial"}, cfg.Initial, "must be at least 1")
+	f.Check(cfg.Target >= 0, fault.Path{"target"}, cfg.Target, "must not be negative")
+	f.Check(cfg.Critical > cfg.Target && !math.IsInf(cfg.Critical, 0), fault.Path{"critical"}, cfg.Critical, "must be above target %v, and finite", cfg.Target)
+	checkWindow(&f, "interval", cfg.Interval)
 	reader.check(&f, cfg.Min, cfg.Max)
-	f.check(cfg.Smoothing > 0 && cfg.Smoothing <= 1, "Smoothing %v: must be in (0, 1]", cfg.Smoothing)
-	f.check(cfg.MaxChange > 0 && cfg.MaxChange <= 1, "MaxChange %v: must be in (0, 1]", cfg.MaxChange)
-	f.check(cfg.Hysteresis >= 0 && cfg.Hysteresis < 1, "Hysteresis %v: must be in [0, 1)", cfg.Hysteresis)
-	if err := f.err("lag"); err != nil {
+	f.Check(cfg.Smoothing > 0 && cfg.Smoothing <= 1, fault.Path{"smoothing"}, cfg.Smoothing, "must be in (0, 1]")
+	f.Check(cfg.MaxChange > 0 && cfg.MaxChange <= 1, fault.Path{"max_change"}, cfg.MaxChange, "must be in (0, 1]")
+	f.Check(cfg.Hysteresis >= 0 && cfg.Hysteresis < 1, fault.Path{"hysteresis"}, cfg.Hysteresis, "must be in [0, 1)")
+	if err := f.Err("control: lag"); err != nil {
 		return nil, err
 	}
 	return &LagMap{adjusted: adjust("lag", cfg.Initial, cfg.Min, cfg.Max, cfg.Interval), cfg: cfg, reader: reader}, nil
@@ -236,19 +238,19 @@ func NewDrain(cfg DrainConfig) (*Drain, error) {
 	def(&cfg.Hold, 3)
 	def(&cfg.Safe, cfg.Min)
 	reader := lagReader{signal: cfg.Signal, hold: cfg.Hold, safe: cfg.Safe}
-	var f faults
-	f.checkBounds(cfg.Min, cfg.Max)
-	f.check(cfg.Initial >= 1, "Initial %d: must be at least 1", cfg.Initial)
-	f.check(cfg.Target > 0 && !math.IsInf(cfg.Target, 0), "Target %v: must be positive and finite", cfg.Target)
-	f.check(cfg.Threshold > 0 && cfg.Threshold <= 1, "Threshold %v: must be in (0, 1]", cfg.Threshold)
-	f.checkWindow("Interval", cfg.Interval)
-	f.check(cfg.Fudge > 0 && cfg.Fudge <= 1, "Fudge %v: must be in (0, 1]", cfg.Fudge)
-	f.check(cfg.Decay > 0 && cfg.Decay <= 1, "Decay %v: must be in (0, 1]", cfg.Decay)
-	f.check(cfg.Adder > 0 && cfg.Adder <= mostLimit, "Adder %v: must be positive and at most %d", cfg.Adder, int64(mostLimit))
-	f.check(cfg.Multiplier >= 1 && cfg.Multiplier <= 10, "Multiplier %v: must be from 1 to 10", cfg.Multiplier)
-	f.check(cfg.PerWork > 0 && cfg.PerWork <= mostLimit, "PerWork %v: must be positive and at most %d", cfg.PerWork, int64(mostLimit))
+	var f fault.List
+	checkBounds(&f, cfg.Min, cfg.Max)
+	f.Check(cfg.Initial >= 1, fault.Path{"initial"}, cfg.Initial, "must be at least 1")
+	f.Check(cfg.Target > 0 && !math.IsInf(cfg.Target, 0), fault.Path{"target"}, cfg.Target, "must be positive and finite")
+	f.Check(cfg.Threshold > 0 && cfg.Threshold <= 1, fault.Path{"threshold"}, cfg.Threshold, "must be in (0, 1]")
+	checkWindow(&f, "interval", cfg.Interval)
+	f.Check(cfg.Fudge > 0 && cfg.Fudge <= 1, fault.Path{"fudge"}, cfg.Fudge, "must be in (0, 1]")
+	f.Check(cfg.Decay > 0 && cfg.Decay <= 1, fault.Path{"decay"}, cfg.Decay, "must be in (0, 1]")
+	f.Check(cfg.Adder > 0 && cfg.Adder <= mostLimit, fault.Path{"adder"}, cfg.Adder, "must be positive and at most %d", int64(mostLimit))
+	f.Check(cfg.Multiplier >= 1 && cfg.Multiplier <= 10, fault.Path{"multiplier"}, cfg.Multiplier, "must be from 1 to 10")
+	f.Check(cfg.PerWork > 0 && cfg.PerWork <= mostLimit, fault.Path{"per_work"}, cfg.PerWork, "must be positive and at most %d", int64(mostLimit))
 	reader.check(&f, cfg.Min, cfg.Max)
-	if err := f.err("drain"); err != nil {
+	if err := f.Err("control: drain"); err != nil {
 		return nil, err
 	}
 	return &Drain{adjusted: adjust("drain", cfg.Initial, cfg.Min, cfg.Max, cfg.Interval), cfg: cfg, reader: reader}, nil
@@ -308,9 +310,9 @@ type lagReader struct {
 	unknown int    // intervals in a row
 }
 
-func (l lagReader) check(f *faults, low, high int64) {
-	f.check(l.hold >= -1, "Hold %d: must be at least 1, or -1 for none", l.hold)
-	f.check(l.safe >= low && l.safe <= high, "Safe %d: must be from Min %d to Max %d", l.safe, low, high)
+func (l lagReader) check(f *fault.List, low, high int64) {
+	f.Check(l.hold >= -1, fault.Path{"hold"}, l.hold, "must be at least 1, or -1 for none")
+	f.Check(l.safe >= low && l.safe <= high, fault.Path{"safe"}, l.safe, "must be from min %d to max %d", low, high)
 }
 
 // read returns the lag and the name of the signal, and whether it is known.

@@ -143,15 +143,15 @@ func TestLagMapFaults(t *testing.T) {
 		Min: -1, Max: -2, Initial: -1, Target: -1, Critical: -1, Interval: 1, Hold: -2, Safe: 5,
 		Smoothing: 2, MaxChange: math.NaN(), Hysteresis: 1,
 	})
-	named(t, err, "Min -1", "Max -2", "Initial -1", "Target -1", "Critical -1", "Interval 1ns", "Hold -2", "Safe 5", "Smoothing 2", "MaxChange NaN", "Hysteresis 1")
+	named(t, err, "min: -1", "max: -2", "initial: -1", "target: -1", "critical: -1", "interval: 1ns", "hold: -2", "safe: 5", "smoothing: 2", "max_change: NaN", "hysteresis: 1")
 	for field, cfg := range map[string]LagMapConfig{
-		"Max 9":          {Max: 9, Min: 10},
-		"Min -1":         {Min: -1},
-		"Critical 10000": {Critical: 10_000},
-		"Target -1":      {Target: -1},
-		"Target NaN":     {Target: math.NaN()},
-		"Critical +Inf":  {Critical: math.Inf(1)},
-		"Safe 2000":      {Safe: 2000},
+		"max: 9":          {Max: 9, Min: 10},
+		"min: -1":         {Min: -1},
+		"critical: 10000": {Critical: 10_000},
+		"target: -1":      {Target: -1},
+		"target: NaN":     {Target: math.NaN()},
+		"critical: +Inf":  {Critical: math.Inf(1)},
+		"safe: 2000":      {Safe: 2000},
 	} {
 		_, err := NewLagMap(cfg)
 		named(t, err, field)
@@ -225,8 +225,8 @@ func TestDrainFaults(t *testing.T) {
 		Min: -1, Max: -2, Initial: -1, Target: -1, Threshold: 2, Interval: 1, Fudge: 2, Decay: math.NaN(), Adder: -1, Multiplier: .5,
 		PerWork: math.Inf(1), Hold: -2, Safe: 5,
 	})
-	named(t, err, "Min -1", "Max -2", "Initial -1", "Target -1", "Threshold 2", "Interval 1ns", "Fudge 2", "Decay NaN", "Adder -1", "Multiplier 0.5",
-		"PerWork +Inf", "Hold -2", "Safe 5")
+	named(t, err, "min: -1", "max: -2", "initial: -1", "target: -1", "threshold: 2", "interval: 1ns", "fudge: 2", "decay: NaN", "adder: -1", "multiplier: 0.5",
+		"per_work: +Inf", "hold: -2", "safe: 5")
 }
 
 // lagLoop is a queue of appliers behind the gates of some tenants. Lag is what

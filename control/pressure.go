@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/weir-go/weir/internal/fault"
 )
 
 // CapConfig configures [NewCapped]. The zero value of a field means its
@@ -73,13 +75,13 @@ func NewCapped(inner Controller, cfg CapConfig) (*Capped, error) {
 	def(&cfg.Memory, max(time.Second, cfg.Window))
 	def(&cfg.Growth, 2)
 	cfg.Signals = slices.Clone(cfg.Signals)
-	var f faults
-	f.check(inner != nil, "inner: there is no controller to cap")
-	f.check(cfg.Min >= 1, "Min %d: must be at least 1", cfg.Min)
-	f.check(cfg.Window >= time.Millisecond, "Window %v: must be at least 1ms", cfg.Window)
-	f.check(cfg.Memory >= cfg.Window, "Memory %v: must not be below Window %v", cfg.Memory, cfg.Window)
-	f.check(cfg.Growth > 1 && cfg.Growth <= 10, "Growth %v: must be in (1, 10]", cfg.Growth)
-	if err := f.err("capped"); err != nil {
+	var f fault.List
+	f.Require(inner != nil, nil, "there is no controller to cap")
+	f.Check(cfg.Min >= 1, fault.Path{"min"}, cfg.Min, "must be at least 1")
+	f.Check(cfg.Window >= time.Millisecond, fault.Path{"window"}, cfg.Window, "must be at least 1ms")
+	f.Check(cfg.Memory >= cfg.Window, fault.Path{"memory"}, cfg.Memory, "must not be below window %v", cfg.Window)
+	f.Check(cfg.Growth > 1 && cfg.Growth <= 10, fault.Path{"growth"}, cfg.Growth, "must be in (1, 10]")
+	if err := f.Err("control: capped"); err != nil {
 		return nil, err
 	}
 	saver, _ := inner.(Saver)
@@ -276,12 +278,12 @@ func NewResource(cfg ResourceConfig) (*Resource, error) {
 	def(&cfg.Growth, 1.1)
 	def(&cfg.Backoff, 0.5)
 	cfg.Signals = slices.Clone(cfg.Signals)
-	var f faults
-	f.checkBounds(cfg.Min, cfg.Max)
-	f.checkWindow("Window", cfg.Window)
-	f.check(cfg.Growth > 1 && cfg.Growth <= 2, "Growth %v: must be in (1, 2]", cfg.Growth)
-	f.check(cfg.Backoff > 0 && cfg.Backoff < 1, "Backoff %v: must be in (0, 1)", cfg.Backoff)
-	if err := f.err("resource"); err != nil {
+	var f fault.List
+	checkBounds(&f, cfg.Min, cfg.Max)
+	checkWindow(&f, "window", cfg.Window)
+	f.Check(cfg.Growth > 1 && cfg.Growth <= 2, fault.Path{"growth"}, cfg.Growth, "must be in (1, 2]")
+	f.Check(cfg.Backoff > 0 && cfg.Backoff < 1, fault.Path{"backoff"}, cfg.Backoff, "must be in (0, 1)")
+	if err := f.Err("control: resource"); err != nil {
 		return nil, err
 	}
 	return &Resource{adjust("resource", cfg.Initial, cfg.Min, cfg.Max, cfg.Window), cfg}, nil

@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"sync"
 	"time"
+
+	"github.com/weir-go/weir/internal/fault"
 )
 
 // ProbeConfig configures [NewProbe] and [NewProbePair]. The zero value of a field
@@ -40,14 +42,14 @@ func (cfg *ProbeConfig) complete() error {
 	def(&cfg.Step, 0.1)
 	def(&cfg.Weight, 0.2)
 	def(&cfg.Interval, 100*time.Millisecond)
-	var f faults
-	f.checkBounds(cfg.Min, cfg.Max)
-	f.check(cfg.Initial >= 1, "Initial %d: must be at least 1", cfg.Initial)
-	f.check(cfg.ReadRatio > 0 && cfg.ReadRatio <= 1, "ReadRatio %v: must be in (0, 1]", cfg.ReadRatio)
-	f.check(cfg.Step >= 0.01 && cfg.Step <= 0.5, "Step %v: must be in [0.01, 0.5]", cfg.Step)
-	f.check(cfg.Weight > 0 && cfg.Weight <= 1, "Weight %v: must be in (0, 1]", cfg.Weight)
-	f.checkWindow("Interval", cfg.Interval)
-	return f.err("probe")
+	var f fault.List
+	checkBounds(&f, cfg.Min, cfg.Max)
+	f.Check(cfg.Initial >= 1, fault.Path{"initial"}, cfg.Initial, "must be at least 1")
+	f.Check(cfg.ReadRatio > 0 && cfg.ReadRatio <= 1, fault.Path{"read_ratio"}, cfg.ReadRatio, "must be in (0, 1]")
+	f.Check(cfg.Step >= 0.01 && cfg.Step <= 0.5, fault.Path{"step"}, cfg.Step, "must be in [0.01, 0.5]")
+	f.Check(cfg.Weight > 0 && cfg.Weight <= 1, fault.Path{"weight"}, cfg.Weight, "must be in (0, 1]")
+	checkWindow(&f, "interval", cfg.Interval)
+	return f.Err("control: probe")
 }
 
 // Probe finds a limit by trying. It measures throughput at the present size, goes
@@ -161,7 +163,7 @@ func NewProbePair(cfg ProbeConfig) (*ProbePair, error) {
 		return nil, err
 	}
 	if cfg.ReadRatio == 1 {
-		return nil, errors.New("control: probe: ReadRatio 1: leaves no slots for writes; use NewProbe")
+		return nil, errors.New("control: probe: read_ratio: 1 leaves no slots for writes; use NewProbe")
 	}
 	return &ProbePair{pools: newProbePools(cfg, cfg.ReadRatio)}, nil
 }

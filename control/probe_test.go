@@ -264,10 +264,10 @@ func TestProbeFaults(t *testing.T) {
 		"pair": second(NewProbePair(bad)),
 	} {
 		t.Run(name, func(t *testing.T) {
-			named(t, err, "Initial -1", "Min -1", "Max -2", "ReadRatio 1.5", "Step 0.6", "Weight NaN", "Interval 1ns")
+			named(t, err, "initial: -1", "min: -1", "max: -2", "read_ratio: 1.5", "step: 0.6", "weight: NaN", "interval: 1ns")
 		})
 	}
-	named(t, second(NewProbePair(ProbeConfig{ReadRatio: 1})), "ReadRatio 1")
+	named(t, second(NewProbePair(ProbeConfig{ReadRatio: 1})), "read_ratio: 1")
 }
 
 func second[T any](_ T, err error) error { return err }

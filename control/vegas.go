@@ -5,6 +5,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"time"
+
+	"github.com/weir-go/weir/internal/fault"
 )
 
 // VegasConfig configures [NewVegas]. The zero value of a field means its
@@ -96,16 +98,16 @@ func NewVegas(cfg VegasConfig) (*Vegas, error) {
 		cfg.Rand = rand.New(rand.NewPCG(1, 2)).Float64
 	}
 	t := taker{take: cfg.Take, percentile: cfg.Percentile, enough: cfg.MinSamples}
-	var f faults
-	f.checkBounds(cfg.Min, cfg.Max)
-	f.check(cfg.Alpha > 0 && cfg.Alpha <= mostLimit, "Alpha %v: must be positive and at most %d", cfg.Alpha, int64(mostLimit))
-	f.check(cfg.Beta >= cfg.Alpha && cfg.Beta <= mostLimit, "Beta %v: must not be below Alpha %v, and at most %d", cfg.Beta, cfg.Alpha, int64(mostLimit))
-	f.check(cfg.Backoff >= 0 && cfg.Backoff < 1, "Backoff %v: must be in (0, 1), or 0 to take the logarithm away", cfg.Backoff)
-	f.check(cfg.Smoothing > 0 && cfg.Smoothing <= 1, "Smoothing %v: must be in (0, 1]", cfg.Smoothing)
-	f.check(cfg.ProbeMultiplier >= 1, "ProbeMultiplier %d: must be at least 1", cfg.ProbeMultiplier)
+	var f fault.List
+	checkBounds(&f, cfg.Min, cfg.Max)
+	f.Check(cfg.Alpha > 0 && cfg.Alpha <= mostLimit, fault.Path{"alpha"}, cfg.Alpha, "must be positive and at most %d", int64(mostLimit))
+	f.Check(cfg.Beta >= cfg.Alpha && cfg.Beta <= mostLimit, fault.Path{"beta"}, cfg.Beta, "must not be below alpha %v, and at most %d", cfg.Alpha, int64(mostLimit))
+	f.Check(cfg.Backoff >= 0 && cfg.Backoff < 1, fault.Path{"backoff"}, cfg.Backoff, "must be in (0, 1), or 0 to take the logarithm away")
+	f.Check(cfg.Smoothing > 0 && cfg.Smoothing <= 1, fault.Path{"smoothing"}, cfg.Smoothing, "must be in (0, 1]")
+	f.Check(cfg.ProbeMultiplier >= 1, fault.Path{"probe_multiplier"}, cfg.ProbeMultiplier, "must be at least 1")
 	t.check(&f)
-	f.checkWindow("Window", cfg.Window)
-	if err := f.err("vegas"); err != nil {
+	checkWindow(&f, "window", cfg.Window)
+	if err := f.Err("control: vegas"); err != nil {
 		return nil, err
 	}
 	v := &Vegas{adjusted: adjust("vegas", cfg.Initial, cfg.Min, cfg.Max, cfg.Window), cfg: cfg, taker: t}

@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"github.com/weir-go/weir/internal/fault"
+
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/hex"
@@ -137,16 +139,16 @@ func (id *identity) trustsCert(cert *x509.Certificate) bool {
 const certForms = "write cert:uri, cert:dns, cert:subject, cert:cn or cert:hash"
 
 // checkCertSource compiles a source that is read from a client certificate.
-func (c *compiler) checkCertSource(at place, name string) source {
+func (c *compiler) checkCertSource(at fault.Path, name string) source {
 	switch {
 	case slices.Contains(certNames, name):
 		return source{certSource, name}
 	case name == "san":
-		c.add(at, "a certificate has several kinds of alternative names", "write cert:uri for a SPIFFE ID or another URI, or cert:dns")
+		c.Add(at, "a certificate has several kinds of alternative names", "write cert:uri for a SPIFFE ID or another URI, or cert:dns")
 	case name == "":
-		c.add(at, "cert: does not say what to read", certForms)
+		c.Add(at, "cert: does not say what to read", certForms)
 	default:
-		c.add(at, fmt.Sprintf("a certificate has no %q", name), certForms)
+		c.Add(at, fmt.Sprintf("a certificate has no %q", name), certForms)
 	}
 	return source{}
 }
@@ -154,16 +156,16 @@ func (c *compiler) checkCertSource(at place, name string) source {
 const certPatternForms = "write uri:spiffe://example.org/edge, dns:edge.example.org, subject:..., cn:..., hash:... or any"
 
 // checkCertPattern compiles one of IdentitySpec.TrustedCerts.
-func (c *compiler) checkCertPattern(at place, text string) (certPattern, bool) {
+func (c *compiler) checkCertPattern(at fault.Path, text string) (certPattern, bool) {
 	what, name, colon := strings.Cut(text, ":")
 	switch {
 	case text == "any":
 		return certPattern{}, true
 	case !colon || !slices.Contains(certNames, what):
-		c.add(at, fmt.Sprintf("%.80q names no certificate", text), certPatternForms)
+		c.Add(at, fmt.Sprintf("%.80q names no certificate", text), certPatternForms)
 		return certPattern{}, false
 	case name == "":
-		c.add(at, what+": names nobody", certPatternForms)
+		c.Add(at, what+": names nobody", certPatternForms)
 		return certPattern{}, false
 	}
 	p := certPattern{what: what, name: name}
@@ -180,7 +182,7 @@ func (c *compiler) checkCertPattern(at place, text string) (certPattern, bool) {
 	}
 	problem, instead := p.fault()
 	if problem != "" {
-		c.add(at, fmt.Sprintf("%.80q %s", text, problem), instead)
+		c.Add(at, fmt.Sprintf("%.80q %s", text, problem), instead)
 	}
 	return p, problem == ""
 }

@@ -12,11 +12,19 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/internal/fault"
 	"github.com/weir-go/weir/keyed"
 	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/shed"
 )
+
+// Fault is one thing that is wrong with a policy: where, what, and what to write instead.
+type Fault = fault.Fault
+
+// Faults is everything that is wrong with a policy. It is the error of [Compile] and [ParseSpec];
+// errors.As finds it.
+type Faults = fault.Faults
 
 // Compile turns a Spec into a Policy. It finds every fault at once: the error is
 // a *Faults.
@@ -29,12 +37,12 @@ import (
 func Compile(spec Spec, opts Options) (*Policy, error) {
 	c := &compiler{spec: &spec, opts: &opts}
 	p := c.check()
-	if err := c.err(); err != nil {
+	if err := c.Err("policy"); err != nil {
 		return nil, err
 	}
 	c.poll(p)
 	made := c.make(p.names)
-	if err := c.err(); err != nil {
+	if err := c.Err("policy"); err != nil {
 		for _, g := range made {
 			g.close()
 		}
@@ -51,7 +59,7 @@ func Compile(spec Spec, opts Options) (*Policy, error) {
 // compiler is one Compile: check reads the spec, make makes gates, adopt prefers
 // those that live, link joins routes and gates.
 type compiler struct {
-	collector
+	fault.List
 	spec   *Spec
 	opts   *Options
 	source control.Source     // of readings, nil if no gate goes by any
@@ -82,27 +90,25 @@ func (c *compiler) check() *Policy {
 const maxName = 256
 
 // checkName refuses names that would spoil a log line or a metric label.
-func (c *compiler) checkName(at place, what, name string) {
+func (c *compiler) checkName(at fault.Path, what, name string) {
 	switch {
 	case name == "":
-		c.add(at, "a "+what+" without a name", "give it one")
+		c.Add(at, "a "+what+" without a name", "give it one")
 	case len(name) > maxName:
-		c.add(at, fmt.Sprintf("a name of %d bytes", len(name)), fmt.Sprintf("write one of at most %d", maxName))
+		c.Add(at, fmt.Sprintf("a name of %d bytes", len(name)), fmt.Sprintf("write one of at most %d", maxName))
 	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
-		c.add(at, fmt.Sprintf("the name %q has characters that cannot be printed", name), "leave them out")
+		c.Add(at, fmt.Sprintf("the name %q has characters that cannot be printed", name), "leave them out")
 	}
 }
 
 // checkWord refuses a word that is not known; the empty word is the default.
-func (c *compiler) checkWord(at place, what, word string, known []string) bool {
+func (c *compiler) checkWord(at fault.Path, what, word string, known []string) bool {
 	if word == "" || slices.Contains(known, word) {
 		return true
 	}
-	c.add(at, fmt.Sprintf("%q is no %s", word, what), suggest(word, known, what+"s"))
+	c.Add(at, fmt.Sprintf("%q is no %s", word, what), fault.Suggest(word, known, what+"s"))
 	return false
 }
-
-var modes = []string{string(Enforce), string(Observe), string(Off)}
 
 // priorities are the words for weir.Priority, least important first.
 var priorities = []string{"background", "normal", "high", "critical"}
@@ -114,7 +120,7 @@ func (c *compiler) make(names []string) map[string]*Gate {
 	for _, name := range names {
 		m, err := c.newMechanism(name)
 		if err != nil {
-			c.add(place{"gates", name}, err.Error(), "")
+			c.AddError(fault.Path{"gates", name}, err)
 			continue
 		}
 		spec := c.spec.Gates[name]
@@ -321,72 +327,4 @@ func (q *QueueSpec) retirement() time.Duration {
 		wait = limit.DefaultMaxWait
 	}
 	return min(wait+time.Second, longestRetirement)
-}
-
-// suggest returns what to write instead of a word that is not among the known
-// ones: the nearest of them, if one is near enough to be what was meant, and
-// the list of them all otherwise. many is the plural of what they are.
-func suggest(word string, known []string, many string) string {
-	if len(known) == 0 {
-		return "there are no " + many + " to choose from"
-	}
-	if n := nearest(word, known); n != "" {
-		return "did you mean " + n + "?"
-	}
-	return "write one of " + list(known)
-}
-
-// list joins words for a sentence, and stops where nobody reads on.
-func list(words []string) string {
-	const most = 12
-	if len(words) > most {
-		return strings.Join(words[:most], ", ") + ", …"
-	}
-	return strings.Join(words, ", ")
-}
-
-// nearest returns the known word with the smallest edit distance from word, if
-// at most a third of its letters differ, else "". It looks no further than a
-// reader would.
-func nearest(word string, known []string) string {
-	const longest, most = 128, 1000
-	if len(word) > longest {
-		return ""
-	}
-	known = known[:min(len(known), most)]
-	best, bestDistance := "", 0
-	for _, k := range known {
-		if len(k) > longest {
-			continue
-		}
-		d := distance(strings.ToLower(word), strings.ToLower(k))
-		if 3*d <= max(len(word), len(k), 3) && (best == "" || d < bestDistance) {
-			best, bestDistance = k, d
-		}
-	}
-	return best
-}
-
-// distance is the number of letters to insert, delete, replace or swap with
-// their neighbour to turn a into b.
-func distance(a, b string) int {
-	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range last {
-		last[j] = j
-	}
-	for i := range len(a) {
-		row[0] = i + 1
-		for j := range len(b) {
-			replace := last[j]
-			if a[i] != b[j] {
-				replace++
-			}
-			row[j+1] = min(replace, last[j+1]+1, row[j]+1)
-			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
-				row[j+1] = min(row[j+1], before[j-1]+1)
-			}
-		}
-		before, last, row = last, row, before
-	}
-	return last[len(b)]
 }

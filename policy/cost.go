@@ -1,13 +1,13 @@
 package policy
 
 import (
-	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/fault"
 	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/quota"
 )
@@ -156,18 +156,18 @@ func (p *Policy) costHeaders() (names []string) {
 }
 
 // checkCharging compiles where costs come from.
-func (c *compiler) checkCharging(at place, r *RouteSpec) charging {
+func (c *compiler) checkCharging(at fault.Path, r *RouteSpec) charging {
 	ch := charging{
-		from:   c.checkCostSource(at.at("cost_from"), r.CostFrom),
-		settle: c.checkCostSource(at.at("settle"), r.Settle),
+		from:   c.checkCostSource(at.At("cost_from"), r.CostFrom),
+		settle: c.checkCostSource(at.At("settle"), r.Settle),
 		keep:   r.SettleKeep,
 		billed: slices.ContainsFunc(r.Gates, c.bills),
 	}
 	if r.SettleKeep && r.Settle == "" {
-		c.add(at.at("settle_keep"), "means nothing without settle", "write settle: header:NAME, or leave it out")
+		c.Add(at.At("settle_keep"), "means nothing without settle", "write settle: header:NAME, or leave it out")
 	}
 	if r.Exempt && r.CostFrom != "" {
-		c.add(at.at("cost_from"), "means nothing to exempt work, which takes no slot", "leave one of the two out")
+		c.Add(at.At("cost_from"), "means nothing to exempt work, which takes no slot", "leave one of the two out")
 	}
 	return ch
 }
@@ -180,7 +180,7 @@ func (c *compiler) bills(gate string) bool {
 }
 
 // checkCostSource compiles the name of a header.
-func (c *compiler) checkCostSource(at place, text string) string {
+func (c *compiler) checkCostSource(at fault.Path, text string) string {
 	if text == "" {
 		return ""
 	}
@@ -190,7 +190,7 @@ func (c *compiler) checkCostSource(at place, text string) string {
 		return s.key
 	case noSource: // a fault, which has been told
 	default:
-		c.add(at, "a cost comes from a header only", "write header:NAME, such as header:X-Cost")
+		c.Add(at, "a cost comes from a header only", "write header:NAME, such as header:X-Cost")
 	}
 	return ""
 }
@@ -235,34 +235,29 @@ func (p *Policy) demote(rt *Route, w *weir.Work, r *http.Request, trusted bool) 
 // under the policies that this one has followed.
 func (p *Policy) Demoted() uint64 { return p.identity.ignored.demoted.Load() }
 
-// mostAdmissions bounds DemoteAfter: beyond it, it is a mistake.
-const mostAdmissions = 1_000_000
-
 // checkAdmissions compiles where admissions are counted, and after how many of them
 // routes demote.
 func (c *compiler) checkAdmissions(p *Policy) {
 	text := c.spec.Identity.Admissions
-	at := place{"identity", "admissions"}
+	at := fault.Path{"identity", "admissions"}
 	switch s := c.checkSource(at, text); s.kind {
 	case headerSource:
 		p.admissions = s.key
 	case noSource: // left out, or a fault
 	default:
-		c.add(at, "admissions are counted in a header only", "write header:NAME, such as header:X-Admissions")
+		c.Add(at, "admissions are counted in a header only", "write header:NAME, such as header:X-Admissions")
 	}
 	if s := p.admissions; s != "" && slices.Contains(c.claimed(p), s) {
-		c.add(at, s+" says something else already", "name a header of its own")
+		c.Add(at, s+" says something else already", "name a header of its own")
 	}
 	for i, rt := range p.routes {
 		r := &c.spec.Routes[i]
-		switch at := (place{"routes"}).index(i).at("demote_after"); {
+		switch at := (fault.Path{"routes"}).Index(i).At("demote_after"); {
 		case r.DemoteAfter == 0:
-		case r.DemoteAfter < 0 || r.DemoteAfter > mostAdmissions:
-			c.add(at, fmt.Sprintf("%d is out of range", r.DemoteAfter), fmt.Sprintf("write after how many admissions, from 1 to %d, or leave it out", mostAdmissions))
 		case text == "":
-			c.add(at, "nothing says how often an operation has been admitted", "write identity: {admissions: header:X-Admissions}")
+			c.Add(at, "nothing says how often an operation has been admitted", "write identity: {admissions: header:X-Admissions}")
 		case r.Exempt || rt.work.Priority == weir.Critical:
-			c.add(at, "exempt and critical work is never demoted", "leave one of the two out")
+			c.Add(at, "exempt and critical work is never demoted", "leave one of the two out")
 		default:
 			rt.demoteAfter = r.DemoteAfter
 		}

@@ -194,7 +194,7 @@ func TestLimitOfRequests(t *testing.T) {
 
 	_, err = Compile(Spec{Gates: map[string]GateSpec{"a": {Limit: &LimitSpec{Limit: 1, Count: "request"}}, "b": {Limit: &LimitSpec{Limit: 1, Count: "requests", RefuseOversize: true}}}}, Options{})
 	got := strings.Join(faultsOf(t, err), "\n")
-	for _, want := range []string{`gates.a.limit.count: "request" is no count; did you mean requests?`, "gates.b.limit.refuse_oversize: means nothing where each request takes one slot"} {
+	for _, want := range []string{`gates.a.limit.count: "request" is not known; did you mean requests?`, "gates.b.limit.refuse_oversize: means nothing where each request takes one slot"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %s in\n%s", want, got)
 		}
@@ -251,8 +251,8 @@ func TestCostFaults(t *testing.T) {
 		`routes[1].cost_from: "a b" is no header name`,
 		"routes[1].settle_keep: means nothing without settle",
 		"routes[2].cost_from: means nothing to exempt work",
-		"routes[3].cost: 9223372036854775807 is more than any quota holds; write at most 1000000000000000",
-		"routes[4].cost: -1 is negative",
+		"routes[3].cost: is 9223372036854775807, too large; write at most 1000000000000000",
+		"routes[4].cost: is -1, too small",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %s in\n%s", want, got)
@@ -422,7 +422,7 @@ func TestAdmissionsFaults(t *testing.T) {
 		{"header:Grpc-Timeout", nil, []string{"identity.admissions: Grpc-Timeout says something else already"}},
 		{"", []RouteSpec{{Name: "a", DemoteAfter: 3}}, []string{"routes[0].demote_after: nothing says how often an operation has been admitted; write identity: {admissions: header:X-Admissions}"}},
 		{"header:X-Count", []RouteSpec{{Name: "a", DemoteAfter: -1}, {Name: "b", DemoteAfter: 3, Exempt: true}, {Name: "c", DemoteAfter: 3, Priority: "critical"}},
-			[]string{"routes[0].demote_after: -1 is out of range", "routes[1].demote_after: exempt and critical", "routes[2].demote_after: exempt and critical"}},
+			[]string{"routes[0].demote_after: is -1, too small", "routes[1].demote_after: exempt and critical", "routes[2].demote_after: exempt and critical"}},
 	} {
 		_, err := Compile(Spec{Identity: IdentitySpec{Priority: "header:X-Priority", Admissions: tt.admissions}, Routes: tt.routes}, Options{})
 		got := strings.Join(faultsOf(t, err), "\n")

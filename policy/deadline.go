@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"github.com/weir-go/weir/internal/fault"
+
 	"net/http"
 	"strconv"
 	"strings"
@@ -170,17 +172,17 @@ func (c *compiler) checkTimeouts() []timeoutHeader {
 	if names == nil {
 		names = timeoutHeaders
 	}
-	at := place{"deadline", "headers"}
+	at := fault.Path{"deadline", "headers"}
 	var headers []timeoutHeader
 	for i, name := range names {
 		if !isToken(name) {
-			c.add(at.index(i), strconv.Quote(name)+" is no header name", "write letters, digits and dashes, such as X-Request-Timeout")
+			c.Add(at.Index(i), strconv.Quote(name)+" is no header name", "write letters, digits and dashes, such as X-Request-Timeout")
 			continue
 		}
 		h := newTimeoutHeader(name)
 		for _, earlier := range headers {
 			if earlier.key == h.key {
-				c.add(at.index(i), strconv.Quote(name)+" is in the list already", "name each header once")
+				c.Add(at.Index(i), strconv.Quote(name)+" is in the list already", "name each header once")
 			}
 		}
 		headers = append(headers, h)

@@ -62,7 +62,7 @@ func ExampleCompile_faults() {
 		}
 	}
 	// Output:
-	// gates.api.mode: "enforced" is no mode; did you mean enforce?
+	// gates.api.mode: "enforced" is not known; did you mean enforce?
 	// gates.api.limit.min: 50 is above max (10); write a min that is not above max, or a higher max
 	// routes[0].gates[0]: there is no gate "apy"; did you mean api?
 }
@@ -121,7 +121,7 @@ func ExampleParseSpec() {
 	fmt.Println(err)
 	// Output:
 	// 250ms <nil>
-	// policy: line 1: gates.api.limit.limits: there is no such field; did you mean limit?
+	// policy: line 1: gates.api.limit.limits: there is no such field; write limit
 }
 
 // Learned limits survive a restart, unless they are too old to be true.

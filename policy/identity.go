@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/fault"
 )
 
 // MaxIdentity is the longest identity in bytes that is used as it comes. A
@@ -321,17 +322,17 @@ const sourceForms = "write header:NAME, path:NAME, peer, cert:NAME or const:VALU
 var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
 
 func (c *compiler) checkIdentity() identity {
-	at := place{"identity"}
+	at := fault.Path{"identity"}
 	spec := &c.spec.Identity
 	id := identity{
-		tenant:  c.checkSource(at.at("tenant"), spec.Tenant),
-		user:    c.checkSource(at.at("user"), spec.User),
-		client:  c.checkSource(at.at("client"), spec.Client),
-		classes: c.checkPriorities(at.at("priorities"), spec.Priorities),
+		tenant:  c.checkSource(at.At("tenant"), spec.Tenant),
+		user:    c.checkSource(at.At("user"), spec.User),
+		client:  c.checkSource(at.At("client"), spec.Client),
+		classes: c.checkPriorities(at.At("priorities"), spec.Priorities),
 		trusted: loopback,
 		ignored: new(ignored),
 	}
-	id.priority = c.checkPrioritySource(at.at("priority"), spec.Priority, id.classes)
+	id.priority = c.checkPrioritySource(at.At("priority"), spec.Priority, id.classes)
 	if prev := c.opts.Previous; prev != nil {
 		id.ignored = prev.identity.ignored
 	}
@@ -339,12 +340,12 @@ func (c *compiler) checkIdentity() identity {
 		id.trusted = nil
 	}
 	for i, network := range spec.Trusted {
-		if p, ok := c.checkNetwork(at.at("trusted").index(i), network); ok {
+		if p, ok := c.checkNetwork(at.At("trusted").Index(i), network); ok {
 			id.trusted = append(id.trusted, p)
 		}
 	}
 	for i, text := range spec.TrustedCerts {
-		if p, ok := c.checkCertPattern(at.at("trusted_certs").index(i), text); ok {
+		if p, ok := c.checkCertPattern(at.At("trusted_certs").Index(i), text); ok {
 			id.trustedCerts = append(id.trustedCerts, p)
 		}
 	}
@@ -356,27 +357,27 @@ const mostWords = 256
 
 // checkPriorities returns the words that are understood as priorities: the four
 // names, and those of the spec.
-func (c *compiler) checkPriorities(at place, words map[string]string) map[string]weir.Priority {
+func (c *compiler) checkPriorities(at fault.Path, words map[string]string) map[string]weir.Priority {
 	classes := make(map[string]weir.Priority, len(priorities)+len(words))
 	for _, name := range priorities {
 		classes[name], _ = weir.ParsePriority(name)
 	}
 	if len(words) > mostWords {
-		c.add(at, fmt.Sprintf("%d words for priorities", len(words)), fmt.Sprintf("write at most %d", mostWords))
+		c.Add(at, fmt.Sprintf("%d words for priorities", len(words)), fmt.Sprintf("write at most %d", mostWords))
 		return classes
 	}
 	seen := map[string]string{}
 	for _, word := range slices.Sorted(maps.Keys(words)) {
 		lower := strings.ToLower(word)
 		p, ok := weir.ParsePriority(words[word])
-		switch at := at.at(word); {
+		switch at := at.At(word); {
 		case word == "" || strings.TrimSpace(word) != word || len(word) > longestWord || bounded(word) != word:
-			c.add(at, fmt.Sprintf("%.80q is no word that a header could bring", word),
+			c.Add(at, fmt.Sprintf("%.80q is no word that a header could bring", word),
 				fmt.Sprintf("write 1 to %d bytes of plain text", longestWord))
 		case seen[lower] != "":
-			c.add(at, fmt.Sprintf("%q is %q in other letters", word, seen[lower]), "write one of the two; upper and lower case are alike")
+			c.Add(at, fmt.Sprintf("%q is %q in other letters", word, seen[lower]), "write one of the two; upper and lower case are alike")
 		case !ok:
-			c.add(at, fmt.Sprintf("%q is no priority", words[word]), suggest(words[word], priorities, "priorities"))
+			c.Add(at, fmt.Sprintf("%q is no priority", words[word]), fault.Suggest(words[word], priorities, "priorities"))
 		default:
 			classes[lower] = p
 		}
@@ -387,7 +388,7 @@ func (c *compiler) checkPriorities(at place, words map[string]string) map[string
 
 // checkSource compiles a source. Whether a wildcard exists is checked when the
 // routes are known.
-func (c *compiler) checkSource(at place, text string) source {
+func (c *compiler) checkSource(at fault.Path, text string) source {
 	word, value, colon := strings.Cut(text, ":")
 	switch {
 	case text == "":
@@ -395,7 +396,7 @@ func (c *compiler) checkSource(at place, text string) source {
 	case text == "peer":
 		return source{kind: peerSource}
 	case !colon:
-		c.add(at, fmt.Sprintf("%q is no source", text), sourceSuggestion(text))
+		c.Add(at, fmt.Sprintf("%q is no source", text), sourceSuggestion(text))
 		return source{}
 	}
 	switch word {
@@ -405,19 +406,19 @@ func (c *compiler) checkSource(at place, text string) source {
 		if value != "" {
 			return source{pathSource, strings.TrimSuffix(strings.Trim(value, "{}"), "...")}
 		}
-		c.add(at, "path: names no wildcard", "write path:NAME, where a route's pattern has {NAME}")
+		c.Add(at, "path: names no wildcard", "write path:NAME, where a route's pattern has {NAME}")
 	case "cert":
 		return c.checkCertSource(at, value)
 	case "const":
 		if value == "" {
-			c.add(at, "const: has no value", "write const:VALUE, or leave the field out")
+			c.Add(at, "const: has no value", "write const:VALUE, or leave the field out")
 		} else if bounded(value) != value {
-			c.add(at, "the value of const: is too long or has characters that cannot be printed",
+			c.Add(at, "the value of const: is too long or has characters that cannot be printed",
 				fmt.Sprintf("write at most %d bytes of plain text", MaxIdentity))
 		}
 		return source{constSource, value}
 	default:
-		c.add(at, fmt.Sprintf("%q is no source", text), sourceSuggestion(word+":"))
+		c.Add(at, fmt.Sprintf("%q is no source", text), sourceSuggestion(word+":"))
 	}
 	return source{}
 }
@@ -425,7 +426,7 @@ func (c *compiler) checkSource(at place, text string) source {
 // sourceSuggestion says what to write instead of word, which is no source: the
 // source that it nearly is, or header: before what can only be a header's name.
 func sourceSuggestion(word string) string {
-	if n := nearest(word, sources); n != "" {
+	if n := fault.Nearest(word, sources); n != "" {
 		return "did you mean " + n + "? " + sourceForms
 	}
 	if strings.Contains(word, "-") && isToken(word) {
@@ -434,9 +435,9 @@ func sourceSuggestion(word string) string {
 	return sourceForms
 }
 
-func (c *compiler) checkHeader(at place, name string) source {
+func (c *compiler) checkHeader(at fault.Path, name string) source {
 	if !isToken(name) {
-		c.add(at, fmt.Sprintf("%q is no header name", name), "write letters, digits and dashes, such as header:X-Tenant")
+		c.Add(at, fmt.Sprintf("%q is no header name", name), "write letters, digits and dashes, such as header:X-Tenant")
 		return source{}
 	}
 	key := http.CanonicalHeaderKey(name)
@@ -455,33 +456,31 @@ func isToken(s string) bool {
 
 // checkPrioritySource allows only sources that a client cannot choose: everybody
 // would be critical.
-func (c *compiler) checkPrioritySource(at place, text string, classes map[string]weir.Priority) source {
-	before := len(c.faults)
+func (c *compiler) checkPrioritySource(at fault.Path, text string, classes map[string]weir.Priority) source {
+	before := c.Len()
 	s := c.checkSource(at, text)
-	if len(c.faults) > before {
+	if c.Len() > before {
 		return s
 	}
 	switch s.kind {
 	case pathSource:
-		c.add(at, "a path is chosen by the client, and so would be its priority",
+		c.Add(at, "a path is chosen by the client, and so would be its priority",
 			"write header:NAME, which is believed only from trusted networks, or give the route a priority")
 	case peerSource:
-		c.add(at, "an address is no priority", "write header:NAME or const:VALUE")
+		c.Add(at, "an address is no priority", "write header:NAME or const:VALUE")
 	case certSource:
-		c.add(at, "a certificate says who somebody is, not how important the work is",
+		c.Add(at, "a certificate says who somebody is, not how important the work is",
 			"write header:NAME, and the certificates that are believed under trusted_certs")
 	case constSource:
 		if _, ok := classes[strings.ToLower(s.key)]; !ok {
-			c.add(at, fmt.Sprintf("%q is no priority", s.key), suggest(s.key, slices.Sorted(maps.Keys(classes)), "priorities"))
+			c.Add(at, fmt.Sprintf("%q is no priority", s.key), fault.Suggest(s.key, slices.Sorted(maps.Keys(classes)), "priorities"))
 		}
 	}
 	return s
 }
 
-func (c *compiler) checkNetwork(at place, text string) (netip.Prefix, bool) {
-	p, problem, instead := parseNetwork(text)
-	if problem != "" {
-		c.add(at, problem, instead)
-	}
-	return p, problem == ""
+func (c *compiler) checkNetwork(at fault.Path, text string) (netip.Prefix, bool) {
+	p, err := ParseNetwork(text)
+	c.AddError(at, err)
+	return p, err == nil
 }

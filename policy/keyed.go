@@ -4,116 +4,96 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/internal/fault"
 	"github.com/weir-go/weir/keyed"
 	"github.com/weir-go/weir/limit"
-)
-
-// The words of the mechanisms, the defaults first.
-var (
-	keyWords = []string{"tenant", "user", "client", "route"}
-	blinds   = []string{"open", "keep"}
 )
 
 // byLatency are the controllers that learn from service times, of which one key
 // shows too few.
 var byLatency = []string{"knee", "aimd", "vegas", "gradient2"}
 
-// mostKeys is the most keys that a gate can know at a time.
-const mostKeys = 16_777_215
-
 // checkEach checks a limit for each key.
-func (c *compiler) checkEach(at place, g *GateSpec) {
+func (c *compiler) checkEach(at fault.Path, g *GateSpec) {
 	e := g.Each
 	if g.Limit == nil {
-		c.add(at, "there is no limit for each key", "write limit: {limit: 20} beside it")
+		c.Add(at, "there is no limit for each key", "write limit: {limit: 20} beside it")
 		return
 	}
-	c.checkWord(at.at("by"), "key", e.By, keyWords)
-	c.checkOverrides(at.at("overrides"), e.Overrides)
-	c.checkIdleWeights(at[:len(at)-1].at("limit", "queue", "weights"), e.by(), &g.Limit.Queue.Weights)
+	c.checkOverrides(at.At("overrides"), e.Overrides)
+	c.checkIdleWeights(at[:len(at)-1].At("limit", "queue", "weights"), e.by(), &g.Limit.Queue.Weights)
 	if e.Own {
 		c.checkOwn(at, e)
 		return
 	}
-	if e.MaxKeys < 0 || e.MaxKeys > mostKeys {
-		c.add(at.at("max_keys"), fmt.Sprintf("%d is out of range", e.MaxKeys), fmt.Sprintf("write from 1 to %d", mostKeys))
-	}
-	limitAt := at[:len(at)-1].at("limit")
+	limitAt := at[:len(at)-1].At("limit")
 	if k, ok := g.Limit.kind(); ok && slices.Contains(byLatency, k.word) {
-		c.add(limitAt.at("controller"), "the controller "+k.word+" learns from latencies, and one key shows too few",
+		c.Add(limitAt.At("controller"), "the controller "+k.word+" learns from latencies, and one key shows too few",
 			"write limit: with the slots of each key, or one of probe, lag, drain, resource, or own: true beside by: for a controller each")
 	}
 }
 
 // checkIdleWeights refuses weights of those of whom each has a pool of its own:
 // nobody else waits there.
-func (c *compiler) checkIdleWeights(at place, by string, w *WeightsSpec) {
+func (c *compiler) checkIdleWeights(at fault.Path, by string, w *WeightsSpec) {
 	for who, weights := range map[string]map[string]float64{"user": w.Users, "tenant": w.Tenants} {
 		if who == by && len(weights) > 0 {
-			c.add(at.at(who+"s"), "mean nothing where each "+who+" has a pool of its own", "write each: overrides:, or leave them out")
+			c.Add(at.At(who+"s"), "mean nothing where each "+who+" has a pool of its own", "write each: overrides:, or leave them out")
 		}
 	}
 }
 
-// mostScale is the most times the limit of the others that a key can have.
-const mostScale = 1_000_000
-
-func (c *compiler) checkOverrides(at place, overrides map[string]OverrideSpec) {
+func (c *compiler) checkOverrides(at fault.Path, overrides map[string]OverrideSpec) {
 	if len(overrides) > mostWeights {
-		c.add(at, fmt.Sprintf("%d keys", len(overrides)), fmt.Sprintf("write at most %d", mostWeights))
+		c.Add(at, fmt.Sprintf("%d keys", len(overrides)), fmt.Sprintf("write at most %d", mostWeights))
 		return
 	}
 	for _, key := range slices.Sorted(maps.Keys(overrides)) {
-		switch o, at := overrides[key], at.at(key); {
+		switch o, at := overrides[key], at.At(key); {
 		case o.Limit != 0 && o.Scale != 0:
-			c.add(at, "has both a limit and a scale", "leave one of them out")
+			c.Add(at, "has both a limit and a scale", "leave one of them out")
 		case o.Limit == 0 && o.Scale == 0:
-			c.add(at, "changes nothing", "write limit: 50, or scale: 2 for twice the limit of the others")
-		case o.Limit < 0 || o.Limit > maxLimit:
-			c.add(at.at("limit"), fmt.Sprintf("%d is out of range", o.Limit), fmt.Sprintf("write from 1 to %d slots", maxLimit))
-		case !(o.Scale >= 0 && o.Scale <= mostScale):
-			c.add(at.at("scale"), fmt.Sprintf("%g is out of range", o.Scale), fmt.Sprintf("write a number above 0 and at most %d", mostScale))
+			c.Add(at, "changes nothing", "write limit: 50, or scale: 2 for twice the limit of the others")
 		}
 	}
 }
 
 // checkOwn checks a limiter for each key.
-func (c *compiler) checkOwn(at place, e *EachSpec) {
-	if e.MaxKeys < 0 || e.MaxKeys > MostOwnKeys {
-		c.add(at.at("max_keys"), fmt.Sprintf("%d is out of range where each has a limiter of its own", e.MaxKeys),
+func (c *compiler) checkOwn(at fault.Path, e *EachSpec) {
+	if e.MaxKeys > MostOwnKeys {
+		c.Add(at.At("max_keys"), fmt.Sprintf("%d is out of range where each has a limiter of its own", e.MaxKeys),
 			fmt.Sprintf("write from 1 to %d, or leave own out", MostOwnKeys))
 	}
 	for _, key := range slices.Sorted(maps.Keys(e.Overrides)) {
 		if e.Overrides[key].Scale != 0 {
-			c.add(at.at("overrides", key, "scale"), "there is no limit of the others to be a multiple of, where each key has its own", "write limit: and the slots of the key")
+			c.Add(at.At("overrides", key, "scale"), "there is no limit of the others to be a multiple of, where each key has its own", "write limit: and the slots of the key")
 		}
 	}
 }
 
 // checkPair checks pools for reads and for writes.
-func (c *compiler) checkPair(at place, g *GateSpec) {
-	probe := at.at("limit", "probe")
+func (c *compiler) checkPair(at fault.Path, g *GateSpec) {
+	probe := at.At("limit", "probe")
 	if !g.isPair() {
 		if g.Limit != nil && g.Limit.Probe.ReadRatio != 0 {
-			c.add(probe.at("read_ratio"), "means nothing without read_write", "write read_write: true, or leave it out")
+			c.Add(probe.At("read_ratio"), "means nothing without read_write", "write read_write: true, or leave it out")
 		}
 		return
 	}
 	if len(g.Limit.Signals) > 0 {
-		c.add(at.at("limit", "signals"), "do not hold down pools that are sized together", "write a gate of its own for them: {limit: {controller: resource, signals: [...]}}")
+		c.Add(at.At("limit", "signals"), "do not hold down pools that are sized together", "write a gate of its own for them: {limit: {controller: resource, signals: [...]}}")
 	}
 	if g.Each == nil {
 		return
 	}
 	if !g.Each.Own {
-		c.add(probe.at("read_write"), "sizes a pair for each key, not one size for all", "write own: true beside by:")
+		c.Add(probe.At("read_write"), "sizes a pair for each key, not one size for all", "write own: true beside by:")
 	}
 	if len(g.Each.Overrides) > 0 {
-		c.add(at.at("each", "overrides"), "mean nothing to pools that are sized together", "leave them out")
+		c.Add(at.At("each", "overrides"), "mean nothing to pools that are sized together", "leave them out")
 	}
 }
 
@@ -224,14 +204,6 @@ const readWrite = "read_write"
 // isPair reports whether the gate has pools for reads and for writes.
 func (g *GateSpec) isPair() bool { return g.Limit != nil && g.Limit.Probe.ReadWrite }
 
-func (l *LimitSpec) probeConfig() control.ProbeConfig {
-	p := l.Probe
-	return control.ProbeConfig{
-		Initial: l.Limit, Min: l.Min, Max: l.Max, ReadRatio: p.ReadRatio,
-		Step: p.Step, Weight: p.Weight, Interval: time.Duration(p.Interval),
-	}
-}
-
 // pairConfig returns the settings of a gate with pools for reads and for writes.
 func (c *compiler) pairConfig(name string) keyed.AdaptiveConfig {
 	g := c.spec.Gates[name]
@@ -247,7 +219,7 @@ func (c *compiler) pairConfig(name string) keyed.AdaptiveConfig {
 		Hooks: c.ownHooks(), FindLeaks: c.opts.FindLeaks,
 	}
 	both.Queue.Len = quarter(both.Queue.Len)
-	cfg.New = keyed.ReadWrite(g.Limit.probeConfig(), both)
+	cfg.New = keyed.ReadWrite(configOf[control.ProbeConfig](g.Limit, "probe"), both)
 	return cfg
 }
 

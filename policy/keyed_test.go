@@ -236,12 +236,12 @@ func TestOwnFaults(t *testing.T) {
 	), Options{})
 	got := strings.Join(faultsOf(t, err), "\n")
 	for _, want := range []string{
-		`gates.db.each.by: "tennant" is no key; did you mean tenant?`,
+		`gates.db.each.by: "tennant" is not known; did you mean tenant?`,
 		"gates.db.each.max_keys: 1000000 is out of range where each has a limiter of its own; write from 1 to 10000",
 		"gates.db.each.overrides.a.scale: there is no limit of the others",
 		"gates.db.each.overrides.b: changes nothing",
-		`gates.db.limit.controller: "kneee" is no controller`,
-		"gates.db.limit.queue.shares.high: 7 is no share; write 0.07",
+		`gates.db.limit.controller: "kneee" is not known`,
+		"gates.db.limit.queue.shares.high: is 7, too large; write at most 1, or 0.07 for 7 %",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %s in\n%s", want, got)
@@ -353,12 +353,12 @@ func TestReadWriteFaults(t *testing.T) {
 		"gates.db.limit.signals: do not hold down pools that are sized together",
 		"gates.db.limit.probe.read_write: sizes a pair for each key, not one size for all; write own: true beside by:",
 		"gates.db.each.overrides: mean nothing to pools that are sized together",
-		"gates.db.limit.probe.read_ratio: 1 is not a share between 0 and 1",
+		"gates.db.limit.probe.read_ratio: is 1, too large",
 		"gates.db.limit.limit: 5 slots for two pools are not between twice min (4) and twice max (128)",
 		"gates.other.limit.probe.read_ratio: means nothing without read_write",
 		"gates.knee.limit.probe: means nothing to the controller knee",
 		`gates.shed.shed.wait_of: "db" is no gate with one limit`,
-		`routes[3].access: "wirte" is no access; did you mean write?`,
+		`routes[3].access: "wirte" is not known; did you mean write?`,
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %s in\n%s", want, got)
@@ -473,7 +473,7 @@ func TestLimitForEachBy(t *testing.T) {
 		"route":  {{Op: "x"}, {Op: "y"}},
 	}
 	var p *Policy
-	for _, by := range keyWords {
+	for _, by := range []string{"tenant", "user", "client", "route"} {
 		next := compile(t, databases(1, EachSpec{By: by}), Options{Previous: p})
 		g := next.Gate("db")
 		if p != nil && g == p.Gate("db") {

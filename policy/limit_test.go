@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
 	"github.com/weir-go/weir/limit"
 )
 
@@ -114,6 +116,11 @@ func others(v reflect.Value) []any {
 	return nil
 }
 
+func keyOf(f reflect.StructField) string {
+	key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return key
+}
+
 // Each setting that a controller is said to have changes the controller that is
 // made.
 func TestEverySettingReachesItsController(t *testing.T) {
@@ -122,7 +129,7 @@ func TestEverySettingReachesItsController(t *testing.T) {
 		if k.word == "fixed" {
 			plain.Limit = 7
 		}
-		c, err := k.make(&plain)
+		c, err := k.make(&plain, k.word)
 		if err != nil {
 			t.Fatalf("%s: %v", k.word, err)
 		}
@@ -135,14 +142,14 @@ func TestEverySettingReachesItsController(t *testing.T) {
 			t.Helper()
 			if v := of(&plain); v.Kind() == reflect.Struct {
 				for i := range v.NumField() {
-					try(path+"."+jsonKey(v.Type().Field(i)), func(l *LimitSpec) reflect.Value { return of(l).Field(i) })
+					try(path+"."+keyOf(v.Type().Field(i)), func(l *LimitSpec) reflect.Value { return of(l).Field(i) })
 				}
 				return
 			}
 			for _, value := range others(of(&plain)) {
 				spec := plain
 				of(&spec).Set(reflect.ValueOf(value))
-				if c, err := k.make(&spec); err == nil && describe(reflect.ValueOf(c)) != before {
+				if c, err := k.make(&spec, k.word); err == nil && describe(reflect.ValueOf(c)) != before {
 					return
 				}
 			}
@@ -150,7 +157,7 @@ func TestEverySettingReachesItsController(t *testing.T) {
 		}
 		typ := reflect.TypeFor[LimitSpec]()
 		for i := range typ.NumField() {
-			key := jsonKey(typ.Field(i))
+			key := keyOf(typ.Field(i))
 			if key == "limit" || key != "controller" && k.takes(key) {
 				try(key, func(l *LimitSpec) reflect.Value { return reflect.ValueOf(l).Elem().Field(i) })
 			}
@@ -168,15 +175,15 @@ func TestControllersFaultsHavePaths(t *testing.T) {
 		}
 	}
 	f(LimitSpec{Controller: "vegas", Backoff: 2, Take: "median", Vegas: VegasSpec{Alpha: 9, Beta: 4}, Percentile: 95},
-		"gates.api.limit.percentile: 95 is not a share in (0, 1]; write 0.95",
-		"gates.api.limit.vegas.beta: 4 will not do; must not be below alpha 9, and at most 1073741824",
-		"gates.api.limit.backoff: 2 will not do; must be in (0, 1), or 0 to take the logarithm away",
-		`gates.api.limit.take: "median" will not do; must be "mean", "min", "percentile" or "each"`)
+		`gates.api.limit.take: "median" is not known; did you mean mean?`,
+		"gates.api.limit.percentile: is 95, too large; write at most 1, or 0.95 for 95 %",
+		"gates.api.limit.backoff: is 2, too large; write at most 0.999",
+		"gates.api.limit.vegas.beta: 4 will not do; must not be below alpha 9, and at most 1073741824")
 	f(LimitSpec{Controller: "gradient2", Min: 100, Gradient2: Gradient2Spec{Queue: -1}},
-		"gates.api.limit.gradient2.queue: -1 will not do; must be from 1 to 1073741824")
+		"gates.api.limit.gradient2.queue: is -1, too small; write at least 1")
 	f(LimitSpec{Controller: "probe", Probe: ProbeSpec{Step: 0.9}, Vegas: VegasSpec{Alpha: 1}},
-		"gates.api.limit.vegas: means nothing to the controller probe; leave it out, or write controller: vegas",
-		"gates.api.limit.probe.step: 0.9 will not do; must be in [0.01, 0.5]")
+		"gates.api.limit.probe.step: is 0.9, too large; write at most 0.5",
+		"gates.api.limit.vegas: means nothing to the controller probe; leave it out, or write controller: vegas")
 }
 
 // The defaults in the published schema are the controllers' own: to write one
@@ -203,11 +210,12 @@ func TestSchemaHasTheControllersDefaults(t *testing.T) {
 		t.Helper()
 		tried++
 		var plain, spec LimitSpec
-		if err := Decode([]byte(text), &spec); err != nil {
-			t.Fatalf("%s: %v", text, err)
+		var faults fault.List
+		if setting.Decode(setting.ParseJSON([]byte(text), &faults), &spec, &faults); faults.Len() > 0 {
+			t.Fatalf("%s: %v", text, faults.Err(""))
 		}
-		a, errA := k.make(&plain)
-		b, errB := k.make(&spec)
+		a, errA := k.make(&plain, k.word)
+		b, errB := k.make(&spec, k.word)
 		if errA != nil || errB != nil || describe(reflect.ValueOf(a)) != describe(reflect.ValueOf(b)) {
 			t.Errorf("%s: %s is not its default %v %v", k.word, text, errA, errB)
 		}

@@ -11,29 +11,25 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
 	"github.com/weir-go/weir/quota"
 )
 
-// Bounds of a quota, as of a gate with a limit: far above what is of use.
-const (
-	mostQuotaRules = 10_000
-	mostBuckets    = 1 << 28
-)
+// mostQuotaRules is far above what is of use.
+const mostQuotaRules = 10_000
 
 // checkQuota checks a gate with a quota.
-func (c *compiler) checkQuota(at place, s *QuotaSpec) {
+func (c *compiler) checkQuota(at fault.Path, s *QuotaSpec) {
 	c.checkBase(at, s)
-	c.checkQuotaRules(at.at("rules"), s)
+	c.checkQuotaRules(at.At("rules"), s)
 	c.checkQuotaRoom(at, s)
 	c.checkStore(at, s)
-	c.checkWord(at.at("count"), "count", s.Count, counts)
-	c.checkWord(at.at("headers"), "choice of headers", s.Headers, quotaHeaders)
-	c.checkWord(at.at("unit"), "unit", s.Unit, quotaUnits)
 	if s.Count == "requests" && s.Unit == "content-bytes" {
-		c.add(at.at("unit"), "each token is a request here", "leave it out, or count: requests")
+		c.Add(at.At("unit"), "each token is a request here", "leave it out, or count: requests")
 	}
 	if s.LooksAt("address") && c.addressOf() == "" {
-		c.add(at, noAddress, giveAddress)
+		c.Add(at, noAddress, giveAddress)
 	}
 }
 
@@ -44,22 +40,22 @@ const (
 )
 
 // checkBase checks the limits of the quota itself, and whom they are for.
-func (c *compiler) checkBase(at place, s *QuotaSpec) {
+func (c *compiler) checkBase(at fault.Path, s *QuotaSpec) {
 	if !s.isSet() {
 		switch {
 		case len(s.By) > 0:
-			c.add(at.at("by"), "says whom a limit is for, but there is none", "write rate: 10/s beside it")
+			c.Add(at.At("by"), "says whom a limit is for, but there is none", "write rate: 10/s beside it")
 		case len(s.Rules) == 0:
-			c.add(at, "has neither a limit nor rules", "write rate: 10/s, or rules: [{user: alice, rate: 10/s}]")
+			c.Add(at, "has neither a limit nor rules", "write rate: 10/s, or rules: [{user: alice, rate: 10/s}]")
 		}
 	}
 	c.checkLimits(at, &s.QuotaLimitSpec, s.Debt)
 	for i, word := range s.By {
-		at := at.at("by").index(i)
+		at := at.At("by").Index(i)
 		if word == "" || !slices.Contains(quotaParts, word) {
-			c.add(at, fmt.Sprintf("%q is no part of an identity", word), partMeant(word))
+			c.Add(at, fmt.Sprintf("%q is no part of an identity", word), partMeant(word))
 		} else if slices.Contains(s.By[:i], word) {
-			c.add(at, fmt.Sprintf("%q is written twice", word), "write it once")
+			c.Add(at, fmt.Sprintf("%q is written twice", word), "write it once")
 		}
 	}
 }
@@ -73,74 +69,71 @@ func partMeant(word string) string {
 	case of != "" && slices.Contains([]string{"header", "cert", "path"}, kind):
 		return "write user, and identity: {user: " + word + "}"
 	}
-	return suggest(word, quotaParts, "parts")
+	return fault.Suggest(word, quotaParts, "parts")
 }
 
 // checkLimits checks the limits of one bucket.
-func (c *compiler) checkLimits(at place, l *QuotaLimitSpec, debt bool) {
+func (c *compiler) checkLimits(at fault.Path, l *QuotaLimitSpec, debt bool) {
 	if l.Rate != "" && len(l.Limits) > 0 {
-		c.add(at.at("rate"), "there are limits too", "write all of them as limits: [\"10/s burst 20\", 1000/h]")
+		c.Add(at.At("rate"), "there are limits too", "write all of them as limits: [\"10/s burst 20\", 1000/h]")
 	}
 	switch {
 	case l.Burst != 0 && l.Rate == "":
-		c.add(at.at("burst"), "means nothing without a rate", "write rate: 10/s beside it, or a limit such as \"10/s burst 20\"")
-	case !(l.Burst >= 0 && l.Burst <= quota.MaxTokens):
-		c.add(at.at("burst"), fmt.Sprintf("%g is out of range", l.Burst), fmt.Sprintf("write a number above 0 and at most %g", float64(quota.MaxTokens)))
+		c.Add(at.At("burst"), "means nothing without a rate", "write rate: 10/s beside it, or a limit such as \"10/s burst 20\"")
 	case l.Burst != 0 && strings.Contains(l.Rate, "burst"):
-		c.add(at.at("burst"), "the rate says a burst too", "leave one of them out")
+		c.Add(at.At("burst"), "the rate says a burst too", "leave one of them out")
 	case l.Burst != 0 && calendarForm.MatchString(l.Rate):
-		c.add(at.at("burst"), "means nothing for a calendar, where all comes back at once", "leave it out")
+		c.Add(at.At("burst"), "means nothing for a calendar, where all comes back at once", "leave it out")
 	}
 	if len(l.Limits) > quota.MaxWindows {
-		c.add(at.at("limits"), fmt.Sprintf("%d limits", len(l.Limits)), fmt.Sprintf("write at most %d", quota.MaxWindows))
+		c.Add(at.At("limits"), fmt.Sprintf("%d limits", len(l.Limits)), fmt.Sprintf("write at most %d", quota.MaxWindows))
 	}
 	if l.Rate != "" {
-		c.checkLimitText(at.at("rate"), l.Rate, l.Burst, debt)
+		c.checkLimitText(at.At("rate"), l.Rate, l.Burst, debt)
 	}
 	for i, text := range l.Limits {
-		c.checkLimitText(at.at("limits").index(i), text, 0, debt)
+		c.checkLimitText(at.At("limits").Index(i), text, 0, debt)
 	}
 }
 
-func (c *compiler) checkLimitText(at place, text string, burst float64, debt bool) {
+func (c *compiler) checkLimitText(at fault.Path, text string, burst float64, debt bool) {
 	l, err := ParseLimit(text)
 	if err != nil {
-		problem, instead, _ := strings.Cut(err.Error(), "; ")
-		c.add(at, problem, instead)
+		c.AddError(at, err)
 		return
 	}
 	if burst > 0 {
 		l.Burst = burst
 	}
 	if l.Burst < 1 && !debt {
-		c.add(at, fmt.Sprintf("a burst of %g lets nothing through that costs 1", l.Burst), "write a burst of at least 1, or debt: true")
+		c.Add(at, fmt.Sprintf("a burst of %g lets nothing through that costs 1", l.Burst), "write a burst of at least 1, or debt: true")
 	}
 }
 
 // checkQuotaRules checks the rules, and that no two match the same, the one that by
 // stands for included.
-func (c *compiler) checkQuotaRules(at place, s *QuotaSpec) {
+func (c *compiler) checkQuotaRules(at fault.Path, s *QuotaSpec) {
 	if len(s.Rules) > mostQuotaRules {
-		c.add(at, fmt.Sprintf("%d rules", len(s.Rules)), fmt.Sprintf("write at most %d", mostQuotaRules))
+		c.Add(at, fmt.Sprintf("%d rules", len(s.Rules)), fmt.Sprintf("write at most %d", mostQuotaRules))
 		return
 	}
 	names, patterns := map[string]int{}, map[quota.Pattern]int{}
 	for i := range s.Rules {
-		r, at := &s.Rules[i], at.index(i)
+		r, at := &s.Rules[i], at.Index(i)
 		c.checkQuotaRule(at, r, s.Debt)
 		if first, ok := names[r.Name]; ok && r.Name != "" {
-			c.add(at.at("name"), fmt.Sprintf("%q is the name of rules[%d] too", r.Name, first), "give each rule a name of its own")
+			c.Add(at.At("name"), fmt.Sprintf("%q is the name of rules[%d] too", r.Name, first), "give each rule a name of its own")
 		}
 		pattern := r.Pattern()
 		if first, ok := patterns[pattern]; ok {
-			c.add(at, fmt.Sprintf("matches the same as rules[%d]", first), "leave one of them out")
+			c.Add(at, fmt.Sprintf("matches the same as rules[%d]", first), "leave one of them out")
 			continue
 		}
 		names[r.Name], patterns[pattern] = i, i
 	}
 	if base, ok := s.base(); ok {
 		if i, ok := patterns[base.Pattern()]; ok {
-			c.add(at.index(i), "matches the same as by: and the limits beside it", "leave one of them out")
+			c.Add(at.Index(i), "matches the same as by: and the limits beside it", "leave one of them out")
 		}
 	}
 }
@@ -150,41 +143,41 @@ func (c *compiler) checkQuotaRules(at place, s *QuotaSpec) {
 // set at run time.
 func (s *Spec) CheckQuotaRule(gate string, r *QuotaRuleSpec) []Fault {
 	c := &compiler{spec: s, opts: &Options{}}
+	setting.Check(nil, *r, &c.List)
 	c.checkQuotaRule(nil, r, s.Gates[gate].Quota.Debt)
 	if r.Address != "" && c.addressOf() == "" {
-		c.add(nil, noAddress, giveAddress)
+		c.Add(nil, noAddress, giveAddress)
 	}
-	return c.faults
+	return c.All()
 }
 
-func (c *compiler) checkQuotaRule(at place, r *QuotaRuleSpec, debt bool) {
+func (c *compiler) checkQuotaRule(at fault.Path, r *QuotaRuleSpec, debt bool) {
 	if r.Name != "" {
-		c.checkName(at.at("name"), "rule", r.Name)
+		c.checkName(at.At("name"), "rule", r.Name)
 	}
 	switch {
 	case r.Exempt && r.Blocked:
-		c.add(at, "is exempt and blocked", "leave one of them out")
+		c.Add(at, "is exempt and blocked", "leave one of them out")
 	case (r.Exempt || r.Blocked) && r.isSet():
-		c.add(at, "has a limit, but is exempt or blocked", "leave one of them out")
+		c.Add(at, "has a limit, but is exempt or blocked", "leave one of them out")
 	case !r.Exempt && !r.Blocked && !r.isSet():
-		c.add(at, "gives no limit", "write rate: 10/s, exempt: true or blocked: true")
+		c.Add(at, "gives no limit", "write rate: 10/s, exempt: true or blocked: true")
 	}
 	c.checkLimits(at, &r.QuotaLimitSpec, debt)
 	for _, part := range []string{"user", "client", "tenant"} {
 		if name := r.says(part); bounded(name) != name {
-			c.add(at.at(part), fmt.Sprintf("no %s has this name: longer ones, and such with signs that cannot be printed, are told apart by a hash", part), fmt.Sprintf("write %q", bounded(name)))
+			c.Add(at.At(part), fmt.Sprintf("no %s has this name: longer ones, and such with signs that cannot be printed, are told apart by a hash", part), fmt.Sprintf("write %q", bounded(name)))
 		}
 	}
 	if r.Route != "" && r.Route != "*" {
-		c.checkWord(at.at("route"), "route", r.Route, c.routeNames())
+		c.checkWord(at.At("route"), "route", r.Route, c.routeNames())
 	}
 	if r.Priority != "*" {
-		c.checkWord(at.at("priority"), "priority", r.Priority, priorities)
+		c.checkWord(at.At("priority"), "priority", r.Priority, priorities)
 	}
 	if r.Address != "" && r.Address != "*" {
 		if _, err := ParseNetwork(r.Address); err != nil {
-			problem, instead, _ := strings.Cut(err.Error(), "; ")
-			c.add(at.at("address"), problem, instead)
+			c.AddError(at.At("address"), err)
 		}
 	}
 }
@@ -203,37 +196,28 @@ func (c *compiler) routeNames() []string {
 	return names
 }
 
-func (c *compiler) checkQuotaRoom(at place, s *QuotaSpec) {
+func (c *compiler) checkQuotaRoom(at fault.Path, s *QuotaSpec) {
 	q := &s.Queue
 	switch {
-	case q.Len > maxQueueLen:
-		c.add(at.at("queue", "len"), fmt.Sprintf("%d is out of range", q.Len), fmt.Sprintf("write how many may wait for tokens, at most %d", maxQueueLen))
 	case q.Len > 0 && s.Permissive:
-		c.add(at.at("queue", "len"), "nothing waits where nothing is refused", "leave out permissive, or the queue")
+		c.Add(at.At("queue", "len"), "nothing waits where nothing is refused", "leave out permissive, or the queue")
 	case q.Len <= 0 && q.MaxWait != 0:
-		c.add(at.at("queue", "max_wait"), "means nothing where nothing waits", "write len: 100 beside it, or leave it out")
-	}
-	if q.MaxWait < 0 && q.MaxWait != NoDuration {
-		c.add(at.at("queue", "max_wait"), fmt.Sprintf("%v is negative", time.Duration(q.MaxWait)), "write the longest wait, such as 500ms, or -1 for none but the deadline of the work")
+		c.Add(at.At("queue", "max_wait"), "means nothing where nothing waits", "write len: 100 beside it, or leave it out")
 	}
 }
 
-func (c *compiler) checkStore(at place, s *QuotaSpec) {
-	c.checkWord(at.at("on_store_error"), "answer to a store that cannot tell", s.OnStoreError, storeErrors)
-	if s.MaxKeys < 0 || s.MaxKeys > mostBuckets {
-		c.add(at.at("max_keys"), fmt.Sprintf("%d is out of range", s.MaxKeys), fmt.Sprintf("write from 1 to %d", mostBuckets))
-	}
+func (c *compiler) checkStore(at fault.Path, s *QuotaSpec) {
 	if s.Store == "" {
 		if s.OnStoreError != "" {
-			c.add(at.at("on_store_error"), "means nothing without a store: the memory of the process can always tell", "leave it out, or write store: and the name of one")
+			c.Add(at.At("on_store_error"), "means nothing without a store: the memory of the process can always tell", "leave it out, or write store: and the name of one")
 		}
 		return
 	}
 	if s.MaxKeys > 0 {
-		c.add(at.at("max_keys"), "means nothing with a store: it bounds buckets in memory", "leave it out")
+		c.Add(at.At("max_keys"), "means nothing with a store: it bounds buckets in memory", "leave it out")
 	}
 	if c.opts.Stores[s.Store] == nil {
-		c.add(at.at("store"), fmt.Sprintf("there is no store %q", s.Store), suggest(s.Store, slices.Sorted(maps.Keys(c.opts.Stores)), "stores"))
+		c.Add(at.At("store"), fmt.Sprintf("there is no store %q", s.Store), fault.Suggest(s.Store, slices.Sorted(maps.Keys(c.opts.Stores)), "stores"))
 	}
 }
 
@@ -242,7 +226,7 @@ func (g *GateSpec) told() told {
 	if g.Quota == nil {
 		return told{}
 	}
-	return told{cmp.Or(g.Quota.Headers, quotaHeaders[0]), cmp.Or(g.Quota.Unit, quotaUnits[0])}
+	return told{cmp.Or(g.Quota.Headers, "ratelimit"), cmp.Or(g.Quota.Unit, "requests")}
 }
 
 // quotaKind names a quota with where its buckets are, which it keeps.
@@ -380,14 +364,8 @@ func identifyWith(addressOf string) func(weir.Work) quota.Identity {
 	}
 }
 
-// The words of a quota, the defaults first.
-var (
-	quotaParts   = quota.Parts()
-	counts       = []string{"cost", "requests"}
-	storeErrors  = []string{"local", "open", "closed"}
-	quotaHeaders = []string{"ratelimit", "legacy", "both", "none"}
-	quotaUnits   = []string{"requests", "content-bytes"} // of the fields' registry; its third, concurrent-requests, is no quota's
-)
+// quotaParts are the words of QuotaSpec.By.
+var quotaParts = quota.Parts()
 
 // Part returns what the rule says of a part, one of [quota.Parts], to be read or set;
 // nil for any other word.

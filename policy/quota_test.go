@@ -410,12 +410,11 @@ func TestQuotaFaults(t *testing.T) {
 		"nothing": {QuotaSpec{}, []string{at + ": has neither a limit nor rules; write rate: 10/s"}},
 		"only by": {QuotaSpec{By: []string{"user"}}, []string{at + ".by: says whom a limit is for"}},
 		"all of it": {QuotaSpec{QuotaLimitSpec: QuotaLimitSpec{Rate: "0/s", Burst: -1, Limits: limits("10/day").Limits}, By: []string{"ip", "usr", "user", "user"}, OnStoreError: "maybe", MaxKeys: -1, Headers: "x", Unit: "bytes", Count: "x", Queue: QuotaQueueSpec{Len: 1 << 25, MaxWait: -5}}, []string{
-			at + ".rate: there are limits too", at + ".burst: -1 is out of range", at + ".rate: 0 is not above 0", at + ".limits[0]: 10/day may mean two things; write 10/24h",
+			at + ".burst: is -1, too small", at + ".count: \"x\" is not known", at + ".queue.len: is 33554432, too large", at + ".queue.max_wait: is -5ns, too small",
+			at + ".on_store_error: \"maybe\" is not known", at + ".max_keys: is -1, too small", at + ".headers: \"x\" is not known", at + ".unit: \"bytes\" is not known",
+			at + ".rate: there are limits too", at + ".rate: 0 is not above 0", at + ".limits[0]: 10/day may mean two things; write 10/24h",
 			at + ".by[0]: \"ip\" is no part of an identity; write address", at + ".by[1]: \"usr\" is no part of an identity; did you mean user?", at + ".by[3]: \"user\" is written twice",
-			at + ".queue.len: 33554432 is out of range", at + ".queue.max_wait: -5ns is negative",
-			at + ".on_store_error: \"maybe\" is no answer", at + ".max_keys: -1 is out of range", at + ".on_store_error: means nothing without a store",
-			at + ".count: \"x\" is no count", at + ".headers: \"x\" is no choice of headers",
-			at + ".unit: \"bytes\" is no unit",
+			at + ".on_store_error: means nothing without a store",
 		}},
 		"by sources": {QuotaSpec{QuotaLimitSpec: rate("1/s"), By: []string{"header:X-User", "peer", "header:"}}, []string{
 			at + ".by[0]: \"header:X-User\" is no part of an identity; write user, and identity: {user: header:X-User}",

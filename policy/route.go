@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
 )
 
 // Route is a compiled route: what it matches, the chain of gates its work goes
@@ -114,45 +116,36 @@ func (c *compiler) checkRoutes(p *Policy) {
 	p.matcher, p.byName = newMatcher(), map[string]*Route{}
 	seen := &patterns{matcher: p.matcher}
 	for i := range c.spec.Routes {
-		at := place{"routes"}.index(i)
+		at := fault.Path{"routes"}.Index(i)
 		rt := c.checkRoute(at, &c.spec.Routes[i])
 		rt.charging.ignored = p.identity.ignored
 		p.routes = append(p.routes, rt)
-		if at := at.at("name"); rt.name != "" && p.byName[rt.name] != nil {
-			c.add(at, fmt.Sprintf("%q is the name of an earlier route too", rt.name), "give each route a name of its own")
+		if at := at.At("name"); rt.name != "" && p.byName[rt.name] != nil {
+			c.Add(at, fmt.Sprintf("%q is the name of an earlier route too", rt.name), "give each route a name of its own")
 		}
 		p.byName[rt.name] = rt
 		for j, pattern := range rt.patterns {
-			c.checkPattern(at.at("match").index(j), seen, pattern, rt)
+			c.checkPattern(at.At("match").Index(j), seen, pattern, rt)
 		}
 	}
 	p.matcher.finish()
 }
 
-func (c *compiler) checkRoute(at place, r *RouteSpec) *Route {
+func (c *compiler) checkRoute(at fault.Path, r *RouteSpec) *Route {
+	setting.Check(at, *r, &c.List)
 	rt := &Route{name: r.Name, upstream: r.Upstream, access: r.Access, patterns: slices.Clone(r.Match), timeout: time.Duration(r.Timeout)}
 	if rt.name == "" && len(r.Match) > 0 {
 		rt.name = r.Match[0]
 	}
 	if rt.name == "" {
-		c.add(at.at("match"), "the route has neither a pattern nor a name, so nothing can reach it",
+		c.Add(at.At("match"), "the route has neither a pattern nor a name, so nothing can reach it",
 			"write a pattern, such as \"POST /v1/orders/{id}\"")
 	} else {
-		c.checkName(at.at("name"), "route", rt.name)
+		c.checkName(at.At("name"), "route", rt.name)
 	}
 	rt.work = weir.Work{Op: rt.name, Exempt: r.Exempt, Write: r.Access == "write", Cost: r.Cost, MaxWait: time.Duration(r.MaxWait)}
 	if p, ok := weir.ParsePriority(r.Priority); ok {
 		rt.work.Priority = p
-	}
-	c.checkWord(at.at("priority"), "priority", r.Priority, priorities)
-	c.checkWord(at.at("access"), "access", r.Access, accesses)
-	if r.Timeout < 0 {
-		c.add(at.at("timeout"), fmt.Sprintf("%v is negative", time.Duration(r.Timeout)),
-			"write how long an answer is useful, such as 2s, or leave it out")
-	}
-	if r.MaxWait < 0 && r.MaxWait != NoDuration {
-		c.add(at.at("max_wait"), fmt.Sprintf("%v is negative", time.Duration(r.MaxWait)),
-			"write the longest wait, such as 500ms, or -1 to refuse instead of waiting")
 	}
 	rt.charging = c.checkCharging(at, r)
 	c.checkCost(at, r)
@@ -161,35 +154,28 @@ func (c *compiler) checkRoute(at place, r *RouteSpec) *Route {
 }
 
 // checkCost refuses a cost that no admission could ever meet.
-func (c *compiler) checkCost(at place, r *RouteSpec) {
-	if r.Cost < 0 {
-		c.add(at.at("cost"), fmt.Sprintf("%d is negative", r.Cost), "write how many slots a request takes, 1 or more")
-		return
-	}
-	if r.Cost > largestCost {
-		c.add(at.at("cost"), fmt.Sprintf("%d is more than any quota holds", r.Cost), fmt.Sprintf("write at most %d", largestCost))
-	}
+func (c *compiler) checkCost(at fault.Path, r *RouteSpec) {
 	for _, name := range r.Gates {
 		g := c.spec.Gates[name]
 		if g.Limit == nil || g.Limit.Count == "requests" {
 			continue
 		}
 		if most := g.Limit.ceiling(); most > 0 && r.Cost > most {
-			c.add(at.at("cost"), fmt.Sprintf("%d can never be met by gate %s, which has at most %d slots", r.Cost, name, most),
+			c.Add(at.At("cost"), fmt.Sprintf("%d can never be met by gate %s, which has at most %d slots", r.Cost, name, most),
 				"write a lower cost or give the gate more slots")
 		}
 	}
 }
 
-func (c *compiler) checkChain(at place, r *RouteSpec) {
-	at = at.at("gates")
+func (c *compiler) checkChain(at fault.Path, r *RouteSpec) {
+	at = at.At("gates")
 	for i, name := range r.Gates {
 		if _, ok := c.spec.Gates[name]; !ok {
 			known := slices.Sorted(maps.Keys(c.spec.Gates))
-			c.add(at.index(i), fmt.Sprintf("there is no gate %q", name), suggest(name, known, "gates"))
+			c.Add(at.Index(i), fmt.Sprintf("there is no gate %q", name), fault.Suggest(name, known, "gates"))
 		}
 		if slices.Contains(r.Gates[:i], name) {
-			c.add(at.index(i), fmt.Sprintf("%q is in the chain already", name), "name each gate once")
+			c.Add(at.Index(i), fmt.Sprintf("%q is in the chain already", name), "name each gate once")
 		}
 	}
 }
@@ -198,17 +184,17 @@ func (c *compiler) checkChain(at place, r *RouteSpec) {
 type patterns struct {
 	matcher *matcher
 	earlier []string
-	at      []place
+	at      []fault.Path
 }
 
-func (c *compiler) checkPattern(at place, seen *patterns, pattern string, rt *Route) {
+func (c *compiler) checkPattern(at fault.Path, seen *patterns, pattern string, rt *Route) {
 	if problem, instead := patternFault(pattern); problem != "" {
-		c.add(at, problem, instead)
+		c.Add(at, problem, instead)
 		return
 	}
 	if err := seen.matcher.add(pattern, rt); err != nil {
 		problem, instead := seen.conflict(pattern, err)
-		c.add(at, problem, instead)
+		c.Add(at, problem, instead)
 		return
 	}
 	seen.earlier, seen.at = append(seen.earlier, pattern), append(seen.at, at)
@@ -229,8 +215,8 @@ func (c *compiler) checkWildcards(p *Policy) {
 		if s.kind != pathSource || i >= len(names) || slices.Contains(known, s.key) {
 			continue
 		}
-		c.add(place{"identity", names[i]}, fmt.Sprintf("no route has the wildcard {%s}", s.key),
-			suggest(s.key, known, "wildcards"))
+		c.Add(fault.Path{"identity", names[i]}, fmt.Sprintf("no route has the wildcard {%s}", s.key),
+			fault.Suggest(s.key, known, "wildcards"))
 	}
 }
 

@@ -4,39 +4,38 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-go/weir/internal/fault"
 	"github.com/weir-go/weir/shed"
 )
 
 // checkShed checks a gate that sheds: what can be said better here, then what the
 // mechanism itself has to say.
-func (c *compiler) checkShed(at place, s *ShedSpec) {
+func (c *compiler) checkShed(at fault.Path, s *ShedSpec) {
 	c.checkPressure(at, s)
 	for i, name := range s.Signals {
-		at := at.at("signals").index(i)
+		at := at.At("signals").Index(i)
 		if slices.Contains(s.Signals[:i], name) {
-			c.add(at, fmt.Sprintf("%q is in the list already", name), "leave one of them out")
+			c.Add(at, fmt.Sprintf("%q is in the list already", name), "leave one of them out")
 			continue
 		}
 		c.checkSignalName(at, name)
 	}
 	if len(s.Signals) > 0 && c.opts.Now != nil && c.opts.Readings == nil {
-		c.add(at.at("signals"), "signals are read from this machine in its own time, and there is none on virtual time",
+		c.Add(at.At("signals"), "signals are read from this machine in its own time, and there is none on virtual time",
 			"write load_of: or wait_of:, or hand in Options.Readings")
 	}
-	c.checkWord(at.at("blind"), "word for blind", s.Blind, blinds)
 	if s.Cursor != nil && s.Thresholds != (ThresholdsSpec{}) {
-		c.add(at.at("thresholds"), "mean nothing beside a cursor", "leave one of the two out")
+		c.Add(at.At("thresholds"), "mean nothing beside a cursor", "leave one of the two out")
 	}
 	c.askShed(at, s)
 }
 
 // checkPressure checks that there is one thing to go by, and that a gate which is
 // one has a limit.
-func (c *compiler) checkPressure(at place, s *ShedSpec) {
+func (c *compiler) checkPressure(at fault.Path, s *ShedSpec) {
 	given := 0
 	for _, is := range []bool{len(s.Signals) > 0, s.LoadOf != "", s.WaitOf != ""} {
 		if is {
@@ -45,22 +44,19 @@ func (c *compiler) checkPressure(at place, s *ShedSpec) {
 	}
 	switch {
 	case given == 0:
-		c.add(at, "there is no pressure to go by", "write signals: [cpu, memory], or wait_of: or load_of: and the name of a gate with a limit")
+		c.Add(at, "there is no pressure to go by", "write signals: [cpu, memory], or wait_of: or load_of: and the name of a gate with a limit")
 	case given > 1:
-		c.add(at, "there are several pressures to go by", "write one of signals, load_of and wait_of")
+		c.Add(at, "there are several pressures to go by", "write one of signals, load_of and wait_of")
 	}
-	c.checkPressing(at.at("load_of"), s.LoadOf)
-	c.checkPressing(at.at("wait_of"), s.WaitOf)
-	switch {
-	case s.Wait < 0:
-		c.add(at.at("wait"), fmt.Sprintf("%v is negative", time.Duration(s.Wait)), "write the longest wait that is wanted, such as 20ms")
-	case s.Wait > 0 && s.WaitOf == "":
-		c.add(at.at("wait"), "means nothing without wait_of", "write wait_of: and the name of a gate with a limit, or leave it out")
+	c.checkPressing(at.At("load_of"), s.LoadOf)
+	c.checkPressing(at.At("wait_of"), s.WaitOf)
+	if s.Wait > 0 && s.WaitOf == "" {
+		c.Add(at.At("wait"), "means nothing without wait_of", "write wait_of: and the name of a gate with a limit, or leave it out")
 	}
 }
 
 // checkPressing checks that the gate has one limit, to be loaded.
-func (c *compiler) checkPressing(at place, name string) {
+func (c *compiler) checkPressing(at fault.Path, name string) {
 	if g, ok := c.spec.Gates[name]; name == "" || ok && g.hasOneLimit() {
 		return
 	}
@@ -70,14 +66,14 @@ func (c *compiler) checkPressing(at place, name string) {
 			known = append(known, name)
 		}
 	}
-	c.add(at, fmt.Sprintf("%q is no gate with one limit", name), suggest(name, known, "gates with a limit"))
+	c.Add(at, fmt.Sprintf("%q is no gate with one limit", name), fault.Suggest(name, known, "gates with a limit"))
 }
 
 func (g *GateSpec) hasOneLimit() bool { return g.Limit != nil && g.Each == nil && !g.isPair() }
 
-// askShed makes a shedder of the settings, which starts nothing on virtual time.
-// Its errors begin with the name of a field: "Thresholds.High 0.5: must not be".
-func (c *compiler) askShed(at place, s *ShedSpec) {
+// askShed makes a shedder of the settings, which starts nothing on virtual time, and reports
+// what it finds wrong with them.
+func (c *compiler) askShed(at fault.Path, s *ShedSpec) {
 	cfg := s.config()
 	cfg.Pressure = func() (float64, bool) { return 0, false }
 	cfg.Now = func() time.Duration { return 0 }
@@ -86,19 +82,7 @@ func (c *compiler) askShed(at place, s *ShedSpec) {
 		m.Close()
 		return
 	}
-	for _, e := range leaves(err) {
-		name, rest, _ := strings.Cut(e.Error(), " ")
-		value, must, ok := strings.Cut(rest, ": ")
-		if !ok {
-			c.add(at, e.Error(), "")
-			continue
-		}
-		keys := strings.Split(name, ".")
-		for i, key := range keys {
-			keys[i] = snake(key)
-		}
-		c.add(at.at(keys...), value+" will not do", inKeys(must))
-	}
+	c.AddFresh(at, err)
 }
 
 // shedConfig returns the settings of a gate that sheds.

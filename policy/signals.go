@@ -2,9 +2,9 @@ package policy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"net/url"
 	"reflect"
 	"slices"
@@ -12,79 +12,79 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
 	"github.com/weir-go/weir/signal"
 )
 
 // checkSignals checks the signals that the spec defines.
 func (c *compiler) checkSignals() {
 	for _, name := range slices.Sorted(maps.Keys(c.spec.Signals)) {
-		at := place{"signals", name}
+		at := fault.Path{"signals", name}
 		spec := c.spec.Signals[name]
 		c.checkName(at, "signal", name)
+		setting.Check(at, spec, &c.List)
 		r, ok := c.reads(name)
 		if !ok {
 			if spec.Read != "" {
-				at = at.at("read")
+				at = at.At("read")
 			}
 			word := spec.Read
 			if word == "" {
 				word = name
 			}
-			c.add(at, fmt.Sprintf("%q is nothing that a signal can read", word), c.suggestReading(word))
+			c.Add(at, fmt.Sprintf("%q is nothing that a signal can read", word), c.suggestReading(word))
 			continue
 		}
 		for _, key := range spec.given() {
-			if !slices.Contains(r.keys, key) {
-				c.add(at.at(key), "means nothing to a signal that reads "+r.word, "leave it out")
+			if !slices.Contains(r.keys, key) && !c.Has(at.At(key)) {
+				c.Add(at.At(key), "means nothing to a signal that reads "+r.word, "leave it out")
 			}
 		}
-		c.checkWord(at.at("then"), "word for then", spec.Then, thens)
-		for _, err := range r.problems(name, spec) {
-			c.add(at.at(err.key), err.problem, err.instead)
-		}
+		c.AddFresh(at, r.check(name, spec))
 	}
 }
 
 func (c *compiler) suggestReading(word string) string {
 	known := append(slices.Sorted(maps.Keys(c.opts.Signals)), SignalKinds()...)
-	if n := nearest(word, known); n != "" {
+	if n := fault.Nearest(word, known); n != "" {
 		return "write read: " + n
 	}
 	return "write read: and one of " + strings.Join(known, ", ")
 }
 
 // checkGateSignals checks which signals a gate goes by.
-func (c *compiler) checkGateSignals(at place, l *LimitSpec, k kind) {
+func (c *compiler) checkGateSignals(at fault.Path, l *LimitSpec, k kind) {
 	for i, name := range l.Signals {
-		at := at.at("signals").index(i)
+		at := at.At("signals").Index(i)
 		switch {
 		case slices.Contains(l.Signals[:i], name):
-			c.add(at, fmt.Sprintf("%q is in the list already", name), "leave one of them out")
+			c.Add(at, fmt.Sprintf("%q is in the list already", name), "leave one of them out")
 		case name == l.lagSignal():
-			c.add(at, fmt.Sprintf("%q is a lag and no pressure", name), "leave it out here; the controller "+k.word+" goes by it")
+			c.Add(at, fmt.Sprintf("%q is a lag and no pressure", name), "leave it out here; the controller "+k.word+" goes by it")
 		default:
 			c.checkSignalName(at, name)
 		}
 	}
 	if k.word == "lag" || k.word == "drain" {
-		at := at.at(k.word, "signal")
+		at := at.At(k.word, "signal")
 		if lag := l.lagSignal(); lag != "" {
 			c.checkSignalName(at, lag)
 		} else {
-			c.add(at, "the controller "+k.word+" has no lag to go by", "name a signal whose value is the lag")
+			c.Add(at, "the controller "+k.word+" has no lag to go by", "name a signal whose value is the lag")
 		}
 	}
 	if k.heeds && len(l.Signals) == 0 {
-		c.add(at.at("signals"), "the controller "+k.word+" has nothing to go by", "write for instance [cpu, memory]")
+		c.Add(at.At("signals"), "the controller "+k.word+" has nothing to go by", "write for instance [cpu, memory]")
 	}
 	if len(l.sources()) > 0 && c.opts.Now != nil && c.opts.Readings == nil {
-		c.add(at, "signals are read from this machine in its own time, and there is none on virtual time",
+		c.Add(at, "signals are read from this machine in its own time, and there is none on virtual time",
 			"leave them out, or hand in Options.Readings")
 	}
 }
 
 // checkSignalName checks that there is a signal of that name.
-func (c *compiler) checkSignalName(at place, name string) {
+func (c *compiler) checkSignalName(at fault.Path, name string) {
 	if _, defined := c.spec.Signals[name]; defined {
 		return // and has been checked
 	}
@@ -92,90 +92,71 @@ func (c *compiler) checkSignalName(at place, name string) {
 	if !ok {
 		known := append(slices.Sorted(maps.Keys(c.spec.Signals)), slices.Sorted(maps.Keys(c.opts.Signals))...)
 		known = append(known, SignalKinds()...)
-		instead := suggest(name, known, "signals")
-		if nearest(name, known) == "" {
+		instead := fault.Suggest(name, known, "signals")
+		if fault.Nearest(name, known) == "" {
 			instead = "say under signals: what it reads, or " + instead
 		}
-		c.add(at, fmt.Sprintf("there is no signal %q", name), instead)
+		c.Add(at, fmt.Sprintf("there is no signal %q", name), instead)
 		return
 	}
-	for _, p := range r.problems(name, SignalSpec{}) {
-		c.add(at, fmt.Sprintf("the signal %s has to be told its %s", name, p.key), fmt.Sprintf("write it under signals: %s:", name))
+	var faults *fault.Faults
+	if errors.As(r.check(name, SignalSpec{}), &faults) {
+		c.Add(at, fmt.Sprintf("the signal %s has to be told its %v", name, faults.List[0].Path), fmt.Sprintf("write it under signals: %s:", name))
 	}
 }
 
 // given lists the settings that depend on what is read and that the spec gives.
 func (s *SignalSpec) given() []string {
 	var keys []string
-	for _, f := range []struct {
-		key string
-		set bool
-	}{
-		{"threshold", s.Threshold != 0}, {"wait", s.Wait != 0}, {"over", s.Over != 0},
-		{"path", s.Path != ""}, {"url", s.URL != ""}, {"field", s.Field != ""},
-	} {
-		if f.set {
-			keys = append(keys, f.key)
+	v := reflect.ValueOf(s).Elem()
+	for _, f := range setting.Fields(v.Type()) {
+		switch f.Key {
+		case "threshold", "wait", "over", "path", "url", "field":
+			if !v.FieldByIndex(f.Index).IsZero() {
+				keys = append(keys, f.Key)
+			}
 		}
 	}
 	return keys
 }
 
-// problem is what is wrong with one setting.
-type problem struct{ key, problem, instead string }
-
-// problems returns everything that is wrong with the values of a signal's
-// settings. How it is polled is tried on a signal that costs nothing to read.
-func (r *reading) problems(name string, spec SignalSpec) []problem {
-	var all []problem
-	if t := spec.Threshold; t < 0 || math.IsNaN(t) || math.IsInf(t, 0) {
-		return []problem{{"threshold", fmt.Sprintf("%g will not do", t), "write the most that is wanted, a number above 0"}}
-	}
+// check returns everything that is wrong with the values of a signal's settings. How it is
+// polled is tried on a signal that costs nothing to read.
+func (r *reading) check(name string, spec SignalSpec) error {
+	var faults fault.List
 	switch {
 	case r.word == "file" && spec.Path == "":
-		all = append(all, problem{"path", "no file is named", "write the file that holds the number"})
+		faults.Add(fault.Path{"path"}, "no file is named", "write the file that holds the number")
 	case r.word == "http":
 		if u, err := url.Parse(spec.URL); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-			all = append(all, problem{"url", fmt.Sprintf("%q is no http or https URL", spec.URL), "write for instance http://127.0.0.1:8000/lag"})
+			faults.Add(fault.Path{"url"}, fmt.Sprintf("%q is no http or https URL", spec.URL), "write for instance http://127.0.0.1:8000/lag")
 		}
 	}
 	if spec.Then == "safe" && spec.SafeValue == 0 {
-		all = append(all, problem{"safe_value", "then: safe has no value to put in place of a missing one",
-			"write the pressure to go by, such as 2 (above 1 the limit shrinks), or the lag"})
+		faults.Add(fault.Path{"safe_value"}, "then: safe has no value to put in place of a missing one",
+			"write the pressure to go by, such as 2 (above 1 the limit shrinks), or the lag")
 	}
 	if spec.Then != "safe" && spec.SafeValue != 0 {
-		all = append(all, problem{"safe_value", fmt.Sprintf("%g will not do", spec.SafeValue), "only used with then: safe"})
+		faults.Add(fault.Path{"safe_value"}, fmt.Sprintf("%g will not do", spec.SafeValue), "only used with then: safe")
 	}
 	w, err := r.watch(name, spec)
-	if err != nil {
-		return append(all, asProblems(err)...)
+	if err == nil {
+		w.Signal = signal.Func(name, func(context.Context) (float64, error) { return 0, signal.ErrNoValue })
+		err = w.Check()
 	}
-	w.Signal = signal.Func(name, func(context.Context) (float64, error) { return 0, signal.ErrNoValue })
-	p, err := signal.NewPoller(signal.Config{Watches: []signal.Watch{w}})
-	if err != nil {
-		return append(all, asProblems(err)...)
-	}
-	p.Close()
-	return all
-}
-
-// asProblems turns the errors of package signal, which begin with the name of a
-// field, into the problems of settings.
-func asProblems(err error) []problem {
-	var all []problem
-	for _, e := range leaves(err) {
-		name, rest, _ := strings.Cut(e.Error(), " ")
-		value, must, _ := strings.Cut(rest, ": ")
-		key := snake(name)
-		switch key {
-		case "share", "per_proc", "max":
-			key = "threshold"
-		case "fallback":
-			key = "safe_value"
+	var wrong *fault.Faults
+	if errors.As(err, &wrong) {
+		for _, f := range wrong.List {
+			switch f.Path[0] {
+			case "share", "per_proc", "max":
+				f.Path = fault.Path{"threshold"}
+			case "fallback":
+				f.Path = fault.Path{"safe_value"}
+			}
+			faults.AddFault(f)
 		}
-		all = append(all, problem{key, value + " will not do", inKeys(must)})
 	}
-	return all
+	return faults.Err("")
 }
 
 // reading is what a policy knows of something that a signal can read.
@@ -239,9 +220,6 @@ func SignalKinds() []string {
 	}
 	return words
 }
-
-// Words for SignalSpec.Then, the default first.
-var thens = []string{"ignore", "safe"}
 
 // external is a reading of Options.Signals.
 func external(name string, s signal.Signal) reading {
@@ -326,7 +304,7 @@ func (c *compiler) poll(p *Policy) {
 		spec := c.spec.Signals[name]
 		w, err := r.watch(name, spec)
 		if err != nil {
-			c.add(place{"signals", name}, err.Error(), "")
+			c.AddError(fault.Path{"signals", name}, err)
 			continue
 		}
 		watches = append(watches, w)
@@ -340,7 +318,7 @@ func (c *compiler) poll(p *Policy) {
 	} else {
 		poller, err := signal.NewPoller(signal.Config{Watches: watches, Hooks: c.opts.SignalHooks})
 		if err != nil {
-			c.add(place{"signals"}, err.Error(), "")
+			c.AddError(fault.Path{"signals"}, err)
 			return
 		}
 		next.Poller = poller

@@ -2,6 +2,9 @@ package policy
 
 import (
 	"time"
+
+	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
 )
 
 // Spec is a policy as data: the same types are read from the gateway's YAML,
@@ -50,33 +53,30 @@ type Spec struct {
 // which it stays empty: a trusted peer that has tenant or user to say by a header,
 // because it answers for them, and one that names no address outside Trusted.
 type IdentitySpec struct {
-	Tenant   string `json:"tenant,omitempty"`
-	User     string `json:"user,omitempty"`
-	Client   string `json:"client,omitempty"`
-	Priority string `json:"priority,omitempty"`
-	// Admissions is a header, header:NAME, in which a trusted peer says how often the
-	// operation that its request is part of has been admitted before: a whole number.
-	// Anything else is ignored and counted. A proxy passes on one more, or 1 where
-	// nobody who is trusted has said it, if the request has passed a gate. Routes
-	// with DemoteAfter go by it.
-	Admissions string `json:"admissions,omitempty"`
-	// Priorities are further words that Priority may bring, and what they mean:
-	// background, normal, high or critical, which are always understood. Upper and
-	// lower case are alike. Work with any other word has the route's priority;
-	// see [Policy.Ignored].
-	Priorities map[string]string `json:"priorities,omitempty"`
-	// Trusted are the networks, in CIDR notation, whose headers are believed.
-	// From other peers header sources read as empty. Default: loopback only,
-	// 127.0.0.0/8 and ::1/128; an empty list trusts nobody.
-	Trusted []string `json:"trusted,omitempty"`
-	// TrustedCerts are peers that are believed for their verified client
-	// certificate, whatever network they are in: uri:, dns:, subject:, cn: or
-	// hash: and the name, as in a source. A URI may end with a star, which
-	// stands for the rest of it (uri:spiffe://example.org/edge/*), and a DNS name may
-	// begin with one, which stands for a label (dns:*.example.org); any is every
-	// verified certificate. Default: none. A certificate says who somebody is,
-	// not that others may be believed through it, so each list is apart.
-	TrustedCerts []string `json:"trusted_certs,omitempty"`
+	// Source of the tenant. Those who wait are served fairly by user, and then by the tenants of each.
+	Tenant string `json:"tenant,omitempty" example:"header:X-Tenant" form:"header:NAME, path:NAME, peer, cert:NAME or const:VALUE"`
+	// Source of the user, who answers for its tenants. Where the peer is not trusted and the user is empty,
+	// its address stands in for it.
+	User string `json:"user,omitempty" example:"header:X-User" form:"header:NAME, path:NAME, peer, cert:NAME or const:VALUE"`
+	// Source of the client: the program or the machine that asks.
+	Client string `json:"client,omitempty" example:"peer" form:"header:NAME, path:NAME, peer, cert:NAME or const:VALUE"`
+	// Source of the priority: background, normal, high or critical. Any other word counts as ignored, and the
+	// route's priority holds.
+	Priority string `json:"priority,omitempty" example:"header:X-Priority" form:"header:NAME or const:VALUE"`
+	// Header in which a trusted peer says how often the operation that its request is part of has been
+	// admitted before, for demote_after. The upstream is told one more. Anything but a whole number counts as
+	// ignored.
+	Admissions string `json:"admissions,omitempty" example:"header:X-Admissions" form:"header:NAME"`
+	// Further words for priorities that requests may bring, and what they mean. Upper and lower case are
+	// alike.
+	Priorities map[string]string `json:"priorities,omitempty" example:"{leader-election: critical, workload-low: background}" names:"any"`
+	// Networks (CIDR) whose headers are believed. From other peers header sources read as empty. An empty list
+	// trusts nobody.
+	Trusted []string `json:"trusted,omitempty" default:"[127.0.0.0/8, \"::1/128\"]" example:"[10.0.0.0/8]" form:"a network such as 10.0.0.0/8"`
+	// Peers that are believed for their verified client certificate, whatever network they are in. A URI may
+	// end with a star (uri:spiffe://example.org/edge/*), a DNS name begin with one, for one label
+	// (dns:*.edge.example.org); any is every certificate that tls: client_ca stands for. Default: none.
+	TrustedCerts []string `json:"trusted_certs,omitempty" example:"[uri:spiffe://example.org/edge]" form:"uri:, dns:, subject:, cn: or hash: and a name, or any"`
 }
 
 // DeadlineSpec says where requests bring their deadlines. The earliest of those
@@ -84,243 +84,267 @@ type IdentitySpec struct {
 // policy with a gate of order edf a request whose peer is not trusted is not
 // served sooner for it.
 type DeadlineSpec struct {
-	// Headers hold how long the client waits for an answer, counted from the
-	// request's arrival. Default: grpc-timeout and X-Request-Timeout; an empty
-	// list reads none. grpc-timeout is written as gRPC does, 250m for 250 ms.
-	// The others are a number of seconds, 0.25, or a duration with units, 250ms;
-	// a header whose name ends with -Ms is a number of milliseconds. Any other
-	// value, and one that is not positive, is ignored and counted (see
-	// [Policy.Ignored]), but 0 in grpc-timeout means that the time is over. If
-	// there are several, the shortest holds.
-	Headers []string `json:"headers,omitempty"`
+	// Headers with how long the client waits for an answer. grpc-timeout is written as gRPC does; the others
+	// in seconds (0.25) or with a unit (250ms); a name that ends with -Ms in milliseconds. Other values are
+	// ignored and counted. An empty list reads none.
+	Headers []string `json:"headers,omitempty" default:"[grpc-timeout, X-Request-Timeout]" example:"[X-Request-Timeout]" form:"the name of a header"`
 }
 
 // GateSpec is one gate: a mode and exactly one mechanism, a limit, shedding or a quota.
 type GateSpec struct {
-	// Mode is enforce (default), observe (decide and count, but let everything
-	// through) or off (decide nothing).
-	Mode Mode `json:"mode,omitempty"`
-	// Limit makes it a concurrency gate.
-	Limit *LimitSpec `json:"limit,omitempty"`
-	// Each makes the limit one for each tenant, or other key.
-	Each *EachSpec `json:"each,omitempty"`
-	// Shed makes it a gate that refuses by priority as a pressure rises.
-	Shed *ShedSpec `json:"shed,omitempty"`
-	// Quota makes it a gate that limits what is used up, by user, client and more.
-	Quota *QuotaSpec `json:"quota,omitempty"`
+	// enforce refuses what the gate refuses; observe decides and counts, but lets everything through; off
+	// decides nothing.
+	Mode Mode `json:"mode,omitempty" default:"enforce" enum:"enforce,observe,off"`
+	// Makes it a concurrency gate: so much work at a time, and a bounded room to wait in. {} finds out by
+	// itself how much.
+	Limit *LimitSpec `json:"limit,omitempty" example:"{limit: 20}"`
+	// Makes the limit one for each tenant, or other key: a pool of its own.
+	Each *EachSpec `json:"each,omitempty" example:"{by: tenant}"`
+	// Makes it a gate that refuses by priority, the lowest first, as a pressure rises. Nothing waits in it:
+	// name it before the gate with the limit.
+	Shed *ShedSpec `json:"shed,omitempty" example:"{load_of: api}"`
+	// Makes it a gate that limits what is used up and comes back with time. Nothing is held in it: name it
+	// before the gate with the limit. What a later gate refuses gets its tokens back.
+	Quota *QuotaSpec `json:"quota,omitempty" example:"{rate: 10/s, by: [user]}"`
 }
 
 // LimitSpec is a concurrency gate. A setting that means nothing to its controller
 // is a fault.
 type LimitSpec struct {
-	// Controller is one of the words of [Controllers], which are the names of
-	// the controllers of package control. Left out it is fixed if there is a
-	// Limit to keep, and knee, which finds one, if there is none.
-	Controller string `json:"controller,omitempty"`
-	// Limit is the fixed limit, or the initial one of a controller that moves
-	// it. Required for fixed.
-	Limit int64 `json:"limit,omitempty"`
-	// Min and Max bound a limit that moves. Their defaults are the
-	// controller's.
-	Min int64 `json:"min,omitempty"`
-	Max int64 `json:"max,omitempty"`
+	// What sets the limit. Left out, it is fixed where limit gives a number, and knee, which finds one by
+	// itself, where it does not. The others are for special cases: docs/guides/controllers.md.
+	Controller string `json:"controller,omitempty" enum:"knee,fixed,aimd,vegas,gradient2,probe,lag,drain,resource" example:"knee"`
+	// The limit to keep, or with another controller than fixed the one to begin with (default there: 20; probe
+	// two for each processor, lag and drain max).
+	Limit int64 `json:"limit,omitempty" min:"1" max:"1000000" example:"20"`
+	// A limit that moves does not go below it (default 1; knee 2, gradient2 20, probe 4, lag and drain 10).
+	Min int64 `json:"min,omitempty" min:"1" max:"1000000" example:"2"`
+	// A limit that moves does not go above it (default 1000; knee 10000, gradient2 200, probe 128).
+	Max int64 `json:"max,omitempty" min:"1" max:"1000000" example:"500"`
 
-	// The settings that several controllers have, and the groups of those that
-	// only one has. They are the fields of the same names in the controllers'
-	// configurations, control.AIMDConfig and so on, where their meanings, bounds
-	// and defaults stand.
-	Threshold  Duration      `json:"threshold,omitempty"`
-	Take       string        `json:"take,omitempty"`
-	Percentile float64       `json:"percentile,omitempty"`
-	Backoff    float64       `json:"backoff,omitempty"`
-	Window     Duration      `json:"window,omitempty"`
-	MinSamples int64         `json:"min_samples,omitempty"`
-	Vegas      VegasSpec     `json:"vegas,omitzero"`
-	Gradient2  Gradient2Spec `json:"gradient2,omitzero"`
-	Probe      ProbeSpec     `json:"probe,omitzero"`
-	Lag        LagSpec       `json:"lag,omitzero"`
-	Drain      DrainSpec     `json:"drain,omitzero"`
-	Resource   ResourceSpec  `json:"resource,omitzero"`
+	// aimd: latency above it counts as overload. Set it to about half of what your clients wait.
+	Threshold Duration `json:"threshold,omitempty" default:"5s" min:"1us"`
+	// aimd, vegas, gradient2: which latency of a window counts: the mean, the min, a percentile, or that of
+	// each piece of work (defaults: aimd percentile, the others mean).
+	Take string `json:"take,omitempty" enum:"mean,min,percentile,each" example:"mean"`
+	// aimd, vegas, gradient2: which percentile, as a share.
+	Percentile float64 `json:"percentile,omitempty" default:"0.95" min:"0.01" max:"1"`
+	// aimd, gradient2, resource: what the limit is multiplied by on overload (defaults 0.9; resource at least
+	// 0.5). vegas: the same after drops (default: it takes the decimal logarithm away).
+	Backoff float64 `json:"backoff,omitempty" min:"0.001" max:"0.999" example:"0.9"`
+	// aimd, vegas, gradient2, resource: how long samples are gathered before each decision (default 1s;
+	// resource 250ms).
+	Window Duration `json:"window,omitempty" min:"10ms" example:"1s"`
+	// aimd, vegas, gradient2: samples a window needs to be judged; a thinner one is extended.
+	MinSamples int64 `json:"min_samples,omitempty" default:"10" min:"1"`
+	// Settings of the controller vegas.
+	Vegas VegasSpec `json:"vegas,omitzero" example:"{alpha: 3, beta: 6}"`
+	// Settings of the controller gradient2.
+	Gradient2 Gradient2Spec `json:"gradient2,omitzero" example:"{tolerance: 2}"`
+	// Settings of the controller probe.
+	Probe ProbeSpec `json:"probe,omitzero" example:"{step: 0.1}"`
+	// Settings of the controller lag.
+	Lag LagSpec `json:"lag,omitzero" example:"{signal: behind, target: 10000}"`
+	// Settings of the controller drain.
+	Drain DrainSpec `json:"drain,omitzero" example:"{signal: behind, target: 10000}"`
+	// Settings of the controller resource.
+	Resource ResourceSpec `json:"resource,omitzero" example:"{growth: 1.2}"`
 
-	// Signals are those that hold the limit down when they are under pressure,
-	// whatever the controller finds (see [control.Capped]); the controller
-	// resource goes by nothing else. Each names one of Spec.Signals, or of
-	// [SignalKinds], or of Options.Signals.
-	Signals []string `json:"signals,omitempty"`
-	// Queue is the wait room.
-	Queue QueueSpec `json:"queue,omitempty"`
-	// Exempt is the most exempt work at once; beyond it such work is refused. 0
-	// means limit.DefaultExempt (1024), -1 that nothing is exempt.
-	Exempt int64 `json:"exempt,omitempty"`
-	// Count says what takes how many slots: cost (default), what work costs by its
-	// route; or requests: each takes one, whatever it costs to other gates, quotas of
-	// tokens or bytes say.
-	Count string `json:"count,omitempty"`
-	// RefuseOversize refuses work that costs more than the limit, which is
-	// otherwise charged all of it and runs alone.
-	RefuseOversize bool `json:"refuse_oversize,omitempty"`
+	// Signals that hold the limit down while one of them is under pressure, whatever the controller finds.
+	// Names from signals, or of what is read: cpu, memory and so on. They are those of the gateway's own
+	// machine.
+	Signals []string `json:"signals,omitempty" example:"[memory]"`
+	// The room in which work waits for a slot.
+	Queue QueueSpec `json:"queue,omitempty" example:"{len: 100, max_wait: 500ms}"`
+	// The most work at once of routes that are exempt. 0 means the default.
+	Exempt int64 `json:"exempt,omitempty" default:"1024" min:"0" max:"1000000" minus1:"nothing is exempt here"`
+	// What takes how many slots: cost is what a request costs by its route (cost, cost_from, settle), requests
+	// makes each request one, whatever it costs to other gates, such as a quota of tokens.
+	Count string `json:"count,omitempty" default:"cost" enum:"cost,requests"`
+	// Refuses at once what costs more than the limit. Otherwise it is charged the whole limit and runs alone.
+	RefuseOversize bool `json:"refuse_oversize,omitempty" default:"false"`
 }
 
 // QueueSpec is the wait room of a concurrency gate.
 type QueueSpec struct {
-	// Len bounds the work that waits. 0 means limit.DefaultQueueLen (1024), -1
-	// that nothing waits.
-	Len int `json:"len,omitempty"`
-	// MaxWait bounds the time spent waiting. 0 means limit.DefaultMaxWait (2s),
-	// -1 only the deadline of the work itself.
-	MaxWait Duration `json:"max_wait,omitempty"`
-	// Order is that of work of one priority, user and tenant. It is adaptive
-	// (default): oldest first, and while a queue stands newest first in a short
-	// room, which the oldest leave; lifo: always newest first; fifo; or edf: the
-	// earliest deadline first. The deadline of a peer that is not trusted is no
-	// advantage there: it only bounds the wait.
-	Order string `json:"order,omitempty"`
-	// Shares are the parts of what is served that a priority gets at least while
-	// its work waits, each from 0 to 1 and together no more than 1: {background:
-	// 0.05}. Default none: a higher priority is always served first.
-	Shares map[string]float64 `json:"shares,omitempty"`
-	// Weights are the parts that users and tenants get in relation to each other.
-	Weights WeightsSpec `json:"weights,omitzero"`
-	// ByTime makes them parts of the time that slots are held instead of what is
-	// admitted. See limit.Queue.ByTime.
-	ByTime bool `json:"by_time,omitempty"`
+	// How much work may wait. 0 means the default.
+	Len int `json:"len,omitempty" default:"1024" min:"0" max:"1000000" minus1:"nothing waits"`
+	// How long work may wait. 0 means the default. Work whose wait can be seen to last longer is refused at
+	// once.
+	MaxWait Duration `json:"max_wait,omitempty" default:"2s" min:"0s" minus1:"only the work's own deadline counts"`
+	// Who goes first of one priority, user and tenant: adaptive the oldest, and while a queue stands the
+	// newest, in a short room that the oldest leave; fifo the oldest always; lifo the newest always, and in a
+	// full room the newcomer takes the place of the oldest; edf the earliest deadline, which gains nothing
+	// where the peer is not trusted.
+	Order string `json:"order,omitempty" default:"adaptive" enum:"adaptive,fifo,lifo,edf"`
+	// The part of what is served that a priority gets at least while its work waits, from 0 to 1. Left out, a
+	// higher priority is always served first.
+	Shares map[string]float64 `json:"shares,omitempty" min:"0" max:"1" example:"{background: 0.05}"`
+	// Who gets how much more than others of the same priority.
+	Weights WeightsSpec `json:"weights,omitzero" example:"{tenants: {acme: 2}}"`
+	// Users and tenants share the time that slots are held, known when work is done, instead of what is
+	// admitted by cost.
+	ByTime bool `json:"by_time,omitempty" default:"false"`
 }
 
 // WeightsSpec says who gets how much more than others of what is served of one
 // priority. Who is not named has weight 1. A weight is from limit.MinWeight
 // (0.001) to limit.MaxWeight (1000).
 type WeightsSpec struct {
-	// Users are the weights by user, Tenants those by tenant among the tenants of
-	// one user.
-	Users   map[string]float64 `json:"users,omitempty"`
-	Tenants map[string]float64 `json:"tenants,omitempty"`
+	// Weights by user, from 0.001 to 1000. Who is not named has 1.
+	Users map[string]float64 `json:"users,omitempty" min:"0.001" max:"1000" example:"{alice: 2}" names:"any"`
+	// Weights by tenant among the tenants of one user, from 0.001 to 1000. Who is not named has 1.
+	Tenants map[string]float64 `json:"tenants,omitempty" min:"0.001" max:"1000" example:"{acme: 2}" names:"any"`
 }
 
 // RouteSpec sends matching work through a chain of gates.
 type RouteSpec struct {
-	// Name is the route's name, the Op of its work and its metric label.
-	// Default: the first pattern.
-	Name string `json:"name,omitempty"`
+	// Name of the route in metrics and logs, and the operation of its work. Left out, it is the first pattern.
+	Name string `json:"name,omitempty" example:"batches"`
 	// Upstream is where a proxy sends the route's work. The policy only carries it, see
 	// [Route.Upstream]; how it is written in a file is the proxy's matter.
 	Upstream string `json:"-"`
-	// Match are net/http patterns: "POST /v1/databases/{database}/batches". A
-	// route without any is reached by its name only ([Policy.Route]).
-	Match []string `json:"match"`
-	// Gates names the gates in order. Each but the last is tried without
-	// waiting; the last may make the work wait.
-	Gates []string `json:"gates,omitempty"`
-	// Priority of this route's work where the request brings none that is
-	// trusted: background, normal, high or critical.
-	Priority string `json:"priority,omitempty"`
-	// DemoteAfter is after how many admissions the work of an operation counts as
-	// background (see IdentitySpec.Admissions), and is passed on as such. 0 means
-	// never. Exempt and critical work is never demoted.
-	DemoteAfter int64 `json:"demote_after,omitempty"`
-	// Exempt work takes no slot and never waits: health checks, an operator's way
-	// in. Gates count it, and bound how much there is at once.
-	Exempt bool `json:"exempt,omitempty"`
-	// Access is read or write: which of the pools of a gate that has two of them this
-	// route's work needs (ProbeSpec.ReadWrite). Left out, GET, HEAD, OPTIONS and TRACE
-	// read and everything else writes; work that comes by the route's name reads.
-	Access string `json:"access,omitempty"`
-	// Cost of one request in slots, and in tokens of quotas, at most
-	// quota.MaxTokens. Default 1.
-	Cost int64 `json:"cost,omitempty"`
-	// CostFrom is a header, header:NAME, in which a trusted peer says what its
-	// request costs: a whole number of slots, and tokens of quotas, 1 or more, that
-	// stands in for Cost. Of several lines the largest number counts. What is above
-	// quota.MaxTokens is that, and to a gate with a limit what is above
-	// limit.MaxLimit is that; such a gate charges no more than its whole limit, or
-	// refuses what costs more, as it does with Cost. Where there is anything but
-	// such a number, work that an enforced quota would charge for it has a cost of
-	// -1, which every gate refuses; other work has Cost. Both are counted (see
-	// [Policy.Ignored]).
-	CostFrom string `json:"cost_from,omitempty"`
-	// Settle is a header of the answer, header:NAME, or else one of its trailer, that
-	// says what the work has really cost, in the same unit, 0 included; see [Route.Settle].
-	// Of several lines the largest number counts. A gate with one
-	// limit settles the difference with the share of the tenant, one with a limit
-	// for each key changes what is held. The header is taken out of the answer
-	// unless SettleKeep is set.
-	Settle     string `json:"settle,omitempty"`
-	SettleKeep bool   `json:"settle_keep,omitempty"`
-	// Timeout is when an answer to this route's work stops being useful,
-	// counted from its arrival. 0 means never.
-	Timeout Duration `json:"timeout,omitempty"`
-	// MaxWait shortens the wait below what the gate allows; -1 refuses instead
-	// of waiting.
-	MaxWait Duration `json:"max_wait,omitempty"`
+	// Patterns of net/http: "/" is everything, "/v1/" everything below it, "POST
+	// /v1/databases/{database}/batches" a method and a wildcard.
+	Match []string `json:"match" example:"[/v1/]"`
+	// Gates that the work passes, in this order. Each but the last is tried without waiting; the last may make
+	// the work wait.
+	Gates []string `json:"gates,omitempty" example:"[api]"`
+	// Priority of work that brings none that is trusted.
+	Priority string `json:"priority,omitempty" default:"normal" enum:"background,normal,high,critical"`
+	// After how many admissions the work of an operation counts as background, and is passed on as such.
+	// identity.admissions says how many there have been. Left out, never; exempt and critical work never is.
+	DemoteAfter int64 `json:"demote_after,omitempty" min:"1" max:"1000000" example:"3"`
+	// Work that takes no slot and never waits, such as health checks. Gates count it, and bound how much there
+	// is at once.
+	Exempt bool `json:"exempt,omitempty" default:"false"`
+	// Which pool the work needs of a gate that has one for reads and one for writes (probe: {read_write:
+	// true}). Left out, GET, HEAD, OPTIONS and TRACE read, and everything else writes.
+	Access string `json:"access,omitempty" enum:"read,write" example:"read"`
+	// Slots that one request takes, and tokens of a quota.
+	Cost int64 `json:"cost,omitempty" default:"1" min:"1" max:"1000000000000000"`
+	// Header in which a trusted peer says how many slots, and tokens of quotas, its request takes, a whole
+	// number from 1, instead of cost; of several the largest. Anything else counts as ignored: where a quota
+	// would be charged for it the request is refused with 400, elsewhere cost holds. A gate with a limit takes
+	// no more than all of it, or refuses with refuse_oversize.
+	CostFrom string `json:"cost_from,omitempty" example:"header:X-Cost" form:"header:NAME"`
+	// Header of the upstream's answer, or else of its trailer, that says what the request has really cost, a
+	// whole number from 0; of several the largest. A quota charges the difference, or gives it back; a gate
+	// with one limit settles the difference with the tenant's share of the next turns; one with each changes
+	// what the key holds, at least 1. The client does not see the header.
+	Settle string `json:"settle,omitempty" example:"header:X-Actual-Cost" form:"header:NAME"`
+	// Let the client see the header of settle.
+	SettleKeep bool `json:"settle_keep,omitempty" default:"false"`
+	// When an answer stops being useful, counted from the arrival. 0 means never.
+	Timeout Duration `json:"timeout,omitempty" default:"0s" min:"0s"`
+	// Shortens the wait below what the gate allows. 0 means what the gate allows.
+	MaxWait Duration `json:"max_wait,omitempty" default:"0s" min:"0s" minus1:"refuse instead of waiting"`
 }
 
 // VegasSpec is what only the controller vegas has; see [control.VegasConfig].
 type VegasSpec struct {
-	Alpha           float64 `json:"alpha,omitempty"`
-	Beta            float64 `json:"beta,omitempty"`
-	Smoothing       float64 `json:"smoothing,omitempty"`
-	ProbeMultiplier int64   `json:"probe_multiplier,omitempty"`
+	// Shortest queue in the upstream, in decimal logarithms of the limit; below it the limit grows.
+	Alpha float64 `json:"alpha,omitempty" default:"3" min:"0.001"`
+	// Longest queue, in the same unit; above it the limit shrinks.
+	Beta float64 `json:"beta,omitempty" default:"6" min:"0.001"`
+	// Weight of the new limit against the old.
+	Smoothing float64 `json:"smoothing,omitempty" default:"1" min:"0.001" max:"1"`
+	// The latency without load is learned anew after about three quarters of this times the limit of
+	// observations.
+	ProbeMultiplier int64 `json:"probe_multiplier,omitempty" default:"30" min:"1"`
 }
 
 // Gradient2Spec is what only the controller gradient2 has; see
 // [control.Gradient2Config].
 type Gradient2Spec struct {
-	Smoothing  float64 `json:"smoothing,omitempty"`
-	Queue      int64   `json:"queue,omitempty"`
-	RootQueue  bool    `json:"root_queue,omitempty"`
-	LongWindow int64   `json:"long_window,omitempty"`
-	Tolerance  float64 `json:"tolerance,omitempty"`
-	Rise       float64 `json:"rise,omitempty"`
-	Recheck    int64   `json:"recheck,omitempty"`
-	Shipped    bool    `json:"shipped,omitempty"`
+	// Weight of the new limit against the old.
+	Smoothing float64 `json:"smoothing,omitempty" default:"0.2" min:"0.001" max:"1"`
+	// How much may stand in the upstream's queue.
+	Queue int64 `json:"queue,omitempty" default:"4" min:"1"`
+	// Let it be the square root of the limit where that is more.
+	RootQueue bool `json:"root_queue,omitempty" default:"false"`
+	// Over how many observations the baseline latency is averaged.
+	LongWindow int64 `json:"long_window,omitempty" default:"600" min:"1"`
+	// How many times the baseline latency may be before the limit shrinks.
+	Tolerance float64 `json:"tolerance,omitempty" default:"1.5" min:"1"`
+	// How many times the latency at min the baseline may be.
+	Rise float64 `json:"rise,omitempty" default:"1.2" min:"1"`
+	// After how many windows of too high latency in a row the latency at min is measured anew.
+	Recheck int64 `json:"recheck,omitempty" default:"60" min:"1"`
+	// Behave as concurrency-limits ships it: the baseline follows any load that lasts, and drops are ignored.
+	// For comparison.
+	Shipped bool `json:"shipped,omitempty" default:"false"`
 }
 
 // ProbeSpec is what only the controller probe has; see [control.ProbeConfig].
 type ProbeSpec struct {
-	Step     float64  `json:"step,omitempty"`
-	Weight   float64  `json:"weight,omitempty"`
-	Interval Duration `json:"interval,omitempty"`
-	// ReadWrite makes two pools, one for reads and one for writes (weir.Work.Write),
-	// which are sized together by what both get done; see keyed.ReadWrite. Limit is
-	// that of both at first, of which ReadRatio is for reads (default 0.5), and Min
-	// and Max are for each. With EachSpec.Own there are two for each key.
-	ReadWrite bool    `json:"read_write,omitempty"`
-	ReadRatio float64 `json:"read_ratio,omitempty"`
+	// By how much a probe goes up or down, as a share.
+	Step float64 `json:"step,omitempty" default:"0.1" min:"0.01" max:"0.5"`
+	// Weight of a successful probe's size in the moving average that is kept.
+	Weight float64 `json:"weight,omitempty" default:"0.2" min:"0.001" max:"1"`
+	// The time between two probes.
+	Interval Duration `json:"interval,omitempty" default:"100ms" min:"10ms"`
+	// Two pools, one for reads and one for writes, sized together by what both get done. limit is that of both
+	// at first; min and max are for each. A route's access says which one its work needs. With each and own:
+	// true, two for each key.
+	ReadWrite bool `json:"read_write,omitempty" default:"false"`
+	// The part of the slots that is for reads, with read_write.
+	ReadRatio float64 `json:"read_ratio,omitempty" default:"0.5" min:"0.001" max:"0.999"`
 }
 
 // LagSpec is what only the controller lag has; see [control.LagMapConfig].
 type LagSpec struct {
-	// Signal names the signal whose value is the lag. Required.
-	Signal     string   `json:"signal,omitempty"`
-	Target     float64  `json:"target,omitempty"`
-	Critical   float64  `json:"critical,omitempty"`
-	Interval   Duration `json:"interval,omitempty"`
-	Hold       int      `json:"hold,omitempty"`
-	Safe       int64    `json:"safe,omitempty"`
-	Smoothing  float64  `json:"smoothing,omitempty"`
-	MaxChange  float64  `json:"max_change,omitempty"`
-	Hysteresis float64  `json:"hysteresis,omitempty"`
+	// The signal whose value is the lag. Required for the controller lag.
+	Signal string `json:"signal,omitempty" example:"behind"`
+	// Lag up to which the limit is max.
+	Target float64 `json:"target,omitempty" default:"10000" min:"0.000001"`
+	// Lag from which on the limit is min. Above target.
+	Critical float64 `json:"critical,omitempty" default:"100000" min:"0.000001"`
+	// How often the lag is looked at.
+	Interval Duration `json:"interval,omitempty" default:"5s" min:"10ms"`
+	// How many intervals the limit stays while the lag is unknown. 0 means the default.
+	Hold int `json:"hold,omitempty" default:"3" min:"0" minus1:"none"`
+	// The limit while the lag is unknown for longer (default: min).
+	Safe int64 `json:"safe,omitempty" min:"1" example:"10"`
+	// Weight of the limit that the lag calls for against the present one.
+	Smoothing float64 `json:"smoothing,omitempty" default:"1" min:"0.001" max:"1"`
+	// How far the limit moves at most in one interval, as a share of max − min.
+	MaxChange float64 `json:"max_change,omitempty" default:"1" min:"0.001" max:"1"`
+	// By which share of the present limit another one must differ to be worth a change.
+	Hysteresis float64 `json:"hysteresis,omitempty" default:"0" min:"0" max:"0.999"`
 }
 
 // DrainSpec is what only the controller drain has; see [control.DrainConfig].
 type DrainSpec struct {
-	// Signal names the signal whose value is the lag. Required.
-	Signal     string   `json:"signal,omitempty"`
-	Target     float64  `json:"target,omitempty"`
-	Threshold  float64  `json:"threshold,omitempty"`
-	Interval   Duration `json:"interval,omitempty"`
-	Fudge      float64  `json:"fudge,omitempty"`
-	Decay      float64  `json:"decay,omitempty"`
-	Adder      float64  `json:"adder,omitempty"`
-	Multiplier float64  `json:"multiplier,omitempty"`
-	PerWork    float64  `json:"per_work,omitempty"`
-	Hold       int      `json:"hold,omitempty"`
-	Safe       int64    `json:"safe,omitempty"`
+	// The signal whose value is the lag. Required for the controller drain.
+	Signal string `json:"signal,omitempty" example:"behind"`
+	// Lag that is not to be exceeded.
+	Target float64 `json:"target,omitempty" default:"10000" min:"0.000001"`
+	// Share of target from which on the limit follows what was drained.
+	Threshold float64 `json:"threshold,omitempty" default:"0.5" min:"0.001" max:"1"`
+	// How often the lag is looked at.
+	Interval Duration `json:"interval,omitempty" default:"5s" min:"10ms"`
+	// Share of what was drained that is let in at the threshold.
+	Fudge float64 `json:"fudge,omitempty" default:"0.95" min:"0.001" max:"1"`
+	// What that is multiplied by for every threshold × target of lag above.
+	Decay float64 `json:"decay,omitempty" default:"0.5" min:"0.001" max:"1"`
+	// Slots added in an interval below the threshold (default: a hundredth of max).
+	Adder float64 `json:"adder,omitempty" min:"0" example:"10"`
+	// What the limit is multiplied by in an interval below the threshold.
+	Multiplier float64 `json:"multiplier,omitempty" default:"1.05" min:"1"`
+	// How many slots a piece of drained work stands for.
+	PerWork float64 `json:"per_work,omitempty" default:"1" min:"0.000001"`
+	// As in lag.
+	Hold int `json:"hold,omitempty" default:"3" min:"0" minus1:"none"`
+	// As in lag.
+	Safe int64 `json:"safe,omitempty" min:"1" example:"10"`
 }
 
 // ResourceSpec is what only the controller resource has; see
 // [control.ResourceConfig]. It goes by LimitSpec.Signals.
 type ResourceSpec struct {
-	Growth float64 `json:"growth,omitempty"`
+	// What the limit is multiplied by at most in one window.
+	Growth float64 `json:"growth,omitempty" default:"1.1" min:"1.001" max:"2"`
 }
 
 // EachSpec makes the limit of a gate one for each key instead of one for all: each
@@ -335,56 +359,55 @@ type ResourceSpec struct {
 // With Own each key has a limiter of its own instead, with a controller of its own:
 // any of them. That is for hundreds of keys, not for millions.
 type EachSpec struct {
-	// By says whose pool it is: tenant (default), user, client, or route.
-	By string `json:"by,omitempty"`
-	// Own gives each key a limiter of its own: what it carries is found out, or
-	// fixed, for it alone. Queue.Len is for all of them together, and one may take
-	// a quarter of it. What was learned is remembered of evicted keys (see
-	// keyed.Adaptive), but not saved over a restart.
-	Own bool `json:"own,omitempty"`
-	// MaxKeys bounds the keys that are known at a time. 0 means
-	// keyed.DefaultMaxKeys (65,536), with Own DefaultOwnKeys (1024), of which each
-	// takes up to OwnKeyBytes.
-	MaxKeys int `json:"max_keys,omitempty"`
-	// Overrides are keys with a limit of their own.
-	Overrides map[string]OverrideSpec `json:"overrides,omitempty"`
+	// Whose pool it is.
+	By string `json:"by,omitempty" default:"tenant" enum:"tenant,user,client,route"`
+	// A controller of its own for each key, any of them, instead of one size for all: for keys that differ in
+	// what they carry, hundreds of them. queue.len is for all keys together, of which one takes a quarter at
+	// most.
+	Own bool `json:"own,omitempty" default:"false"`
+	// Keys that are known at a time, 64 bytes each; with own 1024 unless said, 10000 at most, and up to 64 KiB
+	// each. Idle ones make room for newcomers; a key in use keeps its place. 0 means the default.
+	MaxKeys int `json:"max_keys,omitempty" default:"65536" min:"0" max:"16777215"`
+	// Keys with a limit of their own.
+	Overrides map[string]OverrideSpec `json:"overrides,omitempty" example:"{acme: {limit: 50}}" names:"any"`
 }
 
 // OverrideSpec is the limit of one key: either a number, or how many times the
 // limit of the others, of which there is none with Own.
 type OverrideSpec struct {
-	Limit int64   `json:"limit,omitempty"`
-	Scale float64 `json:"scale,omitempty"`
+	// The key's limit.
+	Limit int64 `json:"limit,omitempty" min:"1" max:"1000000" example:"50"`
+	// How many times the limit of the others the key has, instead of a limit; not with own.
+	Scale float64 `json:"scale,omitempty" min:"0" max:"1000000" example:"2"`
 }
 
 // ShedSpec is a gate that refuses by priority, the lowest first, as a pressure
 // rises. Nothing waits in it and nothing is held, so it stands before the gate with
 // the limit. See package shed.
 type ShedSpec struct {
-	// Signals are those whose pressure counts, the highest of them. LoadOf and
-	// WaitOf name a gate with a limit instead: its pressure is what is in flight and
-	// waiting over its limit, or what a newcomer is expected to wait there over Wait
-	// (default DefaultShedWait, 20ms). One of the three is required. The load is at 1
-	// whenever all slots are taken, so before a gate where work may wait it needs
-	// thresholds above 1.
-	Signals []string `json:"signals,omitempty"`
-	LoadOf  string   `json:"load_of,omitempty"`
-	WaitOf  string   `json:"wait_of,omitempty"`
-	Wait    Duration `json:"wait,omitempty"`
-	// Thresholds are the pressures from which each priority is refused.
-	Thresholds ThresholdsSpec `json:"thresholds,omitzero"`
-	// Cursor finds the priority, and within it the share of users, that is let
-	// through, instead of thresholds.
-	Cursor *CursorSpec `json:"cursor,omitempty"`
-	// Interval is the time between two readings (default 10ms), Hold how long the
-	// last one stands in while there is none (default ten intervals, at least 1s). Blind says what holds
-	// after that: open (default) lets everything through, keep leaves it as it is.
-	Interval Duration `json:"interval,omitempty"`
-	Hold     Duration `json:"hold,omitempty"`
-	Blind    string   `json:"blind,omitempty"`
-	// Resalt is how long users keep their place in the order in which users of one
-	// priority are refused. Default 1h; -1 means for ever.
-	Resalt Duration `json:"resalt,omitempty"`
+	// Signals whose pressure counts, the highest of them. They are those of the gateway's own machine.
+	Signals []string `json:"signals,omitempty" example:"[cpu, memory]"`
+	// A gate with a limit, whose pressure is what is in flight and waiting over its limit, instead of signals.
+	// Where work may wait there, it is at 1 whenever all slots are taken: write thresholds above 1.
+	LoadOf string `json:"load_of,omitempty" example:"api"`
+	// A gate with a limit, whose pressure is what a newcomer is expected to wait there over wait, instead of
+	// signals.
+	WaitOf string `json:"wait_of,omitempty" example:"api"`
+	// The longest wait that is wanted there. 0 means the default.
+	Wait Duration `json:"wait,omitempty" default:"20ms" min:"0s"`
+	// Pressures from which each priority is refused.
+	Thresholds ThresholdsSpec `json:"thresholds,omitzero" example:"{background: 0.75}"`
+	// Find out which priority, and which share of its users, is let through, instead of thresholds (DAGOR).
+	Cursor *CursorSpec `json:"cursor,omitempty" example:"{overload: 2}"`
+	// Time between two readings of the pressure. 0 means the default.
+	Interval Duration `json:"interval,omitempty" default:"10ms" min:"0s" max:"1m"`
+	// How long the last pressure stands in while none is known. 0 means the default.
+	Hold Duration `json:"hold,omitempty" default:"1s" min:"0s"`
+	// What holds after that: open lets everything through, keep leaves it as it is.
+	Blind string `json:"blind,omitempty" default:"open" enum:"open,keep"`
+	// How long users keep their place in the order in which users of one priority are refused. 0 means the
+	// default.
+	Resalt Duration `json:"resalt,omitempty" default:"1h" min:"0s" minus1:"for ever"`
 }
 
 // DefaultShedWait is [ShedSpec].Wait where it is left out: DAGOR's.
@@ -393,15 +416,20 @@ const DefaultShedWait = Duration(20 * time.Millisecond)
 // ThresholdsSpec are the pressures from which each priority is refused. Defaults:
 // 0.75, 0.90, 0.95 and 1, where everything is.
 type ThresholdsSpec struct {
-	Background float64 `json:"background,omitempty"`
-	Normal     float64 `json:"normal,omitempty"`
-	High       float64 `json:"high,omitempty"`
-	Critical   float64 `json:"critical,omitempty"`
+	// Pressure from which background is refused.
+	Background float64 `json:"background,omitempty" default:"0.75"`
+	// Pressure from which normal is refused.
+	Normal float64 `json:"normal,omitempty" default:"0.9"`
+	// Pressure from which high is refused.
+	High float64 `json:"high,omitempty" default:"0.95"`
+	// Pressure from which everything is refused but exempt work.
+	Critical float64 `json:"critical,omitempty" default:"1"`
 }
 
 // CursorSpec is the way of DAGOR; see shed.Cursor.
 type CursorSpec struct {
-	Overload float64 `json:"overload,omitempty"`
+	// Mean pressure from which a window counts as overloaded; use more before a gate whose work may wait.
+	Overload float64 `json:"overload,omitempty" default:"1"`
 }
 
 // QuotaSpec is a gate that limits what is used up and comes back with time: requests,
@@ -410,122 +438,130 @@ type CursorSpec struct {
 // what it has been charged.
 type QuotaSpec struct {
 	QuotaLimitSpec
-	// By says whom the limits are for: each user, client, tenant, route, priority or
-	// address has buckets of its own, and with several words each combination. Left out,
-	// all work shares one. It is short for a rule with "*" for each word.
-	By []string `json:"by,omitempty"`
-	// Rules are quotas of some, instead of or beside that. The most exact one that matches
-	// counts, whatever their order: see quota.Rule.
-	Rules []QuotaRuleSpec `json:"rules,omitempty"`
-	// Count says what a token is: cost (default), what work costs by its route, settled when
-	// it is known; or requests: each is one, whatever it costs to other gates.
-	Count string `json:"count,omitempty"`
-	// Debt lets work through iff its bucket is not in debt, whatever the work costs, as
-	// Kafka does. Without it there have to be as many tokens as it costs.
-	Debt bool `json:"debt,omitempty"`
-	// Permissive refuses nothing: all is charged, into debt if need be.
-	Permissive bool `json:"permissive,omitempty"`
-	// Queue lets work wait for its tokens, where the gate is the last of its route. By
-	// default nothing waits.
-	Queue QuotaQueueSpec `json:"queue,omitzero"`
-	// Store names one of Options.Stores, which keeps the buckets. Left out, they are in
-	// the memory of the process.
-	Store string `json:"store,omitempty"`
-	// OnStoreError says what to do when that store cannot tell: local (default) goes by
-	// buckets in the memory of the process, open lets everything through, closed refuses.
-	OnStoreError string `json:"on_store_error,omitempty"`
-	// MaxKeys bounds the buckets in memory, without a Store: quota.MemoryConfig.MaxKeys. A
-	// gate whose bound is changed begins anew, with full buckets.
-	MaxKeys int `json:"max_keys,omitempty"`
-	// Headers are those in which answers tell the client about its quota: ratelimit
-	// (default; RateLimit and RateLimit-Policy), legacy (X-RateLimit-Limit and its
-	// like), both or none. Policy only keeps it for whoever answers: [Gate.QuotaHeaders].
-	Headers string `json:"headers,omitempty"`
-	// Unit is what RateLimit-Policy says that a token is: requests (default), which goes
-	// without saying, or content-bytes. It changes nothing of what is counted, and is kept
-	// for whoever answers: [Gate.QuotaUnit].
-	Unit string `json:"unit,omitempty"`
+	// Whom the limits are for: each user, client, tenant, route, priority or address (IPv6: /64) has buckets
+	// of its own; of several words, each combination. Left out, all work shares one bucket.
+	By []string `json:"by,omitempty" example:"[user]" form:"one of user, client, tenant, route, priority, address"`
+	// Quotas of some, beside by and its limits or instead. The most exact rule that matches counts, compared
+	// by user, then client, tenant, route, priority and address. Whom none matches is not limited.
+	Rules []QuotaRuleSpec `json:"rules,omitempty" example:"[{user: alice, rate: 50/s}]"`
+	// What a token is: cost is what a request costs by its route (cost, cost_from, settle), requests makes
+	// each request one, whatever it costs to other gates.
+	Count string `json:"count,omitempty" default:"cost" enum:"cost,requests"`
+	// Let work through iff its bucket is not in debt, whatever the work costs, and let it be paid back
+	// afterwards (as Kafka does). Without it there have to be as many tokens as it costs.
+	Debt bool `json:"debt,omitempty" default:"false"`
+	// Refuse nothing, but charge everything, into debt if need be.
+	Permissive bool `json:"permissive,omitempty" default:"false"`
+	// Let work wait for its tokens, where this gate is the last of the route.
+	Queue QuotaQueueSpec `json:"queue,omitzero" example:"{len: 100, max_wait: 1s}"`
+	// One of stores, which keeps the buckets for several gateways. Left out, they are in the memory of this
+	// one.
+	Store string `json:"store,omitempty" example:"shared"`
+	// What to do when the store cannot tell: local goes by buckets in the memory of this gateway, which start
+	// full; open lets everything through, but goes by memory too while answers are only late or too many
+	// questions are under way; closed refuses.
+	OnStoreError string `json:"on_store_error,omitempty" default:"local" enum:"local,open,closed"`
+	// Buckets in the memory of this gateway, of up to 40 bytes each; a key has one for each of its limits.
+	// What does not fit shares one, which fails closed. 0 means the default. A gate whose bound is changed
+	// begins with full buckets.
+	MaxKeys int `json:"max_keys,omitempty" default:"1048576" min:"0" max:"268435456"`
+	// What answers tell the client: ratelimit is RateLimit and RateLimit-Policy, legacy X-RateLimit-Limit,
+	// -Remaining and -Reset.
+	Headers string `json:"headers,omitempty" default:"ratelimit" enum:"ratelimit,legacy,both,none"`
+	// What RateLimit-Policy says that a token is, where routes cost something else than requests. It changes
+	// nothing of what is counted.
+	Unit string `json:"unit,omitempty" default:"requests" enum:"requests,content-bytes"`
 }
 
 // QuotaLimitSpec is the limits of a bucket: one, written as Rate and Burst, or several
 // Limits, of which tokens are taken from all or none.
 type QuotaLimitSpec struct {
-	// Rate and Burst are one limit: "10/s", and the most that may come at once. Rate is
-	// whatever [ParseLimit] reads. Burst is 0 where Rate says all.
-	Rate  string  `json:"rate,omitempty"`
-	Burst float64 `json:"burst,omitempty"`
-	// Limits are several, each as ParseLimit reads it: "10/s burst 20", "1000/h",
-	// "5000 a day Europe/Berlin". A window is known by its place: leave them in order.
-	Limits []string `json:"limits,omitempty"`
+	// One limit: so many tokens come back in each s, min, h or duration (5/10s), all the time, and by default
+	// as many may be taken at once. 5000 a day: all of them come back at midnight, UTC unless a time zone
+	// follows; hour, week and month are the others.
+	Rate string `json:"rate,omitempty" example:"10/s" form:"a limit such as 10/s, 10/s burst 20, 1000/h or 5000 a day Europe/Berlin"`
+	// The most tokens that a bucket holds, if not what the rate says. It starts full.
+	Burst float64 `json:"burst,omitempty" min:"0" max:"1000000000000000" example:"20"`
+	// Several limits instead of a rate, eight at most: tokens are taken from all of them or from none. Leave
+	// them in order when changing one.
+	Limits []string `json:"limits,omitempty" example:"[\"10/s burst 20\", 1000/h]" form:"a limit such as 10/s, 10/s burst 20, 1000/h or 5000 a day Europe/Berlin"`
 }
 
 // QuotaRuleSpec is a rule of a quota. Each part that it names must match: a value, or
 // "*" for each value there is, which gives each a bucket of its own.
 type QuotaRuleSpec struct {
-	// Name is what rejections call the rule. Default: what it matches.
-	Name     string `json:"name,omitempty"`
-	User     string `json:"user,omitempty"`
-	Client   string `json:"client,omitempty"`
-	Tenant   string `json:"tenant,omitempty"`
-	Route    string `json:"route,omitempty"`
-	Priority string `json:"priority,omitempty"`
-	// Address is a network in CIDR notation, such as 10.0.0.0/8 or 192.0.2.7/32, or "*".
-	// One of IdentitySpec's sources must be peer.
-	Address string `json:"address,omitempty"`
+	// What refusals call the rule. Left out, it is what the rule matches.
+	Name string `json:"name,omitempty" example:"trial"`
+	// The user that the rule is about, or "*": each has a bucket of its own.
+	User string `json:"user,omitempty" example:"alice"`
+	// The same for the client.
+	Client string `json:"client,omitempty" example:"importer"`
+	// The same for the tenant.
+	Tenant string `json:"tenant,omitempty" example:"acme"`
+	// The same for the route, by its name.
+	Route string `json:"route,omitempty" example:"batches"`
+	// The same for the priority.
+	Priority string `json:"priority,omitempty" example:"background"`
+	// The same for the address that the request comes from; also a network, whose addresses share a bucket.
+	Address string `json:"address,omitempty" example:"10.0.0.0/8"`
 	QuotaLimitSpec
-	// Exempt lets those whom the rule matches through without counting, Blocked refuses
-	// them all; either stands instead of limits.
-	Exempt  bool `json:"exempt,omitempty"`
-	Blocked bool `json:"blocked,omitempty"`
+	// Do not count them at all, instead of a limit.
+	Exempt bool `json:"exempt,omitempty" default:"false"`
+	// Refuse all of them, instead of a limit.
+	Blocked bool `json:"blocked,omitempty" default:"false"`
 }
 
 // QuotaQueueSpec is the wait for tokens to come back.
 type QuotaQueueSpec struct {
-	// Len is how many may wait. 0 means the default, none; negative the same.
-	Len int `json:"len,omitempty"`
-	// MaxWait bounds the time spent waiting. 0 means quota.DefaultMaxWait (2s), -1 only
-	// the work's own bounds.
-	MaxWait Duration `json:"max_wait,omitempty"`
+	// How much work may wait. 0 means that nothing waits.
+	Len int `json:"len,omitempty" default:"0" min:"0" max:"1000000" minus1:"nothing waits"`
+	// How long work may wait. 0 means the default. What would have to wait longer is refused at once.
+	MaxWait Duration `json:"max_wait,omitempty" default:"2s" min:"0s" minus1:"only the work's own deadline counts"`
 }
 
 // SignalSpec is a signal that gates may go by. The zero value reads what the
 // signal is named after, at its defaults.
 type SignalSpec struct {
-	// Read is what is read: one of the words of [SignalKinds], or a name of
-	// Options.Signals. Default: the signal's own name.
-	Read string `json:"read,omitempty"`
-	// Threshold is the most that is wanted, the value at which the pressure is
-	// 1: a share for most signals, a number for goroutines, runnable (for each
-	// processor), file, http and those of Options.Signals. Defaults: those of
-	// package signal; required for goroutines; 1 for file, http and
-	// Options.Signals, whose value then is the pressure.
-	Threshold float64 `json:"threshold,omitempty"`
-	// Wait is sched_latency's: the wait for a processor that counts as long.
-	Wait Duration `json:"wait,omitempty"`
-	// Over is the time that is looked back over, for sched_latency, cpu,
-	// cpu_throttling and the pressure stall signals.
-	Over Duration `json:"over,omitempty"`
-	// Path is the file to read, for file.
-	Path string `json:"path,omitempty"`
-	// URL is what to ask, for http.
-	URL string `json:"url,omitempty"`
-	// Field leads to the number in a JSON document, with dots: lag.orders.0.
-	// Without it the text is the number. For file and http.
-	Field string `json:"field,omitempty"`
+	// What is read. Left out, it is the signal's name. See docs/guides/controllers.md for each, and for when
+	// it is blind.
+	Read string `json:"read,omitempty" example:"cpu"`
+	// The most that is wanted: the value at which the pressure is 1. A share for most signals (defaults:
+	// sched_latency 0.1, cpu 0.85, cpu_throttling 0.25, memory 0.9, heap 0.8, psi_memory 0.1, psi_cpu and
+	// psi_io 0.5); for runnable a number for each processor (32), for goroutines a number (required), for file
+	// and http a value (1).
+	Threshold float64 `json:"threshold,omitempty" min:"0.000001" example:"0.8"`
+	// sched_latency: a wait for a processor that counts as long (default 10ms).
+	Wait Duration `json:"wait,omitempty" min:"1us" example:"10ms"`
+	// How long a time it is measured over (defaults: sched_latency 50ms, cpu 500ms, cpu_throttling and psi
+	// 1s).
+	Over Duration `json:"over,omitempty" min:"1ms" max:"1m" example:"1s"`
+	// file: the file that holds the number, relative to this file.
+	Path string `json:"path,omitempty" example:"lag.txt" form:"the name of a file"`
+	// http: what to ask for the number, with GET.
+	URL string `json:"url,omitempty" example:"http://127.0.0.1:8000/lag" form:"a URL such as http://127.0.0.1:8000/lag"`
+	// file and http: where in a JSON document the number is, with dots. Left out, the text is the number.
+	Field string `json:"field,omitempty" example:"lag.total"`
 
-	// Interval, Timeout, Hold and Smooth say how to poll it; see signal.Watch.
-	Interval Duration `json:"interval,omitempty"`
-	Timeout  Duration `json:"timeout,omitempty"`
-	Hold     Duration `json:"hold,omitempty"`
-	Smooth   Duration `json:"smooth,omitempty"`
-	// Then is what holds once nothing good was read for longer than Hold:
-	// ignore (default) or safe, which puts SafeValue, above 0, in its place.
-	Then      string  `json:"then,omitempty"`
-	SafeValue float64 `json:"safe_value,omitempty"`
+	// The time from one reading to the next (default 100ms; sched_latency and runnable 10ms).
+	Interval Duration `json:"interval,omitempty" min:"1ms" max:"1h" example:"1s"`
+	// How long a reading may take (default: hold).
+	Timeout Duration `json:"timeout,omitempty" min:"1ms" max:"1h" example:"500ms"`
+	// How long the last good value stands in while readings fail (default: ten intervals, at least 1s).
+	Hold Duration `json:"hold,omitempty" min:"1ms" max:"24h" example:"5s"`
+	// Time constant of an exponential average over the readings. 0 means none.
+	Smooth Duration `json:"smooth,omitempty" default:"0s" min:"0s" max:"1h"`
+	// What holds after that: ignore goes by the other signals, safe puts safe_value in its place.
+	Then string `json:"then,omitempty" default:"ignore" enum:"ignore,safe"`
+	// The pressure, or the lag, with then: safe, which needs it. Above 1 shrinks the limit, 1 keeps it.
+	SafeValue float64 `json:"safe_value,omitempty" default:"0" min:"0"`
 }
 
 // ParseSpec reads a Spec from JSON.
 func ParseSpec(data []byte) (Spec, error) {
 	var s Spec
-	return s, Decode(data, &s)
+	var faults fault.List
+	if root := setting.ParseJSON(data, &faults); root != nil {
+		setting.Decode(root, &s, &faults)
+	}
+	return s, faults.Err("policy")
 }

@@ -3,7 +3,6 @@ package policy
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"net/netip"
@@ -13,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-go/weir/internal/fault"
 	"github.com/weir-go/weir/quota"
 )
 
@@ -87,9 +87,9 @@ func (d *Duration) UnmarshalText(text []byte) error {
 		return nil
 	}
 	if _, err := strconv.ParseFloat(s, 64); err == nil {
-		return fmt.Errorf("%s has no unit; write %sms, %ss or %sm", s, s, s, s)
+		return fault.New(fmt.Sprintf("%s has no unit", s), fmt.Sprintf("write %sms, %ss or %sm", s, s, s))
 	}
-	return fmt.Errorf("%q is no duration; write a number with a unit, such as 250ms, 2s or 1m30s", s)
+	return fault.New(fmt.Sprintf("%q is no duration", s), "write a number with a unit, such as 250ms, 2s or 1m30s")
 }
 
 // UnmarshalJSON reads the string form, and the bare numbers 0 and -1.
@@ -122,7 +122,7 @@ const LimitPattern = `^ *[0-9.]+(e[0-9]+)? *(/ *[0-9a-zµ.]+( *,? *burst +[0-9.]
 // The error says what is wrong and, after "; ", what to write instead.
 func ParseLimit(text string) (quota.Window, error) {
 	if len(text) > longestLimit {
-		return quota.Window{}, fmt.Errorf("%d bytes are no limit; write for instance 10/s burst 20", len(text))
+		return quota.Window{}, fault.New(fmt.Sprintf("%d bytes are no limit", len(text)), "write for instance 10/s burst 20")
 	}
 	if m := rateForm.FindStringSubmatch(text); m != nil {
 		return parseRate(text, m[1], m[2], m[3])
@@ -130,7 +130,7 @@ func ParseLimit(text string) (quota.Window, error) {
 	if m := calendarForm.FindStringSubmatch(text); m != nil {
 		return parseCalendar(m[1], m[2], m[3])
 	}
-	return quota.Window{}, fmt.Errorf("%q is no limit; write for instance 10/s, 10/s burst 20, 1000/h, or 5000 a day Europe/Berlin", text)
+	return quota.Window{}, fault.New(fmt.Sprintf("%q is no limit", text), "write for instance 10/s, 10/s burst 20, 1000/h, or 5000 a day Europe/Berlin")
 }
 
 // longestLimit bounds what ParseLimit looks at.
@@ -162,7 +162,7 @@ func parseRate(text, count, unit, burst string) (quota.Window, error) {
 	}
 	if !ok {
 		if d, err = time.ParseDuration(unit); err != nil || d <= 0 {
-			return quota.Window{}, fmt.Errorf("%q is no unit of time; write %s/s, %s/min, %s/h or, for 10 seconds, %s/10s", unit, count, count, count, count)
+			return quota.Window{}, fault.New(fmt.Sprintf("%q is no unit of time", unit), fmt.Sprintf("write %s/s, %s/min, %s/h or, for 10 seconds, %s/10s", count, count, count, count))
 		}
 	}
 	l := quota.Per(n, d)
@@ -181,8 +181,8 @@ func ambiguous(count, unit string, p quota.Period) error {
 		p = quota.Day
 	}
 	hours := map[quota.Period]string{quota.Hour: "h", quota.Day: "24h", quota.Week: "168h", quota.Month: "720h"}[p]
-	return fmt.Errorf("%s/%s may mean two things; write %s/%s for tokens that come back all the time, or %s a %v for all of them when a new %v begins",
-		count, unit, count, hours, count, p, p)
+	return fault.New(fmt.Sprintf("%s/%s may mean two things", count, unit),
+		fmt.Sprintf("write %s/%s for tokens that come back all the time, or %s a %v for all of them when a new %v begins", count, hours, count, p, p))
 }
 
 func parseCalendar(count, period, zone string) (quota.Window, error) {
@@ -192,11 +192,11 @@ func parseCalendar(count, period, zone string) (quota.Window, error) {
 	}
 	p, ok := periods[period]
 	if !ok {
-		return quota.Window{}, fmt.Errorf("%q is no period; write %s a day, or hour, week or month; a second or a minute is %s/s or %s/min", period, count, count, count)
+		return quota.Window{}, fault.New(fmt.Sprintf("%q is no period", period), fmt.Sprintf("write %s a day, or hour, week or month; a second or a minute is %s/s or %s/min", count, count, count))
 	}
 	in, err := zoneOf(zone)
 	if err != nil {
-		return quota.Window{}, fmt.Errorf("%q is no time zone that is known here; write one such as Europe/Berlin, or leave it out for UTC", zone)
+		return quota.Window{}, fault.New(fmt.Sprintf("%q is no time zone that is known here", zone), "write one such as Europe/Berlin, or leave it out for UTC")
 	}
 	l := quota.PerCalendar(n, p, in)
 	return l, valid(count+" a "+period, l)
@@ -206,10 +206,10 @@ func parseCalendar(count, period, zone string) (quota.Window, error) {
 func parseTokens(text string) (float64, error) {
 	n, err := strconv.ParseFloat(text, 64)
 	if err != nil || strings.ContainsAny(text, "xXpP_") || math.IsNaN(n) || math.IsInf(n, 0) {
-		return 0, fmt.Errorf("%q is no number; write for instance 10, 0.5 or 1e6", text)
+		return 0, fault.New(fmt.Sprintf("%q is no number", text), "write for instance 10, 0.5 or 1e6")
 	}
 	if n <= 0 {
-		return 0, fmt.Errorf("%s is not above 0; write a number above 0; to refuse everything, write a rule with blocked: true", text)
+		return 0, fault.New(fmt.Sprintf("%s is not above 0", text), "write a number above 0; to refuse everything, write a rule with blocked: true")
 	}
 	return n, nil
 }
@@ -217,7 +217,7 @@ func parseTokens(text string) (float64, error) {
 // valid says what the quota itself has against a limit.
 func valid(text string, l quota.Window) error {
 	if err := l.Check(); err != nil {
-		return fmt.Errorf("%s is out of range; write a rate and a burst above 0 and at most %g, and no less than a token in 30 years", text, float64(quota.MaxTokens))
+		return fault.New(fmt.Sprintf("%s is out of range", text), fmt.Sprintf("write a rate and a burst above 0 and at most %g, and no less than a token in 30 years", float64(quota.MaxTokens)))
 	}
 	return nil
 }
@@ -242,17 +242,8 @@ func zoneOf(name string) (*time.Location, error) {
 }
 
 // ParseNetwork reads a network in CIDR notation, as IdentitySpec.Trusted has them:
-// 10.0.0.0/8, fd00::/8, 192.0.2.1/32. The error says what is wrong and, after a
-// semicolon, what to write.
+// 10.0.0.0/8, fd00::/8, 192.0.2.1/32. The error is a [Fault].
 func ParseNetwork(text string) (netip.Prefix, error) {
-	p, problem, instead := parseNetwork(text)
-	if problem != "" {
-		return p, errors.New(problem + "; " + instead)
-	}
-	return p, nil
-}
-
-func parseNetwork(text string) (p netip.Prefix, problem, instead string) {
 	p, err := netip.ParsePrefix(text)
 	if err != nil {
 		instead := "write a network such as 10.0.0.0/8 or fd00::/8"
@@ -260,14 +251,14 @@ func parseNetwork(text string) (p netip.Prefix, problem, instead string) {
 			addr = addr.Unmap().WithZone("")
 			instead = fmt.Sprintf("write %v/%d", addr, addr.BitLen())
 		}
-		return p, fmt.Sprintf("%q is no network in CIDR notation", text), instead
+		return p, fault.New(fmt.Sprintf("%q is no network in CIDR notation", text), instead)
 	}
 	switch {
 	case p.Addr().Is4In6():
-		return p, fmt.Sprintf("%s is an IPv4 network in IPv6 form", text), "write it as an IPv4 network"
+		return p, fault.New(fmt.Sprintf("%s is an IPv4 network in IPv6 form", text), "write it as an IPv4 network")
 	case p.Masked() != p:
-		return p, fmt.Sprintf("%s has bits set beyond its %d", text, p.Bits()),
-			fmt.Sprintf("write %v, or %v/%d for the one address", p.Masked(), p.Addr(), p.Addr().BitLen())
+		return p, fault.New(fmt.Sprintf("%s has bits set beyond its %d", text, p.Bits()),
+			fmt.Sprintf("write %v, or %v/%d for the one address", p.Masked(), p.Addr(), p.Addr().BitLen()))
 	}
-	return p, "", ""
+	return p, nil
 }

@@ -1,13 +1,13 @@
 package shed
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"time"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/internal/fault"
 )
 
 // Config configures a [Shedder]. Everything but Name and Now can be changed
@@ -126,52 +126,39 @@ func (c Config) withDefaults() Config {
 // validate reports every setting out of range of a configuration that has its
 // defaults.
 func (c *Config) validate() error {
-	var f faults
-	f.check(c.Pressure != nil || c.Signals != nil, "Pressure: there is nothing to go by; set Pressure or Signals")
-	f.check(c.Pressure == nil || c.Signals == nil, "Signals: set either Pressure or Signals, not both")
-	f.check(c.Signals != nil || len(c.Heed) == 0, "Heed %q: only used with Signals", c.Heed)
-	f.check(c.Interval >= time.Millisecond && c.Interval <= longest, "Interval %v: must be from 1ms to 1m", c.Interval)
-	f.check(c.Hold >= c.Interval, "Hold %v: must not be below the Interval %v", c.Hold, c.Interval)
-	f.check(c.Blind <= Keep, "Blind %d: must be Open or Keep", c.Blind)
-	f.check(c.Resalt < 0 || c.Resalt >= time.Minute, "Resalt %v: must be at least 1m, or negative for never", c.Resalt)
+	var f fault.List
+	f.Require(c.Pressure != nil || c.Signals != nil, fault.Path{"pressure"}, "there is nothing to go by; set Pressure or Signals")
+	f.Require(c.Pressure == nil || c.Signals == nil, fault.Path{"signals"}, "set either Pressure or Signals, not both")
+	f.Check(c.Signals != nil || len(c.Heed) == 0, fault.Path{"heed"}, c.Heed, "only used with Signals")
+	f.Check(c.Interval >= time.Millisecond && c.Interval <= longest, fault.Path{"interval"}, c.Interval, "must be from 1ms to 1m")
+	f.Check(c.Hold >= c.Interval, fault.Path{"hold"}, c.Hold, "must not be below the interval %v", c.Interval)
+	f.Check(c.Blind <= Keep, fault.Path{"blind"}, c.Blind, "must be Open or Keep")
+	f.Check(c.Resalt < 0 || c.Resalt >= time.Minute, fault.Path{"resalt"}, c.Resalt, "must be at least 1m, or negative for never")
 	c.Thresholds.validate(&f)
 	if cursor := c.Cursor; cursor != nil {
-		f.check(cursor.Overload > 0 && !math.IsInf(cursor.Overload, 1), "Cursor.Overload %v: must be finite and above 0", cursor.Overload)
-		f.check(c.Interval <= windowAtMost, "Interval %v: must be at most %v with a Cursor", c.Interval, windowAtMost)
+		f.Check(cursor.Overload > 0 && !math.IsInf(cursor.Overload, 1), fault.Path{"cursor", "overload"}, cursor.Overload, "must be finite and above 0")
+		f.Check(c.Interval <= windowAtMost, fault.Path{"interval"}, c.Interval, "must be at most %v with a Cursor", windowAtMost)
 	}
-	if len(f) == 0 {
-		return nil
-	}
-	return fmt.Errorf("shed: gate %q: %w", c.Name, errors.Join(f...))
+	return f.Err(fmt.Sprintf("shed: gate %q", c.Name))
 }
 
-func (t Thresholds) validate(f *faults) {
+func (t Thresholds) validate(f *fault.List) {
 	list := t.list()
 	for class, v := range list {
 		good := v > 0 && !math.IsInf(v, 1)
-		f.check(good, "Thresholds.%s %v: must be finite and above 0", fields[class], v)
+		f.Check(good, fault.Path{"thresholds", fields[class]}, v, "must be finite and above 0")
 		if class > 0 && good {
 			below := list[class-1]
-			f.check(!(v < below), "Thresholds.%s %v: must not be below %s, which is %v: a class is refused after those below it",
-				fields[class], v, fields[class-1], below)
+			f.Check(!(v < below), fault.Path{"thresholds", fields[class]}, v, "must not be below %s, which is %v: a class is refused after those below it", fields[class-1], below)
 		}
 	}
 }
 
 // fields are the names of the classes in a configuration, lowest first.
-var fields = [classes]string{"Background", "Normal", "High", "Critical"}
+var fields = [classes]string{"background", "normal", "high", "critical"}
 
 func (t Thresholds) list() [classes]float64 {
 	return [classes]float64{t.Background, t.Normal, t.High, t.Critical}
-}
-
-// faults gathers everything that is wrong with a configuration.
-type faults []error
-
-func (f *faults) check(ok bool, format string, args ...any) {
-	if !ok {
-		*f = append(*f, fmt.Errorf(format, args...))
-	}
 }
 
 // def replaces the zero value of a setting by its default.

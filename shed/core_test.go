@@ -326,9 +326,9 @@ func TestFaults(t *testing.T) {
 		cfg  Config
 		want []string
 	}{
-		"nothing to go by": {Config{}, []string{"Pressure:"}},
-		"both":             {Config{Pressure: known(0), Signals: noSignals{}}, []string{"Signals:"}},
-		"heed alone":       {Config{Pressure: known(0), Heed: []string{"cpu"}}, []string{`Heed ["cpu"]`}},
+		"nothing to go by": {Config{}, []string{"pressure:"}},
+		"both":             {Config{Pressure: known(0), Signals: noSignals{}}, []string{"signals:"}},
+		"heed alone":       {Config{Pressure: known(0), Heed: []string{"cpu"}}, []string{"heed: [cpu]"}},
 		"all at once": {
 			Config{
 				Pressure: known(0), Interval: time.Microsecond, Hold: -1, Blind: 7, Resalt: time.Second,
@@ -336,12 +336,12 @@ func TestFaults(t *testing.T) {
 				Cursor:     &Cursor{Overload: inf},
 			},
 			[]string{
-				"Interval 1µs", "Hold -1ns", "Blind 7", "Resalt 1s", "Background NaN", "Normal -1", "High +Inf",
-				"Overload +Inf",
+				"interval: 1µs", "hold: -1ns", "blind: 7", "resalt: 1s", "background: NaN", "normal: -1", "high: +Inf",
+				"overload: +Inf",
 			},
 		},
-		"not monotone":              {Config{Pressure: known(0), Thresholds: Thresholds{Background: 0.92}}, []string{"Thresholds.Normal 0.9: must not be below Background, which is 0.92"}},
-		"interval above the window": {Config{Pressure: known(0), Interval: 2 * time.Second, Cursor: &Cursor{}}, []string{"Interval 2s: must be at most 1s"}},
+		"not monotone":              {Config{Pressure: known(0), Thresholds: Thresholds{Background: 0.92}}, []string{"thresholds.normal: 0.9 will not do; must not be below background, which is 0.92"}},
+		"interval above the window": {Config{Pressure: known(0), Interval: 2 * time.Second, Cursor: &Cursor{}}, []string{"interval: 2s will not do; must be at most 1s"}},
 	} {
 		c.cfg.Name = "front"
 		_, err := New(c.cfg)

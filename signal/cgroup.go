@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/weir-go/weir/internal/fault"
 )
 
 // ThrottlingConfig configures [NewThrottling]. The zero value of a field means
@@ -36,10 +38,10 @@ func (c ThrottlingConfig) withDefaults() ThrottlingConfig {
 // of Linux's control groups. 0 while no quota is set.
 func NewThrottling(cfg ThrottlingConfig) (Signal, error) {
 	cfg = cfg.withDefaults()
-	var f faults
-	f.share("Threshold", cfg.Threshold)
-	f.over(cfg.Over)
-	if err := f.err("cpu_throttling"); err != nil {
+	var f fault.List
+	share(&f, "threshold", cfg.Threshold)
+	over(&f, cfg.Over)
+	if err := f.Err("signal: cpu_throttling"); err != nil {
 		return nil, err
 	}
 	return newThrottling(cfg), nil
@@ -130,9 +132,9 @@ func (c MemoryConfig) withDefaults() MemoryConfig {
 // /proc/meminfo. Linux only.
 func NewMemory(cfg MemoryConfig) (Signal, error) {
 	cfg = cfg.withDefaults()
-	var f faults
-	f.share("Threshold", cfg.Threshold)
-	if err := f.err("memory"); err != nil {
+	var f fault.List
+	share(&f, "threshold", cfg.Threshold)
+	if err := f.Err("signal: memory"); err != nil {
 		return nil, err
 	}
 	return newMemory(cfg), nil

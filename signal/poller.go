@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/internal/fault"
 )
 
 // Config configures [NewPoller].
@@ -70,26 +71,25 @@ type Poller struct {
 // NewPoller starts polling. Close ends it. The error names every setting out of
 // range.
 func NewPoller(cfg Config) (*Poller, error) {
-	var f faults
-	f.check(len(cfg.Watches) > 0, "Watches: there is no signal to poll")
+	var f fault.List
+	f.Require(len(cfg.Watches) > 0, fault.Path{"watches"}, "there is no signal to poll")
 	names := map[string]bool{}
 	p := &Poller{watches: make([]*watch, 0, len(cfg.Watches))}
 	for i, c := range cfg.Watches {
+		at := fault.Path{"watches"}.Index(i)
 		if c.Signal == nil {
-			f.check(false, "Watches[%d]: no Signal", i)
+			f.Require(false, at, "there is no Signal")
 			continue
 		}
 		name := c.Signal.Name()
-		f.check(name != "", "Watches[%d]: the signal's name is empty", i)
-		f.check(!names[name], "Watches[%d]: another signal is named %q too", i, name)
+		f.Require(name != "", at, "the signal's name is empty")
+		f.Require(!names[name], at, "another signal has the same name")
 		names[name] = true
 		c = c.withDefaults()
-		if err := c.validate(); err != nil {
-			f.check(false, "Watches[%d] (%s): %w", i, name, err)
-		}
+		f.AddError(at, c.check())
 		p.watches = append(p.watches, &watch{Watch: c, name: name, hooks: cfg.Hooks, closed: &p.closed})
 	}
-	if err := f.err("poller"); err != nil {
+	if err := f.Err("signal: poller"); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -112,14 +112,20 @@ func (c Watch) withDefaults() Watch {
 	return c
 }
 
-func (c *Watch) validate() error {
-	var f faults
-	f.check(c.Interval >= time.Millisecond, "Interval %v: must be at least 1ms", c.Interval)
-	f.check(c.Timeout > 0, "Timeout %v: must be positive", c.Timeout)
-	f.check(c.Hold >= c.Interval, "Hold %v: must not be below the Interval %v", c.Hold, c.Interval)
-	f.check(sane(c.Fallback), "Fallback %v: must be finite and not negative", c.Fallback)
-	f.check(c.Smooth >= 0, "Smooth %v: must not be negative", c.Smooth)
-	return errors.Join(f...)
+// Check returns what is wrong with the settings, which [NewPoller] would refuse.
+func (c Watch) Check() error {
+	c = c.withDefaults()
+	return c.check()
+}
+
+func (c *Watch) check() error {
+	var f fault.List
+	f.Check(c.Interval >= time.Millisecond, fault.Path{"interval"}, c.Interval, "must be at least 1ms")
+	f.Check(c.Timeout > 0, fault.Path{"timeout"}, c.Timeout, "must be positive")
+	f.Check(c.Hold >= c.Interval, fault.Path{"hold"}, c.Hold, "must not be below the interval %v", c.Interval)
+	f.Check(sane(c.Fallback), fault.Path{"fallback"}, c.Fallback, "must be finite and not negative")
+	f.Check(c.Smooth >= 0, fault.Path{"smooth"}, c.Smooth, "must not be negative")
+	return f.Err("signal")
 }
 
 // Readings implements [control.Source]. It never blocks, and allocates only to

@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"runtime/metrics"
 	"time"
+
+	"github.com/weir-go/weir/internal/fault"
 )
 
 // SchedLatencyConfig configures [NewSchedLatency]. The zero value of a field
@@ -45,11 +47,11 @@ func (c SchedLatencyConfig) withDefaults() SchedLatencyConfig {
 // goroutine in an idle process is no overload.
 func NewSchedLatency(cfg SchedLatencyConfig) (Signal, error) {
 	cfg = cfg.withDefaults()
-	var f faults
-	f.check(cfg.Wait >= 10*time.Microsecond && cfg.Wait <= 10*time.Second, "Wait %v: must be from 10µs to 10s", cfg.Wait)
-	f.share("Share", cfg.Share)
-	f.over(cfg.Over)
-	if err := f.err("sched_latency"); err != nil {
+	var f fault.List
+	f.Check(cfg.Wait >= 10*time.Microsecond && cfg.Wait <= 10*time.Second, fault.Path{"wait"}, cfg.Wait, "must be from 10µs to 10s")
+	share(&f, "share", cfg.Share)
+	over(&f, cfg.Over)
+	if err := f.Err("signal: sched_latency"); err != nil {
 		return nil, err
 	}
 	return newSchedLatency(cfg), nil
@@ -101,9 +103,9 @@ type RunnableConfig struct {
 // is noisy: smooth it with Watch.Smooth.
 func NewRunnable(cfg RunnableConfig) (Signal, error) {
 	def(&cfg.PerProc, 32)
-	var f faults
-	f.check(cfg.PerProc > 0 && cfg.PerProc <= 1e6, "PerProc %v: must be in (0, 1000000]", cfg.PerProc)
-	if err := f.err("runnable"); err != nil {
+	var f fault.List
+	f.Check(cfg.PerProc > 0 && cfg.PerProc <= 1e6, fault.Path{"per_proc"}, cfg.PerProc, "must be in (0, 1000000]")
+	if err := f.Err("signal: runnable"); err != nil {
 		return nil, err
 	}
 	return counted("runnable", "/sched/goroutines/runnable:goroutines", func() float64 {
@@ -120,9 +122,9 @@ type GoroutinesConfig struct {
 
 // NewGoroutines returns the signal "goroutines": how many there are, over Max.
 func NewGoroutines(cfg GoroutinesConfig) (Signal, error) {
-	var f faults
-	f.check(cfg.Max >= 1, "Max %d: must be at least 1; it has no default", cfg.Max)
-	if err := f.err("goroutines"); err != nil {
+	var f fault.List
+	f.Check(cfg.Max >= 1, fault.Path{"max"}, cfg.Max, "must be at least 1; it has no default")
+	if err := f.Err("signal: goroutines"); err != nil {
 		return nil, err
 	}
 	s := counted("goroutines", "/sched/goroutines:goroutines", func() float64 { return float64(cfg.Max) })
@@ -165,9 +167,9 @@ func (c HeapConfig) withDefaults() HeapConfig {
 // that may be minutes ago; close to the limit, collections are frequent.
 func NewHeap(cfg HeapConfig) (Signal, error) {
 	cfg = cfg.withDefaults()
-	var f faults
-	f.share("Threshold", cfg.Threshold)
-	if err := f.err("heap"); err != nil {
+	var f fault.List
+	share(&f, "threshold", cfg.Threshold)
+	if err := f.Err("signal: heap"); err != nil {
 		return nil, err
 	}
 	return newHeap(cfg), nil
@@ -222,10 +224,10 @@ type CPUConfig struct {
 func NewCPU(cfg CPUConfig) (Signal, error) {
 	def(&cfg.Threshold, 0.85)
 	def(&cfg.Over, 500*time.Millisecond)
-	var f faults
-	f.share("Threshold", cfg.Threshold)
-	f.over(cfg.Over)
-	if err := f.err("cpu"); err != nil {
+	var f fault.List
+	share(&f, "threshold", cfg.Threshold)
+	over(&f, cfg.Over)
+	if err := f.Err("signal: cpu"); err != nil {
 		return nil, err
 	}
 	return newCPU(cfg, processTime), nil

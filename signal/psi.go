@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io/fs"
 	"time"
+
+	"github.com/weir-go/weir/internal/fault"
 )
 
 // Resource is what tasks stall on.
@@ -47,12 +49,12 @@ func NewPSI(cfg PSIConfig) (Signal, error) {
 	}
 	def(&cfg.Threshold, 0.5)
 	def(&cfg.Over, time.Second)
-	var f faults
-	f.check(cfg.Resource == CPU || cfg.Resource == IO || cfg.Resource == Memory,
-		"Resource %q: must be %s, %s or %s", cfg.Resource, CPU, IO, Memory)
-	f.share("Threshold", cfg.Threshold)
-	f.over(cfg.Over)
-	if err := f.err("psi"); err != nil {
+	var f fault.List
+	f.Check(cfg.Resource == CPU || cfg.Resource == IO || cfg.Resource == Memory,
+		fault.Path{"resource"}, cfg.Resource, "must be %s, %s or %s", CPU, IO, Memory)
+	share(&f, "threshold", cfg.Threshold)
+	over(&f, cfg.Over)
+	if err := f.Err("signal: psi"); err != nil {
 		return nil, err
 	}
 	files, s, name := filesOf(cfg.FS), span{over: cfg.Over}, "proc/pressure/"+string(cfg.Resource)

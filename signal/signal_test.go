@@ -25,14 +25,14 @@ func TestConfigFaults(t *testing.T) {
 		err  error
 		want []string
 	}{
-		{made(NewSchedLatency(SchedLatencyConfig{Wait: -1, Share: 2, Over: time.Hour})), []string{"sched_latency", "Wait -1ns", "Share 2", "Over 1h0m0s"}},
-		{made(NewRunnable(RunnableConfig{PerProc: math.NaN()})), []string{"runnable", "PerProc NaN"}},
-		{made(NewCPU(CPUConfig{Threshold: -1, Over: 1})), []string{"cpu", "Threshold -1", "Over 1ns"}},
-		{made(NewThrottling(ThrottlingConfig{Threshold: 1.1, Over: -1})), []string{"cpu_throttling", "Threshold 1.1", "Over -1ns"}},
-		{made(NewMemory(MemoryConfig{Threshold: math.Inf(1)})), []string{"memory", "Threshold +Inf"}},
-		{made(NewPSI(PSIConfig{Resource: "disk", Threshold: 3, Over: -1})), []string{"psi", `Resource "disk"`, "Threshold 3", "Over"}},
-		{made(NewHeap(HeapConfig{Threshold: 90})), []string{"heap", "Threshold 90"}},
-		{made(NewGoroutines(GoroutinesConfig{})), []string{"goroutines", "Max 0", "no default"}},
+		{made(NewSchedLatency(SchedLatencyConfig{Wait: -1, Share: 2, Over: time.Hour})), []string{"sched_latency", "wait: -1ns", "share: 2", "over: 1h0m0s"}},
+		{made(NewRunnable(RunnableConfig{PerProc: math.NaN()})), []string{"runnable", "per_proc: NaN"}},
+		{made(NewCPU(CPUConfig{Threshold: -1, Over: 1})), []string{"cpu", "threshold: -1", "over: 1ns"}},
+		{made(NewThrottling(ThrottlingConfig{Threshold: 1.1, Over: -1})), []string{"cpu_throttling", "threshold: 1.1", "over: -1ns"}},
+		{made(NewMemory(MemoryConfig{Threshold: math.Inf(1)})), []string{"memory", "threshold: +Inf"}},
+		{made(NewPSI(PSIConfig{Resource: "disk", Threshold: 3, Over: -1})), []string{"psi", `resource: "disk"`, "threshold: 3", "over"}},
+		{made(NewHeap(HeapConfig{Threshold: 90})), []string{"heap", "threshold: 90"}},
+		{made(NewGoroutines(GoroutinesConfig{})), []string{"goroutines", "max: 0", "no default"}},
 	}
 	for _, tt := range tests {
 		for _, want := range tt.want {

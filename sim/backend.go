@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/weir-go/weir/internal/fault"
 	"github.com/weir-go/weir/internal/station"
 	"github.com/weir-go/weir/policy"
 )
@@ -50,10 +51,10 @@ type Backend struct {
 	Deadline policy.Duration `json:"deadline,omitempty"`
 }
 
-func (b *Backend) validate(f *faultList, path string) {
-	b.Service.validate(f, path+".service")
+func (b *Backend) check(f *fault.List, path fault.Path) {
+	b.Service.check(f, path.At("service"))
 	only := func(set bool, field, law string) {
-		f.check(!set || b.Law == law, path+"."+field, "only for law %q, not for %q", law, b.Law)
+		f.Require(!set || b.Law == law, path.At(field), "only for law %q, not for %q", law, b.Law)
 	}
 	only(b.Cores != 0, "cores", "cores")
 	only(b.Discipline != "", "discipline", "cores")
@@ -62,26 +63,23 @@ func (b *Backend) validate(f *faultList, path string) {
 	only(b.Kappa != 0, "kappa", "usl")
 	only(b.Workers != 0, "workers", "pool")
 	only(b.Outside != 0, "outside", "mutex")
-	f.check(b.Deadline >= 0, path+".deadline", "%v: must not be negative", time.Duration(b.Deadline))
-	f.check(b.Loses == "" || b.Loses == "speed" || b.Loses == "workers" && b.Law == "pool",
-		path+".loses", "%q: must be speed, or workers for law \"pool\"", b.Loses)
+	f.Require(b.Deadline >= 0, path.At("deadline"), "%v: must not be negative", time.Duration(b.Deadline))
+	f.Require(b.Loses == "" || b.Loses == "speed" || b.Loses == "workers" && b.Law == "pool", path.At("loses"), "%q: must be speed, or workers for law \"pool\"", b.Loses)
 	switch b.Law {
 	case "cores":
-		f.check(b.Cores >= 1 && b.Cores <= 1e6, path+".cores", "%d: must be from 1 to 1000000", b.Cores)
-		f.check(b.Discipline == "" || b.Discipline == "fifo" || b.Discipline == "ps",
-			path+".discipline", "%q: must be fifo or ps", b.Discipline)
-		f.check(b.Thrash >= 0 && (b.Thrash == 0 || b.Discipline == "ps"), path+".thrash",
-			"%v: must not be negative, and needs discipline \"ps\"", b.Thrash)
+		f.Require(b.Cores >= 1 && b.Cores <= 1e6, path.At("cores"), "%d: must be from 1 to 1000000", b.Cores)
+		f.Require(b.Discipline == "" || b.Discipline == "fifo" || b.Discipline == "ps", path.At("discipline"), "%q: must be fifo or ps", b.Discipline)
+		f.Require(b.Thrash >= 0 && (b.Thrash == 0 || b.Discipline == "ps"), path.At("thrash"), "%v: must not be negative, and needs discipline \"ps\"", b.Thrash)
 	case "usl":
-		f.check(b.Sigma >= 0 && b.Sigma <= 1, path+".sigma", "%v: must be from 0 to 1", b.Sigma)
-		f.check(b.Kappa >= 0 && b.Kappa <= 1, path+".kappa", "%v: must be from 0 to 1", b.Kappa)
-		f.check(b.Sigma > 0 || b.Kappa > 0, path, "sigma and kappa are both 0: nothing limits this backend, and its capacity is infinite")
+		f.Require(b.Sigma >= 0 && b.Sigma <= 1, path.At("sigma"), "%v: must be from 0 to 1", b.Sigma)
+		f.Require(b.Kappa >= 0 && b.Kappa <= 1, path.At("kappa"), "%v: must be from 0 to 1", b.Kappa)
+		f.Require(b.Sigma > 0 || b.Kappa > 0, path, "sigma and kappa are both 0: nothing limits this backend, and its capacity is infinite")
 	case "pool":
-		f.check(b.Workers >= 1 && b.Workers <= 1e6, path+".workers", "%d: must be from 1 to 1000000", b.Workers)
+		f.Require(b.Workers >= 1 && b.Workers <= 1e6, path.At("workers"), "%d: must be from 1 to 1000000", b.Workers)
 	case "mutex":
-		f.check(b.Outside >= 0, path+".outside", "%v: must not be negative", time.Duration(b.Outside))
+		f.Require(b.Outside >= 0, path.At("outside"), "%v: must not be negative", time.Duration(b.Outside))
 	default:
-		f.add(path+".law", "%q: must be cores, usl, pool or mutex", b.Law)
+		f.Require(false, path.At("law"), "%q: must be cores, usl, pool or mutex", b.Law)
 	}
 }
 
@@ -247,29 +245,29 @@ type Mode struct {
 	Time policy.Duration `json:"time"`
 }
 
-func (d *Dist) validate(f *faultList, path string) {
+func (d *Dist) check(f *fault.List, path fault.Path) {
 	if d.Dist != "bimodal" {
-		f.check(d.Mean > 0, path+".mean", "%v: must be more than 0, like \"10ms\"", time.Duration(d.Mean))
+		f.Require(d.Mean > 0, path.At("mean"), "%v: must be more than 0, like \"10ms\"", time.Duration(d.Mean))
 	}
-	f.check(d.K == 0 || d.Dist == "erlang", path+".k", "only for erlang, not for %q", d.Dist)
-	f.check(d.CV == 0 || d.Dist == "lognormal", path+".cv", "only for lognormal, not for %q", d.Dist)
-	f.check(len(d.Modes) == 0 || d.Dist == "bimodal", path+".modes", "only for bimodal, not for %q", d.Dist)
+	f.Require(d.K == 0 || d.Dist == "erlang", path.At("k"), "only for erlang, not for %q", d.Dist)
+	f.Require(d.CV == 0 || d.Dist == "lognormal", path.At("cv"), "only for lognormal, not for %q", d.Dist)
+	f.Require(len(d.Modes) == 0 || d.Dist == "bimodal", path.At("modes"), "only for bimodal, not for %q", d.Dist)
 	switch d.Dist {
 	case "constant", "exponential":
 	case "erlang":
-		f.check(d.K >= 1 && d.K <= 1000, path+".k", "%d: must be from 1 to 1000", d.K)
+		f.Require(d.K >= 1 && d.K <= 1000, path.At("k"), "%d: must be from 1 to 1000", d.K)
 	case "lognormal":
-		f.check(d.CV > 0 && d.CV <= 100, path+".cv", "%v: must be more than 0 and at most 100", d.CV)
+		f.Require(d.CV > 0 && d.CV <= 100, path.At("cv"), "%v: must be more than 0 and at most 100", d.CV)
 	case "bimodal":
-		f.check(d.Mean == 0, path+".mean", "the modes have their own")
-		f.check(len(d.Modes) > 0, path+".modes", "needs at least one {weight, time}")
+		f.Require(d.Mean == 0, path.At("mean"), "the modes have their own")
+		f.Require(len(d.Modes) > 0, path.At("modes"), "needs at least one {weight, time}")
 		for i, m := range d.Modes {
-			at := index(path+".modes", i)
-			f.check(m.Weight > 0 && m.Weight <= 1e9, at+".weight", "%v: must be more than 0", m.Weight)
-			f.check(m.Time > 0, at+".time", "%v: must be more than 0", time.Duration(m.Time))
+			at := path.At("modes").Index(i)
+			f.Require(m.Weight > 0 && m.Weight <= 1e9, at.At("weight"), "%v: must be more than 0", m.Weight)
+			f.Require(m.Time > 0, at.At("time"), "%v: must be more than 0", time.Duration(m.Time))
 		}
 	default:
-		f.add(path+".dist", "%q: must be constant, exponential, erlang, lognormal or bimodal", d.Dist)
+		f.Require(false, path.At("dist"), "%q: must be constant, exponential, erlang, lognormal or bimodal", d.Dist)
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"testing"
+
+	"github.com/weir-go/weir/internal/fault"
 	"time"
 
 	"github.com/weir-go/weir/policy"
@@ -286,10 +288,10 @@ func TestDistributionsHaveTheirMoments(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			var f faultList
-			tt.dist.validate(&f, "service")
-			if len(f) > 0 {
-				t.Fatal(f.err())
+			var f fault.List
+			tt.dist.check(&f, fault.Path{"service"})
+			if err := f.Err(""); err != nil {
+				t.Fatal(err)
 			}
 			const n = 2_000_000
 			rng, draw := stream(1, streamService, 0), tt.dist.sampler()

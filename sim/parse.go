@@ -1,12 +1,13 @@
 package sim
 
 import (
-	"errors"
 	"maps"
 	"slices"
 	"sort"
 	"strings"
 
+	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/scenarios"
 )
@@ -22,19 +23,29 @@ type Standard struct {
 	Policies map[string]policy.Spec `json:"policies,omitempty"`
 }
 
+// Faults is everything that is wrong with a scenario.
+type Faults = fault.Faults
+
 // ParseScenario reads a scenario from JSON, strictly, and puts in what it names:
 // its standard backend and policy. The error is a [*Faults] with everything
 // that is wrong.
 func ParseScenario(data []byte) (*Scenario, error) {
+	var faults fault.List
+	return ReadScenario(setting.ParseJSON(data, &faults), &faults)
+}
+
+// ReadScenario is [ParseScenario] for a document that has been parsed, of JSON or
+// YAML, and the list of what is wrong with it; the document may be nil then.
+func ReadScenario(root *setting.Node, faults *fault.List) (*Scenario, error) {
 	var s Scenario
-	var f faultList
-	if err := policy.Decode(data, &s); err != nil {
-		f.addError("", err)
-		return nil, f.err()
+	if root != nil {
+		setting.Decode(root, &s, faults)
+		var meaning fault.List
+		s.check(&meaning)
+		s.resolve(&meaning)
+		faults.AddFresh(nil, meaning.Err(""))
 	}
-	s.validate(&f)
-	s.resolve(&f)
-	if err := f.err(); err != nil {
+	if err := faults.Err(""); err != nil {
 		return nil, err
 	}
 	s.setDefaults()
@@ -45,7 +56,7 @@ func ParseScenario(data []byte) (*Scenario, error) {
 func Load(name string) (*Scenario, error) {
 	data, err := scenarios.Files.ReadFile(name + ".json")
 	if err != nil {
-		return nil, &Faults{[]Fault{{Text: "no scenario " + name + "; there are " + strings.Join(Names(), ", ")}}}
+		return nil, fault.New("no scenario "+name, "there are "+strings.Join(Names(), ", "))
 	}
 	return ParseScenario(data)
 }
@@ -75,75 +86,53 @@ func fileNames(dir string) []string {
 func LoadStandard(name string) (*Standard, error) {
 	data, err := scenarios.Files.ReadFile("backends/" + name + ".json")
 	if err != nil {
-		return nil, &Faults{[]Fault{{Path: "backend", Text: "no standard backend " + name + "; there are " + strings.Join(StandardBackends(), ", ")}}}
+		return nil, fault.New("no standard backend "+name, "there are "+strings.Join(StandardBackends(), ", "))
 	}
 	var std Standard
-	var f faultList
-	if err := policy.Decode(data, &std); err != nil {
-		f.addError("", err)
-	} else {
-		std.Backend.validate(&f, "backend")
+	var f fault.List
+	if root := setting.ParseJSON(data, &f); root != nil {
+		setting.Decode(root, &std, &f)
 	}
-	return &std, f.err()
+	if f.Len() == 0 {
+		std.Backend.check(&f, fault.Path{"backend"})
+	}
+	return &std, f.Err("")
 }
 
 // resolve replaces names by what they stand for, and compiles the policy to see
 // what is wrong with it.
-func (s *Scenario) resolve(f *faultList) {
+func (s *Scenario) resolve(f *fault.List) {
 	std := &Standard{}
 	if s.Backend.Name != "" {
 		var err error
 		if std, err = LoadStandard(s.Backend.Name); err != nil {
-			f.addError("", err)
+			f.AddError(fault.Path{"backend"}, err)
 			return
 		}
 		s.Backend.Backend = std.Backend
 	}
 	for i, name := range s.On {
 		if _, err := LoadStandard(name); err != nil {
-			f.add(index("on", i), "%q: the standard backends are %s", name, strings.Join(StandardBackends(), ", "))
+			f.Require(false, fault.Path{"on"}.Index(i), "%q: the standard backends are %s", name, strings.Join(StandardBackends(), ", "))
 		}
 	}
 	if name := s.Policy.Name; name != "" && name != "none" {
 		spec, ok := std.Policies[name]
 		if !ok {
 			known := append([]string{"none"}, slices.Sorted(maps.Keys(std.Policies))...)
-			f.add("policy", "%q: this backend comes with the policies %s; or write one in full", name, strings.Join(known, ", "))
+			f.Require(false, fault.Path{"policy"}, "%q: this backend comes with the policies %s; or write one in full", name, strings.Join(known, ", "))
 			return
 		}
 		s.Policy.Spec = spec
 	}
 	s.Policy.Spec = s.Fair.in(s.Policy.Spec)
 	if p, err := policy.Compile(s.Policy.Spec, policy.Options{Now: standstill}); err != nil {
-		f.addError("policy", err)
+		f.AddError(fault.Path{"policy"}, err)
 	} else {
 		p.Close()
 	}
-	if len(*f) == 0 {
-		s.validateResolved(f)
-	}
-}
-
-// addError takes over the faults of another file's, or a policy's, error.
-func (f *faultList) addError(path string, err error) {
-	var faults *Faults
-	var fromPolicy *policy.Faults
-	switch {
-	case errors.As(err, &fromPolicy):
-		if path != "" {
-			fromPolicy = fromPolicy.Under(path)
-		}
-		for _, fault := range fromPolicy.List {
-			text := fault.Problem
-			if fault.Instead != "" {
-				text += "; " + fault.Instead
-			}
-			*f = append(*f, Fault{fault.Path, fault.Line, text})
-		}
-	case errors.As(err, &faults):
-		*f = append(*f, faults.Faults...)
-	default:
-		f.add(path, "%v", err)
+	if f.Len() == 0 {
+		s.checkResolved(f)
 	}
 }
 
@@ -168,9 +157,9 @@ func (s *Scenario) With(backend, policyName string) (*Scenario, error) {
 	if policyName != "" {
 		c.Policy = PolicyRef{Name: policyName}
 	}
-	var f faultList
+	var f fault.List
 	c.resolve(&f)
-	if err := f.err(); err != nil {
+	if err := f.Err(""); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -181,9 +170,9 @@ func (s *Scenario) With(backend, policyName string) (*Scenario, error) {
 func (s *Scenario) WithPolicy(spec policy.Spec) (*Scenario, error) {
 	c := s.clone()
 	c.Policy = PolicyRef{Spec: spec}
-	var f faultList
+	var f fault.List
 	c.resolve(&f)
-	if err := f.err(); err != nil {
+	if err := f.Err(""); err != nil {
 		return nil, err
 	}
 	return c, nil

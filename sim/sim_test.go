@@ -347,7 +347,7 @@ func FuzzParseScenario(f *testing.F) {
 		s, err := ParseScenario(data)
 		if err != nil {
 			var faults *Faults
-			if !errors.As(err, &faults) || len(faults.Faults) == 0 {
+			if !errors.As(err, &faults) || len(faults.List) == 0 {
 				t.Fatalf("not a list of faults: %v", err)
 			}
 			return

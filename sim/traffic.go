@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/fault"
 	"github.com/weir-go/weir/policy"
 )
 
@@ -294,12 +295,12 @@ type Cache struct {
 	Flush []policy.Duration `json:"flush,omitempty"`
 }
 
-func (c *Cache) validate(f *faultList, path string) {
-	f.check(c.Keys >= 1 && c.Keys <= 1e7, path+".keys", "%d: must be from 1 to 10000000", c.Keys)
-	f.check(c.Zipf > 0 && c.Zipf <= 10, path+".zipf", "%v: must be more than 0 and at most 10", c.Zipf)
-	f.check(c.Size >= 1 && c.Size <= c.Keys, path+".size", "%d: must be from 1 to the number of keys", c.Size)
+func (c *Cache) check(f *fault.List, path fault.Path) {
+	f.Require(c.Keys >= 1 && c.Keys <= 1e7, path.At("keys"), "%d: must be from 1 to 10000000", c.Keys)
+	f.Require(c.Zipf > 0 && c.Zipf <= 10, path.At("zipf"), "%v: must be more than 0 and at most 10", c.Zipf)
+	f.Require(c.Size >= 1 && c.Size <= c.Keys, path.At("size"), "%d: must be from 1 to the number of keys", c.Size)
 	for i, at := range c.Flush {
-		f.check(at >= 0, index(path+".flush", i), "%v: must not be negative", at)
+		f.Require(at >= 0, path.At("flush").Index(i), "%v: must not be negative", at)
 	}
 }
 

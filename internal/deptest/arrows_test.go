@@ -14,20 +14,22 @@ const module = "github.com/weir-go/weir"
 // arrows, then write them here and in docs/DESIGN.md.
 var arrows = map[string][]string{
 	"":                 {},
-	"control":          {},
+	"control":          {"internal/fault"},
 	"keyed":            {"", "control", "limit", "internal/gate", "internal/keys", "internal/room"},
 	"limit":            {"", "control", "internal/gate", "internal/room", "internal/window"},
-	"policy":           {"", "control", "keyed", "limit", "quota", "shed", "signal"},
+	"policy":           {"", "control", "keyed", "limit", "quota", "shed", "signal", "internal/fault", "internal/setting"},
 	"quota":            {"", "internal/gate"},
 	"scenarios":        {},
-	"shed":             {"", "control", "signal"},
-	"signal":           {"control"},
-	"sim":              {"", "limit", "policy", "scenarios", "internal/hist", "internal/station"}, // limit only for VirtualEpoch
+	"shed":             {"", "control", "signal", "internal/fault"},
+	"signal":           {"control", "internal/fault"},
+	"sim":              {"", "limit", "policy", "scenarios", "internal/hist", "internal/station", "internal/fault", "internal/setting"}, // limit only for VirtualEpoch
 	"weirhttp":         {""},
 	"weirtest":         {"quota"},
 	"internal/hist":    {},
 	"internal/loadgen": {"internal/hist"},
 	"internal/station": {},
+	"internal/fault":   {},
+	"internal/setting": {"internal/fault"},
 	"internal/keys":    {},
 	"internal/room":    {},
 	"internal/gate":    {"", "control", "internal/room"},
@@ -40,7 +42,7 @@ var arrows = map[string][]string{
 // a policy, never wired by hand.
 var moduleArrows = map[string][]string{
 	"bench":     {"", "control", "limit", "policy", "quota", "signal", "sim", "weirhttp", "weirredis", "internal/hist", "internal/loadgen", "internal/station"},
-	"gateway":   {"", "control", "policy", "quota", "scenarios", "signal", "sim", "weirhttp", "weirredis", "internal/loadgen"},
+	"gateway":   {"", "control", "policy", "quota", "scenarios", "signal", "sim", "weirhttp", "weirredis", "internal/loadgen", "internal/fault", "internal/setting"},
 	"weirredis": {"quota"},
 }
 

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/internal/fault"
 )
 
 // checkOptions are the settings of weir check.
@@ -177,11 +177,7 @@ mistakes while you type. It knows the form only; weir check knows the rest.`,
 		Example: "  weir schema > weir.schema.json",
 		Args:    needs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			schema, err := config.Schema()
-			if err != nil {
-				return err
-			}
-			_, err = cmd.OutOrStdout().Write(schema)
+			_, err := cmd.OutOrStdout().Write(config.Schema)
 			return err
 		},
 	}
@@ -191,7 +187,7 @@ mistakes while you type. It knows the form only; weir check knows the rest.`,
 // that it is one: every one of its fields would be a fault.
 func loadConfig(file string) (*config.Config, error) {
 	cfg, err := config.Load(file)
-	var faults *config.Faults
+	var faults *fault.Faults
 	if !errors.As(err, &faults) {
 		return cfg, err
 	}
@@ -213,17 +209,13 @@ const (
 // kindOf guesses by the fields at the top, which the two kinds of file do not
 // share. A file with fields of both, or of neither, is unknown.
 func kindOf(data []byte) kind {
-	doc, err := config.ParseDocument("", data)
-	if err != nil {
-		return unknownFile
-	}
-	var fields map[string]json.RawMessage
-	if json.Unmarshal(doc.JSON, &fields) != nil {
+	root, _ := config.ParseDocument("", data)
+	if root == nil {
 		return unknownFile
 	}
 	has := func(names ...string) bool {
 		for _, name := range names {
-			if _, ok := fields[name]; ok {
+			if root.Get(name) != nil {
 				return true
 			}
 		}

@@ -266,9 +266,9 @@ func (o *runOptions) identityFaults() []error {
 	}
 	var wrong []error
 	for _, f := range faults.List {
-		flag := strings.TrimPrefix(f.Path, "identity.")
-		if len(f.Keys) > 1 {
-			flag = f.Keys[1]
+		flag := f.Path[len(f.Path)-1]
+		if len(f.Path) > 1 {
+			flag = f.Path[1]
 		}
 		if flag == "user" && o.Rate.By != "" && o.Identity.User == o.Rate.By {
 			flag = "by"

@@ -83,7 +83,7 @@ func builtIn() string {
 
 func runSim(ctx context.Context, o simOptions) error {
 	scenario, err := readScenario(o.File)
-	var faults *config.Faults
+	var faults *sim.Faults
 	if errors.As(err, &faults) {
 		fmt.Fprintln(o.Err, faults)
 		return &ExitError{Code: 1, Err: fmt.Errorf("%s cannot be used", o.File)}
@@ -197,20 +197,7 @@ func readScenario(file string) (*sim.Scenario, error) {
 	if kindOf(data) == configFile {
 		return nil, fmt.Errorf("%s: is a configuration of the gateway, not a scenario; weir check %s checks it, weir run %s runs it", file, file, file)
 	}
-	doc, err := config.ParseDocument(file, data)
-	if err != nil {
-		return nil, err
-	}
-	scenario, err := sim.ParseScenario(doc.JSON)
-	var faults *sim.Faults
-	if !errors.As(err, &faults) {
-		return scenario, err
-	}
-	var list []config.Fault
-	for _, f := range faults.Faults {
-		list = append(list, doc.Fault(f.Path, f.Text, ""))
-	}
-	return nil, config.NewFaults(list)
+	return sim.ReadScenario(config.ParseDocument(file, data))
 }
 
 // clearLine goes back to the start of a terminal's line and empties it.

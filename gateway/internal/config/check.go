@@ -17,15 +17,17 @@ import (
 	"strings"
 
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
 	"github.com/weir-go/weir/policy"
 )
 
 // checkMeaning reports what is wrong with a configuration that is right in form.
 // It skips whatever has a fault already, and makes file names absolute in the
 // sense of the file: relative ones are relative to its directory.
-func checkMeaning(c *Config, d *decoder) {
-	m := &meaning{Config: c, decoder: d, dir: filepath.Dir(d.file), listening: map[string][]listening{}}
-	if _, given := d.pos["listeners"]; !given {
+func checkMeaning(c *Config, faults *fault.List) {
+	m := &meaning{Config: c, List: faults, dir: filepath.Dir(c.name), listening: map[string][]listening{}}
+	if c.root.Get("listeners") == nil {
 		c.Listeners = []Listener{DefaultListener(DefaultListen)}
 	}
 	m.admin() // first, so that a listener in its way is told so where it is written
@@ -41,13 +43,16 @@ func checkMeaning(c *Config, d *decoder) {
 
 type meaning struct {
 	*Config
-	*decoder
+	*fault.List
 	dir       string
 	listening map[string][]listening // by port
 }
 
 // listening is a host that a field of the file listens on.
-type listening struct{ host, path string }
+type listening struct {
+	host string
+	path fault.Path
+}
 
 // clashes reports whether both hosts cannot be bound on one port.
 func (l listening) clashes(host string) bool {
@@ -56,49 +61,53 @@ func (l listening) clashes(host string) bool {
 }
 
 // report adds a fault at a path, unless it or something in it is faulty already.
-func (m *meaning) report(path, remedy, format string, args ...any) {
-	if m.faulty(path) {
-		return
+func (m *meaning) report(path fault.Path, remedy, format string, args ...any) {
+	if !m.Has(path) {
+		m.Add(path, fmt.Sprintf(format, args...), remedy)
 	}
-	m.add(m.where(path), path, remedy, fmt.Sprintf(format, args...))
+}
+
+// reportError is report for the error of a value.
+func (m *meaning) reportError(path fault.Path, err error) {
+	if !m.Has(path) {
+		m.AddError(path, err)
+	}
 }
 
 func (m *meaning) listeners() {
 	if len(m.Listeners) == 0 {
-		m.report("listeners", "write - address: "+DefaultListen+", or remove listeners for that default", "is an empty list, nobody could connect")
+		m.report(fault.Path{"listeners"}, "write - address: "+DefaultListen+", or remove listeners for that default", "is an empty list, nobody could connect")
 	}
 	for i := range m.Listeners {
 		l := &m.Listeners[i]
-		path := fmt.Sprintf("listeners[%d]", i)
-		m.address(join(path, "address"), l.Address)
-		m.exempt(join(path, "connections.exempt"), l.Connections.Exempt)
+		path := fault.Path{"listeners"}.Index(i)
+		m.address(path.At("address"), l.Address)
+		m.exempt(path.At("connections", "exempt"), l.Connections.Exempt)
 		if l.TLS == nil {
 			continue
 		}
 		if l.H2C {
-			m.report(join(path, "h2c"), "remove h2c; with tls HTTP/2 is on anyway", "h2c is HTTP/2 without TLS, but this listener has tls")
+			m.report(path.At("h2c"), "remove h2c; with tls HTTP/2 is on anyway", "h2c is HTTP/2 without TLS, but this listener has tls")
 		}
-		m.certificate(join(path, "tls"), l.TLS)
+		m.certificate(path.At("tls"), l.TLS)
 	}
 }
 
-func (m *meaning) exempt(path string, networks []string) {
+func (m *meaning) exempt(path fault.Path, networks []string) {
 	for i, text := range networks {
 		if _, err := policy.ParseNetwork(text); err != nil {
-			problem, remedy, _ := strings.Cut(err.Error(), "; ")
-			m.report(fmt.Sprintf("%s[%d]", path, i), remedy, "%s", problem)
+			m.reportError(path.Index(i), err)
 		}
 	}
 }
 
 // address checks an address to listen on, and that nobody else has it.
-func (m *meaning) address(path, address string) {
-	if m.faulty(path) {
+func (m *meaning) address(path fault.Path, address string) {
+	if m.Has(path) {
 		return
 	}
 	if err := checkAddress(address); err != nil {
-		problem, remedy, _ := strings.Cut(err.Error(), "; ")
-		m.report(path, remedy, "%s", problem)
+		m.reportError(path, err)
 		return
 	}
 	host, port, err := net.SplitHostPort(address)
@@ -115,16 +124,16 @@ func (m *meaning) address(path, address string) {
 }
 
 // named is the name of a path for a message, with its line or its being a default.
-func (m *meaning) named(path string) string {
-	if p, ok := m.pos[path]; ok {
-		return fmt.Sprintf("%s on line %d", path, p.line)
+func (m *meaning) named(path fault.Path) string {
+	if m.root.Has(path) {
+		return fmt.Sprintf("%v on line %d", path, m.root.Where(path).Line)
 	}
-	return path + ", where that is the default"
+	return path.String() + ", where that is the default"
 }
 
 func (m *meaning) admin() {
 	if m.Admin.Enabled() {
-		m.address("admin.address", m.Admin.Address)
+		m.address(fault.Path{"admin", "address"}, m.Admin.Address)
 	}
 }
 
@@ -159,21 +168,20 @@ func (m *meaning) resolve(file string) string {
 
 func (m *meaning) upstreams() {
 	if len(m.Upstreams) == 0 {
-		m.report("upstreams", "write app: {targets: [http://127.0.0.1:3000]} below it", "names no upstream")
+		m.report(fault.Path{"upstreams"}, "write app: {targets: [http://127.0.0.1:3000]} below it", "names no upstream")
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.Upstreams)) {
 		u := m.Upstreams[name]
-		path := join("upstreams", name) + ".targets"
+		path := fault.Path{"upstreams", name, "targets"}
 		if len(u.Targets) == 0 {
 			m.report(path, "write a URL, for instance [http://127.0.0.1:3000]", "is an empty list")
 		}
 		m.mixed(path, u.Targets)
 		seen := map[string]bool{}
 		for i, target := range u.Targets {
-			sub := fmt.Sprintf("%s[%d]", path, i)
+			sub := path.Index(i)
 			if err := checkTarget(target); err != nil {
-				problem, remedy, _ := strings.Cut(err.Error(), "; ")
-				m.report(sub, remedy, "%s", problem)
+				m.reportError(sub, err)
 			} else if seen[target] {
 				m.report(sub, "remove one of the two", "%s is listed twice", quote(target))
 			}
@@ -184,7 +192,7 @@ func (m *meaning) upstreams() {
 
 // mixed reports an upstream of which some targets speak only HTTP/2 and others
 // do not.
-func (m *meaning) mixed(path string, targets []string) {
+func (m *meaning) mixed(path fault.Path, targets []string) {
 	n := 0
 	for _, target := range targets {
 		if strings.HasPrefix(target, "h2c://") {
@@ -198,35 +206,38 @@ func (m *meaning) mixed(path string, targets []string) {
 
 func (m *meaning) routes() {
 	if len(m.Routes) == 0 {
-		m.report("routes", "write - {match: [/], upstream: app}", "is an empty list, so nothing would be passed on")
+		m.report(fault.Path{"routes"}, "write - {match: [/], upstream: app}", "is an empty list, so nothing would be passed on")
 	}
 	upstreams := slices.Sorted(maps.Keys(m.Upstreams))
 	gates := slices.Sorted(maps.Keys(m.Gates))
 	for i, rt := range m.Routes {
-		path := fmt.Sprintf("routes[%d]", i)
+		path := fault.Path{"routes"}.Index(i)
 		if len(rt.Match) == 0 {
-			m.report(join(path, "match"), "write a pattern, for instance [/]", "is an empty list")
+			m.report(path.At("match"), "write a pattern, for instance [/]", "is an empty list")
 		}
 		if _, ok := m.Upstreams[rt.Upstream]; !ok {
-			m.report(join(path, "upstream"), oneOf(rt.Upstream, upstreams, "upstreams"), "there is no upstream %s", quote(rt.Upstream))
+			m.report(path.At("upstream"), oneOf(rt.Upstream, upstreams, "upstreams"), "there is no upstream %s", quote(rt.Upstream))
 		}
 		for j, g := range rt.Gates {
 			if _, ok := m.Gates[g]; !ok {
-				m.report(fmt.Sprintf("%s.gates[%d]", path, j), oneOf(g, gates, "gates"), "there is no gate %s", quote(g))
+				m.report(path.At("gates").Index(j), oneOf(g, gates, "gates"), "there is no gate %s", quote(g))
 			}
 		}
 	}
 }
 
+// quote quotes text of the file for a message, shortened.
+func quote(s string) string { return strconv.Quote(setting.Clip(s)) }
+
 // oneOf is the remedy for a name that refers to nothing.
 func oneOf(name string, known []string, where string) string {
-	if best, ok := nearest(name, known); ok {
+	if best := fault.Nearest(name, known); best != "" {
 		return "write " + best
 	}
 	if len(known) == 0 {
 		return "define it under " + where
 	}
-	return "write one of: " + clip(strings.Join(known, ", ")) + "; or define it under " + where
+	return "write one of: " + setting.Clip(strings.Join(known, ", ")) + "; or define it under " + where
 }
 
 // signals makes the names of files that signals read absolute.
@@ -240,14 +251,14 @@ func (m *meaning) signals() {
 }
 
 func (m *meaning) state() {
-	if m.State.File == "" || m.wrong["state.file"] {
+	if m.State.File == "" || m.Wrong(fault.Path{"state", "file"}) {
 		return
 	}
 	m.State.File = m.resolve(m.State.File)
 	if info, err := os.Stat(filepath.Dir(m.State.File)); err != nil || !info.IsDir() {
-		m.report("state.file", "create the directory, or name a file in one that exists", "there is no directory %s", quote(filepath.Dir(m.State.File)))
+		m.report(fault.Path{"state", "file"}, "create the directory, or name a file in one that exists", "there is no directory %s", quote(filepath.Dir(m.State.File)))
 	} else if info, err := os.Stat(m.State.File); err == nil && !info.Mode().IsRegular() {
-		m.report("state.file", "name a file", "%s is no plain file", quote(m.State.File))
+		m.report(fault.Path{"state", "file"}, "name a file", "%s is no plain file", quote(m.State.File))
 	}
 }
 
@@ -256,22 +267,22 @@ func checkAddress(address string) error {
 	i := strings.LastIndexByte(address, ':')
 	if i < 0 {
 		if _, err := strconv.ParseUint(address, 10, 16); err == nil {
-			return fmt.Errorf("%q: has no host; write 127.0.0.1:%s, or :%s for all interfaces", address, address, address)
+			return fault.New(fmt.Sprintf("%q has no host", address), fmt.Sprintf("write 127.0.0.1:%s, or :%s for all interfaces", address, address))
 		}
-		return fmt.Errorf("%q: has no port; write host:port, for instance %s", address, DefaultListen)
+		return fault.New(fmt.Sprintf("%q has no port", address), fmt.Sprintf("write host:port, for instance %s", DefaultListen))
 	}
 	host, port := address[:i], address[i+1:]
 	if strings.Contains(address, "://") {
-		return fmt.Errorf("%q: is a URL; write only host:port, for instance %s", address, DefaultListen)
+		return fault.New(fmt.Sprintf("%q is a URL", address), fmt.Sprintf("write only host:port, for instance %s", DefaultListen))
 	}
 	if strings.ContainsRune(host, ':') && (!strings.HasPrefix(host, "[") || !strings.HasSuffix(host, "]")) {
-		return fmt.Errorf("%q: an IPv6 host needs brackets; write [::1]:8080", address)
+		return fault.New(fmt.Sprintf("%q has an IPv6 host without brackets", address), "write [::1]:8080")
 	}
 	if strings.ContainsAny(host, " \t/@?#") {
-		return fmt.Errorf("%q: %q is no host; write host:port, for instance %s", address, host, DefaultListen)
+		return fault.New(fmt.Sprintf("%q begins with %q, which is no host", address, host), fmt.Sprintf("write host:port, for instance %s", DefaultListen))
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		return fmt.Errorf("%q: port %q is no number from 0 to 65535; write host:port, for instance %s", address, port, DefaultListen)
+		return fault.New(fmt.Sprintf("%q has the port %q, which is no number from 0 to 65535", address, port), fmt.Sprintf("write host:port, for instance %s", DefaultListen))
 	}
 	return nil
 }
@@ -281,19 +292,19 @@ func checkTarget(target string) error {
 	u, err := url.Parse(target)
 	switch {
 	case target == "":
-		return fmt.Errorf(`"": is empty; write a URL, for instance http://127.0.0.1:3000`)
+		return fault.New(`"" is empty`, `write a URL, for instance http://127.0.0.1:3000`)
 	case err != nil || !slices.Contains([]string{"http", "https", "h2c"}, u.Scheme):
-		return fmt.Errorf("%q: is no http, https or h2c URL; write for instance http://127.0.0.1:3000", target)
+		return fault.New(fmt.Sprintf("%q is no http, https or h2c URL", target), "write for instance http://127.0.0.1:3000")
 	case u.Host == "" || u.Hostname() == "":
-		return fmt.Errorf("%q: names no host; write for instance %s://127.0.0.1:3000", target, u.Scheme)
+		return fault.New(fmt.Sprintf("%q names no host", target), fmt.Sprintf("write for instance %s://127.0.0.1:3000", u.Scheme))
 	case u.User != nil:
-		return fmt.Errorf("%q: carries a user name; leave it out, the gateway passes credentials through from the client", u.Redacted())
+		return fault.New(fmt.Sprintf("%q carries a user name", u.Redacted()), "leave it out, the gateway passes credentials through from the client")
 	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
-		return fmt.Errorf("%q: has a query or fragment; write only scheme, host, port and path", target)
+		return fault.New(fmt.Sprintf("%q has a query or fragment", target), "write only scheme, host, port and path")
 	}
 	if p := u.Port(); p != "" {
 		if _, err := strconv.ParseUint(p, 10, 16); err != nil || p == "0" {
-			return fmt.Errorf("%q: port %s is not from 1 to 65535; write for instance %s://%s:3000", target, p, u.Scheme, u.Hostname())
+			return fault.New(fmt.Sprintf("%q has the port %s, which is not from 1 to 65535", target, p), fmt.Sprintf("write for instance %s://%s:3000", u.Scheme, u.Hostname()))
 		}
 	}
 	return nil
@@ -301,13 +312,13 @@ func checkTarget(target string) error {
 
 // certificate checks that the files of a certificate are there and belong
 // together, and that clients' authorities can be read.
-func (m *meaning) certificate(path string, t *TLS) {
-	ok := !m.faulty(path)
+func (m *meaning) certificate(path fault.Path, t *TLS) {
+	ok := !m.Has(path)
 	for _, f := range []struct {
 		name string
 		file *string
 	}{{"cert", &t.Cert}, {"key", &t.Key}} {
-		ok = m.pemFile(join(path, f.name), f.file) && ok
+		ok = m.pemFile(path.At(f.name), f.file) && ok
 	}
 	m.clientCA(path, t)
 	if !ok {
@@ -319,8 +330,8 @@ func (m *meaning) certificate(path string, t *TLS) {
 }
 
 // pemFile makes the name of a file absolute and reports whether it can be read.
-func (m *meaning) pemFile(path string, file *string) bool {
-	if m.wrong[path] {
+func (m *meaning) pemFile(path fault.Path, file *string) bool {
+	if m.Wrong(path) {
 		return false
 	}
 	*file = m.resolve(*file)
@@ -332,15 +343,15 @@ func (m *meaning) pemFile(path string, file *string) bool {
 }
 
 // clientCA checks the authorities that vouch for clients.
-func (m *meaning) clientCA(path string, t *TLS) {
+func (m *meaning) clientCA(path fault.Path, t *TLS) {
 	if t.ClientCA == "" {
-		if _, given := m.pos[join(path, "client_auth")]; given {
-			m.report(join(path, "client_auth"), "write client_ca, the PEM file with the authorities, or remove client_auth",
+		if m.root.Has(path.At("client_auth")) {
+			m.report(path.At("client_auth"), "write client_ca, the PEM file with the authorities, or remove client_auth",
 				"asks for certificates, but no client_ca says whose")
 		}
 		return
 	}
-	at := join(path, "client_ca")
+	at := path.At("client_ca")
 	if !m.pemFile(at, &t.ClientCA) {
 		return
 	}
@@ -391,14 +402,14 @@ func (m *meaning) dynamic() {
 	if f := &m.Quotas.File; *f != "" {
 		*f = m.resolve(*f)
 	} else if m.Quotas.StartBroken && m.Quotas.Store == "" {
-		m.report("quotas.start_broken", "write file: weir.quotas.json or store: beside it, or leave it out", "means nothing where no rules are kept")
+		m.report(fault.Path{"quotas", "start_broken"}, "write file: weir.quotas.json or store: beside it, or leave it out", "means nothing where no rules are kept")
 	}
 	if name := m.Quotas.Store; name != "" {
 		if _, ok := m.Stores[name]; !ok {
-			m.report("quotas.store", m.storeMeant(name), "there is no store %s", quote(name))
+			m.report(fault.Path{"quotas", "store"}, m.storeMeant(name), "there is no store %s", quote(name))
 		}
 		if m.Quotas.File != "" {
-			m.report("quotas.store", "leave one of them out", "rules are kept in one place, and there is a file too")
+			m.report(fault.Path{"quotas", "store"}, "leave one of them out", "rules are kept in one place, and there is a file too")
 		}
 	}
 	if f := &m.Admin.TokenFile; *f != "" {
@@ -408,22 +419,16 @@ func (m *meaning) dynamic() {
 			why = fmt.Sprintf("holds %d bytes, and nobody may write with fewer than %d", info.Size(), shortestToken)
 		}
 		if why != "" {
-			m.report("admin.token_file", "make it by openssl rand -hex 32, readable by the gateway alone", "%s", why)
+			m.report(fault.Path{"admin", "token_file"}, "make it by openssl rand -hex 32, readable by the gateway alone", "%s", why)
 		}
 	}
 	if f := &m.Admin.Socket; *f != "" {
 		*f = m.resolve(*f)
 		if len(*f) > longestSocket {
-			m.report("admin.socket", "write a shorter one, such as /run/weir/admin.sock", "a path of %d bytes is too long for a socket", len(*f))
+			m.report(fault.Path{"admin", "socket"}, "write a shorter one, such as /run/weir/admin.sock", "a path of %d bytes is too long for a socket", len(*f))
 		}
 		if !m.Admin.Enabled() {
-			m.report("admin.socket", "give admin an address, or leave out socket", "means nothing where the admin listener is off")
-		}
-	}
-	m.Config.name, m.Config.places = m.file, map[string]int{}
-	for path, at := range m.pos {
-		if strings.HasPrefix(path, "gates.") && strings.Contains(path, ".quota.") || strings.HasPrefix(path, "quotas.") || path == "admin.socket" {
-			m.Config.places[path] = at.line
+			m.report(fault.Path{"admin", "socket"}, "give admin an address, or leave out socket", "means nothing where the admin listener is off")
 		}
 	}
 }
@@ -450,20 +455,18 @@ func (m *meaning) compile(spec policy.Spec, gates string) {
 		p.Close()
 		return
 	}
-	var faults *policy.Faults
+	var faults *fault.Faults
 	if !errors.As(err, &faults) {
-		m.report("", "", "the policy cannot be compiled: %v", err)
+		m.report(nil, "", "the policy cannot be compiled: %v", err)
 		return
 	}
-	var fresh []Fault
-	for _, f := range faults.List {
-		if path := m.pathOf(f.Keys, gates); !m.faulty(path) {
-			fresh = append(fresh, Fault{Path: path, Problem: f.Problem, Remedy: f.Instead})
+	faults.List = slices.DeleteFunc(faults.List, func(f fault.Fault) bool {
+		if f.Path[0] == "gates" {
+			f.Path[0] = gates
 		}
-	}
-	for _, f := range fresh {
-		m.add(m.where(f.Path), f.Path, f.Remedy, f.Problem)
-	}
+		return m.Has(f.Path)
+	})
+	m.AddError(nil, faults)
 }
 
 // silent is a source of no readings, in the place of a poller: to check a file is
@@ -472,25 +475,3 @@ type silent struct{}
 
 // Readings implements control.Source.
 func (silent) Readings(into []control.Reading) []control.Reading { return into }
-
-// pathOf turns the steps to a field into a path as the decoder writes it, which
-// knows whether a number is an index or a name.
-func (m *meaning) pathOf(keys []string, gates string) string {
-	path := ""
-	for i, k := range keys {
-		if i == 0 && k == "gates" {
-			k = gates
-		}
-		item := path + "[" + k + "]"
-		if _, ok := m.pos[item]; ok {
-			path = item
-			continue
-		}
-		sub := join(path, k)
-		if _, err := strconv.Atoi(k); err == nil && m.pos[sub] == (position{}) && path != "" {
-			sub = item
-		}
-		path = sub
-	}
-	return path
-}

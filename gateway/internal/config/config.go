@@ -6,34 +6,61 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
-	"time"
+	"strings"
 	_ "time/tzdata" // so that limits by the calendar know time zones where the machine has none
 
+	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
 	"github.com/weir-go/weir/policy"
 )
 
 // Config is what the gateway's file says, with the defaults filled in. The keys
-// in the file are the json tags. fields.go holds the text, the default and
-// the bounds of each field; the schema and the reference guide are made from it.
+// in the file are the json tags. The other tags and the comment
+// of a field say what it may be; the schema and the reference guide are made from them.
 type Config struct {
-	Listeners []Listener                   `json:"listeners,omitempty"`
-	Upstreams map[string]Upstream          `json:"upstreams"`
-	Identity  policy.IdentitySpec          `json:"identity,omitzero"`
-	Deadline  policy.DeadlineSpec          `json:"deadline,omitzero"`
-	Signals   map[string]policy.SignalSpec `json:"signals,omitempty"`
-	Gates     map[string]policy.GateSpec   `json:"gates,omitempty"`
-	Stores    map[string]Store             `json:"stores,omitempty"`
-	Routes    []Route                      `json:"routes"`
-	Quotas    Quotas                       `json:"quotas,omitzero"`
-	Admin     Admin                        `json:"admin,omitzero"`
-	Metrics   Metrics                      `json:"metrics"`
-	Streams   Streams                      `json:"streams,omitzero"`
-	State     State                        `json:"state,omitzero"`
-	Shutdown  Shutdown                     `json:"shutdown,omitzero"`
-	Log       Log                          `json:"log,omitzero"`
+	// Addresses on which clients are accepted.
+	Listeners []Listener `json:"listeners,omitempty" default:"[{address: 127.0.0.1:8080}]" example:"[{address: 127.0.0.1:8080}]"`
+	// The servers behind the gateway, by a name that routes refer to.
+	Upstreams map[string]Upstream `json:"upstreams" example:"{app: {targets: [http://127.0.0.1:3000]}}" required:"true"`
+	// Where tenant, user, client and priority of a request come from. Each is a source: header:NAME (believed
+	// only from trusted peers), path:NAME (a wildcard of the route's pattern), peer (the address that asks,
+	// IPv6 by /64; behind trusted peers as X-Forwarded-For says), cert:NAME (uri, dns, subject, cn or hash of
+	// a verified client certificate), or const:VALUE. Left out, it stays empty.
+	Identity policy.IdentitySpec `json:"identity,omitzero" example:"{tenant: path:database}"`
+	// Where requests bring their deadlines. The earliest of those and of the route's timeout holds, and what
+	// is left of it is told to the upstream.
+	Deadline policy.DeadlineSpec `json:"deadline,omitzero" example:"{headers: [grpc-timeout, X-Request-Timeout]}"`
+	// Signals that gates go by, by a name of yours, where the defaults will not do. A gate may name what is
+	// read itself: signals: [memory].
+	Signals map[string]policy.SignalSpec `json:"signals,omitempty" example:"{behind: {read: http, url: http://127.0.0.1:8000/lag}}"`
+	// The gates by name. Each has exactly one mechanism, limit, shed or quota. A gate used by several routes
+	// is one gate.
+	Gates map[string]policy.GateSpec `json:"gates,omitempty" example:"{api: {limit: {limit: 20}}}"`
+	// Servers that keep the buckets of quotas for several gateways, by a name that gates refer to.
+	Stores map[string]Store `json:"stores,omitempty" example:"{shared: {redis: \"redis://127.0.0.1:6379\"}}"`
+	// Which requests go through which gates to which upstream. The most specific pattern wins, whatever the
+	// order.
+	Routes []Route `json:"routes" example:"[{match: [/], upstream: app}]" required:"true"`
+	// Where rules of quotas are kept that are set while the gateway runs, by weir quota or at /quotas. They
+	// win over those of this file. Left out, none can be set.
+	Quotas Quotas `json:"quotas,omitzero" example:"{file: weir.quotas.json}"`
+	// The listener for /metrics, /healthz, /readyz, /gates, /explain and /quotas. Keep it on loopback or a
+	// private network: it asks nobody who reads there who they are.
+	Admin Admin `json:"admin,omitzero" example:"{address: 127.0.0.1:9090}"`
+	// How finely things are counted.
+	Metrics Metrics `json:"metrics" example:"{tenants: 20}"`
+	// What leaves its gate early because it would hold a slot without working the upstream: upgraded
+	// connections, streams, slow readers.
+	Streams Streams `json:"streams,omitzero" example:"{max: 1000}"`
+	// Where learned limits are kept over a restart.
+	State State `json:"state,omitzero" example:"{file: weir.state.json}"`
+	// How the gateway stops on SIGTERM.
+	Shutdown Shutdown `json:"shutdown,omitzero" example:"{grace: 25s}"`
+	// What is logged, and how.
+	Log Log `json:"log,omitzero" example:"{level: info}"`
 
-	name   string         // of the file
-	places map[string]int // lines of quotas in it, and of admin.socket, by path
+	name string        // of the file
+	root *setting.Node // what it says, by which fields are found in it
 }
 
 // Policy returns the part of the configuration that policy.Compile takes.
@@ -49,28 +76,53 @@ func (c *Config) Policy() policy.Spec {
 // Listener is an address the gateway accepts clients on, and what one client
 // may take there: every wait is bounded, and so is every size.
 type Listener struct {
-	Address              string          `json:"address"`
-	TLS                  *TLS            `json:"tls,omitempty"`
-	H2C                  bool            `json:"h2c,omitempty"`
-	ReadHeaderTimeout    policy.Duration `json:"read_header_timeout,omitempty"`
-	ReadTimeout          policy.Duration `json:"read_timeout,omitempty"`
-	WriteTimeout         policy.Duration `json:"write_timeout,omitempty"`
-	IdleTimeout          policy.Duration `json:"idle_timeout,omitempty"`
-	MaxHeaderBytes       int             `json:"max_header_bytes,omitempty"`
-	MaxConnections       int             `json:"max_connections,omitempty"`
-	Connections          Connections     `json:"connections,omitzero"`
-	MaxConcurrentStreams int             `json:"max_concurrent_streams,omitempty"`
+	// host:port to listen on; :8080 means all interfaces.
+	Address string `json:"address" example:"127.0.0.1:8080" form:"host:port" required:"true"`
+	// Certificate for TLS. With it HTTP/2 is offered as well as HTTP/1.1.
+	TLS *TLS `json:"tls,omitempty" example:"{cert: server.crt, key: server.key}"`
+	// Accept HTTP/2 without TLS (prior knowledge) beside HTTP/1.1.
+	H2C bool `json:"h2c,omitempty" default:"false"`
+	// How long a client may take to send the header of a request.
+	ReadHeaderTimeout policy.Duration `json:"read_header_timeout,omitempty" default:"5s" min:"1ms" max:"1h"`
+	// How long a client may take to send the body of a request; a second more for each 4 KiB that it has sent.
+	// A body slower than 64 KiB a second holds no slot while it comes; the request is admitted again when it
+	// is complete.
+	ReadTimeout policy.Duration `json:"read_timeout,omitempty" default:"30s" min:"1ms" max:"24h"`
+	// How long a client may take no byte of the answer. An answer that makes progress may last longer.
+	WriteTimeout policy.Duration `json:"write_timeout,omitempty" default:"30s" min:"1ms" max:"24h"`
+	// How long a kept-alive connection may stand idle between requests.
+	IdleTimeout policy.Duration `json:"idle_timeout,omitempty" default:"2m" min:"1ms" max:"24h"`
+	// Largest header of a request in bytes; a larger one is answered 431.
+	MaxHeaderBytes int `json:"max_header_bytes,omitempty" default:"65536" min:"1024" max:"16777216"`
+	// Connections open at a time, slow handshakes and idle ones included; further ones are refused as soon as
+	// they are accepted, with an answer on plain HTTP, by a reset under TLS. Over HTTP/2 also the requests in
+	// progress, but at least 1000; further ones are answered with 503.
+	MaxConnections int `json:"max_connections,omitempty" default:"10000" min:"1" max:"1000000"`
+	// Limits on connections beside max_connections: of one address, and of new ones a second. All of them are
+	// taken up by a reload while connections last.
+	Connections Connections `json:"connections,omitzero" example:"{rate_per_address: 20}"`
+	// Requests in progress at a time on one HTTP/2 connection.
+	MaxConcurrentStreams int `json:"max_concurrent_streams,omitempty" default:"100" min:"1" max:"10000"`
 }
 
 // Connections limits those of a listener further: how many one address may have at once,
 // and how fast new ones may come. An address is one of IPv4, or a /64 network of IPv6.
 type Connections struct {
-	Mode           policy.Mode `json:"mode,omitempty"`        // of what is below; MaxConnections holds whatever it is
-	PerAddress     int         `json:"per_address,omitempty"` // 0: half of MaxConnections; -1: no limit
-	Rate           float64     `json:"rate,omitempty"`        // 0: no limit
-	RatePerAddress float64     `json:"rate_per_address,omitempty"`
-	Addresses      int         `json:"addresses,omitempty"`
-	Exempt         []string    `json:"exempt,omitempty"` // nil: the networks of identity.trusted
+	// enforce refuses what is beyond these limits; observe counts it, but lets it in; off counts nothing.
+	// max_connections holds in any case: it bounds what the gateway itself needs.
+	Mode policy.Mode `json:"mode,omitempty" default:"enforce" enum:"enforce,observe,off"`
+	// Connections open at a time from one address (IPv6: one /64 network). 0 means half of max_connections, so
+	// that no address can take them all; -1 means no limit.
+	PerAddress int `json:"per_address,omitempty" default:"0" min:"-1" max:"1000000" example:"100"`
+	// New connections a second; after a pause as many at once, but at least one. 0 means no limit.
+	Rate float64 `json:"rate,omitempty" default:"0" min:"0" max:"1000000"`
+	// The same for each address.
+	RatePerAddress float64 `json:"rate_per_address,omitempty" default:"0" min:"0" max:"1000000"`
+	// Addresses known at a time, of 160 bytes each. Those beyond are taken for one address together.
+	Addresses int `json:"addresses,omitempty" default:"65536" min:"1" max:"1000000"`
+	// Networks (CIDR) whose addresses have no limits of their own: proxies and load balancers, through which
+	// many come. Left out, those of identity.trusted; an empty list exempts nobody.
+	Exempt []string `json:"exempt,omitempty" example:"[10.0.0.0/8]" form:"a network such as 10.0.0.0/8"`
 }
 
 // Networks returns Exempt. What is no network is left out; Parse finds it.
@@ -88,10 +140,16 @@ func (c *Connections) Networks() []netip.Prefix {
 // vouch for its clients, if it asks those for certificates. Names that are not
 // absolute are relative to the configuration file; Load resolves them.
 type TLS struct {
-	Cert       string     `json:"cert"`
-	Key        string     `json:"key"`
-	ClientCA   string     `json:"client_ca,omitempty"`
-	ClientAuth ClientAuth `json:"client_auth,omitempty"`
+	// PEM file with the certificate chain, relative to this file.
+	Cert string `json:"cert" example:"server.crt" required:"true"`
+	// PEM file with the private key, relative to this file.
+	Key string `json:"key" example:"server.key" required:"true"`
+	// PEM file with the authorities that vouch for clients, relative to this file; read again when it changes.
+	// With it clients are asked for a certificate, and a certificate of anybody else is refused in the
+	// handshake. Take an authority of your own: whoever has a certificate of it gets in.
+	ClientCA string `json:"client_ca,omitempty" example:"clients.pem"`
+	// Whether a client may do without a certificate (optional), as anybody does elsewhere.
+	ClientAuth ClientAuth `json:"client_auth,omitempty" default:"require" enum:"require,optional"`
 }
 
 // ClientAuth says whether a client may do without a certificate where there is a
@@ -107,18 +165,30 @@ const (
 
 // Upstream is a set of interchangeable servers that requests are passed on to.
 type Upstream struct {
-	Targets         []string          `json:"targets"`
-	Limit           *policy.LimitSpec `json:"limit,omitempty"`
-	ConnectTimeout  policy.Duration   `json:"connect_timeout,omitempty"`
-	ResponseTimeout policy.Duration   `json:"response_timeout"`
-	Eject           Eject             `json:"eject,omitzero"`
-	OnAbandon       OnAbandon         `json:"on_abandon,omitempty"`
+	// URLs of servers that are interchangeable; requests go to them in turn. A path is put before the
+	// request's own. The scheme is http, https, or h2c for HTTP/2 without TLS (all of them, or none).
+	Targets []string `json:"targets" example:"[http://127.0.0.1:3000]" form:"a URL such as http://127.0.0.1:3000" required:"true"`
+	// A concurrency limit for each target, beside the gates of the route.
+	Limit *policy.LimitSpec `json:"limit,omitempty" example:"{limit: 10}"`
+	// How long connecting to a target may take, TLS included.
+	ConnectTimeout policy.Duration `json:"connect_timeout,omitempty" default:"2s" min:"1ms" max:"10m"`
+	// How long a target may take until the header of its answer. 0 means for ever.
+	ResponseTimeout policy.Duration `json:"response_timeout" default:"30s" min:"0s" max:"24h"`
+	// When a target that fails is left out for a while. The last one left is never left out.
+	Eject Eject `json:"eject,omitzero"`
+	// What happens to the slot when a client leaves before its answer. hold keeps it until the upstream has
+	// answered or the expected rest of its work has passed (before the first answer: until response_timeout),
+	// because the upstream works on; release gives it back at once, for upstreams that stop.
+	OnAbandon OnAbandon `json:"on_abandon,omitempty" default:"hold" enum:"hold,release"`
 }
 
 // Eject says when a target that fails is left out, and for how long.
 type Eject struct {
-	Failures int             `json:"failures"`
-	For      policy.Duration `json:"for,omitempty"`
+	// Failures in a row after which a target is left out: connection errors, time-outs, and 502 and 504
+	// answers. 0 means never.
+	Failures int `json:"failures" default:"5" min:"0" max:"1000"`
+	// How long it is left out, before one request tries it again.
+	For policy.Duration `json:"for,omitempty" default:"10s" min:"10ms" max:"24h"`
 }
 
 // OnAbandon says when the slot of a request becomes free whose client has left.
@@ -132,17 +202,23 @@ const (
 
 // Route is a route of the policy and the upstream its requests go to.
 type Route struct {
-	policy.RouteSpec
-	Upstream string `json:"upstream"`
+	policy.RouteSpec `required:"match"`
+	// Name of the upstream that answers.
+	Upstream string `json:"upstream" example:"app" required:"true"`
 }
 
 // Admin is the listener for metrics, health and snapshots.
 type Admin struct {
-	Address string `json:"address,omitempty"`
-	Pprof   *bool  `json:"pprof,omitempty"` // nil: see Profiles
-	// Socket and TokenFile open writes: to those who can open the one, or have the other.
-	Socket    string `json:"socket,omitempty"`
-	TokenFile string `json:"token_file,omitempty"`
+	// host:port of the admin listener, or off.
+	Address string `json:"address,omitempty" default:"127.0.0.1:9090" example:"127.0.0.1:9090" form:"host:port or off"`
+	// Serve Go profiles under /debug/pprof/. Left out, they are served where the address is loopback.
+	Pprof *bool `json:"pprof,omitempty" example:"true"`
+	// Path of a Unix socket, relative to this file, on which the admin listener answers too; only the
+	// gateway's user can open it. Who can may also write: set quotas.
+	Socket string `json:"socket,omitempty" example:"/run/weir/admin.sock"`
+	// File with the token (16 bytes or more) that a write needs which does not come over the socket. Read at
+	// each write. Without socket and token_file nobody may write.
+	TokenFile string `json:"token_file,omitempty" example:"/etc/weir/admin.token"`
 }
 
 // Off as the address of Admin means that there is no admin listener.
@@ -168,31 +244,43 @@ func (a Admin) Profiles() bool {
 
 // Metrics says how finely things are counted.
 type Metrics struct {
-	Tenants int `json:"tenants"`
+	// How many tenants have series of their own, those that ask most, and of each quota how many buckets,
+	// those that are refused most. The rest are counted as one, other. 0 means none has.
+	Tenants int `json:"tenants" default:"20" min:"0" max:"1000"`
 }
 
 // Streams bounds what leaves its gate early: streams, upgrades, slow readers.
 type Streams struct {
-	Max int `json:"max,omitempty"`
+	// How many there may be at a time. Further ones go on, but keep their slot at the gate, and are counted as
+	// overflowed.
+	Max int `json:"max,omitempty" default:"1000" min:"1" max:"1000000"`
 }
 
 // State says where learned limits are kept over a restart.
 type State struct {
-	File   string          `json:"file,omitempty"`
-	MaxAge policy.Duration `json:"max_age,omitempty"`
+	// File for learned limits, relative to this file. Written on shutdown, read at start. Left out, nothing is
+	// kept.
+	File string `json:"file,omitempty" example:"weir.state.json"`
+	// Older state is not taken up.
+	MaxAge policy.Duration `json:"max_age,omitempty" default:"1h" min:"1s" max:"8760h"`
 }
 
 // Shutdown says how the gateway stops: LameDuck of telling clients to go while
 // still accepting, then up to Grace for what is in flight.
 type Shutdown struct {
-	Grace    policy.Duration `json:"grace,omitempty"`
-	LameDuck policy.Duration `json:"lame_duck"`
+	// How long work in flight may take to finish; what is left is then cut off.
+	Grace policy.Duration `json:"grace,omitempty" default:"25s" min:"0s" max:"24h"`
+	// Before that: how long to go on accepting while /readyz says no and clients are told to go elsewhere
+	// (Connection: close, GOAWAY).
+	LameDuck policy.Duration `json:"lame_duck" default:"1s" min:"0s" max:"1h"`
 }
 
 // Log says what is logged and how.
 type Log struct {
-	Level  string `json:"level,omitempty"`
-	Format string `json:"format,omitempty"`
+	// The least severe lines that are logged.
+	Level string `json:"level,omitempty" default:"info" enum:"debug,info,warn,error"`
+	// auto is text on a terminal and JSON otherwise.
+	Format string `json:"format,omitempty" default:"auto" enum:"auto,text,json"`
 }
 
 // TargetCount returns the number of targets of all upstreams.
@@ -206,32 +294,42 @@ func (c *Config) TargetCount() int {
 
 // Quotas says where rules of quotas are kept that are set while the gateway runs.
 type Quotas struct {
-	File        string `json:"file,omitempty"`
-	Store       string `json:"store,omitempty"`
-	StartBroken bool   `json:"start_broken,omitempty"`
+	// File for the rules, relative to this file; one gateway can have it at a time. It is replaced as a whole,
+	// and a change of it by hand is taken up within a second. Where it is changed by a reload, the rules are
+	// those of the new file; the ones before stay in the old one.
+	File string `json:"file,omitempty" example:"weir.quotas.json"`
+	// One of stores, for several gateways: what is set at one is in force at all of them within two seconds.
+	// Let that server keep its data on disk. Instead of file.
+	Store string `json:"store,omitempty" example:"shared"`
+	// Start with the rules of this file alone where those that are kept cannot be read. By default the gateway
+	// does not start: somebody might be let in who was blocked.
+	StartBroken bool `json:"start_broken,omitempty" default:"false"`
 }
 
 // QuotaPlace says where in the file a field of a gate's quota stands, as in
 // weir.yaml:12; empty where that is not known.
 func (c *Config) QuotaPlace(gate, field string) string {
-	return c.place("gates." + gate + ".quota." + field)
-}
-
-func (c *Config) place(path string) string {
-	line, ok := c.places[path]
-	if !ok {
-		return ""
-	}
-	return fmt.Sprintf("%s:%d", filepath.Base(c.name), line)
+	return c.place(append(fault.Path{"gates", gate, "quota"}, steps(field)...))
 }
 
 // At names a field for messages, with where it stands if that is known, as in
-// "weir.yaml:12: quotas.file". It knows the places of quotas and of admin.socket.
+// "weir.yaml:12: quotas.file".
 func (c *Config) At(path string) string {
-	if at := c.place(path); at != "" {
+	if at := c.place(steps(path)); at != "" {
 		return at + ": " + path
 	}
 	return path
+}
+
+func steps(path string) fault.Path {
+	return strings.FieldsFunc(path, func(r rune) bool { return strings.ContainsRune(".[]", r) })
+}
+
+func (c *Config) place(path fault.Path) string {
+	if c.root == nil || !c.root.Has(path) {
+		return ""
+	}
+	return fmt.Sprintf("%s:%d", filepath.Base(c.name), c.root.Where(path).Line)
 }
 
 // Addresses that are used where none is given.
@@ -244,7 +342,7 @@ const (
 // default.
 func DefaultListener(address string) Listener {
 	var l Listener
-	l.setDefaults()
+	l.SetDefaults()
 	l.Address = address
 	return l
 }
@@ -269,10 +367,10 @@ func ForUpstream(upstream, listen string, maxInFlight int64) (*Config, error) {
 		return nil, fmt.Errorf("limit %d: must be at least 1; leave it out to let the gateway find one", maxInFlight)
 	}
 	c := new(Config)
-	c.setDefaults()
+	c.SetDefaults()
 	c.Listeners = []Listener{DefaultListener(listen)}
 	var u Upstream
-	u.setDefaults()
+	u.SetDefaults()
 	u.Targets = []string{upstream}
 	c.Upstreams = map[string]Upstream{"upstream": u}
 	c.Gates = map[string]policy.GateSpec{"upstream": {Limit: defaultLimit(maxInFlight)}}
@@ -290,63 +388,30 @@ func defaultLimit(maxInFlight int64) *policy.LimitSpec {
 	return &policy.LimitSpec{}
 }
 
-// defaulter is implemented by the types whose fields have defaults other than
-// zero. The decoder calls it on each new value before it reads the file's keys,
-// so that a key left out keeps its default and an explicit 0 is seen as 0.
-type defaulter interface{ setDefaults() }
+// SetDefaults fills in what the file may leave out: the defaults in the tags.
+func (c *Config) SetDefaults() { setting.Fill(c) }
 
-func (c *Config) setDefaults() {
-	c.Admin.setDefaults()
-	c.Metrics.setDefaults()
-	c.Streams.setDefaults()
-	c.State.setDefaults()
-	c.Shutdown.setDefaults()
-	c.Log.setDefaults()
-}
+// SetDefaults does the same for a listener.
+func (l *Listener) SetDefaults() { setting.Fill(l) }
 
-func (l *Listener) setDefaults() {
-	*l = Listener{
-		ReadHeaderTimeout:    policy.Duration(5 * time.Second),
-		ReadTimeout:          policy.Duration(30 * time.Second),
-		WriteTimeout:         policy.Duration(30 * time.Second),
-		IdleTimeout:          policy.Duration(2 * time.Minute),
-		MaxHeaderBytes:       64 << 10,
-		MaxConnections:       10_000,
-		MaxConcurrentStreams: 100,
-	}
-	l.Connections.setDefaults()
-}
+// SetDefaults does the same for the certificates of a listener.
+func (t *TLS) SetDefaults() { setting.Fill(t) }
 
-func (c *Connections) setDefaults() { *c = Connections{Addresses: 65_536} }
-
-func (t *TLS) setDefaults() { t.ClientAuth = ClientRequire }
-
-func (u *Upstream) setDefaults() {
-	*u = Upstream{
-		ConnectTimeout:  policy.Duration(2 * time.Second),
-		ResponseTimeout: policy.Duration(30 * time.Second),
-		OnAbandon:       Hold,
-	}
-	u.Eject.setDefaults()
-}
-
-func (e *Eject) setDefaults() { *e = Eject{Failures: 5, For: policy.Duration(10 * time.Second)} }
-
-func (a *Admin) setDefaults() { *a = Admin{Address: DefaultAdmin} }
-
-func (m *Metrics) setDefaults() { m.Tenants = 20 }
-
-func (s *Streams) setDefaults() { s.Max = 1000 }
-
-func (s *State) setDefaults() { s.MaxAge = policy.Duration(time.Hour) }
-
-func (s *Shutdown) setDefaults() {
-	*s = Shutdown{Grace: policy.Duration(25 * time.Second), LameDuck: policy.Duration(time.Second)}
-}
-
-func (l *Log) setDefaults() { *l = Log{Level: "info", Format: "auto"} }
+// SetDefaults does the same for an upstream.
+func (u *Upstream) SetDefaults() { setting.Fill(u) }
 
 // Starter is a commented file to grow from. It passes Parse as it is.
 //
 //go:embed starter.yaml
 var Starter []byte
+
+// Schema is the JSON schema (2020-12) of the file. It is made from the types, their tags and
+// their comments by go test -update.
+//
+//go:embed schema.json
+var Schema []byte
+
+// SchemaID is the name of the schema. Editors take it from a comment in the file:
+//
+//	# yaml-language-server: $schema=...
+const SchemaID = "https://raw.githubusercontent.com/weir-go/weir/main/docs/config.schema.json"

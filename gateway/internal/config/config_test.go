@@ -22,6 +22,7 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/internal/fault"
 	"github.com/weir-go/weir/policy"
 	"go.yaml.in/yaml/v3"
 )
@@ -57,7 +58,7 @@ func TestFaults(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err = config.Parse(filepath.Base(file), data)
-			var faults *config.Faults
+			var faults *fault.Faults
 			if !errors.As(err, &faults) {
 				t.Fatalf("error is %v, want *Faults", err)
 			}
@@ -107,10 +108,7 @@ func TestStarter(t *testing.T) {
 	if cfg.State.File == "" || cfg.Identity.Tenant == "" || cfg.Upstreams["app"].Limit == nil {
 		t.Errorf("switching the settings on had no effect: %+v", cfg)
 	}
-	schema, err := config.Schema()
-	if err != nil {
-		t.Fatal(err)
-	}
+	schema := config.Schema
 	type object struct {
 		Properties map[string]any `json:"properties"`
 	}
@@ -134,10 +132,7 @@ func TestStarter(t *testing.T) {
 // TestSchemaAgrees holds the schema against the same files as the decoder: it
 // lets through what is right, and refuses what is wrong in form.
 func TestSchemaAgrees(t *testing.T) {
-	text, err := config.Schema()
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := config.Schema
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
 	if err != nil {
 		t.Fatal(err)
@@ -277,13 +272,13 @@ func TestBounds(t *testing.T) {
 		}(), "levels deep"},
 		{"too many values", "upstreams:\n  u: &u {targets: [" + targets.String() + "]}\n" + upstreams.String(), "more than"},
 		{"too many keys", "upstreams:\n" + strings.Repeat("  u: {}\n", 60_000), "more than"},
-		{"an alias inside itself", "routes: &r [*r]\n", "is a list"},
+		{"an alias inside itself", "routes: &r [*r]\n", "is nested more than"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			start := time.Now()
 			_, err := config.Parse("big.yaml", []byte(tc.text))
-			var faults *config.Faults
-			if !errors.As(err, &faults) || !slices.ContainsFunc(faults.List, func(f config.Fault) bool {
+			var faults *fault.Faults
+			if !errors.As(err, &faults) || !slices.ContainsFunc(faults.List, func(f fault.Fault) bool {
 				return strings.Contains(f.Problem, tc.want)
 			}) {
 				t.Errorf("error %.300v, want one that says %q", err, tc.want)
@@ -305,11 +300,11 @@ func TestManyFaults(t *testing.T) {
 		fmt.Fprintf(&b, "x%d: 1\n", i)
 	}
 	_, err := config.Parse("many.yaml", []byte(b.String()))
-	var faults *config.Faults
+	var faults *fault.Faults
 	if !errors.As(err, &faults) || len(faults.List) != 1002 { // and two that are missing
 		t.Fatalf("got %d faults, want 1002", len(faults.List))
 	}
-	if text := err.Error(); !strings.HasSuffix(text, "and 802 more faults; mend these first") {
+	if text := err.Error(); !strings.HasSuffix(text, "and 902 more; mend these first") {
 		t.Errorf("the end of the text is %q", text[len(text)-100:])
 	}
 }
@@ -499,7 +494,7 @@ func TestConnectionFaults(t *testing.T) {
 		"rate_per_address: 5/s":          `rate_per_address: "5/s" is no number; write a number`,
 		"per_address: -2":                "per_address: is -2, too small; write at least -1",
 		"per_address: 1.5":               `per_address: "1.5" is no whole number; write a whole number, such as 100`,
-		"mode: watch":                    `mode: "watch" is not known; write one of: enforce, observe, off`,
+		"mode: watch":                    `mode: "watch" is not known; write one of enforce, observe, off`,
 		"addresses: 0":                   "addresses: is 0, too small; write at least 1",
 		"exempt: [10.0.0.1]":             `exempt[0]: "10.0.0.1" is no network in CIDR notation; write 10.0.0.1/32`,
 		"exempt: [fd00::/8, 10.0.0.1/8]": "exempt[1]: 10.0.0.1/8 has bits set beyond its 8; write 10.0.0.0/8, or 10.0.0.1/32 for the one address",
@@ -567,7 +562,7 @@ func TestClientCAFaults(t *testing.T) {
 		"client_ca: half.pem":    "client_ca: cannot be used: after 0 certificates there is a block that is no PEM" + remedy,
 		"client_ca: private.pem": `client_ca: cannot be used: there is a "PRIVATE KEY" in it` + remedy,
 		"client_auth: optional":  "client_auth: asks for certificates, but no client_ca says whose; write client_ca",
-		"client_auth: maybe":     "client_auth: \"maybe\" is not known; write one of: require, optional",
+		"client_auth: maybe":     "client_auth: \"maybe\" is not known; write one of require, optional",
 	} {
 		_, err := config.Parse(filepath.Join(dir, "weir.yaml"), []byte("listeners: [{address: \":8443\", tls: {cert: a, key: b, "+tls+"}}]\n"+
 			"upstreams: {app: {targets: [http://a]}}\nroutes: [{match: [/], upstream: app}]\n"))

@@ -7,6 +7,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
+	"github.com/weir-go/weir/policy"
 )
 
 const (
@@ -18,11 +22,12 @@ const (
 
 // TestSchemaFile holds the schema in the docs against the types.
 func TestSchemaFile(t *testing.T) {
-	got, err := Schema()
+	got, err := makeSchema(t)
 	if err != nil {
 		t.Fatal(err)
 	}
 	compare(t, schemaFile, string(got))
+	compare(t, "schema.json", string(got)) // which weir schema prints
 }
 
 // TestGuide holds the tables of the guide against the types.
@@ -35,7 +40,7 @@ func TestGuide(t *testing.T) {
 	if !ok {
 		t.Fatalf("%s has lost the line %q", guideFile, keysBegin)
 	}
-	compare(t, guideFile, before+keysBegin+reference())
+	compare(t, guideFile, before+keysBegin+reference(docs(t)))
 }
 
 func compare(t *testing.T, file, got string) {
@@ -52,12 +57,12 @@ func compare(t *testing.T, file, got string) {
 }
 
 // reference writes a table for each group of fields.
-func reference() string {
+func reference(docs map[string]string) string {
 	var b strings.Builder
 	section := func(title string, t reflect.Type) {
 		fmt.Fprintf(&b, "\n## %s\n\n| key | what it is | default | allowed |\n| --- | --- | --- | --- |\n", title)
-		for _, k := range fieldsOf(t) {
-			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", k.name, cell(k.describeAll()), code(k.def), cell(k.allowed()))
+		for _, f := range fieldsOf(t) {
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.Key, cell(describe(docs, &f)), code(f.Default), cell(allowed(&f)))
 		}
 	}
 	section("The file", reflect.TypeFor[Config]())
@@ -107,8 +112,8 @@ func reference() string {
 	} {
 		t := s.in
 		for name := range strings.SplitSeq(s.key, ".") {
-			k, _ := fieldsOf(t).find(name)
-			t = element(k.typ)
+			fields := setting.Fields(t)
+			t = element(fields[slices.IndexFunc(fields, func(f setting.Field) bool { return f.Key == name })].Type)
 		}
 		section(s.title, t)
 	}
@@ -128,26 +133,26 @@ func element(t reflect.Type) reflect.Type {
 }
 
 // allowed says in words what the decoder lets through.
-func (k key) allowed() string {
+func allowed(f *setting.Field) string {
 	var parts []string
-	if k.required {
+	if f.Required {
 		parts = append(parts, "required")
 	}
 	switch {
-	case len(k.enum) > 0:
-		parts = append(parts, strings.Join(k.enum, ", "))
-	case k.typ == durationType:
+	case len(f.Enum) > 0:
+		parts = append(parts, strings.Join(f.Enum, ", "))
+	case f.Type == reflect.TypeFor[policy.Duration]():
 		parts = append(parts, "a duration")
-	case element(k.typ) != nil:
+	case element(f.Type) != nil:
 		parts = append(parts, "fields, below")
 	default:
-		parts = append(parts, strings.TrimSuffix(kind(k.typ, k.field), " (lines that begin with -)"))
+		parts = append(parts, f.Words())
 	}
-	if k.least != "" && k.least != "0s" && k.least != "0" {
-		parts = append(parts, "at least "+k.least)
+	if f.Min != "" && f.Min != "0s" && f.Min != "0" {
+		parts = append(parts, "at least "+f.Min)
 	}
-	if k.most != "" {
-		parts = append(parts, "at most "+k.most)
+	if f.Max != "" {
+		parts = append(parts, "at most "+f.Max)
 	}
 	return strings.Join(parts, "; ")
 }
@@ -161,73 +166,54 @@ func code(s string) string {
 	return "`" + s + "`"
 }
 
-// TestFields holds the table of fields against the types, both ways, and its own
-// values against the decoder.
+// TestFields holds the tags and comments of all fields against the decoder.
 func TestFields(t *testing.T) {
-	left := map[string]bool{}
-	for name := range fields {
-		left[name] = true
-	}
-	var visit func(reflect.Type)
+	docs := docs(t)
 	seen := map[reflect.Type]bool{}
+	var visit func(reflect.Type)
 	visit = func(typ reflect.Type) {
 		if seen[typ] {
 			return
 		}
 		seen[typ] = true
-		for _, k := range fieldsOf(typ) {
-			if k.doc == "" {
-				t.Errorf("%s.%s has no entry in fields_table.go", typ.Name(), k.name)
+		for _, f := range setting.Fields(typ) {
+			if docs[f.Owner.Name()+"."+f.Go] == "" {
+				t.Errorf("%s.%s has no comment", f.Owner, f.Go)
 			}
-			checkField(t, k)
-			if in := element(k.typ); in != nil {
+			checkField(t, f)
+			if in := element(f.Type); in != nil {
 				visit(in)
 			}
 		}
-		embedded(typ, func(t reflect.Type) {
-			for _, k := range fieldsOf(t) {
-				delete(left, t.Name()+"."+k.name)
-			}
-		})
 	}
 	visit(reflect.TypeFor[Config]())
-	for name := range left {
-		t.Errorf("%s is in fields_table.go, but no such field exists", name)
-	}
-}
-
-// embedded calls visit for a type and the structs it embeds.
-func embedded(t reflect.Type, visit func(reflect.Type)) {
-	visit(t)
-	for f := range t.Fields() {
-		if f.Anonymous {
-			embedded(f.Type, visit)
-		}
-	}
 }
 
 // checkField checks that bounds can be read, and that default and example are
 // what the decoder takes.
-func checkField(t *testing.T, k key) {
+func checkField(t *testing.T, f setting.Field) {
 	t.Helper()
-	for _, text := range []string{k.least, k.most} {
-		if _, ok := bound(k.typ, text); text != "" && !ok {
-			t.Errorf("%s: the bound %q cannot be read", k.name, text)
+	of := f.Type
+	if of.Kind() == reflect.Map {
+		of = of.Elem()
+	}
+	for _, text := range []string{f.Min, f.Max} {
+		if _, ok := setting.Bound(of, text); text != "" && !ok {
+			t.Errorf("%s: the bound %q cannot be read", f.Key, text)
 		}
 	}
-	for _, text := range []string{k.def, k.example} {
+	for _, text := range []string{f.Default, f.Example} {
 		if text == "" {
 			continue
 		}
-		root, faults := parseYAML("table", []byte("v: "+text+"\n"))
-		if len(faults) > 0 {
-			t.Errorf("%s: %q is no YAML: %v", k.name, text, faults[0])
-			continue
+		faults := fault.List{File: "tag"}
+		root := parseYAML([]byte(f.Key+": "+text+"\n"), &faults)
+		if root != nil {
+			one := reflect.StructOf([]reflect.StructField{{Name: f.Go, Type: f.Type, Tag: f.Tag}})
+			setting.Decode(root, reflect.New(one).Interface(), &faults)
 		}
-		d := newDecoder("table")
-		d.value(k.name, root.Content[1], reflect.New(k.typ).Elem(), k.field)
-		for _, f := range d.faults {
-			t.Errorf("%s: %q is refused: %v", k.name, text, f)
+		for _, fault := range faults.All() {
+			t.Errorf("%s: %q is refused: %v", f.Key, text, fault)
 		}
 	}
 }

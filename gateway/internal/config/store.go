@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/weirredis"
@@ -19,55 +21,73 @@ import (
 
 // Store is a server that keeps the buckets of quotas for several gateways.
 type Store struct {
-	Redis string `json:"redis"`
+	// Redis 6 or newer, or Valkey: redis://user@host:6379/0, rediss:// with TLS, or unix:///run/redis.sock;
+	// more nodes of a cluster, or sentinels, as ?addr=host:6379. No password. Its maxmemory-policy must be
+	// noeviction.
+	Redis string `json:"redis" example:"redis://127.0.0.1:6379/0" form:"a URL such as redis://127.0.0.1:6379/0" required:"true"`
 	Secret
-	Sentinel         *Sentinel       `json:"sentinel,omitempty"`
-	TLS              *StoreTLS       `json:"tls,omitempty"`
-	Prefix           string          `json:"prefix,omitempty"`
-	Timeout          policy.Duration `json:"timeout,omitempty"`
-	ConnectTimeout   policy.Duration `json:"connect_timeout,omitempty"`
-	MaxInFlight      int             `json:"max_in_flight,omitempty"`
-	AssumeNoEviction bool            `json:"assume_no_eviction,omitempty"`
-	Lease            Lease           `json:"lease,omitzero"`
+	// What to ask the sentinels for, if the URL names those.
+	Sentinel *Sentinel `json:"sentinel,omitempty" example:"{master: main}"`
+	// Whom to believe, and as whom to come, with rediss://. Left out, the authorities of the system vouch for
+	// the server.
+	TLS *StoreTLS `json:"tls,omitempty" example:"{}"`
+	// What begins every key, so that several policies can share a server without sharing buckets.
+	Prefix string `json:"prefix,omitempty" default:"\"weir:\""`
+	// How long a decision may take before on_store_error holds.
+	Timeout policy.Duration `json:"timeout,omitempty" default:"50ms" min:"1ms" max:"10s"`
+	// How long connecting may take, and how long a connection may say nothing.
+	ConnectTimeout policy.Duration `json:"connect_timeout,omitempty" default:"1s" min:"10ms" max:"1m"`
+	// Decisions under way at a time; further ones fail at once.
+	MaxInFlight int `json:"max_in_flight,omitempty" default:"512" min:"1" max:"10000"`
+	// Do not ask the server for its maxmemory-policy, where it does not let itself be asked. Under another
+	// than noeviction buckets come back full, debts and all.
+	AssumeNoEviction bool `json:"assume_no_eviction,omitempty" default:"false"`
+	// Take tokens ahead of need, for fewer round trips.
+	Lease Lease `json:"lease,omitzero" example:"{tokens: 100}"`
 }
 
 // Secret is a password, which stands in no configuration: in a file of its own, or in a
 // variable of the environment.
 type Secret struct {
-	PasswordFile string `json:"password_file,omitempty"`
-	PasswordEnv  string `json:"password_env,omitempty"`
+	// File with the password and nothing else, relative to this file. Read again on a reload, and for new
+	// connections, at most once a second.
+	PasswordFile string `json:"password_file,omitempty" example:"redis.password"`
+	// Variable of the environment with the password, instead of a file.
+	PasswordEnv string `json:"password_env,omitempty" example:"QUOTA_PASSWORD"`
 }
 
 // Sentinel names the set of servers that the sentinels at Store.Redis know.
 type Sentinel struct {
-	Master   string `json:"master"`
-	Username string `json:"username,omitempty"`
+	// Name of the set of servers.
+	Master string `json:"master" example:"main" required:"true"`
+	// User at the sentinels themselves.
+	Username string `json:"username,omitempty" example:"weir"`
 	Secret
 }
 
 // StoreTLS says whom to believe, and as whom to come, besides what rediss:// stands for.
 type StoreTLS struct {
-	CA   string `json:"ca,omitempty"`
-	Cert string `json:"cert,omitempty"`
-	Key  string `json:"key,omitempty"`
+	// PEM file with the authorities that vouch for the server, relative to this file, instead of the system's.
+	CA string `json:"ca,omitempty" example:"ca.pem"`
+	// PEM file with the gateway's own certificate.
+	Cert string `json:"cert,omitempty" example:"me.crt"`
+	// PEM file with its private key.
+	Key string `json:"key,omitempty" example:"me.key"`
 }
 
 // Lease is weirredis.Lease.
 type Lease struct {
-	Tokens  int64           `json:"tokens,omitempty"`
-	For     policy.Duration `json:"for,omitempty"`
-	MaxKeys int             `json:"max_keys,omitempty"`
+	// The most that is held for a key; 0 means no leases. In any time each gateway may let through so many
+	// more than the quota, and over a long time nothing.
+	Tokens int64 `json:"tokens,omitempty" default:"0" min:"0" max:"1000000"`
+	// How long they are held before they are given back.
+	For policy.Duration `json:"for,omitempty" default:"1s" min:"10ms" max:"1m"`
+	// Keys that may have a lease.
+	MaxKeys int `json:"max_keys,omitempty" default:"10000" min:"1" max:"1000000"`
 }
 
-func (s *Store) setDefaults() {
-	*s = Store{
-		Prefix:         weirredis.DefaultPrefix,
-		Timeout:        policy.Duration(weirredis.DefaultDeadline),
-		ConnectTimeout: policy.Duration(weirredis.DefaultDialTimeout),
-		MaxInFlight:    weirredis.DefaultMaxInFlight,
-		Lease:          Lease{For: policy.Duration(weirredis.DefaultLeaseFor), MaxKeys: weirredis.DefaultLeaseMaxKeys},
-	}
-}
+// SetDefaults fills in what the file may leave out.
+func (s *Store) SetDefaults() { setting.Fill(s) }
 
 // storeSchemes are those of the URL of a store.
 var storeSchemes = []string{"redis", "rediss", "unix", "valkey", "valkeys"}
@@ -75,26 +95,25 @@ var storeSchemes = []string{"redis", "rediss", "unix", "valkey", "valkeys"}
 // stores checks the stores, without connecting to any.
 func (m *meaning) stores() {
 	for name, s := range m.Stores {
-		path := join("stores", name)
-		if err := checkStore(s.Redis); err != nil && !m.faulty(join(path, "redis")) {
-			problem, remedy, _ := strings.Cut(err.Error(), "; ")
-			m.report(join(path, "redis"), remedy, "%s", problem)
+		path := fault.Path{"stores", name}
+		if err := checkStore(s.Redis); err != nil {
+			m.reportError(path.At("redis"), err)
 		}
 		m.secret(path, &s.Secret)
 		if strings.ContainsAny(s.Prefix, "{}") || len(s.Prefix) > 128 {
-			m.report(join(path, "prefix"), "write at most 128 bytes without { and }, which say by what a cluster places a key", "%s is no prefix for keys", quote(s.Prefix))
+			m.report(path.At("prefix"), "write at most 128 bytes without { and }, which say by what a cluster places a key", "%s is no prefix for keys", quote(s.Prefix))
 		}
 		if s.Sentinel != nil {
-			m.secret(join(path, "sentinel"), &s.Sentinel.Secret)
+			m.secret(path.At("sentinel"), &s.Sentinel.Secret)
 		}
 		if s.TLS != nil {
-			m.storeTLS(join(path, "tls"), &s)
+			m.storeTLS(path.At("tls"), &s)
 		}
 		m.Stores[name] = s
 	}
 	for name, g := range m.Gates {
 		if g.Quota != nil && g.Quota.Store != "" && len(m.Stores) == 0 {
-			m.report(join("gates", name)+".quota.store", m.storeMeant(g.Quota.Store), "there is no store %s", quote(g.Quota.Store))
+			m.report(fault.Path{"gates", name, "quota", "store"}, m.storeMeant(g.Quota.Store), "there is no store %s", quote(g.Quota.Store))
 		}
 	}
 }
@@ -102,7 +121,7 @@ func (m *meaning) stores() {
 // storeMeant is the remedy for the name of a store that there is not.
 func (m *meaning) storeMeant(name string) string {
 	if len(m.Stores) == 0 {
-		if badName(name) != "" {
+		if setting.BadName(name) != "" {
 			name = "shared"
 		}
 		return "define it, as in stores: {" + name + ": {redis: \"redis://127.0.0.1:6379/0\"}}"
@@ -117,24 +136,24 @@ func checkStore(text string) error {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil:
-		return errors.New("is no URL; " + forms)
+		return fault.New("is no URL", forms)
 	case !slices.Contains(storeSchemes, u.Scheme):
-		return fmt.Errorf("%q is no scheme of a store; %s", u.Scheme, forms)
+		return fault.New(fmt.Sprintf("%q is no scheme of a store", u.Scheme), forms)
 	}
 	if _, has := u.User.Password(); has || u.Query().Has("password") {
-		return errors.New("carries a password, and a configuration is read by many; leave it out and write password_file, or password_env")
+		return fault.New("carries a password, and a configuration is read by many", "leave it out and write password_file, or password_env")
 	}
 	if u.Scheme == "unix" && u.Path == "" || u.Scheme != "unix" && u.Hostname() == "" {
-		return errors.New("names no server; " + forms)
+		return fault.New("names no server", forms)
 	}
 	return nil
 }
 
 // secret makes the name of the file absolute. Whether the environment has the variable is
 // seen at the start only: a file is checked elsewhere than it is run.
-func (m *meaning) secret(path string, s *Secret) {
-	at := join(path, "password_file")
-	if s.PasswordFile == "" || m.wrong[at] {
+func (m *meaning) secret(path fault.Path, s *Secret) {
+	at := path.At("password_file")
+	if s.PasswordFile == "" || m.Wrong(at) {
 		return
 	}
 	if s.PasswordEnv != "" {
@@ -147,21 +166,21 @@ func (m *meaning) secret(path string, s *Secret) {
 	}
 }
 
-func (m *meaning) storeTLS(path string, s *Store) {
+func (m *meaning) storeTLS(path fault.Path, s *Store) {
 	if !strings.HasPrefix(s.Redis, "rediss:") && !strings.HasPrefix(s.Redis, "valkeys:") {
 		m.report(path, "write redis: rediss://..., or remove tls", "means nothing without TLS, and the URL does not ask for it")
 	}
 	t := s.TLS
-	if t.CA != "" && m.pemFile(join(path, "ca"), &t.CA) {
+	if t.CA != "" && m.pemFile(path.At("ca"), &t.CA) {
 		if _, err := roots(t.CA); err != nil {
-			m.report(join(path, "ca"), "name a PEM file with the certificates of the authorities that vouch for the store", "cannot be used: %v", err)
+			m.report(path.At("ca"), "name a PEM file with the certificates of the authorities that vouch for the store", "cannot be used: %v", err)
 		}
 	}
 	if (t.Cert == "") != (t.Key == "") {
 		m.report(path, "write both cert and key, or neither", "has one of cert and key without the other")
 		return
 	}
-	if t.Cert == "" || !m.pemFile(join(path, "cert"), &t.Cert) || !m.pemFile(join(path, "key"), &t.Key) {
+	if t.Cert == "" || !m.pemFile(path.At("cert"), &t.Cert) || !m.pemFile(path.At("key"), &t.Key) {
 		return
 	}
 	if _, err := tls.LoadX509KeyPair(t.Cert, t.Key); err != nil {

@@ -2,57 +2,19 @@ package config
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"math"
-	"reflect"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
-)
 
-// parseYAML turns text into the root mapping of its one document, or says what
-// is wrong with it as YAML.
-func parseYAML(file string, data []byte) (*yaml.Node, []Fault) {
-	fault := func(line, col int, problem, remedy string) (*yaml.Node, []Fault) {
-		return nil, []Fault{{File: file, Line: max(line, 1), Col: max(col, 1), Problem: problem, Remedy: remedy}}
-	}
-	if len(data) > MaxSize {
-		return fault(1, 1, fmt.Sprintf("the file is larger than %d bytes", MaxSize), "a configuration is a few kilobytes; is this the right file?")
-	}
-	if line, col, what := badText(data); what != "" {
-		return fault(line, col, what, "save the file as plain UTF-8 text")
-	}
-	dec := yaml.NewDecoder(bytes.NewReader(data))
-	var doc yaml.Node
-	err := dec.Decode(&doc)
-	if err == nil && len(doc.Content) > 0 && doc.Content[0].ShortTag() == "!!null" || errors.Is(err, io.EOF) {
-		return fault(1, 1, "the file says nothing", "the least it needs is:\n"+Minimum+"weir init writes a commented file to start from")
-	}
-	if err != nil {
-		return nil, explain(file, string(data), err)
-	}
-	root := doc.Content[0]
-	if root.Kind != yaml.MappingNode {
-		return fault(root.Line, root.Column, "the file is "+describeNode(root)+", not fields", "begin with:\n"+strings.TrimSuffix(Minimum, "\n"))
-	}
-	if n := tooDeep(root, MaxDepth); n != nil {
-		return fault(n.Line, n.Column, fmt.Sprintf("is nested more than %d levels deep", MaxDepth), "no field is that deep; check the brackets")
-	}
-	var second yaml.Node
-	if err := dec.Decode(&second); err == nil {
-		return fault(second.Line, second.Column, "a second document begins here (---)", "write one document in a file")
-	} else if !errors.Is(err, io.EOF) {
-		return nil, explain(file, string(data), err)
-	}
-	return root, nil
-}
+	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
+)
 
 // Minimum is the shortest file that runs.
 const Minimum = `  upstreams:
@@ -62,6 +24,47 @@ const Minimum = `  upstreams:
     - match: [/]
       upstream: app
 `
+
+// parseYAML makes a tree of the one document in a text. What is wrong with it as
+// YAML is in the list, and the tree is nil then.
+func parseYAML(data []byte, faults *fault.List) *setting.Node {
+	fail := func(line, col int, problem, instead string) *setting.Node {
+		faults.AddFault(fault.Fault{Place: fault.Place{Line: max(line, 1), Col: max(col, 1)}, Problem: problem, Instead: instead})
+		return nil
+	}
+	if len(data) > MaxSize {
+		return fail(1, 1, fmt.Sprintf("the file is larger than %d bytes", MaxSize), "a configuration is a few kilobytes; is this the right file?")
+	}
+	if line, col, what := badText(data); what != "" {
+		return fail(line, col, what, "save the file as plain UTF-8 text")
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	var doc, second yaml.Node
+	err := dec.Decode(&doc)
+	if err == nil && len(doc.Content) > 0 && doc.Content[0].ShortTag() == "!!null" || errors.Is(err, io.EOF) {
+		return fail(1, 1, "the file says nothing", "the least it needs is:\n"+Minimum+"weir init writes a commented file to start from")
+	}
+	if err == nil {
+		if err = dec.Decode(&second); err == nil {
+			return fail(second.Line, second.Column, "a second document begins here (---)", "write one document in a file")
+		}
+	}
+	if !errors.Is(err, io.EOF) {
+		at, problem, instead := explain(string(data), err)
+		return fail(at.Line, at.Col, problem, instead)
+	}
+	root := doc.Content[0]
+	if root.Kind != yaml.MappingNode {
+		return fail(root.Line, root.Column, "the file holds no fields", "begin with:\n"+strings.TrimSuffix(Minimum, "\n"))
+	}
+	t := tree{faults: faults, values: maxValues}
+	n := t.node(nil, root, 0)
+	if faults.Len() > 0 {
+		return nil
+	}
+	faults.Where = n.Where
+	return n
+}
 
 // badText finds bytes that are no text: the library gives no line for them.
 func badText(data []byte) (line, col int, what string) {
@@ -82,200 +85,104 @@ func badText(data []byte) (line, col int, what string) {
 	return 0, 0, ""
 }
 
-// tooDeep returns the first node below depth levels, or nil. Aliases are not
-// followed: the decoder goes only as deep as the types do.
-func tooDeep(n *yaml.Node, depth int) *yaml.Node {
-	if depth < 0 {
-		return n
-	}
-	for _, c := range n.Content {
-		if deep := tooDeep(c, depth-1); deep != nil {
-			return deep
-		}
-	}
-	return nil
-}
-
 var libraryLine = regexp.MustCompile(`^(?:yaml: )?(?:line (\d+): )?(.*)$`)
 
-// explain rewrites an error of the YAML library. The library names a line near
-// the mistake and the state of its parser; what a person did is nearly always
-// one of a few things that can be seen in the text.
-func explain(file, text string, err error) []Fault {
-	lines := strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n")
-	if faults := tabs(file, lines); len(faults) > 0 {
-		return faults
+// explain says what the YAML library has against a text. The library names a line
+// near the mistake and the state of its parser.
+func explain(text string, err error) (at fault.Place, problem, instead string) {
+	for i, line := range strings.Split(text, "\n") {
+		space := line[:len(line)-len(strings.TrimLeft(line, " \t"))]
+		if col := strings.IndexByte(space, '\t'); col >= 0 && len(space) < len(line) {
+			return fault.Place{Line: i + 1, Col: col + 1}, "the line is indented with a tab", "indent with spaces, two for each level"
+		}
 	}
 	m := libraryLine.FindStringSubmatch(strings.SplitN(err.Error(), "\n", 2)[0])
-	near, message := 1, err.Error()
-	if m != nil {
-		near, _ = strconv.Atoi(m[1])
-		message = m[2]
-	}
-	near = min(max(near, 1), len(lines))
-	if name, ok := strings.CutPrefix(message, "unknown anchor '"); ok {
-		name = strings.TrimSuffix(name, "' referenced")
-		line, col := find(lines, "*"+name)
-		return []Fault{{File: file, Line: line, Col: col, Problem: "the alias *" + clip(name) + " refers to no anchor", Remedy: "write &" + clip(name) + " before the value it stands for, or put a text that begins with * in quotes"}}
-	}
-	looks := []func([]string, int) (Fault, bool){dash, environment, noSpace, badStart, twoColons, unclosed, bare, indent}
-	if strings.HasPrefix(message, "did not find expected") && !strings.Contains(message, ",") {
-		// The library names the line where the group of fields begins, so that
-		// the mistake may stand far below.
-		looks = []func([]string, int) (Fault, bool){dash, indent, noSpace, badStart, twoColons, unclosed, bare}
-	}
-	if strings.HasPrefix(message, "did not find expected ','") {
-		looks = slices.Insert(looks, 0, braces)
-	}
-	for _, look := range looks {
-		if f, ok := look(lines, near); ok {
-			f.File = file
-			return []Fault{f}
+	line, _ := strconv.Atoi(m[1])
+	at = fault.Place{Line: min(max(line, 1), 1+strings.Count(text, "\n")), Col: 1}
+	switch message := m[2]; {
+	case strings.HasPrefix(message, "did not find expected ','"):
+		return at, "a comma or a closing bracket is missing in what begins on this line",
+			`write [a, b] for a list, {name: value, name: value} for fields, and texts with brackets in quotes: ["/v1/{id}"]`
+	case strings.HasPrefix(message, "unknown anchor"):
+		name, _, _ := strings.Cut(strings.TrimPrefix(message, "unknown anchor '"), "'")
+		if i := strings.Index(text, "*"+name); i >= 0 {
+			at = fault.Place{Line: 1 + strings.Count(text[:i], "\n"), Col: i - strings.LastIndexByte(text[:i], '\n')}
 		}
+		return at, "the alias *" + setting.Clip(name) + " refers to no anchor",
+			"write &" + setting.Clip(name) + " before the value that it stands for, or put a text that begins with * in quotes"
+	default:
+		return at, "is no valid YAML: " + message, "check this line and the one before it: name: value, with the same indent as its neighbours"
 	}
-	if strings.HasPrefix(message, "did not find expected ','") {
-		return []Fault{{File: file, Line: near, Col: 1, Problem: "a comma or a closing bracket is missing in what begins on this line", Remedy: "write [a, b] for a list, {name: value, name: value} for fields"}}
-	}
-	return []Fault{{File: file, Line: near, Col: 1, Problem: "is no valid YAML: " + message, Remedy: "check this line and the one before it: name: value, with the same indent as its neighbours"}}
 }
 
-// tabs reports every line that is indented with a tab.
-func tabs(file string, lines []string) []Fault {
-	var faults []Fault
-	for i, s := range lines {
-		space := s[:len(s)-len(strings.TrimLeft(s, " \t"))]
-		if at := strings.IndexByte(space, '\t'); at >= 0 && len(space) < len(s) {
-			faults = append(faults, Fault{File: file, Line: i + 1, Col: at + 1, Problem: "the line is indented with a tab", Remedy: "indent with spaces, two for each level"})
+// tree makes nodes of those of the YAML library.
+type tree struct {
+	faults *fault.List
+	values int // left of maxValues
+}
+
+func (t *tree) fail(n *yaml.Node, at fault.Path, problem, instead string) {
+	t.faults.AddFault(fault.Fault{Path: at, Place: fault.Place{Line: n.Line, Col: n.Column}, Problem: problem, Instead: instead})
+}
+
+// node returns the tree of n. What stands behind an alias is told where it is written.
+func (t *tree) node(at fault.Path, n *yaml.Node, depth int) *setting.Node {
+	out := &setting.Node{Place: fault.Place{Line: n.Line, Col: n.Column}, Text: n.Value}
+	if t.values--; t.values < 0 {
+		if t.values == -1 {
+			t.fail(n, at, fmt.Sprintf("the file holds more than %d values", maxValues), "write fewer, or repeat fewer aliases")
 		}
+		return out
 	}
-	return faults
-}
-
-// find returns the place of the first line that holds s.
-func find(lines []string, s string) (line, col int) {
-	for i, l := range lines {
-		if at := strings.Index(l, s); at >= 0 {
-			return i + 1, at + 1
-		}
-	}
-	return 1, 1
-}
-
-// Document is a YAML or JSON file of any kind, turned into JSON, that still
-// knows where each field stood: for files whose meaning another package checks.
-type Document struct {
-	JSON []byte
-	d    *decoder
-}
-
-// ParseDocument reads a file within the same bounds as [Parse]. name stands
-// before each fault; the error is a [*Faults].
-func ParseDocument(name string, data []byte) (*Document, error) {
-	root, faults := parseYAML(name, data)
-	doc := &Document{d: newDecoder(name)}
-	switch {
-	case len(data) <= MaxSize && json.Valid(data):
-		doc.JSON = data // as it is, even where YAML differs; without places then
-	case len(faults) > 0:
-		return nil, &Faults{sorted(faults)}
-	}
-	if root != nil {
-		var b bytes.Buffer
-		doc.d.json(&b, "", root, MaxDepth)
-		if len(doc.d.faults) > 0 {
-			return nil, &Faults{sorted(doc.d.faults)}
-		}
-		if doc.JSON == nil {
-			doc.JSON = b.Bytes()
-		}
-	}
-	return doc, nil
-}
-
-// Fault makes a fault of the field at path, with its line.
-func (doc *Document) Fault(path, problem, remedy string) Fault {
-	at := doc.d.where(path)
-	return Fault{File: doc.d.file, Line: at.line, Col: at.col, Path: path, Problem: problem, Remedy: remedy}
-}
-
-// NewFaults returns an error of the given faults, ordered by line.
-func NewFaults(list []Fault) *Faults { return &Faults{sorted(list)} }
-
-// json writes n as JSON and takes down where each path stands.
-func (d *decoder) json(b *bytes.Buffer, path string, n *yaml.Node, depth int) {
-	use := n
-	if n.Kind == yaml.AliasNode && n.Alias != nil {
-		n = n.Alias
-	}
-	if !d.spend(use, path) {
-		return
-	}
-	if depth < 0 { // an alias inside the value it stands for
-		d.faultAt(use, path, "write the values out", "is nested more than %d levels deep", MaxDepth)
-		d.values = 0 // once is enough
-		return
+	if depth > setting.MaxDepth { // or an alias stands inside its own value
+		t.fail(n, at, fmt.Sprintf("is nested more than %d levels deep", setting.MaxDepth), "no field is that deep; check the brackets")
+		t.values = 0 // once is enough
+		return out
 	}
 	switch n.Kind {
+	case yaml.AliasNode:
+		return t.node(at, n.Alias, depth)
 	case yaml.MappingNode:
-		b.WriteByte('{')
-		first := true
-		d.entries(path, n, reflect.TypeFor[map[string]any](), field{}, func(sub string, key, val *yaml.Node) {
-			if !first {
-				b.WriteByte(',')
-			}
-			first = false
-			d.text(b, key.Value)
-			b.WriteByte(':')
-			d.json(b, sub, val, depth-1)
-		})
-		b.WriteByte('}')
-	case yaml.SequenceNode:
-		b.WriteByte('[')
-		for i, item := range n.Content {
-			if d.values < 0 {
-				return
-			}
-			if i > 0 {
-				b.WriteByte(',')
-			}
-			sub := fmt.Sprintf("%s[%d]", path, i)
-			d.pos[sub] = position{item.Line, item.Column}
-			d.json(b, sub, item, depth-1)
+		out.Kind = setting.Group
+		for i := 0; i+1 < len(n.Content) && t.values >= 0; i += 2 {
+			t.member(at, out, n.Content[i], n.Content[i+1], depth)
 		}
-		b.WriteByte(']')
+	case yaml.SequenceNode:
+		out.Kind = setting.List
+		for i, item := range n.Content {
+			if t.values < 0 {
+				break
+			}
+			out.Items = append(out.Items, t.node(at.Index(i), item, depth+1))
+		}
 	default:
-		d.jsonScalar(b, path, n)
+		out.Kind = kindOf(n)
+	}
+	return out
+}
+
+func (t *tree) member(at fault.Path, group *setting.Node, key, value *yaml.Node, depth int) {
+	t.values--
+	switch {
+	case key.Kind != yaml.ScalarNode:
+		t.fail(key, at, "the key is no plain name", "write name: value")
+	case key.ShortTag() == "!!merge":
+		t.fail(key, at, "merge keys (<<) are not supported", "write the fields out, or use an alias for a whole value")
+	default:
+		group.Members = append(group.Members, setting.Member{
+			Key: key.Value, Place: fault.Place{Line: key.Line, Col: key.Column}, Value: t.node(at.At(key.Value), value, depth+1),
+		})
 	}
 }
 
-func (d *decoder) jsonScalar(b *bytes.Buffer, path string, n *yaml.Node) {
+func kindOf(n *yaml.Node) setting.Kind {
 	switch n.ShortTag() {
 	case "!!null":
-		b.WriteString("null")
+		return setting.Null
 	case "!!bool":
-		fmt.Fprint(b, n.Value == "true" || n.Value == "True" || n.Value == "TRUE")
+		return setting.Bool
 	case "!!int", "!!float":
-		if json.Valid([]byte(n.Value)) {
-			b.WriteString(n.Value)
-			return
-		}
-		var x float64
-		if err := n.Decode(&x); err != nil || math.IsNaN(x) || math.IsInf(x, 0) {
-			d.faultAt(n, path, "write a number such as 20 or 0.5", "%s is no number", quote(n.Value))
-			return
-		}
-		b.WriteString(strconv.FormatFloat(x, 'g', -1, 64))
-	default:
-		d.text(b, n.Value)
+		return setting.Number
 	}
-}
-
-// text writes a JSON string. The text of a file is valid UTF-8, so that
-// encoding it cannot fail.
-func (d *decoder) text(b *bytes.Buffer, s string) {
-	enc := json.NewEncoder(b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(s); err == nil {
-		b.Truncate(b.Len() - 1) // the newline
-	}
+	return setting.Text
 }

@@ -96,7 +96,7 @@ func TestAllOrNothing(t *testing.T) {
 	f(false, "not above 0", Op{Gate: "api", Set: user("x", "0/s")})
 	f(false, "out of range", Op{Gate: "api", Set: user("x", "1e300/s")})
 	f(false, "burst of 0.5", Op{Gate: "api", Set: tiny("x")})
-	f(false, "is out of range", Op{Gate: "api", Set: &policy.QuotaRuleSpec{User: "x", QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "1/s", Burst: -1}}})
+	f(false, "too small", Op{Gate: "api", Set: &policy.QuotaRuleSpec{User: "x", QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "1/s", Burst: -1}}})
 	f(false, "about the same rule", Op{Gate: "api", Set: user("carol", "4/h")})
 	f(false, "priority", Op{Gate: "api", Set: &policy.QuotaRuleSpec{Priority: "urgent", Blocked: true}})
 	f(false, "hash", Op{Gate: "api", Set: user(strings.Repeat("k", 10_000), "1/s")})

@@ -59,7 +59,7 @@ func misfits(spec *policy.Spec, r *Rule) (faults []Fault) {
 		return []Fault{noQuota(spec, r.Gate, ok)}
 	}
 	for _, f := range spec.CheckQuotaRule(r.Gate, &r.QuotaRuleSpec) {
-		faults = append(faults, Fault{Field: strings.Join(f.Keys, "."), Problem: f.Problem, Instead: f.Instead})
+		faults = append(faults, Fault{Field: strings.Join(f.Path, "."), Problem: f.Problem, Instead: f.Instead})
 	}
 	return faults
 }

@@ -1,0 +1,271 @@
+package setting
+
+import (
+	"encoding"
+	"fmt"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/weir-go/weir/internal/fault"
+)
+
+// Defaulter is a struct with defaults that the decoder fills in before it reads the keys of the
+// document, so that a key left out keeps its default and an explicit 0 is seen as 0.
+type Defaulter interface{ SetDefaults() }
+
+// Decode fills the value that into points to from a tree, and reports whatever does not fit:
+// unknown keys, keys written twice or missing, values of another kind or out of bounds. It knows
+// structs, maps with text keys, slices, pointers, scalars, and types with UnmarshalText.
+func Decode(n *Node, into any, faults *fault.List) {
+	d := decoder{faults}
+	v := reflect.ValueOf(into).Elem()
+	setDefaults(v)
+	d.value(nil, n, n.Place, v, Field{})
+}
+
+type decoder struct{ *fault.List }
+
+func (d decoder) fault(at fault.Path, p fault.Place, problem, instead string) {
+	d.AddFault(fault.Fault{Path: at, Place: p, Problem: problem, Instead: instead})
+}
+
+// value decodes n into v, of which f says what it may be. Faults of it stand at p.
+func (d decoder) value(at fault.Path, n *Node, p fault.Place, v reflect.Value, f Field) {
+	if n.Kind == Null {
+		d.fault(at, p, "has no value", "write "+f.wants(v.Type())+", or remove the line")
+		return
+	}
+	kind := v.Kind()
+	switch {
+	case kind == reflect.Pointer:
+		in := reflect.New(v.Type().Elem())
+		setDefaults(in.Elem())
+		d.value(at, n, p, in.Elem(), f)
+		v.Set(in)
+	case kind == reflect.Struct && n.Kind == Group:
+		d.group(at, n, p, v)
+	case kind == reflect.Map && n.Kind == Group:
+		d.dictionary(at, n, v, f)
+	case kind == reflect.Slice && n.Kind == List:
+		d.list(at, n, v, f)
+	case n.Kind == Group || n.Kind == List || !isText(v.Type()) && (kind == reflect.Struct || kind == reflect.Map || kind == reflect.Slice):
+		instead := "write " + f.wants(v.Type())
+		if kind == reflect.Slice && n.Kind == Text {
+			instead = "write a list: [" + flow(n.Text) + "]"
+		}
+		d.fault(at, n.Place, "is "+n.says(), instead)
+	default:
+		d.scalar(at, n, v, f)
+	}
+}
+
+func (d decoder) group(at fault.Path, n *Node, p fault.Place, v reflect.Value) {
+	fields := Fields(v.Type())
+	seen := map[string]bool{}
+	for _, m := range d.members(at, n) {
+		f := find(fields, m.Key)
+		if f == nil {
+			d.unknown(at, &m, fields)
+			continue
+		}
+		seen[m.Key] = true
+		d.value(at.At(m.Key), m.Value, m.where(), v.FieldByIndex(f.Index), *f)
+	}
+	for _, f := range fields {
+		if sub := at.At(f.Key); f.Required && !seen[f.Key] && !d.Wrong(sub) {
+			d.fault(sub, p, "is missing", "add "+f.Key+": "+f.Example)
+		}
+	}
+}
+
+func find(fields []Field, key string) *Field {
+	for i := range fields {
+		if fields[i].Key == key {
+			return &fields[i]
+		}
+	}
+	return nil
+}
+
+// unknown reports a key that no field has. It names the groups here that have it, as when it
+// stands one level too far left, or the nearest key. That one is wrong too: it is not missing.
+func (d decoder) unknown(at fault.Path, m *Member, fields []Field) {
+	var keys, below []string
+	for _, f := range fields {
+		keys = append(keys, f.Key)
+		t := f.Type
+		if t.Kind() == reflect.Pointer {
+			t = t.Elem()
+		}
+		if t.Kind() == reflect.Struct && find(Fields(t), m.Key) != nil {
+			below = append(below, f.Key)
+		}
+	}
+	instead := "known here: " + strings.Join(keys, ", ")
+	if len(below) > 0 {
+		instead = "write it below " + strings.Join(below, " or below ")
+	} else if best := fault.Nearest(m.Key, keys); best != "" {
+		instead = "write " + best
+		d.Blame(at.At(best))
+	}
+	d.fault(at.At(m.Key), m.Place, "there is no such field", instead)
+}
+
+var goodName = regexp.MustCompile(NamePattern)
+
+// NamePattern is a regular expression for the names that people give to gates and their like. They
+// are labels of metrics and parts of paths, and so are kept plain.
+const NamePattern = `^[A-Za-z0-9_-]{1,64}$`
+
+// BadName says what is wrong with such a name, nothing if it is right.
+func BadName(name string) string {
+	switch {
+	case goodName.MatchString(name):
+		return ""
+	case name == "":
+		return "the name is empty"
+	case len(name) > 64:
+		return fmt.Sprintf("the name is %d bytes long", len(name))
+	}
+	return fmt.Sprintf("the name %s has characters that are not allowed", quote(name))
+}
+
+func (d decoder) dictionary(at fault.Path, n *Node, v reflect.Value, f Field) {
+	m := reflect.MakeMapWithSize(v.Type(), len(n.Members))
+	for _, member := range d.members(at, n) {
+		sub := at.At(member.Key)
+		if why := BadName(member.Key); why != "" && f.Plain() {
+			d.fault(sub, member.Place, why, "write 1 to 64 letters, digits, - and _")
+		}
+		item := reflect.New(v.Type().Elem()).Elem()
+		setDefaults(item)
+		d.value(sub, member.Value, member.where(), item, Field{Min: f.Min, Max: f.Max})
+		m.SetMapIndex(reflect.ValueOf(member.Key).Convert(v.Type().Key()), item)
+	}
+	v.Set(m)
+}
+
+// Plain reports whether the keys of a map have to be plain names.
+func (f *Field) Plain() bool { return !f.AnyName }
+
+// members returns the members of a group, each key once.
+func (d decoder) members(at fault.Path, n *Node) []Member {
+	first := make(map[string]int, len(n.Members))
+	list := n.Members[:0:0]
+	for _, m := range n.Members {
+		if line, ok := first[m.Key]; ok {
+			d.fault(at.At(m.Key), m.Place, fmt.Sprintf("is written twice, first on line %d", line), "remove one of the two")
+			continue
+		}
+		first[m.Key] = m.Place.Line
+		list = append(list, m)
+	}
+	return list
+}
+
+func (d decoder) list(at fault.Path, n *Node, v reflect.Value, f Field) {
+	v.Set(reflect.MakeSlice(v.Type(), len(n.Items), len(n.Items)))
+	for i, item := range n.Items {
+		setDefaults(v.Index(i))
+		d.value(at.Index(i), item, item.Place, v.Index(i), Field{Form: f.Form, Enum: f.Enum})
+	}
+}
+
+func setDefaults(v reflect.Value) {
+	if s, ok := v.Addr().Interface().(Defaulter); ok {
+		s.SetDefaults()
+	}
+}
+
+func (d decoder) scalar(at fault.Path, n *Node, v reflect.Value, f Field) {
+	err := n.set(v)
+	if err == errOther {
+		problem := fmt.Sprintf("%s is %s", quote(n.Text), isNo(v))
+		instead := "write " + f.wants(v.Type())
+		if v.Kind() == reflect.String {
+			problem = fmt.Sprintf("%s is %s, not a text", quote(n.Text), n.says())
+			if f.Form == "" && len(f.Enum) == 0 {
+				instead = "write it in quotes: " + quote(n.Text)
+			}
+		}
+		err = fault.New(problem, instead)
+	}
+	if err == nil {
+		err = f.bounded(v)
+	}
+	if err != nil {
+		var one fault.Fault
+		if f, ok := err.(fault.Fault); ok {
+			one = f
+		} else {
+			one.Problem = err.Error()
+		}
+		one.Path, one.Place = at, n.Place
+		d.AddFault(one)
+	}
+}
+
+func isNo(v reflect.Value) string {
+	switch {
+	case v.Kind() == reflect.Bool:
+		return "neither true nor false"
+	case v.CanFloat():
+		return "no number"
+	}
+	return "no whole number"
+}
+
+type otherKind struct{}
+
+func (otherKind) Error() string { return "a value of another kind" }
+
+// errOther is the error of a value of another kind.
+var errOther = otherKind{}
+
+// set sets v from the text of a scalar.
+func (n *Node) set(v reflect.Value) error {
+	if isText(v.Type()) {
+		return v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(n.Text))
+	}
+	var err error
+	switch kind := v.Kind(); {
+	case kind == reflect.String && n.Kind == Text:
+		v.SetString(n.Text)
+	case kind == reflect.Bool && (n.Text == "true" || n.Text == "false"):
+		v.SetBool(n.Text == "true")
+	case kind == reflect.String || kind == reflect.Bool:
+		return errOther
+	case v.CanInt():
+		var i int64
+		if i, err = strconv.ParseInt(strings.ReplaceAll(n.Text, "_", ""), 10, v.Type().Bits()); err == nil {
+			v.SetInt(i)
+		}
+	case v.CanUint():
+		var i uint64
+		if i, err = strconv.ParseUint(strings.ReplaceAll(n.Text, "_", ""), 10, v.Type().Bits()); err == nil {
+			v.SetUint(i)
+		}
+	case v.CanFloat():
+		var x float64
+		if x, err = strconv.ParseFloat(n.Text, 64); err == nil && (x-x != 0 || strings.ContainsAny(n.Text, "xXpP")) {
+			err = errOther
+		}
+		v.SetFloat(x)
+	}
+	if err != nil {
+		return errOther
+	}
+	return nil
+}
+
+var plainScalar = regexp.MustCompile(`^[A-Za-z0-9_./-]+$`)
+
+// flow writes s so that it can stand inside [ ].
+func flow(s string) string {
+	if plainScalar.MatchString(s) {
+		return Clip(s)
+	}
+	return quote(s)
+}

@@ -1,0 +1,244 @@
+// Package setting reads settings from documents that people write, strictly: every mistake is
+// reported at once, with its place and with what to write instead.
+//
+// A document is a tree of [Node]. [ParseJSON] makes one of JSON; the gateway makes one of YAML.
+// [Decode] fills a Go struct from it. What a setting may be stands in the tags of its field, and
+// nowhere else:
+//
+//	json      its key
+//	min, max  the bounds of a number or a duration
+//	minus1    what -1 means, where it is allowed below min
+//	enum      the words that it may be, with commas
+//	default   what holds where it is left out
+//	example   a value that is right, as in a document
+//	form      what a text looks like, in words
+//	required  true: that it may not be left out; of an embedded struct, the key there that may not
+//	names     any: the keys of a map are words of others, such as tenants
+//
+// The comment of the field is the sentence of the schema and of the reference.
+package setting
+
+import (
+	"encoding"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir/internal/fault"
+)
+
+// Field is one setting: a field of a struct, and what its tags say.
+type Field struct {
+	Key      string
+	Owner    reflect.Type // the struct that declares it
+	Go       string       // its name there
+	Tag      reflect.StructTag
+	Index    []int
+	Type     reflect.Type
+	Min, Max string
+	MinusOne string
+	Enum     []string
+	Default  string
+	Example  string
+	Form     string
+	Required bool
+	AnyName  bool
+}
+
+var known sync.Map // of []Field by struct type
+
+// Fields returns the settings of a struct in their order. Those of embedded structs stand among them.
+func Fields(t reflect.Type) []Field {
+	if list, ok := known.Load(t); ok {
+		return list.([]Field)
+	}
+	var list []Field
+	for i := range t.NumField() {
+		sf := t.Field(i)
+		key, _, _ := strings.Cut(sf.Tag.Get("json"), ",")
+		switch {
+		case sf.Anonymous && key == "":
+			for _, f := range Fields(sf.Type) {
+				f.Index = append([]int{i}, f.Index...)
+				f.Required = f.Required || f.Key == sf.Tag.Get("required")
+				list = append(list, f)
+			}
+		case key != "" && key != "-":
+			list = append(list, newField(t, sf, key))
+		}
+	}
+	known.Store(t, list)
+	return list
+}
+
+func newField(owner reflect.Type, sf reflect.StructField, key string) Field {
+	get := sf.Tag.Get
+	f := Field{
+		Key: key, Owner: owner, Go: sf.Name, Tag: sf.Tag, Index: sf.Index, Type: sf.Type,
+		Min: get("min"), Max: get("max"), MinusOne: get("minus1"), Default: get("default"),
+		Example: get("example"), Form: get("form"), Required: get("required") == "true", AnyName: get("names") == "any",
+	}
+	if words := get("enum"); words != "" {
+		f.Enum = strings.Split(words, ",")
+	}
+	return f
+}
+
+// Fill replaces the zero values of a struct, which p points to, by the defaults in its tags, also
+// in the structs inside it.
+func Fill(p any) { fill(reflect.ValueOf(p).Elem()) }
+
+func fill(v reflect.Value) {
+	for _, f := range Fields(v.Type()) {
+		at := v.FieldByIndex(f.Index)
+		switch {
+		case at.Kind() == reflect.Struct:
+			fill(at)
+		case f.Default == "" || !at.IsZero() || at.Kind() == reflect.Slice:
+		default:
+			n := &Node{Kind: Text, Text: strings.Trim(f.Default, `"`)}
+			_ = n.set(at) // a test reads every default
+		}
+	}
+}
+
+// Check reports every setting in v, a struct, that its tags do not allow. Zero values are settings
+// that were left out.
+func Check(at fault.Path, v any, faults *fault.List) { check(at, reflect.ValueOf(v), Field{}, faults) }
+
+func check(at fault.Path, v reflect.Value, f Field, faults *fault.List) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			check(at, v.Elem(), f, faults)
+		}
+	case reflect.Struct:
+		for _, f := range Fields(v.Type()) {
+			check(at.At(f.Key), v.FieldByIndex(f.Index), f, faults)
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			check(at.Index(i), v.Index(i), Field{Enum: f.Enum}, faults)
+		}
+	case reflect.Map:
+		keys := v.MapKeys()
+		slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
+		for _, key := range keys {
+			item, of := v.MapIndex(key), Field{Min: f.Min, Max: f.Max}
+			if check(at.At(key.String()), item, of, faults); item.IsZero() { // nobody leaves it out here
+				faults.AddError(at.At(key.String()), of.bounded(item))
+			}
+		}
+	default:
+		if !v.IsZero() {
+			faults.AddError(at, f.bounded(v))
+		}
+	}
+}
+
+// bounded returns what is wrong with a value by the tags, nil if nothing is.
+func (f *Field) bounded(v reflect.Value) error {
+	if len(f.Enum) > 0 && !slices.Contains(f.Enum, v.String()) {
+		return fault.New(quote(v.String())+" is not known", fault.Suggest(v.String(), f.Enum, "words"))
+	}
+	if f.MinusOne != "" && v.CanInt() && v.Int() == -1 {
+		return nil
+	}
+	if v.CanFloat() && v.Float() != v.Float() {
+		return fault.New("NaN is no number", "write a number"+such(f.Example))
+	}
+	if low, ok := Bound(v.Type(), f.Min); ok && number(v) < low {
+		or := ""
+		if f.MinusOne != "" {
+			or = ", or -1: " + f.MinusOne
+		}
+		return fault.New(fmt.Sprintf("is %v, too small", v.Interface()), "write at least "+f.Min+or)
+	}
+	if high, ok := Bound(v.Type(), f.Max); ok && number(v) > high {
+		return fault.New(fmt.Sprintf("is %v, too large", v.Interface()), "write at most "+f.Max+percent(v, high))
+	}
+	return nil
+}
+
+// percent says what a share is that somebody wrote in percent.
+func percent(v reflect.Value, high float64) string {
+	if x := number(v); v.CanFloat() && high == 1 && x <= 100 {
+		return fmt.Sprintf(", or %g for %g %%", x/100, x)
+	}
+	return ""
+}
+
+// Bound returns the number that a bound in a tag stands for, in the unit of t.
+func Bound(t reflect.Type, text string) (float64, bool) {
+	if isDuration(t) {
+		d, err := time.ParseDuration(text)
+		return float64(d), err == nil
+	}
+	x, err := strconv.ParseFloat(text, 64)
+	return x, err == nil && (t.Kind() >= reflect.Int && t.Kind() <= reflect.Float64)
+}
+
+func number(v reflect.Value) float64 {
+	switch {
+	case v.CanFloat():
+		return v.Float()
+	case v.CanInt():
+		return float64(v.Int())
+	case v.CanUint():
+		return float64(v.Uint())
+	}
+	return 0
+}
+
+var textType = reflect.TypeFor[encoding.TextUnmarshaler]()
+
+func isText(t reflect.Type) bool { return reflect.PointerTo(t).Implements(textType) }
+
+func isDuration(t reflect.Type) bool { return t.Kind() == reflect.Int64 && isText(t) }
+
+// Words says in words what the setting may be.
+func (f *Field) Words() string { return f.words(f.Type) }
+
+func (f *Field) words(t reflect.Type) string {
+	switch {
+	case len(f.Enum) > 0:
+		return "one of " + strings.Join(f.Enum, ", ")
+	case isDuration(t):
+		return "a duration such as 250ms or 10s"
+	case t.Kind() == reflect.Pointer:
+		return f.words(t.Elem())
+	case t.Kind() == reflect.Slice:
+		return "a list"
+	case t.Kind() == reflect.Struct, t.Kind() == reflect.Map:
+		return "fields (name: value)"
+	case t.Kind() == reflect.Bool:
+		return "true or false"
+	case t.Kind() == reflect.String && f.Form != "":
+		return f.Form
+	case t.Kind() == reflect.String:
+		return "a text"
+	case t.Kind() == reflect.Float64, t.Kind() == reflect.Float32:
+		return "a number"
+	}
+	return "a whole number"
+}
+
+// wants is words for a value of the type, with the example if that says more.
+func (f *Field) wants(t reflect.Type) string {
+	words := f.words(t)
+	if len(f.Enum) > 0 || strings.Contains(words, "such as") || t.Kind() == reflect.Bool {
+		return words
+	}
+	return words + such(f.Example)
+}
+
+func such(example string) string {
+	if example == "" {
+		return ""
+	}
+	return ", such as " + example
+}
