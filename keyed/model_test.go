@@ -118,7 +118,7 @@ func (m *model) grant(now time.Duration, w *modelWaiter) bool {
 // settle corrects what whoever sent f was charged by so much.
 func (m *model) settle(f flight, by float64) {
 	if r := m.rooms[f.key]; r != nil && f.charged > 0 {
-		r.Settle(int(f.Class), f.User, f.Tenant, by)
+		r.AdjustCost(int(f.Class), f.User, f.Tenant, by)
 	}
 }
 

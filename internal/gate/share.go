@@ -97,7 +97,7 @@ func (a *Account) charge(r *room.Room, units float64) bool {
 	if r == nil {
 		return false
 	}
-	r.Settle(int(a.class), a.User, a.Tenant, units)
+	r.AdjustCost(int(a.class), a.User, a.Tenant, units)
 	return true
 }
 

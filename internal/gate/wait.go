@@ -27,12 +27,12 @@ type Line struct {
 func (l *Line) Enqueue(f *Front, now time.Duration, w *Waiter, until Bounds) (displaced *room.Waiter, inVain *weir.Rejection, ok bool) {
 	// 1. The room counts the newcomer, whatever becomes of it.
 	l.Room.SetPace(l.Pace)
-	l.Room.Knock(now, &w.Waiter)
+	l.Room.CountArrival(now, &w.Waiter)
 
 	// 2. It is refused if its turn would come too late, also newest first.
 	w.expireBy(now, until, l.Median)
 	if wait, late := l.late(now, w, until); late && l.Room.Len() > 0 {
-		turned := l.Room.Turn(&w.Waiter)
+		turned := l.Room.PreferNewest(&w.Waiter)
 		if _, late := l.late(now, w, until); late || !turned {
 			return nil, f.vain(now, wait, until, l.Median), false
 		}

@@ -80,7 +80,7 @@ func turnover(b *testing.B, c crowd, others bool) {
 	for _, w := range in {
 		now++
 		w.Expires = now + time.Second
-		r.Knock(now, w)
+		r.CountArrival(now, w)
 		r.Push(now, w)
 	}
 	waiter := float64(heapInUse()-before) / float64(len(in))
@@ -97,7 +97,7 @@ func turnover(b *testing.B, c crowd, others bool) {
 			w, absent[i%len(absent)] = absent[i%len(absent)], w
 		}
 		w.Expires = now + time.Second
-		r.Knock(now, w)
+		r.CountArrival(now, w)
 		if _, ok := r.Push(now, w); !ok {
 			b.Fatal("no place")
 		}

@@ -1,11 +1,10 @@
 package room
 
-// victim returns who has to go for w in a room that is full: the last of the tenant
-// that has to give a place (loser). w counts as the last of its own tenant's. Where
-// that is the one to go w is refused, unless its tenant's newest goes first: then
-// its oldest goes. A nil victim means that w is refused, or has a place of its own
-// if it has one by right (free). In a queue that stands a tenant has a reason to put
-// its newest first as soon as it has to give a place.
+// victim returns who loses its place to w in a full room: the last waiter of the
+// tenant that has to give one (loser). If that is w's own tenant, w itself is refused,
+// unless the tenant's newest goes first: then its oldest loses. nil means that w is
+// refused; or, if free, that w takes a place kept open for small tenants. In a standing
+// queue, having to give a place is a reason to put a tenant's newest first.
 func (r *Room) victim(w *Waiter, free bool) *Waiter {
 	if r.standing.is {
 		r.turn()
@@ -14,16 +13,16 @@ func (r *Room) victim(w *Waiter, free bool) *Waiter {
 	if tenant == 0 || r.tenants.all[tenant].back == nil {
 		return nil
 	}
-	r.crowded(tenant)
+	r.reasonIfStanding(tenant)
 	if own && (free || !r.newestFirst(tenant)) {
 		return nil
 	}
 	return r.last(tenant)
 }
 
-// loser returns which tenant has to give a place to w, and whether that is w's own:
-// one of the lowest class below w's, or in w's own class the one with the greatest
-// load, of the users first and then of that user's tenants.
+// loser returns which tenant has to give a place to w, and whether that is w's own.
+// It is of the lowest class below w's. In w's own class it is of the user with the
+// greatest load, and of that user the tenant with the greatest load.
 func (r *Room) loser(w *Waiter, free bool) (tenant uint32, own bool) {
 	losing := r.outranked(w)
 	c := &r.classes[losing]
@@ -35,7 +34,7 @@ func (r *Room) loser(w *Waiter, free bool) (tenant uint32, own bool) {
 		turn = -turn
 	}
 	user := r.users.find(w.User, uint32(losing))
-	if load := r.userLoad(user) + cost(w)/w.UserWeight; !c.mine(r.users.spots, user, load, turn, free) {
+	if load := r.userLoad(user) + cost(w)/w.UserWeight; !c.mustGo(r.users.spots, user, load, turn, free) {
 		return r.worstTenant(c.longest[0]), false
 	}
 	if user == 0 || r.users.spots[user].longest == 0 {
@@ -43,7 +42,7 @@ func (r *Room) loser(w *Waiter, free bool) (tenant uint32, own bool) {
 	}
 	inner := &r.inner[user]
 	tenant = r.tenants.find(w.Tenant, user)
-	if load := r.tenantLoad(tenant) + cost(w)/w.TenantWeight; !inner.mine(r.tenants.spots, tenant, load, turn, free) {
+	if load := r.tenantLoad(tenant) + cost(w)/w.TenantWeight; !inner.mustGo(r.tenants.spots, tenant, load, turn, free) {
 		return r.worstTenant(user), false
 	}
 	return tenant, true
@@ -51,11 +50,11 @@ func (r *Room) loser(w *Waiter, free bool) (tenant uint32, own bool) {
 
 func (r *Room) worstTenant(user uint32) uint32 { return r.inner[user].longest[0] }
 
-// mine reports whether flow own, 0 if it is not known, is the one to go with a
-// newcomer that makes its load so much. Whoever has one waiter only has none to
-// spare, whatever it costs; where nobody has, it is a matter of whose turn would
-// come last.
-func (l *level) mine(fs []spot, own uint32, load float64, turn int32, free bool) bool {
+// mustGo reports whether flow own, 0 if it is unknown, is the one to give a place, if
+// a newcomer makes its load so much. A flow with one waiter has none to spare,
+// whatever that one costs. Where all are like that, the flow whose turn comes last
+// must give.
+func (l *level) mustGo(fs []spot, own uint32, load float64, turn int32, free bool) bool {
 	if len(l.longest) == 0 || l.longest[0] == own {
 		return true
 	}
@@ -70,8 +69,7 @@ func (l *level) mine(fs []spot, own uint32, load float64, turn int32, free bool)
 	return free || l.ready[fs[worst].ready-1].before(newcomer)
 }
 
-// alike is by how much of themselves loads differ that are the same but for
-// rounding.
+// alike is the part by which equal loads may differ through rounding.
 const alike = 1e-9
 
 // count counts a tenant's waiters, up to most.
@@ -88,12 +86,11 @@ func (r *Room) count(tenant uint32, most int) (n int) {
 	return n
 }
 
-// A flow's load says how much it has waiting for its weight: each waiter's cost by
-// its weight, but 0 for a single waiter. Whoever has one waiter has the least that
-// it can, so it has a load of none, and what that one costs counts against it when
-// it is served.
+// A flow's load is the cost of its waiters, each divided by its weight, but 0 for a
+// single waiter. One waiter is the least that a flow can have. What that one costs is
+// charged when it is served.
 
-// leastLoad is what rounding leaves of the load of more than one at least.
+// leastLoad is the least load of more than one waiter, whatever rounding does.
 const leastLoad = 1. / maxWeight
 
 // alone returns a user's waiter if it has one only.
@@ -135,10 +132,9 @@ func (r *Room) tenantLoad(tenant uint32) float64 {
 	return r.tenants.spots[tenant].load
 }
 
-// Who has to go when a level is too full is the last of the flow with the
-// greatest load, kept at the root of a heap. Among equal loads it is the flow
-// whose turn comes last, so that among flows of one waiter each the last waiter is
-// the last.
+// The flow with the greatest load stands at the root of a heap, because it has to give
+// a place when the room is full. Among equal loads it is the flow whose turn comes
+// last.
 
 // worse reports whether a would have to go before b.
 func (l *level) worse(fs []spot, a, b uint32) bool {

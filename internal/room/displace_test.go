@@ -85,7 +85,7 @@ func TestDisplacedNewestFirst(t *testing.T) {
 func TestAFewOfEachWaitInAStandingQueue(t *testing.T) {
 	r := standingRoom(t, Adaptive) // 4 of nobody's wait, and 4 may
 	r.SetPace(Pace{Interval: 100 * ms, Keep: 7})
-	r.standing.hope = 1
+	r.standing.promising = 1
 	push := func(tenant string) (displaced string) {
 		out, ok := r.Push(201*ms, &Waiter{Class: 1, Tenant: tenant, Units: 1, Expires: Never})
 		if !ok {
@@ -150,7 +150,7 @@ func TestFullByName(t *testing.T) {
 func TestHopeIsOfOneTenant(t *testing.T) {
 	r := standingRoom(t, Adaptive) // 4 of nobody's wait
 	r.SetPace(Pace{Interval: 100 * ms, Keep: 7})
-	r.standing.hope = 3
+	r.standing.promising = 3
 	if r.Kept() != 3 {
 		t.Errorf("one tenant's: %d may wait, want 3", r.Kept())
 	}
@@ -179,14 +179,14 @@ func TestNoShareOfOnePlace(t *testing.T) {
 	}
 }
 
-// flood has so many users and tenants send three times what a room serves, for a
+// inundate has so many users and tenants send three times what a room serves, for a
 // second.
-func flood(r *Room, user, tenant func(i int) string) {
+func inundate(r *Room, user, tenant func(i int) string) {
 	for at, i := 0*ms, 0; at < 1000*ms; at += 10 * ms {
 		for range 3 {
 			i++
 			w := &Waiter{Class: 1, User: user(i), Tenant: tenant(i), Units: 1, Expires: Never}
-			r.Knock(at, w)
+			r.CountArrival(at, w)
 			r.Push(at, w)
 		}
 		r.Serve(r.Next(at))
@@ -213,7 +213,7 @@ func TestWhoseQueueIsCut(t *testing.T) {
 	}
 	for _, tt := range tests {
 		r := newRoom(50, Adaptive)
-		flood(r, tt.user, tt.tenant)
+		inundate(r, tt.user, tt.tenant)
 		tt.flooding.Class = 1
 		if got := r.placesFor(&tt.flooding); got != r.Kept() || got > 8 {
 			t.Errorf("%s: %d may wait, want %d", tt.name, got, r.Kept())

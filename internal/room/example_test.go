@@ -14,7 +14,7 @@ func Example() {
 	r.Configure(100, room.FIFO)
 	come := func(now time.Duration, class int8, tenant string) {
 		w := &room.Waiter{Expires: room.Never, Units: 1, Class: class, Tenant: tenant}
-		r.Knock(now, w)
+		r.CountArrival(now, w)
 		r.Push(now, w)
 	}
 	come(1, 1, "many")

@@ -16,12 +16,11 @@ type class struct {
 	arrears float64 // units that it may be served out of turn
 }
 
-// SetShares guarantees classes a share of what is served, by units: while somebody
-// waits in a class and somebody in one above it, the class is served that share of
-// what is served then, and no more out of turn. What is served while nothing waits
-// above it does not count. A class with a share also keeps that share of the
-// places. The default is 0, strict priority. What is not a number or negative is
-// taken for 0, and if all exceed 1 together they are cut in proportion.
+// SetShares guarantees classes a share of the units served. It holds while somebody
+// waits in the class and somebody above it. What is served while nothing waits above
+// the class does not count. A class with a share also keeps that share of the places.
+// The default is 0, strict priority. A share that is negative or not a number counts
+// as 0. Shares that exceed 1 together are cut in proportion.
 func (r *Room) SetShares(shares [Classes]float64) {
 	sum := 0.
 	for i, s := range shares {
@@ -70,7 +69,7 @@ func (r *Room) nextClass() int {
 	return highest
 }
 
-// account enters that w, still waiting, is served.
+// account counts w, which still waits, as served.
 func (r *Room) account(w *Waiter) {
 	units := cost(w)
 	for i := range r.highest() {
@@ -112,8 +111,8 @@ func (r *Room) outranked(w *Waiter) int {
 	return own
 }
 
-// The hierarchy is waiters of tenants of users of classes. What a waiter changes
-// at one level it changes at those above.
+// The hierarchy: a class has users, a user has tenants, a tenant has waiters. What
+// changes at one level changes those above.
 
 // next returns the tenant that goes next in a class that somebody waits in.
 func (r *Room) next(class int) uint32 {
@@ -123,13 +122,12 @@ func (r *Room) next(class int) uint32 {
 // head returns who goes next in a class that somebody waits in.
 func (r *Room) head(class int) *Waiter { return r.first(r.next(class)) }
 
-// enter adds w to its tenant, that to its user, and that to its class. Among equal
-// tags newcomers go behind, or before the others where the newest goes first, as
-// it does among a tenant's waiters; not though where so many pass through that the
-// room cannot remember them, or those who come back would never have a turn. It
-// reports whether nobody waited of whoever answers for it (see answering).
+// enter adds w to its tenant, user and class. Among equal tags newcomers go last, or
+// first where the newest goes first. They go last as well if more flows pass through
+// than the room can remember: otherwise those who come back would never have a turn.
+// It reports whether nobody of w's user waited (see answering).
 func (r *Room) enter(w *Waiter) (first bool) {
-	c, turn := &r.classes[w.Class], r.take()
+	c, turn := &r.classes[w.Class], r.nextTurn()
 	user := r.user(w.User, int(w.Class))
 	w.flow = r.tenants.get(w.Tenant, user, r.size)
 	ofUser, ofTenant := r.userLoad(user), r.tenantLoad(w.flow)
@@ -162,18 +160,18 @@ func (r *Room) user(name string, class int) uint32 {
 }
 
 // take draws the next turn among equal tags.
-func (r *Room) take() int32 {
+func (r *Room) nextTurn() int32 {
 	if r.turns++; r.turns == math.MaxInt32 {
 		r.turns = 1
 	}
 	return r.turns
 }
 
-// memory is how many users, and how many tenants, the room remembers of whom nobody
-// waits.
+// memory returns how many users, and how many tenants, are remembered while nobody of
+// them waits.
 func (r *Room) memory() int { return max(64, r.size) }
 
-// join is told of a flow's newcomer, and what its load is then if it is not alone.
+// join adds a newcomer to a flow. load is the flow's new load if it is not alone.
 func (r *Room) join(l *level, f *flows, i uint32, load float64, turn int32) {
 	at := &f.spots[i]
 	if at.longest != 0 {
@@ -187,13 +185,13 @@ func (r *Room) join(l *level, f *flows, i uint32, load float64, turn int32) {
 	l.weigh(f.spots, i, r.size)
 }
 
-// charge enters that w is served.
+// charge counts w as served.
 func (r *Room) charge(w *Waiter) {
 	if !w.Queued() {
 		return
 	}
 	r.account(w)
-	units, turn := cost(w), r.take()
+	units, turn := cost(w), r.nextTurn()
 	r.usual.add(units)
 	behind := credit * float64(r.usual)
 	user := r.tenants.all[w.flow].in
@@ -278,17 +276,14 @@ func (r *Room) forget(f *flows, i uint32) {
 // flow's first waiter starts at the virtual time of its level, or at the flow's old
 // tag while that is still ahead.
 //
-// In any time in which two flows both have somebody waiting, what they are served
-// by weight differs by no more than one waiter's units by weight of each, and the
-// credit that one of them may have come with, whatever the gate's speed does
-// meanwhile.
+// While two flows both have somebody waiting, what they are served, by weight, differs
+// by at most one waiter of each and the credit. The speed of the gate does not matter.
 //
-// The paper's virtual time is the tag of whoever was served last. Here it stays
-// behind that by a credit of a few turns: whoever comes after a pause may be served
-// so many at once before those that always have somebody waiting. Else two requests
-// of a light flow that happen to come together count as a flood for a whole round,
-// and the more others there are the longer that is. The flow has to stay away for as
-// many rounds before it has the credit again, so over time it gains nothing.
+// In the paper virtual time is the tag of the flow served last. Here it stays behind
+// that by a credit of a few turns. A flow that comes after a pause may be served that
+// many at once. Otherwise two requests of a light flow that come together count as a
+// flood for a whole round, which is long if there are many flows. The flow must stay
+// away for as many rounds to have the credit again, so over time it gains nothing.
 type level struct {
 	ready   tags     // of those that have somebody waiting
 	idle    tags     // of those that have not, as long as they are ahead of virtual time
@@ -302,7 +297,7 @@ type level struct {
 // 43, 32, 14, 12 and 12 ms at the 99th percentile with a credit of 0, 1, 2, 3 and 4.
 const credit = 3
 
-// usual keeps the mean of what is served at a time, of the last 16 or so.
+// usual is the mean of the units served at a time, over the last 16 or so.
 type usual float64
 
 func (u *usual) add(units float64) {
@@ -312,7 +307,7 @@ func (u *usual) add(units float64) {
 	*u += (usual(units) - *u) / 16
 }
 
-// join is told that flow i, which may be idle or new, has somebody waiting now.
+// join adds flow i, which may be idle or new, to those with somebody waiting.
 func (l *level) join(fs []spot, i uint32, turn int32, most int) {
 	e := entry{l.now, turn, i}
 	if fs[i].ready != 0 {
@@ -364,4 +359,116 @@ func (l *level) tag(fs []spot, i uint32) float64 {
 		return e.tag
 	}
 	return l.now
+}
+
+// AdjustCost charges a tenant of a user in a class so many units more, or less if they
+// are negative, once it is known what its work has really cost. Its next turn comes
+// later or earlier. Nobody falls below virtual time. It does nothing while nobody
+// waits in the class.
+func (r *Room) AdjustCost(class int, user, tenant string, units float64) {
+	if class < 0 || class >= Classes || units == 0 || math.IsNaN(units) {
+		return
+	}
+	c := &r.classes[class]
+	if c.n == 0 {
+		return
+	}
+	by := max(-maxUnits, min(units, maxUnits))
+	ofUser, ofTenant := 1., 1.
+	if r.weights != nil {
+		ofUser, ofTenant = r.weights(user, tenant)
+	}
+	u := r.users.find(user, uint32(class))
+	if u != 0 && len(r.inner[u].longest) > 0 {
+		inner := &r.inner[u]
+		ofUser = inner.weight
+		if t := r.tenants.find(tenant, u); t != 0 && r.tenants.all[t].back != nil {
+			ofTenant = r.tenants.all[t].back.TenantWeight
+		}
+		r.correct(inner, &r.tenants, tenant, u, by/weight(ofTenant))
+	}
+	r.correct(&c.level, &r.users, user, uint32(class), by/weight(ofUser))
+}
+
+// correct moves the tag of the flow of that name.
+func (r *Room) correct(l *level, f *flows, name string, in uint32, by float64) {
+	i := f.find(name, in)
+	if i == 0 {
+		if by < 0 || f.idle >= r.memory() {
+			return
+		}
+		if f == &r.users {
+			i = r.user(name, int(in))
+		} else {
+			i = f.get(name, in, r.size)
+		}
+		f.idle++
+		l.idle.push(f.spots, entry{l.now, r.nextTurn(), i}, r.memory())
+	}
+	e, heap := l.at(f.spots, i)
+	e.tag = max(l.now, e.tag+by)
+	heap.fix(f.spots, int(f.spots[i].ready-1))
+	if f.spots[i].longest != 0 {
+		l.weigh(f.spots, i, r.size)
+	}
+	r.sweep(l, f)
+}
+
+// Reweigh changes the weights of those that wait. Each stays as many units ahead of
+// the next as it is. Otherwise a charge under a small weight would be a debt for ages
+// under a large one. weights is kept: AdjustCost asks it about those who do not wait.
+func (r *Room) Reweigh(weights func(user, tenant string) (userWeight, tenantWeight float64)) {
+	r.weights = weights
+	if weights == nil {
+		return
+	}
+	for _, w := range r.expiry {
+		ofTenant := w.TenantWeight
+		w.UserWeight, w.TenantWeight = weights(w.User, w.Tenant)
+		w.tidy()
+		user := r.tenants.all[w.flow].in
+		if inner := &r.inner[user]; r.tenants.all[w.flow].back == w {
+			inner.rescale(r.tenants.spots, w.flow, ofTenant/w.TenantWeight)
+		}
+		if ofUser := r.inner[user].weight; ofUser > 0 {
+			r.classes[w.Class].rescale(r.users.spots, user, ofUser/w.UserWeight)
+		}
+		r.inner[user].weight = w.UserWeight
+		r.users.spots[user].load, r.tenants.spots[w.flow].load = 0, 0
+	}
+	for _, w := range r.expiry {
+		user := r.tenants.all[w.flow].in
+		if r.alone(user) == nil {
+			r.users.spots[user].load += cost(w) / w.UserWeight
+		}
+		if r.aloneOf(w.flow) == nil {
+			r.tenants.spots[w.flow].load += cost(w) / w.TenantWeight
+		}
+	}
+	for i := range r.classes {
+		c := &r.classes[i]
+		c.reweigh(r.users.spots)
+		for _, user := range c.longest {
+			r.inner[user].reweigh(r.tenants.spots)
+		}
+	}
+}
+
+// rescale keeps flow i as many units ahead of the next flow as it is when its weight
+// changes. Tags are units divided by weights.
+func (l *level) rescale(fs []spot, i uint32, by float64) {
+	if by == 1 {
+		return
+	}
+	e, heap := l.at(fs, i)
+	least := heap[0].tag
+	e.tag = least + (e.tag-least)*by
+	heap.fix(fs, int(fs[i].ready-1))
+}
+
+// reweigh makes the heap of loads anew.
+func (l *level) reweigh(fs []spot) {
+	for i := len(l.longest) - 1; i >= 0; i-- {
+		l.sift(fs, i)
+	}
 }

@@ -30,7 +30,7 @@ func feed(t *testing.T, r *Room, units float64, sources ...*source) (shares []fl
 				s.due -= cost(&s.name)
 				w := s.name
 				w.Owner, w.Expires = s, Never
-				r.Knock(now, &w)
+				r.CountArrival(now, &w)
 				out, ok := r.Push(now, &w)
 				if !ok {
 					s.refused++
@@ -203,7 +203,7 @@ func TestInventedTenantsGainNothing(t *testing.T) {
 						invented++
 						w.Tenant = fmt.Sprint(invented % 10_000)
 					}
-					r.Knock(now, &w)
+					r.CountArrival(now, &w)
 					out, ok := r.Push(now, &w)
 					if !ok {
 						s.refused++
@@ -239,7 +239,7 @@ func TestVictimsAreServed(t *testing.T) {
 				pushed := func(now int, tenant string) *Waiter {
 					w := &Waiter{Tenant: tenant, Owner: tenant, Units: 1, Class: 1, Expires: Never}
 					at := ms * 10 * timeOf(now)
-					r.Knock(at, w)
+					r.CountArrival(at, w)
 					if out, ok := r.Push(at, w); out != nil && out.Owner.(string)[0] == 'v' {
 						t.Fatal("a victim is displaced")
 					} else if !ok && tenant[0] == 'v' {
@@ -290,7 +290,7 @@ func TestSettledCostsAreShared(t *testing.T) {
 		w := r.Next(now)
 		r.Serve(w)
 		s := w.Owner.(*source)
-		r.Settle(0, "", w.Tenant, math.Trunc(real[s])-float64(w.Units))
+		r.AdjustCost(0, "", w.Tenant, math.Trunc(real[s])-float64(w.Units))
 		spent[s] += real[s]
 		all += real[s]
 	}
@@ -349,7 +349,7 @@ func TestNoInversions(t *testing.T) {
 		at := ms * timeOf(now)
 		for range rng.IntN(3) {
 			w := &Waiter{Class: int8(rng.IntN(Classes)), Tenant: string(rune('a' + rng.IntN(9))), Units: 1 + rng.Int64N(9), Expires: at + 300*ms}
-			r.Knock(at, w)
+			r.CountArrival(at, w)
 			r.Push(at, w)
 		}
 		for w := r.Expired(at); w != nil; w = r.Expired(at) {
@@ -391,7 +391,7 @@ func TestGuaranteedShares(t *testing.T) {
 			at := ms * timeOf(now)
 			for class := range int8(Classes) { // all send more than there is
 				for range 2 {
-					r.Knock(at, &Waiter{Class: class})
+					r.CountArrival(at, &Waiter{Class: class})
 					r.Push(at, &Waiter{Class: class, Units: 1 + rng.Int64N(4), Expires: Never})
 				}
 			}
@@ -520,7 +520,7 @@ func serveNext(r *Room, n int) (w *Waiter) {
 // room remembers, and more.
 func fillMemory(r *Room) {
 	for i := range 2 * r.memory() {
-		r.Settle(1, "", fmt.Sprint("debtor", i), 1e6)
+		r.AdjustCost(1, "", fmt.Sprint("debtor", i), 1e6)
 	}
 }
 

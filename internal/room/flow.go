@@ -168,13 +168,13 @@ func (h *tags) drop(fs []spot, i uint32) (e entry) {
 	*h = (*h)[:last]
 	if at < last {
 		h.put(fs, at, moved)
-		h.settle(fs, at)
+		h.fix(fs, at)
 	}
 	return e
 }
 
-// settle brings the entry at i to where it belongs.
-func (h tags) settle(fs []spot, i int) {
+// fix brings the entry at i to where it belongs.
+func (h tags) fix(fs []spot, i int) {
 	if !h.up(fs, i) {
 		h.down(fs, i)
 	}

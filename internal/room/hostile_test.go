@@ -88,7 +88,7 @@ func TestHostileNumbers(t *testing.T) {
 				User: names[rng.IntN(len(names))], Tenant: names[rng.IntN(len(names))],
 				UserWeight: floats[rng.IntN(len(floats))], TenantWeight: floats[rng.IntN(len(floats))],
 				Expires: times[rng.IntN(len(times))], Deadline: times[rng.IntN(len(times))]}
-			r.Knock(at*ms, w)
+			r.CountArrival(at*ms, w)
 			if ahead := r.Ahead(w); ahead < 0 {
 				t.Fatalf("%d units are ahead", ahead)
 			}
@@ -101,7 +101,7 @@ func TestHostileNumbers(t *testing.T) {
 					r.Serve(w)
 				}
 			case 2:
-				r.Settle(rng.IntN(8)-2, w.User, w.Tenant, floats[rng.IntN(len(floats))]*float64(units[rng.IntN(len(units))]))
+				r.AdjustCost(rng.IntN(8)-2, w.User, w.Tenant, floats[rng.IntN(len(floats))]*float64(units[rng.IntN(len(units))]))
 			case 3:
 				of := floats[rng.IntN(len(floats))]
 				r.Reweigh(func(string, string) (float64, float64) { return of, of })

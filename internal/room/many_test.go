@@ -185,9 +185,9 @@ func (m *many) reason(o *one) {
 	m.last = path{user: o.own().user}
 }
 
-func (m *many) crowded(o *one) {
+func (m *many) reasonIfStanding(o *one) {
 	if m.standing.is {
-		m.single.crowded()
+		m.single.reasonIfStanding()
 		m.reason(o)
 	}
 }
@@ -230,7 +230,7 @@ func (m *many) next(now time.Duration) *one {
 	if len(m.queue) == 0 {
 		return nil
 	}
-	m.standing.look(now, m.pace.Interval)
+	m.standing.judge(now, m.pace.Interval)
 	for c := m.highest() - 1; c >= 0; c-- {
 		if m.count(c) > 0 && m.shares[c] > 0 && m.arrears[c]+m.shares[c]*m.cost(m.head(c)) >= m.cost(m.head(c))-1e-9 {
 			return m.head(c)
@@ -331,7 +331,7 @@ func (m *many) victim(o *one, free bool) *one {
 	if len(of) == 0 {
 		return nil
 	}
-	m.crowded(of[0])
+	m.reasonIfStanding(of[0])
 	if of[0].own() == o.own() && (free || !m.reversed(o)) {
 		return nil
 	}
@@ -350,19 +350,19 @@ func (m *many) loser(o *one, free bool) []*one {
 	}
 	tenants, users := o.levels()
 	newest := m.newestFirst()
-	if !m.mine(users, o.user, m.weighed(users, o), newest, free) {
+	if !m.mustGo(users, o.user, m.weighed(users, o), newest, free) {
 		return m.worstOf(users)
 	}
 	if len(m.of(tenants, "", true)) == 0 {
 		return nil
 	}
-	if !m.mine(tenants, o.tenant, m.weighed(tenants, o), newest, free) {
+	if !m.mustGo(tenants, o.tenant, m.weighed(tenants, o), newest, free) {
 		return m.worstOf(tenants)
 	}
 	return m.of(tenants, o.tenant, false)
 }
 
-func (m *many) mine(p path, own string, more float64, newest, free bool) bool {
+func (m *many) mustGo(p path, own string, more float64, newest, free bool) bool {
 	if len(m.of(p, "", true)) == 0 {
 		return true
 	}
@@ -382,11 +382,11 @@ func (m *many) mine(p path, own string, more float64, newest, free bool) bool {
 
 func (m *many) knock(now time.Duration, o *one) {
 	m.single.knock(now)
-	m.standing.crowds.came[o.class]++
+	m.standing.flood.came[o.class]++
 }
 
 func (m *many) meets(o *one) {
-	m.standing.crowds.meets(m.answering(o) == 0)
+	m.standing.flood.count(m.answering(o) == 0)
 }
 
 func (m *many) answering(o *one) int {
@@ -399,7 +399,7 @@ func (m *many) answering(o *one) int {
 
 func (m *many) push(now time.Duration, o *one) (displaced *one, ok bool) {
 	places := m.size
-	if c := &m.standing.crowds; m.standing.is && c.class[o.class] && (c.many || m.answering(o) >= modest) {
+	if c := &m.standing.flood; m.standing.is && c.class[o.class] && (c.many || m.answering(o) >= modest) {
 		places = m.kept()
 	}
 	if m.size > 0 || len(m.queue) < places {

@@ -62,7 +62,7 @@ func (b *both) arrive(arg uint32) {
 	}
 	w := &Waiter{Expires: o.expires, Units: o.units, Owner: o.id, Class: o.class, User: o.user, Tenant: o.tenant,
 		UserWeight: o.ofUser, TenantWeight: o.ofTenant, Deadline: o.deadline}
-	b.r.Knock(b.now, w)
+	b.r.CountArrival(b.now, w)
 	b.m.knock(b.now, o)
 	if ahead := b.r.Ahead(w); ahead < 0 || len(b.m.queue) == 0 && ahead != 0 {
 		b.t.Fatalf("%d units ahead, and %d wait", ahead, len(b.m.queue))
@@ -123,7 +123,7 @@ func (b *both) expire() {
 		o := b.m.expiry[0]
 		b.same("expired", w, o)
 		b.r.Expire(w)
-		b.m.crowded(o)
+		b.m.reasonIfStanding(o)
 		b.m.leave(o)
 		b.gone(o)
 	}
@@ -132,14 +132,14 @@ func (b *both) expire() {
 func (b *both) settle(arg uint32) {
 	class, units := int8(arg%Classes), float64(arg>>2%16)-6
 	user, tenant := b.name("u", arg>>7%3), b.name("t", arg>>9)
-	b.r.Settle(int(class), user, tenant, units)
+	b.r.AdjustCost(int(class), user, tenant, units)
 	b.m.settle(class, user, tenant, units, b.weigh)
 }
 
 // turn is what the gate does for a newcomer that would come too late.
 func (b *both) turn(arg uint32) {
 	o := &one{class: int8(arg >> 5 % Classes), user: b.name("u", arg>>7%3), tenant: b.name("t", arg>>9)}
-	b.r.Turn(&Waiter{Class: o.class, User: o.user, Tenant: o.tenant})
+	b.r.PreferNewest(&Waiter{Class: o.class, User: o.user, Tenant: o.tenant})
 	b.m.turn()
 	b.m.reason(o)
 }
@@ -172,7 +172,7 @@ func (b *both) step(op, arg uint32) {
 		if o := b.any(arg); o != nil {
 			b.r.GiveUp(b.now, b.in[o])
 			if b.now-o.arrived >= b.m.pace.Service {
-				b.m.standing.desert(b.now)
+				b.m.standing.gaveUp(b.now)
 				b.m.reason(o)
 			}
 			b.m.leave(o)
@@ -301,14 +301,14 @@ func (s *single) kept() int {
 	if s.order == Adaptive && s.pace.Keep > 0 {
 		kept = min(kept, s.pace.Keep)
 		if s.standing.is {
-			kept = min(kept, s.standing.hope)
+			kept = min(kept, s.standing.promising)
 		}
 	}
 	return kept
 }
 
 func (s *single) newestFirst() bool {
-	return s.order == LIFO || s.order == Adaptive && (s.standing.newest || s.standing.deserted)
+	return s.order == LIFO || s.order == Adaptive && (s.standing.newest || s.standing.impatient)
 }
 
 func (s *single) full() bool {
@@ -323,7 +323,7 @@ func (s *single) turn() bool {
 	return s.newestFirst()
 }
 
-func (s *single) crowded() bool {
+func (s *single) reasonIfStanding() bool {
 	if s.standing.is {
 		return s.turn()
 	}
@@ -341,7 +341,7 @@ func (s *single) knock(now time.Duration) {
 	if len(s.queue) == 0 && !s.standing.lasts(now, s.pace.Interval) {
 		s.standing.begin(now)
 	}
-	s.standing.look(now, s.pace.Interval)
+	s.standing.judge(now, s.pace.Interval)
 	s.standing.arrived++
 }
 
@@ -351,7 +351,7 @@ func (s *single) push(now time.Duration, w *one) (displaced *one, ok bool) {
 		places = s.kept()
 	}
 	if len(s.queue) >= places {
-		if s.size == 0 || !s.crowded() {
+		if s.size == 0 || !s.reasonIfStanding() {
 			return nil, false
 		}
 		displaced = s.queue[0]
@@ -368,7 +368,7 @@ func (s *single) next(now time.Duration) *one {
 	if len(s.queue) == 0 {
 		return nil
 	}
-	s.standing.look(now, s.pace.Interval)
+	s.standing.judge(now, s.pace.Interval)
 	if s.newestFirst() {
 		return s.queue[len(s.queue)-1]
 	}
@@ -377,7 +377,7 @@ func (s *single) next(now time.Duration) *one {
 
 func (s *single) giveUp(now time.Duration, w *one) {
 	if now-w.arrived >= s.pace.Service {
-		s.standing.desert(now)
+		s.standing.gaveUp(now)
 	}
 	s.remove(w)
 }
@@ -490,7 +490,7 @@ func (p *twins) step(op, arg int) {
 			o := p.s.expiry[0]
 			p.same("expired", id(w), o.id)
 			p.r.Expire(w)
-			p.s.crowded()
+			p.s.reasonIfStanding()
 			p.s.remove(o)
 			p.gone(o.id)
 		}
@@ -499,7 +499,7 @@ func (p *twins) step(op, arg int) {
 			p.configure(arg/8%40, Order(arg/512%3), arg%5*3)
 		} else {
 			w := &Waiter{Class: p.class, User: p.user, Tenant: p.user}
-			p.same("turn", p.r.Turn(w), p.s.turn())
+			p.same("turn", p.r.PreferNewest(w), p.s.turn())
 		}
 	default:
 		p.now += time.Duration(arg%30) * ms
@@ -512,7 +512,7 @@ func (p *twins) arrive(arg int) {
 	expires := p.now + time.Duration(arg%7)*50*ms // many at the same time
 	w := &Waiter{Expires: expires, Units: int64(1 + arg%4), Owner: p.ids, Class: p.class, User: p.user, Tenant: p.user}
 	o := &one{id: p.ids, expires: expires, units: w.Units}
-	p.r.Knock(p.now, w)
+	p.r.CountArrival(p.now, w)
 	p.s.knock(p.now)
 	var ahead int64
 	if !p.s.newestFirst() {

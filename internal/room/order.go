@@ -101,18 +101,16 @@ func (r *Room) reorder(order Order) {
 	}
 }
 
-// reasons tells whose order turns when the newest goes first. One tenant's flood,
-// or its deadlines that nobody could meet, would otherwise turn the order of all
-// the others, whose short queues are served in time as they are.
+// reasons says whose order turns when the newest goes first. Otherwise one tenant's
+// flood, or its hopeless deadlines, would turn the order of all others, whose short
+// queues are served in time as they are.
 //
-// So among a tenant's own waiters the newest goes first only if the tenant has
-// given a reason since the newest goes first at all, in this phase: if it had too
-// many waiting, if one of its own left, ran out of time, or would have come too
-// late. What is left to the whole room is whose turn it is among tenants with equal
-// tags, which those who are few cannot lose for long.
+// So within a tenant the newest goes first only if the tenant has given a reason in
+// this phase: it had too many waiting, or one of its own gave up, expired, or would
+// have been late. Between tenants with equal tags the whole room decides.
 //
-// The mark of a tenant is its newest waiter's, so it costs no memory and goes with
-// the last of them. One who comes back to an empty queue is known by its name if
+// A tenant is marked in its newest waiter. So the mark costs no memory, and goes with
+// the last waiter. A tenant that comes back to an empty queue is recognised by name if
 // it was the last to give a reason.
 type reasons struct {
 	phase uint16 // counts, from 1; when it wraps, marks of 65,535 phases ago count again
@@ -179,7 +177,7 @@ type node struct {
 // insert puts w behind all of the same deadline, into the tree that other is in,
 // or a new one if other is nil.
 func (d *deadlines) insert(other, w *Waiter) {
-	i := d.take(w)
+	i := d.add(w)
 	w.node = i
 	if other == nil {
 		return
@@ -299,7 +297,7 @@ func (d *deadlines) before(w *Waiter, newcomer *Waiter) (units int64) {
 	return units
 }
 
-func (d *deadlines) take(w *Waiter) uint32 {
+func (d *deadlines) add(w *Waiter) uint32 {
 	if len(d.nodes) == 0 {
 		d.nodes = make([]node, 1, 8)
 	}

@@ -134,10 +134,10 @@ func TestAheadOfACrowd(t *testing.T) {
 func TestATenantTurnsItsOwnOrder(t *testing.T) {
 	reasons := map[string]func(r *Room, of *Waiter){
 		"leaves":       func(r *Room, of *Waiter) { r.GiveUp(50*ms, of) },
-		"comes late":   func(r *Room, of *Waiter) { r.Turn(&Waiter{Class: 1, Tenant: "rude"}) },
-		"of its own":   func(r *Room, of *Waiter) { r.Turn(&Waiter{Class: 1, Tenant: "calm"}) },
+		"comes late":   func(r *Room, of *Waiter) { r.PreferNewest(&Waiter{Class: 1, Tenant: "rude"}) },
+		"of its own":   func(r *Room, of *Waiter) { r.PreferNewest(&Waiter{Class: 1, Tenant: "calm"}) },
 		"runs out":     func(r *Room, of *Waiter) { r.standing.is = true; r.Expire(of) },
-		"is too large": func(r *Room, of *Waiter) { r.standing.is, r.standing.crowds.class[1] = true, true; push(r, "rude", 99) },
+		"is too large": func(r *Room, of *Waiter) { r.standing.is, r.standing.flood.class[1] = true, true; push(r, "rude", 99) },
 	}
 	for name, happens := range reasons {
 		r := newRoom(8, Adaptive)
@@ -165,7 +165,7 @@ func TestATenantTurnsItsOwnOrder(t *testing.T) {
 
 func push(r *Room, tenant string, i int) *Waiter {
 	w := &Waiter{Class: 1, Tenant: tenant, Units: 1, Expires: Never, Owner: i}
-	r.Knock(0, w)
+	r.CountArrival(0, w)
 	r.Push(0, w)
 	return w
 }

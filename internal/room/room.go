@@ -31,9 +31,9 @@ const Never = time.Duration(math.MaxInt64)
 
 // Room is a wait room. The zero value has no places; set the size first.
 //
-// Who comes is counted by Knock and let in by Push. Who leaves is taken out by
-// the method that says why: Serve, GiveUp, Expire, or Remove for any other
-// reason; the room learns from the difference.
+// A newcomer is counted by CountArrival and enters by Push. A waiter leaves by the
+// method that says why: Serve, GiveUp, Expire, or Remove for any other reason. The
+// room learns from the reason.
 type Room struct {
 	size     int
 	order    Order
@@ -79,15 +79,15 @@ func (r *Room) Kept() int {
 	if r.order == Adaptive && r.pace.Keep > 0 {
 		kept = min(kept, r.pace.Keep)
 		if r.standing.is && r.oneTenant() {
-			kept = min(kept, r.standing.hope)
+			kept = min(kept, r.standing.promising)
 		}
 	}
 	return kept
 }
 
-// oneTenant reports whether all that wait are one tenant's. How many have a chance is
-// counted of all that come: where there are others, it may be one tenant's many
-// that have none, and which of them wait too many the fair queues know better.
+// oneTenant reports whether all waiters are one tenant's. Chances are counted over all
+// arrivals. With several tenants, only the one with many waiters may have no chance,
+// and the fair queues know better which one that is.
 func (r *Room) oneTenant() bool {
 	seen := false
 	for i := range r.classes {
@@ -103,17 +103,16 @@ func (r *Room) oneTenant() bool {
 	return true
 }
 
-// entitled is how many places a queue that stands leaves to those of whose tenant
-// only a few wait: also where all that wait so far are another's, and none of them
-// has hope beyond fewer.
-func (r *Room) entitled() int {
+// placesForSmall returns how many places a standing queue keeps open for tenants with
+// few waiters.
+func (r *Room) placesForSmall() int {
 	if r.order == Adaptive && r.pace.Keep > 0 {
 		return min(r.size, r.pace.Keep)
 	}
 	return r.size
 }
 
-// places is how many may wait now.
+// places returns how many may wait now.
 func (r *Room) places() int {
 	if r.standing.is {
 		return r.Kept()
@@ -121,25 +120,25 @@ func (r *Room) places() int {
 	return r.size
 }
 
-// placesFor is how many may wait now for w to have one.
+// placesFor returns how many may wait now, w included.
 func (r *Room) placesFor(w *Waiter) int {
-	c := &r.standing.crowds
+	c := &r.standing.flood
 	if !c.class[w.Class] || !c.many && r.answering(w, modest) < modest {
 		return r.size
 	}
 	return r.places()
 }
 
-// NewestFirst reports whether the newest goes first now: among tenants whose turn is
-// the same, and among the waiters of those that have given a reason.
+// NewestFirst reports whether the newest goes first now: among tenants with equal
+// tags, and among the waiters of a tenant that has given a reason.
 func (r *Room) NewestFirst() bool {
-	return r.order == LIFO || r.order == Adaptive && (r.standing.newest || r.standing.deserted)
+	return r.order == LIFO || r.order == Adaptive && (r.standing.newest || r.standing.impatient)
 }
 
-// Turn is told that w, a newcomer, could not be served in time at the back of the
-// queue, and puts the newest first, if the order is Adaptive. It reports whether
-// the newest goes first.
-func (r *Room) Turn(w *Waiter) bool {
+// PreferNewest puts the newest first if the order is Adaptive, because w, a newcomer,
+// could not be served in time at the back of the queue. It reports whether the newest
+// goes first.
+func (r *Room) PreferNewest(w *Waiter) bool {
 	r.turn()
 	if tenant := r.tenant(w); tenant != 0 {
 		r.reason(tenant)
@@ -155,24 +154,24 @@ func (r *Room) turn() {
 	}
 }
 
-// crowded is told that a tenant has too many waiting, which is a reason to put the
-// newest first in a standing queue only.
-func (r *Room) crowded(tenant uint32) {
+// reasonIfStanding puts the newest first because a tenant has too many waiting. That
+// is a reason in a standing queue only.
+func (r *Room) reasonIfStanding(tenant uint32) {
 	if r.standing.is {
 		r.turn()
 		r.reason(tenant)
 	}
 }
 
-// Knock counts a newcomer that finds no free slot, whether it will get a place or
-// not. Of w it looks at the class.
-func (r *Room) Knock(now time.Duration, w *Waiter) {
+// CountArrival counts a newcomer that finds no free slot, whether it will get a place
+// or not. Only w's class matters.
+func (r *Room) CountArrival(now time.Duration, w *Waiter) {
 	if len(r.expiry) == 0 && !r.standing.lasts(now, r.pace.Interval) {
 		r.standing.begin(now)
 	}
-	r.standing.look(now, r.pace.Interval)
+	r.standing.judge(now, r.pace.Interval)
 	r.standing.arrived++
-	r.standing.crowds.came[max(0, min(w.Class, Classes-1))]++
+	r.standing.flood.came[max(0, min(w.Class, Classes-1))]++
 }
 
 // tenant returns w's tenant, 0 if nobody of it waits.
@@ -188,13 +187,14 @@ func (r *Room) tenant(w *Waiter) uint32 {
 	return tenant
 }
 
-// Push lets w in, and reports false if there is no place for it. Where the room is
-// full somebody else may have to go for it, who is out of the room already: the
-// last of the lowest class below w's; or else, in w's class, the last of whoever
-// has most waiting for its weight, of the users first, then of that user's tenants,
-// where a single waiter counts for nothing. If that is w's own tenant and the
-// newest goes first, it is its oldest, for all that come later would be served
-// before it; in another order w is refused.
+// Push lets w in, and reports false if there is no place for it. In a full room
+// somebody else may lose its place, and has left the room when Push returns:
+//
+//   - the last of the lowest class below w's;
+//   - or else, in w's class, the last of the user, and then of the tenant, with most
+//     waiting for its weight. A single waiter counts for nothing.
+//   - If that is w's own tenant, its oldest where the newest goes first, because all
+//     that come later would be served before it. Otherwise w is refused.
 func (r *Room) Push(now time.Duration, w *Waiter) (displaced *Waiter, ok bool) {
 	w.tidy()
 	r.bound = r.placesFor(w)
@@ -203,8 +203,8 @@ func (r *Room) Push(now time.Duration, w *Waiter) (displaced *Waiter, ok bool) {
 		if r.size == 0 {
 			return nil, false
 		}
-		r.standing.crowds.meets(r.answering(w, 1) == 0)
-		free := len(r.expiry) < r.entitled() && r.count(r.tenant(w), fewest) < fewest
+		r.standing.flood.count(r.answering(w, 1) == 0)
+		free := len(r.expiry) < r.placesForSmall() && r.count(r.tenant(w), fewest) < fewest
 		if displaced = r.victim(w, free); displaced != nil {
 			r.Remove(displaced)
 		} else if !free {
@@ -213,14 +213,14 @@ func (r *Room) Push(now time.Duration, w *Waiter) (displaced *Waiter, ok bool) {
 	}
 	w.Arrived = now
 	if first := r.enter(w); !full {
-		r.standing.crowds.meets(first)
+		r.standing.flood.count(first)
 	}
 	r.push(w)
 	return displaced, true
 }
 
-// Bound returns how many might wait when Push last was called, which is by what it
-// refused or displaced somebody. A queue that stands has fewer places than Size.
+// Bound returns how many places the last Push judged by. A queue that stands has
+// fewer than Size.
 func (r *Room) Bound() int { return r.bound }
 
 // Next returns the waiter to serve next, nil if nobody waits. It stays queued.
@@ -228,12 +228,11 @@ func (r *Room) Next(now time.Duration) *Waiter {
 	if len(r.expiry) == 0 {
 		return nil
 	}
-	r.standing.look(now, r.pace.Interval)
+	r.standing.judge(now, r.pace.Interval)
 	return r.head(r.nextClass())
 }
 
-// Oldest returns whoever came first of the tenant that goes next, nil if nobody
-// waits.
+// Oldest returns the oldest waiter of the tenant that goes next, nil if nobody waits.
 func (r *Room) Oldest() *Waiter {
 	if len(r.expiry) == 0 {
 		return nil
@@ -248,13 +247,14 @@ func (r *Room) Serve(w *Waiter) {
 	r.standing.served++
 }
 
-// GiveUp takes out w, which leaves of itself, and reports false if it was not in.
+// GiveUp takes out w, which no longer wants to wait, and reports false if it was not
+// in.
 func (r *Room) GiveUp(now time.Duration, w *Waiter) bool {
 	if !w.Queued() {
 		return false
 	}
 	if now-w.Arrived >= r.pace.Service {
-		r.standing.desert(now)
+		r.standing.gaveUp(now)
 		r.reason(w.flow)
 	}
 	return r.Remove(w)
@@ -262,7 +262,7 @@ func (r *Room) GiveUp(now time.Duration, w *Waiter) bool {
 
 // Expire takes out w, whose time is up.
 func (r *Room) Expire(w *Waiter) {
-	r.crowded(w.flow)
+	r.reasonIfStanding(w.flow)
 	r.Remove(w)
 }
 
@@ -357,9 +357,9 @@ func weight(of float64) float64 {
 // cost is what a waiter is charged. Nobody is served for nothing.
 func cost(w *Waiter) float64 { return max(1, float64(w.Units)) }
 
-// Full reports whether a newcomer that names nobody, of class 0 or 1, would surely
-// be refused. It would not where the newest goes first, or would go first for it,
-// or where somebody else might have to make room.
+// Full reports whether a newcomer without names, of class 0 or 1, is sure to be
+// refused. It is not if the newest goes first or would go first for it, or if somebody
+// else might lose its place.
 func (r *Room) Full() bool {
 	if len(r.expiry) < r.size {
 		return false

@@ -25,7 +25,7 @@ var nobody = &Waiter{Class: 1}
 func come(t *testing.T, r *Room, now time.Duration, n int) (displaced []time.Duration) {
 	t.Helper()
 	for range n {
-		r.Knock(now, nobody)
+		r.CountArrival(now, nobody)
 		out, ok := r.Push(now, &Waiter{Expires: Never, Units: 1, Class: 1})
 		if !ok {
 			t.Fatalf("%v: no place", now)
@@ -127,7 +127,7 @@ func TestTurnInABurst(t *testing.T) {
 	r, fifo := newRoom(8, Adaptive), newRoom(8, FIFO)
 	come(t, r, 0, 6)
 	come(t, fifo, 0, 6)
-	if !r.Turn(nobody) || fifo.Turn(nobody) {
+	if !r.PreferNewest(nobody) || fifo.PreferNewest(nobody) {
 		t.Error("it did not turn, or FIFO did")
 	}
 	if got := come(t, r, 100*ms, 1); got != nil || !r.NewestFirst() {
@@ -141,7 +141,7 @@ func TestTurnInABurst(t *testing.T) {
 
 func TestWhatTurnsBack(t *testing.T) {
 	r := standingRoom(t, Adaptive)
-	r.Turn(nobody)
+	r.PreferNewest(nobody)
 	if serve(r, 201*ms, 1); !r.NewestFirst() {
 		t.Error("back with 3 of 4 waiting")
 	}
@@ -150,7 +150,7 @@ func TestWhatTurnsBack(t *testing.T) {
 	}
 
 	r = standingRoom(t, Adaptive)
-	r.Turn(nobody)
+	r.PreferNewest(nobody)
 	r.Remove(r.Oldest())
 	come(t, r, 202*ms, 1)
 	for at := 210 * ms; at < 300*ms; at += 10 * ms { // more served than come
@@ -185,7 +185,7 @@ func TestHopeful(t *testing.T) {
 		{140, 100, 54}, {1e6, 9e5, 45}, {1e6, 5e5, 8}, {1e6, 7e5, 14}, {1e6, 1, 8}, {200, 100, 10}, {40, 20, 23},
 	}
 	for _, tt := range tests {
-		if got := hopeful(tt.arrived, tt.served); got != tt.want {
+		if got := promising(tt.arrived, tt.served); got != tt.want {
 			t.Errorf("%g came, %g were served: %d, want %d", tt.arrived, tt.served, got, tt.want)
 		}
 	}
@@ -198,7 +198,7 @@ func TestOverloadKeepsFewWaiting(t *testing.T) {
 	var longest time.Duration
 	for at := time.Duration(0); at < time.Second; at += ms { // 4 come while one is served
 		for range 4 {
-			r.Knock(at, nobody)
+			r.CountArrival(at, nobody)
 			out, ok := r.Push(at, &Waiter{Expires: Never, Units: 1, Class: 1})
 			if !ok {
 				t.Fatalf("%v: no place", at)
@@ -280,7 +280,7 @@ func TestFull(t *testing.T) {
 		}
 		r.Configure(2, order)
 		come(t, r, 0, 2)
-		r.Knock(0, nobody)
+		r.CountArrival(0, nobody)
 		w := &Waiter{Class: 1}
 		out, ok := r.Push(1, w)
 		if lifo := order == LIFO; r.Full() == lifo || ok != lifo || (out != nil) != lifo || w.Queued() != lifo {

@@ -5,75 +5,72 @@ import (
 	"time"
 )
 
-// standing tells a queue that stands, and only adds delay, from a burst, which is
-// what a room is for, and decides when the newest goes first.
+// standing decides whether a queue stands, and when the newest goes first. A queue
+// that stands only adds delay. A burst is what a room is for.
 //
-// CoDel (RFC 8289) takes a queue for a standing one when it has lasted for an
-// interval. For a room that is too early: a burst that fits the deadlines of all
-// its work may need many intervals to drain. So the first interval says nothing,
-// and in each further one a queue stands unless it is draining: unless more have
-// been served than came.
+// By CoDel (RFC 8289) a queue stands if it has lasted for an interval. For a room
+// that is too early: a burst may need many intervals to drain, and still meet all
+// its deadlines. So the first interval says nothing. After each further one, a queue
+// stands unless more were served in it than came.
 //
-// A queue that stands is cut to Pace.Keep, and while all of it is one tenant's to
-// those who have a chance (hopeful). It goes on standing when it is empty for a
-// moment: so few may well be. When it is too long even so, when a newcomer finds no
-// place or somebody's time is up, those that come go first (turn). They do in a
-// burst as well once a newcomer could not be served in time in its turn: the slots
-// go to those who can. The oldest goes first again when
-// half of the queue is gone or an interval has drained it, so that near the
-// capacity, where queues are long by chance and nobody needs to be given up, they
-// remain in order.
+// A queue that stands is cut to Pace.Keep. While all of it is one tenant's, it is cut
+// to those that have a chance (promising). It still counts as standing when it is
+// empty for a moment.
 //
-// Somebody who leaves without a word was less patient than the gate knew. The
-// others are presumably no more patient, so the newest goes first as long as that
-// goes on, whether the queue stands or not: the oldest are those who are about to
-// leave, and what is done for them is wasted. Who leaves before it has waited as
-// long as the service takes is no such sign: it would have left before its answer
-// even if it had gone first. Otherwise a flood of those that come and leave at
-// once would get nothing done in order of arrival, and all of its share newest
-// first.
+// The newest goes first (turn) when a standing queue is too long all the same: a
+// newcomer finds no place, or somebody's time is up. In a burst it does once a
+// newcomer could not be served in time otherwise: slots go to work that can still be
+// done. The oldest goes first again when half of the queue is gone, or when an
+// interval has drained it. So near the capacity, where queues are long by chance, the
+// order stays.
 //
-// All this is found out for the whole room, but a tenant that has given no reason
-// for it stays in order (order.go).
+// A waiter that gives up was less patient than the gate knew, and the others are
+// probably no more patient. The oldest are about to leave, and serving them is waste.
+// So the newest goes first for an interval after each that gives up. Leaving before
+// the median service time does not count: no order would have answered it in time.
+// Otherwise a flood of work that comes and leaves at once would turn every queue.
+//
+// All this is about the whole room. A tenant that has given no reason for it stays in
+// order (order.go).
 type standing struct {
 	from            time.Duration // when the present interval began
 	arrived, served int           // in it
 	judged          bool          // an interval has ended since the room was empty
-	is              bool
-	crowds          crowds
+	is              bool          // the queue stands
+	flood           flood
 	came, went      float64 // arrived and served, in this interval and fading ones before
-	hope            int     // how many may wait while it is
+	promising       int     // how many may wait while it is
 
 	newest bool
 	turned int // how many waited when newest first began
 
-	deserted bool
-	left     time.Duration // when the last one left
+	impatient bool
+	left      time.Duration // when the last one left
 
 	reasons
 }
 
 func (s *standing) begin(now time.Duration) {
-	*s = standing{from: now, deserted: s.deserted, left: s.left, reasons: s.reasons}
+	*s = standing{from: now, impatient: s.impatient, left: s.left, reasons: s.reasons}
 }
 
-// lasts reports whether the judgement holds although the room is empty.
+// lasts reports whether the queue still counts as standing although it is empty.
 func (s *standing) lasts(now, interval time.Duration) bool {
 	return s.is && now-s.from < 2*interval
 }
 
-// look brings the judgement up to now.
-func (s *standing) look(now, interval time.Duration) {
-	if s.deserted && now-s.left >= interval {
-		s.deserted = false
+// judge decides anew once an interval is over.
+func (s *standing) judge(now, interval time.Duration) {
+	if s.impatient && now-s.left >= interval {
+		s.impatient = false
 	}
 	if now-s.from < interval {
 		return
 	}
 	s.is = s.judged && !draining(s.arrived, s.served)
-	s.crowds.judge(s.judged, s.served)
+	s.flood.judge(s.judged, s.served)
 	s.came, s.went = fading*s.came+float64(s.arrived), fading*s.went+float64(s.served)
-	s.hope = hopeful(s.came, s.went)
+	s.promising = promising(s.came, s.went)
 	s.newest = s.newest && (s.is || !s.judged)
 	s.judged, s.from, s.arrived, s.served = true, now, 0, 0
 }
@@ -89,14 +86,14 @@ func (s *standing) fallTo(waiting int) {
 	}
 }
 
-func (s *standing) desert(now time.Duration) {
+func (s *standing) gaveUp(now time.Duration) {
 	s.starts()
-	s.deserted, s.left = true, now
+	s.impatient, s.left = true, now
 }
 
-// starts is told that the newest goes first from now on, if it did not before.
+// starts begins a new phase if the newest did not go first before.
 func (s *standing) starts() {
-	if !s.newest && !s.deserted {
+	if !s.newest && !s.impatient {
 		s.phase = max(1, s.phase+1)
 	}
 }
@@ -114,13 +111,12 @@ const fading = 0.7
 // fewest is how many may wait at least: those that come in one batch.
 const fewest = 8
 
-// hopeful is how many waiters have a chance to be served, where arrived come
-// while served are served and the newest goes first: whoever has k others before
-// it gets to the front with the probability (served/arrived)^k of a random walk
-// that comes back from there. Those with less than one chance in 100 wait in
-// vain; they had better hear it now. What chance may have added to the counts
-// does not count against them.
-func hopeful(arrived, served float64) int {
+// promising returns how many waiters have a chance of at least 1 in 100 to be served,
+// if arrived come while served are served, newest first. A waiter with k others in
+// front reaches the front with probability (served/arrived)^k, as a random walk
+// returns. The counts are taken two standard deviations lower, in favour of the
+// waiters.
+func promising(arrived, served float64) int {
 	more := arrived - served - 2*math.Sqrt(arrived+served)
 	if more <= 0 || served < 1 {
 		return math.MaxInt
@@ -128,30 +124,28 @@ func hopeful(arrived, served float64) int {
 	return max(fewest, int(math.Ceil(math.Log(100)/math.Log1p(more/served))))
 }
 
-// crowds tells whose queue it is that stands. A flood makes a queue stand that the
-// others, who are served before it, have no part in: when their waiters are many
-// for a moment, because the limit goes down or a few come together, these will be
-// served, and cutting them would be refusing those that the gate has slots for.
+// flood finds out whose queue it is that stands. The others are served before a flood.
+// They may be many for a moment, because the limit went down or a few came together,
+// but they will be served. To cut them too would refuse work that the gate has slots
+// for.
 //
-// So a standing queue is cut for the priorities whose work, with all above it,
-// comes faster than anything is served; and of it those are spared of whose user
-// hardly anybody waits, unless those of whom nobody waits alone come faster than
-// that: then the flood is many users with little each. Of users without a name it is
-// each tenant. (If tenants counted, inventing them would turn a flood into many with
-// little each, and the cut on everybody.)
-type crowds struct {
-	came   [Classes]int // in this interval, by class
-	firsts int          // of those that a place was sought for, those of whom nobody waited
-	class  [Classes]bool
-	many   bool
+// So the cut applies to a priority only if its work, with all above it, arrives faster
+// than anything is served. Users with hardly anybody waiting are spared, unless their
+// first waiters alone arrive faster than that: then the flood is many users with
+// little each. A user without a name counts by tenant. Users with a name do not,
+// because anybody can invent tenants.
+type flood struct {
+	came   [Classes]int  // in this interval, by class
+	firsts int           // newcomers of whose user nobody waited
+	class  [Classes]bool // is cut
+	many   bool          // the flood is many users with little each
 }
 
-// modest is how many of a user wait at least where it is part of a flood: two may
-// come together.
+// modest is how many waiters make a user part of a flood: two may come together.
 const modest = 3
 
-// answering counts the waiters, up to most, of whoever answers for w: its user, or
-// its tenant if that has no name.
+// answering counts the waiters of w's user, up to most; of its tenant, if the user has
+// no name.
 func (r *Room) answering(w *Waiter, most int) (n int) {
 	if w.User == "" {
 		return r.count(r.tenant(w), most)
@@ -168,15 +162,15 @@ func (r *Room) answering(w *Waiter, most int) (n int) {
 	return n
 }
 
-// meets is told of a newcomer that finds nobody of its own waiting, or some.
-func (c *crowds) meets(nobody bool) {
-	if nobody {
+// count counts a newcomer. first says that nobody of its user waits.
+func (c *flood) count(first bool) {
+	if first {
 		c.firsts++
 	}
 }
 
 // judge closes an interval in which so many were served.
-func (c *crowds) judge(judged bool, served int) {
+func (c *flood) judge(judged bool, served int) {
 	above := 0
 	for i := Classes - 1; i >= 0; i-- {
 		above += c.came[i]
