@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -112,7 +113,7 @@ func (s *screen) show(n int, sec *second) {
 		fmt.Fprint(s.out, s.line(fmt.Sprint(n), load, sec))
 		return
 	}
-	text := s.account.table() + "\n" + s.bars(n, load, sec)
+	text := table(s.account.figures()) + "\n" + s.bars(n, load, sec)
 	fmt.Fprint(s.out, redraw(text, s.drawn))
 	s.drawn = strings.Count(text, "\n")
 }
@@ -160,53 +161,71 @@ func redraw(text string, lines int) string {
 	return b.String()
 }
 
-// table is what each step that has begun came to so far.
-func (a *account) table() string {
+// figures are what a step of the load came to, on both sides.
+type figures struct {
+	load          float64
+	seconds       int // that count; 0: none does
+	with, without side
+	limit         int64
+}
+
+// figures returns those of each step that has begun.
+func (a *account) figures() (all []figures) {
+	for i := range a.steps {
+		if st := &a.steps[i]; st.seconds+st.void > 0 {
+			all = append(all, figures{st.load, st.seconds, a.side(&st.with, st.seconds), a.side(&st.without, st.seconds), st.limit})
+		}
+	}
+	return all
+}
+
+// table has a row for each step.
+func table(steps []figures) string {
 	var b strings.Builder
 	b.WriteString(header("s"))
-	for i := range a.steps {
-		st := &a.steps[i]
-		switch {
-		case st.seconds == 0 && st.void == 0:
-			continue
-		case st.seconds == 0:
+	for i := range steps {
+		if st := &steps[i]; st.seconds == 0 {
 			fmt.Fprintf(&b, " %-4s %5s       - |\n", "-", multiple(st.load))
-			continue
+		} else {
+			b.WriteString(row(fmt.Sprint(st.seconds), st.load, st.with, st.without, st.limit))
 		}
-		b.WriteString(row(fmt.Sprint(st.seconds), st.load,
-			a.side(&st.with, st.seconds), a.side(&st.without, st.seconds), st.limit))
 	}
 	return b.String()
 }
 
 // conclusion is the end of the story, in numbers.
 func (a *account) conclusion() string {
-	var b strings.Builder
-	b.WriteString("\nIn all, by step of the load (good: answered before the client left; late: it left first):\n\n")
-	b.WriteString(a.table())
-	b.WriteString("\n")
-	peak := 0
-	for i := range a.steps {
-		if a.steps[i].load > a.steps[peak].load {
-			peak = i
-		}
-	}
-	b.WriteString(a.sentence("At", &a.steps[peak]))
-	if last := len(a.steps) - 1; last != peak {
-		b.WriteString(a.sentence("Then, back at", &a.steps[last]))
-	}
+	text := "\nIn all, by step of the load (good: answered before the client left; late: it left first):\n\n" + a.verdict(a.figures())
 	if void, all := a.voided(); void > 0 {
-		fmt.Fprintf(&b, "%d of %d seconds are void and left out: the machine was too busy to send on time.\nTry again when it is idle, or with a smaller --capacity.\n", void, all)
+		text += fmt.Sprintf("%d of %d seconds are void and left out: this machine was too busy to send on time.\n", void, all)
 	}
-	return b.String()
+	return text
+}
+
+// verdict is the table of the steps, and a sentence on the highest load and on the last.
+func (a *account) verdict(all []figures) string {
+	at := func(load float64) *figures {
+		for i := len(all) - 1; i >= 0; i-- {
+			if all[i].load == load {
+				return &all[i]
+			}
+		}
+		return &figures{load: load}
+	}
+	peak, last := slices.Max(steps), steps[len(steps)-1]
+	text := table(all) + "\n" + a.sentence("At", at(peak))
+	if last != peak {
+		text += a.sentence("Then, back at", at(last))
+	}
+	return text
 }
 
 // sentence compares the two sides at one step.
-func (a *account) sentence(begin string, st *stepAccount) string {
+func (a *account) sentence(begin string, st *figures) string {
 	if st.seconds == 0 {
 		return fmt.Sprintf("%s %s: no second counts.\n", begin, multiple(st.load))
 	}
-	with, without := a.side(&st.with, st.seconds), a.side(&st.without, st.seconds)
+	with, without := st.with, st.without
 	possible := min(a.capacity, with.offered)
 	text := fmt.Sprintf("%s %s, of about %.0f requests a second that could be answered in time, %.0f were with weir (%.0f %%, p99 %s) and %.0f without (%.0f %%, p99 %s).\n",
 		begin, multiple(st.load), possible,
@@ -252,7 +271,7 @@ func (a *account) side(t *loadgen.Tally, seconds int) side {
 	s.ofCapacity = 100 * s.goodput / a.capacity
 	s.refused = 100 * float64(t.Refused) / float64(t.Offered)
 	s.gaveUp = 100 * float64(t.GaveUp) / float64(t.Offered)
-	s.p99 = a.p99(t)
+	s.p99 = a.p99(t.Admitted.Bound(.99), float64(t.GaveUp), float64(t.Admitted.Count()))
 	return s
 }
 
@@ -265,16 +284,16 @@ type side struct {
 	p99              string
 }
 
-// p99 shows the latency of what was not refused. Those who gave up waited for
-// longer than their patience; nobody knows how much.
-func (a *account) p99(t *loadgen.Tally) string {
-	switch n := t.Admitted.Count(); {
-	case n == 0:
+// p99 shows the latency of what was not refused. Those who gave up waited for longer than
+// their patience; nobody knows how much longer.
+func (a *account) p99(d time.Duration, gaveUp, admitted float64) string {
+	switch {
+	case admitted == 0:
 		return "-"
-	case float64(t.GaveUp) > .01*float64(n):
+	case gaveUp > .01*admitted:
 		return fmt.Sprintf(">%d ms", a.patience.Milliseconds())
 	}
-	return fmt.Sprintf("%d ms", t.Admitted.Bound(.99).Milliseconds())
+	return fmt.Sprintf("%d ms", d.Milliseconds())
 }
 
 // introduce says what runs where, before the first figure.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/internal/loadgen"
+	"github.com/weir-go/weir/sim"
 )
 
 func tally(ok, refused, gaveUp int64) loadgen.Tally {
@@ -101,7 +102,7 @@ func TestTableSoFar(t *testing.T) {
 	good := second{step: 0, limit: 20, with: tally(200, 0, 0), without: tally(200, 0, 0)}
 	a.add(&good)
 	a.add(&second{step: 1, with: loadgen.Tally{Offered: 10, Unsent: 1}})
-	rows := strings.TrimPrefix(a.table(), header("s"))
+	rows := strings.TrimPrefix(table(a.figures()), header("s"))
 	if strings.Count(rows, "\n") != 2 || !strings.Contains(rows, " 1     0.5x     200 |") || !strings.Contains(rows, " -     0.9x       - |") {
 		t.Errorf("rows:\n%s\nwant one for the step that went well and one for the step whose second is void", rows)
 	}
@@ -130,4 +131,37 @@ func TestScreen(t *testing.T) {
 	if got := strings.Count(terminal.String(), "\n"); got != first || !strings.HasPrefix(terminal.String(), "\x1b[") {
 		t.Errorf("redrawn with %d lines over %d:\n%q", got, first, terminal.String())
 	}
+}
+
+// A load of which some seconds are void is played again in virtual time, where the gate
+// shows what it does on any machine; one without void seconds is not.
+func TestVoidSecondsAreSimulated(t *testing.T) {
+	var out strings.Builder
+	o := Options{Out: &out}
+	if err := o.setDefaults(); err != nil {
+		t.Fatal(err)
+	}
+	a := story()
+	if err := o.conclude(t.Context(), a); err != nil || strings.Contains(out.String(), "SIMULATED") {
+		t.Errorf("%v, simulated for nothing:\n%s", err, out.String())
+	}
+	out.Reset()
+	a.add(&second{step: 3, with: loadgen.Tally{Offered: 10, Unsent: 1}})
+	err := o.conclude(t.Context(), a)
+	_, simulated, found := strings.Cut(out.String(), "1 of 11 seconds are void")
+	if err != nil || !found || !strings.Contains(simulated, "SIMULATED") || !strings.Contains(simulated, "At 3x, of about 320 requests a second") || !strings.Contains(simulated, "and 0 without (0 %") {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+	for _, st := range must(o.simulate(t.Context(), sim.PolicyRef{Name: "none"})) {
+		if st.From >= 3*o.step() && st.Goodput > 1 {
+			t.Errorf("without a gate %.0f requests a second are answered in time from %v to %v", st.Goodput, st.From, st.To)
+		}
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }

@@ -6,7 +6,8 @@
 //
 // It is honest about itself. Every request counts from the moment it was due;
 // each second's account is closed before it is shown; and a second in which the
-// generator was late counts for neither side.
+// generator was late counts for neither side. A machine that is too busy for some
+// seconds is shown the same load in virtual time at the end.
 package demo
 
 import (
@@ -109,7 +110,9 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil || ctx.Err() != nil {
 		return err
 	}
-	fmt.Fprint(o.Out, account.conclusion())
+	if err := o.conclude(ctx, account); err != nil {
+		return err
+	}
 	if o.Once {
 		return nil
 	}
@@ -120,6 +123,20 @@ func Run(ctx context.Context, o Options) error {
 	case <-with.ended:
 		return errors.Join(errors.New("the gateway stopped by itself"), with.err)
 	}
+}
+
+// conclude ends the story. What a busy machine could not show is shown in virtual time.
+func (o *Options) conclude(ctx context.Context, a *account) error {
+	text := a.conclusion()
+	if void, _ := a.voided(); void > 0 {
+		simulated, err := o.simulated(ctx)
+		if err != nil {
+			return err
+		}
+		text += simulated + "Try again when the machine is idle, or with a smaller --capacity.\n"
+	}
+	_, err := io.WriteString(o.Out, text)
+	return err
 }
 
 // load sends the same load down both lanes and shows each second when it is
@@ -206,7 +223,7 @@ func startLane(o *Options, change func(*config.Config), listen string) (*lane, e
 		return nil, fmt.Errorf("the demo's upstream: %w", err)
 	}
 	l := &lane{upstream: up, ended: make(chan struct{})}
-	cfg, err := configure(o, up.url(), listen)
+	cfg, err := o.configure(up.url(), listen)
 	if err == nil {
 		change(cfg)
 		l.gateway, err = server.New(cfg, server.Options{Logger: o.Logger})
@@ -226,7 +243,7 @@ func startLane(o *Options, change func(*config.Config), listen string) (*lane, e
 // configure returns the gateway's defaults for one upstream, with what its user
 // would have told it: how long clients wait, and so how long they may be kept in
 // the wait room. The limit it finds by itself.
-func configure(o *Options, upstream, listen string) (*config.Config, error) {
+func (o *Options) configure(upstream, listen string) (*config.Config, error) {
 	cfg, err := config.ForUpstream(upstream, listen, 0)
 	if err != nil {
 		return nil, err

@@ -70,7 +70,7 @@ func counts(t loadgen.Tally) map[string]int64 {
 // emptied waits until nothing is in flight at the gate.
 func emptied(t *testing.T, l *lane) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for {
 		s := l.gateway.Policy().Gate(gateName).Snapshot()
@@ -107,7 +107,7 @@ func TestInterrupt(t *testing.T) {
 	if err != nil {
 		t.Errorf("interrupted: %v, want no error", err)
 	}
-	if took := time.Since(begin); took > 15*time.Second {
+	if took := time.Since(begin); took > time.Minute {
 		t.Errorf("the demo went on for %v", took)
 	}
 	if strings.Contains(out.String(), "In all") {

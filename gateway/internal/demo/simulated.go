@@ -1,0 +1,88 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/sim"
+)
+
+// simulated plays the same load in virtual time, where no machine is too busy, and says
+// what each step came to. The gate is the one that the gateway runs.
+func (o *Options) simulated(ctx context.Context) (string, error) {
+	gated, err := o.configure("http://127.0.0.1:1", DefaultListen)
+	if err != nil {
+		return "", err
+	}
+	with, err := o.simulate(ctx, sim.PolicyRef{Spec: policy.Spec{
+		Gates:  gated.Gates,
+		Routes: []policy.RouteSpec{{Match: []string{"/"}, Gates: []string{gateName}}},
+	}})
+	if err != nil {
+		return "", err
+	}
+	without, err := o.simulate(ctx, sim.PolicyRef{Name: "none"})
+	if err != nil {
+		return "", err
+	}
+	a := newAccount(o.Capacity, patience)
+	var all []figures
+	for i, load := range steps {
+		all = append(all, figures{
+			load: load, seconds: int(o.step() / time.Second), limit: int64(math.Round(with[i].Limit.Mean)),
+			with: a.simulatedSide(&with[i]), without: a.simulatedSide(&without[i]),
+		})
+	}
+	return "\nSIMULATED: the same load in virtual time, with the same gate before an upstream of the same capacity:\n\n" + a.verdict(all), nil
+}
+
+// simulate runs the load against a model of the upstream and returns what each step came
+// to.
+func (o *Options) simulate(ctx context.Context, gates sim.PolicyRef) ([]sim.Summary, error) {
+	workers := workersFor(o.Capacity)
+	s := sim.Scenario{
+		Name: "demo",
+		Backend: sim.BackendRef{Backend: sim.Backend{
+			Law: "pool", Workers: workers, Deadline: policy.Duration(patience),
+			Service: sim.Dist{Dist: "exponential", Mean: policy.Duration(float64(workers) / o.Capacity * float64(time.Second))},
+		}},
+		Policy:  gates,
+		Traffic: []sim.Class{{Leaves: true}},
+	}
+	for i, load := range steps {
+		begin := o.step() * time.Duration(i)
+		s.Phases = append(s.Phases, sim.Phase{For: policy.Duration(o.step()), Load: load})
+		s.Goals = append(s.Goals, sim.Goal{Metric: "goodput", From: policy.Duration(begin), To: policy.Duration(begin + o.step())})
+	}
+	text, err := json.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	checked, err := sim.ParseScenario(text)
+	if err != nil {
+		return nil, fmt.Errorf("the demo as a scenario: %w", err)
+	}
+	report, err := sim.Run(ctx, checked, sim.Options{Seeds: []uint64{1}})
+	if err != nil {
+		return nil, err
+	}
+	return report.Runs[0].Windows[1:], nil
+}
+
+func (a *account) simulatedSide(s *sim.Summary) side {
+	seconds, offered := (s.To - s.From).Seconds(), float64(max(1, s.Offered))
+	var refused uint64
+	for _, n := range s.Refused {
+		refused += n
+	}
+	admitted := offered - float64(refused)
+	late := max(0, admitted-float64(s.Good))
+	return side{
+		offered: offered / seconds, goodput: s.Goodput, ofCapacity: 100 * s.Goodput / a.capacity,
+		refused: 100 * float64(refused) / offered, gaveUp: 100 * late / offered, p99: a.p99(s.P99, late, admitted),
+	}
+}
