@@ -86,7 +86,7 @@ func ownIdle(t testing.TB, controller string, keys int) float64 {
 	runtime.GC()
 	const pause = 2 * time.Second
 	before := processor()
-	time.Sleep(pause)
+	<-time.After(pause)
 	return float64(processor()-before) / float64(keys) / pause.Seconds()
 }
 

@@ -157,7 +157,7 @@ func TestDocumentStandsStill(t *testing.T) {
 					t.Errorf("%v, want that the server is not there", err)
 				}
 			}
-			if took := time.Since(begin); took > 3*time.Second { // of 600 ms; what is wrong takes for ever
+			if took := time.Since(begin); took > 30*time.Second { // of 600 ms; what is wrong takes for ever
 				t.Errorf("three reads took %v", took)
 			}
 		})

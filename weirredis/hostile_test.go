@@ -187,7 +187,7 @@ func TestLies(t *testing.T) {
 			for range 50 {
 				begin := time.Now()
 				_, err := take()
-				if took := time.Since(begin); took > 2*time.Second {
+				if took := time.Since(begin); took > 20*time.Second {
 					t.Errorf("took %v", took)
 				}
 				if err != nil && !errors.Is(err, ErrUnavailable) {
@@ -236,7 +236,7 @@ func TestLiesAtFirst(t *testing.T) {
 			before := runtime.NumGoroutine()
 			begin := time.Now()
 			s, err := New(Config{Addrs: []string{server.addr}, DialTimeout: 200 * time.Millisecond})
-			if took := time.Since(begin); took > 5*time.Second {
+			if took := time.Since(begin); took > 30*time.Second {
 				t.Errorf("New took %v", took)
 			}
 			if err != nil {

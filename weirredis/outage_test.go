@@ -33,6 +33,7 @@ type load struct {
 
 	ok, charged, other atomic.Int64 // answered; perhaps charged; certainly not
 	slowest            atomic.Int64
+	late               atomic.Int64 // by how much a timer of this process was late at most
 	last               atomic.Pointer[Error]
 }
 
@@ -41,6 +42,7 @@ func startLoad(t *testing.T, s *Store, callers int) *load {
 	for range callers {
 		l.wait.Go(func() { l.ask(t) })
 	}
+	l.wait.Go(l.watch)
 	t.Cleanup(l.end)
 	return l
 }
@@ -68,10 +70,24 @@ func (l *load) ask(t *testing.T) {
 			} else {
 				l.other.Add(1)
 			}
-			time.Sleep(100 * time.Microsecond) // down answers at once
+			<-time.After(100 * time.Microsecond) // down answers at once
 		default:
 			t.Errorf("%+v, %v", r, err)
 			return
+		}
+	}
+}
+
+// watch measures how late the machine is.
+func (l *load) watch() {
+	const pause = 10 * time.Millisecond
+	for {
+		begin := time.Now()
+		select {
+		case <-l.stop:
+			return
+		case <-time.After(pause):
+			l.late.Store(max(l.late.Load(), int64(time.Since(begin)-pause)))
 		}
 	}
 }
@@ -92,12 +108,13 @@ func (l *load) more(t *testing.T, n int64, what string) {
 	eventually(t, what, func() bool { return l.ok.Load() >= want })
 }
 
-// answersSoon fails if a caller had to wait for much longer than the deadline. The
-// margin is the machine's: what is wrong would take a second, or ten.
+// answersSoon fails if a caller had to wait for much longer than the deadline: what is
+// wrong would take a second, or ten. A machine on which timers are late is allowed more.
 func (l *load) answersSoon(t *testing.T) {
 	t.Helper()
-	if took := time.Duration(l.slowest.Load()); took > 900*time.Millisecond {
-		t.Errorf("a decision took %v with a deadline of %v", took, l.store.cfg.Deadline)
+	late := time.Duration(l.late.Load())
+	if took := time.Duration(l.slowest.Load()); took > 900*time.Millisecond+4*late {
+		t.Errorf("a decision took %v with a deadline of %v, on a machine whose timers are late by %v", took, l.store.cfg.Deadline, late)
 	}
 }
 
@@ -193,7 +210,7 @@ func TestStandsStillAtFirst(t *testing.T) {
 	server.signal(t, syscall.SIGSTOP)
 	begin := time.Now()
 	s := open(t, Config{Addrs: []string{server.addr}, Deadline: 200 * time.Millisecond, DialTimeout: 100 * time.Millisecond})
-	if took := time.Since(begin); took > 5*time.Second {
+	if took := time.Since(begin); took > 30*time.Second {
 		t.Errorf("New took %v", took)
 	}
 	if !s.Stats().Down {
@@ -340,7 +357,7 @@ func (p *slowly) pass(to, from net.Conn, late bool) {
 			return
 		}
 		if late {
-			time.Sleep(time.Duration(p.delay.Load()))
+			<-time.After(time.Duration(p.delay.Load()))
 		}
 		if _, err := to.Write(buffer[:n]); err != nil {
 			return

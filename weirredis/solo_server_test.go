@@ -73,10 +73,10 @@ func TestAloneStandsStill(t *testing.T) {
 		want     error
 	}{
 		"the deadline": {100 * time.Millisecond, func() (context.Context, context.CancelFunc) { return context.WithCancel(t.Context()) }, errDeadline},
-		"the caller's": {10 * time.Second, func() (context.Context, context.CancelFunc) {
+		"the caller's": {time.Minute, func() (context.Context, context.CancelFunc) {
 			return context.WithTimeout(t.Context(), 100*time.Millisecond)
 		}, context.DeadlineExceeded},
-		"it leaves": {10 * time.Second, func() (context.Context, context.CancelFunc) {
+		"it leaves": {time.Minute, func() (context.Context, context.CancelFunc) {
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(100*time.Millisecond, cancel)
 			return ctx, cancel
@@ -97,7 +97,7 @@ func TestAloneStandsStill(t *testing.T) {
 			if !errors.Is(err, tt.want) || !errors.As(err, &e) || e.Reason != Timeout || !e.Charged() {
 				t.Errorf("%v, want a time-out: %v", err, tt.want)
 			}
-			if took > 5*time.Second {
+			if took > 30*time.Second {
 				t.Errorf("it took %v", took)
 			}
 			if st := s.Stats(); st.InFlight != 0 || st.Down {

@@ -57,7 +57,8 @@ func baseConfig(t *testing.T, upstream string) *config.Config {
 		t.Fatal(err)
 	}
 	cfg.Admin.Address = config.Off
-	cfg.Shutdown = config.Shutdown{Grace: policy.Duration(5 * time.Second)}
+	cfg.Shutdown = config.Shutdown{Grace: policy.Duration(time.Minute)}
+	cfg.Gates[gateName].Limit.Queue.MaxWait = policy.Duration(time.Minute)
 	return cfg
 }
 

@@ -24,7 +24,7 @@ import (
 func TestShutdownUnderLoad(t *testing.T) {
 	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) { await.Work(10 * time.Millisecond) })
 	cfg := baseConfig(t, up.URL)
-	cfg.Shutdown.LameDuck = policy.Duration(300 * time.Millisecond)
+	cfg.Shutdown.LameDuck = policy.Duration(time.Second) // each client asks at least once
 	g := start(t, cfg, Options{})
 	c := send(g.url, 30, func(status int, err error) bool {
 		return status == http.StatusServiceUnavailable || errors.Is(err, syscall.ECONNREFUSED)

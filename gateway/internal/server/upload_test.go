@@ -243,7 +243,7 @@ func TestCompleteBodyWithoutAnEnd(t *testing.T) {
 func TestTricklingBodyGivesItsSlotUp(t *testing.T) {
 	wk := newWorker(t, 0)
 	cfg := baseConfig(t, wk.url)
-	cfg.Listeners[0].ReadTimeout = policy.Duration(600 * time.Millisecond)
+	cfg.Listeners[0].ReadTimeout = policy.Duration(2 * time.Second)
 	g := start(t, cfg, Options{})
 	r, w := io.Pipe()
 	done := make(chan *http.Response, 1)
@@ -256,12 +256,12 @@ func TestTricklingBodyGivesItsSlotUp(t *testing.T) {
 	}()
 	_, _ = io.WriteString(w, strings.Repeat("a", uploadBytes))
 	began := time.Now()
-	await.Holds(5*time.Second, func() bool {
+	await.Holds(await.Patience, func() bool {
 		_, _ = io.WriteString(w, "a")
 		return g.streams.Snapshot().Open > 0
 	})
-	// 300 ms of patience, and as long as so many bytes take at slotRate.
-	if took := time.Since(began); took > 3*time.Second || g.gate().InFlight != 0 {
+	// A second of patience, and as long as so many bytes take at slotRate.
+	if took := time.Since(began); took > await.Patience/2 || g.gate().InFlight != 0 {
 		t.Errorf("a body of a byte every 20 ms held its slot for %v", took)
 	}
 	_ = w.Close()
