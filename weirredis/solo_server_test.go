@@ -73,10 +73,10 @@ func TestAloneStandsStill(t *testing.T) {
 		want     error
 	}{
 		"the deadline": {100 * time.Millisecond, func() (context.Context, context.CancelFunc) { return context.WithCancel(t.Context()) }, errDeadline},
-		"the caller's": {time.Minute, func() (context.Context, context.CancelFunc) {
+		"the caller's": {10 * time.Second, func() (context.Context, context.CancelFunc) {
 			return context.WithTimeout(t.Context(), 100*time.Millisecond)
 		}, context.DeadlineExceeded},
-		"it leaves": {time.Minute, func() (context.Context, context.CancelFunc) {
+		"it leaves": {10 * time.Second, func() (context.Context, context.CancelFunc) {
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(100*time.Millisecond, cancel)
 			return ctx, cancel
