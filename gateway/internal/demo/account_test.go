@@ -153,7 +153,7 @@ func TestVoidSecondsAreSimulated(t *testing.T) {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 	for _, st := range must(o.simulate(t.Context(), sim.PolicyRef{Name: "none"})) {
-		if st.From >= 3*o.step() && st.Goodput > 1 {
+		if st.From >= 3*o.virtualStep() && st.Goodput > 1 {
 			t.Errorf("without a gate %.0f requests a second are answered in time from %v to %v", st.Goodput, st.From, st.To)
 		}
 	}

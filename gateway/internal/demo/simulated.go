@@ -33,12 +33,16 @@ func (o *Options) simulated(ctx context.Context) (string, error) {
 	var all []figures
 	for i, load := range steps {
 		all = append(all, figures{
-			load: load, seconds: int(o.step() / time.Second), limit: int64(math.Round(with[i].Limit.Mean)),
+			load: load, seconds: int(o.virtualStep() / time.Second), limit: int64(math.Round(with[i].Limit.Mean)),
 			with: a.simulatedSide(&with[i]), without: a.simulatedSide(&without[i]),
 		})
 	}
 	return "\nSIMULATED: the same load in virtual time, with the same gate before an upstream of the same capacity:\n\n" + a.verdict(all), nil
 }
+
+// virtualStep is how long each step lasts in virtual time: long enough that what a step
+// inherits from the one before hardly shows.
+func (o *Options) virtualStep() time.Duration { return max(o.step(), 20*time.Second) }
 
 // simulate runs the load against a model of the upstream and returns what each step came
 // to.
@@ -54,9 +58,9 @@ func (o *Options) simulate(ctx context.Context, gates sim.PolicyRef) ([]sim.Summ
 		Traffic: []sim.Class{{Leaves: true}},
 	}
 	for i, load := range steps {
-		begin := o.step() * time.Duration(i)
-		s.Phases = append(s.Phases, sim.Phase{For: policy.Duration(o.step()), Load: load})
-		s.Goals = append(s.Goals, sim.Goal{Metric: "goodput", From: policy.Duration(begin), To: policy.Duration(begin + o.step())})
+		begin, lasts := o.virtualStep()*time.Duration(i), o.virtualStep()
+		s.Phases = append(s.Phases, sim.Phase{For: policy.Duration(lasts), Load: load})
+		s.Goals = append(s.Goals, sim.Goal{Metric: "goodput", From: policy.Duration(begin), To: policy.Duration(begin + lasts)})
 	}
 	text, err := json.Marshal(s)
 	if err != nil {
