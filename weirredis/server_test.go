@@ -7,7 +7,7 @@ import (
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
-	"crypto/rand"
+	cryptorand "crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -165,23 +166,33 @@ func part(t testing.TB, name string) string {
 // busAbove is how far above its own port a node of a cluster has that of the bus.
 const busAbove = 10_000
 
-// freeAddr returns an address where nobody listens, nor busAbove it: there a node of a
-// cluster talks to the others, and Redis before 7.0 cannot be told otherwise.
+// The ports of [freeAddr] are below those that the kernel gives away by itself, and so are
+// those busAbove them: nobody else takes one before its server listens.
+const firstPort, ports = 10_000, 5_000
+
+var lastPort = rand.Uint32N(ports)
+
+// freeAddr returns an address where nobody listens, nor busAbove it, another one each time.
+// busAbove a node of a cluster talks to the others, and Redis before 7.0 has no setting for
+// that.
 func freeAddr(t testing.TB) string {
 	t.Helper()
-	for {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	for range ports {
+		port := firstPort + atomic.AddUint32(&lastPort, 1)%ports
+		addr := fmt.Sprintf("127.0.0.1:%d", port)
+		l, err := net.Listen("tcp", addr)
 		if err != nil {
-			t.Fatal(err)
+			continue
 		}
-		addr := l.Addr().String()
-		bus, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", l.Addr().(*net.TCPAddr).Port+busAbove))
 		l.Close()
+		bus, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port+busAbove))
 		if err == nil {
 			bus.Close()
 			return addr
 		}
 	}
+	t.Fatal("no port is free")
+	return ""
 }
 
 // eventually polls ok until it returns true. Only a fault takes a minute, on any machine.
@@ -442,7 +453,7 @@ func (id *identity) trust() *tls.Config { return &tls.Config{RootCAs: id.pool} }
 
 func certificate(t *testing.T) *identity {
 	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	private, err := ecdsa.GenerateKey(elliptic.P256(), cryptorand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -451,7 +462,7 @@ func certificate(t *testing.T) *identity {
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	der, err := x509.CreateCertificate(cryptorand.Reader, template, template, private.Public(), private)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -304,15 +305,25 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	await.That(t, what, ok)
 }
 
-// freeAddr returns a loopback address that nobody listens on.
+// The ports of [freeAddr] are below those that the kernel gives away by itself, so nobody
+// else takes one before its server listens. The tests of weirredis, which may run beside
+// these, use others.
+const firstPort, ports = 25_000, 7_000
+
+var lastPort = rand.Uint32N(ports)
+
+// freeAddr returns a loopback address that nobody listens on, another one each time.
 func freeAddr(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range ports {
+		addr := fmt.Sprintf("127.0.0.1:%d", firstPort+atomic.AddUint32(&lastPort, 1)%ports)
+		if l, err := net.Listen("tcp", addr); err == nil {
+			l.Close()
+			return addr
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal("no port is free")
+	return ""
 }
 
 // part returns the path of an installed server or tool.

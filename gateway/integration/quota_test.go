@@ -323,7 +323,7 @@ routes: [{match: [/], gates: [api], upstream: app}]
 	}
 	startRedis(t, addr) // which has kept nothing
 	eventually(t, "the rules are written again", func() bool {
-		return strings.Contains(a.out.String()+b.out.String(), "written again")
+		return strings.Contains(a.out.String()+b.out.String(), "wrote the known ones again")
 	})
 	eventually(t, "quotas can be set again", func() bool {
 		_, ok := weirCommand(t, "quota", "set", "--user", "zoe", "--blocked", "--admin", atB)
