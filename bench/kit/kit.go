@@ -20,8 +20,15 @@ import (
 // Spread is a figure over the seeds or rounds.
 type Spread = sim.Spread
 
-// SpreadOf returns the spread of some values, zero for none.
-func SpreadOf(values []float64) Spread { return sim.NewSpread(values) }
+// SpreadOf returns the spread of some values, zero for none. The median of an
+// even number is the upper of the two in the middle.
+func SpreadOf(values []float64) Spread {
+	v := slices.Sorted(slices.Values(values))
+	if len(v) == 0 {
+		return Spread{}
+	}
+	return Spread{Median: v[len(v)/2], Min: v[0], Max: v[len(v)-1]}
+}
 
 // Text is the median with the least and the largest, or alone where all are equal.
 func Text(s Spread, verb string) string {

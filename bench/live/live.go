@@ -44,10 +44,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/weir-go/weir/bench/kit"
 	"github.com/weir-go/weir/bench/rig"
 )
 
@@ -57,14 +59,15 @@ func Main(ctx context.Context, args []string, in io.Reader, out, log io.Writer) 
 	flags.SetOutput(log)
 	spec := flags.String("role", "", "what this process is (used by the command itself)")
 	quick := flags.Bool("quick", false, "a minute of it, to see that everything works; prints the report and writes nothing")
-	weir := flags.String("weir", "", "the gateway's binary")
-	rounds := flags.Int("rounds", 3, "values each figure is made of")
-	pace := flags.Float64("pace", 1, "multiplies the length of every run")
-	retries := flags.Int("retries", 2, "how often a void run is repeated")
-	only := flags.String("parts", strings.Join(hour, ","), "which parts: "+strings.Join(parts, ", "))
-	rows := flags.String("rows", "", "which rows, with commas between; empty for all")
-	laws := flags.String("backends", "", "which backends, with commas between; empty for all")
-	guards := flags.String("guards", "", "which guards, with commas between; empty for all")
+	plan := Plan{Parts: hour}
+	flags.StringVar(&plan.Weir, "weir", "", "the gateway's binary")
+	flags.IntVar(&plan.Rounds, "rounds", 3, "values each figure is made of")
+	flags.Float64Var(&plan.Pace, "pace", 1, "multiplies the length of every run")
+	flags.IntVar(&plan.Retries, "retries", 2, "how often a void run is repeated")
+	flags.Var(&plan.Parts, "parts", "which parts: "+strings.Join(parts, ", "))
+	flags.Var(&plan.Rows, "rows", "which rows, with commas between; empty for all")
+	flags.Var(&plan.Laws, "backends", "which backends, with commas between; empty for all")
+	flags.Var(&plan.Guards, "guards", "which guards, with commas between; empty for all")
 	dir := flags.String("o", "", "directory to write the report into; empty to print it")
 	merge := flags.Bool("merge", false, "with -parts order and -o: rows and guards that are not measured now stay in the report as they are")
 	name := flags.String("name", "live", "name of the report's files, NAME.md and NAME.json")
@@ -74,9 +77,8 @@ func Main(ctx context.Context, args []string, in io.Reader, out, log io.Writer) 
 	if *spec != "" {
 		return serveRole(*spec, in, out)
 	}
-	plan := Plan{Rounds: *rounds, Pace: *pace, Retries: *retries, Weir: *weir, Parts: list(*only), Rows: list(*rows), Laws: list(*laws), Guards: list(*guards)}
 	if *quick {
-		plan = quickPlan(*weir)
+		plan = quickPlan(plan.Weir)
 		*dir = ""
 	}
 	target := target{dir: *dir, name: *name, merge: *merge}
@@ -89,7 +91,7 @@ func Main(ctx context.Context, args []string, in io.Reader, out, log io.Writer) 
 		return err
 	}
 	if err == nil && target.merge {
-		err = results.keepOrder(target.dir, target.name)
+		err = results.keepOrder(&target)
 	}
 	if target.dir == "" || err != nil { // what there is of a run that broke off replaces nothing
 		results.judge()
@@ -103,6 +105,18 @@ func Main(ctx context.Context, args []string, in io.Reader, out, log io.Writer) 
 type target struct {
 	dir, name string // empty: it is printed
 	merge     bool
+}
+
+// read reads the report that is there.
+func (t *target) read() (*Results, error) {
+	old, file := new(Results), filepath.Join(t.dir, t.name+".json")
+	if _, err := os.Stat(file); err != nil {
+		return nil, fmt.Errorf("-merge: %w", err)
+	}
+	if err := kit.Read(file, old); err != nil {
+		return nil, fmt.Errorf("-merge: %w", err)
+	}
+	return old, nil
 }
 
 func (t *target) check(p *Plan) error {
@@ -120,15 +134,8 @@ func (t *target) check(p *Plan) error {
 	if len(p.Parts) != 1 || p.Parts[0] != partOrder {
 		return errors.New("-merge: only with -parts order; the other parts are measured as a whole")
 	}
-	_, err := readOrder(t.dir, t.name)
+	_, err := t.read()
 	return err
-}
-
-func list(s string) []string {
-	if s == "" {
-		return nil
-	}
-	return strings.Split(s, ",")
 }
 
 // Measure runs the plan. It returns what there is, also with an error.
@@ -157,7 +164,7 @@ func Measure(ctx context.Context, plan Plan, log io.Writer) (*Results, error) {
 func (r *runner) round(ctx context.Context, round int) error {
 	if r.plan.wantsPart(partServer) {
 		for _, s := range sites() {
-			if r.plan.wants(r.plan.Laws, s.law.Name) {
+			if r.plan.Laws.Has(s.law.Name) {
 				if err := r.server(ctx, s, round); err != nil {
 					return err
 				}
@@ -171,7 +178,7 @@ func (r *runner) round(ctx context.Context, round int) error {
 	}
 	if r.plan.wantsPart(partGateway) {
 		for _, u := range upstreams() {
-			if r.plan.wants(r.plan.Laws, u.law.Name) {
+			if r.plan.Laws.Has(u.law.Name) {
 				if err := r.gateway(ctx, u, round); err != nil {
 					return err
 				}
@@ -197,7 +204,7 @@ func (r *runner) server(ctx context.Context, s site, round int) error {
 	fmt.Fprintf(r.log, "%s: %.0f requests/s with %d clients; CPU µs: %.0f a request, %.1f a refusal; others used %.0f %%\n",
 		s.name, c.rate, c.clients, us(c.request), us(c.refusal), 100*c.foreign)
 	for _, row := range serverRows() {
-		if !s.has(row.ID) || !r.plan.wants(r.plan.Rows, row.ID) {
+		if !s.has(row.ID) || !r.plan.Rows.Has(row.ID) {
 			continue
 		}
 		t := trial{
@@ -210,8 +217,8 @@ func (r *runner) server(ctx context.Context, s site, round int) error {
 		if s.law.Kind == "burn" {
 			t.bound = c.bound
 		}
-		for _, g := range turned(s.guards(row.ID, c.clients), round) {
-			if !r.plan.wants(r.plan.Guards, g.Name) {
+		for _, g := range kit.Turned(s.guards(row.ID, c.clients), round) {
+			if !r.plan.Guards.Has(g.Name) {
 				continue
 			}
 			start := func() ([]*lane, error) {
@@ -235,14 +242,14 @@ func us(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
 func (r *runner) gateway(ctx context.Context, u upstream, round int) error {
 	_, rate := u.law.best()
 	for _, row := range gatewayRows() {
-		if !r.plan.wants(u.rows, row.ID) || !r.plan.wants(r.plan.Rows, row.ID) {
+		if !u.rows.Has(row.ID) || !r.plan.Rows.Has(row.ID) {
 			continue
 		}
 		t := trial{
 			row: &row, law: &u.law, backend: u.law.Name, unit: r.plan.turn(u.unit), patience: u.patience(row.Impatient),
 			capacity: rate, part: partGateway, round: round, procs: 1,
 		}
-		guards := turned(r.plan.chosen(proxies(row.ID)), round)
+		guards := kit.Turned(r.plan.Guards.Of(proxies(row.ID)), round)
 		groups := [][]string{guards}
 		if row.peak()*rate*float64(len(guards)) > sideBySide {
 			groups = nil
@@ -312,7 +319,7 @@ func (r *runner) yieldCost(ctx context.Context, round int) error {
 	fixed := Guard{Name: "gate", Kind: "fixed", Limit: 64}
 	without := fixed
 	without.Name, without.NoYield = "gate without yield", true
-	for _, g := range turned([]Guard{{Name: guardNone, Kind: "none"}, fixed, without}, round) {
+	for _, g := range kit.Turned([]Guard{{Name: guardNone, Kind: "none"}, fixed, without}, round) {
 		one, err := r.hello(ctx, g)
 		for attempt := 1; err == nil && one.foreign > ForeignAbove && attempt <= r.plan.Retries; attempt++ {
 			one, err = r.hello(ctx, g)

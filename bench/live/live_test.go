@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/bench/kit"
 	"github.com/weir-go/weir/bench/rig"
 	"github.com/weir-go/weir/internal/loadgen"
 )
@@ -118,10 +119,10 @@ func TestVoid(t *testing.T) {
 
 func TestJudge(t *testing.T) {
 	row := Row{ID: "row", Stages: []Stage{{Name: "stage", Goals: []Goal{
-		{What: "goodput", Value: goodput, Bound: 0.9, Except: map[string]float64{"slow": 0.7}},
-		{What: "share", Value: ofFixed, Bound: 0.95},
-		{What: "refused", Value: refusedBeyondFixed, Most: true, Bound: 0.5},
-		{What: "other", Value: goodput, Only: []string{"fast"}},
+		{Goal: kit.Goal{What: "goodput", Bound: 0.9}, Value: goodput, Except: map[string]float64{"slow": 0.7}},
+		{Goal: kit.Goal{What: "share", Bound: 0.95}, Value: ofFixed},
+		{Goal: kit.Goal{What: "refused", Bound: 0.5, AtMost: true}, Value: refusedBeyondFixed},
+		{Goal: kit.Goal{What: "other"}, Value: goodput, Only: []string{"fast"}},
 	}}}}
 	r := newResults(Plan{})
 	at := trial{row: &row, law: &Law{Name: "slow"}, backend: "slow", part: partServer}

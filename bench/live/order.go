@@ -2,7 +2,6 @@ package live
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -13,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-go/weir/bench/kit"
 	"github.com/weir-go/weir/bench/rig"
 	"github.com/weir-go/weir/internal/loadgen"
 )
@@ -57,14 +57,14 @@ type OrderCell struct {
 
 	Void   int            `json:"void"` // runs without a figure
 	Rounds []OrderFigures `json:"rounds"`
-	Goals  []Verdict      `json:"goals,omitempty"`
+	Goals  []kit.Verdict  `json:"goals,omitempty"`
 }
 
 // wantsOrder reports whether the plan has a row of part three. S23 asks for all that
 // begin with that word.
 func (p *Plan) wantsOrder(row *orderRow) bool {
 	first, _, _ := strings.Cut(row.id, " ")
-	return p.wants(p.Rows, row.id) || p.wants(p.Rows, first)
+	return p.Rows.Has(row.id) || p.Rows.Has(first)
 }
 
 // order runs one round of part three.
@@ -73,7 +73,7 @@ func (r *runner) order(ctx context.Context, round int) error {
 		if !r.plan.wantsOrder(&row) {
 			continue
 		}
-		for _, guard := range turned(r.plan.chosen(row.guards), round) {
+		for _, guard := range kit.Turned(r.plan.Guards.Of(row.guards), round) {
 			if err := r.tryOrder(ctx, &row, guard, round); err != nil {
 				return fmt.Errorf("%s, %s: %w", row.id, guard, err)
 			}
@@ -174,12 +174,12 @@ func (r *runner) configured(ctx context.Context, addr, admin, config string) (*p
 }
 
 func (r *Results) orderCell(row, guard, class string) *OrderCell {
-	i := slices.IndexFunc(r.Order, func(c *OrderCell) bool { return c.Row == row && c.Guard == guard && c.Class == class })
+	i := slices.IndexFunc(r.Order, func(c OrderCell) bool { return c.spot() == spot{row, guard, class} })
 	if i < 0 {
 		i = len(r.Order)
-		r.Order = append(r.Order, &OrderCell{Row: row, Guard: guard, Class: class, Measured: r.Measured, Pace: r.Pace})
+		r.Order = append(r.Order, OrderCell{Row: row, Guard: guard, Class: class, Measured: r.Measured, Pace: r.Pace})
 	}
-	return r.Order[i]
+	return &r.Order[i]
 }
 
 // orderTimes are the lengths of a run of part three.
@@ -379,102 +379,71 @@ func fates(records []Record) (served, refused, p99 float64) {
 	return served / n, refused / n, quantile(latencies, 0.99)
 }
 
-// judgeOrder compares the cells of part three with their goals, and puts them in
-// the order of the rows.
-func (r *Results) judgeOrder() {
-	var sorted []*OrderCell
+// spot is where a cell of part three stands.
+type spot struct{ row, guard, class string }
+
+func (c *OrderCell) spot() spot { return spot{c.Row, c.Guard, c.Class} }
+
+// mergeOrder puts the cells of later lists over those of earlier ones, in the order
+// of the rows.
+func mergeOrder(lists ...[]OrderCell) []OrderCell {
+	var spots []spot
 	for _, row := range orderRows() {
 		for _, guard := range row.guards {
-			for i := range row.classes {
-				if cell := r.ordered(row.id, guard, row.classes[i].name); cell != nil {
-					cell.judge(row.classes[i].goals)
-					sorted = append(sorted, cell)
+			for _, c := range row.classes {
+				spots = append(spots, spot{row.id, guard, c.name})
+			}
+		}
+	}
+	return kit.Merge(spots, (*OrderCell).spot, lists...)
+}
+
+// judgeOrder compares the cells of part three with their goals.
+func (r *Results) judgeOrder() {
+	r.Order = mergeOrder(r.Order)
+	for _, row := range orderRows() {
+		for _, c := range row.classes {
+			for i := range r.Order {
+				if cell := &r.Order[i]; cell.Row == row.id && cell.Class == c.name {
+					cell.judge(c.goals)
 				}
 			}
 		}
 	}
-	r.Order = sorted
-}
-
-// ordered finds a cell of part three, nil if it was not measured.
-func (r *Results) ordered(row, guard, class string) *OrderCell {
-	for _, c := range r.Order {
-		if c.Row == row && c.Guard == guard && c.Class == class {
-			return c
-		}
-	}
-	return nil
 }
 
 func (c *OrderCell) judge(goals []orderGoal) {
 	c.Goals = nil
 	for _, g := range goals {
 		if len(c.Rounds) > 0 {
-			c.Goals = append(c.Goals, g.judge(c))
+			c.Goals = append(c.Goals, g.Judge(c.over(g.value)))
 		}
 	}
 }
 
-func (g *orderGoal) judge(c *OrderCell) Verdict {
-	v := c.figures(g.value)
-	verdict := Verdict{What: g.what, Median: median(v), Min: v[0], Max: v[len(v)-1], Bound: g.bound, AtMost: g.most, Every: g.every}
-	figure := verdict.Median
-	if g.every {
-		figure = verdict.Max
-	}
-	verdict.Reached = figure >= g.bound
-	if g.most {
-		verdict.Reached = figure <= g.bound
-	}
-	return verdict
-}
+// over returns a figure over the rounds.
+func (c *OrderCell) over(of func(*OrderFigures) float64) kit.Spread { return over(c.Rounds, of) }
 
-// figures returns a figure of each round, in ascending order.
-func (c *OrderCell) figures(of func(*OrderFigures) float64) []float64 {
-	var all []float64
-	for i := range c.Rounds {
-		all = append(all, of(&c.Rounds[i]))
-	}
-	slices.Sort(all)
-	return all
-}
-
-// keepOrder takes over, from the report DIR/NAME.json, what part three has of rows
-// and guards that were not measured now, or not without all runs being void. What was
-// measured now replaces what the report has, as a whole: rounds of two days are not
-// put together.
-func (r *Results) keepOrder(dir, name string) error {
-	old, err := readOrder(dir, name)
+// keepOrder adopts, from a report, what part three has of rows and guards that were
+// not measured now, or not without all runs being void. What was measured now
+// replaces what the report has, as a whole: rounds of two days are not mixed.
+func (r *Results) keepOrder(t *target) error {
+	old, err := t.read()
 	if err != nil {
 		return err
 	}
 	if old.Machine != r.Machine {
-		return fmt.Errorf("-merge: the report %s is of another machine (%+v, this one is %+v): measure all rows anew", name, old.Machine, r.Machine)
+		return fmt.Errorf("-merge: the report %s is of another machine (%+v, this one is %+v): measure all rows anew", t.name, old.Machine, r.Machine)
 	}
-	now := slices.Clone(r.Order)
-	for _, c := range old.Order {
-		if slices.ContainsFunc(now, func(o *OrderCell) bool { return o.Row == c.Row && o.Guard == c.Guard && len(o.Rounds) > 0 }) {
-			continue
-		}
-		if c.Measured == "" { // a report from before cells said so
+	for i := range old.Order {
+		if c := &old.Order[i]; c.Measured == "" { // a report from before cells said so
 			c.Measured, c.Pace = old.Measured, old.Pace
 		}
-		r.Order = slices.DeleteFunc(r.Order, func(o *OrderCell) bool { return o.Row == c.Row && o.Guard == c.Guard && o.Class == c.Class })
-		r.Order = append(r.Order, c)
 	}
+	measured := slices.DeleteFunc(slices.Clone(r.Order), func(c OrderCell) bool { return len(c.Rounds) == 0 })
+	kept := slices.DeleteFunc(old.Order, func(c OrderCell) bool {
+		return slices.ContainsFunc(measured, func(m OrderCell) bool { return m.Row == c.Row && m.Guard == c.Guard })
+	})
+	r.Order = mergeOrder(r.Order, kept, measured)
 	return nil
-}
-
-// readOrder reads a report to merge with.
-func readOrder(dir, name string) (*Results, error) {
-	file := filepath.Join(dir, name+".json")
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("-merge: %w", err)
-	}
-	old := new(Results)
-	if err := json.Unmarshal(data, old); err != nil {
-		return nil, fmt.Errorf("-merge: %s: %w", file, err)
-	}
-	return old, nil
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/weir-go/weir/bench/kit"
 )
 
 // orderRow is a scenario of part three: classes of clients before one gate, of which
@@ -40,11 +42,8 @@ type class struct {
 
 // orderGoal is a figure of a class with a bound.
 type orderGoal struct {
-	what  string
+	kit.Goal
 	value func(*OrderFigures) float64
-	most  bool // the bound is an upper one
-	every bool // in every round, not on the median
-	bound float64
 }
 
 func served(f *OrderFigures) float64   { return f.Served }
@@ -94,17 +93,17 @@ func orderRows() []orderRow {
 }
 
 func servedGoal(bound float64) orderGoal {
-	return orderGoal{what: "served", value: served, bound: bound}
+	return orderGoal{Goal: kit.Goal{What: "served", Bound: bound}, value: served}
 }
 
 // slower bounds the latency by that of the same requests when alone.
 func slower(bound float64) orderGoal {
-	return orderGoal{what: "p99/alone", value: ofAlone, most: true, bound: bound}
+	return orderGoal{Goal: kit.Goal{What: "p99/alone", AtMost: true, Bound: bound}, value: ofAlone}
 }
 
 // crowdRows are those in which some must not suffer from others.
 func crowdRows() []orderRow {
-	off := []orderGoal{{what: "share error", value: offShare, most: true, bound: 0.03}}
+	off := []orderGoal{{Goal: kit.Goal{What: "share error", AtMost: true, Bound: 0.03}, value: offShare}}
 	var small []string
 	for i := range victims {
 		small = append(small, ofTenant(fmt.Sprint("t", i)))
@@ -125,15 +124,15 @@ func crowdRows() []orderRow {
 		}},
 		{id: "S15", about: "tasks of four calls, one after the other, for twice the capacity; calls after the first have the priority high", classes: []class{
 			{name: "tasks", heads: []string{ofPriority("normal")}, load: 0.5, calls: 4, later: ofPriority("high"),
-				goals: []orderGoal{{what: "tasks", value: tasks, bound: 0.9}}},
+				goals: []orderGoal{{Goal: kit.Goal{What: "tasks", Bound: 0.9}, value: tasks}}},
 		}},
 		{id: "S21", about: "a foreground of half the capacity, and 200 clients of a batch that always have more, of the priority background", classes: []class{
 			{name: "foreground", heads: []string{ofPriority("normal")}, alone: 0.5, load: 0.5, goals: []orderGoal{servedGoal(0.9999), slower(1.1)}},
-			{name: "batch", heads: []string{ofPriority("background")}, clients: 200, goals: []orderGoal{{what: "slack", value: slack, bound: 0.8}}},
+			{name: "batch", heads: []string{ofPriority("background")}, clients: 200, goals: []orderGoal{{Goal: kit.Goal{What: "slack", Bound: 0.8}, value: slack}}},
 		}},
 		{id: "S22", about: "a hundred health checks a second, exempt, beside ten times the capacity", classes: []class{
 			{name: "health", heads: []string{head("/healthz", "")}, load: 0.5, idle: true,
-				goals: []orderGoal{servedGoal(1), {what: "p99 ms", value: p99, most: true, bound: 20}}},
+				goals: []orderGoal{servedGoal(1), {Goal: kit.Goal{What: "p99 ms", AtMost: true, Bound: 20}, value: p99}}},
 			{name: "bulk", heads: []string{head("/", "")}, load: 10},
 		}},
 	}
@@ -143,12 +142,12 @@ func crowdRows() []orderRow {
 // is answered, for twice the capacity.
 func nestedRows() []orderRow {
 	none := func(what string, value func(*OrderFigures) float64) orderGoal {
-		return orderGoal{what: what, value: value, most: true, every: true}
+		return orderGoal{Goal: kit.Goal{What: what, AtMost: true, Every: true}, value: value}
 	}
 	outer := func(goals ...orderGoal) []class {
 		return []class{{name: "outer", heads: []string{head("/", "")}, load: 1, nested: true, goals: goals}}
 	}
-	done := orderGoal{what: "tasks", value: tasks, bound: 0.9}
+	done := orderGoal{Goal: kit.Goal{What: "tasks", Bound: 0.9}, value: tasks}
 	inside := outer(none("stuck", stuck), none("behind", behind), done)
 	return []orderRow{
 		{id: "S23", about: "no gateway: a server with the gate inside, whose handler calls the gate again",
@@ -295,17 +294,15 @@ func (r *Results) order(b *strings.Builder) {
 			fmt.Fprintf(b, "- %s: %s (%s)\n", row.id, row.about, when)
 		}
 	}
-	fmt.Fprintf(b, "\n| row | guard | class | served | refused %% | p99 | alone | goodput of all | what the row is about | goals |\n")
-	fmt.Fprintf(b, "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
+	table := kit.Table{{"row", "guard", "class", "served", "refused %", "p99", "alone", "goodput of all", "what the row is about", "goals"}}
 	for _, row := range orderRows() {
-		for _, guard := range row.guards {
-			for i := range row.classes {
-				if c := r.ordered(row.id, guard, row.classes[i].name); c != nil {
-					c.line(b, row.extras(&row.classes[i]))
-				}
+		for i := range r.Order {
+			if c := &r.Order[i]; c.Row == row.id {
+				table = append(table, c.line(&row, len(table[0])))
 			}
 		}
 	}
+	b.WriteString("\n" + table.Plain(kit.Rule(len(table[0]))))
 }
 
 // measured says when a row was, and at what pace; empty if it was not.
@@ -323,7 +320,7 @@ func (r *Results) measured(row string) string {
 			all = append(all, one)
 		}
 	}
-	if len(all) == 0 && slices.ContainsFunc(r.Order, func(c *OrderCell) bool { return c.Row == row }) {
+	if len(all) == 0 && slices.ContainsFunc(r.Order, func(c OrderCell) bool { return c.Row == row }) {
 		return "void"
 	}
 	return strings.Join(all, "; ")
@@ -356,24 +353,30 @@ func (row *orderRow) extras(c *class) (all []extra) {
 	return append(all, extra{"nested p99", "%.0f", func(f *OrderFigures) float64 { return f.ofNested().P99 }})
 }
 
-func (c *OrderCell) line(b *strings.Builder, extras []extra) {
-	fmt.Fprintf(b, "| %s | %s | %s |", c.Row, c.Guard, c.Class)
+// line is the cell's row of the table.
+func (c *OrderCell) line(row *orderRow, columns int) []string {
+	line := make([]string, columns)
+	copy(line, []string{c.Row, c.Guard, c.Class, "void"})
 	if len(c.Rounds) == 0 {
-		fmt.Fprintf(b, " void |%s\n", strings.Repeat(" |", 6))
-		return
+		return line
 	}
-	alone := ""
-	if v := c.figures(func(f *OrderFigures) float64 { return f.Alone }); v[len(v)-1] > 0 {
-		alone = spread(v, "%.0f")
+	text := func(verb string, of func(*OrderFigures) float64) string { return kit.Text(c.over(of), verb) }
+	alone := func(f *OrderFigures) float64 { return f.Alone }
+	copy(line[3:], []string{
+		text("%.4f", served), text("%.1f", func(f *OrderFigures) float64 { return 100 * f.Refused }), text("%.0f", p99), "",
+		text("%.2f", func(f *OrderFigures) float64 { return f.Goodput }), "", verdicts(c.Goals),
+	})
+	if c.over(alone).Max > 0 {
+		line[6] = text("%.0f", alone)
 	}
 	var about []string
-	for _, e := range extras {
-		about = append(about, e.name+" "+spread(c.figures(e.of), e.verb))
+	for i := range row.classes {
+		if row.classes[i].name == c.Class {
+			for _, e := range row.extras(&row.classes[i]) {
+				about = append(about, e.name+" "+text(e.verb, e.of))
+			}
+		}
 	}
-	fmt.Fprintf(b, " %s | %s | %s | %s | %s | %s | %s |\n",
-		spread(c.figures(served), "%.4f"),
-		spread(c.figures(func(f *OrderFigures) float64 { return 100 * f.Refused }), "%.1f"),
-		spread(c.figures(p99), "%.0f"), alone,
-		spread(c.figures(func(f *OrderFigures) float64 { return f.Goodput }), "%.2f"),
-		strings.Join(about, "; "), verdicts(c.Goals))
+	line[8] = strings.Join(about, "; ")
+	return line
 }

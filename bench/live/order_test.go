@@ -164,6 +164,16 @@ func TestOrderReport(t *testing.T) {
 	}
 }
 
+// find returns a cell of part three, nil if it was not measured.
+func find(r *Results, row, guard, class string) *OrderCell {
+	for i := range r.Order {
+		if r.Order[i].spot() == (spot{row, guard, class}) {
+			return &r.Order[i]
+		}
+	}
+	return nil
+}
+
 // What was measured anew replaces what the report has of the same row and guard, and
 // the rest stays with the day and pace it was measured at.
 func TestMerge(t *testing.T) {
@@ -184,26 +194,26 @@ func TestMerge(t *testing.T) {
 	anew.orderCell("S12", guardWeir, "critical").Rounds = []OrderFigures{{Served: 0.75}}
 	anew.orderCell("S15", guardWeir, "tasks").Rounds = []OrderFigures{{Tasks: 1}}
 	anew.orderCell("S12", guardFixed, "critical").Void = 3 // does not replace figures
-	if err := anew.keepOrder(dir, "order"); err != nil {
+	if err := anew.keepOrder(&target{dir: dir, name: "order"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := anew.Write(dir, "order"); err != nil {
 		t.Fatal(err)
 	}
-	got, err := readOrder(dir, "order")
+	got, err := (&target{dir: dir, name: "order"}).read()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(got.Order) != 4 {
 		t.Fatalf("%d cells, want both of fixed and one each that was measured anew", len(got.Order))
 	}
-	if c := got.ordered("S12", guardWeir, "critical"); c.Rounds[0].Served != 0.75 || c.Pace != 1 || c.Measured != anew.Measured {
+	if c := find(got, "S12", guardWeir, "critical"); c.Rounds[0].Served != 0.75 || c.Pace != 1 || c.Measured != anew.Measured {
 		t.Errorf("%+v", c)
 	}
-	if c := got.ordered("S12", guardFixed, "critical"); c.Rounds[0].Served != 0.25 || c.Pace != 0.4 || c.Measured != "2026-01-02" {
+	if c := find(got, "S12", guardFixed, "critical"); c.Rounds[0].Served != 0.25 || c.Pace != 0.4 || c.Measured != "2026-01-02" {
 		t.Errorf("%+v", c)
 	}
-	if got.ordered("S12", guardWeir, "bulk") != nil {
+	if find(got, "S12", guardWeir, "bulk") != nil {
 		t.Error("a class of a run that was replaced is still there")
 	}
 	report := anew.Markdown()
@@ -211,7 +221,7 @@ func TestMerge(t *testing.T) {
 		t.Errorf("no %q in\n%s", want, report)
 	}
 	anew.Machine.Cores++
-	if err := anew.keepOrder(dir, "order"); err == nil || !strings.Contains(err.Error(), "another machine") {
+	if err := anew.keepOrder(&target{dir: dir, name: "order"}); err == nil || !strings.Contains(err.Error(), "another machine") {
 		t.Errorf("another machine: %v", err)
 	}
 }

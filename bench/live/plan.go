@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/weir-go/weir/bench/kit"
 )
 
 // Plan says what is measured, and for how long.
@@ -13,10 +15,10 @@ type Plan struct {
 	Pace    float64 // multiplies every length; 1 is the published scoreboard
 	Retries int     // of a void run
 	Weir    string  // the gateway's binary; empty: part two is left out
-	Parts   []string
-	Rows    []string // nil: all
-	Laws    []string // nil: all
-	Guards  []string // nil: all
+	Parts   kit.Names
+	Rows    kit.Names
+	Laws    kit.Names // backends
+	Guards  kit.Names
 }
 
 // The parts.
@@ -63,21 +65,6 @@ func (p *Plan) check() error {
 
 // turn is how long something takes that takes d at pace 1.
 func (p *Plan) turn(d time.Duration) time.Duration { return time.Duration(float64(d) * p.Pace) }
-
-func (p *Plan) wants(list []string, name string) bool {
-	return len(list) == 0 || slices.Contains(list, name)
-}
-
-// chosen are those of the guards that the plan wants.
-func (p *Plan) chosen(guards []string) []string {
-	var all []string
-	for _, g := range guards {
-		if p.wants(p.Guards, g) {
-			all = append(all, g)
-		}
-	}
-	return all
-}
 
 func (p *Plan) wantsPart(part string) bool { return slices.Contains(p.Parts, part) }
 
@@ -141,7 +128,7 @@ func (s *site) has(row string) bool {
 type upstream struct {
 	law  Law
 	unit time.Duration
-	rows []string // nil: all
+	rows kit.Names
 }
 
 func upstreams() []upstream {
@@ -211,10 +198,8 @@ type Stage struct {
 
 // Goal is a figure with a bound.
 type Goal struct {
-	What   string
+	kit.Goal
 	Value  func(f, fixed *Figures) float64
-	Most   bool // the bound is an upper one
-	Bound  float64
 	Except map[string]float64 // other bounds, by backend
 	Only   []string           // backends it is for; nil: all
 	Alone  bool               // only with GOMAXPROCS 1
@@ -268,51 +253,51 @@ func serverRows() []Row {
 		{ID: "S1", About: "steady load of twice the capacity (S19 on B1)", Stages: []Stage{
 			{Load: 2, Units: 4},
 			{Name: "2x", Load: 2, Units: 6, Goals: []Goal{
-				{What: "goodput", Value: goodput, Bound: 0.97, Except: map[string]float64{"B3": 0.95}},
-				{What: "S19 goodput/bound", Value: ofBound, Bound: 0.95, Only: []string{"B1"}, Alone: true},
-				{What: "S19 refusals' p99 ms", Value: refusalP99, Most: true, Bound: 15, Only: []string{"B1"}, Alone: true},
-				{What: "p99/fixed", Value: p99OfFixed, Most: true, Bound: 1.15},
+				{Goal: kit.Goal{What: "goodput", Bound: 0.97}, Value: goodput, Except: map[string]float64{"B3": 0.95}},
+				{Goal: kit.Goal{What: "S19 goodput/bound", Bound: 0.95}, Value: ofBound, Only: []string{"B1"}, Alone: true},
+				{Goal: kit.Goal{What: "S19 refusals' p99 ms", AtMost: true, Bound: 15}, Value: refusalP99, Only: []string{"B1"}, Alone: true},
+				{Goal: kit.Goal{What: "p99/fixed", AtMost: true, Bound: 1.15}, Value: p99OfFixed},
 			}}}},
 		{ID: "S2", About: "steady load of ten times the capacity (S19 on B1)", Stages: []Stage{
 			{Load: 10, Units: 4},
 			{Name: "10x", Load: 10, Units: 6, Goals: []Goal{
-				{What: "goodput/bound", Value: ofBound, Bound: 0.95},
-				{What: "S19 refusals' p99 ms", Value: refusalP99, Most: true, Bound: 30, Only: []string{"B1"}, Alone: true},
+				{Goal: kit.Goal{What: "goodput/bound", Bound: 0.95}, Value: ofBound},
+				{Goal: kit.Goal{What: "S19 refusals' p99 ms", AtMost: true, Bound: 30}, Value: refusalP99, Only: []string{"B1"}, Alone: true},
 			}}}},
 		{ID: "S3", About: "from half the capacity to three times it, and back", Stages: []Stage{
 			{Load: 0.5, Units: 3},
 			{Name: "up", Load: 3, Units: 5, Goals: []Goal{
-				{What: "settle s", Value: settle, Most: true, Bound: 0.5, Except: lateSlow},
-				{What: "late in .5 s %", Value: firstLate, Most: true, Bound: 2},
+				{Goal: kit.Goal{What: "settle s", AtMost: true, Bound: 0.5}, Value: settle, Except: lateSlow},
+				{Goal: kit.Goal{What: "late in .5 s %", AtMost: true, Bound: 2}, Value: firstLate},
 			}},
 			{Name: "back", Load: 0.5, Units: 3, Goals: []Goal{
-				{What: "calm s", Value: calm, Most: true, Bound: 0.2},
+				{Goal: kit.Goal{What: "calm s", AtMost: true, Bound: 0.2}, Value: calm},
 			}}}},
 		{ID: "S4", About: "at .9 of the capacity, half of it goes, and comes back; then four fifths", Stages: []Stage{
 			{Load: 0.9, Units: 3},
-			{Name: "half", Load: 0.9, Scale: 0.5, Units: 4, Goals: []Goal{{What: "goodput", Value: goodput, Bound: 0.95}}},
-			{Name: "back", Load: 0.9, Units: 3, Goals: []Goal{{What: "settle s", Value: settle, Most: true, Bound: 1}}},
-			{Name: "fifth", Load: 0.9, Scale: 0.2, Units: 4, Goals: []Goal{{What: "goodput", Value: goodput, Bound: 0.95}}},
-			{Name: "back", Load: 0.9, Units: 3, Goals: []Goal{{What: "settle s", Value: settle, Most: true, Bound: 1}}},
+			{Name: "half", Load: 0.9, Scale: 0.5, Units: 4, Goals: []Goal{{Goal: kit.Goal{What: "goodput", Bound: 0.95}, Value: goodput}}},
+			{Name: "back", Load: 0.9, Units: 3, Goals: []Goal{{Goal: kit.Goal{What: "settle s", AtMost: true, Bound: 1}, Value: settle}}},
+			{Name: "fifth", Load: 0.9, Scale: 0.2, Units: 4, Goals: []Goal{{Goal: kit.Goal{What: "goodput", Bound: 0.95}, Value: goodput}}},
+			{Name: "back", Load: 0.9, Units: 3, Goals: []Goal{{Goal: kit.Goal{What: "settle s", AtMost: true, Bound: 1}, Value: settle}}},
 		}},
 		{ID: "S9", About: "false refusals below the capacity", Stages: []Stage{
 			{Load: 0.7, Units: 1},
-			{Name: ".7", Load: 0.7, Units: 5, Goals: []Goal{{What: "refused %", Value: refused, Most: true, Bound: 0}}},
+			{Name: ".7", Load: 0.7, Units: 5, Goals: []Goal{{Goal: kit.Goal{What: "refused %", AtMost: true, Bound: 0}, Value: refused}}},
 			{Name: ".95", Load: 0.95, Units: 6, Goals: []Goal{
-				{What: "refused % - fixed's", Value: refusedBeyondFixed, Most: true, Bound: 0.5},
+				{Goal: kit.Goal{What: "refused % - fixed's", AtMost: true, Bound: 0.5}, Value: refusedBeyondFixed},
 			}}}},
 		{ID: "S17", About: "clients leave at their time-out, at three times the capacity", Stages: []Stage{
 			{Load: 3, Units: 3},
-			{Name: "3x", Load: 3, Units: 5, Goals: []Goal{{What: "wasted %", Value: wasted, Most: true, Bound: 2}}},
+			{Name: "3x", Load: 3, Units: 5, Goals: []Goal{{Goal: kit.Goal{What: "wasted %", AtMost: true, Bound: 2}, Value: wasted}}},
 		}},
 		{ID: "S28", About: "clients with little patience; the backend works on", Impatient: true, Stages: []Stage{
 			{Load: 2, Units: 4},
-			{Name: "2x", Load: 2, Units: 5, Goals: []Goal{{What: "goodput/fixed", Value: ofFixed, Bound: 0.95}}},
-			{Name: "half", Load: 2, Scale: 0.5, Units: 6, Goals: []Goal{{What: "goodput/fixed", Value: ofFixed, Bound: 0.95}}},
+			{Name: "2x", Load: 2, Units: 5, Goals: []Goal{{Goal: kit.Goal{What: "goodput/fixed", Bound: 0.95}, Value: ofFixed}}},
+			{Name: "half", Load: 2, Scale: 0.5, Units: 6, Goals: []Goal{{Goal: kit.Goal{What: "goodput/fixed", Bound: 0.95}, Value: ofFixed}}},
 		}},
 		{ID: "S28 log-normal", About: "S28 with log-normal work", Dist: "lognormal", Impatient: true, Stages: []Stage{
 			{Load: 2, Units: 4},
-			{Name: "2x", Load: 2, Units: 5, Goals: []Goal{{What: "goodput/fixed", Value: ofFixed, Bound: 0.95}}},
+			{Name: "2x", Load: 2, Units: 5, Goals: []Goal{{Goal: kit.Goal{What: "goodput/fixed", Bound: 0.95}, Value: ofFixed}}},
 		}},
 	}
 }
@@ -320,7 +305,7 @@ func serverRows() []Row {
 // gatewayRows are the rows of part two. What is judged there is the share of
 // what the best fixed limit gets.
 func gatewayRows() []Row {
-	best := []Goal{{What: "goodput/fixed", Value: ofFixed, Bound: 0.9}}
+	best := []Goal{{Goal: kit.Goal{What: "goodput/fixed", Bound: 0.9}, Value: ofFixed}}
 	return []Row{
 		{ID: "2x", About: "steady load of twice the capacity", Stages: []Stage{
 			{Load: 2, Units: 3}, {Name: "2x", Load: 2, Units: 5, Goals: best}}},
@@ -334,13 +319,13 @@ func gatewayRows() []Row {
 			{Name: "back", Load: 0.9, Units: 2, Goals: best}}},
 		{ID: ".9", About: "false refusals", Stages: []Stage{
 			{Load: 0.9, Units: 1},
-			{Name: ".9", Load: 0.9, Units: 7, Goals: []Goal{{What: "refused % - fixed's", Value: refusedBeyondFixed, Most: true, Bound: 1}}}}},
+			{Name: ".9", Load: 0.9, Units: 7, Goals: []Goal{{Goal: kit.Goal{What: "refused % - fixed's", AtMost: true, Bound: 1}, Value: refusedBeyondFixed}}}}},
 		{ID: "bimodal", About: "twice the capacity; one request in a hundred is fifty times the others; goodput by work", Dist: "bimodal", Stages: []Stage{
 			{Load: 2, Units: 3}, {Name: "2x", Load: 2, Units: 5, Goals: best}}},
 		{ID: "S28", About: "clients with little patience, and then half the capacity", Impatient: true, Stages: []Stage{
 			{Load: 0.9, Units: 3},
-			{Name: "half", Load: 0.9, Scale: 0.5, Units: 4, Goals: []Goal{{What: "goodput/fixed", Value: ofFixed, Bound: 0.95}}},
-			{Name: "back", Load: 0.9, Units: 2, Goals: []Goal{{What: "goodput/fixed", Value: ofFixed, Bound: 0.95}}}}},
+			{Name: "half", Load: 0.9, Scale: 0.5, Units: 4, Goals: []Goal{{Goal: kit.Goal{What: "goodput/fixed", Bound: 0.95}, Value: ofFixed}}},
+			{Name: "back", Load: 0.9, Units: 2, Goals: []Goal{{Goal: kit.Goal{What: "goodput/fixed", Bound: 0.95}, Value: ofFixed}}}}},
 	}
 }
 
@@ -352,7 +337,7 @@ func (p *Plan) Duration() time.Duration {
 	var d time.Duration
 	if p.wantsPart(partServer) {
 		for _, s := range sites() {
-			if p.wants(p.Laws, s.law.Name) {
+			if p.Laws.Has(s.law.Name) {
 				d += p.onSite(&s)
 			}
 		}
@@ -362,7 +347,7 @@ func (p *Plan) Duration() time.Duration {
 	}
 	if p.wantsPart(partGateway) {
 		for _, u := range upstreams() {
-			if p.wants(p.Laws, u.law.Name) {
+			if p.Laws.Has(u.law.Name) {
 				d += p.onUpstream(&u)
 			}
 		}
@@ -370,7 +355,7 @@ func (p *Plan) Duration() time.Duration {
 	if p.wantsPart(partOrder) {
 		for _, row := range orderRows() {
 			if p.wantsOrder(&row) {
-				d += time.Duration(len(p.chosen(row.guards))) * row.length(p)
+				d += time.Duration(len(p.Guards.Of(row.guards))) * row.length(p)
 			}
 		}
 	}
@@ -380,10 +365,10 @@ func (p *Plan) Duration() time.Duration {
 func (p *Plan) onSite(s *site) time.Duration {
 	d := 5 * (p.turn(800*time.Millisecond) + startUp) // the sweep
 	for _, row := range serverRows() {
-		if s.has(row.ID) && p.wants(p.Rows, row.ID) {
+		if s.has(row.ID) && p.Rows.Has(row.ID) {
 			one := row.length(p.turn(s.unit)) + startUp
 			for _, g := range s.guards(row.ID, 1) {
-				if p.wants(p.Guards, g.Name) {
+				if p.Guards.Has(g.Name) {
 					d += one
 				}
 			}
@@ -395,11 +380,11 @@ func (p *Plan) onSite(s *site) time.Duration {
 func (p *Plan) onUpstream(u *upstream) (d time.Duration) {
 	_, rate := u.law.best()
 	for _, row := range gatewayRows() {
-		if !p.wants(u.rows, row.ID) || !p.wants(p.Rows, row.ID) {
+		if !u.rows.Has(row.ID) || !p.Rows.Has(row.ID) {
 			continue
 		}
 		one := row.length(p.turn(u.unit)) + u.patience(row.Impatient) + startUp
-		if n := len(p.chosen(proxies(row.ID))); row.peak()*rate*float64(n) > sideBySide {
+		if n := len(p.Guards.Of(proxies(row.ID))); row.peak()*rate*float64(n) > sideBySide {
 			one *= time.Duration(n)
 		}
 		d += one

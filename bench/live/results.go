@@ -2,15 +2,13 @@ package live
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/weir-go/weir/bench/kit"
 	"github.com/weir-go/weir/bench/rig"
 )
 
@@ -24,7 +22,7 @@ type Results struct {
 	Yield      []YieldCost `json:"yield_cost"`
 	Cells      []*Cell     `json:"cells"`
 
-	Order []*OrderCell `json:"order,omitempty"`
+	Order []OrderCell `json:"order,omitempty"`
 }
 
 // Machine is where the figures come from.
@@ -66,26 +64,14 @@ type Cell struct {
 	Backend string `json:"backend"`
 	Guard   string `json:"guard"`
 
-	Void   int       `json:"void"` // runs without a figure
-	Rounds []Figures `json:"rounds"`
-	Goals  []Verdict `json:"goals,omitempty"`
+	Void   int           `json:"void"` // runs without a figure
+	Rounds []Figures     `json:"rounds"`
+	Goals  []kit.Verdict `json:"goals,omitempty"`
 
 	row   *Row
 	procs int
 	law   string
 	order int
-}
-
-// Verdict says whether a goal is reached, by the median over the rounds or in every one.
-type Verdict struct {
-	What    string  `json:"what"`
-	Median  float64 `json:"median"`
-	Min     float64 `json:"min"`
-	Max     float64 `json:"max"`
-	Bound   float64 `json:"bound"`
-	AtMost  bool    `json:"at_most"`
-	Every   bool    `json:"every,omitempty"` // the bound is for each round
-	Reached bool    `json:"reached"`
 }
 
 func newResults(plan Plan) *Results {
@@ -110,22 +96,15 @@ func (r *Results) cell(t *trial, index int, guard string) *Cell {
 	return c
 }
 
-// figures returns a figure of each round, in ascending order.
-func (c *Cell) figures(of func(*Figures) float64) []float64 {
-	var all []float64
-	for i := range c.Rounds {
-		all = append(all, of(&c.Rounds[i]))
-	}
-	slices.Sort(all)
-	return all
-}
+// over returns a figure over the rounds.
+func (c *Cell) over(of func(*Figures) float64) kit.Spread { return over(c.Rounds, of) }
 
-// median of an ascending list; 0 of nothing.
-func median(v []float64) float64 {
-	if len(v) == 0 {
-		return 0
+func over[F any](rounds []F, of func(*F) float64) kit.Spread {
+	all := make([]float64, len(rounds))
+	for i := range rounds {
+		all[i] = of(&rounds[i])
 	}
-	return v[len(v)/2]
+	return kit.SpreadOf(all)
 }
 
 // judge compares all cells with their goals.
@@ -162,7 +141,7 @@ func (g *Goal) appliesTo(c *Cell) bool {
 }
 
 // judge takes the figure in each round in which both cells have one.
-func (g *Goal) judge(c, fixed *Cell) (Verdict, bool) {
+func (g *Goal) judge(c, fixed *Cell) (kit.Verdict, bool) {
 	var values []float64
 	for i := range c.Rounds {
 		for j := range fixed.Rounds {
@@ -172,32 +151,23 @@ func (g *Goal) judge(c, fixed *Cell) (Verdict, bool) {
 		}
 	}
 	if len(values) == 0 {
-		return Verdict{}, false
+		return kit.Verdict{}, false
 	}
-	slices.Sort(values)
-	bound := g.Bound
-	if b, ok := g.Except[c.law]; ok {
-		bound = b
+	goal := g.Goal
+	if bound, ok := g.Except[c.law]; ok {
+		goal.Bound = bound
 	}
-	v := Verdict{What: g.What, Median: median(values), Min: values[0], Max: values[len(values)-1], Bound: bound, AtMost: g.Most}
-	v.Reached = v.Median >= bound
-	if g.Most {
-		v.Reached = v.Median <= bound
-	}
-	return v, true
+	return goal.Judge(kit.SpreadOf(values)), true
 }
 
 // Write judges the results and writes them under dir as NAME.md and NAME.json.
 func (r *Results) Write(dir, name string) error {
 	r.judge()
-	data, err := json.MarshalIndent(r, "", " ")
+	data, err := kit.JSON(r, " ")
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, name+".json"), append(data, '\n'), 0o644); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, name+".md"), []byte(r.Markdown()), 0o644)
+	return kit.Write(dir, map[string][]byte{name + ".json": data, name + ".md": []byte(r.Markdown())})
 }
 
 const intro = `# Live scoreboard
@@ -275,13 +245,13 @@ func (r *Results) part(b *strings.Builder, part, title string) {
 			fmt.Fprintf(b, "- %s: %s\n", u.law.Name, u.law.String())
 		}
 	}
-	fmt.Fprintf(b, "\n| row | on | guard | goodput | p99 | refusal p99 | refused %% | wasted %% | limit | inside | core | goals |\n")
-	fmt.Fprintf(b, "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
+	table := kit.Table{{"row", "on", "guard", "goodput", "p99", "refusal p99", "refused %", "wasted %", "limit", "inside", "core", "goals"}}
 	for _, c := range r.Cells {
 		if c.Part == part {
-			c.line(b)
+			table = append(table, c.line(len(table[0])))
 		}
 	}
+	b.WriteString("\n" + table.Plain(kit.Rule(len(table[0]))))
 }
 
 func (r *Results) capacities(b *strings.Builder) {
@@ -293,79 +263,60 @@ func (r *Results) capacities(b *strings.Builder) {
 		}
 	}
 	for _, name := range names {
-		var rate, clients, request, refusal []float64
+		var found []Capacity
 		for _, c := range r.Capacities {
 			if c.Backend == name {
-				rate, clients = append(rate, c.Rate), append(clients, float64(c.Clients))
-				request, refusal = append(request, c.RequestUS), append(refusal, c.RefusalUS)
+				found = append(found, c)
 			}
 		}
-		fmt.Fprintf(b, "- %s: %s requests/s with %s clients", name, spread(rate, "%.0f"), spread(clients, "%.0f"))
-		if median(slices.Sorted(slices.Values(refusal))) > 0 {
-			fmt.Fprintf(b, "; CPU µs: %s a request, %s a refusal", spread(request, "%.0f"), spread(refusal, "%.1f"))
+		text := func(verb string, of func(*Capacity) float64) string { return kit.Text(over(found, of), verb) }
+		fmt.Fprintf(b, "- %s: %s requests/s with %s clients", name, text("%.0f", func(c *Capacity) float64 { return c.Rate }),
+			text("%.0f", func(c *Capacity) float64 { return float64(c.Clients) }))
+		refusal := func(c *Capacity) float64 { return c.RefusalUS }
+		if over(found, refusal).Median > 0 {
+			fmt.Fprintf(b, "; CPU µs: %s a request, %s a refusal", text("%.0f", func(c *Capacity) float64 { return c.RequestUS }), text("%.1f", refusal))
 		}
 		fmt.Fprintln(b)
 	}
 }
 
-// spread is the median with the extremes.
-func spread(v []float64, verb string) string {
-	if len(v) == 0 {
-		return "-"
-	}
-	v = slices.Sorted(slices.Values(v))
-	mid, low, high := fmt.Sprintf(verb, median(v)), fmt.Sprintf(verb, v[0]), fmt.Sprintf(verb, v[len(v)-1])
-	if low == high {
-		return mid
-	}
-	return fmt.Sprintf("%s (%s–%s)", mid, low, high)
-}
-
-func (c *Cell) line(b *strings.Builder) {
-	fmt.Fprintf(b, "| %s %s | %s | %s |", c.Row, c.Stage, c.Backend, c.Guard)
+// line is the cell's row of the table.
+func (c *Cell) line(columns int) []string {
+	line := make([]string, columns)
+	copy(line, []string{c.Row + " " + c.Stage, c.Backend, c.Guard, "void"})
 	if len(c.Rounds) == 0 {
-		fmt.Fprintf(b, " void |%s\n", strings.Repeat(" |", 8))
-		return
+		return line
 	}
-	mid := func(verb string, of func(*Figures) float64) {
-		fmt.Fprintf(b, " "+verb+" |", median(c.figures(of)))
-	}
-	fmt.Fprintf(b, " %s |", spread(c.figures(func(f *Figures) float64 { return f.Goodput }), "%.2f"))
-	fmt.Fprintf(b, " %s |", spread(c.figures(func(f *Figures) float64 { return f.P99 }), "%.0f"))
-	mid("%.0f", func(f *Figures) float64 { return f.RefusalP99 })
-	mid("%.1f", func(f *Figures) float64 { return 100 * f.Refused })
-	mid("%.1f", func(f *Figures) float64 { return 100 * f.Wasted })
-	c.limit(b)
-	mid("%.0f", func(f *Figures) float64 { return float64(f.Inside) })
-	mid("%.2f", func(f *Figures) float64 { return f.Core })
-	fmt.Fprintf(b, " %s |\n", verdicts(c.Goals))
+	mid := func(verb string, of func(*Figures) float64) string { return fmt.Sprintf(verb, c.over(of).Median) }
+	copy(line[3:], []string{
+		kit.Text(c.over(func(f *Figures) float64 { return f.Goodput }), "%.2f"),
+		kit.Text(c.over(func(f *Figures) float64 { return f.P99 }), "%.0f"),
+		mid("%.0f", func(f *Figures) float64 { return f.RefusalP99 }),
+		mid("%.1f", func(f *Figures) float64 { return 100 * f.Refused }),
+		mid("%.1f", func(f *Figures) float64 { return 100 * f.Wasted }),
+		c.limit(),
+		mid("%.0f", func(f *Figures) float64 { return float64(f.Inside) }),
+		mid("%.2f", func(f *Figures) float64 { return f.Core }),
+		verdicts(c.Goals),
+	})
+	return line
 }
 
-func (c *Cell) limit(b *strings.Builder) {
-	most := c.figures(func(f *Figures) float64 { return float64(f.LimitMost) })
-	if most[len(most)-1] == 0 {
-		fmt.Fprintf(b, " |")
-		return
+// limit is the mean over the rounds, with the least and the largest; empty where
+// there was none.
+func (c *Cell) limit() string {
+	most := c.over(func(f *Figures) float64 { return float64(f.LimitMost) }).Max
+	if most == 0 {
+		return ""
 	}
-	mean := c.figures(func(f *Figures) float64 { return f.LimitMean })
-	least := c.figures(func(f *Figures) float64 { return float64(f.LimitLeast) })
-	fmt.Fprintf(b, " %.0f (%.0f–%.0f) |", median(mean), least[0], most[len(most)-1])
+	return fmt.Sprintf("%.0f (%.0f–%.0f)", c.over(func(f *Figures) float64 { return f.LimitMean }).Median,
+		c.over(func(f *Figures) float64 { return float64(f.LimitLeast) }).Min, most)
 }
 
-func verdicts(goals []Verdict) string {
+func verdicts(goals []kit.Verdict) string {
 	var all []string
-	for _, v := range goals {
-		relation, mark, figure := "≥", "✗", v.Median
-		if v.Every {
-			figure = v.Max
-		}
-		if v.AtMost {
-			relation = "≤"
-		}
-		if v.Reached {
-			mark = "✓"
-		}
-		all = append(all, fmt.Sprintf("%s %.3g %s %.3g %s", v.What, figure, relation, v.Bound, mark))
+	for i := range goals {
+		all = append(all, goals[i].String())
 	}
 	return strings.Join(all, "; ")
 }
@@ -383,24 +334,24 @@ func (r *Results) yield(b *strings.Builder) {
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		var cpu, rate []float64
+		var costs []YieldCost
 		for _, y := range r.Yield {
 			if y.Guard == name {
-				cpu, rate = append(cpu, y.RequestUS), append(rate, y.Rate)
+				costs = append(costs, y)
 			}
 		}
-		fmt.Fprintf(b, "- %s: %s µs, %s/s\n", name, spread(cpu, "%.1f"), spread(rate, "%.0f"))
+		fmt.Fprintf(b, "- %s: %s µs, %s/s\n", name, kit.Text(over(costs, func(y *YieldCost) float64 { return y.RequestUS }), "%.1f"),
+			kit.Text(over(costs, func(y *YieldCost) float64 { return y.Rate }), "%.0f"))
 	}
 }
 
 // summary compares the proxies over all their cells: goodput as a share of the
 // best fixed limit's in the same round.
 func (r *Results) summary(b *strings.Builder) {
-	first := true
+	head := "\nOver all cells, goodput as a share of the best fixed limit's in the same round:\n\n"
 	for _, guard := range proxyGuards {
-		worst, where := 0.0, ""
+		where, below := "", 0
 		var shares []float64
-		below := 0
 		for _, c := range r.Cells {
 			if c.Part != partGateway || c.Guard != guard || guard == guardFixed {
 				continue
@@ -409,8 +360,8 @@ func (r *Results) summary(b *strings.Builder) {
 			if !ok {
 				continue
 			}
-			if where == "" || v.Median < worst {
-				worst, where = v.Median, c.Row+" "+c.Stage+" on "+c.Backend
+			if where == "" || v.Median < slices.Min(shares) {
+				where = c.Row + " " + c.Stage + " on " + c.Backend
 			}
 			if v.Median < 0.5 {
 				below++
@@ -420,11 +371,8 @@ func (r *Results) summary(b *strings.Builder) {
 		if len(shares) == 0 {
 			continue
 		}
-		if first {
-			fmt.Fprintf(b, "\nOver all cells, goodput as a share of the best fixed limit's in the same round:\n\n")
-			first = false
-		}
 		slices.Sort(shares)
-		fmt.Fprintf(b, "- %s: worst %.2f (%s), median %.2f; %d of %d cells under half\n", guard, worst, where, median(shares), below, len(shares))
+		fmt.Fprintf(b, "%s- %s: worst %.2f (%s), median %.2f; %d of %d cells under half\n", head, guard, shares[0], where, shares[len(shares)/2], below, len(shares))
+		head = ""
 	}
 }

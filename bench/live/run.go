@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -223,15 +222,6 @@ func (r *runner) say(t *trial, lanes []*lane, figures [][]Figures, why string, t
 		}
 		fmt.Fprintf(r.log, "  %.0fs\n", took.Seconds())
 	}
-}
-
-// turned returns the list moved on by n, so that nobody always goes first.
-func turned[T any](list []T, n int) []T {
-	if len(list) == 0 {
-		return nil
-	}
-	n %= len(list)
-	return slices.Concat(list[n:], list[:n])
 }
 
 // closedRun is what a closed loop came to.
