@@ -1,6 +1,7 @@
 package server
 
 import (
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/eventlog"
 	"github.com/weir-go/weir/policy"
 )
 
@@ -113,4 +115,14 @@ func TestABindingSignalIsNamed(t *testing.T) {
 	write("0")
 	eventually(t, "the recovery is logged", func() bool { return strings.Contains(g.log.String(), "a signal can be read again") })
 	eventually(t, "the limit is back", func() bool { return g.gate().Limit == 10 && g.gate().Signal == "" })
+}
+
+// A controller that fails is logged, through the hook that gates call.
+func TestAFailingControllerIsLogged(t *testing.T) {
+	out := new(logBuffer)
+	s := &Server{events: eventlog.New(slog.New(slog.NewTextHandler(out, nil)), nil)}
+	s.hooks().Faulty("api", "it wants a limit of 0")
+	if text := out.String(); !strings.Contains(text, "level=ERROR") || !strings.Contains(text, `gate=api problem="it wants a limit of 0"`) {
+		t.Errorf("logged %s", text)
+	}
 }
