@@ -355,7 +355,7 @@ func (g *gateway) names(t *testing.T, rule string, observed bool) {
 }
 
 // A client of IPv6 is its network: here of loopback, which is one address. (The table of
-// the door has the others, and IPv4 addresses written as IPv6.)
+// accept has the others, and IPv4 addresses written as IPv6.)
 func TestConnectionsOfIPv6(t *testing.T) {
 	at, err := net.Listen("tcp", "[::1]:0")
 	if err != nil {

@@ -69,7 +69,7 @@ func (u *Upstream) refuse(w http.ResponseWriter, r *http.Request, call *Call, er
 func (c *Call) Refuse(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
 	c.By = ByGate
 	c.Quotas.SetHeaders(w.Header(), c.Work, rej)
-	BoundAnswer(w)
+	boundAnswer(w)
 	if c.Policy != nil && c.Policy.Trusted(r) {
 		weirhttp.WriteRejectionTo(w, r, rej, &c.Work)
 		return
@@ -80,39 +80,41 @@ func (c *Call) Refuse(w http.ResponseWriter, r *http.Request, rej *weir.Rejectio
 // shortAnswer bounds the time a client may take to read an answer of the gateway itself.
 const shortAnswer = 5 * time.Second
 
-// BoundAnswer bounds the time a client may take to read an answer of the gateway itself. It
+// boundAnswer bounds the time a client may take to read an answer of the gateway itself. It
 // also replaces a deadline that an earlier answer on the same connection has left behind.
-func BoundAnswer(w http.ResponseWriter) {
+func boundAnswer(w http.ResponseWriter) {
 	// A writer without deadlines is no connection: there is nothing to bound.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(shortAnswer))
 }
 
 func (u *Upstream) problem(w http.ResponseWriter, call *Call, status int, detail string) {
 	call.Quotas.SetHeaders(w.Header(), call.Work, nil)
-	WriteProblem(w, Problem{Title: http.StatusText(status), Status: status, Detail: detail, Upstream: u.name})
+	writeProblem(w, status, detail, u.name)
 }
 
-// Problem is the body of an error that the gateway itself answers with
-// (application/problem+json, RFC 9457).
-type Problem struct {
-	Title    string `json:"title"`
-	Status   int    `json:"status"`
-	Detail   string `json:"detail,omitempty"`
-	Upstream string `json:"upstream,omitempty"`
+// WriteProblem answers a request that goes no further with a problem document
+// (application/problem+json, RFC 9457). No address and no error text of the operating system
+// belongs in it: those are for the log.
+func WriteProblem(w http.ResponseWriter, status int, detail string) {
+	writeProblem(w, status, detail, "")
 }
 
-// WriteProblem answers with p. No address and no error text of the operating system belongs
-// in it: those are for the log.
-func WriteProblem(w http.ResponseWriter, p Problem) {
-	body, err := json.Marshal(p)
+func writeProblem(w http.ResponseWriter, status int, detail, upstream string) {
+	body, err := json.Marshal(struct {
+		Title    string `json:"title"`
+		Status   int    `json:"status"`
+		Detail   string `json:"detail,omitempty"`
+		Upstream string `json:"upstream,omitempty"`
+	}{http.StatusText(status), status, detail, upstream})
 	if err != nil { // cannot be: strings and an int
 		body = nil
 	}
+	boundAnswer(w)
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	h.Set("Cache-Control", "no-store")
-	w.WriteHeader(p.Status)
+	w.WriteHeader(status)
 	_, _ = w.Write(body) // the client has gone; there is nobody else to tell
 }
 
@@ -132,7 +134,7 @@ func WriteBodyProblem(w http.ResponseWriter, err error) {
 	if status == http.StatusRequestTimeout {
 		detail = "the request body came too slowly"
 	}
-	WriteProblem(w, Problem{Title: http.StatusText(status), Status: status, Detail: detail})
+	WriteProblem(w, status, detail)
 }
 
 // Quotas are the gates with a quota that a request has to pass. Every answer says what is

@@ -61,7 +61,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !h.listener.conns.CertificateValid(r, began) {
 		// The client may show another certificate on another connection (RFC 9110, 15.5.20).
 		w.Header().Set("Connection", "close")
-		writeProblem(w, http.StatusMisdirectedRequest,
+		proxy.WriteProblem(w, http.StatusMisdirectedRequest,
 			"the client certificate of this connection has expired, or its authority is trusted no more; connect anew")
 		return
 	}
@@ -70,7 +70,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q := &request{ResponseWriter: w, handler: h, route: st.routes[rt]}
 	if q.route == nil {
 		h.s.metrics.NoRoute()
-		writeProblem(q, http.StatusNotFound, "no route of the gateway matches this request")
+		proxy.WriteProblem(q, http.StatusNotFound, "no route of the gateway matches this request")
 		return
 	}
 	q.call = proxy.Call{Policy: st.policy, Route: rt, Quotas: q.route.quotas, Work: work, Arrived: began}
@@ -84,7 +84,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if policy.Ambiguous(r.URL) { // it may lead to another route at the upstream
-		writeProblem(q, http.StatusBadRequest,
+		proxy.WriteProblem(q, http.StatusBadRequest,
 			"with %2F unescaped, the path has an empty, . or .. segment; servers differ on where it leads")
 		return
 	}
@@ -162,17 +162,11 @@ func refuseMethod(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Connection", "close")
 	if r.Method == http.MethodConnect {
 		w.Header().Set("Allow", "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT")
-		writeProblem(w, http.StatusMethodNotAllowed, "the gateway opens no tunnels: it does not forward CONNECT")
+		proxy.WriteProblem(w, http.StatusMethodNotAllowed, "the gateway opens no tunnels: it does not forward CONNECT")
 		return
 	}
-	writeProblem(w, http.StatusBadRequest,
+	proxy.WriteProblem(w, http.StatusBadRequest,
 		"PRI begins a connection in HTTP/2 and is no method; this listener speaks HTTP/2 under TLS, and without TLS only with h2c: true")
-}
-
-// writeProblem answers a request that goes no further.
-func writeProblem(w http.ResponseWriter, status int, detail string) {
-	proxy.BoundAnswer(w)
-	proxy.WriteProblem(w, proxy.Problem{Title: http.StatusText(status), Status: status, Detail: detail})
 }
 
 // hooks returns what the gates call, whatever happens to a request at them.
