@@ -15,36 +15,30 @@ import (
 // ThrottlingConfig configures [NewThrottling]. The zero value of a field means
 // its default.
 type ThrottlingConfig struct {
-	// Threshold is the share of the scheduler's periods (100 ms each, as a
-	// rule) in which the container may run out of its quota. Range (0, 1],
-	// default 0.25: where the Kubernetes project's alert CPUThrottlingHigh
-	// begins.
+	// Threshold is the share of the scheduler's periods (usually 100 ms each) in
+	// which the container may use up its quota. Range (0, 1], default 0.25, where
+	// the Kubernetes project's alert CPUThrottlingHigh begins.
 	Threshold float64
-	// Over is the span of time that is looked at. Default 1 s.
+	// Over is the time to look back. Default 1 s.
 	Over time.Duration
 	// FS is the root of the file system; nil means the machine's.
 	FS fs.FS
 }
 
-func (c ThrottlingConfig) withDefaults() ThrottlingConfig {
-	def(&c.Threshold, 0.25)
-	def(&c.Over, time.Second)
-	return c
-}
-
-// NewThrottling returns the signal "cpu_throttling": the share of periods in
-// which a CPU quota stopped this process's control group, or one around it, over
-// Threshold. It reads nr_periods and nr_throttled in cpu.stat, of version 2 or 1
-// of Linux's control groups. 0 while no quota is set.
+// NewThrottling returns the signal "cpu_throttling": the share of periods in which a CPU
+// quota stopped this process's control group, or one around it, over Threshold. It reads
+// cpu.stat of version 2 or 1 of Linux's control groups. 0 while no quota is set.
 func NewThrottling(cfg ThrottlingConfig) (Signal, error) {
-	cfg = cfg.withDefaults()
+	def(&cfg.Threshold, 0.25)
+	def(&cfg.Over, time.Second)
 	var f fault.List
 	share(&f, "threshold", cfg.Threshold)
 	over(&f, cfg.Over)
 	if err := f.Err("signal: cpu_throttling"); err != nil {
 		return nil, err
 	}
-	return newThrottling(cfg), nil
+	t := &throttling{cfg: cfg, files: filesOf(cfg.FS)}
+	return &source{name: "cpu_throttling", every: slowInterval, measure: t.measure}, nil
 }
 
 // throttling follows cpu.stat of the groups around the process.
@@ -53,11 +47,6 @@ type throttling struct {
 	files  files
 	groups []group // nil: look for them
 	spans  []span
-}
-
-func newThrottling(cfg ThrottlingConfig) *source {
-	t := &throttling{cfg: cfg, files: filesOf(cfg.FS)}
-	return &source{name: "cpu_throttling", every: slowInterval, measure: t.measure}
 }
 
 var periods = []string{"nr_periods", "nr_throttled"}
@@ -117,27 +106,23 @@ type MemoryConfig struct {
 	FS fs.FS
 }
 
-func (c MemoryConfig) withDefaults() MemoryConfig {
-	def(&c.Threshold, 0.9)
-	return c
-}
-
-// NewMemory returns the signal "memory": memory in use over Threshold times the
-// limit, of this process's control group or one around it, whichever is
-// fullest. The limit is memory.max or, where lower, memory.high (version 1:
-// memory.limit_in_bytes). File cache that has not been used lately does not
-// count, because the kernel takes it back first; the kubelet reckons likewise.
+// NewMemory returns the signal "memory": memory in use over Threshold times the limit, of
+// the fullest of this process's control group and those around it. The limit is
+// memory.max or, if lower, memory.high (version 1: memory.limit_in_bytes). File cache
+// that has not been used lately does not count, because the kernel frees it first; the
+// kubelet does the same.
 //
-// Without such a limit it is the machine's memory: what is not MemAvailable in
-// /proc/meminfo. Linux only.
+// Without a limit it is the machine's memory: what is not MemAvailable in /proc/meminfo.
+// Linux only.
 func NewMemory(cfg MemoryConfig) (Signal, error) {
-	cfg = cfg.withDefaults()
+	def(&cfg.Threshold, 0.9)
 	var f fault.List
 	share(&f, "threshold", cfg.Threshold)
 	if err := f.Err("signal: memory"); err != nil {
 		return nil, err
 	}
-	return newMemory(cfg), nil
+	m := &memory{cfg: cfg, files: filesOf(cfg.FS)}
+	return &source{name: "memory", every: slowInterval, measure: m.measure}, nil
 }
 
 // memory follows the groups around the process.
@@ -146,11 +131,6 @@ type memory struct {
 	files  files
 	groups []group // nil: look for them
 	none   bool    // there are none
-}
-
-func newMemory(cfg MemoryConfig) *source {
-	m := &memory{cfg: cfg, files: filesOf(cfg.FS)}
-	return &source{name: "memory", every: slowInterval, measure: m.measure}
 }
 
 func (m *memory) measure() (float64, error) {
@@ -257,11 +237,10 @@ type group struct {
 	v1  bool
 }
 
-// groups finds the control groups of this process that has accepts, innermost
-// first: of version 2, or, if it accepts none of those, of version 1 by the
-// controller's name. Inside a container the path in /proc may be the host's,
-// of which only the end is mounted; every directory on the way up is looked at,
-// and the mount itself is the last.
+// groups returns the control groups of this process that has accepts, innermost first.
+// They are of version 2 or, if it accepts none of those, of version 1 by the controller's
+// name. Inside a container the path in /proc may be the host's, of which only the end is
+// mounted. So every directory on the way up is tried, the mount itself last.
 func (f files) groups(controller string, has func(group) bool) ([]group, error) {
 	data, err := f.read("proc/self/cgroup")
 	if errors.Is(err, fs.ErrNotExist) {

@@ -33,9 +33,9 @@ type Watch struct {
 	// Timeout is how long a reading may take: then its context ends, and it
 	// counts as hanging until it returns. Default: Hold.
 	Timeout time.Duration
-	// Hold is how long the last good value stands in when readings fail, hang
-	// or are no numbers. Its age counts from the start of its reading. At
-	// least Interval; default ten times that, and no less than 1 s.
+	// Hold is how long the last good value is used when readings fail, hang or are
+	// no numbers. Its age counts from the start of its reading. At least Interval;
+	// default ten times that, and no less than 1 s.
 	Hold time.Duration
 	// Fallback is the value to use after that, finite and above 0. Use one above
 	// 1 where working blind is worse than working less. Default 0: the signal is
@@ -47,21 +47,20 @@ type Watch struct {
 	Smooth time.Duration
 }
 
-// Hooks are called by a poller as things happen, on goroutines of its own and
-// with no lock held. Each may be nil. They must not panic.
+// Hooks are called by a poller as things happen, on its own goroutines and under no lock.
+// Each may be nil. They must not panic.
 type Hooks struct {
-	// Trouble follows the first reading that is of no use, once for each kind:
-	// not supported here, an error, no number, no answer within the Timeout. It
-	// is told again only after the signal was well for a minute.
+	// Trouble follows the first useless reading of each kind: not supported here, an
+	// error, no number, no answer within the Timeout. It is called again for the same
+	// kind only after a minute of good readings.
 	Trouble func(signal string, err error)
 	// Recovered follows the first good reading after a Trouble.
 	Recovered func(signal string)
 }
 
-// Poller polls signals, each in a goroutine of its own, and keeps the newest
-// value of each. A signal that hangs delays nobody: neither the other signals
-// nor who asks for Readings. It is never asked twice at a time, so a reading
-// that never returns costs one goroutine.
+// Poller polls signals, each in a goroutine of its own, and keeps the newest value of
+// each. A signal that hangs delays neither the other signals nor callers of Readings. A
+// signal is read once at a time, so a reading that never returns costs one goroutine.
 type Poller struct {
 	watches []*watch
 	cancel  context.CancelFunc
@@ -148,8 +147,8 @@ func (p *Poller) Snapshot() []Status {
 	return all
 }
 
-// Close ends the polling; every signal is unknown from then on. It does not
-// wait: a reading that hangs ends when it returns.
+// Close ends the polling; every signal is unknown from then on. It does not wait for
+// readings that hang.
 func (p *Poller) Close() {
 	p.closed.Store(true)
 	p.cancel()
@@ -167,8 +166,7 @@ type Status struct {
 	// Age is the time since the last good reading began, or since the poller
 	// was made if there was none.
 	Age time.Duration
-	// Running is how long the present reading has taken so far, 0 if none is
-	// under way.
+	// Running is how long the present reading has taken, 0 if none is under way.
 	Running time.Duration
 	// Reads counts readings that have returned; of these Failures returned an
 	// error and Bad NaN, an infinite or a negative number.
@@ -177,7 +175,7 @@ type Status struct {
 	Err error
 }
 
-// State says what stands behind a signal's value.
+// State says where a signal's value comes from. Metrics use these words.
 type State string
 
 // The states.
@@ -203,8 +201,8 @@ func (s Status) String() string {
 	return text
 }
 
-// watch polls one signal. Its mutex is held for a few loads and stores, never
-// while the signal is read or a hook runs.
+// watch polls one signal. Its mutex is never locked while the signal is read or a hook
+// runs.
 type watch struct {
 	Watch
 	name   string
@@ -220,8 +218,8 @@ type watch struct {
 	reads, failures, bad uint64
 	err                  error
 	kind                 trouble   // of err
-	told                 trouble   // kinds that the hook has heard of
-	down                 bool      // and of no recovery since
+	reported             trouble   // kinds that were reported to the hook
+	down                 bool      // trouble was reported, and no recovery since
 	well                 time.Time // the first good reading of an unbroken run; zero if broken
 }
 
@@ -236,11 +234,11 @@ const (
 )
 
 const (
-	// retryMissing is how often to ask for what this machine does not have: a
-	// memory limit may be set later.
+	// retryMissing is how often to read what this machine does not have: a memory
+	// limit may be set later.
 	retryMissing = time.Minute
-	// forget is how long a signal must be well before the same kind of trouble
-	// is news again.
+	// forget is how long readings must be good before the same kind of trouble is
+	// reported again.
 	forget = time.Minute
 )
 
@@ -258,7 +256,7 @@ func (w *watch) run(ctx context.Context) {
 	}
 }
 
-// once reads and returns when to read again.
+// once reads, and returns the time until the next reading.
 func (w *watch) once(ctx context.Context) time.Duration {
 	began := time.Now()
 	w.mu.Lock()
@@ -274,7 +272,7 @@ func (w *watch) once(ctx context.Context) time.Duration {
 	})
 	v, err := w.read(ctx)
 	stop()
-	w.took(began, v, err)
+	w.record(began, v, err)
 
 	if errors.Is(err, errors.ErrUnsupported) {
 		return max(w.Interval, retryMissing)
@@ -282,7 +280,7 @@ func (w *watch) once(ctx context.Context) time.Duration {
 	return w.Interval
 }
 
-// read asks the signal, and takes a panic for an error.
+// read reads the signal, and turns a panic into an error.
 func (w *watch) read(ctx context.Context) (v float64, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -292,8 +290,8 @@ func (w *watch) read(ctx context.Context) (v float64, err error) {
 	return w.Signal.Read(ctx)
 }
 
-// took notes what a reading came to.
-func (w *watch) took(began time.Time, v float64, err error) {
+// record updates the state with the result of a reading.
+func (w *watch) record(began time.Time, v float64, err error) {
 	now := time.Now()
 	w.mu.Lock()
 	w.began = time.Time{}
@@ -305,55 +303,55 @@ func (w *watch) took(began time.Time, v float64, err error) {
 	case err == nil:
 		w.bad++
 		kind = nonsense
-		err = fmt.Errorf("signal: %s read %v, which is no reading: it must be finite and not negative", w.name, v)
+		err = fmt.Errorf("signal: %s read %v: a reading must be finite and not negative", w.name, v)
 	case errors.Is(err, ErrNoValue):
 	case errors.Is(err, errors.ErrUnsupported):
 		w.failures++
 		kind = missing
-	case now.Sub(began) >= w.Timeout: // it gave up because it was told to
+	case now.Sub(began) >= w.Timeout: // it returned because its context ended
 		w.failures++
 		kind = hanging
 	default:
 		w.failures++
 		kind = failing
 	}
-	tell := w.note(kind, err)
+	news := w.fail(kind, err)
 	recovered := kind == 0 && err == nil && w.down
 	if recovered {
 		w.down = false
 	}
 	w.mu.Unlock()
-	w.tell(tell, recovered, err)
+	w.report(news, recovered, err)
 }
 
-// overdue notes that the reading that began then has not returned in time.
+// overdue records that the reading that began then has not returned in time.
 func (w *watch) overdue(began time.Time) {
 	w.mu.Lock()
 	if !w.began.Equal(began) {
 		w.mu.Unlock()
-		return // it just has
+		return // it has returned just now
 	}
 	err := fmt.Errorf("signal: %s has not answered for %v", w.name, w.Timeout)
-	tell := w.note(hanging, err)
+	news := w.fail(hanging, err)
 	w.mu.Unlock()
-	w.tell(tell, false, err)
+	w.report(news, false, err)
 }
 
-// note keeps trouble in mind and reports whether it is news.
-func (w *watch) note(kind trouble, err error) bool {
+// fail records trouble, and returns whether to report it.
+func (w *watch) fail(kind trouble, err error) bool {
 	if kind == 0 {
 		return false
 	}
 	w.err, w.kind, w.well = err, kind, time.Time{}
-	if w.told&kind != 0 {
+	if w.reported&kind != 0 {
 		return false
 	}
-	w.told |= kind
+	w.reported |= kind
 	w.down = true
 	return true
 }
 
-// good takes a reading that can be used.
+// good records a reading that can be used.
 func (w *watch) good(began time.Time, v float64) {
 	passed := began.Sub(w.since)
 	if w.has && w.Smooth > 0 && passed <= w.Hold {
@@ -365,11 +363,12 @@ func (w *watch) good(began time.Time, v float64) {
 	case w.well.IsZero():
 		w.well = began
 	case began.Sub(w.well) >= forget:
-		w.told = 0
+		w.reported = 0
 	}
 }
 
-func (w *watch) tell(trouble, recovered bool, err error) {
+// report calls the hooks.
+func (w *watch) report(trouble, recovered bool, err error) {
 	switch {
 	case w.closed.Load():
 	case trouble && w.hooks.Trouble != nil:
@@ -379,16 +378,30 @@ func (w *watch) tell(trouble, recovered bool, err error) {
 	}
 }
 
-// reading is what a controller is told.
+// reading is what a controller gets.
 func (w *watch) reading(now time.Time) control.Reading {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	state, value := w.judge(now)
+	state, value := w.current(now)
 	return control.Reading{Name: w.name, Value: value, Known: state.known()}
 }
 
-// judge says what there is to go by.
-func (w *watch) judge(now time.Time) (State, float64) {
+func (w *watch) status(now time.Time) Status {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	state, value := w.current(now)
+	s := Status{
+		Name: w.name, State: state, Value: value, Known: state.known(), Age: now.Sub(w.since),
+		Reads: w.reads, Failures: w.failures, Bad: w.bad, Err: w.err,
+	}
+	if !w.began.IsZero() {
+		s.Running = now.Sub(w.began)
+	}
+	return s
+}
+
+// current returns the value to use now, and where it comes from.
+func (w *watch) current(now time.Time) (State, float64) {
 	age := now.Sub(w.since)
 	switch {
 	case w.closed.Load():
@@ -409,17 +422,3 @@ func (w *watch) judge(now time.Time) (State, float64) {
 }
 
 func (s State) known() bool { return s == Fresh || s == Stale || s == Fallback }
-
-func (w *watch) status(now time.Time) Status {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	state, value := w.judge(now)
-	s := Status{
-		Name: w.name, State: state, Value: value, Known: state.known(), Age: now.Sub(w.since),
-		Reads: w.reads, Failures: w.failures, Bad: w.bad, Err: w.err,
-	}
-	if !w.began.IsZero() {
-		s.Running = now.Sub(w.began)
-	}
-	return s
-}

@@ -13,40 +13,31 @@ import (
 // means its default.
 type SchedLatencyConfig struct {
 	// Wait is how long a goroutine may wait for a processor. Default 10 ms, the
-	// scheduler's own time slice: what waits longer waits behind more than one
-	// slice. The run time's histogram has a bucket edge at every quarter of an
-	// octave, so the time that counts is the next edge, up to 25 % above
-	// (10.5 ms for 10 ms).
+	// scheduler's own time slice: what waits longer waits behind more than one slice.
+	// It is rounded up to the next bucket of the run time's histogram, by 25 % at
+	// most (10.5 ms for 10 ms).
 	Wait time.Duration
-	// Share of the goroutines that may wait longer. Range (0, 1], default 0.1:
-	// shedding while more than 10 % waited more than 10 ms held a service of
-	// 2 ms of processor time a request at 0.9 to 1.0 of its capacity under
-	// twice the load (one run of each on two cores).
+	// Share of the goroutines that may wait longer. Range (0, 1], default 0.1. With
+	// it, shedding kept a service of 2 ms of processor time a request at 0.9 to 1.0
+	// of its capacity under twice the load (one run of each on two cores).
 	Share float64
-	// Over is the span of time that is looked at. Default 50 ms. The run time
-	// times one in eight of the scheduler's decisions only, so a shorter span
-	// holds few of them.
+	// Over is the time to look back. Default 50 ms. The run time measures only one in
+	// eight of the scheduler's decisions, so a shorter time has few of them.
 	Over time.Duration
-}
-
-func (c SchedLatencyConfig) withDefaults() SchedLatencyConfig {
-	def(&c.Wait, 10*time.Millisecond)
-	def(&c.Share, 0.1)
-	def(&c.Over, 50*time.Millisecond)
-	return c
 }
 
 // NewSchedLatency returns the signal "sched_latency": the share of goroutines
 // that waited longer than Wait for a processor, over Share. It reads the run
 // time's histogram /sched/latencies:seconds, without allocating.
 //
-// It sees the queue that an in-flight count misses: requests that the process
-// has not come to yet. It does not see locks, I/O, a slow backend, or a
-// garbage collection that no goroutine waits for. A share of fewer than ten
-// timed goroutines is taken as if there had been ten, so that one late
-// goroutine in an idle process is no overload.
+// It sees the queue that an in-flight count misses: requests that the process has not
+// started yet. It does not see locks, I/O, a slow backend, or a garbage collection that
+// no goroutine waits for. With fewer than ten measured goroutines the share is computed
+// as if there were ten, so that one late goroutine in an idle process is no overload.
 func NewSchedLatency(cfg SchedLatencyConfig) (Signal, error) {
-	cfg = cfg.withDefaults()
+	def(&cfg.Wait, 10*time.Millisecond)
+	def(&cfg.Share, 0.1)
+	def(&cfg.Over, 50*time.Millisecond)
 	var f fault.List
 	f.Check(cfg.Wait >= 10*time.Microsecond && cfg.Wait <= 10*time.Second, fault.Path{"wait"}, cfg.Wait, "must be from 10µs to 10s")
 	share(&f, "share", cfg.Share)
@@ -54,13 +45,6 @@ func NewSchedLatency(cfg SchedLatencyConfig) (Signal, error) {
 	if err := f.Err("signal: sched_latency"); err != nil {
 		return nil, err
 	}
-	return newSchedLatency(cfg), nil
-}
-
-// fewest is how many timed goroutines a share is at least taken of.
-const fewest = 10
-
-func newSchedLatency(cfg SchedLatencyConfig) *source {
 	sample := []metrics.Sample{{Name: "/sched/latencies:seconds"}}
 	s := span{over: cfg.Over}
 	return &source{name: "sched_latency", every: fastInterval, measure: func() (float64, error) {
@@ -74,8 +58,11 @@ func newSchedLatency(cfg SchedLatencyConfig) *source {
 			return 0, err
 		}
 		return g.b / max(g.a, fewest) / cfg.Share, nil
-	}}
+	}}, nil
 }
+
+// fewest is the least number of timed goroutines that a share is computed of.
+const fewest = 10
 
 // waited counts all waits, and those in buckets that begin at wait or later.
 func waited(h *metrics.Float64Histogram, wait time.Duration) (all, late uint64) {
@@ -132,7 +119,7 @@ func NewGoroutines(cfg GoroutinesConfig) (Signal, error) {
 	return s, nil
 }
 
-// counted is a count of the run time's over the most that is wanted.
+// counted is one of the run time's counts over the most that is wanted.
 func counted(name, metric string, most func() float64) *source {
 	sample := []metrics.Sample{{Name: metric}}
 	return &source{name: name, every: fastInterval, measure: func() (float64, error) {
@@ -146,36 +133,27 @@ func counted(name, metric string, most func() float64) *source {
 
 // HeapConfig configures [NewHeap]. The zero value of a field means its default.
 type HeapConfig struct {
-	// Threshold is the part of GOMEMLIMIT that may be in use for good. Range
-	// (0, 1], default 0.8: then a collection has to run each time a quarter of
-	// the live heap has been allocated, four times as often as by GOGC=100, and
-	// beyond it collecting soon takes more processor time than the service.
+	// Threshold is the share of GOMEMLIMIT that live memory may take. Range (0, 1],
+	// default 0.8: then a collection runs each time a quarter of the live heap has
+	// been allocated, four times as often as with GOGC=100. Beyond, collecting soon
+	// takes more processor time than the service.
 	Threshold float64
 }
 
-func (c HeapConfig) withDefaults() HeapConfig {
-	def(&c.Threshold, 0.8)
-	return c
-}
-
-// NewHeap returns the signal "heap": memory that a collection cannot give back
-// (the heap that the last one found alive, stacks, and the run time's own),
-// over Threshold times GOMEMLIMIT. Garbage does not count: a process with a
-// memory limit fills what it has. Unsupported while no limit is set.
+// NewHeap returns the signal "heap": memory that a collection cannot free (live heap,
+// stacks, and the run time's own), over Threshold times GOMEMLIMIT. Garbage does not
+// count: a process with a memory limit fills what it has. Unsupported while no limit is
+// set.
 //
 // The live heap is known as of the last collection. With little garbage made
 // that may be minutes ago; close to the limit, collections are frequent.
 func NewHeap(cfg HeapConfig) (Signal, error) {
-	cfg = cfg.withDefaults()
+	def(&cfg.Threshold, 0.8)
 	var f fault.List
 	share(&f, "threshold", cfg.Threshold)
 	if err := f.Err("signal: heap"); err != nil {
 		return nil, err
 	}
-	return newHeap(cfg), nil
-}
-
-func newHeap(cfg HeapConfig) *source {
 	sample := []metrics.Sample{
 		{Name: "/gc/gomemlimit:bytes"},
 		{Name: "/gc/heap/live:bytes"},
@@ -200,7 +178,7 @@ func newHeap(cfg HeapConfig) *source {
 		}
 		other := max(0, total-v[3]-v[4]-v[5]-v[6])
 		return (live + other) / (max(1, limit) * cfg.Threshold), nil
-	}}
+	}}, nil
 }
 
 // CPUConfig configures [NewCPU]. The zero value of a field means its default.
@@ -208,7 +186,7 @@ type CPUConfig struct {
 	// Threshold is the share of GOMAXPROCS processors that may be busy. Range
 	// (0, 1], default 0.85.
 	Threshold float64
-	// Over is the span of time that is looked at. Default 500 ms.
+	// Over is the time to look back. Default 500 ms.
 	Over time.Duration
 }
 
@@ -217,10 +195,9 @@ type CPUConfig struct {
 // 1.25 and later set GOMAXPROCS from a container's quota, so it is the share of
 // what the process may use.
 //
-// It cannot say how much too much there is (it ends at 1/Threshold), and it
-// counts what the process got: where others took the processor it reads low.
-// Prefer [NewSchedLatency]; use this one to keep processor time free for
-// something else.
+// It ends at 1/Threshold, so it cannot say how much is too much. It counts what the
+// process got, so it is low where others took the processor. Prefer [NewSchedLatency];
+// use this one to keep processor time free for something else.
 func NewCPU(cfg CPUConfig) (Signal, error) {
 	def(&cfg.Threshold, 0.85)
 	def(&cfg.Over, 500*time.Millisecond)

@@ -1,23 +1,21 @@
-// Package signal tells how loaded the process and its machine are: signals that
-// read one figure each, and a [Poller] that keeps the newest figure of each for
-// a controller.
+// Package signal measures how loaded the process and its machine are. A [Signal] reads one
+// figure. A [Poller] keeps the newest figure of each signal for a controller.
 //
-// A signal's value is a pressure: what was measured over the most that is
-// wanted. 1 is the threshold, 0.5 half of it, 3 three times too much. Pressures
-// of different things can therefore be compared, and the highest one binds. A
-// controller that heeds them ([control.Capped], [control.Resource]) needs to
-// know nothing else about them. The exception is a signal made for one
-// controller with a unit of its own, such as a count of messages for
-// control.LagMap; make it with [Func].
+// A signal's value is a pressure: what was measured over the most that is wanted. 1 is
+// the threshold, 0.5 half of it, 3 three times too much. So pressures of different things
+// can be compared, and the highest one binds. The controllers that use them
+// ([control.Capped], [control.Resource]) need nothing else. A signal for one controller
+// may have another unit, such as a count of messages for control.LagMap; make it with
+// [Func].
 //
 // What to use:
 //
 //   - [NewSchedLatency]: goroutines wait for a processor. The first choice for
-//     handlers that compute: it moves within tens of milliseconds, and it sees
-//     what an in-flight count does not.
+//     handlers that compute: it moves within tens of milliseconds, and sees what an
+//     in-flight count does not.
 //   - [NewRunnable]: goroutines that wait right now, on Go 1.26 and later.
-//   - [NewCPU]: processor time used. Late, and it cannot exceed the machine: it
-//     says that there is too much, hardly by how much.
+//   - [NewCPU]: processor time used. It is late, and it cannot exceed the machine, so
+//     it hardly says how much is too much.
 //   - [NewThrottling]: the container's CPU quota stops the process.
 //   - [NewMemory]: memory of the container, or of the machine.
 //   - [NewHeap]: live heap against GOMEMLIMIT, before collecting takes over.
@@ -25,18 +23,15 @@
 //   - [NewGoroutines]: a bound on their number.
 //   - [Func]: anything else.
 //
-// [Default] is a choice of these that does little harm anywhere. No signal of
-// the processor says anything about a backend that waits for a disk, a lock or
-// another service: they guard this process, and an inner controller finds the
-// limit of what is behind it.
+// [Default] is a choice of these that does little harm anywhere. No signal of the
+// processor says anything about a backend that waits for a disk, a lock or another
+// service. Signals protect this process; a controller finds the limit of the backend.
 //
-// What a reading costs on a machine is a benchmark: go test -bench Read
-// ./signal. The run time's own figures cost nanoseconds, files tens of
-// microseconds.
+// A reading of the run time's own figures costs nanoseconds, one of files tens of
+// microseconds: go test -bench Read ./signal.
 //
-// Where the kernel or the platform has no such figure, Read says so with an
-// error that matches errors.ErrUnsupported; the poller tells of it once and
-// carries on with the others.
+// Where the kernel or the platform has no such figure, Read returns an error that matches
+// errors.ErrUnsupported. The poller reports it once and continues with the others.
 package signal
 
 import (
@@ -55,17 +50,15 @@ import (
 type Signal interface {
 	// Name is the signal's name in readings, snapshots and rejections.
 	Name() string
-	// Read measures. It returns a finite number that is not negative: a
-	// pressure (1 is the most that is wanted), unless a controller agrees with
-	// it on another unit. Errors that mean something to a [Poller]: one that
-	// matches errors.ErrUnsupported (this machine will not have it) and
-	// [ErrNoValue] (nothing yet). It should give up when ctx ends.
+	// Read measures. It returns a finite number that is not negative: a pressure (1 is
+	// the most that is wanted), unless a controller expects another unit. A [Poller]
+	// knows two errors: one that matches errors.ErrUnsupported (this machine does not
+	// have it), and [ErrNoValue] (nothing yet). It should return when ctx ends.
 	Read(ctx context.Context) (float64, error)
 }
 
-// ErrNoValue is returned by a Read that has nothing to go by yet, which is no
-// failure: a rate needs two readings, so the first has none, nor has the first
-// after a counter went backwards.
+// ErrNoValue is the error of a Read that has no value yet, which is no failure: a rate
+// needs two readings, also after a counter went backwards.
 var ErrNoValue = errors.New("signal: no value yet")
 
 // Func makes a signal of a function. The function is called by one goroutine
@@ -89,16 +82,21 @@ func (f function) Read(ctx context.Context) (float64, error) {
 }
 
 // Default returns signals that make sense in every process, with their default
-// thresholds: scheduler latency, the container's CPU throttling, memory, and
-// the heap against GOMEMLIMIT. Those that this machine does not have are told
-// of once by the poller and then ignored.
+// thresholds: scheduler latency, the container's CPU throttling, memory, and the heap
+// against GOMEMLIMIT. The poller reports once which of them this machine does not have,
+// and ignores those.
 func Default() []Signal {
-	return []Signal{
-		newSchedLatency(SchedLatencyConfig{}.withDefaults()),
-		newThrottling(ThrottlingConfig{}.withDefaults()),
-		newMemory(MemoryConfig{}.withDefaults()),
-		newHeap(HeapConfig{}.withDefaults()),
+	var all []Signal
+	add := func(s Signal, err error) {
+		if err == nil { // as ever with the defaults
+			all = append(all, s)
+		}
 	}
+	add(NewSchedLatency(SchedLatencyConfig{}))
+	add(NewThrottling(ThrottlingConfig{}))
+	add(NewMemory(MemoryConfig{}))
+	add(NewHeap(HeapConfig{}))
+	return all
 }
 
 // The intervals at which signals are read unless a [Watch] says otherwise.
@@ -107,8 +105,8 @@ const (
 	slowInterval = 100 * time.Millisecond
 )
 
-// source is a signal of this package. Several goroutines may read it, one after
-// the other: what it remembers between readings is behind the mutex.
+// source is a signal of this package. Several goroutines may read it; the mutex guards
+// what it remembers between readings.
 type source struct {
 	name  string
 	every time.Duration // how often it is worth reading
@@ -120,8 +118,7 @@ type source struct {
 // Name implements [Signal].
 func (s *source) Name() string { return s.name }
 
-// Read implements [Signal]. It does not look at ctx: what it reads answers at
-// once.
+// Read implements [Signal]. It ignores ctx: what it reads answers at once.
 func (s *source) Read(context.Context) (float64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,9 +129,9 @@ func (s *source) Read(context.Context) (float64, error) {
 	return v, nil
 }
 
-// span takes the growth of two counters over a sliding span of time, however
-// often they are read: a reading is compared with the youngest one that is at
-// least that old, or with the oldest there is.
+// span measures the growth of two counters over a sliding span of time, however often
+// they are read. It compares a reading with the youngest one that is at least that old,
+// or with the oldest there is.
 type span struct {
 	over  time.Duration
 	marks []mark // oldest first
@@ -154,10 +151,9 @@ type growth struct {
 	a, b    float64
 }
 
-// next takes a reading and returns the growth up to it, or ErrNoValue if there
-// is nothing to compare it with: it is the first, no time has passed, or a
-// counter went backwards (the process moved to another group), which starts
-// afresh.
+// next returns the growth up to a reading, or ErrNoValue if there is nothing to compare
+// it with: it is the first, no time has passed, or a counter went backwards because the
+// process moved to another group. That starts a new span.
 func (s *span) next(at time.Time, a, b uint64) (growth, error) {
 	now := mark{at, a, b}
 	if n := len(s.marks); n > 0 {
@@ -185,7 +181,7 @@ func (s *span) next(at time.Time, a, b uint64) (growth, error) {
 	return growth{elapsed, float64(a - base.a), float64(b - base.b)}, nil
 }
 
-// unsupported says what is missing here.
+// unsupported is the error of something that this machine does not have.
 func unsupported(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", errors.ErrUnsupported, fmt.Sprintf(format, args...))
 }
@@ -198,12 +194,12 @@ func def[T comparable](field *T, value T) {
 	}
 }
 
-// share checks a threshold that is a part of a whole.
+// share checks a threshold that is a share.
 func share(f *fault.List, key string, v float64) {
 	f.Check(v > 0 && v <= 1, fault.Path{key}, v, "must be in (0, 1]")
 }
 
-// over checks the time that a rate is taken over.
+// over checks the time that a rate looks back.
 func over(f *fault.List, v time.Duration) {
 	f.Check(v >= time.Millisecond && v <= time.Minute, fault.Path{"over"}, v, "must be from 1ms to 1m")
 }
