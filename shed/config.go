@@ -16,27 +16,26 @@ type Config struct {
 	// Name is the gate's name in rejections, metrics and logs.
 	Name string
 
-	// Pressure says how loaded that is which the gate protects: 1 is the most
-	// that is wanted. False means that it cannot tell now. It is called from a
-	// goroutine of its own, never twice at a time, and so may take its time,
-	// hang or panic: no request waits for it. What is no pressure (NaN, infinite,
-	// negative) counts as not known. [LoadOf] makes one of another gate.
+	// Pressure returns how loaded the service behind the gate is: 1 is the most that
+	// is wanted, false means unknown. It is called from its own goroutine, once at a
+	// time. It may be slow, hang or panic: no request waits for it. NaN, infinite and
+	// negative values count as unknown. [LoadOf] makes one of another gate.
 	Pressure func() (float64, bool)
-	// Signals are read instead of a Pressure, a [signal.Poller] for example: the
-	// highest known of them counts, and is named in the Rejection. Heed names
-	// those that count; empty means all. Set either Pressure or Signals.
+	// Signals are read instead of a Pressure, for example a [signal.Poller]. The
+	// highest known one counts, and the Rejection names it. Heed names those that
+	// count; empty means all. Set either Pressure or Signals.
 	Signals control.Source
 	Heed    []string
 
-	// Interval is the time between two readings of the pressure, from 1 ms to
-	// 1 min. Default 10 ms. With thresholds everything passes until the next
-	// reading that passed at this one: what arrives meanwhile must be little
-	// against what the gate protects, so use 1 ms where thousands a second come.
+	// Interval is the time between two readings of the pressure, from 1 ms to 1 min, or
+	// to 1 s with a Cursor. Default 10 ms. With thresholds, what passes at one reading
+	// passes until the next. So what arrives in an interval must be little against the
+	// capacity: use 1 ms where thousands a second come.
 	Interval time.Duration
-	// Hold is how long the last pressure stands in while none is known. At
-	// least Interval; default ten intervals, and no less than 1 s.
+	// Hold is how long the last pressure is used while none is known. At least
+	// Interval; default ten intervals, and no less than 1 s.
 	Hold time.Duration
-	// Blind says what holds after that. Default Open.
+	// Blind says what to do after that. Default Open.
 	Blind Blind
 
 	// Thresholds are the pressures from which classes are refused. They are in
@@ -45,31 +44,29 @@ type Config struct {
 	// Cursor, if not nil, finds the level from which work is let through.
 	Cursor *Cursor
 
-	// Salt makes the levels of users: instances with the same Salt, Resalt and
-	// time of day give every user the same level. It is a secret, or users
-	// choose names of a high level. 0 means one of the gate's own.
+	// Salt is part of the hash that gives users their levels. Instances with the same
+	// Salt, Resalt and time of day give every user the same level. Keep it secret, or
+	// users choose names of a high level. 0 means a random one.
 	Salt uint64
-	// Resalt is how long a user keeps its level, at least 1 min; negative means
-	// for ever. Default 1 h, as in DAGOR: long enough that a session is served
-	// or not as a whole, and not always the same users are left out.
+	// Resalt is how long a user keeps its level, at least 1 min; negative means for
+	// ever. Default 1 h, as in DAGOR: long enough to serve a session as a whole, and
+	// short enough that not always the same users are refused.
 	Resalt time.Duration
 
 	// Hooks are told what happens: Admitted, Rejected, LimitChanged (how many of
 	// the 512 levels are let through), Faulty (troubles of the pressure).
 	Hooks weir.Hooks
 
-	// Now replaces the clock, for virtual time: it returns the time since the
-	// gate's epoch. With it set the gate starts no goroutine and its levels are
-	// the same in every run; whoever owns the clock calls [Shedder.Step] when
-	// [Shedder.Next] says so, and Step reads the pressure. Leave it nil outside
-	// simulators.
+	// Now replaces the clock, for virtual time: it returns the time since the gate's
+	// epoch. The gate then starts no goroutine, and its levels are the same in every
+	// run. The owner of the clock calls [Shedder.Step], which reads the pressure, when
+	// [Shedder.Next] says so. Leave it nil outside simulators.
 	Now func() time.Duration
 }
 
-// Thresholds are the pressures from which each class is refused: finite, above
-// 0, none below that of a lower class. Critical is the hard cap: from there
-// everything is refused but exempt work. The zero value of a field means its
-// default. A value that the pressure never reaches lets the class through.
+// Thresholds are the pressures from which each class is refused: finite, above 0, none
+// below that of a lower class. From Critical on, the hard cap, everything but exempt work is
+// refused. The zero value of a field means its default.
 type Thresholds struct {
 	Background float64 // default 0.75
 	Normal     float64 // default 0.90
@@ -85,17 +82,15 @@ type Cursor struct {
 	Overload float64
 }
 
-// Blind says what a gate does that has not known the pressure for longer than
-// Config.Hold.
+// Blind says what a gate does without a pressure, after Config.Hold.
 type Blind uint8
 
 // What to do without a pressure.
 const (
-	// Open lets everything through: a sensor that fails refuses nobody. Put a
-	// gate with a limit of its own behind.
+	// Open lets everything through: a sensor that fails refuses nobody. Use a gate
+	// with a limit behind it.
 	Open Blind = iota
-	// Keep leaves the level where it is. Without any pressure so far that is
-	// open too.
+	// Keep leaves the level where it is. Before the first pressure that is open, too.
 	Keep
 )
 
@@ -106,7 +101,7 @@ const (
 	defaultResalt   = time.Hour
 )
 
-// withDefaults replaces what was left out.
+// withDefaults fills in the defaults.
 func (c Config) withDefaults() Config {
 	def(&c.Interval, defaultInterval)
 	def(&c.Hold, max(defaultHold, 10*c.Interval))
@@ -123,18 +118,17 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// validate reports every setting out of range of a configuration that has its
-// defaults.
-func (c *Config) validate() error {
+// check returns every setting out of range, once the defaults are filled in.
+func (c *Config) check() error {
 	var f fault.List
-	f.Require(c.Pressure != nil || c.Signals != nil, fault.Path{"pressure"}, "there is nothing to go by; set Pressure or Signals")
+	f.Require(c.Pressure != nil || c.Signals != nil, fault.Path{"pressure"}, "there is none; set Pressure or Signals")
 	f.Require(c.Pressure == nil || c.Signals == nil, fault.Path{"signals"}, "set either Pressure or Signals, not both")
 	f.Check(c.Signals != nil || len(c.Heed) == 0, fault.Path{"heed"}, c.Heed, "only used with Signals")
 	f.Check(c.Interval >= time.Millisecond && c.Interval <= longest, fault.Path{"interval"}, c.Interval, "must be from 1ms to 1m")
 	f.Check(c.Hold >= c.Interval, fault.Path{"hold"}, c.Hold, "must not be below the interval %v", c.Interval)
 	f.Check(c.Blind <= Keep, fault.Path{"blind"}, c.Blind, "must be Open or Keep")
 	f.Check(c.Resalt < 0 || c.Resalt >= time.Minute, fault.Path{"resalt"}, c.Resalt, "must be at least 1m, or negative for never")
-	c.Thresholds.validate(&f)
+	c.Thresholds.check(&f)
 	if cursor := c.Cursor; cursor != nil {
 		f.Check(cursor.Overload > 0 && !math.IsInf(cursor.Overload, 1), fault.Path{"cursor", "overload"}, cursor.Overload, "must be finite and above 0")
 		f.Check(c.Interval <= windowAtMost, fault.Path{"interval"}, c.Interval, "must be at most %v with a Cursor", windowAtMost)
@@ -142,7 +136,7 @@ func (c *Config) validate() error {
 	return f.Err(fmt.Sprintf("shed: gate %q", c.Name))
 }
 
-func (t Thresholds) validate(f *fault.List) {
+func (t Thresholds) check(f *fault.List) {
 	list := t.list()
 	for class, v := range list {
 		good := v > 0 && !math.IsInf(v, 1)

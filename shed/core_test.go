@@ -297,7 +297,7 @@ func (noSignals) Readings(into []control.Reading) []control.Reading { return int
 
 func TestDefaults(t *testing.T) {
 	c := Config{Pressure: known(0), Cursor: &Cursor{}}.withDefaults()
-	if err := c.validate(); err != nil {
+	if err := c.check(); err != nil {
 		t.Fatal(err)
 	}
 	if c.Interval != 10*time.Millisecond || c.Hold != time.Second || c.Resalt != time.Hour || c.Blind != Open {

@@ -18,9 +18,8 @@ const (
 	Levels = classes * users
 )
 
-// Level says how important a piece of work is to a gate: its priority first,
-// then the level that its user has for the time being. As the level of a gate
-// it is the lowest that is let through: 0 lets everything through, [Levels]
+// Level says how important work is: its priority first, then the present level of its user.
+// The level of a gate is the lowest that is let through: 0 lets everything through, [Levels]
 // nothing.
 type Level uint16
 
@@ -28,8 +27,8 @@ type Level uint16
 // for weir.Critical.
 func (l Level) Class() int { return min(int(l)/users, classes-1) }
 
-// String writes a level as priority and user level, "normal/37"; "none" is the
-// level that lets nothing through.
+// String returns priority and user level, "normal/37", or "none" for the level that lets
+// nothing through.
 func (l Level) String() string {
 	if l >= Levels {
 		return "none"
@@ -37,11 +36,11 @@ func (l Level) String() string {
 	return weir.PriorityOf(l.Class()).String() + "/" + strconv.Itoa(int(l)%users)
 }
 
-// level makes a level of a class and a hash.
+// level returns the level of a class and a hash.
 func level(class int, hash uint64) Level { return Level(class*users) | Level(hash>>(64-7)) }
 
-// named returns the hash that a piece of work has by who sends it, and false for
-// work that names nobody. A user is one whatever tenants it names.
+// named returns the hash of the user of w, or of its tenant if it has no user, and false if
+// it has neither.
 func named(salt uint64, w *weir.Work) (uint64, bool) {
 	switch {
 	case w.User != "":
@@ -57,14 +56,14 @@ const (
 	odd    = 0xd6e8feb86659fd93
 )
 
-// mix folds a 128-bit product: every bit of a and b bears upon the result.
+// mix folds a 128-bit product: every bit of a and b changes the result.
 func mix(a, b uint64) uint64 {
 	hi, lo := bits.Mul64(a, b)
 	return hi ^ lo
 }
 
-// hash spreads names evenly over 64 bits. It takes eight bytes at a time, the
-// last ones twice if need be, and is as hard to foresee as the salt is.
+// hash spreads names evenly over 64 bits. It reads eight bytes at a time, the last ones
+// twice if need be. To foresee it, one has to know the salt.
 func hash(salt uint64, s string) uint64 {
 	n := len(s)
 	h := salt ^ golden*uint64(n)
@@ -90,7 +89,7 @@ func half(s string) uint64 {
 	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24
 }
 
-// salter makes the salt of the time: a new one each period.
+// salter returns a new salt each period.
 type salter struct {
 	secret uint64
 	origin time.Duration // the time of day at the gate's epoch, since 1970

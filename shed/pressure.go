@@ -13,13 +13,13 @@ import (
 	"github.com/weir-go/weir/signal"
 )
 
-// LoadOf is the load of another gate as a pressure: what is in flight and what
-// waits, over the limit. It is not known while the gate has no limit.
+// LoadOf returns the load of another gate as a pressure: what is in flight and what waits,
+// over the limit. It is unknown while the gate has no limit.
 //
-// A gate whose work may wait is at 1 whenever its slots are taken, which is no
-// overload, and a controller that looks for the limit needs it there: before
-// such a gate use thresholds above 1 (background from 1.5, when half as much
-// waits as may run, up to 5), or [WaitOf].
+// A gate whose work may wait is at 1 whenever its slots are taken. That is no overload, and
+// a controller needs it to find the limit. Before such a gate use thresholds above 1, for
+// instance 1.5 for background (half as much waits as may run) to 5 for critical; or use
+// [WaitOf].
 func LoadOf(gate weir.Snapshotter) func() (float64, bool) {
 	return func() (float64, bool) {
 		s := gate.Snapshot()
@@ -30,9 +30,9 @@ func LoadOf(gate weir.Snapshotter) func() (float64, bool) {
 	}
 }
 
-// WaitOf is the wait before another gate as a pressure: how long a newcomer is
-// expected to wait, over the most that is wanted. DAGOR's is 20 ms. It is not
-// known if the most is not above 0.
+// WaitOf returns the wait before another gate as a pressure: how long a newcomer is
+// expected to wait, over the most that is wanted (DAGOR: 20 ms). It is unknown if most is
+// not above 0.
 func WaitOf(gate weir.Snapshotter, most time.Duration) func() (float64, bool) {
 	return func() (float64, bool) {
 		s := gate.Snapshot()
@@ -46,7 +46,7 @@ func WaitOf(gate weir.Snapshotter, most time.Duration) func() (float64, bool) {
 	}
 }
 
-// feed is one configuration's source of pressures and the last good one of it.
+// feed is the source of pressures of one configuration, and its last good one.
 type feed struct {
 	read   func() (value float64, signal string, ok bool)
 	into   []control.Reading // for read alone
@@ -72,7 +72,7 @@ func newFeed(cfg *Config) *feed {
 	return f
 }
 
-// end ends the readings. One that hangs is not waited for.
+// end ends the readings, without waiting for one that hangs.
 func (f *feed) end() {
 	if f.poller != nil {
 		f.poller.Close()
@@ -80,22 +80,22 @@ func (f *feed) end() {
 	}
 }
 
-// safely is take on the caller's goroutine: a panic is an error.
-func (f *feed) safely(now func() time.Duration) (v float64, err error) {
+// poll is next on the caller's goroutine: a panic is an error.
+func (f *feed) poll(now func() time.Duration) (v float64, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			v, err = 0, fmt.Errorf("shed: the pressure panicked: %v", r)
 		}
 	}()
-	v, err = f.take(now)
+	v, err = f.next(now)
 	if errors.Is(err, signal.ErrNoValue) {
 		return 0, nil
 	}
 	return v, err
 }
 
-// take reads once and keeps what is good.
-func (f *feed) take(now func() time.Duration) (float64, error) {
+// next reads once and keeps a good reading.
+func (f *feed) next(now func() time.Duration) (float64, error) {
 	began := now()
 	v, name, ok := f.read()
 	if !ok {

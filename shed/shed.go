@@ -1,32 +1,30 @@
-// Package shed is the gate that lets work through by priority: the more loaded
-// the service is, the more important work must be. Nothing waits in it and
-// nothing is held: it answers in some tens of nanoseconds, so it stands first in
-// a chain, before the gate that counts slots.
+// Package shed is load shedding by priority: the more loaded the service is, the more
+// important work must be. Nothing waits in a [Shedder], and work holds no slot of it. It
+// answers in some tens of nanoseconds, so it stands first in a chain, before the gate
+// with a limit.
 //
 //	pressure := shed.WaitOf(database, 100*time.Millisecond) // a *limit.Limiter
 //	front := weir.Must(shed.New(shed.Config{Name: "front", Pressure: pressure}))
 //	defer front.Close()
 //	gate := weir.All(front, database)
 //
-// What it goes by is a pressure: 1 is the most that is wanted. It is the load of
-// another gate ([LoadOf]) or the wait before it ([WaitOf]), signals of the process
-// or the machine (package signal), or any function. It is read apart from the
-// requests, every 10 ms, so a function that hangs, panics or returns nonsense
-// delays nobody; when the pressure has not been known for a second, everything
-// is let through, or the level stays, as Config.Blind says.
+// It goes by a pressure, where 1 is the most that is wanted. That is the load of another
+// gate ([LoadOf]) or the wait before it ([WaitOf]), signals of the process or the machine
+// (package signal), or any function. It is read apart from the requests, every 10 ms. So a
+// function that hangs, panics or returns nonsense delays nobody. After a second without a
+// pressure everything is let through, or the level stays; see Config.Blind.
 //
 // # Levels
 //
-// A piece of work has a level: its priority, and within it one of 128 that its
-// user has been given by a hash. The gate has one too, and lets through what is
-// not below. So a class is refused only when every lower class already is, and
-// two requests of one user fare alike, which is what makes a page of ten calls
-// either load or fail at once. Every hour users are dealt new levels
-// (Config.Resalt). Work that names no user goes by its tenant; work that names
-// nobody gets another level each time, so that a share of it passes.
+// Work has a level: its priority, and within that one of 128, a hash of its user. The gate
+// has a level, too, and lets through all work that is not below. So a class is refused only
+// when every lower class is. Two requests of one user get the same answer, so a page of ten
+// calls loads or fails at once. Every hour users get new levels (Config.Resalt). Work
+// without a user goes by its tenant. Work without either gets another level each time, so
+// that a share of it passes.
 //
-// User must then be who the caller was found to be, not who it says it is: who
-// chooses its name chooses its level.
+// User must be who the caller was found to be, not who it says it is: a caller that chooses
+// its name chooses its level.
 //
 // # Thresholds
 //
@@ -38,44 +36,40 @@
 //	0.95         high too
 //	1            everything: the hard cap, without which critical work has no bound
 //
-// This is simple, has no memory, and reacts at the next reading. But a class is
-// refused as a whole: where background is most of the load, it comes and goes in
-// turns, and a burst between two readings is let through.
+// This is simple, has no memory, and reacts at the next reading. But a class is refused as
+// a whole. Where background is most of the load, it comes and goes in turns, and a burst
+// between two readings is let through.
 //
 // # Cursor
 //
-// With Config.Cursor set, the gate finds the level itself, as DAGOR does (Zhou
-// et al., SoCC 2018): it counts arrivals by level for a window, decides how much
-// of as much again to let through, and takes the level from which that much
-// arrived. So it gets there in one step, cuts through the middle of a class, and
-// leaves a 128th of the highest class open to hear of better times.
+// With Config.Cursor set, the gate finds the level itself, as DAGOR does (Zhou et al., SoCC
+// 2018). For a window it counts arrivals by level. Then it decides how much to let through
+// if as much arrives again, and takes the level from which that much arrived. So it gets
+// there in one step, and can cut through the middle of a class. A 128th of the highest
+// class always passes, or the gate would not see the pressure go down.
 //
-// Down: by Alpha (5 %) of what was admitted, where the pressure was too high.
-// Up: by Beta (1 %) of what arrived, where it was not. These are the paper's,
-// which leave it at that (Cursor.Plain), and take dozens of windows to follow a
-// step. Here the gate also remembers the most that was admitted without
-// overload: beyond that, it cuts by as much as the pressure is too high; below,
-// it goes back to it at once. A window that is overloaded at less than that is
-// taken for a queue that drains, or for lost capacity.
+// After a window with too much pressure it cuts by 5 % of what was admitted; after another
+// it grows by 1 % of what arrived. That is the paper's rule, which takes dozens of windows to
+// follow a step of the load. Here the gate also remembers the most that was admitted without
+// overload. Beyond that, it cuts by as much as the pressure is too high. Below, it goes back
+// to it at once. If a window is overloaded at less than that, a queue is draining or capacity
+// was lost.
 //
-// A server tells its callers its [Shedder.Level] if it likes; with a common
-// Config.Salt they know by [Shedder.LevelOf] what would be refused, and need not
-// send it.
+// A server may tell its callers its [Shedder.Level]. With a common Config.Salt they know by
+// [Shedder.LevelOf] what would be refused, and need not send it.
 //
 // # When not to use it
 //
-// Where work can wait, a wait room in strict order of priority (package limit)
-// is better: it refuses nothing that there would have been time for, orders
-// what is there instead of guessing a level, and never idles while somebody of a
-// lower class waits. Use a Shedder where waiting is of no use (the queue is
-// elsewhere: in the scheduler, on a disk, behind another service), where the
-// limit that counts is not one of concurrency (memory, lag), or in front of a
-// room that low work would only fill. A pressure that comes late makes any of
-// this swing: read something that moves within a window. Below some tens of
-// requests in a window the counts say little; use thresholds there.
+// Where work can wait, a wait room in strict order of priority (package limit) is better. It
+// refuses nothing that there is time for, and is never idle while lower work waits. Use a
+// Shedder where waiting is of no use, because the queue is elsewhere: in the scheduler, on a
+// disk, behind another service. Use it where concurrency is not the bottleneck (memory, lag),
+// or in front of a room that low work would fill. With a pressure that comes late any of
+// this swings: use one that moves within a window. Below some tens of requests in a window
+// the counts say little; use thresholds there.
 //
-// Work is counted as one each, whatever its Cost; what a later gate of the chain
-// refuses still counts as let through here.
+// Work counts as one each, whatever its Cost. What a later gate of the chain refuses still
+// counts as let through here.
 package shed
 
 import (
@@ -91,10 +85,9 @@ import (
 	"github.com/weir-go/weir/signal"
 )
 
-// Shedder is a gate that lets work through by its priority: the higher the
-// pressure, the more important work must be. Work never waits in it and holds
-// nothing of it: the permit is the zero Permit. A decision takes no lock and
-// allocates nothing.
+// Shedder is a gate that lets work through by its priority: the higher the pressure, the
+// more important work must be. Work never waits in it, and its permit is the zero Permit.
+// A decision takes no lock and allocates nothing.
 type Shedder struct {
 	name    string
 	clock   func() time.Duration
@@ -113,8 +106,8 @@ type Shedder struct {
 	closed bool
 }
 
-// verdict is what newcomers are told until the next one. It is not written to
-// after it has been published.
+// verdict is the answer to newcomers until the next one. It never changes once it is
+// published.
 type verdict struct {
 	level   Level
 	closed  bool
@@ -131,7 +124,7 @@ type verdict struct {
 // error names every setting out of range.
 func New(cfg Config) (*Shedder, error) {
 	cfg = cfg.withDefaults()
-	if err := cfg.validate(); err != nil {
+	if err := cfg.check(); err != nil {
 		return nil, err
 	}
 	s := &Shedder{name: cfg.Name, clock: cfg.Now, virtual: cfg.Now != nil, draw: rand.Uint64}
@@ -157,7 +150,7 @@ func New(cfg Config) (*Shedder, error) {
 	return s, nil
 }
 
-// counted draws numbers that are the same in every run.
+// counted returns numbers that are the same in every run.
 func counted() func() uint64 {
 	var n atomic.Uint64
 	return func() uint64 { return mix(n.Add(1)*golden, odd) }
@@ -166,7 +159,7 @@ func counted() func() uint64 {
 // Admit implements [weir.Gate]. It never waits.
 func (s *Shedder) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 	if p, ok := weir.Nested(ctx, s); ok {
-		return p, nil // the work it is part of has been let through
+		return p, nil // it is part of work that was let through
 	}
 	return weir.Permit{}, s.decide(&w)
 }
@@ -221,23 +214,22 @@ func (s *Shedder) levelOf(salt uint64, w *weir.Work) Level {
 	return level(w.Priority.Class(), h)
 }
 
-// Level returns the lowest level that is let through now. A server may tell its
-// callers, so that they do not send what would be refused: see LevelOf.
+// Level returns the lowest level that is let through now. A server may tell its callers,
+// so that they do not send what would be refused; see LevelOf.
 func (s *Shedder) Level() Level { return s.verdict.Load().level }
 
-// LevelOf returns the level of w now: by its priority, and by its User, or by
-// its Tenant if it names no User. Work that names neither gets another level
-// each time. Instances with the same Salt agree on it, so a caller that has
-// learned another's Level can refuse what is below.
+// LevelOf returns the level of w now, by its priority and its User, or its Tenant if it has
+// no User. Work without either gets another level each time. Instances with the same Salt
+// agree on it, so a caller that knows another's Level can refuse what is below.
 func (s *Shedder) LevelOf(w weir.Work) Level { return s.levelOf(s.verdict.Load().salt, &w) }
 
-// Reconfigure takes up new settings while the gate runs. The level stays until
-// the next reading, the counts go on. A change of Name or Now is ignored, as is
-// a Salt of 0 where the gate has made its own; a closed gate refuses, and a
-// faulty configuration changes nothing.
+// Reconfigure changes the settings while the gate runs. The level stays until the next
+// reading, and the counts continue. Name and Now cannot change, and a Salt of 0 keeps the
+// present one. It returns an error and changes nothing if the gate is closed or a setting
+// is out of range.
 func (s *Shedder) Reconfigure(cfg Config) error {
 	cfg = cfg.withDefaults()
-	if err := cfg.validate(); err != nil {
+	if err := cfg.check(); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -260,8 +252,8 @@ func (s *Shedder) Reconfigure(cfg Config) error {
 	return nil
 }
 
-// ErrClosed is the error of changing a gate that has been closed. Work is
-// refused with a Rejection for [weir.ReasonDraining] instead.
+// ErrClosed is the error of a change to a closed gate. Work is refused with a Rejection
+// for [weir.ReasonDraining] instead.
 var ErrClosed = errors.New("closed")
 
 // Close refuses all work from now on with [weir.ReasonDraining], and ends the
@@ -278,16 +270,16 @@ func (s *Shedder) Close() {
 	s.publish(s.clock())
 }
 
-// Next returns when [Shedder.Step] is due, on the clock of Config.Now, and false
-// if nothing is pending because the gate is closed.
+// Next returns when [Shedder.Step] is due, on the clock of Config.Now, and false if the
+// gate is closed.
 func (s *Shedder) Next() (time.Duration, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.due, !s.closed
 }
 
-// Step reads the pressure and decides, if that is due. A gate on the real clock
-// does it by itself.
+// Step reads the pressure and decides, if that is due. A gate on the real clock does so by
+// itself.
 func (s *Shedder) Step() {
 	s.mu.Lock()
 	now, f := s.clock(), s.feed
@@ -298,20 +290,19 @@ func (s *Shedder) Step() {
 	s.due = now + s.core.rules.Interval
 	hooks := s.core.rules.Hooks
 	s.mu.Unlock()
-	if _, err := f.safely(s.clock); err != nil && hooks.Faulty != nil {
+	if _, err := f.poll(s.clock); err != nil && hooks.Faulty != nil {
 		hooks.Faulty(s.name, err.Error())
 	}
 	s.tick(f)
 }
 
-// start begins to read. The lock is held. A reading runs in a goroutine of the
-// poller's, which also sees to panics and to what hangs; the ticker is there for
-// the time in which none arrives.
+// start begins to read, with s.mu locked. Readings run in a goroutine of the poller, which
+// handles panics and readings that hang. The ticker decides while no reading arrives.
 func (s *Shedder) start(cfg Config) error {
 	f := newFeed(&cfg)
 	if !s.virtual {
 		read := func(context.Context) (float64, error) {
-			v, err := f.take(s.clock)
+			v, err := f.next(s.clock)
 			s.tick(f)
 			return v, err
 		}
@@ -332,7 +323,7 @@ func (s *Shedder) start(cfg Config) error {
 	return nil
 }
 
-// run ticks where no reading does, until f is no longer in use.
+// run ticks while no reading does, until f is replaced.
 func (s *Shedder) run(f *feed, interval time.Duration) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -348,17 +339,17 @@ func (s *Shedder) run(f *feed, interval time.Duration) {
 	}
 }
 
-// overdue reports whether a tick has been left out.
+// overdue reports whether a tick is missing.
 func (s *Shedder) overdue(interval time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.clock()-s.ticked >= 2*interval
 }
 
-// tick decides what holds until the next one.
+// tick decides and publishes the verdict until the next one.
 func (s *Shedder) tick(f *feed) {
 	s.mu.Lock()
-	if s.feed != f { // it has been replaced
+	if s.feed != f { // f has been replaced
 		s.mu.Unlock()
 		return
 	}
@@ -374,7 +365,7 @@ func (s *Shedder) tick(f *feed) {
 	}
 }
 
-// publish makes a verdict of what the core has decided. The lock is held.
+// publish makes a verdict of what the core has decided, with s.mu locked.
 func (s *Shedder) publish(now time.Duration) *verdict {
 	c := &s.core
 	v := &verdict{level: c.level, closed: s.closed, salt: s.salter.at(now), hooks: c.rules.Hooks, known: c.known}
@@ -433,9 +424,9 @@ func (s *Shedder) Status() Status {
 	return st
 }
 
-// Snapshot implements [weir.Snapshotter]. Limit is how many of the 512 levels
-// are let through, LimitReason says at which pressure. Admitted counts what this
-// gate has let through, exempt work included, whatever became of it behind.
+// Snapshot implements [weir.Snapshotter]. Limit is how many of the 512 levels are let
+// through, LimitReason says at which pressure. Admitted counts what this gate has let
+// through, exempt work included, even if a later gate refused it.
 func (s *Shedder) Snapshot() weir.Snapshot {
 	v, st := s.verdict.Load(), s.Status()
 	snap := weir.Snapshot{
@@ -459,7 +450,7 @@ func (s *Shedder) Snapshot() weir.Snapshot {
 	return snap
 }
 
-// why says what stands behind the level.
+// why describes the level and its reason.
 func (v *verdict) why() string {
 	what := "everything is let through"
 	switch {
@@ -469,7 +460,7 @@ func (v *verdict) why() string {
 		what = v.level.String() + " and above is let through"
 	}
 	if !v.known {
-		return what + ": the pressure is not known"
+		return what + ": the pressure is unknown"
 	}
 	return fmt.Sprintf("%s: pressure %.3g", what, v.pressure)
 }

@@ -268,7 +268,7 @@ func TestSnapshot(t *testing.T) {
 			changes = append(changes, fmt.Sprintf("%s: %d to %d, %s", gate, from, to, why))
 		},
 	}})
-	if s := b.Snapshot(); s.Limit != 512 || s.Rejected != nil || s.LimitReason != "everything is let through: the pressure is not known" {
+	if s := b.Snapshot(); s.Limit != 512 || s.Rejected != nil || s.LimitReason != "everything is let through: the pressure is unknown" {
 		t.Errorf("a new gate is %+v", s)
 	}
 	b.at(0.96)
