@@ -8,15 +8,16 @@ import (
 	"sync/atomic"
 )
 
-// All joins several gates into one that is all or nothing. The gates are tried
-// in the order given, each but the last without waiting, so no gate ever waits
-// while another's grant is held, except the last; put the concurrency gate
-// there, and the cheap refusals first. When a gate refuses, the grants before
-// it are cancelled in reverse order and its Rejection is returned. If it refuses
-// for [ReasonQuota] and a later gate, a [Predictor], would have the work come back
-// later still, or never, that one's Rejection is returned in its place: who
-// comes back when told would be refused again. Only the gate that was asked
-// counts the refusal.
+// All joins several gates into one that is all or nothing. The gates are tried in the
+// order given, each but the last without waiting. So only the last gate ever waits
+// while other grants are held. Put the concurrency gate there, and the cheap refusals
+// first.
+//
+// When a gate refuses, the grants before it are cancelled in reverse order, and its
+// Rejection is returned. If it refuses for [ReasonQuota], the later gates that are a
+// [Predictor] are asked, too. If one of them would keep the work waiting longer, or for
+// ever, its Rejection is returned instead. Otherwise whoever comes back when told would
+// be refused again. Only the gate that refused counts the refusal.
 //
 // All() admits everything; All(g) is g.
 func All(gates ...Gate) Gate {
@@ -128,8 +129,8 @@ func (w bundleWaiter) Cancel() bool {
 	return true
 }
 
-// collect takes a permit of every gate but the last, without waiting. Where ctx
-// carries a permit of a gate already, by way of another chain, that one serves.
+// collect gets a permit of every gate but the last, without waiting. A permit that ctx
+// carries already, by way of another chain, counts.
 func (a *all) collect(ctx context.Context, w Work) (*bundle, error) {
 	b := a.take()
 	for i, g := range a.gates[:len(a.gates)-1] {
@@ -146,8 +147,8 @@ func (a *all) collect(ctx context.Context, w Work) (*bundle, error) {
 	return b, nil
 }
 
-// outlast returns err, the refusal of w by the gate before number from, or that of
-// a later gate that is to be waited for longer.
+// outlast returns err, the refusal by the gate before number from, or that of a later
+// gate that keeps w waiting longer.
 func (a *all) outlast(ctx context.Context, w Work, err error, from int) error {
 	first := AsRejection(err)
 	if first == nil || first.Reason != ReasonQuota {
@@ -164,8 +165,8 @@ func (a *all) Predict(ctx context.Context, w Work) *Rejection {
 	return a.predict(ctx, w, nil, 0)
 }
 
-// predict returns told, or the refusal of a gate from number from on that is to be
-// waited for longer.
+// predict returns told, or the refusal of a gate from number from on that keeps w
+// waiting longer.
 func (a *all) predict(ctx context.Context, w Work, told *Rejection, from int) *Rejection {
 	for _, g := range a.gates[from:] {
 		if p, ok := Nested(ctx, g); ok {
@@ -183,7 +184,7 @@ func (a *all) predict(ctx context.Context, w Work, told *Rejection, from int) *R
 	return told
 }
 
-// outlasts reports whether r is to be waited for longer than told, or for ever.
+// outlasts reports whether r keeps work waiting longer than told does, or for ever.
 func (r *Rejection) outlasts(told *Rejection) bool {
 	switch {
 	case r == nil:

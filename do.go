@@ -39,11 +39,10 @@ func Must[T any](v T, err error) T {
 	return v
 }
 
-// Operation is work that asks for a slot again and again: a scan that gives its
-// slot back between batches, a job of many steps. It keeps out those that need a
-// slot only once, so after a number of admissions what it asks for counts as
-// [Background]; MongoDB's execution control does the same with its tickets. Make
-// one for each operation, and admit its work through it:
+// Operation is work that asks for a slot again and again: a scan that gives its slot
+// back between batches, a job of many steps. Such work crowds out work that needs a slot
+// only once. So after a number of admissions it counts as [Background], as in MongoDB's
+// execution control. Make one for each operation, and admit its work through it:
 //
 //	op := weir.Operation{DemoteAfter: 3}
 //	for batches.Next() {

@@ -25,11 +25,12 @@ type TryAdmitter interface {
 	TryAdmit(w Work) (Permit, error)
 }
 
-// Predictor is a Gate that can say what would become of work without taking or
-// counting anything. [All] asks it for when to come back: see there.
+// Predictor is a Gate that can predict a refusal without charging or counting
+// anything. [All] asks it when work may come back.
 type Predictor interface {
-	// Predict returns the Rejection that w would get now for want of what only
-	// time brings back, or because it can never be let in; nil otherwise.
+	// Predict returns the Rejection that w would get now because only time can bring
+	// back what it lacks, or because it can never be admitted. It returns nil if w
+	// would be admitted.
 	Predict(ctx context.Context, w Work) *Rejection
 }
 
@@ -128,9 +129,9 @@ type Hooks struct {
 	// LimitChanged follows a change of a gate's limit, with the reason its
 	// controller gave, or "set" for a change made by hand.
 	LimitChanged func(gate string, from, to int64, reason string)
-	// Faulty follows the first nonsense that a gate's controller came up with: a
-	// limit below 1, a negative window, a panic. The gate keeps the last good
-	// limit and counts what follows in its snapshot.
+	// Faulty follows the first decision of a gate's controller that makes no sense: a
+	// limit below 1, a negative window, a panic. The gate keeps the last good limit,
+	// and its snapshot counts the faults.
 	Faulty func(gate, problem string)
 	// Leaked follows the discovery of a permit that was dropped without Done.
 	// site is the call site that took it. Only gates whose debug option is on

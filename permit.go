@@ -62,9 +62,9 @@ func (p Permit) Cancel() {
 	}
 }
 
-// SetCost settles what the work really cost, for gates whose unit is known only
-// afterwards (tokens, bytes). gate names the gate within a composed permit; the
-// empty name means every gate. A gate whose cost cannot change ignores it.
+// SetCost corrects the cost of the work, for gates whose unit is known only afterwards
+// (tokens, bytes). gate names the gate within a composed permit; the empty name means
+// every gate. A gate whose cost cannot change ignores it.
 func (p Permit) SetCost(gate string, units int64) {
 	if p.slot == nil {
 		return
@@ -138,7 +138,7 @@ type Holder interface {
 	SlotFreed(s *Slot)
 }
 
-// CostHolder is a Holder whose permits can settle their cost afterwards.
+// CostHolder is a Holder whose permits can correct their cost afterwards.
 type CostHolder interface {
 	PermitCost(p Permit, gate string, units int64)
 }

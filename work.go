@@ -27,9 +27,8 @@ type Work struct {
 	// is Normal.
 	Priority Priority
 
-	// Write says that the work changes something. Gates that have pools for reads and
-	// for writes apart go by it, such as keyed.ReadWrite makes them; to others it is
-	// nothing.
+	// Write says that the work changes something. Gates with separate pools for reads
+	// and writes go by it (keyed.ReadWrite). Other gates ignore it.
 	Write bool
 
 	// Exempt work is counted but never waits and takes no slot: health checks,

@@ -320,7 +320,7 @@ func ReadWrite(probe control.ProbeConfig, like limit.Config) func(string) (map[s
 	}
 }
 
-// Reconfigure takes up new settings while the gate runs. New is called for every
+// Reconfigure replaces the settings while the gate runs. New is called for every
 // key that is known; limiters keep what is in flight, what waits and what their
 // controllers have learned, and parts that New no longer gives stay as they are. A
 // change of Name, Key, Part or Now is ignored. A fault in the settings of one key
@@ -351,10 +351,9 @@ func (l *Adaptive) Reconfigure(cfg AdaptiveConfig) error {
 	return errors.Join(faulty...)
 }
 
-// teachersFirst returns the parts of a key in the order in which to renew them: first
-// those whose controllers take up what the old ones have learned, for others may go
-// by that.
-func teachersFirst(configs map[string]limit.Config) []string {
+// savingFirst returns the parts of a key in the order in which to renew them. Parts whose
+// controllers learn come first, because others may go by what those restore.
+func savingFirst(configs map[string]limit.Config) []string {
 	var first, others []string
 	for _, part := range slices.Sorted(maps.Keys(configs)) {
 		if _, ok := configs[part].Controller.(control.Saver); ok {
@@ -390,7 +389,7 @@ func (l *Adaptive) renew(p *pool, build func(string) (map[string]limit.Config, e
 	var faulty []error
 	parts := maps.Clone(p.parts)
 	added := pool{parts: map[string]*limit.Limiter{}}
-	for _, part := range teachersFirst(configs) {
+	for _, part := range savingFirst(configs) {
 		cfg := l.complete(configs[part])
 		if limiter, ok := parts[part]; ok {
 			err = limiter.Reconfigure(cfg)

@@ -52,7 +52,7 @@ func (l *Adaptive) enter(key string) (*pool, map[string]*limit.Limiter, *weir.Re
 			if p, parts, refused := l.find(key); p != nil || refused != nil { // made meanwhile
 				return p, parts, refused
 			}
-			return nil, nil, l.crowded()
+			return nil, nil, l.keysInUse()
 		}
 		parts, err := l.build(build, key, past.learned())
 		if err != nil {
@@ -92,7 +92,7 @@ func (l *Adaptive) past(key string) past {
 	return past{l.leaving[key], l.memory.of(keys.NameOf(key))}
 }
 
-// nothingSince reports whether no more is known than was, but perhaps less.
+// nothingSince reports whether nothing new has become known of the key.
 func (p past) nothingSince(was past) bool { return p == was || p == (past{}) }
 
 func (p past) learned() learned {
@@ -105,15 +105,15 @@ func (p past) learned() learned {
 	return nil
 }
 
-// crowded is the refusal of a newcomer while all keys are in use.
-func (l *Adaptive) crowded() *weir.Rejection {
+// keysInUse is the refusal of a newcomer while all keys are in use.
+func (l *Adaptive) keysInUse() *weir.Rejection {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return &weir.Rejection{Gate: l.Name(), Rule: "keys", Reason: weir.ReasonLimit, Value: float64(len(l.order)),
 		Limit: float64(l.maxKeys), RetryAfter: gate.UnknownWait, Retryable: true}
 }
 
-// blocked is the refusal of work that there is no limiter for.
+// blocked is the refusal of work for which there is no limiter.
 func (l *Adaptive) blocked(rule string, why error) *weir.Rejection {
 	return &weir.Rejection{Gate: l.Name(), Rule: rule, Reason: weir.ReasonBlocked, Cause: why}
 }
@@ -182,7 +182,7 @@ func (l *Adaptive) retire(evicted []*pool) {
 	}
 }
 
-// idle reports whether nothing is in flight or waits in any of the limiters.
+// idle reports whether nothing is in flight and nobody waits in any of the limiters.
 func (p *pool) idle() bool {
 	for _, limiter := range p.parts {
 		if s := limiter.Snapshot(); s.InFlight > 0 || s.Waiting > 0 || s.Exempt > 0 {

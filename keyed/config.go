@@ -115,7 +115,7 @@ type Queue struct {
 	// MaxWait, its context.
 	MaxWait time.Duration
 	// Order says who goes first among those that wait for the same key and have
-	// the same priority, user and tenant: higher priorities go before lower ones,
+	// the same priority, user and tenant. Higher priorities go before lower ones,
 	// and users and tenants take turns. Default limit.Adaptive.
 	Order limit.Order
 

@@ -1,10 +1,10 @@
 // Package keyed is concurrency gates with a pool of slots for each key: for each
 // tenant, database or route. One busy key does not touch the others.
 //
-// A pool is there from the first work of its key on. [Pools] has pools of one
-// size, which a controller may move for all of them, and takes 64 bytes a key.
-// [Adaptive] has a whole limit.Limiter for each key, with a controller each, and
-// takes kilobytes.
+// A pool exists from the first work of its key on. [Pools] has pools of one size,
+// which a controller may move for all of them, and takes 64 bytes a key. [Adaptive]
+// has a whole limit.Limiter for each key, with a controller each, and takes
+// kilobytes.
 //
 //	g, err := keyed.New(keyed.Config{Name: "databases", Limit: 100})
 //	...
@@ -27,97 +27,95 @@
 // had: weir.All(pools, limiter) is a cap for each key, in front of the limit of
 // the backend.
 //
-// A key must be something that a client cannot choose: what it has proved to be,
-// or what the work is about. Who may invent keys has a pool for each, and no gate
-// of this package bounds what all pools admit together; put a limiter behind it.
+// A key must be something that a client cannot choose: its proven identity, or the
+// thing that the work is about. Anybody who can invent keys has a pool for each, and
+// no gate of this package bounds what all pools admit together. Put a limiter behind.
 //
 // # What sets the size
 //
-// A number, or one controller for all pools: EvidentDB's admission control is
-// control.LagMap here, by which the pool of each database follows the lag of one
-// queue. The controller is asked once a window whatever the number of keys, and
-// its limit holds for each key, those to come included. It is shown the window of
-// the mean key in use: counts and levels divided by the number of keys that hold
-// something at the window's end, rounded up, so that they compare with the limit;
-// MaxInFlight is the busiest key's. Latencies and Samples are empty. So it can be
-// one that goes by readings (control.LagMap, control.Drain, control.Resource,
-// control.Fixed); those that learn from service times (control.Knee, control.AIMD
-// and their like) belong into [Adaptive], one for each key.
+// A number, or one controller for all pools. EvidentDB's admission control is
+// control.LagMap here: the pool of each database follows the lag of one queue. The
+// controller is asked once a window, whatever the number of keys, and its limit holds
+// for each key, also for keys to come.
+//
+// The controller is shown the window of the mean key in use. Counts and levels are
+// divided by the number of keys that hold something at the window's end, rounded up,
+// so that they compare with the limit. MaxInFlight is the busiest key's. Latencies and
+// Samples are empty. So the controller must go by readings (control.LagMap,
+// control.Drain, control.Resource, control.Fixed). Those that learn from service times
+// (control.Knee, control.AIMD) belong in [Adaptive], one for each key.
 //
 // [Override] gives single keys a limit of their own, a number or a multiple of the
 // others'. All settings can be changed while the gate runs ([Pools.Reconfigure]).
 //
-// A limit that shrinks revokes nothing: work is granted iff what its key holds
-// stays within the limit, so nothing is granted until enough has come back. One
-// that grows lets in at once as many as wait and fit. (A semaphore that can only
-// forget permits that are free does not shrink under load, which is when it should.)
+// A limit that shrinks revokes nothing. Work is granted only while its key stays
+// within the limit, so nothing is granted until enough has come back. A limit that
+// grows lets in at once as many as wait and fit.
 //
 // Work that costs more than the whole limit of its key is charged all of it and runs
 // alone, or is refused at once ([Config.RefuseOversize]; for [Adaptive] in the
 // configuration of each).
 //
-// [weir.Permit.SetCost] changes what a permit of [Pools] holds of its key: where
-// slots stand for bytes, say, once the size is known. (A limit.Limiter leaves the
-// slots as they are.) More may bring the key above its limit. As there, the
-// difference is settled with the part of whoever sent the work, if it had to wait.
+// [weir.Permit.SetCost] changes how many slots a permit of [Pools] holds: where slots
+// stand for bytes, say, once the size is known. (A limit.Limiter leaves the slots as
+// they are.) More may bring the key above its limit. The difference is also charged to
+// the share of whoever sent the work, if it had to wait.
 //
-// # Who is known, and for how long
+// # Which keys are known, and for how long
 //
-// A key is known from its first work on. [Config.MaxKeys] bounds how many are;
-// then a newcomer takes the place of a key that is idle and has not been seen for
-// long. A key with work in flight or waiting keeps its place, so nobody gets a
-// fresh pool by coming back. Of an idle key there is nothing to lose but two
-// statistics.
+// A key is known from its first work on. [Config.MaxKeys] bounds how many are. Then
+// a newcomer evicts a key that is idle and has not been seen for long. A key with
+// work in flight or waiting keeps its place, so nobody gets a fresh pool by coming
+// back. An idle key loses nothing but two counters.
 //
-// When every key that is known is in use, a newcomer is refused (rule "keys").
-// There is no pool that strangers share instead: there one of them would starve
-// the others, which is what pools are there to prevent, and to get there takes as
-// much work in flight as MaxKeys. It does not happen if MaxKeys is above the work
-// that the process can have in flight and waiting.
+// If every known key is in use, a newcomer is refused (rule "keys"). Strangers do not
+// share one pool instead: there one of them would starve the others, which pools are
+// there to prevent. It cannot happen if MaxKeys is above the work that the process can
+// have in flight and waiting.
 //
 // Counts of two keys never mix. A table keeps keys whole up to 36 bytes (a UUID
-// with dashes), and longer ones by 160 bits of their SHA-256, see internal/keys;
-// it finds them by a hash with a seed of the process's own, so nobody can choose
+// with dashes), and longer ones by 160 bits of their SHA-256, see internal/keys. It
+// finds them by a hash with a seed of the process's own, so nobody can choose
 // keys that collide. A long key costs the time to hash it: some 10 µs for 10 KB.
 //
 // # Who waits
 //
 // Work waits for its own key: by priority, user, tenant and order as in package
 // limit, with guaranteed shares of priorities and weights of users and tenants
-// ([Queue]). All of that is a matter of one key: a high priority takes no slot and no
-// place from another key's background work, and what a user is served of one key
-// does not count at another. Where the key is the tenant, which is the default, users
-// of one tenant share its pool by their weights, and weights of tenants say nothing:
-// there is one in each room. How much more a tenant gets than others is its
-// [Override]. Where the key is a route or a database, users share it, and the tenants
-// of a user that user's part.
+// ([Queue]). Each key is a matter of its own. A high priority takes no slot and no
+// place from another key's background work, and what a user is served at one key does
+// not count at another.
+//
+// Where the key is the tenant, which is the default, users of one tenant share its
+// pool by their weights, and weights of tenants say nothing: there is one in each
+// room. Give a tenant more by an [Override]. Where the key is a route or a database,
+// users share it, and the tenants of a user share that user's part.
 //
 // A room exists while somebody is in it. All rooms share one number of places by
-// dynamic thresholds: see [Queue]. What waits leaves when its time is up or its
-// context ends, and a newcomer of the same part does not overtake who waits for its
-// key.
-//
-// A call made under a permit of the gate (weir.WithPermit) rides on that permit
-// whichever key the two are for. It cannot wait for what its own caller holds, and
-// does not show in the pool of the other key. Where work of one key calls on
-// another's, and that is to be counted, make that call with a context of its own, or
-// have a gate for each layer.
+// dynamic thresholds: see [Queue]. A waiter leaves when its time is up or its
+// context ends. No newcomer of the same share overtakes it.
 //
 // As at a limit.Limiter nobody waits in vain: a newcomer is refused at once if its
 // turn would come too late, and a waiter leaves when less than the median service
-// time is left before its deadline. Both are measured of the key itself, while
-// somebody waits for it; until enough is known nobody is refused by an estimate.
+// time is left before its deadline. Both are measured at the key itself, while
+// somebody waits for it. Until enough is known, nobody is refused by an estimate.
 // RetryAfter goes by the same rate, or else by the service time of all keys.
+//
+// A call made under a permit of the gate ([weir.WithPermit]) rides on that permit
+// whichever key the two are for. It cannot wait for its own caller, and does not count
+// in the pool of the other key. Where work of one key calls on another's, and that is
+// to be counted, make that call with a context of its own, or have a gate for each
+// layer.
 //
 // # Cost
 //
 // The keys are split into shards (four a processor, at most 64), each with a lock
 // and a flat table without pointers, 56 bytes a key and up to 8 for its index. The
 // garbage collector reads none of it. Admission and release look the key up and
-// take the lock of its shard, a hundred nanoseconds, and allocate nothing. Slots
-// come on top: some 64 bytes for each piece of work that was ever in flight at the
-// same time, and 48 where somebody had to wait; they are reused and never freed. `go test -bench . ./keyed` measures
-// all of it.
+// take the lock of its shard, a hundred nanoseconds, and allocate nothing. A slot takes
+// some 72 bytes for each piece of work that was ever in flight at the same time, and 72
+// more where somebody had to wait. Slots are reused and never freed. `go test -bench .
+// ./keyed` measures all of it.
 //
 // Without a Done hook or a controller one admission in 16 is timed, because the clock
 // costs as much as the rest of it.

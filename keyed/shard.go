@@ -82,9 +82,8 @@ func (s *shard) issue(u use, timed bool) weir.Permit {
 
 func (s *shard) pool(p weir.Permit) *gate.Pool[use] { return &s.permits[p.Slot().ID()&1] }
 
-// settings are those in force. They must be read under the lock: new ones are put
-// into force first and each shard is visited then, so who had the lock before that
-// is looked at again, and who has it after has seen them.
+// settings returns those in force. Read them under the lock: a change stores the new
+// settings first and then visits each shard, so no decision misses them.
 func (s *shard) settings() *settings { return s.gate.settings.Load() }
 
 // find returns the slot of a key, which becomes known if it was not. It reports
@@ -103,8 +102,8 @@ func (s *shard) find(set *settings, h uint64, n *keys.Name) (slot uint32, ok boo
 	return slot, true
 }
 
-// makeRoom takes a place for one more key. An idle key of this shard gives up its
-// own where there is none.
+// makeRoom reserves a place for one more key. If there is none, an idle key of this
+// shard is evicted.
 func (s *shard) makeRoom(most int64) bool {
 	for n := s.gate.keys.Add(1); n > most; {
 		if !s.table.Evict() {
@@ -117,7 +116,7 @@ func (s *shard) makeRoom(most int64) bool {
 	return true
 }
 
-// mark notes whether a key has an override.
+// mark records whether a key has an override.
 func (s *shard) mark(set *settings, e *keys.Entry) {
 	own := false
 	if len(set.overrides) > 0 {
@@ -248,8 +247,8 @@ func (s *shard) sample(u *use, timed bool, o weir.Outcome, now time.Duration) (s
 	return service
 }
 
-// serve goes through the room of one key: whose time is up is refused, whose turn
-// it is is admitted.
+// serve goes through the room of one key: those whose time is up are refused, those
+// whose turn it is are admitted.
 func (s *shard) serve(set *settings, q *queue, now time.Duration, out *gate.Answers) {
 	for w := q.room.Expired(now); w != nil; w = q.room.Expired(now) {
 		q.room.Expire(w)
@@ -283,8 +282,7 @@ func (s *shard) expire(now time.Duration, out *gate.Answers) {
 	}
 }
 
-// resized lets in whom the new settings let in, and looks up anew who has a limit
-// of its own.
+// resized admits whom new settings admit. overrides says that those have changed, too.
 func (s *shard) resized(set *settings, overrides bool, now time.Duration, out *gate.Answers) {
 	if overrides {
 		s.accounts.Forecast = gate.NewForecast(set.byTime, s.accounts.Forecast)

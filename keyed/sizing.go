@@ -52,13 +52,13 @@ func (g *Pools) start(cfg Config) {
 	g.settings.Store(set)
 	g.since = g.front.Now()
 	g.apply(set, true, g.since)
-	g.hear(&cfg)
+	g.setHooks(&cfg)
 	g.about.Store(&about{controller: g.sizer.Controller.Name(), reason: first.Reason})
 	g.schedule(g.since, first.Next)
 }
 
-// hear sets who is told what happens.
-func (g *Pools) hear(cfg *Config) {
+// setHooks sets what is called when something happens.
+func (g *Pools) setHooks(cfg *Config) {
 	hooks := cfg.Hooks
 	g.front.SetHooks(&hooks)
 	g.front.FindLeaks(cfg.FindLeaks)
@@ -244,7 +244,7 @@ func (g *Pools) reconfigure(cfg Config) (c gate.Change, out gate.Answers, err er
 	first := g.sizer.Replace(gate.ControllerOr(cfg.Controller, cfg.Limit), cfg.Signals, was.limit)
 	set := cfg.settings(first.Limit)
 	now := g.front.Now()
-	g.hear(&cfg)
+	g.setHooks(&cfg)
 	out = g.apply(set, true, now)
 	g.restart(now, g.total())
 	g.about.Store(&about{controller: g.sizer.Controller.Name(), reason: first.Reason, faults: g.about.Load().faults})

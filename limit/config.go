@@ -114,18 +114,16 @@ type Queue struct {
 	// served, in relation to each other, while they have work waiting.
 	Weights Weights
 	// ByTime makes the shares of users and tenants parts of the time that slots are
-	// held, instead of what is admitted by cost: work is charged its cost times its
-	// service time over the median; when it starts by what its tenant's took lately,
-	// and as it was when it is done. So whoever sends requests ten times as long gets
-	// a tenth as many. Who starts many at once that nobody could know to be long,
-	// or while there is room, pays for them afterwards. Leave it off where a tenant's work is slow for no
-	// fault of its own, as with a shard or a dependency each.
+	// held. Work is charged its cost times its service time over the median: when it
+	// starts, a forecast from the tenant's last work, and when it is done, the real
+	// time. So a tenant whose requests take ten times as long gets a tenth as many.
+	// Leave it off where work is slow for no fault of the tenant's, as with a shard or
+	// a dependency for each.
 	ByTime bool
 }
 
-// Weights say who gets how much more than others. Who is not named has weight 1,
-// as does the nameless user, the name of which is empty. A weight is from
-// [MinWeight] to [MaxWeight].
+// Weights say who gets how much more than others. The default is 1, also for work
+// without a name. A weight is from [MinWeight] to [MaxWeight].
 type Weights struct {
 	// Users are the weights by [weir.Work.User].
 	Users map[string]float64

@@ -16,18 +16,19 @@ import (
 //
 // It has two gears.
 //
-// In the fast gear the slots themselves are the account: at most limit of them
-// are in circulation, each free or held, and an admission is one
-// compare-and-swap on a free one, a release one on a held one. Nobody knows the
-// number in flight without counting.
+// In the fast gear the slots are the account. At most limit of them are in
+// circulation, each free or held. An admission is one compare-and-swap on a free
+// slot, a release one on a held slot. Nobody knows the number in flight without
+// counting.
 //
-// In the slow gear everything is accounted for under the lock: bank is what may
-// still be handed out, limit = in flight + bank, and no slot is free, only held
-// or retired. The core shifts down when an arrival finds no free slot, when the
-// limit changes, when work of a cost above 1 comes or the gate closes, and stays
-// down for good when somebody wants to know about every single admission; it
-// shifts up when there is room again. bank goes negative when the limit shrinks
-// below what is in flight: then nothing is granted until enough has come back.
+// In the slow gear everything is counted under the lock. bank is what may still be
+// granted: limit = in flight + bank. No slot is free, only held or retired. bank goes
+// negative when the limit shrinks below what is in flight. Then nothing is granted
+// until enough has come back.
+//
+// The core shifts down when an arrival finds no free slot, when the limit changes,
+// when work of a cost above 1 comes, and when the gate closes. It stays down while
+// somebody has to hear of every admission. It shifts up when there is room again.
 //
 // attention publishes what a caller without the lock must know. A release that
 // frees a slot by compare-and-swap looks at it afterwards, and shifting down
@@ -124,9 +125,9 @@ func (c *core) shiftDown(now time.Duration) {
 	c.drain.Reset(now)
 }
 
-// calm is how long nobody must have been in want before the core shifts up.
-// Shifting costs a look at every slot; and while slots are scarce, the account
-// tells how fast they come back.
+// calm is how long nobody may have lacked a slot before the core shifts up. Shifting
+// visits every slot. And while slots are scarce, only the slow gear can measure how
+// fast they come back.
 const calm = 200 * time.Millisecond
 
 // shiftUp goes back into the fast gear if nothing keeps the core down and there
@@ -217,8 +218,8 @@ func (c *core) credit(now time.Duration, b *berth) {
 	c.drain.Finish(now, max(1, b.cost), wanted)
 }
 
-// freed accounts for a slot that was given back by compare-and-swap while the
-// core shifted down: counted as held, but free by now.
+// freed counts a slot that was given back by compare-and-swap while the core shifted
+// down. It was counted as held, but is free by now.
 func (c *core) freed(now time.Duration, s *weir.Slot) {
 	if c.slow && s.Retire() {
 		c.credit(now, c.berth(s))

@@ -15,11 +15,9 @@ import (
 // that marks too much as exempt can do.
 const DefaultExempt = 1024
 
-// exempt is the account of exempt work. It has slots and a lock of its own: such
-// work neither waits for others nor shows in what the controller sees, no slot
-// of the limit, no sample, no part of its windows. Which account a permit belongs
-// to is in its slot, so the books balance whatever becomes of the Work, or of the
-// settings, between admission and end.
+// exempt counts exempt work. It has slots and a lock of its own. Exempt work waits for
+// nobody, and the controller sees nothing of it. A permit's slot says where it was
+// counted, so the counts stay right if the settings change before it ends.
 //
 // The limiter's lock, where both are needed, is taken first.
 type exempt struct {
@@ -74,9 +72,8 @@ func (e *exempt) admit(now time.Duration) (weir.Permit, *weir.Rejection) {
 	return e.slots.Issue(now), nil
 }
 
-// refuse is the refusal beyond the cap. It says when exempt work can be expected
-// to end: from how fast it did while some was refused, or else from how long it
-// takes.
+// refuse is the refusal beyond the cap. RetryAfter is estimated from how fast exempt
+// work ended while some was refused, or else from how long it takes.
 func (e *exempt) refuse(now time.Duration, most int64) *weir.Rejection {
 	e.refused++
 	e.drain.Want(now)

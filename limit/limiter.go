@@ -39,7 +39,7 @@ type Limiter struct {
 	outcomes      [5]uint64     // by weir.Outcome
 	parts         *gate.Parts   // of classes, users and tenants
 	accounts      gate.Accounts // of what is in flight
-	accounting    bool          // somebody named has waited in the slow gear
+	accounting    bool          // accounts are kept: work with a name has waited in the slow gear
 	idle          chan struct{} // closed when closed and nothing is in flight
 	idleDone      bool
 	refusedBefore uint64          // refusals up to the last window
