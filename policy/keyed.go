@@ -105,7 +105,7 @@ func (c *compiler) keyedConfig(name string) (keyed.Config, error) {
 		Name: name, Key: keyFuncs[g.Each.by()], MaxKeys: g.Each.MaxKeys,
 		Limit: one.Limit, Controller: one.Controller, Signals: c.sourceOf(g.Limit.sources()),
 		Queue:  keyed.Queue(one.Queue),
-		Exempt: one.Exempt, RefuseOversize: one.RefuseOversize, Hooks: c.hooks(), Now: c.opts.Now,
+		Exempt: one.Exempt, RefuseOversize: one.RefuseOversize, Hooks: c.hooks(), FindLeaks: c.opts.FindLeaks, Now: c.opts.Now,
 	}
 	for key, o := range g.Each.Overrides {
 		if cfg.Overrides == nil {
