@@ -2,6 +2,12 @@ package deptest
 
 import (
 	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -60,4 +66,35 @@ func callee(call *ast.CallExpr) string {
 		}
 	}
 	return ""
+}
+
+// Tests sleep in bubbles of synctest only, where it takes no time. Elsewhere they wait for
+// what should happen: a sleep that is long enough on one machine is too short on another.
+func TestNothingSleepsOutsideBubbles(t *testing.T) {
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && strings.HasPrefix(d.Name(), ".") && path != root {
+			return fs.SkipDir
+		}
+		if !strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		bubbles := slices.ContainsFunc(file.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"testing/synctest"` })
+		ast.Inspect(file, func(n ast.Node) bool {
+			if call, ok := n.(*ast.CallExpr); ok && !bubbles && callee(call) == "time.Sleep" {
+				t.Errorf("%s: time.Sleep: wait for what should happen", path)
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
 }
