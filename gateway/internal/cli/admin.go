@@ -22,19 +22,19 @@ const (
 	mostAnswer = 16 << 20
 )
 
-// adminFlag adds the flag that says where a gateway is asked.
+// adminFlag adds the flag for the address of the admin listener.
 func adminFlag(cmd *cobra.Command, at *string) {
 	cmd.Flags().StringVar(at, "admin", config.DefaultAdmin, "address of the gateway's admin listener, or unix:PATH of its socket")
 }
 
-// answer is what an admin listener has answered.
+// answer is the answer of an admin listener.
 type answer struct {
 	*http.Response // without its body
 	text           []byte
 }
 
 // askAdmin sends a request to the admin listener at host:port, a URL or unix:PATH, and
-// returns what it answers, whatever that is. header and body may be nil.
+// returns the answer, whatever its status is. header and body may be nil.
 func askAdmin(ctx context.Context, at, method, path string, header http.Header, body []byte) (*answer, error) {
 	base, client := adminClient(at)
 	defer client.CloseIdleConnections()
@@ -47,7 +47,7 @@ func askAdmin(ctx context.Context, at, method, path string, header http.Header, 
 	}
 	res, err := client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("no gateway answers at %s: %w; --admin names the address of its admin listener, or unix:PATH of its socket", at, errors.Unwrap(err))
+		return nil, fmt.Errorf("no gateway answers at %s: %w; set --admin to the address of its admin listener, or to unix:PATH of its socket", at, errors.Unwrap(err))
 	}
 	defer res.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(res.Body, mostAnswer))
@@ -57,10 +57,10 @@ func askAdmin(ctx context.Context, at, method, path string, header http.Header, 
 	return &answer{res, text}, nil
 }
 
-// errBrokeOff is the error of a request that was answered in part.
+// errBrokeOff is the error of an answer that ended too early.
 var errBrokeOff = errors.New("broke off")
 
-// adminClient returns the URL before each path, and a client that gets there.
+// adminClient returns a client for an address, and the URL that stands before each path.
 func adminClient(at string) (base string, client *http.Client) {
 	if path, ok := strings.CutPrefix(at, "unix:"); ok {
 		dialer := new(net.Dialer)
@@ -73,7 +73,7 @@ func adminClient(at string) (base string, client *http.Client) {
 	if !strings.Contains(at, "://") {
 		at = "http://" + at
 	}
-	// A redirection or a proxy would get to see the token.
+	// A redirect or a proxy would see the token.
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return strings.TrimSuffix(at, "/"), &http.Client{CheckRedirect: stay, Transport: new(http.Transport)}
 }

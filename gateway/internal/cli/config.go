@@ -17,21 +17,21 @@ import (
 type checkOptions struct {
 	Files []string // "-" is In
 	In    io.Reader
-	Out   io.Writer // what is right
-	Err   io.Writer // what is wrong
+	Out   io.Writer // summaries
+	Err   io.Writer // faults
 }
 
-// NewCheckCommand returns weir check: exit code 0 if all files are right, else 1.
+// NewCheckCommand returns weir check.
 func NewCheckCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check FILE...",
-		Short: "Say everything that is wrong with a configuration, line by line",
+		Short: "List all faults of a configuration, line by line",
 		Long: `Check reads configurations as weir run does, and prints every fault with its
 line and what to write instead. It opens no port and connects to nothing, but it
-looks for the files that a configuration names. Of a file that is right it says
-what is in it, and notes what is probably not meant. FILE - is standard input.
+reads the files that a configuration names. For a file without faults it prints a
+summary, and notes on settings that are probably a mistake. FILE - is standard input.
 
-The exit code is 0 if all files are right, and 1 if one is not.`,
+The exit code is 0 if no file has a fault, and 1 if one has.`,
 		Example: "  weir check weir.yaml",
 		Args:    needs(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -58,7 +58,7 @@ func runCheck(o checkOptions) error {
 	case bad == 0:
 		return nil
 	case len(o.Files) == 1:
-		return &ExitError{Code: exitError} // its faults say it all
+		return &ExitError{Code: exitError} // its faults are printed
 	}
 	return &ExitError{Code: exitError, Err: fmt.Errorf("%d of %s cannot be used", bad, count(len(o.Files), "file"))}
 }
@@ -78,8 +78,8 @@ func readConfig(file string, in io.Reader) (*config.Config, error) {
 	return cfg, err
 }
 
-// summary is a configuration in one line, to see at a glance whether it is the
-// one that was meant.
+// summary describes a configuration in one line. It shows at a glance whether it is the
+// right one.
 func summary(c *config.Config) string {
 	parts := []string{
 		count(len(c.Listeners), "listener"),
@@ -94,7 +94,7 @@ func summary(c *config.Config) string {
 	return text + ", no admin listener"
 }
 
-// count is a number and a noun.
+// count returns a number and its noun.
 func count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -183,8 +183,8 @@ mistakes while you type. It knows the form only; weir check knows the rest.`,
 	}
 }
 
-// loadConfig reads a configuration of the gateway. Of a scenario it says only
-// that it is one: every one of its fields would be a fault.
+// loadConfig reads a configuration of the gateway. For a scenario its error says only that
+// it is one, for all of its fields would be faults.
 func loadConfig(file string) (*config.Config, error) {
 	cfg, err := config.Load(file)
 	var faults *fault.Faults
@@ -206,8 +206,8 @@ const (
 	scenarioFile
 )
 
-// kindOf guesses by the fields at the top, which the two kinds of file do not
-// share. A file with fields of both, or of neither, is unknown.
+// kindOf guesses the kind by the fields at the top level: the two kinds of file share none.
+// A file with fields of both kinds, or of neither, is unknown.
 func kindOf(data []byte) kind {
 	root, _ := config.ParseDocument("", data)
 	if root == nil {

@@ -45,10 +45,6 @@ second, and keeps the gateway running until Ctrl-C. Everything is on loopback.`,
 
 // redrawable reports whether out is a terminal that moves its cursor.
 func redrawable(out io.Writer) bool {
-	f, ok := out.(*os.File)
-	if !ok || os.Getenv("TERM") == "" || os.Getenv("TERM") == "dumb" {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	term := os.Getenv("TERM")
+	return term != "" && term != "dumb" && isTerminal(out)
 }

@@ -28,18 +28,18 @@ func NewExplainCommand() *cobra.Command {
 	var o explainOptions
 	cmd := &cobra.Command{
 		Use:   "explain",
-		Short: "Say what would become of a request, without sending it",
-		Long: `Explain says which route a request takes, whom it is taken to be from, and what each
-gate on its way says: of a quota all rules that match, the one that counts and why, the
-bucket that it is charged to, and what is left there. Nothing is sent, no token is
-taken, and nothing counts it.
+		Short: "Show what the gates would answer to a request, without sending it",
+		Long: `Explain shows the route of a request, its sender as the gateway sees it, and the answer
+of each gate on its way. For a quota it shows all rules that match, the rule that counts
+and why, the bucket that would be charged, and what is left in it. Nothing is sent,
+charged or counted.
 
-With --config it goes by a file, as if the gateway had just been started with it: every
-bucket is full. Rules that were set at run time are known too, if they are kept in a
-file that can be read; the last lines say what was judged. Without --config it asks a
-running gateway for what would happen now, over its socket too: --admin unix:PATH.
-Who is asking is what the identity makes of --from and --header, unless --user,
---client, --tenant or --priority say it.
+With --config it reads a file, and answers as a gateway that has just started with it:
+every bucket is full. It knows rules set at run time too, if they are kept in a file
+that it can read; the last lines name what it has read. Without --config it asks a
+running gateway what would happen now, over its socket too: --admin unix:PATH.
+The sender follows from --from and --header by the identity of the configuration,
+unless --user, --client, --tenant or --priority set it.
 
 The exit code is 0 if the request would go to the upstream, also after a wait, and 1 if
 it would be refused.`,
@@ -54,7 +54,7 @@ it would be refused.`,
 		},
 	}
 	flags, a := cmd.Flags(), &o.Ask
-	flags.StringVarP(&o.File, "config", "c", "", "configuration file to go by, in place of a running gateway")
+	flags.StringVarP(&o.File, "config", "c", "", "configuration file to read, in place of a running gateway")
 	adminFlag(cmd, &o.Admin)
 	flags.BoolVar(&o.JSON, "json", false, "print the answer as JSON")
 	flags.StringVar(&a.Method, "method", http.MethodGet, "method of the request")
@@ -62,11 +62,11 @@ it would be refused.`,
 	flags.StringVar(&a.Host, "host", "", "host that is asked")
 	flags.StringVar(&a.From, "from", "127.0.0.1", "address that the request comes from")
 	flags.StringArrayVar(&a.Header, "header", nil, "header of the request, as in 'X-User: alice'; may be given several times")
-	flags.StringVar(&a.User, "user", "", "user, in place of what the identity says")
-	flags.StringVar(&a.Client, "client", "", "client, in place of what the identity says")
-	flags.StringVar(&a.Tenant, "tenant", "", "tenant, in place of what the identity says")
-	flags.StringVar(&a.Priority, "priority", "", "background, normal, high or critical, in place of what the route and the identity say")
-	flags.Int64Var(&a.Cost, "cost", 0, "how much it takes (default: what the route says, else 1)")
+	flags.StringVar(&a.User, "user", "", "user, in place of the one from the identity")
+	flags.StringVar(&a.Client, "client", "", "client, in place of the one from the identity")
+	flags.StringVar(&a.Tenant, "tenant", "", "tenant, in place of the one from the identity")
+	flags.StringVar(&a.Priority, "priority", "", "background, normal, high or critical, in place of the one from route and identity")
+	flags.Int64Var(&a.Cost, "cost", 0, "cost of the request (default: the route's, else 1)")
 	return cmd
 }
 
@@ -85,7 +85,7 @@ func runExplain(ctx context.Context, o explainOptions) error {
 		return err
 	}
 	if a.Status != 0 {
-		return &ExitError{Code: exitError} // all has been said
+		return &ExitError{Code: exitError} // the answer is printed
 	}
 	return nil
 }
@@ -102,7 +102,7 @@ func (o *explainOptions) print(a *explain.Answer) error {
 	return err
 }
 
-// offline asks a file.
+// offline answers from a file.
 func (o *explainOptions) offline() (*explain.Answer, error) {
 	cfg, err := loadConfig(o.File)
 	if err != nil {
@@ -125,7 +125,7 @@ func (o *explainOptions) live(ctx context.Context) (*explain.Answer, error) {
 	res, err := askAdmin(ctx, o.Admin, http.MethodGet, "/explain?"+o.Ask.Values().Encode(), nil, nil)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%w; --config names a file to go by instead", err)
+		return nil, fmt.Errorf("%w; --config answers from a file instead", err)
 	case res.StatusCode == http.StatusBadRequest:
 		return nil, usage("--%s", strings.TrimSpace(string(res.text)))
 	case res.StatusCode != http.StatusOK:

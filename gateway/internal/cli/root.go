@@ -1,6 +1,5 @@
-// Package cli is the command line of weir: one file for each command. Each
-// command reads its flags into a struct and hands it to a function, which is
-// what the tests call.
+// Package cli is the command line of weir. Each command reads its flags into a struct and
+// passes it to a function, which the tests call too.
 package cli
 
 import (
@@ -18,12 +17,12 @@ import (
 // Exit codes of weir.
 const (
 	exitOK    = 0
-	exitError = 1 // it did not work
+	exitError = 1 // the command failed
 	exitUsage = 2 // the command line is wrong
 )
 
-// Main runs the command line and returns the exit code: 0, 1 when it did not
-// work, 2 when the command line is wrong, or what the command asks for.
+// Main runs the command line and returns the exit code: 0 if it worked, 1 if it did not,
+// 2 if the command line is wrong, or the code of an [ExitError].
 func Main(args []string, version string) int {
 	root := NewRootCommand(versionOf(version))
 	root.SetArgs(args)
@@ -80,7 +79,7 @@ come back. Start with
 	return root
 }
 
-// knownCommand refuses what is no command, and says which one may be meant.
+// knownCommand refuses an unknown command and suggests a known one.
 func knownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -91,24 +90,23 @@ func knownCommand(cmd *cobra.Command, args []string) error {
 	return usage("there is no command %q; see %s --help", args[0], cmd.CommandPath())
 }
 
-// flagProblem is what is wrong with a flag, without the words of package strconv.
+// flagProblem returns what is wrong with a flag, in plainer words than package strconv.
 func flagProblem(err error) string {
 	var num *strconv.NumError
 	if !errors.As(err, &num) {
 		return err.Error()
 	}
-	what := "that is no whole number"
+	what := "it is not a whole number"
 	switch {
 	case errors.Is(err, strconv.ErrRange):
-		what = "that is too large or too small"
+		what = "it is too large or too small"
 	case num.Func == "ParseFloat":
-		what = "that is no number"
+		what = "it is not a number"
 	}
 	return strings.Replace(err.Error(), num.Error(), what, 1)
 }
 
-// needs turns what cobra says about the number of arguments into the line to
-// write instead.
+// needs checks the number of arguments. Its error is the line to write instead.
 func needs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		instead := strings.TrimSuffix(cmd.UseLine(), " [flags]")
@@ -131,7 +129,7 @@ func usage(format string, args ...any) error {
 // unless Err is nil, and exits with Code.
 type ExitError struct {
 	Code int
-	Err  error // nil: everything has been said already
+	Err  error // nil: everything is printed already
 }
 
 // Error returns the text of Err.
@@ -149,7 +147,7 @@ func (e *ExitError) Unwrap() error { return e.Err }
 func NewVersionCommand(version string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Say which weir this is",
+		Short: "Show the version of weir",
 		Args:  needs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionLine(version))
@@ -162,8 +160,7 @@ func versionLine(version string) string {
 	return fmt.Sprintf("weir %s %s %s/%s", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
-// versionOf returns the version that the linker was given, or what the build
-// knows of itself.
+// versionOf returns the linked version or, without one, that of the build information.
 func versionOf(linked string) string {
 	if linked != "" {
 		return linked

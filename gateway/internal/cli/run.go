@@ -103,7 +103,7 @@ func runGateway(ctx context.Context, o runOptions) error {
 		return err
 	}
 	srvOpts := server.Options{Logger: newLogger(o.LogTo, cfg.Log.Format, level), Version: o.Version}
-	// What the standard library logs by itself is about single connections.
+	// The standard library logs only about single connections.
 	slog.SetLogLoggerLevel(slog.LevelDebug)
 	slog.SetDefault(srvOpts.Logger)
 	if o.File != "" {
@@ -119,7 +119,7 @@ func runGateway(ctx context.Context, o runOptions) error {
 	defer stop()
 	ended := make(chan struct{})
 	defer close(ended)
-	go o.obey(ended, srv, stop)
+	go o.handleSignals(ended, srv, stop)
 	return srv.Run(ctx)
 }
 
@@ -136,13 +136,11 @@ func setLevel(v *slog.LevelVar, cfg *config.Config) error {
 	return nil
 }
 
-// newLogger logs text to a terminal and JSON elsewhere, unless format says
-// which.
+// newLogger logs text to a terminal and JSON elsewhere, unless format is set.
 func newLogger(to *os.File, format string, level slog.Leveler) *slog.Logger {
 	text := format == "text"
 	if format == "auto" || format == "" {
-		info, err := to.Stat()
-		text = err == nil && info.Mode()&os.ModeCharDevice != 0
+		text = isTerminal(to)
 	}
 	opts := &slog.HandlerOptions{Level: level}
 	var w io.Writer = to
@@ -152,13 +150,12 @@ func newLogger(to *os.File, format string, level slog.Leveler) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(w, opts))
 }
 
-// echo is how long after the first signal to stop another one is taken for the
-// same wish: a supervisor that signals a process and then its group sends two,
-// and so does a terminal whose Ctrl-C a wrapper passes on.
+// echo is how long a second signal to stop counts as the first one. A supervisor that
+// signals a process and then its group sends two. So does a wrapper that passes Ctrl-C on.
 const echo = 500 * time.Millisecond
 
-// obey does what signals ask for, until ended is closed.
-func (o *runOptions) obey(ended <-chan struct{}, srv *server.Server, stop func()) {
+// handleSignals reloads and stops the server as signals ask, until ended is closed.
+func (o *runOptions) handleSignals(ended <-chan struct{}, srv *server.Server, stop func()) {
 	var stopped time.Time // by the first signal to stop
 	for {
 		var sig os.Signal
@@ -169,7 +166,7 @@ func (o *runOptions) obey(ended <-chan struct{}, srv *server.Server, stop func()
 		}
 		switch {
 		case sig == syscall.SIGHUP:
-			_ = srv.Reload() // which logs what came of it
+			_ = srv.Reload() // which logs its errors
 		case stopped.IsZero():
 			stopped = time.Now()
 			stop()
@@ -207,8 +204,7 @@ func (o *runOptions) read() (*config.Config, error) {
 	return o.withoutFile()
 }
 
-// withoutFile makes the configuration of flags, or reports everything that is
-// wrong with them at once.
+// withoutFile makes a configuration from flags. Its error lists all faults of the flags.
 func (o *runOptions) withoutFile() (*config.Config, error) {
 	var wrong []error
 	add := func(format string, args ...any) { wrong = append(wrong, fmt.Errorf(format, args...)) }
@@ -238,7 +234,7 @@ func (o *runOptions) withoutFile() (*config.Config, error) {
 	return cfg, nil
 }
 
-// identityFlags are those that say who is asking.
+// identityFlags adds the flags that say who sends a request.
 func (o *runOptions) identityFlags(cmd *cobra.Command) {
 	id, flags := &o.Identity, cmd.Flags()
 	flags.StringVar(&id.Tenant, "tenant", "", "where the tenant of a request comes from without a file, for instance header:X-Tenant; tenants are served fairly")
@@ -247,13 +243,13 @@ func (o *runOptions) identityFlags(cmd *cobra.Command) {
 	flags.StringSliceVar(&id.Trusted, "trusted", nil, "networks whose headers are believed without a file, for instance 10.0.0.0/8 (default 127.0.0.0/8,::1/128)")
 }
 
-// identifies reports whether one of them is given.
+// identifies reports whether one of these flags is given.
 func (o *runOptions) identifies() bool {
 	id := &o.Identity
 	return id.Tenant != "" || id.User != "" || id.Priority != "" || id.Trusted != nil
 }
 
-// identityFaults returns everything that is wrong with them.
+// identityFaults returns all faults of these flags.
 func (o *runOptions) identityFaults() []error {
 	p, err := policy.Compile(policy.Spec{Identity: o.Identity}, policy.Options{})
 	if err == nil {

@@ -95,7 +95,7 @@ func TestRunMistakes(t *testing.T) {
 	f(2, "given twice", "a.yaml", "--config=b.yaml")
 	f(2, "set them in", "a.yaml", "--limit=3")
 	f(2, "unknown flag", "--upstraem=x")
-	f(2, "that is no whole number; see weir run --help", up, "--limit=many")
+	f(2, "it is not a whole number; see weir run --help", up, "--limit=many")
 	f(2, "write weir run --upstream http://127.0.0.1:1", "http://127.0.0.1:1")
 	f(2, "too many arguments", "a.yaml", "b.yaml")
 	f(1, "choose another with --listen", up, "--admin=off", "--listen="+taken.Addr().String())
@@ -196,8 +196,8 @@ func TestCommandLineMistakes(t *testing.T) {
 	f("too many arguments; write weir init [FILE]", "init", "a", "b")
 	f("too many arguments", "schema", "a")
 	f("cannot be 0", "demo", "--capacity=0")
-	f("that is no number", "demo", "--capacity=x")
-	f("that is no whole number", "sim", "S1", "--seed=x")
+	f("it is not a number", "demo", "--capacity=x")
+	f("it is not a whole number", "sim", "S1", "--seed=x")
 }
 
 func TestVersion(t *testing.T) {

@@ -200,7 +200,7 @@ func readScenario(file string) (*sim.Scenario, error) {
 	return sim.ReadScenario(config.ParseDocument(file, data))
 }
 
-// clearLine goes back to the start of a terminal's line and empties it.
+// clearLine empties the line that a terminal's cursor is on.
 const clearLine = "\r\x1b[K"
 
 func progressLine(w io.Writer) func(sim.Progress) {
@@ -211,7 +211,7 @@ func progressLine(w io.Writer) func(sim.Progress) {
 	}
 }
 
-// isTerminal reports whether somebody reads w as it is written.
+// isTerminal reports whether w is a terminal.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {

@@ -33,15 +33,15 @@ func NewStatusCommand() *cobra.Command {
 	var o statusOptions
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show the gates of a running gateway: limits, who waits, what binds",
+		Short: "Show the gates of a running gateway: limits, work in flight, work that waits",
 		Long: `Status asks a gateway's admin listener for its gates and prints a line for each:
-the limit and what set it, what is in flight and waiting, what was admitted and
-refused and how many left while they waited, the signal that binds the limit, and
-why the limit last changed. There follow, where there are any: who waits, by
-priority; exempt work; the pools of reads and of writes; the pools of gates with a
-limit for each key, and the busiest of them; the buckets of quotas that were refused
-most; the signals that gates go by; the connections of each listener, and TLS
-handshakes that failed; and the tenants that ask most. The same as JSON, with more in it, is printed with --json and at /gates.`,
+the limit and its controller; how much is in flight and waits; how much was admitted
+and refused, and how much left while it waited; the signal that holds the limit down;
+and why the limit changed last. More tables follow if there is something to show: work
+that waits, by priority; exempt work; pools of reads and of writes; pools for each key,
+and the busiest of them; the buckets that were refused most; signals; stores;
+connections of each listener, and TLS handshakes that failed; and the tenants that send
+most. --json prints all of this and more as JSON, as /gates does.`,
 		Example: "  weir status\n  weir status --admin 10.0.0.5:9090 --top 20\n  weir status --json | jq '.gates[].waiting_by_class'",
 		Args:    needs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -50,8 +50,8 @@ handshakes that failed; and the tenants that ask most. The same as JSON, with mo
 		},
 	}
 	adminFlag(cmd, &o.Admin)
-	cmd.Flags().BoolVar(&o.JSON, "json", false, "print what the gateway says as JSON")
-	cmd.Flags().IntVar(&o.Top, "top", 5, "how many pools and buckets of each gate, and how many tenants, are shown by name")
+	cmd.Flags().BoolVar(&o.JSON, "json", false, "print the gateway's answer as JSON")
+	cmd.Flags().IntVar(&o.Top, "top", 5, "how many pools and buckets of each gate, and how many tenants, to show by name")
 	cmd.MarkFlagsMutuallyExclusive("top", "json")
 	return cmd
 }
@@ -69,7 +69,7 @@ func runStatus(ctx context.Context, o statusOptions) error {
 	if res.StatusCode != http.StatusOK {
 		return fmt.Errorf("%s answers %s; is it the admin listener of a gateway?", o.Admin, res.Status)
 	}
-	var l look
+	var l gatewayStatus
 	if err := json.Unmarshal(res.text, &l); err != nil {
 		return fmt.Errorf("%s does not answer as a gateway does: %w", o.Admin, err)
 	}
@@ -80,23 +80,23 @@ func runStatus(ctx context.Context, o statusOptions) error {
 	return l.print(o.Out, o.Top)
 }
 
-// look is what status reads of /gates.
-type look struct {
-	Ready    bool       `json:"ready"`
-	InFlight int64      `json:"requests_in_flight"`
-	Gates    []gateLook `json:"gates"`
+// gatewayStatus is the part of /gates that status shows.
+type gatewayStatus struct {
+	Ready    bool         `json:"ready"`
+	InFlight int64        `json:"requests_in_flight"`
+	Gates    []gateStatus `json:"gates"`
 	Signals  []struct {
 		Name  string   `json:"name"`
 		State string   `json:"state"`
 		Value *float64 `json:"value"`
 		Error string   `json:"error"`
 	} `json:"signals"`
-	Stores    []storeLook    `json:"stores"`
-	Tenants   []tenantLook   `json:"tenants"` // the last is the rest of them
-	Listeners []listenerLook `json:"connections"`
+	Stores    []storeStatus    `json:"stores"`
+	Tenants   []tenantStatus   `json:"tenants"` // the last is the rest of them
+	Listeners []listenerStatus `json:"connections"`
 }
 
-type gateLook struct {
+type gateStatus struct {
 	Name           string            `json:"name"`
 	Mode           string            `json:"mode"`
 	Limit          int64             `json:"limit"`
@@ -111,8 +111,8 @@ type gateLook struct {
 	Reason         string            `json:"limit_reason"`
 	Signal         string            `json:"signal"`
 	Kind           string            `json:"kind"`
-	Keys           *keysLook         `json:"keys"`
-	Quota          *quotaLook        `json:"quota"`
+	Keys           *keysStatus       `json:"keys"`
+	Quota          *quotaStatus      `json:"quota"`
 	Parts          map[string]struct {
 		Limit    int64  `json:"limit"`
 		InFlight int64  `json:"in_flight"`
@@ -121,11 +121,11 @@ type gateLook struct {
 	} `json:"parts"`
 }
 
-// kindQuota is the kind of a gate with a quota, which has no slots to show.
+// kindQuota is the kind of gates with a quota. They have no slots to show.
 const kindQuota = "quota"
 
-// quotaLook is what status reads of a gate with a quota.
-type quotaLook struct {
+// quotaStatus is the part of a quota that status shows.
+type quotaStatus struct {
 	Rules   int `json:"rules"`
 	Buckets *struct {
 		Known      int64  `json:"known"`
@@ -140,7 +140,7 @@ type quotaLook struct {
 	} `json:"refused"` // the last may be the rest of them
 }
 
-type keysLook struct {
+type keysStatus struct {
 	Known   int64  `json:"known"`
 	Max     int64  `json:"max"`
 	Busy    int64  `json:"busy"`
@@ -156,8 +156,8 @@ type keysLook struct {
 	} `json:"top"`
 }
 
-// storeLook is what status reads of a store.
-type storeLook struct {
+// storeStatus is the part of a store that status shows.
+type storeStatus struct {
 	Name   string            `json:"name"`
 	Down   bool              `json:"down"`
 	Why    string            `json:"why"`
@@ -166,8 +166,8 @@ type storeLook struct {
 	Trips  uint64            `json:"trips"`
 }
 
-// listenerLook is a listener, whose connections pass a gate of their own.
-type listenerLook struct {
+// listenerStatus is a listener. Its connections pass a gate of their own.
+type listenerStatus struct {
 	Listener     string            `json:"listener"`
 	Mode         string            `json:"mode"`
 	Limit        int64             `json:"limit"`
@@ -181,7 +181,7 @@ type listenerLook struct {
 	Handshakes   map[string]uint64 `json:"handshakes_failed"`
 }
 
-type tenantLook struct {
+type tenantStatus struct {
 	Tenant  string  `json:"tenant"`
 	Served  uint64  `json:"served"`
 	Refused uint64  `json:"refused"`
@@ -189,15 +189,15 @@ type tenantLook struct {
 	Seconds float64 `json:"served_seconds"`
 }
 
-// print writes tables of everything, with so many of the keys and tenants.
-func (l *look) print(out io.Writer, top int) error {
+// print writes all tables. It names at most top keys of each gate, and top tenants.
+func (l *gatewayStatus) print(out io.Writer, top int) error {
 	state := "ready"
 	if !l.Ready {
 		state = "shutting down"
 	}
 	fmt.Fprintf(out, "%s, %d requests in progress\n", state, l.InFlight)
 	p := &page{Writer: tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)}
-	for _, each := range []func(*page, *gateLook){rowOfGate, rowOfQuota, rowByClass, rowExempt, rowsOfParts, rowOfPools} {
+	for _, each := range []func(*page, *gateStatus){rowOfGate, rowOfQuota, rowByClass, rowExempt, rowsOfParts, rowOfPools} {
 		for i := range l.Gates {
 			each(p, &l.Gates[i])
 		}
@@ -214,7 +214,7 @@ func (l *look) print(out io.Writer, top int) error {
 	for i := range l.Stores {
 		rowOfStore(p, &l.Stores[i])
 	}
-	for _, each := range []func(*page, *listenerLook){rowOfListener, rowOfObserved, rowOfHandshakes} {
+	for _, each := range []func(*page, *listenerStatus){rowOfListener, rowOfObserved, rowOfHandshakes} {
 		for i := range l.Listeners {
 			each(p, &l.Listeners[i])
 		}
@@ -227,7 +227,7 @@ func (l *look) print(out io.Writer, top int) error {
 	return p.Flush()
 }
 
-func rowOfGate(p *page, g *gateLook) {
+func rowOfGate(p *page, g *gateStatus) {
 	if g.Kind == kindQuota {
 		return
 	}
@@ -236,7 +236,7 @@ func rowOfGate(p *page, g *gateLook) {
 		g.Name, g.Mode, g.Limit, g.InFlight, g.Waiting, g.Admitted, refused, left, g.Controller, g.Signal, g.Reason)
 }
 
-func rowOfQuota(p *page, g *gateLook) {
+func rowOfQuota(p *page, g *gateStatus) {
 	q := g.Quota
 	if q == nil {
 		return
@@ -250,7 +250,7 @@ func rowOfQuota(p *page, g *gateLook) {
 		g.Name, g.Mode, q.Rules, buckets, most, overflowed, g.Waiting, g.Admitted, refused, left, q.StoreErrors, q.Unsettled)
 }
 
-func rowByClass(p *page, g *gateLook) {
+func rowByClass(p *page, g *gateStatus) {
 	if g.Waiting == 0 {
 		return
 	}
@@ -263,20 +263,20 @@ func rowByClass(p *page, g *gateLook) {
 	p.row(heading, cells...)
 }
 
-func rowExempt(p *page, g *gateLook) {
+func rowExempt(p *page, g *gateStatus) {
 	if g.Exempt > 0 || g.ExemptAdmitted > 0 {
 		p.row("EXEMPT AT|NOW|ADMITTED", g.Name, g.Exempt, g.ExemptAdmitted)
 	}
 }
 
-func rowsOfParts(p *page, g *gateLook) {
+func rowsOfParts(p *page, g *gateStatus) {
 	for _, part := range slices.Sorted(maps.Keys(g.Parts)) {
 		s := g.Parts[part]
 		p.row("PART|OF|LIMIT|IN FLIGHT|WAITING|ADMITTED", part, g.Name, s.Limit, s.InFlight, s.Waiting, s.Admitted)
 	}
 }
 
-func rowOfPools(p *page, g *gateLook) {
+func rowOfPools(p *page, g *gateStatus) {
 	if k := g.Keys; k != nil {
 		kib := ""
 		if k.Bytes > 0 {
@@ -286,7 +286,7 @@ func rowOfPools(p *page, g *gateLook) {
 	}
 }
 
-func rowsOfKeys(p *page, g *gateLook, top int) {
+func rowsOfKeys(p *page, g *gateStatus, top int) {
 	if g.Keys == nil {
 		return
 	}
@@ -295,8 +295,9 @@ func rowsOfKeys(p *page, g *gateLook, top int) {
 	}
 }
 
-// rowsOfRefused writes the buckets that were refused most, and in brackets all others.
-func rowsOfRefused(p *page, g *gateLook, top int) {
+// rowsOfRefused writes the buckets that were refused most, and the sum of the others in
+// brackets.
+func rowsOfRefused(p *page, g *gateStatus, top int) {
 	if g.Quota == nil {
 		return
 	}
@@ -315,9 +316,9 @@ func rowsOfRefused(p *page, g *gateLook, top int) {
 
 const refusedHeading = "BUCKET|OF|REFUSED"
 
-// refused returns how much work a gate has refused, and how much has left its wait room,
-// which was refused by nobody.
-func (g *gateLook) refused() (refused, left uint64) {
+// refused returns how much work a gate has refused, and how much left its wait room before
+// it was admitted or refused.
+func (g *gateStatus) refused() (refused, left uint64) {
 	left = g.Rejected[weir.ReasonCanceled.String()]
 	for _, n := range g.Rejected {
 		refused += n
@@ -325,7 +326,7 @@ func (g *gateLook) refused() (refused, left uint64) {
 	return refused - left, left
 }
 
-func rowOfStore(p *page, s *storeLook) {
+func rowOfStore(p *page, s *storeStatus) {
 	state := "answers"
 	if s.Down {
 		state = "down"
@@ -337,7 +338,7 @@ func rowOfStore(p *page, s *storeLook) {
 	p.row("STORE|STATE|DECISIONS|FAILED|GIVEN UP|TROUBLE", s.Name, state, s.Takes, failed, s.Trips, s.Why)
 }
 
-func rowOfListener(p *page, l *listenerLook) {
+func rowOfListener(p *page, l *listenerStatus) {
 	var refused uint64
 	for _, n := range l.Refused {
 		refused += n
@@ -346,8 +347,8 @@ func rowOfListener(p *page, l *listenerLook) {
 		l.Listener, l.InFlight, l.Limit, l.Admitted, refused, counted(l.Refused), l.Addresses, l.MaxAddresses, l.Crowd)
 }
 
-// rowOfObserved is what limits that only observe would have refused.
-func rowOfObserved(p *page, l *listenerLook) {
+// rowOfObserved writes what limits in observe mode would have refused.
+func rowOfObserved(p *page, l *listenerStatus) {
 	if l.Mode == string(policy.Observe) {
 		why := counted(l.Observed)
 		if why == "" {
@@ -357,13 +358,13 @@ func rowOfObserved(p *page, l *listenerLook) {
 	}
 }
 
-func rowOfHandshakes(p *page, l *listenerLook) {
+func rowOfHandshakes(p *page, l *listenerStatus) {
 	if why := counted(l.Handshakes); why != "" {
 		p.row("HANDSHAKES AT|FAILED", l.Listener, why)
 	}
 }
 
-// counted lists what has been counted at all, most first.
+// counted lists the counts above 0, the highest first.
 func counted(counts map[string]uint64) string {
 	words := slices.DeleteFunc(slices.Sorted(maps.Keys(counts)), func(w string) bool { return counts[w] == 0 })
 	slices.SortStableFunc(words, func(a, b string) int {
@@ -381,8 +382,8 @@ func counted(counts map[string]uint64) string {
 	return strings.Join(words, ", ")
 }
 
-// rowOfTenant writes a row of a tenant, or in brackets that of the rest of them.
-func rowOfTenant(p *page, t *tenantLook, rest bool) {
+// rowOfTenant writes the row of a tenant, or of all other tenants in brackets.
+func rowOfTenant(p *page, t *tenantStatus, rest bool) {
 	if t.Served+t.Refused+t.Failed == 0 {
 		return
 	}
@@ -402,7 +403,7 @@ type page struct {
 	headed string
 }
 
-// row writes a row of the table with that heading, which it begins if need be.
+// row writes a row. Under another heading than the last one it begins a new table.
 func (p *page) row(heading string, cells ...any) {
 	if p.headed != heading {
 		fmt.Fprintf(p, "\n%s\n", strings.ReplaceAll(heading, "|", "\t"))
@@ -417,8 +418,8 @@ func (p *page) row(heading string, cells ...any) {
 	fmt.Fprintln(p, strings.Join(text, "\t"))
 }
 
-// printable returns a name that somebody else has chosen, in quotes where it is
-// empty or has in it what a terminal or a reader might take for something else.
+// printable returns a name that a client has chosen. It is quoted if it is empty, or has
+// characters that a terminal or a reader could misread.
 func printable(name string) string {
 	const longest = 40
 	if runes := []rune(name); len(runes) > longest {
@@ -433,7 +434,7 @@ func printable(name string) string {
 	return name
 }
 
-// figure writes a pressure to three digits, and a lag in full.
+// figure formats a signal: a pressure to three digits, a lag in full.
 func figure(v *float64) string {
 	switch {
 	case v == nil:

@@ -111,7 +111,7 @@ func TestStatusFaults(t *testing.T) {
 
 // A quota has a table of its own, for it has no slots, and so have stores.
 func TestStatusOfQuotas(t *testing.T) {
-	var l look
+	var l gatewayStatus
 	err := json.Unmarshal([]byte(`{"ready": true, "gates": [
 		{"name": "slots", "kind": "limit", "mode": "enforce", "limit": 20},
 		{"name": "near", "kind": "quota", "mode": "enforce", "admitted": 7, "rejected": {"quota": 3, "canceled": 1}, "quota": {"rules": 2, "buckets": {"known": 5, "max": 100, "overflowed": 4}, "store_errors": 0,
