@@ -2,11 +2,13 @@ package setting
 
 import (
 	"encoding"
+	"errors"
 	"fmt"
 	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/weir-go/weir/internal/fault"
 )
@@ -181,6 +183,13 @@ func setDefaults(v reflect.Value) {
 
 func (d decoder) scalar(at fault.Path, n *Node, v reflect.Value, f Field) {
 	err := n.set(v)
+	if n.Kind == Text && (v.CanInt() || v.CanUint() || v.CanFloat() || v.Kind() == reflect.Bool) && !isText(v.Type()) {
+		err = errOther // in quotes
+	}
+	var moment *time.ParseError
+	if errors.As(err, &moment) {
+		err = fault.New(quote(n.Text)+" is no time", `write one as in "2026-01-02T15:04:05Z"`)
+	}
 	if err == errOther {
 		problem := fmt.Sprintf("%s is %s", quote(n.Text), isNo(v))
 		instead := "write " + f.wants(v.Type())

@@ -172,7 +172,7 @@ func body(r *http.Request, v any) error {
 	case err != nil:
 		return badRequest("the body broke off: %v", err)
 	}
-	if err := quotas.Strict(data, v); err != nil {
+	if err := quotas.Decode(data, v); err != nil {
 		return badRequest("%v", err)
 	}
 	return nil

@@ -130,10 +130,10 @@ func TestQuotaRequests(t *testing.T) {
 		return w.Header()
 	}
 	first := f("GET", "/quotas", "", 200, `"place": "weir.yaml:7"`).Get("ETag")
-	f("POST", "/quotas", `{"ops": [], "X": 1}`, 400, "small letters")
+	f("POST", "/quotas", `{"ops": [], "X": 1}`, 400, "X: there is no such field")
 	f("POST", "/quotas", `{"ops": [{"gate": "api", "sett": {}}]}`, 400, "sett")
 	f("POST", "/quotas", `{"ops": []}`, 422, "from 1 to")
-	f("POST", "/quotas", setCarol+"{}", 400, "follows the end")
+	f("POST", "/quotas", setCarol+"{}", 400, "after the end")
 	f("POST", "/quotas", strings.Repeat(" ", mostBody+1), 413, "larger")
 	f("POST", "/quotas", `{"ops": [{"set": {"user": "x", "rate": "0/s"}}]}`, 422, `"op": 0`)
 	f("POST", "/quotas", setCarol, 412, "changed since", "If-Match", `"other"`)
@@ -203,10 +203,10 @@ func TestQuotaRefusalsAreLogged(t *testing.T) {
 			}
 		}
 	}
-	f("POST", "/quotas", `[]`, 400, "a list does not belong here; write an object")
-	f("PUT", "/quotas/api", `[]`, 400, "a list does not belong here; write an object")
-	f("PUT", "/quotas/api", `{"rules": {}}`, 400, "rules: an object does not belong here; write a list")
-	f("PUT", "/quotas/api", `{"rules": [{"user": "x", "rate": 7}]}`, 400, "rate: a number does not belong here; write a string")
+	f("POST", "/quotas", `[]`, 400, "is a list; write fields")
+	f("PUT", "/quotas/api", `[]`, 400, "is a list; write fields")
+	f("PUT", "/quotas/api", `{"rules": {}}`, 400, "rules: is a group of fields; write a list")
+	f("PUT", "/quotas/api", `{"rules": [{"user": "x", "rate": 7}]}`, 400, "is a number, not a text; write a limit such as 10/s")
 	f("PUT", "/quotas/api", `{"rules": [{"user": "x", "rate": "0/s"}]}`, 422, `asked="api: replace all by 1 rules"`)
 	f("PUT", "/quotas/apo", `{"rules": []}`, 404, "there is no gate", "gates with a quota are api")
 	f("DELETE", "/quotas/api?usr=x", "", 400, "usr")

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weir-go/weir/internal/fault"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/quota"
 )
@@ -118,8 +119,11 @@ func (fs Faults) Error() string {
 // add adds what is wrong with an operation.
 func (fs *Faults) add(op int, err error) {
 	var f Fault
-	if !errors.As(err, &f) {
-		f.Problem, f.Instead, _ = strings.Cut(err.Error(), "; ")
+	var value fault.Fault
+	if errors.As(err, &value) {
+		f.Problem, f.Instead = value.Problem, value.Instead
+	} else if !errors.As(err, &f) {
+		f.Problem = err.Error()
 	}
 	f.Op = op
 	*fs = append(*fs, f)

@@ -5,15 +5,14 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
 	"github.com/weir-go/weir/policy"
 )
 
@@ -63,7 +62,7 @@ func (d *document) encode() ([]byte, error) {
 }
 
 // decode reads a document that encode has written, and perhaps a person has edited. An empty
-// one has no rules. The error begins with the name and the line.
+// one has no rules. Each fault has the name and the line.
 func decode(name string, data []byte) (*document, error) {
 	d := &document{}
 	if len(data) == 0 {
@@ -72,121 +71,44 @@ func decode(name string, data []byte) (*document, error) {
 	if len(data) > maxBytes {
 		return nil, fmt.Errorf("%s: larger than %d bytes", name, maxBytes)
 	}
-	at := func(offset int64, err error) error { return fmt.Errorf("%s:%d: %w", name, line(data, offset), err) }
-	fields, offsets, err := members(data)
-	if err != nil {
-		return nil, at(offsets[""], err)
-	}
-	for _, key := range slices.Sorted(maps.Keys(fields)) {
-		switch key {
-		case "weir_quotas":
-			err = json.Unmarshal(fields[key], &d.Format)
-		case "revision":
-			err = json.Unmarshal(fields[key], &d.Revision)
-		case "rules":
-			var offset int64
-			if d.Rules, offset, err = decodeRules(fields[key]); err != nil {
-				return nil, at(offsets[key]+offset, err)
-			}
-		default:
-			err = fmt.Errorf("%.40q is not known; weir_quotas, revision and rules are", key)
-		}
-		if err != nil {
-			return nil, at(offsets[key], err)
-		}
+	faults := &fault.List{File: name}
+	decodeInto(d, data, faults)
+	if faults.Len() > 0 {
+		return nil, faults.Err("")
 	}
 	if d.Format != format {
-		return nil, at(0, fmt.Errorf("is no file of rules of this version: weir_quotas is %d, not %d", d.Format, format))
+		faults.Add(fault.Path{"weir_quotas"}, fmt.Sprintf("%d is not the version of this gateway", d.Format), fmt.Sprintf("write %d, if the rules below are of that version", format))
 	}
-	return d, nil
-}
-
-// members returns the values of an object, and where each begins. After an error,
-// the place of it is under "".
-func members(data []byte) (fields map[string]json.RawMessage, offsets map[string]int64, err error) {
-	dec := json.NewDecoder(bytes.NewReader(data))
-	fields, offsets = map[string]json.RawMessage{}, map[string]int64{}
-	fail := func(err error) (map[string]json.RawMessage, map[string]int64, error) {
-		return nil, map[string]int64{"": place(dec, err)}, err
+	if len(d.Rules) > MaxRules {
+		faults.Add(fault.Path{"rules"}, fmt.Sprintf("more than %d rules", MaxRules), "delete some")
 	}
-	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		return fail(cmpError(err, "is no JSON object"))
-	}
-	for dec.More() {
-		t, err := dec.Token()
-		key, ok := t.(string)
-		if err != nil || !ok {
-			return fail(cmpError(err, "has a key that is no text"))
-		}
-		if _, twice := fields[key]; twice {
-			return fail(fmt.Errorf("%.40q stands here twice", key))
-		}
-		var raw json.RawMessage
-		if err := dec.Decode(&raw); err != nil {
-			return fail(err)
-		}
-		fields[key], offsets[key] = raw, dec.InputOffset()-int64(len(raw))
-	}
-	if _, err := dec.Token(); err != nil {
-		return fail(err)
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return fail(errors.New("something follows the end"))
-	}
-	return fields, offsets, nil
-}
-
-// decodeRules reads the rules; after an error, offset is its place.
-func decodeRules(data []byte) (rules []Rule, offset int64, err error) {
-	dec := json.NewDecoder(bytes.NewReader(data))
-	if t, err := dec.Token(); err != nil || t != json.Delim('[') {
-		return nil, 0, cmpError(err, "rules is no list")
-	}
-	seen := map[identity]bool{}
-	for dec.More() {
-		var raw json.RawMessage
-		if err := dec.Decode(&raw); err != nil {
-			return nil, place(dec, err), err
-		}
-		offset = dec.InputOffset() - int64(len(raw))
-		var r Rule
-		if err := Strict(raw, &r); err != nil {
-			return nil, offset, err
-		}
+	seen := map[identity]int{}
+	for i := range d.Rules {
+		r, at := &d.Rules[i], fault.Path{"rules"}.Index(i)
 		if err := r.check(); err != nil {
-			return nil, offset, fmt.Errorf("the rule %.100s %w", Matches(&r.QuotaRuleSpec), err)
+			faults.AddError(at, err)
+			continue
 		}
-		id := r.identity()
-		if seen[id] {
-			return nil, offset, fmt.Errorf("gate %.60s has two rules for %.100s; leave one out", r.Gate, id.Pattern)
+		if first, ok := seen[r.identity()]; ok {
+			faults.Add(at, fmt.Sprintf("matches the same as rules[%d], %.100s", first, r.Pattern()), "leave one of them out")
+			continue
 		}
-		seen[id] = true
-		if rules = append(rules, r); len(rules) > MaxRules {
-			return nil, offset, fmt.Errorf("more than %d rules", MaxRules)
-		}
+		seen[r.identity()] = i
 	}
-	return rules, 0, nil
+	return d, faults.Err("")
 }
 
-// place is where an error of a decoder lies.
-func place(dec *json.Decoder, err error) int64 {
-	var syntax *json.SyntaxError
-	if errors.As(err, &syntax) {
-		return syntax.Offset
-	}
-	return dec.InputOffset()
+// Decode decodes JSON strictly: a key that is unknown or written twice is a fault.
+func Decode(data []byte, into any) error {
+	var faults fault.List
+	decodeInto(into, data, &faults)
+	return faults.Err("")
 }
 
-func cmpError(err error, text string) error {
-	if err != nil {
-		return err
+func decodeInto(into any, data []byte, faults *fault.List) {
+	if n := setting.ParseJSON(data, faults); n != nil {
+		setting.Decode(n, into, faults)
 	}
-	return errors.New(text)
-}
-
-// line returns the line of a place in a text, from 1.
-func line(data []byte, offset int64) int {
-	return 1 + bytes.Count(data[:min(max(offset, 0), int64(len(data)))], []byte("\n"))
 }
 
 // Rule is a rule of the quota of one gate, with when and by whom it was set. It has no name
@@ -245,15 +167,15 @@ func (r *Rule) check() error {
 	limited := r.Rate != "" || r.Burst != 0 || len(r.Limits) > 0
 	switch {
 	case r.Gate == "":
-		return faultf("add gate:", "names no gate")
+		return fault.New("names no gate", "add gate:")
 	case r.Name != "":
-		return faultf("leave it out, a rule set at run time is called by what it matches", "has a name")
+		return fault.New("has a name", "leave it out, a rule set at run time is called by what it matches")
 	case r.Exempt && r.Blocked:
-		return faultf("leave one of them out", "is exempt and blocked")
+		return fault.New("is exempt and blocked", "leave one of them out")
 	case (r.Exempt || r.Blocked) && limited:
-		return faultf("leave one of them out", "has a limit, but is exempt or blocked")
+		return fault.New("has a limit, but is exempt or blocked", "leave one of them out")
 	case !r.Exempt && !r.Blocked && !limited:
-		return faultf("give a rate such as 10/s, exempt or blocked", "gives no limit")
+		return fault.New("gives no limit", "give a rate such as 10/s, exempt or blocked")
 	}
 	_, err := r.Rule()
 	return err
