@@ -53,29 +53,27 @@ type Spec struct {
 // which it stays empty: a trusted peer that has tenant or user to say by a header,
 // because it answers for them, and one that names no address outside Trusted.
 type IdentitySpec struct {
-	// Source of the tenant. Those who wait are served fairly by user, and then by the tenants of each.
+	// Source of the tenant. Waiting work is served fairly by user, and then by the tenants of each.
 	Tenant string `json:"tenant,omitempty" example:"header:X-Tenant" form:"header:NAME, path:NAME, peer, cert:NAME or const:VALUE"`
-	// Source of the user, who answers for its tenants. Where the peer is not trusted and the user is empty,
-	// its address stands in for it.
+	// Source of the user, who answers for its tenants. Where the peer is not trusted and the user is empty, the
+	// user is its address.
 	User string `json:"user,omitempty" example:"header:X-User" form:"header:NAME, path:NAME, peer, cert:NAME or const:VALUE"`
-	// Source of the client: the program or the machine that asks.
+	// Source of the client: the program or the machine that sends the request.
 	Client string `json:"client,omitempty" example:"peer" form:"header:NAME, path:NAME, peer, cert:NAME or const:VALUE"`
-	// Source of the priority: background, normal, high or critical. Any other word counts as ignored, and the
-	// route's priority holds.
+	// Source of the priority: background, normal, high or critical. Any other word is counted as ignored, and
+	// the route's priority is used.
 	Priority string `json:"priority,omitempty" example:"header:X-Priority" form:"header:NAME or const:VALUE"`
-	// Header in which a trusted peer says how often the operation that its request is part of has been
-	// admitted before, for demote_after. The upstream is told one more. Anything but a whole number counts as
-	// ignored.
+	// Header in which a trusted peer says how often the operation of its request was admitted before, for
+	// demote_after. The upstream is told one more. Anything but a whole number is counted as ignored.
 	Admissions string `json:"admissions,omitempty" example:"header:X-Admissions" form:"header:NAME"`
-	// Further words for priorities that requests may bring, and what they mean. Upper and lower case are
-	// alike.
+	// Further words for priorities in requests, and what they mean. Upper and lower case are alike.
 	Priorities map[string]string `json:"priorities,omitempty" example:"{leader-election: critical, workload-low: background}" names:"any"`
 	// Networks (CIDR) whose headers are believed. From other peers header sources read as empty. An empty list
 	// trusts nobody.
 	Trusted []string `json:"trusted,omitempty" default:"[127.0.0.0/8, \"::1/128\"]" example:"[10.0.0.0/8]" form:"a network such as 10.0.0.0/8"`
-	// Peers that are believed for their verified client certificate, whatever network they are in. A URI may
-	// end with a star (uri:spiffe://example.org/edge/*), a DNS name begin with one, for one label
-	// (dns:*.edge.example.org); any is every certificate that tls: client_ca stands for. Default: none.
+	// Peers that are believed for their verified client certificate, whatever network they are in. A URI may end
+	// with a star (uri:spiffe://example.org/edge/*). A DNS name may begin with one, for one label
+	// (dns:*.edge.example.org). any is every certificate of an authority in tls: client_ca. Default: none.
 	TrustedCerts []string `json:"trusted_certs,omitempty" example:"[uri:spiffe://example.org/edge]" form:"uri:, dns:, subject:, cn: or hash: and a name, or any"`
 }
 
@@ -84,37 +82,36 @@ type IdentitySpec struct {
 // policy with a gate of order edf a request whose peer is not trusted is not
 // served sooner for it.
 type DeadlineSpec struct {
-	// Headers with how long the client waits for an answer. grpc-timeout is written as gRPC does; the others
-	// in seconds (0.25) or with a unit (250ms); a name that ends with -Ms in milliseconds. Other values are
-	// ignored and counted. An empty list reads none.
+	// Headers that say how long the client waits for an answer. grpc-timeout is written as in gRPC. The others
+	// are in seconds (0.25) or have a unit (250ms); a name that ends with -Ms is in milliseconds. Other values
+	// are ignored and counted. An empty list reads none.
 	Headers []string `json:"headers,omitempty" default:"[grpc-timeout, X-Request-Timeout]" example:"[X-Request-Timeout]" form:"the name of a header"`
 }
 
 // GateSpec is one gate: a mode and exactly one mechanism, a limit, shedding or a quota.
 type GateSpec struct {
-	// enforce refuses what the gate refuses; observe decides and counts, but lets everything through; off
-	// decides nothing.
+	// enforce refuses. observe decides and counts, but admits everything. off decides nothing.
 	Mode Mode `json:"mode,omitempty" default:"enforce" enum:"enforce,observe,off"`
-	// Makes it a concurrency gate: so much work at a time, and a bounded room to wait in. {} finds out by
-	// itself how much.
+	// Makes it a concurrency gate: so much work at a time, and a bounded room to wait in. {} finds the limit by
+	// itself.
 	Limit *LimitSpec `json:"limit,omitempty" example:"{limit: 20}"`
-	// Makes the limit one for each tenant, or other key: a pool of its own.
+	// Gives each tenant, or other key, a limit of its own: a pool for each.
 	Each *EachSpec `json:"each,omitempty" example:"{by: tenant}"`
 	// Makes it a gate that refuses by priority, the lowest first, as a pressure rises. Nothing waits in it:
 	// name it before the gate with the limit.
 	Shed *ShedSpec `json:"shed,omitempty" example:"{load_of: api}"`
-	// Makes it a gate that limits what is used up and comes back with time. Nothing is held in it: name it
-	// before the gate with the limit. What a later gate refuses gets its tokens back.
+	// Makes it a gate that limits what is used up and comes back with time. It takes no slots: name it before
+	// the gate with the limit. What a later gate refuses gets its tokens back.
 	Quota *QuotaSpec `json:"quota,omitempty" example:"{rate: 10/s, by: [user]}"`
 }
 
 // LimitSpec is a concurrency gate. A setting that means nothing to its controller
 // is a fault.
 type LimitSpec struct {
-	// What sets the limit. Left out, it is fixed where limit gives a number, and knee, which finds one by
-	// itself, where it does not. The others are for special cases: docs/guides/controllers.md.
+	// What sets the limit. Left out, it is fixed where limit gives a number, and otherwise knee, which finds the
+	// limit by itself. The others are for special cases: docs/guides/controllers.md.
 	Controller string `json:"controller,omitempty" enum:"knee,fixed,aimd,vegas,gradient2,probe,lag,drain,resource" example:"knee"`
-	// The limit to keep, or with another controller than fixed the one to begin with (default there: 20; probe
+	// The limit to keep. With another controller than fixed, the limit to begin with (default there: 20; probe
 	// two for each processor, lag and drain max).
 	Limit int64 `json:"limit,omitempty" min:"1" max:"1000000" example:"20"`
 	// A limit that moves does not go below it (default 1; knee 2, gradient2 20, probe 4, lag and drain 10).
@@ -124,18 +121,18 @@ type LimitSpec struct {
 
 	// aimd: latency above it counts as overload. Set it to about half of what your clients wait.
 	Threshold Duration `json:"threshold,omitempty" default:"5s" min:"1us"`
-	// aimd, vegas, gradient2: which latency of a window counts: the mean, the min, a percentile, or that of
-	// each piece of work (defaults: aimd percentile, the others mean).
+	// aimd, vegas, gradient2: which latency of a window counts. That is the mean, the min, a percentile, or that
+	// of each piece of work (defaults: aimd percentile, the others mean).
 	Take string `json:"take,omitempty" enum:"mean,min,percentile,each" example:"mean"`
 	// aimd, vegas, gradient2: which percentile, as a share.
 	Percentile float64 `json:"percentile,omitempty" default:"0.95" min:"0.01" max:"1"`
-	// aimd, gradient2, resource: what the limit is multiplied by on overload (defaults 0.9; resource at least
-	// 0.5). vegas: the same after drops (default: it takes the decimal logarithm away).
+	// aimd, gradient2, resource: factor on the limit after overload (defaults 0.9; resource at least 0.5).
+	// vegas: the same after drops (default: it subtracts the decimal logarithm).
 	Backoff float64 `json:"backoff,omitempty" min:"0.001" max:"0.999" example:"0.9"`
-	// aimd, vegas, gradient2, resource: how long samples are gathered before each decision (default 1s;
+	// aimd, vegas, gradient2, resource: how long samples are collected before each decision (default 1s;
 	// resource 250ms).
 	Window Duration `json:"window,omitempty" min:"10ms" example:"1s"`
-	// aimd, vegas, gradient2: samples a window needs to be judged; a thinner one is extended.
+	// aimd, vegas, gradient2: samples that a window needs for a decision; with fewer it is extended.
 	MinSamples int64 `json:"min_samples,omitempty" default:"10" min:"1"`
 	// Settings of the controller vegas.
 	Vegas VegasSpec `json:"vegas,omitzero" example:"{alpha: 3, beta: 6}"`
@@ -150,18 +147,18 @@ type LimitSpec struct {
 	// Settings of the controller resource.
 	Resource ResourceSpec `json:"resource,omitzero" example:"{growth: 1.2}"`
 
-	// Signals that hold the limit down while one of them is under pressure, whatever the controller finds.
-	// Names from signals, or of what is read: cpu, memory and so on. They are those of the gateway's own
-	// machine.
+	// Signals that hold the limit down while one of them is under pressure, whatever the controller finds. Names
+	// from signals, or kinds: cpu, memory and so on. They are those of the gateway's own machine.
 	Signals []string `json:"signals,omitempty" example:"[memory]"`
 	// The room in which work waits for a slot.
 	Queue QueueSpec `json:"queue,omitempty" example:"{len: 100, max_wait: 500ms}"`
-	// The most work at once of routes that are exempt. 0 means the default.
+	// The most work of exempt routes at once. 0 means the default.
 	Exempt int64 `json:"exempt,omitempty" default:"1024" min:"0" max:"1000000" minus1:"nothing is exempt here"`
-	// What takes how many slots: cost is what a request costs by its route (cost, cost_from, settle), requests
-	// makes each request one, whatever it costs to other gates, such as a quota of tokens.
+	// How many slots work takes. cost: what a request costs by its route (cost, cost_from, settle). requests:
+	// one for each request, whatever it costs at other gates, such as a quota of tokens.
 	Count string `json:"count,omitempty" default:"cost" enum:"cost,requests"`
-	// Refuses at once what costs more than the limit. Otherwise it is charged the whole limit and runs alone.
+	// Refuses at once work that costs more than the limit. Otherwise such work is charged the whole limit and
+	// runs alone.
 	RefuseOversize bool `json:"refuse_oversize,omitempty" default:"false"`
 }
 
@@ -169,20 +166,18 @@ type LimitSpec struct {
 type QueueSpec struct {
 	// How much work may wait. 0 means the default.
 	Len int `json:"len,omitempty" default:"1024" min:"0" max:"1000000" minus1:"nothing waits"`
-	// How long work may wait. 0 means the default. Work whose wait can be seen to last longer is refused at
-	// once.
+	// How long work may wait. 0 means the default. Work that would clearly wait longer is refused at once.
 	MaxWait Duration `json:"max_wait,omitempty" default:"2s" min:"0s" minus1:"only the work's own deadline counts"`
-	// Who goes first of one priority, user and tenant: adaptive the oldest, and while a queue stands the
-	// newest, in a short room that the oldest leave; fifo the oldest always; lifo the newest always, and in a
-	// full room the newcomer takes the place of the oldest; edf the earliest deadline, which gains nothing
-	// where the peer is not trusted.
+	// Who goes first of one priority, user and tenant. adaptive: the oldest; while a queue stands the newest, in
+	// a short room that the oldest leave. fifo: always the oldest. lifo: always the newest; in a full room the
+	// newcomer replaces the oldest. edf: the earliest deadline, but deadlines of untrusted peers do not count.
 	Order string `json:"order,omitempty" default:"adaptive" enum:"adaptive,fifo,lifo,edf"`
-	// The part of what is served that a priority gets at least while its work waits, from 0 to 1. Left out, a
+	// The least part of what is served that a priority gets while its work waits, from 0 to 1. Left out, a
 	// higher priority is always served first.
 	Shares map[string]float64 `json:"shares,omitempty" min:"0" max:"1" example:"{background: 0.05}"`
-	// Who gets how much more than others of the same priority.
+	// How much more some users or tenants get than others of the same priority.
 	Weights WeightsSpec `json:"weights,omitzero" example:"{tenants: {acme: 2}}"`
-	// Users and tenants share the time that slots are held, known when work is done, instead of what is
+	// Users and tenants share the time that slots are in use, known when work is done, instead of what is
 	// admitted by cost.
 	ByTime bool `json:"by_time,omitempty" default:"false"`
 }
@@ -191,9 +186,9 @@ type QueueSpec struct {
 // priority. Who is not named has weight 1. A weight is from limit.MinWeight
 // (0.001) to limit.MaxWeight (1000).
 type WeightsSpec struct {
-	// Weights by user, from 0.001 to 1000. Who is not named has 1.
+	// Weights by user, from 0.001 to 1000. A user without one has 1.
 	Users map[string]float64 `json:"users,omitempty" min:"0.001" max:"1000" example:"{alice: 2}" names:"any"`
-	// Weights by tenant among the tenants of one user, from 0.001 to 1000. Who is not named has 1.
+	// Weights by tenant among the tenants of one user, from 0.001 to 1000. A tenant without one has 1.
 	Tenants map[string]float64 `json:"tenants,omitempty" min:"0.001" max:"1000" example:"{acme: 2}" names:"any"`
 }
 
@@ -207,35 +202,35 @@ type RouteSpec struct {
 	// Patterns of net/http: "/" is everything, "/v1/" everything below it, "POST
 	// /v1/databases/{database}/batches" a method and a wildcard.
 	Match []string `json:"match" example:"[/v1/]"`
-	// Gates that the work passes, in this order. Each but the last is tried without waiting; the last may make
+	// Gates that the work passes, in this order. All but the last are tried without waiting. The last may make
 	// the work wait.
 	Gates []string `json:"gates,omitempty" example:"[api]"`
-	// Priority of work that brings none that is trusted.
+	// Priority of work without a trusted priority of its own.
 	Priority string `json:"priority,omitempty" default:"normal" enum:"background,normal,high,critical"`
-	// After how many admissions the work of an operation counts as background, and is passed on as such.
-	// identity.admissions says how many there have been. Left out, never; exempt and critical work never is.
+	// After how many admissions the work of an operation is demoted to background, and sent on as such.
+	// identity.admissions says how many there were. Left out, never. Exempt and critical work is never demoted.
 	DemoteAfter int64 `json:"demote_after,omitempty" min:"1" max:"1000000" example:"3"`
-	// Work that takes no slot and never waits, such as health checks. Gates count it, and bound how much there
-	// is at once.
+	// Work that takes no slot and never waits, such as health checks. Gates count it, and bound how much of it
+	// runs at once.
 	Exempt bool `json:"exempt,omitempty" default:"false"`
-	// Which pool the work needs of a gate that has one for reads and one for writes (probe: {read_write:
-	// true}). Left out, GET, HEAD, OPTIONS and TRACE read, and everything else writes.
+	// Which pool the work needs, at a gate with one for reads and one for writes (probe: {read_write: true}).
+	// Left out, GET, HEAD, OPTIONS and TRACE read, and everything else writes.
 	Access string `json:"access,omitempty" enum:"read,write" example:"read"`
 	// Slots that one request takes, and tokens of a quota.
 	Cost int64 `json:"cost,omitempty" default:"1" min:"1" max:"1000000000000000"`
-	// Header in which a trusted peer says how many slots, and tokens of quotas, its request takes, a whole
-	// number from 1, instead of cost; of several the largest. Anything else counts as ignored: where a quota
-	// would be charged for it the request is refused with 400, elsewhere cost holds. A gate with a limit takes
-	// no more than all of it, or refuses with refuse_oversize.
+	// Header in which a trusted peer says how many slots, and tokens of quotas, its request takes, instead of
+	// cost: a whole number from 1, of several the largest. Anything else is counted as ignored. If a quota would
+	// charge it, the request is refused with 400; elsewhere cost is used. A gate with a limit takes at most all
+	// of it, or refuses with refuse_oversize.
 	CostFrom string `json:"cost_from,omitempty" example:"header:X-Cost" form:"header:NAME"`
-	// Header of the upstream's answer, or else of its trailer, that says what the request has really cost, a
-	// whole number from 0; of several the largest. A quota charges the difference, or gives it back; a gate
-	// with one limit settles the difference with the tenant's share of the next turns; one with each changes
-	// what the key holds, at least 1. The client does not see the header.
+	// Header of the upstream's answer, or else of its trailer, that says what the request really cost: a whole
+	// number from 0, of several the largest. A quota charges the difference, or gives it back. A gate with one
+	// limit corrects the tenant's share of the next turns by the difference. One with each changes the key's
+	// slots, to at least 1. The client does not see the header.
 	Settle string `json:"settle,omitempty" example:"header:X-Actual-Cost" form:"header:NAME"`
 	// Let the client see the header of settle.
 	SettleKeep bool `json:"settle_keep,omitempty" default:"false"`
-	// When an answer stops being useful, counted from the arrival. 0 means never.
+	// When an answer is no longer useful, counted from the arrival. 0 means never.
 	Timeout Duration `json:"timeout,omitempty" default:"0s" min:"0s"`
 	// Shortens the wait below what the gate allows. 0 means what the gate allows.
 	MaxWait Duration `json:"max_wait,omitempty" default:"0s" min:"0s" minus1:"refuse instead of waiting"`
@@ -261,32 +256,32 @@ type Gradient2Spec struct {
 	Smoothing float64 `json:"smoothing,omitempty" default:"0.2" min:"0.001" max:"1"`
 	// How much may stand in the upstream's queue.
 	Queue int64 `json:"queue,omitempty" default:"4" min:"1"`
-	// Let it be the square root of the limit where that is more.
+	// Use the square root of the limit instead where that is more.
 	RootQueue bool `json:"root_queue,omitempty" default:"false"`
 	// Over how many observations the baseline latency is averaged.
 	LongWindow int64 `json:"long_window,omitempty" default:"600" min:"1"`
 	// How many times the baseline latency may be before the limit shrinks.
 	Tolerance float64 `json:"tolerance,omitempty" default:"1.5" min:"1"`
-	// How many times the latency at min the baseline may be.
+	// How many times the latency at min the baseline may be at most.
 	Rise float64 `json:"rise,omitempty" default:"1.2" min:"1"`
 	// After how many windows of too high latency in a row the latency at min is measured anew.
 	Recheck int64 `json:"recheck,omitempty" default:"60" min:"1"`
-	// Behave as concurrency-limits ships it: the baseline follows any load that lasts, and drops are ignored.
-	// For comparison.
+	// Behave as concurrency-limits ships it: the baseline follows any lasting load, and drops are ignored. For
+	// comparison.
 	Shipped bool `json:"shipped,omitempty" default:"false"`
 }
 
 // ProbeSpec is what only the controller probe has; see [control.ProbeConfig].
 type ProbeSpec struct {
-	// By how much a probe goes up or down, as a share.
+	// Size of a probe up or down, as a share.
 	Step float64 `json:"step,omitempty" default:"0.1" min:"0.01" max:"0.5"`
 	// Weight of a successful probe's size in the moving average that is kept.
 	Weight float64 `json:"weight,omitempty" default:"0.2" min:"0.001" max:"1"`
 	// The time between two probes.
 	Interval Duration `json:"interval,omitempty" default:"100ms" min:"10ms"`
-	// Two pools, one for reads and one for writes, sized together by what both get done. limit is that of both
-	// at first; min and max are for each. A route's access says which one its work needs. With each and own:
-	// true, two for each key.
+	// Two pools, one for reads and one for writes, sized together by the throughput of both. limit is that of
+	// both at first; min and max are for each. A route's access says which one its work needs. With each and
+	// own: true, every key has two.
 	ReadWrite bool `json:"read_write,omitempty" default:"false"`
 	// The part of the slots that is for reads, with read_write.
 	ReadRatio float64 `json:"read_ratio,omitempty" default:"0.5" min:"0.001" max:"0.999"`
@@ -300,13 +295,13 @@ type LagSpec struct {
 	Target float64 `json:"target,omitempty" default:"10000" min:"0.000001"`
 	// Lag from which on the limit is min. Above target.
 	Critical float64 `json:"critical,omitempty" default:"100000" min:"0.000001"`
-	// How often the lag is looked at.
+	// How often the lag is read.
 	Interval Duration `json:"interval,omitempty" default:"5s" min:"10ms"`
 	// How many intervals the limit stays while the lag is unknown. 0 means the default.
 	Hold int `json:"hold,omitempty" default:"3" min:"0" minus1:"none"`
 	// The limit while the lag is unknown for longer (default: min).
 	Safe int64 `json:"safe,omitempty" min:"1" example:"10"`
-	// Weight of the limit that the lag calls for against the present one.
+	// Weight of the limit that the lag implies against the present one.
 	Smoothing float64 `json:"smoothing,omitempty" default:"1" min:"0.001" max:"1"`
 	// How far the limit moves at most in one interval, as a share of max − min.
 	MaxChange float64 `json:"max_change,omitempty" default:"1" min:"0.001" max:"1"`
@@ -318,19 +313,19 @@ type LagSpec struct {
 type DrainSpec struct {
 	// The signal whose value is the lag. Required for the controller drain.
 	Signal string `json:"signal,omitempty" example:"behind"`
-	// Lag that is not to be exceeded.
+	// Lag that should not be exceeded.
 	Target float64 `json:"target,omitempty" default:"10000" min:"0.000001"`
-	// Share of target from which on the limit follows what was drained.
+	// Share of target from which the limit follows what was drained.
 	Threshold float64 `json:"threshold,omitempty" default:"0.5" min:"0.001" max:"1"`
-	// How often the lag is looked at.
+	// How often the lag is read.
 	Interval Duration `json:"interval,omitempty" default:"5s" min:"10ms"`
-	// Share of what was drained that is let in at the threshold.
+	// Share of what was drained that is admitted at the threshold.
 	Fudge float64 `json:"fudge,omitempty" default:"0.95" min:"0.001" max:"1"`
-	// What that is multiplied by for every threshold × target of lag above.
+	// Factor on that for every threshold × target of lag above.
 	Decay float64 `json:"decay,omitempty" default:"0.5" min:"0.001" max:"1"`
 	// Slots added in an interval below the threshold (default: a hundredth of max).
 	Adder float64 `json:"adder,omitempty" min:"0" example:"10"`
-	// What the limit is multiplied by in an interval below the threshold.
+	// Factor on the limit in an interval below the threshold.
 	Multiplier float64 `json:"multiplier,omitempty" default:"1.05" min:"1"`
 	// How many slots a piece of drained work stands for.
 	PerWork float64 `json:"per_work,omitempty" default:"1" min:"0.000001"`
@@ -343,7 +338,7 @@ type DrainSpec struct {
 // ResourceSpec is what only the controller resource has; see
 // [control.ResourceConfig]. It goes by LimitSpec.Signals.
 type ResourceSpec struct {
-	// What the limit is multiplied by at most in one window.
+	// Largest factor on the limit in one window.
 	Growth float64 `json:"growth,omitempty" default:"1.1" min:"1.001" max:"2"`
 }
 
@@ -361,12 +356,11 @@ type ResourceSpec struct {
 type EachSpec struct {
 	// Whose pool it is.
 	By string `json:"by,omitempty" default:"tenant" enum:"tenant,user,client,route"`
-	// A controller of its own for each key, any of them, instead of one size for all: for keys that differ in
-	// what they carry, hundreds of them. queue.len is for all keys together, of which one takes a quarter at
-	// most.
+	// A controller for each key, any of them, instead of one size for all: for hundreds of keys that differ in
+	// what they carry. queue.len is for all keys together, of which one takes a quarter at most.
 	Own bool `json:"own,omitempty" default:"false"`
-	// Keys that are known at a time, 64 bytes each; with own 1024 unless said, 10000 at most, and up to 64 KiB
-	// each. Idle ones make room for newcomers; a key in use keeps its place. 0 means the default.
+	// Keys that are known at a time, 64 bytes each. With own the default is 1024, the most 10000, and a key
+	// takes up to 64 KiB. Idle keys are evicted for newcomers; a key in use stays. 0 means the default.
 	MaxKeys int `json:"max_keys,omitempty" default:"65536" min:"0" max:"16777215"`
 	// Keys with a limit of their own.
 	Overrides map[string]OverrideSpec `json:"overrides,omitempty" example:"{acme: {limit: 50}}" names:"any"`
@@ -377,7 +371,7 @@ type EachSpec struct {
 type OverrideSpec struct {
 	// The key's limit.
 	Limit int64 `json:"limit,omitempty" min:"1" max:"1000000" example:"50"`
-	// How many times the limit of the others the key has, instead of a limit; not with own.
+	// The key's limit as a multiple of the others', instead of a limit; not with own.
 	Scale float64 `json:"scale,omitempty" min:"0" max:"1000000" example:"2"`
 }
 
@@ -385,25 +379,24 @@ type OverrideSpec struct {
 // rises. Nothing waits in it and nothing is held, so it stands before the gate with
 // the limit. See package shed.
 type ShedSpec struct {
-	// Signals whose pressure counts, the highest of them. They are those of the gateway's own machine.
+	// Signals whose pressure counts: the highest of them. They are those of the gateway's own machine.
 	Signals []string `json:"signals,omitempty" example:"[cpu, memory]"`
-	// A gate with a limit, whose pressure is what is in flight and waiting over its limit, instead of signals.
+	// A gate with a limit, instead of signals. The pressure is its work in flight and waiting over its limit.
 	// Where work may wait there, it is at 1 whenever all slots are taken: write thresholds above 1.
 	LoadOf string `json:"load_of,omitempty" example:"api"`
-	// A gate with a limit, whose pressure is what a newcomer is expected to wait there over wait, instead of
-	// signals.
+	// A gate with a limit, instead of signals. The pressure is a newcomer's expected wait there over wait.
 	WaitOf string `json:"wait_of,omitempty" example:"api"`
-	// The longest wait that is wanted there. 0 means the default.
+	// The longest wait that you want there. 0 means the default.
 	Wait Duration `json:"wait,omitempty" default:"20ms" min:"0s"`
 	// Pressures from which each priority is refused.
 	Thresholds ThresholdsSpec `json:"thresholds,omitzero" example:"{background: 0.75}"`
-	// Find out which priority, and which share of its users, is let through, instead of thresholds (DAGOR).
+	// Find out which priority, and which share of its users, passes, instead of thresholds (DAGOR).
 	Cursor *CursorSpec `json:"cursor,omitempty" example:"{overload: 2}"`
 	// Time between two readings of the pressure. 0 means the default.
 	Interval Duration `json:"interval,omitempty" default:"10ms" min:"0s" max:"1m"`
-	// How long the last pressure stands in while none is known. 0 means the default.
+	// How long the last pressure is used while none is known. 0 means the default.
 	Hold Duration `json:"hold,omitempty" default:"1s" min:"0s"`
-	// What holds after that: open lets everything through, keep leaves it as it is.
+	// What happens after that: open admits everything, keep leaves the level as it is.
 	Blind string `json:"blind,omitempty" default:"open" enum:"open,keep"`
 	// How long users keep their place in the order in which users of one priority are refused. 0 means the
 	// default.
@@ -422,13 +415,13 @@ type ThresholdsSpec struct {
 	Normal float64 `json:"normal,omitempty" default:"0.9"`
 	// Pressure from which high is refused.
 	High float64 `json:"high,omitempty" default:"0.95"`
-	// Pressure from which everything is refused but exempt work.
+	// Pressure from which everything but exempt work is refused.
 	Critical float64 `json:"critical,omitempty" default:"1"`
 }
 
 // CursorSpec is the way of DAGOR; see shed.Cursor.
 type CursorSpec struct {
-	// Mean pressure from which a window counts as overloaded; use more before a gate whose work may wait.
+	// Mean pressure from which a window counts as overloaded. Use more before a gate whose work may wait.
 	Overload float64 `json:"overload,omitempty" default:"1"`
 }
 
@@ -438,59 +431,59 @@ type CursorSpec struct {
 // what it has been charged.
 type QuotaSpec struct {
 	QuotaLimitSpec
-	// Whom the limits are for: each user, client, tenant, route, priority or address (IPv6: /64) has buckets
-	// of its own; of several words, each combination. Left out, all work shares one bucket.
+	// Whom the limits are for. Each user, client, tenant, route, priority or address (IPv6: /64) has buckets of
+	// its own; with several words, each combination. Left out, all work shares one bucket.
 	By []string `json:"by,omitempty" example:"[user]" form:"one of user, client, tenant, route, priority, address"`
-	// Quotas of some, beside by and its limits or instead. The most exact rule that matches counts, compared
-	// by user, then client, tenant, route, priority and address. Whom none matches is not limited.
+	// Quotas for some, beside by and its limits or instead. The most exact rule that matches counts, compared by
+	// user, then client, tenant, route, priority and address. Work that no rule matches is not limited.
 	Rules []QuotaRuleSpec `json:"rules,omitempty" example:"[{user: alice, rate: 50/s}]"`
-	// What a token is: cost is what a request costs by its route (cost, cost_from, settle), requests makes
-	// each request one, whatever it costs to other gates.
+	// What a token is. cost: what a request costs by its route (cost, cost_from, settle). requests: one for each
+	// request, whatever it costs at other gates.
 	Count string `json:"count,omitempty" default:"cost" enum:"cost,requests"`
-	// Let work through iff its bucket is not in debt, whatever the work costs, and let it be paid back
-	// afterwards (as Kafka does). Without it there have to be as many tokens as it costs.
+	// Admit work unless its bucket is in debt, whatever the work costs; the debt is paid back afterwards (as in
+	// Kafka). Without it there must be as many tokens as the work costs.
 	Debt bool `json:"debt,omitempty" default:"false"`
-	// Refuse nothing, but charge everything, into debt if need be.
+	// Refuse nothing, but charge everything, into debt if necessary.
 	Permissive bool `json:"permissive,omitempty" default:"false"`
-	// Let work wait for its tokens, where this gate is the last of the route.
+	// Lets work wait for its tokens, where this gate is the last of the route.
 	Queue QuotaQueueSpec `json:"queue,omitzero" example:"{len: 100, max_wait: 1s}"`
 	// One of stores, which keeps the buckets for several gateways. Left out, they are in the memory of this
 	// one.
 	Store string `json:"store,omitempty" example:"shared"`
-	// What to do when the store cannot tell: local goes by buckets in the memory of this gateway, which start
-	// full; open lets everything through, but goes by memory too while answers are only late or too many
-	// questions are under way; closed refuses.
+	// What to do when the store does not answer. local decides by buckets in the memory of this gateway, which
+	// start full. open admits everything, but decides by memory too while answers are only late or too many
+	// decisions are in flight. closed refuses.
 	OnStoreError string `json:"on_store_error,omitempty" default:"local" enum:"local,open,closed"`
-	// Buckets in the memory of this gateway, of up to 40 bytes each; a key has one for each of its limits.
-	// What does not fit shares one, which fails closed. 0 means the default. A gate whose bound is changed
-	// begins with full buckets.
+	// Buckets in the memory of this gateway, of up to 40 bytes each; a key has one for each of its limits. Keys
+	// beyond that share one, which fails closed. 0 means the default. A gate whose bound is changed begins with
+	// full buckets.
 	MaxKeys int `json:"max_keys,omitempty" default:"1048576" min:"0" max:"268435456"`
-	// What answers tell the client: ratelimit is RateLimit and RateLimit-Policy, legacy X-RateLimit-Limit,
+	// Headers of answers about the quota: ratelimit is RateLimit and RateLimit-Policy, legacy X-RateLimit-Limit,
 	// -Remaining and -Reset.
 	Headers string `json:"headers,omitempty" default:"ratelimit" enum:"ratelimit,legacy,both,none"`
-	// What RateLimit-Policy says that a token is, where routes cost something else than requests. It changes
-	// nothing of what is counted.
+	// The unit of a token in RateLimit-Policy, where routes cost something else than requests. It does not
+	// change what is counted.
 	Unit string `json:"unit,omitempty" default:"requests" enum:"requests,content-bytes"`
 }
 
 // QuotaLimitSpec is the limits of a bucket: one, written as Rate and Burst, or several
 // Limits, of which tokens are taken from all or none.
 type QuotaLimitSpec struct {
-	// One limit: so many tokens come back in each s, min, h or duration (5/10s), all the time, and by default
-	// as many may be taken at once. 5000 a day: all of them come back at midnight, UTC unless a time zone
-	// follows; hour, week and month are the others.
+	// One limit. So many tokens come back in each s, min, h or duration (5/10s), all the time; by default as
+	// many may be taken at once. 5000 a day: all of them come back at midnight, UTC unless a time zone follows;
+	// hour, week and month are the others.
 	Rate string `json:"rate,omitempty" example:"10/s" form:"a limit such as 10/s, 10/s burst 20, 1000/h or 5000 a day Europe/Berlin"`
-	// The most tokens that a bucket holds, if not what the rate says. It starts full.
+	// The most tokens in a bucket, if not what the rate says. It starts full.
 	Burst float64 `json:"burst,omitempty" min:"0" max:"1000000000000000" example:"20"`
-	// Several limits instead of a rate, eight at most: tokens are taken from all of them or from none. Leave
-	// them in order when changing one.
+	// Several limits instead of a rate, eight at most: tokens are taken from all of them or from none. Keep
+	// their order when you change one.
 	Limits []string `json:"limits,omitempty" example:"[\"10/s burst 20\", 1000/h]" form:"a limit such as 10/s, 10/s burst 20, 1000/h or 5000 a day Europe/Berlin"`
 }
 
 // QuotaRuleSpec is a rule of a quota. Each part that it names must match: a value, or
 // "*" for each value there is, which gives each a bucket of its own.
 type QuotaRuleSpec struct {
-	// What refusals call the rule. Left out, it is what the rule matches.
+	// Name of the rule in refusals. Left out, it is what the rule matches.
 	Name string `json:"name,omitempty" example:"trial"`
 	// The user that the rule is about, or "*": each has a bucket of its own.
 	User string `json:"user,omitempty" example:"alice"`
@@ -502,12 +495,12 @@ type QuotaRuleSpec struct {
 	Route string `json:"route,omitempty" example:"batches"`
 	// The same for the priority.
 	Priority string `json:"priority,omitempty" example:"background"`
-	// The same for the address that the request comes from; also a network, whose addresses share a bucket.
+	// The same for the address of the request; also a network, whose addresses share a bucket.
 	Address string `json:"address,omitempty" example:"10.0.0.0/8"`
 	QuotaLimitSpec
-	// Do not count them at all, instead of a limit.
+	// Do not count such work at all, instead of a limit.
 	Exempt bool `json:"exempt,omitempty" default:"false"`
-	// Refuse all of them, instead of a limit.
+	// Refuse all such work, instead of a limit.
 	Blocked bool `json:"blocked,omitempty" default:"false"`
 }
 
@@ -515,44 +508,43 @@ type QuotaRuleSpec struct {
 type QuotaQueueSpec struct {
 	// How much work may wait. 0 means that nothing waits.
 	Len int `json:"len,omitempty" default:"0" min:"0" max:"1000000" minus1:"nothing waits"`
-	// How long work may wait. 0 means the default. What would have to wait longer is refused at once.
+	// How long work may wait. 0 means the default. Work that would have to wait longer is refused at once.
 	MaxWait Duration `json:"max_wait,omitempty" default:"2s" min:"0s" minus1:"only the work's own deadline counts"`
 }
 
 // SignalSpec is a signal that gates may go by. The zero value reads what the
 // signal is named after, at its defaults.
 type SignalSpec struct {
-	// What is read. Left out, it is the signal's name. See docs/guides/controllers.md for each, and for when
+	// What is read. Left out, it is the signal's name. docs/guides/controllers.md describes each, and says when
 	// it is blind.
 	Read string `json:"read,omitempty" example:"cpu"`
-	// The most that is wanted: the value at which the pressure is 1. A share for most signals (defaults:
-	// sched_latency 0.1, cpu 0.85, cpu_throttling 0.25, memory 0.9, heap 0.8, psi_memory 0.1, psi_cpu and
-	// psi_io 0.5); for runnable a number for each processor (32), for goroutines a number (required), for file
+	// The most that is wanted: the value at which the pressure is 1. For most signals it is a share (defaults:
+	// sched_latency 0.1, cpu 0.85, cpu_throttling 0.25, memory 0.9, heap 0.8, psi_memory 0.1, psi_cpu and psi_io
+	// 0.5). For runnable it is a number for each processor (32), for goroutines a number (required), for file
 	// and http a value (1).
 	Threshold float64 `json:"threshold,omitempty" min:"0.000001" example:"0.8"`
 	// sched_latency: a wait for a processor that counts as long (default 10ms).
 	Wait Duration `json:"wait,omitempty" min:"1us" example:"10ms"`
-	// How long a time it is measured over (defaults: sched_latency 50ms, cpu 500ms, cpu_throttling and psi
-	// 1s).
+	// Time over which it is measured (defaults: sched_latency 50ms, cpu 500ms, cpu_throttling and psi 1s).
 	Over Duration `json:"over,omitempty" min:"1ms" max:"1m" example:"1s"`
-	// file: the file that holds the number, relative to this file.
+	// file: the file with the number, relative to this file.
 	Path string `json:"path,omitempty" example:"lag.txt" form:"the name of a file"`
-	// http: what to ask for the number, with GET.
+	// http: the URL that answers with the number, by GET.
 	URL string `json:"url,omitempty" example:"http://127.0.0.1:8000/lag" form:"a URL such as http://127.0.0.1:8000/lag"`
-	// file and http: where in a JSON document the number is, with dots. Left out, the text is the number.
+	// file and http: where the number is in a JSON document, with dots. Left out, the text is the number.
 	Field string `json:"field,omitempty" example:"lag.total"`
 
-	// The time from one reading to the next (default 100ms; sched_latency and runnable 10ms).
+	// Time between two readings (default 100ms; sched_latency and runnable 10ms).
 	Interval Duration `json:"interval,omitempty" min:"1ms" max:"1h" example:"1s"`
 	// How long a reading may take (default: hold).
 	Timeout Duration `json:"timeout,omitempty" min:"1ms" max:"1h" example:"500ms"`
-	// How long the last good value stands in while readings fail (default: ten intervals, at least 1s).
+	// How long the last good value is used while readings fail (default: ten intervals, at least 1s).
 	Hold Duration `json:"hold,omitempty" min:"1ms" max:"24h" example:"5s"`
 	// Time constant of an exponential average over the readings. 0 means none.
 	Smooth Duration `json:"smooth,omitempty" default:"0s" min:"0s" max:"1h"`
-	// What holds after that: ignore goes by the other signals, safe puts safe_value in its place.
+	// What happens after that: ignore uses the other signals, safe uses safe_value instead.
 	Then string `json:"then,omitempty" default:"ignore" enum:"ignore,safe"`
-	// The pressure, or the lag, with then: safe, which needs it. Above 1 shrinks the limit, 1 keeps it.
+	// The pressure, or the lag, with then: safe, which needs it. Above 1 it shrinks the limit, at 1 it keeps it.
 	SafeValue float64 `json:"safe_value,omitempty" default:"0" min:"0"`
 }
 

@@ -22,34 +22,33 @@ type Config struct {
 	Listeners []Listener `json:"listeners,omitempty" default:"[{address: 127.0.0.1:8080}]" example:"[{address: 127.0.0.1:8080}]"`
 	// The servers behind the gateway, by a name that routes refer to.
 	Upstreams map[string]Upstream `json:"upstreams" example:"{app: {targets: [http://127.0.0.1:3000]}}" required:"true"`
-	// Where tenant, user, client and priority of a request come from. Each is a source: header:NAME (believed
-	// only from trusted peers), path:NAME (a wildcard of the route's pattern), peer (the address that asks,
-	// IPv6 by /64; behind trusted peers as X-Forwarded-For says), cert:NAME (uri, dns, subject, cn or hash of
-	// a verified client certificate), or const:VALUE. Left out, it stays empty.
+	// Where tenant, user, client and priority of a request come from. Each is a source. header:NAME is believed
+	// only from trusted peers. path:NAME is a wildcard of the route's pattern. peer is the client's address
+	// (IPv6 by /64), behind trusted peers the one in X-Forwarded-For. cert:NAME is uri, dns, subject, cn or hash
+	// of a verified client certificate. const:VALUE is itself. Left out, the field stays empty.
 	Identity policy.IdentitySpec `json:"identity,omitzero" example:"{tenant: path:database}"`
-	// Where requests bring their deadlines. The earliest of those and of the route's timeout holds, and what
-	// is left of it is told to the upstream.
+	// Which headers carry a request's deadline. The earliest of them and the route's timeout counts. The
+	// upstream is told what is left of it.
 	Deadline policy.DeadlineSpec `json:"deadline,omitzero" example:"{headers: [grpc-timeout, X-Request-Timeout]}"`
-	// Signals that gates go by, by a name of yours, where the defaults will not do. A gate may name what is
-	// read itself: signals: [memory].
+	// Settings of signals, by the names that gates use, where the defaults are not enough. A gate can also name
+	// a kind directly: signals: [memory].
 	Signals map[string]policy.SignalSpec `json:"signals,omitempty" example:"{behind: {read: http, url: http://127.0.0.1:8000/lag}}"`
-	// The gates by name. Each has exactly one mechanism, limit, shed or quota. A gate used by several routes
-	// is one gate.
+	// The gates by name. Each has exactly one mechanism: limit, shed or quota. A gate used by several routes is
+	// one gate.
 	Gates map[string]policy.GateSpec `json:"gates,omitempty" example:"{api: {limit: {limit: 20}}}"`
 	// Servers that keep the buckets of quotas for several gateways, by a name that gates refer to.
 	Stores map[string]Store `json:"stores,omitempty" example:"{shared: {redis: \"redis://127.0.0.1:6379\"}}"`
-	// Which requests go through which gates to which upstream. The most specific pattern wins, whatever the
-	// order.
+	// Which requests pass which gates to which upstream. The most specific pattern wins, whatever the order.
 	Routes []Route `json:"routes" example:"[{match: [/], upstream: app}]" required:"true"`
-	// Where rules of quotas are kept that are set while the gateway runs, by weir quota or at /quotas. They
-	// win over those of this file. Left out, none can be set.
+	// Where rules of quotas are kept that weir quota or /quotas sets while the gateway runs. They win over the
+	// rules of this file. Left out, none can be set.
 	Quotas Quotas `json:"quotas,omitzero" example:"{file: weir.quotas.json}"`
 	// The listener for /metrics, /healthz, /readyz, /gates, /explain and /quotas. Keep it on loopback or a
-	// private network: it asks nobody who reads there who they are.
+	// private network: reading needs no password.
 	Admin Admin `json:"admin,omitzero" example:"{address: 127.0.0.1:9090}"`
 	// How finely things are counted.
 	Metrics Metrics `json:"metrics" example:"{tenants: 20}"`
-	// What leaves its gate early because it would hold a slot without working the upstream: upgraded
+	// Answers that leave their gate early because they would keep a slot without work for the upstream: upgraded
 	// connections, streams, slow readers.
 	Streams Streams `json:"streams,omitzero" example:"{max: 1000}"`
 	// Where learned limits are kept over a restart.
@@ -84,22 +83,22 @@ type Listener struct {
 	H2C bool `json:"h2c,omitempty" default:"false"`
 	// How long a client may take to send the header of a request.
 	ReadHeaderTimeout policy.Duration `json:"read_header_timeout,omitempty" default:"5s" min:"1ms" max:"1h"`
-	// How long a client may take to send the body of a request; a second more for each 4 KiB that it has sent.
-	// A body slower than 64 KiB a second holds no slot while it comes; the request is admitted again when it
-	// is complete.
+	// How long a client may take to send the body of a request, with one second more for each 4 KiB that it has
+	// sent. A body slower than 64 KiB a second takes no slot while it comes. The request is admitted again when
+	// it is complete.
 	ReadTimeout policy.Duration `json:"read_timeout,omitempty" default:"30s" min:"1ms" max:"24h"`
-	// How long a client may take no byte of the answer. An answer that makes progress may last longer.
+	// How long a client may read nothing of the answer. An answer that makes progress may last longer.
 	WriteTimeout policy.Duration `json:"write_timeout,omitempty" default:"30s" min:"1ms" max:"24h"`
-	// How long a kept-alive connection may stand idle between requests.
+	// How long a kept-alive connection may be idle between requests.
 	IdleTimeout policy.Duration `json:"idle_timeout,omitempty" default:"2m" min:"1ms" max:"24h"`
 	// Largest header of a request in bytes; a larger one is answered 431.
 	MaxHeaderBytes int `json:"max_header_bytes,omitempty" default:"65536" min:"1024" max:"16777216"`
-	// Connections open at a time, slow handshakes and idle ones included; further ones are refused as soon as
-	// they are accepted, with an answer on plain HTTP, by a reset under TLS. Over HTTP/2 also the requests in
-	// progress, but at least 1000; further ones are answered with 503.
+	// Connections open at a time, slow handshakes and idle ones included. Further ones are refused as soon as
+	// they are accepted: with an answer on plain HTTP, by a reset under TLS. Over HTTP/2 it also bounds the
+	// requests in progress, but not below 1000; further ones are answered with 503.
 	MaxConnections int `json:"max_connections,omitempty" default:"10000" min:"1" max:"1000000"`
-	// Limits on connections beside max_connections: of one address, and of new ones a second. All of them are
-	// taken up by a reload while connections last.
+	// Limits on connections beside max_connections: from one address, and new ones a second. A reload applies
+	// all of them while connections last.
 	Connections Connections `json:"connections,omitzero" example:"{rate_per_address: 20}"`
 	// Requests in progress at a time on one HTTP/2 connection.
 	MaxConcurrentStreams int `json:"max_concurrent_streams,omitempty" default:"100" min:"1" max:"10000"`
@@ -108,20 +107,20 @@ type Listener struct {
 // Connections limits those of a listener further: how many one address may have at once,
 // and how fast new ones may come. An address is one of IPv4, or a /64 network of IPv6.
 type Connections struct {
-	// enforce refuses what is beyond these limits; observe counts it, but lets it in; off counts nothing.
-	// max_connections holds in any case: it bounds what the gateway itself needs.
+	// enforce refuses what is beyond these limits. observe counts it, but accepts it. off counts nothing.
+	// max_connections holds in any mode, because it bounds what the gateway itself needs.
 	Mode policy.Mode `json:"mode,omitempty" default:"enforce" enum:"enforce,observe,off"`
 	// Connections open at a time from one address (IPv6: one /64 network). 0 means half of max_connections, so
-	// that no address can take them all; -1 means no limit.
+	// that no address can take them all. -1 means no limit.
 	PerAddress int `json:"per_address,omitempty" default:"0" min:"-1" max:"1000000" example:"100"`
-	// New connections a second; after a pause as many at once, but at least one. 0 means no limit.
+	// New connections a second. After a pause as many may come at once, but at least one. 0 means no limit.
 	Rate float64 `json:"rate,omitempty" default:"0" min:"0" max:"1000000"`
 	// The same for each address.
 	RatePerAddress float64 `json:"rate_per_address,omitempty" default:"0" min:"0" max:"1000000"`
-	// Addresses known at a time, of 160 bytes each. Those beyond are taken for one address together.
+	// Addresses known at a time, of 160 bytes each. All further ones together count as one address.
 	Addresses int `json:"addresses,omitempty" default:"65536" min:"1" max:"1000000"`
-	// Networks (CIDR) whose addresses have no limits of their own: proxies and load balancers, through which
-	// many come. Left out, those of identity.trusted; an empty list exempts nobody.
+	// Networks (CIDR) whose addresses have no limits of their own: proxies and load balancers that bring many
+	// clients. Left out, those of identity.trusted. An empty list exempts nobody.
 	Exempt []string `json:"exempt,omitempty" example:"[10.0.0.0/8]" form:"a network such as 10.0.0.0/8"`
 }
 
@@ -145,10 +144,10 @@ type TLS struct {
 	// PEM file with the private key, relative to this file.
 	Key string `json:"key" example:"server.key" required:"true"`
 	// PEM file with the authorities that vouch for clients, relative to this file; read again when it changes.
-	// With it clients are asked for a certificate, and a certificate of anybody else is refused in the
-	// handshake. Take an authority of your own: whoever has a certificate of it gets in.
+	// With it clients are asked for a certificate, and the handshake refuses certificates of other authorities.
+	// Use an authority of your own: every client with one of its certificates gets in.
 	ClientCA string `json:"client_ca,omitempty" example:"clients.pem"`
-	// Whether a client may do without a certificate (optional), as anybody does elsewhere.
+	// Whether a client must have a certificate (require) or may come without one, as a stranger (optional).
 	ClientAuth ClientAuth `json:"client_auth,omitempty" default:"require" enum:"require,optional"`
 }
 
@@ -165,29 +164,29 @@ const (
 
 // Upstream is a set of interchangeable servers that requests are passed on to.
 type Upstream struct {
-	// URLs of servers that are interchangeable; requests go to them in turn. A path is put before the
-	// request's own. The scheme is http, https, or h2c for HTTP/2 without TLS (all of them, or none).
+	// URLs of interchangeable servers; requests go to them in turn. A path is put before the request's own. The
+	// scheme is http, https, or h2c for HTTP/2 without TLS (all of them, or none).
 	Targets []string `json:"targets" example:"[http://127.0.0.1:3000]" form:"a URL such as http://127.0.0.1:3000" required:"true"`
 	// A concurrency limit for each target, beside the gates of the route.
 	Limit *policy.LimitSpec `json:"limit,omitempty" example:"{limit: 10}"`
 	// How long connecting to a target may take, TLS included.
 	ConnectTimeout policy.Duration `json:"connect_timeout,omitempty" default:"2s" min:"1ms" max:"10m"`
-	// How long a target may take until the header of its answer. 0 means for ever.
+	// How long a target may take until the header of its answer. 0 means no limit.
 	ResponseTimeout policy.Duration `json:"response_timeout" default:"30s" min:"0s" max:"24h"`
-	// When a target that fails is left out for a while. The last one left is never left out.
+	// When a failing target is ejected for a while. The last one left is never ejected.
 	Eject Eject `json:"eject,omitzero"`
-	// What happens to the slot when a client leaves before its answer. hold keeps it until the upstream has
-	// answered or the expected rest of its work has passed (before the first answer: until response_timeout),
-	// because the upstream works on; release gives it back at once, for upstreams that stop.
+	// What happens to the slot when a client leaves before its answer. hold keeps it, because the upstream works
+	// on: until the upstream has answered or the expected rest of its work has passed (before the first answer:
+	// until response_timeout). release gives it back at once, for upstreams that stop.
 	OnAbandon OnAbandon `json:"on_abandon,omitempty" default:"hold" enum:"hold,release"`
 }
 
 // Eject says when a target that fails is left out, and for how long.
 type Eject struct {
-	// Failures in a row after which a target is left out: connection errors, time-outs, and 502 and 504
-	// answers. 0 means never.
+	// Failures in a row after which a target is ejected: connection errors, time-outs, and 502 and 504 answers.
+	// 0 means never.
 	Failures int `json:"failures" default:"5" min:"0" max:"1000"`
-	// How long it is left out, before one request tries it again.
+	// How long it is ejected, before one request tries it again.
 	For policy.Duration `json:"for,omitempty" default:"10s" min:"10ms" max:"24h"`
 }
 
@@ -213,11 +212,11 @@ type Admin struct {
 	Address string `json:"address,omitempty" default:"127.0.0.1:9090" example:"127.0.0.1:9090" form:"host:port or off"`
 	// Serve Go profiles under /debug/pprof/. Left out, they are served where the address is loopback.
 	Pprof *bool `json:"pprof,omitempty" example:"true"`
-	// Path of a Unix socket, relative to this file, on which the admin listener answers too; only the
-	// gateway's user can open it. Who can may also write: set quotas.
+	// Path of a Unix socket, relative to this file, on which the admin listener answers too. Only the gateway's
+	// user can open it. Who can open it may also write: set quotas.
 	Socket string `json:"socket,omitempty" example:"/run/weir/admin.sock"`
-	// File with the token (16 bytes or more) that a write needs which does not come over the socket. Read at
-	// each write. Without socket and token_file nobody may write.
+	// File with a token of 16 bytes or more. A write that does not come over the socket needs it. Read at each
+	// write. Without socket and token_file nobody may write.
 	TokenFile string `json:"token_file,omitempty" example:"/etc/weir/admin.token"`
 }
 
@@ -244,14 +243,14 @@ func (a Admin) Profiles() bool {
 
 // Metrics says how finely things are counted.
 type Metrics struct {
-	// How many tenants have series of their own, those that ask most, and of each quota how many buckets,
-	// those that are refused most. The rest are counted as one, other. 0 means none has.
+	// How many tenants have series of their own: those with the most requests. For each quota, how many buckets:
+	// those that refuse most. The rest are counted as one, other. 0 means none has.
 	Tenants int `json:"tenants" default:"20" min:"0" max:"1000"`
 }
 
 // Streams bounds what leaves its gate early: streams, upgrades, slow readers.
 type Streams struct {
-	// How many there may be at a time. Further ones go on, but keep their slot at the gate, and are counted as
+	// How many may be open at a time. Further ones go on, but keep their slot at the gate, and are counted as
 	// overflowed.
 	Max int `json:"max,omitempty" default:"1000" min:"1" max:"1000000"`
 }
@@ -259,18 +258,18 @@ type Streams struct {
 // State says where learned limits are kept over a restart.
 type State struct {
 	// File for learned limits, relative to this file. Written on shutdown, read at start. Left out, nothing is
-	// kept.
+	// saved.
 	File string `json:"file,omitempty" example:"weir.state.json"`
-	// Older state is not taken up.
+	// Older state is not used.
 	MaxAge policy.Duration `json:"max_age,omitempty" default:"1h" min:"1s" max:"8760h"`
 }
 
 // Shutdown says how the gateway stops: LameDuck of telling clients to go while
 // still accepting, then up to Grace for what is in flight.
 type Shutdown struct {
-	// How long work in flight may take to finish; what is left is then cut off.
+	// How long work in flight may take to finish. The rest is then cut off.
 	Grace policy.Duration `json:"grace,omitempty" default:"25s" min:"0s" max:"24h"`
-	// Before that: how long to go on accepting while /readyz says no and clients are told to go elsewhere
+	// Before that: how long to go on accepting while /readyz answers 503 and clients are told to reconnect
 	// (Connection: close, GOAWAY).
 	LameDuck policy.Duration `json:"lame_duck" default:"1s" min:"0s" max:"1h"`
 }
@@ -294,15 +293,15 @@ func (c *Config) TargetCount() int {
 
 // Quotas says where rules of quotas are kept that are set while the gateway runs.
 type Quotas struct {
-	// File for the rules, relative to this file; one gateway can have it at a time. It is replaced as a whole,
-	// and a change of it by hand is taken up within a second. Where it is changed by a reload, the rules are
-	// those of the new file; the ones before stay in the old one.
+	// File for the rules, relative to this file; only one gateway can use it at a time. It is replaced as a
+	// whole. A change by hand is in force within a second. If a reload names another file, its rules count;
+	// those of the old one stay there.
 	File string `json:"file,omitempty" example:"weir.quotas.json"`
-	// One of stores, for several gateways: what is set at one is in force at all of them within two seconds.
-	// Let that server keep its data on disk. Instead of file.
+	// One of stores, for several gateways, instead of file. What is set at one is in force at all of them within
+	// two seconds. Let that server keep its data on disk.
 	Store string `json:"store,omitempty" example:"shared"`
-	// Start with the rules of this file alone where those that are kept cannot be read. By default the gateway
-	// does not start: somebody might be let in who was blocked.
+	// Start with the rules of this file alone if the kept rules cannot be read. By default the gateway does not
+	// start then, because somebody might get in who was blocked.
 	StartBroken bool `json:"start_broken,omitempty" default:"false"`
 }
 

@@ -21,26 +21,25 @@ import (
 
 // Store is a server that keeps the buckets of quotas for several gateways.
 type Store struct {
-	// Redis 6 or newer, or Valkey: redis://user@host:6379/0, rediss:// with TLS, or unix:///run/redis.sock;
-	// more nodes of a cluster, or sentinels, as ?addr=host:6379. No password. Its maxmemory-policy must be
+	// Redis 6 or newer, or Valkey: redis://user@host:6379/0, rediss:// with TLS, or unix:///run/redis.sock. More
+	// nodes of a cluster, or sentinels, are ?addr=host:6379. No password here. Its maxmemory-policy must be
 	// noeviction.
 	Redis string `json:"redis" example:"redis://127.0.0.1:6379/0" form:"a URL such as redis://127.0.0.1:6379/0" required:"true"`
 	Secret
-	// What to ask the sentinels for, if the URL names those.
+	// The set of servers to ask for, if the URL names sentinels.
 	Sentinel *Sentinel `json:"sentinel,omitempty" example:"{master: main}"`
-	// Whom to believe, and as whom to come, with rediss://. Left out, the authorities of the system vouch for
-	// the server.
+	// Certificates for rediss://. Left out, the authorities of the system vouch for the server.
 	TLS *StoreTLS `json:"tls,omitempty" example:"{}"`
-	// What begins every key, so that several policies can share a server without sharing buckets.
+	// Beginning of every key, so that several policies can share a server without sharing buckets.
 	Prefix string `json:"prefix,omitempty" default:"\"weir:\""`
-	// How long a decision may take before on_store_error holds.
+	// Longest time of a decision. After that on_store_error decides.
 	Timeout policy.Duration `json:"timeout,omitempty" default:"50ms" min:"1ms" max:"10s"`
-	// How long connecting may take, and how long a connection may say nothing.
+	// Longest time to connect, and longest silence of a connection.
 	ConnectTimeout policy.Duration `json:"connect_timeout,omitempty" default:"1s" min:"10ms" max:"1m"`
-	// Decisions under way at a time; further ones fail at once.
+	// Decisions in flight at a time. Further ones fail at once.
 	MaxInFlight int `json:"max_in_flight,omitempty" default:"512" min:"1" max:"10000"`
-	// Do not ask the server for its maxmemory-policy, where it does not let itself be asked. Under another
-	// than noeviction buckets come back full, debts and all.
+	// Do not ask the server for its maxmemory-policy, for servers that do not allow it. Under any other than
+	// noeviction buckets come back full, debts included.
 	AssumeNoEviction bool `json:"assume_no_eviction,omitempty" default:"false"`
 	// Take tokens ahead of need, for fewer round trips.
 	Lease Lease `json:"lease,omitzero" example:"{tokens: 100}"`
@@ -52,7 +51,7 @@ type Secret struct {
 	// File with the password and nothing else, relative to this file. Read again on a reload, and for new
 	// connections, at most once a second.
 	PasswordFile string `json:"password_file,omitempty" example:"redis.password"`
-	// Variable of the environment with the password, instead of a file.
+	// Environment variable with the password, instead of a file.
 	PasswordEnv string `json:"password_env,omitempty" example:"QUOTA_PASSWORD"`
 }
 
@@ -77,10 +76,10 @@ type StoreTLS struct {
 
 // Lease is weirredis.Lease.
 type Lease struct {
-	// The most that is held for a key; 0 means no leases. In any time each gateway may let through so many
-	// more than the quota, and over a long time nothing.
+	// The most tokens leased for a key; 0 means no leases. In any time each gateway may admit that many more
+	// than the quota; in the long run it admits none more.
 	Tokens int64 `json:"tokens,omitempty" default:"0" min:"0" max:"1000000"`
-	// How long they are held before they are given back.
+	// How long they are kept before they are given back.
 	For policy.Duration `json:"for,omitempty" default:"1s" min:"10ms" max:"1m"`
 	// Keys that may have a lease.
 	MaxKeys int `json:"max_keys,omitempty" default:"10000" min:"1" max:"1000000"`
