@@ -38,15 +38,15 @@ type observation struct {
 	drop     bool
 }
 
-// taker turns windows into observations.
-type taker struct {
+// aggregator makes observations of windows.
+type aggregator struct {
 	take       Aggregate
 	percentile float64
 	enough     int64 // outcomes that a window needs
 	discard    bool  // thinner ones instead of extending them
 }
 
-func (t taker) check(f *fault.List) {
+func (t aggregator) check(f *fault.List) {
 	switch t.take {
 	case AggregateMean, AggregateMin, AggregatePercentile, AggregateEach:
 	default:
@@ -58,7 +58,7 @@ func (t taker) check(f *fault.List) {
 
 // feed calls step with every observation of w. If there is none it reports false,
 // why, and whether to extend the window.
-func (t taker) feed(w *Window, step func(observation)) (fed, extend bool, why string) {
+func (t aggregator) feed(w *Window, step func(observation)) (fed, extend bool, why string) {
 	if t.take == AggregateEach {
 		drops := w.Dropped() > 0
 		for _, s := range w.Samples {
@@ -77,7 +77,7 @@ func (t taker) feed(w *Window, step func(observation)) (fed, extend bool, why st
 }
 
 // latency returns the latency that stands for w.
-func (t taker) latency(w *Window) time.Duration {
+func (t aggregator) latency(w *Window) time.Duration {
 	switch t.take {
 	case AggregateMean:
 		return w.Mean()
@@ -91,8 +91,8 @@ func (t taker) latency(w *Window) time.Duration {
 	}
 }
 
-// String names what is taken, as it stands in reasons: mean, min, p95.
-func (t taker) String() string {
+// String names the latency in reasons: mean, min, p95.
+func (t aggregator) String() string {
 	switch t.take {
 	case AggregatePercentile:
 		return fmt.Sprintf("p%g", math.Round(1000*t.percentile)/10)

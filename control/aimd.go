@@ -61,10 +61,10 @@ type AIMDConfig struct {
 // too high. An idle service with one slow call shrinks too.
 type AIMD struct {
 	adjusted
-	cfg   AIMDConfig
-	taker taker
-	why   verdict // of the last step
-	last  observation
+	cfg        AIMDConfig
+	aggregator aggregator
+	why        verdict // of the last step
+	last       observation
 }
 
 // verdict is what AIMD made of an observation.
@@ -89,7 +89,7 @@ func NewAIMD(cfg AIMDConfig) (*AIMD, error) {
 	def(&cfg.Backoff, 0.9)
 	def(&cfg.Window, time.Second)
 	def(&cfg.MinSamples, 10)
-	t := taker{take: cfg.Take, percentile: cfg.Percentile, enough: cfg.MinSamples, discard: cfg.DiscardThin}
+	t := aggregator{take: cfg.Take, percentile: cfg.Percentile, enough: cfg.MinSamples, discard: cfg.DiscardThin}
 	var f fault.List
 	checkBounds(&f, cfg.Min, cfg.Max)
 	f.Check(cfg.Threshold > 0, fault.Path{"threshold"}, cfg.Threshold, "must be positive")
@@ -99,12 +99,12 @@ func NewAIMD(cfg AIMDConfig) (*AIMD, error) {
 	if err := f.Err("control: aimd"); err != nil {
 		return nil, err
 	}
-	return &AIMD{adjusted: adjust("aimd", cfg.Initial, cfg.Min, cfg.Max, cfg.Window), cfg: cfg, taker: t}, nil
+	return &AIMD{adjusted: adjust("aimd", cfg.Initial, cfg.Min, cfg.Max, cfg.Window), cfg: cfg, aggregator: t}, nil
 }
 
 // Update implements [Controller].
 func (a *AIMD) Update(w *Window) Decision {
-	fed, extend, why := a.taker.feed(w, a.step)
+	fed, extend, why := a.aggregator.feed(w, a.step)
 	if fed {
 		why = a.reason(w)
 	}
@@ -135,7 +135,7 @@ func (a *AIMD) reason(w *Window) string {
 	case tooMuch:
 		return fmt.Sprintf("%d dropped", w.Dropped())
 	case tooSlow:
-		return fmt.Sprintf("%v %v over %v", a.taker, a.last.rtt, a.cfg.Threshold)
+		return fmt.Sprintf("%v %v over %v", a.aggregator, a.last.rtt, a.cfg.Threshold)
 	case grown:
 		return "latency fine, limit in use"
 	}

@@ -1,5 +1,5 @@
-// Package control decides how much room there should be: controllers that turn
-// what a gate measured into a limit.
+// Package control decides how large a gate's limit is: controllers compute it from what
+// the gate measured.
 //
 // A [Controller] is pure. It reads no clock, starts no goroutine, and uses no
 // randomness that was not handed to it; the gate calls Update once a window,

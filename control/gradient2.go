@@ -96,8 +96,8 @@ type Gradient2Config struct {
 // differs much in cost it follows the mix.
 type Gradient2 struct {
 	adjusted
-	cfg   Gradient2Config
-	taker taker
+	cfg        Gradient2Config
+	aggregator aggregator
 
 	long  float64 // the baseline, ns
 	sum   float64 // of the first observations
@@ -133,7 +133,7 @@ func NewGradient2(cfg Gradient2Config) (*Gradient2, error) {
 	def(&cfg.Percentile, 0.95)
 	def(&cfg.Window, time.Second)
 	def(&cfg.MinSamples, 10)
-	t := taker{take: cfg.Take, percentile: cfg.Percentile, enough: cfg.MinSamples}
+	t := aggregator{take: cfg.Take, percentile: cfg.Percentile, enough: cfg.MinSamples}
 	var f fault.List
 	checkBounds(&f, cfg.Min, cfg.Max)
 	f.Check(cfg.Smoothing > 0 && cfg.Smoothing <= 1, fault.Path{"smoothing"}, cfg.Smoothing, "must be in (0, 1]")
@@ -148,14 +148,14 @@ func NewGradient2(cfg Gradient2Config) (*Gradient2, error) {
 	if err := f.Err("control: gradient2"); err != nil {
 		return nil, err
 	}
-	return &Gradient2{adjusted: adjust("gradient2", cfg.Initial, cfg.Min, cfg.Max, cfg.Window), cfg: cfg, taker: t}, nil
+	return &Gradient2{adjusted: adjust("gradient2", cfg.Initial, cfg.Min, cfg.Max, cfg.Window), cfg: cfg, aggregator: t}, nil
 }
 
 // Update implements [Controller].
 func (g *Gradient2) Update(w *Window) Decision {
-	fed, extend, why := g.taker.feed(w, g.step)
+	fed, extend, why := g.aggregator.feed(w, g.step)
 	if fed {
-		why = fmt.Sprintf("%s: %v %v, baseline %v", g.why, g.taker, g.last.rtt, time.Duration(g.long).Round(time.Microsecond))
+		why = fmt.Sprintf("%s: %v %v, baseline %v", g.why, g.aggregator, g.last.rtt, time.Duration(g.long).Round(time.Microsecond))
 		g.check(w)
 	}
 	d := g.decide(why)

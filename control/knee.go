@@ -81,7 +81,7 @@ type Knee struct {
 	gap   gap           // how sure it is
 	arms  []arm         // the latest stretches; the last one is under way
 	high  bool          // the upper limit is in force
-	shift shift         // looks for sudden changes
+	shift shift         // finds sudden changes
 	yield yield         // of good answers
 	climb climb         // the state of a climb
 	mean  float64       // service time in the last window, seconds
@@ -262,7 +262,7 @@ type climb struct {
 	count float64 // that it was counted from
 	lnN   float64 // ln of the mean in flight before the step
 	from  float64 // the limit before the step, in ln
-	looks int     // how often the verdict was postponed
+	again int     // how often the verdict was postponed
 	warm  bool    // all slots were in use when the first count began
 	vain  int     // steps that nobody used
 }
@@ -276,7 +276,7 @@ const (
 	climbCount = 15          // completions to count
 	climbLeast = 4           // with fewer there is nothing to compare
 	climbWait  = time.Second // how long to wait for climbCount
-	mostLooks  = 3           // how often an unsure verdict is postponed
+	mostAgain  = 3           // how often an unsure verdict is postponed
 	unsure     = 1.5         // standard deviations from worthIt
 	mostVain   = 2           // steps that nobody used
 )
@@ -286,7 +286,7 @@ func (k *Knee) ascend(w *Window, saturated bool) Decision {
 	switch {
 	case k.mode == settling && saturated:
 		k.mode = climbing
-		return k.decide("a step up settles")
+		return k.decide("waiting for a step up to take effect")
 	case k.mode == settling:
 		k.mode = climbing
 		return k.decide("not in full use")
@@ -332,8 +332,8 @@ func (k *Knee) judge(w *Window, rate, lnN float64, saturated bool) (d Decision, 
 	}
 	e := math.Log(max(rate, 1e-9)/c.rate) / apart
 	scatter := math.Sqrt(1/max(1, float64(w.OK))+1/max(1, c.count)) / apart
-	if saturated && c.looks < mostLooks && math.Abs(e-worthIt) < unsure*scatter {
-		c.looks++
+	if saturated && c.again < mostAgain && math.Abs(e-worthIt) < unsure*scatter {
+		c.again++
 		return k.extend("counting"), true
 	}
 	switch {
@@ -524,7 +524,7 @@ func (k *Knee) dither(w *Window) Decision {
 	if n := len(k.arms); n >= 4 {
 		a, b, c := &k.arms[n-4], &k.arms[n-3], &k.arms[n-2]
 		if e, variance, ok := contrast(a, b, c); ok {
-			// What was measured holds for where the limit was then.
+			// What was measured is true for the limit of that time.
 			moved := k.at - (a.at+2*b.at+c.at)/4
 			move := k.gap.learn(e-price-curvature*moved, variance)
 			k.at += move
@@ -666,7 +666,7 @@ func (a *arm) add(s Sample, clip float64) {
 // one: a Kalman filter with the elasticity as its measurement.
 type gap struct {
 	variance float64 // of the distance
-	noise    float64 // how many times as noisy measurements are as they look
+	noise    float64 // how many times as noisy measurements are as they seem
 
 	last, lastVariance float64 // the measurement before
 }

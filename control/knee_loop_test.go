@@ -274,7 +274,7 @@ func TestKneeClimbsInSteps(t *testing.T) {
 	g := newWorld(t, KneeConfig{Initial: 5}, 200)
 	steps, took := 0, time.Duration(0)
 	g.decided = func(d Decision) {
-		if strings.Contains(d.Reason, "a step up") && !strings.Contains(d.Reason, "settles") {
+		if strings.Contains(d.Reason, "a step up") && !strings.Contains(d.Reason, "waiting") {
 			steps++
 		}
 		if g.k.mode == tracking && took == 0 {

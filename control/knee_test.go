@@ -70,7 +70,7 @@ func TestKneeJudgesAStep(t *testing.T) {
 func TestKneeLooksAgainThreeTimes(t *testing.T) {
 	k := stepped(t)
 	w := counted(k, int64(1000*math.Exp(.42*stepUp)), 20*math.Exp(stepUp))
-	for i := range mostLooks {
+	for i := range mostAgain {
 		if d := k.Update(w); !d.Extend {
 			t.Fatalf("look %d: %+v", i, d)
 		}

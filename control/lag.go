@@ -23,7 +23,7 @@ type LagMapConfig struct {
 	// Critical is the lag from which on the limit is Min. Default 100,000;
 	// above Target.
 	Critical float64
-	// Interval is how often lag is looked at. Default 5 s, at least 10 ms.
+	// Interval is how often lag is read. Default 5 s, at least 10 ms.
 	Interval time.Duration
 
 	// Signal is the name of the reading. Default: the first there is.
@@ -159,7 +159,7 @@ type DrainConfig struct {
 	// Threshold is the share of Target from which on the limit follows what
 	// was drained. Range (0, 1], default 0.5.
 	Threshold float64
-	// Interval is how often lag is looked at. Default 5 s, at least 10 ms.
+	// Interval is how often lag is read. Default 5 s, at least 10 ms.
 	Interval time.Duration
 
 	// Fudge is the share of what was drained that is let in at Threshold. Range

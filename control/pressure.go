@@ -256,7 +256,7 @@ type ResourceConfig struct {
 //
 // This is admission by load thresholds, such as 85 % processor or 90 % memory, with two
 // differences. The signals have the thresholds. And there is a limit to lower, instead of
-// a switch that would refuse everything and nothing by turns.
+// a switch that would refuse everything, then nothing.
 //
 // It assumes that pressure follows what is in flight. A backend that waits for I/O, locks
 // or another service uses no processor: the limit grows to Max while latency goes up. The

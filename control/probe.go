@@ -64,7 +64,7 @@ func (cfg *ProbeConfig) complete() error {
 //
 //   - Min and Max bound each pool. The README compares them with the sum of both.
 //   - A probe down depends on use: the most that was in use since the last
-//     stable tick must be above Min. The README looks at the size, so it shrinks
+//     stable tick must be above Min. The README goes by the size, so it shrinks
 //     a pool that nobody uses.
 //   - Nothing happens if no pool is exhausted and no pool used more than Min;
 //     in the README, only if the size is exactly Min.
@@ -91,7 +91,7 @@ func (cfg *ProbeConfig) complete() error {
 //
 // # Assumptions, and where it fails
 //
-// One interval must tell: throughput over 100 ms must differ by the size of the
+// One interval must be enough: throughput over 100 ms must differ by the size of the
 // pool more than by chance. Below some thousand requests a second chance decides.
 // The limit goes up only when all slots are taken, and comes down only when fewer
 // slots do strictly more. So under lasting overload noise ratchets it up, to Max

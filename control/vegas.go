@@ -71,13 +71,13 @@ type VegasConfig struct {
 //   - It adds a logarithm a window, so hundreds of slots take minutes.
 type Vegas struct {
 	adjusted
-	cfg    VegasConfig
-	taker  taker
-	minRTT time.Duration // 0: none yet
-	jitter float64       // in [0.5, 1)
-	count  float64       // observations since the last probe
-	why    string        // of the last step
-	last   observation
+	cfg        VegasConfig
+	aggregator aggregator
+	minRTT     time.Duration // 0: none yet
+	jitter     float64       // in [0.5, 1)
+	count      float64       // observations since the last probe
+	why        string        // of the last step
+	last       observation
 }
 
 // NewVegas returns a Vegas controller, or an error that names every field out of
@@ -97,7 +97,7 @@ func NewVegas(cfg VegasConfig) (*Vegas, error) {
 	if cfg.Rand == nil {
 		cfg.Rand = rand.New(rand.NewPCG(1, 2)).Float64
 	}
-	t := taker{take: cfg.Take, percentile: cfg.Percentile, enough: cfg.MinSamples}
+	t := aggregator{take: cfg.Take, percentile: cfg.Percentile, enough: cfg.MinSamples}
 	var f fault.List
 	checkBounds(&f, cfg.Min, cfg.Max)
 	f.Check(cfg.Alpha > 0 && cfg.Alpha <= mostLimit, fault.Path{"alpha"}, cfg.Alpha, "must be positive and at most %d", int64(mostLimit))
@@ -110,16 +110,16 @@ func NewVegas(cfg VegasConfig) (*Vegas, error) {
 	if err := f.Err("control: vegas"); err != nil {
 		return nil, err
 	}
-	v := &Vegas{adjusted: adjust("vegas", cfg.Initial, cfg.Min, cfg.Max, cfg.Window), cfg: cfg, taker: t}
+	v := &Vegas{adjusted: adjust("vegas", cfg.Initial, cfg.Min, cfg.Max, cfg.Window), cfg: cfg, aggregator: t}
 	v.draw()
 	return v, nil
 }
 
 // Update implements [Controller].
 func (v *Vegas) Update(w *Window) Decision {
-	fed, extend, why := v.taker.feed(w, v.step)
+	fed, extend, why := v.aggregator.feed(w, v.step)
 	if fed {
-		why = fmt.Sprintf("%s: %v %v, shortest %v", v.why, v.taker, v.last.rtt, v.minRTT)
+		why = fmt.Sprintf("%s: %v %v, shortest %v", v.why, v.aggregator, v.last.rtt, v.minRTT)
 	}
 	d := v.decide(why)
 	d.Extend = extend

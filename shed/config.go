@@ -53,7 +53,7 @@ type Config struct {
 	// short enough that not always the same users are refused.
 	Resalt time.Duration
 
-	// Hooks are told what happens: Admitted, Rejected, LimitChanged (how many of
+	// Hooks are called as things happen: Admitted, Rejected, LimitChanged (how many of
 	// the 512 levels are let through), Faulty (troubles of the pressure).
 	Hooks weir.Hooks
 

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// core decides which level is let through. It is told the time, and shares only
-// the counters with the fast path.
+// core decides which level is let through. It gets the time as an argument, and shares
+// only the counters with the fast path.
 type core struct {
 	rules Config // complete and checked
 	level Level
@@ -177,8 +177,8 @@ func (w *window) move(overload float64, from Level, a *arrivals) Level {
 	if was && pressure-overload < draining*fell {
 		return from // a queue takes time to drain, and it is draining
 	}
-	// Either what was good is too much now, or a queue is left. Which of the two
-	// cannot be told, nor how much would be good.
+	// Either what was good is too much now, or a queue is left. Nothing here shows
+	// which, nor how much would be good.
 	w.good *= 1 - alpha
 	return highest(&a.at, a.admitted*(1-alpha), from)
 }

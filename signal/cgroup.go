@@ -45,7 +45,7 @@ func NewThrottling(cfg ThrottlingConfig) (Signal, error) {
 type throttling struct {
 	cfg    ThrottlingConfig
 	files  files
-	groups []group // nil: look for them
+	groups []group // nil: not searched yet
 	spans  []span
 }
 
@@ -66,7 +66,7 @@ func (t *throttling) measure() (float64, error) {
 	for i, g := range t.groups {
 		n, e := t.read(g)
 		if e != nil {
-			t.groups = nil // it may have moved: look again next time
+			t.groups = nil // the process may have moved: search again next time
 			return 0, e
 		}
 		grown, e := t.spans[i].next(time.Now(), n[0], n[1])
@@ -129,7 +129,7 @@ func NewMemory(cfg MemoryConfig) (Signal, error) {
 type memory struct {
 	cfg    MemoryConfig
 	files  files
-	groups []group // nil: look for them
+	groups []group // nil: not searched yet
 	none   bool    // there are none
 }
 
@@ -145,7 +145,7 @@ func (m *memory) measure() (float64, error) {
 	for _, g := range m.groups {
 		used, limit, err := m.read(g)
 		if err != nil {
-			m.groups = nil // it may have moved: look again next time
+			m.groups = nil // the process may have moved: search again next time
 			return 0, err
 		}
 		if limit != noLimit {

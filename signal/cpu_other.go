@@ -4,7 +4,7 @@ package signal
 
 import "time"
 
-// processTime says that this system does not tell.
+// processTime is not supported here.
 func processTime() (time.Duration, error) {
-	return 0, unsupported("this system does not tell how much processor time a process used")
+	return 0, unsupported("this system does not say how much processor time a process used")
 }

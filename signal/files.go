@@ -21,8 +21,7 @@ func filesOf(root fs.FS) files {
 	return files{root}
 }
 
-// maxFile bounds what is read of one file. The longest of those wanted here,
-// memory.stat, has 3 KB.
+// maxFile bounds what is read of one file. The longest one here, memory.stat, has 3 KB.
 const maxFile = 64 << 10
 
 func (f files) read(name string) ([]byte, error) {
@@ -47,8 +46,8 @@ func (f files) has(name string) bool {
 	return err == nil
 }
 
-// The parsers take what the kernel writes and nothing else: a wanted figure that
-// is missing or no number is an error, other lines are passed over.
+// The parsers accept what the kernel writes and nothing else. A wanted figure that is
+// missing or no number is an error; other lines are ignored.
 
 // parsePressure returns the total of a pressure file, in microseconds. It stands in
 // the line "some avg10=0.22 avg60=0.17 avg300=0.11 total=58761459".
@@ -68,9 +67,8 @@ func parsePressure(data []byte) (uint64, error) {
 	return 0, fmt.Errorf("no line \"some\" in %s", quoted(data))
 }
 
-// parseFields reads the wanted keys of a file of lines "key value", where a
-// colon may follow the key and a unit the value, as in /proc/meminfo. It
-// reports which were there.
+// parseFields reads the wanted keys of a file of lines "key value". A colon may follow the
+// key and a unit the value, as in /proc/meminfo. It returns which keys it found, as bits.
 func parseFields(data []byte, keys []string, values []uint64) (found int, err error) {
 	for line := range bytes.Lines(data) {
 		for i, want := range keys {
@@ -120,8 +118,8 @@ func parseLimit(data []byte) (uint64, error) {
 	return n, nil
 }
 
-// noLimit stands for a limit that is not set. Version 1 of the control groups
-// writes the largest multiple of a page, version 2 "max".
+// noLimit means that no limit is set. Version 1 of the control groups writes the largest
+// multiple of a page then, version 2 "max".
 const noLimit = math.MaxUint64
 
 // membership is a line of /proc/self/cgroup: version 2 has no controllers.

@@ -18,7 +18,7 @@ type Config struct {
 	// Watches are the signals to poll, each with its settings. At least one;
 	// names must differ.
 	Watches []Watch
-	// Hooks are told what happens.
+	// Hooks are called as things happen.
 	Hooks Hooks
 }
 
@@ -280,7 +280,7 @@ func (w *watch) once(ctx context.Context) time.Duration {
 	return w.Interval
 }
 
-// read reads the signal, and turns a panic into an error.
+// read reads the signal, and makes an error of a panic.
 func (w *watch) read(ctx context.Context) (v float64, err error) {
 	defer func() {
 		if r := recover(); r != nil {

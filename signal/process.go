@@ -86,7 +86,7 @@ type RunnableConfig struct {
 
 // NewRunnable returns the signal "runnable": goroutines that wait for a
 // processor at this moment, over PerProc times GOMAXPROCS. It needs the run
-// time's metric /sched/goroutines/runnable:goroutines (Go 1.26). A single look
+// time's metric /sched/goroutines/runnable:goroutines (Go 1.26). A single reading
 // is noisy: smooth it with Watch.Smooth.
 func NewRunnable(cfg RunnableConfig) (Signal, error) {
 	def(&cfg.PerProc, 32)
@@ -103,7 +103,7 @@ func NewRunnable(cfg RunnableConfig) (Signal, error) {
 // GoroutinesConfig configures [NewGoroutines].
 type GoroutinesConfig struct {
 	// Max is how many there may be. It has no default: how many are too many
-	// depends on what each of them holds.
+	// depends on what each of them uses.
 	Max int64
 }
 
@@ -210,7 +210,7 @@ func NewCPU(cfg CPUConfig) (Signal, error) {
 	return newCPU(cfg, processTime), nil
 }
 
-// newCPU takes the processor time used so far from used.
+// newCPU reads the processor time used so far with used.
 func newCPU(cfg CPUConfig, used func() (time.Duration, error)) *source {
 	s := span{over: cfg.Over}
 	return &source{name: "cpu", every: slowInterval, measure: func() (float64, error) {

@@ -35,26 +35,23 @@
 //
 // # Clients that leave
 //
-// A request that waits leaves the room when its client goes. Over HTTP/1 the
-// server notices that only once the request's body has been read, which is at
-// once for requests without one; see [WithBufferedBody] for the others. Once
-// admitted, the handler decides what a departure means: its context is
-// cancelled, and the slot is free when it returns. A proxy whose upstream goes on
-// working should keep the slot until that is over, with [Request.Detach].
+// A request that waits leaves the room when its client goes. Over HTTP/1 the server notices
+// that only once the request's body has been read; see [WithBufferedBody]. Once admitted,
+// the handler decides what a departure means: its context is cancelled, and the slot is
+// free when it returns. A proxy whose upstream goes on working should keep the slot until
+// that is over, with [Request.Detach].
 //
 // # Refused requests
 //
-// Their bodies are not read. Over HTTP/1 the connection is closed after the
-// answer if more than 4 KiB are still to come, or an unknown amount; a client
-// that waits for "100 Continue" is never told to send. Over HTTP/2 the stream
-// ends and the connection stays.
+// Their bodies are not read. Over HTTP/1 the connection is closed after the answer if more
+// than 4 KiB are still to come, or an unknown amount. A client that waits for "100 Continue"
+// never gets it. Over HTTP/2 the stream ends and the connection stays.
 //
 // # Quotas
 //
-// A quota that is used up is answered 429, with a Retry-After that is true: it has no
-// random part, and who comes back then is let through, unless others of the same
-// bucket were quicker.
-// [SetRateLimit] tells clients beforehand what is left. A rule that blocks is 403,
+// A quota that is used up is answered 429. Its Retry-After is exact, without a random part:
+// a client that comes back then is admitted, unless others of the same bucket were quicker.
+// [SetRateLimit] shows clients beforehand what is left. A rule that blocks is 403,
 // without a Retry-After.
 //
 // # Wrapped writers

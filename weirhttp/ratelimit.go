@@ -8,43 +8,41 @@ import (
 	"time"
 )
 
-// RateLimitPolicy is a quota as the field RateLimit-Policy tells of it: what there
-// is, whoever asks and however much is left.
+// RateLimitPolicy is a quota in the field RateLimit-Policy: how much there is, whoever asks
+// and however much is left.
 type RateLimitPolicy struct {
 	// Name is the policy's name. The field knows printable ASCII only; other bytes,
 	// and percent signs, are escaped as in URLs. At most 128 bytes are sent.
 	Name string
-	// Quota is how much there is for each Window, in whole units, rounded down. A
-	// Window of 0 is left out; another one is in whole seconds, rounded up, because
-	// the field knows no parts of one.
+	// Quota is how much there is for each Window, in whole units, rounded down. The
+	// field has Window in whole seconds, so it is rounded up; 0 is left out.
 	Quota  float64
 	Window time.Duration
 	// Unit is what is counted, one of the field's registry: "requests",
 	// "content-bytes" or "concurrent-requests". Empty means requests.
 	Unit string
-	// Key, if any, tells one who has the same policy from another, so that a client
-	// with several accounts can tell them apart. It goes to the client: make no
-	// secret part of it.
+	// Key, if any, says whose bucket it is, for a client with several accounts under one
+	// policy. It is sent to the client: it must not contain a secret.
 	Key []byte
 }
 
-// RateLimit is what is left of a quota, as the field RateLimit tells of it.
+// RateLimit is what is left of a quota, in the field RateLimit.
 type RateLimit struct {
 	// Name and Key are those of the policy.
 	Name string
 	Key  []byte
-	// Remaining is how much is left for the time until Reset, in whole units,
-	// rounded down, and nothing where there is a debt.
+	// Remaining is how much is left until Reset, in whole units, rounded down; 0 for a
+	// debt.
 	Remaining float64
-	// Reset is that time, in whole seconds, rounded up. 0 leaves it out, and so does
-	// a time that never comes.
+	// Reset is that time, in whole seconds, rounded up. It is left out if it is 0 or
+	// never.
 	Reset time.Duration
 }
 
-// BucketPolicy describes a bucket of tokens, of which rate come back in a second and
-// burst can be taken at once. The field knows no bursts, so a full bucket is the
-// quota and the time in which it fills the window: 10 a second with a burst of 20 is
-// 20 in 2 s. A bucket that fills in less than a second is what comes back in one.
+// BucketPolicy describes a token bucket that gets rate tokens a second and has room for
+// burst. The field has no bursts, so the quota is a full bucket, and the window the time in
+// which it fills: 10 a second with a burst of 20 is 20 in 2 s. If it fills in less than a
+// second, the quota is what comes in a second.
 func BucketPolicy(name string, rate, burst float64) RateLimitPolicy {
 	p := RateLimitPolicy{Name: name, Quota: burst}
 	switch {
@@ -59,8 +57,8 @@ func BucketPolicy(name string, rate, burst float64) RateLimitPolicy {
 	return p
 }
 
-// seconds is a duration, to the microsecond: what a float64 is off by makes no
-// second more.
+// seconds is a duration, rounded to the microsecond, so that the error of a float64 does
+// not add a second.
 func seconds(s float64) time.Duration {
 	if s = math.Round(s * 1e6); s < math.MaxInt64/1e3 {
 		return time.Duration(s) * time.Microsecond
@@ -80,8 +78,8 @@ const forever = time.Duration(math.MaxInt64)
 // q is the quota, w its window in seconds, qu the unit and pk the key; r is what is
 // left, t for how many seconds.
 //
-// Without policies, or without limits, the field is taken out. Of several quotas, name
-// all policies and the limit that is nearest to its end.
+// Without policies, or without limits, the field is removed. Of several quotas, give all
+// policies, and the limit of which the least is left.
 func SetRateLimit(h http.Header, policies []RateLimitPolicy, limits ...RateLimit) {
 	var buf [256]byte
 	b := buf[:0]
@@ -104,9 +102,9 @@ func setField(h http.Header, name string, value []byte) {
 	h[name] = []string{string(value)}
 }
 
-// SetLegacyRateLimit sets X-RateLimit-Limit, -Remaining and -Reset, for clients that
-// know nothing else. Servers never agreed what they mean; here the last one is in
-// seconds from now, as at Envoy, and not a time of day, as at GitHub.
+// SetLegacyRateLimit sets X-RateLimit-Limit, -Remaining and -Reset, for clients that know
+// nothing else. Servers never agreed on their meaning. Here the last one is in seconds from
+// now, as Envoy has it, not a time of day, as GitHub has it.
 func SetLegacyRateLimit(h http.Header, p RateLimitPolicy, l RateLimit) {
 	h["X-Ratelimit-Limit"] = []string{strconv.FormatInt(whole(p.Quota), 10)}
 	h["X-Ratelimit-Remaining"] = []string{strconv.FormatInt(whole(l.Remaining), 10)}
@@ -142,11 +140,11 @@ func separate(b []byte) []byte {
 	return append(b, ", "...)
 }
 
-// mostInteger is the largest that structured fields know: fifteen digits.
+// mostInteger is the largest integer of structured fields: fifteen digits.
 const mostInteger = 999_999_999_999_999
 
-// whole rounds down to what the fields can say. What a float64 is off by makes no
-// unit less.
+// whole rounds down to an integer of the fields. The error of a float64 does not subtract a
+// unit.
 func whole(f float64) int64 {
 	if f = math.Floor(f + 1e-6); !(f > 0) {
 		return 0
@@ -154,8 +152,7 @@ func whole(f float64) int64 {
 	return int64(min(f, mostInteger))
 }
 
-// wholeSeconds rounds up, and reports false for no time and for one that never
-// comes.
+// wholeSeconds rounds up. It reports false for 0 and for never.
 func wholeSeconds(d time.Duration) (int64, bool) {
 	if d <= 0 || d == forever {
 		return 0, false

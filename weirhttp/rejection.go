@@ -21,8 +21,8 @@ const StatusClientClosed = 499
 //	quota, throttled                        429 Too Many Requests
 //	limit, queue_full, queue_timeout,
 //	deadline, shed, store, draining         503 Service Unavailable
-//	too_large                               413 Content Too Large, or for a cost
-//	                                        that is none 400 Bad Request
+//	too_large                               413 Content Too Large, or 400 Bad
+//	                                        Request if the cost cannot be read
 //	blocked                                 403 Forbidden
 //	canceled                                499, see [StatusClientClosed]
 //	anything else, nil                      503
@@ -50,7 +50,7 @@ func Status(rej *weir.Rejection) int {
 	return http.StatusServiceUnavailable
 }
 
-// noCost reports whether work was refused because its cost is none.
+// noCost reports whether work was refused because its cost cannot be read.
 func noCost(rej *weir.Rejection) bool { return rej.Reason == weir.ReasonTooLarge && rej.Value < 0 }
 
 // WriteRejection answers r with the refusal rej: the status of [Status],
@@ -69,11 +69,10 @@ func noCost(rej *weir.Rejection) bool { return rej.Reason == weir.ReasonTooLarge
 //	 "gate":"api","reason":"queue_full","value":256,"limit":256,"remaining":0,
 //	 "retryable":true,"retry_after_ms":1250}
 //
-// rule stands there if the gate has one, window if several limits of it hold together
-// (1 is the first), and signal if one decided: the name of
-// the reading that binds the limit, such as "cpu_throttling". Numbers that are not finite are null;
-// retry_after_ms is left out where nobody can tell. A retryable refusal without
-// a time gets a Retry-After of one second, plus the random part.
+// There may be three more members: the rule of the gate, the window if several limits hold
+// together (1 is the first), and the signal that binds the limit, such as "cpu_throttling".
+// Numbers that are not finite are null. Without an estimate retry_after_ms is left out, and a
+// retryable refusal gets a Retry-After of one second, plus the random part.
 //
 // The body of a refused request is not waited for: an HTTP/1 connection with
 // more than a few kilobytes still to come is closed after the answer.
@@ -81,10 +80,10 @@ func WriteRejection(w http.ResponseWriter, r *http.Request, rej *weir.Rejection)
 	writeRejection(w, r, rej, nil, rand.Float64)
 }
 
-// WriteRejectionTo is [WriteRejection] for a client that may know whom its request was
-// taken for. The document has three more members: class and tenant of the work, and as key
-// the bucket of the quota that has refused. Do not use it for strangers: a tenant may be
-// another's name, and a class a hint at what to pretend.
+// WriteRejectionTo is [WriteRejection] for a trusted client. The document has three more
+// members: the class and the tenant of the work, and as key the bucket of the quota that has
+// refused. Do not use it for strangers: the tenant may be another's name, and the class a
+// hint at what to pretend.
 func WriteRejectionTo(w http.ResponseWriter, r *http.Request, rej *weir.Rejection, work *weir.Work) {
 	writeRejection(w, r, rej, work, rand.Float64)
 }
@@ -113,7 +112,7 @@ func writeRejection(w http.ResponseWriter, r *http.Request, rej *weir.Rejection,
 	leaveBody(w, r)
 	w.WriteHeader(status)
 	if r.Method != http.MethodHead {
-		// The client may have gone; there is nobody left to tell.
+		// An error means that the client has gone.
 		_, _ = w.Write(*buf)
 	}
 }
@@ -135,8 +134,8 @@ var (
 
 var problemBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 512); return &b }}
 
-// retryAfter returns the seconds of the Retry-After header, or false where
-// coming back cannot help.
+// retryAfter returns the seconds of the Retry-After header, or false if coming back cannot
+// help.
 func retryAfter(rej *weir.Rejection, status int, random func() float64) (int64, bool) {
 	d := rej.RetryAfter
 	if d <= 0 {
@@ -253,9 +252,9 @@ func milliseconds(d time.Duration) int64 {
 	return ms
 }
 
-// thousandths rounds down, as what is left has to be: whoever is refused for want of a
-// token has less than one left, in what is said too. What is used is rounded up, so that
-// both still make the limit. More digits are those of the processor's arithmetic.
+// thousandths rounds what is left down, so that a client that is refused for want of a token
+// does not read that one is left. What is used is rounded up, so that both still add up to
+// the limit. Further digits are only floating-point error.
 func thousandths(f float64) float64 {
 	const most = 1e12 // there a float64 holds thousandths only just
 	if !(math.Abs(f) < most) {
@@ -264,7 +263,7 @@ func thousandths(f float64) float64 {
 	return math.Floor(f*1000+1e-6)/1000 + 0 // no minus zero
 }
 
-// appendNumber appends f, or null where JSON has no word for it.
+// appendNumber appends f, or null if it is not finite.
 func appendNumber(b []byte, f float64) []byte {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return append(b, "null"...)
