@@ -506,7 +506,7 @@ type QuotaRuleSpec struct {
 
 // QuotaQueueSpec is the wait for tokens to come back.
 type QuotaQueueSpec struct {
-	// How much work may wait. 0 means that nothing waits.
+	// How much work may wait. 0 means the default, which is none.
 	Len int `json:"len,omitempty" default:"0" min:"0" max:"1000000" minus1:"nothing waits"`
 	// How long work may wait. 0 means the default. Work that would have to wait longer is refused at once.
 	MaxWait Duration `json:"max_wait,omitempty" default:"2s" min:"0s" minus1:"only the work's own deadline counts"`
