@@ -27,11 +27,16 @@ type Rejection struct {
 	// Reason is the cause in one word.
 	Reason Reason
 
-	// Value is what the gate measured and Limit what it allows, in the unit of
-	// the reason: waiting work for queue_full, slots for limit, seconds waited,
-	// or expected to be needed if refused on arrival, for queue_timeout and
-	// deadline (or, without a Limit, seconds too late),
-	// cost for too_large, tokens for quota. Remaining is what is left.
+	// Value is what the gate measured and Limit what it allows, in the unit of the
+	// reason:
+	//
+	//   - queue_full: the places to wait, all taken. A queue that stands has fewer.
+	//   - limit: slots.
+	//   - queue_timeout, deadline: the seconds waited, or those it would take if
+	//     refused on arrival. Without a Limit, the seconds too late.
+	//   - too_large: the cost. quota: tokens.
+	//
+	// Remaining is what is left.
 	Value, Limit, Remaining float64
 
 	// RetryAfter is when coming back has a fair chance. 0 means that coming

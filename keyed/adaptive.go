@@ -95,10 +95,10 @@ func (l *Adaptive) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) 
 		return weir.Permit{}, err
 	}
 	defer l.unpin(pool)
-	if !l.comeIn(pool) {
+	if !l.countIn(pool) {
 		w.MaxWait = weir.NoWait
 	}
-	defer l.goOut(pool)
+	defer l.countOut(pool)
 	return to.Admit(ctx, w)
 }
 
@@ -119,15 +119,15 @@ func (l *Adaptive) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Perm
 		return weir.Permit{}, nil, err
 	}
 	defer l.unpin(pool)
-	if !l.comeIn(pool) {
+	if !l.countIn(pool) {
 		w.MaxWait = weir.NoWait
 	}
 	p, waiter, err := to.Arrive(w, func(p weir.Permit, err error) {
-		l.goOut(pool)
+		l.countOut(pool)
 		wake(p, err)
 	})
 	if err != weir.ErrWaiting {
-		l.goOut(pool)
+		l.countOut(pool)
 		return p, nil, err
 	}
 	return p, cancelling{waiter, l, pool}, err
@@ -143,20 +143,20 @@ type cancelling struct {
 func (w cancelling) Cancel() bool {
 	there := w.Waiter.Cancel()
 	if there {
-		w.from.goOut(w.pool)
+		w.from.countOut(w.pool)
 	}
 	return there
 }
 
-// comeIn counts work in, and reports whether it may wait: a key may have no more
-// waiting than there are places left, as at [Pools].
-func (l *Adaptive) comeIn(p *pool) bool {
+// countIn counts work that may have to wait, and reports whether it may: a key may have
+// no more waiting than there are places left, as at [Pools].
+func (l *Adaptive) countIn(p *pool) bool {
 	mine, others := p.entering.Add(1)-1, l.entering.Add(1)-1
 	return mine < l.maxWaiting.Load()-others
 }
 
-// goOut is the reverse.
-func (l *Adaptive) goOut(p *pool) {
+// countOut is the reverse of countIn.
+func (l *Adaptive) countOut(p *pool) {
 	p.entering.Add(-1)
 	l.entering.Add(-1)
 }

@@ -24,7 +24,7 @@ func fixed(n int64) func(string) (map[string]limit.Config, error) {
 	return PerKey(func(string) (limit.Config, error) { return limit.Config{Limit: n}, nil })
 }
 
-func newLimiters(t *testing.T, cfg AdaptiveConfig) *Adaptive {
+func newAdaptive(t *testing.T, cfg AdaptiveConfig) *Adaptive {
 	t.Helper()
 	cfg.Name = "l"
 	l, err := NewAdaptive(cfg)
@@ -52,9 +52,9 @@ func turnedAway(t *testing.T, g weir.TryAdmitter, w weir.Work, want weir.Reason,
 	}
 }
 
-func TestLimitersAreApart(t *testing.T) {
+func TestAdaptiveAreApart(t *testing.T) {
 	now := time.Duration(0)
-	l := newLimiters(t, AdaptiveConfig{New: fixed(1), MaxKeys: 2, Now: func() time.Duration { return now }})
+	l := newAdaptive(t, AdaptiveConfig{New: fixed(1), MaxKeys: 2, Now: func() time.Duration { return now }})
 	a := admit(t, l, tenant("a"))
 	turnedAway(t, l, tenant("a"), weir.ReasonLimit, "")
 	b := admit(t, l, tenant("b"))
@@ -75,9 +75,9 @@ func TestLimitersAreApart(t *testing.T) {
 }
 
 // Each key has a controller of its own, and what it learns stays with the key.
-func TestLimitersLearnApart(t *testing.T) {
+func TestAdaptiveLearnApart(t *testing.T) {
 	now := time.Duration(0)
-	l := newLimiters(t, AdaptiveConfig{Now: func() time.Duration { return now }, New: PerKey(func(key string) (limit.Config, error) {
+	l := newAdaptive(t, AdaptiveConfig{Now: func() time.Duration { return now }, New: PerKey(func(key string) (limit.Config, error) {
 		c, err := control.NewAIMD(control.AIMDConfig{Threshold: 100 * ms})
 		return limit.Config{Controller: c}, err
 	})})
@@ -101,7 +101,7 @@ func TestLimitersLearnApart(t *testing.T) {
 // A pool for reads and one for writes, for each database, sized together.
 func TestReadsAndWrites(t *testing.T) {
 	now := time.Duration(0)
-	l := newLimiters(t, AdaptiveConfig{
+	l := newAdaptive(t, AdaptiveConfig{
 		Part: func(w weir.Work) string { return w.Op },
 		New:  ReadWrite(control.ProbeConfig{Initial: 64}, limit.Config{}),
 		Now:  func() time.Duration { return now },
@@ -143,8 +143,8 @@ func TestReadsAndWrites(t *testing.T) {
 	}
 }
 
-func TestLimitersReconfigure(t *testing.T) {
-	l := newLimiters(t, AdaptiveConfig{New: fixed(1)})
+func TestAdaptiveReconfigure(t *testing.T) {
+	l := newAdaptive(t, AdaptiveConfig{New: fixed(1)})
 	p := admit(t, l, tenant("a"))
 	cfg := AdaptiveConfig{New: func(key string) (map[string]limit.Config, error) {
 		return map[string]limit.Config{"": {Limit: 2}, "more": {Limit: 5}}, nil
@@ -207,12 +207,12 @@ func TestLimitersReconfigure(t *testing.T) {
 
 // What a limiter can be told, those of a key can: here that a cost above its limit
 // is refused, for reads and writes, and changed while they run.
-func TestLimitersRefuseOversize(t *testing.T) {
+func TestAdaptiveRefuseOversize(t *testing.T) {
 	of := func(refuse bool) AdaptiveConfig {
 		return AdaptiveConfig{Part: func(w weir.Work) string { return w.Op },
 			New: ReadWrite(control.ProbeConfig{Initial: 64}, limit.Config{RefuseOversize: refuse})}
 	}
-	l := newLimiters(t, of(true))
+	l := newAdaptive(t, of(true))
 	for _, part := range []string{Reads, Writes} {
 		turnedAway(t, l, weir.Work{Tenant: "a", Op: part, Cost: 33}, weir.ReasonTooLarge, "")
 	}
@@ -224,8 +224,8 @@ func TestLimitersRefuseOversize(t *testing.T) {
 	}
 }
 
-func TestLimitersWaitByClass(t *testing.T) {
-	l := newLimiters(t, AdaptiveConfig{New: fixed(1)})
+func TestAdaptiveWaitByClass(t *testing.T) {
+	l := newAdaptive(t, AdaptiveConfig{New: fixed(1)})
 	for i, key := range []string{"a", "b", "b"} {
 		if i < 2 {
 			admit(t, l, tenant(key))
@@ -242,7 +242,7 @@ func TestLimitersWaitByClass(t *testing.T) {
 	}
 }
 
-func TestLimitersShareTheRoom(t *testing.T) {
+func TestAdaptiveShareTheRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := weir.Must(NewAdaptive(AdaptiveConfig{New: fixed(1), MaxWaiting: 2}))
 		defer l.Close()
@@ -286,7 +286,7 @@ func TestLimitersShareTheRoom(t *testing.T) {
 
 // Keys are evicted and come back all the time, and no key ever has more at work
 // than its limit.
-func TestLimitersStress(t *testing.T) {
+func TestAdaptiveStress(t *testing.T) {
 	const goroutines, most, spread = 8, 2, 20
 	var clock atomic.Int64
 	tick := func() time.Duration { return time.Duration(clock.Add(int64(sweepEvery))) }
@@ -342,7 +342,7 @@ func TestComingAndGoing(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		now := time.Duration(0)
 		const most, all = 3, 3*(1+remembered) - 1 // whom one goes for counts as well
-		l := newLimiters(t, AdaptiveConfig{MaxKeys: most, Now: func() time.Duration { return now },
+		l := newAdaptive(t, AdaptiveConfig{MaxKeys: most, Now: func() time.Duration { return now },
 			New: PerKey(func(string) (limit.Config, error) { return limit.Config{Controller: &taught{5}}, nil })})
 		flying, limits := map[string][]weir.Permit{}, map[string]int64{}
 		for range 600 {
@@ -400,12 +400,12 @@ func (a asked) Update(*control.Window) control.Decision {
 
 // On virtual time the same happens in every run: what is due at one moment is done
 // by keys as they came, and by the names of their parts.
-func TestLimitersStepInOrder(t *testing.T) {
+func TestAdaptiveStepInOrder(t *testing.T) {
 	want := []string{"b1", "b2", "b3", "b4", "a1", "a2", "a3", "a4"}
 	for range 20 {
 		var now time.Duration
 		var order []string
-		l := newLimiters(t, AdaptiveConfig{
+		l := newAdaptive(t, AdaptiveConfig{
 			Part: func(w weir.Work) string { return w.Op },
 			New: func(key string) (map[string]limit.Config, error) {
 				parts := make(map[string]limit.Config)
@@ -435,7 +435,7 @@ type learners struct {
 
 func newLearners(t *testing.T, maxKeys int) *learners {
 	l := &learners{t: t}
-	l.Adaptive = newLimiters(t, AdaptiveConfig{MaxKeys: maxKeys, Now: func() time.Duration { return l.now },
+	l.Adaptive = newAdaptive(t, AdaptiveConfig{MaxKeys: maxKeys, Now: func() time.Duration { return l.now },
 		New: PerKey(func(string) (limit.Config, error) {
 			c, err := control.NewAIMD(control.AIMDConfig{Threshold: 100 * ms})
 			return limit.Config{Controller: c}, err
@@ -535,7 +535,7 @@ func (broken) Restore(control.State) {}
 
 // A controller that panics while its key is evicted does so at nobody's expense.
 func TestPanicOnTheWayOut(t *testing.T) {
-	l := newLimiters(t, AdaptiveConfig{MaxKeys: 1, New: PerKey(func(string) (limit.Config, error) {
+	l := newAdaptive(t, AdaptiveConfig{MaxKeys: 1, New: PerKey(func(string) (limit.Config, error) {
 		return limit.Config{Controller: broken{3}}, nil
 	})})
 	for _, key := range []string{"a", "b", "a"} {
@@ -551,7 +551,7 @@ func TestPairComesBack(t *testing.T) {
 	var now time.Duration
 	cfg := AdaptiveConfig{MaxKeys: 1, Part: func(w weir.Work) string { return w.Op }, Now: func() time.Duration { return now },
 		New: ReadWrite(control.ProbeConfig{Initial: 64}, limit.Config{})}
-	l := newLimiters(t, cfg)
+	l := newAdaptive(t, cfg)
 	sizes := func() string {
 		r, _ := l.Limiter("db", Reads)
 		w, _ := l.Limiter("db", Writes)
@@ -584,7 +584,7 @@ func TestPairComesBack(t *testing.T) {
 
 // One key that floods the gate leaves half of the places to the others.
 func TestOneKeyCannotTakeAllPlaces(t *testing.T) {
-	l := newLimiters(t, AdaptiveConfig{New: fixed(1), MaxWaiting: 12})
+	l := newAdaptive(t, AdaptiveConfig{New: fixed(1), MaxWaiting: 12})
 	fill := func(key string) (n int) {
 		admit(t, l, tenant(key))
 		for {
@@ -610,7 +610,7 @@ func TestOneKeyCannotTakeAllPlaces(t *testing.T) {
 // takes.
 func TestSweepsAreRare(t *testing.T) {
 	var now time.Duration
-	l := newLimiters(t, AdaptiveConfig{New: fixed(1), MaxKeys: 4, Now: func() time.Duration { now += ms; return now }})
+	l := newAdaptive(t, AdaptiveConfig{New: fixed(1), MaxKeys: 4, Now: func() time.Duration { now += ms; return now }})
 	for i := range 4 {
 		admit(t, l, tenant(fmt.Sprint(i)))
 	}
@@ -625,7 +625,7 @@ func TestSweepsAreRare(t *testing.T) {
 // not held for longer than a piece takes.
 func TestSweepsInPieces(t *testing.T) {
 	const n = 5 * sweepPiece
-	l := newLimiters(t, AdaptiveConfig{New: fixed(1), MaxKeys: n, Now: func() time.Duration { return 0 }})
+	l := newAdaptive(t, AdaptiveConfig{New: fixed(1), MaxKeys: n, Now: func() time.Duration { return 0 }})
 	permits := make([]weir.Permit, n)
 	for i := range n {
 		permits[i] = admit(t, l, tenant(fmt.Sprint(i)))
@@ -648,7 +648,7 @@ func TestSweepsInPieces(t *testing.T) {
 
 // A key is often cut from something larger, which must not live as long.
 func TestKeysAreCopied(t *testing.T) {
-	l := newLimiters(t, AdaptiveConfig{New: fixed(1)})
+	l := newAdaptive(t, AdaptiveConfig{New: fixed(1)})
 	header := strings.Repeat("a lot of headers ", 100) + "key"
 	key := header[len(header)-3:]
 	admit(t, l, tenant(key))
@@ -660,7 +660,7 @@ func TestKeysAreCopied(t *testing.T) {
 // Two that come to a new key at once both get its pool, though it takes the last
 // place there is and is in use when the second looks for one.
 func TestTheSecondOfANewKeyIsNotOneTooMany(t *testing.T) {
-	l := newLimiters(t, AdaptiveConfig{New: fixed(2), MaxKeys: 1})
+	l := newAdaptive(t, AdaptiveConfig{New: fixed(2), MaxKeys: 1})
 	first := admit(t, l, tenant("a"))
 	defer first.Done(weir.OK)
 	p, parts, refused := l.enter("a")

@@ -21,8 +21,8 @@ const IdleWindow = time.Second
 // windows would cost more than they tell.
 const shortestWindow = time.Millisecond
 
-// Sizer is a gate's controller with what it is shown. Its lock is taken before those
-// of the gate. The controller and the signals are asked under it and under no other.
+// Sizer is a gate's controller with the window it is shown. Its lock is taken before
+// those of the gate. The controller and the signals are called under this lock only.
 type Sizer struct {
 	sync.Mutex
 	Controller control.Controller

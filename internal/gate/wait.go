@@ -18,18 +18,18 @@ type Line struct {
 	Median time.Duration // service time; 0 while unknown
 }
 
-// Enqueue lets w wait, unless it would wait in vain or finds no place. In vain is
-// nil where it does not; not ok without a reason means that there is no place,
-// see [room.Room.Bound]. Somebody else may have lost its place to w.
+// Enqueue lets w wait and reports true. It reports false with a refusal if w would
+// wait in vain, and false without one if there is no place: [room.Room.Bound] says of
+// how many. displaced is who has lost its place to w, nil if nobody has.
 //
-// Nobody is refused by an estimate who would be first in line: somebody should be
-// there when a slot comes back. Nor is anybody while the rate is unknown.
+// The first in line is never refused by an estimate: somebody should be there when a
+// slot comes back. Nobody is while the rate is unknown.
 func (l *Line) Enqueue(f *Front, now time.Duration, w *Waiter, until Bounds) (displaced *room.Waiter, inVain *weir.Rejection, ok bool) {
 	// 1. The room counts the newcomer, whatever becomes of it.
 	l.Room.SetPace(l.Pace)
 	l.Room.CountArrival(now, &w.Waiter)
 
-	// 2. It is refused if its turn would come too late, also newest first.
+	// 2. It is refused if its turn would come too late, even if the newest goes first.
 	w.expireBy(now, until, l.Median)
 	if wait, late := l.late(now, w, until); late && l.Room.Len() > 0 {
 		turned := l.Room.PreferNewest(&w.Waiter)

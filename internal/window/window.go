@@ -51,7 +51,7 @@ func (w *Window) Area(now time.Duration) uint64 {
 	return w.area + uint64(w.level)*uint64(now-w.drawn)
 }
 
-// Level notes that from now on n is in flight.
+// Level sets what is in flight from now on.
 func (w *Window) Level(now time.Duration, n int64) {
 	if now > w.drawn {
 		w.area += uint64(w.level) * uint64(now-w.drawn)
@@ -81,7 +81,7 @@ func (w *Window) Sample(o weir.Outcome, start, latency time.Duration, area uint6
 	if latency <= 0 {
 		area = uint64(max(1, w.level)) // of one nanosecond
 	}
-	if s := w.place(); s != nil {
+	if s := w.nextSample(); s != nil {
 		s.Start, s.Latency, s.Good = start, latency, o == weir.OK
 		s.Concurrency = float64(int64(area)) // Finish divides it by the latency
 	}
@@ -99,11 +99,11 @@ func (w *Window) Sample(o weir.Outcome, start, latency time.Duration, area uint6
 	return true
 }
 
-// place is where the next sample goes, nil if it is not kept. Where there is no
-// room, every other one makes some, and from then on half as many are kept. The
-// most recent ones would not do: what takes long ends late, so they are not like
-// the rest.
-func (w *Window) place() *control.Sample {
+// nextSample returns where the next sample goes, nil if it is not kept. When the
+// window is full, every second sample is dropped, and from then on half as many are
+// kept. To keep the most recent ones would be wrong: long work ends late, so they are
+// not like the rest.
+func (w *Window) nextSample() *control.Sample {
 	if w.skip > 0 {
 		w.skip--
 		return nil
@@ -120,7 +120,7 @@ func (w *Window) place() *control.Sample {
 	return &w.samples[len(w.samples)-1]
 }
 
-// Saturated notes that from now on no slot is free, or that one is.
+// Saturated sets whether no slot is free from now on.
 func (w *Window) Saturated(now time.Duration, saturated bool) {
 	if saturated == w.open {
 		return
