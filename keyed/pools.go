@@ -136,7 +136,7 @@ func (g *Pools) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit,
 	var place *waiter
 	if w.MaxWait >= 0 && !w.Exempt {
 		place = newWaiter()
-		place.Call(gate.Callback{Front: &g.front, Work: w, Since: &place.Arrived, Wake: g.front.TrackLater(wake)})
+		place.Call(&g.front, &w, &place.Arrived, g.front.TrackLater(wake))
 	}
 	p, queued, err := g.arrive(context.Background(), &w, place)
 	if !queued {

@@ -155,7 +155,7 @@ func (l *Limiter) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permi
 	var place *waiter
 	if w.MaxWait >= 0 {
 		place = l.newWaiter()
-		place.Call(gate.Callback{Front: &l.front, Work: w, Since: &place.Arrived, Wake: l.front.TrackLater(wake)})
+		place.Call(&l.front, &w, &place.Arrived, l.front.TrackLater(wake))
 	}
 	p, queued, err := l.arrive(context.Background(), &w, place)
 	if !queued {

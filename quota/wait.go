@@ -34,7 +34,7 @@ func (q *Quota) enqueue(ctx context.Context, set *settings, w *weir.Work, c *cha
 	if wake == nil {
 		place.Block()
 	} else {
-		place.Call(gate.Callback{Front: &q.front, Work: *w, Since: &place.since, Wake: wake})
+		place.Call(&q.front, w, &place.since, wake)
 	}
 	if !q.room.add(place) {
 		q.refund(c)

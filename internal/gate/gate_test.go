@@ -20,17 +20,17 @@ type person struct {
 
 func newPerson(name int, called *[]int) *person {
 	p := &person{name: name, called: called}
-	p.Call(callback(func() {
+	callBack(&p.Answer, func() {
 		*p.called = append(*p.called, p.name)
 		p.Forget() // and may be used again at once
-	}))
+	})
 	return p
 }
 
-func callback(f func()) Callback {
+func callBack(a *Answer, f func()) {
 	front := &Front{}
 	front.Init("t", nil)
-	return Callback{Front: front, Since: new(time.Duration), Wake: func(weir.Permit, error) { f() }}
+	a.Call(front, &weir.Work{}, new(time.Duration), func(weir.Permit, error) { f() })
 }
 
 // Answers are delivered in the order in which they were added, but for those that
@@ -79,7 +79,7 @@ func TestReuseWhileDelivering(t *testing.T) {
 	var order []int
 	again := newPerson(1, &order)
 	a.Block()
-	b.Call(callback(func() { second.Add(&again.Answer, weir.Permit{}, nil) }))
+	callBack(&b, func() { second.Add(&again.Answer, weir.Permit{}, nil) })
 	refused := &weir.Rejection{Reason: weir.ReasonLimit}
 	list.Add(&b, weir.Permit{}, nil)
 	list.Add(&again.Answer, weir.Permit{}, nil)

@@ -120,25 +120,24 @@ type Answer struct {
 	Permit  weir.Permit
 	Refused *weir.Rejection
 
-	ready    chan struct{} // for a goroutine that blocks
-	callback Callback      // otherwise
-	next     *Answer       // in the list
-}
+	ready chan struct{} // for a goroutine that blocks
+	next  *Answer       // in the list
 
-// Callback is called with an answer that no goroutine waits for.
-type Callback struct {
-	Front *Front
-	Work  weir.Work
-	Since *time.Duration // when the wait began
-	Wake  func(weir.Permit, error)
+	// Otherwise there is a callback.
+	front *Front
+	work  weir.Work
+	since *time.Duration
+	wake  func(weir.Permit, error)
 }
 
 // Block makes the answer one that a goroutine waits for. It can be used again and
 // again.
 func (a *Answer) Block() { a.ready = make(chan struct{}, 1) }
 
-// Call makes the answer one that calls back.
-func (a *Answer) Call(c Callback) { a.callback = c }
+// Call makes the answer one that calls wake. since is when the wait began, set by then.
+func (a *Answer) Call(f *Front, w *weir.Work, since *time.Duration, wake func(weir.Permit, error)) {
+	a.front, a.work, a.since, a.wake = f, *w, since, wake
+}
 
 // Forget prepares an answer that was received for its next use.
 func (a *Answer) Forget() { a.Permit, a.Refused, a.next = weir.Permit{}, nil, nil }
@@ -168,13 +167,12 @@ func (a *Answer) deliver() {
 		a.ready <- struct{}{} // never blocks: one answer, one place
 		return
 	}
-	c := &a.callback
 	if a.Refused != nil {
-		c.Wake(weir.Permit{}, c.Front.Refuse(&c.Work, a.Refused))
+		a.wake(weir.Permit{}, a.front.Refuse(&a.work, a.Refused))
 		return
 	}
-	c.Front.Admitted(&c.Work, c.Front.Now()-*c.Since)
-	c.Wake(a.Permit, nil)
+	a.front.Admitted(&a.work, a.front.Now()-*a.since)
+	a.wake(a.Permit, nil)
 }
 
 // Answers are those of waiters that have left the room, in the order in which they
