@@ -42,7 +42,7 @@ type attempt struct {
 
 	outer  *attempt // in whose handler a nested call is made
 	riding bool     // on the permit of outer
-	done   bool     // the client has been told what became of its task
+	done   bool     // its client has heard what became of its task
 
 	born   time.Duration // when its request came
 	start  time.Duration // when it was meant to be sent
@@ -51,7 +51,7 @@ type attempt struct {
 	wake   func(weir.Permit, error)
 }
 
-func (w *world) take() *attempt {
+func (w *world) newAttempt() *attempt {
 	if n := len(w.idle); n > 0 {
 		a := w.attempts[w.idle[n-1]]
 		w.idle = w.idle[:n-1]
@@ -222,7 +222,7 @@ func (w *world) finished(a *attempt) {
 	w.answered(a)
 }
 
-// answered tells the gate.
+// answered gives the backend's answer to the gate and to the client.
 func (w *world) answered(a *attempt) {
 	c, latency := a.class, w.now-a.start
 	outcome, good := weir.OK, true
@@ -305,7 +305,7 @@ type client struct {
 
 const defaultPause = 100 * time.Millisecond
 
-// setTask takes over what a class says about tasks, clients and exemption.
+// setTask copies what a class says about tasks, clients and exemption.
 func (c *class) setTask(spec *Class) {
 	c.template.Exempt = spec.Exempt
 	c.calls, c.nested = int32(max(1, spec.Calls)), spec.Nested
@@ -361,7 +361,7 @@ func (w *world) over(a *attempt, good bool) {
 	}
 }
 
-// taskOver tells the client.
+// taskOver ends a task for its client, who may ask again.
 func (w *world) taskOver(a *attempt, good bool) {
 	if good && w.ledger != nil {
 		w.ledger.done(a)
@@ -390,7 +390,7 @@ func (w *world) nextCall(a *attempt) {
 
 // again returns an attempt of the same task.
 func (w *world) again(a *attempt) *attempt {
-	b := w.take()
+	b := w.newAttempt()
 	b.class, b.front, b.tenant, b.client, b.outer, b.born = a.class, a.front, a.tenant, a.client, a.outer, a.born
 	b.state = stateResting
 	return b
@@ -419,7 +419,7 @@ func (w *world) ride(a *attempt, gate weir.Arriver) (weir.Permit, bool) {
 	return p, a.riding
 }
 
-// workOf is what the gate is told of an attempt.
+// workOf returns the work as the gate sees it.
 func (w *world) workOf(a *attempt) weir.Work {
 	c := a.class
 	work := c.template

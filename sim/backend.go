@@ -19,7 +19,7 @@ type Backend struct {
 	//
 	//	cores   Cores processors; with Discipline fifo requests run to
 	//	        completion in order of arrival, with ps they all run at once,
-	//	        and Thrash takes its toll of the excess
+	//	        and each one too many costs all of them Thrash
 	//	usl     everything at once, contention Sigma and coherence Kappa:
 	//	        throughput n/(1+σ(n−1)+κn(n−1)) over the service time
 	//	pool    Workers at a time, the rest in order of arrival
@@ -42,7 +42,7 @@ type Backend struct {
 	// Outside is of mutex: the time spent before the lock is asked for.
 	Outside policy.Duration `json:"outside,omitempty"`
 
-	// Loses says what a phase with less capacity takes away: speed (the
+	// Loses says what the backend loses in a phase with less capacity: speed (the
 	// default) or workers (pool only, and the default there).
 	Loses string `json:"loses,omitempty"`
 

@@ -51,7 +51,7 @@ type ClassSummary struct {
 	// what each offered.
 	Jain float64 `json:"jain"`
 	// Behind counts nested calls that had to wait for the slots that their own
-	// callers hold, or were refused for want of them.
+	// callers hold, or were refused because no other was free.
 	Behind uint64 `json:"behind,omitempty"`
 }
 
@@ -231,12 +231,12 @@ func (r *Report) Classes() string {
 	for _, m := range between {
 		fmt.Fprintf(w, "  %s\t%s\n", m.name, Format(m.name, r.Spread(Goal{Metric: m.name}).Median))
 	}
-	_ = w.Flush() // a strings.Builder takes everything
+	_ = w.Flush() // writing to a strings.Builder cannot fail
 	return b.String()
 }
 
-// ledger tells the classes and tenants of a run apart. It sees what comes to the
-// gates and what they answer, and asks them nothing.
+// ledger counts the classes and tenants of a run separately. It sees what arrives
+// at the gates and what they answer; it asks them nothing.
 type ledger struct {
 	accounts []*account
 	shares   [weir.Classes]float64
@@ -367,7 +367,7 @@ func (l *ledger) queued(now time.Duration, a *attempt) {
 	}
 }
 
-// leaves takes an attempt out of its line, if it was in one.
+// leaves counts out an attempt that was waiting.
 func (l *ledger) leaves(a *attempt) {
 	if a.waiter != nil {
 		l.line(a.front).waiting[a.priority().Class()]--
@@ -465,7 +465,7 @@ func (a *attempt) units() float64 {
 	return float64(a.class.template.CostOrOne())
 }
 
-// in tells the wait rooms of a policy.
+// in returns the policy with the weights and guarantees in its wait rooms.
 func (f *Fair) in(spec policy.Spec) policy.Spec {
 	if f.Users == nil && f.Tenants == nil && f.Shares == nil && !f.ByTime {
 		return spec

@@ -32,7 +32,7 @@
 // whatever the service does with them, as they do from a large population.
 // Latency is counted from the moment an attempt was meant to be sent. A client
 // with a timeout leaves; the gate sees it leave, the backend works on, and with
-// on_abandon hold (the default) the slot stays taken until the backend answers.
+// on_abandon hold (the default) the slot is kept until the backend answers.
 // A client with retries comes back.
 //
 // # The backend is a law
@@ -46,7 +46,7 @@
 // A [Phase] is also where trouble is written: a part of the capacity is gone, the
 // backend stands still, requests become larger, the backend answers with errors
 // at once, the process with the gates is suspended and learns of everything late.
-// A [Class] has clients that leave and try again, or look into a cache first.
+// A [Class] has clients that leave and try again, or ask a cache first.
 //
 // A class may also be so many clients in a closed loop, who are always
 // backlogged; tasks of several calls, one after the other or nested in the
@@ -58,9 +58,9 @@
 // latencies, Jain's index over its tenants. The metrics inversions, share_error
 // and user_error are about classes beside each other. All are counted from
 // outside, by what comes to the gates and what they let in; the gates are asked
-// nothing. [Scenario].Fair is what the wait rooms are told of weights and
-// guarantees, and what the max-min ideal is computed from. [Options].Anonymous
-// runs the same traffic before gates that are not told who asks.
+// nothing. The wait rooms apply the weights and guarantees of [Scenario].Fair, and
+// the max-min ideal is computed from them. With [Options].Anonymous the gates do
+// not learn who asks.
 //
 // # Deterministic
 //
@@ -69,8 +69,8 @@
 // same requests at the same times, and a difference between their reports is
 // theirs.
 //
-// With [Options].Outside something else takes the place of the policy: another
-// library's limiter, on a clock of its own.
+// [Options].Outside replaces the policy, for instance by another library's limiter
+// on a clock of its own.
 //
 // # When not to trust it
 //

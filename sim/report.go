@@ -45,8 +45,8 @@ func NewSpread(values []float64) Spread {
 }
 
 // Spread returns a metric over the seeds. The goal says which, and over which
-// stretch; its bounds are not looked at. A stretch that is no goal's of the
-// scenario is taken to be the whole run.
+// stretch; its bounds do not matter. A stretch that no goal of the
+// scenario has stands for the whole run.
 func (r *Report) Spread(g Goal) Spread {
 	m := g.metric()
 	if m == nil {
@@ -166,7 +166,7 @@ func (r *Report) writeFigures(b *strings.Builder) {
 		s := r.Spread(Goal{Metric: f.metric})
 		fmt.Fprintf(w, "  %s\t%s\t(%s to %s)\n", f.label, Format(f.metric, s.Median), Format(f.metric, s.Min), Format(f.metric, s.Max))
 	}
-	_ = w.Flush() // a strings.Builder takes everything
+	_ = w.Flush() // writing to a strings.Builder cannot fail
 }
 
 // Stretches is every figure over each stretch that a goal is about, as a table:
@@ -194,7 +194,7 @@ func (r *Report) Stretches() string {
 		}
 		fmt.Fprintln(w)
 	}
-	_ = w.Flush() // a strings.Builder takes everything
+	_ = w.Flush() // writing to a strings.Builder cannot fail
 	return b.String()
 }
 
@@ -440,8 +440,9 @@ func (g *Goal) metric() *metric {
 	return findMetric(g.Metric)
 }
 
-// Settling is judged over windows that hold this many requests, so that chance
-// moves them by a few per cent only, but over no less time than this.
+// The metrics settle, calm and refill are judged over windows of this many
+// requests, so that chance moves them by a few per cent only. A window is at least
+// this long.
 const (
 	settleRequests = 400
 	settleWindow   = 200 * time.Millisecond

@@ -16,14 +16,14 @@ import (
 type Options struct {
 	// Seeds replace the scenario's.
 	Seeds []uint64
-	// Outside, if set, makes the gate of each run, in place of the scenario's
+	// Outside, if set, makes the gate of each run, instead of the scenario's
 	// policy and its gateways.
 	Outside func(seed uint64) (Outside, error)
 	// Anonymous keeps from the gates who asks: work has no tenant, user,
 	// priority, exemption or declared cost, and nested calls are calls like any
-	// other. The figures tell them apart all the same.
+	// other. The figures distinguish them all the same.
 	Anonymous bool
-	// Progress, if set, is told how far the run is, about a hundred times a
+	// Progress, if set, is called with how far the run is, about a hundred times a
 	// seed.
 	Progress func(Progress)
 	// Columns is into how many stretches the latencies over time are cut, for
@@ -201,7 +201,7 @@ func (w *world) report(tell func(Progress), run, runs int) {
 	}
 }
 
-// play runs the world and takes down what it was.
+// play runs the world and sums it up.
 func (w *world) play(ctx context.Context, s *Scenario, seed uint64) (*Result, error) {
 	start := time.Now()
 	err := w.run(ctx)
@@ -301,7 +301,7 @@ func concurrencyGate(s *Scenario) string {
 	return ""
 }
 
-// adopt takes over what a route says about its work, where the class itself
+// adopt copies what a route says about its work, where the class itself
 // says nothing.
 func (c *class) adopt(rt *policy.Route) {
 	base := rt.Work()
@@ -320,8 +320,8 @@ func (c *class) adopt(rt *policy.Route) {
 
 // Outside is a gate that the scenario's policy knows nothing of and that lives
 // on a clock of its own: another library's limiter in a testing/synctest bubble,
-// for instance. It takes the place of the policy, for all classes, and time
-// moves on only as it says.
+// for instance. It replaces the policy, for all classes, and decides
+// how time moves on.
 type Outside interface {
 	weir.Arriver
 	// Wait lets time pass until then, or until there is news if that is sooner,
@@ -347,7 +347,7 @@ func outsideFront(o Outside, classes int) *front {
 	return f
 }
 
-// pass lets an Outside take the time until the next event, and reports whether
+// pass lets the time until the next event pass by an Outside's clock. It reports whether
 // there was news first.
 func (w *world) pass(until time.Duration) bool {
 	if w.outside == nil || until <= w.now {

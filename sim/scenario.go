@@ -51,7 +51,7 @@ type Scenario struct {
 
 	// Seeds of the random numbers, one run each. Default 1 to 5.
 	Seeds []uint64 `json:"seeds,omitempty"`
-	// Fair is who is to get how much of what. The gates' wait rooms are told.
+	// Fair has the weights and guarantees that the gates' wait rooms apply.
 	Fair Fair `json:"fair,omitzero"`
 	// Goals are what is expected.
 	Goals []Goal `json:"goals,omitempty"`
@@ -99,7 +99,7 @@ type Errors struct {
 	Share float64 `json:"share,omitempty"`
 	// After is how long the answer takes. Default 1 ms.
 	After policy.Duration `json:"after,omitempty"`
-	// As is the outcome that the gate is told: failed (default), as for a
+	// As is the outcome that the gate sees: failed (default), as for a
 	// fault, or overload, as for a server that says it is busy.
 	As string `json:"as,omitempty"`
 }
@@ -160,7 +160,7 @@ type Class struct {
 	// mean; Work multiplies that mean. So one class fits every backend.
 	Shape *Dist   `json:"shape,omitempty"`
 	Work  float64 `json:"work,omitempty"`
-	// Cache is looked into before each request.
+	// Cache is asked before each request.
 	Cache *Cache `json:"cache,omitempty"`
 
 	// Deadline is when an answer stops being useful, counted from the moment
@@ -205,7 +205,7 @@ type Goal struct {
 	// Class is the name of the class of requests that it is about. Default: all
 	// of them. [ClassMetrics] lists what there is of a class.
 	Class string `json:"class,omitempty"`
-	// From and To are the stretch of the run it is taken over. Default: all
+	// From and To are the stretch of the run that it is about. Default: all
 	// of it.
 	From policy.Duration `json:"from,omitempty"`
 	To   policy.Duration `json:"to,omitempty"`
@@ -217,7 +217,7 @@ type Goal struct {
 	Max *float64 `json:"max,omitempty"`
 	// Times and Over bound the median by what the best fixed limit reaches, on
 	// a scoreboard: at most so many times it, at most so much over it. A run by
-	// itself has nothing to compare with and does not look at them.
+	// itself has nothing to compare with and ignores them.
 	Times *float64 `json:"times_oracle,omitempty"`
 	Over  *float64 `json:"over_oracle,omitempty"`
 	// Part is the same from below: at least this part of what it reaches. The

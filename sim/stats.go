@@ -160,8 +160,8 @@ func (s *statistics) hit(t time.Duration) {
 // setCapacity: what is left of the backend, and what a request is in units of
 // the usual one.
 func (s *statistics) setCapacity(t time.Duration, scale, work float64) {
-	s.settle(&s.capacity, t, func(w *window) *level { return &w.capacity })
-	s.settle(&s.power, t, func(w *window) *level { return &w.power })
+	s.advance(&s.capacity, t, func(w *window) *level { return &w.capacity })
+	s.advance(&s.power, t, func(w *window) *level { return &w.power })
 	s.capacity.value, s.power.value = s.full(scale)/work, s.full(scale)*s.mean
 }
 
@@ -171,18 +171,18 @@ func (s *statistics) overLimit(t time.Duration, by float64) {
 }
 
 func (s *statistics) setInside(t time.Duration, n int) {
-	s.settle(&s.inside, t, func(w *window) *level { return &w.inside })
+	s.advance(&s.inside, t, func(w *window) *level { return &w.inside })
 	s.inside.value = float64(n)
 }
 
 // addLimit is a change of the limit of one of the gateways.
 func (s *statistics) addLimit(t time.Duration, by int64) {
-	s.settle(&s.limit, t, func(w *window) *level { return &w.limit })
+	s.advance(&s.limit, t, func(w *window) *level { return &w.limit })
 	s.limit.value += float64(by)
 }
 
-// settle adds to each window what a gauge was since it was last looked at.
-func (s *statistics) settle(g *gauge, t time.Duration, of func(*window) *level) {
+// advance adds to each window what a gauge was since it was last advanced.
+func (s *statistics) advance(g *gauge, t time.Duration, of func(*window) *level) {
 	for _, w := range s.windows {
 		from, to := max(g.at, w.from), min(t, w.to)
 		if from >= to {
@@ -200,11 +200,11 @@ func (s *statistics) settle(g *gauge, t time.Duration, of func(*window) *level) 
 	g.at = t
 }
 
-func (s *statistics) settleAll(t time.Duration) {
-	s.settle(&s.capacity, t, func(w *window) *level { return &w.capacity })
-	s.settle(&s.power, t, func(w *window) *level { return &w.power })
-	s.settle(&s.inside, t, func(w *window) *level { return &w.inside })
-	s.settle(&s.limit, t, func(w *window) *level { return &w.limit })
+func (s *statistics) advanceAll(t time.Duration) {
+	s.advance(&s.capacity, t, func(w *window) *level { return &w.capacity })
+	s.advance(&s.power, t, func(w *window) *level { return &w.power })
+	s.advance(&s.inside, t, func(w *window) *level { return &w.inside })
+	s.advance(&s.limit, t, func(w *window) *level { return &w.limit })
 }
 
 func (s *statistics) closeBin(t time.Duration) {
@@ -223,7 +223,7 @@ func (s *statistics) closeColumn() {
 }
 
 func (s *statistics) finish(t time.Duration) {
-	s.settleAll(t)
+	s.advanceAll(t)
 	if s.columnHist.Count() > 0 {
 		s.closeColumn()
 	}

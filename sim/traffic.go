@@ -219,7 +219,7 @@ func (c *class) backoff(tries int, after time.Duration) time.Duration {
 	return d
 }
 
-// arrivals tells when the requests of a class come.
+// arrivals says when the requests of a class come.
 type arrivals interface {
 	next() time.Duration // never when there are no more
 }
@@ -279,7 +279,7 @@ func (f *flow) next() time.Duration {
 	return never
 }
 
-// Cache is a look-aside cache: clients look into it first, ask the backend for
+// Cache is a look-aside cache: clients ask it first, and the backend for
 // what they do not find, and put in what they got in time. A request that finds
 // its answer does not reach the gates.
 type Cache struct {
@@ -288,7 +288,7 @@ type Cache struct {
 	// Zipf is more than 0.
 	Keys int     `json:"keys"`
 	Zipf float64 `json:"zipf"`
-	// Size is how many answers the cache holds. A new one takes the place of
+	// Size is how many answers the cache holds. A new one replaces
 	// one at random. It starts with the most popular ones.
 	Size int `json:"size"`
 	// Flush are the moments at which it loses everything.
@@ -308,7 +308,7 @@ func (c *Cache) check(f *fault.List, path fault.Path) {
 type cache struct {
 	rng     *rand.Rand
 	chances []float64 // of keys up to each
-	key     int32     // the last one looked for
+	key     int32     // the last one drawn
 
 	place []int32 // of each key in held, -1 for none
 	held  []int32
@@ -334,8 +334,8 @@ func newCache(spec *Cache, rng *rand.Rand) *cache {
 	return c
 }
 
-// look draws a key and reports whether its answer is there.
-func (c *cache) look(now time.Duration) bool {
+// lookup draws a key and reports whether its answer is there.
+func (c *cache) lookup(now time.Duration) bool {
 	for len(c.flush) > 0 && c.flush[0] <= now {
 		c.flush = c.flush[1:]
 		for _, k := range c.held {

@@ -35,8 +35,8 @@ type world struct {
 	steps    int // of the gates since time last moved on
 
 	stats    *statistics
-	ledger   *ledger // nil: nobody is told apart
-	untold   bool    // the gates are not told who asks
+	ledger   *ledger // nil: classes are not counted separately
+	untold   bool    // the gates do not learn who asks
 	fair     *Fair
 	clients  []client
 	progress func(time.Duration)
@@ -187,7 +187,7 @@ func (w *world) arrival(c *class) {
 		w.requests--
 	}
 	w.await(c)
-	if c.cache != nil && c.cache.look(w.now) {
+	if c.cache != nil && c.cache.lookup(w.now) {
 		w.stats.hit(w.now)
 		return
 	}
@@ -197,7 +197,7 @@ func (w *world) arrival(c *class) {
 // request sends a new request. client is the number of who sends it, 0 for
 // nobody in particular.
 func (w *world) request(c *class, tenant, client int32) {
-	a := w.take()
+	a := w.newAttempt()
 	a.class, a.tries, a.call, a.client, a.born = c, 1, 1, client, w.now
 	if c.cache != nil {
 		a.key = c.cache.key
@@ -233,7 +233,7 @@ const (
 )
 
 // event is one thing that is due. generation guards against a subject whose
-// place in its pool has been taken by another since.
+// number in its pool belongs to another by now.
 type event struct {
 	at         time.Duration
 	order      uint32 // ties: first come, first served
@@ -289,7 +289,7 @@ func (q *eventQueue) pop() event {
 	return first
 }
 
-// sink puts e at the root and lets it fall to its place.
+// sink puts e at the root and moves it down.
 func (q *eventQueue) sink(e event) {
 	h, i := q.heap, 0
 	for {

@@ -23,8 +23,8 @@ type backend interface {
 	do(work time.Duration) bool
 	// setScale leaves scale of the capacity.
 	setScale(scale float64)
-	// take returns what was done so far.
-	take() account
+	// read returns what was done so far.
+	read() account
 }
 
 func newBackend(law Law) backend {
@@ -132,10 +132,10 @@ func (b *burner) do(work time.Duration) bool {
 
 func (b *burner) setScale(scale float64) { b.scale.Store(math.Float64bits(scale)) }
 
-func (b *burner) take() account {
+func (b *burner) read() account {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.account.take()
+	return b.account.read()
 }
 
 // Law is how a backend serves: how fast each of n requests runs.
@@ -302,8 +302,8 @@ func (t *timed) setScale(scale float64) {
 	t.update(func(now time.Duration) { t.station.SetCapacity(now, scale, t.slots) })
 }
 
-func (t *timed) take() (a account) {
-	t.update(func(time.Duration) { a = t.account.take() })
+func (t *timed) read() (a account) {
+	t.update(func(time.Duration) { a = t.account.read() })
 	return a
 }
 
@@ -332,7 +332,7 @@ func (a *account) finished(work float64) {
 	a.Work += work
 }
 
-func (a *account) take() account {
+func (a *account) read() account {
 	now := *a
 	a.MaxInside = a.Inside
 	return now

@@ -48,7 +48,7 @@ func TestStation(t *testing.T) {
 						t.Errorf("the %d. ended after %v, want %v ms", i+1, got[i], want)
 					}
 				}
-				if a := s.take(); a.Done != int64(len(tt.work)) || a.Inside != 0 || a.MaxInside != len(tt.work) {
+				if a := s.read(); a.Done != int64(len(tt.work)) || a.Inside != 0 || a.MaxInside != len(tt.work) {
 					t.Errorf("account %+v", a)
 				}
 			})

@@ -46,7 +46,7 @@ const (
 	nestedUntold = "untold"
 )
 
-// command is what a child is told, one JSON line each on its standard input. It
+// command is an order to a child, one JSON line each on its standard input. It
 // answers each with [Stats].
 type command struct {
 	Scale float64 // of its backend's capacity from now on; 0 leaves it
@@ -60,7 +60,7 @@ type Stats struct {
 	Goroutines int
 	account
 	LimitLeast, LimitMost int64   // since it was last asked
-	LimitMean             float64 // of a look each [lookEvery]
+	LimitMean             float64 // read each [readEvery]
 	Nested                Nested
 }
 
@@ -133,8 +133,8 @@ func (c *child) guarded(r *role) (http.Handler, error) {
 	}
 	h, gate, err := r.Guard.guarded(h, hooks)
 	if err == nil && gate != nil {
-		look := func() (int64, bool) { return gate.Snapshot().Limit, true }
-		c.limits = watchLimit(lookEvery, look, nil) // until the process ends
+		read := func() (int64, bool) { return gate.Snapshot().Limit, true }
+		c.limits = watchLimit(readEvery, read, nil) // until the process ends
 	}
 	return h, err
 }
@@ -178,12 +178,12 @@ func (c *child) stats() Stats {
 		Heap: mem.HeapAlloc, Goroutines: runtime.NumGoroutine(),
 	}
 	if c.backend != nil {
-		s.account = c.backend.take()
+		s.account = c.backend.read()
 	}
 	if c.nester != nil {
-		s.Nested = c.nester.take()
+		s.Nested = c.nester.read()
 	}
-	s.LimitLeast, s.LimitMean, s.LimitMost = c.limits.take()
+	s.LimitLeast, s.LimitMean, s.LimitMost = c.limits.read()
 	return s
 }
 
@@ -252,12 +252,12 @@ type limits struct {
 	n     int64
 }
 
-// lookEvery is how often the limit is looked at.
-const lookEvery = 50 * time.Millisecond
+// readEvery is how often the limit is read.
+const readEvery = 50 * time.Millisecond
 
-// watchLimit looks at a limit until stop is closed; look reports false where there
-// is none to be seen.
-func watchLimit(every time.Duration, look func() (int64, bool), stop <-chan struct{}) *limits {
+// watchLimit reads a limit every so often until stop is closed. read reports false
+// where there is none.
+func watchLimit(every time.Duration, read func() (int64, bool), stop <-chan struct{}) *limits {
 	l := new(limits)
 	go func() {
 		ticker := time.NewTicker(every)
@@ -265,8 +265,8 @@ func watchLimit(every time.Duration, look func() (int64, bool), stop <-chan stru
 		for {
 			select {
 			case <-ticker.C:
-				if now, ok := look(); ok {
-					l.note(now)
+				if now, ok := read(); ok {
+					l.record(now)
 				}
 			case <-stop:
 				return
@@ -276,7 +276,7 @@ func watchLimit(every time.Duration, look func() (int64, bool), stop <-chan stru
 	return l
 }
 
-func (l *limits) note(now int64) {
+func (l *limits) record(now int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.n == 0 {
@@ -287,8 +287,8 @@ func (l *limits) note(now int64) {
 	l.n++
 }
 
-// take returns the least, mean and largest limit since it was last called.
-func (l *limits) take() (least int64, mean float64, most int64) {
+// read returns the least, mean and largest limit since it was last called.
+func (l *limits) read() (least int64, mean float64, most int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.n == 0 {
@@ -382,7 +382,7 @@ func (n *nester) hooks() weir.Hooks {
 	}
 }
 
-func (n *nester) take() Nested {
+func (n *nester) read() Nested {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.P99 = quantile(n.times, 0.99)

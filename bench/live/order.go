@@ -97,7 +97,7 @@ func (r *runner) tryOrder(ctx context.Context, row *orderRow, guard string, roun
 			return err
 		}
 		figures, why := o.figures(), o.void()
-		r.sayOrder(row, guard, figures, why)
+		r.logOrder(row, guard, figures, why)
 		if why != "" && attempt <= r.plan.Retries {
 			continue
 		}
@@ -113,8 +113,8 @@ func (r *runner) tryOrder(ctx context.Context, row *orderRow, guard string, roun
 	}
 }
 
-// sayOrder tells of a run as it ends.
-func (r *runner) sayOrder(row *orderRow, guard string, figures []OrderFigures, why string) {
+// logOrder writes a line about a run that has ended.
+func (r *runner) logOrder(row *orderRow, guard string, figures []OrderFigures, why string) {
 	fmt.Fprintf(r.log, "order %-12s %-18s", row.id, guard)
 	for i := range row.classes {
 		c, f := &row.classes[i], &figures[i]

@@ -75,7 +75,7 @@ func start(core int, cmd *exec.Cmd) (p *rig.Process, err error) {
 	return p, err
 }
 
-// ask tells the child what to do and returns its state.
+// ask sends the child a command and returns its state.
 func (p *process) ask(c command) (Stats, error) {
 	var s Stats
 	spec, err := json.Marshal(c)
@@ -144,7 +144,7 @@ func startWeir(ctx context.Context, core int, binary, addr, admin string, settin
 		return nil, fmt.Errorf("%s: %w", p.name, err)
 	}
 	p.ended = make(chan struct{})
-	p.limits = watchLimit(4*lookEvery, func() (int64, bool) { return gatewayLimit(admin) }, p.ended)
+	p.limits = watchLimit(4*readEvery, func() (int64, bool) { return gatewayLimit(admin) }, p.ended)
 	return p, nil
 }
 

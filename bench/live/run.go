@@ -67,7 +67,7 @@ func (r *runner) try(ctx context.Context, t *trial, start func() ([]*lane, error
 			return fmt.Errorf("%s on %s: %w", t.row.ID, t.backend, err)
 		}
 		why := void(figures)
-		r.say(t, lanes, figures, why, time.Since(begun))
+		r.logRun(t, lanes, figures, why, time.Since(begun))
 		if why == "" || attempt > r.plan.Retries {
 			r.collect(t, lanes, figures, why != "")
 			return nil
@@ -155,7 +155,7 @@ func (r *runner) mark(ctx context.Context, t *trial, lanes []*lane, epoch time.T
 				return nil, err
 			}
 			if l.front.limits != nil {
-				s.LimitLeast, s.LimitMean, s.LimitMost = l.front.limits.take()
+				s.LimitLeast, s.LimitMean, s.LimitMost = l.front.limits.read()
 			}
 			states[j] = mark{at: time.Since(epoch), app: s, front: l.front.Usage()}
 			ours += states[j].front.CPU
@@ -208,8 +208,8 @@ func (r *runner) collect(t *trial, lanes []*lane, figures [][]Figures, void bool
 	}
 }
 
-// say tells of a run as it ends.
-func (r *runner) say(t *trial, lanes []*lane, figures [][]Figures, why string, took time.Duration) {
+// logRun writes a line about a run that has ended.
+func (r *runner) logRun(t *trial, lanes []*lane, figures [][]Figures, why string, took time.Duration) {
 	for j, l := range lanes {
 		fmt.Fprintf(r.log, "%s %-14s %-14s %-18s", t.part, t.row.ID, t.backend, l.guard)
 		for i, stage := range t.row.Stages {

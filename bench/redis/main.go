@@ -117,7 +117,7 @@ func play(ctx context.Context, s subject, l load, callers int, length time.Durat
 		return func() error {
 				i += callers
 				at := time.Now()
-				ok, err := s.take(ctx, l.name+strconv.Itoa(i*7919%l.keys), l)
+				ok, err := s.decide(ctx, l.name+strconv.Itoa(i*7919%l.keys), l)
 				mine.Record(time.Since(at))
 				if ok {
 					let++
@@ -163,8 +163,8 @@ var callers = []int{1, 16, 64}
 
 // subject is something that decides.
 type subject struct {
-	name string
-	take func(ctx context.Context, key string, l load) (bool, error)
+	name   string
+	decide func(ctx context.Context, key string, l load) (bool, error)
 }
 
 // patience is the deadline of decisions: with the default, 50 ms, one that is late on a
@@ -262,7 +262,7 @@ func scriptTime(client *redis.Client, s subject, l load) (best float64, err erro
 			return 0, err
 		}
 		for i := range 2000 {
-			if _, err := s.take(ctx, l.name+strconv.Itoa(i%l.keys), l); err != nil {
+			if _, err := s.decide(ctx, l.name+strconv.Itoa(i%l.keys), l); err != nil {
 				return 0, err
 			}
 		}
@@ -290,7 +290,7 @@ func keySize(client *redis.Client, s subject) (float64, error) {
 		return 0, err
 	}
 	for i := range keys {
-		if _, err := s.take(ctx, fmt.Sprintf("%016d", i), load{rate: 1, burst: 1000}); err != nil {
+		if _, err := s.decide(ctx, fmt.Sprintf("%016d", i), load{rate: 1, burst: 1000}); err != nil {
 			return 0, err
 		}
 	}
