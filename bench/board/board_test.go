@@ -12,6 +12,7 @@ import (
 // tuned once for its backend, with the wait room, is within two points of the
 // best fixed limit for the very scenario.
 func TestFixedReachesTheOracle(t *testing.T) {
+	t.Parallel()
 	parts := []struct {
 		row, metric string
 		backends    []string
@@ -48,6 +49,7 @@ func TestFixedReachesTheOracle(t *testing.T) {
 // Without a gate every backend collapses under twice its capacity; if this
 // fails, the scoreboard measures nothing.
 func TestWithoutAGateNothingIsServed(t *testing.T) {
+	t.Parallel()
 	cells, err := Limits.Run(context.Background(), Options{Rows: []string{"S1"}, Backends: []string{"B2", "B4"}, Controllers: []string{"none"}, Seeds: []uint64{1}})
 	if err != nil {
 		t.Fatal(err)
@@ -68,6 +70,7 @@ func TestCancelledBoard(t *testing.T) {
 }
 
 func TestOutputs(t *testing.T) {
+	t.Parallel()
 	var out, errs bytes.Buffer
 	if code := Main([]string{"-rows", "S4", "-backends", "B4"}, &out, &errs); code != 0 {
 		t.Fatalf("exit code %d: %s", code, &errs)
@@ -105,6 +108,7 @@ var reduced = []struct {
 // give the same figures, so a goal that it reaches there and not here has been
 // lost by a change of the code.
 func TestNoGoalIsLost(t *testing.T) {
+	t.Parallel()
 	committed, err := Limits.Read(docs)
 	if err != nil {
 		t.Fatal(err)
@@ -155,6 +159,7 @@ var reducedOrder = []struct{ rows, backends []string }{
 // The same seeds give the same figures, so a goal that they reach there and not
 // here has been lost by a change of the code.
 func TestNoOrderIsLost(t *testing.T) {
+	t.Parallel()
 	goals := map[place]map[string]*Cell{}
 	committed, err := Order.Read(docs)
 	if err != nil {
@@ -193,6 +198,7 @@ func TestNoOrderIsLost(t *testing.T) {
 // A gate that is not told who asks lets the flood in with the rest: if it does
 // not, the board about who goes first measures nothing.
 func TestTheAnonymousAreNotToldApart(t *testing.T) {
+	t.Parallel()
 	cells, err := Order.Run(context.Background(), Options{
 		Rows: []string{"S12", "S13", "S14", "S23"}, Backends: []string{"B4"}, Controllers: []string{"untold"}, Seeds: []uint64{1},
 	})
@@ -215,6 +221,7 @@ func TestTheAnonymousAreNotToldApart(t *testing.T) {
 }
 
 func TestOrderOutputs(t *testing.T) {
+	t.Parallel()
 	var out, errs bytes.Buffer
 	if code := Main([]string{"-group", "order", "-rows", "S12", "-backends", "B4", "-seeds", "1", "-out", ""}, &out, &errs); code != 0 {
 		t.Fatalf("exit code %d: %s", code, &errs)

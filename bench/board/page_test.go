@@ -136,6 +136,7 @@ func TestTicks(t *testing.T) {
 
 // A part of the board is put into the whole, with its page and its plot.
 func TestMergeIntoABoard(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	var out, errs bytes.Buffer
 	args := []string{"-out", dir, "-merge", "-rows", "S28", "-backends", "B4", "-svg", filepath.Join(dir, "part")}

@@ -24,6 +24,9 @@ func TestMergeOrder(t *testing.T) {
 // TestOrderShort runs every peer of every row for a twentieth of its time: it plays,
 // and shows what it is there to show.
 func TestOrderShort(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a simulation takes ten times as long under the race detector; run without -short")
+	}
 	b, err := Order(.05)
 	if err != nil {
 		t.Fatal(err)
