@@ -43,8 +43,8 @@ func TestAdoptionKeepsWhatIsInFlightAndWhatWaits(t *testing.T) {
 		synctest.Wait()
 
 		next := must(t, apiSpec(LimitSpec{Limit: 1}), Options{Previous: old})
-		old.Retire(next)
-		old.Retire(nil) // the first word counts
+		old.Replace(next)
+		old.Replace(nil) // the first word counts
 		s := next.Gate("api").Snapshot()
 		if s.Limit != 1 || s.InFlight != 2 || s.Waiting != 1 {
 			t.Fatalf("after lowering: limit %d, in flight %d, waiting %d; want 1, 2, 1", s.Limit, s.InFlight, s.Waiting)
@@ -55,7 +55,7 @@ func TestAdoptionKeepsWhatIsInFlightAndWhatWaits(t *testing.T) {
 			t.Fatalf("shrinking granted a slot: in flight %d, waiting %d", s.InFlight, s.Waiting)
 		}
 		last := must(t, apiSpec(LimitSpec{Limit: 3}), Options{Previous: next})
-		next.Retire(last)
+		next.Replace(last)
 		if err := <-waited; err != nil {
 			t.Errorf("the waiter was not woken by a higher limit: %v", err)
 		}
@@ -63,7 +63,7 @@ func TestAdoptionKeepsWhatIsInFlightAndWhatWaits(t *testing.T) {
 		if s := last.Gate("api").Snapshot(); s.InFlight != 0 || s.Admitted != 3 {
 			t.Errorf("at the end %d in flight, %d admitted; want 0, 3", s.InFlight, s.Admitted)
 		}
-		time.Sleep(time.Hour) // whatever Retire has planned
+		time.Sleep(time.Hour) // whatever Replace has planned
 		if _, err := last.Route("r").Gate().Admit(t.Context(), weir.Work{}); err != nil {
 			t.Errorf("an adopted gate was closed with the policy it came from: %v", err)
 		}
@@ -78,13 +78,13 @@ func TestAdoptionKeepsWhatWasLearned(t *testing.T) {
 		old.Gate("api").Limiter().Restore(control.State{Limit: 73})
 		aimd.Threshold = Duration(time.Second)
 		next := must(t, apiSpec(aimd), Options{Previous: old})
-		old.Retire(next)
+		old.Replace(next)
 		if s := next.Gate("api").Snapshot(); s.Limit != 73 {
 			t.Errorf("limit is %d after a change of the threshold, want the learned 73", s.Limit)
 		}
 		aimd.Limit, aimd.Max = 0, 50
 		last := must(t, apiSpec(aimd), Options{Previous: next})
-		next.Retire(last)
+		next.Replace(last)
 		if s := last.Gate("api").Snapshot(); s.Limit != 50 {
 			t.Errorf("limit is %d with a max of 50", s.Limit)
 		}
@@ -101,7 +101,7 @@ func TestAdoptionChangesTheMode(t *testing.T) {
 	spec.Gates["api"] = gate
 	var observed int
 	next := compile(t, spec, Options{Previous: old, Observed: func(weir.Work, *weir.Rejection) { observed++ }})
-	old.Retire(next)
+	old.Replace(next)
 	if next.Gate("api") != old.Gate("api") || next.Gate("api").Mode() != Observe {
 		t.Fatalf("mode is %s", next.Gate("api").Mode())
 	}
@@ -112,7 +112,7 @@ func TestAdoptionChangesTheMode(t *testing.T) {
 	gate.Mode = Enforce
 	spec.Gates["api"] = gate
 	last := compile(t, spec, Options{Previous: next})
-	next.Retire(last)
+	next.Replace(last)
 	if _, err := last.Route("r").Gate().Admit(t.Context(), weir.Work{}); weir.AsRejection(err) == nil {
 		t.Errorf("enforcing again: %v", err)
 	}
@@ -134,7 +134,7 @@ func TestAFaultChangesNothing(t *testing.T) {
 	}
 }
 
-func TestRetireServesWhatIsUnderWayThenCloses(t *testing.T) {
+func TestReplaceServesWhatIsUnderWayThenCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old := must(t, apiSpec(LimitSpec{Limit: 1}), Options{})
 		chain := old.Route("r").Gate()
@@ -148,7 +148,7 @@ func TestRetireServesWhatIsUnderWayThenCloses(t *testing.T) {
 		synctest.Wait()
 
 		next := must(t, Spec{}, Options{Previous: old})
-		old.Retire(next)
+		old.Replace(next)
 		time.Sleep(900 * time.Millisecond)
 		held.Done(weir.OK)
 		if err := <-waited; err != nil {
@@ -165,7 +165,7 @@ func TestRetireServesWhatIsUnderWayThenCloses(t *testing.T) {
 	})
 }
 
-func TestRetireWaitsAsLongAsTheRoomAllows(t *testing.T) {
+func TestReplaceWaitsAsLongAsTheRoomAllows(t *testing.T) {
 	for _, tt := range []struct {
 		maxWait Duration
 		open    time.Duration
@@ -177,7 +177,7 @@ func TestRetireWaitsAsLongAsTheRoomAllows(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			p := must(t, apiSpec(LimitSpec{Limit: 1, Queue: QueueSpec{MaxWait: tt.maxWait}}), Options{})
-			p.Retire(nil)
+			p.Replace(nil)
 			time.Sleep(tt.open - time.Millisecond)
 			if _, err := p.Gate("api").TryAdmit(weir.Work{}); err != nil {
 				t.Errorf("max_wait %v: closed before %v: %v", tt.maxWait, tt.open, err)
@@ -190,14 +190,14 @@ func TestRetireWaitsAsLongAsTheRoomAllows(t *testing.T) {
 	}
 }
 
-func TestRetireOnVirtualTimeClosesAtOnce(t *testing.T) {
+func TestReplaceOnVirtualTimeClosesAtOnce(t *testing.T) {
 	p := must(t, apiSpec(LimitSpec{Limit: 1}), Options{Now: func() time.Duration { return 0 }})
 	next := must(t, apiSpec(LimitSpec{Limit: 1}), Options{Previous: p})
 	defer next.Close()
 	if next.Gate("api") == p.Gate("api") {
 		t.Error("a gate was adopted from one clock to another")
 	}
-	p.Retire(next)
+	p.Replace(next)
 	if _, err := p.Gate("api").TryAdmit(weir.Work{}); weir.AsRejection(err) == nil {
 		t.Error("still open")
 	}
@@ -216,7 +216,7 @@ func TestHooksAreTheNewPolicys(t *testing.T) {
 	old := compile(t, apiSpec(LimitSpec{Limit: 1}), Options{Hooks: hooks(&before)})
 	held := admit(t, old.Gate("api"))
 	next := compile(t, apiSpec(LimitSpec{Limit: 2}), Options{Hooks: hooks(&after), Previous: old})
-	old.Retire(next)
+	old.Replace(next)
 	admit(t, next.Gate("api")).Done(weir.Failed)
 	held.Done(weir.OK)
 	if got := strings.Join(before, ", "); got != "admitted api" {
@@ -227,13 +227,13 @@ func TestHooksAreTheNewPolicys(t *testing.T) {
 	}
 }
 
-func TestCloseAfterRetire(t *testing.T) {
+func TestCloseAfterReplace(t *testing.T) {
 	spec := apiSpec(LimitSpec{Limit: 1, Queue: QueueSpec{MaxWait: NoDuration}})
 	spec.Gates["gone"] = waiting(1)
 	old := compile(t, spec, Options{})
 	delete(spec.Gates, "gone")
 	next := compile(t, spec, Options{Previous: old})
-	old.Retire(next)
+	old.Replace(next)
 	old.Close()
 	if _, err := old.Gate("gone").TryAdmit(weir.Work{}); weir.AsRejection(err) == nil {
 		t.Error("Close left a gate open that is gone")
@@ -306,7 +306,7 @@ func TestReloadsUnderLoadRefuseNothing(t *testing.T) {
 			old := current
 			current = next
 			mu.Unlock()
-			old.Retire(next)
+			old.Replace(next)
 		}
 		load.Wait()
 		current.Close()
@@ -363,7 +363,7 @@ func TestSaveAndRestore(t *testing.T) {
 }
 
 // A callback runs under no lock, so it may call the policy again.
-func TestRetireOnVirtualTimeHoldsNoLock(t *testing.T) {
+func TestReplaceOnVirtualTimeHoldsNoLock(t *testing.T) {
 	p := must(t, Spec{Gates: map[string]GateSpec{"api": waiting(1)},
 		Routes: []RouteSpec{{Name: "r", Gates: []string{"api"}}}}, Options{Now: func() time.Duration { return 0 }})
 	g := p.Route("r").Gate()
@@ -376,7 +376,7 @@ func TestRetireOnVirtualTimeHoldsNoLock(t *testing.T) {
 	if err != weir.ErrWaiting {
 		t.Fatal(err)
 	}
-	p.Retire(nil)
+	p.Replace(nil)
 	if r := weir.AsRejection(refused); r == nil || r.Reason != weir.ReasonDraining {
 		t.Errorf("refused with %v", refused)
 	}
@@ -429,7 +429,7 @@ func TestOwnReloadsUnderLoadRefuseNothing(t *testing.T) {
 			old := current.Load()
 			next := must(t, specs[(i*i+i/2)%len(specs)], Options{Previous: old})
 			current.Store(next)
-			old.Retire(next)
+			old.Replace(next)
 		}
 		load.Wait()
 		current.Load().Close()
@@ -509,7 +509,7 @@ func reloadWhileRequestsWait(t *testing.T, each *EachSpec) {
 					t.Errorf("before the reload %s, want %d of a", got, tt.first)
 				}
 				next := must(t, crowdSpec(tt.after, each), Options{Previous: old})
-				old.Retire(next)
+				old.Replace(next)
 				if next.Gate("api") != g || g.Snapshot().Waiting != 68 {
 					t.Fatalf("after the reload %d wait", g.Snapshot().Waiting)
 				}
@@ -541,7 +541,7 @@ func TestShedReload(t *testing.T) {
 		p := compile(t, spec("a", 1), Options{})
 		held(t, p.Gate("b"), weir.Work{}, 10)
 		next := compile(t, spec("b", 0.95), Options{Previous: p})
-		p.Retire(next)
+		p.Replace(next)
 		if next.Gate("front") != p.Gate("front") {
 			t.Fatal("the gate was not adopted")
 		}

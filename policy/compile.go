@@ -33,7 +33,7 @@ type Faults = fault.Faults
 // when nothing can fail any more, so an error leaves the running policy as it
 // was. A success has already changed the settings of the adopted gates: do first
 // whatever else can fail, then compile, swap in the new policy, and tell the old
-// one with [Policy.Retire]. Only one Compile at a time may have a given Previous.
+// one with [Policy.Replace]. Only one Compile at a time may have a given Previous.
 func Compile(spec Spec, opts Options) (*Policy, error) {
 	c := &compiler{spec: &spec, opts: &opts}
 	p := c.check()
@@ -209,7 +209,7 @@ func orNone[M mechanism](m M, err error) (mechanism, error) {
 // behind.
 func (c *compiler) adopt(made map[string]*Gate) map[string]*Gate {
 	for name, g := range made {
-		live := c.heir(name)
+		live := c.live(name)
 		if live == nil || live.kind != g.kind || c.reconfigure(live.mechanism, name) != nil {
 			continue
 		}
@@ -219,8 +219,8 @@ func (c *compiler) adopt(made map[string]*Gate) map[string]*Gate {
 	return made
 }
 
-// heir returns the live gate that the new policy can take over under this name.
-func (c *compiler) heir(name string) *Gate {
+// live returns the live gate that the new policy can take over under this name.
+func (c *compiler) live(name string) *Gate {
 	prev := c.opts.Previous
 	if prev == nil || prev.now != nil || c.opts.Now != nil {
 		return nil

@@ -128,7 +128,7 @@
 //		return err // the running policy is untouched
 //	}
 //	current.Store(next) // an atomic.Pointer[policy.Policy]
-//	now.Retire(next)    // gates that are gone close once nobody waits in them
+//	now.Replace(next)    // gates that are gone close once nobody waits in them
 //
 // [Policy.Save] and [Policy.Restore] carry what was learned over a restart.
 //

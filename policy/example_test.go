@@ -79,7 +79,7 @@ func ExampleCompile_reload() {
 		fmt.Println("nothing changed:", err)
 		return
 	}
-	running.Retire(next)
+	running.Replace(next)
 	defer next.Close()
 
 	s := next.Gate("api").Snapshot()

@@ -63,9 +63,9 @@ func (c *compiler) checkOverrides(at fault.Path, overrides map[string]OverrideSp
 
 // checkOwn checks a limiter for each key.
 func (c *compiler) checkOwn(at fault.Path, e *EachSpec) {
-	if e.MaxKeys > MostOwnKeys {
+	if e.MaxKeys > mostOwnKeys {
 		c.Add(at.At("max_keys"), fmt.Sprintf("%d is out of range where each has a limiter of its own", e.MaxKeys),
-			fmt.Sprintf("write from 1 to %d, or leave own out", MostOwnKeys))
+			fmt.Sprintf("write from 1 to %d, or leave own out", mostOwnKeys))
 	}
 	for _, key := range slices.Sorted(maps.Keys(e.Overrides)) {
 		if e.Overrides[key].Scale != 0 {
@@ -149,8 +149,8 @@ func (c *compiler) ownConfig(name string) keyed.AdaptiveConfig {
 const (
 	// DefaultOwnKeys is EachSpec.MaxKeys where it is left out, with Own.
 	DefaultOwnKeys = keyed.DefaultMaxAdaptive
-	// MostOwnKeys is the most there can be.
-	MostOwnKeys = 10_000
+	// mostOwnKeys is the most there can be.
+	mostOwnKeys = 10_000
 	// OwnKeyBytes is what a key takes at most, once the windows of its controller
 	// have filled, and nobody waits. BenchmarkOwnKeys measures it.
 	OwnKeyBytes = 64 << 10

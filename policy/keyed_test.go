@@ -150,7 +150,7 @@ func TestOwnReload(t *testing.T) {
 			t.Errorf("%d admitted, %+v", first, s)
 		}
 		next := must(t, ownSpec(LimitSpec{Limit: 40}, EachSpec{MaxKeys: 9, Overrides: map[string]OverrideSpec{"b": {Limit: 2}}}), Options{Hooks: hooks, Previous: old})
-		old.Retire(next)
+		old.Replace(next)
 		if next.Gate("db") != g {
 			t.Fatal("the gate was not adopted")
 		}
@@ -167,7 +167,7 @@ func TestOwnReload(t *testing.T) {
 		if shared.Gate("db") == g || shared.Gate("db").Limiters() != nil {
 			t.Error("a gate of another kind was adopted")
 		}
-		next.Retire(shared)
+		next.Replace(shared)
 		shared.Close()
 		time.Sleep(time.Minute)
 	})
@@ -322,7 +322,7 @@ func TestReadWriteForEach(t *testing.T) {
 			}
 		}
 		next := must(t, pairSpec(LimitSpec{Limit: 60, Min: 30, Queue: QueueSpec{Len: -1}}, each), Options{Previous: old})
-		old.Retire(next)
+		old.Replace(next)
 		if next.Gate("db") != g {
 			t.Fatal("the gate was not adopted")
 		}
@@ -447,7 +447,7 @@ func TestLimitForEach(t *testing.T) {
 		out = append(out, got...)
 	}
 	next := compile(t, databases(3, EachSpec{Overrides: map[string]OverrideSpec{"b": {Limit: 4}}}), Options{Previous: p})
-	p.Retire(next)
+	p.Replace(next)
 	if next.Gate("db") != g {
 		t.Fatal("the gate was not adopted")
 	}

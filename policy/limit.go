@@ -289,12 +289,6 @@ func (l *LimitSpec) ceiling() int64 {
 // edf is the order in which the earliest deadline goes first.
 const edf = "edf"
 
-// The words for orders, the default first.
-var orders = []string{"adaptive", "fifo", "lifo", edf}
-
-// Orders returns the words for QueueSpec.Order, the default first.
-func Orders() []string { return append([]string(nil), orders...) }
-
 // config returns the limiter's settings, with a controller of their own, for a
 // spec that has been checked.
 func (l *LimitSpec) config() (limit.Config, error) {

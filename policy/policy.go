@@ -77,7 +77,7 @@ type Policy struct {
 	mu      sync.Mutex
 	retired bool
 	timers  []*time.Timer
-	gone    []*Gate // after Retire: what the next policy did not adopt
+	gone    []*Gate // after Replace: what the next policy did not adopt
 	handed  bool    // the next policy goes on with the poller
 }
 
@@ -181,20 +181,20 @@ func (p *Policy) Signals() []signal.Status {
 	return p.polled.Snapshot()
 }
 
-// Retire says that next has taken over. Gates that next has adopted live on;
+// Replace says that next has taken over. Gates that next has adopted live on;
 // the others close once nobody can be waiting in them: after their longest
 // wait, 30 s at most. Until then they serve what was under way to them, so a
 // reload refuses nothing. On virtual time they close at once. A nil next means
 // that nothing takes over.
-func (p *Policy) Retire(next *Policy) {
-	if p.retire(next); p.now != nil {
+func (p *Policy) Replace(next *Policy) {
+	if p.replace(next); p.now != nil {
 		p.Close()
 	}
 }
 
-// retire finds out which gates are gone, and starts the timers that close them.
+// replace finds out which gates are gone, and starts the timers that close them.
 // On virtual time there are none.
-func (p *Policy) retire(next *Policy) {
+func (p *Policy) replace(next *Policy) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.retired {
@@ -222,7 +222,7 @@ func (p *Policy) retire(next *Policy) {
 }
 
 // Close closes the gates at once: new and waiting work is refused as draining,
-// permits in flight stay valid. After Retire it leaves alone what the next
+// permits in flight stay valid. After Replace it leaves alone what the next
 // policy has adopted.
 func (p *Policy) Close() {
 	for _, g := range p.own() {
@@ -252,7 +252,7 @@ func (p *Policy) Drain(ctx context.Context) error {
 }
 
 // own ends the polling, unless the next policy goes on with it, and returns the
-// gates that this policy may close: all of them, or after Retire those that
+// gates that this policy may close: all of them, or after Replace those that
 // nobody adopted.
 func (p *Policy) own() []*Gate {
 	p.mu.Lock()

@@ -183,7 +183,7 @@ func TestQuotaAdopted(t *testing.T) {
 
 		debt.Rate, debt.Burst = "10/s", 50
 		next := compile(t, quotaGate(debt), Options{Previous: p})
-		p.Retire(next)
+		p.Replace(next)
 		if next.Gate("api") != g {
 			t.Fatal("the gate was not adopted")
 		}
@@ -205,7 +205,7 @@ func TestQuotaAdopted(t *testing.T) {
 		// Another bound begins anew.
 		debt.Rate, debt.MaxKeys = "10/s", 1000
 		last := compile(t, quotaGate(debt), Options{Previous: next})
-		next.Retire(last)
+		next.Replace(last)
 		if last.Gate("api") == g || admitted(last.Gate("api"), weir.Work{User: "alice"}, 1) != 1 {
 			t.Error("a gate with another bound on keys was adopted")
 		}

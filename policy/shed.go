@@ -104,7 +104,7 @@ func (s *ShedSpec) of() pressing {
 	case s.WaitOf == "":
 		return pressing{gate: s.LoadOf}
 	case s.Wait == 0:
-		return pressing{s.WaitOf, time.Duration(DefaultShedWait)}
+		return pressing{s.WaitOf, time.Duration(defaultShedWait)}
 	}
 	return pressing{s.WaitOf, time.Duration(s.Wait)}
 }

@@ -247,7 +247,7 @@ func TestThePollerLivesOn(t *testing.T) {
 
 		l.Limit, opts.Previous = 30, old
 		next := must(t, limitSpec(l), opts)
-		old.Retire(next)
+		old.Replace(next)
 		old.Close()
 		if next.polled != old.polled {
 			t.Error("another poller for the same signals")
@@ -263,7 +263,7 @@ func TestThePollerLivesOn(t *testing.T) {
 		spec.Signals = map[string]SignalSpec{"load": {Interval: Duration(time.Second)}}
 		opts.Previous = next
 		last := must(t, spec, opts)
-		next.Retire(last)
+		next.Replace(last)
 		if last.polled == next.polled || next.Signals()[0].State != signal.Closed {
 			t.Errorf("after another interval the old poller is %v", next.Signals()[0])
 		}
@@ -287,7 +287,7 @@ func TestThePollerOutlivesARetiringGate(t *testing.T) {
 		old := must(t, limitSpec(LimitSpec{Limit: 1, Signals: []string{"load"}}), Options{Signals: loadOf(dialled(0))})
 		time.Sleep(time.Second)
 		next := must(t, Spec{}, Options{Previous: old})
-		old.Retire(next)
+		old.Replace(next)
 		if s := old.Signals()[0]; s.State != signal.Fresh {
 			t.Errorf("at once: %v", s)
 		}

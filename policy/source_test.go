@@ -106,7 +106,7 @@ func TestReloadStormWithSignals(t *testing.T) {
 			spec.Signals = map[string]SignalSpec{"hangs": {Interval: Duration(time.Duration(1+n) * time.Millisecond)}}
 			next := must(t, spec, Options{Signals: signals, Previous: p})
 			if p != nil {
-				p.Retire(next)
+				p.Replace(next)
 			}
 			p = next
 			if permit, err := p.Gate("api").TryAdmit(weir.Work{}); err == nil {

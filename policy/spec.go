@@ -403,8 +403,8 @@ type ShedSpec struct {
 	Resalt Duration `json:"resalt,omitempty" default:"1h" min:"0s" minus1:"for ever"`
 }
 
-// DefaultShedWait is [ShedSpec].Wait where it is left out: DAGOR's.
-const DefaultShedWait = Duration(20 * time.Millisecond)
+// defaultShedWait is [ShedSpec].Wait where it is left out, as in DAGOR.
+const defaultShedWait = Duration(20 * time.Millisecond)
 
 // ThresholdsSpec are the pressures from which each priority is refused. Defaults:
 // 0.75, 0.90, 0.95 and 1, where everything is.

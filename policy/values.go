@@ -107,10 +107,6 @@ func (d *Duration) UnmarshalJSON(data []byte) error {
 	return d.UnmarshalText([]byte(s))
 }
 
-// LimitPattern is a regular expression for what ParseLimit reads, for schemas. It
-// knows form only.
-const LimitPattern = `^ *[0-9.]+(e[0-9]+)? *(/ *[0-9a-zµ.]+( *,? *burst +[0-9.]+(e[0-9]+)?)?|a +(hour|day|week|month)( *,? *[A-Za-z0-9_+/-]+)?) *$`
-
 // ParseLimit reads a limit as people write it, and as quota.Window prints it:
 //
 //	10/s                      10 a second, and as many at once
@@ -119,7 +115,7 @@ const LimitPattern = `^ *[0-9.]+(e[0-9]+)? *(/ *[0-9a-zµ.]+( *,? *burst +[0-9.]
 //	5000 a day                all at once at midnight, UTC; hour, week and month too
 //	5000 a day Europe/Berlin  at midnight there
 //
-// The error says what is wrong and, after "; ", what to write instead.
+// The error is a [Fault].
 func ParseLimit(text string) (quota.Window, error) {
 	if len(text) > longestLimit {
 		return quota.Window{}, fault.New(fmt.Sprintf("%d bytes are no limit", len(text)), "write for instance 10/s burst 20")

@@ -141,7 +141,7 @@ func TestWords(t *testing.T) {
 	}
 	// Every word that is offered compiles.
 	for _, controller := range Controllers() {
-		for _, order := range Orders() {
+		for _, order := range []string{"adaptive", "fifo", "lifo", "edf"} {
 			compile(t, limitSpec(with(controller, LimitSpec{Limit: 25, Queue: QueueSpec{Order: order}})), Options{})
 		}
 	}

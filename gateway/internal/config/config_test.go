@@ -184,7 +184,7 @@ func TestWords(t *testing.T) {
 		}
 	}
 	f("limit: {controller: %s}", policy.Controllers())
-	f("limit: {queue: {order: %s}}", policy.Orders())
+	f("limit: {queue: {order: %s}}", []string{"adaptive", "fifo", "lifo", "edf"})
 	f("limit: {signals: [%s]}", policy.SignalKinds())
 	for _, m := range policy.Modes() {
 		f("mode: %s", []string{string(m)})

@@ -74,7 +74,7 @@ func (d *desk) reload(spec policy.Spec) {
 	d.Adopt(plan, p)
 	d.policy = p
 	if prev != nil {
-		prev.Retire(p)
+		prev.Replace(p)
 	}
 }
 

@@ -290,7 +290,7 @@ type retiring struct {
 }
 
 // longestRetirement is after how long the gates of a retired policy have closed by
-// themselves; see [policy.Policy.Retire].
+// themselves; see [policy.Policy.Replace].
 const longestRetirement = 30 * time.Second
 
 // retire closes what only prev uses, once nothing can be in progress in it. It remembers
@@ -309,7 +309,7 @@ func (st *state) retire(next *state) {
 	if next == nil {
 		next = new(state)
 	}
-	st.policy.Retire(next.policy)
+	st.policy.Replace(next.policy)
 	for name, u := range st.upstreams {
 		u.Retire(next.upstreams[name])
 	}
