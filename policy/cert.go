@@ -1,8 +1,6 @@
 package policy
 
 import (
-	"github.com/weir-go/weir/internal/fault"
-
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/hex"
@@ -10,6 +8,8 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/weir-go/weir/internal/fault"
 )
 
 // certNames are what a source, or one of IdentitySpec.TrustedCerts, can name of a
@@ -17,9 +17,8 @@ import (
 // case, and cn.
 var certNames = []string{"uri", "dns", "subject", "cn", "hash"}
 
-// certificateOf returns the certificate by which the peer has proved who it is,
-// nil if it has not. Only what the TLS server has verified counts: a certificate
-// that was merely sent proves nothing.
+// certificateOf returns the verified certificate of the peer, nil if there is none. A certificate
+// that was sent but not verified proves nothing.
 func certificateOf(r *http.Request) *x509.Certificate {
 	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 || len(r.TLS.VerifiedChains[0]) == 0 {
 		return nil
@@ -58,9 +57,9 @@ func commonNames(cert *x509.Certificate) []string {
 	return all
 }
 
-// certName returns whom a certificate names, empty if nobody. Of DNS names the
-// first counts. Several URIs or common names are nobody's word: SPIFFE allows one
-// URI, and programs differ on which of several is meant.
+// certName returns the name in a certificate, empty if there is none. The first DNS name counts.
+// Several URIs or common names count as none: SPIFFE allows one URI, and programs differ on which of
+// several is meant.
 func certName(cert *x509.Certificate, what string) string {
 	names := namesIn(cert, what)
 	switch {
@@ -79,8 +78,8 @@ type certPattern struct {
 	part bool // name is only the beginning of a URI, or the end of a DNS name
 }
 
-// matches reports whether the pattern holds for cert. A certificate is everybody
-// whom its DNS names name, and whom any other kind names only if there is one.
+// matches reports whether the certificate matches the pattern. Any DNS name of it may match; of
+// other names there must be exactly one.
 func (p *certPattern) matches(cert *x509.Certificate) bool {
 	switch p.what {
 	case "":
@@ -109,9 +108,9 @@ func (p *certPattern) matchesName(name string) bool {
 	return ok && rest != "" && !leavesPath(rest)
 }
 
-// leavesPath reports whether the rest of a URI has a dot segment, plain or escaped:
-// what the star stands for must lie below what is before it, and "edge/../cart" is
-// "cart" to who reads URIs so. SPIFFE forbids them, but not every authority looks.
+// leavesPath reports whether the rest of a URI has a dot segment, plain or escaped. What the star
+// stands for must lie below what is before it, but some programs read "edge/../cart" as "cart".
+// SPIFFE forbids dot segments, but not every authority checks.
 func leavesPath(rest string) bool {
 	path, _, _ := strings.Cut(rest, "?")
 	for segment := range strings.SplitSeq(path, "/") {

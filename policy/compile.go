@@ -56,8 +56,8 @@ func Compile(spec Spec, opts Options) (*Policy, error) {
 	return p, nil
 }
 
-// compiler is one Compile: check reads the spec, make makes gates, adopt prefers
-// those that live, link joins routes and gates.
+// compiler is one Compile: check reads the spec, make makes gates, adopt keeps those that live, link
+// connects routes and gates.
 type compiler struct {
 	fault.List
 	spec   *Spec
@@ -113,8 +113,8 @@ func (c *compiler) checkWord(at fault.Path, what, word string, known []string) b
 // priorities are the words for weir.Priority, least important first.
 var priorities = []string{"background", "normal", "high", "critical"}
 
-// make makes a gate for every name, whether or not one is going to be adopted:
-// settings that a new mechanism takes, a live one takes too.
+// make makes a gate for every name, also for those that will be adopted. Settings that a new
+// mechanism accepts, a live one accepts too.
 func (c *compiler) make(names []string) map[string]*Gate {
 	made := make(map[string]*Gate, len(names))
 	for _, name := range names {
@@ -154,8 +154,8 @@ func (c *compiler) newMechanism(name string) (mechanism, error) {
 	return orNone(limit.New(cfg))
 }
 
-// kindOf names the mechanism of a gate, and whatever about it cannot be changed
-// while it lives: a gate of another kind does not take over.
+// kindOf names the mechanism of a gate and what about it cannot change while it lives. A gate of
+// another kind is not adopted.
 func kindOf(g *GateSpec) string {
 	switch {
 	case g.Shed != nil:
@@ -174,7 +174,7 @@ func kindOf(g *GateSpec) string {
 	return "limit"
 }
 
-// mechanism is what a Gate asks.
+// mechanism is what decides in a Gate.
 type mechanism interface {
 	weir.Gate
 	weir.TryAdmitter
@@ -191,7 +191,7 @@ type learner interface {
 	Restore(control.State)
 }
 
-// drainer is a mechanism that permits are held of.
+// drainer is a mechanism that gives permits for a while.
 type drainer interface {
 	Drain(ctx context.Context) error
 }
@@ -204,9 +204,8 @@ func orNone[M mechanism](m M, err error) (mechanism, error) {
 	return m, nil
 }
 
-// adopt replaces new gates by live ones that take up the new settings. A gate
-// that cannot, because somebody has closed it or it is of another kind, stays
-// behind.
+// adopt replaces new gates by live ones that take the new settings. A live gate that is closed or of
+// another kind is not adopted.
 func (c *compiler) adopt(made map[string]*Gate) map[string]*Gate {
 	for name, g := range made {
 		live := c.live(name)
@@ -254,9 +253,8 @@ func (c *compiler) reconfigure(live mechanism, name string) error {
 	return live.(*limit.Limiter).Reconfigure(cfg)
 }
 
-// link sets what a Gate itself keeps and builds the chains of the routes. Routes
-// with the same gates share one chain, so that a permit of one covers a nested
-// call on the other.
+// link sets what a Gate itself keeps, and builds the chains of the routes. Routes with the same
+// gates share one chain, so a permit of one covers a nested call on the other.
 func (c *compiler) link(p *Policy) {
 	for name, g := range p.gates {
 		spec := c.spec.Gates[name]
@@ -292,8 +290,8 @@ func chainOf(gates []*Gate, earlier []*Route) weir.Gate {
 	return weir.All(chain...)
 }
 
-// hooks are those that the mechanisms call. Rejected is left to the Gate: only it
-// knows what is carried out.
+// hooks are the hooks of the mechanisms. The Gate calls Rejected itself: only it knows what is
+// enforced.
 func (c *compiler) hooks() weir.Hooks {
 	h := c.opts.Hooks
 	h.Rejected = nil

@@ -12,8 +12,8 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// charging says where a route's work brings its cost, and its answers what the work
-// has really cost. Empty names mean nowhere.
+// charging says in which headers requests bring the cost of a route's work, and answers its real
+// cost. An empty name means none.
 type charging struct {
 	from, settle string // headers, in canonical form
 	keep         bool   // the answer's goes on to the client
@@ -24,17 +24,16 @@ type charging struct {
 // longestNumber bounds the text of a number.
 const longestNumber = 64
 
-// largestCost is what a larger one counts as: no quota holds more, and up to there a
-// float64 tells one token from the next. What slots it is to a gate with a limit is
-// clamped where that is asked.
+// largestCost bounds costs. No quota holds more, and up to there a float64 tells one token from the
+// next. A gate with a limit clamps it to its slots itself.
 const largestCost = int64(quota.MaxTokens)
 
-// noCost is a cost that every gate which charges one refuses.
+// noCost is a cost that every gate refuses.
 const noCost = -1
 
-// charge gives w the cost that the request brings, if it brings one. One that cannot be
-// read is no bill: to guess it would be too cheap for somebody. Where only slots are
-// taken, the route's own is as good.
+// charge sets w.Cost to the cost that the request brings, if it brings one. If a quota would charge
+// a cost that cannot be read, the work gets noCost: any guess could be too cheap. If only slots are
+// taken, the cost of the route stays.
 func (c *charging) charge(w *weir.Work, r *http.Request) {
 	if c.from == "" {
 		return
@@ -51,10 +50,10 @@ func (c *charging) charge(w *weir.Work, r *http.Request) {
 	}
 }
 
-// greatest reads the lines of a header that says a cost, which proxies may have joined
-// with commas: the largest number in them that is at least least. So what a client adds
-// to the line of a proxy makes its request dearer, never cheaper. It reports whether
-// there is one, and whether there is something else. An empty line says nothing.
+// greatest returns the largest number of at least least in the lines of a cost header, which proxies
+// may have joined with commas. So a client that adds to the line of a proxy makes its request
+// dearer, never cheaper. said reports whether there is such a number, bad whether there is anything
+// else. An empty line is neither.
 func greatest(lines []string, least int64) (units int64, said, bad bool) {
 	for _, line := range lines {
 		for text := range strings.SplitSeq(line, ",") {
@@ -88,10 +87,10 @@ func parseUnits(text string) (int64, bool) {
 	return min(n, largestCost), true
 }
 
-// Settle reads from the header of an answer, or from its trailer, what a piece of the
-// route's work has really cost, and takes it out unless the client is to see it. It reports false if
-// the route does not look, or the answer does not say: then what the work was
-// admitted with stays. Whoever gets a cost hands it to [Policy.SetCost].
+// Settle returns the real cost of a piece of the route's work, from the header of the answer or from
+// its trailer. It deletes the header unless the client is to see it. It reports false if the route
+// names no header or the answer has no number; then the cost at admission stays. Hand the cost to
+// [Policy.SetCost].
 func (rt *Route) Settle(answer http.Header) (units int64, ok bool) {
 	if rt == nil || rt.charging.settle == "" {
 		return 0, false
@@ -111,8 +110,8 @@ func (rt *Route) Settle(answer http.Header) (units int64, ok bool) {
 	return units, ok
 }
 
-// SetCost tells the gates what a piece of work has really cost, but for those that count
-// requests: set is [weir.Permit.SetCost] of its permit.
+// SetCost tells the gates what a piece of work has really cost, except those that count requests.
+// set is [weir.Permit.SetCost] of its permit.
 func (p *Policy) SetCost(set func(gate string, units int64), units int64) {
 	if p.costed == nil {
 		set("", units)
@@ -123,13 +122,13 @@ func (p *Policy) SetCost(set func(gate string, units int64), units int64) {
 	}
 }
 
-// countsRequests reports whether each piece of work is one to the gate.
+// countsRequests reports whether every piece of work costs 1 at the gate.
 func (g *GateSpec) countsRequests() bool {
 	return g.Limit != nil && g.Limit.Count == "requests" || g.Quota != nil && g.Quota.Count == "requests"
 }
 
-// costed names the gates that are told what work has cost where a limit is not to be; a
-// quota that counts requests knows by itself.
+// costed returns the gates that take a real cost, nil if all may be told. It matters for limits
+// only: a quota that counts requests ignores costs by itself.
 func (c *compiler) costed(names []string) []string {
 	costed, some := []string{}, false
 	for _, name := range names {
@@ -172,8 +171,7 @@ func (c *compiler) checkCharging(at fault.Path, r *RouteSpec) charging {
 	return ch
 }
 
-// bills reports whether the gate is a quota that counts what work costs, and refuses by
-// it.
+// bills reports whether the gate is a quota that charges costs and enforces its refusals.
 func (c *compiler) bills(gate string) bool {
 	g := c.spec.Gates[gate]
 	return g.Quota != nil && g.Quota.Count != "requests" && !g.Quota.Permissive && g.Mode.level() == enforcing
@@ -195,15 +193,14 @@ func (c *compiler) checkCostSource(at fault.Path, text string) string {
 	return ""
 }
 
-// An operation that takes many requests, an export page by page, keeps out those
-// that take one. Whoever makes the requests counts them, in a header that trusted
-// peers pass on, and a route says from how many admissions on the operation's work
-// is demoted: MongoDB's execution control does the same with the admissions of an
-// operation, and tells other servers in the metadata of its requests. See
-// [weir.Operation] for work that asks a gate in the same process.
+// An operation of many requests, such as an export page by page, can keep out operations of one
+// request. Whoever sends the requests counts them in a header, which trusted peers pass on. A route
+// says after how many admissions the work becomes background work. MongoDB's execution control does
+// the same with the admissions of an operation. [weir.Operation] is the same for work that asks a
+// gate in the same process.
 
-// admissionsOf returns how often the operation that r is part of has been admitted
-// before, 0 if nobody who is trusted says. It reports false for what is no count.
+// admissionsOf returns how often the operation of r has been admitted before, 0 if nobody who is
+// trusted says. It reports false if the header is no count.
 func (p *Policy) admissionsOf(r *http.Request, trusted bool) (int64, bool) {
 	if p.admissions == "" || !trusted {
 		return 0, true
@@ -216,8 +213,8 @@ func (p *Policy) admissionsOf(r *http.Request, trusted bool) (int64, bool) {
 	return min(n, limit.MaxLimit), ok
 }
 
-// demote makes w background work if its operation has been admitted as often as the
-// route puts up with.
+// demote turns w into background work if its operation has been admitted as often as the route
+// allows.
 func (p *Policy) demote(rt *Route, w *weir.Work, r *http.Request, trusted bool) {
 	if rt == nil || rt.demoteAfter == 0 || w.Exempt || w.Priority <= weir.Background || w.Priority >= weir.Critical {
 		return
@@ -264,7 +261,7 @@ func (c *compiler) checkAdmissions(p *Policy) {
 	}
 }
 
-// claimed returns the headers that say something else.
+// claimed returns the headers that have another meaning already.
 func (c *compiler) claimed(p *Policy) (names []string) {
 	for _, s := range p.identity.sources() {
 		if s.kind == headerSource {

@@ -42,14 +42,13 @@ type Gate struct {
 	refused  counters // what was refused, by reason
 	observed counters // what would have been refused
 
-	// retire is how long to keep the gate open once no policy sends it work:
-	// longer than anybody waits in it.
+	// retire is how long the gate stays open after the last policy that uses it: longer than anybody
+	// waits in it.
 	retire atomic.Int64
 	closed atomic.Bool
 }
 
-// gateHooks are the hooks that the Gate calls itself, because only it knows
-// whether a refusal is carried out.
+// gateHooks are the hooks that the Gate itself calls. Only it knows whether a refusal is enforced.
 type gateHooks struct {
 	rejected, observed func(weir.Work, *weir.Rejection)
 }
@@ -154,10 +153,9 @@ func (g *Gate) Predict(ctx context.Context, w weir.Work) *weir.Rejection {
 	return f.Predict(ctx, w)
 }
 
-// Offer is TryAdmit for a caller who has other gates to ask: it reports whether
-// there was room. A no is not counted as a refusal and no hook hears of it,
-// because nobody has been refused yet. A gate in observe mode says no where it
-// would refuse; ask Admit then.
+// Offer is TryAdmit for a caller who has other gates to ask. It reports whether there was room. A no
+// counts as no refusal, and no hook hears of it. A gate in observe mode says no where it would
+// refuse; call Admit then.
 func (g *Gate) Offer(w weir.Work) (weir.Permit, bool) {
 	if level(g.level.Load()) == off {
 		return weir.Permit{}, true
@@ -188,8 +186,8 @@ func (g *Gate) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit, 
 	return p, waiter, err
 }
 
-// price makes of a cost, which may be in tokens, of which a quota may hold 10^15, what it
-// is to this gate.
+// price converts w.Cost to the unit of this gate: tokens as they are, 1 if the gate counts requests,
+// else slots, at most limit.MaxLimit.
 func (g *Gate) price(w *weir.Work) {
 	switch {
 	case g.tokens || w.Cost == 0:
@@ -200,7 +198,7 @@ func (g *Gate) price(w *weir.Work) {
 	}
 }
 
-// observe asks without enforcing.
+// observe asks the mechanism, but does not enforce its refusal.
 func (g *Gate) observe(w weir.Work) weir.Permit {
 	p, err := g.mechanism.TryAdmit(w)
 	if err == nil {
@@ -245,7 +243,7 @@ func (g *Gate) close() {
 	}
 }
 
-// closeLater ends the gate when nobody can be waiting in it any more.
+// closeLater closes the gate once nobody can be waiting in it.
 func (g *Gate) closeLater() *time.Timer {
 	return time.AfterFunc(time.Duration(g.retire.Load()), g.close)
 }
@@ -279,9 +277,8 @@ func (g *Gate) Pools() Pools {
 	return p
 }
 
-// Parts returns the pools of a gate that has one for reads and one for writes for all
-// work together, by the words read and write; nil for any other gate, and before the
-// first work.
+// Parts returns the pools for reads and for writes of a gate that has them for all work together, by
+// the words read and write. It is nil for any other gate, and before the first work.
 func (g *Gate) Parts() map[string]weir.Snapshot {
 	l := g.Limiters()
 	if l == nil {

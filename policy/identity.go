@@ -54,8 +54,8 @@ type identity struct {
 	ignored      *ignored
 }
 
-// ignored counts what was sent and not understood. It is shared by the policies
-// that follow each other.
+// ignored counts values that were sent and not understood. The policies that replace each other
+// share it.
 type ignored struct{ priorities, timeouts, costs, settled, admissions, demoted atomic.Uint64 }
 
 // Ignored counts what requests brought and was not understood.
@@ -116,15 +116,14 @@ func (id *identity) trustsPeer(r *http.Request) bool {
 	return id.trusts(peerAddr(r.RemoteAddr)) || len(id.trustedCerts) > 0 && id.trustsCert(certificateOf(r))
 }
 
-// claimed reports whether the source is what a peer says in a header.
+// claimed reports whether a peer says the identity in a header.
 func (s source) claimed() bool { return s.kind == headerSource || s.kind == hostSource }
 
 // longestWord bounds the words for priorities.
 const longestWord = 64
 
-// classOf returns the priority that a request brings, false if it brings none
-// that is trusted and understood. What a trusted peer sends and is not understood
-// is counted.
+// classOf returns the priority that a request brings. It reports false if there is none that is
+// trusted and known. Unknown words from trusted peers are counted.
 func (id *identity) classOf(a *asker) (weir.Priority, bool) {
 	switch s := id.priority; {
 	case s.kind == constSource:
@@ -193,9 +192,9 @@ func (a *asker) name(origin netip.Addr) string {
 	return peerName(origin, "")
 }
 
-// single returns the value of a header that was sent once, or several times
-// with the same value. Different values are nobody's word: a proxy that adds
-// its own line without taking away the client's would let the client choose.
+// single returns the value of a header that was sent once, or several times with the same value.
+// Different values count as none: a proxy that adds its own line without removing the client's would
+// let the client choose.
 func single(values []string) string {
 	if len(values) == 0 {
 		return ""
@@ -208,7 +207,7 @@ func single(values []string) string {
 	return strings.TrimSpace(values[0])
 }
 
-// bounded returns s, or its hash if s is not fit to be kept.
+// bounded returns s, or its hash if s is too long or cannot be printed.
 func bounded(s string) string {
 	if len(s) <= MaxIdentity && utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl) {
 		return s
@@ -230,12 +229,11 @@ func (p *Policy) TrustsNetwork(addr netip.Addr) bool {
 	return p.identity.trusts(addr.Unmap().WithZone(""))
 }
 
-// originOf returns the address that a request comes from as far as trust reaches:
-// the peer's, or behind trusted peers the rightmost address in X-Forwarded-For
-// that is not trusted itself. What stands to the left of that one was written by
-// nobody who is trusted. Where everybody is trusted it is the first of them, and
-// what is no address ends the way back at whoever wrote it. named is false if only
-// trusted addresses were met: they pass on what others ask.
+// originOf returns the address that a request comes from, as far as trust reaches. That is the
+// peer's address, or behind trusted peers the rightmost untrusted address in X-Forwarded-For: nobody
+// who is trusted wrote what stands to the left of it. If all addresses are trusted, it is the first
+// one. An entry that is no address ends the search at whoever wrote it. named is false if only
+// trusted addresses were found: they pass on what others ask.
 func (id *identity) originOf(a *asker) (origin netip.Addr, named bool) {
 	peer := a.peer
 	if !a.trusted {
@@ -292,12 +290,12 @@ func peerAddr(remote string) netip.Addr {
 	return addr.Unmap().WithZone("")
 }
 
-// peerBits is how much of an IPv6 address names a peer: a host, or a whole
-// home, is given a /64, and could otherwise be 2^64 peers.
+// peerBits is the part of an IPv6 address that names a peer. A host, or a whole home, has a /64 and
+// could otherwise be 2^64 peers.
 const peerBits = 64
 
-// peerName returns what an address is called: itself if it is IPv4, or the /64
-// network of an IPv6 address. remote is the text it may have been read from.
+// peerName returns the name of an address: itself if it is IPv4, else its /64 network. remote is the
+// text that it may have been read from.
 func peerName(addr netip.Addr, remote string) string {
 	switch {
 	case addr.Is4():
@@ -423,8 +421,8 @@ func (c *compiler) checkSource(at fault.Path, text string) source {
 	return source{}
 }
 
-// sourceSuggestion says what to write instead of word, which is no source: the
-// source that it nearly is, or header: before what can only be a header's name.
+// sourceSuggestion says what to write instead of word, which is no source: the nearest source, or
+// header: before what can only be the name of a header.
 func sourceSuggestion(word string) string {
 	if n := fault.Nearest(word, sources); n != "" {
 		return "did you mean " + n + "? " + sourceForms

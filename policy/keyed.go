@@ -12,8 +12,7 @@ import (
 	"github.com/weir-go/weir/limit"
 )
 
-// byLatency are the controllers that learn from service times, of which one key
-// shows too few.
+// byLatency are the controllers that learn from service times. One key shows too few of those.
 var byLatency = []string{"knee", "aimd", "vegas", "gradient2"}
 
 // checkEach checks a limit for each key.
@@ -36,8 +35,8 @@ func (c *compiler) checkEach(at fault.Path, g *GateSpec) {
 	}
 }
 
-// checkIdleWeights refuses weights of those of whom each has a pool of its own:
-// nobody else waits there.
+// checkIdleWeights refuses weights of users or tenants if each of them has a pool of its own: nobody
+// else waits there.
 func (c *compiler) checkIdleWeights(at fault.Path, by string, w *WeightsSpec) {
 	for who, weights := range map[string]map[string]float64{"user": w.Users, "tenant": w.Tenants} {
 		if who == by && len(weights) > 0 {
@@ -156,8 +155,8 @@ const (
 	OwnKeyBytes = 64 << 10
 )
 
-// ownHooks are those of one limiter among several of a gate. A change of its limit is
-// told to nobody: it would be told under the name of them all.
+// ownHooks are the hooks of one limiter among several of a gate. They do not hear of a changed
+// limit: it would be reported under the name of all of them.
 func (c *compiler) ownHooks() weir.Hooks {
 	h := c.hooks()
 	h.LimitChanged = nil
@@ -181,8 +180,8 @@ func (l *LimitSpec) pinned(n int64) *LimitSpec {
 	return &LimitSpec{Controller: "fixed", Limit: n, Signals: l.Signals, Queue: l.Queue, Exempt: l.Exempt, RefuseOversize: l.RefuseOversize}
 }
 
-// quarter is how many of the places of all keys the room of one limiter has: well
-// below half of them, where priorities would count no more (keyed.AdaptiveConfig).
+// quarter is the share of one limiter in the places of all keys. It is well below a half, above
+// which priorities would no longer count (keyed.AdaptiveConfig).
 func quarter(places int) int {
 	switch {
 	case places < 0:
@@ -193,9 +192,8 @@ func quarter(places int) int {
 	return max(1, places/4)
 }
 
-// A limit may be two, one for reads and one for writes, which probing sizes together:
-// see ProbeSpec.ReadWrite. Alone it is one pair for all work, with each a pair for
-// each key.
+// A limit may be two limits, one for reads and one for writes, which probing sizes together
+// (ProbeSpec.ReadWrite). Alone it is one pair for all work; with each it is a pair for each key.
 
 // readWrite is the kind of a gate with a pool for reads and one for writes, for all
 // keys together.

@@ -13,9 +13,9 @@ import (
 	"github.com/weir-go/weir/internal/setting"
 )
 
-// Route is a compiled route: what it matches, the chain of gates its work goes
-// through, and what its work is like. A Route is immutable; the gates in it are
-// live. The nil Route, which work has that matches none, is empty.
+// Route is a compiled route: its patterns, its chain of gates, and what its work is like. A Route
+// does not change; its gates are live. The nil Route is empty: it is the route of work that matches
+// none.
 type Route struct {
 	name     string
 	upstream string
@@ -96,8 +96,8 @@ func (rt *Route) Timeout() time.Duration {
 	return rt.timeout
 }
 
-// writes reports whether a request of the route changes something: as the route
-// says, else by its method, of which RFC 9110 (section 9.2.1) calls some safe.
+// writes reports whether a request changes something: as the route says, else by its method (RFC
+// 9110, section 9.2.1, calls some methods safe).
 func (rt *Route) writes(method string) bool {
 	if rt != nil && rt.access != "" {
 		return rt.work.Write
@@ -180,7 +180,7 @@ func (c *compiler) checkChain(at fault.Path, r *RouteSpec) {
 	}
 }
 
-// patterns are the ones registered so far, with the places they stand at.
+// patterns are those registered so far, with their paths in the spec.
 type patterns struct {
 	matcher *matcher
 	earlier []string

@@ -98,7 +98,7 @@ func (c *compiler) shedConfig(name string) shed.Config {
 	return cfg
 }
 
-// of returns the gate whose load the spec goes by, the zero value if none.
+// of returns the gate whose load or wait is the pressure, the zero value if none.
 func (s *ShedSpec) of() pressing {
 	switch {
 	case s.WaitOf == "":
@@ -109,8 +109,8 @@ func (s *ShedSpec) of() pressing {
 	return pressing{s.WaitOf, time.Duration(s.Wait)}
 }
 
-// pressing says which gate is a pressure, and how: by its load, or with a wait by
-// what a newcomer waits there over that.
+// pressing says which gate is the pressure: its load, or if wait is set, the expected wait of a
+// newcomer over wait.
 type pressing struct {
 	gate string
 	wait time.Duration
@@ -132,7 +132,7 @@ func (s *ShedSpec) config() shed.Config {
 	return cfg
 }
 
-// load is the pressure of a gate that is known only when all gates are.
+// load is the pressure of another gate, which is known only when all gates exist.
 type load struct {
 	of atomic.Pointer[func() (float64, bool)]
 }
@@ -144,7 +144,7 @@ func (l *load) pressure() (float64, bool) {
 	return 0, false
 }
 
-// load returns the one load for all who go by it.
+// load returns the load of a gate, the same one for all who go by it.
 func (c *compiler) load(of pressing) *load {
 	if c.loads == nil {
 		c.loads = map[pressing]*load{}
@@ -155,7 +155,7 @@ func (c *compiler) load(of pressing) *load {
 	return c.loads[of]
 }
 
-// linkLoads says which gates the loads are of.
+// linkLoads connects the loads to their gates.
 func (c *compiler) linkLoads(gates map[string]*Gate) {
 	for of, l := range c.loads {
 		pressure := shed.LoadOf(gates[of.gate])

@@ -2,12 +2,17 @@ package policy
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"net/http"
 	"net/url"
+	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -159,7 +164,7 @@ func (r *reading) check(name string, spec SignalSpec) error {
 	return faults.Err("")
 }
 
-// reading is what a policy knows of something that a signal can read.
+// reading is one kind of signal that a policy can read.
 type reading struct {
 	word string
 	keys []string // settings of SignalSpec that mean something to it
@@ -243,7 +248,7 @@ func (c *compiler) reads(name string) (reading, bool) {
 	return readings[i], true
 }
 
-// watch returns how the signal of that name is polled.
+// watch returns how to poll the signal of that name.
 func (r *reading) watch(name string, spec SignalSpec) (signal.Watch, error) {
 	s, err := r.make(spec)
 	if err != nil {
@@ -269,8 +274,7 @@ func (r *reading) watch(name string, spec SignalSpec) (signal.Watch, error) {
 	return w, nil
 }
 
-// polled is the poller of a policy. The next policy goes on with it if it wants
-// the same signals.
+// polled is the poller of a policy. The next policy keeps it if it wants the same signals.
 type polled struct {
 	*signal.Poller
 	specs    map[string]SignalSpec
@@ -286,8 +290,7 @@ func sameSignal(a, b signal.Signal) bool {
 	return reflect.ValueOf(a).Comparable() && a == b
 }
 
-// poll starts to poll the signals that gates go by, or goes on with the poller of
-// the policy in force.
+// poll starts to poll the signals that gates go by, or keeps the poller of the policy in force.
 func (c *compiler) poll(p *Policy) {
 	names := c.signalNames()
 	if len(names) == 0 {
@@ -352,8 +355,8 @@ func (l *LimitSpec) sources() []string {
 	return l.Signals
 }
 
-// lagSignal is the signal whose value is a lag and no pressure, empty if the
-// controller needs none.
+// lagSignal is the signal whose value is a lag, not a pressure. It is empty if the controller needs
+// none.
 func (l *LimitSpec) lagSignal() string {
 	switch l.Controller {
 	case "lag":
@@ -364,7 +367,7 @@ func (l *LimitSpec) lagSignal() string {
 	return ""
 }
 
-// chosen is the part of a source that one gate goes by.
+// chosen is the part of a source that one gate reads.
 type chosen struct {
 	from  control.Source
 	names []string
@@ -394,10 +397,109 @@ func (g *GateSpec) sources() []string {
 	return nil
 }
 
-// sourceOf returns the part of the readings that a gate goes by, nil for none.
+// sourceOf returns the readings of the named signals, nil for none.
 func (c *compiler) sourceOf(names []string) control.Source {
 	if len(names) == 0 {
 		return nil
 	}
 	return chosen{c.source, names}
+}
+
+// maxDocument bounds what is read from a file or an answer for one number.
+const maxDocument = 64 << 10
+
+// numberClient reads numbers from servers. It follows no redirects: the server could choose what
+// else this machine asks. A header may be no longer than a body.
+var numberClient = &http.Client{
+	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	Transport: &http.Transport{
+		Proxy: http.ProxyFromEnvironment, MaxResponseHeaderBytes: maxDocument, IdleConnTimeout: time.Minute,
+	},
+}
+
+// fromFile reads the number that a file holds. A pipe is refused, because opening
+// one waits for whoever writes to it, possibly for ever.
+func (s SignalSpec) fromFile(context.Context) (float64, error) {
+	switch info, err := os.Stat(s.Path); {
+	case err != nil:
+		return 0, err
+	case !info.Mode().IsRegular():
+		return 0, fmt.Errorf("%s is no regular file (%s)", s.Path, info.Mode())
+	}
+	f, err := os.Open(s.Path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	return numberIn(f, s.Field)
+}
+
+// fromHTTP asks a server for a number.
+func (s SignalSpec) fromHTTP(ctx context.Context) (float64, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL, nil)
+	if err != nil {
+		return 0, err
+	}
+	res, err := numberClient.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return 0, fmt.Errorf("the answer is %s, not 200 OK", res.Status)
+	}
+	return numberIn(res.Body, s.Field)
+}
+
+// numberIn returns the number that the text is, or the one at field in the JSON
+// that it is.
+func numberIn(r io.Reader, field string) (float64, error) {
+	data, err := io.ReadAll(io.LimitReader(r, maxDocument+1))
+	switch {
+	case err != nil:
+		return 0, err
+	case len(data) > maxDocument:
+		return 0, fmt.Errorf("longer than %d bytes", maxDocument)
+	case field == "":
+		return parseNumber(strings.TrimSpace(string(data)))
+	}
+	var v any
+	if err := json.Unmarshal(data, &v); err != nil {
+		return 0, fmt.Errorf("no JSON: %w", err)
+	}
+	for step := range strings.SplitSeq(field, ".") {
+		if v, err = stepInto(v, step); err != nil {
+			return 0, fmt.Errorf("field %s: %w", field, err)
+		}
+	}
+	switch v := v.(type) {
+	case float64:
+		return v, nil
+	case string:
+		return parseNumber(v)
+	}
+	return 0, fmt.Errorf("field %s: holds no number", field)
+}
+
+// stepInto returns the value under a key of an object, or at an index of a list.
+func stepInto(v any, step string) (any, error) {
+	switch v := v.(type) {
+	case map[string]any:
+		if in, ok := v[step]; ok {
+			return in, nil
+		}
+	case []any:
+		if i, err := strconv.Atoi(step); err == nil && i >= 0 && i < len(v) {
+			return v[i], nil
+		}
+	}
+	return nil, fmt.Errorf("there is no %q", step)
+}
+
+func parseNumber(text string) (float64, error) {
+	v, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%.40q is no number", text)
+	}
+	return v, nil
 }
