@@ -1,12 +1,13 @@
-// Package integration runs the built gateway in front of servers that are not
-// ours: Debian's nginx, for the protocol and for speed, and gunicorn with a
-// fixed number of sync workers, which is a pool of known capacity. Load comes
-// from vegeta, whose attacks are open loops: they keep their rate whatever the
-// gateway does. HTTP/2 that the clients of net/http hide, or never speak, goes
-// frame by frame.
+// Package integration tests the built gateway in front of real servers: Debian's nginx, for
+// the protocol and for speed, and gunicorn with a fixed number of sync workers, which is a
+// pool of known capacity. Load comes from vegeta: open loops, which keep their rate whatever
+// the gateway does, and closed ones, which ask as fast as the machine can. HTTP/2 that the
+// clients of net/http never speak is written frame by frame.
 //
-// The tests carry the build tag integration, and `make test` always runs them.
-// It installs the servers first (make parts); one that is missing is a
-// failure, not a skip. Every process runs on loopback, on a free port, in a
-// process group of its own that its test ends.
+// No test fails because the machine is slow. Figures are judged only if work of known length,
+// done in the same seconds without a gateway, took as long as it should.
+//
+// The tests carry the build tag integration, and `make test` always runs them. It installs
+// the servers first (make parts). A missing server is a failure, not a skip. Every process
+// listens on loopback, on a free port, in a process group of its own that its test ends.
 package integration

@@ -106,7 +106,7 @@ func resetStreams(t *testing.T, addr, path string, streams uint32) (conns int) {
 		if c == nil {
 			t.Fatal(err)
 		}
-		last := c.settle()
+		last := c.sync()
 		c.conn.Close()
 		<-c.done
 		for _, f := range c.goAways {
@@ -357,9 +357,9 @@ func (c *h2conn) keep(n int, path string) error {
 	})
 }
 
-// settle waits until the gateway has read everything that was written, or has
+// sync waits until the gateway has read everything that was written, or has
 // ended the connection, and returns the last stream it has taken.
-func (c *h2conn) settle() uint32 {
+func (c *h2conn) sync() uint32 {
 	if c.write(func() { c.framer.WritePing(false, [8]byte{}) }) == nil {
 		select {
 		case <-c.pongs:
@@ -375,7 +375,7 @@ func (c *h2conn) settle() uint32 {
 	return last
 }
 
-// read notes what arrives until the connection ends.
+// read records what arrives until the connection ends.
 func (c *h2conn) read() error {
 	status := make(map[uint32]string)
 	for {

@@ -147,7 +147,7 @@ func TestSmuggling(t *testing.T) {
 	for _, a := range all {
 		before := g.gate(t, "app").Admitted
 		statuses := g.say(t, a.text+"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-		seen := up.take()
+		seen := up.arrived()
 		ok := 0
 		for _, status := range statuses {
 			if status == http.StatusOK {
@@ -200,7 +200,7 @@ type recorder struct {
 	addr string
 
 	mu    sync.Mutex
-	lines []string // the request lines since the last take
+	lines []string // the request lines since the last call of arrived
 	bad   []string
 }
 
@@ -246,8 +246,8 @@ func (up *recorder) serve(c net.Conn) {
 	}
 }
 
-// take returns the request lines since the last take.
-func (up *recorder) take() []string {
+// arrived returns the request lines since the last call.
+func (up *recorder) arrived() []string {
 	up.mu.Lock()
 	defer up.mu.Unlock()
 	lines := up.lines
@@ -398,7 +398,7 @@ func TestSmugglingOverHTTP2(t *testing.T) {
 	for name, fields := range all {
 		before := g.gate(t, "app").Admitted
 		status := g.stream(t, fields, "hello")
-		seen := up.take()
+		seen := up.arrived()
 		admitted := int(g.gate(t, "app").Admitted - before)
 		if len(seen) > 1 || status == "200" && len(seen) != 1 || admitted < len(seen) {
 			t.Errorf("%s: answer %s, %d admitted; the upstream saw %q", name, status, admitted, seen)

@@ -15,15 +15,14 @@ import (
 // recovers.
 var steps = []float64{0.5, 0.9, 2, 3, 0.5}
 
-// account adds seconds up by step of the load.
+// account adds up the seconds of each step of the load.
 type account struct {
 	capacity float64
 	patience time.Duration
 	steps    []stepAccount
 }
 
-// second is what became of the requests that were due in one second, on both
-// sides.
+// second counts what happened to the requests that were due in one second, on both sides.
 type second struct {
 	step    int
 	due     float64 // how many there were to be, on the mean
@@ -35,17 +34,17 @@ type second struct {
 // void reports whether the generator was too late for the second to count. It
 // then counts for neither side.
 func (s *second) void() bool {
-	return s.with.Void() || s.without.Void() || s.unborn(&s.with)+s.unborn(&s.without) > 0
+	return s.with.Void() || s.without.Void() || s.missing(&s.with)+s.missing(&s.without) > 0
 }
 
 // behind is the share of requests that left too late, on the worse side.
 func (s *second) behind() float64 {
-	return max(s.with.Behind(), s.without.Behind(), s.unborn(&s.with), s.unborn(&s.without))
+	return max(s.with.Behind(), s.without.Behind(), s.missing(&s.with), s.missing(&s.without))
 }
 
-// unborn is the share of requests that a generator which stood still had not come
-// to when the account was closed; 0 if as many were offered as chance allows.
-func (s *second) unborn(t *loadgen.Tally) float64 {
+// missing is the share of requests that were due and never sent, because the generator
+// stood still until the account was closed. It is 0 if chance explains what is missing.
+func (s *second) missing(t *loadgen.Tally) float64 {
 	offered := float64(t.Offered)
 	if offered >= max(min(1, s.due), s.due-6*math.Sqrt(s.due)) {
 		return 0
@@ -80,7 +79,7 @@ func (a *account) add(s *second) {
 	st.without.Add(&s.without)
 }
 
-// voided counts the seconds that do not count, and all.
+// voided returns how many seconds are void, and how many there are.
 func (a *account) voided() (void, all int) {
 	for i := range a.steps {
 		void += a.steps[i].void
@@ -106,7 +105,7 @@ func newScreen(o *Options, a *account) *screen {
 	return s
 }
 
-// show takes up the n-th second, from 1.
+// show adds the n-th second, from 1.
 func (s *screen) show(n int, sec *second) {
 	load := s.account.steps[sec.step].load
 	if !s.terminal {
@@ -161,7 +160,7 @@ func redraw(text string, lines int) string {
 	return b.String()
 }
 
-// figures are what a step of the load came to, on both sides.
+// figures are the results of one step of the load, on both sides.
 type figures struct {
 	load          float64
 	seconds       int // that count; 0: none does

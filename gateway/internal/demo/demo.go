@@ -41,9 +41,8 @@ const (
 // patience is when a client leaves, and so when an answer stops being useful.
 const patience = 500 * time.Millisecond
 
-// settling is how long after the last client's patience a second's account is
-// taken for closed.
-const settling = 20 * time.Millisecond
+// closeAfter is how long after its last client's patience the account of a second closes.
+const closeAfter = 20 * time.Millisecond
 
 // Options are the settings of a demo.
 type Options struct {
@@ -155,7 +154,7 @@ func load(ctx context.Context, o *Options, with, without *lane) (*account, error
 	screen := newScreen(o, account)
 	for i := range with.meter.Seconds() {
 		// The last one that was due in this second gives up this much later.
-		final := begin.Add(time.Duration(i+1)*time.Second + patience + settling)
+		final := begin.Add(time.Duration(i+1)*time.Second + patience + closeAfter)
 		if !wait(ctx, time.Until(final)) {
 			break
 		}

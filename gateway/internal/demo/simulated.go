@@ -11,8 +11,8 @@ import (
 	"github.com/weir-go/weir/sim"
 )
 
-// simulated plays the same load in virtual time, where no machine is too busy, and says
-// what each step came to. The gate is the one that the gateway runs.
+// simulated plays the same load in virtual time, where no machine is too busy, and returns
+// the results of each step. The gate is the same code that the gateway runs.
 func (o *Options) simulated(ctx context.Context) (string, error) {
 	gated, err := o.configure("http://127.0.0.1:1", DefaultListen)
 	if err != nil {
@@ -40,12 +40,12 @@ func (o *Options) simulated(ctx context.Context) (string, error) {
 	return "\nSIMULATED: the same load in virtual time, with the same gate before an upstream of the same capacity:\n\n" + a.verdict(all), nil
 }
 
-// virtualStep is how long each step lasts in virtual time: long enough that what a step
-// inherits from the one before hardly shows.
+// virtualStep is the length of a step in virtual time. In long steps the work that is left
+// over from the step before hardly shows.
 func (o *Options) virtualStep() time.Duration { return max(o.step(), 20*time.Second) }
 
-// simulate runs the load against a model of the upstream and returns what each step came
-// to.
+// simulate runs the load against a model of the upstream. It returns the results of each
+// step.
 func (o *Options) simulate(ctx context.Context, gates sim.PolicyRef) ([]sim.Summary, error) {
 	workers := workersFor(o.Capacity)
 	s := sim.Scenario{

@@ -14,9 +14,9 @@ import (
 const service = 25 * time.Millisecond
 
 // upstream is a small service of known capacity: workers that each take an
-// exponentially distributed time for a request. What is too much for them waits
-// its turn, first come first served. Like most services it does not notice when
-// a client leaves: the work is done all the same.
+// exponentially distributed time for a request. Other requests wait, first come first
+// served. Like most services it does not notice when a client leaves: it does the work
+// all the same.
 //
 // Nobody really works. When a request arrives, its end is already certain: it
 // begins when it is there and a worker is free, whichever is later. So the
