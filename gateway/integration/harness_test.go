@@ -68,6 +68,7 @@ func startListening(t *testing.T, scheme, listener, conf string) *gateway {
 	g := &gateway{addr: addr, url: scheme + "://" + addr, admin: "http://" + admin, config: filepath.Join(t.TempDir(), "weir.yaml")}
 	writeFile(t, g.config, fmt.Appendf(nil, "listeners:\n  - address: %s\n    %s\nadmin: {address: %s}\n%s", addr, listener, admin, conf))
 	g.process = start(t, addr, t.TempDir(), binary, "run", "--config", g.config)
+	g.accepts(t, admin)
 	return g
 }
 
@@ -78,6 +79,7 @@ func startDefault(t *testing.T, upstream string, args ...string) *gateway {
 	g := &gateway{addr: addr, url: "http://" + addr, admin: "http://" + admin}
 	args = append([]string{"run", "--upstream", "http://" + upstream, "--listen", addr, "--admin", admin}, args...)
 	g.process = start(t, addr, t.TempDir(), binary, args...)
+	g.accepts(t, admin)
 	return g
 }
 
@@ -224,6 +226,13 @@ func start(t *testing.T, addr, dir, program string, args ...string) *process {
 		close(p.done)
 	}()
 	t.Cleanup(func() { p.stop(t) })
+	p.accepts(t, addr)
+	return p
+}
+
+// accepts waits until the process accepts connections at addr.
+func (p *process) accepts(t *testing.T, addr string) {
+	t.Helper()
 	eventually(t, p.name+" accepts connections at "+addr, func() bool {
 		select {
 		case <-p.done:
@@ -236,7 +245,6 @@ func start(t *testing.T, addr, dir, program string, args ...string) *process {
 		}
 		return err == nil
 	})
-	return p
 }
 
 func (p *process) signal(t *testing.T, sig syscall.Signal) {

@@ -184,6 +184,7 @@ func startChangeable(t *testing.T, file, conf string) (*gateway, string) {
 	socket := filepath.Join(filepath.Dir(file), "s")
 	writeFile(t, file, fmt.Appendf(nil, "listeners: [{address: %s}]\nadmin: {address: %s, socket: s}\n%s", g.addr, admin, conf))
 	g.process = start(t, g.addr, t.TempDir(), binary, "run", file)
+	g.accepts(t, admin)
 	return g, "unix:" + socket
 }
 
