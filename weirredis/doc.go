@@ -7,9 +7,9 @@
 //	}
 //	defer store.Close()
 //	r, err := store.Decide(ctx, &quota.Request{
-//		Key:    "user=alice",
+//		Key:     "user=alice",
 //		Windows: []quota.Window{quota.Per(10, time.Second), quota.Per(1000, time.Hour)},
-//		Cost:   1,
+//		Cost:    1,
 //	})
 //
 // # A decision
