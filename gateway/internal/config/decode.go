@@ -1,15 +1,21 @@
 package config
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/weir-go/weir/internal/fault"
 	"github.com/weir-go/weir/internal/setting"
+	"go.yaml.in/yaml/v3"
 )
 
 // Bounds of the input, besides setting.MaxDepth.
@@ -69,4 +75,175 @@ func ParseDocument(name string, data []byte) (*setting.Node, *fault.List) {
 		return setting.ParseJSON(data, faults), faults
 	}
 	return parseYAML(data, faults), faults
+}
+
+// Minimum is the shortest file that runs.
+const Minimum = `  upstreams:
+    app:
+      targets: [http://127.0.0.1:3000]
+  routes:
+    - match: [/]
+      upstream: app
+`
+
+// parseYAML makes a tree of the one document in a text. What is wrong with it as
+// YAML is in the list, and the tree is nil then.
+func parseYAML(data []byte, faults *fault.List) *setting.Node {
+	fail := func(line, col int, problem, instead string) *setting.Node {
+		faults.AddFault(fault.Fault{Place: fault.Place{Line: max(line, 1), Col: max(col, 1)}, Problem: problem, Instead: instead})
+		return nil
+	}
+	if len(data) > MaxSize {
+		return fail(1, 1, fmt.Sprintf("the file is larger than %d bytes", MaxSize), "a configuration is a few kilobytes; is this the right file?")
+	}
+	if line, col, what := badText(data); what != "" {
+		return fail(line, col, what, "save the file as plain UTF-8 text")
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	var doc, second yaml.Node
+	err := dec.Decode(&doc)
+	if err == nil && len(doc.Content) > 0 && doc.Content[0].ShortTag() == "!!null" || errors.Is(err, io.EOF) {
+		return fail(1, 1, "the file says nothing", "the least it needs is:\n"+Minimum+"weir init writes a commented file to start from")
+	}
+	if err == nil {
+		if err = dec.Decode(&second); err == nil {
+			return fail(second.Line, second.Column, "a second document begins here (---)", "write one document in a file")
+		}
+	}
+	if !errors.Is(err, io.EOF) {
+		at, problem, instead := explain(string(data), err)
+		return fail(at.Line, at.Col, problem, instead)
+	}
+	root := doc.Content[0]
+	if root.Kind != yaml.MappingNode {
+		return fail(root.Line, root.Column, "the file holds no fields", "begin with:\n"+strings.TrimSuffix(Minimum, "\n"))
+	}
+	t := tree{faults: faults, values: maxValues}
+	n := t.node(nil, root, 0)
+	if faults.Len() > 0 {
+		return nil
+	}
+	faults.Where = n.Where
+	return n
+}
+
+// badText finds bytes that are no text: the library gives no line for them.
+func badText(data []byte) (line, col int, what string) {
+	line, col = 1, 1
+	for i := 0; i < len(data); {
+		r, size := utf8.DecodeRune(data[i:])
+		switch {
+		case r == utf8.RuneError && size == 1:
+			return line, col, fmt.Sprintf("byte %#02x is no UTF-8 text", data[i])
+		case r < ' ' && r != '\t' && r != '\n' && r != '\r' || r == 0x7f:
+			return line, col, fmt.Sprintf("control character %#02x in the text", r)
+		case r == '\n':
+			line, col = line+1, 0
+		}
+		i += size
+		col++
+	}
+	return 0, 0, ""
+}
+
+var libraryLine = regexp.MustCompile(`^(?:yaml: )?(?:line (\d+): )?(.*)$`)
+
+// explain says what the YAML library has against a text. The library names a line
+// near the mistake and the state of its parser.
+func explain(text string, err error) (at fault.Place, problem, instead string) {
+	for i, line := range strings.Split(text, "\n") {
+		space := line[:len(line)-len(strings.TrimLeft(line, " \t"))]
+		if col := strings.IndexByte(space, '\t'); col >= 0 && len(space) < len(line) {
+			return fault.Place{Line: i + 1, Col: col + 1}, "the line is indented with a tab", "indent with spaces, two for each level"
+		}
+	}
+	m := libraryLine.FindStringSubmatch(strings.SplitN(err.Error(), "\n", 2)[0])
+	line, _ := strconv.Atoi(m[1])
+	at = fault.Place{Line: min(max(line, 1), 1+strings.Count(text, "\n")), Col: 1}
+	switch message := m[2]; {
+	case strings.HasPrefix(message, "did not find expected ','"):
+		return at, "a comma or a closing bracket is missing in what begins on this line",
+			`write [a, b] for a list, {name: value, name: value} for fields, and texts with brackets in quotes: ["/v1/{id}"]`
+	case strings.HasPrefix(message, "unknown anchor"):
+		name, _, _ := strings.Cut(strings.TrimPrefix(message, "unknown anchor '"), "'")
+		if i := strings.Index(text, "*"+name); i >= 0 {
+			at = fault.Place{Line: 1 + strings.Count(text[:i], "\n"), Col: i - strings.LastIndexByte(text[:i], '\n')}
+		}
+		return at, "the alias *" + setting.Clip(name) + " refers to no anchor",
+			"write &" + setting.Clip(name) + " before the value that it stands for, or put a text that begins with * in quotes"
+	default:
+		return at, "is no valid YAML: " + message, "check this line and the one before it: name: value, with the same indent as its neighbours"
+	}
+}
+
+// tree makes nodes of those of the YAML library.
+type tree struct {
+	faults *fault.List
+	values int // left of maxValues
+}
+
+func (t *tree) fail(n *yaml.Node, at fault.Path, problem, instead string) {
+	t.faults.AddFault(fault.Fault{Path: at, Place: fault.Place{Line: n.Line, Col: n.Column}, Problem: problem, Instead: instead})
+}
+
+// node returns the tree of n. What stands behind an alias is told where it is written.
+func (t *tree) node(at fault.Path, n *yaml.Node, depth int) *setting.Node {
+	out := &setting.Node{Place: fault.Place{Line: n.Line, Col: n.Column}, Text: n.Value}
+	if t.values--; t.values < 0 {
+		if t.values == -1 {
+			t.fail(n, at, fmt.Sprintf("the file holds more than %d values", maxValues), "write fewer, or repeat fewer aliases")
+		}
+		return out
+	}
+	if depth > setting.MaxDepth { // or an alias stands inside its own value
+		t.fail(n, at, fmt.Sprintf("is nested more than %d levels deep", setting.MaxDepth), "no field is that deep; check the brackets")
+		t.values = 0 // once is enough
+		return out
+	}
+	switch n.Kind {
+	case yaml.AliasNode:
+		return t.node(at, n.Alias, depth)
+	case yaml.MappingNode:
+		out.Kind = setting.Group
+		for i := 0; i+1 < len(n.Content) && t.values >= 0; i += 2 {
+			t.member(at, out, n.Content[i], n.Content[i+1], depth)
+		}
+	case yaml.SequenceNode:
+		out.Kind = setting.List
+		for i, item := range n.Content {
+			if t.values < 0 {
+				break
+			}
+			out.Items = append(out.Items, t.node(at.Index(i), item, depth+1))
+		}
+	default:
+		out.Kind = kindOf(n)
+	}
+	return out
+}
+
+func (t *tree) member(at fault.Path, group *setting.Node, key, value *yaml.Node, depth int) {
+	t.values--
+	switch {
+	case key.Kind != yaml.ScalarNode:
+		t.fail(key, at, "the key is no plain name", "write name: value")
+	case key.ShortTag() == "!!merge":
+		t.fail(key, at, "merge keys (<<) are not supported", "write the fields out, or use an alias for a whole value")
+	default:
+		group.Members = append(group.Members, setting.Member{
+			Key: key.Value, Place: fault.Place{Line: key.Line, Col: key.Column}, Value: t.node(at.At(key.Value), value, depth+1),
+		})
+	}
+}
+
+func kindOf(n *yaml.Node) setting.Kind {
+	switch n.ShortTag() {
+	case "!!null":
+		return setting.Null
+	case "!!bool":
+		return setting.Bool
+	case "!!int", "!!float":
+		return setting.Number
+	}
+	return setting.Text
 }
