@@ -21,8 +21,8 @@ func (r *Room) victim(w *Waiter, free bool) *Waiter {
 }
 
 // loser returns which tenant has to give a place to w, and whether that is w's own.
-// It is of the lowest class below w's. In w's own class it is of the user with the
-// greatest load, and of that user the tenant with the greatest load.
+// It is of the class that outranked names: of its user with the greatest load for its
+// weight, the tenant with the greatest load.
 func (r *Room) loser(w *Waiter, free bool) (tenant uint32, own bool) {
 	losing := r.outranked(w)
 	c := &r.classes[losing]

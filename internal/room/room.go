@@ -10,8 +10,8 @@
 //     fair queueing with weights and costs (fair.go), so that a user gains nothing
 //     by inventing tenants;
 //   - among a tenant's waiters by the [Order] (order.go);
-//   - for want of a place the last of the lowest class below the newcomer's goes,
-//     or of whoever has most waiting for its weight (displace.go).
+//   - for want of a place the last waiter of the class that outranked names goes, of
+//     the user and tenant with most waiting for its weight (displace.go).
 //
 // What the room remembers of users and tenants is of those that wait, and of
 // those who were served ahead of others that still wait: of these no more than
@@ -190,9 +190,10 @@ func (r *Room) tenant(w *Waiter) uint32 {
 // Push lets w in, and reports false if there is no place for it. In a full room
 // somebody else may lose its place, and has left the room when Push returns:
 //
-//   - the last of the lowest class below w's;
-//   - or else, in w's class, the last of the user, and then of the tenant, with most
-//     waiting for its weight. A single waiter counts for nothing.
+//   - outranked names the class: the lowest below w's, or w's own, but for guaranteed
+//     places;
+//   - in it the last of the user, and then of the tenant, with most waiting for its
+//     weight. A single waiter counts for nothing.
 //   - If that is w's own tenant, its oldest where the newest goes first, because all
 //     that come later would be served before it. Otherwise w is refused.
 func (r *Room) Push(now time.Duration, w *Waiter) (displaced *Waiter, ok bool) {
