@@ -156,8 +156,8 @@ type arrival struct {
 	place *waiter // nil: does not wait
 }
 
-// of sets whose work w is. The clock is read if somebody needs it.
-func (a *arrival) of(g *Pools, set *settings, w *weir.Work, clocked bool) {
+// set sets whose work w is. The clock is read if somebody needs it.
+func (a *arrival) set(g *Pools, set *settings, w *weir.Work, clocked bool) {
 	a.name = keys.NameOf(g.KeyOf(*w))
 	a.hash = keys.Hash(g.seed, &a.name)
 	a.cost = w.CostOrOne()
@@ -178,7 +178,7 @@ func (g *Pools) quick(ctx context.Context, w *weir.Work) (weir.Permit, bool) {
 		return weir.Permit{}, false
 	}
 	var a arrival
-	a.of(g, g.settings.Load(), w, false)
+	a.set(g, g.settings.Load(), w, false)
 	s := g.shard(a.hash)
 	s.mu.Lock()
 	p, ok := s.quick(&a)
@@ -199,7 +199,7 @@ func (g *Pools) arrive(ctx context.Context, w *weir.Work, place *waiter) (p weir
 	}
 	set := g.settings.Load()
 	a := arrival{place: place}
-	a.of(g, set, w, place != nil || !w.Deadline.IsZero())
+	a.set(g, set, w, place != nil || !w.Deadline.IsZero())
 	var refused *weir.Rejection
 	if a.until, refused = g.front.Bounds(w, a.now, place != nil, set.longest); refused != nil {
 		return p, false, g.front.Refuse(w, refused)

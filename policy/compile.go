@@ -41,7 +41,7 @@ func Compile(spec Spec, opts Options) (*Policy, error) {
 		return nil, err
 	}
 	c.poll(p)
-	made := c.make(p.names)
+	made := c.makeGates(p.names)
 	if err := c.Err("policy"); err != nil {
 		for _, g := range made {
 			g.close()
@@ -113,9 +113,9 @@ func (c *compiler) checkWord(at fault.Path, what, word string, known []string) b
 // priorities are the words for weir.Priority, least important first.
 var priorities = []string{"background", "normal", "high", "critical"}
 
-// make makes a gate for every name, also for those that will be adopted. Settings that a new
+// makeGates makes a gate for every name, also for those that will be adopted. Settings that a new
 // mechanism accepts, a live one accepts too.
-func (c *compiler) make(names []string) map[string]*Gate {
+func (c *compiler) makeGates(names []string) map[string]*Gate {
 	made := make(map[string]*Gate, len(names))
 	for _, name := range names {
 		m, err := c.newMechanism(name)

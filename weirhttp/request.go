@@ -260,8 +260,8 @@ func (q *Request) keepLive() {
 // has not answered it. q.mu is locked.
 func (q *Request) away() bool { return q.moved && !q.sampled && !q.ended && !q.detached }
 
-// waitsForPlace reports whether the response is a stream that found no place.
-func (q *Request) waitsForPlace() bool {
+// lacksPlace reports whether the response is a stream that found no place.
+func (q *Request) lacksPlace() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.crowded && !q.moved

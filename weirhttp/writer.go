@@ -118,7 +118,7 @@ func (w *writer) chunked(n int, write func(from, to int) (int, error)) (int, err
 // grow moves the request to the streams before a write that makes it long, or
 // tries again for one that found no place before.
 func (w *writer) grow(n int64) {
-	if s := w.request.streams; s != nil && (w.wrote+n > s.bytes || w.request.waitsForPlace()) {
+	if s := w.request.streams; s != nil && (w.wrote+n > s.bytes || w.request.lacksPlace()) {
 		w.request.move()
 	}
 }

@@ -163,7 +163,7 @@ func (f *Front) Oversize(cost, limit int64, mayGrow bool, signal string) *weir.R
 // Expired is the refusal of a waiter whose time is up. The gate adds when to come
 // back, and the signal.
 func (f *Front) Expired(now time.Duration, w *Waiter) *weir.Rejection {
-	r := &weir.Rejection{Gate: f.name, Reason: w.OutOf, Retryable: true,
+	r := &weir.Rejection{Gate: f.name, Reason: w.ExpiresWith, Retryable: true,
 		Value: (now - w.Arrived).Seconds(), Limit: (w.Expires - w.Arrived).Seconds()}
 	if r.Reason == weir.ReasonDeadline {
 		r.Cause = context.DeadlineExceeded

@@ -294,8 +294,8 @@ func TestLeavesWhenTooLittleIsLeft(t *testing.T) {
 	for _, tt := range tests {
 		var w Waiter
 		w.expireBy(0, Bounds{tt.patience, tt.deadline}, 200*ms)
-		if w.Expires != tt.want || w.OutOf != tt.outOf {
-			t.Errorf("%v: until %v, %v", tt, w.Expires, w.OutOf)
+		if w.Expires != tt.want || w.ExpiresWith != tt.outOf {
+			t.Errorf("%v: until %v, %v", tt, w.Expires, w.ExpiresWith)
 		}
 	}
 }

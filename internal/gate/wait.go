@@ -77,8 +77,8 @@ func (f *Front) vain(now, wait time.Duration, until Bounds, service time.Duratio
 type Waiter struct {
 	room.Waiter
 	Answer
-	Cost  int64
-	OutOf weir.Reason // why it is refused when it expires
+	Cost        int64
+	ExpiresWith weir.Reason // why it is refused when it expires
 }
 
 // Describe sets who waits and for what. units is the cost, at most the limit.
@@ -93,13 +93,13 @@ func (p *Waiter) Describe(parts *Parts, w *weir.Work, cost, units int64, deadlin
 // would probably be done too late is not worth a slot. Where less is left from the
 // start it may try until the deadline itself.
 func (w *Waiter) expireBy(now time.Duration, until Bounds, median time.Duration) {
-	w.Expires, w.OutOf = until.Patience, weir.ReasonQueueTimeout
+	w.Expires, w.ExpiresWith = until.Patience, weir.ReasonQueueTimeout
 	last := until.Deadline
 	if last != room.Never && last-median > now {
 		last -= median
 	}
 	if last < w.Expires {
-		w.Expires, w.OutOf = last, weir.ReasonDeadline
+		w.Expires, w.ExpiresWith = last, weir.ReasonDeadline
 	}
 }
 

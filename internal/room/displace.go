@@ -21,10 +21,10 @@ func (r *Room) victim(w *Waiter, free bool) *Waiter {
 }
 
 // loser returns which tenant has to give a place to w, and whether that is w's own.
-// It is of the class that outranked names: of its user with the greatest load for its
+// It is of the class that losingClass names: of its user with the greatest load for its
 // weight, the tenant with the greatest load.
 func (r *Room) loser(w *Waiter, free bool) (tenant uint32, own bool) {
-	losing := r.outranked(w)
+	losing := r.losingClass(w)
 	c := &r.classes[losing]
 	if losing != int(w.Class) {
 		return r.worstTenant(c.longest[0]), false

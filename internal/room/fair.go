@@ -61,8 +61,8 @@ func (r *Room) nextClass() int {
 		if c.n == 0 || c.share == 0 {
 			continue
 		}
-		const chance = 1e-9 // sums of shares are not exact
-		if units := cost(r.head(i)); c.arrears >= (1-c.share)*units-chance {
+		const rounding = 1e-9 // sums of shares are not exact
+		if units := cost(r.head(i)); c.arrears >= (1-c.share)*units-rounding {
 			return i
 		}
 	}
@@ -94,10 +94,10 @@ func (r *Room) reserved(class int) int {
 	return max(1, int(share*float64(places)))
 }
 
-// outranked returns the class that has to make room for one of w's: the lowest
+// losingClass returns the class that has to make room for one of w's: the lowest
 // below it that has more than its own places; or, where w's own has fewer than
 // those, the lowest of all that has more; or else w's own.
-func (r *Room) outranked(w *Waiter) int {
+func (r *Room) losingClass(w *Waiter) int {
 	own := int(w.Class)
 	below := own
 	if r.classes[own].n < r.reserved(own) {
@@ -447,9 +447,9 @@ func (r *Room) Reweigh(weights func(user, tenant string) (userWeight, tenantWeig
 	}
 	for i := range r.classes {
 		c := &r.classes[i]
-		c.reweigh(r.users.spots)
+		c.rebuild(r.users.spots)
 		for _, user := range c.longest {
-			r.inner[user].reweigh(r.tenants.spots)
+			r.inner[user].rebuild(r.tenants.spots)
 		}
 	}
 }
@@ -466,8 +466,8 @@ func (l *level) rescale(fs []spot, i uint32, by float64) {
 	heap.fix(fs, int(fs[i].ready-1))
 }
 
-// reweigh makes the heap of loads anew.
-func (l *level) reweigh(fs []spot) {
+// rebuild makes the heap of loads anew.
+func (l *level) rebuild(fs []spot) {
 	for i := len(l.longest) - 1; i >= 0; i-- {
 		l.sift(fs, i)
 	}

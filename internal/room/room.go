@@ -10,7 +10,7 @@
 //     fair queueing with weights and costs (fair.go), so that a user gains nothing
 //     by inventing tenants;
 //   - among a tenant's waiters by the [Order] (order.go);
-//   - for want of a place the last waiter of the class that outranked names goes, of
+//   - for want of a place the last waiter of the class that losingClass names goes, of
 //     the user and tenant with most waiting for its weight (displace.go).
 //
 // What the room remembers of users and tenants is of those that wait, and of
@@ -190,7 +190,7 @@ func (r *Room) tenant(w *Waiter) uint32 {
 // Push lets w in, and reports false if there is no place for it. In a full room
 // somebody else may lose its place, and has left the room when Push returns:
 //
-//   - outranked names the class: the lowest below w's, or w's own, but for guaranteed
+//   - losingClass names the class: the lowest below w's, or w's own, but for guaranteed
 //     places;
 //   - in it the last of the user, and then of the tenant, with most waiting for its
 //     weight. A single waiter counts for nothing.

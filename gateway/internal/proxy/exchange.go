@@ -197,7 +197,7 @@ func (u *Upstream) setForwarded(pr *httputil.ProxyRequest) {
 		u.claims.remove(pr.Out.Header)
 		return
 	}
-	u.claims.unmask(pr.Out.Header)
+	u.claims.removeDisguised(pr.Out.Header)
 	copyHeader(pr, headerFor)
 	copyHeader(pr, headerStd)
 	pr.SetXForwarded()
@@ -503,13 +503,13 @@ func (c claims) remove(h http.Header) {
 	for _, name := range c.exact {
 		delete(h, name)
 	}
-	c.unmask(h)
+	c.removeDisguised(h)
 }
 
-// unmask removes headers that are claims only to programs that read headers as variables, as
+// removeDisguised removes headers that are claims only to programs that read headers as variables, as
 // CGI and WSGI do: to them X-Tenant, X_Tenant and X.Tenant are all HTTP_X_TENANT. A proxy
 // that sets the one may have passed on the other.
-func (c claims) unmask(h http.Header) {
+func (c claims) removeDisguised(h http.Header) {
 	for name := range h {
 		if strings.ContainsFunc(name, separates) && !slices.Contains(c.exact, name) && c.alike[alike(name)] {
 			delete(h, name)

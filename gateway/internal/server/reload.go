@@ -197,7 +197,7 @@ func (s *Server) install(cfg *config.Config) (err error) {
 	}
 
 	// 5. New requests get the new configuration.
-	s.enforce(next)
+	s.swap(next)
 	s.rulesPlace = place
 	s.streams.SetMax(cfg.Streams.Max)
 
@@ -273,8 +273,8 @@ func (s *Server) compile(next, prev *state, rules *quotas.Saved) (err error) {
 	return nil
 }
 
-// enforce makes st the state that new requests get.
-func (s *Server) enforce(st *state) {
+// swap makes st the state that new requests get.
+func (s *Server) swap(st *state) {
 	s.metrics.Keep(st.policy, st.cfg.Metrics.Tenants)
 	s.events.KeepGates(func(gate string) bool { return st.policy.Gate(gate) != nil })
 	s.state.Store(st)
