@@ -12,12 +12,9 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// Notes says what is allowed but probably not meant: gates and upstreams that no
-// route uses, signals that no gate goes by, routes without a gate or with one that
-// sheds at the end, patterns of another kind, words that nothing brings,
-// client certificates that nothing asks for,
-// gates that shed by a load that is 1 as a rule, an admin listener that others can reach,
-// and what limiters for each key may come to take.
+// Notes lists what the file allows but its author probably did not mean. Examples are a gate that no
+// route uses, a route without a gate, a prefix with a star, and an admin listener that other machines
+// can reach.
 func (c *Config) Notes() []string {
 	var notes []string
 	gates, upstreams := map[string]bool{}, map[string]bool{}
@@ -32,7 +29,7 @@ func (c *Config) Notes() []string {
 			gates[g] = true
 		}
 		if n := len(rt.Gates); n > 1 && c.Gates[rt.Gates[n-1]].Shed != nil {
-			notes = append(notes, fmt.Sprintf("routes[%d] (%s) ends with the gate %s, in which nothing waits: name it first, so that work may wait in the others", i, rt.Match[0], rt.Gates[n-1]))
+			notes = append(notes, fmt.Sprintf("routes[%d] (%s) ends with the gate %s, where nothing waits: name it first, and work can wait in the others", i, rt.Match[0], rt.Gates[n-1]))
 		}
 		if len(rt.Gates) == 0 && c.Upstreams[rt.Upstream].Limit == nil {
 			notes = append(notes, fmt.Sprintf("routes[%d] (%s) passes no gate: nothing is limited there", i, rt.Match[0]))
@@ -54,11 +51,11 @@ func (c *Config) Notes() []string {
 	used := c.signalsUsed()
 	for _, name := range slices.Sorted(maps.Keys(c.Signals)) {
 		if !used[name] {
-			notes = append(notes, "no gate goes by the signal "+name)
+			notes = append(notes, "no gate uses the signal "+name)
 		}
 	}
 	if len(c.Identity.Priorities) > 0 && c.Identity.Priority == "" {
-		notes = append(notes, "identity.priorities says what words mean, but identity.priority names no header that brings them")
+		notes = append(notes, "identity.priorities gives words a priority, but identity.priority names no header to read the words from")
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Upstreams)) {
 		if !upstreams[name] {
@@ -66,13 +63,13 @@ func (c *Config) Notes() []string {
 		}
 	}
 	if c.Admin.Enabled() && !loopback(c.Admin.Address) {
-		notes = append(notes, fmt.Sprintf("admin.address %s can be reached by others, and asks nobody who they are", c.Admin.Address))
+		notes = append(notes, fmt.Sprintf("admin.address %s can be reached from other machines, and readers are not authenticated", c.Admin.Address))
 	}
 	return notes
 }
 
-// loadNotes is about gates that shed by the load of one where work waits, which is
-// at 1 as soon as its slots are taken, and nothing is wrong then.
+// loadNotes is about gates that shed by the load of a gate with a room. Its load is 1 as soon as all
+// slots are taken, which is no overload: work still waits.
 func (c *Config) loadNotes() (notes []string) {
 	for _, name := range slices.Sorted(maps.Keys(c.Gates)) {
 		s := c.Gates[name].Shed
@@ -86,8 +83,8 @@ func (c *Config) loadNotes() (notes []string) {
 	return notes
 }
 
-// chainNotes is about gates that work waits at on one route, and is only tried at
-// on another: what waits goes first, whoever it is.
+// chainNotes is about gates that are the last of one route and an earlier one of another. The work of
+// the first route waits there and goes first, whatever its priority. The work of the other never waits.
 func (c *Config) chainNotes() (notes []string) {
 	waits := map[string]int{} // where a gate is the last, by its name
 	for i, rt := range c.Routes {
@@ -100,30 +97,28 @@ func (c *Config) chainNotes() (notes []string) {
 			first, ok := waits[name]
 			last := k == len(rt.Gates)-1 && c.Upstreams[rt.Upstream].Limit == nil
 			if g := c.Gates[name]; ok && !last && g.Limit != nil && g.Limit.Queue.Len >= 0 {
-				notes = append(notes, fmt.Sprintf("routes[%d] only tries the gate %s, at which the work of routes[%d] waits: it gets nothing while any does; name %s last in both, or give it queue: {len: -1}", i, name, first, name))
+				notes = append(notes, fmt.Sprintf("routes[%d] only tries the gate %s, but the work of routes[%d] waits there: while any waits, routes[%[1]d] gets no slot; name %[2]s last in both, or give it queue: {len: -1}", i, name, first))
 			}
 		}
 	}
 	return notes
 }
 
-// inventedNotes is about names that the client chooses, where each name has a part
-// or a pool of its own.
+// inventedNotes is about names that the client chooses. Each new name gets slots of its own.
 func (c *Config) inventedNotes() (notes []string) {
 	if strings.HasPrefix(c.Identity.User, "path:") {
-		notes = append(notes, "identity.user comes from the path, which the client chooses: whoever invents users has a part of the slots for each")
+		notes = append(notes, "identity.user comes from the path, which the client chooses: a client that invents users gets a share of the slots for each")
 	}
 	sources := map[string]string{"": c.Identity.Tenant, "tenant": c.Identity.Tenant, "user": c.Identity.User, "client": c.Identity.Client}
 	for _, name := range slices.Sorted(maps.Keys(c.Gates)) {
 		if e := c.Gates[name].Each; e != nil && strings.HasPrefix(sources[e.By], "path:") {
-			notes = append(notes, fmt.Sprintf("the gate %s has a limit for each name in the path, which the client chooses: put a gate with one limit behind it", name))
+			notes = append(notes, fmt.Sprintf("the gate %s has a limit for each name in the path, which the client chooses: name a gate with one limit after it", name))
 		}
 	}
 	return notes
 }
 
-// ownNotes says what limiters for each key may come to take, which nobody sees from
-// one line.
+// ownNotes says how much memory the limiters for each key can need. The file does not show it.
 func (c *Config) ownNotes() (notes []string) {
 	for _, name := range slices.Sorted(maps.Keys(c.Gates)) {
 		e := c.Gates[name].Each
@@ -142,15 +137,15 @@ func (c *Config) ownNotes() (notes []string) {
 		if l.Probe.ReadWrite {
 			what, parts = "two limiters", 2
 		}
-		notes = append(notes, fmt.Sprintf("the gate %s makes %s for each %s, %d at most (max_keys), which then take up to %d MiB", name, what, by, most, max(1, most*parts*policy.OwnKeyBytes>>20)))
+		notes = append(notes, fmt.Sprintf("the gate %s makes %s for each %s: %d at most (max_keys), in up to %d MiB of memory", name, what, by, most, max(1, most*parts*policy.OwnKeyBytes>>20)))
 		if l.Controller == "lag" || l.Controller == "drain" || l.Controller == "resource" {
-			notes = append(notes, fmt.Sprintf("the gate %s has a controller %s for each %s, and all of them go by the same signals: leave own out, and one sizes all", name, l.Controller, by))
+			notes = append(notes, fmt.Sprintf("the gate %s has a controller %s for each %s, and all of them read the same signals: leave own out, and one controller sizes all", name, l.Controller, by))
 		}
 	}
 	return notes
 }
 
-// certNotes is about client certificates that nothing asks for, or nothing reads.
+// certNotes is about client certificates that no listener asks for, or that identity does not read.
 func (c *Config) certNotes() (notes []string) {
 	asks := slices.ContainsFunc(c.Listeners, func(l Listener) bool { return l.TLS != nil && l.TLS.ClientCA != "" })
 	optional := slices.ContainsFunc(c.Listeners, func(l Listener) bool {
@@ -165,11 +160,11 @@ func (c *Config) certNotes() (notes []string) {
 		}
 		reads = true
 		if !asks {
-			notes = append(notes, "identity."+s.key+" comes from client certificates, but no listener has tls: {client_ca: ...}, so there are none")
+			notes = append(notes, "identity."+s.key+" comes from client certificates, but no listener has tls: {client_ca: ...}, so no client shows one")
 		}
 	}
 	if len(c.Identity.TrustedCerts) > 0 && !asks {
-		notes = append(notes, "identity.trusted_certs names client certificates, but no listener has tls: {client_ca: ...}, so there are none")
+		notes = append(notes, "identity.trusted_certs names client certificates, but no listener has tls: {client_ca: ...}, so no client shows one")
 	}
 	if optional && !reads {
 		notes = append(notes, "a listener has client_auth: optional, but identity reads nothing from certificates: they make no difference")
@@ -177,7 +172,7 @@ func (c *Config) certNotes() (notes []string) {
 	return notes
 }
 
-// connectionNotes is about limits of one address that those of all come before.
+// connectionNotes is about limits of one address that are as high as the limit of all addresses.
 func (c *Config) connectionNotes() (notes []string) {
 	for i, l := range c.Listeners {
 		if l.Connections.Mode == policy.Off {
@@ -193,7 +188,7 @@ func (c *Config) connectionNotes() (notes []string) {
 	return notes
 }
 
-// signalsUsed returns the signals that some gate goes by.
+// signalsUsed returns the signals that gates use.
 func (c *Config) signalsUsed() map[string]bool {
 	used := map[string]bool{}
 	note := func(l *policy.LimitSpec) {
@@ -218,14 +213,13 @@ func (c *Config) signalsUsed() map[string]bool {
 	return used
 }
 
-// patternNote says what a pattern means where another kind of pattern was
-// probably meant: a prefix with a star, a regular expression, or a path that
-// does not begin with a slash.
+// patternNote says what a pattern means if its author probably meant another kind: a prefix with a
+// star, a regular expression, or a path without its first slash. Otherwise it returns nothing.
 func patternNote(pattern string) string {
 	host, path, _ := strings.Cut(pattern[strings.LastIndexAny(pattern, " \t")+1:], "/")
 	switch {
 	case strings.ContainsAny(host, "^*"), strings.Contains(path, "*"):
-		return "has a sign that stands for itself, ^ or *; a path that ends with / matches everything below it"
+		return "has ^ or *, which match only themselves; a path that ends with / matches everything below it"
 	case host != "" && host != "localhost" && !strings.ContainsAny(host, ".:"):
 		return fmt.Sprintf("matches requests to the host %s only; a path begins with /", host)
 	}
@@ -242,8 +236,8 @@ func loopback(address string) bool {
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// quotaNotes is about quotas that look at what nothing says, or at what the client
-// chooses, that hold little for many, about their places in routes, and about routes that they never let through.
+// quotaNotes is about quotas. Some count by a part of the identity that is always empty, or that the
+// client chooses. The other notes are those of smallBursts, quotaPlaces and quotaUnits.
 func (c *Config) quotaNotes() (notes []string) {
 	sources := map[string]string{"tenant": c.Identity.Tenant, "user": c.Identity.User, "client": c.Identity.Client}
 	for _, name := range slices.Sorted(maps.Keys(c.Gates)) {
@@ -255,32 +249,32 @@ func (c *Config) quotaNotes() (notes []string) {
 			switch {
 			case !q.LooksAt(part):
 			case strings.HasPrefix(sources[part], "path:") && q.Each(part):
-				notes = append(notes, fmt.Sprintf("the gate %s gives each %s in the path, which the client chooses, a full bucket: name a part of the identity that cannot be invented too, and last a gate with one bucket or a limit", name, part))
-			case sources[part] == "" && part != "user": // of a user that nobody says, the address stands in
-				notes = append(notes, fmt.Sprintf("the gate %s looks at the %s, but identity.%s says nothing: it is empty in all requests", name, part, part))
+				notes = append(notes, fmt.Sprintf("the gate %s gives each %s in the path a full bucket, and the client chooses the path: count also by a part of the identity that no client can invent, and end the route with a gate that has one bucket or a limit", name, part))
+			case sources[part] == "" && part != "user": // the address stands in for an empty user
+				notes = append(notes, fmt.Sprintf("the gate %s counts by the %s, but identity.%[2]s names no source: it is empty in all requests", name, part))
 			}
 		}
 	}
 	return slices.Concat(notes, c.smallBursts(), c.quotaPlaces(), c.quotaUnits())
 }
 
-// smallBursts is about quotas that all clients share, and of which those who come back
-// together, in the whole seconds of Retry-After, find less than a second brings.
+// smallBursts is about quotas that all clients share, with a burst below what comes back in a second.
+// Retry-After is in whole seconds, so refused clients return together and find only the burst.
 func (c *Config) smallBursts() (notes []string) {
 	for _, name := range slices.Sorted(maps.Keys(c.Gates)) {
 		q := c.Gates[name].Quota
 		if q == nil || q.Queue.Len > 0 || slices.ContainsFunc([]string{"user", "client", "tenant", "address"}, q.LooksAt) {
 			continue
 		}
-		limits, _ := q.Parse() // faults are told elsewhere
+		limits, _ := q.Parse() // check reports the faults
 		if i := slices.IndexFunc(limits, func(l quota.Window) bool { return l.Rate > l.Burst }); i >= 0 {
-			notes = append(notes, fmt.Sprintf("the quota %s is shared by all clients, and holds %g, less than the %g that come back in a second: those who come back together, as Retry-After is in whole seconds, find no more; give it a burst of %[3]g, or a queue", name, limits[i].Burst, limits[i].Rate))
+			notes = append(notes, fmt.Sprintf("the quota %s is shared by all clients, and holds %g, less than the %g that come back in a second: Retry-After is in whole seconds, so refused clients return together and find only %[2]g; give it a burst of %[3]g, or a queue", name, limits[i].Burst, limits[i].Rate))
 		}
 	}
 	return notes
 }
 
-// quotaUnits is about routes whose cost is tokens to a quota, and slots to a limit.
+// quotaUnits is about routes with a cost that a quota counts in tokens and a limit in slots.
 func (c *Config) quotaUnits() (notes []string) {
 	for i, rt := range c.Routes {
 		tokens, slots := "", ""
@@ -302,8 +296,8 @@ func (c *Config) quotaUnits() (notes []string) {
 	return notes
 }
 
-// quotaPlaces is about routes that cost more than a quota holds, in which one stands
-// after a limit, or could make work wait but is not the last gate.
+// quotaPlaces is about routes that cost more than a quota ever holds. It is also about quotas that stand
+// after a limit, or that have a queue but are not the last gate.
 func (c *Config) quotaPlaces() (notes []string) {
 	for i, rt := range c.Routes {
 		limit := ""
@@ -314,9 +308,9 @@ func (c *Config) quotaPlaces() (notes []string) {
 				limit = name
 			case g.Quota == nil:
 			case rt.CostFrom == "" && tooDear(g.Quota, rt.Cost):
-				notes = append(notes, fmt.Sprintf("routes[%d] costs %d, more than the quota %s ever holds: whom it limits is always refused; give it a burst of at least %d, or debt: true", i, rt.Cost, name, rt.Cost))
+				notes = append(notes, fmt.Sprintf("routes[%d] costs %d, more than the quota %s ever holds: all work that it limits is refused; give it a burst of at least %d, or debt: true", i, rt.Cost, name, rt.Cost))
 			case limit != "":
-				notes = append(notes, fmt.Sprintf("routes[%d] asks the quota %s after the limit %s: work that has waited for a slot may be refused then; name %s first", i, name, limit, name))
+				notes = append(notes, fmt.Sprintf("routes[%d] asks the quota %s after the limit %s: work may wait for a slot and be refused after that; name %s first", i, name, limit, name))
 			case g.Quota.Queue.Len > 0 && (k < len(rt.Gates)-1 || c.Upstreams[rt.Upstream].Limit != nil):
 				notes = append(notes, fmt.Sprintf("routes[%d] only tries the quota %s, because it is not the last gate: nothing waits in its queue", i, name))
 			}
@@ -325,8 +319,8 @@ func (c *Config) quotaPlaces() (notes []string) {
 	return notes
 }
 
-// tooDear reports whether work of a cost is refused by every rule of a quota that has
-// a limit, whatever is left.
+// tooDear reports whether every rule of a quota with a limit refuses work of this cost, even with full
+// buckets.
 func tooDear(q *policy.QuotaSpec, cost int64) bool {
 	if q.Debt || q.Permissive || q.Count == "requests" {
 		return false
@@ -334,7 +328,7 @@ func tooDear(q *policy.QuotaSpec, cost int64) bool {
 	all := append([]policy.QuotaRuleSpec{{QuotaLimitSpec: q.QuotaLimitSpec}}, q.Rules...)
 	dear := false
 	for i := range all {
-		limits, _ := all[i].Parse() // faults are told elsewhere
+		limits, _ := all[i].Parse() // check reports the faults
 		if len(limits) == 0 {
 			continue
 		}

@@ -45,12 +45,12 @@ routes:
 	notes := cfg.Notes()
 	for _, want := range []string{
 		"the gate invented gives each tenant in the path",
-		"the gate nothing looks at the client, but identity.client says nothing",
+		"the gate nothing counts by the client, but identity.client names no source",
 		"routes[0] asks the quota waits after the limit slots",
 		"routes[1] only tries the quota waits",
 		"routes[3] costs 11, more than the quota dear ever holds",
 		"no gate uses the store spare",
-		"the gate own looks at the client",
+		"the gate own counts by the client",
 		"the quota small is shared by all clients, and holds 20, less than the 100 that come back in a second",
 		"routes[7] takes as many slots of the limit of gate slots as tokens of the quota some: if that is not meant, give one of them count: requests",
 		"routes[8] takes as many slots of the limit of upstream limited as tokens of the quota owing",

@@ -120,7 +120,7 @@ func TestOwnRecipe(t *testing.T) {
 	if archive, _ := l.Limiter("archive", ""); archive.Limit != 4 {
 		t.Errorf("%+v", archive)
 	}
-	want := "the gate shards makes a limiter for each tenant, 200 at most (max_keys), which then take up to 12 MiB"
+	want := "the gate shards makes a limiter for each tenant: 200 at most (max_keys), in up to 12 MiB of memory"
 	if notes := cfg.Notes(); len(notes) != 1 || notes[0] != want {
 		t.Errorf("%q, want %q", notes, want)
 	}
@@ -207,9 +207,9 @@ gates:
 	}
 	notes := strings.Join(cfg.Notes(), "\n")
 	for _, want := range []string{
-		"the gate pairs makes two limiters for each tenant, 1024 at most (max_keys), which then take up to 128 MiB",
-		"the gate lags makes a limiter for each user, 1 at most (max_keys), which then take up to 1 MiB",
-		"the gate lags has a controller lag for each user, and all of them go by the same signals",
+		"the gate pairs makes two limiters for each tenant: 1024 at most (max_keys), in up to 128 MiB of memory",
+		"the gate lags makes a limiter for each user: 1 at most (max_keys), in up to 1 MiB of memory",
+		"the gate lags has a controller lag for each user, and all of them read the same signals",
 	} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("no %s in\n%s", want, notes)
