@@ -58,8 +58,8 @@ func commonNames(cert *x509.Certificate) []string {
 }
 
 // certName returns the name in a certificate, empty if there is none. The first DNS name counts.
-// Several URIs or common names count as none: SPIFFE allows one URI, and programs differ on which of
-// several is meant.
+// Several URIs or common names count as none. SPIFFE allows one URI, and programs do not agree
+// which of several is the right one.
 func certName(cert *x509.Certificate, what string) string {
 	names := namesIn(cert, what)
 	switch {

@@ -29,11 +29,11 @@ type Faults = fault.Faults
 // Compile turns a Spec into a Policy. It finds every fault at once: the error is
 // a *Faults.
 //
-// With a Previous policy its live gates are adopted by name. That happens last,
-// when nothing can fail any more, so an error leaves the running policy as it
-// was. A success has already changed the settings of the adopted gates: do first
-// whatever else can fail, then compile, swap in the new policy, and tell the old
-// one with [Policy.Replace]. Only one Compile at a time may have a given Previous.
+// With a Previous policy its live gates are adopted by name. That happens last, when nothing can
+// fail any more, so an error leaves the running policy as it was. A success has already changed the
+// settings of the adopted gates. So first do everything else that can fail. Then compile, swap in
+// the new policy, and tell the old one with [Policy.Replace]. Only one Compile at a time may have a
+// given Previous.
 func Compile(spec Spec, opts Options) (*Policy, error) {
 	c := &compiler{spec: &spec, opts: &opts}
 	p := c.check()
@@ -66,8 +66,8 @@ type compiler struct {
 	loads  map[pressing]*load // of gates that others go by
 }
 
-// check finds every fault that can be seen in the spec itself, and returns the
-// parts of the policy that need no gates: identity, routes, matcher.
+// check finds every fault in the spec itself. It returns the parts of the policy that need no
+// gates: identity, routes, matcher.
 func (c *compiler) check() *Policy {
 	p := &Policy{now: c.opts.Now}
 	p.identity = c.checkIdentity()
@@ -185,7 +185,7 @@ type mechanism interface {
 	Step()
 }
 
-// learner is a mechanism whose controller learns.
+// learner is a mechanism with a controller that learns.
 type learner interface {
 	Save() (control.State, bool)
 	Restore(control.State)
@@ -301,8 +301,8 @@ func (c *compiler) hooks() weir.Hooks {
 // longestRetirement bounds how long a gate outlives its policy.
 const longestRetirement = 30 * time.Second
 
-// retirement is how long after the last policy somebody may still be waiting at a
-// gate, and a little more for work on its way to it.
+// retirement is how long work can still wait at a gate after its last policy was replaced. It
+// includes a little more, for work on its way to the gate.
 func (g *GateSpec) retirement() time.Duration {
 	if g.Quota != nil && g.Quota.Queue.Len > 0 {
 		room := QueueSpec{MaxWait: g.Quota.Queue.MaxWait} // by default both wait for 2 s
@@ -314,8 +314,7 @@ func (g *GateSpec) retirement() time.Duration {
 	return g.Limit.Queue.retirement()
 }
 
-// retirement is how long after the last policy somebody may still be waiting in
-// the room: the longest wait, and a little more for work on its way to it.
+// retirement is the longest wait in the room, and a little more for work on its way to it.
 func (q *QueueSpec) retirement() time.Duration {
 	wait := time.Duration(q.MaxWait)
 	switch {

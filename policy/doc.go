@@ -1,9 +1,8 @@
 // Package policy turns a policy written as data into gates on live traffic.
 //
-// A [Spec] says three things: who is asking (identity), what there is of each
-// resource (gates), and which work goes through which gates in which order
-// (routes). [Compile] checks all of it, with every fault at once, and returns a
-// [Policy]:
+// A [Spec] says who is asking (identity), which gates there are, and which work goes through which
+// of them in which order (routes). [Compile] checks all of it, reports every fault at once, and
+// returns a [Policy]:
 //
 //	p, err := policy.Compile(policy.Spec{
 //		Identity: policy.IdentitySpec{Tenant: "path:database"},
@@ -27,10 +26,10 @@
 //
 // # Routes
 //
-// Patterns are those of net/http's ServeMux, with its rules: the most specific
-// one wins, and two of which neither is more specific cannot stand side by side.
-// In these points a policy is no ServeMux, because it must not let a request
-// around its gates and never answers one:
+// Patterns are those of net/http's ServeMux, with its rules. The most specific pattern wins. Two
+// patterns that match the same request are an error if neither is more specific. A policy must not
+// let a request around its gates, and never answers one. So it differs from a ServeMux in these
+// points:
 //
 //   - It does not redirect. A path is matched as the one it would be redirected
 //     to: without empty, "." and ".." segments, and /tree as /tree/ where only
@@ -44,62 +43,60 @@
 // A pattern with a method matches that method only (GET also HEAD). Leave it out
 // where every method burdens the same resource.
 //
-// A route's gates are joined by weir.All: in the order given, all or nothing,
-// with nothing ever waiting but in the last. Put the gate that work may wait for
-// last, and cheap refusals first.
+// A route's gates are joined by weir.All. They are asked in the order given, all or nothing, and
+// work waits only in the last. Put the gate that work may wait for last, and cheap refusals first.
 //
 // # Identity
 //
-// Tenant, user, client and priority each come from one source. Headers are what
-// the peer says, so they are believed only from trusted networks, which are
-// loopback unless the spec says otherwise, and read as empty from everybody
-// else. A header that comes several times with different values reads as empty
-// too: a proxy that adds its own line behind the client's would otherwise let
-// the client choose. Values are bounded (see [MaxIdentity]).
+// Tenant, user, client and priority each come from one source. Headers are what the peer says, so
+// they are believed only from trusted networks, and read as empty from everybody else. Only
+// loopback is trusted unless the spec says otherwise. A header that comes several times with
+// different values reads as empty too. Otherwise a client could choose its identity behind a proxy
+// that adds a line of its own. Values are bounded (see [MaxIdentity]).
 //
-// The user answers for what its tenants send: a gate is fair between users, and
-// then between the tenants of each. Who is not believed is the user that its
-// address says, IPv4 or the /64 network of an IPv6 address, so that it gains
-// nothing by inventing tenants. A trusted proxy's X-Forwarded-For says whose
-// address that is: the rightmost one that is not trusted itself. See
+// The user answers for what its tenants send: a gate is fair between users, and then between the
+// tenants of each. If the peer is not trusted, its address is the user: the IPv4 address, or the
+// /64 network of the IPv6 address. So a client gains nothing by inventing tenants. Behind a trusted
+// proxy it is the rightmost address in X-Forwarded-For that is not trusted itself. See
 // [IdentitySpec].
 //
 // # Deadlines
 //
-// A route's Timeout and what a request says in grpc-timeout or X-Request-Timeout
-// (see [DeadlineSpec]) are deadlines, and the earliest holds. A proxy tells its
-// upstream what is left of it, and who asks, with [Policy.Forward].
+// A deadline comes from a route's Timeout, or from the request in grpc-timeout or X-Request-Timeout
+// (see [DeadlineSpec]). The earliest holds. With [Policy.Forward] a proxy tells its upstream how
+// much time is left, and who asks.
 //
 // # Costs, and operations that come back
 //
-// A trusted peer may say what its request costs ([RouteSpec].CostFrom), and the
-// answer what it has really cost (Settle): hand what [Route.Settle] finds to
-// [Policy.SetCost] before the slot is given back. A trusted peer may also count
-// how often an operation of many requests has been admitted
-// ([IdentitySpec].Admissions), so that a route makes it background from there on
-// (DemoteAfter); [Policy.Forward] passes the count on.
+// A trusted peer may say what its request costs ([RouteSpec].CostFrom). The answer may say what it
+// has really cost (Settle): read that with [Route.Settle], and give it to [Policy.SetCost] before
+// the slot is released. An operation may need many requests. A trusted peer may count how often it
+// has been admitted ([IdentitySpec].Admissions), and after so many admissions a route makes it
+// background work (DemoteAfter). [Policy.Forward] passes the count on.
 //
 // # Mechanisms
 //
-// A gate has one of four: a limit (package limit), in whose room higher
-// priorities go first and users and tenants share; a limit for each key
-// ([EachSpec], package keyed), for keys that have something of their own behind
-// the gate, of one size for all or each with a controller of its own; or shedding
-// ([ShedSpec], package shed), which refuses by priority as a pressure rises, before
-// anything has to wait; or a quota ([QuotaSpec], package quota), of what is used up and
-// comes back with time, by user, client and more. Name those that shed and those with
-// quotas before those with limits; what a later gate refuses gets its tokens back. A
-// limit, of all or of each key, may be two, for reads and for writes
+// A gate has one of four mechanisms:
+//
+//   - A limit (package limit). Higher priorities go first in its room, and users and tenants share it.
+//   - A limit for each key ([EachSpec], package keyed), for keys with a resource of their own behind
+//     the gate. All limits have one size, or each has a controller of its own.
+//   - Shedding ([ShedSpec], package shed). It refuses by priority as a pressure rises, before any work
+//     has to wait.
+//   - A quota ([QuotaSpec], package quota) of what is used up and comes back with time, by user, client
+//     and more.
+//
+// Name gates that shed and gates with quotas before those with limits. If a later gate refuses, the
+// work gets its tokens back. A limit, of all or of each key, may be two: for reads and for writes
 // ([ProbeSpec].ReadWrite).
 //
 // # Controllers and signals
 //
-// What sets a limit is a controller of package control, named by
-// [LimitSpec].Controller: fixed where there is a number to keep, knee where there is
-// none, and others for special cases. Signals hold a limit down besides: a gate
-// lists them by name, and they are read for all gates by one poller, which the
-// policy starts and closes. What they read are the figures of package signal, a file
-// or an HTTP server, and [Options].Signals:
+// A controller of package control sets a limit. [LimitSpec].Controller names it: fixed if you know
+// the number, knee if you do not, and others for special cases. Signals can lower a limit further.
+// A gate lists them by name. One poller reads them for all gates, and the policy starts and closes
+// it. They read the figures of package signal, a file or an HTTP server, or a signal of
+// [Options].Signals:
 //
 //	p, err := policy.Compile(policy.Spec{
 //		Signals: map[string]policy.SignalSpec{"memory": {Threshold: 0.8}},
@@ -113,9 +110,9 @@
 //
 // # Modes
 //
-// Each gate has a mode: enforce, observe (decide and count, but let everything
-// through) or off. The way to a new gate on live traffic is observe, a look at
-// [Gate.Observed], then enforce. See [Gate] for what observing cannot see.
+// Each gate has a mode: enforce, observe (decide and count, but let everything through) or off. To
+// add a gate on live traffic, begin with observe, read [Gate.Observed], then enforce. [Gate] says
+// what an observing gate cannot see.
 //
 // # Changing a policy
 //
@@ -134,7 +131,6 @@
 //
 // # Virtual time
 //
-// With [Options].Now a policy runs on a clock of its owner's: ask Next when
-// something is due, and call Step then. The simulator judges policies that way,
-// with the code that runs in production.
+// With [Options].Now a policy runs on a clock of its owner. Ask Next when something is due, and
+// call Step then. The simulator runs policies that way, with the code that runs in production.
 package policy

@@ -255,20 +255,19 @@ func (g *Gate) Limiters() *keyed.Adaptive {
 	return l
 }
 
-// Pools is what there is to see of a gate with a limit for each key, whether one
-// controller moves the limits of all or each key has its own.
+// Pools shows a gate with a limit for each key. One controller may size all pools, or each key has
+// a controller of its own.
 type Pools interface {
 	// Usage describes the gate, with the top keys by name.
 	Usage(top int) keyed.Usage
-	// KeyOf returns the key whose pool w draws on, Key describes one and reports
-	// whether it is known.
+	// KeyOf returns the key of the pool that w uses. Key describes a key and reports whether it is
+	// known.
 	KeyOf(w weir.Work) string
 	Key(key string) (keyed.KeyUse, bool)
 }
 
-// Pools returns the gate's pools by key, nil for gates that have none, and for those
-// whose pools are of reads and writes only (see [Gate.Parts]). They know
-// nothing of the gate's mode.
+// Pools returns the gate's pools by key. It is nil for a gate without pools, and for one that only
+// has a pool of reads and one of writes (see [Gate.Parts]). The pools do not know the gate's mode.
 func (g *Gate) Pools() Pools {
 	if g.kind == readWrite {
 		return nil
@@ -306,8 +305,8 @@ func (g *Gate) Quota() *quota.Quota {
 // told is what answers tell clients of a quota, in the words of QuotaSpec.
 type told struct{ headers, unit string }
 
-// QuotaHeaders returns the headers in which answers tell about the quota, a word of
-// QuotaSpec.Headers; empty for gates of other mechanisms.
+// QuotaHeaders says which headers of answers report the quota. It is a word of QuotaSpec.Headers,
+// empty for gates of other mechanisms.
 func (g *Gate) QuotaHeaders() string { return g.told().headers }
 
 // QuotaUnit returns what answers say that a token of the quota is, a word of

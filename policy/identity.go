@@ -17,10 +17,9 @@ import (
 	"github.com/weir-go/weir/internal/fault"
 )
 
-// MaxIdentity is the longest identity in bytes that is used as it comes. A
-// longer one, and one that is not UTF-8 or contains control characters, is
-// replaced by "sha256:" and the hash of its bytes in hex: still one identity,
-// but of bounded size and fit for logs and labels.
+// MaxIdentity is the longest identity in bytes that is used unchanged. A longer one is replaced by
+// "sha256:" and the hash of its bytes in hex. So is one that is not UTF-8 or contains control
+// characters. It is still one identity, but of bounded size and fit for logs and labels.
 const MaxIdentity = 256
 
 // sourceKind is where an identity comes from.
@@ -60,11 +59,10 @@ type ignored struct{ priorities, timeouts, costs, settled, admissions, demoted a
 
 // Ignored counts what requests brought and was not understood.
 type Ignored struct {
-	// Priorities are words from trusted peers that are no priority. Timeouts are
-	// requests with a value for one of the headers of [DeadlineSpec] that is no
-	// time. Costs are requests from trusted peers, and Settled answers, that say what
-	// they cost in other words than a whole number, and Admissions readings of such a
-	// count of admissions.
+	// Priorities counts words from trusted peers that are no priority. Timeouts counts requests
+	// with a value that is no time in a header of [DeadlineSpec]. Costs counts requests from
+	// trusted peers, and Settled answers, with a cost that is not a whole number. Admissions counts
+	// readings of a number of admissions that is not a whole number.
 	Priorities, Timeouts, Costs, Settled, Admissions uint64
 }
 
@@ -223,17 +221,16 @@ const forwardedFor = "X-Forwarded-For"
 // mostHops bounds how many proxies are followed back.
 const mostHops = 32
 
-// TrustsNetwork reports whether addr is in one of the networks whose headers are
-// believed.
+// TrustsNetwork reports whether addr is in one of the trusted networks.
 func (p *Policy) TrustsNetwork(addr netip.Addr) bool {
 	return p.identity.trusts(addr.Unmap().WithZone(""))
 }
 
-// originOf returns the address that a request comes from, as far as trust reaches. That is the
-// peer's address, or behind trusted peers the rightmost untrusted address in X-Forwarded-For: nobody
-// who is trusted wrote what stands to the left of it. If all addresses are trusted, it is the first
-// one. An entry that is no address ends the search at whoever wrote it. named is false if only
-// trusted addresses were found: they pass on what others ask.
+// originOf returns the address that a request comes from. That is the peer's address, or behind
+// trusted peers the rightmost untrusted address in X-Forwarded-For. No trusted peer wrote what
+// stands to the left of it. If all addresses are trusted, it is the first one. An entry that is no
+// address ends the search at the peer that wrote it. named is false if only trusted addresses were
+// found: they pass on what others ask.
 func (id *identity) originOf(a *asker) (origin netip.Addr, named bool) {
 	peer := a.peer
 	if !a.trusted {
@@ -316,7 +313,7 @@ var sources = []string{"header:", "path:", "peer", "cert:", "const:"}
 
 const sourceForms = "write header:NAME, path:NAME, peer, cert:NAME or const:VALUE"
 
-// loopback is trusted where the spec does not say whom to trust.
+// loopback is trusted if the spec names no networks.
 var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
 
 func (c *compiler) checkIdentity() identity {
@@ -421,8 +418,8 @@ func (c *compiler) checkSource(at fault.Path, text string) source {
 	return source{}
 }
 
-// sourceSuggestion says what to write instead of word, which is no source: the nearest source, or
-// header: before what can only be the name of a header.
+// sourceSuggestion says what to write instead of word, which is no source. That is the nearest
+// source, or header: and the word, if it can only be the name of a header.
 func sourceSuggestion(word string) string {
 	if n := fault.Nearest(word, sources); n != "" {
 		return "did you mean " + n + "? " + sourceForms

@@ -115,7 +115,7 @@ func (c *compiler) keyedConfig(name string) (keyed.Config, error) {
 	return cfg, err
 }
 
-// keyFuncs are the words for whose pool it is.
+// keyFuncs returns the key of work, for each word of [EachSpec].By.
 var keyFuncs = map[string]func(weir.Work) string{
 	"tenant": func(w weir.Work) string { return w.Tenant },
 	"user":   func(w weir.Work) string { return w.User },

@@ -87,9 +87,9 @@ func (c *compiler) checkWeights(at fault.Path, who string, weights map[string]fl
 	}
 }
 
-// checkLimit checks a concurrency gate: what can be said better here than by the
-// controller itself, then that each setting means something to the controller,
-// then what the controller has to say.
+// checkLimit checks a concurrency gate. It first reports faults for which it has a better text than
+// the controller. Then it checks that the controller uses each setting, and lets the controller
+// check the values.
 func (c *compiler) checkLimit(at fault.Path, l *LimitSpec) {
 	if l.Count == "requests" && l.RefuseOversize {
 		c.Add(at.At("refuse_oversize"), "means nothing where each request takes one slot", "leave it out, or count")
@@ -234,8 +234,8 @@ func Controllers() []string {
 	return words
 }
 
-// kind returns what is known of the controller that the spec names, or that it
-// means by naming none; false if the word is not known.
+// kind describes the spec's controller, or the default one if the spec names none. It is false if
+// the name is not known.
 func (l *LimitSpec) kind() (kind, bool) {
 	word := l.Controller
 	switch {
@@ -286,7 +286,7 @@ func (l *LimitSpec) ceiling() int64 {
 	return high
 }
 
-// edf is the order in which the earliest deadline goes first.
+// edf is the order "earliest deadline first".
 const edf = "edf"
 
 // config returns the limiter's settings, with a controller of their own, for a
@@ -353,8 +353,8 @@ func made[C control.Controller](c C, err error) (control.Controller, error) {
 	return c, nil
 }
 
-// by makes a controller of the settings of a limit, which are called in its configuration as
-// they are called there, and as in the group of the controller's own word.
+// by builds a controller from the settings of a limit. A setting has the same name in the
+// controller's configuration as in the limit, or in the limit's group named after the controller.
 func by[K any, C control.Controller](new func(K) (C, error)) func(*LimitSpec, string) (control.Controller, error) {
 	return func(l *LimitSpec, word string) (control.Controller, error) {
 		return made(new(configOf[K](l, word)))

@@ -20,8 +20,8 @@ import (
 
 // Options are what a policy needs besides its Spec. The zero value is fine.
 type Options struct {
-	// Previous is the policy in force, whose live gates are adopted by name:
-	// what is in flight or waiting stays, and so does what was learned.
+	// Previous is the policy in force. Its live gates are adopted by name: work in flight or
+	// waiting stays, and so does what the gates have learned.
 	Previous *Policy
 	// Hooks are told what the gates do. Rejected hears of refusals that are
 	// carried out.
@@ -43,9 +43,8 @@ type Options struct {
 	// Stores keep the buckets of quotas, under the names that QuotaSpec.Store gives. They
 	// are yours to close, after the policies that use them.
 	Stores map[string]quota.Store
-	// QuotaRules, if set, returns the rules that a gate with a quota goes by, given those of
-	// the Spec: for rules that are changed at run time. It is called while the policy is
-	// being compiled, for each such gate, once or twice.
+	// QuotaRules, if set, returns the rules of a gate with a quota, given those of the Spec. It is
+	// for rules that change at run time. Compile calls it once or twice for each gate with a quota.
 	QuotaRules func(gate string, base []quota.Rule) []quota.Rule
 	// Now replaces the clock of the gates, for virtual time; see
 	// limit.Config.Now. Gates of a Previous are not adopted then.
@@ -62,8 +61,8 @@ type Policy struct {
 	identity identity
 	timeouts []timeoutHeader
 	edf      bool // some gate serves the earliest deadline first
-	// admissions is the header in which the admissions of an operation are counted,
-	// in canonical form; empty for none.
+	// admissions is the header that counts the admissions of an operation, in canonical form; empty
+	// for none.
 	admissions string
 	matcher    *matcher
 	routes     []*Route
@@ -81,11 +80,10 @@ type Policy struct {
 	handed  bool    // the next policy goes on with the poller
 }
 
-// Match finds the route of a request and builds its work: Op, identity,
-// priority, cost, deadline and longest wait, and whether it is exempt. Where no
-// pattern matches, the route is nil, whose Gate admits everything, and the work
-// has identity, priority and deadline only. The request is not changed. See
-// [Ambiguous] for paths that another server may read otherwise.
+// Match finds the route of a request and builds its work: Op, identity, priority, cost, deadline
+// and longest wait, and whether it is exempt. If no pattern matches, the route is nil. Its Gate
+// admits everything, and the work has identity, priority and deadline only. The request is not
+// changed. See [Ambiguous] for paths that another server may read otherwise.
 func (p *Policy) Match(r *http.Request) (*Route, weir.Work) {
 	rt, m := p.matcher.find(r)
 	w := rt.Work()
@@ -130,8 +128,8 @@ func (p *Policy) time() time.Time {
 	return time.Now()
 }
 
-// Trusted reports whether the request comes from a peer whose headers are
-// believed, for its network or for its verified certificate.
+// Trusted reports whether the headers of the peer are believed. Its network or its verified
+// certificate must be trusted.
 func (p *Policy) Trusted(r *http.Request) bool { return p.identity.trustsPeer(r) }
 
 // IdentityHeaders returns the headers that identities, costs and admissions are
@@ -172,8 +170,8 @@ func (p *Policy) Gates() iter.Seq2[string, *Gate] {
 	}
 }
 
-// Signals returns the state of the signals that gates go by, sorted by name; nil
-// if there are none, or if they are not polled by the policy.
+// Signals returns the state of the signals that gates use, sorted by name. It is nil if there are
+// none, or if the policy does not poll them.
 func (p *Policy) Signals() []signal.Status {
 	if p.polled == nil {
 		return nil
@@ -230,8 +228,8 @@ func (p *Policy) Close() {
 	}
 }
 
-// Drain closes the gates and waits until nothing is in flight in them, or until
-// ctx ends; the error then says which gates still hold how much.
+// Drain closes the gates and waits until nothing is in flight in them. If ctx ends first, the error
+// says how much is in flight in which gates.
 func (p *Policy) Drain(ctx context.Context) error {
 	own := p.own()
 	for _, g := range own {
@@ -251,9 +249,8 @@ func (p *Policy) Drain(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// own ends the polling, unless the next policy goes on with it, and returns the
-// gates that this policy may close: all of them, or after Replace those that
-// nobody adopted.
+// own ends the polling, unless the next policy continues it. It returns the gates that this policy
+// may close: all of them, or after Replace those that were not adopted.
 func (p *Policy) own() []*Gate {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -327,11 +324,10 @@ func (p *Policy) Save() Saved {
 	return s
 }
 
-// Restore takes up what gates of the same names and controllers had learned, and
-// returns their names, sorted. Nothing is taken up, and the error says why, if s
-// is older than maxAge (0 means that any age will do) or comes from the future
-// by more than a minute: what was true of the backend then may be long gone.
-// Values outside a gate's bounds are clamped.
+// Restore gives gates what a gate of the same name and controller had learned, and returns the
+// names, sorted. If s is older than maxAge, Restore changes nothing and returns an error, because
+// the backend may have changed since. 0 means any age. The same holds if s is more than a minute in
+// the future. Values outside a gate's bounds are clamped.
 func (p *Policy) Restore(s Saved, maxAge time.Duration) ([]string, error) {
 	age := time.Since(s.At)
 	switch {

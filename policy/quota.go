@@ -39,7 +39,7 @@ const (
 	giveAddress = "write identity: {client: peer}, and by: [address], or a rule with address:"
 )
 
-// checkBase checks the limits of the quota itself, and whom they are for.
+// checkBase checks the limits of the quota itself, and the parts of the identity in By.
 func (c *compiler) checkBase(at fault.Path, s *QuotaSpec) {
 	if !s.isSet() {
 		switch {
@@ -138,9 +138,8 @@ func (c *compiler) checkQuotaRules(at fault.Path, s *QuotaSpec) {
 	}
 }
 
-// CheckQuotaRule returns what would be wrong with a rule if it stood in the quota of a gate,
-// each fault with the keys that lead from the rule to the field. It is for rules that are
-// set at run time.
+// CheckQuotaRule returns the faults that a rule would have in the quota of a gate. The path of each
+// fault leads from the rule to the field. It is for rules that are set at run time.
 func (s *Spec) CheckQuotaRule(gate string, r *QuotaRuleSpec) []Fault {
 	c := &compiler{spec: s, opts: &Options{}}
 	setting.Check(nil, *r, &c.List)
@@ -346,8 +345,8 @@ func (id *IdentitySpec) AddressPart() string {
 	return ""
 }
 
-// identifyWith says whom work is from, and its address if a part of that is one. An IPv6
-// address is called by its network: 2001:db8::/64.
+// identifyWith returns the identity of work for a quota. addressOf names the part that is an
+// address, if there is one. An IPv6 address stands for its network: 2001:db8::/64.
 func identifyWith(addressOf string) func(weir.Work) quota.Identity {
 	return func(w weir.Work) quota.Identity {
 		id := quota.IdentityOf(w)
@@ -429,8 +428,8 @@ func (s *QuotaSpec) base() (QuotaRuleSpec, bool) {
 	return r, s.isSet()
 }
 
-// All returns the rules in the order of the file, and at last the one that By and the
-// quota's own limits stand for, if there is one.
+// All returns the rules in the order of the file. If the quota has limits of its own, the rule for
+// them and By comes last.
 func (s *QuotaSpec) All() []QuotaRuleSpec {
 	rules := slices.Clone(s.Rules)
 	if base, ok := s.base(); ok {

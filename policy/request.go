@@ -13,8 +13,8 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// charging says in which headers requests bring the cost of a route's work, and answers its real
-// cost. An empty name means none.
+// charging names two headers: the cost that a request brings, and the real cost in its answer. An
+// empty name means none.
 type charging struct {
 	from, settle string // headers, in canonical form
 	keep         bool   // the answer's goes on to the client
@@ -51,9 +51,9 @@ func (c *charging) charge(w *weir.Work, r *http.Request) {
 	}
 }
 
-// greatest returns the largest number of at least least in the lines of a cost header, which proxies
-// may have joined with commas. So a client that adds to the line of a proxy makes its request
-// dearer, never cheaper. said reports whether there is such a number, bad whether there is anything
+// greatest returns the largest number of at least least in the lines of a cost header. Proxies may
+// have joined lines with commas. So a client that adds to the line of a proxy makes its request
+// dearer, never cheaper. said reports whether there is a number, bad whether there is anything
 // else. An empty line is neither.
 func greatest(lines []string, least int64) (units int64, said, bad bool) {
 	for _, line := range lines {
@@ -194,11 +194,11 @@ func (c *compiler) checkCostSource(at fault.Path, text string) string {
 	return ""
 }
 
-// An operation of many requests, such as an export page by page, can keep out operations of one
-// request. Whoever sends the requests counts them in a header, which trusted peers pass on. A route
-// says after how many admissions the work becomes background work. MongoDB's execution control does
-// the same with the admissions of an operation. [weir.Operation] is the same for work that asks a
-// gate in the same process.
+// An operation of many requests, for example an export page by page, can keep out operations of one
+// request. The sender of the requests counts them in a header, and trusted peers pass it on. A
+// route says after how many admissions the work becomes background work. MongoDB's execution
+// control does the same with the admissions of an operation. [weir.Operation] is the same for work
+// that asks a gate in the same process.
 
 // admissionsOf returns how often the operation of r has been admitted before, 0 if nobody who is
 // trusted says. It reports false if the header is no count.
@@ -349,8 +349,8 @@ var grpcUnits = []struct {
 	{'S', time.Second}, {'M', time.Minute}, {'H', time.Hour},
 }
 
-// parseGRPCTimeout reads up to eight digits and a unit. The grammar asks for a
-// positive integer, but clients whose time is over send 0.
+// parseGRPCTimeout reads up to eight digits and a unit. The grammar asks for a positive integer,
+// but clients with no time left send 0.
 func parseGRPCTimeout(v string) (time.Duration, bool) {
 	if len(v) < 2 || len(v) > 9 || strings.Trim(v[:len(v)-1], "0123456789") != "" {
 		return 0, false
@@ -455,21 +455,18 @@ func (c *compiler) checkTimeouts() []timeoutHeader {
 	return headers
 }
 
-// Forward makes out, the header of a request that a proxy passes on, say what the
-// policy has decided about in, the request as it came. w is the work of in, and
-// arrived when it came.
+// Forward writes the policy's decisions about the request in into out, the header that a proxy
+// sends to its upstream. w is the work of in, and arrived is the time when in came.
 //
-// Of the headers that identities are read from, tenant, user and client are passed
-// on if the peer is trusted and does not contradict itself, and taken out
-// otherwise; priority says what the work has, in the word that brought it or else
-// by its name. Addresses that stand in for a user are told to nobody: they are no
-// proof of who somebody is.
+// Headers with tenant, user and client are passed on if the peer is trusted and does not contradict
+// itself. Otherwise they are removed. The priority header says the priority of w, by the word that
+// the request brought or else by its name. An address that stands in for a user is not passed on:
+// it is no proof of identity.
 //
-// Of the deadlines that the request and the route bring, the time that is left of
-// the earliest is written into each header that brought one. If none did and the
-// route has a Timeout, it is written into grpc-timeout for requests of gRPC, and
-// into the first other header of [DeadlineSpec] for the rest. Values that were not
-// understood go on as they came.
+// Forward writes the time that is left until the earliest deadline into each header that brought a
+// deadline. If none did and the route has a Timeout, it adds a header: grpc-timeout for requests of
+// gRPC, and the first other header of [DeadlineSpec] for the rest. Values that cannot be parsed go
+// on unchanged.
 func (p *Policy) Forward(out http.Header, in *http.Request, w *weir.Work, arrived time.Time) {
 	p.identity.forward(out, in, w)
 	p.forwardAdmissions(out, in, w)

@@ -239,12 +239,12 @@ func wildcards(pattern string) []string {
 	}
 }
 
-// matcher finds routes by pattern. It lets an http.ServeMux do so, because its
-// rules of precedence are the ones people know, but takes from it nothing but
-// the route: it never redirects, answers, or touches the request.
+// matcher finds routes by pattern. It uses an http.ServeMux, because people know its rules of
+// precedence. It takes only the route from it: the mux never redirects, answers, or changes the
+// request.
 type matcher struct {
 	mux *http.ServeMux
-	// only is the route of a policy whose one pattern is "/"; no need to ask.
+	// only is the route of a policy with the single pattern "/"; the mux is not asked then.
 	only *Route
 	// none is true if no route has a pattern.
 	none bool
@@ -289,7 +289,7 @@ func newMatcher() *matcher {
 	return f
 }
 
-// add registers a pattern, whose faults come back as an error.
+// add registers a pattern. It returns the faults of the pattern as an error.
 func (f *matcher) add(pattern string, rt *Route) error {
 	if err := register(f.mux, pattern, endpoint{rt}); err != nil {
 		return err
@@ -377,12 +377,11 @@ func isClean(p string) bool {
 		!strings.Contains(p, "/%2")
 }
 
-// Ambiguous reports whether u is one path to a policy and leads elsewhere at a
-// server that unescapes slashes before it takes out segments, as nginx does:
-// unescaping %2F would make an empty, "." or ".." segment. "/x%2f..%2fheavy" is a
-// name below the root here, and /heavy there, past the gates of its route. A
-// server in front of others answers such requests with 400; nobody sends them in
-// earnest.
+// Ambiguous reports whether another server may read the path of u differently from a policy. nginx,
+// for example, unescapes slashes before it removes segments. So a %2F there can make an empty, "."
+// or ".." segment. "/x%2f..%2fheavy" is a name below the root here, and /heavy there, past the
+// gates of its route. A server in front of others answers these requests with 400; no honest client
+// sends them.
 //
 // Other escaped slashes are part of a name here: "/a%2Fb" has one segment.
 func Ambiguous(u *url.URL) bool {

@@ -98,7 +98,7 @@ func (c *compiler) shedConfig(name string) shed.Config {
 	return cfg
 }
 
-// of returns the gate whose load or wait is the pressure, the zero value if none.
+// of returns the gate whose load or wait is the pressure, or the zero value if there is none.
 func (s *ShedSpec) of() pressing {
 	switch {
 	case s.WaitOf == "":

@@ -231,8 +231,7 @@ func external(name string, s signal.Signal) reading {
 	return reading{word: name, keys: []string{"threshold"}, raw: true, make: func(SignalSpec) (signal.Signal, error) { return s, nil }}
 }
 
-// reads returns what the signal of that name reads, false if there is no such
-// thing.
+// reads returns how to read the signal of that name, and false if there is no such signal.
 func (c *compiler) reads(name string) (reading, bool) {
 	word := c.spec.Signals[name].Read
 	if word == "" {
@@ -346,8 +345,8 @@ func (c *compiler) signalNames() []string {
 	return slices.Sorted(maps.Keys(used))
 }
 
-// sources lists the signals that the gate needs: those that hold its limit down,
-// and the one whose value is a lag.
+// sources lists the signals that the gate needs: those that can lower its limit, and the lag
+// signal.
 func (l *LimitSpec) sources() []string {
 	if lag := l.lagSignal(); lag != "" {
 		return append(slices.Clone(l.Signals), lag)
@@ -355,8 +354,8 @@ func (l *LimitSpec) sources() []string {
 	return l.Signals
 }
 
-// lagSignal is the signal whose value is a lag, not a pressure. It is empty if the controller needs
-// none.
+// lagSignal is the signal with a lag, not a pressure, as its value. It is empty if the controller
+// needs none.
 func (l *LimitSpec) lagSignal() string {
 	switch l.Controller {
 	case "lag":

@@ -17,9 +17,9 @@ type Spec struct {
 	Deadline DeadlineSpec `json:"deadline,omitzero"`
 	// Gates are the gates by name. A gate used by several routes is one gate.
 	Gates map[string]GateSpec `json:"gates,omitempty"`
-	// Signals are the signals that gates go by, by name, where their defaults
-	// will not do. One that a gate names and that is not here reads what it is
-	// called: cpu, memory, and the other words of [SignalKinds].
+	// Signals are the signals that gates read, by name, if their defaults do not fit. A gate may
+	// name a signal that is not here: then the name says what it reads, such as cpu, memory and the
+	// other words of [SignalKinds].
 	Signals map[string]SignalSpec `json:"signals,omitempty"`
 	// Routes are matched by their patterns, most specific first, as net/http's
 	// ServeMux does. Work that matches no route passes no gate.
@@ -41,17 +41,16 @@ type Spec struct {
 //	              outlast its certificate: whoever runs the server has to look
 //	const:VALUE   always VALUE
 //
-// and the empty source leaves the field empty. Values longer than [MaxIdentity]
-// are hashed. Priority cannot come from path or peer, which the client chooses, or
-// from cert.
+// and the empty source leaves the field empty. Values longer than [MaxIdentity] are hashed.
+// Priority cannot come from path, peer or cert: the client chooses the first two.
 //
-// The address is the peer's. A trusted peer passes on what others ask: it is
-// the rightmost address of its X-Forwarded-For that is not in Trusted.
+// The address is the peer's. A trusted peer passes on what others ask: then it is the rightmost
+// address of its X-Forwarded-For that is not in Trusted.
 //
-// Work whose user is empty gets that address as its User, so that nobody gains by
-// inventing names: tenants share what their user has. There are two exceptions, in
-// which it stays empty: a trusted peer that has tenant or user to say by a header,
-// because it answers for them, and one that names no address outside Trusted.
+// If the user of work is empty, the address becomes its User. So a client gains nothing by
+// inventing names: tenants share what their user has. The user stays empty in two cases. A trusted
+// peer may name a tenant or user by a header: it answers for them. Or a trusted peer names no
+// address outside Trusted.
 type IdentitySpec struct {
 	// Source of the tenant. Waiting work is served fairly by user, and then by the tenants of each.
 	Tenant string `json:"tenant,omitempty" example:"header:X-Tenant" form:"header:NAME, path:NAME, peer, cert:NAME or const:VALUE"`
@@ -63,13 +62,14 @@ type IdentitySpec struct {
 	// Source of the priority: background, normal, high or critical. Any other word is counted as ignored, and
 	// the route's priority is used.
 	Priority string `json:"priority,omitempty" example:"header:X-Priority" form:"header:NAME or const:VALUE"`
-	// Header in which a trusted peer says how often the operation of its request was admitted before, for
-	// demote_after. The upstream is told one more. Anything but a whole number is counted as ignored.
+	// Header from trusted peers with the number of times that the operation was admitted before,
+	// for demote_after. The upstream gets the number plus one. Anything but a whole number is
+	// counted as ignored.
 	Admissions string `json:"admissions,omitempty" example:"header:X-Admissions" form:"header:NAME"`
 	// Further words for priorities in requests, and what they mean. Upper and lower case are alike.
 	Priorities map[string]string `json:"priorities,omitempty" example:"{leader-election: critical, workload-low: background}" names:"any"`
-	// Networks (CIDR) whose headers are believed. From other peers header sources read as empty. An empty list
-	// trusts nobody.
+	// Networks (CIDR) of peers with headers that are believed. From other peers, header sources
+	// read as empty. An empty list trusts nobody.
 	Trusted []string `json:"trusted,omitempty" default:"[127.0.0.0/8, \"::1/128\"]" example:"[10.0.0.0/8]" form:"a network such as 10.0.0.0/8"`
 	// Peers that are believed for their verified client certificate, whatever network they are in. A URI may end
 	// with a star (uri:spiffe://example.org/edge/*). A DNS name may begin with one, for one label
@@ -77,10 +77,9 @@ type IdentitySpec struct {
 	TrustedCerts []string `json:"trusted_certs,omitempty" example:"[uri:spiffe://example.org/edge]" form:"uri:, dns:, subject:, cn: or hash: and a name, or any"`
 }
 
-// DeadlineSpec says where requests bring their deadlines. The earliest of those
-// and of the route's Timeout holds. Anybody may shorten its own wait so; but in a
-// policy with a gate of order edf a request whose peer is not trusted is not
-// served sooner for it.
+// DeadlineSpec says where requests bring their deadlines. The earliest of those and of the route's
+// Timeout holds. Any client may shorten its own wait with it. With order edf, a request from an
+// untrusted peer is not served sooner for it.
 type DeadlineSpec struct {
 	// Headers that say how long the client waits for an answer. grpc-timeout is written as in gRPC. The others
 	// are in seconds (0.25) or have a unit (250ms); a name that ends with -Ms is in milliseconds. Other values
@@ -150,15 +149,16 @@ type LimitSpec struct {
 	// Signals that hold the limit down while one of them is under pressure, whatever the controller finds. Names
 	// from signals, or kinds: cpu, memory and so on. They are those of the gateway's own machine.
 	Signals []string `json:"signals,omitempty" example:"[memory]"`
-	// The room in which work waits for a slot.
+	// The room for work that waits for a slot.
 	Queue QueueSpec `json:"queue,omitempty" example:"{len: 100, max_wait: 500ms}"`
 	// The most work of exempt routes at once. 0 means the default.
 	Exempt int64 `json:"exempt,omitempty" default:"1024" min:"0" max:"1000000" minus1:"nothing is exempt here"`
-	// How many slots work takes. cost: what a request costs by its route (cost, cost_from, settle). requests:
-	// one for each request, whatever it costs at other gates, such as a quota of tokens.
+	// How many slots work takes. cost: the cost of the request by its route (cost, cost_from,
+	// settle). requests: one for each request. Use that if another gate, for example a quota of
+	// tokens, counts the cost.
 	Count string `json:"count,omitempty" default:"cost" enum:"cost,requests"`
-	// Refuses at once work that costs more than the limit. Otherwise such work is charged the whole limit and
-	// runs alone.
+	// Refuses work at once if it costs more than the limit. Without it, the work is charged the
+	// whole limit and runs alone.
 	RefuseOversize bool `json:"refuse_oversize,omitempty" default:"false"`
 }
 
@@ -207,26 +207,28 @@ type RouteSpec struct {
 	Gates []string `json:"gates,omitempty" example:"[api]"`
 	// Priority of work without a trusted priority of its own.
 	Priority string `json:"priority,omitempty" default:"normal" enum:"background,normal,high,critical"`
-	// After how many admissions the work of an operation is demoted to background, and sent on as such.
-	// identity.admissions says how many there were. Left out, never. Exempt and critical work is never demoted.
+	// After so many admissions, the work of an operation is demoted to background, and sent on as
+	// background. identity.admissions names the header with the number. Left out, never. Exempt and
+	// critical work is never demoted.
 	DemoteAfter int64 `json:"demote_after,omitempty" min:"1" max:"1000000" example:"3"`
-	// Work that takes no slot and never waits, such as health checks. Gates count it, and bound how much of it
-	// runs at once.
+	// Work that takes no slot and never waits, for example health checks. Gates count it, and bound
+	// how much of it runs at once.
 	Exempt bool `json:"exempt,omitempty" default:"false"`
 	// Which pool the work needs, at a gate with one for reads and one for writes (probe: {read_write: true}).
 	// Left out, GET, HEAD, OPTIONS and TRACE read, and everything else writes.
 	Access string `json:"access,omitempty" enum:"read,write" example:"read"`
 	// Slots that one request takes, and tokens of a quota.
 	Cost int64 `json:"cost,omitempty" default:"1" min:"1" max:"1000000000000000"`
-	// Header in which a trusted peer says how many slots, and tokens of quotas, its request takes, instead of
-	// cost: a whole number from 1, of several the largest. Anything else is counted as ignored. If a quota would
-	// charge it, the request is refused with 400; elsewhere cost is used. A gate with a limit takes at most all
-	// of it, or refuses with refuse_oversize.
+	// Header from trusted peers with the slots, and tokens of quotas, that the request takes,
+	// instead of cost. It is a whole number from 1; of several, the largest counts. Anything else
+	// is counted as ignored. Then a quota that would charge it refuses with 400; elsewhere cost is
+	// used. A gate with a limit takes at most all of it, or refuses with refuse_oversize.
 	CostFrom string `json:"cost_from,omitempty" example:"header:X-Cost" form:"header:NAME"`
-	// Header of the upstream's answer, or else of its trailer, that says what the request really cost: a whole
-	// number from 0, of several the largest. A quota charges the difference, or gives it back. A gate with one
-	// limit corrects the tenant's share of the next turns by the difference. One with each changes the key's
-	// slots, to at least 1. The client does not see the header.
+	// Header of the upstream's answer, or else of its trailer, with the real cost of the request.
+	// It is a whole number from 0; of several, the largest counts. A quota charges the difference,
+	// or gives it back. A gate with one limit corrects the tenant's share of the next turns by the
+	// difference. One with each changes the key's slots, to at least 1. The client does not see the
+	// header.
 	Settle string `json:"settle,omitempty" example:"header:X-Actual-Cost" form:"header:NAME"`
 	// Let the client see the header of settle.
 	SettleKeep bool `json:"settle_keep,omitempty" default:"false"`
@@ -289,11 +291,11 @@ type ProbeSpec struct {
 
 // LagSpec is what only the controller lag has; see [control.LagMapConfig].
 type LagSpec struct {
-	// The signal whose value is the lag. Required for the controller lag.
+	// The signal with the lag as its value. Required for the controller lag.
 	Signal string `json:"signal,omitempty" example:"behind"`
-	// Lag up to which the limit is max.
+	// Up to this lag, the limit is max.
 	Target float64 `json:"target,omitempty" default:"10000" min:"0.000001"`
-	// Lag from which on the limit is min. Above target.
+	// From this lag on, the limit is min. Above target.
 	Critical float64 `json:"critical,omitempty" default:"100000" min:"0.000001"`
 	// How often the lag is read.
 	Interval Duration `json:"interval,omitempty" default:"5s" min:"10ms"`
@@ -305,17 +307,17 @@ type LagSpec struct {
 	Smoothing float64 `json:"smoothing,omitempty" default:"1" min:"0.001" max:"1"`
 	// How far the limit moves at most in one interval, as a share of max − min.
 	MaxChange float64 `json:"max_change,omitempty" default:"1" min:"0.001" max:"1"`
-	// By which share of the present limit another one must differ to be worth a change.
+	// The limit changes only if the new one differs by this share of the present one.
 	Hysteresis float64 `json:"hysteresis,omitempty" default:"0" min:"0" max:"0.999"`
 }
 
 // DrainSpec is what only the controller drain has; see [control.DrainConfig].
 type DrainSpec struct {
-	// The signal whose value is the lag. Required for the controller drain.
+	// The signal with the lag as its value. Required for the controller drain.
 	Signal string `json:"signal,omitempty" example:"behind"`
 	// Lag that should not be exceeded.
 	Target float64 `json:"target,omitempty" default:"10000" min:"0.000001"`
-	// Share of target from which the limit follows what was drained.
+	// From this share of target on, the limit follows what was drained.
 	Threshold float64 `json:"threshold,omitempty" default:"0.5" min:"0.001" max:"1"`
 	// How often the lag is read.
 	Interval Duration `json:"interval,omitempty" default:"5s" min:"10ms"`
@@ -342,22 +344,23 @@ type ResourceSpec struct {
 	Growth float64 `json:"growth,omitempty" default:"1.1" min:"1.001" max:"2"`
 }
 
-// EachSpec makes the limit of a gate one for each key instead of one for all: each
-// tenant, or database, has a pool of its own. See package keyed for what that is
-// good for, and when a gate that is fair between tenants is better.
+// EachSpec gives each key a limit of its own, instead of one limit for all: each tenant, or
+// database, has a pool. Package keyed says what that is good for, and when a gate that is fair
+// between tenants is better.
 //
-// The controller, if there is one, sizes all pools alike. It goes by readings (lag,
-// drain, resource) or by throughput (probe). Those that learn from latencies see too little of one
-// key. Work waits for its own key: priorities, Shares and Weights count among those
-// that wait for the same one, and Queue.Len is for all keys together.
+// The controller, if there is one, gives all pools the same size. It uses readings (lag, drain,
+// resource) or throughput (probe). Controllers that learn from latencies see too little of one key.
+// Work waits for its own key. Priorities, Shares and Weights count among the work that waits for
+// the same key. Queue.Len is for all keys together.
 //
-// With Own each key has a limiter of its own instead, with a controller of its own:
-// any of them. That is for hundreds of keys, not for millions.
+// With Own, each key has a limiter with a controller of its own instead; any controller will do.
+// That is for hundreds of keys, not for millions.
 type EachSpec struct {
-	// Whose pool it is.
+	// What the key is.
 	By string `json:"by,omitempty" default:"tenant" enum:"tenant,user,client,route"`
-	// A controller for each key, any of them, instead of one size for all: for hundreds of keys that differ in
-	// what they carry. queue.len is for all keys together, of which one takes a quarter at most.
+	// A controller for each key, any of them, instead of one size for all. It is for hundreds of
+	// keys with different capacities. queue.len is for all keys together; one key may use a quarter
+	// of it at most.
 	Own bool `json:"own,omitempty" default:"false"`
 	// Keys that are known at a time, 64 bytes each. With own the default is 1024, the most 10000, and a key
 	// takes up to 64 KiB. Idle keys are evicted for newcomers; a key in use stays. 0 means the default.
@@ -366,8 +369,8 @@ type EachSpec struct {
 	Overrides map[string]OverrideSpec `json:"overrides,omitempty" example:"{acme: {limit: 50}}" names:"any"`
 }
 
-// OverrideSpec is the limit of one key: either a number, or how many times the
-// limit of the others, of which there is none with Own.
+// OverrideSpec is the limit of one key. It is a number, or a factor on the limit of the others. A
+// factor has no meaning with Own.
 type OverrideSpec struct {
 	// The key's limit.
 	Limit int64 `json:"limit,omitempty" min:"1" max:"1000000" example:"50"`
@@ -379,7 +382,8 @@ type OverrideSpec struct {
 // rises. Nothing waits in it and nothing is held, so it stands before the gate with
 // the limit. See package shed.
 type ShedSpec struct {
-	// Signals whose pressure counts: the highest of them. They are those of the gateway's own machine.
+	// Signals; the one with the highest pressure counts. They are those of the gateway's own
+	// machine.
 	Signals []string `json:"signals,omitempty" example:"[cpu, memory]"`
 	// A gate with a limit, instead of signals. The pressure is its work in flight and waiting over its limit.
 	// Where work may wait there, it is at 1 whenever all slots are taken: write thresholds above 1.
@@ -388,7 +392,7 @@ type ShedSpec struct {
 	WaitOf string `json:"wait_of,omitempty" example:"api"`
 	// The longest wait that you want there. 0 means the default.
 	Wait Duration `json:"wait,omitempty" default:"20ms" min:"0s"`
-	// Pressures from which each priority is refused.
+	// From which pressure on each priority is refused.
 	Thresholds ThresholdsSpec `json:"thresholds,omitzero" example:"{background: 0.75}"`
 	// Find out which priority, and which share of its users, passes, instead of thresholds (DAGOR).
 	Cursor *CursorSpec `json:"cursor,omitempty" example:"{overload: 2}"`
@@ -398,7 +402,7 @@ type ShedSpec struct {
 	Hold Duration `json:"hold,omitempty" default:"1s" min:"0s"`
 	// What happens after that: open admits everything, keep leaves the level as it is.
 	Blind string `json:"blind,omitempty" default:"open" enum:"open,keep"`
-	// How long users keep their place in the order in which users of one priority are refused. 0 means the
+	// How long users keep their place in the order in which one priority is refused. 0 means the
 	// default.
 	Resalt Duration `json:"resalt,omitempty" default:"1h" min:"0s" minus1:"for ever"`
 }
@@ -406,33 +410,33 @@ type ShedSpec struct {
 // defaultShedWait is [ShedSpec].Wait where it is left out, as in DAGOR.
 const defaultShedWait = Duration(20 * time.Millisecond)
 
-// ThresholdsSpec are the pressures from which each priority is refused. Defaults:
-// 0.75, 0.90, 0.95 and 1, where everything is.
+// ThresholdsSpec says from which pressure on each priority is refused. Defaults: 0.75, 0.90, 0.95
+// and 1 (critical).
 type ThresholdsSpec struct {
-	// Pressure from which background is refused.
+	// From this pressure on, background is refused.
 	Background float64 `json:"background,omitempty" default:"0.75"`
-	// Pressure from which normal is refused.
+	// From this pressure on, normal is refused.
 	Normal float64 `json:"normal,omitempty" default:"0.9"`
-	// Pressure from which high is refused.
+	// From this pressure on, high is refused.
 	High float64 `json:"high,omitempty" default:"0.95"`
-	// Pressure from which everything but exempt work is refused.
+	// From this pressure on, everything but exempt work is refused.
 	Critical float64 `json:"critical,omitempty" default:"1"`
 }
 
 // CursorSpec is the way of DAGOR; see shed.Cursor.
 type CursorSpec struct {
-	// Mean pressure from which a window counts as overloaded. Use more before a gate whose work may wait.
+	// From this mean pressure on, a window counts as overloaded. Use more before a gate with a wait
+	// room.
 	Overload float64 `json:"overload,omitempty" default:"1"`
 }
 
-// QuotaSpec is a gate that limits what is used up and comes back with time: requests,
-// bytes, tokens, so many a second or a day. See package quota. Nothing is held in it,
-// so it stands before the gate with a limit; work that a later gate refuses gets back
-// what it has been charged.
+// QuotaSpec is a gate that limits what is used up and comes back with time: requests, bytes or
+// tokens, for example so many a second or a day. See package quota. It takes no slots, so it stands
+// before the gate with a limit. If a later gate refuses, the work gets back what it was charged.
 type QuotaSpec struct {
 	QuotaLimitSpec
-	// Whom the limits are for. Each user, client, tenant, route, priority or address (IPv6: /64) has buckets of
-	// its own; with several words, each combination. Left out, all work shares one bucket.
+	// Who has buckets of its own: each user, client, tenant, route, priority or address (IPv6:
+	// /64). With several words, each combination has. Left out, all work shares one bucket.
 	By []string `json:"by,omitempty" example:"[user]" form:"one of user, client, tenant, route, priority, address"`
 	// Quotas for some, beside by and its limits or instead. The most exact rule that matches counts, compared by
 	// user, then client, tenant, route, priority and address. Work that no rule matches is not limited.
@@ -454,9 +458,9 @@ type QuotaSpec struct {
 	// start full. open admits everything, but decides by memory too while answers are only late or too many
 	// decisions are in flight. closed refuses.
 	OnStoreError string `json:"on_store_error,omitempty" default:"local" enum:"local,open,closed"`
-	// Buckets in the memory of this gateway, of up to 40 bytes each; a key has one for each of its limits. Keys
-	// beyond that share one, which fails closed. 0 means the default. A gate whose bound is changed begins with
-	// full buckets.
+	// Buckets in the memory of this gateway, of up to 40 bytes each; a key has one for each of its
+	// limits. Further keys share one bucket, which fails closed. 0 means the default. A change of
+	// this number begins with full buckets.
 	MaxKeys int `json:"max_keys,omitempty" default:"1048576" min:"0" max:"268435456"`
 	// Headers of answers about the quota: ratelimit is RateLimit and RateLimit-Policy, legacy X-RateLimit-Limit,
 	// -Remaining and -Reset.
@@ -466,8 +470,8 @@ type QuotaSpec struct {
 	Unit string `json:"unit,omitempty" default:"requests" enum:"requests,content-bytes"`
 }
 
-// QuotaLimitSpec is the limits of a bucket: one, written as Rate and Burst, or several
-// Limits, of which tokens are taken from all or none.
+// QuotaLimitSpec is the limits of a bucket: one, written as Rate and Burst, or several Limits.
+// Tokens are taken from all of them, or from none.
 type QuotaLimitSpec struct {
 	// One limit. So many tokens come back in each s, min, h or duration (5/10s), all the time; by default as
 	// many may be taken at once. 5000 a day: all of them come back at midnight, UTC unless a time zone follows;
@@ -495,12 +499,12 @@ type QuotaRuleSpec struct {
 	Route string `json:"route,omitempty" example:"batches"`
 	// The same for the priority.
 	Priority string `json:"priority,omitempty" example:"background"`
-	// The same for the address of the request; also a network, whose addresses share a bucket.
+	// The same for the address of the request. It may be a network: its addresses share a bucket.
 	Address string `json:"address,omitempty" example:"10.0.0.0/8"`
 	QuotaLimitSpec
-	// Do not count such work at all, instead of a limit.
+	// Do not count this work at all, instead of a limit.
 	Exempt bool `json:"exempt,omitempty" default:"false"`
-	// Refuse all such work, instead of a limit.
+	// Refuse all of this work, instead of a limit.
 	Blocked bool `json:"blocked,omitempty" default:"false"`
 }
 
@@ -518,10 +522,10 @@ type SignalSpec struct {
 	// What is read. Left out, it is the signal's name. docs/guides/controllers.md describes each, and says when
 	// it is blind.
 	Read string `json:"read,omitempty" example:"cpu"`
-	// The most that is wanted: the value at which the pressure is 1. For most signals it is a share (defaults:
-	// sched_latency 0.1, cpu 0.85, cpu_throttling 0.25, memory 0.9, heap 0.8, psi_memory 0.1, psi_cpu and psi_io
-	// 0.5). For runnable it is a number for each processor (32), for goroutines a number (required), for file
-	// and http a value (1).
+	// The highest value you want: there the pressure is 1. For most signals it is a share
+	// (defaults: sched_latency 0.1, cpu 0.85, cpu_throttling 0.25, memory 0.9, heap 0.8, psi_memory
+	// 0.1, psi_cpu and psi_io 0.5). For runnable it is a number for each processor (32), for
+	// goroutines a number (required), for file and http a value (1).
 	Threshold float64 `json:"threshold,omitempty" min:"0.000001" example:"0.8"`
 	// sched_latency: a wait for a processor that counts as long (default 10ms).
 	Wait Duration `json:"wait,omitempty" min:"1us" example:"10ms"`
