@@ -54,8 +54,8 @@ func (b *bodyBuffers) wants(r *http.Request) bool {
 		r.ContentLength <= b.max && r.Header.Get("Expect") == "" && !talksBothWays(r.Header.Get("Content-Type"))
 }
 
-// talksBothWays reports whether a client may wait for the answer before it goes on with its
-// body, as those of gRPC and Connect do with streams.
+// talksBothWays reports whether a client may wait for the answer before it sends the rest of its
+// body. Clients of gRPC and Connect do so with streams.
 func talksBothWays(contentType string) bool {
 	for _, streamed := range []string{"application/grpc", "application/connect+"} {
 		if n := len(streamed); len(contentType) >= n && strings.EqualFold(contentType[:n], streamed) {

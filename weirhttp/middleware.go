@@ -4,11 +4,10 @@
 //	guard := weirhttp.Middleware(api)
 //	http.ListenAndServe(":8080", guard(mux))
 //
-// Requests beyond the limit wait in the gate's room; those that cannot wait are
-// answered 503 with Retry-After and a problem document that names the gate, the
-// reason and the exact time (see [WriteRejection] and [Status]). Wrap the whole
-// mux, or single handlers with gates of their own: inside a mux, Work.Op is the
-// pattern that matched. Leave health checks outside.
+// Requests beyond the limit wait in the gate's room. Those that cannot wait are answered 503 with
+// Retry-After and a problem document, which names the gate, the reason and the exact time (see
+// [WriteRejection] and [Status]). Wrap the whole mux, or single handlers with gates of their own:
+// inside a mux, Work.Op is the pattern that matched. Leave health checks outside.
 //
 // # What a slot is held for
 //
@@ -35,11 +34,11 @@
 //
 // # Clients that leave
 //
-// A request that waits leaves the room when its client goes. Over HTTP/1 the server notices
-// that only once the request's body has been read; see [WithBufferedBody]. Once admitted,
-// the handler decides what a departure means: its context is cancelled, and the slot is
-// free when it returns. A proxy whose upstream goes on working should keep the slot until
-// that is over, with [Request.Detach].
+// A request that waits leaves the room when its client goes. Over HTTP/1 the server notices that
+// only once the request's body has been read; see [WithBufferedBody]. After admission the handler
+// decides what a departure means: its context is cancelled, and the slot is free when it returns.
+// If the upstream of a proxy works on, the proxy should keep the slot until then, with
+// [Request.Detach].
 //
 // # Refused requests
 //
@@ -49,10 +48,10 @@
 //
 // # Quotas
 //
-// A quota that is used up is answered 429. Its Retry-After is exact, without a random part:
-// a client that comes back then is admitted, unless others of the same bucket were quicker.
-// [SetRateLimit] shows clients beforehand what is left. A rule that blocks is 403,
-// without a Retry-After.
+// A quota that is used up is answered 429. Its Retry-After is exact, without a random part: a
+// client that comes back then is admitted, unless others of the same bucket were quicker.
+// [SetRateLimit] shows clients beforehand what is left. If a rule blocks the request, the answer is
+// 403 without a Retry-After.
 //
 // # Wrapped writers
 //
@@ -72,13 +71,13 @@ import (
 	"github.com/weir-go/weir"
 )
 
-// Middleware returns a wrapper that admits each request through g before the
-// handler it wraps runs, and answers a refusal with [WriteRejection].
+// Middleware returns a wrapper for handlers. It admits each request through g before the handler
+// runs, and answers a refusal with [WriteRejection].
 //
-// The request waits in g's wait room under its own context, so a client that
-// leaves leaves the room too (see [WithBufferedBody] for the limits of that).
-// Once admitted, the handler's context carries a [*Request] and, for nested
-// calls through the same gate, the permit (see [weir.WithPermit]).
+// The request waits in g's wait room under its own context, so it leaves the room when its client
+// leaves (see [WithBufferedBody] for the limits of that). After admission the handler's context
+// carries a [*Request]. For nested calls through the same gate it also carries the permit (see
+// [weir.WithPermit]).
 //
 // The permit is sampled when the handler begins its answer, and released when the
 // handler returns, panics or ends its goroutine. A response that becomes a stream
@@ -261,11 +260,11 @@ func (g *Guard) Serve(w http.ResponseWriter, r *http.Request, gate weir.Gate, wo
 // Option adjusts [Middleware].
 type Option func(*middleware)
 
-// WithWork fills in who asks for what: tenant, user, priority, cost. Op is already set to
-// the request's pattern. The pattern is empty where the middleware wraps the mux instead
-// of a handler inside it; set Op to something with few values, never to the path. fn
-// runs on each request before anything is known about it. So it must be quick, and must
-// not believe headers that any client can send.
+// WithWork fills in who asks for what: tenant, user, priority, cost. Op is already set to the
+// request's pattern. The pattern is empty if the middleware wraps the mux instead of a handler
+// inside it. Then set Op to something with few values, never to the path. fn runs on each request
+// before anything is known about it. So it must be quick, and must not believe headers that any
+// client can send.
 func WithWork(fn func(r *http.Request, w *weir.Work)) Option {
 	return func(m *middleware) { m.work = fn }
 }
@@ -289,17 +288,16 @@ func WithStreams(s *Streams) Option {
 // WithBufferedBody reads request bodies of up to limit bytes, at most 64 MiB, before the
 // request asks for admission. Default: no body is touched.
 //
-// An HTTP/1 server notices that a client has left only once the request's body has been
-// read: until then the departure hides behind the unread bytes. So a request with an
-// unread body waits in the room until it is served or times out, even if its client has
-// gone. Reading small bodies first closes that gap, and a slow upload then holds no slot.
-// The price is that the bodies of refused requests are read too. HTTP/2 notices
-// departures in any case.
+// An HTTP/1 server notices that a client has left only once it has read the request's body. So a
+// request with an unread body waits in the room until it is served or times out, even if its client
+// has gone. If small bodies are read first, this does not happen, and a slow upload holds no slot.
+// The price is that the bodies of refused requests are read too. HTTP/2 notices departures in any
+// case.
 //
-// A longer body is left alone, and so is every body while the middleware has 64 MiB in
-// memory. Bodies whose client waits are left alone too: for "100 Continue", or, with the
-// content types of gRPC and of Connect's streams, for an answer to what it has sent so
-// far. A body that fails to arrive fails later, when the handler reads it.
+// A longer body is left alone, and so is every body while the middleware has 64 MiB in memory. It
+// also leaves bodies alone if the client may wait for the server. That is a client that asked for
+// "100 Continue", or one with the content types of gRPC and of Connect's streams. A body that fails
+// to arrive fails later, when the handler reads it.
 func WithBufferedBody(limit int64) Option {
 	return func(m *middleware) {
 		if limit <= 0 {
@@ -310,12 +308,11 @@ func WithBufferedBody(limit int64) Option {
 	}
 }
 
-// WithWriteTimeout cuts responses whose client has stopped reading: each write
-// of up to 128 KiB must be taken within d. The deadline is renewed with every
-// write, so it bounds a stall and not the length of a download. Default: none.
-// A longer Server.WriteTimeout no longer applies to responses of more than a
-// few kilobytes; a handler that sets a write deadline itself turns this one off
-// for its response. Responses that were cut are counted in [StreamsSnapshot].
+// WithWriteTimeout cuts responses if the client has stopped reading: each write of up to 128 KiB
+// must finish within d. Every write renews the deadline, so it bounds a stall and not the length of
+// a download. Default: none. A longer Server.WriteTimeout no longer applies to responses of more
+// than a few kilobytes. A handler that sets a write deadline itself turns this one off for its
+// response. [StreamsSnapshot] counts the responses that were cut.
 func WithWriteTimeout(d time.Duration) Option {
 	return func(m *middleware) { m.writeTimeout = writeTimeout(d) }
 }
@@ -327,16 +324,15 @@ func WithRejection(fn func(http.ResponseWriter, *http.Request, *weir.Rejection))
 	return func(m *middleware) { m.reject = fn }
 }
 
-// WithYield says whether an admitted request lets others go first before its handler
-// starts. Default true: where handlers compute rather than wait, it moves the queue from
-// the scheduler, where nobody sees it, into the wait room.
+// WithYield says whether an admitted request lets others go first before its handler starts.
+// Default true. If handlers compute rather than wait, requests otherwise queue in the scheduler,
+// where nobody sees them. With it they queue in the wait room.
 //
-// While nothing is refused it is runtime.Gosched, a fraction of a microsecond
-// when the process is idle. Within a second of a refusal, and where handlers
-// take 250 µs or more, it is also a poll of the network, so that arrivals are
-// seen between any two handlers and not every 10 ms: 2 to 3 µs a request (on
-// Unix; elsewhere it stays at Gosched). A proxy, whose handlers wait for the
-// network at once, can do without both.
+// While nothing is refused it is runtime.Gosched, which takes a fraction of a microsecond when the
+// process is idle. It becomes a poll of the network within a second of a refusal, if handlers take
+// 250 µs or more. Then arrivals are seen between any two handlers and not every 10 ms. That costs 2
+// to 3 µs a request, and works on Unix; elsewhere it stays at Gosched. The handlers of a proxy wait
+// for the network at once, so a proxy needs neither.
 func WithYield(on bool) Option {
 	return func(m *middleware) { m.yield = on }
 }

@@ -21,8 +21,8 @@ type RateLimitPolicy struct {
 	// Unit is what is counted, one of the field's registry: "requests",
 	// "content-bytes" or "concurrent-requests". Empty means requests.
 	Unit string
-	// Key, if any, says whose bucket it is, for a client with several accounts under one
-	// policy. It is sent to the client: it must not contain a secret.
+	// Key, if any, names the bucket, for a client with several accounts under one policy. It is
+	// sent to the client: it must not contain a secret.
 	Key []byte
 }
 
@@ -39,10 +39,10 @@ type RateLimit struct {
 	Reset time.Duration
 }
 
-// BucketPolicy describes a token bucket that gets rate tokens a second and has room for
-// burst. The field has no bursts, so the quota is a full bucket, and the window the time in
-// which it fills: 10 a second with a burst of 20 is 20 in 2 s. If it fills in less than a
-// second, the quota is what comes in a second.
+// BucketPolicy describes a token bucket that gets rate tokens a second and has room for burst. The
+// field has no bursts, so the quota is a full bucket, and the window is the time to fill it. For
+// example, 10 a second with a burst of 20 is 20 in 2 s. If the bucket fills in less than a second,
+// the quota is what comes in a second.
 func BucketPolicy(name string, rate, burst float64) RateLimitPolicy {
 	p := RateLimitPolicy{Name: name, Quota: burst}
 	switch {
@@ -75,11 +75,11 @@ const forever = time.Duration(math.MaxInt64)
 //	RateLimit-Policy: "api/user=*";q=20;w=2
 //	RateLimit: "api/user=*";r=7;t=2
 //
-// q is the quota, w its window in seconds, qu the unit and pk the key; r is what is
-// left, t for how many seconds.
+// q is the quota, w its window in seconds, qu the unit and pk the key. r is what is left, and t for
+// how many seconds.
 //
-// Without policies, or without limits, the field is removed. Of several quotas, give all
-// policies, and the limit of which the least is left.
+// Without policies, or without limits, the field is removed. Of several quotas, give all policies,
+// and the limit with the least left.
 func SetRateLimit(h http.Header, policies []RateLimitPolicy, limits ...RateLimit) {
 	var buf [256]byte
 	b := buf[:0]

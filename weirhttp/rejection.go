@@ -12,8 +12,8 @@ import (
 	"github.com/weir-go/weir"
 )
 
-// StatusClientClosed is the status of a request whose client left while it
-// waited. Nobody reads it but access logs; it is what nginx uses, too.
+// StatusClientClosed is the status of a request if its client left while it waited. Only access
+// logs show it; nginx uses it, too.
 const StatusClientClosed = 499
 
 // Status returns the HTTP status code for a refusal:
@@ -53,29 +53,28 @@ func Status(rej *weir.Rejection) int {
 // noCost reports whether work was refused because its cost cannot be read.
 func noCost(rej *weir.Rejection) bool { return rej.Reason == weir.ReasonTooLarge && rej.Value < 0 }
 
-// WriteRejection answers r with the refusal rej: the status of [Status],
-// Retry-After where coming back can help, and a problem document (RFC 9457) of
-// at most 2 KB. Nothing of the request is repeated in it, and nothing of
-// rej.Cause. A HEAD request gets the headers alone.
+// WriteRejection answers r with the refusal rej. The answer has the status of [Status], and
+// Retry-After if coming back can help. Its body is a problem document (RFC 9457) of at most 2 KB.
+// It repeats nothing of the request and nothing of rej.Cause. A HEAD request gets the headers
+// alone.
 //
-// Retry-After is in whole seconds, rounded up. For overload (503) up to half as
-// much again, and at least a second, is added at random, so that refused clients
-// do not come back all at once; but what is added never takes it beyond
-// 30 s. It is never less than the exact time, which the document has in
-// milliseconds:
+// Retry-After is in whole seconds, rounded up. For overload (503) a random time is added, so that
+// refused clients do not come back all at once. It is at most half as much again, or a second if
+// that is more. The random part never takes the time beyond 30 s. Retry-After is never less than
+// the exact time, which the document has in milliseconds:
 //
 //	{"type":"https://pkg.go.dev/github.com/weir-go/weir#ReasonQueueFull",
 //	 "title":"The wait room is full","status":503,
 //	 "gate":"api","reason":"queue_full","value":256,"limit":256,"remaining":0,
 //	 "retryable":true,"retry_after_ms":1250}
 //
-// There may be three more members: the rule of the gate, the window if several limits hold
-// together (1 is the first), and the signal that binds the limit, such as "cpu_throttling".
-// Numbers that are not finite are null. Without an estimate retry_after_ms is left out, and a
-// retryable refusal gets a Retry-After of one second, plus the random part.
+// There may be three more members. They are the rule of the gate, the window if several limits hold
+// together (1 is the first), and the signal that binds the limit, such as "cpu_throttling". Numbers
+// that are not finite are null. Without an estimate retry_after_ms is left out, and a retryable
+// refusal gets a Retry-After of one second, plus the random part.
 //
-// The body of a refused request is not waited for: an HTTP/1 connection with
-// more than a few kilobytes still to come is closed after the answer.
+// The body of a refused request is not read. If more than a few kilobytes are still to come on
+// HTTP/1, the connection is closed after the answer.
 func WriteRejection(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
 	writeRejection(w, r, rej, nil, rand.Float64)
 }

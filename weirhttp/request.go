@@ -8,10 +8,10 @@ import (
 	"github.com/weir-go/weir"
 )
 
-// Request is an admitted request while its handler runs. Most handlers never
-// need it. A proxy uses it to report the upstream's answer at the moment it
-// arrives, to tie further permits to the request's fate, and to keep the slot
-// of a client that has left until the upstream has nothing left to do.
+// Request is an admitted request while its handler runs. Most handlers never need it. A proxy uses
+// it to report the upstream's answer at the moment it arrives, and to tie further permits to the
+// request. It can also keep the slot after the client has left, until the upstream has nothing left
+// to do.
 //
 // All methods are safe for concurrent use and do nothing on a nil *Request, so
 // the result of [FromContext] needs no check.
@@ -98,11 +98,10 @@ func (q *Request) SetCost(gate string, units int64) {
 	}
 }
 
-// Attach ties p, which g has granted, to the request: p is sampled and done together
-// with the request's own permit, also when the response becomes a stream. A proxy
-// attaches the permit of the upstream it has chosen. It may still call Done on p
-// earlier, for instance to try another upstream. If the request's slot has been
-// released already, p is done at once, as NoSample.
+// Attach ties p, a permit of g, to the request. p is sampled and done together with the request's
+// own permit, also when the response becomes a stream. A proxy attaches the permit of the upstream
+// it has chosen. It may still call Done on p earlier, for instance to try another upstream. If the
+// request's slot has been released already, p is done at once, as NoSample.
 //
 // [Request.Reacquire] asks g for another permit. A nil g means that p cannot be
 // acquired again.
@@ -155,19 +154,17 @@ func (q *Request) ReleaseForStream() bool {
 	return q.move()
 }
 
-// Reacquire is the way back from [Request.ReleaseForStream]. The request's gate admits w
-// once more, then the gates given to [Request.Attach], and the place among the
-// streams is free again. It waits as long as those gates let w wait, or until ctx
-// ends.
+// Reacquire is the way back from [Request.ReleaseForStream]. The request's gate admits w once more,
+// then the gates given to [Request.Attach], and the place among the streams is free again. It waits
+// as long as those gates let w wait, or until ctx ends.
 //
-// A proxy releases the slot of a request whose body comes too slowly. It reacquires
-// before it passes the end of the body on: until then the client takes its time, from
-// then on the backend works.
+// A proxy releases the slot if the body of a request comes too slowly. It reacquires before it
+// passes the end of the body on. Until then the client takes its time; from then on the backend
+// works.
 //
-// The error carries a [*weir.Rejection]. The request is still a stream then, and the
-// backend must not get the rest of the work. Reacquire returns nil at once if there is
-// nothing to acquire: the request has its slot, was sampled (the backend has
-// answered), has ended or was detached.
+// The error carries a [*weir.Rejection]. The request is still a stream then, and the backend must
+// not get the rest of the work. Reacquire returns nil at once if there is nothing to acquire. The
+// request then has its slot, was sampled (the backend has answered), has ended or was detached.
 func (q *Request) Reacquire(ctx context.Context, w weir.Work) error {
 	if q == nil {
 		return nil
@@ -243,8 +240,8 @@ func (q *Request) move() bool {
 	return true
 }
 
-// keepLive keeps the owners whose permits are live. The others were done before, for
-// instance of a target that was tried in vain. q.mu is locked.
+// keepLive keeps the owners with live permits. The others were done before, for instance those of a
+// target that was tried in vain. q.mu is locked.
 func (q *Request) keepLive() {
 	live := q.owners[:0]
 	for i, g := range q.owners {

@@ -40,10 +40,9 @@ type StreamsConfig struct {
 }
 
 // Streams is a bounded pool for responses whose length depends on the client or on the
-// conversation, not on the backend: long downloads, slow readers, server-sent events,
-// upgraded connections. A request that becomes one releases its permit and has a place
-// here until it ends. So slow clients cannot fill a limiter, and are bounded all the
-// same.
+// conversation. Examples are long downloads, slow readers, server-sent events and upgraded
+// connections. When a request becomes a stream, it releases its permit and has a place here until
+// it ends. So slow clients cannot fill a limiter, and are bounded all the same.
 //
 // A response becomes a stream when the first of these happens:
 //
@@ -78,9 +77,9 @@ type StreamsSnapshot struct {
 	Max  int64 `json:"max"`
 	Open int64 `json:"open"`
 	High int64 `json:"high"`
-	// Moved counts how often a response became a stream, Overflowed those that
-	// found the pool full at first, Cut those whose client stopped reading for
-	// longer than [WithWriteTimeout] allows.
+	// Moved counts how often a response became a stream. Overflowed counts those that found the
+	// pool full at first. Cut counts those that ended because the client stopped reading for longer
+	// than [WithWriteTimeout] allows.
 	Moved      uint64 `json:"moved"`
 	Overflowed uint64 `json:"overflowed"`
 	Cut        uint64 `json:"cut"`

@@ -123,8 +123,8 @@ func (w *writer) grow(n int64) {
 	}
 }
 
-// watched performs one write that may block: under a fresh deadline, and with a
-// timer that makes the response a stream if the write takes too long.
+// watched performs one write that may block. The write has a new deadline. If it takes too long, a
+// timer makes the response a stream.
 func (w *writer) watched(write func() (int64, error)) (int64, error) {
 	deadline := w.renewDeadline()
 	w.startStall()
@@ -163,9 +163,9 @@ func (w *writer) renewDeadline() time.Time {
 	return deadline
 }
 
-// clearDeadline follows a write under a deadline. HTTP/2 resets a stream whose deadline
-// passes, even if nothing is being written, so a silent stream must have none. A write
-// that failed after its deadline was cut; HTTP/2 reports it as a closed stream.
+// clearDeadline follows a write with a deadline. HTTP/2 resets a stream when its deadline passes,
+// even if nothing is being written, so a silent stream must have none. A write that failed after
+// its deadline was cut; HTTP/2 reports it as a closed stream.
 func (w *writer) clearDeadline(deadline time.Time, err error) {
 	if err == nil {
 		_ = http.NewResponseController(w.inner).SetWriteDeadline(time.Time{})
@@ -300,9 +300,9 @@ type onlyReader struct{ io.Reader }
 
 var copyBuffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
 
-// kind returns the writer as a type with exactly the optional interfaces that
-// the server's writer has: a handler finds out what it can do by asking. Each
-// type is one pointer, so none of them costs an allocation.
+// kind returns the writer as a type with exactly the optional interfaces of the server's writer. A
+// handler finds out what the writer can do by asking for them. Each type is one pointer, so none of
+// them costs an allocation.
 //
 // http.Pusher exists on HTTP/2 only, where nothing can be hijacked or sent by
 // the kernel. http.CloseNotifier, deprecated for the request's context, is left
@@ -387,8 +387,8 @@ func (w flushPush) Push(target string, opts *http.PushOptions) error {
 	return w.inner.(http.Pusher).Push(target, opts)
 }
 
-// hijack wraps the connection that it returns, so that the request's place among
-// the streams, or its slot if there was none, is kept until the connection is closed.
+// hijack wraps the connection that it returns. So the request keeps its place among the streams
+// until the connection is closed. If there was no place, it keeps its slot.
 func (w *writer) hijack() (net.Conn, *bufio.ReadWriter, error) {
 	c, rw, err := http.NewResponseController(w.inner).Hijack()
 	if err != nil {

@@ -7,15 +7,14 @@ import (
 	"time"
 )
 
-// yielder lets other requests go first: between its admission and its handler, a
-// request yields the processor, so that those that have arrived reach the gate.
+// yielder lets other requests go first. Between its admission and its handler, a request yields the
+// processor, so that requests that have arrived reach the gate.
 //
-// runtime.Gosched runs the goroutines that are ready. A request that has arrived is
-// not ready until a thread has polled the network. While there is anything to run, the
-// scheduler leaves that to a thread that looks every 10 ms. So where handlers compute,
-// arrivals are seen 10 ms late, after all admitted requests have computed. While
-// requests are being refused, and handlers take long enough for it to pay, an
-// admitted request therefore waits for a poll of the network. It costs 2 to 3 µs.
+// runtime.Gosched runs the goroutines that are ready. A request that has arrived is not ready until
+// a thread has polled the network. While there is anything to run, the scheduler leaves that to a
+// thread that polls every 10 ms. If handlers compute, arrivals are therefore seen 10 ms late, after
+// all admitted requests have computed. So an admitted request waits for a poll of the network while
+// requests are being refused, if handlers take long enough for it to pay. The poll costs 2 to 3 µs.
 type yielder struct {
 	epoch   time.Time
 	refused atomic.Int64 // when a request was last refused, since epoch, plus 1; 0: never
@@ -25,7 +24,7 @@ type yielder struct {
 const (
 	// pressure is how long a refusal counts as a sign of overload.
 	pressure = time.Second
-	// longHandler is the mean time of handlers from which a poll pays.
+	// longHandler is the mean time of handlers that makes a poll pay.
 	longHandler = 250 * time.Microsecond
 )
 
