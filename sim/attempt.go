@@ -40,7 +40,7 @@ type attempt struct {
 	call   int32 // of the task, from 1
 	client int32 // who sends it, from 1; 0: nobody in particular
 
-	outer  *attempt // in whose handler a nested call is made
+	outer  *attempt // its handler makes this nested call
 	riding bool     // on the permit of outer
 	done   bool     // its client has heard what became of its task
 

@@ -116,9 +116,9 @@ func (b *Backend) alone() float64 {
 	return b.Service.mean() + time.Duration(b.Outside).Seconds()
 }
 
-// Capacity returns the largest throughput the law allows, in requests a
-// second, and the least concurrency that reaches it (for usl the one nearest
-// the top; without kappa, which has no top, where 99 % is reached).
+// Capacity returns the largest throughput of the law, in requests a second, and the least
+// concurrency that reaches it. For usl, that is the concurrency nearest the top. Without kappa usl
+// has no top: then it is where 99 % is reached.
 func (b *Backend) Capacity() (rps float64, concurrency int) {
 	if b.Law == "mutex" {
 		n := math.Ceil(b.alone()/b.Service.mean() - 1e-9)

@@ -37,8 +37,8 @@ type ClassSummary struct {
 	// Starved is the longest time during which requests of the class came or
 	// waited and none was let in.
 	Starved time.Duration `json:"starved_ns"`
-	// Served is Done over Offered, Tasks Done over what could have been: the
-	// lesser of Offered and what the capacity allows of tasks of so many calls.
+	// Served is Done over Offered. Tasks is Done over what could have been: the lesser of Offered
+	// and the number of tasks with so many calls that the capacity allows.
 	Served float64 `json:"served"`
 	Tasks  float64 `json:"tasks"`
 	// Given is the class's part of all that was let in, in units of the gate.

@@ -34,8 +34,8 @@ func ParseScenario(data []byte) (*Scenario, error) {
 	return ReadScenario(setting.ParseJSON(data, &faults), &faults)
 }
 
-// ReadScenario is [ParseScenario] for a document that has been parsed, of JSON or
-// YAML, and the list of what is wrong with it; the document may be nil then.
+// ReadScenario is [ParseScenario] for a parsed document, of JSON or YAML, and the list of its
+// faults so far. With faults, the document may be nil.
 func ReadScenario(root *setting.Node, faults *fault.List) (*Scenario, error) {
 	var s Scenario
 	if root != nil {

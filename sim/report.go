@@ -15,7 +15,7 @@ import (
 
 // Report is what came out of a scenario.
 type Report struct {
-	// Scenario is what was run, Seeds with which random numbers.
+	// Scenario is what was run, and Seeds are the seeds of the runs.
 	Scenario *Scenario
 	Seeds    []uint64
 	// Capacity is the backend's full capacity in requests a second, Best the
@@ -136,7 +136,7 @@ var figures = []struct{ metric, label string }{
 	{"over_limit", "most over the limit"},
 }
 
-// percent are the metrics that are shown as such.
+// percent are the metrics that are shown in percent.
 var percent = []string{"refused", "late", "wasted"}
 
 // Format writes a value of a metric as people read it: with its unit, shares in
@@ -285,17 +285,16 @@ type Summary struct {
 	WorkRatio float64 `json:"goodput_work"`
 	// Hits counts requests that a cache answered, which are not among Offered.
 	Hits uint64 `json:"hits,omitempty"`
-	// Classes are the classes of requests, Inversions how often one was let in
-	// while one of a higher priority waited, and UserError and ShareError by how
-	// much of its max-min fair share the user, and the tenant, who is farthest
-	// from it is off: of scenarios that have goals about such things.
+	// These are set for scenarios with goals about them. Classes are the classes of requests.
+	// Inversions is how often a request was let in while one of a higher priority waited.
+	// ShareError is for the tenant farthest from its max-min fair share: by how much of that share
+	// it is off. UserError is the same for users.
 	Classes    []ClassSummary `json:"classes,omitempty"`
 	Inversions uint64         `json:"inversions,omitempty"`
 	UserError  float64        `json:"user_error,omitempty"`
 	ShareError float64        `json:"share_error,omitempty"`
-	// OverLimit is the most by which an admission brought the backend over the
-	// limit in force. It is above 0 only where slots of abandoned work are given
-	// back at once.
+	// OverLimit is the most by which an admission brought the backend over the limit in force. It
+	// is above 0 only if slots of abandoned work are given back at once.
 	OverLimit float64 `json:"over_limit,omitempty"`
 
 	// P50, P99 and P999 are the latencies of admitted work, from the moment its
@@ -307,8 +306,8 @@ type Summary struct {
 	WaitP99    time.Duration `json:"wait_p99_ns"`
 	RefusalP99 time.Duration `json:"refusal_p99_ns"`
 
-	// Limit is the sum of the gateways' limits of the gate that bounds the
-	// concurrency of the first class; Inside is the concurrency in the backend.
+	// Limit is the limit of the gate that bounds the concurrency of the first class, summed over
+	// the gateways. Inside is the concurrency in the backend.
 	Limit  Level `json:"limit"`
 	Inside Level `json:"inside"`
 }
@@ -432,7 +431,7 @@ func findMetric(name string) *metric {
 	return nil
 }
 
-// metric is what the goal is about, nil if there is no such thing.
+// metric is the metric of the goal, nil if there is no metric of that name.
 func (g *Goal) metric() *metric {
 	if g.Class != "" {
 		return classMetric(g.Metric)
@@ -448,9 +447,8 @@ const (
 	settleWindow   = 200 * time.Millisecond
 )
 
-// settle finds the first moment from which on goodput holds its level, over a
-// window and over the rest of the stretch. It is at most the length of the
-// stretch, which also stands for never.
+// settle finds when goodput begins to hold its level, over a window and over the rest of the
+// stretch. It is at most the length of the stretch, which also stands for never.
 func (r *Result) settle(g *Goal) float64 {
 	s := r.window(g)
 	level := cmp.Or(g.Level, .95)
@@ -460,8 +458,8 @@ func (r *Result) settle(g *Goal) float64 {
 	})
 }
 
-// calm finds the first moment from which on refusals stay below their level,
-// over a window and over the rest of the stretch.
+// calm finds when refusals begin to stay below their level, over a window and over the rest of the
+// stretch.
 func (r *Result) calm(g *Goal) float64 {
 	s := r.window(g)
 	level := cmp.Or(g.Level, .01)
@@ -471,7 +469,7 @@ func (r *Result) calm(g *Goal) float64 {
 	})
 }
 
-// refill finds the first moment from which on the cache answers its share.
+// refill finds when the cache begins to answer its share.
 func (r *Result) refill(g *Goal) float64 {
 	s := r.window(g)
 	level := cmp.Or(g.Level, .9)
@@ -491,8 +489,8 @@ func (r *Result) limitRise(g *Goal) float64 {
 	return share(s.Limit.Max, float64(r.bins[before].limit))
 }
 
-// first returns how long after the start of a stretch the surplus of its bins
-// is no longer negative, summed over a window and summed over the rest.
+// first returns the time from the start of a stretch to the first bin with a surplus that stays.
+// The sum of the surplus from there on is not negative, over a window and over the rest.
 func (r *Result) first(s *Summary, rate float64, surplus func(*bin) float64) float64 {
 	from, to := int(s.From/r.binWidth), min(int(s.To/r.binWidth), len(r.bins))
 	length := max(settleWindow, time.Duration(share(settleRequests, rate)*1e9))
@@ -514,9 +512,9 @@ func (r *Result) first(s *Summary, rate float64, surplus func(*bin) float64) flo
 // textColumns is how wide the charts are.
 const textColumns = 72
 
-// Plot draws the first run over time, as text: offered load against goodput and
-// capacity, the latency of admitted work, the limit against the concurrency in
-// the backend, and refusals.
+// Plot draws the first run over time, as text. It shows offered load against goodput and capacity,
+// and the latency of admitted work. It also shows the limit against the concurrency in the backend,
+// and refusals.
 func (r *Report) Plot() string {
 	if len(r.Runs) == 0 || len(r.Runs[0].bins) == 0 {
 		return ""

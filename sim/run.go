@@ -290,8 +290,8 @@ func route(p *policy.Policy, s *Scenario, class int) *policy.Route {
 	return nil
 }
 
-// concurrencyGate is the name of the gate whose limit reports are about: the
-// last one on the route of the first class.
+// concurrencyGate is the name of the gate for the limits in reports: the last one on the route of
+// the first class.
 func concurrencyGate(s *Scenario) string {
 	for _, r := range s.Policy.Spec.Routes {
 		if name := s.Traffic[0].Route; (name == "" || name == routeName(&r)) && len(r.Gates) > 0 {
@@ -318,10 +318,9 @@ func (c *class) adopt(rt *policy.Route) {
 	}
 }
 
-// Outside is a gate that the scenario's policy knows nothing of and that lives
-// on a clock of its own: another library's limiter in a testing/synctest bubble,
-// for instance. It replaces the policy, for all classes, and decides
-// how time moves on.
+// Outside is a gate outside the scenario's policy, with a clock of its own. An example is another
+// library's limiter in a testing/synctest bubble. It replaces the policy, for all classes, and
+// decides how time moves on.
 type Outside interface {
 	weir.Arriver
 	// Wait lets time pass until then, or until there is news if that is sooner,

@@ -33,17 +33,16 @@ type Scenario struct {
 	// Gateways is how many instances of the policy stand side by side, each
 	// with gates of its own and a random share of the traffic. Default 1.
 	Gateways int `json:"gateways,omitempty"`
-	// OnAbandon says what becomes of the slot of a request whose client leaves
-	// while the backend works on it: hold (default) keeps it until the backend
-	// answers, release gives it back at once.
+	// OnAbandon says what happens to the slot when a client leaves while the backend works on its
+	// request. hold (default) keeps it until the backend answers. release gives it back at once.
 	OnAbandon string `json:"on_abandon,omitempty"`
 
 	// Phases are the rates, one after the other; together they are the length
 	// of the run. Repeat runs through them so many times; default 1.
 	Phases []Phase `json:"phases"`
 	Repeat int     `json:"repeat,omitempty"`
-	// Requests ends the run when so many requests have been offered, if that is
-	// sooner than the end of the phases. 0 means no such end.
+	// Requests ends the run when so many requests have been offered, or at the end of the phases if
+	// that comes first. 0 means at the end of the phases.
 	Requests int `json:"requests,omitempty"`
 	// Traffic are the classes of requests. Default: one class with everything
 	// at its default.
@@ -149,9 +148,8 @@ type Class struct {
 	// priority of the calls after the first, if it differs.
 	Calls int    `json:"calls,omitempty"`
 	Later string `json:"later,omitempty"`
-	// Nested tasks keep the slot of their first call until the last one is
-	// over: the others are calls that the first one's handler makes, through the
-	// same gate, with the context that carries its permit.
+	// Nested tasks keep the slot of their first call until the last one is over. The handler of the
+	// first call makes the others through the same gate, with the context that carries its permit.
 	Nested bool `json:"nested,omitempty"`
 
 	// Service is the work of this class's requests, instead of the backend's.
@@ -189,9 +187,8 @@ type Retry struct {
 	Attempts int `json:"attempts"`
 	// On lists what it tries again on: timeout, refusal. Default both.
 	On []string `json:"on,omitempty"`
-	// Backoff before the second attempt; it doubles with each further one, up
-	// to MaxBackoff (default 30 s), and is drawn at random from 0 to that. 0
-	// means at once.
+	// Backoff is the longest pause before the second attempt. It doubles with each further one, up
+	// to MaxBackoff (default 30 s). The pause is drawn at random from 0 to that. 0 means at once.
 	Backoff    policy.Duration `json:"backoff,omitempty"`
 	MaxBackoff policy.Duration `json:"max_backoff,omitempty"`
 	// Heed makes it wait at least as long as a refusal's RetryAfter.
@@ -215,18 +212,18 @@ type Goal struct {
 	// reported only.
 	Min *float64 `json:"min,omitempty"`
 	Max *float64 `json:"max,omitempty"`
-	// Times and Over bound the median by what the best fixed limit reaches, on
-	// a scoreboard: at most so many times it, at most so much over it. A run by
-	// itself has nothing to compare with and ignores them.
+	// Times and Over bound the median relative to the oracle, on a scoreboard. The oracle is the
+	// median of the best fixed limit. The bound is at most so many times that, and at most so much
+	// over it. A run by itself has nothing to compare with and ignores them.
 	Times *float64 `json:"times_oracle,omitempty"`
 	Over  *float64 `json:"over_oracle,omitempty"`
-	// Part is the same from below: at least this part of what it reaches. The
-	// oracle of a scenario with such a goal is the limit that is best at the
-	// first of them, over its stretch, instead of over the whole run.
+	// Part is the same from below: at least this part of the oracle's. If a scenario has goals with
+	// Part, its oracle is the limit that is best at the first of them, over that goal's stretch.
+	// Otherwise it is the limit that is best over the whole run.
 	Part *float64 `json:"part_of_oracle,omitempty"`
-	// TimesAlone bounds the median, on a scoreboard, by what the class has when
-	// it is alone, under the same gates: at most so many times that. AloneAt is
-	// the part of its rate it then comes at; default 1.
+	// TimesAlone bounds the median, on a scoreboard, relative to that of the class alone under the
+	// same gates: at most so many times that. AloneAt is the part of its rate that the class then
+	// has; default 1.
 	TimesAlone *float64 `json:"times_alone,omitempty"`
 	AloneAt    float64  `json:"alone_at,omitempty"`
 	// On restricts the goal to some of the standard backends.
@@ -335,8 +332,8 @@ func (g Goal) Against(oracle float64) Goal {
 	return g
 }
 
-// Beside returns the goal with the bound that is relative to what the class has
-// when it is alone put as a figure, given the median of that.
+// Beside returns the goal with Max lowered to what TimesAlone allows. alone is the median of the
+// class when it is alone.
 func (g Goal) Beside(alone float64) Goal {
 	if g.TimesAlone == nil {
 		return g

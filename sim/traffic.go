@@ -135,9 +135,8 @@ func (c *Class) patience(b *Backend) time.Duration {
 	return time.Duration(c.Patience * float64(best) / full * 1e9)
 }
 
-// Useful returns how long an answer is of use to the class, on a backend: until
-// its deadline or the end of its patience, whichever comes first. 0 means for
-// ever.
+// Useful returns how long an answer is of use to the class, on a backend. It ends at the deadline
+// or the end of the client's patience, whichever comes first. 0 means for ever.
 func (c *Class) Useful(b *Backend) time.Duration {
 	var useful time.Duration
 	for _, d := range []time.Duration{
@@ -251,8 +250,8 @@ func (s *script) next() time.Duration {
 	return at
 }
 
-// flow is arrivals at rates that change by phase: a stream of rate 1, exponential
-// gaps or gaps of exactly 1, whose time is stretched by the rates.
+// flow is arrivals at rates that change by phase. It is a stream of rate 1, with exponential gaps
+// or gaps of exactly 1. The rates stretch its time.
 type flow struct {
 	spans   []span
 	rng     *rand.Rand
@@ -279,19 +278,18 @@ func (f *flow) next() time.Duration {
 	return never
 }
 
-// Cache is a look-aside cache: clients ask it first, and the backend for
-// what they do not find, and put in what they got in time. A request that finds
-// its answer does not reach the gates.
+// Cache is a look-aside cache. Clients ask it first, and then the backend for what they do not
+// find. They store the answers that they got in time. A request with its answer in the cache does
+// not reach the gates.
 type Cache struct {
-	// Keys is how many different things there are to ask for, Zipf how uneven
-	// they are asked for: the k-th most popular 1/k^Zipf as often as the first.
-	// Zipf is more than 0.
+	// Keys is how many different keys clients ask for. Zipf is how uneven the requests are: the
+	// k-th most popular key is asked for 1/k^Zipf as often as the first. Zipf is more than 0.
 	Keys int     `json:"keys"`
 	Zipf float64 `json:"zipf"`
 	// Size is how many answers the cache holds. A new one replaces
 	// one at random. It starts with the most popular ones.
 	Size int `json:"size"`
-	// Flush are the moments at which it loses everything.
+	// Flush lists the times when it loses everything.
 	Flush []policy.Duration `json:"flush,omitempty"`
 }
 

@@ -222,18 +222,18 @@ const never = station.Never
 type eventKind uint8
 
 const (
-	eventArrival eventKind = iota // subject: the class whose next request is due
-	eventTimeout                  // subject: the attempt whose client loses patience
+	eventArrival eventKind = iota // subject: the class with its next request due
+	eventTimeout                  // subject: the attempt; its client loses patience
 	eventRetry                    // subject: the attempt that is made again
 	eventPhase                    // subject: the phase that begins
 	eventBin                      // a bin of the time series closes
 	eventError                    // subject: the attempt that the backend fails
-	eventClient                   // subject: the client whose next request is due
-	eventInner                    // subject: the attempt whose nested calls are over
+	eventClient                   // subject: the client with its next request due
+	eventInner                    // subject: the attempt; its nested calls are over
 )
 
-// event is one thing that is due. generation guards against a subject whose
-// number in its pool belongs to another by now.
+// event is one thing that is due. generation shows if the subject's number in its pool now belongs
+// to another subject.
 type event struct {
 	at         time.Duration
 	order      uint32 // ties: first come, first served
