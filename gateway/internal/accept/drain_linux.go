@@ -6,11 +6,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dropNewConnections makes the kernel drop packets that would open a connection on
-// socket, so that its queue can be emptied before it is closed: closing resets
-// whatever is still in the queue. A client whose first packet was dropped sends
-// it again after a second, and is refused then, or accepted by whoever has the
-// address by that time.
+// dropNewConnections makes the kernel drop packets that would open a connection on socket. Then the
+// queue can be emptied before the socket is closed. Without that, closing would reset the
+// connections in the queue. A client sends its first packet again after a second. By then the
+// connection is refused, or accepted by the new owner of the address.
 func dropNewConnections(socket *net.TCPListener) {
 	raw, err := socket.SyscallConn()
 	if err != nil {

@@ -35,7 +35,7 @@ type limiter struct {
 	maxRequests atomic.Int64 // in progress: each takes memory before any gate has seen it
 }
 
-// limits are the settings of a limiter. A zero means that there is no such limit.
+// limits are the settings of a limiter. A zero means no limit.
 type limits struct {
 	name     string      // of the gate in refusals
 	open     int         // connections at once
@@ -51,8 +51,8 @@ type limits struct {
 // it may have: over HTTP/2 one connection brings many.
 const leastRequests = 1000
 
-// limitsOf are the limits on connections of a listener. By default an address that trusted
-// reports, from which others speak, is exempt from the limits of one address.
+// limitsOf are the limits on connections of a listener. By default the addresses that trusted
+// reports are exempt from the limits of one address, because many clients come from there.
 func limitsOf(l *config.Listener, trusted func(netip.Addr) bool) limits {
 	c := &l.Connections
 	all := limits{
@@ -213,7 +213,7 @@ func (d *limiter) release(p *peer, now time.Duration) {
 	}
 }
 
-// greediest returns the index of the connection whose address has most connections, -1 if
+// greediest returns the index of the connection from the address with most connections. It is -1 if
 // no address has at least two more than addr.
 func (d *limiter) greediest(addr netip.Addr, among []*conn) int {
 	d.mu.Lock()
@@ -306,19 +306,19 @@ func fillsIn(rate float64) time.Duration {
 	return time.Duration(min(burst(rate)/rate, 1e6) * float64(time.Second))
 }
 
-// peers are the addresses that a limiter knows: those with connections, and those whose
-// bucket is not full again since their last connection ended. Nobody gains by being
-// forgotten: only an address with a full bucket is.
+// peers are the addresses that a limiter knows. They have connections, or their bucket is not yet
+// full again since their last connection ended. Nobody gains by being forgotten: only an address
+// with a full bucket is.
 //
-// The table is bounded. Addresses beyond the bound form one crowd, which has the limits of
-// one address: strangers cannot be told from a flood of addresses, and a flood gets no more
-// than one address does.
+// The table is bounded. Addresses beyond the bound form one crowd, with the limits of one address.
+// New clients cannot be told from a flood of addresses, and a flood gets no more than one address
+// does.
 type peers struct {
 	known map[netip.Addr]*peer
 	crowd peer
 
-	// idle is the head of the list of those without a connection, by when the last one
-	// ended: its next is the first, its prev the last.
+	// idle is the head of the list of peers without a connection, in the order in which the last
+	// one ended. Its next is the first, its prev the last.
 	idle peer
 	// fresh is lent to an address that is not known yet; activate puts it into the table.
 	fresh peer
@@ -340,8 +340,8 @@ func (ps *peers) init() {
 
 func (ps *peers) len() int { return len(ps.known) }
 
-// find returns the peer at addr: a known one, a fresh one that activate has to be given if
-// it is let in, or the crowd if the table is full.
+// find returns the peer at addr if it is known. Otherwise it returns a fresh one; if that is let
+// in, pass it to activate. If the table is full, it returns the crowd.
 func (ps *peers) find(addr netip.Addr, l *limits, now time.Duration) *peer {
 	key := peerKey(addr)
 	if p := ps.known[key]; p != nil {
@@ -365,8 +365,8 @@ func peerKey(addr netip.Addr) netip.Addr {
 	return addr
 }
 
-// evict makes room: for each newcomer two may go, so what has come in a flood goes again.
-// The list is in the order in which their buckets become full, or nearly.
+// evict makes room. For each newcomer two may go, so addresses of a flood go again. The list is
+// about in the order in which buckets become full.
 func (ps *peers) evict(l *limits, now time.Duration) {
 	for range 2 {
 		p := ps.idle.next

@@ -1,6 +1,6 @@
-// Package accept decides who is let onto a connection of a listener: how many connections
-// there may be, in all and of one address, which idle one makes room for another, and
-// which client certificates are believed, and until when.
+// Package accept decides which connections a listener accepts. It bounds how many there are, in all
+// and of one address, and chooses the idle one that makes room for another. It also decides which
+// client certificates are believed, and until when.
 //
 // A [Listener] is a net.Listener. It imports neither the server nor the log: it is given
 // a [Log] to report to.
@@ -46,16 +46,17 @@ type Log interface {
 // Options are what a [Listener] is opened with.
 type Options struct {
 	Config config.Listener
-	// Trusted reports whether others speak from an address. Such addresses are exempt from
-	// the limits of one address, unless the configuration names those that are.
+	// Trusted reports whether an address passes on requests of others, as a proxy does. These
+	// addresses are exempt from the limits of one address, unless the configuration names the
+	// exempt ones.
 	Trusted func(netip.Addr) bool
 	// Log is told who was refused. Required.
 	Log Log
 	// Setting says which options set the address, for errors.
 	Setting string
-	// Share is a listener at the same address, nil if there is none. Both have one socket
-	// and one set of limits: a connection that waits to be accepted is served by whichever
-	// accepts it, and none is lost when the old one stops.
+	// Share is a listener at the same address, nil if there is none. Both have one socket and one
+	// set of limits. Either of them accepts a connection that waits, so none is lost when the old
+	// one stops.
 	Share *Listener
 }
 
@@ -119,8 +120,8 @@ func Open(o Options) (*Listener, error) {
 func bind(address string, old *Listener) (*net.TCPListener, error) {
 	if old == nil {
 		var lc net.ListenConfig
-		// A gateway's clients do not come over several paths, and a listener for such
-		// takes no packet filter (see dropNewConnections).
+		// A gateway's clients do not use several paths, and a listener for multipath TCP takes no
+		// packet filter (see dropNewConnections).
 		lc.SetMultipathTCP(false)
 		ln, err := lc.Listen(context.Background(), "tcp", address)
 		if err != nil {
@@ -215,11 +216,11 @@ func remote(raw *net.TCPConn) netip.AddrPort {
 	return netip.AddrPort{} // it has gone already
 }
 
-// makeRoom closes an idle connection of an address that has at least two more connections
-// than addr, and reports whether it found one: of the addresses that it met, it takes the
-// one with the most. So idle connections share the listener fairly, and an address that
-// holds them all for nothing does not lock others out. A request may just be on its way on
-// the connection that is closed; but the newcomer's would be refused for certain.
+// makeRoom closes an idle connection of an address that has at least two more connections than
+// addr. Of the addresses that it finds, it takes the one with the most. It reports whether it found
+// one. So idle connections share the listener fairly, and one address cannot lock others out with
+// connections that it does not use. A request may be on its way on the closed connection. But
+// without this, the request of the new connection would certainly be refused.
 func (l *Listener) makeRoom(addr netip.Addr) bool {
 	idle := l.someIdle()
 	i := l.limiter.greediest(addr, idle)
@@ -252,10 +253,9 @@ func (l *Listener) someIdle() []*conn {
 	return idle
 }
 
-// refuse turns a connection away. Telling the client why takes a moment. Under TLS, and
-// when many are being told already, the connection is reset: that costs one packet, and
-// leaves nothing behind in the kernel, where a connection that the server closes first
-// lingers for a minute.
+// refuse turns a connection away. Telling the client why takes a moment. Under TLS the connection
+// is reset instead, and also if many clients are being told already. A reset costs one packet and
+// leaves nothing in the kernel. A connection that the server closes first stays there for a minute.
 func (l *Listener) refuse(raw *net.TCPConn, by rule) {
 	rej := l.limiter.rejections.Load()[by]
 	l.log.ConnectionRefused(rej, remote(raw), false)
@@ -292,7 +292,7 @@ func reset(raw *net.TCPConn) {
 	_ = raw.Close()
 }
 
-// plainAnswer is the answer to a connection whose request has not been read.
+// plainAnswer is the answer on a connection before its request has been read.
 func plainAnswer(rej *weir.Rejection) []byte {
 	a := rawAnswer{header: make(http.Header)}
 	weirhttp.WriteRejection(&a, &http.Request{Method: http.MethodGet}, rej)
@@ -340,11 +340,10 @@ func (c *conn) Close() error {
 	return c.TCPConn.Close()
 }
 
-// SetWriteDeadline allows up to a quarter more time than it is asked to. Every answer asks
-// for a deadline of its own, which net/http takes back afterwards, and to move a timer
-// costs more than all else that is done to bound answers. So a deadline that is there
-// already and late enough is left, and one that is taken back goes only when something is
-// written without.
+// SetWriteDeadline may allow up to a quarter more time than asked for. Every answer sets a
+// deadline, and net/http removes it afterwards. Each change moves a timer, which costs more than
+// everything else that bounds answers. So a deadline that is already late enough stays. A removed
+// deadline ends only at the next write without one.
 func (c *conn) SetWriteDeadline(t time.Time) error {
 	c.unbound.Store(t.IsZero())
 	if t.IsZero() {
@@ -425,10 +424,10 @@ func (l *Listener) Close() error {
 	return nil
 }
 
-// AwaitRest waits until every connection is idle, or until ctx ends. To be called before
-// http.Server.Shutdown: net/http closes a connection on which it reads a request after
-// that, without an answer. On connections just accepted and on those in use a request may
-// come any moment; their answers end them.
+// AwaitRest waits until every connection is idle, or until ctx ends. Call it before
+// http.Server.Shutdown: after that, net/http closes a connection without an answer when it reads a
+// request on it. A request may come at any moment on connections just accepted and on those in use.
+// Their answers end them.
 func (l *Listener) AwaitRest(ctx context.Context) { until(ctx, 2*time.Millisecond, l.AtRest) }
 
 // AwaitEmpty waits until no connection is open any more, or until ctx ends.

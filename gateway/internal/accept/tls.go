@@ -25,8 +25,8 @@ type clientTLS struct {
 	current atomic.Pointer[credentials]
 }
 
-// credentials are a listener's own certificate, and the authorities whose certificates it
-// believes. They never change; a reload puts others in their place.
+// credentials are a listener's own certificate, and the authorities that it trusts for client
+// certificates. They never change; a reload replaces them.
 type credentials struct {
 	cert *tls.Certificate
 	cas  *clientCAs // nil if clients are not asked for certificates
@@ -99,9 +99,9 @@ func readCAs(file string) (*clientCAs, error) {
 	return cas, nil
 }
 
-// config is what a handshake goes by. Its session tickets are sealed with the keys of the
-// server's own Config, so they outlast a reload; crypto/tls accepts one only if its chain
-// has not expired and still ends at one of ClientCAs.
+// config is the configuration of one handshake. Its session tickets are sealed with the keys of the
+// server's own Config, so they outlast a reload. crypto/tls accepts a ticket only if its chain has
+// not expired and still ends at one of ClientCAs.
 func (t *clientTLS) config(c *credentials) *tls.Config {
 	conf := &tls.Config{
 		MinVersion:   tls.VersionTLS12,
@@ -218,8 +218,8 @@ func expiry(chain []*x509.Certificate) time.Time {
 	return until
 }
 
-// ReplacedBy gives the listener, which is going away, the authorities of the one in its
-// place: what those do not vouch for is not believed on old connections either.
+// ReplacedBy gives the authorities of next to the listener, which is going away. If they do not
+// vouch for a certificate, it is not believed on old connections either.
 func (l *Listener) ReplacedBy(next *Listener) {
 	if l.tls == nil {
 		return

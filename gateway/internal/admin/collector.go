@@ -215,10 +215,10 @@ var (
 	keyEvicted  = desc("weir_gate_keys_evicted_total", "Idle keys that were forgotten to make room for others.", "gate")
 )
 
-// keys shows the pools of a gate with a limit for each key. By name it shows two sets of
-// keys, each as many as tenants have series: those with most in flight and waiting, whose
-// levels lose nothing when a key leaves the set; and those with most admissions, with the
-// histogram of their waits.
+// keys shows the pools of a gate with a limit for each key. By name it shows two sets of keys; each
+// has as many keys as tenants have series. The first set has the keys with most in flight and
+// waiting: levels lose nothing when a key leaves the set. The second has the keys with most
+// admissions, with the histogram of their waits.
 func (c collector) keys(ch chan<- prometheus.Metric, name string, pools policy.Pools, series *keySeries) {
 	u := pools.Usage(c.metrics.byTenant.size())
 	gauge(ch, keyCount, float64(u.Keys), name)
@@ -256,8 +256,8 @@ func (c collector) keys(ch chan<- prometheus.Metric, name string, pools policy.P
 	})
 }
 
-// names are the keys that have series. A long key is cut, perhaps in the middle of
-// a character, and two may look the same: the series of the first one is kept.
+// names are the keys that have series. A long key is cut, perhaps in the middle of a character. If
+// two then look the same, only the first has a series.
 type names map[string]bool
 
 // first returns a key as a label, and whether it is the first that looks so.
@@ -278,7 +278,7 @@ var (
 	signalFailures = desc("weir_signal_failures_total", "Readings of a signal that failed or gave no usable number.", "signal")
 )
 
-// signalStates are the states of a signal whose poller is at work.
+// signalStates are the states of a signal that is being polled.
 var signalStates = []signal.State{
 	signal.Starting, signal.Fresh, signal.Stale, signal.Fallback, signal.Unknown, signal.Unsupported,
 }

@@ -2,11 +2,11 @@
 // readiness, the status of every gate as JSON, and Go's profiles. It also serves what can be
 // changed at run time, the rules of quotas.
 //
-// Anybody who can reach the listener may read, so by default it listens on loopback. To write
-// takes a token, or the Unix socket that only the gateway's user can open. The listener
-// refuses what a web page on another site could make a browser send. On loopback that is
-// every request for a host that is neither an address nor localhost (DNS rebinding);
-// anywhere, it is every request that a browser marks as coming from another origin.
+// Anybody who can reach the listener may read, so by default it listens on loopback. To write takes
+// a token, or the Unix socket that only the gateway's user can open. The listener refuses what a
+// web page on another site could make a browser send. On loopback it refuses every request for a
+// host that is neither an address nor localhost (DNS rebinding). On every address it refuses
+// requests that a browser marks as coming from another origin.
 package admin
 
 import (
@@ -102,9 +102,8 @@ func otherSite(r *http.Request) bool {
 	return true
 }
 
-// otherOrigin reports whether the Origin header names another origin than this listener.
-// Browsers too old for Sec-Fetch-Site send it with requests whose answer a page wants to
-// read.
+// otherOrigin reports whether the Origin header names another origin than this listener. Browsers
+// too old for Sec-Fetch-Site send it with requests from pages that want to read the answer.
 func otherOrigin(r *http.Request) bool {
 	origin := r.Header.Get("Origin")
 	if origin == "" {

@@ -149,9 +149,9 @@ func (m *Metrics) Reloaded(ok bool) {
 // NoRoute counts a request that no route matched.
 func (m *Metrics) NoRoute() { m.unrouted.Inc() }
 
-// Keep sets which gates and routes there are, and how many tenants, keys of each gate with a
-// limit for each, and refused buckets of each quota have series of their own; the others
-// share one. Series of gates and routes that are gone are dropped.
+// Keep sets which gates and routes there are, and drops the series of those that are gone. tenants
+// bounds how many tenants have series of their own. It also bounds the keys of each gate with a
+// limit for each key, and the refused buckets of each quota. The others share one series.
 func (m *Metrics) Keep(p *policy.Policy, tenants int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -364,8 +364,8 @@ type Refused struct {
 	Times  uint64 `json:"times"`
 }
 
-// mostRefused returns the buckets of a gate's quota that have series, those refused most
-// often first, and the rest at last if there is any; nil if nothing was refused.
+// mostRefused returns the buckets of a gate's quota that have series, the most refused first. The
+// rest, if there is any, comes last. It is nil if nothing was refused.
 func (m *Metrics) mostRefused(gate string) []Refused {
 	s := (*m.gates.Load())[gate].refusals
 	if s == nil {

@@ -9,17 +9,16 @@ import (
 // candidates is how many names are counted for each that has series of its own.
 const candidates = 8
 
-// leastPromoted is how often a name must have come for certain before it gets series in the
-// place of another: a flood of names that come once changes nothing.
+// leastPromoted is how often a name must certainly have come before it can replace another name
+// with series. So a flood of names that come once changes nothing.
 const leastPromoted = 16
 
-// top keeps a T for each of a bounded number of names, those that come most often. They have
-// series of their own; the rest share one. Names without series are candidates. They are
-// counted by space-saving (Metwally, Agrawal and El Abbadi, Efficient Computation of Frequent
-// and Top-k Elements in Data Streams, ICDT 2005), which evicts the rarest when it has no
-// room, and knows by how much a count may be too high. A candidate that has come for certain
-// twice as often as the rarest name with series gets the series in its place. Counts fade, so
-// that the series follow the present.
+// top keeps a T for each of a bounded number of names, those that come most often. They have series
+// of their own; the rest share one. Names without series are candidates. Space-saving counts them
+// (Metwally, Agrawal and El Abbadi, Efficient Computation of Frequent and Top-k Elements in Data
+// Streams, ICDT 2005). It evicts the rarest name when it is full, and knows by how much a count may
+// be too high. A candidate replaces the rarest name with series if it certainly came twice as
+// often. Counts fade, so that the series follow the present.
 //
 // An event counts for its name if that has series at the moment, else for the rest. So no
 // count ever falls, but the series of a name may begin late, end, and begin again at 0.

@@ -1,10 +1,10 @@
-// Package await is how tests wait on a real clock. Nothing else of a test sleeps outside
-// a synctest bubble: a sleep that hopes that all is done by then fails on a slow machine
-// and wastes time on a fast one.
+// Package await is how tests wait on a real clock. Outside a synctest bubble, no other code of a
+// test sleeps. A sleep in the hope that something is over by then fails on a slow machine, and
+// wastes time on a fast one.
 //
-// No test may fail because the machine is slow. So a wait has no deadline that a slow
-// machine could miss, and a duration is judged only against what a fault would take, or
-// against what was measured beside it in the same seconds.
+// No test may fail because the machine is slow, so a wait has no deadline that a slow machine could
+// miss. A test compares a duration only with the time that a fault would take, or with a
+// measurement made in the same seconds.
 package await
 
 import (
@@ -16,8 +16,8 @@ import (
 // long, on any machine.
 const Patience = time.Minute
 
-// The pauses between two polls are short at first, for what takes no time, and then long
-// enough to leave the machine to what is waited for.
+// The pauses between two polls are short at first, because many conditions come true at once. Later
+// they are long enough to leave the machine to the work in progress.
 const (
 	shortest = time.Millisecond
 	longest  = 20 * time.Millisecond

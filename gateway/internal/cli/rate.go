@@ -33,8 +33,8 @@ func (o *rateOptions) flags(cmd *cobra.Command) {
 // given reports whether one of the flags is set.
 func (o *rateOptions) given() bool { return len(o.Rates) > 0 || o.BurstSet || o.By != "" }
 
-// spec returns the quota of the flags, nil if there is none, and sets in id who gets one each;
-// or it returns everything that is wrong with them.
+// spec returns the quota of the flags, nil if there is none, or everything that is wrong with them.
+// It sets in id the source of the identity that has a quota each.
 func (o *rateOptions) spec(id *policy.IdentitySpec) (*policy.QuotaSpec, []error) {
 	if !o.given() {
 		return nil, nil
@@ -92,7 +92,7 @@ func (o *rateOptions) faults() (wrong []error) {
 	return wrong
 }
 
-// whose returns the part of an identity that has a quota each, or nothing for one for all.
+// whose returns the part of an identity with a quota each. It is empty if all share one quota.
 func (o *rateOptions) whose(id *policy.IdentitySpec) (part string, err error) {
 	switch by := o.By; {
 	case by == "":

@@ -21,8 +21,8 @@ const (
 	exitUsage = 2 // the command line is wrong
 )
 
-// Main runs the command line and returns the exit code: 0 if it worked, 1 if it did not,
-// 2 if the command line is wrong, or the code of an [ExitError].
+// Main runs the command line and returns the exit code. 0 means that it worked, 1 that it did not,
+// and 2 that the command line is wrong. An [ExitError] has its own code.
 func Main(args []string, version string) int {
 	root := NewRootCommand(versionOf(version))
 	root.SetArgs(args)

@@ -190,8 +190,7 @@ func (m *meaning) upstreams() {
 	}
 }
 
-// mixed reports an upstream of which some targets speak only HTTP/2 and others
-// do not.
+// mixed reports an upstream if some of its targets speak only HTTP/2 and others do not.
 func (m *meaning) mixed(path fault.Path, targets []string) {
 	n := 0
 	for _, target := range targets {
@@ -394,7 +393,7 @@ func ParseCAs(data []byte) ([]*x509.Certificate, error) {
 // it is called until it is ready.
 const longestSocket = 80
 
-// shortestToken is the fewest bytes with which the admin listener lets anybody write.
+// shortestToken is the length in bytes that a token for writing must have at least.
 const shortestToken = 16
 
 // dynamic makes names of files absolute and checks them.

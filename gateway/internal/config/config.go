@@ -18,7 +18,7 @@ import (
 // in the file are the json tags. The other tags and the comment
 // of a field say what it may be; the schema and the reference guide are made from them.
 type Config struct {
-	// Addresses on which clients are accepted.
+	// Addresses that accept clients.
 	Listeners []Listener `json:"listeners,omitempty" default:"[{address: 127.0.0.1:8080}]" example:"[{address: 127.0.0.1:8080}]"`
 	// The servers behind the gateway, by a name that routes refer to.
 	Upstreams map[string]Upstream `json:"upstreams" example:"{app: {targets: [http://127.0.0.1:3000]}}" required:"true"`
@@ -38,7 +38,8 @@ type Config struct {
 	Gates map[string]policy.GateSpec `json:"gates,omitempty" example:"{api: {limit: {limit: 20}}}"`
 	// Servers that keep the buckets of quotas for several gateways, by a name that gates refer to.
 	Stores map[string]Store `json:"stores,omitempty" example:"{shared: {redis: \"redis://127.0.0.1:6379\"}}"`
-	// Which requests pass which gates to which upstream. The most specific pattern wins, whatever the order.
+	// The gates and the upstream of each request. The most specific pattern wins, whatever the
+	// order.
 	Routes []Route `json:"routes" example:"[{match: [/], upstream: app}]" required:"true"`
 	// Where rules of quotas are kept that weir quota or /quotas sets while the gateway runs. They win over the
 	// rules of this file. Left out, none can be set.
@@ -59,7 +60,7 @@ type Config struct {
 	Log Log `json:"log,omitzero" example:"{level: info}"`
 
 	name string        // of the file
-	root *setting.Node // what it says, by which fields are found in it
+	root *setting.Node // the parsed document; it finds fields by name
 }
 
 // Policy returns the part of the configuration that policy.Compile takes.
@@ -119,8 +120,8 @@ type Connections struct {
 	RatePerAddress float64 `json:"rate_per_address,omitempty" default:"0" min:"0" max:"1000000"`
 	// Addresses known at a time, of 160 bytes each. All further ones together count as one address.
 	Addresses int `json:"addresses,omitempty" default:"65536" min:"1" max:"1000000"`
-	// Networks (CIDR) whose addresses have no limits of their own: proxies and load balancers that bring many
-	// clients. Left out, those of identity.trusted. An empty list exempts nobody.
+	// Networks (CIDR) of addresses without limits of their own: proxies and load balancers that
+	// bring many clients. Left out, those of identity.trusted. An empty list exempts nobody.
 	Exempt []string `json:"exempt,omitempty" example:"[10.0.0.0/8]" form:"a network such as 10.0.0.0/8"`
 }
 
@@ -175,9 +176,10 @@ type Upstream struct {
 	ResponseTimeout policy.Duration `json:"response_timeout" default:"30s" min:"0s" max:"24h"`
 	// When a failing target is ejected for a while. The last one left is never ejected.
 	Eject Eject `json:"eject,omitzero"`
-	// What happens to the slot when a client leaves before its answer. hold keeps it, because the upstream works
-	// on: until the upstream has answered or the expected rest of its work has passed (before the first answer:
-	// until response_timeout). release gives it back at once, for upstreams that stop.
+	// What happens to the slot when a client leaves before its answer. hold keeps it, because the
+	// upstream works on. It is free again when the upstream has answered, or when the expected rest
+	// of its work has passed (before the first answer: after response_timeout). release gives it
+	// back at once, for upstreams that stop.
 	OnAbandon OnAbandon `json:"on_abandon,omitempty" default:"hold" enum:"hold,release"`
 }
 
@@ -190,7 +192,7 @@ type Eject struct {
 	For policy.Duration `json:"for,omitempty" default:"10s" min:"10ms" max:"24h"`
 }
 
-// OnAbandon says when the slot of a request becomes free whose client has left.
+// OnAbandon says when a request's slot becomes free after its client has left.
 type OnAbandon string
 
 // What to do when a client leaves.
@@ -212,8 +214,8 @@ type Admin struct {
 	Address string `json:"address,omitempty" default:"127.0.0.1:9090" example:"127.0.0.1:9090" form:"host:port or off"`
 	// Serve Go profiles under /debug/pprof/. Left out, they are served where the address is loopback.
 	Pprof *bool `json:"pprof,omitempty" example:"true"`
-	// Path of a Unix socket, relative to this file, on which the admin listener answers too. Only the gateway's
-	// user can open it. Who can open it may also write: set quotas.
+	// Path of a Unix socket, relative to this file. The admin listener answers there too. Only the
+	// gateway's user can open it. Who can open it may also write: set quotas.
 	Socket string `json:"socket,omitempty" example:"/run/weir/admin.sock"`
 	// File with a token of 16 bytes or more. A write that does not come over the socket needs it. Read at each
 	// write. Without socket and token_file nobody may write.
@@ -346,9 +348,9 @@ func DefaultListener(address string) Listener {
 	return l
 }
 
-// ForUpstream is the configuration of a gateway started without a file: it
-// listens on listen (empty for [DefaultListen]) and guards one upstream with
-// everything at its default. Route "/" goes through the gate "upstream".
+// ForUpstream is the configuration of a gateway started without a file. It listens on listen (empty
+// for [DefaultListen]) and guards one upstream with all defaults. Route "/" goes through the gate
+// "upstream".
 //
 // With a positive maxInFlight the gate has that fixed limit. With 0 it finds one
 // by itself, with the default controller (knee) and nothing set.

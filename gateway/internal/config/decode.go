@@ -37,8 +37,8 @@ func Load(path string) (*Config, error) {
 	return Parse(path, data)
 }
 
-// ReadFile reads a file up to [MaxSize] and one byte more, by which the parsers
-// know that it is too large.
+// ReadFile reads a file up to [MaxSize] and one byte more. That byte tells the parsers that the
+// file is too large.
 func ReadFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -66,9 +66,9 @@ func Parse(name string, data []byte) (*Config, error) {
 	return cfg, nil
 }
 
-// ParseDocument makes a tree of a YAML or JSON file of any kind, within the same
-// bounds as [Parse]. What is wrong with it as a document is in the list, and the
-// tree is nil then; the list knows where everything in the tree stands.
+// ParseDocument makes a tree of any YAML or JSON file, within the same bounds as [Parse]. The list
+// has the faults of the document; if there are any the tree is nil. The list knows where everything
+// in the tree stands.
 func ParseDocument(name string, data []byte) (*setting.Node, *fault.List) {
 	faults := &fault.List{File: name}
 	if len(data) <= MaxSize && json.Valid(data) { // as it is, even where YAML differs

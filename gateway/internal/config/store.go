@@ -64,7 +64,8 @@ type Sentinel struct {
 	Secret
 }
 
-// StoreTLS says whom to believe, and as whom to come, besides what rediss:// stands for.
+// StoreTLS has what rediss:// does not say: other authorities for the server's certificate, and a
+// certificate of the gateway's own.
 type StoreTLS struct {
 	// PEM file with the authorities that vouch for the server, relative to this file, instead of the system's.
 	CA string `json:"ca,omitempty" example:"ca.pem"`

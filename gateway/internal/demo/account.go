@@ -88,8 +88,8 @@ func (a *account) voided() (void, all int) {
 	return void, all
 }
 
-// screen shows the load while it runs: a line for each second, or on a terminal
-// the table of steps and the last second as bars, redrawn in place.
+// screen shows the load while it runs, with a line for each second. On a terminal it shows the
+// table of steps, and the last second as bars, redrawn in place.
 type screen struct {
 	out      io.Writer
 	terminal bool
@@ -242,12 +242,12 @@ const (
 	units = `               req/s | req/s                                 | req/s`
 )
 
-// header is the head of a table whose first column is called first.
+// header is the head of a table. first is the name of the first column.
 func header(first string) string {
 	return fmt.Sprintf(heading, first) + "\n" + units + "\n"
 }
 
-// row is one line of such a table.
+// row is one line of the table.
 func row(first string, load float64, with, without side, limit int64) string {
 	return fmt.Sprintf(" %-4s %5s %7.0f | %5.0f %7s   %4.0f %% %4.0f %%  %5d   | %5.0f %7s %4.0f %%\n",
 		first, multiple(load), with.offered, with.goodput, with.p99, with.refused, with.gaveUp, limit,

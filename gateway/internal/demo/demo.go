@@ -1,13 +1,11 @@
-// Package demo shows what admission control is for, on one machine and within
-// half a minute: a small upstream of known capacity, the gateway in front of it,
-// and an open-loop load that rises to three times that capacity. The same load
-// goes to a second upstream of the same kind through the same gateway with its
-// gate off, so that the only difference is the gate.
+// Package demo shows what admission control is for, on one machine and within half a minute. It has
+// a small upstream of known capacity, the gateway in front of it, and an open-loop load that rises
+// to three times that capacity. The same load goes through the same gateway to a second upstream of
+// the same kind. There the gate is off, so the only difference is the gate.
 //
-// It is honest about itself. Every request counts from the moment it was due;
-// each second's account is closed before it is shown; and a second in which the
-// generator was late counts for neither side. A machine that is too busy for some
-// seconds is shown the same load in virtual time at the end.
+// Its figures are honest. Every request counts from the moment it was due. Each second's account is
+// closed before it is shown. A second in which the generator was late counts for neither side. If
+// the machine is too busy for some seconds, the demo ends with the same load in virtual time.
 package demo
 
 import (
@@ -239,9 +237,8 @@ func startLane(o *Options, change func(*config.Config), listen string) (*lane, e
 	return l, nil
 }
 
-// configure returns the gateway's defaults for one upstream, with what its user
-// would have told it: how long clients wait, and so how long they may be kept in
-// the wait room. The limit it finds by itself.
+// configure returns the gateway's defaults for one upstream, and what a user would add: how long
+// clients wait. That also bounds the wait in the room. The gateway finds the limit by itself.
 func (o *Options) configure(upstream, listen string) (*config.Config, error) {
 	cfg, err := config.ForUpstream(upstream, listen, 0)
 	if err != nil {

@@ -13,16 +13,14 @@ import (
 // service is about how long the upstream works on a request, on average.
 const service = 25 * time.Millisecond
 
-// upstream is a small service of known capacity: workers that each take an
-// exponentially distributed time for a request. Other requests wait, first come first
-// served. Like most services it does not notice when a client leaves: it does the work
-// all the same.
+// upstream is a small service of known capacity. It has workers, and each takes an exponentially
+// distributed time for a request. Other requests wait, first come first served. Like most services
+// it does not notice when a client leaves: it does the work all the same.
 //
-// Nobody really works. When a request arrives, its end is already certain: it
-// begins when it is there and a worker is free, whichever is later. So the
-// upstream computes that and answers then, which keeps its capacity exact on a
-// machine whose timers are not, and its queue as long as it likes to be at no
-// cost but its clients' connections.
+// No worker really works. A request begins when it has arrived and a worker is free, whichever is
+// later. So its end is known when it arrives, and the upstream answers at that time. Its capacity
+// is exact even if the machine's timers are not. Its queue may be of any length, and costs only the
+// connections of its clients.
 type upstream struct {
 	mean   time.Duration
 	epoch  time.Time

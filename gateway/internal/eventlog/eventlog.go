@@ -1,6 +1,6 @@
-// Package eventlog writes what operators are told: a few lines for what may happen
-// thousands of times a second. It is given events one by one, by the hooks of gates and
-// signals, by listeners and by net/http, and decides which of them is worth a line.
+// Package eventlog writes the log for operators: a few lines for events that may happen thousands
+// of times a second. It gets each event from the hooks of gates and signals, from listeners and
+// from net/http. It decides which of them get a line.
 package eventlog
 
 import (
@@ -293,9 +293,9 @@ func ServerErrors(to *slog.Logger, listener string) *log.Logger {
 	return log.New(serverErrors{to.With("listener", listener)}, "", 0)
 }
 
-// serverErrors sorts what net/http complains about: clients, which are worth no line of
-// their own; a panic, which is a bug of the gateway; or that the process has run out of
-// file descriptors.
+// serverErrors sorts the complaints of net/http. Errors of clients get no line of their own. A
+// panic is a bug of the gateway. A third kind says that the process has run out of file
+// descriptors.
 type serverErrors struct{ log *slog.Logger }
 
 // Write implements io.Writer, one line a call.

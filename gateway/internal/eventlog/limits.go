@@ -10,10 +10,10 @@ import (
 	"github.com/weir-go/weir"
 )
 
-// limitChanges turns the steps of limits into few log lines. A controller that searches
-// for the best limit moves it up and down all the time, so a single step is logged at
-// level debug only. A line at level info is for a limit that has doubled or halved since
-// its last line: no controller goes that far only to compare.
+// limitChanges turns the steps of limits into few log lines. A controller that searches for the
+// best limit moves it up and down all the time, so each step is logged at level debug only. A line
+// at level info means that a limit has doubled or halved since its last line. No controller moves
+// that far only to compare.
 type limitChanges struct {
 	log      *slog.Logger
 	snapshot func(gate string) (weir.Snapshot, bool)

@@ -1,6 +1,6 @@
-// Package explain says what a gateway would do with a request, without doing it: which route
-// it takes, whose it is taken for, and what each gate on the way would do. It takes no token
-// and no slot, and nothing counts it.
+// Package explain says what a gateway would do with a request, without doing it. It shows the route
+// of the request, its identity, and the decision of each gate on the way. It takes no token and no
+// slot, and nothing counts it.
 package explain
 
 import (
@@ -37,7 +37,7 @@ const (
 	namePriority, nameCost                               = "priority", "cost"
 )
 
-// Values returns the Ask as a query, in which what is empty is left out.
+// Values returns the Ask as a query. It leaves out what is empty.
 func (a *Ask) Values() url.Values {
 	v := url.Values{}
 	for name, p := range a.fields() {

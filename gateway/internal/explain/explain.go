@@ -88,8 +88,8 @@ const (
 type View struct {
 	Config *config.Config
 	Policy *policy.Policy
-	// From returns where a rule of a gate's quota was written, such as weir.yaml:12. It may
-	// be nil.
+	// From returns the place where a rule of a gate's quota was written, for example weir.yaml:12.
+	// It may be nil.
 	From func(gate string, r *quota.Rule) string
 	// Notes go into the answer.
 	Notes []string
@@ -321,8 +321,8 @@ func (gate *Gate) slots(limit, inFlight, waiting int64, wait time.Duration, w we
 	}
 }
 
-// Handler answers GET requests, whose query is an Ask, with what the gateway would do now.
-// current returns the View now.
+// Handler answers GET requests with what the gateway would do now. The query is an Ask. current
+// returns the View now.
 func Handler(current func() View) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ask, err := Parse(r.URL.Query())
@@ -379,8 +379,8 @@ func Offline(cfg *config.Config, ask Ask) (*Answer, error) {
 // ErrRules is the error of Offline where rules are kept that cannot be read.
 var ErrRules = errors.New("rules that were set at run time cannot be read, and no gateway would start with them")
 
-// setAtRunTime returns the rules that were set at run time, as far as they can be known
-// here, and what the answer is based on then.
+// setAtRunTime returns the rules that were set at run time, if this process can read them. by says
+// which rules the answer is based on.
 func setAtRunTime(cfg *config.Config) (kept *quotas.Saved, by string, err error) {
 	const alone = "the configuration file alone"
 	none, err := quotas.Read(context.Background(), nil, false)

@@ -118,7 +118,7 @@ func writeProblem(w http.ResponseWriter, status int, detail, upstream string) {
 	_, _ = w.Write(body) // the client has gone; there is nobody else to tell
 }
 
-// bodyStatus is the status of a request whose body failed with err: 408 if it
+// bodyStatus is the status of a request if reading its body failed with err. It is 408 if the body
 // came too slowly, else 400.
 func bodyStatus(err error) int {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -127,8 +127,8 @@ func bodyStatus(err error) int {
 	return http.StatusBadRequest
 }
 
-// WriteBodyProblem answers a request whose body did not come as announced. net/http ends the
-// connection after it: the rest of the body cannot be told from the next request.
+// WriteBodyProblem answers a request if its body is not what its headers announced. net/http then
+// ends the connection: the rest of the body cannot be told from the next request.
 func WriteBodyProblem(w http.ResponseWriter, err error) {
 	status, detail := bodyStatus(err), "the request body ended early or is malformed"
 	if status == http.StatusRequestTimeout {
@@ -151,11 +151,11 @@ func NewQuotas(rt *policy.Route) (qs Quotas) {
 	return qs
 }
 
-// SetHeaders writes into the header of an answer what the quotas are, and what is left of
-// one of them: of the quota that refused with rej, or else of the one that is enough for the
-// fewest more such requests. What an upstream says in RateLimit and RateLimit-Policy of its
-// own quotas stays, after the gateway's. The older fields have no names, so there only one
-// quota can stand: the gateway's.
+// SetHeaders writes into the header of an answer what the quotas are, and what is left of one of
+// them. That is the quota that refused with rej. Without a refusal it is the quota that can admit
+// the fewest more requests like this one. If the upstream wrote RateLimit and RateLimit-Policy
+// about quotas of its own, these stay, after the gateway's. The older fields have no names, so they
+// have only one quota: the gateway's.
 //
 // Gates that do not enforce are not mentioned. A store on another machine is not asked a
 // second time: its last answer about the bucket counts. That is its answer about this
@@ -206,7 +206,7 @@ func (qs Quotas) refund(r *weirhttp.Request) {
 // fields are what an answer says in one set of header fields.
 type fields struct {
 	policies []weirhttp.RateLimitPolicy
-	first    *quotaState // of which is said what is left
+	first    *quotaState // the answer says what is left of it
 }
 
 func (s *fields) add(t *quotaState) {
@@ -223,10 +223,10 @@ func (s *fields) add(t *quotaState) {
 // quotaState is what there is to say of one quota.
 type quotaState struct {
 	policies []weirhttp.RateLimitPolicy // its windows
-	window   int                        // of which is said what is left
+	window   int                        // the one that left is about
 	left     weirhttp.RateLimit
 	refused  bool
-	lasts    float64 // it is enough for so many more such requests
+	lasts    float64 // for how many more requests like this one it is enough
 }
 
 // setUnit says what is counted, if it is not requests.
@@ -262,7 +262,7 @@ func stateOf(g *policy.Gate, w weir.Work, rej *weir.Rejection, now time.Time) *q
 	return passed(g.Name(), &d, now)
 }
 
-// passed describes a quota by what would happen to one more such request.
+// passed describes a quota by its answer to one more request like this one.
 func passed(gate string, d *quota.Answer, now time.Time) *quotaState {
 	if len(d.Windows) == 0 {
 		return nil

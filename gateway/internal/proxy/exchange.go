@@ -58,10 +58,9 @@ var answererNames = [NumAnswerers]string{"gateway", "gate", "upstream"}
 // String returns gateway, gate or upstream.
 func (a Answerer) String() string { return answererNames[a] }
 
-// Serve passes r on to one of the targets and its answer back to w. r's context ends when
-// the client leaves. Serve returns when the answer has been passed on. If the client has
-// left, it returns when the upstream has answered or has had the time that it was expected
-// to take: only then is the slot free.
+// Serve passes r on to one of the targets and its answer back to w. r's context ends when the
+// client leaves. Serve returns when the answer has been passed on. If the client has left, it
+// returns when the upstream has answered or its expected time is over. Only then is the slot free.
 func (u *Upstream) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
 	ctx := r.Context()
 	c, err := u.pick(ctx, call.Work, nil)
@@ -92,8 +91,8 @@ func (u *Upstream) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
 }
 
 // exchange is one request and its answer, at an upstream. It is the context of the outgoing
-// request: that context has the values of the incoming one but not its cancellation,
-// because a client that leaves does not stop the upstream.
+// request. It has the values of the incoming context but not its cancellation, because a client
+// that leaves does not stop the upstream.
 //
 // The context below it always has a Done channel. Without one, as in
 // context.WithoutCancel, ReverseProxy would watch the client's connection by itself, and
@@ -162,9 +161,9 @@ func (x *exchange) end() {
 	x.permit.Done(weir.NoSample)
 }
 
-// rewrite makes the outgoing request of the incoming one. ReverseProxy has removed the
-// hop-by-hop headers, and those in which the client says where it comes from. Those of a
-// trusted peer are put back, with that peer added. What the policy has decided comes last.
+// rewrite makes the outgoing request of the incoming one. ReverseProxy has removed the hop-by-hop
+// headers and the forwarding headers of the client. Those of a trusted peer are put back, with that
+// peer added. The policy's own headers come last.
 func (u *Upstream) rewrite(pr *httputil.ProxyRequest) {
 	x := pr.In.Context().Value(exchangeKey{}).(*exchange)
 	if len(u.seats) > 1 {
@@ -178,9 +177,9 @@ func (u *Upstream) rewrite(pr *httputil.ProxyRequest) {
 	u.policy.Forward(pr.Out.Header, x.in, &x.call.Work, x.call.Arrived)
 }
 
-// removeBypasses removes what would carry requests, or names, past the gateway: the upgrade to
-// HTTP/2 without TLS, after which a client could send whatever it likes on the connection,
-// and trailers, which some servers take for headers.
+// removeBypasses removes headers that would carry requests, or names, past the gateway. One is the
+// upgrade to HTTP/2 without TLS: after it, a client could send anything on the connection. The
+// others are trailers, because some servers read them as headers.
 func removeBypasses(out *http.Request) {
 	out.Header.Del("Http2-Settings")
 	if strings.Contains(strings.ToLower(out.Header.Get("Upgrade")), "h2c") {
@@ -246,9 +245,9 @@ func (x *exchange) answer(res *http.Response) (*http.Response, error) {
 	here := x.endWait()
 	switch res.StatusCode {
 	case http.StatusBadGateway, http.StatusGatewayTimeout:
-		// The target is a proxy itself and has lost what is behind it. A 503 is no such
-		// sign: to eject a target because it is busy would send its load to the others,
-		// until all are ejected.
+		// The target is a proxy itself and has lost its own upstream. A 503 does not say that.
+		// Ejecting a target because it is busy would send its load to the others, until all are
+		// ejected.
 		x.upstream.recordFailure(x, failedStatus, errStatus(res.StatusCode))
 	default:
 		if x.seat.succeeded() {
@@ -325,10 +324,9 @@ func (x *exchange) mayTryAnother() bool {
 	return len(x.tried) < len(x.upstream.seats)
 }
 
-// tryAnother moves the exchange to a target that has not been tried. It may wait for a slot
-// there, unless the request has waited at a target before. If the new target's gate
-// refuses, the client is told so: the full target is why nobody serves the request, not the
-// one that cannot be reached.
+// tryAnother moves the exchange to a target that has not been tried. It may wait for a slot there,
+// unless the request has waited at a target before. If the new target's gate refuses, the client
+// gets that refusal. The full target is the reason, not the one that cannot be reached.
 func (x *exchange) tryAnother() error {
 	w := x.call.Work
 	if x.waited {
@@ -490,8 +488,8 @@ func newClaims(names []string) claims {
 	return c
 }
 
-// certificateHeaders are those in which TLS servers tell what clients have shown, by RFC
-// 9440 and by custom: Envoy's, and what nginx is usually told to set.
+// certificateHeaders are the headers that TLS servers use for the certificates of clients. They
+// come from RFC 9440 and from custom: Envoy's, and what nginx is usually configured to set.
 var certificateHeaders = []string{
 	"Client-Cert", "Client-Cert-Chain", "X-Forwarded-Client-Cert", "X-Client-Cert", "X-Ssl-Cert", "Ssl-Client-Cert",
 	"X-Ssl-Client-Cert", "X-Ssl-Client-Verify", "X-Ssl-Client-S-Dn", "X-Ssl-Client-Dn", "X-Ssl-Client-Cn",
@@ -506,9 +504,9 @@ func (c claims) remove(h http.Header) {
 	c.removeDisguised(h)
 }
 
-// removeDisguised removes headers that are claims only to programs that read headers as variables, as
-// CGI and WSGI do: to them X-Tenant, X_Tenant and X.Tenant are all HTTP_X_TENANT. A proxy
-// that sets the one may have passed on the other.
+// removeDisguised removes headers that only look like claims to CGI, WSGI and other programs that
+// read headers as variables. To them X-Tenant, X_Tenant and X.Tenant are all HTTP_X_TENANT. A proxy
+// that sets one may have passed on another.
 func (c claims) removeDisguised(h http.Header) {
 	for name := range h {
 		if strings.ContainsFunc(name, separates) && !slices.Contains(c.exact, name) && c.alike[alike(name)] {
@@ -517,7 +515,7 @@ func (c claims) removeDisguised(h http.Header) {
 	}
 }
 
-// separates reports whether such programs read r as a dash.
+// separates reports whether these programs read r as a dash.
 func separates(r rune) bool {
 	return r != '-' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
 }

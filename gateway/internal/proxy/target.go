@@ -23,10 +23,10 @@ type choice struct {
 	waited bool        // for the slot
 }
 
-// pick chooses the target of a request and gets a permit of its gate: at the first, in
-// turn, that is not ejected and has a free slot. If no slot is free, it waits at the first.
-// If all targets are ejected, it tries one all the same: that one of them works again is a
-// cheaper guess than to refuse everything.
+// pick chooses the target of a request and gets a permit of its gate. It goes around the targets
+// and takes the first that is not ejected and has a free slot. If no slot is free, it waits at the
+// first. If all targets are ejected, it tries one all the same. It may work again, and the
+// alternative is to refuse everything.
 func (u *Upstream) pick(ctx context.Context, w weir.Work, tried map[*target]bool) (choice, error) {
 	n := uint64(len(u.seats))
 	start := u.turn.Add(1) - 1
@@ -133,9 +133,8 @@ func (t *target) recordFailure(f failure, now time.Duration, e ejection, alone f
 // ejected reports whether the target is ejected, or waits for a request that tries it.
 func (t *target) ejected() bool { return t.ejectedUntil.Load() != 0 }
 
-// usable reports whether a request may go to the target: it is not ejected, or its ejection
-// is over and this request tries it. The next one tries only after another such time,
-// unless this one succeeds.
+// usable reports whether a request may go to the target. It is not ejected, or its ejection is over
+// and this request tries it. If this one fails, the next one tries only after the same time again.
 func (t *target) usable(now time.Duration, e ejection) bool {
 	until := t.ejectedUntil.Load()
 	return until == 0 || until <= int64(now) && t.ejectedUntil.CompareAndSwap(until, int64(now+e.lasts))

@@ -85,10 +85,10 @@ func New(name string, cfg config.Upstream, log *slog.Logger) (*Upstream, error) 
 
 var bodyBuffers = new(buffers)
 
-// Attach gives the upstream its policy, which has the gates of its targets
-// ([WithTargetGates]), knows which peers are believed, and what the targets are told about
-// a request. prev is the upstream of that name in the configuration before, nil if there
-// was none: targets that stay keep their connections, their counters and their ejection.
+// Attach gives the upstream its policy. The policy has the gates of the targets
+// ([WithTargetGates]). It also decides which peers are trusted, and which headers the targets get.
+// prev is the upstream of the same name in the last configuration, nil if there was none. Targets
+// that stay keep their connections, their counters and their ejection.
 func (u *Upstream) Attach(p *policy.Policy, prev *Upstream) {
 	u.policy = p
 	u.claims = newClaims(append(p.IdentityHeaders(), certificateHeaders...))
@@ -206,8 +206,8 @@ const (
 	// default of net/http is 2, which makes a busy proxy dial for nearly every
 	// request and costs three times the CPU.
 	idlePerTarget = 1024
-	// idleFor is shorter than the keep-alive time of most servers, so that it
-	// is rarely they who close a connection just as a request is sent on it.
+	// idleFor is shorter than the keep-alive time of most servers. So a server rarely closes a
+	// connection just as a request is sent on it.
 	idleFor = 45 * time.Second
 	// maxAnswerHeader bounds the headers of an answer.
 	maxAnswerHeader = 256 << 10

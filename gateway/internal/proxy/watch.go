@@ -16,8 +16,8 @@ const (
 	watchLinger = time.Second
 )
 
-// watch finds the exchanges whose time is over or whose client has left. To scan all of them
-// now and then costs a fraction of what a timer and a goroutine for each would. Its own
+// watch finds exchanges with no time left, or without their client. It scans all of them now and
+// then. That costs a fraction of what a timer and a goroutine for each would cost. Its own
 // goroutine runs while there are exchanges, and a second longer.
 type watch struct {
 	epoch time.Time
@@ -156,9 +156,9 @@ func (x *exchange) cancelledBy() error {
 	return x.cause
 }
 
-// overdue reports whether the exchange is to be cancelled at time now: because the wait has
-// lasted too long, or the client has left and the upstream had its time. The watch calls it
-// with its mutex held.
+// overdue reports whether the exchange must be cancelled at time now. Either the wait has lasted
+// too long, or the client has left and the upstream has had its time. The watch calls it with its
+// mutex held.
 func (x *exchange) overdue(now time.Duration, round uint64) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -193,12 +193,12 @@ func (x *exchange) overdue(now time.Duration, round uint64) bool {
 	return x.cause != nil
 }
 
-// expectedEnd is until when the upstream is expected to work on the request, 0 for as long
-// as it takes. A request that has lasted longer than the mean of its route is a long one:
-// it is expected to take as long again, since nothing better is known of heavy-tailed work.
-// The same holds, from the oldest request of its route without an answer: the upstream may
-// be stuck. Before the first answer on its route nothing is known, and the request keeps its
-// slot for as long as it would with its client there.
+// expectedEnd estimates when the upstream will be done with the request. 0 means that the slot is
+// kept as long as it takes. A request that has lasted longer than the mean of its route is a long
+// one. It is expected to take as long again: nothing better is known of heavy-tailed work. The same
+// rule applies to the age of the oldest request of its route without an answer, because the
+// upstream may be stuck. Before the first answer on a route nothing is known. Then the request
+// keeps its slot as long as it would with its client there.
 func (x *exchange) expectedEnd(now time.Duration, round uint64) time.Duration {
 	mean := x.upstream.shared.services.expected(x.service)
 	if mean == 0 {
@@ -275,8 +275,8 @@ func (sv *service) observe(round uint64, started time.Duration) {
 	}
 }
 
-// age returns how long the oldest request of the route has been waiting for an answer, as
-// far as the watch has scanned in this round.
+// age returns how long the oldest request of the route has waited for an answer. It counts the
+// requests that the watch has scanned in this round.
 func (sv *service) age(round uint64, now time.Duration) time.Duration {
 	if sv == nil || sv.round != round {
 		return 0

@@ -66,8 +66,8 @@ func (b *Book) auditReset(r *Reset, res *Refilled, err error) {
 	}
 }
 
-// Refuse logs and counts a change that could not be decoded: by says who asked for it, via
-// how they are known, and err what is wrong.
+// Refuse logs and counts a change that could not be decoded. by says who asked for it, via how they
+// are known, and err what is wrong.
 func (b *Book) Refuse(by, via string, err error) {
 	b.mu.Lock()
 	b.tally.change(via, Refused)
@@ -162,14 +162,14 @@ const (
 	FailedWrite  = "write"
 )
 
-// whos, outcomes and kinds are the words in use, each of which is counted from 0.
+// whos, outcomes and kinds are the known words. Each is counted from 0.
 var (
 	whos     = []string{ViaSocket, ViaToken}
 	outcomes = []string{Changed, Validated, Refused, Conflict, Failed, Unsure, Filled}
 	kinds    = []string{FailedRead, FailedBroken, FailedWrite}
 )
 
-// By is who changes rules in which way, and what comes of it.
+// By is how a writer came in, by socket or token, and the outcome of the change.
 type By struct{ Who, Outcome string }
 
 // tally counts what becomes of changes, and the failures of the store.
@@ -214,9 +214,9 @@ func (u *unwritten) Unwrap() error { return u.error }
 type Stats struct {
 	// Kept is file or store, empty where nothing is kept; In says which.
 	Kept, In string
-	// InForce and Idle are the rules set at run time by gate, those that the gates go by
-	// and those that do not fit the configuration. Each gate with a quota has both; under
-	// the empty name are the rules of gates that there are no more.
+	// InForce and Idle count the rules set at run time, by gate. Rules in force are used by the
+	// gates. Idle ones do not fit the configuration. Each gate with a quota has both counts. The
+	// empty name counts the rules of gates that no longer exist.
 	InForce, Idle map[string]int
 	// Age is the time since the store was last read, negative if it never was.
 	Age time.Duration

@@ -2,15 +2,14 @@
 // configuration file gives the base. A rule kept here overrides the rule of the file that
 // matches the same; if there is none it is added.
 //
-// A [Book] has the rules, puts them into the gates, and writes every change to its [Store]
-// before it is in force: a change that was answered with success survives a restart. A
-// change is one request of several operations: all are carried out, or none. Two writers at
-// once lose nothing, because a store replaces a document only if it is the one that the
-// writer has seen.
+// A [Book] has the rules and puts them into the gates. It writes every change to its [Store] before
+// it is in force, so a change that was answered with success survives a restart. A change is one
+// request of several operations: all are carried out, or none. Two writers at once lose nothing: a
+// store replaces a document only if the writer has read the latest one.
 //
-// A rule may no longer fit the configuration: its gate is taken out of the file, or its
-// rate is too small once the file no longer allows debts. Then it is kept, but is not in
-// force, and [Book.List] says why.
+// A rule may no longer fit the configuration. For example, its gate is taken out of the file, or
+// its rate is too small once the file no longer allows debts. The book then keeps the rule, but it
+// is not in force, and [Book.List] says why.
 package quotas
 
 import (
@@ -62,8 +61,7 @@ type Saved struct {
 var (
 	// ErrNowhere is the error of a change without a store.
 	ErrNowhere = errors.New("no place is configured for rules that are set at run time; add quotas: {file: /var/lib/weir/quotas.json} to the configuration")
-	// ErrPrecondition is the error of a change whose IfMatch is not the tag of the
-	// rules any more.
+	// ErrPrecondition is the error of a change if its IfMatch is no longer the tag of the rules.
 	ErrPrecondition = errors.New("the rules have been changed since; read them again and repeat with their new ETag")
 )
 
@@ -175,8 +173,8 @@ func (b *Book) Close() error {
 	return b.saved.Close()
 }
 
-// Plan returns the plan of the book's rules for a configuration, or that of moved, if the
-// rules are to be kept in another store from then on. place returns where in the file a
+// Plan returns the plan of the book's rules for a configuration. If moved is not nil, its rules
+// count instead: they are kept in another store from then on. place returns where in the file a
 // field of a gate's quota stands, such as rules[0].
 func (b *Book) Plan(spec policy.Spec, place func(gate, field string) string, moved *Saved) *Plan {
 	if moved != nil {
@@ -282,8 +280,8 @@ func gatesOf(docs ...*document) map[string]bool {
 // PollInterval is how often to call [Book.Follow].
 const PollInterval = time.Second
 
-// Follow reads what others, such as other gateways, have written to the store, and puts it
-// in force. If it cannot be read, the rules stay as they are.
+// Follow reads the store and puts changes by other writers, such as other gateways, in force. If
+// the store cannot be read, the rules stay as they are.
 func (b *Book) Follow(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -321,9 +319,9 @@ func (b *Book) refresh(ctx context.Context) error {
 	return nil
 }
 
-// restore writes the known rules to a store that has none any more: it kept them in memory
-// and was restarted, or somebody has removed the file. To take that for the wish to have no
-// rules would let in who was blocked. If there never were rules, it does nothing.
+// restore writes the known rules to a store that has lost them. A store in memory may have
+// restarted, or somebody has removed the file. That is no wish to have no rules: it would admit
+// users that are blocked. If there never were rules, it does nothing.
 func (b *Book) restore(ctx context.Context, known *Saved) (*document, string, error) {
 	if known.tag == tag(nil) {
 		return known.doc, known.tag, nil

@@ -71,7 +71,7 @@ type Fault struct {
 	Field   string `json:"field,omitempty"` // as in "rate"
 	Problem string `json:"problem"`
 	Instead string `json:"instead,omitempty"`
-	// Missing says that there is no such rule to delete.
+	// Missing says that the rule to delete does not exist.
 	Missing bool `json:"-"`
 }
 
@@ -246,8 +246,8 @@ func (b *Book) attempt(ctx context.Context, c *Change) (Result, error) {
 	return res, nil
 }
 
-// unknownGates returns a fault for each operation that would remove all rules of a gate that
-// does not exist and has no rules: likely its name is misspelt.
+// unknownGates returns a fault for each operation that would remove all rules of an unknown gate
+// without rules. Its name is probably misspelt.
 func unknownGates(plan *Plan, doc *document, c *Change) (faults Faults) {
 	has := gatesOf(doc)
 	for i := range c.Ops {
@@ -332,8 +332,8 @@ func (op *Op) set(d *draft, spec *policy.QuotaRuleSpec, by string, now time.Time
 	return Step{Gate: op.Gate, Matches: Matches(&r.QuotaRuleSpec), After: &r, Before: d.put(r)}, nil
 }
 
-// replace removes all rules of the gate and sets others. A rule that stays as it is keeps
-// when and by whom it was set, and is no step.
+// replace removes all rules of the gate and sets others. A rule that does not change is no step. It
+// keeps the record of when and by whom it was set.
 func (op *Op) replace(d *draft, by string, now time.Time) (steps []Step, err error) {
 	if len(op.Replace) > MaxRules {
 		return nil, faultf("leave some out", "replace: %d rules, at most %d can be kept", len(op.Replace), MaxRules)

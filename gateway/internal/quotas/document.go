@@ -111,7 +111,7 @@ func decodeInto(into any, data []byte, faults *fault.List) {
 	}
 }
 
-// Rule is a rule of the quota of one gate, with when and by whom it was set. It has no name
+// Rule is a rule of the quota of one gate. It also says when and by whom it was set. It has no name
 // of its own: if it overrides a rule of the file, it has that name.
 type Rule struct {
 	Gate string `json:"gate"`

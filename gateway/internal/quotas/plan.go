@@ -22,7 +22,7 @@ type Plan struct {
 	doc    *document
 	faults map[int][]Fault // of rules that do not fit, by index
 	base   map[string][]quota.Rule
-	saved  *Saved // whose plan it is; nil for the book's own
+	saved  *Saved // the rules of the plan; nil for the book's own
 }
 
 func newPlan(spec policy.Spec, place func(gate, field string) string, doc *document) *Plan {
@@ -109,8 +109,8 @@ func (p *Plan) rules(gate string) []quota.Rule {
 	return quota.Override(p.base[gate], set)
 }
 
-// From says where a rule in force comes from: a line of the file, or when and by whom it
-// was set, and which line it overrides. It is empty for a rule that is not known.
+// From says where a rule in force comes from. That is a line of the file, or when and by whom it
+// was set, and which line it overrides. It is empty for an unknown rule.
 func (p *Plan) From(gate string, r *quota.Rule) string {
 	pattern := r.Pattern()
 	from := ""
@@ -204,8 +204,8 @@ func (b *Book) Trouble() string {
 	return ""
 }
 
-// List returns the rules of a gate, or of all gates if the name is empty: those of the file
-// in its order, and then those set at run time.
+// List returns the rules of a gate, or of all gates if the name is empty. The rules of the file
+// come first, in its order, then those set at run time.
 func (b *Book) List(gate string) Listing {
 	b.mu.Lock()
 	saved, plan := b.saved, b.plan

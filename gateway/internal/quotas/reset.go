@@ -16,7 +16,7 @@ import (
 // Reset asks to fill the bucket of somebody, whatever its debt.
 type Reset struct {
 	Gate string
-	// Whose says whose bucket: names in the parts that rules look at, and nothing else.
+	// Whose names the owner of the bucket, in the parts that rules count by. It has nothing else.
 	Whose policy.QuotaRuleSpec
 	// By says who asks, and Via how they are known: ViaSocket or ViaToken.
 	By, Via string
@@ -25,8 +25,8 @@ type Reset struct {
 // Refilled is a bucket that was filled.
 type Refilled struct {
 	Gate string `json:"gate"`
-	// Whose is who was named, as in "user=alice". Rule is the rule that counts for them,
-	// and Bucket the key of their bucket, as weir explain shows both.
+	// Whose is the owner that was named, as in "user=alice". Rule is the rule that counts for it,
+	// and Bucket the key of its bucket, as weir explain shows both.
 	Whose  string   `json:"whose"`
 	Rule   string   `json:"rule"`
 	Bucket string   `json:"bucket"`
@@ -156,8 +156,8 @@ func network(name string) string {
 	return netip.PrefixFrom(a, 64).Masked().String()
 }
 
-// missingParts returns a fault for each part that the rule for w looks at and that was not
-// named: the bucket of work without that name would be filled.
+// missingParts returns a fault for each part that the rule for w counts by and that was not named.
+// Without it, the reset would fill the bucket of work that has no such name.
 func missingParts(q *quota.Quota, w weir.Work, given map[string]bool) (faults Faults) {
 	matching := q.Explain(w)
 	if len(matching) == 0 || matching[0].Exempt || matching[0].Blocked {

@@ -22,7 +22,7 @@ type listener struct {
 	cfg      config.Listener
 	forAdmin bool
 	pprof    bool      // of the admin listener
-	replaces *listener // whose socket it shares; nil if the socket is its own
+	replaces *listener // shares its socket; nil if the socket is its own
 	conns    *accept.Listener
 	server   *http.Server
 	restFor  time.Duration
@@ -167,8 +167,8 @@ func (next *listeners) loadCertificates() error {
 	return nil
 }
 
-// swapListeners serves the listeners of another configuration and lets the old ones go:
-// they accept no more, and what is in flight on them ends in its own time.
+// swapListeners serves the listeners of another configuration and stops the old ones. The old ones
+// accept no more, and requests in flight on them end in their own time.
 func (s *Server) swapListeners(next *listeners) {
 	old := s.all()
 	for i, l := range next.public {

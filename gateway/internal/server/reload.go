@@ -17,10 +17,10 @@ import (
 	"github.com/weir-go/weir/signal"
 )
 
-// Reload reads the configuration again and puts it in force: gates that keep their name
-// keep what is in flight, their limit and what they have learned; listeners that keep
-// their address keep their socket; requests in progress end under the configuration they
-// began with. On an error nothing has changed.
+// Reload reads the configuration again and puts it in force. Gates with the same name keep what is
+// in flight, their limit and what they have learned. Listeners with the same address keep their
+// socket. Requests in progress end under the configuration they began with. An error changes
+// nothing.
 func (s *Server) Reload() error {
 	if s.opts.Load == nil {
 		s.log.Warn("nothing to reload: the gateway was started without a configuration file")
@@ -31,9 +31,9 @@ func (s *Server) Reload() error {
 	return s.reload()
 }
 
-// watch reloads when the file or a certificate has changed. Asking the file system every
-// second is the one way that works for editors that write in place, editors that rename,
-// and mounted config maps that swap a symbolic link.
+// watch reloads when the file or a certificate has changed. It reads the files' state every second.
+// Nothing else works for editors that write in place, editors that rename, and mounted config maps
+// that swap a symbolic link.
 func (s *Server) watch(ctx context.Context) {
 	if s.opts.Watch == "" || s.opts.Load == nil {
 		return

@@ -14,9 +14,9 @@ import (
 	"github.com/weir-go/weir/weirhttp"
 )
 
-// bufferedBody is how much of a request's body is read before admission. A small body that
-// has been read lets net/http notice a client that leaves the wait room, and a slow upload
-// of one holds no slot.
+// bufferedBody is how much of a request's body is read before admission. Once a small body has been
+// read, net/http can notice a client that leaves the wait room. And a slow upload of a small body
+// holds no slot.
 const bufferedBody = 16 << 10
 
 // handler serves the requests of a public listener.
@@ -132,9 +132,8 @@ func requestOf(w http.ResponseWriter) *request {
 // Unwrap leads http.ResponseController to the server's own writer.
 func (q *request) Unwrap() http.ResponseWriter { return q.ResponseWriter }
 
-// WriteHeader begins the answer. While the gateway, or the listener, wants to be rid of its
-// clients, the answer tells them so: on HTTP/1 it ends the connection, on HTTP/2 net/http
-// makes a GOAWAY of it.
+// WriteHeader begins the answer. A gateway or listener that is closing tells its clients to go: on
+// HTTP/1 the answer ends the connection, on HTTP/2 net/http sends a GOAWAY.
 func (q *request) WriteHeader(status int) {
 	if status >= 200 || status == http.StatusSwitchingProtocols {
 		q.call.Status = status
@@ -156,8 +155,8 @@ func (h *handler) refuseOneTooMany(w http.ResponseWriter, r *http.Request, most 
 	q.call.Refuse(q, r, rej)
 }
 
-// refuseMethod answers methods that are between two neighbours and are never forwarded.
-// What follows such a request is no request, so the connection ends.
+// refuseMethod answers methods that are between two neighbours and are never forwarded. The bytes
+// after such a request are no request, so the connection ends.
 func refuseMethod(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Connection", "close")
 	if r.Method == http.MethodConnect {
@@ -190,20 +189,20 @@ const (
 	uploadRate = 4 << 10
 	// slotRate is the slowest body, in bytes a second, that keeps the slot of its request.
 	slotRate = 64 << 10
-	// slotStall is for how long, in all, such a body may be slower.
+	// slotStall is how long in all a body may be slower than slotRate.
 	slotStall = time.Second
 )
 
-// upload is the body of a request as it comes in. A client has the read time-out, and a
-// second more for each uploadRate bytes that it has sent. So a client that sends a byte at a
-// time is cut off, and one that sends a large file over a slow line is not. No client may be
-// silent for longer than the read time-out, however much it sent before.
+// upload is the body of a request as it comes in. A client has the read time-out, and a second more
+// for each uploadRate bytes that it has sent. That cuts off a client that sends a byte at a time,
+// but not one that sends a large file over a slow line. No client may be silent for longer than the
+// read time-out, however much it sent before.
 //
-// A body that comes slower than slotRate, or is still coming after the time-out, loses its
-// slot: it becomes a stream, so that neither stalled bodies nor endless ones can fill a gate.
-// While it comes, the upstream waits for the client too. When the body is complete the
-// upstream has work to do, so the request is admitted again before the upstream sees the end.
-// If it is refused, the upstream never sees the end.
+// A body loses its slot if it comes slower than slotRate, or is still coming after the time-out.
+// The request becomes a stream, so neither stalled nor endless bodies can fill a gate. While the
+// body comes, the upstream waits for the client too. When the body is complete the upstream has
+// work to do. So the request is admitted again before the upstream sees the end. If it is refused,
+// the upstream never sees the end.
 type upload struct {
 	io.ReadCloser
 	control *http.ResponseController
@@ -271,7 +270,7 @@ func (u *upload) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// setDeadline sets the time by which the client must have sent more.
+// setDeadline sets the time when the client must have sent more.
 func (u *upload) setDeadline(now time.Time) {
 	allowed := u.timeout + time.Duration(float64(u.n)/uploadRate*float64(time.Second))
 	deadline := u.started.Add(allowed)
@@ -281,8 +280,7 @@ func (u *upload) setDeadline(now time.Time) {
 	_ = u.control.SetReadDeadline(deadline) // without one there is nothing to bound
 }
 
-// startClock bounds the time for which the request keeps its slot while the client is waited
-// for.
+// startClock bounds how long the request keeps its slot while the gateway waits for the client.
 func (u *upload) startClock(now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

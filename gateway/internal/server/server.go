@@ -1,5 +1,5 @@
-// Package server runs the gateway: it opens the listeners, leads each request through policy
-// and gates to its upstream, reloads the configuration without dropping anything, and stops
+// Package server runs the gateway. It opens the listeners, and leads each request through policy
+// and gates to its upstream. It reloads the configuration without dropping anything, and stops
 // without losing an answer.
 //
 // The life of a [Server]:

@@ -29,8 +29,8 @@ type store struct {
 // stores are those of a configuration by name.
 type stores map[string]*store
 
-// openStores returns the stores of cfg: those of prev whose settings are the same, and
-// new ones. One that cannot be reached is no error; it is used as soon as it answers.
+// openStores returns the stores of cfg. It keeps those of prev with the same settings, and opens
+// the others. A store that cannot be reached is no error; it is used as soon as it answers.
 func (s *Server) openStores(cfg *config.Config, prev stores) (stores, error) {
 	now := make(stores, len(cfg.Stores))
 	var errs []error
