@@ -62,8 +62,8 @@ type compiler struct {
 	fault.List
 	spec   *Spec
 	opts   *Options
-	source control.Source     // of readings, nil if no gate goes by any
-	loads  map[pressing]*load // of gates that others go by
+	source control.Source     // of readings, nil if no gate uses any
+	loads  map[pressing]*load // of gates that other gates use
 }
 
 // check finds every fault in the spec itself. It returns the parts of the policy that need no

@@ -99,8 +99,8 @@ func (g *Gate) Shedder() *shed.Shedder {
 	return s
 }
 
-// Signals returns the names of the signals that the gate goes by. Which of them
-// binds its limit, if one does, is in its Snapshot.
+// Signals returns the names of the gate's signals. The Snapshot says which of them binds its limit,
+// if one does.
 func (g *Gate) Signals() []string { return slices.Clone(*g.signals.Load()) }
 
 // Observed counts, by reason, the work that was let through although the gate
@@ -302,15 +302,15 @@ func (g *Gate) Quota() *quota.Quota {
 	return q
 }
 
-// told is what answers tell clients of a quota, in the words of QuotaSpec.
+// told is how answers report a quota, in the words of QuotaSpec.
 type told struct{ headers, unit string }
 
 // QuotaHeaders says which headers of answers report the quota. It is a word of QuotaSpec.Headers,
 // empty for gates of other mechanisms.
 func (g *Gate) QuotaHeaders() string { return g.told().headers }
 
-// QuotaUnit returns what answers say that a token of the quota is, a word of
-// QuotaSpec.Unit; empty for gates of other mechanisms.
+// QuotaUnit returns the unit of the quota in answers. It is a word of QuotaSpec.Unit, empty for
+// gates of other mechanisms.
 func (g *Gate) QuotaUnit() string { return g.told().unit }
 
 func (g *Gate) told() told {

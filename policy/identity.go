@@ -80,7 +80,7 @@ func (id *identity) sources() [4]source {
 	return [4]source{id.tenant, id.user, id.client, id.priority}
 }
 
-// asker is a request as far as sources look at it.
+// asker is the part of a request that sources read.
 type asker struct {
 	request *http.Request
 	match   *match

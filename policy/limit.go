@@ -201,7 +201,7 @@ type kind struct {
 	word     string
 	keys     []string
 	min, max int64 // the defaults of its bounds; 0 if its limit does not move
-	heeds    bool  // it goes by the gate's signals itself
+	heeds    bool  // it reads the gate's signals itself
 	make     func(l *LimitSpec, word string) (control.Controller, error)
 }
 
@@ -300,7 +300,7 @@ func (l *LimitSpec) config() (limit.Config, error) {
 	}
 	inner, err := k.make(l, k.word)
 	if err == nil && len(l.Signals) > 0 && !k.heeds {
-		// Named, because a lag that the controller goes by is no pressure.
+		// The signals are named, because a lag that the controller reads is no pressure.
 		inner, err = made(control.NewCapped(inner, control.CapConfig{Min: l.Min, Signals: l.Signals}))
 	}
 	cfg.Controller = inner

@@ -23,25 +23,23 @@ type Options struct {
 	// Previous is the policy in force. Its live gates are adopted by name: work in flight or
 	// waiting stays, and so does what the gates have learned.
 	Previous *Policy
-	// Hooks are told what the gates do. Rejected hears of refusals that are
-	// carried out.
+	// Hooks are called for what the gates do. Rejected is called for refusals that are carried out.
 	Hooks weir.Hooks
-	// Observed, if set, hears of work that a gate in observe mode would have
-	// refused. The same rules hold as for Hooks.
+	// Observed, if set, is called for work that a gate in observe mode would have refused. The same
+	// rules hold as for Hooks.
 	Observed func(w weir.Work, r *weir.Rejection)
-	// Signals are readings of yours that gates may go by, under the names of
-	// the keys. Each is asked by one goroutine at a time, but for a moment around
-	// a change of the policy. The poller lives on over a change only if the
-	// signals are the same, which can be told of pointers and not of functions.
+	// Signals are readings of yours for gates, by name. One goroutine at a time asks each of them,
+	// except for a moment around a change of the policy. The poller stays over a change only if the
+	// signals are the same. Pointers can be compared for that, functions cannot.
 	Signals map[string]signal.Signal
-	// SignalHooks are told when a signal cannot be read, and when it can again. A
-	// poller that lives on over a change keeps the hooks it has.
+	// SignalHooks are called when a signal cannot be read, and when it can again. A poller that
+	// stays over a change keeps its hooks.
 	SignalHooks signal.Hooks
-	// Readings, if set, is asked for the readings of all signals, and none is
-	// polled: for virtual time, or a poller of your own.
+	// Readings, if set, returns the readings of all signals, and none is polled. It is for virtual
+	// time, or a poller of your own.
 	Readings control.Source
-	// Stores keep the buckets of quotas, under the names that QuotaSpec.Store gives. They
-	// are yours to close, after the policies that use them.
+	// Stores keep the buckets of quotas, by the names in QuotaSpec.Store. Close them yourself,
+	// after the policies that use them.
 	Stores map[string]quota.Store
 	// QuotaRules, if set, returns the rules of a gate with a quota, given those of the Spec. It is
 	// for rules that change at run time. Compile calls it once or twice for each gate with a quota.
@@ -69,9 +67,9 @@ type Policy struct {
 	byName     map[string]*Route
 	gates      map[string]*Gate
 	names      []string             // of gates, sorted
-	costed     []string             // those that count what work costs; nil if all may be told
+	costed     []string             // those that count what work costs; nil if all do
 	now        func() time.Duration // nil outside virtual time
-	polled     *polled              // nil if no gate goes by signals
+	polled     *polled              // nil if no gate uses signals
 
 	mu      sync.Mutex
 	retired bool

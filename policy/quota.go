@@ -220,7 +220,7 @@ func (c *compiler) checkStore(at fault.Path, s *QuotaSpec) {
 	}
 }
 
-// told returns what answers tell of the quota, nothing without one.
+// told returns how answers report the quota. It is empty for a gate without one.
 func (g *GateSpec) told() told {
 	if g.Quota == nil {
 		return told{}
@@ -330,14 +330,13 @@ func matchOf(word string) quota.Match {
 // if none is.
 func (c *compiler) addressOf() string { return c.spec.Identity.AddressPart() }
 
-// AddressPart returns the part of an identity that is the address which work comes from:
-// client, user or tenant, empty if none is. It is what rules of a quota look at for an
-// address.
+// AddressPart returns the part of an identity that is the address of the sender: client, user or
+// tenant. It is empty if none is. Rules of a quota for an address use this part.
 func (id *IdentitySpec) AddressPart() string {
 	switch {
 	case id.Client == "peer":
 		return "client"
-	case id.User == "peer", id.User == "": // where nobody says it, the user is an address
+	case id.User == "peer", id.User == "": // an empty user becomes an address
 		return "user"
 	case id.Tenant == "peer":
 		return "tenant"
@@ -438,7 +437,7 @@ func (s *QuotaSpec) All() []QuotaRuleSpec {
 	return rules
 }
 
-// LooksAt reports whether any rule looks at a part, a word of By.
+// LooksAt reports whether any rule counts by a part, a word of By.
 func (s *QuotaSpec) LooksAt(part string) bool {
 	return slices.ContainsFunc(s.All(), func(r QuotaRuleSpec) bool { return r.says(part) != "" })
 }

@@ -128,7 +128,7 @@ func (g *GateSpec) countsRequests() bool {
 	return g.Limit != nil && g.Limit.Count == "requests" || g.Quota != nil && g.Quota.Count == "requests"
 }
 
-// costed returns the gates that take a real cost, nil if all may be told. It matters for limits
+// costed returns the gates that use the real cost, nil if all of them do. This matters for limits
 // only: a quota that counts requests ignores costs by itself.
 func (c *compiler) costed(names []string) []string {
 	costed, some := []string{}, false
@@ -187,7 +187,7 @@ func (c *compiler) checkCostSource(at fault.Path, text string) string {
 	switch s.kind {
 	case headerSource:
 		return s.key
-	case noSource: // a fault, which has been told
+	case noSource: // the check has reported it
 	default:
 		c.Add(at, "a cost comes from a header only", "write header:NAME, such as header:X-Cost")
 	}
@@ -309,8 +309,8 @@ func newTimeoutHeader(name string) timeoutHeader {
 	return timeoutHeader{key, parseSeconds, formatSeconds}
 }
 
-// sent returns the shortest timeout that a request brings in the header, and the
-// value that said so. bad counts the values that were not understood.
+// sent returns the shortest timeout that a request brings in the header, and its value. bad counts
+// the values that cannot be parsed.
 func (h timeoutHeader) sent(r *http.Request) (d time.Duration, value string, bad int) {
 	for _, v := range r.Header[h.key] {
 		v = strings.TrimSpace(v)

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-go/weir/shed"
 )
 
-// checkShed checks a gate that sheds: what can be said better here, then what the
-// mechanism itself has to say.
+// checkShed checks a gate that sheds. It first reports faults for which it has a better text than
+// the mechanism.
 func (c *compiler) checkShed(at fault.Path, s *ShedSpec) {
 	c.checkPressure(at, s)
 	for i, name := range s.Signals {
@@ -33,8 +33,8 @@ func (c *compiler) checkShed(at fault.Path, s *ShedSpec) {
 	c.askShed(at, s)
 }
 
-// checkPressure checks that there is one thing to go by, and that a gate which is
-// one has a limit.
+// checkPressure checks that there is one pressure. If it comes from a gate, the gate must have a
+// limit.
 func (c *compiler) checkPressure(at fault.Path, s *ShedSpec) {
 	given := 0
 	for _, is := range []bool{len(s.Signals) > 0, s.LoadOf != "", s.WaitOf != ""} {
@@ -144,7 +144,7 @@ func (l *load) pressure() (float64, bool) {
 	return 0, false
 }
 
-// load returns the load of a gate, the same one for all who go by it.
+// load returns the load of a gate. All gates that use it share one.
 func (c *compiler) load(of pressing) *load {
 	if c.loads == nil {
 		c.loads = map[pressing]*load{}

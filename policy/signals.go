@@ -58,7 +58,7 @@ func (c *compiler) suggestReading(word string) string {
 	return "write read: and one of " + strings.Join(known, ", ")
 }
 
-// checkGateSignals checks which signals a gate goes by.
+// checkGateSignals checks the signals of a gate.
 func (c *compiler) checkGateSignals(at fault.Path, l *LimitSpec, k kind) {
 	for i, name := range l.Signals {
 		at := at.At("signals").Index(i)
@@ -289,7 +289,7 @@ func sameSignal(a, b signal.Signal) bool {
 	return reflect.ValueOf(a).Comparable() && a == b
 }
 
-// poll starts to poll the signals that gates go by, or keeps the poller of the policy in force.
+// poll starts to poll the signals of the gates, or keeps the poller of the policy in force.
 func (c *compiler) poll(p *Policy) {
 	names := c.signalNames()
 	if len(names) == 0 {
@@ -334,7 +334,7 @@ func (c *compiler) shares(p *polled) bool {
 	return c.opts.Previous != nil && c.opts.Previous.polled == p
 }
 
-// signalNames returns the signals that gates go by, sorted.
+// signalNames returns the signals that gates use, sorted.
 func (c *compiler) signalNames() []string {
 	used := map[string]bool{}
 	for _, g := range c.spec.Gates {
@@ -416,8 +416,8 @@ var numberClient = &http.Client{
 	},
 }
 
-// fromFile reads the number that a file holds. A pipe is refused, because opening
-// one waits for whoever writes to it, possibly for ever.
+// fromFile reads the number in a file. A pipe is refused, because opening one waits for a writer,
+// possibly for ever.
 func (s SignalSpec) fromFile(context.Context) (float64, error) {
 	switch info, err := os.Stat(s.Path); {
 	case err != nil:

@@ -337,8 +337,8 @@ type DrainSpec struct {
 	Safe int64 `json:"safe,omitempty" min:"1" example:"10"`
 }
 
-// ResourceSpec is what only the controller resource has; see
-// [control.ResourceConfig]. It goes by LimitSpec.Signals.
+// ResourceSpec is what only the controller resource has; see [control.ResourceConfig]. It reads
+// LimitSpec.Signals.
 type ResourceSpec struct {
 	// Largest factor on the limit in one window.
 	Growth float64 `json:"growth,omitempty" default:"1.1" min:"1.001" max:"2"`
@@ -516,8 +516,8 @@ type QuotaQueueSpec struct {
 	MaxWait Duration `json:"max_wait,omitempty" default:"2s" min:"0s" minus1:"only the work's own deadline counts"`
 }
 
-// SignalSpec is a signal that gates may go by. The zero value reads what the
-// signal is named after, at its defaults.
+// SignalSpec is a signal for gates. The zero value reads what the signal's name says, with
+// defaults.
 type SignalSpec struct {
 	// What is read. Left out, it is the signal's name. docs/guides/controllers.md describes each, and says when
 	// it is blind.

@@ -129,7 +129,7 @@ func ParseLimit(text string) (quota.Window, error) {
 	return quota.Window{}, fault.New(fmt.Sprintf("%q is no limit", text), "write for instance 10/s, 10/s burst 20, 1000/h, or 5000 a day Europe/Berlin")
 }
 
-// longestLimit bounds what ParseLimit looks at.
+// longestLimit is the longest text that ParseLimit reads.
 const longestLimit = 100
 
 var (

@@ -367,8 +367,8 @@ type delayed struct {
 	answered bool
 }
 
-// resume makes good what a suspended process has missed: answers first, because
-// whoever gives something back goes before whoever asks for it.
+// resume processes what a suspended process has missed. Answers come first, because they give slots
+// back before requests ask for them.
 func (w *world) resume() {
 	missed := w.delayed
 	w.delayed = nil

@@ -106,7 +106,7 @@ func (c *Class) check(f *fault.List, path fault.Path) {
 	}
 }
 
-// checkTask checks what is said about clients in a loop and tasks of calls.
+// checkTask checks the fields about clients in a loop and tasks of calls.
 func (c *Class) checkTask(f *fault.List, path fault.Path) {
 	f.Require(c.Clients >= 0 && c.Clients <= 1e6, path.At("clients"), "%d: must be from 0 to 1000000", c.Clients)
 	f.Require(c.Clients == 0 || len(c.Phases) == 0 && len(c.At) == 0 && c.Share == 0, path.At("clients"), "cannot go together with phases, at or share: each sends its next request when it has its answer")

@@ -90,8 +90,8 @@ func (w *world) run(ctx context.Context) error {
 	return nil
 }
 
-// What is due next. At the same instant the backend goes first, then the gates,
-// then the clients: whoever gives something back before whoever asks for it.
+// What is due next. At the same instant the backend goes first, then the gates, then the clients.
+// So slots are given back before they are asked for.
 const (
 	serverNext = iota
 	gatesNext

@@ -27,9 +27,8 @@ const StatusClientClosed = 499
 //	canceled                                499, see [StatusClientClosed]
 //	anything else, nil                      503
 //
-// 429 tells a caller that it asks too much, 503 that the service cannot carry
-// more, whoever asks. Both may be retried. 400, 413 and 403 may not: the same request
-// is refused again.
+// 429 means that this caller asks too much, 503 that the service cannot carry more from anybody.
+// Both may be retried. 400, 413 and 403 may not: the same request is refused again.
 func Status(rej *weir.Rejection) int {
 	if rej == nil {
 		return http.StatusServiceUnavailable

@@ -277,9 +277,8 @@ func (w *writer) pieceLen() int64 {
 	return writeChunk
 }
 
-// isFile reports whether the server can send src by itself: a file, or a part of one,
-// as [http.ServeContent] passes it. Connections are left out: whoever reads from one
-// waits for somebody else.
+// isFile reports whether the server can send src by itself. src is a file, or a part of one as
+// [http.ServeContent] passes it. Connections are left out, because reading from one may wait.
 func isFile(src io.Reader) bool {
 	if l, ok := src.(*io.LimitedReader); ok {
 		src = l.R

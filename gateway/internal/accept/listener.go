@@ -232,8 +232,8 @@ func (l *Listener) makeRoom(addr netip.Addr) bool {
 	return true
 }
 
-// mostLooked bounds the connections that makeRoom looks at: those who come to a full
-// listener may be many.
+// mostLooked bounds the connections that makeRoom compares, because many clients may come to a full
+// listener.
 const mostLooked = 64
 
 // someIdle returns the idle among connections chosen at random: a map begins anywhere.

@@ -142,8 +142,8 @@ func connContext(ctx context.Context, _ net.Conn) context.Context {
 	return context.WithValue(ctx, vouchedKey{}, new(atomic.Pointer[vouched]))
 }
 
-// configForClient is a tls.Config.GetConfigForClient. It remembers which authorities the
-// handshake goes by.
+// configForClient is a tls.Config.GetConfigForClient. It remembers the authorities of the
+// handshake.
 func (t *clientTLS) configForClient(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	c := t.current.Load()
 	if v, ok := hello.Context().Value(vouchedKey{}).(*atomic.Pointer[vouched]); ok {

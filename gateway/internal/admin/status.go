@@ -28,7 +28,7 @@ type Status struct {
 type GateStatus struct {
 	weir.Snapshot
 	Observed map[weir.Reason]uint64   `json:"observed,omitempty"` // would have been refused in enforce mode
-	Signals  []string                 `json:"signals,omitempty"`  // that the gate goes by
+	Signals  []string                 `json:"signals,omitempty"`  // that the gate uses
 	Keys     *KeysStatus              `json:"keys,omitempty"`     // of a gate with a limit for each key
 	Quota    *QuotaUse                `json:"quota,omitempty"`
 	Parts    map[string]weir.Snapshot `json:"parts,omitempty"` // read and write, of a gate with a pool for each

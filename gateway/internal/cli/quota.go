@@ -45,21 +45,21 @@ func NewQuotaCommand() *cobra.Command {
 		Use:   "quota",
 		Short: "Set, delete and show rules of quotas while the gateway runs, and fill buckets",
 		Long: `Quota changes the rules of a gate's quota while the gateway runs. They override those of
-the configuration file, are kept where its quotas: says, and are in force when the
-command returns (with a store, at the other gateways within two seconds). Buckets keep
-their tokens and debts.
+the configuration file. The setting quotas: says where they are kept. They are in force
+when the command returns (with a store, at the other gateways within two seconds).
+Buckets keep their tokens and debts.
 
 A rule is known by what it matches: --user, --client, --tenant, --route, --priority and
 --address. Each is a value, or '*' for every value, which gives each value a bucket of
-its own. A rule does not look at what is left out: without any of them it is for all
+its own. A rule ignores the parts that are left out: without any of them it is for all
 together. weir explain shows which of several rules counts for a request.
 
-Who knows kafka-configs: set is --alter --add-config, delete is --alter --delete-config,
+For users of kafka-configs: set is --alter --add-config, delete is --alter --delete-config,
 describe is --describe; --user alice is --entity-type users --entity-name alice, and
 --user '*' is --entity-type users --entity-default. Unlike there, set replaces a rule as
 a whole.
 
-Reset fills the bucket of somebody, and so forgives a debt. It changes no rule.
+Reset fills one bucket, and so forgives a debt. It changes no rule.
 
 Writing needs the gateway's admin socket (--admin unix:/run/weir/admin.sock) or its
 token (--token-file); reading needs neither. Each write, refused or not, is a line in
@@ -192,8 +192,8 @@ func quotaDescribe() *cobra.Command {
 	o := new(quotaOptions)
 	cmd := o.command("describe", "Show all rules, where each comes from, and which are in force",
 		`Describe prints all rules: those of the configuration file with their lines, and those
-set at run time with when and by whom. It says which are in force. With --user and the
-like it prints only rules that say the same of that part: --user alice shows the rules
+set at run time with when and by whom. It says which are in force. With --user or
+another part it prints only rules with the same value there. --user alice shows the rules
 that name alice, --user '*' those for each user. weir explain --user alice shows which
 rule counts for a request of alice. It needs no token.`,
 		`  weir quota describe
@@ -293,16 +293,16 @@ func (o *quotaOptions) wanted(r *policy.QuotaRuleSpec) bool {
 
 func quotaReset() *cobra.Command {
 	o := new(quotaOptions)
-	cmd := o.command("reset", "Fill the bucket of somebody, and forgive its debt",
-		`Reset fills the bucket that somebody is charged to, in all of its windows, and prints
-what it had. It is for a debt that is a mistake, such as one that an upstream reported in
-the wrong unit. No rule changes. Give one name for each part that the rule looks at; weir
-explain shows the rule and its bucket. If several share the bucket, it is filled for all
-of them.
+	cmd := o.command("reset", "Fill one bucket, and forgive its debt",
+		`Reset fills the bucket of the user, client or other names that you give, in all of its
+windows, and prints what it had. It is for a debt that is a mistake, for example because
+an upstream reported costs in the wrong unit. No rule changes. Give one name for each part
+that the rule counts by; weir explain shows the rule and its bucket. If several users share
+the bucket, it is filled for all of them.
 
-If each gateway keeps its buckets in memory, this fills the bucket of the gateway that is
-asked. Requests that wait for tokens keep their time. A gateway with a lease may repeat a
-refusal that it remembers, for as long as the lease lasts.`,
+If each gateway keeps its buckets in memory, this fills only the bucket of the gateway
+that you ask. Requests that wait for tokens keep their time. A gateway with a lease may
+repeat a refusal that it remembers, for as long as the lease lasts.`,
 		`  weir quota reset --gate api --user alice
   weir quota reset --user alice --client web --json`, runQuotaReset)
 	for _, part := range quota.Parts() {

@@ -41,19 +41,20 @@ func NewRunCommand(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [FILE]",
 		Short: "Run the gateway",
-		Long: `Run guards servers: with a configuration file all that it names, without one the
-server at --upstream, at default settings: as many requests at a time as the server
-can carry, which the gateway finds out by itself.
+		Long: `Run guards servers. With a configuration file it guards all servers in the file.
+Without one it guards the server at --upstream with default settings: the gateway
+finds out how many requests at a time the server can carry.
 
-A quota lets in so many a second (or minute, hour, day) and refuses the rest with 429
-and the time at which to come back: --rate 10/s, with --burst 20 up to 20 at once, with
---by header:X-User or --by ip for each user or address.
+A quota admits so many requests a second (or minute, hour, day). It refuses the rest
+with 429 and the time to come back. --rate 10/s sets the rate, --burst 20 admits up to
+20 at once, and --by header:X-User or --by ip gives each user or address its own quota.
 
-Who goes first when not everybody can: --priority says where a request's priority
-comes from (background, normal, high or critical; the higher is served first), and
---user and --tenant between whom to be fair within one. Each is header:NAME or
-const:VALUE, the latter two also peer. Headers are believed from --trusted networks only; everybody else is
-told apart by address.
+When not all requests can be served, the higher priority goes first. --priority says
+where the priority of a request comes from: background, normal, high or critical.
+Within a priority the gateway is fair between the users and tenants of --user and
+--tenant. Each of the three is header:NAME or const:VALUE; --user and --tenant may also
+be peer. Headers are believed from --trusted networks only. Other clients are told
+apart by address.
 
   SIGHUP             reads the file again, and so does a change of it
   SIGTERM, SIGINT    stop: nothing that was read goes without an answer
@@ -240,7 +241,7 @@ func (o *runOptions) identityFlags(cmd *cobra.Command) {
 	flags.StringVar(&id.Tenant, "tenant", "", "where the tenant of a request comes from without a file, for instance header:X-Tenant; tenants are served fairly")
 	flags.StringVar(&id.User, "user", "", "where the user comes from without a file, for instance header:X-User; users are served fairly, then the tenants of each")
 	flags.StringVar(&id.Priority, "priority", "", "where the priority comes from without a file, for instance header:X-Priority: background, normal, high or critical")
-	flags.StringSliceVar(&id.Trusted, "trusted", nil, "networks whose headers are believed without a file, for instance 10.0.0.0/8 (default 127.0.0.0/8,::1/128)")
+	flags.StringSliceVar(&id.Trusted, "trusted", nil, "networks with headers that are believed without a file, for instance 10.0.0.0/8 (default 127.0.0.0/8,::1/128)")
 }
 
 // identifies reports whether one of these flags is given.

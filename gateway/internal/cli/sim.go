@@ -34,12 +34,11 @@ func NewSimCommand() *cobra.Command {
 		Use:   "sim FILE",
 		Short: "Run a policy on simulated traffic, in virtual time",
 		Long: `Sim plays a scenario: a backend of known capacity, traffic by phases, and a policy
-in between. It runs the same gates as the gateway, on virtual time, so that a
-minute of overload takes well under a second, and the same seed gives the same
-figures again.
+in between. It runs the same gates as the gateway, on virtual time. A minute of
+overload takes well under a second. The same seed gives the same figures again.
 
-FILE is YAML or JSON. The name of a built-in scenario will do instead, if there
-is no file of that name:`,
+FILE is YAML or JSON. If there is no file of that name, it is the name of a
+built-in scenario:`,
 		Example: "  weir sim scenario.yaml --plot\n  weir sim S1 --seed 7",
 		Args:    needs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -34,14 +34,19 @@ func NewStatusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the gates of a running gateway: limits, work in flight, work that waits",
-		Long: `Status asks a gateway's admin listener for its gates and prints a line for each:
-the limit and its controller; how much is in flight and waits; how much was admitted
-and refused, and how much left while it waited; the signal that holds the limit down;
-and why the limit changed last. More tables follow if there is something to show: work
-that waits, by priority; exempt work; pools of reads and of writes; pools for each key,
-and the busiest of them; the buckets that were refused most; signals; stores;
-connections of each listener, and TLS handshakes that failed; and the tenants that send
-most. --json prints all of this and more as JSON, as /gates does.`,
+		Long: `Status asks a gateway's admin listener for its gates and prints a line for each. The
+line has the limit, its controller, the signal that lowers it, and why it changed last.
+It also says how much is in flight, waits, was admitted or refused, and left while it
+waited. More tables follow if there is something to show:
+
+  gates      work that waits by priority, exempt work, pools of reads and of writes
+  keys       pools for each key, and the busiest of them
+  quotas     the buckets that were refused most
+  sources    signals and stores
+  clients    connections of each listener, TLS handshakes that failed, and the tenants
+             that send most
+
+--json prints all of this and more as JSON, as /gates does.`,
 		Example: "  weir status\n  weir status --admin 10.0.0.5:9090 --top 20\n  weir status --json | jq '.gates[].waiting_by_class'",
 		Args:    needs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -63,9 +63,8 @@ func (u *Upstream) refuse(w http.ResponseWriter, r *http.Request, call *Call, er
 	u.problem(w, call, http.StatusBadGateway, err.Error())
 }
 
-// Refuse answers a request that a gate has refused. A trusted peer is also told the class,
-// tenant and bucket. They are for nobody else: a tenant may be another's name, and a class
-// a hint at what to pretend.
+// Refuse answers a request that a gate has refused. Only a trusted peer gets the class, tenant and
+// bucket. A tenant may be somebody else's name, and a class would tell others what to claim.
 func (c *Call) Refuse(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
 	c.By = ByGate
 	c.Quotas.SetHeaders(w.Header(), c.Work, rej)
@@ -137,8 +136,8 @@ func WriteBodyProblem(w http.ResponseWriter, err error) {
 	WriteProblem(w, status, detail)
 }
 
-// Quotas are the gates with a quota that a request has to pass. Every answer says what is
-// left of them, whoever gives it.
+// Quotas are the gates with a quota on the way of a request. Every answer says what is left of
+// them, also an answer of the upstream.
 type Quotas []*policy.Gate
 
 // NewQuotas returns the gates of a route that have a quota.
@@ -248,8 +247,7 @@ func (t *quotaState) before(u *quotaState) bool {
 	return t.lasts < u.lasts
 }
 
-// stateOf returns what there is to say of a gate's quota, nil if nothing: w is not counted,
-// or blocked.
+// stateOf returns the state of a gate's quota. It is nil if w is not counted, or blocked.
 func stateOf(g *policy.Gate, w weir.Work, rej *weir.Rejection, now time.Time) *quotaState {
 	q := g.Quota()
 	if rej != nil && rej.Gate == g.Name() && rej.Reason == weir.ReasonQuota {

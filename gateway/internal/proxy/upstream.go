@@ -55,9 +55,9 @@ type shared struct {
 	watch     *watch
 }
 
-// New returns the upstream called name, or what is wrong with cfg. It connects to nothing
-// yet. Before it can serve, [Upstream.Attach] has to give it a policy. log is told of
-// targets that are ejected, and of failures at level debug.
+// New returns the upstream called name, or what is wrong with cfg. It connects to nothing yet.
+// Before it can serve, [Upstream.Attach] has to give it a policy. Ejected targets are logged, and
+// failures at level debug.
 func New(name string, cfg config.Upstream, log *slog.Logger) (*Upstream, error) {
 	targets, h2c, err := parseTargets(name, cfg.Targets)
 	if err != nil {

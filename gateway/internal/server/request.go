@@ -38,8 +38,8 @@ func (s *Server) handler(l *listener) http.Handler {
 	)}
 }
 
-// request is one request on its way through the gateway, and its ResponseWriter: whoever
-// has the writer finds it there, without a search through contexts.
+// request is one request on its way through the gateway, and its ResponseWriter. Code with the
+// writer finds the request there, without a search through contexts.
 type request struct {
 	http.ResponseWriter
 	handler *handler
@@ -111,8 +111,8 @@ func forward(w http.ResponseWriter, r *http.Request, admitted *weirhttp.Request)
 func refuse(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
 	q := requestOf(w)
 	if rej.Reason == weir.ReasonCanceled && q.body != nil && q.body.err != nil {
-		// To net/http a body that fails is a client that has left. It may well be there,
-		// and is told what was wrong.
+		// net/http reports a body that fails as a client that has left. The client may still be
+		// there, and gets an answer that says what was wrong.
 		proxy.WriteBodyProblem(w, q.body.err)
 		return
 	}

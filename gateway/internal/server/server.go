@@ -52,8 +52,7 @@ type Options struct {
 	// Load reads the configuration again, for Reload. nil means that it cannot
 	// be reloaded.
 	Load func() (*config.Config, error)
-	// Applied is told of each configuration that Reload has put in force. It
-	// may be nil.
+	// Applied is called with each configuration that Reload has put in force. It may be nil.
 	Applied func(*config.Config)
 	// Watch names a file that is checked every second: when it changes, the configuration
 	// is reloaded. Certificates are watched too. Empty means that only Reload reloads.
@@ -454,8 +453,7 @@ func (s *Server) AdminAddr() net.Addr {
 // Policy returns the policy in force.
 func (s *Server) Policy() *policy.Policy { return s.state.Load().policy }
 
-// gateSnapshot returns what there is to see of a gate, false if there is none of that
-// name.
+// gateSnapshot returns the state of a gate, false if no gate has that name.
 func (s *Server) gateSnapshot(gate string) (weir.Snapshot, bool) {
 	if st := s.state.Load(); st != nil {
 		if g := st.policy.Gate(gate); g != nil {
