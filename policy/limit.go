@@ -81,7 +81,7 @@ func (c *compiler) checkWeights(at fault.Path, who string, weights map[string]fl
 	}
 	for _, name := range slices.Sorted(maps.Keys(weights)) {
 		if bounded(name) != name {
-			c.Add(at.At(name), fmt.Sprintf("no %s has this name: longer ones, and such with signs that cannot be printed, are told apart by a hash", who),
+			c.Add(at.At(name), fmt.Sprintf("no %s has this name: long names, and names with characters that cannot be printed, are replaced by a hash", who),
 				fmt.Sprintf("write %q", bounded(name)))
 		}
 	}

@@ -35,7 +35,7 @@ func (c *compiler) checkQuota(at fault.Path, s *QuotaSpec) {
 
 // noAddress is the fault of a quota or a rule for addresses where nothing is one.
 const (
-	noAddress   = "looks at addresses, but no part of the identity is one"
+	noAddress   = "counts by addresses, but no part of the identity is one"
 	giveAddress = "write identity: {client: peer}, and by: [address], or a rule with address:"
 )
 
@@ -165,7 +165,7 @@ func (c *compiler) checkQuotaRule(at fault.Path, r *QuotaRuleSpec, debt bool) {
 	c.checkLimits(at, &r.QuotaLimitSpec, debt)
 	for _, part := range []string{"user", "client", "tenant"} {
 		if name := r.says(part); bounded(name) != name {
-			c.Add(at.At(part), fmt.Sprintf("no %s has this name: longer ones, and such with signs that cannot be printed, are told apart by a hash", part), fmt.Sprintf("write %q", bounded(name)))
+			c.Add(at.At(part), fmt.Sprintf("no %s has this name: long names, and names with characters that cannot be printed, are replaced by a hash", part), fmt.Sprintf("write %q", bounded(name)))
 		}
 	}
 	if r.Route != "" && r.Route != "*" {

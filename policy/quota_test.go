@@ -452,7 +452,7 @@ func TestQuotaFaults(t *testing.T) {
 	named := quotaGate(QuotaSpec{QuotaLimitSpec: rate("1/s"), By: []string{"address"}})
 	named.Identity.User = "header:X-User"
 	_, err = Compile(named, Options{})
-	wantFaults(t, err, []string{at + ": looks at addresses, but no part of the identity is one; write identity: {client: peer}"})
+	wantFaults(t, err, []string{at + ": counts by addresses, but no part of the identity is one; write identity: {client: peer}"})
 }
 
 // nilStore can tell nothing.

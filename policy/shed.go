@@ -44,9 +44,9 @@ func (c *compiler) checkPressure(at fault.Path, s *ShedSpec) {
 	}
 	switch {
 	case given == 0:
-		c.Add(at, "there is no pressure to go by", "write signals: [cpu, memory], or wait_of: or load_of: and the name of a gate with a limit")
+		c.Add(at, "there is no source of pressure", "write signals: [cpu, memory], or wait_of: or load_of: and the name of a gate with a limit")
 	case given > 1:
-		c.Add(at, "there are several pressures to go by", "write one of signals, load_of and wait_of")
+		c.Add(at, "there are several sources of pressure", "write one of signals, load_of and wait_of")
 	}
 	c.checkPressing(at.At("load_of"), s.LoadOf)
 	c.checkPressing(at.At("wait_of"), s.WaitOf)

@@ -66,7 +66,7 @@ func (c *compiler) checkGateSignals(at fault.Path, l *LimitSpec, k kind) {
 		case slices.Contains(l.Signals[:i], name):
 			c.Add(at, fmt.Sprintf("%q is in the list already", name), "leave one of them out")
 		case name == l.lagSignal():
-			c.Add(at, fmt.Sprintf("%q is a lag and no pressure", name), "leave it out here; the controller "+k.word+" goes by it")
+			c.Add(at, fmt.Sprintf("%q is a lag and no pressure", name), "leave it out here; the controller "+k.word+" reads it")
 		default:
 			c.checkSignalName(at, name)
 		}
@@ -76,11 +76,11 @@ func (c *compiler) checkGateSignals(at fault.Path, l *LimitSpec, k kind) {
 		if lag := l.lagSignal(); lag != "" {
 			c.checkSignalName(at, lag)
 		} else {
-			c.Add(at, "the controller "+k.word+" has no lag to go by", "name a signal whose value is the lag")
+			c.Add(at, "the controller "+k.word+" has no lag signal", "name the signal with the lag")
 		}
 	}
 	if k.heeds && len(l.Signals) == 0 {
-		c.Add(at.At("signals"), "the controller "+k.word+" has nothing to go by", "write for instance [cpu, memory]")
+		c.Add(at.At("signals"), "the controller "+k.word+" has no signals", "write for instance [cpu, memory]")
 	}
 	if len(l.sources()) > 0 && c.opts.Now != nil && c.opts.Readings == nil {
 		c.Add(at, "signals are read from this machine in its own time, and there is none on virtual time",
@@ -139,7 +139,7 @@ func (r *reading) check(name string, spec SignalSpec) error {
 	}
 	if spec.Then == "safe" && spec.SafeValue == 0 {
 		faults.Add(fault.Path{"safe_value"}, "then: safe has no value to put in place of a missing one",
-			"write the pressure to go by, such as 2 (above 1 the limit shrinks), or the lag")
+			"write the pressure to use then, such as 2 (above 1 the limit shrinks), or the lag")
 	}
 	if spec.Then != "safe" && spec.SafeValue != 0 {
 		faults.Add(fault.Path{"safe_value"}, fmt.Sprintf("%g will not do", spec.SafeValue), "only used with then: safe")

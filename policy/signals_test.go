@@ -82,7 +82,7 @@ func TestSignalFaults(t *testing.T) {
 		`gates.x.limit.signals[0]: there is no signal "cpuu"; did you mean cpu?`,
 		`gates.x.limit.signals[2]: "memory" is in the list already`,
 		"gates.x.limit.signals[3]: the signal goroutines has to be told its threshold; write it under signals: goroutines:",
-		"gates.y.limit.signals: the controller resource has nothing to go by",
+		"gates.y.limit.signals: the controller resource has no signals",
 		"gates.z.limit.lag.critical: 3 will not do; must be above target 9",
 		`gates.z.limit.signals[0]: "load" is a lag and no pressure`,
 	}

@@ -48,9 +48,9 @@ type Spec struct {
 // address of its X-Forwarded-For that is not in Trusted.
 //
 // If the user of work is empty, the address becomes its User. So a client gains nothing by
-// inventing names: tenants share what their user has. The user stays empty in two cases. A trusted
-// peer may name a tenant or user by a header: it answers for them. Or a trusted peer names no
-// address outside Trusted.
+// inventing names: tenants share what their user has. The user stays empty in two cases. The first
+// is a trusted peer that can name a tenant or user by a header, because it answers for them. The
+// second is a trusted peer that names no address outside Trusted.
 type IdentitySpec struct {
 	// Source of the tenant. Waiting work is served fairly by user, and then by the tenants of each.
 	Tenant string `json:"tenant,omitempty" example:"header:X-Tenant" form:"header:NAME, path:NAME, peer, cert:NAME or const:VALUE"`
@@ -307,7 +307,7 @@ type LagSpec struct {
 	Smoothing float64 `json:"smoothing,omitempty" default:"1" min:"0.001" max:"1"`
 	// How far the limit moves at most in one interval, as a share of max − min.
 	MaxChange float64 `json:"max_change,omitempty" default:"1" min:"0.001" max:"1"`
-	// The limit changes only if the new one differs by this share of the present one.
+	// The limit changes only if the new one differs by at least this share of the present one.
 	Hysteresis float64 `json:"hysteresis,omitempty" default:"0" min:"0" max:"0.999"`
 }
 

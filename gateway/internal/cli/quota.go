@@ -330,7 +330,7 @@ func runQuotaReset(ctx context.Context, o *quotaOptions) error {
 		}
 	}
 	if len(whose) == 0 {
-		return usage("nobody is named; add --user alice, or another part that the rule looks at")
+		return usage("nobody is named; add --user alice, or another part that the rule counts by")
 	}
 	gate, err := o.gate(ctx)
 	if err != nil {

@@ -103,7 +103,7 @@ func workOf(identity *policy.IdentitySpec, whose *policy.QuotaRuleSpec) (w weir.
 		case name == "*":
 			fault(part, `"*" is no name`, "one bucket is filled at a time; name its owner")
 		case part == "address" && peer == "":
-			fault(part, "the configuration makes no part of an identity an address", "name the user, or what else the rule looks at")
+			fault(part, "the configuration makes no part of an identity an address", "name the user, or another part that the rule counts by")
 		case part == "address" && given[peer]:
 			fault(part, "is the same as "+peer+" here", "leave one of them out")
 		}
@@ -167,7 +167,7 @@ func missingParts(q *quota.Quota, w weir.Work, given map[string]bool) (faults Fa
 	for _, part := range quota.Parts() {
 		if *rule.Part(part) != (quota.Match{}) && !given[part] {
 			faults = append(faults, Fault{Op: -1, Field: part,
-				Problem: fmt.Sprintf("is missing, and the rule %.100s looks at it", rule.Name), Instead: "name it too"})
+				Problem: fmt.Sprintf("is missing, and the rule %.100s counts by it", rule.Name), Instead: "name it too"})
 		}
 	}
 	return faults

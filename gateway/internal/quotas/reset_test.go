@@ -108,7 +108,7 @@ func TestResetRefused(t *testing.T) {
 	f(nil, "api", policy.QuotaRuleSpec{User: "*"}, false, "\"*\" is no name")
 	f(nil, "api", policy.QuotaRuleSpec{User: "root"}, false, "root exempts", "no bucket", "weir explain")
 	f(nil, "api", policy.QuotaRuleSpec{User: "eve"}, false, "eve blocks")
-	f(nil, "api", policy.QuotaRuleSpec{User: "bob"}, false, "client: is missing, and the rule team looks at it")
+	f(nil, "api", policy.QuotaRuleSpec{User: "bob"}, false, "client: is missing, and the rule team counts by it")
 	f(nil, "api", policy.QuotaRuleSpec{Client: "10.0.0.1"}, false, "user: is missing")
 	f(nil, "api", policy.QuotaRuleSpec{User: "bob", Client: "10.0.0.1", Address: "10.0.0.2"}, false, "the same as client")
 	f(nil, "api", policy.QuotaRuleSpec{User: "bob", Priority: "urgent"}, false, `"urgent" is none`)
