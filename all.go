@@ -16,7 +16,7 @@ import (
 // When a gate refuses, the grants before it are cancelled in reverse order, and its
 // Rejection is returned. If it refuses for [ReasonQuota], the later gates that are a
 // [Predictor] are asked, too. If one of them would keep the work waiting longer, or for
-// ever, its Rejection is returned instead. Otherwise whoever comes back when told would
+// ever, its Rejection is returned instead. Otherwise work that comes back when told would
 // be refused again. Only the gate that refused counts the refusal.
 //
 // All() admits everything; All(g) is g.
@@ -114,8 +114,8 @@ func (a *all) Arrive(w Work, wake func(Permit, error)) (Permit, Waiter, error) {
 	return Permit{}, nil, err
 }
 
-// bundleWaiter gives the earlier grants back when the last one is no longer
-// waited for.
+// bundleWaiter gives the earlier grants back when nobody waits for the last one
+// any more.
 type bundleWaiter struct {
 	Waiter
 	bundle *bundle
@@ -129,8 +129,8 @@ func (w bundleWaiter) Cancel() bool {
 	return true
 }
 
-// collect gets a permit of every gate but the last, without waiting. A permit that ctx
-// carries already, by way of another chain, counts.
+// collect gets a permit of every gate but the last, without waiting. A permit counts
+// that ctx carries already through another chain.
 func (a *all) collect(ctx context.Context, w Work) (*bundle, error) {
 	b := a.take()
 	for i, g := range a.gates[:len(a.gates)-1] {
@@ -147,8 +147,8 @@ func (a *all) collect(ctx context.Context, w Work) (*bundle, error) {
 	return b, nil
 }
 
-// outlast returns err, the refusal by the gate before number from, or that of a later
-// gate that keeps w waiting longer.
+// outlast returns err, the refusal by the gate before number from. If a later gate
+// keeps w waiting longer, it returns the refusal by that gate.
 func (a *all) outlast(ctx context.Context, w Work, err error, from int) error {
 	first := AsRejection(err)
 	if first == nil || first.Reason != ReasonQuota {
@@ -165,8 +165,8 @@ func (a *all) Predict(ctx context.Context, w Work) *Rejection {
 	return a.predict(ctx, w, nil, 0)
 }
 
-// predict returns told, or the refusal of a gate from number from on that keeps w
-// waiting longer.
+// predict returns told. If a gate from number from on would keep w waiting longer, it
+// returns the refusal by that gate.
 func (a *all) predict(ctx context.Context, w Work, told *Rejection, from int) *Rejection {
 	for _, g := range a.gates[from:] {
 		if p, ok := Nested(ctx, g); ok {
@@ -276,9 +276,10 @@ func (b *bundle) PermitCost(p Permit, gate string, units int64) {
 	}
 }
 
-// inner appends the permits of a bundle that a racing Done may be about to
-// recycle: under the lock that recycling takes, and only if live finds the bundle
-// still in use by p. The copies are generation-checked themselves.
+// inner appends the permits of a bundle. A racing Done may be about to recycle
+// the bundle, so inner takes the lock that recycling takes. It appends nothing
+// unless live finds that p still uses the bundle. The copies are
+// generation-checked themselves.
 func (b *bundle) inner(to []Permit, p Permit, live func(Permit) bool) []Permit {
 	b.all.mu.Lock()
 	defer b.all.mu.Unlock()
@@ -292,15 +293,15 @@ func (b *bundle) inner(to []Permit, p Permit, live func(Permit) bool) []Permit {
 func (b *bundle) SlotFreed(*Slot) {}
 
 // MaxNested bounds how many nested calls may be in progress under one permit at
-// the same time, those that nested calls make included. A call beyond the bound
+// the same time. Calls made by nested calls count too. A call beyond the bound
 // is admitted like any other work.
 const MaxNested = 64
 
 type nestedKey struct{}
 
 // nesting is set for good by the first WithPermit of the process. Looking a
-// value up in a context costs more than the rest of an admission, and programs
-// that nest nothing should not pay for it.
+// value up in a context costs more than the rest of an admission. Programs that
+// nest nothing should not pay for it.
 var nesting atomic.Bool
 
 // nest is a permit as a context carries it. It links to the one around it, for
@@ -310,21 +311,22 @@ type nest struct {
 	permit Permit
 	outer  *nest
 
-	// root is the nest whose permit holds the slot: this one, or, where permit
-	// itself rides on another, that one. All that rides on one slot is counted
-	// there, however deep the calls go.
+	// root is the nest whose permit holds the slot. It is this nest, unless its
+	// permit rides on another. All nested calls on one slot are counted in its
+	// root, however deep they go.
 	root   *nest
 	riding atomic.Int32 // nested calls in progress
 }
 
-// WithPermit returns a context that carries p, a live permit of g. A call that
-// is made with this context through g while p is live takes no second slot: it
-// could wait for a slot that its own caller holds, for ever. The permit is
-// checked by generation, so once it is done the context carries nothing, not
-// even for calls made from within nested ones; and at most [MaxNested] nested
-// calls at a time ride on one permit, at whatever depth, so that a fan-out
-// cannot hide behind it. That bound is kept by the returned context: call
-// WithPermit once for a permit.
+// WithPermit returns a context that carries p, a live permit of g. While p is
+// live, a call through g with this context takes no second slot. Otherwise the
+// call could wait for ever for a slot that its own caller holds. The permit is
+// checked by generation. Once it is done, the context carries nothing, not even
+// for calls made from within nested ones.
+//
+// At most [MaxNested] nested calls at a time ride on one permit, at whatever
+// depth. So a fan-out cannot hide behind it. The returned context keeps that
+// bound: call WithPermit once for a permit.
 func WithPermit(ctx context.Context, g Gate, p Permit) context.Context {
 	if p.slot == nil {
 		return ctx
@@ -353,8 +355,8 @@ func (n *nest) with(p Permit) *nest {
 	return nil
 }
 
-// Nested returns a permit for work on g that is covered by a permit which ctx
-// carries, or false if the work needs a slot of its own. Gates call it first
+// Nested returns a permit for work on g if ctx carries a permit that covers g.
+// It returns false if the work needs a slot of its own. Gates call it first
 // thing in Admit.
 func Nested(ctx context.Context, g Gate) (Permit, bool) {
 	if !nesting.Load() {
@@ -369,8 +371,8 @@ func Nested(ctx context.Context, g Gate) (Permit, bool) {
 	return Permit{}, false
 }
 
-// covers reports whether a permit of held is one of g: held is g, or a chain, or
-// a chain of chains, that g is part of.
+// covers reports whether a permit of held counts as a permit of g. It does if
+// held is g, or a chain that contains g, directly or in an inner chain.
 func covers(held, g Gate) bool {
 	if same(held, g) {
 		return true
@@ -379,8 +381,8 @@ func covers(held, g Gate) bool {
 	return ok && slices.ContainsFunc(chain.gates, func(inner Gate) bool { return covers(inner, g) })
 }
 
-// ridesOn returns the nest on whose slot p rides, nil if it holds its own. That
-// of a chain rides if the permit of any of its gates does.
+// ridesOn returns the nest that holds the slot for p, nil if p holds its own. The
+// permit of a chain rides if the permit of any of its gates does.
 func ridesOn(p Permit) *nest {
 	if p.slot == nil {
 		return nil
@@ -415,8 +417,8 @@ func (n *nest) take() (Permit, bool) {
 	return r.slot.Issue(), true
 }
 
-// ride is one nested call in progress: a slot of its own, used once, so that
-// its permit is as safe to give back twice as any other. Its attention word
+// ride is one nested call in progress. It has a slot of its own, used once, so
+// its permit can be given back twice as safely as any other. Its attention word
 // stays raised, which sends every release through the methods below.
 type ride struct {
 	root   *nest

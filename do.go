@@ -5,11 +5,11 @@ import (
 	"sync/atomic"
 )
 
-// Do admits w, runs fn, and gives the permit back with the outcome that
+// Do admits w, runs fn, and gives the permit back. The outcome is what
 // [Classify] finds in fn's error. It returns the gate's error if fn did not
 // run, else fn's. A panic in fn releases the permit as NoSample and goes on.
-// The context given to fn carries the permit, so that a nested call through the
-// same gate needs no second slot (see [WithPermit]).
+// The context given to fn carries the permit. So a nested call through the same
+// gate needs no second slot (see [WithPermit]).
 func Do(ctx context.Context, g Gate, w Work, fn func(context.Context) error) error {
 	p, err := g.Admit(ctx, w)
 	if err != nil {
@@ -21,8 +21,8 @@ func Do(ctx context.Context, g Gate, w Work, fn func(context.Context) error) err
 	return err
 }
 
-// classifyIn tells a client that left from an error of the work's own: a
-// cancelled context means that nobody waits for the answer any more.
+// classifyIn tells a client that left from an error of the work itself. After a
+// cancelled context, nobody waits for the answer any more.
 func classifyIn(ctx context.Context, err error) Outcome {
 	if err != nil && ctx.Err() == context.Canceled {
 		return Abandoned
@@ -39,10 +39,11 @@ func Must[T any](v T, err error) T {
 	return v
 }
 
-// Operation is work that asks for a slot again and again: a scan that gives its slot
-// back between batches, a job of many steps. Such work crowds out work that needs a slot
-// only once. So after a number of admissions it counts as [Background], as in MongoDB's
-// execution control. Make one for each operation, and admit its work through it:
+// Operation is work that asks for a slot again and again. Examples are a scan that gives
+// its slot back between batches, and a job of many steps. Such work crowds out work that
+// needs a slot only once. So after a number of admissions it counts as [Background], as
+// in MongoDB's execution control. Make one for each operation, and admit its work
+// through it:
 //
 //	op := weir.Operation{DemoteAfter: 3}
 //	for batches.Next() {

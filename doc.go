@@ -1,20 +1,20 @@
-// Package weir is admission control: for every piece of work it decides whether
-// it starts now, waits, or is refused with a true answer about when to come
-// back. A service that admits no more than it can carry keeps doing all the
-// work it can while the load on it is several times too high.
+// Package weir is admission control. It decides for every piece of work: start
+// now, wait, or be refused with a true answer about when to come back. A
+// service should admit no more than it can carry. Then it keeps doing all the
+// work it can, even under several times that load.
 //
 // # Gate, work, permit
 //
 // A [Gate] answers "may this start?". There are three mechanisms, and a package for
-// each. Package limit bounds the work in flight: its slots come back, and a
+// each. Package limit bounds the work in flight. Its slots come back, and a
 // controller can find out how many there should be. Package quota bounds the work
 // in a time: its tokens come back by the clock. Package shed refuses by priority
 // while a service is overloaded. Package keyed gives each tenant or database a
 // limit of its own.
 //
 // The work asks with a [Work]: who, how important, how much, until when. The
-// answer is a [Permit], to be given back, or a [*Rejection], which says which
-// gate refused, why, the value against the limit, and when to come back.
+// answer is a [Permit], to be given back, or a [*Rejection]. The Rejection says
+// which gate refused, why, the value against the limit, and when to come back.
 //
 //	p, err := gate.Admit(ctx, weir.Work{Op: "GET /cart", User: "alice"})
 //	if err != nil {
@@ -29,18 +29,19 @@
 //
 // # Sample and Done are two acts
 //
-// A controller learns from how long the backend took; a slot is free when the
-// backend has nothing left to do. With a slow client these are far apart: call
-// [Permit.Sample] when the backend has answered and [Permit.Done] when the slot
-// is free again. Done alone does both.
+// A controller learns from how long the backend took. A slot is free when the
+// backend has nothing left to do. With a slow client these are far apart. Then
+// call [Permit.Sample] when the backend has answered, and [Permit.Done] when
+// the slot is free again. Done alone does both.
 //
 // # Who goes first, and who need not ask
 //
-// [Work] says how important it is (Priority), who answers for it (User) and for
-// whom it is (Tenant). Gates with a wait room serve in that order: package limit
-// says how. Two kinds of work take no slot. Work marked Exempt is counted and bounded
-// apart. A call from within a permit of the same gate rides on that permit
-// ([WithPermit]): otherwise it would wait for its own caller.
+// [Work] says how important it is (Priority), who is responsible for it (User), and
+// for which customer it is (Tenant). Gates with a wait room serve in that order:
+// package limit says how.
+// Two kinds of work take no slot. Work marked Exempt is counted and bounded apart. A
+// call from within a permit of the same gate rides on that permit ([WithPermit]).
+// Otherwise it would wait for its own caller.
 //
 // # For authors of gates
 //

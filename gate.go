@@ -8,8 +8,8 @@ import (
 // Gate decides whether a piece of work starts now, waits, or is refused.
 //
 // Admit returns a [Permit] that must be given back with [Permit.Done], or an
-// error. The error is a [*Rejection] when the gate refused, and a Rejection
-// whose Cause is the context's error when the caller stopped waiting. Admit
+// error. The error is a [*Rejection] when the gate refused. When the caller
+// stopped waiting, it is a Rejection whose Cause is the context's error. Admit
 // never blocks longer than the context, the work's deadline and MaxWait, and
 // the gate's own settings allow.
 //
@@ -28,9 +28,9 @@ type TryAdmitter interface {
 // Predictor is a Gate that can predict a refusal without charging or counting
 // anything. [All] asks it when work may come back.
 type Predictor interface {
-	// Predict returns the Rejection that w would get now because only time can bring
-	// back what it lacks, or because it can never be admitted. It returns nil if w
-	// would be admitted.
+	// Predict returns the Rejection that w would get now. It does so only where
+	// a free slot cannot help: w lacks what only time brings back, or w can never
+	// be admitted. It returns nil if w would be admitted.
 	Predict(ctx context.Context, w Work) *Rejection
 }
 
@@ -38,10 +38,11 @@ type Predictor interface {
 // once, or later through a callback. Event loops use it where a goroutine for
 // each waiter would be wrong, and so does the simulator, on virtual time.
 type Arriver interface {
-	// Arrive admits (permit, nil), refuses (zero, *Rejection), or queues the
-	// work and returns (zero, ErrWaiting); then wake is called exactly once,
-	// later, from another goroutine's Done or from the gate's timer, with no
-	// lock held. Cancel takes a waiter back out.
+	// Arrive has three answers: (permit, nil) admits, (zero, *Rejection)
+	// refuses, and (zero, ErrWaiting) says that the work waits. After
+	// ErrWaiting, wake is called exactly once, later, with no lock held. The
+	// call comes from another goroutine's Done or from the gate's timer. Cancel
+	// takes a waiter back out.
 	Arrive(w Work, wake func(Permit, error)) (Permit, Waiter, error)
 }
 
@@ -67,19 +68,21 @@ type Snapshot struct {
 	// Mode is "enforce", "observe" or "off".
 	Mode string `json:"mode"`
 
-	// Limit is the capacity in the gate's unit, InFlight what is held of it
-	// now (it may exceed Limit after a shrink), Waiting the work in the room.
+	// Limit is the capacity in the gate's unit. InFlight is how much of it is
+	// held now; it may exceed Limit after the limit has shrunk. Waiting is the
+	// work in the room.
 	Limit    int64 `json:"limit"`
 	InFlight int64 `json:"in_flight"`
 	Waiting  int64 `json:"waiting"`
 
-	// WaitingByClass is Waiting by priority, those outside of Background to
-	// Critical counted as the nearest; priorities nobody waits with are left out.
+	// WaitingByClass is Waiting by priority. A priority outside of Background to
+	// Critical counts as the nearest of these. Priorities with nobody waiting are
+	// left out.
 	WaitingByClass map[Priority]int64 `json:"waiting_by_class,omitempty"`
 
-	// Exempt is the exempt work in flight, which is no part of InFlight, and
-	// ExemptAdmitted what has been let in of it, which is no part of Admitted.
-	// Outcomes does not count exempt work either.
+	// Exempt is the exempt work in flight, and ExemptAdmitted counts the exempt
+	// work admitted so far. InFlight and Admitted do not include them. Outcomes
+	// does not count exempt work either.
 	Exempt         int64  `json:"exempt,omitempty"`
 	ExemptAdmitted uint64 `json:"exempt_admitted,omitempty"`
 
@@ -100,9 +103,9 @@ type Snapshot struct {
 	// carried out.
 	Faults uint64 `json:"faults,omitempty"`
 
-	// Latency is the service time the gate currently expects of admitted work
-	// (the median of the last window), 0 if it measures none. Wait is the
-	// estimated wait of a newcomer.
+	// Latency is the service time that the gate now expects of admitted work:
+	// the median of the last window. It is 0 if the gate measures none. Wait is
+	// the estimated wait of a newcomer.
 	Latency time.Duration `json:"latency_ns,omitempty"`
 	Wait    time.Duration `json:"wait_ns,omitempty"`
 
@@ -113,9 +116,9 @@ type Snapshot struct {
 
 // Hooks are called by gates as things happen. Each may be nil. They run on the
 // goroutine that caused the event, with no lock held, so they may call the gate
-// again; but they are on the path of a request, so they must be quick, and they
-// must not write to the Rejection. The Work comes by value, so that hearing of
-// it allocates nothing. They must not panic: the permit of a work whose Admitted
+// again. They are on the path of a request, so they must be quick. They must not
+// write to the Rejection. The Work comes by value, so that hearing of it
+// allocates nothing. They must not panic: the permit of a work whose Admitted
 // panics never reaches its owner.
 type Hooks struct {
 	// Admitted follows a grant. waited is the time spent in the wait room, 0
@@ -126,12 +129,12 @@ type Hooks struct {
 	// Done follows the end of a permit. service is the time from grant to
 	// Sample, or to Done if it was never sampled.
 	Done func(gate string, o Outcome, service time.Duration)
-	// LimitChanged follows a change of a gate's limit, with the reason its
-	// controller gave, or "set" for a change made by hand.
+	// LimitChanged follows a change of a gate's limit. The reason is the one
+	// its controller gave, or "set" for a change made by hand.
 	LimitChanged func(gate string, from, to int64, reason string)
-	// Faulty follows the first decision of a gate's controller that makes no sense: a
-	// limit below 1, a negative window, a panic. The gate keeps the last good limit,
-	// and its snapshot counts the faults.
+	// Faulty follows the first decision of a controller that makes no sense: a limit
+	// below 1, a negative window, a panic. The gate keeps the last good limit, and
+	// its snapshot counts the faults.
 	Faulty func(gate, problem string)
 	// Leaked follows the discovery of a permit that was dropped without Done.
 	// site is the call site that took it. Only gates whose debug option is on

@@ -133,7 +133,7 @@ func ClassifyHTTP(status int) Outcome {
 //	1 Canceled                                              Abandoned
 //	2 Unknown, 12 Unimplemented, 13 Internal, 15 DataLoss   Failed
 //
-// The answers in the first row are a caller's mistake or a plain "no": the
+// The answers in the first row are a caller's mistake or a plain "no". The
 // backend did its work, and the time it took is a fair sample.
 func ClassifyGRPC(code int) Outcome {
 	switch code {

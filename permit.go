@@ -7,12 +7,12 @@ import (
 // Permit is the right to do admitted work. It is a small value: copy it
 // freely, store it, hand it to another goroutine. Nothing is allocated for it.
 //
-// There are three acts, each harmless when repeated, when late, and on the zero
-// Permit, because a permit names one use of its slot and never the next one:
+// There are three acts. Each is harmless when repeated, when late, and on the
+// zero Permit. A permit names one use of its slot and never the next one.
 //
 //   - Sample tells what the backend answered, as soon as it has answered.
-//   - Done gives the slot back, when the backend has nothing left to do; it
-//     samples as well if Sample was not called.
+//   - Done gives the slot back, when the backend has nothing left to do. It
+//     also samples, if Sample was not called.
 //   - Cancel gives everything back for work that never started.
 //
 // The zero Permit holds nothing: gates that are switched off return it.
@@ -35,8 +35,8 @@ func (p Permit) Done(o Outcome) {
 		if c.Hint.Load() != s {
 			c.Hint.Store(s)
 		}
-		// The gate may have begun to care between the two: it then has either
-		// seen the slot free, or has to be told.
+		// The gate may have raised its attention meanwhile. It may not have
+		// seen the free slot, so it has to hear of it.
 		if c.Attention.Load() != 0 {
 			s.holder.SlotFreed(s)
 		}
@@ -45,7 +45,7 @@ func (p Permit) Done(o Outcome) {
 	s.holder.PermitDone(p, o)
 }
 
-// Sample reports the backend's answer without giving the slot back: call it
+// Sample reports the backend's answer without giving the slot back. Call it
 // when response headers arrive, and Done when the body has been sent. Only the
 // first Sample of a permit counts.
 func (p Permit) Sample(o Outcome) {
@@ -54,8 +54,8 @@ func (p Permit) Sample(o Outcome) {
 	}
 }
 
-// Cancel gives everything back because the work never started: no sample is
-// taken, no outcome counted, and a quota gets its tokens back.
+// Cancel gives everything back because the work never started. No sample is
+// taken, no outcome is counted, and a quota gets its tokens back.
 func (p Permit) Cancel() {
 	if p.slot != nil {
 		p.slot.holder.PermitCancelled(p)
@@ -84,15 +84,14 @@ func (p Permit) Slot() *Slot { return p.slot }
 
 // Slot is one reusable place that a gate hands out: what makes a [Permit] safe
 // against being given back twice. It is for authors of gates; users never see
-// one. A slot is free, held, or retired (out of circulation), and carries a
-// generation that moves on at every release, so that a permit of an earlier
-// holder matches nothing.
+// one. A slot is free, held, or retired (out of circulation). Its generation
+// changes at every release, so a permit of an earlier holder matches nothing.
 //
-// Transitions that others may race for are single compare-and-swaps; only the
-// owner's, on retired slots, are not. A gate that hands out free slots without a
-// lock raises [Slots.Attention] to make both sides take the slow road: Take must
-// then be followed by a second look at the word, as Done does after it has freed
-// a slot.
+// A transition that others may race for is a single compare-and-swap. Only the
+// owner changes retired slots, so these changes need none. A gate that hands out
+// free slots without a lock raises [Slots.Attention] to make both sides take the
+// slow path. Take must then be followed by a second read of the word. Done reads
+// it again too, after it has freed a slot.
 type Slot struct {
 	word   atomic.Uint64
 	common *Slots
@@ -102,8 +101,8 @@ type Slot struct {
 
 // Slots is what the slots of one gate have in common.
 type Slots struct {
-	// Attention tells whether a release is the gate's business: while it is
-	// not zero, Done calls the holder instead of freeing the slot by itself.
+	// Attention says whether the gate must hear of a release. While it is not
+	// zero, Done calls the holder instead of freeing the slot by itself.
 	Attention atomic.Uint32
 	// Hint is the slot that was freed last, where an admission looks first.
 	Hint atomic.Pointer[Slot]
@@ -124,7 +123,7 @@ const (
 )
 
 // Holder is the gate's side of its permits. Each method gets a permit that may
-// be stale; the Slot's methods tell.
+// be stale. The Slot's methods report that.
 type Holder interface {
 	// PermitDone ends p with an outcome. It is called unless the permit could
 	// be given back with nothing but a compare-and-swap.
@@ -133,7 +132,7 @@ type Holder interface {
 	PermitSampled(p Permit, o Outcome)
 	// PermitCancelled ends p as if it had never been granted.
 	PermitCancelled(p Permit)
-	// SlotFreed tells that s was given back by compare-and-swap while the
+	// SlotFreed reports that s was given back by compare-and-swap while the
 	// attention word was being raised.
 	SlotFreed(s *Slot)
 }
@@ -177,8 +176,8 @@ func (s *Slot) end(p Permit, step uint64) (live, sampled bool) {
 	return sampled, sampled
 }
 
-// MarkSampled notes that p has been sampled and reports whether this call was
-// the first, on a live permit.
+// MarkSampled marks p as sampled. It reports whether this call was the first on
+// a live permit.
 func (s *Slot) MarkSampled(p Permit) bool {
 	return s.word.CompareAndSwap(p.word, p.word+heldToSampled)
 }

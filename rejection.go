@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Rejection is the error of a refused Admit: which gate, which rule, the value
-// against the limit, and when to come back. A Rejection is immutable; gates
-// share one between requests wherever nothing in it is particular to one, so
+// Rejection is the error of a refused Admit. It names the gate, the rule, the
+// value against the limit, and when to come back. A Rejection is immutable.
+// Gates share one between requests if nothing in it depends on the request, so
 // never write to its fields.
 type Rejection struct {
 	// Gate is the name of the gate that refused.
@@ -17,12 +17,12 @@ type Rejection struct {
 	// Rule names the rule within the gate, if it has any.
 	Rule string
 	// Bucket is the key of the bucket that a quota would have charged, as its store
-	// knows it; empty where there is none. It is for the service's own logs and
-	// metrics. It names whom the bucket belongs to, so neither Error nor the HTTP
+	// knows it. It is empty where there is none. It is for the service's own logs
+	// and metrics. It names the bucket's owner, so neither Error nor the HTTP
 	// answer to a client contains it.
 	Bucket string
-	// Window says which of the rule's limits refused, counted from 1, where several
-	// hold together; 0 where there is one, or none.
+	// Window says which limit of the rule refused, counted from 1, if the rule has
+	// several. It is 0 if the rule has one limit or none.
 	Window int
 	// Reason is the cause in one word.
 	Reason Reason
@@ -134,16 +134,16 @@ const (
 	// ReasonLimit: every slot is taken and the work would not, or could not,
 	// wait.
 	ReasonLimit
-	// ReasonQueueFull: every slot is taken and so is every place to wait, or
-	// the place was given to a newcomer, who can still be served in time.
+	// ReasonQueueFull: all slots and all places to wait are taken. Or the work
+	// lost its place to a newcomer that can still be served in time.
 	ReasonQueueFull
-	// ReasonQueueTimeout: the work waited as long as it was allowed to, or
-	// would have had to wait longer.
+	// ReasonQueueTimeout: the work waited as long as it was allowed to. Or it
+	// was refused on arrival because it would have had to wait longer.
 	ReasonQueueTimeout
 	// ReasonDeadline: the deadline has passed, or would before the work is
 	// done.
 	ReasonDeadline
-	// ReasonShed: its priority is below what the present load lets through.
+	// ReasonShed: its priority is too low to be admitted under the present load.
 	ReasonShed
 	// ReasonThrottled: the caller's own throttle refused, to spare the server.
 	ReasonThrottled

@@ -12,12 +12,12 @@ type Work struct {
 	// up in hooks and may choose a rule; the empty name is fine.
 	Op string
 
-	// Tenant is whom to be fair to among the work of one User: a customer, a
-	// database, a queue. The caller names it, so it is worth no more than the
-	// user's word.
+	// Tenant divides the work of one User: a customer, a database, a queue. A
+	// gate is fair between a user's tenants. The caller names the tenant, so the
+	// name proves nothing.
 	Tenant string
-	// User is the principal that answers for the work: authenticated, or else
-	// known by its network address. A gate is fair between users first, so that
+	// User is the principal that is responsible for the work: authenticated, or
+	// else known by its network address. A gate is fair between users first, so that
 	// nobody gains by inventing tenants. Work that names no user is of one user,
 	// the nameless. Client is the program in use. Quotas are kept by user, by
 	// client, or by both.
@@ -31,15 +31,15 @@ type Work struct {
 	// and writes go by it (keyed.ReadWrite). Other gates ignore it.
 	Write bool
 
-	// Exempt work is counted but never waits and takes no slot: health checks,
-	// an operator's way in, the release of what others wait for. A gate with a
-	// cap on exempt work refuses what goes beyond it (ReasonLimit). Only the
-	// program itself may set Exempt, by what the work is; never take it from a
-	// header or a field that a caller has sent.
+	// Exempt work is counted, but it never waits and takes no slot. It is for
+	// health checks, an operator's access, and the release of what others wait
+	// for. A gate with a cap on exempt work refuses what goes beyond it
+	// (ReasonLimit). Only the program itself may set Exempt, by what the work
+	// is. Never take it from a header or a field that a caller has sent.
 	Exempt bool
 
-	// Cost is how much the work takes, in the unit of the gate: slots for a
-	// concurrency gate, tokens for a quota. 0 means 1; a negative cost is
+	// Cost is how much the work takes, in the unit of the gate. That is slots
+	// for a concurrency gate, tokens for a quota. 0 means 1; a negative cost is
 	// refused with ReasonTooLarge. A Work that passes several gates with
 	// different units gets its cost from each gate's own cost function.
 	Cost int64
