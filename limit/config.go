@@ -30,31 +30,31 @@ type Config struct {
 	// Queue is the wait room.
 	Queue Queue
 
-	// Exempt is the most work marked [weir.Work.Exempt] at once; beyond it such
-	// work is refused with [weir.ReasonLimit], so that an endless watch, or a
-	// flood that calls itself exempt, stays bounded. 0 means [DefaultExempt]. With
-	// a negative value nothing is exempt: work so marked is like any other.
+	// Exempt is the most work marked [weir.Work.Exempt] at once. Beyond it such
+	// work is refused with [weir.ReasonLimit]. So an endless watch, or a flood
+	// that calls itself exempt, stays bounded. 0 means [DefaultExempt]. With a
+	// negative value nothing is exempt: work so marked is like any other.
 	Exempt int64
 
 	// RefuseOversize refuses work whose cost exceeds the limit with
 	// [weir.ReasonTooLarge], at once. Without it such work is charged the whole
-	// limit and runs alone. Work that is waiting when the limit shrinks below its
-	// cost runs alone in either case, so that it is never stuck.
+	// limit and runs alone. In either case the limit may shrink below the cost of
+	// work that is already waiting. Such work runs alone, so it is never stuck.
 	RefuseOversize bool
 
-	// Hooks are told what happens. Any hook, and any controller that moves the
+	// Hooks are called as things happen. Any hook, and any controller that moves the
 	// limit, makes every admission go through the limiter's lock.
 	Hooks weir.Hooks
 
-	// FindLeaks records the call site of every admission and reports permits
-	// that were dropped without Done, once the garbage collector has found
-	// them; their slots are given back. A debug option: it costs an allocation
-	// and a stack walk a permit.
+	// FindLeaks records the call site of every admission. It reports permits
+	// dropped without Done, once the garbage collector has found them, and
+	// gives their slots back. A debug option: it costs an allocation and a
+	// stack walk a permit.
 	FindLeaks bool
 
-	// Now replaces the clock, for virtual time: it returns the time since the
-	// limiter's epoch, which stands for [VirtualEpoch] where a Work.Deadline is
-	// concerned. With it set the limiter starts no timer; whoever owns the
+	// Now replaces the clock, for virtual time. It returns the time since the
+	// limiter's epoch. For a Work.Deadline, the epoch stands for
+	// [VirtualEpoch]. With it set the limiter starts no timer; whoever owns the
 	// clock calls [Limiter.Step] when [Limiter.Next] says so. Leave it nil
 	// outside simulators.
 	Now func() time.Duration
@@ -88,11 +88,12 @@ func (c *Config) compile() (control.Controller, error) {
 
 // Queue is the wait room of a limiter: where work waits for a slot.
 //
-// Work waits only where waiting helps. Once the limiter knows how fast slots come
-// back, it refuses on arrival what would have to wait longer than it may, or
-// would have less than the median service time left before its deadline; and who
-// waits leaves when no more than that is left. Neither holds for the first in
-// line, and nothing is refused by an estimate before there is one.
+// Work waits only where waiting helps. The limiter estimates waits once it knows
+// how fast slots come back. It refuses work on arrival that would have to wait
+// longer than it may. It also refuses work that would have less than the median
+// service time left before its deadline. A waiter leaves when no more than that
+// is left. None of this holds for the first in line, and nothing is refused by an
+// estimate before there is one.
 type Queue struct {
 	// Len bounds the work that waits. 0 means [DefaultQueueLen]; a negative
 	// value means that nothing ever waits.
@@ -105,20 +106,21 @@ type Queue struct {
 	// Default Adaptive.
 	Order Order
 
-	// Shares are the parts of what is served that a priority gets at least while
-	// it has work waiting, and of the places to wait; from 0 to 1, and together no
-	// more than 1. Default none: priorities are strict, and a higher one may
-	// starve a lower one.
+	// Shares guarantee a priority a part of what is served while it has work
+	// waiting, and the same part of the places to wait. Each is from 0 to 1, and
+	// together they are no more than 1. Default none: priorities are strict, and a
+	// higher one may starve a lower one.
 	Shares map[weir.Priority]float64
-	// Weights are the parts that users and tenants get of what their priority is
-	// served, in relation to each other, while they have work waiting.
+	// Weights divide what a priority is served among its users, and what a user
+	// is served among the user's tenants. They count while there is work
+	// waiting.
 	Weights Weights
 	// ByTime makes the shares of users and tenants parts of the time that slots are
-	// held. Work is charged its cost times its service time over the median: when it
-	// starts, a forecast from the tenant's last work, and when it is done, the real
-	// time. So a tenant whose requests take ten times as long gets a tenth as many.
-	// Leave it off where work is slow for no fault of the tenant's, as with a shard or
-	// a dependency for each.
+	// held. Work is charged its cost times its service time over the median. The
+	// charge at the start is a forecast from the tenant's last work. When the work is
+	// done, the real time replaces it. So a tenant whose requests take ten times as
+	// long gets a tenth as many. Leave it off if work may be slow through no fault of
+	// the tenant, for instance with a shard or a dependency for each.
 	ByTime bool
 }
 
@@ -138,9 +140,9 @@ const (
 	MaxWeight = gate.MaxWeight
 )
 
-// Defaults of the wait room. The length is a bound on memory more than on
-// waiting, which is bounded by time: it holds a burst of half a second at 2,000
-// requests a second. Besides its goroutine, a waiter takes about 400 bytes.
+// Defaults of the wait room. The length bounds memory more than waiting, which
+// is bounded by time. It holds a burst of half a second at 2,000 requests a
+// second. Besides its goroutine, a waiter takes about 400 bytes.
 const (
 	DefaultQueueLen = 1024
 	DefaultMaxWait  = 2 * time.Second
@@ -151,10 +153,11 @@ type Order = room.Order
 
 // The orders.
 const (
-	// Adaptive serves the oldest first, so that a burst is served in order, but
-	// the newest first while a standing queue is too long: then the oldest are
-	// the least likely to be answered in time. See the package's documentation
-	// for what a standing queue is, and for who leaves the room then.
+	// Adaptive serves the oldest first, so that a burst is served in order.
+	// While a standing queue is too long, it serves the newest first, because
+	// then the oldest are the least likely to be answered in time. See the
+	// package's documentation for what a standing queue is, and for who leaves
+	// the room then.
 	Adaptive = room.Adaptive
 	// FIFO serves the oldest first. When the room is full, newcomers are
 	// refused. Under a lasting overload all work waits as long as it may.

@@ -19,7 +19,7 @@ func (l *Limiter) Next() (time.Duration, bool) {
 	return at, at != room.Never
 }
 
-// Step does what is due: waiters whose time is up are refused, and a window
+// Step does what is due. Waiters whose time is up are refused, and a window
 // that has ended goes to the controller. Calling it early does no harm. A
 // limiter on the real clock does it by itself.
 func (l *Limiter) Step() {
@@ -39,7 +39,7 @@ func (l *Limiter) Step() {
 	}
 }
 
-// tell delivers what came of a change, with no lock held.
+// tell delivers the results of a change, with no lock held.
 func (l *Limiter) tell(c gate.Change, answered gate.Answers, err error) error {
 	answered.Deliver()
 	l.front.Changed(c)
@@ -84,7 +84,7 @@ func (l *Limiter) read(now time.Duration, w *control.Window) {
 }
 
 // Reconfigure replaces the settings while the limiter runs. What is in flight
-// and what waits stays; a new controller starts from what the old one has
+// and what waits stays. A new controller starts from what the old one has
 // learned, or from the present limit. A change of Name or Now is ignored, a
 // closed limiter refuses, and a faulty configuration changes nothing.
 func (l *Limiter) Reconfigure(cfg Config) error {
@@ -145,7 +145,7 @@ func (l *Limiter) Restore(state control.State) {
 	_ = l.change("restored", func() (int64, bool) { return l.sizer.Restore(state) })
 }
 
-// SetLimit changes the limit by hand. If it grows, waiters start at once; if it
+// SetLimit changes the limit by hand. If it grows, waiters start at once. If it
 // shrinks, nothing is revoked, and nothing is granted until less than the new
 // limit is in flight. A controller goes on from there with its next decision.
 func (l *Limiter) SetLimit(n int64) error {
@@ -178,7 +178,7 @@ func (l *Limiter) changed(reason string, decide func() (int64, bool)) (gate.Chan
 	return l.apply(l.front.Now(), control.Decision{Limit: limit, Reason: reason}, func(*gate.Change) {})
 }
 
-// apply carries out a decision, after what else is to be done under the lock.
+// apply carries out a decision. Before that it does what else needs the lock.
 func (l *Limiter) apply(now time.Duration, d control.Decision, first func(*gate.Change)) (gate.Change, gate.Answers, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -210,9 +210,9 @@ func (l *Limiter) schedule(now, length time.Duration) {
 	l.arm(now)
 }
 
-// arm sets the timer for what is due next. It is not moved back when that turns
-// out to be later: a call of Step for nothing is cheaper than moving the timer
-// with every waiter that leaves.
+// arm sets the timer for what is due next. It does not go back when the next
+// event turns out to be later. A needless call of Step is cheaper than a new
+// timer for every waiter that leaves.
 func (l *Limiter) arm(now time.Duration) {
 	next := min(l.tickAt, l.room.Expiry())
 	if l.closed && l.room.Len() == 0 {

@@ -10,9 +10,9 @@ import (
 	"github.com/weir-go/weir/internal/window"
 )
 
-// core is the gate as a state machine: explicit time, no goroutine, no clock,
-// no lock of its own: the limiter's guards it. Only the slots change hands
-// without it.
+// core is the gate as a state machine on explicit time. It has no goroutine, no
+// clock and no lock of its own: the limiter's lock guards it. Only the slots
+// change hands without it.
 //
 // It has two gears.
 //
@@ -26,13 +26,13 @@ import (
 // negative when the limit shrinks below what is in flight. Then nothing is granted
 // until enough has come back.
 //
-// The core shifts down when an arrival finds no free slot, when the limit changes,
-// when work of a cost above 1 comes, and when the gate closes. It stays down while
+// The core shifts down in four cases: an arrival finds no free slot, the limit
+// changes, work of a cost above 1 comes, or the gate closes. It stays down while
 // somebody has to hear of every admission. It shifts up when there is room again.
 //
 // attention publishes what a caller without the lock must know. A release that
-// frees a slot by compare-and-swap looks at it afterwards, and shifting down
-// raises it before it counts the slots, so one of the two always sees the other.
+// frees a slot by compare-and-swap reads it afterwards. Shifting down raises it
+// before it counts the slots. So one of the two always sees the other.
 type core struct {
 	shared weir.Slots // the hint is never nil
 	table  atomic.Pointer[[]*berth]
@@ -51,9 +51,9 @@ type core struct {
 	drain    gate.Drain
 }
 
-// berth is a slot with what the gate keeps about its present holder, guarded by
-// the limiter's lock. Padded to a cache line: two processors on neighbouring
-// slots would otherwise slow each other down.
+// berth is a slot with what the gate keeps about its present holder. The limiter's
+// lock guards it. It is padded to a cache line. Otherwise two processors on
+// neighbouring slots would slow each other down.
 type berth struct {
 	weir.Slot
 	start time.Duration // of the present use, if admitted in the slow gear
@@ -69,8 +69,8 @@ const (
 	isClosed             // draining
 )
 
-// search looks through the table for a free slot, from the hint on. The lock
-// keeps the table as it is; others may take and free slots meanwhile.
+// search searches the table for a free slot, from the hint on. Under the lock the
+// table does not change, but others may take and free slots meanwhile.
 func (c *core) search() (weir.Permit, bool) {
 	table := *c.table.Load()
 	from := int(c.shared.Hint.Load().ID())
@@ -100,7 +100,7 @@ func (c *core) inFlight() int64 {
 }
 
 // shiftDown goes into the slow gear: free slots are retired into the bank. A
-// slot that changes hands meanwhile is looked at again.
+// slot that changes hands meanwhile is checked again.
 func (c *core) shiftDown(now time.Duration) {
 	if c.slow {
 		return
@@ -125,13 +125,13 @@ func (c *core) shiftDown(now time.Duration) {
 	c.drain.Reset(now)
 }
 
-// calm is how long nobody may have lacked a slot before the core shifts up. Shifting
+// The core shifts up only if nobody has lacked a slot for the time calm. Shifting
 // visits every slot. And while slots are scarce, only the slow gear can measure how
 // fast they come back.
 const calm = 200 * time.Millisecond
 
-// shiftUp goes back into the fast gear if nothing keeps the core down and there
-// is room enough that it will not have to come down at once.
+// shiftUp goes back into the fast gear if nothing keeps the core down. There
+// must also be enough free slots that it does not have to come down at once.
 func (c *core) shiftUp(now time.Duration, holder weir.Holder) {
 	switch {
 	case !c.slow, c.observed, c.closed, c.heavy > 0, c.room.Len() > 0:
@@ -174,8 +174,7 @@ func (c *core) takeSpare() *berth {
 	return b
 }
 
-// grant hands out a slot in the slow gear, or reports that there is none for
-// that cost. A cost above the limit is charged as the whole limit, so that it is
+// grant hands out a slot in the slow gear. It reports false if that cost is not free. A cost above the limit is charged as the whole limit. Such work is
 // admitted alone and never stuck for ever.
 func (c *core) grant(now time.Duration, cost int64, holder weir.Holder) (weir.Permit, bool) {
 	cost = min(cost, c.limit)
@@ -235,7 +234,7 @@ func (c *core) setBank(now time.Duration, bank int64) {
 }
 
 // resize changes the limit. What is in flight stays; the difference shows in
-// the bank, and waiters are for the caller to wake.
+// the bank. The caller must wake waiters.
 func (c *core) resize(now time.Duration, limit int64) {
 	c.shiftDown(now)
 	bank := c.bank + limit - c.limit
@@ -243,8 +242,8 @@ func (c *core) resize(now time.Duration, limit int64) {
 	c.setBank(now, bank)
 }
 
-// publish brings the attention word up to date. Called before the lock is
-// released in the slow gear.
+// publish brings the attention word up to date. In the slow gear it is called before
+// the lock is released.
 func (c *core) publish() {
 	if !c.slow {
 		return

@@ -1,10 +1,9 @@
 // Package limit is the concurrency gate: slots that come back, and a room to
 // wait for one.
 //
-// A [Limiter] admits work while fewer than its limit are in flight. The rest
-// waits in a bounded room, for a bounded time, or is refused with a
-// [weir.Rejection] that says when coming back has a chance. A permit must be given
-// back:
+// A [Limiter] admits work while fewer than its limit are in flight. The rest waits
+// in a bounded room, for a bounded time, or is refused. The [weir.Rejection] says
+// when coming back has a chance. A permit must be given back:
 //
 //	l, err := limit.New(limit.Config{Name: "db", Limit: 20})
 //	...
@@ -43,35 +42,35 @@
 //   - Priority ([weir.Work.Priority]) is strict: nothing of a lower one is served
 //     while something of a higher one waits. [Queue.Shares] guarantees a priority
 //     a part of what is served all the same.
-//   - Within a priority, users ([weir.Work.User]) get equal parts while they have
-//     work waiting, or parts by [Queue.Weights]. Within a user the tenants
+//   - Within a priority, users ([weir.Work.User]) get equal parts while they have work
+//     waiting, or parts by [Queue.Weights]. Within a user the tenants
 //     ([weir.Work.Tenant]) do. This is start-time fair queueing (Goyal, Vin and Cheng
-//     1996): the user served least for its weight goes next, and work counts by its
+//     1996). The user served least for its weight goes next, and work counts by its
 //     cost. Nobody saves up a claim while it does not wait. A user that sends a hundred
 //     times as much waits behind its own work, and gains nothing by inventing tenants.
 //   - Within a tenant, [Queue.Order].
 //
-// When the room is full, a newcomer takes the place of the last waiter of the
-// lowest priority below its own. If there is none, it takes that of the last waiter
-// of the user with most waiting for its weight, within its own priority. That waiter
-// is refused at once, with [weir.ReasonQueueFull] and the rule. If the newcomer's own
-// queue is the longest, the newcomer is refused, or takes the place of its own oldest
-// where the newest goes first.
+// When the room is full, a newcomer takes the place of the last waiter of the lowest
+// priority below its own. If there is none, it displaces work of its own priority:
+// the last waiter of the user with the most waiting for its weight. That waiter is
+// refused at once, with [weir.ReasonQueueFull] and the rule. If the newcomer's own
+// queue is the longest, the newcomer is refused. Where the newest goes first, it
+// displaces its own oldest instead.
 //
 // Work that names neither user nor tenant belongs to one user. So programs that name
 // nobody have a plain queue for each priority.
 //
-// Work of a cost above 1 that goes next waits until as much is free, and those
-// behind it wait with it. Nothing lighter slips past, or heavy work might wait for
-// ever. Where the cost is known only afterwards, report it with
+// Work of a cost above 1 that goes next waits until enough slots are free. The
+// work behind it waits too. Nothing lighter slips past, or heavy work might wait
+// for ever. Where the cost is known only afterwards, report it with
 // [weir.Permit.SetCost]: the difference is taken from the tenant's share.
 //
 // # What is exempt
 //
-// Work marked [weir.Work.Exempt] is admitted at once and takes no slot: health
-// checks, an operator's way in, the release of what others wait for. It is counted
-// apart, its latency is no sample, and [Config.Exempt] bounds how much of it there
-// is at once.
+// Work marked [weir.Work.Exempt] is admitted at once and takes no slot. It is for
+// health checks, an operator's access, and the release of what others wait for. It
+// is counted apart, its latency is no sample, and [Config.Exempt] bounds how much
+// of it there is at once.
 //
 // A call made under a permit of the same limiter takes no second slot, if its
 // context says so: see [weir.WithPermit].
@@ -83,12 +82,12 @@
 // [Adaptive], the default order, tells the two apart. A queue stands if, in an
 // interval, no more was served than came, by more than chance. The first interval
 // after the room was empty does not count. An interval is the time in which 64 units
-// are served, at least 100 ms, as in CoDel (RFC 8289), and at most 10 s.
+// are served. It is at least 100 ms, as in CoDel (RFC 8289), and at most 10 s.
 //
 // While a queue stands, 64 may wait. While all are one tenant's, only as many may as
-// have a chance. A flood cuts nobody else: neither a priority that is served faster
-// than it comes, nor the first two waiters of a user (of a tenant, if the user has no
-// name), unless such first waiters alone are too many.
+// have a chance. A flood cuts nobody else. A priority that is served faster than it
+// comes loses nothing. Nor do the first two waiters of a user (of a tenant, if the
+// user has no name), unless such first waiters alone are too many.
 //
 // If the queue is still too long, the newest goes first (adaptive LIFO, as described
 // by Facebook). Each newcomer then takes the place of the oldest, which is refused
@@ -110,7 +109,7 @@
 // # Cost
 //
 // A limiter with a fixed limit and no hooks admits by one compare-and-swap and
-// is released by another, until somebody has to wait. With a controller or hooks
+// releases by another, until somebody has to wait. With a controller or hooks
 // each admission and each release takes a lock for some tens of nanoseconds.
 // Neither allocates. Work that finds everything taken and may not wait is
 // refused without the lock.
@@ -120,14 +119,14 @@
 //
 // # When not to use it
 //
-// A limit on concurrency bounds work in flight, not work per second: for a
+// A limit on concurrency bounds work in flight, not work per second. For a
 // contract of so many requests a minute use package quota. The limit is local to
 // the process, because it measures a local queue.
 //
 // Priorities and shares order those that wait. Where nobody waits they do nothing,
-// and they take no slot from work in flight: a tenant whose work holds every slot
-// for a minute makes the others wait for that minute. If that must not happen,
-// give each tenant slots of its own (package keyed). If everything is critical,
-// nothing is. And a user must be somebody who can be held to it, authenticated or at
-// least an address: where names can be made up, fairness is among names.
+// and they take no slot from work in flight. If a tenant's work holds every slot for
+// a minute, the others wait for that minute. If that must not happen, give each
+// tenant slots of its own (package keyed). If everything is critical, nothing is.
+// And a user must be somebody who can be held to it, authenticated or at least an
+// address. Where names can be made up, fairness is among names.
 package limit

@@ -11,8 +11,8 @@ import (
 )
 
 // DefaultExempt is the most exempt work at once where Config.Exempt is 0. It is
-// far above what health checks and operators need, and bounds what a program
-// that marks too much as exempt can do.
+// far above what health checks and operators need. It still bounds a program
+// that marks too much as exempt.
 const DefaultExempt = 1024
 
 // exempt counts exempt work. It has slots and a lock of its own. Exempt work waits for

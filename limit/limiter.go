@@ -12,8 +12,8 @@ import (
 	"github.com/weir-go/weir/internal/room"
 )
 
-// Limiter is a concurrency gate: at most a limit of work at a time, and a
-// bounded room for what has to wait. It is safe for concurrent use.
+// Limiter is a concurrency gate. At most a limit of work runs at a time, and a
+// bounded room holds the work that has to wait. It is safe for concurrent use.
 //
 // It implements [weir.Gate], [weir.TryAdmitter], [weir.Arriver] and
 // [weir.Snapshotter].
@@ -99,12 +99,13 @@ func New(cfg Config) (*Limiter, error) {
 // Name returns the name from the configuration.
 func (l *Limiter) Name() string { return l.front.Name() }
 
-// Admit takes the cost of w, at once if that much is free and nobody waits, else
-// after waiting in the room, in the order of its priority, user and tenant. A cost
-// above the limit counts as the whole limit: such work runs alone, and is never
-// stuck for ever ([Config.RefuseOversize] refuses it instead). Admit returns when
-// the work is admitted or refused: at the latest when the context is done, the
-// deadline has passed, or the work has waited as long as it may.
+// Admit takes as many slots as w costs. It does so at once if enough are free and
+// nobody waits. Otherwise w waits in the room, in the order of its priority, user
+// and tenant. A cost above the limit counts as the whole limit. Such work runs
+// alone and is never stuck for ever ([Config.RefuseOversize] refuses it instead).
+// Admit returns when the work is admitted or refused. It does so at the latest
+// when the context is done, the deadline has passed, or the work has waited as
+// long as it may.
 //
 // Work whose deadline has passed, or whose context is done, is refused even
 // when slots are free. (MongoDB's ticket pools grant it then; an answer that
@@ -127,8 +128,8 @@ func (l *Limiter) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 	return p, nil
 }
 
-// TryAdmit takes the cost of w if that much is free and nobody waits for it,
-// and refuses otherwise, without ever waiting. While nothing is free it refuses
+// TryAdmit takes the cost of w if enough slots are free and nobody waits for
+// them. Otherwise it refuses; it never waits. While nothing is free it refuses
 // without taking the lock.
 func (l *Limiter) TryAdmit(w weir.Work) (weir.Permit, error) {
 	if uint64(w.Cost) > 1 || w.Exempt || !w.Deadline.IsZero() {
@@ -169,8 +170,8 @@ func (l *Limiter) tryAdmit(w *weir.Work) (weir.Permit, error) {
 	return p, err
 }
 
-// admit is the slow road of Admit: without a decision if none is needed, else
-// blocking until there is one.
+// admit is the slow path of Admit. If no decision is needed it returns at once, else
+// it blocks until there is one.
 func (l *Limiter) admit(ctx context.Context, w *weir.Work) (weir.Permit, error) {
 	if uint64(w.Cost) <= 1 && !w.Exempt && w.Deadline.IsZero() && ctx.Err() == nil {
 		if p, ok := l.quick(w); ok {
@@ -198,10 +199,10 @@ func (l *Limiter) admit(ctx context.Context, w *weir.Work) (weir.Permit, error) 
 	return l.front.Track(p), nil
 }
 
-// quick admits in the slow gear what needs no decision: w, one unit without a
-// deadline, where the bank has a slot and nobody waits for it. That is nearly
-// all work on a gate with a controller or hooks, so it pays to leave out
-// everything that arrive does for the rest.
+// quick admits work in the slow gear that needs no decision. Such work is one
+// unit without a deadline, where the bank has a free slot and nobody waits for
+// it. That is nearly all work on a gate with a controller or hooks. So it pays
+// to skip everything that arrive does for the rest.
 func (l *Limiter) quick(w *weir.Work) (weir.Permit, bool) {
 	if l.shared.Attention.Load() != inSlow || l.front.FindsLeaks() {
 		return weir.Permit{}, false
@@ -229,7 +230,7 @@ func (l *Limiter) quick(w *weir.Work) (weir.Permit, bool) {
 // arrive decides about w: a permit, a refusal, or a place in the room. A nil
 // place means that w does not wait. It calls the hooks unless w was queued.
 func (l *Limiter) arrive(ctx context.Context, w *weir.Work, place *waiter) (p weir.Permit, queued bool, err error) {
-	// 1. Some work must not start whatever is free.
+	// 1. Some work must not start even if slots are free.
 	refused := l.front.Unfit(ctx, w)
 	exempt := l.exempt.applies(w)
 	// 2. A refusal for want of a slot needs no lock. A deadline that has passed would
@@ -261,9 +262,10 @@ func (l *Limiter) arrive(ctx context.Context, w *weir.Work, place *waiter) (p we
 	return l.front.Track(p), false, nil
 }
 
-// refuseUnlocked refuses what the attention word alone allows to refuse. The word
-// does not say whether there is a place for work that might go before others, nor
-// whether a cost is above the limit, which is no reason to come back.
+// refuseUnlocked refuses work if the attention word alone is enough for that. The word
+// cannot answer two questions. It does not say whether there is a place for work
+// that might go before others. It does not say whether a cost is above the limit
+// either, and then coming back has no point.
 func (l *Limiter) refuseUnlocked(w *weir.Work, waits bool) *weir.Rejection {
 	word := l.shared.Attention.Load()
 	switch {
@@ -279,13 +281,13 @@ func (l *Limiter) refuseUnlocked(w *weir.Work, waits bool) *weir.Rejection {
 	return l.refusal.Load().queueFull
 }
 
-// nameless reports whether w says nothing of itself by which it might go before
-// others.
+// nameless reports whether w has nothing that might put it before others: no user,
+// no tenant, no high priority.
 func nameless(w *weir.Work) bool {
 	return w.Priority <= weir.Normal && w.User == "" && w.Tenant == ""
 }
 
-// decideLocked takes the lock, decides, and answers whom the decision concerns.
+// decideLocked takes the lock, decides, and delivers the answers.
 func (l *Limiter) decideLocked(now time.Duration, w *weir.Work, until gate.Bounds, place *waiter) (p weir.Permit, queued bool, refused *weir.Rejection) {
 	var out gate.Answers
 	l.mu.Lock()
@@ -302,7 +304,8 @@ func (l *Limiter) decideLocked(now time.Duration, w *weir.Work, until gate.Bound
 }
 
 // decide says what becomes of w. A zero permit without a refusal means that place
-// has been queued; whoever lost its own place to it is among the answers.
+// has been queued. If somebody lost its place to it, that refusal is among the
+// answers.
 func (l *Limiter) decide(now time.Duration, w *weir.Work, until gate.Bounds, place *waiter, out *gate.Answers) (weir.Permit, *weir.Rejection) {
 	cost := w.CostOrOne()
 	// 1. In the fast gear there may be a free slot that the hint did not show.
@@ -336,8 +339,7 @@ func (l *Limiter) decide(now time.Duration, w *weir.Work, until gate.Bounds, pla
 	return weir.Permit{}, l.enqueue(now, w, cost, until, place, out)
 }
 
-// enqueue lets w wait, or refuses it because it would wait in vain or there is no
-// place.
+// enqueue lets w wait. It refuses w if w would wait in vain or there is no place.
 func (l *Limiter) enqueue(now time.Duration, w *weir.Work, cost int64, until gate.Bounds, place *waiter, out *gate.Answers) *weir.Rejection {
 	rate, median := l.drain.Current(now), l.service.Median()
 	line := gate.Line{Room: &l.room, Pace: room.PaceAt(rate, median), Rate: rate, Median: median}
@@ -357,9 +359,9 @@ func (l *Limiter) enqueue(now time.Duration, w *weir.Work, cost int64, until gat
 	return nil
 }
 
-// update ends everything that happens under the lock: who has waited too long
-// leaves, who can start starts, and the outside view follows. The answers are to be
-// delivered after the lock has been released.
+// update ends everything that happens under the lock. Waiters whose time is up
+// leave, those who can start do so, and the outside view follows. The answers are
+// to be delivered after the lock has been released.
 func (l *Limiter) update(now time.Duration) (out gate.Answers) {
 	l.updateInto(now, &out)
 	return out
@@ -369,8 +371,8 @@ func (l *Limiter) updateInto(now time.Duration, out *gate.Answers) {
 	if l.room.Len() > 0 {
 		l.serve(now, out)
 		l.arm(now)
-		// Work whose cost does not fit waits beside free slots: all that can be
-		// used is.
+		// Work whose cost does not fit waits beside free slots. Then every slot
+		// that can be used is in use.
 		l.window.Saturated(now, l.bank < 1 || l.room.Len() > 0)
 	}
 	if now >= l.refreshAt || l.resized {
@@ -387,13 +389,13 @@ func (l *Limiter) updateInto(now time.Duration, out *gate.Answers) {
 	l.publish()
 }
 
-// upToDate reports whether update would have nothing to do but publish, and that
-// only where the word says more than that the gear is the slow one.
+// upToDate reports whether update has nothing to do but publish. It can be true
+// only where the word says more than that the gear is slow.
 func (l *Limiter) upToDate(now time.Duration) bool {
 	return l.observed && l.room.Len() == 0 && now < l.refreshAt && !l.resized && !l.closed
 }
 
-// serve goes through the room: those whose time is up are refused, those whose
+// serve goes through the room. Waiters whose time is up are refused, waiters whose
 // turn it is are admitted.
 func (l *Limiter) serve(now time.Duration, out *gate.Answers) {
 	for w := l.room.Expired(now); w != nil; w = l.room.Expired(now) {
@@ -413,7 +415,7 @@ func (l *Limiter) serve(now time.Duration, out *gate.Answers) {
 	}
 }
 
-// answer sets what becomes of a waiter that has been taken out of the room.
+// answer sets the answer of a waiter that has left the room.
 func answer(out *gate.Answers, w *room.Waiter, p weir.Permit, r *weir.Rejection) {
 	out.Add(&w.Owner.(*waiter).Answer, p, r)
 }
@@ -431,8 +433,8 @@ func (l *Limiter) newWaiter() *waiter {
 	return w
 }
 
-// blockingWaiter returns a waiter for a goroutine that blocks. Waiters are kept for
-// reuse with their channel, by the limiter they belong to: a channel made in one
+// blockingWaiter returns a waiter for a goroutine that blocks. A waiter and its
+// channel are kept for reuse, by the limiter that made them. A channel made in one
 // testing/synctest bubble must not be used in another.
 func (l *Limiter) blockingWaiter() *waiter {
 	if w, ok := l.waiters.Get().(*waiter); ok {
@@ -443,7 +445,7 @@ func (l *Limiter) blockingWaiter() *waiter {
 	return w
 }
 
-// free gives a waiter back whose answer, if any, has been received.
+// free gives a waiter back for reuse. Its answer, if any, must have been received.
 func (w *waiter) free() {
 	w.Forget()
 	w.limiter.waiters.Put(w)
@@ -487,7 +489,7 @@ func (l *Limiter) Close() {
 	refused.Deliver()
 }
 
-// finishClosing tells those that wait for it once nothing is in flight any more.
+// finishClosing wakes the callers of Drain once nothing is in flight any more.
 func (l *Limiter) finishClosing() {
 	if l.idleDone || l.bank != l.limit {
 		return
@@ -499,7 +501,8 @@ func (l *Limiter) finishClosing() {
 }
 
 // Drain closes the limiter and waits until nothing is in flight, or until ctx is
-// done: then the error says how much was still out. Exempt work counts too.
+// done. In that case the error says how much is still in flight. Exempt work
+// counts too.
 func (l *Limiter) Drain(ctx context.Context) error {
 	l.Close()
 	select {
@@ -517,8 +520,8 @@ func (l *Limiter) Drain(ctx context.Context) error {
 }
 
 // Snapshot implements [weir.Snapshotter]. It counts the slots of a limiter in
-// the fast gear one by one, so it is not for every request. It does not wait for
-// a controller that takes its time.
+// the fast gear one by one, so do not call it for every request. It does not wait
+// for a slow controller.
 func (l *Limiter) Snapshot() weir.Snapshot {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -553,9 +556,9 @@ func (l *Limiter) Snapshot() weir.Snapshot {
 	return s
 }
 
-// admissions counts the permits granted so far: those that have been given
-// back, by the generations of the slots, and those that are out; but not those
-// whose work never started.
+// admissions counts the permits granted so far. Those given back are counted by
+// the generations of the slots; those still out are added. Permits whose work
+// never started are left out.
 func (l *Limiter) admissions() uint64 {
 	var n uint64
 	for _, b := range *l.table.Load() {

@@ -110,7 +110,7 @@ func (h *holder) SlotFreed(s *weir.Slot) {
 }
 
 // PermitCost implements [weir.CostHolder]. The work's tenant is charged what the
-// work has really cost, so it waits longer for its next turn, or less long. The
+// work has really cost. So it waits longer, or less long, for its next turn. The
 // slots it holds stay what they are. Nothing is free: a cost below 1 counts as 1.
 // It does nothing once the permit is done.
 func (h *holder) PermitCost(p weir.Permit, name string, units int64) {

@@ -8,14 +8,14 @@ import (
 	"github.com/weir-go/weir/internal/room"
 )
 
-// refusals are the rejections in which nothing is particular to one request.
+// refusals are the rejections that do not depend on one request.
 // They are replaced, never written to, when the limit or the wait changes.
 type refusals struct {
 	limit, queueFull, draining *weir.Rejection
 }
 
-// full is the refusal for want of a place, where so many may wait: all places, or
-// fewer in a queue that stands. One is shared by all that say the same.
+// full is the refusal for want of a place. So many may wait: all places, or fewer
+// in a queue that stands. One is shared by all that say the same.
 func (l *Limiter) full(places int) *weir.Rejection {
 	shared := l.refusal.Load().queueFull
 	if places >= l.room.Size() {
@@ -67,8 +67,8 @@ func (l *Limiter) refresh(now time.Duration) {
 	l.refusal.Store(r)
 }
 
-// wait estimates how long a newcomer would wait: from how fast slots came back
-// when they were wanted, or else from the service time of the last window.
+// wait estimates how long a newcomer would wait. It goes by how fast slots came
+// back when they were wanted, or else by the service time of the last window.
 func (l *Limiter) wait() time.Duration {
 	rate := l.drain.Rate
 	if rate == 0 && l.median > 0 {
