@@ -17,12 +17,12 @@ import (
 	"github.com/weir-go/weir/limit"
 )
 
-// Adaptive is a gate with a limit.Limiter for each key, or several, each with a
-// controller of its own: where the backends of keys differ in what they carry and
-// somebody has to find out. It is safe for concurrent use.
+// Adaptive is a gate with one or more limit.Limiters for each key, each with a
+// controller of its own. Use it where the backends of keys differ in what they
+// carry and the limits have to be found out. It is safe for concurrent use.
 //
-// A limiter takes some 4 KB when made, and tens of them once the window of a
-// controller that learns has filled; a controller also brings a timer. So this is
+// A limiter takes some 4 KB at first, and tens of KB once the window of a
+// learning controller has filled. A controller also brings a timer. So this is
 // for hundreds of keys, where [Pools] is for millions.
 //
 // It implements [weir.Gate], [weir.TryAdmitter], [weir.Arriver] and
@@ -133,7 +133,7 @@ func (l *Adaptive) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Perm
 	return p, cancelling{waiter, l, pool}, err
 }
 
-// cancelling gives the place back that the waiter had.
+// cancelling gives the waiter's place back.
 type cancelling struct {
 	weir.Waiter
 	from *Adaptive
@@ -148,8 +148,8 @@ func (w cancelling) Cancel() bool {
 	return there
 }
 
-// countIn counts work that may have to wait, and reports whether it may: a key may have
-// no more waiting than there are places left, as at [Pools].
+// countIn counts work that may have to wait, and reports whether it may. A key may have
+// no more work waiting than there are places left, as at [Pools].
 func (l *Adaptive) countIn(p *pool) bool {
 	mine, others := p.entering.Add(1)-1, l.entering.Add(1)-1
 	return mine < l.maxWaiting.Load()-others
@@ -161,8 +161,8 @@ func (l *Adaptive) countOut(p *pool) {
 	l.entering.Add(-1)
 }
 
-// pin returns the limiter for w, a new one if its key is not known, and keeps its
-// pool from being evicted until unpin.
+// pin returns the limiter for w. If its key is not known, it makes a new one. The
+// key's pool is not evicted until unpin.
 func (l *Adaptive) pin(w weir.Work) (*pool, *limit.Limiter, error) {
 	key, part := l.KeyOf(w), ""
 	if l.part != nil {
@@ -189,8 +189,8 @@ func (l *Adaptive) Keys() int {
 	return len(l.order)
 }
 
-// all returns the limiters of all keys, always in the same order: on virtual time
-// chance must not decide which of two is asked first.
+// all returns the limiters of all keys, always in the same order. On virtual
+// time, chance must not decide which of two is asked first.
 func (l *Adaptive) all() (limiters []*limit.Limiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -231,7 +231,8 @@ func (l *Adaptive) Close() {
 }
 
 // Drain closes the gate and waits until nothing is in flight, or until ctx is
-// done: then the error names the first that still was.
+// done. In that case the error names the first key that still has work in
+// flight.
 func (l *Adaptive) Drain(ctx context.Context) error {
 	l.Close()
 	for _, limiter := range l.all() {
@@ -246,33 +247,33 @@ func (l *Adaptive) Drain(ctx context.Context) error {
 type AdaptiveConfig struct {
 	// Name is the gate's name, and that of each limiter that New gives none.
 	Name string
-	// Key says whose limiter a piece of work draws on. Default: its Tenant.
+	// Key names the key of a piece of work, and so its limiters. Default: its Tenant.
 	Key func(weir.Work) string
-	// Part says which of the key's limiters it draws on, for keys that have
-	// several, such as one for reads and one for writes. Default: "".
+	// Part says which of the key's limiters the work uses. It is for keys that
+	// have several, such as one for reads and one for writes. Default: "".
 	Part func(weir.Work) string
 
-	// New returns the settings of a key's limiters by their part: with [PerKey] one,
-	// with [ReadWrite] two whose sizes move together. It is called with the first
-	// work of a key, also after the key was evicted, with no lock held, and perhaps
-	// more than once at a time; each call must return controllers of its own. An error, or settings
-	// that are faulty, refuse the work ([weir.ReasonBlocked], with the cause). The
-	// limiters' Now is set to the gate's.
+	// New returns the settings of a key's limiters by their part: with [PerKey] one, with
+	// [ReadWrite] two whose sizes move together. It is called with the first work of a
+	// key, also after the key was evicted. No lock is held, and several calls may run at
+	// a time. Each call must return controllers of its own. An error, or settings that
+	// are faulty, refuse the work ([weir.ReasonBlocked], with the cause). The limiters'
+	// Now is set to the gate's.
 	New func(key string) (map[string]limit.Config, error)
 
 	// MaxKeys bounds the keys that are known at a time. 0 means
 	// [DefaultMaxAdaptive]. A newcomer takes the place of an idle key; a key in use
-	// keeps its place. What the controllers of evicted keys have learned is kept of
-	// four times as many, and given back to those that return.
+	// keeps its place. What controllers have learned is kept for four times as many
+	// evicted keys, and given back to those that return.
 	MaxKeys int
 	// MaxWaiting bounds the work that waits, over all keys together and besides
-	// the limiters' own bounds: beyond it, work is admitted at once or refused. 0
+	// the limiters' own bounds. Beyond it, work is admitted at once or refused. 0
 	// means limit.DefaultQueueLen; with a negative value nothing waits.
 	//
-	// As at [Pools] a key may have no more work waiting than there are places left:
-	// one that floods the room gets half of it. What comes beyond that is not
-	// weighed against what waits, not by its priority either. So where priorities
-	// matter give the limiters a Queue.Len that is well below.
+	// As at [Pools], a key may have no more work waiting than there are places
+	// left. One key that floods the room gets half of it. Work beyond these bounds
+	// is refused, whatever its priority. So where priorities matter, give the
+	// limiters a Queue.Len that is well below.
 	MaxWaiting int
 
 	// Now replaces the clock, as in [Config].
@@ -303,11 +304,11 @@ const (
 	Writes = "write"
 )
 
-// ReadWrite is for AdaptiveConfig.New where each key has a pool for reads and one
-// for writes, the parts [Reads] and [Writes], sized together by what both get done:
-// MongoDB's throughput probing of its execution tickets (control.ProbePair), for
-// each key. like is what both have besides their controllers: the wait room, hooks,
-// RefuseOversize and so on.
+// ReadWrite is for AdaptiveConfig.New. It gives each key a pool for reads and one
+// for writes, the parts [Reads] and [Writes]. Both are sized together, by what they
+// get done. This is MongoDB's throughput probing of its execution tickets
+// (control.ProbePair), for each key. like is what both have besides their
+// controllers: the wait room, hooks, RefuseOversize and so on.
 func ReadWrite(probe control.ProbeConfig, like limit.Config) func(string) (map[string]limit.Config, error) {
 	return func(string) (map[string]limit.Config, error) {
 		pair, err := control.NewProbePair(probe)
@@ -321,11 +322,11 @@ func ReadWrite(probe control.ProbeConfig, like limit.Config) func(string) (map[s
 }
 
 // Reconfigure replaces the settings while the gate runs. New is called for every
-// key that is known; limiters keep what is in flight, what waits and what their
-// controllers have learned, and parts that New no longer gives stay as they are. A
+// known key. Limiters keep what is in flight, what waits and what their
+// controllers have learned. Parts that New no longer gives stay as they are. A
 // change of Name, Key, Part or Now is ignored. A fault in the settings of one key
-// leaves that key as it was and is reported; the others are changed. New must
-// not call Reconfigure in turn.
+// leaves that key as it was and is reported; the others are changed. New must not
+// call Reconfigure in turn.
 func (l *Adaptive) Reconfigure(cfg AdaptiveConfig) error {
 	if err := cfg.validate(); err != nil {
 		return err
@@ -351,8 +352,8 @@ func (l *Adaptive) Reconfigure(cfg AdaptiveConfig) error {
 	return errors.Join(faulty...)
 }
 
-// savingFirst returns the parts of a key in the order in which to renew them. Parts whose
-// controllers learn come first, because others may go by what those restore.
+// savingFirst returns the parts of a key in the order of their renewal. Parts with
+// controllers that learn come first, because others may use what those restore.
 func savingFirst(configs map[string]limit.Config) []string {
 	var first, others []string
 	for _, part := range slices.Sorted(maps.Keys(configs)) {

@@ -39,16 +39,16 @@ func (l *Adaptive) unpin(p *pool) {
 	l.mu.Unlock()
 }
 
-// enter makes the pool of a key and pins it. New is called with no lock held; if
-// somebody else has made the pool meanwhile, or the settings or what is remembered
-// of the key have changed, what it returned is thrown away.
+// enter makes the pool of a key and pins it. New is called with no lock held.
+// Meanwhile somebody else may make the pool, or the settings or what is remembered
+// of the key may change. Then what New returned is thrown away.
 func (l *Adaptive) enter(key string) (*pool, map[string]*limit.Limiter, *weir.Rejection) {
 	key = strings.Clone(key) // it may be a piece of something large
 	for {
 		l.mu.Lock()
 		build, version, past := l.newParts, l.version, l.past(key)
 		l.mu.Unlock()
-		if !l.place() { // after past: who is evicted for it may push that out of memory
+		if !l.place() { // after past: the memory of an evicted key may push out this key's
 			if p, parts, refused := l.find(key); p != nil || refused != nil { // made meanwhile
 				return p, parts, refused
 			}
@@ -81,8 +81,8 @@ func (l *Adaptive) enter(key string) (*pool, map[string]*limit.Limiter, *weir.Re
 	}
 }
 
-// past is what there is of a key that was known before: its pool, while that is on
-// its way out, or a memory.
+// past is what there is of a key that was known before. It is the key's pool while
+// that is being retired, and a memory afterwards.
 type past struct {
 	pool   *pool
 	memory *memo
@@ -118,8 +118,9 @@ func (l *Adaptive) blocked(rule string, why error) *weir.Rejection {
 	return &weir.Rejection{Gate: l.Name(), Rule: rule, Reason: weir.ReasonBlocked, Cause: why}
 }
 
-// build makes the limiters of a key. Controllers get back what they had learned
-// before any of them is asked where to start, for one may stand for several.
+// build makes the limiters of a key. First all controllers get back what they
+// had learned, and only then is each asked where to start. One controller may
+// serve several limiters.
 func (l *Adaptive) build(build func(string) (map[string]limit.Config, error), key string, states learned) (map[string]*limit.Limiter, error) {
 	configs, err := build(key)
 	if err != nil {
@@ -150,7 +151,7 @@ func (l *Adaptive) complete(cfg limit.Config) limit.Config {
 	return cfg
 }
 
-// evict forgets a pool, which nobody holds anything of, but for its counts.
+// evict forgets a pool that holds nothing, except for its counts.
 func (l *Adaptive) evict(p *pool) {
 	last := len(l.order) - 1
 	l.order[p.index] = l.order[last]
@@ -166,8 +167,8 @@ func (l *Adaptive) evict(p *pool) {
 	}
 }
 
-// retire closes pools that were evicted and remembers what they learned. A
-// controller may be at work, which is why the lock is not held; who comes back
+// retire closes pools that were evicted and remembers what they learned. The
+// lock is not held, because a controller may be at work. A key that comes back
 // meanwhile asks the pool itself.
 func (l *Adaptive) retire(evicted []*pool) {
 	for _, p := range evicted {
@@ -198,9 +199,10 @@ func (p *pool) close() {
 	}
 }
 
-// To find that every pool is in use takes the lock of each limiter, and all
-// work of all keys waits for it. So it is done in pieces, and while it is so no more
-// often than sweepEvery and for no more than a fiftieth of the time.
+// A search that finds every pool in use takes the lock of each limiter. Meanwhile
+// all work of all keys waits. So the search runs in pieces. While every pool is in
+// use, it starts no more often than sweepEvery and takes no more than a fiftieth of
+// the time.
 const (
 	sweepPiece = 256
 	sweepEvery = 10 * time.Millisecond
@@ -209,9 +211,9 @@ const (
 
 // sweep is the search for an idle pool, as far as it has come.
 type sweep struct {
-	hand   int           // the pool that was looked at last
-	looked int           // at so many in vain
-	spent  time.Duration // on it
+	hand   int           // the pool that was checked last
+	looked int           // how many pools it has found in use
+	spent  time.Duration // the time it has taken
 	next   time.Duration // when to begin again, after every pool was found in use
 }
 
@@ -228,9 +230,10 @@ func (l *Adaptive) place() bool {
 	}
 }
 
-// makeRoom evicts idle keys until there is a place for one more, and returns them:
-// one as a rule, more after MaxKeys has become smaller. It reports false if too
-// many are in use, or if that is not known yet and it has to be called again.
+// makeRoom evicts idle keys until there is a place for one more, and returns them.
+// As a rule it is one key; it is more after MaxKeys has become smaller. ok is
+// false if there is no place. again is true if that is not certain yet and
+// makeRoom has to be called again.
 func (l *Adaptive) makeRoom() (evicted []*pool, ok, again bool) {
 	for len(l.order) >= l.maxKeys {
 		now := l.front.Now()
@@ -255,8 +258,8 @@ func (l *Adaptive) makeRoom() (evicted []*pool, ok, again bool) {
 	return evicted, true, false
 }
 
-// stalest returns an idle pool that was not asked for since the hand last came by,
-// nil if there is none among the next that it looks at.
+// stalest returns an idle pool that nobody has asked for since the hand last
+// passed it. It searches one piece, and returns nil if that has none.
 func (l *Adaptive) stalest() *pool {
 	for range min(sweepPiece, 2*len(l.order)-l.sweep.looked) {
 		l.sweep.looked++
@@ -273,12 +276,12 @@ func (l *Adaptive) stalest() *pool {
 	return nil
 }
 
-// memory keeps what the controllers of evicted keys had learned, of the keys that
-// were evicted last: who has been cut down must not get the first limit back by
-// staying away until somebody else takes its place.
+// memory keeps what the controllers of evicted keys had learned, for the keys
+// evicted last. Otherwise a key that has been cut down could stay away until it
+// is evicted, and come back with the first limit.
 type memory struct {
 	memos map[keys.Name]*list.Element
-	order list.List // of *memo, by when their keys were evicted last
+	order list.List // of *memo, by the last eviction of their keys
 }
 
 // memo is what is remembered of one key. It is never written to.
@@ -290,7 +293,7 @@ type memo struct {
 // learned are the states of a key's controllers by part.
 type learned map[string]control.State
 
-// remembered is how many times as many evicted keys as live ones are remembered.
+// remembered is how many evicted keys are remembered for each live one.
 const remembered = 4
 
 // learned returns what the controllers of a pool have learned, nil if nothing.
@@ -307,8 +310,8 @@ func (p *pool) learned() learned {
 	return states
 }
 
-// saved is what one controller has learned. If it panics it is nothing: the work on
-// whose way this comes is of another key.
+// saved is what one controller has learned. If the controller panics, that is
+// nothing: the panic must not hit the work that runs this, which is of another key.
 func saved(limiter *limit.Limiter) (s control.State, ok bool) {
 	defer func() {
 		if recover() != nil {

@@ -18,7 +18,7 @@ type Config struct {
 	// Name is the gate's name in rejections, metrics and logs.
 	Name string
 
-	// Key says whose pool a piece of work draws on. Default: its Tenant. Any
+	// Key names the key of a piece of work, and so its pool. Default: its Tenant. Any
 	// string will do, the empty one too. It is called for each piece of work, with
 	// no lock held.
 	Key func(weir.Work) string
@@ -28,7 +28,7 @@ type Config struct {
 	Limit int64
 	// Controller sets the limit of each key while the gate runs: one number for
 	// all of them. nil means control.Fixed(Limit). See the package's documentation
-	// for which controllers make sense and what they are shown. A controller
+	// for which controllers make sense and what their windows contain. A controller
 	// belongs to one gate.
 	Controller control.Controller
 	// Signals are read at the end of each window and shown to the controller.
@@ -40,7 +40,7 @@ type Config struct {
 	// MaxKeys bounds the keys that are known at a time, and so the memory: 64
 	// bytes a key. 0 means [DefaultMaxKeys]; at most 16,777,215. A key in use
 	// holds a place; an idle one gives it up to a newcomer. Set it above the most
-	// work that can be in flight and waiting at once, then no key is ever refused
+	// work that can be in flight and waiting at once. Then no key is ever refused
 	// for want of a place.
 	MaxKeys int
 
@@ -52,23 +52,23 @@ type Config struct {
 	// value nothing is exempt here.
 	Exempt int64
 
-	// RefuseOversize refuses work whose cost exceeds the whole limit of its key with
-	// [weir.ReasonTooLarge], at once; a key that is not known yet does not become so
-	// by it. Without it such work is charged the whole limit and runs alone. Work
-	// that is waiting when the limit shrinks below its cost runs alone in either
-	// case, so that it is never stuck.
+	// RefuseOversize refuses work at once, with [weir.ReasonTooLarge], if it costs
+	// more than the whole limit of its key. If the key is not known yet, it stays
+	// unknown. Without it such work is charged the whole limit and runs alone. In
+	// either case the limit may shrink below the cost of work that is already
+	// waiting. Such work runs alone, so it is never stuck.
 	RefuseOversize bool
 
-	// Hooks are told what happens.
+	// Hooks are called as things happen.
 	Hooks weir.Hooks
 
 	// FindLeaks looks for permits that were dropped without Done, as in
 	// limit.Config.
 	FindLeaks bool
 
-	// Now replaces the clock, for virtual time: it returns the time since the
-	// gate's epoch, which stands for limit.VirtualEpoch where a Work.Deadline is
-	// concerned. With it set the gate starts no timer; whoever owns the clock calls
+	// Now replaces the clock, for virtual time. It returns the time since the
+	// gate's epoch. For a Work.Deadline, the epoch stands for limit.VirtualEpoch.
+	// With it set the gate starts no timer; whoever owns the clock calls
 	// [Pools.Step] when [Pools.Next] says so. Leave it nil outside simulators.
 	Now func() time.Duration
 }
@@ -99,18 +99,18 @@ func (o Override) of(base int64) int64 {
 	return base
 }
 
-// Queue is the wait room of [Pools]. Work waits for a slot of its own key and
-// never for one of another; what the keys share is the number of places.
+// Queue is the wait room of [Pools]. Work waits only for a slot of its own key.
+// What the keys share is the number of places.
 type Queue struct {
 	// Len bounds the work that waits, over all keys together. 0 means
 	// limit.DefaultQueueLen; a negative value means that nothing ever waits.
 	//
 	// A key may have no more work waiting than there are places left. So one key
-	// that floods the room gets half of it, two a third each, and there is a place
-	// for a key that has nothing waiting as long as there is one at all (Choudhury
+	// that floods the room gets half of it, and two get a third each. A key that
+	// has nothing waiting finds a place as long as there is one at all (Choudhury
 	// and Hahne, Dynamic queue length thresholds, 1998).
 	Len int
-	// MaxWait bounds the time spent gate. 0 means limit.DefaultMaxWait; a
+	// MaxWait bounds the time spent waiting. 0 means limit.DefaultMaxWait; a
 	// negative value leaves only the work's own bounds: its deadline, its
 	// MaxWait, its context.
 	MaxWait time.Duration
@@ -119,17 +119,18 @@ type Queue struct {
 	// and users and tenants take turns. Default limit.Adaptive.
 	Order limit.Order
 
-	// Shares are the parts of what a key is served that a priority gets at least
-	// while it has work waiting for that key, and of the places that the key may have
-	// at the moment, in whole ones; from 0 to 1, and together no more than 1. Each key is a matter of its own: what another is
-	// served counts for nothing. Default none: priorities are strict, and a higher
-	// one may starve a lower one of the same key.
+	// Shares guarantee a priority a part of what a key is served while it has work
+	// waiting for that key. They also guarantee it the same part of the places that the
+	// key may have at the moment, in whole places. Each share is from 0 to 1, and
+	// together they are no more than 1. Each key counts alone: what another key is served
+	// does not matter. Default none: priorities are strict, and a higher one may starve a
+	// lower one of the same key.
 	Shares map[weir.Priority]float64
-	// Weights are the parts that users, and the tenants of a user, get of what their
-	// priority is served of one key, in relation to each other, while they have work
-	// waiting for it. Where the key is the tenant, those that wait for one have the
-	// same tenant: then Weights.Users say who of it gets how much more than the
-	// others, whichever tenant it is, and Weights.Tenants say nothing.
+	// Weights divide what a priority is served of one key among its users, and what
+	// a user is served among the user's tenants. They count for those with work
+	// waiting for the key. Where the key is the tenant, all who wait for one key
+	// have the same tenant. Then Weights.Users divide the key among its users, by
+	// the same weights for every tenant. Weights.Tenants have no effect.
 	Weights limit.Weights
 	// ByTime makes the parts of users and tenants parts of the time that slots are
 	// held, see limit.Queue.ByTime. The median is that of many keys, and every piece
@@ -162,8 +163,8 @@ func (c *Config) validate() error {
 	return f.Err("keyed", c.Name)
 }
 
-// byLatency reports whether a controller goes by service times that a gate with
-// one controller for many keys does not show it.
+// byLatency reports whether a controller needs service times. A gate with one
+// controller for many keys measures none for it.
 func byLatency(c control.Controller) bool {
 	switch c := c.(type) {
 	case *control.Knee, *control.AIMD, *control.Vegas, *control.Gradient2:

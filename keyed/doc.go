@@ -16,31 +16,31 @@
 //
 // # When to use it, and when not
 //
-// Use it where keys have resources of their own behind the gate: a connection pool
-// for each database, a shard for each tenant, a queue for each topic. Or where a
-// cap for each key is what was promised.
+// Use it where keys have resources of their own behind the gate. Examples are a
+// connection pool for each database, a shard for each tenant, a queue for each
+// topic. Or where a cap for each key is what was promised.
 //
 // Where keys share one backend, pools are the wrong tool. Fixed pools waste what
-// the quiet keys leave, and together they admit more than the backend carries: a
+// the quiet keys leave. Together they admit more than the backend carries: a
 // thousand keys of ten slots are ten thousand slots. One limit.Limiter whose wait
 // room is fair between tenants shares the backend as it is needed. Both can be
 // had: weir.All(pools, limiter) is a cap for each key, in front of the limit of
 // the backend.
 //
 // A key must be something that a client cannot choose: its proven identity, or the
-// thing that the work is about. Anybody who can invent keys has a pool for each, and
-// no gate of this package bounds what all pools admit together. Put a limiter behind.
+// thing that the work is about. Anybody who can invent keys has a pool for each. No
+// gate of this package bounds what all pools admit together. Put a limiter behind.
 //
 // # What sets the size
 //
 // A number, or one controller for all pools. EvidentDB's admission control is
 // control.LagMap here: the pool of each database follows the lag of one queue. The
-// controller is asked once a window, whatever the number of keys, and its limit holds
-// for each key, also for keys to come.
+// controller is asked once a window, whatever the number of keys. Its limit holds for
+// each key, also for keys to come.
 //
 // The controller is shown the window of the mean key in use. Counts and levels are
-// divided by the number of keys that hold something at the window's end, rounded up,
-// so that they compare with the limit. MaxInFlight is the busiest key's. Latencies and
+// divided by the number of keys that hold something at the window's end, rounded up.
+// So they compare with the limit. MaxInFlight is the busiest key's. Latencies and
 // Samples are empty. So the controller must go by readings (control.LagMap,
 // control.Drain, control.Resource, control.Fixed). Those that learn from service times
 // (control.Knee, control.AIMD) belong in [Adaptive], one for each key.
@@ -52,9 +52,9 @@
 // within the limit, so nothing is granted until enough has come back. A limit that
 // grows lets in at once as many as wait and fit.
 //
-// Work that costs more than the whole limit of its key is charged all of it and runs
-// alone, or is refused at once ([Config.RefuseOversize]; for [Adaptive] in the
-// configuration of each).
+// Work that costs more than the whole limit of its key is charged the whole limit
+// and runs alone. [Config.RefuseOversize] refuses it at once instead. For [Adaptive]
+// this is in the configuration of each limiter.
 //
 // [weir.Permit.SetCost] changes how many slots a permit of [Pools] holds: where slots
 // stand for bytes, say, once the size is known. (A limit.Limiter leaves the slots as
@@ -74,49 +74,50 @@
 // have in flight and waiting.
 //
 // Counts of two keys never mix. A table keeps keys whole up to 36 bytes (a UUID
-// with dashes), and longer ones by 160 bits of their SHA-256, see internal/keys. It
-// finds them by a hash with a seed of the process's own, so nobody can choose
-// keys that collide. A long key costs the time to hash it: some 10 µs for 10 KB.
+// with dashes). It keeps longer ones by 160 bits of their SHA-256, see
+// internal/keys. It finds them by a hash with a seed of the process's own, so
+// nobody can choose keys that collide. A long key costs the time to hash it: some
+// 10 µs for 10 KB.
 //
 // # Who waits
 //
-// Work waits for its own key: by priority, user, tenant and order as in package
-// limit, with guaranteed shares of priorities and weights of users and tenants
+// Work waits for its own key: by priority, user, tenant and order, as in package
+// limit. Priorities may have guaranteed shares, and users and tenants weights
 // ([Queue]). Each key is a matter of its own. A high priority takes no slot and no
-// place from another key's background work, and what a user is served at one key does
-// not count at another.
+// place from another key's background work. What a user is served at one key does not
+// count at another.
 //
-// Where the key is the tenant, which is the default, users of one tenant share its
-// pool by their weights, and weights of tenants say nothing: there is one in each
-// room. Give a tenant more by an [Override]. Where the key is a route or a database,
-// users share it, and the tenants of a user share that user's part.
+// By default the key is the tenant. Then users of one tenant share its pool by their
+// weights. Weights of tenants have no effect, because each room has one tenant. Give
+// a tenant more by an [Override]. Where the key is a route or a database, users
+// share it. The tenants of a user share that user's part.
 //
 // A room exists while somebody is in it. All rooms share one number of places by
 // dynamic thresholds: see [Queue]. A waiter leaves when its time is up or its
 // context ends. No newcomer of the same share overtakes it.
 //
-// As at a limit.Limiter nobody waits in vain: a newcomer is refused at once if its
-// turn would come too late, and a waiter leaves when less than the median service
+// As at a limit.Limiter, nobody waits in vain. A newcomer is refused at once if
+// its turn would come too late. A waiter leaves when less than the median service
 // time is left before its deadline. Both are measured at the key itself, while
 // somebody waits for it. Until enough is known, nobody is refused by an estimate.
 // RetryAfter goes by the same rate, or else by the service time of all keys.
 //
 // A call made under a permit of the gate ([weir.WithPermit]) rides on that permit
 // whichever key the two are for. It cannot wait for its own caller, and does not count
-// in the pool of the other key. Where work of one key calls on another's, and that is
-// to be counted, make that call with a context of its own, or have a gate for each
-// layer.
+// in the pool of the other key. Work of one key may call on another's, and that may
+// have to be counted. Then make the call with a context of its own, or have a gate for
+// each layer.
 //
 // # Cost
 //
-// The keys are split into shards (four a processor, at most 64), each with a lock
-// and a flat table without pointers, 56 bytes a key and up to 8 for its index. The
-// garbage collector reads none of it. Admission and release look the key up and
-// take the lock of its shard, a hundred nanoseconds, and allocate nothing. A slot takes
-// some 72 bytes for each piece of work that was ever in flight at the same time, and 72
-// more where somebody had to wait. Slots are reused and never freed. `go test -bench .
+// The keys are split into shards (four a processor, at most 64). Each has a lock and a
+// flat table without pointers: 56 bytes a key, and up to 8 for its index. The garbage
+// collector reads none of it. Admission and release look the key up and take the lock
+// of its shard, a hundred nanoseconds, and allocate nothing. A slot takes some 72 bytes
+// for each piece of work that was ever in flight at the same time. It takes 72 more
+// where somebody had to wait. Slots are reused and never freed. `go test -bench .
 // ./keyed` measures all of it.
 //
-// Without a Done hook or a controller one admission in 16 is timed, because the clock
-// costs as much as the rest of it.
+// Without a Done hook or a controller, one admission in 16 is timed. The clock costs
+// as much as the rest of an admission.
 package keyed

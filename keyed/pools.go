@@ -18,10 +18,10 @@ import (
 )
 
 // Pools is a concurrency gate with a pool of slots for each key. All pools have one
-// size, which a controller may move, but for keys with an override. It is safe for
-// concurrent use.
+// size, except for keys with an override. A controller may change that size. Pools
+// is safe for concurrent use.
 //
-// It implements [weir.Pools], [weir.TryAdmitter], [weir.Arriver] and
+// It implements [weir.Gate], [weir.TryAdmitter], [weir.Arriver] and
 // [weir.Snapshotter].
 type Pools struct {
 	front gate.Front
@@ -67,8 +67,8 @@ func New(cfg Config) (*Pools, error) {
 	return g, nil
 }
 
-// shardCount returns into how many parts the keys are split: one on virtual time,
-// where the order in which keys are evicted must not depend on chance.
+// shardCount returns into how many parts the keys are split. On virtual time it
+// is one, because the order of evictions must not depend on chance.
 func shardCount(cfg *Config) int {
 	if cfg.Now != nil {
 		return 1
@@ -84,12 +84,12 @@ func shardCount(cfg *Config) int {
 // Name returns the name from the configuration.
 func (g *Pools) Name() string { return g.front.Name() }
 
-// Admit takes the cost of w from the pool of its key, at once if that much is free
-// and nobody waits for it, else after waiting. A cost above the limit counts as
-// the whole limit: such work runs alone ([Config.RefuseOversize] refuses it
-// instead). Admit returns when the work is admitted or refused: at the latest when
-// the context is done, the deadline has passed, or the work has waited as long as
-// it may.
+// Admit takes the cost of w from the pool of its key. It does so at once if enough
+// is free and nobody waits for it, else after waiting. A cost above the limit
+// counts as the whole limit: such work runs alone ([Config.RefuseOversize] refuses
+// it instead). Admit returns when the work is admitted or refused. It does so at
+// the latest when the context is done, the deadline has passed, or the work has
+// waited as long as it may.
 //
 // Work whose deadline has passed, or whose context is done, is refused even when
 // slots are free.
@@ -122,8 +122,8 @@ func (g *Pools) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 	return g.front.Track(p), nil
 }
 
-// TryAdmit takes the cost of w if that much of its key's pool is free and nobody
-// waits for it, and refuses otherwise, without ever waiting.
+// TryAdmit takes the cost of w if enough of its key's pool is free and nobody
+// waits for it. Otherwise it refuses; it never waits.
 func (g *Pools) TryAdmit(w weir.Work) (weir.Permit, error) {
 	p, _, err := g.arrive(context.Background(), &w, nil)
 	return p, err
@@ -156,7 +156,7 @@ type arrival struct {
 	place *waiter // nil: does not wait
 }
 
-// set sets whose work w is. The clock is read if somebody needs it.
+// set sets the key of w, and reads the clock if somebody needs the time.
 func (a *arrival) set(g *Pools, set *settings, w *weir.Work, clocked bool) {
 	a.name = keys.NameOf(g.KeyOf(*w))
 	a.hash = keys.Hash(g.seed, &a.name)
@@ -167,12 +167,12 @@ func (a *arrival) set(g *Pools, set *settings, w *weir.Work, clocked bool) {
 	}
 }
 
-// untimed is how many pieces of work are not timed for one that is, where nobody
-// has to hear of each: the clock costs as much as the rest of an admission.
+// untimed is how many pieces of work go untimed for each one that is timed. It holds
+// where nobody has to hear of each. The clock costs as much as the rest of an admission.
 const untimed = 15
 
-// quick admits what needs no decision: work without a deadline, whose key has room
-// and nobody waiting.
+// quick admits work that needs no decision: it has no deadline, and its key has free
+// slots and nobody waiting.
 func (g *Pools) quick(ctx context.Context, w *weir.Work) (weir.Permit, bool) {
 	if w.Cost < 0 || !w.Deadline.IsZero() || ctx.Err() != nil {
 		return weir.Permit{}, false
@@ -193,7 +193,7 @@ func (g *Pools) quick(ctx context.Context, w *weir.Work) (weir.Permit, bool) {
 // arrive decides about w: a permit, a refusal, or a place in the room. It calls
 // the hooks unless w was queued.
 func (g *Pools) arrive(ctx context.Context, w *weir.Work, place *waiter) (p weir.Permit, queued bool, err error) {
-	// 1. Some work must not start whatever is free.
+	// 1. Some work must not start even if slots are free.
 	if refused := g.front.Unfit(ctx, w); refused != nil {
 		return p, false, g.front.Refuse(w, refused)
 	}
@@ -220,7 +220,7 @@ func (g *Pools) arrive(ctx context.Context, w *weir.Work, place *waiter) (p weir
 	return g.front.Track(p), false, nil
 }
 
-// decide has the arrival's shard decide, and answers whom the decision concerns.
+// decide lets the arrival's shard decide, and delivers the answers.
 func (g *Pools) decide(set *settings, w *weir.Work, a *arrival) (p weir.Permit, queued bool, refused *weir.Rejection) {
 	var out gate.Answers
 	defer out.Deliver()
@@ -244,9 +244,9 @@ func (g *Pools) decide(set *settings, w *weir.Work, a *arrival) (p weir.Permit, 
 	return weir.Permit{}, false, g.keysInUse(set)
 }
 
-// reclaim has other shards give up idle keys until there is a place for one more:
-// one key as a rule, more after MaxKeys has become smaller. It reports false if
-// there is none.
+// reclaim makes other shards give up idle keys until there is a place for one
+// more. As a rule it is one key; it is more after MaxKeys has become smaller. It
+// reports false if there is none.
 func (g *Pools) reclaim(set *settings) bool {
 	for range g.shards {
 		s := &g.shards[g.hand.Add(1)%uint32(len(g.shards))]
@@ -293,7 +293,7 @@ func (g *Pools) Next() (time.Duration, bool) {
 	return at, at != room.Never
 }
 
-// Step does what is due: waiters whose time is up are refused, and a window that
+// Step does what is due. Waiters whose time is up are refused, and a window that
 // has ended goes to the controller. Calling it early does no harm. A gate on the
 // real clock does it by itself.
 func (g *Pools) Step() {
@@ -320,9 +320,9 @@ func (s *shard) step() {
 	s.unlock(now, &out)
 }
 
-// arm sets the timer for who expires next. It is not moved back when that turns
-// out to be later: a call for nothing is cheaper than moving the timer with every
-// waiter that leaves.
+// arm sets the timer for the next expiry. It does not go back when the next
+// event turns out to be later. A needless call is cheaper than a new timer for
+// every waiter that leaves.
 func (s *shard) arm(now time.Duration) {
 	next := s.due()
 	if !s.gate.front.Timed() || next >= s.armed {
@@ -383,7 +383,7 @@ func (s *shard) close(out *gate.Answers) {
 	s.armed = room.Never
 }
 
-// quit is called when a closed shard has nothing in flight: the last one to do so
+// quit is called when a closed shard has nothing in flight. The last shard to call it
 // ends the drain. Locks of shards are taken under the mutex, never the other way.
 func (g *Pools) quit() {
 	g.ending.mu.Lock()
@@ -405,7 +405,8 @@ func (g *Pools) quit() {
 }
 
 // Drain closes the gate and waits until nothing is in flight, exempt work
-// included, or until ctx is done: then the error says how much was still out.
+// included, or until ctx is done. In that case the error says how much is still
+// in flight.
 func (g *Pools) Drain(ctx context.Context) error {
 	g.Close()
 	select {

@@ -12,12 +12,12 @@ import (
 	"github.com/weir-go/weir/internal/room"
 )
 
-// shard is a part of the keys under one lock, as a state machine: explicit time,
-// no clock. What it shares with the others are three counts of the gate, of keys,
-// waiting and exempt work, and the settings.
+// shard is a part of the keys under one lock, as a state machine on explicit time,
+// without a clock. The shards share the settings and three counts of the gate: of
+// keys, of waiting work and of exempt work.
 //
 // A key's account is what it holds. Work is granted iff that stays within the
-// key's limit; a limit that shrinks below what is held revokes nothing and grants
+// key's limit. A limit that shrinks below what is held revokes nothing. It grants
 // nothing until enough has come back.
 type shard struct {
 	gate  *Pools
@@ -69,8 +69,8 @@ type use struct {
 	slot  uint32        // the key's
 }
 
-// Whether a use is timed shows in the number of its slot: a release must know before
-// it has the lock, because the clock is read outside of it.
+// The number of a use's slot shows whether the use is timed. A release must know
+// that before it has the lock, because it reads the clock outside of the lock.
 func isTimed(p weir.Permit) bool { return p.Slot().ID()&1 != 0 }
 
 func (s *shard) issue(u use, timed bool) weir.Permit {
@@ -82,13 +82,13 @@ func (s *shard) issue(u use, timed bool) weir.Permit {
 
 func (s *shard) pool(p weir.Permit) *gate.Pool[use] { return &s.permits[p.Slot().ID()&1] }
 
-// settings returns those in force. Read them under the lock: a change stores the new
+// settings returns those in force. Read them under the lock. A change stores the new
 // settings first and then visits each shard, so no decision misses them.
 func (s *shard) settings() *settings { return s.gate.settings.Load() }
 
-// find returns the slot of a key, which becomes known if it was not. It reports
-// false if there is no place: every key of this shard is in use and the gate has
-// as many as it may.
+// find returns the slot of a key. An unknown key becomes known. It reports
+// false if there is no place: every key of this shard is in use, and the gate
+// has as many keys as it may.
 func (s *shard) find(set *settings, h uint64, n *keys.Name) (slot uint32, ok bool) {
 	if slot, ok := s.table.Find(h, n); ok {
 		return slot, true
@@ -126,8 +126,8 @@ func (s *shard) mark(set *settings, e *keys.Entry) {
 }
 
 // grant hands out cost units of the key in a slot, or reports that there are not
-// as many. A cost above the limit is charged as the whole limit, so that such work
-// runs alone and is never stuck for ever.
+// as many. A cost above the limit is charged as the whole limit. Such work runs
+// alone and is never stuck for ever.
 func (s *shard) grant(set *settings, slot uint32, cost int64, now time.Duration, timed bool) (weir.Permit, bool) {
 	e := s.table.At(slot)
 	most := set.of(e)
@@ -149,7 +149,7 @@ func (s *shard) hold(slot uint32, units int64) int64 {
 	return units
 }
 
-// quick is decide where it comes to a permit.
+// quick is decide for the cases that end with a permit.
 func (s *shard) quick(a *arrival) (p weir.Permit, ok bool) {
 	if s.closed {
 		return p, false
@@ -224,7 +224,7 @@ func (s *shard) admitExempt(a *arrival) (weir.Permit, *weir.Rejection) {
 	return s.issue(use{start: a.now}, a.timed), nil
 }
 
-// sample counts an outcome, but not of exempt work, and returns how long the work
+// sample counts an outcome, but not of exempt work. It returns how long the work
 // took, 0 if it was not timed.
 func (s *shard) sample(u *use, timed bool, o weir.Outcome, now time.Duration) (service time.Duration) {
 	if timed {
@@ -247,8 +247,8 @@ func (s *shard) sample(u *use, timed bool, o weir.Outcome, now time.Duration) (s
 	return service
 }
 
-// serve goes through the room of one key: those whose time is up are refused, those
-// whose turn it is are admitted.
+// serve goes through the room of one key. Waiters whose time is up are refused,
+// waiters whose turn it is are admitted.
 func (s *shard) serve(set *settings, q *queue, now time.Duration, out *gate.Answers) {
 	for w := q.room.Expired(now); w != nil; w = q.room.Expired(now) {
 		q.room.Expire(w)
@@ -267,22 +267,22 @@ func (s *shard) serve(set *settings, q *queue, now time.Duration, out *gate.Answ
 	s.tidy(q)
 }
 
-// served is serve for a key that has something more to give, if anybody waits for
-// it.
+// served calls serve for a key that has got free slots, if anybody waits for it.
 func (s *shard) served(slot uint32, now time.Duration, out *gate.Answers) {
 	if s.table.At(slot).Is(keys.Waiting) {
 		s.serve(s.settings(), s.queues[slot], now, out)
 	}
 }
 
-// expire refuses those whose time is up, in all rooms.
+// expire refuses the waiters whose time is up, in all rooms.
 func (s *shard) expire(now time.Duration, out *gate.Answers) {
 	for len(s.expiry) > 0 && s.expiry[0].room.Expiry() <= now {
 		s.serve(s.settings(), s.expiry[0], now, out)
 	}
 }
 
-// resized admits whom new settings admit. overrides says that those have changed, too.
+// resized admits the waiters that can start under new settings. overrides says
+// whether the overrides have changed, too.
 func (s *shard) resized(set *settings, overrides bool, now time.Duration, out *gate.Answers) {
 	if overrides {
 		s.accounts.Forecast = gate.NewForecast(set.byTime, s.accounts.Forecast)
@@ -306,7 +306,7 @@ func (s *shard) shrinkTo(most int64) {
 	}
 }
 
-// inc adds one to a count that stays at its end.
+// inc adds one to a count, which stops at its maximum.
 func inc(n *uint32) {
 	if *n < math.MaxUint32 {
 		*n++
@@ -337,7 +337,7 @@ func (s *shard) lock(timed bool) (now time.Duration) {
 	return s.lock(true)
 }
 
-// unlock is the end of everything that may have let somebody in.
+// unlock ends everything that may have admitted a waiter.
 func (s *shard) unlock(now time.Duration, out *gate.Answers) {
 	s.arm(now)
 	quit := s.closed && s.inFlight == 0 && s.exempt == 0
@@ -410,11 +410,11 @@ func (h *holder) PermitCancelled(p weir.Permit) {
 	s.unlock(now, &out)
 }
 
-// PermitCost implements [weir.CostHolder]: from now on the permit holds units
+// PermitCost implements [weir.CostHolder]. From now on the permit holds units
 // instead of what it was admitted with, at least 1 and at most the key's limit.
-// More may bring the key above its limit, and then nothing is granted until enough
-// has come back; less lets in who waits. All of the units, also those above the
-// limit, count for whose turn is next among those that wait for the key.
+// More may bring the key above its limit. Then nothing is granted until enough has
+// come back. Less admits waiters. All of the units, also those above the limit,
+// count for the order of turns among those that wait for the key.
 func (h *holder) PermitCost(p weir.Permit, name string, units int64) {
 	s := (*shard)(h)
 	if name != "" && name != s.gate.Name() {

@@ -13,8 +13,8 @@ import (
 )
 
 // sizing is what sets the limit of all pools. Its lock is taken before those of
-// the shards; the controller and the signals are asked under it and under no
-// other, hooks and callbacks run under none.
+// the shards. The controller and the signals are asked under it and under no
+// other lock. Hooks and callbacks run under none.
 type sizing struct {
 	sizer  gate.Sizer
 	since  time.Duration // when the window began
@@ -57,14 +57,14 @@ func (g *Pools) start(cfg Config) {
 	g.schedule(g.since, first.Next)
 }
 
-// setHooks sets what is called when something happens.
+// setHooks sets the hooks.
 func (g *Pools) setHooks(cfg *Config) {
 	hooks := cfg.Hooks
 	g.front.SetHooks(&hooks)
 	g.front.FindLeaks(cfg.FindLeaks)
 }
 
-// schedule sets the end of the present window: never for a length of 0.
+// schedule sets the end of the present window. A length of 0 means never.
 func (g *Pools) schedule(now, length time.Duration) {
 	at := room.Never
 	if length > 0 {
@@ -87,7 +87,7 @@ func (g *Pools) schedule(now, length time.Duration) {
 // tick closes the window if it is over: measure, decide, apply.
 func (g *Pools) tick() { g.tell(g.ticked()) }
 
-// tell delivers what came of a change, with no lock held.
+// tell delivers the results of a change, with no lock held.
 func (g *Pools) tell(c gate.Change, answered gate.Answers) {
 	answered.Deliver()
 	g.front.Changed(c)
@@ -130,7 +130,7 @@ func (g *Pools) ticked() (c gate.Change, out gate.Answers) {
 	return c, out
 }
 
-// apply puts new settings into force, and lets in whom they let in.
+// apply puts new settings into force, and admits the waiters that can start now.
 func (g *Pools) apply(next *settings, overrides bool, now time.Duration) (out gate.Answers) {
 	was := g.settings.Swap(next)
 	if !overrides && next.limit <= was.limit {
@@ -157,10 +157,10 @@ func (g *Pools) restart(now time.Duration, sum totals) {
 	}
 }
 
-// read fills in the window. It is that of the mean key in use: counts and levels
-// are divided by the number of keys that hold something, rounded up, so that they
-// compare with Limit, which is a key's too. MaxInFlight is the busiest key's, of
-// those that admitted something in the window.
+// read fills in the window. It describes the mean key in use. Counts and levels
+// are divided by the number of keys that hold something, rounded up. So they
+// compare with Limit, which is also that of one key. MaxInFlight is that of the
+// busiest key among those that admitted something in the window.
 func (g *Pools) read(set *settings, now time.Duration) totals {
 	sum := g.total()
 	n := max(1, sum.busy)
@@ -219,11 +219,12 @@ func (s *shard) addTo(sum *totals) {
 }
 
 // Reconfigure replaces the settings while the gate runs: the limit or its
-// controller, overrides, bounds, hooks. What is in flight and what waits stays; a
+// controller, overrides, bounds, hooks. What is in flight and what waits stays. A
 // new controller starts from what the old one has learned, or from the present
-// limit. If a smaller MaxKeys is exceeded, idle keys go at once and keys in use as
-// they become idle and newcomers ask for places. A change of Name, Key or Now is
-// ignored, a closed gate refuses, and a faulty configuration changes nothing.
+// limit. If there are more keys than a smaller MaxKeys, idle keys go at once. Keys
+// in use go when they become idle and newcomers ask for places. A change of Name,
+// Key or Now is ignored, a closed gate refuses, and a faulty configuration changes
+// nothing.
 func (g *Pools) Reconfigure(cfg Config) error {
 	cfg.Now, cfg.Key, cfg.Name = g.front.Clock(), g.key, g.Name()
 	if err := cfg.validate(); err != nil {

@@ -13,44 +13,44 @@ import (
 // Usage is the gate at one moment, with the keys that use most of it.
 type Usage struct {
 	weir.Snapshot
-	// Keys are known, MaxKeys may be, Busy of them hold something. Bytes is what
-	// the tables take.
+	// Keys is how many keys are known, MaxKeys how many may be. Busy is how many
+	// hold something. Bytes is the memory that the tables take.
 	Keys    int64 `json:"keys"`
 	MaxKeys int64 `json:"max_keys"`
 	Busy    int64 `json:"busy"`
 	Bytes   int64 `json:"bytes"`
-	// Newcomers counts keys that became known, Evicted those that gave up their
-	// place.
+	// Newcomers counts the keys that became known, Evicted those that were
+	// evicted.
 	Newcomers uint64 `json:"newcomers"`
 	Evicted   uint64 `json:"evicted"`
-	// Top are the keys with most in flight and waiting, the first one leads; of
-	// those that have as much, the ones that were refused most.
+	// Top are the keys with most in flight and waiting, the largest first.
+	// Among equals, those that were refused most come first.
 	Top []KeyUse `json:"top,omitempty"`
 }
 
 // KeyUse is one key at one moment.
 type KeyUse struct {
-	// Key is the key itself up to 36 bytes; of a longer one its first 16 and eight
-	// digits of a hash.
+	// Key is the key itself up to 36 bytes. A longer key is shown as its first 16
+	// bytes and eight digits of a hash.
 	Key string `json:"key"`
-	// Limit is the key's, InFlight what it holds of it, Waiting its work in the
-	// room.
+	// Limit is the limit of the key. InFlight is how much of it the key holds,
+	// Waiting its work in the room.
 	Limit    int64 `json:"limit"`
 	InFlight int64 `json:"in_flight"`
 	Waiting  int64 `json:"waiting"`
-	// Admitted and Refused count since the key became known, which is again if it
-	// was idle and had to give up its place. They stay at 4,294,967,295.
+	// Admitted and Refused count since the key became known. A key that was
+	// evicted and comes back starts again from 0. They stop at 4,294,967,295.
 	Admitted uint32 `json:"admitted"`
 	Refused  uint32 `json:"refused"`
 }
 
-// Snapshot implements [weir.Snapshotter]: all keys together. Limit is that of a
-// key without an override, so InFlight may well be above it.
+// Snapshot implements [weir.Snapshotter], for all keys together. Limit is that of
+// one key without an override, so InFlight may well be above it.
 func (g *Pools) Snapshot() weir.Snapshot { return g.Usage(0).Snapshot }
 
 // Usage describes the gate, with the top keys. It takes the lock of each shard for
-// as long as a look at its keys takes, some ns each, so it is for every few
-// seconds and not for every request. With top 0 it does not look at the keys.
+// some ns a key. So call it every few seconds, not for every request. With top 0
+// it does not read the keys.
 func (g *Pools) Usage(top int) Usage {
 	set, by, sum := g.settings.Load(), g.about.Load(), g.total()
 	u := Usage{Keys: sum.keys, MaxKeys: set.maxKeys, Busy: sum.busy, Bytes: sum.bytes, Newcomers: sum.newcomers, Evicted: sum.evicted}
@@ -79,7 +79,7 @@ func (g *Pools) Usage(top int) Usage {
 	return u
 }
 
-// KeyOf returns the key whose pool w draws on.
+// KeyOf returns the key of w, and so of the pool that it uses.
 func (g *Pools) KeyOf(w weir.Work) string {
 	if g.key != nil {
 		return g.key(w)
@@ -87,8 +87,8 @@ func (g *Pools) KeyOf(w weir.Work) string {
 	return w.Tenant
 }
 
-// Key describes one key, and reports whether it is known. One that is not holds
-// nothing, and its Limit is what it would get.
+// Key describes one key, and reports whether it is known. An unknown key holds
+// nothing, and its Limit is the one that it would get.
 func (g *Pools) Key(key string) (KeyUse, bool) {
 	n := keys.NameOf(key)
 	h := keys.Hash(g.seed, &n)
@@ -104,7 +104,7 @@ func (g *Pools) Key(key string) (KeyUse, bool) {
 	return u, true
 }
 
-// top returns the n keys that use most, the first one leads.
+// top returns the n keys that use most, the largest first.
 func (g *Pools) top(set *settings, n int) []KeyUse {
 	var best []KeyUse
 	for i := range g.shards {
@@ -126,7 +126,7 @@ func (g *Pools) top(set *settings, n int) []KeyUse {
 	return best
 }
 
-// compare puts who uses more first.
+// compare puts the key that uses more first.
 func compare(a, b KeyUse) int {
 	return cmp.Or(
 		cmp.Compare(b.InFlight+b.Waiting, a.InFlight+a.Waiting),
@@ -144,12 +144,12 @@ func (s *shard) use(set *settings, slot uint32, e *keys.Entry) KeyUse {
 	return u
 }
 
-// Snapshot implements [weir.Snapshotter]: all keys together. Limit is the sum of
-// the limits of those that are known. Counts include those of evicted keys.
+// Snapshot implements [weir.Snapshotter], for all keys together. Limit is the sum
+// of the limits of all known keys. Counts include those of evicted keys.
 func (l *Adaptive) Snapshot() weir.Snapshot { return l.Usage(0).Snapshot }
 
-// Usage describes the gate, with the top keys. Bytes is not known, and left 0. It
-// asks every limiter, so it is for every few seconds and not for every request.
+// Usage describes the gate, with the top keys. Bytes is unknown and stays
+// 0. It asks every limiter, so call it every few seconds, not for every request.
 func (l *Adaptive) Usage(top int) Usage {
 	u, keys := l.census()
 	for _, k := range keys {
@@ -173,9 +173,9 @@ type resident struct {
 	parts map[string]*limit.Limiter
 }
 
-// census returns what the lock is needed for: who is known, and what became of those
-// who no longer are. The limiters are asked without it, for that takes long, and all
-// work needs it. A key that is evicted meanwhile is counted once: among those known.
+// census returns what needs the lock: the known keys, and the counts of evicted ones.
+// The limiters are asked without the lock, because that takes long and all work needs
+// the lock. A key that is evicted meanwhile is counted once, among the known keys.
 func (l *Adaptive) census() (u Usage, keys []resident) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -199,7 +199,7 @@ func (l *Adaptive) KeyOf(w weir.Work) string {
 }
 
 // Key describes one key, all of its parts together, and reports whether it is known.
-// Of one that is not, only the Key is set.
+// For an unknown key, only the field Key is set.
 func (l *Adaptive) Key(key string) (KeyUse, bool) {
 	parts, ok := l.partsOf(key)
 	all := together(parts)
@@ -246,7 +246,7 @@ func together(parts map[string]*limit.Limiter) (all weir.Snapshot) {
 	return all
 }
 
-// add adds what is there at the moment, and counts.
+// add adds the levels of the moment, and the counts.
 func add(to, from *weir.Snapshot) {
 	addCounts(to, from)
 	to.Limit += from.Limit
@@ -262,7 +262,7 @@ func add(to, from *weir.Snapshot) {
 	}
 }
 
-// addCounts adds what only grows.
+// addCounts adds the numbers that only grow.
 func addCounts(to, from *weir.Snapshot) {
 	to.Admitted += from.Admitted
 	to.ExemptAdmitted += from.ExemptAdmitted

@@ -15,7 +15,7 @@ type queue struct {
 	room    room.Room
 	drain   gate.Drain
 	service room.Service
-	parts   *gate.Parts // that it was told
+	parts   *gate.Parts // as the room last got them
 	name    keys.Name
 	slot    uint32
 	heap    int // index in the shard's heap
@@ -29,8 +29,8 @@ type waiter struct {
 	queue *queue // while queued
 }
 
-// enqueue lets the arrival wait in the room of its key, or refuses it because it
-// would wait in vain or there is no place.
+// enqueue lets the arrival wait in the room of its key. It refuses work that
+// would wait in vain, or that finds no place.
 func (s *shard) enqueue(set *settings, slot uint32, work *weir.Work, a *arrival, out *gate.Answers) *weir.Rejection {
 	// 1. A key may have as many places as there are left, or as it has already.
 	e := s.table.At(slot)
@@ -69,10 +69,11 @@ func (s *shard) enqueue(set *settings, slot uint32, work *weir.Work, a *arrival,
 	return nil
 }
 
-// line is the room of a key with what is known of its speed. How fast slots come
-// back and how long work takes is measured of the key itself, while somebody waits
-// for it: by the time of other keys' work nobody may be refused. How long a queue
-// is watched goes by that of all keys as long as nothing better is known.
+// line is the room of a key with what is known about its speed. While somebody waits
+// for a key, the key's own speed is measured: how fast slots come back and how
+// long work takes. Nobody may be refused by the time of other keys' work. How long
+// a queue is watched goes by the work of all keys until the key's own rate is
+// known.
 func (s *shard) line(q *queue, most int64, now time.Duration) gate.Line {
 	rate, median := q.drain.Current(now), s.service.Median()
 	pace := rate
@@ -113,15 +114,15 @@ func (s *shard) queue(slot uint32, now time.Duration) *queue {
 	return q
 }
 
-// So many rooms are kept when they are empty, for keys that are short of slots again
-// and again: a room is more than a thousand bytes in a dozen pieces, and remembers
-// for a moment whether its queue stood. Those that were large are not kept.
+// So many empty rooms are kept, for keys that are short of slots again and again. A
+// room is more than a thousand bytes in a dozen pieces, and remembers for a moment
+// whether its queue stood. Those that were large are not kept.
 const (
 	keptRooms = 16
 	keptMost  = 64
 )
 
-// tidy moves a room to its place in the heap, or puts it away when it is empty.
+// tidy moves a room to its place in the heap, or stores it for reuse when it is empty.
 func (s *shard) tidy(q *queue) {
 	if n := q.room.Len(); n > 0 {
 		q.most = max(q.most, n)
@@ -144,7 +145,7 @@ func (s *shard) tidy(q *queue) {
 	}
 }
 
-// answer sets what becomes of a waiter that has been taken out of its room.
+// answer sets the answer of a waiter that has left its room.
 func (s *shard) answer(out *gate.Answers, w *room.Waiter, p weir.Permit, r *weir.Rejection) {
 	s.gate.waiting.Add(-1)
 	place := w.Owner.(*waiter)
@@ -184,15 +185,15 @@ func (g *Pools) blockingWaiter() *waiter {
 	return w
 }
 
-// putBack keeps a waiter for reuse whose answer, if any, has been received.
+// putBack keeps a waiter for reuse. Its answer, if any, must have been received.
 func (g *Pools) putBack(w *waiter) {
 	w.Forget()
 	w.queue, w.shard = nil, nil
 	g.waiters.Put(w)
 }
 
-// The rooms with somebody in them are kept in a binary heap, the one that somebody
-// has to leave soonest at the root.
+// The rooms with somebody in them are kept in a binary heap. The room with the
+// earliest expiry is at the root.
 
 func (s *shard) sift(i int) {
 	for i > 0 && s.before(i, (i-1)/2) {
@@ -223,7 +224,8 @@ func (s *shard) swap(i, j int) {
 
 // wait estimates how long one unit that comes now would wait for its key, with all
 // of the limit in use. q is nil if nobody waits. It goes by how fast the key's slots
-// come back, or else by how long work takes, of all keys of the shard.
+// come back. While that is unknown, it goes by how long work of all keys of the
+// shard takes.
 func (s *shard) wait(q *queue, most int64, now time.Duration) time.Duration {
 	rate, ahead := 0.0, int64(0)
 	if q != nil {
@@ -235,8 +237,8 @@ func (s *shard) wait(q *queue, most int64, now time.Duration) time.Duration {
 	return gate.Wait(ahead, rate).Round(time.Millisecond)
 }
 
-// noSlot is the refusal of work for whose key every slot is taken. One is shared by
-// all that say the same.
+// noSlot is the refusal of work while every slot of its key is taken. Equal refusals
+// share one Rejection.
 func (s *shard) noSlot(set *settings, slot uint32, now time.Duration) *weir.Rejection {
 	e := s.table.At(slot)
 	held, most := e.Held(), set.of(e)
@@ -250,8 +252,8 @@ func (s *shard) noSlot(set *settings, slot uint32, now time.Duration) *weir.Reje
 }
 
 // oversize is the refusal of a cost above the limit of its key. A limit that a
-// controller moves may grow to it. Who asks for too much takes nobody's place among
-// the keys that are known.
+// controller moves may grow to it. Oversize work of an unknown key does not make the
+// key known.
 func (s *shard) oversize(set *settings, a *arrival) *weir.Rejection {
 	if slot, ok := s.table.Peek(a.hash, &a.name); ok {
 		inc(&s.table.At(slot).Refused)
@@ -260,8 +262,8 @@ func (s *shard) oversize(set *settings, a *arrival) *weir.Rejection {
 	return s.gate.front.Oversize(a.cost, set.named(&a.name), mayGrow, set.signal)
 }
 
-// full is the refusal of work for which there is no place to wait, or no longer:
-// places, of this key or of all, is how many may wait now. q is the key's room, nil
+// full is the refusal of work that finds no place to wait, or has lost its place.
+// places is how many may wait now, of this key or of all. q is the key's room, nil
 // if it has none.
 func (s *shard) full(set *settings, e *keys.Entry, places int64, q *queue, now time.Duration) *weir.Rejection {
 	return &weir.Rejection{Gate: s.gate.Name(), Reason: weir.ReasonQueueFull, Value: float64(places), Limit: float64(places),
@@ -275,8 +277,8 @@ func (s *shard) expired(set *settings, q *queue, w *room.Waiter, now time.Durati
 	return r
 }
 
-// keysInUse is the refusal of work whose key has no place, because every key that is
-// known is in use.
+// keysInUse is the refusal of work whose key finds no place, because every known key
+// is in use.
 func (g *Pools) keysInUse(set *settings) *weir.Rejection {
 	return &weir.Rejection{Gate: g.Name(), Rule: "keys", Reason: weir.ReasonLimit, Value: float64(g.keys.Load()),
 		Limit: float64(set.maxKeys), RetryAfter: gate.UnknownWait, Retryable: true}
