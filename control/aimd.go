@@ -16,9 +16,9 @@ import (
 type AIMDConfig struct {
 	// Initial is the first limit, clamped to Min and Max. Default 20.
 	Initial int64
-	// Min and Max bound the limit; Min is at least 1, because a limit of 0
-	// admits nothing, sees no samples, and would stay there for ever.
-	// Defaults 1 and 1000.
+	// Min and Max bound the limit. Min is at least 1: a limit of 0 admits
+	// nothing, sees no samples, and would stay there for ever. Defaults 1 and
+	// 1000.
 	Min, Max int64
 
 	// Threshold is the latency above which the window counts as overloaded.
@@ -46,7 +46,7 @@ type AIMDConfig struct {
 
 // AIMD adds one to the limit, or multiplies it by Backoff and rounds down. It adds after
 // a window in which latency was fine and at least half of the limit was used. It cuts
-// after a window whose latency exceeded the threshold, or in which anything was dropped
+// after a window with latency above the threshold, or in which anything was dropped
 // (timed out, refused by the backend, or abandoned). This is AIMDLimit of Netflix's
 // concurrency-limits. It sees one latency for each window, the most in flight, and
 // whether anything was dropped.
@@ -57,7 +57,7 @@ type AIMDConfig struct {
 // It assumes that the threshold fits the backend: the limit ends where latency touches
 // the threshold, not where throughput is best. It climbs by one a window, so hundreds of
 // slots take minutes ([AggregateEach] climbs by one a sample). It judges only windows of
-// MinSamples outcomes, so with a few requests a second an Initial that is too high stays
+// MinSamples outcomes. So with a few requests a second an Initial that is too high stays
 // too high. An idle service with one slow call shrinks too.
 type AIMD struct {
 	adjusted

@@ -42,5 +42,5 @@ func within(x float64, low, high int64) float64 {
 }
 
 // product is x·y, rounded. Without the conversion some processors fuse the product with
-// the sum it is part of, and a limit would depend on the machine.
+// the sum it is part of. A limit would then depend on the machine.
 func product(x, y float64) float64 { return float64(x * y) }

@@ -2,7 +2,7 @@
 // the gate measured.
 //
 // A [Controller] is pure. It reads no clock, starts no goroutine, and uses no
-// randomness that was not handed to it; the gate calls Update once a window,
+// randomness except what it was given. The gate calls Update once a window,
 // with everything measured in that window, and applies the Decision. The same
 // controller therefore runs unchanged in a service and in the simulator.
 //
@@ -15,7 +15,7 @@
 //     latency.
 //   - [Gradient2] compares latency with its own long-term average, here with a floor
 //     that load cannot raise.
-//   - [Probe] tries a step up or down and keeps what made throughput greater;
+//   - [Probe] tries a step up or down and keeps what made throughput greater.
 //     [ProbePair] does so for a gate of reads and one of writes together.
 //   - [LagMap] maps the lag of something behind the gate to a limit.
 //   - [Drain] lets in a little less than was drained while that lag is too high.
@@ -88,8 +88,9 @@ type Window struct {
 	MeanInFlight float64
 	// Waiting is the work in the wait room right now.
 	Waiting int64
-	// Saturated is the part of Elapsed during which no slot was free, or work
-	// waited beside free ones because its cost did not fit into them.
+	// Saturated is the part of Elapsed without room for more work. Either no
+	// slot was free, or work waited beside free slots that its cost did not fit
+	// into.
 	Saturated time.Duration
 
 	// Admitted counts grants and Refused refusals for want of a slot.
@@ -99,7 +100,7 @@ type Window struct {
 	OK, Failed, Overload, Abandoned int64
 
 	// Latencies are the most recent service times of OK, Overload and Abandoned work
-	// in ascending order, at most the gate's sample size.
+	// in ascending order. There are at most the gate's sample size of them.
 	Latencies []time.Duration
 	// LatencySum adds the service times of all Timed outcomes, also those
 	// that Latencies had no room for.
@@ -133,8 +134,8 @@ type Reading struct {
 	// Name is the signal's.
 	Name string
 	// Value is what was measured, in the unit that the signal and the
-	// controller agree on: a pressure, where 1 is the most that is wanted, for
-	// [Resource] and [Capped]; a count of messages for [LagMap].
+	// controller agree on. For [Resource] and [Capped] it is a pressure, where
+	// 1 is the most that is wanted. For [LagMap] it is a count of messages.
 	Value float64
 	// Known is false if the signal was never read, has failed, or is too old.
 	Known bool
@@ -150,9 +151,9 @@ type Source interface {
 // Dropped counts the outcomes that are signs of too much.
 func (w *Window) Dropped() int64 { return w.Overload + w.Abandoned }
 
-// Quantile returns the p-quantile of Latencies by rank: the element at
-// floor(n·p + 0.5) − 1 of the ascending list, clamped to the list, and 0 for an
-// empty one. p is in (0, 1].
+// Quantile returns the p-quantile of Latencies by rank. That is the element at
+// floor(n·p + 0.5) − 1 of the ascending list, clamped to the list. It is 0 for
+// an empty list. p is in (0, 1].
 func (w *Window) Quantile(p float64) time.Duration {
 	n := len(w.Latencies)
 	if n == 0 {
@@ -179,7 +180,7 @@ func (w *Window) Saturation() float64 {
 }
 
 // Fixed keeps a limit that somebody chose. It assumes that the backend's capacity is
-// known and stays what it is. If the limit is too high, work queues in the backend; if
+// known and stays what it is. If the limit is too high, work queues in the backend. If
 // it is too low, work is refused that could have been done.
 type Fixed int64
 

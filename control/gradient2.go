@@ -9,7 +9,7 @@ import (
 )
 
 // Gradient2Config configures [NewGradient2]. The zero value of a field means its
-// default; the defaults are those of Netflix's Gradient2Limit inside its
+// default. The defaults are those of Netflix's Gradient2Limit inside its
 // WindowedLimit where that has the field.
 type Gradient2Config struct {
 	// Initial is the first limit, clamped to Min and Max. Default 20.
@@ -56,24 +56,24 @@ type Gradient2Config struct {
 	MinSamples int64
 }
 
-// Gradient2 compares latency with its own long-term average, the baseline, and
+// Gradient2 compares latency with its own long-term average, the baseline. It
 // multiplies the limit by Tolerance × baseline / latency, within a half and one,
-// plus room for a short queue; smoothed. It is Netflix's Gradient2Limit with
-// another baseline.
+// and adds room for a short queue. The result is smoothed. It is Netflix's
+// Gradient2Limit with another baseline.
 //
 // # The baseline
 //
 // Upstream's baseline forgets: the average follows whatever lasts. After ten minutes of
 // overload it takes overload for normal, and the limit returns to Max. Here the baseline
-// is at most Rise times the floor, the latency that was measured with no more than Min
-// in flight. The floor goes down a tenth of the way with every observation below it. It
-// goes up only with observations that had at most Min in flight, so load cannot raise
+// is at most Rise times the floor. The floor is the latency measured with no more than
+// Min in flight. The floor goes down a tenth of the way with every observation below it.
+// It goes up only with observations that had at most Min in flight, so load cannot raise
 // it.
 //
 // A backend that has become slower for good looks like overload at first: the limit
 // shrinks. After Recheck windows of that the limit goes to Min. It stays there until the
 // work admitted before has finished, and one window more, whose latency is the new
-// floor. If the backend is slower, the baseline may rise to it, and the limit grows
+// floor. If the backend is slower, the baseline may rise to it. Then the limit grows
 // again, by at most Smoothing × Queue a window. If it is overloaded, the floor is what
 // it was. The same happens if the first observations all had more than Min in flight.
 // The defaults begin to follow a slow-down after one to four minutes. Under lasting
@@ -89,8 +89,8 @@ type Gradient2Config struct {
 // # Assumptions, and where it fails
 //
 // Latency grows with the queue, Min in flight is no overload, and work costs the same
-// each time. Latency that is mildly too high for ever still lets the limit rise to Queue
-// / (1 − gradient): to 20 for a gradient of 0.8, 40 for 0.9, 80 for 0.95. A backend that
+// each time. If latency stays mildly too high, the limit still rises to Queue / (1 −
+// gradient). That is 20 for a gradient of 0.8, 40 for 0.9, 80 for 0.95. A backend that
 // cannot take Min (20 by default) is overloaded for good. Where latency grows with
 // concurrency without a queue (locks, cores that thrash) it stops too early. Where work
 // differs much in cost it follows the mix.

@@ -19,60 +19,60 @@ type KneeConfig struct {
 	Min, Max int64
 }
 
-// Knee finds the concurrency beyond which more of it buys no more throughput. It is
-// weir's default. It needs no target latency, no baseline and no size of the backend: it
-// goes by what finishes.
+// Knee finds the concurrency beyond which more concurrency buys no more throughput. It
+// is weir's default. It needs no target latency, no baseline and no size of the backend.
+// It goes by what finishes.
 //
 // # How it judges
 //
-// While work waits, Knee sets the limit a little below and a little above its estimate in
-// turn, for a few service times each, and compares. By Little's law throughput is n/W. n
-// is the mean concurrency over the life of the work admitted in a stretch, W its mean
-// service time, G the share of answers that came in time. Then
+// While work waits, Knee sets the limit in turn a little below and a little above its
+// estimate. Each step lasts a few service times. Then Knee compares. By Little's law
+// throughput is n/W. n is the mean concurrency over the life of the work admitted in a
+// stretch. W is its mean service time. G is the share of answers that came in time. Then
 //
 //	e = 1 − d ln W / d ln n + d ln G / d ln n
 //
 // is the elasticity of useful throughput. Three stretches in a row make one comparison:
 // the middle one against the mean of its neighbours, which cancels drift. Service times
-// are cut off at four times the median, or one request of fifty times the work would
-// drown the comparison. The slope is corrected for that. Work belongs to the stretch in
-// which it was admitted, whenever it ends: to count what ends in a stretch would mistake
-// young work for fast work.
+// are cut off at four times the median. Otherwise one request of fifty times the work
+// would drown the comparison. The slope is corrected for that. Work belongs to the
+// stretch in which it was admitted, whenever it ends. A count of what ends in a stretch
+// would mistake young work for fast work.
 //
-// The estimate then moves towards the point where e equals a price of 0.045, so that
-// slots that buy next to nothing are left out. How far is the gain of a Kalman filter.
-// Its noise is measured by how much comparisons in a row disagree. Few completions move
-// the limit little, a clear answer moves it at once.
+// The estimate then moves towards the point where e equals a price of 0.045. So slots
+// that buy next to nothing are left out. How far is the gain of a Kalman filter. Its
+// noise is measured by how much comparisons in a row disagree. Few completions move the
+// limit little, a clear answer moves it at once.
 //
 // # When it does not judge
 //
-// A window in which a slot was free for more than two fifths of the time says nothing
-// about the limit and changes nothing: an idle service does not drift. The cut below is
-// the exception, if more than half of the slots were in use.
+// If a slot was free for more than two fifths of a window, the window says nothing
+// about the limit and changes nothing. So an idle service does not drift. The cut below
+// is the exception, if more than half of the slots were in use.
 //
 // Refusals are no samples. Failed work is not useful, so failing fast raises nothing.
-// When more than half of what finishes, failed work aside, is late, abandoned or refused
-// by the backend, the limit is cut by three tenths, at most four times in a row. While
-// nothing at all is good, it is cut down to Min.
+// The limit is cut by three tenths when more than half of what finishes is late,
+// abandoned or refused by the backend. Failed work does not count here. There are at
+// most four such cuts in a row. While nothing at all is good, it is cut down to Min.
 //
 // From a cold start the limit is multiplied by 1.8 as long as throughput follows. When
-// the backend suddenly becomes slower, Knee remembers the limit for five minutes, and
+// the backend suddenly becomes slower, Knee remembers the limit for five minutes. It
 // goes back there if the backend becomes faster again.
 //
 // # Assumptions, and where it fails
 //
-// Jobs in flight together slow each other down about alike, and the mix of work is much
-// the same from one stretch to the next. To see that a tenth more concurrency buys
-// nothing takes some hundred completions: below ten requests a second, minutes. Where
-// the service runs in this process and burns the processor, concurrency means little:
-// see the scheduler's latency in package signal. A backend that one slot overloads is
-// not found with Min 2.
+// Knee assumes that jobs in flight together slow each other down about alike. It also
+// assumes that the mix of work is much the same from one stretch to the next. To see
+// that a tenth more concurrency buys nothing takes some hundred completions: below ten
+// requests a second, minutes. Where the service runs in this process and burns the
+// processor, concurrency means little: see the scheduler's latency in package signal. A
+// backend that one slot overloads is not found with Min 2.
 //
 // Knee should be alone before its backend. Where several share one, each sees what one
-// more slot brings to itself, at the others' expense, and together they take far too
-// many: give them fixed shares, or AIMD. Many requests of next to no work blur how the
-// rest does, and can cost a fifth of its throughput: give them a gate of their own. If
-// half of the clients leave on purpose, they drag the limit down.
+// more slot brings to itself, at the others' expense. Together they take far too many.
+// Give them fixed shares, or AIMD. Many requests of next to no work blur how the rest
+// does, and can cost a fifth of its throughput. Give them a gate of their own. If half
+// of the clients leave on purpose, they drag the limit down.
 type Knee struct {
 	cfg  KneeConfig
 	at   float64 // ln of the limit that is believed best
@@ -124,9 +124,9 @@ func (k *Knee) Start() Decision { return k.decide("initial") }
 // counts.
 const kneeSaturated = 0.6
 
-// kneeUsed is the mean share of slots in use from which useless work is a sign against
-// the limit, even if the window is not saturated. Where most newcomers are refused
-// because they would be late, few wait. Then a slot is often free though the limit is
+// kneeUsed is a mean share of slots in use. From it on, useless work is a sign against
+// the limit, even if the window is not saturated. Few wait where most newcomers are
+// refused because they would be late. Then a slot is often free though the limit is
 // far too high.
 const kneeUsed = 0.5
 
@@ -254,9 +254,10 @@ func (k *Knee) set(limit float64) {
 	k.at = math.Log(min(max(limit, float64(k.cfg.Min)), float64(k.cfg.Max)))
 }
 
-// climb is the way up from a limit that is far too low: in steps, as long as throughput
-// follows. Throughput is counted, not inferred. A step of four fifths shows in few
-// completions, and a count is not fooled by the wave of young work that the step lets in.
+// climb is the way up from a limit that is far too low. It goes in steps, as long as
+// throughput follows. Throughput is counted, not inferred. A step of four fifths shows in
+// few completions. And the step lets in a wave of young work, which does not mislead a
+// count.
 type climb struct {
 	rate  float64 // of good answers before the step, per second; 0 at the start
 	count float64 // that it was counted from
@@ -411,8 +412,8 @@ func (k *Knee) cut(w *Window) string {
 	return "less than half of what finished was of use"
 }
 
-// shift finds sudden changes of the backend: two windows in a row in which ln(n/W), by
-// Little's law throughput, is off its level on the same side.
+// shift finds sudden changes of the backend. By Little's law ln(n/W) is throughput. A
+// shift is two windows in a row in which it is off its level on the same side.
 type shift struct {
 	level   [2]float64 // in the lower arm, in the upper one
 	known   [2]bool
@@ -469,7 +470,7 @@ func (k *Knee) remember(now time.Duration) {
 }
 
 // observe compares the next value of the lower arm (0) or the upper one (1) with its
-// level, and reports a shift: -1 slower, +1 faster.
+// level. It reports a shift: -1 slower, +1 faster.
 func (s *shift) observe(side int, value, scatter float64) int {
 	if !s.known[side] {
 		s.level[side], s.known[side] = value, true
@@ -511,8 +512,8 @@ const (
 	armEnough  = 8 // completions
 )
 
-// dither ends the arm under way if it has lasted long enough, and learns from the three
-// before it: nearly all work that was admitted in those has ended.
+// dither ends the arm under way if it has lasted long enough. It learns from the three
+// arms before it, because nearly all work admitted in those has ended.
 func (k *Knee) dither(w *Window) Decision {
 	last := &k.arms[len(k.arms)-1]
 	lasted := w.Now - last.from
@@ -540,12 +541,12 @@ func (k *Knee) dither(w *Window) Decision {
 	return k.decide(reason)
 }
 
-// pauseAtMost is how long the limit may not be in full use, in arms, before all earlier
-// arms are dropped: the load is another one then.
+// pauseAtMost is how long the limit may not be in full use, in arms. After that all
+// earlier arms are dropped, because the load is another one by then.
 const pauseAtMost = 2
 
-// pause drops the arm under way, in which not all slots were in use, and all of
-// them if it lasts.
+// pause drops the arm under way, because not all slots were in use. If that lasts,
+// it drops all arms.
 func (k *Knee) pause(now time.Duration) {
 	k.shift.broken()
 	last := len(k.arms) - 1
@@ -580,8 +581,8 @@ type arm struct {
 const minArm = 3
 
 // contrast compares the middle one of three arms with its neighbours. It returns the
-// elasticity e of useful throughput and its variance, as far as that comes from the
-// scatter of single jobs. ok is false if there is nothing to compare.
+// elasticity e of useful throughput and its variance. The variance covers the
+// scatter of single jobs only. ok is false if there is nothing to compare.
 func contrast(a, b, c *arm) (e, variance float64, ok bool) {
 	if min(a.n, b.n, c.n) < minArm {
 		return 0, 0, false
@@ -593,7 +594,7 @@ func contrast(a, b, c *arm) (e, variance float64, ok bool) {
 		return 0, 0, false
 	}
 	// If all jobs inside become slower by one per cent, those that are cut off
-	// do not move: the mean grows by one per cent of what is whole.
+	// do not move. The mean grows by one per cent of what is whole.
 	unit := all.whole / all.n
 	cost := (b.cost/b.n - (a.cost/a.n+c.cost/c.n)/2) / unit
 	gain := (b.good/b.n - (a.good/a.n+c.good/c.n)/2) / good
@@ -663,7 +664,7 @@ func (a *arm) add(s Sample, clip float64) {
 }
 
 // gap is what is known about the distance, in ln, between the limit and the best
-// one: a Kalman filter with the elasticity as its measurement.
+// one. It is a Kalman filter with the elasticity as its measurement.
 type gap struct {
 	variance float64 // of the distance
 	noise    float64 // how many times as noisy measurements are as they seem

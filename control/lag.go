@@ -41,16 +41,16 @@ type LagMapConfig struct {
 	// MaxChange bounds how far the limit moves in one interval, as a share of
 	// Max - Min. Range (0, 1], default 1: no bound.
 	MaxChange float64
-	// Hysteresis is the share of the present limit by which another one must differ
-	// to be set; Min and Max always are. Range [0, 1), default 0.
+	// Hysteresis is the share of the present limit by which a new limit must differ
+	// to be set. Min and Max are always set. Range [0, 1), default 0.
 	Hysteresis float64
 }
 
 // LagMap maps the lag of something behind the gate (a consumer of a queue, a replica) to
-// a limit: Max up to Target, Min from Critical on, and a straight line between, rounded
-// down. It is the admission control that EvidentDB describes for its Kafka linearizer.
-// There, work keeps its slot until it has been applied, and every database has a gate of
-// its own.
+// a limit. The limit is Max up to Target, Min from Critical on, and a straight line
+// between, rounded down. It is the admission control that EvidentDB describes for its
+// Kafka linearizer. There, work keeps its slot until it has been applied, and every
+// database has a gate of its own.
 //
 // Lag comes from Window.Readings. The signal decides whether it is a sum over partitions
 // or the worst of them. An unknown or infinite reading is not a lag of 0: the limit stays
@@ -62,13 +62,14 @@ type LagMapConfig struct {
 // Less in flight must mean less lag, within an interval or two.
 //
 //   - It knows no rate. The limit ends where the line crosses what the load makes of
-//     it, not at Target. Take n gates that are always full, work that keeps its slot
-//     until it is applied, and the slope k = (Max − Min) / (Critical − Target). Lag is
-//     n × limit, and the fixed point is a lag of n × (Min + k × Critical) /
-//     (1 + n × k): at the defaults and n = 50, 35,806 and 716 slots.
+//     it, not at Target. Take n gates that are always full, and work that keeps its
+//     slot until it is applied. The slope is k = (Max − Min) / (Critical − Target).
+//     Lag is n × limit. So the fixed point is a lag of
+//     n × (Min + k × Critical) / (1 + n × k). At the defaults and n = 50 that is a lag
+//     of 35,806, and 716 slots.
 //   - The loop's gain is n × k, 0.011 × n at the defaults. Above 1 (from 91 gates on)
 //     the limit swings for ever. Below, the swing shrinks by the gain with every
-//     reading, or only by the gain's root if readings are an interval late.
+//     reading. If readings are an interval late, it shrinks only by the gain's root.
 //   - Lag is a total: one noisy tenant shrinks every gate that reads it.
 //
 // Smoothing, MaxChange and Hysteresis damp the swing and are off by default. With a
@@ -185,15 +186,15 @@ type DrainConfig struct {
 
 // Drain sets the limit by lag and by what was drained. Below the threshold the limit
 // grows. Above it, the limit is a little less than what the backend did in the last
-// interval, and less still the further lag is above. It is MongoDB's flow control, which
-// issues tickets by the second, made to set a number of slots.
+// interval. The further lag is above, the less it is. It is MongoDB's flow control,
+// which issues tickets by the second, made to set a number of slots.
 //
 // The service times of what finished in an interval, over the interval, are how many
 // slots the drain has kept busy. The limit is computed from that. Lag is in the unit of
 // its reading.
 //
 // It differs from MongoDB's in three ways. Above the threshold the limit never grows.
-// Below it, the limit grows only if at least half of it was used, so an idle gate does
+// Below it, the limit grows only if at least half of it was used. So an idle gate does
 // not save up a burst. While more is in flight than the limit, nothing is admitted, so
 // the limit does not go down further.
 //
@@ -206,15 +207,15 @@ type DrainConfig struct {
 // that burst is worked off, lag stays below 1.1 × Target, with readings every 5 s, 5 s
 // late.
 //
-//   - The limit is a saw-tooth: from peak to peak 30 % of its mean with 20 gates, and
-//     all of it with 280. A late reading makes it cut for lag that has already gone.
-//     MongoDB says of its own scheme that it oscillates.
-//   - With n gates before one drain, all grow by Adder in an interval: two intervals of
+//   - The limit is a saw-tooth. From peak to peak it is 30 % of its mean with 20
+//     gates, and all of it with 280. A late reading makes it cut for lag that has
+//     already gone. MongoDB says of its own scheme that it oscillates.
+//   - With n gates before one drain, all grow by Adder in an interval. Two intervals of
 //     that must fit between Threshold and 1.1 × Target. At the defaults that is so up
 //     to some 280 gates.
 //   - If work releases its slot before it is drained, for instance once it is
-//     published, what finishes is what was let in. Then only Decay pulls against lag,
-//     and lag exceeds Target by what demand can add in two intervals.
+//     published, what finishes is what was admitted. Then only Decay pulls against
+//     lag, and lag exceeds Target by what demand can add in two intervals.
 type Drain struct {
 	adjusted
 	cfg    DrainConfig

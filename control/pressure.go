@@ -37,13 +37,13 @@ type CapConfig struct {
 //
 // While no signal is above 1 the cap rises, by 1/pressure, and by Growth at most in one
 // Memory. Above what the inner controller wants there is no cap, until the next pressure
-// above 1. While no signal is known the cap rises by Growth: a poller keeps the last
+// above 1. While no signal is known the cap rises by Growth. A poller keeps the last
 // value for a while, so what is unknown after that is ignored. In one window the cap
 // falls by half at most. It does not fall while nothing is in flight: the pressure then
 // comes from other work.
 //
 // The inner controller is asked at the end of its own windows and sees the window as it
-// was: Window.Limit is the limit that was in force, and Saturated the time at that limit.
+// was. Window.Limit is the limit that was in force, and Saturated the time at that limit.
 // It must not grow because the cap was reached. So if its State.Limit grows in a window
 // in which the cap was the limit, its former state is restored. For that it must be a
 // [Saver]; another one may drift up behind the cap.
@@ -67,8 +67,8 @@ type Capped struct {
 	last  time.Duration
 }
 
-// NewCapped returns a controller that lets inner decide up to a cap, or an error
-// that names every field out of range.
+// NewCapped returns a controller that lets inner decide up to a cap. Its error
+// names every field out of range.
 func NewCapped(inner Controller, cfg CapConfig) (*Capped, error) {
 	def(&cfg.Min, 1)
 	def(&cfg.Window, 50*time.Millisecond)
@@ -157,9 +157,9 @@ func (c *Capped) follow(w *Window, p Reading, known bool) {
 	}
 }
 
-// inFlightSince returns what was in flight since then: the mean of what the work that has
-// finished since saw, or what is in flight now if that is more. A window that was
-// extended begins earlier.
+// inFlightSince returns what was in flight since then. That is the mean of what was in
+// flight with the work that has finished since, or what is in flight now if that is more.
+// A window that was extended begins earlier.
 func inFlightSince(then time.Duration, w *Window) float64 {
 	var sum, n float64
 	for _, s := range w.Samples {
@@ -259,10 +259,10 @@ type ResourceConfig struct {
 // a switch that would refuse everything, then nothing.
 //
 // It assumes that pressure follows what is in flight. A backend that waits for I/O, locks
-// or another service uses no processor: the limit grows to Max while latency goes up. The
-// share of the processor ends at 1/threshold: beyond, it does not say how much is too
-// much. A noisy neighbour that uses up the resource brings the limit to Min. Where the
-// backend is the bottleneck, put [Capped] around a controller that measures it.
+// or another service uses no processor. Then the limit grows to Max while latency goes
+// up. The share of the processor ends at 1/threshold: beyond, it does not say how much is
+// too much. A noisy neighbour that uses up the resource brings the limit to Min. Where
+// the backend is the bottleneck, put [Capped] around a controller that measures it.
 type Resource struct {
 	adjusted
 	cfg ResourceConfig

@@ -52,10 +52,11 @@ func (cfg *ProbeConfig) complete() error {
 	return f.Err("control: probe")
 }
 
-// Probe finds a limit by trying. It measures throughput at the present size, goes
-// a step up if all slots were in use, or a step down if not. If throughput became
-// greater it keeps a part of the step. This is how MongoDB sizes its execution
-// tickets, over a single pool; [ProbePair] is the original, over two.
+// Probe finds a limit by trying. It measures throughput at the present size. Then
+// it goes a step up if all slots were in use, or a step down if not. If
+// throughput became greater it keeps a part of the step. This is how MongoDB
+// sizes its execution tickets, over a single pool; [ProbePair] is the original,
+// over two.
 //
 // # What ships and what is published
 //
@@ -66,8 +67,8 @@ func (cfg *ProbeConfig) complete() error {
 //   - A probe down depends on use: the most that was in use since the last
 //     stable tick must be above Min. The README goes by the size, so it shrinks
 //     a pool that nobody uses.
-//   - Nothing happens if no pool is exhausted and no pool used more than Min;
-//     in the README, only if the size is exactly Min.
+//   - Nothing happens if no pool is exhausted and no pool used more than Min.
+//     In the README, this holds only if the size is exactly Min.
 //   - The peak is read, and set back to what is in use then, in stable ticks
 //     only.
 //   - Sizes are rounded, a half away from zero, and a pool that would stay as it
@@ -79,7 +80,7 @@ func (cfg *ProbeConfig) complete() error {
 //
 // Here it differs from what ships in this:
 //
-//   - The bounds hold under that step of one: shipped, a pool of 4 probes down
+//   - The bounds hold under that step of one. Shipped, a pool of 4 probes down
 //     to 3, and one at 128 up to 129.
 //   - Only work that ended OK counts as throughput. Shipped, everything does, so
 //     failing fast looks like progress.
@@ -100,7 +101,7 @@ func (cfg *ProbeConfig) complete() error {
 // Equal throughput from fewer slots does not count, so it does not find the
 // smallest size that suffices. It judges throughput, never latency, so with a
 // plain queue in the backend it grows to Max. If work costs more than 1, the last
-// slots of the pool may never fill, and then the pool is never exhausted.
+// slots of the pool may never fill. Then the pool is never exhausted.
 type Probe struct {
 	pools *probePools
 }
@@ -146,7 +147,7 @@ func (p *Probe) Restore(s State) {
 // which may call them from different goroutines. The read gate ticks: every
 // Interval its window ends the account of both. The write gate's windows are a
 // tenth of that, at least 1 ms. Each adds to the account and takes the size that
-// the last tick decided, so writes follow up to a tenth of an Interval late. If
+// the last tick decided. So writes follow up to a tenth of an Interval late. If
 // the read gate is closed, the write pool keeps its size.
 //
 // Only the read controller is a [Saver]: its limit stands for both.
@@ -325,8 +326,8 @@ func (p *probePools) probe(throughput float64) {
 	}
 	was := p.sizes
 	p.sizes = p.sized(1 + float64(p.state)*p.cfg.Step)
-	// A pool that rounding would leave as it is moves by one, or small pools could
-	// never move; but never past its bounds.
+	// A pool that rounding would leave as it is moves by one. Otherwise small
+	// pools could never move. No pool moves past its bounds.
 	nudge := func(size *int64, was int64) {
 		if *size == was {
 			*size = min(max(was+int64(p.state), low), high)

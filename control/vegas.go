@@ -18,13 +18,13 @@ type VegasConfig struct {
 	// Min and Max bound the limit. Defaults 1 and 1000.
 	Min, Max int64
 
-	// Alpha and Beta say between which queue lengths the limit stays, as
+	// Alpha and Beta are the least and the greatest queue length. They are
 	// multiples of the decimal logarithm of the limit (at least 1, rounded
 	// down). Defaults 3 and 6; Beta must not be below Alpha.
 	Alpha, Beta float64
-	// Backoff, if set, multiplies the limit when the queue is longer than Beta or
-	// something was dropped, instead of subtracting the logarithm. Range (0, 1),
-	// default 0: the logarithm.
+	// Backoff, if set, multiplies the limit instead of subtracting the logarithm.
+	// It does so when the queue is longer than Beta or something was dropped.
+	// Range (0, 1), default 0: the logarithm.
 	Backoff float64
 	// Smoothing is the weight of the new limit against the old. Range (0, 1],
 	// default 1.
@@ -49,10 +49,10 @@ type VegasConfig struct {
 	MinSamples int64
 }
 
-// Vegas estimates how much of the limit waits in the backend's queue, as limit ×
-// (1 − shortest latency / latency), and keeps that between Alpha and Beta. It is TCP
-// Vegas as in Netflix's VegasLimit. With a queue of at most the logarithm of the limit
-// it adds Beta; below Alpha it adds the logarithm. Above Beta, or after a drop, it
+// Vegas estimates how much of the limit waits in the backend's queue, as limit × (1 −
+// shortest latency / latency). It keeps that between Alpha and Beta. It is TCP Vegas
+// as in Netflix's VegasLimit. With a queue of at most the logarithm of the limit it
+// adds Beta; below Alpha it adds the logarithm. Above Beta, or after a drop, it
 // subtracts the logarithm. (Upstream's comments speak of a square root, its README of
 // steps of one; this is what its code does.)
 //
@@ -63,8 +63,8 @@ type VegasConfig struct {
 //     current latency replaces it. Under lasting load that includes a queue. So the
 //     estimate of the queue shrinks, the limit grows, and the next probe starts from
 //     a longer queue.
-//   - Work of different cost looks like a queue: with exponential service times
-//     and [AggregateMin] it gives away about a fifth of the throughput, with AggregateEach
+//   - Work of different cost looks like a queue. With exponential service times and
+//     [AggregateMin] it gives away about a fifth of the throughput, with AggregateEach
 //     most of it.
 //   - An observation that is shorter than the shortest so far only sets the new
 //     shortest, even a drop. A backend that fails fast looks like a fast one.
