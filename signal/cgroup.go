@@ -25,9 +25,9 @@ type ThrottlingConfig struct {
 	FS fs.FS
 }
 
-// NewThrottling returns the signal "cpu_throttling": the share of periods in which a CPU
-// quota stopped this process's control group, or one around it, over Threshold. It reads
-// cpu.stat of version 2 or 1 of Linux's control groups. 0 while no quota is set.
+// NewThrottling returns the signal "cpu_throttling". It is the share of periods in which
+// a CPU quota stopped this process's control group, or one around it, over Threshold. It
+// reads cpu.stat of version 2 or 1 of Linux's control groups. 0 while no quota is set.
 func NewThrottling(cfg ThrottlingConfig) (Signal, error) {
 	def(&cfg.Threshold, 0.25)
 	def(&cfg.Over, time.Second)
@@ -106,10 +106,10 @@ type MemoryConfig struct {
 	FS fs.FS
 }
 
-// NewMemory returns the signal "memory": memory in use over Threshold times the limit, of
-// the fullest of this process's control group and those around it. The limit is
+// NewMemory returns the signal "memory": memory in use over Threshold times the limit. Of
+// this process's control group and those around it, the fullest counts. The limit is
 // memory.max or, if lower, memory.high (version 1: memory.limit_in_bytes). File cache
-// that has not been used lately does not count, because the kernel frees it first; the
+// that has not been used lately does not count, because the kernel frees it first. The
 // kubelet does the same.
 //
 // Without a limit it is the machine's memory: what is not MemAvailable in /proc/meminfo.
@@ -237,9 +237,9 @@ type group struct {
 	v1  bool
 }
 
-// groups returns the control groups of this process that has accepts, innermost first.
-// They are of version 2 or, if it accepts none of those, of version 1 by the controller's
-// name. Inside a container the path in /proc may be the host's, of which only the end is
+// groups returns the control groups of this process, innermost first, for which has is
+// true. They are of version 2. If there is none, they are of version 1, by the
+// controller's name. Inside a container the path in /proc may be the host's, and only its end is
 // mounted. So every directory on the way up is tried, the mount itself last.
 func (f files) groups(controller string, has func(group) bool) ([]group, error) {
 	data, err := f.read("proc/self/cgroup")

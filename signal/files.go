@@ -89,7 +89,7 @@ func parseFields(data []byte, keys []string, values []uint64) (found int, err er
 	return found, nil
 }
 
-// need reads the wanted keys, all of which must be there.
+// need reads the wanted keys. All of them must be there.
 func need(data []byte, keys []string, values []uint64) error {
 	found, err := parseFields(data, keys, values)
 	if err != nil {

@@ -14,12 +14,13 @@ import (
 type SchedLatencyConfig struct {
 	// Wait is how long a goroutine may wait for a processor. Default 10 ms, the
 	// scheduler's own time slice: what waits longer waits behind more than one slice.
-	// It is rounded up to the next bucket of the run time's histogram, by 25 % at
-	// most (10.5 ms for 10 ms).
+	// It is rounded up to the next bucket of the histogram that Go's run time keeps,
+	// by 25 % at most (10.5 ms for 10 ms).
 	Wait time.Duration
 	// Share of the goroutines that may wait longer. Range (0, 1], default 0.1. With
-	// it, shedding kept a service of 2 ms of processor time a request at 0.9 to 1.0
-	// of its capacity under twice the load (one run of each on two cores).
+	// this share, shedding was measured with a service of 2 ms of processor time a
+	// request. Under twice the load the service stayed at 0.9 to 1.0 of its
+	// capacity (one run of each on two cores).
 	Share float64
 	// Over is the time to look back. Default 50 ms. The run time measures only one in
 	// eight of the scheduler's decisions, so a shorter time has few of them.
@@ -33,7 +34,7 @@ type SchedLatencyConfig struct {
 // It sees the queue that an in-flight count misses: requests that the process has not
 // started yet. It does not see locks, I/O, a slow backend, or a garbage collection that
 // no goroutine waits for. With fewer than ten measured goroutines the share is computed
-// as if there were ten, so that one late goroutine in an idle process is no overload.
+// as if there were ten. So one late goroutine in an idle process is no overload.
 func NewSchedLatency(cfg SchedLatencyConfig) (Signal, error) {
 	def(&cfg.Wait, 10*time.Millisecond)
 	def(&cfg.Share, 0.1)
@@ -134,16 +135,16 @@ func counted(name, metric string, most func() float64) *source {
 // HeapConfig configures [NewHeap]. The zero value of a field means its default.
 type HeapConfig struct {
 	// Threshold is the share of GOMEMLIMIT that live memory may take. Range (0, 1],
-	// default 0.8: then a collection runs each time a quarter of the live heap has
+	// default 0.8. Then a collection runs each time a quarter of the live heap has
 	// been allocated, four times as often as with GOGC=100. Beyond, collecting soon
 	// takes more processor time than the service.
 	Threshold float64
 }
 
-// NewHeap returns the signal "heap": memory that a collection cannot free (live heap,
-// stacks, and the run time's own), over Threshold times GOMEMLIMIT. Garbage does not
-// count: a process with a memory limit fills what it has. Unsupported while no limit is
-// set.
+// NewHeap returns the signal "heap": memory that a collection cannot free, over
+// Threshold times GOMEMLIMIT. Such memory is the live heap, stacks, and the run time's
+// own. Garbage does not count: a process with a memory limit fills what it has.
+// Unsupported while no limit is set.
 //
 // The live heap is known as of the last collection. With little garbage made
 // that may be minutes ago; close to the limit, collections are frequent.
@@ -190,10 +191,10 @@ type CPUConfig struct {
 	Over time.Duration
 }
 
-// NewCPU returns the signal "cpu": the processor time that this process used,
-// user and system, over Threshold times GOMAXPROCS times the time passed. Go
-// 1.25 and later set GOMAXPROCS from a container's quota, so it is the share of
-// what the process may use.
+// NewCPU returns the signal "cpu". It is the processor time that this process
+// used, user and system, over Threshold times GOMAXPROCS times the time passed.
+// Go 1.25 and later set GOMAXPROCS from a container's quota, so it is the share
+// of what the process may use.
 //
 // It ends at 1/Threshold, so it cannot say how much is too much. It counts what the
 // process got, so it is low where others took the processor. Prefer [NewSchedLatency];

@@ -35,13 +35,13 @@ type PSIConfig struct {
 	FS fs.FS
 }
 
-// NewPSI returns a signal of Linux's pressure stall information for the machine:
-// the share of time in which at least one task stalled, over Threshold. It is
-// computed from the file's total, because the kernel's own averages, over 10 s and
-// more, would be late. Its name is psi_cpu, psi_io or psi_memory.
+// NewPSI returns a signal of Linux's pressure stall information for the machine.
+// It is the share of time in which at least one task stalled, over Threshold. It
+// is computed from the file's total, because the kernel's own averages, over 10 s
+// and more, would be late. Its name is psi_cpu, psi_io or psi_memory.
 //
 // CPU stalls are those of threads. A Go process has no more running threads than
-// GOMAXPROCS, so a queue inside it does not show here but in [NewSchedLatency].
+// GOMAXPROCS. So a queue inside it does not show here but in [NewSchedLatency].
 // Other processes that compete do show, and so does a quota.
 func NewPSI(cfg PSIConfig) (Signal, error) {
 	if cfg.Resource == Memory {

@@ -50,14 +50,15 @@ import (
 type Signal interface {
 	// Name is the signal's name in readings, snapshots and rejections.
 	Name() string
-	// Read measures. It returns a finite number that is not negative: a pressure (1 is
-	// the most that is wanted), unless a controller expects another unit. A [Poller]
-	// knows two errors: one that matches errors.ErrUnsupported (this machine does not
-	// have it), and [ErrNoValue] (nothing yet). It should return when ctx ends.
+	// Read measures. It returns a finite number that is not negative. The number is a
+	// pressure (1 is the most that is wanted), unless a controller expects another
+	// unit. A [Poller] knows two errors: one that matches errors.ErrUnsupported (this
+	// machine does not have it), and [ErrNoValue] (nothing yet). It should return when
+	// ctx ends.
 	Read(ctx context.Context) (float64, error)
 }
 
-// ErrNoValue is the error of a Read that has no value yet, which is no failure: a rate
+// ErrNoValue is the error of a Read that has no value yet. That is no failure: a rate
 // needs two readings, also after a counter went backwards.
 var ErrNoValue = errors.New("signal: no value yet")
 
@@ -82,9 +83,9 @@ func (f function) Read(ctx context.Context) (float64, error) {
 }
 
 // Default returns signals that make sense in every process, with their default
-// thresholds: scheduler latency, the container's CPU throttling, memory, and the heap
-// against GOMEMLIMIT. The poller reports once which of them this machine does not have,
-// and ignores those.
+// thresholds. They are scheduler latency, the container's CPU throttling, memory, and
+// the heap against GOMEMLIMIT. The poller reports once which of them this machine does
+// not have, and ignores those.
 func Default() []Signal {
 	var all []Signal
 	add := func(s Signal, err error) {
@@ -152,8 +153,8 @@ type growth struct {
 }
 
 // next returns the growth up to a reading, or ErrNoValue if there is nothing to compare
-// it with: it is the first, no time has passed, or a counter went backwards because the
-// process moved to another group. That starts a new span.
+// it with. That is so for the first reading, if no time has passed, or if a counter
+// went backwards because the process moved to another group. That starts a new span.
 func (s *span) next(at time.Time, a, b uint64) (growth, error) {
 	now := mark{at, a, b}
 	if n := len(s.marks); n > 0 {
