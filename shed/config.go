@@ -27,10 +27,10 @@ type Config struct {
 	Signals control.Source
 	Heed    []string
 
-	// Interval is the time between two readings of the pressure, from 1 ms to 1 min, or
-	// to 1 s with a Cursor. Default 10 ms. With thresholds, what passes at one reading
-	// passes until the next. So what arrives in an interval must be little against the
-	// capacity: use 1 ms where thousands a second come.
+	// Interval is the time between two readings of the pressure. It is from 1 ms to 1
+	// min, or to 1 s with a Cursor. Default 10 ms. With thresholds, what passes at one
+	// reading passes until the next. So what arrives in an interval must be little
+	// against the capacity: use 1 ms where thousands a second come.
 	Interval time.Duration
 	// Hold is how long the last pressure is used while none is known. At least
 	// Interval; default ten intervals, and no less than 1 s.
@@ -49,12 +49,12 @@ type Config struct {
 	// users choose names of a high level. 0 means a random one.
 	Salt uint64
 	// Resalt is how long a user keeps its level, at least 1 min; negative means for
-	// ever. Default 1 h, as in DAGOR: long enough to serve a session as a whole, and
-	// short enough that not always the same users are refused.
+	// ever. Default 1 h, as in DAGOR. That is long enough to serve a session as a
+	// whole, and short enough that not always the same users are refused.
 	Resalt time.Duration
 
 	// Hooks are called as things happen: Admitted, Rejected, LimitChanged (how many of
-	// the 512 levels are let through), Faulty (troubles of the pressure).
+	// the 512 levels are admitted), Faulty (troubles of the pressure).
 	Hooks weir.Hooks
 
 	// Now replaces the clock, for virtual time: it returns the time since the gate's

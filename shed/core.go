@@ -28,7 +28,7 @@ func (c *core) configure(now time.Duration, rules Config, n *counters) {
 	c.forget(now, n)
 }
 
-// forget begins anew, but for the level.
+// forget begins anew, but keeps the level.
 func (c *core) forget(now time.Duration, n *counters) {
 	c.window = window{}
 	c.window.restart(now, n)
@@ -60,7 +60,7 @@ func (c *core) step(now time.Duration, r *reading, n *counters) {
 }
 
 // threshold refuses every class whose threshold the pressure has reached. The
-// thresholds rise with the class, so what is refused is all below a level.
+// thresholds rise with the class, so all refused classes are below one level.
 func (c *core) threshold() {
 	c.level = 0
 	for class, t := range c.rules.Thresholds.list() {
@@ -152,8 +152,8 @@ func (w *window) arrivals(now time.Duration, n *counters) (a arrivals) {
 	return a
 }
 
-// move decides how much to let through if as much arrives again, and returns the
-// level from which that much arrived: in one step, however far that is.
+// move decides how much to admit if as much arrives again. It returns the level
+// from which that much arrived, in one step, however far away that level is.
 func (w *window) move(overload float64, from Level, a *arrivals) Level {
 	pressure := w.sum / float64(w.readings)
 	fell := w.before - pressure
@@ -216,8 +216,8 @@ func (c *core) limit(class int) float64 {
 	return c.rules.Thresholds.list()[class]
 }
 
-// retry is the time until the next decision, the earliest at which what is refused
-// now may be let through. It is at least leastRetry, as in other gates, and at most
+// retry is the time until the next decision. What is refused now may be admitted then
+// at the earliest. It is at least leastRetry, as in other gates, and at most
 // the longest window, for clocks that go back.
 func (c *core) retry(now time.Duration) time.Duration {
 	return min(max(c.ready-now, leastRetry), longest)

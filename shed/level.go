@@ -39,8 +39,8 @@ func (l Level) String() string {
 // level returns the level of a class and a hash.
 func level(class int, hash uint64) Level { return Level(class*users) | Level(hash>>(64-7)) }
 
-// named returns the hash of the user of w, or of its tenant if it has no user, and false if
-// it has neither.
+// named returns the hash of the user of w, or of its tenant if it has no user. It returns
+// false if w has neither.
 func named(salt uint64, w *weir.Work) (uint64, bool) {
 	switch {
 	case w.User != "":
@@ -63,7 +63,7 @@ func mix(a, b uint64) uint64 {
 }
 
 // hash spreads names evenly over 64 bits. It reads eight bytes at a time, the last ones
-// twice if need be. To foresee it, one has to know the salt.
+// twice if need be. Nobody can predict it without the salt.
 func hash(salt uint64, s string) uint64 {
 	n := len(s)
 	h := salt ^ golden*uint64(n)

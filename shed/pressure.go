@@ -16,10 +16,10 @@ import (
 // LoadOf returns the load of another gate as a pressure: what is in flight and what waits,
 // over the limit. It is unknown while the gate has no limit.
 //
-// A gate whose work may wait is at 1 whenever its slots are taken. That is no overload, and
-// a controller needs it to find the limit. Before such a gate use thresholds above 1, for
-// instance 1.5 for background (half as much waits as may run) to 5 for critical; or use
-// [WaitOf].
+// A gate whose work may wait is at 1 whenever its slots are taken. That is no overload,
+// and a controller needs it to find the limit. Before such a gate use thresholds above 1,
+// for instance 1.5 for background (half as much waits as may run) to 5 for critical. Or
+// use [WaitOf].
 func LoadOf(gate weir.Snapshotter) func() (float64, bool) {
 	return func() (float64, bool) {
 		s := gate.Snapshot()
@@ -30,7 +30,7 @@ func LoadOf(gate weir.Snapshotter) func() (float64, bool) {
 	}
 }
 
-// WaitOf returns the wait before another gate as a pressure: how long a newcomer is
+// WaitOf returns the wait before another gate as a pressure. It is how long a newcomer is
 // expected to wait, over the most that is wanted (DAGOR: 20 ms). It is unknown if most is
 // not above 0.
 func WaitOf(gate weir.Snapshotter, most time.Duration) func() (float64, bool) {

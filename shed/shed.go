@@ -9,10 +9,11 @@
 //	gate := weir.All(front, database)
 //
 // It goes by a pressure, where 1 is the most that is wanted. That is the load of another
-// gate ([LoadOf]) or the wait before it ([WaitOf]), signals of the process or the machine
-// (package signal), or any function. It is read apart from the requests, every 10 ms. So a
-// function that hangs, panics or returns nonsense delays nobody. After a second without a
-// pressure everything is let through, or the level stays; see Config.Blind.
+// gate ([LoadOf]) or the wait before it ([WaitOf]). It can also be a signal of the
+// process or the machine (package signal), or any function. It is read apart from the
+// requests, every 10 ms. So a function that hangs, panics or returns nonsense delays
+// nobody. After a second without a pressure everything is let through, or the level
+// stays; see Config.Blind.
 //
 // # Levels
 //
@@ -23,8 +24,8 @@
 // without a user goes by its tenant. Work without either gets another level each time, so
 // that a share of it passes.
 //
-// User must be who the caller was found to be, not who it says it is: a caller that chooses
-// its name chooses its level.
+// User must be the caller as authenticated, not the name that the caller gives. A caller
+// that chooses its name chooses its level.
 //
 // # Thresholds
 //
@@ -36,40 +37,40 @@
 //	0.95         high too
 //	1            everything: the hard cap, without which critical work has no bound
 //
-// This is simple, has no memory, and reacts at the next reading. But a class is refused as
-// a whole. Where background is most of the load, it comes and goes in turns, and a burst
-// between two readings is let through.
+// This is simple, has no memory, and reacts at the next reading. But a class is refused
+// as a whole. Where background is most of the load, it comes and goes in turns. A burst
+// between two readings is admitted.
 //
 // # Cursor
 //
-// With Config.Cursor set, the gate finds the level itself, as DAGOR does (Zhou et al., SoCC
-// 2018). For a window it counts arrivals by level. Then it decides how much to let through
-// if as much arrives again, and takes the level from which that much arrived. So it gets
+// With Config.Cursor set, the gate finds the level itself, as DAGOR does (Zhou et al.,
+// SoCC 2018). For a window it counts arrivals by level. Then it decides how much to admit
+// if as much arrives again. It sets the level from which that much arrived. So it gets
 // there in one step, and can cut through the middle of a class. A 128th of the highest
 // class always passes, or the gate would not see the pressure go down.
 //
-// After a window with too much pressure it cuts by 5 % of what was admitted; after another
-// it grows by 1 % of what arrived. That is the paper's rule, which takes dozens of windows to
-// follow a step of the load. Here the gate also remembers the most that was admitted without
-// overload. Beyond that, it cuts by as much as the pressure is too high. Below, it goes back
-// to it at once. If a window is overloaded at less than that, a queue is draining or capacity
-// was lost.
+// After a window with too much pressure it cuts by 5 % of what was admitted. After any
+// other window it grows by 1 % of what arrived. That is the paper's rule, which takes
+// dozens of windows to follow a step of the load. Here the gate also remembers the most
+// that was admitted without overload. Beyond that, it cuts by as much as the pressure is
+// too high. Below, it goes back to it at once. If a window is overloaded at less than
+// that, a queue is draining or capacity was lost.
 //
 // A server may tell its callers its [Shedder.Level]. With a common Config.Salt they know by
 // [Shedder.LevelOf] what would be refused, and need not send it.
 //
 // # When not to use it
 //
-// Where work can wait, a wait room in strict order of priority (package limit) is better. It
-// refuses nothing that there is time for, and is never idle while lower work waits. Use a
-// Shedder where waiting is of no use, because the queue is elsewhere: in the scheduler, on a
-// disk, behind another service. Use it where concurrency is not the bottleneck (memory, lag),
-// or in front of a room that low work would fill. With a pressure that comes late any of
-// this swings: use one that moves within a window. Below some tens of requests in a window
-// the counts say little; use thresholds there.
+// Where work can wait, a wait room in strict order of priority (package limit) is better.
+// It refuses nothing that there is time for, and is never idle while lower work waits.
+// Use a Shedder where waiting is of no use, because the queue is elsewhere. Examples are
+// the scheduler, a disk, another service. Use it where concurrency is not the bottleneck
+// (memory, lag), or in front of a room that low work would fill. With a pressure that
+// comes late, all of this swings: use one that moves within a window. Below some tens of
+// requests in a window the counts say little. Use thresholds there.
 //
-// Work counts as one each, whatever its Cost. What a later gate of the chain refuses still
-// counts as let through here.
+// Each piece of work counts as one, whatever its Cost. Work that a later gate of the chain
+// refuses still counts as admitted here.
 package shed
 
 import (
