@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/weir"
 )
 
-// Answer is a Decision with what it is about.
+// Answer is a Decision with its rule, its bucket and its cost.
 type Answer struct {
 	// Rule is the name of the rule, empty if none matches. Windows are its windows, which
 	// are shared: do not write to them.
@@ -22,22 +22,22 @@ type Answer struct {
 	// Key names the bucket as the store knows it, as in "api/user=alice". Charge leaves
 	// it out.
 	Key string
-	// Free is true for work that is not counted: it is exempt, no rule matches, or
-	// an exempt one. The Decision is OK then, and says nothing else.
+	// Free is true for work that is not counted: it is exempt, or no rule matches, or
+	// its rule is exempt. The Decision is OK then, and says nothing else.
 	Free bool
 	Decision
 }
 
-// Charge charges the cost of w and returns what came of it. It is for adapters whose
-// protocol has words for it: in Kafka, a Permissive gate tells for how long the client is
-// to be muted. There is no permit, and nothing is given back. It never waits. The error is
-// a [*weir.Rejection].
+// Charge charges the cost of w and returns the result. It is for adapters whose
+// protocol has words for it. In Kafka, a Permissive gate tells for how long the client is
+// to be muted. There is no permit, and nothing is given back. It never waits. The error
+// is a [*weir.Rejection].
 func (q *Quota) Charge(ctx context.Context, w weir.Work) (Answer, error) {
 	return q.ChargeIn(ctx, q.settings.Load().mode, w)
 }
 
 // ChargeIn is Charge in Strict or Permissive mode, whatever the mode of the gate. It is
-// for protocols where the mode depends on the client: Kafka refuses newer clients and
+// for protocols where the mode depends on the client. Kafka refuses newer clients and
 // delays older ones, and both share their buckets. Any other mode counts as Strict.
 func (q *Quota) ChargeIn(ctx context.Context, mode Mode, w weir.Work) (Answer, error) {
 	if mode != Permissive {
@@ -54,7 +54,7 @@ func (q *Quota) ChargeIn(ctx context.Context, mode Mode, w weir.Work) (Answer, e
 	return a, nil
 }
 
-// Peek returns what would become of w now. It charges nothing, counts nothing, and calls
+// Peek returns what would happen to w now. It charges nothing, counts nothing, and calls
 // no hook. The error is the [*weir.Rejection] that w would get.
 func (q *Quota) Peek(ctx context.Context, w weir.Work) (Answer, error) {
 	a, refused := q.answer(ctx, &w, DryRun)
@@ -83,13 +83,13 @@ func (q *Quota) answer(ctx context.Context, w *weir.Work, mode Mode) (Answer, *w
 	return a, refused
 }
 
-// Predict implements [weir.Predictor]. It returns the refusal that Peek returns if w
-// could only come back later, or never. Work that would wait for its tokens is not
+// Predict implements [weir.Predictor]. It returns the refusal of Peek if w could only
+// be admitted later, or never. Work that would wait for its tokens is not
 // refused.
 //
 // A remote store is not asked, because refusing has to stay cheap. Instead, Predict uses
-// the last refusal of the same bucket, if that is less than a second old, whatever that
-// work cost.
+// the last refusal of the same bucket if that is less than a second old. The cost of the
+// refused work does not matter.
 func (q *Quota) Predict(ctx context.Context, w weir.Work) *weir.Rejection {
 	set := q.settings.Load()
 	refused := q.expectedRefusal(ctx, set, &w)
@@ -134,9 +134,10 @@ func (q *Quota) expectedRefusal(ctx context.Context, set *settings, w *weir.Work
 // Last returns the last decision about the bucket that w would be charged to. It is for
 // telling the client what is left, without asking a remote store again.
 //
-// Of a Memory it returns what Peek returns. Of a remote store it returns what this process
-// heard in the last second, and false if it heard nothing. Decisions of the fallback are
-// not remembered. Two buckets may share one place here; then only the last is known.
+// For a Memory it returns what Peek returns. For a remote store it returns the decision
+// that this process got in the last second, and false if it got none. Decisions of the
+// fallback are not remembered. Two buckets may share one place here. Then only the last
+// is known.
 func (q *Quota) Last(ctx context.Context, w weir.Work) (Answer, bool) {
 	if q.memory != nil {
 		a, _ := q.Peek(ctx, w) // that w would be refused now is no error
@@ -155,8 +156,8 @@ func (q *Quota) Last(ctx context.Context, w weir.Work) (Answer, bool) {
 	return Answer{Rule: r.title, Windows: r.Windows, Cost: set.cost(w), Key: key, Decision: d}, true
 }
 
-// recent remembers what a remote store decided lately. Each bucket has the one place that
-// its key hashes to.
+// recent remembers what a remote store decided lately. The hash of a bucket's key gives
+// its place.
 type recent struct {
 	seed   maphash.Seed
 	mu     sync.Mutex // guards what follows
@@ -192,24 +193,24 @@ func (m *recent) get(key string, now time.Duration) (d Decision, at time.Duratio
 	return r.decision, r.at, r.key == hash && now-r.at < rememberFor
 }
 
-// ErrNoBucket is what the error of [Quota.Reset] wraps if there is no bucket of the
-// work's own.
+// ErrNoBucket is wrapped by the error of [Quota.Reset] if the work has no bucket of its
+// own.
 var ErrNoBucket = errors.New("there is no bucket to fill")
 
 // Reset fills the bucket that w would be charged to, in all of its windows. It is for
-// debts that are a mistake, such as one of 9e14 tokens in place of 900. The Answer says
-// which bucket it is, by which rule and windows; its Decision is what was there before,
+// debts that are a mistake, such as one of 9e14 tokens in place of 900. The Answer
+// names the bucket, its rule and its windows. Its Decision is what was there before,
 // with OK false for a debt.
 //
 // Work that waits keeps its time, and the cost of permits that are out can still be
 // corrected. The fallback of a store that fails is filled too, but not those of other
-// processes. Refusals that a store remembers on this side of the network, as a lease does,
-// stay: until they expire w may still be refused.
+// processes. A store may remember refusals on this side of the network, as a lease does.
+// These stay: until they expire w may still be refused.
 //
-// The error wraps [ErrNoBucket] if no rule matches, or the rule exempts or blocks, or a
-// [Memory] had no place left for a bucket of w's own. It wraps [ErrClosed] for a closed
-// gate. Otherwise it is the store's error, and the bucket may be full or not: repeating
-// the reset does no harm.
+// The error wraps [ErrNoBucket] if no rule matches, or the rule exempts or blocks. It
+// also does if a [Memory] has no place left for a bucket of w's own. It wraps
+// [ErrClosed] for a closed gate. Otherwise it is the store's error, and the bucket may
+// be full or not: repeating the reset does no harm.
 func (q *Quota) Reset(ctx context.Context, w weir.Work) (Answer, error) {
 	a, err := q.reset(ctx, &w)
 	if err != nil {
@@ -258,7 +259,7 @@ func (q *Quota) reset(ctx context.Context, w *weir.Work) (a Answer, err error) {
 	return a, nil
 }
 
-// decisionOfFull is the decision about a bucket that is full.
+// decisionOfFull is the decision about a full bucket.
 func decisionOfFull(windows []Window) Decision {
 	d := Decision{OK: true}
 	for i := range windows {

@@ -12,21 +12,21 @@ import (
 // later with [Quota.Reconfigure].
 type Config struct {
 	// Name is the gate's name in rejections, metrics, logs, and in the keys of the
-	// store: gates with different names share no bucket.
+	// store. Gates with different names share no bucket.
 	Name string
 
 	// Rules say who gets which quota. Work that no rule matches is not limited; a
-	// rule that looks at nothing matches all work.
+	// rule that uses no part matches all work.
 	Rules []Rule
 
-	// Debt admits work if its bucket is not in debt, whatever the work costs, as Kafka
-	// does: work of any size is admitted, and pays afterwards. Without Debt, work is
-	// admitted if there are as many tokens as it costs, and never if it costs more than
+	// Debt admits work of any cost if its bucket is not in debt, as Kafka does. Work of
+	// any size is admitted, and pays afterwards. Without Debt, work is admitted if
+	// there are as many tokens as it costs. It is never admitted if it costs more than
 	// a burst.
 	Debt bool
 
-	// Mode is Strict (the default) or Permissive, which admits everything and only says
-	// how long the debt takes to be paid back: see [Quota.Charge].
+	// Mode is Strict (the default) or Permissive. Permissive admits everything and only
+	// says how long the debt takes to be paid back: see [Quota.Charge].
 	Mode Mode
 
 	// Queue lets work wait for its tokens. By default nothing waits.
@@ -38,12 +38,12 @@ type Config struct {
 	Cost func(weir.Work) int64
 
 	// Fixed makes that cost final: [weir.Permit.SetCost] changes it only if it names this
-	// gate. It is for a gate that counts requests where other gates of the same work
-	// count what it costs.
+	// gate. It is for a gate that counts requests while other gates count what the
+	// same work costs.
 	Fixed bool
 
-	// Identify returns whom work is from. The default is [IdentityOf], which knows no
-	// address.
+	// Identify returns the identity that the rules compare. The default is
+	// [IdentityOf], which knows no address.
 	Identify func(weir.Work) Identity
 
 	// Store keeps the buckets. The default is a [Memory] of the gate's own.
@@ -96,10 +96,11 @@ const (
 	Closed
 )
 
-// Reconfigure changes the settings while the gate runs. Tokens and debts stay. If a window
-// has changed, its buckets fill at the new rate from the time they were last used, up to
-// the new burst. Work that waits keeps its time. A change of Name, Store or Now is
-// ignored, a closed gate refuses, and a faulty configuration changes nothing.
+// Reconfigure changes the settings while the gate runs. Tokens and debts stay. If a
+// window has changed, its buckets fill at the new rate, up to the new burst. That counts
+// from the time they were last used. Work that waits keeps its time. A change of Name,
+// Store or Now is ignored, a closed gate refuses, and a faulty configuration changes
+// nothing.
 func (q *Quota) Reconfigure(cfg Config) error {
 	cfg.Name = q.Name()
 	set, err := cfg.compile()
@@ -158,7 +159,7 @@ type settings struct {
 	onError  OnStoreError
 }
 
-// compile makes settings of the configuration, or returns every fault.
+// compile turns the configuration into settings, or returns every fault.
 func (c *Config) compile() (*settings, error) {
 	var f faults
 	f.check(c.Mode == Strict || c.Mode == Permissive, "Mode %v: must be Strict or Permissive", c.Mode)
@@ -188,7 +189,7 @@ func (c *Config) compile() (*settings, error) {
 	return s, nil
 }
 
-// ruleOf returns whom work is from, and the rule for it, nil if none matches.
+// ruleOf returns the identity of w, and the rule for it, nil if none matches.
 func (s *settings) ruleOf(w *weir.Work) (Identity, *rule) {
 	id := s.identify(*w)
 	return id, s.rules.find(&id)
@@ -203,7 +204,7 @@ func (f *faults) check(ok bool, format string, args ...any) {
 	}
 }
 
-// err joins the faults behind what they are about.
+// err joins the faults into one error, after its subject.
 func (f faults) err(about string) error {
 	if len(f) == 0 {
 		return nil

@@ -27,9 +27,9 @@
 //
 // By default work is admitted if there are as many tokens as it costs. For work that
 // costs one, that is the generic cell rate algorithm. With Config.Debt it is admitted
-// if there is no debt, whatever it costs, and the bucket may go below zero: the rule of
-// Kafka's controller mutation quota (KIP-599). Then nothing is ever too large, and the
-// mean rate holds all the same.
+// if there is no debt, whatever it costs, and the bucket may go below zero. This is the
+// rule of Kafka's controller mutation quota (KIP-599). Then nothing is ever too large,
+// and the mean rate holds all the same.
 //
 // Where Kafka's code has gaps, this package does the following. Buckets start full on
 // any clock. A clock that steps back brings no tokens, and time counts on from there.
@@ -53,26 +53,26 @@
 //
 // One [Rule] applies to a piece of work: the most exact one that matches, by Kafka's
 // order of precedence. It also says whose bucket is charged. Quotas that apply together
-// are several windows of a rule, or several gates in a weir.All: that refunds an earlier
-// gate when a later one refuses.
+// are several windows of a rule, or several gates in a weir.All. A weir.All refunds an
+// earlier gate when a later one refuses.
 //
 // [Quota.Reconfigure] changes rules while the gate runs. Buckets keep their tokens and
 // debts: they do not know their windows, each decision brings them.
 //
 // # Keys that many invent
 //
-// [Memory] keeps a bucket in up to 40 bytes. A bucket that is full again says nothing that
-// a new one does not. So it is forgotten if there is no place; others never are. At
+// [Memory] keeps a bucket in up to 40 bytes. A bucket that is full again says nothing
+// that a new one does not. So it is forgotten if there is no place; others never are. At
 // MemoryConfig.MaxKeys new keys share one bucket with the windows of one. So a flood of
-// invented keys gets what one key gets, and nobody loses a debt by being pushed out. Other
-// new keys suffer with the flood until then: a key should be something that a client has
-// proved, or its network address.
+// invented keys gets what one key gets, and nobody loses a debt by being pushed out.
+// Other new keys suffer with the flood until then. So a key should be something that a
+// client has proved, or its network address.
 //
 // # When not to use it
 //
-// A quota protects contracts, not backends: ten requests a second may be too many
-// for a backend that is ill, and too few for one that idles. Put a limit.Limiter
-// behind it. A quota in memory is one process's: several processes admit several times
-// as much; use a [Store] that they share. And a quota by a name that clients choose
+// A quota protects contracts, not backends. Ten requests a second may be too many for
+// a backend that is ill, and too few for one that idles. Put a limit.Limiter behind
+// it. A quota in memory is one process's: several processes admit several times as
+// much; use a [Store] that they share. And a quota by a name that clients choose
 // limits nobody.
 package quota

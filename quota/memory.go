@@ -19,8 +19,9 @@ type MemoryConfig struct {
 	// [DefaultMaxKeys]; at most 1<<28.
 	//
 	// Set it above the number of keys in use within the time that a bucket takes to fill.
-	// If there is no place, new keys with the same window share one bucket until there is,
-	// and begin with what that one has: see [MemoryStats.Overflowed].
+	// If there is no place, new keys with the same window share one bucket until there
+	// is. A key that then gets its own bucket begins with what the shared one has: see
+	// [MemoryStats.Overflowed].
 	MaxKeys int
 	// Now replaces the clock, for virtual time: it returns the time since the store's
 	// epoch, which is [VirtualEpoch] for calendars. It may go back. Leave it nil outside
@@ -36,14 +37,15 @@ const mostKeys = 1 << 28
 // VirtualEpoch is the time of day at which a clock given as Now starts.
 var VirtualEpoch = gate.VirtualEpoch
 
-// Memory keeps buckets in the memory of the process: 24 bytes each, by a 64-bit
-// hash of the key with a secret seed, in tables without pointers.
+// Memory keeps buckets in the memory of the process, 24 bytes each. It finds
+// them by a 64-bit hash of the key with a secret seed, in tables without
+// pointers.
 //
 // A bucket in use is found and charged without a lock. When its table runs short of
 // places, a bucket that is full again is forgotten, which loses nothing. Any other, above
 // all one in debt, is never forgotten. Two keys share a bucket if 60 bits of their hashes
-// agree: with a million keys the chance that any two do is one in two million, and nobody
-// can choose keys that collide.
+// agree. With a million keys the chance that any two do is one in two million. Nobody can
+// choose keys that collide.
 type Memory struct {
 	seed     maphash.Seed
 	epoch    time.Time
@@ -85,8 +87,8 @@ func (m *Memory) Decide(_ context.Context, r *Request) (Decision, error) {
 	return m.decide(maphash.String(m.seed, r.Key), r)
 }
 
-// sameTick is for how long a bucket may be charged without moving its time on. If a window
-// changes, it may count as changed this much earlier.
+// sameTick is for how long a bucket may be charged without moving its time on. A change
+// of a window may count from this much earlier.
 const (
 	sameTick    = time.Millisecond
 	tickSeconds = .001
@@ -94,11 +96,11 @@ const (
 
 // decide is Decide by the hash of the key.
 //
-// The fast path is for one window with enough tokens, not counting those that came back
-// since the bucket's time, and with room for these. If that time is less than a millisecond
-// ago, one compare-and-swap does it all. If tokens and time were read around another write
-// that left the same tokens, the sum is still right, and the bucket has no less than was
-// seen here.
+// The fast path is for one window with enough tokens, and with room for those that came
+// back since the bucket's time. These do not count as tokens yet. If that time is less
+// than a millisecond ago, one compare-and-swap does it all. Another write may come
+// between the reads of tokens and time, and leave the same tokens. Then the sum is still
+// right, and the bucket has no less than was seen here.
 //
 // The clock is read last, because the processor finishes everything before it reads the
 // clock.
@@ -127,7 +129,7 @@ func (m *Memory) decide(hash uint64, r *Request) (Decision, error) {
 	return m.decideSlowly(hash, r)
 }
 
-// decideKnown decides about one window with a rate, whose bucket was read as word and at.
+// decideKnown decides about one window with a rate. word and at are its bucket, as read.
 // If the bucket knows the window, this is Request.decide in fewer steps.
 func (m *Memory) decideKnown(hash uint64, s *slot, word, at uint64, r *Request, now time.Duration) (Decision, error) {
 	w, cost := &r.Windows[0], float64(r.Cost)
@@ -230,9 +232,9 @@ func (m *Memory) decideSeveral(hash uint64, r *Request, at moment) Decision {
 	return d
 }
 
-// slotsOf finds or makes the slots of a key whose shard is locked. If one of them is in the
-// overflow it locks that too, leaves it locked and returns true: nobody waits for a bucket
-// while they hold another that somebody may wait for.
+// slotsOf finds or makes the slots of a key whose shard is locked. If one of them is in
+// the overflow, it locks that too, leaves it locked and returns true. So nobody waits for
+// a bucket while they hold another that somebody may wait for.
 func (m *Memory) slotsOf(sh *shard, hash uint64, windows []Window, at moment, slots []*slot) (locked bool) {
 	for begun := (*table)(nil); begun != sh.table.Load(); { // making one may move the others
 		begun = sh.table.Load()
@@ -317,9 +319,9 @@ func (m *Memory) moment(now int64, windows []Window) moment {
 	return at
 }
 
-// steady moves at up to the time when b was last touched, if that was later only because
-// somebody else read the clock later. Otherwise tokens for the time in between would come
-// back twice. The clock for rates never goes back by itself.
+// steady moves at up to the time when b was last touched. It does so only if that time
+// was later because somebody else read the clock later. Otherwise tokens for the time in
+// between would come back twice. The clock for rates never goes back by itself.
 func (m *Memory) steady(at moment, b *bucket, w *Window) moment {
 	b.last = near(b.last, at.by(w))
 	if m.virtual != nil {
@@ -344,8 +346,8 @@ type overflow struct {
 // rest.
 const mostOverflow = 1024
 
-// overflowSlot returns the bucket that all keys share for which there is no place. It is
-// an ordinary bucket: when its tokens are gone, they are refused. The overflow is locked.
+// overflowSlot returns the bucket that all keys without a place share. It is an ordinary
+// bucket: when its tokens are gone, they are refused. The overflow is locked.
 func (m *Memory) overflowSlot(index int, w *Window, at moment) *slot {
 	m.overflowed.Add(1)
 	s, id := m.findOverflow(index, w)
@@ -385,7 +387,7 @@ func (o *overflow) purge(m *Memory, at moment) {
 	}
 }
 
-// overflows reports whether a key has no bucket of its own in some window, and would begin
+// overflows reports whether a key has no bucket of its own in some window and would begin
 // with less than a full one.
 func (m *Memory) overflows(hash uint64, windows []Window) bool {
 	t, at := m.shard(hash).table.Load(), m.moment(m.now(), windows)
@@ -397,10 +399,10 @@ func (m *Memory) overflows(hash uint64, windows []Window) bool {
 	return false
 }
 
-// fresh returns the bucket of a new key. It is full, but for what the overflow has lately
-// been charged for the same window: the key may have been one of those, and no debt is
-// forgiven because there was no place for it. Later refunds to the key are paid for in
-// this way, too.
+// fresh returns the bucket of a new key. It is full, less what the overflow has lately
+// been charged for the same window. The key may have been one of those that shared it,
+// and no debt is forgiven because there was no place. Later refunds to the key are paid
+// for in this way, too.
 func (m *Memory) fresh(index int, w *Window, at moment) bucket {
 	b := full(w, at)
 	if !m.overflow.any.Load() {
@@ -425,16 +427,16 @@ func (m *Memory) fresh(index int, w *Window, at moment) bucket {
 // place.
 type sweep struct {
 	mu   sync.Mutex
-	next int           // the shard to look at
+	next int           // the shard to visit
 	due  time.Duration // when the next round may begin
 }
 
 const (
-	// sweepEvery is the least time between two rounds: a bucket that was not full a moment
-	// ago is not looked at again and again.
+	// sweepEvery is the least time between two rounds. So a bucket that was not full a
+	// moment ago is not checked again and again.
 	sweepEvery = time.Second
-	// sweepSlots is about how many slots one new key looks at, which takes some tens of
-	// microseconds. A small store is looked through at once.
+	// sweepSlots is about how many slots one new key visits. That takes some tens of
+	// microseconds. A small store is searched at once.
 	sweepSlots = 1 << 12
 )
 
@@ -460,12 +462,12 @@ func (m *Memory) makeRoom(n int) {
 	}
 }
 
-// early reports whether due is still to come. If it is more than sweepEvery ahead, the
-// clock was set back: then it is not waited for.
+// early reports whether due is still to come. If due is more than sweepEvery ahead, the
+// clock was set back. Then it returns false, and nobody waits for due.
 func early(now, due time.Duration) bool { return now < due && due-now <= sweepEvery }
 
 // forget makes the next table of a shard if that makes room. It returns how many slots it
-// has looked at.
+// has visited.
 func (m *Memory) forget(sh *shard, at moment) int {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -499,7 +501,7 @@ func (m *Memory) Stats() MemoryStats {
 }
 
 // Purge forgets every bucket that is full again, and frees the memory. The store does so
-// by itself when it runs short of places; call it to shrink the store after a busy time.
+// by itself when it runs short of places. Call it to shrink the store after a busy time.
 func (m *Memory) Purge() {
 	for i := range m.shards {
 		sh := &m.shards[i]

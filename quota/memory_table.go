@@ -52,8 +52,8 @@ const (
 
 func (m *Memory) shard(hash uint64) *shard { return &m.shards[hash>>(64-shardBits)] }
 
-// place returns the slot of id: a new one if there is none, or one of the overflow if there
-// is no place.
+// place returns the slot of id, a new one if there is none. If there is no place, it
+// returns one of the overflow.
 func (m *Memory) place(sh *shard, id uint64, w *Window, at moment) *slot {
 	m.makeRoom(1)
 	sh.mu.Lock()
@@ -91,9 +91,9 @@ func (m *Memory) add(sh *shard, t *table, id uint64, w *Window, b bucket) *slot 
 }
 
 // rebuild makes the next table of a shard, without buckets that are full again. It is no
-// smaller than the last, as their keys may come back. If the last one was used up within a
-// second, it is larger, to have room for the keys of a second, or for MaxKeys. The shard is
-// locked.
+// smaller than the last, as their keys may come back. If the last one was used up within
+// a second, the next is larger. It then has room for the keys of a second, or for
+// MaxKeys. The shard is locked.
 func (m *Memory) rebuild(sh *shard) *table {
 	at, old := m.moments(), sh.table.Load()
 	least := float64(len(old.slots))
@@ -123,7 +123,7 @@ func (m *Memory) moments() moment {
 }
 
 // move makes the next table, with at least so many slots. It marks buckets as moved one by
-// one; whoever finds the mark waits for the lock.
+// one. A reader that finds the mark waits for the lock.
 func (m *Memory) move(sh *shard, at moment, forget bool, least int) *table {
 	old := sh.table.Load()
 	next := newTable(m.countKept(old, at, forget)+1, least)
@@ -175,8 +175,8 @@ func (t *table) larger() *table {
 	return next
 }
 
-// forgettable reports whether a bucket is full again by the window that it was last used
-// with, and by those that have replaced that one.
+// forgettable reports whether a bucket is full again. It must be full by the window that
+// it was last used with, and by those that have replaced that window.
 func (m *Memory) forgettable(b bucket, class uint16, at moment) bool {
 	return m.classes.all(class, func(w *Window) bool {
 		now := bucket{b.tokens, near(b.last, at.by(w))}
@@ -212,8 +212,8 @@ const (
 	timeSlack = timeSpan / 64 // seven weeks
 )
 
-// near returns the whole time of which kept is the lower bits: the last one that is not
-// later than now. It may be later by less than timeSlack, if another clock reading was
+// near returns the whole time from its lower bits, kept. It is the last such time that
+// is not later than now. It may be later by less than timeSlack, if another clock reading was
 // newer or the clock has stepped back. A wall clock may be set by more than the bits can
 // say, as on a machine that starts in 1970. A time nine years too early would bring all
 // tokens back with each decision.
@@ -301,8 +301,8 @@ func (s *slot) write(tokens, at uint64, b bucket, class uint16) bool {
 // read without a lock. Slots become free in the next table only.
 type table struct{ slots []slot }
 
-// windowID returns the id of a bucket: the hash of its key, with the index of the window in
-// the last bits. So the windows of a key lie side by side.
+// windowID returns the id of a bucket. It is the hash of its key, with the index of the
+// window in the last bits. So the windows of a key lie side by side.
 func windowID(hash uint64, window int) uint64 { return hash&^0xf | uint64(window+1) }
 
 // home returns where to look for a bucket first. The upper bits of its id choose the shard.
@@ -428,7 +428,7 @@ func (c *classes) replaced(from, to *Window) {
 const chain = 16
 
 // all reports whether full holds for the window of a class and for those that have replaced
-// it. A window that was changed back leads to itself again, hence the bound.
+// it. A window that was changed back leads to itself again, so the search is bounded.
 func (c *classes) all(id uint16, full func(*Window) bool) bool {
 	for range chain {
 		list := *c.list.Load()

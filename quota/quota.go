@@ -78,10 +78,10 @@ func (q *Quota) Allow(w weir.Work) bool {
 	return err == nil
 }
 
-// Wait blocks until w may happen, and charges its cost. It returns an error, a
-// [*weir.Rejection], if ctx ends before, or if the wait would be longer than the deadline
-// of ctx, w.Deadline or w.MaxWait allow. Config.Queue bounds it as it bounds Admit; where
-// nothing waits by Config.Queue, any number of callers may wait here, however long.
+// Wait blocks until w may happen, and charges its cost. It returns a [*weir.Rejection] as
+// its error in two cases: ctx ends before, or the wait would be longer than the deadline
+// of ctx, w.Deadline or w.MaxWait allow. Config.Queue bounds it as it bounds Admit. If
+// Config.Queue lets nothing wait, any number of callers may wait here, however long.
 func (q *Quota) Wait(ctx context.Context, w weir.Work) error {
 	set := q.settings.Load()
 	if set.places == 0 {
@@ -163,8 +163,8 @@ func (q *Quota) arrive(ctx context.Context, set *settings, w *weir.Work, waits b
 	return p, nil, nil
 }
 
-// charge is what a piece of work costs, and which bucket pays: what it takes to
-// correct or refund it later.
+// charge is what a piece of work costs, and which bucket pays. A later correction or
+// refund needs both.
 type charge struct {
 	rule     *rule  // nil: nothing is counted
 	hash     uint64 // of the bucket's key, in a Memory

@@ -10,12 +10,12 @@ import (
 	"github.com/weir-go/weir"
 )
 
-// Rule gives those whom it matches a quota, exempts them, or blocks them.
+// Rule gives a quota to the callers that it matches, exempts them, or blocks them.
 //
 // Of all rules that match, one counts: the most exact. Rules are compared by User
-// first, then by Client, Tenant, Route, Priority and Address; in each, a value that
-// is named goes before [Every], and Every before one that is not looked at. For
-// users and clients that is Kafka's order of precedence:
+// first, then by Client, Tenant, Route, Priority and Address. In each of these, a
+// named value goes before [Every], and Every before a part that the rule does not
+// use. For users and clients that is Kafka's order of precedence:
 //
 //	user alice, client web      (alice, web) has a bucket of its own
 //	user alice, every client    so has each client of alice
@@ -26,9 +26,9 @@ import (
 //	client web                  all users of web share one
 //	every client
 //
-// The rule that counts also says whose bucket is charged: the values of the parts that
-// the rule looks at name the bucket. So a rule that comes or goes may change the bucket.
-// A rule that replaces another with the same parts keeps it.
+// The rule that counts also says whose bucket is charged. The values of the parts that
+// the rule uses name the bucket. So a rule that comes or goes may change the bucket. A
+// rule that replaces another with the same parts keeps it.
 type Rule struct {
 	// Name is what rejections call the rule. The default is what it matches, as in
 	// "user=alice,client=*".
@@ -134,7 +134,7 @@ func (r *Rule) check(f *faults, at int, debt bool) {
 }
 
 // Match says which values of one part of an identity a rule matches. The zero Match does
-// not look at the part: all its values share what the rule gives.
+// not use the part: all its values share what the rule gives.
 type Match struct {
 	kind uint8
 	name string
@@ -150,14 +150,14 @@ const (
 // calls this the default of an entity.
 var Every = Match{kind: every}
 
-// Named matches exactly one value. For addresses it may be a network in CIDR notation: all
-// addresses in it share a bucket, and the smallest network that matches counts.
+// Named matches exactly one value. For addresses it may be a network in CIDR notation.
+// All addresses in it share a bucket, and the smallest network that matches counts.
 func Named(value string) Match { return Match{named, value} }
 
 // Value returns the value of [Named], and false for any other Match.
 func (m Match) Value() (string, bool) { return m.name, m.kind == named }
 
-// Identity is what the rules of a quota look at: whom work is from, and what it does.
+// Identity is what the rules of a quota compare: who asks, and for what.
 type Identity struct {
 	User, Client, Tenant string
 	// Route is the operation: Work.Op.

@@ -23,8 +23,9 @@ func (q *Quota) Rules() []Rule {
 	return list
 }
 
-// Windows returns the windows of the rule that a Rejection or an Answer names, nil if the
-// rule is not in force any more or has none. They are shared: do not write to them.
+// Windows returns the windows of the rule that a Rejection or an Answer names. It returns
+// nil if the rule is not in force any more or has none. They are shared: do not write to
+// them.
 func (q *Quota) Windows(rule string) []Window {
 	if r := q.settings.Load().rules.titles[rule]; r != nil {
 		return r.Windows
@@ -54,7 +55,7 @@ type Matched struct {
 	Why string
 }
 
-// Explain returns the rules that match w: first the one that counts, and then each that
+// Explain returns the rules that match w. The first one counts. Each of the others
 // would count without those before it. It asks no store.
 func (q *Quota) Explain(w weir.Work) []Matched {
 	set := q.settings.Load()
@@ -75,8 +76,8 @@ func (q *Quota) Explain(w weir.Work) []Matched {
 	return all
 }
 
-// moreExact says why first counts and next does not, which matches too: by the first part
-// that they do not look at alike.
+// moreExact says why first counts and next does not, although both match. The reason is
+// the first part that they do not treat alike.
 func moreExact(first, next *Rule) string {
 	a, b := first.Pattern(), next.Pattern()
 	for i, part := range partNames {
@@ -92,8 +93,8 @@ func moreExact(first, next *Rule) string {
 	return "its network is smaller than that of " + next.Name
 }
 
-// Override puts rules over base: each takes the place, and the name, of the rule of base
-// with the same pattern, or is added at the end.
+// Override puts rules over base. A rule with the same pattern as one of base replaces it
+// and takes its name. Any other rule is added at the end.
 func Override(base, rules []Rule) []Rule {
 	all := slices.Clone(base)
 	places := make(map[Pattern]int, len(all))
@@ -136,8 +137,8 @@ func (r *rule) windowNumber(d Decision) int {
 	return d.Window + 1
 }
 
-// chargedWindows returns the windows by which a charge is corrected: those in force now,
-// as far as there were as many when it was made.
+// chargedWindows returns the windows by which a charge is corrected. They are those in
+// force now, but no more than there were when it was made.
 func (r *rule) chargedWindows() []Window {
 	now := r
 	for next := r; next != nil; next = next.successor.Load() {
@@ -193,7 +194,7 @@ func (t *ruleTable) find(id *Identity) *rule {
 	return nil
 }
 
-// replacedBy links each rule to the one of next that matches the same, and calls changed
+// replacedBy links each rule to the one of next that matches the same. It calls changed
 // for each window and the one in its place.
 func (t *ruleTable) replacedBy(next *ruleTable, changed func(old, now *Window)) {
 	after := map[Pattern]*rule{}
@@ -212,7 +213,7 @@ func (t *ruleTable) replacedBy(next *ruleTable, changed func(old, now *Window)) 
 	}
 }
 
-// shape is the rules that look at the same parts in the same way. One look into a map
+// shape is the rules that use the same parts in the same way. One lookup in a map
 // finds the one that matches, however many there are.
 type shape struct {
 	rank  int          // higher is more exact
@@ -306,9 +307,9 @@ func (s *shape) find(id *Identity) *rule {
 // longestKey bounds the keys of buckets. A longer one is cut, and ends in a hash.
 const longestKey = 200
 
-// appendKey appends the key of the bucket that a rule gives to an identity: the gate's
-// name and the parts that the rule looks at, as in "api/user=alice/client=web". Two
-// identities have the same key if and only if they share the bucket.
+// appendKey appends the key of the bucket that a rule gives to an identity. The key is
+// the gate's name and the parts that the rule uses, as in "api/user=alice/client=web".
+// Two identities have the same key if and only if they share the bucket.
 func appendKey(b []byte, gate string, r *rule, id *Identity) []byte {
 	begin := len(b)
 	b = appendEscaped(b, gate)

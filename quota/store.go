@@ -25,10 +25,10 @@ type Store interface {
 	Refund(ctx context.Context, key string, windows []Window, tokens float64) error
 }
 
-// ErrBusy is what the error of a Store wraps if the server may be well: too many
-// questions are under way, or an answer is late but the server has spoken lately. A gate
-// that is [Open] then decides by its own buckets; otherwise a flood would be the way past
-// the quota.
+// ErrBusy is wrapped by the error of a Store if the server may be well. Either too many
+// questions are under way, or an answer is late but the server has answered lately. A
+// gate that is [Open] then decides by its own buckets; otherwise a flood would be the way
+// past the quota.
 var ErrBusy = errors.New("quota: too many decisions are under way")
 
 // Mode says what a [Request] does if there are not enough tokens.
@@ -83,13 +83,13 @@ type Request struct {
 type Decision struct {
 	// OK is false if the work is refused.
 	OK bool
-	// Window is the index of the window that binds most: the one with the longest wait,
-	// or else with the fewest tokens left.
+	// Window is the index of the window that binds most. That is the one with the
+	// longest wait, or else with the fewest tokens left.
 	Window int
 	// Wait depends on the mode. It is in whole milliseconds, rounded up.
 	//
-	//   - For work that is refused, until it would be admitted if nobody else came: Never
-	//     if it costs more than a window can have.
+	//   - For work that is refused, until it would be admitted if nobody else came. It is
+	//     Never if the work costs more than a window can have.
 	//   - For Permissive, until the debt is paid back.
 	//   - For Reserve, until the work may start; 0 if that is less than a millisecond.
 	Wait time.Duration
@@ -140,7 +140,7 @@ func (r *Request) checkDecision(d Decision) error {
 	return nil
 }
 
-// Decide decides about r by the tokens that each window has at a time, and writes what
+// Decide decides about r by the tokens that each window has at a time. It writes what
 // they are afterwards into tokens. A [Store] that keeps its buckets elsewhere uses it to
 // answer as [Memory] would.
 func (r *Request) Decide(tokens []float64, now time.Time) Decision {
@@ -211,9 +211,9 @@ func (r *Request) describe(d *Decision, buckets []bucket, at moment) {
 	d.Remaining = buckets[d.Window].tokens
 }
 
-// bucket is the state of one window of one key: how many tokens it had when it was last
-// touched, and when that was. It does not depend on the window, so a window that changes
-// leaves tokens and debts as they are.
+// bucket is the state of one window of one key. It says how many tokens the key had when
+// it was last touched, and when that was. It does not depend on the window, so a window
+// that changes leaves tokens and debts as they are.
 type bucket struct {
 	tokens float64 // negative: a debt
 	last   time.Duration
@@ -222,8 +222,9 @@ type bucket struct {
 // full is the bucket of a key that has not been seen.
 func full(w *Window, at moment) bucket { return bucket{w.Burst, at.by(w)} }
 
-// refill brings the bucket up to date. If the clock has gone back, no tokens come back and
-// time counts on from there: the bucket does not stand still until the clock has caught up.
+// refill brings the bucket up to date. If the clock has gone back, no tokens come back,
+// and time counts on from there. So the bucket does not stand still until the clock has
+// caught up.
 func (b *bucket) refill(w *Window, at moment) {
 	now := at.by(w)
 	if passed := now - b.last; passed > 0 {
@@ -243,8 +244,9 @@ func (b *bucket) charge(w *Window, tokens float64) {
 	b.tokens = min(max(b.tokens-tokens, -MaxTokens), w.Burst)
 }
 
-// lacks returns how many tokens have to come back until work of this cost is admitted:
-// as many as it costs, or with debt, until there is no debt.
+// lacks returns how many tokens have to come back until work of this cost is admitted.
+// Without debt, work needs as many as it costs. With debt, it waits until there is no
+// debt.
 func (b *bucket) lacks(w *Window, cost float64, debt bool) float64 {
 	need := cost
 	if debt {

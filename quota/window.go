@@ -8,7 +8,7 @@ import (
 )
 
 // Window is one limit of a quota, kept by a token bucket. The bucket starts full. Work is
-// charged its cost, and tokens come back at Rate, or at the start of each period of a
+// charged its cost. Tokens come back at Rate, or at the start of each period of a
 // Calendar, until the bucket is full again. So in any time at most Burst, plus what comes
 // back, is admitted.
 //
@@ -39,15 +39,15 @@ func Per(n float64, d time.Duration) Window {
 	return Window{Rate: n / d.Seconds(), Burst: max(n, 1)}
 }
 
-// Samples returns a window in the terms of Kafka's controller mutation quota (KIP-599):
-// rate a second, with a burst of rate × samples × window. Kafka's defaults are 11
+// Samples returns a window in the terms of Kafka's controller mutation quota (KIP-599).
+// Its rate is rate a second, its burst rate × samples × window. Kafka's defaults are 11
 // samples of one second.
 func Samples(rate float64, samples int, window time.Duration) Window {
 	return Window{Rate: rate, Burst: rate * float64(samples) * window.Seconds()}
 }
 
 // PerCalendar returns the window of n tokens in each period of the calendar, by the wall
-// clock of a place; nil means UTC.
+// clock of a place. nil means UTC.
 func PerCalendar(n float64, period Period, in *time.Location) Window {
 	return Window{Burst: n, Calendar: Calendar{period, in}}
 }
@@ -120,8 +120,9 @@ func number(f float64) string {
 	return strconv.FormatFloat(f, 'g', 6, 64)
 }
 
-// slack is how many tokens a bucket may lack and still have enough: those of a nanosecond,
-// and the rounding of a float64. Work is charged in full, so the slack does not add up.
+// slack is how many tokens a bucket may lack and still have enough. It is the tokens of a
+// nanosecond, and the rounding of a float64. Work is charged in full, so the slack does
+// not add up.
 func (w *Window) slack() float64 { return 1e-9*(1+w.Rate) + 1e-12*w.Burst }
 
 // fill returns how long tokens take to come back from at on, as exactly as a float64 can
@@ -147,8 +148,8 @@ func nanoseconds(ns float64) time.Duration {
 	return time.Duration(math.Ceil(ns - 1e-3 - 1e-15*ns))
 }
 
-// Refill returns how long it takes from now until a bucket with so many tokens is full, if
-// none are used; Never if that is too far off.
+// Refill returns how long a bucket with so many tokens takes from now to be full, if none
+// are used. It returns Never if that is too far off.
 func (w Window) Refill(tokens float64, now time.Time) time.Duration {
 	return w.fill(w.Burst-tokens, moment{epoch: now})
 }
