@@ -23,8 +23,8 @@ type client struct {
 	places  int64 // in flight of each lane
 }
 
-// share is by what Config.MaxInFlight is divided for each lane of a cluster, so that one node
-// that stands still does not use all of it.
+// Config.MaxInFlight is divided by share for each lane of a cluster. So one node that
+// stands still does not use all of it.
 const share = 4
 
 // bufferSize is the size of each of the two buffers of a connection.
@@ -154,8 +154,8 @@ func (c *client) checkNodeOf(ctx context.Context, cfg *Config, key string) *Erro
 	return checkInfo("the server", info)
 }
 
-// checkInfo refuses a server that is too old, or that drops keys when its memory is full: a
-// bucket that was dropped comes back full, without its debt.
+// checkInfo refuses a server that is too old, or that drops keys when its memory is full.
+// A dropped bucket would come back full, without its debt.
 func checkInfo(addr, info string) *Error {
 	fields := map[string]string{}
 	for line := range strings.Lines(info) {
@@ -227,10 +227,10 @@ func (c *Config) credentials(o *rueidis.ClientOption) {
 	}
 }
 
-// toSentinel marks the dialer of sentinels. The client asks for the credentials of an address
-// and does not say whether it is a sentinel's, but it dials sentinels with a dialer of their
-// own. An address that was dialled with this resolver becomes a sentinelAddr. The resolver
-// itself is as the default.
+// toSentinel marks the dialer of sentinels. The client asks for the credentials of an
+// address and does not say whether it is a sentinel's. But it dials sentinels with a
+// dialer of their own. An address that was dialled with this resolver becomes a
+// sentinelAddr. The resolver itself is as the default.
 var toSentinel = &net.Resolver{}
 
 type sentinelAddr struct{ net.Addr }

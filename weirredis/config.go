@@ -26,14 +26,14 @@ type Config struct {
 	URL string
 
 	// Addrs are host:port of the server, of some nodes of a cluster, or of the
-	// sentinels. That a server is a node of a cluster is found out by asking it.
+	// sentinels. The store asks a server whether it is a node of a cluster.
 	Addrs []string
 	// Username and Password are those of an ACL user; a Password alone is that of
 	// the user default. The package's documentation says which rights it needs.
 	Username, Password string
-	// PasswordFunc, if not nil, returns the password in place of Password, so that a new
-	// password is used without a new store. It is called for new connections, at most once
-	// a second, and must return soon. Open connections go on. If it fails, the last
+	// PasswordFunc, if not nil, returns the password in place of Password. So a new
+	// password can be used without a new store. It is called for new connections, at most
+	// once a second, and must return soon. Open connections go on. If it fails, the last
 	// password that it returned is used, or Password before that.
 	PasswordFunc func() (string, error)
 	// DB is the number of the database. A cluster has only 0.
@@ -66,9 +66,9 @@ type Config struct {
 	// Lease takes tokens ahead of need. Off by default.
 	Lease Lease
 
-	// OnDown is called when the server, or the node of a cluster for some of the keys, has
-	// failed several times in a row and is given up for the moment. OnUp is called when it
-	// is back. Both are called without a lock, and must not block.
+	// OnDown is called when the server has failed several times in a row and is given up
+	// for the moment. In a cluster that may be the node of some of the keys. OnUp is called
+	// when it is back. Both are called without a lock, and must not block.
 	OnDown func(err error)
 	OnUp   func(after time.Duration)
 
@@ -87,7 +87,7 @@ type Sentinel struct {
 	// Master is the name of the set of servers. With it, Addrs are the sentinels.
 	Master string
 	// Username and Password are those of a user at the sentinels, which have users of
-	// their own: Config.Username and Config.Password are not sent there. The user needs
+	// their own. Config.Username and Config.Password are not sent there. The user needs
 	// allchannels, and
 	//
 	//	+sentinel|sentinels +sentinel|get-master-addr-by-name

@@ -1,5 +1,5 @@
-// Package weirredis keeps the buckets of package quota on a Redis or Valkey server,
-// so that several gateways or services share one quota.
+// Package weirredis keeps the buckets of package quota on a Redis or Valkey server.
+// So several gateways or services can share one quota.
 //
 //	store, err := weirredis.New(weirredis.Config{URL: "redis://quotas.internal:6379"})
 //	if err != nil {
@@ -21,33 +21,33 @@
 // steps forward, tokens come back for the time it skipped, at most a full bucket.
 //
 // For calendars the script learns the starts of a few periods around now, by the process's
-// time zones. Which of them it is in, the server's clock says. If the two clocks are three
+// time zones. The server's clock says which of them it is in. If the two clocks are three
 // periods apart, the decision fails.
 //
 // The server keeps tokens and the time they were counted at, in microseconds, and never a
-// rate. So a rate that changes leaves tokens and debts as they are. It holds from the last
-// decision that was written: every charge is, and one refusal a second. A key expires after
+// rate. So a rate that changes leaves tokens and debts as they are. The new rate holds from
+// the last decision that was written. Every charge is written, and one refusal a second. A key expires after
 // twice the time that its buckets need to be full again.
 //
 // # When the server is slow or gone
 //
 // A decision takes at most [Config.Deadline], 50 ms by default. Then the error is an
 // [*Error], and the gate does what its OnStoreError says. A script that was sent is never
-// sent again, because it may have charged: see [Error.Charged]. After three failures in a row
-// all decisions fail at once, and nothing is sent but one probe at a time, at growing and
-// random intervals of up to 1.5 s. Of a cluster, this holds for each sixteenth of the keys:
-// a node that is gone takes only its own with it.
+// sent again, because it may have charged: see [Error.Charged]. After three failures in a
+// row all decisions fail at once, and nothing is sent but one probe at a time. The probes
+// come at growing and random intervals of up to 1.5 s. In a cluster, this holds for each
+// sixteenth of the keys. A node that is gone affects only its own keys.
 //
-// At most [Config.MaxInFlight] decisions are under way (of a cluster, four times as many),
-// each with one goroutine, whether or not somebody still waits for it. A lone caller of a
-// server that stands alone needs none: it has a connection of its own.
+// At most [Config.MaxInFlight] decisions are under way (in a cluster, four times as
+// many). Each has one goroutine, whether or not somebody still waits for it. A lone
+// caller of a server that stands alone needs none: it has a connection of its own.
 //
 // # The server
 //
 // Redis 6.0 or newer, or Valkey: alone, with Sentinel, or as a cluster. Its
 // maxmemory-policy must be noeviction. Under any other it drops buckets when memory is
-// short, and a dropped bucket comes back full, so such a server is refused. The user needs
-// the keys that begin with [Config.Prefix], and
+// short, and a dropped bucket comes back full. So such a server is refused. The user
+// needs the keys that begin with [Config.Prefix], and
 //
 //	+eval +evalsha +get +set +pttl +time +info +ping +hello +client|setname
 //

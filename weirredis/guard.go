@@ -11,9 +11,10 @@ import (
 	"sync/atomic"
 )
 
-// guard is a connection that closes if the server breaks the protocol: if it answers what
-// nobody has asked, or announces a message that does not fit into memory. The client would
-// end the process then, by a panic in one of its goroutines or for want of memory.
+// guard is a connection that closes if the server breaks the protocol. The server does so
+// if it answers what nobody has asked, or announces a message that does not fit into
+// memory. The client would end the process then, by a panic in one of its goroutines or
+// for want of memory.
 type guard struct {
 	net.Conn
 	asked  frames // by whoever writes
@@ -44,9 +45,9 @@ func (a *guards) add(g *guard) {
 	a.open[g] = struct{}{}
 }
 
-// breakAll closes the connections, because each may return the answer to another question: a
-// server that has left out one answer is one behind from then on, even if it follows the
-// protocol again.
+// breakAll closes the connections, because each may return the answer to another
+// question. A server that has left out one answer is one behind from then on, even if it
+// follows the protocol again.
 func (a *guards) breakAll() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -128,7 +129,7 @@ const (
 )
 
 // frames follows a stream of messages of the Redis protocol (RESP 2 and 3). It finds where
-// each ends, and whether it can be read without harm. It looks at lengths only.
+// each ends, and whether it can be read without harm. It reads lengths only.
 type frames struct {
 	whole  uint64 // complete messages so far, without pushes
 	pushes uint64

@@ -22,9 +22,9 @@ var calls = sync.Pool{New: func() any {
 // run runs the script on one key and returns its reply. It sends nothing twice.
 //
 // The client gets no deadline. With an expired one it would keep a goroutine for each
-// command that the server has not answered, and nobody could count those. Here the goroutine
-// is the store's own. It keeps its place in flight until the client returns, at the latest
-// when the connection is found dead.
+// command that the server has not answered. Nobody could count those. Here the goroutine
+// is the store's own. It keeps its place in flight until the client returns, at the
+// latest when the connection is found dead.
 func (s *Store) run(ctx context.Context, key string, arg []byte) (string, *Error) {
 	if err := ctx.Err(); err != nil {
 		return "", fail(Canceled, err)
@@ -75,8 +75,8 @@ func (s *Store) runShared(ctx context.Context, client *client, l *lane, key stri
 
 var errDeadline = errors.New("no answer within the deadline")
 
-// abandon leaves the call to its goroutine, unless the answer comes in this moment. If the
-// caller's own time is up, that says nothing about the server.
+// abandon leaves the call to its goroutine, unless the answer comes at this moment. The end
+// of the caller's own time says nothing about the server.
 func (s *Store) abandon(l *lane, c *call, key string, why error) (string, *Error) {
 	if !c.first.CompareAndSwap(false, true) {
 		<-c.done
@@ -109,7 +109,7 @@ func (s *Store) send(client *client, l *lane, c *call, key, arg string) {
 }
 
 // call is one script under way. The goroutine that sends it and the caller share it. The
-// caller may stop waiting first; whoever of the two comes second recycles it.
+// caller may stop waiting first. The second of the two recycles the call.
 type call struct {
 	done  chan struct{} // gets one element when reply and err are set
 	timer *time.Timer
@@ -152,8 +152,8 @@ func serverError(err error) *Error {
 	return fail(Refused, err)
 }
 
-// lanes is the number of parts into which a cluster's hash slots are divided, so that a node
-// that is gone takes only its own keys with it.
+// lanes is the number of parts into which a cluster's hash slots are divided. So a node
+// that is gone affects only its own keys.
 const lanes = 16
 
 // tripAfter is how many failures in a row take a lane down: one connection that breaks while
@@ -268,9 +268,9 @@ func (l *lane) setCause(err error) {
 	l.cause = err
 }
 
-// A lane that is down is probed after about firstProbe, and then ever more rarely, up to about
-// every lastProbe. Each wait is random, from half of that to one and a half times as much, so
-// that many processes that lost the same server do not come back at once.
+// A lane that is down is probed after about firstProbe, and then ever more rarely, up to
+// about every lastProbe. Each wait is random, from half of that to one and a half times
+// as much. So many processes that lost the same server do not come back at once.
 const (
 	firstProbe = 20 * time.Millisecond
 	lastProbe  = time.Second

@@ -20,8 +20,9 @@ import (
 //
 // What it costs: tokens leased before an interval can be used in it. So in any time t,
 // processes that lease N each admit at most burst + rate·t + processes·N, in place of
-// burst + rate·t. Over a long time nothing is added, because leased tokens are gone from the
-// bucket. A process that ends without Close, or whose refund is lost, loses up to N tokens.
+// burst + rate·t. Over a long time nothing is added, because leased tokens are gone from
+// the bucket. A process that ends without Close, or whose refund is lost, loses up to N
+// tokens.
 type Lease struct {
 	// Tokens is the most that a process leases for a key. 0 turns leases off; at most
 	// 1,000,000.

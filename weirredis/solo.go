@@ -18,7 +18,7 @@ type solo struct {
 	used time.Time
 }
 
-// ownConn is what is needed of a [rueidis.DedicatedClient].
+// ownConn is the part of a [rueidis.DedicatedClient] that is needed here.
 type ownConn interface {
 	B() rueidis.Builder
 	Do(context.Context, rueidis.Completed) rueidis.RedisResult
@@ -92,8 +92,8 @@ func (a *solos) close() {
 	a.dropLocked()
 }
 
-// dialSolo dials a connection for lone callers. The ping finds out whether it works; that the
-// server may refuse pings does no harm.
+// dialSolo dials a connection for lone callers. The ping finds out whether it works. A server
+// that refuses pings does no harm.
 func (s *Store) dialSolo(client *client) {
 	if !s.spawn(func() {
 		var c *solo

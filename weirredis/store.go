@@ -38,10 +38,11 @@ var _ quota.Store = (*Store)(nil)
 
 // New returns a store for the server that c names.
 //
-// The error lists every fault of c, or says why the server cannot be used: it does not know
-// the user, is older than Redis 6, or could drop buckets. A server that cannot be reached is
-// no error: nobody could start during an outage. Then, after Config.DialTimeout, the store
-// starts as down, OnDown has been called, and it connects when it can.
+// The error lists every fault of c, or says why the server cannot be used. Such a server
+// does not know the user, is older than Redis 6, or could drop buckets. A server that
+// cannot be reached is no error: nobody could start during an outage. Then, after
+// Config.DialTimeout, the store starts as down, OnDown has been called, and it connects
+// when it can.
 func New(c Config) (*Store, error) {
 	c, err := c.complete()
 	if err != nil {
@@ -282,8 +283,8 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Is reports whether target is ErrUnavailable. It also matches [quota.ErrBusy], if the error is
-// Full, or if answers are late but the server was not silent for a second.
+// Is reports whether target is ErrUnavailable. It also matches [quota.ErrBusy] if the
+// error is Full, or if answers are late but the server was not silent for a second.
 func (e *Error) Is(target error) bool {
 	return target == ErrUnavailable || target == quota.ErrBusy && e.busy
 }

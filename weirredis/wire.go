@@ -156,8 +156,8 @@ func longest(p quota.Period) time.Duration {
 	return time.Hour
 }
 
-// number counts periods by the date on which they begin. It counts hours as they pass: if the
-// clocks change by half an hour, two hours are half apart, and the script rounds up.
+// number counts periods by the date on which they begin. It counts hours as they pass. If
+// the clocks change by half an hour, two hours are half apart, and the script rounds up.
 func number(c quota.Calendar, start time.Time) float64 {
 	in := c.In
 	if in == nil {
@@ -183,8 +183,8 @@ const longestKey = 200
 // # and its SHA-256. So no two keys become one, whoever chooses them.
 //
 // Redis Cluster places a key by what is in the braces. A key with a brace, a control
-// character or a byte that is not ASCII would make the server's key ambiguous or unreadable.
-// Such a key is hashed, and so is a long one.
+// character or a byte that is not ASCII would make the server's key ambiguous or
+// unreadable. Such a key is hashed, and so is a long one.
 func keyOf(prefix, key string) string {
 	if plain(key) {
 		return prefix + "{=" + key + "}"
@@ -209,8 +209,8 @@ func plain(key string) bool {
 // probeKey returns another key of the same slot, and so of the same node.
 func probeKey(key string) string { return key + ":probe" }
 
-// slotOf returns the hash slot of a key of keyOf in Redis Cluster: CRC-16 (XMODEM) of what is
-// in the braces, modulo 16,384.
+// slotOf returns the hash slot of a key of keyOf in Redis Cluster. It is CRC-16 (XMODEM)
+// of what is in the braces, modulo 16,384.
 func slotOf(prefix, key string) uint16 {
 	var crc uint16
 	for _, c := range []byte(key[len(prefix)+1 : len(key)-1]) {
