@@ -2,10 +2,10 @@ package gate
 
 import "time"
 
-// Drain estimates how fast slots come back while somebody needs them: what an
-// honest Retry-After is made of, and by which work is refused that would wait in
-// vain. It looks only at intervals with waiters or refusals, because an idle
-// gate's releases say nothing about its capacity.
+// Drain estimates how fast slots come back while somebody needs them. An honest
+// Retry-After is made of that rate, and by it the gate refuses work that would
+// wait in vain. It looks only at intervals with waiters or refusals, because an
+// idle gate's releases say nothing about its capacity.
 type Drain struct {
 	since  time.Duration // start of the interval being counted
 	count  int64         // released in it
@@ -57,12 +57,12 @@ func (d *Drain) measure(now time.Duration) {
 	d.Reset(now)
 }
 
-// stale is how long a rate holds that is not measured again, beside the time that
-// a few intervals take at that rate.
+// A rate that is not measured again holds for stale, and for the time that a few
+// intervals take at that rate.
 const stale = time.Second
 
-// Current returns the rate, or 0 if it is not known or was measured too long ago
-// to refuse anybody by it.
+// Current returns the rate. It is 0 if the rate is not known or too old to
+// refuse anybody by it.
 func (d *Drain) Current(now time.Duration) float64 {
 	if d.Rate == 0 || now-d.Known > stale+Seconds(4*drainMin/d.Rate) {
 		return 0
@@ -70,8 +70,8 @@ func (d *Drain) Current(now time.Duration) float64 {
 	return d.Rate
 }
 
-// The bounds of an estimated wait: below, the estimate is noise; above, nobody
-// should be told to wait that long on the strength of an estimate. UnknownWait
+// The bounds of an estimated wait. Below them the estimate is noise. Above them
+// nobody should be told to wait that long because of an estimate. UnknownWait
 // is the answer while nothing has been measured.
 const (
 	MinWait = 10 * time.Millisecond
@@ -79,7 +79,7 @@ const (
 )
 
 // Wait estimates how long one unit that comes now would wait behind ahead
-// others, where slots come back at rate a second.
+// others. Slots come back at rate a second.
 func Wait(ahead int64, rate float64) time.Duration {
 	if !(rate > 0) {
 		return UnknownWait

@@ -1,12 +1,13 @@
-// Package gate is what the gates of this module have in common: a name, a clock,
-// hooks, counts of refusals, the refusals that every gate has, and the way work
-// waits. The mechanism itself (slots, tokens, levels) is each gate's own.
+// Package gate is what the gates of this module have in common. That is a name,
+// a clock, hooks, counts of refusals, the refusals that every gate has, and the
+// way work waits. The mechanism itself (slots, tokens, levels) is each gate's
+// own.
 //
 //   - [Front] is the side that callers meet: name, clock, hooks, common refusals.
 //   - [Waiter], [Answers] and [Line] are the way through a wait room: bounds,
 //     enqueueing, the blocking wait.
-//   - [Drain] tells how fast slots come back, [Accounts] whose share work is
-//     charged to.
+//   - [Drain] estimates how fast slots come back. [Accounts] say to whose share
+//     work is charged.
 //   - [Sizer] asks a controller and refuses decisions that make no sense.
 //   - [Pool] keeps the slots that permits are issued from.
 //
@@ -69,7 +70,7 @@ func (f *Front) Timed() bool { return f.clock == nil }
 // SetHooks replaces the hooks. They must not be written to afterwards.
 func (f *Front) SetHooks(h *weir.Hooks) { f.hooks.Store(h) }
 
-// Hooks returns the hooks. Callers that want to spare a call look here first.
+// Hooks returns the hooks. Callers that want to avoid a call check here first.
 func (f *Front) Hooks() *weir.Hooks { return f.hooks.Load() }
 
 // Refuse counts a refusal by its reason and calls the hook. No lock may be held.
@@ -122,8 +123,8 @@ func (f *Front) Rejected() (counts map[weir.Reason]uint64) {
 	return counts
 }
 
-// Unfit is the refusal of work that must not start whatever is free: its cost is
-// negative or its context is done. It is nil for all other work.
+// Unfit is the refusal of work that must not start even if slots are free: its
+// cost is negative or its context is done. It is nil for all other work.
 func (f *Front) Unfit(ctx context.Context, w *weir.Work) *weir.Rejection {
 	if w.Cost < 0 {
 		return &weir.Rejection{Gate: f.name, Reason: weir.ReasonTooLarge, Value: float64(w.Cost)}
@@ -177,8 +178,9 @@ type Bounds struct {
 	Deadline time.Duration // by when it has to be done; room.Never without one
 }
 
-// Bounds returns until when w may wait in a room whose longest wait is given, or a
-// refusal if its deadline has passed. Work that does not wait has no patience.
+// Bounds returns until when w may wait in a room with this longest wait. It
+// returns a refusal if the deadline of w has passed. Work that does not wait has
+// no patience.
 func (f *Front) Bounds(w *weir.Work, now time.Duration, waits bool, longest time.Duration) (Bounds, *weir.Rejection) {
 	until := Bounds{now, room.Never}
 	if waits {
@@ -198,8 +200,8 @@ func (f *Front) Bounds(w *weir.Work, now time.Duration, waits bool, longest time
 }
 
 // Deadline converts a time of day to the gate's clock. It counts from the present
-// time of day, not from the epoch's: a deadline without a monotonic reading would
-// be wrong by every step that the system's clock has made since.
+// time of day, not from the epoch's. Otherwise a deadline without a monotonic
+// reading would be wrong by every step of the system's clock since then.
 func (f *Front) Deadline(now time.Duration, t time.Time) time.Duration {
 	if f.clock != nil {
 		return t.Sub(VirtualEpoch)

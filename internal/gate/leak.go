@@ -92,7 +92,8 @@ func (f *Front) track(p weir.Permit, site string) weir.Permit {
 }
 
 // PermitDone implements [weir.Holder]. The tracer is kept alive until the permit is
-// back: otherwise the collector could take what is being given back for lost.
+// back. Otherwise the collector could report a permit as lost while it is being
+// given back.
 func (t *tracer) PermitDone(p weir.Permit, o weir.Outcome) {
 	if live, _ := t.slot.Recall(p); live {
 		t.inner.Done(o)

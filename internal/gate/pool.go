@@ -2,8 +2,8 @@ package gate
 
 import "github.com/weir-go/weir"
 
-// Pool keeps the slots that permits are issued from, for gates whose account is not
-// the slots themselves. There are as many berths as were ever in use at a time.
+// Pool keeps the slots that permits are issued from. It is for gates that do not count
+// by their slots. There are as many berths as were ever in use at a time.
 type Pool[T any] struct {
 	holder weir.Holder
 	common weir.Slots // attention stays raised: every release comes to the holder
@@ -24,7 +24,7 @@ type Berth[T any] struct {
 const berthChunk = 64
 
 // Init sets who hears of releases. Slots are numbered from first on, in steps of
-// 1<<shift, so that pools with one holder can be told apart by number.
+// 1<<shift. So pools with one holder can be told apart by number.
 func (p *Pool[T]) Init(h weir.Holder, first uint32, shift uint8) {
 	p.holder, p.first, p.shift = h, first, shift
 	p.common.Attention.Store(1)

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/weir/internal/room"
 )
 
-// Queue is what the settings of a wait room say of who goes first. Package limit
+// Queue is the settings of a wait room that decide who goes first. Package limit
 // documents each.
 type Queue struct {
 	Order          room.Order
@@ -57,7 +57,7 @@ func weightFaults(field string, weights map[string]float64) (faults []error) {
 	return faults
 }
 
-// Places is how many may wait by a Queue.Len.
+// Places returns how many may wait with this Queue.Len.
 func Places(n, byDefault int) int {
 	if n == 0 {
 		return byDefault
@@ -65,7 +65,7 @@ func Places(n, byDefault int) int {
 	return max(0, n)
 }
 
-// Longest is how long work may wait by a Queue.MaxWait.
+// Longest returns how long work may wait with this Queue.MaxWait.
 func Longest(d, byDefault time.Duration) time.Duration {
 	switch {
 	case d == 0:
@@ -138,7 +138,7 @@ func (p *Parts) Weights(user, tenant string) (userWeight, tenantWeight float64) 
 	return userWeight, tenantWeight
 }
 
-// The rules by which a waiter loses its place to a newcomer that goes before it.
+// The rules of a Rejection for a waiter that lost its place to a newcomer.
 const (
 	RuleOutranked = "displaced by a higher priority"
 	RuleUnfair    = "displaced by a shorter queue"

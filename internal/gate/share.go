@@ -8,15 +8,15 @@ import (
 	"github.com/weir-go/weir/internal/room"
 )
 
-// Accounts say whose share the work in flight is part of. Nothing is known of work
-// that came before anybody had to wait: nobody's share was short then, and the path
-// of all work must not pay for it.
+// Accounts say in whose share the work in flight counts. Work that came
+// before anybody had to wait has no account. Nobody's share was short then, and the
+// path of all work must not pay for it.
 type Accounts struct {
 	All      []Account // by slot id
 	Forecast *Forecast // nil: shares are of cost, not of time
 }
 
-// Account is whose share the work in a slot is part of, and how much it has been
+// Account says in whose share the work in a slot counts, and how much it has been
 // charged. It counts while the slot is held with the permit it names. The names stay
 // until the slot is used again.
 type Account struct {
@@ -27,11 +27,11 @@ type Account struct {
 	class        int8
 }
 
-// largestCost bounds what a cost known afterwards can be. Beyond it the share is
-// gone for longer than anybody waits, and sums must not overflow.
+// largestCost bounds a cost that is known afterwards. A larger cost would use up the
+// share for longer than anybody waits. And sums must not overflow.
 const largestCost = 1 << 30
 
-// Open records whom p was granted to.
+// Open records the class, user and tenant that p was granted to.
 func (a *Accounts) Open(p weir.Permit, class int8, user, tenant string, cost int64) *Account {
 	id := int(p.Slot().ID())
 	if id >= len(a.All) {
@@ -102,12 +102,12 @@ func (a *Account) charge(r *room.Room, units float64) bool {
 }
 
 // Forecast guesses how long the work of a tenant takes, from what it took lately.
-// Without it a tenant with long work would get as many of the slots that a growing
-// limit adds as one with short work. The mean work in flight would grow with the
-// limit, and a controller that compares the two would take that for contention.
+// Without it, a growing limit would give as many new slots to a tenant with long
+// work as to one with short work. The mean work in flight would grow with the
+// limit, and a controller that compares the two would see contention in that.
 //
-// It remembers a fixed number of tenants, each in the one place that its name hashes
-// to. Of two with the same place the later stays. Unknown tenants are taken to be
+// It remembers a fixed number of tenants. The hash of a tenant's name gives its place.
+// Of two with the same place the later stays. Unknown tenants are taken to be
 // like the median.
 type Forecast struct {
 	seed    maphash.Seed

@@ -13,15 +13,16 @@ import (
 // MaxLimit is the largest limit of a gate.
 const MaxLimit = 1 << 30
 
-// IdleWindow is the length of the windows of a gate whose controller wants none but
-// that has to measure, and of those after a decision that made no sense.
+// IdleWindow is the length of the windows of a gate that has to measure although
+// its controller wants no windows. It is also their length after a decision that
+// made no sense.
 const IdleWindow = time.Second
 
 // shortestWindow bounds how often a controller can ask to be called: shorter
 // windows would cost more than they tell.
 const shortestWindow = time.Millisecond
 
-// Sizer is a gate's controller with the window it is shown. Its lock is taken before
+// Sizer is a gate's controller with its window. Its lock is taken before
 // those of the gate. The controller and the signals are called under this lock only.
 type Sizer struct {
 	sync.Mutex
@@ -47,7 +48,7 @@ func (s *Sizer) IsFixed() bool {
 	return fixed
 }
 
-// Ask has the controller decide about s.Window. A decision that makes no sense is
+// Ask asks the controller to decide about s.Window. A decision that makes no sense is
 // replaced by kept, with the problem.
 func (s *Sizer) Ask(kept control.Decision) (d control.Decision, problem string) {
 	kept.Next, kept.Reason = IdleWindow, "kept: the controller failed"
@@ -112,8 +113,8 @@ func (s *Sizer) Restore(state control.State) (limit int64, ok bool) {
 	return s.Controller.Start().Limit, true
 }
 
-// Change is a change of a limit that the hooks have yet to hear of, and the problem
-// that a decision had, if it is to be told.
+// Change is a change of a limit that the hooks have not heard of yet. Problem is
+// what was wrong with a decision, if that has to be reported.
 type Change struct {
 	From, To int64
 	Reason   string

@@ -19,8 +19,9 @@ type Line struct {
 }
 
 // Enqueue lets w wait and reports true. It reports false with a refusal if w would
-// wait in vain, and false without one if there is no place: [room.Room.Bound] says of
-// how many. displaced is who has lost its place to w, nil if nobody has.
+// wait in vain. It reports false without one if there is no place; [room.Room.Bound]
+// says how many there are. displaced is who has lost its place to w, nil if nobody
+// has.
 //
 // The first in line is never refused by an estimate: somebody should be there when a
 // slot comes back. Nobody is while the rate is unknown.
@@ -72,8 +73,8 @@ func (f *Front) vain(now, wait time.Duration, until Bounds, service time.Duratio
 		Value: (wait + service).Seconds(), Limit: (until.Deadline - now).Seconds()}
 }
 
-// Waiter is work in a wait room. Gates embed it in a waiter of their own, to which
-// Owner points.
+// Waiter is work in a wait room. Gates embed it in a waiter of their own, and Owner
+// points to that one.
 type Waiter struct {
 	room.Waiter
 	Answer
@@ -88,10 +89,10 @@ func (p *Waiter) Describe(parts *Parts, w *weir.Work, cost, units int64, deadlin
 	p.UserWeight, p.TenantWeight = parts.Weights(w.User, w.Tenant)
 }
 
-// expireBy sets when w leaves the room: when it has waited as long as it may, or
-// when less than the median service time is left before its deadline. Work that
-// would probably be done too late is not worth a slot. Where less is left from the
-// start it may try until the deadline itself.
+// expireBy sets when w leaves the room. It leaves when it has waited as long as it
+// may, or when less than the median service time is left before its deadline. Work
+// that would probably be done too late is not worth a slot. Where less is left
+// from the start it may try until the deadline itself.
 func (w *Waiter) expireBy(now time.Duration, until Bounds, median time.Duration) {
 	w.Expires, w.ExpiresWith = until.Patience, weir.ReasonQueueTimeout
 	last := until.Deadline
@@ -109,8 +110,8 @@ func (w *Waiter) Forget() {
 	w.User, w.Tenant = "", ""
 }
 
-// Answer is what becomes of a waiter: a permit, or why there is none. What a gate
-// keeps of a waiter embeds one. Before it waits, it is made to block
+// Answer is the answer for a waiter: a permit, or why there is none. A gate's own
+// waiter embeds one. Before it waits, it is made to block
 // ([Answer.Block]) or to call ([Answer.Call]).
 //
 // A waiter is answered exactly once, by whoever takes it out of the room under the
@@ -175,12 +176,12 @@ func (a *Answer) deliver() {
 	a.wake(a.Permit, nil)
 }
 
-// Answers are those of waiters that have left the room, in the order in which they
-// were added, until they are delivered. The list runs through the waiters, so
-// nothing is allocated for it. The zero value is empty.
+// Answers are those of waiters that have left the room, until they are delivered.
+// They keep the order in which they were added. The list runs through the waiters,
+// so nothing is allocated for it. The zero value is empty.
 type Answers struct{ first, last *Answer }
 
-// Add sets what becomes of a waiter.
+// Add sets the answer of a waiter and appends it.
 func (l *Answers) Add(a *Answer, p weir.Permit, refused *weir.Rejection) {
 	a.Permit, a.Refused = p, refused
 	if l.first == nil {
@@ -191,8 +192,8 @@ func (l *Answers) Add(a *Answer, p weir.Permit, refused *weir.Rejection) {
 	l.last = a
 }
 
-// Remove takes an answer out again, for whoever is answered in another way, and
-// reports false if it was not in.
+// Remove takes an answer out again, for a waiter that is answered in another way. It
+// reports false if the answer was not in the list.
 func (l *Answers) Remove(a *Answer) bool {
 	var before *Answer
 	for at := l.first; at != a; before, at = at, at.next {
@@ -216,7 +217,7 @@ func (l *Answers) Remove(a *Answer) bool {
 // the gate, and a woken goroutine will.
 func (l *Answers) Deliver() {
 	for a := l.first; a != nil; {
-		next := a.next // whoever is answered may be gone, and used again, at once
+		next := a.next // an answered waiter may be reused at once
 		a.deliver()
 		a = next
 	}
