@@ -1,10 +1,10 @@
 package room
 
-// victim returns who loses its place to w in a full room: the last waiter of the
+// victim returns who loses its place to w in a full room. It is the last waiter of the
 // tenant that has to give one (loser). If that is w's own tenant, w itself is refused,
 // unless the tenant's newest goes first: then its oldest loses. nil means that w is
-// refused; or, if free, that w takes a place kept open for small tenants. In a standing
-// queue, having to give a place is a reason to put a tenant's newest first.
+// refused. If free, it means that w takes a place kept open for small tenants. In a
+// standing queue, a tenant that has to give a place has a reason to put its newest first.
 func (r *Room) victim(w *Waiter, free bool) *Waiter {
 	if r.standing.is {
 		r.turn()
@@ -21,8 +21,9 @@ func (r *Room) victim(w *Waiter, free bool) *Waiter {
 }
 
 // loser returns which tenant has to give a place to w, and whether that is w's own.
-// It is of the class that losingClass names: of its user with the greatest load for its
-// weight, the tenant with the greatest load.
+// It is a tenant of the class that losingClass names. In that class, the user with the
+// greatest load for its weight loses. Of that user's tenants, the one with the greatest
+// load does.
 func (r *Room) loser(w *Waiter, free bool) (tenant uint32, own bool) {
 	losing := r.losingClass(w)
 	c := &r.classes[losing]
@@ -50,8 +51,8 @@ func (r *Room) loser(w *Waiter, free bool) (tenant uint32, own bool) {
 
 func (r *Room) worstTenant(user uint32) uint32 { return r.inner[user].longest[0] }
 
-// mustGo reports whether flow own, 0 if it is unknown, is the one to give a place, if
-// a newcomer makes its load so much. A flow with one waiter has none to spare,
+// mustGo reports whether flow own has to give a place, if a newcomer raises its load
+// to load. own is 0 if the flow is unknown. A flow with one waiter has none to spare,
 // whatever that one costs. Where all are like that, the flow whose turn comes last
 // must give.
 func (l *level) mustGo(fs []spot, own uint32, load float64, turn int32, free bool) bool {
@@ -86,14 +87,14 @@ func (r *Room) count(tenant uint32, most int) (n int) {
 	return n
 }
 
-// A flow's load is the cost of its waiters, each divided by its weight, but 0 for a
-// single waiter. One waiter is the least that a flow can have. What that one costs is
-// charged when it is served.
+// A flow's load is the cost of its waiters, each divided by its weight. For a single
+// waiter it is 0: one waiter is the least that a flow can have, and its cost is charged
+// when it is served.
 
 // leastLoad is the least load of more than one waiter, whatever rounding does.
 const leastLoad = 1. / maxWeight
 
-// alone returns a user's waiter if it has one only.
+// alone returns the waiter of a user that has only one.
 func (r *Room) alone(user uint32) *Waiter {
 	inner := &r.inner[user]
 	if len(inner.longest) != 1 {
@@ -102,7 +103,7 @@ func (r *Room) alone(user uint32) *Waiter {
 	return r.aloneOf(inner.longest[0])
 }
 
-// aloneOf returns a tenant's waiter if it has one only.
+// aloneOf returns the waiter of a tenant that has only one.
 func (r *Room) aloneOf(tenant uint32) *Waiter {
 	if back := r.tenants.all[tenant].back; back != nil && back.next == back {
 		return back
@@ -132,8 +133,8 @@ func (r *Room) tenantLoad(tenant uint32) float64 {
 	return r.tenants.spots[tenant].load
 }
 
-// The flow with the greatest load stands at the root of a heap, because it has to give
-// a place when the room is full. Among equal loads it is the flow whose turn comes
+// The flow with the greatest load has to give a place when the room is full, so it
+// stands at the root of a heap. Among equal loads it is the flow whose turn comes
 // last.
 
 // worse reports whether a would have to go before b.
@@ -155,7 +156,7 @@ func (l *level) weigh(fs []spot, i uint32, most int) {
 	}
 }
 
-// unload takes flow i out: nobody of it waits.
+// unload removes flow i from the heap, because nobody of it waits.
 func (l *level) unload(fs []spot, i uint32) {
 	at, last := int(fs[i].longest-1), len(l.longest)-1
 	fs[i].longest, fs[i].load = 0, 0

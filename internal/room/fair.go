@@ -84,8 +84,9 @@ func (r *Room) account(w *Waiter) {
 	}
 }
 
-// reserved is how many of the places are a class's own: one at least, but never
-// the only one there is, which a low class would keep from all above it.
+// reserved is how many of the places are a class's own. It is at least one. But
+// it is never the only place there is: a low class would keep that from all
+// above it.
 func (r *Room) reserved(class int) int {
 	share, places := r.classes[class].share, r.places()
 	if share == 0 || places < 2 {
@@ -94,9 +95,10 @@ func (r *Room) reserved(class int) int {
 	return max(1, int(share*float64(places)))
 }
 
-// losingClass returns the class that has to make room for one of w's: the lowest
-// below it that has more than its own places; or, where w's own has fewer than
-// those, the lowest of all that has more; or else w's own.
+// losingClass returns the class that has to give a place to w. It is the lowest
+// class below w's that has more than its own places. If w's class has fewer
+// than its own, classes above it count too. If there is no such class, it is
+// w's own.
 func (r *Room) losingClass(w *Waiter) int {
 	own := int(w.Class)
 	below := own
@@ -114,17 +116,17 @@ func (r *Room) losingClass(w *Waiter) int {
 // The hierarchy: a class has users, a user has tenants, a tenant has waiters. What
 // changes at one level changes those above.
 
-// next returns the tenant that goes next in a class that somebody waits in.
+// next returns the tenant that goes next in a class. Somebody must be waiting there.
 func (r *Room) next(class int) uint32 {
 	return r.inner[r.classes[class].ready[0].flow].ready[0].flow
 }
 
-// head returns who goes next in a class that somebody waits in.
+// head returns the waiter that goes next in a class. Somebody must be waiting there.
 func (r *Room) head(class int) *Waiter { return r.first(r.next(class)) }
 
 // enter adds w to its tenant, user and class. Among equal tags newcomers go last, or
-// first where the newest goes first. They go last as well if more flows pass through
-// than the room can remember: otherwise those who come back would never have a turn.
+// first where the newest goes first. They also go last if more flows pass through
+// than the room can remember. Otherwise those who come back would never have a turn.
 // It reports whether nobody of w's user waited (see answering).
 func (r *Room) enter(w *Waiter) (first bool) {
 	c, turn := &r.classes[w.Class], r.nextTurn()
@@ -167,8 +169,8 @@ func (r *Room) nextTurn() int32 {
 	return r.turns
 }
 
-// memory returns how many users, and how many tenants, are remembered while nobody of
-// them waits.
+// memory returns how many users without waiters are remembered. It is the same number
+// for tenants.
 func (r *Room) memory() int { return max(64, r.size) }
 
 // join adds a newcomer to a flow. load is the flow's new load if it is not alone.
@@ -219,10 +221,10 @@ func (r *Room) leave(w *Waiter) {
 	c.n--
 }
 
-// part is told that a waiter has left a flow, and what its load is now. It takes
-// the flow out of its level if that was its last. Its tag is kept while it is ahead
-// of virtual time: whoever came back before that would otherwise go before its turn.
-// To forget one that is not ahead changes nothing.
+// part is called when a waiter has left a flow. load is the flow's load now. After the
+// last waiter the flow leaves its level, but its tag is kept while it is ahead of
+// virtual time. Otherwise a flow that comes back before that would go before its turn.
+// A tag that is not ahead can be forgotten.
 func (r *Room) part(l *level, f *flows, i uint32, load float64, gone bool) {
 	at := &f.spots[i]
 	if !gone {
@@ -246,8 +248,8 @@ func (r *Room) part(l *level, f *flows, i uint32, load float64, gone bool) {
 	r.sweep(l, f)
 }
 
-// sweep forgets those with nobody waiting that virtual time has passed. A level in
-// which nobody waits has no memory.
+// sweep forgets flows without waiters once virtual time has passed their tags. A level
+// where nobody waits has no memory.
 func (r *Room) sweep(l *level, f *flows) {
 	passed := l.now
 	if len(l.longest) == 0 {
@@ -260,8 +262,8 @@ func (r *Room) sweep(l *level, f *flows) {
 	}
 }
 
-// forget gives up a flow. A user's level is used again by another, but what many
-// tenants have made it grow to is given back.
+// forget frees a flow. Another user will use its level again. If the level has grown
+// because of many tenants, its memory is freed.
 func (r *Room) forget(f *flows, i uint32) {
 	f.drop(i)
 	if f == &r.users && max(cap(r.inner[i].ready), cap(r.inner[i].idle)) > 64 {
@@ -270,20 +272,22 @@ func (r *Room) forget(f *flows, i uint32) {
 }
 
 // level shares what is served between flows: the users of a class, or the tenants
-// of a user. It is start-time fair queueing (Goyal, Vin and Cheng 1996): each flow
-// carries the virtual time at which its next waiter starts, its tag; the least tag
-// goes next, and what is served moves its flow's tag on by units / weight. A
-// flow's first waiter starts at the virtual time of its level, or at the flow's old
-// tag while that is still ahead.
+// of a user. It is start-time fair queueing (Goyal, Vin and Cheng 1996). Each flow
+// carries a tag: the virtual time at which its next waiter starts. The least tag
+// goes next. What is served moves its flow's tag on by units / weight. A flow's
+// first waiter starts at the virtual time of its level. If the flow's old tag is
+// still ahead of that, it starts there.
 //
-// While two flows both have somebody waiting, what they are served, by weight, differs
-// by at most one waiter of each and the credit. The speed of the gate does not matter.
+// Take two flows that both have somebody waiting. What they are served, by weight,
+// differs by at most one waiter of each and the credit. The speed of the gate does not
+// matter.
 //
 // In the paper virtual time is the tag of the flow served last. Here it stays behind
 // that by a credit of a few turns. A flow that comes after a pause may be served that
-// many at once. Otherwise two requests of a light flow that come together count as a
-// flood for a whole round, which is long if there are many flows. The flow must stay
-// away for as many rounds to have the credit again, so over time it gains nothing.
+// many at once. Without the credit, two requests of a light flow that come together
+// count as a flood for a whole round. With many flows a round is long. The flow must
+// stay away for as many rounds to have the credit again, so over time it gains
+// nothing.
 type level struct {
 	ready   tags     // of those that have somebody waiting
 	idle    tags     // of those that have not, as long as they are ahead of virtual time
@@ -292,9 +296,10 @@ type level struct {
 	weight  float64  // a user's own, as last heard
 }
 
-// credit is how many turns virtual time stays behind, each of the mean units. Where
-// 16 flood a gate of two cores beside a hundred light users (S13b on B1) these wait
-// 43, 32, 14, 12 and 12 ms at the 99th percentile with a credit of 0, 1, 2, 3 and 4.
+// credit is how many turns virtual time stays behind. A turn is the mean of the
+// units served at a time. In a measurement (S13b on B1), 16 users flood a gate of
+// two cores beside a hundred light users. With a credit of 0, 1, 2, 3 and 4, the
+// light users wait 43, 32, 14, 12 and 12 ms at the 99th percentile.
 const credit = 3
 
 // usual is the mean of the units served at a time, over the last 16 or so.
@@ -361,10 +366,10 @@ func (l *level) tag(fs []spot, i uint32) float64 {
 	return l.now
 }
 
-// AdjustCost charges a tenant of a user in a class so many units more, or less if they
-// are negative, once it is known what its work has really cost. Its next turn comes
-// later or earlier. Nobody falls below virtual time. It does nothing while nobody
-// waits in the class.
+// AdjustCost corrects the charge of a tenant of a user in a class, once the real cost
+// of its work is known. It charges so many units more, or less if they are negative.
+// Its next turn comes later or earlier. Nobody falls below virtual time. It does
+// nothing while nobody waits in the class.
 func (r *Room) AdjustCost(class int, user, tenant string, units float64) {
 	if class < 0 || class >= Classes || units == 0 || math.IsNaN(units) {
 		return
@@ -390,7 +395,7 @@ func (r *Room) AdjustCost(class int, user, tenant string, units float64) {
 	r.correct(&c.level, &r.users, user, uint32(class), by/weight(ofUser))
 }
 
-// correct moves the tag of the flow of that name.
+// correct moves the tag of the flow with that name.
 func (r *Room) correct(l *level, f *flows, name string, in uint32, by float64) {
 	i := f.find(name, in)
 	if i == 0 {
@@ -415,8 +420,9 @@ func (r *Room) correct(l *level, f *flows, name string, in uint32, by float64) {
 }
 
 // Reweigh changes the weights of those that wait. Each stays as many units ahead of
-// the next as it is. Otherwise a charge under a small weight would be a debt for ages
-// under a large one. weights is kept: AdjustCost asks it about those who do not wait.
+// the next as it is. Otherwise a charge under a small weight would be a long debt
+// under a large one. The room keeps weights, because AdjustCost needs them for users
+// that do not wait.
 func (r *Room) Reweigh(weights func(user, tenant string) (userWeight, tenantWeight float64)) {
 	r.weights = weights
 	if weights == nil {
@@ -454,8 +460,8 @@ func (r *Room) Reweigh(weights func(user, tenant string) (userWeight, tenantWeig
 	}
 }
 
-// rescale keeps flow i as many units ahead of the next flow as it is when its weight
-// changes. Tags are units divided by weights.
+// rescale changes the tag of flow i after its weight has changed. The flow stays as
+// many units ahead of the next flow as before. Tags are units divided by weights.
 func (l *level) rescale(fs []spot, i uint32, by float64) {
 	if by == 1 {
 		return

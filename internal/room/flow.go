@@ -13,8 +13,8 @@ type flow struct {
 	chain uint32  // the next in its bucket, or of the free ones
 }
 
-// spot is where a flow is in the heaps of its level. Those who move in a heap touch
-// the spots of others all over the place, so these are kept close together.
+// spot is where a flow is in the heaps of its level. A move in a heap touches the
+// spots of many other flows, so all spots are kept close together.
 type spot struct {
 	load    float64 // what it has waiting: units, each divided by its weight
 	ready   uint32  // its index among the tags, plus 1
@@ -22,8 +22,8 @@ type spot struct {
 }
 
 // flows holds all users, or all tenants, in one slice with a chained hash table
-// over it. Flow 0 is none. There is a flow for everybody who waits, and for those
-// who have been served and whose tag is still ahead (idle).
+// over it. Flow 0 is none. There is a flow for everybody who waits. There is also
+// one for each that has been served and whose tag is still ahead (idle).
 type flows struct {
 	all     []flow
 	spots   []spot
@@ -32,8 +32,8 @@ type flows struct {
 	n, idle int
 }
 
-// A name stands for itself by 64 bits of a hash with a secret key: two names are
-// taken for one with a probability of 2^-64, and nobody can aim at it.
+// A name stands for itself by 64 bits of a hash with a secret key. Two names
+// collide with a probability of 2^-64, and nobody can cause that on purpose.
 var secret = maphash.MakeSeed()
 
 func hash(name string) uint64 {
@@ -63,8 +63,8 @@ func (f *flows) lookup(hash uint64, in uint32) uint32 {
 	return 0
 }
 
-// get is find, and makes the flow if there is none. There will be most of them
-// when the room is full.
+// get is find, and makes the flow if there is none. most is the number of flows in a
+// full room.
 func (f *flows) get(name string, in uint32, most int) uint32 {
 	hash := hash(name)
 	if i := f.lookup(hash, in); i != 0 {
@@ -118,8 +118,8 @@ func (f *flows) bucket(hash uint64, in uint32) uint64 {
 	return (hash ^ uint64(in)*0x9e3779b97f4a7c15) >> 7 & uint64(len(f.buckets)-1)
 }
 
-// extend makes room for one more in s, doubling it or, where it is large, by a
-// quarter, but not beyond most while that is enough.
+// extend returns s with capacity for one more element. It doubles s, or extends
+// a large s by a quarter. It does not go beyond most while that is enough.
 func extend[T any](s []T, most int) []T {
 	if len(s) < cap(s) {
 		return s
@@ -136,8 +136,8 @@ func extend[T any](s []T, most int) []T {
 	return larger
 }
 
-// tags is a heap of flows by their tags, of four children each. Where a flow is in
-// it stands in its spot.
+// tags is a heap of flows by their tags, with four children each. A flow's spot knows
+// its place in the heap.
 type tags []entry
 
 // entry is a flow's tag. Among equal tags the lesser turn goes first.
@@ -159,7 +159,7 @@ func (h *tags) push(fs []spot, e entry, most int) {
 	h.up(fs, len(*h)-1)
 }
 
-// drop takes flow i out.
+// drop removes flow i.
 func (h *tags) drop(fs []spot, i uint32) (e entry) {
 	at, last := int(fs[i].ready-1), len(*h)-1
 	e = (*h)[at]

@@ -102,16 +102,16 @@ func (r *Room) reorder(order Order) {
 }
 
 // reasons says whose order turns when the newest goes first. Otherwise one tenant's
-// flood, or its hopeless deadlines, would turn the order of all others, whose short
-// queues are served in time as they are.
+// flood, or its hopeless deadlines, would turn the order of all others. Their
+// queues are short and served in time as they are.
 //
 // So within a tenant the newest goes first only if the tenant has given a reason in
-// this phase: it had too many waiting, or one of its own gave up, expired, or would
+// this phase. It had too many waiting, or one of its own gave up, expired, or would
 // have been late. Between tenants with equal tags the whole room decides.
 //
 // A tenant is marked in its newest waiter. So the mark costs no memory, and goes with
-// the last waiter. A tenant that comes back to an empty queue is recognised by name if
-// it was the last to give a reason.
+// the last waiter. If a tenant comes back to an empty queue, its name is recognised,
+// provided that it was the last to give a reason.
 type reasons struct {
 	phase uint16 // counts, from 1; when it wraps, marks of 65,535 phases ago count again
 	last  uint64 // who gave the last reason: the hashes of its names, as one
@@ -156,16 +156,17 @@ func (r *Room) names(tenant uint32) uint64 {
 func joined(user, tenant uint64) uint64 { return bits.RotateLeft64(user, 32) ^ tenant }
 
 // deadlines holds the waiters of each tenant sorted by deadline, for the order
-// EDF only: treaps (Seidel and Aragon 1996), so that the first, the last and any
-// that leaves are found in O(log n) expected, whatever deadlines a client sends.
-// All tenants' trees share one slice of nodes; node 0 is none.
+// EDF only. Each tenant has a treap (Seidel and Aragon 1996). The first waiter,
+// the last, and any that leaves are found in O(log n) expected, whatever
+// deadlines a client sends. All tenants' trees share one slice of nodes; node 0
+// is none.
 type deadlines struct {
 	nodes []node
 	free  uint32 // the first of a list through right
 	dice  uint32
 }
 
-// node is a waiter's place in its tenant's tree: deadlines are sorted from left
+// node is a waiter's place in its tenant's tree. Deadlines are sorted from left
 // to right, and rank falls from the root to the leaves.
 type node struct {
 	waiter          *Waiter
@@ -174,8 +175,8 @@ type node struct {
 	rank            uint32
 }
 
-// insert puts w behind all of the same deadline, into the tree that other is in,
-// or a new one if other is nil.
+// insert puts w behind all of the same deadline. It goes into the tree that
+// other is in, or into a new one if other is nil.
 func (d *deadlines) insert(other, w *Waiter) {
 	i := d.add(w)
 	w.node = i
@@ -201,8 +202,8 @@ func (d *deadlines) insert(other, w *Waiter) {
 	}
 }
 
-// remove takes w out: it sinks to where it has at most one child, which takes its
-// place.
+// remove removes w from its tree. w sinks until it has at most one child, and that
+// child takes its place.
 func (d *deadlines) remove(w *Waiter) {
 	i := w.node
 	n := &d.nodes[i]
@@ -248,7 +249,7 @@ func (d *deadlines) lift(i uint32) {
 	above.units = above.waiter.Units + d.nodes[above.left].units + d.nodes[above.right].units
 }
 
-// side is the link from above to i, which has somebody above.
+// side is the link to i from the node above it. There must be one.
 func (d *deadlines) side(i uint32) *uint32 {
 	above := &d.nodes[d.nodes[i].up]
 	if above.left == i {
@@ -265,7 +266,7 @@ func (d *deadlines) root(w *Waiter) uint32 {
 	return i
 }
 
-// first returns who has the earliest deadline in w's tree.
+// first returns the waiter with the earliest deadline in w's tree.
 func (d *deadlines) first(w *Waiter) *Waiter {
 	i := d.root(w)
 	for d.nodes[i].left != 0 {
@@ -274,7 +275,7 @@ func (d *deadlines) first(w *Waiter) *Waiter {
 	return d.nodes[i].waiter
 }
 
-// last returns who has the latest deadline in w's tree.
+// last returns the waiter with the latest deadline in w's tree.
 func (d *deadlines) last(w *Waiter) *Waiter {
 	i := d.root(w)
 	for d.nodes[i].right != 0 {

@@ -1,24 +1,24 @@
-// Package room is the wait room of a gate: a bounded number of waiters with a
-// class, a user, a tenant and an expiry each, on explicit time. It holds no lock,
-// starts no goroutine and wakes nobody: the gate does.
+// Package room is the wait room of a gate. It holds a bounded number of waiters,
+// each with a class, a user, a tenant and an expiry, on explicit time. It holds
+// no lock, starts no goroutine and wakes nobody: the gate does.
 //
 // Who goes next ([Room.Next]) and who has to go for want of a place
 // ([Room.Push]) are decided here and nowhere else:
 //
-//   - between classes by strict priority, but for guaranteed shares (fair.go);
+//   - between classes by strict priority, except for guaranteed shares (fair.go);
 //   - in a class between users, and between the tenants of a user, by start-time
-//     fair queueing with weights and costs (fair.go), so that a user gains nothing
-//     by inventing tenants;
+//     fair queueing with weights and costs (fair.go); so a user gains nothing by
+//     inventing tenants;
 //   - among a tenant's waiters by the [Order] (order.go);
-//   - for want of a place the last waiter of the class that losingClass names goes, of
-//     the user and tenant with most waiting for its weight (displace.go).
+//   - in a full room a waiter of the class that losingClass names goes. It is the
+//     last one of the user and tenant with most waiting for its weight (displace.go).
 //
-// What the room remembers of users and tenants is of those that wait, and of
-// those who were served ahead of others that still wait: of these no more than
-// there are places, or 64.
+// The room remembers the users and tenants that wait. It also remembers those
+// who were served ahead of others that still wait: at most as many as there are
+// places, or 64.
 //
-// Work of one class that names nobody is a single queue in the order. All that
-// tells a standing queue (standing.go) is of the whole room.
+// Work of one class that names nobody is a single queue in the order. Whether a
+// queue stands (standing.go) is decided for the whole room.
 package room
 
 import (
@@ -86,8 +86,8 @@ func (r *Room) Kept() int {
 }
 
 // oneTenant reports whether all waiters are one tenant's. Chances are counted over all
-// arrivals. With several tenants, only the one with many waiters may have no chance,
-// and the fair queues know better which one that is.
+// arrivals. With several tenants, perhaps only the one with many waiters has no
+// chance. The fair queues know better which one that is.
 func (r *Room) oneTenant() bool {
 	seen := false
 	for i := range r.classes {
@@ -129,15 +129,15 @@ func (r *Room) placesFor(w *Waiter) int {
 	return r.places()
 }
 
-// NewestFirst reports whether the newest goes first now: among tenants with equal
-// tags, and among the waiters of a tenant that has given a reason.
+// NewestFirst reports whether the newest goes first now. That holds among tenants
+// with equal tags, and among the waiters of a tenant that has given a reason.
 func (r *Room) NewestFirst() bool {
 	return r.order == LIFO || r.order == Adaptive && (r.standing.newest || r.standing.impatient)
 }
 
-// PreferNewest puts the newest first if the order is Adaptive, because w, a newcomer,
-// could not be served in time at the back of the queue. It reports whether the newest
-// goes first.
+// PreferNewest puts the newest first if the order is Adaptive. The gate calls it when
+// w, a newcomer, could not be served in time at the back of the queue. It reports
+// whether the newest goes first.
 func (r *Room) PreferNewest(w *Waiter) bool {
 	r.turn()
 	if tenant := r.tenant(w); tenant != 0 {
@@ -190,12 +190,13 @@ func (r *Room) tenant(w *Waiter) uint32 {
 // Push lets w in, and reports false if there is no place for it. In a full room
 // somebody else may lose its place, and has left the room when Push returns:
 //
-//   - losingClass names the class: the lowest below w's, or w's own, but for guaranteed
-//     places;
-//   - in it the last of the user, and then of the tenant, with most waiting for its
-//     weight. A single waiter counts for nothing.
-//   - If that is w's own tenant, its oldest where the newest goes first, because all
-//     that come later would be served before it. Otherwise w is refused.
+//   - losingClass names the class. It is the lowest below w's, or w's own, except for
+//     guaranteed places.
+//   - In that class, the last of the user, and then of the tenant, with most waiting
+//     for its weight goes. A single waiter counts for nothing.
+//   - If that is w's own tenant and the newest goes first there, its oldest loses
+//     its place: all that come later would be served before it. Otherwise w is
+//     refused.
 func (r *Room) Push(now time.Duration, w *Waiter) (displaced *Waiter, ok bool) {
 	w.tidy()
 	r.bound = r.placesFor(w)
@@ -340,8 +341,8 @@ const (
 	maxWeight = 1 << 10
 )
 
-// tidy brings what is out of range into it: a weight that is not a positive number
-// counts as 1, others from 1/1024 to 1024, units up to 2^40.
+// tidy brings values into range. A weight that is not a positive number counts as
+// 1, others as 1/1024 to 1024, and units as at most 2^40.
 func (w *Waiter) tidy() {
 	w.Class = max(0, min(w.Class, Classes-1))
 	w.Units = max(0, min(w.Units, maxUnits))
@@ -359,8 +360,8 @@ func weight(of float64) float64 {
 func cost(w *Waiter) float64 { return max(1, float64(w.Units)) }
 
 // Full reports whether a newcomer without names, of class 0 or 1, is sure to be
-// refused. It is not if the newest goes first or would go first for it, or if somebody
-// else might lose its place.
+// refused. It is not sure if the newest goes first or would go first for it, or if
+// somebody else might lose its place.
 func (r *Room) Full() bool {
 	if len(r.expiry) < r.size {
 		return false
@@ -385,8 +386,8 @@ func (r *Room) nameless() bool {
 	return len(tenants) == 1 && w.User == "" && w.Tenant == ""
 }
 
-// The waiters are kept in a binary heap as well, soonest expiry at the root,
-// each knowing its index, so that any of them can leave in O(log n).
+// The waiters are also kept in a binary heap, with the soonest expiry at the
+// root. Each knows its index, so any of them can leave in O(log n).
 
 func (r *Room) push(w *Waiter) {
 	r.expiry = append(extend(r.expiry, r.size), w)

@@ -17,10 +17,10 @@ import (
 // to those that have a chance (promising). It still counts as standing when it is
 // empty for a moment.
 //
-// The newest goes first (turn) when a standing queue is too long all the same: a
-// newcomer finds no place, or somebody's time is up. In a burst it does once a
-// newcomer could not be served in time otherwise: slots go to work that can still be
-// done. The oldest goes first again when half of the queue is gone, or when an
+// The newest goes first (turn) when a standing queue is too long even so: a newcomer
+// finds no place, or somebody's time is up. In a burst the newest goes first once a
+// newcomer could not be served in time otherwise. So slots go to work that can still
+// be done. The oldest goes first again when half of the queue is gone, or when an
 // interval has drained it. So near the capacity, where queues are long by chance, the
 // order stays.
 //
@@ -98,7 +98,7 @@ func (s *standing) starts() {
 	}
 }
 
-// draining reports whether more were served than came, by more than chance: a
+// draining reports whether more were served than came, by more than chance. A
 // count varies by about its square root, and twice that is a sign.
 func draining(arrived, served int) bool {
 	more := served - arrived
@@ -111,10 +111,10 @@ const fading = 0.7
 // fewest is how many may wait at least: those that come in one batch.
 const fewest = 8
 
-// promising returns how many waiters have a chance of at least 1 in 100 to be served,
-// if arrived come while served are served, newest first. A waiter with k others in
-// front reaches the front with probability (served/arrived)^k, as a random walk
-// returns. The counts are taken two standard deviations lower, in favour of the
+// promising returns how many waiters have a chance of at least 1 in 100 to be served.
+// Newcomers are served first; arrived come while served are served. A waiter with k
+// others in front reaches the front with probability (served/arrived)^k, as a random
+// walk returns. The counts are taken two standard deviations lower, in favour of the
 // waiters.
 func promising(arrived, served float64) int {
 	more := arrived - served - 2*math.Sqrt(arrived+served)
@@ -125,18 +125,18 @@ func promising(arrived, served float64) int {
 }
 
 // flood finds out whose queue it is that stands. The others are served before a flood.
-// They may be many for a moment, because the limit went down or a few came together,
-// but they will be served. To cut them too would refuse work that the gate has slots
+// They may be many for a moment, because the limit went down or a few came together.
+// But they will be served. To cut them too would refuse work that the gate has slots
 // for.
 //
 // So the cut applies to a priority only if its work, with all above it, arrives faster
 // than anything is served. Users with hardly anybody waiting are spared, unless their
-// first waiters alone arrive faster than that: then the flood is many users with
-// little each. A user without a name counts by tenant. Users with a name do not,
+// first waiters alone arrive faster than that. In that case the flood is many users
+// with little each. A user without a name counts by tenant. Users with a name do not,
 // because anybody can invent tenants.
 type flood struct {
 	came   [Classes]int  // in this interval, by class
-	firsts int           // newcomers of whose user nobody waited
+	firsts int           // newcomers whose user had nobody waiting
 	class  [Classes]bool // is cut
 	many   bool          // the flood is many users with little each
 }
@@ -192,20 +192,20 @@ type Pace struct {
 	Keep int
 }
 
-// A queue that stands is cut to keep waiters: so many that near the capacity, at
-// a load of .95, chance alone exceeds them once in 500 requests, and so few that
-// they are soon served when the load falls back. It is a number and no time, for
-// what chance does to a queue is a matter of numbers, whatever the gate's speed.
-// A queue is watched for as long as that many take, and for CoDel's interval at
-// least.
+// A queue that stands is cut to keep waiters. That is many enough: near the
+// capacity, at a load of .95, chance alone exceeds it once in 500 requests. It
+// is few enough to be served soon when the load falls back. It is a number and
+// not a time. What chance does to a queue depends on numbers, whatever the
+// gate's speed. A queue is watched for as long as that many take, and for
+// CoDel's interval at least.
 const (
 	keep        = 64
 	minInterval = 100 * time.Millisecond
 	maxInterval = 10 * time.Second
 )
 
-// PaceAt is the pace of a gate whose slots come back at a rate, in units a second,
-// and whose work takes so long. While the rate is not known, 0, a queue that stands
+// PaceAt is the pace of a gate. Slots come back at a rate, in units a second, and
+// work takes the time service. While the rate is not known, 0, a queue that stands
 // keeps all its places: nobody is displaced on a guess.
 func PaceAt(rate float64, service time.Duration) Pace {
 	if rate == 0 {
@@ -219,8 +219,8 @@ func PaceAt(rate float64, service time.Duration) Pace {
 }
 
 // Service estimates the median time that work takes, from admission to answer.
-// Each sample moves the estimate by a twentieth towards itself, which settles
-// where half of the samples are above and half below.
+// Each sample moves the estimate by a twentieth towards itself. The estimate
+// comes to rest where half of the samples are above and half below.
 type Service struct {
 	estimate time.Duration
 	samples  int // up to serviceMin
@@ -230,8 +230,8 @@ type Service struct {
 const serviceMin = 8
 
 // Add takes a sample, which is not negative. Whether it is above or below is as
-// good as tossed, and a processor that guesses wrong loses more time than all of
-// this takes: so there is no branch.
+// good as random, and a wrong branch prediction costs more than all of this. So
+// there is no branch.
 func (s *Service) Add(sample time.Duration) {
 	if s.samples < serviceMin {
 		if s.samples++; s.samples == 1 {
