@@ -54,8 +54,8 @@ func (f Fault) Error() string {
 
 // Faults is everything that is wrong. It is never empty.
 type Faults struct {
-	// Of says whose faults they are, to begin the text with: policy. It is empty for a file,
-	// of which each fault says the name.
+	// Of says whose faults they are, such as policy. The text begins with it. It is
+	// empty for a file, because each fault names the file.
 	Of   string
 	List []Fault
 }

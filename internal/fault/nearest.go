@@ -2,8 +2,8 @@ package fault
 
 import "strings"
 
-// Suggest returns what to write instead of a word that is not among the known ones: the nearest
-// of them, if one was probably meant, else all of them. many is the plural of what they are.
+// Suggest returns what to write instead of an unknown word. It is the nearest known word,
+// if that was probably meant, else all of them. many is the plural of what they are.
 func Suggest(word string, known []string, many string) string {
 	if len(known) == 0 {
 		return "there are no " + many + " to choose from"
@@ -18,9 +18,9 @@ func Suggest(word string, known []string, many string) string {
 	return "write one of " + strings.Join(known, ", ")
 }
 
-// Nearest returns the known word with the smallest edit distance from word, if at most a third
-// of its letters differ, else "". Case, dashes and underscores do not count. It compares with
-// at most a thousand words.
+// Nearest returns the known word with the smallest edit distance from word. It returns ""
+// if more than a third of the letters differ. Case, dashes and underscores do not count.
+// It compares with at most a thousand words.
 func Nearest(word string, known []string) string {
 	const longest, most = 128, 1000
 	if len(word) > longest {

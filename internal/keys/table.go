@@ -1,10 +1,10 @@
-// Package keys has a table of keys with a count each: what a gate with a pool for
-// each key knows of a million of them. It holds no lock, no clock and no pointer
-// but those to its own few chunks, so the garbage collector has nothing to read in
-// it however many keys there are.
+// Package keys has a table of keys with a count for each. It holds what a gate
+// with a pool for each key knows of a million keys. It holds no lock and no clock.
+// Its only pointers are those to its own few chunks, so the garbage collector has
+// nothing to read in it, however many keys there are.
 //
 // A key takes 56 bytes, and up to 8 for the index. Nothing is kept of a key that
-// has been evicted, and only those are evicted that hold nothing.
+// has been evicted. Only keys that hold nothing are evicted.
 package keys
 
 import (
@@ -31,7 +31,7 @@ const (
 	used   = 1 << iota // looked up since the hand of the clock came by
 	absent             // not in the table
 
-	// Waiting and Marked are the caller's.
+	// Waiting and Marked are for the caller.
 	Waiting
 	Marked
 )
@@ -42,7 +42,7 @@ func (e *Entry) Name() *Name { return &e.name }
 // Is reports whether the flag is set.
 func (e *Entry) Is(flag uint8) bool { return e.flags&flag != 0 }
 
-// Set sets the flag or takes it away.
+// Set sets or clears the flag.
 func (e *Entry) Set(flag uint8, on bool) {
 	if on {
 		e.flags |= flag
@@ -54,8 +54,8 @@ func (e *Entry) Set(flag uint8, on bool) {
 // Held returns what the key has in flight.
 func (e *Entry) Held() int64 { return int64(e.held) }
 
-// Most is how many keys a table can have: so many fit into the 24 bits of an index
-// cell beside the 8 of a tag.
+// Most is how many keys a table can have. An index cell has 24 bits for a key,
+// beside the 8 of a tag.
 const Most = 1<<24 - 1
 
 // A chunk of entries fills one of the allocator's size classes exactly.
@@ -70,14 +70,15 @@ const (
 type Table struct {
 	seed   maphash.Seed
 	chunks []*[chunkLen]Entry
-	next   uint32 // the first slot that was never taken
+	next   uint32 // the first slot that was never used
 	free   uint32 // the last slot given back, plus 1
 	len    int
 	idle   int    // keys that hold nothing
-	hand   uint32 // of the clock: the slot to look at next
+	hand   uint32 // of the clock: the slot to visit next
 
-	// index finds a slot by its hash: cells in open addressing, each 0 or the slot
-	// plus 1, below 8 bits of the hash that spare most looks at the wrong entry.
+	// index finds a slot by its hash, with open addressing. A cell is 0, or the
+	// slot plus 1 with 8 bits of the hash above it. Because of these bits the
+	// wrong entry is seldom compared.
 	index []uint32
 }
 
@@ -95,12 +96,12 @@ func (t *Table) Bytes() int64 {
 	return int64(len(t.chunks))*chunkSize + int64(cap(t.chunks))*8 + int64(len(t.index))*4
 }
 
-// At returns the entry in a slot. It stays where it is until it is evicted.
+// At returns the entry in a slot. The entry does not move until it is evicted.
 func (t *Table) At(slot uint32) *Entry {
 	return &t.chunks[slot>>chunkBits][slot&(chunkLen-1)]
 }
 
-// Hash spreads names: over tables by its upper half, within one by its lower.
+// Hash spreads names. Its upper half chooses a table, its lower half a place in it.
 func Hash(seed maphash.Seed, n *Name) uint64 { return n.hash(seed) }
 
 // Find returns the slot of n, whose hash is h. The key counts as looked up.
@@ -111,7 +112,7 @@ func (t *Table) Find(h uint64, n *Name) (slot uint32, ok bool) {
 	return slot, ok
 }
 
-// Peek is Find for somebody who only looks.
+// Peek is Find, but the key does not count as looked up.
 func (t *Table) Peek(h uint64, n *Name) (slot uint32, ok bool) {
 	if len(t.index) == 0 {
 		return 0, false
@@ -130,8 +131,8 @@ func (t *Table) Peek(h uint64, n *Name) (slot uint32, ok bool) {
 	return 0, false
 }
 
-// Add puts n, whose hash is h and which is not in the table, into it. The table
-// must have fewer keys than Most.
+// Add adds n, with the hash h. n must not be in the table, and the table must have
+// fewer keys than Most.
 func (t *Table) Add(h uint64, n *Name) (slot uint32) {
 	if (t.len+1)*4 > len(t.index)*3 {
 		t.reindex()
@@ -147,8 +148,8 @@ func (t *Table) Add(h uint64, n *Name) (slot uint32) {
 // MaxHeld is the most that a key can hold.
 const MaxHeld = math.MaxUint32
 
-// Hold adds n, which may be negative, to what the key in a slot holds. What it
-// holds is never below 0 nor above MaxHeld; Hold returns by how much it changed.
+// Hold adds n, which may be negative, to what the key in a slot holds. The sum stays
+// between 0 and MaxHeld. Hold returns by how much it changed.
 func (t *Table) Hold(slot uint32, n int64) int64 {
 	e := t.At(slot)
 	was := int64(e.held)
@@ -163,7 +164,7 @@ func (t *Table) Hold(slot uint32, n int64) int64 {
 	return now - was
 }
 
-// slot takes a free slot.
+// slot returns a free slot.
 func (t *Table) slot() uint32 {
 	if t.free != 0 {
 		slot := t.free - 1
@@ -177,10 +178,10 @@ func (t *Table) slot() uint32 {
 	return t.next - 1
 }
 
-// Evict drops a key that holds nothing and has not been looked up for long (the
-// clock algorithm: each has a second chance), and reports false if there is none.
-// It looks at a few entries as a rule, and at all of them twice if hardly any is
-// idle.
+// Evict drops a key that holds nothing and has not been used for long. It is the
+// clock algorithm: each key has a second chance. Evict reports false if there is
+// no such key. As a rule it visits a few entries. If hardly any is idle, it
+// visits all of them twice.
 func (t *Table) Evict() bool {
 	if t.idle == 0 {
 		return false
@@ -202,7 +203,7 @@ func (t *Table) Evict() bool {
 	return false
 }
 
-// drop takes the key in a slot out.
+// drop removes the key in a slot.
 func (t *Table) drop(slot uint32) {
 	e := t.At(slot)
 	i := t.home(e.hash)
@@ -216,8 +217,8 @@ func (t *Table) drop(slot uint32) {
 	t.idle--
 }
 
-// close empties a cell of the index and moves those behind it that would no longer
-// be found.
+// close empties a cell of the index. It moves the cells behind it that would no
+// longer be found.
 func (t *Table) close(gap int) {
 	for i := t.after(gap); t.index[i] != 0; i = t.after(i) {
 		home := t.home(t.At(t.index[i]&Most - 1).hash)
@@ -241,8 +242,8 @@ func (t *Table) All(yield func(slot uint32, e *Entry) bool) {
 // minIndex is how many cells the smallest index has.
 const minIndex = 16
 
-// reindex makes the index half as large again: it is full to between a half and
-// three quarters, which makes from 8 down to 5.3 bytes a key.
+// reindex makes the index half as large again. The index is between a half and
+// three quarters full, so it takes from 8 down to 5.3 bytes a key.
 func (t *Table) reindex() {
 	t.index = make([]uint32, max(minIndex, len(t.index)+len(t.index)/2))
 	t.All(func(slot uint32, e *Entry) bool {
@@ -259,7 +260,7 @@ func (t *Table) insert(hash, slot uint32) {
 	t.index[i] = hash<<24 | slot + 1
 }
 
-// home is the cell where a hash is looked for first.
+// home is the cell where the search for a hash begins.
 func (t *Table) home(hash uint32) int {
 	cell, _ := bits.Mul64(uint64(hash)<<32, uint64(len(t.index)))
 	return int(cell)
@@ -280,33 +281,33 @@ func (t *Table) distance(from, to int) int {
 	return to - from
 }
 
-// inline is the longest key that a table keeps as it is. It is the length of a
-// UUID with its dashes, and what fits into an entry of 56 bytes.
+// inline is the longest key that a table keeps whole. It is the length of a UUID
+// with its dashes, and it fits into an entry of 56 bytes.
 const inline = 36
 
-// A longer key is kept as the first bytes of it, which are for the reader, and 20
-// bytes of its SHA-256.
+// A longer key is kept as its first bytes, for people to read, and 20 bytes of
+// its SHA-256.
 const (
 	digested     = 20
 	shown        = inline - digested
-	digestLength = inline + 1 // as Name.n: no key that is kept as it is has this length
+	digestLength = inline + 1 // as Name.n: no key that is kept whole has this length
 )
 
 // Name is a key as a table keeps it: of fixed size, without a pointer.
 //
-// Two keys are one to a table exactly if their names are equal. Up to 36 bytes the
-// name is the key, so nothing can be mistaken. Above, it is 160 bits of a
-// cryptographic hash: to find two keys with the same takes 2^80 attempts at
-// either, and who has found them has merged two keys of his own making. A shorter
-// hash, of 64 or 128 bits, that is not cryptographic would do against chance, but
-// not against somebody who chooses the keys; and to keep long keys whole would let
-// that somebody choose how much memory a key takes.
+// Two keys are the same to a table exactly if their names are equal. Up to 36
+// bytes the name is the key itself. The name of a longer key is 160 bits of a
+// cryptographic hash. To find two keys with the same hash takes 2^80 attempts.
+// Whoever finds them has only merged two keys of his own. A hash of 64 or 128 bits
+// that is not cryptographic would do against chance. It would not do against
+// somebody who chooses the keys. If long keys were kept whole, that person could
+// also choose how much memory a key takes.
 type Name struct {
 	b [inline]byte
 	n uint8
 }
 
-// NameOf returns the name of key. That of a long key costs a SHA-256 of it.
+// NameOf returns the name of key. For a long key it computes a SHA-256.
 func NameOf(key string) (n Name) {
 	if len(key) <= inline {
 		n.n = uint8(copy(n.b[:], key))
@@ -319,8 +320,8 @@ func NameOf(key string) (n Name) {
 	return n
 }
 
-// String returns the key, or of a long one its first 16 bytes and 8 digits of the
-// hash: enough to tell which it is.
+// String returns the key. Of a long key it returns the first 16 bytes and 8
+// digits of the hash, which is enough to recognise it.
 func (n *Name) String() string {
 	if n.n != digestLength {
 		return string(n.b[:n.n])

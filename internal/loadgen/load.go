@@ -1,14 +1,14 @@
 // Package loadgen sends requests and keeps the account of them.
 //
 // In an open loop requests leave at times of their own, whether or not earlier
-// ones were answered, as the requests of many independent users do. In a closed
-// loop each client waits for its answer. A closed loop slows down with the
-// system that it measures, so it cannot overload it; it is for finding out what
-// that system can do.
+// ones were answered. The requests of many independent users do so too. In a
+// closed loop each client waits for its answer. A closed loop slows down with
+// the system that it measures, so it cannot overload it. It is for finding out
+// what that system can do.
 //
 // Three rules keep the figures of an open loop honest. Latency counts from the
 // moment when a request was due, not from the moment when it could be sent. A
-// generator that could not keep up says so: it counts the requests that left
+// generator that could not keep up says so. It counts the requests that left
 // later than [LateAfter], and above [VoidAbove] the figures mean nothing. Every
 // request is accounted to the second in which it was due.
 //
@@ -35,13 +35,13 @@ const (
 	MaxOpen     = 8192             // requests without an answer
 )
 
-// VoidAbove is the share of late and unsent requests above which figures say
+// VoidAbove bounds the share of late and unsent requests. Above it, figures say
 // more about the generator than about what it measures.
 const VoidAbove = 0.02
 
 // LateAfter is how far behind its time a request may leave before it counts as
-// late: a twentieth of its client's patience, at least 2 ms, because timers are
-// a millisecond late as it is.
+// late. It is a twentieth of its client's patience, but at least 2 ms, because
+// timers are a millisecond late as it is.
 func LateAfter(patience time.Duration) time.Duration {
 	return max(2*time.Millisecond, patience/20)
 }
@@ -186,8 +186,8 @@ type Open struct {
 	// request that finds none free is Unsent.
 	Most   int
 	Unsent func(i int, due time.Duration)
-	// Client makes a client: send sends the request of that number and returns
-	// when it has ended, close is called at the end.
+	// Client makes a client. send sends the request of that number and returns
+	// when it has ended; close is called at the end.
 	Client func() (send func(i int, due time.Duration), close func())
 
 	mu   sync.Mutex

@@ -26,7 +26,7 @@ type Tally struct {
 	LateSends int64 // left later than LateAfter allows
 
 	// Admitted holds the latencies of OK, Failed and GaveUp requests, from the
-	// moment they were due; GaveUp counts with the client's whole patience.
+	// moment they were due. GaveUp counts with the client's whole patience.
 	Admitted hist.Histogram
 }
 

@@ -13,13 +13,14 @@ import (
 	"github.com/weir-go/weir/internal/fault"
 )
 
-// Defaulter is a struct with defaults that the decoder fills in before it reads the keys of the
-// document, so that a key left out keeps its default and an explicit 0 is seen as 0.
+// Defaulter is a struct with defaults. The decoder fills them in before it reads the keys
+// of the document. So a key left out keeps its default, and an explicit 0 is seen as 0.
 type Defaulter interface{ SetDefaults() }
 
-// Decode fills the value that into points to from a tree, and reports whatever does not fit:
-// unknown keys, keys written twice or missing, values of another kind or out of bounds. It knows
-// structs, maps with text keys, slices, pointers, scalars, and types with UnmarshalText.
+// Decode fills the value that into points to from a tree, and reports whatever does not
+// fit. That is: unknown keys, keys written twice or missing, values of another kind or
+// out of bounds. It knows structs, maps with text keys, slices, pointers, scalars, and
+// types with UnmarshalText.
 func Decode(n *Node, into any, faults *fault.List) {
 	d := decoder{faults}
 	v := reflect.ValueOf(into).Elem()
@@ -33,7 +34,7 @@ func (d decoder) fault(at fault.Path, p fault.Place, problem, instead string) {
 	d.AddFault(fault.Fault{Path: at, Place: p, Problem: problem, Instead: instead})
 }
 
-// value decodes n into v, of which f says what it may be. Faults of it stand at p.
+// value decodes n into v. f says what v may be. Its faults stand at p.
 func (d decoder) value(at fault.Path, n *Node, p fault.Place, v reflect.Value, f Field) {
 	if n.Kind == Null {
 		d.fault(at, p, "has no value", "write "+f.wants(v.Type())+", or remove the line")

@@ -1,5 +1,5 @@
-// Package setting reads settings from documents that people write, strictly: every mistake is
-// reported at once, with its place and with what to write instead.
+// Package setting reads settings from documents that people write, and reads them
+// strictly. It reports every mistake at once, with its place and what to write instead.
 //
 // A document is a tree of [Node]. [ParseJSON] makes one of JSON; the gateway makes one of YAML.
 // [Decode] fills a Go struct from it. What a setting may be stands in the tags of its field, and
@@ -88,8 +88,8 @@ func newField(owner reflect.Type, sf reflect.StructField, key string) Field {
 	return f
 }
 
-// Fill replaces the zero values of a struct, which p points to, by the defaults in its tags, also
-// in the structs inside it.
+// Fill sets the zero values of the struct that p points to, and of the structs inside it,
+// to the defaults in their tags.
 func Fill(p any) { fill(reflect.ValueOf(p).Elem()) }
 
 func fill(v reflect.Value) {

@@ -187,8 +187,8 @@ func (n *Node) Has(path fault.Path) bool {
 	return true
 }
 
-// Where returns where the setting at a path stands, or the nearest thing around it: the value, if
-// it is short, else its key.
+// Where returns where the setting at a path stands, or the nearest thing around it. That
+// is the value if it is short, else its key.
 func (n *Node) Where(path fault.Path) fault.Place {
 	at := n.Place
 	for _, step := range path {

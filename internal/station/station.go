@@ -1,6 +1,6 @@
 // Package station is the model of a backend that the simulator and the live
-// benchmarks share: how fast each of n requests runs, and which one is finished
-// next. Time is explicit; a station reads no clock.
+// benchmarks share. It says how fast each of n requests runs, and which one is
+// finished next. Time is explicit; a station reads no clock.
 package station
 
 import (
@@ -80,8 +80,8 @@ func (l *Law) Best() (n int, throughput float64) {
 //
 // It keeps one clock of work done for each job in service (v). A job that
 // enters with w seconds of work is finished when v has grown by w, whatever the
-// speed was meanwhile; so arrivals, departures and changes of capacity cost
-// O(log n) however many jobs share the station.
+// speed was meanwhile. So arrivals, departures and changes of capacity cost
+// O(log n), however many jobs share the station.
 type Station struct {
 	law   Law
 	slots int     // in service at a time, 0: unlimited

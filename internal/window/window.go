@@ -1,5 +1,5 @@
-// Package window gathers what a gate's controller looks at: counters and a
-// bounded sample of latencies, from one decision to the next.
+// Package window gathers what a gate's controller needs from one decision to
+// the next: counters and a bounded sample of latencies.
 package window
 
 import (
@@ -10,9 +10,9 @@ import (
 	"github.com/weir-go/weir/control"
 )
 
-// Size is how many latencies and how many samples a window keeps: of latencies the
-// most recent ones, of samples an even share. It bounds memory, and the time to
-// sort them.
+// Size is how many latencies and how many samples a window keeps. It keeps the
+// most recent latencies, and an even share of the samples. It bounds memory, and
+// the time to sort them.
 const Size = 512
 
 // Window gathers samples. It is not safe for concurrent use: the gate's lock
