@@ -108,9 +108,9 @@ func (p *certPattern) matchesName(name string) bool {
 	return ok && rest != "" && !leavesPath(rest)
 }
 
-// leavesPath reports whether the rest of a URI has a dot segment, plain or escaped. What the star
-// stands for must lie below what is before it, but some programs read "edge/../cart" as "cart".
-// SPIFFE forbids dot segments, but not every authority checks.
+// leavesPath reports whether the rest of a URI has a dot segment, plain or escaped. The star must
+// match something below the path before it, but some programs read "edge/../cart" as "cart". SPIFFE
+// forbids dot segments, but not every authority checks.
 func leavesPath(rest string) bool {
 	path, _, _ := strings.Cut(rest, "?")
 	for segment := range strings.SplitSeq(path, "/") {

@@ -150,8 +150,8 @@ const (
 	DefaultOwnKeys = keyed.DefaultMaxAdaptive
 	// mostOwnKeys is the most there can be.
 	mostOwnKeys = 10_000
-	// OwnKeyBytes is what a key takes at most, once the windows of its controller
-	// have filled, and nobody waits. BenchmarkOwnKeys measures it.
+	// OwnKeyBytes is the most memory for a key whose controller has full windows, while no work
+	// waits. BenchmarkOwnKeys measures it.
 	OwnKeyBytes = 64 << 10
 )
 

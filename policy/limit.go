@@ -162,8 +162,8 @@ func (c *compiler) checkBounds(at fault.Path, l *LimitSpec, k kind) {
 	}
 }
 
-// askController makes a controller of the settings and reports what it finds wrong with
-// them, where that has not been reported.
+// askController makes a controller of the settings. It reports the faults that the controller
+// finds, if they have not been reported yet.
 func (c *compiler) askController(at fault.Path, l *LimitSpec, k kind) {
 	_, err := k.make(l, k.word)
 	var faults *fault.Faults

@@ -96,9 +96,8 @@ func (p *Policy) Match(r *http.Request) (*Route, weir.Work) {
 	return rt, w
 }
 
-// bound gives w the earlier of its deadlines: the route's, and the one that the
-// request brings. Where the earliest deadline is served first, that of a peer who
-// is not trusted only bounds the wait.
+// bound gives w the earlier of two deadlines: the route's, and the request's. If a gate serves the
+// earliest deadline first, the deadline of an untrusted peer only bounds the wait.
 func (p *Policy) bound(w *weir.Work, r *http.Request, timeout time.Duration, trusted bool) {
 	sent, found, bad := timeoutOf(p.timeouts, r)
 	if bad > 0 {
@@ -130,10 +129,9 @@ func (p *Policy) time() time.Time {
 // certificate must be trusted.
 func (p *Policy) Trusted(r *http.Request) bool { return p.identity.trustsPeer(r) }
 
-// IdentityHeaders returns the headers that identities, costs and admissions are
-// read from, in canonical form, sorted. A proxy takes them off requests that do not come from
-// a trusted peer, so that nobody further in believes them; see also
-// [Policy.Forward].
+// IdentityHeaders returns the headers for identities, costs and admissions, in canonical form,
+// sorted. A proxy removes them from requests of untrusted peers, so that no server behind it
+// believes them; see also [Policy.Forward].
 func (p *Policy) IdentityHeaders() []string {
 	names := p.costHeaders()
 	if p.admissions != "" {
@@ -177,11 +175,10 @@ func (p *Policy) Signals() []signal.Status {
 	return p.polled.Snapshot()
 }
 
-// Replace says that next has taken over. Gates that next has adopted live on;
-// the others close once nobody can be waiting in them: after their longest
-// wait, 30 s at most. Until then they serve what was under way to them, so a
-// reload refuses nothing. On virtual time they close at once. A nil next means
-// that nothing takes over.
+// Replace says that next has taken over. Gates that next has adopted live on. The others close when
+// no work can be waiting in them: after their longest wait, 30 s at most. Until then they serve
+// work that was on its way to them, so a reload refuses nothing. On virtual time they close at
+// once. A nil next means that nothing takes over.
 func (p *Policy) Replace(next *Policy) {
 	if p.replace(next); p.now != nil {
 		p.Close()

@@ -60,8 +60,8 @@ func (c *compiler) checkBase(at fault.Path, s *QuotaSpec) {
 	}
 }
 
-// partMeant is what to write instead of a word that is no part. Who comes from the command
-// line's --by writes ip, or where the user stands, which in a file the identity says.
+// partMeant is what to write instead of a word that is no part. Users of the command line's --by
+// may write ip, or the source of the user. In a file, the identity names that source.
 func partMeant(word string) string {
 	switch kind, of, _ := strings.Cut(word, ":"); {
 	case word == "ip", word == "peer":

@@ -200,8 +200,8 @@ func (c *compiler) checkCostSource(at fault.Path, text string) string {
 // control does the same with the admissions of an operation. [weir.Operation] is the same for work
 // that asks a gate in the same process.
 
-// admissionsOf returns how often the operation of r has been admitted before, 0 if nobody who is
-// trusted says. It reports false if the header is no count.
+// admissionsOf returns how often the operation of r has been admitted before. It is 0 if no trusted
+// peer says. It reports false if the header is no count.
 func (p *Policy) admissionsOf(r *http.Request, trusted bool) (int64, bool) {
 	if p.admissions == "" || !trusted {
 		return 0, true

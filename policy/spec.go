@@ -54,8 +54,8 @@ type Spec struct {
 type IdentitySpec struct {
 	// Source of the tenant. Waiting work is served fairly by user, and then by the tenants of each.
 	Tenant string `json:"tenant,omitempty" example:"header:X-Tenant" form:"header:NAME, path:NAME, peer, cert:NAME or const:VALUE"`
-	// Source of the user, who answers for its tenants. Where the peer is not trusted and the user is empty, the
-	// user is its address.
+	// Source of the user, who answers for its tenants. If the peer is not trusted and the user is
+	// empty, the user is the peer's address.
 	User string `json:"user,omitempty" example:"header:X-User" form:"header:NAME, path:NAME, peer, cert:NAME or const:VALUE"`
 	// Source of the client: the program or the machine that sends the request.
 	Client string `json:"client,omitempty" example:"peer" form:"header:NAME, path:NAME, peer, cert:NAME or const:VALUE"`
@@ -385,8 +385,9 @@ type ShedSpec struct {
 	// Signals; the one with the highest pressure counts. They are those of the gateway's own
 	// machine.
 	Signals []string `json:"signals,omitempty" example:"[cpu, memory]"`
-	// A gate with a limit, instead of signals. The pressure is its work in flight and waiting over its limit.
-	// Where work may wait there, it is at 1 whenever all slots are taken: write thresholds above 1.
+	// A gate with a limit, instead of signals. The pressure is its work in flight and waiting over
+	// its limit. If work may wait there, the pressure is 1 whenever all slots are taken: write
+	// thresholds above 1.
 	LoadOf string `json:"load_of,omitempty" example:"api"`
 	// A gate with a limit, instead of signals. The pressure is a newcomer's expected wait there over wait.
 	WaitOf string `json:"wait_of,omitempty" example:"api"`

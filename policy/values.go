@@ -51,9 +51,8 @@ func (m Mode) level() level {
 
 func (l level) mode() Mode { return Modes()[l] }
 
-// Duration is a time.Duration that is written as people write it: 250ms, 1m30s.
-// Where a field says that -1 is allowed, it is written -1, without a unit, and
-// read as one nanosecond below zero.
+// Duration is a time.Duration as people write it: 250ms, 1m30s. If a field allows -1, it is written
+// -1, without a unit, and read as one nanosecond below zero.
 type Duration time.Duration
 
 // NoDuration is what -1 in a file means: "never wait" or "no bound", whichever

@@ -394,9 +394,9 @@ func (l *ledger) admitted(now time.Duration, a *attempt) {
 	})
 }
 
-// inverts reports whether somebody of a higher priority waits while a is let in,
-// and a's own has had what it is guaranteed. That is counted over what is let in
-// while a higher and a lower one wait, and a unit is forgiven.
+// inverts reports whether a is let in while a request of a higher priority waits, although a's
+// class has had its guarantee. The guarantee is counted over what is let in while a higher and a
+// lower one wait, and one unit is forgiven.
 func (l *ledger) inverts(a *attempt) bool {
 	if a.riding || a.class.template.Exempt {
 		return false
@@ -485,8 +485,8 @@ func (f *Fair) in(spec policy.Spec) policy.Spec {
 	return spec
 }
 
-// maxMin divides capacity between demands by weight: nobody gets more than it
-// asks for, and what somebody leaves goes to the others by their weights.
+// maxMin divides capacity between demands by weight. No demand gets more than it asks for. What it
+// leaves goes to the others by their weights.
 func maxMin(capacity float64, demands, weights []float64) []float64 {
 	order := make([]int, len(demands))
 	var left float64 // of the weights

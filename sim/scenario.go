@@ -113,8 +113,8 @@ type Class struct {
 	// Share of the phases' rate that is this class, relative to the others'
 	// shares. Default 1.
 	Share float64 `json:"share,omitempty"`
-	// Phases are the class's own rates instead of a share. What a phase says
-	// about the backend is not allowed in them.
+	// Phases are the class's own rates instead of a share. They must not have settings of the
+	// backend.
 	Phases []Phase `json:"phases,omitempty"`
 	// At are the class's arrivals, one by one, instead of a rate.
 	At []policy.Duration `json:"at,omitempty"`

@@ -79,7 +79,7 @@ func (t *clientTLS) load(address string, old *credentials) (*credentials, error)
 	return c, nil
 }
 
-// readCAs reads a PEM file. What is in it is all used, or nothing is.
+// readCAs reads a PEM file. It uses all certificates in the file, or none.
 func readCAs(file string) (*clientCAs, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/weir/weirhttp"
 )
 
-// Source is what the collector reads when somebody asks for the metrics.
+// Source is what the collector reads for each request for metrics.
 type Source interface {
 	Policy() *policy.Policy
 	Streams() *weirhttp.Streams
@@ -27,8 +27,8 @@ type Source interface {
 	Ready() bool
 }
 
-// collector turns what gates, signals, upstreams and listeners say of themselves into
-// metrics, each time that somebody asks.
+// collector turns the states of gates, signals, upstreams and listeners into metrics, at each
+// request.
 type collector struct {
 	src     Source
 	metrics *Metrics

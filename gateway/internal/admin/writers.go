@@ -18,8 +18,8 @@ import (
 	"github.com/weir-go/weir/gateway/internal/quotas"
 )
 
-// Writers decides who may write: whoever can open the Unix socket, and whoever has the token.
-// Web pages may not, whatever they bring.
+// Writers decides who may write: clients of the Unix socket, and clients with the token. Web pages
+// may not, even with a token.
 type Writers struct {
 	// TokenFile returns the name of the file with the token, empty if there is none. It is
 	// called, and the file read, at each write: both can change while the gateway runs.
@@ -152,8 +152,8 @@ func refuseWriter(w http.ResponseWriter, err error) {
 // peerKey is the key of a connection's context for who is at the other end of a Unix socket.
 type peerKey struct{}
 
-// withPeer is an http.Server.ConnContext for the Unix socket, which only those can open who
-// may write.
+// withPeer is an http.Server.ConnContext for the Unix socket. Only users that may write can open
+// it.
 func withPeer(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, peerKey{}, peerOf(c))
 }

@@ -445,9 +445,8 @@ func (m *meaning) policy() {
 	m.compile(policy.Spec{Signals: m.Signals, Gates: limits}, "upstreams")
 }
 
-// compile reports the compiler's faults at their lines, with gates standing
-// under the given key in the file. What already had a fault before is left out:
-// the compiler saw only a zero value there.
+// compile reports the compiler's faults at their lines. In the file, gates stand under the given
+// key. Fields that already had a fault are left out: the compiler saw only a zero value there.
 func (m *meaning) compile(spec policy.Spec, gates string) {
 	p, err := policy.Compile(spec, policy.Options{Readings: silent{}, Stores: m.unasked()})
 	if err == nil {

@@ -41,8 +41,8 @@ type Config struct {
 	// The gates and the upstream of each request. The most specific pattern wins, whatever the
 	// order.
 	Routes []Route `json:"routes" example:"[{match: [/], upstream: app}]" required:"true"`
-	// Where rules of quotas are kept that weir quota or /quotas sets while the gateway runs. They win over the
-	// rules of this file. Left out, none can be set.
+	// Keeps rules of quotas that weir quota or /quotas sets while the gateway runs. They win over
+	// the rules of this file. Left out, none can be set.
 	Quotas Quotas `json:"quotas,omitzero" example:"{file: weir.quotas.json}"`
 	// The listener for /metrics, /healthz, /readyz, /gates, /explain and /quotas. Keep it on loopback or a
 	// private network: reading needs no password.
@@ -228,9 +228,9 @@ const Off = "off"
 // Enabled reports whether there is an admin listener.
 func (a Admin) Enabled() bool { return a.Address != Off }
 
-// Profiles reports whether the listener serves profiles: as Pprof says, and if it
-// says nothing, where only this machine reaches the listener. A profile costs CPU
-// and tells of the process's inside, and nobody is asked who they are.
+// Profiles reports whether the listener serves profiles. Pprof decides. If it is not set, profiles
+// are served if only this machine reaches the listener. A profile costs CPU and shows the inside of
+// the process, and readers are not authenticated.
 func (a Admin) Profiles() bool {
 	if a.Pprof != nil {
 		return *a.Pprof
@@ -299,11 +299,11 @@ type Quotas struct {
 	// whole. A change by hand is in force within a second. If a reload names another file, its rules count;
 	// those of the old one stay there.
 	File string `json:"file,omitempty" example:"weir.quotas.json"`
-	// One of stores, for several gateways, instead of file. What is set at one is in force at all of them within
-	// two seconds. Let that server keep its data on disk.
+	// One of stores, for several gateways, instead of file. A rule set at one gateway is in force
+	// at all of them within two seconds. Let that server keep its data on disk.
 	Store string `json:"store,omitempty" example:"shared"`
-	// Start with the rules of this file alone if the kept rules cannot be read. By default the gateway does not
-	// start then, because somebody might get in who was blocked.
+	// Start with the rules of this file alone if the kept rules cannot be read. By default the
+	// gateway does not start then, because it might admit users that are blocked.
 	StartBroken bool `json:"start_broken,omitempty" default:"false"`
 }
 

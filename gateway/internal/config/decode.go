@@ -86,8 +86,8 @@ const Minimum = `  upstreams:
       upstream: app
 `
 
-// parseYAML makes a tree of the one document in a text. What is wrong with it as
-// YAML is in the list, and the tree is nil then.
+// parseYAML makes a tree of the one document in a text. If the text has faults as YAML, the list
+// has them and the tree is nil.
 func parseYAML(data []byte, faults *fault.List) *setting.Node {
 	fail := func(line, col int, problem, instead string) *setting.Node {
 		faults.AddFault(fault.Fault{Place: fault.Place{Line: max(line, 1), Col: max(col, 1)}, Problem: problem, Instead: instead})

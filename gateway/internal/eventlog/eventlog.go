@@ -142,7 +142,7 @@ func (k refusalKind) summary() string {
 	return "refused since the last line"
 }
 
-// attrs describes the last refusal of a kind. What a reason has no figure for is left out.
+// attrs describes the last refusal of a kind. It leaves out figures that the reason does not have.
 func (n *refusals) attrs() []slog.Attr {
 	r := n.last
 	attrs := []slog.Attr{slog.String("gate", r.Gate), slog.String("reason", r.Reason.String())}

@@ -44,7 +44,7 @@ type Answer struct {
 	// the upstream, and By the gate that refuses.
 	Status int    `json:"status,omitempty"`
 	By     string `json:"by,omitempty"`
-	// AfterMS is after how long to come back, where that is known.
+	// AfterMS is the time to come back after, if it is known.
 	AfterMS int64 `json:"retry_after_ms,omitempty"`
 	// Notes say what the answer is based on, where something is not known.
 	Notes []string `json:"notes,omitempty"`

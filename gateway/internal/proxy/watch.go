@@ -284,8 +284,8 @@ func (sv *service) age(round uint64, now time.Duration) time.Duration {
 	return now - sv.oldest
 }
 
-// mean is a moving mean of service times. Of two updates at the same moment one may be
-// lost, which does not matter to a mean.
+// mean is a moving mean of service times. One of two updates at the same moment may be lost. That
+// does not matter to a mean.
 type mean struct{ ns atomic.Int64 }
 
 // meanWeight is how many answers the mean covers, roughly.

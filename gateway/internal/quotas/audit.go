@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// mostAsked bounds the operations in the log line of a change that was refused. Of a change
-// that was made each rule has a line.
+// mostAsked bounds the operations in the log line of a change that was refused. A change that was
+// made has a line for each rule.
 const mostAsked = 20
 
 // audit logs and counts who asked for what, and what came of it. Each change has at least

@@ -95,8 +95,8 @@ func faultf(instead, problem string, args ...any) Fault {
 // Faults is everything that is wrong with a change.
 type Faults []Fault
 
-// mostFaults bounds the lines of a text about faults: whoever sets ten thousand rules with
-// the same mistake wants to read it once.
+// mostFaults bounds the lines of a text about faults. Ten thousand rules may have the same mistake,
+// and it need not be read so often.
 const mostFaults = 20
 
 // Error lists the faults, one a line, and at most twenty.

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// Reset asks to fill the bucket of somebody, whatever its debt.
+// Reset asks to fill one bucket, whatever its debt.
 type Reset struct {
 	Gate string
 	// Whose names the owner of the bucket, in the parts that rules count by. It has nothing else.

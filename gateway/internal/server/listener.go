@@ -109,8 +109,7 @@ func (s *Server) openListener(l *listener, setting string) (err error) {
 			SendPingTimeout:      time.Duration(l.cfg.IdleTimeout),
 			PingTimeout:          15 * time.Second,
 			WriteByteTimeout:     time.Duration(l.cfg.WriteTimeout),
-			// What one connection can make the gateway hold of bodies that
-			// nobody reads yet.
+			// The bytes of unread bodies that one connection can make the gateway keep.
 			MaxReadFrameSize:              16 << 10,
 			MaxReceiveBufferPerConnection: 256 << 10,
 			MaxReceiveBufferPerStream:     128 << 10,
