@@ -233,8 +233,8 @@ func (c *core) setBank(now time.Duration, bank int64) {
 	c.window.Level(now, c.limit-bank)
 }
 
-// resize changes the limit. What is in flight stays; the difference shows in
-// the bank. The caller must wake waiters.
+// resize changes the limit. Work in flight stays; the difference shows in the
+// bank. The caller must wake waiters.
 func (c *core) resize(now time.Duration, limit int64) {
 	c.shiftDown(now)
 	bank := c.bank + limit - c.limit

@@ -78,7 +78,7 @@
 // # When a queue stands
 //
 // A room is there for bursts. A queue that does not drain only makes everybody late.
-// To serve the oldest first then means to serve those who are about to give up.
+// Then the oldest are about to give up, so it makes no sense to serve them first.
 // [Adaptive], the default order, tells the two apart. A queue stands if, in an
 // interval, no more was served than came, by more than chance. The first interval
 // after the room was empty does not count. An interval is the time in which 64 units
@@ -97,8 +97,8 @@
 // gone, or an interval has drained it.
 //
 // The newest also goes first while waiters give up because their clients lose
-// patience: the oldest will leave next. Those that give up sooner than an answer
-// could have come do not count.
+// patience: the oldest will leave next. A waiter that gives up sooner than an
+// answer could have come does not count.
 //
 // A tenant's own order turns only if the tenant itself has given such a reason.
 // Between tenants and users the turn decides only among equals, and between

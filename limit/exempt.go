@@ -160,8 +160,8 @@ func (e *exempt) read() (inFlight int64, admitted uint64) {
 	return e.inFlight, e.admitted
 }
 
-// unserved counts the refusals for want of a slot. Those of exempt work are none, and
-// the controller must not hear of them.
+// unserved counts the refusals for want of a slot. Refusals of exempt work do not
+// count, and the controller must not hear of them.
 func (l *Limiter) unserved() uint64 {
 	n := l.front.Unserved()
 	l.exempt.mu.Lock()

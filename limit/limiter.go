@@ -107,9 +107,9 @@ func (l *Limiter) Name() string { return l.front.Name() }
 // when the context is done, the deadline has passed, or the work has waited as
 // long as it may.
 //
-// Work whose deadline has passed, or whose context is done, is refused even
-// when slots are free. (MongoDB's ticket pools grant it then; an answer that
-// nobody waits for is only waste.)
+// Work is refused if its deadline has passed or its context is done, even when
+// slots are free. (MongoDB's ticket pools grant it then; an answer that nobody
+// waits for is only waste.)
 //
 // Exempt work is admitted at once, whatever is in flight, up to a cap of its own
 // ([Config.Exempt]).
@@ -556,9 +556,9 @@ func (l *Limiter) Snapshot() weir.Snapshot {
 	return s
 }
 
-// admissions counts the permits granted so far. Those given back are counted by
-// the generations of the slots; those still out are added. Permits whose work
-// never started are left out.
+// admissions counts the permits granted so far. It adds the permits given back,
+// which the generations of the slots count, and the permits still out. Permits
+// whose work never started are left out.
 func (l *Limiter) admissions() uint64 {
 	var n uint64
 	for _, b := range *l.table.Load() {
