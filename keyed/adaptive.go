@@ -70,8 +70,8 @@ var (
 )
 
 // NewAdaptive returns a gate without any key yet, or an error that names every
-// setting out of range. What AdaptiveConfig.New returns is checked when it is
-// called.
+// setting out of range. The settings from AdaptiveConfig.New are checked when
+// it is called.
 func NewAdaptive(cfg AdaptiveConfig) (*Adaptive, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err

@@ -100,7 +100,7 @@ func (o Override) of(base int64) int64 {
 }
 
 // Queue is the wait room of [Pools]. Work waits only for a slot of its own key.
-// What the keys share is the number of places.
+// All keys together share the places to wait.
 type Queue struct {
 	// Len bounds the work that waits, over all keys together. 0 means
 	// limit.DefaultQueueLen; a negative value means that nothing ever waits.

@@ -91,7 +91,7 @@ func (g *Pools) Name() string { return g.front.Name() }
 // the latest when the context is done, the deadline has passed, or the work has
 // waited as long as it may.
 //
-// Work whose deadline has passed, or whose context is done, is refused even when
+// Work is refused if its deadline has passed or its context is done, even when
 // slots are free.
 func (g *Pools) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 	if p, ok := weir.Nested(ctx, g); ok {
