@@ -23,11 +23,11 @@ const (
 	// [Window.Quantile].
 	AggregatePercentile Aggregate = "percentile"
 	// AggregateEach makes a step for every sample of the window, in the order in
-	// which they finished. Netflix's limits do so without a WindowedLimit. Of very
-	// many samples a window keeps an even share. A sample's mean concurrency stands
-	// for what was in flight when it started. Samples do not tell failed work from
-	// dropped work. If anything was dropped in the window, all samples that are not
-	// good count as drops, else none does.
+	// which they finished. Netflix's limits do so without a WindowedLimit. If there
+	// are very many samples, a window keeps an even share. A sample's mean
+	// concurrency stands for what was in flight when it started. Samples do not
+	// tell failed work from dropped work. If anything was dropped in the window,
+	// all samples that are not good count as drops, else none does.
 	AggregateEach Aggregate = "each"
 )
 

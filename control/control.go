@@ -107,8 +107,8 @@ type Window struct {
 	LatencySum time.Duration
 	Timed      int64
 
-	// Samples are what finished, Failed work included, in that order. Of more than the
-	// gate's sample size they are an even share.
+	// Samples are what finished, Failed work included, in that order. If there are
+	// more than the gate's sample size, they are an even share.
 	Samples []Sample
 
 	// Readings are what the gate's signals say now.

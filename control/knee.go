@@ -62,11 +62,11 @@ type KneeConfig struct {
 // # Assumptions, and where it fails
 //
 // Knee assumes that jobs in flight together slow each other down about alike. It also
-// assumes that the mix of work is much the same from one stretch to the next. To see
-// that a tenth more concurrency buys nothing takes some hundred completions: below ten
-// requests a second, minutes. Where the service runs in this process and burns the
-// processor, concurrency means little: see the scheduler's latency in package signal. A
-// backend that one slot overloads is not found with Min 2.
+// assumes that the mix of work is much the same from one stretch to the next. It takes
+// some hundred completions to see that a tenth more concurrency buys nothing. Below ten
+// requests a second, that is minutes. Where the service runs in this process and burns
+// the processor, concurrency means little: see the scheduler's latency in package
+// signal. A backend that one slot overloads is not found with Min 2.
 //
 // Knee should be alone before its backend. Where several share one, each sees what one
 // more slot brings to itself, at the others' expense. Together they take far too many.
@@ -525,7 +525,7 @@ func (k *Knee) dither(w *Window) Decision {
 	if n := len(k.arms); n >= 4 {
 		a, b, c := &k.arms[n-4], &k.arms[n-3], &k.arms[n-2]
 		if e, variance, ok := contrast(a, b, c); ok {
-			// What was measured is true for the limit of that time.
+			// Measurements are true for the limit of their time.
 			moved := k.at - (a.at+2*b.at+c.at)/4
 			move := k.gap.learn(e-price-curvature*moved, variance)
 			k.at += move
