@@ -106,8 +106,8 @@ type MemoryConfig struct {
 	FS fs.FS
 }
 
-// NewMemory returns the signal "memory": memory in use over Threshold times the limit. Of
-// this process's control group and those around it, the fullest counts. The limit is
+// NewMemory returns the signal "memory": memory in use over Threshold times the limit.
+// The fullest counts, of this process's control group and those around it. The limit is
 // memory.max or, if lower, memory.high (version 1: memory.limit_in_bytes). File cache
 // that has not been used lately does not count, because the kernel frees it first. The
 // kubelet does the same.
