@@ -216,9 +216,9 @@ func (c *core) limit(class int) float64 {
 	return c.rules.Thresholds.list()[class]
 }
 
-// retry is the time until the next decision. What is refused now may be admitted then
-// at the earliest. It is at least leastRetry, as in other gates, and at most
-// the longest window, for clocks that go back.
+// retry is the time until the next decision. Work that is refused now may be admitted
+// then at the earliest. It is at least leastRetry, as in other gates, and at most the
+// longest window, for clocks that go back.
 func (c *core) retry(now time.Duration) time.Duration {
 	return min(max(c.ready-now, leastRetry), longest)
 }
