@@ -39,9 +39,9 @@
 // # Refusals are honest
 //
 // RetryAfter is when the same work would be admitted if nobody else came, in whole
-// milliseconds, rounded up. Of several windows all are charged or none, and the refusal
-// is about the one with the longest wait. Work that costs more than a burst is refused
-// with ReasonTooLarge: coming back does not help.
+// milliseconds, rounded up. If there are several windows, all are charged or none, and
+// the refusal is about the one with the longest wait. Work that costs more than a burst
+// is refused with ReasonTooLarge: coming back does not help.
 //
 // # What work really costs
 //

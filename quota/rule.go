@@ -12,7 +12,7 @@ import (
 
 // Rule gives a quota to the callers that it matches, exempts them, or blocks them.
 //
-// Of all rules that match, one counts: the most exact. Rules are compared by User
+// If several rules match, one counts: the most exact. Rules are compared by User
 // first, then by Client, Tenant, Route, Priority and Address. In each of these, a
 // named value goes before [Every], and Every before a part that the rule does not
 // use. For users and clients that is Kafka's order of precedence:

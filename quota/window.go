@@ -106,7 +106,7 @@ var units = [...]struct {
 	seconds float64
 }{{"s", 1}, {"min", 60}, {"h", 3600}, {"24h", 86400}}
 
-// isWhole reports whether f is a whole number, but for rounding.
+// isWhole reports whether f is a whole number, except for rounding.
 func isWhole(f float64) bool {
 	n := math.Round(f)
 	return n >= 1 && math.Abs(f-n) <= 1e-12*n
