@@ -22,7 +22,7 @@ type Config struct {
 	//	redis://host1:6379?addr=host2:6379  several nodes of a cluster
 	//	redis://host1:26379?addr=host2:26379&master_set=main  sentinels
 	//
-	// What is set beside it wins over what it says.
+	// A field that is set beside it wins over what URL says.
 	URL string
 
 	// Addrs are host:port of the server, of some nodes of a cluster, or of the
@@ -53,9 +53,9 @@ type Config struct {
 	// DialTimeout bounds connecting, with TLS and authentication. It is also how long a
 	// connection may say nothing before it is closed. Default 1 s, range 10 ms to 1 min.
 	DialTimeout time.Duration
-	// MaxInFlight bounds the scripts under way, and so the goroutines: one each. More fail
-	// as [Full] before anything is sent. Of a cluster, each of the sixteen parts of its
-	// keys may have a quarter of it. Default 512, range 1 to 10,000.
+	// MaxInFlight bounds the scripts under way, and so the goroutines: one each. More
+	// fail as [Full] before anything is sent. In a cluster, each of the sixteen parts of
+	// its keys may have a quarter of it. Default 512, range 1 to 10,000.
 	MaxInFlight int
 
 	// AssumeNoEviction uses the server without checking that its maxmemory-policy is

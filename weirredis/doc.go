@@ -54,6 +54,6 @@
 // and of a cluster +cluster|slots +cluster|shards +asking, behind Sentinel +role, for a
 // DB other than 0 +select. Sentinels have users of their own: see [Sentinel].
 //
-// What replication loses in a failover is lost here too. A replica that is promoted has not
-// seen the last charges, so more is admitted for the time of its lag.
+// Charges that replication loses in a failover are lost here too. A replica that is
+// promoted has not seen the last charges, so more is admitted for the time of its lag.
 package weirredis

@@ -30,7 +30,7 @@ func (s *Store) Document(name string) *Document {
 	return &Document{store: s, key: s.cfg.Prefix + "document:" + keyOf("", name)}
 }
 
-// A document is stored behind its digest. To a caller who has the document already, the
+// A document is stored behind its digest. If a caller has the document already, the
 // server sends the digest alone.
 const (
 	digestSize = 2 * sha256.Size

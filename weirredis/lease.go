@@ -18,8 +18,8 @@ import (
 // at most half of what it can spare: the fewer tokens it has, the smaller the leases. When it
 // is empty there are none, and every decision is exact.
 //
-// What it costs: tokens leased before an interval can be used in it. So in any time t,
-// processes that lease N each admit at most burst + rate·t + processes·N, in place of
+// A lease has a cost: tokens leased before an interval can be used in it. So in any time
+// t, processes that lease N each admit at most burst + rate·t + processes·N, in place of
 // burst + rate·t. Over a long time nothing is added, because leased tokens are gone from
 // the bucket. A process that ends without Close, or whose refund is lost, loses up to N
 // tokens.

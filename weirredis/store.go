@@ -171,7 +171,7 @@ type Stats struct {
 	// InFlight is the number of scripts under way, also those that nobody waits for any
 	// more.
 	InFlight int
-	// Down says that the server is given up for the moment, Since when, and Why. Of a
+	// Down says that the server is given up for the moment, Since when, and Why. In a
 	// cluster this may be so for some of the keys only.
 	Down  bool
 	Since time.Time
