@@ -58,7 +58,7 @@ func (a *Accounts) Forget(p weir.Permit) {
 	}
 }
 
-// Of returns what is known of a live permit, nil if nothing is.
+// Of returns the account of a live permit, nil if there is none.
 func (a *Accounts) Of(p weir.Permit) *Account {
 	id := int(p.Slot().ID())
 	if id >= len(a.All) || a.All[id].permit != p || !p.Live() {
@@ -107,8 +107,8 @@ func (a *Account) charge(r *room.Room, units float64) bool {
 // limit, and a controller that compares the two would see contention in that.
 //
 // It remembers a fixed number of tenants. The hash of a tenant's name gives its place.
-// Of two with the same place the later stays. Unknown tenants are taken to be
-// like the median.
+// If two have the same place, the later stays. Unknown tenants are taken to be like
+// the median.
 type Forecast struct {
 	seed    maphash.Seed
 	guesses [1 << 10]guess

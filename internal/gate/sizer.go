@@ -90,8 +90,8 @@ func (s *Sizer) Replace(next control.Controller, signals control.Source, limit i
 	return first
 }
 
-// same reports whether two controllers are one. Those of a type that cannot be
-// compared never are: comparing two of them would panic.
+// same reports whether two controllers are one. Controllers of a type that
+// cannot be compared never are: comparing two of them would panic.
 func same(a, b control.Controller) bool { return reflect.ValueOf(a).Comparable() && a == b }
 
 // Save returns what the controller has learned, and false if it learns nothing.
