@@ -17,8 +17,8 @@ type class struct {
 }
 
 // SetShares guarantees classes a share of the units served. It holds while somebody
-// waits in the class and somebody above it. What is served while nothing waits above
-// the class does not count. A class with a share also keeps that share of the places.
+// waits in the class and somebody above it. Units served while nothing waits above
+// the class do not count. A class with a share also keeps that share of the places.
 // The default is 0, strict priority. A share that is negative or not a number counts
 // as 0. Shares that exceed 1 together are cut in proportion.
 func (r *Room) SetShares(shares [Classes]float64) {
@@ -274,13 +274,13 @@ func (r *Room) forget(f *flows, i uint32) {
 // level shares what is served between flows: the users of a class, or the tenants
 // of a user. It is start-time fair queueing (Goyal, Vin and Cheng 1996). Each flow
 // carries a tag: the virtual time at which its next waiter starts. The least tag
-// goes next. What is served moves its flow's tag on by units / weight. A flow's
+// goes next. Each service moves its flow's tag on by units / weight. A flow's
 // first waiter starts at the virtual time of its level. If the flow's old tag is
 // still ahead of that, it starts there.
 //
-// Take two flows that both have somebody waiting. What they are served, by weight,
-// differs by at most one waiter of each and the credit. The speed of the gate does not
-// matter.
+// Take two flows that both have somebody waiting. The units that they are served, by
+// weight, differ by at most one waiter of each and the credit. The speed of the gate
+// does not matter.
 //
 // In the paper virtual time is the tag of the flow served last. Here it stays behind
 // that by a credit of a few turns. A flow that comes after a pause may be served that

@@ -126,8 +126,8 @@ func promising(arrived, served float64) int {
 
 // flood finds out whose queue it is that stands. The others are served before a flood.
 // They may be many for a moment, because the limit went down or a few came together.
-// But they will be served. To cut them too would refuse work that the gate has slots
-// for.
+// But they will be served. A cut of these too would refuse work that the gate has
+// slots for.
 //
 // So the cut applies to a priority only if its work, with all above it, arrives faster
 // than anything is served. Users with hardly anybody waiting are spared, unless their
@@ -195,7 +195,7 @@ type Pace struct {
 // A queue that stands is cut to keep waiters. That is many enough: near the
 // capacity, at a load of .95, chance alone exceeds it once in 500 requests. It
 // is few enough to be served soon when the load falls back. It is a number and
-// not a time. What chance does to a queue depends on numbers, whatever the
+// not a time. The effect of chance on a queue depends on numbers, whatever the
 // gate's speed. A queue is watched for as long as that many take, and for
 // CoDel's interval at least.
 const (
