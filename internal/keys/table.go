@@ -297,7 +297,7 @@ const (
 //
 // Two keys are the same to a table exactly if their names are equal. Up to 36
 // bytes the name is the key itself. The name of a longer key is 160 bits of a
-// cryptographic hash. To find two keys with the same hash takes 2^80 attempts.
+// cryptographic hash. It takes 2^80 attempts to find two keys with the same hash.
 // Whoever finds them has only merged two keys of his own. A hash of 64 or 128 bits
 // that is not cryptographic would do against chance. It would not do against
 // somebody who chooses the keys. If long keys were kept whole, that person could
@@ -320,7 +320,7 @@ func NameOf(key string) (n Name) {
 	return n
 }
 
-// String returns the key. Of a long key it returns the first 16 bytes and 8
+// String returns the key. For a long key it returns the first 16 bytes and 8
 // digits of the hash, which is enough to recognise it.
 func (n *Name) String() string {
 	if n.n != digestLength {

@@ -1,9 +1,9 @@
 // Package setting reads settings from documents that people write, and reads them
 // strictly. It reports every mistake at once, with its place and what to write instead.
 //
-// A document is a tree of [Node]. [ParseJSON] makes one of JSON; the gateway makes one of YAML.
-// [Decode] fills a Go struct from it. What a setting may be stands in the tags of its field, and
-// nowhere else:
+// A document is a tree of [Node]. [ParseJSON] makes one of JSON; the gateway makes one of
+// YAML. [Decode] fills a Go struct from it. The tags of a field, and nothing else, say
+// what its setting may be:
 //
 //	json      its key
 //	min, max  the bounds of a number or a duration

@@ -44,8 +44,8 @@ type Member struct {
 // MaxDepth is how many levels a document may have.
 const MaxDepth = 32
 
-// ParseJSON makes a tree of JSON. A key whose value is null counts as left out. What is no JSON is
-// one fault in the list, and the tree is nil then.
+// ParseJSON makes a tree of JSON. A key whose value is null counts as left out. Text that
+// is no JSON is one fault in the list, and the tree is nil then.
 func ParseJSON(data []byte, faults *fault.List) *Node {
 	p := &jsonParser{data: data, dec: json.NewDecoder(bytes.NewReader(data)), now: fault.Place{Line: 1, Col: 1}}
 	p.dec.UseNumber()

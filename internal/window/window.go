@@ -101,7 +101,7 @@ func (w *Window) Sample(o weir.Outcome, start, latency time.Duration, area uint6
 
 // nextSample returns where the next sample goes, nil if it is not kept. When the
 // window is full, every second sample is dropped, and from then on half as many are
-// kept. To keep the most recent ones would be wrong: long work ends late, so they are
+// kept. The most recent ones alone would be wrong: long work ends late, so they are
 // not like the rest.
 func (w *Window) nextSample() *control.Sample {
 	if w.skip > 0 {
