@@ -75,9 +75,9 @@ func isTimed(p weir.Permit) bool { return p.Slot().ID()&1 != 0 }
 
 func (s *shard) issue(u use, timed bool) weir.Permit {
 	if timed {
-		return s.permits[1].Issue(u)
+		return s.permits[1].Issue(&u)
 	}
-	return s.permits[0].Issue(u)
+	return s.permits[0].Issue(&u)
 }
 
 func (s *shard) pool(p weir.Permit) *gate.Pool[use] { return &s.permits[p.Slot().ID()&1] }
@@ -198,7 +198,7 @@ func (s *shard) decide(w *weir.Work, a *arrival, out *gate.Answers) (p weir.Perm
 
 // release ends p, and returns what it was used for, or false if p was not live.
 func (s *shard) release(p weir.Permit, now time.Duration) (u use, sampled, ok bool) {
-	if u, sampled, ok = s.pool(p).Recall(p); !ok {
+	if sampled, ok = s.pool(p).Recall(p, &u); !ok {
 		return u, false, false
 	}
 	s.accounts.Forget(p)

@@ -69,7 +69,7 @@ func (e *exempt) admit(now time.Duration) (weir.Permit, *weir.Rejection) {
 	}
 	e.inFlight++
 	e.admitted++
-	return e.slots.Issue(now), nil
+	return e.slots.Issue(&now), nil
 }
 
 // refuse is the refusal beyond the cap. RetryAfter is estimated from how fast exempt
@@ -96,7 +96,8 @@ func (e *exempt) end(p weir.Permit, started bool) (held time.Duration, sampled, 
 	l := e.limiter
 	now := l.front.Now()
 	e.mu.Lock()
-	start, sampled, ok := e.slots.Recall(p)
+	var start time.Duration
+	sampled, ok = e.slots.Recall(p, &start)
 	if !ok {
 		e.mu.Unlock()
 		return 0, false, false

@@ -44,13 +44,14 @@ func (q *Quota) issue(c *charge) weir.Permit {
 	defer p.mu.Unlock()
 	p.inFlight++
 	p.issued++
-	return p.permits.Issue(use{*c, start})
+	return p.permits.Issue(&use{*c, start})
 }
 
 // PermitDone implements [weir.Holder].
 func (p *pool) PermitDone(permit weir.Permit, o weir.Outcome) {
 	p.mu.Lock()
-	u, sampled, ok := p.end(permit)
+	var u use
+	sampled, ok := p.end(permit, &u)
 	if ok && !sampled {
 		p.count(o)
 	}
@@ -78,7 +79,8 @@ func (p *pool) PermitSampled(permit weir.Permit, o weir.Outcome) {
 // PermitCancelled implements [weir.Holder]: it refunds the tokens.
 func (p *pool) PermitCancelled(permit weir.Permit) {
 	p.mu.Lock()
-	u, _, ok := p.end(permit)
+	var u use
+	_, ok := p.end(permit, &u)
 	if ok {
 		p.issued--
 	}
@@ -111,11 +113,11 @@ func (p *pool) PermitCost(permit weir.Permit, name string, units int64) {
 func (p *pool) SlotFreed(*weir.Slot) {}
 
 // end takes a permit back; ok is false if the permit is not live.
-func (p *pool) end(permit weir.Permit) (u use, sampled, ok bool) {
-	if u, sampled, ok = p.permits.Recall(permit); ok {
+func (p *pool) end(permit weir.Permit, u *use) (sampled, ok bool) {
+	if sampled, ok = p.permits.Recall(permit, u); ok {
 		p.inFlight--
 	}
-	return u, sampled, ok
+	return sampled, ok
 }
 
 func (p *pool) finished(o weir.Outcome, start time.Duration) {

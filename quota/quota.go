@@ -188,16 +188,15 @@ func (q *Quota) match(ctx context.Context, set *settings, w *weir.Work, count bo
 			return c, q.front.Late(now - q.front.Deadline(now, w.Deadline))
 		}
 	}
-	var id Identity
-	var r *rule
-	if !w.Exempt {
-		id, r = set.ruleOf(w)
+	if w.Exempt {
+		q.uncounted(count)
+		return c, nil
 	}
+	id := set.identify(*w)
+	r := set.rules.find(&id)
 	switch {
 	case r == nil || r.Exempt:
-		if count {
-			q.counts.uncounted.Add(1)
-		}
+		q.uncounted(count)
 		return c, nil
 	case r.Blocked:
 		return c, &weir.Rejection{Gate: q.Name(), Rule: r.title, Reason: weir.ReasonBlocked}
@@ -214,6 +213,13 @@ func (q *Quota) match(ctx context.Context, set *settings, w *weir.Work, count bo
 		c.key = string(key)
 	}
 	return c, nil
+}
+
+// uncounted counts work that nothing is charged for, if count says so.
+func (q *Quota) uncounted(count bool) {
+	if count {
+		q.counts.uncounted.Add(1)
+	}
 }
 
 // charge lets the store decide. If the store fails it does what Config.OnStoreError says.

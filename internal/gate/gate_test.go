@@ -257,16 +257,17 @@ func TestPool(t *testing.T) {
 	for round := range 3 {
 		var permits []weir.Permit
 		for i := range berthChunk + 1 {
-			permits = append(permits, p.Issue(i))
+			permits = append(permits, p.Issue(&i))
 		}
 		for i, permit := range permits {
 			if b := p.At(permit); b.Use != i || b.ID()%2 != 1 {
 				t.Fatalf("berth %d is used for %d, want %d", b.ID(), b.Use, i)
 			}
-			if use, sampled, ok := p.Recall(permit); use != i || sampled || !ok {
+			var use int
+			if sampled, ok := p.Recall(permit, &use); use != i || sampled || !ok {
 				t.Fatalf("recalled %d, %v, %v", use, sampled, ok)
 			}
-			if _, _, ok := p.Recall(permit); ok {
+			if _, ok := p.Recall(permit, &use); ok {
 				t.Fatal("recalled twice")
 			}
 		}

@@ -31,13 +31,13 @@ func (p *Pool[T]) Init(h weir.Holder, first uint32, shift uint8) {
 }
 
 // Issue hands out a permit for a use.
-func (p *Pool[T]) Issue(use T) weir.Permit {
+func (p *Pool[T]) Issue(use *T) weir.Permit {
 	if p.free == nil {
 		p.grow()
 	}
 	b := p.free
 	p.free = b.next
-	b.Use = use
+	b.Use = *use
 	return b.Issue()
 }
 
@@ -58,16 +58,16 @@ func (p *Pool[T]) At(permit weir.Permit) *Berth[T] {
 	return &p.chunks[i/berthChunk][i%berthChunk]
 }
 
-// Recall ends a permit and returns what it was used for, or false if it was not
-// live.
-func (p *Pool[T]) Recall(permit weir.Permit) (use T, sampled, ok bool) {
+// Recall ends a permit and sets use to what it was used for. It reports false if the
+// permit was not live. Uses go by pointer because they are copied under a lock.
+func (p *Pool[T]) Recall(permit weir.Permit, use *T) (sampled, ok bool) {
 	live, sampled := permit.Slot().Recall(permit)
 	if !live {
-		return use, false, false
+		return false, false
 	}
 	b := p.At(permit)
-	use = b.Use
+	*use = b.Use
 	b.Use = *new(T)
 	b.next, p.free = p.free, b
-	return use, sampled, true
+	return sampled, true
 }
