@@ -34,7 +34,7 @@ type Pools struct {
 	keys          atomic.Int64 // known, in all shards
 	waiting       atomic.Int64
 	exempt        atomic.Int64
-	hand          atomic.Uint32 // the shard that gave up a key last
+	hand          atomic.Uint32 // counts up: the remainder is the shard that reclaim asked last
 	refusedExempt atomic.Uint64 // exempt work beyond its cap
 	waiters       sync.Pool     // of *waiter
 
@@ -167,8 +167,8 @@ func (a *arrival) set(g *Pools, set *settings, w *weir.Work, clocked bool) {
 	}
 }
 
-// untimed is how many pieces of work go untimed for each one that is timed. It holds
-// where nobody has to hear of each. The clock costs as much as the rest of an admission.
+// untimed is a mask: one of 16 pieces of work is timed, where nobody has to hear of each.
+// The clock costs as much as the rest of an admission.
 const untimed = 15
 
 // quick admits work that needs no decision: it has no deadline, and its key has free

@@ -122,7 +122,7 @@ func (l *Limiter) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 	}
 	p, ok := l.shared.Hint.Load().Take()
 	if !ok || l.shared.Attention.Load() != 0 {
-		p.Cancel() // the core is shifting down: ask again, with the lock
+		p.Cancel() // the hint is taken, or the core shifts down: ask again, with the lock
 		return l.admit(ctx, &w)
 	}
 	return p, nil
@@ -143,7 +143,7 @@ func (l *Limiter) TryAdmit(w weir.Work) (weir.Permit, error) {
 	}
 	p, ok := l.shared.Hint.Load().Take()
 	if !ok || l.shared.Attention.Load() != 0 {
-		p.Cancel() // the core is shifting down: ask again, with the lock
+		p.Cancel() // the hint is taken, or the core shifts down: ask again, with the lock
 		return l.tryAdmit(&w)
 	}
 	return p, nil

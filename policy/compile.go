@@ -191,7 +191,7 @@ type learner interface {
 	Restore(control.State)
 }
 
-// drainer is a mechanism that gives permits for a while.
+// drainer is a mechanism whose permits hold slots. Drain waits until they are back.
 type drainer interface {
 	Drain(ctx context.Context) error
 }

@@ -127,7 +127,8 @@ func (r *Room) head(class int) *Waiter { return r.first(r.next(class)) }
 // enter adds w to its tenant, user and class. Among equal tags newcomers go last, or
 // first where the newest goes first. They also go last if more flows pass through
 // than the room can remember. Otherwise those who come back would never have a turn.
-// It reports whether nobody of w's user waited (see answering).
+// It reports whether nobody of w's user waited before; of its tenant, if the user has no
+// name.
 func (r *Room) enter(w *Waiter) (first bool) {
 	c, turn := &r.classes[w.Class], r.nextTurn()
 	user := r.user(w.User, int(w.Class))
@@ -161,7 +162,7 @@ func (r *Room) user(name string, class int) uint32 {
 	return i
 }
 
-// take draws the next turn among equal tags.
+// nextTurn draws the next turn among equal tags.
 func (r *Room) nextTurn() int32 {
 	if r.turns++; r.turns == math.MaxInt32 {
 		r.turns = 1

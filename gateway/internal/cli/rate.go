@@ -25,7 +25,7 @@ const quotaGate = "quota"
 
 func (o *rateOptions) flags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringArrayVar(&o.Rates, "rate", nil, "a quota without a file, for instance 10/s, 1000/h or \"5000 a day\"; may be repeated, and all of them hold together")
+	flags.StringArrayVar(&o.Rates, "rate", nil, "a quota, for instance 10/s, 1000/h or \"5000 a day\"; may be repeated, then all of them hold together (only without a FILE)")
 	flags.Float64Var(&o.Burst, "burst", 0, "how many may come at once, with one --rate (default: what it gives in a second, minute or hour)")
 	flags.StringVar(&o.By, "by", "", "who gets a quota each: header:NAME, ip, user or tenant (default: one quota for all)")
 }

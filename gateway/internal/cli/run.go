@@ -82,11 +82,11 @@ gateway could not start, and 2 if the command line is wrong.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&o.File, "config", "c", "", "configuration file (YAML); weir init writes one")
-	flags.StringVar(&o.Upstream, "upstream", "", "server to guard without a file, for instance http://127.0.0.1:3000")
-	flags.StringVar(&o.Listen, "listen", "", "address to accept clients on without a file (default "+config.DefaultListen+")")
-	flags.StringVar(&o.Admin, "admin", "", "address for metrics and health without a file, or off (default "+config.DefaultAdmin+")")
-	flags.Int64Var(&o.Limit, "limit", 0, "requests in progress at a time without a file (default: the gateway finds the number, and follows the server)")
-	flags.DurationVar(&o.Timeout, "timeout", 0, "how long clients wait for an answer without a file, for instance 1s; nothing is begun that would come later (default: unknown)")
+	flags.StringVar(&o.Upstream, "upstream", "", "server to guard, for instance http://127.0.0.1:3000 (only without a FILE)")
+	flags.StringVar(&o.Listen, "listen", "", "address to accept clients on (only without a FILE; default "+config.DefaultListen+")")
+	flags.StringVar(&o.Admin, "admin", "", "address for metrics and health, or off (only without a FILE; default "+config.DefaultAdmin+")")
+	flags.Int64Var(&o.Limit, "limit", 0, "requests in progress at a time (only without a FILE; default: the gateway finds the number, and follows the server)")
+	flags.DurationVar(&o.Timeout, "timeout", 0, "how long clients wait for an answer, for instance 1s; what would come later is not begun (only without a FILE; default: unknown)")
 	o.Rate.flags(cmd)
 	o.identityFlags(cmd)
 	flags.StringVar(&o.LogLevel, "log-level", "", "debug, info, warn or error (default: the file's, else info)")
@@ -238,9 +238,9 @@ func (o *runOptions) withoutFile() (*config.Config, error) {
 // identityFlags adds the flags that say who sends a request.
 func (o *runOptions) identityFlags(cmd *cobra.Command) {
 	id, flags := &o.Identity, cmd.Flags()
-	flags.StringVar(&id.Tenant, "tenant", "", "where the tenant of a request comes from without a file, for instance header:X-Tenant; tenants are served fairly")
-	flags.StringVar(&id.User, "user", "", "where the user comes from without a file, for instance header:X-User; users are served fairly, then the tenants of each")
-	flags.StringVar(&id.Priority, "priority", "", "where the priority comes from without a file, for instance header:X-Priority: background, normal, high or critical")
+	flags.StringVar(&id.Tenant, "tenant", "", "where the tenant of a request comes from, for instance header:X-Tenant; tenants are served fairly (only without a FILE)")
+	flags.StringVar(&id.User, "user", "", "where the user comes from, for instance header:X-User; users are served fairly, then the tenants of each (only without a FILE)")
+	flags.StringVar(&id.Priority, "priority", "", "where the priority comes from, for instance header:X-Priority: background, normal, high or critical (only without a FILE)")
 	flags.StringSliceVar(&id.Trusted, "trusted", nil, "networks with headers that are believed without a file, for instance 10.0.0.0/8 (default 127.0.0.0/8,::1/128)")
 }
 

@@ -36,8 +36,9 @@ type Call struct {
 	// Request is the handle of the admitted request. It samples and releases the permit of
 	// a target with the others. It is nil where no guard is around: nothing is sampled then.
 	Request *weirhttp.Request
-	// Status is that of the answer and By who gives it, once the answer has begun. Whoever
-	// answers outside the upstream sets them.
+	// By is who gives the answer: this package sets it, and zero is the gateway. Status is
+	// set by the server's ResponseWriter, for a 101 by this package. Neither is known
+	// before the answer begins.
 	Status int
 	By     Answerer
 }
@@ -454,7 +455,7 @@ func (x *exchange) watchBody(res *http.Response) {
 	}
 }
 
-// forwarded are the headers that say where a request came from.
+// The headers that say where a request came from.
 const (
 	headerFor   = "X-Forwarded-For"
 	headerHost  = "X-Forwarded-Host"

@@ -17,8 +17,8 @@ import (
 	"github.com/weir-go/weir/signal"
 )
 
-// Reload reads the configuration again and puts it in force. Gates with the same name keep what is
-// in flight, their limit and what they have learned. Listeners with the same address keep their
+// Reload reads the configuration again and puts it in force. Gates with the same name and kind
+// keep what is in flight, their limit and what they have learned. Listeners with the same address keep their
 // socket. Requests in progress end under the configuration they began with. An error changes
 // nothing.
 func (s *Server) Reload() error {
