@@ -390,8 +390,12 @@ func (l *Adaptive) renew(p *pool, build func(string) (map[string]limit.Config, e
 	var faulty []error
 	parts := maps.Clone(p.parts)
 	added := pool{parts: map[string]*limit.Limiter{}}
+	configs = maps.Clone(configs) // New may return the same map again
+	for part, cfg := range configs {
+		configs[part] = l.complete(cfg)
+	}
 	for _, part := range savingFirst(configs) {
-		cfg := l.complete(configs[part])
+		cfg := configs[part]
 		if limiter, ok := parts[part]; ok {
 			err = limiter.Reconfigure(cfg)
 		} else if limiter, err = limit.New(cfg); err == nil {

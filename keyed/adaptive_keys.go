@@ -3,6 +3,7 @@ package keyed
 import (
 	"container/list"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -126,6 +127,10 @@ func (l *Adaptive) build(build func(string) (map[string]limit.Config, error), ke
 	if err != nil {
 		return nil, fmt.Errorf("keyed: New(%.40q): %w", key, err)
 	}
+	configs = maps.Clone(configs) // New may return the same map again
+	for part, cfg := range configs {
+		configs[part] = l.complete(cfg)
+	}
 	for part, state := range states {
 		if s, ok := configs[part].Controller.(control.Saver); ok {
 			s.Restore(state)
@@ -133,7 +138,7 @@ func (l *Adaptive) build(build func(string) (map[string]limit.Config, error), ke
 	}
 	p := pool{parts: make(map[string]*limit.Limiter, len(configs))}
 	for part, cfg := range configs {
-		limiter, err := limit.New(l.complete(cfg))
+		limiter, err := limit.New(cfg)
 		if err != nil {
 			p.close()
 			return nil, fmt.Errorf("keyed: New(%.40q), part %.40q: %w", key, part, err)
@@ -143,7 +148,12 @@ func (l *Adaptive) build(build func(string) (map[string]limit.Config, error), ke
 	return p.parts, nil
 }
 
+// complete fills in what a limiter gets from its gate. A controller that would be the
+// default is made here, so that what it learns outlasts the key.
 func (l *Adaptive) complete(cfg limit.Config) limit.Config {
+	if cfg.Controller == nil && cfg.Limit == 0 {
+		cfg.Controller, _ = control.NewKnee(control.KneeConfig{}) // the defaults are no error
+	}
 	if cfg.Name == "" {
 		cfg.Name = l.Name()
 	}

@@ -669,3 +669,17 @@ func TestTheSecondOfANewKeyIsNotOneTooMany(t *testing.T) {
 	}
 	l.unpin(p)
 }
+
+// What the default controller of a key has learned outlasts its eviction, as that of a
+// controller which New has made.
+func TestEvictedDefaultComesBack(t *testing.T) {
+	l := &learners{t: t}
+	l.Adaptive = newAdaptive(t, AdaptiveConfig{MaxKeys: 1, Now: func() time.Duration { return l.now },
+		New: PerKey(func(string) (limit.Config, error) { return limit.Config{}, nil })})
+	l.limit("a")
+	l.pools["a"].parts[""].SetLimit(77)
+	l.limit("b")
+	if back := l.limit("a"); back < 60 { // e^-0.2 of it, where the lower of two is tried first
+		t.Errorf("the limit is %d after an eviction, it was 77", back)
+	}
+}

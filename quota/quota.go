@@ -326,7 +326,8 @@ func (q *Quota) bucket(set *settings, w *weir.Work, c *charge) string {
 		return c.key
 	}
 	id := set.identify(*w)
-	return string(appendKey(nil, q.Name(), c.rule, &id))
+	var buf [longestKey + 64]byte
+	return string(appendKey(buf[:0], q.Name(), c.rule, &id))
 }
 
 // ErrClosed is the error of changing a gate that has been closed. Work is refused

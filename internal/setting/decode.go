@@ -21,14 +21,23 @@ type Defaulter interface{ SetDefaults() }
 // fit. That is: unknown keys, keys written twice or missing, values of another kind or
 // out of bounds. It knows structs, maps with text keys, slices, pointers, scalars, and
 // types with UnmarshalText.
-func Decode(n *Node, into any, faults *fault.List) {
-	d := decoder{faults}
+func Decode(n *Node, into any, faults *fault.List) { decode(n, into, faults, false) }
+
+// DecodePlain is Decode for a document that people write: the names that they give to gates
+// and their like have to match [NamePattern].
+func DecodePlain(n *Node, into any, faults *fault.List) { decode(n, into, faults, true) }
+
+func decode(n *Node, into any, faults *fault.List, plainNames bool) {
+	d := decoder{faults, plainNames}
 	v := reflect.ValueOf(into).Elem()
 	setDefaults(v)
 	d.value(nil, n, n.Place, v, Field{})
 }
 
-type decoder struct{ *fault.List }
+type decoder struct {
+	*fault.List
+	plainNames bool
+}
 
 func (d decoder) fault(at fault.Path, p fault.Place, problem, instead string) {
 	d.AddFault(fault.Fault{Path: at, Place: p, Problem: problem, Instead: instead})
@@ -139,7 +148,7 @@ func (d decoder) dictionary(at fault.Path, n *Node, v reflect.Value, f Field) {
 	m := reflect.MakeMapWithSize(v.Type(), len(n.Members))
 	for _, member := range d.members(at, n) {
 		sub := at.At(member.Key)
-		if why := BadName(member.Key); why != "" && f.Plain() {
+		if why := BadName(member.Key); why != "" && d.plainNames && f.Plain() {
 			d.fault(sub, member.Place, why, "write 1 to 64 letters, digits, - and _")
 		}
 		item := reflect.New(v.Type().Elem()).Elem()

@@ -38,3 +38,16 @@ func TestDecodeTakesEmbeddedStructs(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A JSON document ends with its value, and its names are the program's own affair.
+func TestDecodeJSON(t *testing.T) {
+	var spec policy.Spec
+	if err := decode(`{"gates": {"api.v1": {"limit": {"limit": 5}}}} `+"\n", &spec); err != nil {
+		t.Error(err)
+	}
+	for _, end := range []string{",,,::", "{}", "x", `"`} {
+		if err := decode(`{"gates": {}}`+end, &spec); err == nil {
+			t.Errorf("%q after the end is accepted", end)
+		}
+	}
+}

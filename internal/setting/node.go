@@ -51,7 +51,8 @@ func ParseJSON(data []byte, faults *fault.List) *Node {
 	p.dec.UseNumber()
 	n, err := p.value(0)
 	if err == nil {
-		if p.place(); p.at < len(data) {
+		p.place()
+		if _, end := p.dec.Token(); !errors.Is(end, io.EOF) {
 			err = fault.New("there is more text after the end of the value", "write one JSON value")
 		}
 	}

@@ -57,7 +57,7 @@ func Parse(name string, data []byte) (*Config, error) {
 		return nil, faults.Err("")
 	}
 	cfg := &Config{name: name, root: root}
-	setting.Decode(root, cfg, faults)
+	setting.DecodePlain(root, cfg, faults)
 	checkMeaning(cfg, faults)
 	faults.Sort()
 	if err := faults.Err(""); err != nil {
@@ -179,7 +179,8 @@ func explain(text string, err error) (at fault.Place, problem, instead string) {
 // tree makes nodes of those of the YAML library.
 type tree struct {
 	faults *fault.List
-	values int // left of maxValues
+	values int  // left of maxValues
+	full   bool // that has been reported
 }
 
 func (t *tree) fail(n *yaml.Node, at fault.Path, problem, instead string) {
@@ -190,14 +191,15 @@ func (t *tree) fail(n *yaml.Node, at fault.Path, problem, instead string) {
 func (t *tree) node(at fault.Path, n *yaml.Node, depth int) *setting.Node {
 	out := &setting.Node{Place: fault.Place{Line: n.Line, Col: n.Column}, Text: n.Value}
 	if t.values--; t.values < 0 {
-		if t.values == -1 {
+		if !t.full {
+			t.full = true
 			t.fail(n, at, fmt.Sprintf("the file holds more than %d values", maxValues), "write fewer, or repeat fewer aliases")
 		}
 		return out
 	}
 	if depth > setting.MaxDepth { // or an alias stands inside its own value
 		t.fail(n, at, fmt.Sprintf("is nested more than %d levels deep", setting.MaxDepth), "no field is that deep; check the brackets")
-		t.values = 0 // once is enough
+		t.values, t.full = 0, true // once is enough
 		return out
 	}
 	switch n.Kind {
