@@ -16,6 +16,7 @@ PACKAGES = ./... ./bench/... ./gateway/... ./weirredis/...
 CACHE       := .cache
 STATICCHECK := $(CACHE)/bin/staticcheck
 H2SPEC      := $(CACHE)/bin/h2spec
+NFPM        := $(CACHE)/bin/nfpm
 BIN         := bin/weir
 
 # What `make run` passes to the binary: the demo, unless ARGS says otherwise.
@@ -32,9 +33,9 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | awk -F'\t' '{printf "make %-22s %s\n", $$1, $$2}'
 
 .PHONY: build
-build: need-go ## build bin/weir
+build: need-go ## build bin/weir, a static binary; needs no C compiler
 	@mkdir -p bin
-	go build -trimpath -ldflags "-X main.version=$(VERSION)" -o $(BIN) ./gateway/cmd/weir
+	CGO_ENABLED=0 go build -trimpath -ldflags "-X main.version=$(VERSION)" -o $(BIN) ./gateway/cmd/weir
 
 .PHONY: run
 run: build ## build and run the demo; make run ARGS="run --upstream http://127.0.0.1:3000" runs your own
@@ -51,13 +52,13 @@ test-short: need-cc check test-unit ## make test without the real servers
 # it; of those that simulate beside other things it sees what -short leaves. What deptest
 # and the wait room do has no goroutines: deps runs the one, and the gates' tests run the
 # other under it. The time-outs are for what hangs, on any machine.
-SIMULATE = ./sim ./bench/peers ./gateway/internal/cli
+SIMULATE = ./sim ./bench/internal/peers ./gateway/internal/cli
 
 .PHONY: test-unit
 test-unit: need-go
-	go test -race -timeout 30m $$(go list $(PACKAGES) | grep -v -e '/weir/sim$$' -e '/internal/cli$$' -e '/bench/board$$' -e '/bench/peers$$' -e '/internal/deptest$$' -e '/internal/room$$')
+	go test -race -timeout 30m $$(go list $(PACKAGES) | grep -v -e '/weir/sim$$' -e '/internal/cli$$' -e '/bench/internal/board$$' -e '/bench/internal/peers$$' -e '/internal/deptest$$' -e '/internal/room$$')
 	go test -race -short -timeout 30m $(SIMULATE)
-	go test -timeout 30m $(SIMULATE) ./bench/board ./internal/room
+	go test -timeout 30m $(SIMULATE) ./bench/internal/board ./internal/room
 
 # Without -race: the load generator shares the machine with what it loads.
 # The packages of the gateway ran with it in test-unit. Both suites wait for other
@@ -95,6 +96,10 @@ $(STATICCHECK): internal/tools/go.mod internal/tools/go.sum
 	@mkdir -p $(@D)
 	cd internal/tools && GOWORK=off go build -o $(abspath $@) honnef.co/go/tools/cmd/staticcheck
 
+$(NFPM): internal/tools/go.mod internal/tools/go.sum
+	@mkdir -p $(CACHE)/bin
+	cd internal/tools && GOWORK=off go build -o $(abspath $@) github.com/goreleaser/nfpm/v2/cmd/nfpm
+
 $(H2SPEC): internal/tools/go.mod internal/tools/go.sum
 	@mkdir -p $(@D)
 	cd internal/tools && GOWORK=off go build -o $(abspath $@) github.com/summerwind/h2spec/cmd/h2spec
@@ -114,17 +119,21 @@ scoreboard: need-go ## simulate every scenario under every controller; BOARDARGS
 
 ORDERARGS ?=
 
+.PHONY: goodput-plot
+goodput-plot: need-go ## draw the README's picture: good answers against offered load, with weir and without
+	go run ./bench/cmd/scoreboard -goodput docs/scoreboard/plots
+
 .PHONY: scoreboard-order
 scoreboard-order: need-go ## simulate who goes first: priorities, fairness, exemption, nesting
 	go run ./bench/cmd/scoreboard -group order $(ORDERARGS)
 
 .PHONY: scoreboard-order-peers
 scoreboard-order-peers: need-go ## the same for other projects' limiters that rank or share
-	go test ./bench/peers -run '^TestOrder$$' -count 1 -v -timeout 1h -out $(CURDIR)/docs/scoreboard
+	go test ./bench/internal/peers -run '^TestOrder$$' -count 1 -v -timeout 1h -out $(CURDIR)/docs/scoreboard
 
 .PHONY: scoreboard-peers
 scoreboard-peers: need-go ## run other projects' limiters before the same backends, most of an hour
-	go test ./bench/peers -run '^TestScoreboard$$' -count 1 -v -timeout 3h -out $(CURDIR)/docs/scoreboard
+	go test ./bench/internal/peers -run '^TestScoreboard$$' -count 1 -v -timeout 3h -out $(CURDIR)/docs/scoreboard
 
 LIVEARGS ?= -o docs/scoreboard
 
@@ -141,7 +150,7 @@ scoreboard-live-order: build ## who goes first, on real servers, 20 minutes; LIV
 .PHONY: bench
 bench: build ## measure the gates beside their peers, as ratios in one run
 	go run ./bench/cmd/cost $(BENCHARGS)
-	bench/cost/callgrind.sh
+	bench/internal/cost/callgrind.sh
 	go run ./bench/gateway -weir $(BIN)
 	@scripts/parts
 	go run ./bench/redis
@@ -150,9 +159,17 @@ bench: build ## measure the gates beside their peers, as ratios in one run
 fuzz: need-go ## run each fuzz target for 30 s (FUZZTIME)
 	@scripts/fuzz $(FUZZTIME)
 
+.PHONY: dist
+dist: need-go $(NFPM) ## build what is published into dist/: binaries, .deb, .rpm, list of modules, checksums
+	@scripts/dist
+
+.PHONY: test-dist
+test-dist: need-go $(NFPM) ## build dist/ twice and compare; as root on Debian: install the .deb, run, reload and remove it
+	@scripts/test-dist
+
 .PHONY: clean
 clean: ## remove what was built and installed here
-	rm -rf bin $(CACHE)
+	rm -rf bin dist $(CACHE)
 
 .PHONY: need-go need-cc
 need-go:

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/weir-go/weir/slot"
 )
 
 // All joins several gates into one that is all or nothing. The gates are tried in the
@@ -46,15 +48,14 @@ type all struct {
 
 	mu   sync.Mutex
 	idle *bundle
-	n    uint32 // bundles ever made
 }
 
-// bundle is one admission's permits. Its slot stands for all of them. The
-// attention word stays raised, so that every release goes through the holder.
+// bundle is one admission's permits. Its slot stands for all of them. Its group's
+// attention stays raised, so that every release goes through the bundle.
 type bundle struct {
 	all     *all
-	slot    Slot
-	common  Slots
+	slot    slot.Slot
+	group   slot.Group
 	permits []Permit
 	next    *bundle // in the idle list
 }
@@ -77,11 +78,17 @@ func (a *all) admit(ctx context.Context, w Work, last func(Gate) (Permit, error)
 	if err != nil {
 		return Permit{}, err
 	}
+	whole := false
+	defer func() {
+		if !whole { // refused, or the gate panicked
+			b.abort()
+		}
+	}()
 	p, err := last(a.gates[len(a.gates)-1])
 	if err != nil {
-		b.abort()
 		return Permit{}, err
 	}
+	whole = true
 	return b.complete(p), nil
 }
 
@@ -96,6 +103,12 @@ func (a *all) Arrive(w Work, wake func(Permit, error)) (Permit, Waiter, error) {
 	if err != nil {
 		return Permit{}, nil, err
 	}
+	kept := false
+	defer func() {
+		if !kept { // refused, or the gate panicked
+			b.abort()
+		}
+	}()
 	p, waiter, err := last.Arrive(w, func(p Permit, err error) {
 		if err != nil {
 			b.abort()
@@ -106,11 +119,12 @@ func (a *all) Arrive(w Work, wake func(Permit, error)) (Permit, Waiter, error) {
 	})
 	switch err {
 	case nil:
+		kept = true
 		return b.complete(p), nil, nil
 	case ErrWaiting:
+		kept = true
 		return Permit{}, bundleWaiter{waiter, b}, ErrWaiting
 	}
-	b.abort()
 	return Permit{}, nil, err
 }
 
@@ -129,22 +143,37 @@ func (w bundleWaiter) Cancel() bool {
 	return true
 }
 
-// collect gets a permit of every gate but the last, without waiting. A permit counts
-// that ctx carries already through another chain.
+// collect gets a permit of every gate but the last, without waiting.
 func (a *all) collect(ctx context.Context, w Work) (*bundle, error) {
 	b := a.take()
-	for i, g := range a.gates[:len(a.gates)-1] {
+	if next, err := b.fill(ctx, w); err != nil {
+		return nil, a.outlast(ctx, w, err, next)
+	}
+	return b, nil
+}
+
+// fill adds a permit of every gate but the last. A permit counts that ctx carries already
+// through another chain. If a gate refuses, fill aborts the bundle and returns the number of
+// the gate after it. It aborts the bundle also if a gate panics.
+func (b *bundle) fill(ctx context.Context, w Work) (next int, err error) {
+	filled := false
+	defer func() {
+		if !filled {
+			b.abort()
+		}
+	}()
+	gates := b.all.gates
+	for i, g := range gates[:len(gates)-1] {
 		p, ok := Nested(ctx, g)
 		if !ok {
-			var err error
 			if p, err = try(g, w); err != nil {
-				b.abort()
-				return nil, a.outlast(ctx, w, err, i+1)
+				return i + 1, err
 			}
 		}
 		b.permits = append(b.permits, p)
 	}
-	return b, nil
+	filled = true
+	return 0, nil
 }
 
 // outlast returns err, the refusal by the gate before number from. If a later gate
@@ -214,9 +243,9 @@ func (a *all) take() *bundle {
 		return b
 	}
 	b := &bundle{all: a, permits: make([]Permit, 0, len(a.gates))}
-	b.common.Attention.Store(1)
-	b.slot.Init(b, &b.common, a.n)
-	a.n++
+	b.group.Holder = b
+	b.group.Attention.Store(1)
+	b.slot.Init(&b.group, 0)
 	return b
 }
 
@@ -231,7 +260,7 @@ func (b *bundle) recycle() {
 // complete adds the last permit and issues the one that stands for all.
 func (b *bundle) complete(last Permit) Permit {
 	b.permits = append(b.permits, last)
-	return b.slot.Issue()
+	return Permit{b.slot.Issue()}
 }
 
 // abort cancels what has been collected so far, last first.
@@ -242,60 +271,56 @@ func (b *bundle) abort() {
 	b.recycle()
 }
 
-// PermitDone implements [Holder].
-func (b *bundle) PermitDone(p Permit, o Outcome) {
-	if live, _ := b.slot.Recall(p); !live {
+// Done implements [slot.Holder].
+func (b *bundle) Done(t slot.Ticket, outcome uint8) {
+	if live, _ := t.Recall(); !live {
 		return
 	}
 	for i := len(b.permits) - 1; i >= 0; i-- {
-		b.permits[i].Done(o)
+		b.permits[i].Done(Outcome(outcome))
 	}
 	b.recycle()
 }
 
-// PermitCancelled implements [Holder].
-func (b *bundle) PermitCancelled(p Permit) {
-	if live, _ := b.slot.Recall(p); live {
+// Cancel implements [slot.Holder].
+func (b *bundle) Cancel(t slot.Ticket) {
+	if live, _ := t.Recall(); live {
 		b.abort()
 	}
 }
 
-// PermitSampled implements [Holder].
-func (b *bundle) PermitSampled(p Permit, o Outcome) {
+// Sample implements [slot.Holder].
+func (b *bundle) Sample(t slot.Ticket, outcome uint8) {
 	var buf [8]Permit
-	for _, inner := range b.inner(buf[:0], p, b.slot.MarkSampled) {
-		inner.Sample(o)
+	for _, inner := range b.inner(buf[:0], t, slot.Ticket.MarkSampled) {
+		inner.Sample(Outcome(outcome))
 	}
 }
 
-// PermitCost implements [CostHolder].
-func (b *bundle) PermitCost(p Permit, gate string, units int64) {
+// SetCost implements [slot.Holder].
+func (b *bundle) SetCost(t slot.Ticket, gate string, units int64) {
 	var buf [8]Permit
-	for _, inner := range b.inner(buf[:0], p, Permit.Live) {
+	for _, inner := range b.inner(buf[:0], t, slot.Ticket.Live) {
 		inner.SetCost(gate, units)
 	}
 }
 
 // inner appends the permits of a bundle. A racing Done may be about to recycle
 // the bundle, so inner takes the lock that recycling takes. It appends nothing
-// unless live finds that p still uses the bundle. The copies are
+// unless live finds that t still uses the bundle. The copies are
 // generation-checked themselves.
-func (b *bundle) inner(to []Permit, p Permit, live func(Permit) bool) []Permit {
+func (b *bundle) inner(to []Permit, t slot.Ticket, live func(slot.Ticket) bool) []Permit {
 	b.all.mu.Lock()
 	defer b.all.mu.Unlock()
-	if !live(p) {
+	if !live(t) {
 		return nil
 	}
 	return append(to, b.permits...)
 }
 
-// SlotFreed implements [Holder]; a bundle's slot is never freed inline.
-func (b *bundle) SlotFreed(*Slot) {}
-
-// MaxNested bounds how many nested calls may be in progress under one permit at
-// the same time. Calls made by nested calls count too. A call beyond the bound
-// is admitted like any other work.
-const MaxNested = 64
+// maxNested bounds how many nested calls may be in progress under one permit at
+// the same time.
+const maxNested = 64
 
 type nestedKey struct{}
 
@@ -324,11 +349,11 @@ type nest struct {
 // checked by generation. Once it is done, the context carries nothing, not even
 // for calls made from within nested ones.
 //
-// At most [MaxNested] nested calls at a time ride on one permit, at whatever
-// depth. So a fan-out cannot hide behind it. The returned context keeps that
-// bound: call WithPermit once for a permit.
+// At most 64 nested calls at a time ride on one permit, at whatever depth. A call
+// beyond that is admitted like any other work, so a fan-out cannot hide behind one
+// permit. The returned context keeps that bound: call WithPermit once for a permit.
 func WithPermit(ctx context.Context, g Gate, p Permit) context.Context {
-	if p.slot == nil {
+	if p == (Permit{}) {
 		return ctx
 	}
 	if !nesting.Load() {
@@ -384,15 +409,12 @@ func covers(held, g Gate) bool {
 // ridesOn returns the nest that holds the slot for p, nil if p holds its own. The
 // permit of a chain rides if the permit of any of its gates does.
 func ridesOn(p Permit) *nest {
-	if p.slot == nil {
-		return nil
-	}
-	switch holder := p.slot.holder.(type) {
+	switch holder := p.ticket.Holder().(type) {
 	case *ride:
 		return holder.root
 	case *bundle:
 		var buf [8]Permit
-		for _, inner := range holder.inner(buf[:0], p, Permit.Live) {
+		for _, inner := range holder.inner(buf[:0], p.ticket, slot.Ticket.Live) {
 			if n := ridesOn(inner); n != nil {
 				return n
 			}
@@ -407,31 +429,32 @@ func same(a, b Gate) bool { return reflect.ValueOf(a).Comparable() && a == b }
 
 // take admits one nested call on the slot of a root, if the bound allows.
 func (n *nest) take() (Permit, bool) {
-	if n.riding.Add(1) > MaxNested {
+	if n.riding.Add(1) > maxNested {
 		n.riding.Add(-1)
 		return Permit{}, false
 	}
 	r := &ride{root: n}
-	r.common.Attention.Store(1)
-	r.slot.Init(r, &r.common, 0)
-	return r.slot.Issue(), true
+	r.group.Holder = r
+	r.group.Attention.Store(1)
+	r.slot.Init(&r.group, 0)
+	return Permit{r.slot.Issue()}, true
 }
 
 // ride is one nested call in progress. It has a slot of its own, used once, so
-// its permit can be given back twice as safely as any other. Its attention word
+// its permit can be given back twice as safely as any other. Its group's attention
 // stays raised, which sends every release through the methods below.
 type ride struct {
-	root   *nest
-	slot   Slot
-	common Slots
+	root  *nest
+	slot  slot.Slot
+	group slot.Group
 }
 
-func (r *ride) PermitDone(p Permit, _ Outcome) {
-	if live, _ := r.slot.Recall(p); live {
+func (r *ride) Done(t slot.Ticket, _ uint8) {
+	if live, _ := t.Recall(); live {
 		r.root.riding.Add(-1)
 	}
 }
 
-func (r *ride) PermitCancelled(p Permit)      { r.PermitDone(p, NoSample) }
-func (r *ride) PermitSampled(Permit, Outcome) {}
-func (r *ride) SlotFreed(*Slot)               {}
+func (r *ride) Cancel(t slot.Ticket)               { r.Done(t, uint8(NoSample)) }
+func (r *ride) Sample(slot.Ticket, uint8)          {}
+func (r *ride) SetCost(slot.Ticket, string, int64) {}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/slot"
 )
 
 // scribe is a gate that writes down what becomes of its permits. It can do no
@@ -23,14 +25,15 @@ type scribe struct {
 	diary  *[]string
 	refuse error
 
-	slot   weir.Slot
-	common weir.Slots
+	slot  slot.Slot
+	group slot.Group
 }
 
 func newScribe(name string, diary *[]string) *scribe {
 	s := &scribe{name: name, diary: diary}
-	s.common.Attention.Store(1)
-	s.slot.Init(s, &s.common, 0)
+	s.group.Holder = s
+	s.group.Attention.Store(1)
+	s.slot.Init(&s.group, 0)
 	return s
 }
 
@@ -43,22 +46,22 @@ func (s *scribe) Admit(_ context.Context, w weir.Work) (weir.Permit, error) {
 		return weir.Permit{}, s.refuse
 	}
 	s.note("admit %v", w.MaxWait)
-	return s.slot.Issue(), nil
+	return weir.NewPermit(s.slot.Issue()), nil
 }
 
-func (s *scribe) PermitDone(p weir.Permit, o weir.Outcome) {
-	s.note("done %v", o)
-	s.slot.Recall(p)
+func (s *scribe) Done(t slot.Ticket, outcome uint8) {
+	s.note("done %v", weir.Outcome(outcome))
+	t.Recall()
 }
 
-func (s *scribe) PermitCancelled(p weir.Permit) {
+func (s *scribe) Cancel(t slot.Ticket) {
 	s.note("cancel")
-	s.slot.Recall(p)
+	t.Recall()
 }
 
-func (s *scribe) PermitSampled(_ weir.Permit, o weir.Outcome)    { s.note("sample %v", o) }
-func (s *scribe) PermitCost(_ weir.Permit, gate string, n int64) { s.note("cost %q %d", gate, n) }
-func (s *scribe) SlotFreed(*weir.Slot)                           {}
+func (s *scribe) Sample(_ slot.Ticket, outcome uint8) { s.note("sample %v", weir.Outcome(outcome)) }
+
+func (s *scribe) SetCost(_ slot.Ticket, gate string, n int64) { s.note("cost %q %d", gate, n) }
 
 func expect(t *testing.T, diary *[]string, want ...string) {
 	t.Helper()
@@ -109,6 +112,57 @@ func TestAllCancelsInReverse(t *testing.T) {
 		t.Fatalf("%q", diary)
 	}
 	expect(t, &diary, "b cancel", "a cancel")
+}
+
+// panics is a gate that panics, or ends its goroutine.
+type panics struct{ exit bool }
+
+func (g panics) Admit(context.Context, weir.Work) (weir.Permit, error) {
+	if g.exit {
+		runtime.Goexit()
+	}
+	panic("a gate of the user")
+}
+
+func (g panics) Arrive(w weir.Work, _ func(weir.Permit, error)) (weir.Permit, weir.Waiter, error) {
+	p, err := g.Admit(context.Background(), w)
+	return p, nil, err
+}
+
+// A gate that panics keeps no grant of the gates before it.
+func TestAllGivesBackWhenAGatePanics(t *testing.T) {
+	for _, exit := range []bool{false, true} {
+		for place := range 2 {
+			var diary []string
+			gates := []weir.Gate{newScribe("a", &diary), newScribe("b", &diary), newScribe("c", &diary)}
+			gates[1+place] = panics{exit}
+			all := weir.All(gates...)
+			for name, admit := range map[string]func(){
+				"Admit":    func() { all.Admit(context.Background(), weir.Work{}) },
+				"TryAdmit": func() { all.(weir.TryAdmitter).TryAdmit(weir.Work{}) },
+				"Arrive":   func() { all.(weir.Arriver).Arrive(weir.Work{}, nil) },
+			} {
+				diary = nil
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					defer func() { recover() }()
+					admit()
+				}()
+				<-ended
+				var got []string
+				for _, line := range diary {
+					if !strings.Contains(line, "admit") {
+						got = append(got, line)
+					}
+				}
+				want := []string{"b cancel", "a cancel"}[1-place:]
+				if !slices.Equal(got, want) {
+					t.Errorf("%s, gate %d panics (Goexit %v): %q, want %q", name, 1+place, exit, got, want)
+				}
+			}
+		}
+	}
 }
 
 // However the last gate says no, at once or after a wait, the grants of the
@@ -274,13 +328,16 @@ func TestNestedCallAfterDoneNeedsItsOwnSlot(t *testing.T) {
 	}
 }
 
+// maxNested is how many nested calls may ride on one permit.
+const maxNested = 64
+
 func TestNestedCallsAreBounded(t *testing.T) {
 	l := newLimit(t, "l", 1)
 	p, _ := l.TryAdmit(weir.Work{})
 	defer p.Done(weir.OK)
 	ctx := weir.WithPermit(context.Background(), l, p)
 	var riding []weir.Permit
-	for range weir.MaxNested {
+	for range maxNested {
 		r, err := l.Admit(ctx, weir.Work{MaxWait: weir.NoWait})
 		if err != nil {
 			t.Fatal(err)
@@ -359,8 +416,8 @@ func TestNestedCallsShareOneBound(t *testing.T) {
 			ctx = weir.WithPermit(ctx, tt.then, r)
 			riding = append(riding, r)
 		}
-		if len(riding) != weir.MaxNested || inFlight(a) != 1 {
-			t.Errorf("%s: %d calls rode on one permit, want %d; %d in flight", name, len(riding), weir.MaxNested, inFlight(a))
+		if len(riding) != maxNested || inFlight(a) != 1 {
+			t.Errorf("%s: %d calls rode on one permit, want %d; %d in flight", name, len(riding), maxNested, inFlight(a))
 		}
 		p.Done(weir.OK)
 		if r, ok := weir.Nested(ctx, a); ok {
@@ -382,9 +439,9 @@ func TestNestedPermitCarriedTwice(t *testing.T) {
 	p, _ := l.TryAdmit(weir.Work{})
 	defer p.Done(weir.OK)
 	ctx := weir.WithPermit(t.Context(), l, p)
-	for i := range weir.MaxNested + 1 {
+	for i := range maxNested + 1 {
 		ctx = weir.WithPermit(ctx, l, p)
-		if _, ok := weir.Nested(ctx, l); ok != (i < weir.MaxNested) {
+		if _, ok := weir.Nested(ctx, l); ok != (i < maxNested) {
 			t.Fatalf("call %d: %v", i, ok)
 		}
 	}
@@ -412,7 +469,7 @@ func TestNestedFanOut(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if m := most.Load(); m < 1 || m > weir.MaxNested || inFlight(l) != 1 {
+	if m := most.Load(); m < 1 || m > maxNested || inFlight(l) != 1 {
 		t.Errorf("%d at once, %d in flight", m, inFlight(l))
 	}
 	if p.Done(weir.OK); inFlight(l) != 0 {

@@ -45,8 +45,8 @@
 //
 // # For authors of gates
 //
-// [Slot], [Slots], [Holder] and [Nested] make permits that are safe to give back
-// twice. Users of gates need none of them.
+// Package slot makes permits that are safe to give back twice, [NewPermit] hands them
+// out, and [Nested] finds those that a context carries. Users of gates need none of them.
 //
 // # When not to use it
 //

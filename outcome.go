@@ -45,6 +45,9 @@ func (o Outcome) String() string {
 // MarshalText makes Outcome a readable JSON map key.
 func (o Outcome) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
 
+// UnmarshalText is the inverse of [Outcome.MarshalText].
+func (o *Outcome) UnmarshalText(text []byte) error { return parseName(o, Outcomes(), text) }
+
 // Outcomes returns all outcomes, for code that keeps a counter for each.
 func Outcomes() []Outcome { return []Outcome{NoSample, OK, Failed, Overload, Abandoned} }
 

@@ -59,6 +59,10 @@ var ErrRejected = errors.New("weir: rejected")
 // no failure: the callback brings the answer.
 var ErrWaiting = errors.New("weir: waiting")
 
+// ErrClosed is the error of changing the settings of a gate that has been closed.
+// Work is refused with a Rejection for [ReasonDraining] instead.
+var ErrClosed = errors.New("closed")
+
 // Error says what happened, with numbers.
 func (r *Rejection) Error() string {
 	var b strings.Builder
@@ -198,6 +202,20 @@ func (r Reason) describe() string {
 
 // MarshalText makes Reason a readable JSON map key.
 func (r Reason) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// UnmarshalText is the inverse of [Reason.MarshalText] for the reasons of [Reasons].
+func (r *Reason) UnmarshalText(text []byte) error { return parseName(r, Reasons(), text) }
+
+// parseName sets to to the one of all that is called so.
+func parseName[T interface{ String() string }](to *T, all []T, name []byte) error {
+	for _, v := range all {
+		if v.String() == string(name) {
+			*to = v
+			return nil
+		}
+	}
+	return errors.New("weir: " + strconv.Quote(string(name)) + " is not known")
+}
 
 // Reasons returns every reason a Rejection can have, for code that keeps a
 // counter for each.

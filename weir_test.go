@@ -2,10 +2,12 @@ package weir_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -312,4 +314,31 @@ func TestMust(t *testing.T) {
 		}
 	}()
 	weir.Must(limit.New(limit.Config{Limit: -1}))
+}
+
+// Snapshots can be read back from JSON: each name is decoded to what it was.
+func TestNamesAreReadBack(t *testing.T) {
+	s := weir.Snapshot{WaitingByClass: map[weir.Priority]int64{}, Rejected: map[weir.Reason]uint64{}, Outcomes: map[weir.Outcome]uint64{}}
+	for class := range weir.Classes {
+		s.WaitingByClass[weir.PriorityOf(class)] = int64(class)
+	}
+	for i, r := range weir.Reasons() {
+		s.Rejected[r] = uint64(i)
+	}
+	for i, o := range weir.Outcomes() {
+		s.Outcomes[o] = uint64(i)
+	}
+	text, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back weir.Snapshot
+	if err := json.Unmarshal(text, &back); err != nil || !reflect.DeepEqual(back, s) {
+		t.Errorf("%v: %+v, want %+v", err, back, s)
+	}
+	for _, text := range []string{`{"rejected":{"bored":1}}`, `{"outcomes":{"":1}}`, `{"waiting_by_class":{"priority(7)":1}}`} {
+		if err := json.Unmarshal([]byte(text), &back); err == nil || !strings.Contains(err.Error(), "is not known") {
+			t.Errorf("%s: %v, want an error", text, err)
+		}
+	}
 }

@@ -53,6 +53,10 @@ type Work struct {
 	MaxWait time.Duration
 }
 
+// VirtualEpoch is the time of day at which the clock of a gate on virtual time
+// starts, for Work.Deadline.
+var VirtualEpoch = time.Unix(0, 0)
+
 // NoWait as Work.MaxWait asks for an answer at once: admitted or refused.
 const NoWait time.Duration = -1
 
@@ -103,6 +107,11 @@ func (p Priority) String() string {
 
 // MarshalText makes Priority a readable JSON map key.
 func (p Priority) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText is the inverse of [Priority.MarshalText] for the named priorities.
+func (p *Priority) UnmarshalText(text []byte) error {
+	return parseName(p, []Priority{Background, Normal, High, Critical}, text)
+}
 
 // ParsePriority is the inverse of [Priority.String] for the named priorities.
 // Anything else, the empty string included, reports false.

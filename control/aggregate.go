@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"math"
 	"time"
-
-	"github.com/weir-go/weir/internal/fault"
 )
 
 // Aggregate says which of a window's latencies stands for it in [AIMD], [Vegas] and
@@ -44,16 +42,6 @@ type aggregator struct {
 	percentile float64
 	enough     int64 // outcomes that a window needs
 	discard    bool  // thinner ones instead of extending them
-}
-
-func (t aggregator) check(f *fault.List) {
-	switch t.take {
-	case AggregateMean, AggregateMin, AggregatePercentile, AggregateEach:
-	default:
-		f.Check(false, fault.Path{"take"}, string(t.take), "must be %q, %q, %q or %q", AggregateMean, AggregateMin, AggregatePercentile, AggregateEach)
-	}
-	f.Check(t.percentile > 0 && t.percentile <= 1, fault.Path{"percentile"}, t.percentile, "must be in (0, 1]")
-	f.Check(t.enough >= 1, fault.Path{"min_samples"}, t.enough, "must be at least 1")
 }
 
 // feed calls step with every observation of w. If there is none it reports false,

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
 )
 
 // AIMDConfig configures [NewAIMD]. The zero value of a field means its default.
@@ -14,34 +15,31 @@ import (
 // Take [AggregateMean] and DiscardThin. Klaviyo describes its metrics service with a
 // Window of 3 s and a Threshold of your own.
 type AIMDConfig struct {
-	// Initial is the first limit, clamped to Min and Max. Default 20.
-	Initial int64
+	// Initial is the first limit, clamped to Min and Max.
+	Initial int64 `json:",omitempty" default:"20"`
 	// Min and Max bound the limit. Min is at least 1: a limit of 0 admits
-	// nothing, sees no samples, and would stay there for ever. Defaults 1 and
-	// 1000.
-	Min, Max int64
+	// nothing, sees no samples, and would stay there for ever.
+	Min int64 `json:",omitempty" default:"1" min:"1"`
+	Max int64 `json:",omitempty" default:"1000" max:"1073741824"`
 
 	// Threshold is the latency above which the window counts as overloaded.
-	// Default 5 s; set it to about half of what your clients wait.
-	Threshold time.Duration
+	// Set it to about half of what your clients wait.
+	Threshold time.Duration `json:",omitempty" default:"5s" min:"1ns"`
 	// Take says which latency of the window is compared with Threshold.
-	// Default [AggregatePercentile].
-	Take Aggregate
-	// Percentile is the one for AggregatePercentile. Range (0, 1], default 0.95.
-	Percentile float64
-	// Backoff multiplies the limit on overload. Range [0.5, 1),
-	// default 0.9.
-	Backoff float64
+	Take Aggregate `json:",omitempty" default:"percentile" enum:"mean,min,percentile,each"`
+	// Percentile is the one for AggregatePercentile, as a share.
+	Percentile float64 `json:",omitempty" default:"0.95" min:"0.000001" max:"1"`
+	// Backoff multiplies the limit on overload.
+	Backoff float64 `json:",omitempty" default:"0.9" min:"0.5" max:"0.999999"`
 
-	// Window is how long to gather samples. Default 1 s, at least 10 ms.
-	Window time.Duration
+	// Window is how long to gather samples.
+	Window time.Duration `json:",omitempty" default:"1s" min:"10ms"`
 	// MinSamples is how many outcomes a window needs to be judged. A window with fewer
-	// is extended, so that its drops are not lost. Default 10. AggregateEach needs
-	// none.
-	MinSamples int64
+	// is extended, so that its drops are not lost. AggregateEach needs none.
+	MinSamples int64 `json:",omitempty" default:"10" min:"1"`
 	// DiscardThin discards windows of fewer than MinSamples, with their drops, as
 	// Netflix's WindowedLimit does.
-	DiscardThin bool
+	DiscardThin bool `json:",omitempty"`
 }
 
 // AIMD adds one to the limit, or multiplies it by Backoff and rounds down. It adds after
@@ -80,25 +78,13 @@ const (
 // NewAIMD returns an AIMD controller, or an error that names every field out of
 // range.
 func NewAIMD(cfg AIMDConfig) (*AIMD, error) {
-	def(&cfg.Initial, 20)
-	def(&cfg.Min, 1)
-	def(&cfg.Max, 1000)
-	def(&cfg.Threshold, 5*time.Second)
-	def(&cfg.Take, AggregatePercentile)
-	def(&cfg.Percentile, 0.95)
-	def(&cfg.Backoff, 0.9)
-	def(&cfg.Window, time.Second)
-	def(&cfg.MinSamples, 10)
-	t := aggregator{take: cfg.Take, percentile: cfg.Percentile, enough: cfg.MinSamples, discard: cfg.DiscardThin}
 	var f fault.List
+	setting.Complete(&cfg, &f)
 	checkBounds(&f, cfg.Min, cfg.Max)
-	f.Check(cfg.Threshold > 0, fault.Path{"threshold"}, cfg.Threshold, "must be positive")
-	t.check(&f)
-	f.Check(cfg.Backoff >= 0.5 && cfg.Backoff < 1, fault.Path{"backoff"}, cfg.Backoff, "must be in [0.5, 1)")
-	checkWindow(&f, "window", cfg.Window)
 	if err := f.Err("control: aimd"); err != nil {
 		return nil, err
 	}
+	t := aggregator{take: cfg.Take, percentile: cfg.Percentile, enough: cfg.MinSamples, discard: cfg.DiscardThin}
 	return &AIMD{adjusted: adjust("aimd", cfg.Initial, cfg.Min, cfg.Max, cfg.Window), cfg: cfg, aggregator: t}, nil
 }
 

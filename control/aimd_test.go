@@ -83,7 +83,7 @@ func TestAIMDFaults(t *testing.T) {
 	if err == nil {
 		t.Fatal("taken")
 	}
-	for _, field := range []string{"min: -1", "max: -2", "threshold", "percentile: NaN", "backoff: 1", "window: 1ns", "min_samples: -1"} {
+	for _, field := range []string{"Min: is -1", "Max: -2 will not do", "Threshold: is -1ns", "Percentile: NaN", "Backoff: is 1", "Window: is 1ns", "MinSamples: is -1"} {
 		if !strings.Contains(err.Error(), field) {
 			t.Errorf("%q is not named in: %v", field, err)
 		}
@@ -274,7 +274,7 @@ func TestAIMDAsKlaviyoRunsIt(t *testing.T) {
 }
 
 func TestTakeFault(t *testing.T) {
-	if _, err := NewAIMD(AIMDConfig{Take: "median"}); err == nil || !strings.Contains(err.Error(), `take: "median"`) {
+	if _, err := NewAIMD(AIMDConfig{Take: "median"}); err == nil || !strings.Contains(err.Error(), `Take: "median"`) {
 		t.Errorf("median: %v", err)
 	}
 }

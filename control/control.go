@@ -8,6 +8,8 @@
 //
 //   - [Knee], the default, compares a little more concurrency with a little less.
 //     It has nothing to configure.
+//   - [Belief] weighs laws of how throughput depends on concurrency, by all that it has
+//     seen. It has nothing to configure either.
 //   - [Fixed] keeps a number that somebody chose.
 //   - [AIMD] adds one while latency is fine and cuts a share when it is not. It is
 //     robust, but needs a latency threshold for each backend.
@@ -24,7 +26,10 @@
 package control
 
 import (
+	"math"
 	"time"
+
+	"github.com/weir-go/weir/internal/fault"
 )
 
 // Controller sets the limit of a gate. The gate calls Update from one goroutine
@@ -55,6 +60,9 @@ type State struct {
 	Limit float64 `json:"limit"`
 	// Baseline is the controller's reference latency, 0 if it has none.
 	Baseline time.Duration `json:"baseline_ns,omitempty"`
+	// Laws is what [Belief] believes of the backend, in a form of its own. It is empty for
+	// other controllers, and as long as nothing is known.
+	Laws string `json:"laws,omitempty"`
 }
 
 // Decision is what a controller wants.
@@ -93,8 +101,8 @@ type Window struct {
 	// into.
 	Saturated time.Duration
 
-	// Admitted counts grants and Refused refusals for want of a slot.
-	Admitted, Refused int64
+	// Admitted counts grants.
+	Admitted int64
 	// OK, Failed, Overload and Abandoned count outcomes. Latency is only known
 	// of OK, Overload and Abandoned.
 	OK, Failed, Overload, Abandoned int64
@@ -127,6 +135,9 @@ type Sample struct {
 	// Good reports whether it finished OK: not failed, late, refused below or
 	// abandoned.
 	Good bool
+	// Failed reports whether it failed. How long that took says nothing about how
+	// fast the backend is.
+	Failed bool
 }
 
 // Reading is what a signal says.
@@ -227,3 +238,33 @@ func (a *adjusted) set(limit float64) { a.limit = within(limit, a.low, a.high) }
 func (a *adjusted) decide(reason string) Decision {
 	return Decision{Limit: int64(a.limit), Next: a.window, Reason: reason}
 }
+
+// decideBy is decide for a limit that a signal binds below the largest.
+func (a *adjusted) decideBy(signal, reason string) Decision {
+	d := a.decide(reason)
+	if d.Limit < a.high {
+		d.Signal = signal
+	}
+	return d
+}
+
+// The tags of a configuration's fields give defaults and bounds: see internal/setting. A field
+// with a key in its json tag is a setting of files too, in a group named after the controller.
+// The other fields are what files say of a limit whatever its controller.
+
+// checkBounds checks Max against Min.
+func checkBounds(f *fault.List, low, high int64) {
+	f.Check(high >= low, fault.Path{"Max"}, high, "must not be below the least limit, which is %d", low)
+}
+
+// within clamps x to the bounds. NaN becomes low.
+func within(x float64, low, high int64) float64 {
+	if math.IsNaN(x) {
+		return float64(low)
+	}
+	return min(max(x, float64(low)), float64(high))
+}
+
+// product is x·y, rounded. Without the conversion some processors fuse the product with
+// the sum it is part of. A limit would then depend on the machine.
+func product(x, y float64) float64 { return float64(x * y) }

@@ -40,6 +40,9 @@ var controllers = map[string]bounded{
 	"knee": func(initial, low, high int64, _ uint8) (Controller, error) {
 		return NewKnee(KneeConfig{Initial: initial, Min: low, Max: high})
 	},
+	"belief": func(initial, low, high int64, _ uint8) (Controller, error) {
+		return NewBelief(BeliefConfig{Initial: initial, Min: low, Max: high})
+	},
 	"lag": func(initial, low, high int64, variant uint8) (Controller, error) {
 		return NewLagMap(LagMapConfig{
 			Initial: initial, Min: low, Max: high, Hold: int(variant%4) - 1,
@@ -152,14 +155,14 @@ func wild(r *rand.Rand, lag float64) *Window {
 	length := func() time.Duration { return time.Duration(n()) }
 	w := &Window{
 		Now: length(), Elapsed: length(), Limit: n(), InFlight: n(), MaxInFlight: n(), Waiting: n(), Saturated: length(),
-		Admitted: n(), Refused: n(), OK: n(), Failed: n(), Overload: n(), Abandoned: n(), LatencySum: length(), Timed: n(),
+		Admitted: n(), OK: n(), Failed: n(), Overload: n(), Abandoned: n(), LatencySum: length(), Timed: n(),
 	}
 	if r.IntN(2) == 0 {
 		w.Overload, w.Abandoned = 0, 0
 	}
 	for range r.IntN(20) {
 		w.Latencies = append(w.Latencies, length())
-		w.Samples = append(w.Samples, Sample{Latency: length(), Concurrency: odd(r, lag), Good: r.IntN(3) > 0})
+		w.Samples = append(w.Samples, Sample{Start: length(), Latency: length(), Concurrency: odd(r, lag), Good: r.IntN(3) > 0, Failed: r.IntN(9) == 0})
 	}
 	slices.Sort(w.Latencies)
 	for range r.IntN(3) {

@@ -6,54 +6,50 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
 )
 
 // Gradient2Config configures [NewGradient2]. The zero value of a field means its
 // default. The defaults are those of Netflix's Gradient2Limit inside its
 // WindowedLimit where that has the field.
 type Gradient2Config struct {
-	// Initial is the first limit, clamped to Min and Max. Default 20.
-	Initial int64
-	// Min and Max bound the limit. Defaults 20 and 200.
-	Min, Max int64
+	// Initial is the first limit, clamped to Min and Max.
+	Initial int64 `json:",omitempty" default:"20"`
+	// Min and Max bound the limit.
+	Min int64 `json:",omitempty" default:"20" min:"1"`
+	Max int64 `json:",omitempty" default:"200" max:"1073741824"`
 
-	// Smoothing is the weight of the new limit against the old. Range (0, 1],
-	// default 0.2.
-	Smoothing float64
-	// Queue is how much may wait in the backend's queue. Default 4, at least 1.
-	Queue int64
-	// RootQueue allows the square root of the limit instead, if that is more.
-	RootQueue bool
-	// LongWindow is over how many observations the baseline is averaged.
-	// Default 600, at least 1.
-	LongWindow int64
-	// Tolerance is how many times the baseline latency may be before the limit
-	// shrinks. Default 1.5, at least 1.
-	Tolerance float64
+	// Weight of the new limit against the old.
+	Smoothing float64 `json:"smoothing,omitempty" default:"0.2" min:"0.001" max:"1"`
+	// How much may stand in the upstream's queue.
+	Queue int64 `json:"queue,omitempty" default:"4" min:"1" max:"1073741824"`
+	// Use the square root of the limit instead where that is more.
+	RootQueue bool `json:"root_queue,omitempty" default:"false"`
+	// Over how many observations the baseline latency is averaged.
+	LongWindow int64 `json:"long_window,omitempty" default:"600" min:"1"`
+	// How many times the baseline latency may be before the limit shrinks.
+	Tolerance float64 `json:"tolerance,omitempty" default:"1.5" min:"1"`
 
-	// Shipped selects upstream's behaviour, for comparison: the baseline follows any
-	// load that lasts, and drops are ignored. See [Gradient2].
-	Shipped bool
-	// Rise is how many times the latency at Min the baseline may be. Default
-	// 1.2, at least 1. Not with Shipped.
-	Rise float64
-	// Recheck is after how many windows the latency at Min is measured again. It
-	// counts the windows in which latency kept the limit down, less half of the
-	// others. Default 60, at least 1 and at most a million. Not with Shipped.
-	Recheck int64
-	// Backoff multiplies the limit after a window with drops.
-	// Range (0, 1), default 0.9. Not with Shipped.
-	Backoff float64
+	// How many times the latency at min the baseline may be at most. Not with shipped.
+	Rise float64 `json:"rise,omitempty" default:"1.2" min:"1"`
+	// After how many windows of too high latency the latency at min is measured anew. Each other window
+	// takes half a window off the count. Not with shipped.
+	Recheck int64 `json:"recheck,omitempty" default:"60" min:"1" max:"1000000"`
+	// Behave as concurrency-limits ships it: the baseline follows any lasting load, and drops are ignored. For
+	// comparison.
+	Shipped bool `json:"shipped,omitempty" default:"false"`
+	// Backoff multiplies the limit after a window with drops. Not with Shipped.
+	Backoff float64 `json:",omitempty" default:"0.9" min:"0.000001" max:"0.999999"`
 
-	// Take says which latency of the window counts. Default [AggregateMean].
-	Take Aggregate
-	// Percentile is the one for AggregatePercentile. Range (0, 1], default 0.95.
-	Percentile float64
-	// Window is how long to gather samples. Default 1 s, at least 10 ms.
-	Window time.Duration
+	// Take says which latency of the window counts.
+	Take Aggregate `json:",omitempty" default:"mean" enum:"mean,min,percentile,each"`
+	// Percentile is the one for AggregatePercentile, as a share.
+	Percentile float64 `json:",omitempty" default:"0.95" min:"0.000001" max:"1"`
+	// Window is how long to gather samples.
+	Window time.Duration `json:",omitempty" default:"1s" min:"10ms"`
 	// MinSamples is how many outcomes a window needs to be judged; a thinner
-	// one is extended. Default 10. AggregateEach needs none.
-	MinSamples int64
+	// one is extended. AggregateEach needs none.
+	MinSamples int64 `json:",omitempty" default:"10" min:"1"`
 }
 
 // Gradient2 compares latency with its own long-term average, the baseline. It
@@ -119,35 +115,13 @@ type Gradient2 struct {
 // NewGradient2 returns a Gradient2 controller, or an error that names every
 // field out of range.
 func NewGradient2(cfg Gradient2Config) (*Gradient2, error) {
-	def(&cfg.Initial, 20)
-	def(&cfg.Min, 20)
-	def(&cfg.Max, 200)
-	def(&cfg.Smoothing, 0.2)
-	def(&cfg.Queue, 4)
-	def(&cfg.LongWindow, 600)
-	def(&cfg.Tolerance, 1.5)
-	def(&cfg.Rise, 1.2)
-	def(&cfg.Recheck, 60)
-	def(&cfg.Backoff, 0.9)
-	def(&cfg.Take, AggregateMean)
-	def(&cfg.Percentile, 0.95)
-	def(&cfg.Window, time.Second)
-	def(&cfg.MinSamples, 10)
-	t := aggregator{take: cfg.Take, percentile: cfg.Percentile, enough: cfg.MinSamples}
 	var f fault.List
+	setting.Complete(&cfg, &f)
 	checkBounds(&f, cfg.Min, cfg.Max)
-	f.Check(cfg.Smoothing > 0 && cfg.Smoothing <= 1, fault.Path{"smoothing"}, cfg.Smoothing, "must be in (0, 1]")
-	f.Check(cfg.Queue >= 1 && cfg.Queue <= mostLimit, fault.Path{"queue"}, cfg.Queue, "must be from 1 to %d", int64(mostLimit))
-	f.Check(cfg.LongWindow >= 1, fault.Path{"long_window"}, cfg.LongWindow, "must be at least 1")
-	f.Check(cfg.Tolerance >= 1 && !math.IsInf(cfg.Tolerance, 0), fault.Path{"tolerance"}, cfg.Tolerance, "must be at least 1")
-	f.Check(cfg.Rise >= 1 && !math.IsInf(cfg.Rise, 0), fault.Path{"rise"}, cfg.Rise, "must be at least 1")
-	f.Check(cfg.Recheck >= 1 && cfg.Recheck <= 1e6, fault.Path{"recheck"}, cfg.Recheck, "must be from 1 to 1000000")
-	f.Check(cfg.Backoff > 0 && cfg.Backoff < 1, fault.Path{"backoff"}, cfg.Backoff, "must be in (0, 1)")
-	t.check(&f)
-	checkWindow(&f, "window", cfg.Window)
 	if err := f.Err("control: gradient2"); err != nil {
 		return nil, err
 	}
+	t := aggregator{take: cfg.Take, percentile: cfg.Percentile, enough: cfg.MinSamples}
 	return &Gradient2{adjusted: adjust("gradient2", cfg.Initial, cfg.Min, cfg.Max, cfg.Window), cfg: cfg, aggregator: t}, nil
 }
 

@@ -232,6 +232,6 @@ func TestGradient2Faults(t *testing.T) {
 		Min: -1, Max: -2, Smoothing: 2, Queue: -1, LongWindow: -1, Tolerance: .5, Rise: math.Inf(1), Recheck: -1, Backoff: math.NaN(),
 		Take: "x", Percentile: 2, Window: 1, MinSamples: -1,
 	})
-	named(t, err, "min: -1", "max: -2", "smoothing: 2", "queue: -1", "long_window: -1", "tolerance: 0.5", "rise: +Inf", "recheck: -1", "backoff: NaN",
-		`take: "x"`, "percentile: 2", "window: 1ns", "min_samples: -1")
+	named(t, err, "Min: is -1", "Max: -2 will not do", "Smoothing: is 2", "Queue: is -1", "LongWindow: is -1", "Tolerance: is 0.5", "Rise: is +Inf", "Recheck: is -1", "Backoff: NaN",
+		`Take: "x"`, "Percentile: is 2", "Window: is 1ns", "MinSamples: is -1")
 }

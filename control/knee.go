@@ -6,17 +6,19 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
 )
 
 // KneeConfig configures [NewKnee]. The zero value is meant for everybody: there is no
 // latency, no threshold and no size of the backend to configure.
 type KneeConfig struct {
-	// Initial is the first limit, clamped to Min and Max. Default 20. It only
-	// matters until the limit has been reached for the first time.
-	Initial int64
-	// Min and Max bound the limit. Defaults 2 and 10,000; Min is at least 1. With one
-	// slot the backend idles while an answer and the next request are on their way.
-	Min, Max int64
+	// Initial is the first limit, clamped to Min and Max. It only matters until the
+	// limit has been reached for the first time.
+	Initial int64 `json:",omitempty" default:"20" min:"1"`
+	// Min and Max bound the limit. With one slot the backend idles while an answer and
+	// the next request are on their way.
+	Min int64 `json:",omitempty" default:"2" min:"1"`
+	Max int64 `json:",omitempty" default:"10000" max:"1073741824"`
 }
 
 // Knee finds the concurrency beyond which more concurrency buys no more throughput. It
@@ -100,11 +102,8 @@ const (
 // NewKnee returns a Knee controller, or an error that names every field out of
 // range.
 func NewKnee(cfg KneeConfig) (*Knee, error) {
-	def(&cfg.Initial, 20)
-	def(&cfg.Min, 2)
-	def(&cfg.Max, 10_000)
 	var f fault.List
-	f.Check(cfg.Initial >= 1, fault.Path{"initial"}, cfg.Initial, "must be at least 1")
+	setting.Complete(&cfg, &f)
 	checkBounds(&f, cfg.Min, cfg.Max)
 	if err := f.Err("control: knee"); err != nil {
 		return nil, err
@@ -307,7 +306,7 @@ func (k *Knee) ascend(w *Window, saturated bool) Decision {
 	if good < climbLeast || good < climbCount && w.Elapsed < climbWait {
 		return k.extend("counting")
 	}
-	rate, lnN := good/w.Elapsed.Seconds(), math.Log(max(1, w.MeanInFlight))
+	rate, lnN := good/w.Elapsed.Seconds(), lnAtLeast1(w.MeanInFlight)
 	if k.climb.rate > 0 {
 		if d, done := k.judge(w, rate, lnN, saturated); done {
 			return d
@@ -440,6 +439,9 @@ func (k *Knee) shifted(w *Window) string {
 	var one arm
 	for _, s := range w.Samples {
 		one.add(s, clipAt*k.mid)
+	}
+	if one.n < shiftCount {
+		return ""
 	}
 	side := 0
 	if k.high {
@@ -645,6 +647,9 @@ func credit(arms []arm, samples []Sample, clip float64) {
 }
 
 func (a *arm) add(s Sample, clip float64) {
+	if !(s.Concurrency <= mostInside) { // NaN too
+		return
+	}
 	full := max(1e-9, s.Latency.Seconds())
 	cost := full
 	if clip > 0 {
@@ -674,7 +679,6 @@ type gap struct {
 
 // The constants of the filter.
 const (
-	price     = 0.045 // the elasticity below which a slot is not worth having
 	curvature = 0.7   // how fast elasticity falls with ln n: 0.5 to 1 by the universal scalability law, a step for a pool
 	openGap   = 0.15  // the variance of the distance when nothing is known
 	wander    = 0.002 // how much that grows between measurements

@@ -10,10 +10,16 @@ import (
 	"time"
 )
 
+// learner is a controller that keeps what it has learned.
+type learner interface {
+	Controller
+	Saver
+}
+
 // world is a gate before a backend that serves so many at a time, in the order in
 // which they came, each in 10 to 30 ms.
 type world struct {
-	k          *Knee
+	k          learner
 	d          Decision
 	now, start time.Duration
 	w          Window
@@ -39,6 +45,10 @@ func newWorld(t *testing.T, cfg KneeConfig, places int) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return worldOf(k, places)
+}
+
+func worldOf(k learner, places int) *world {
 	return &world{k: k, d: k.Start(), free: make([]time.Duration, places), random: rand.New(rand.NewPCG(1, 2))}
 }
 
@@ -71,7 +81,7 @@ func (g *world) finish() {
 	done := g.inside[0]
 	g.inside = g.inside[1:]
 	life := done.end - done.start
-	s := Sample{Start: done.start, Latency: life, Concurrency: (g.area - done.area) / float64(life), Good: !g.failing && (g.good == nil || g.good(life))}
+	s := Sample{Start: done.start, Latency: life, Concurrency: (g.area - done.area) / float64(life), Good: !g.failing && (g.good == nil || g.good(life)), Failed: g.failing}
 	w := &g.w
 	w.Samples = append(w.Samples, s)
 	if g.failing {
@@ -180,7 +190,7 @@ func TestKneeDecides(t *testing.T) {
 			if d.Reason == "" || d.Limit < 3 || d.Limit > 300 || d.Next < kneeShortest/2 || d.Next > kneeLongest || d.Signal != "" {
 				t.Errorf("%s: %+v", name, d)
 			}
-			if d.Extend && g.k.mode != climbing {
+			if d.Extend && g.k.(*Knee).mode != climbing {
 				t.Errorf("%s: extends while it does not climb: %+v", name, d)
 			}
 		}
@@ -277,7 +287,7 @@ func TestKneeClimbsInSteps(t *testing.T) {
 		if strings.Contains(d.Reason, "a step up") && !strings.Contains(d.Reason, "waiting") {
 			steps++
 		}
-		if g.k.mode == tracking && took == 0 {
+		if g.k.(*Knee).mode == tracking && took == 0 {
 			took = g.now
 			if got := g.k.Save().Limit; got < 180 || got > 330 {
 				t.Errorf("the climb ends at %.1f of 200", got)
@@ -337,7 +347,7 @@ func TestKneeWindowsLastTwoServices(t *testing.T) {
 
 func TestKneeBounds(t *testing.T) {
 	_, err := NewKnee(KneeConfig{Initial: -1, Min: -2, Max: -3})
-	for _, want := range []string{"knee", "initial: -1", "min: -2", "max: -3"} {
+	for _, want := range []string{"knee", "Initial: is -1", "Min: is -2", "Max: -3 will not do"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: want it to say %q", err, want)
 		}

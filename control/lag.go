@@ -1,49 +1,43 @@
 package control
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"time"
 
 	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
 )
 
 // LagMapConfig configures [NewLagMap]. The zero value of a field means its
 // default; the defaults are EvidentDB's.
 type LagMapConfig struct {
-	// Min and Max are the limits at Critical lag and at Target lag. Defaults
-	// 10 and 1000.
-	Min, Max int64
+	// Min and Max are the limits at Critical lag and at Target lag.
+	Min int64 `json:",omitempty" default:"10" min:"1"`
+	Max int64 `json:",omitempty" default:"1000" max:"1073741824"`
 	// Initial is the limit until lag is known, clamped to Min and Max. Default
 	// Max.
-	Initial int64
-	// Target is the lag up to which the limit is Max, in the signal's unit.
-	// Default 10,000; for a target of 0 write a small positive number.
-	Target float64
-	// Critical is the lag from which on the limit is Min. Default 100,000;
-	// above Target.
-	Critical float64
-	// Interval is how often lag is read. Default 5 s, at least 10 ms.
-	Interval time.Duration
+	Initial int64 `json:",omitempty" min:"1"`
 
-	// Signal is the name of the reading. Default: the first there is.
-	Signal string
-	// Hold is for how many intervals in a row the limit stays while lag is unknown;
-	// then it goes to Safe. Default 3; -1 is none at all.
-	Hold int
-	// Safe is the limit while lag is unknown for longer. Range Min to Max,
-	// default Min.
-	Safe int64
-
-	// Smoothing is the weight of the limit that lag calls for against the present
-	// one. Range (0, 1], default 1: the limit goes there at once.
-	Smoothing float64
-	// MaxChange bounds how far the limit moves in one interval, as a share of
-	// Max - Min. Range (0, 1], default 1: no bound.
-	MaxChange float64
-	// Hysteresis is the share of the present limit by which a new limit must differ
-	// to be set. Min and Max are always set. Range [0, 1), default 0.
-	Hysteresis float64
+	// The signal with the lag as its value. A policy must name it. In Go, empty means the first reading.
+	Signal string `json:"signal,omitempty" example:"behind"`
+	// Up to this lag, the limit is max.
+	Target float64 `json:"target,omitempty" default:"10000" min:"0.000001"`
+	// From this lag on, the limit is min. Above target.
+	Critical float64 `json:"critical,omitempty" default:"100000" min:"0.000001"`
+	// How often the lag is read.
+	Interval time.Duration `json:",omitempty" default:"5s" min:"10ms"`
+	// How many intervals the limit stays while the lag is unknown. 0 means the default.
+	Hold int `json:"hold,omitempty" default:"3" min:"0" minus1:"none"`
+	// The limit while the lag is unknown for longer (default: min).
+	Safe int64 `json:"safe,omitempty" min:"1" example:"10"`
+	// Weight of the limit that the lag implies against the present one.
+	Smoothing float64 `json:"smoothing,omitempty" default:"1" min:"0.001" max:"1"`
+	// How far the limit moves at most in one interval, as a share of max − min.
+	MaxChange float64 `json:"max_change,omitempty" default:"1" min:"0.001" max:"1"`
+	// The limit changes only if the new one differs by at least this share of the present one.
+	Hysteresis float64 `json:"hysteresis,omitempty" default:"0" min:"0" max:"0.999"`
 }
 
 // LagMap maps the lag of something behind the gate (a consumer of a queue, a replica) to
@@ -84,27 +78,13 @@ type LagMap struct {
 // NewLagMap returns a LagMap controller, or an error that names every field out
 // of range.
 func NewLagMap(cfg LagMapConfig) (*LagMap, error) {
-	def(&cfg.Min, 10)
-	def(&cfg.Max, 1000)
-	def(&cfg.Initial, cfg.Max)
-	def(&cfg.Target, 10_000)
-	def(&cfg.Critical, 100_000)
-	def(&cfg.Interval, 5*time.Second)
-	def(&cfg.Hold, 3)
-	def(&cfg.Safe, cfg.Min)
-	def(&cfg.Smoothing, 1)
-	def(&cfg.MaxChange, 1)
-	reader := lagReader{signal: cfg.Signal, hold: cfg.Hold, safe: cfg.Safe}
 	var f fault.List
+	setting.Complete(&cfg, &f)
+	cfg.Initial, cfg.Safe = cmp.Or(cfg.Initial, cfg.Max), cmp.Or(cfg.Safe, cfg.Min)
 	checkBounds(&f, cfg.Min, cfg.Max)
-	f.Check(cfg.Initial >= 1, fault.Path{"initial"}, cfg.Initial, "must be at least 1")
-	f.Check(cfg.Target >= 0, fault.Path{"target"}, cfg.Target, "must not be negative")
-	f.Check(cfg.Critical > cfg.Target && !math.IsInf(cfg.Critical, 0), fault.Path{"critical"}, cfg.Critical, "must be above target %v, and finite", cfg.Target)
-	checkWindow(&f, "interval", cfg.Interval)
+	f.Check(cfg.Critical > cfg.Target, fault.Path{"Critical"}, cfg.Critical, "must be above the target, which is %v", cfg.Target)
+	reader := lagReader{signal: cfg.Signal, hold: cfg.Hold, safe: cfg.Safe}
 	reader.check(&f, cfg.Min, cfg.Max)
-	f.Check(cfg.Smoothing > 0 && cfg.Smoothing <= 1, fault.Path{"smoothing"}, cfg.Smoothing, "must be in (0, 1]")
-	f.Check(cfg.MaxChange > 0 && cfg.MaxChange <= 1, fault.Path{"max_change"}, cfg.MaxChange, "must be in (0, 1]")
-	f.Check(cfg.Hysteresis >= 0 && cfg.Hysteresis < 1, fault.Path{"hysteresis"}, cfg.Hysteresis, "must be in [0, 1)")
 	if err := f.Err("control: lag"); err != nil {
 		return nil, err
 	}
@@ -120,11 +100,7 @@ func (l *LagMap) Update(w *Window) Decision {
 	} else {
 		l.limit, why = l.reader.without(l.limit)
 	}
-	d := l.decide(why)
-	if d.Limit < l.cfg.Max {
-		d.Signal = name
-	}
-	return d
+	return l.decideBy(name, why)
 }
 
 // at returns the limit that the lag calls for.
@@ -150,38 +126,34 @@ func (l *LagMap) move(wanted float64) {
 // DrainConfig configures [NewDrain]. The zero value of a field means its
 // default.
 type DrainConfig struct {
-	// Min and Max bound the limit. Defaults 10 and 1000.
-	Min, Max int64
+	// Min and Max bound the limit.
+	Min int64 `json:",omitempty" default:"10" min:"1"`
+	Max int64 `json:",omitempty" default:"1000" max:"1073741824"`
 	// Initial is the first limit, clamped to Min and Max. Default Max.
-	Initial int64
-	// Target is the most lag that is wanted, in the signal's unit. Default 10,000,
-	// positive.
-	Target float64
-	// Threshold is the share of Target from which on the limit follows what
-	// was drained. Range (0, 1], default 0.5.
-	Threshold float64
-	// Interval is how often lag is read. Default 5 s, at least 10 ms.
-	Interval time.Duration
+	Initial int64 `json:",omitempty" min:"1"`
 
-	// Fudge is the share of what was drained that is let in at Threshold. Range
-	// (0, 1], default 0.95.
-	Fudge float64
-	// Decay multiplies that for every further Threshold × Target of lag. Range
-	// (0, 1], default 0.5.
-	Decay float64
-	// Adder and Multiplier say how the limit grows below Threshold, in an Interval:
-	// (limit + Adder) × Multiplier. Adder is in slots, by default a hundredth of Max,
-	// at least 1. Default of Multiplier: 1.05.
-	Adder      float64
-	Multiplier float64
-	// PerWork is how many slots of the limit a piece of drained work takes. Default
-	// 1; see [Drain].
-	PerWork float64
-
-	// Signal, Hold and Safe are as in [LagMapConfig].
-	Signal string
-	Hold   int
-	Safe   int64
+	// The signal with the lag as its value. A policy must name it. In Go, empty means the first reading.
+	Signal string `json:"signal,omitempty" example:"behind"`
+	// Lag that should not be exceeded.
+	Target float64 `json:"target,omitempty" default:"10000" min:"0.000001"`
+	// From this share of target on, the limit follows what was drained.
+	Threshold float64 `json:"threshold,omitempty" default:"0.5" min:"0.001" max:"1"`
+	// How often the lag is read.
+	Interval time.Duration `json:",omitempty" default:"5s" min:"10ms"`
+	// Share of what was drained that is admitted at the threshold.
+	Fudge float64 `json:"fudge,omitempty" default:"0.95" min:"0.001" max:"1"`
+	// Factor on that for every threshold × target of lag above.
+	Decay float64 `json:"decay,omitempty" default:"0.5" min:"0.001" max:"1"`
+	// Slots added in an interval below the threshold (default: a hundredth of max).
+	Adder float64 `json:"adder,omitempty" min:"0" max:"1073741824" example:"10"`
+	// Factor on the limit in an interval below the threshold.
+	Multiplier float64 `json:"multiplier,omitempty" default:"1.05" min:"1" max:"10"`
+	// How many slots a piece of drained work stands for.
+	PerWork float64 `json:"per_work,omitempty" default:"1" min:"0.000001" max:"1073741824"`
+	// How many intervals the limit stays while the lag is unknown. 0 means the default.
+	Hold int `json:"hold,omitempty" default:"3" min:"0" minus1:"none"`
+	// The limit while the lag is unknown for longer (default: min).
+	Safe int64 `json:"safe,omitempty" min:"1" example:"10"`
 }
 
 // Drain sets the limit by lag and by what was drained. Below the threshold the limit
@@ -225,31 +197,12 @@ type Drain struct {
 // NewDrain returns a Drain controller, or an error that names every field out of
 // range.
 func NewDrain(cfg DrainConfig) (*Drain, error) {
-	def(&cfg.Min, 10)
-	def(&cfg.Max, 1000)
-	def(&cfg.Initial, cfg.Max)
-	def(&cfg.Target, 10_000)
-	def(&cfg.Threshold, 0.5)
-	def(&cfg.Interval, 5*time.Second)
-	def(&cfg.Fudge, 0.95)
-	def(&cfg.Decay, 0.5)
-	def(&cfg.Adder, max(1, float64(cfg.Max)/100))
-	def(&cfg.Multiplier, 1.05)
-	def(&cfg.PerWork, 1)
-	def(&cfg.Hold, 3)
-	def(&cfg.Safe, cfg.Min)
-	reader := lagReader{signal: cfg.Signal, hold: cfg.Hold, safe: cfg.Safe}
 	var f fault.List
+	setting.Complete(&cfg, &f)
+	cfg.Initial, cfg.Safe = cmp.Or(cfg.Initial, cfg.Max), cmp.Or(cfg.Safe, cfg.Min)
+	cfg.Adder = cmp.Or(cfg.Adder, max(1, float64(cfg.Max)/100))
 	checkBounds(&f, cfg.Min, cfg.Max)
-	f.Check(cfg.Initial >= 1, fault.Path{"initial"}, cfg.Initial, "must be at least 1")
-	f.Check(cfg.Target > 0 && !math.IsInf(cfg.Target, 0), fault.Path{"target"}, cfg.Target, "must be positive and finite")
-	f.Check(cfg.Threshold > 0 && cfg.Threshold <= 1, fault.Path{"threshold"}, cfg.Threshold, "must be in (0, 1]")
-	checkWindow(&f, "interval", cfg.Interval)
-	f.Check(cfg.Fudge > 0 && cfg.Fudge <= 1, fault.Path{"fudge"}, cfg.Fudge, "must be in (0, 1]")
-	f.Check(cfg.Decay > 0 && cfg.Decay <= 1, fault.Path{"decay"}, cfg.Decay, "must be in (0, 1]")
-	f.Check(cfg.Adder > 0 && cfg.Adder <= mostLimit, fault.Path{"adder"}, cfg.Adder, "must be positive and at most %d", int64(mostLimit))
-	f.Check(cfg.Multiplier >= 1 && cfg.Multiplier <= 10, fault.Path{"multiplier"}, cfg.Multiplier, "must be from 1 to 10")
-	f.Check(cfg.PerWork > 0 && cfg.PerWork <= mostLimit, fault.Path{"per_work"}, cfg.PerWork, "must be positive and at most %d", int64(mostLimit))
+	reader := lagReader{signal: cfg.Signal, hold: cfg.Hold, safe: cfg.Safe}
 	reader.check(&f, cfg.Min, cfg.Max)
 	if err := f.Err("control: drain"); err != nil {
 		return nil, err
@@ -266,11 +219,7 @@ func (d *Drain) Update(w *Window) Decision {
 	} else {
 		d.limit, why = d.reader.without(d.limit)
 	}
-	decision := d.decide(why)
-	if decision.Limit < d.cfg.Max {
-		decision.Signal = name
-	}
-	return decision
+	return d.decideBy(name, why)
 }
 
 func (d *Drain) follow(lag float64, w *Window) string {
@@ -312,8 +261,7 @@ type lagReader struct {
 }
 
 func (l lagReader) check(f *fault.List, low, high int64) {
-	f.Check(l.hold >= -1, fault.Path{"hold"}, l.hold, "must be at least 1, or -1 for none")
-	f.Check(l.safe >= low && l.safe <= high, fault.Path{"safe"}, l.safe, "must be from min %d to max %d", low, high)
+	f.Check(l.safe >= low && l.safe <= high, fault.Path{"Safe"}, l.safe, "must be from the least limit, %d, to the largest, %d", low, high)
 }
 
 // read returns the lag and the name of the signal, and whether it is known.

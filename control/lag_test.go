@@ -32,8 +32,8 @@ func TestLagMap(t *testing.T) {
 		{defaults, 78_181, 250}, // 250.009
 		{defaults, -1, 1000},
 		{aggressive, 27_500, 1025},
-		{LagMapConfig{Target: 1e-9, Critical: 10}, 1e-9, 1000},
-		{LagMapConfig{Target: 1e-9, Critical: 10}, 1, 901},
+		{LagMapConfig{Target: 1e-6, Critical: 10}, 1e-9, 1000},
+		{LagMapConfig{Target: 1e-6, Critical: 10}, 1, 901},
 	}
 	for _, tt := range tests {
 		d := lagMap(t, tt.cfg).Update(lagging(tt.lag))
@@ -143,15 +143,15 @@ func TestLagMapFaults(t *testing.T) {
 		Min: -1, Max: -2, Initial: -1, Target: -1, Critical: -1, Interval: 1, Hold: -2, Safe: 5,
 		Smoothing: 2, MaxChange: math.NaN(), Hysteresis: 1,
 	})
-	named(t, err, "min: -1", "max: -2", "initial: -1", "target: -1", "critical: -1", "interval: 1ns", "hold: -2", "safe: 5", "smoothing: 2", "max_change: NaN", "hysteresis: 1")
+	named(t, err, "Min: is -1", "Max: -2 will not do", "Initial: is -1", "Target: is -1", "Critical: is -1", "Interval: is 1ns", "Hold: is -2", "Safe: 5 will not do", "Smoothing: is 2", "MaxChange: NaN", "Hysteresis: is 1")
 	for field, cfg := range map[string]LagMapConfig{
-		"max: 9":          {Max: 9, Min: 10},
-		"min: -1":         {Min: -1},
-		"critical: 10000": {Critical: 10_000},
-		"target: -1":      {Target: -1},
-		"target: NaN":     {Target: math.NaN()},
-		"critical: +Inf":  {Critical: math.Inf(1)},
-		"safe: 2000":      {Safe: 2000},
+		"Max: 9 will not do":          {Max: 9, Min: 10},
+		"Min: is -1":                  {Min: -1},
+		"Critical: 10000 will not do": {Critical: 10_000},
+		"Target: is -1":               {Target: -1},
+		"Target: NaN":                 {Target: math.NaN()},
+		"Critical: is +Inf":           {Critical: math.Inf(1)},
+		"Safe: 2000 will not do":      {Safe: 2000},
 	} {
 		_, err := NewLagMap(cfg)
 		named(t, err, field)
@@ -225,8 +225,8 @@ func TestDrainFaults(t *testing.T) {
 		Min: -1, Max: -2, Initial: -1, Target: -1, Threshold: 2, Interval: 1, Fudge: 2, Decay: math.NaN(), Adder: -1, Multiplier: .5,
 		PerWork: math.Inf(1), Hold: -2, Safe: 5,
 	})
-	named(t, err, "min: -1", "max: -2", "initial: -1", "target: -1", "threshold: 2", "interval: 1ns", "fudge: 2", "decay: NaN", "adder: -1", "multiplier: 0.5",
-		"per_work: +Inf", "hold: -2", "safe: 5")
+	named(t, err, "Min: is -1", "Max: -2 will not do", "Initial: is -1", "Target: is -1", "Threshold: is 2", "Interval: is 1ns", "Fudge: is 2", "Decay: NaN", "Adder: is -1", "Multiplier: is 0.5",
+		"PerWork: is +Inf", "Hold: is -2", "Safe: 5 will not do")
 }
 
 // lagLoop is a queue of appliers behind the gates of some tenants. Lag is what

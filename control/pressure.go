@@ -1,12 +1,14 @@
 package control
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
 	"time"
 
 	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
 )
 
 // CapConfig configures [NewCapped]. The zero value of a field means its
@@ -15,19 +17,18 @@ type CapConfig struct {
 	// Signals names the readings to go by, which must be pressures. Empty means
 	// all: name them where a gate has a reading in another unit too, such as
 	// a lag.
-	Signals []string
-	// Min is the lowest cap. At least 1; default 1.
-	Min int64
-	// Window is how often the signals are read. Default 50 ms, at least 1 ms. The
-	// inner controller keeps its own windows.
-	Window time.Duration
+	Signals []string `json:",omitempty"`
+	// Min is the lowest cap.
+	Min int64 `json:",omitempty" default:"1" min:"1"`
+	// Window is how often the signals are read. The inner controller keeps its own windows.
+	Window time.Duration `json:",omitempty" default:"50ms" min:"1ms"`
 	// Memory is the time over which a peak of what was in flight is forgotten.
 	// Default 1 s, at least Window. It should be no shorter than the slowest signal
 	// needs to notice a change. Otherwise one overload counts several times.
-	Memory time.Duration
+	Memory time.Duration `json:",omitempty" min:"1ms"`
 	// Growth is the most by which the cap is multiplied in one Memory, while the
-	// pressure is below 1. Range (1, 10], default 2.
-	Growth float64
+	// pressure is below 1.
+	Growth float64 `json:",omitempty" default:"2" min:"1.001" max:"10"`
 }
 
 // Capped is a controller with a cap on its limit. The cap is what was in flight, over the
@@ -70,17 +71,12 @@ type Capped struct {
 // NewCapped returns a controller that lets inner decide up to a cap. Its error
 // names every field out of range.
 func NewCapped(inner Controller, cfg CapConfig) (*Capped, error) {
-	def(&cfg.Min, 1)
-	def(&cfg.Window, 50*time.Millisecond)
-	def(&cfg.Memory, max(time.Second, cfg.Window))
-	def(&cfg.Growth, 2)
-	cfg.Signals = slices.Clone(cfg.Signals)
 	var f fault.List
 	f.Require(inner != nil, nil, "there is no controller to cap")
-	f.Check(cfg.Min >= 1, fault.Path{"min"}, cfg.Min, "must be at least 1")
-	f.Check(cfg.Window >= time.Millisecond, fault.Path{"window"}, cfg.Window, "must be at least 1ms")
-	f.Check(cfg.Memory >= cfg.Window, fault.Path{"memory"}, cfg.Memory, "must not be below window %v", cfg.Window)
-	f.Check(cfg.Growth > 1 && cfg.Growth <= 10, fault.Path{"growth"}, cfg.Growth, "must be in (1, 10]")
+	setting.Complete(&cfg, &f)
+	cfg.Memory = cmp.Or(cfg.Memory, max(time.Second, cfg.Window))
+	cfg.Signals = slices.Clone(cfg.Signals)
+	f.Check(cfg.Memory >= cfg.Window, fault.Path{"Memory"}, cfg.Memory, "must not be below the window, which is %v", cfg.Window)
 	if err := f.Err("control: capped"); err != nil {
 		return nil, err
 	}
@@ -157,8 +153,8 @@ func (c *Capped) follow(w *Window, p Reading, known bool) {
 	}
 }
 
-// inFlightSince returns what was in flight since then. That is the mean of what was in
-// flight with the work that has finished since, or what is in flight now if that is more.
+// inFlightSince returns what was in flight since then. That is the mean concurrency of the
+// work that has finished since, or what is in flight now if that is more.
 // A window that was extended begins earlier.
 func inFlightSince(then time.Duration, w *Window) float64 {
 	var sum, n float64
@@ -232,22 +228,20 @@ type ResourceConfig struct {
 	// Signals names the readings to go by, which must be pressures. Empty means
 	// all: name them where a gate has a reading in another unit too, such as
 	// a lag.
-	Signals []string
-	// Initial is the first limit, clamped to Min and Max. Default 20.
-	Initial int64
+	Signals []string `json:",omitempty"`
+	// Initial is the first limit, clamped to Min and Max.
+	Initial int64 `json:",omitempty" default:"20"`
 	// Min and Max bound the limit; Min is at least 1, because a limit of 0
-	// admits nothing and learns nothing. Defaults 1 and 1000.
-	Min, Max int64
-	// Window is the time between decisions. Default 250 ms, at least 10 ms. It should
-	// be no shorter than the time that the signals look back. Otherwise one overload
-	// counts several times.
-	Window time.Duration
-	// Growth is the most by which the limit is multiplied in one window. Range
-	// (1, 2], default 1.1.
-	Growth float64
-	// Backoff is the least by which the limit is multiplied in one window. Range
-	// (0, 1), default 0.5.
-	Backoff float64
+	// admits nothing and learns nothing.
+	Min int64 `json:",omitempty" default:"1" min:"1"`
+	Max int64 `json:",omitempty" default:"1000" max:"1073741824"`
+	// Window is the time between decisions. It should be no shorter than the time that
+	// the signals look back. Otherwise one overload counts several times.
+	Window time.Duration `json:",omitempty" default:"250ms" min:"10ms"`
+	// Largest factor on the limit in one window.
+	Growth float64 `json:"growth,omitempty" default:"1.1" min:"1.001" max:"2"`
+	// Backoff is the least by which the limit is multiplied in one window.
+	Backoff float64 `json:",omitempty" default:"0.5" min:"0.000001" max:"0.999999"`
 }
 
 // Resource keeps the highest pressure among the window's readings at 1. In each window it
@@ -271,18 +265,10 @@ type Resource struct {
 // NewResource returns a Resource controller, or an error that names every field
 // out of range.
 func NewResource(cfg ResourceConfig) (*Resource, error) {
-	def(&cfg.Initial, 20)
-	def(&cfg.Min, 1)
-	def(&cfg.Max, 1000)
-	def(&cfg.Window, 250*time.Millisecond)
-	def(&cfg.Growth, 1.1)
-	def(&cfg.Backoff, 0.5)
-	cfg.Signals = slices.Clone(cfg.Signals)
 	var f fault.List
+	setting.Complete(&cfg, &f)
 	checkBounds(&f, cfg.Min, cfg.Max)
-	checkWindow(&f, "window", cfg.Window)
-	f.Check(cfg.Growth > 1 && cfg.Growth <= 2, fault.Path{"growth"}, cfg.Growth, "must be in (1, 2]")
-	f.Check(cfg.Backoff > 0 && cfg.Backoff < 1, fault.Path{"backoff"}, cfg.Backoff, "must be in (0, 1)")
+	cfg.Signals = slices.Clone(cfg.Signals)
 	if err := f.Err("control: resource"); err != nil {
 		return nil, err
 	}

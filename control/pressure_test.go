@@ -272,7 +272,7 @@ func TestCappedShowsNonsense(t *testing.T) {
 
 func TestCappedFaults(t *testing.T) {
 	_, err := NewCapped(nil, CapConfig{Min: -1, Window: 1, Memory: -1, Growth: 1})
-	for _, want := range []string{"no controller", "min: -1", "window: 1ns", "memory: -1ns", "growth: 1"} {
+	for _, want := range []string{"no controller", "Min: is -1", "Window: is 1ns", "Memory: is -1ns", "Growth: is 1"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: want it to say %q", err, want)
 		}
@@ -384,7 +384,7 @@ func TestResourceBoundsAndState(t *testing.T) {
 
 func TestResourceFaults(t *testing.T) {
 	_, err := NewResource(ResourceConfig{Min: -1, Max: -2, Window: 1, Growth: 1, Backoff: 1})
-	for _, want := range []string{"min: -1", "max: -2", "window: 1ns", "growth: 1", "backoff: 1"} {
+	for _, want := range []string{"Min: is -1", "Max: -2 will not do", "Window: is 1ns", "Growth: is 1", "Backoff: is 1"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: want it to say %q", err, want)
 		}

@@ -1,7 +1,7 @@
 package control
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"math"
 	"runtime"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
 )
 
 // ProbeConfig configures [NewProbe] and [NewProbePair]. The zero value of a field
@@ -16,39 +17,27 @@ import (
 type ProbeConfig struct {
 	// Initial is how many slots there are at first, in both pools together.
 	// Default 2 × GOMAXPROCS, clamped to Min and Max.
-	Initial int64
-	// Min and Max bound each pool. Defaults 4 and 128.
-	Min, Max int64
-	// ReadRatio is the read pool's share. Range (0, 1), default 0.5. [NewProbe]
-	// has a single pool and ignores it.
-	ReadRatio float64
+	Initial int64 `json:",omitempty" min:"1"`
+	// Min and Max bound each pool.
+	Min int64 `json:",omitempty" default:"4" min:"1"`
+	Max int64 `json:",omitempty" default:"128" max:"1073741824"`
 
-	// Step is by how much a probe goes up or down, as a share. Range
-	// [0.01, 0.5], default 0.1.
-	Step float64
-	// Weight is the weight of a successful probe's size in the moving average
-	// that is the stable size. Range (0, 1], default 0.2.
-	Weight float64
-	// Interval is the time between two ticks. Default 100 ms, at least 10 ms.
-	Interval time.Duration
+	// Size of a probe up or down, as a share.
+	Step float64 `json:"step,omitempty" default:"0.1" min:"0.01" max:"0.5"`
+	// Weight of a successful probe's size in the moving average that is kept.
+	Weight float64 `json:"weight,omitempty" default:"0.2" min:"0.001" max:"1"`
+	// The time between two probes.
+	Interval time.Duration `json:",omitempty" default:"100ms" min:"10ms"`
+	// The part of the slots that is for reads, with read_write.
+	ReadRatio float64 `json:"read_ratio,omitempty" default:"0.5" min:"0.001" max:"0.999"`
 }
 
 // complete fills in the defaults and checks the result.
 func (cfg *ProbeConfig) complete() error {
-	def(&cfg.Initial, 2*int64(runtime.GOMAXPROCS(0)))
-	def(&cfg.Min, 4)
-	def(&cfg.Max, 128)
-	def(&cfg.ReadRatio, 0.5)
-	def(&cfg.Step, 0.1)
-	def(&cfg.Weight, 0.2)
-	def(&cfg.Interval, 100*time.Millisecond)
 	var f fault.List
+	setting.Complete(cfg, &f)
+	cfg.Initial = cmp.Or(cfg.Initial, 2*int64(runtime.GOMAXPROCS(0)))
 	checkBounds(&f, cfg.Min, cfg.Max)
-	f.Check(cfg.Initial >= 1, fault.Path{"initial"}, cfg.Initial, "must be at least 1")
-	f.Check(cfg.ReadRatio > 0 && cfg.ReadRatio <= 1, fault.Path{"read_ratio"}, cfg.ReadRatio, "must be in (0, 1]")
-	f.Check(cfg.Step >= 0.01 && cfg.Step <= 0.5, fault.Path{"step"}, cfg.Step, "must be in [0.01, 0.5]")
-	f.Check(cfg.Weight > 0 && cfg.Weight <= 1, fault.Path{"weight"}, cfg.Weight, "must be in (0, 1]")
-	checkWindow(&f, "interval", cfg.Interval)
 	return f.Err("control: probe")
 }
 
@@ -102,9 +91,7 @@ func (cfg *ProbeConfig) complete() error {
 // smallest size that suffices. It judges throughput, never latency, so with a
 // plain queue in the backend it grows to Max. If work costs more than 1, the last
 // slots of the pool may never fill. Then the pool is never exhausted.
-type Probe struct {
-	pools *probePools
-}
+type Probe struct{ probeRead }
 
 // NewProbe returns a Probe over the one pool of a gate, or an error that names
 // every field out of range.
@@ -112,31 +99,7 @@ func NewProbe(cfg ProbeConfig) (*Probe, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	return &Probe{newProbePools(cfg, 1)}, nil
-}
-
-// Name implements [Controller].
-func (p *Probe) Name() string { return "probe" }
-
-// Start implements [Controller].
-func (p *Probe) Start() Decision {
-	return Decision{Limit: p.pools.sizes.read, Next: p.pools.cfg.Interval, Reason: "initial"}
-}
-
-// Update implements [Controller].
-func (p *Probe) Update(w *Window) Decision {
-	sizes := p.pools.tick(w.Elapsed, use(w), poolUse{})
-	return Decision{Limit: sizes.read, Next: p.pools.cfg.Interval, Reason: p.pools.reason()}
-}
-
-// Save implements [Saver].
-func (p *Probe) Save() State { return State{Limit: p.pools.stable} }
-
-// Restore implements [Saver].
-func (p *Probe) Restore(s State) {
-	if s.Limit >= 1 { // false for NaN too
-		p.pools.restart(s.Limit)
-	}
+	return &Probe{probeRead{&ProbePair{pools: newProbePools(cfg, 1)}}}, nil
 }
 
 // ProbePair is throughput probing over two gates, one for reads and one for
@@ -162,9 +125,6 @@ type ProbePair struct {
 func NewProbePair(cfg ProbeConfig) (*ProbePair, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
-	}
-	if cfg.ReadRatio == 1 {
-		return nil, errors.New("control: probe: read_ratio: 1 leaves no slots for writes; use NewProbe")
 	}
 	return &ProbePair{pools: newProbePools(cfg, cfg.ReadRatio)}, nil
 }

@@ -144,8 +144,8 @@ func TestProbeOneGate(t *testing.T) {
 	}
 	// 32 × 1.1; better, so 0.8 × 32 + 0.2 × 35 = 32.6; then not better.
 	sameLimits(t, limits(t, p, w(1, 32), w(100, 32), w(101, 35), w(100, 33), w(100, 36)), []int64{32, 35, 33, 36, 33})
-	if got := p.Save().Limit; math.Abs(got-32.6) > 1e-9 || p.pools.state != probeStable {
-		t.Errorf("stable at %v, %d", got, p.pools.state)
+	if got := p.Save().Limit; math.Abs(got-32.6) > 1e-9 || p.pair.pools.state != probeStable {
+		t.Errorf("stable at %v, %d", got, p.pair.pools.state)
 	}
 	p.Restore(State{Limit: 1e9})
 	if got := p.Save().Limit; got != 128 {
@@ -264,10 +264,10 @@ func TestProbeFaults(t *testing.T) {
 		"pair": second(NewProbePair(bad)),
 	} {
 		t.Run(name, func(t *testing.T) {
-			named(t, err, "initial: -1", "min: -1", "max: -2", "read_ratio: 1.5", "step: 0.6", "weight: NaN", "interval: 1ns")
+			named(t, err, "Initial: is -1", "Min: is -1", "Max: -2 will not do", "ReadRatio: is 1.5", "Step: is 0.6", "Weight: NaN", "Interval: is 1ns")
 		})
 	}
-	named(t, second(NewProbePair(ProbeConfig{ReadRatio: 1})), "read_ratio: 1")
+	named(t, second(NewProbePair(ProbeConfig{ReadRatio: 1})), "ReadRatio: is 1")
 }
 
 func second[T any](_ T, err error) error { return err }

@@ -7,46 +7,44 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
 )
 
 // VegasConfig configures [NewVegas]. The zero value of a field means its
 // default; the defaults are those of Netflix's VegasLimit inside its
 // WindowedLimit.
 type VegasConfig struct {
-	// Initial is the first limit, clamped to Min and Max. Default 20.
-	Initial int64
-	// Min and Max bound the limit. Defaults 1 and 1000.
-	Min, Max int64
+	// Initial is the first limit, clamped to Min and Max.
+	Initial int64 `json:",omitempty" default:"20"`
+	// Min and Max bound the limit.
+	Min int64 `json:",omitempty" default:"1" min:"1"`
+	Max int64 `json:",omitempty" default:"1000" max:"1073741824"`
 
-	// Alpha and Beta are the least and the greatest queue length. They are
-	// multiples of the decimal logarithm of the limit (at least 1, rounded
-	// down). Defaults 3 and 6; Beta must not be below Alpha.
-	Alpha, Beta float64
+	// Shortest queue in the upstream, in decimal logarithms of the limit; below it the limit grows.
+	Alpha float64 `json:"alpha,omitempty" default:"3" min:"0.001" max:"1073741824"`
+	// Longest queue, in the same unit; above it the limit shrinks.
+	Beta float64 `json:"beta,omitempty" default:"6" min:"0.001" max:"1073741824"`
 	// Backoff, if set, multiplies the limit instead of subtracting the logarithm.
 	// It does so when the queue is longer than Beta or something was dropped.
-	// Range (0, 1), default 0: the logarithm.
-	Backoff float64
-	// Smoothing is the weight of the new limit against the old. Range (0, 1],
-	// default 1.
-	Smoothing float64
-
-	// ProbeMultiplier says how often the latency without load is measured again:
-	// after about three quarters of ProbeMultiplier × limit observations. Default 30,
-	// at least 1.
-	ProbeMultiplier int64
+	Backoff float64 `json:",omitempty" min:"0.000001" max:"0.999999"`
+	// Weight of the new limit against the old.
+	Smoothing float64 `json:"smoothing,omitempty" default:"1" min:"0.001" max:"1"`
+	// The latency without load is learned anew after about three quarters of this times the limit of
+	// observations.
+	ProbeMultiplier int64 `json:"probe_multiplier,omitempty" default:"30" min:"1"`
 	// Rand returns numbers in [0, 1) that keep several instances from probing
 	// at the same time. Default: a generator of its own with a fixed seed.
-	Rand func() float64
+	Rand func() float64 `json:"-"`
 
-	// Take says which latency of the window counts. Default [AggregateMean].
-	Take Aggregate
-	// Percentile is the one for AggregatePercentile. Range (0, 1], default 0.95.
-	Percentile float64
-	// Window is how long to gather samples. Default 1 s, at least 10 ms.
-	Window time.Duration
+	// Take says which latency of the window counts.
+	Take Aggregate `json:",omitempty" default:"mean" enum:"mean,min,percentile,each"`
+	// Percentile is the one for AggregatePercentile, as a share.
+	Percentile float64 `json:",omitempty" default:"0.95" min:"0.000001" max:"1"`
+	// Window is how long to gather samples.
+	Window time.Duration `json:",omitempty" default:"1s" min:"10ms"`
 	// MinSamples is how many outcomes a window needs to be judged; a thinner
-	// one is extended. Default 10. AggregateEach needs none.
-	MinSamples int64
+	// one is extended. AggregateEach needs none.
+	MinSamples int64 `json:",omitempty" default:"10" min:"1"`
 }
 
 // Vegas estimates how much of the limit waits in the backend's queue, as limit × (1 −
@@ -83,33 +81,17 @@ type Vegas struct {
 // NewVegas returns a Vegas controller, or an error that names every field out of
 // range.
 func NewVegas(cfg VegasConfig) (*Vegas, error) {
-	def(&cfg.Initial, 20)
-	def(&cfg.Min, 1)
-	def(&cfg.Max, 1000)
-	def(&cfg.Alpha, 3)
-	def(&cfg.Beta, 6)
-	def(&cfg.Smoothing, 1)
-	def(&cfg.ProbeMultiplier, 30)
-	def(&cfg.Take, AggregateMean)
-	def(&cfg.Percentile, 0.95)
-	def(&cfg.Window, time.Second)
-	def(&cfg.MinSamples, 10)
 	if cfg.Rand == nil {
 		cfg.Rand = rand.New(rand.NewPCG(1, 2)).Float64
 	}
-	t := aggregator{take: cfg.Take, percentile: cfg.Percentile, enough: cfg.MinSamples}
 	var f fault.List
+	setting.Complete(&cfg, &f)
 	checkBounds(&f, cfg.Min, cfg.Max)
-	f.Check(cfg.Alpha > 0 && cfg.Alpha <= mostLimit, fault.Path{"alpha"}, cfg.Alpha, "must be positive and at most %d", int64(mostLimit))
-	f.Check(cfg.Beta >= cfg.Alpha && cfg.Beta <= mostLimit, fault.Path{"beta"}, cfg.Beta, "must not be below alpha %v, and at most %d", cfg.Alpha, int64(mostLimit))
-	f.Check(cfg.Backoff >= 0 && cfg.Backoff < 1, fault.Path{"backoff"}, cfg.Backoff, "must be in (0, 1), or 0 to take the logarithm away")
-	f.Check(cfg.Smoothing > 0 && cfg.Smoothing <= 1, fault.Path{"smoothing"}, cfg.Smoothing, "must be in (0, 1]")
-	f.Check(cfg.ProbeMultiplier >= 1, fault.Path{"probe_multiplier"}, cfg.ProbeMultiplier, "must be at least 1")
-	t.check(&f)
-	checkWindow(&f, "window", cfg.Window)
+	f.Check(cfg.Beta >= cfg.Alpha, fault.Path{"Beta"}, cfg.Beta, "must not be below alpha, which is %v", cfg.Alpha)
 	if err := f.Err("control: vegas"); err != nil {
 		return nil, err
 	}
+	t := aggregator{take: cfg.Take, percentile: cfg.Percentile, enough: cfg.MinSamples}
 	v := &Vegas{adjusted: adjust("vegas", cfg.Initial, cfg.Min, cfg.Max, cfg.Window), cfg: cfg, aggregator: t}
 	v.draw()
 	return v, nil

@@ -168,8 +168,8 @@ func TestVegasFaults(t *testing.T) {
 		Min: -1, Max: -2, Alpha: -1, Beta: -2, Backoff: 1, Smoothing: math.NaN(), ProbeMultiplier: -1,
 		Take: "x", Percentile: 2, Window: 1, MinSamples: -1,
 	})
-	named(t, err, "min: -1", "max: -2", "alpha: -1", "beta: -2", "backoff: 1", "smoothing: NaN", "probe_multiplier: -1",
-		`take: "x"`, "percentile: 2", "window: 1ns", "min_samples: -1")
+	named(t, err, "Min: is -1", "Max: -2 will not do", "Alpha: is -1", "Beta: is -2", "Backoff: is 1", "Smoothing: NaN", "ProbeMultiplier: is -1",
+		`Take: "x"`, "Percentile: is 2", "Window: is 1ns", "MinSamples: is -1")
 }
 
 // named checks that every fault is in err.

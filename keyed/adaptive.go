@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/internal/fault"
 	"github.com/weir-go/weir/internal/gate"
 	"github.com/weir-go/weir/internal/room"
 	"github.com/weir-go/weir/limit"
@@ -182,13 +183,6 @@ func (l *Adaptive) pin(w weir.Work) (*pool, *limit.Limiter, error) {
 	return nil, nil, l.front.Refuse(&w, refused)
 }
 
-// Keys returns the number of keys that are known.
-func (l *Adaptive) Keys() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.order)
-}
-
 // all returns the limiters of all keys, always in the same order. On virtual
 // time, chance must not decide which of two is asked first.
 func (l *Adaptive) all() (limiters []*limit.Limiter) {
@@ -284,10 +278,10 @@ type AdaptiveConfig struct {
 const DefaultMaxAdaptive = 1024
 
 func (c *AdaptiveConfig) validate() error {
-	var f gate.Faults
-	f.Check(c.New != nil, "New: must be set; keyed.PerKey makes one of a function that returns a limit.Config")
-	f.Check(c.MaxKeys >= 0, "MaxKeys %d: must be at least 1, or 0 for %d", c.MaxKeys, DefaultMaxAdaptive)
-	return f.Err("keyed", c.Name)
+	var f fault.List
+	f.Require(c.New != nil, fault.Path{"New"}, "must be set; keyed.PerKey makes one of a function that returns a limit.Config")
+	f.Check(c.MaxKeys >= 0, fault.Path{"MaxKeys"}, c.MaxKeys, "must be at least 1, or 0 for %d", DefaultMaxAdaptive)
+	return f.Err(fmt.Sprintf("keyed: gate %q", c.Name))
 }
 
 // PerKey is for AdaptiveConfig.New where each key has one limiter.
@@ -342,7 +336,7 @@ func (l *Adaptive) Reconfigure(cfg AdaptiveConfig) error {
 	}
 	l.mu.Unlock()
 	if closed {
-		return fmt.Errorf("keyed: gate %q: %w", l.Name(), limit.ErrClosed)
+		return fmt.Errorf("keyed: gate %q: %w", l.Name(), weir.ErrClosed)
 	}
 	var faulty []error
 	for _, p := range pools {
@@ -383,17 +377,13 @@ func (l *Adaptive) configure(cfg AdaptiveConfig) {
 
 // renew gives a key its new settings.
 func (l *Adaptive) renew(p *pool, build func(string) (map[string]limit.Config, error)) error {
-	configs, err := build(p.key)
+	configs, err := l.configs(build, p.key)
 	if err != nil {
-		return fmt.Errorf("keyed: New(%.40q): %w", p.key, err)
+		return err
 	}
 	var faulty []error
 	parts := maps.Clone(p.parts)
 	added := pool{parts: map[string]*limit.Limiter{}}
-	configs = maps.Clone(configs) // New may return the same map again
-	for part, cfg := range configs {
-		configs[part] = l.complete(cfg)
-	}
 	for _, part := range savingFirst(configs) {
 		cfg := configs[part]
 		if limiter, ok := parts[part]; ok {

@@ -1,6 +1,7 @@
 package keyed
 
 import (
+	"cmp"
 	"container/list"
 	"fmt"
 	"maps"
@@ -74,7 +75,7 @@ func (l *Adaptive) enter(key string) (*pool, map[string]*limit.Limiter, *weir.Re
 			l.memory.drop(keys.NameOf(key))
 		}
 		l.mu.Unlock()
-		l.retire(out)
+		l.remember(out)
 		if ok {
 			return made, parts, nil
 		}
@@ -83,14 +84,14 @@ func (l *Adaptive) enter(key string) (*pool, map[string]*limit.Limiter, *weir.Re
 }
 
 // past is what there is of a key that was known before. It is the key's pool while
-// that is being retired, and a memory afterwards.
+// that is being closed, and a memory afterwards.
 type past struct {
 	pool   *pool
 	memory *memo
 }
 
 func (l *Adaptive) past(key string) past {
-	return past{l.leaving[key], l.memory.of(keys.NameOf(key))}
+	return past{l.leaving[key], l.memory.find(keys.NameOf(key))}
 }
 
 // nothingSince reports whether nothing new has become known of the key.
@@ -123,13 +124,9 @@ func (l *Adaptive) blocked(rule string, why error) *weir.Rejection {
 // had learned, and only then is each asked where to start. One controller may
 // serve several limiters.
 func (l *Adaptive) build(build func(string) (map[string]limit.Config, error), key string, states learned) (map[string]*limit.Limiter, error) {
-	configs, err := build(key)
+	configs, err := l.configs(build, key)
 	if err != nil {
-		return nil, fmt.Errorf("keyed: New(%.40q): %w", key, err)
-	}
-	configs = maps.Clone(configs) // New may return the same map again
-	for part, cfg := range configs {
-		configs[part] = l.complete(cfg)
+		return nil, err
 	}
 	for part, state := range states {
 		if s, ok := configs[part].Controller.(control.Saver); ok {
@@ -148,17 +145,23 @@ func (l *Adaptive) build(build func(string) (map[string]limit.Config, error), ke
 	return p.parts, nil
 }
 
-// complete fills in what a limiter gets from its gate. A controller that would be the
-// default is made here, so that what it learns outlasts the key.
-func (l *Adaptive) complete(cfg limit.Config) limit.Config {
-	if cfg.Controller == nil && cfg.Limit == 0 {
-		cfg.Controller, _ = control.NewKnee(control.KneeConfig{}) // the defaults are no error
+// configs returns the settings of a key's limiters, with what they get from the gate. A
+// controller that would be the default is made here, so that what it learns outlasts the
+// key.
+func (l *Adaptive) configs(build func(string) (map[string]limit.Config, error), key string) (map[string]limit.Config, error) {
+	configs, err := build(key)
+	if err != nil {
+		return nil, fmt.Errorf("keyed: New(%.40q): %w", key, err)
 	}
-	if cfg.Name == "" {
-		cfg.Name = l.Name()
+	configs = maps.Clone(configs) // New may return the same map again
+	for part, cfg := range configs {
+		if cfg.Controller == nil && cfg.Limit == 0 {
+			cfg.Controller, _ = control.NewKnee(control.KneeConfig{}) // the defaults are no error
+		}
+		cfg.Name, cfg.Now = cmp.Or(cfg.Name, l.Name()), l.front.Clock()
+		configs[part] = cfg
 	}
-	cfg.Now = l.front.Clock()
-	return cfg
+	return configs, nil
 }
 
 // evict forgets a pool that holds nothing, except for its counts.
@@ -177,10 +180,10 @@ func (l *Adaptive) evict(p *pool) {
 	}
 }
 
-// retire closes pools that were evicted and remembers what they learned. The
+// remember closes pools that were evicted and keeps what they learned. The
 // lock is not held, because a controller may be at work. A key that comes back
 // meanwhile asks the pool itself.
-func (l *Adaptive) retire(evicted []*pool) {
+func (l *Adaptive) remember(evicted []*pool) {
 	for _, p := range evicted {
 		states := p.learned()
 		p.close()
@@ -233,7 +236,7 @@ func (l *Adaptive) place() bool {
 		l.mu.Lock()
 		evicted, ok, again := l.makeRoom()
 		l.mu.Unlock()
-		l.retire(evicted)
+		l.remember(evicted)
 		if !again {
 			return ok
 		}
@@ -331,8 +334,8 @@ func saved(limiter *limit.Limiter) (s control.State, ok bool) {
 	return limiter.Save()
 }
 
-// of returns what is remembered of a key, nil if nothing is.
-func (m *memory) of(key keys.Name) *memo {
+// find returns what is remembered of a key, nil if nothing is.
+func (m *memory) find(key keys.Name) *memo {
 	if e := m.memos[key]; e != nil {
 		return e.Value.(*memo)
 	}

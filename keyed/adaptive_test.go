@@ -161,7 +161,7 @@ func TestAdaptiveReconfigure(t *testing.T) {
 		return map[string]limit.Config{"": {Limit: -1}, "more": {Limit: 6}}, nil
 	}
 	err := l.Reconfigure(cfg)
-	if err == nil || !strings.HasPrefix(err.Error(), `keyed: New("a"), part "": limit: gate "l": Limit -1`) {
+	if err == nil || !strings.HasPrefix(err.Error(), `keyed: New("a"), part "": limit: gate "l": Limit: -1`) {
 		t.Errorf("%v", err)
 	}
 	if s, _ := l.Limiter("a", ""); s.Limit != 2 || s.InFlight != 2 {
@@ -196,11 +196,11 @@ func TestAdaptiveReconfigure(t *testing.T) {
 	}
 	l.Close()
 	turnedAway(t, l, tenant("a"), weir.ReasonDraining, "")
-	if err := l.Reconfigure(AdaptiveConfig{New: fixed(1)}); !errors.Is(err, limit.ErrClosed) {
+	if err := l.Reconfigure(AdaptiveConfig{New: fixed(1)}); !errors.Is(err, weir.ErrClosed) {
 		t.Errorf("%v", err)
 	}
 	if err := l.Reconfigure(AdaptiveConfig{MaxKeys: -1}); err == nil || !strings.Contains(err.Error(), "New: must be set") ||
-		!strings.Contains(err.Error(), "MaxKeys -1") {
+		!strings.Contains(err.Error(), "MaxKeys: -1") {
 		t.Errorf("%v", err)
 	}
 }
@@ -520,8 +520,8 @@ func TestReturnOnTheWayOut(t *testing.T) {
 	l.mu.Lock()
 	l.evict(again)
 	l.mu.Unlock()
-	l.retire([]*pool{again})
-	l.retire([]*pool{p}) // late
+	l.remember([]*pool{again})
+	l.remember([]*pool{p}) // late
 	if n := l.limit("bad"); n != 11 || len(l.leaving) > 0 {
 		t.Errorf("came back with a limit of %d, left with 11; %d are leaving", n, len(l.leaving))
 	}
@@ -682,4 +682,15 @@ func TestEvictedDefaultComesBack(t *testing.T) {
 	if back := l.limit("a"); back < 60 { // e^-0.2 of it, where the lower of two is tried first
 		t.Errorf("the limit is %d after an eviction, it was 77", back)
 	}
+}
+
+// A pool that holds nothing but exempt work is in use.
+func TestExemptWorkKeepsItsPool(t *testing.T) {
+	now := time.Duration(0)
+	l := newAdaptive(t, AdaptiveConfig{New: fixed(1), MaxKeys: 1, Now: func() time.Duration { return now }})
+	p := admit(t, l, weir.Work{Tenant: "a", Exempt: true})
+	turnedAway(t, l, tenant("b"), weir.ReasonLimit, "keys")
+	p.Done(weir.OK)
+	now += sweepEvery
+	admit(t, l, tenant("b"))
 }

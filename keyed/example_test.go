@@ -14,7 +14,7 @@ func ExampleNew() {
 	g, err := keyed.New(keyed.Config{
 		Name:      "databases",
 		Limit:     1,
-		Queue:     keyed.Queue{Len: -1}, // nothing waits
+		Queue:     limit.Queue{Len: -1}, // nothing waits
 		Overrides: map[string]keyed.Override{"orders": {Limit: 2}},
 	})
 	if err != nil {
@@ -39,7 +39,7 @@ func ExampleNew() {
 
 // Users of one tenant share its pool by their weights while they wait for it.
 func ExampleQueue() {
-	g, err := keyed.New(keyed.Config{Name: "databases", Limit: 1, Queue: keyed.Queue{
+	g, err := keyed.New(keyed.Config{Name: "databases", Limit: 1, Queue: limit.Queue{
 		Order:   limit.FIFO,
 		Weights: limit.Weights{Users: map[string]float64{"app": 2}}, // others: 1
 	}})

@@ -339,7 +339,7 @@ func (tw *twin) config() Config {
 	}
 	return Config{Limit: m.limit, MaxKeys: m.maxKeys, Overrides: m.overrides, RefuseOversize: m.refuse,
 		Key: func(w weir.Work) string { return w.Op },
-		Queue: Queue{Len: places, MaxWait: -1, Order: m.order, Shares: m.shares,
+		Queue: limit.Queue{Len: places, MaxWait: -1, Order: m.order, Shares: m.shares,
 			Weights: limit.Weights{Users: m.users, Tenants: m.tenants}, ByTime: m.byTime}}
 }
 
@@ -366,7 +366,7 @@ func (tw *twin) arrive(key string, cost int64, who byte, wait, deadline time.Dur
 	}
 	if deadline > 0 {
 		mw.Deadline = *tw.now + deadline
-		w.Deadline = limit.VirtualEpoch.Add(mw.Deadline)
+		w.Deadline = weir.VirtualEpoch.Add(mw.Deadline)
 		if mw.Deadline < mw.Expires {
 			mw.Expires, mw.outOf = mw.Deadline, "deadline"
 		}
@@ -516,7 +516,7 @@ func (tw *twin) compare() {
 		t.Fatalf("%+v: %d in flight, %d waiting", u, held, waiting)
 	}
 	for i := range s.expiry {
-		if s.expiry[i].heap != i || s.before(i, (i-1)/2) && i > 0 {
+		if s.expiry[i].heap != i || s.expiry.Less(i, (i-1)/2) && i > 0 {
 			t.Fatalf("the rooms are out of order at %d", i)
 		}
 	}
@@ -543,7 +543,7 @@ func runModel(t *testing.T, data []byte) {
 		t.Fatalf("%+v at the end", s)
 	}
 	select {
-	case <-tw.g.idle:
+	case <-tw.g.drained:
 	default:
 		t.Fatal("not drained at the end")
 	}

@@ -28,15 +28,13 @@ type Pools struct {
 	key   func(weir.Work) string // nil: the tenant
 	seed  maphash.Seed
 
-	shards        []shard // as many as a power of two
-	shift         uint    // hash >> shift is the shard
-	settings      atomic.Pointer[settings]
-	keys          atomic.Int64 // known, in all shards
-	waiting       atomic.Int64
-	exempt        atomic.Int64
-	hand          atomic.Uint32 // counts up: the remainder is the shard that reclaim asked last
-	refusedExempt atomic.Uint64 // exempt work beyond its cap
-	waiters       sync.Pool     // of *waiter
+	shards   []shard // as many as a power of two
+	shift    uint    // hash >> shift is the shard
+	settings atomic.Pointer[settings]
+	keys     atomic.Int64 // known, in all shards
+	waiting  atomic.Int64
+	exempt   gate.Exempt
+	hand     atomic.Uint32 // counts up: the remainder is the shard that reclaim asked last
 
 	sizing
 	ending
@@ -62,7 +60,8 @@ func New(cfg Config) (*Pools, error) {
 	for i := range g.shards {
 		g.shards[i].init(g)
 	}
-	g.idle = make(chan struct{})
+	g.exempt.Init(&g.front, g.quit)
+	g.drained = make(chan struct{})
 	g.start(cfg)
 	return g, nil
 }
@@ -97,29 +96,20 @@ func (g *Pools) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 	if p, ok := weir.Nested(ctx, g); ok {
 		return p, nil
 	}
-	if w.MaxWait < 0 || w.Exempt {
+	if w.MaxWait < 0 || g.exempt.Applies(&w) {
 		p, _, err := g.arrive(ctx, &w, nil)
 		return p, err
 	}
 	if p, ok := g.quick(ctx, &w); ok {
 		return p, nil
 	}
-	place := g.blockingWaiter()
+	place := g.front.Place()
 	p, queued, err := g.arrive(ctx, &w, place)
-	if !queued {
-		g.putBack(place)
-		return p, err
+	if queued {
+		return g.front.Wait(ctx, &w, place)
 	}
-	p, refused := g.front.Await(ctx, &place.Answer, place)
-	arrived := place.Arrived
-	g.putBack(place)
-	if refused != nil {
-		return weir.Permit{}, g.front.Refuse(&w, refused)
-	}
-	if g.front.Hooks().Admitted != nil {
-		g.front.Admitted(&w, g.front.Now()-arrived)
-	}
-	return g.front.Track(p), nil
+	g.front.Free(place)
+	return p, err
 }
 
 // TryAdmit takes the cost of w if enough of its key's pool is free and nobody
@@ -133,10 +123,9 @@ func (g *Pools) TryAdmit(w weir.Work) (weir.Permit, error) {
 // caller cancels the Waiter when it stops waiting; deadlines and MaxWait need no
 // help.
 func (g *Pools) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit, weir.Waiter, error) {
-	var place *waiter
-	if w.MaxWait >= 0 && !w.Exempt {
-		place = newWaiter()
-		place.Call(&g.front, &w, &place.Arrived, g.front.TrackLater(wake))
+	var place *gate.Waiter
+	if w.MaxWait >= 0 && !g.exempt.Applies(&w) {
+		place = g.front.CallPlace(&w, wake)
 	}
 	p, queued, err := g.arrive(context.Background(), &w, place)
 	if !queued {
@@ -153,7 +142,7 @@ type arrival struct {
 	now   time.Duration // 0 where nobody needs it
 	timed bool
 	until gate.Bounds
-	place *waiter // nil: does not wait
+	place *gate.Waiter // nil: does not wait
 }
 
 // set sets the key of w, and reads the clock if somebody needs the time.
@@ -192,7 +181,7 @@ func (g *Pools) quick(ctx context.Context, w *weir.Work) (weir.Permit, bool) {
 
 // arrive decides about w: a permit, a refusal, or a place in the room. It calls
 // the hooks unless w was queued.
-func (g *Pools) arrive(ctx context.Context, w *weir.Work, place *waiter) (p weir.Permit, queued bool, err error) {
+func (g *Pools) arrive(ctx context.Context, w *weir.Work, place *gate.Waiter) (p weir.Permit, queued bool, err error) {
 	// 1. Some work must not start even if slots are free.
 	if refused := g.front.Unfit(ctx, w); refused != nil {
 		return p, false, g.front.Refuse(w, refused)
@@ -205,19 +194,12 @@ func (g *Pools) arrive(ctx context.Context, w *weir.Work, place *waiter) (p weir
 		return p, false, g.front.Refuse(w, refused)
 	}
 	// 2. Exempt work has an account of its own, the rest is decided in its shard.
-	if w.Exempt && set.exempt >= 0 {
-		p, refused = g.admitExempt(set, &a)
+	if g.exempt.Applies(w) {
+		p, refused = g.exempt.Admit(g.front.Now())
 	} else {
 		p, queued, refused = g.decide(set, w, &a)
 	}
-	switch {
-	case refused != nil:
-		return p, false, g.front.Refuse(w, refused)
-	case queued:
-		return p, true, nil
-	}
-	g.front.Admitted(w, 0)
-	return g.front.Track(p), false, nil
+	return g.front.Answered(w, p, queued, refused)
 }
 
 // decide lets the arrival's shard decide, and delivers the answers.
@@ -260,22 +242,11 @@ func (g *Pools) reclaim(set *settings) bool {
 	return false
 }
 
-// admitExempt admits exempt work up to the cap of its own.
-func (g *Pools) admitExempt(set *settings, a *arrival) (p weir.Permit, refused *weir.Rejection) {
-	if n := g.exempt.Add(1); n > set.exempt {
-		g.exempt.Add(-1)
-		g.refusedExempt.Add(1)
-		return p, &weir.Rejection{Gate: g.Name(), Rule: "exempt", Reason: weir.ReasonLimit, Value: float64(n - 1),
-			Limit: float64(set.exempt), RetryAfter: gate.UnknownWait, Retryable: true}
-	}
-	s := g.shard(a.hash)
-	s.mu.Lock()
-	p, refused = s.admitExempt(a)
-	s.mu.Unlock()
-	if refused != nil {
-		g.exempt.Add(-1)
-	}
-	return p, refused
+// keysInUse is the refusal of work whose key finds no place, because every known key
+// is in use.
+func (g *Pools) keysInUse(set *settings) *weir.Rejection {
+	return &weir.Rejection{Gate: g.Name(), Rule: "keys", Reason: weir.ReasonLimit, Value: float64(g.keys.Load()),
+		Limit: float64(set.maxKeys), RetryAfter: gate.UnknownWait, Retryable: true}
 }
 
 func (g *Pools) shard(hash uint64) *shard { return &g.shards[hash>>g.shift] }
@@ -303,45 +274,12 @@ func (g *Pools) Step() {
 	g.tick()
 }
 
-// due returns when the next waiter expires.
-func (s *shard) due() time.Duration {
-	if len(s.expiry) == 0 {
-		return room.Never
-	}
-	return s.expiry[0].room.Expiry()
-}
-
-func (s *shard) step() {
-	var out gate.Answers
-	now := s.gate.front.Now()
-	s.mu.Lock()
-	s.armed = room.Never
-	s.expire(now, &out)
-	s.unlock(now, &out)
-}
-
-// arm sets the timer for the next expiry. It does not go back when the next
-// event turns out to be later. A needless call is cheaper than a new timer for
-// every waiter that leaves.
-func (s *shard) arm(now time.Duration) {
-	next := s.due()
-	if !s.gate.front.Timed() || next >= s.armed {
-		return
-	}
-	s.armed = next
-	if s.timer == nil {
-		s.timer = time.AfterFunc(next-now, s.step)
-		return
-	}
-	s.timer.Reset(next - now)
-}
-
 // ending is how far the gate has closed.
 type ending struct {
-	shut atomic.Bool   // Close has been called
-	idle chan struct{} // closed when nothing is in flight any more
-	mu   sync.Mutex
-	done bool // idle is closed
+	shut    atomic.Bool   // Close has been called
+	drained chan struct{} // closed when nothing is in flight any more
+	mu      sync.Mutex
+	done    bool // drained is closed
 }
 
 func (e *ending) closed() bool { return e.shut.Load() }
@@ -356,6 +294,7 @@ func (g *Pools) Close() {
 	g.sizer.Lock()
 	g.schedule(g.front.Now(), 0)
 	g.sizer.Unlock()
+	g.exempt.Close()
 	var out gate.Answers
 	for i := range g.shards {
 		g.shards[i].close(&out)
@@ -364,44 +303,26 @@ func (g *Pools) Close() {
 	g.quit()
 }
 
-func (s *shard) close(out *gate.Answers) {
-	now := s.gate.front.Now()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed = true
-	for len(s.expiry) > 0 {
-		q := s.expiry[0]
-		for w := q.room.Next(now); w != nil; w = q.room.Next(now) {
-			q.room.Remove(w)
-			s.answer(out, w, weir.Permit{}, s.gate.front.Draining())
-		}
-		s.tidy(q)
-	}
-	if s.timer != nil {
-		s.timer.Stop()
-	}
-	s.armed = room.Never
-}
-
-// quit is called when a closed shard has nothing in flight. The last shard to call it
-// ends the drain. Locks of shards are taken under the mutex, never the other way.
+// quit is called when nothing is in flight any more in a closed shard, or when exempt
+// work has ended in a closed gate. The last call ends the drain. The other locks are
+// taken under this one, never the other way.
 func (g *Pools) quit() {
 	g.ending.mu.Lock()
 	defer g.ending.mu.Unlock()
-	if g.done || !g.closed() {
+	if exempt, _ := g.exempt.Read(); exempt > 0 || g.done || !g.closed() {
 		return
 	}
 	for i := range g.shards {
 		s := &g.shards[i]
 		s.mu.Lock()
-		over := s.closed && s.inFlight == 0 && s.exempt == 0
+		over := s.closed && s.inFlight == 0
 		s.mu.Unlock()
 		if !over {
 			return
 		}
 	}
 	g.done = true
-	close(g.idle)
+	close(g.drained)
 }
 
 // Drain closes the gate and waits until nothing is in flight, exempt work
@@ -410,12 +331,13 @@ func (g *Pools) quit() {
 func (g *Pools) Drain(ctx context.Context) error {
 	g.Close()
 	select {
-	case <-g.idle:
+	case <-g.drained:
 		return nil
 	case <-ctx.Done():
 	}
-	if sum := g.total(); sum.inFlight+sum.exempt > 0 {
-		return fmt.Errorf("keyed: gate %q: %d still in flight: %w", g.Name(), sum.inFlight+sum.exempt, ctx.Err())
+	exempt, _ := g.exempt.Read()
+	if n := g.total().inFlight + exempt; n > 0 {
+		return fmt.Errorf("keyed: gate %q: %d still in flight: %w", g.Name(), n, ctx.Err())
 	}
 	return nil
 }

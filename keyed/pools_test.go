@@ -386,6 +386,9 @@ func TestExempt(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused(t, g, check, weir.ReasonLimit)
+	if _, waiter, err := g.Arrive(check, nil); err != weir.ErrWaiting || !waiter.Cancel() { // it waits like any other
+		t.Error(err)
+	}
 	p.Done(weir.OK)
 	if u := g.Snapshot(); u.Exempt != 1 {
 		t.Errorf("%+v", u)
@@ -395,7 +398,7 @@ func TestExempt(t *testing.T) {
 func TestDeadlines(t *testing.T) {
 	g, now := byHand(t, Config{Limit: 1})
 	*now = time.Second
-	at := func(d time.Duration) weir.Work { return weir.Work{Deadline: limit.VirtualEpoch.Add(d)} }
+	at := func(d time.Duration) weir.Work { return weir.Work{Deadline: weir.VirtualEpoch.Add(d)} }
 	refused(t, g, at(time.Second), weir.ReasonDeadline)
 	refused(t, g, at(0), weir.ReasonDeadline)
 	take(t, g, at(2*time.Second))
@@ -413,7 +416,7 @@ func TestDeadlines(t *testing.T) {
 // The room is shared by dynamic thresholds: who floods it gets half, and there is
 // a place for everybody else.
 func TestRoomIsShared(t *testing.T) {
-	g, _ := byHand(t, Config{Limit: 1, Queue: Queue{Len: 12, Order: limit.FIFO}})
+	g, _ := byHand(t, Config{Limit: 1, Queue: limit.Queue{Len: 12, Order: limit.FIFO}})
 	wait := func(key string) bool {
 		_, _, err := g.Arrive(tenant(key), func(weir.Permit, error) {})
 		return err == weir.ErrWaiting
@@ -608,11 +611,11 @@ func TestFaultyConfigurations(t *testing.T) {
 		cfg  Config
 		want string
 	}{
-		{Config{}, `keyed: gate "": Limit 0: must be from 1 to 1073741824 (or set a Controller)`},
-		{Config{Controller: knee}, `keyed: gate "": Controller "knee": learns from the service times of one pool; use NewAdaptive, which gives each key its own`},
-		{Config{Controller: capped}, `keyed: gate "": Controller "knee": learns from the service times of one pool; use NewAdaptive, which gives each key its own`},
-		{Config{Limit: 1, MaxKeys: -1, Exempt: 1 << 40}, "keyed: gate \"\": MaxKeys -1: must be from 1 to 16777215, or 0 for 65536\nExempt 1099511627776: must be at most 1073741824 (negative: nothing is exempt)"},
-		{Config{Limit: 1, Overrides: map[string]Override{"a": {Limit: 1, Scale: -1}}}, "keyed: gate \"\": Overrides[\"a\"].Scale -1: must be above 0 and at most 1e+06, or 0\nOverrides[\"a\"]: has a Limit and a Scale: leave one 0"},
+		{Config{}, `keyed: gate "": Limit: 0 will not do; must be from 1 to 1073741824, or set a Controller`},
+		{Config{Controller: knee}, `keyed: gate "": Controller: "knee" learns from the service times of one pool; use NewAdaptive, which gives each key its own`},
+		{Config{Controller: capped}, `keyed: gate "": Controller: "knee" learns from the service times of one pool; use NewAdaptive, which gives each key its own`},
+		{Config{Limit: 1, MaxKeys: -1, Exempt: 1 << 40}, "keyed: gate \"\": 2 faults\n\tMaxKeys: -1 will not do; must be from 1 to 16777215, or 0 for 65536\n\tExempt: 1099511627776 will not do; must be at most 1073741824 (negative: nothing is exempt)"},
+		{Config{Limit: 1, Overrides: map[string]Override{"a": {Limit: 1, Scale: -1}}}, "keyed: gate \"\": 2 faults\n\tOverrides.a.Scale: -1 will not do; must be above 0 and at most 1e+06, or 0\n\tOverrides.a: has a Limit and a Scale; leave one 0"},
 	} {
 		if _, err := New(c.cfg); err == nil || err.Error() != c.want {
 			t.Errorf("\n got %v\nwant %v", err, c.want)
@@ -804,7 +807,7 @@ func newGate(t *testing.T, cfg Config) *Pools {
 // Waiters leave when their time is up, on the second, and when their context ends.
 func TestWaitersLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(t, Config{Limit: 1, Queue: Queue{MaxWait: 3 * time.Second}})
+		g := newGate(t, Config{Limit: 1, Queue: limit.Queue{MaxWait: 3 * time.Second}})
 		defer g.Close()
 		p := take(t, g, tenant("a"))
 		start := time.Now()
@@ -886,7 +889,7 @@ func TestTicksByItself(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		g.Close()
-		if err := g.Reconfigure(Config{Limit: 3}); !errors.Is(err, limit.ErrClosed) {
+		if err := g.Reconfigure(Config{Limit: 3}); !errors.Is(err, weir.ErrClosed) {
 			t.Error(err)
 		}
 	})
@@ -934,7 +937,7 @@ func TestNested(t *testing.T) {
 // comes back, and nobody waits for ever.
 func TestStress(t *testing.T) {
 	const goroutines, most, spread = 16, 3, 40
-	cfg := Config{Limit: most, MaxKeys: 24, Queue: Queue{Len: 12, MaxWait: -1}, Overrides: map[string]Override{"k1": {Limit: 1}}}
+	cfg := Config{Limit: most, MaxKeys: 24, Queue: limit.Queue{Len: 12, MaxWait: -1}, Overrides: map[string]Override{"k1": {Limit: 1}}}
 	g := newGate(t, cfg)
 	defer g.Close()
 	var working [spread]atomic.Int64

@@ -10,11 +10,12 @@ import (
 	"github.com/weir-go/weir/internal/gate"
 	"github.com/weir-go/weir/internal/keys"
 	"github.com/weir-go/weir/internal/room"
+	"github.com/weir-go/weir/slot"
 )
 
 // shard is a part of the keys under one lock, as a state machine on explicit time,
-// without a clock. The shards share the settings and three counts of the gate: of
-// keys, of waiting work and of exempt work.
+// without a clock. The shards share the settings and two counts of the gate: of
+// keys, and of waiting work.
 //
 // A key's account is what it holds. Work is granted iff that stays within the
 // key's limit. A limit that shrinks below what is held revokes nothing. It grants
@@ -28,10 +29,9 @@ type shard struct {
 	permits  [2]gate.Pool[use] // untimed and timed
 	accounts gate.Accounts
 	queues   map[uint32]*queue // by slot, while somebody waits
-	expiry   []*queue          // heap by expiry
+	expiry   byExpiry
 	kept     [keptRooms]*queue
 	inFlight int64
-	exempt   int64 // exempt work in flight, which is not in inFlight
 	peak     int64 // the most that one key held since the window began
 	count    tally
 	service  room.Service
@@ -46,7 +46,6 @@ type shard struct {
 // tally are the counts of a shard, which only grow.
 type tally struct {
 	admitted, cancelled, evicted, newcomers uint64
-	exempt                                  uint64
 	outcomes                                [5]uint64 // by weir.Outcome
 	latency                                 time.Duration
 	timed                                   int64
@@ -65,22 +64,22 @@ func (s *shard) init(g *Pools) {
 // use is what the gate keeps about a permit.
 type use struct {
 	start time.Duration // if timed
-	cost  int64         // units of the key; 0: exempt work
+	cost  int64         // units of the key
 	slot  uint32        // the key's
 }
 
 // The number of a use's slot shows whether the use is timed. A release must know
 // that before it has the lock, because it reads the clock outside of the lock.
-func isTimed(p weir.Permit) bool { return p.Slot().ID()&1 != 0 }
+func isTimed(t slot.Ticket) bool { return t.ID()&1 != 0 }
 
-func (s *shard) issue(u use, timed bool) weir.Permit {
+func (s *shard) issue(u use, timed bool) slot.Ticket {
 	if timed {
 		return s.permits[1].Issue(&u)
 	}
 	return s.permits[0].Issue(&u)
 }
 
-func (s *shard) pool(p weir.Permit) *gate.Pool[use] { return &s.permits[p.Slot().ID()&1] }
+func (s *shard) pool(t slot.Ticket) *gate.Pool[use] { return &s.permits[t.ID()&1] }
 
 // settings returns those in force. Read them under the lock. A change stores the new
 // settings first and then visits each shard, so no decision misses them.
@@ -128,12 +127,12 @@ func (s *shard) mark(set *settings, e *keys.Entry) {
 // grant hands out cost units of the key in a slot, or reports that there are not
 // as many. A cost above the limit is charged as the whole limit. Such work runs
 // alone and is never stuck for ever.
-func (s *shard) grant(set *settings, slot uint32, cost int64, now time.Duration, timed bool) (weir.Permit, bool) {
+func (s *shard) grant(set *settings, slot uint32, cost int64, now time.Duration, timed bool) (t slot.Ticket, ok bool) {
 	e := s.table.At(slot)
-	most := set.of(e)
+	most := set.limitOf(e)
 	cost = min(cost, most)
 	if e.Held()+cost > most {
-		return weir.Permit{}, false
+		return t, false
 	}
 	s.hold(slot, cost)
 	s.count.admitted++
@@ -162,7 +161,8 @@ func (s *shard) quick(a *arrival) (p weir.Permit, ok bool) {
 	if !ok || s.table.At(slot).Is(keys.Waiting) {
 		return p, false
 	}
-	return s.grant(set, slot, a.cost, a.now, a.timed)
+	t, ok := s.grant(set, slot, a.cost, a.now, a.timed)
+	return weir.NewPermit(t), ok
 }
 
 // decide is an arrival under the lock: a permit, a refusal, or neither if place
@@ -181,8 +181,8 @@ func (s *shard) decide(w *weir.Work, a *arrival, out *gate.Answers) (p weir.Perm
 	}
 	e := s.table.At(slot)
 	if !e.Is(keys.Waiting) {
-		if p, ok = s.grant(set, slot, a.cost, a.now, a.timed); ok {
-			return p, nil, true
+		if t, ok := s.grant(set, slot, a.cost, a.now, a.timed); ok {
+			return weir.NewPermit(t), nil, true
 		}
 	}
 	if a.place == nil || a.until.Patience <= a.now || set.places == 0 {
@@ -196,17 +196,37 @@ func (s *shard) decide(w *weir.Work, a *arrival, out *gate.Answers) (p weir.Perm
 	return p, refused, true
 }
 
-// release ends p, and returns what it was used for, or false if p was not live.
-func (s *shard) release(p weir.Permit, now time.Duration) (u use, sampled, ok bool) {
-	if sampled, ok = s.pool(p).Recall(p, &u); !ok {
+// noSlot is the refusal of work while every slot of its key is taken. Equal refusals
+// share one Rejection.
+func (s *shard) noSlot(set *settings, slot uint32, now time.Duration) *weir.Rejection {
+	e := s.table.At(slot)
+	held, most := e.Held(), set.limitOf(e)
+	retry := s.wait(s.queues[slot], most, now)
+	if r := s.refusal; r != nil && r.Value == float64(held) && r.Limit == float64(most) && r.RetryAfter == retry && r.Signal == set.signal {
+		return r
+	}
+	s.refusal = &weir.Rejection{Gate: s.gate.Name(), Reason: weir.ReasonLimit, Value: float64(held), Limit: float64(most),
+		RetryAfter: retry, Retryable: true, Signal: set.signal}
+	return s.refusal
+}
+
+// oversize is the refusal of a cost above the limit of its key. A limit that a
+// controller moves may grow to it. Oversize work of an unknown key does not make the
+// key known.
+func (s *shard) oversize(set *settings, a *arrival) *weir.Rejection {
+	if slot, ok := s.table.Peek(a.hash, &a.name); ok {
+		inc(&s.table.At(slot).Refused)
+	}
+	mayGrow := set.moved && set.overrides[a.name].Limit == 0
+	return s.gate.front.Oversize(a.cost, set.limitOfName(&a.name), mayGrow, set.signal)
+}
+
+// release ends t, and returns what it was used for, or false if t was not live.
+func (s *shard) release(t slot.Ticket, now time.Duration) (u use, sampled, ok bool) {
+	if sampled, ok = s.pool(t).Recall(t, &u); !ok {
 		return u, false, false
 	}
-	s.accounts.Forget(p)
-	if u.cost == 0 {
-		s.exempt--
-		s.gate.exempt.Add(-1)
-		return u, sampled, true
-	}
+	s.accounts.Forget(t)
 	s.hold(u.slot, -u.cost)
 	if q := s.queueOf(u.slot); q != nil {
 		q.drain.Finish(now, u.cost, true)
@@ -214,24 +234,10 @@ func (s *shard) release(p weir.Permit, now time.Duration) (u use, sampled, ok bo
 	return u, sampled, true
 }
 
-// admitExempt admits exempt work, which the gate has counted already.
-func (s *shard) admitExempt(a *arrival) (weir.Permit, *weir.Rejection) {
-	if s.closed {
-		return weir.Permit{}, s.gate.front.Draining()
-	}
-	s.exempt++
-	s.count.exempt++
-	return s.issue(use{start: a.now}, a.timed), nil
-}
-
-// sample counts an outcome, but not of exempt work. It returns how long the work
-// took, 0 if it was not timed.
+// sample counts an outcome. It returns how long the work took, 0 if it was not timed.
 func (s *shard) sample(u *use, timed bool, o weir.Outcome, now time.Duration) (service time.Duration) {
 	if timed {
 		service = max(0, now-u.start)
-	}
-	if u.cost == 0 {
-		return service
 	}
 	if int(o) < len(s.count.outcomes) {
 		s.count.outcomes[o]++
@@ -256,13 +262,13 @@ func (s *shard) serve(set *settings, q *queue, now time.Duration, out *gate.Answ
 		s.answer(out, w, weir.Permit{}, s.expired(set, q, w, now))
 	}
 	for w := q.room.Next(now); w != nil; w = q.room.Next(now) {
-		p, ok := s.grant(set, q.slot, w.Owner.(*waiter).Cost, now, true)
+		t, ok := s.grant(set, q.slot, gate.WaiterOf(w).Cost, now, true)
 		if !ok {
 			break
 		}
 		q.room.Serve(w)
-		s.accounts.OpenWaiter(&q.room, p, w)
-		s.answer(out, w, p, nil)
+		s.accounts.OpenWaiter(&q.room, t, w)
+		s.answer(out, w, weir.NewPermit(t), nil)
 	}
 	s.tidy(q)
 }
@@ -306,6 +312,60 @@ func (s *shard) shrinkTo(most int64) {
 	}
 }
 
+// due returns when the next waiter expires.
+func (s *shard) due() time.Duration {
+	if len(s.expiry) == 0 {
+		return room.Never
+	}
+	return s.expiry[0].room.Expiry()
+}
+
+// step refuses the waiters whose time is up.
+func (s *shard) step() {
+	var out gate.Answers
+	now := s.gate.front.Now()
+	s.mu.Lock()
+	s.armed = room.Never
+	s.expire(now, &out)
+	s.unlock(now, &out)
+}
+
+// arm sets the timer for the next expiry. It does not go back when the next
+// event turns out to be later. A needless call is cheaper than a new timer for
+// every waiter that leaves.
+func (s *shard) arm(now time.Duration) {
+	next := s.due()
+	if !s.gate.front.Timed() || next >= s.armed {
+		return
+	}
+	s.armed = next
+	if s.timer == nil {
+		s.timer = time.AfterFunc(next-now, s.step)
+		return
+	}
+	s.timer.Reset(next - now)
+}
+
+// close refuses everybody who waits, and what comes.
+func (s *shard) close(out *gate.Answers) {
+	now := s.gate.front.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for len(s.expiry) > 0 {
+		q := s.expiry[0]
+		for w := q.room.Next(now); w != nil; w = q.room.Next(now) {
+			q.room.Remove(w)
+			s.answer(out, w, weir.Permit{}, s.gate.front.Draining())
+		}
+		s.tidy(q)
+	}
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	s.armed = room.Never
+}
+
 // inc adds one to a count, which stops at its maximum.
 func inc(n *uint32) {
 	if *n < math.MaxUint32 {
@@ -315,11 +375,6 @@ func inc(n *uint32) {
 
 // holder is the shard as the slots of its permits know it.
 type holder shard
-
-var (
-	_ weir.Holder     = (*holder)(nil)
-	_ weir.CostHolder = (*holder)(nil)
-)
 
 // lock takes the shard's lock and returns the time, which is read before: 0 where
 // nobody needs it.
@@ -340,7 +395,7 @@ func (s *shard) lock(timed bool) (now time.Duration) {
 // unlock ends everything that may have admitted a waiter.
 func (s *shard) unlock(now time.Duration, out *gate.Answers) {
 	s.arm(now)
-	quit := s.closed && s.inFlight == 0 && s.exempt == 0
+	quit := s.closed && s.inFlight == 0
 	s.mu.Unlock()
 	out.Deliver()
 	if quit {
@@ -348,16 +403,16 @@ func (s *shard) unlock(now time.Duration, out *gate.Answers) {
 	}
 }
 
-// PermitDone implements [weir.Holder].
-func (h *holder) PermitDone(p weir.Permit, o weir.Outcome) {
-	s, timed := (*shard)(h), isTimed(p)
+// Done implements [slot.Holder].
+func (h *holder) Done(t slot.Ticket, outcome uint8) {
+	s, timed, o := (*shard)(h), isTimed(t), weir.Outcome(outcome)
 	var out gate.Answers
 	now := s.lock(timed)
-	if timed && s.accounts.Forecast != nil && p.Live() {
-		u := &s.pool(p).At(p).Use
-		s.accounts.Finish(s.roomOf(u.slot), p, now-u.start, s.service.Median())
+	if timed && s.accounts.Forecast != nil && t.Live() {
+		u := &s.pool(t).At(t).Use
+		s.accounts.Finish(s.roomOf(u.slot), t, now-u.start, s.service.Median())
 	}
-	u, sampled, ok := s.release(p, now)
+	u, sampled, ok := s.release(t, now)
 	if !ok {
 		s.mu.Unlock()
 		return
@@ -366,71 +421,65 @@ func (h *holder) PermitDone(p weir.Permit, o weir.Outcome) {
 	if !sampled {
 		service = s.sample(&u, timed, o, now)
 	}
-	if u.cost > 0 {
-		s.served(u.slot, now, &out)
-	}
+	s.served(u.slot, now, &out)
 	s.unlock(now, &out)
 	if !sampled {
 		s.gate.front.Finished(o, service)
 	}
 }
 
-// PermitSampled implements [weir.Holder].
-func (h *holder) PermitSampled(p weir.Permit, o weir.Outcome) {
-	s, timed := (*shard)(h), isTimed(p)
+// Sample implements [slot.Holder].
+func (h *holder) Sample(t slot.Ticket, outcome uint8) {
+	s, timed, o := (*shard)(h), isTimed(t), weir.Outcome(outcome)
 	now := s.lock(timed)
-	if !p.Slot().MarkSampled(p) {
+	if !t.MarkSampled() {
 		s.mu.Unlock()
 		return
 	}
-	service := s.sample(&s.pool(p).At(p).Use, timed, o, now)
+	service := s.sample(&s.pool(t).At(t).Use, timed, o, now)
 	s.mu.Unlock()
 	s.gate.front.Finished(o, service)
 }
 
-// PermitCancelled implements [weir.Holder].
-func (h *holder) PermitCancelled(p weir.Permit) {
+// Cancel implements [slot.Holder].
+func (h *holder) Cancel(t slot.Ticket) {
 	s := (*shard)(h)
 	var out gate.Answers
 	now := s.lock(false)
-	u, _, ok := s.release(p, now)
+	u, _, ok := s.release(t, now)
 	if !ok {
 		s.mu.Unlock()
 		return
 	}
-	if u.cost == 0 {
-		s.count.exempt--
-	} else {
-		s.count.cancelled++
-		if e := s.table.At(u.slot); e.Admitted > 0 {
-			e.Admitted--
-		}
-		s.served(u.slot, now, &out)
+	s.count.cancelled++
+	if e := s.table.At(u.slot); e.Admitted > 0 {
+		e.Admitted--
 	}
+	s.served(u.slot, now, &out)
 	s.unlock(now, &out)
 }
 
-// PermitCost implements [weir.CostHolder]. From now on the permit holds units
+// SetCost implements [slot.Holder]. From now on the ticket holds units
 // instead of what it was admitted with, at least 1 and at most the key's limit.
 // More may bring the key above its limit. Then nothing is granted until enough has
 // come back. Less admits waiters. All of the units, also those above the limit,
 // count for the order of turns among those that wait for the key.
-func (h *holder) PermitCost(p weir.Permit, name string, units int64) {
+func (h *holder) SetCost(t slot.Ticket, name string, units int64) {
 	s := (*shard)(h)
 	if name != "" && name != s.gate.Name() {
 		return
 	}
 	var out gate.Answers
 	now := s.lock(false)
-	u := &s.pool(p).At(p).Use
-	if !p.Live() || u.cost == 0 {
+	u := &s.pool(t).At(t).Use
+	if !t.Live() {
 		s.mu.Unlock()
 		return
 	}
-	most := s.settings().of(s.table.At(u.slot))
+	most := s.settings().limitOf(s.table.At(u.slot))
 	change := s.hold(u.slot, min(max(units, 1), most)-u.cost)
 	u.cost += change
-	if charged := s.accounts.SetCost(s.roomOf(u.slot), p, units); charged || change < 0 {
+	if charged := s.accounts.SetCost(s.roomOf(u.slot), t, units); charged || change < 0 {
 		s.served(u.slot, now, &out)
 	}
 	s.unlock(now, &out)
@@ -451,6 +500,3 @@ func (s *shard) queueOf(slot uint32) *queue {
 	}
 	return s.queues[slot]
 }
-
-// SlotFreed implements [weir.Holder]; a slot of these is never freed inline.
-func (h *holder) SlotFreed(*weir.Slot) {}

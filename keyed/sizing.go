@@ -9,7 +9,6 @@ import (
 	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/internal/gate"
 	"github.com/weir-go/weir/internal/room"
-	"github.com/weir-go/weir/limit"
 )
 
 // sizing is what sets the limit of all pools. Its lock is taken before those of
@@ -22,24 +21,16 @@ type sizing struct {
 	timer  *time.Timer
 
 	tickAt atomic.Int64 // when the window closes; room.Never: not at all
-	about  atomic.Pointer[about]
-}
-
-// about says who set the limit and why.
-type about struct {
-	controller, reason string
-	faults             uint64
 }
 
 // totals are the counts of all shards, and levels at one moment.
 type totals struct {
 	tally
-	refused                         uint64 // for want of a slot
-	inFlight, exempt, waiting, peak int64
-	keys, busy                      int64 // known, and holding something
-	bytes                           int64
-	median                          time.Duration
-	byClass                         [room.Classes]int
+	inFlight, waiting, peak int64
+	keys, busy              int64 // known, and holding something
+	bytes                   int64
+	median                  time.Duration
+	byClass                 [room.Classes]int
 }
 
 // start applies the first configuration.
@@ -48,20 +39,20 @@ func (g *Pools) start(cfg Config) {
 	defer g.sizer.Unlock()
 	g.sizer.Controller, g.sizer.Signals = gate.ControllerOr(cfg.Controller, cfg.Limit), cfg.Signals
 	first := g.sizer.Controller.Start()
-	set := cfg.settings(first.Limit)
+	set := cfg.settings(g.sizer.Controller, first)
 	g.settings.Store(set)
 	g.since = g.front.Now()
 	g.apply(set, true, g.since)
 	g.setHooks(&cfg)
-	g.about.Store(&about{controller: g.sizer.Controller.Name(), reason: first.Reason})
 	g.schedule(g.since, first.Next)
 }
 
-// setHooks sets the hooks.
+// setHooks sets the hooks and the cap on exempt work.
 func (g *Pools) setHooks(cfg *Config) {
 	hooks := cfg.Hooks
 	g.front.SetHooks(&hooks)
 	g.front.FindLeaks(cfg.FindLeaks)
+	g.exempt.Configure(cfg.Exempt)
 }
 
 // schedule sets the end of the present window. A length of 0 means never.
@@ -109,23 +100,17 @@ func (g *Pools) ticked() (c gate.Change, out gate.Answers) {
 	set := g.settings.Load()
 	sum := g.read(set, now)
 	d, problem := g.sizer.Ask(control.Decision{Limit: set.limit, Signal: set.signal})
-	is := *g.about.Load()
-	if problem != "" {
-		if is.faults++; is.faults == 1 { // told once
-			c.Problem = problem
-		}
-	}
+	c.Problem = problem
 	if !d.Extend {
 		g.restart(now, sum)
 	}
 	next := *set
 	next.limit, next.signal = gate.ClampLimit(d.Limit), d.Signal
 	if next.limit != set.limit || next.signal != set.signal {
-		is.reason = d.Reason
+		next.reason = d.Reason
 		c.From, c.To, c.Reason = set.limit, next.limit, d.Reason
 		out = g.apply(&next, false, now)
 	}
-	g.about.Store(&is)
 	g.schedule(now, d.Next)
 	return c, out
 }
@@ -170,8 +155,8 @@ func (g *Pools) read(set *settings, now time.Duration) totals {
 	*w = control.Window{Now: now, Elapsed: max(0, now-g.since), Readings: w.Readings[:0],
 		Limit: set.limit, InFlight: each(sum.inFlight), Waiting: each(sum.waiting), MaxInFlight: max(sum.peak, each(sum.inFlight)),
 		MeanInFlight: float64(sum.inFlight) / float64(n),
-		Admitted:     since(sum.admitted, was.admitted), Refused: since(sum.refused, was.refused),
-		OK: since(sum.outcomes[weir.OK], was.outcomes[weir.OK]), Failed: since(sum.outcomes[weir.Failed], was.outcomes[weir.Failed]),
+		Admitted:     since(sum.admitted, was.admitted),
+		OK:           since(sum.outcomes[weir.OK], was.outcomes[weir.OK]), Failed: since(sum.outcomes[weir.Failed], was.outcomes[weir.Failed]),
 		Overload:   since(sum.outcomes[weir.Overload], was.outcomes[weir.Overload]),
 		Abandoned:  since(sum.outcomes[weir.Abandoned], was.outcomes[weir.Abandoned]),
 		LatencySum: time.Duration(each(int64(sum.latency - was.latency))), Timed: each(sum.timed - was.timed),
@@ -184,8 +169,6 @@ func (g *Pools) total() (sum totals) {
 	for i := range g.shards {
 		g.shards[i].addTo(&sum)
 	}
-	exempt := g.refusedExempt.Load() // no want of a slot: the controller must not hear of it
-	sum.refused = g.front.Unserved() - exempt
 	sum.waiting = g.waiting.Load()
 	return sum
 }
@@ -198,14 +181,12 @@ func (s *shard) addTo(sum *totals) {
 	sum.cancelled += c.cancelled
 	sum.evicted += c.evicted
 	sum.newcomers += c.newcomers
-	sum.tally.exempt += c.exempt
 	for i, n := range c.outcomes {
 		sum.outcomes[i] += n
 	}
 	sum.latency += c.latency
 	sum.timed += c.timed
 	sum.inFlight += s.inFlight
-	sum.exempt += s.exempt
 	sum.peak = max(sum.peak, s.peak)
 	sum.keys += int64(s.table.Len())
 	sum.busy += int64(s.table.Len() - s.table.Idle())
@@ -239,27 +220,22 @@ func (g *Pools) reconfigure(cfg Config) (c gate.Change, out gate.Answers, err er
 	g.sizer.Lock()
 	defer g.sizer.Unlock()
 	if g.closed() {
-		return c, out, fmt.Errorf("keyed: gate %q: %w", g.Name(), limit.ErrClosed)
+		return c, out, fmt.Errorf("keyed: gate %q: %w", g.Name(), weir.ErrClosed)
 	}
 	was := g.settings.Load()
 	first := g.sizer.Replace(gate.ControllerOr(cfg.Controller, cfg.Limit), cfg.Signals, was.limit)
-	set := cfg.settings(first.Limit)
+	set := cfg.settings(g.sizer.Controller, first)
 	now := g.front.Now()
 	g.setHooks(&cfg)
 	out = g.apply(set, true, now)
 	g.restart(now, g.total())
-	g.about.Store(&about{controller: g.sizer.Controller.Name(), reason: first.Reason, faults: g.about.Load().faults})
 	g.schedule(now, first.Next)
 	return gate.Change{From: was.limit, To: set.limit, Reason: first.Reason}, out, nil
 }
 
 // Save returns what the controller has learned, for [Pools.Restore] after a
 // restart, and false if it learns nothing.
-func (g *Pools) Save() (control.State, bool) {
-	g.sizer.Lock()
-	defer g.sizer.Unlock()
-	return g.sizer.Save()
-}
+func (g *Pools) Save() (control.State, bool) { return g.sizer.Save() }
 
 // Restore gives the controller what an earlier run has learned. A controller that
 // learns nothing ignores it.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/limit"
 )
 
 // flying is a source whose lag is what is in flight: work keeps its slot until it
@@ -23,7 +24,7 @@ func (f *flying) Readings(into []control.Reading) []control.Reading {
 func TestLagLoopSettles(t *testing.T) {
 	const databases = 50
 	source := &flying{}
-	g, now := byHand(t, Config{Controller: weir.Must(control.NewLagMap(control.LagMapConfig{})), Signals: source, Queue: Queue{Len: -1}})
+	g, now := byHand(t, Config{Controller: weir.Must(control.NewLagMap(control.LagMapConfig{})), Signals: source, Queue: limit.Queue{Len: -1}})
 	source.g = g
 	held := make([][]weir.Permit, databases)
 	fill := func() {

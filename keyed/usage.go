@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/gate"
 	"github.com/weir-go/weir/internal/keys"
 	"github.com/weir-go/weir/limit"
 )
@@ -52,27 +53,17 @@ func (g *Pools) Snapshot() weir.Snapshot { return g.Usage(0).Snapshot }
 // some ns a key. So call it every few seconds, not for every request. With top 0
 // it does not read the keys.
 func (g *Pools) Usage(top int) Usage {
-	set, by, sum := g.settings.Load(), g.about.Load(), g.total()
+	set, sum := g.settings.Load(), g.total()
 	u := Usage{Keys: sum.keys, MaxKeys: set.maxKeys, Busy: sum.busy, Bytes: sum.bytes, Newcomers: sum.newcomers, Evicted: sum.evicted}
 	u.Snapshot = weir.Snapshot{
 		Name: g.Name(), Kind: "keyed", Mode: "enforce",
 		Limit: set.limit, InFlight: sum.inFlight, Waiting: sum.waiting,
 		Admitted:   sum.admitted - sum.cancelled,
-		Controller: by.controller, LimitReason: by.reason, Signal: set.signal, Faults: by.faults, Latency: sum.median,
-		Exempt: sum.exempt, ExemptAdmitted: sum.tally.exempt, Leaked: g.front.Leaked(), Rejected: g.front.Rejected(),
+		Controller: set.controller, LimitReason: set.reason, Signal: set.signal, Faults: g.sizer.Faults.Load(), Latency: sum.median,
+		WaitingByClass: gate.ByPriority(sum.byClass), Outcomes: gate.ByOutcome(sum.outcomes[:]),
+		Leaked: g.front.Leaked(), Rejected: g.front.Rejected(),
 	}
-	u.WaitingByClass = map[weir.Priority]int64{}
-	for c, n := range sum.byClass {
-		if n > 0 {
-			u.WaitingByClass[weir.PriorityOf(c)] = int64(n)
-		}
-	}
-	u.Outcomes = map[weir.Outcome]uint64{}
-	for _, o := range weir.Outcomes() {
-		if n := sum.outcomes[o]; n > 0 {
-			u.Outcomes[o] = n
-		}
-	}
+	u.Exempt, u.ExemptAdmitted = g.exempt.Read()
 	if top > 0 {
 		u.Top = g.top(set, top)
 	}
@@ -97,7 +88,7 @@ func (g *Pools) Key(key string) (KeyUse, bool) {
 	defer s.mu.Unlock()
 	slot, ok := s.table.Peek(h, &n)
 	if !ok {
-		return KeyUse{Key: n.String(), Limit: set.overrides[n].of(set.limit)}, false
+		return KeyUse{Key: n.String(), Limit: set.overrides[n].from(set.limit)}, false
 	}
 	u := s.use(set, slot, s.table.At(slot))
 	u.Key = n.String()
@@ -137,7 +128,7 @@ func compare(a, b KeyUse) int {
 
 // use is a key at this moment, without its name.
 func (s *shard) use(set *settings, slot uint32, e *keys.Entry) KeyUse {
-	u := KeyUse{Limit: set.of(e), InFlight: e.Held(), Admitted: e.Admitted, Refused: e.Refused}
+	u := KeyUse{Limit: set.limitOf(e), InFlight: e.Held(), Admitted: e.Admitted, Refused: e.Refused}
 	if e.Is(keys.Waiting) {
 		u.Waiting = int64(s.queues[slot].room.Len())
 	}
@@ -255,10 +246,7 @@ func add(to, from *weir.Snapshot) {
 	to.Exempt += from.Exempt
 	to.Controller = from.Controller
 	for class, n := range from.WaitingByClass {
-		if to.WaitingByClass == nil {
-			to.WaitingByClass = map[weir.Priority]int64{}
-		}
-		to.WaitingByClass[class] += n
+		gate.Count(&to.WaitingByClass, class, n)
 	}
 }
 
@@ -269,15 +257,9 @@ func addCounts(to, from *weir.Snapshot) {
 	to.Faults += from.Faults
 	to.Leaked += from.Leaked
 	for r, n := range from.Rejected {
-		if to.Rejected == nil {
-			to.Rejected = map[weir.Reason]uint64{}
-		}
-		to.Rejected[r] += n
+		gate.Count(&to.Rejected, r, n)
 	}
 	for o, n := range from.Outcomes {
-		if to.Outcomes == nil {
-			to.Outcomes = map[weir.Outcome]uint64{}
-		}
-		to.Outcomes[o] += n
+		gate.Count(&to.Outcomes, o, n)
 	}
 }

@@ -57,7 +57,7 @@ func (l *line) serve(key string, n int) string {
 	return l.served[key]
 }
 
-func (l *line) reconfigure(q Queue) {
+func (l *line) reconfigure(q limit.Queue) {
 	l.t.Helper()
 	if err := l.Reconfigure(Config{Limit: 1, Queue: q}); err != nil {
 		l.t.Fatal(err)
@@ -67,7 +67,7 @@ func (l *line) reconfigure(q Queue) {
 // A share is guaranteed to each key by itself, and changes for those that wait: here
 // and in a room that was left and is used again.
 func TestSharesOfEachKey(t *testing.T) {
-	queue := Queue{Order: limit.FIFO, Shares: map[weir.Priority]float64{weir.Background: .25}}
+	queue := limit.Queue{Order: limit.FIFO, Shares: map[weir.Priority]float64{weir.Background: .25}}
 	l := newLine(t, Config{Queue: queue})
 	fill := func(key string) {
 		for range 40 {
@@ -82,7 +82,7 @@ func TestSharesOfEachKey(t *testing.T) {
 			t.Errorf("%s: %s, want a quarter of background work", key, got)
 		}
 	}
-	l.reconfigure(Queue{Order: limit.FIFO})
+	l.reconfigure(limit.Queue{Order: limit.FIFO})
 	for _, key := range []string{"a", "c"} {
 		if got := l.serve(key, 12); got != "hhhhhhhhhhhh" {
 			t.Errorf("%s without shares: %s", key, got)
@@ -100,7 +100,7 @@ func TestSharesOfEachKey(t *testing.T) {
 // Where the key is the tenant, the weights are of its users.
 func TestUsersOfOneTenant(t *testing.T) {
 	weights := limit.Weights{Users: map[string]float64{"admin": 3}, Tenants: map[string]float64{"t": 100}}
-	l := newLine(t, Config{Queue: Queue{Weights: weights}})
+	l := newLine(t, Config{Queue: limit.Queue{Weights: weights}})
 	for range 40 {
 		l.come("t", "a", weir.Work{Tenant: "t", User: "admin"})
 		l.come("t", "u", weir.Work{Tenant: "t", User: "other"})
@@ -112,7 +112,7 @@ func TestUsersOfOneTenant(t *testing.T) {
 	if got := l.serve("t", 12); strings.Count(got, "a") != 9 {
 		t.Errorf("3 to 1: %s", got)
 	}
-	l.reconfigure(Queue{Weights: limit.Weights{Users: map[string]float64{"other": 3}}})
+	l.reconfigure(limit.Queue{Weights: limit.Weights{Users: map[string]float64{"other": 3}}})
 	if got := l.serve("t", 12); strings.Count(got, "a") != 3 {
 		t.Errorf("1 to 3: %s", got)
 	}
@@ -121,7 +121,7 @@ func TestUsersOfOneTenant(t *testing.T) {
 // Where the key is something else, tenants of a user have their weights too.
 func TestTenantsOfOneRoute(t *testing.T) {
 	l := newLine(t, Config{Key: func(w weir.Work) string { return w.Op },
-		Queue: Queue{Weights: limit.Weights{Tenants: map[string]float64{"big": 2}}}})
+		Queue: limit.Queue{Weights: limit.Weights{Tenants: map[string]float64{"big": 2}}}})
 	for range 30 {
 		for _, name := range []string{"big", "small"} {
 			l.come("/r", name[:1], weir.Work{Op: "/r", Tenant: name})
@@ -139,7 +139,7 @@ func TestTenantsOfOneRoute(t *testing.T) {
 // Whose work costs more than it said has to wait the longer for the next turn, which
 // is also how who understates gains nothing.
 func TestCostKnownAfterwards(t *testing.T) {
-	l := newLine(t, Config{Queue: Queue{Order: limit.FIFO}})
+	l := newLine(t, Config{Queue: limit.Queue{Order: limit.FIFO}})
 	for range 40 {
 		l.come("t", "m", weir.Work{Tenant: "t", User: "mallory"})
 		l.come("t", "a", weir.Work{Tenant: "t", User: "alice"})
@@ -160,7 +160,7 @@ func TestCostKnownAfterwards(t *testing.T) {
 // Where parts are parts of time, whose work takes three times as long is served a
 // third as often.
 func TestPartsOfTime(t *testing.T) {
-	l := newLine(t, Config{Queue: Queue{Order: limit.FIFO, MaxWait: -1, ByTime: true}})
+	l := newLine(t, Config{Queue: limit.Queue{Order: limit.FIFO, MaxWait: -1, ByTime: true}})
 	now := l.now
 	for range 400 {
 		l.come("t", "s", weir.Work{Tenant: "t", User: "slow"})
@@ -174,7 +174,7 @@ func TestPartsOfTime(t *testing.T) {
 	if n := strings.Count(got[40:], "s"); n < 49 || n > 51 {
 		t.Errorf("%d of 200 are slow, want a quarter", n)
 	}
-	l.reconfigure(Queue{Order: limit.FIFO, MaxWait: -1})
+	l.reconfigure(limit.Queue{Order: limit.FIFO, MaxWait: -1})
 	if got := l.serve("t", 100); strings.Count(got, "s") < 45 {
 		t.Errorf("by number: %s", got)
 	}
@@ -182,14 +182,14 @@ func TestPartsOfTime(t *testing.T) {
 
 // The order, too, changes for those that wait.
 func TestOrderChangesLive(t *testing.T) {
-	l := newLine(t, Config{Queue: Queue{Order: limit.FIFO}})
+	l := newLine(t, Config{Queue: limit.Queue{Order: limit.FIFO}})
 	for _, name := range []string{"1", "2", "3", "4", "5"} {
 		l.come("a", name, weir.Work{Tenant: "a"})
 	}
 	if got := l.serve("a", 1); got != "1" {
 		t.Error(got)
 	}
-	l.reconfigure(Queue{Order: limit.LIFO})
+	l.reconfigure(limit.Queue{Order: limit.LIFO})
 	if got := l.serve("a", 4); got != "5432" {
 		t.Error(got)
 	}
@@ -198,7 +198,7 @@ func TestOrderChangesLive(t *testing.T) {
 // Who loses its place hears by what, and a share keeps its places: half of those
 // that a key may have.
 func TestDisplaced(t *testing.T) {
-	l := newLine(t, Config{Queue: Queue{Len: 8, Order: limit.FIFO, Shares: map[weir.Priority]float64{weir.Background: .5}}})
+	l := newLine(t, Config{Queue: limit.Queue{Len: 8, Order: limit.FIFO, Shares: map[weir.Priority]float64{weir.Background: .5}}})
 	for _, name := range []string{"n1", "n2", "n3", "n4"} {
 		l.come("k", name, weir.Work{Tenant: "k"})
 	}
@@ -222,7 +222,7 @@ func TestDisplaced(t *testing.T) {
 // Where other keys have left few places, a small share does not take them from higher
 // priorities, nor keep one from them.
 func TestShareOfFewPlaces(t *testing.T) {
-	l := newLine(t, Config{Queue: Queue{Len: 64, Order: limit.FIFO, Shares: map[weir.Priority]float64{weir.Background: .05}}})
+	l := newLine(t, Config{Queue: limit.Queue{Len: 64, Order: limit.FIFO, Shares: map[weir.Priority]float64{weir.Background: .05}}})
 	for key := range 6 {
 		for range 64 {
 			l.come(fmt.Sprint(key), "x", weir.Work{Tenant: fmt.Sprint(key)})
@@ -243,17 +243,14 @@ func TestShareOfFewPlaces(t *testing.T) {
 	}
 }
 
-// Whatever can be set of a limiter's room can be of the rooms of a gate.
-var _ = Queue(limit.Queue{})
-
 func TestPartsOutOfRange(t *testing.T) {
-	_, err := New(Config{Name: "t", Limit: 1, Queue: Queue{Order: 9,
+	_, err := New(Config{Name: "t", Limit: 1, Queue: limit.Queue{Order: 9,
 		Shares:  map[weir.Priority]float64{weir.Background: .7, weir.Normal: .7, 9: .1},
 		Weights: limit.Weights{Users: map[string]float64{"a": -1}, Tenants: map[string]float64{"b": 1e9}}}})
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, want := range []string{"Queue.Order 9", "Queue.Shares[priority(9)]", "Queue.Shares: 1.4 together", `Queue.Weights.Users["a"] -1`, `Queue.Weights.Tenants["b"]`} {
+	for _, want := range []string{"Queue.Order: 9", `Queue.Shares["priority(9)"]`, "Queue.Shares: 1.4 will", `Queue.Weights.Users.a: -1`, `Queue.Weights.Tenants.b`} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in: %v", want, err)
 		}
@@ -282,8 +279,8 @@ func busy(t *testing.T, cfg Config) *line {
 // work that has the time, not the first in line, not work of a key whose own speed is
 // not known.
 func TestNobodyWaitsInVain(t *testing.T) {
-	l := busy(t, Config{Queue: Queue{Order: limit.FIFO}})
-	in := func(d time.Duration) time.Time { return limit.VirtualEpoch.Add(*l.now + d) }
+	l := busy(t, Config{Queue: limit.Queue{Order: limit.FIFO}})
+	in := func(d time.Duration) time.Time { return weir.VirtualEpoch.Add(*l.now + d) }
 	for _, tt := range []struct {
 		name, key string
 		work      weir.Work
@@ -322,7 +319,7 @@ func TestLeavesWhenTooLittleIsLeft(t *testing.T) {
 		p := take(t, l.Pools, weir.Work{Tenant: "short"})
 		p.Done(weir.OK)
 	}
-	l.come("t", "w", weir.Work{Tenant: "t", Deadline: limit.VirtualEpoch.Add(*l.now + 500*ms)})
+	l.come("t", "w", weir.Work{Tenant: "t", Deadline: weir.VirtualEpoch.Add(*l.now + 500*ms)})
 	at, ok := l.Next()
 	if left := *l.now + 500*ms - at; !ok || left < 90*ms || left > 110*ms {
 		t.Errorf("leaves %v before its deadline", left)
@@ -337,7 +334,7 @@ func TestLeavesWhenTooLittleIsLeft(t *testing.T) {
 // Where parts are of time, work is charged at once what that of its tenant took
 // lately: also before the first of it is done.
 func TestPartsOfTimeAreForecast(t *testing.T) {
-	l := newLine(t, Config{Queue: Queue{Order: limit.FIFO, MaxWait: -1, ByTime: true}})
+	l := newLine(t, Config{Queue: limit.Queue{Order: limit.FIFO, MaxWait: -1, ByTime: true}})
 	for range 40 {
 		l.come("t", "s", weir.Work{Tenant: "t", User: "slow"})
 		l.come("t", "q", weir.Work{Tenant: "t", User: "quick"})

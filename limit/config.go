@@ -1,10 +1,12 @@
 package limit
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/internal/fault"
 	"github.com/weir-go/weir/internal/gate"
 	"github.com/weir-go/weir/internal/room"
 )
@@ -54,30 +56,33 @@ type Config struct {
 
 	// Now replaces the clock, for virtual time. It returns the time since the
 	// limiter's epoch. For a Work.Deadline, the epoch stands for
-	// [VirtualEpoch]. With it set the limiter starts no timer; whoever owns the
+	// [weir.VirtualEpoch]. With it set the limiter starts no timer; whoever owns the
 	// clock calls [Limiter.Step] when [Limiter.Next] says so. Leave it nil
 	// outside simulators.
 	Now func() time.Duration
 }
 
-// VirtualEpoch is the time of day at which a clock given as Config.Now starts.
-var VirtualEpoch = gate.VirtualEpoch
-
 // MaxLimit is the largest limit. It is far beyond what one process serves, and
 // keeps slot numbers in 32 bits.
 const MaxLimit = gate.MaxLimit
 
+// DefaultExempt is the most exempt work at once where Config.Exempt is 0. It is
+// far above what health checks and operators need. It still bounds a program
+// that marks too much as exempt.
+const DefaultExempt = gate.DefaultExempt
+
 // compile returns the controller to use, or an error that names every setting out
 // of range.
 func (c *Config) compile() (control.Controller, error) {
-	var f gate.Faults
+	var f fault.List
 	byDefault := c.Controller == nil && c.Limit == 0
 	if !byDefault {
-		f.CheckLimit(c.Limit, c.Controller)
+		gate.CheckLimit(&f, c.Limit, c.Controller)
 	}
-	f.CheckExempt(c.Exempt)
-	f = append(f, c.Queue.settings().Faults()...)
-	if err := f.Err("limit", c.Name); err != nil {
+	gate.CheckExempt(&f, c.Exempt)
+	q := &c.Queue
+	gate.CheckQueue(&f, q.Order, q.Shares, q.Weights.Users, q.Weights.Tenants)
+	if err := f.Err(fmt.Sprintf("limit: gate %q", c.Name)); err != nil {
 		return nil, err
 	}
 	if byDefault {
@@ -92,8 +97,8 @@ func (c *Config) compile() (control.Controller, error) {
 // how fast slots come back. It refuses work on arrival that would have to wait
 // longer than it may. It also refuses work that would have less than the median
 // service time left before its deadline. A waiter leaves when no more than that
-// is left. None of this holds for the first in line, and nothing is refused by an
-// estimate before there is one.
+// is left. The first in line is never refused on arrival by an estimate, and nothing
+// is refused by an estimate before there is one.
 type Queue struct {
 	// Len bounds the work that waits. 0 means [DefaultQueueLen]; a negative
 	// value means that nothing ever waits.
@@ -171,8 +176,3 @@ const (
 	// advantage here, so use it only where deadlines come from somebody you trust.
 	EDF = room.EDF
 )
-
-// settings are what the gates with a wait room have in common.
-func (q *Queue) settings() *gate.Queue {
-	return &gate.Queue{Order: q.Order, Shares: q.Shares, Users: q.Weights.Users, Tenants: q.Weights.Tenants}
-}

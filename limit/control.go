@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/internal/gate"
 	"github.com/weir-go/weir/internal/room"
@@ -65,13 +66,8 @@ func (l *Limiter) tick() (gate.Change, gate.Answers, error) {
 		}
 		if !d.Extend {
 			l.window.Reset(now, l.inFlight())
-			l.refusedBefore += uint64(w.Refused)
 		}
-		if problem != "" {
-			if l.faults++; l.faults == 1 { // told once
-				c.Problem = problem
-			}
-		}
+		c.Problem = problem
 		l.schedule(now, d.Next)
 	})
 }
@@ -80,7 +76,6 @@ func (l *Limiter) tick() (gate.Change, gate.Answers, error) {
 func (l *Limiter) read(now time.Duration, w *control.Window) {
 	l.window.Read(now, w)
 	w.Limit, w.InFlight, w.Waiting = l.limit, l.inFlight(), int64(l.room.Len())
-	w.Refused = int64(l.unserved() - l.refusedBefore)
 }
 
 // Reconfigure replaces the settings while the limiter runs. What is in flight
@@ -110,7 +105,6 @@ func (l *Limiter) reconfigure(cfg Config, next control.Controller) (gate.Change,
 		l.shiftDown(now)
 		l.configure(cfg)
 		l.window.Reset(now, l.inFlight())
-		l.refusedBefore = l.unserved()
 		l.schedule(now, first.Next)
 	})
 }
@@ -119,13 +113,13 @@ func (l *Limiter) reconfigure(cfg Config, next control.Controller) (gate.Change,
 func (l *Limiter) configure(cfg Config) {
 	l.controlledBy, l.fixed = l.sizer.Controller.Name(), l.sizer.IsFixed()
 	l.room.Configure(gate.Places(cfg.Queue.Len, DefaultQueueLen), cfg.Queue.Order)
-	l.parts = cfg.Queue.settings().Parts()
+	l.parts = gate.NewParts(cfg.Queue.Shares, cfg.Queue.Weights.Users, cfg.Queue.Weights.Tenants)
 	l.parts.Apply(&l.room)
 	l.refuseOversize.Store(cfg.RefuseOversize)
 	l.accounts.Forecast = gate.NewForecast(cfg.Queue.ByTime, l.accounts.Forecast)
 	l.resized = true
 	l.maxWait.Store(int64(gate.Longest(cfg.Queue.MaxWait, DefaultMaxWait)))
-	l.exempt.configure(cfg.Exempt)
+	l.exempt.Configure(cfg.Exempt)
 	l.front.SetHooks(&cfg.Hooks)
 	l.front.FindLeaks(cfg.FindLeaks)
 	l.observed = !l.fixed || !cfg.Hooks.Empty() || cfg.FindLeaks
@@ -133,11 +127,7 @@ func (l *Limiter) configure(cfg Config) {
 
 // Save returns what the controller has learned, for [Limiter.Restore] after a
 // restart, and false if it learns nothing.
-func (l *Limiter) Save() (control.State, bool) {
-	l.sizer.Lock()
-	defer l.sizer.Unlock()
-	return l.sizer.Save()
-}
+func (l *Limiter) Save() (control.State, bool) { return l.sizer.Save() }
 
 // Restore gives the controller what an earlier run has learned. A controller that
 // learns nothing ignores it.
@@ -230,9 +220,5 @@ func (l *Limiter) arm(now time.Duration) {
 }
 
 func (l *Limiter) errClosed() error {
-	return fmt.Errorf("limit: gate %q: %w", l.Name(), ErrClosed)
+	return fmt.Errorf("limit: gate %q: %w", l.Name(), weir.ErrClosed)
 }
-
-// ErrClosed is the error of changing a limiter that has been closed. Work is
-// refused with a Rejection for [weir.ReasonDraining] instead.
-var ErrClosed = gate.ErrClosed

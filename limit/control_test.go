@@ -92,7 +92,7 @@ func TestWindowsSayWhatHappened(t *testing.T) {
 	*now = 700 * ms
 	q.Cancel() // never started: no sample
 	window(control.Window{Now: time.Second, Elapsed: time.Second, MaxInFlight: 2, Saturated: 500 * ms, Admitted: 2,
-		Refused: 1, OK: 1, Latencies: []time.Duration{400 * ms}, LatencySum: 400 * ms, Timed: 1})
+		OK: 1, Latencies: []time.Duration{400 * ms}, LatencySum: 400 * ms, Timed: 1})
 	s := l.Snapshot()
 	if s.Admitted != 1 || s.Outcomes[weir.OK] != 1 || len(s.Outcomes) != 1 || s.Rejected[weir.ReasonLimit] != 1 || s.Latency != 400*ms {
 		t.Errorf("%+v", s)
@@ -135,7 +135,7 @@ func TestSamplesKnowTheirCompany(t *testing.T) {
 	*now = time.Second
 	l.Step()
 	want := []control.Sample{
-		{Start: 100 * ms, Latency: 100 * ms, Concurrency: 4},
+		{Start: 100 * ms, Latency: 100 * ms, Concurrency: 4, Failed: true},
 		{Latency: 400 * ms, Concurrency: 1.75},
 		{Start: 400 * ms, Latency: 0, Concurrency: 1, Good: true},
 	}
@@ -302,7 +302,7 @@ func TestServiceTimeAcrossReconfigure(t *testing.T) {
 func TestRefusalsHaveTheNumbers(t *testing.T) {
 	l, now := byHand(limit.Config{Limit: 1, Queue: limit.Queue{Len: 1, MaxWait: 300 * ms}})
 	for by, want := range map[time.Duration]float64{0: 0, 2 * time.Second: 2} {
-		r := refused(t, l, weir.Work{Deadline: limit.VirtualEpoch.Add(*now - by)})
+		r := refused(t, l, weir.Work{Deadline: weir.VirtualEpoch.Add(*now - by)})
 		if r.Reason != weir.ReasonDeadline || r.Value != want || r.Retryable {
 			t.Errorf("late by %v: %+v", by, r)
 		}
@@ -450,5 +450,15 @@ func TestCompanyAcrossReconfigure(t *testing.T) {
 	}
 	if !slices.Equal(c.seen.Samples, want) || c.seen.MeanInFlight != .3 {
 		t.Errorf("\n got %v\nwant %v, mean %v", c.seen.Samples, want, c.seen.MeanInFlight)
+	}
+}
+
+func TestSetLimitIsBounded(t *testing.T) {
+	for n, want := range map[int64]int64{limit.MaxLimit: limit.MaxLimit, limit.MaxLimit + 1: 8, 1: 1, 0: 8, -1: 8} {
+		l, _ := byHand(limit.Config{Limit: 8})
+		err := l.SetLimit(n)
+		if got := l.Snapshot().Limit; got != want || (err == nil) != (want == n) {
+			t.Errorf("SetLimit(%d): %v, the limit is %d, want %d", n, err, got, want)
+		}
 	}
 }

@@ -4,10 +4,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/internal/gate"
 	"github.com/weir-go/weir/internal/room"
 	"github.com/weir-go/weir/internal/window"
+	"github.com/weir-go/weir/slot"
 )
 
 // core is the gate as a state machine on explicit time. It has no goroutine, no
@@ -34,7 +34,7 @@ import (
 // frees a slot by compare-and-swap reads it afterwards. Shifting down raises it
 // before it counts the slots. So one of the two always sees the other.
 type core struct {
-	shared weir.Slots // the hint is never nil
+	shared slot.Group // the hint is never nil
 	table  atomic.Pointer[[]*berth]
 
 	limit int64
@@ -55,10 +55,11 @@ type core struct {
 // lock guards it. It is padded to a cache line. Otherwise two processors on
 // neighbouring slots would slow each other down.
 type berth struct {
-	weir.Slot
+	slot.Slot
 	start time.Duration // of the present use, if admitted in the slow gear
 	cost  int64         // of the present use; 0 means 1
 	area  uint64        // the window's when the present use began
+	_     [16]byte
 }
 
 // The bits of the attention word.
@@ -71,18 +72,18 @@ const (
 
 // search searches the table for a free slot, from the hint on. Under the lock the
 // table does not change, but others may take and free slots meanwhile.
-func (c *core) search() (weir.Permit, bool) {
+func (c *core) search() (slot.Ticket, bool) {
 	table := *c.table.Load()
 	from := int(c.shared.Hint.Load().ID())
 	for _, part := range [2][]*berth{table[from:], table[:from]} {
 		for _, b := range part {
-			if p, ok := b.Take(); ok {
+			if t, ok := b.Take(); ok {
 				c.shared.Hint.Store(&b.Slot)
-				return p, true
+				return t, true
 			}
 		}
 	}
-	return weir.Permit{}, false
+	return slot.Ticket{}, false
 }
 
 // inFlight returns the cost that is out now.
@@ -132,7 +133,7 @@ const calm = 200 * time.Millisecond
 
 // shiftUp goes back into the fast gear if nothing keeps the core down. There
 // must also be enough free slots that it does not have to come down at once.
-func (c *core) shiftUp(now time.Duration, holder weir.Holder) {
+func (c *core) shiftUp(now time.Duration) {
 	switch {
 	case !c.slow, c.observed, c.closed, c.heavy > 0, c.room.Len() > 0:
 		return
@@ -140,7 +141,7 @@ func (c *core) shiftUp(now time.Duration, holder weir.Holder) {
 		return
 	}
 	for want := min(c.bank, c.limit-c.bank+8); int64(len(c.spare)) < want; {
-		c.grow(holder)
+		c.grow()
 	}
 	for n := min(c.bank, int64(len(c.spare))); n > 0; n-- {
 		c.takeSpare().Restore()
@@ -152,7 +153,7 @@ func (c *core) shiftUp(now time.Duration, holder weir.Holder) {
 
 // grow adds a retired slot to the table. The table is replaced, because readers
 // without the lock may be in it.
-func (c *core) grow(holder weir.Holder) {
+func (c *core) grow() {
 	old := *c.table.Load()
 	add := max(8, len(old)/2)
 	chunk := make([]berth, add)
@@ -160,7 +161,7 @@ func (c *core) grow(holder weir.Holder) {
 	copy(table, old)
 	for i := range chunk {
 		b := &chunk[i]
-		b.Init(holder, &c.shared, uint32(len(table)))
+		b.Init(&c.shared, uint32(len(table)))
 		table = append(table, b)
 		c.spare = append(c.spare, b)
 	}
@@ -174,15 +175,16 @@ func (c *core) takeSpare() *berth {
 	return b
 }
 
-// grant hands out a slot in the slow gear. It reports false if that cost is not free. A cost above the limit is charged as the whole limit. Such work is
-// admitted alone and never stuck for ever.
-func (c *core) grant(now time.Duration, cost int64, holder weir.Holder) (weir.Permit, bool) {
+// grant hands out a slot in the slow gear. It reports false if that cost is not free. A
+// cost above the limit is charged as the whole limit. Such work is admitted alone and
+// never stuck for ever.
+func (c *core) grant(now time.Duration, cost int64) (slot.Ticket, bool) {
 	cost = min(cost, c.limit)
 	if c.bank < cost {
-		return weir.Permit{}, false
+		return slot.Ticket{}, false
 	}
 	if len(c.spare) == 0 {
-		c.grow(holder)
+		c.grow()
 	}
 	b := c.takeSpare()
 	if cost > 1 {
@@ -194,14 +196,14 @@ func (c *core) grant(now time.Duration, cost int64, holder weir.Holder) (weir.Pe
 	return b.Issue(), true
 }
 
-// release ends p in the slow gear and returns its berth, or nil if p was not
+// release ends t in the slow gear and returns its berth, or nil if t was not
 // live.
-func (c *core) release(now time.Duration, p weir.Permit) (b *berth, sampled bool) {
-	live, sampled := p.Slot().Recall(p)
+func (c *core) release(now time.Duration, t slot.Ticket) (b *berth, sampled bool) {
+	live, sampled := t.Recall()
 	if !live {
 		return nil, false
 	}
-	b = c.berth(p.Slot())
+	b = c.berth(t)
 	c.credit(now, b)
 	return b, sampled
 }
@@ -219,13 +221,13 @@ func (c *core) credit(now time.Duration, b *berth) {
 
 // freed counts a slot that was given back by compare-and-swap while the core shifted
 // down. It was counted as held, but is free by now.
-func (c *core) freed(now time.Duration, s *weir.Slot) {
+func (c *core) freed(now time.Duration, s *slot.Slot) {
 	if c.slow && s.Retire() {
-		c.credit(now, c.berth(s))
+		c.credit(now, (*c.table.Load())[s.ID()])
 	}
 }
 
-func (c *core) berth(s *weir.Slot) *berth { return (*c.table.Load())[s.ID()] }
+func (c *core) berth(t slot.Ticket) *berth { return (*c.table.Load())[t.ID()] }
 
 func (c *core) setBank(now time.Duration, bank int64) {
 	c.bank = bank

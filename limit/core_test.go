@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/internal/gate"
 )
 
 // check tests what must hold after every step.
@@ -52,8 +53,8 @@ func (l *Limiter) check(t *testing.T) {
 	// Of a copy, because looking must not change what the room knows; and at no time,
 	// so that the order is the one of the last event: it may turn between two.
 	waiting := l.room
-	if w := waiting.Next(0); w != nil && l.bank >= min(w.Owner.(*waiter).Cost, l.limit) {
-		t.Fatalf("lost wake-up: %d in the bank and somebody waits for %d", l.bank, w.Owner.(*waiter).Cost)
+	if w := waiting.Next(0); w != nil && l.bank >= min(gate.WaiterOf(w).Cost, l.limit) {
+		t.Fatalf("lost wake-up: %d in the bank and somebody waits for %d", l.bank, gate.WaiterOf(w).Cost)
 	}
 }
 
@@ -166,13 +167,31 @@ func TestComesBackToTheFastGear(t *testing.T) {
 		*now += calm
 		p.Done(weir.OK)
 	}
-	p := l.take(t, 1)[0]
-	(*holder)(l).PermitDone(p, weir.OK) // by the long road, but there is nothing to account
+	ticket, _ := l.search()
+	(*holder)(l).Done(ticket, uint8(weir.OK)) // by the long road, but there is nothing to account
 	for _, p := range l.take(t, 8) {
 		p.Cancel()
 	}
 	if s := l.Snapshot(); l.slow || s.InFlight != 0 || s.Admitted != 3*9+1 {
 		t.Errorf("slow %v, in flight %d, admitted %d", l.slow, s.InFlight, s.Admitted)
+	}
+}
+
+// The fast gear does not know whose work is in flight, and keeps no names.
+func TestForgetsAccountsInTheFastGear(t *testing.T) {
+	l, now := byHand(Config{Limit: 4})
+	out := l.take(t, 4)
+	l.enter(t, weir.Work{User: "u", Tenant: "a"}, func(got weir.Permit, _ error) { out[0] = got })
+	out[0].Done(weir.OK)
+	if !l.slow || !l.accounting || l.accounts.All == nil {
+		t.Fatalf("slow %v, accounting %v, %v: the waiter has no account", l.slow, l.accounting, l.accounts.All)
+	}
+	for _, p := range out {
+		p.Done(weir.OK)
+		*now += calm
+	}
+	if l.slow || l.accounting || l.accounts.All != nil {
+		t.Errorf("slow %v, accounting %v, %v", l.slow, l.accounting, l.accounts.All)
 	}
 }
 
@@ -200,13 +219,13 @@ func TestStaysSlowWhileSomebodyWaits(t *testing.T) {
 // tells so, somebody waits for that slot.
 func TestLateNewsOfAFreedSlot(t *testing.T) {
 	l, now := byHand(Config{Limit: 1})
-	p := l.take(t, 1)[0]
-	admitted := false
+	ticket, ok := l.search()
+	admitted := !ok
 	if _, _, err := l.Arrive(weir.Work{}, func(weir.Permit, error) { admitted = true }); err != weir.ErrWaiting {
 		t.Fatal(err)
 	}
-	p.Slot().Free(p)
-	(*holder)(l).SlotFreed(p.Slot())
+	ticket.Free()
+	l.slotFreed(&l.berth(ticket).Slot)
 	l.check(t)
 	if s := l.Snapshot(); !admitted || s.InFlight != 1 || *now != 0 {
 		t.Errorf("admitted %v, in flight %d", admitted, s.InFlight)

@@ -24,9 +24,9 @@
 //
 // # Who waits, and for how long
 //
-// [Queue] bounds the room in places and in time. Work leaves it unserved exactly
-// when its MaxWait, the room's MaxWait or its context ends, and never starts after
-// that. While somebody waits, no newcomer takes a slot past the room.
+// [Queue] bounds the room in places and in time. Work leaves it unserved at
+// the latest when its MaxWait, the room's MaxWait or its context ends, and never starts
+// after that. While somebody waits, no newcomer takes a slot past the room.
 //
 // Nobody waits in vain. The limiter measures how fast slots come back and how long
 // work takes. It refuses a newcomer at once if the work in front of it takes longer

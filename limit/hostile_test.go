@@ -97,7 +97,7 @@ func TestEverythingAtOnce(t *testing.T) {
 				if next == nil {
 					cfg.Limit = 3
 				}
-				if err := l.Reconfigure(cfg); err != nil && !errors.Is(err, limit.ErrClosed) {
+				if err := l.Reconfigure(cfg); err != nil && !errors.Is(err, weir.ErrClosed) {
 					t.Error(err)
 				}
 			},

@@ -25,27 +25,25 @@ type Limiter struct {
 	// neither.
 	sizer gate.Sizer
 
-	mu            sync.Mutex
-	tickAt        time.Duration // when the window closes
-	timerAt       time.Duration // when the timer will fire
-	timer         *time.Timer   // nil with a clock of its owner's
-	controlledBy  string        // name of the controller; changed with both locks held
-	reason        string        // of the last decision
-	signal        string        // that binds the limit
-	fixed         bool          // nothing but a person moves the limit
-	faults        uint64        // decisions that made no sense
-	median        time.Duration // service time in the last window
-	service       room.Service  // what work takes
-	outcomes      [5]uint64     // by weir.Outcome
-	parts         *gate.Parts   // of classes, users and tenants
-	accounts      gate.Accounts // of what is in flight
-	accounting    bool          // accounts are kept: work with a name has waited in the slow gear
-	idle          chan struct{} // closed when closed and nothing is in flight
-	idleDone      bool
-	refusedBefore uint64          // refusals up to the last window
-	cut           *weir.Rejection // the last for want of a place in a queue that stands
-	refreshAt     time.Duration   // when the shared refusals may be made anew
-	resized       bool            // they must be: the limit or the room has changed
+	mu           sync.Mutex
+	tickAt       time.Duration // when the window closes
+	timerAt      time.Duration // when the timer will fire
+	timer        *time.Timer   // nil with a clock of its owner's
+	controlledBy string        // name of the controller; changed with both locks held
+	reason       string        // of the last decision
+	signal       string        // that binds the limit
+	fixed        bool          // nothing but a person moves the limit
+	median       time.Duration // service time in the last window
+	service      room.Service  // what work takes
+	outcomes     [5]uint64     // by weir.Outcome
+	parts        *gate.Parts   // of classes, users and tenants
+	accounts     gate.Accounts // of what is in flight
+	accounting   bool          // accounts are kept: work with a name has waited in the slow gear
+	drained      chan struct{} // closed when closed and nothing is in flight
+	isDrained    bool
+	cut          *weir.Rejection // the last for want of a place in a queue that stands
+	refreshAt    time.Duration   // when the shared refusals may be made anew
+	resized      bool            // they must be: the limit or the room has changed
 
 	// Read without the lock.
 	front          gate.Front
@@ -53,8 +51,7 @@ type Limiter struct {
 	refuseOversize atomic.Bool
 	refusal        atomic.Pointer[refusals]
 	cancelled      atomic.Uint64 // permits given back as never started
-	exempt         exempt
-	waiters        sync.Pool // of *waiter
+	exempt         gate.Exempt
 }
 
 var (
@@ -71,18 +68,19 @@ func New(cfg Config) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Limiter{idle: make(chan struct{}), timerAt: room.Never, tickAt: room.Never}
+	l := &Limiter{drained: make(chan struct{}), timerAt: room.Never, tickAt: room.Never}
 	l.front.Init(cfg.Name, cfg.Now)
-	l.slow = true // until settle finds that nothing keeps it there
+	l.slow = true // until update finds that nothing keeps it there
+	l.shared.Holder, l.shared.Freed = (*holder)(l), l.slotFreed
 	l.shared.Attention.Store(inSlow)
 	l.table.Store(new([]*berth))
-	l.grow((*holder)(l))
+	l.grow()
 	l.shared.Hint.Store(&(*l.table.Load())[0].Slot)
 	l.sizer.Controller, l.sizer.Signals = c, cfg.Signals
 	first := c.Start()
 
 	now := l.front.Now()
-	l.exempt.init(l, now)
+	l.exempt.Init(&l.front, l.exemptDrained)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.configure(cfg)
@@ -120,12 +118,13 @@ func (l *Limiter) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 	if uint64(w.Cost) > 1 || w.Exempt || l.shared.Attention.Load() != 0 || !w.Deadline.IsZero() || ctx.Err() != nil {
 		return l.admit(ctx, &w)
 	}
-	p, ok := l.shared.Hint.Load().Take()
-	if !ok || l.shared.Attention.Load() != 0 {
-		p.Cancel() // the hint is taken, or the core shifts down: ask again, with the lock
-		return l.admit(ctx, &w)
+	if t, ok := l.shared.Hint.Load().Take(); ok {
+		if l.shared.Attention.Load() == 0 {
+			return weir.NewPermit(t), nil
+		}
+		(*holder)(l).Cancel(t) // the core shifts down
 	}
-	return p, nil
+	return l.admit(ctx, &w)
 }
 
 // TryAdmit takes the cost of w if enough slots are free and nobody waits for
@@ -141,22 +140,22 @@ func (l *Limiter) TryAdmit(w weir.Work) (weir.Permit, error) {
 		}
 		return l.tryAdmit(&w)
 	}
-	p, ok := l.shared.Hint.Load().Take()
-	if !ok || l.shared.Attention.Load() != 0 {
-		p.Cancel() // the hint is taken, or the core shifts down: ask again, with the lock
-		return l.tryAdmit(&w)
+	if t, ok := l.shared.Hint.Load().Take(); ok {
+		if l.shared.Attention.Load() == 0 {
+			return weir.NewPermit(t), nil
+		}
+		(*holder)(l).Cancel(t) // the core shifts down
 	}
-	return p, nil
+	return l.tryAdmit(&w)
 }
 
 // Arrive implements [weir.Arriver]: Admit for callers that cannot block. The
 // caller cancels the Waiter when it stops waiting; deadlines and MaxWait need no
 // help.
 func (l *Limiter) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit, weir.Waiter, error) {
-	var place *waiter
+	var place *gate.Waiter
 	if w.MaxWait >= 0 {
-		place = l.newWaiter()
-		place.Call(&l.front, &w, &place.Arrived, l.front.TrackLater(wake))
+		place = l.front.CallPlace(&w, wake)
 	}
 	p, queued, err := l.arrive(context.Background(), &w, place)
 	if !queued {
@@ -181,22 +180,13 @@ func (l *Limiter) admit(ctx context.Context, w *weir.Work) (weir.Permit, error) 
 	if w.MaxWait < 0 {
 		return l.tryAdmit(w)
 	}
-	place := l.blockingWaiter()
+	place := l.front.Place()
 	p, queued, err := l.arrive(ctx, w, place)
-	if !queued {
-		place.free()
-		return p, err
+	if queued {
+		return l.front.Wait(ctx, w, place)
 	}
-	p, refused := l.front.Await(ctx, &place.Answer, place)
-	arrived := place.Arrived
-	place.free()
-	if refused != nil {
-		return weir.Permit{}, l.front.Refuse(w, refused)
-	}
-	if l.front.Hooks().Admitted != nil {
-		l.front.Admitted(w, l.front.Now()-arrived)
-	}
-	return l.front.Track(p), nil
+	l.front.Free(place)
+	return p, err
 }
 
 // quick admits work in the slow gear that needs no decision. Such work is one
@@ -213,9 +203,9 @@ func (l *Limiter) quick(w *weir.Work) (weir.Permit, bool) {
 		l.mu.Unlock()
 		return weir.Permit{}, false
 	}
-	p, _ := l.grant(now, 1, (*holder)(l)) // the word says that there is one
+	t, _ := l.grant(now, 1) // the word says that there is one
 	if l.accounting {
-		l.accounts.Open(p, int8(w.Priority.Class()), w.User, w.Tenant, 1)
+		l.accounts.Open(t, int8(w.Priority.Class()), w.User, w.Tenant, 1)
 	}
 	if l.bank < 1 { // or nothing has changed that the word tells
 		l.publish()
@@ -224,19 +214,19 @@ func (l *Limiter) quick(w *weir.Work) (weir.Permit, bool) {
 	if l.front.Hooks().Admitted != nil {
 		l.front.Admitted(w, 0)
 	}
-	return p, true
+	return weir.NewPermit(t), true
 }
 
 // arrive decides about w: a permit, a refusal, or a place in the room. A nil
 // place means that w does not wait. It calls the hooks unless w was queued.
-func (l *Limiter) arrive(ctx context.Context, w *weir.Work, place *waiter) (p weir.Permit, queued bool, err error) {
+func (l *Limiter) arrive(ctx context.Context, w *weir.Work, place *gate.Waiter) (p weir.Permit, queued bool, err error) {
 	// 1. Some work must not start even if slots are free.
 	refused := l.front.Unfit(ctx, w)
-	exempt := l.exempt.applies(w)
+	exempt := l.exempt.Applies(w)
 	// 2. A refusal for want of a slot needs no lock. A deadline that has passed would
 	// be the better reason.
 	if refused == nil && !exempt && w.Deadline.IsZero() {
-		refused = l.refuseUnlocked(w, place != nil)
+		refused = l.refuseByWord(w, place != nil)
 	}
 	var now time.Duration
 	var until gate.Bounds
@@ -248,25 +238,18 @@ func (l *Limiter) arrive(ctx context.Context, w *weir.Work, place *waiter) (p we
 	switch {
 	case refused != nil:
 	case exempt:
-		p, refused = l.exempt.admit(now)
+		p, refused = l.exempt.Admit(now)
 	default:
 		p, queued, refused = l.decideLocked(now, w, until, place)
 	}
-	switch {
-	case refused != nil:
-		return weir.Permit{}, false, l.front.Refuse(w, refused)
-	case queued:
-		return weir.Permit{}, true, nil
-	}
-	l.front.Admitted(w, 0)
-	return l.front.Track(p), false, nil
+	return l.front.Answered(w, p, queued, refused)
 }
 
-// refuseUnlocked refuses work if the attention word alone is enough for that. The word
+// refuseByWord refuses work if the attention word alone is enough for that. The word
 // cannot answer two questions. It does not say whether there is a place for work
 // that might go before others. It does not say whether a cost is above the limit
 // either, and then coming back has no point.
-func (l *Limiter) refuseUnlocked(w *weir.Work, waits bool) *weir.Rejection {
+func (l *Limiter) refuseByWord(w *weir.Work, waits bool) *weir.Rejection {
 	word := l.shared.Attention.Load()
 	switch {
 	case word&isClosed != 0:
@@ -288,7 +271,7 @@ func nameless(w *weir.Work) bool {
 }
 
 // decideLocked takes the lock, decides, and delivers the answers.
-func (l *Limiter) decideLocked(now time.Duration, w *weir.Work, until gate.Bounds, place *waiter) (p weir.Permit, queued bool, refused *weir.Rejection) {
+func (l *Limiter) decideLocked(now time.Duration, w *weir.Work, until gate.Bounds, place *gate.Waiter) (p weir.Permit, queued bool, refused *weir.Rejection) {
 	var out gate.Answers
 	l.mu.Lock()
 	p, refused = l.decide(now, w, until, place, &out)
@@ -306,12 +289,12 @@ func (l *Limiter) decideLocked(now time.Duration, w *weir.Work, until gate.Bound
 // decide says what becomes of w. A zero permit without a refusal means that place
 // has been queued. If somebody lost its place to it, that refusal is among the
 // answers.
-func (l *Limiter) decide(now time.Duration, w *weir.Work, until gate.Bounds, place *waiter, out *gate.Answers) (weir.Permit, *weir.Rejection) {
+func (l *Limiter) decide(now time.Duration, w *weir.Work, until gate.Bounds, place *gate.Waiter, out *gate.Answers) (weir.Permit, *weir.Rejection) {
 	cost := w.CostOrOne()
 	// 1. In the fast gear there may be a free slot that the hint did not show.
 	if !l.slow && cost == 1 {
-		if p, ok := l.search(); ok {
-			return p, nil
+		if t, ok := l.search(); ok {
+			return weir.NewPermit(t), nil
 		}
 	}
 	l.shiftDown(now)
@@ -324,11 +307,11 @@ func (l *Limiter) decide(now time.Duration, w *weir.Work, until gate.Bounds, pla
 	}
 	// 3. What is free goes to w if nobody waits for it.
 	if l.room.Len() == 0 {
-		if p, ok := l.grant(now, cost, (*holder)(l)); ok {
+		if t, ok := l.grant(now, cost); ok {
 			if l.accounting {
-				l.accounts.Open(p, int8(w.Priority.Class()), w.User, w.Tenant, min(cost, l.limit))
+				l.accounts.Open(t, int8(w.Priority.Class()), w.User, w.Tenant, min(cost, l.limit))
 			}
-			return p, nil
+			return weir.NewPermit(t), nil
 		}
 	}
 	// 4. The rest waits or is refused.
@@ -340,18 +323,19 @@ func (l *Limiter) decide(now time.Duration, w *weir.Work, until gate.Bounds, pla
 }
 
 // enqueue lets w wait. It refuses w if w would wait in vain or there is no place.
-func (l *Limiter) enqueue(now time.Duration, w *weir.Work, cost int64, until gate.Bounds, place *waiter, out *gate.Answers) *weir.Rejection {
+func (l *Limiter) enqueue(now time.Duration, w *weir.Work, cost int64, until gate.Bounds, place *gate.Waiter, out *gate.Answers) *weir.Rejection {
 	rate, median := l.drain.Current(now), l.service.Median()
 	line := gate.Line{Room: &l.room, Pace: room.PaceAt(rate, median), Rate: rate, Median: median}
+	place.Keeper = (*holder)(l)
 	place.Describe(l.parts, w, cost, min(cost, l.limit), until.Deadline)
-	displaced, inVain, ok := line.Enqueue(&l.front, now, &place.Waiter, until)
+	displaced, inVain, ok := line.Enqueue(&l.front, now, place, until)
 	switch {
 	case inVain != nil:
 		return l.comeBack(inVain)
 	case !ok:
 		return l.full(l.room.Bound())
 	case displaced != nil:
-		answer(out, displaced, weir.Permit{}, l.displaced(displaced, &place.Waiter.Waiter))
+		out.Leave(displaced, weir.Permit{}, l.displaced(displaced, &place.Waiter))
 	}
 	if w.User != "" || w.Tenant != "" {
 		l.accounting = true // from now on shares matter
@@ -382,16 +366,16 @@ func (l *Limiter) updateInto(now time.Duration, out *gate.Answers) {
 	case l.closed:
 		l.finishClosing()
 	case !l.observed:
-		if l.shiftUp(now, (*holder)(l)); !l.slow && l.accounting { // the core no longer tells whose work is in flight
+		if l.shiftUp(now); !l.slow && l.accounting { // the core no longer tells whose work is in flight
 			l.accounting, l.accounts.All = false, nil
 		}
 	}
 	l.publish()
 }
 
-// upToDate reports whether update has nothing to do but publish. It can be true
+// onlyPublishes reports whether update has nothing to do but publish. It can be true
 // only where the word says more than that the gear is slow.
-func (l *Limiter) upToDate(now time.Duration) bool {
+func (l *Limiter) onlyPublishes(now time.Duration) bool {
 	return l.observed && l.room.Len() == 0 && now < l.refreshAt && !l.resized && !l.closed
 }
 
@@ -400,70 +384,19 @@ func (l *Limiter) upToDate(now time.Duration) bool {
 func (l *Limiter) serve(now time.Duration, out *gate.Answers) {
 	for w := l.room.Expired(now); w != nil; w = l.room.Expired(now) {
 		l.room.Expire(w)
-		answer(out, w, weir.Permit{}, l.comeBack(l.front.Expired(now, &w.Owner.(*waiter).Waiter)))
+		out.Leave(w, weir.Permit{}, l.comeBack(l.front.Expired(now, gate.WaiterOf(w))))
 	}
 	for w := l.room.Next(now); w != nil; w = l.room.Next(now) {
-		p, ok := l.grant(now, w.Owner.(*waiter).Cost, (*holder)(l))
+		t, ok := l.grant(now, gate.WaiterOf(w).Cost)
 		if !ok {
 			return
 		}
 		l.room.Serve(w)
 		if l.accounting {
-			l.accounts.OpenWaiter(&l.room, p, w)
+			l.accounts.OpenWaiter(&l.room, t, w)
 		}
-		answer(out, w, p, nil)
+		out.Leave(w, weir.NewPermit(t), nil)
 	}
-}
-
-// answer sets the answer of a waiter that has left the room.
-func answer(out *gate.Answers, w *room.Waiter, p weir.Permit, r *weir.Rejection) {
-	out.Add(&w.Owner.(*waiter).Answer, p, r)
-}
-
-// waiter is work in the wait room. A goroutine blocks until there is an answer, or
-// there is a callback.
-type waiter struct {
-	gate.Waiter
-	limiter *Limiter
-}
-
-func (l *Limiter) newWaiter() *waiter {
-	w := &waiter{limiter: l}
-	w.Owner = w
-	return w
-}
-
-// blockingWaiter returns a waiter for a goroutine that blocks. A waiter and its
-// channel are kept for reuse, by the limiter that made them. A channel made in one
-// testing/synctest bubble must not be used in another.
-func (l *Limiter) blockingWaiter() *waiter {
-	if w, ok := l.waiters.Get().(*waiter); ok {
-		return w
-	}
-	w := l.newWaiter()
-	w.Block()
-	return w
-}
-
-// free gives a waiter back for reuse. Its answer, if any, must have been received.
-func (w *waiter) free() {
-	w.Forget()
-	w.limiter.waiters.Put(w)
-}
-
-// Cancel implements [weir.Waiter].
-func (w *waiter) Cancel() bool {
-	l := w.limiter
-	now := l.front.Now()
-	l.mu.Lock()
-	queued := l.room.GiveUp(now, &w.Waiter.Waiter)
-	if queued && l.room.Len() == 0 {
-		l.window.Saturated(now, l.bank < 1) // as update does while somebody waits
-	}
-	answered := l.update(now) // it may have been in the way of others
-	l.mu.Unlock()
-	answered.Deliver()
-	return queued
 }
 
 // Close refuses new work, and what waits, with [weir.ReasonDraining]. Permits in
@@ -474,12 +407,12 @@ func (l *Limiter) Close() {
 	l.mu.Lock()
 	l.shiftDown(now)
 	l.closed = true
-	l.exempt.close()
+	l.exempt.Close()
 	l.tickAt = room.Never
 	var refused gate.Answers
 	for w := l.room.Oldest(); w != nil; w = l.room.Oldest() {
 		l.room.Remove(w)
-		answer(&refused, w, weir.Permit{}, l.refusal.Load().draining)
+		refused.Leave(w, weir.Permit{}, l.refusal.Load().draining)
 	}
 	l.update(now) // nobody waits any more: no answers
 	if l.timer != nil {
@@ -491,13 +424,20 @@ func (l *Limiter) Close() {
 
 // finishClosing wakes the callers of Drain once nothing is in flight any more.
 func (l *Limiter) finishClosing() {
-	if l.idleDone || l.bank != l.limit {
+	if l.isDrained || l.bank != l.limit {
 		return
 	}
-	if exempt, _ := l.exempt.read(); exempt == 0 {
-		l.idleDone = true
-		close(l.idle)
+	if exempt, _ := l.exempt.Read(); exempt == 0 {
+		l.isDrained = true
+		close(l.drained)
 	}
+}
+
+// exemptDrained is called when exempt work has ended in a closed limiter.
+func (l *Limiter) exemptDrained() {
+	l.mu.Lock()
+	l.finishClosing()
+	l.mu.Unlock()
 }
 
 // Drain closes the limiter and waits until nothing is in flight, or until ctx is
@@ -506,14 +446,14 @@ func (l *Limiter) finishClosing() {
 func (l *Limiter) Drain(ctx context.Context) error {
 	l.Close()
 	select {
-	case <-l.idle:
+	case <-l.drained:
 		return nil
 	case <-ctx.Done():
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := l.inFlight()
-	if exempt, _ := l.exempt.read(); n > 0 || exempt > 0 {
+	if exempt, _ := l.exempt.Read(); n > 0 || exempt > 0 {
 		return fmt.Errorf("limit: gate %q: %d still in flight and %d exempt: %w", l.Name(), n, exempt, ctx.Err())
 	}
 	return nil
@@ -528,38 +468,23 @@ func (l *Limiter) Snapshot() weir.Snapshot {
 	s := weir.Snapshot{
 		Name: l.front.Name(), Kind: "limit", Mode: "enforce",
 		Limit: l.limit, InFlight: l.inFlight(), Waiting: int64(l.room.Len()),
-		Controller: l.controlledBy, LimitReason: l.reason, Signal: l.signal, Faults: l.faults,
+		Controller: l.controlledBy, LimitReason: l.reason, Signal: l.signal, Faults: l.sizer.Faults.Load(),
 		Latency: l.median, Wait: l.wait(),
+		WaitingByClass: gate.ByPriority(l.room.ByClass()), Outcomes: gate.ByOutcome(l.outcomes[:]),
 		Leaked: l.front.Leaked(), Rejected: l.front.Rejected(),
 	}
 	if l.bank > 0 && l.slow || !l.slow && s.InFlight < s.Limit {
 		s.Wait = 0
 	}
-	if s.Waiting > 0 {
-		s.WaitingByClass = make(map[weir.Priority]int64)
-		for c, n := range l.room.ByClass() {
-			if n > 0 {
-				s.WaitingByClass[weir.PriorityOf(c)] = int64(n)
-			}
-		}
-	}
-	s.Admitted = l.admissions()
-	s.Exempt, s.ExemptAdmitted = l.exempt.read()
-	for _, o := range weir.Outcomes() {
-		if n := l.outcomes[o]; n > 0 {
-			if s.Outcomes == nil {
-				s.Outcomes = make(map[weir.Outcome]uint64)
-			}
-			s.Outcomes[o] = n
-		}
-	}
+	s.Admitted = l.countAdmitted()
+	s.Exempt, s.ExemptAdmitted = l.exempt.Read()
 	return s
 }
 
-// admissions counts the permits granted so far. It adds the permits given back,
+// countAdmitted counts the permits granted so far. It adds the permits given back,
 // which the generations of the slots count, and the permits still out. Permits
 // whose work never started are left out.
-func (l *Limiter) admissions() uint64 {
+func (l *Limiter) countAdmitted() uint64 {
 	var n uint64
 	for _, b := range *l.table.Load() {
 		n += b.Uses()

@@ -224,7 +224,7 @@ func TestCloseDrains(t *testing.T) {
 		if _, err := l.TryAdmit(weir.Work{}); reason(err) != weir.ReasonDraining {
 			t.Errorf("after Close: %v", err)
 		}
-		if err := l.SetLimit(3); !errors.Is(err, limit.ErrClosed) {
+		if err := l.SetLimit(3); !errors.Is(err, weir.ErrClosed) {
 			t.Errorf("SetLimit after Close: %v", err)
 		}
 		time.AfterFunc(time.Second, func() { p.Done(weir.OK) })

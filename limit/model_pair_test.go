@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/gate"
 )
 
 // pair drives a limiter and the model with the same operations.
@@ -64,7 +65,7 @@ func (p *pair) arrive(cost int64, wait, deadline time.Duration, blocking bool) {
 		arrived: p.clock, cost: w.CostOrOne(), units: min(w.CostOrOne(), p.m.limit), patience: p.clock + wait}
 	if deadline > 0 {
 		mw.deadline = p.clock + deadline
-		w.Deadline = VirtualEpoch.Add(mw.deadline)
+		w.Deadline = weir.VirtualEpoch.Add(mw.deadline)
 	}
 	p.work[id], p.charged[id] = mw, mw.units
 	rate, median := p.l.drain.Current(p.clock), p.l.service.Median()
@@ -124,8 +125,8 @@ func (p *pair) charge(id int) {
 	if p.l.accounts.Forecast == nil || median <= 0 {
 		return
 	}
-	if a := p.l.accounts.Of(p.permits[id]); a != nil {
-		took := p.clock - p.l.berth(p.permits[id].Slot()).start
+	if a := p.account(id); a != nil {
+		took := p.clock - p.l.berth(a.Ticket).start
 		p.m.correct(&w, float64(p.charged[id])*(took.Seconds()/median.Seconds()-a.Ratio))
 		p.m.seen["charged by time"]++
 	}
@@ -133,19 +134,27 @@ func (p *pair) charge(id int) {
 
 // expected is how many times its cost work that has been admitted was charged.
 func (p *pair) expected(id int) float64 {
-	if permit := p.permits[id]; permit.Slot() != nil {
-		if a := p.l.accounts.Of(permit); a != nil {
-			return a.Ratio
-		}
+	if a := p.account(id); a != nil {
+		return a.Ratio
 	}
 	return 1
+}
+
+// account finds the account of work in flight, nil if it has none.
+func (p *pair) account(id int) *gate.Account {
+	for _, a := range p.l.accounts.All {
+		if p.permits[id].Live() && p.permits[id] == weir.NewPermit(a.Ticket) {
+			return p.l.accounts.Of(a.Ticket)
+		}
+	}
+	return nil
 }
 
 // settle says what work has really cost.
 func (p *pair) settle(id int, units int64) {
 	p.log("%d has cost %d", id, units)
 	permit, w := p.permits[id], p.work[id]
-	if slot := permit.Slot(); slot != nil && p.l.accounts.Of(permit) != nil {
+	if p.account(id) != nil {
 		p.m.correct(&w, float64(max(units, 1)-p.charged[id])*p.expected(id))
 		p.charged[id] = max(units, 1)
 		p.m.settle(p.clock)

@@ -4,39 +4,36 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/gate"
+	"github.com/weir-go/weir/slot"
 )
 
 // holder is the limiter as the slots of its core know it.
 type holder Limiter
 
-var (
-	_ weir.Holder     = (*holder)(nil)
-	_ weir.CostHolder = (*holder)(nil)
-)
-
-// PermitDone implements [weir.Holder].
-func (h *holder) PermitDone(p weir.Permit, o weir.Outcome) {
+// Done implements [slot.Holder].
+func (h *holder) Done(t slot.Ticket, outcome uint8) {
 	l := (*Limiter)(h)
 	now := l.front.Now()
 	l.mu.Lock()
 	if !l.slow {
-		p.Slot().Free(p)
+		t.Free()
 		l.mu.Unlock()
 		return
 	}
 	if l.accounts.Forecast != nil {
-		l.accounts.Finish(&l.room, p, now-l.berth(p.Slot()).start, l.service.Median())
+		l.accounts.Finish(&l.room, t, now-l.berth(t).start, l.service.Median())
 	}
-	b, sampled := l.release(now, p)
+	b, sampled := l.release(now, t)
 	if b == nil {
 		l.mu.Unlock()
 		return
 	}
 	service := now - b.start
 	if !sampled {
-		l.sample(now, b, o)
+		l.sample(now, b, weir.Outcome(outcome))
 	}
-	if l.upToDate(now) {
+	if l.onlyPublishes(now) {
 		if l.word != inSlow {
 			l.publish()
 		}
@@ -47,24 +44,24 @@ func (h *holder) PermitDone(p weir.Permit, o weir.Outcome) {
 		answered.Deliver()
 	}
 	if !sampled && l.front.Hooks().Done != nil {
-		l.front.Finished(o, service)
+		l.front.Finished(weir.Outcome(outcome), service)
 	}
 }
 
-// PermitSampled implements [weir.Holder].
-func (h *holder) PermitSampled(p weir.Permit, o weir.Outcome) {
+// Sample implements [slot.Holder].
+func (h *holder) Sample(t slot.Ticket, outcome uint8) {
 	l := (*Limiter)(h)
 	now := l.front.Now()
 	l.mu.Lock()
-	if !l.slow || !p.Slot().MarkSampled(p) {
+	if !l.slow || !t.MarkSampled() {
 		l.mu.Unlock()
 		return
 	}
-	b := l.berth(p.Slot())
+	b := l.berth(t)
 	service := now - b.start
-	l.sample(now, b, o)
+	l.sample(now, b, weir.Outcome(outcome))
 	l.mu.Unlock()
-	l.front.Finished(o, service)
+	l.front.Finished(weir.Outcome(outcome), service)
 }
 
 // sample counts the outcome of what the berth holds, or held until now.
@@ -78,19 +75,19 @@ func (l *Limiter) sample(now time.Duration, b *berth, o weir.Outcome) {
 	}
 }
 
-// PermitCancelled implements [weir.Holder].
-func (h *holder) PermitCancelled(p weir.Permit) {
+// Cancel implements [slot.Holder].
+func (h *holder) Cancel(t slot.Ticket) {
 	l := (*Limiter)(h)
 	now := l.front.Now()
 	l.mu.Lock()
 	if !l.slow {
-		if live, _ := p.Slot().Free(p); live {
+		if live, _ := t.Free(); live {
 			l.cancelled.Add(1)
 		}
 		l.mu.Unlock()
 		return
 	}
-	if b, _ := l.release(now, p); b != nil {
+	if b, _ := l.release(now, t); b != nil {
 		l.cancelled.Add(1)
 	}
 	answered := l.update(now)
@@ -98,9 +95,8 @@ func (h *holder) PermitCancelled(p weir.Permit) {
 	answered.Deliver()
 }
 
-// SlotFreed implements [weir.Holder].
-func (h *holder) SlotFreed(s *weir.Slot) {
-	l := (*Limiter)(h)
+// slotFreed hears that s was freed by compare-and-swap while the core shifted down.
+func (l *Limiter) slotFreed(s *slot.Slot) {
 	now := l.front.Now()
 	l.mu.Lock()
 	l.freed(now, s)
@@ -109,18 +105,33 @@ func (h *holder) SlotFreed(s *weir.Slot) {
 	answered.Deliver()
 }
 
-// PermitCost implements [weir.CostHolder]. The work's tenant is charged what the
+// GiveUp implements [gate.Keeper].
+func (h *holder) GiveUp(w *gate.Waiter) bool {
+	l := (*Limiter)(h)
+	now := l.front.Now()
+	l.mu.Lock()
+	queued := l.room.GiveUp(now, &w.Waiter)
+	if queued && l.room.Len() == 0 {
+		l.window.Saturated(now, l.bank < 1) // as update does while somebody waits
+	}
+	answered := l.update(now) // it may have been in the way of others
+	l.mu.Unlock()
+	answered.Deliver()
+	return queued
+}
+
+// SetCost implements [slot.Holder]. The work's tenant is charged what the
 // work has really cost. So it waits longer, or less long, for its next turn. The
 // slots it holds stay what they are. Nothing is free: a cost below 1 counts as 1.
 // It does nothing once the permit is done.
-func (h *holder) PermitCost(p weir.Permit, name string, units int64) {
+func (h *holder) SetCost(t slot.Ticket, name string, units int64) {
 	l := (*Limiter)(h)
 	if name != "" && name != l.front.Name() {
 		return
 	}
 	now := l.front.Now()
 	l.mu.Lock()
-	if !l.slow || !l.accounts.SetCost(&l.room, p, units) {
+	if !l.slow || !l.accounts.SetCost(&l.room, t, units) {
 		l.mu.Unlock()
 		return
 	}

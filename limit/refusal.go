@@ -41,13 +41,9 @@ func (l *Limiter) displaced(w, by *room.Waiter) *weir.Rejection {
 	return r
 }
 
-// refreshEvery bounds how often the shared refusals are made anew for a changed
-// estimate of the wait.
-const refreshEvery = 100 * time.Millisecond
-
 // refresh brings the shared refusals up to date.
 func (l *Limiter) refresh(now time.Duration) {
-	l.refreshAt = now + refreshEvery
+	l.refreshAt = now + gate.RefreshEvery
 	wait := l.wait()
 	limit, places := float64(l.limit), float64(l.room.Size())
 	if old := l.refusal.Load(); !l.resized && old.limit.RetryAfter == wait {
@@ -70,11 +66,7 @@ func (l *Limiter) refresh(now time.Duration) {
 // wait estimates how long a newcomer would wait. It goes by how fast slots came
 // back when they were wanted, or else by the service time of the last window.
 func (l *Limiter) wait() time.Duration {
-	rate := l.drain.Rate
-	if rate == 0 && l.median > 0 {
-		rate = float64(l.limit) / l.median.Seconds()
-	}
-	return gate.Wait(int64(l.room.Len()), rate)
+	return gate.Wait(int64(l.room.Len()), l.drain.Rate, l.limit, l.median)
 }
 
 // comeBack adds to a refusal when to come back, and the signal that binds the limit.

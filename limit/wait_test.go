@@ -146,7 +146,7 @@ func TestEarliestDeadlineFirst(t *testing.T) {
 	for i, by := range []time.Duration{3, 0, 1, 2, 0} {
 		w := weir.Work{}
 		if by > 0 {
-			w.Deadline = VirtualEpoch.Add(by * time.Second)
+			w.Deadline = weir.VirtualEpoch.Add(by * time.Second)
 		}
 		s.come(fmt.Sprint(i), w)
 	}
@@ -346,7 +346,7 @@ func TestWaitingAllocatesNothing(t *testing.T) {
 	l := weir.Must(New(Config{Name: "t", Limit: 1}))
 	defer l.Close()
 	w := weir.Work{Priority: weir.High, User: "u", Tenant: "t"}
-	place := l.blockingWaiter()
+	place := l.front.Place()
 	n := testing.AllocsPerRun(200, func() {
 		p, err := l.TryAdmit(weir.Work{})
 		if err != nil {
@@ -357,7 +357,7 @@ func TestWaitingAllocatesNothing(t *testing.T) {
 			t.Fatal(queued, err)
 		}
 		p.Done(weir.OK)
-		p, _ = l.front.Await(context.Background(), &place.Answer, place)
+		p, _ = l.front.Await(context.Background(), &w, &place.Answer, place)
 		p.SetCost("", 3)
 		p.Done(weir.OK)
 	})
@@ -396,7 +396,7 @@ func (l *Limiter) enter(t *testing.T, w weir.Work, told func(weir.Permit, error)
 // would be done after 400 ms, as a rule.
 func TestNobodyWaitsInVain(t *testing.T) {
 	const start = 50 * ms
-	by := func(d time.Duration) time.Time { return VirtualEpoch.Add(start + d) }
+	by := func(d time.Duration) time.Time { return weir.VirtualEpoch.Add(start + d) }
 	tests := []struct {
 		name         string
 		work         weir.Work
@@ -440,14 +440,14 @@ func TestNobodyWaitsInVain(t *testing.T) {
 func TestWhoWouldBeLateGoesFirst(t *testing.T) {
 	l, now := measured(t, Adaptive)
 	var first string
-	w := weir.Work{Deadline: VirtualEpoch.Add(350 * ms)}
+	w := weir.Work{Deadline: weir.VirtualEpoch.Add(350 * ms)}
 	l.enter(t, w, func(weir.Permit, error) { first = "newest" })
 	*now = 50 * ms
 	if err := l.SetLimit(2); err != nil || first != "newest" {
 		t.Errorf("%v, went first: %q", err, first)
 	}
 	l.enter(t, weir.Work{}, nil)
-	_, _, err := l.Arrive(weir.Work{Deadline: VirtualEpoch.Add(349 * ms)}, func(weir.Permit, error) {})
+	_, _, err := l.Arrive(weir.Work{Deadline: weir.VirtualEpoch.Add(349 * ms)}, func(weir.Permit, error) {})
 	if r := weir.AsRejection(err); r == nil || r.Reason != weir.ReasonDeadline {
 		t.Errorf("too late even so: %v", err)
 	}
@@ -537,15 +537,15 @@ func TestQueueFaults(t *testing.T) {
 		t.Fatal("accepted")
 	}
 	for _, want := range []string{
-		"Limit -1", "Queue.Order 4",
-		"Queue.Shares[priority(-2)]: no such", "Queue.Shares[background] NaN", "Queue.Shares[normal] -0.1", "Queue.Shares[priority(3)]: no such",
-		"1.1 together", `Users["zero"] 0`, `Users["negative"] -1`, `Users["huge"] +Inf`, `Tenants[""] NaN`, `Tenants["heavy"] 2000: must be from 0.001 to 1000`,
+		"Limit: -1", "Queue.Order: 4",
+		`Queue.Shares["priority(-2)"]: no such`, "Queue.Shares.background: NaN", "Queue.Shares.normal: -0.1", `Queue.Shares["priority(3)"]: no such`,
+		"Queue.Shares: 1.1 will", `Users.zero: 0`, `Users.negative: -1`, `Users.huge: +Inf`, `Tenants[""]: NaN`, `Tenants.heavy: 2000 will not do; must be from 0.001 to 1000`,
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%s is missing in:\n%v", want, err)
 		}
 	}
-	if n := strings.Count(err.Error(), "\n"); n != 11 {
+	if n := strings.Count(err.Error(), "\n"); n != 12 {
 		t.Errorf("%d lines more than one:\n%v", n, err)
 	}
 }
@@ -553,9 +553,11 @@ func TestQueueFaults(t *testing.T) {
 func TestQueueLimitsAreAllowed(t *testing.T) {
 	q := Queue{Shares: map[weir.Priority]float64{weir.Background: .1, weir.Normal: .2, weir.High: .7},
 		Weights: Weights{Users: map[string]float64{"a": MinWeight}, Tenants: map[string]float64{"b": MaxWeight}}}
-	if faults := q.settings().Faults(); faults != nil {
-		t.Error(faults)
+	l, err := New(Config{Limit: 1, Queue: q})
+	if err != nil {
+		t.Fatal(err)
 	}
+	l.Close()
 }
 
 // The weights are the limiter's own: changing the map afterwards changes nothing.
@@ -579,7 +581,7 @@ func TestWaiterStandsForItsWork(t *testing.T) {
 	l, now := byHand(Config{Limit: 2, Queue: Queue{Weights: Weights{Users: map[string]float64{"u": 4}}}})
 	*now = 3 * ms
 	l.take(t, 2)
-	l.enter(t, weir.Work{Priority: 9, User: "u", Tenant: "t", Cost: 5, Deadline: VirtualEpoch.Add(50 * ms)}, nil)
+	l.enter(t, weir.Work{Priority: 9, User: "u", Tenant: "t", Cost: 5, Deadline: weir.VirtualEpoch.Add(50 * ms)}, nil)
 	w := l.room.Next(*now)
 	if w.Class != 3 || w.User != "u" || w.Tenant != "t" || w.UserWeight != 4 || w.TenantWeight != 1 || w.Units != 2 || w.Deadline != 50*ms {
 		t.Errorf("%+v", w)
@@ -604,10 +606,10 @@ func TestWhoIsRefusedWithoutTheLock(t *testing.T) {
 		{weir.Work{Priority: weir.High}, false}, {weir.Work{Tenant: "t"}, false}, {weir.Work{User: "u"}, false},
 	}
 	for _, tt := range tests {
-		if got := l.refuseUnlocked(&tt.work, true) != nil; got != tt.want {
+		if got := l.refuseByWord(&tt.work, true) != nil; got != tt.want {
 			t.Errorf("%+v: refused at a glance: %v", tt.work, got)
 		}
-		if l.refuseUnlocked(&tt.work, false) == nil {
+		if l.refuseByWord(&tt.work, false) == nil {
 			t.Errorf("%+v: looks for a slot where there is none", tt.work)
 		}
 	}
@@ -701,5 +703,20 @@ func TestRefusalsOfAQueueThatStands(t *testing.T) {
 	}
 	if says[keep] == 0 || says[8] == 0 {
 		t.Errorf("refused so often by how many may wait: %v", says)
+	}
+}
+
+// Where the word alone is enough to refuse, a cost that never fits is still called too large.
+func TestOversizeAtAGlance(t *testing.T) {
+	l, _ := byHand(Config{Limit: 2, RefuseOversize: true})
+	l.take(t, 2)
+	for cost, want := range map[int64]weir.Reason{0: weir.ReasonLimit, 1: weir.ReasonLimit, 2: weir.ReasonLimit, 5: weir.ReasonTooLarge} {
+		if _, err := l.TryAdmit(weir.Work{}); weir.AsRejection(err) == nil || l.shared.Attention.Load()&noSlot == 0 {
+			t.Fatalf("%v: the word does not say that it is full", err)
+		}
+		_, err := l.TryAdmit(weir.Work{Cost: cost})
+		if r := weir.AsRejection(err); r == nil || r.Reason != want {
+			t.Errorf("a cost of %d: %v, want %v", cost, err, want)
+		}
 	}
 }

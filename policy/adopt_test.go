@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/shed"
 )
 
 func must(t *testing.T, spec Spec, opts Options) *Policy {
@@ -533,7 +534,7 @@ func near(a, b int) int { return max(a-b, b-a) }
 func TestShedReload(t *testing.T) {
 	spec := func(of string, high float64) Spec {
 		return Spec{Gates: map[string]GateSpec{
-			"front": {Shed: &ShedSpec{LoadOf: of, Interval: Duration(time.Millisecond), Thresholds: ThresholdsSpec{High: high, Critical: 10}}},
+			"front": {Shed: &ShedSpec{LoadOf: of, Interval: Duration(time.Millisecond), Thresholds: shed.Thresholds{High: high, Critical: 10}}},
 			"a":     fixed(10), "b": fixed(10),
 		}}
 	}

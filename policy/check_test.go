@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir/shed"
 )
 
 func limitSpec(l LimitSpec) Spec { return Spec{Gates: map[string]GateSpec{"api": {Limit: &l}}} }
@@ -52,7 +54,7 @@ func TestFaults(t *testing.T) {
 			[]string{"gates.api.limit.window: ", "gates.api.limit.threshold: ", "gates.api.limit.percentile: ", "gates.api.limit.backoff: ",
 				"gates.api.limit.min_samples: "}},
 		{"fixed by its limit", limitSpec(LimitSpec{Limit: 5, Min: 2}),
-			[]string{"gates.api.limit.min: means nothing to the controller fixed, whose limit does not move; leave it out, or write controller: knee or aimd"}},
+			[]string{"gates.api.limit.min: means nothing to the controller fixed, whose limit does not move; leave it out, or write controller: knee or belief or aimd"}},
 		{"knee with what is AIMD's", limitSpec(LimitSpec{Threshold: ms}),
 			[]string{"gates.api.limit.threshold: means nothing to the controller knee; leave it out, or write controller: aimd"}},
 		{"controller", limitSpec(LimitSpec{Controller: "amid", Limit: 5}),
@@ -171,7 +173,7 @@ func TestFaultsComeAllAtOnceWithKeys(t *testing.T) {
 	if !errors.As(err, &faults) {
 		t.Fatalf("error is %T, want *Faults", err)
 	}
-	want := [][]string{{"identity", "tenant"}, {"gates", "a.b", "mode"}, {"gates", "a.b"}, {"routes", "0", "gates", "0"}}
+	want := [][]string{{"identity", "tenant"}, {"gates", "a.b", "mode"}, {"gates", "a.b"}, {"routes", "[0]", "gates", "[0]"}}
 	if len(faults.List) != len(want) {
 		t.Fatalf("got %v", err)
 	}
@@ -195,7 +197,7 @@ func TestChecksAgreeWithTheControllers(t *testing.T) {
 	agree := func(what string, spec LimitSpec, ok bool) {
 		t.Helper()
 		k, _ := spec.kind()
-		if _, err := k.make(&spec, k.word); (err == nil) != ok {
+		if _, err := k.make(&spec); (err == nil) != ok {
 			t.Errorf("%s: the controller says %v, want ok %v", what, err, ok)
 		}
 		p, err := Compile(limitSpec(spec), Options{})
@@ -211,9 +213,9 @@ func TestChecksAgreeWithTheControllers(t *testing.T) {
 			continue
 		}
 		agree(k.word+" at all defaults", with(k.word, LimitSpec{}), true)
-		agree(k.word+" with the highest min", with(k.word, LimitSpec{Min: k.max}), true)
-		agree(k.word+" with a min too high", with(k.word, LimitSpec{Min: k.max + 1}), false)
-		agree(k.word+" with the lowest max", with(k.word, LimitSpec{Max: k.min}), true)
+		agree(k.word+" with the highest min", with(k.word, LimitSpec{Min: k.defaultOf("Max")}), true)
+		agree(k.word+" with a min too high", with(k.word, LimitSpec{Min: k.defaultOf("Max") + 1}), false)
+		agree(k.word+" with the lowest max", with(k.word, LimitSpec{Max: k.defaultOf("Min")}), true)
 	}
 	agree("the shortest window", LimitSpec{Controller: "aimd", Window: Duration(10 * time.Millisecond)}, true)
 	agree("a window too short", LimitSpec{Controller: "aimd", Window: Duration(10*time.Millisecond - 1)}, false)
@@ -266,13 +268,13 @@ func TestMechanismFaults(t *testing.T) {
 		{"shed and limit", GateSpec{Limit: &LimitSpec{Limit: 1}, Shed: &ShedSpec{LoadOf: "db"}}, []string{"gates.g.shed: the gate has a limit too; write two gates"}},
 		{"shed, all at once", GateSpec{Shed: &ShedSpec{LoadOf: "tenants", Signals: []string{"cpu", "cpu", "cpuu"}, Blind: "keeep", Wait: 1,
 			Interval: Duration(time.Nanosecond), Resalt: Duration(time.Second),
-			Thresholds: ThresholdsSpec{Background: 0.9, Normal: 0.5, High: -1}}},
+			Thresholds: shed.Thresholds{Background: 0.9, Normal: 0.5, High: -1}}},
 			[]string{"gates.g.shed: there are several sources of pressure; write one of", "gates.g.shed.wait: means nothing without wait_of", `gates.g.shed.signals[1]: "cpu" is in the list already`,
 				`gates.g.shed.signals[2]: there is no signal "cpuu"; did you mean cpu?`, `gates.g.shed.load_of: "tenants" is no gate with one limit`,
-				`gates.g.shed.blind: "keeep" is not known; did you mean keep?`, "gates.g.shed.interval: 1ns will not do; must be from 1ms",
-				"gates.g.shed.resalt: 1s will not do", "gates.g.shed.thresholds.normal: 0.5 will not do; must not be below", "gates.g.shed.thresholds.high: -1 will not do"}},
-		{"cursor", GateSpec{Shed: &ShedSpec{LoadOf: "db", Thresholds: ThresholdsSpec{High: 1}, Cursor: &CursorSpec{Overload: -1}}},
-			[]string{"gates.g.shed.thresholds: mean nothing beside a cursor", "gates.g.shed.cursor.overload: -1 will not do"}},
+				`gates.g.shed.blind: "keeep" is not known; did you mean keep?`, "gates.g.shed.interval: is 1ns, too small; write at least 1ms",
+				"gates.g.shed.resalt: 1s will not do", "gates.g.shed.thresholds.normal: 0.5 will not do; must not be below", "gates.g.shed.thresholds.high: is -1, too small"}},
+		{"cursor", GateSpec{Shed: &ShedSpec{LoadOf: "db", Thresholds: shed.Thresholds{High: 1}, Cursor: &shed.Cursor{Overload: -1}}},
+			[]string{"gates.g.shed.thresholds: mean nothing beside a cursor", "gates.g.shed.cursor.overload: is -1, too small"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := Compile(gates(tt.gate), Options{})

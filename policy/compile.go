@@ -15,7 +15,6 @@ import (
 	"github.com/weir-go/weir/internal/fault"
 	"github.com/weir-go/weir/keyed"
 	"github.com/weir-go/weir/limit"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/shed"
 )
 
@@ -118,7 +117,7 @@ var priorities = []string{"background", "normal", "high", "critical"}
 func (c *compiler) makeGates(names []string) map[string]*Gate {
 	made := make(map[string]*Gate, len(names))
 	for _, name := range names {
-		m, err := c.newMechanism(name)
+		m, err := c.mechanism(name, nil)
 		if err != nil {
 			c.AddError(fault.Path{"gates", name}, err)
 			continue
@@ -129,29 +128,46 @@ func (c *compiler) makeGates(names []string) map[string]*Gate {
 	return made
 }
 
-// newMechanism makes the mechanism of a gate.
-func (c *compiler) newMechanism(name string) (mechanism, error) {
+// mechanism makes the mechanism of a gate. If there is a live one of the same kind, that takes up
+// the settings instead.
+func (c *compiler) mechanism(name string, live mechanism) (mechanism, error) {
 	switch g := c.spec.Gates[name]; {
 	case g.Shed != nil:
-		return orNone(shed.New(c.shedConfig(name)))
+		return build(live, shed.New, c.shedConfig(name), nil)
 	case g.Quota != nil:
-		return c.newQuota(name)
+		return c.quota(name, live)
 	case g.isPair():
-		return orNone(keyed.NewAdaptive(c.pairConfig(name)))
+		return build(live, keyed.NewAdaptive, c.pairConfig(name), nil)
 	case g.Each != nil && g.Each.Own:
-		return orNone(keyed.NewAdaptive(c.ownConfig(name)))
+		return build(live, keyed.NewAdaptive, c.ownConfig(name), nil)
 	case g.Each != nil:
 		cfg, err := c.keyedConfig(name)
-		if err != nil {
-			return nil, err
-		}
-		return orNone(keyed.New(cfg))
+		return build(live, keyed.New, cfg, err)
 	}
-	cfg, err := c.config(name)
+	cfg, err := c.config(name) // a controller belongs to one limiter
+	return build(live, limit.New, cfg, err)
+}
+
+// build makes a mechanism of its settings, or reconfigures the live one. A nil pointer must not
+// become a mechanism that is not nil.
+func build[C any, M reconfigured[C]](live mechanism, make func(C) (M, error), cfg C, err error) (mechanism, error) {
 	if err != nil {
 		return nil, err
 	}
-	return orNone(limit.New(cfg))
+	if live != nil {
+		return live, live.(M).Reconfigure(cfg)
+	}
+	m, err := make(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// reconfigured is a mechanism with settings of type C.
+type reconfigured[C any] interface {
+	mechanism
+	Reconfigure(cfg C) error
 }
 
 // kindOf names the mechanism of a gate and what about it cannot change while it lives. A gate of
@@ -196,20 +212,15 @@ type drainer interface {
 	Drain(ctx context.Context) error
 }
 
-// orNone keeps a nil pointer from becoming a mechanism that is not nil.
-func orNone[M mechanism](m M, err error) (mechanism, error) {
-	if err != nil {
-		return nil, err
-	}
-	return m, nil
-}
-
 // adopt replaces new gates by live ones that take the new settings. A live gate that is closed or of
 // another kind is not adopted.
 func (c *compiler) adopt(made map[string]*Gate) map[string]*Gate {
 	for name, g := range made {
 		live := c.live(name)
-		if live == nil || live.kind != g.kind || c.reconfigure(live.mechanism, name) != nil {
+		if live == nil || live.kind != g.kind {
+			continue
+		}
+		if _, err := c.mechanism(name, live.mechanism); err != nil {
 			continue
 		}
 		g.close()
@@ -225,32 +236,6 @@ func (c *compiler) live(name string) *Gate {
 		return nil
 	}
 	return prev.gates[name]
-}
-
-// reconfigure makes a live mechanism of the same kind take up the settings.
-func (c *compiler) reconfigure(live mechanism, name string) error {
-	switch m := live.(type) {
-	case *shed.Shedder:
-		return m.Reconfigure(c.shedConfig(name))
-	case *quota.Quota:
-		return c.reconfigureQuota(m, name)
-	case *keyed.Adaptive:
-		if g := c.spec.Gates[name]; g.isPair() {
-			return m.Reconfigure(c.pairConfig(name))
-		}
-		return m.Reconfigure(c.ownConfig(name))
-	case *keyed.Pools:
-		cfg, err := c.keyedConfig(name)
-		if err != nil {
-			return err
-		}
-		return m.Reconfigure(cfg)
-	}
-	cfg, err := c.config(name) // a controller belongs to one limiter: another one
-	if err != nil {
-		return err
-	}
-	return live.(*limit.Limiter).Reconfigure(cfg)
 }
 
 // link sets what a Gate itself keeps, and builds the chains of the routes. Routes with the same
@@ -298,8 +283,8 @@ func (c *compiler) hooks() weir.Hooks {
 	return h
 }
 
-// longestRetirement bounds how long a gate outlives its policy.
-const longestRetirement = 30 * time.Second
+// LongestRetirement bounds how long a gate outlives its policy: see [Policy.Replace].
+const LongestRetirement = 30 * time.Second
 
 // retirement is how long work can still wait at a gate after its last policy was replaced. It
 // includes a little more, for work on its way to the gate.
@@ -319,9 +304,9 @@ func (q *QueueSpec) retirement() time.Duration {
 	wait := time.Duration(q.MaxWait)
 	switch {
 	case wait < 0:
-		return longestRetirement
+		return LongestRetirement
 	case wait == 0:
 		wait = limit.DefaultMaxWait
 	}
-	return min(wait+time.Second, longestRetirement)
+	return min(wait+time.Second, LongestRetirement)
 }

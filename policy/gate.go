@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/gate"
 	"github.com/weir-go/weir/keyed"
 	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/quota"
@@ -39,8 +40,8 @@ type Gate struct {
 	signals   atomic.Pointer[[]string]
 	tells     atomic.Pointer[told] // of a quota
 
-	refused  counters // what was refused, by reason
-	observed counters // what would have been refused
+	refused  gate.Reasons // what was refused, by reason
+	observed gate.Reasons // what would have been refused
 
 	// retire is how long the gate stays open after the last policy that uses it: longer than anybody
 	// waits in it.
@@ -51,25 +52,6 @@ type Gate struct {
 // gateHooks are the hooks that the Gate itself calls. Only it knows whether a refusal is enforced.
 type gateHooks struct {
 	rejected, observed func(weir.Work, *weir.Rejection)
-}
-
-// counters count rejections by reason.
-type counters [16]atomic.Uint64
-
-func (c *counters) add(r *weir.Rejection) { c[int(r.Reason)%len(c)].Add(1) }
-
-// read returns the reasons seen so far; nil if there are none.
-func (c *counters) read() map[weir.Reason]uint64 {
-	var m map[weir.Reason]uint64
-	for r := range c {
-		if n := c[r].Load(); n > 0 {
-			if m == nil {
-				m = make(map[weir.Reason]uint64)
-			}
-			m[weir.Reason(r)] = n
-		}
-	}
-	return m
 }
 
 // Name returns the gate's name in the policy.
@@ -105,7 +87,7 @@ func (g *Gate) Signals() []string { return slices.Clone(*g.signals.Load()) }
 
 // Observed counts, by reason, the work that was let through although the gate
 // refused it; nil if there was none. It keeps its counts when the mode changes.
-func (g *Gate) Observed() map[weir.Reason]uint64 { return g.observed.read() }
+func (g *Gate) Observed() map[weir.Reason]uint64 { return g.observed.Counts() }
 
 // Admit implements [weir.Gate].
 func (g *Gate) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
@@ -208,7 +190,7 @@ func (g *Gate) observe(w weir.Work) weir.Permit {
 	if r == nil {
 		r = &weir.Rejection{Gate: g.name, Cause: err}
 	}
-	g.observed.add(r)
+	g.observed.Add(r.Reason)
 	if h := g.hooks.Load(); h.observed != nil {
 		h.observed(w, r)
 	}
@@ -220,7 +202,7 @@ func (g *Gate) refuse(w weir.Work, err error) {
 	if r == nil {
 		return
 	}
-	g.refused.add(r)
+	g.refused.Add(r.Reason)
 	if h := g.hooks.Load(); h.rejected != nil {
 		h.rejected(w, r)
 	}
@@ -231,7 +213,7 @@ func (g *Gate) refuse(w weir.Work, err error) {
 func (g *Gate) Snapshot() weir.Snapshot {
 	s := g.mechanism.Snapshot()
 	s.Name, s.Mode = g.name, string(g.Mode())
-	s.Rejected = g.refused.read()
+	s.Rejected = g.refused.Counts()
 	return s
 }
 

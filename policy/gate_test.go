@@ -3,6 +3,7 @@ package policy
 import (
 	"context"
 	"errors"
+	"math"
 	"runtime"
 	"strings"
 	"testing"
@@ -274,4 +275,27 @@ func TestOffer(t *testing.T) {
 	f(Enforce, true, true)
 	f(Observe, true, true)
 	f(Off, false, false)
+}
+
+// An offer is priced as everything else is: in requests where the gate counts these.
+func TestOfferCountsInTheUnitOfTheGate(t *testing.T) {
+	for _, tt := range []struct {
+		spec LimitSpec
+		room int // for so many offers
+	}{
+		{LimitSpec{Limit: 1, Count: "requests"}, 1},
+		{LimitSpec{Limit: 5, Count: "requests"}, 5},
+		{LimitSpec{Limit: 5}, 1},
+	} {
+		g := compile(t, Spec{Gates: map[string]GateSpec{"api": {Limit: &tt.spec}}}, Options{}).Gate("api")
+		for i := range tt.room + 1 {
+			if _, ok := g.Offer(weir.Work{Cost: 5}); ok != (i < tt.room) {
+				t.Errorf("limit %d, count %q: offer %d: %t", tt.spec.Limit, tt.spec.Count, i, ok)
+			}
+		}
+	}
+	g := compile(t, Spec{Gates: map[string]GateSpec{"api": {Limit: &LimitSpec{Limit: 5}}}}, Options{}).Gate("api")
+	if _, ok := g.Offer(weir.Work{Cost: math.MaxInt64}); !ok {
+		t.Error("a cost above all limits has no room in an empty gate")
+	}
 }

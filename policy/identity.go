@@ -308,6 +308,16 @@ func peerName(addr netip.Addr, remote string) string {
 	return ""
 }
 
+// PeerName returns the name that the identity of a request gets from an address: itself if
+// it is IPv4, else its /64 network. What is no address is returned as it is.
+func PeerName(address string) string {
+	addr, err := netip.ParseAddr(address)
+	if err != nil {
+		return address
+	}
+	return peerName(addr.Unmap().WithZone(""), address)
+}
+
 // sources are the words that a source begins with.
 var sources = []string{"header:", "path:", "peer", "cert:", "const:"}
 

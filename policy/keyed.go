@@ -13,7 +13,7 @@ import (
 )
 
 // byLatency are the controllers that learn from service times. One key shows too few of those.
-var byLatency = []string{"knee", "aimd", "vegas", "gradient2"}
+var byLatency = []string{"knee", "belief", "aimd", "vegas", "gradient2"}
 
 // checkEach checks a limit for each key.
 func (c *compiler) checkEach(at fault.Path, g *GateSpec) {
@@ -103,7 +103,7 @@ func (c *compiler) keyedConfig(name string) (keyed.Config, error) {
 	cfg := keyed.Config{
 		Name: name, Key: keyFuncs[g.Each.by()], MaxKeys: g.Each.MaxKeys,
 		Limit: one.Limit, Controller: one.Controller, Signals: c.sourceOf(g.Limit.sources()),
-		Queue:  keyed.Queue(one.Queue),
+		Queue:  one.Queue,
 		Exempt: one.Exempt, RefuseOversize: one.RefuseOversize, Hooks: c.hooks(), FindLeaks: c.opts.FindLeaks, Now: c.opts.Now,
 	}
 	for key, o := range g.Each.Overrides {

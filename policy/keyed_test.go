@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
 )
 
 // virtual is a policy with one gate, db, on a clock of the test's own.
@@ -285,7 +286,7 @@ func TestAccess(t *testing.T) {
 // grow and shrink together by what both get done.
 func TestReadWritePools(t *testing.T) {
 	v := &virtual{t: t}
-	spec := pairSpec(LimitSpec{Limit: 20, Min: 4, Max: 100, Queue: QueueSpec{Len: -1}, Probe: ProbeSpec{ReadRatio: 0.75}}, nil)
+	spec := pairSpec(LimitSpec{Limit: 20, Min: 4, Max: 100, Queue: QueueSpec{Len: -1}, Probe: ProbeSpec{ProbeConfig: control.ProbeConfig{ReadRatio: 0.75}}}, nil)
 	v.p = compile(t, spec, Options{Now: func() time.Duration { return v.now }})
 	g := v.p.Gate("db")
 	if g.Parts() != nil || g.Pools() != nil {
@@ -342,8 +343,8 @@ func TestReadWriteForEach(t *testing.T) {
 }
 
 func TestReadWriteFaults(t *testing.T) {
-	spec := pairSpec(LimitSpec{Limit: 5, Signals: []string{"memory"}, Probe: ProbeSpec{ReadRatio: 1}}, &EachSpec{Overrides: map[string]OverrideSpec{"a": {Limit: 3}}})
-	spec.Gates["other"] = GateSpec{Limit: &LimitSpec{Controller: "probe", Probe: ProbeSpec{ReadRatio: 0.5}}}
+	spec := pairSpec(LimitSpec{Limit: 5, Signals: []string{"memory"}, Probe: ProbeSpec{ProbeConfig: control.ProbeConfig{ReadRatio: 1}}}, &EachSpec{Overrides: map[string]OverrideSpec{"a": {Limit: 3}}})
+	spec.Gates["other"] = GateSpec{Limit: &LimitSpec{Controller: "probe", Probe: ProbeSpec{ProbeConfig: control.ProbeConfig{ReadRatio: 0.5}}}}
 	spec.Gates["knee"] = GateSpec{Limit: &LimitSpec{Probe: ProbeSpec{ReadWrite: true}}}
 	spec.Gates["shed"] = GateSpec{Shed: &ShedSpec{WaitOf: "db"}}
 	spec.Routes = append(spec.Routes, RouteSpec{Name: "x", Access: "wirte"})

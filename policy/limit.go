@@ -1,11 +1,13 @@
 package policy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -112,8 +114,8 @@ func (c *compiler) checkLimit(at fault.Path, l *LimitSpec) {
 
 // checkForeign finds settings that mean nothing to the controller.
 func (c *compiler) checkForeign(at fault.Path, l *LimitSpec, k kind) {
-	for _, key := range l.given() {
-		if k.takes(key) || c.Has(at.At(key)) {
+	for _, key := range given(l) {
+		if slices.Contains(commonKeys, key) || k.takes(key) || c.Has(at.At(key)) {
 			continue
 		}
 		problem := "means nothing to the controller " + k.word
@@ -165,7 +167,7 @@ func (c *compiler) checkBounds(at fault.Path, l *LimitSpec, k kind) {
 // askController makes a controller of the settings. It reports the faults that the controller
 // finds, if they have not been reported yet.
 func (c *compiler) askController(at fault.Path, l *LimitSpec, k kind) {
-	_, err := k.make(l, k.word)
+	_, err := k.make(l)
 	var faults *fault.Faults
 	if !errors.As(err, &faults) {
 		c.AddError(at, err)
@@ -173,55 +175,122 @@ func (c *compiler) askController(at fault.Path, l *LimitSpec, k kind) {
 	}
 	bounds := c.Has(at.At("limit")) || c.Has(at.At("min")) || c.Has(at.At("max"))
 	for _, f := range faults.List {
-		switch key := f.Path[0]; {
-		case slices.Contains(k.keys, key):
-			f.Path = at.At(key)
-		case key == "initial":
-			f.Path = at.At("limit")
-		default:
-			f.Path = at.At(k.word, key)
-		}
+		f.Path = at.At(k.path(f.Path[0])...)
 		if of := f.Path[len(f.Path)-1]; !c.Has(f.Path) && !(bounds && (of == "limit" || of == "min" || of == "max")) {
 			c.AddFault(f)
 		}
 	}
 }
 
-func orDefault(value, def int64) int64 {
-	if value == 0 {
-		return def
-	}
-	return value
-}
-
-// kind is what a policy knows of a controller: which settings of a LimitSpec mean
-// something to it, and how it is made of them. The group of settings that is
-// called like the controller is always its own.
+// kind is what a policy knows of a controller: its word, its configuration, and how it is made. A
+// limit has settings for it in two places. What the configuration has keys for stands in the group
+// called like the controller. The other fields are those of the same name in [LimitSpec].
 type kind struct {
-	word     string
-	keys     []string
-	min, max int64 // the defaults of its bounds; 0 if its limit does not move
-	heeds    bool  // it reads the gate's signals itself
-	make     func(l *LimitSpec, word string) (control.Controller, error)
+	word   string
+	config reflect.Type
+	make   func(l *LimitSpec) (control.Controller, error)
 }
-
-// The settings that controllers share.
-var (
-	boundKeys  = []string{"min", "max"}
-	windowKeys = []string{"min", "max", "take", "percentile", "backoff", "window", "min_samples"}
-)
 
 // kinds are the controllers, the default first.
 var kinds = []kind{
-	{word: "knee", keys: boundKeys, min: 2, max: 10_000, make: by(control.NewKnee)},
-	{word: "fixed", make: fixedOf},
-	{word: "aimd", keys: append([]string{"threshold"}, windowKeys...), min: 1, max: 1000, make: by(control.NewAIMD)},
-	{word: "vegas", keys: windowKeys, min: 1, max: 1000, make: by(control.NewVegas)},
-	{word: "gradient2", keys: windowKeys, min: 20, max: 200, make: by(control.NewGradient2)},
-	{word: "probe", keys: boundKeys, min: 4, max: 128, make: probeOf},
-	{word: "lag", keys: boundKeys, min: 10, max: 1000, make: by(control.NewLagMap)},
-	{word: "drain", keys: boundKeys, min: 10, max: 1000, make: by(control.NewDrain)},
-	{word: "resource", keys: append([]string{"window", "backoff"}, boundKeys...), min: 1, max: 1000, heeds: true, make: by(control.NewResource)},
+	by("knee", control.NewKnee),
+	by("belief", control.NewBelief),
+	{"fixed", reflect.TypeFor[struct{}](), func(l *LimitSpec) (control.Controller, error) { return control.Fixed(l.Limit), nil }},
+	by("aimd", control.NewAIMD),
+	by("vegas", control.NewVegas),
+	by("gradient2", control.NewGradient2),
+	{"probe", reflect.TypeFor[control.ProbeConfig](), probeOf},
+	by("lag", control.NewLagMap),
+	by("drain", control.NewDrain),
+	by("resource", control.NewResource),
+}
+
+func by[K any, C control.Controller](word string, new func(K) (C, error)) kind {
+	return kind{word, reflect.TypeFor[K](), func(l *LimitSpec) (control.Controller, error) { return made(new(configOf[K](l, word))) }}
+}
+
+// probeOf makes the one of a pair that ticks, where there are two; the gate makes both.
+func probeOf(l *LimitSpec) (control.Controller, error) {
+	cfg := configOf[control.ProbeConfig](l, "probe")
+	if !l.Probe.ReadWrite {
+		return made(control.NewProbe(cfg))
+	}
+	pair, err := control.NewProbePair(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return pair.Read(), nil
+}
+
+// made keeps a nil pointer from becoming a controller that is not nil.
+func made[C control.Controller](c C, err error) (control.Controller, error) {
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// configOf returns the configuration of a controller, as the limit and its group say.
+func configOf[K any](l *LimitSpec, word string) (cfg K) {
+	limit := reflect.ValueOf(l).Elem()
+	var group reflect.Value
+	if f := fieldOf(limit.Type(), func(f *setting.Field) bool { return f.Key == word }); f != nil {
+		group = limit.FieldByIndex(f.Index)
+		cfg = group.Field(0).Interface().(K)
+	}
+	into := reflect.ValueOf(&cfg).Elem()
+	for i := range into.NumField() {
+		field := into.Type().Field(i)
+		if hasKey(into.Type(), field.Name) {
+			continue
+		}
+		from := limit.FieldByName(inLimit(field.Name))
+		if group.IsValid() {
+			if own, ok := group.Type().FieldByName(field.Name); ok && len(own.Index) == 1 {
+				from = group.FieldByIndex(own.Index)
+			}
+		}
+		if from.IsValid() {
+			into.Field(i).Set(from.Convert(field.Type))
+		}
+	}
+	return cfg
+}
+
+// inLimit returns the name in [LimitSpec] of a field that controllers share.
+func inLimit(field string) string {
+	if field == "Initial" {
+		return "Limit"
+	}
+	return field
+}
+
+func fieldOf(t reflect.Type, is func(*setting.Field) bool) *setting.Field {
+	fields := setting.Fields(t)
+	if i := slices.IndexFunc(fields, func(f setting.Field) bool { return is(&f) }); i >= 0 {
+		return &fields[i]
+	}
+	return nil
+}
+
+// hasKey reports whether the field of a configuration is a setting of the controller's group.
+// The other fields are settings of the limit, whichever its controller is.
+func hasKey(config reflect.Type, field string) bool {
+	return fieldOf(config, func(f *setting.Field) bool { return f.Go == field }) != nil
+}
+
+// path returns where a limit has the setting that is a field of the configuration.
+func (k *kind) path(field string) fault.Path {
+	limit := reflect.TypeFor[LimitSpec]()
+	if group := fieldOf(limit, func(f *setting.Field) bool { return f.Key == k.word }); group != nil {
+		if f := fieldOf(group.Type, func(f *setting.Field) bool { return f.Go == field }); f != nil {
+			return fault.Path{k.word, f.Key}
+		}
+	}
+	if f := fieldOf(limit, func(f *setting.Field) bool { return f.Go == inLimit(field) }); f != nil {
+		return fault.Path{f.Key}
+	}
+	return nil
 }
 
 // Controllers returns the words for LimitSpec.Controller. The first is the
@@ -252,29 +321,40 @@ func (l *LimitSpec) kind() (kind, bool) {
 }
 
 // takes reports whether a setting means something to the controller.
-func (k *kind) takes(key string) bool { return key == k.word || slices.Contains(k.keys, key) }
-
-// bounds returns the least and the largest limit.
-func (k *kind) bounds(l *LimitSpec) (low, high int64) {
-	return orDefault(l.Min, k.min), orDefault(l.Max, k.max)
+func (k *kind) takes(key string) bool {
+	f := fieldOf(reflect.TypeFor[LimitSpec](), func(f *setting.Field) bool { return f.Key == key })
+	_, known := k.config.FieldByName(f.Go)
+	return key == k.word || known && !hasKey(k.config, f.Go)
 }
 
-// given lists the settings that depend on the controller and that the spec gives,
-// by their keys.
-func (l *LimitSpec) given() []string {
+// heeds reports whether the controller reads the gate's signals itself.
+func (k *kind) heeds() bool { return k.takes("signals") }
+
+// bounds returns the least and the largest limit; 0 if the limit does not move.
+func (k *kind) bounds(l *LimitSpec) (low, high int64) {
+	return cmp.Or(l.Min, k.defaultOf("Min")), cmp.Or(l.Max, k.defaultOf("Max"))
+}
+
+func (k *kind) defaultOf(field string) int64 {
+	f, _ := k.config.FieldByName(field)
+	n, _ := strconv.ParseInt(f.Tag.Get("default"), 10, 64)
+	return n
+}
+
+// given lists the settings that a group gives, by their keys. group points to a struct.
+func given(group any) []string {
 	var keys []string
-	v := reflect.ValueOf(l).Elem()
+	v := reflect.ValueOf(group).Elem()
 	for _, f := range setting.Fields(v.Type()) {
-		switch f.Key {
-		case "controller", "limit", "queue", "signals", "exempt", "count", "refuse_oversize":
-		default:
-			if !v.FieldByIndex(f.Index).IsZero() {
-				keys = append(keys, f.Key)
-			}
+		if !v.FieldByIndex(f.Index).IsZero() {
+			keys = append(keys, f.Key)
 		}
 	}
 	return keys
 }
+
+// commonKeys are the settings that do not depend on the controller.
+var commonKeys = []string{"controller", "limit", "queue", "signals", "exempt", "count", "refuse_oversize"}
 
 // ceiling is the highest limit a gate can ever have, 0 if the spec does not say.
 func (l *LimitSpec) ceiling() int64 {
@@ -298,8 +378,8 @@ func (l *LimitSpec) config() (limit.Config, error) {
 		cfg.Limit = l.Limit // limit.New makes a fixed controller of it
 		return cfg, nil
 	}
-	inner, err := k.make(l, k.word)
-	if err == nil && len(l.Signals) > 0 && !k.heeds {
+	inner, err := k.make(l)
+	if err == nil && len(l.Signals) > 0 && !k.heeds() {
 		// The signals are named, because a lag that the controller reads is no pressure.
 		inner, err = made(control.NewCapped(inner, control.CapConfig{Min: l.Min, Signals: l.Signals}))
 	}
@@ -343,52 +423,4 @@ func (c *compiler) config(name string) (limit.Config, error) {
 	cfg.FindLeaks = c.opts.FindLeaks
 	cfg.Now = c.opts.Now
 	return cfg, err
-}
-
-// made keeps a nil pointer from becoming a controller that is not nil.
-func made[C control.Controller](c C, err error) (control.Controller, error) {
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
-}
-
-// by builds a controller from the settings of a limit. A setting has the same name in the
-// controller's configuration as in the limit, or in the limit's group named after the controller.
-func by[K any, C control.Controller](new func(K) (C, error)) func(*LimitSpec, string) (control.Controller, error) {
-	return func(l *LimitSpec, word string) (control.Controller, error) {
-		return made(new(configOf[K](l, word)))
-	}
-}
-
-func configOf[K any](l *LimitSpec, word string) (cfg K) {
-	into, from := reflect.ValueOf(&cfg).Elem(), reflect.ValueOf(l).Elem()
-	for i := range into.NumField() {
-		name := into.Type().Field(i).Name
-		if name == "Initial" {
-			name = "Limit"
-		}
-		value := from.FieldByName(name)
-		for _, f := range setting.Fields(from.Type()) {
-			if own := from.FieldByIndex(f.Index); f.Key == word && own.FieldByName(name).IsValid() {
-				value = own.FieldByName(name)
-			}
-		}
-		if value.IsValid() && value.CanConvert(into.Field(i).Type()) {
-			into.Field(i).Set(value.Convert(into.Field(i).Type()))
-		}
-	}
-	return cfg
-}
-
-func fixedOf(l *LimitSpec, _ string) (control.Controller, error) { return control.Fixed(l.Limit), nil }
-
-// probeOf makes the one of a pair that ticks, where there are two; the gate makes both.
-func probeOf(l *LimitSpec, word string) (control.Controller, error) {
-	if cfg := configOf[control.ProbeConfig](l, word); l.Probe.ReadWrite {
-		if pair, err := control.NewProbePair(cfg); err == nil {
-			return pair.Read(), nil
-		}
-	}
-	return by(control.NewProbe)(l, word)
 }

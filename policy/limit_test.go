@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/jsontree"
 	"github.com/weir-go/weir/internal/setting"
 	"github.com/weir-go/weir/limit"
 )
@@ -116,11 +118,6 @@ func others(v reflect.Value) []any {
 	return nil
 }
 
-func keyOf(f reflect.StructField) string {
-	key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-	return key
-}
-
 // Each setting that a controller is said to have changes the controller that is
 // made.
 func TestEverySettingReachesItsController(t *testing.T) {
@@ -129,7 +126,7 @@ func TestEverySettingReachesItsController(t *testing.T) {
 		if k.word == "fixed" {
 			plain.Limit = 7
 		}
-		c, err := k.make(&plain, k.word)
+		c, err := k.make(&plain)
 		if err != nil {
 			t.Fatalf("%s: %v", k.word, err)
 		}
@@ -141,25 +138,23 @@ func TestEverySettingReachesItsController(t *testing.T) {
 		try = func(path string, of func(*LimitSpec) reflect.Value) {
 			t.Helper()
 			if v := of(&plain); v.Kind() == reflect.Struct {
-				for i := range v.NumField() {
-					try(path+"."+keyOf(v.Type().Field(i)), func(l *LimitSpec) reflect.Value { return of(l).Field(i) })
+				for _, f := range setting.Fields(v.Type()) {
+					try(path+"."+f.Key, func(l *LimitSpec) reflect.Value { return of(l).FieldByIndex(f.Index) })
 				}
 				return
 			}
 			for _, value := range others(of(&plain)) {
 				spec := plain
 				of(&spec).Set(reflect.ValueOf(value))
-				if c, err := k.make(&spec, k.word); err == nil && describe(reflect.ValueOf(c)) != before {
+				if c, err := k.make(&spec); err == nil && describe(reflect.ValueOf(c)) != before {
 					return
 				}
 			}
 			t.Errorf("%s: setting %s changes nothing", k.word, path)
 		}
-		typ := reflect.TypeFor[LimitSpec]()
-		for i := range typ.NumField() {
-			key := keyOf(typ.Field(i))
-			if key == "limit" || key != "controller" && k.takes(key) {
-				try(key, func(l *LimitSpec) reflect.Value { return reflect.ValueOf(l).Elem().Field(i) })
+		for _, f := range setting.Fields(reflect.TypeFor[LimitSpec]()) {
+			if f.Key == "limit" || f.Key != "controller" && f.Key != "signals" && k.takes(f.Key) {
+				try(f.Key, func(l *LimitSpec) reflect.Value { return reflect.ValueOf(l).Elem().FieldByIndex(f.Index) })
 			}
 		}
 	}
@@ -174,14 +169,14 @@ func TestControllersFaultsHavePaths(t *testing.T) {
 			t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 	}
-	f(LimitSpec{Controller: "vegas", Backoff: 2, Take: "median", Vegas: VegasSpec{Alpha: 9, Beta: 4}, Percentile: 95},
+	f(LimitSpec{Controller: "vegas", Backoff: 2, Take: "median", Vegas: VegasSpec{control.VegasConfig{Alpha: 9, Beta: 4}}, Percentile: 95},
 		`gates.api.limit.take: "median" is not known; did you mean mean?`,
 		"gates.api.limit.percentile: is 95, too large; write at most 1, or 0.95 for 95 %",
 		"gates.api.limit.backoff: is 2, too large; write at most 0.999",
-		"gates.api.limit.vegas.beta: 4 will not do; must not be below alpha 9, and at most 1073741824")
-	f(LimitSpec{Controller: "gradient2", Min: 100, Gradient2: Gradient2Spec{Queue: -1}},
+		"gates.api.limit.vegas.beta: 4 will not do; must not be below alpha, which is 9")
+	f(LimitSpec{Controller: "gradient2", Min: 100, Gradient2: Gradient2Spec{control.Gradient2Config{Queue: -1}}},
 		"gates.api.limit.gradient2.queue: is -1, too small; write at least 1")
-	f(LimitSpec{Controller: "probe", Probe: ProbeSpec{Step: 0.9}, Vegas: VegasSpec{Alpha: 1}},
+	f(LimitSpec{Controller: "probe", Probe: ProbeSpec{ProbeConfig: control.ProbeConfig{Step: 0.9}}, Vegas: VegasSpec{control.VegasConfig{Alpha: 1}}},
 		"gates.api.limit.probe.step: is 0.9, too large; write at most 0.5",
 		"gates.api.limit.vegas: means nothing to the controller probe; leave it out, or write controller: vegas")
 }
@@ -211,11 +206,11 @@ func TestSchemaHasTheControllersDefaults(t *testing.T) {
 		tried++
 		var plain, spec LimitSpec
 		var faults fault.List
-		if setting.Decode(setting.ParseJSON([]byte(text), &faults), &spec, &faults); faults.Len() > 0 {
+		if setting.Decode(jsontree.Parse([]byte(text), &faults), &spec, &faults); faults.Len() > 0 {
 			t.Fatalf("%s: %v", text, faults.Err(""))
 		}
-		a, errA := k.make(&plain, k.word)
-		b, errB := k.make(&spec, k.word)
+		a, errA := k.make(&plain)
+		b, errB := k.make(&spec)
 		if errA != nil || errB != nil || describe(reflect.ValueOf(a)) != describe(reflect.ValueOf(b)) {
 			t.Errorf("%s: %s is not its default %v %v", k.word, text, errA, errB)
 		}

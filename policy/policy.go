@@ -13,7 +13,6 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
-	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/signal"
 )
@@ -120,7 +119,7 @@ func (p *Policy) bound(w *weir.Work, r *http.Request, timeout time.Duration, tru
 // time returns the time of day that deadlines are compared with.
 func (p *Policy) time() time.Time {
 	if p.now != nil {
-		return limit.VirtualEpoch.Add(p.now())
+		return weir.VirtualEpoch.Add(p.now())
 	}
 	return time.Now()
 }
@@ -210,7 +209,7 @@ func (p *Policy) replace(next *Policy) {
 	case len(p.timers) == 0:
 		p.polled.Close()
 	default:
-		p.timers = append(p.timers, time.AfterFunc(longestRetirement, p.polled.Close))
+		p.timers = append(p.timers, time.AfterFunc(LongestRetirement, p.polled.Close))
 	}
 }
 

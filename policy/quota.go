@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -154,6 +153,34 @@ func (c *compiler) checkQuotaRule(at fault.Path, r *QuotaRuleSpec, debt bool) {
 	if r.Name != "" {
 		c.checkName(at.At("name"), "rule", r.Name)
 	}
+	c.checkGives(at, r, debt)
+	for _, part := range []string{"user", "client", "tenant"} {
+		if name := string(*r.Part(part)); bounded(name) != name {
+			c.Add(at.At(part), fmt.Sprintf("no %s has this name: long names, and names with characters that cannot be printed, are replaced by a hash", part), fmt.Sprintf("write %q", bounded(name)))
+		}
+	}
+	if r.Route != "" && r.Route != quota.Every {
+		c.checkWord(at.At("route"), "route", string(r.Route), c.routeNames())
+	}
+	if r.Priority != quota.Every {
+		c.checkWord(at.At("priority"), "priority", string(r.Priority), priorities)
+	}
+	if r.Address != "" && r.Address != quota.Every {
+		if _, err := ParseNetwork(string(r.Address)); err != nil {
+			c.AddError(at.At("address"), err)
+		}
+	}
+}
+
+// Check returns what is wrong with the rule under any policy: with what it gives.
+func (r *QuotaRuleSpec) Check() error {
+	c := &compiler{}
+	c.checkGives(nil, r, true)
+	return c.Err("")
+}
+
+// checkGives checks what a rule gives.
+func (c *compiler) checkGives(at fault.Path, r *QuotaRuleSpec, debt bool) {
 	switch {
 	case r.Exempt && r.Blocked:
 		c.Add(at, "is exempt and blocked", "leave one of them out")
@@ -162,23 +189,8 @@ func (c *compiler) checkQuotaRule(at fault.Path, r *QuotaRuleSpec, debt bool) {
 	case !r.Exempt && !r.Blocked && !r.isSet():
 		c.Add(at, "gives no limit", "write rate: 10/s, exempt: true or blocked: true")
 	}
+	c.Require(len(r.Windows) == 0, at, "has Windows; a policy reads limits in words: Rate or Limits")
 	c.checkLimits(at, &r.QuotaLimitSpec, debt)
-	for _, part := range []string{"user", "client", "tenant"} {
-		if name := r.says(part); bounded(name) != name {
-			c.Add(at.At(part), fmt.Sprintf("no %s has this name: long names, and names with characters that cannot be printed, are replaced by a hash", part), fmt.Sprintf("write %q", bounded(name)))
-		}
-	}
-	if r.Route != "" && r.Route != "*" {
-		c.checkWord(at.At("route"), "route", r.Route, c.routeNames())
-	}
-	if r.Priority != "*" {
-		c.checkWord(at.At("priority"), "priority", r.Priority, priorities)
-	}
-	if r.Address != "" && r.Address != "*" {
-		if _, err := ParseNetwork(r.Address); err != nil {
-			c.AddError(at.At("address"), err)
-		}
-	}
 }
 
 // routeNames are the names of the routes of the spec.
@@ -231,29 +243,20 @@ func (g *GateSpec) told() told {
 // quotaKind names a quota with where its buckets are, which it keeps.
 func (s *QuotaSpec) quotaKind() string { return fmt.Sprintf("quota %q %d", s.Store, s.MaxKeys) }
 
-// newQuota makes the mechanism of a gate with a quota.
-func (c *compiler) newQuota(name string) (mechanism, error) {
-	cfg := c.quotaConfig(name)
-	if cfg.Store == nil {
-		m, err := quota.NewMemory(quota.MemoryConfig{MaxKeys: c.spec.Gates[name].Quota.MaxKeys, Now: c.opts.Now})
-		if err != nil {
-			return nil, err
-		}
-		cfg.Store = m
-	}
-	return orNone(quota.New(cfg))
-}
-
 var errOtherStore = errors.New("policy: the gate's buckets are in another store")
 
-// reconfigureQuota makes a live quota take up the settings. It cannot move to another
-// store of the same name.
-func (c *compiler) reconfigureQuota(live *quota.Quota, name string) error {
+// quota makes the mechanism of a gate with a quota, or lets a live one take up the settings. A live
+// one cannot move to another store of the same name.
+func (c *compiler) quota(name string, live mechanism) (mechanism, error) {
 	cfg := c.quotaConfig(name)
-	if cfg.Store != nil && !(reflect.ValueOf(cfg.Store).Comparable() && cfg.Store == live.Store()) {
-		return errOtherStore
+	var err error
+	switch {
+	case live != nil && cfg.Store != nil && !same(cfg.Store, live.(*quota.Quota).Store()):
+		err = errOtherStore
+	case live == nil && cfg.Store == nil:
+		cfg.Store, err = quota.NewMemory(quota.MemoryConfig{MaxKeys: c.spec.Gates[name].Quota.MaxKeys, Now: c.opts.Now})
 	}
-	return live.Reconfigure(cfg)
+	return build(live, quota.New, cfg, err)
 }
 
 // quotaConfig returns the settings of a gate with a quota. Without a Store it is for
@@ -278,7 +281,8 @@ func (c *compiler) quotaConfig(name string) quota.Config {
 		cfg.OnStoreError = quota.Closed
 	}
 	for _, r := range s.All() {
-		cfg.Rules = append(cfg.Rules, r.rule())
+		rule, _ := r.Compiled() // it has been checked
+		cfg.Rules = append(cfg.Rules, rule)
 	}
 	if c.opts.QuotaRules != nil {
 		cfg.Rules = c.opts.QuotaRules(name, cfg.Rules)
@@ -286,44 +290,12 @@ func (c *compiler) quotaConfig(name string) quota.Config {
 	return cfg
 }
 
-// Rule returns the rule, or what is wrong with one of its limits.
-func (r *QuotaRuleSpec) Rule() (quota.Rule, error) {
-	if _, err := r.Parse(); err != nil {
-		return quota.Rule{}, err
-	}
-	return r.rule(), nil
-}
-
-// rule is Rule for a spec that has been checked.
-func (r *QuotaRuleSpec) rule() quota.Rule {
-	limits, _ := r.Parse()
-	rule := r.matching()
-	rule.Name, rule.Windows, rule.Exempt, rule.Blocked = r.Name, limits, r.Exempt, r.Blocked
-	return rule
-}
-
-// Pattern returns what the rule matches: those with the same are one rule.
-func (r *QuotaRuleSpec) Pattern() quota.Pattern {
-	rule := r.matching()
-	return rule.Pattern()
-}
-
-// matching returns a rule that matches the same and gives nothing.
-func (r *QuotaRuleSpec) matching() (rule quota.Rule) {
-	for _, part := range quotaParts {
-		*rule.Part(part) = matchOf(r.says(part))
-	}
-	return rule
-}
-
-func matchOf(word string) quota.Match {
-	switch word {
-	case "":
-		return quota.Match{}
-	case "*":
-		return quota.Every
-	}
-	return quota.Named(word)
+// Compiled returns the rule with its limits as windows, or what is wrong with one of them.
+func (r *QuotaRuleSpec) Compiled() (quota.Rule, error) {
+	rule := r.Rule
+	windows, err := r.Parse()
+	rule.Windows = windows
+	return rule, err
 }
 
 // addressOf returns the part of the identity that is the address work comes from, empty
@@ -365,34 +337,6 @@ func identifyWith(addressOf string) func(weir.Work) quota.Identity {
 // quotaParts are the words of QuotaSpec.By.
 var quotaParts = quota.Parts()
 
-// Part returns what the rule says of a part, one of [quota.Parts], to be read or set;
-// nil for any other word.
-func (r *QuotaRuleSpec) Part(word string) *string {
-	switch word {
-	case "user":
-		return &r.User
-	case "client":
-		return &r.Client
-	case "tenant":
-		return &r.Tenant
-	case "route":
-		return &r.Route
-	case "priority":
-		return &r.Priority
-	case "address":
-		return &r.Address
-	}
-	return nil
-}
-
-// says returns what the rule says of a part, nothing of one that there is not.
-func (r *QuotaRuleSpec) says(part string) string {
-	if p := r.Part(part); p != nil {
-		return *p
-	}
-	return ""
-}
-
 // isSet reports whether there is any limit.
 func (l *QuotaLimitSpec) isSet() bool { return l.Rate != "" || l.Burst != 0 || len(l.Limits) > 0 }
 
@@ -421,7 +365,7 @@ func (s *QuotaSpec) base() (QuotaRuleSpec, bool) {
 	r := QuotaRuleSpec{QuotaLimitSpec: s.QuotaLimitSpec}
 	for _, word := range s.By {
 		if p := r.Part(word); p != nil {
-			*p = "*"
+			*p = quota.Every
 		}
 	}
 	return r, s.isSet()
@@ -439,10 +383,10 @@ func (s *QuotaSpec) All() []QuotaRuleSpec {
 
 // LooksAt reports whether any rule counts by a part, a word of By.
 func (s *QuotaSpec) LooksAt(part string) bool {
-	return slices.ContainsFunc(s.All(), func(r QuotaRuleSpec) bool { return r.says(part) != "" })
+	return slices.ContainsFunc(s.All(), func(r QuotaRuleSpec) bool { return *r.Part(part) != "" })
 }
 
 // Each reports whether some rule gives each value of a part a bucket of its own.
 func (s *QuotaSpec) Each(part string) bool {
-	return slices.ContainsFunc(s.All(), func(r QuotaRuleSpec) bool { return r.says(part) == "*" })
+	return slices.ContainsFunc(s.All(), func(r QuotaRuleSpec) bool { return *r.Part(part) == quota.Every })
 }

@@ -65,10 +65,10 @@ func TestQuotaRules(t *testing.T) {
 	spec := quotaGate(QuotaSpec{
 		QuotaLimitSpec: rate("2/h"), By: []string{"user"},
 		Rules: []QuotaRuleSpec{
-			{User: "alice", QuotaLimitSpec: QuotaLimitSpec{Limits: []string{"5/s", "7/h"}}},
-			{User: "robot", Blocked: true},
-			{User: "probe", Exempt: true},
-			{User: "*", Address: "10.0.0.0/8", QuotaLimitSpec: rate("3/h")},
+			{Rule: quota.Rule{User: "alice"}, QuotaLimitSpec: QuotaLimitSpec{Limits: []string{"5/s", "7/h"}}},
+			{Rule: quota.Rule{User: "robot", Blocked: true}},
+			{Rule: quota.Rule{User: "probe", Exempt: true}},
+			{Rule: quota.Rule{User: "*", Address: "10.0.0.0/8"}, QuotaLimitSpec: rate("3/h")},
 		},
 	})
 	spec.Identity.Client = "peer"
@@ -302,8 +302,9 @@ func TestQuotaParts(t *testing.T) {
 		spec := quotaGate(QuotaSpec{Rules: []QuotaRuleSpec{{QuotaLimitSpec: rate("1/h")}}})
 		r := &spec.Gates["api"].Quota.Rules[0]
 		*r.Part(part) = "*"
-		if got, _ := compile(t, spec, Options{}).Gate("api").Quota().Key(weir.Work{}); got != part+"=*" {
-			t.Errorf("a rule for each %s is %s", part, got)
+		got, _ := compile(t, spec, Options{}).Gate("api").Quota().Peek(t.Context(), weir.Work{})
+		if got.Rule != part+"=*" {
+			t.Errorf("a rule for each %s is %s", part, got.Rule)
 		}
 	}
 	if p := new(QuotaRuleSpec).Part("name"); p != nil {
@@ -333,7 +334,7 @@ func TestQuotaHeaders(t *testing.T) {
 // Addresses are the peers', IPv6 by /64, or those that a trusted peer names.
 func TestQuotaByAddress(t *testing.T) {
 	spec := quotaGate(QuotaSpec{QuotaLimitSpec: rate("2/h"), By: []string{"address"}, Rules: []QuotaRuleSpec{
-		{Name: "office", Address: "2001:db8:7::/48", QuotaLimitSpec: rate("5/h")},
+		{Rule: quota.Rule{Name: "office", Address: "2001:db8:7::/48"}, QuotaLimitSpec: rate("5/h")},
 	}})
 	p := compile(t, spec, Options{Now: func() time.Duration { return 0 }})
 	for _, test := range []struct {
@@ -430,9 +431,9 @@ func TestQuotaFaults(t *testing.T) {
 		"queue":       {QuotaSpec{QuotaLimitSpec: rate("1/s"), Permissive: true, Queue: QuotaQueueSpec{Len: 1}}, []string{at + ".queue.len: nothing waits where nothing is refused"}},
 		"max_wait":    {QuotaSpec{QuotaLimitSpec: rate("1/s"), Queue: QuotaQueueSpec{MaxWait: 1}}, []string{at + ".queue.max_wait: means nothing where nothing waits"}},
 		"rules": {QuotaSpec{QuotaLimitSpec: rate("1/s"), By: []string{"user"}, Rules: []QuotaRuleSpec{
-			{User: "a"}, {User: "b", Exempt: true, Blocked: true}, {User: "c", Exempt: true, QuotaLimitSpec: rate("1/s")},
-			{Name: "n", User: "d\n", Blocked: true}, {Name: "n", Route: "/x", Priority: "hihg", Address: "10.0.0.1/8", Blocked: true},
-			{User: "a", Blocked: true}, {User: "*", Exempt: true},
+			{Rule: quota.Rule{User: "a"}}, {Rule: quota.Rule{User: "b", Exempt: true, Blocked: true}}, {Rule: quota.Rule{User: "c", Exempt: true}, QuotaLimitSpec: rate("1/s")},
+			{Rule: quota.Rule{Name: "n", User: "d\n", Blocked: true}}, {Rule: quota.Rule{Name: "n", Route: "/x", Priority: "hihg", Address: "10.0.0.1/8", Blocked: true}},
+			{Rule: quota.Rule{User: "a", Blocked: true}}, {Rule: quota.Rule{User: "*", Exempt: true}},
 		}}, []string{
 			at + ".rules[0]: gives no limit", at + ".rules[1]: is exempt and blocked", at + ".rules[2]: has a limit, but is exempt",
 			at + ".rules[3].user: no user has this name", at + ".rules[4].route: \"/x\" is no route", at + ".rules[4].priority: \"hihg\" is no priority; did you mean high?",

@@ -33,71 +33,43 @@ type Route struct {
 	demoteAfter int64 // admissions; 0: never
 }
 
-// open is the chain of no gates.
-var open = weir.All()
+// none is the route of work that matches no route.
+var none = &Route{chain: weir.All()}
+
+func (rt *Route) orNone() *Route {
+	if rt == nil {
+		return none
+	}
+	return rt
+}
 
 // Name returns the route's name.
-func (rt *Route) Name() string {
-	if rt == nil {
-		return ""
-	}
-	return rt.name
-}
+func (rt *Route) Name() string { return rt.orNone().name }
 
 // Upstream returns where a proxy sends the route's work, as the Spec says.
-func (rt *Route) Upstream() string {
-	if rt == nil {
-		return ""
-	}
-	return rt.upstream
-}
+func (rt *Route) Upstream() string { return rt.orNone().upstream }
 
 // Patterns returns the patterns that the route matches, as the policy wrote
 // them.
-func (rt *Route) Patterns() []string {
-	if rt == nil {
-		return nil
-	}
-	return slices.Clone(rt.patterns)
-}
+func (rt *Route) Patterns() []string { return slices.Clone(rt.orNone().patterns) }
 
 // Gates returns the gates of the chain, in order.
-func (rt *Route) Gates() []*Gate {
-	if rt == nil {
-		return nil
-	}
-	return slices.Clone(rt.gates)
-}
+func (rt *Route) Gates() []*Gate { return slices.Clone(rt.orNone().gates) }
 
 // Gate returns the whole chain as one gate, all or nothing, with the modes
 // applied: every gate but the last is tried without waiting. It is a
 // weir.TryAdmitter and a weir.Arriver too. The nil Route, and a route without
 // gates, admit everything.
-func (rt *Route) Gate() weir.Gate {
-	if rt == nil {
-		return open
-	}
-	return rt.chain
-}
+func (rt *Route) Gate() weir.Gate { return rt.orNone().chain }
 
 // Work returns what every piece of the route's work has in common: Op,
 // Priority, Cost and MaxWait. It has no deadline; add Timeout to the time of
 // arrival.
-func (rt *Route) Work() weir.Work {
-	if rt == nil {
-		return weir.Work{}
-	}
-	return rt.work
-}
+func (rt *Route) Work() weir.Work { return rt.orNone().work }
 
 // Timeout returns how long after its arrival an answer to the route's work is
 // useful, 0 for ever.
-func (rt *Route) Timeout() time.Duration {
-	if rt == nil {
-		return 0
-	}
-	return rt.timeout
-}
+func (rt *Route) Timeout() time.Duration { return rt.orNone().timeout }
 
 // writes reports whether a request changes something: as the route says, else by its method (RFC
 // 9110, section 9.2.1, calls some methods safe).

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
-	"github.com/weir-go/weir/limit"
 )
 
 func TestMatch(t *testing.T) {
@@ -164,7 +163,7 @@ func TestMatchOnVirtualTime(t *testing.T) {
 	now := 5 * time.Second
 	p := compile(t, Spec{Routes: []RouteSpec{{Match: []string{"/"}, Timeout: Duration(time.Second)}}},
 		Options{Now: func() time.Duration { return now }})
-	if _, w := p.Match(get("/")); !w.Deadline.Equal(limit.VirtualEpoch.Add(6 * time.Second)) {
+	if _, w := p.Match(get("/")); !w.Deadline.Equal(weir.VirtualEpoch.Add(6 * time.Second)) {
 		t.Errorf("deadline is %v", w.Deadline)
 	}
 }

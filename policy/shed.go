@@ -27,7 +27,7 @@ func (c *compiler) checkShed(at fault.Path, s *ShedSpec) {
 		c.Add(at.At("signals"), "signals are read from this machine in its own time, and there is none on virtual time",
 			"write load_of: or wait_of:, or hand in Options.Readings")
 	}
-	if s.Cursor != nil && s.Thresholds != (ThresholdsSpec{}) {
+	if s.Cursor != nil && s.Thresholds != (shed.Thresholds{}) {
 		c.Add(at.At("thresholds"), "mean nothing beside a cursor", "leave one of the two out")
 	}
 	c.askShed(at, s)
@@ -82,7 +82,7 @@ func (c *compiler) askShed(at fault.Path, s *ShedSpec) {
 		m.Close()
 		return
 	}
-	c.AddFresh(at, err)
+	c.AddFresh(at, withKeys(err))
 }
 
 // shedConfig returns the settings of a gate that sheds.
@@ -118,16 +118,12 @@ type pressing struct {
 
 // config returns what the spec itself says.
 func (s *ShedSpec) config() shed.Config {
-	t := s.Thresholds
 	cfg := shed.Config{
 		Interval: time.Duration(s.Interval), Hold: time.Duration(s.Hold), Resalt: time.Duration(s.Resalt),
-		Thresholds: shed.Thresholds{Background: t.Background, Normal: t.Normal, High: t.High, Critical: t.Critical},
+		Thresholds: s.Thresholds, Cursor: s.Cursor,
 	}
 	if s.Blind == "keep" {
 		cfg.Blind = shed.Keep
-	}
-	if u := s.Cursor; u != nil {
-		cfg.Cursor = &shed.Cursor{Overload: u.Overload}
 	}
 	return cfg
 }

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -41,8 +42,8 @@ func (c *compiler) checkSignals() {
 			c.Add(at, fmt.Sprintf("%q is nothing that a signal can read", word), c.suggestReading(word))
 			continue
 		}
-		for _, key := range spec.given() {
-			if !slices.Contains(r.keys, key) && !c.Has(at.At(key)) {
+		for _, key := range given(&spec) {
+			if slices.Contains(readingKeys, key) && !slices.Contains(r.keys, key) && !c.Has(at.At(key)) {
 				c.Add(at.At(key), "means nothing to a signal that reads "+r.word, "leave it out")
 			}
 		}
@@ -52,10 +53,15 @@ func (c *compiler) checkSignals() {
 
 func (c *compiler) suggestReading(word string) string {
 	known := append(slices.Sorted(maps.Keys(c.opts.Signals)), SignalKinds()...)
-	if n := fault.Nearest(word, known); n != "" {
+	if n := nearestSignal(word, known); n != "" {
 		return "write read: " + n
 	}
 	return "write read: and one of " + strings.Join(known, ", ")
+}
+
+// nearestSignal knows that psi_cpu had kinds of its own once: cgroup_psi_cpu, psi_cpu_full.
+func nearestSignal(word string, known []string) string {
+	return fault.Nearest(strings.TrimSuffix(strings.TrimPrefix(word, "cgroup_"), "_full"), known)
 }
 
 // checkGateSignals checks the signals of a gate.
@@ -79,7 +85,7 @@ func (c *compiler) checkGateSignals(at fault.Path, l *LimitSpec, k kind) {
 			c.Add(at, "the controller "+k.word+" has no lag signal", "name the signal with the lag")
 		}
 	}
-	if k.heeds && len(l.Signals) == 0 {
+	if k.heeds() && len(l.Signals) == 0 {
 		c.Add(at.At("signals"), "the controller "+k.word+" has no signals", "write for instance [cpu, memory]")
 	}
 	if len(l.sources()) > 0 && c.opts.Now != nil && c.opts.Readings == nil {
@@ -97,9 +103,9 @@ func (c *compiler) checkSignalName(at fault.Path, name string) {
 	if !ok {
 		known := append(slices.Sorted(maps.Keys(c.spec.Signals)), slices.Sorted(maps.Keys(c.opts.Signals))...)
 		known = append(known, SignalKinds()...)
-		instead := fault.Suggest(name, known, "signals")
-		if fault.Nearest(name, known) == "" {
-			instead = "say under signals: what it reads, or " + instead
+		instead := "say under signals: what it reads, or " + fault.Suggest(name, known, "signals")
+		if n := nearestSignal(name, known); n != "" {
+			instead = "did you mean " + n + "?"
 		}
 		c.Add(at, fmt.Sprintf("there is no signal %q", name), instead)
 		return
@@ -108,21 +114,6 @@ func (c *compiler) checkSignalName(at fault.Path, name string) {
 	if errors.As(r.check(name, SignalSpec{}), &faults) {
 		c.Add(at, fmt.Sprintf("the signal %s has to be told its %v", name, faults.List[0].Path), fmt.Sprintf("write it under signals: %s:", name))
 	}
-}
-
-// given lists the settings that depend on what is read and that the spec gives.
-func (s *SignalSpec) given() []string {
-	var keys []string
-	v := reflect.ValueOf(s).Elem()
-	for _, f := range setting.Fields(v.Type()) {
-		switch f.Key {
-		case "threshold", "wait", "over", "path", "url", "field":
-			if !v.FieldByIndex(f.Index).IsZero() {
-				keys = append(keys, f.Key)
-			}
-		}
-	}
-	return keys
 }
 
 // check returns everything that is wrong with the values of a signal's settings. How it is
@@ -149,20 +140,29 @@ func (r *reading) check(name string, spec SignalSpec) error {
 		w.Signal = signal.Func(name, func(context.Context) (float64, error) { return 0, signal.ErrNoValue })
 		err = w.Check()
 	}
-	var wrong *fault.Faults
-	if errors.As(err, &wrong) {
-		for _, f := range wrong.List {
-			switch f.Path[0] {
-			case "share", "per_proc", "max":
-				f.Path = fault.Path{"threshold"}
-			case "fallback":
-				f.Path = fault.Path{"safe_value"}
-			}
-			faults.AddFault(f)
-		}
-	}
+	faults.AddError(nil, withKeys(err))
 	return faults.Err("")
 }
+
+// otherKeys are the keys of fields that the file calls otherwise.
+var otherKeys = map[string]string{"Share": "threshold", "PerProc": "threshold", "Max": "threshold", "Fallback": "safe_value"}
+
+// withKeys gives the faults of a configuration in Go the keys of the file in place of the names of
+// its fields.
+func withKeys(err error) error {
+	var faults *fault.Faults
+	if errors.As(err, &faults) {
+		for _, f := range faults.List {
+			for i, field := range f.Path {
+				f.Path[i] = cmp.Or(otherKeys[field], strings.ToLower(field))
+			}
+		}
+	}
+	return err
+}
+
+// readingKeys are the settings that mean something to some readings only.
+var readingKeys = []string{"threshold", "wait", "over", "path", "url", "field"}
 
 // reading is one kind of signal that a policy can read.
 type reading struct {
@@ -282,12 +282,11 @@ type polled struct {
 
 // same reports whether both poll the same signals in the same way.
 func (p *polled) same(other *polled) bool {
-	return maps.Equal(p.specs, other.specs) && maps.EqualFunc(p.external, other.external, sameSignal)
+	return maps.Equal(p.specs, other.specs) && maps.EqualFunc(p.external, other.external, same)
 }
 
-func sameSignal(a, b signal.Signal) bool {
-	return reflect.ValueOf(a).Comparable() && a == b
-}
+// same reports whether both are one, as far as they can be compared.
+func same[T any](a, b T) bool { return reflect.ValueOf(a).Comparable() && any(a) == any(b) }
 
 // poll starts to poll the signals of the gates, or keeps the poller of the policy in force.
 func (c *compiler) poll(p *Policy) {

@@ -61,7 +61,7 @@ func TestSignalFaults(t *testing.T) {
 			"x": {Limit: &LimitSpec{Signals: []string{"cpuu", "memory", "memory", "goroutines", "cpu"}}},
 			"y": {Limit: &LimitSpec{Controller: "resource"}},
 			"w": {Limit: &LimitSpec{Signals: []string{"kafkalag"}}},
-			"z": {Limit: &LimitSpec{Controller: "lag", Signals: []string{"load"}, Lag: LagSpec{Signal: "load", Target: 9, Critical: 3}}},
+			"z": {Limit: &LimitSpec{Controller: "lag", Signals: []string{"load"}, Lag: LagSpec{LagMapConfig: control.LagMapConfig{Signal: "load", Target: 9, Critical: 3}}}},
 		},
 	}
 	_, err := Compile(spec, Options{Signals: loadOf(dialled(0))})
@@ -72,7 +72,7 @@ func TestSignalFaults(t *testing.T) {
 		"signals.cpu.wait: is 5ns, too small; write at least 1us",
 		"signals.cpu.interval: is 1ns, too small; write at least 1ms",
 		`signals.cpu.then: "stop" is not known; write one of ignore, safe`,
-		"signals.cpu.threshold: 85 will not do; must be in (0, 1]",
+		"signals.cpu.threshold: is 85, too large; write at most 1, or 0.85 for 85 %",
 		"signals.disk.over: is -1, too small; write at least 1ms",
 		"signals.disk.path: means nothing to a signal that reads psi_io",
 		"signals.file.path: no file is named",
@@ -83,7 +83,7 @@ func TestSignalFaults(t *testing.T) {
 		`gates.x.limit.signals[2]: "memory" is in the list already`,
 		"gates.x.limit.signals[3]: the signal goroutines has to be told its threshold; write it under signals: goroutines:",
 		"gates.y.limit.signals: the controller resource has no signals",
-		"gates.z.limit.lag.critical: 3 will not do; must be above target 9",
+		"gates.z.limit.lag.critical: 3 will not do; must be above the target, which is 9",
 		`gates.z.limit.signals[0]: "load" is a lag and no pressure`,
 	}
 	got := faultsOf(t, err)
@@ -181,7 +181,7 @@ func TestLagBesidePressure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lag, load := dialled(55_000_000), dialled(100)
 		p := must(t, limitSpec(LimitSpec{
-			Controller: "lag", Signals: []string{"load"}, Lag: LagSpec{Signal: "behind", Interval: Duration(time.Second)},
+			Controller: "lag", Signals: []string{"load"}, Lag: LagSpec{LagMapConfig: control.LagMapConfig{Signal: "behind"}, Interval: Duration(time.Second)},
 		}), Options{Signals: map[string]signal.Signal{"load": load, "behind": lag}})
 		defer p.Close()
 		g := p.Gate("api")

@@ -3,8 +3,12 @@ package policy
 import (
 	"time"
 
+	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/jsontree"
 	"github.com/weir-go/weir/internal/setting"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/shed"
 )
 
 // Spec is a policy as data: the same types are read from the gateway's YAML,
@@ -109,13 +113,13 @@ type GateSpec struct {
 type LimitSpec struct {
 	// What sets the limit. Left out, it is fixed where limit gives a number, and otherwise knee, which finds the
 	// limit by itself. The others are for special cases: docs/guides/controllers.md.
-	Controller string `json:"controller,omitempty" enum:"knee,fixed,aimd,vegas,gradient2,probe,lag,drain,resource" example:"knee"`
+	Controller string `json:"controller,omitempty" enum:"knee,belief,fixed,aimd,vegas,gradient2,probe,lag,drain,resource" example:"knee"`
 	// The limit to keep. With another controller than fixed, the limit to begin with (default there: 20; probe
 	// two for each processor, lag and drain max).
 	Limit int64 `json:"limit,omitempty" min:"1" max:"1000000" example:"20"`
-	// A limit that moves does not go below it (default 1; knee 2, gradient2 20, probe 4, lag and drain 10).
+	// A limit that moves does not go below it (default 1; knee and belief 2, gradient2 20, probe 4, lag and drain 10).
 	Min int64 `json:"min,omitempty" min:"1" max:"1000000" example:"2"`
-	// A limit that moves does not go above it (default 1000; knee 10000, gradient2 200, probe 128).
+	// A limit that moves does not go above it (default 1000; knee and belief 10000, gradient2 200, probe 128).
 	Max int64 `json:"max,omitempty" min:"1" max:"1000000" example:"500"`
 
 	// aimd: latency above it counts as overload. Set it to about half of what your clients wait.
@@ -238,111 +242,39 @@ type RouteSpec struct {
 	MaxWait Duration `json:"max_wait,omitempty" default:"0s" min:"0s" minus1:"refuse instead of waiting"`
 }
 
-// VegasSpec is what only the controller vegas has; see [control.VegasConfig].
-type VegasSpec struct {
-	// Shortest queue in the upstream, in decimal logarithms of the limit; below it the limit grows.
-	Alpha float64 `json:"alpha,omitempty" default:"3" min:"0.001"`
-	// Longest queue, in the same unit; above it the limit shrinks.
-	Beta float64 `json:"beta,omitempty" default:"6" min:"0.001"`
-	// Weight of the new limit against the old.
-	Smoothing float64 `json:"smoothing,omitempty" default:"1" min:"0.001" max:"1"`
-	// The latency without load is learned anew after about three quarters of this times the limit of
-	// observations.
-	ProbeMultiplier int64 `json:"probe_multiplier,omitempty" default:"30" min:"1"`
-}
+// VegasSpec is what only the controller vegas has.
+type VegasSpec struct{ control.VegasConfig }
 
-// Gradient2Spec is what only the controller gradient2 has; see
-// [control.Gradient2Config].
-type Gradient2Spec struct {
-	// Weight of the new limit against the old.
-	Smoothing float64 `json:"smoothing,omitempty" default:"0.2" min:"0.001" max:"1"`
-	// How much may stand in the upstream's queue.
-	Queue int64 `json:"queue,omitempty" default:"4" min:"1"`
-	// Use the square root of the limit instead where that is more.
-	RootQueue bool `json:"root_queue,omitempty" default:"false"`
-	// Over how many observations the baseline latency is averaged.
-	LongWindow int64 `json:"long_window,omitempty" default:"600" min:"1"`
-	// How many times the baseline latency may be before the limit shrinks.
-	Tolerance float64 `json:"tolerance,omitempty" default:"1.5" min:"1"`
-	// How many times the latency at min the baseline may be at most.
-	Rise float64 `json:"rise,omitempty" default:"1.2" min:"1"`
-	// After how many windows of too high latency in a row the latency at min is measured anew.
-	Recheck int64 `json:"recheck,omitempty" default:"60" min:"1"`
-	// Behave as concurrency-limits ships it: the baseline follows any lasting load, and drops are ignored. For
-	// comparison.
-	Shipped bool `json:"shipped,omitempty" default:"false"`
-}
+// Gradient2Spec is what only the controller gradient2 has.
+type Gradient2Spec struct{ control.Gradient2Config }
 
-// ProbeSpec is what only the controller probe has; see [control.ProbeConfig].
+// ProbeSpec is what only the controller probe has.
 type ProbeSpec struct {
-	// Size of a probe up or down, as a share.
-	Step float64 `json:"step,omitempty" default:"0.1" min:"0.01" max:"0.5"`
-	// Weight of a successful probe's size in the moving average that is kept.
-	Weight float64 `json:"weight,omitempty" default:"0.2" min:"0.001" max:"1"`
+	control.ProbeConfig
 	// The time between two probes.
 	Interval Duration `json:"interval,omitempty" default:"100ms" min:"10ms"`
 	// Two pools, one for reads and one for writes, sized together by the throughput of both. limit is that of
 	// both at first; min and max are for each. A route's access says which one its work needs. With each and
 	// own: true, every key has two.
 	ReadWrite bool `json:"read_write,omitempty" default:"false"`
-	// The part of the slots that is for reads, with read_write.
-	ReadRatio float64 `json:"read_ratio,omitempty" default:"0.5" min:"0.001" max:"0.999"`
 }
 
-// LagSpec is what only the controller lag has; see [control.LagMapConfig].
+// LagSpec is what only the controller lag has.
 type LagSpec struct {
-	// The signal with the lag as its value. Required for the controller lag.
-	Signal string `json:"signal,omitempty" example:"behind"`
-	// Up to this lag, the limit is max.
-	Target float64 `json:"target,omitempty" default:"10000" min:"0.000001"`
-	// From this lag on, the limit is min. Above target.
-	Critical float64 `json:"critical,omitempty" default:"100000" min:"0.000001"`
+	control.LagMapConfig
 	// How often the lag is read.
 	Interval Duration `json:"interval,omitempty" default:"5s" min:"10ms"`
-	// How many intervals the limit stays while the lag is unknown. 0 means the default.
-	Hold int `json:"hold,omitempty" default:"3" min:"0" minus1:"none"`
-	// The limit while the lag is unknown for longer (default: min).
-	Safe int64 `json:"safe,omitempty" min:"1" example:"10"`
-	// Weight of the limit that the lag implies against the present one.
-	Smoothing float64 `json:"smoothing,omitempty" default:"1" min:"0.001" max:"1"`
-	// How far the limit moves at most in one interval, as a share of max − min.
-	MaxChange float64 `json:"max_change,omitempty" default:"1" min:"0.001" max:"1"`
-	// The limit changes only if the new one differs by at least this share of the present one.
-	Hysteresis float64 `json:"hysteresis,omitempty" default:"0" min:"0" max:"0.999"`
 }
 
-// DrainSpec is what only the controller drain has; see [control.DrainConfig].
+// DrainSpec is what only the controller drain has.
 type DrainSpec struct {
-	// The signal with the lag as its value. Required for the controller drain.
-	Signal string `json:"signal,omitempty" example:"behind"`
-	// Lag that should not be exceeded.
-	Target float64 `json:"target,omitempty" default:"10000" min:"0.000001"`
-	// From this share of target on, the limit follows what was drained.
-	Threshold float64 `json:"threshold,omitempty" default:"0.5" min:"0.001" max:"1"`
+	control.DrainConfig
 	// How often the lag is read.
 	Interval Duration `json:"interval,omitempty" default:"5s" min:"10ms"`
-	// Share of what was drained that is admitted at the threshold.
-	Fudge float64 `json:"fudge,omitempty" default:"0.95" min:"0.001" max:"1"`
-	// Factor on that for every threshold × target of lag above.
-	Decay float64 `json:"decay,omitempty" default:"0.5" min:"0.001" max:"1"`
-	// Slots added in an interval below the threshold (default: a hundredth of max).
-	Adder float64 `json:"adder,omitempty" min:"0" example:"10"`
-	// Factor on the limit in an interval below the threshold.
-	Multiplier float64 `json:"multiplier,omitempty" default:"1.05" min:"1"`
-	// How many slots a piece of drained work stands for.
-	PerWork float64 `json:"per_work,omitempty" default:"1" min:"0.000001"`
-	// As in lag.
-	Hold int `json:"hold,omitempty" default:"3" min:"0" minus1:"none"`
-	// As in lag.
-	Safe int64 `json:"safe,omitempty" min:"1" example:"10"`
 }
 
-// ResourceSpec is what only the controller resource has; see [control.ResourceConfig]. It reads
-// LimitSpec.Signals.
-type ResourceSpec struct {
-	// Largest factor on the limit in one window.
-	Growth float64 `json:"growth,omitempty" default:"1.1" min:"1.001" max:"2"`
-}
+// ResourceSpec is what only the controller resource has. It reads LimitSpec.Signals.
+type ResourceSpec struct{ control.ResourceConfig }
 
 // EachSpec gives each key a limit of its own, instead of one limit for all: each tenant, or
 // database, has a pool. Package keyed says what that is good for, and when a gate that is fair
@@ -394,9 +326,9 @@ type ShedSpec struct {
 	// The longest wait that you want there. 0 means the default.
 	Wait Duration `json:"wait,omitempty" default:"20ms" min:"0s"`
 	// From which pressure on each priority is refused.
-	Thresholds ThresholdsSpec `json:"thresholds,omitzero" example:"{background: 0.75}"`
+	Thresholds shed.Thresholds `json:"thresholds,omitzero" example:"{background: 0.75}"`
 	// Find out which priority, and which share of its users, passes, instead of thresholds (DAGOR).
-	Cursor *CursorSpec `json:"cursor,omitempty" example:"{overload: 2}"`
+	Cursor *shed.Cursor `json:"cursor,omitempty" example:"{overload: 2}" gone:"window,requests,alpha,max_cut,beta,max_grow,plain"`
 	// Time between two readings of the pressure. 0 means the default.
 	Interval Duration `json:"interval,omitempty" default:"10ms" min:"0s" max:"1m"`
 	// How long the last pressure is used while none is known. 0 means the default.
@@ -410,26 +342,6 @@ type ShedSpec struct {
 
 // defaultShedWait is [ShedSpec].Wait where it is left out, as in DAGOR.
 const defaultShedWait = Duration(20 * time.Millisecond)
-
-// ThresholdsSpec says from which pressure on each priority is refused. Defaults: 0.75, 0.90, 0.95
-// and 1 (critical).
-type ThresholdsSpec struct {
-	// From this pressure on, background is refused.
-	Background float64 `json:"background,omitempty" default:"0.75"`
-	// From this pressure on, normal is refused.
-	Normal float64 `json:"normal,omitempty" default:"0.9"`
-	// From this pressure on, high is refused.
-	High float64 `json:"high,omitempty" default:"0.95"`
-	// From this pressure on, everything but exempt work is refused.
-	Critical float64 `json:"critical,omitempty" default:"1"`
-}
-
-// CursorSpec is the way of DAGOR; see shed.Cursor.
-type CursorSpec struct {
-	// From this mean pressure on, a window counts as overloaded. Use more before a gate with a wait
-	// room.
-	Overload float64 `json:"overload,omitempty" default:"1"`
-}
 
 // QuotaSpec is a gate that limits what is used up and comes back with time: requests, bytes or
 // tokens, for example so many a second or a day. See package quota. It takes no slots, so it stands
@@ -485,28 +397,12 @@ type QuotaLimitSpec struct {
 	Limits []string `json:"limits,omitempty" example:"[\"10/s burst 20\", 1000/h]" form:"a limit such as 10/s, 10/s burst 20, 1000/h or 5000 a day Europe/Berlin"`
 }
 
-// QuotaRuleSpec is a rule of a quota. Each part that it names must match: a value, or
-// "*" for each value there is, which gives each a bucket of its own.
+// QuotaRuleSpec is a rule of a quota with its limits as text, in place of Windows. Each part
+// that it names must match: a value, or "*" for each value there is, which gives each a
+// bucket of its own.
 type QuotaRuleSpec struct {
-	// Name of the rule in refusals. Left out, it is what the rule matches.
-	Name string `json:"name,omitempty" example:"trial"`
-	// The user that the rule is about, or "*": each has a bucket of its own.
-	User string `json:"user,omitempty" example:"alice"`
-	// The same for the client.
-	Client string `json:"client,omitempty" example:"importer"`
-	// The same for the tenant.
-	Tenant string `json:"tenant,omitempty" example:"acme"`
-	// The same for the route, by its name.
-	Route string `json:"route,omitempty" example:"batches"`
-	// The same for the priority.
-	Priority string `json:"priority,omitempty" example:"background"`
-	// The same for the address of the request. It may be a network: its addresses share a bucket.
-	Address string `json:"address,omitempty" example:"10.0.0.0/8"`
+	quota.Rule
 	QuotaLimitSpec
-	// Do not count this work at all, instead of a limit.
-	Exempt bool `json:"exempt,omitempty" default:"false"`
-	// Refuse all of this work, instead of a limit.
-	Blocked bool `json:"blocked,omitempty" default:"false"`
 }
 
 // QuotaQueueSpec is the wait for tokens to come back.
@@ -557,7 +453,7 @@ type SignalSpec struct {
 func ParseSpec(data []byte) (Spec, error) {
 	var s Spec
 	var faults fault.List
-	if root := setting.ParseJSON(data, &faults); root != nil {
+	if root := jsontree.Parse(data, &faults); root != nil {
 		setting.Decode(root, &s, &faults)
 	}
 	return s, faults.Err("policy")

@@ -7,12 +7,14 @@ import (
 	"math"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
 	"github.com/weir-go/weir/quota"
 )
 
@@ -39,15 +41,7 @@ const (
 	off
 )
 
-func (m Mode) level() level {
-	switch m {
-	case Observe:
-		return observing
-	case Off:
-		return off
-	}
-	return enforcing
-}
+func (m Mode) level() level { return level(max(0, slices.Index(Modes(), m))) }
 
 func (l level) mode() Mode { return Modes()[l] }
 
@@ -58,9 +52,6 @@ type Duration time.Duration
 // NoDuration is what -1 in a file means: "never wait" or "no bound", whichever
 // the field says.
 const NoDuration Duration = -1
-
-// DurationPattern is a regular expression for the written form, for schemas.
-const DurationPattern = `^(-1|0|([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h))*)$`
 
 // String returns the written form: 250ms, 1m30s, 0s, or -1.
 func (d Duration) String() string {
@@ -75,20 +66,11 @@ func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil
 
 // UnmarshalText reads 250ms, 1m30s, 0 or -1. Any other number needs a unit.
 func (d *Duration) UnmarshalText(text []byte) error {
-	s := string(text)
-	if s == "-1" {
-		*d = NoDuration
-		return nil
-	}
-	v, err := time.ParseDuration(s)
+	v, err := setting.ParseDuration(string(text))
 	if err == nil {
 		*d = Duration(v)
-		return nil
 	}
-	if _, err := strconv.ParseFloat(s, 64); err == nil {
-		return fault.New(fmt.Sprintf("%s has no unit", s), fmt.Sprintf("write %sms, %ss or %sm", s, s, s))
-	}
-	return fault.New(fmt.Sprintf("%q is no duration", s), "write a number with a unit, such as 250ms, 2s or 1m30s")
+	return err
 }
 
 // UnmarshalJSON reads the string form, and the bare numbers 0 and -1.

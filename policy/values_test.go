@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/internal/setting"
 	"github.com/weir-go/weir/quota"
 )
 
@@ -78,7 +79,7 @@ func FuzzParseLimit(f *testing.F) {
 }
 
 func TestDuration(t *testing.T) {
-	pattern := regexp.MustCompile(DurationPattern)
+	pattern := regexp.MustCompile(setting.DurationPattern)
 	tests := []struct {
 		json string
 		want Duration
@@ -95,7 +96,9 @@ func TestDuration(t *testing.T) {
 		{`"-5s"`, Duration(-5 * time.Second), ""}, // for Compile to refuse where it makes no sense
 		{`250`, 0, "250 has no unit; write 250ms, 250s or 250m"},
 		{`"250"`, 0, "250 has no unit"},
-		{`"1 s"`, 0, `"1 s" is no duration`},
+		{`"1 s"`, 0, `"1 s" has a space; write 1s`},
+		{`"2d"`, 0, `"2d" is in days; write 48h`},
+		{`"1 day"`, 0, `"1 day" is no duration`},
 		{`"soon"`, 0, `"soon" is no duration; write a number with a unit`},
 		{`""`, 0, "is no duration"},
 		{`true`, 0, "is no duration"},
@@ -124,7 +127,7 @@ func TestDurationRoundTrip(t *testing.T) {
 		if err := json.Unmarshal(text, &back); err != nil || back != d {
 			t.Errorf("%v was written %s and read %v: %v", d, text, back, err)
 		}
-		if !regexp.MustCompile(DurationPattern).MatchString(d.String()) {
+		if !regexp.MustCompile(setting.DurationPattern).MatchString(d.String()) {
 			t.Errorf("%v does not match the pattern for schemas", d)
 		}
 	}

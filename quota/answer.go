@@ -13,7 +13,7 @@ import (
 
 // Answer is a Decision with its rule, its bucket and its cost.
 type Answer struct {
-	// Rule is the name of the rule, empty if none matches. Windows are its windows, which
+	// Rule is the name of the rule that counts, empty if none matches. Windows are its windows, which
 	// are shared: do not write to them.
 	Rule    string
 	Windows []Window
@@ -66,16 +66,22 @@ func (q *Quota) Peek(ctx context.Context, w weir.Work) (Answer, error) {
 
 func (q *Quota) answer(ctx context.Context, w *weir.Work, mode Mode) (Answer, *weir.Rejection) {
 	set := q.settings.Load()
-	c, refused := q.match(ctx, set, w, mode != DryRun)
+	var c bill
+	refused := q.match(ctx, set, w, &c, mode != DryRun)
 	if refused != nil {
-		return Answer{Rule: refused.Rule}, refused
+		return Answer{Rule: refused.Rule, Key: refused.Bucket}, refused
 	}
-	if c.rule == nil {
-		return Answer{Free: true, Decision: Decision{OK: true}}, nil
+	if c.free {
+		a := Answer{Free: true, Decision: Decision{OK: true}}
+		if c.rule != nil {
+			a.Rule = c.rule.title
+		}
+		return a, nil
 	}
 	a := Answer{Rule: c.rule.title, Windows: c.rule.Windows, Cost: c.cost}
 	if mode == DryRun {
-		a.Key = q.bucket(set, w, &c)
+		c.key = q.bucket(set, w, &c)
+		a.Key = c.key
 	}
 	if a.Decision, refused = q.charge(ctx, set, w, &c, mode, 0); refused == nil && !a.OK {
 		refused = q.short(set, w, &c, a.Decision)
@@ -114,8 +120,9 @@ func (q *Quota) expectedRefusal(ctx context.Context, set *settings, w *weir.Work
 		_, refused := q.answer(ctx, w, DryRun)
 		return refused
 	}
-	c, refused := q.match(ctx, set, w, false)
-	if refused != nil || c.rule == nil {
+	var c bill
+	refused := q.match(ctx, set, w, &c, false)
+	if refused != nil || c.free {
 		return refused
 	}
 	now := q.front.Now()
@@ -144,16 +151,17 @@ func (q *Quota) Last(ctx context.Context, w weir.Work) (Answer, bool) {
 		return a, len(a.Windows) > 0
 	}
 	set := q.settings.Load()
-	id, r := set.ruleOf(&w)
+	var id Identity
+	r := set.ruleOf(&w, &id)
 	if w.Exempt || r == nil || r.Exempt || r.Blocked {
 		return Answer{}, false
 	}
-	key := string(appendKey(nil, q.Name(), r, &id))
+	key := string(r.appendKey(nil, &id))
 	d, _, ok := q.recent.get(key, q.front.Now())
 	if !ok || d.Window >= len(r.Windows) {
 		return Answer{}, false
 	}
-	return Answer{Rule: r.title, Windows: r.Windows, Cost: set.cost(w), Key: key, Decision: d}, true
+	return Answer{Rule: r.title, Windows: r.Windows, Cost: set.costOf(&w), Key: key, Decision: d}, true
 }
 
 // recent remembers what a remote store decided lately. The hash of a bucket's key gives
@@ -209,7 +217,7 @@ var ErrNoBucket = errors.New("there is no bucket to fill")
 //
 // The error wraps [ErrNoBucket] if no rule matches, or the rule exempts or blocks. It
 // also does if a [Memory] has no place left for a bucket of w's own. It wraps
-// [ErrClosed] for a closed gate. Otherwise it is the store's error, and the bucket may
+// [weir.ErrClosed] for a closed gate. Otherwise it is the store's error, and the bucket may
 // be full or not: repeating the reset does no harm.
 func (q *Quota) Reset(ctx context.Context, w weir.Work) (Answer, error) {
 	a, err := q.reset(ctx, &w)
@@ -220,10 +228,11 @@ func (q *Quota) Reset(ctx context.Context, w weir.Work) (Answer, error) {
 }
 
 func (q *Quota) reset(ctx context.Context, w *weir.Work) (a Answer, err error) {
-	id, r := q.settings.Load().ruleOf(w)
+	var id Identity
+	r := q.settings.Load().ruleOf(w, &id)
 	switch {
 	case q.closed.Load():
-		return a, ErrClosed
+		return a, weir.ErrClosed
 	case w.Exempt:
 		return a, fmt.Errorf("the work is exempt: %w", ErrNoBucket)
 	case r == nil:
@@ -233,7 +242,7 @@ func (q *Quota) reset(ctx context.Context, w *weir.Work) (a Answer, err error) {
 	case r.Blocked:
 		return a, fmt.Errorf("the rule %.100s blocks: %w", r.title, ErrNoBucket)
 	}
-	a = Answer{Rule: r.title, Windows: r.Windows, Key: string(appendKey(nil, q.Name(), r, &id))}
+	a = Answer{Rule: r.title, Windows: r.Windows, Key: string(r.appendKey(nil, &id))}
 	dry := &Request{Key: a.Key, Windows: r.Windows, Debt: true, Mode: DryRun}
 	if a.Decision, err = q.store.Decide(ctx, dry); err == nil {
 		err = dry.checkDecision(a.Decision)
@@ -254,19 +263,11 @@ func (q *Quota) reset(ctx context.Context, w *weir.Work) (a Answer, err error) {
 		return a, fmt.Errorf("the store failed, so bucket %s may or may not be full; repeat the reset: %w", a.Key, err)
 	}
 	if q.recent != nil {
-		q.recent.put(a.Key, q.front.Now(), decisionOfFull(r.Windows))
+		tokens := make([]float64, len(r.Windows))
+		for i := range tokens {
+			tokens[i] = r.Windows[i].Burst
+		}
+		q.recent.put(a.Key, q.front.Now(), dry.Decide(tokens, time.Now()))
 	}
 	return a, nil
-}
-
-// decisionOfFull is the decision about a full bucket.
-func decisionOfFull(windows []Window) Decision {
-	d := Decision{OK: true}
-	for i := range windows {
-		if windows[i].Burst < windows[d.Window].Burst {
-			d.Window = i
-		}
-	}
-	d.Remaining = windows[d.Window].Burst
-	return d
 }

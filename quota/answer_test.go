@@ -115,7 +115,7 @@ func TestPredict(t *testing.T) {
 		{"may wait", Config{Rules: blocked, Queue: Queue{Len: 1}}, 2, weir.Work{User: "alice"}, 0},
 		{"does not wait", Config{Rules: blocked, Queue: Queue{Len: 1}}, 2, weir.Work{User: "alice", MaxWait: weir.NoWait}, weir.ReasonQuota},
 		{"cannot wait so long", Config{Rules: blocked, Queue: Queue{Len: 1, MaxWait: time.Millisecond}}, 2, weir.Work{User: "alice"}, weir.ReasonQuota},
-		{"too late anyway", Config{Rules: blocked}, 2, weir.Work{User: "alice", Deadline: VirtualEpoch.Add(-time.Second)}, 0},
+		{"too late anyway", Config{Rules: blocked}, 2, weir.Work{User: "alice", Deadline: weir.VirtualEpoch.Add(-time.Second)}, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := newRig(t, test.cfg)
@@ -343,8 +343,8 @@ func TestResetOfNobody(t *testing.T) {
 		}
 	}
 	r.Close()
-	if _, err := r.Reset(ctx, alice); !errors.Is(err, ErrClosed) {
-		t.Errorf("%v, want %v", err, ErrClosed)
+	if _, err := r.Reset(ctx, alice); !errors.Is(err, weir.ErrClosed) {
+		t.Errorf("%v, want %v", err, weir.ErrClosed)
 	}
 }
 

@@ -1,11 +1,11 @@
 package quota
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/fault"
 )
 
 // Config configures a [Quota]. Everything but Name, Store and Now can be changed
@@ -56,7 +56,7 @@ type Config struct {
 	Hooks weir.Hooks
 
 	// Now replaces the clock, for virtual time. It returns the time since the gate's
-	// epoch, which is [VirtualEpoch] where a Work.Deadline is concerned. With Now set the
+	// epoch, which is [weir.VirtualEpoch] where a Work.Deadline is concerned. With Now set the
 	// gate starts no timer; whoever owns the clock calls [Quota.Step] when [Quota.Next]
 	// says so. Leave it nil outside simulators.
 	Now func() time.Duration
@@ -121,9 +121,9 @@ func (q *Quota) SetRules(list []Rule) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	set := *q.settings.Load()
-	var f faults
-	set.rules = compileRules(list, set.debt, &f)
-	if err := f.ofGate(q.Name()); err != nil {
+	var f fault.List
+	set.rules = compileRules(q.Name(), list, set.debt, &f)
+	if err := f.Err(faultsOf(q.Name())); err != nil {
 		return err
 	}
 	return q.replaceLocked(&set)
@@ -132,7 +132,7 @@ func (q *Quota) SetRules(list []Rule) error {
 // replaceLocked puts settings in force.
 func (q *Quota) replaceLocked(set *settings) error {
 	if q.shut {
-		return fmt.Errorf("quota: gate %q: %w", q.Name(), ErrClosed)
+		return fmt.Errorf("quota: gate %q: %w", q.Name(), weir.ErrClosed)
 	}
 	was := q.settings.Swap(set)
 	local := q.local(false)
@@ -161,13 +161,14 @@ type settings struct {
 
 // compile turns the configuration into settings, or returns every fault.
 func (c *Config) compile() (*settings, error) {
-	var f faults
-	f.check(c.Mode == Strict || c.Mode == Permissive, "Mode %v: must be Strict or Permissive", c.Mode)
-	f.check(c.Queue.Len <= maxPlaces, "Queue.Len %d: must be at most %d", c.Queue.Len, maxPlaces)
-	f.check(c.Queue.Len <= 0 || c.Mode == Strict, "Queue.Len %d: nothing waits in a Permissive gate; leave it 0", c.Queue.Len)
-	f.check(c.OnStoreError <= Closed, "OnStoreError %d: must be Local, Open or Closed", c.OnStoreError)
+	var f fault.List
+	room := fault.Path{"Queue", "Len"}
+	f.Check(c.Mode == Strict || c.Mode == Permissive, fault.Path{"Mode"}, c.Mode, "must be Strict or Permissive")
+	f.Check(c.Queue.Len <= maxPlaces, room, c.Queue.Len, "must be at most %d", maxPlaces)
+	f.Check(c.Queue.Len <= 0 || c.Mode == Strict, room, c.Queue.Len, "nothing waits in a Permissive gate; leave it 0")
+	f.Check(c.OnStoreError <= Closed, fault.Path{"OnStoreError"}, c.OnStoreError, "must be Local, Open or Closed")
 	s := &settings{
-		rules: compileRules(c.Rules, c.Debt, &f), debt: c.Debt, mode: c.Mode,
+		rules: compileRules(c.Name, c.Rules, c.Debt, &f), debt: c.Debt, mode: c.Mode,
 		places: int64(max(c.Queue.Len, 0)), longest: c.Queue.MaxWait,
 		cost: c.Cost, fixed: c.Fixed, identify: c.Identify, onError: c.OnStoreError,
 	}
@@ -177,39 +178,30 @@ func (c *Config) compile() (*settings, error) {
 	case s.longest < 0:
 		s.longest = Never - 1
 	}
-	if s.cost == nil {
-		s.cost = func(w weir.Work) int64 { return w.CostOrOne() }
-	}
-	if s.identify == nil {
-		s.identify = IdentityOf
-	}
-	if err := f.ofGate(c.Name); err != nil {
+	if err := f.Err(faultsOf(c.Name)); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// ruleOf returns the identity of w, and the rule for it, nil if none matches.
-func (s *settings) ruleOf(w *weir.Work) (Identity, *rule) {
-	id := s.identify(*w)
-	return id, s.rules.find(&id)
-}
+// faultsOf says whose faults are listed.
+func faultsOf(gate string) string { return fmt.Sprintf("quota: gate %q", gate) }
 
-// faults collects what is wrong with a configuration.
-type faults []error
-
-func (f *faults) check(ok bool, format string, args ...any) {
-	if !ok {
-		*f = append(*f, fmt.Errorf(format, args...))
+// ruleOf sets id to the identity of w. It returns the rule for it, nil if none matches.
+// Work and identities are large, so they are copied for a function of the user's only.
+func (s *settings) ruleOf(w *weir.Work, id *Identity) *rule {
+	if s.identify != nil {
+		*id = s.identify(*w)
+	} else {
+		id.fill(w)
 	}
+	return s.rules.find(id)
 }
 
-// err joins the faults into one error, after its subject.
-func (f faults) err(about string) error {
-	if len(f) == 0 {
-		return nil
+// costOf returns what w costs.
+func (s *settings) costOf(w *weir.Work) int64 {
+	if s.cost != nil {
+		return s.cost(*w)
 	}
-	return fmt.Errorf("quota: %s%w", about, errors.Join(f...))
+	return w.CostOrOne()
 }
-
-func (f faults) ofGate(name string) error { return f.err(fmt.Sprintf("gate %q: ", name)) }

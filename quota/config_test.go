@@ -1,8 +1,10 @@
 package quota
 
 import (
+	"encoding/json"
 	"errors"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -37,7 +39,7 @@ func TestHostileNames(t *testing.T) {
 			if _, err := r.TryAdmit(identity(name)); err == nil || weir.AsRejection(err).Reason != weir.ReasonQuota {
 				t.Errorf("a %s of %s: %v, want a refusal", what, kind, err)
 			}
-			if _, key := r.Key(identity(name)); len(key) > longestKey || strings.ContainsAny(key, "{}\n\x00 ") {
+			if _, key := keyOf(r.Quota, identity(name)); len(key) > longestKey || strings.ContainsAny(key, "{}\n\x00 ") {
 				t.Errorf("a %s of %s has the key %q", what, kind, key)
 			}
 		}
@@ -171,18 +173,18 @@ func TestSetRules(t *testing.T) {
 		t.Errorf("%v, %v", err, r.Rules())
 	}
 	for w, want := range map[weir.Work]string{alice: "user=* q/user=alice", {User: "root"}: "root ", {User: "eve"}: "user=eve "} {
-		if rule, key := r.Key(w); rule+" "+key != want {
+		if rule, key := keyOf(r.Quota, w); rule+" "+key != want {
 			t.Errorf("%v: %q, %q, want %q", w.User, rule, key, want)
 		}
 	}
 	if err := r.SetRules(nil); err != nil {
 		t.Fatal(err)
 	}
-	if rule, key := r.Key(alice); rule != "" || key != "" {
+	if rule, key := keyOf(r.Quota, alice); rule != "" || key != "" {
 		t.Errorf("%q, %q without rules", rule, key)
 	}
 	r.admit(alice)
-	if r.Close(); !errors.Is(r.SetRules(rules), ErrClosed) {
+	if r.Close(); !errors.Is(r.SetRules(rules), weir.ErrClosed) {
 		t.Error("a closed gate takes rules")
 	}
 }
@@ -206,11 +208,11 @@ func TestBadConfig(t *testing.T) {
 		cfg  Config
 		want string
 	}{
-		{Config{Mode: Reserve}, "Mode reserve: must be Strict or Permissive"},
-		{Config{Queue: Queue{Len: 1 << 25}}, "Queue.Len 33554432"},
+		{Config{Mode: Reserve}, "Mode: reserve will not do; must be Strict or Permissive"},
+		{Config{Queue: Queue{Len: 1 << 25}}, "Queue.Len: 33554432"},
 		{Config{Mode: Permissive, Queue: Queue{Len: 1}}, "nothing waits in a Permissive gate"},
-		{Config{OnStoreError: 7}, "OnStoreError 7"},
-		{Config{Name: "api", Rules: []Rule{{}}}, `quota: gate "api": Rules[0] (all): Windows`},
+		{Config{OnStoreError: 7}, "OnStoreError: 7"},
+		{Config{Name: "api", Rules: []Rule{{}}}, `quota: gate "api": Rules[0].Windows`},
 	} {
 		if _, err := New(c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, want %q", err, c.want)
@@ -219,5 +221,18 @@ func TestBadConfig(t *testing.T) {
 	_, err := New(Config{Mode: Reserve, Queue: Queue{Len: 1 << 25}, Rules: []Rule{{}, {Exempt: true, Blocked: true}}})
 	if n := strings.Count(err.Error(), "\n"); n < 4 {
 		t.Errorf("%v: want every fault", err)
+	}
+}
+
+// Programs keep rules as JSON. No window gets lost there.
+func TestRuleInJSON(t *testing.T) {
+	want := Rule{User: "*", Windows: []Window{Per(5, time.Second), {Burst: 100, Calendar: Calendar{}}}}
+	text, err := json.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got Rule
+	if err := json.Unmarshal(text, &got); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%s: %v: %+v became %+v", text, err, want, got)
 	}
 }

@@ -6,7 +6,7 @@
 //		Name: "api",
 //		Rules: []quota.Rule{
 //			{User: quota.Every, Windows: []quota.Window{quota.Per(10, time.Second), quota.Per(1000, time.Hour)}},
-//			{User: quota.Named("batch"), Windows: []quota.Window{quota.Per(2, time.Second)}},
+//			{User: "batch", Windows: []quota.Window{quota.Per(2, time.Second)}},
 //		},
 //	})
 //	...

@@ -17,7 +17,7 @@ func Example() {
 		Name: "api",
 		Rules: []quota.Rule{
 			{User: quota.Every, Windows: []quota.Window{quota.Per(2, time.Second), quota.PerCalendar(10_000, quota.Day, nil)}},
-			{User: quota.Named("alice"), Windows: []quota.Window{quota.Per(5, time.Second)}},
+			{User: "alice", Windows: []quota.Window{quota.Per(5, time.Second)}},
 		},
 		Now: func() time.Duration { return now },
 	}))

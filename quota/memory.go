@@ -9,7 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-go/weir/internal/gate"
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/fault"
 )
 
 // MemoryConfig configures a [Memory]. The zero value is fine.
@@ -24,7 +25,7 @@ type MemoryConfig struct {
 	// [MemoryStats.Overflowed].
 	MaxKeys int
 	// Now replaces the clock, for virtual time: it returns the time since the store's
-	// epoch, which is [VirtualEpoch] for calendars. It may go back. Leave it nil outside
+	// epoch, which is [weir.VirtualEpoch] for calendars. It may go back. Leave it nil outside
 	// simulators and tests.
 	Now func() time.Duration
 }
@@ -33,9 +34,6 @@ type MemoryConfig struct {
 const DefaultMaxKeys = 1 << 20
 
 const mostKeys = 1 << 28
-
-// VirtualEpoch is the time of day at which a clock given as Now starts.
-var VirtualEpoch = gate.VirtualEpoch
 
 // Memory keeps buckets in the memory of the process, 24 bytes each. It finds
 // them by a 64-bit hash of the key with a secret seed, in tables without
@@ -49,8 +47,7 @@ var VirtualEpoch = gate.VirtualEpoch
 type Memory struct {
 	seed     maphash.Seed
 	epoch    time.Time
-	virtual  func() time.Duration
-	exact    bool // every decision is written down: what a virtual clock needs
+	virtual  func() time.Duration // nil: the machine's; else every decision is written down
 	most     int64
 	shards   [shardCount]shard
 	overflow overflow
@@ -70,9 +67,9 @@ func NewMemory(cfg MemoryConfig) (*Memory, error) {
 	if cfg.MaxKeys == 0 {
 		cfg.MaxKeys = DefaultMaxKeys
 	}
-	m := &Memory{seed: maphash.MakeSeed(), epoch: time.Now(), virtual: cfg.Now, exact: cfg.Now != nil, most: int64(cfg.MaxKeys)}
+	m := &Memory{seed: maphash.MakeSeed(), epoch: time.Now(), virtual: cfg.Now, most: int64(cfg.MaxKeys)}
 	if cfg.Now != nil {
-		m.epoch = VirtualEpoch
+		m.epoch = weir.VirtualEpoch
 	}
 	for i := range m.shards {
 		m.shards[i].init()
@@ -105,7 +102,7 @@ const (
 // The clock is read last, because the processor finishes everything before it reads the
 // clock.
 func (m *Memory) decide(hash uint64, r *Request) (Decision, error) {
-	if len(r.Windows) == 1 && uint64(r.Cost) <= MaxTokens && r.Mode == Strict && !m.exact {
+	if len(r.Windows) == 1 && uint64(r.Cost) <= MaxTokens && r.Mode == Strict && m.virtual == nil {
 		w, cost, need := &r.Windows[0], float64(r.Cost), float64(r.Cost)
 		if r.Debt {
 			need = 0
@@ -131,7 +128,7 @@ func (m *Memory) decide(hash uint64, r *Request) (Decision, error) {
 
 // decideKnown decides about one window with a rate. word and at are its bucket, as read.
 // If the bucket knows the window, this is Request.decide in fewer steps.
-func (m *Memory) decideKnown(hash uint64, s *slot, word, at uint64, r *Request, now time.Duration) (Decision, error) {
+func (m *Memory) decideKnown(hash uint64, s *cell, word, at uint64, r *Request, now time.Duration) (Decision, error) {
 	w, cost := &r.Windows[0], float64(r.Cost)
 	b, class := unpack(word, at)
 	if word == busy || word == moved || (*m.classes.list.Load())[class].window != *w || !r.Debt && cost > w.Burst {
@@ -192,7 +189,7 @@ func (m *Memory) decideOne(hash uint64, r *Request, at moment) Decision {
 		back := when.by(w) < b.last
 		last := pack(*b, class)
 		d := r.decide(buckets[:], when)
-		if !m.exact && (r.Mode == DryRun || !d.OK && !back) {
+		if m.virtual == nil && (r.Mode == DryRun || !d.OK && !back) {
 			return d
 		}
 		if s.write(word, last, *b, m.classes.of(w, class)) {
@@ -209,21 +206,21 @@ func (m *Memory) decideSeveral(hash uint64, r *Request, at moment) Decision {
 	}
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	var buf [MaxWindows]*slot
-	slots := buf[:n]
-	if m.slotsOf(sh, hash, r.Windows, at, slots) {
+	var buf [MaxWindows]*cell
+	cells := buf[:n]
+	if m.cellsOf(sh, hash, r.Windows, at, cells) {
 		defer m.overflow.mu.Unlock()
 	}
 	var kept [MaxWindows]bucket
 	var classes [MaxWindows]uint16
-	for i, s := range slots {
+	for i, s := range cells {
 		kept[i], classes[i], _ = s.lock() // with the locks held no bucket moves
 		at = m.steady(at, &kept[i], &r.Windows[i])
 	}
 	before := kept
 	d := r.decide(kept[:n], at)
-	for i, s := range slots {
-		if r.Mode == DryRun && !m.exact {
+	for i, s := range cells {
+		if r.Mode == DryRun && m.virtual == nil {
 			s.unlock(before[i], classes[i])
 			continue
 		}
@@ -232,25 +229,25 @@ func (m *Memory) decideSeveral(hash uint64, r *Request, at moment) Decision {
 	return d
 }
 
-// slotsOf finds or makes the slots of a key whose shard is locked. If one of them is in
+// cellsOf finds or makes the cells of a key whose shard is locked. If one of them is in
 // the overflow, it locks that too, leaves it locked and returns true. So nobody waits for
 // a bucket while they hold another that somebody may wait for.
-func (m *Memory) slotsOf(sh *shard, hash uint64, windows []Window, at moment, slots []*slot) (locked bool) {
+func (m *Memory) cellsOf(sh *shard, hash uint64, windows []Window, at moment, cells []*cell) (locked bool) {
 	for begun := (*table)(nil); begun != sh.table.Load(); { // making one may move the others
 		begun = sh.table.Load()
 		for i := range windows {
-			slots[i] = m.placeLocked(sh, windowID(hash, i), &windows[i], at)
+			cells[i] = m.placeLocked(sh, windowID(hash, i), &windows[i], at)
 		}
 	}
 	for i := range windows {
-		if slots[i] != nil {
+		if cells[i] != nil {
 			continue
 		}
 		if !locked {
 			locked = true
 			m.overflow.mu.Lock()
 		}
-		slots[i] = m.overflowSlot(i, &windows[i], at)
+		cells[i] = m.overflowCell(i, &windows[i], at)
 	}
 	return locked
 }
@@ -263,10 +260,10 @@ func (m *Memory) Refund(_ context.Context, key string, windows []Window, tokens 
 
 func (m *Memory) refund(hash uint64, windows []Window, tokens float64) error {
 	if tokens != tokens || !validWindows(windows) {
-		var f faults
-		f.check(tokens == tokens, "tokens %v: must be a number", tokens)
-		checkWindows(&f, "", windows)
-		return f.err("refund: ")
+		var f fault.List
+		f.Check(tokens == tokens, fault.Path{"tokens"}, tokens, "must be a number")
+		checkWindows(&f, nil, windows)
+		return f.Err("quota: refund")
 	}
 	at := m.moment(m.now(), windows)
 	for i := range windows {
@@ -346,9 +343,9 @@ type overflow struct {
 // rest.
 const mostOverflow = 1024
 
-// overflowSlot returns the bucket that all keys without a place share. It is an ordinary
+// overflowCell returns the bucket that all keys without a place share. It is an ordinary
 // bucket: when its tokens are gone, they are refused. The overflow is locked.
-func (m *Memory) overflowSlot(index int, w *Window, at moment) *slot {
+func (m *Memory) overflowCell(index int, w *Window, at moment) *cell {
 	m.overflowed.Add(1)
 	s, id := m.findOverflow(index, w)
 	if s != nil {
@@ -357,7 +354,7 @@ func (m *Memory) overflowSlot(index int, w *Window, at moment) *slot {
 	m.overflow.any.Store(true)
 	sh := &m.overflow.shard
 	t := sh.table.Load()
-	if float64(sh.used+1) > fullAt*float64(len(t.slots)) {
+	if float64(sh.used+1) > fullAt*float64(len(t.cells)) {
 		t = m.move(sh, at, false, leastSlots)
 	}
 	return m.add(sh, t, id, w, full(w, at))
@@ -365,7 +362,7 @@ func (m *Memory) overflowSlot(index int, w *Window, at moment) *slot {
 
 // findOverflow finds the shared bucket for a window, or the id under which to make it. The
 // overflow is locked.
-func (m *Memory) findOverflow(index int, w *Window) (s *slot, id uint64) {
+func (m *Memory) findOverflow(index int, w *Window) (s *cell, id uint64) {
 	id = windowID(maphash.Comparable(m.seed, *w), index)
 	t := m.overflow.table.Load()
 	if s = t.find(id); s != nil {
@@ -435,9 +432,9 @@ const (
 	// sweepEvery is the least time between two rounds. So a bucket that was not full a
 	// moment ago is not checked again and again.
 	sweepEvery = time.Second
-	// sweepSlots is about how many slots one new key visits. That takes some tens of
+	// sweepCells is about how many cells one new key visits. That takes some tens of
 	// microseconds. A small store is searched at once.
-	sweepSlots = 1 << 12
+	sweepCells = 1 << 12
 )
 
 // makeRoom forgets buckets that are full again, if there is no place for n others.
@@ -448,7 +445,7 @@ func (m *Memory) makeRoom(n int) {
 	}
 	defer m.sweep.mu.Unlock()
 	at := m.moments()
-	for looked := 0; looked < sweepSlots; m.sweep.next++ {
+	for looked := 0; looked < sweepCells; m.sweep.next++ {
 		if m.sweep.next == shardCount {
 			m.sweep.next = 0
 		}
@@ -466,16 +463,16 @@ func (m *Memory) makeRoom(n int) {
 // clock was set back. Then it returns false, and nobody waits for due.
 func early(now, due time.Duration) bool { return now < due && due-now <= sweepEvery }
 
-// forget makes the next table of a shard if that makes room. It returns how many slots it
+// forget makes the next table of a shard if that makes room. It returns how many cells it
 // has visited.
 func (m *Memory) forget(sh *shard, at moment) int {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	t := sh.table.Load()
-	if sh.used > 0 && m.countKept(t, at, true) < sh.used {
-		m.renew(sh, at, len(t.slots))
+	if sh.used > 0 && m.countKept(t, at) < sh.used {
+		m.renew(sh, at, len(t.cells))
 	}
-	return len(t.slots)
+	return len(t.cells)
 }
 
 // MemoryStats is a [Memory] at one moment.

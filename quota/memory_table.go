@@ -15,7 +15,7 @@ type shard struct {
 	table atomic.Pointer[table]
 
 	mu   sync.Mutex
-	used int           // slots of the table that are taken
+	used int           // cells of the table that are taken
 	made time.Duration // when the table was
 	_    [32]byte      // to a cache line
 }
@@ -29,12 +29,12 @@ const (
 )
 
 func newTable(buckets, least int) *table {
-	return &table{make([]slot, max(least, int(float64(buckets)/beginAt)+1))}
+	return &table{make([]cell, max(least, int(float64(buckets)/beginAt)+1))}
 }
 
 func (sh *shard) init() { sh.table.Store(newTable(0, leastSlots)) }
 
-func (sh *shard) bytes() int64 { return int64(len(sh.table.Load().slots)) * slotSize }
+func (sh *shard) bytes() int64 { return int64(len(sh.table.Load().cells)) * cellSize }
 
 // wait returns when the next table is there.
 func (sh *shard) wait() {
@@ -52,23 +52,23 @@ const (
 
 func (m *Memory) shard(hash uint64) *shard { return &m.shards[hash>>(64-shardBits)] }
 
-// place returns the slot of id, a new one if there is none. If there is no place, it
+// place returns the cell of id, a new one if there is none. If there is no place, it
 // returns one of the overflow.
-func (m *Memory) place(sh *shard, id uint64, w *Window, at moment) *slot {
+func (m *Memory) place(sh *shard, id uint64, w *Window, at moment) *cell {
 	m.makeRoom(1)
 	sh.mu.Lock()
 	s := m.placeLocked(sh, id, w, at)
 	sh.mu.Unlock()
 	if s == nil {
 		m.overflow.mu.Lock()
-		s = m.overflowSlot(int(id&0xf)-1, w, at)
+		s = m.overflowCell(int(id&0xf)-1, w, at)
 		m.overflow.mu.Unlock()
 	}
 	return s
 }
 
 // placeLocked is place with the lock held; nil if there is no place.
-func (m *Memory) placeLocked(sh *shard, id uint64, w *Window, at moment) *slot {
+func (m *Memory) placeLocked(sh *shard, id uint64, w *Window, at moment) *cell {
 	t := sh.table.Load()
 	if s := t.find(id); s != nil {
 		return s
@@ -77,13 +77,13 @@ func (m *Memory) placeLocked(sh *shard, id uint64, w *Window, at moment) *slot {
 		m.count.Add(-1)
 		return nil
 	}
-	if float64(sh.used+1) > fullAt*float64(len(t.slots)) {
+	if float64(sh.used+1) > fullAt*float64(len(t.cells)) {
 		t = m.rebuild(sh)
 	}
 	return m.add(sh, t, id, w, m.fresh(int(id&0xf)-1, w, at))
 }
 
-func (m *Memory) add(sh *shard, t *table, id uint64, w *Window, b bucket) *slot {
+func (m *Memory) add(sh *shard, t *table, id uint64, w *Window, b bucket) *cell {
 	s := t.free(id)
 	s.put(id, b, m.classes.of(w, 0))
 	sh.used++
@@ -96,9 +96,9 @@ func (m *Memory) add(sh *shard, t *table, id uint64, w *Window, b bucket) *slot 
 // MaxKeys. The shard is locked.
 func (m *Memory) rebuild(sh *shard) *table {
 	at, old := m.moments(), sh.table.Load()
-	least := float64(len(old.slots))
+	least := float64(len(old.cells))
 	if lasted := at.now - sh.made; lasted < time.Second {
-		gone := float64(sh.used - m.countKept(old, at, true))
+		gone := float64(sh.used - m.countKept(old, at))
 		more := gone * min(time.Second.Seconds()/max(lasted, 1).Seconds(), 3)
 		share := 1.1 * float64(m.most) / shardCount / beginAt
 		least = max(least, min(least+more+leastSlots, share))
@@ -122,57 +122,48 @@ func (m *Memory) moments() moment {
 	return m.moment(m.now(), []Window{{Calendar: Calendar{Period: Day}}})
 }
 
-// move makes the next table, with at least so many slots. It marks buckets as moved one by
+// move makes the next table, with at least so many cells. It marks buckets as moved one by
 // one. A reader that finds the mark waits for the lock.
 func (m *Memory) move(sh *shard, at moment, forget bool, least int) *table {
+	type keptBucket struct {
+		id    uint64
+		b     bucket
+		class uint16
+	}
 	old := sh.table.Load()
-	next := newTable(m.countKept(old, at, forget)+1, least)
-	kept := 0
-	for i := range old.slots {
-		s := &old.slots[i]
+	kept := make([]keptBucket, 0, sh.used)
+	for i := range old.cells {
+		s := &old.cells[i]
 		id := s.id.Load()
 		if id == 0 {
 			continue
 		}
-		b, class, _ := s.seize(moved)
-		if forget && m.forgettable(b, class, at) {
-			continue
+		if b, class, _ := s.seize(moved); !forget || !m.forgettable(b, class, at) {
+			kept = append(kept, keptBucket{id, b, class})
 		}
-		if kept++; float64(kept) > .9*float64(len(next.slots)) {
-			next = next.larger() // many were used since they were counted
-		}
-		next.free(id).put(id, b, class)
 	}
-	sh.used = kept
+	next := newTable(len(kept)+1, least)
+	for _, k := range kept {
+		next.free(k.id).put(k.id, k.b, k.class)
+	}
+	sh.used = len(kept)
 	sh.table.Store(next)
 	return next
 }
 
-// countKept counts the buckets that move will keep.
-func (m *Memory) countKept(t *table, at moment, forget bool) int {
+// countKept counts the buckets that are not full again.
+func (m *Memory) countKept(t *table, at moment) int {
 	n := 0
-	for i := range t.slots {
-		s := &t.slots[i]
+	for i := range t.cells {
+		s := &t.cells[i]
 		if s.id.Load() == 0 {
 			continue
 		}
-		if b, class, _, _ := s.read(); !forget || !m.forgettable(b, class, at) {
+		if b, class, _, _ := s.read(); !m.forgettable(b, class, at) {
 			n++
 		}
 	}
 	return n
-}
-
-// larger returns a larger table with the same buckets. Nobody else has seen t.
-func (t *table) larger() *table {
-	next := newTable(len(t.slots), 0)
-	for i := range t.slots {
-		if s := &t.slots[i]; s.id.Load() != 0 {
-			b, class, _, _ := s.read()
-			next.free(s.id.Load()).put(s.id.Load(), b, class)
-		}
-	}
-	return next
 }
 
 // forgettable reports whether a bucket is full again. It must be full by the window that
@@ -185,17 +176,17 @@ func (m *Memory) forgettable(b bucket, class uint16, at moment) bool {
 	})
 }
 
-// slot is a bucket as a table keeps it. A writer that changes more than the tokens marks
+// cell is a bucket as a table keeps it. A writer that changes more than the tokens marks
 // them as busy first, writes the time, and then the tokens. So tokens and time belong
 // together if the tokens are the same before and after the time was read.
-type slot struct {
+type cell struct {
 	id     atomic.Uint64 // 0: nobody's; never changes otherwise
 	tokens atomic.Uint64 // a float64, or one of the two marks
 	time   atomic.Uint64 // class above, microseconds below
 }
 
-// slotSize is the bytes of a slot.
-const slotSize = 24
+// cellSize is the bytes of a cell.
+const cellSize = 24
 
 // Two marks in place of the tokens; as floats they are no numbers.
 const (
@@ -235,7 +226,7 @@ func unpack(tokens, at uint64) (b bucket, class uint16) {
 }
 
 // read returns the bucket as it is; false if it has moved.
-func (s *slot) read() (b bucket, class uint16, tokens uint64, ok bool) {
+func (s *cell) read() (b bucket, class uint16, tokens uint64, ok bool) {
 	for spins := 0; ; spins++ {
 		tokens = s.tokens.Load()
 		if tokens == moved {
@@ -252,12 +243,12 @@ func (s *slot) read() (b bucket, class uint16, tokens uint64, ok bool) {
 
 // lock holds the bucket until unlock; false if it has moved. Do not wait for anything in
 // between.
-func (s *slot) lock() (b bucket, class uint16, ok bool) {
+func (s *cell) lock() (b bucket, class uint16, ok bool) {
 	return s.seize(busy)
 }
 
 // seize puts a mark in place of the tokens.
-func (s *slot) seize(mark uint64) (b bucket, class uint16, ok bool) {
+func (s *cell) seize(mark uint64) (b bucket, class uint16, ok bool) {
 	for spins := 0; ; spins++ {
 		tokens := s.tokens.Load()
 		if tokens == moved {
@@ -279,13 +270,13 @@ func pause(spins int) {
 }
 
 // unlock writes the bucket back.
-func (s *slot) unlock(b bucket, class uint16) {
+func (s *cell) unlock(b bucket, class uint16) {
 	s.time.Store(pack(b, class))
 	s.tokens.Store(math.Float64bits(b.tokens))
 }
 
 // write replaces what was read as tokens and time, unless somebody else has.
-func (s *slot) write(tokens, at uint64, b bucket, class uint16) bool {
+func (s *cell) write(tokens, at uint64, b bucket, class uint16) bool {
 	if !s.tokens.CompareAndSwap(tokens, busy) {
 		return false
 	}
@@ -297,9 +288,9 @@ func (s *slot) write(tokens, at uint64, b bucket, class uint16) bool {
 	return true
 }
 
-// table is a hash table with open addressing. A slot never changes its key, so it may be
-// read without a lock. Slots become free in the next table only.
-type table struct{ slots []slot }
+// table is a hash table with open addressing. A cell never changes its key, so it may be
+// read without a lock. Cells become free in the next table only.
+type table struct{ cells []cell }
 
 // windowID returns the id of a bucket. It is the hash of its key, with the index of the
 // window in the last bits. So the windows of a key lie side by side.
@@ -307,40 +298,40 @@ func windowID(hash uint64, window int) uint64 { return hash&^0xf | uint64(window
 
 // home returns where to look for a bucket first. The upper bits of its id choose the shard.
 func (t *table) home(id uint64) int {
-	i, _ := bits.Mul64(id<<shardBits, uint64(len(t.slots)))
+	i, _ := bits.Mul64(id<<shardBits, uint64(len(t.cells)))
 	return int(i)
 }
 
-// find returns the slot of id, nil if there is none.
-func (t *table) find(id uint64) *slot {
+// find returns the cell of id, nil if there is none.
+func (t *table) find(id uint64) *cell {
 	for i := t.home(id); ; {
-		s := &t.slots[i]
+		s := &t.cells[i]
 		switch s.id.Load() {
 		case id:
 			return s
 		case 0:
 			return nil
 		}
-		if i++; i == len(t.slots) {
+		if i++; i == len(t.cells) {
 			i = 0
 		}
 	}
 }
 
-// free returns the slot for a new id.
-func (t *table) free(id uint64) *slot {
+// free returns the cell for a new id.
+func (t *table) free(id uint64) *cell {
 	i := t.home(id)
-	for t.slots[i].id.Load() != 0 {
-		if i++; i == len(t.slots) {
+	for t.cells[i].id.Load() != 0 {
+		if i++; i == len(t.cells) {
 			i = 0
 		}
 	}
-	return &t.slots[i]
+	return &t.cells[i]
 }
 
-// put writes a bucket into a free slot. The id comes last: it shows the slot to those who
+// put writes a bucket into a free cell. The id comes last: it shows the cell to those who
 // read without the lock.
-func (s *slot) put(id uint64, b bucket, class uint16) {
+func (s *cell) put(id uint64, b bucket, class uint16) {
 	s.unlock(b, class)
 	s.id.Store(id)
 }

@@ -337,8 +337,8 @@ func TestOddKeys(t *testing.T) {
 // What a bucket takes, the slack of growth and of tables that are being replaced
 // included. A table is as large for this many as for more.
 func TestBytesOfABucket(t *testing.T) {
-	if size := unsafe.Sizeof(slot{}); size != slotSize {
-		t.Errorf("a slot takes %d bytes", size)
+	if size := unsafe.Sizeof(cell{}); size != cellSize {
+		t.Errorf("a cell takes %d bytes", size)
 	}
 	if size := unsafe.Sizeof(shard{}); size != 64 {
 		t.Errorf("a shard takes %d bytes", size)

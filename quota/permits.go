@@ -6,6 +6,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/internal/gate"
+	"github.com/weir-go/weir/slot"
 )
 
 // poolCount is how many parts the permits are kept in, each with a lock of its own.
@@ -24,17 +25,12 @@ type pool struct {
 
 // use is what the gate keeps about a permit.
 type use struct {
-	charge charge
-	start  time.Duration // set if a hook hears how long work takes
+	bill  bill
+	start time.Duration // set if a hook hears how long work takes
 }
 
-var (
-	_ weir.Holder     = (*pool)(nil)
-	_ weir.CostHolder = (*pool)(nil)
-)
-
 // issue returns a permit for what has been charged.
-func (q *Quota) issue(c *charge) weir.Permit {
+func (q *Quota) issue(c *bill) weir.Permit {
 	var start time.Duration
 	if q.front.Hooks().Done != nil {
 		start = q.front.Now()
@@ -44,14 +40,15 @@ func (q *Quota) issue(c *charge) weir.Permit {
 	defer p.mu.Unlock()
 	p.inFlight++
 	p.issued++
-	return p.permits.Issue(&use{*c, start})
+	return weir.NewPermit(p.permits.Issue(&use{*c, start}))
 }
 
-// PermitDone implements [weir.Holder].
-func (p *pool) PermitDone(permit weir.Permit, o weir.Outcome) {
+// Done implements [slot.Holder].
+func (p *pool) Done(t slot.Ticket, outcome uint8) {
+	o := weir.Outcome(outcome)
 	p.mu.Lock()
 	var u use
-	sampled, ok := p.end(permit, &u)
+	sampled, ok := p.end(t, &u)
 	if ok && !sampled {
 		p.count(o)
 	}
@@ -61,13 +58,14 @@ func (p *pool) PermitDone(permit weir.Permit, o weir.Outcome) {
 	}
 }
 
-// PermitSampled implements [weir.Holder].
-func (p *pool) PermitSampled(permit weir.Permit, o weir.Outcome) {
+// Sample implements [slot.Holder].
+func (p *pool) Sample(t slot.Ticket, outcome uint8) {
+	o := weir.Outcome(outcome)
 	p.mu.Lock()
-	ok := permit.Slot().MarkSampled(permit)
+	ok := t.MarkSampled()
 	var start time.Duration
 	if ok {
-		start = p.permits.At(permit).Use.start
+		start = p.permits.At(t).Use.start
 		p.count(o)
 	}
 	p.mu.Unlock()
@@ -76,45 +74,42 @@ func (p *pool) PermitSampled(permit weir.Permit, o weir.Outcome) {
 	}
 }
 
-// PermitCancelled implements [weir.Holder]: it refunds the tokens.
-func (p *pool) PermitCancelled(permit weir.Permit) {
+// Cancel implements [slot.Holder]: it refunds the tokens.
+func (p *pool) Cancel(t slot.Ticket) {
 	p.mu.Lock()
 	var u use
-	_, ok := p.end(permit, &u)
+	_, ok := p.end(t, &u)
 	if ok {
 		p.issued--
 	}
 	p.mu.Unlock()
 	if ok {
-		p.gate.refund(&u.charge)
+		p.gate.refund(&u.bill)
 	}
 }
 
-// PermitCost implements [weir.CostHolder]: the work has cost units, or nothing if that is
+// SetCost implements [slot.Holder]: the work has cost units, or nothing if that is
 // negative. It refunds the difference, or charges it, into debt if need be.
-func (p *pool) PermitCost(permit weir.Permit, name string, units int64) {
+func (p *pool) SetCost(t slot.Ticket, name string, units int64) {
 	if name != p.gate.Name() && (name != "" || p.gate.settings.Load().fixed) {
 		return
 	}
 	units = max(units, 0)
 	p.mu.Lock()
-	if !permit.Live() {
+	if !t.Live() {
 		p.mu.Unlock()
 		return
 	}
-	u := &p.permits.At(permit).Use
-	c := u.charge
-	u.charge.cost = units
+	u := &p.permits.At(t).Use
+	c := u.bill
+	u.bill.cost = units
 	p.mu.Unlock()
 	p.gate.adjust(&c, float64(c.cost)-float64(units))
 }
 
-// SlotFreed implements [weir.Holder]. It is never called: attention stays raised.
-func (p *pool) SlotFreed(*weir.Slot) {}
-
-// end takes a permit back; ok is false if the permit is not live.
-func (p *pool) end(permit weir.Permit, u *use) (sampled, ok bool) {
-	if sampled, ok = p.permits.Recall(permit, u); ok {
+// end takes a ticket back; ok is false if it is not live.
+func (p *pool) end(t slot.Ticket, u *use) (sampled, ok bool) {
+	if sampled, ok = p.permits.Recall(t, u); ok {
 		p.inFlight--
 	}
 	return sampled, ok
@@ -139,8 +134,6 @@ func (p *pool) addTo(s *weir.Snapshot) {
 	s.InFlight += p.inFlight
 	s.Admitted += p.issued
 	for o, n := range p.outcomes {
-		if n > 0 {
-			s.Outcomes[weir.Outcome(o)] += n
-		}
+		gate.Count(&s.Outcomes, weir.Outcome(o), n)
 	}
 }

@@ -109,12 +109,7 @@ func (q *Quota) admit(ctx context.Context, set *settings, w *weir.Work) (weir.Pe
 	if place == nil {
 		return p, err
 	}
-	p, refused := q.front.Await(ctx, &place.Answer, place)
-	if refused != nil {
-		return weir.Permit{}, q.front.Refuse(w, refused)
-	}
-	q.front.Admitted(w, q.front.Now()-place.since)
-	return p, nil
+	return q.front.Await(ctx, w, &place.Answer, place)
 }
 
 // TryAdmit is Admit that never waits for tokens. (A store on another machine may
@@ -137,11 +132,12 @@ func (q *Quota) Arrive(w weir.Work, wake func(weir.Permit, error)) (weir.Permit,
 // arrive decides about w: a permit, a refusal, or a place in the room if it may
 // wait. It calls the hooks unless w waits.
 func (q *Quota) arrive(ctx context.Context, set *settings, w *weir.Work, waits bool, wake func(weir.Permit, error)) (weir.Permit, *waiter, error) {
-	c, refused := q.match(ctx, set, w, true)
+	var c bill
+	refused := q.match(ctx, set, w, &c, true)
 	if refused != nil {
 		return weir.Permit{}, nil, q.front.Refuse(w, refused)
 	}
-	if c.rule == nil {
+	if c.free {
 		q.front.Admitted(w, 0)
 		return weir.Permit{}, nil, nil
 	}
@@ -163,67 +159,62 @@ func (q *Quota) arrive(ctx context.Context, set *settings, w *weir.Work, waits b
 	return p, nil, nil
 }
 
-// charge is what a piece of work costs, and which bucket pays. A later correction or
+// bill is what a piece of work costs, and which bucket pays. A later correction or
 // refund needs both.
-type charge struct {
-	rule     *rule  // nil: nothing is counted
+type bill struct {
+	rule     *rule  // nil: none matches
 	hash     uint64 // of the bucket's key, in a Memory
 	key      string // the bucket's key, in any other store
 	cost     int64
 	fallback bool // the fallback was charged, because the store failed
-	free     bool // nothing was charged, because the store failed
+	free     bool // nothing is charged: the work is not counted, or the store failed
 }
 
-// match finds the rule of w, its bucket and its cost. count says to count work that
-// nothing is charged for.
-func (q *Quota) match(ctx context.Context, set *settings, w *weir.Work, count bool) (c charge, refused *weir.Rejection) {
+// match fills in c with the rule of w, its bucket and its cost. count says to count work
+// that nothing is charged for.
+func (q *Quota) match(ctx context.Context, set *settings, w *weir.Work, c *bill, count bool) *weir.Rejection {
 	if q.closed.Load() {
-		return c, q.front.Draining()
+		return q.front.Draining()
 	}
 	if ctx.Err() != nil {
-		return c, q.front.GivenUp(ctx)
+		return q.front.GivenUp(ctx)
 	}
 	if !w.Deadline.IsZero() {
 		if now := q.front.Now(); q.front.Deadline(now, w.Deadline) <= now {
-			return c, q.front.Late(now - q.front.Deadline(now, w.Deadline))
+			return q.front.Late(now - q.front.Deadline(now, w.Deadline))
 		}
 	}
-	if w.Exempt {
-		q.uncounted(count)
-		return c, nil
-	}
-	id := set.identify(*w)
-	r := set.rules.find(&id)
-	switch {
-	case r == nil || r.Exempt:
-		q.uncounted(count)
-		return c, nil
-	case r.Blocked:
-		return c, &weir.Rejection{Gate: q.Name(), Rule: r.title, Reason: weir.ReasonBlocked}
-	}
-	var buf [longestKey + 64]byte
-	key := appendKey(buf[:0], q.Name(), r, &id)
-	if c.cost = set.cost(*w); c.cost < 0 {
-		return c, &weir.Rejection{Gate: q.Name(), Rule: r.title, Bucket: string(key), Reason: weir.ReasonTooLarge, Value: float64(c.cost)}
+	var id Identity
+	r := (*rule)(nil)
+	if !w.Exempt {
+		r = set.ruleOf(w, &id)
 	}
 	c.rule = r
+	switch {
+	case r == nil || r.Exempt:
+		c.free = true
+		if count {
+			q.counts.uncounted.Add(1)
+		}
+		return nil
+	case r.Blocked:
+		return &weir.Rejection{Gate: q.Name(), Rule: r.title, Reason: weir.ReasonBlocked}
+	}
+	var buf [longestKey + 64]byte
+	key := r.appendKey(buf[:0], &id)
+	if c.cost = set.costOf(w); c.cost < 0 {
+		return &weir.Rejection{Gate: q.Name(), Rule: r.title, Bucket: string(key), Reason: weir.ReasonTooLarge, Value: float64(c.cost)}
+	}
 	if q.memory != nil {
 		c.hash = maphash.Bytes(q.memory.seed, key)
 	} else {
 		c.key = string(key)
 	}
-	return c, nil
-}
-
-// uncounted counts work that nothing is charged for, if count says so.
-func (q *Quota) uncounted(count bool) {
-	if count {
-		q.counts.uncounted.Add(1)
-	}
+	return nil
 }
 
 // charge lets the store decide. If the store fails it does what Config.OnStoreError says.
-func (q *Quota) charge(ctx context.Context, set *settings, w *weir.Work, c *charge, mode Mode, maxWait time.Duration) (Decision, *weir.Rejection) {
+func (q *Quota) charge(ctx context.Context, set *settings, w *weir.Work, c *bill, mode Mode, maxWait time.Duration) (Decision, *weir.Rejection) {
 	if q.memory != nil {
 		req := Request{Windows: c.rule.Windows, Cost: c.cost, Debt: set.debt, Mode: mode, MaxWait: maxWait}
 		d, err := q.memory.decide(c.hash, &req)
@@ -252,12 +243,13 @@ func (q *Quota) charge(ctx context.Context, set *settings, w *weir.Work, c *char
 		return Decision{OK: true}, nil
 	case set.onError == Closed:
 		return Decision{}, q.storeFailed(set, w, c, err)
+	default: // Local, or Open while the store is busy
+		c.fallback = true
+		if d, err = q.local(true).Decide(ctx, req); err != nil {
+			return Decision{}, q.storeFailed(set, w, c, err)
+		}
+		return d, nil
 	}
-	c.fallback = true
-	if d, err = q.local(true).Decide(ctx, req); err != nil {
-		return Decision{}, q.storeFailed(set, w, c, err)
-	}
-	return d, nil
 }
 
 // local returns the fallback. It is nil if there is none so far and create is false.
@@ -271,12 +263,12 @@ func (q *Quota) local(create bool) *Memory {
 }
 
 // refund undoes a charge.
-func (q *Quota) refund(c *charge) { q.adjust(c, float64(c.cost)) }
+func (q *Quota) refund(c *bill) { q.adjust(c, float64(c.cost)) }
 
 // adjust gives tokens back to the bucket that was charged, or charges it more if they are
 // negative. The context of the work does not matter: it may be over.
-func (q *Quota) adjust(c *charge, tokens float64) {
-	if c.free || c.rule == nil || tokens == 0 {
+func (q *Quota) adjust(c *bill, tokens float64) {
+	if c.free || tokens == 0 {
 		return
 	}
 	windows := c.rule.chargedWindows()
@@ -295,7 +287,7 @@ func (q *Quota) adjust(c *charge, tokens float64) {
 }
 
 // short is the refusal of work for which there are not enough tokens.
-func (q *Quota) short(set *settings, w *weir.Work, c *charge, d Decision) *weir.Rejection {
+func (q *Quota) short(set *settings, w *weir.Work, c *bill, d Decision) *weir.Rejection {
 	burst := c.rule.Windows[d.Window].Burst
 	refused := &weir.Rejection{Gate: q.Name(), Rule: c.rule.title, Bucket: q.bucket(set, w, c), Window: c.rule.windowNumber(d), Reason: weir.ReasonQuota,
 		Value: burst - d.Remaining, Limit: burst, Remaining: d.Remaining}
@@ -309,30 +301,27 @@ func (q *Quota) short(set *settings, w *weir.Work, c *charge, d Decision) *weir.
 }
 
 // queueFull is the refusal of work for which there is no place to wait.
-func (q *Quota) queueFull(set *settings, w *weir.Work, c *charge, d Decision) *weir.Rejection {
+func (q *Quota) queueFull(set *settings, w *weir.Work, c *bill, d Decision) *weir.Rejection {
 	return &weir.Rejection{Gate: q.Name(), Rule: c.rule.title, Bucket: q.bucket(set, w, c), Window: c.rule.windowNumber(d), Reason: weir.ReasonQueueFull,
 		Value: float64(set.places), Limit: float64(set.places), Remaining: d.Remaining, RetryAfter: d.Wait, Retryable: true}
 }
 
 // storeFailed is the refusal of work because the store failed.
-func (q *Quota) storeFailed(set *settings, w *weir.Work, c *charge, err error) *weir.Rejection {
+func (q *Quota) storeFailed(set *settings, w *weir.Work, c *bill, err error) *weir.Rejection {
 	return &weir.Rejection{Gate: q.Name(), Rule: c.rule.title, Bucket: q.bucket(set, w, c), Reason: weir.ReasonStore, RetryAfter: time.Second, Retryable: true, Cause: err}
 }
 
 // bucket returns the key of the bucket that a refusal is about. A Memory knows buckets by
 // a hash, so the key is built again: only refusals need it.
-func (q *Quota) bucket(set *settings, w *weir.Work, c *charge) string {
+func (q *Quota) bucket(set *settings, w *weir.Work, c *bill) string {
 	if c.key != "" {
 		return c.key
 	}
-	id := set.identify(*w)
+	var id Identity
+	set.ruleOf(w, &id)
 	var buf [longestKey + 64]byte
-	return string(appendKey(buf[:0], q.Name(), c.rule, &id))
+	return string(c.rule.appendKey(buf[:0], &id))
 }
-
-// ErrClosed is the error of changing a gate that has been closed. Work is refused
-// with a Rejection for [weir.ReasonDraining] instead.
-var ErrClosed = gate.ErrClosed
 
 // Close refuses new work, and work that waits, with [weir.ReasonDraining]; what waited
 // gets its tokens back. Permits stay valid: their cost may be corrected, and they may be
@@ -344,7 +333,7 @@ func (q *Quota) Close() {
 	q.closed.Store(true)
 	var out gate.Answers
 	for _, w := range q.room.close() {
-		q.refund(&w.charge)
+		q.refund(&w.bill)
 		out.Add(&w.Answer, weir.Permit{}, q.front.Draining())
 	}
 	out.Deliver()
@@ -366,7 +355,7 @@ type counters struct {
 // rule matches, or whose rule is exempt.
 func (q *Quota) Snapshot() weir.Snapshot {
 	s := weir.Snapshot{Name: q.Name(), Kind: "quota", Mode: "enforce", Waiting: q.room.waiting.Load(), Admitted: q.counts.charged.Load(),
-		ExemptAdmitted: q.counts.uncounted.Load(), Rejected: q.front.Rejected(), Outcomes: map[weir.Outcome]uint64{}}
+		ExemptAdmitted: q.counts.uncounted.Load(), Rejected: q.front.Rejected()}
 	for i := range q.pools {
 		q.pools[i].addTo(&s)
 	}

@@ -66,9 +66,9 @@ func (r *rig) rejection(err error) *weir.Rejection {
 func (r *rig) left(w weir.Work) float64 {
 	r.Helper()
 	w.Cost = 0
-	id := r.Quota.settings.Load().identify(w)
-	rule := r.Quota.settings.Load().rules.find(&id)
-	key := string(appendKey(nil, "q", rule, &id))
+	var id Identity
+	rule := r.Quota.settings.Load().ruleOf(&w, &id)
+	key := string(rule.appendKey(nil, &id))
 	return take(r, r.store, Request{Key: key, Windows: rule.Windows, Mode: DryRun, Debt: true}).Remaining
 }
 
@@ -232,6 +232,15 @@ func TestNestedWorkIsPaidFor(t *testing.T) {
 		t.Errorf("%v, %v left", err, r.left(alice))
 	}
 	inner.Done(weir.OK)
+}
+
+// A refusal is the Rejection and the name of the bucket.
+func TestRefusalAllocatesTwice(t *testing.T) {
+	q := newQuota(t, Config{Name: "api", Rules: everyUser(Per(1, time.Hour))})
+	q.Allow(alice)
+	if n := testing.AllocsPerRun(1000, func() { _, _ = q.Admit(ctx, alice) }); n > 2 {
+		t.Errorf("%v allocations in a refusal, want at most 2", n)
+	}
 }
 
 func TestQuotaAllocatesNothing(t *testing.T) {
@@ -630,4 +639,10 @@ func TestFixedCost(t *testing.T) {
 	if p.SetCost("", 20); left() != 80 {
 		t.Errorf("%v left, want 80", left())
 	}
+}
+
+// keyOf is the rule that counts for w, and the key of its bucket.
+func keyOf(q *Quota, w weir.Work) (rule, key string) {
+	a, _ := q.Peek(ctx, w)
+	return a.Rule, a.Key
 }

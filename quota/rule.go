@@ -2,12 +2,12 @@ package quota
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/fault"
 )
 
 // Rule gives a quota to the callers that it matches, exempts them, or blocks them.
@@ -29,25 +29,35 @@ import (
 // The rule that counts also says whose bucket is charged. The values of the parts that
 // the rule uses name the bucket. So a rule that comes or goes may change the bucket. A
 // rule that replaces another with the same parts keeps it.
+//
+// A Route is compared with Work.Op, a Priority with its name: background to critical.
+// Addresses come from Config.Identify.
 type Rule struct {
-	// Name is what rejections call the rule. The default is what it matches, as in
-	// "user=alice,client=*".
-	Name string
-
-	User, Client, Tenant Match
-	// Route matches Work.Op.
-	Route Match
-	// Priority matches one by its name: "background" to "critical".
-	Priority Match
-	// Address matches the network address; see [Named].
-	Address Match
+	// Name of the rule in refusals. Left out, it is what the rule matches.
+	Name string `json:"name,omitempty" example:"trial"`
+	// The user that the rule is about, or "*": each has a bucket of its own.
+	User Match `json:"user,omitempty" empty:"no" example:"alice"`
+	// The client that the rule is about, or "*": each has a bucket of its own.
+	Client Match `json:"client,omitempty" empty:"no" example:"importer"`
+	// The tenant that the rule is about, or "*": each has a bucket of its own.
+	Tenant Match `json:"tenant,omitempty" empty:"no" example:"acme"`
+	// The route that the rule is about, by its name, or "*": each has a bucket of its own.
+	Route Match `json:"route,omitempty" empty:"no" example:"batches"`
+	// The priority that the rule is about, or "*": each has a bucket of its own.
+	Priority Match `json:"priority,omitempty" empty:"no" example:"background"`
+	// The address that requests come from, or "*": each has a bucket of its own. It may be a network: its
+	// addresses share a bucket.
+	Address Match `json:"address,omitempty" empty:"no" example:"10.0.0.0/8"`
 
 	// Windows hold together: work is charged to all of them or to none. A window is known
-	// by its index, so keep their order when you change one.
-	Windows []Window
-	// Exempt admits all work that the rule matches, without counting it. Blocked refuses
-	// all of it. Without Windows, one of the two must be set.
-	Exempt, Blocked bool
+	// by its index, so keep their order when you change one. Without Windows, Exempt or
+	// Blocked must be set. Documents have no field for them: package policy reads limits.
+	Windows []Window `json:",omitempty"`
+
+	// Do not count this work at all, instead of a limit.
+	Exempt bool `json:"exempt,omitempty" default:"false"`
+	// Refuse all of this work, instead of a limit.
+	Blocked bool `json:"blocked,omitempty" default:"false"`
 }
 
 // Part returns the field for a part, one of [Parts]; nil for any other name.
@@ -81,7 +91,7 @@ func (r *Rule) matches() (p Pattern) {
 // Pattern returns what the rule matches, with a network in its usual form.
 func (r *Rule) Pattern() Pattern {
 	p := r.matches()
-	if name, ok := r.Address.Value(); ok {
+	if name, ok := r.Address.named(); ok {
 		if n, err := networkOf(name); err == nil {
 			p[address] = Named(n.String())
 		}
@@ -98,11 +108,8 @@ type Pattern [parts]Match
 func (p Pattern) String() string {
 	var words []string
 	for i, m := range p {
-		switch m.kind {
-		case every:
-			words = append(words, partNames[i]+"=*")
-		case named:
-			words = append(words, partNames[i]+"="+m.name)
+		if m != "" {
+			words = append(words, partNames[i]+"="+m.value())
 		}
 	}
 	if len(words) == 0 {
@@ -112,50 +119,71 @@ func (p Pattern) String() string {
 }
 
 // check adds what is wrong with a rule to f. debt says that a burst may be below 1.
-func (r *Rule) check(f *faults, at int, debt bool) {
-	where := fmt.Sprintf("Rules[%d] (%.60s): ", at, r.title())
+func (r *Rule) check(f *fault.List, at fault.Path, debt bool) {
 	if r.Exempt || r.Blocked {
-		f.check(!r.Exempt || !r.Blocked, "%sis Exempt and Blocked: leave one out", where)
-		f.check(len(r.Windows) == 0, "%shas Windows, but is Exempt or Blocked: leave one out", where)
+		f.Require(!r.Exempt || !r.Blocked, at, "is Exempt and Blocked; leave one out")
+		f.Require(len(r.Windows) == 0, at, "has Windows, but is Exempt or Blocked; leave one out")
 	} else {
-		checkWindows(f, where, r.Windows)
+		checkWindows(f, at, r.Windows)
 	}
-	for i, l := range r.Windows {
-		f.check(debt || !(l.Burst > 0 && l.Burst < 1), "%sWindows[%d].Burst %v: must be at least 1, or nothing is ever let through; or set Debt", where, i, l.Burst)
+	for i, w := range r.Windows {
+		f.Check(debt || !(w.Burst > 0 && w.Burst < 1), at.At("Windows").Index(i).At("Burst"), w.Burst, "must be at least 1, or nothing is ever let through; or set Debt")
 	}
-	if name, ok := r.Priority.Value(); ok {
+	if name, ok := r.Priority.named(); ok {
 		_, known := weir.ParsePriority(name)
-		f.check(known, "%sPriority %.40q: must be background, normal, high or critical", where, name)
+		f.Check(known, at.At("Priority"), name, "must be background, normal, high or critical")
 	}
-	if name, ok := r.Address.Value(); ok {
+	if name, ok := r.Address.named(); ok {
 		_, err := networkOf(name)
-		f.check(err == nil, "%sAddress %.60q: must be an IP address or a network such as 10.0.0.0/8", where, name)
+		f.Check(err == nil, at.At("Address"), name, "must be an IP address or a network such as 10.0.0.0/8")
 	}
 }
 
-// Match says which values of one part of an identity a rule matches. The zero Match does
-// not use the part: all its values share what the rule gives.
-type Match struct {
-	kind uint8
-	name string
+// Match says which values of one part of an identity a rule matches: the one that it is,
+// [Every], or, if it is empty, all of them together. Use [Named] for values that come from
+// elsewhere: they may be empty, or look like Every.
+//
+// The Match of an address may be a network in CIDR notation. All addresses in it share a
+// bucket, and the smallest network that matches counts.
+type Match string
+
+// Every matches each value, also the empty one, and gives each a bucket of its own. Kafka
+// calls this the default of an entity.
+const Every Match = "*"
+
+// quoted begins a Match that is not what it looks like: an empty value, or one like Every.
+const quoted = "\x00"
+
+// Named matches exactly one value, whatever that is.
+func Named(value string) Match {
+	if value == "" || value == string(Every) || strings.HasPrefix(value, quoted) {
+		return Match(quoted + value)
+	}
+	return Match(value)
 }
 
+// The kinds of a Match. A higher one is more exact.
 const (
 	unseen uint8 = iota
 	every
 	named
 )
 
-// Every matches each value, also the empty one, and gives each a bucket of its own. Kafka
-// calls this the default of an entity.
-var Every = Match{kind: every}
+func (m Match) kind() uint8 {
+	switch m {
+	case "":
+		return unseen
+	case Every:
+		return every
+	}
+	return named
+}
 
-// Named matches exactly one value. For addresses it may be a network in CIDR notation.
-// All addresses in it share a bucket, and the smallest network that matches counts.
-func Named(value string) Match { return Match{named, value} }
+// value returns the value that is named.
+func (m Match) value() string { return strings.TrimPrefix(string(m), quoted) }
 
-// Value returns the value of [Named], and false for any other Match.
-func (m Match) Value() (string, bool) { return m.name, m.kind == named }
+// named returns the value, and false if the Match names none.
+func (m Match) named() (string, bool) { return m.value(), m.kind() == named }
 
 // Identity is what the rules of a quota compare: who asks, and for what.
 type Identity struct {
@@ -170,8 +198,13 @@ type Identity struct {
 
 // IdentityOf returns the identity that a piece of work itself has, without an address. It
 // is the default of Config.Identify; a function that adds an address begins with it.
-func IdentityOf(w weir.Work) Identity {
-	return Identity{User: w.User, Client: w.Client, Tenant: w.Tenant, Route: w.Op, Priority: w.Priority}
+func IdentityOf(w weir.Work) (id Identity) {
+	id.fill(&w)
+	return id
+}
+
+func (id *Identity) fill(w *weir.Work) {
+	id.User, id.Client, id.Tenant, id.Route, id.Priority = w.User, w.Client, w.Tenant, w.Op, w.Priority
 }
 
 // The parts of an identity, in the order in which rules are compared.

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/fault"
 )
 
 // Rules returns the rules in force, in the order in which they were given. Their Windows
@@ -33,20 +34,6 @@ func (q *Quota) Windows(rule string) []Window {
 	return nil
 }
 
-// Key returns the rule that counts for w, and the key of the bucket that w would be
-// charged to. It asks no store. There is no key if the rule exempts or blocks, and neither
-// if no rule matches.
-func (q *Quota) Key(w weir.Work) (rule, key string) {
-	id, r := q.settings.Load().ruleOf(&w)
-	switch {
-	case r == nil:
-		return "", ""
-	case r.Exempt || r.Blocked:
-		return r.title, ""
-	}
-	return r.title, string(appendKey(nil, q.Name(), r, &id))
-}
-
 // Matched is a rule that matches a piece of work. Its Name is set, also where it is the
 // default, and its Windows are shared: do not write to them.
 type Matched struct {
@@ -59,7 +46,8 @@ type Matched struct {
 // would count without those before it. It asks no store.
 func (q *Quota) Explain(w weir.Work) []Matched {
 	set := q.settings.Load()
-	id := set.identify(w)
+	var id Identity
+	set.ruleOf(&w, &id)
 	var all []Matched
 	for _, s := range set.rules.shapes {
 		if r := s.find(&id); r != nil {
@@ -81,7 +69,7 @@ func (q *Quota) Explain(w weir.Work) []Matched {
 func moreExact(first, next *Rule) string {
 	a, b := first.Pattern(), next.Pattern()
 	for i, part := range partNames {
-		switch is, not := a[i].kind, b[i].kind; {
+		switch is, not := a[i].kind(), b[i].kind(); {
 		case is == named && not == every:
 			return fmt.Sprintf("it names the %s, and %s is for each", part, next.Name)
 		case is == named && not == unseen:
@@ -125,6 +113,9 @@ type rule struct {
 	Rule
 	title   string
 	pattern Pattern
+	// Its buckets are named by parts of the identity, each after a text, and a last text.
+	parts []keyPart
+	last  string
 	// successor has replaced this rule, which some permits still know.
 	successor atomic.Pointer[rule]
 }
@@ -147,8 +138,8 @@ func (r *rule) chargedWindows() []Window {
 	return now.Windows[:min(len(r.Windows), len(now.Windows))]
 }
 
-// compileRules makes a table, or adds every fault to f.
-func compileRules(list []Rule, debt bool, f *faults) *ruleTable {
+// compileRules makes the table of a gate, or adds every fault to f.
+func compileRules(gate string, list []Rule, debt bool, f *fault.List) *ruleTable {
 	t := &ruleTable{titles: map[string]*rule{}}
 	type kind struct {
 		kinds [parts]uint8
@@ -156,9 +147,9 @@ func compileRules(list []Rule, debt bool, f *faults) *ruleTable {
 	}
 	shapes := map[kind]*shape{}
 	for i := range list {
-		list[i].check(f, i, debt)
-		r := &rule{Rule: list[i], title: list[i].title(), pattern: list[i].Pattern()}
-		r.Windows = slices.Clone(r.Windows)
+		at := fault.Path{"Rules"}.Index(i)
+		list[i].check(f, at, debt)
+		r := newRule(gate, list[i])
 		t.rules = append(t.rules, r)
 		kinds, key := r.signature()
 		k := kind{kinds, key.network.Bits()}
@@ -168,10 +159,10 @@ func compileRules(list []Rule, debt bool, f *faults) *ruleTable {
 			shapes[k] = s
 		}
 		if other := s.put(key, r); other != nil {
-			f.check(false, "Rules[%d] (%.60s): matches the same as rule %.60q: leave one out", i, r.title, other.title)
+			f.Add(at, fmt.Sprintf("matches the same as rule %.60q", other.title), "leave one out")
 		}
 		if first, ok := t.titles[r.title]; ok && first.pattern != r.pattern {
-			f.check(false, "Rules[%d]: is called %.60q, as is Rules[%d]", i, r.title, slices.Index(t.rules, first))
+			f.Add(at, fmt.Sprintf("is called %.60q, as is Rules[%d]", r.title, slices.Index(t.rules, first)), "give each a Name of its own")
 		}
 		t.titles[r.title] = r
 	}
@@ -235,12 +226,12 @@ type names struct {
 func (r *rule) signature() (kinds [parts]uint8, key names) {
 	key.network = netip.PrefixFrom(netip.Addr{}, -1)
 	for i, m := range r.pattern {
-		switch kinds[i] = m.kind; {
-		case m.kind != named:
+		switch kinds[i] = m.kind(); {
+		case kinds[i] != named:
 		case i != address:
-			key.text[i] = m.name
+			key.text[i] = m.value()
 		default:
-			if n, err := netip.ParsePrefix(m.name); err == nil {
+			if n, err := netip.ParsePrefix(m.value()); err == nil {
 				key.network = n
 			}
 		}
@@ -307,28 +298,48 @@ func (s *shape) find(id *Identity) *rule {
 // longestKey bounds the keys of buckets. A longer one is cut, and ends in a hash.
 const longestKey = 200
 
+// keyPart is a part of an identity in the key of a bucket, and the text before it.
+type keyPart struct {
+	text string
+	part int
+}
+
+// newRule returns a rule of a gate.
+func newRule(gate string, given Rule) *rule {
+	r := &rule{Rule: given, title: given.title(), pattern: given.Pattern()}
+	r.Windows = slices.Clone(r.Windows)
+	text := appendEscaped(nil, gate)
+	for i, m := range r.pattern {
+		if m == "" {
+			continue
+		}
+		text = append(append(append(text, '/'), partNames[i]...), '=')
+		if name, ok := m.named(); ok {
+			text = appendEscaped(text, name)
+			continue
+		}
+		r.parts = append(r.parts, keyPart{string(text), i})
+		text = text[:0]
+	}
+	r.last = string(text)
+	return r
+}
+
 // appendKey appends the key of the bucket that a rule gives to an identity. The key is
 // the gate's name and the parts that the rule uses, as in "api/user=alice/client=web".
 // Two identities have the same key if and only if they share the bucket.
-func appendKey(b []byte, gate string, r *rule, id *Identity) []byte {
+func (r *rule) appendKey(b []byte, id *Identity) []byte {
 	begin := len(b)
-	b = appendEscaped(b, gate)
-	for i, m := range r.pattern {
-		if m.kind == unseen {
-			continue
-		}
-		b = append(b, '/')
-		b = append(b, partNames[i]...)
-		b = append(b, '=')
-		switch {
-		case m.kind == named:
-			b = appendEscaped(b, m.name)
-		case i == address:
+	for i := range r.parts {
+		p := &r.parts[i]
+		b = append(b, p.text...)
+		if p.part == address {
 			b = appendAddress(b, id.Address)
-		default:
-			b = appendEscaped(b, id.part(i))
+		} else {
+			b = appendEscaped(b, id.part(p.part))
 		}
 	}
+	b = append(b, r.last...)
 	if len(b)-begin <= longestKey {
 		return b
 	}

@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/fault"
 )
 
 func mustCompile(t testing.TB, list []Rule) *ruleTable {
 	t.Helper()
-	var f faults
-	rs := compileRules(list, true, &f)
-	if err := f.err(""); err != nil {
+	var f fault.List
+	rs := compileRules("q", list, true, &f)
+	if err := f.Err(""); err != nil {
 		t.Fatal(err)
 	}
 	return rs
@@ -82,7 +83,7 @@ func TestPrecedence(t *testing.T) {
 			t.Errorf("%s: %s/%s: %+v, want a rate of %v", c.name, c.user, c.client, r, c.rate)
 			continue
 		}
-		if key := string(appendKey(nil, "q", r, &id)); key != c.key {
+		if key := string(r.appendKey(nil, &id)); key != c.key {
 			t.Errorf("%s: %s/%s has the bucket %q, want %q", c.name, c.user, c.client, key, c.key)
 		}
 	}
@@ -102,7 +103,7 @@ func TestPrecedenceOfAllParts(t *testing.T) {
 		case 1:
 			return Named(values[r.IntN(3)])
 		}
-		return Match{}
+		return ""
 	}
 	for range 300 {
 		var list []Rule
@@ -133,10 +134,10 @@ func naive(list []Rule, id *Identity) (best *Rule) {
 	for i := range list {
 		n := 0
 		for p, m := range list[i].matches() {
-			if m.kind == named && m.name != id.part(p) {
+			if m.kind() == named && m.value() != id.part(p) {
 				n = -1 << 30
 			}
-			n = n*3 + int(m.kind)
+			n = n*3 + int(m.kind())
 		}
 		if n > rank {
 			rank, best = n, &list[i]
@@ -171,7 +172,7 @@ func TestAddresses(t *testing.T) {
 		r := rs.find(&id)
 		if r == nil || r.title != c.rule {
 			t.Errorf("%s: %+v, want %s", c.address, r, c.rule)
-		} else if key := string(appendKey(nil, "q", r, &id)); key != c.key {
+		} else if key := string(r.appendKey(nil, &id)); key != c.key {
 			t.Errorf("%s: %q, want %q", c.address, key, c.key)
 		}
 	}
@@ -179,13 +180,13 @@ func TestAddresses(t *testing.T) {
 
 // Two identities have one key only if they share a bucket.
 func TestKeysDiffer(t *testing.T) {
-	r := &rule{pattern: Pattern{user: Every, client: Every}}
+	r := newRule("gate", Rule{User: Every, Client: Every})
 	long := strings.Repeat("x", 10<<10)
 	seen := map[string]Identity{}
 	for _, u := range []string{"", "a", "a/client=b", "a%2Fclient=b", "a\x00", "a\n", "{a}", "~", long, long + "y", long[1:]} {
 		for _, c := range []string{"", "b", "b/", "~", long} {
 			id := Identity{User: u, Client: c}
-			key := string(appendKey(nil, "gate", r, &id))
+			key := string(r.appendKey(nil, &id))
 			if other, ok := seen[key]; ok {
 				t.Errorf("%.30q and %.30q share %q", other, id, key)
 			}
@@ -198,8 +199,8 @@ func TestKeysDiffer(t *testing.T) {
 
 // Nobody can be called what a long name is cut to.
 func TestCutKeyIsNobodys(t *testing.T) {
-	r := &rule{pattern: Pattern{user: Every}}
-	of := func(u string) string { return string(appendKey(nil, "gate", r, &Identity{User: u})) }
+	r := newRule("gate", Rule{User: Every})
+	of := func(u string) string { return string(r.appendKey(nil, &Identity{User: u})) }
 	long := of(strings.Repeat("x", 10<<10))
 	if _, cut, _ := strings.Cut(long, "="); of(cut) == long {
 		t.Errorf("%q has the bucket of a user with a long name", cut)
@@ -212,22 +213,22 @@ func TestBadRules(t *testing.T) {
 		rules []Rule
 		want  string
 	}{
-		{[]Rule{{}}, "Rules[0] (all): Windows: there are 0"},
+		{[]Rule{{}}, "Rules[0].Windows: there are 0"},
 		{[]Rule{{Exempt: true, Blocked: true}}, "is Exempt and Blocked"},
 		{[]Rule{{Address: Named("::ffff:0:0/90"), Blocked: true}}, "must be an IP address or a network"},
 		{[]Rule{{Exempt: true, Windows: one}}, "has Windows, but is Exempt or Blocked"},
-		{[]Rule{{User: Every, Windows: one}, {User: Every, Windows: one}}, `Rules[1] (user=*): matches the same as rule "user=*"`},
+		{[]Rule{{User: Every, Windows: one}, {User: Every, Windows: one}}, `Rules[1]: matches the same as rule "user=*"`},
 		{[]Rule{{User: Named("a"), Windows: one}, {User: Named("a"), Blocked: true}}, "matches the same"},
 		{[]Rule{{Address: Named("10.0.0.1"), Windows: one}, {Address: Named("10.0.0.1/32"), Windows: one}}, "matches the same"},
-		{[]Rule{{Address: Named("10.0.0.0/33"), Windows: one}}, `Address "10.0.0.0/33": must be an IP address`},
-		{[]Rule{{Priority: Named("urgent"), Windows: one}}, `Priority "urgent": must be background`},
-		{[]Rule{{Windows: []Window{{Rate: 1, Burst: .5}}}}, "Burst 0.5: must be at least 1"},
-		{[]Rule{{Windows: []Window{{}}}}, "Windows[0].Burst 0"},
-		{[]Rule{{Name: "a", User: Every, Windows: one}, {Name: "a", Client: Every, Windows: one}}, `is called "a", as is Rules[0]`},
+		{[]Rule{{Address: Named("10.0.0.0/33"), Windows: one}}, `Rules[0].Address: "10.0.0.0/33" will not do; must be an IP address`},
+		{[]Rule{{Priority: Named("urgent"), Windows: one}}, `Rules[0].Priority: "urgent" will not do; must be background`},
+		{[]Rule{{Windows: []Window{{Rate: 1, Burst: .5}}}}, "Rules[0].Windows[0].Burst: 0.5 will not do; must be at least 1"},
+		{[]Rule{{Windows: []Window{{}}}}, "Windows[0].Burst: 0 will not do"},
+		{[]Rule{{Name: "a", User: Every, Windows: one}, {Name: "a", Client: Every, Windows: one}}, `is called "a", as is Rules[0]; give`},
 	} {
-		var f faults
-		compileRules(c.rules, false, &f)
-		if err := f.err(""); err == nil || !strings.Contains(err.Error(), c.want) {
+		var f fault.List
+		compileRules("q", c.rules, false, &f)
+		if err := f.Err(""); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: %v, want %q", c.rules, err, c.want)
 		}
 	}
@@ -239,9 +240,9 @@ func FuzzKey(f *testing.F) {
 	f.Add("alice", "web", "alice/client=web", "")
 	f.Add("~", "%", "{x}", "\xff\x00")
 	f.Fuzz(func(t *testing.T, u1, c1, u2, c2 string) {
-		r := &rule{pattern: Pattern{user: Every, client: Every}}
+		r := newRule("gate", Rule{User: Every, Client: Every})
 		a, b := Identity{User: u1, Client: c1}, Identity{User: u2, Client: c2}
-		k1, k2 := string(appendKey(nil, "gate", r, &a)), string(appendKey(nil, "gate", r, &b))
+		k1, k2 := string(r.appendKey(nil, &a)), string(r.appendKey(nil, &b))
 		if (k1 == k2) != (a == b) {
 			t.Errorf("%q and %q have the keys %q and %q", a, b, k1, k2)
 		}
@@ -272,7 +273,7 @@ func TestExplain(t *testing.T) {
 		if !slices.Equal(got, want[i:]) {
 			t.Fatalf("without the first %d: %q, want %q", i, got, want[i:])
 		}
-		if counts, _ := q.Key(w); counts != got[0] {
+		if counts, _ := keyOf(q, w); counts != got[0] {
 			t.Errorf("%q counts, the first is %q", counts, got[0])
 		}
 		rules = slices.DeleteFunc(slices.Clone(rules), func(r Rule) bool { return r.title() == got[0] })

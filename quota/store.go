@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/weir-go/weir/internal/fault"
 )
 
 // Store keeps buckets. [Memory] is one; package weirtest has the tests that every
@@ -103,11 +105,11 @@ func (r *Request) Check() error {
 	if r.Cost >= 0 && r.Mode <= Reserve && validWindows(r.Windows) {
 		return nil
 	}
-	var f faults
-	f.check(r.Cost >= 0, "Cost %d: must not be negative", r.Cost)
-	f.check(r.Mode <= Reserve, "Mode %d: must be one of this package's", r.Mode)
-	checkWindows(&f, "", r.Windows)
-	return f.err("request: ")
+	var f fault.List
+	f.Check(r.Cost >= 0, fault.Path{"Cost"}, r.Cost, "must not be negative")
+	f.Check(r.Mode <= Reserve, fault.Path{"Mode"}, r.Mode, "must be one of this package's")
+	checkWindows(&f, nil, r.Windows)
+	return f.Err("quota: request")
 }
 
 // validWindows is checkWindows without the words.
@@ -120,10 +122,11 @@ func validWindows(windows []Window) bool {
 	return len(windows) > 0 && len(windows) <= MaxWindows
 }
 
-func checkWindows(f *faults, where string, windows []Window) {
-	f.check(len(windows) > 0 && len(windows) <= MaxWindows, "%sWindows: there are %d, must be from 1 to %d", where, len(windows), MaxWindows)
+// checkWindows adds what is wrong with windows to f. at is the path of what has them.
+func checkWindows(f *fault.List, at fault.Path, windows []Window) {
+	f.Require(len(windows) > 0 && len(windows) <= MaxWindows, at.At("Windows"), "there are %d; give from 1 to %d", len(windows), MaxWindows)
 	for i := range windows {
-		windows[i].check(f, fmt.Sprintf("%sWindows[%d].", where, i))
+		windows[i].check(f, at.At("Windows").Index(i))
 	}
 }
 

@@ -320,12 +320,12 @@ func TestDeadlineBeforeTheTurn(t *testing.T) {
 // M66: no burst is a fault, when the gate is made and when it is changed.
 func TestNoBurst(t *testing.T) {
 	none := everyUser(Window{Rate: 4})
-	if _, err := New(Config{Name: "q", Rules: none}); err == nil || !strings.Contains(err.Error(), "Windows[0].Burst 0: must be above 0") {
+	if _, err := New(Config{Name: "q", Rules: none}); err == nil || !strings.Contains(err.Error(), "Windows[0].Burst: 0 will not do; must be above 0") {
 		t.Errorf("made: %v", err)
 	}
 	r := newRig(t, Config{Rules: everyUser(Per(4, time.Second))})
 	for name, err := range map[string]error{"Reconfigure": r.Reconfigure(Config{Rules: none}), "SetRules": r.SetRules(none)} {
-		if err == nil || !strings.Contains(err.Error(), "Windows[0].Burst 0: must be above 0") {
+		if err == nil || !strings.Contains(err.Error(), "Windows[0].Burst: 0 will not do; must be above 0") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -448,7 +448,7 @@ func TestClockJumps(t *testing.T) {
 }
 
 // days counts the days since the epoch of a clock given as Now.
-func days(at time.Duration) int64 { return VirtualEpoch.Add(at).Unix() / 86400 }
+func days(at time.Duration) int64 { return weir.VirtualEpoch.Add(at).Unix() / 86400 }
 
 // A token is told to come back when it does, and is there then, however often it is
 // asked for meanwhile: what a float64 is off by costs nobody a millisecond more, and

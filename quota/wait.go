@@ -13,7 +13,7 @@ import (
 
 // enqueue reserves tokens for work that was refused for want of them. It returns the
 // place in the room if the work has to wait for them.
-func (q *Quota) enqueue(ctx context.Context, set *settings, w *weir.Work, c *charge, was Decision, wake func(weir.Permit, error)) (Decision, *waiter, *weir.Rejection) {
+func (q *Quota) enqueue(ctx context.Context, set *settings, w *weir.Work, c *bill, was Decision, wake func(weir.Permit, error)) (Decision, *waiter, *weir.Rejection) {
 	now := q.front.Now()
 	most := q.patience(ctx, set, w, now)
 	if was.Wait == Never || was.Wait-time.Millisecond > most {
@@ -30,9 +30,9 @@ func (q *Quota) enqueue(ctx context.Context, set *settings, w *weir.Work, c *cha
 	}
 	// The wait begins now: if a slow store's time to answer counted, work would start
 	// ahead of the rate.
-	place := &waiter{gate: q, charge: *c, since: now, due: q.front.Now() + d.Wait}
+	place := &waiter{gate: q, bill: *c, since: now, due: q.front.Now() + d.Wait}
 	if wake == nil {
-		place.Block()
+		place.Block(&place.since)
 	} else {
 		place.Call(&q.front, w, &place.since, wake)
 	}
@@ -68,7 +68,7 @@ func (q *Quota) Next() (time.Duration, bool) { return q.room.next() }
 func (q *Quota) Step() {
 	var out gate.Answers
 	for _, w := range q.room.due(q.front.Now()) {
-		out.Add(&w.Answer, q.issue(&w.charge), nil)
+		out.Add(&w.Answer, q.issue(&w.bill), nil)
 	}
 	out.Deliver()
 	q.arm()
@@ -85,11 +85,11 @@ func (q *Quota) arm() {
 // removes it from the room, and with no lock held.
 type waiter struct {
 	gate.Answer
-	gate   *Quota
-	charge charge
-	since  time.Duration
-	due    time.Duration
-	index  int // in the heap, -1 if not there
+	gate  *Quota
+	bill  bill
+	since time.Duration
+	due   time.Duration
+	index int // in the heap, -1 if not there
 }
 
 // Cancel implements [weir.Waiter]: it refunds the tokens.
@@ -97,7 +97,7 @@ func (w *waiter) Cancel() bool {
 	if !w.gate.room.remove(w) {
 		return false
 	}
-	w.gate.refund(&w.charge)
+	w.gate.refund(&w.bill)
 	return true
 }
 
@@ -136,29 +136,25 @@ func (r *room) remove(w *waiter) bool {
 }
 
 // due removes and returns those that may start.
-func (r *room) due(now time.Duration) []*waiter {
+func (r *room) due(now time.Duration) (out []*waiter) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.popLocked(now)
-}
-
-// close removes and returns everybody, and lets nobody in from now on.
-func (r *room) close() []*waiter {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.shut = true
-	if r.timer != nil {
-		r.timer.Stop()
-	}
-	return r.popLocked(Never)
-}
-
-func (r *room) popLocked(now time.Duration) (out []*waiter) {
 	for len(r.heap) > 0 && r.heap[0].due <= now {
 		out = append(out, heap.Pop(&r.heap).(*waiter))
 		r.waiting.Add(-1)
 	}
 	return out
+}
+
+// close removes and returns everybody, and lets nobody in from now on.
+func (r *room) close() []*waiter {
+	r.mu.Lock()
+	r.shut = true
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+	r.mu.Unlock()
+	return r.due(Never)
 }
 
 func (r *room) next() (time.Duration, bool) {

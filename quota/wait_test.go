@@ -94,14 +94,14 @@ func TestPatience(t *testing.T) {
 	r.admit(alice)
 	for name, w := range map[string]weir.Work{
 		"by itself":   {User: "alice", MaxWait: 9 * time.Second},
-		"by deadline": {User: "alice", Deadline: VirtualEpoch.Add(9 * time.Second)},
+		"by deadline": {User: "alice", Deadline: weir.VirtualEpoch.Add(9 * time.Second)},
 		"not at all":  {User: "alice", MaxWait: weir.NoWait},
 	} {
 		if _, err := r.Admit(ctx, w); r.rejection(err).RetryAfter != 10*time.Second || r.left(alice) != 0 {
 			t.Errorf("%s: %v, %v left", name, err, r.left(alice))
 		}
 	}
-	if got := r.refused(weir.Work{User: "alice", Deadline: VirtualEpoch.Add(-1)}); got.Reason != weir.ReasonDeadline {
+	if got := r.refused(weir.Work{User: "alice", Deadline: weir.VirtualEpoch.Add(-1)}); got.Reason != weir.ReasonDeadline {
 		t.Errorf("too late: %+v", *got)
 	}
 	done, cancel := context.WithCancel(ctx)
@@ -161,7 +161,7 @@ func TestArrive(t *testing.T) {
 	if got := r.refused(bob); got.Reason != weir.ReasonDraining {
 		t.Errorf("%+v", *got)
 	}
-	if err := r.Reconfigure(Config{}); !errors.Is(err, ErrClosed) {
+	if err := r.Reconfigure(Config{}); !errors.Is(err, weir.ErrClosed) {
 		t.Errorf("%v", err)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"math"
 	"strconv"
 	"time"
+
+	"github.com/weir-go/weir/internal/fault"
 )
 
 // Window is one limit of a quota, kept by a token bucket. The bucket starts full. Work is
@@ -54,21 +56,21 @@ func PerCalendar(n float64, period Period, in *time.Location) Window {
 
 // Check returns every field out of range.
 func (w Window) Check() error {
-	var f faults
-	w.check(&f, "")
-	return f.err("")
+	var f fault.List
+	w.check(&f, nil)
+	return f.Err("quota")
 }
 
-// check adds every field out of range to f. where is what stands before it.
-func (w *Window) check(f *faults, where string) {
-	f.check(w.Burst > 0 && w.Burst <= MaxTokens, "%sBurst %v: must be above 0 and at most %v", where, w.Burst, float64(MaxTokens))
-	f.check(w.Calendar.Period <= Month, "%sCalendar.Period %d: must be Hour, Day, Week or Month", where, w.Calendar.Period)
+// check adds every field out of range to f. at is the path of the window.
+func (w *Window) check(f *fault.List, at fault.Path) {
+	f.Check(w.Burst > 0 && w.Burst <= MaxTokens, at.At("Burst"), w.Burst, "must be above 0 and at most %v", float64(MaxTokens))
+	f.Check(w.Calendar.Period <= Month, at.At("Calendar", "Period"), w.Calendar.Period, "must be Hour, Day, Week or Month")
 	if w.Calendar.set() {
-		f.check(w.Rate == 0, "%sRate %v: leave it 0, the Calendar says when tokens come back", where, w.Rate)
+		f.Check(w.Rate == 0, at.At("Rate"), w.Rate, "leave it 0, the Calendar says when tokens come back")
 		return
 	}
-	f.check(w.Rate >= minRate && w.Rate <= MaxTokens, "%sRate %v: must be from %v to %v", where, w.Rate, minRate, float64(MaxTokens))
-	f.check(w.Calendar.In == nil, "%sCalendar.In %v: only used with a Period", where, w.Calendar.In)
+	f.Check(w.Rate >= minRate && w.Rate <= MaxTokens, at.At("Rate"), w.Rate, "must be from %v to %v", minRate, float64(MaxTokens))
+	f.Check(w.Calendar.In == nil, at.At("Calendar", "In"), w.Calendar.In, "only used with a Period")
 }
 
 // valid is check without the words.
@@ -276,21 +278,22 @@ func dateOf(t time.Time) time.Time {
 // passed returns how many periods have begun after from and until to. A date that comes
 // twice begins once.
 func (c Calendar) passed(from, to time.Time) float64 {
-	return max(c.begun(from.In(c.place()), to.In(c.place())), 0)
+	const rounding = 1e-6 // of hours
+	return max(math.Ceil(c.Number(to)-c.Number(from)-rounding), 0)
 }
 
-func (c Calendar) begun(from, to time.Time) float64 {
-	const day = 24 * time.Hour
+// Number counts the periods by the date on which the one that t is in begins, and hours as
+// they pass. If the clocks change by half an hour, two hours are half apart.
+func (c Calendar) Number(t time.Time) float64 {
+	t = t.In(c.place())
+	days := math.Round(float64(dateOf(t).Unix()) / (24 * 60 * 60))
 	switch c.Period {
 	case Day:
-		return math.Round(float64(dateOf(to).Sub(dateOf(from))) / float64(day))
+		return days
 	case Week:
-		monday := time.Date(1970, 1, 5, 0, 0, 0, 0, time.UTC) // before all of it
-		week := func(t time.Time) float64 { return math.Floor(float64(dateOf(t).Sub(monday)) / float64(7*day)) }
-		return week(to) - week(from)
+		return math.Floor((days + 3) / 7) // 1 January 1970 was a Thursday
 	case Month:
-		month := func(t time.Time) float64 { return float64(12*t.Year() + int(t.Month())) }
-		return month(to) - month(from)
+		return float64(12*t.Year() + int(t.Month()))
 	}
-	return math.Ceil(float64(fullHour(to).start.Sub(fullHour(from).start)) / float64(time.Hour))
+	return float64(fullHour(t).start.Unix()) / (60 * 60)
 }

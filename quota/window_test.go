@@ -44,23 +44,23 @@ func TestBadLimits(t *testing.T) {
 		limit Window
 		want  string
 	}{
-		{Window{}, "Burst 0: must be above 0"},
-		{Window{Rate: 0, Burst: 1}, "Rate 0: must be from 1e-09 to 1e+15"},
-		{Window{Rate: -1, Burst: 1}, "Rate -1"},
-		{Window{Rate: nan, Burst: 1}, "Rate NaN"},
-		{Window{Rate: inf, Burst: 1}, "Rate +Inf"},
-		{Window{Rate: 1e300, Burst: 1}, "Rate 1e+300"},
-		{Window{Rate: 1e-300, Burst: 1}, "Rate 1e-300"},
-		{Window{Rate: 1, Burst: -1}, "Burst -1"},
-		{Window{Rate: 1, Burst: nan}, "Burst NaN"},
-		{Window{Rate: 1, Burst: inf}, "Burst +Inf"},
-		{Window{Rate: 1, Burst: 1e300}, "Burst 1e+300"},
+		{Window{}, "Burst: 0 will not do; must be above 0"},
+		{Window{Rate: 0, Burst: 1}, "Rate: 0 will not do; must be from 1e-09 to 1e+15"},
+		{Window{Rate: -1, Burst: 1}, "Rate: -1"},
+		{Window{Rate: nan, Burst: 1}, "Rate: NaN"},
+		{Window{Rate: inf, Burst: 1}, "Rate: +Inf"},
+		{Window{Rate: 1e300, Burst: 1}, "Rate: 1e+300"},
+		{Window{Rate: 1e-300, Burst: 1}, "Rate: 1e-300"},
+		{Window{Rate: 1, Burst: -1}, "Burst: -1"},
+		{Window{Rate: 1, Burst: nan}, "Burst: NaN"},
+		{Window{Rate: 1, Burst: inf}, "Burst: +Inf"},
+		{Window{Rate: 1, Burst: 1e300}, "Burst: 1e+300"},
 		{Window{Rate: 1, Burst: 1, Calendar: Calendar{Period: Day}}, "leave it 0"},
-		{Window{Burst: 1, Calendar: Calendar{Period: 9}}, "Calendar.Period 9: must be"},
+		{Window{Burst: 1, Calendar: Calendar{Period: 9}}, "Calendar.Period: period(9) will not do; must be"},
 		{Window{Rate: 1, Burst: 1, Calendar: Calendar{In: time.UTC}}, "only used with a Period"},
-		{Per(10, 0), "Rate +Inf"},
-		{Per(nan, time.Second), "Rate NaN"},
-		{Samples(10, 0, time.Second), "Burst 0"},
+		{Per(10, 0), "Rate: +Inf"},
+		{Per(nan, time.Second), "Rate: NaN"},
+		{Samples(10, 0, time.Second), "Burst: 0"},
 	} {
 		err := c.limit.Check()
 		if err == nil || !strings.Contains(err.Error(), c.want) || c.limit.valid() {
@@ -75,11 +75,11 @@ func TestBadTakes(t *testing.T) {
 		take Request
 		want string
 	}{
-		{Request{Windows: good, Cost: -1}, "Cost -1: must not be negative"},
-		{Request{Windows: good, Mode: 9}, "Mode 9"},
-		{Request{}, "Windows: there are 0, must be from 1 to 8"},
+		{Request{Windows: good, Cost: -1}, "Cost: -1 will not do; must not be negative"},
+		{Request{Windows: good, Mode: 9}, "Mode: mode(9) will not do"},
+		{Request{}, "Windows: there are 0; give from 1 to 8"},
 		{Request{Windows: make([]Window, 9)}, "there are 9"},
-		{Request{Windows: []Window{good[0], {}}}, "Windows[1].Burst 0: must be above 0 and at most 1e+15\nWindows[1].Rate 0"},
+		{Request{Windows: []Window{good[0], {}}}, "Windows[1].Burst: 0 will not do; must be above 0 and at most 1e+15\n\tWindows[1].Rate: 0"},
 	} {
 		if err := c.take.Check(); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v, want %q", c.take, err, c.want)

@@ -1,13 +1,15 @@
 package shed
 
 import (
+	"cmp"
 	"fmt"
-	"math"
+	"reflect"
 	"time"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
 )
 
 // Config configures a [Shedder]. Everything but Name and Now can be changed
@@ -31,9 +33,10 @@ type Config struct {
 	// min, or to 1 s with a Cursor. Default 10 ms. With thresholds, what passes at one
 	// reading passes until the next. So what arrives in an interval must be little
 	// against the capacity: use 1 ms where thousands a second come.
-	Interval time.Duration
+	Interval time.Duration `default:"10ms" min:"1ms" max:"1m"`
 	// Hold is how long the last pressure is used while none is known. At least
-	// Interval; default ten intervals, and no less than 1 s.
+	// Interval; default ten intervals, and no less than 1 s. With thresholds a refusal
+	// names it as the time to come back, up to 1 min.
 	Hold time.Duration
 	// Blind says what to do after that. Default Open.
 	Blind Blind
@@ -51,7 +54,7 @@ type Config struct {
 	// Resalt is how long a user keeps its level, at least 1 min; negative means for
 	// ever. Default 1 h, as in DAGOR. That is long enough to serve a session as a
 	// whole, and short enough that not always the same users are refused.
-	Resalt time.Duration
+	Resalt time.Duration `default:"1h"`
 
 	// Hooks are called as things happen: Admitted, Rejected, LimitChanged (how many of
 	// the 512 levels are admitted), Faulty (troubles of the pressure).
@@ -65,21 +68,24 @@ type Config struct {
 }
 
 // Thresholds are the pressures from which each class is refused: finite, above 0, none
-// below that of a lower class. From Critical on, the hard cap, everything but exempt work is
-// refused. The zero value of a field means its default.
+// below that of a lower class. The zero value of a field means its default.
 type Thresholds struct {
-	Background float64 // default 0.75
-	Normal     float64 // default 0.90
-	High       float64 // default 0.95
-	Critical   float64 // default 1
+	// From this pressure on, background is refused.
+	Background float64 `json:"background,omitempty" default:"0.75" min:"0"`
+	// From this pressure on, normal is refused.
+	Normal float64 `json:"normal,omitempty" default:"0.9" min:"0"`
+	// From this pressure on, high is refused.
+	High float64 `json:"high,omitempty" default:"0.95" min:"0"`
+	// From this pressure on, everything but exempt work is refused.
+	Critical float64 `json:"critical,omitempty" default:"1" min:"0"`
 }
 
 // Cursor finds the level as DAGOR does (Zhou et al., Overload Control for Scaling
 // WeChat Microservices, SoCC 2018). The zero value of a field means its default.
 type Cursor struct {
-	// Overload is the mean pressure from which a window counts as overloaded.
-	// Default 1; use more before a gate whose work may wait, see [LoadOf].
-	Overload float64
+	// From this mean pressure on, a window counts as overloaded. Use more before a gate with a wait
+	// room.
+	Overload float64 `json:"overload,omitempty" default:"1" min:"0"`
 }
 
 // Blind says what a gate does without a pressure, after Config.Hold.
@@ -94,71 +100,35 @@ const (
 	Keep
 )
 
-// The defaults.
-const (
-	defaultInterval = 10 * time.Millisecond
-	defaultHold     = time.Second // or ten intervals, if that is more
-	defaultResalt   = time.Hour
-)
-
-// withDefaults fills in the defaults.
-func (c Config) withDefaults() Config {
-	def(&c.Interval, defaultInterval)
-	def(&c.Hold, max(defaultHold, 10*c.Interval))
-	def(&c.Resalt, defaultResalt)
-	def(&c.Thresholds.Background, 0.75)
-	def(&c.Thresholds.Normal, 0.90)
-	def(&c.Thresholds.High, 0.95)
-	def(&c.Thresholds.Critical, 1)
+// complete returns the settings with their defaults, or an error that names every one out
+// of range.
+func (c Config) complete() (Config, error) {
+	var f fault.List
+	setting.Complete(&c, &f)
+	f.Require(c.Pressure != nil || c.Signals != nil, fault.Path{"Pressure"}, "there is none; set Pressure or Signals")
+	f.Require(c.Pressure == nil || c.Signals == nil, fault.Path{"Signals"}, "set either Pressure or Signals, not both")
+	f.Check(c.Signals != nil || len(c.Heed) == 0, fault.Path{"Heed"}, c.Heed, "only used with Signals")
+	c.Hold = cmp.Or(c.Hold, max(time.Second, 10*c.Interval))
+	f.Check(c.Hold >= c.Interval, fault.Path{"Hold"}, c.Hold, "must not be below the interval %v", c.Interval)
+	f.Check(c.Blind <= Keep, fault.Path{"Blind"}, c.Blind, "must be Open or Keep")
+	f.Check(c.Resalt < 0 || c.Resalt >= time.Minute, fault.Path{"Resalt"}, c.Resalt, "must be at least 1m, or negative for never")
+	list := c.Thresholds.list()
+	for class := 1; class < classes; class++ {
+		at := fault.Path{"Thresholds", reflect.TypeFor[Thresholds]().Field(class).Name}
+		f.Check(f.Wrong(at) || !(list[class] < list[class-1]), at, list[class],
+			"must not be below that of %v, which is %v: a class is refused after those below it", weir.PriorityOf(class-1), list[class-1])
+	}
 	if c.Cursor != nil {
 		cursor := *c.Cursor
-		def(&cursor.Overload, 1)
 		c.Cursor = &cursor
+		var own fault.List
+		setting.Complete(&cursor, &own)
+		f.AddError(fault.Path{"Cursor"}, own.Err(""))
+		f.Check(c.Interval <= windowAtMost, fault.Path{"Interval"}, c.Interval, "must be at most %v with a Cursor", windowAtMost)
 	}
-	return c
+	return c, f.Err(fmt.Sprintf("shed: gate %q", c.Name))
 }
-
-// check returns every setting out of range, once the defaults are filled in.
-func (c *Config) check() error {
-	var f fault.List
-	f.Require(c.Pressure != nil || c.Signals != nil, fault.Path{"pressure"}, "there is none; set Pressure or Signals")
-	f.Require(c.Pressure == nil || c.Signals == nil, fault.Path{"signals"}, "set either Pressure or Signals, not both")
-	f.Check(c.Signals != nil || len(c.Heed) == 0, fault.Path{"heed"}, c.Heed, "only used with Signals")
-	f.Check(c.Interval >= time.Millisecond && c.Interval <= longest, fault.Path{"interval"}, c.Interval, "must be from 1ms to 1m")
-	f.Check(c.Hold >= c.Interval, fault.Path{"hold"}, c.Hold, "must not be below the interval %v", c.Interval)
-	f.Check(c.Blind <= Keep, fault.Path{"blind"}, c.Blind, "must be Open or Keep")
-	f.Check(c.Resalt < 0 || c.Resalt >= time.Minute, fault.Path{"resalt"}, c.Resalt, "must be at least 1m, or negative for never")
-	c.Thresholds.check(&f)
-	if cursor := c.Cursor; cursor != nil {
-		f.Check(cursor.Overload > 0 && !math.IsInf(cursor.Overload, 1), fault.Path{"cursor", "overload"}, cursor.Overload, "must be finite and above 0")
-		f.Check(c.Interval <= windowAtMost, fault.Path{"interval"}, c.Interval, "must be at most %v with a Cursor", windowAtMost)
-	}
-	return f.Err(fmt.Sprintf("shed: gate %q", c.Name))
-}
-
-func (t Thresholds) check(f *fault.List) {
-	list := t.list()
-	for class, v := range list {
-		good := v > 0 && !math.IsInf(v, 1)
-		f.Check(good, fault.Path{"thresholds", fields[class]}, v, "must be finite and above 0")
-		if class > 0 && good {
-			below := list[class-1]
-			f.Check(!(v < below), fault.Path{"thresholds", fields[class]}, v, "must not be below %s, which is %v: a class is refused after those below it", fields[class-1], below)
-		}
-	}
-}
-
-// fields are the names of the classes in a configuration, lowest first.
-var fields = [classes]string{"background", "normal", "high", "critical"}
 
 func (t Thresholds) list() [classes]float64 {
 	return [classes]float64{t.Background, t.Normal, t.High, t.Critical}
-}
-
-// def replaces the zero value of a setting by its default.
-func def[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }

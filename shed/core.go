@@ -216,11 +216,17 @@ func (c *core) limit(class int) float64 {
 	return c.rules.Thresholds.list()[class]
 }
 
-// retry is the time until the next decision. Work that is refused now may be admitted
-// then at the earliest. It is at least leastRetry, as in other gates, and at most the
-// longest window, for clocks that go back.
+// retry is when refused work should come back. With a cursor that is the next decision. With
+// thresholds the next decision is milliseconds away, and a pressure is rarely gone so soon: a
+// client that came back then would be refused many times. So it is at least Hold, for which the
+// gate itself takes a pressure as still true. It is at least leastRetry, as in other gates, and at
+// most the longest window, for clocks that go back.
 func (c *core) retry(now time.Duration) time.Duration {
-	return min(max(c.ready-now, leastRetry), longest)
+	least := leastRetry
+	if c.rules.Cursor == nil {
+		least = max(least, c.rules.Hold)
+	}
+	return min(max(c.ready-now, least), longest)
 }
 
 const (

@@ -14,7 +14,8 @@ func rules(c Config) Config {
 	if c.Pressure == nil {
 		c.Pressure = known(0)
 	}
-	return c.withDefaults()
+	c, _ = c.complete()
+	return c
 }
 
 // The table of thresholds, at both sides of each.
@@ -33,25 +34,37 @@ func TestThresholds(t *testing.T) {
 		{1, 4}, {50, 4}, // the hard cap
 		{0.8, 1}, {0.1, 0},
 	} {
-		now := time.Duration(i) * defaultInterval
+		now := time.Duration(i) * 10 * time.Millisecond
 		c.step(now, &reading{value: step.load, at: now}, &b)
 		if want := Level(step.refused * users); c.level != want {
 			t.Errorf("at a load of %v the level is %v, want %v", step.load, c.level, want)
 		}
-		if got := c.retry(now); got != defaultInterval {
-			t.Errorf("at a load of %v the wait is %v, want until the next reading", step.load, got)
+		if got := c.retry(now); got != time.Second {
+			t.Errorf("at a load of %v the wait is %v, want as long as a pressure holds", step.load, got)
 		}
 	}
 }
 
-// However often the pressure is read, nobody is told to come back at once.
+// However often the pressure is read, nobody is told to come back at once. With thresholds the
+// wait is as long as the gate goes by a pressure, or until the next one, if that is later.
 func TestLeastRetry(t *testing.T) {
-	var c core
-	var b counters
-	c.configure(0, rules(Config{Interval: time.Millisecond}), &b)
-	c.step(0, &reading{value: 2}, &b)
-	if got := c.retry(0); got != 10*time.Millisecond {
-		t.Errorf("with a reading every millisecond the wait is %v, want 10ms", got)
+	for _, tt := range []struct {
+		cfg  Config
+		want time.Duration
+	}{
+		{Config{Interval: time.Millisecond}, time.Second},
+		{Config{Interval: time.Millisecond, Hold: 2 * time.Millisecond}, 10 * time.Millisecond},
+		{Config{Hold: 3 * time.Second}, 3 * time.Second},
+		{Config{Hold: time.Hour}, time.Minute},
+		{Config{Interval: 5 * time.Second, Hold: 5 * time.Second}, 5 * time.Second},
+	} {
+		var c core
+		var b counters
+		c.configure(0, rules(tt.cfg), &b)
+		c.step(0, &reading{value: 2}, &b)
+		if got := c.retry(0); got != tt.want {
+			t.Errorf("read every %v and held for %v: the wait is %v, want %v", c.rules.Interval, c.rules.Hold, got, tt.want)
+		}
 	}
 }
 
@@ -296,8 +309,8 @@ type noSignals struct{}
 func (noSignals) Readings(into []control.Reading) []control.Reading { return into }
 
 func TestDefaults(t *testing.T) {
-	c := Config{Pressure: known(0), Cursor: &Cursor{}}.withDefaults()
-	if err := c.check(); err != nil {
+	c, err := Config{Pressure: known(0), Cursor: &Cursor{}}.complete()
+	if err != nil {
 		t.Fatal(err)
 	}
 	if c.Interval != 10*time.Millisecond || c.Hold != time.Second || c.Resalt != time.Hour || c.Blind != Open {
@@ -315,7 +328,7 @@ func TestDefaults(t *testing.T) {
 // The caller's Cursor is not written to.
 func TestDefaultsCopy(t *testing.T) {
 	mine := &Cursor{}
-	if _ = (Config{Cursor: mine}).withDefaults(); *mine != (Cursor{}) {
+	if _, _ = (Config{Cursor: mine}).complete(); *mine != (Cursor{}) {
 		t.Errorf("the caller's cursor became %+v", *mine)
 	}
 }
@@ -326,9 +339,9 @@ func TestFaults(t *testing.T) {
 		cfg  Config
 		want []string
 	}{
-		"nothing to go by": {Config{}, []string{"pressure:"}},
-		"both":             {Config{Pressure: known(0), Signals: noSignals{}}, []string{"signals:"}},
-		"heed alone":       {Config{Pressure: known(0), Heed: []string{"cpu"}}, []string{"heed: [cpu]"}},
+		"nothing to go by": {Config{}, []string{"Pressure:"}},
+		"both":             {Config{Pressure: known(0), Signals: noSignals{}}, []string{"Signals:"}},
+		"heed alone":       {Config{Pressure: known(0), Heed: []string{"cpu"}}, []string{"Heed: [cpu]"}},
 		"all at once": {
 			Config{
 				Pressure: known(0), Interval: time.Microsecond, Hold: -1, Blind: 7, Resalt: time.Second,
@@ -336,12 +349,12 @@ func TestFaults(t *testing.T) {
 				Cursor:     &Cursor{Overload: inf},
 			},
 			[]string{
-				"interval: 1µs", "hold: -1ns", "blind: 7", "resalt: 1s", "background: NaN", "normal: -1", "high: +Inf",
-				"overload: +Inf",
+				"Interval: is 1µs", "Hold: -1ns", "Blind: 7", "Resalt: 1s", "Background: NaN", "Normal: is -1", "High: is +Inf",
+				"Cursor.Overload: is +Inf",
 			},
 		},
-		"not monotone":              {Config{Pressure: known(0), Thresholds: Thresholds{Background: 0.92}}, []string{"thresholds.normal: 0.9 will not do; must not be below background, which is 0.92"}},
-		"interval above the window": {Config{Pressure: known(0), Interval: 2 * time.Second, Cursor: &Cursor{}}, []string{"interval: 2s will not do; must be at most 1s"}},
+		"not monotone":              {Config{Pressure: known(0), Thresholds: Thresholds{Background: 0.92}}, []string{"Thresholds.Normal: 0.9 will not do; must not be below that of background, which is 0.92"}},
+		"interval above the window": {Config{Pressure: known(0), Interval: 2 * time.Second, Cursor: &Cursor{}}, []string{"Interval: 2s will not do; must be at most 1s"}},
 	} {
 		c.cfg.Name = "front"
 		_, err := New(c.cfg)

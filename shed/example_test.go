@@ -38,7 +38,7 @@ func Example() {
 		permit.Done(weir.OK)
 	}
 	// Output:
-	// background is refused: weir: gate "front" refused: shed by priority, rule "below normal/0" (0.75 of 0.75); retry after 10ms
+	// background is refused: weir: gate "front" refused: shed by priority, rule "below normal/0" (0.75 of 0.75); retry after 1s
 	// normal is let through
 }
 

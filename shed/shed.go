@@ -75,7 +75,6 @@ package shed
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -124,8 +123,8 @@ type verdict struct {
 // New makes a Shedder and starts to read the pressure. Close ends that. The
 // error names every setting out of range.
 func New(cfg Config) (*Shedder, error) {
-	cfg = cfg.withDefaults()
-	if err := cfg.check(); err != nil {
+	cfg, err := cfg.complete()
+	if err != nil {
 		return nil, err
 	}
 	s := &Shedder{name: cfg.Name, clock: cfg.Now, virtual: cfg.Now != nil, draw: rand.Uint64}
@@ -229,14 +228,14 @@ func (s *Shedder) LevelOf(w weir.Work) Level { return s.levelOf(s.verdict.Load()
 // present one. It returns an error and changes nothing if the gate is closed or a setting
 // is out of range.
 func (s *Shedder) Reconfigure(cfg Config) error {
-	cfg = cfg.withDefaults()
-	if err := cfg.check(); err != nil {
+	cfg, err := cfg.complete()
+	if err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return fmt.Errorf("shed: gate %q: %w", s.name, ErrClosed)
+		return fmt.Errorf("shed: gate %q: %w", s.name, weir.ErrClosed)
 	}
 	before := s.feed
 	if err := s.start(cfg); err != nil {
@@ -252,10 +251,6 @@ func (s *Shedder) Reconfigure(cfg Config) error {
 	s.publish(now)
 	return nil
 }
-
-// ErrClosed is the error of a change to a closed gate. Work is refused with a Rejection
-// for [weir.ReasonDraining] instead.
-var ErrClosed = errors.New("closed")
 
 // Close refuses all work from now on with [weir.ReasonDraining], and ends the
 // readings without waiting for one that hangs. Closing twice does nothing.
@@ -378,12 +373,16 @@ func (s *Shedder) publish(now time.Duration) *verdict {
 		s.verdict.Store(v)
 		return v
 	}
+	rule := "below " + c.level.String()
+	if c.level >= Levels {
+		rule = "everything"
+	}
 	for class := range classes {
 		if Level(class*users) >= c.level {
 			break
 		}
 		v.refusal[class] = &weir.Rejection{
-			Gate: s.name, Rule: "below " + c.level.String(), Reason: weir.ReasonShed, Signal: v.signal,
+			Gate: s.name, Rule: rule, Reason: weir.ReasonShed, Signal: v.signal,
 			Value: v.pressure, Limit: c.limit(class), RetryAfter: c.retry(now), Retryable: true,
 		}
 	}

@@ -96,7 +96,7 @@ func TestRejection(t *testing.T) {
 	r := weir.AsRejection(err)
 	want := weir.Rejection{
 		Gate: "front", Rule: "below high/0", Reason: weir.ReasonShed, Value: 0.93, Limit: 0.90,
-		RetryAfter: 10 * time.Millisecond, Retryable: true, Signal: "cpu",
+		RetryAfter: time.Second, Retryable: true, Signal: "cpu",
 	}
 	if r == nil || *r != want {
 		t.Errorf("refused with %+v, want %+v", r, want)
@@ -106,17 +106,30 @@ func TestRejection(t *testing.T) {
 	}
 }
 
+// A gate that refuses all says so.
+func TestRuleOfEverything(t *testing.T) {
+	b := newBench(t, shed.Config{})
+	b.at(2)
+	if r := b.refusal(weir.Work{Priority: weir.Critical}); r == nil || r.Rule != "everything" {
+		t.Errorf("refused with %+v, want the rule everything", r)
+	}
+}
+
 type readings []control.Reading
 
 func (r readings) Readings(into []control.Reading) []control.Reading { return append(into, r...) }
 
-// The wait that a refusal names is the truth: the level is decided anew then and
-// not before. (A cursor may decide to wait for a calmer window.)
+// The wait that a refusal names is the truth. With thresholds a pressure that is gone by then
+// refuses nobody. A cursor decides the level anew then and not before. (It may decide to wait for a
+// calmer window.)
 func TestRetryAfterIsTrue(t *testing.T) {
 	b := newBench(t, shed.Config{Interval: 250 * time.Millisecond})
 	b.at(0.8)
 	until := b.now + b.refusal(weir.Work{Priority: weir.Background}).RetryAfter
-	if b.at(0); b.now != until || b.passes() != "bnhc" {
+	for b.now < until {
+		b.at(0)
+	}
+	if b.now != until || b.passes() != "bnhc" {
 		t.Errorf("thresholds: %q passes at %v, told to come back at %v", b.passes(), b.now, until)
 	}
 
@@ -236,7 +249,7 @@ func TestReconfigure(t *testing.T) {
 		t.Errorf("a cursor forgot the level or the counts: %+v", got)
 	}
 	b.Close()
-	if err := b.Reconfigure(live); !errors.Is(err, shed.ErrClosed) {
+	if err := b.Reconfigure(live); !errors.Is(err, weir.ErrClosed) {
 		t.Errorf("closed: %v", err)
 	}
 }

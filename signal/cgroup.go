@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/weir-go/weir/internal/fault"
 )
 
 // ThrottlingConfig configures [NewThrottling]. The zero value of a field means
@@ -18,9 +16,9 @@ type ThrottlingConfig struct {
 	// Threshold is the share of the scheduler's periods (usually 100 ms each) in
 	// which the container may use up its quota. Range (0, 1], default 0.25, where
 	// the Kubernetes project's alert CPUThrottlingHigh begins.
-	Threshold float64
-	// Over is the time to look back. Default 1 s.
-	Over time.Duration
+	Threshold float64 `default:"0.25" min:"0" max:"1"`
+	// Over is the time to look back. Range 1 ms to 1 min, default 1 s.
+	Over time.Duration `default:"1s" min:"1ms" max:"1m"`
 	// FS is the root of the file system; nil means the machine's.
 	FS fs.FS
 }
@@ -29,12 +27,7 @@ type ThrottlingConfig struct {
 // a CPU quota stopped this process's control group, or one around it, over Threshold. It
 // reads cpu.stat of version 2 or 1 of Linux's control groups. 0 while no quota is set.
 func NewThrottling(cfg ThrottlingConfig) (Signal, error) {
-	def(&cfg.Threshold, 0.25)
-	def(&cfg.Over, time.Second)
-	var f fault.List
-	share(&f, "threshold", cfg.Threshold)
-	over(&f, cfg.Over)
-	if err := f.Err("signal: cpu_throttling"); err != nil {
+	if err := complete("cpu_throttling", &cfg); err != nil {
 		return nil, err
 	}
 	t := &throttling{cfg: cfg, files: filesOf(cfg.FS)}
@@ -101,7 +94,7 @@ func (t *throttling) counts(g group) bool {
 type MemoryConfig struct {
 	// Threshold is the part of the limit that may be in use. Range (0, 1],
 	// default 0.9.
-	Threshold float64
+	Threshold float64 `default:"0.9" min:"0" max:"1"`
 	// FS is the root of the file system; nil means the machine's.
 	FS fs.FS
 }
@@ -115,10 +108,7 @@ type MemoryConfig struct {
 // Without a limit it is the machine's memory: what is not MemAvailable in /proc/meminfo.
 // Linux only.
 func NewMemory(cfg MemoryConfig) (Signal, error) {
-	def(&cfg.Threshold, 0.9)
-	var f fault.List
-	share(&f, "threshold", cfg.Threshold)
-	if err := f.Err("signal: memory"); err != nil {
+	if err := complete("memory", &cfg); err != nil {
 		return nil, err
 	}
 	m := &memory{cfg: cfg, files: filesOf(cfg.FS)}
@@ -189,11 +179,11 @@ func (m *memory) read(g group) (used, limit uint64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	var idle [1]uint64
-	if err := need(data, []string{cache}, idle[:]); err != nil {
+	var unused [1]uint64
+	if err := need(data, []string{cache}, unused[:]); err != nil {
 		return 0, 0, fmt.Errorf("/%s/memory.stat: %w", g.dir, err)
 	}
-	return used - min(used, idle[0]), limit, nil
+	return used - min(used, unused[0]), limit, nil
 }
 
 func (m *memory) number(name string) (uint64, error) {

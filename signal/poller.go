@@ -1,6 +1,7 @@
 package signal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
 )
 
 // Config configures [NewPoller].
@@ -29,10 +31,10 @@ type Watch struct {
 	Signal Signal
 	// Interval is the time from the end of one reading to the next. At least
 	// 1 ms; default 100 ms, and 10 ms for the scheduler's signals.
-	Interval time.Duration
+	Interval time.Duration `min:"1ms"`
 	// Timeout is how long a reading may take: then its context ends, and it
 	// counts as hanging until it returns. Default: Hold.
-	Timeout time.Duration
+	Timeout time.Duration `min:"1ns"`
 	// Hold is how long the last good value is used when readings fail, hang or are
 	// no numbers. Its age counts from the start of its reading. At least Interval;
 	// default ten times that, and no less than 1 s.
@@ -41,10 +43,10 @@ type Watch struct {
 	// 1 where working blind is worse than working less. Default 0: the signal is
 	// ignored, and controllers go by the others. A signal that this machine does
 	// not have is always ignored.
-	Fallback float64
+	Fallback float64 `min:"0"`
 	// Smooth is the time constant of an exponential average over the readings.
 	// Default 0: none.
-	Smooth time.Duration
+	Smooth time.Duration `min:"0s"`
 }
 
 // Hooks are called by a poller as things happen, on its own goroutines and under no lock.
@@ -71,21 +73,21 @@ type Poller struct {
 // range.
 func NewPoller(cfg Config) (*Poller, error) {
 	var f fault.List
-	f.Require(len(cfg.Watches) > 0, fault.Path{"watches"}, "there is no signal to poll")
+	f.Require(len(cfg.Watches) > 0, fault.Path{"Watches"}, "there is no signal to poll")
 	names := map[string]bool{}
 	p := &Poller{watches: make([]*watch, 0, len(cfg.Watches))}
 	for i, c := range cfg.Watches {
-		at := fault.Path{"watches"}.Index(i)
+		at := fault.Path{"Watches"}.Index(i)
 		if c.Signal == nil {
 			f.Require(false, at, "there is no Signal")
 			continue
 		}
 		name := c.Signal.Name()
 		f.Require(name != "", at, "the signal's name is empty")
-		f.Require(!names[name], at, "another signal has the same name")
+		f.Require(!names[name], at, "another signal is called %q, too", name)
 		names[name] = true
 		c = c.withDefaults()
-		f.AddError(at, c.check())
+		f.AddError(fault.Path{"Watches", name}, c.check())
 		p.watches = append(p.watches, &watch{Watch: c, name: name, hooks: cfg.Hooks, closed: &p.closed})
 	}
 	if err := f.Err("signal: poller"); err != nil {
@@ -103,11 +105,11 @@ func NewPoller(cfg Config) (*Poller, error) {
 
 func (c Watch) withDefaults() Watch {
 	if s, ok := c.Signal.(*source); ok {
-		def(&c.Interval, s.every)
+		c.Interval = cmp.Or(c.Interval, s.every)
 	}
-	def(&c.Interval, slowInterval)
-	def(&c.Hold, max(time.Second, 10*c.Interval))
-	def(&c.Timeout, c.Hold)
+	c.Interval = cmp.Or(c.Interval, slowInterval)
+	c.Hold = cmp.Or(c.Hold, max(time.Second, 10*c.Interval))
+	c.Timeout = cmp.Or(c.Timeout, c.Hold)
 	return c
 }
 
@@ -119,11 +121,8 @@ func (c Watch) Check() error {
 
 func (c *Watch) check() error {
 	var f fault.List
-	f.Check(c.Interval >= time.Millisecond, fault.Path{"interval"}, c.Interval, "must be at least 1ms")
-	f.Check(c.Timeout > 0, fault.Path{"timeout"}, c.Timeout, "must be positive")
-	f.Check(c.Hold >= c.Interval, fault.Path{"hold"}, c.Hold, "must not be below the interval %v", c.Interval)
-	f.Check(sane(c.Fallback), fault.Path{"fallback"}, c.Fallback, "must be finite and not negative")
-	f.Check(c.Smooth >= 0, fault.Path{"smooth"}, c.Smooth, "must not be negative")
+	setting.Complete(c, &f)
+	f.Check(c.Hold >= c.Interval, fault.Path{"Hold"}, c.Hold, "must not be below the interval %v", c.Interval)
 	return f.Err("signal")
 }
 

@@ -370,8 +370,8 @@ func TestPollerFaults(t *testing.T) {
 		{Signal: Func("a", nil), Fallback: -2},
 		{Signal: Func("", nil)},
 	}})
-	for _, want := range []string{"watches[0]: there is no Signal", "interval: 1ns", "timeout: -1ns", "hold: -1ns", "fallback: NaN", "smooth: -1ns",
-		"watches[2]: another signal has the same name", "fallback: -2", "watches[3]: the signal's name is empty"} {
+	for _, want := range []string{"Watches[0]: there is no Signal", "Watches.a.Interval: is 1ns", "a.Timeout: is -1ns", "a.Hold: -1ns", "a.Fallback: NaN", "a.Smooth: is -1ns",
+		`Watches[2]: another signal is called "a", too`, "a.Fallback: is -2", "Watches[3]: the signal's name is empty"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: want it to say %q", err, want)
 		}

@@ -13,18 +13,19 @@ import (
 // means its default.
 type SchedLatencyConfig struct {
 	// Wait is how long a goroutine may wait for a processor. Default 10 ms, the
-	// scheduler's own time slice: what waits longer waits behind more than one slice.
+	// scheduler's own time slice. What waits longer waits behind more than one slice.
 	// It is rounded up to the next bucket of the histogram that Go's run time keeps,
-	// by 25 % at most (10.5 ms for 10 ms).
-	Wait time.Duration
+	// by 25 % at most (10.5 ms for 10 ms). Range 10 µs to 10 s.
+	Wait time.Duration `default:"10ms" min:"10us" max:"10s"`
 	// Share of the goroutines that may wait longer. Range (0, 1], default 0.1. With
 	// this share, shedding was measured with a service of 2 ms of processor time a
 	// request. Under twice the load the service stayed at 0.9 to 1.0 of its
 	// capacity (one run of each on two cores).
-	Share float64
+	Share float64 `default:"0.1" min:"0" max:"1"`
 	// Over is the time to look back. Default 50 ms. The run time measures only one in
-	// eight of the scheduler's decisions, so a shorter time has few of them.
-	Over time.Duration
+	// eight of the scheduler's decisions, so a shorter time has few of them. Range
+	// 1 ms to 1 min.
+	Over time.Duration `default:"50ms" min:"1ms" max:"1m"`
 }
 
 // NewSchedLatency returns the signal "sched_latency": the share of goroutines
@@ -36,14 +37,7 @@ type SchedLatencyConfig struct {
 // no goroutine waits for. With fewer than ten measured goroutines the share is computed
 // as if there were ten. So one late goroutine in an idle process is no overload.
 func NewSchedLatency(cfg SchedLatencyConfig) (Signal, error) {
-	def(&cfg.Wait, 10*time.Millisecond)
-	def(&cfg.Share, 0.1)
-	def(&cfg.Over, 50*time.Millisecond)
-	var f fault.List
-	f.Check(cfg.Wait >= 10*time.Microsecond && cfg.Wait <= 10*time.Second, fault.Path{"wait"}, cfg.Wait, "must be from 10µs to 10s")
-	share(&f, "share", cfg.Share)
-	over(&f, cfg.Over)
-	if err := f.Err("signal: sched_latency"); err != nil {
+	if err := complete("sched_latency", &cfg); err != nil {
 		return nil, err
 	}
 	sample := []metrics.Sample{{Name: "/sched/latencies:seconds"}}
@@ -81,8 +75,8 @@ func waited(h *metrics.Float64Histogram, wait time.Duration) (all, late uint64) 
 type RunnableConfig struct {
 	// PerProc is how many goroutines may wait for each processor (GOMAXPROCS).
 	// Default 32, the threshold at which CockroachDB's admission control takes
-	// slots away.
-	PerProc float64
+	// slots away. At most 1,000,000.
+	PerProc float64 `default:"32" min:"0" max:"1000000"`
 }
 
 // NewRunnable returns the signal "runnable": goroutines that wait for a
@@ -90,10 +84,7 @@ type RunnableConfig struct {
 // time's metric /sched/goroutines/runnable:goroutines (Go 1.26). A single reading
 // is noisy: smooth it with Watch.Smooth.
 func NewRunnable(cfg RunnableConfig) (Signal, error) {
-	def(&cfg.PerProc, 32)
-	var f fault.List
-	f.Check(cfg.PerProc > 0 && cfg.PerProc <= 1e6, fault.Path{"per_proc"}, cfg.PerProc, "must be in (0, 1000000]")
-	if err := f.Err("signal: runnable"); err != nil {
+	if err := complete("runnable", &cfg); err != nil {
 		return nil, err
 	}
 	return counted("runnable", "/sched/goroutines/runnable:goroutines", func() float64 {
@@ -111,7 +102,7 @@ type GoroutinesConfig struct {
 // NewGoroutines returns the signal "goroutines": how many there are, over Max.
 func NewGoroutines(cfg GoroutinesConfig) (Signal, error) {
 	var f fault.List
-	f.Check(cfg.Max >= 1, fault.Path{"max"}, cfg.Max, "must be at least 1; it has no default")
+	f.Check(cfg.Max >= 1, fault.Path{"Max"}, cfg.Max, "must be at least 1; it has no default")
 	if err := f.Err("signal: goroutines"); err != nil {
 		return nil, err
 	}
@@ -138,7 +129,7 @@ type HeapConfig struct {
 	// default 0.8. Then a collection runs each time a quarter of the live heap has
 	// been allocated, four times as often as with GOGC=100. Beyond, collecting soon
 	// takes more processor time than the service.
-	Threshold float64
+	Threshold float64 `default:"0.8" min:"0" max:"1"`
 }
 
 // NewHeap returns the signal "heap": memory that a collection cannot free, over
@@ -149,10 +140,7 @@ type HeapConfig struct {
 // The live heap is known as of the last collection. With little garbage made
 // that may be minutes ago; close to the limit, collections are frequent.
 func NewHeap(cfg HeapConfig) (Signal, error) {
-	def(&cfg.Threshold, 0.8)
-	var f fault.List
-	share(&f, "threshold", cfg.Threshold)
-	if err := f.Err("signal: heap"); err != nil {
+	if err := complete("heap", &cfg); err != nil {
 		return nil, err
 	}
 	sample := []metrics.Sample{
@@ -186,9 +174,9 @@ func NewHeap(cfg HeapConfig) (Signal, error) {
 type CPUConfig struct {
 	// Threshold is the share of GOMAXPROCS processors that may be busy. Range
 	// (0, 1], default 0.85.
-	Threshold float64
-	// Over is the time to look back. Default 500 ms.
-	Over time.Duration
+	Threshold float64 `default:"0.85" min:"0" max:"1"`
+	// Over is the time to look back. Range 1 ms to 1 min, default 500 ms.
+	Over time.Duration `default:"500ms" min:"1ms" max:"1m"`
 }
 
 // NewCPU returns the signal "cpu". It is the processor time that this process
@@ -200,12 +188,7 @@ type CPUConfig struct {
 // process got, so it is low where others took the processor. Prefer [NewSchedLatency];
 // use this one to keep processor time free for something else.
 func NewCPU(cfg CPUConfig) (Signal, error) {
-	def(&cfg.Threshold, 0.85)
-	def(&cfg.Over, 500*time.Millisecond)
-	var f fault.List
-	share(&f, "threshold", cfg.Threshold)
-	over(&f, cfg.Over)
-	if err := f.Err("signal: cpu"); err != nil {
+	if err := complete("cpu", &cfg); err != nil {
 		return nil, err
 	}
 	return newCPU(cfg, processTime), nil

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
 )
 
 // Resource is what tasks stall on.
@@ -23,14 +24,14 @@ const (
 // its default.
 type PSIConfig struct {
 	// Resource is CPU, IO or Memory.
-	Resource Resource
+	Resource Resource `enum:"cpu,io,memory"`
 	// Threshold is the share of time that may be lost. Range (0, 1]. Default
 	// 0.1 for Memory, which is systemd's (MemoryPressureThresholdSec, 200 ms in
 	// 2 s). Default 0.5 for CPU and IO, for which nobody publishes a figure:
 	// watch yours before you rely on it.
-	Threshold float64
-	// Over is the time to look back. Default 1 s.
-	Over time.Duration
+	Threshold float64 `default:"0.5" min:"0" max:"1"`
+	// Over is the time to look back. Range 1 ms to 1 min, default 1 s.
+	Over time.Duration `default:"1s" min:"1ms" max:"1m"`
 	// FS is the root of the file system; nil means the machine's.
 	FS fs.FS
 }
@@ -44,16 +45,12 @@ type PSIConfig struct {
 // GOMAXPROCS. So a queue inside it does not show here but in [NewSchedLatency].
 // Other processes that compete do show, and so does a quota.
 func NewPSI(cfg PSIConfig) (Signal, error) {
-	if cfg.Resource == Memory {
-		def(&cfg.Threshold, 0.1)
+	if cfg.Resource == Memory && cfg.Threshold == 0 {
+		cfg.Threshold = 0.1
 	}
-	def(&cfg.Threshold, 0.5)
-	def(&cfg.Over, time.Second)
 	var f fault.List
-	f.Check(cfg.Resource == CPU || cfg.Resource == IO || cfg.Resource == Memory,
-		fault.Path{"resource"}, cfg.Resource, "must be %s, %s or %s", CPU, IO, Memory)
-	share(&f, "threshold", cfg.Threshold)
-	over(&f, cfg.Over)
+	f.Require(cfg.Resource != "", fault.Path{"Resource"}, "missing: must be %s, %s or %s", CPU, IO, Memory)
+	setting.Complete(&cfg, &f)
 	if err := f.Err("signal: psi"); err != nil {
 		return nil, err
 	}

@@ -44,6 +44,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
 )
 
 // Signal reads one figure.
@@ -187,22 +188,11 @@ func unsupported(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", errors.ErrUnsupported, fmt.Sprintf(format, args...))
 }
 
-// def replaces the zero value of a setting by its default.
-func def[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
-}
-
-// share checks a threshold that is a share.
-func share(f *fault.List, key string, v float64) {
-	f.Check(v > 0 && v <= 1, fault.Path{key}, v, "must be in (0, 1]")
-}
-
-// over checks the time that a rate looks back.
-func over(f *fault.List, v time.Duration) {
-	f.Check(v >= time.Millisecond && v <= time.Minute, fault.Path{"over"}, v, "must be from 1ms to 1m")
+// complete fills in the defaults of a signal's configuration, and returns what is wrong with it.
+func complete(name string, cfg any) error {
+	var f fault.List
+	setting.Complete(cfg, &f)
+	return f.Err("signal: " + name)
 }
 
 // sane reports whether v can be a reading.

@@ -25,14 +25,15 @@ func TestConfigFaults(t *testing.T) {
 		err  error
 		want []string
 	}{
-		{made(NewSchedLatency(SchedLatencyConfig{Wait: -1, Share: 2, Over: time.Hour})), []string{"sched_latency", "wait: -1ns", "share: 2", "over: 1h0m0s"}},
-		{made(NewRunnable(RunnableConfig{PerProc: math.NaN()})), []string{"runnable", "per_proc: NaN"}},
-		{made(NewCPU(CPUConfig{Threshold: -1, Over: 1})), []string{"cpu", "threshold: -1", "over: 1ns"}},
-		{made(NewThrottling(ThrottlingConfig{Threshold: 1.1, Over: -1})), []string{"cpu_throttling", "threshold: 1.1", "over: -1ns"}},
-		{made(NewMemory(MemoryConfig{Threshold: math.Inf(1)})), []string{"memory", "threshold: +Inf"}},
-		{made(NewPSI(PSIConfig{Resource: "disk", Threshold: 3, Over: -1})), []string{"psi", `resource: "disk"`, "threshold: 3", "over"}},
-		{made(NewHeap(HeapConfig{Threshold: 90})), []string{"heap", "threshold: 90"}},
-		{made(NewGoroutines(GoroutinesConfig{})), []string{"goroutines", "max: 0", "no default"}},
+		{made(NewSchedLatency(SchedLatencyConfig{Wait: -1, Share: 2, Over: time.Hour})), []string{"sched_latency", "Wait: is -1ns", "Share: is 2", "Over: is 1h0m0s"}},
+		{made(NewRunnable(RunnableConfig{PerProc: math.NaN()})), []string{"runnable", "PerProc: NaN"}},
+		{made(NewCPU(CPUConfig{Threshold: -1, Over: 1})), []string{"cpu", "Threshold: is -1", "Over: is 1ns"}},
+		{made(NewThrottling(ThrottlingConfig{Threshold: 1.1, Over: -1})), []string{"cpu_throttling", "Threshold: is 1.1", "Over: is -1ns"}},
+		{made(NewMemory(MemoryConfig{Threshold: math.Inf(1)})), []string{"memory", "Threshold: is +Inf"}},
+		{made(NewPSI(PSIConfig{Resource: "disk", Threshold: 3, Over: -1})), []string{"psi", `Resource: "disk"`, "Threshold: is 3", "Over"}},
+		{made(NewPSI(PSIConfig{})), []string{"psi", "Resource: missing"}},
+		{made(NewHeap(HeapConfig{Threshold: 90})), []string{"heap", "Threshold: is 90"}},
+		{made(NewGoroutines(GoroutinesConfig{})), []string{"goroutines", "Max: 0", "no default"}},
 	}
 	for _, tt := range tests {
 		for _, want := range tt.want {

@@ -12,7 +12,7 @@ import (
 type attemptState uint8
 
 const (
-	stateIdle    attemptState = iota // in the pool
+	stateSpare   attemptState = iota // not in use
 	stateResting                     // will be made after a back-off
 	stateWaiting                     // in a gate's wait room
 	stateInside                      // in the backend
@@ -52,9 +52,9 @@ type attempt struct {
 }
 
 func (w *world) newAttempt() *attempt {
-	if n := len(w.idle); n > 0 {
-		a := w.attempts[w.idle[n-1]]
-		w.idle = w.idle[:n-1]
+	if n := len(w.spare); n > 0 {
+		a := w.attempts[w.spare[n-1]]
+		w.spare = w.spare[:n-1]
 		return a
 	}
 	a := &attempt{index: int32(len(w.attempts))}
@@ -65,10 +65,10 @@ func (w *world) newAttempt() *attempt {
 
 func (w *world) recycle(a *attempt) {
 	a.generation++
-	a.state, a.left, a.released, a.failed = stateIdle, false, false, false
+	a.state, a.left, a.released, a.failed = stateSpare, false, false, false
 	a.riding, a.done = false, false
 	a.permit, a.waiter, a.outer = weir.Permit{}, nil, nil
-	w.idle = append(w.idle, a.index)
+	w.spare = append(w.spare, a.index)
 }
 
 // launch sends an attempt to its gate.

@@ -31,16 +31,16 @@ type Backend struct {
 	// Cores, Discipline (fifo by default) and Thrash are of cores. With ps and
 	// n > Cores requests each runs at Cores/n/(1+Thrash·(n−Cores)) of full
 	// speed.
-	Cores      int     `json:"cores,omitempty"`
-	Discipline string  `json:"discipline,omitempty"`
-	Thrash     float64 `json:"thrash,omitempty"`
+	Cores      int     `json:"cores,omitempty" max:"1000000"`
+	Discipline string  `json:"discipline,omitempty" enum:"fifo,ps"`
+	Thrash     float64 `json:"thrash,omitempty" min:"0"`
 	// Sigma and Kappa are of usl.
-	Sigma float64 `json:"sigma,omitempty"`
-	Kappa float64 `json:"kappa,omitempty"`
+	Sigma float64 `json:"sigma,omitempty" min:"0" max:"1"`
+	Kappa float64 `json:"kappa,omitempty" min:"0" max:"1"`
 	// Workers is of pool.
-	Workers int `json:"workers,omitempty"`
+	Workers int `json:"workers,omitempty" max:"1000000"`
 	// Outside is of mutex: the time spent before the lock is asked for.
-	Outside policy.Duration `json:"outside,omitempty"`
+	Outside policy.Duration `json:"outside,omitempty" min:"0s"`
 
 	// Loses says what the backend loses in a phase with less capacity: speed (the
 	// default) or workers (pool only, and the default there).
@@ -48,7 +48,7 @@ type Backend struct {
 
 	// Deadline is when an answer stops being useful, for traffic that names no
 	// deadline of its own. 0 means never.
-	Deadline policy.Duration `json:"deadline,omitempty"`
+	Deadline policy.Duration `json:"deadline,omitempty" min:"0s"`
 }
 
 func (b *Backend) check(f *fault.List, path fault.Path) {
@@ -63,21 +63,16 @@ func (b *Backend) check(f *fault.List, path fault.Path) {
 	only(b.Kappa != 0, "kappa", "usl")
 	only(b.Workers != 0, "workers", "pool")
 	only(b.Outside != 0, "outside", "mutex")
-	f.Require(b.Deadline >= 0, path.At("deadline"), "%v: must not be negative", time.Duration(b.Deadline))
 	f.Require(b.Loses == "" || b.Loses == "speed" || b.Loses == "workers" && b.Law == "pool", path.At("loses"), "%q: must be speed, or workers for law \"pool\"", b.Loses)
 	switch b.Law {
 	case "cores":
-		f.Require(b.Cores >= 1 && b.Cores <= 1e6, path.At("cores"), "%d: must be from 1 to 1000000", b.Cores)
-		f.Require(b.Discipline == "" || b.Discipline == "fifo" || b.Discipline == "ps", path.At("discipline"), "%q: must be fifo or ps", b.Discipline)
-		f.Require(b.Thrash >= 0 && (b.Thrash == 0 || b.Discipline == "ps"), path.At("thrash"), "%v: must not be negative, and needs discipline \"ps\"", b.Thrash)
+		f.Require(b.Cores >= 1, path.At("cores"), "%d: must be from 1 to 1000000", b.Cores)
+		f.Require(b.Thrash == 0 || b.Discipline == "ps", path.At("thrash"), "%v: needs discipline \"ps\"", b.Thrash)
 	case "usl":
-		f.Require(b.Sigma >= 0 && b.Sigma <= 1, path.At("sigma"), "%v: must be from 0 to 1", b.Sigma)
-		f.Require(b.Kappa >= 0 && b.Kappa <= 1, path.At("kappa"), "%v: must be from 0 to 1", b.Kappa)
 		f.Require(b.Sigma > 0 || b.Kappa > 0, path, "sigma and kappa are both 0: nothing limits this backend, and its capacity is infinite")
 	case "pool":
-		f.Require(b.Workers >= 1 && b.Workers <= 1e6, path.At("workers"), "%d: must be from 1 to 1000000", b.Workers)
+		f.Require(b.Workers >= 1, path.At("workers"), "%d: must be from 1 to 1000000", b.Workers)
 	case "mutex":
-		f.Require(b.Outside >= 0, path.At("outside"), "%v: must not be negative", time.Duration(b.Outside))
 	default:
 		f.Require(false, path.At("law"), "%q: must be cores, usl, pool or mutex", b.Law)
 	}
@@ -229,10 +224,10 @@ type Dist struct {
 	Mean policy.Duration `json:"mean,omitempty"`
 	// K is the number of stages of erlang: 1 is exponential, more is more
 	// regular. At least 1.
-	K int `json:"k,omitempty"`
+	K int `json:"k,omitempty" max:"1000"`
 	// CV is the coefficient of variation of lognormal: the standard deviation
 	// over the mean. More than 0.
-	CV float64 `json:"cv,omitempty"`
+	CV float64 `json:"cv,omitempty" max:"100"`
 	// Modes are the values of bimodal with their weights, two or more.
 	Modes []Mode `json:"modes,omitempty"`
 }
@@ -240,9 +235,9 @@ type Dist struct {
 // Mode is one value of a distribution with a few of them.
 type Mode struct {
 	// Weight is the share of requests, relative to the other modes'.
-	Weight float64 `json:"weight"`
+	Weight float64 `json:"weight" min:"0.000001" max:"1e9" required:"true" example:"1"`
 	// Time is the service time.
-	Time policy.Duration `json:"time"`
+	Time policy.Duration `json:"time" min:"1ns" required:"true" example:"\"10ms\""`
 }
 
 func (d *Dist) check(f *fault.List, path fault.Path) {
@@ -255,17 +250,12 @@ func (d *Dist) check(f *fault.List, path fault.Path) {
 	switch d.Dist {
 	case "constant", "exponential":
 	case "erlang":
-		f.Require(d.K >= 1 && d.K <= 1000, path.At("k"), "%d: must be from 1 to 1000", d.K)
+		f.Require(d.K >= 1, path.At("k"), "%d: must be from 1 to 1000", d.K)
 	case "lognormal":
-		f.Require(d.CV > 0 && d.CV <= 100, path.At("cv"), "%v: must be more than 0 and at most 100", d.CV)
+		f.Require(d.CV > 0, path.At("cv"), "%v: must be more than 0 and at most 100", d.CV)
 	case "bimodal":
 		f.Require(d.Mean == 0, path.At("mean"), "the modes have their own")
 		f.Require(len(d.Modes) > 0, path.At("modes"), "needs at least one {weight, time}")
-		for i, m := range d.Modes {
-			at := path.At("modes").Index(i)
-			f.Require(m.Weight > 0 && m.Weight <= 1e9, at.At("weight"), "%v: must be more than 0", m.Weight)
-			f.Require(m.Time > 0, at.At("time"), "%v: must be more than 0", time.Duration(m.Time))
-		}
 	default:
 		f.Require(false, path.At("dist"), "%q: must be constant, exponential, erlang, lognormal or bimodal", d.Dist)
 	}

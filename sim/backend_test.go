@@ -159,7 +159,7 @@ func TestClosedLoopFollowsTheLaw(t *testing.T) {
 
 func TestCapacityIsTheBestOfASweep(t *testing.T) {
 	long(t)
-	for _, name := range StandardBackends() {
+	for _, name := range standardBackends() {
 		std, err := LoadStandard(name)
 		if err != nil {
 			t.Fatal(err)

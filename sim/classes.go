@@ -57,12 +57,12 @@ type ClassSummary struct {
 
 // sumUp adds the classes to the summary of a window, by its number.
 func (l *ledger) sumUp(window int, w *world, s *Summary) {
-	acc := l.accounts[window]
+	acc := l.windows[window]
 	for i := range acc.classes {
 		l.starved(min(w.now, s.To), int32(i))
 	}
 	seconds := (s.To - s.From).Seconds()
-	power := w.stats.windows[window].power.mean()
+	power := acc.power.mean()
 	var busy, given float64
 	for i := range acc.classes {
 		busy += acc.classes[i].work
@@ -108,7 +108,7 @@ func (t *tally) served() []float64 {
 
 // claims are those of one priority, over a stretch of so many seconds. A closed
 // loop asks for what its clients would get if they never had to wait.
-func (a *account) claims(classes []*class, of int, seconds float64) []claim {
+func (a *window) claims(classes []*class, of int, seconds float64) []claim {
 	var list []claim
 	for i, c := range classes {
 		if c.template.Exempt || c.template.Priority.Class() != of {
@@ -130,18 +130,18 @@ func (a *account) claims(classes []*class, of int, seconds float64) []claim {
 
 // classMetrics are the figures of one class.
 var classMetrics = []metric{
-	{"served", "", "done over offered", ofClass(func(c *ClassSummary) float64 { return c.Served })},
-	{"p50", "ms", "median latency of admitted work", ofClass(func(c *ClassSummary) float64 { return millis(c.P50) })},
-	{"p99", "ms", "99th percentile of it", ofClass(func(c *ClassSummary) float64 { return millis(c.P99) })},
-	{"wait_p99", "ms", "99th percentile of the time in the wait room", ofClass(func(c *ClassSummary) float64 { return millis(c.WaitP99) })},
-	{"refused", "", "refusals over attempts", ofClass(func(c *ClassSummary) float64 { return share(float64(c.Refused), float64(c.Attempts)) })},
-	{"given", "", "part of all that was let in, in units of the gate", ofClass(func(c *ClassSummary) float64 { return c.Given })},
-	{"work", "", "good work over what the backend could do", ofClass(func(c *ClassSummary) float64 { return c.Work })},
-	{"slack", "", "good work over what the other classes leave of the backend", ofClass(func(c *ClassSummary) float64 { return c.Slack })},
-	{"tasks", "", "tasks done over what could have been", ofClass(func(c *ClassSummary) float64 { return c.Tasks })},
-	{"jain", "", "Jain's index over tenants of what was done of what they offered", ofClass(func(c *ClassSummary) float64 { return c.Jain })},
-	{"starved", "s", "longest time in which some came or waited and none was let in", ofClass(func(c *ClassSummary) float64 { return c.Starved.Seconds() })},
-	{"behind", "", "nested calls that waited for slots of their own callers, or were refused", ofClass(func(c *ClassSummary) float64 { return float64(c.Behind) })},
+	{"served", "", "", "done over offered", ofClass(func(c *ClassSummary) float64 { return c.Served })},
+	{"p50", "ms", "", "median latency of admitted work", ofClass(func(c *ClassSummary) float64 { return millis(c.P50) })},
+	{"p99", "ms", "", "99th percentile of it", ofClass(func(c *ClassSummary) float64 { return millis(c.P99) })},
+	{"wait_p99", "ms", "", "99th percentile of the time in the wait room", ofClass(func(c *ClassSummary) float64 { return millis(c.WaitP99) })},
+	{"refused", "", "", "refusals over attempts", ofClass(func(c *ClassSummary) float64 { return share(float64(c.Refused), float64(c.Attempts)) })},
+	{"given", "", "", "part of all that was let in, in units of the gate", ofClass(func(c *ClassSummary) float64 { return c.Given })},
+	{"work", "", "", "good work over what the backend could do", ofClass(func(c *ClassSummary) float64 { return c.Work })},
+	{"slack", "", "", "good work over what the other classes leave of the backend", ofClass(func(c *ClassSummary) float64 { return c.Slack })},
+	{"tasks", "", "", "tasks done over what could have been", ofClass(func(c *ClassSummary) float64 { return c.Tasks })},
+	{"jain", "", "", "Jain's index over tenants of what was done of what they offered", ofClass(func(c *ClassSummary) float64 { return c.Jain })},
+	{"starved", "s", "", "longest time in which some came or waited and none was let in", ofClass(func(c *ClassSummary) float64 { return c.Starved.Seconds() })},
+	{"behind", "", "", "nested calls that waited for slots of their own callers, or were refused", ofClass(func(c *ClassSummary) float64 { return float64(c.Behind) })},
 }
 
 func ofClass(f func(*ClassSummary) float64) func(*Result, *Goal) float64 {
@@ -158,9 +158,9 @@ func ofClass(f func(*ClassSummary) float64) func(*Result, *Goal) float64 {
 
 // between are the figures about classes and tenants beside each other.
 var between = []metric{
-	{"inversions", "", "admissions while somebody of a higher priority waited, guarantees aside", ofSummary(func(s *Summary) float64 { return float64(s.Inversions) })},
-	{"user_error", "", "by how much of its max-min fair share the user who is farthest from it is off", ofSummary(func(s *Summary) float64 { return s.UserError })},
-	{"share_error", "", "by how much of its max-min fair share the tenant who is farthest from it is off", ofSummary(func(s *Summary) float64 { return s.ShareError })},
+	{"inversions", "", "", "admissions while somebody of a higher priority waited, guarantees aside", ofSummary(func(s *Summary) float64 { return float64(s.Inversions) })},
+	{"user_error", "", "", "by how much of its max-min fair share the user who is farthest from it is off", ofSummary(func(s *Summary) float64 { return s.UserError })},
+	{"share_error", "", "", "by how much of its max-min fair share the tenant who is farthest from it is off", ofSummary(func(s *Summary) float64 { return s.ShareError })},
 }
 
 // ClassMetrics returns the names that a [Goal] with a Class can use, with what
@@ -238,8 +238,8 @@ func (r *Report) Classes() string {
 // ledger counts the classes and tenants of a run separately. It sees what arrives
 // at the gates and what they answer; it asks them nothing.
 type ledger struct {
-	accounts []*account
-	shares   [weir.Classes]float64
+	windows []*window // of the statistics
+	shares  [weir.Classes]float64
 
 	lines  map[int]*crowd // by gateway
 	wanted []wanted       // by class
@@ -256,13 +256,6 @@ type crowd struct {
 type wanted struct {
 	since   time.Duration // -1: nothing is wanted
 	waiting int
-}
-
-// account is what a window keeps of each class.
-type account struct {
-	from, to   time.Duration
-	inversions uint64
-	classes    []tally
 }
 
 // tally is what is counted of one class.
@@ -283,8 +276,8 @@ type portion struct {
 	asked, given  float64 // units
 }
 
-func newLedger(s *Scenario) *ledger {
-	l := &ledger{lines: map[int]*crowd{}, wanted: make([]wanted, len(s.Traffic))}
+func newLedger(s *Scenario, windows []*window) *ledger {
+	l := &ledger{windows: windows, lines: map[int]*crowd{}, wanted: make([]wanted, len(s.Traffic))}
 	for name, share := range s.Fair.Shares {
 		p, _ := weir.ParsePriority(name)
 		l.shares[p.Class()] = share
@@ -292,16 +285,13 @@ func newLedger(s *Scenario) *ledger {
 	for i := range l.wanted {
 		l.wanted[i].since = -1
 	}
-	windows := append([]*window{{to: never}}, s.windows()...)
 	for _, w := range windows {
-		a := &account{from: w.from, to: w.to, classes: make([]tally, len(s.Traffic))}
-		for i := range a.classes {
-			a.classes[i] = tally{
+		for i := range s.Traffic {
+			w.classes = append(w.classes, tally{
 				latency: hist.New(7), wait: hist.New(7),
 				flows: make([]portion, max(1, s.Traffic[i].Tenants)),
-			}
+			})
 		}
-		l.accounts = append(l.accounts, a)
 	}
 	return l
 }
@@ -317,16 +307,16 @@ func (s *Scenario) tellsApart() bool {
 	return false
 }
 
-func (l *ledger) each(now time.Duration, a *attempt, f func(*account, *tally)) {
-	for _, acc := range l.accounts {
-		if acc.from <= now && now < acc.to {
-			f(acc, &acc.classes[a.class.index])
+func (l *ledger) each(now time.Duration, a *attempt, f func(*window, *tally)) {
+	for _, w := range l.windows {
+		if w.holds(now) {
+			f(w, &w.classes[a.class.index])
 		}
 	}
 }
 
 func (l *ledger) offered(now time.Duration, a *attempt) {
-	l.each(now, a, func(_ *account, t *tally) {
+	l.each(now, a, func(_ *window, t *tally) {
 		t.offered++
 		t.flows[a.tenant].offered++
 	})
@@ -335,7 +325,7 @@ func (l *ledger) offered(now time.Duration, a *attempt) {
 // done counts a task where it was offered, so that a stretch of time has as many
 // tasks as outcomes.
 func (l *ledger) done(a *attempt) {
-	l.each(a.born, a, func(_ *account, t *tally) {
+	l.each(a.born, a, func(_ *window, t *tally) {
 		t.done++
 		t.flows[a.tenant].done++
 	})
@@ -345,7 +335,7 @@ func (l *ledger) attempted(now time.Duration, a *attempt) {
 	if w := &l.wanted[a.class.index]; w.since < 0 {
 		w.since = now
 	}
-	l.each(now, a, func(_ *account, t *tally) {
+	l.each(now, a, func(_ *window, t *tally) {
 		t.attempts++
 		t.flows[a.tenant].asked += a.units()
 	})
@@ -358,12 +348,12 @@ func (l *ledger) line(front int) *crowd {
 	return l.lines[front]
 }
 
-// queued notes an attempt that the gate lets wait.
+// queued counts an attempt that the gate lets wait.
 func (l *ledger) queued(now time.Duration, a *attempt) {
 	l.line(a.front).waiting[a.priority().Class()]++
 	l.wanted[a.class.index].waiting++
 	if a.outer != nil {
-		l.each(now, a, func(_ *account, t *tally) { t.behind++ })
+		l.each(now, a, func(_ *window, t *tally) { t.behind++ })
 	}
 }
 
@@ -384,7 +374,7 @@ func (l *ledger) admitted(now time.Duration, a *attempt) {
 	if w.waiting > 0 {
 		w.since = now
 	}
-	l.each(now, a, func(acc *account, t *tally) {
+	l.each(now, a, func(acc *window, t *tally) {
 		if inverted {
 			acc.inversions++
 		}
@@ -421,7 +411,7 @@ func (l *ledger) inverts(a *attempt) bool {
 
 func (l *ledger) refused(now time.Duration, a *attempt, r weir.Reason) {
 	l.leaves(a)
-	l.each(now, a, func(_ *account, t *tally) {
+	l.each(now, a, func(_ *window, t *tally) {
 		t.refused++
 		t.reasons[min(int(r), numReasons-1)]++
 		if a.outer != nil && a.waiter == nil {
@@ -432,11 +422,11 @@ func (l *ledger) refused(now time.Duration, a *attempt, r weir.Reason) {
 
 func (l *ledger) gaveUp(now time.Duration, a *attempt) {
 	l.leaves(a)
-	l.each(now, a, func(_ *account, t *tally) { t.gaveUp++ })
+	l.each(now, a, func(_ *window, t *tally) { t.gaveUp++ })
 }
 
 func (l *ledger) answered(now time.Duration, a *attempt, latency time.Duration, work float64, good bool) {
-	l.each(now, a, func(_ *account, t *tally) {
+	l.each(now, a, func(_ *window, t *tally) {
 		t.latency.Record(latency)
 		if good {
 			t.work += work
@@ -444,14 +434,14 @@ func (l *ledger) answered(now time.Duration, a *attempt, latency time.Duration, 
 	})
 }
 
-// starved notes how long a class has been waiting by now for one of it to be
+// starved records how long a class has been waiting by now for one of it to be
 // let in.
 func (l *ledger) starved(now time.Duration, class int32) {
 	since := l.wanted[class].since
 	if since < 0 {
 		return
 	}
-	for _, acc := range l.accounts {
+	for _, acc := range l.windows {
 		t := &acc.classes[class]
 		t.starved = max(t.starved, min(now, acc.to)-max(since, acc.from))
 	}

@@ -52,6 +52,6 @@ func ExampleParseScenario_faults() {
 	}`))
 	fmt.Println(err)
 	// Output:
-	// line 4: phases[0]: load and rps are both given; write one of them
-	// line 5: traffic[0].priority: "urgent": must be background, normal, high or critical
+	// line 4: phases[0].rps: load and rps are both given; write one of them
+	// line 5: traffic[0].priority: "urgent" is not known; write one of background, normal, high, critical
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/jsontree"
 	"github.com/weir-go/weir/internal/setting"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/scenarios"
@@ -31,7 +32,7 @@ type Faults = fault.Faults
 // that is wrong.
 func ParseScenario(data []byte) (*Scenario, error) {
 	var faults fault.List
-	return ReadScenario(setting.ParseJSON(data, &faults), &faults)
+	return ReadScenario(jsontree.Parse(data, &faults), &faults)
 }
 
 // ReadScenario is [ParseScenario] for a parsed document, of JSON or YAML, and the list of its
@@ -44,6 +45,7 @@ func ReadScenario(root *setting.Node, faults *fault.List) (*Scenario, error) {
 		s.check(&meaning)
 		s.resolve(&meaning)
 		faults.AddFresh(nil, meaning.Err(""))
+		faults.Sort()
 	}
 	if err := faults.Err(""); err != nil {
 		return nil, err
@@ -64,8 +66,8 @@ func Load(name string) (*Scenario, error) {
 // Names returns the names of the embedded scenario files.
 func Names() []string { return fileNames(".") }
 
-// StandardBackends returns the names of the standard backends.
-func StandardBackends() []string { return fileNames("backends") }
+// standardBackends returns the names of the standard backends.
+func standardBackends() []string { return fileNames("backends") }
 
 func fileNames(dir string) []string {
 	entries, err := scenarios.Files.ReadDir(dir)
@@ -86,11 +88,11 @@ func fileNames(dir string) []string {
 func LoadStandard(name string) (*Standard, error) {
 	data, err := scenarios.Files.ReadFile("backends/" + name + ".json")
 	if err != nil {
-		return nil, fault.New("no standard backend "+name, "there are "+strings.Join(StandardBackends(), ", "))
+		return nil, fault.New("no standard backend "+name, "there are "+strings.Join(standardBackends(), ", "))
 	}
 	var std Standard
 	var f fault.List
-	if root := setting.ParseJSON(data, &f); root != nil {
+	if root := jsontree.Parse(data, &f); root != nil {
 		setting.Decode(root, &std, &f)
 	}
 	if f.Len() == 0 {
@@ -113,7 +115,7 @@ func (s *Scenario) resolve(f *fault.List) {
 	}
 	for i, name := range s.On {
 		if _, err := LoadStandard(name); err != nil {
-			f.Require(false, fault.Path{"on"}.Index(i), "%q: the standard backends are %s", name, strings.Join(StandardBackends(), ", "))
+			f.Require(false, fault.Path{"on"}.Index(i), "%q: the standard backends are %s", name, strings.Join(standardBackends(), ", "))
 		}
 	}
 	if name := s.Policy.Name; name != "" && name != "none" {
@@ -150,26 +152,25 @@ func (s *Scenario) setDefaults() {
 // With returns the scenario on another standard backend and with another of its
 // policies; an empty name keeps what there is.
 func (s *Scenario) With(backend, policyName string) (*Scenario, error) {
-	c := s.clone()
-	if backend != "" {
-		c.Backend = BackendRef{Name: backend}
-	}
-	if policyName != "" {
-		c.Policy = PolicyRef{Name: policyName}
-	}
-	var f fault.List
-	c.resolve(&f)
-	if err := f.Err(""); err != nil {
-		return nil, err
-	}
-	return c, nil
+	return s.with(func(c *Scenario) {
+		if backend != "" {
+			c.Backend = BackendRef{Name: backend}
+		}
+		if policyName != "" {
+			c.Policy = PolicyRef{Name: policyName}
+		}
+	})
 }
 
-// WithPolicy returns the scenario with a policy given in full, under a name for
-// reports.
+// WithPolicy returns the scenario with a policy given in full.
 func (s *Scenario) WithPolicy(spec policy.Spec) (*Scenario, error) {
+	return s.with(func(c *Scenario) { c.Policy = PolicyRef{Spec: spec} })
+}
+
+// with returns the scenario with a change.
+func (s *Scenario) with(change func(*Scenario)) (*Scenario, error) {
 	c := s.clone()
-	c.Policy = PolicyRef{Spec: spec}
+	change(c)
 	var f fault.List
 	c.resolve(&f)
 	if err := f.Err(""); err != nil {

@@ -33,9 +33,9 @@ type Spread struct {
 	Max    float64 `json:"max"`
 }
 
-// NewSpread returns the spread of some values, zero for none. The median of an
+// newSpread returns the spread of some values, zero for none. The median of an
 // even number is the lower of the two in the middle.
-func NewSpread(values []float64) Spread {
+func newSpread(values []float64) Spread {
 	if len(values) == 0 {
 		return Spread{}
 	}
@@ -56,7 +56,7 @@ func (r *Report) Spread(g Goal) Spread {
 	for i, run := range r.Runs {
 		values[i] = m.of(run, &g)
 	}
-	return NewSpread(values)
+	return newSpread(values)
 }
 
 // GoalResult is a goal and what became of it.
@@ -115,27 +115,6 @@ func (r *Report) backendName() string {
 	return r.Scenario.Backend.Law
 }
 
-// figures are the rows of the table, in order.
-var figures = []struct{ metric, label string }{
-	{"goodput", "goodput / capacity"},
-	{"goodput_work", "the same by work"},
-	{"served", "goodput / offered"},
-	{"p50", "latency p50"},
-	{"p99", "latency p99"},
-	{"p999", "latency p999"},
-	{"refusal_p99", "refusal p99"},
-	{"refused", "refused"},
-	{"late", "late"},
-	{"wasted", "wasted work"},
-	{"attempts", "attempts / request"},
-	{"limit_min", "limit min"},
-	{"limit_mean", "limit mean"},
-	{"limit_max", "limit max"},
-	{"inside_mean", "inside mean"},
-	{"inside_max", "inside max"},
-	{"over_limit", "most over the limit"},
-}
-
 // percent are the metrics that are shown in percent.
 var percent = []string{"refused", "late", "wasted"}
 
@@ -163,8 +142,8 @@ func Format(name string, v float64) string {
 func (r *Report) writeFigures(b *strings.Builder) {
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	for _, f := range figures {
-		s := r.Spread(Goal{Metric: f.metric})
-		fmt.Fprintf(w, "  %s\t%s\t(%s to %s)\n", f.label, Format(f.metric, s.Median), Format(f.metric, s.Min), Format(f.metric, s.Max))
+		s := r.Spread(Goal{Metric: f.name})
+		fmt.Fprintf(w, "  %s\t%s\t(%s to %s)\n", f.label, Format(f.name, s.Median), Format(f.name, s.Min), Format(f.name, s.Max))
 	}
 	_ = w.Flush() // writing to a strings.Builder cannot fail
 }
@@ -176,7 +155,7 @@ func (r *Report) Stretches() string {
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprint(w, "  stretch")
 	for _, f := range figures {
-		fmt.Fprintf(w, "\t%s", f.metric)
+		fmt.Fprintf(w, "\t%s", f.name)
 	}
 	fmt.Fprintln(w)
 	seen := map[string]bool{}
@@ -189,8 +168,8 @@ func (r *Report) Stretches() string {
 		seen[name] = true
 		fmt.Fprintf(w, "  %s", name)
 		for _, f := range figures {
-			g.Metric = f.metric
-			fmt.Fprintf(w, "\t%s", Format(f.metric, r.Spread(g).Median))
+			g.Metric = f.name
+			fmt.Fprintf(w, "\t%s", Format(f.name, r.Spread(g).Median))
 		}
 		fmt.Fprintln(w)
 	}
@@ -238,15 +217,6 @@ func (r *Report) writeGoals(b *strings.Builder) {
 			Format(name, g.Spread.Median), Format(name, g.Spread.Min), Format(name, g.Spread.Max), verdict)
 	}
 	_ = w.Flush()
-}
-
-// Took returns the real time that all runs took.
-func (r *Report) Took() time.Duration {
-	var d time.Duration
-	for _, run := range r.Runs {
-		d += run.Took
-	}
-	return d
 }
 
 // Summary is what one run was over one stretch of time.
@@ -368,11 +338,14 @@ func share(a, b float64) float64 {
 	return a / b
 }
 
-// metric is a figure that a goal can be about.
+// metric is a figure that a goal can be about. Those with a label are the rows of the table.
 type metric struct {
-	name, unit, text string
-	of               func(*Result, *Goal) float64
+	name, unit, label, text string
+	of                      func(*Result, *Goal) float64
 }
+
+// figures are the metrics of the table, in order.
+var figures = slices.DeleteFunc(slices.Clone(metrics), func(m metric) bool { return m.label == "" })
 
 func ofSummary(f func(*Summary) float64) func(*Result, *Goal) float64 {
 	return func(r *Result, g *Goal) float64 { return f(r.window(g)) }
@@ -381,27 +354,27 @@ func ofSummary(f func(*Summary) float64) func(*Result, *Goal) float64 {
 func millis(d time.Duration) float64 { return float64(d) / 1e6 }
 
 var metrics = []metric{
-	{"goodput", "", "good answers over what the backend's capacity allows", ofSummary(func(s *Summary) float64 { return s.Ratio })},
-	{"goodput_work", "", "the same by work: that of good answers over what the backend could have done", ofSummary(func(s *Summary) float64 { return s.WorkRatio })},
-	{"served", "", "good answers over new requests", ofSummary(func(s *Summary) float64 { return share(float64(s.Good), float64(s.Offered)) })},
-	{"p50", "ms", "median latency of admitted work", ofSummary(func(s *Summary) float64 { return millis(s.P50) })},
-	{"p99", "ms", "99th percentile of it", ofSummary(func(s *Summary) float64 { return millis(s.P99) })},
-	{"p999", "ms", "99.9th percentile of it", ofSummary(func(s *Summary) float64 { return millis(s.P999) })},
-	{"refusal_p99", "ms", "99th percentile of the time until a refusal", ofSummary(func(s *Summary) float64 { return millis(s.RefusalP99) })},
-	{"refused", "", "refusals over attempts", ofSummary(func(s *Summary) float64 { return s.RefusedShare })},
-	{"late", "", "share of answers that came too late or to nobody", ofSummary(func(s *Summary) float64 { return s.LateShare })},
-	{"wasted", "", "share of the backend's work that went into these", ofSummary(func(s *Summary) float64 { return s.WastedShare })},
-	{"attempts", "", "attempts for each new request", ofSummary(func(s *Summary) float64 { return share(float64(s.Attempts), float64(s.Offered)) })},
-	{"limit_min", "", "lowest limit", ofSummary(func(s *Summary) float64 { return s.Limit.Min })},
-	{"limit_mean", "", "mean limit", ofSummary(func(s *Summary) float64 { return s.Limit.Mean })},
-	{"limit_max", "", "highest limit", ofSummary(func(s *Summary) float64 { return s.Limit.Max })},
-	{"inside_mean", "", "mean concurrency in the backend", ofSummary(func(s *Summary) float64 { return s.Inside.Mean })},
-	{"inside_max", "", "highest concurrency in the backend", ofSummary(func(s *Summary) float64 { return s.Inside.Max })},
-	{"over_limit", "", "the most by which an admission brought the backend over the limit", ofSummary(func(s *Summary) float64 { return s.OverLimit })},
-	{"limit_rise", "", "highest limit of the stretch over the one it began with", (*Result).limitRise},
-	{"settle", "s", "time from the start of the stretch until goodput holds the level (.95 by default) of offered load or capacity, whichever is less", (*Result).settle},
-	{"calm", "s", "time from the start of the stretch until refusals stay below the level (.01 by default) of attempts", (*Result).calm},
-	{"refill", "s", "time from the start of the stretch until a cache answers at least the level (.9 by default) of requests", (*Result).refill},
+	{"goodput", "", "goodput / capacity", "good answers over what the backend's capacity allows", ofSummary(func(s *Summary) float64 { return s.Ratio })},
+	{"goodput_work", "", "the same by work", "the same by work: that of good answers over what the backend could have done", ofSummary(func(s *Summary) float64 { return s.WorkRatio })},
+	{"served", "", "goodput / offered", "good answers over new requests", ofSummary(func(s *Summary) float64 { return share(float64(s.Good), float64(s.Offered)) })},
+	{"p50", "ms", "latency p50", "median latency of admitted work", ofSummary(func(s *Summary) float64 { return millis(s.P50) })},
+	{"p99", "ms", "latency p99", "99th percentile of it", ofSummary(func(s *Summary) float64 { return millis(s.P99) })},
+	{"p999", "ms", "latency p999", "99.9th percentile of it", ofSummary(func(s *Summary) float64 { return millis(s.P999) })},
+	{"refusal_p99", "ms", "refusal p99", "99th percentile of the time until a refusal", ofSummary(func(s *Summary) float64 { return millis(s.RefusalP99) })},
+	{"refused", "", "refused", "refusals over attempts", ofSummary(func(s *Summary) float64 { return s.RefusedShare })},
+	{"late", "", "late", "share of answers that came too late or to nobody", ofSummary(func(s *Summary) float64 { return s.LateShare })},
+	{"wasted", "", "wasted work", "share of the backend's work that went into these", ofSummary(func(s *Summary) float64 { return s.WastedShare })},
+	{"attempts", "", "attempts / request", "attempts for each new request", ofSummary(func(s *Summary) float64 { return share(float64(s.Attempts), float64(s.Offered)) })},
+	{"limit_min", "", "limit min", "lowest limit", ofSummary(func(s *Summary) float64 { return s.Limit.Min })},
+	{"limit_mean", "", "limit mean", "mean limit", ofSummary(func(s *Summary) float64 { return s.Limit.Mean })},
+	{"limit_max", "", "limit max", "highest limit", ofSummary(func(s *Summary) float64 { return s.Limit.Max })},
+	{"inside_mean", "", "inside mean", "mean concurrency in the backend", ofSummary(func(s *Summary) float64 { return s.Inside.Mean })},
+	{"inside_max", "", "inside max", "highest concurrency in the backend", ofSummary(func(s *Summary) float64 { return s.Inside.Max })},
+	{"over_limit", "", "most over the limit", "the most by which an admission brought the backend over the limit", ofSummary(func(s *Summary) float64 { return s.OverLimit })},
+	{"limit_rise", "", "", "highest limit of the stretch over the one it began with", (*Result).limitRise},
+	{"settle", "s", "", "time from the start of the stretch until goodput holds the level (.95 by default) of offered load or capacity, whichever is less", (*Result).settle},
+	{"calm", "s", "", "time from the start of the stretch until refusals stay below the level (.01 by default) of attempts", (*Result).calm},
+	{"refill", "s", "", "time from the start of the stretch until a cache answers at least the level (.9 by default) of requests", (*Result).refill},
 }
 
 // Metrics returns the names a [Goal] can use, with what each means.

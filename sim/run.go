@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
-	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/policy"
 )
 
@@ -46,8 +45,6 @@ type Result struct {
 	// Windows sum it up: the whole run first, then each stretch that a goal of
 	// the scenario is about.
 	Windows []Summary
-	// Took is the real time it took.
-	Took time.Duration
 
 	binWidth time.Duration
 	bins     []bin
@@ -100,7 +97,7 @@ func newWorld(s *Scenario, seed uint64, opts *Options) (*world, error) {
 	}
 	w.stats = newStatistics(w.expectedEnd(), cmp.Or(max(0, opts.Columns), textColumns), s.windows(), s.Backend.Service.mean(), func(scale float64) float64 { return full * s.Backend.left(scale) })
 	if s.tellsApart() {
-		w.ledger = newLedger(s)
+		w.ledger = newLedger(s, w.stats.windows)
 	}
 	w.addClasses(s, full, seed)
 	if opts.Outside != nil {
@@ -203,7 +200,6 @@ func (w *world) report(tell func(Progress), run, runs int) {
 
 // play runs the world and sums it up.
 func (w *world) play(ctx context.Context, s *Scenario, seed uint64) (*Result, error) {
-	start := time.Now()
 	err := w.run(ctx)
 	for _, f := range w.fronts {
 		f.close()
@@ -212,7 +208,7 @@ func (w *world) play(ctx context.Context, s *Scenario, seed uint64) (*Result, er
 		return nil, err
 	}
 	r := &Result{
-		Seed: seed, Took: time.Since(start), binWidth: w.stats.binWidth,
+		Seed: seed, binWidth: w.stats.binWidth,
 		bins: w.stats.bins, columns: w.stats.columns, spans: w.phases,
 	}
 	for i, win := range w.stats.windows {
@@ -238,7 +234,7 @@ func (r *Result) window(g *Goal) *Summary {
 }
 
 // epoch is what virtual time counts from, for deadlines.
-var epoch = limit.VirtualEpoch
+var epoch = weir.VirtualEpoch
 
 func standstill() time.Duration { return 0 }
 

@@ -32,18 +32,18 @@ type Scenario struct {
 
 	// Gateways is how many instances of the policy stand side by side, each
 	// with gates of its own and a random share of the traffic. Default 1.
-	Gateways int `json:"gateways,omitempty"`
+	Gateways int `json:"gateways,omitempty" min:"0" max:"1000"`
 	// OnAbandon says what happens to the slot when a client leaves while the backend works on its
 	// request. hold (default) keeps it until the backend answers. release gives it back at once.
-	OnAbandon string `json:"on_abandon,omitempty"`
+	OnAbandon string `json:"on_abandon,omitempty" enum:"hold,release"`
 
 	// Phases are the rates, one after the other; together they are the length
 	// of the run. Repeat runs through them so many times; default 1.
 	Phases []Phase `json:"phases"`
-	Repeat int     `json:"repeat,omitempty"`
+	Repeat int     `json:"repeat,omitempty" min:"0" max:"1000000"`
 	// Requests ends the run when so many requests have been offered, or at the end of the phases if
 	// that comes first. 0 means at the end of the phases.
-	Requests int `json:"requests,omitempty"`
+	Requests int `json:"requests,omitempty" min:"0"`
 	// Traffic are the classes of requests. Default: one class with everything
 	// at its default.
 	Traffic []Class `json:"traffic,omitempty"`
@@ -59,11 +59,11 @@ type Scenario struct {
 // Fair is the weights and guarantees of a scenario.
 type Fair struct {
 	// Users and Tenants are weights by name. Default 1.
-	Users   map[string]float64 `json:"users,omitempty"`
-	Tenants map[string]float64 `json:"tenants,omitempty"`
+	Users   map[string]float64 `json:"users,omitempty" min:"0.000001" max:"1000000"`
+	Tenants map[string]float64 `json:"tenants,omitempty" min:"0.000001" max:"1000000"`
 	// Shares are the least parts of what is served that priorities are given,
 	// by name. Default 0: strict priority.
-	Shares map[string]float64 `json:"shares,omitempty"`
+	Shares map[string]float64 `json:"shares,omitempty" min:"0.000001" max:"1"`
 	// ByTime has users and tenants share the time that slots are held. The metrics
 	// share_error and user_error are of what was let in all the same; what each got
 	// done is the metric work of its class.
@@ -73,16 +73,16 @@ type Fair struct {
 // Phase is a stretch of time with one rate and one capacity.
 type Phase struct {
 	// For is how long it lasts.
-	For policy.Duration `json:"for"`
+	For policy.Duration `json:"for" min:"1ns" max:"1000h" required:"true" example:"\"60s\""`
 	// Load is the rate of all requests as a multiple of the backend's full
 	// capacity; RPS is the rate itself. One of them, or neither for silence.
-	Load float64 `json:"load,omitempty"`
-	RPS  float64 `json:"rps,omitempty"`
+	Load float64 `json:"load,omitempty" min:"0" max:"1e9"`
+	RPS  float64 `json:"rps,omitempty" min:"0" max:"1e9"`
 	// Capacity is what the backend has of its full capacity. Default 1.
-	Capacity float64 `json:"capacity,omitempty"`
+	Capacity float64 `json:"capacity,omitempty" min:"0" max:"1000"`
 	// Work multiplies the work of the requests that arrive: 2 is twice the
 	// service time, and half the capacity. Default 1.
-	Work float64 `json:"work,omitempty"`
+	Work float64 `json:"work,omitempty" min:"0" max:"1000"`
 	// Stalled backends stand still: nothing inside moves on.
 	Stalled bool `json:"stalled,omitempty"`
 	// Suspended stops the process that holds the gates: what arrives meanwhile,
@@ -95,12 +95,12 @@ type Phase struct {
 // Errors are answers that say only that there is none.
 type Errors struct {
 	// Share of the admitted requests that get one. Default 1, all of them.
-	Share float64 `json:"share,omitempty"`
+	Share float64 `json:"share,omitempty" min:"0" max:"1"`
 	// After is how long the answer takes. Default 1 ms.
-	After policy.Duration `json:"after,omitempty"`
+	After policy.Duration `json:"after,omitempty" min:"0s" max:"1h"`
 	// As is the outcome that the gate sees: failed (default), as for a
 	// fault, or overload, as for a server that says it is busy.
-	As string `json:"as,omitempty"`
+	As string `json:"as,omitempty" enum:"failed,overload"`
 }
 
 // Class is one kind of request.
@@ -112,42 +112,42 @@ type Class struct {
 
 	// Share of the phases' rate that is this class, relative to the others'
 	// shares. Default 1.
-	Share float64 `json:"share,omitempty"`
+	Share float64 `json:"share,omitempty" min:"0"`
 	// Phases are the class's own rates instead of a share. They must not have settings of the
 	// backend.
 	Phases []Phase `json:"phases,omitempty"`
 	// At are the class's arrivals, one by one, instead of a rate.
-	At []policy.Duration `json:"at,omitempty"`
+	At []policy.Duration `json:"at,omitempty" min:"0s"`
 	// Arrivals are poisson (default) or regular: evenly spaced.
-	Arrivals string `json:"arrivals,omitempty"`
+	Arrivals string `json:"arrivals,omitempty" enum:"poisson,regular"`
 
 	// Clients makes the class a closed loop: so many clients send their next
 	// request when the last one has been answered, and Think later. After a
 	// refusal they wait longer, for Pause on average (default 100 ms); so without
 	// Think the class is always backlogged and never floods.
-	Clients int             `json:"clients,omitempty"`
-	Think   policy.Duration `json:"think,omitempty"`
-	Pause   policy.Duration `json:"pause,omitempty"`
+	Clients int             `json:"clients,omitempty" min:"0" max:"1000000"`
+	Think   policy.Duration `json:"think,omitempty" min:"0s" max:"1h"`
+	Pause   policy.Duration `json:"pause,omitempty" min:"0s" max:"1h"`
 
 	// Tenant, User, Client, Priority, Cost and Exempt go into the work. With
 	// Tenants the tenant is one of so many at random: Tenant-0, Tenant-1 …
 	Tenant   string `json:"tenant,omitempty"`
-	Tenants  int    `json:"tenants,omitempty"`
+	Tenants  int    `json:"tenants,omitempty" min:"0" max:"1000000"`
 	User     string `json:"user,omitempty"`
 	Client   string `json:"client,omitempty"`
-	Priority string `json:"priority,omitempty"`
-	Cost     int64  `json:"cost,omitempty"`
+	Priority string `json:"priority,omitempty" enum:"background,normal,high,critical"`
+	Cost     int64  `json:"cost,omitempty" min:"0"`
 	// Settled is what a request turns out to have cost when it is answered, in
 	// units of the gate. Default: what it was admitted for.
-	Settled int64 `json:"settled,omitempty"`
+	Settled int64 `json:"settled,omitempty" min:"0"`
 	Exempt  bool  `json:"exempt,omitempty"`
 
 	// Calls makes each request a task of so many calls, one after the other,
 	// each with work and a deadline of its own. The task is done when all have
 	// been answered in time; it ends with the first that is not. Later is the
 	// priority of the calls after the first, if it differs.
-	Calls int    `json:"calls,omitempty"`
-	Later string `json:"later,omitempty"`
+	Calls int    `json:"calls,omitempty" min:"0" max:"1000"`
+	Later string `json:"later,omitempty" enum:"background,normal,high,critical"`
 	// Nested tasks keep the slot of their first call until the last one is over. The handler of the
 	// first call makes the others through the same gate, with the context that carries its permit.
 	Nested bool `json:"nested,omitempty"`
@@ -157,23 +157,23 @@ type Class struct {
 	// Shape is the form of its distribution alone, stretched to the backend's
 	// mean; Work multiplies that mean. So one class fits every backend.
 	Shape *Dist   `json:"shape,omitempty"`
-	Work  float64 `json:"work,omitempty"`
+	Work  float64 `json:"work,omitempty" min:"0" max:"1000000"`
 	// Cache is asked before each request.
 	Cache *Cache `json:"cache,omitempty"`
 
 	// Deadline is when an answer stops being useful, counted from the moment
 	// each attempt was meant to be sent. Default: the backend's.
-	Deadline policy.Duration `json:"deadline,omitempty"`
+	Deadline policy.Duration `json:"deadline,omitempty" min:"0s"`
 	// TellDeadline says whether the gate knows the deadline. Default true.
 	TellDeadline *bool `json:"tell_deadline,omitempty"`
 	// Timeout is the client's patience: it leaves when an attempt has taken
 	// that long. The gate sees it leave, and the backend works on. Default: it
 	// waits for ever; with Leaves, the deadline.
-	Timeout policy.Duration `json:"timeout,omitempty"`
+	Timeout policy.Duration `json:"timeout,omitempty" min:"0s"`
 	Leaves  bool            `json:"leaves,omitempty"`
 	// Patience is the timeout as a multiple of the backend's latency at its
 	// full capacity with no more inside than that needs.
-	Patience float64 `json:"patience,omitempty"`
+	Patience float64 `json:"patience,omitempty" min:"0" max:"1000000"`
 	// Retry is what the client does next. Default: nothing.
 	Retry *Retry `json:"retry,omitempty"`
 
@@ -184,13 +184,13 @@ type Class struct {
 // Retry is how a client tries again.
 type Retry struct {
 	// Attempts is how many more attempts it makes. At least 1.
-	Attempts int `json:"attempts"`
+	Attempts int `json:"attempts" min:"1" max:"1000" required:"true" example:"3"`
 	// On lists what it tries again on: timeout, refusal. Default both.
-	On []string `json:"on,omitempty"`
+	On []string `json:"on,omitempty" enum:"timeout,refusal"`
 	// Backoff is the longest pause before the second attempt. It doubles with each further one, up
 	// to MaxBackoff (default 30 s). The pause is drawn at random from 0 to that. 0 means at once.
-	Backoff    policy.Duration `json:"backoff,omitempty"`
-	MaxBackoff policy.Duration `json:"max_backoff,omitempty"`
+	Backoff    policy.Duration `json:"backoff,omitempty" min:"0s" max:"1h"`
+	MaxBackoff policy.Duration `json:"max_backoff,omitempty" min:"0s" max:"1h"`
 	// Heed makes it wait at least as long as a refusal's RetryAfter.
 	Heed bool `json:"heed,omitempty"`
 }
@@ -204,10 +204,10 @@ type Goal struct {
 	Class string `json:"class,omitempty"`
 	// From and To are the stretch of the run that it is about. Default: all
 	// of it.
-	From policy.Duration `json:"from,omitempty"`
+	From policy.Duration `json:"from,omitempty" min:"0s"`
 	To   policy.Duration `json:"to,omitempty"`
 	// Level is what settle and calm wait for; see [Metrics].
-	Level float64 `json:"level,omitempty"`
+	Level float64 `json:"level,omitempty" min:"0"`
 	// Min and Max bound the median over the seeds. A goal without either is
 	// reported only.
 	Min *float64 `json:"min,omitempty"`
@@ -225,7 +225,7 @@ type Goal struct {
 	// same gates: at most so many times that. AloneAt is the part of its rate that the class then
 	// has; default 1.
 	TimesAlone *float64 `json:"times_alone,omitempty"`
-	AloneAt    float64  `json:"alone_at,omitempty"`
+	AloneAt    float64  `json:"alone_at,omitempty" min:"0" max:"1"`
 	// On restricts the goal to some of the standard backends.
 	On []string `json:"on,omitempty"`
 }

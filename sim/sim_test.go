@@ -305,7 +305,7 @@ func TestParseFindsAllFaults(t *testing.T) {
 		"goals": [{"metric": "speed"}, {"metric": "p99", "from": "5s", "to": "4s"}]
 	}`))
 	wantFaults(t, err, "on_abandon: ", "backend.workers: only for law", "backend.service.k: ", "backend: sigma and kappa",
-		"policy.gates.g.limit", "policy.routes[0].gates[0]", "phases[0].for: ", "phases[0]: load and rps",
+		"policy.gates.g.limit", "policy.routes[0].gates[0]", "phases[0].for: ", "phases[0].rps: load and rps",
 		"traffic[0].priority: ", "traffic[0].retry.attempts: ", "traffic[0].retry.on[0]: ", "goals[0].metric: ", "goals[1].to: ")
 
 	for text, want := range map[string]string{

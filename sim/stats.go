@@ -60,6 +60,9 @@ type window struct {
 	work, wasted, over                    float64
 	latency, wait, refusal                hist.Histogram
 	capacity, power, inside, limit        level
+
+	inversions uint64 // these two only where classes are counted separately
+	classes    []tally
 }
 
 // gauge is a value over time; level is what a window keeps of it.

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
-	"github.com/weir-go/weir/internal/fault"
 	"github.com/weir-go/weir/policy"
 )
 
@@ -284,22 +283,13 @@ func (f *flow) next() time.Duration {
 type Cache struct {
 	// Keys is how many different keys clients ask for. Zipf is how uneven the requests are: the
 	// k-th most popular key is asked for 1/k^Zipf as often as the first. Zipf is more than 0.
-	Keys int     `json:"keys"`
-	Zipf float64 `json:"zipf"`
+	Keys int     `json:"keys" min:"1" max:"10000000" required:"true" example:"1000"`
+	Zipf float64 `json:"zipf" min:"0.000001" max:"10" required:"true" example:"1.0"`
 	// Size is how many answers the cache holds. A new one replaces
 	// one at random. It starts with the most popular ones.
-	Size int `json:"size"`
+	Size int `json:"size" min:"1" required:"true" example:"100"`
 	// Flush lists the times when it loses everything.
-	Flush []policy.Duration `json:"flush,omitempty"`
-}
-
-func (c *Cache) check(f *fault.List, path fault.Path) {
-	f.Require(c.Keys >= 1 && c.Keys <= 1e7, path.At("keys"), "%d: must be from 1 to 10000000", c.Keys)
-	f.Require(c.Zipf > 0 && c.Zipf <= 10, path.At("zipf"), "%v: must be more than 0 and at most 10", c.Zipf)
-	f.Require(c.Size >= 1 && c.Size <= c.Keys, path.At("size"), "%d: must be from 1 to the number of keys", c.Size)
-	for i, at := range c.Flush {
-		f.Require(at >= 0, path.At("flush").Index(i), "%v: must not be negative", at)
-	}
+	Flush []policy.Duration `json:"flush,omitempty" min:"0s"`
 }
 
 // cache is a Cache at work. Keys are numbered by their popularity.

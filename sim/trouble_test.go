@@ -152,7 +152,7 @@ func TestParseFindsFaultsOfTrouble(t *testing.T) {
 			{"shape": {"dist": "constant", "mean": "1s"}, "service": {"dist": "constant", "mean": "1s"}},
 			{"phases": [{"for": "1s", "suspended": true}]}]
 	}`))
-	wantFaults(t, err, "phases[0].work: -1", "phases[0].stalled: ", "phases[0].errors.share: 2", "phases[0].errors.after: -1s", `phases[0].errors.as: "ok"`,
-		"traffic[0].patience: ", "traffic[0].cache.keys: 0", "traffic[0].cache.zipf: 0", "traffic[0].cache.size: 3", "traffic[0].cache.flush[0]: -1s",
-		"traffic[1].work: -1", "traffic[1].shape.mean", "traffic[2].service: ", "traffic[3].phases[0]: ")
+	wantFaults(t, err, "phases[0].work: is -1", "phases[0].stalled: ", "phases[0].errors.share: is 2", "phases[0].errors.after: is -1s", `phases[0].errors.as: "ok"`,
+		"traffic[0].patience: ", "traffic[0].cache.keys: is 0", "traffic[0].cache.zipf: is 0", "traffic[0].cache.size: 3", "traffic[0].cache.flush[0]: is -1s",
+		"traffic[1].work: is -1", "traffic[1].shape.mean", "traffic[2].service: ", "traffic[3].phases[0]: ")
 }

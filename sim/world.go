@@ -24,7 +24,7 @@ type world struct {
 
 	classes  []*class
 	attempts []*attempt
-	idle     []int32
+	spare    []int32 // attempts to use again
 
 	phases   []span
 	phase    *span     // the present one
@@ -80,7 +80,7 @@ func (w *world) run(ctx context.Context) error {
 			}
 			w.stepGates()
 		case eventNext:
-			if err := w.handle(ctx, w.events.pop()); err != nil {
+			if err := w.handle(ctx, w.events.Pop()); err != nil {
 				return err
 			}
 		}
@@ -242,72 +242,27 @@ type event struct {
 	kind       eventKind
 }
 
-func (e *event) before(f *event) bool {
+// Before puts events in order of time. At the same time, the one that was pushed first is first.
+func (e event) Before(f event) bool {
 	return e.at < f.at || e.at == f.at && int32(e.order-f.order) < 0
 }
 
-// eventQueue is a heap of events with four children to a node, which is
-// shallower than two and touches fewer cache lines. It keeps its memory, so a
-// steady state allocates nothing.
+// eventQueue is what is due, in order. It keeps its memory, so a steady state allocates nothing.
 type eventQueue struct {
-	heap  []event
+	station.Heap[event]
 	order uint32
 }
 
 func (q *eventQueue) push(e event) {
 	e.order = q.order
 	q.order++
-	q.heap = append(q.heap, e)
-	i := len(q.heap) - 1
-	for i > 0 {
-		parent := (i - 1) / 4
-		if !e.before(&q.heap[parent]) {
-			break
-		}
-		q.heap[i] = q.heap[parent]
-		i = parent
-	}
-	q.heap[i] = e
+	q.Push(e)
 }
 
 // next returns when the first event is due.
 func (q *eventQueue) next() time.Duration {
-	if len(q.heap) == 0 {
+	if q.Len() == 0 {
 		return never
 	}
-	return q.heap[0].at
-}
-
-// pop removes and returns the first event.
-func (q *eventQueue) pop() event {
-	first := q.heap[0]
-	last := q.heap[len(q.heap)-1]
-	q.heap = q.heap[:len(q.heap)-1]
-	if len(q.heap) > 0 {
-		q.sink(last)
-	}
-	return first
-}
-
-// sink puts e at the root and moves it down.
-func (q *eventQueue) sink(e event) {
-	h, i := q.heap, 0
-	for {
-		first := 4*i + 1
-		if first >= len(h) {
-			break
-		}
-		least := first
-		for c := first + 1; c < min(first+4, len(h)); c++ {
-			if h[c].before(&h[least]) {
-				least = c
-			}
-		}
-		if !h[least].before(&e) {
-			break
-		}
-		h[i] = h[least]
-		i = least
-	}
-	h[i] = e
+	return q.First().at
 }

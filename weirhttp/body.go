@@ -13,7 +13,7 @@ import (
 // same time because of [WithBufferedBody]. A request beyond it is served unbuffered.
 const maxBuffered = 64 << 20
 
-// bodyBuffers reads small request bodies ahead of admission.
+// bodyBuffers reads small request bodies ahead of admission. nil reads none.
 type bodyBuffers struct {
 	max  int64
 	held atomic.Int64
@@ -50,7 +50,7 @@ func (b *bodyBuffers) buffer(r *http.Request) (*http.Request, func()) {
 }
 
 func (b *bodyBuffers) wants(r *http.Request) bool {
-	return r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0 &&
+	return b != nil && r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0 &&
 		r.ContentLength <= b.max && r.Header.Get("Expect") == "" && !talksBothWays(r.Header.Get("Content-Type"))
 }
 

@@ -185,7 +185,7 @@ func ExampleSetRateLimit() {
 			window := d.Windows[d.Window]
 			reset := d.Wait // refused: until it is let through
 			if err == nil {
-				reset = window.Refill(d.Remaining, quota.VirtualEpoch)
+				reset = window.Refill(d.Remaining, weir.VirtualEpoch)
 			}
 			policy := weirhttp.BucketPolicy(d.Rule, window.Rate, window.Burst)
 			weirhttp.SetRateLimit(w.Header(), []weirhttp.RateLimitPolicy{policy},

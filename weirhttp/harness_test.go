@@ -12,13 +12,14 @@ import (
 	"testing/synctest"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/slot"
 )
 
 // fakeGate is a gate of n slots and an endless wait room that remembers what
 // became of each permit.
 type fakeGate struct {
-	slots  chan struct{}
-	common weir.Slots
+	slots chan struct{}
+	group slot.Group
 
 	mu       sync.Mutex
 	refuse   error
@@ -33,7 +34,8 @@ type fakeGate struct {
 func newFakeGate(n int) *fakeGate {
 	g := &fakeGate{slots: make(chan struct{}, n)}
 	g.idle.L = &g.mu
-	g.common.Attention.Store(1)
+	g.group.Holder = g
+	g.group.Attention.Store(1)
 	for range n {
 		g.slots <- struct{}{}
 	}
@@ -70,35 +72,34 @@ func (g *fakeGate) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) 
 	}
 	g.inFlight++
 	g.admitted++
-	s := new(weir.Slot)
-	s.Init(g, &g.common, 0)
-	return s.Issue(), nil
+	s := new(slot.Slot)
+	s.Init(&g.group, 0)
+	return weir.NewPermit(s.Issue()), nil
 }
 
-func (g *fakeGate) PermitDone(p weir.Permit, o weir.Outcome) {
-	s := p.Slot()
+func (g *fakeGate) Done(t slot.Ticket, outcome uint8) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if s.MarkSampled(p) {
-		g.sampled = append(g.sampled, o)
+	if t.MarkSampled() {
+		g.sampled = append(g.sampled, weir.Outcome(outcome))
 	}
-	if live, _ := s.Recall(p); live {
+	if live, _ := t.Recall(); live {
 		g.inFlight--
 		g.slots <- struct{}{}
 		g.idle.Broadcast()
 	}
 }
 
-func (g *fakeGate) PermitSampled(p weir.Permit, o weir.Outcome) {
+func (g *fakeGate) Sample(t slot.Ticket, outcome uint8) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if p.Slot().MarkSampled(p) {
-		g.sampled = append(g.sampled, o)
+	if t.MarkSampled() {
+		g.sampled = append(g.sampled, weir.Outcome(outcome))
 	}
 }
 
-func (g *fakeGate) PermitCancelled(p weir.Permit) { g.PermitDone(p, weir.NoSample) }
-func (g *fakeGate) SlotFreed(*weir.Slot)          {}
+func (g *fakeGate) Cancel(t slot.Ticket)               { g.Done(t, uint8(weir.NoSample)) }
+func (g *fakeGate) SetCost(slot.Ticket, string, int64) {}
 
 // await returns once ok holds. ok is called with g.mu held.
 func (g *fakeGate) await(ok func() bool) {

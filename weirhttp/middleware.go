@@ -5,7 +5,7 @@
 //	http.ListenAndServe(":8080", guard(mux))
 //
 // Requests beyond the limit wait in the gate's room. Those that cannot wait are answered 503 with
-// Retry-After and a problem document, which names the gate, the reason and the exact time (see
+// Retry-After. A problem document names the gate, the reason and the exact time (see
 // [WriteRejection] and [Status]). Wrap the whole mux, or single handlers with gates of their own:
 // inside a mux, Work.Op is the pattern that matched. Leave health checks outside.
 //
@@ -74,8 +74,8 @@ import (
 // Middleware returns a wrapper for handlers. It admits each request through g before the handler
 // runs, and answers a refusal with [WriteRejection].
 //
-// The request waits in g's wait room under its own context, so it leaves the room when its client
-// leaves (see [WithBufferedBody] for the limits of that). After admission the handler's context
+// The request waits in g's wait room under its own context. So it leaves the room when its client
+// leaves; [WithBufferedBody] says when this is not noticed. After admission the handler's context
 // carries a [*Request]. For nested calls through the same gate it also carries the permit (see
 // [weir.WithPermit]).
 //
@@ -130,12 +130,10 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		m.next.ServeHTTP(w, r)
 		return
 	}
-	if m.bodies != nil {
-		buffered, release := m.bodies.buffer(r)
-		defer release()
-		defer copyBack(buffered, r)
-		r = buffered
-	}
+	buffered, release := m.bodies.buffer(r)
+	defer release()
+	defer copyBack(buffered, r)
+	r = buffered
 	q := m.admit(w, r, gate, work)
 	if q == nil {
 		return
@@ -242,12 +240,10 @@ func (g *Guard) Serve(w http.ResponseWriter, r *http.Request, gate weir.Gate, wo
 		next(w, r, nil)
 		return
 	}
-	if g.m.bodies != nil {
-		buffered, release := g.m.bodies.buffer(r)
-		defer release()
-		defer copyBack(buffered, r)
-		r = buffered
-	}
+	buffered, release := g.m.bodies.buffer(r)
+	defer release()
+	defer copyBack(buffered, r)
+	r = buffered
 	q := g.m.admit(w, r, gate, work)
 	if q == nil {
 		return

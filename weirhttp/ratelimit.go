@@ -157,11 +157,7 @@ func wholeSeconds(d time.Duration) (int64, bool) {
 	if d <= 0 || d == forever {
 		return 0, false
 	}
-	s := int64(d / time.Second)
-	if d%time.Second != 0 {
-		s++
-	}
-	return s, true
+	return roundUp(d, time.Second), true
 }
 
 // appendKey appends a key as a byte sequence.

@@ -142,10 +142,7 @@ func retryAfter(rej *weir.Rejection, status int, random func() float64) (int64, 
 		}
 		d = time.Second
 	}
-	seconds := int64(d / time.Second)
-	if d%time.Second != 0 {
-		seconds++
-	}
+	seconds := roundUp(d, time.Second)
 	if status == http.StatusServiceUnavailable {
 		spread := min(max(1, seconds/2), int64(maxRetryAfter/time.Second)-seconds)
 		seconds += max(0, min(int64(random()*float64(spread+1)), spread))
@@ -167,7 +164,7 @@ var problemKinds = map[weir.Reason]problemKind{
 	weir.ReasonQuota:        {"ReasonQuota", "The quota is used up"},
 	weir.ReasonLimit:        {"ReasonLimit", "Every slot is taken"},
 	weir.ReasonQueueFull:    {"ReasonQueueFull", "The wait room is full"},
-	weir.ReasonQueueTimeout: {"ReasonQueueTimeout", "No slot came free in time"},
+	weir.ReasonQueueTimeout: {"ReasonQueueTimeout", "The wait for a slot is too long"},
 	weir.ReasonDeadline:     {"ReasonDeadline", "The deadline cannot be met"},
 	weir.ReasonShed:         {"ReasonShed", "Only more important work is served now"},
 	weir.ReasonThrottled:    {"ReasonThrottled", "Throttled before it was sent"},
@@ -189,65 +186,48 @@ func appendProblem(b []byte, status int, rej *weir.Rejection, work *weir.Work) [
 	case noCost(rej):
 		kind.title = "The cost of the request cannot be read"
 	}
-	b = append(b, `{"type":"`+reasonDocs...)
-	b = append(b, kind.constant...)
-	b = append(b, `","title":"`...)
-	b = append(b, kind.title...)
-	b = append(b, `","status":`...)
-	b = strconv.AppendInt(b, int64(status), 10)
-	b = append(b, `,"gate":`...)
-	b = appendName(b, rej.Gate)
+	b = append(append(b, `{"type":"`+reasonDocs...), kind.constant...)
+	b = append(append(b, `","title":"`...), kind.title...)
+	b = strconv.AppendInt(append(b, `","status":`...), int64(status), 10)
+	b = appendName(append(b, `,"gate":`...), rej.Gate)
 	if rej.Rule != "" {
-		b = append(b, `,"rule":`...)
-		b = appendName(b, rej.Rule)
+		b = appendName(append(b, `,"rule":`...), rej.Rule)
 	}
 	if rej.Window > 0 {
-		b = append(b, `,"window":`...)
-		b = strconv.AppendInt(b, int64(rej.Window), 10)
+		b = strconv.AppendInt(append(b, `,"window":`...), int64(rej.Window), 10)
 	}
-	b = append(b, `,"reason":"`...)
-	b = append(b, rej.Reason.String()...)
+	b = append(append(b, `,"reason":"`...), rej.Reason.String()...)
 	b = append(b, '"')
 	if rej.Signal != "" {
-		b = append(b, `,"signal":`...)
-		b = appendName(b, rej.Signal)
+		b = appendName(append(b, `,"signal":`...), rej.Signal)
 	}
-	b = append(b, `,"value":`...)
-	b = appendNumber(b, 0-thousandths(-rej.Value))
-	b = append(b, `,"limit":`...)
-	b = appendNumber(b, rej.Limit)
-	b = append(b, `,"remaining":`...)
-	b = appendNumber(b, thousandths(rej.Remaining))
-	b = append(b, `,"retryable":`...)
-	b = strconv.AppendBool(b, rej.Retryable)
+	b = appendNumber(append(b, `,"value":`...), 0-thousandths(-rej.Value))
+	b = appendNumber(append(b, `,"limit":`...), rej.Limit)
+	b = appendNumber(append(b, `,"remaining":`...), thousandths(rej.Remaining))
+	b = strconv.AppendBool(append(b, `,"retryable":`...), rej.Retryable)
 	if rej.RetryAfter > 0 {
-		b = append(b, `,"retry_after_ms":`...)
-		b = strconv.AppendInt(b, milliseconds(rej.RetryAfter), 10)
+		b = strconv.AppendInt(append(b, `,"retry_after_ms":`...), roundUp(rej.RetryAfter, time.Millisecond), 10)
 	}
 	if work != nil {
-		b = append(b, `,"class":"`...)
-		b = append(b, work.Priority.String()...)
+		b = append(append(b, `,"class":"`...), work.Priority.String()...)
 		b = append(b, '"')
 		if work.Tenant != "" {
-			b = append(b, `,"tenant":`...)
-			b = appendText(b, work.Tenant, longestText)
+			b = appendText(append(b, `,"tenant":`...), work.Tenant, longestText)
 		}
 		if rej.Bucket != "" {
-			b = append(b, `,"key":`...)
-			b = appendText(b, rej.Bucket, longestText)
+			b = appendText(append(b, `,"key":`...), rej.Bucket, longestText)
 		}
 	}
 	return append(b, '}', '\n')
 }
 
-// milliseconds rounds up: a client that comes back a fraction early is refused
-// again.
-func milliseconds(d time.Duration) int64 {
-	ms := int64(d / time.Millisecond)
-	if d%time.Millisecond != 0 {
-		ms++
+// roundUp returns d in whole units. A client that comes back a fraction early is refused again.
+func roundUp(d, unit time.Duration) int64 {
+	n := int64(d / unit)
+	if d%unit != 0 {
+		n++
 	}
-	return ms
+	return n
 }
 
 // thousandths rounds what is left down, so that a client that is refused for want of a token

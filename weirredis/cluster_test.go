@@ -221,9 +221,9 @@ func newStack(t *testing.T, nodes []*server) *stack {
 	s.both = weir.All(s.users, s.tenants)
 	for i := 0; s.userNode == s.tenantNode; i++ {
 		s.work = weir.Work{User: fmt.Sprint("u", i), Tenant: "t"}
-		_, user := s.users.Key(s.work)
-		_, tenant := s.tenants.Key(s.work)
-		s.userNode, s.tenantNode = nodeOf(nodes, user), nodeOf(nodes, tenant)
+		user, _ := s.users.Peek(t.Context(), s.work)
+		tenant, _ := s.tenants.Peek(t.Context(), s.work)
+		s.userNode, s.tenantNode = nodeOf(nodes, user.Key), nodeOf(nodes, tenant.Key)
 	}
 	eventually(t, "both answer", func() bool {
 		_, user := s.users.Peek(t.Context(), s.work)

@@ -3,13 +3,13 @@ package weirredis
 import (
 	"context"
 	"crypto/tls"
-	"errors"
-	"fmt"
 	"net"
 	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/weir-go/weir/internal/fault"
 )
 
 // Config configures a [Store]. URL or Addrs is required; the rest has defaults.
@@ -110,18 +110,11 @@ const (
 
 // complete returns c with URL and defaults filled in, or every fault at once.
 func (c Config) complete() (Config, error) {
-	var faults []error
-	fault := func(ok bool, format string, args ...any) {
-		if !ok {
-			faults = append(faults, fmt.Errorf("weirredis: "+format, args...))
-		}
-	}
-	if c.URL != "" {
-		if err := c.fromURL(); err != nil {
-			faults = append(faults, err)
-		}
+	var f fault.List
+	if c.URL == "" {
+		f.Require(len(c.Addrs) > 0, nil, "no server; set URL, such as redis://127.0.0.1:6379, or Addrs")
 	} else {
-		fault(len(c.Addrs) > 0, "no server: set URL, such as redis://127.0.0.1:6379, or Addrs")
+		f.AddError(nil, c.fromURL())
 	}
 	setDefault(&c.Prefix, DefaultPrefix)
 	setDefault(&c.Deadline, DefaultDeadline)
@@ -133,14 +126,14 @@ func (c Config) complete() (Config, error) {
 	c.guards = &guards{open: map[*guard]struct{}{}}
 	c.toServers = &secret{ask: c.PasswordFunc, now: c.Password}
 	c.toSentinels = &secret{ask: c.Sentinel.PasswordFunc, now: c.Sentinel.Password}
-	fault(!strings.ContainsAny(c.Prefix, "{}"), "Prefix %q has a brace; a cluster places a key by what is in braces", c.Prefix)
-	fault(len(c.Prefix) <= 128, "Prefix has %d bytes, at most 128", len(c.Prefix))
-	fault(c.Deadline >= time.Millisecond && c.Deadline <= 10*time.Second, "Deadline %v is not within 1ms to 10s", c.Deadline)
-	fault(c.DialTimeout >= 10*time.Millisecond && c.DialTimeout <= time.Minute, "DialTimeout %v is not within 10ms to 1m", c.DialTimeout)
-	fault(c.MaxInFlight >= 1 && c.MaxInFlight <= 10_000, "MaxInFlight %d is not within 1 to 10000", c.MaxInFlight)
-	fault(c.DB >= 0, "DB %d is negative", c.DB)
-	faults = append(faults, c.Lease.faults()...)
-	return c, errors.Join(faults...)
+	f.Check(!strings.ContainsAny(c.Prefix, "{}"), fault.Path{"Prefix"}, c.Prefix, "must have no brace; a cluster places a key by what is in braces")
+	f.Check(len(c.Prefix) <= 128, fault.Path{"Prefix"}, len(c.Prefix), "must have at most 128 bytes")
+	f.Check(c.Deadline >= time.Millisecond && c.Deadline <= 10*time.Second, fault.Path{"Deadline"}, c.Deadline, "must be from 1ms to 10s")
+	f.Check(c.DialTimeout >= 10*time.Millisecond && c.DialTimeout <= time.Minute, fault.Path{"DialTimeout"}, c.DialTimeout, "must be from 10ms to 1m")
+	f.Check(c.MaxInFlight >= 1 && c.MaxInFlight <= 10_000, fault.Path{"MaxInFlight"}, c.MaxInFlight, "must be from 1 to 10000")
+	f.Check(c.DB >= 0, fault.Path{"DB"}, c.DB, "must not be negative")
+	c.Lease.complete(&f)
+	return c, f.Err("weirredis")
 }
 
 // fromURL fills in what URL says and c does not.
@@ -148,7 +141,7 @@ func (c *Config) fromURL() error {
 	o, err := rueidis.ParseURL(c.URL)
 	if err != nil {
 		// The error may quote the URL, with its password.
-		return errors.New("weirredis: URL cannot be parsed; write one such as redis://user:password@host:6379/0, rediss://host:6379 or unix:///path")
+		return fault.New("URL cannot be parsed", "write one such as redis://user:password@host:6379/0, rediss://host:6379 or unix:///path")
 	}
 	if len(c.Addrs) == 0 {
 		c.Addrs = o.InitAddress

@@ -15,8 +15,8 @@ func TestConfigFaults(t *testing.T) {
 	if err == nil {
 		t.Fatal("no fault found")
 	}
-	for _, want := range []string{"no server", "Prefix", "Deadline 1h0m0s", "DialTimeout", "MaxInFlight 50000", "DB -1",
-		"Lease.Tokens -1", "Lease.For 1h0m0s", "Lease.MaxKeys -1"} {
+	for _, want := range []string{"no server", "Prefix", "Deadline: 1h0m0s", "DialTimeout", "MaxInFlight: 50000", "DB: -1",
+		"Lease.Tokens: -1", "Lease.For: 1h0m0s", "Lease.MaxKeys: -1"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not told of:\n%v", want, err)
 		}

@@ -2,11 +2,11 @@ package weirredis
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/weir-go/weir/internal/fault"
 	"github.com/weir-go/weir/quota"
 )
 
@@ -41,18 +41,14 @@ const (
 	DefaultLeaseMaxKeys = 10_000
 )
 
-func (l *Lease) faults() (faults []error) {
-	fault := func(ok bool, format string, args ...any) {
-		if !ok {
-			faults = append(faults, fmt.Errorf("weirredis: Lease."+format, args...))
-		}
-	}
+// complete fills in defaults, and adds every setting out of range to f.
+func (l *Lease) complete(f *fault.List) {
+	at := fault.Path{"Lease"}
 	setDefault(&l.For, DefaultLeaseFor)
 	setDefault(&l.MaxKeys, DefaultLeaseMaxKeys)
-	fault(l.Tokens >= 0 && l.Tokens <= 1e6, "Tokens %d is not within 0 to 1000000", l.Tokens)
-	fault(l.For >= 10*time.Millisecond && l.For <= time.Minute, "For %v is not within 10ms to 1m", l.For)
-	fault(l.MaxKeys >= 1 && l.MaxKeys <= 1e6, "MaxKeys %d is not within 1 to 1000000", l.MaxKeys)
-	return faults
+	f.Check(l.Tokens >= 0 && l.Tokens <= 1e6, at.At("Tokens"), l.Tokens, "must be from 0 to 1000000")
+	f.Check(l.For >= 10*time.Millisecond && l.For <= time.Minute, at.At("For"), l.For, "must be from 10ms to 1m")
+	f.Check(l.MaxKeys >= 1 && l.MaxKeys <= 1e6, at.At("MaxKeys"), l.MaxKeys, "must be from 1 to 1000000")
 }
 
 // leases keeps the lease of each key.

@@ -132,7 +132,7 @@ func packCalendar(b []byte, c quota.Calendar, now time.Time, ahead time.Duration
 	n := 0
 	for beyond := 0; beyond < around && n < mostPeriods; n++ {
 		b = double(b, float64(start.UnixMicro()))
-		b = double(b, number(c, start))
+		b = double(b, c.Number(start))
 		if start.Sub(now) > ahead {
 			beyond++
 		}
@@ -154,26 +154,6 @@ func longest(p quota.Period) time.Duration {
 		return 31*day + 2*time.Hour
 	}
 	return time.Hour
-}
-
-// number counts periods by the date on which they begin. It counts hours as they pass. If
-// the clocks change by half an hour, two hours are half apart, and the script rounds up.
-func number(c quota.Calendar, start time.Time) float64 {
-	in := c.In
-	if in == nil {
-		in = time.UTC
-	}
-	y, m, d := start.In(in).Date()
-	days := time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix() / 86400
-	switch c.Period {
-	case quota.Day:
-		return float64(days)
-	case quota.Week:
-		return float64((days + 3) / 7) // 1 January 1970 was a Thursday
-	case quota.Month:
-		return float64(12*y + int(m))
-	}
-	return float64(start.Unix()) / 3600
 }
 
 // longestKey bounds the keys that are part of the server's key as they are.

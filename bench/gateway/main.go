@@ -3,13 +3,12 @@
 //
 //	make build && go run ./bench/gateway
 //
-// Each proxy is a process of its own on one core (GOMAXPROCS=1). The client and
-// the upstream are one more, and do as little as a client and an upstream can
-// (fixed bytes over kept connections), so that the proxy is what limits the
-// throughput. The proxies take turns; the order moves on by one each round, and
-// ratios are taken within a round. CPU time is the kernel's account of the
-// proxy's process: it scatters far less than throughput on a machine that does
-// other things too. Only Linux keeps such an account for others to read.
+// Each proxy is a process of its own on one core (GOMAXPROCS=1). One more process
+// is the client and the upstream. These do as little as they can, with fixed bytes
+// over kept connections, so the proxy is what limits the throughput. The proxies
+// take turns; the order moves on by one each round, and ratios are taken within a
+// round. CPU time is the kernel's account of the proxy's process. It scatters far
+// less than throughput on a busy machine. Only Linux lets others read it.
 package main
 
 import (
@@ -22,15 +21,13 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"runtime"
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-go/weir/bench/kit"
-	"github.com/weir-go/weir/bench/rig"
+	"github.com/weir-go/weir/bench/internal/kit"
+	"github.com/weir-go/weir/bench/internal/rig"
 	"github.com/weir-go/weir/internal/loadgen"
 )
 
@@ -64,12 +61,12 @@ type plan struct {
 	weir          string
 }
 
-// goal is the share of the bare proxy's throughput that the gateway must keep,
-// and so the inverse of the CPU time a request may take.
+// goal is the share of the bare proxy's throughput that the gateway must keep. Its
+// inverse bounds the CPU time of a request.
 const goal = 0.95
 
-// saturated is the share of its core a proxy must have used for its throughput
-// to say something about it, and not about what it waited for.
+// saturated is the share of its core that a proxy must use. Below it, throughput
+// says something about what the proxy waited for.
 const saturated = 0.9
 
 func (p *plan) compare(ctx context.Context) error {
@@ -167,41 +164,25 @@ func start(ctx context.Context, name string, p *plan, upstream string) (*subject
 	if err != nil {
 		return nil, err
 	}
-	binary, args := p.weir, []string{"run", "--upstream", upstream, "--listen", addr, "--admin", "off"}
+	s := &subject{name: name, addr: addr}
+	flags := []string{"--upstream", upstream, "--listen", addr, "--admin", "off"}
 	switch name {
 	case bare:
-		if binary, err = os.Executable(); err != nil {
-			return nil, err
+		var self string
+		if self, err = os.Executable(); err == nil {
+			s.Process, err = rig.StartListening(ctx, addr, self, "-serve", addr, "-upstream", upstream)
 		}
-		args = []string{"-serve", addr, "-upstream", upstream}
-	case fixed:
-		args = append(args, "--limit", "256")
 	case off:
-		dir, err := os.MkdirTemp("", "weir-bench")
-		if err != nil {
-			return nil, err
-		}
-		defer os.RemoveAll(dir) // read once it listens
-		file := filepath.Join(dir, "weir.yaml")
-		if err := os.WriteFile(file, fmt.Appendf(nil, gateOff, addr, upstream), 0o600); err != nil {
-			return nil, err
-		}
-		args = []string{"run", "--config", file}
-	}
-	cmd := exec.Command(binary, args...)
-	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
-	s := &subject{name: name, addr: addr}
-	if s.Process, err = rig.Start(cmd); err != nil {
-		return nil, err
+		s.Process, err = rig.StartWeir(ctx, p.weir, addr, fmt.Sprintf(gateOff, addr, upstream))
+	case fixed:
+		s.Process, err = rig.StartWeir(ctx, p.weir, addr, "", append(flags, "--limit", "256")...)
+	case knee:
+		s.Process, err = rig.StartWeir(ctx, p.weir, addr, "", flags...)
 	}
 	for range p.conns {
 		s.conns = append(s.conns, new(rig.Conn))
 	}
-	if err := s.Listening(ctx, addr); err != nil {
-		s.stop()
-		return nil, err
-	}
-	return s, nil
+	return s, err
 }
 
 func (s *subject) stop() {

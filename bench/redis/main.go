@@ -4,11 +4,11 @@
 //	go run ./bench/redis
 //
 // It starts a redis-server of its own on a free port. The subjects take turns in short
-// rounds, each in front in its turn; a figure is the median of its rounds, with the least
-// and the greatest, and a ratio is that of two rounds played one after the other. Both
-// clients may have as many connections as there are callers. The server, the client and
-// the callers share the machine, so what the figures compare is what each costs on both
-// sides together.
+// rounds, and the order moves on by one each round. A figure is the median of its rounds,
+// with the smallest and the largest. A ratio is that of two rounds played one after the
+// other. Both clients may have as many connections as there are callers. Server, client
+// and callers share the machine, so the figures compare what each costs on both sides
+// together.
 package main
 
 import (
@@ -18,7 +18,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"os/signal"
 	"slices"
 	"strconv"
@@ -29,8 +28,8 @@ import (
 	"github.com/go-redis/redis_rate/v10"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weir-go/weir/bench/kit"
-	"github.com/weir-go/weir/bench/rig"
+	"github.com/weir-go/weir/bench/internal/kit"
+	"github.com/weir-go/weir/bench/internal/rig"
 	"github.com/weir-go/weir/internal/hist"
 	"github.com/weir-go/weir/internal/loadgen"
 	"github.com/weir-go/weir/quota"
@@ -217,13 +216,9 @@ func startServer(ctx context.Context, program string) (*rig.Process, string, err
 		return nil, "", err
 	}
 	_, port, _ := net.SplitHostPort(addr)
-	p, err := rig.Start(exec.Command(program, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--loglevel", "warning"))
+	p, err := rig.StartListening(ctx, addr, program, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--loglevel", "warning")
 	if err != nil {
 		return nil, "", fmt.Errorf("%w: run scripts/parts, or name another with -server", err)
-	}
-	if err := p.Listening(ctx, addr); err != nil {
-		p.Stop()
-		return nil, "", fmt.Errorf("%s: %w", program, err)
 	}
 	return p, addr, nil
 }

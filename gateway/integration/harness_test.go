@@ -4,7 +4,6 @@ package integration
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -286,21 +285,10 @@ func (p *process) memory(t *testing.T, name string) int {
 	return 0
 }
 
-// stop ends the process group, kindly first.
+// stop kills the process group. Tests that are about shutdowns end the process themselves; to wait
+// for one after each test would take half of the time of all tests.
 func (p *process) stop(t *testing.T) {
-	group := -p.cmd.Process.Pid
-	select {
-	case <-p.done:
-	default:
-		if err := syscall.Kill(group, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
-			t.Errorf("%s: %v", p.name, err)
-		}
-		select {
-		case <-p.done:
-		case <-time.After(await.Patience):
-		}
-	}
-	syscall.Kill(group, syscall.SIGKILL) // whoever of the group is left
+	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // it may have ended already
 	<-p.done
 	if t.Failed() {
 		t.Logf("%s said:\n%s", p.name, p.out)

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -405,7 +406,8 @@ func TestSmugglingOverHTTP2(t *testing.T) {
 		}
 		paths[name], statuses[name] = path, g.stream(t, fields, "hello")
 	}
-	g.stop(t) // nothing is under way any more
+	g.signal(t, syscall.SIGTERM)
+	_ = g.wait(t) // nothing is under way any more
 	times := map[string]int{}
 	for _, line := range up.arrived() {
 		times[strings.Fields(line)[1]]++

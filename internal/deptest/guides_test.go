@@ -52,6 +52,18 @@ func TestGuidesCompile(t *testing.T) {
 	run(t, base, append([]string{"build", "-overlay", list, "-o", tmp + "/"}, packages...)...)
 }
 
+// The README is read in a minute: at most 700 words beside its code.
+func TestReadmeIsShort(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	prose := regexp.MustCompile("(?m)^    .*$").ReplaceAllString(fenced.ReplaceAllString(string(text), ""), "")
+	if n := len(strings.Fields(prose)); n > 700 {
+		t.Errorf("README.md has %d words beside its code, and may have 700: move something to docs/", n)
+	}
+}
+
 var fenced = regexp.MustCompile("(?s)```go\n(.*?)```")
 
 func goBlocks(text string) []string {

@@ -58,6 +58,8 @@ type Faults struct {
 	// empty for a file, because each fault names the file.
 	Of   string
 	List []Fault
+	// More counts the faults that are not in the list.
+	More int
 }
 
 // mostPrinted bounds what Error lists. Nobody mends more at one sitting.
@@ -68,7 +70,7 @@ func (fs *Faults) Error() string {
 	var lines []string
 	for i, f := range fs.List {
 		if i == mostPrinted {
-			lines = append(lines, fmt.Sprintf("and %d more; mend these first", len(fs.List)-i))
+			lines = append(lines, fmt.Sprintf("and %d more; mend these first", len(fs.List)-i+fs.More))
 			break
 		}
 		lines = append(lines, f.Error())
@@ -79,7 +81,7 @@ func (fs *Faults) Error() string {
 	case len(fs.List) == 1:
 		return fs.Of + ": " + lines[0]
 	}
-	return fmt.Sprintf("%s: %d faults\n\t%s", fs.Of, len(fs.List), strings.Join(lines, "\n\t"))
+	return fmt.Sprintf("%s: %d faults\n\t%s", fs.Of, len(fs.List)+fs.More, strings.Join(lines, "\n\t"))
 }
 
 // Unwrap lets errors.As find each Fault.
@@ -91,7 +93,7 @@ func (fs *Faults) Unwrap() []error {
 	return errs
 }
 
-// Path is the way to a setting: the keys of groups, and the indexes of lists in decimal.
+// Path is the way to a setting: the keys of groups, and the indexes of lists, in brackets.
 type Path []string
 
 // At returns the path one or more steps further in.
@@ -100,7 +102,11 @@ func (p Path) At(keys ...string) Path {
 }
 
 // Index returns the path to an item of a list.
-func (p Path) Index(i int) Path { return p.At(strconv.Itoa(i)) }
+func (p Path) Index(i int) Path { return p.At("[" + strconv.Itoa(i) + "]") }
+
+func isIndex(key string) bool {
+	return len(key) > 2 && key[0] == '[' && strings.Trim(key[1:len(key)-1], "0123456789") == "" && key[len(key)-1] == ']'
+}
 
 // String writes names after dots and indexes in brackets: routes[2].match. A name that would
 // be read as something else stands in brackets and quotes.
@@ -108,8 +114,8 @@ func (p Path) String() string {
 	var b strings.Builder
 	for i, key := range p {
 		switch {
-		case i > 0 && key != "" && strings.Trim(key, "0123456789") == "":
-			b.WriteString("[" + key + "]")
+		case isIndex(key):
+			b.WriteString(key)
 		case !plain(key):
 			b.WriteString("[" + strconv.Quote(key) + "]")
 		case i > 0:
@@ -134,6 +140,7 @@ type List struct {
 	Where func(Path) Place
 
 	faults []Fault
+	more   int             // those that were only counted
 	wrong  map[string]bool // paths with a fault
 	around map[string]bool // those and everything around them
 }
@@ -162,12 +169,21 @@ func (l *List) Require(ok bool, at Path, problem string, args ...any) {
 	}
 }
 
+// mostKept bounds the faults in a list.
+const mostKept = 1000
+
 // AddFault adds a fault. It finds out where the setting stands, if the fault does not say.
+//
+// A list keeps at most 1,000 faults, and counts the others: nobody reads them.
 func (l *List) AddFault(f Fault) {
+	l.Blame(f.Path)
+	if len(l.faults) == mostKept {
+		l.more++
+		return
+	}
 	if f.File = l.File; f.Line == 0 && l.Where != nil {
 		f.Place = l.Where(f.Path)
 	}
-	l.Blame(f.Path)
 	l.faults = append(l.faults, f)
 }
 
@@ -182,6 +198,7 @@ func (l *List) AddError(at Path, err error) {
 			f.Path, f.Place = at.At(f.Path...), Place{}
 			l.AddFault(f)
 		}
+		l.more += many.More
 	case errors.As(err, &one):
 		one.Path = at.At(one.Path...)
 		l.AddFault(one)
@@ -231,18 +248,18 @@ func (l *List) Has(at Path) bool {
 // Wrong reports whether the setting at this very path has a fault.
 func (l *List) Wrong(at Path) bool { return l.wrong[at.String()] }
 
-// All returns the faults.
+// All returns the faults that were kept.
 func (l *List) All() []Fault { return l.faults }
 
 // Len returns the number of faults.
-func (l *List) Len() int { return len(l.faults) }
+func (l *List) Len() int { return len(l.faults) + l.more }
 
 // Err returns the faults as a [*Faults], nil if there are none. of says whose they are.
 func (l *List) Err(of string) error {
 	if len(l.faults) == 0 {
 		return nil
 	}
-	return &Faults{Of: of, List: l.faults}
+	return &Faults{Of: of, List: l.faults, More: l.more}
 }
 
 // Sort orders the faults by their places, and drops repetitions, which come of an alias that

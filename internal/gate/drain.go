@@ -74,13 +74,17 @@ func (d *Drain) Current(now time.Duration) float64 {
 // nobody should be told to wait that long because of an estimate. UnknownWait
 // is the answer while nothing has been measured.
 const (
-	MinWait = 10 * time.Millisecond
+	minWait = 10 * time.Millisecond
 	MaxWait = 30 * time.Second
 )
 
 // Wait estimates how long one unit that comes now would wait behind ahead
-// others. Slots come back at rate a second.
-func Wait(ahead int64, rate float64) time.Duration {
+// others. Slots come back at rate a second. While that is 0, unknown, it goes by how
+// long work takes, with all of the limit in use.
+func Wait(ahead int64, rate float64, limit int64, median time.Duration) time.Duration {
+	if rate == 0 && median > 0 {
+		rate = float64(limit) / median.Seconds()
+	}
 	if !(rate > 0) {
 		return UnknownWait
 	}
@@ -88,5 +92,5 @@ func Wait(ahead int64, rate float64) time.Duration {
 	if seconds >= MaxWait.Seconds() {
 		return MaxWait
 	}
-	return max(MinWait, time.Duration(seconds*float64(time.Second)))
+	return max(minWait, time.Duration(seconds*float64(time.Second)))
 }

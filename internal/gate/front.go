@@ -5,17 +5,20 @@
 //
 //   - [Front] is the side that callers meet: name, clock, hooks, common refusals.
 //   - [Waiter], [Answers] and [Line] are the way through a wait room: bounds,
-//     enqueueing, the blocking wait.
+//     enqueueing, the blocking wait, the answer.
 //   - [Drain] estimates how fast slots come back. [Accounts] say to whose share
 //     work is charged.
 //   - [Sizer] asks a controller and refuses decisions that make no sense.
 //   - [Pool] keeps the slots that permits are issued from.
+//   - [Exempt] admits exempt work, up to a cap.
 //
-// None of them takes a lock: the gate's own guards what is not atomic.
+// Only Sizer and Exempt have a lock. The gate's own lock guards the rest, as far as it
+// is not atomic.
 package gate
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -30,16 +33,26 @@ type Front struct {
 	epoch time.Time
 	hooks atomic.Pointer[weir.Hooks]
 
+	places    sync.Pool // of *Waiter
 	findLeaks atomic.Bool
 	leaked    atomic.Uint64
-	rejected  [maxReasons]atomic.Uint64 // by weir.Reason
+	rejected  Reasons
 }
 
-// maxReasons is room for every weir.Reason.
-const maxReasons = 32
+// Reasons counts refusals by their reasons.
+type Reasons [32]atomic.Uint64 // room for every weir.Reason
 
-// VirtualEpoch is the time of day at which a clock given in a configuration starts.
-var VirtualEpoch = time.Unix(0, 0)
+// Add counts one refusal.
+func (c *Reasons) Add(r weir.Reason) { c[r].Add(1) }
+
+// Counts returns the counts. Reasons that never occurred are left out; the map is nil if
+// none did.
+func (c *Reasons) Counts() (counts map[weir.Reason]uint64) {
+	for _, r := range weir.Reasons() {
+		Count(&counts, r, c[r].Load())
+	}
+	return counts
+}
 
 // UnknownWait is when to come back where nothing has been measured.
 const UnknownWait = time.Second
@@ -75,7 +88,7 @@ func (f *Front) Hooks() *weir.Hooks { return f.hooks.Load() }
 
 // Refuse counts a refusal by its reason and calls the hook. No lock may be held.
 func (f *Front) Refuse(w *weir.Work, r *weir.Rejection) *weir.Rejection {
-	f.rejected[r.Reason].Add(1)
+	f.rejected.Add(r.Reason)
 	if h := f.hooks.Load(); h.Rejected != nil {
 		h.Rejected(*w, r)
 	}
@@ -89,6 +102,19 @@ func (f *Front) Admitted(w *weir.Work, waited time.Duration) {
 	}
 }
 
+// Answered is what a gate returns once it has decided about w: a permit, a refusal,
+// or neither if w was queued. It calls the hooks unless w was queued.
+func (f *Front) Answered(w *weir.Work, p weir.Permit, queued bool, refused *weir.Rejection) (weir.Permit, bool, error) {
+	switch {
+	case refused != nil:
+		return weir.Permit{}, false, f.Refuse(w, refused)
+	case queued:
+		return weir.Permit{}, true, nil
+	}
+	f.Admitted(w, 0)
+	return f.Track(p), false, nil
+}
+
 // Finished calls the hook. No lock may be held.
 func (f *Front) Finished(o weir.Outcome, service time.Duration) {
 	if h := f.hooks.Load(); h.Done != nil {
@@ -96,31 +122,34 @@ func (f *Front) Finished(o weir.Outcome, service time.Duration) {
 	}
 }
 
-// Refused returns how many refusals there were for these reasons.
-func (f *Front) Refused(reasons ...weir.Reason) (n uint64) {
-	for _, r := range reasons {
-		n += f.rejected[r].Load()
-	}
-	return n
-}
+// Rejected returns the counts of refusals.
+func (f *Front) Rejected() map[weir.Reason]uint64 { return f.rejected.Counts() }
 
-// Unserved returns how many refusals there were for want of a slot.
-func (f *Front) Unserved() uint64 {
-	return f.Refused(weir.ReasonLimit, weir.ReasonQueueFull, weir.ReasonQueueTimeout)
-}
-
-// Rejected returns the counts of refusals. Reasons that never occurred are left out;
-// the map is nil if none did.
-func (f *Front) Rejected() (counts map[weir.Reason]uint64) {
-	for _, r := range weir.Reasons() {
-		if n := f.rejected[r].Load(); n > 0 {
-			if counts == nil {
-				counts = make(map[weir.Reason]uint64)
-			}
-			counts[r] = n
-		}
+// ByPriority is how many wait, for a snapshot. It is nil if nobody does.
+func ByPriority(classes [room.Classes]int) (counts map[weir.Priority]int64) {
+	for class, n := range classes {
+		Count(&counts, weir.PriorityOf(class), int64(n))
 	}
 	return counts
+}
+
+// ByOutcome is how work ended, for a snapshot. It is nil if none did.
+func ByOutcome(outcomes []uint64) (counts map[weir.Outcome]uint64) {
+	for o, n := range outcomes {
+		Count(&counts, weir.Outcome(o), n)
+	}
+	return counts
+}
+
+// Count adds n to a count. A map is made for the first that is not 0.
+func Count[K comparable, N int64 | uint64](counts *map[K]N, key K, n N) {
+	if n == 0 {
+		return
+	}
+	if *counts == nil {
+		*counts = make(map[K]N)
+	}
+	(*counts)[key] += n
 }
 
 // Unfit is the refusal of work that must not start even if slots are free: its
@@ -204,13 +233,13 @@ func (f *Front) Bounds(w *weir.Work, now time.Duration, waits bool, longest time
 // reading would be wrong by every step of the system's clock since then.
 func (f *Front) Deadline(now time.Duration, t time.Time) time.Duration {
 	if f.clock != nil {
-		return t.Sub(VirtualEpoch)
+		return t.Sub(weir.VirtualEpoch)
 	}
 	return After(now, time.Until(t))
 }
 
-// Allow reports whether there is time for a wait, and for the service after it.
-func (b *Bounds) Allow(now, wait, service time.Duration) bool {
+// allow reports whether there is time for a wait, and for the service after it.
+func (b *Bounds) allow(now, wait, service time.Duration) bool {
 	return wait <= b.Patience-now && wait <= b.Deadline-now-service
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/internal/room"
+	"github.com/weir-go/weir/slot"
 )
 
 // person is answered by a callback, and notes it.
@@ -22,7 +23,7 @@ func newPerson(name int, called *[]int) *person {
 	p := &person{name: name, called: called}
 	callBack(&p.Answer, func() {
 		*p.called = append(*p.called, p.name)
-		p.Forget() // and may be used again at once
+		p.forget() // and may be used again at once
 	})
 	return p
 }
@@ -72,13 +73,37 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// A callback that panics keeps nobody else waiting.
+func TestDeliverGoesOnAfterAPanic(t *testing.T) {
+	var list Answers
+	var called []int
+	var first, third Answer
+	callBack(&first, func() { panic("first") })
+	callBack(&third, func() { panic("third") })
+	second, fourth := newPerson(2, &called), newPerson(4, &called)
+	for _, a := range []*Answer{&first, &second.Answer, &third, &fourth.Answer} {
+		list.Add(a, weir.Permit{}, nil)
+	}
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic was swallowed")
+			}
+		}()
+		list.Deliver()
+	}()
+	if !slices.Equal(called, []int{2, 4}) {
+		t.Errorf("told %v, want 2 and 4", called)
+	}
+}
+
 // Who is answered may be used again before the next one is told.
 func TestReuseWhileDelivering(t *testing.T) {
 	var list, second Answers
 	var a, b Answer
 	var order []int
 	again := newPerson(1, &order)
-	a.Block()
+	a.Block(new(time.Duration))
 	callBack(&b, func() { second.Add(&again.Answer, weir.Permit{}, nil) })
 	refused := &weir.Rejection{Reason: weir.ReasonLimit}
 	list.Add(&b, weir.Permit{}, nil)
@@ -91,7 +116,7 @@ func TestReuseWhileDelivering(t *testing.T) {
 		t.Errorf("%v, called %v", a.Refused, order)
 	}
 	second.Deliver()
-	if a.Forget(); len(order) != 1 || a.Refused != nil {
+	if a.forget(); len(order) != 1 || a.Refused != nil {
 		t.Errorf("called %v, %v left", order, a.Refused)
 	}
 }
@@ -112,9 +137,9 @@ func TestBounds(t *testing.T) {
 // Parts are applied to those that wait and to those to come, and are nobody else's
 // to change.
 func TestParts(t *testing.T) {
-	q := Queue{Shares: map[weir.Priority]float64{weir.Background: .5}, Users: map[string]float64{"a": 3}}
-	parts := q.Parts()
-	q.Users["a"], q.Shares[weir.Background] = 100, 0
+	shares, users := map[weir.Priority]float64{weir.Background: .5}, map[string]float64{"a": 3}
+	parts := NewParts(shares, users, nil)
+	users["a"], shares[weir.Background] = 100, 0
 	var r room.Room
 	r.Configure(100, room.FIFO)
 	come := func(user string, class int8, n int) {
@@ -217,7 +242,7 @@ func TestDrainWaitIsBounded(t *testing.T) {
 		{1e6, 0, 10 * time.Millisecond}, {1, 29, 30 * time.Second}, {1, 30, 30 * time.Second}, {1e-300, 1 << 62, 30 * time.Second},
 	}
 	for _, tt := range tests {
-		if got := Wait(tt.ahead, tt.rate); got != tt.want {
+		if got := Wait(tt.ahead, tt.rate, 0, 0); got != tt.want {
 			t.Errorf("%v a second, %d ahead: %v, want %v", tt.rate, tt.ahead, got, tt.want)
 		}
 	}
@@ -255,19 +280,19 @@ func TestPool(t *testing.T) {
 	var p Pool[int]
 	p.Init(nil, 1, 1)
 	for round := range 3 {
-		var permits []weir.Permit
+		var tickets []slot.Ticket
 		for i := range berthChunk + 1 {
-			permits = append(permits, p.Issue(&i))
+			tickets = append(tickets, p.Issue(&i))
 		}
-		for i, permit := range permits {
-			if b := p.At(permit); b.Use != i || b.ID()%2 != 1 {
+		for i, ticket := range tickets {
+			if b := p.At(ticket); b.Use != i || b.ID()%2 != 1 {
 				t.Fatalf("berth %d is used for %d, want %d", b.ID(), b.Use, i)
 			}
 			var use int
-			if sampled, ok := p.Recall(permit, &use); use != i || sampled || !ok {
+			if sampled, ok := p.Recall(ticket, &use); use != i || sampled || !ok {
 				t.Fatalf("recalled %d, %v, %v", use, sampled, ok)
 			}
-			if _, ok := p.Recall(permit, &use); ok {
+			if _, ok := p.Recall(ticket, &use); ok {
 				t.Fatal("recalled twice")
 			}
 		}
@@ -308,5 +333,214 @@ func TestDrainRateGoesStale(t *testing.T) {
 		if got := d.Current(at); got != want {
 			t.Errorf("%v a second at %v, want %v", got, at, want)
 		}
+	}
+}
+
+// Both the end of the wait and that of the service after it have to come in time. What
+// comes at the last moment does.
+func TestBoundsAllow(t *testing.T) {
+	const now = time.Minute
+	tests := []struct {
+		patience, deadline, wait, service time.Duration // the first two seen from now
+		want                              bool
+	}{
+		{10 * ms, room.Never - now, 10 * ms, time.Hour, true},
+		{10 * ms, room.Never - now, 10*ms + 1, 0, false},
+		{room.Never - now, 10 * ms, 10 * ms, 0, true},
+		{room.Never - now, 10 * ms, 7 * ms, 3 * ms, true},
+		{room.Never - now, 10 * ms, 7 * ms, 3*ms + 1, false},
+		{room.Never - now, 10 * ms, 0, 10*ms + 1, false},
+		{10 * ms, 20 * ms, 10 * ms, 10 * ms, true},
+		{10 * ms, 20 * ms, 11 * ms, 9 * ms, false},
+		{10 * ms, 20 * ms, 10 * ms, 11 * ms, false},
+		{0, 0, 0, 0, true},
+	}
+	for _, tt := range tests {
+		until := Bounds{Patience: now + tt.patience, Deadline: now + tt.deadline}
+		if got := until.allow(now, tt.wait, tt.service); got != tt.want {
+			t.Errorf("%+v: %t", tt, got)
+		}
+	}
+}
+
+// A share keeps whole places only. The shares are the same afterwards.
+func TestPushWhole(t *testing.T) {
+	tests := []struct {
+		share  float64
+		size   int
+		placed bool // background work, where others have every place
+	}{
+		{0, 4, false}, {.2, 4, false}, {.25, 4, true}, {.5, 4, true},
+		{.5, 1, false}, {.4, 2, false}, {.5, 2, true},
+	}
+	for _, tt := range tests {
+		parts := NewParts(map[weir.Priority]float64{weir.Background: tt.share}, nil, nil)
+		var r room.Room
+		r.Configure(tt.size, room.FIFO)
+		parts.Apply(&r)
+		come := func(class weir.Priority) (*room.Waiter, bool) {
+			return parts.pushWhole(&r, 0, &room.Waiter{Class: int8(class.Class()), Units: 1, Expires: room.Never})
+		}
+		for i := range tt.size {
+			if out, ok := come(weir.Critical); out != nil || !ok {
+				t.Fatalf("%+v: waiter %d: %v, %v", tt, i, out, ok)
+			}
+		}
+		out, ok := come(weir.Background)
+		if ok != tt.placed || (out != nil) != tt.placed {
+			t.Errorf("%+v: placed %v, in the place of %v", tt, ok, out)
+		}
+		if ok || tt.share == 0 || tt.size == 1 {
+			continue
+		}
+		if out, ok := r.Push(0, &room.Waiter{Units: 1, Expires: room.Never}); !ok || out == nil {
+			t.Errorf("%+v: the share is lost", tt)
+		}
+	}
+}
+
+// exempt is exempt work of a gate with a clock of its own.
+type exempt struct {
+	*testing.T
+	Exempt
+	now     time.Duration
+	drained int
+}
+
+func newExempt(t *testing.T, most int64) *exempt {
+	e := &exempt{T: t}
+	front := &Front{}
+	front.Init("t", func() time.Duration { return e.now })
+	e.Init(front, func() { e.drained++ })
+	e.Configure(most)
+	return e
+}
+
+func (e *exempt) admit(want weir.Reason) weir.Permit {
+	e.Helper()
+	p, r := e.Admit(e.now)
+	if r != nil && r.Reason != want || r == nil && want != 0 || p.Live() != (want == 0) {
+		e.Fatalf("%v, live %v, want %v", r, p.Live(), want)
+	}
+	return p
+}
+
+func (e *exempt) counts(inFlight int64, admitted uint64) {
+	e.Helper()
+	if n, all := e.Read(); n != inFlight || all != admitted {
+		e.Errorf("%d in flight, %d admitted, want %d and %d", n, all, inFlight, admitted)
+	}
+}
+
+func TestExemptApplies(t *testing.T) {
+	for most, want := range map[int64]bool{0: true, 5: true, -1: false, -7: false} {
+		e := newExempt(t, most)
+		if got := e.Applies(&weir.Work{Exempt: true}); got != want || e.Applies(&weir.Work{}) {
+			t.Errorf("a cap of %d: %v", most, got)
+		}
+	}
+	if e := newExempt(t, 0); e.most.Load() != DefaultExempt {
+		t.Errorf("the cap is %d", e.most.Load())
+	}
+}
+
+// Each permit counts until it ends, once; one that is cancelled was never admitted.
+func TestExemptCounts(t *testing.T) {
+	e := newExempt(t, 2)
+	first, second := e.admit(0), e.admit(0)
+	e.counts(2, 2)
+	e.admit(weir.ReasonLimit)
+	first.Cancel()
+	first.Cancel()
+	first.Done(weir.OK)
+	e.counts(1, 1)
+	third := e.admit(0)
+	e.counts(2, 2)
+	second.Sample(weir.OK)
+	e.counts(2, 2)
+	second.Done(weir.OK)
+	second.Done(weir.OK)
+	second.Cancel()
+	e.counts(1, 2)
+	third.SetCost("", 9)
+	third.Done(weir.OK)
+	e.counts(0, 2)
+	if e.drained != 0 {
+		t.Error("drained, but not closed")
+	}
+}
+
+// A cap that shrinks ends nothing. What is in flight above it keeps others out.
+func TestExemptCapShrinks(t *testing.T) {
+	e := newExempt(t, 3)
+	permits := []weir.Permit{e.admit(0), e.admit(0), e.admit(0)}
+	e.Configure(1)
+	for _, p := range permits {
+		_, r := e.Admit(e.now)
+		if r == nil || r.Limit != 1 || r.Rule != "exempt" || !r.Retryable {
+			t.Errorf("%+v", r)
+		}
+		p.Done(weir.OK)
+	}
+	e.admit(0)
+	e.counts(1, 4)
+}
+
+// The refusal is shared until it is old, or the cap has changed.
+func TestExemptRefusalIsShared(t *testing.T) {
+	e := newExempt(t, 1)
+	e.admit(0)
+	refuse := func() *weir.Rejection {
+		_, r := e.Admit(e.now)
+		return r
+	}
+	first := refuse()
+	e.now += RefreshEvery - 1
+	if refuse() != first {
+		t.Error("made anew too early")
+	}
+	e.now++
+	second := refuse()
+	if second == first {
+		t.Error("still the old one")
+	}
+	e.Configure(1)
+	if refuse() == second {
+		t.Error("still that of the settings before")
+	}
+}
+
+// Once it is closed, newcomers are refused, and the gate hears of every end.
+func TestExemptCloses(t *testing.T) {
+	e := newExempt(t, 2)
+	first, second := e.admit(0), e.admit(0)
+	e.Close()
+	e.admit(weir.ReasonDraining)
+	first.Done(weir.OK)
+	second.Cancel()
+	second.Cancel()
+	if e.counts(0, 1); e.drained != 2 {
+		t.Errorf("the gate has heard of %d ends, want 2", e.drained)
+	}
+}
+
+// A hook hears of each end or sample once, with the time since the start.
+func TestExemptTellsOnce(t *testing.T) {
+	e := newExempt(t, 2)
+	var told []time.Duration
+	e.front.SetHooks(&weir.Hooks{Done: func(_ string, _ weir.Outcome, d time.Duration) { told = append(told, d) }})
+	sampled, ended, cancelled := e.admit(0), weir.Permit{}, weir.Permit{}
+	e.now += 3 * ms
+	sampled.Sample(weir.OK)
+	sampled.Sample(weir.OK)
+	e.now += 4 * ms
+	ended = e.admit(0)
+	sampled.Done(weir.OK)
+	cancelled = e.admit(0)
+	e.now += 5 * ms
+	ended.Done(weir.OK)
+	cancelled.Cancel()
+	if want := []time.Duration{3 * ms, 5 * ms}; !slices.Equal(told, want) {
+		t.Errorf("told of %v, want %v", told, want)
 	}
 }

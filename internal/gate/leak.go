@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/slot"
 )
 
 // FindLeaks turns the search for permits that are dropped without Done on or off.
@@ -25,8 +26,8 @@ func (f *Front) Track(p weir.Permit) weir.Permit {
 	return f.track(p, callSite())
 }
 
-// TrackLater is Track for a permit that a callback will bring.
-func (f *Front) TrackLater(wake func(weir.Permit, error)) func(weir.Permit, error) {
+// trackLater is Track for a permit that a callback will bring.
+func (f *Front) trackLater(wake func(weir.Permit, error)) func(weir.Permit, error) {
 	if !f.findLeaks.Load() {
 		return wake
 	}
@@ -69,15 +70,16 @@ func inGate(function string) bool {
 // caller's permit points at the tracer and nothing else does. So when the garbage
 // collector takes the tracer, nobody can ever end the permit.
 type tracer struct {
-	slot   weir.Slot
-	common weir.Slots // its attention stays raised: every release comes through here
-	inner  weir.Permit
+	slot  slot.Slot
+	group slot.Group // its attention stays raised: every release comes through here
+	inner weir.Permit
 }
 
 func (f *Front) track(p weir.Permit, site string) weir.Permit {
 	t := &tracer{inner: p}
-	t.common.Attention.Store(1)
-	t.slot.Init(t, &t.common, 0)
+	t.group.Holder = t
+	t.group.Attention.Store(1)
+	t.slot.Init(&t.group, 0)
 	runtime.AddCleanup(t, func(lost weir.Permit) {
 		if !lost.Live() {
 			return
@@ -88,40 +90,36 @@ func (f *Front) track(p weir.Permit, site string) weir.Permit {
 			h.Leaked(f.name, site)
 		}
 	}, p)
-	return t.slot.Issue()
+	return weir.NewPermit(t.slot.Issue())
 }
 
-// PermitDone implements [weir.Holder]. The tracer is kept alive until the permit is
-// back. Otherwise the collector could report a permit as lost while it is being
-// given back.
-func (t *tracer) PermitDone(p weir.Permit, o weir.Outcome) {
-	if live, _ := t.slot.Recall(p); live {
-		t.inner.Done(o)
+// Done implements [slot.Holder]. The tracer is kept alive until the permit is back.
+// Otherwise the collector could report a permit as lost while it is being given back.
+func (t *tracer) Done(outer slot.Ticket, outcome uint8) {
+	if live, _ := outer.Recall(); live {
+		t.inner.Done(weir.Outcome(outcome))
 		runtime.KeepAlive(t)
 	}
 }
 
-// PermitSampled implements [weir.Holder].
-func (t *tracer) PermitSampled(p weir.Permit, o weir.Outcome) {
-	if t.slot.MarkSampled(p) {
-		t.inner.Sample(o)
+// Sample implements [slot.Holder].
+func (t *tracer) Sample(outer slot.Ticket, outcome uint8) {
+	if outer.MarkSampled() {
+		t.inner.Sample(weir.Outcome(outcome))
 	}
 }
 
-// PermitCancelled implements [weir.Holder].
-func (t *tracer) PermitCancelled(p weir.Permit) {
-	if live, _ := t.slot.Recall(p); live {
+// Cancel implements [slot.Holder].
+func (t *tracer) Cancel(outer slot.Ticket) {
+	if live, _ := outer.Recall(); live {
 		t.inner.Cancel()
 		runtime.KeepAlive(t)
 	}
 }
 
-// PermitCost implements [weir.CostHolder].
-func (t *tracer) PermitCost(p weir.Permit, gate string, units int64) {
-	if p.Live() {
+// SetCost implements [slot.Holder].
+func (t *tracer) SetCost(outer slot.Ticket, gate string, units int64) {
+	if outer.Live() {
 		t.inner.SetCost(gate, units)
 	}
 }
-
-// SlotFreed implements [weir.Holder].
-func (t *tracer) SlotFreed(*weir.Slot) {}

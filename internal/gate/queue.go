@@ -1,22 +1,14 @@
 package gate
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/fault"
 	"github.com/weir-go/weir/internal/room"
 )
-
-// Queue is the settings of a wait room that decide who goes first. Package limit
-// documents each.
-type Queue struct {
-	Order          room.Order
-	Shares         map[weir.Priority]float64
-	Users, Tenants map[string]float64
-}
 
 // The bounds of a weight.
 const (
@@ -24,37 +16,32 @@ const (
 	MaxWeight = 1000
 )
 
-// Faults lists every setting out of range, in a fixed order.
-func (q *Queue) Faults() (faults []error) {
-	if q.Order > room.EDF {
-		faults = append(faults, fmt.Errorf("Queue.Order %d: must be Adaptive, FIFO, LIFO or EDF", q.Order))
-	}
+// CheckQueue adds the faults of the settings of a wait room that decide who goes first.
+func CheckQueue(f *fault.List, order room.Order, shares map[weir.Priority]float64, users, tenants map[string]float64) {
+	at := fault.Path{"Queue"}
+	f.Check(order <= room.EDF, at.At("Order"), order, "must be Adaptive, FIFO, LIFO or EDF")
 	sum := 0.0
-	for _, p := range slices.Sorted(maps.Keys(q.Shares)) {
-		share := q.Shares[p]
+	for _, p := range slices.Sorted(maps.Keys(shares)) {
+		at, share := at.At("Shares", p.String()), shares[p]
 		switch {
 		case p < weir.Background || p > weir.Critical:
-			faults = append(faults, fmt.Errorf("Queue.Shares[%v]: no such priority, use Background to Critical", p))
+			f.Add(at, "no such priority", "use Background to Critical")
 		case !(share >= 0 && share <= 1):
-			faults = append(faults, fmt.Errorf("Queue.Shares[%v] %v: must be from 0 to 1", p, share))
+			f.Check(false, at, share, "must be from 0 to 1")
 		default:
 			sum += share
 		}
 	}
-	if sum > 1+1e-9 { // .7, .2 and .1 add up to a little more
-		faults = append(faults, fmt.Errorf("Queue.Shares: %v together, which is more than 1", sum))
-	}
-	faults = append(faults, weightFaults("Users", q.Users)...)
-	return append(faults, weightFaults("Tenants", q.Tenants)...)
+	f.Check(sum <= 1+1e-9, at.At("Shares"), sum, "must be at most 1 together") // .7, .2 and .1 add up to a little more
+	checkWeights(f, at.At("Weights", "Users"), users)
+	checkWeights(f, at.At("Weights", "Tenants"), tenants)
 }
 
-func weightFaults(field string, weights map[string]float64) (faults []error) {
+func checkWeights(f *fault.List, at fault.Path, weights map[string]float64) {
 	for _, name := range slices.Sorted(maps.Keys(weights)) {
-		if w := weights[name]; !(w >= MinWeight && w <= MaxWeight) {
-			faults = append(faults, fmt.Errorf("Queue.Weights.%s[%q] %v: must be from %v to %v", field, name, w, MinWeight, float64(MaxWeight)))
-		}
+		w := weights[name]
+		f.Check(w >= MinWeight && w <= MaxWeight, at.At(name), w, "must be from %v to %v", MinWeight, MaxWeight)
 	}
-	return faults
 }
 
 // Places returns how many may wait with this Queue.Len.
@@ -87,11 +74,11 @@ type Parts struct {
 // The room knows as many classes as there are.
 var _ [room.Classes]struct{} = [weir.Classes]struct{}{}
 
-// Parts returns what the settings say, as it is now: changing their maps afterwards
+// NewParts returns what the settings say, as it is now: changing the maps afterwards
 // changes nothing.
-func (q *Queue) Parts() *Parts {
-	p := &Parts{users: maps.Clone(q.Users), tenants: maps.Clone(q.Tenants)}
-	for priority, share := range q.Shares {
+func NewParts(shares map[weir.Priority]float64, users, tenants map[string]float64) *Parts {
+	p := &Parts{users: maps.Clone(users), tenants: maps.Clone(tenants)}
+	for priority, share := range shares {
 		p.shares[priority.Class()] = share
 	}
 	p.of = p.Weights
@@ -104,10 +91,10 @@ func (p *Parts) Apply(r *room.Room) {
 	r.Reweigh(p.of)
 }
 
-// PushWhole is Room.Push for a room whose places are what other rooms have left,
+// pushWhole is Room.Push for a room whose places are what other rooms have left,
 // perhaps one. A share keeps only whole places, and none if it is less than one.
 // Otherwise background work with a small share would keep the only place.
-func (p *Parts) PushWhole(r *room.Room, now time.Duration, w *room.Waiter) (displaced *room.Waiter, ok bool) {
+func (p *Parts) pushWhole(r *room.Room, now time.Duration, w *room.Waiter) (displaced *room.Waiter, ok bool) {
 	whole := p.shares
 	for class, share := range whole {
 		if share*float64(r.Size()) < 1 {

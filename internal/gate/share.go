@@ -4,8 +4,8 @@ import (
 	"hash/maphash"
 	"time"
 
-	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/internal/room"
+	"github.com/weir-go/weir/slot"
 )
 
 // Accounts say in whose share the work in flight counts. Work that came
@@ -17,10 +17,10 @@ type Accounts struct {
 }
 
 // Account says in whose share the work in a slot counts, and how much it has been
-// charged. It counts while the slot is held with the permit it names. The names stay
+// charged. It counts while the slot is held with this ticket. The names stay
 // until the slot is used again.
 type Account struct {
-	permit       weir.Permit
+	Ticket       slot.Ticket
 	User, Tenant string
 	Cost         int64   // in units
 	Ratio        float64 // how many times that has been charged; 1 but for shares of time
@@ -31,37 +31,37 @@ type Account struct {
 // share for longer than anybody waits. And sums must not overflow.
 const largestCost = 1 << 30
 
-// Open records the class, user and tenant that p was granted to.
-func (a *Accounts) Open(p weir.Permit, class int8, user, tenant string, cost int64) *Account {
-	id := int(p.Slot().ID())
+// Open records the class, user and tenant that t was granted to.
+func (a *Accounts) Open(t slot.Ticket, class int8, user, tenant string, cost int64) *Account {
+	id := int(t.ID())
 	if id >= len(a.All) {
 		a.All = append(a.All, make([]Account, id+1-len(a.All))...)
 	}
-	a.All[id] = Account{permit: p, class: class, User: user, Tenant: tenant, Cost: max(1, cost), Ratio: 1}
+	a.All[id] = Account{Ticket: t, class: class, User: user, Tenant: tenant, Cost: max(1, cost), Ratio: 1}
 	return &a.All[id]
 }
 
 // OpenWaiter is Open for work that has waited in r and is served now. Where shares
 // are of time, the work is charged at once what it will probably take.
-func (a *Accounts) OpenWaiter(r *room.Room, p weir.Permit, w *room.Waiter) {
-	of := a.Open(p, w.Class, w.User, w.Tenant, w.Units)
+func (a *Accounts) OpenWaiter(r *room.Room, t slot.Ticket, w *room.Waiter) {
+	of := a.Open(t, w.Class, w.User, w.Tenant, w.Units)
 	if a.Forecast != nil {
 		of.Ratio = a.Forecast.Expect(of.User, of.Tenant)
-		of.charge(r, float64(of.Cost)*(of.Ratio-1))
+		of.adjust(r, float64(of.Cost)*(of.Ratio-1))
 	}
 }
 
-// Forget drops what is known of a permit's slot, and with it the names.
-func (a *Accounts) Forget(p weir.Permit) {
-	if id := int(p.Slot().ID()); id < len(a.All) {
+// Forget drops what is known of a ticket's slot, and with it the names.
+func (a *Accounts) Forget(t slot.Ticket) {
+	if id := int(t.ID()); id < len(a.All) {
 		a.All[id] = Account{}
 	}
 }
 
-// Of returns the account of a live permit, nil if there is none.
-func (a *Accounts) Of(p weir.Permit) *Account {
-	id := int(p.Slot().ID())
-	if id >= len(a.All) || a.All[id].permit != p || !p.Live() {
+// Of returns the account of a live ticket, nil if there is none.
+func (a *Accounts) Of(t slot.Ticket) *Account {
+	id := int(t.ID())
+	if id >= len(a.All) || a.All[id].Ticket != t || !t.Live() {
 		return nil
 	}
 	return &a.All[id]
@@ -70,30 +70,30 @@ func (a *Accounts) Of(p weir.Permit) *Account {
 // SetCost charges what the work has really cost, at least 1 unit. Its tenant waits
 // longer for the next turn, or less long. It reports whether that may have changed
 // who goes next. r is where the tenant waits, nil if nobody waits there.
-func (a *Accounts) SetCost(r *room.Room, p weir.Permit, units int64) bool {
-	of := a.Of(p)
+func (a *Accounts) SetCost(r *room.Room, t slot.Ticket, units int64) bool {
+	of := a.Of(t)
 	if of == nil {
 		return false
 	}
 	units = min(max(units, 1), largestCost)
 	more := float64(units-of.Cost) * of.Ratio
 	of.Cost = units
-	return of.charge(r, more)
+	return of.adjust(r, more)
 }
 
 // Finish replaces the forecast by the time that the work has really taken. Work of
 // the median time is charged its cost, work of ten times that ten times its cost.
-func (a *Accounts) Finish(r *room.Room, p weir.Permit, took, median time.Duration) {
-	of := a.Of(p)
+func (a *Accounts) Finish(r *room.Room, t slot.Ticket, took, median time.Duration) {
+	of := a.Of(t)
 	if a.Forecast == nil || of == nil || median <= 0 {
 		return
 	}
 	ratio := max(0, took).Seconds() / median.Seconds()
-	of.charge(r, float64(of.Cost)*(ratio-of.Ratio))
+	of.adjust(r, float64(of.Cost)*(ratio-of.Ratio))
 	a.Forecast.learn(of.User, of.Tenant, ratio)
 }
 
-func (a *Account) charge(r *room.Room, units float64) bool {
+func (a *Account) adjust(r *room.Room, units float64) bool {
 	if r == nil {
 		return false
 	}

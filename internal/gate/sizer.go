@@ -1,13 +1,14 @@
 package gate
 
 import (
-	"errors"
 	"fmt"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/internal/fault"
 )
 
 // MaxLimit is the largest limit of a gate.
@@ -29,6 +30,7 @@ type Sizer struct {
 	Controller control.Controller
 	Signals    control.Source
 	Window     control.Window
+	Faults     atomic.Uint64 // decisions that made no sense
 }
 
 // ControllerOr returns c, or a fixed limit if there is none.
@@ -49,12 +51,15 @@ func (s *Sizer) IsFixed() bool {
 }
 
 // Ask asks the controller to decide about s.Window. A decision that makes no sense is
-// replaced by kept, with the problem.
+// replaced by kept. The first of them comes with the problem, for the hook.
 func (s *Sizer) Ask(kept control.Decision) (d control.Decision, problem string) {
 	kept.Next, kept.Reason = IdleWindow, "kept: the controller failed"
 	defer func() {
 		if r := recover(); r != nil {
 			d, problem = kept, fmt.Sprintf("controller %q panicked: %v", s.Controller.Name(), r)
+		}
+		if problem != "" && s.Faults.Add(1) > 1 {
+			problem = ""
 		}
 	}()
 	w := &s.Window
@@ -78,7 +83,7 @@ func (s *Sizer) Ask(kept control.Decision) (d control.Decision, problem string) 
 // learned, or from the present limit. It returns where the new one starts.
 func (s *Sizer) Replace(next control.Controller, signals control.Source, limit int64) control.Decision {
 	if saver, ok := next.(control.Saver); ok && !same(next, s.Controller) {
-		learned, ok := s.Save()
+		learned, ok := s.save()
 		if !ok {
 			learned = control.State{Limit: float64(limit)}
 		}
@@ -96,6 +101,12 @@ func same(a, b control.Controller) bool { return reflect.ValueOf(a).Comparable()
 
 // Save returns what the controller has learned, and false if it learns nothing.
 func (s *Sizer) Save() (control.State, bool) {
+	s.Lock()
+	defer s.Unlock()
+	return s.save()
+}
+
+func (s *Sizer) save() (control.State, bool) {
 	if saver, ok := s.Controller.(control.Saver); ok {
 		return saver.Save(), true
 	}
@@ -132,38 +143,16 @@ func (f *Front) Changed(c Change) {
 	}
 }
 
-// ErrClosed is the error of changing a gate that has been closed.
-var ErrClosed = errors.New("closed")
-
-// Faults collects what is wrong with a configuration.
-type Faults []error
-
-// Check adds a fault unless ok.
-func (f *Faults) Check(ok bool, format string, args ...any) {
-	if !ok {
-		*f = append(*f, fmt.Errorf(format, args...))
-	}
-}
-
 // CheckLimit adds the faults of a limit and its controller.
-func (f *Faults) CheckLimit(limit int64, c control.Controller) {
+func CheckLimit(f *fault.List, limit int64, c control.Controller) {
 	if c == nil {
-		f.Check(limit >= 1 && limit <= MaxLimit, "Limit %d: must be from 1 to %d (or set a Controller)", limit, int64(MaxLimit))
+		f.Check(limit >= 1 && limit <= MaxLimit, fault.Path{"Limit"}, limit, "must be from 1 to %d, or set a Controller", int64(MaxLimit))
 	} else {
-		f.Check(limit == 0, "Limit %d: leave it 0, the Controller %q decides", limit, c.Name())
+		f.Check(limit == 0, fault.Path{"Limit"}, limit, "leave it 0, the Controller %q decides", c.Name())
 	}
 }
 
 // CheckExempt adds the fault of a cap on exempt work.
-func (f *Faults) CheckExempt(most int64) {
-	f.Check(most <= MaxLimit, "Exempt %d: must be at most %d (negative: nothing is exempt)", most, int64(MaxLimit))
-}
-
-// Err returns the faults of a gate as one error, nil if there are none. kind is the
-// gate's package.
-func (f Faults) Err(kind, name string) error {
-	if len(f) == 0 {
-		return nil
-	}
-	return fmt.Errorf("%s: gate %q: %w", kind, name, errors.Join(f...))
+func CheckExempt(f *fault.List, most int64) {
+	f.Check(most <= MaxLimit, fault.Path{"Exempt"}, most, "must be at most %d (negative: nothing is exempt)", int64(MaxLimit))
 }

@@ -12,7 +12,7 @@ import (
 type Line struct {
 	Room   *room.Room
 	Parts  *Parts
-	Whole  bool // shares count in whole places, see [Parts.PushWhole]
+	Whole  bool // shares count in whole places, see [Parts.pushWhole]
 	Pace   room.Pace
 	Rate   float64       // units that come back a second; 0 while unknown or old
 	Median time.Duration // service time; 0 while unknown
@@ -41,7 +41,7 @@ func (l *Line) Enqueue(f *Front, now time.Duration, w *Waiter, until Bounds) (di
 
 	// 3. It takes a place, perhaps somebody else's.
 	if l.Whole {
-		displaced, ok = l.Parts.PushWhole(l.Room, now, &w.Waiter)
+		displaced, ok = l.Parts.pushWhole(l.Room, now, &w.Waiter)
 	} else {
 		displaced, ok = l.Room.Push(now, &w.Waiter)
 	}
@@ -59,7 +59,7 @@ func (l *Line) late(now time.Duration, w *Waiter, until Bounds) (wait time.Durat
 		return 0, false
 	}
 	wait = Seconds((float64(ahead) + float64(w.Units)) / l.Rate)
-	return wait, !until.Allow(now, wait, l.Median)
+	return wait, !until.allow(now, wait, l.Median)
 }
 
 // vain is the refusal of work that would wait in vain, for so long. The gate adds
@@ -73,13 +73,52 @@ func (f *Front) vain(now, wait time.Duration, until Bounds, service time.Duratio
 		Value: (wait + service).Seconds(), Limit: (until.Deadline - now).Seconds()}
 }
 
-// Waiter is work in a wait room. Gates embed it in a waiter of their own, and Owner
-// points to that one.
+// Waiter is work in a wait room. [Front.Place] and [Front.CallPlace] make one.
 type Waiter struct {
 	room.Waiter
 	Answer
 	Cost        int64
 	ExpiresWith weir.Reason // why it is refused when it expires
+	Keeper      Keeper      // who has the room; set before it waits
+}
+
+// Keeper takes a waiter that gives up out of the room it waits in. It reports
+// false if the waiter has been answered.
+type Keeper interface{ GiveUp(w *Waiter) bool }
+
+// Cancel implements [weir.Waiter].
+func (w *Waiter) Cancel() bool { return w.Keeper.GiveUp(w) }
+
+// WaiterOf returns the waiter that w is part of.
+func WaiterOf(w *room.Waiter) *Waiter { return w.Owner.(*Waiter) }
+
+// Place returns a waiter for a goroutine that blocks. A waiter and its channel are
+// kept for reuse, by the gate that made them. A channel made in one testing/synctest
+// bubble must not be used in another.
+func (f *Front) Place() *Waiter {
+	if w, ok := f.places.Get().(*Waiter); ok {
+		return w
+	}
+	w := &Waiter{}
+	w.Owner = w
+	w.Block(&w.Arrived)
+	return w
+}
+
+// Free gives a waiter of Place back for reuse. Its answer, if any, must have been
+// received.
+func (f *Front) Free(w *Waiter) {
+	w.Answer.forget()
+	w.User, w.Tenant, w.Keeper = "", "", nil
+	f.places.Put(w)
+}
+
+// CallPlace returns a waiter whose answer goes to wake.
+func (f *Front) CallPlace(w *weir.Work, wake func(weir.Permit, error)) *Waiter {
+	place := &Waiter{}
+	place.Owner = place
+	place.Call(f, w, &place.Arrived, f.trackLater(wake))
+	return place
 }
 
 // Describe sets who waits and for what. units is the cost, at most the limit.
@@ -104,12 +143,6 @@ func (w *Waiter) expireBy(now time.Duration, until Bounds, median time.Duration)
 	}
 }
 
-// Forget prepares a waiter that was answered, or never queued, for its next use.
-func (w *Waiter) Forget() {
-	w.Answer.Forget()
-	w.User, w.Tenant = "", ""
-}
-
 // Answer is the answer for a waiter: a permit, or why there is none. A gate's own
 // waiter embeds one. Before it waits, it is made to block
 // ([Answer.Block]) or to call ([Answer.Call]).
@@ -121,37 +154,55 @@ type Answer struct {
 	Permit  weir.Permit
 	Refused *weir.Rejection
 
-	ready chan struct{} // for a goroutine that blocks
-	next  *Answer       // in the list
+	since *time.Duration // when the wait began, set by then
+	ready chan struct{}  // for a goroutine that blocks
+	next  *Answer        // in the list
 
 	// Otherwise there is a callback.
 	front *Front
 	work  weir.Work
-	since *time.Duration
 	wake  func(weir.Permit, error)
 }
 
 // Block makes the answer one that a goroutine waits for. It can be used again and
-// again.
-func (a *Answer) Block() { a.ready = make(chan struct{}, 1) }
+// again. since is when the wait began, set by then.
+func (a *Answer) Block(since *time.Duration) { a.since, a.ready = since, make(chan struct{}, 1) }
 
-// Call makes the answer one that calls wake. since is when the wait began, set by then.
+// Call makes the answer one that calls wake. since is as in Block.
 func (a *Answer) Call(f *Front, w *weir.Work, since *time.Duration, wake func(weir.Permit, error)) {
 	a.front, a.work, a.since, a.wake = f, *w, since, wake
 }
 
-// Forget prepares an answer that was received for its next use.
-func (a *Answer) Forget() { a.Permit, a.Refused, a.next = weir.Permit{}, nil, nil }
+// forget prepares an answer that was received for its next use.
+func (a *Answer) forget() { a.Permit, a.Refused, a.next = weir.Permit{}, nil, nil }
 
-// Await blocks until a is answered or ctx is done. w takes the waiter out of its
-// room.
-func (f *Front) Await(ctx context.Context, a *Answer, w weir.Waiter) (weir.Permit, *weir.Rejection) {
+// Wait is Await for a waiter of Place, which it gives back.
+func (f *Front) Wait(ctx context.Context, w *weir.Work, place *Waiter) (weir.Permit, error) {
+	p, err := f.Await(ctx, w, &place.Answer, place)
+	f.Free(place)
+	return p, err
+}
+
+// Await blocks until w is answered or ctx is done, and calls the hooks. place takes
+// the waiter out of its room.
+func (f *Front) Await(ctx context.Context, w *weir.Work, a *Answer, place weir.Waiter) (weir.Permit, error) {
+	p, refused := f.await(ctx, a, place)
+	if refused != nil {
+		return weir.Permit{}, f.Refuse(w, refused)
+	}
+	if f.Hooks().Admitted != nil {
+		f.Admitted(w, f.Now()-*a.since)
+	}
+	return f.Track(p), nil
+}
+
+func (f *Front) await(ctx context.Context, a *Answer, place weir.Waiter) (weir.Permit, *weir.Rejection) {
 	select {
 	case <-a.ready:
 		return a.Permit, a.Refused
 	case <-ctx.Done():
 	}
-	if w.Cancel() {
+	if place.Cancel() {
 		return weir.Permit{}, f.GivenUp(ctx)
 	}
 	<-a.ready // the answer won the race, or is on its way
@@ -192,6 +243,11 @@ func (l *Answers) Add(a *Answer, p weir.Permit, refused *weir.Rejection) {
 	l.last = a
 }
 
+// Leave is Add for a waiter that has left its room.
+func (l *Answers) Leave(w *room.Waiter, p weir.Permit, refused *weir.Rejection) {
+	l.Add(&WaiterOf(w).Answer, p, refused)
+}
+
 // Remove takes an answer out again, for a waiter that is answered in another way. It
 // reports false if the answer was not in the list.
 func (l *Answers) Remove(a *Answer) bool {
@@ -215,10 +271,21 @@ func (l *Answers) Remove(a *Answer) bool {
 
 // Deliver answers everybody. The gate's lock must not be held: callbacks may call
 // the gate, and a woken goroutine will.
+//
+// If a callback or a hook panics, the others are answered before the panic goes on.
 func (l *Answers) Deliver() {
-	for a := l.first; a != nil; {
-		next := a.next // an answered waiter may be reused at once
+	if l.first == nil {
+		return
+	}
+	rest := l.first
+	defer func() {
+		if rest != nil {
+			(&Answers{first: rest}).Deliver()
+		}
+	}()
+	for rest != nil {
+		a := rest
+		rest = a.next // an answered waiter may be reused at once
 		a.deliver()
-		a = next
 	}
 }

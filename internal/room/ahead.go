@@ -40,7 +40,7 @@ func (r *Room) within(w *Waiter, user uint32) float64 {
 func (r *Room) queue(w *Waiter, tenant uint32) float64 {
 	back := r.tenants.all[tenant].back
 	switch {
-	case back == nil || r.newestFirst(tenant):
+	case back == nil || r.reversed(tenant):
 		return 0
 	case r.order == EDF:
 		return float64(r.deadlines.before(back, w))
@@ -48,8 +48,7 @@ func (r *Room) queue(w *Waiter, tenant uint32) float64 {
 	return r.tenantLoad(tenant) * back.TenantWeight
 }
 
-// sample sums, over the flows of a level except own, what they have waiting that starts
-// before a tag. The flow with most waiting is always in the sample.
+// sample estimates the units waiting in other flows that start before tag start. The flow with most waiting is always in the sample.
 func (r *Room) sample(l *level, f *flows, own uint32, start float64) float64 {
 	const most = 32
 	if len(l.longest) == 0 {

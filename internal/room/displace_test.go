@@ -80,7 +80,7 @@ func TestDisplacedNewestFirst(t *testing.T) {
 	}
 }
 
-// In a queue that stands, and of which hardly anybody has hope, a few of each tenant
+// In a queue that stands, and of which hardly anybody has a chance, a few of each tenant
 // have places all the same, as many as a standing queue may have at all.
 func TestAFewOfEachWaitInAStandingQueue(t *testing.T) {
 	r := standingRoom(t, Adaptive) // 4 of nobody's wait, and 4 may
@@ -145,9 +145,9 @@ func TestFullByName(t *testing.T) {
 	}
 }
 
-// How few have a chance is counted of all that come, so it holds only while all that
-// wait are one tenant's.
-func TestHopeIsOfOneTenant(t *testing.T) {
+// Those with a chance are counted over all arrivals. So a queue is cut to them only
+// while all waiters are one tenant's.
+func TestChanceIsOfOneTenant(t *testing.T) {
 	r := standingRoom(t, Adaptive) // 4 of nobody's wait
 	r.SetPace(Pace{Interval: 100 * ms, Keep: 7})
 	r.standing.promising = 3
@@ -165,7 +165,7 @@ func TestHopeIsOfOneTenant(t *testing.T) {
 	}
 }
 
-// The only place there is is no class's own.
+// A room of one place reserves it for nobody.
 func TestNoShareOfOnePlace(t *testing.T) {
 	r := newRoom(1, FIFO)
 	r.SetShares([Classes]float64{.05})
@@ -179,8 +179,8 @@ func TestNoShareOfOnePlace(t *testing.T) {
 	}
 }
 
-// inundate has so many users and tenants send three times what a room serves, for a
-// second.
+// inundate sends three times what a room serves for a second. user and tenant name who
+// sends request i.
 func inundate(r *Room, user, tenant func(i int) string) {
 	for at, i := 0*ms, 0; at < 1000*ms; at += 10 * ms {
 		for range 3 {

@@ -4,7 +4,7 @@ import (
 	"math"
 )
 
-// Classes is how many classes of priority there are. Class 0 goes last.
+// Classes is how many classes of priority there are. Class 0 is served last.
 const Classes = 4
 
 // class is the waiters of one priority.
@@ -16,9 +16,49 @@ type class struct {
 	arrears float64 // units that it may be served out of turn
 }
 
-// SetShares guarantees classes a share of the units served. It holds while somebody
-// waits in the class and somebody above it. Units served while nothing waits above
-// the class do not count. A class with a share also keeps that share of the places.
+// level shares what is served between flows: the users of a class, or the tenants
+// of a user. It is start-time fair queueing (Goyal, Vin and Cheng 1996). Each flow
+// carries a tag: the virtual time at which its next waiter starts. The least tag
+// is served next. Each service moves its flow's tag on by units / weight. A flow's
+// first waiter starts at the virtual time of its level. If the flow's old tag is
+// still ahead of that, it starts there.
+//
+// While two flows both have waiters, what they were served, by weight, differs by at
+// most the largest waiter of each plus the credit. The speed of the gate does not matter.
+//
+// In the paper virtual time is the tag of the flow served last. Here it stays behind
+// that by a credit, of a few waiters of the mean cost. A flow that comes after a pause
+// may be served that many at once. Without the credit, two requests of a light flow
+// that come together count as a flood for a whole round. With many flows a round is
+// long. To have the credit again, the flow must stay away for one round for each waiter
+// of credit. So over time it gains nothing.
+type level struct {
+	ready   tags     // of those that have somebody waiting
+	idle    tags     // of those that have not, as long as they are ahead of virtual time
+	longest []uint32 // a heap of those that have somebody waiting, by load
+	now     float64  // virtual time; never above the least tag
+	weight  float64  // a user's own, as last heard
+}
+
+// credit is by how many waiters of the mean cost virtual time stays behind. In a
+// measurement (S13b on B1), 16 users flood a gate of two cores beside a hundred light
+// users. With a credit of 0, 1, 2, 3 and 4, the light users wait 43, 32, 14, 12 and 12 ms
+// at the 99th percentile.
+const credit = 3
+
+// meanUnits is the mean of the units served at a time, over the last 16 or so.
+type meanUnits float64
+
+func (u *meanUnits) add(units float64) {
+	if *u == 0 {
+		*u = meanUnits(units)
+	}
+	*u += (meanUnits(units) - *u) / 16
+}
+
+// SetShares guarantees classes a share of the units served. A guarantee holds while
+// somebody waits in the class and somebody waits above it. Units served while nothing
+// waits above the class do not count. That share of the places is also reserved for it.
 // The default is 0, strict priority. A share that is negative or not a number counts
 // as 0. Shares that exceed 1 together are cut in proportion.
 func (r *Room) SetShares(shares [Classes]float64) {
@@ -53,7 +93,7 @@ func (r *Room) highest() int {
 	return 0
 }
 
-// nextClass returns which class goes next. Somebody must be waiting.
+// nextClass returns which class is served next. Somebody must be waiting.
 func (r *Room) nextClass() int {
 	highest := r.highest()
 	for i := highest - 1; i >= 0; i-- {
@@ -69,8 +109,8 @@ func (r *Room) nextClass() int {
 	return highest
 }
 
-// account counts w, which still waits, as served.
-func (r *Room) account(w *Waiter) {
+// countShares counts w, which still waits, as served in the shares of classes.
+func (r *Room) countShares(w *Waiter) {
 	units := cost(w)
 	for i := range r.highest() {
 		c := &r.classes[i]
@@ -84,64 +124,34 @@ func (r *Room) account(w *Waiter) {
 	}
 }
 
-// reserved is how many of the places are a class's own. It is at least one. But
-// it is never the only place there is: a low class would keep that from all
-// above it.
-func (r *Room) reserved(class int) int {
-	share, places := r.classes[class].share, r.places()
-	if share == 0 || places < 2 {
-		return 0
-	}
-	return max(1, int(share*float64(places)))
-}
-
-// losingClass returns the class that has to give a place to w. It is the lowest
-// class below w's that has more than its own places. If w's class has fewer
-// than its own, classes above it count too. If there is no such class, it is
-// w's own.
-func (r *Room) losingClass(w *Waiter) int {
-	own := int(w.Class)
-	below := own
-	if r.classes[own].n < r.reserved(own) {
-		below = Classes
-	}
-	for i := range below {
-		if i != own && r.classes[i].n > r.reserved(i) {
-			return i
-		}
-	}
-	return own
-}
-
 // The hierarchy: a class has users, a user has tenants, a tenant has waiters. What
 // changes at one level changes those above.
 
-// next returns the tenant that goes next in a class. Somebody must be waiting there.
+// next returns the tenant that is served next in a class. Somebody must be waiting there.
 func (r *Room) next(class int) uint32 {
 	return r.inner[r.classes[class].ready[0].flow].ready[0].flow
 }
 
-// head returns the waiter that goes next in a class. Somebody must be waiting there.
+// head returns the waiter that is served next in a class. Somebody must be waiting there.
 func (r *Room) head(class int) *Waiter { return r.first(r.next(class)) }
 
-// enter adds w to its tenant, user and class. Among equal tags newcomers go last, or
-// first where the newest goes first. They also go last if more flows pass through
-// than the room can remember. Otherwise those who come back would never have a turn.
-// It reports whether nobody of w's user waited before; of its tenant, if the user has no
-// name.
+// enter adds w to its tenant, user and class. It reports whether nobody of w's user waited
+// before; of its tenant, if the user has no name.
+//
+// Among equal tags newcomers are served last, or first if newcomersFirst.
 func (r *Room) enter(w *Waiter) (first bool) {
-	c, turn := &r.classes[w.Class], r.nextTurn()
-	user := r.user(w.User, int(w.Class))
+	c, tie := &r.classes[w.Class], r.nextTie()
+	user := r.getUser(w.User, int(w.Class))
 	w.flow = r.tenants.get(w.Tenant, user, r.size)
 	ofUser, ofTenant := r.userLoad(user), r.tenantLoad(w.flow)
 	r.link(w)
-	if r.NewestFirst() && r.users.idle+r.tenants.idle < r.memory() {
-		turn = -turn
+	if r.newcomersFirst() {
+		tie = -tie
 	}
 	inner := &r.inner[user]
-	r.join(inner, &r.tenants, w.flow, ofTenant+cost(w)/w.TenantWeight, turn)
+	r.raise(inner, &r.tenants, w.flow, ofTenant+cost(w)/w.TenantWeight, tie)
 	inner.weight = w.UserWeight
-	r.join(&c.level, &r.users, user, ofUser+cost(w)/w.UserWeight, turn)
+	r.raise(&c.level, &r.users, user, ofUser+cost(w)/w.UserWeight, tie)
 	c.n++
 	c.units += w.Units
 	r.units += w.Units
@@ -151,8 +161,15 @@ func (r *Room) enter(w *Waiter) (first bool) {
 	return ofTenant == 0
 }
 
-// user returns the user of that name in a class, known or new.
-func (r *Room) user(name string, class int) uint32 {
+// newcomersFirst reports whether newcomers are served first among equal tags, because the
+// newest is. They are last if memory is full: otherwise newcomers would pass those who
+// come back, for ever.
+func (r *Room) newcomersFirst() bool {
+	return r.NewestFirst() && r.users.idle+r.tenants.idle < r.memory()
+}
+
+// getUser returns the user of that name in a class, known or new.
+func (r *Room) getUser(name string, class int) uint32 {
 	i := r.users.get(name, uint32(class), r.size)
 	if int(i) == len(r.inner) {
 		r.inner = append(extend(r.inner, cap(r.users.spots)), level{})
@@ -162,44 +179,45 @@ func (r *Room) user(name string, class int) uint32 {
 	return i
 }
 
-// nextTurn draws the next turn among equal tags.
-func (r *Room) nextTurn() int32 {
-	if r.turns++; r.turns == math.MaxInt32 {
-		r.turns = 1
+// nextTie returns a higher number than before, to break a tie between equal tags.
+func (r *Room) nextTie() int32 {
+	if r.ties++; r.ties == math.MaxInt32 {
+		r.ties = 1
 	}
-	return r.turns
+	return r.ties
 }
 
 // memory returns how many users without waiters are remembered. It is the same number
 // for tenants.
 func (r *Room) memory() int { return max(64, r.size) }
 
-// join adds a newcomer to a flow. load is the flow's new load if it is not alone.
-func (r *Room) join(l *level, f *flows, i uint32, load float64, turn int32) {
+// raise is called when a waiter has joined a flow. load is the flow's load now, if the
+// waiter is not alone.
+func (r *Room) raise(l *level, f *flows, i uint32, load float64, tie int32) {
 	at := &f.spots[i]
-	if at.longest != 0 {
+	if at.loadAt != 0 {
 		at.load = load
 	} else {
-		if at.ready != 0 {
+		if at.tagAt != 0 {
 			f.idle--
 		}
-		l.join(f.spots, i, turn, r.size)
+		l.join(f.spots, i, tie, r.size)
 	}
-	l.weigh(f.spots, i, r.size)
+	l.fixLoad(f.spots, i, r.size)
 }
 
-// charge counts w as served.
-func (r *Room) charge(w *Waiter) {
+// countServed counts w, which still waits, as served.
+func (r *Room) countServed(w *Waiter) {
 	if !w.Queued() {
 		return
 	}
-	r.account(w)
-	units, turn := cost(w), r.nextTurn()
-	r.usual.add(units)
-	behind := credit * float64(r.usual)
+	r.countShares(w)
+	units, tie := cost(w), r.nextTie()
+	r.meanUnits.add(units)
+	behind := credit * float64(r.meanUnits)
 	user := r.tenants.all[w.flow].in
-	r.inner[user].charge(r.tenants.spots, w.flow, units/w.TenantWeight, turn, behind)
-	r.classes[w.Class].charge(r.users.spots, user, units/w.UserWeight, turn, behind)
+	r.inner[user].moveOn(r.tenants.spots, w.flow, units/w.TenantWeight, tie, behind)
+	r.classes[w.Class].moveOn(r.users.spots, user, units/w.UserWeight, tie, behind)
 }
 
 // leave is the reverse of enter.
@@ -211,26 +229,26 @@ func (r *Room) leave(w *Waiter) {
 	if !last && r.aloneOf(tenant) == nil {
 		load = max(leastLoad, r.tenants.spots[tenant].load-cost(w)/w.TenantWeight)
 	}
-	r.part(inner, &r.tenants, tenant, load, last)
+	r.lower(inner, &r.tenants, tenant, load, last)
 	load, last = 0, len(inner.longest) == 0
 	if !last && r.alone(user) == nil {
 		load = max(leastLoad, r.users.spots[user].load-cost(w)/w.UserWeight)
 	}
-	r.part(&c.level, &r.users, user, load, last)
+	r.lower(&c.level, &r.users, user, load, last)
 	c.units -= w.Units
 	r.units -= w.Units
 	c.n--
 }
 
-// part is called when a waiter has left a flow. load is the flow's load now. After the
-// last waiter the flow leaves its level, but its tag is kept while it is ahead of
-// virtual time. Otherwise a flow that comes back before that would go before its turn.
-// A tag that is not ahead can be forgotten.
-func (r *Room) part(l *level, f *flows, i uint32, load float64, gone bool) {
+// lower is called when a waiter has left a flow. load is the flow's load now. After the
+// last waiter the flow leaves its level, but its tag is remembered while it is ahead of
+// virtual time. Otherwise a flow that comes back before virtual time reaches its tag would
+// be served too soon. A tag that is not ahead can be forgotten.
+func (r *Room) lower(l *level, f *flows, i uint32, load float64, gone bool) {
 	at := &f.spots[i]
 	if !gone {
 		at.load = load
-		l.weigh(f.spots, i, r.size)
+		l.fixLoad(f.spots, i, r.size)
 		r.sweep(l, f) // if it was served, its tag may have passed that of one nobody waits of
 		return
 	}
@@ -263,8 +281,8 @@ func (r *Room) sweep(l *level, f *flows) {
 	}
 }
 
-// forget frees a flow. Another user will use its level again. If the level has grown
-// because of many tenants, its memory is freed.
+// forget frees a flow. A user's level stays for the next user, unless many tenants made
+// it large.
 func (r *Room) forget(f *flows, i uint32) {
 	f.drop(i)
 	if f == &r.users && max(cap(r.inner[i].ready), cap(r.inner[i].idle)) > 64 {
@@ -272,62 +290,21 @@ func (r *Room) forget(f *flows, i uint32) {
 	}
 }
 
-// level shares what is served between flows: the users of a class, or the tenants
-// of a user. It is start-time fair queueing (Goyal, Vin and Cheng 1996). Each flow
-// carries a tag: the virtual time at which its next waiter starts. The least tag
-// goes next. Each service moves its flow's tag on by units / weight. A flow's
-// first waiter starts at the virtual time of its level. If the flow's old tag is
-// still ahead of that, it starts there.
-//
-// Take two flows that both have somebody waiting. The units that they are served, by
-// weight, differ by at most one waiter of each and the credit. The speed of the gate
-// does not matter.
-//
-// In the paper virtual time is the tag of the flow served last. Here it stays behind
-// that by a credit of a few turns. A flow that comes after a pause may be served that
-// many at once. Without the credit, two requests of a light flow that come together
-// count as a flood for a whole round. With many flows a round is long. The flow must
-// stay away for as many rounds to have the credit again, so over time it gains
-// nothing.
-type level struct {
-	ready   tags     // of those that have somebody waiting
-	idle    tags     // of those that have not, as long as they are ahead of virtual time
-	longest []uint32 // a heap of those that have somebody waiting, by load
-	now     float64  // virtual time; never above the least tag
-	weight  float64  // a user's own, as last heard
-}
-
-// credit is how many turns virtual time stays behind. A turn is the mean of the
-// units served at a time. In a measurement (S13b on B1), 16 users flood a gate of
-// two cores beside a hundred light users. With a credit of 0, 1, 2, 3 and 4, the
-// light users wait 43, 32, 14, 12 and 12 ms at the 99th percentile.
-const credit = 3
-
-// usual is the mean of the units served at a time, over the last 16 or so.
-type usual float64
-
-func (u *usual) add(units float64) {
-	if *u == 0 {
-		*u = usual(units)
-	}
-	*u += (usual(units) - *u) / 16
-}
-
 // join adds flow i, which may be idle or new, to those with somebody waiting.
-func (l *level) join(fs []spot, i uint32, turn int32, most int) {
-	e := entry{l.now, turn, i}
-	if fs[i].ready != 0 {
+func (l *level) join(fs []spot, i uint32, tie int32, most int) {
+	e := entry{l.now, tie, i}
+	if fs[i].tagAt != 0 {
 		e.tag = l.idle.drop(fs, i).tag
 	}
 	l.ready.push(fs, e, most)
 }
 
-// charge moves the tag of a flow that is served.
-func (l *level) charge(fs []spot, i uint32, by float64, turn int32, behind float64) {
+// moveOn moves the tag of a flow that is served.
+func (l *level) moveOn(fs []spot, i uint32, by float64, tie int32, behind float64) {
 	l.now = max(l.now, l.ready[0].tag-behind)
-	at := int(fs[i].ready - 1)
+	at := int(fs[i].tagAt - 1)
 	l.ready[at].tag += by
-	l.ready[at].turn = turn
+	l.ready[at].tie = tie
 	l.ready.down(fs, at)
 	if l.now > rebase {
 		l.restart()
@@ -349,11 +326,11 @@ func (l *level) restart() {
 
 // at returns flow i's entry, and the heap that it is in; nil if it is new.
 func (l *level) at(fs []spot, i uint32) (*entry, tags) {
-	at := fs[i].ready
+	at := fs[i].tagAt
 	switch {
 	case at == 0:
 		return nil, nil
-	case fs[i].longest != 0:
+	case fs[i].loadAt != 0:
 		return &l.ready[at-1], l.ready
 	}
 	return &l.idle[at-1], l.idle
@@ -367,10 +344,10 @@ func (l *level) tag(fs []spot, i uint32) float64 {
 	return l.now
 }
 
-// AdjustCost corrects the charge of a tenant of a user in a class, once the real cost
-// of its work is known. It charges so many units more, or less if they are negative.
-// Its next turn comes later or earlier. Nobody falls below virtual time. It does
-// nothing while nobody waits in the class.
+// AdjustCost corrects the cost of a tenant of a user in a class, once the real cost of
+// its work is known. So many units are added, or taken off if they are negative. The
+// tenant's next waiter is served later or earlier. Nobody falls below virtual time. It
+// does nothing while nobody waits in the class.
 func (r *Room) AdjustCost(class int, user, tenant string, units float64) {
 	if class < 0 || class >= Classes || units == 0 || math.IsNaN(units) {
 		return
@@ -396,7 +373,8 @@ func (r *Room) AdjustCost(class int, user, tenant string, units float64) {
 	r.correct(&c.level, &r.users, user, uint32(class), by/weight(ofUser))
 }
 
-// correct moves the tag of the flow with that name.
+// correct moves the tag of the flow with that name. An unknown flow that costs more
+// is remembered.
 func (r *Room) correct(l *level, f *flows, name string, in uint32, by float64) {
 	i := f.find(name, in)
 	if i == 0 {
@@ -404,26 +382,26 @@ func (r *Room) correct(l *level, f *flows, name string, in uint32, by float64) {
 			return
 		}
 		if f == &r.users {
-			i = r.user(name, int(in))
+			i = r.getUser(name, int(in))
 		} else {
 			i = f.get(name, in, r.size)
 		}
 		f.idle++
-		l.idle.push(f.spots, entry{l.now, r.nextTurn(), i}, r.memory())
+		l.idle.push(f.spots, entry{l.now, r.nextTie(), i}, r.memory())
 	}
 	e, heap := l.at(f.spots, i)
 	e.tag = max(l.now, e.tag+by)
-	heap.fix(f.spots, int(f.spots[i].ready-1))
-	if f.spots[i].longest != 0 {
-		l.weigh(f.spots, i, r.size)
+	heap.fix(f.spots, int(f.spots[i].tagAt-1))
+	if f.spots[i].loadAt != 0 {
+		l.fixLoad(f.spots, i, r.size)
 	}
 	r.sweep(l, f)
 }
 
-// Reweigh changes the weights of those that wait. Each stays as many units ahead of
-// the next as it is. Otherwise a charge under a small weight would be a long debt
-// under a large one. The room keeps weights, because AdjustCost needs them for users
-// that do not wait.
+// Reweigh changes the weights of those that wait. Each flow stays as many units ahead of
+// the one served next as it is now. Otherwise a cost that counted under a small weight
+// would be a long debt under a large one. The room stores weights, because AdjustCost
+// needs them for users that do not wait.
 func (r *Room) Reweigh(weights func(user, tenant string) (userWeight, tenantWeight float64)) {
 	r.weights = weights
 	if weights == nil {
@@ -470,12 +448,5 @@ func (l *level) rescale(fs []spot, i uint32, by float64) {
 	e, heap := l.at(fs, i)
 	least := heap[0].tag
 	e.tag = least + (e.tag-least)*by
-	heap.fix(fs, int(fs[i].ready-1))
-}
-
-// rebuild makes the heap of loads anew.
-func (l *level) rebuild(fs []spot) {
-	for i := len(l.longest) - 1; i >= 0; i-- {
-		l.sift(fs, i)
-	}
+	heap.fix(fs, int(fs[i].tagAt-1))
 }

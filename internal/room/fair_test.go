@@ -104,9 +104,8 @@ func maxMin(demands, weights []float64) []float64 {
 	return shares
 }
 
-// Shares are within 1 % of the max-min ideal, and the margins that are met are far
-// smaller, whatever the tenants send: the only thing that counts is what the others
-// leave.
+// Whatever the tenants send, shares stay within a margin of the max-min ideal. Each case
+// has its own margin, far below 1 %.
 func TestSharesAreMaxMin(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -516,12 +515,26 @@ func serveNext(r *Room, n int) (w *Waiter) {
 	return w
 }
 
-// fillMemory gives a class as many tenants with debts of which nobody waits as the
-// room remembers, and more.
+// fillMemory makes more tenants with debts than the room remembers. None of them waits.
 func fillMemory(r *Room) {
 	for i := range 2 * r.memory() {
 		r.AdjustCost(1, "", fmt.Sprint("debtor", i), 1e6)
 	}
+}
+
+// Newcomers are served last while memory is full, even where the newest is served first.
+// So they displace nobody who would be served before them.
+func TestNewcomersDisplaceNobodyWhileMemoryIsFull(t *testing.T) {
+	r := newRoom(2, LIFO)
+	push(r, "steady", 0)
+	fillMemory(r)
+	push(r, "waiting", 0)
+	for i := range 3 {
+		if out, ok := r.Push(0, &Waiter{Class: 1, Tenant: fmt.Sprint("new", i), Units: 1, Expires: Never}); ok {
+			t.Errorf("newcomer %d takes the place of %s", i, out.Tenant)
+		}
+	}
+	r.check(t)
 }
 
 // Costs settled for tenants that do not wait take no more memory than those that

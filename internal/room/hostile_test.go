@@ -41,7 +41,7 @@ func (f *flows) check(t testing.TB, what string, memory int) {
 	found, idle := 0, 0
 	for _, i := range f.buckets {
 		for ; i != 0; i = f.all[i].chain {
-			if found++; f.spots[i].longest == 0 {
+			if found++; f.spots[i].loadAt == 0 {
 				idle++
 			}
 		}
@@ -55,7 +55,7 @@ func (l *level) check(t testing.TB, fs []spot) {
 	t.Helper()
 	for _, h := range [2]tags{l.ready, l.idle} {
 		for i, e := range h {
-			if fs[e.flow].ready != uint32(i+1) || i > 0 && e.before(h[(i-1)/children]) {
+			if fs[e.flow].tagAt != uint32(i+1) || i > 0 && e.before(h[(i-1)/children]) {
 				t.Fatalf("the heap of tags is out of order at %d", i)
 			}
 			if math.IsNaN(e.tag) || e.tag < l.now || math.IsInf(e.tag, 0) {
@@ -64,7 +64,7 @@ func (l *level) check(t testing.TB, fs []spot) {
 		}
 	}
 	for i, flow := range l.longest {
-		if fs[flow].longest != uint32(i+1) || i > 0 && l.worse(fs, flow, l.longest[(i-1)/children]) {
+		if fs[flow].loadAt != uint32(i+1) || i > 0 && l.worse(fs, flow, l.longest[(i-1)/children]) {
 			t.Fatalf("the heap of loads is out of order at %d", i)
 		}
 	}

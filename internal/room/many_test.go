@@ -11,15 +11,15 @@ import (
 // what does not depend on who waits.
 type many struct {
 	single
-	shares  [Classes]float64
-	arrears [Classes]float64
-	turns   int32
-	now     map[path]float64 // virtual time
-	tags    map[path]map[string]tagged
-	weights map[path]float64 // of users
-	usual   float64
-	reasons map[path]uint16 // of a tenant, by its own path
-	last    path            // who gave the last reason
+	shares    [Classes]float64
+	arrears   [Classes]float64
+	turns     int32
+	now       map[path]float64 // virtual time
+	tags      map[path]map[string]tagged
+	weights   map[path]float64 // of users
+	meanUnits float64
+	reasons   map[path]uint16 // of a tenant, by its own path
+	last      path            // who gave the last reason
 }
 
 // path names a level: the users of a class, or with a user (after "/") its tenants.
@@ -84,9 +84,13 @@ func (m *many) take() int32 {
 	return m.turns
 }
 
+func (m *many) newcomersFirst() bool {
+	return m.newestFirst() && m.idle(true)+m.idle(false) < m.memory()
+}
+
 func (m *many) enter(now time.Duration, o *one) {
 	turn := m.take()
-	if m.newestFirst() && m.idle(true)+m.idle(false) < m.memory() {
+	if m.newcomersFirst() {
 		turn = -turn
 	}
 	tenants, users := o.levels()
@@ -173,7 +177,8 @@ func (m *many) least(p path) (least string) {
 	return least
 }
 
-// own is the path that stands for a tenant, and of that for its name in any class.
+// own returns the path of a tenant in its class. Its user part alone stands for the tenant
+// in any class.
 func (o *one) own() path { return path{o.class, o.user + "/" + o.tenant} }
 
 // reason notes that o's tenant has given a reason to put the newest first.
@@ -249,10 +254,10 @@ func (m *many) serve(o *one) {
 		}
 	}
 	turn := m.take()
-	if m.usual == 0 {
-		m.usual = m.cost(o)
+	if m.meanUnits == 0 {
+		m.meanUnits = m.cost(o)
 	}
-	m.usual += (m.cost(o) - m.usual) / 16
+	m.meanUnits += (m.cost(o) - m.meanUnits) / 16
 	tenants, users := o.levels()
 	m.charge(tenants, o.tenant, m.cost(o)/o.ofTenant, turn)
 	m.charge(users, o.user, m.cost(o)/o.ofUser, turn)
@@ -261,11 +266,11 @@ func (m *many) serve(o *one) {
 }
 
 func (m *many) charge(p path, name string, by float64, turn int32) {
-	m.now[p] = max(m.now[p], m.tags[p][m.least(p)].tag-credit*m.usual)
+	m.now[p] = max(m.now[p], m.tags[p][m.least(p)].tag-credit*m.meanUnits)
 	m.tags[p][name] = tagged{m.tags[p][name].tag + by, turn}
 }
 
-// kept is as of one queue, but who has hope counts only while nobody else waits.
+// kept is as of one queue, but who has a chance counts only while nobody else waits.
 func (m *many) kept() int {
 	for _, o := range m.queue {
 		first := m.queue[0]
@@ -349,7 +354,7 @@ func (m *many) loser(o *one, free bool) []*one {
 		}
 	}
 	tenants, users := o.levels()
-	newest := m.newestFirst()
+	newest := m.newcomersFirst()
 	if !m.mustGo(users, o.user, m.weighed(users, o), newest, free) {
 		return m.worstOf(users)
 	}
@@ -386,7 +391,7 @@ func (m *many) knock(now time.Duration, o *one) {
 }
 
 func (m *many) meets(o *one) {
-	m.standing.flood.count(m.answering(o) == 0)
+	m.standing.flood.countFirst(m.answering(o) == 0)
 }
 
 func (m *many) answering(o *one) int {
@@ -399,7 +404,7 @@ func (m *many) answering(o *one) int {
 
 func (m *many) push(now time.Duration, o *one) (displaced *one, ok bool) {
 	places := m.size
-	if c := &m.standing.flood; m.standing.is && c.class[o.class] && (c.many || m.answering(o) >= modest) {
+	if c := &m.standing.flood; m.standing.is && c.class[o.class] && (c.many || m.answering(o) >= floodFrom) {
 		places = m.kept()
 	}
 	if m.size > 0 || len(m.queue) < places {

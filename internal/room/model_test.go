@@ -318,7 +318,7 @@ func (s *single) full() bool {
 
 func (s *single) turn() bool {
 	if s.order == Adaptive && !s.standing.newest {
-		s.standing.turn(len(s.queue))
+		s.standing.putNewestFirst(len(s.queue))
 	}
 	return s.newestFirst()
 }

@@ -4,7 +4,7 @@ import (
 	"math/bits"
 )
 
-// Order says which of a tenant's waiters goes first.
+// Order says which of a tenant's waiters is served first.
 type Order uint8
 
 // The orders.
@@ -51,25 +51,25 @@ func (r *Room) unlink(w *Waiter) {
 	w.prev, w.next = nil, nil
 }
 
-// first returns which waiter of a tenant goes first.
+// first returns which waiter of a tenant is served first.
 func (r *Room) first(tenant uint32) *Waiter {
 	back := r.tenants.all[tenant].back
 	switch {
 	case r.order == EDF:
 		return r.deadlines.first(back)
-	case r.newestFirst(tenant):
+	case r.reversed(tenant):
 		return back
 	}
 	return back.next
 }
 
-// last returns which waiter of a tenant goes last.
+// last returns which waiter of a tenant is served last.
 func (r *Room) last(tenant uint32) *Waiter {
 	back := r.tenants.all[tenant].back
 	switch {
 	case r.order == EDF:
 		return r.deadlines.last(back)
-	case r.newestFirst(tenant):
+	case r.reversed(tenant):
 		return back.next
 	}
 	return back
@@ -101,15 +101,15 @@ func (r *Room) reorder(order Order) {
 	}
 }
 
-// reasons says whose order turns when the newest goes first. Otherwise one tenant's
-// flood, or its hopeless deadlines, would turn the order of all others. Their
-// queues are short and served in time as they are.
+// reasons says which tenants' order turns. If all turned, one tenant's flood, or its
+// hopeless deadlines, would turn the order of all others. Their queues are short and
+// served in time as they are.
 //
-// So within a tenant the newest goes first only if the tenant has given a reason in
+// So within a tenant the newest is served first only if the tenant has given a reason in
 // this phase. It had too many waiting, or one of its own gave up, expired, or would
 // have been late. Between tenants with equal tags the whole room decides.
 //
-// A tenant is marked in its newest waiter. So the mark costs no memory, and goes with
+// A tenant is marked in its newest waiter. So the mark costs no memory, and ends with
 // the last waiter. If a tenant comes back to an empty queue, its name is recognised,
 // provided that it was the last to give a reason.
 type reasons struct {
@@ -117,8 +117,8 @@ type reasons struct {
 	last  uint64 // who gave the last reason: the hashes of its names, as one
 }
 
-// newestFirst reports whether the newest of a tenant's waiters goes first now.
-func (r *Room) newestFirst(tenant uint32) bool {
+// reversed reports whether the newest of a tenant's waiters is served first now.
+func (r *Room) reversed(tenant uint32) bool {
 	switch {
 	case r.order == LIFO:
 		return true
@@ -129,8 +129,8 @@ func (r *Room) newestFirst(tenant uint32) bool {
 	return back == nil || back.phase == r.standing.phase
 }
 
-// reason marks a tenant.
-func (r *Room) reason(tenant uint32) {
+// mark notes that a tenant has given a reason.
+func (r *Room) mark(tenant uint32) {
 	if back := r.tenants.all[tenant].back; back != nil {
 		back.phase = r.standing.phase
 	}
@@ -284,7 +284,7 @@ func (d *deadlines) last(w *Waiter) *Waiter {
 	return d.nodes[i].waiter
 }
 
-// before returns the units in w's tree that are due no later than at.
+// before returns the units in w's tree that are due no later than newcomer.
 func (d *deadlines) before(w *Waiter, newcomer *Waiter) (units int64) {
 	for i := d.root(w); i != 0; {
 		n := &d.nodes[i]

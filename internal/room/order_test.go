@@ -181,7 +181,7 @@ func TestAReasonEndsWithItsPhase(t *testing.T) {
 		push(r, tenant, 2)
 	}
 	reversed := func(tenant string) bool {
-		return r.newestFirst(r.tenants.find(tenant, r.users.find("", 1)))
+		return r.reversed(r.tenants.find(tenant, r.users.find("", 1)))
 	}
 	r.GiveUp(50*ms, leaves["early"])
 	if !reversed("early") || reversed("late") {
@@ -208,7 +208,7 @@ func TestPhasesWrap(t *testing.T) {
 	push(r, "calm", 0)
 	push(r, "calm", 1)
 	r.GiveUp(50*ms, leaves)
-	if calm := r.tenants.find("calm", r.users.find("", 1)); !r.NewestFirst() || r.newestFirst(calm) {
-		t.Errorf("newest first %v, and of those who gave no reason %v", r.NewestFirst(), r.newestFirst(calm))
+	if calm := r.tenants.find("calm", r.users.find("", 1)); !r.NewestFirst() || r.reversed(calm) {
+		t.Errorf("newest first %v, and of those who gave no reason %v", r.NewestFirst(), r.reversed(calm))
 	}
 }

@@ -2,7 +2,7 @@
 // each with a class, a user, a tenant and an expiry, on explicit time. It holds
 // no lock, starts no goroutine and wakes nobody: the gate does.
 //
-// Who goes next ([Room.Next]) and who has to go for want of a place
+// Who is served next ([Room.Next]) and who is displaced for want of a place
 // ([Room.Push]) are decided here and nowhere else:
 //
 //   - between classes by strict priority, except for guaranteed shares (fair.go);
@@ -10,8 +10,8 @@
 //     fair queueing with weights and costs (fair.go); so a user gains nothing by
 //     inventing tenants;
 //   - among a tenant's waiters by the [Order] (order.go);
-//   - in a full room a waiter of the class that losingClass names goes. It is the
-//     last one of the user and tenant with most waiting for its weight (displace.go).
+//   - in a full room a waiter of the class that losingClass names is displaced. It is the
+//     last one of the user and tenant with the greatest load (displace.go).
 //
 // The room remembers the users and tenants that wait. It also remembers those
 // who were served ahead of others that still wait: at most as many as there are
@@ -33,7 +33,7 @@ const Never = time.Duration(math.MaxInt64)
 //
 // A newcomer is counted by CountArrival and enters by Push. A waiter leaves by the
 // method that says why: Serve, GiveUp, Expire, or Remove for any other reason. The
-// room learns from the reason.
+// room learns from it.
 type Room struct {
 	size     int
 	order    Order
@@ -46,13 +46,23 @@ type Room struct {
 	inner     []level // of each user, its tenants
 	tenants   flows
 	deadlines deadlines
-	turns     int32 // a count, for entry
-	usual     usual
+	ties      int32 // the last number drawn for entry.tie
+	meanUnits meanUnits
 	weights   func(user, tenant string) (userWeight, tenantWeight float64)
 
 	units  int64
 	expiry []*Waiter
 }
+
+// How many may wait:
+//
+//	Size            the places configured
+//	Kept            while a queue stands, if it is cut
+//	places          now: Size, or Kept in a queue that stands
+//	placesFor       now, for one newcomer: Size if the cut spares it, else places
+//	placesForSmall  now, for a tenant with few waiters: Kept, but never cut to those with a chance
+//	Bound           placesFor of the last newcomer
+//	reserved        of places, those that only one class may fill
 
 // Configure sets the number of places and the order. Waiters beyond a smaller
 // size stay; only newcomers are refused.
@@ -103,8 +113,7 @@ func (r *Room) oneTenant() bool {
 	return true
 }
 
-// placesForSmall returns how many places a standing queue keeps open for tenants with
-// few waiters.
+// placesForSmall returns up to how many waiters a tenant with few still finds a place.
 func (r *Room) placesForSmall() int {
 	if r.order == Adaptive && r.pace.Keep > 0 {
 		return min(r.size, r.pace.Keep)
@@ -120,16 +129,16 @@ func (r *Room) places() int {
 	return r.size
 }
 
-// placesFor returns how many may wait now, w included.
+// placesFor returns how many may wait when w comes: all places if the cut spares w.
 func (r *Room) placesFor(w *Waiter) int {
 	c := &r.standing.flood
-	if !c.class[w.Class] || !c.many && r.answering(w, modest) < modest {
+	if !c.class[w.Class] || !c.many && r.answering(w, floodFrom) < floodFrom {
 		return r.size
 	}
 	return r.places()
 }
 
-// NewestFirst reports whether the newest goes first now. That holds among tenants
+// NewestFirst reports whether the newest is served first now. That holds among tenants
 // with equal tags, and among the waiters of a tenant that has given a reason.
 func (r *Room) NewestFirst() bool {
 	return r.order == LIFO || r.order == Adaptive && (r.standing.newest || r.standing.impatient)
@@ -137,29 +146,29 @@ func (r *Room) NewestFirst() bool {
 
 // PreferNewest puts the newest first if the order is Adaptive. The gate calls it when
 // w, a newcomer, could not be served in time at the back of the queue. It reports
-// whether the newest goes first.
+// whether the newest is served first.
 func (r *Room) PreferNewest(w *Waiter) bool {
-	r.turn()
-	if tenant := r.tenant(w); tenant != 0 {
-		r.reason(tenant)
+	r.putNewestFirst()
+	if tenant := r.findTenant(w); tenant != 0 {
+		r.mark(tenant)
 	} else {
 		r.standing.last = joined(hash(w.User), hash(w.Tenant))
 	}
 	return r.NewestFirst()
 }
 
-func (r *Room) turn() {
+func (r *Room) putNewestFirst() {
 	if r.order == Adaptive && !r.standing.newest {
-		r.standing.turn(len(r.expiry))
+		r.standing.putNewestFirst(len(r.expiry))
 	}
 }
 
-// reasonIfStanding puts the newest first because a tenant has too many waiting. That
-// is a reason in a standing queue only.
-func (r *Room) reasonIfStanding(tenant uint32) {
+// markIfStanding puts the newest first because a tenant has too many waiting or one of
+// its waiters expired. Both are reasons only in a standing queue.
+func (r *Room) markIfStanding(tenant uint32) {
 	if r.standing.is {
-		r.turn()
-		r.reason(tenant)
+		r.putNewestFirst()
+		r.mark(tenant)
 	}
 }
 
@@ -174,8 +183,8 @@ func (r *Room) CountArrival(now time.Duration, w *Waiter) {
 	r.standing.flood.came[max(0, min(w.Class, Classes-1))]++
 }
 
-// tenant returns w's tenant, 0 if nobody of it waits.
-func (r *Room) tenant(w *Waiter) uint32 {
+// findTenant returns w's tenant, 0 if nobody of it waits.
+func (r *Room) findTenant(w *Waiter) uint32 {
 	user := r.users.find(w.User, uint32(max(0, min(w.Class, Classes-1))))
 	if user == 0 {
 		return 0
@@ -188,15 +197,11 @@ func (r *Room) tenant(w *Waiter) uint32 {
 }
 
 // Push lets w in, and reports false if there is no place for it. In a full room
-// somebody else may lose its place, and has left the room when Push returns:
+// somebody else may lose its place, and has left the room when Push returns.
 //
-//   - losingClass names the class. It is the lowest below w's, or w's own, except for
-//     guaranteed places.
-//   - In that class, the last of the user, and then of the tenant, with most waiting
-//     for its weight goes. A single waiter counts for nothing.
-//   - If that is w's own tenant and the newest goes first there, its oldest loses
-//     its place: all that come later would be served before it. Otherwise w is
-//     refused.
+// The class is losingClass(w). In it the user, then the tenant, with the greatest load
+// loses its last waiter; a single waiter is no load. If that tenant is w's own, its
+// oldest loses when its newest is served first; when not, w is refused.
 func (r *Room) Push(now time.Duration, w *Waiter) (displaced *Waiter, ok bool) {
 	w.tidy()
 	r.bound = r.placesFor(w)
@@ -205,19 +210,19 @@ func (r *Room) Push(now time.Duration, w *Waiter) (displaced *Waiter, ok bool) {
 		if r.size == 0 {
 			return nil, false
 		}
-		r.standing.flood.count(r.answering(w, 1) == 0)
-		free := len(r.expiry) < r.placesForSmall() && r.count(r.tenant(w), fewest) < fewest
-		if displaced = r.victim(w, free); displaced != nil {
+		r.standing.flood.countFirst(r.answering(w, 1) == 0)
+		spare := len(r.expiry) < r.placesForSmall() && r.waiters(r.findTenant(w), fewest) < fewest
+		if displaced = r.victim(w, spare); displaced != nil {
 			r.Remove(displaced)
-		} else if !free {
+		} else if !spare {
 			return nil, false
 		}
 	}
 	w.Arrived = now
 	if first := r.enter(w); !full {
-		r.standing.flood.count(first)
+		r.standing.flood.countFirst(first)
 	}
-	r.push(w)
+	r.addExpiry(w)
 	return displaced, true
 }
 
@@ -234,7 +239,7 @@ func (r *Room) Next(now time.Duration) *Waiter {
 	return r.head(r.nextClass())
 }
 
-// Oldest returns the oldest waiter of the tenant that goes next, nil if nobody waits.
+// Oldest returns the oldest waiter of the tenant that is served next, nil if nobody waits.
 func (r *Room) Oldest() *Waiter {
 	if len(r.expiry) == 0 {
 		return nil
@@ -244,7 +249,7 @@ func (r *Room) Oldest() *Waiter {
 
 // Serve takes out w, whose turn it is.
 func (r *Room) Serve(w *Waiter) {
-	r.charge(w)
+	r.countServed(w)
 	r.Remove(w)
 	r.standing.served++
 }
@@ -257,14 +262,14 @@ func (r *Room) GiveUp(now time.Duration, w *Waiter) bool {
 	}
 	if now-w.Arrived >= r.pace.Service {
 		r.standing.gaveUp(now)
-		r.reason(w.flow)
+		r.mark(w.flow)
 	}
 	return r.Remove(w)
 }
 
 // Expire takes out w, whose time is up.
 func (r *Room) Expire(w *Waiter) {
-	r.reasonIfStanding(w.flow)
+	r.markIfStanding(w.flow)
 	r.Remove(w)
 }
 
@@ -274,7 +279,7 @@ func (r *Room) Remove(w *Waiter) bool {
 		return false
 	}
 	r.leave(w)
-	r.remove(int(w.heap) - 1)
+	r.dropExpiry(int(w.heap) - 1)
 	if r.standing.fallTo(len(r.expiry)); len(r.expiry) == 0 {
 		for i := range r.classes {
 			r.classes[i].arrears = 0
@@ -312,7 +317,7 @@ type Waiter struct {
 	// Owner is what the waiter stands for.
 	Owner any
 	// User answers for what it sends, and Tenant is one of those it sends for.
-	// Those without a name are one.
+	// All without a user name are one user; likewise tenants.
 	User, Tenant string
 	// UserWeight and TenantWeight say what a user gets beside other users, and a
 	// tenant beside others of its user. 0 means 1. The weight of a user is that of
@@ -323,9 +328,9 @@ type Waiter struct {
 
 	prev, next *Waiter // among those of its tenant
 
-	// Class is its priority, from 0, which goes last, to Classes-1.
+	// Class is its priority, from 0, which is served last, to Classes-1.
 	Class int8
-	phase uint16 // the newest of its tenant: see reasons
+	phase uint16 // set on the tenant's newest waiter only, see reasons
 
 	heap int32  // index in the room's heap, plus 1; 0 while not in a room
 	flow uint32 // its tenant's
@@ -335,7 +340,8 @@ type Waiter struct {
 // Queued reports whether the waiter is in a room.
 func (w *Waiter) Queued() bool { return w.heap != 0 }
 
-// Within these bounds sums neither overflow nor lose a waiter beside a large one.
+// These are bounds so that sums do not overflow and a small waiter is not rounded away
+// beside a large one.
 const (
 	maxUnits  = 1 << 40
 	maxWeight = 1 << 10
@@ -356,12 +362,11 @@ func weight(of float64) float64 {
 	return max(1./maxWeight, min(of, maxWeight))
 }
 
-// cost is what a waiter is charged. Nobody is served for nothing.
+// cost is what a waiter counts in fair queueing. Nobody is served for nothing.
 func cost(w *Waiter) float64 { return max(1, float64(w.Units)) }
 
-// Full reports whether a newcomer without names, of class 0 or 1, is sure to be
-// refused. It is not sure if the newest goes first or would go first for it, or if
-// somebody else might lose its place.
+// Full reports whether a newcomer without names, of class 0 or 1, is refused for certain;
+// false while it might displace somebody or turn the queue.
 func (r *Room) Full() bool {
 	if len(r.expiry) < r.size {
 		return false
@@ -386,16 +391,16 @@ func (r *Room) nameless() bool {
 	return len(tenants) == 1 && w.User == "" && w.Tenant == ""
 }
 
-// The waiters are also kept in a binary heap, with the soonest expiry at the
+// The waiters are also in a binary heap, with the soonest expiry at the
 // root. Each knows its index, so any of them can leave in O(log n).
 
-func (r *Room) push(w *Waiter) {
+func (r *Room) addExpiry(w *Waiter) {
 	r.expiry = append(extend(r.expiry, r.size), w)
 	w.heap = int32(len(r.expiry))
 	r.up(len(r.expiry) - 1)
 }
 
-func (r *Room) remove(i int) {
+func (r *Room) dropExpiry(i int) {
 	last := len(r.expiry) - 1
 	r.expiry[i].heap = 0
 	if i != last {

@@ -176,7 +176,7 @@ func TestStandingStartsAnew(t *testing.T) {
 
 // Those without a chance to be served do not wait, but a batch always may, and
 // nobody is given up for what may be chance.
-func TestHopeful(t *testing.T) {
+func TestChances(t *testing.T) {
 	tests := []struct {
 		arrived, served float64
 		want            int

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// standing decides whether a queue stands, and when the newest goes first. A queue
+// standing decides whether a queue stands, and when the newest is served first. A queue
 // that stands only adds delay. A burst is what a room is for.
 //
 // By CoDel (RFC 8289) a queue stands if it has lasted for an interval. For a room
@@ -17,16 +17,16 @@ import (
 // to those that have a chance (promising). It still counts as standing when it is
 // empty for a moment.
 //
-// The newest goes first (turn) when a standing queue is too long even so: a newcomer
-// finds no place, or somebody's time is up. In a burst the newest goes first once a
-// newcomer could not be served in time otherwise. So slots go to work that can still
-// be done. The oldest goes first again when half of the queue is gone, or when an
+// The newest is served first when a standing queue is too long even so: a newcomer
+// finds no place, or somebody's time is up. In a burst the newest is served first once
+// a newcomer could not be served in time otherwise. So slots go to work that can still
+// be done. The oldest is served first again when half of the queue is gone, or when an
 // interval has drained it. So near the capacity, where queues are long by chance, the
 // order stays.
 //
 // A waiter that gives up was less patient than the gate knew, and the others are
 // probably no more patient. The oldest are about to leave, and serving them is waste.
-// So the newest goes first for an interval after each that gives up. Leaving before
+// So the newest is served first for an interval after each that gives up. Leaving before
 // the median service time does not count: no order would have answered it in time.
 // Otherwise a flood of work that comes and leaves at once would turn every queue.
 //
@@ -38,11 +38,11 @@ type standing struct {
 	judged          bool          // an interval has ended since the room was empty
 	is              bool          // the queue stands
 	flood           flood
-	came, went      float64 // arrived and served, in this interval and fading ones before
+	came, went      float64 // arrived and served up to the last judged interval, older ones fading
 	promising       int     // how many may wait while it is
 
 	newest bool
-	turned int // how many waited when newest first began
+	waited int // how many waited when newest first began
 
 	impatient bool
 	left      time.Duration // when the last one left
@@ -75,13 +75,13 @@ func (s *standing) judge(now, interval time.Duration) {
 	s.judged, s.from, s.arrived, s.served = true, now, 0, 0
 }
 
-func (s *standing) turn(waiting int) {
+func (s *standing) putNewestFirst(waiting int) {
 	s.starts()
-	s.newest, s.turned = true, waiting
+	s.newest, s.waited = true, waiting
 }
 
 func (s *standing) fallTo(waiting int) {
-	if waiting <= s.turned/2 {
+	if waiting <= s.waited/2 {
 		s.newest = false
 	}
 }
@@ -91,7 +91,7 @@ func (s *standing) gaveUp(now time.Duration) {
 	s.impatient, s.left = true, now
 }
 
-// starts begins a new phase if the newest did not go first before.
+// starts begins a new phase if the newest was not served first before.
 func (s *standing) starts() {
 	if !s.newest && !s.impatient {
 		s.phase = max(1, s.phase+1)
@@ -108,14 +108,15 @@ func draining(arrived, served int) bool {
 // fading is what a count is worth an interval later.
 const fading = 0.7
 
-// fewest is how many may wait at least: those that come in one batch.
+// fewest is how many may wait at least: those that come in one batch. A tenant with fewer
+// waiters may take a place that a standing queue holds open ([Room.Push]).
 const fewest = 8
 
 // promising returns how many waiters have a chance of at least 1 in 100 to be served.
-// Newcomers are served first; arrived come while served are served. A waiter with k
-// others in front reaches the front with probability (served/arrived)^k, as a random
-// walk returns. The counts are taken two standard deviations lower, in favour of the
-// waiters.
+// Newcomers are served first, and `arrived` of them come while `served` are served. A
+// waiter with k others in front reaches the front with probability (served/arrived)^k, as
+// a random walk returns. The excess of arrivals is taken two standard deviations lower, in
+// favour of the waiters.
 func promising(arrived, served float64) int {
 	more := arrived - served - 2*math.Sqrt(arrived+served)
 	if more <= 0 || served < 1 {
@@ -124,16 +125,15 @@ func promising(arrived, served float64) int {
 	return max(fewest, int(math.Ceil(math.Log(100)/math.Log1p(more/served))))
 }
 
-// flood finds out whose queue it is that stands. The others are served before a flood.
-// They may be many for a moment, because the limit went down or a few came together.
-// But they will be served. A cut of these too would refuse work that the gate has
-// slots for.
+// flood finds out whose queue it is that stands. A flood is work that arrives faster than
+// it is served. All other work still gets its slots, even if much waits for a moment;
+// cutting it too would leave slots empty.
 //
-// So the cut applies to a priority only if its work, with all above it, arrives faster
-// than anything is served. Users with hardly anybody waiting are spared, unless their
-// first waiters alone arrive faster than that. In that case the flood is many users
-// with little each. A user without a name counts by tenant. Users with a name do not,
-// because anybody can invent tenants.
+// So the cut applies to a priority unless clearly more is served than arrives in it and
+// all above it. Users with hardly anybody waiting are spared, unless there are too many
+// such first waiters by the same measure. In that case the flood is many users with
+// little each. A user without a name counts by tenant. Users with a name do not, because
+// anybody can invent tenants.
 type flood struct {
 	came   [Classes]int  // in this interval, by class
 	firsts int           // newcomers whose user had nobody waiting
@@ -141,29 +141,29 @@ type flood struct {
 	many   bool          // the flood is many users with little each
 }
 
-// modest is how many waiters make a user part of a flood: two may come together.
-const modest = 3
+// floodFrom: a user with this many waiters is part of a flood. Two may come together.
+const floodFrom = 3
 
 // answering counts the waiters of w's user, up to most; of its tenant, if the user has
 // no name.
 func (r *Room) answering(w *Waiter, most int) (n int) {
 	if w.User == "" {
-		return r.count(r.tenant(w), most)
+		return r.waiters(r.findTenant(w), most)
 	}
 	user := r.users.find(w.User, uint32(max(0, min(w.Class, Classes-1))))
 	if user == 0 {
 		return 0
 	}
 	for _, tenant := range r.inner[user].longest {
-		if n += r.count(tenant, most-n); n >= most {
+		if n += r.waiters(tenant, most-n); n >= most {
 			break
 		}
 	}
 	return n
 }
 
-// count counts a newcomer. first says that nobody of its user waits.
-func (c *flood) count(first bool) {
+// countFirst counts a newcomer if it is the first: nobody of its user waits.
+func (c *flood) countFirst(first bool) {
 	if first {
 		c.firsts++
 	}
@@ -192,11 +192,11 @@ type Pace struct {
 	Keep int
 }
 
-// A queue that stands is cut to keep waiters. That is many enough: near the
+// At most `keep` may wait in a standing queue. That is many enough: near the
 // capacity, at a load of .95, chance alone exceeds it once in 500 requests. It
 // is few enough to be served soon when the load falls back. It is a number and
 // not a time. The effect of chance on a queue depends on numbers, whatever the
-// gate's speed. A queue is watched for as long as that many take, and for
+// gate's speed. A queue is watched for as long as serving that many takes, and for
 // CoDel's interval at least.
 const (
 	keep        = 64
@@ -206,7 +206,7 @@ const (
 
 // PaceAt is the pace of a gate. Slots come back at a rate, in units a second, and
 // work takes the time service. While the rate is not known, 0, a queue that stands
-// keeps all its places: nobody is displaced on a guess.
+// has all its places: nobody is displaced on a guess.
 func PaceAt(rate float64, service time.Duration) Pace {
 	if rate == 0 {
 		return Pace{Interval: minInterval, Service: service}
@@ -231,7 +231,7 @@ const serviceMin = 8
 
 // Add takes a sample, which is not negative. Whether it is above or below is as
 // good as random, and a wrong branch prediction costs more than all of this. So
-// there is no branch.
+// the step has no branch.
 func (s *Service) Add(sample time.Duration) {
 	if s.samples < serviceMin {
 		if s.samples++; s.samples == 1 {

@@ -1,11 +1,13 @@
 package setting
 
 import (
+	"cmp"
 	"encoding"
 	"errors"
 	"fmt"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -57,15 +59,18 @@ func (d decoder) value(at fault.Path, n *Node, p fault.Place, v reflect.Value, f
 		d.value(at, n, p, in.Elem(), f)
 		v.Set(in)
 	case kind == reflect.Struct && n.Kind == Group:
-		d.group(at, n, p, v)
+		d.group(at, n, p, v, f)
 	case kind == reflect.Map && n.Kind == Group:
 		d.dictionary(at, n, v, f)
 	case kind == reflect.Slice && n.Kind == List:
 		d.list(at, n, v, f)
 	case n.Kind == Group || n.Kind == List || !isText(v.Type()) && (kind == reflect.Struct || kind == reflect.Map || kind == reflect.Slice):
 		instead := "write " + f.wants(v.Type())
-		if kind == reflect.Slice && n.Kind == Text {
+		switch {
+		case kind == reflect.Slice && n.Kind == Text:
 			instead = "write a list: [" + flow(n.Text) + "]"
+		case kind == reflect.Struct && (n.Kind == Text || n.Kind == Number):
+			instead = cmp.Or(meant(at, n, Fields(v.Type())), instead)
 		}
 		d.fault(at, n.Place, "is "+n.says(), instead)
 	default:
@@ -73,13 +78,40 @@ func (d decoder) value(at fault.Path, n *Node, p fault.Place, v reflect.Value, f
 	}
 }
 
-func (d decoder) group(at fault.Path, n *Node, p fault.Place, v reflect.Value) {
+// meant guesses which field of a group the scalar in its place is; empty if none fits.
+func meant(at fault.Path, n *Node, fields []Field) string {
+	if instead := spaced(n.Text, fields); instead != "" {
+		return instead
+	}
+	for _, f := range fields {
+		text := n.Text
+		i := slices.IndexFunc(f.Enum, func(word string) bool { return strings.EqualFold(word, text) })
+		if i >= 0 {
+			text = f.Enum[i]
+		}
+		if i >= 0 || n.Kind == Number && len(at) > 0 && at[len(at)-1] == f.Key {
+			return "write {" + f.Key + ": " + text + "}"
+		}
+	}
+	return ""
+}
+
+// spaced is the remedy for a field without the space after its colon; empty if text is none.
+func spaced(text string, fields []Field) string {
+	key, value, colon := strings.Cut(text, ":")
+	if !colon || find(fields, key) == nil {
+		return ""
+	}
+	return "write a space after the colon: " + key + ": " + Clip(value)
+}
+
+func (d decoder) group(at fault.Path, n *Node, p fault.Place, v reflect.Value, of Field) {
 	fields := Fields(v.Type())
 	seen := map[string]bool{}
 	for _, m := range d.members(at, n) {
 		f := find(fields, m.Key)
 		if f == nil {
-			d.unknown(at, &m, fields)
+			d.unknown(at, &m, fields, of.Gone)
 			continue
 		}
 		seen[m.Key] = true
@@ -103,7 +135,7 @@ func find(fields []Field, key string) *Field {
 
 // unknown reports a key that no field has. It names the groups here that have it, as when it
 // stands one level too far left, or the nearest key. That one is wrong too: it is not missing.
-func (d decoder) unknown(at fault.Path, m *Member, fields []Field) {
+func (d decoder) unknown(at fault.Path, m *Member, fields []Field, gone []string) {
 	var keys, below []string
 	for _, f := range fields {
 		keys = append(keys, f.Key)
@@ -116,9 +148,16 @@ func (d decoder) unknown(at fault.Path, m *Member, fields []Field) {
 		}
 	}
 	instead := "known here: " + strings.Join(keys, ", ")
-	if len(below) > 0 {
+	best, field := fault.Nearest(m.Key, keys), spaced(m.Key, fields)
+	switch {
+	case slices.Contains(gone, m.Key):
+		d.fault(at.At(m.Key), m.Place, "is a constant now", "remove it")
+		return
+	case field != "":
+		instead = field
+	case len(below) > 0:
 		instead = "write it below " + strings.Join(below, " or below ")
-	} else if best := fault.Nearest(m.Key, keys); best != "" {
+	case best != "":
 		instead = "write " + best
 		d.Blame(at.At(best))
 	}
@@ -181,7 +220,7 @@ func (d decoder) list(at fault.Path, n *Node, v reflect.Value, f Field) {
 	v.Set(reflect.MakeSlice(v.Type(), len(n.Items), len(n.Items)))
 	for i, item := range n.Items {
 		setDefaults(v.Index(i))
-		d.value(at.Index(i), item, item.Place, v.Index(i), Field{Form: f.Form, Enum: f.Enum})
+		d.value(at.Index(i), item, item.Place, v.Index(i), Field{Form: f.Form, Enum: f.Enum, Min: f.Min, Max: f.Max})
 	}
 }
 
@@ -193,7 +232,10 @@ func setDefaults(v reflect.Value) {
 
 func (d decoder) scalar(at fault.Path, n *Node, v reflect.Value, f Field) {
 	err := n.set(v)
-	if n.Kind == Text && (v.CanInt() || v.CanUint() || v.CanFloat() || v.Kind() == reflect.Bool) && !isText(v.Type()) {
+	if f.NotEmpty && n.Kind == Text && n.Text == "" {
+		err = fault.New("is empty", "leave it out, or write "+f.wants(v.Type()))
+	}
+	if n.Kind == Text && (v.CanInt() || v.CanUint() || v.CanFloat() || v.Kind() == reflect.Bool) && !isText(v.Type()) && !isDuration(v.Type()) {
 		err = errOther // in quotes
 	}
 	var moment *time.ParseError
@@ -247,6 +289,11 @@ var errOther = otherKind{}
 func (n *Node) set(v reflect.Value) error {
 	if isText(v.Type()) {
 		return v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(n.Text))
+	}
+	if v.Type() == durationType {
+		d, err := ParseDuration(n.Text)
+		v.SetInt(int64(d))
+		return err
 	}
 	var err error
 	switch kind := v.Kind(); {

@@ -2,16 +2,21 @@ package setting_test
 
 import (
 	"errors"
+	"fmt"
+	"math"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/jsontree"
 	"github.com/weir-go/weir/internal/setting"
 	"github.com/weir-go/weir/policy"
 )
 
 func decode(text string, into any) error {
 	var faults fault.List
-	if root := setting.ParseJSON([]byte(text), &faults); root != nil {
+	if root := jsontree.Parse([]byte(text), &faults); root != nil {
 		setting.Decode(root, into, &faults)
 	}
 	return faults.Err("")
@@ -49,5 +54,184 @@ func TestDecodeJSON(t *testing.T) {
 		if err := decode(`{"gates": {}}`+end, &spec); err == nil {
 			t.Errorf("%q after the end is accepted", end)
 		}
+	}
+}
+
+// scalars has a field of each kind of scalar, without bounds and with them.
+type scalars struct {
+	Limit int64            `json:"limit" example:"20"`
+	Tall  uint8            `json:"tall"`
+	Ratio float64          `json:"ratio"`
+	On    bool             `json:"on"`
+	Size  int64            `json:"size" min:"2" max:"10"`
+	Share float64          `json:"share" min:"0" max:"1"`
+	Wait  time.Duration    `json:"wait" min:"1s" max:"1m"`
+	Least int64            `json:"least" min:"1" minus1:"no bound"`
+	Kind  string           `json:"kind" enum:"one,two"`
+	Sizes []int64          `json:"sizes" min:"2" max:"10"`
+	Named map[string]int64 `json:"named" min:"2" max:"10"`
+}
+
+// same fails the test if err is not want. No error is the empty text.
+func same(t *testing.T, of string, err error, want string) {
+	t.Helper()
+	got := ""
+	if err != nil {
+		got = err.Error()
+	}
+	if got = strings.TrimPrefix(got, "1 fault\n\t"); got != want {
+		t.Errorf("%s: %q, want %q", of, got, want)
+	}
+}
+
+func TestScalars(t *testing.T) {
+	tests := []struct {
+		key  string
+		kind setting.Kind
+		text string
+		want string
+	}{
+		{"limit", setting.Number, "5", ""},
+		{"limit", setting.Number, "5_000", ""},
+		{"limit", setting.Text, "5", `limit: "5" is no whole number; write a whole number, such as 20`},
+		{"limit", setting.Number, "1.5", `limit: "1.5" is no whole number; write a whole number, such as 20`},
+		{"tall", setting.Number, "255", ""},
+		{"tall", setting.Number, "256", `tall: "256" is no whole number; write a whole number`},
+		{"tall", setting.Text, "5", `tall: "5" is no whole number; write a whole number`},
+		{"on", setting.Bool, "true", ""},
+		{"on", setting.Text, "true", `on: "true" is neither true nor false; write true or false`},
+		{"ratio", setting.Number, "16.5", ""},
+		{"ratio", setting.Number, "1e3", ""},
+		{"ratio", setting.Text, "16.5", `ratio: "16.5" is no number; write a number`},
+		{"ratio", setting.Number, "0x1p4", `ratio: "0x1p4" is no number; write a number`},
+		{"ratio", setting.Number, "0X1P4", `ratio: "0X1P4" is no number; write a number`},
+		{"ratio", setting.Number, "inf", `ratio: "inf" is no number; write a number`},
+		{"ratio", setting.Number, "-Inf", `ratio: "-Inf" is no number; write a number`},
+		{"ratio", setting.Number, "nan", `ratio: "nan" is no number; write a number`},
+		{"wait", setting.Text, "5s", ""},
+		{"wait", setting.Number, "5", `wait: 5 has no unit; write 5ms, 5s or 5m`},
+	}
+	for _, tt := range tests {
+		var faults fault.List
+		root := &setting.Node{Kind: setting.Group, Members: []setting.Member{{Key: tt.key, Value: &setting.Node{Kind: tt.kind, Text: tt.text}}}}
+		setting.Decode(root, new(scalars), &faults)
+		same(t, tt.key+": "+tt.text, faults.Err(""), tt.want)
+	}
+}
+
+// A bound belongs to what is allowed, in a document, in its items and under its names alike.
+func TestBounds(t *testing.T) {
+	tests := map[string]string{
+		`"size": 1`:            "size: is 1, too small; write at least 2",
+		`"size": 2`:            "",
+		`"size": 10`:           "",
+		`"size": 11`:           "size: is 11, too large; write at most 10",
+		`"share": 0`:           "",
+		`"share": 1`:           "",
+		`"share": -0.1`:        "share: is -0.1, too small; write at least 0",
+		`"share": 5`:           "share: is 5, too large; write at most 1, or 0.05 for 5 %",
+		`"wait": "999ms"`:      "wait: is 999ms, too small; write at least 1s",
+		`"wait": "1s"`:         "",
+		`"wait": "1m"`:         "",
+		`"wait": "61s"`:        "wait: is 1m1s, too large; write at most 1m",
+		`"least": -1`:          "",
+		`"least": 0`:           "least: is 0, too small; write at least 1, or -1: no bound",
+		`"least": -2`:          "least: is -2, too small; write at least 1, or -1: no bound",
+		`"kind": "two"`:        "",
+		`"kind": "three"`:      `kind: "three" is not known; write one of one, two`,
+		`"sizes": [2, 10, 11]`: "sizes[2]: is 11, too large; write at most 10",
+		`"sizes": [1, 2]`:      "sizes[0]: is 1, too small; write at least 2",
+		`"named": {"a": 2}`:    "",
+		`"named": {"a": 0}`:    "named.a: is 0, too small; write at least 2",
+	}
+	for text, want := range tests {
+		var s scalars
+		same(t, text, withoutPlaces(decode("{"+text+"}", &s)), want)
+	}
+}
+
+// withoutPlaces takes the lines and columns out of an error.
+func withoutPlaces(err error) error {
+	var faults *fault.Faults
+	if !errors.As(err, &faults) {
+		return err
+	}
+	var list fault.List
+	for _, f := range faults.List {
+		f.Place = fault.Place{}
+		list.AddFault(f)
+	}
+	return list.Err("")
+}
+
+// What a program writes has the same bounds. A zero is a setting that was left out, but not one
+// that has a name of its own.
+func TestCheck(t *testing.T) {
+	inf := math.Inf(1)
+	tests := []struct {
+		s    scalars
+		want string
+	}{
+		{scalars{}, ""},
+		{scalars{Size: 2, Share: 1, Wait: time.Minute, Least: -1, Kind: "one"}, ""},
+		{scalars{Size: 1}, "size: is 1, too small; write at least 2"},
+		{scalars{Size: 11}, "size: is 11, too large; write at most 10"},
+		{scalars{Ratio: inf}, "ratio: is +Inf; write a number that is finite"},
+		{scalars{Ratio: -inf}, "ratio: is -Inf; write a number that is finite"},
+		{scalars{Ratio: math.NaN()}, "ratio: NaN is no number; write a number"},
+		{scalars{Share: inf}, "share: is +Inf, too large; write at most 1"},
+		{scalars{Named: map[string]int64{"a": 2, "b": 10}}, ""},
+		{scalars{Named: map[string]int64{"a": 0}}, "named.a: is 0, too small; write at least 2"},
+		{scalars{Named: map[string]int64{"a": 1}}, "named.a: is 1, too small; write at least 2"},
+	}
+	for _, tt := range tests {
+		var faults fault.List
+		setting.Check(nil, tt.s, &faults)
+		same(t, fmt.Sprintf("%+v", tt.s), faults.Err(""), tt.want)
+	}
+}
+
+func TestComplete(t *testing.T) {
+	type config struct {
+		Size  int64 `default:"5" min:"2" max:"10"`
+		Ratio float64
+	}
+	tests := []struct {
+		cfg  config
+		size int64
+		want string
+	}{
+		{config{}, 5, ""},
+		{config{Size: 2, Ratio: -1}, 2, ""},
+		{config{Size: 10}, 10, ""},
+		{config{Size: 1}, 1, "Size: is 1, too small; write at least 2"},
+		{config{Size: 11}, 11, "Size: is 11, too large; write at most 10"},
+		{config{Ratio: math.Inf(1)}, 5, "Ratio: is +Inf; write a number that is finite"},
+		{config{Ratio: math.Inf(-1)}, 5, "Ratio: is -Inf; write a number that is finite"},
+		{config{Ratio: math.NaN()}, 5, "Ratio: NaN is no number; write a number"},
+	}
+	for _, tt := range tests {
+		var faults fault.List
+		cfg := tt.cfg
+		setting.Complete(&cfg, &faults)
+		same(t, fmt.Sprintf("%+v", tt.cfg), faults.Err(""), tt.want)
+		if cfg.Size != tt.size {
+			t.Errorf("%+v: size %d, want %d", tt.cfg, cfg.Size, tt.size)
+		}
+	}
+}
+
+// A required setting is missing if it is neither there nor meant by another key.
+func TestRequired(t *testing.T) {
+	type group struct {
+		Limit int64 `json:"limit" required:"true" example:"20"`
+	}
+	for text, want := range map[string]string{
+		`{"limit": 0}`: "",
+		`{"limit": 7}`: "",
+		`{}`:           "limit: is missing; add limit: 20",
+		`{"limti": 7}`: "limti: there is no such field; write limit",
+	} {
+		same(t, text, withoutPlaces(decode(text, new(group))), want)
 	}
 }

@@ -1,7 +1,7 @@
 // Package setting reads settings from documents that people write, and reads them
 // strictly. It reports every mistake at once, with its place and what to write instead.
 //
-// A document is a tree of [Node]. [ParseJSON] makes one of JSON; the gateway makes one of
+// A document is a tree of [Node]. Package jsontree makes one of JSON; the gateway makes one of
 // YAML. [Decode] fills a Go struct from it. The tags of a field, and nothing else, say
 // what its setting may be:
 //
@@ -12,8 +12,10 @@
 //	default   what holds where it is left out
 //	example   a value that is right, as in a document
 //	form      what a text looks like, in words
+//	empty     no: that a text may not be empty; who means nothing leaves it out
 //	required  true: that it may not be left out; of an embedded struct, the key there that may not
 //	names     any: the keys of a map are words of others, such as tenants
+//	gone      keys that a group had in earlier versions, with commas
 //
 // The comment of the field is the sentence of the schema and of the reference.
 package setting
@@ -42,14 +44,36 @@ type Field struct {
 	Min, Max string
 	MinusOne string
 	Enum     []string
+	Gone     []string
 	Default  string
 	Example  string
 	Form     string
 	Required bool
+	NotEmpty bool
 	AnyName  bool
 }
 
 var known sync.Map // of []Field by struct type
+
+// Complete prepares a configuration that was written in Go: cfg points to a struct. It fills in the
+// defaults, and reports what the tags do not allow. A fault names the Go field. Zero values are
+// settings that were left out.
+func Complete(cfg any, faults *fault.List) { complete(nil, reflect.ValueOf(cfg).Elem(), faults) }
+
+func complete(at fault.Path, v reflect.Value, faults *fault.List) {
+	for i := range v.NumField() {
+		f := newField(v.Type(), v.Type().Field(i), "")
+		switch value, at := v.Field(i), at.At(f.Go); value.Kind() {
+		case reflect.Struct:
+			complete(at, value, faults)
+		case reflect.Slice, reflect.Map, reflect.Func, reflect.Interface:
+		default:
+			if f.fill(value); !value.IsZero() {
+				faults.AddError(at, f.bounded(value))
+			}
+		}
+	}
+}
 
 // Fields returns the settings of a struct in their order. Those of embedded structs stand among them.
 func Fields(t reflect.Type) []Field {
@@ -80,11 +104,12 @@ func newField(owner reflect.Type, sf reflect.StructField, key string) Field {
 	f := Field{
 		Key: key, Owner: owner, Go: sf.Name, Tag: sf.Tag, Index: sf.Index, Type: sf.Type,
 		Min: get("min"), Max: get("max"), MinusOne: get("minus1"), Default: get("default"),
-		Example: get("example"), Form: get("form"), Required: get("required") == "true", AnyName: get("names") == "any",
+		Example: get("example"), Form: get("form"), Required: get("required") == "true", NotEmpty: get("empty") == "no", AnyName: get("names") == "any",
 	}
-	if words := get("enum"); words != "" {
-		f.Enum = strings.Split(words, ",")
+	list := func(words string) []string {
+		return strings.FieldsFunc(words, func(r rune) bool { return r == ',' })
 	}
+	f.Enum, f.Gone = list(get("enum")), list(get("gone"))
 	return f
 }
 
@@ -94,15 +119,21 @@ func Fill(p any) { fill(reflect.ValueOf(p).Elem()) }
 
 func fill(v reflect.Value) {
 	for _, f := range Fields(v.Type()) {
-		at := v.FieldByIndex(f.Index)
-		switch {
-		case at.Kind() == reflect.Struct:
+		switch at := v.FieldByIndex(f.Index); at.Kind() {
+		case reflect.Struct:
 			fill(at)
-		case f.Default == "" || !at.IsZero() || at.Kind() == reflect.Slice:
+		case reflect.Slice:
 		default:
-			n := &Node{Kind: Text, Text: strings.Trim(f.Default, `"`)}
-			_ = n.set(at) // a test reads every default
+			f.fill(at)
 		}
+	}
+}
+
+// fill sets a zero value to the default.
+func (f *Field) fill(v reflect.Value) {
+	if f.Default != "" && v.IsZero() {
+		n := &Node{Kind: Text, Text: strings.Trim(f.Default, `"`)}
+		_ = n.set(v) // a test reads every default
 	}
 }
 
@@ -148,7 +179,7 @@ func (f *Field) bounded(v reflect.Value) error {
 	if f.MinusOne != "" && v.CanInt() && v.Int() == -1 {
 		return nil
 	}
-	if v.CanFloat() && v.Float() != v.Float() {
+	if x := number(v); x != x {
 		return fault.New("NaN is no number", "write a number"+such(f.Example))
 	}
 	if low, ok := Bound(v.Type(), f.Min); ok && number(v) < low {
@@ -160,6 +191,9 @@ func (f *Field) bounded(v reflect.Value) error {
 	}
 	if high, ok := Bound(v.Type(), f.Max); ok && number(v) > high {
 		return fault.New(fmt.Sprintf("is %v, too large", v.Interface()), "write at most "+f.Max+percent(v, high))
+	}
+	if x := number(v); x-x != 0 {
+		return fault.New(fmt.Sprintf("is %v", x), "write a number that is finite")
 	}
 	return nil
 }
@@ -198,7 +232,38 @@ var textType = reflect.TypeFor[encoding.TextUnmarshaler]()
 
 func isText(t reflect.Type) bool { return reflect.PointerTo(t).Implements(textType) }
 
-func isDuration(t reflect.Type) bool { return t.Kind() == reflect.Int64 && isText(t) }
+var durationType = reflect.TypeFor[time.Duration]()
+
+func isDuration(t reflect.Type) bool {
+	return t == durationType || t.Kind() == reflect.Int64 && isText(t)
+}
+
+// DurationPattern is a regular expression for the written form, for schemas.
+const DurationPattern = `^(-1|0|([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h))*)$`
+
+// ParseDuration reads 250ms, 1m30s or 0. Any other number needs a unit, but for -1: that is one
+// nanosecond below zero.
+func ParseDuration(text string) (time.Duration, error) {
+	if text == "-1" {
+		return -1, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err == nil {
+		return d, nil
+	}
+	if _, err := strconv.ParseFloat(text, 64); err == nil {
+		return 0, fault.New(text+" has no unit", fmt.Sprintf("write %sms, %[1]ss or %[1]sm", text))
+	}
+	if joined := strings.ReplaceAll(text, " ", ""); joined != text {
+		if _, err := time.ParseDuration(joined); err == nil {
+			return 0, fault.New(strconv.Quote(text)+" has a space", "write "+joined)
+		}
+	}
+	if days, err := strconv.Atoi(strings.TrimSuffix(text, "d")); err == nil {
+		return 0, fault.New(strconv.Quote(text)+" is in days", fmt.Sprintf("write %dh", 24*days))
+	}
+	return 0, fault.New(strconv.Quote(text)+" is no duration", "write a number with a unit, such as 250ms, 2s or 1m30s")
+}
 
 // Words says in words what the setting may be.
 func (f *Field) Words() string { return f.words(f.Type) }

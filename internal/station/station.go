@@ -91,7 +91,7 @@ type Station struct {
 	at    time.Duration // when v was last brought up to date
 	rate  float64       // at which v grows now
 	order uint32
-	jobs  []serving
+	jobs  Heap[serving]
 	queue ring
 }
 
@@ -102,7 +102,8 @@ type serving struct {
 	job   int32
 }
 
-func (s *serving) before(o *serving) bool {
+// Before puts jobs in the order in which they finish.
+func (s serving) Before(o serving) bool {
 	return s.tag < o.tag || s.tag == o.tag && int32(s.order-o.order) < 0
 }
 
@@ -110,12 +111,12 @@ func (s *serving) before(o *serving) bool {
 func New(law Law) Station { return Station{law: law, slots: law.Slots, scale: 1} }
 
 // Len returns the number of jobs in service and in the queue.
-func (s *Station) Len() int { return len(s.jobs) + s.queue.n }
+func (s *Station) Len() int { return s.jobs.Len() + s.queue.n }
 
 // Enter brings a job that needs work seconds of service at speed 1.
 func (s *Station) Enter(now time.Duration, job int32, work float64) {
 	s.advance(now)
-	if s.slots > 0 && len(s.jobs) >= s.slots {
+	if s.slots > 0 && s.jobs.Len() >= s.slots {
 		s.queue.push(queued{job, work})
 		return
 	}
@@ -125,10 +126,10 @@ func (s *Station) Enter(now time.Duration, job int32, work float64) {
 
 // Next returns when the first job will be finished.
 func (s *Station) Next() time.Duration {
-	if len(s.jobs) == 0 || s.rate <= 0 {
+	if s.jobs.Len() == 0 || s.rate <= 0 {
 		return Never
 	}
-	left := (s.jobs[0].tag - s.v) / s.rate
+	left := (s.jobs.First().tag - s.v) / s.rate
 	if left <= 0 {
 		return s.at
 	}
@@ -140,9 +141,8 @@ func (s *Station) Next() time.Duration {
 
 // Finish removes the first job to be finished, which is due now.
 func (s *Station) Finish(now time.Duration) int32 {
-	done := s.jobs[0]
+	done := s.jobs.Pop()
 	s.at, s.v = now, done.tag
-	s.pop()
 	s.refill()
 	s.adjust()
 	return done.job
@@ -157,7 +157,7 @@ func (s *Station) SetCapacity(now time.Duration, scale float64, slots int) {
 }
 
 func (s *Station) refill() {
-	for s.queue.n > 0 && (s.slots == 0 || len(s.jobs) < s.slots) {
+	for s.queue.n > 0 && (s.slots == 0 || s.jobs.Len() < s.slots) {
 		q := s.queue.pop()
 		s.serve(q.job, q.work)
 	}
@@ -174,7 +174,7 @@ func (s *Station) advance(now time.Duration) {
 
 func (s *Station) adjust() {
 	s.rate = 0
-	if n := len(s.jobs); n > 0 {
+	if n := s.jobs.Len(); n > 0 {
 		s.rate = s.scale * s.law.Speed(n)
 	} else {
 		s.v = 0 // an idle station starts again from zero, which keeps v precise
@@ -182,45 +182,62 @@ func (s *Station) adjust() {
 }
 
 func (s *Station) serve(job int32, work float64) {
-	e := serving{s.v + work, s.order, job}
+	s.jobs.Push(serving{s.v + work, s.order, job})
 	s.order++
-	s.jobs = append(s.jobs, e)
-	i := len(s.jobs) - 1
-	for i > 0 {
-		parent := (i - 1) / 2
-		if !e.before(&s.jobs[parent]) {
-			break
-		}
-		s.jobs[i] = s.jobs[parent]
-		i = parent
-	}
-	s.jobs[i] = e
 }
 
-func (s *Station) pop() {
-	h := s.jobs
-	e := h[len(h)-1]
-	h = h[:len(h)-1]
-	s.jobs = h
-	if len(h) == 0 {
-		return
+// Heap is a queue in the order of its items. It has four children to a node, which is
+// shallower than two and touches fewer cache lines.
+type Heap[T interface{ Before(T) bool }] struct{ items []T }
+
+// Len returns how many items there are.
+func (h *Heap[T]) Len() int { return len(h.items) }
+
+// First returns the first item of a heap that is not empty.
+func (h *Heap[T]) First() T { return h.items[0] }
+
+// Push adds an item.
+func (h *Heap[T]) Push(item T) {
+	h.items = append(h.items, item)
+	i := len(h.items) - 1
+	for i > 0 {
+		parent := (i - 1) / 4
+		if !item.Before(h.items[parent]) {
+			break
+		}
+		h.items[i] = h.items[parent]
+		i = parent
 	}
+	h.items[i] = item
+}
+
+// Pop removes and returns the first item.
+func (h *Heap[T]) Pop() T {
+	first, last := h.items[0], len(h.items)-1
+	item := h.items[last]
+	h.items = h.items[:last]
 	i := 0
 	for {
-		c := 2*i + 1
-		if c >= len(h) {
+		child := 4*i + 1
+		if child >= last {
 			break
 		}
-		if c+1 < len(h) && h[c+1].before(&h[c]) {
-			c++
+		least := child
+		for c := child + 1; c < min(child+4, last); c++ {
+			if h.items[c].Before(h.items[least]) {
+				least = c
+			}
 		}
-		if !h[c].before(&e) {
+		if !h.items[least].Before(item) {
 			break
 		}
-		h[i] = h[c]
-		i = c
+		h.items[i] = h.items[least]
+		i = least
 	}
-	h[i] = e
+	if last > 0 {
+		h.items[i] = item
+	}
+	return first
 }
 
 // queued is a job that waits for a slot.

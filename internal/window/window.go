@@ -82,7 +82,7 @@ func (w *Window) Sample(o weir.Outcome, start, latency time.Duration, area uint6
 		area = uint64(max(1, w.level)) // of one nanosecond
 	}
 	if s := w.nextSample(); s != nil {
-		s.Start, s.Latency, s.Good = start, latency, o == weir.OK
+		s.Start, s.Latency, s.Good, s.Failed = start, latency, o == weir.OK, o == weir.Failed
 		s.Concurrency = float64(int64(area)) // Finish divides it by the latency
 	}
 	if o == weir.Failed {

@@ -139,7 +139,7 @@ func TestMeanInFlight(t *testing.T) {
 	w.Level(70, 3)
 	w.Sample(weir.Failed, 0, 0, 0)
 	w.Sample(weir.OK, 0, 40, 100)
-	want := []control.Sample{{Concurrency: 1, Good: true}, {Concurrency: 3}, {Latency: 40, Concurrency: 2.5, Good: true}}
+	want := []control.Sample{{Concurrency: 1, Good: true}, {Concurrency: 3, Failed: true}, {Latency: 40, Concurrency: 2.5, Good: true}}
 	if c := read(&w, 70); !slices.Equal(c.Samples, want) {
 		t.Errorf("%v", c.Samples)
 	}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/weir-go/weir/bench/cost"
+	"github.com/weir-go/weir/bench/internal/cost"
 )
 
 func main() {

@@ -9,7 +9,7 @@ import (
 	"os"
 	"os/signal"
 
-	"github.com/weir-go/weir/bench/live"
+	"github.com/weir-go/weir/bench/internal/live"
 )
 
 func main() {

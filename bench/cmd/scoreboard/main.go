@@ -5,7 +5,7 @@ package main
 import (
 	"os"
 
-	"github.com/weir-go/weir/bench/board"
+	"github.com/weir-go/weir/bench/internal/board"
 )
 
 func main() {

@@ -1,6 +1,7 @@
 package accept
 
 import (
+	"cmp"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -405,4 +406,56 @@ func (p *peer) unlink() {
 		p.prev.next, p.next.prev = p.next, p.prev
 		p.prev, p.next = nil, nil
 	}
+}
+
+// Snapshot is the connections of one listener: a gate like any other, but for what passes
+// it.
+type Snapshot struct {
+	Listener string `json:"listener"`
+	weir.Snapshot
+	// PerAddress is the limit of one address, 0 if there is none, and Refused counts by
+	// the setting that refused. Observed counts what limits in observe mode would have
+	// refused, and let in.
+	PerAddress int               `json:"per_address,omitempty"`
+	Refused    map[string]uint64 `json:"refused"`
+	Observed   map[string]uint64 `json:"observed,omitempty"`
+	// Addresses are those known, at most MaxAddresses; Crowd are the connections of
+	// others, which have the limits of one address together.
+	Addresses    int `json:"addresses"`
+	MaxAddresses int `json:"max_addresses"`
+	Crowd        int `json:"crowd,omitempty"`
+	// Evicted were closed while idle, for newcomers from addresses that had fewer.
+	Evicted uint64 `json:"evicted"`
+	// Handshakes counts those of TLS that failed, by reason; nil without TLS.
+	Handshakes map[string]uint64 `json:"handshakes_failed,omitempty"`
+}
+
+// Snapshot returns what there is to see of the connections.
+func (l *Listener) Snapshot() Snapshot {
+	d := l.limiter
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := Snapshot{
+		Listener: l.cfg.Address,
+		Snapshot: weir.Snapshot{
+			Name: d.limits.name, Kind: "connections", Mode: string(cmp.Or(d.limits.mode, policy.Enforce)),
+			Limit: int64(d.limits.open), InFlight: int64(d.open), Admitted: d.admitted,
+			Rejected: make(map[weir.Reason]uint64),
+		},
+		PerAddress: d.limits.peerOpen, Refused: make(map[string]uint64, numRules), Observed: make(map[string]uint64),
+		Addresses: d.peers.len(), MaxAddresses: d.limits.peers, Crowd: d.peers.crowd.open, Evicted: d.evicted.Load(),
+	}
+	for r := noRule + 1; r < numRules; r++ {
+		s.Refused[r.String()] = d.refused[r]
+		if d.limits.mode == policy.Observe || d.observed[r] > 0 {
+			s.Observed[r.String()] = d.observed[r]
+		}
+		if d.refused[r] > 0 {
+			s.Rejected[r.reason()] += d.refused[r]
+		}
+	}
+	if l.tls != nil {
+		s.Handshakes = l.failures.counts()
+	}
+	return s
 }

@@ -1,6 +1,6 @@
 // Package accept decides which connections a listener accepts. It bounds how many there are, in all
 // and of one address, and chooses the idle one that makes room for another. It also decides which
-// client certificates are believed, and until when.
+// client certificates are trusted, and until when.
 //
 // A [Listener] is a net.Listener. It imports neither the server nor the log: it is given
 // a [Log] to report to.
@@ -8,7 +8,6 @@ package accept
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -26,7 +25,6 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/config"
-	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/weirhttp"
 )
 
@@ -470,66 +468,25 @@ func (l *Listener) count() int {
 }
 
 // CloseAll closes every connection, hijacked ones too.
-func (l *Listener) CloseAll() {
+func (l *Listener) CloseAll() { l.closeIf(func(http.ConnState) bool { return true }) }
+
+// CloseNew closes the connections on which no request has been read. It is for a server that is
+// shutting down: net/http answers nothing that it reads on them then, yet waits for them for 5 s. A client in the middle of its
+// header loses its request.
+func (l *Listener) CloseNew() {
+	l.closeIf(func(state http.ConnState) bool { return state == http.StateNew })
+}
+
+func (l *Listener) closeIf(which func(http.ConnState) bool) {
 	l.mu.Lock()
-	open := make([]*conn, 0, len(l.open))
+	var chosen []*conn
 	for c := range l.open {
-		open = append(open, c)
+		if which(http.ConnState(c.state.Load())) {
+			chosen = append(chosen, c)
+		}
 	}
 	l.mu.Unlock()
-	for _, c := range open {
+	for _, c := range chosen {
 		_ = c.Close() // it is gone either way
 	}
-}
-
-// Snapshot is the connections of one listener: a gate like any other, but for what passes
-// it.
-type Snapshot struct {
-	Listener string `json:"listener"`
-	weir.Snapshot
-	// PerAddress is the limit of one address, 0 if there is none, and Refused counts by
-	// the setting that refused. Observed counts what limits in observe mode would have
-	// refused, and let in.
-	PerAddress int               `json:"per_address,omitempty"`
-	Refused    map[string]uint64 `json:"refused"`
-	Observed   map[string]uint64 `json:"observed,omitempty"`
-	// Addresses are those known, at most MaxAddresses; Crowd are the connections of
-	// others, which have the limits of one address together.
-	Addresses    int `json:"addresses"`
-	MaxAddresses int `json:"max_addresses"`
-	Crowd        int `json:"crowd,omitempty"`
-	// Evicted were closed while idle, for newcomers from addresses that had fewer.
-	Evicted uint64 `json:"evicted"`
-	// Handshakes counts those of TLS that failed, by reason; nil without TLS.
-	Handshakes map[string]uint64 `json:"handshakes_failed,omitempty"`
-}
-
-// Snapshot returns what there is to see of the connections.
-func (l *Listener) Snapshot() Snapshot {
-	d := l.limiter
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	s := Snapshot{
-		Listener: l.cfg.Address,
-		Snapshot: weir.Snapshot{
-			Name: d.limits.name, Kind: "connections", Mode: string(cmp.Or(d.limits.mode, policy.Enforce)),
-			Limit: int64(d.limits.open), InFlight: int64(d.open), Admitted: d.admitted,
-			Rejected: make(map[weir.Reason]uint64),
-		},
-		PerAddress: d.limits.peerOpen, Refused: make(map[string]uint64, numRules), Observed: make(map[string]uint64),
-		Addresses: d.peers.len(), MaxAddresses: d.limits.peers, Crowd: d.peers.crowd.open, Evicted: d.evicted.Load(),
-	}
-	for r := noRule + 1; r < numRules; r++ {
-		s.Refused[r.String()] = d.refused[r]
-		if d.limits.mode == policy.Observe || d.observed[r] > 0 {
-			s.Observed[r.String()] = d.observed[r]
-		}
-		if d.refused[r] > 0 {
-			s.Rejected[r.reason()] += d.refused[r]
-		}
-	}
-	if l.tls != nil {
-		s.Handshakes = l.failures.counts()
-	}
-	return s
 }

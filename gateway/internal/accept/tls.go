@@ -219,7 +219,7 @@ func expiry(chain []*x509.Certificate) time.Time {
 }
 
 // ReplacedBy gives the authorities of next to the listener, which is going away. If they do not
-// vouch for a certificate, it is not believed on old connections either.
+// vouch for a certificate, it is not trusted on old connections either.
 func (l *Listener) ReplacedBy(next *Listener) {
 	if l.tls == nil {
 		return
@@ -236,37 +236,37 @@ func (l *Listener) ReplacedBy(next *Listener) {
 	l.tls.current.Store(&c)
 }
 
-// fault is why a TLS connection came to nothing.
-type fault uint8
+// failure is why a TLS connection came to nothing.
+type failure uint8
 
 const (
-	certNone      fault = iota // no certificate, where one is required
-	certUnknownCA              // signed by nobody in client_ca
-	certExpired                // it, or one between it and the authority
-	certBad                    // not for clients, malformed, or another fault
-	certOutdated               // was good when the connection began
+	certNone      failure = iota // no certificate, where one is required
+	certUnknownCA                // signed by nobody in client_ca
+	certExpired                  // it, or one between it and the authority
+	certBad                      // not for clients, malformed, or another mistake
+	certOutdated                 // was good when the connection began
 	clientSlow
 	clientGone
 	handshakeOther // no TLS, no version or protocol in common
-	numFaults
+	numFailures
 )
 
-var faultNames = [numFaults]string{
+var failureNames = [numFailures]string{
 	"no_certificate", "unknown_ca", "expired", "bad_certificate", "outdated", "timeout", "gone", "other",
 }
 
 // String is the word in metrics and logs.
-func (f fault) String() string { return faultNames[f] }
+func (f failure) String() string { return failureNames[f] }
 
 // failures counts the handshakes that failed on a listener.
-type failures [numFaults]atomic.Uint64
+type failures [numFailures]atomic.Uint64
 
-func (h *failures) add(f fault) { h[f].Add(1) }
+func (h *failures) add(f failure) { h[f].Add(1) }
 
 // counts returns all of them, by word.
 func (h *failures) counts() map[string]uint64 {
-	all := make(map[string]uint64, numFaults)
-	for f := range numFaults {
+	all := make(map[string]uint64, numFailures)
+	for f := range numFailures {
 		all[f.String()] = h[f].Load()
 	}
 	return all
@@ -279,16 +279,16 @@ func (l *Listener) handshakeEnded(c *tls.Conn) {
 	if err == nil {
 		return
 	}
-	f := faultOf(err)
+	f := failureOf(err)
 	l.failures.add(f)
 	if f <= certBad {
 		l.log.CertificateRefused(l.cfg.Address, f.String(), c.RemoteAddr(), err)
 	}
 }
 
-// faultOf tells the ways to fail apart. Those that crypto/tls has no type for are known by
+// failureOf tells the ways to fail apart. Those that crypto/tls has no type for are known by
 // their text.
-func faultOf(err error) fault {
+func failureOf(err error) failure {
 	var verification *tls.CertificateVerificationError
 	var invalid x509.CertificateInvalidError
 	var timeout net.Error

@@ -132,12 +132,15 @@ func writeText(w http.ResponseWriter, status int, text string) {
 	_, _ = w.Write([]byte(text)) // whoever asked has gone
 }
 
-func writeJSON(w http.ResponseWriter, v any) {
+func writeJSON(w http.ResponseWriter, v any) { writeDocument(w, http.StatusOK, "application/json", v) }
+
+func writeDocument(w http.ResponseWriter, status int, contentType string, v any) {
 	body, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		writeText(w, http.StatusInternalServerError, "cannot be written as JSON: "+err.Error()+"\n")
 		return
 	}
-	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Type", contentType)
+	w.WriteHeader(status)
 	_, _ = w.Write(append(body, '\n')) // whoever asked has gone
 }

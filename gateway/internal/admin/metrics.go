@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"maps"
 	"net/http"
-	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -32,12 +31,14 @@ type Metrics struct {
 	refused       *prometheus.CounterVec
 	requests      *prometheus.CounterVec
 	duration      *prometheus.HistogramVec
-	unrouted      prometheus.Counter
-	reloads       *prometheus.CounterVec
-	lastReload    prometheus.Gauge
-	lastSuccess   prometheus.Gauge
 
 	byTenant *top[tally]
+
+	version               string
+	unrouted              atomic.Uint64 // requests
+	reloaded, notReloaded atomic.Uint64 // how often
+	lastReloadFailed      atomic.Bool
+	loaded                atomic.Int64 // when the configuration in force was, in nanoseconds of Unix time
 
 	mu     sync.Mutex
 	gates  atomic.Pointer[map[string]gateSeries]
@@ -49,9 +50,12 @@ type gateSeries struct {
 	service prometheus.Observer
 	wait    [weir.Classes]prometheus.Observer
 	refused [weir.Classes]prometheus.Counter
-	keys    *keySeries // nil: no limit for each key
 
-	refusals *refusals // nil: no quota
+	// For a gate with a limit for each key: the key of work, and the waits of each key.
+	keyOf func(weir.Work) string
+	waits *top[waits]
+	// For a gate with a quota: the refusals of each bucket. Operators see there who comes too often.
+	buckets *top[uint64]
 }
 
 // buckets suit a cache as well as a report: 0.5 ms to 30 s. They are closer around 1 s, the
@@ -61,32 +65,20 @@ var buckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1
 // NewMetrics returns the metrics of a gateway, which reads levels from src.
 func NewMetrics(src Source, version string) *Metrics {
 	m := &Metrics{
-		src:         src,
-		registry:    prometheus.NewRegistry(),
-		routes:      make(map[string]*Route),
-		byTenant:    newTop[tally](0),
-		wait:        histogram("weir_gate_wait_seconds", "Time that admitted work spent in the wait room of a gate, by priority.", "gate", "class"),
-		refused:     counters("weir_gate_refused_by_class_total", "Work refused by a gate, by priority. Clients that left the wait room do not count.", "gate", "class"),
-		service:     histogram("weir_gate_service_seconds", "Time from admission by a gate to the upstream's answer.", "gate"),
-		duration:    histogram("weir_http_request_seconds", "Time from a request's arrival to the end of its answer, by route and who answered.", "route", "by"),
-		requests:    counters("weir_http_requests_total", "Requests by route, class of status (499: the client left), and who answered: upstream, gate or gateway.", "route", "code", "by"),
-		reloads:     counters("weir_config_reloads_total", "Reloads of the configuration by result: success or failure.", "result"),
-		unrouted:    prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_http_unrouted_total", Help: "Requests that no route matched."}),
-		lastReload:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "weir_config_last_reload_successful", Help: "1 if the last reload succeeded, 0 if it failed and the configuration before it is still in force."}),
-		lastSuccess: prometheus.NewGauge(prometheus.GaugeOpts{Name: "weir_config_last_success_timestamp_seconds", Help: "When the configuration in force was loaded."}),
+		src:      src,
+		registry: prometheus.NewRegistry(),
+		routes:   make(map[string]*Route),
+		byTenant: newTop[tally](0),
+		wait:     histogram("weir_gate_wait_seconds", "Time that admitted work spent in the wait room of a gate, by priority.", "gate", "class"),
+		refused:  counters("weir_gate_refused_by_class_total", "Work refused by a gate, by priority. Clients that left the wait room do not count.", "gate", "class"),
+		service:  histogram("weir_gate_service_seconds", "Time from admission by a gate to the upstream's answer.", "gate"),
+		duration: histogram("weir_http_request_seconds", "Time from a request's arrival to the end of its answer, by route and who answered.", "route", "by"),
+		requests: counters("weir_http_requests_total", "Requests by route, class of status (499: the client left), and who answered: upstream, gate or gateway.", "route", "code", "by"),
+		version:  version,
 	}
 	m.gates.Store(&map[string]gateSeries{})
-	m.reloads.WithLabelValues("success")
-	m.reloads.WithLabelValues("failure")
-	m.lastReload.Set(1)
-	m.lastSuccess.SetToCurrentTime()
-	build := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "weir_build_info", Help: "Always 1. The labels say what is running.",
-		ConstLabels: prometheus.Labels{"version": version, "go": runtime.Version()},
-	})
-	build.Set(1)
-	m.registry.MustRegister(m.wait, m.service, m.refused, m.duration, m.requests, m.reloads, m.unrouted,
-		m.lastReload, m.lastSuccess, build, collector{src, m},
+	m.loaded.Store(time.Now().UnixNano())
+	m.registry.MustRegister(m.wait, m.service, m.refused, m.duration, m.requests, &collector{src: src, metrics: m},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -108,8 +100,8 @@ func (m *Metrics) Handler() http.Handler {
 func (m *Metrics) Admitted(gate string, w weir.Work, waited time.Duration) {
 	if s, ok := (*m.gates.Load())[gate]; ok {
 		s.wait[w.Priority.Class()].Observe(waited.Seconds())
-		if s.keys != nil {
-			s.keys.add(w, waited)
+		if s.waits != nil {
+			s.waits.add(s.keyOf(w), func(k *waits) { k.observe(waited.Seconds()) })
 		}
 	}
 }
@@ -118,8 +110,9 @@ func (m *Metrics) Admitted(gate string, w weir.Work, waited time.Duration) {
 func (m *Metrics) Rejected(w weir.Work, r *weir.Rejection) {
 	if s, ok := (*m.gates.Load())[r.Gate]; ok && r.Reason != weir.ReasonCanceled {
 		s.refused[w.Priority.Class()].Inc()
-		if s.refusals != nil {
-			s.refusals.add(r)
+		if s.buckets != nil && tooOften(r.Reason) {
+			// As weir explain shows it. A rule that blocks has no bucket, and counts as itself.
+			s.buckets.add(cmp.Or(r.Bucket, r.Gate+"/"+r.Rule), func(n *uint64) { *n++ })
 		}
 	}
 }
@@ -136,23 +129,22 @@ func (m *Metrics) Done(gate string, o weir.Outcome, service time.Duration) {
 
 // Reloaded counts a reload.
 func (m *Metrics) Reloaded(ok bool) {
+	m.lastReloadFailed.Store(!ok)
 	if !ok {
-		m.reloads.WithLabelValues("failure").Inc()
-		m.lastReload.Set(0)
+		m.notReloaded.Add(1)
 		return
 	}
-	m.reloads.WithLabelValues("success").Inc()
-	m.lastReload.Set(1)
-	m.lastSuccess.SetToCurrentTime()
+	m.reloaded.Add(1)
+	m.loaded.Store(time.Now().UnixNano())
 }
 
 // NoRoute counts a request that no route matched.
-func (m *Metrics) NoRoute() { m.unrouted.Inc() }
+func (m *Metrics) NoRoute() { m.unrouted.Add(1) }
 
-// Keep sets which gates and routes there are, and drops the series of those that are gone. tenants
+// KeepOnly sets which gates and routes there are, and drops the series of those that are gone. tenants
 // bounds how many tenants have series of their own. It also bounds the keys of each gate with a
 // limit for each key, and the refused buckets of each quota. The others share one series.
-func (m *Metrics) Keep(p *policy.Policy, tenants int) {
+func (m *Metrics) KeepOnly(p *policy.Policy, tenants int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.byTenant.setMost(tenants)
@@ -166,7 +158,7 @@ func (m *Metrics) Keep(p *policy.Policy, tenants int) {
 	}
 }
 
-// keepGates is Keep for the gates.
+// keepGates is KeepOnly for the gates.
 func (m *Metrics) keepGates(gates map[string]*policy.Gate, most int) {
 	old := *m.gates.Load()
 	series := make(map[string]gateSeries, len(gates))
@@ -176,8 +168,12 @@ func (m *Metrics) keepGates(gates map[string]*policy.Gate, most int) {
 			s.wait[class] = m.wait.WithLabelValues(name, weir.PriorityOf(class).String())
 			s.refused[class] = m.refused.WithLabelValues(name, weir.PriorityOf(class).String())
 		}
-		s.keys = keysOf(g, old[name].keys, most)
-		s.refusals = refusalsOf(g, old[name].refusals, most)
+		if pools := g.Pools(); pools != nil {
+			s.keyOf, s.waits = pools.KeyOf, old[name].waits.orNew(most)
+		}
+		if g.Quota() != nil {
+			s.buckets = old[name].buckets.orNew(most)
+		}
 		series[name] = s
 	}
 	for name := range old {
@@ -296,66 +292,23 @@ func (w *waits) observe(seconds float64) {
 	w.sum += seconds
 }
 
-// metric returns the histogram as Prometheus wants it, with cumulative buckets.
-func (w *waits) metric(labels ...string) prometheus.Metric {
+// collect sends the histogram as Prometheus wants it, with cumulative buckets.
+func (w *waits) collect(f figures, name, help string) {
 	buckets, n := make(map[float64]uint64, len(keyBuckets)), uint64(0)
 	for i, most := range keyBuckets {
 		n += w.within[i]
 		buckets[most] = n
 	}
-	return prometheus.MustNewConstHistogram(keyWait, n+w.within[len(keyBuckets)], w.sum, buckets, labels...)
+	f.ch <- prometheus.MustNewConstHistogram(f.desc(name, help), n+w.within[len(keyBuckets)], w.sum, buckets, f.values...)
 }
 
-// keySeries counts by key, for a gate with a limit for each key.
-type keySeries struct {
-	keyOf func(weir.Work) string
-	waits *top[waits]
-}
-
-// keysOf returns the series of a gate, the old ones if it had any; nil if it has no limit for
-// each key.
-func keysOf(g *policy.Gate, old *keySeries, most int) *keySeries {
-	k := g.Pools()
-	switch {
-	case k == nil:
-		return nil
-	case old == nil:
-		return &keySeries{k.KeyOf, newTop[waits](most)}
-	}
-	old.waits.setMost(most)
-	return &keySeries{k.KeyOf, old.waits}
-}
-
-func (s *keySeries) add(w weir.Work, waited time.Duration) {
-	s.waits.add(s.keyOf(w), func(k *waits) { k.observe(waited.Seconds()) })
-}
-
-// refusals counts the refusals of a gate with a quota by bucket, so that operators see who
-// comes too often.
-type refusals struct{ by *top[uint64] }
-
-// refusalsOf returns the refusals of a gate, the old ones if it had any; nil if it has no
-// quota.
-func refusalsOf(g *policy.Gate, old *refusals, most int) *refusals {
-	switch {
-	case g.Quota() == nil:
-		return nil
-	case old == nil:
-		return &refusals{newTop[uint64](most)}
-	}
-	old.by.setMost(most)
-	return old
-}
-
-// add counts a refusal under its bucket, as weir explain shows it. A rule that blocks has
-// none, and counts as itself.
-func (s *refusals) add(r *weir.Rejection) {
-	switch r.Reason {
+// tooOften reports whether a refusal for this reason means that somebody has come too often.
+func tooOften(reason weir.Reason) bool {
+	switch reason {
 	case weir.ReasonQuota, weir.ReasonTooLarge, weir.ReasonBlocked, weir.ReasonQueueFull:
-	default:
-		return // nobody has come too often
+		return true
 	}
-	s.by.add(cmp.Or(r.Bucket, r.Gate+"/"+r.Rule), func(n *uint64) { *n++ })
+	return false
 }
 
 // Refused is how often a quota has refused for one of its buckets.
@@ -367,12 +320,12 @@ type Refused struct {
 // mostRefused returns the buckets of a gate's quota that have series, the most refused first. The
 // rest, if there is any, comes last. It is nil if nothing was refused.
 func (m *Metrics) mostRefused(gate string) []Refused {
-	s := (*m.gates.Load())[gate].refusals
-	if s == nil {
+	buckets := (*m.gates.Load())[gate].buckets
+	if buckets == nil {
 		return nil
 	}
 	var all []Refused
-	s.by.each(func(name string, n uint64) {
+	buckets.each(func(name string, n uint64) {
 		if n > 0 {
 			all = append(all, Refused{name, n})
 		}
@@ -384,16 +337,4 @@ func (m *Metrics) mostRefused(gate string) []Refused {
 		return cmp.Or(cmp.Compare(b.Times, a.Times), cmp.Compare(a.Bucket, b.Bucket))
 	})
 	return all
-}
-
-var quotaRefused = desc("weir_quota_refused_total", "Refusals of a quota by bucket: the buckets with most refusals. All others are other.", "gate", "bucket")
-
-// collect sends what is refused most.
-func (s *refusals) collect(ch chan<- prometheus.Metric, gate string) {
-	seen := make(names)
-	s.by.each(func(name string, n uint64) {
-		if label, first := seen.first(name); first {
-			counter(ch, quotaRefused, n, gate, label)
-		}
-	})
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/gateway/internal/accept"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/gateway/internal/quotas"
@@ -66,7 +67,7 @@ func testMetrics(t *testing.T) *Metrics {
 		t.Fatal("two in a gate of one")
 	}
 	m := NewMetrics(still{p}, "v0")
-	m.Keep(p, 0)
+	m.KeepOnly(p, 0)
 	return m
 }
 
@@ -93,7 +94,7 @@ func keep(t *testing.T, m *Metrics, routes ...string) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	m.Keep(p, 0)
+	m.KeepOnly(p, 0)
 }
 
 // A 503 of a gate is told from one of the upstream, and its time from theirs.
@@ -225,7 +226,7 @@ func guideRelabels(t *testing.T) {
 		Signals: map[string]policy.SignalSpec{"consumer_lag": {Read: "lag", Interval: policy.Duration(5 * time.Second)}},
 		Gates: map[string]policy.GateSpec{
 			"db": {
-				Limit: &policy.LimitSpec{Controller: "lag", Lag: policy.LagSpec{Signal: "consumer_lag", Interval: policy.Duration(5 * time.Second)}},
+				Limit: &policy.LimitSpec{Controller: "lag", Lag: policy.LagSpec{LagMapConfig: control.LagMapConfig{Signal: "consumer_lag"}, Interval: policy.Duration(5 * time.Second)}},
 				Each:  &policy.EachSpec{},
 			},
 		},
@@ -241,7 +242,7 @@ func guideRelabels(t *testing.T) {
 	}
 	defer permit.Done(weir.OK)
 	m := NewMetrics(still{p}, "v0")
-	m.Keep(p, 10)
+	m.KeepOnly(p, 10)
 	m.Admitted("db", weir.Work{Tenant: "my_database"}, 125*time.Millisecond)
 
 	got := map[string]string{}

@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -37,15 +36,15 @@ type QuotaAPI struct {
 const mostBody = 4 << 20
 
 func (a *QuotaAPI) serve(mux *http.ServeMux) {
-	mux.HandleFunc("GET /quotas", func(w http.ResponseWriter, _ *http.Request) { a.look(w, "") })
-	mux.HandleFunc("GET /quotas/{gate}", func(w http.ResponseWriter, r *http.Request) { a.look(w, r.PathValue("gate")) })
-	mux.HandleFunc("POST /quotas", a.writing(readChange))
-	mux.HandleFunc("PUT /quotas/{gate}", a.writing(readReplacement))
-	mux.HandleFunc("DELETE /quotas/{gate}", a.writing(readRemoval))
-	mux.HandleFunc("POST /quotas/{gate}/reset", a.reset)
+	mux.HandleFunc("GET /quotas", func(w http.ResponseWriter, _ *http.Request) { a.list(w, "") })
+	mux.HandleFunc("GET /quotas/{gate}", func(w http.ResponseWriter, r *http.Request) { a.list(w, r.PathValue("gate")) })
+	mux.HandleFunc("POST /quotas", a.changing(readChange))
+	mux.HandleFunc("PUT /quotas/{gate}", a.changing(readReplacement))
+	mux.HandleFunc("DELETE /quotas/{gate}", a.changing(readRemoval))
+	mux.HandleFunc("POST /quotas/{gate}/reset", a.authorized(a.reset))
 }
 
-func (a *QuotaAPI) look(w http.ResponseWriter, gate string) {
+func (a *QuotaAPI) list(w http.ResponseWriter, gate string) {
 	l := a.Book.List(gate)
 	if gate != "" && len(l.Rules) == 0 && !slices.Contains(l.Gates, gate) {
 		problem(w, http.StatusNotFound, fmt.Sprintf("there is no gate %.60q with a quota", gate), nil)
@@ -55,24 +54,33 @@ func (a *QuotaAPI) look(w http.ResponseWriter, gate string) {
 	writeJSON(w, l)
 }
 
-// writing is a handler that decodes a change by read and carries it out, if the client may
-// write.
-func (a *QuotaAPI) writing(read func(*http.Request) (quotas.Change, error)) http.HandlerFunc {
+// author is who asks to write, and how that is known.
+type author struct{ by, via string }
+
+// authorized is a handler for clients that may write.
+func (a *QuotaAPI) authorized(next func(http.ResponseWriter, *http.Request, author)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		by, via, err := a.Writers.who(r)
 		if err != nil {
 			a.Book.Deny()
-			refuseWriter(w, err)
+			refuseRequest(w, err)
 			return
 		}
+		next(w, r, author{by, via})
+	}
+}
+
+// changing is a handler that decodes a change by read and carries it out.
+func (a *QuotaAPI) changing(read func(*http.Request) (quotas.Change, error)) http.HandlerFunc {
+	return a.authorized(func(w http.ResponseWriter, r *http.Request, who author) {
 		r.Body = http.MaxBytesReader(w, r.Body, mostBody)
 		c, err := read(r)
 		if err == nil {
-			c.By, c.Via = by, via
+			c.By, c.Via = who.by, who.via
 			c.IfMatch, err = entityTag(r.Header.Values("If-Match"))
 		}
 		if err != nil {
-			a.Book.Refuse(by, via, err)
+			a.Book.Refuse(who.by, who.via, err)
 			refuseRequest(w, err)
 			return
 		}
@@ -85,7 +93,7 @@ func (a *QuotaAPI) writing(read func(*http.Request) (quotas.Change, error)) http
 			return
 		}
 		writeJSON(w, res)
-	}
+	})
 }
 
 // requestError is what is wrong with the form of a request.
@@ -132,6 +140,9 @@ func readRemoval(r *http.Request) (c quotas.Change, err error) {
 	if err != nil {
 		return c, err
 	}
+	if !named && (r.URL.ForceQuery || r.URL.RawQuery != "") {
+		return c, badRequest("the query names no rule; leave out the question mark to delete all rules")
+	}
 	op := quotas.Op{Gate: r.PathValue("gate"), Clear: !named}
 	if named {
 		op.Delete = &rule
@@ -141,7 +152,7 @@ func readRemoval(r *http.Request) (c quotas.Change, err error) {
 }
 
 // readParts decodes a query of parts of an identity; named says whether it has any.
-func readParts(r *http.Request) (rule policy.QuotaRuleSpec, named bool, err error) {
+func readParts(r *http.Request) (rule quota.Rule, named bool, err error) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return rule, false, badRequest("the query cannot be decoded: %v", err)
@@ -154,7 +165,7 @@ func readParts(r *http.Request) (rule policy.QuotaRuleSpec, named bool, err erro
 		case len(values) > 1 || values[0] == "":
 			return rule, false, badRequest("%s in the query needs exactly one value", key)
 		}
-		*part = values[0]
+		*part = quota.Match(values[0])
 	}
 	return rule, len(query) > 0, nil
 }
@@ -201,6 +212,9 @@ func refuseRequest(w http.ResponseWriter, err error) {
 	if errors.As(err, &wrong) {
 		status = wrong.status
 	}
+	if status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
 	problem(w, status, err.Error(), nil)
 }
 
@@ -227,40 +241,26 @@ func refuseChange(w http.ResponseWriter, err error) {
 
 // problem answers with a problem document (RFC 9457).
 func problem(w http.ResponseWriter, status int, detail string, faults quotas.Faults) {
-	text, err := json.MarshalIndent(struct {
+	writeDocument(w, status, "application/problem+json", struct {
 		Title  string        `json:"title"`
 		Status int           `json:"status"`
 		Detail string        `json:"detail"`
 		Faults quotas.Faults `json:"faults,omitempty"`
-	}{http.StatusText(status), status, detail, faults}, "", "  ")
-	if err != nil { // cannot be: all of it is text and numbers
-		writeText(w, http.StatusInternalServerError, err.Error()+"\n")
-		return
-	}
-	w.Header().Set("Content-Type", "application/problem+json")
-	w.WriteHeader(status)
-	_, _ = w.Write(append(text, '\n')) // an error means that the client has gone
+	}{http.StatusText(status), status, detail, faults})
 }
 
-// reset fills a bucket, if the client may write. The query names its owner, as for DELETE;
-// there is no body.
-func (a *QuotaAPI) reset(w http.ResponseWriter, r *http.Request) {
-	by, via, err := a.Writers.who(r)
-	if err != nil {
-		a.Book.Deny()
-		refuseWriter(w, err)
-		return
-	}
+// reset fills a bucket. The query names its owner, as for DELETE; there is no body.
+func (a *QuotaAPI) reset(w http.ResponseWriter, r *http.Request, who author) {
 	whose, _, err := readParts(r)
 	if err == nil && r.ContentLength != 0 {
 		err = badRequest("a reset has no body; name the owner of the bucket in the query, as in ?user=alice")
 	}
 	if err != nil {
-		a.Book.Refuse(by, via, err)
+		a.Book.Refuse(who.by, who.via, err)
 		refuseRequest(w, err)
 		return
 	}
-	res, err := a.Book.Reset(r.Context(), quotas.Reset{Gate: r.PathValue("gate"), Whose: whose, By: by, Via: via})
+	res, err := a.Book.Reset(r.Context(), quotas.Reset{Gate: r.PathValue("gate"), Whose: whose, By: who.by, Via: who.via})
 	var faults quotas.Faults
 	switch {
 	case errors.As(err, &faults):

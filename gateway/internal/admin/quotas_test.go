@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-go/weir/gateway/internal/eventlog"
 	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/policy"
 )
@@ -51,7 +52,7 @@ func newCounter(t *testing.T, withToken bool) *quotaDesk {
 	}
 	c.Handler = Handler(Options{
 		Metrics: http.NotFoundHandler(), Gates: func() any { return 1 }, Ready: func() bool { return true },
-		Quotas: &QuotaAPI{Book: c.book, Writers: &Writers{TokenFile: func() string { return c.file }, Socket: func() string { return "" }, Logger: logger}},
+		Quotas: &QuotaAPI{Book: c.book, Writers: &Writers{TokenFile: func() string { return c.file }, Socket: func() string { return "" }, Log: eventlog.New(logger, nil)}},
 	})
 	return c
 }
@@ -155,6 +156,10 @@ func TestQuotaRequests(t *testing.T) {
 	f("DELETE", "/quotas/api?user=carol", "", 404, "no rule for user=carol")
 	f("DELETE", "/quotas/api?usr=carol", "", 400, "usr")
 	f("DELETE", "/quotas/api?user=a&user=b", "", 400, "one value")
+	f("DELETE", "/quotas/api?", "", 400, "names no rule")
+	f("DELETE", "/quotas/api?&", "", 400, "names no rule")
+	f("POST", "/quotas", `{"ops":[{"set":{"user":"","blocked":true}}]}`, 400, "ops[0].set.user: is empty")
+	f("POST", "/quotas", `{"ops":[{"delete":{"user":""}}]}`, 400, "ops[0].delete.user: is empty")
 	f("DELETE", "/quotas/api?user=dave", "", 200, "dave")
 	f("DELETE", "/quotas/api", "", 200, `"steps": []`)
 }
@@ -212,7 +217,7 @@ func TestQuotaRefusalsAreLogged(t *testing.T) {
 	f("DELETE", "/quotas/api?usr=x", "", 400, "usr")
 	f("DELETE", "/quotas/api?user=x", "", 404, `asked="api: delete user=x"`)
 	f("DELETE", "/quotas/apo", "", 404, `asked="apo: delete all"`)
-	if n := c.book.Stats().Changes[quotas.By{Who: quotas.ViaToken, Outcome: quotas.Refused}]; n != 9 {
+	if n := c.book.Stats().Changes[quotas.By{Via: quotas.ViaToken, Outcome: quotas.Refused}]; n != 9 {
 		t.Errorf("%d are counted, want 9", n)
 	}
 }
@@ -248,7 +253,7 @@ func TestQuotaReset(t *testing.T) {
 		t.Errorf("GET: %d %s", w.Code, w.Body)
 	}
 	changes := c.book.Stats().Changes
-	if n := changes[quotas.By{Who: quotas.ViaToken, Outcome: quotas.Filled}]; n != 1 {
+	if n := changes[quotas.By{Via: quotas.ViaToken, Outcome: quotas.Filled}]; n != 1 {
 		t.Errorf("%d resets are counted, want 1: %v", n, changes)
 	}
 	if len(c.book.List("").Rules) != 1 {

@@ -15,6 +15,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
 )
 
 // counted returns the requests of each label, and their sum.
@@ -143,7 +144,7 @@ func TestClassAndTenantMetrics(t *testing.T) {
 		`weir_ignored_total{what="priority"} 0`,
 		`weir_ignored_total{what="timeout"} 0`,
 	)
-	m.Keep(compiled(t, nil, policy.Options{}), 0)
+	m.KeepOnly(compiled(t, nil, policy.Options{}), 0)
 	if text := ask(m.Handler(), http.MethodGet, "/metrics").Body.String(); strings.Contains(text, `weir_gate_wait_seconds_count{class="high"`) {
 		t.Error("a gate that is gone still has series by class")
 	}
@@ -160,7 +161,7 @@ func TestKeyMetrics(t *testing.T) {
 		hold(t, p.Gate("db"), weir.Work{Tenant: tenant})
 	}
 	m := NewMetrics(still{p}, "v0")
-	m.Keep(p, 2)
+	m.KeepOnly(p, 2)
 	has(t, m,
 		`weir_gate_limit{gate="db"} 3`,
 		`weir_gate_in_flight{gate="db"} 7`,
@@ -173,7 +174,7 @@ func TestKeyMetrics(t *testing.T) {
 		`weir_key_limit{gate="db",key="small"} 3`,
 		`weir_key_waiting{gate="db",key="small"} 0`,
 	)
-	m.Keep(p, 10)
+	m.KeepOnly(p, 10)
 	w := ask(m.Handler(), http.MethodGet, "/metrics")
 	if n := strings.Count(w.Body.String(), "\nweir_key_limit{"); w.Code != http.StatusOK || n != 4 {
 		t.Errorf("%d, %d keys; want 4", w.Code, n)
@@ -201,7 +202,7 @@ func keyWaits(t *testing.T, gates map[string]policy.GateSpec) {
 		permit.Done(weir.OK)
 	}
 	m := NewMetrics(still{p}, "v0")
-	m.Keep(p, 2)
+	m.KeepOnly(p, 2)
 	for _, op := range []string{"a", "a", "b", "c", "d", "other"} {
 		for _, waited := range []time.Duration{0, 20 * time.Millisecond, 100 * time.Millisecond, 11 * time.Second} {
 			m.Admitted("db", weir.Work{Op: op, Tenant: "x"}, waited)
@@ -220,9 +221,9 @@ func keyWaits(t *testing.T, gates map[string]policy.GateSpec) {
 		`weir_gate_wait_seconds_count{class="normal",gate="db"} 24`,
 	}
 	has(t, m, append(lines, `weir_key_limit{gate="db",key="a"} 3`, `weir_key_limit{gate="db",key="b"} 3`)...)
-	m.Keep(compiled(t, gates, policy.Options{}), 2)
+	m.KeepOnly(compiled(t, gates, policy.Options{}), 2)
 	has(t, m, lines...)
-	m.Keep(compiled(t, nil, policy.Options{}), 0)
+	m.KeepOnly(compiled(t, nil, policy.Options{}), 0)
 	if text := ask(m.Handler(), http.MethodGet, "/metrics").Body.String(); strings.Contains(text, "weir_key_wait_seconds") {
 		t.Error("a gate that is gone still has series by key")
 	}
@@ -232,7 +233,7 @@ func keyWaits(t *testing.T, gates map[string]policy.GateSpec) {
 func TestCountingAllocatesNothing(t *testing.T) {
 	p := compiled(t, map[string]policy.GateSpec{"db": {Limit: &policy.LimitSpec{Limit: 3}, Each: &policy.EachSpec{}}}, policy.Options{})
 	m := NewMetrics(still{p}, "v0")
-	m.Keep(p, 5)
+	m.KeepOnly(p, 5)
 	if n := testing.AllocsPerRun(100, func() {
 		m.Admitted("db", weir.Work{Tenant: "a"}, time.Millisecond)
 		m.Tenant("a", proxy.ByUpstream, time.Millisecond)
@@ -246,7 +247,7 @@ func TestCountingAllocatesNothing(t *testing.T) {
 func TestKeyWaitsAreBounded(t *testing.T) {
 	p := compiled(t, map[string]policy.GateSpec{"db": {Limit: &policy.LimitSpec{Limit: 3}, Each: &policy.EachSpec{}}}, policy.Options{})
 	m := NewMetrics(still{p}, "v0")
-	m.Keep(p, 5)
+	m.KeepOnly(p, 5)
 	for i := range 10_000 {
 		m.Admitted("db", weir.Work{Tenant: fmt.Sprint("\xff", i)}, 0)
 	}
@@ -279,14 +280,14 @@ func TestShedMetrics(t *testing.T) {
 func TestRefusedBuckets(t *testing.T) {
 	const most = 3
 	by := policy.GateSpec{Quota: &policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "1/h", Burst: 2}, By: []string{"user"},
-		Rules: []policy.QuotaRuleSpec{{Name: "banned", User: "mallory", Blocked: true}}}}
+		Rules: []policy.QuotaRuleSpec{{Rule: quota.Rule{Name: "banned", User: "mallory", Blocked: true}}}}}
 	slots := policy.GateSpec{Limit: &policy.LimitSpec{Limit: 1}}
 	src := &still{}
 	m := NewMetrics(src, "v0")
 	opts := policy.Options{Hooks: weir.Hooks{Rejected: m.Rejected}}
 	load := func(gates map[string]policy.GateSpec) *policy.Policy {
 		src.policy = compiled(t, gates, opts)
-		m.Keep(src.policy, most)
+		m.KeepOnly(src.policy, most)
 		return src.policy
 	}
 	p := load(map[string]policy.GateSpec{"api": by, "slots": slots})

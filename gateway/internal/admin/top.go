@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"container/heap"
 	"slices"
 	"strings"
 	"sync"
@@ -28,7 +29,7 @@ type top[T any] struct {
 	named map[string]*entry[T]
 	rest  T
 	known map[string]*entry[T] // the candidates
-	heap  []*entry[T]          // the same, the rarest first
+	heap  byCount[T]           // the same, the rarest first
 	seen  int                  // since the last fading
 	free  int                  // series that no name has had yet
 	moves int                  // promotions left until the next fading
@@ -46,6 +47,15 @@ type entry[T any] struct {
 
 func newTop[T any](most int) *top[T] {
 	t := &top[T]{named: make(map[string]*entry[T]), known: make(map[string]*entry[T])}
+	t.setMost(most)
+	return t
+}
+
+// orNew returns t with another number of names that have series, or a new one if t is nil.
+func (t *top[T]) orNew(most int) *top[T] {
+	if t == nil {
+		return newTop[T](most)
+	}
 	t.setMost(most)
 	return t
 }
@@ -136,8 +146,7 @@ func (t *top[T]) countCandidate(name string) *entry[T] {
 	t.named[name] = in
 	*e = entry[T]{name: out.name, count: out.count, at: e.at}
 	t.known[e.name] = e
-	t.up(e.at)
-	t.down(e.at)
+	heap.Fix(&t.heap, e.at)
 	return in
 }
 
@@ -148,18 +157,16 @@ func (t *top[T]) spaceSave(name string) *entry[T] {
 	case e != nil:
 		e.count++
 	case len(t.heap) < candidates*t.most:
-		e = &entry[T]{name: name, count: 1, at: len(t.heap)}
-		t.heap = append(t.heap, e)
-		t.known[name] = e
-		t.up(e.at)
+		e = &entry[T]{name: name, count: 1}
+		heap.Push(&t.heap, e)
 	default:
 		e = t.heap[0]
 		delete(t.known, e.name)
 		e.name, e.wrong = name, e.count
 		e.count++
-		t.known[name] = e
 	}
-	t.down(e.at)
+	t.known[name] = e
+	heap.Fix(&t.heap, e.at)
 	return e
 }
 
@@ -174,32 +181,28 @@ func (t *top[T]) rarest() *entry[T] {
 	return least
 }
 
-func (t *top[T]) up(i int) {
-	for i > 0 && t.heap[i].count < t.heap[(i-1)/2].count {
-		t.swap(i, (i-1)/2)
-		i = (i - 1) / 2
-	}
+// byCount is a heap of candidates for package heap.
+type byCount[T any] []*entry[T]
+
+func (h byCount[T]) Len() int           { return len(h) }
+func (h byCount[T]) Less(i, j int) bool { return h[i].count < h[j].count }
+
+func (h byCount[T]) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].at, h[j].at = i, j
 }
 
-func (t *top[T]) down(i int) {
-	for {
-		least := i
-		for _, child := range [2]int{2*i + 1, 2*i + 2} {
-			if child < len(t.heap) && t.heap[child].count < t.heap[least].count {
-				least = child
-			}
-		}
-		if least == i {
-			return
-		}
-		t.swap(i, least)
-		i = least
-	}
+// Push is called by heap.Push, to append a candidate.
+func (h *byCount[T]) Push(e any) {
+	e.(*entry[T]).at = len(*h)
+	*h = append(*h, e.(*entry[T]))
 }
 
-func (t *top[T]) swap(i, j int) {
-	t.heap[i], t.heap[j] = t.heap[j], t.heap[i]
-	t.heap[i].at, t.heap[j].at = i, j
+// Pop is for package heap. Nobody calls it: a candidate gives its place to another.
+func (h *byCount[T]) Pop() any {
+	last := (*h)[len(*h)-1]
+	*h = (*h)[:len(*h)-1]
+	return last
 }
 
 // Rest is the label of all names without series. A name that is really called so is one of

@@ -4,17 +4,14 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
-	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"strings"
-	"sync"
-	"time"
 
+	"github.com/weir-go/weir/gateway/internal/eventlog"
 	"github.com/weir-go/weir/gateway/internal/quotas"
 )
 
@@ -26,12 +23,8 @@ type Writers struct {
 	TokenFile func() string
 	// Socket returns the path of the Unix socket, for messages; empty if there is none.
 	Socket func() string
-	// Logger logs who was refused.
-	Logger *slog.Logger
-
-	mu     sync.Mutex // guards what follows
-	logged time.Time
-	unsaid int
+	// Log is told who was refused.
+	Log *eventlog.Log
 }
 
 // shortestToken keeps out tokens that can be guessed.
@@ -42,11 +35,14 @@ const (
 
 // Reasons why somebody may not write.
 var (
-	errNoWriters = errors.New("nobody may write here: the configuration names neither admin: {socket: ...} nor admin: {token_file: ...}")
-	errPage      = errors.New("web pages may not write here")
-	errToken     = errors.New("the token is wrong")
-	errNoToken   = errors.New("a write needs the token: send Authorization: Bearer and what is in the gateway's token file")
+	errNoWriters = &requestError{http.StatusForbidden, "nobody may write here: the configuration names neither admin: {socket: ...} nor admin: {token_file: ...}"}
+	errPage      = &requestError{http.StatusForbidden, "web pages may not write here"}
+	errToken     = &requestError{http.StatusUnauthorized, "the token is wrong"}
 )
+
+func forbidden(format string, args ...any) error {
+	return &requestError{http.StatusForbidden, fmt.Sprintf(format, args...)}
+}
 
 // who returns who asks to write and how that is known, quotas.ViaSocket or ViaToken; or why
 // they may not.
@@ -60,7 +56,7 @@ func (a *Writers) who(r *http.Request) (by, via string, err error) {
 		by, err = a.byToken(r)
 	}
 	if err != nil {
-		a.logRefusal(r, err)
+		a.Log.WriteRefused(r, err)
 		return "", quotas.Nobody, err
 	}
 	return by, quotas.ViaToken, nil
@@ -74,11 +70,15 @@ func (a *Writers) byToken(r *http.Request) (string, error) {
 		if socket == "" {
 			return "", errNoWriters
 		}
-		return "", fmt.Errorf("writes are taken over the socket only; use unix:%s, or name a token by admin: {token_file: ...} in the configuration", socket)
+		return "", forbidden("writes are taken over the socket only; use unix:%s, or name a token by admin: {token_file: ...} in the configuration", socket)
 	}
 	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") || given == "" {
-		return "", fmt.Errorf("%w%s", errNoToken, a.orSocket())
+		text := "a write needs the token: send Authorization: Bearer and what is in the gateway's token file"
+		if socket := a.Socket(); socket != "" {
+			text += ", or ask over unix:" + socket
+		}
+		return "", &requestError{http.StatusUnauthorized, text}
 	}
 	want, err := readToken(file)
 	if err != nil {
@@ -92,61 +92,34 @@ func (a *Writers) byToken(r *http.Request) (string, error) {
 	return "token from " + r.RemoteAddr, nil
 }
 
-func (a *Writers) orSocket() string {
-	socket := a.Socket()
-	if socket == "" {
-		return ""
-	}
-	return ", or ask over unix:" + socket
-}
-
 // readToken returns the token of a file. No error contains any of it.
 func readToken(name string) (string, error) {
-	info, err := os.Stat(name) // before it is opened: to open a pipe waits for a writer
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is no plain file", name)
-	}
+	data, err := readPlain(name)
 	if err != nil {
-		return "", fmt.Errorf("the gateway cannot read its token: %w", err)
-	}
-	f, err := os.Open(name)
-	if err != nil {
-		return "", fmt.Errorf("the gateway cannot read its token: %w", err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, longestToken+1))
-	if err != nil {
-		return "", fmt.Errorf("the gateway cannot read its token: %w", err)
+		return "", forbidden("the gateway cannot read its token: %v", err)
 	}
 	token := strings.TrimSpace(string(data))
 	if len(token) < shortestToken || len(data) > longestToken {
-		return "", fmt.Errorf("the token in %s has %d bytes, which is not from %d to %d: nobody may write; make one by openssl rand -hex 32", name, len(token), shortestToken, longestToken)
+		return "", forbidden("the token in %s has %d bytes, which is not from %d to %d: nobody may write; make one by openssl rand -hex 32", name, len(token), shortestToken, longestToken)
 	}
 	return token, nil
 }
 
-// logRefusal logs who was refused, at most once a second, and how many were not logged.
-func (a *Writers) logRefusal(r *http.Request, err error) {
-	a.mu.Lock()
-	now := time.Now()
-	if now.Sub(a.logged) < time.Second {
-		a.unsaid++
-		a.mu.Unlock()
-		return
+// readPlain reads a plain file, to one byte beyond the longest token.
+func readPlain(name string) ([]byte, error) {
+	info, err := os.Stat(name) // before it is opened: to open a pipe waits for a writer
+	if err != nil {
+		return nil, err
 	}
-	unsaid := a.unsaid
-	a.logged, a.unsaid = now, 0
-	a.mu.Unlock()
-	a.Logger.Warn("admin write refused", "from", r.RemoteAddr, "method", r.Method, "path", r.URL.Path, "because", err.Error(), "more_before", unsaid)
-}
-
-func refuseWriter(w http.ResponseWriter, err error) {
-	if errors.Is(err, errToken) || errors.Is(err, errNoToken) {
-		w.Header().Set("WWW-Authenticate", "Bearer")
-		problem(w, http.StatusUnauthorized, err.Error(), nil)
-		return
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no plain file", name)
 	}
-	problem(w, http.StatusForbidden, err.Error(), nil)
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, longestToken+1))
 }
 
 // peerKey is the key of a connection's context for who is at the other end of a Unix socket.

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -30,7 +31,16 @@ func adminFlag(cmd *cobra.Command, at *string) {
 // answer is the answer of an admin listener.
 type answer struct {
 	*http.Response // without its body
+	from           string
 	text           []byte
+}
+
+// decode decodes the answer into v. Its errors name the listener.
+func (a *answer) decode(v any) error {
+	if err := json.Unmarshal(a.text, v); err != nil {
+		return fmt.Errorf("%s does not answer as a gateway does: %w", a.from, err)
+	}
+	return nil
 }
 
 // askAdmin sends a request to the admin listener at host:port, a URL or unix:PATH, and
@@ -54,7 +64,7 @@ func askAdmin(ctx context.Context, at, method, path string, header http.Header, 
 	if err != nil {
 		return nil, fmt.Errorf("the answer of %s %w: %w", at, errBrokeOff, err)
 	}
-	return &answer{res, text}, nil
+	return &answer{res, at, text}, nil
 }
 
 // errBrokeOff is the error of an answer that ended too early.

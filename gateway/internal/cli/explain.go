@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -91,15 +90,10 @@ func runExplain(ctx context.Context, o explainOptions) error {
 }
 
 func (o *explainOptions) print(a *explain.Answer) error {
-	if !o.JSON {
-		return a.Print(o.Out, printable)
+	if o.JSON {
+		return printJSON(o.Out, a)
 	}
-	text, err := json.MarshalIndent(a, "", "  ")
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(o.Out, "%s\n", text)
-	return err
+	return a.Print(o.Out, printable)
 }
 
 // offline answers from a file.
@@ -132,7 +126,10 @@ func (o *explainOptions) live(ctx context.Context) (*explain.Answer, error) {
 		return nil, fmt.Errorf("%s answers %s; is it the admin listener of a gateway, and as new as this weir?", o.Admin, res.Status)
 	}
 	a := new(explain.Answer)
-	if err := json.Unmarshal(res.text, a); err != nil || a.Method == "" {
+	if err := res.decode(a); err != nil {
+		return nil, err
+	}
+	if a.Method == "" {
 		return nil, fmt.Errorf("%s does not answer as a gateway does", o.Admin)
 	}
 	return a, nil

@@ -11,9 +11,9 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode/utf8"
 
@@ -105,25 +105,30 @@ func (o *quotaOptions) command(use, short, long, example string, run func(contex
 	return cmd
 }
 
-// parts adds the flags that say what a rule matches.
-func (o *quotaOptions) parts(cmd *cobra.Command) {
+// parts adds the flags that say what a rule matches, or whose bucket it is.
+func (o *quotaOptions) parts(cmd *cobra.Command, about, address string) {
 	for _, part := range quota.Parts() {
 		usage := part
 		switch part {
 		case "priority":
 			usage = "background, normal, high or critical"
 		case "address":
-			usage = "network such as 10.0.0.0/8"
+			usage = address
 		}
-		cmd.Flags().StringVar(o.Rule.Part(part), part, "", usage+", or '*' for each")
+		cmd.Flags().StringVar((*string)(o.Rule.Part(part)), part, "", usage+about)
 	}
+}
+
+// matching adds the flags that say what a rule matches.
+func (o *quotaOptions) matching(cmd *cobra.Command) {
+	o.parts(cmd, ", or '*' for each", "network such as 10.0.0.0/8")
 }
 
 // checkParts refuses an empty name, as of a variable that is not set: it would make a rule for
 // everybody. It also refuses bytes that are no text, because JSON cannot carry them.
 func (o *quotaOptions) checkParts(cmd *cobra.Command) error {
 	for _, part := range quota.Parts() {
-		switch name := *o.Rule.Part(part); {
+		switch name := string(*o.Rule.Part(part)); {
 		case cmd.Flags().Changed(part) && name == "":
 			return usage("--%s is empty; write a name, or '*' for each, or leave the flag out", part)
 		case !utf8.ValidString(name):
@@ -153,7 +158,7 @@ ETag that describe prints, nothing changes if somebody else has changed a rule s
   weir quota set --gate api --tenant acme --rate '5000 a day Europe/Berlin'
   weir quota set --gate api --address 10.0.0.0/8 --exempt
   weir quota set --gate api --user mallory --blocked --validate-only`, runQuotaSet)
-	o.parts(cmd)
+	o.matching(cmd)
 	o.writing(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.Rule.Rate, "rate", "", "limit: 10/s, 1000/h, or '5000 a day Europe/Berlin'")
@@ -174,7 +179,7 @@ be deleted; set another in its place.`,
 		`  weir quota delete --gate api --user alice
   weir quota delete --gate api --user alice --client '*'
   weir quota delete --gate api --all --validate-only`, runQuotaDelete)
-	o.parts(cmd)
+	o.matching(cmd)
 	o.writing(cmd)
 	cmd.Flags().BoolVar(&o.All, "all", false, "all rules of the gate that were set at run time")
 	return cmd
@@ -200,12 +205,12 @@ rule counts for a request of alice. It needs no token.`,
   weir quota describe --gate api --user alice
   weir quota describe --json`,
 		func(ctx context.Context, o *quotaOptions) error { return runQuotaShow(ctx, o, false) })
-	o.parts(cmd)
+	o.matching(cmd)
 	return cmd
 }
 
 // bare reports whether no flag says what the rule matches.
-func (o *quotaOptions) bare() bool { return quotas.Matches(&o.Rule) == "all" }
+func (o *quotaOptions) bare() bool { return o.Rule.Pattern().String() == "all" }
 
 func runQuotaSet(ctx context.Context, o *quotaOptions) error {
 	r := &o.Rule
@@ -227,21 +232,18 @@ func runQuotaDelete(ctx context.Context, o *quotaOptions) error {
 	case o.All:
 		return o.change(ctx, quotas.Op{Gate: o.Gate, Clear: true})
 	}
-	return o.change(ctx, quotas.Op{Gate: o.Gate, Delete: &o.Rule})
+	return o.change(ctx, quotas.Op{Gate: o.Gate, Delete: &o.Rule.Rule})
 }
 
 // change asks the gateway for one operation and prints what came of it.
 func (o *quotaOptions) change(ctx context.Context, op quotas.Op) error {
-	text, err := o.ask(ctx, http.MethodPost, "/quotas", &quotas.Change{Ops: []quotas.Op{op}, ValidateOnly: o.ValidateOnly})
-	if err != nil {
-		return err
-	}
 	var res quotas.Result
-	if err := json.Unmarshal(text, &res); err != nil {
-		return fmt.Errorf("%s does not answer as a gateway does: %w", o.Admin, err)
-	}
-	if o.JSON {
-		_, err := o.Out.Write(text)
+	text, err := o.ask(ctx, http.MethodPost, "/quotas", &quotas.Change{Ops: []quotas.Op{op}, ValidateOnly: o.ValidateOnly}, &res)
+	switch {
+	case err != nil:
+		return err
+	case o.JSON:
+		_, err = o.Out.Write(text)
 		return err
 	}
 	return printSteps(o.Out, &res)
@@ -252,31 +254,19 @@ func runQuotaShow(ctx context.Context, o *quotaOptions, dynamicOnly bool) error 
 	if o.Gate != "" {
 		path += "/" + url.PathEscape(o.Gate)
 	}
-	text, err := o.ask(ctx, http.MethodGet, path, nil)
-	if err != nil {
-		return err
-	}
 	var l quotas.Listing
-	if err := json.Unmarshal(text, &l); err != nil {
-		return fmt.Errorf("%s does not answer as a gateway does: %w", o.Admin, err)
-	}
-	var shown []quotas.View
-	for _, v := range l.Rules {
-		if (!dynamicOnly || v.Source == quotas.FromDynamic) && o.wanted(&v.Rule) {
-			shown = append(shown, v)
-		}
-	}
-	l.Rules = shown
-	if o.JSON {
-		enc := json.NewEncoder(o.Out)
-		enc.SetIndent("", "  ")
-		return enc.Encode(&l)
-	}
-	if err := printRules(o.Out, &l, dynamicOnly); err != nil {
+	if _, err := o.ask(ctx, http.MethodGet, path, nil, &l); err != nil {
 		return err
 	}
-	if len(l.Rules) == 0 && !o.bare() {
-		_, err = fmt.Fprintf(o.Out, "no rule says %s; weir explain shows which one counts for a request\n", quotas.Matches(&o.Rule))
+	l.Rules = slices.DeleteFunc(l.Rules, func(v quotas.View) bool {
+		return dynamicOnly && v.Source != quotas.FromDynamic || !o.wanted(&v.Rule)
+	})
+	if o.JSON {
+		return printJSON(o.Out, &l)
+	}
+	err := printRules(o.Out, &l, dynamicOnly)
+	if err == nil && len(l.Rules) == 0 && !o.bare() {
+		_, err = fmt.Fprintf(o.Out, "no rule says %s; weir explain shows which one counts for a request\n", o.Rule.Pattern().String())
 	}
 	return err
 }
@@ -305,16 +295,7 @@ that you ask. Requests that wait for tokens keep their time. A gateway with a le
 repeat a refusal that it remembers, for as long as the lease lasts.`,
 		`  weir quota reset --gate api --user alice
   weir quota reset --user alice --client web --json`, runQuotaReset)
-	for _, part := range quota.Parts() {
-		usage := part + " whose bucket it is"
-		switch part {
-		case "priority":
-			usage = "background, normal, high or critical"
-		case "address":
-			usage = "address such as 10.0.0.7"
-		}
-		cmd.Flags().StringVar(o.Rule.Part(part), part, "", usage)
-	}
+	o.parts(cmd, " whose bucket it is", "address such as 10.0.0.7")
 	return cmd
 }
 
@@ -326,7 +307,7 @@ func runQuotaReset(ctx context.Context, o *quotaOptions) error {
 		case "*":
 			return usage("--%s '*' is no name; one bucket is filled at a time", part)
 		default:
-			whose.Set(part, name)
+			whose.Set(part, string(name))
 		}
 	}
 	if len(whose) == 0 {
@@ -336,16 +317,13 @@ func runQuotaReset(ctx context.Context, o *quotaOptions) error {
 	if err != nil {
 		return err
 	}
-	text, err := o.ask(ctx, http.MethodPost, "/quotas/"+url.PathEscape(gate)+"/reset?"+whose.Encode(), nil)
-	if err != nil {
-		return err
-	}
 	var r quotas.Refilled
-	if err := json.Unmarshal(text, &r); err != nil {
-		return fmt.Errorf("%s does not answer as a gateway does: %w", o.Admin, err)
-	}
-	if o.JSON {
-		_, err := o.Out.Write(text)
+	text, err := o.ask(ctx, http.MethodPost, "/quotas/"+url.PathEscape(gate)+"/reset?"+whose.Encode(), nil, &r)
+	switch {
+	case err != nil:
+		return err
+	case o.JSON:
+		_, err = o.Out.Write(text)
 		return err
 	}
 	return printRefilled(o.Out, &r)
@@ -356,13 +334,9 @@ func (o *quotaOptions) gate(ctx context.Context) (string, error) {
 	if o.Gate != "" {
 		return o.Gate, nil
 	}
-	text, err := o.ask(ctx, http.MethodGet, "/quotas", nil)
-	if err != nil {
-		return "", err
-	}
 	var l quotas.Listing
-	if err := json.Unmarshal(text, &l); err != nil {
-		return "", fmt.Errorf("%s does not answer as a gateway does: %w", o.Admin, err)
+	if _, err := o.ask(ctx, http.MethodGet, "/quotas", nil, &l); err != nil {
+		return "", err
 	}
 	switch len(l.Gates) {
 	case 0:
@@ -384,9 +358,9 @@ func printRefilled(out io.Writer, r *quotas.Refilled) error {
 	return err
 }
 
-// ask sends a request to the admin listener, with body as JSON unless it is nil, and returns
-// the answer. If the gateway refuses, the error says why.
-func (o *quotaOptions) ask(ctx context.Context, method, path string, body any) ([]byte, error) {
+// ask sends a request to the admin listener, with body as JSON unless it is nil. It returns the
+// answer, and decodes it into v. If the gateway refuses, the error says why.
+func (o *quotaOptions) ask(ctx context.Context, method, path string, body, v any) ([]byte, error) {
 	header, err := o.header()
 	if err != nil {
 		return nil, err
@@ -407,7 +381,7 @@ func (o *quotaOptions) ask(ctx context.Context, method, path string, body any) (
 	case res.StatusCode != http.StatusOK:
 		return nil, o.refusal(res)
 	}
-	return res.text, nil
+	return res.text, res.decode(v)
 }
 
 // header returns the header fields that the flags ask for.
@@ -497,7 +471,7 @@ func printRules(out io.Writer, l *quotas.Listing, dynamicOnly bool) error {
 	if l.Trouble != "" {
 		fmt.Fprintf(out, "they cannot be read now; the known ones stay in force: %s\n", l.Trouble)
 	}
-	p := &page{Writer: tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)}
+	p := newPage(out)
 	for i := range l.Rules {
 		v := &l.Rules[i]
 		force := "yes"
@@ -505,7 +479,7 @@ func printRules(out io.Writer, l *quotas.Listing, dynamicOnly bool) error {
 			force = "no: " + v.Because
 		}
 		if dynamicOnly {
-			p.row("GATE|MATCHES|GIVES|SET|BY|IN FORCE", v.Gate, printable(v.Matches), v.Gives, when(v.SetAt), orDash(v.SetBy), force)
+			p.row("GATE|MATCHES|GIVES|SET|BY|IN FORCE", v.Gate, printable(v.Matches), v.Gives, when(v.SetAt), v.SetBy, force)
 			continue
 		}
 		p.row("GATE|MATCHES|GIVES|FROM|IN FORCE", v.Gate, printable(v.Matches), v.Gives, v.Origin(), force)
@@ -518,14 +492,7 @@ func printRules(out io.Writer, l *quotas.Listing, dynamicOnly bool) error {
 
 func when(t time.Time) string {
 	if t.IsZero() {
-		return "-"
+		return ""
 	}
 	return t.UTC().Format(time.RFC3339)
-}
-
-func orDash(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/weir-go/weir/gateway/internal/admin"
+	"github.com/weir-go/weir/gateway/internal/eventlog"
 	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/policy"
 )
@@ -40,7 +41,7 @@ func quotaGateway(t *testing.T) (at, token string) {
 	token = write(t, "token", "0123456789abcdef\n")
 	s := httptest.NewServer(admin.Handler(admin.Options{
 		Metrics: http.NotFoundHandler(), Gates: func() any { return 1 }, Ready: func() bool { return true },
-		Quotas: &admin.QuotaAPI{Book: book, Writers: &admin.Writers{TokenFile: func() string { return token }, Socket: func() string { return "" }, Logger: slog.New(slog.DiscardHandler)}},
+		Quotas: &admin.QuotaAPI{Book: book, Writers: &admin.Writers{TokenFile: func() string { return token }, Socket: func() string { return "" }, Log: eventlog.New(slog.New(slog.DiscardHandler), nil)}},
 	}))
 	t.Cleanup(s.Close)
 	return strings.TrimPrefix(s.URL, "http://"), token

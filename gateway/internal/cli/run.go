@@ -20,19 +20,20 @@ import (
 
 // runOptions are the settings of weir run.
 type runOptions struct {
-	File     string // empty: Upstream
-	Upstream string
-	Listen   string
-	Admin    string
-	Limit    int64
-	LimitSet bool
-	Timeout  time.Duration
-	Rate     rateOptions
-	Identity policy.IdentitySpec // tenant, user, priority and trusted
-	LogLevel string
-	Version  string
-	LogTo    *os.File
-	Signals  <-chan os.Signal
+	File       string // empty: Upstream
+	Upstream   string
+	Listen     string
+	Admin      string
+	Limit      int64
+	LimitSet   bool
+	Timeout    time.Duration
+	TimeoutSet bool
+	Rate       rateOptions
+	Identity   policy.IdentitySpec // tenant, user, priority and trusted
+	LogLevel   string
+	Version    string
+	LogTo      *os.File
+	Signals    <-chan os.Signal
 }
 
 // NewRunCommand returns weir run.
@@ -71,7 +72,8 @@ gateway could not start, and 2 if the command line is wrong.`,
 				}
 				o.File = args[0]
 			}
-			o.LimitSet, o.Rate.BurstSet = cmd.Flags().Changed("limit"), cmd.Flags().Changed("burst")
+			given := cmd.Flags().Changed
+			o.LimitSet, o.TimeoutSet, o.Rate.BurstSet = given("limit"), given("timeout"), given("burst")
 			o.LogTo = os.Stderr
 			signals := make(chan os.Signal, 4)
 			signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
@@ -191,7 +193,7 @@ func (o *runOptions) read() (*config.Config, error) {
 	switch {
 	case strings.Contains(o.File, "://"):
 		return nil, usage("%s is a URL, not a file; write weir run --upstream %s", o.File, o.File)
-	case o.File != "" && (o.Upstream != "" || o.Listen != "" || o.Admin != "" || o.LimitSet || o.Timeout != 0):
+	case o.File != "" && (o.Upstream != "" || o.Listen != "" || o.Admin != "" || o.LimitSet || o.TimeoutSet):
 		return nil, usage("--upstream, --listen, --admin, --limit and --timeout are for running without a file; set them in %s", o.File)
 	case o.File != "" && o.Rate.given():
 		return nil, usage("--rate, --burst and --by are for running without a file; write a gate with a quota in %s", o.File)

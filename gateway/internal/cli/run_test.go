@@ -94,6 +94,7 @@ func TestRunMistakes(t *testing.T) {
 	f(2, "none of debug, info, warn, error", up, "--log-level=loud", "--listen=127.0.0.1:0", "--admin=off")
 	f(2, "given twice", "a.yaml", "--config=b.yaml")
 	f(2, "set them in", "a.yaml", "--limit=3")
+	f(2, "set them in", "a.yaml", "--timeout=0")
 	f(2, "unknown flag", "--upstraem=x")
 	f(2, "it is not a whole number; see weir run --help", up, "--limit=many")
 	f(2, "write weir run --upstream http://127.0.0.1:1", "http://127.0.0.1:1")

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -115,9 +114,7 @@ func runSim(ctx context.Context, o simOptions) error {
 
 func writeReport(o simOptions, r *sim.Report) error {
 	if o.JSON {
-		enc := json.NewEncoder(o.Out)
-		enc.SetIndent("", "  ")
-		return enc.Encode(figuresOf(r))
+		return printJSON(o.Out, figuresOf(r))
 	}
 	text := r.String()
 	if classes := r.Classes(); classes != "" {

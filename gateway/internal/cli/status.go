@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -10,13 +11,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/accept"
 	"github.com/weir-go/weir/gateway/internal/admin"
+	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/policy"
 )
 
@@ -43,6 +44,7 @@ waited. More tables follow if there is something to show:
   keys       pools for each key, and the busiest of them
   quotas     the buckets that were refused most
   sources    signals and stores
+  upstreams  the requests to each target, and those that failed
   clients    connections of each listener, TLS handshakes that failed, and the tenants
              that send most
 
@@ -74,171 +76,100 @@ func runStatus(ctx context.Context, o statusOptions) error {
 	if res.StatusCode != http.StatusOK {
 		return fmt.Errorf("%s answers %s; is it the admin listener of a gateway?", o.Admin, res.Status)
 	}
-	var l gatewayStatus
-	if err := json.Unmarshal(res.text, &l); err != nil {
-		return fmt.Errorf("%s does not answer as a gateway does: %w", o.Admin, err)
-	}
 	if o.JSON {
+		if err := res.decode(new(json.RawMessage)); err != nil {
+			return err
+		}
 		_, err := o.Out.Write(res.text)
 		return err
 	}
-	return l.print(o.Out, o.Top)
+	var s gatewayStatus
+	if err := res.decode(&s); err != nil {
+		return err
+	}
+	return printStatus(o.Out, &s, o.Top)
 }
 
-// gatewayStatus is the part of /gates that status shows.
+// gatewayStatus is [admin.Status] as the tables read it.
 type gatewayStatus struct {
-	Ready    bool         `json:"ready"`
-	InFlight int64        `json:"requests_in_flight"`
-	Gates    []gateStatus `json:"gates"`
-	Signals  []struct {
-		Name  string   `json:"name"`
-		State string   `json:"state"`
-		Value *float64 `json:"value"`
-		Error string   `json:"error"`
-	} `json:"signals"`
-	Stores    []storeStatus    `json:"stores"`
-	Tenants   []tenantStatus   `json:"tenants"` // the last is the rest of them
-	Listeners []listenerStatus `json:"connections"`
+	admin.Status
+	Gates       []gateStatus     `json:"gates"`
+	Connections []listenerStatus `json:"connections"`
 }
 
 type gateStatus struct {
-	Name           string            `json:"name"`
-	Mode           string            `json:"mode"`
-	Limit          int64             `json:"limit"`
-	InFlight       int64             `json:"in_flight"`
-	Waiting        int64             `json:"waiting"`
-	WaitingByClass map[string]int64  `json:"waiting_by_class"`
-	Exempt         int64             `json:"exempt"`
-	ExemptAdmitted uint64            `json:"exempt_admitted"`
-	Admitted       uint64            `json:"admitted"`
-	Rejected       map[string]uint64 `json:"rejected"`
-	Controller     string            `json:"controller"`
-	Reason         string            `json:"limit_reason"`
-	Signal         string            `json:"signal"`
-	Kind           string            `json:"kind"`
-	Keys           *keysStatus       `json:"keys"`
-	Quota          *quotaStatus      `json:"quota"`
-	Parts          map[string]struct {
-		Limit    int64  `json:"limit"`
-		InFlight int64  `json:"in_flight"`
-		Waiting  int64  `json:"waiting"`
-		Admitted uint64 `json:"admitted"`
-	} `json:"parts"`
+	admin.GateStatus
+	wordCounts
+	Observed map[string]uint64     `json:"observed"`
+	Parts    map[string]gateStatus `json:"parts"`
 }
 
-// kindQuota is the kind of gates with a quota. They have no slots to show.
-const kindQuota = "quota"
-
-// quotaStatus is the part of a quota that status shows.
-type quotaStatus struct {
-	Rules   int `json:"rules"`
-	Buckets *struct {
-		Known      int64  `json:"known"`
-		Max        int64  `json:"max"`
-		Overflowed uint64 `json:"overflowed"`
-	} `json:"buckets"`
-	StoreErrors uint64 `json:"store_errors"`
-	Unsettled   uint64 `json:"unsettled"`
-	Refused     []struct {
-		Bucket string `json:"bucket"`
-		Times  uint64 `json:"times"`
-	} `json:"refused"` // the last may be the rest of them
-}
-
-type keysStatus struct {
-	Known   int64  `json:"known"`
-	Max     int64  `json:"max"`
-	Busy    int64  `json:"busy"`
-	Evicted uint64 `json:"evicted"`
-	Bytes   int64  `json:"bytes"`
-	Top     []struct {
-		Key      string `json:"key"`
-		Limit    int64  `json:"limit"`
-		InFlight int64  `json:"in_flight"`
-		Waiting  int64  `json:"waiting"`
-		Admitted uint64 `json:"admitted"`
-		Refused  uint64 `json:"refused"`
-	} `json:"top"`
-}
-
-// storeStatus is the part of a store that status shows.
-type storeStatus struct {
-	Name   string            `json:"name"`
-	Down   bool              `json:"down"`
-	Why    string            `json:"why"`
-	Takes  uint64            `json:"takes"`
-	Failed map[string]uint64 `json:"failed"`
-	Trips  uint64            `json:"trips"`
-}
-
-// listenerStatus is a listener. Its connections pass a gate of their own.
 type listenerStatus struct {
-	Listener     string            `json:"listener"`
-	Mode         string            `json:"mode"`
-	Limit        int64             `json:"limit"`
-	InFlight     int64             `json:"in_flight"`
-	Admitted     uint64            `json:"admitted"`
-	Refused      map[string]uint64 `json:"refused"`
-	Observed     map[string]uint64 `json:"observed"`
-	Addresses    int               `json:"addresses"`
-	MaxAddresses int               `json:"max_addresses"`
-	Crowd        int               `json:"crowd"`
-	Handshakes   map[string]uint64 `json:"handshakes_failed"`
+	accept.Snapshot
+	wordCounts
 }
 
-type tenantStatus struct {
-	Tenant  string  `json:"tenant"`
-	Served  uint64  `json:"served"`
-	Refused uint64  `json:"refused"`
-	Failed  uint64  `json:"failed"`
-	Seconds float64 `json:"served_seconds"`
+// wordCounts stands in for the maps of [weir.Snapshot]. Its keys are text, because a newer
+// gateway may have reasons, outcomes and priorities that this program does not know.
+type wordCounts struct {
+	WaitingByClass map[string]int64  `json:"waiting_by_class"`
+	Rejected       map[string]uint64 `json:"rejected"`
+	Outcomes       map[string]uint64 `json:"outcomes"`
 }
 
-// print writes all tables. It names at most top keys of each gate, and top tenants.
-func (l *gatewayStatus) print(out io.Writer, top int) error {
+// printStatus writes all tables. It names at most top keys of each gate, and top tenants.
+func printStatus(out io.Writer, s *gatewayStatus, top int) error {
 	state := "ready"
-	if !l.Ready {
+	if !s.Ready {
 		state = "shutting down"
 	}
-	fmt.Fprintf(out, "%s, %d requests in progress\n", state, l.InFlight)
-	p := &page{Writer: tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)}
-	for _, each := range []func(*page, *gateStatus){rowOfGate, rowOfQuota, rowByClass, rowExempt, rowsOfParts, rowOfPools} {
-		for i := range l.Gates {
-			each(p, &l.Gates[i])
+	fmt.Fprintf(out, "%s, %d requests in progress\n", state, s.InFlight)
+	p := newPage(out)
+	for _, rows := range []func(*page, *gateStatus){rowOfGate, rowOfQuota, rowOfWouldRefuse, rowByClass, rowExempt, rowsOfParts, rowOfPools} {
+		for i := range s.Gates {
+			rows(p, &s.Gates[i])
 		}
 	}
-	for i := range l.Gates {
-		rowsOfKeys(p, &l.Gates[i], top)
+	for i := range s.Gates {
+		rowsOfKeys(p, &s.Gates[i], top)
 	}
-	for i := range l.Gates {
-		rowsOfRefused(p, &l.Gates[i], top)
+	for i := range s.Gates {
+		rowsOfRefused(p, &s.Gates[i], top)
 	}
-	for _, s := range l.Signals {
-		p.row("SIGNAL|STATE|VALUE|TROUBLE", s.Name, s.State, figure(s.Value), s.Error)
+	for _, sig := range s.Signals {
+		p.row("SIGNAL|STATE|VALUE|TROUBLE", sig.Name, sig.State, figure(sig.Value), sig.Error)
 	}
-	for i := range l.Stores {
-		rowOfStore(p, &l.Stores[i])
+	for i := range s.Stores {
+		rowOfStore(p, &s.Stores[i])
 	}
-	for _, each := range []func(*page, *listenerStatus){rowOfListener, rowOfObserved, rowOfHandshakes} {
-		for i := range l.Listeners {
-			each(p, &l.Listeners[i])
+	for _, row := range []func(*page, *accept.Snapshot){rowOfListener, rowOfObserved, rowOfHandshakes} {
+		for i := range s.Connections {
+			row(p, &s.Connections[i].Snapshot)
 		}
 	}
-	for i := range l.Tenants {
-		if rest := i == len(l.Tenants)-1; i < top || rest {
-			rowOfTenant(p, &l.Tenants[i], rest)
+	for _, name := range slices.Sorted(maps.Keys(s.Upstreams)) {
+		for i := range s.Upstreams[name] {
+			rowOfTarget(p, name, &s.Upstreams[name][i])
+		}
+	}
+	for i := range s.Tenants {
+		if rest := i == len(s.Tenants)-1; i < top || rest {
+			rowOfTenant(p, &s.Tenants[i], rest)
 		}
 	}
 	return p.Flush()
 }
 
+// kindQuota is the kind of gates with a quota. They have no slots to show.
+const kindQuota = "quota"
+
 func rowOfGate(p *page, g *gateStatus) {
 	if g.Kind == kindQuota {
 		return
 	}
-	refused, left := g.refused()
+	refused, left := refusals(g)
 	p.row("GATE|MODE|LIMIT|IN FLIGHT|WAITING|ADMITTED|REFUSED|LEFT|CONTROLLER|BOUND BY|WHY",
-		g.Name, g.Mode, g.Limit, g.InFlight, g.Waiting, g.Admitted, refused, left, g.Controller, g.Signal, g.Reason)
+		g.Name, g.Mode, g.Limit, g.InFlight, g.Waiting, g.Admitted, refused, left, g.Controller, g.Signal, g.LimitReason)
 }
 
 func rowOfQuota(p *page, g *gateStatus) {
@@ -250,9 +181,16 @@ func rowOfQuota(p *page, g *gateStatus) {
 	if b := q.Buckets; b != nil {
 		buckets, most, overflowed = b.Known, b.Max, b.Overflowed
 	}
-	refused, left := g.refused()
+	refused, left := refusals(g)
 	p.row("QUOTA|MODE|RULES|BUCKETS|AT MOST|OVERFLOWED|WAITING|ADMITTED|REFUSED|LEFT|STORE ERRORS|UNSETTLED",
 		g.Name, g.Mode, q.Rules, buckets, most, overflowed, g.Waiting, g.Admitted, refused, left, q.StoreErrors, q.Unsettled)
+}
+
+// rowOfWouldRefuse writes what a gate in observe mode would have refused, by reason.
+func rowOfWouldRefuse(p *page, g *gateStatus) {
+	if why := counted(g.Observed); why != "" && g.Mode == string(policy.Observe) {
+		p.row("ONLY OBSERVED|WOULD REFUSE", g.Name, why)
+	}
 }
 
 func rowByClass(p *page, g *gateStatus) {
@@ -261,9 +199,9 @@ func rowByClass(p *page, g *gateStatus) {
 	}
 	heading, cells := "WAITING AT", []any{g.Name}
 	for class := weir.Classes - 1; class >= 0; class-- {
-		name := weir.PriorityOf(class).String()
-		heading += "|" + strings.ToUpper(name)
-		cells = append(cells, g.WaitingByClass[name])
+		priority := weir.PriorityOf(class).String()
+		heading += "|" + strings.ToUpper(priority)
+		cells = append(cells, g.WaitingByClass[priority])
 	}
 	p.row(heading, cells...)
 }
@@ -321,39 +259,36 @@ func rowsOfRefused(p *page, g *gateStatus, top int) {
 
 const refusedHeading = "BUCKET|OF|REFUSED"
 
-// refused returns how much work a gate has refused, and how much left its wait room before
+// refusals returns how much work a gate has refused, and how much left its wait room before
 // it was admitted or refused.
-func (g *gateStatus) refused() (refused, left uint64) {
+func refusals(g *gateStatus) (refused, left uint64) {
 	left = g.Rejected[weir.ReasonCanceled.String()]
-	for _, n := range g.Rejected {
-		refused += n
-	}
-	return refused - left, left
+	return sum(g.Rejected) - left, left
 }
 
-func rowOfStore(p *page, s *storeStatus) {
+// sum adds up counts.
+func sum[K comparable](counts map[K]uint64) (all uint64) {
+	for _, n := range counts {
+		all += n
+	}
+	return all
+}
+
+func rowOfStore(p *page, s *admin.Store) {
 	state := "answers"
 	if s.Down {
 		state = "down"
 	}
-	var failed uint64
-	for _, n := range s.Failed {
-		failed += n
-	}
-	p.row("STORE|STATE|DECISIONS|FAILED|GIVEN UP|TROUBLE", s.Name, state, s.Takes, failed, s.Trips, s.Why)
+	p.row("STORE|STATE|DECISIONS|FAILED|GIVEN UP|TROUBLE", s.Name, state, s.Takes, sum(s.Failed), s.Trips, s.Why)
 }
 
-func rowOfListener(p *page, l *listenerStatus) {
-	var refused uint64
-	for _, n := range l.Refused {
-		refused += n
-	}
+func rowOfListener(p *page, l *accept.Snapshot) {
 	p.row("LISTENER|CONNECTIONS|AT MOST|TAKEN|REFUSED|BY|ADDRESSES|AT MOST|OTHERS",
-		l.Listener, l.InFlight, l.Limit, l.Admitted, refused, counted(l.Refused), l.Addresses, l.MaxAddresses, l.Crowd)
+		l.Listener, l.InFlight, l.Limit, l.Admitted, sum(l.Refused), counted(l.Refused), l.Addresses, l.MaxAddresses, l.Crowd)
 }
 
 // rowOfObserved writes what limits in observe mode would have refused.
-func rowOfObserved(p *page, l *listenerStatus) {
+func rowOfObserved(p *page, l *accept.Snapshot) {
 	if l.Mode == string(policy.Observe) {
 		why := counted(l.Observed)
 		if why == "" {
@@ -363,24 +298,24 @@ func rowOfObserved(p *page, l *listenerStatus) {
 	}
 }
 
-func rowOfHandshakes(p *page, l *listenerStatus) {
+func rowOfHandshakes(p *page, l *accept.Snapshot) {
 	if why := counted(l.Handshakes); why != "" {
 		p.row("HANDSHAKES AT|FAILED", l.Listener, why)
 	}
 }
 
+func rowOfTarget(p *page, upstream string, t *proxy.TargetStats) {
+	state := "in use"
+	if t.Ejected {
+		state = "ejected"
+	}
+	p.row("UPSTREAM|TARGET|STATE|REQUESTS|FAILED|HOW", upstream, t.Target, state, t.Requests, sum(t.Failures), counted(t.Failures))
+}
+
 // counted lists the counts above 0, the highest first.
 func counted(counts map[string]uint64) string {
 	words := slices.DeleteFunc(slices.Sorted(maps.Keys(counts)), func(w string) bool { return counts[w] == 0 })
-	slices.SortStableFunc(words, func(a, b string) int {
-		switch {
-		case counts[a] > counts[b]:
-			return -1
-		case counts[a] < counts[b]:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(words, func(a, b string) int { return cmp.Compare(counts[b], counts[a]) })
 	for i, w := range words {
 		words[i] = fmt.Sprintf("%s %d", w, counts[w])
 	}
@@ -388,7 +323,7 @@ func counted(counts map[string]uint64) string {
 }
 
 // rowOfTenant writes the row of a tenant, or of all other tenants in brackets.
-func rowOfTenant(p *page, t *tenantStatus, rest bool) {
+func rowOfTenant(p *page, t *admin.TenantUse, rest bool) {
 	if t.Served+t.Refused+t.Failed == 0 {
 		return
 	}
@@ -400,43 +335,6 @@ func rowOfTenant(p *page, t *tenantStatus, rest bool) {
 		mean = time.Duration(t.Seconds / float64(t.Served) * float64(time.Second)).Round(time.Millisecond / 10).String()
 	}
 	p.row("TENANT|SERVED|REFUSED|FAILED|MEAN TIME", name, t.Served, t.Refused, t.Failed, mean)
-}
-
-// page writes tables, each with a heading and a blank line before it.
-type page struct {
-	*tabwriter.Writer
-	headed string
-}
-
-// row writes a row. Under another heading than the last one it begins a new table.
-func (p *page) row(heading string, cells ...any) {
-	if p.headed != heading {
-		fmt.Fprintf(p, "\n%s\n", strings.ReplaceAll(heading, "|", "\t"))
-		p.headed = heading
-	}
-	text := make([]string, len(cells))
-	for i, c := range cells {
-		if text[i] = fmt.Sprint(c); text[i] == "" {
-			text[i] = "-"
-		}
-	}
-	fmt.Fprintln(p, strings.Join(text, "\t"))
-}
-
-// printable returns a name that a client has chosen. It is quoted if it is empty, or has
-// characters that a terminal or a reader could misread.
-func printable(name string) string {
-	const longest = 40
-	if runes := []rune(name); len(runes) > longest {
-		name = string(runes[:longest-1]) + "…"
-	}
-	odd := func(r rune) bool {
-		return !unicode.IsGraphic(r) || unicode.IsSpace(r) || r == '"' || r == unicode.ReplacementChar
-	}
-	if name == "" || strings.ContainsFunc(name, odd) {
-		return strconv.QuoteToGraphic(name)
-	}
-	return name
 }
 
 // figure formats a signal: a pressure to three digits, a lag in full.

@@ -64,6 +64,38 @@ func TestStatusOfParts(t *testing.T) {
 	}
 }
 
+// A newer gateway has words of its own for reasons, outcomes and priorities.
+func TestStatusOfNewerGateway(t *testing.T) {
+	counts := `"waiting": 3, "waiting_by_class": {"high": 2, "urgent": 1}, "rejected": {"quota": 4, "canceled": 1, "moon": 5}, "outcomes": {"ok": 1, "odd": 2}`
+	body := `{"ready": true, "gates": [{"name": "db", "kind": "limit", "mode": "enforce", ` + counts + `, "observed": {"moon": 1}, "parts": {"read": {` + counts + `}}}],
+		"connections": [{"listener": ":80", "refused": {"moon": 6}, ` + counts + `}]}`
+	at := answering(t, http.StatusOK, body)
+	out, _, err := run(NewRootCommand("test"), "", "status", "--admin", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"db enforce 0 0 3 0 9 1", "db 0 2 0 0", "read db 0 0 3 0", ":80 0 0 0 6 moon 6"} {
+		if !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
+			t.Errorf("%q is not in\n%s", want, out)
+		}
+	}
+	if out, _, err = run(NewRootCommand("test"), "", "status", "--admin", at, "--json"); err != nil || out != body {
+		t.Errorf("%v: --json prints\n%s", err, out)
+	}
+}
+
+// What a gate in observe mode would have refused has a line.
+func TestStatusOfObserved(t *testing.T) {
+	admin := answering(t, http.StatusOK, `{"gates": [
+		{"name": "api", "mode": "observe", "observed": {"queue_full": 3, "limit": 9}},
+		{"name": "idle", "mode": "observe"},
+		{"name": "db", "mode": "enforce", "observed": {"limit": 5}}]}`)
+	out, _, err := run(NewRootCommand("test"), "", "status", "--admin", admin)
+	if want := "ONLY OBSERVED WOULD REFUSE api limit 9, queue_full 3"; err != nil || !strings.HasSuffix(strings.Join(strings.Fields(out), " "), want) {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 // A gateway in which nothing is going on has one table.
 func TestStatusOfLittle(t *testing.T) {
 	admin := answering(t, http.StatusOK, `{"gates": [{"name": "api", "mode": "observe", "limit": 4}], "tenants": [{"tenant": "other"}]}`)
@@ -122,7 +154,7 @@ func TestStatusOfQuotas(t *testing.T) {
 		t.Fatal(err)
 	}
 	var b strings.Builder
-	if err := l.print(&b, 2); err != nil {
+	if err := printStatus(&b, &l, 2); err != nil {
 		t.Fatal(err)
 	}
 	var rows []string

@@ -208,7 +208,6 @@ func (m *meaning) routes() {
 		m.report(fault.Path{"routes"}, "write - {match: [/], upstream: app}", "is an empty list, so nothing would be passed on")
 	}
 	upstreams := slices.Sorted(maps.Keys(m.Upstreams))
-	gates := slices.Sorted(maps.Keys(m.Gates))
 	for i, rt := range m.Routes {
 		path := fault.Path{"routes"}.Index(i)
 		if len(rt.Match) == 0 {
@@ -216,11 +215,6 @@ func (m *meaning) routes() {
 		}
 		if _, ok := m.Upstreams[rt.Upstream]; !ok {
 			m.report(path.At("upstream"), oneOf(rt.Upstream, upstreams, "upstreams"), "there is no upstream %s", quote(rt.Upstream))
-		}
-		for j, g := range rt.Gates {
-			if _, ok := m.Gates[g]; !ok {
-				m.report(path.At("gates").Index(j), oneOf(g, gates, "gates"), "there is no gate %s", quote(g))
-			}
 		}
 	}
 }

@@ -9,11 +9,13 @@ import (
 	"io/fs"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/jsontree"
 	"github.com/weir-go/weir/internal/setting"
 	"go.yaml.in/yaml/v3"
 )
@@ -72,7 +74,7 @@ func Parse(name string, data []byte) (*Config, error) {
 func ParseDocument(name string, data []byte) (*setting.Node, *fault.List) {
 	faults := &fault.List{File: name}
 	if len(data) <= MaxSize && json.Valid(data) { // as it is, even where YAML differs
-		return setting.ParseJSON(data, faults), faults
+		return jsontree.Parse(data, faults), faults
 	}
 	return parseYAML(data, faults), faults
 }
@@ -159,6 +161,9 @@ func explain(text string, err error) (at fault.Place, problem, instead string) {
 	}
 	m := libraryLine.FindStringSubmatch(strings.SplitN(err.Error(), "\n", 2)[0])
 	line, _ := strconv.Atoi(m[1])
+	if strings.HasPrefix(m[2], "did not find expected") { // the library names where the group begins
+		line = afterReadable(text, line)
+	}
 	at = fault.Place{Line: min(max(line, 1), 1+strings.Count(text, "\n")), Col: 1}
 	switch message := m[2]; {
 	case strings.HasPrefix(message, "did not find expected ','"):
@@ -171,9 +176,52 @@ func explain(text string, err error) (at fault.Place, problem, instead string) {
 		}
 		return at, "the alias *" + setting.Clip(name) + " refers to no anchor",
 			"write &" + setting.Clip(name) + " before the value that it stands for, or put a text that begins with * in quotes"
+	case strings.HasPrefix(message, "found unexpected end of stream"):
+		for i, line := range strings.Split(text, "\n") {
+			if strings.Count(line, `"`)%2 == 1 || strings.Count(line, "'")%2 == 1 {
+				at.Line = i + 1
+				break
+			}
+		}
+		return at, "a text in quotes has no end", "close the quote that is opened on this line"
+	case strings.HasPrefix(message, "mapping values are not allowed"):
+		return at, "a key stands where none can be",
+			`here and on the line before, write a space after each colon, and texts with ": " in quotes; neighbours have the same indent`
+	case strings.HasPrefix(message, "found character that cannot start any token"):
+		return at, "a text begins with a character that YAML keeps for itself", "put the text in quotes"
 	default:
 		return at, "is no valid YAML: " + message, "check this line and the one before it: name: value, with the same indent as its neighbours"
 	}
+}
+
+// afterReadable returns the line after the longest beginning of text that is YAML. The parser
+// stops there. Without such a beginning it returns line.
+func afterReadable(text string, line int) int {
+	lines := strings.SplitAfter(strings.TrimRight(text, "\n"), "\n")
+	read := &lineReader{left: slices.Clone(lines)}
+	var doc yaml.Node
+	_ = yaml.NewDecoder(read).Decode(&doc) // it reads little more than the line where it stops
+	for n := len(lines) - len(read.left) - 1; n > 0; n-- {
+		if yaml.Unmarshal([]byte(strings.Join(lines[:n], "")), &doc) == nil {
+			return n + 1
+		}
+	}
+	return line
+}
+
+// lineReader gives a text line by line, so that left tells how far somebody has read.
+type lineReader struct{ left []string }
+
+// Read implements io.Reader.
+func (r *lineReader) Read(p []byte) (int, error) {
+	if len(r.left) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, r.left[0])
+	if r.left[0] = r.left[0][n:]; r.left[0] == "" {
+		r.left = r.left[1:]
+	}
+	return n, nil
 }
 
 // tree makes nodes of those of the YAML library.

@@ -8,13 +8,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-go/weir/internal/fault"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/quota"
 )
 
 // Notes lists what the file allows but its author probably did not mean. Examples are a gate that no
-// route uses, a route without a gate, a prefix with a star, and an admin listener that other machines
-// can reach.
+// route uses, a prefix with a star, and an admin listener that other machines can reach.
 func (c *Config) Notes() []string {
 	var notes []string
 	gates, upstreams := map[string]bool{}, map[string]bool{}
@@ -43,6 +43,7 @@ func (c *Config) Notes() []string {
 	notes = append(notes, c.loadNotes()...)
 	notes = append(notes, c.inventedNotes()...)
 	notes = append(notes, c.ownNotes()...)
+	notes = append(notes, c.queueNotes()...)
 	notes = append(notes, c.chainNotes()...)
 	notes = append(notes, c.quotaNotes()...)
 	notes = append(notes, c.certNotes()...)
@@ -78,6 +79,26 @@ func (c *Config) loadNotes() (notes []string) {
 		}
 		if l := c.Gates[s.LoadOf].Limit; l != nil && l.Queue.Len >= 0 {
 			notes = append(notes, fmt.Sprintf("the gate %s sheds by the load of %s, which is 1 whenever all slots are taken: write wait_of, or thresholds (or overload) above 1", name, s.LoadOf))
+		}
+	}
+	return notes
+}
+
+// queueNotes is about limits with queue: {len: 0}. It reads like no queue and is the default.
+func (c *Config) queueNotes() (notes []string) {
+	if c.root == nil {
+		return nil
+	}
+	for _, group := range []string{"gates", "upstreams"} {
+		all := c.root.Get(group)
+		if all == nil {
+			continue
+		}
+		for _, m := range all.Members {
+			path := fault.Path{group, m.Key, "limit", "queue", "len"}
+			if n := c.root.At(path); n != nil && n.Text == "0" {
+				notes = append(notes, path.String()+": 0 is the default, 1024; for no queue write -1")
+			}
 		}
 	}
 	return notes

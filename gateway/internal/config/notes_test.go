@@ -6,6 +6,31 @@ import (
 	"testing"
 )
 
+// TestQueueOfZeroNote: who writes a queue of 0 places means no queue, and gets the default.
+func TestQueueOfZeroNote(t *testing.T) {
+	cfg, err := Parse("weir.yaml", []byte(`
+upstreams: {app: {targets: [http://127.0.0.1:3000], limit: {limit: 9, queue: {len: 0}}}}
+gates:
+  zero: {limit: {limit: 20, queue: {len: 0}}}
+  none: {limit: {limit: 20, queue: {len: -1}}}
+  some: {limit: {limit: 20, queue: {max_wait: 1s}}}
+  quota: {quota: {rate: 10/s, by: [user], queue: {len: 0}}}
+routes: [{match: [/], gates: [quota, some, none, zero], upstream: app}]
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"gates.zero", "upstreams.app"} {
+		want += ".limit.queue.len: 0 is the default, 1024; for no queue write -1"
+		if !slices.Contains(cfg.Notes(), want) {
+			t.Errorf("notes %q, without %q", cfg.Notes(), want)
+		}
+	}
+	if n := strings.Count(strings.Join(cfg.Notes(), "\n"), "0 is the default"); n != 2 {
+		t.Errorf("%d notes on the queue, want 2: %q", n, cfg.Notes())
+	}
+}
+
 func TestQuotaNotes(t *testing.T) {
 	cfg, err := Parse("weir.yaml", []byte(`
 upstreams: {app: {targets: [http://127.0.0.1:3000]}, limited: {targets: [http://127.0.0.1:3001], limit: {limit: 9}}}

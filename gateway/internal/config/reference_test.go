@@ -177,7 +177,7 @@ func TestFields(t *testing.T) {
 		}
 		seen[typ] = true
 		for _, f := range setting.Fields(typ) {
-			if docs[f.Owner.Name()+"."+f.Go] == "" {
+			if docs[f.Owner.String()+"."+f.Go] == "" {
 				t.Errorf("%s.%s has no comment", f.Owner, f.Go)
 			}
 			checkField(t, f)

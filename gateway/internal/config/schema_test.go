@@ -19,12 +19,12 @@ import (
 	"github.com/weir-go/weir/policy"
 )
 
-// docs returns the comments of the fields of all structs that the file is made of, by the name of
-// the type and the field: the sentences of the schema and of the reference.
+// docs returns the comments of the fields of all structs that the file is made of, by the names of
+// the package, the type and the field: the sentences of the schema and of the reference.
 func docs(t *testing.T) map[string]string {
 	t.Helper()
 	docs := map[string]string{}
-	for _, dir := range []string{".", "../../../policy"} {
+	for _, dir := range []string{".", "../../../policy", "../../../quota", "../../../control", "../../../shed"} {
 		files, err := filepath.Glob(dir + "/*.go")
 		if err != nil || len(files) == 0 {
 			t.Fatalf("no source in %s: %v", dir, err)
@@ -42,7 +42,7 @@ func docs(t *testing.T) map[string]string {
 				if s, ok := spec.Type.(*ast.StructType); ok {
 					for _, f := range s.Fields.List {
 						for _, name := range f.Names {
-							docs[spec.Name.Name+"."+name.Name] = strings.Join(strings.Fields(f.Doc.Text()), " ")
+							docs[parsed.Name.Name+"."+spec.Name.Name+"."+name.Name] = strings.Join(strings.Fields(f.Doc.Text()), " ")
 						}
 					}
 				}
@@ -140,7 +140,7 @@ func (s *schemer) of(t reflect.Type, f setting.Field) *schema {
 
 // durationSchema lets a text with a unit through, and the numbers that need none.
 func durationSchema(f setting.Field) *schema {
-	d := &schema{Type: []string{"string", "integer"}, Pattern: policy.DurationPattern, Minimum: new(0.0), Maximum: new(0.0)}
+	d := &schema{Type: []string{"string", "integer"}, Pattern: setting.DurationPattern, Minimum: new(0.0), Maximum: new(0.0)}
 	if f.MinusOne != "" {
 		d.Minimum = new(-1.0)
 	}
@@ -187,7 +187,7 @@ func fieldsOf(t reflect.Type) []setting.Field {
 
 // describe is the sentence of a field, with the meaning of -1.
 func describe(docs map[string]string, f *setting.Field) string {
-	doc := docs[f.Owner.Name()+"."+f.Go]
+	doc := docs[f.Owner.String()+"."+f.Go]
 	if f.MinusOne == "" {
 		return doc
 	}

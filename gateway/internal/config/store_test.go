@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir/weirredis"
 )
 
 // withStores is a file with these stores and a quota in one of them.
@@ -47,8 +49,13 @@ func TestStoreConnection(t *testing.T) {
 		t.Errorf("%q, %v: not what the file has now", p, err)
 	}
 	bare := cfg.Stores["bare"]
-	if c, err := bare.Connection(); err != nil || c.Password != "" || c.Lease.Tokens != 0 || c.TLS != nil {
+	c, err = bare.Connection()
+	if err != nil || c.Password != "" || c.Lease.Tokens != 0 || c.TLS != nil {
 		t.Errorf("%+v, %v", c, err)
+	}
+	if c.Prefix != weirredis.DefaultPrefix || c.Deadline != weirredis.DefaultDeadline || c.DialTimeout != weirredis.DefaultDialTimeout ||
+		c.MaxInFlight != weirredis.DefaultMaxInFlight || c.Lease.For != weirredis.DefaultLeaseFor || c.Lease.MaxKeys != weirredis.DefaultLeaseMaxKeys {
+		t.Errorf("%+v: the file has other defaults than weirredis", c)
 	}
 	bare.PasswordEnv = "WEIR_TEST_UNSET"
 	if _, err := bare.Connection(); err == nil || !strings.Contains(err.Error(), "WEIR_TEST_UNSET") {

@@ -267,7 +267,6 @@ func (a *account) side(t *loadgen.Tally, seconds int) side {
 	}
 	s.offered = float64(t.Offered) / float64(seconds)
 	s.goodput = float64(t.OK) / float64(seconds)
-	s.ofCapacity = 100 * s.goodput / a.capacity
 	s.refused = 100 * float64(t.Refused) / float64(t.Offered)
 	s.gaveUp = 100 * float64(t.GaveUp) / float64(t.Offered)
 	s.p99 = a.p99(t.Admitted.Bound(.99), float64(t.GaveUp), float64(t.Admitted.Count()))
@@ -277,7 +276,6 @@ func (a *account) side(t *loadgen.Tally, seconds int) side {
 // side is one side's figures over some seconds, as they are shown.
 type side struct {
 	offered, goodput float64 // a second
-	ofCapacity       float64 // goodput over capacity, in percent
 	refused, gaveUp  float64 // percent of offered
 	failed           int64
 	p99              string

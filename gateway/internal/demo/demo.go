@@ -130,7 +130,7 @@ func (o *Options) conclude(ctx context.Context, a *account) error {
 		if err != nil {
 			return err
 		}
-		text += simulated + "Try again when the machine is idle, or with a smaller --capacity.\n"
+		text += simulated + "Try again when the machine is idle, or with less: bin/weir demo --capacity 100\n"
 	}
 	_, err := io.WriteString(o.Out, text)
 	return err
@@ -153,7 +153,7 @@ func load(ctx context.Context, o *Options, with, without *lane) (*account, error
 	for i := range with.meter.Seconds() {
 		// The last one that was due in this second gives up this much later.
 		final := begin.Add(time.Duration(i+1)*time.Second + patience + closeAfter)
-		if !wait(ctx, time.Until(final)) {
+		if loadgen.Pause(ctx, time.Until(final)) != nil {
 			break
 		}
 		step := int(time.Duration(i) * time.Second / o.step())

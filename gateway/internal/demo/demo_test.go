@@ -45,11 +45,12 @@ func TestDemo(t *testing.T) {
 			t.Errorf("%s: %+v; want about 690 offered, none open, none failed", name, counts(sum))
 		}
 	}
-	if a.Refused == 0 || b.Refused != 0 {
-		t.Errorf("refused %d with a gate and %d without, want some and none", a.Refused, b.Refused)
+	if b.Refused != 0 {
+		t.Errorf("refused %d without a gate, want none", b.Refused)
 	}
-	if b.GaveUp == 0 {
-		t.Error("without a gate nobody gave up at three times the capacity")
+	// A load that a busy machine sent late was never three times the capacity.
+	if offered := a.LateSends+b.LateSends == 0; offered && (a.Refused == 0 || b.GaveUp == 0) {
+		t.Errorf("refused %d with a gate, %d gave up without, want some of both", a.Refused, b.GaveUp)
 	}
 	emptied(t, with)
 }
@@ -77,7 +78,7 @@ func emptied(t *testing.T, l *lane) {
 		if s.InFlight == 0 && s.Waiting == 0 {
 			return
 		}
-		if !wait(ctx, 10*time.Millisecond) {
+		if loadgen.Pause(ctx, 10*time.Millisecond) != nil {
 			t.Fatalf("after the load %d are in flight and %d wait", s.InFlight, s.Waiting)
 		}
 	}

@@ -86,7 +86,7 @@ func (a *account) simulatedSide(s *sim.Summary) side {
 	admitted := offered - float64(refused)
 	late := max(0, admitted-float64(s.Good))
 	return side{
-		offered: offered / seconds, goodput: s.Goodput, ofCapacity: 100 * s.Goodput / a.capacity,
+		offered: offered / seconds, goodput: s.Goodput,
 		refused: 100 * float64(refused) / offered, gaveUp: 100 * late / offered, p99: a.p99(s.P99, late, admitted),
 	}
 }

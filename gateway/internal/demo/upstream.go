@@ -1,13 +1,14 @@
 package demo
 
 import (
-	"context"
 	"errors"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/weir-go/weir/internal/loadgen"
 )
 
 // service is about how long the upstream works on a request, on average.
@@ -77,7 +78,7 @@ func (u *upstream) close() error {
 // ServeHTTP answers when the work would be done.
 func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	now := time.Since(u.epoch)
-	if !wait(r.Context(), u.accept(now)-now) {
+	if loadgen.Pause(r.Context(), u.accept(now)-now) != nil {
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -97,16 +98,4 @@ func (u *upstream) accept(now time.Duration) (done time.Duration) {
 	work := time.Duration(u.random.ExpFloat64() * float64(u.mean))
 	u.free[next] = max(now, u.free[next]) + work
 	return u.free[next]
-}
-
-// wait returns true after d, or false when ctx has ended before.
-func wait(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -1,6 +1,6 @@
 // Package eventlog writes the log for operators: a few lines for events that may happen thousands
-// of times a second. It gets each event from the hooks of gates and signals, from listeners and
-// from net/http. It decides which of them get a line.
+// of times a second. It gets each event from the hooks of gates and signals, from listeners,
+// from upstreams and from net/http. It decides which of them get a line.
 package eventlog
 
 import (
@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"math"
 	"net"
+	"net/http"
 	"net/netip"
 	"strings"
 	"sync"
@@ -22,51 +23,72 @@ import (
 )
 
 // Log turns events into few log lines. Refusals get at most one line for each gate, rule
-// and reason in ten seconds, with their number; the first is logged at once. The number of
-// lines is bounded by the configuration, whatever clients do. It is safe for concurrent
+// and reason in ten seconds, with their number; the first is logged at once. Failures of an
+// upstream are told in the same way, for each target and kind of failure. The number of lines is bounded by the configuration, whatever clients do. It is safe for concurrent
 // use.
 type Log struct {
 	log *slog.Logger
 	// limits has a lock of its own, and a file of its own.
 	limits limitChanges
 
-	mu           sync.Mutex
-	refusals     map[refusalKind]*refusals
-	certificates map[certificateKind]*certificates
+	mu    sync.Mutex
+	kinds map[kind]*events
 }
 
-// summaryEvery is how often refusals are summed up.
+// summaryEvery is how often events are summed up.
 const summaryEvery = 10 * time.Second
 
-type refusalKind struct {
-	gate, rule string
-	reason     weir.Reason
-	observed   bool
+// kind is what events have in common that share a line.
+type kind struct {
+	event event
+	// at is the gate, the listener of a certificate or the upstream; empty for a write.
+	at string
+	// rule is the rule of a gate, or the target of an upstream.
+	rule   string
+	reason string
 }
 
-// refusals are those of one kind since the last line.
-type refusals struct {
-	n    int
-	last *weir.Rejection
-	from netip.AddrPort // of a connection that was refused
+// event is what happened to a client.
+type event uint8
+
+const (
+	refusal event = iota
+	observed
+	certificate
+	adminWrite
+	upstreamFailure
+)
+
+// lines are the messages for the first event of a kind, and for those since the last line.
+var lines = [...]struct{ first, since string }{
+	refusal:     {"refusing", "refused since the last line"},
+	observed:    {"would refuse (gate in observe mode)", "would have refused since the last line (gate in observe mode)"},
+	certificate: {"client certificate refused", "client certificates refused since the last line"},
+	adminWrite:  {"admin write refused", "admin writes refused since the last line"},
+
+	upstreamFailure: {"upstream target failed", "upstream target failures since the last line"},
 }
 
-type certificateKind struct{ listener, reason string }
+// events are those of one kind since the last line.
+type events struct {
+	n int
+	last
+}
 
-// certificates are client certificates refused for one reason since the last line.
-type certificates struct {
-	n    int
-	last []slog.Attr
+// last is the last event of a kind: a refusal by a gate or listener, or the details of another.
+type last struct {
+	rejection *weir.Rejection
+	from      netip.AddrPort // of a connection that was refused
+	details   []slog.Attr
 }
 
 // New returns a Log that writes to log. snapshot returns what there is to see of a gate,
 // false if there is none of that name.
 func New(log *slog.Logger, snapshot func(gate string) (weir.Snapshot, bool)) *Log {
 	return &Log{
-		log:          log,
-		limits:       limitChanges{log: log, snapshot: snapshot, gates: make(map[string]*limitChange)},
-		refusals:     make(map[refusalKind]*refusals),
-		certificates: make(map[certificateKind]*certificates),
+		log:    log,
+		limits: limitChanges{log: log, snapshot: snapshot, gates: make(map[string]*limitChange)},
+		kinds:  make(map[kind]*events),
 	}
 }
 
@@ -97,57 +119,83 @@ func (l *Log) Flush() {
 }
 
 // Rejected is a weir.Hooks.Rejected.
-func (l *Log) Rejected(_ weir.Work, r *weir.Rejection) { l.refused(r, netip.AddrPort{}, false) }
+func (l *Log) Rejected(_ weir.Work, r *weir.Rejection) { l.refused(refusal, r, netip.AddrPort{}) }
 
 // Observed is a policy.Options.Observed.
-func (l *Log) Observed(_ weir.Work, r *weir.Rejection) { l.refused(r, netip.AddrPort{}, true) }
+func (l *Log) Observed(_ weir.Work, r *weir.Rejection) { l.refused(observed, r, netip.AddrPort{}) }
 
 // ConnectionRefused logs that a connection was refused, or would have been in enforce mode.
-func (l *Log) ConnectionRefused(r *weir.Rejection, from netip.AddrPort, observed bool) {
-	l.refused(r, from, observed)
+func (l *Log) ConnectionRefused(r *weir.Rejection, from netip.AddrPort, onlyObserved bool) {
+	e := refusal
+	if onlyObserved {
+		e = observed
+	}
+	l.refused(e, r, from)
 }
 
-func (l *Log) refused(r *weir.Rejection, from netip.AddrPort, observed bool) {
+func (l *Log) refused(e event, r *weir.Rejection, from netip.AddrPort) {
 	if r.Reason == weir.ReasonCanceled {
 		return // nobody was refused: a client left the wait room
 	}
-	kind := refusalKind{r.Gate, r.Rule, r.Reason, observed}
+	k := kind{e, r.Gate, r.Rule, r.Reason.String()}
+	if r.Reason == weir.ReasonShed {
+		k.rule = "" // it is the level at that moment, and a cursor has hundreds of them
+	}
+	l.add(k, last{rejection: r, from: from})
+}
+
+// CertificateRefused logs that a client was refused for its certificate.
+func (l *Log) CertificateRefused(listener, reason string, from net.Addr, err error) {
+	l.add(kind{event: certificate, at: listener, reason: reason}, last{details: certificateAttrs(from, err)})
+}
+
+// WriteRefused logs that a client of the admin listener may not write.
+func (l *Log) WriteRefused(r *http.Request, err error) {
+	l.add(kind{event: adminWrite, reason: err.Error()}, last{details: []slog.Attr{
+		slog.String("from", r.RemoteAddr), slog.String("method", r.Method), slog.String("path", clip(r.URL.Path)),
+	}})
+}
+
+// UpstreamFailed logs that a target of an upstream failed: it refused or broke a connection, did
+// not answer in time, or answered that its own upstream had failed.
+func (l *Log) UpstreamFailed(upstream, target, failure string, err error) {
+	l.add(kind{upstreamFailure, upstream, target, failure}, last{details: []slog.Attr{slog.String("error", clip(err.Error()))}})
+}
+
+// add counts an event, and logs the first of its kind.
+func (l *Log) add(k kind, e last) {
 	l.mu.Lock()
-	if before := l.refusals[kind]; before != nil {
+	before := l.kinds[k]
+	if before != nil {
 		before.n++
-		before.last, before.from = r, from
-		l.mu.Unlock()
-		return
+		before.last = e
+	} else {
+		l.kinds[k] = &events{last: e}
 	}
-	first := &refusals{last: r, from: from}
-	l.refusals[kind] = first
-	attrs := first.attrs()
 	l.mu.Unlock()
-	l.warn(kind.text(), attrs)
-}
-
-// text is the message for the first refusal of a kind, and summary that for those since
-// the last line.
-func (k refusalKind) text() string {
-	if k.observed {
-		return "would refuse (gate in observe mode)"
+	if before == nil {
+		l.warn(lines[k.event].first, e.attrs(k, 0))
 	}
-	return "refusing"
 }
 
-func (k refusalKind) summary() string {
-	if k.observed {
-		return "would have refused since the last line (gate in observe mode)"
+// attrs describes the last of so many events. It leaves out figures that the reason does not have.
+func (e *last) attrs(k kind, count int) []slog.Attr {
+	var attrs []slog.Attr
+	switch k.event {
+	case refusal, observed:
+		attrs = append(attrs, slog.String("gate", k.at))
+	case certificate:
+		attrs = append(attrs, slog.String("listener", k.at))
+	case upstreamFailure:
+		attrs = append(attrs, slog.String("upstream", k.at), slog.String("target", k.rule))
 	}
-	return "refused since the last line"
-}
-
-// attrs describes the last refusal of a kind. It leaves out figures that the reason does not have.
-func (n *refusals) attrs() []slog.Attr {
-	r := n.last
-	attrs := []slog.Attr{slog.String("gate", r.Gate), slog.String("reason", r.Reason.String())}
-	if n.n > 0 {
-		attrs = append(attrs, slog.Int("count", n.n))
+	attrs = append(attrs, slog.String("reason", k.reason))
+	if count > 0 {
+		attrs = append(attrs, slog.Int("count", count))
+	}
+	r := e.rejection
+	if r == nil {
+		return append(attrs, e.details...)
 	}
 	if r.Value != 0 || r.Limit != 0 {
 		attrs = append(attrs, slog.Float64("value", rounded(r.Value)), slog.Float64("limit", rounded(r.Limit)))
@@ -161,8 +209,8 @@ func (n *refusals) attrs() []slog.Attr {
 	if r.Window > 0 {
 		attrs = append(attrs, slog.Int("window", r.Window))
 	}
-	if n.from.IsValid() {
-		attrs = append(attrs, slog.String("peer", n.from.String()))
+	if e.from.IsValid() {
+		attrs = append(attrs, slog.String("peer", e.from.String()))
 	}
 	if r.Bucket != "" {
 		attrs = append(attrs, slog.String("bucket", r.Bucket))
@@ -176,30 +224,6 @@ func (n *refusals) attrs() []slog.Attr {
 // rounded leaves out what nobody reads: the figures of time-outs and deadlines are in
 // seconds, all others are whole numbers.
 func rounded(x float64) float64 { return math.Round(x*1000) / 1000 }
-
-// CertificateRefused logs that a client was refused for its certificate.
-func (l *Log) CertificateRefused(listener, reason string, from net.Addr, err error) {
-	kind, attrs := certificateKind{listener, reason}, certificateAttrs(from, err)
-	l.mu.Lock()
-	if before := l.certificates[kind]; before != nil {
-		before.n++
-		before.last = attrs
-		l.mu.Unlock()
-		return
-	}
-	first := &certificates{last: attrs}
-	l.certificates[kind] = first
-	l.mu.Unlock()
-	l.warn("client certificate refused", kind.attrs(0, attrs))
-}
-
-func (k certificateKind) attrs(count int, more []slog.Attr) []slog.Attr {
-	attrs := []slog.Attr{slog.String("listener", k.listener), slog.String("reason", k.reason)}
-	if count > 0 {
-		attrs = append(attrs, slog.Int("count", count))
-	}
-	return append(attrs, more...)
-}
 
 // certificateAttrs describes a certificate that was refused. What is in it is the client's
 // choice, so it is cut short.
@@ -223,34 +247,22 @@ func clip(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "..."
 }
 
-// sumUp writes a line for each kind of refusal that there has been. It forgets kinds
-// that have stopped, so that their next first refusal is logged at once.
+// sumUp writes a line for each kind of event that there has been. It forgets kinds that have
+// stopped, so that their next first event is logged at once.
 func (l *Log) sumUp() {
-	type line struct {
-		text  string
-		attrs []slog.Attr
-	}
-	var lines []line
+	due := make(map[kind]events)
 	l.mu.Lock()
-	for kind, n := range l.certificates {
-		if n.n == 0 {
-			delete(l.certificates, kind)
+	for k, e := range l.kinds {
+		if e.n == 0 {
+			delete(l.kinds, k)
 			continue
 		}
-		lines = append(lines, line{"client certificates refused since the last line", kind.attrs(n.n, n.last)})
-		n.n = 0
-	}
-	for kind, n := range l.refusals {
-		if n.n == 0 {
-			delete(l.refusals, kind)
-			continue
-		}
-		lines = append(lines, line{kind.summary(), n.attrs()})
-		n.n = 0
+		due[k] = *e
+		e.n = 0
 	}
 	l.mu.Unlock()
-	for _, line := range lines {
-		l.warn(line.text, line.attrs)
+	for k, e := range due {
+		l.warn(lines[k.event].since, e.attrs(k, e.n))
 	}
 }
 

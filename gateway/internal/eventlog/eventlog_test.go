@@ -2,7 +2,10 @@ package eventlog
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -64,6 +67,30 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
+// The level of a gate that sheds moves all the time. Its refusals share a line all the same.
+func TestRefusalsByLevel(t *testing.T) {
+	out := new(logBuffer)
+	n := New(slog.New(slog.NewTextHandler(out, nil)), none)
+	for _, level := range []string{"below normal/37", "below normal/38", "below high/0"} {
+		n.Rejected(weir.Work{}, &weir.Rejection{Gate: "front", Reason: weir.ReasonShed, Rule: level})
+	}
+	n.sumUp()
+	if text := out.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, `count=2 rule="below high/0"`) {
+		t.Errorf("%s\nwant the first and the sum of the others, with the last level", text)
+	}
+}
+
+// A gate that sheds has levels, not slots.
+func TestLevelChanged(t *testing.T) {
+	out := new(logBuffer)
+	n := New(slog.New(slog.NewTextHandler(out, nil)), func(string) (weir.Snapshot, bool) { return weir.Snapshot{Kind: "shed"}, true })
+	n.LimitChanged("front", 512, 0, "pressure 3.3")
+	n.Flush()
+	if text := out.String(); !strings.Contains(text, `msg="level changed" gate=front from=512 to=0`) {
+		t.Errorf("%s\nwant it called a level", text)
+	}
+}
+
 // What a refusal has no figure for is not in its lines.
 func TestRefusalLines(t *testing.T) {
 	for _, tt := range []struct {
@@ -86,6 +113,51 @@ func TestRefusalLines(t *testing.T) {
 		short := strings.Replace(tt.want, " reason="+tt.rej.Reason.String(), " reason="+tt.rej.Reason.String()+" count=1", 1)
 		if text := out.String(); !strings.Contains(text, "msg=refusing "+tt.want+"\n") || !strings.Contains(text, `msg="refused since the last line" `+short+"\n") {
 			t.Errorf("%s\nwant %q, and with a count in the summary", text, tt.want)
+		}
+	}
+}
+
+// Writes that are refused have few lines too, however long their paths are.
+func TestRefusedWrites(t *testing.T) {
+	out := new(logBuffer)
+	n := New(slog.New(slog.NewTextHandler(out, nil)), none)
+	r := httptest.NewRequest(http.MethodPut, "/quotas/"+strings.Repeat("a", 1000), nil)
+	for range 100 {
+		n.WriteRefused(r, errors.New("the token is wrong"))
+	}
+	n.sumUp()
+	text := out.String()
+	for _, want := range []string{
+		`msg="admin write refused" reason="the token is wrong" from=192.0.2.1:1234 method=PUT path=/quotas/aaa`,
+		`msg="admin writes refused since the last line" reason="the token is wrong" count=99 from=`,
+	} {
+		if !strings.Contains(text, want) || len(text) > 1000 {
+			t.Errorf("%s\nwant %s", text, want)
+		}
+	}
+}
+
+// A dead upstream is told at once, and then summed up for each target and kind of failure.
+func TestUpstreamFailures(t *testing.T) {
+	out := new(logBuffer)
+	n := New(slog.New(slog.NewTextHandler(out, nil)), none)
+	refused := errors.New("connection refused")
+	for range 100 {
+		n.UpstreamFailed("app", "http://a", "connect", refused)
+	}
+	n.UpstreamFailed("app", "http://a", "timeout", errors.New(strings.Repeat("slow", 1000)))
+	n.UpstreamFailed("app", "http://b", "connect", refused)
+	if text := out.String(); strings.Count(text, "\n") != 3 || len(text) > 1500 {
+		t.Errorf("%s\nwant the first of each kind", text)
+	}
+	n.sumUp()
+	for _, want := range []string{
+		`level=WARN msg="upstream target failed" upstream=app target=http://a reason=connect error="connection refused"`,
+		`msg="upstream target failures since the last line" upstream=app target=http://a reason=connect count=99 error="connection refused"`,
+		`msg="upstream target failed" upstream=app target=http://b reason=connect error=`,
+	} {
+		if text := out.String(); strings.Count(text, want) != 1 {
+			t.Errorf("%s\nwant %s", text, want)
 		}
 	}
 }
@@ -255,12 +327,34 @@ func TestConfiguredLimits(t *testing.T) {
 	}
 }
 
+// A reload that failed takes nothing from the steps so far. A line that was written meanwhile
+// stays the last one.
+func TestFailedReload(t *testing.T) {
+	logging(t, slog.LevelInfo, func(t *testing.T, n *Log, out *logBuffer) {
+		n.LimitChanged("api", 8, 15, "comparing")
+		n.LimitChanged("other", 8, 15, "comparing")
+		failed := n.BeforeReload()
+		n.LimitChanged("other", 15, 30, "comparing")
+		n.limits.flush()
+		failed()
+		n.LimitChanged("api", 15, 16, "comparing")
+		n.LimitChanged("other", 30, 32, "comparing")
+		n.Flush()
+		text := out.String()
+		for _, want := range []string{"gate=api from=8 to=16 steps=2", "gate=other from=15 to=30 steps=1"} {
+			if strings.Count(text, want) != 1 || strings.Count(text, "limit changed") != 2 {
+				t.Errorf("no line %q:\n%s", want, text)
+			}
+		}
+	})
+}
+
 // Gates that are no more leave nothing behind.
 func TestGoneGatesAreForgotten(t *testing.T) {
 	n := New(slog.New(slog.DiscardHandler), none)
 	n.LimitChanged("a", 1, 2, "")
 	n.LimitChanged("b", 1, 2, "")
-	n.KeepGates(func(gate string) bool { return gate != "a" })
+	n.KeepOnly(func(gate string) bool { return gate != "a" })
 	if len(n.limits.gates) != 1 || n.limits.gates["b"] == nil {
 		t.Errorf("kept %v, want b", n.limits.gates)
 	}

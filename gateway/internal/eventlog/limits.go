@@ -47,13 +47,29 @@ func (l *Log) LimitChanged(gate string, from, to int64, reason string) {
 }
 
 // BeforeReload logs how limits have moved by themselves, so that it is not taken for a
-// change by the reload.
-func (l *Log) BeforeReload() {
-	l.limits.flush()
-	l.limits.mu.Lock()
-	defer l.limits.mu.Unlock()
-	for _, c := range l.limits.gates {
+// change by the reload. If the reload fails, call failed: steps too small for a line then
+// count on.
+func (l *Log) BeforeReload() (failed func()) {
+	n := &l.limits
+	n.flush()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	before := make(map[string]limitChange, len(n.gates))
+	for gate, c := range n.gates {
+		before[gate] = *c
 		c.logged, c.steps = c.now, 0
+	}
+	return func() { n.countOn(before) }
+}
+
+// countOn takes back what BeforeReload did to limits that have had no line since.
+func (n *limitChanges) countOn(before map[string]limitChange) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for gate, was := range before {
+		if c := n.gates[gate]; c != nil && c.loggedAt.Equal(was.loggedAt) {
+			c.logged, c.steps = was.logged, was.steps+c.steps
+		}
 	}
 }
 
@@ -69,8 +85,8 @@ func (l *Log) AfterReload() {
 	})
 }
 
-// KeepGates forgets the limits of gates that do not exist any more.
-func (l *Log) KeepGates(exists func(gate string) bool) {
+// KeepOnly forgets the limits of gates that do not exist any more.
+func (l *Log) KeepOnly(exists func(gate string) bool) {
 	l.limits.mu.Lock()
 	defer l.limits.mu.Unlock()
 	maps.DeleteFunc(l.limits.gates, func(gate string, _ *limitChange) bool { return !exists(gate) })
@@ -117,10 +133,16 @@ func (n *limitChanges) write(now time.Time, due func(gate string, c *limitChange
 		}
 		n.written(now, gate, &c)
 		args := []any{"gate", gate, "from", c.logged, "to", c.now, "steps", c.steps, "reason", c.reason}
-		if s, ok := n.snapshot(gate); ok && s.Signal != "" {
-			args = append(args, "signal", s.Signal)
+		text := "limit changed"
+		if s, ok := n.snapshot(gate); ok {
+			if s.Kind == "shed" {
+				text = "level changed" // it counts the levels that pass
+			}
+			if s.Signal != "" {
+				args = append(args, "signal", s.Signal)
+			}
 		}
-		n.log.Info("limit changed", args...)
+		n.log.Info(text, args...)
 	}
 }
 

@@ -4,6 +4,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -30,13 +31,6 @@ type Ask struct {
 	Cost int64
 }
 
-// names are those of the fields in a query.
-const (
-	nameMethod, nameHost, namePath, nameFrom, nameHeader = "method", "host", "path", "from", "header"
-	nameUser, nameClient, nameTenant                     = "user", "client", "tenant"
-	namePriority, nameCost                               = "priority", "cost"
-)
-
 // Values returns the Ask as a query. It leaves out what is empty.
 func (a *Ask) Values() url.Values {
 	v := url.Values{}
@@ -46,10 +40,10 @@ func (a *Ask) Values() url.Values {
 		}
 	}
 	if len(a.Header) > 0 {
-		v[nameHeader] = a.Header
+		v["header"] = a.Header
 	}
 	if a.Cost != 0 {
-		v.Set(nameCost, strconv.FormatInt(a.Cost, 10))
+		v.Set("cost", strconv.FormatInt(a.Cost, 10))
 	}
 	return v
 }
@@ -59,13 +53,13 @@ func Parse(v url.Values) (a Ask, err error) {
 	fields := a.fields()
 	for name, values := range v {
 		switch p := fields[name]; {
-		case name == nameHeader:
+		case name == "header":
 			a.Header = values
 		case len(values) != 1:
 			return a, fmt.Errorf("%s is given %d times; write it once", name, len(values))
 		case p != nil:
 			*p = values[0]
-		case name == nameCost:
+		case name == "cost":
 			if a.Cost, err = strconv.ParseInt(values[0], 10, 64); err != nil {
 				return a, fmt.Errorf("cost %q is no whole number", values[0])
 			}
@@ -76,26 +70,19 @@ func Parse(v url.Values) (a Ask, err error) {
 	return a, nil
 }
 
+// fields are those that are texts, by their names in a query.
 func (a *Ask) fields() map[string]*string {
 	return map[string]*string{
-		nameMethod: &a.Method, nameHost: &a.Host, namePath: &a.Path, nameFrom: &a.From,
-		nameUser: &a.User, nameClient: &a.Client, nameTenant: &a.Tenant, namePriority: &a.Priority,
+		"method": &a.Method, "host": &a.Host, "path": &a.Path, "from": &a.From,
+		"user": &a.User, "client": &a.Client, "tenant": &a.Tenant, "priority": &a.Priority,
 	}
 }
 
 // request returns the request that is asked about.
 func (a *Ask) request() (*http.Request, error) {
-	method, path, from := a.Method, a.Path, a.From
-	if method == "" {
-		method = http.MethodGet
-	}
-	if path == "" {
-		path = "/"
-	}
-	if from == "" {
-		from = "127.0.0.1"
-	}
-	if _, err := netip.ParseAddr(from); err != nil {
+	method, path, from := cmp.Or(a.Method, http.MethodGet), cmp.Or(a.Path, "/"), cmp.Or(a.From, "127.0.0.1")
+	addr, err := netip.ParseAddr(from)
+	if err != nil {
 		return nil, fmt.Errorf("from %q is no address; write for instance 192.0.2.7", from)
 	}
 	if !strings.HasPrefix(path, "/") {
@@ -109,7 +96,7 @@ func (a *Ask) request() (*http.Request, error) {
 	if err != nil {
 		return nil, fmt.Errorf("method %q is none; write for instance GET", method)
 	}
-	r.URL, r.Host, r.RemoteAddr = u, a.Host, netip.AddrPortFrom(netip.MustParseAddr(from), 1).String()
+	r.URL, r.Host, r.RemoteAddr = u, a.Host, netip.AddrPortFrom(addr, 1).String()
 	for _, line := range a.Header {
 		name, value, ok := strings.Cut(line, ":")
 		if name = textproto.TrimString(name); !ok || name == "" {
@@ -122,14 +109,7 @@ func (a *Ask) request() (*http.Request, error) {
 
 // override replaces what the policy has read from the request by what the Ask says.
 func (a *Ask) override(w *weir.Work) error {
-	for _, f := range []struct {
-		to   *string
-		from string
-	}{{&w.User, a.User}, {&w.Client, a.Client}, {&w.Tenant, a.Tenant}} {
-		if f.from != "" {
-			*f.to = f.from
-		}
-	}
+	w.User, w.Client, w.Tenant = cmp.Or(a.User, w.User), cmp.Or(a.Client, w.Client), cmp.Or(a.Tenant, w.Tenant)
 	if a.Priority != "" {
 		p, ok := weir.ParsePriority(a.Priority)
 		if !ok {

@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -186,7 +187,8 @@ func (gate *Gate) describe(g *policy.Gate, spec *policy.QuotaSpec, w weir.Work, 
 	case g.Pools() != nil:
 		gate.pool(g.Pools(), w)
 	default:
-		gate.limit(g.Snapshot(), w)
+		s := g.Snapshot()
+		gate.slots(s.Limit, s.InFlight, s.Waiting, s.Wait, w)
 	}
 	return nil
 }
@@ -195,18 +197,18 @@ func (gate *Gate) describe(g *policy.Gate, spec *policy.QuotaSpec, w weir.Work, 
 // gate has a queue.
 func (gate *Gate) quota(g *policy.Gate, spec *policy.QuotaSpec, w weir.Work, last bool) *weir.Rejection {
 	d, err := g.Quota().Peek(context.Background(), w)
-	gate.Rule, gate.Bucket = g.Quota().Key(w)
+	gate.Rule, gate.Bucket = d.Rule, d.Key
 	for _, l := range d.Windows {
 		gate.Limits = append(gate.Limits, l.String())
 	}
 	if len(d.Windows) > 0 && !d.Free {
-		left := math.Floor(d.Remaining*1000+1e-6) / 1000
+		left := quotas.Rounded(d.Remaining)
 		gate.Left = &left
 	}
 	rej := weir.AsRejection(err)
 	switch {
 	case rej == nil && d.Free && w.Exempt:
-		gate.Rule, gate.Bucket, gate.Why = "", "", "exempt: not counted"
+		gate.Why = "exempt: not counted"
 	case rej == nil && d.Free && gate.Rule == "":
 		gate.Why = "not counted: no rule is about it"
 	case rej == nil && d.Free:
@@ -238,10 +240,7 @@ func (gate *Gate) quota(g *policy.Gate, spec *policy.QuotaSpec, w weir.Work, las
 
 // waits reports whether work may wait for its tokens as long as rej says.
 func waits(room *policy.QuotaQueueSpec, rej *weir.Rejection) bool {
-	most := time.Duration(room.MaxWait)
-	if most == 0 {
-		most = quota.DefaultMaxWait
-	}
+	most := cmp.Or(time.Duration(room.MaxWait), quota.DefaultMaxWait)
 	return room.Len > 0 && rej.Retryable && (most < 0 || rej.RetryAfter <= most)
 }
 
@@ -299,11 +298,6 @@ func (gate *Gate) pool(p policy.Pools, w weir.Work) {
 		return
 	}
 	gate.slots(use.Limit, use.InFlight, use.Waiting, 0, w)
-}
-
-// limit describes a gate with one limit.
-func (gate *Gate) limit(s weir.Snapshot, w weir.Work) {
-	gate.slots(s.Limit, s.InFlight, s.Waiting, s.Wait, w)
 }
 
 // slots says whether a slot is free. Whether work that waits is served in the end depends on

@@ -7,7 +7,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
+
+	"github.com/weir-go/weir/gateway/internal/quotas"
 )
 
 // Print writes the answer for people. word makes a name fit for a terminal.
@@ -48,21 +49,11 @@ func (a *Answer) Print(out io.Writer, word func(string) string) error {
 		return err
 	}
 	for _, note := range a.Notes {
-		if _, err := fmt.Fprintln(out, clean(note)); err != nil {
+		if _, err := fmt.Fprintln(out, quotas.Clean(note)); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// clean makes a sentence fit for a terminal.
-func clean(text string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, text)
 }
 
 func named(name string, word func(string) string) string {

@@ -7,6 +7,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/quota"
 )
 
@@ -56,10 +57,10 @@ func (a *Answer) printRules(out io.Writer, word func(string) string) error {
 		for _, r := range g.Rules {
 			counts, from := "no", "-"
 			if r.Counts {
-				counts = "yes: " + clean(r.Why)
+				counts = "yes: " + quotas.Clean(r.Why)
 			}
 			if r.From != "" {
-				from = clean(r.From)
+				from = quotas.Clean(r.From)
 			}
 			fmt.Fprintf(p, "%s%s\t%s\t%s\t%s\t%s\n", head, g.Name, word(r.Rule), r.Gives, from, counts)
 			head = ""

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/eventlog"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/policy"
 )
@@ -27,11 +28,12 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
+	log := slog.New(slog.DiscardHandler)
 	up, err := proxy.New("app", config.Upstream{
 		Targets:         []string{a.URL, b.URL},
 		ConnectTimeout:  policy.Duration(time.Second),
 		ResponseTimeout: policy.Duration(10 * time.Second),
-	}, slog.New(slog.DiscardHandler))
+	}, log, eventlog.New(log, nil))
 	if err != nil {
 		fmt.Println(err)
 		return

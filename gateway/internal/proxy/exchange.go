@@ -24,7 +24,7 @@ import (
 // Call is what a server knows of a request beside the request itself.
 type Call struct {
 	// Policy has matched the request, and Route is the route that it found. A nil Policy
-	// believes nobody.
+	// trusts nobody.
 	Policy *policy.Policy
 	Route  *policy.Route
 	// Work is what the gates of the targets are asked with, and Arrived when the request
@@ -121,13 +121,13 @@ type exchange struct {
 		answer answerBody
 	}
 
-	mu       sync.Mutex
-	deadline time.Duration // of the wait for the answer, on the upstream's clock; 0: none
-	paused   bool          // the client is waited for
-	answered bool          // the wait is over
-	left     bool          // the client left before the answer came
-	idle     bool          // between two targets: no target works on the request
-	cause    error         // why the gateway itself has cancelled
+	mu             sync.Mutex
+	deadline       time.Duration // of the wait for the answer, on the upstream's clock; 0: none
+	paused         bool          // the client is waited for
+	answered       bool          // the wait is over
+	left           bool          // the client left before the answer came
+	betweenTargets bool          // no target works on the request
+	cause          error         // why the gateway itself has cancelled
 
 	next, prev *exchange // in the watch's list; guarded by its mutex
 }
@@ -362,6 +362,7 @@ func (u *Upstream) recordFailure(x *exchange, f failure, err error) {
 	t := x.seat.target
 	out := t.recordFailure(f, u.now(), u.eject, func() bool { return u.alone(t) })
 	u.log.Debug("upstream failed", "upstream", u.name, "target", t.key, "kind", failureNames[f], "error", err)
+	u.events.UpstreamFailed(u.name, t.key, failureNames[f], err)
 	if out {
 		u.log.Warn("upstream target ejected after too many failures in a row", "upstream", u.name, "target", t.key,
 			"failures_in_a_row", t.inRow.Load(), "for", u.eject.lasts.String(), "error", err)
@@ -470,7 +471,7 @@ func copyHeader(pr *httputil.ProxyRequest, name string) {
 	}
 }
 
-// claims are headers that only a trusted peer is believed.
+// claims are headers that count only from a trusted peer.
 type claims struct {
 	exact []string
 	alike map[string]bool // as CGI, WSGI and the like see them

@@ -23,7 +23,7 @@ func TestClaimsAreRemoved(t *testing.T) {
 		if trusted {
 			id.Trusted = []string{"192.0.2.0/24"} // where requests of httptest come from
 		}
-		u, err := New("app", config.Upstream{Targets: []string{server.URL}}, slog.New(slog.DiscardHandler))
+		u, err := New("app", config.Upstream{Targets: []string{server.URL}}, slog.New(slog.DiscardHandler), quietEvents())
 		if err != nil {
 			t.Fatal(err)
 		}

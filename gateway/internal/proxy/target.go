@@ -29,7 +29,7 @@ type choice struct {
 // alternative is to refuse everything.
 func (u *Upstream) pick(ctx context.Context, w weir.Work, tried map[*target]bool) (choice, error) {
 	n := uint64(len(u.seats))
-	start := u.turn.Add(1) - 1
+	start := u.rotation.Add(1) - 1
 	now := u.now()
 	var first, spare *seat
 	for i := range n {

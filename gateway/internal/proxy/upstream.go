@@ -28,21 +28,23 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/eventlog"
 	"github.com/weir-go/weir/policy"
 )
 
 // Upstream is a set of interchangeable servers. It is safe for concurrent use.
 type Upstream struct {
-	name    string
-	log     *slog.Logger
-	policy  *policy.Policy
-	cfg     config.Upstream
-	eject   ejection
-	claims  claims
-	seats   []seat
-	turn    atomic.Uint64
-	shared  *shared
-	reverse httputil.ReverseProxy
+	name     string
+	log      *slog.Logger
+	events   *eventlog.Log
+	policy   *policy.Policy
+	cfg      config.Upstream
+	eject    ejection
+	claims   claims
+	seats    []seat
+	rotation atomic.Uint64
+	shared   *shared
+	reverse  httputil.ReverseProxy
 }
 
 // shared is what stays over reloads.
@@ -56,16 +58,16 @@ type shared struct {
 }
 
 // New returns the upstream called name, or what is wrong with cfg. It connects to nothing yet.
-// Before it can serve, [Upstream.Attach] has to give it a policy. Ejected targets are logged, and
-// failures at level debug.
-func New(name string, cfg config.Upstream, log *slog.Logger) (*Upstream, error) {
+// Before it can serve, [Upstream.Attach] has to give it a policy. Ejections go to log, failures of
+// targets to events; log gets each of them at level debug.
+func New(name string, cfg config.Upstream, log *slog.Logger, events *eventlog.Log) (*Upstream, error) {
 	targets, h2c, err := parseTargets(name, cfg.Targets)
 	if err != nil {
 		return nil, err
 	}
 	epoch := time.Now()
 	u := &Upstream{
-		name: name, cfg: cfg, log: log,
+		name: name, cfg: cfg, log: log, events: events,
 		eject: ejection{cfg.Eject.Failures, time.Duration(cfg.Eject.For)},
 		shared: &shared{
 			epoch: epoch, targets: targets, transport: newTransport(time.Duration(cfg.ConnectTimeout), h2c),
@@ -118,7 +120,7 @@ func (u *Upstream) adopt(prev *Upstream) {
 		kept.transport = u.shared.transport
 	}
 	u.shared = &kept
-	u.turn.Store(prev.turn.Load())
+	u.rotation.Store(prev.rotation.Load())
 }
 
 func (u *Upstream) h2c() bool { return u.shared.transport.Protocols.UnencryptedHTTP2() }

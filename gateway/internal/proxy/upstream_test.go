@@ -21,6 +21,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/await"
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/eventlog"
 	"github.com/weir-go/weir/policy"
 )
 
@@ -31,6 +32,9 @@ type pair struct {
 	gates map[string]*policy.Gate // by the name of the target: dead, live
 	heard *atomic.Int32           // refusals that the hook heard of
 }
+
+// quietEvents is an event log that nobody reads.
+func quietEvents() *eventlog.Log { return eventlog.New(slog.New(slog.DiscardHandler), nil) }
 
 // compile returns a policy that closes with the test.
 func compile(t *testing.T, spec policy.Spec, opts policy.Options) *policy.Policy {
@@ -46,7 +50,7 @@ func compile(t *testing.T, spec policy.Spec, opts policy.Options) *policy.Policy
 // makeUpstream returns an upstream whose policy says nothing.
 func makeUpstream(t *testing.T, cfg config.Upstream, log io.Writer, prev *Upstream) *Upstream {
 	t.Helper()
-	u, err := New("app", cfg, slog.New(slog.NewJSONHandler(log, nil)))
+	u, err := New("app", cfg, slog.New(slog.NewJSONHandler(log, nil)), quietEvents())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +75,7 @@ func newPair(t *testing.T, live http.HandlerFunc, room int) pair {
 	p.gates["dead"] = pol.Gate("app@" + closed.Listener.Addr().String())
 	p.gates["live"] = pol.Gate("app@" + server.Listener.Addr().String())
 	var err error
-	if p.Upstream, err = New("app", cfg, slog.New(slog.DiscardHandler)); err != nil {
+	if p.Upstream, err = New("app", cfg, slog.New(slog.DiscardHandler), quietEvents()); err != nil {
 		t.Fatal(err)
 	}
 	p.Attach(pol, nil)
@@ -219,7 +223,7 @@ func TestLogOfEjections(t *testing.T) {
 	u.recordFailure(&exchange{choice: choice{seat: u.seats[0]}}, failedConnect, errors.New("refused"))
 	u.seats[0].ejectedUntil.Store(1) // long ago
 	for range 2 {
-		u.turn.Store(0)
+		u.rotation.Store(0)
 		u.Serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil), &Call{})
 	}
 	for _, want := range []string{`"msg":"upstream target ejected after too many failures in a row"`, `"for":"10s"`, `"msg":"upstream target is back"`} {
@@ -289,7 +293,7 @@ func TestAddress(t *testing.T) {
 func TestFaultsOfUpstreams(t *testing.T) {
 	f := func(want string, targets ...string) {
 		t.Helper()
-		_, err := New("app", config.Upstream{Targets: targets}, slog.New(slog.DiscardHandler))
+		_, err := New("app", config.Upstream{Targets: targets}, slog.New(slog.DiscardHandler), quietEvents())
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%v: %v, want %q", targets, err, want)
 		}

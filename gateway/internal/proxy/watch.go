@@ -124,13 +124,13 @@ func (x *exchange) resume() {
 func (x *exchange) pauseBetweenTargets() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.idle = true
+	x.betweenTargets = true
 }
 
 // restart starts the clock for another target.
 func (x *exchange) restart() {
 	x.mu.Lock()
-	x.idle, x.started = false, x.upstream.now()
+	x.betweenTargets, x.started = false, x.upstream.now()
 	x.mu.Unlock()
 	x.resume()
 }
@@ -142,7 +142,7 @@ func (x *exchange) endWait() bool {
 	x.answered = true
 	if !x.left && x.client.Err() != nil { // the watch has not noticed yet
 		x.left = true
-		if !x.idle {
+		if !x.betweenTargets {
 			x.upstream.shared.abandoned.Add(1)
 		}
 	}
@@ -162,7 +162,7 @@ func (x *exchange) cancelledBy() error {
 func (x *exchange) overdue(now time.Duration, round uint64) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.idle {
+	if x.betweenTargets {
 		return false // it waits at a gate, which notices when the client leaves
 	}
 	if !x.answered {

@@ -18,9 +18,7 @@ const mostAsked = 20
 // one line.
 func (b *Book) audit(c *Change, res *Result, err error) {
 	outcome := outcomeOf(c, err)
-	b.mu.Lock()
-	b.tally.change(c.Via, outcome)
-	b.mu.Unlock()
+	b.count(c.Via, outcome)
 	line := b.log.With("by", c.By)
 	if c.IfMatch != "" {
 		line = line.With("if_match", c.IfMatch)
@@ -52,10 +50,8 @@ func (b *Book) auditReset(r *Reset, res *Refilled, err error) {
 	} else if errors.As(err, &faults) {
 		outcome = Refused
 	}
-	b.mu.Lock()
-	b.tally.change(r.Via, outcome)
-	b.mu.Unlock()
-	line := b.log.With("by", r.By, "gate", fmt.Sprintf("%.60s", r.Gate), "whose", fmt.Sprintf("%.200s", Matches(&r.Whose)))
+	b.count(r.Via, outcome)
+	line := b.log.With("by", r.By, "gate", fmt.Sprintf("%.60s", r.Gate), "whose", fmt.Sprintf("%.200s", r.Whose.Pattern().String()))
 	switch outcome {
 	case Filled:
 		line.Info("quota bucket reset", "rule", res.Rule, "bucket", res.Bucket, "held", res.Held, "limits", strings.Join(res.Limits, "; "))
@@ -69,17 +65,20 @@ func (b *Book) auditReset(r *Reset, res *Refilled, err error) {
 // Refuse logs and counts a change that could not be decoded. by says who asked for it, via how they
 // are known, and err what is wrong.
 func (b *Book) Refuse(by, via string, err error) {
-	b.mu.Lock()
-	b.tally.change(via, Refused)
-	b.mu.Unlock()
-	b.log.Warn("quota change refused", "by", by, "outcome", Refused, "because", err.Error())
+	b.count(via, Refused)
+	b.log.Warn("quota change refused", "by", by, "outcome", Refused, "because", fmt.Sprintf("%.1000s", err.Error()))
 }
 
 // Deny counts a change by somebody who may not write.
 func (b *Book) Deny() {
+	b.count(Nobody, Denied)
+}
+
+// count counts what came of a change. who is how the writer came in.
+func (b *Book) count(who, outcome string) {
 	b.mu.Lock()
-	b.tally.change(Nobody, Denied)
-	b.mu.Unlock()
+	defer b.mu.Unlock()
+	b.tally.changes[By{who, outcome}]++
 }
 
 func outcomeOf(c *Change, err error) string {
@@ -115,10 +114,10 @@ func (c *Change) asked() string {
 func (op *Op) asked() string {
 	var words []string
 	if op.Set != nil {
-		words = append(words, fmt.Sprintf("set %.200s %.200s", Matches(op.Set), Terms(op.Set)))
+		words = append(words, fmt.Sprintf("set %.200s %.200s", op.Set.Pattern().String(), Terms(op.Set)))
 	}
 	if op.Delete != nil {
-		words = append(words, fmt.Sprintf("delete %.200s", Matches(op.Delete)))
+		words = append(words, fmt.Sprintf("delete %.200s", op.Delete.Pattern().String()))
 	}
 	if op.Replace != nil {
 		words = append(words, fmt.Sprintf("replace all by %d rules", len(op.Replace)))
@@ -162,15 +161,8 @@ const (
 	FailedWrite  = "write"
 )
 
-// whos, outcomes and kinds are the known words. Each is counted from 0.
-var (
-	whos     = []string{ViaSocket, ViaToken}
-	outcomes = []string{Changed, Validated, Refused, Conflict, Failed, Unsure, Filled}
-	kinds    = []string{FailedRead, FailedBroken, FailedWrite}
-)
-
 // By is how a writer came in, by socket or token, and the outcome of the change.
-type By struct{ Who, Outcome string }
+type By struct{ Via, Outcome string }
 
 // tally counts what becomes of changes, and the failures of the store.
 type tally struct {
@@ -178,20 +170,21 @@ type tally struct {
 	failures map[string]uint64
 }
 
-func (t *tally) change(who, outcome string) {
-	if t.changes == nil {
-		t.changes = map[By]uint64{}
+// newTally counts each known word from 0.
+func newTally() tally {
+	t := tally{map[By]uint64{{Nobody, Denied}: 0}, map[string]uint64{FailedRead: 0, FailedBroken: 0, FailedWrite: 0}}
+	for _, who := range []string{ViaSocket, ViaToken} {
+		for _, outcome := range []string{Changed, Validated, Refused, Conflict, Failed, Unsure, Filled} {
+			t.changes[By{who, outcome}] = 0
+		}
 	}
-	t.changes[By{who, outcome}]++
+	return t
 }
 
 // failed counts an error of the store, if it is one.
 func (t *tally) failed(err error) {
 	if err == nil || errors.Is(err, ErrChanged) || errors.Is(err, context.Canceled) {
 		return
-	}
-	if t.failures == nil {
-		t.failures = map[string]uint64{}
 	}
 	var read *unreadable
 	var write *unwritten
@@ -229,7 +222,7 @@ type Stats struct {
 func (b *Book) Stats() Stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s := Stats{InForce: map[string]int{}, Idle: map[string]int{}, Failures: map[string]uint64{}, Changes: map[By]uint64{}, Age: -1}
+	s := Stats{InForce: map[string]int{}, Idle: map[string]int{}, Failures: maps.Clone(b.tally.failures), Changes: maps.Clone(b.tally.changes), Age: -1}
 	if b.saved.store != nil {
 		s.In, s.Kept = b.saved.where(), "store"
 		if _, ok := b.saved.store.(*File); ok {
@@ -239,17 +232,6 @@ func (b *Book) Stats() Stats {
 			s.Age = time.Since(b.saved.read)
 		}
 	}
-	for _, kind := range kinds {
-		s.Failures[kind] = 0
-	}
-	maps.Copy(s.Failures, b.tally.failures)
-	for _, who := range whos {
-		for _, outcome := range outcomes {
-			s.Changes[By{who, outcome}] = 0
-		}
-	}
-	s.Changes[By{Nobody, Denied}] = 0
-	maps.Copy(s.Changes, b.tally.changes)
 	if b.plan != nil {
 		b.plan.count(&s)
 	}

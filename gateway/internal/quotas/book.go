@@ -74,7 +74,7 @@ func Open(ctx context.Context, o Options) (*Book, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Book{log: o.Logger, saved: *saved}
+	b := &Book{log: o.Logger, saved: *saved, tally: newTally()}
 	if err := b.saved.trouble; err != nil {
 		b.saved.trouble = nil
 		b.logTrouble(err)
@@ -102,7 +102,11 @@ func Read(ctx context.Context, store Store, startBroken bool) (*Saved, error) {
 		return s, nil
 	case !startBroken:
 		_ = store.Close() // there is an error already
-		return nil, fmt.Errorf("quota rules set at run time cannot be read: %w; mend the document, or start with the rules of the configuration alone by quotas: {start_broken: true}", err)
+		mend := "mend the document"
+		if down := new(unreadable); errors.As(err, &down) {
+			mend = "mend or start what keeps them"
+		}
+		return nil, fmt.Errorf("quota rules set at run time cannot be read: %w; %s, or start with the rules of the configuration alone by quotas: {start_broken: true}", err, mend)
 	}
 	s.trouble, s.read = err, time.Time{}
 	return s, nil
@@ -211,7 +215,7 @@ func (b *Book) Adopt(plan *Plan, p *policy.Policy) {
 	for i, faults := range plan.faults {
 		r := &plan.doc.Rules[i]
 		b.log.Warn("a quota rule set at run time does not fit the configuration; it is kept, but not in force",
-			"gate", r.Gate, "rule", Matches(&r.QuotaRuleSpec), "because", faults[0].Error())
+			"gate", r.Gate, "rule", r.Pattern().String(), "because", faults[0].Error())
 	}
 	if stale {
 		for gate := range plan.base {
@@ -232,7 +236,7 @@ func (b *Book) replaceStore(next *Saved) (closeOld func()) {
 		b.log.Error("quota rules set at run time cannot be read; none of them is in force", "from", next.where(), "error", next.trouble)
 	}
 	b.log.Info("quota rules set at run time are now kept in another place", "before", old.where(), "now", next.where(), "rules", next.Len())
-	if left := old.doc.without(next.doc); left > 0 {
+	if left := old.doc.lost(next.doc); left > 0 {
 		b.log.Warn("quota rules are not in force any more: they were left in the old place", "rules", left, "still_in", old.where())
 	}
 	return func() {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
 )
 
 // A rule set at run time wins over the file, survives a restart and a reload, and what
@@ -39,7 +40,7 @@ func TestRulesWin(t *testing.T) {
 	if got := d2.passes("api", "carol", 20); got != 3 {
 		t.Errorf("carol after a restart: %d, want 3", got)
 	}
-	d2.must(Change{Ops: []Op{{Gate: "api", Delete: &policy.QuotaRuleSpec{User: "carol"}}}})
+	d2.must(Change{Ops: []Op{{Gate: "api", Delete: &quota.Rule{User: "carol"}}}})
 	if got := d2.passes("api", "carol", 20); got != 0 {
 		t.Errorf("carol by the file: %d, want 0: the bucket is the same, and empty", got)
 	}
@@ -84,7 +85,7 @@ func TestAllOrNothing(t *testing.T) {
 			t.Errorf("something has changed: %d rules, %s", len(l.Rules), l.ETag)
 		}
 	}
-	f(true, "has no rule for user=dave", Op{Gate: "api", Delete: &policy.QuotaRuleSpec{User: "dave"}})
+	f(true, "has no rule for user=dave", Op{Gate: "api", Delete: &quota.Rule{User: "dave"}})
 	f(false, `there is no gate "apo"`, Op{Gate: "apo", Set: user("x", "1/s")})
 	f(false, `gate "slots" has no quota`, Op{Gate: "slots", Set: user("x", "1/s")})
 	f(false, "gate: is missing; write one of api, other", Op{Set: user("x", "1/s")})
@@ -96,14 +97,14 @@ func TestAllOrNothing(t *testing.T) {
 	f(false, "not above 0", Op{Gate: "api", Set: user("x", "0/s")})
 	f(false, "out of range", Op{Gate: "api", Set: user("x", "1e300/s")})
 	f(false, "burst of 0.5", Op{Gate: "api", Set: tiny("x")})
-	f(false, "too small", Op{Gate: "api", Set: &policy.QuotaRuleSpec{User: "x", QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "1/s", Burst: -1}}})
+	f(false, "too small", Op{Gate: "api", Set: &policy.QuotaRuleSpec{Rule: quota.Rule{User: "x"}, QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "1/s", Burst: -1}}})
 	f(false, "about the same rule", Op{Gate: "api", Set: user("carol", "4/h")})
-	f(false, "priority", Op{Gate: "api", Set: &policy.QuotaRuleSpec{Priority: "urgent", Blocked: true}})
+	f(false, "priority", Op{Gate: "api", Set: &policy.QuotaRuleSpec{Rule: quota.Rule{Priority: "urgent", Blocked: true}}})
 	f(false, "hash", Op{Gate: "api", Set: user(strings.Repeat("k", 10_000), "1/s")})
 	f(false, "hash", Op{Gate: "api", Set: user("a\x00\nb", "1/s")})
-	f(false, "name", Op{Gate: "api", Set: &policy.QuotaRuleSpec{Name: "n", User: "x", Blocked: true}})
-	f(false, "by what it matches alone", Op{Gate: "api", Delete: user("carol", "1/s")})
-	f(false, "bits set beyond", Op{Gate: "api", Set: &policy.QuotaRuleSpec{Address: "10.0.0.1/8", Blocked: true}})
+	f(false, "name", Op{Gate: "api", Set: &policy.QuotaRuleSpec{Rule: quota.Rule{Name: "n", User: "x", Blocked: true}}})
+	f(false, "by what it matches alone", Op{Gate: "api", Delete: &quota.Rule{User: "carol", Blocked: true}})
+	f(false, "bits set beyond", Op{Gate: "api", Set: &policy.QuotaRuleSpec{Rule: quota.Rule{Address: "10.0.0.1/8", Blocked: true}}})
 	_, err := d.Change(t.Context(), Change{Ops: []Op{{Gate: "api", Set: user("x", "0/s")}, {Gate: "apo", Clear: true}, {Gate: "api", Set: tiny("y")}}})
 	if text := fmt.Sprint(err); !strings.Contains(text, "ops[0]") || !strings.Contains(text, "ops[2]") {
 		t.Errorf("not all that is wrong: %v", err)
@@ -219,13 +220,28 @@ func TestMisfit(t *testing.T) {
 	if log := d.log.String(); !strings.Contains(log, "does not fit") || !strings.Contains(log, "user=carol") {
 		t.Errorf("not logged:\n%s", log)
 	}
-	d.must(set("other", "y", "2/h"))                                                       // which has nothing to do with it
-	d.must(Change{Ops: []Op{{Gate: "api", Delete: &policy.QuotaRuleSpec{User: "carol"}}}}) // what nobody can use can be deleted
+	d.must(set("other", "y", "2/h"))                                             // which has nothing to do with it
+	d.must(Change{Ops: []Op{{Gate: "api", Delete: &quota.Rule{User: "carol"}}}}) // what nobody can use can be deleted
 	d.reload(base())
 	for _, v := range d.List("").Rules {
 		if v.Source == FromDynamic && !v.InForce {
 			t.Errorf("%+v", v)
 		}
+	}
+}
+
+// downStore keeps rules on a server that does not answer.
+type downStore struct{ Store }
+
+func (downStore) Read(context.Context) ([]byte, error) { return nil, errors.New("connection refused") }
+func (downStore) Close() error                         { return nil }
+
+// Whose store is down is not told to mend a document.
+func TestStoreIsDown(t *testing.T) {
+	_, err := Open(t.Context(), Options{Store: downStore{}, Logger: slog.New(slog.DiscardHandler)})
+	text := fmt.Sprint(err)
+	if !strings.Contains(text, "connection refused; mend or start what keeps them") || strings.Contains(text, "document") {
+		t.Errorf("%v", err)
 	}
 }
 
@@ -315,7 +331,7 @@ func TestGoneIsRestored(t *testing.T) {
 	if data, err := file.Read(t.Context()); data != nil || err != nil {
 		t.Fatalf("something was written where nothing was set: %s %v", data, err)
 	}
-	d.must(Change{Ops: []Op{{Gate: "api", Set: &policy.QuotaRuleSpec{User: "eve", Blocked: true}}}})
+	d.must(Change{Ops: []Op{{Gate: "api", Set: &policy.QuotaRuleSpec{Rule: quota.Rule{User: "eve", Blocked: true}}}}})
 	before, err := file.Read(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -359,7 +375,7 @@ func TestAudit(t *testing.T) {
 	look.ValidateOnly = true
 	f(look, "validated", `asked="api: set user=carol 5/h"`)
 	f(Change{Ops: []Op{{Gate: "apo", Clear: true}}}, "level=WARN", "outcome=refused", `asked="apo: delete all"`, "there is no gate")
-	f(Change{Ops: []Op{{Gate: "api", Delete: user("dave", "")}, {Gate: "api", Set: user("x", "0/s")}}}, `asked="api: delete user=dave; api: set user=x 0/s"`, "outcome=refused")
+	f(Change{Ops: []Op{{Gate: "api", Delete: &quota.Rule{User: "dave"}}, {Gate: "api", Set: user("x", "0/s")}}}, `asked="api: delete user=dave; api: set user=x 0/s"`, "outcome=refused")
 	f(Change{IfMatch: "old", Ops: set("api", "carol", "9/h").Ops}, "outcome=conflict", "if_match=old", `asked="api: set user=carol 9/h"`)
 	f(Change{Ops: make([]Op, 30)}, "operations=30", "and 10 more")
 	f(Change{Ops: []Op{{Gate: "other", Clear: true}}}, "changes nothing", `asked="other: delete all"`)

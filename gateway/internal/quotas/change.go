@@ -2,9 +2,9 @@ package quotas
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -37,7 +37,7 @@ type Op struct {
 	// Set sets a rule. It replaces the rule that matches the same.
 	Set *policy.QuotaRuleSpec `json:"set,omitempty"`
 	// Delete removes the rule that matches the same; the file's rule holds again.
-	Delete *policy.QuotaRuleSpec `json:"delete,omitempty"`
+	Delete *quota.Rule `json:"delete,omitempty"`
 	// Replace sets these rules and removes all others of the gate.
 	Replace []policy.QuotaRuleSpec `json:"replace,omitempty"`
 	// Clear removes all rules of the gate.
@@ -63,33 +63,41 @@ type Step struct {
 	// there is no rule that matches the same.
 	Gives     string `json:"gives,omitempty"`
 	FileGives string `json:"file_gives,omitempty"`
+
+	identity identity
+	op       int // which operation
 }
 
 // Fault is what is wrong with an operation.
 type Fault struct {
-	Op      int    `json:"op"`              // from 0; -1: with the change itself
-	Field   string `json:"field,omitempty"` // as in "rate"
-	Problem string `json:"problem"`
-	Instead string `json:"instead,omitempty"`
+	Op int // from 0; -1: with the change itself
+	fault.Fault
 	// Missing says that the rule to delete does not exist.
-	Missing bool `json:"-"`
+	Missing bool
 }
 
-// Error says what is wrong, and what to write instead.
-func (f Fault) Error() string {
-	text := f.Problem
-	if f.Field != "" {
-		text = f.Field + ": " + text
-	}
-	if f.Instead != "" {
-		text += "; " + f.Instead
-	}
-	return text
+// MarshalJSON writes the setting at fault as one text.
+func (f Fault) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Op      int    `json:"op"`
+		Field   string `json:"field,omitempty"`
+		Problem string `json:"problem"`
+		Instead string `json:"instead,omitempty"`
+	}{f.Op, f.Path.String(), f.Problem, f.Instead})
 }
 
-// faultf returns a Fault. The arguments are those of the problem.
+// faultAt returns the fault of an operation's field; an empty one is the operation itself.
+func faultAt(op int, field, problem, instead string) Fault {
+	f := Fault{Op: op, Fault: fault.Fault{Problem: problem, Instead: instead}}
+	if field != "" {
+		f.Path = fault.Path{field}
+	}
+	return f
+}
+
+// faultf returns a fault. The arguments are those of the problem.
 func faultf(instead, problem string, args ...any) Fault {
-	return Fault{Op: -1, Problem: fmt.Sprintf(problem, args...), Instead: instead}
+	return faultAt(-1, "", fmt.Sprintf(problem, args...), instead)
 }
 
 // Faults is everything that is wrong with a change.
@@ -116,14 +124,11 @@ func (fs Faults) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// add adds what is wrong with an operation.
+// add adds a fault of an operation: a Fault, or one of package fault.
 func (fs *Faults) add(op int, err error) {
 	var f Fault
-	var value fault.Fault
-	if errors.As(err, &value) {
-		f.Problem, f.Instead = value.Problem, value.Instead
-	} else if !errors.As(err, &f) {
-		f.Problem = err.Error()
+	if !errors.As(err, &f) {
+		errors.As(err, &f.Fault)
 	}
 	f.Op = op
 	*fs = append(*fs, f)
@@ -185,9 +190,9 @@ func (b *Book) fillGates(c *Change) error {
 		case len(gates) == 1:
 			c.Ops[i].Gate = gates[0]
 		case len(gates) == 0:
-			faults = append(faults, Fault{Op: i, Field: "gate", Problem: "no gate has a quota", Instead: "add one to the configuration"})
+			faults = append(faults, faultAt(i, "gate", "no gate has a quota", "add one to the configuration"))
 		default:
-			faults = append(faults, Fault{Op: i, Field: "gate", Problem: "is missing", Instead: "write one of " + strings.Join(gates[:min(len(gates), 10)], ", ")})
+			faults = append(faults, faultAt(i, "gate", "is missing", "write one of "+strings.Join(gates[:min(len(gates), 10)], ", ")))
 		}
 	}
 	if len(faults) > 0 {
@@ -205,27 +210,25 @@ func (b *Book) attempt(ctx context.Context, c *Change) (Result, error) {
 	if c.IfMatch != "" && c.IfMatch != "*" && c.IfMatch != saved.tag {
 		return res, ErrPrecondition
 	}
-	next, steps, by, faults := c.carryOut(saved.doc, time.Now())
+	next, steps, faults := c.carryOut(saved.doc, time.Now())
 	faults = append(faults, unknownGates(plan, saved.doc, c)...)
-	for i, s := range steps {
+	for _, s := range steps {
 		if s.After == nil {
 			continue
 		}
 		for _, f := range misfits(&plan.spec, s.After) {
-			f.Op = by[i]
-			faults = append(faults, f)
+			faults.add(s.op, f)
 		}
 	}
 	if len(faults) > 0 {
 		return res, faults
 	}
 	data, err := next.encode()
-	if err == nil && len(data) > saved.store.Most() {
-		err = faultf("delete some, or keep the rules of one gateway in a file", "the rules would take %d bytes, and %s can keep %d", len(data), saved.where(), saved.store.Most())
-	}
 	if err != nil {
-		faults.add(-1, err)
-		return res, faults
+		return res, Faults{faultf("", "%v", err)}
+	}
+	if len(data) > saved.store.Most() {
+		return res, Faults{faultf("delete some, or keep the rules of one gateway in a file", "the rules would take %d bytes, and %s can keep %d", len(data), saved.where(), saved.store.Most())}
 	}
 	plan.describe(steps)
 	res.Steps = append([]Step{}, steps...)
@@ -256,50 +259,43 @@ func unknownGates(plan *Plan, doc *document, c *Change) (faults Faults) {
 		if has[op.Gate] || ok && g.Quota != nil || !op.Clear && !(op.Replace != nil && len(op.Replace) == 0) {
 			continue
 		}
-		f := noQuota(&plan.spec, op.Gate, ok)
-		f.Op, f.Missing = i, true
-		faults = append(faults, f)
+		faults = append(faults, Fault{Op: i, Fault: noQuota(&plan.spec, op.Gate, ok), Missing: true})
 	}
 	return faults
 }
 
-// carryOut returns the document after the change, and what is different: steps[i] is
-// by operation by[i].
-func (c *Change) carryOut(d *document, now time.Time) (next *document, steps []Step, by []int, faults Faults) {
-	work := newDraft(d.Rules)
-	touched := map[identity]int{}
+// carryOut returns the document after the change, and what is different.
+func (c *Change) carryOut(d *document, now time.Time) (next *document, steps []Step, faults Faults) {
+	next = newDocument(d.Revision+1, d.Rules)
+	var touched []identity
+	by := map[identity]int{} // the operation
 	for i := range c.Ops {
-		made, err := c.Ops[i].carryOut(work, c.By, now)
+		ids, err := c.Ops[i].carryOut(next, c.By, now)
 		if err != nil {
 			faults.add(i, err)
-			continue
 		}
-		for _, s := range made {
-			id := s.identity()
-			if first, ok := touched[id]; ok && first != i {
-				faults.add(i, faultf("leave one of them out", "ops[%d] is about the same rule, %.100s of gate %.60s", first, s.Matches, s.Gate))
+		for _, id := range ids {
+			first, ok := by[id]
+			if !ok {
+				touched = append(touched, id)
+			} else if first != i {
+				faults.add(i, faultf("leave one of them out", "ops[%d] is about the same rule, %.100s of gate %.60s", first, id.Pattern, id.gate))
 			}
-			touched[id] = i
-			steps, by = append(steps, s), append(by, i)
+			by[id] = i
 		}
 	}
-	next = &document{Format: format, Revision: d.Revision + 1, Rules: work.list()}
+	next = newDocument(next.Revision, next.Rules)
+	for _, id := range touched {
+		steps = append(steps, Step{Gate: id.gate, Matches: id.Pattern.String(), Before: d.find(id), After: next.find(id), identity: id, op: by[id]})
+	}
 	if n := len(next.Rules); n > MaxRules && n > len(d.Rules) {
 		faults = append(faults, faultf("delete some first", "%d rules would be kept, at most %d can be", n, MaxRules))
 	}
-	return next, steps, by, faults
+	return next, steps, faults
 }
 
-// identity is what the rule of a step is known by.
-func (s *Step) identity() identity {
-	if s.After != nil {
-		return s.After.identity()
-	}
-	return s.Before.identity()
-}
-
-// carryOut carries out one operation on d.
-func (op *Op) carryOut(d *draft, by string, now time.Time) (steps []Step, err error) {
+// carryOut carries out one operation on d. It returns which rules it has touched.
+func (op *Op) carryOut(d *document, by string, now time.Time) (touched []identity, err error) {
 	asked := 0
 	for _, is := range []bool{op.Set != nil, op.Delete != nil, op.Replace != nil, op.Clear} {
 		if is {
@@ -309,162 +305,68 @@ func (op *Op) carryOut(d *draft, by string, now time.Time) (steps []Step, err er
 	switch {
 	case asked != 1:
 		return nil, faultf("write one of set, delete, replace and clear", "asks for %d things", asked)
-	case op.Clear:
-		for _, r := range d.clear(op.Gate) {
-			steps = append(steps, removal(r))
-		}
-		return steps, nil
 	case op.Delete != nil:
 		return op.remove(d)
-	case op.Replace != nil:
+	case op.Set == nil:
 		return op.replace(d, by, now)
+	case op.Set.Name != "":
+		return nil, errNamed
 	}
-	step, err := op.set(d, op.Set, by, now)
-	return []Step{step}, err
+	r := op.rule(op.Set, by, now)
+	d.put(r)
+	return []identity{r.identity()}, nil
 }
 
-func (op *Op) set(d *draft, spec *policy.QuotaRuleSpec, by string, now time.Time) (Step, error) {
+// rule is a rule of the gate that is set now.
+func (op *Op) rule(spec *policy.QuotaRuleSpec, by string, now time.Time) Rule {
 	r := Rule{Gate: op.Gate, QuotaRuleSpec: *spec, SetAt: now.UTC().Truncate(time.Second), SetBy: by}
 	r.Limits = slices.Clone(spec.Limits)
-	if err := r.check(); err != nil {
-		return Step{}, err
-	}
-	return Step{Gate: op.Gate, Matches: Matches(&r.QuotaRuleSpec), After: &r, Before: d.put(r)}, nil
+	return r
 }
 
-// replace removes all rules of the gate and sets others. A rule that does not change is no step. It
-// keeps the record of when and by whom it was set.
-func (op *Op) replace(d *draft, by string, now time.Time) (steps []Step, err error) {
+// replace removes all rules of the gate and sets others, if there are any. A rule that does not
+// change is not touched. It keeps the record of when and by whom it was set.
+func (op *Op) replace(d *document, by string, now time.Time) (touched []identity, err error) {
 	if len(op.Replace) > MaxRules {
 		return nil, faultf("leave some out", "replace: %d rules, at most %d can be kept", len(op.Replace), MaxRules)
 	}
-	was := map[quota.Pattern]*Rule{}
 	gone := d.clear(op.Gate)
-	for _, r := range gone {
-		was[r.Pattern()] = r
-	}
+	was := newDocument(0, gone)
 	for i := range op.Replace {
-		step, err := op.set(d, &op.Replace[i], by, now)
+		r := op.rule(&op.Replace[i], by, now)
+		id := r.identity()
+		old := was.find(id)
+		if unchanged := r.same(old); unchanged {
+			r = *old
+		} else {
+			touched = append(touched, id)
+		}
+		twice := d.put(r)
 		switch {
-		case err != nil:
-			var faults Faults
-			faults.add(-1, err)
-			faults[0].Problem = fmt.Sprintf("replace[%d]: %s", i, faults[0].Problem)
-			return nil, faults[0]
-		case step.Before != nil:
-			return nil, faultf("leave one of them out", "replace[%d] is about the same as another, %.100s", i, step.Matches)
-		}
-		p := op.Replace[i].Pattern()
-		if old, ok := was[p]; ok {
-			delete(was, p)
-			if reflect.DeepEqual(old.QuotaRuleSpec, step.After.QuotaRuleSpec) {
-				d.put(*old)
-				continue
-			}
-			step.Before = old
-		}
-		steps = append(steps, step)
-	}
-	for _, r := range gone {
-		if was[r.Pattern()] != nil {
-			steps = append(steps, removal(r))
+		case r.Name != "":
+			return nil, faultf(errNamed.Instead, "replace[%d]: %s", i, errNamed.Problem)
+		case twice:
+			return nil, faultf("leave one of them out", "replace[%d] is about the same as another, %.100s", i, id.Pattern)
 		}
 	}
-	return steps, nil
+	for i := range gone {
+		if id := gone[i].identity(); d.find(id) == nil {
+			touched = append(touched, id)
+		}
+	}
+	return touched, nil
 }
 
-func (op *Op) remove(d *draft) (steps []Step, err error) {
-	like := *op.Delete
-	if like.Rate != "" || like.Burst != 0 || len(like.Limits) > 0 || like.Exempt || like.Blocked || like.Name != "" {
+func (op *Op) remove(d *document) (touched []identity, err error) {
+	id := identity{op.Gate, op.Delete.Pattern()}
+	if op.Delete.Exempt || op.Delete.Blocked || op.Delete.Name != "" {
 		return nil, faultf("a rule is deleted by what it matches alone", "says what the rule gives")
 	}
-	was := d.remove(identity{op.Gate, like.Pattern()})
-	if was == nil {
+	if !d.remove(id) {
 		f := faultf("weir quota list shows those, and rules of the file are changed there",
-			"gate %.60s has no rule for %.100s that was set at run time", op.Gate, Matches(&like))
+			"gate %.60s has no rule for %.100s that was set at run time", op.Gate, id.Pattern)
 		f.Missing = true
 		return nil, f
 	}
-	return []Step{removal(was)}, nil
-}
-
-// removal is the step of a rule that is removed.
-func removal(r *Rule) Step {
-	return Step{Gate: r.Gate, Matches: Matches(&r.QuotaRuleSpec), Before: r}
-}
-
-// identity is what a rule is known by: two with the same are one rule.
-type identity struct {
-	gate string
-	quota.Pattern
-}
-
-func (r *Rule) identity() identity { return identity{r.Gate, r.Pattern()} }
-
-// draft is rules that are being changed. To find or remove one takes the same time however
-// many there are.
-type draft struct {
-	rules []Rule // a removed one names no gate
-	at    map[identity]int
-}
-
-func newDraft(rules []Rule) *draft {
-	d := &draft{rules: slices.Clone(rules), at: make(map[identity]int, len(rules))}
-	for i := range rules {
-		d.at[rules[i].identity()] = i
-	}
-	return d
-}
-
-// put adds r, or replaces the rule that matches the same and returns that.
-func (d *draft) put(r Rule) (was *Rule) {
-	id := r.identity()
-	if i, ok := d.at[id]; ok {
-		old := d.rules[i]
-		d.rules[i] = r
-		return &old
-	}
-	d.at[id] = len(d.rules)
-	d.rules = append(d.rules, r)
-	return nil
-}
-
-// remove removes a rule and returns it, nil if there is none.
-func (d *draft) remove(id identity) *Rule {
-	i, ok := d.at[id]
-	if !ok {
-		return nil
-	}
-	was := d.rules[i]
-	d.rules[i] = Rule{}
-	delete(d.at, id)
-	return &was
-}
-
-// clear removes all rules of a gate and returns them in order.
-func (d *draft) clear(gate string) (was []*Rule) {
-	for i := range d.rules {
-		if r := &d.rules[i]; r.Gate == gate && gate != "" {
-			was = append(was, d.remove(r.identity()))
-		}
-	}
-	return was
-}
-
-// list returns the rules that are left.
-func (d *draft) list() []Rule {
-	return slices.DeleteFunc(slices.Clone(d.rules), func(r Rule) bool { return r.Gate == "" })
-}
-
-// without counts the rules that another document does not have as they are here.
-func (d *document) without(other *document) (n int) {
-	there := newDraft(other.Rules)
-	for i := range d.Rules {
-		r := &d.Rules[i]
-		at, ok := there.at[r.identity()]
-		if !ok || !reflect.DeepEqual(other.Rules[at].QuotaRuleSpec, r.QuotaRuleSpec) {
-			n++
-		}
-	}
-	return n
+	return []identity{id}, nil
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
 )
 
 // As many rules as are allowed can be set at once, and one more is refused with how many
@@ -26,7 +27,7 @@ func TestMostRules(t *testing.T) {
 	f("10001 rules, at most 10000 can be kept", Op{Gate: "api", Replace: rules})
 	f("", Op{Gate: "api", Replace: rules[:MaxRules]})
 	f("10001 rules would be kept, at most 10000 can be", Op{Gate: "other", Set: user("x", "1/s")})
-	f("", Op{Gate: "api", Delete: &policy.QuotaRuleSpec{User: "user-0"}}, Op{Gate: "other", Set: user("x", "1/s")}, Op{Gate: "api", Set: user("user-9999", "5/h")})
+	f("", Op{Gate: "api", Delete: &quota.Rule{User: "user-0"}}, Op{Gate: "other", Set: user("x", "1/s")}, Op{Gate: "api", Set: user("user-9999", "5/h")})
 	if got := d.passes("api", "user-9999", 9); got != 5 {
 		t.Errorf("the last of them: %d, want 5", got)
 	}
@@ -49,15 +50,15 @@ func TestManyFaults(t *testing.T) {
 	}
 }
 
-// A draft does what a list of rules would, in the same order.
-func FuzzDraft(f *testing.F) {
+// A document that is changed does what a list of rules would, in the same order.
+func FuzzDocument(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 0x40, 0x41, 0x81, 1, 1, 0xc0})
 	f.Fuzz(func(t *testing.T, steps []byte) {
-		d := newDraft([]Rule{{Gate: "a", QuotaRuleSpec: *user("u1", "1/s")}})
+		d := newDocument(1, []Rule{{Gate: "a", QuotaRuleSpec: *user("u1", "1/s")}})
 		list := []Rule{{Gate: "a", QuotaRuleSpec: *user("u1", "1/s")}}
 		at := func(gate, name string) int {
 			for i, r := range list {
-				if r.Gate == gate && r.User == name {
+				if r.Gate == gate && r.User == quota.Match(name) {
 					return i
 				}
 			}
@@ -69,7 +70,7 @@ func FuzzDraft(f *testing.F) {
 			switch b >> 6 {
 			case 0, 1:
 				r := Rule{Gate: gate, QuotaRuleSpec: *user(name, fmt.Sprint(n+1, "/s"))}
-				if was := d.put(r); (was != nil) != (i >= 0) {
+				if was := d.put(r); was != (i >= 0) {
 					t.Fatalf("put %s: was %v, place %d", name, was, i)
 				}
 				if i >= 0 {
@@ -78,7 +79,7 @@ func FuzzDraft(f *testing.F) {
 					list = append(list, r)
 				}
 			case 2:
-				if was := d.remove(identity{gate, user(name, "").Pattern()}); (was != nil) != (i >= 0) {
+				if was := d.remove(identity{gate, user(name, "").Pattern()}); was != (i >= 0) {
 					t.Fatalf("drop %s: was %v, place %d", name, was, i)
 				}
 				if i >= 0 {
@@ -97,7 +98,7 @@ func FuzzDraft(f *testing.F) {
 				list = rest
 			}
 		}
-		if got := d.list(); fmt.Sprint(got) != fmt.Sprint(list) {
+		if got := newDocument(1, d.Rules).Rules; fmt.Sprint(got) != fmt.Sprint(list) {
 			t.Fatalf("%v\nwant\n%v", got, list)
 		}
 	})
@@ -110,7 +111,7 @@ func TestPlanWith(t *testing.T) {
 	spec := base()
 	spec.Gates["other"] = policy.GateSpec{Quota: &policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "10/h"}}}
 	d.reload(spec) // a burst below 1 does not fit any more
-	for _, c := range []Change{set("api", "dave", "2/h"), set("other", "y", "2/h"), {Ops: []Op{{Gate: "api", Delete: &policy.QuotaRuleSpec{User: "carol"}}}}, set("other", "x", "2/h")} {
+	for _, c := range []Change{set("api", "dave", "2/h"), set("other", "y", "2/h"), {Ops: []Op{{Gate: "api", Delete: &quota.Rule{User: "carol"}}}}, set("other", "x", "2/h")} {
 		d.must(c)
 		if got, want := d.plan.faults, newPlan(spec, nowhere, d.saved.doc).faults; fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("%v: %v, want %v", c.asked(), got, want)

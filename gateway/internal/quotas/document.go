@@ -6,14 +6,17 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/jsontree"
 	"github.com/weir-go/weir/internal/setting"
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
 )
 
 // Bounds of a document.
@@ -27,6 +30,80 @@ type document struct {
 	Format   int    `json:"weir_quotas"`
 	Revision uint64 `json:"revision"` // grows with each change, so that no two are the same
 	Rules    []Rule `json:"rules"`
+
+	at map[identity]int // where in Rules
+}
+
+// identity is what a rule is known by: two with the same are one rule.
+type identity struct {
+	gate string
+	quota.Pattern
+}
+
+func (r *Rule) identity() identity { return identity{r.Gate, r.Pattern()} }
+
+// newDocument returns a document. A rule of list that names no gate is left out.
+func newDocument(revision uint64, list []Rule) *document {
+	d := &document{Format: format, Revision: revision, at: make(map[identity]int, len(list))}
+	for i := range list {
+		if list[i].Gate != "" {
+			d.put(list[i])
+		}
+	}
+	return d
+}
+
+// find returns a rule, nil if there is none.
+func (d *document) find(id identity) *Rule {
+	if i, ok := d.at[id]; ok {
+		return &d.Rules[i]
+	}
+	return nil
+}
+
+// put adds r, or replaces the rule that matches the same. It reports whether there was one.
+func (d *document) put(r Rule) (was bool) {
+	id := r.identity()
+	i, was := d.at[id]
+	if was {
+		d.Rules[i] = r
+		return true
+	}
+	d.at[id] = len(d.Rules)
+	d.Rules = append(d.Rules, r)
+	return false
+}
+
+// remove removes a rule and reports whether there was one. Its place stays, without a gate,
+// until newDocument.
+func (d *document) remove(id identity) bool {
+	i, ok := d.at[id]
+	if ok {
+		d.Rules[i] = Rule{}
+		delete(d.at, id)
+	}
+	return ok
+}
+
+// clear removes all rules of a gate and returns them in order.
+func (d *document) clear(gate string) (was []Rule) {
+	for _, r := range d.Rules {
+		if r.Gate == gate && gate != "" {
+			was = append(was, r)
+			d.remove(r.identity())
+		}
+	}
+	return was
+}
+
+// lost counts the rules that another document does not have as they are here.
+func (d *document) lost(other *document) (n int) {
+	for i := range d.Rules {
+		if !d.Rules[i].same(other.find(d.Rules[i].identity())) {
+			n++
+		}
+	}
+	return n
 }
 
 // format is the version of the form in which rules are kept.
@@ -64,14 +141,13 @@ func (d *document) encode() ([]byte, error) {
 // decode reads a document that encode has written, and perhaps a person has edited. An empty
 // one has no rules. Each fault has the name and the line.
 func decode(name string, data []byte) (*document, error) {
-	d := &document{}
 	if len(data) == 0 {
-		return d, nil
+		return newDocument(0, nil), nil
 	}
 	if len(data) > maxBytes {
 		return nil, fmt.Errorf("%s: larger than %d bytes", name, maxBytes)
 	}
-	faults := &fault.List{File: name}
+	d, faults := &document{at: map[identity]int{}}, &fault.List{File: name}
 	decodeInto(d, data, faults)
 	if faults.Len() > 0 {
 		return nil, faults.Err("")
@@ -82,21 +158,26 @@ func decode(name string, data []byte) (*document, error) {
 	if len(d.Rules) > MaxRules {
 		faults.Add(fault.Path{"rules"}, fmt.Sprintf("more than %d rules", MaxRules), "delete some")
 	}
-	seen := map[identity]int{}
 	for i := range d.Rules {
 		r, at := &d.Rules[i], fault.Path{"rules"}.Index(i)
-		if err := r.check(); err != nil {
-			faults.AddError(at, err)
-			continue
+		id := r.identity()
+		switch first, ok := d.at[id]; {
+		case r.Gate == "":
+			faults.Add(at, "names no gate", "add gate:")
+		case r.Name != "":
+			faults.Add(at, errNamed.Problem, errNamed.Instead)
+		case ok:
+			faults.Add(at, fmt.Sprintf("matches the same as rules[%d], %.100s", first, id.Pattern), "leave one of them out")
+		default:
+			faults.AddError(at, r.Check())
 		}
-		if first, ok := seen[r.identity()]; ok {
-			faults.Add(at, fmt.Sprintf("matches the same as rules[%d], %.100s", first, r.Pattern()), "leave one of them out")
-			continue
-		}
-		seen[r.identity()] = i
+		d.at[id] = i
 	}
 	return d, faults.Err("")
 }
+
+// errNamed is the fault of a rule with a name.
+var errNamed = fault.Fault{Problem: "has a name", Instead: "leave it out, a rule set at run time is called by what it matches"}
 
 // Decode decodes JSON strictly: a key that is unknown or written twice is a fault.
 func Decode(data []byte, into any) error {
@@ -106,7 +187,7 @@ func Decode(data []byte, into any) error {
 }
 
 func decodeInto(into any, data []byte, faults *fault.List) {
-	if n := setting.ParseJSON(data, faults); n != nil {
+	if n := jsontree.Parse(data, faults); n != nil {
 		setting.Decode(n, into, faults)
 	}
 }
@@ -120,63 +201,43 @@ type Rule struct {
 	SetBy string    `json:"set_by,omitempty"`
 }
 
-// Matches returns what a rule matches, as in "user=alice,client=*".
-func Matches(r *policy.QuotaRuleSpec) string { return r.Pattern().String() }
-
-// Terms returns what a rule gives, as it was written: "100/s burst 200, 1000/h",
-// "exempt" or "blocked".
-func Terms(r *policy.QuotaRuleSpec) string {
-	switch {
-	case r.Exempt:
-		return "exempt"
-	case r.Blocked:
-		return "blocked"
-	}
-	words := slices.Clone(r.Limits)
-	if r.Rate != "" {
-		words = append(words, r.Rate)
-	}
-	if r.Burst != 0 && len(words) > 0 {
-		words[len(words)-1] += " burst " + strconv.FormatFloat(r.Burst, 'f', -1, 64)
-	}
-	return strings.Join(words, ", ")
+// same reports whether another rule gives the same, whoever set it. nil is no rule.
+func (r *Rule) same(other *Rule) bool {
+	return other != nil && reflect.DeepEqual(r.QuotaRuleSpec, other.QuotaRuleSpec)
 }
 
-// FullTerms is Terms with every burst, also the default. A change replaces a rule as a whole,
-// so this shows when a burst went with it.
-func FullTerms(r *policy.QuotaRuleSpec) string {
-	limits, err := r.Parse()
-	if err != nil || r.Exempt || r.Blocked {
-		return Terms(r)
+// Terms returns what a rule gives, as it was written: "100/s burst 200", "100/s, 1000/h",
+// "exempt" or "blocked".
+func Terms(r *policy.QuotaRuleSpec) string { return strings.Join(terms(r), ", ") }
+
+func terms(r *policy.QuotaRuleSpec) []string {
+	switch {
+	case r.Exempt:
+		return []string{"exempt"}
+	case r.Blocked:
+		return []string{"blocked"}
 	}
 	words := slices.Clone(r.Limits)
 	if r.Rate != "" {
 		words = append([]string{r.Rate}, words...)
 	}
-	for i, l := range limits {
-		if l.Calendar.Period == 0 && !strings.Contains(words[i], "burst") {
-			words[i] += " burst " + strconv.FormatFloat(l.Burst, 'f', -1, 64)
+	if r.Burst != 0 && len(words) > 0 {
+		words[0] += burst(r.Burst)
+	}
+	return words
+}
+
+func burst(tokens float64) string { return " burst " + strconv.FormatFloat(tokens, 'f', -1, 64) }
+
+// FullTerms is Terms with every burst, also the default. A change replaces a rule as a whole,
+// so this shows when a burst went with it.
+func FullTerms(r *policy.QuotaRuleSpec) string {
+	words := terms(r)
+	windows, _ := r.Parse() // none if a limit cannot be read
+	for i, w := range windows {
+		if !r.Exempt && !r.Blocked && w.Calendar.Period == 0 && !strings.Contains(words[i], "burst") {
+			words[i] += burst(w.Burst)
 		}
 	}
 	return strings.Join(words, ", ")
-}
-
-// check returns what is wrong with a rule under any configuration. A [Plan] finds what is
-// wrong with it under one.
-func (r *Rule) check() error {
-	limited := r.Rate != "" || r.Burst != 0 || len(r.Limits) > 0
-	switch {
-	case r.Gate == "":
-		return fault.New("names no gate", "add gate:")
-	case r.Name != "":
-		return fault.New("has a name", "leave it out, a rule set at run time is called by what it matches")
-	case r.Exempt && r.Blocked:
-		return fault.New("is exempt and blocked", "leave one of them out")
-	case (r.Exempt || r.Blocked) && limited:
-		return fault.New("has a limit, but is exempt or blocked", "leave one of them out")
-	case !r.Exempt && !r.Blocked && !limited:
-		return fault.New("gives no limit", "give a rate such as 10/s, exempt or blocked")
-	}
-	_, err := r.Rule()
-	return err
 }

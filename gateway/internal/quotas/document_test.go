@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
 )
 
 // What is wrong with a file is told with its line.
@@ -128,7 +129,7 @@ func TestNetworksByAnyName(t *testing.T) {
 	spec := base()
 	spec.Identity.Client = "peer"
 	network := func(address, rate string) policy.QuotaRuleSpec {
-		return policy.QuotaRuleSpec{Address: address, QuotaLimitSpec: policy.QuotaLimitSpec{Rate: rate}}
+		return policy.QuotaRuleSpec{Rule: quota.Rule{Address: quota.Match(address)}, QuotaLimitSpec: policy.QuotaLimitSpec{Rate: rate}}
 	}
 	q := *spec.Gates["api"].Quota
 	q.Rules = append(q.Rules, network("2001:db8::/32", "5/h"))
@@ -160,8 +161,8 @@ func TestInFull(t *testing.T) {
 		"1/10s burst 1":             {QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "1/10s"}},
 		"5000 a day":                {QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "5000 a day"}},
 		"9/s burst 9, 5/h burst 20": {QuotaLimitSpec: policy.QuotaLimitSpec{Limits: []string{"9/s", "5/h burst 20"}}},
-		"blocked":                   {Blocked: true},
-		"exempt":                    {Exempt: true},
+		"exempt":                    {Rule: quota.Rule{Exempt: true}, QuotaLimitSpec: policy.QuotaLimitSpec{Limits: []string{"9/s", "5/h"}}},
+		"blocked":                   {Rule: quota.Rule{Blocked: true}},
 	} {
 		if got := FullTerms(&r); got != want {
 			t.Errorf("%q, want %q", got, want)
@@ -190,6 +191,6 @@ func TestStepsTellOfTheFile(t *testing.T) {
 	f("10/s burst 10", "5/s burst 500", set("api", "alice", "10/s"))
 	f("1/s burst 1", "10/h burst 10", set("api", "*", "1/s"))
 	f("1/s burst 1", "", set("api", "bob", "1/s"))
-	f("5/s burst 500", "5/s burst 500", Change{Ops: []Op{{Gate: "api", Delete: user("alice", "")}}})
-	f("", "", Change{Ops: []Op{{Gate: "api", Delete: user("bob", "")}}})
+	f("5/s burst 500", "5/s burst 500", Change{Ops: []Op{{Gate: "api", Delete: &quota.Rule{User: "alice"}}}})
+	f("", "", Change{Ops: []Op{{Gate: "api", Delete: &quota.Rule{User: "bob"}}}})
 }

@@ -5,11 +5,12 @@ import (
 
 	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
 )
 
 // A rule is known by what it matches.
 func Example() {
-	r := policy.QuotaRuleSpec{User: "alice", Client: "*", QuotaLimitSpec: policy.QuotaLimitSpec{Limits: []string{"10/s burst 20", "1000/h"}}}
-	fmt.Println(quotas.Matches(&r), "gets", quotas.Terms(&r))
+	r := policy.QuotaRuleSpec{Rule: quota.Rule{User: "alice", Client: "*"}, QuotaLimitSpec: policy.QuotaLimitSpec{Limits: []string{"10/s burst 20", "1000/h"}}}
+	fmt.Println(r.Pattern().String(), "gets", quotas.Terms(&r))
 	// Output: user=alice,client=* gets 10/s burst 20, 1000/h
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
 )
 
 // logged keeps what is logged.
@@ -34,7 +35,7 @@ func base() policy.Spec {
 	return policy.Spec{Gates: map[string]policy.GateSpec{
 		"api": {Quota: &policy.QuotaSpec{
 			QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "10/h"}, By: []string{"user"},
-			Rules: []policy.QuotaRuleSpec{{Name: "big", User: "alice", QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "50/h"}}},
+			Rules: []policy.QuotaRuleSpec{{Rule: quota.Rule{Name: "big", User: "alice"}, QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "50/h"}}},
 		}},
 		"other": {Quota: &policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "10/h"}, Debt: true}},
 		"slots": {Limit: &policy.LimitSpec{Limit: 1}},
@@ -102,7 +103,7 @@ func inTemp(t testing.TB) string { return filepath.Join(t.TempDir(), "quotas.jso
 
 // user is a rule for one user.
 func user(name, rate string) *policy.QuotaRuleSpec {
-	return &policy.QuotaRuleSpec{User: name, QuotaLimitSpec: policy.QuotaLimitSpec{Rate: rate}}
+	return &policy.QuotaRuleSpec{Rule: quota.Rule{User: quota.Match(name)}, QuotaLimitSpec: policy.QuotaLimitSpec{Rate: rate}}
 }
 
 func set(gate, name, rate string) Change {

@@ -3,12 +3,12 @@ package quotas
 import (
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
 	"unicode"
 
+	"github.com/weir-go/weir/internal/fault"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/quota"
 )
@@ -20,7 +20,7 @@ type Plan struct {
 	spec   policy.Spec
 	place  func(gate, field string) string
 	doc    *document
-	faults map[int][]Fault // of rules that do not fit, by index
+	faults map[int][]fault.Fault // of rules that do not fit, by index
 	base   map[string][]quota.Rule
 	saved  *Saved // the rules of the plan; nil for the book's own
 }
@@ -34,12 +34,11 @@ func newPlan(spec policy.Spec, place func(gate, field string) string, doc *docum
 // both have are not checked again.
 func (p *Plan) with(doc *document) *Plan {
 	next := *p
-	next.doc, next.faults = doc, map[int][]Fault{}
-	was := newDraft(p.doc.Rules)
+	next.doc, next.faults = doc, map[int][]fault.Fault{}
 	for i := range doc.Rules {
 		r := &doc.Rules[i]
-		var faults []Fault
-		if j, ok := was.at[r.identity()]; ok && reflect.DeepEqual(was.rules[j].QuotaRuleSpec, r.QuotaRuleSpec) {
+		var faults []fault.Fault
+		if j, ok := p.doc.at[r.identity()]; ok && r.same(&p.doc.Rules[j]) {
 			faults = p.faults[j]
 		} else {
 			faults = misfits(&p.spec, r)
@@ -53,20 +52,16 @@ func (p *Plan) with(doc *document) *Plan {
 
 // misfits returns what is wrong with a rule under a configuration: everything that would be
 // wrong with it in the file.
-func misfits(spec *policy.Spec, r *Rule) (faults []Fault) {
-	g, ok := spec.Gates[r.Gate]
-	if !ok || g.Quota == nil {
-		return []Fault{noQuota(spec, r.Gate, ok)}
+func misfits(spec *policy.Spec, r *Rule) []fault.Fault {
+	if g, ok := spec.Gates[r.Gate]; !ok || g.Quota == nil {
+		return []fault.Fault{noQuota(spec, r.Gate, ok)}
 	}
-	for _, f := range spec.CheckQuotaRule(r.Gate, &r.QuotaRuleSpec) {
-		faults = append(faults, Fault{Field: strings.Join(f.Path, "."), Problem: f.Problem, Instead: f.Instead})
-	}
-	return faults
+	return spec.CheckQuotaRule(r.Gate, &r.QuotaRuleSpec)
 }
 
 // noQuota is the fault of a rule for a gate that has no quota.
-func noQuota(spec *policy.Spec, gate string, exists bool) Fault {
-	f := Fault{Field: "gate", Problem: fmt.Sprintf("there is no gate %.60q", gate), Instead: "the configuration has no gate with a quota; add one"}
+func noQuota(spec *policy.Spec, gate string, exists bool) fault.Fault {
+	f := fault.Fault{Path: fault.Path{"gate"}, Problem: fmt.Sprintf("there is no gate %.60q", gate), Instead: "the configuration has no gate with a quota; add one"}
 	if exists {
 		f.Problem = fmt.Sprintf("gate %q has no quota", gate)
 	}
@@ -101,7 +96,7 @@ func (p *Plan) rules(gate string) []quota.Rule {
 	var set []quota.Rule
 	for i := range p.doc.Rules {
 		if r := &p.doc.Rules[i]; r.Gate == gate && len(p.faults[i]) == 0 {
-			if made, err := r.Rule(); err == nil { // an error cannot be: it would have a fault
+			if made, err := r.Compiled(); err == nil { // an error cannot be: it would have a fault
 				set = append(set, made)
 			}
 		}
@@ -109,29 +104,28 @@ func (p *Plan) rules(gate string) []quota.Rule {
 	return quota.Override(p.base[gate], set)
 }
 
+// inForce returns the place of the rule that is set at run time for a pattern. It returns
+// false if there is none, or if it does not fit.
+func (p *Plan) inForce(gate string, pattern quota.Pattern) (i int, ok bool) {
+	i, ok = p.doc.at[identity{gate, pattern}]
+	return i, ok && len(p.faults[i]) == 0
+}
+
 // From says where a rule in force comes from. That is a line of the file, or when and by whom it
 // was set, and which line it overrides. It is empty for an unknown rule.
 func (p *Plan) From(gate string, r *quota.Rule) string {
+	var from []string
 	pattern := r.Pattern()
-	from := ""
-	for i := range p.doc.Rules {
-		if d := &p.doc.Rules[i]; d.Gate == gate && len(p.faults[i]) == 0 && d.Pattern() == pattern {
-			v := p.setView(i)
-			from = v.Origin()
-			break
+	if i, ok := p.inForce(gate, pattern); ok {
+		v := p.setView(i)
+		from = append(from, v.Origin())
+	}
+	for _, v := range p.fileViews(gate) {
+		if v.Rule.Pattern() == pattern {
+			from = append(from, v.Origin())
 		}
 	}
-	p.fileRules(gate, func(r policy.QuotaRuleSpec, field string) {
-		if r.Pattern() != pattern {
-			return
-		}
-		v := View{Source: FromFile, Place: p.place(gate, field)}
-		if from != "" {
-			from += ", in the place of "
-		}
-		from += v.Origin()
-	})
-	return from
+	return strings.Join(from, ", in the place of ")
 }
 
 // Sources of a rule.
@@ -234,41 +228,26 @@ func (b *Book) List(gate string) Listing {
 	return l
 }
 
-// fileViews are the rules that the file has for a gate.
+// fileViews are the rules that the file has for a gate, in its order.
 func (p *Plan) fileViews(gate string) (views []View) {
-	overridden := map[quota.Pattern]bool{}
-	for i := range p.doc.Rules {
-		if r := &p.doc.Rules[i]; r.Gate == gate && len(p.faults[i]) == 0 {
-			overridden[r.Pattern()] = true
-		}
+	q := p.spec.Gates[gate].Quota
+	if q == nil {
+		return nil
 	}
-	p.fileRules(gate, func(r policy.QuotaRuleSpec, field string) {
-		v := View{Gate: gate, Matches: Matches(&r), Gives: Terms(&r), Rule: r, Source: FromFile, InForce: true, Place: p.place(gate, field)}
-		if overridden[r.Pattern()] {
+	for i, r := range q.All() {
+		field := "limits"
+		if i < len(q.Rules) {
+			field = fmt.Sprintf("rules[%d]", i)
+		} else if q.Rate != "" {
+			field = "rate"
+		}
+		v := View{Gate: gate, Matches: r.Pattern().String(), Gives: Terms(&r), Rule: r, Source: FromFile, InForce: true, Place: p.place(gate, field)}
+		if _, ok := p.inForce(gate, r.Pattern()); ok {
 			v.InForce, v.Because = false, "a rule set at run time has its place"
 		}
 		views = append(views, v)
-	})
+	}
 	return views
-}
-
-// fileRules calls f with each rule that the file has for a gate, and with the field where
-// it stands.
-func (p *Plan) fileRules(gate string, f func(r policy.QuotaRuleSpec, field string)) {
-	q := p.spec.Gates[gate].Quota
-	if q == nil {
-		return
-	}
-	for i, r := range q.All() {
-		switch {
-		case i < len(q.Rules):
-			f(r, fmt.Sprintf("rules[%d]", i))
-		case q.Rate != "":
-			f(r, "rate")
-		default:
-			f(r, "limits")
-		}
-	}
 }
 
 // describe fills in what holds after each step, and what the file gives.
@@ -278,9 +257,11 @@ func (p *Plan) describe(steps []Step) {
 		s := &steps[i]
 		if !known[s.Gate] {
 			known[s.Gate] = true
-			p.fileRules(s.Gate, func(r policy.QuotaRuleSpec, _ string) { file[identity{s.Gate, r.Pattern()}] = FullTerms(&r) })
+			for _, v := range p.fileViews(s.Gate) {
+				file[identity{s.Gate, v.Rule.Pattern()}] = FullTerms(&v.Rule)
+			}
 		}
-		s.FileGives = file[s.identity()]
+		s.FileGives = file[s.identity]
 		s.Gives = s.FileGives
 		if s.After != nil {
 			s.Gives = FullTerms(&s.After.QuotaRuleSpec)
@@ -292,8 +273,8 @@ func (p *Plan) describe(steps []Step) {
 func (p *Plan) setView(i int) View {
 	r := &p.doc.Rules[i]
 	v := View{
-		Gate: r.Gate, Matches: Matches(&r.QuotaRuleSpec), Gives: Terms(&r.QuotaRuleSpec), Rule: r.QuotaRuleSpec,
-		Source: FromDynamic, SetAt: r.SetAt, SetBy: clean(r.SetBy), InForce: true,
+		Gate: r.Gate, Matches: r.Pattern().String(), Gives: Terms(&r.QuotaRuleSpec), Rule: r.QuotaRuleSpec,
+		Source: FromDynamic, SetAt: r.SetAt, SetBy: Clean(r.SetBy), InForce: true,
 	}
 	if faults := p.faults[i]; len(faults) > 0 {
 		v.InForce, v.Because = false, faults[0].Error()
@@ -301,8 +282,8 @@ func (p *Plan) setView(i int) View {
 	return v
 }
 
-// clean makes a text safe for a terminal, whatever somebody has written into the file.
-func clean(text string) string {
+// Clean makes a text safe for a terminal, whatever somebody has written into the file.
+func Clean(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return unicode.ReplacementChar

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net/netip"
 	"strings"
 
 	"github.com/weir-go/weir"
@@ -17,7 +16,7 @@ import (
 type Reset struct {
 	Gate string
 	// Whose names the owner of the bucket, in the parts that rules count by. It has nothing else.
-	Whose policy.QuotaRuleSpec
+	Whose quota.Rule
 	// By says who asks, and Via how they are known: ViaSocket or ViaToken.
 	By, Via string
 }
@@ -55,9 +54,7 @@ func (b *Book) reset(ctx context.Context, r *Reset) (Refilled, error) {
 	b.mu.Unlock()
 	g := p.Gate(r.Gate)
 	if g == nil || g.Quota() == nil {
-		f := noQuota(&spec, r.Gate, g != nil)
-		f.Op, f.Missing = -1, true
-		return Refilled{}, Faults{f}
+		return Refilled{}, Faults{{Op: -1, Fault: noQuota(&spec, r.Gate, g != nil), Missing: true}}
 	}
 	w, given, faults := workOf(&spec.Identity, &r.Whose)
 	if len(faults) == 0 {
@@ -68,9 +65,9 @@ func (b *Book) reset(ctx context.Context, r *Reset) (Refilled, error) {
 	}
 	d, err := g.Quota().Reset(ctx, w)
 	if errors.Is(err, quota.ErrNoBucket) {
-		return Refilled{}, Faults{{Op: -1, Problem: strings.TrimPrefix(err.Error(), "quota: "), Instead: "weir explain shows which rule counts"}}
+		return Refilled{}, Faults{faultf("weir explain shows which rule counts", "%s", strings.TrimPrefix(err.Error(), "quota: "))}
 	}
-	res := Refilled{Gate: r.Gate, Whose: Matches(&r.Whose), Rule: d.Rule, Bucket: d.Key, Held: rounded(d.Remaining)}
+	res := Refilled{Gate: r.Gate, Whose: r.Whose.Pattern().String(), Rule: d.Rule, Bucket: d.Key, Held: Rounded(d.Remaining)}
 	for _, l := range d.Windows {
 		res.Limits = append(res.Limits, l.String())
 	}
@@ -80,8 +77,8 @@ func (b *Book) reset(ctx context.Context, r *Reset) (Refilled, error) {
 	return res, err
 }
 
-// rounded is tokens without the rounding errors of a float64.
-func rounded(tokens float64) float64 {
+// Rounded is tokens without the rounding errors of a float64.
+func Rounded(tokens float64) float64 {
 	if math.Abs(tokens) >= 1e6 {
 		return math.Floor(tokens + 1e-6)
 	}
@@ -89,18 +86,18 @@ func rounded(tokens float64) float64 {
 }
 
 // workOf returns work of somebody, and which parts of an identity were named.
-func workOf(identity *policy.IdentitySpec, whose *policy.QuotaRuleSpec) (w weir.Work, given map[string]bool, faults Faults) {
-	fault := func(part, problem, instead string) {
-		faults = append(faults, Fault{Op: -1, Field: part, Problem: problem, Instead: instead})
-	}
+func workOf(identity *policy.IdentitySpec, whose *quota.Rule) (w weir.Work, given map[string]bool, faults Faults) {
+	fault := func(part, problem, instead string) { faults = append(faults, faultAt(-1, part, problem, instead)) }
 	given = map[string]bool{}
+	fields := map[string]*string{"user": &w.User, "client": &w.Client, "tenant": &w.Tenant, "route": &w.Op}
 	peer := identity.AddressPart()
+	fields["address"] = fields[peer]
 	for _, part := range quota.Parts() {
-		name := *whose.Part(part)
+		name := string(*whose.Part(part))
 		switch {
 		case name == "":
 			continue
-		case name == "*":
+		case name == string(quota.Every):
 			fault(part, `"*" is no name`, "one bucket is filled at a time; name its owner")
 		case part == "address" && peer == "":
 			fault(part, "the configuration makes no part of an identity an address", "name the user, or another part that the rule counts by")
@@ -110,50 +107,22 @@ func workOf(identity *policy.IdentitySpec, whose *policy.QuotaRuleSpec) (w weir.
 		given[part] = true
 		if part == "address" || part == peer {
 			given["address"], given[peer] = true, true
-			name = network(name)
+			name = policy.PeerName(name)
 		}
-		switch part {
-		case "priority":
+		if field := fields[part]; field != nil {
+			*field = name
+		}
+		if part == "priority" {
 			p, ok := weir.ParsePriority(name)
 			if w.Priority = p; !ok {
 				fault(part, fmt.Sprintf("%.40q is none", name), "write background, normal, high or critical")
 			}
-		case "address":
-			setPart(&w, peer, name)
-		default:
-			setPart(&w, part, name)
 		}
 	}
 	if len(given) == 0 {
 		fault("", "nobody is named", "name the owner by "+strings.Join(quota.Parts(), ", ")+"; if several share the bucket, any of them will do")
 	}
 	return w, given, faults
-}
-
-// setPart sets a part of an identity that is a name.
-func setPart(w *weir.Work, part, name string) {
-	switch part {
-	case "user":
-		w.User = name
-	case "client":
-		w.Client = name
-	case "tenant":
-		w.Tenant = name
-	case "route":
-		w.Op = name
-	}
-}
-
-// network returns the name of an address in an identity: of IPv6 its /64.
-func network(name string) string {
-	a, err := netip.ParseAddr(name)
-	if err != nil {
-		return name
-	}
-	if a = a.Unmap().WithZone(""); a.Is4() {
-		return a.String()
-	}
-	return netip.PrefixFrom(a, 64).Masked().String()
 }
 
 // missingParts returns a fault for each part that the rule for w counts by and that was not named.
@@ -165,9 +134,8 @@ func missingParts(q *quota.Quota, w weir.Work, given map[string]bool) (faults Fa
 	}
 	rule := &matching[0]
 	for _, part := range quota.Parts() {
-		if *rule.Part(part) != (quota.Match{}) && !given[part] {
-			faults = append(faults, Fault{Op: -1, Field: part,
-				Problem: fmt.Sprintf("is missing, and the rule %.100s counts by it", rule.Name), Instead: "name it too"})
+		if *rule.Part(part) != "" && !given[part] {
+			faults = append(faults, faultAt(-1, part, fmt.Sprintf("is missing, and the rule %.100s counts by it", rule.Name), "name it too"))
 		}
 	}
 	return faults

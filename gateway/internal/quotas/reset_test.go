@@ -21,9 +21,9 @@ func manyRules() policy.Spec {
 	rate := func(text string) policy.QuotaLimitSpec { return policy.QuotaLimitSpec{Rate: text} }
 	spec.Gates["api"].Quota.Limits, spec.Gates["api"].Quota.Rate = []string{"10/s", "1000/h"}, ""
 	spec.Gates["api"].Quota.Rules = []policy.QuotaRuleSpec{
-		{User: "root", Exempt: true}, {User: "eve", Blocked: true}, {Name: "team", User: "bob", Client: "*", QuotaLimitSpec: rate("5/h")},
-		{User: "web", Address: "10.0.0.0/8", QuotaLimitSpec: rate("5/h")}, {User: "web", Address: "*", QuotaLimitSpec: rate("6/h")},
-		{User: "ops", Priority: "critical", Route: "*", Tenant: "t", QuotaLimitSpec: rate("7/h")},
+		{Rule: quota.Rule{User: "root", Exempt: true}}, {Rule: quota.Rule{User: "eve", Blocked: true}}, {Rule: quota.Rule{Name: "team", User: "bob", Client: "*"}, QuotaLimitSpec: rate("5/h")},
+		{Rule: quota.Rule{User: "web", Address: "10.0.0.0/8"}, QuotaLimitSpec: rate("5/h")}, {Rule: quota.Rule{User: "web", Address: "*"}, QuotaLimitSpec: rate("6/h")},
+		{Rule: quota.Rule{User: "ops", Priority: "critical", Route: "*", Tenant: "t"}, QuotaLimitSpec: rate("7/h")},
 	}
 	delete(spec.Gates, "other")
 	return spec
@@ -33,7 +33,7 @@ func manyRules() policy.Spec {
 // there, and leaves a line in the log with who did it.
 func TestReset(t *testing.T) {
 	d := newDesk(t, nil, manyRules()) // rules are kept nowhere, which does not matter here
-	f := func(burst float64, w weir.Work, debt int64, whose policy.QuotaRuleSpec, bucket, rule string) {
+	f := func(burst float64, w weir.Work, debt int64, whose quota.Rule, bucket, rule string) {
 		t.Helper()
 		q := d.policy.Gate("api").Quota()
 		p, err := q.TryAdmit(w)
@@ -47,7 +47,7 @@ func TestReset(t *testing.T) {
 		}
 		before := len(d.log.String())
 		res, err := d.Reset(t.Context(), Reset{Gate: "api", Whose: whose, By: "tester", Via: ViaToken})
-		if err != nil || res.Gate != "api" || res.Whose != Matches(&whose) || res.Bucket != bucket || res.Rule != rule || res.Held < burst-float64(debt) || res.Held > burst-float64(debt)+10 {
+		if err != nil || res.Gate != "api" || res.Whose != whose.Pattern().String() || res.Bucket != bucket || res.Rule != rule || res.Held < burst-float64(debt) || res.Held > burst-float64(debt)+10 {
 			t.Errorf("%s: %v %+v", bucket, err, res)
 		}
 		if _, err := q.TryAdmit(w); err != nil {
@@ -60,18 +60,18 @@ func TestReset(t *testing.T) {
 			}
 		}
 	}
-	f(1000, weir.Work{User: "alice", Client: "10.1.1.1"}, 900_000_000_000, policy.QuotaRuleSpec{User: "alice"}, "api/user=alice", "user=*")
-	f(5, weir.Work{User: "bob", Client: "10.1.1.1"}, 100, policy.QuotaRuleSpec{User: "bob", Client: "10.1.1.1"}, "api/user=bob/client=10.1.1.1", "team")
-	f(5, weir.Work{User: "bob", Client: "10.1.1.2"}, 100, policy.QuotaRuleSpec{User: "bob", Address: "10.1.1.2"}, "api/user=bob/client=10.1.1.2", "team")
-	f(5, weir.Work{User: "bob", Client: "2001:db8::/64"}, 100, policy.QuotaRuleSpec{User: "bob", Client: "2001:db8::7"}, "api/user=bob/client=2001:db8::%2F64", "team")
-	f(5, weir.Work{User: "web", Client: "10.1.1.1"}, 100, policy.QuotaRuleSpec{User: "web", Address: "10.9.9.9"}, "api/user=web/address=10.0.0.0%2F8", "user=web,address=10.0.0.0/8")
-	f(6, weir.Work{User: "web", Client: "2001:db8::/64"}, 100, policy.QuotaRuleSpec{User: "web", Address: "2001:db8::7"}, "api/user=web/address=2001:db8::", "user=web,address=*")
+	f(1000, weir.Work{User: "alice", Client: "10.1.1.1"}, 900_000_000_000, quota.Rule{User: "alice"}, "api/user=alice", "user=*")
+	f(5, weir.Work{User: "bob", Client: "10.1.1.1"}, 100, quota.Rule{User: "bob", Client: "10.1.1.1"}, "api/user=bob/client=10.1.1.1", "team")
+	f(5, weir.Work{User: "bob", Client: "10.1.1.2"}, 100, quota.Rule{User: "bob", Address: "10.1.1.2"}, "api/user=bob/client=10.1.1.2", "team")
+	f(5, weir.Work{User: "bob", Client: "2001:db8::/64"}, 100, quota.Rule{User: "bob", Client: "2001:db8::7"}, "api/user=bob/client=2001:db8::%2F64", "team")
+	f(5, weir.Work{User: "web", Client: "10.1.1.1"}, 100, quota.Rule{User: "web", Address: "10.9.9.9"}, "api/user=web/address=10.0.0.0%2F8", "user=web,address=10.0.0.0/8")
+	f(6, weir.Work{User: "web", Client: "2001:db8::/64"}, 100, quota.Rule{User: "web", Address: "2001:db8::7"}, "api/user=web/address=2001:db8::", "user=web,address=*")
 	f(7, weir.Work{User: "ops", Tenant: "t", Op: "up", Priority: weir.Critical}, 100,
-		policy.QuotaRuleSpec{User: "ops", Tenant: "t", Route: "up", Priority: "critical"}, "api/user=ops/tenant=t/route=up/priority=critical", "user=ops,tenant=t,route=*,priority=critical")
+		quota.Rule{User: "ops", Tenant: "t", Route: "up", Priority: "critical"}, "api/user=ops/tenant=t/route=up/priority=critical", "user=ops,tenant=t,route=*,priority=critical")
 	if n := d.Stats().Changes[By{ViaToken, Filled}]; n != 7 {
 		t.Errorf("%d resets are counted, want 7", n)
 	}
-	res, err := d.Reset(t.Context(), Reset{Gate: "api", Whose: policy.QuotaRuleSpec{User: "new"}})
+	res, err := d.Reset(t.Context(), Reset{Gate: "api", Whose: quota.Rule{User: "new"}})
 	if err != nil || res.Held != 10 || res.Window != 1 || !slices.Equal(res.Limits, []string{"10/s, burst 10", "1000/h, burst 1000"}) {
 		t.Errorf("%v %+v", err, res)
 	}
@@ -80,7 +80,7 @@ func TestReset(t *testing.T) {
 // What makes no sense is said in a sentence, and fills nothing.
 func TestResetRefused(t *testing.T) {
 	d := newDesk(t, nil, manyRules())
-	f := func(spec *policy.Spec, gate string, whose policy.QuotaRuleSpec, missing bool, parts ...string) {
+	f := func(spec *policy.Spec, gate string, whose quota.Rule, missing bool, parts ...string) {
 		t.Helper()
 		if spec != nil {
 			d.reload(*spec)
@@ -101,22 +101,22 @@ func TestResetRefused(t *testing.T) {
 			t.Errorf("the log has\n%s", line)
 		}
 	}
-	alice := policy.QuotaRuleSpec{User: "alice"}
+	alice := quota.Rule{User: "alice"}
 	f(nil, "apo", alice, true, `there is no gate "apo"`, "gates with a quota are api")
 	f(nil, "slots", alice, true, `gate "slots" has no quota`)
-	f(nil, "api", policy.QuotaRuleSpec{}, false, "nobody is named", "user, client")
-	f(nil, "api", policy.QuotaRuleSpec{User: "*"}, false, "\"*\" is no name")
-	f(nil, "api", policy.QuotaRuleSpec{User: "root"}, false, "root exempts", "no bucket", "weir explain")
-	f(nil, "api", policy.QuotaRuleSpec{User: "eve"}, false, "eve blocks")
-	f(nil, "api", policy.QuotaRuleSpec{User: "bob"}, false, "client: is missing, and the rule team counts by it")
-	f(nil, "api", policy.QuotaRuleSpec{Client: "10.0.0.1"}, false, "user: is missing")
-	f(nil, "api", policy.QuotaRuleSpec{User: "bob", Client: "10.0.0.1", Address: "10.0.0.2"}, false, "the same as client")
-	f(nil, "api", policy.QuotaRuleSpec{User: "bob", Priority: "urgent"}, false, `"urgent" is none`)
+	f(nil, "api", quota.Rule{}, false, "nobody is named", "user, client")
+	f(nil, "api", quota.Rule{User: "*"}, false, "\"*\" is no name")
+	f(nil, "api", quota.Rule{User: "root"}, false, "root exempts", "no bucket", "weir explain")
+	f(nil, "api", quota.Rule{User: "eve"}, false, "eve blocks")
+	f(nil, "api", quota.Rule{User: "bob"}, false, "client: is missing, and the rule team counts by it")
+	f(nil, "api", quota.Rule{Client: "10.0.0.1"}, false, "user: is missing")
+	f(nil, "api", quota.Rule{User: "bob", Client: "10.0.0.1", Address: "10.0.0.2"}, false, "the same as client")
+	f(nil, "api", quota.Rule{User: "bob", Priority: "urgent"}, false, `"urgent" is none`)
 	named := base()
 	named.Identity.User = "header:X-User"
 	named.Gates["api"].Quota.Rate, named.Gates["api"].Quota.By = "", nil
-	f(&named, "api", policy.QuotaRuleSpec{User: "bob"}, false, "no rule matches")
-	f(nil, "api", policy.QuotaRuleSpec{Address: "10.0.0.1"}, false, "no part of an identity an address")
+	f(&named, "api", quota.Rule{User: "bob"}, false, "no rule matches")
+	f(nil, "api", quota.Rule{Address: "10.0.0.1"}, false, "no part of an identity an address")
 	if n := d.Stats().Changes[By{ViaSocket, Refused}]; n != 12 {
 		t.Errorf("%d are counted, want 12", n)
 	}
@@ -134,7 +134,7 @@ func TestResetStoreFails(t *testing.T) {
 	}
 	t.Cleanup(p.Close)
 	d.Adopt(d.Plan(spec, nil, nil), p)
-	_, err = d.Reset(t.Context(), Reset{Gate: "api", Whose: policy.QuotaRuleSpec{User: "alice"}, By: "tester", Via: ViaSocket})
+	_, err = d.Reset(t.Context(), Reset{Gate: "api", Whose: quota.Rule{User: "alice"}, By: "tester", Via: ViaSocket})
 	if !errors.Is(err, down) || !strings.Contains(err.Error(), "api/user=alice") {
 		t.Errorf("%v", err)
 	}

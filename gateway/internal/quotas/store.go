@@ -1,7 +1,6 @@
 package quotas
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,12 +8,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"sync"
 
 	"github.com/weir-go/weir/weirredis"
 )
 
-// Store keeps one document.
+// Store keeps one document. One goroutine at a time uses it, and nobody writes to the bytes.
 type Store interface {
 	// Read returns the document, or nothing if there is none yet.
 	Read(ctx context.Context) ([]byte, error)
@@ -35,8 +33,7 @@ var ErrUnchanged = errors.New("nothing is changed")
 // ErrChanged is the error of a write over a document that the writer has not seen.
 var ErrChanged = errors.New("the rules have been changed by somebody else")
 
-// File is the [Store] of one gateway: a file that is replaced as a whole. It is safe for
-// concurrent use.
+// File is the [Store] of one gateway: a file that is replaced as a whole.
 type File struct {
 	name string
 	lock *os.File
@@ -172,9 +169,7 @@ type Shared struct {
 	name  string
 	store *weirredis.Store
 	doc   *weirredis.Document
-
-	mu   sync.Mutex // guards what follows
-	seen []byte     // the document as it was last read or written; nil if there is none
+	seen  []byte // the document as it was last read or written; nil if there is none
 }
 
 // NewShared returns the store on a server. It closes the server's connection. name names the
@@ -194,36 +189,25 @@ func (s *Shared) Close() error { return s.store.Close() }
 
 // Read returns the document. The server sends it only if it has changed.
 func (s *Shared) Read(ctx context.Context) ([]byte, error) {
-	s.mu.Lock()
-	known := s.seen
-	s.mu.Unlock()
-	data, err := s.doc.Read(ctx, known)
-	if err != nil {
-		return nil, err
+	data, err := s.doc.Read(ctx, s.seen)
+	if err == nil {
+		s.seen = data
 	}
-	s.mu.Lock()
-	s.seen = data
-	s.mu.Unlock()
-	return bytes.Clone(data), nil
+	return data, err
 }
 
 // Write replaces the document that was read last.
 func (s *Shared) Write(ctx context.Context, was string, next []byte) error {
-	s.mu.Lock()
-	seen := s.seen
-	s.mu.Unlock()
-	if tag(seen) != was {
+	if tag(s.seen) != was {
 		return ErrChanged
 	}
-	written, err := s.doc.Write(ctx, seen, next)
+	written, err := s.doc.Write(ctx, s.seen, next)
 	switch {
 	case err != nil:
 		return err
 	case !written:
 		return ErrChanged
 	}
-	s.mu.Lock()
-	s.seen = bytes.Clone(next)
-	s.mu.Unlock()
+	s.seen = next
 	return nil
 }

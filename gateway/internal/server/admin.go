@@ -48,7 +48,7 @@ func (s *Server) adminHandler(cfg config.Admin, at net.Addr) http.Handler {
 			Writers: &admin.Writers{
 				TokenFile: func() string { return s.state.Load().cfg.Admin.TokenFile },
 				Socket:    func() string { return socketPath(&s.state.Load().cfg.Admin) },
-				Logger:    s.log,
+				Log:       s.events,
 			},
 		},
 		Pprof:   cfg.Profiles(),
@@ -162,7 +162,7 @@ func (s *Server) serveSocket() {
 	if socket == nil {
 		return
 	}
-	s.log.Info("admin listening", "address", "unix:"+socket.Path, "writes", true)
+	s.log.Info("admin socket listening", "address", "unix:"+socket.Path, "writes", true)
 	s.serving.Go(func() {
 		if err := socket.Serve(); err != nil {
 			s.log.Error("the admin socket failed; no writes over it until the gateway is restarted", "socket", socket.Path, "error", err)

@@ -472,7 +472,12 @@ func TestRefusedConnectionsAreCheap(t *testing.T) {
 // A few connections with many requests each do not fill the memory.
 func TestRequestsInProgressAreBounded(t *testing.T) {
 	release := make(chan struct{})
-	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) { <-release })
+	var asked atomic.Int64
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {
+		if asked.Add(1) > 1 {
+			<-release
+		}
+	})
 	cfg := baseConfig(t, up.URL)
 	cfg.Listeners[0].H2C = true
 	cfg.Listeners[0].MaxConnections = 1
@@ -500,9 +505,11 @@ func TestRequestsInProgressAreBounded(t *testing.T) {
 			t.Errorf("%s, want %d", res.Status, want)
 		}
 	}
-	group.Go(func() { ask(http.StatusOK) }) // opens the connection
-	eventually(t, "one is in", func() bool { return g.inFlight.Load() == 1 })
-	for range most - 1 {
+	// The first opens the connection. The client has read the settings of the server before the
+	// answer. Until then it expects room for 100 streams only, and would open more connections.
+	ask(http.StatusOK)
+	eventually(t, "the first has ended", func() bool { return g.inFlight.Load() == 0 })
+	for range most {
 		group.Go(func() { ask(http.StatusOK) })
 	}
 	eventually(t, "all are in", func() bool { return g.inFlight.Load() == most })

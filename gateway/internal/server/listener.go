@@ -35,7 +35,7 @@ type listeners struct {
 	public []*listener
 	admin  *listener         // nil if it is off
 	wanted []config.Listener // the settings of the public ones
-	opened []*listener       // those that were not there before
+	opened []*listener       // those made for this configuration
 }
 
 // openListeners opens what cfg asks for. A listener that has not changed stays; one with
@@ -52,16 +52,16 @@ func (s *Server) openListeners(cfg *config.Config) (_ *listeners, err error) {
 		}
 	}()
 	for _, lc := range next.wanted {
-		old := find(s.listeners, lc.Address)
-		if old == nil || !sameSettings(old.cfg, lc) {
-			l := &listener{cfg: lc, replaces: old}
+		l := find(s.listeners, lc.Address)
+		if l == nil || !sameSettings(l.cfg, lc) {
+			l = &listener{cfg: lc, replaces: l}
 			if err := s.openListener(l, listenSetting); err != nil {
 				return nil, err
 			}
 			l.server.Handler = s.handler(l)
-			next.opened, old = append(next.opened, l), l
+			next.opened = append(next.opened, l)
 		}
-		next.public = append(next.public, old)
+		next.public = append(next.public, l)
 	}
 	if !cfg.Admin.Enabled() {
 		return next, nil
@@ -118,6 +118,7 @@ func (s *Server) openListener(l *listener, setting string) (err error) {
 		ErrorLog:  eventlog.ServerErrors(s.log, l.cfg.Address),
 	}
 	l.conns.ConfigureServer(l.server)
+	l.server.RegisterOnShutdown(l.conns.CloseNew)
 	return nil
 }
 
@@ -194,8 +195,7 @@ func (s *Server) swapListeners(next *listeners) {
 	}
 }
 
-// serve accepts until the listener is stopped. An end that nobody asked for ends the whole
-// server.
+// serve accepts until the listener is stopped. If it ends by itself, the server shuts down.
 func (s *Server) serve(l *listener) {
 	l.ended = make(chan struct{})
 	s.serving.Go(func() {
@@ -235,10 +235,12 @@ func (s *Server) letGo(l *listener, replaced bool) {
 		s.log.Info("stopped listening", "address", l.Addr().String())
 	}
 	if l.ended != nil {
-		<-l.ended // a connection accepted last would be cut before it is counted
+		<-l.ended // else a connection accepted last is not counted yet, and would be cut
 	}
 	l.conns.AwaitEmpty(s.closing)
-	l.stop(s.cutting)
+	if !l.stop(s.cutting) {
+		s.cutOff.Store(true)
+	}
 	l.conns.AwaitEmpty(s.cutting) // net/http forgets hijacked connections
 	l.conns.CloseAll()
 }
@@ -256,9 +258,9 @@ func (l *listener) stopAccepting(shared bool) {
 	_ = l.conns.Close() // it is closed either way
 }
 
-// restFor is how long connections have to come to rest when a listener stops. A client that
-// never says anything, and an answer that takes longer, need not be waited for here:
-// Shutdown waits for them.
+// restFor is how long connections have to come to rest when a listener stops. Answers that take
+// longer are waited for by Shutdown. Clients that have sent no whole header by then are not waited
+// for, whatever the grace period: net/http would not answer them any more.
 const restFor = time.Second
 
 // stop ends the listener: after what is in flight on it has ended, or when ctx does. It

@@ -297,8 +297,8 @@ func TestPoolsByKey(t *testing.T) {
 }
 
 // An operation that comes back is background from the request on that its route
-// says, at this gateway and at whatever is behind it; who is not trusted is told
-// nothing of, and believed nothing.
+// says, at this gateway and at whatever is behind it. Who is not trusted is told
+// nothing of it, and its own claims do not count.
 func TestOperationsThatComeBackAreDemoted(t *testing.T) {
 	up := upstreamOf(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Seen", r.Header.Get("X-Admissions")+" "+r.Header.Get("X-Priority"))

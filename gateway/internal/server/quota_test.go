@@ -14,6 +14,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
 )
 
 // slowly is a quota of n that does not come back while a test lasts.
@@ -54,7 +55,7 @@ func TestQuotaFields(t *testing.T) {
 	})
 	each := slowly(2)
 	each.By, each.Unit = []string{"user"}, "content-bytes"
-	each.Rules = []policy.QuotaRuleSpec{{User: "root", Exempt: true}, {Name: "banned", User: "mallory", Blocked: true}}
+	each.Rules = []policy.QuotaRuleSpec{{Rule: quota.Rule{User: "root", Exempt: true}}, {Rule: quota.Rule{Name: "banned", User: "mallory", Blocked: true}}}
 	g := start(t, quotaConfig(t, up.URL, map[string]policy.GateSpec{"each": {Quota: each}, "all": {Quota: slowly(4)}}, "each", "all"), Options{})
 
 	const policies = `"each/user=*";q=2;qu="content-bytes";w=7200, "all/all";q=4;w=14400`

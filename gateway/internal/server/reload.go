@@ -31,10 +31,10 @@ func (s *Server) Reload() error {
 	return s.reload()
 }
 
-// watch reloads when the file or a certificate has changed. It reads the files' state every second.
+// watchFiles reloads when the file or a certificate has changed. It reads the files' state every second.
 // Nothing else works for editors that write in place, editors that rename, and mounted config maps
 // that swap a symbolic link.
-func (s *Server) watch(ctx context.Context) {
+func (s *Server) watchFiles(ctx context.Context) {
 	if s.opts.Watch == "" || s.opts.Load == nil {
 		return
 	}
@@ -58,18 +58,20 @@ func (s *Server) reload() error {
 	if err == nil {
 		read := s.files(cfg)
 		if err = s.apply(cfg); err == nil {
+			// The configuration's version is from before it was read. Those of the
+			// certificates are from after, because it names them.
 			s.seen = append(s.seen[:1], read[1:]...)
 		}
 	}
 	s.metrics.Reloaded(err == nil)
 	switch {
 	case err == nil:
-		s.fault = ""
-	case err.Error() == s.fault:
-		s.log.Warn("configuration still has the same fault; the one in force stays")
+		s.logged = ""
+	case err.Error() == s.logged:
+		s.log.Warn("configuration still has the same fault; the configuration in force stays")
 	default:
-		s.fault = err.Error()
-		s.log.Error("configuration not reloaded; the one in force stays", "error", err)
+		s.logged = err.Error()
+		s.log.Error("configuration not reloaded; the configuration in force stays", "error", err)
 	}
 	return err
 }
@@ -93,7 +95,7 @@ func (s *Server) files(cfg *config.Config) []os.FileInfo {
 	return all
 }
 
-// sameVersion tells one version of a file from another without reading it.
+// sameVersion reports whether a and b are the same version of a file.
 func sameVersion(a, b os.FileInfo) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -105,12 +107,12 @@ var errShuttingDown = errors.New("the gateway is shutting down")
 
 // apply puts cfg in force in the place of the configuration before.
 func (s *Server) apply(cfg *config.Config) error {
-	if s.draining.Load() { // a shutdown keeps the lock until its end
+	if s.draining.Load() { // a shutdown keeps s.mu until its end
 		return errShuttingDown
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stopped || s.draining.Load() {
+	if s.draining.Load() {
 		return errShuttingDown
 	}
 	if err := s.install(cfg); err != nil {
@@ -126,71 +128,28 @@ func (s *Server) apply(cfg *config.Config) error {
 
 // install puts cfg in force, the first configuration or another in the place of the one
 // before. On an error nothing has changed. The caller holds mu, or has made the server.
-func (s *Server) install(cfg *config.Config) (err error) {
-	var undo []func() // closes what has been opened
-	defer func() {
-		if err != nil {
-			for _, close := range slices.Backward(undo) {
-				close()
-			}
-		}
-	}()
-
-	// 1. Make the upstreams. They connect to nothing yet.
-	next := &state{cfg: cfg, routes: make(map[*policy.Route]*route)}
-	if next.upstreams, err = s.newUpstreams(cfg); err != nil {
-		return err
-	}
-
-	// 2. Open what is not open yet: rules that are set at run time, listeners with their
-	// certificates, the admin socket, stores. What is open and has not changed is kept.
-	prev, first := s.state.Load(), s.book == nil
+func (s *Server) install(cfg *config.Config) error {
+	prev := s.state.Load()
 	if prev == nil {
 		prev = new(state) // at the start
 	}
-	place, rules, err := s.openRules(cfg)
+	next := &state{cfg: cfg, routes: make(map[*policy.Route]*route)}
+	o, err := s.open(next, prev)
 	if err != nil {
 		return err
 	}
-	undo = append(undo, func() {
-		if first {
-			s.closeBook()
-		} else if err := rules.Close(); err != nil {
-			s.log.Warn("the place where quotas set at run time would have been kept could not be closed", "error", err)
-		}
-	})
-	listeners, err := s.openListeners(cfg)
-	if err != nil {
-		return err
-	}
-	undo = append(undo, listeners.discard)
-	if err := listeners.loadCertificates(); err != nil {
-		return err
-	}
-	socket, err := s.openSocket(cfg)
-	if err != nil {
-		return err
-	}
-	undo = append(undo, func() {
-		if socket != s.socket {
-			socket.Close()
-		}
-	})
-	if next.stores, err = s.openStores(cfg, prev.stores); err != nil {
-		return err
-	}
-	undo = append(undo, func() { next.stores.closeBut(prev.stores) })
 
 	// 3. Compile the policy, with the rules set at run time over those of the file. It
 	// adopts the gates that keep their name, which is why nothing after it may fail.
-	s.events.BeforeReload()
-	if err := s.compile(next, prev, rules); err != nil {
+	o.undo = append(o.undo, s.events.BeforeReload())
+	if err := s.compile(next, prev, o.rules); err != nil {
+		o.close()
 		return err
 	}
 
-	// 4. Old listeners believe the new authorities only, before anybody is believed by
-	// the new configuration.
-	for _, l := range listeners.opened {
+	// 4. Old listeners trust the new authorities only, before the new configuration trusts
+	// anybody.
+	for _, l := range o.listeners.opened {
 		if l.replaces != nil {
 			l.replaces.conns.ReplacedBy(l.conns)
 		}
@@ -198,18 +157,80 @@ func (s *Server) install(cfg *config.Config) (err error) {
 
 	// 5. New requests get the new configuration.
 	s.swap(next)
-	s.rulesPlace = place
+	s.rulesPlace = o.place
 	s.streams.SetMax(cfg.Streams.Max)
 
 	// 6. Serve the new listeners, and let the old ones go.
-	s.swapListeners(listeners)
-	s.swapSocket(cfg.Admin, socket)
+	s.swapListeners(o.listeners)
+	s.swapSocket(cfg.Admin, o.socket)
 
 	// 7. Close what nothing uses any more, once nothing can be in progress in it.
 	if prev.policy != nil {
 		s.retire(prev, next)
 	}
 	return nil
+}
+
+// opened is what a configuration needs that can fail to open.
+type opened struct {
+	place     rulesPlace
+	rules     *quotas.Saved
+	listeners *listeners
+	socket    *admin.Socket
+	undo      []func() // closes what is new, and takes back what was changed
+}
+
+func (o *opened) close() {
+	for _, undo := range slices.Backward(o.undo) {
+		undo()
+	}
+}
+
+// open is the first two steps of install. On an error, what it opened is closed again.
+func (s *Server) open(next, prev *state) (_ *opened, err error) {
+	o := new(opened)
+	defer func() {
+		if err != nil {
+			o.close()
+		}
+	}()
+
+	// 1. Make the upstreams. They connect to nothing yet.
+	cfg, first := next.cfg, s.book == nil
+	if next.upstreams, err = s.newUpstreams(cfg); err != nil {
+		return nil, err
+	}
+
+	// 2. Open what is not open yet: rules that are set at run time, listeners with their
+	// certificates, the admin socket, stores. What is open and has not changed is kept.
+	if o.place, o.rules, err = s.openRules(cfg); err != nil {
+		return nil, err
+	}
+	o.undo = append(o.undo, func() {
+		if first {
+			s.closeBook()
+		} else if err := o.rules.Close(); err != nil {
+			s.log.Warn("the quotas file or store of a rejected configuration could not be closed", "error", err)
+		}
+	})
+	if o.listeners, err = s.openListeners(cfg); err != nil {
+		return nil, err
+	}
+	o.undo = append(o.undo, o.listeners.discard)
+	if err := o.listeners.loadCertificates(); err != nil {
+		return nil, err
+	}
+	if o.socket, err = s.openSocket(cfg); err != nil {
+		return nil, err
+	}
+	if o.socket != s.socket {
+		o.undo = append(o.undo, o.socket.Close)
+	}
+	if next.stores, err = s.openStores(cfg, prev.stores); err != nil {
+		return nil, err
+	}
+	o.undo = append(o.undo, func() { next.stores.closeBut(prev.stores) })
+	return o, nil
 }
 
 // state is one configuration in force: everything a request needs. It never changes; a
@@ -235,7 +256,7 @@ func (s *Server) newUpstreams(cfg *config.Config) (map[string]*proxy.Upstream, e
 	all := make(map[string]*proxy.Upstream, len(cfg.Upstreams))
 	var err error
 	for _, name := range slices.Sorted(maps.Keys(cfg.Upstreams)) {
-		if all[name], err = proxy.New(name, cfg.Upstreams[name], s.log); err != nil {
+		if all[name], err = proxy.New(name, cfg.Upstreams[name], s.log, s.events); err != nil {
 			return nil, err
 		}
 	}
@@ -275,8 +296,8 @@ func (s *Server) compile(next, prev *state, rules *quotas.Saved) (err error) {
 
 // swap makes st the state that new requests get.
 func (s *Server) swap(st *state) {
-	s.metrics.Keep(st.policy, st.cfg.Metrics.Tenants)
-	s.events.KeepGates(func(gate string) bool { return st.policy.Gate(gate) != nil })
+	s.metrics.KeepOnly(st.policy, st.cfg.Metrics.Tenants)
+	s.events.KeepOnly(func(gate string) bool { return st.policy.Gate(gate) != nil })
 	s.state.Store(st)
 	s.book.Adopt(st.plan, st.policy)
 }
@@ -289,10 +310,6 @@ type retiring struct {
 	close  func() // the stores that nothing uses then
 }
 
-// longestRetirement is after how long the gates of a retired policy have closed by
-// themselves; see [policy.Policy.Replace].
-const longestRetirement = 30 * time.Second
-
 // retire closes what only prev uses, once nothing can be in progress in it. It remembers
 // prev for a shutdown that comes while requests wait there.
 func (s *Server) retire(prev, next *state) {
@@ -300,8 +317,8 @@ func (s *Server) retire(prev, next *state) {
 	now := time.Now()
 	s.retiring = slices.DeleteFunc(s.retiring, func(r retiring) bool { return now.After(r.until) })
 	closeStores := func() { prev.stores.closeBut(next.stores) }
-	time.AfterFunc(longestRetirement, closeStores)
-	s.retiring = append(s.retiring, retiring{prev.policy, now.Add(longestRetirement), closeStores})
+	time.AfterFunc(policy.LongestRetirement, closeStores)
+	s.retiring = append(s.retiring, retiring{prev.policy, now.Add(policy.LongestRetirement), closeStores})
 }
 
 // retire lets the state go: next is in force, or nothing if it is nil.

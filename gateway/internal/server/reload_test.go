@@ -2,7 +2,6 @@ package server
 
 import (
 	"errors"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -45,7 +44,16 @@ func send(url string, n int, accept func(status int, err error) bool) *crowd {
 				default:
 				}
 				status := 0
-				res, err := client.Post(url, "text/plain", strings.NewReader("x"))
+				req, err := http.NewRequest(http.MethodPost, url, strings.NewReader("x"))
+				if err != nil {
+					panic(err) // it is a fault of the test
+				}
+				if accept != nil {
+					// Where connections are closed, the client tries again if an idle one was closed
+					// as the request was on its way. It does not if the connection was new.
+					req.Header["Idempotency-Key"] = nil
+				}
+				res, err := client.Do(req)
 				if err == nil {
 					status = res.StatusCode
 					res.Body.Close()
@@ -254,6 +262,91 @@ func TestReloadTellsLimits(t *testing.T) {
 	}
 }
 
+// idleServer is a server with a log that is never run.
+func idleServer(t *testing.T, cfg *config.Config, opts Options) (*Server, *logBuffer) {
+	t.Helper()
+	log := new(logBuffer)
+	opts.Logger = slog.New(slog.NewTextHandler(log, nil))
+	s, err := New(cfg, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.discard)
+	return s, log
+}
+
+// A reload that fails leaves the log as it was: a limit that moves on in small steps gets its
+// line when it has doubled.
+func TestFailedReloadKeepsLimitSteps(t *testing.T) {
+	src := new(source)
+	s, log := idleServer(t, baseConfig(t, "http://127.0.0.1:1"), Options{Load: src.load})
+	next := baseConfig(t, "http://127.0.0.1:1")
+	next.Routes[0].Gates = []string{"none"} // which the compiler finds, last of all
+	src.set(func() (*config.Config, error) { return next, nil })
+	s.events.LimitChanged(gateName, 10, 15, "room")
+	if err := s.Reload(); err == nil {
+		t.Fatal("a route with an unknown gate is in force")
+	}
+	s.events.LimitChanged(gateName, 15, 20, "room")
+	s.events.Flush()
+	want := []string{`"limit changed" gate=upstream from=10 to=20 steps=2 reason=room`}
+	if got := log.lines("limit changed"); !slices.Equal(got, want) {
+		t.Errorf("log: %q, want %q", got, want)
+	}
+}
+
+// A reload that fails in the compiler, last of all, closes the listener that it has opened.
+// The next reload can open it.
+func TestFailedReloadClosesItsListener(t *testing.T) {
+	src := new(source)
+	first := baseConfig(t, "http://127.0.0.1:1")
+	s, _ := idleServer(t, first, Options{Load: src.load})
+	next := baseConfig(t, "http://127.0.0.1:1")
+	added := next.Listeners[0]
+	added.Address = closedPort(t)
+	next.Listeners = append(slices.Clone(first.Listeners), added)
+	next.Routes[0].Gates = []string{"none"}
+	src.set(func() (*config.Config, error) { return next, nil })
+	if err := s.Reload(); err == nil {
+		t.Fatal("a route with an unknown gate is in force")
+	}
+	if c, err := net.Dial("tcp", added.Address); err == nil {
+		c.Close()
+		t.Error("the listener of a rejected configuration takes connections")
+	}
+	next.Routes[0].Gates = []string{gateName}
+	if err := s.Reload(); err != nil {
+		t.Fatalf("the same listener, mended: %v", err)
+	}
+	c, err := net.Dial("tcp", added.Address)
+	if err != nil {
+		t.Fatalf("the listener is not there: %v", err)
+	}
+	c.Close()
+}
+
+// The targets that are tried are those of the configuration at the start, also if a reload puts
+// others in force meanwhile.
+func TestTryTargets(t *testing.T) {
+	src := new(source)
+	first, next := closedPort(t), baseConfig(t, "http://127.0.0.1:1")
+	next.Upstreams["other"] = next.Upstreams[gateName]
+	delete(next.Upstreams, gateName)
+	next.Routes[0].Upstream = "other"
+	src.set(func() (*config.Config, error) { return next, nil })
+	s, log := idleServer(t, baseConfig(t, "http://"+first), Options{Load: src.load})
+	st := s.state.Load()
+	if err := s.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	s.tryTargets(t.Context(), st)
+	want := `"upstream target accepts no connections now; requests that find no other target are answered 502 or 504 until it does" ` +
+		"upstream=upstream target=http://" + first + " "
+	if got := log.lines("upstream target"); len(got) != 1 || !strings.HasPrefix(got[0], want) {
+		t.Errorf("log: %q, want one line %q", got, want)
+	}
+}
+
 // A fault is told once, whoever asks for the reload.
 func TestReloadFaultOnce(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "weir.yaml")
@@ -267,13 +360,7 @@ func TestReloadFaultOnce(t *testing.T) {
 	bad := func(text string) func() (*config.Config, error) {
 		return func() (*config.Config, error) { loads++; return nil, errors.New(text) }
 	}
-	s, err := New(baseConfig(t, "http://127.0.0.1:1"), Options{Load: src.load, Watch: file, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.discard()
-	log := new(logBuffer)
-	s.log = slog.New(slog.NewTextHandler(log, nil))
+	s, log := idleServer(t, baseConfig(t, "http://127.0.0.1:1"), Options{Load: src.load, Watch: file})
 	step := func(what string, act func(), wantLoads int, want ...string) {
 		t.Helper()
 		act()
@@ -285,8 +372,8 @@ func TestReloadFaultOnce(t *testing.T) {
 	}
 	signal := func() { _ = s.Reload() }
 	const (
-		full  = `"configuration not reloaded; the one in force stays" error="line 3"`
-		again = `"configuration still has the same fault; the one in force stays"`
+		full  = `"configuration not reloaded; the configuration in force stays" error="line 3"`
+		again = `"configuration still has the same fault; the configuration in force stays"`
 	)
 	step("nothing has changed", s.reloadChanged, 0)
 	src.set(bad("line 3"))

@@ -19,16 +19,13 @@ package server
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
-	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"net/url"
 	"os"
-	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -70,39 +67,36 @@ type Server struct {
 	book    *quotas.Book
 
 	draining atomic.Bool
-	ended    chan struct{} // closed by Abort
-	endOnce  sync.Once
 	failed   chan error // a listener that stopped by itself
-	// The stages of a shutdown, as contexts that end: no more accepting, and no
-	// more waiting for what is in flight.
-	closing, cutting context.Context
-	close, cut       context.CancelFunc
+	// The stages of a shutdown, as contexts: closing ends when nothing more is accepted, cutting
+	// when nothing in flight is waited for any more, aborted by Abort.
+	closing, cutting, aborted context.Context
+	close, cut, abort         context.CancelFunc
 
 	serving  sync.WaitGroup
 	leaving  sync.WaitGroup // listeners that a reload has replaced
+	cutOff   atomic.Bool    // one of them was closed with answers on their way
 	inFlight atomic.Int64
 
-	reloading sync.Mutex    // one Reload at a time; guards what follows
+	reloading sync.Mutex    // one Reload at a time, reading included; guards what follows
 	seen      []os.FileInfo // of the files, when they were read last
-	fault     string        // of the last Reload, which has been logged in full
+	logged    string        // the error of the last Reload, if it has been logged in full
 
-	mu         sync.Mutex // one reload or shutdown at a time; guards what follows
+	mu         sync.Mutex // held while a configuration is put in force, and by a shutdown; guards what follows
 	retiring   []retiring
 	listeners  []*listener
 	admin      *listener
 	socket     *admin.Socket // nil if there is none
 	rulesPlace rulesPlace
 	running    bool
-	stopped    bool
 }
 
 // Errors of Run and Reload.
 var (
 	// ErrAborted is returned by Run after Abort: requests in flight were cut.
 	ErrAborted = errors.New("aborted: requests in flight were cut off")
-	// ErrGrace is returned by Run when the grace period ended before all
-	// requests had.
-	ErrGrace = errors.New("the grace period ended before every request had; the rest were cut off")
+	// ErrGrace is returned by Run when requests outlasted the grace period.
+	ErrGrace = errors.New("requests were still in flight at the end of the grace period, and were cut off")
 	// ErrNoReload is returned by Reload when there is no file to read again.
 	ErrNoReload = errors.New("there is no configuration file to reload")
 )
@@ -117,17 +111,17 @@ func New(cfg *config.Config, opts Options) (*Server, error) {
 		opts:    opts,
 		log:     opts.Logger,
 		streams: weirhttp.NewStreams(weirhttp.StreamsConfig{Max: cfg.Streams.Max}),
-		ended:   make(chan struct{}),
 		failed:  make(chan error, 1),
 	}
 	s.events = eventlog.New(opts.Logger, s.gateSnapshot)
 	s.closing, s.close = context.WithCancel(context.Background())
 	s.cutting, s.cut = context.WithCancel(context.Background())
+	s.aborted, s.abort = context.WithCancel(context.Background())
 	s.metrics = admin.NewMetrics(s, opts.Version)
 	if err := s.install(cfg); err != nil {
 		return nil, err
 	}
-	s.restore(s.state.Load())
+	s.restoreLearned(s.state.Load())
 	s.seen = s.files(cfg)
 	return s, nil
 }
@@ -149,16 +143,16 @@ func (s *Server) Run(ctx context.Context) error {
 
 	background, stop := context.WithCancel(context.Background())
 	var chores sync.WaitGroup
-	chores.Go(func() { s.watch(background) })
-	chores.Go(func() { every(background, saveEvery, s.save) })
+	chores.Go(func() { s.watchFiles(background) })
+	chores.Go(func() { every(background, saveEvery, s.saveLearned) })
 	chores.Go(func() { s.events.Run(background) })
 	chores.Go(func() { every(background, quotas.PollInterval, func() { s.book.Follow(background) }) })
-	chores.Go(func() { s.probe(background, s.state.Load()) })
+	chores.Go(func() { s.tryTargets(background, s.state.Load()) })
 
 	var failed error
 	select {
 	case <-ctx.Done():
-	case <-s.ended:
+	case <-s.aborted.Done():
 	case failed = <-s.failed:
 		s.log.Error("a listener failed; shutting down", "error", failed)
 	}
@@ -187,7 +181,7 @@ func every(ctx context.Context, interval time.Duration, do func()) {
 }
 
 // Abort ends Run at once and cuts off whatever is in flight.
-func (s *Server) Abort() { s.endOnce.Do(func() { close(s.ended) }) }
+func (s *Server) Abort() { s.abort() }
 
 // shutdown stops the server: lame duck, no more accepting, waiting requests
 // refused, then what is in flight within the grace period. The admin listener
@@ -196,11 +190,10 @@ func (s *Server) shutdown() error {
 	cfg := s.state.Load().cfg.Shutdown
 	s.draining.Store(true)
 	s.log.Info("shutting down", "lame_duck", cfg.LameDuck.String(), "grace", cfg.Grace.String(), "in_flight", s.inFlight.Load())
-	aborted := !s.waitLameDuck(time.Duration(cfg.LameDuck))
+	s.waitLameDuck(time.Duration(cfg.LameDuck))
 
 	s.mu.Lock() // waits for a reload under way; none begins any more
 	defer s.mu.Unlock()
-	s.stopped = true
 	s.close()
 	each(s.listeners, func(l *listener) { l.stopAccepting(false) })
 	st := s.state.Load()
@@ -209,17 +202,11 @@ func (s *Server) shutdown() error {
 		r.policy.Close()
 	}
 
-	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(cfg.Grace))
+	ctx, cancel := context.WithTimeout(s.aborted, time.Duration(cfg.Grace))
 	defer cancel()
-	go func() {
-		select {
-		case <-s.ended:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	complete := s.finish(ctx)
-	s.save()
+	s.awaitLeaving(ctx)
+	s.saveLearned()
 	st.retire(nil)
 	st.stores.closeBut(nil)
 	for _, r := range s.retiring {
@@ -232,35 +219,24 @@ func (s *Server) shutdown() error {
 	s.cut()
 	s.leaving.Wait()
 	s.serving.Wait()
-	aborted = aborted || s.isAborted()
 	s.events.Flush()
 	switch {
-	case complete:
+	case complete && !s.cutOff.Load():
 		s.log.Info("stopped")
 		return nil
-	case aborted:
+	case s.aborted.Err() != nil:
 		return ErrAborted
 	}
 	return ErrGrace
 }
 
-// waitLameDuck waits for d and reports whether nobody has aborted meanwhile.
-func (s *Server) waitLameDuck(d time.Duration) bool {
+// waitLameDuck waits for d, or until somebody aborts.
+func (s *Server) waitLameDuck(d time.Duration) {
 	t := time.NewTimer(max(d, 0))
 	defer t.Stop()
 	select {
 	case <-t.C:
-	case <-s.ended:
-	}
-	return !s.isAborted()
-}
-
-func (s *Server) isAborted() bool {
-	select {
-	case <-s.ended:
-		return true
-	default:
-		return false
+	case <-s.aborted.Done():
 	}
 }
 
@@ -292,6 +268,20 @@ func (s *Server) finish(ctx context.Context) bool {
 	return !cut.Load()
 }
 
+// awaitLeaving waits for the connections on replaced listeners, or until ctx ends. An answer may
+// be on its way to a slow client after its handler has returned.
+func (s *Server) awaitLeaving(ctx context.Context) {
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		s.leaving.Wait()
+	}()
+	select {
+	case <-left:
+	case <-ctx.Done():
+	}
+}
+
 // stopAdmin ends the admin listener: a scrape in progress has a second.
 func (s *Server) stopAdmin() {
 	s.admin.stopAccepting(false)
@@ -309,91 +299,15 @@ func each(ls []*listener, fn func(*listener)) {
 	all.Wait()
 }
 
-const (
-	// saveEvery bounds what a crash forgets.
-	saveEvery = time.Minute
-	// maxState bounds the file that is read.
-	maxState = 4 << 20
-)
+// tryTimeout bounds how long each target is tried at the start.
+const tryTimeout = 2 * time.Second
 
-// restore gives the gates the limits that they had learned in an earlier run. A file that is
-// missing, old or broken is no reason not to start: the configured limits hold then.
-func (s *Server) restore(st *state) {
-	name := st.cfg.State.File
-	if name == "" {
-		return
-	}
-	saved, err := readState(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		s.log.Info("no learned limits to restore; starting from the configured ones", "file", name)
-		return
-	}
-	if err == nil {
-		var gates []string
-		if gates, err = st.policy.Restore(saved, time.Duration(st.cfg.State.MaxAge)); err == nil {
-			s.log.Info("learned limits restored", "file", name, "saved", saved.At.Format(time.RFC3339), "gates", gates)
-			return
-		}
-	}
-	s.log.Warn("learned limits not restored; starting from the configured ones", "file", name, "error", err)
-}
-
-func readState(name string) (policy.Saved, error) {
-	var saved policy.Saved
-	f, err := os.Open(name)
-	if err != nil {
-		return saved, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxState+1))
-	if err != nil {
-		return saved, err
-	}
-	if len(data) > maxState {
-		return saved, fmt.Errorf("larger than %d bytes, so it is no state of this program", maxState)
-	}
-	return saved, json.Unmarshal(data, &saved)
-}
-
-// save writes what the gates have learned.
-func (s *Server) save() {
-	st := s.state.Load()
-	if st.cfg.State.File == "" {
-		return
-	}
-	if err := writeState(st.cfg.State.File, st.policy.Save()); err != nil {
-		s.log.Warn("learned limits not saved", "file", st.cfg.State.File, "error", err)
-	}
-}
-
-// writeState replaces the file whole or not at all.
-func writeState(name string, saved policy.Saved) error {
-	data, err := json.MarshalIndent(saved, "", "  ")
-	if err != nil {
-		return err
-	}
-	tmp, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*.tmp") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name()) // fails once it has been renamed, as it should
-	_, err = tmp.Write(append(data, '\n'))
-	err = errors.Join(err, tmp.Sync(), tmp.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), name)
-}
-
-// probeTimeout bounds the probe of each target at start.
-const probeTimeout = 2 * time.Second
-
-// probe tries once whether each target accepts connections, and logs which does not. It
+// tryTargets tries once whether each target accepts connections, and logs which does not. It
 // decides nothing: a target may come up later.
-func (s *Server) probe(ctx context.Context, st *state) {
-	dialer := net.Dialer{Timeout: probeTimeout}
-	for _, u := range s.Upstreams() {
-		for _, target := range st.cfg.Upstreams[u.Name()].Targets {
+func (s *Server) tryTargets(ctx context.Context, st *state) {
+	dialer := net.Dialer{Timeout: tryTimeout}
+	for _, upstream := range slices.Sorted(maps.Keys(st.cfg.Upstreams)) {
+		for _, target := range st.cfg.Upstreams[upstream].Targets {
 			c, err := dialer.DialContext(ctx, "tcp", hostPort(target))
 			if err == nil {
 				_ = c.Close() // that it opened is all there was to know
@@ -402,8 +316,8 @@ func (s *Server) probe(ctx context.Context, st *state) {
 			if ctx.Err() != nil {
 				return
 			}
-			s.log.Warn("upstream target accepts no connections now; until it does, requests that find no other target are answered 502",
-				"upstream", u.Name(), "target", target, "error", err)
+			s.log.Warn("upstream target accepts no connections now; requests that find no other target are answered 502 or 504 until it does",
+				"upstream", upstream, "target", target, "error", err)
 		}
 	}
 }

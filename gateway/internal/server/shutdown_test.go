@@ -9,23 +9,31 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/net/http2"
 
 	"github.com/weir-go/weir/gateway/internal/await"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/policy"
 )
 
-// Every request that was read gets an answer. What may fail: a connection that
-// nobody accepted, and an idle one that the gateway closed as a request was on
-// its way; the lame duck leaves next to none of those.
+// Every request that was read gets an answer. What may fail: a connection that nobody accepted, and
+// an idle one that the gateway closed as a request was on its way. The lame duck leaves next to
+// none of those, and clients may send such a request again.
 func TestShutdownUnderLoad(t *testing.T) {
-	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) { await.Work(10 * time.Millisecond) })
+	var worked atomic.Int64
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {
+		await.Work(10 * time.Millisecond)
+		worked.Add(1)
+	})
 	cfg := baseConfig(t, up.URL)
 	cfg.Shutdown.LameDuck = policy.Duration(time.Second) // each client asks at least once
 	g := start(t, cfg, Options{})
+	g.listeners[0].restFor = time.Minute // a machine that stands still for a second is no fault
 	c := send(g.url, 30, func(status int, err error) bool {
 		return status == http.StatusServiceUnavailable || errors.Is(err, syscall.ECONNREFUSED)
 	})
@@ -36,6 +44,9 @@ func TestShutdownUnderLoad(t *testing.T) {
 	c.stop(t)
 	if n := g.inFlight.Load(); n != 0 {
 		t.Errorf("%d still in flight", n)
+	}
+	if done, ok := worked.Load(), c.ok.Load(); done != ok {
+		t.Errorf("the upstream has done %d requests, clients have %d answers", done, ok)
 	}
 }
 
@@ -62,6 +73,29 @@ func TestShutdownAnswersTheLastToCome(t *testing.T) {
 			t.Errorf("%s: Run returned %v", what, err)
 		}
 	}
+}
+
+// A client that connects and sends nothing does not hold up a shutdown. net/http alone would wait
+// for it for 5 s.
+func TestShutdownDoesNotWaitForSilence(t *testing.T) {
+	silent := func() time.Duration {
+		g := start(t, baseConfig(t, "http://127.0.0.1:1"), Options{})
+		g.listeners[0].restFor = time.Millisecond
+		dial(t, g.Addr(), "")
+		eventually(t, "the connection is accepted", func() bool { return g.listeners[0].conns.Snapshot().InFlight == 1 })
+		began := time.Now()
+		if err := g.stop(); err != nil {
+			t.Errorf("Run returned %v", err)
+		}
+		return time.Since(began)
+	}
+	var took time.Duration
+	for range 3 { // the machine may stand still once
+		if took = silent(); took < 5*time.Second {
+			return
+		}
+	}
+	t.Errorf("a shutdown took %v", took)
 }
 
 func TestLameDuck(t *testing.T) {
@@ -240,6 +274,80 @@ func TestShutdownCutsWhatStays(t *testing.T) {
 	})
 }
 
+// After a reload, a shutdown waits for answers on the replaced listener whose handlers have
+// returned: their last bytes wait for the client's window.
+func TestShutdownAfterReloadSendsAnswersWhole(t *testing.T) {
+	const window, length = 100, 200 // what the client takes at first, and the answer
+	up := upstreamOf(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write(make([]byte, length))
+	})
+	f := func(grace time.Duration, want error) {
+		t.Helper()
+		settings := func() *config.Config {
+			cfg := baseConfig(t, up.URL)
+			cfg.Listeners[0].H2C = true
+			cfg.Shutdown.Grace = policy.Duration(grace)
+			return cfg
+		}
+		src := new(source)
+		g := start(t, settings(), Options{Load: src.load})
+		c := dial(t, g.Addr(), http2.ClientPreface)
+		framer := http2.NewFramer(c, c)
+		get := http2.HeadersFrameParam{StreamID: 1, EndHeaders: true, EndStream: true, BlockFragment: []byte{0x82, 0x86, 0x84, 0x41, 1, 'x'}} // GET http://x/
+		if err := errors.Join(framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: window}), framer.WriteHeaders(get)); err != nil {
+			t.Fatal(err)
+		}
+		received, goAway := 0, false
+		read := func(until func(http2.Frame) bool) {
+			t.Helper()
+			for {
+				frame, err := framer.ReadFrame()
+				if err != nil {
+					t.Fatalf("after %d bytes: %v", received, err)
+				}
+				switch frame := frame.(type) {
+				case *http2.DataFrame:
+					received += len(frame.Data())
+				case *http2.GoAwayFrame:
+					goAway = true
+				}
+				if until(frame) {
+					return
+				}
+			}
+		}
+		read(func(http2.Frame) bool { return received == window })
+		eventually(t, "the handler has returned", func() bool { return g.inFlight.Load() == 0 })
+
+		next := settings()
+		next.Listeners[0].Address = g.Addr().String()
+		next.Listeners[0].IdleTimeout = policy.Duration(77 * time.Second)
+		src.set(func() (*config.Config, error) { return next, nil })
+		if err := g.Reload(); err != nil {
+			t.Fatal(err)
+		}
+		g.cancel()
+		if want == nil {
+			read(func(http2.Frame) bool { return goAway })
+			if err := framer.WriteWindowUpdate(1, length); err != nil {
+				t.Fatal(err)
+			}
+			read(func(f http2.Frame) bool {
+				return f.Header().Flags.Has(http2.FlagDataEndStream) && f.Header().Type == http2.FrameData
+			})
+			if received != length {
+				t.Errorf("received %d bytes of %d", received, length)
+			}
+			_ = c.Close()
+		}
+		if err := g.wait(); !errors.Is(err, want) {
+			t.Errorf("grace %v: Run returned %v, want %v", grace, err, want)
+		}
+	}
+	f(time.Hour, nil)
+	f(50*time.Millisecond, ErrGrace)
+}
+
 func TestPortInUse(t *testing.T) {
 	g := start(t, baseConfig(t, "http://127.0.0.1:1"), Options{})
 	cfg := baseConfig(t, "http://127.0.0.1:1")
@@ -325,5 +433,5 @@ func TestBadState(t *testing.T) {
 	f("missing", "", "no learned limits")
 	f("broken", "{", "unexpected end of JSON")
 	f("old", `{"saved_at":"2020-01-01T00:00:00Z","gates":{"upstream":{"controller":"aimd","limit":42}}}`, "more than the 1h0m0s allowed")
-	f("huge", strings.Repeat(" ", maxState+1), "larger than")
+	f("huge", strings.Repeat(" ", maxLearned+1), "larger than")
 }

@@ -50,11 +50,7 @@ func (s *Server) openStores(cfg *config.Config, prev stores) (stores, error) {
 }
 
 func (s *Server) openStore(name string, spec config.Store, live *store) (*store, error) {
-	cfg, err := spec.Connection()
-	if err != nil {
-		return nil, err
-	}
-	settings, err := settingsOf(&spec, &cfg)
+	cfg, settings, err := connection(&spec)
 	if err != nil {
 		return nil, err
 	}
@@ -74,8 +70,12 @@ func (s *Server) openStore(name string, spec config.Store, live *store) (*store,
 	return &store{Store: opened, settings: settings}, nil
 }
 
-// settingsOf sums up all that a connection depends on, also what stands in other files.
-func settingsOf(spec *config.Store, cfg *weirredis.Config) (sum [sha256.Size]byte, err error) {
+// connection returns how to connect to a store. sum stands for all that this depends on, also what
+// is in other files.
+func connection(spec *config.Store) (cfg weirredis.Config, sum [sha256.Size]byte, err error) {
+	if cfg, err = spec.Connection(); err != nil {
+		return cfg, sum, err
+	}
 	all := []any{spec, cfg.Password, cfg.Sentinel.Password}
 	if t := spec.TLS; t != nil {
 		for _, file := range []string{t.CA, t.Cert, t.Key} {
@@ -84,13 +84,13 @@ func settingsOf(spec *config.Store, cfg *weirredis.Config) (sum [sha256.Size]byt
 			}
 			data, err := os.ReadFile(file)
 			if err != nil {
-				return sum, err
+				return cfg, sum, err
 			}
 			all = append(all, data)
 		}
 	}
 	text, err := json.Marshal(all)
-	return sha256.Sum256(text), err
+	return cfg, sha256.Sum256(text), err
 }
 
 // quotas are the stores as a policy takes them.
@@ -120,7 +120,8 @@ type rulesPlace struct {
 
 // openRules opens the place where cfg keeps the rules of quotas that are set at run time.
 // At the start it makes the book of them. Later it reads them, for the policy that is to
-// be compiled with them; read is nil if cfg keeps them where they are.
+// be compiled with them. read is nil if cfg keeps them where they are, and at the start, when
+// s.book is set instead.
 func (s *Server) openRules(cfg *config.Config) (place rulesPlace, read *quotas.Saved, err error) {
 	place = rulesPlace{file: cfg.Quotas.File, store: cfg.Quotas.Store}
 	field := "quotas.file"
@@ -132,13 +133,10 @@ func (s *Server) openRules(cfg *config.Config) (place rulesPlace, read *quotas.S
 			err = fmt.Errorf("%s: %w", cfg.At(field), err)
 		}
 	}()
-	var connection weirredis.Config
+	var server weirredis.Config
 	if place.store != "" {
 		spec := cfg.Stores[place.store]
-		if connection, err = spec.Connection(); err == nil {
-			place.settings, err = settingsOf(&spec, &connection)
-		}
-		if err != nil {
+		if server, place.settings, err = connection(&spec); err != nil {
 			return place, nil, err
 		}
 	}
@@ -150,7 +148,7 @@ func (s *Server) openRules(cfg *config.Config) (place rulesPlace, read *quotas.S
 	case place.file != "":
 		store, err = quotas.OpenFile(place.file)
 	case place.store != "":
-		store, err = openShared(place.store, connection)
+		store, err = openShared(place.store, server)
 	}
 	if err != nil {
 		return place, nil, err
@@ -180,6 +178,6 @@ func openShared(name string, connection weirredis.Config) (quotas.Store, error) 
 // closeBook closes the place where the rules are kept.
 func (s *Server) closeBook() {
 	if err := s.book.Close(); err != nil {
-		s.log.Warn("the place where quotas set at run time are kept could not be closed", "error", err)
+		s.log.Warn("the file or store with the rules of quotas set at run time could not be closed; they are kept all the same", "error", err)
 	}
 }

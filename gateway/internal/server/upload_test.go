@@ -223,7 +223,7 @@ func TestCompleteBodyWithoutAnEnd(t *testing.T) {
 	w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", strings.NewReader("ab"))
 	u := newUpload(w, r, time.Minute)
 	weirhttp.NewGuard(weirhttp.WithStreams(streams)).Serve(w, r, gate, weir.Work{}, func(_ http.ResponseWriter, r *http.Request, q *weirhttp.Request) {
-		u.admit(r.Context(), q, weir.Work{})
+		u.admitted(r.Context(), q, weir.Work{})
 		u.reading = true
 		u.timeIsUp()
 		steps := []struct {
@@ -243,7 +243,7 @@ func TestCompleteBodyWithoutAnEnd(t *testing.T) {
 func TestTricklingBodyGivesItsSlotUp(t *testing.T) {
 	wk := newWorker(t, 0)
 	cfg := baseConfig(t, wk.url)
-	cfg.Listeners[0].ReadTimeout = policy.Duration(2 * time.Second)
+	cfg.Listeners[0].ReadTimeout = policy.Duration(time.Minute) // no machine stands still for so long
 	g := start(t, cfg, Options{})
 	r, w := io.Pipe()
 	done := make(chan *http.Response, 1)

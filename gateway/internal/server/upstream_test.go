@@ -116,6 +116,9 @@ func TestUpstreamFailures(t *testing.T) {
 		if g.gate().Outcomes[outcome] != 1 {
 			t.Errorf("%s: outcomes %v, want one %v", what, g.gate().Outcomes, outcome)
 		}
+		if line := `level=WARN msg="upstream target failed" upstream=upstream target=` + target; strings.Count(g.log.String(), line) != 1 {
+			t.Errorf("%s: the log does not say once that the upstream failed:\n%s", what, g.log)
+		}
 	}
 	f("refuses", refusing, time.Minute, http.StatusBadGateway, weir.Failed)
 	f("hangs", hanging.URL, 100*time.Millisecond, http.StatusGatewayTimeout, weir.Overload)

@@ -1,0 +1,313 @@
+package live
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/weir-go/weir/bench/internal/kit"
+)
+
+// Plan says what is measured, and for how long.
+type Plan struct {
+	Rounds  int     // values each figure is made of
+	Pace    float64 // multiplies every length; 1 is the published scoreboard
+	Retries int     // of a void run
+	Weir    string  // the gateway's binary; empty: part two is left out
+	Parts   kit.Names
+	Rows    kit.Names
+	Laws    kit.Names // backends
+	Guards  kit.Names
+}
+
+// The parts.
+const (
+	partServer  = "server"
+	partGateway = "gateway"
+	partYield   = "yield"
+	partOrder   = "order"
+)
+
+// The parts of the scoreboard's hour, and all.
+var (
+	hour  = []string{partServer, partYield, partGateway}
+	parts = append(slices.Clone(hour), partOrder)
+)
+
+// quickPlan takes about a minute: one short round of a few cells. Its figures say
+// that everything works, and no more.
+func quickPlan(weir string) Plan {
+	return Plan{
+		Rounds: 1, Pace: 0.2, Weir: weir, Parts: parts,
+		Rows: []string{"S1", "S9", "2x", "half", "S12"}, Laws: []string{"B1", "B2", "contention-1060"},
+	}
+}
+
+func (p *Plan) check() error {
+	var faults []error
+	if p.Rounds < 1 || p.Rounds > 9 {
+		faults = append(faults, fmt.Errorf("rounds %d: must be from 1 to 9", p.Rounds))
+	}
+	if !(p.Pace >= 0.05 && p.Pace <= 10) {
+		faults = append(faults, fmt.Errorf("pace %v: must be from 0.05 to 10", p.Pace))
+	}
+	for _, part := range p.Parts {
+		if !slices.Contains(parts, part) {
+			faults = append(faults, fmt.Errorf("part %q: must be one of %q", part, parts))
+		}
+	}
+	if p.Weir == "" && (p.wantsPart(partGateway) || p.wantsPart(partOrder)) {
+		faults = append(faults, errors.New("the parts gateway and order need the binary: -weir bin/weir, or make scoreboard-live, which builds it"))
+	}
+	return errors.Join(faults...)
+}
+
+// turn is how long something takes that takes d at pace 1.
+func (p *Plan) turn(d time.Duration) time.Duration { return time.Duration(float64(d) * p.Pace) }
+
+func (p *Plan) wantsPart(part string) bool { return slices.Contains(p.Parts, part) }
+
+// site is a backend of part one, and how the server runs it.
+type site struct {
+	name     string
+	law      Law
+	procs    int
+	patience time.Duration
+	unit     time.Duration
+}
+
+func sites() []site {
+	return []site{
+		{"B1", lawB1, 1, 100 * time.Millisecond, 600 * time.Millisecond},
+		{"B1, 2 procs", lawB1, 2, 100 * time.Millisecond, 600 * time.Millisecond},
+		{"B2", lawB2, 1, 500 * time.Millisecond, 700 * time.Millisecond},
+		{"B3", lawB3, 1, time.Second, 850 * time.Millisecond},
+	}
+}
+
+// guards are those that a row is run under. The best fixed limit is what the
+// sweep found, waiting at most half the deadline, as in the simulated scoreboard.
+func (s *site) guards(row string, best int) []Guard {
+	fixed := Guard{Name: guardFixed, Kind: "fixed", Limit: int64(best), MaxWait: s.patience / 2}
+	knee := Guard{Name: guardWeir, Kind: "knee"}
+	all := []Guard{fixed, knee}
+	if row == "S1" && s.procs == 1 {
+		all = append(all, Guard{Name: guardNone, Kind: "none"})
+	}
+	if !s.law.Burns || row != "S1" && row != "S2" {
+		return all
+	}
+	all = append(all,
+		Guard{Name: "weir without yield", Kind: "knee", NoYield: true},
+		Guard{Name: "weir + signal", Kind: "knee", Signals: true})
+	if s.procs == 1 {
+		all = append(all,
+			Guard{Name: "weir + signal without yield", Kind: "knee", Signals: true, NoYield: true},
+			Guard{Name: "no room", Kind: "fixed", Limit: fixed.Limit, NoRoom: true},
+			Guard{Name: "no room without yield", Kind: "fixed", Limit: fixed.Limit, NoRoom: true, NoYield: true})
+	}
+	return all
+}
+
+// upstream is a backend of part two.
+type upstream struct {
+	law  Law
+	unit time.Duration
+	rows kit.Names
+}
+
+func upstreams() []upstream {
+	return []upstream{
+		{law: lawPool25, unit: 1700 * time.Millisecond},
+		{law: lawUSL53, unit: 1700 * time.Millisecond},
+		{law: lawCores250, unit: 900 * time.Millisecond, rows: []string{"2x", "10x", "step", "half", "0.9", "bimodal"}},
+		{law: lawUSL1060, unit: 800 * time.Millisecond},
+		{law: lawPool2000, unit: 700 * time.Millisecond, rows: []string{"2x", "10x", "half", "0.9"}},
+	}
+}
+
+// patience of the clients of part two: five times the latency at the best
+// concurrency, 2.5 times where they have little.
+func (u *upstream) patience(impatient bool) time.Duration {
+	if impatient {
+		return u.law.loaded() * 5 / 2
+	}
+	return max(100*time.Millisecond, 5*u.law.loaded())
+}
+
+// sideBySide is the sum of rates, in requests a second, up to which all proxies
+// are measured at the same time: they take a small part of a core together.
+const sideBySide = 3000
+
+// The guards that both parts and the report speak of.
+const (
+	guardNone          = "none"
+	guardFixed         = "fixed"
+	guardWeir          = "weir"
+	guardFailsafe      = "failsafe-go"
+	guardFailsafeQueue = "failsafe-go + queue"
+)
+
+var proxyGuards = []string{guardFixed, guardWeir, guardFailsafe, guardFailsafeQueue, guardNone}
+
+// proxies are the guards that a row of part two is run under. That no control
+// collapses needs no more than two rows.
+func proxies(row string) []string {
+	if row == "2x" || row == "half" {
+		return proxyGuards
+	}
+	return proxyGuards[:4]
+}
+
+// Row is a scenario: stages that follow one another in one run, each of which
+// may be judged.
+type Row struct {
+	ID     string
+	About  string
+	Stages []stage
+	Dist   string // of work, see [Load]
+	// Impatient clients wait 2.5 times the latency at the best concurrency; the
+	// others as long as the backend's deadline.
+	Impatient bool
+}
+
+// stage is a stretch of a row at one load. Its length is a number of units; the
+// backend says how long a unit is.
+type stage struct {
+	Name  string // empty: a run-up, not judged
+	Load  float64
+	Scale float64 // of the capacity that is left; 0 is all
+	Units float64
+	Goals []goal
+}
+
+// goal is a figure with a bound.
+type goal struct {
+	kit.Goal
+	Value func(f, fixed *figures) float64
+}
+
+// phases are the row's stages as a load.
+func (r *Row) phases(unit time.Duration) []phase {
+	var all []phase
+	for _, s := range r.Stages {
+		all = append(all, phase{Load: s.Load, For: time.Duration(s.Units * float64(unit)), Scale: cmp.Or(s.Scale, 1)})
+	}
+	return all
+}
+
+func goodput(f, _ *figures) float64     { return f.Goodput }
+func ofBound(f, _ *figures) float64     { return f.Goodput / f.Bound }
+func refusalP99(f, _ *figures) float64  { return f.RefusalP99 }
+func refused(f, _ *figures) float64     { return 100 * f.Refused }
+func wasted(f, _ *figures) float64      { return 100 * f.Wasted }
+func settle(f, _ *figures) float64      { return f.Settle }
+func calm(f, _ *figures) float64        { return f.Calm }
+func firstLate(f, _ *figures) float64   { return 100 * f.FirstLate }
+func ofFixed(f, fixed *figures) float64 { return f.Goodput / max(1e-9, fixed.Goodput) }
+func p99OfFixed(f, fixed *figures) float64 {
+	return f.P99 / max(1e-3, fixed.P99)
+}
+func refusedBeyondFixed(f, fixed *figures) float64 { return 100 * (f.Refused - fixed.Refused) }
+
+// rows are the rows of part one that say anything on the site. Its goals are those of
+// the whole scoreboard.
+func (s *site) rows() []Row {
+	good, settled := 0.97, 0.5
+	if s.law.Slots > 0 {
+		good, settled = 0.95, 3
+	}
+	twice := []goal{
+		{Goal: kit.Goal{What: "goodput", Bound: good}, Value: goodput},
+		{Goal: kit.Goal{What: "p99/fixed", AtMost: true, Bound: 1.15}, Value: p99OfFixed},
+	}
+	tenfold := []goal{{Goal: kit.Goal{What: "goodput/bound", Bound: 0.95}, Value: ofBound}}
+	if s.law.Burns && s.procs == 1 {
+		quick := func(bound float64) goal {
+			return goal{Goal: kit.Goal{What: "S19 refusals' p99 ms", AtMost: true, Bound: bound}, Value: refusalP99}
+		}
+		share := goal{Goal: kit.Goal{What: "S19 goodput/bound", Bound: 0.95}, Value: ofBound}
+		twice = slices.Insert(twice, 1, share, quick(15))
+		tenfold = append(tenfold, quick(30))
+	}
+	rows := []Row{
+		{ID: "S1", About: "steady load of twice the capacity (S19 on B1)", Stages: []stage{
+			{Load: 2, Units: 4}, {Name: "2x", Load: 2, Units: 6, Goals: twice}}},
+		{ID: "S2", About: "steady load of ten times the capacity (S19 on B1)", Stages: []stage{
+			{Load: 10, Units: 4}, {Name: "10x", Load: 10, Units: 6, Goals: tenfold}}},
+	}
+	if s.procs > 1 {
+		return rows
+	}
+	rows = append(rows, []Row{
+		{ID: "S3", About: "from half the capacity to three times it, and back", Stages: []stage{
+			{Load: 0.5, Units: 3},
+			{Name: "up", Load: 3, Units: 5, Goals: []goal{
+				{Goal: kit.Goal{What: "settle s", AtMost: true, Bound: settled}, Value: settle},
+				{Goal: kit.Goal{What: "late in 0.5 s %", AtMost: true, Bound: 2}, Value: firstLate},
+			}},
+			{Name: "back", Load: 0.5, Units: 3, Goals: []goal{
+				{Goal: kit.Goal{What: "calm s", AtMost: true, Bound: 0.2}, Value: calm},
+			}}}},
+		{ID: "S4", About: "at 0.9 of the capacity, half of it goes, and comes back; then four fifths", Stages: []stage{
+			{Load: 0.9, Units: 3},
+			{Name: "half", Load: 0.9, Scale: 0.5, Units: 4, Goals: []goal{{Goal: kit.Goal{What: "goodput", Bound: 0.95}, Value: goodput}}},
+			{Name: "back", Load: 0.9, Units: 3, Goals: []goal{{Goal: kit.Goal{What: "settle s", AtMost: true, Bound: 1}, Value: settle}}},
+			{Name: "fifth", Load: 0.9, Scale: 0.2, Units: 4, Goals: []goal{{Goal: kit.Goal{What: "goodput", Bound: 0.95}, Value: goodput}}},
+			{Name: "back", Load: 0.9, Units: 3, Goals: []goal{{Goal: kit.Goal{What: "settle s", AtMost: true, Bound: 1}, Value: settle}}},
+		}},
+		{ID: "S9", About: "false refusals below the capacity", Stages: []stage{
+			{Load: 0.7, Units: 1},
+			{Name: "0.7", Load: 0.7, Units: 5, Goals: []goal{{Goal: kit.Goal{What: "refused %", AtMost: true, Bound: 0}, Value: refused}}},
+			{Name: "0.95", Load: 0.95, Units: 6, Goals: []goal{
+				{Goal: kit.Goal{What: "refused % - fixed's", AtMost: true, Bound: 0.5}, Value: refusedBeyondFixed},
+			}}}},
+		{ID: "S17", About: "clients leave at their time-out, at three times the capacity", Stages: []stage{
+			{Load: 3, Units: 3},
+			{Name: "3x", Load: 3, Units: 5, Goals: []goal{{Goal: kit.Goal{What: "wasted %", AtMost: true, Bound: 2}, Value: wasted}}},
+		}},
+	}...)
+	if s.law.Burns {
+		return rows
+	}
+	like := []goal{{Goal: kit.Goal{What: "goodput/fixed", Bound: 0.95}, Value: ofFixed}}
+	rows = append(rows, Row{ID: "S28", About: "clients with little patience; the backend works on", Impatient: true, Stages: []stage{
+		{Load: 2, Units: 4}, {Name: "2x", Load: 2, Units: 5, Goals: like}, {Name: "half", Load: 2, Scale: 0.5, Units: 6, Goals: like}}})
+	if s.law.Sigma > 0 {
+		rows = append(rows, Row{ID: "S28 log-normal", About: "S28 with log-normal work", Dist: "lognormal", Impatient: true, Stages: []stage{
+			{Load: 2, Units: 4}, {Name: "2x", Load: 2, Units: 5, Goals: like}}})
+	}
+	return rows
+}
+
+// gatewayRows are the rows of part two. What is judged there is the share of
+// what the best fixed limit gets.
+func gatewayRows() []Row {
+	best := []goal{{Goal: kit.Goal{What: "goodput/fixed", Bound: 0.9}, Value: ofFixed}}
+	return []Row{
+		{ID: "2x", About: "steady load of twice the capacity", Stages: []stage{
+			{Load: 2, Units: 3}, {Name: "2x", Load: 2, Units: 5, Goals: best}}},
+		{ID: "10x", About: "steady load of ten times the capacity", Stages: []stage{
+			{Load: 10, Units: 3}, {Name: "10x", Load: 10, Units: 5, Goals: best}}},
+		{ID: "step", About: "from half the capacity to three times it", Stages: []stage{
+			{Load: 0.5, Units: 3}, {Name: "up", Load: 3, Units: 5, Goals: best}}},
+		{ID: "half", About: "at 0.9 of the capacity, half of it goes, and comes back", Stages: []stage{
+			{Load: 0.9, Units: 3},
+			{Name: "half", Load: 0.9, Scale: 0.5, Units: 4, Goals: best},
+			{Name: "back", Load: 0.9, Units: 2, Goals: best}}},
+		{ID: "0.9", About: "false refusals", Stages: []stage{
+			{Load: 0.9, Units: 1},
+			{Name: "0.9", Load: 0.9, Units: 7, Goals: []goal{{Goal: kit.Goal{What: "refused % - fixed's", AtMost: true, Bound: 1}, Value: refusedBeyondFixed}}}}},
+		{ID: "bimodal", About: "twice the capacity; one request in a hundred is fifty times the others; goodput by work", Dist: "bimodal", Stages: []stage{
+			{Load: 2, Units: 3}, {Name: "2x", Load: 2, Units: 5, Goals: best}}},
+		{ID: "S28", About: "clients with little patience, and then half the capacity", Impatient: true, Stages: []stage{
+			{Load: 0.9, Units: 3},
+			{Name: "half", Load: 0.9, Scale: 0.5, Units: 4, Goals: []goal{{Goal: kit.Goal{What: "goodput/fixed", Bound: 0.95}, Value: ofFixed}}},
+			{Name: "back", Load: 0.9, Units: 2, Goals: []goal{{Goal: kit.Goal{What: "goodput/fixed", Bound: 0.95}, Value: ofFixed}}}}},
+	}
+}
+
+// startUp is about what starting and stopping the processes of a run takes.
+const startUp = 400 * time.Millisecond

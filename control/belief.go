@@ -1,0 +1,469 @@
+package control
+
+import (
+	"math"
+	"time"
+
+	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
+)
+
+// BeliefConfig configures [NewBelief]. The zero value is meant for everybody: there is no
+// latency, no threshold and no size of the backend to configure.
+type BeliefConfig struct {
+	// Initial is the first limit, clamped to Min and Max. It only matters until the
+	// limit has been reached for the first time.
+	Initial int64 `json:",omitempty" default:"20" min:"1"`
+	// Min and Max bound the limit. With one slot the backend idles while an answer and
+	// the next request are on their way.
+	Min int64 `json:",omitempty" default:"2" min:"1"`
+	Max int64 `json:",omitempty" default:"10000" max:"1073741824"`
+}
+
+// Belief finds the concurrency beyond which more concurrency buys no more useful
+// throughput. It needs no target latency, no baseline and no size of the backend. It
+// goes by what finishes.
+//
+// # What it believes
+//
+// A law says how much slower work becomes, the more of it is inside. The
+// shapes are a pool, one with a soft edge, contention, coherence, and cores that thrash. Each
+// comes in 64 sizes, from 1 to 12,700. By Bayes' rule a law gains weight when it foretold how
+// long work takes. It loses weight when it did not. What was seen fades slowly. So an answer
+// that takes thousands of requests is found in the end.
+//
+// While work waits, the limit is held for four service times. This is a stretch. What was
+// admitted in it says one number to the laws: how fast work was at that concurrency.
+// Service times are cut off at sixteen times the median. Work belongs to the stretch
+// in which it was admitted, whenever it ends.
+//
+// # How it decides
+//
+// A limit n is worth ln X(n) − 0.045 ln n + ln G(n). X is throughput by the law. The second
+// term leaves slots out that buy next to nothing. G is the share of answers in time. It is
+// expected to change as far as work takes longer or shorter at n. So answers that are late
+// whatever the limit pull it nowhere. The limit is the one that is worth most in the mean of all
+// that is believed.
+//
+// The next stretch may try another limit, if it tells enough for what it is expected to cost. So a
+// limiter that is sure stays where it is. Where stretches are long, it swings a fifth up and
+// down instead: many of those add up.
+//
+// # What changes
+//
+// Levels drift, sizes wander, and now and then jump. If two windows in a row are far from
+// what all laws say, the backend has suddenly become slower or faster. Then the laws keep their
+// shapes and forget their level. What was believed before a slow-down is remembered for five
+// minutes, and holds again when the backend becomes faster.
+//
+// If a slot was free for more than two fifths of a window, the window changes nothing. So an
+// idle service does not drift. The limit is cut by three tenths when more than half of
+// what finishes is late, abandoned or refused by the backend. From a cold start the limit is
+// multiplied by 1.8 as long as throughput follows, unless what was seen with few inside says
+// that it will not.
+//
+// # Assumptions, and where it fails
+//
+// Belief assumes one law for all that is inside, of a shape that it knows. Two stages, locks
+// and caches that warm up are none of these; then it learns slowly. The mix of work should be much
+// the same from one stretch to the next. Below ten requests a second it takes minutes to learn. A
+// backend that changes in the middle of a climb looks like another law; at fifty requests a
+// second that can take a minute to unlearn.
+//
+// It should be alone before its backend, as [Knee] should. Where the service runs in this process
+// and burns the processor, concurrency means little: see the scheduler's latency in package signal.
+type Belief struct {
+	cfg  BeliefConfig
+	at   float64 // ln of the limit that is believed best
+	try  int64   // the limit in force, if it is another one; 0 if not
+	mode kneeMode
+
+	laws  posterior
+	asOf  time.Duration // up to when laws have let time pass
+	noise float64       // how many times as noisy stretches are as single jobs suggest
+	raw   float64       // the variance of the last stretch, as single jobs suggest it
+	calm  int           // stretches since the last sudden step of the level
+	full  int           // stretches in a row with all slots in use
+
+	up     bool       // the last swing was above the best limit
+	arms   [2]stretch // the one under way, and the one before it
+	origin stretch    // what was seen with few inside
+	late   lateness
+	change cusum
+	before past
+
+	yield yield
+	climb climb
+	mean  float64       // service time in the last window, seconds
+	mid   float64       // the median, smoothed
+	idle  time.Duration // since when the limit has not been in full use; 0 if it is
+	begun bool          // a window has ended
+	now   time.Duration // of the last window
+	next  time.Duration // how long the window under way should last
+}
+
+// NewBelief returns a Belief controller, or an error that names every field out of
+// range.
+func NewBelief(cfg BeliefConfig) (*Belief, error) {
+	var f fault.List
+	setting.Complete(&cfg, &f)
+	checkBounds(&f, cfg.Min, cfg.Max)
+	if err := f.Err("control: belief"); err != nil {
+		return nil, err
+	}
+	b := &Belief{cfg: cfg, noise: firstNoise, raw: gridVariance, calm: stepRest}
+	b.laws.forget()
+	b.set(math.Log(float64(cfg.Initial)))
+	return b, nil
+}
+
+// Name implements [Controller].
+func (b *Belief) Name() string { return "belief" }
+
+// Start implements [Controller].
+func (b *Belief) Start() Decision { return b.decide("initial") }
+
+// Save implements [Saver].
+func (b *Belief) Save() State {
+	s := State{Limit: math.Exp(b.at)}
+	if b.mode == tracking {
+		o := b.laws.outline()
+		s.Laws = o.String()
+	}
+	return s
+}
+
+// Restore implements [Saver]: the limit is in force at once. A limit that equals Initial
+// and comes without laws teaches nothing.
+func (b *Belief) Restore(s State) {
+	var o outline
+	known := o.parse(s.Laws)
+	if !(s.Limit >= 1) || !known && math.Round(s.Limit) == float64(b.cfg.Initial) { // NaN too
+		return
+	}
+	b.set(math.Log(s.Limit))
+	b.laws.forget()
+	if known {
+		b.laws.recall(&o)
+	} else {
+		b.around()
+	}
+	b.mode, b.try = tracking, 0
+	b.restart()
+}
+
+func (b *Belief) set(at float64) {
+	b.at = min(max(at, math.Log(float64(b.cfg.Min))), math.Log(float64(b.cfg.Max)))
+}
+
+// Update implements [Controller].
+func (b *Belief) Update(w *Window) Decision {
+	stood := b.now > 0 && (w.Now < b.now || w.Now-b.now > 3*b.next+suspended)
+	b.now = w.Now
+	if stood || !b.begun {
+		b.begun = true
+		b.restart()
+	}
+	if stood {
+		return b.decide("the process stood still: what was measured is dropped")
+	}
+	b.measure(w)
+	d := b.update(w)
+	b.next = d.Next
+	return d
+}
+
+// suspended is how much later than planned a window may end, besides three times its length.
+// What was measured while the process stood still is about the process.
+const suspended = 500 * time.Millisecond
+
+func (b *Belief) update(w *Window) Decision {
+	saturated := w.Saturation() >= kneeSaturated
+	if !saturated && b.rested() && w.MeanInFlight >= kneeUsed*float64(w.Limit) {
+		if reason := b.cut(w); reason != "" {
+			b.mode = tracking
+			return b.decide(reason)
+		}
+	}
+	if !saturated {
+		b.seeOrigin(w)
+	} else if b.mode == tracking && b.idle > 0 {
+		b.endIdle()
+	}
+	if b.mode != tracking {
+		return b.ascend(w, saturated)
+	}
+	if !saturated {
+		b.pause()
+		return b.decide("not in full use")
+	}
+	b.idle = 0
+	if reason := b.cut(w); reason != "" {
+		return b.decide(reason)
+	}
+	if reason := b.shifted(w); reason != "" {
+		return b.decide(reason)
+	}
+	return b.compare()
+}
+
+func (b *Belief) rested() bool {
+	return b.mode == tracking || b.mode == climbing && b.climb.rate == 0
+}
+
+// measure updates how long work takes, and credits samples to their stretches.
+func (b *Belief) measure(w *Window) {
+	if w.Timed > 0 {
+		b.mean = w.Mean().Seconds()
+	}
+	// The window's own median, as far as it has samples: a point to cut off at that lags
+	// would cut everything off when work becomes slower.
+	if mid := w.Quantile(0.5).Seconds(); mid > 0 {
+		trust := min(1, float64(len(w.Latencies))/16)
+		if b.mid == 0 {
+			b.mid = mid
+		}
+		b.mid *= math.Pow(mid/b.mid, trust)
+	}
+	if b.mode != tracking {
+		return
+	}
+	for _, s := range w.Samples {
+		for i := range b.arms {
+			if a := &b.arms[i]; s.Start >= a.from && (i == 0 || s.Start < b.arms[i-1].from) {
+				a.add(s, cutAt*b.mid)
+				break
+			}
+		}
+	}
+}
+
+func (b *Belief) limit() int64 {
+	limit := roundUp(b.at)
+	if b.mode == tracking && b.try > 0 {
+		limit = b.try
+	}
+	return min(max(limit, b.cfg.Min), b.cfg.Max)
+}
+
+func (b *Belief) decide(reason string) Decision {
+	return Decision{Limit: b.limit(), Next: b.window(), Reason: reason}
+}
+
+func (b *Belief) window() time.Duration {
+	if b.mode == settling {
+		return clampDuration(settleFor*b.mean, kneeShortest/2, kneeLongest)
+	}
+	next := clampDuration(kneeWindow*b.mean, kneeShortest, kneeLongest)
+	if b.mode == tracking {
+		if left := b.length() - (b.now - b.arms[0].from); left > next/4 && left < next*3/2 {
+			next = left
+		}
+	}
+	return max(next, time.Millisecond)
+}
+
+// length is how long a stretch lasts.
+func (b *Belief) length() time.Duration {
+	return clampDuration(stretchFor*b.mean, stretchAtLeast, stretchAtMost)
+}
+
+// hurry is 1 where stretches are short and 0 where they are long. A mistake costs in
+// proportion to how long it lasts, so that short stretches may try more.
+func (b *Belief) hurry() float64 {
+	return min(1, max(0, (1.5-b.length().Seconds())/1.25))
+}
+
+// The constants of stretches.
+const (
+	stretchFor     = 4.0 // service times
+	stretchAtLeast = 100 * time.Millisecond
+	stretchAtMost  = 4 * time.Second
+	patience       = 40 * time.Second // how long to wait for armEnough completions
+
+	// A limit far below the best one costs throughput while it is tried. So it is tried
+	// for half as long, if enough has finished.
+	farBelow    = 0.22 // in ln
+	briefEnough = 40   // completions
+
+	mostInside   = 1 << 30 // a concurrency that can be
+	gridVariance = 8e-4    // of an observation, because the laws are on a grid
+
+	// cutAt is where a service time is cut off, in medians. One request of fifty times the
+	// work must not drown a stretch. Less would cut off more of work that waits little than
+	// of work that waits long, which looks like a law that falls off.
+	cutAt = 16
+)
+
+// stretch is what was admitted in a stretch of time under one limit.
+type stretch struct {
+	from         time.Duration
+	n            float64 // how much of it has finished and has not failed
+	inside       float64 // sum of the mean concurrency over each life
+	cost, square float64 // sums of service times, cut off, in seconds, and of their squares
+	late         float64 // how much was of no use
+}
+
+func (a *stretch) add(s Sample, clip float64) {
+	if s.Failed || !(s.Concurrency > 0) || s.Concurrency > mostInside {
+		return
+	}
+	cost := max(1e-9, s.Latency.Seconds())
+	if clip > 0 {
+		cost = min(cost, clip)
+	}
+	a.n++
+	a.inside += s.Concurrency
+	a.cost += cost
+	a.square += cost * cost
+	if !s.Good {
+		a.late++
+	}
+}
+
+// fade forgets a part.
+func (a *stretch) fade(keep float64) {
+	a.n *= keep
+	a.inside *= keep
+	a.cost *= keep
+	a.square *= keep
+	a.late *= keep
+}
+
+// seen returns ln of the concurrency and of the speed, and the variance of the latter
+// as single jobs suggest it.
+func (a *stretch) seen() (lnN, speed, variance float64) {
+	mean := a.cost / a.n
+	scatter := max(0, a.square/a.n-mean*mean) / (mean * mean)
+	return math.Log(a.inside / a.n), -math.Log(mean), scatter/a.n + gridVariance
+}
+
+// pass lets the time up to now pass.
+func (b *Belief) pass() {
+	b.laws.pass(max(0, (b.now - b.asOf).Seconds()))
+	b.asOf = b.now
+}
+
+// around lets the laws lean towards the limit. Whoever set it had a reason: it is too low in one of
+// twenty cases. That it is too high is less of a surprise, because flat laws look alike. Where
+// stretches are long it would take long to come back, so the belief is narrower there.
+func (b *Belief) around() {
+	below := 0.5 + 0.5*b.hurry()
+	b.laws.lean(b.at, func(distance float64) float64 {
+		if distance > 0 {
+			return math.Exp(-1.5 - distance/0.25)
+		}
+		return math.Exp(distance / below)
+	})
+}
+
+// restart drops all stretches.
+func (b *Belief) restart() {
+	b.arms = [2]stretch{{from: b.now}, {from: b.now}}
+	b.full = 0
+}
+
+// pause drops the stretch under way, because not all slots were in use.
+func (b *Belief) pause() {
+	b.change.reset()
+	b.full = 0
+	b.try = 0
+	if b.idle == 0 {
+		b.idle = b.now
+	}
+	if b.now-b.idle > pauseAtMost*b.length() {
+		b.restart()
+		return
+	}
+	b.arms[0] = stretch{from: b.now}
+}
+
+// compare ends the stretch under way if it has lasted long enough. It learns from the one
+// before it, because nearly all work admitted in that has ended.
+func (b *Belief) compare() Decision {
+	a := &b.arms[0]
+	lasted := b.now - a.from
+	brief := b.try > 0 && math.Log(float64(b.try)) < b.at-farBelow && a.n >= briefEnough && lasted >= b.length()/2
+	if lasted < b.length()-time.Millisecond && !brief || a.n < armEnough && lasted < patience {
+		return b.decide("comparing")
+	}
+	if a.n < minArm {
+		b.restart()
+		return b.decide("too little has finished to compare")
+	}
+	if b.arms[1].n >= minArm {
+		b.learn(&b.arms[1])
+	}
+	b.full++
+	b.choose(true, math.Inf(-1), math.Inf(1))
+	b.arms[1] = b.arms[0]
+	b.arms[0] = stretch{from: b.now}
+	return b.decide(b.laws.inWords())
+}
+
+// learn believes what a stretch says.
+func (b *Belief) learn(a *stretch) {
+	lnN, speed, variance := a.seen()
+	if expected, _ := b.laws.speed(lnN); a.late > a.n/2 && speed > expected {
+		return // failing fast is no faster backend
+	}
+	b.pass()
+	b.laws.wander(wanderBy+wanderFor*(1-b.hurry())*b.length().Seconds(), jumpOdds)
+	excess, stepped := b.laws.observe(lnN, speed, b.noise*variance, b.calm >= stepRest)
+	b.raw = variance
+	if stepped {
+		b.calm = 0
+	} else {
+		b.calm++
+		b.noise = max(1, b.noise+0.1*(min(mostNoise, excess/variance)-b.noise))
+	}
+	b.late.add(a, lnN)
+}
+
+// What may have changed from one stretch to the next.
+const (
+	wanderBy  = 0.001 // the variance by which ln K wanders: in ten stretches by a tenth
+	wanderFor = 0.006 // the same a second, where stretches are long: then more happens in each
+	jumpOdds  = 0.01  // that K jumps. A pool that grows is found by this alone: it never becomes slower
+	stepRest  = 6     // stretches between two sudden steps of the level, or no law would ever be refuted
+)
+
+// lateness is which part of the answers was of no use, and at which concurrency.
+type lateness struct {
+	n, bad, lnN float64 // lnN is a sum
+}
+
+// The constants of lateness.
+const (
+	lateKept  = 0.7  // of what was seen before, after each stretch: three stretches count
+	lateDoubt = 15   // answers in time that are assumed besides: of fifteen little can be said
+	mostLate  = 0.95 // the share that is counted with: where all is late, a cut comes first
+)
+
+func (l *lateness) add(a *stretch, lnN float64) {
+	l.n = l.n*lateKept + a.n
+	l.bad = l.bad*lateKept + a.late
+	l.lnN = l.lnN*lateKept + a.n*lnN
+}
+
+func (l *lateness) share() float64 { return min(mostLate, l.bad/(l.n+lateDoubt)) }
+
+// atLeast raises the share, after a cut: what it was cut for is not in any stretch yet.
+func (l *lateness) atLeast(share, lnN float64) {
+	if l.share() < share {
+		const n = 100 - lateDoubt
+		*l = lateness{n: n, bad: 100 * share, lnN: n * lnN}
+	}
+}
+
+// learnAll believes what is known of the stretches under way, before they are dropped.
+func (b *Belief) learnAll() {
+	if b.mode != tracking {
+		return
+	}
+	for i := len(b.arms) - 1; i >= 0; i-- {
+		if a := &b.arms[i]; a.n >= minArm && (b.now-a.from).Seconds() >= 2*b.mean {
+			b.learn(a)
+		}
+	}
+}

@@ -1,0 +1,141 @@
+package control
+
+import (
+	"math"
+	"time"
+)
+
+// cut lowers the limit while most of what finishes is of no use. It returns why, or
+// nothing if it does not cut. When good answers come again after none, a climb begins.
+func (b *Belief) cut(w *Window) string {
+	y := &b.yield
+	y.good += w.OK
+	y.bad += w.Dropped()
+	total := y.good + y.bad
+	if total < cutCount {
+		return ""
+	}
+	good, bad := y.good, y.bad
+	if doubt := math.Sqrt(float64(total)) * cutDoubt / 2; total < 8*cutCount && good > 0 && math.Abs(float64(bad)-float64(total)/2) < doubt {
+		return "" // count on
+	}
+	y.good, y.bad = 0, 0
+	switch {
+	case good > total*7/10:
+		out := y.out
+		y.cuts, y.out = 0, false
+		if out && b.mode == tracking {
+			b.mode, b.climb = climbing, climb{}
+			b.late = lateness{}
+			if b.before.at > b.at && b.now-b.before.when < remembered {
+				b.laws.recall(&b.before.laws)
+			}
+			b.laws.spread += anyLevel
+			return "good answers again"
+		}
+		return ""
+	case good > 0 && (bad <= total/2 || y.cuts >= mostCuts):
+		return ""
+	}
+	b.before.keep(b)
+	y.cuts++
+	y.out = y.out || good == 0
+	b.learnAll()
+	b.set(b.at - cutBy)
+	b.around()
+	b.try = 0
+	b.late.atLeast(min(cutLate, float64(bad)/float64(total)), lnAtLeast1(w.MeanInFlight))
+	b.change.reset()
+	b.restart()
+	if good == 0 {
+		return "nothing that finished was of use"
+	}
+	return "less than half of what finished was of use"
+}
+
+// The constants of a cut by belief, besides those of [Knee]'s.
+const (
+	cutDoubt = 1.5 // by how many standard deviations the useless has to be in the majority
+	cutLate  = 0.3 // the share of late answers that is assumed at least, afterwards
+)
+
+// past is what was believed before the backend became slower.
+type past struct {
+	at   float64 // ln of the limit; 0 if there is none
+	when time.Duration
+	laws outline
+}
+
+func (p *past) keep(b *Belief) {
+	if b.at >= p.at || b.now-p.when >= remembered {
+		*p = past{b.at, b.now, b.laws.outline()}
+	}
+}
+
+// cusum finds sudden changes: the sum of how much better a step explains the windows
+// than the laws do, in nats, for a step down and up.
+type cusum struct{ slower, faster float64 }
+
+func (c *cusum) reset() { *c = cusum{} }
+
+// The constants of sudden changes.
+const (
+	cusumStep  = 0.5 // in ln: what is looked for. Less is left to the drift of levels
+	cusumAlarm = 5   // nats: a false alarm in some hundred windows costs little
+	cusumMost  = 3.5 // from one window: it takes two
+	shiftOdds  = 0.3 // that K has jumped too
+	anyLevel   = 1   // the variance of levels afterwards
+)
+
+// add reports a change: -1 for slower, +1 for faster.
+func (c *cusum) add(off, variance float64) int {
+	nats := func(off float64) float64 { return min(cusumMost, cusumStep/variance*(off-cusumStep/2)) }
+	c.slower = max(0, c.slower+nats(-off))
+	c.faster = max(0, c.faster+nats(off))
+	switch {
+	case c.slower > cusumAlarm:
+		return -1
+	case c.faster > cusumAlarm:
+		return 1
+	}
+	return 0
+}
+
+// shifted finds a sudden change of the backend, and returns what changed, or nothing.
+func (b *Belief) shifted(w *Window) string {
+	if b.now-b.arms[0].from < b.length()/2 || len(w.Samples) < shiftCount {
+		return ""
+	}
+	var one stretch
+	for _, s := range w.Samples {
+		one.add(s, cutAt*b.mid)
+	}
+	if one.n < shiftCount || b.laws.spread > stepVariance {
+		return ""
+	}
+	lnN, speed, variance := one.seen()
+	mean, apart := b.laws.speed(lnN)
+	direction := b.change.add(speed-mean, b.noise*variance+apart+b.laws.spread)
+	if direction == 0 || direction > 0 && one.late > one.n/2 {
+		return ""
+	}
+	b.change.reset()
+	b.restart()
+	b.try = 0
+	if direction < 0 {
+		b.before.keep(b)
+		b.laws.wander(wanderBy, shiftOdds)
+		b.around()
+		b.laws.spread += anyLevel
+		return "the backend became slower"
+	}
+	if b.before.at > b.at && b.now-b.before.when < remembered {
+		b.laws.recall(&b.before.laws)
+		b.set(b.before.at)
+	} else {
+		b.laws.wander(wanderBy, shiftOdds)
+	}
+	b.laws.spread += anyLevel
+	b.before.at = 0
+	return "the backend became faster"
+}

@@ -1,0 +1,178 @@
+package control
+
+import (
+	"math"
+	"time"
+)
+
+// ascend is Update during a climb.
+func (b *Belief) ascend(w *Window, saturated bool) Decision {
+	switch {
+	case b.mode == settling && saturated:
+		b.mode = climbing
+		return b.decide("waiting for a step up to take effect")
+	case b.mode == settling:
+		b.mode = climbing
+		return b.decide("not in full use")
+	case !saturated && b.climb.rate == 0:
+		return b.decide("not in full use")
+	}
+	if b.climb.rate == 0 && !b.climb.warm {
+		b.climb.warm, b.mode = true, settling
+		b.learnOrigin()
+		return b.decide("counting")
+	}
+	lnN := lnAtLeast1(w.MeanInFlight)
+	if reason := b.cut(w); reason != "" {
+		b.count(w, lnN)
+		b.land(math.Inf(-1), b.at)
+		return b.decide(reason)
+	}
+	good := float64(w.OK)
+	if good < climbLeast || good < surelyCount && w.Elapsed < surelyWait {
+		return b.extend("counting")
+	}
+	rate := good / w.Elapsed.Seconds()
+	if b.climb.rate > 0 {
+		if d, done := b.judge(w, rate, lnN, saturated); done {
+			return d
+		}
+	} else {
+		b.laws.spread += originDoubt
+		b.count(w, lnN)
+		if b.laws.above(b.at+stepUp/2) < worthClimbing {
+			b.land(math.Inf(-1), b.at)
+			return b.decide("known from few inside: " + b.laws.inWords())
+		}
+	}
+	b.climb = climb{rate: rate, count: good, lnN: lnN, from: b.at, warm: true, vain: b.climb.vain}
+	b.set(b.at + stepUp)
+	b.mode = settling
+	return b.decide("throughput follows: a step up")
+}
+
+// The constants of a climb by belief, besides those of [Knee]'s.
+const (
+	worthClimbing = 0.2             // how likely the best limit has to be more than half a step above
+	surelyCount   = 40              // completions to count; what they say is believed for long
+	surelyWait    = 2 * time.Second // how long to wait for them
+	benefit       = 0.3             // what a step gets for the doubt: laws with a soft edge bring more than they seem to
+	countVariance = 0.01            // of a count besides chance: a step up lets in a wave of young work
+)
+
+func lnAtLeast1(x float64) float64 {
+	if !(x >= 1) { // NaN too
+		return 0
+	}
+	return math.Log(min(x, mostInside))
+}
+
+// count lets the laws see a count of what has finished.
+func (b *Belief) count(w *Window, lnN float64) {
+	done := float64(w.OK + w.Dropped())
+	if done < 1 || w.Elapsed <= 0 {
+		return
+	}
+	b.pass()
+	b.laws.observe(lnN, math.Log(done/w.Elapsed.Seconds())-lnN, 1/done+countVariance, false)
+}
+
+// judge decides whether the last step was worth it. done is false if it was and
+// there is another one to take.
+func (b *Belief) judge(w *Window, rate, lnN float64, saturated bool) (d Decision, done bool) {
+	c := &b.climb
+	apart := lnN - c.lnN
+	if apart < 0.1 { // the demand has gone: nothing learned
+		b.at, c.rate = c.from, 0
+		if c.vain++; c.vain > mostVain {
+			b.land(math.Inf(-1), b.at)
+		}
+		return b.decide("not in full use"), true
+	}
+	if !saturated {
+		b.mode, b.try = tracking, 0
+		b.around()
+		b.restart()
+		return b.decide("not in full use: high enough"), true
+	}
+	e := math.Log(max(rate, 1e-9)/c.rate) / apart
+	scatter := math.Sqrt(1/max(1, float64(w.OK))+1/max(1, c.count)) / apart
+	if c.again < mostAgain && math.Abs(e-worthIt) < unsure*scatter {
+		c.again++
+		return b.extend("counting"), true
+	}
+	b.count(w, lnN)
+	if e < worthIt {
+		bottom, top := c.from, b.at
+		if e < -scatter { // only what is clearly worse says that less would be better
+			bottom = math.Inf(-1)
+		}
+		b.set(c.from + max(0, min(1, e+benefit))*(b.at-c.from))
+		b.land(bottom, top)
+		return b.decide(inWords(e) + ": high enough"), true
+	}
+	return Decision{}, false
+}
+
+// extend counts on in the next window.
+func (b *Belief) extend(reason string) Decision {
+	d := b.decide(reason)
+	d.Extend = true
+	return d
+}
+
+// land ends a climb at the limit between bottom and top, in ln, that is best by the laws.
+func (b *Belief) land(bottom, top float64) {
+	b.mode = tracking
+	b.around()
+	b.choose(false, bottom, top)
+	b.restart()
+}
+
+// seeOrigin gathers how fast work is while slots are free.
+func (b *Belief) seeOrigin(w *Window) {
+	if w.Dropped() > w.OK {
+		return
+	}
+	if b.origin.n == 0 {
+		b.origin.from = b.now
+	}
+	b.origin.fade(min(1, originKept/(1+b.origin.n)))
+	for _, s := range w.Samples {
+		b.origin.add(s, cutAt*b.mid)
+	}
+}
+
+// learnOrigin believes what was seen with few inside.
+func (b *Belief) learnOrigin() {
+	o := b.origin
+	b.origin = stretch{}
+	if o.n < minOrigin || (b.now-o.from).Seconds() < originFor*b.mean {
+		return
+	}
+	lnN, speed, variance := o.seen()
+	b.pass()
+	b.laws.observe(lnN, speed, b.noise*variance, false)
+}
+
+// endIdle is called when all slots are in use again. Between two bursts work was lighter than in
+// them, by chance, and a law would be made of that. So only a long time counts.
+func (b *Belief) endIdle() {
+	if b.now-b.idle > max(longIdle, time.Duration(longIdleFor*b.mean*float64(time.Second))) {
+		b.learnOrigin()
+	}
+	b.origin = stretch{}
+}
+
+// What is seen with few inside counts from so many jobs and service times on. What ends in
+// the first moments is short work, however long work is.
+const (
+	minOrigin  = 10
+	originFor  = 10.0
+	originKept = 200 // jobs; older ones fade
+
+	originDoubt = 0.1 // the variance of the level until the first count: that was another time
+
+	longIdle    = 10 * time.Second
+	longIdleFor = 40.0 // service times
+)

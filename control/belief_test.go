@@ -1,0 +1,279 @@
+package control
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+func newBelief(t *testing.T, cfg BeliefConfig) *Belief {
+	t.Helper()
+	b, err := NewBelief(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// From anywhere, it comes to the places that there are.
+func TestBeliefFindsTheLimit(t *testing.T) {
+	for _, places := range []int{4, 20, 100} {
+		for _, from := range []float64{0, 2, 10 * float64(places)} { // 0: from a cold start
+			g := worldOf(newBelief(t, BeliefConfig{}), places)
+			g.k.Restore(State{Limit: from})
+			g.d = g.k.Start()
+			if got := g.run(60*time.Second) / float64(places); got < .85 || got > 1.6 {
+				t.Errorf("%d places, from %v: %.2f times as many", places, from, got)
+			}
+		}
+	}
+}
+
+// A backend that changes is followed, in both directions.
+func TestBeliefFollows(t *testing.T) {
+	for _, places := range []int{10, 90} {
+		g := worldOf(newBelief(t, BeliefConfig{}), 30)
+		g.run(30 * time.Second)
+		g.resize(places)
+		if got := g.run(80*time.Second) / float64(places); got < .85 || got > 1.6 {
+			t.Errorf("from 30 to %d places: %.2f times as many", places, got)
+		}
+	}
+}
+
+// What holds of every decision, whatever happens.
+func TestBeliefDecides(t *testing.T) {
+	at := map[string]func(*world){
+		"full use": func(*world) {},
+		"unused":   func(g *world) { g.demand = 1 },
+		"late":     func(g *world) { g.good = func(d time.Duration) bool { return d <= 20*ms } },
+		"failing":  func(g *world) { g.failing = true },
+		"nothing":  func(g *world) { g.resize(1); g.free[0] = time.Hour },
+	}
+	for name, set := range at {
+		g := worldOf(newBelief(t, BeliefConfig{Min: 3, Max: 300}), 40)
+		again := worldOf(newBelief(t, BeliefConfig{Min: 3, Max: 300}), 40)
+		set(g)
+		set(again)
+		var all []Decision
+		g.decided = func(d Decision) {
+			all = append(all, d)
+			if d.Reason == "" || d.Limit < 3 || d.Limit > 300 || d.Next < time.Millisecond || d.Next > 2*kneeLongest || d.Signal != "" {
+				t.Errorf("%s: %+v", name, d)
+			}
+		}
+		again.decided = func(d Decision) {
+			if d != all[0] {
+				t.Fatalf("%s: %+v, and before %+v", name, d, all[0])
+			}
+			all = all[1:]
+		}
+		g.run(20 * time.Second)
+		again.run(20 * time.Second)
+	}
+}
+
+// Work that is late pulls the limit down as far as that helps, and no further.
+func TestBeliefWeighsLateness(t *testing.T) {
+	g := worldOf(newBelief(t, BeliefConfig{}), 20)
+	g.good = func(life time.Duration) bool { return life <= 45*ms }
+	if got := g.run(60 * time.Second); got < 15 || got > 36 {
+		t.Errorf("%.1f of 20 places, where two in a row are late", got)
+	}
+	h := worldOf(newBelief(t, BeliefConfig{}), 20)
+	i := 0
+	h.good = func(time.Duration) bool { i++; return i%4 != 0 } // one in four, whatever the limit
+	if got := h.run(60 * time.Second); got < 15 {
+		t.Errorf("%.1f of 20 places, where clients leave on purpose", got)
+	}
+}
+
+// An idle service does not drift.
+func TestBeliefStaysWhenIdle(t *testing.T) {
+	b := newBelief(t, BeliefConfig{})
+	b.Restore(State{Limit: 50})
+	before := b.Save()
+	for i := range 2000 {
+		now := time.Duration(i+1) * 100 * ms
+		d := b.Update(&Window{Now: now, Elapsed: 100 * ms, Limit: 50, MeanInFlight: 3, OK: 20, Timed: 1, LatencySum: ms,
+			Latencies: []time.Duration{ms}, Samples: []Sample{{Start: now - 5*ms, Latency: ms, Concurrency: 3, Good: true}}})
+		if d.Limit != 50 || d.Reason != "not in full use" {
+			t.Fatalf("window %d: %+v", i, d)
+		}
+	}
+	if after := b.Save(); after != before {
+		t.Errorf("%+v became %+v", before, after)
+	}
+}
+
+// Answers that fail at once are neither throughput nor a short service.
+func TestBeliefFailingFastRaisesNothing(t *testing.T) {
+	g := worldOf(newBelief(t, BeliefConfig{}), 40)
+	before := g.run(30 * time.Second)
+	g.failing = true
+	if after := g.run(20 * time.Second); after > 1.2*before {
+		t.Errorf("from %.1f to %.1f", before, after)
+	}
+}
+
+func TestBeliefRestores(t *testing.T) {
+	for limit, want := range map[float64]float64{100: 100, 33.3: 33.3, 1: 2, 1e9: 10_000, 20: 20, 20.4: 20, 0: 20, .9: 20, -5: 20,
+		math.NaN(): 20, math.Inf(-1): 20, math.Inf(1): 10_000} {
+		b := newBelief(t, BeliefConfig{})
+		b.Restore(State{Limit: limit})
+		if got := b.Save().Limit; math.Abs(got/want-1) > 1e-6 {
+			t.Errorf("of %v: %v, want %v", limit, got, want)
+		}
+		if learned := want != 20; (b.mode == tracking) != learned {
+			t.Errorf("of %v: mode %v", limit, b.mode)
+		}
+	}
+	// What it knew is known after a restart, also at a limit that equals Initial.
+	g := worldOf(newBelief(t, BeliefConfig{}), 20)
+	g.run(30 * time.Second)
+	state := g.k.Save()
+	b := newBelief(t, BeliefConfig{Initial: int64(math.Round(state.Limit))})
+	b.Restore(state)
+	old, now := g.k.(*Belief).laws.gist(), b.laws.gist()
+	if b.mode != tracking || math.Abs(math.Log(now.low/old.low)) > 0.7 || math.Abs(math.Log(now.high/old.high)) > 0.7 {
+		t.Errorf("%+v became %+v", old, now)
+	}
+	// Laws that cannot be read are as good as none.
+	b.Restore(State{Limit: 70, Laws: "nonsense"})
+	if got := b.Save().Limit; math.Abs(got-70) > 1e-6 {
+		t.Errorf("%v", got)
+	}
+}
+
+// While the process stands still nothing is learned, whichever way its clock jumps.
+func TestBeliefOutlivesASuspension(t *testing.T) {
+	for _, jump := range []time.Duration{time.Minute, -time.Minute, 100 * time.Hour} {
+		g := worldOf(newBelief(t, BeliefConfig{}), 30)
+		before := g.run(30 * time.Second)
+		b := g.k.(*Belief)
+		laws := b.laws
+		now := g.now + g.d.Next + jump
+		d := b.Update(&Window{Now: now, Elapsed: max(0, jump), Limit: g.d.Limit, MeanInFlight: 30, Saturated: max(0, jump), Abandoned: 1000, Timed: 1000,
+			LatencySum: 1000 * time.Minute, Latencies: []time.Duration{time.Minute},
+			Samples: []Sample{{Start: now - time.Minute, Latency: time.Minute, Concurrency: 30}}})
+		if !strings.Contains(d.Reason, "stood still") || b.laws != laws {
+			t.Errorf("after %v: %+v", jump, d)
+		}
+		if after := b.Save().Limit; math.Abs(math.Log(after/before)) > 0.3 {
+			t.Errorf("after %v: %v, before %v", jump, after, before)
+		}
+	}
+}
+
+// Whatever it is told, no number sticks that is none.
+func TestBeliefIsNeverLost(t *testing.T) {
+	odd := []float64{math.NaN(), math.Inf(1), math.Inf(-1), 0, -1, 1e300}
+	g := worldOf(newBelief(t, BeliefConfig{}), 30)
+	g.run(20 * time.Second)
+	b := g.k.(*Belief)
+	for i := range 500 {
+		x := odd[i%len(odd)]
+		g.now += g.d.Next
+		w := &Window{Now: g.now, Elapsed: g.d.Next, Limit: g.d.Limit, MeanInFlight: x, Saturated: g.d.Next, OK: 10, Timed: 10, LatencySum: 10 * ms}
+		for range 20 {
+			w.Latencies = append(w.Latencies, time.Duration(i%3)*1e9)
+			w.Samples = append(w.Samples, Sample{Start: g.now - ms, Latency: []time.Duration{0, math.MaxInt64, -5, ms}[i%4], Concurrency: odd[(i/7)%len(odd)], Good: i%2 == 0})
+		}
+		g.d = b.Update(w)
+	}
+	g.start = g.now
+	for i := range g.free {
+		g.free[i] = g.now
+	}
+	g.inside = nil
+	if got := g.run(60 * time.Second); !(got > 20 && got < 50) {
+		t.Errorf("%.1f of 30 places after nonsense", got)
+	}
+}
+
+func TestBeliefBounds(t *testing.T) {
+	_, err := NewBelief(BeliefConfig{Initial: -1, Min: -2, Max: -3})
+	for _, want := range []string{"belief", "Initial: is -1", "Min: is -2", "Max: -3"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: want it to say %q", err, want)
+		}
+	}
+	for _, cfg := range []BeliefConfig{{Min: 1, Max: 1}, {Min: 10_000}, {Initial: 1 << 40, Max: 500}, {Min: 20_000, Max: 1 << 30}} {
+		g := worldOf(newBelief(t, cfg), 7)
+		low, high := max(1, cfg.Min), cfg.Max
+		g.decided = func(d Decision) {
+			if d.Limit < low || high > 0 && d.Limit > high {
+				t.Fatalf("%+v: %+v", cfg, d)
+			}
+		}
+		g.run(200 * time.Millisecond)
+	}
+}
+
+// It fits where there is one for each of a hundred thousand keys, and a look costs next to nothing.
+func TestBeliefIsSmall(t *testing.T) {
+	if size := unsafe.Sizeof(Belief{}); size > 4096 {
+		t.Errorf("%d bytes", size)
+	}
+	g := worldOf(newBelief(t, BeliefConfig{}), 30)
+	g.run(5 * time.Second)
+	b := g.k.(*Belief)
+	seen := Window{Limit: g.d.Limit, MeanInFlight: 30, OK: 40, Timed: 40, LatencySum: 800 * ms, Latencies: []time.Duration{20 * ms}}
+	for range 40 {
+		seen.Samples = append(seen.Samples, Sample{Latency: 20 * ms, Concurrency: 30, Good: true})
+	}
+	now, next := g.now, g.d.Next
+	if n := testing.AllocsPerRun(200, func() {
+		now += next
+		seen.Now, seen.Elapsed, seen.Saturated = now, next, next
+		for i := range seen.Samples {
+			seen.Samples[i].Start = now - 20*ms
+		}
+		next = b.Update(&seen).Next
+	}); n > 6 { // what it says in words
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// The reason says what is believed.
+func TestBeliefSaysWhatItBelieves(t *testing.T) {
+	g := worldOf(newBelief(t, BeliefConfig{}), 30)
+	said := ""
+	g.decided = func(d Decision) {
+		if strings.Contains(d.Reason, "95 %") {
+			said = d.Reason
+		}
+	}
+	g.run(60 * time.Second)
+	if !strings.Contains(said, "about") || !strings.Contains(said, "95 % sure the best limit is between ") {
+		t.Errorf("%q", said)
+	}
+	if b := g.k.(*Belief).laws.gist(); b.low > 31 || b.high < 29 {
+		t.Errorf("%+v, of 30 places", b)
+	}
+}
+
+// A look at a window, of which every other ends a stretch.
+func BenchmarkBelief(b *testing.B) {
+	c, err := NewBelief(BeliefConfig{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	c.Restore(State{Limit: 40})
+	d, now, w := c.Start(), time.Duration(0), Window{}
+	b.ReportAllocs()
+	for b.Loop() {
+		now += d.Next
+		life := time.Duration(10+d.Limit/3) * ms
+		w = Window{Now: now, Elapsed: d.Next, Saturated: d.Next, Limit: d.Limit, MeanInFlight: float64(d.Limit),
+			OK: 100, Timed: 100, LatencySum: 100 * life, Samples: w.Samples[:0], Latencies: w.Latencies[:0]}
+		for i := range 100 {
+			taken := life + time.Duration(i%7-3)*ms
+			w.Samples = append(w.Samples, Sample{Start: now - taken, Latency: taken, Concurrency: float64(d.Limit), Good: true})
+			w.Latencies = append(w.Latencies, taken)
+		}
+		d = c.Update(&w)
+	}
+}

@@ -1,0 +1,208 @@
+package control
+
+import "math"
+
+// rung is a limit that may be chosen.
+type rung struct {
+	limit int64
+	ln    float64
+	at    at
+}
+
+// ladder are the limits that are weighed: whole numbers, from ten on a tenth apart.
+var ladder = rungs()
+
+func rungs() (ladder []rung) {
+	for n := int64(1); float64(n) < math.Exp(lnSize(sizes)); n += max(1, n/10) {
+		ln := math.Log(float64(n))
+		ladder = append(ladder, rung{n, ln, locate(ln)})
+	}
+	return ladder
+}
+
+// nearest returns the first rung that is not below a limit.
+func nearest(ln float64) int {
+	low, high := 0, len(ladder)-1
+	for low < high {
+		if mid := (low + high) / 2; ladder[mid].ln < ln-1e-9 {
+			low = mid + 1
+		} else {
+			high = mid
+		}
+	}
+	return low
+}
+
+// reach is how many rungs down are weighed at a time, a factor of three. reachUp is the same
+// up, less than a factor of two: a limit far too high does more harm.
+const (
+	reach   = 12
+	reachUp = 6
+)
+
+// negligible is the weight of laws that are left out.
+const negligible = 1e-4
+
+// scale weighs limits: what a limit is worth in the mean of what is believed, and how
+// much it would tell.
+type scale struct {
+	n      int
+	law    [laws]uint16
+	weight [laws]float32
+	ahead  [laws]float32 // the speed that the law expects of the stretch under way
+	most   [laws]float32 // the worth of the best limit, by this law
+	here   [laws]float32 // ln speed where lateness was seen
+	level  [laws]float32
+
+	late  bool
+	worth [65]float32 // ln of the part in time, by ln of the ratio of residence times
+
+	aheadMean, aheadVariance float64
+	pending                  float64 // variance of the observation to come
+}
+
+func (b *Belief) newScale() (s scale) {
+	under := locate(math.Log(float64(b.limit())))
+	sum := float32(0)
+	for i, w := range b.laws.weight {
+		if w < negligible {
+			continue
+		}
+		k := s.n
+		s.law[k], s.weight[k], s.level[k] = uint16(i), w, b.laws.level[i]
+		s.ahead[k] = b.laws.level[i] + under.lnSpeed(i)
+		s.most[k] = float32(math.Inf(-1))
+		sum += w
+		s.n++
+	}
+	var squares float64
+	for k := range s.n {
+		s.weight[k] /= sum
+		s.aheadMean += float64(s.weight[k] * s.ahead[k])
+	}
+	for k := range s.n {
+		d := float64(s.ahead[k]) - s.aheadMean
+		squares += float64(s.weight[k]) * d * d
+	}
+	s.aheadVariance = squares
+	s.pending = b.noise*b.raw + b.laws.spread
+	s.weighLateness(b)
+	return s
+}
+
+func (s *scale) weighLateness(b *Belief) {
+	share := b.late.share()
+	if s.late = share > 0.005; !s.late {
+		return
+	}
+	seen := locate(b.late.lnN / b.late.n)
+	for k := range s.n {
+		s.here[k] = seen.lnSpeed(int(s.law[k]))
+	}
+	for i := range s.worth {
+		ratio := math.Exp(float64(i-32) / 8)
+		s.worth[i] = float32(math.Log(max(1e-3, 1-math.Pow(share, 1/ratio))))
+	}
+}
+
+// weigh returns the mean worth of a limit, and the variance of what would be seen there.
+func (s *scale) weigh(r *rung) (worth, variance float64) {
+	var sum, seen, squares, with float32
+	base := float32((1 - price) * r.ln)
+	for k := range s.n {
+		w := s.weight[k]
+		c := r.at.lnSpeed(int(s.law[k]))
+		u := base + c
+		if s.late {
+			x := (s.here[k]-c)*8 + 32
+			i := int(min(max(x, 0), 63))
+			u += s.worth[i] + (min(max(x, 0), 64)-float32(i))*(s.worth[i+1]-s.worth[i])
+		}
+		s.most[k] = max(s.most[k], u)
+		sum += w * u
+		v := s.level[k] + c - float32(s.aheadMean)
+		seen += w * v
+		squares += w * v * v
+		with += w * v * (s.ahead[k] - float32(s.aheadMean))
+	}
+	variance = float64(squares - seen*seen)
+	variance -= float64(with*with) / (s.aheadVariance + s.pending)
+	return float64(sum), max(0, variance)
+}
+
+// choose sets the best limit by what is believed, and if tries, the one to try next.
+func (b *Belief) choose(tries bool, bottom, top float64) {
+	s := b.newScale()
+	center := nearest(math.Log(float64(b.limit())))
+	lowest, highest := nearest(max(bottom, math.Log(float64(b.cfg.Min)))), nearest(min(top, math.Log(float64(b.cfg.Max))))
+	lowest = min(lowest, highest)
+	center = min(max(center, lowest), highest)
+	var worths, variances [reach + reachUp + 1]float64
+	from, to, best := 0, 0, 0
+	for range 4 {
+		from, to = max(lowest, center-reach), min(highest, center+reachUp)
+		best = from
+		for i := from; i <= to; i++ {
+			worths[i-from], variances[i-from] = s.weigh(&ladder[i])
+			if worths[i-from] > worths[best-from] {
+				best = i
+			}
+		}
+		if tries || best > from && best < to || best == center {
+			break
+		}
+		center = best
+	}
+	b.set(ladder[best].ln)
+	b.try = ladder[best].limit
+	if !tries {
+		return
+	}
+	value := worths[best-from]
+	perfect := 0.0
+	for k := range s.n {
+		perfect += float64(s.weight[k] * s.most[k])
+	}
+	hurry := b.hurry()
+	curiosity := min(mostCurious, max(leastCurious, (1+6*hurry)*(perfect-value)))
+	mostLoss := 0.08 + 0.04*hurry
+	most := math.Inf(-1)
+	for i := from; i <= to; i++ {
+		loss := value - worths[i-from]
+		if loss > mostLoss || i < best && b.full < 2 {
+			continue
+		}
+		if v := curiosity*math.Log1p(variances[i-from]/(b.noise*b.raw))/2 - loss; v > most {
+			most, b.try = v, ladder[i].limit
+		}
+	}
+	b.swing(worths[:], from, to, best)
+}
+
+// What a nat of knowledge is worth, in ln of throughput: what perfect knowledge would bring
+// in one stretch where stretches are long, in seven where they are short, within these bounds. In the same way
+// an experiment may cost 8 to 12 % of throughput while it lasts.
+const (
+	leastCurious = 0.01
+	mostCurious  = 0.2
+)
+
+// swing tries a limit a fifth above the best one, and the next time one a fifth below. It does
+// so where stretches are long and none is worth an experiment. A hundred answers cannot
+// tell two limits apart, but what many stretches say on either side adds up, and costs little.
+func (b *Belief) swing(worths []float64, from, to, best int) {
+	if off := nearest(math.Log(float64(b.try))) - best; b.hurry() >= 0.5 || b.full < 2 || off > 1 || off < -1 {
+		return
+	}
+	b.up = !b.up
+	i := best - 2
+	if b.up {
+		i = best + 2
+	}
+	if i >= from && i <= to && worths[best-from]-worths[i-from] < mostSwing {
+		b.try = ladder[i].limit
+	}
+}
+
+// mostSwing is the loss that swinging may cost, expected by the laws.
+const mostSwing = 0.03

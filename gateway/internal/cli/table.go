@@ -1,0 +1,59 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"unicode"
+)
+
+// page writes tables, each with a heading and a blank line before it.
+type page struct {
+	*tabwriter.Writer
+	headed string
+}
+
+func newPage(out io.Writer) *page {
+	return &page{Writer: tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)}
+}
+
+// row writes a row. Under another heading than the last one it begins a new table.
+func (p *page) row(heading string, cells ...any) {
+	if p.headed != heading {
+		fmt.Fprintf(p, "\n%s\n", strings.ReplaceAll(heading, "|", "\t"))
+		p.headed = heading
+	}
+	text := make([]string, len(cells))
+	for i, c := range cells {
+		if text[i] = fmt.Sprint(c); text[i] == "" {
+			text[i] = "-"
+		}
+	}
+	fmt.Fprintln(p, strings.Join(text, "\t"))
+}
+
+// printJSON writes v as JSON that people can read.
+func printJSON(out io.Writer, v any) error {
+	enc := json.NewEncoder(out)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+// printable returns a name that a client has chosen. It is quoted if it is empty, or has
+// characters that a terminal or a reader could misread.
+func printable(name string) string {
+	const longest = 40
+	if runes := []rune(name); len(runes) > longest {
+		name = string(runes[:longest-1]) + "…"
+	}
+	odd := func(r rune) bool {
+		return !unicode.IsGraphic(r) || unicode.IsSpace(r) || r == '"' || r == unicode.ReplacementChar
+	}
+	if name == "" || strings.ContainsFunc(name, odd) {
+		return strconv.QuoteToGraphic(name)
+	}
+	return name
+}

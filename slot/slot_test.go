@@ -1,0 +1,107 @@
+package slot_test
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/weir-go/weir/slot"
+)
+
+// counter is a gate's side that counts what it is told.
+type counter struct {
+	slot        slot.Slot
+	group       slot.Group
+	done, freed atomic.Int64
+}
+
+func newCounter() *counter {
+	c := &counter{}
+	c.group.Holder = c
+	c.group.Freed = func(*slot.Slot) { c.freed.Add(1) }
+	c.slot.Init(&c.group, 0)
+	c.slot.Restore()
+	return c
+}
+
+func (c *counter) Done(t slot.Ticket, _ uint8) {
+	if live, _ := t.Recall(); live {
+		c.done.Add(1)
+	}
+}
+func (c *counter) Sample(slot.Ticket, uint8)          {}
+func (c *counter) Cancel(slot.Ticket)                 {}
+func (c *counter) SetCost(slot.Ticket, string, int64) {}
+
+// A gate that begins to care while permits come and go either sees the slot free
+// or is told of its release, never neither: a waiter would wait for ever. And a
+// slot is handed out or retired, not both.
+func TestNoReleaseGoesUnnoticed(t *testing.T) {
+	c := newCounter()
+	var taken uint64
+	var quiet atomic.Int64 // the last round in which the user saw that the gate cares
+	var round atomic.Int64
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer round.Store(-1)
+	wg.Go(func() {
+		for i := 0; ; i++ {
+			if i%256 == 0 {
+				runtime.Gosched()
+			}
+			now := round.Load()
+			if now < 0 {
+				return
+			}
+			if c.group.Attention.Load() != 0 {
+				quiet.Store(now)
+				runtime.Gosched()
+			} else if p, ok := c.slot.Take(); ok {
+				taken++
+				p.Done(0)
+			}
+		}
+	})
+	for n := int64(1); n <= 20000; n++ {
+		for range n % 37 {
+			round.Load() // at another moment of the user's each time
+		}
+		round.Store(n)
+		c.group.Attention.Store(1)
+		seen := c.slot.Retire()
+		for quiet.Load() != n {
+			runtime.Gosched()
+		}
+		if !seen && c.done.Load()+c.freed.Load() == 0 {
+			t.Fatalf("round %d: given back, and the gate does not know", n)
+		}
+		if uses := c.slot.Uses(); uses != taken {
+			t.Fatalf("round %d: taken %d times, given back %d", n, taken, uses)
+		}
+		c.done.Store(0)
+		c.freed.Store(0)
+		if c.slot.IsRetired() {
+			c.slot.Restore()
+		}
+		c.group.Attention.Store(0)
+	}
+}
+
+// A ticket that has been sampled is as live, and as held, as before.
+func TestSampledIsStillHeld(t *testing.T) {
+	c := newCounter()
+	p, _ := c.slot.Take()
+	if !p.MarkSampled() || p.MarkSampled() {
+		t.Error("marked other than once")
+	}
+	if !p.Live() || !c.slot.Held() || c.slot.IsRetired() || c.slot.Retire() {
+		t.Error("sampling let go of the slot")
+	}
+	if live, sampled := p.Free(); !live || !sampled {
+		t.Errorf("live %v, sampled %v", live, sampled)
+	}
+	if live, _ := p.Free(); live || p.Live() || c.slot.Held() || c.slot.Uses() != 1 {
+		t.Error("given back other than once")
+	}
+}
