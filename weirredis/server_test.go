@@ -15,7 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -27,6 +26,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/internal/freeport"
 	"github.com/weir-go/weir/quota"
 )
 
@@ -163,36 +163,18 @@ func part(t testing.TB, name string) string {
 	return path
 }
 
-// busAbove is how far above its own port a node of a cluster has that of the bus.
-const busAbove = 10_000
+// ports are those of this package's tests. A node of a cluster talks to the others on the
+// port Bus above its own, and Redis before 7.0 has no setting for that.
+var ports = freeport.Range{First: 10_000, Size: 5_000, Bus: 10_000}
 
-// The ports of [freeAddr] are below those that the kernel gives away by itself, and so are
-// those busAbove them: nobody else takes one before its server listens.
-const firstPort, ports = 10_000, 5_000
-
-var lastPort = rand.Uint32N(ports)
-
-// freeAddr returns an address where nobody listens, nor busAbove it, another one each time.
-// busAbove a node of a cluster talks to the others, and Redis before 7.0 has no setting for
-// that.
+// freeAddr returns an address where nobody listens.
 func freeAddr(t testing.TB) string {
 	t.Helper()
-	for range ports {
-		port := firstPort + atomic.AddUint32(&lastPort, 1)%ports
-		addr := fmt.Sprintf("127.0.0.1:%d", port)
-		l, err := net.Listen("tcp", addr)
-		if err != nil {
-			continue
-		}
-		l.Close()
-		bus, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port+busAbove))
-		if err == nil {
-			bus.Close()
-			return addr
-		}
+	addr, err := ports.Addr()
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("no port is free")
-	return ""
+	return addr
 }
 
 // eventually polls ok until it returns true. Only a fault takes a minute, on any machine.

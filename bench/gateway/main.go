@@ -160,7 +160,7 @@ type subject struct {
 
 // start starts the proxy called name, on one core.
 func start(ctx context.Context, name string, p *plan, upstream string) (*subject, error) {
-	addr, err := rig.FreeAddr()
+	addr, err := rig.Ports.Addr()
 	if err != nil {
 		return nil, err
 	}

@@ -211,7 +211,7 @@ func of(s *weirredis.Store) func(context.Context, string, load) (bool, error) {
 
 // startServer starts a server that keeps nothing on disk, on a free port.
 func startServer(ctx context.Context, program string) (*rig.Process, string, error) {
-	addr, err := rig.FreeAddr()
+	addr, err := rig.Ports.Addr()
 	if err != nil {
 		return nil, "", err
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/await"
+	"github.com/weir-go/weir/internal/freeport"
 )
 
 // binary is the gateway under test, built once.
@@ -301,25 +301,17 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	await.That(t, what, ok)
 }
 
-// The ports of [freeAddr] are below those that the kernel gives away by itself, so nobody
-// else takes one before its server listens. The tests of weirredis, which may run beside
-// these, use others.
-const firstPort, ports = 25_000, 7_000
+// ports are those of these tests.
+var ports = freeport.Range{First: 25_000, Size: 5_000}
 
-var lastPort = rand.Uint32N(ports)
-
-// freeAddr returns a loopback address that nobody listens on, another one each time.
+// freeAddr returns a loopback address that nobody listens on.
 func freeAddr(t *testing.T) string {
 	t.Helper()
-	for range ports {
-		addr := fmt.Sprintf("127.0.0.1:%d", firstPort+atomic.AddUint32(&lastPort, 1)%ports)
-		if l, err := net.Listen("tcp", addr); err == nil {
-			l.Close()
-			return addr
-		}
+	addr, err := ports.Addr()
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("no port is free")
-	return ""
+	return addr
 }
 
 // part returns the path of an installed server or tool.

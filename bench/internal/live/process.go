@@ -149,9 +149,9 @@ func quiet() *log.Logger { return log.New(io.Discard, "", 0) }
 
 // freeAddrs returns two loopback addresses that nobody listens on.
 func freeAddrs() (one, other string, err error) {
-	if one, err = rig.FreeAddr(); err != nil {
+	if one, err = rig.Ports.Addr(); err != nil {
 		return "", "", err
 	}
-	other, err = rig.FreeAddr()
+	other, err = rig.Ports.Addr()
 	return one, other, err
 }

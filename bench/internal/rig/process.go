@@ -13,6 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/weir-go/weir/internal/freeport"
 )
 
 // Process is a program that was started.
@@ -105,14 +107,8 @@ func (p *Process) listening(ctx context.Context, addr string) error {
 	}
 }
 
-// FreeAddr returns a loopback address that nobody listens on.
-func FreeAddr() (string, error) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return ln.Addr().String(), ln.Close()
-}
+// Ports are those of the servers that a benchmark starts.
+var Ports = freeport.Range{First: 15_000, Size: 4_000}
 
 // tail keeps the last few hundred bytes that a process said.
 type tail struct {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/weir-go/weir/gateway/internal/await"
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/internal/freeport"
 	"github.com/weir-go/weir/policy"
 )
 
@@ -40,15 +41,17 @@ func logged(t *testing.T, f *os.File) string {
 	return string(data)
 }
 
+// ports are those of this package's tests.
+var ports = freeport.Range{First: 30_000, Size: 1_000}
+
 // freeAddr returns an address that nobody listens on.
 func freeAddr(t *testing.T) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := ports.Addr()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ln.Close()
-	return ln.Addr().String()
+	return addr
 }
 
 func TestRunMistakes(t *testing.T) {

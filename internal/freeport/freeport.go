@@ -1,0 +1,52 @@
+// Package freeport finds ports of the loopback address for servers that a test or a
+// benchmark starts as processes of their own.
+package freeport
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync/atomic"
+	"syscall"
+)
+
+// Range is the ports from First to First+Size-1. Processes that run side by side use
+// different ranges, because a port is free only until the server that was started for it
+// listens. Ranges stay below 32768: from there the kernel gives ports to connections.
+type Range struct {
+	First, Size uint32
+	// Bus, if not 0, is how far above a port another one has to be free too, as for the
+	// bus between the nodes of a Redis cluster.
+	Bus uint32
+
+	next atomic.Uint32 // the last port that was tried is First + next%Size; 0: none yet
+}
+
+// Addr returns an address host:port where nobody listens, another one each time until all
+// ports of the range were tried.
+func (r *Range) Addr() (string, error) {
+	r.next.CompareAndSwap(0, 1+rand.Uint32N(r.Size))
+	for range r.Size {
+		port := r.First + r.next.Add(1)%r.Size
+		if free(port) && (r.Bus == 0 || free(port+r.Bus)) {
+			return address(port), nil
+		}
+	}
+	return "", fmt.Errorf("no port from %d to %d is free", r.First, r.First+r.Size-1)
+}
+
+// free reports whether nobody listens on a port. No process may be started meanwhile: until
+// it runs its program, a new process has a copy of each open socket. It would keep this one
+// listening, the server could not use the port, and who connects would reach nobody.
+func free(port uint32) bool {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	l, err := net.Listen("tcp", address(port))
+	if err != nil {
+		return false
+	}
+	l.Close()
+	return true
+}
+
+func address(port uint32) string { return fmt.Sprintf("127.0.0.1:%d", port) }
