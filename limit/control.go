@@ -117,7 +117,7 @@ func (l *Limiter) configure(cfg Config) {
 	l.parts.Apply(&l.room)
 	l.refuseOversize.Store(cfg.RefuseOversize)
 	l.accounts.Forecast = gate.NewForecast(cfg.Queue.ByTime, l.accounts.Forecast)
-	l.resized = true
+	l.refusalsStale = true
 	l.maxWait.Store(int64(gate.Longest(cfg.Queue.MaxWait, DefaultMaxWait)))
 	l.exempt.Configure(cfg.Exempt)
 	l.front.SetHooks(&cfg.Hooks)
@@ -178,11 +178,11 @@ func (l *Limiter) apply(now time.Duration, d control.Decision, first func(*gate.
 	c := gate.Change{From: l.limit, To: gate.ClampLimit(d.Limit), Reason: d.Reason}
 	first(&c)
 	if l.signal != d.Signal {
-		l.signal, l.reason, l.resized = d.Signal, d.Reason, true
+		l.signal, l.reason, l.refusalsStale = d.Signal, d.Reason, true
 	}
 	if c.From != c.To {
 		l.resize(now, c.To)
-		l.reason, l.resized = d.Reason, true
+		l.reason, l.refusalsStale = d.Reason, true
 	}
 	return c, l.update(now), nil
 }

@@ -26,9 +26,9 @@ import (
 // negative when the limit shrinks below what is in flight. Then nothing is granted
 // until enough has come back.
 //
-// The core shifts down in four cases: an arrival finds no free slot, the limit
-// changes, work of a cost above 1 comes, or the gate closes. It stays down while
-// somebody has to hear of every admission. It shifts up when there is room again.
+// The core shifts down when an arrival finds no free slot, the limit changes, work of
+// a cost above 1 comes, or the gate closes. It stays down while somebody has to hear of
+// every admission. It shifts up when there is room again.
 //
 // attention publishes what a caller without the lock must know. A release that
 // frees a slot by compare-and-swap reads it afterwards. Shifting down raises it

@@ -25,25 +25,25 @@ type Limiter struct {
 	// neither.
 	sizer gate.Sizer
 
-	mu           sync.Mutex
-	tickAt       time.Duration // when the window closes
-	timerAt      time.Duration // when the timer will fire
-	timer        *time.Timer   // nil with a clock of its owner's
-	controlledBy string        // name of the controller; changed with both locks held
-	reason       string        // of the last decision
-	signal       string        // that binds the limit
-	fixed        bool          // nothing but a person moves the limit
-	median       time.Duration // service time in the last window
-	service      room.Service  // what work takes
-	outcomes     [5]uint64     // by weir.Outcome
-	parts        *gate.Parts   // of classes, users and tenants
-	accounts     gate.Accounts // of what is in flight
-	accounting   bool          // accounts are kept: work with a name has waited in the slow gear
-	drained      chan struct{} // closed when closed and nothing is in flight
-	isDrained    bool
-	cut          *weir.Rejection // the last for want of a place in a queue that stands
-	refreshAt    time.Duration   // when the shared refusals may be made anew
-	resized      bool            // they must be: the limit or the room has changed
+	mu            sync.Mutex
+	tickAt        time.Duration // when the window closes
+	timerAt       time.Duration // when the timer will fire
+	timer         *time.Timer   // nil with a clock of its owner's
+	controlledBy  string        // name of the controller; changed with both locks held
+	reason        string        // of the last decision
+	signal        string        // that binds the limit
+	fixed         bool          // nothing but a person moves the limit
+	median        time.Duration // service time in the last window
+	service       room.Service  // what work takes
+	outcomes      [5]uint64     // by weir.Outcome
+	parts         *gate.Parts   // of classes, users and tenants
+	accounts      gate.Accounts // of what is in flight
+	accounting    bool          // accounts are kept: work with a name has waited in the slow gear
+	drained       chan struct{} // closed when closed and nothing is in flight
+	isDrained     bool
+	cut           *weir.Rejection // the last for want of a place in a queue that stands
+	refreshAt     time.Duration   // when the shared refusals may be made anew
+	refusalsStale bool            // they must be: the limit or the room has changed
 
 	// Read without the lock.
 	front          gate.Front
@@ -85,7 +85,7 @@ func New(cfg Config) (*Limiter, error) {
 	defer l.mu.Unlock()
 	l.configure(cfg)
 	l.limit = gate.ClampLimit(first.Limit)
-	l.bank, l.reason, l.resized = l.limit, first.Reason, true
+	l.bank, l.reason, l.refusalsStale = l.limit, first.Reason, true
 	l.window.Reset(now, 0)
 	l.drain.Reset(now)
 	l.drain.Wanted = now - calm
@@ -359,7 +359,7 @@ func (l *Limiter) updateInto(now time.Duration, out *gate.Answers) {
 		// that can be used is in use.
 		l.window.Saturated(now, l.bank < 1 || l.room.Len() > 0)
 	}
-	if now >= l.refreshAt || l.resized {
+	if now >= l.refreshAt || l.refusalsStale {
 		l.refresh(now)
 	}
 	switch {
@@ -376,7 +376,7 @@ func (l *Limiter) updateInto(now time.Duration, out *gate.Answers) {
 // onlyPublishes reports whether update has nothing to do but publish. It can be true
 // only where the word says more than that the gear is slow.
 func (l *Limiter) onlyPublishes(now time.Duration) bool {
-	return l.observed && l.room.Len() == 0 && now < l.refreshAt && !l.resized && !l.closed
+	return l.observed && l.room.Len() == 0 && now < l.refreshAt && !l.refusalsStale && !l.closed
 }
 
 // serve goes through the room. Waiters whose time is up are refused, waiters whose

@@ -46,10 +46,10 @@ func (l *Limiter) refresh(now time.Duration) {
 	l.refreshAt = now + gate.RefreshEvery
 	wait := l.wait()
 	limit, places := float64(l.limit), float64(l.room.Size())
-	if old := l.refusal.Load(); !l.resized && old.limit.RetryAfter == wait {
+	if old := l.refusal.Load(); !l.refusalsStale && old.limit.RetryAfter == wait {
 		return
 	}
-	l.resized = false
+	l.refusalsStale = false
 	r := &refusals{
 		limit: &weir.Rejection{Gate: l.front.Name(), Reason: weir.ReasonLimit, Value: limit, Limit: limit,
 			RetryAfter: wait, Retryable: true, Signal: l.signal},

@@ -40,8 +40,8 @@ type Gate struct {
 	signals   atomic.Pointer[[]string]
 	tells     atomic.Pointer[told] // of a quota
 
-	refused  gate.Reasons // what was refused, by reason
-	observed gate.Reasons // what would have been refused
+	refused  gate.Refusals // what was refused, by reason
+	observed gate.Refusals // what would have been refused
 
 	// retire is how long the gate stays open after the last policy that uses it: longer than anybody
 	// waits in it.

@@ -35,9 +35,9 @@ func (r *Range) Addr() (string, error) {
 	return "", fmt.Errorf("no port from %d to %d is free", r.First, r.First+r.Size-1)
 }
 
-// free reports whether nobody listens on a port. No process may be started meanwhile: until
-// it runs its program, a new process has a copy of each open socket. It would keep this one
-// listening, the server could not use the port, and who connects would reach nobody.
+// free reports whether nobody listens on a port. No process may be started meanwhile: it
+// has a copy of each open socket until it runs its program. That copy would still listen
+// when the server comes.
 func free(port uint32) bool {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

@@ -36,18 +36,18 @@ type Front struct {
 	places    sync.Pool // of *Waiter
 	findLeaks atomic.Bool
 	leaked    atomic.Uint64
-	rejected  Reasons
+	rejected  Refusals
 }
 
-// Reasons counts refusals by their reasons.
-type Reasons [32]atomic.Uint64 // room for every weir.Reason
+// Refusals counts refusals by their reasons.
+type Refusals [32]atomic.Uint64 // room for every weir.Reason
 
 // Add counts one refusal.
-func (c *Reasons) Add(r weir.Reason) { c[r].Add(1) }
+func (c *Refusals) Add(r weir.Reason) { c[r].Add(1) }
 
 // Counts returns the counts. Reasons that never occurred are left out; the map is nil if
 // none did.
-func (c *Reasons) Counts() (counts map[weir.Reason]uint64) {
+func (c *Refusals) Counts() (counts map[weir.Reason]uint64) {
 	for _, r := range weir.Reasons() {
 		Count(&counts, r, c[r].Load())
 	}

@@ -158,8 +158,8 @@ func admitWork(ctx context.Context, w weir.Work) func(*limit.Limiter) Loop {
 	}
 }
 
-// admitLoop is a function because the compiler does not inline Permit.Done into a
-// closure within a closure, as it does in the code of a service.
+// admitLoop is a function of its own so that the compiler inlines Permit.Done, as it does in
+// the code of a service. It does not within two closures.
 func admitLoop(ctx context.Context, l *limit.Limiter, w weir.Work, n int) error {
 	for range n {
 		p, err := l.Admit(ctx, w)

@@ -34,8 +34,8 @@ func Start(cmd *exec.Cmd) (*Process, error) {
 	return p, cmd.Start()
 }
 
-// StartWeir starts the gateway's binary on one processor, with a configuration of that
-// text if there is one, and returns when it accepts connections at addr.
+// StartWeir starts the gateway's binary on one processor, and returns when it accepts
+// connections at addr. The text of a configuration may be empty.
 func StartWeir(ctx context.Context, binary, addr, config string, flags ...string) (*Process, error) {
 	if config != "" {
 		dir, err := os.MkdirTemp("", "weir-bench")
