@@ -112,7 +112,7 @@ type GateSpec struct {
 // is a fault.
 type LimitSpec struct {
 	// What sets the limit. Left out, it is fixed where limit gives a number, and otherwise knee, which finds the
-	// limit by itself. The others are for special cases: docs/guides/controllers.md.
+	// limit by itself. The others are for special cases: docs/reference/controllers.md.
 	Controller string `json:"controller,omitempty" enum:"knee,belief,fixed,aimd,vegas,gradient2,probe,lag,drain,resource" example:"knee"`
 	// The limit to keep. With another controller than fixed, the limit to begin with (default there: 20; probe
 	// two for each processor, lag and drain max).
@@ -416,7 +416,7 @@ type QuotaQueueSpec struct {
 // SignalSpec is a signal for gates. The zero value reads what the signal's name says, with
 // defaults.
 type SignalSpec struct {
-	// What is read. Left out, it is the signal's name. docs/guides/controllers.md describes each, and says when
+	// What is read. Left out, it is the signal's name. docs/reference/controllers.md describes each, and says when
 	// it is blind.
 	Read string `json:"read,omitempty" example:"cpu"`
 	// The highest value you want: there the pressure is 1. For most signals it is a share

@@ -257,7 +257,7 @@ var yamlBlock = regexp.MustCompile("(?s)```yaml\n(.*?)```")
 // The configuration in the guide is one that weir accepts, and so is what it
 // writes itself.
 func TestConfigurationsFromTheDocs(t *testing.T) {
-	guide, err := os.ReadFile("../../docs/guides/gateway.md")
+	guide, err := os.ReadFile("../../docs/reference/gateway.md")
 	if err != nil {
 		t.Fatal(err)
 	}

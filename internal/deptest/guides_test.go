@@ -22,7 +22,7 @@ func TestGuidesCompile(t *testing.T) {
 	tmp := t.TempDir()
 	overlay := struct{ Replace map[string]string }{map[string]string{}}
 	var packages []string
-	for _, guide := range []string{"README.md", "docs/guides/library.md", "docs/guides/keyed.md", "docs/guides/redis.md", "docs/guides/quota.md"} {
+	for _, guide := range []string{"README.md", "docs/reference/library.md", "docs/reference/pools.md", "docs/reference/redis.md", "docs/reference/quotas.md"} {
 		text, err := os.ReadFile(filepath.Join(base, guide))
 		if err != nil {
 			t.Fatal(err)

@@ -671,7 +671,7 @@ func contend(t *testing.T, turns int, flows ...*backlog) {
 // flow farthest from it should have had; and at any moment, in turns of the largest
 // cost. Whoever comes after a pause is let in before the others for a few turns at
 // once, so the second counts for each time that somebody comes. With -v it prints
-// both; docs/guides/library.md states them.
+// both; docs/reference/library.md states them.
 func TestMargins(t *testing.T) {
 	tenant := func(name string, weight float64, units int64) *backlog {
 		return &backlog{name: Waiter{Tenant: name, TenantWeight: weight, Units: units}}

@@ -120,7 +120,7 @@ func TestDynamicMetrics(t *testing.T) {
 
 // Every metric that is served here is in the guide.
 func TestGuideHasMetrics(t *testing.T) {
-	guide, err := os.ReadFile("../../../docs/guides/metrics.md")
+	guide, err := os.ReadFile("../../../docs/reference/metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -209,7 +209,7 @@ var (
 func TestGuideRelabels(t *testing.T) { synctest.Test(t, guideRelabels) }
 
 func guideRelabels(t *testing.T) {
-	guide, err := os.ReadFile("../../../docs/guides/metrics.md")
+	guide, err := os.ReadFile("../../../docs/reference/metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -63,7 +63,7 @@ built-in scenario:`,
 }
 
 const simHelp = `
-docs/guides/simulate.md says how to write one and how to read the report.
+docs/howto/simulate.md says how to write one and how to read the report.
 The exit code is 1 if the scenario has goals and one was missed.`
 
 // builtIn lists the built-in scenarios, a line each.

@@ -79,7 +79,7 @@ func TestGuideScenarios(t *testing.T) {
 	if testing.Short() {
 		t.Skip("simulates for a minute under the race detector")
 	}
-	guide, err := os.ReadFile("../../../docs/guides/simulate.md")
+	guide, err := os.ReadFile("../../../docs/howto/simulate.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ func TestStatus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	guide, err := os.ReadFile("../../../docs/guides/operations.md")
+	guide, err := os.ReadFile("../../../docs/howto/operate.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -213,7 +213,7 @@ func TestWords(t *testing.T) {
 // TestControllersGuide holds the guide to controllers and signals against their
 // words, and reads the parts of files in it.
 func TestControllersGuide(t *testing.T) {
-	guide := string(read(t, "../../../docs/guides/controllers.md"))
+	guide := string(read(t, "../../../docs/reference/controllers.md"))
 	for _, word := range policy.Controllers() {
 		if !strings.Contains(guide, "\n## "+word+"\n") {
 			t.Errorf("no section for the controller %s", word)
@@ -238,7 +238,7 @@ func TestControllersGuide(t *testing.T) {
 
 // TestGatewayGuide reads the files, and parts of files, in the guide to the gateway.
 func TestGatewayGuide(t *testing.T) {
-	guide := string(read(t, "../../../docs/guides/gateway.md"))
+	guide := string(read(t, "../../../docs/reference/gateway.md"))
 	for _, b := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(guide, -1) {
 		text := b[1]
 		if strings.Contains(text, "tls:") {

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	guideFile  = "../../../docs/guides/config.md"
+	guideFile  = "../../../docs/reference/config.md"
 	schemaFile = "../../../docs/config.schema.json"
 
 	keysBegin = "<!-- The tables below are written by go test ./internal/config -update. -->\n"
