@@ -1,57 +1,91 @@
-// Package weir is admission control. It decides for every piece of work: start
-// now, wait, or be refused with a true answer about when to come back. A
-// service should admit no more than it can carry. Then it keeps doing all the
-// work it can, even under several times that load.
+// Package weir is admission control: load shedding, adaptive concurrency limits and rate
+// limits. It decides for every piece of work: start now, wait, or be refused with the time
+// to come back. So a service under several times its load still does nearly all the work
+// it can.
 //
-// # Gate, work, permit
+// # Three calls
 //
-// A [Gate] answers "may this start?". There are three mechanisms, and a package for
-// each. Package limit bounds the work in flight. Its slots come back, and a
-// controller can find out how many there should be. Package quota bounds the work
-// in a time: its tokens come back by the clock. Package shed refuses by priority
-// while a service is overloaded. Package keyed gives each tenant or database a
-// limit of its own.
+// A gate that finds out by itself how much at a time is best:
 //
-// The work asks with a [Work]: who, how important, how much, until when. The
-// answer is a [Permit], to be given back, or a [*Rejection]. The Rejection says
-// which gate refused, why, the value against the limit, and when to come back.
+//	api, err := limit.New(limit.Config{Name: "api"}) // or Limit: 32, if you know
 //
-//	p, err := gate.Admit(ctx, weir.Work{Op: "GET /cart", User: "alice"})
+// Any function behind it:
+//
+//	err = weir.Do(ctx, api, weir.Work{Op: "reindex", Tenant: "acme"}, reindex)
+//
+// A server behind it:
+//
+//	http.ListenAndServe(":8080", weirhttp.Middleware(api)(mux))
+//
+// [Do] returns the function's error, or a [*Rejection] if the function did not run. The
+// Rejection says which gate refused and why, the value against the limit, and when to come
+// back. [Work] says who asks, how important it is, how much it takes and until when. The
+// zero Work is fine.
+//
+// Where work begins in one function and ends in another, Do is these lines:
+//
+//	p, err := api.Admit(ctx, work)
 //	if err != nil {
-//		return err // a *weir.Rejection
+//		return err
 //	}
 //	defer p.Done(weir.NoSample) // covers panics; a no-op after the next Done
-//	err = serve()
+//	err = reindex(ctx)
 //	p.Done(weir.Classify(err))
 //
-// [Do] is these lines in one call. [All] joins gates, all or nothing. A plain rate
-// limit needs neither: quota.Quota has Allow and Wait.
+// # The packages
 //
-// # Sample and Done are two acts
+// Gates, each a [Gate]; [All] joins several into one:
 //
-// A controller learns from how long the backend took. A slot is free when the
-// backend has nothing left to do. With a slow client these are far apart. Then
-// call [Permit.Sample] when the backend has answered, and [Permit.Done] when
-// the slot is free again. Done alone does both.
+//   - limit bounds the work in flight, and keeps a wait room with priorities and fairness.
+//   - quota bounds the work in a time: a rate, a burst, so many a day.
+//   - shed refuses by priority while a service is overloaded.
+//   - keyed gives each tenant, database or route a limit of its own.
 //
-// # Who goes first, and who need not ask
+// What gates are used with:
 //
-// [Work] says how important it is (Priority), who is responsible for it (User), and
-// for which customer it is (Tenant). Gates with a wait room serve in that order:
-// package limit says how.
-// Two kinds of work take no slot. Work marked Exempt is counted and bounded apart. A
-// call from within a permit of the same gate rides on that permit ([WithPermit]).
-// Otherwise it would wait for its own caller.
+//   - weirhttp is middleware for net/http, and writes refusals as responses.
+//   - weirredis, a module of its own, keeps quotas on Redis for several processes.
+//   - control has the controllers that move a limit, and signal has what they can heed.
+//   - policy makes gates and routes from data, such as a file.
+//   - sim plays a policy on simulated traffic, in virtual time.
+//   - slot and weirtest are for authors of gates and of stores.
 //
-// # For authors of gates
+// # Coming from golang.org/x/time/rate
 //
-// Package slot makes permits that are safe to give back twice, [NewPermit] hands them
-// out, and [Nested] finds those that a context carries. Users of gates need none of them.
+// Package quota is the counterpart, with a bucket for each user or tenant where you want
+// one. This is rate.NewLimiter(10, 20):
+//
+//	q, err := quota.New(quota.Config{Rules: []quota.Rule{
+//		{Windows: []quota.Window{{Rate: 10, Burst: 20}}},
+//	}})
+//
+// AllowN and WaitN are q.Allow and q.Wait with a Work of that Cost. Reserve has none:
+// q.Admit returns a permit, and Cancel gives its tokens back.
+//
+// # Coming from failsafe-go
+//
+//   - failsafe.Run with one policy is [Do]; several policies are [All].
+//   - A bulkhead is limit.New with a Limit, and its wait is Queue.MaxWait.
+//   - An adaptive limiter is limit.New without a Limit. Nothing else needs to be set.
+//   - A rate limiter is quota.New.
+//   - Priorities are Work.Priority, and users are Work.User.
+//
+// weir has no retries, hedges or circuit breakers. Keep failsafe-go's around Do, and let
+// its retry policy wait for Rejection.RetryAfter.
+//
+// # Coming from Netflix concurrency-limits
+//
+//   - Limiter.acquire is Admit, and an empty answer is a [*Rejection].
+//   - onSuccess, onDropped and onIgnore are Done with [OK], [Overload] and [NoSample].
+//   - VegasLimit, Gradient2Limit and AIMDLimit are control.Vegas, control.Gradient2 and
+//     control.AIMD. Try the default first: it has no threshold to set.
+//   - A blocking limiter is every gate of package limit: Queue bounds its room.
+//   - A partitioned limiter is limit.Queue with Shares for priorities, or with Weights for
+//     users and tenants.
 //
 // # When not to use it
 //
-// A gate protects what one process can see. A limit on concurrency is local by
-// nature: it measures a local queue. It is no contract about requests a minute: that
-// is a quota, which several processes can share through package weirredis. And no
-// gate helps a service that is slow without load.
+// A gate protects what one process can see: its limit on concurrency measures a local
+// queue. A contract about requests a minute is a quota. No gate helps a service that is
+// slow without load.
 package weir

@@ -45,6 +45,14 @@ type Controller interface {
 	Update(w *Window) Decision
 }
 
+// Default returns a new controller that finds the limit by itself and needs no setting:
+// a [Knee] with its defaults. Limiters without a limit or a controller of their own
+// use it, in Go and in files.
+func Default() Controller {
+	knee, _ := NewKnee(KneeConfig{}) // the defaults are no error
+	return knee
+}
+
 // Saver is a Controller whose state can be kept over a restart.
 type Saver interface {
 	// Save returns the learned state; it must survive a JSON round trip.

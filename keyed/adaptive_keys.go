@@ -156,7 +156,7 @@ func (l *Adaptive) configs(build func(string) (map[string]limit.Config, error), 
 	configs = maps.Clone(configs) // New may return the same map again
 	for part, cfg := range configs {
 		if cfg.Controller == nil && cfg.Limit == 0 {
-			cfg.Controller, _ = control.NewKnee(control.KneeConfig{}) // the defaults are no error
+			cfg.Controller = control.Default()
 		}
 		cfg.Name, cfg.Now = cmp.Or(cfg.Name, l.Name()), l.front.Clock()
 		configs[part] = cfg

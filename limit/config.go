@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/weir/internal/room"
 )
 
-// Config configures a [Limiter]. Everything but Name and Now can be changed
+// Config configures a [Limiter]. The zero value finds the limit by itself. Everything but Name and Now can be changed
 // later with [Limiter.Reconfigure].
 type Config struct {
 	// Name is the gate's name in rejections, metrics and logs.
@@ -21,8 +21,8 @@ type Config struct {
 	// is to find out.
 	Limit int64
 	// Controller sets the limit while the limiter runs. nil means
-	// control.Fixed(Limit), or [control.Knee] with its defaults if Limit is 0 as
-	// well. A controller belongs to one limiter.
+	// control.Fixed(Limit), or [control.Default] if Limit is 0 as well. A controller
+	// belongs to one limiter.
 	Controller control.Controller
 
 	// Signals are read at the end of each window and shown to the controller.
@@ -86,7 +86,7 @@ func (c *Config) compile() (control.Controller, error) {
 		return nil, err
 	}
 	if byDefault {
-		return control.NewKnee(control.KneeConfig{})
+		return control.Default(), nil
 	}
 	return gate.ControllerOr(c.Controller, c.Limit), nil
 }

@@ -18,9 +18,9 @@
 // # What sets the limit
 //
 // A number ([Config.Limit]) or a controller ([Config.Controller]): see package
-// control. With neither, control.Knee finds out. Raise the limit with
-// [Limiter.SetLimit] and waiters start at once. Lower it and nothing is revoked,
-// but nothing is granted until less than the new limit is in flight.
+// control. With neither, the limiter finds out by itself: [Auto] is that limiter. Raise
+// the limit with [Limiter.SetLimit] and waiters start at once. Lower it and nothing is
+// revoked, but nothing is granted until less than the new limit is in flight.
 //
 // # Who waits, and for how long
 //

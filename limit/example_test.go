@@ -33,6 +33,15 @@ func ExampleNew() {
 	// Output: 1 of 2
 }
 
+// A limiter that nobody has told anything: it finds its limit.
+func ExampleAuto() {
+	l := limit.Auto("api")
+	defer l.Close()
+	err := weir.Do(context.Background(), l, weir.Work{Op: "GET /"}, func(context.Context) error { return nil })
+	fmt.Println(err, l.Snapshot().Outcomes[weir.OK])
+	// Output: <nil> 1
+}
+
 // A limit that moves with what the gate measures.
 func ExampleNew_controller() {
 	controller, err := control.NewAIMD(control.AIMDConfig{Threshold: 250 * time.Millisecond})

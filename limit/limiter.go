@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/internal/gate"
 	"github.com/weir-go/weir/internal/room"
 )
@@ -62,12 +63,25 @@ var (
 )
 
 // New returns a running limiter, or an error that names every setting out of
-// range. Close it when it is no longer needed.
+// range. Close it when it is no longer needed. The zero Config is the automatic
+// limiter: see [Auto].
 func New(cfg Config) (*Limiter, error) {
 	c, err := cfg.compile()
 	if err != nil {
 		return nil, err
 	}
+	return start(cfg, c), nil
+}
+
+// Auto returns a running limiter that finds its limit by itself: that of New for a
+// Config with nothing but the name. There is nothing in it to set wrong, so there is no
+// error. Close it when it is no longer needed.
+func Auto(name string) *Limiter {
+	return start(Config{Name: name}, control.Default())
+}
+
+// start returns a running limiter of a configuration that has been checked.
+func start(cfg Config, c control.Controller) *Limiter {
 	l := &Limiter{drained: make(chan struct{}), timerAt: room.Never, tickAt: room.Never}
 	l.front.Init(cfg.Name, cfg.Now)
 	l.slow = true // until update finds that nothing keeps it there
@@ -91,7 +105,7 @@ func New(cfg Config) (*Limiter, error) {
 	l.drain.Wanted = now - calm
 	l.schedule(now, first.Next)
 	l.update(now) // nobody waits yet: no answers
-	return l, nil
+	return l
 }
 
 // Name returns the name from the configuration.

@@ -410,12 +410,22 @@ func TestNothingAllocates(t *testing.T) {
 	}
 }
 
-// A limiter of which nothing is said but its name learns its limit, as `limit: {}` in a
-// file does.
-func TestLearnsByDefault(t *testing.T) {
-	l := weir.Must(limit.New(limit.Config{Name: "api"}))
-	defer l.Close()
-	if s := l.Snapshot(); s.Controller != "knee" || s.Limit < 1 {
-		t.Errorf("%+v", s)
+// A limiter of which nothing is said finds its limit, as `limit: {}` in a file does.
+func TestAutomaticByDefault(t *testing.T) {
+	want := control.Default().Name()
+	for name, l := range map[string]*limit.Limiter{
+		"the zero Config":   weir.Must(limit.New(limit.Config{})),
+		"only a name":       weir.Must(limit.New(limit.Config{Name: "api"})),
+		"Auto":              limit.Auto("api"),
+		"Auto, no name":     limit.Auto(""),
+		"a room of its own": weir.Must(limit.New(limit.Config{Queue: limit.Queue{Len: -1}})),
+	} {
+		if s := l.Snapshot(); s.Controller != want || s.Limit < 1 {
+			t.Errorf("%s: %s at %d, want %s", name, s.Controller, s.Limit, want)
+		}
+		if _, err := l.TryAdmit(weir.Work{}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		l.Close()
 	}
 }

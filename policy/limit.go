@@ -191,7 +191,10 @@ type kind struct {
 	make   func(l *LimitSpec) (control.Controller, error)
 }
 
-// kinds are the controllers, the default first.
+// automatic is the controller of a limit that names none and has no number: the library's.
+var automatic = control.Default().Name()
+
+// kinds are the controllers, automatic first.
 var kinds = []kind{
 	by("knee", control.NewKnee),
 	by("belief", control.NewBelief),
@@ -311,7 +314,7 @@ func (l *LimitSpec) kind() (kind, bool) {
 	case word == "" && l.Limit != 0:
 		word = "fixed"
 	case word == "":
-		word = kinds[0].word
+		word = automatic
 	}
 	i := slices.IndexFunc(kinds, func(k kind) bool { return k.word == word })
 	if i < 0 {

@@ -63,8 +63,8 @@ func TestTheDefaultController(t *testing.T) {
 			t.Errorf("%+v: %s at %d, want %s at %d", tt.spec, s.Controller, s.Limit, tt.controller, tt.limit)
 		}
 	}
-	if w := Controllers()[0]; w != "knee" {
-		t.Errorf("the first word is %s, want that of the default", w)
+	if w, want := Controllers()[0], control.Default().Name(); w != want {
+		t.Errorf("the first word is %s, want %s, the library's default", w, want)
 	}
 }
 
