@@ -147,10 +147,10 @@ func TestFaults(t *testing.T) {
 			[]string{"identity.tenant: no route has the wildcard {databse}; did you mean database?"}},
 		{"no wildcard", Spec{Identity: IdentitySpec{User: "path:u"}}, []string{"identity.user: no route has the wildcard {u}; there are no wildcards"}},
 		{"networks", Spec{Identity: IdentitySpec{Trusted: []string{"10.0.0.1", "10.0.0.1/8", "localhost", "::ffff:10.0.0.0/104", "fe80::1", "10.0.0.0/8"}}},
-			[]string{`identity.trusted[0]: "10.0.0.1" is no network in CIDR notation; write 10.0.0.1/32`,
-				"identity.trusted[1]: 10.0.0.1/8 has bits set beyond its 8; write 10.0.0.0/8, or 10.0.0.1/32",
-				`identity.trusted[2]: "localhost" is no network`, "identity.trusted[3]: ::ffff:10.0.0.0/104 is an IPv4 network in IPv6 form",
-				`identity.trusted[4]: "fe80::1" is no network in CIDR notation; write fe80::1/128`}},
+			[]string{`identity.trusted_proxies[0]: "10.0.0.1" is no network in CIDR notation; write 10.0.0.1/32`,
+				"identity.trusted_proxies[1]: 10.0.0.1/8 has bits set beyond its 8; write 10.0.0.0/8, or 10.0.0.1/32",
+				`identity.trusted_proxies[2]: "localhost" is no network`, "identity.trusted_proxies[3]: ::ffff:10.0.0.0/104 is an IPv4 network in IPv6 form",
+				`identity.trusted_proxies[4]: "fe80::1" is no network in CIDR notation; write fe80::1/128`}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -319,9 +319,13 @@ func PeerName(address string) string {
 }
 
 // sources are the words that a source begins with.
-var sources = []string{"header:", "path:", "peer", "cert:", "const:"}
+var sources = []string{"header:", "path:", "address", "cert:", "const:"}
 
-const sourceForms = "write header:NAME, path:NAME, peer, cert:NAME or const:VALUE"
+const sourceForms = "write header:NAME, path:NAME, address, cert:NAME or const:VALUE"
+
+// isAddress reports whether a source is the address that a request comes from. The second word
+// is the one of earlier versions.
+func isAddress(source string) bool { return source == "address" || source == "peer" }
 
 // loopback is trusted if the spec names no networks.
 var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
@@ -345,7 +349,7 @@ func (c *compiler) checkIdentity() identity {
 		id.trusted = nil
 	}
 	for i, network := range spec.Trusted {
-		if p, ok := c.checkNetwork(at.At("trusted").Index(i), network); ok {
+		if p, ok := c.checkNetwork(at.At("trusted_proxies").Index(i), network); ok {
 			id.trusted = append(id.trusted, p)
 		}
 	}
@@ -398,7 +402,7 @@ func (c *compiler) checkSource(at fault.Path, text string) source {
 	switch {
 	case text == "":
 		return source{}
-	case text == "peer":
+	case isAddress(text):
 		return source{kind: peerSource}
 	case !colon:
 		c.Add(at, fmt.Sprintf("%q is no source", text), sourceSuggestion(text))

@@ -35,7 +35,7 @@ func (c *compiler) checkQuota(at fault.Path, s *QuotaSpec) {
 // noAddress is the fault of a quota or a rule for addresses where nothing is one.
 const (
 	noAddress   = "counts by addresses, but no part of the identity is one"
-	giveAddress = "write identity: {client: peer}, and by: [address], or a rule with address:"
+	giveAddress = "write identity: {client: address}, and by: [address], or a rule with address:"
 )
 
 // checkBase checks the limits of the quota itself, and the parts of the identity in By.
@@ -306,11 +306,11 @@ func (c *compiler) addressOf() string { return c.spec.Identity.AddressPart() }
 // tenant. It is empty if none is. Rules of a quota for an address use this part.
 func (id *IdentitySpec) AddressPart() string {
 	switch {
-	case id.Client == "peer":
+	case isAddress(id.Client):
 		return "client"
-	case id.User == "peer", id.User == "": // an empty user becomes an address
+	case isAddress(id.User), id.User == "": // an empty user becomes an address
 		return "user"
-	case id.Tenant == "peer":
+	case isAddress(id.Tenant):
 		return "tenant"
 	}
 	return ""

@@ -71,7 +71,7 @@ func TestQuotaRules(t *testing.T) {
 			{Rule: quota.Rule{User: "*", Address: "10.0.0.0/8"}, QuotaLimitSpec: rate("3/h")},
 		},
 	})
-	spec.Identity.Client = "peer"
+	spec.Identity.Client = "address"
 	p := compile(t, spec, Options{Now: func() time.Duration { return 0 }})
 	for _, test := range []struct {
 		w    weir.Work
@@ -453,7 +453,7 @@ func TestQuotaFaults(t *testing.T) {
 	named := quotaGate(QuotaSpec{QuotaLimitSpec: rate("1/s"), By: []string{"address"}})
 	named.Identity.User = "header:X-User"
 	_, err = Compile(named, Options{})
-	wantFaults(t, err, []string{at + ": counts by addresses, but no part of the identity is one; write identity: {client: peer}"})
+	wantFaults(t, err, []string{at + ": counts by addresses, but no part of the identity is one; write identity: {client: address}"})
 }
 
 // nilStore can tell nothing.

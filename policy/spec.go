@@ -35,7 +35,7 @@ type Spec struct {
 //	header:NAME   the value of a request header, believed only from trusted
 //	              peers; empty if it comes twice with different values
 //	path:NAME     the value of the route pattern's wildcard {NAME}
-//	peer          the address that the request comes from, IPv6 by /64
+//	address       the address that the request comes from, IPv6 by /64; peer is its old name
 //	cert:NAME     a name in the client certificate that the TLS server has verified:
 //	              uri (the URI in its alternative names, as a SPIFFE ID is),
 //	              dns (the first DNS name there, in lower case), subject (the whole, as in
@@ -46,7 +46,7 @@ type Spec struct {
 //	const:VALUE   always VALUE
 //
 // and the empty source leaves the field empty. Values longer than [MaxIdentity] are hashed.
-// Priority cannot come from path, peer or cert: the client chooses the first two.
+// Priority cannot come from path, address or cert: the client chooses the first two.
 //
 // The address is the peer's. A trusted peer passes on what others ask: then it is the rightmost
 // address of its X-Forwarded-For that is not in Trusted.
@@ -57,12 +57,12 @@ type Spec struct {
 // second is a trusted peer that names no address outside Trusted.
 type IdentitySpec struct {
 	// Source of the tenant. Waiting work is served fairly by user, and then by the tenants of each.
-	Tenant string `json:"tenant,omitempty" example:"header:X-Tenant" form:"header:NAME, path:NAME, peer, cert:NAME or const:VALUE"`
+	Tenant string `json:"tenant,omitempty" example:"header:X-Tenant" form:"header:NAME, path:NAME, address, cert:NAME or const:VALUE" renamed:"peer=address"`
 	// Source of the user, who answers for its tenants. If the peer is not trusted and the user is
 	// empty, the user is the peer's address.
-	User string `json:"user,omitempty" example:"header:X-User" form:"header:NAME, path:NAME, peer, cert:NAME or const:VALUE"`
+	User string `json:"user,omitempty" example:"header:X-User" form:"header:NAME, path:NAME, address, cert:NAME or const:VALUE" renamed:"peer=address"`
 	// Source of the client: the program or the machine that sends the request.
-	Client string `json:"client,omitempty" example:"peer" form:"header:NAME, path:NAME, peer, cert:NAME or const:VALUE"`
+	Client string `json:"client,omitempty" example:"address" form:"header:NAME, path:NAME, address, cert:NAME or const:VALUE" renamed:"peer=address"`
 	// Source of the priority: background, normal, high or critical. Any other word is counted as ignored, and
 	// the route's priority is used.
 	Priority string `json:"priority,omitempty" example:"header:X-Priority" form:"header:NAME or const:VALUE"`
@@ -74,7 +74,7 @@ type IdentitySpec struct {
 	Priorities map[string]string `json:"priorities,omitempty" example:"{leader-election: critical, workload-low: background}" names:"any"`
 	// Networks (CIDR) of peers with headers that are believed. From other peers, header sources
 	// read as empty. An empty list trusts nobody.
-	Trusted []string `json:"trusted,omitempty" default:"[127.0.0.0/8, \"::1/128\"]" example:"[10.0.0.0/8]" form:"a network such as 10.0.0.0/8"`
+	Trusted []string `json:"trusted_proxies,omitempty" was:"trusted" default:"[127.0.0.0/8, \"::1/128\"]" example:"[10.0.0.0/8]" form:"a network such as 10.0.0.0/8"`
 	// Peers that are believed for their verified client certificate, whatever network they are in. A URI may end
 	// with a star (uri:spiffe://example.org/edge/*). A DNS name may begin with one, for one label
 	// (dns:*.edge.example.org). any is every certificate of an authority in tls: client_ca. Default: none.

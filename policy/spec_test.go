@@ -25,7 +25,7 @@ func TestParseSpec(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Spec{
-		Identity: IdentitySpec{Tenant: "path:db", User: "header:X-User", Client: "peer", Priority: "const:high", Trusted: []string{}},
+		Identity: IdentitySpec{Tenant: "path:db", User: "header:X-User", Client: "address", Priority: "const:high", Trusted: []string{}},
 		Gates: map[string]GateSpec{
 			"a": {Mode: Observe, Limit: &LimitSpec{Controller: "aimd", Limit: 20, Min: 2, Max: 50, Threshold: Duration(250 * time.Millisecond),
 				Percentile: 0.99, Backoff: 0.8, Window: Duration(2 * time.Second), MinSamples: 5,

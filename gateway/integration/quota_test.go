@@ -205,8 +205,8 @@ func TestQuotaSetOutlivesTheGateway(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer up.Close()
 	conf := fmt.Sprintf(`upstreams: {app: {targets: [%s]}}
-identity: {user: header:X-User, trusted: [127.0.0.0/8]}
-quotas: {file: q.json}
+identity: {user: header:X-User, trusted_proxies: [127.0.0.0/8]}
+runtime_quotas: {file: q.json}
 gates:
   api:
     quota:
@@ -275,10 +275,10 @@ func TestQuotasSetForTwoGateways(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "redis.password")
 	writeFile(t, secret, []byte("hunter2\n"))
 	conf := fmt.Sprintf(`upstreams: {app: {targets: [%s]}}
-identity: {user: header:X-User, trusted: [127.0.0.0/8]}
+identity: {user: header:X-User, trusted_proxies: [127.0.0.0/8]}
 stores:
   shared: {redis: "redis://%s", password_file: %s}
-quotas: {store: shared}
+runtime_quotas: {store: shared}
 gates: {api: {quota: {rate: 10000/h, by: [user]}}}
 routes: [{match: [/], gates: [api], upstream: app}]
 `, up.URL, addr, secret)
@@ -358,7 +358,7 @@ func resetShared(t *testing.T, settings string) {
 	secret := filepath.Join(t.TempDir(), "redis.password")
 	writeFile(t, secret, []byte("hunter2\n"))
 	conf := fmt.Sprintf(`upstreams: {app: {targets: [%s]}}
-identity: {user: header:X-User, trusted: [127.0.0.0/8]}
+identity: {user: header:X-User, trusted_proxies: [127.0.0.0/8]}
 stores:
   shared: {redis: "redis://%s", password_file: %s, timeout: 2s%s}
 gates: {api: {quota: {rate: 3/h, by: [user], store: shared, on_store_error: closed}}}

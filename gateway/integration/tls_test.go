@@ -256,7 +256,7 @@ func TestClientCertificates(t *testing.T) {
 	ours.write(t, file)
 	server := newCertificate(t, t.TempDir(), 1)
 	g := startListening(t, "https", fmt.Sprintf("tls: {cert: %q, key: %q, client_ca: %q}", server.cert, server.key, file),
-		`identity: {user: cert:uri, tenant: cert:uri, priority: header:X-Priority, trusted: [], trusted_certs: ["uri:spiffe://example.org/edge/*"]}`+"\n"+
+		`identity: {user: cert:uri, tenant: cert:uri, priority: header:X-Priority, trusted_proxies: [], trusted_certs: ["uri:spiffe://example.org/edge/*"]}`+"\n"+
 			gatewayConfig(strings.TrimPrefix(up.URL, "http://"), 8))
 	ask := func(c *http.Client) (int, string) {
 		req, err := http.NewRequest("GET", g.url, nil)

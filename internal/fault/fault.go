@@ -140,6 +140,7 @@ type List struct {
 	Where func(Path) Place
 
 	faults []Fault
+	notes  []Fault
 	more   int             // those that were only counted
 	wrong  map[string]bool // paths with a fault
 	around map[string]bool // those and everything around them
@@ -186,6 +187,16 @@ func (l *List) AddFault(f Fault) {
 	}
 	l.faults = append(l.faults, f)
 }
+
+// AddNote adds what is no fault, but better written otherwise. It keeps as many as faults.
+func (l *List) AddNote(f Fault) {
+	if f.File = l.File; len(l.notes) < mostKept {
+		l.notes = append(l.notes, f)
+	}
+}
+
+// Notes returns what AddNote has added.
+func (l *List) Notes() []Fault { return l.notes }
 
 // AddError adds what an error says, at a path: its faults if it is of this package, else its text.
 func (l *List) AddError(at Path, err error) {

@@ -108,6 +108,7 @@ func spaced(text string, fields []Field) string {
 func (d decoder) group(at fault.Path, n *Node, p fault.Place, v reflect.Value, of Field) {
 	fields := Fields(v.Type())
 	seen := map[string]bool{}
+	d.rename(at, n, fields)
 	for _, m := range d.members(at, n) {
 		f := find(fields, m.Key)
 		if f == nil {
@@ -120,6 +121,24 @@ func (d decoder) group(at fault.Path, n *Node, p fault.Place, v reflect.Value, o
 	for _, f := range fields {
 		if sub := at.At(f.Key); f.Required && !seen[f.Key] && !d.Wrong(sub) {
 			d.fault(sub, p, "is missing", "add "+f.Key+": "+f.Example)
+		}
+	}
+}
+
+// rename gives the members of a group that have the key of an earlier version their key of
+// today, and notes it. A member with both keys is reported, and its old key is taken out.
+func (d decoder) rename(at fault.Path, n *Node, fields []Field) {
+	for _, f := range fields {
+		i := slices.IndexFunc(n.Members, func(m Member) bool { return f.Was != "" && m.Key == f.Was })
+		if i < 0 {
+			continue
+		}
+		if m := &n.Members[i]; n.Get(f.Key) != nil {
+			d.fault(at.At(m.Key), m.Place, "is the old name of "+f.Key+", which is written too", "leave "+m.Key+" out")
+			n.Members = slices.Delete(slices.Clone(n.Members), i, i+1)
+		} else {
+			d.AddNote(fault.Fault{Path: at.At(m.Key), Place: m.Place, Problem: "has another name now; the old one is read until 1.0", Instead: "write " + f.Key})
+			m.Key = f.Key
 		}
 	}
 }
@@ -231,6 +250,10 @@ func setDefaults(v reflect.Value) {
 }
 
 func (d decoder) scalar(at fault.Path, n *Node, v reflect.Value, f Field) {
+	if now := f.Renamed[n.Text]; now != "" && n.Kind == Text {
+		d.AddNote(fault.Fault{Path: at, Place: n.Place, Problem: quote(n.Text) + " has another name now; the old one is read until 1.0", Instead: "write " + now})
+		n.Text = now
+	}
 	err := n.set(v)
 	if f.NotEmpty && n.Kind == Text && n.Text == "" {
 		err = fault.New("is empty", "leave it out, or write "+f.wants(v.Type()))

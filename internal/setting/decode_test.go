@@ -44,6 +44,28 @@ func TestDecodeTakesEmbeddedStructs(t *testing.T) {
 	}
 }
 
+// A key and a word of an earlier version are read as those of today, and noted.
+func TestDecodeOldNames(t *testing.T) {
+	type group struct {
+		Key string `json:"key" was:"before" renamed:"off=none,on=all"`
+	}
+	for text, want := range map[string]string{`{"key": "all"}`: "", `{"before": "all"}`: "before key", `{"before": "on"}`: "before key key all"} {
+		var faults fault.List
+		var g group
+		setting.Decode(jsontree.Parse([]byte(text), &faults), &g, &faults)
+		var noted []string
+		for _, f := range faults.Notes() {
+			noted = append(noted, f.Path.String(), strings.TrimPrefix(f.Instead, "write "))
+		}
+		if got := strings.Join(noted, " "); g.Key != "all" || got != want || faults.Len() > 0 {
+			t.Errorf("%s: %q, notes %q, want %q", text, g.Key, got, want)
+		}
+	}
+	if err := decode(`{"before": "on", "key": "all"}`, new(group)); err == nil || !strings.Contains(err.Error(), "before: is the old name of key, which is written too; leave before out") {
+		t.Errorf("both names: %v", err)
+	}
+}
+
 // A JSON document ends with its value, and its names are the program's own affair.
 func TestDecodeJSON(t *testing.T) {
 	var spec policy.Spec

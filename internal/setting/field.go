@@ -15,6 +15,8 @@
 //	empty     no: that a text may not be empty; who means nothing leaves it out
 //	required  true: that it may not be left out; of an embedded struct, the key there that may not
 //	names     any: the keys of a map are words of others, such as tenants
+//	was       the key that it had in earlier versions, read until 1.0
+//	renamed   words that it had in earlier versions, read until 1.0: old=new, with commas
 //	gone      keys that a group had in earlier versions, with commas
 //
 // The comment of the field is the sentence of the schema and of the reference.
@@ -45,6 +47,8 @@ type Field struct {
 	MinusOne string
 	Enum     []string
 	Gone     []string
+	Was      string
+	Renamed  map[string]string // new words by the old
 	Default  string
 	Example  string
 	Form     string
@@ -109,7 +113,14 @@ func newField(owner reflect.Type, sf reflect.StructField, key string) Field {
 	list := func(words string) []string {
 		return strings.FieldsFunc(words, func(r rune) bool { return r == ',' })
 	}
-	f.Enum, f.Gone = list(get("enum")), list(get("gone"))
+	f.Enum, f.Gone, f.Was = list(get("enum")), list(get("gone")), get("was")
+	for _, pair := range list(get("renamed")) {
+		before, now, _ := strings.Cut(pair, "=")
+		if f.Renamed == nil {
+			f.Renamed = map[string]string{}
+		}
+		f.Renamed[before] = now
+	}
 	return f
 }
 

@@ -45,7 +45,7 @@ func NewQuotaCommand() *cobra.Command {
 		Use:   "quota",
 		Short: "Set, delete and show rules of quotas while the gateway runs, and fill buckets",
 		Long: `Quota changes the rules of a gate's quota while the gateway runs. They override those of
-the configuration file. The setting quotas: says where they are kept. They are in force
+the configuration file. The setting runtime_quotas: says where they are kept. They are in force
 when the command returns (with a store, at the other gateways within two seconds).
 Buckets keep their tokens and debts.
 
@@ -464,7 +464,7 @@ func outcomeOf(s *quotas.Step) string {
 // printRules prints rules as a table.
 func printRules(out io.Writer, l *quotas.Listing, dynamicOnly bool) error {
 	if l.KeptIn == "" {
-		fmt.Fprintln(out, "no rules can be set at run time; add quotas: to the configuration, which says where to keep them")
+		fmt.Fprintln(out, "no rules can be set at run time; add runtime_quotas: to the configuration, which says where to keep them")
 	} else {
 		fmt.Fprintf(out, "rules set at run time are kept in %s, ETag %s\n", l.KeptIn, l.ETag)
 	}

@@ -27,7 +27,7 @@ func (o *rateOptions) flags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringArrayVar(&o.Rates, "rate", nil, "a quota, for instance 10/s, 1000/h or \"5000 a day\"; may be repeated, then all of them hold together (only without a FILE)")
 	flags.Float64Var(&o.Burst, "burst", 0, "how many may come at once, with one --rate (default: what it gives in a second, minute or hour)")
-	flags.StringVar(&o.By, "by", "", "who gets a quota each: header:NAME, ip, user or tenant (default: one quota for all)")
+	flags.StringVar(&o.By, "by", "", "who gets a quota each: header:NAME, address, user or tenant (default: one quota for all)")
 }
 
 // given reports whether one of the flags is set.
@@ -99,7 +99,7 @@ func (o *rateOptions) whose(id *policy.IdentitySpec) (part string, err error) {
 		return "", nil
 	case by == "ip" || by == "address" || by == "peer":
 		if id.Client == "" {
-			id.Client = "peer"
+			id.Client = "address"
 		}
 		return "address", nil
 	case strings.HasPrefix(by, "header:"):
@@ -109,13 +109,13 @@ func (o *rateOptions) whose(id *policy.IdentitySpec) (part string, err error) {
 		id.User = by
 		return "user", nil
 	case by == "user" && id.User == "":
-		return "", errors.New("--by user: nothing says who the user is; write --by header:X-User, or --by ip")
+		return "", errors.New("--by user: nothing says who the user is; write --by header:X-User, or --by address")
 	case by == "tenant" && id.Tenant == "":
 		return "", errors.New("--by tenant: nothing says who the tenant is; write --tenant header:X-Tenant beside it")
 	case by == "user" || by == "tenant":
 		return by, nil
 	}
-	return "", fmt.Errorf("--by %q is unknown; write header:NAME, as in header:X-User, or ip, user or tenant", o.By)
+	return "", fmt.Errorf("--by %q is unknown; write header:NAME, as in header:X-User, or address, user or tenant", o.By)
 }
 
 // guardBy puts the quota before the limit of a configuration of flags.

@@ -37,11 +37,11 @@ func TestRunRate(t *testing.T) {
 		{"burst", rateOptions{Rates: []string{"10/s"}, Burst: 20, BurstSet: true}, policy.IdentitySpec{}, one("10/s", 20), policy.IdentitySpec{}},
 		{"by header", rateOptions{Rates: []string{"10/s"}, By: "header:X-User"}, policy.IdentitySpec{}, one("10/s", 0, "user"), policy.IdentitySpec{User: "header:X-User"}},
 		{"the same said twice", rateOptions{Rates: []string{"1/s"}, By: "header:X"}, policy.IdentitySpec{User: "header:X"}, one("1/s", 0, "user"), policy.IdentitySpec{User: "header:X"}},
-		{"by ip", rateOptions{Rates: []string{"10/s"}, By: "ip"}, policy.IdentitySpec{User: "header:X"}, one("10/s", 0, "address"), policy.IdentitySpec{User: "header:X", Client: "peer"}},
+		{"by ip", rateOptions{Rates: []string{"10/s"}, By: "ip"}, policy.IdentitySpec{User: "header:X"}, one("10/s", 0, "address"), policy.IdentitySpec{User: "header:X", Client: "address"}},
 		{"by tenant", rateOptions{Rates: []string{"10/s"}, By: "tenant"}, policy.IdentitySpec{Tenant: "header:T"}, one("10/s", 0, "tenant"), policy.IdentitySpec{Tenant: "header:T"}},
 		{
 			"several", rateOptions{Rates: []string{"10/s burst 20", "1000/h", "5000 a day"}, By: "ip"}, policy.IdentitySpec{},
-			&policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Limits: []string{"10/s burst 20", "1000/h", "5000 a day"}}, By: []string{"address"}}, policy.IdentitySpec{Client: "peer"},
+			&policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Limits: []string{"10/s burst 20", "1000/h", "5000 a day"}}, By: []string{"address"}}, policy.IdentitySpec{Client: "address"},
 		},
 	}
 	for _, tt := range tests {
@@ -122,15 +122,15 @@ func TestRunRateMistakes(t *testing.T) {
 	f(`--burst 20: --rate "10/s burst 5" says a burst too; leave one of them out`, up, "--rate=10/s burst 5", "--burst=20")
 	f(`--burst 20: all of --rate "10 a day" comes back at once; leave --burst out`, up, "--rate=10 a day", "--burst=20")
 	f(`--by ip says whose a quota is, but there is none; write for instance --rate 10/s --by ip`, up, "--by=ip")
-	f(`--by "X-User" is unknown; write header:NAME, as in header:X-User, or ip, user or tenant`, up, "--rate=10/s", "--by=X-User")
+	f(`--by "X-User" is unknown; write header:NAME, as in header:X-User, or address, user or tenant`, up, "--rate=10/s", "--by=X-User")
 	f(`--by: "" is no header name; write letters, digits and dashes, such as header:X-Tenant`, up, "--rate=10/s", "--by=header:")
 	f(`--by header:A and --user header:B name two users; write --by user, or leave --user out`, up, "--rate=10/s", "--by=header:A", "--user=header:B")
-	f(`--by user: nothing says who the user is; write --by header:X-User, or --by ip`, up, "--rate=10/s", "--by=user")
+	f(`--by user: nothing says who the user is; write --by header:X-User, or --by address`, up, "--rate=10/s", "--by=user")
 	f(`--by tenant: nothing says who the tenant is; write --tenant header:X-Tenant beside it`, up, "--rate=10/s", "--by=tenant")
 	f(`--rate is given 9 times; at most 8 can hold together`, append([]string{up}, strings.Fields(strings.Repeat("--rate=1/s ", 9))...)...)
 	f("--limit 0 admits nothing; it is how many requests may be in progress at a time, at least 1; leave it out to let the gateway find it\n"+
 		`--rate: "x" is no limit; write for instance 10/s, 10/s burst 20, 1000/h, or 5000 a day Europe/Berlin`+"\n"+
-		`--by "me" is unknown; write header:NAME, as in header:X-User, or ip, user or tenant`,
+		`--by "me" is unknown; write header:NAME, as in header:X-User, or address, user or tenant`,
 		up, "--limit=0", "--rate=x", "--by=me")
 	f("--rate, --burst and --by are for running without a file; write a gate with a quota in a.yaml", "a.yaml", "--rate=10/s")
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/server"
 	"github.com/weir-go/weir/policy"
@@ -48,13 +49,13 @@ finds out how many requests at a time the server can carry.
 
 A quota admits so many requests a second (or minute, hour, day). It refuses the rest
 with 429 and the time to come back. --rate 10/s sets the rate, --burst 20 admits up to
-20 at once, and --by header:X-User or --by ip gives each user or address its own quota.
+20 at once, and --by header:X-User or --by address gives each user or address its own quota.
 
 When not all requests can be served, the higher priority goes first. --priority says
 where the priority of a request comes from: background, normal, high or critical.
 Within a priority the gateway is fair between the users and tenants of --user and
 --tenant. Each of the three is header:NAME or const:VALUE; --user and --tenant may also
-be peer. Headers are believed from --trusted networks only. Other clients are told
+be address. Headers are believed from --trusted-proxies only. Other clients are told
 apart by address.
 
   SIGHUP             reads the file again, and so does a change of it
@@ -198,7 +199,7 @@ func (o *runOptions) read() (*config.Config, error) {
 	case o.File != "" && o.Rate.given():
 		return nil, usage("--rate, --burst and --by are for running without a file; write a gate with a quota in %s", o.File)
 	case o.File != "" && o.identifies():
-		return nil, usage("--tenant, --user, --priority and --trusted are for running without a file; set them under identity in %s", o.File)
+		return nil, usage("--tenant, --user, --priority and --trusted-proxies are for running without a file; set them under identity in %s", o.File)
 	case o.File != "":
 		return loadConfig(o.File)
 	case o.Upstream == "":
@@ -243,7 +244,13 @@ func (o *runOptions) identityFlags(cmd *cobra.Command) {
 	flags.StringVar(&id.Tenant, "tenant", "", "where the tenant of a request comes from, for instance header:X-Tenant; tenants are served fairly (only without a FILE)")
 	flags.StringVar(&id.User, "user", "", "where the user comes from, for instance header:X-User; users are served fairly, then the tenants of each (only without a FILE)")
 	flags.StringVar(&id.Priority, "priority", "", "where the priority comes from, for instance header:X-Priority: background, normal, high or critical (only without a FILE)")
-	flags.StringSliceVar(&id.Trusted, "trusted", nil, "networks with headers that are believed without a file, for instance 10.0.0.0/8 (default 127.0.0.0/8,::1/128)")
+	flags.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if name == "trusted" { // its name before
+			name = "trusted-proxies"
+		}
+		return pflag.NormalizedName(name)
+	})
+	flags.StringSliceVar(&id.Trusted, "trusted-proxies", nil, "networks with headers that are believed without a file, for instance 10.0.0.0/8 (default 127.0.0.0/8,::1/128)")
 }
 
 // identifies reports whether one of these flags is given.
@@ -272,7 +279,7 @@ func (o *runOptions) identityFaults() []error {
 		if flag == "user" && o.Rate.By != "" && o.Identity.User == o.Rate.By {
 			flag = "by"
 		}
-		wrong = append(wrong, fmt.Errorf("--%s: %s; %s", flag, f.Problem, f.Instead))
+		wrong = append(wrong, fmt.Errorf("--%s: %s; %s", strings.ReplaceAll(flag, "_", "-"), f.Problem, f.Instead))
 	}
 	return wrong
 }

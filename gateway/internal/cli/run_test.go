@@ -85,11 +85,11 @@ func TestRunMistakes(t *testing.T) {
 	f(2, `--tenant: "headr:X" is no source; did you mean header:?`, up, "--tenant=headr:X")
 	f(2, "--tenant: no route has the wildcard {db}", up, "--tenant=path:db")
 	f(2, "--priority: an address is no priority", up, "--priority=peer")
-	f(2, `--trusted: "10.0.0.1" is no network in CIDR notation; write 10.0.0.1/32`, up, "--trusted=10.0.0.1")
+	f(2, `--trusted-proxies: "10.0.0.1" is no network in CIDR notation; write 10.0.0.1/32`, up, "--trusted=10.0.0.1")
 	f(2, "--limit 0 admits nothing; it is how many requests may be in progress at a time, at least 1; leave it out to let the gateway find it\n"+
 		"--timeout -1s is in the past; it is how long clients wait for an answer, for instance 1s; leave it out if nobody knows\n"+
 		"listen address \"x\" has no port; write host:port, for instance 127.0.0.1:8080\n"+
-		`--tenant: "X-T" is no source; did you mean header:X-T? write header:NAME, path:NAME, peer, cert:NAME or const:VALUE`+"\n"+
+		`--tenant: "X-T" is no source; did you mean header:X-T? write header:NAME, path:NAME, address, cert:NAME or const:VALUE`+"\n"+
 		`--user: "" is no header name; write letters, digits and dashes, such as header:X-Tenant`,
 		up, "--limit=0", "--timeout=-1s", "--listen=x", "--tenant=X-T", "--user=header:")
 	f(2, "is no http, https or h2c URL", "--upstream=127.0.0.1:3000")

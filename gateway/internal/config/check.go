@@ -395,14 +395,14 @@ func (m *meaning) dynamic() {
 	if f := &m.Quotas.File; *f != "" {
 		*f = m.resolve(*f)
 	} else if m.Quotas.StartBroken && m.Quotas.Store == "" {
-		m.report(fault.Path{"quotas", "start_broken"}, "write file: weir.quotas.json or store: beside it, or leave it out", "means nothing where no rules are kept")
+		m.report(fault.Path{"runtime_quotas", "start_broken"}, "write file: weir.quotas.json or store: beside it, or leave it out", "means nothing where no rules are kept")
 	}
 	if name := m.Quotas.Store; name != "" {
 		if _, ok := m.Stores[name]; !ok {
-			m.report(fault.Path{"quotas", "store"}, m.storeMeant(name), "there is no store %s", quote(name))
+			m.report(fault.Path{"runtime_quotas", "store"}, m.storeMeant(name), "there is no store %s", quote(name))
 		}
 		if m.Quotas.File != "" {
-			m.report(fault.Path{"quotas", "store"}, "leave one of them out", "rules are kept in one place, and there is a file too")
+			m.report(fault.Path{"runtime_quotas", "store"}, "leave one of them out", "rules are kept in one place, and there is a file too")
 		}
 	}
 	if f := &m.Admin.TokenFile; *f != "" {

@@ -23,8 +23,8 @@ type Config struct {
 	// The servers behind the gateway, by a name that routes refer to.
 	Upstreams map[string]Upstream `json:"upstreams" example:"{app: {targets: [http://127.0.0.1:3000]}}" required:"true"`
 	// Where tenant, user, client and priority of a request come from. Each is a source. header:NAME is believed
-	// only from trusted peers. path:NAME is a wildcard of the route's pattern. peer is the client's address
-	// (IPv6 by /64), behind trusted peers the one in X-Forwarded-For. cert:NAME is uri, dns, subject, cn or hash
+	// only from trusted proxies. path:NAME is a wildcard of the route's pattern. address is the client's
+	// (IPv6 by /64), behind trusted proxies the one in X-Forwarded-For. cert:NAME is uri, dns, subject, cn or hash
 	// of a verified client certificate. const:VALUE is itself. Left out, the field stays empty.
 	Identity policy.IdentitySpec `json:"identity,omitzero" example:"{tenant: path:database}"`
 	// Which headers carry a request's deadline. The earliest of them and the route's timeout counts. The
@@ -43,7 +43,7 @@ type Config struct {
 	Routes []Route `json:"routes" example:"[{match: [/], upstream: app}]" required:"true"`
 	// Keeps rules of quotas that weir quota or /quotas sets while the gateway runs. They win over
 	// the rules of this file. Left out, none can be set.
-	Quotas Quotas `json:"quotas,omitzero" example:"{file: weir.quotas.json}"`
+	Quotas Quotas `json:"runtime_quotas,omitzero" was:"quotas" example:"{file: weir.quotas.json}"`
 	// The listener for /metrics, /healthz, /readyz, /gates, /explain and /quotas. Keep it on loopback or a
 	// private network: reading needs no password.
 	Admin Admin `json:"admin,omitzero" example:"{address: 127.0.0.1:9090}"`
@@ -61,6 +61,8 @@ type Config struct {
 
 	name string        // of the file
 	root *setting.Node // the parsed document; it finds fields by name
+
+	renamed []fault.Fault // names of earlier versions in the file
 }
 
 // Policy returns the part of the configuration that policy.Compile takes.
@@ -121,7 +123,7 @@ type Connections struct {
 	// Addresses known at a time, of 160 bytes each. All further ones together count as one address.
 	Addresses int `json:"addresses,omitempty" default:"65536" min:"1" max:"1000000"`
 	// Networks (CIDR) of addresses without limits of their own: proxies and load balancers that
-	// bring many clients. Left out, those of identity.trusted. An empty list exempts nobody.
+	// bring many clients. Left out, those of identity.trusted_proxies. An empty list exempts nobody.
 	Exempt []string `json:"exempt,omitempty" example:"[10.0.0.0/8]" form:"a network such as 10.0.0.0/8"`
 }
 
@@ -175,12 +177,12 @@ type Upstream struct {
 	// How long a target may take until the header of its answer. 0 means no limit.
 	ResponseTimeout policy.Duration `json:"response_timeout" default:"30s" min:"0s" max:"24h"`
 	// When a failing target is ejected for a while. The last one left is never ejected.
-	Eject Eject `json:"eject,omitzero"`
+	Eject Eject `json:"passive_health,omitzero" was:"eject"`
 	// What happens to the slot when a client leaves before its answer. hold keeps it, because the
 	// upstream works on. It is free again when the upstream has answered, or when the expected rest
 	// of its work has passed (before the first answer: after response_timeout). release gives it
 	// back at once, for upstreams that stop.
-	OnAbandon OnAbandon `json:"on_abandon,omitempty" default:"hold" enum:"hold,release"`
+	OnAbandon OnAbandon `json:"on_client_disconnect,omitempty" was:"on_abandon" default:"hold" enum:"hold,release"`
 }
 
 // Eject says when a target that fails is left out, and for how long.
@@ -314,7 +316,7 @@ func (c *Config) QuotaPlace(gate, field string) string {
 }
 
 // At names a field for messages, with where it stands if that is known, as in
-// "weir.yaml:12: quotas.file".
+// "weir.yaml:12: runtime_quotas.file".
 func (c *Config) At(path string) string {
 	if at := c.place(steps(path)); at != "" {
 		return at + ": " + path

@@ -639,7 +639,7 @@ func TestDynamicQuotas(t *testing.T) {
 		t.Fatal(err)
 	}
 	name := filepath.Join(dir, "weir.yaml")
-	c, err := config.Parse(name, []byte(withQuota+"quotas: {file: q.json}\nadmin: {socket: s, token_file: token}\n"))
+	c, err := config.Parse(name, []byte(withQuota+"runtime_quotas: {file: q.json}\nadmin: {socket: s, token_file: token}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -653,9 +653,9 @@ func TestDynamicQuotas(t *testing.T) {
 			t.Errorf("%s: %v, want %q", text, err, part)
 		}
 	}
-	f("quotas: {start_broken: true}", "no rules are kept")
-	f("quotas: {store: shraed}", "write shared")
-	f("quotas: {store: shared, file: q.json}", "leave one of them out")
+	f("runtime_quotas: {start_broken: true}", "no rules are kept")
+	f("runtime_quotas: {store: shraed}", "write shared")
+	f("runtime_quotas: {store: shared, file: q.json}", "leave one of them out")
 	f("admin: {token_file: nothing}", "there is no file")
 	if err := os.WriteFile(filepath.Join(dir, "short"), []byte("0123456789abcde"), 0o600); err != nil {
 		t.Fatal(err)
@@ -679,14 +679,57 @@ func TestQuotaPlace(t *testing.T) {
 
 // What a reload has against a field is told with its line.
 func TestAt(t *testing.T) {
-	c, err := config.Parse("/etc/weir.yaml", []byte(withQuota+"quotas:\n  file: q.json\nadmin: {socket: s}\n"))
+	c, err := config.Parse("/etc/weir.yaml", []byte(withQuota+"runtime_quotas:\n  file: q.json\nadmin: {socket: s}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for field, want := range map[string]string{"quotas.file": "weir.yaml:13: quotas.file", "admin.socket": "weir.yaml:14: admin.socket", "quotas.store": "quotas.store"} {
+	for field, want := range map[string]string{"runtime_quotas.file": "weir.yaml:13: runtime_quotas.file", "admin.socket": "weir.yaml:14: admin.socket", "runtime_quotas.store": "runtime_quotas.store"} {
 		if got := c.At(field); got != want {
 			t.Errorf("%s: %q, want %q", field, got, want)
 		}
+	}
+}
+
+// TestOldNames reads the names of earlier versions as those of today, and notes each with its line.
+func TestOldNames(t *testing.T) {
+	const file = `upstreams:
+  app:
+    targets: [http://127.0.0.1:3000]
+    %s: {failures: 3}
+    %s: release
+identity:
+  client: %s
+  %s: [10.0.0.0/8]
+%s: {file: q.json}
+routes: [{match: [/], upstream: app}]
+`
+	now, err := config.Parse("names.yaml", fmt.Appendf(nil, file, "passive_health", "on_client_disconnect", "address", "trusted_proxies", "runtime_quotas"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := config.Parse("names.yaml", fmt.Appendf(nil, file, "eject", "on_abandon", "peer", "trusted", "quotas"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := asJSON(t, before), asJSON(t, now); got != want {
+		t.Errorf("old names are read as\n%s\nwant\n%s", got, want)
+	}
+	notes := strings.Join(before.Notes(), "\n")
+	for _, want := range []string{
+		"line 4: upstreams.app.eject has another name now; the old one is read until 1.0; write passive_health",
+		"line 5: upstreams.app.on_abandon", "line 8: identity.trusted", "line 9: quotas",
+		`line 7: identity.client "peer" has another name now; the old one is read until 1.0; write address`,
+	} {
+		if !strings.Contains(notes, want) {
+			t.Errorf("no %q in\n%s", want, notes)
+		}
+	}
+	if strings.Contains(strings.Join(now.Notes(), "\n"), "another name") {
+		t.Errorf("names of today are noted: %q", now.Notes())
+	}
+	_, err = config.Parse("names.yaml", []byte(config.Minimum+"      gates: []\n  identity: {trusted: [10.0.0.0/8], trusted_proxies: []}\n"))
+	if want := "names.yaml:8:14: identity.trusted: is the old name of trusted_proxies, which is written too; leave trusted out"; err == nil || err.Error() != want {
+		t.Errorf("both names: %v, want %s", err, want)
 	}
 }
 

@@ -61,6 +61,7 @@ func Parse(name string, data []byte) (*Config, error) {
 	cfg := &Config{name: name, root: root}
 	setting.DecodePlain(root, cfg, faults)
 	checkMeaning(cfg, faults)
+	cfg.renamed = faults.Notes()
 	faults.Sort()
 	if err := faults.Err(""); err != nil {
 		return nil, err

@@ -236,7 +236,7 @@ func ask(t *testing.T, p *policy.Policy, method, path string, headers ...string)
 
 // The file with quotas in the guide does what the guide says.
 func TestQuotaRecipe(t *testing.T) {
-	k := cook(t, recipe(t, "reference/gateway.md", "  client: peer                      # rules may look at addresses then"))
+	k := cook(t, recipe(t, "reference/gateway.md", "  client: address                   # rules may look at addresses then"))
 	k.now = 30 * time.Hour // in the morning
 	count := func(n int, headers ...string) (in int, last *weir.Rejection) {
 		for range n {
@@ -275,7 +275,7 @@ func TestQuotaRecipe(t *testing.T) {
 
 // Imports cost what a trusted peer says, may go into debt, and come back when it is paid.
 func TestQuotaDebtRecipe(t *testing.T) {
-	k := cook(t, recipe(t, "reference/gateway.md", "  client: peer                      # rules may look at addresses then"))
+	k := cook(t, recipe(t, "reference/gateway.md", "  client: address                   # rules may look at addresses then"))
 	post := func(user, cost string) *weir.Rejection {
 		return ask(t, k.Policy, "POST", "/v1/imports", "X-User", user, "X-Cost", cost)
 	}

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"reflect"
 	"slices"
@@ -75,7 +76,7 @@ func reference(docs map[string]string) string {
 		{"`listeners: tls:`", reflect.TypeFor[Listener](), "tls"},
 		{"`listeners: connections:`", reflect.TypeFor[Listener](), "connections"},
 		{"`upstreams: NAME:`", reflect.TypeFor[Config](), "upstreams"},
-		{"`upstreams: NAME: eject:`", reflect.TypeFor[Upstream](), "eject"},
+		{"`upstreams: NAME: passive_health:`", reflect.TypeFor[Upstream](), "passive_health"},
 		{"`identity:`", reflect.TypeFor[Config](), "identity"},
 		{"`deadline:`", reflect.TypeFor[Config](), "deadline"},
 		{"`gates: NAME:`", reflect.TypeFor[Config](), "gates"},
@@ -102,7 +103,7 @@ func reference(docs map[string]string) string {
 		{"`stores: NAME: tls:`", reflect.TypeFor[Config](), "stores.tls"},
 		{"`stores: NAME: lease:`", reflect.TypeFor[Config](), "stores.lease"},
 		{"`routes:` each", reflect.TypeFor[Config](), "routes"},
-		{"`quotas:`", reflect.TypeFor[Config](), "quotas"},
+		{"`runtime_quotas:`", reflect.TypeFor[Config](), "runtime_quotas"},
 		{"`admin:`", reflect.TypeFor[Config](), "admin"},
 		{"`metrics:`", reflect.TypeFor[Config](), "metrics"},
 		{"`streams:`", reflect.TypeFor[Config](), "streams"},
@@ -117,7 +118,40 @@ func reference(docs map[string]string) string {
 		}
 		section(s.title, t)
 	}
+	b.WriteString("\n## Old names\n\nThese are read until 1.0. `weir check` notes each with its line.\n\n| was | is |\n| --- | --- |\n")
+	for _, row := range oldNames() {
+		b.WriteString(row)
+	}
 	return b.String()
+}
+
+// oldNames returns a row of a table for each key and each word of an earlier version.
+func oldNames() (rows []string) {
+	seen := map[reflect.Type]bool{}
+	var visit func(t reflect.Type, at string)
+	visit = func(t reflect.Type, at string) {
+		if seen[t] {
+			return
+		}
+		seen[t] = true
+		for _, f := range setting.Fields(t) {
+			if f.Was != "" {
+				rows = append(rows, fmt.Sprintf("| `%s%s:` | `%s:` |\n", at, f.Was, f.Key))
+			}
+			for _, word := range slices.Sorted(maps.Keys(f.Renamed)) {
+				rows = append(rows, fmt.Sprintf("| `%s%s: %s` | `%s: %s` |\n", at, f.Key, word, f.Key, f.Renamed[word]))
+			}
+			if in := element(f.Type); in != nil {
+				name := ""
+				if f.Type.Kind() == reflect.Map {
+					name = "NAME: "
+				}
+				visit(in, at+f.Key+": "+name)
+			}
+		}
+	}
+	visit(reflect.TypeFor[Config](), "")
+	return rows
 }
 
 // element is the struct that a field holds, holds many of, or points to; nil if

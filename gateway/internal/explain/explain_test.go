@@ -320,12 +320,12 @@ stores: {shared: {redis: "redis://127.0.0.1:1/0"}}
 	}
 	const ofFile = "weir.yaml:4"
 	f("", "bob", "10/s, burst 20", ofFile, "by the configuration file alone, as if", "--admin 127.0.0.1:9090 in place of --config")
-	f("quotas: {file: "+kept+"}", "bob", "3/h, burst 3", "set 2026-01-02T03:04:05Z by me", "set at run time in "+kept+" (3), 1 of which do not fit")
-	f("quotas: {file: "+kept+"}", "carol", "4/h, burst 4", "set - by -, in the place of "+ofFile)
-	f("quotas: {file: "+kept+"x}\nadmin: {socket: /run/s}", "bob", "10/s, burst 20", ofFile, "(0)", "--admin unix:/run/s in")
-	f("quotas: {store: shared}\nadmin: {address: off}", "bob", "10/s, burst 20", ofFile, "without rules that were set at run time: they are in the store shared, which is not asked", "no admin listener")
-	f("quotas: {file: "+broken+", start_broken: true}", "bob", "10/s, burst 20", ofFile, "without rules that were set at run time: "+broken+":1:")
-	cfg, err := config.Parse("weir.yaml", []byte(head+"quotas: {file: "+broken+"}\n"))
+	f("runtime_quotas: {file: "+kept+"}", "bob", "3/h, burst 3", "set 2026-01-02T03:04:05Z by me", "set at run time in "+kept+" (3), 1 of which do not fit")
+	f("runtime_quotas: {file: "+kept+"}", "carol", "4/h, burst 4", "set - by -, in the place of "+ofFile)
+	f("runtime_quotas: {file: "+kept+"x}\nadmin: {socket: /run/s}", "bob", "10/s, burst 20", ofFile, "(0)", "--admin unix:/run/s in")
+	f("runtime_quotas: {store: shared}\nadmin: {address: off}", "bob", "10/s, burst 20", ofFile, "without rules that were set at run time: they are in the store shared, which is not asked", "no admin listener")
+	f("runtime_quotas: {file: "+broken+", start_broken: true}", "bob", "10/s, burst 20", ofFile, "without rules that were set at run time: "+broken+":1:")
+	cfg, err := config.Parse("weir.yaml", []byte(head+"runtime_quotas: {file: "+broken+"}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

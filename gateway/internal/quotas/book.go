@@ -60,7 +60,7 @@ type Saved struct {
 // Errors of [Book.Change].
 var (
 	// ErrNowhere is the error of a change without a store.
-	ErrNowhere = errors.New("no place is configured for rules that are set at run time; add quotas: {file: /var/lib/weir/quotas.json} to the configuration")
+	ErrNowhere = errors.New("no place is configured for rules that are set at run time; add runtime_quotas: {file: /var/lib/weir/quotas.json} to the configuration")
 	// ErrPrecondition is the error of a change if its IfMatch is no longer the tag of the rules.
 	ErrPrecondition = errors.New("the rules have been changed since; read them again and repeat with their new ETag")
 )

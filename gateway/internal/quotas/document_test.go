@@ -127,7 +127,7 @@ func TestDecode(t *testing.T) {
 // the file's, and of itself.
 func TestNetworksByAnyName(t *testing.T) {
 	spec := base()
-	spec.Identity.Client = "peer"
+	spec.Identity.Client = "address"
 	network := func(address, rate string) policy.QuotaRuleSpec {
 		return policy.QuotaRuleSpec{Rule: quota.Rule{Address: quota.Match(address)}, QuotaLimitSpec: policy.QuotaLimitSpec{Rate: rate}}
 	}

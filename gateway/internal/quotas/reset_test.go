@@ -17,7 +17,7 @@ import (
 func manyRules() policy.Spec {
 	spec := base()
 	spec.Identity.User = "header:X-User"
-	spec.Identity.Client = "peer"
+	spec.Identity.Client = "address"
 	rate := func(text string) policy.QuotaLimitSpec { return policy.QuotaLimitSpec{Rate: text} }
 	spec.Gates["api"].Quota.Limits, spec.Gates["api"].Quota.Rate = []string{"10/s", "1000/h"}, ""
 	spec.Gates["api"].Quota.Rules = []policy.QuotaRuleSpec{

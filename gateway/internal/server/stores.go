@@ -124,9 +124,9 @@ type rulesPlace struct {
 // s.book is set instead.
 func (s *Server) openRules(cfg *config.Config) (place rulesPlace, read *quotas.Saved, err error) {
 	place = rulesPlace{file: cfg.Quotas.File, store: cfg.Quotas.Store}
-	field := "quotas.file"
+	field := "runtime_quotas.file"
 	if place.store != "" {
-		field = "quotas.store"
+		field = "runtime_quotas.store"
 	}
 	defer func() {
 		if err != nil {

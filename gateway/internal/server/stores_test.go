@@ -333,10 +333,10 @@ func TestReloadCannotMoveRules(t *testing.T) {
 			t.Errorf("the new socket is there: %v", err)
 		}
 	}
-	f("quotas.file: "+filepath.Join(dir, "no", "q.json")+": its directory does not exist", func(c *config.Config) {
+	f("runtime_quotas.file: "+filepath.Join(dir, "no", "q.json")+": its directory does not exist", func(c *config.Config) {
 		c.Admin.Socket, c.Quotas.File = free, filepath.Join(dir, "no", "q.json")
 	})
-	f("quotas.file: quota rules set at run time cannot be read: "+broken+":2:16: weir_quotas: 7 ", func(c *config.Config) {
+	f("runtime_quotas.file: quota rules set at run time cannot be read: "+broken+":2:16: weir_quotas: 7 ", func(c *config.Config) {
 		c.Admin.Socket, c.Quotas.File = free, broken
 	})
 	f("admin.socket: cannot listen on the socket "+broken+": a file that is no socket is there", func(c *config.Config) { c.Admin.Socket = broken })
