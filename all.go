@@ -263,6 +263,16 @@ func (b *bundle) complete(last Permit) Permit {
 	return Permit{b.slot.Issue()}
 }
 
+// IsDistant implements [Distant]: one of the gates may ask a server.
+func (a *all) IsDistant() bool {
+	for _, g := range a.gates {
+		if d, ok := g.(Distant); ok && d.IsDistant() {
+			return true
+		}
+	}
+	return false
+}
+
 // abort cancels what has been collected so far, last first.
 func (b *bundle) abort() {
 	for i := len(b.permits) - 1; i >= 0; i-- {

@@ -25,6 +25,14 @@ type TryAdmitter interface {
 	TryAdmit(w Work) (Permit, error)
 }
 
+// Distant is a Gate that may ask a server elsewhere before it decides. Even TryAdmit and
+// Arrive then take as long as the network does. A caller that must not wait at all asks
+// IsDistant first. Gates without the method decide in this process.
+type Distant interface {
+	// IsDistant reports whether the gate may ask a server.
+	IsDistant() bool
+}
+
 // Predictor is a Gate that can predict a refusal without charging or counting
 // anything. [All] asks it when work may come back.
 type Predictor interface {

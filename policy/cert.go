@@ -141,7 +141,7 @@ const certForms = "write cert:uri, cert:dns, cert:subject, cert:cn or cert:hash"
 func (c *compiler) checkCertSource(at fault.Path, name string) source {
 	switch {
 	case slices.Contains(certNames, name):
-		return source{certSource, name}
+		return source{kind: certSource, key: name}
 	case name == "san":
 		c.Add(at, "a certificate has several kinds of alternative names", "write cert:uri for a SPIFFE ID or another URI, or cert:dns")
 	case name == "":

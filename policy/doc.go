@@ -24,6 +24,9 @@
 //	route, work := p.Match(r)
 //	permit, err := route.Gate().Admit(r.Context(), work)
 //
+// Requests of other protocols come as a [View], to [Policy.MatchView]. Routes, identities,
+// deadlines and trust are the same.
+//
 // # Routes
 //
 // Patterns are those of net/http's ServeMux, with its rules. The most specific pattern wins. Two

@@ -135,6 +135,12 @@ func (g *Gate) Predict(ctx context.Context, w weir.Work) *weir.Rejection {
 	return f.Predict(ctx, w)
 }
 
+// IsDistant implements [weir.Distant], by the mechanism. A gate that is off asks nobody.
+func (g *Gate) IsDistant() bool {
+	d, ok := g.mechanism.(weir.Distant)
+	return ok && level(g.level.Load()) != off && d.IsDistant()
+}
+
 // Offer is TryAdmit for a caller who has other gates to ask. It reports whether there was room. A no
 // counts as no refusal, and no hook hears of it. A gate in observe mode says no where it would
 // refuse; call Admit then.

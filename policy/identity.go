@@ -38,9 +38,13 @@ const (
 // source is a compiled source of an identity: a kind, and the header, wildcard,
 // name in a certificate or constant it names.
 type source struct {
-	kind sourceKind
-	key  string
+	kind  sourceKind
+	key   string
+	lower string // of a header
 }
+
+// header returns the name of the header that the source is.
+func (s *source) header() HeaderName { return HeaderName{s.key, s.lower} }
 
 // identity is a compiled IdentitySpec.
 type identity struct {
@@ -82,16 +86,14 @@ func (id *identity) sources() [4]source {
 
 // asker is the part of a request that sources read.
 type asker struct {
-	request *http.Request
+	*View
 	match   *match
-	peer    netip.Addr
 	trusted bool
 }
 
 // fill sets the identity of w, and reports whether the peer is trusted.
-func (id *identity) fill(w *weir.Work, r *http.Request, m *match) bool {
-	a := asker{request: r, match: m, peer: peerAddr(r.RemoteAddr)}
-	a.trusted = id.trusts(a.peer) || len(id.trustedCerts) > 0 && id.trustsCert(certificateOf(r))
+func (id *identity) fill(w *weir.Work, v *View, m *match) bool {
+	a := asker{View: v, match: m, trusted: id.trustsPeer(v)}
 	w.Tenant = id.read(id.tenant, &a)
 	w.User = id.read(id.user, &a)
 	w.Client = id.read(id.client, &a)
@@ -110,8 +112,8 @@ func (id *identity) fill(w *weir.Work, r *http.Request, m *match) bool {
 
 // trustsPeer reports whether the peer of a request is trusted, by its network or by its
 // certificate.
-func (id *identity) trustsPeer(r *http.Request) bool {
-	return id.trusts(peerAddr(r.RemoteAddr)) || len(id.trustedCerts) > 0 && id.trustsCert(certificateOf(r))
+func (id *identity) trustsPeer(v *View) bool {
+	return id.trusts(v.Peer) || len(id.trustedCerts) > 0 && id.trustsCert(v.Certificate)
 }
 
 // claimed reports whether a peer says the identity in a header.
@@ -129,9 +131,9 @@ func (id *identity) classOf(a *asker) (weir.Priority, bool) {
 	case !a.trusted:
 		return 0, false
 	case s.kind == hostSource:
-		return id.parseClass(hostname(a.request.Host))
+		return id.parseClass(hostname(a.Header.Host()))
 	default:
-		values := a.request.Header[s.key]
+		values := a.Header.Values(s.header())
 		p, ok := id.parseClass(single(values))
 		if !ok && len(values) > 0 && strings.TrimSpace(values[0]) != "" {
 			id.ignored.priorities.Add(1)
@@ -163,16 +165,16 @@ func (id *identity) read(s source, a *asker) string {
 		return s.key
 	case headerSource:
 		if a.trusted {
-			return bounded(single(a.request.Header[s.key]))
+			return bounded(single(a.Header.Values(s.header())))
 		}
 	case hostSource:
 		if a.trusted {
-			return bounded(hostname(a.request.Host))
+			return bounded(hostname(a.Header.Host()))
 		}
 	case pathSource:
 		return bounded(a.match.value(s.key))
 	case certSource:
-		if cert := certificateOf(a.request); cert != nil {
+		if cert := a.Certificate; cert != nil {
 			return bounded(certName(cert, s.key))
 		}
 	case peerSource:
@@ -184,8 +186,8 @@ func (id *identity) read(s source, a *asker) string {
 
 // name is what the address that a request comes from is called.
 func (a *asker) name(origin netip.Addr) string {
-	if origin == a.peer {
-		return peerName(origin, a.request.RemoteAddr)
+	if origin == a.Peer {
+		return peerName(origin, a.remote)
 	}
 	return peerName(origin, "")
 }
@@ -216,7 +218,7 @@ func bounded(s string) string {
 
 // forwardedFor says where a request came from before its peer passed it on. Each
 // proxy adds the address of its own peer at the end.
-const forwardedFor = "X-Forwarded-For"
+var forwardedFor = NewHeaderName("X-Forwarded-For")
 
 // mostHops bounds how many proxies are followed back.
 const mostHops = 32
@@ -232,11 +234,11 @@ func (p *Policy) TrustsNetwork(addr netip.Addr) bool {
 // address ends the search at the peer that wrote it. named is false if only trusted addresses were
 // found: they pass on what others ask.
 func (id *identity) originOf(a *asker) (origin netip.Addr, named bool) {
-	peer := a.peer
+	peer := a.Peer
 	if !a.trusted {
 		return peer, peer.IsValid()
 	}
-	lines := a.request.Header[forwardedFor]
+	lines := a.Header.Values(forwardedFor)
 	hops := 0
 	for i := len(lines) - 1; i >= 0; i-- {
 		for rest, more := lines[i], true; more; {
@@ -245,7 +247,7 @@ func (id *identity) originOf(a *asker) (origin netip.Addr, named bool) {
 				return peer, false
 			}
 			hops++
-			addr := peerAddr(unbracketed(strings.TrimSpace(entry)))
+			addr := ParsePeer(unbracketed(strings.TrimSpace(entry)))
 			switch {
 			case !addr.IsValid():
 				return peer, false
@@ -272,19 +274,6 @@ func unbracketed(s string) string {
 		return s[1 : len(s)-1]
 	}
 	return s
-}
-
-// peerAddr returns the address in a request's RemoteAddr, with or without a
-// port; the zero Addr if there is none, as on a Unix socket.
-func peerAddr(remote string) netip.Addr {
-	if ap, err := netip.ParseAddrPort(remote); err == nil {
-		return ap.Addr().Unmap().WithZone("")
-	}
-	addr, err := netip.ParseAddr(remote)
-	if err != nil {
-		return netip.Addr{}
-	}
-	return addr.Unmap().WithZone("")
 }
 
 // peerBits is the part of an IPv6 address that names a peer. A host, or a whole home, has a /64 and
@@ -413,7 +402,7 @@ func (c *compiler) checkSource(at fault.Path, text string) source {
 		return c.checkHeader(at, value)
 	case "path":
 		if value != "" {
-			return source{pathSource, strings.TrimSuffix(strings.Trim(value, "{}"), "...")}
+			return source{kind: pathSource, key: strings.TrimSuffix(strings.Trim(value, "{}"), "...")}
 		}
 		c.Add(at, "path: names no wildcard", "write path:NAME, where a route's pattern has {NAME}")
 	case "cert":
@@ -425,7 +414,7 @@ func (c *compiler) checkSource(at fault.Path, text string) source {
 			c.Add(at, "the value of const: is too long or has characters that cannot be printed",
 				fmt.Sprintf("write at most %d bytes of plain text", MaxIdentity))
 		}
-		return source{constSource, value}
+		return source{kind: constSource, key: value}
 	default:
 		c.Add(at, fmt.Sprintf("%q is no source", text), sourceSuggestion(word+":"))
 	}
@@ -453,7 +442,7 @@ func (c *compiler) checkHeader(at fault.Path, name string) source {
 	if key == "Host" {
 		return source{kind: hostSource}
 	}
-	return source{headerSource, key}
+	return source{headerSource, key, strings.ToLower(name)}
 }
 
 // isToken reports whether s is a token as RFC 9110 defines it.

@@ -58,9 +58,8 @@ type Policy struct {
 	identity identity
 	timeouts []timeoutHeader
 	edf      bool // some gate serves the earliest deadline first
-	// admissions is the header that counts the admissions of an operation, in canonical form; empty
-	// for none.
-	admissions string
+	// admissions is the header that counts the admissions of an operation; zero for none.
+	admissions HeaderName
 	matcher    *matcher
 	routes     []*Route
 	byName     map[string]*Route
@@ -82,25 +81,37 @@ type Policy struct {
 // admits everything, and the work has identity, priority and deadline only. The request is not
 // changed. See [Ambiguous] for paths that another server may read otherwise.
 func (p *Policy) Match(r *http.Request) (*Route, weir.Work) {
-	rt, m := p.matcher.find(r)
+	v := ViewHTTP(r)
+	return p.MatchView(&v)
+}
+
+// MatchView is [Policy.Match] for a request of any protocol.
+func (p *Policy) MatchView(v *View) (*Route, weir.Work) {
+	rt, m := p.matcher.find(v)
 	w := rt.Work()
-	w.Write = rt.writes(r.Method)
-	trusted := p.identity.fill(&w, r, m)
+	w.Write = rt.writes(v.Method)
+	trusted := p.identity.fill(&w, v, m)
 	m.free()
 	if rt != nil && trusted {
-		rt.charging.charge(&w, r)
+		rt.charging.charge(&w, v.Header)
 	}
-	p.demote(rt, &w, r, trusted)
-	p.bound(&w, r, rt.Timeout(), trusted)
+	p.demote(rt, &w, v.Header, trusted)
+	p.bound(&w, v, rt.Timeout(), trusted)
 	return rt, w
 }
 
 // bound gives w the earlier of two deadlines: the route's, and the request's. If a gate serves the
 // earliest deadline first, the deadline of an untrusted peer only bounds the wait.
-func (p *Policy) bound(w *weir.Work, r *http.Request, timeout time.Duration, trusted bool) {
-	sent, found, bad := timeoutOf(p.timeouts, r)
+func (p *Policy) bound(w *weir.Work, v *View, timeout time.Duration, trusted bool) {
+	sent, found, bad := timeoutOf(p.timeouts, v.Header)
 	if bad > 0 {
 		p.identity.ignored.timeouts.Add(1)
+	}
+	if !v.Deadline.IsZero() {
+		left := max(v.Deadline.Sub(p.time()), 1) // 0 is no time-out at all
+		if !found || left < sent {
+			sent, found = left, true
+		}
 	}
 	if found && sent > 0 && p.edf && !trusted {
 		if w.MaxWait == 0 || w.MaxWait > sent {
@@ -126,15 +137,18 @@ func (p *Policy) time() time.Time {
 
 // Trusted reports whether the headers of the peer are believed. Its network or its verified
 // certificate must be trusted.
-func (p *Policy) Trusted(r *http.Request) bool { return p.identity.trustsPeer(r) }
+func (p *Policy) Trusted(r *http.Request) bool { v := ViewHTTP(r); return p.TrustedView(&v) }
+
+// TrustedView is [Policy.Trusted] for a request of any protocol.
+func (p *Policy) TrustedView(v *View) bool { return p.identity.trustsPeer(v) }
 
 // IdentityHeaders returns the headers for identities, costs and admissions, in canonical form,
 // sorted. A proxy removes them from requests of untrusted peers, so that no server behind it
 // believes them; see also [Policy.Forward].
 func (p *Policy) IdentityHeaders() []string {
 	names := p.costHeaders()
-	if p.admissions != "" {
-		names = append(names, p.admissions)
+	if p.countsAdmissions() {
+		names = append(names, p.admissions.Canonical)
 	}
 	for _, s := range p.identity.sources() {
 		if s.kind == headerSource {

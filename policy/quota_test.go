@@ -458,3 +458,29 @@ func TestQuotaFaults(t *testing.T) {
 
 // nilStore can tell nothing.
 type nilStore struct{ quota.Store }
+
+// A gate is distant if it asks a server, alone or in a chain, unless it is off.
+func TestDistant(t *testing.T) {
+	memory, err := quota.NewMemory(quota.MemoryConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	far := nilStore{memory}
+	shared := func(mode Mode) GateSpec {
+		return GateSpec{Mode: mode, Quota: &QuotaSpec{QuotaLimitSpec: rate("2/h"), Store: "shared"}}
+	}
+	p := compile(t, Spec{
+		Gates: map[string]GateSpec{"far": shared(Enforce), "off": shared(Off), "limit": fixed(4),
+			"near": {Quota: &QuotaSpec{QuotaLimitSpec: rate("2/h")}}},
+		Routes: []RouteSpec{
+			{Name: "far", Gates: []string{"far"}}, {Name: "behind", Gates: []string{"limit", "far"}},
+			{Name: "off", Gates: []string{"off"}}, {Name: "near", Gates: []string{"near", "limit"}}, {Name: "none"},
+		},
+	}, Options{Stores: map[string]quota.Store{"shared": far}})
+	for route, want := range map[string]bool{"far": true, "behind": true, "off": false, "near": false, "none": false} {
+		d, ok := p.Route(route).Gate().(weir.Distant)
+		if got := ok && d.IsDistant(); got != want {
+			t.Errorf("%s: distant %v, want %v", route, got, want)
+		}
+	}
+}

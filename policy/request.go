@@ -16,10 +16,11 @@ import (
 // charging names two headers: the cost that a request brings, and the real cost in its answer. An
 // empty name means none.
 type charging struct {
-	from, settle string // headers, in canonical form
-	keep         bool   // the answer's goes on to the client
-	billed       bool   // a quota is charged what requests bring
-	ignored      *ignored
+	from    HeaderName
+	settle  string // in canonical form
+	keep    bool   // the answer's goes on to the client
+	billed  bool   // a quota is charged what requests bring
+	ignored *ignored
 }
 
 // longestNumber bounds the text of a number.
@@ -35,11 +36,11 @@ const noCost = -1
 // charge sets w.Cost to the cost that the request brings, if it brings one. If a quota would charge
 // a cost that cannot be read, the work gets noCost: any guess could be too cheap. If only slots are
 // taken, the cost of the route stays.
-func (c *charging) charge(w *weir.Work, r *http.Request) {
-	if c.from == "" {
+func (c *charging) charge(w *weir.Work, h Header) {
+	if c.from == (HeaderName{}) {
 		return
 	}
-	units, said, bad := greatest(r.Header[c.from], 1)
+	units, said, bad := greatest(h.Values(c.from), 1)
 	if bad {
 		c.ignored.costs.Add(1)
 	}
@@ -148,7 +149,7 @@ func (c *compiler) costed(names []string) []string {
 // costHeaders returns the headers that requests bring their costs in.
 func (p *Policy) costHeaders() (names []string) {
 	for _, rt := range p.routes {
-		if from := rt.charging.from; from != "" && !slices.Contains(names, from) {
+		if from := rt.charging.from.Canonical; from != "" && !slices.Contains(names, from) {
 			names = append(names, from)
 		}
 	}
@@ -159,7 +160,7 @@ func (p *Policy) costHeaders() (names []string) {
 func (c *compiler) checkCharging(at fault.Path, r *RouteSpec) charging {
 	ch := charging{
 		from:   c.checkCostSource(at.At("cost_from"), r.CostFrom),
-		settle: c.checkCostSource(at.At("settle"), r.Settle),
+		settle: c.checkCostSource(at.At("settle"), r.Settle).Canonical,
 		keep:   r.SettleKeep,
 		billed: slices.ContainsFunc(r.Gates, c.bills),
 	}
@@ -179,19 +180,19 @@ func (c *compiler) bills(gate string) bool {
 }
 
 // checkCostSource compiles the name of a header.
-func (c *compiler) checkCostSource(at fault.Path, text string) string {
+func (c *compiler) checkCostSource(at fault.Path, text string) HeaderName {
 	if text == "" {
-		return ""
+		return HeaderName{}
 	}
 	s := c.checkSource(at, text)
 	switch s.kind {
 	case headerSource:
-		return s.key
+		return s.header()
 	case noSource: // the check has reported it
 	default:
 		c.Add(at, "a cost comes from a header only", "write header:NAME, such as header:X-Cost")
 	}
-	return ""
+	return HeaderName{}
 }
 
 // An operation of many requests, for example an export page by page, can keep out operations of one
@@ -200,13 +201,13 @@ func (c *compiler) checkCostSource(at fault.Path, text string) string {
 // control does the same with the admissions of an operation. [weir.Operation] is the same for work
 // that asks a gate in the same process.
 
-// admissionsOf returns how often the operation of r has been admitted before. It is 0 if no trusted
+// admissionsOf returns how often the operation of a request has been admitted before. It is 0 if no trusted
 // peer says. It reports false if the header is no count.
-func (p *Policy) admissionsOf(r *http.Request, trusted bool) (int64, bool) {
-	if p.admissions == "" || !trusted {
+func (p *Policy) admissionsOf(h Header, trusted bool) (int64, bool) {
+	if !p.countsAdmissions() || !trusted {
 		return 0, true
 	}
-	values := r.Header[p.admissions]
+	values := h.Values(p.admissions)
 	if len(values) == 0 {
 		return 0, true
 	}
@@ -214,13 +215,16 @@ func (p *Policy) admissionsOf(r *http.Request, trusted bool) (int64, bool) {
 	return min(n, limit.MaxLimit), ok
 }
 
+// countsAdmissions reports whether a header says how often an operation has been admitted.
+func (p *Policy) countsAdmissions() bool { return p.admissions != (HeaderName{}) }
+
 // demote turns w into background work if its operation has been admitted as often as the route
 // allows.
-func (p *Policy) demote(rt *Route, w *weir.Work, r *http.Request, trusted bool) {
+func (p *Policy) demote(rt *Route, w *weir.Work, h Header, trusted bool) {
 	if rt == nil || rt.demoteAfter == 0 || w.Exempt || w.Priority <= weir.Background || w.Priority >= weir.Critical {
 		return
 	}
-	switch n, ok := p.admissionsOf(r, trusted); {
+	switch n, ok := p.admissionsOf(h, trusted); {
 	case !ok:
 		p.identity.ignored.admissions.Add(1)
 	case n >= rt.demoteAfter:
@@ -240,12 +244,12 @@ func (c *compiler) checkAdmissions(p *Policy) {
 	at := fault.Path{"identity", "admissions"}
 	switch s := c.checkSource(at, text); s.kind {
 	case headerSource:
-		p.admissions = s.key
+		p.admissions = s.header()
 	case noSource: // left out, or a fault
 	default:
 		c.Add(at, "admissions are counted in a header only", "write header:NAME, such as header:X-Admissions")
 	}
-	if s := p.admissions; s != "" && slices.Contains(c.claimed(p), s) {
+	if s := p.admissions.Canonical; s != "" && slices.Contains(c.claimed(p), s) {
 		c.Add(at, s+" says something else already", "name a header of its own")
 	}
 	for i, rt := range p.routes {
@@ -270,7 +274,7 @@ func (c *compiler) claimed(p *Policy) (names []string) {
 		}
 	}
 	for _, h := range p.timeouts {
-		names = append(names, h.key)
+		names = append(names, h.name.Canonical)
 	}
 	return append(names, p.costHeaders()...)
 }
@@ -290,7 +294,7 @@ const longestTimeoutText = 32
 
 // timeoutHeader is a header that timeouts are read from.
 type timeoutHeader struct {
-	key string
+	name HeaderName
 	// parse reads a value, and reports false for one that is to be ignored.
 	parse func(string) (time.Duration, bool)
 	// format writes the time left in the form of the value that was sent, empty
@@ -299,11 +303,11 @@ type timeoutHeader struct {
 }
 
 func newTimeoutHeader(name string) timeoutHeader {
-	key := http.CanonicalHeaderKey(name)
+	key := NewHeaderName(name)
 	switch {
-	case key == grpcTimeout:
+	case key.Canonical == grpcTimeout:
 		return timeoutHeader{key, parseGRPCTimeout, formatGRPCTimeout}
-	case strings.HasSuffix(key, "-Ms"):
+	case strings.HasSuffix(key.Canonical, "-Ms"):
 		return timeoutHeader{key, parseMillis, formatMillis}
 	}
 	return timeoutHeader{key, parseSeconds, formatSeconds}
@@ -311,8 +315,8 @@ func newTimeoutHeader(name string) timeoutHeader {
 
 // sent returns the shortest timeout that a request brings in the header, and its value. bad counts
 // the values that cannot be parsed.
-func (h timeoutHeader) sent(r *http.Request) (d time.Duration, value string, bad int) {
-	for _, v := range r.Header[h.key] {
+func (h *timeoutHeader) sent(header Header) (d time.Duration, value string, bad int) {
+	for _, v := range header.Values(h.name) {
 		v = strings.TrimSpace(v)
 		t, ok := time.Duration(0), false
 		if len(v) <= longestTimeoutText {
@@ -330,9 +334,9 @@ func (h timeoutHeader) sent(r *http.Request) (d time.Duration, value string, bad
 
 // timeoutOf returns the shortest timeout that a request brings, false if it brings
 // none, and how many values were not understood.
-func timeoutOf(headers []timeoutHeader, r *http.Request) (d time.Duration, found bool, bad int) {
-	for _, h := range headers {
-		t, value, n := h.sent(r)
+func timeoutOf(headers []timeoutHeader, header Header) (d time.Duration, found bool, bad int) {
+	for i := range headers {
+		t, value, n := headers[i].sent(header)
 		bad += n
 		if value != "" && (!found || t < d) {
 			d, found = t, true
@@ -446,7 +450,7 @@ func (c *compiler) checkTimeouts() []timeoutHeader {
 		}
 		h := newTimeoutHeader(name)
 		for _, earlier := range headers {
-			if earlier.key == h.key {
+			if earlier.name == h.name {
 				c.Add(at.Index(i), strconv.Quote(name)+" is in the list already", "name each header once")
 			}
 		}
@@ -474,7 +478,8 @@ func (p *Policy) Forward(out http.Header, in *http.Request, w *weir.Work, arrive
 }
 
 func (id *identity) forward(out http.Header, in *http.Request, w *weir.Work) {
-	trusted := id.trustsPeer(in)
+	v := ViewHTTP(in)
+	trusted := id.trustsPeer(&v)
 	for _, s := range [3]source{id.tenant, id.user, id.client} {
 		if s.kind != headerSource {
 			continue
@@ -500,7 +505,8 @@ func (p *Policy) ForwardDeadline(out http.Header, in *http.Request, w *weir.Work
 	if len(p.timeouts) == 0 {
 		return
 	}
-	sent, found, _ := timeoutOf(p.timeouts, in)
+	header := httpHeader{in}
+	sent, found, _ := timeoutOf(p.timeouts, header)
 	if !found && w.Deadline.IsZero() {
 		return
 	}
@@ -514,15 +520,16 @@ func (p *Policy) ForwardDeadline(out http.Header, in *http.Request, w *weir.Work
 	}
 	left = max(left, time.Millisecond)
 	if found {
-		for _, h := range p.timeouts {
-			if _, value, _ := h.sent(in); value != "" {
-				out[h.key] = []string{h.format(left, value)}
+		for i := range p.timeouts {
+			h := &p.timeouts[i]
+			if _, value, _ := h.sent(header); value != "" {
+				out[h.name.Canonical] = []string{h.format(left, value)}
 			}
 		}
 		return
 	}
-	if h := p.timeoutFor(in); h != nil && len(in.Header[h.key]) == 0 {
-		out[h.key] = []string{h.format(left, "")}
+	if h := p.timeoutFor(in); h != nil && len(header.Values(h.name)) == 0 {
+		out[h.name.Canonical] = []string{h.format(left, "")}
 	}
 }
 
@@ -531,7 +538,7 @@ func (p *Policy) ForwardDeadline(out http.Header, in *http.Request, w *weir.Work
 func (p *Policy) timeoutFor(in *http.Request) *timeoutHeader {
 	grpc := strings.HasPrefix(in.Header.Get("Content-Type"), "application/grpc")
 	for i := range p.timeouts {
-		if h := &p.timeouts[i]; (h.key == grpcTimeout) == grpc {
+		if h := &p.timeouts[i]; (h.name.Canonical == grpcTimeout) == grpc {
 			return h
 		}
 	}
@@ -541,15 +548,15 @@ func (p *Policy) timeoutFor(in *http.Request) *timeoutHeader {
 // forwardAdmissions tells the next server how often the operation has been admitted,
 // this time included.
 func (p *Policy) forwardAdmissions(out http.Header, in *http.Request, w *weir.Work) {
-	if p.admissions == "" {
+	if !p.countsAdmissions() {
 		return
 	}
-	n, _ := p.admissionsOf(in, p.Trusted(in))
+	n, _ := p.admissionsOf(httpHeader{in}, p.Trusted(in))
 	if rt := p.byName[w.Op]; rt != nil && len(rt.gates) > 0 {
 		n++
 	}
-	delete(out, p.admissions)
+	delete(out, p.admissions.Canonical)
 	if n > 0 {
-		out[p.admissions] = []string{strconv.FormatInt(n, 10)}
+		out[p.admissions.Canonical] = []string{strconv.FormatInt(n, 10)}
 	}
 }

@@ -484,7 +484,7 @@ func TestTimeoutHeaders(t *testing.T) {
 	} {
 		h := newTimeoutHeader(tt.name)
 		r := from("192.0.2.1:9", tt.name+": "+tt.value)
-		d, value, bad := h.sent(r)
+		d, value, bad := h.sent(httpHeader{r})
 		if d != tt.want || (value != "") != tt.ok || (bad == 0) != tt.ok {
 			t.Errorf("%s: %.40q is %v (%q, %d bad), want %v, %t", tt.name, tt.value, d, value, bad, tt.want, tt.ok)
 		}
@@ -663,9 +663,9 @@ func FuzzTimeouts(f *testing.F) {
 		out := in.Header.Clone()
 		p.Forward(out, in, &w, arrived)
 		for _, h := range p.timeouts {
-			before, understood, _ := h.sent(in)
-			if after, value, _ := h.sent(&http.Request{Header: out}); understood != "" && (value == "" || after > max(before, time.Millisecond)) {
-				t.Errorf("%s: %q became %q", h.key, understood, out[h.key])
+			before, understood, _ := h.sent(httpHeader{in})
+			if after, value, _ := h.sent(httpHeader{&http.Request{Header: out}}); understood != "" && (value == "" || after > max(before, time.Millisecond)) {
+				t.Errorf("%s: %q became %q", h.name.Canonical, understood, out[h.name.Canonical])
 			}
 		}
 	})

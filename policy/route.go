@@ -218,9 +218,9 @@ type matcher struct {
 	mux *http.ServeMux
 	// only is the route of a policy with the single pattern "/"; the mux is not asked then.
 	only *Route
-	// none is true if no route has a pattern.
-	none bool
-	pool sync.Pool
+	// none is true if no route has a pattern, hosts if some pattern names a host.
+	none, hosts bool
+	pool        sync.Pool
 }
 
 // match is one look-up: a request of its own for the mux to write to, and the
@@ -272,7 +272,18 @@ func (f *matcher) add(pattern string, rt *Route) error {
 		f.only = nil
 	}
 	f.none = false
+	f.hosts = f.hosts || namesHost(pattern)
 	return nil
+}
+
+// namesHost reports whether a pattern has a host between its method and its path.
+func namesHost(pattern string) bool {
+	_, rest, method := strings.Cut(pattern, " ")
+	if !method {
+		rest = pattern
+	}
+	rest = strings.TrimLeft(rest, " \t")
+	return !strings.HasPrefix(rest, "/")
 }
 
 // finish makes the mux complete: what matches no route reaches an endpoint too,
@@ -282,15 +293,19 @@ func (f *matcher) finish() {
 	_ = register(f.mux, "/", endpoint{})
 }
 
-// find looks up the route of r. The match, nil where the mux need not be asked,
+// find looks up the route of a request. The match, nil where the mux need not be asked,
 // is the caller's to free.
-func (f *matcher) find(r *http.Request) (*Route, *match) {
+func (f *matcher) find(v *View) (*Route, *match) {
 	if f.none || f.only != nil {
 		return f.only, nil
 	}
 	m := f.pool.Get().(*match)
-	m.req.Method, m.req.Host, m.req.URL = r.Method, hostname(r.Host), &m.url
-	m.url.Path, m.url.RawPath = canonical(r.URL)
+	m.req.Method, m.req.URL = v.Method, &m.url
+	if f.hosts {
+		m.req.Host = hostname(v.Header.Host())
+	}
+	m.url.Path, m.url.RawPath = v.Path, v.RawPath
+	m.url.Path, m.url.RawPath = canonical(&m.url)
 	f.mux.ServeHTTP(m, &m.req)
 	if !m.found {
 		// The mux would redirect /tree to /tree/: to this policy they are one.
@@ -324,7 +339,7 @@ func (m *match) value(wildcard string) string {
 // canonical returns the path as patterns see it: no empty, "." and ".."
 // segments, however their dots are written. Requests without a path (CONNECT, OPTIONS *) are for "/".
 func canonical(u *url.URL) (unescaped, escaped string) {
-	if u == nil || u.Path == "" || u.Path == "*" {
+	if u.Path == "" || u.Path == "*" {
 		return "/", ""
 	}
 	given := u.EscapedPath()

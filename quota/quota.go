@@ -71,6 +71,10 @@ func (q *Quota) Name() string { return q.front.Name() }
 // Store returns the store that keeps the buckets: Config.Store, or the default [Memory].
 func (q *Quota) Store() Store { return q.store }
 
+// IsDistant implements [weir.Distant]. It reports whether the store is anything but a
+// [Memory].
+func (q *Quota) IsDistant() bool { return q.memory == nil }
+
 // Allow reports whether w may happen now, and charges its cost if so. Nothing is given
 // back later. (A store on another machine may take its time.)
 func (q *Quota) Allow(w weir.Work) bool {
@@ -381,5 +385,6 @@ var (
 	_ weir.TryAdmitter = (*Quota)(nil)
 	_ weir.Arriver     = (*Quota)(nil)
 	_ weir.Predictor   = (*Quota)(nil)
+	_ weir.Distant     = (*Quota)(nil)
 	_ weir.Snapshotter = (*Quota)(nil)
 )
