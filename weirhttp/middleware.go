@@ -69,6 +69,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/yield"
 )
 
 // Middleware returns a wrapper for handlers. It admits each request through g before the handler
@@ -95,7 +96,7 @@ func Middleware(g weir.Gate, opts ...Option) func(http.Handler) http.Handler {
 }
 
 func newMiddleware(g weir.Gate, opts []Option) middleware {
-	m := middleware{gate: g, yield: true, yielder: &yielder{epoch: time.Now()}, random: rand.Float64}
+	m := middleware{gate: g, yield: true, yielder: yield.New(), random: rand.Float64}
 	for _, o := range opts {
 		o(&m)
 	}
@@ -119,7 +120,7 @@ type middleware struct {
 	bodies       *bodyBuffers
 	writeTimeout writeTimeout
 	yield        bool
-	yielder      *yielder
+	yielder      *yield.Yielder
 	random       func() float64
 }
 
@@ -144,7 +145,9 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		copyBack(inner, r)
 	}()
 	if q.timed {
-		m.yielder.serve(m.next, q.out.kind(), inner)
+		began := time.Now()
+		m.next.ServeHTTP(q.out.kind(), inner)
+		m.yielder.Served(time.Since(began))
 	} else {
 		m.next.ServeHTTP(q.out.kind(), inner)
 	}
@@ -181,14 +184,14 @@ func (m *middleware) admit(w http.ResponseWriter, r *http.Request, gate weir.Gat
 		// Requests that have already arrived reach the wait room before this one
 		// takes the processor. Otherwise a handler that only computes runs to its
 		// end before the next request is counted, and no gate sees the queue.
-		q.timed = m.yielder.yield()
+		q.timed = m.yielder.Yield()
 	}
 	q.out.init(w, q, m.writeTimeout)
 	return q
 }
 
 func (m *middleware) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	m.yielder.recordRefusal()
+	m.yielder.Refused()
 	rej := weir.AsRejection(err)
 	if rej == nil {
 		rej = foreign(err)

@@ -188,7 +188,7 @@ func (q *Request) Reacquire(ctx context.Context, w weir.Work) error {
 	q.mu.Unlock()
 	switch {
 	case back:
-		q.streams.leave()
+		q.streams.Leave()
 	case err == nil: // the backend has answered meanwhile, or the request is over
 		permits.cancel()
 	}
@@ -224,10 +224,10 @@ func (q *Request) move() bool {
 		q.mu.Unlock()
 		return moved
 	}
-	if !q.streams.enter() {
+	if !q.streams.Enter() {
 		if !q.crowded {
 			q.crowded = true
-			q.streams.overflowed.Add(1)
+			q.streams.Overflow()
 		}
 		q.mu.Unlock()
 		return false
@@ -304,7 +304,7 @@ func (q *Request) end(o weir.Outcome) {
 	moved, permits := q.moved, Permits(q.permits)
 	q.mu.Unlock()
 	if moved {
-		q.streams.leave()
+		q.streams.Leave()
 		return
 	}
 	permits.Done(o)

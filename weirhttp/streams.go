@@ -124,8 +124,9 @@ func (s *Streams) Snapshot() StreamsSnapshot {
 	}
 }
 
-// enter takes a place if one is free.
-func (s *Streams) enter() bool {
+// Enter takes a place if one is free, and reports whether it did. Adapters of other protocols
+// share the pool with it. Who got a place calls [Streams.Leave] once.
+func (s *Streams) Enter() bool {
 	for {
 		n := s.open.Load()
 		if n >= s.max.Load() {
@@ -139,6 +140,13 @@ func (s *Streams) enter() bool {
 	}
 }
 
+// Overflow counts a response that found the pool full, and keeps its slot. Count each response
+// once, however often it tries.
+func (s *Streams) Overflow() { s.overflowed.Add(1) }
+
+// Grace returns StreamsConfig.Grace, or its default.
+func (s *Streams) Grace() time.Duration { return s.grace }
+
 func (s *Streams) raise(n int64) {
 	for {
 		high := s.high.Load()
@@ -148,4 +156,5 @@ func (s *Streams) raise(n int64) {
 	}
 }
 
-func (s *Streams) leave() { s.open.Add(-1) }
+// Leave gives a place back that [Streams.Enter] took.
+func (s *Streams) Leave() { s.open.Add(-1) }

@@ -24,21 +24,21 @@ var longDownload = strings.Repeat("0123456789abcdef", 1<<20) // 16 MiB
 
 func TestPoolIsBounded(t *testing.T) {
 	s := NewStreams(StreamsConfig{Max: 2})
-	if got := []bool{s.enter(), s.enter(), s.enter()}; !slices.Equal(got, []bool{true, true, false}) {
+	if got := []bool{s.Enter(), s.Enter(), s.Enter()}; !slices.Equal(got, []bool{true, true, false}) {
 		t.Fatalf("three that enter a pool of two places: %v", got)
 	}
 	s.SetMax(1)
-	s.leave()
-	if s.enter() {
+	s.Leave()
+	if s.Enter() {
 		t.Error("a shrunken pool let somebody in")
 	}
 	s.SetMax(3)
-	if !s.enter() {
+	if !s.Enter() {
 		t.Error("a grown pool is full")
 	}
-	s.leave()
-	s.leave()
-	s.enter()
+	s.Leave()
+	s.Leave()
+	s.Enter()
 	want := StreamsSnapshot{Max: 3, Open: 1, High: 2, Moved: 4}
 	if got := s.Snapshot(); got != want {
 		t.Errorf("snapshot %+v, want %+v", got, want)

@@ -24,7 +24,7 @@ var arrows = map[string][]string{
 	"shed":              {"", "control", "signal", "internal/fault", "internal/setting"},
 	"signal":            {"control", "internal/fault", "internal/setting"},
 	"sim":               {"", "policy", "scenarios", "internal/hist", "internal/station", "internal/fault", "internal/jsontree", "internal/setting"},
-	"weirhttp":          {""},
+	"weirhttp":          {"", "internal/yield"},
 	"weirtest":          {"quota"},
 	"internal/freeport": {},
 	"internal/hist":     {},
@@ -37,6 +37,7 @@ var arrows = map[string][]string{
 	"internal/room":     {},
 	"internal/gate":     {"", "slot", "control", "internal/fault", "internal/room"},
 	"internal/window":   {"", "control"},
+	"internal/yield":    {},
 	"internal/deptest":  {},
 }
 

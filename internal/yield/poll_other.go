@@ -1,6 +1,6 @@
 //go:build !unix
 
-package weirhttp
+package yield
 
 // pollNetwork has no way to wait for a poll on this platform.
 func pollNetwork() {}

@@ -1,6 +1,6 @@
 //go:build unix
 
-package weirhttp
+package yield
 
 import (
 	"os"
