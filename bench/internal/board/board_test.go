@@ -285,7 +285,6 @@ func TestRowsThatDoNotExist(t *testing.T) {
 		"-rows S1,S13":            `-rows "S13": belongs to -group order`,
 		"-group order -rows S9":   `-rows "S9": belongs to -group limit`,
 		"-controllers default,no": `-controllers "no": there is no such column`,
-		"-rows S4 -backends B9":   `-backends "B9": these scenarios do not run there; they run on B1, B2`,
 	} {
 		var said bytes.Buffer
 		if _, err := parse(strings.Fields(args), &said); err == nil || !strings.Contains(said.String(), want) {

@@ -117,9 +117,6 @@ func (c *command) check(group string, seeds []string) error {
 			return fmt.Errorf("-rows %q: there is no such scenario; there are %s", row, strings.Join(c.board.Rows, ", "))
 		}
 	}
-	if err := c.checkBackends(); err != nil {
-		return err
-	}
 	for _, text := range seeds {
 		seed, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
@@ -130,26 +127,6 @@ func (c *command) check(group string, seeds []string) error {
 	for _, column := range c.opts.Controllers {
 		if !slices.Contains(c.board.Columns, column) {
 			return fmt.Errorf("-controllers %q: there is no such column; there are %s", column, strings.Join(c.board.Columns, ", "))
-		}
-	}
-	return nil
-}
-
-// checkBackends refuses a backend that none of the wanted rows runs on.
-func (c *command) checkBackends() error {
-	var known []string
-	for _, row := range c.opts.Rows.Of(c.board.Rows) {
-		s, err := sim.Load(row)
-		if err != nil {
-			return err
-		}
-		known = append(known, s.On...)
-	}
-	slices.Sort(known)
-	known = slices.Compact(known)
-	for _, backend := range c.opts.Backends {
-		if !slices.Contains(known, backend) {
-			return fmt.Errorf("-backends %q: these scenarios do not run there; they run on %s", backend, strings.Join(known, ", "))
 		}
 	}
 	return nil

@@ -15,12 +15,12 @@ func Example() {
 		Gates:   func() any { return []string{} },
 		Ready:   func() bool { return true },
 	})
-	for _, url := range []string{"http://127.0.0.1:9090/readyz", "http://evil.example:9090/readyz"} {
+	for _, url := range []string{"http://127.0.0.1:8090/readyz", "http://evil.example:8090/readyz"} {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, url, nil))
 		fmt.Println(url, w.Code)
 	}
 	// Output:
-	// http://127.0.0.1:9090/readyz 200
-	// http://evil.example:9090/readyz 421
+	// http://127.0.0.1:8090/readyz 200
+	// http://evil.example:8090/readyz 421
 }

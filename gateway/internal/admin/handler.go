@@ -1,6 +1,6 @@
 // Package admin serves what the gateway shows of itself: Prometheus metrics, health and
 // readiness, the status of every gate as JSON, and Go's profiles. It also serves what can be
-// changed at run time, the rules of quotas.
+// changed at run time, the rules of quotas, and reloads the configuration.
 //
 // Anybody who can reach the listener may read, so by default it listens on loopback. To write takes
 // a token, or the Unix socket that only the gateway's user can open. The listener refuses what a
@@ -19,7 +19,7 @@ import (
 	"strings"
 )
 
-// Options is what the admin listener serves. All but Explain, Quotas and Pprof are required.
+// Options is what the admin listener serves. All but Explain, Quotas, Reload and Pprof are required.
 type Options struct {
 	// Metrics serves /metrics.
 	Metrics http.Handler
@@ -31,6 +31,8 @@ type Options struct {
 	Explain http.Handler
 	// Quotas serves /quotas, if it is not nil.
 	Quotas *QuotaAPI
+	// Reload serves /reload, if it is not nil.
+	Reload *ReloadAPI
 	// Pprof serves Go's profiles under /debug/pprof/.
 	Pprof bool
 	// AnyHost accepts any Host header, for a listener that others on the network reach by a
@@ -54,13 +56,16 @@ func Handler(o Options) http.Handler {
 	})
 	mux.HandleFunc("GET /gates", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Gates()) })
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		writeText(w, http.StatusOK, "weir\n\n/metrics\n/healthz\n/readyz\n/gates\n/explain\n/quotas\n")
+		writeText(w, http.StatusOK, "weir\n\n/metrics\n/healthz\n/readyz\n/gates\n/explain\n/quotas\n/reload\n")
 	})
 	if o.Explain != nil {
 		mux.Handle("GET /explain", o.Explain)
 	}
 	if o.Quotas != nil {
 		o.Quotas.serve(mux)
+	}
+	if o.Reload != nil {
+		o.Reload.serve(mux)
 	}
 	if o.Pprof {
 		mux.HandleFunc("GET /debug/pprof/", pprof.Index)

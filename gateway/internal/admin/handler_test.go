@@ -33,7 +33,7 @@ func ask(h http.Handler, method, target string, header ...string) *httptest.Resp
 func TestHandler(t *testing.T) {
 	f := func(path string, ready bool, status int, part string) {
 		t.Helper()
-		w := ask(testHandler(ready, false), http.MethodGet, "http://127.0.0.1:9090"+path)
+		w := ask(testHandler(ready, false), http.MethodGet, "http://127.0.0.1:8090"+path)
 		if w.Code != status || !strings.Contains(w.Body.String(), part) {
 			t.Errorf("%s, ready %v: %d %q, want %d with %q", path, ready, w.Code, w.Body, status, part)
 		}
@@ -62,27 +62,27 @@ func TestWebPagesStayOut(t *testing.T) {
 			t.Errorf("%s %v: %d, want %d", target, header, w.Code, status)
 		}
 	}
-	f("http://127.0.0.1:9090/gates", http.StatusOK)
-	f("http://[::1]:9090/gates", http.StatusOK)
-	f("http://localhost:9090/gates", http.StatusOK)
+	f("http://127.0.0.1:8090/gates", http.StatusOK)
+	f("http://[::1]:8090/gates", http.StatusOK)
+	f("http://localhost:8090/gates", http.StatusOK)
 	f("http://LOCALHOST./gates", http.StatusOK)
-	f("http://evil.example:9090/gates", http.StatusMisdirectedRequest)
+	f("http://evil.example:8090/gates", http.StatusMisdirectedRequest)
 	f("http://127.0.0.1.evil.example/gates", http.StatusMisdirectedRequest)
-	f("http://127.0.0.1:9090/gates", http.StatusOK, "Sec-Fetch-Site", "none")
-	f("http://127.0.0.1:9090/gates", http.StatusOK, "Sec-Fetch-Site", "same-origin")
-	f("http://127.0.0.1:9090/gates", http.StatusForbidden, "Sec-Fetch-Site", "cross-site")
-	f("http://127.0.0.1:9090/debug/pprof/profile", http.StatusForbidden, "Sec-Fetch-Site", "same-site")
-	f("http://127.0.0.1:9090/gates", http.StatusForbidden, "Origin", "http://evil.example")
-	f("http://127.0.0.1:9090/gates", http.StatusForbidden, "Origin", "http://127.0.0.1:8080")
-	f("http://127.0.0.1:9090/gates", http.StatusForbidden, "Origin", "null")
-	f("http://127.0.0.1:9090/gates", http.StatusForbidden, "Origin", "http://[")
-	f("http://127.0.0.1:9090/gates", http.StatusOK, "Origin", "http://127.0.0.1:9090")
-	f("http://LocalHost:9090/gates", http.StatusOK, "Origin", "http://localhost:9090")
+	f("http://127.0.0.1:8090/gates", http.StatusOK, "Sec-Fetch-Site", "none")
+	f("http://127.0.0.1:8090/gates", http.StatusOK, "Sec-Fetch-Site", "same-origin")
+	f("http://127.0.0.1:8090/gates", http.StatusForbidden, "Sec-Fetch-Site", "cross-site")
+	f("http://127.0.0.1:8090/debug/pprof/profile", http.StatusForbidden, "Sec-Fetch-Site", "same-site")
+	f("http://127.0.0.1:8090/gates", http.StatusForbidden, "Origin", "http://evil.example")
+	f("http://127.0.0.1:8090/gates", http.StatusForbidden, "Origin", "http://127.0.0.1:8080")
+	f("http://127.0.0.1:8090/gates", http.StatusForbidden, "Origin", "null")
+	f("http://127.0.0.1:8090/gates", http.StatusForbidden, "Origin", "http://[")
+	f("http://127.0.0.1:8090/gates", http.StatusOK, "Origin", "http://127.0.0.1:8090")
+	f("http://LocalHost:8090/gates", http.StatusOK, "Origin", "http://localhost:8090")
 	open := Handler(Options{Gates: func() any { return 1 }, Metrics: http.NotFoundHandler(), AnyHost: true})
-	if w := ask(open, http.MethodGet, "http://weir.svc:9090/gates"); w.Code != http.StatusOK {
+	if w := ask(open, http.MethodGet, "http://weir.svc:8090/gates"); w.Code != http.StatusOK {
 		t.Errorf("a listener on the network, by its name: %d", w.Code)
 	}
-	if w := ask(open, http.MethodGet, "http://weir.svc:9090/gates", "Sec-Fetch-Site", "cross-site"); w.Code != http.StatusForbidden {
+	if w := ask(open, http.MethodGet, "http://weir.svc:8090/gates", "Sec-Fetch-Site", "cross-site"); w.Code != http.StatusForbidden {
 		t.Errorf("a listener on the network, from a page: %d", w.Code)
 	}
 	if w := ask(h, http.MethodPost, "http://127.0.0.1/gates", "Origin", "http://evil.example"); w.Code != http.StatusForbidden {

@@ -59,7 +59,7 @@ func newCounter(t *testing.T, withToken bool) *quotaDesk {
 
 // send asks with a body; header are names and values.
 func (c *quotaDesk) send(method, path, body string, header ...string) *httptest.ResponseRecorder {
-	r := httptest.NewRequest(method, "http://127.0.0.1:9090"+path, strings.NewReader(body))
+	r := httptest.NewRequest(method, "http://127.0.0.1:8090"+path, strings.NewReader(body))
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
 	}
@@ -98,7 +98,7 @@ func TestQuotaWriters(t *testing.T) {
 	f(c, http.StatusUnauthorized, "wrong", "Authorization", "Bearer "+testToken[1:])
 	f(c, http.StatusUnauthorized, "token", "Authorization", "Basic "+testToken)
 	f(c, http.StatusForbidden, "web pages", "Authorization", good, "Origin", "http://evil.example")
-	f(c, http.StatusForbidden, "web pages", "Authorization", good, "Origin", "http://127.0.0.1:9090")
+	f(c, http.StatusForbidden, "web pages", "Authorization", good, "Origin", "http://127.0.0.1:8090")
 	f(c, http.StatusForbidden, "web pages", "Authorization", good, "Sec-Fetch-Site", "same-origin")
 	f(c, http.StatusUnsupportedMediaType, "Content-Type", "Authorization", good, "Content-Type", "text/plain")
 	f(newCounter(t, false), http.StatusForbidden, "nobody may write", "Authorization", good)

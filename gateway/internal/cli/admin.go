@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"time"
 
@@ -41,6 +42,35 @@ func (a *answer) decode(v any) error {
 		return fmt.Errorf("%s does not answer as a gateway does: %w", a.from, err)
 	}
 	return nil
+}
+
+// problem is the error of an answer that is not as hoped for.
+func (a *answer) problem() error {
+	var doc struct {
+		Detail string `json:"detail"`
+	}
+	if json.Unmarshal(a.text, &doc) != nil || doc.Detail == "" {
+		return fmt.Errorf("%s answers %s; is it the admin listener of a gateway, and as new as this weir?", a.from, a.Status)
+	}
+	return errors.New(doc.Detail)
+}
+
+// tokenHeader returns the header of a write with the token of a file, and none without one.
+func tokenHeader(file string) (http.Header, error) {
+	h := http.Header{}
+	if file == "" {
+		return h, nil
+	}
+	token, err := os.ReadFile(file)
+	if err != nil {
+		return nil, usage("--token-file: %v", err)
+	}
+	text := strings.TrimSpace(string(token))
+	if strings.ContainsAny(text, " \r\n\t") || text == "" {
+		return nil, usage("--token-file %s does not hold one token; it is one word", file)
+	}
+	h.Set("Authorization", "Bearer "+text)
+	return h, nil
 }
 
 // askAdmin sends a request to the admin listener at host:port, a URL or unix:PATH, and

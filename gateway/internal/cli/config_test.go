@@ -39,7 +39,7 @@ func TestCheck(t *testing.T) {
 	bad := write(t, "bad.yaml", "upstreams: 5\nroutse: []\n")
 
 	out, errs, err := run(NewCheckCommand(), "", good)
-	want := good + ": ok: 1 listener, 1 gate, 1 route, 1 upstream with 1 target, admin on 127.0.0.1:9090\n"
+	want := good + ": ok: 1 listener, 1 gate, 1 route, 1 upstream with 1 target, admin on 127.0.0.1:8090\n"
 	if err != nil || errs != "" || out != want {
 		t.Errorf("good file: %q, %q, %v; want %q", out, errs, err, want)
 	}

@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -386,34 +385,16 @@ func (o *quotaOptions) ask(ctx context.Context, method, path string, body, v any
 
 // header returns the header fields that the flags ask for.
 func (o *quotaOptions) header() (http.Header, error) {
-	h := http.Header{}
-	if o.IfMatch != "" {
+	h, err := tokenHeader(o.TokenFile)
+	if o.IfMatch != "" && err == nil {
 		h.Set("If-Match", `"`+strings.Trim(o.IfMatch, `"`)+`"`)
 	}
-	if o.TokenFile == "" {
-		return h, nil
-	}
-	token, err := os.ReadFile(o.TokenFile)
-	if err != nil {
-		return nil, usage("--token-file: %v", err)
-	}
-	text := strings.TrimSpace(string(token))
-	if strings.ContainsAny(text, " \r\n\t") || text == "" {
-		return nil, usage("--token-file %s does not hold one token; it is one word", o.TokenFile)
-	}
-	h.Set("Authorization", "Bearer "+text)
-	return h, nil
+	return h, err
 }
 
 // refusal is the error of an answer that is not 200.
 func (o *quotaOptions) refusal(res *answer) error {
-	var doc struct {
-		Detail string `json:"detail"`
-	}
-	if json.Unmarshal(res.text, &doc) != nil || doc.Detail == "" {
-		return fmt.Errorf("%s answers %s; is it the admin listener of a gateway that knows quotas?", o.Admin, res.Status)
-	}
-	err := errors.New(doc.Detail)
+	err := res.problem()
 	switch res.StatusCode {
 	case http.StatusPreconditionFailed:
 		return &ExitError{Code: exitConflict, Err: fmt.Errorf("%w (now %s)", err, res.Header.Get("ETag"))}

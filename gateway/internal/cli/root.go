@@ -64,6 +64,7 @@ come back. Start with
 	root.AddCommand(
 		NewRunCommand(version),
 		NewStatusCommand(),
+		NewReloadCommand(),
 		NewExplainCommand(),
 		NewQuotaCommand(),
 		NewCheckCommand(),

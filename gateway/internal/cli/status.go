@@ -49,7 +49,7 @@ waited. More tables follow if there is something to show:
              that send most
 
 --json prints all of this and more as JSON, as /gates does.`,
-		Example: "  weir status\n  weir status --admin 10.0.0.5:9090 --top 20\n  weir status --json | jq '.gates[].waiting_by_class'",
+		Example: "  weir status\n  weir status --admin 10.0.0.5:8090 --top 20\n  weir status --json | jq '.gates[].waiting_by_class'",
 		Args:    needs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Out = cmd.OutOrStdout()

@@ -16,14 +16,14 @@ func TestProfiles(t *testing.T) {
 		}
 	}
 	f("{}", true)
-	f("{address: '127.8.8.8:9090'}", true)
-	f("{address: '[::1]:9090'}", true)
-	f("{address: 'localhost:9090'}", true)
+	f("{address: '127.8.8.8:8090'}", true)
+	f("{address: '[::1]:8090'}", true)
+	f("{address: 'localhost:8090'}", true)
 	f("{pprof: false}", false)
-	f("{address: '0.0.0.0:9090'}", false)
-	f("{address: ':9090'}", false)
-	f("{address: '10.0.0.5:9090'}", false)
-	f("{address: 'weir.example:9090'}", false)
-	f("{address: '0.0.0.0:9090', pprof: true}", true)
+	f("{address: '0.0.0.0:8090'}", false)
+	f("{address: ':8090'}", false)
+	f("{address: '10.0.0.5:8090'}", false)
+	f("{address: 'weir.example:8090'}", false)
+	f("{address: '0.0.0.0:8090', pprof: true}", true)
 	f("{address: off}", false)
 }

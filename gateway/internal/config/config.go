@@ -44,9 +44,9 @@ type Config struct {
 	// Keeps rules of quotas that weir quota or /quotas sets while the gateway runs. They win over
 	// the rules of this file. Left out, none can be set.
 	Quotas Quotas `json:"runtime_quotas,omitzero" was:"quotas" example:"{file: weir.quotas.json}"`
-	// The listener for /metrics, /healthz, /readyz, /gates, /explain and /quotas. Keep it on loopback or a
+	// The listener for /metrics, /healthz, /readyz, /gates, /explain, /quotas and /reload. Keep it on loopback or a
 	// private network: reading needs no password.
-	Admin Admin `json:"admin,omitzero" example:"{address: 127.0.0.1:9090}"`
+	Admin Admin `json:"admin,omitzero" example:"{address: 127.0.0.1:8090}"`
 	// How finely things are counted.
 	Metrics Metrics `json:"metrics" example:"{tenants: 20}"`
 	// Answers that leave their gate early because they would keep a slot without work for the upstream: upgraded
@@ -213,11 +213,11 @@ type Route struct {
 // Admin is the listener for metrics, health and snapshots.
 type Admin struct {
 	// host:port of the admin listener, or off.
-	Address string `json:"address,omitempty" default:"127.0.0.1:9090" example:"127.0.0.1:9090" form:"host:port or off"`
+	Address string `json:"address,omitempty" default:"127.0.0.1:8090" example:"127.0.0.1:8090" form:"host:port or off"`
 	// Serve Go profiles under /debug/pprof/. Left out, they are served where the address is loopback.
 	Pprof *bool `json:"pprof,omitempty" example:"true"`
 	// Path of a Unix socket, relative to this file. The admin listener answers there too. Only the
-	// gateway's user can open it. Who can open it may also write: set quotas.
+	// gateway's user can open it. Who can open it may also write: set quotas, reload.
 	Socket string `json:"socket,omitempty" example:"/run/weir/admin.sock"`
 	// File with a token of 16 bytes or more. A write that does not come over the socket needs it. Read at each
 	// write. Without socket and token_file nobody may write.
@@ -338,7 +338,7 @@ func (c *Config) place(path fault.Path) string {
 // Addresses that are used where none is given.
 const (
 	DefaultListen = "127.0.0.1:8080"
-	DefaultAdmin  = "127.0.0.1:9090"
+	DefaultAdmin  = "127.0.0.1:8090"
 )
 
 // DefaultListener returns a listener on address with every other field at its

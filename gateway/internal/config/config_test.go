@@ -460,13 +460,13 @@ routes:
   - {match: [/v5], gates: [forgotten, shed], upstream: app}
   - {match: [/v6], gates: [busy], upstream: third}
   - {match: [/v7], gates: [busy], upstream: app}
-admin: {address: ":9090"}
+admin: {address: ":8090"}
 `))
 	if err != nil {
 		t.Fatal(err)
 	}
 	notes := strings.Join(cfg.Notes(), "\n")
-	for _, want := range []string{"no route uses the gate unused", "the gate early sheds by the load of unused", "upstream spare", "identity.priority names no header", "routes[2] (/v5) ends with the gate shed, where nothing waits", "no gate uses the signal memory", "admin.address :9090", "routes[4] only tries the gate busy, but the work of routes[3] waits there", "identity.user comes from the path", "the gate each has a limit for each name in the path",
+	for _, want := range []string{"no route uses the gate unused", "the gate early sheds by the load of unused", "upstream spare", "identity.priority names no header", "routes[2] (/v5) ends with the gate shed, where nothing waits", "no gate uses the signal memory", "admin.address :8090", "routes[4] only tries the gate busy, but the work of routes[3] waits there", "identity.user comes from the path", "the gate each has a limit for each name in the path",
 		"routes[0] (v1/) matches requests to the host v1 only", "routes[1] (/v2/*) has ^ or *", "routes[1] (^/v3/.+$) has ^ or *"} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("the notes lack %q:\n%s", want, notes)

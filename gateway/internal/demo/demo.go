@@ -33,7 +33,7 @@ const (
 	MaxDuration     = 5 * time.Minute
 
 	DefaultListen = "127.0.0.1:8080"
-	DefaultAdmin  = "127.0.0.1:9090"
+	DefaultAdmin  = "127.0.0.1:8090"
 )
 
 // patience is when a client leaves, and so when an answer stops being useful.

@@ -24,9 +24,8 @@ import (
 
 // Log turns events into few log lines. Refusals get at most one line for each gate, rule
 // and reason in ten seconds, with their number; the first is logged at once. Failures of an
-// upstream are told in the same way, for each target and kind of failure. Whatever clients
-// do, the configuration bounds the number of lines, and maxKinds does. It is safe for
-// concurrent use.
+// upstream are told in the same way, for each target and kind of failure. The number of lines is bounded by the configuration, whatever clients do. It is safe for concurrent
+// use.
 type Log struct {
 	log *slog.Logger
 	// limits has a lock of its own, and a file of its own.
@@ -34,15 +33,10 @@ type Log struct {
 
 	mu    sync.Mutex
 	kinds map[kind]*events
-	other int // events without a line, because there were maxKinds kinds
 }
 
 // summaryEvery is how often events are summed up.
 const summaryEvery = 10 * time.Second
-
-// maxKinds bounds the kinds of events between two summaries. Rules that are set at run time
-// can be thousands, and each that refuses would get a line.
-const maxKinds = 200
 
 // kind is what events have in common that share a line.
 type kind struct {
@@ -172,18 +166,14 @@ func (l *Log) UpstreamFailed(upstream, target, failure string, err error) {
 func (l *Log) add(k kind, e last) {
 	l.mu.Lock()
 	before := l.kinds[k]
-	first := before == nil && len(l.kinds) < maxKinds
-	switch {
-	case before != nil:
+	if before != nil {
 		before.n++
 		before.last = e
-	case first:
+	} else {
 		l.kinds[k] = &events{last: e}
-	default:
-		l.other++
 	}
 	l.mu.Unlock()
-	if first {
+	if before == nil {
 		l.warn(lines[k.event].first, e.attrs(k, 0))
 	}
 }
@@ -270,13 +260,7 @@ func (l *Log) sumUp() {
 		due[k] = *e
 		e.n = 0
 	}
-	other := l.other
-	l.other = 0
 	l.mu.Unlock()
-	if other > 0 {
-		l.log.Warn("refusals and failures without a line of their own, because too many kinds of them occur; the metrics count them all",
-			"count", other, "kinds", maxKinds)
-	}
 	for k, e := range due {
 		l.warn(lines[k.event].since, e.attrs(k, e.n))
 	}

@@ -3,7 +3,6 @@ package eventlog
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -78,27 +77,6 @@ func TestRefusalsByLevel(t *testing.T) {
 	n.sumUp()
 	if text := out.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, `count=2 rule="below high/0"`) {
 		t.Errorf("%s\nwant the first and the sum of the others, with the last level", text)
-	}
-}
-
-// Rules set at run time may be thousands. Their refusals share a line from maxKinds on.
-func TestRefusalsOfManyRules(t *testing.T) {
-	out := new(logBuffer)
-	n := New(slog.New(slog.NewTextHandler(out, nil)), none)
-	refuse := func() {
-		for i := range 5_000 {
-			n.Rejected(weir.Work{}, &weir.Rejection{Gate: "api", Reason: weir.ReasonQuota, Rule: fmt.Sprint("user=", i)})
-		}
-	}
-	refuse()
-	n.sumUp()
-	if text := out.String(); strings.Count(text, "\n") != maxKinds+1 || !strings.Contains(text, "count=4800 kinds=200") {
-		t.Errorf("%d lines, want %d:\n%.2000s", strings.Count(text, "\n"), maxKinds+1, text)
-	}
-	n.sumUp() // nothing was refused in between: all kinds are forgotten
-	refuse()
-	if text := out.String(); strings.Count(text, "msg=refusing ") != 2*maxKinds {
-		t.Errorf("%d first lines after a pause, want %d", strings.Count(text, "msg=refusing "), 2*maxKinds)
 	}
 }
 

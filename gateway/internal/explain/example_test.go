@@ -44,5 +44,5 @@ routes: [{match: [/], gates: [api], upstream: app}]
 	//
 	// Goes to the upstream.
 	// Judged by the configuration file alone, as if just started: every bucket is full.
-	// For what is left now ask the gateway: --admin 127.0.0.1:9090 in place of --config.
+	// For what is left now ask the gateway: --admin 127.0.0.1:8090 in place of --config.
 }

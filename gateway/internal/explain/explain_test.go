@@ -319,7 +319,7 @@ stores: {shared: {redis: "redis://127.0.0.1:1/0"}}
 		}
 	}
 	const ofFile = "weir.yaml:4"
-	f("", "bob", "10/s, burst 20", ofFile, "by the configuration file alone, as if", "--admin 127.0.0.1:9090 in place of --config")
+	f("", "bob", "10/s, burst 20", ofFile, "by the configuration file alone, as if", "--admin 127.0.0.1:8090 in place of --config")
 	f("runtime_quotas: {file: "+kept+"}", "bob", "3/h, burst 3", "set 2026-01-02T03:04:05Z by me", "set at run time in "+kept+" (3), 1 of which do not fit")
 	f("runtime_quotas: {file: "+kept+"}", "carol", "4/h, burst 4", "set - by -, in the place of "+ofFile)
 	f("runtime_quotas: {file: "+kept+"x}\nadmin: {socket: /run/s}", "bob", "10/s, burst 20", ofFile, "(0)", "--admin unix:/run/s in")

@@ -26,9 +26,9 @@ func (b *Book) audit(c *Change, res *Result, err error) {
 	asked := func() []any { return []any{"operations", len(c.Ops), "asked", c.asked()} }
 	switch outcome {
 	case Unsure:
-		line.Error("quota change failed; it may have been kept", append(asked(), "because", because(err))...)
+		line.Error("quota change failed; it may have been kept", append(asked(), "because", err.Error())...)
 	case Refused, Conflict, Failed:
-		line.Warn("quota change refused", append(asked(), "outcome", outcome, "validate_only", c.ValidateOnly, "because", because(err))...)
+		line.Warn("quota change refused", append(asked(), "outcome", outcome, "validate_only", c.ValidateOnly, "because", err.Error())...)
 	case Validated:
 		line.Info("quota change validated", asked()...)
 	case Changed:
@@ -56,21 +56,17 @@ func (b *Book) auditReset(r *Reset, res *Refilled, err error) {
 	case Filled:
 		line.Info("quota bucket reset", "rule", res.Rule, "bucket", res.Bucket, "held", res.Held, "limits", strings.Join(res.Limits, "; "))
 	case Refused:
-		line.Warn("quota reset refused", "outcome", outcome, "because", because(err))
+		line.Warn("quota reset refused", "outcome", outcome, "because", err.Error())
 	default:
-		line.Error("quota reset failed", "outcome", outcome, "bucket", res.Bucket, "because", because(err))
+		line.Error("quota reset failed", "outcome", outcome, "bucket", res.Bucket, "because", err.Error())
 	}
 }
-
-// because returns at most 1,000 characters of an error for a log line: a change may have
-// thousands of faults.
-func because(err error) string { return fmt.Sprintf("%.1000s", err.Error()) }
 
 // Refuse logs and counts a change that could not be decoded. by says who asked for it, via how they
 // are known, and err what is wrong.
 func (b *Book) Refuse(by, via string, err error) {
 	b.count(via, Refused)
-	b.log.Warn("quota change refused", "by", by, "outcome", Refused, "because", because(err))
+	b.log.Warn("quota change refused", "by", by, "outcome", Refused, "because", fmt.Sprintf("%.1000s", err.Error()))
 }
 
 // Deny counts a change by somebody who may not write.

@@ -38,19 +38,22 @@ func (s *Server) openAdmin(cfg config.Admin) (*listener, error) {
 // adminHandler serves what the admin listener, or its socket, shows and takes.
 func (s *Server) adminHandler(cfg config.Admin, at net.Addr) http.Handler {
 	tcp, ok := at.(*net.TCPAddr)
+	writers := &admin.Writers{
+		TokenFile: func() string { return s.state.Load().cfg.Admin.TokenFile },
+		Socket:    func() string { return socketPath(&s.state.Load().cfg.Admin) },
+		Log:       s.events,
+	}
+	reload := &admin.ReloadAPI{Last: s.lastReload, Writers: writers}
+	if s.opts.Load != nil {
+		reload.Reload = s.reloadAndTell
+	}
 	return admin.Handler(admin.Options{
 		Metrics: s.metrics.Handler(),
 		Gates:   func() any { return s.metrics.Status() },
 		Ready:   s.Ready,
 		Explain: explain.Handler(s.explainView),
-		Quotas: &admin.QuotaAPI{
-			Book: s.book,
-			Writers: &admin.Writers{
-				TokenFile: func() string { return s.state.Load().cfg.Admin.TokenFile },
-				Socket:    func() string { return socketPath(&s.state.Load().cfg.Admin) },
-				Log:       s.events,
-			},
-		},
+		Quotas:  &admin.QuotaAPI{Book: s.book, Writers: writers},
+		Reload:  reload,
 		Pprof:   cfg.Profiles(),
 		AnyHost: ok && !tcp.IP.IsLoopback(),
 	})

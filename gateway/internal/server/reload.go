@@ -53,7 +53,8 @@ func (s *Server) reloadChanged() {
 // reload is Reload, with reloading held. It remembers which files it has read, so that the
 // watcher does not read the same again, and logs a fault in full only once.
 func (s *Server) reload() error {
-	s.seen = s.files(s.state.Load().cfg)
+	before := s.state.Load().cfg
+	s.seen = s.files(before)
 	cfg, err := s.opts.Load()
 	if err == nil {
 		read := s.files(cfg)
@@ -64,6 +65,7 @@ func (s *Server) reload() error {
 		}
 	}
 	s.metrics.Reloaded(err == nil)
+	s.remember(before, cfg, err)
 	switch {
 	case err == nil:
 		s.logged = ""
@@ -74,6 +76,37 @@ func (s *Server) reload() error {
 		s.log.Error("configuration not reloaded; the configuration in force stays", "error", err)
 	}
 	return err
+}
+
+// remember keeps what became of a reload, for those who ask. The caller holds reloading.
+func (s *Server) remember(before, cfg *config.Config, err error) {
+	last := s.lastReload()
+	last.Attempts++
+	last.At, last.Error = time.Now(), ""
+	if err != nil {
+		last.Result, last.Error = admin.ReloadRefused, err.Error()
+	} else if changes := cfg.Changes(before); len(changes) > 0 {
+		last.Result, last.Changes, last.ChangedAt = admin.ReloadChanged, changes, last.At
+	} else {
+		last.Result = admin.ReloadUnchanged
+	}
+	s.last.Store(&last)
+}
+
+// lastReload returns what became of the last reload.
+func (s *Server) lastReload() admin.Reload {
+	if last := s.last.Load(); last != nil {
+		return *last
+	}
+	return admin.Reload{File: s.opts.Watch}
+}
+
+// reloadAndTell is Reload for somebody who wants to hear of it.
+func (s *Server) reloadAndTell() admin.Reload {
+	s.reloading.Lock()
+	defer s.reloading.Unlock()
+	_ = s.reload() // lastReload has the error
+	return s.lastReload()
 }
 
 // files describes the files that cfg depends on: first the configuration's own, then the

@@ -81,6 +81,7 @@ type Server struct {
 	reloading sync.Mutex    // one Reload at a time, reading included; guards what follows
 	seen      []os.FileInfo // of the files, when they were read last
 	logged    string        // the error of the last Reload, if it has been logged in full
+	last      atomic.Pointer[admin.Reload]
 
 	mu         sync.Mutex // held while a configuration is put in force, and by a shutdown; guards what follows
 	retiring   []retiring
