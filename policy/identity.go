@@ -228,6 +228,14 @@ func (p *Policy) TrustsNetwork(addr netip.Addr) bool {
 	return p.identity.trusts(addr.Unmap().WithZone(""))
 }
 
+// Origin returns the address that a request comes from, as the source address has it: behind trusted
+// peers the one in X-Forwarded-For. It is for logs, and invalid where the request has no address.
+func (p *Policy) Origin(r *http.Request) netip.Addr {
+	v := ViewHTTP(r)
+	origin, _ := p.identity.originOf(&asker{View: &v, trusted: p.identity.trustsPeer(&v)})
+	return origin
+}
+
 // originOf returns the address that a request comes from. That is the peer's address, or behind
 // trusted peers the rightmost untrusted address in X-Forwarded-For. No trusted peer wrote what
 // stands to the left of it. If all addresses are trusted, it is the first one. An entry that is no

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/accept"
+	"github.com/weir-go/weir/gateway/internal/accesslog"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/policy"
@@ -27,6 +28,7 @@ type Source interface {
 	Connections() []accept.Snapshot
 	Stores() []Store
 	Book() quotas.Stats
+	AccessLog() accesslog.Snapshot
 	InFlight() int64
 	Ready() bool
 }
@@ -152,6 +154,10 @@ func (c *collector) gateway(f figures) {
 	counter(f, "weir_http_unrouted_total", "Requests that no route matched.", m.unrouted.Load())
 	gauge(f, "weir_ready", "1 while the gateway wants requests, 0 while it shuts down.", oneIf(c.src.Ready()))
 	gauge(f, "weir_http_requests_in_flight", "Requests in the gateway now: waiting, at an upstream, or being answered.", c.src.InFlight())
+	lines := c.src.AccessLog()
+	counter(f, "weir_access_log_lines_total", "Lines written to the access log.", lines.Written)
+	counts(f, "weir_access_log_lost_total", "Lines of the access log that were lost, by reason: buffer_full (the file or stream is too slow) or write_failed.", "reason",
+		map[string]uint64{"buffer_full": lines.Full, "write_failed": lines.Failed})
 	s := c.src.Streams().Snapshot()
 	gauge(f, "weir_streams_open", "Streams now: event streams, upgraded connections, long answers and slow clients. They hold no slot.", s.Open)
 	gauge(f, "weir_streams_max", "Most streams at a time.", s.Max)

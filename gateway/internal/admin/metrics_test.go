@@ -13,6 +13,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/gateway/internal/accept"
+	"github.com/weir-go/weir/gateway/internal/accesslog"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/policy"
@@ -35,7 +36,10 @@ func (s still) Stores() []Store {
 	return []Store{{Name: "shared", Down: true, Takes: 5, Failed: map[string]uint64{"timeout": 2}}}
 }
 func (s still) Book() quotas.Stats { return quotas.Stats{} }
-func (s still) Ready() bool        { return true }
+func (s still) AccessLog() accesslog.Snapshot {
+	return accesslog.Snapshot{Written: 9, Full: 4}
+}
+func (s still) Ready() bool { return true }
 
 // compiled returns a policy of gates, which is closed in the end.
 func compiled(t *testing.T, gates map[string]policy.GateSpec, opts policy.Options) *policy.Policy {

@@ -32,6 +32,7 @@ type runOptions struct {
 	Rate       rateOptions
 	Identity   policy.IdentitySpec // tenant, user, priority and trusted
 	LogLevel   string
+	AccessLog  string
 	Version    string
 	LogTo      *os.File
 	Signals    <-chan os.Signal
@@ -79,6 +80,8 @@ gateway could not start, and 2 if the command line is wrong.`,
 			signals := make(chan os.Signal, 4)
 			signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 			defer signal.Stop(signals)
+			// Whoever reads the log may go: a write then fails, and does not end the process.
+			signal.Ignore(syscall.SIGPIPE)
 			o.Signals = signals
 			return runGateway(cmd.Context(), o)
 		},
@@ -92,6 +95,7 @@ gateway could not start, and 2 if the command line is wrong.`,
 	flags.DurationVar(&o.Timeout, "timeout", 0, "how long clients wait for an answer, for instance 1s; what would come later is not begun (only without a FILE; default: unknown)")
 	o.Rate.flags(cmd)
 	o.identityFlags(cmd)
+	flags.StringVar(&o.AccessLog, "access-log", "", "write a line for each request to stdout, stderr or a file (only without a FILE; default off)")
 	flags.StringVar(&o.LogLevel, "log-level", "", "debug, info, warn or error (default: the file's, else info)")
 	return cmd
 }
@@ -196,6 +200,8 @@ func (o *runOptions) read() (*config.Config, error) {
 		return nil, usage("%s is a URL, not a file; write weir run --upstream %s", o.File, o.File)
 	case o.File != "" && (o.Upstream != "" || o.Listen != "" || o.Admin != "" || o.LimitSet || o.TimeoutSet):
 		return nil, usage("--upstream, --listen, --admin, --limit and --timeout are for running without a file; set them in %s", o.File)
+	case o.File != "" && o.AccessLog != "":
+		return nil, usage("--access-log is for running without a file; write access_log: {to: %s} in %s", o.AccessLog, o.File)
 	case o.File != "" && o.Rate.given():
 		return nil, usage("--rate, --burst and --by are for running without a file; write a gate with a quota in %s", o.File)
 	case o.File != "" && o.identifies():
@@ -231,6 +237,9 @@ func (o *runOptions) withoutFile() (*config.Config, error) {
 	guardBy(cfg, rates)
 	if o.Admin != "" {
 		cfg.Admin.Address = o.Admin
+	}
+	if o.AccessLog != "" {
+		cfg.AccessLog.To = o.AccessLog
 	}
 	for i := range cfg.Routes {
 		cfg.Routes[i].Timeout = policy.Duration(o.Timeout)

@@ -98,6 +98,7 @@ func TestRunMistakes(t *testing.T) {
 	f(2, "given twice", "a.yaml", "--config=b.yaml")
 	f(2, "set them in", "a.yaml", "--limit=3")
 	f(2, "set them in", "a.yaml", "--timeout=0")
+	f(2, "write access_log: {to: stdout} in a.yaml", "a.yaml", "--access-log=stdout")
 	f(2, "unknown flag", "--upstraem=x")
 	f(2, "it is not a whole number; see weir run --help", up, "--limit=many")
 	f(2, "write weir run --upstream http://127.0.0.1:1", "http://127.0.0.1:1")

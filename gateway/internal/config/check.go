@@ -37,6 +37,7 @@ func checkMeaning(c *Config, faults *fault.List) {
 	m.signals()
 	m.stores()
 	m.state()
+	m.accessLog()
 	m.dynamic()
 	m.policy()
 }
@@ -252,6 +253,26 @@ func (m *meaning) state() {
 		m.report(fault.Path{"state", "file"}, "create the directory, or name a file in one that exists", "there is no directory %s", quote(filepath.Dir(m.State.File)))
 	} else if info, err := os.Stat(m.State.File); err == nil && !info.Mode().IsRegular() {
 		m.report(fault.Path{"state", "file"}, "name a file", "%s is no plain file", quote(m.State.File))
+	}
+}
+
+// accessLog makes the name of the file absolute, and checks that it can be a file.
+func (m *meaning) accessLog() {
+	a, path := &m.AccessLog, fault.Path{"access_log", "to"}
+	if !a.Enabled() || a.Stream() != nil || m.Wrong(path) {
+		return
+	}
+	for _, stream := range []string{"stdout", "stderr"} {
+		if a.To == "/dev/"+stream {
+			m.report(path, "write "+stream, "%s is a stream and cannot be opened again", quote(a.To))
+			return
+		}
+	}
+	a.To = m.resolve(a.To)
+	if info, err := os.Stat(filepath.Dir(a.To)); err != nil || !info.IsDir() {
+		m.report(path, "create the directory, or name a file in one that exists", "there is no directory %s", quote(filepath.Dir(a.To)))
+	} else if info, err := os.Stat(a.To); err == nil && !info.Mode().IsRegular() {
+		m.report(path, "name a file", "%s is no plain file", quote(a.To))
 	}
 }
 

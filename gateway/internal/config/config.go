@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
 	_ "time/tzdata" // so that limits by the calendar know time zones where the machine has none
@@ -58,6 +59,8 @@ type Config struct {
 	Shutdown Shutdown `json:"shutdown,omitzero" example:"{grace: 25s}"`
 	// What is logged, and how.
 	Log Log `json:"log,omitzero" example:"{level: info}"`
+	// A line for each request. Off by default.
+	AccessLog AccessLog `json:"access_log,omitzero" example:"{to: access.log}"`
 
 	name string        // of the file
 	root *setting.Node // the parsed document; it finds fields by name
@@ -224,7 +227,8 @@ type Admin struct {
 	TokenFile string `json:"token_file,omitempty" example:"/etc/weir/admin.token"`
 }
 
-// Off as the address of Admin means that there is no admin listener.
+// Off as the address of Admin means that there is no admin listener. As the place of AccessLog it
+// means that there is no such log.
 const Off = "off"
 
 // Enabled reports whether there is an admin listener.
@@ -284,6 +288,33 @@ type Log struct {
 	Level string `json:"level,omitempty" default:"info" enum:"debug,info,warn,error"`
 	// auto is text on a terminal and JSON otherwise.
 	Format string `json:"format,omitempty" default:"auto" enum:"auto,text,json"`
+}
+
+// AccessLog says where a line for each request goes, and what is in it.
+type AccessLog struct {
+	// Where the lines go: off, stdout, stderr, or a file, relative to this file. A reload (SIGHUP) opens the file
+	// again, for logrotate. Lines that cannot be written in time are lost and counted; no request waits for them.
+	To string `json:"to,omitempty" default:"off" example:"access.log" form:"off, stdout, stderr or the name of a file"`
+	// One JSON object a line, or key=value.
+	Format string `json:"format,omitempty" default:"json" enum:"json,text"`
+	// Write the query of the URL too. It may hold passwords and tokens.
+	Query bool `json:"query,omitempty" default:"false"`
+	// The share of lines that is written, of answers below 400. All others have a line each.
+	Sample float64 `json:"sample" default:"1" min:"0" max:"1" example:"0.1"`
+}
+
+// Enabled reports whether requests have lines.
+func (a AccessLog) Enabled() bool { return a.To != "" && a.To != Off }
+
+// Stream returns the standard stream that the lines go to, nil if they go to a file.
+func (a AccessLog) Stream() *os.File {
+	switch a.To {
+	case "stdout":
+		return os.Stdout
+	case "stderr":
+		return os.Stderr
+	}
+	return nil
 }
 
 // TargetCount returns the number of targets of all upstreams.

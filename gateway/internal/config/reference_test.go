@@ -110,6 +110,7 @@ func reference(docs map[string]string) string {
 		{"`state:`", reflect.TypeFor[Config](), "state"},
 		{"`shutdown:`", reflect.TypeFor[Config](), "shutdown"},
 		{"`log:`", reflect.TypeFor[Config](), "log"},
+		{"`access_log:`", reflect.TypeFor[Config](), "access_log"},
 	} {
 		t := s.in
 		for name := range strings.SplitSeq(s.key, ".") {

@@ -66,7 +66,7 @@ func (u *Upstream) refuse(w http.ResponseWriter, r *http.Request, call *Call, er
 // Refuse answers a request that a gate has refused. Only a trusted peer gets the class, tenant and
 // bucket. A tenant may be somebody else's name, and a class would tell others what to claim.
 func (c *Call) Refuse(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
-	c.By = ByGate
+	c.By, c.Rejection = ByGate, rej
 	c.Quotas.SetHeaders(w.Header(), c.Work, rej)
 	boundAnswer(w)
 	if c.Policy != nil && c.Policy.Trusted(r) {

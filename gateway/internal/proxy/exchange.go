@@ -41,6 +41,14 @@ type Call struct {
 	// before the answer begins.
 	Status int
 	By     Answerer
+	// What follows is for the lines about a request. This package adds the wait for a target to
+	// Waited, names Upstream and Target once it has picked one, and says in Failure how the last
+	// target failed, in the words of the metrics. Rejection is the refusal that was the answer.
+	Waited    time.Duration
+	Upstream  string
+	Target    string
+	Failure   string
+	Rejection *weir.Rejection
 }
 
 // Answerer is who answered a request.
@@ -64,7 +72,8 @@ func (a Answerer) String() string { return answererNames[a] }
 // returns when the upstream has answered or its expected time is over. Only then is the slot free.
 func (u *Upstream) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
 	ctx := r.Context()
-	c, err := u.pick(ctx, call.Work, nil)
+	call.Upstream = u.name
+	c, err := u.pickFor(ctx, call, call.Work, nil)
 	if err != nil {
 		call.Request.Sample(weir.NoSample)
 		u.refuse(w, r, call, err)
@@ -360,6 +369,7 @@ func (x *exchange) address(req *http.Request) *http.Request {
 // recordFailure counts and logs a failure of the present target.
 func (u *Upstream) recordFailure(x *exchange, f failure, err error) {
 	t := x.seat.target
+	x.call.Failure = failureNames[f]
 	out := t.recordFailure(f, u.now(), u.eject, func() bool { return u.alone(t) })
 	u.log.Debug("upstream failed", "upstream", u.name, "target", t.key, "kind", failureNames[f], "error", err)
 	u.events.UpstreamFailed(u.name, t.key, failureNames[f], err)

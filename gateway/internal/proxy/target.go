@@ -61,6 +61,19 @@ func (u *Upstream) pick(ctx context.Context, w weir.Work, tried map[*target]bool
 	return choice{*first, p, true}, err
 }
 
+// pickFor is pick for a call, which learns the target and the wait for its slot.
+func (u *Upstream) pickFor(ctx context.Context, call *Call, w weir.Work, tried map[*target]bool) (choice, error) {
+	began := u.now()
+	c, err := u.pick(ctx, w, tried)
+	if c.waited {
+		call.Waited += u.now() - began
+	}
+	if c.seat.target != nil {
+		call.Target = c.seat.key
+	}
+	return c, err
+}
+
 var errNoTarget = errors.New("no target left to try")
 
 // target is one server of an upstream. It lives on over reloads that keep its URL.

@@ -220,7 +220,7 @@ func TestLogOfEjections(t *testing.T) {
 	u := makeUpstream(t, config.Upstream{
 		Targets: []string{server.URL, "http://b"}, Eject: config.Eject{Failures: 1, For: policy.Duration(10 * time.Second)},
 	}, &log, nil)
-	u.recordFailure(&exchange{choice: choice{seat: u.seats[0]}}, failedConnect, errors.New("refused"))
+	u.recordFailure(&exchange{call: new(Call), choice: choice{seat: u.seats[0]}}, failedConnect, errors.New("refused"))
 	u.seats[0].ejectedUntil.Store(1) // long ago
 	for range 2 {
 		u.rotation.Store(0)
@@ -335,7 +335,7 @@ func TestEjection(t *testing.T) {
 		u := newTestUpstream(t, "http://a", "http://b")
 		fail := func(i, n int) {
 			for range n {
-				u.recordFailure(&exchange{choice: choice{seat: u.seats[i]}}, failedConnect, errors.New("refused"))
+				u.recordFailure(&exchange{call: new(Call), choice: choice{seat: u.seats[i]}}, failedConnect, errors.New("refused"))
 			}
 		}
 		check := func(when, want string) {

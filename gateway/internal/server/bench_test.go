@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -107,26 +109,31 @@ func BenchmarkProxy(b *testing.B) {
 		defer srv.Close()
 		roundTrips(b, ln.Addr())
 	})
-	b.Run("gateway", func(b *testing.B) {
-		cfg, err := config.ForUpstream(upstream, "127.0.0.1:0", 100)
-		if err != nil {
-			b.Fatal(err)
-		}
-		cfg.Admin.Address = config.Off
-		cfg.Shutdown = config.Shutdown{}
-		s, err := New(cfg, Options{Logger: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			b.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(context.Background())
-		ended := make(chan error, 1)
-		go func() { ended <- s.Run(ctx) }()
-		roundTrips(b, s.Addr())
-		cancel()
-		if err := <-ended; err != nil && err != ErrGrace {
-			b.Fatal(err)
-		}
-	})
+	for _, format := range []string{"", "json", "text"} {
+		b.Run(strings.TrimSuffix("gateway, access log "+format, ", access log "), func(b *testing.B) {
+			cfg, err := config.ForUpstream(upstream, "127.0.0.1:0", 100)
+			if err != nil {
+				b.Fatal(err)
+			}
+			cfg.Admin.Address = config.Off
+			cfg.Shutdown = config.Shutdown{}
+			if format != "" {
+				cfg.AccessLog.To, cfg.AccessLog.Format = filepath.Join(b.TempDir(), "access.log"), format
+			}
+			s, err := New(cfg, Options{Logger: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				b.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			ended := make(chan error, 1)
+			go func() { ended <- s.Run(ctx) }()
+			roundTrips(b, s.Addr())
+			cancel()
+			if err := <-ended; err != nil && err != ErrGrace {
+				b.Fatal(err)
+			}
+		})
+	}
 }
 
 // benchBuffers is the bare proxy's pool.

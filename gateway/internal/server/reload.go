@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weir-go/weir/gateway/internal/accesslog"
 	"github.com/weir-go/weir/gateway/internal/admin"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/proxy"
@@ -24,11 +25,16 @@ import (
 func (s *Server) Reload() error {
 	if s.opts.Load == nil {
 		s.log.Warn("nothing to reload: the gateway was started without a configuration file")
+		s.reopenAccessLog()
 		return ErrNoReload
 	}
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
-	return s.reload()
+	err := s.reload()
+	if err != nil {
+		s.reopenAccessLog() // whoever has renamed it does not know of the faults in the file
+	}
+	return err
 }
 
 // watchFiles reloads when the file or a certificate has changed. It reads the files' state every second.
@@ -192,6 +198,7 @@ func (s *Server) install(cfg *config.Config) error {
 	s.swap(next)
 	s.rulesPlace = o.place
 	s.streams.SetMax(cfg.Streams.Max)
+	s.swapAccessLog(o.access)
 
 	// 6. Serve the new listeners, and let the old ones go.
 	s.swapListeners(o.listeners)
@@ -210,7 +217,8 @@ type opened struct {
 	rules     *quotas.Saved
 	listeners *listeners
 	socket    *admin.Socket
-	undo      []func() // closes what is new, and takes back what was changed
+	access    *accesslog.Log // nil for none
+	undo      []func()       // closes what is new, and takes back what was changed
 }
 
 func (o *opened) close() {
@@ -259,6 +267,10 @@ func (s *Server) open(next, prev *state) (_ *opened, err error) {
 	if o.socket != s.socket {
 		o.undo = append(o.undo, o.socket.Close)
 	}
+	if o.access, err = s.openAccessLog(cfg); err != nil {
+		return nil, err
+	}
+	o.undo = append(o.undo, func() { s.discardAccessLog(o.access) })
 	if next.stores, err = s.openStores(cfg, prev.stores); err != nil {
 		return nil, err
 	}

@@ -40,9 +40,10 @@ func (s *Server) handler(l *listener) http.Handler {
 type request struct {
 	http.ResponseWriter
 	handler *handler
-	route   *route
+	route   *route // nil if none matches
 	call    proxy.Call
 	body    *upload // nil for a request without a body
+	bytes   int64   // of the answer's body
 }
 
 // ServeHTTP leads a request through policy and gates to its upstream.
@@ -50,32 +51,27 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.s.inFlight.Add(1)
 	defer h.s.inFlight.Add(-1)
 	defer h.inProgress.Add(-1)
-	began := time.Now()
+	q := &request{ResponseWriter: w, handler: h, call: proxy.Call{Arrived: time.Now()}}
+	defer h.s.finished(q, r)
 	if most := h.listener.conns.MaxRequests(); h.inProgress.Add(1) > most {
-		h.refuseOneTooMany(w, r, most)
+		h.refuseOneTooMany(q, r, most)
 		return
 	}
-	if !h.listener.conns.CertificateValid(r, began) {
+	if !h.listener.conns.CertificateValid(r, q.call.Arrived) {
 		// The client may show another certificate on another connection (RFC 9110, 15.5.20).
 		w.Header().Set("Connection", "close")
-		proxy.WriteProblem(w, http.StatusMisdirectedRequest,
+		proxy.WriteProblem(q, http.StatusMisdirectedRequest,
 			"the client certificate of this connection has expired, or its authority is trusted no more; connect anew")
 		return
 	}
 	st := h.s.state.Load()
 	rt, work := st.policy.Match(r)
-	q := &request{ResponseWriter: w, handler: h, route: st.routes[rt]}
-	if q.route == nil {
+	if q.route = st.routes[rt]; q.route == nil {
 		h.s.metrics.NoRoute()
 		proxy.WriteProblem(q, http.StatusNotFound, "no route of the gateway matches this request")
 		return
 	}
-	q.call = proxy.Call{Policy: st.policy, Route: rt, Quotas: q.route.quotas, Work: work, Arrived: began}
-	defer func() {
-		took := time.Since(began)
-		q.route.stats.Answered(q.call.Status, q.call.By, took)
-		h.s.metrics.Tenant(q.call.Work.Tenant, q.call.By, took)
-	}()
+	q.call.Policy, q.call.Route, q.call.Quotas, q.call.Work = st.policy, rt, q.route.quotas, work
 	if r.Method == http.MethodConnect || r.Method == "PRI" {
 		refuseMethod(q, r)
 		return
@@ -94,9 +90,20 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.guard.Serve(q, r, rt.Gate(), work, forward)
 }
 
+// finished runs when all has been done for a request: it counts it, and writes its line.
+func (s *Server) finished(q *request, r *http.Request) {
+	took := time.Since(q.call.Arrived)
+	if q.route != nil {
+		q.route.stats.Answered(q.call.Status, q.call.By, took)
+		s.metrics.Tenant(q.call.Work.Tenant, q.call.By, took)
+	}
+	s.logAccess(q, r, took)
+}
+
 // forward passes on a request that the gates have admitted.
 func forward(w http.ResponseWriter, r *http.Request, admitted *weirhttp.Request) {
 	q := requestOf(w)
+	q.decided()
 	if q.body != nil {
 		q.body.admitted(r.Context(), admitted, q.call.Work)
 	}
@@ -107,6 +114,7 @@ func forward(w http.ResponseWriter, r *http.Request, admitted *weirhttp.Request)
 // refuse answers a request that a gate refused.
 func refuse(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
 	q := requestOf(w)
+	q.decided()
 	if rej.Reason == weir.ReasonCanceled && q.body != nil && q.body.err != nil {
 		// net/http reports a body that fails as a client that has left. The client may still be
 		// there, and gets an answer that says what was wrong.
@@ -114,6 +122,16 @@ func refuse(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
 		return
 	}
 	q.call.Refuse(w, r, rej)
+}
+
+// decided is called when the gates of the route have decided. It notes how long they took, without
+// the time that a small body took to arrive.
+func (q *request) decided() {
+	asked := q.call.Arrived
+	if q.body != nil && q.body.readAt.After(asked) {
+		asked = q.body.readAt
+	}
+	q.call.Waited = time.Since(asked)
 }
 
 // requestOf finds the request that w belongs to.
@@ -141,15 +159,21 @@ func (q *request) WriteHeader(status int) {
 	q.ResponseWriter.WriteHeader(status)
 }
 
+// Write writes a part of the answer's body, and counts it.
+func (q *request) Write(p []byte) (int, error) {
+	n, err := q.ResponseWriter.Write(p)
+	q.bytes += int64(n)
+	return n, err
+}
+
 // refuseOneTooMany refuses a request while most others are in progress, the number that
 // max_connections allows.
-func (h *handler) refuseOneTooMany(w http.ResponseWriter, r *http.Request, most int64) {
+func (h *handler) refuseOneTooMany(q *request, r *http.Request, most int64) {
 	rej := &weir.Rejection{
 		Gate: "gateway", Rule: "max_connections", Reason: weir.ReasonQueueFull,
 		Value: float64(most), Limit: float64(most), RetryAfter: time.Second, Retryable: true,
 	}
 	h.s.events.Rejected(weir.Work{}, rej)
-	q := &request{ResponseWriter: w, handler: h}
 	q.call.Refuse(q, r, rej)
 }
 

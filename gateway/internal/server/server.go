@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/accesslog"
 	"github.com/weir-go/weir/gateway/internal/admin"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/eventlog"
@@ -65,6 +66,10 @@ type Server struct {
 	streams *weirhttp.Streams
 	state   atomic.Pointer[state] // what a request needs; nil only within New
 	book    *quotas.Book
+
+	access       atomic.Pointer[accesslog.Log] // nil while there is none
+	accessCounts accesslog.Counts
+	lostLines    lostLines
 
 	draining atomic.Bool
 	failed   chan error // a listener that stopped by itself
@@ -148,6 +153,7 @@ func (s *Server) Run(ctx context.Context) error {
 	chores.Go(func() { every(background, saveEvery, s.saveLearned) })
 	chores.Go(func() { s.events.Run(background) })
 	chores.Go(func() { every(background, quotas.PollInterval, func() { s.book.Follow(background) }) })
+	chores.Go(func() { every(background, time.Second, func() { s.tellLost(false) }) })
 	chores.Go(func() { s.tryTargets(background, s.state.Load()) })
 
 	var failed error
@@ -160,6 +166,8 @@ func (s *Server) Run(ctx context.Context) error {
 	err := s.shutdown()
 	stop()
 	chores.Wait()
+	s.access.Swap(nil).Close(lastLines)
+	s.tellLost(true)
 	s.closeBook()
 	if failed != nil {
 		return failed

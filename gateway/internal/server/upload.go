@@ -37,10 +37,11 @@ type upload struct {
 	started time.Time
 	timeout time.Duration
 	stall   time.Duration
-	length  int64 // as announced, -1 if it was not
-	n       int64 // bytes read
-	err     error // of the client
-	refused error // why it was not admitted again
+	length  int64     // as announced, -1 if it was not
+	n       int64     // bytes read
+	err     error     // of the client
+	refused error     // why it was not admitted again
+	readAt  time.Time // when a part was last read before admission
 
 	// What follows is for bodies of admitted requests.
 	ctx        context.Context // of the request
@@ -81,6 +82,9 @@ func (u *upload) Read(p []byte) (int, error) {
 	u.startClock(began)
 	n, err := u.ReadCloser.Read(p)
 	u.n += int64(n)
+	if u.admittedAt.IsZero() {
+		u.readAt = time.Now()
+	}
 	complete := err == io.EOF || err == nil && u.n == u.length
 	if complete {
 		// net/http goes on reading, to notice a client that leaves. A deadline that passes

@@ -1,0 +1,248 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/policy"
+)
+
+// line is a line of the access log in JSON.
+type line struct {
+	Time, Client, Method, Host, Path, Query, Proto, By, Route, Class, Upstream, Target, Gate, Rule, Reason string
+	RequestID                                                                                              string `json:"request_id"`
+	Status                                                                                                 int
+	Bytes                                                                                                  int64
+	Duration, Waited                                                                                       float64
+}
+
+// linesOf waits until a file has n lines of an access log, and returns them.
+func linesOf(t *testing.T, file string, n int) []line {
+	t.Helper()
+	var all []line
+	eventually(t, fmt.Sprintf("%d lines in %s", n, file), func() bool {
+		text, err := os.ReadFile(file)
+		if err != nil || strings.Count(string(text), "\n") < n {
+			return false
+		}
+		all = nil
+		for part := range strings.Lines(string(text)) {
+			var l line
+			if err := json.Unmarshal([]byte(part), &l); err != nil {
+				t.Fatalf("%v in %q", err, part)
+			}
+			all = append(all, l)
+		}
+		return true
+	})
+	if len(all) != n {
+		t.Fatalf("%d lines in %s, want %d: %+v", len(all), file, n, all)
+	}
+	return all
+}
+
+// logged is a configuration with an access log, and its file.
+func logged(t *testing.T, upstream string) (*config.Config, string) {
+	t.Helper()
+	cfg := baseConfig(t, upstream)
+	file := filepath.Join(t.TempDir(), "access.log")
+	cfg.AccessLog.To = file
+	return cfg, file
+}
+
+// Each request has a line, whoever answered it.
+func TestAccessLog(t *testing.T) {
+	arrived, release := make(chan struct{}), make(chan struct{})
+	up := upstreamOf(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/hold" {
+			arrived <- struct{}{}
+			<-release
+		}
+		fmt.Fprint(w, "hello")
+	})
+	cfg, file := logged(t, up.URL)
+	cfg.Routes[0].Match = []string{"/hold", "/a/", "/head"}
+	change(cfg, func(_ *config.Upstream, l *policy.LimitSpec) { l.Limit, l.Queue.Len = 1, -1 })
+	g := start(t, cfg, Options{})
+
+	request := func(method, path string) {
+		t.Helper()
+		req, err := http.NewRequest(method, g.url+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host, req.Close = "shop.example", true
+		req.Header.Set("X-Forwarded-For", "203.0.113.9")
+		req.Header.Set("X-Request-Id", "id-17")
+		do(t, req)
+	}
+	held := make(chan struct{})
+	go func() {
+		defer close(held)
+		if res, err := http.Get(g.url + "/hold"); err == nil {
+			res.Body.Close()
+		}
+	}()
+	<-arrived
+	request(http.MethodPost, "/a/refused?password=1")
+	close(release)
+	<-held
+	g.idle()
+	request(http.MethodGet, "/a/%0A%22b")
+	g.idle()
+	request(http.MethodHead, "/none")
+	up.Close()
+	request(http.MethodGet, "/a/broken")
+	all := linesOf(t, file, 5)
+
+	target := up.URL
+	for i, want := range []line{
+		{Method: "POST", Path: "/a/refused", Status: 503, By: "gate", Route: "/hold", Class: "normal", Gate: gateName, Reason: "limit"},
+		{Method: "GET", Path: "/hold", Status: 200, Bytes: 5, By: "upstream", Route: "/hold", Class: "normal", Upstream: gateName, Target: target},
+		{Method: "GET", Path: "/a/%0A%22b", Status: 200, Bytes: 5, By: "upstream", Route: "/hold", Class: "normal", Upstream: gateName, Target: target},
+		{Method: "HEAD", Path: "/none", Status: 404, By: "gateway"},
+		{Method: "GET", Path: "/a/broken", Status: 502, By: "gateway", Route: "/hold", Class: "normal", Upstream: gateName, Target: target, Reason: "connect"},
+	} {
+		got := all[i]
+		if got.Time == "" || got.Duration <= 0 || got.Waited < 0 || got.Waited > got.Duration || got.Bytes == 0 && want.By != "gateway" {
+			t.Errorf("line %d is %+v", i, got)
+		}
+		if want.Path != "/hold" {
+			want.Client, want.Host, want.RequestID = "203.0.113.9", "shop.example", "id-17"
+		} else {
+			want.Client, want.Host = "127.0.0.1", strings.TrimPrefix(g.url, "http://")
+		}
+		want.Time, want.Proto, want.Duration, want.Waited = got.Time, "HTTP/1.1", got.Duration, got.Waited
+		if want.By != "upstream" && want.Method != "HEAD" {
+			want.Bytes = got.Bytes
+		}
+		if got != want {
+			t.Errorf("line %d is\n%+v, want\n%+v", i, got, want)
+		}
+	}
+	if s := g.AccessLog(); s.Written != 5 || s.Full+s.Failed != 0 {
+		t.Errorf("counted %+v", s)
+	}
+}
+
+// What waits for a slot says how long, and a client that leaves has a line too.
+func TestAccessLogOfWaiting(t *testing.T) {
+	arrived, release := make(chan struct{}), make(chan struct{})
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {
+		arrived <- struct{}{}
+		<-release
+	})
+	cfg, file := logged(t, up.URL)
+	change(cfg, func(_ *config.Upstream, l *policy.LimitSpec) { l.Limit = 1 })
+	g := start(t, cfg, Options{})
+	ask := func(path string) {
+		if res, err := http.Get(g.url + path); err == nil {
+			res.Body.Close()
+		}
+	}
+	go ask("/first")
+	<-arrived
+	go ask("/second")
+	left := dial(t, g.Addr(), "GET /left HTTP/1.1\r\nHost: x\r\n\r\n")
+	eventually(t, "two wait", func() bool { return g.gate().Waiting == 2 })
+	left.Close()
+	eventually(t, "one has left", func() bool { return g.gate().Waiting == 1 })
+	gone := linesOf(t, file, 1)[0]
+	if gone.Path != "/left" || gone.Status != 499 && gone.Reason != "canceled" {
+		t.Errorf("the client that left has the line %+v", gone)
+	}
+	release <- struct{}{}
+	<-arrived
+	release <- struct{}{}
+	for _, l := range linesOf(t, file, 3)[1:] {
+		if waited := l.Waited > l.Duration/1e3; l.Path == "/second" && !waited || l.Status != 200 {
+			t.Errorf("line %+v; want a wait for /second", l)
+		}
+	}
+}
+
+// logrotate renames the file and sends SIGHUP, which reloads. That opens the file again, also if the
+// configuration has faults, and loses no line.
+func TestAccessLogIsReopened(t *testing.T) {
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {})
+	cfg, file := logged(t, up.URL)
+	next := cfg
+	var fault error
+	g := start(t, cfg, Options{Load: func() (*config.Config, error) { return next, fault }})
+	rotate := func(to string) {
+		t.Helper()
+		if err := os.Rename(file, to); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Reload(); err != fault {
+			t.Fatal(err)
+		}
+	}
+	get(t, g.url+"/1")
+	g.idle()
+	rotate(file + ".1")
+	get(t, g.url+"/2")
+	g.idle()
+	fault = fmt.Errorf("line 1 is no line")
+	rotate(file + ".2")
+	get(t, g.url+"/3")
+	g.idle()
+	for i, name := range []string{file + ".1", file + ".2", file} {
+		if got, want := linesOf(t, name, 1)[0].Path, fmt.Sprintf("/%d", i+1); got != want {
+			t.Errorf("%s is about %s, want %s", name, got, want)
+		}
+	}
+
+	// Off and on again, and a file that cannot be opened.
+	fault = nil
+	off := *cfg
+	off.AccessLog = config.AccessLog{To: config.Off}
+	next = &off
+	rotate(file + ".3")
+	get(t, g.url+"/4")
+	bad := *cfg
+	bad.AccessLog.To = filepath.Join(file, "none")
+	next = &bad
+	if err := g.Reload(); err == nil || !strings.Contains(err.Error(), "access_log.to") {
+		t.Errorf("a reload gave %v, want the setting named", err)
+	}
+	next = cfg
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	get(t, g.url+"/5")
+	g.idle()
+	if got := linesOf(t, file, 1)[0].Path; got != "/5" {
+		t.Errorf("the file is about %s", got)
+	}
+	if err := g.stop(); err != nil {
+		t.Error(err)
+	}
+	if s := g.AccessLog(); s.Written != 4 || s.Full+s.Failed != 0 {
+		t.Errorf("counted %+v; want four lines and none lost", s)
+	}
+}
+
+func TestTraceID(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "",
+		"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01":    "4bf92f3577b34da6a3ce929d0e0e4736",
+		"cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-x":  "4bf92f3577b34da6a3ce929d0e0e4736",
+		"00-00000000000000000000000000000000-00f067aa0ba902b7-01":    "",
+		"00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01":    "",
+		"00-4bf92f3577b34da6a3ce929d0e0e47-3600f067aa0ba902b7-01":    "",
+		"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7":       "",
+		"00-4bf92f3577b34da6a3ce929d0e0e4736+00f067aa0ba902b7-01":    "",
+		"00-4bf92f3577b34da6a3ce929d0e0e473\n-00f067aa0ba902b7-0123": "",
+	} {
+		if got := traceID(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
