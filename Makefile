@@ -42,7 +42,7 @@ run: build ## build and run the demo; make run ARGS="run --upstream http://127.0
 	@exec $(BIN) $(ARGS)
 
 .PHONY: test
-test: need-cc check parts test-unit test-integration ## everything: checks, unit tests with -race, tests against real nginx, gunicorn and Redis
+test: need-cc check parts test-unit test-integration ## everything: checks, unit tests with -race, tests against real nginx, gunicorn, Redis and Prometheus
 	@echo "all tests passed"
 
 .PHONY: test-short

@@ -1,0 +1,195 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/weir-go/weir/gateway/internal/config"
+	"go.yaml.in/yaml/v3"
+)
+
+// What is delivered for Prometheus and Grafana. The integration tests run both against a real Prometheus.
+const (
+	alertsFile    = "../../../packaging/prometheus/alerts.yaml"
+	alertTests    = "../../../packaging/prometheus/alerts_test.yaml"
+	dashboardFile = "../../../packaging/grafana/weir.json"
+	alertsGuide   = "../../../docs/howto/alerts.md"
+)
+
+func readText(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// exposed returns the names of all metrics of a gateway that uses what there is to use.
+func exposed(t *testing.T) []string {
+	t.Helper()
+	up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {})
+	cfg, err := config.Parse("weir.yaml", fmt.Appendf(nil, `
+listeners: [{address: "127.0.0.1:0"}]
+admin: {address: off}
+identity: {user: header:X-User, tenant: header:X-Tenant}
+upstreams: {app: {targets: [%s]}}
+stores: {shared: {redis: "redis://%s"}}
+quotas: {file: %s}
+gates:
+  plan: {quota: {rate: 1/h, burst: 100, by: [user]}}
+  far: {quota: {rate: 1/h, burst: 100, store: shared, on_store_error: open}}
+  slots: {limit: {limit: 40, signals: [memory]}}
+  pools: {limit: {limit: 40}, each: {}}
+  levels: {shed: {load_of: slots, thresholds: {background: 2, normal: 3, high: 4, critical: 5}}}
+  seen: {mode: observe, limit: {limit: 1}}
+routes: [{match: [/], gates: [plan, far, levels, seen, slots, pools], upstream: app}]
+`, up.URL, nowhere(t), filepath.Join(t.TempDir(), "quotas.json")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := start(t, cfg, Options{})
+	if res, body := get(t, g.url); res.StatusCode != http.StatusOK {
+		t.Fatalf("answer %d: %s", res.StatusCode, body)
+	}
+	w := httptest.NewRecorder()
+	g.metrics.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	var names []string
+	for _, line := range regexp.MustCompile(`(?m)^# TYPE (\w+) (\w+)`).FindAllStringSubmatch(w.Body.String(), -1) {
+		if names = append(names, line[1]); line[2] == "histogram" {
+			names = append(names, line[1]+"_bucket", line[1]+"_sum", line[1]+"_count")
+		}
+	}
+	return names
+}
+
+// The gateway serves every metric that an alert, its test or the dashboard names. Two are not in every
+// gateway: what a gate in observe mode would have refused, and handshakes of TLS listeners.
+func TestMonitoringNamesMetrics(t *testing.T) {
+	known := append(exposed(t), "weir_gate_observed_total", "weir_tls_handshake_failures_total")
+	for _, file := range []string{alertsFile, alertTests, dashboardFile} {
+		named := regexp.MustCompile(`\b(?:weir|go|process)_\w+`).FindAllString(readText(t, file), -1)
+		if len(named) < 20 {
+			t.Errorf("%s names %d metrics only", file, len(named))
+		}
+		for _, name := range named {
+			if !slices.Contains(known, name) {
+				t.Errorf("%s: the gateway has no %s", file, name)
+			}
+		}
+	}
+}
+
+// Each alert says how urgent it is, what to do and where to read more; it has a test, and the guide has no others.
+func TestAlertsAreWhole(t *testing.T) {
+	var file struct {
+		Groups []struct {
+			Rules []struct {
+				Alert, Expr         string
+				Labels, Annotations map[string]string
+			}
+		}
+	}
+	if err := yaml.Unmarshal([]byte(readText(t, alertsFile)), &file); err != nil || len(file.Groups) != 1 {
+		t.Fatalf("%v; %d groups", err, len(file.Groups))
+	}
+	guide, tests := readText(t, alertsGuide), readText(t, alertTests)
+	var names []string
+	for _, r := range file.Groups[0].Rules {
+		names = append(names, r.Alert)
+		if s := r.Labels["severity"]; s != "page" && s != "ticket" {
+			t.Errorf("%s has the severity %q, want page or ticket", r.Alert, s)
+		}
+		for _, a := range []string{"summary", "description"} {
+			if !strings.HasSuffix(r.Annotations[a], ".") {
+				t.Errorf("%s: the %s %q is no sentence", r.Alert, a, r.Annotations[a])
+			}
+		}
+		if want := "https://github.com/weir-go/weir/blob/HEAD/docs/howto/alerts.md#" + strings.ToLower(r.Alert); r.Annotations["runbook_url"] != want {
+			t.Errorf("%s: runbook_url is %q, want %s", r.Alert, r.Annotations["runbook_url"], want)
+		}
+		if !strings.Contains(tests, `alertname="`+r.Alert+`"`) {
+			t.Errorf("no test has %s fire", r.Alert)
+		}
+	}
+	var told []string
+	for _, h := range regexp.MustCompile(`(?m)^## (Weir\w+)$`).FindAllStringSubmatch(guide, -1) {
+		told = append(told, h[1])
+	}
+	if !slices.Equal(names, told) {
+		t.Errorf("the alerts are %v, the guide explains %v", names, told)
+	}
+}
+
+// panel is what the tests read of a panel of the dashboard.
+type panel struct {
+	ID                       int
+	Type, Title, Description string
+	Datasource               struct{ UID string }
+	GridPos                  struct{ X, Y, W, H int }
+	FieldConfig              struct{ Defaults struct{ Unit string } }
+	Targets                  []struct {
+		Expr, LegendFormat string
+		Datasource         struct{ UID string }
+	}
+}
+
+// The dashboard can be imported anywhere: each panel asks the data source that was chosen, says what it
+// shows and in which unit, and lies beside the others. No server is named.
+func TestDashboardIsWhole(t *testing.T) {
+	text := readText(t, dashboardFile)
+	var board struct {
+		Templating struct{ List []struct{ Name, Type string } }
+		Panels     []panel
+	}
+	if err := json.Unmarshal([]byte(text), &board); err != nil {
+		t.Fatal(err)
+	}
+	if v := board.Templating.List; len(v) == 0 || v[0].Name != "datasource" || v[0].Type != "datasource" {
+		t.Errorf("variables %+v, want the data source first", v)
+	}
+	if found := regexp.MustCompile(`https?://|localhost|\d+\.\d+\.\d+\.\d+`).FindString(text); found != "" {
+		t.Errorf("it names a server: %s", found)
+	}
+	ids, taken := map[int]bool{}, map[[2]int]string{}
+	for _, p := range board.Panels {
+		if ids[p.ID] {
+			t.Errorf("%s: the id %d is another panel's", p.Title, p.ID)
+		}
+		ids[p.ID] = true
+		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
+			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
+				if other := taken[[2]int{x, y}]; other != "" || x >= 24 {
+					t.Fatalf("%s lies over %q or beyond the edge", p.Title, other)
+				}
+				taken[[2]int{x, y}] = p.Title
+			}
+		}
+		if p.Type != "row" {
+			p.check(t)
+		}
+	}
+	if len(board.Panels) < 30 {
+		t.Errorf("only %d panels", len(board.Panels))
+	}
+}
+
+func (p *panel) check(t *testing.T) {
+	t.Helper()
+	if p.Title == "" || !strings.HasSuffix(p.Description, ".") || p.FieldConfig.Defaults.Unit == "" || p.Datasource.UID != "${datasource}" || len(p.Targets) == 0 {
+		t.Errorf("panel %d, %q, lacks something: %+v", p.ID, p.Title, p)
+	}
+	for _, q := range p.Targets {
+		if q.Datasource.UID != "${datasource}" || q.LegendFormat == "" || !strings.Contains(q.Expr, `instance=~"$instance"`) {
+			t.Errorf("panel %q lacks a legend, or the choice of gateways: %+v", p.Title, q)
+		}
+	}
+}
