@@ -8,10 +8,8 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -252,31 +250,8 @@ func weirCommand(t *testing.T, args ...string) (out string, ok bool) {
 	return string(b), err == nil
 }
 
-var yamlBlock = regexp.MustCompile("(?s)```yaml\n(.*?)```")
-
-// The configuration in the guide is one that weir accepts, and so is what it
-// writes itself.
-func TestConfigurationsFromTheDocs(t *testing.T) {
-	guide, err := os.ReadFile("../../docs/reference/gateway.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := 0
-	for _, m := range yamlBlock.FindAllStringSubmatch(string(guide), -1) {
-		if !strings.HasPrefix(m[1], "upstreams:") && !strings.Contains(m[1], "\nupstreams:") {
-			continue // a part of a file
-		}
-		found++
-		file := filepath.Join(t.TempDir(), "weir.yaml")
-		writeFile(t, file, []byte(m[1]))
-		if out, ok := weirCommand(t, "check", file); !ok {
-			t.Errorf("weir check refuses the guide's file:\n%s\n%s", out, m[1])
-		}
-	}
-	if found == 0 {
-		t.Error("the guide has no whole configuration")
-	}
-
+// What weir init writes is a configuration that weir accepts.
+func TestInitWritesAConfiguration(t *testing.T) {
 	init, ok := weirCommand(t, "init")
 	if !ok {
 		t.Fatalf("weir init failed:\n%s", init)

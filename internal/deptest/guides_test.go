@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// Code in the README and the guides compiles. A block that is a whole program
+// Go code in the README and the docs compiles. A block that is a whole program
 // stands as it is; any other is put into a function where the names below mean
 // something.
 func TestGuidesCompile(t *testing.T) {
@@ -22,16 +22,8 @@ func TestGuidesCompile(t *testing.T) {
 	tmp := t.TempDir()
 	overlay := struct{ Replace map[string]string }{map[string]string{}}
 	var packages []string
-	for _, guide := range []string{"README.md", "docs/reference/library.md", "docs/reference/pools.md", "docs/reference/redis.md", "docs/reference/quotas.md"} {
-		text, err := os.ReadFile(filepath.Join(base, guide))
-		if err != nil {
-			t.Fatal(err)
-		}
-		blocks := goBlocks(string(text))
-		if len(blocks) == 0 {
-			t.Errorf("%s has no Go code", guide)
-		}
-		for _, block := range blocks {
+	for _, page := range pages(t) {
+		for _, block := range goBlocks(read(t, page)) {
 			name := fmt.Sprintf("guide%d", len(packages))
 			file := filepath.Join(tmp, name+".go")
 			if err := os.WriteFile(file, []byte(program(block)), 0o600); err != nil {
@@ -40,6 +32,9 @@ func TestGuidesCompile(t *testing.T) {
 			overlay.Replace[filepath.Join(base, "internal", name, "main.go")] = file
 			packages = append(packages, "./internal/"+name)
 		}
+	}
+	if len(packages) < 25 {
+		t.Errorf("only %d blocks of Go found", len(packages))
 	}
 	data, err := json.Marshal(overlay)
 	if err != nil {
@@ -50,18 +45,6 @@ func TestGuidesCompile(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, base, append([]string{"build", "-overlay", list, "-o", tmp + "/"}, packages...)...)
-}
-
-// The README is read in a minute: at most 700 words beside its code.
-func TestReadmeIsShort(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	prose := regexp.MustCompile("(?m)^    .*$").ReplaceAllString(fenced.ReplaceAllString(string(text), ""), "")
-	if n := len(strings.Fields(prose)); n > 700 {
-		t.Errorf("README.md has %d words beside its code, and may have 700: move something to docs/", n)
-	}
 }
 
 var fenced = regexp.MustCompile("(?s)```go\n(.*?)```")
@@ -84,7 +67,7 @@ func example(ctx context.Context, tenants, database weir.Gate, mux *http.ServeMu
 	report, reindex func(context.Context) error, %s) error {
 `
 	param := "gate weir.Gate"
-	if strings.Contains(block, "gate, err :=") {
+	if strings.Contains(block, "gate, err :=") || strings.Contains(block, "gate := ") {
 		param = "_ int"
 	}
 	var b strings.Builder
@@ -94,7 +77,7 @@ func example(ctx context.Context, tenants, database weir.Gate, mux *http.ServeMu
 	}
 	fmt.Fprintf(&b, ")\n\nfunc main() {}\n"+names, param)
 	b.WriteString(block)
-	for _, name := range []string{"gate", "both", "err"} { // a block may end with them
+	for _, name := range []string{"gate", "both", "q", "err"} { // a block may end with them
 		if strings.Contains(block, name+" :=") || strings.Contains(block, name+", err :=") || strings.Contains(block, ", "+name+" :=") {
 			fmt.Fprintf(&b, "\t_ = %s\n", name)
 		}
@@ -106,7 +89,7 @@ func example(ctx context.Context, tenants, database weir.Gate, mux *http.ServeMu
 func imports(code string) []string {
 	all := map[string]string{
 		"context": "context", "http": "net/http", "log": "log", "time": "time",
-		"signal": module + "/signal", "weir": module, "keyed": module + "/keyed", "limit": module + "/limit", "quota": module + "/quota", "control": module + "/control", "weirhttp": module + "/weirhttp",
+		"signal": module + "/signal", "weir": module, "keyed": module + "/keyed", "limit": module + "/limit", "quota": module + "/quota", "shed": module + "/shed", "control": module + "/control", "weirhttp": module + "/weirhttp",
 		"weirredis": module + "/weirredis",
 	}
 	var paths []string

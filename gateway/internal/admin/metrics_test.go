@@ -213,7 +213,7 @@ var (
 func TestGuideRelabels(t *testing.T) { synctest.Test(t, guideRelabels) }
 
 func guideRelabels(t *testing.T) {
-	guide, err := os.ReadFile("../../../docs/reference/metrics.md")
+	guide, err := os.ReadFile("../../../docs/howto/metric-names.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,7 +54,7 @@ func TestExplainGolden(t *testing.T) {
 	if is.String() != string(text) {
 		t.Errorf("the session is now\n%s", is.String())
 	}
-	guide, err := os.ReadFile("../../../docs/howto/operate.md")
+	guide, err := os.ReadFile("../../../docs/howto/explain.md")
 	if err != nil {
 		t.Fatal(err)
 	}

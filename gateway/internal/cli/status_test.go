@@ -30,7 +30,7 @@ func TestStatus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	guide, err := os.ReadFile("../../../docs/howto/operate.md")
+	guide, err := os.ReadFile("../../../docs/howto/watch.md")
 	if err != nil {
 		t.Fatal(err)
 	}

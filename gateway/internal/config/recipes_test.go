@@ -77,7 +77,7 @@ func (k *kitchen) pass(d time.Duration) {
 
 // The pools of all databases follow the lag of one queue, as the guide says.
 func TestLagRecipe(t *testing.T) {
-	k := cook(t, recipe(t, "reference/pools.md", "  consumer_lag: {read: http, url: http://127.0.0.1:8000/lag, field: total, interval: 5s}"))
+	k := cook(t, recipe(t, "howto/pools-by-key.md", "  consumer_lag: {read: http, url: http://127.0.0.1:8000/lag, field: total, interval: 5s}"))
 	g := k.Gate("databases")
 	for _, database := range []string{"orders", "users", "reports"} {
 		if _, err := g.TryAdmit(weir.Work{Tenant: database}); err != nil {
@@ -128,7 +128,7 @@ func TestOwnRecipe(t *testing.T) {
 
 // Costs come from a trusted peer and are settled by the answer, as the guide says.
 func TestCostRecipe(t *testing.T) {
-	k := cook(t, recipe(t, "reference/config.md", "    settle: header:X-Actual-Rows"))
+	k := cook(t, recipe(t, "reference/requests.md", "    settle: header:X-Actual-Rows"))
 	ask := func(from, rows string) (*policy.Route, weir.Work) {
 		r := httptest.NewRequest(http.MethodGet, "/query", nil)
 		r.RemoteAddr = from
@@ -156,7 +156,7 @@ func TestCostRecipe(t *testing.T) {
 // An export is demoted from its fourth request on, and nothing else is, as the guide
 // says.
 func TestDemotionRecipe(t *testing.T) {
-	k := cook(t, recipe(t, "reference/config.md", "  - {match: [/export/], gates: [app], demote_after: 3, upstream: app}"))
+	k := cook(t, recipe(t, "howto/demote.md", "  - {match: [/export/], gates: [app], demote_after: 3, upstream: app}"))
 	for path, want := range map[string]string{"/export/orders": "high high high background", "/orders": "high high high high"} {
 		var got []string
 		for n := range 4 {
@@ -175,7 +175,7 @@ func TestDemotionRecipe(t *testing.T) {
 
 // Reads and writes have a pool each, as the guide says.
 func TestReadWriteRecipe(t *testing.T) {
-	k := cook(t, recipe(t, "reference/pools.md", "      probe: {read_write: true, read_ratio: 0.6}"))
+	k := cook(t, recipe(t, "howto/pools-by-key.md", "      probe: {read_write: true, read_ratio: 0.6}"))
 	for _, tt := range []struct{ method, path, part string }{
 		{http.MethodGet, "/orders", "read"}, {http.MethodPost, "/orders", "write"}, {http.MethodPost, "/search", "read"},
 	} {
@@ -236,7 +236,7 @@ func ask(t *testing.T, p *policy.Policy, method, path string, headers ...string)
 
 // The file with quotas in the guide does what the guide says.
 func TestQuotaRecipe(t *testing.T) {
-	k := cook(t, recipe(t, "reference/gateway.md", "  client: address                   # rules may look at addresses then"))
+	k := cook(t, recipe(t, "howto/rate-limits.md", "  client: address                   # rules may look at addresses then"))
 	k.now = 30 * time.Hour // in the morning
 	count := func(n int, headers ...string) (in int, last *weir.Rejection) {
 		for range n {
@@ -275,7 +275,7 @@ func TestQuotaRecipe(t *testing.T) {
 
 // Imports cost what a trusted peer says, may go into debt, and come back when it is paid.
 func TestQuotaDebtRecipe(t *testing.T) {
-	k := cook(t, recipe(t, "reference/gateway.md", "  client: address                   # rules may look at addresses then"))
+	k := cook(t, recipe(t, "howto/rate-limits.md", "  client: address                   # rules may look at addresses then"))
 	post := func(user, cost string) *weir.Rejection {
 		return ask(t, k.Policy, "POST", "/v1/imports", "X-User", user, "X-Cost", cost)
 	}

@@ -1,0 +1,119 @@
+package deptest
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/weir-go/weir/sim"
+)
+
+var update = flag.Bool("update", false, "write docs/reference/scenarios.md anew")
+
+// pages are those that users read: the README, and docs/ without what is for contributors.
+func pages(t *testing.T) []string {
+	t.Helper()
+	return slices.DeleteFunc(tree(t, ".md"), func(page string) bool {
+		if page == "README.md" {
+			return false
+		}
+		return !strings.HasPrefix(page, "docs/") || strings.HasPrefix(page, "docs/scoreboard/") ||
+			slices.Contains([]string{"docs/DESIGN.md", "docs/GOALS.md", "docs/benchmarks.md"}, page)
+	})
+}
+
+// tables are pages made of tables, which a program writes or a test holds to be complete.
+var tables = []string{"config.md", "metrics.md", "commands.md", "scenarios.md"} // of docs/reference
+
+// A page is read in five minutes. The README is read in a minute.
+func TestPagesAreShort(t *testing.T) {
+	for _, page := range pages(t) {
+		most := 1500
+		if page == "README.md" {
+			most = 700
+		}
+		if n := len(strings.Fields(prose(read(t, page)))); n > most && !slices.Contains(tables, strings.TrimPrefix(page, "docs/reference/")) {
+			t.Errorf("%s has %d words beside its code, and may have %d: move something to a page of its own", page, n, most)
+		}
+	}
+}
+
+// Sentences are short, and figures are written as 0.98.
+func TestPagesArePlain(t *testing.T) {
+	for _, page := range pages(t) {
+		text := prose(read(t, page))
+		for _, s := range sentences(text) {
+			if strings.Contains(page, "/explain/") || strings.Contains(page, "/reference/") {
+				break
+			}
+			if n := len(strings.Fields(s)); n > 25 && !slices.Contains(tables, strings.TrimPrefix(page, "docs/reference/")) {
+				t.Errorf("%s: %d words, and 25 are the most: %s", page, n, s)
+			}
+		}
+		for _, m := range bareFigure.FindAllString(text, -1) {
+			t.Errorf("%s: write %q with the 0 before the point", page, strings.TrimSpace(m))
+		}
+	}
+}
+
+var (
+	blocks     = regexp.MustCompile("(?ms)^ *```.*?^ *```|<!--.*?-->|^    .*?$")
+	inline     = regexp.MustCompile("`[^`]*`")
+	target     = regexp.MustCompile(`\]\([^)]*\)`)
+	unit       = regexp.MustCompile(`\n\s*\n|\n\s*(?:[-*]|\d+\.|#+) |\n?\s*\|\s*`)
+	end        = regexp.MustCompile(`[.!?]["')*_]*\s+|:\n`)
+	bareFigure = regexp.MustCompile(`(?:^|[\s(])\.\d`)
+)
+
+// prose is a page without its code: what is fenced, indented, or quoted in a line, which
+// counts as one word.
+func prose(text string) string {
+	return target.ReplaceAllString(inline.ReplaceAllString(blocks.ReplaceAllString(text, ""), "code"), "]")
+}
+
+// sentences takes prose apart. A cell of a table, a heading and an item of a list are at
+// least one each.
+func sentences(text string) []string {
+	var all []string
+	for _, part := range unit.Split(text, -1) {
+		for _, s := range end.Split(part, -1) {
+			if s = strings.Join(strings.Fields(s), " "); s != "" {
+				all = append(all, s)
+			}
+		}
+	}
+	return all
+}
+
+// The page of scenarios has all of them.
+func TestScenariosPage(t *testing.T) {
+	const page = "docs/reference/scenarios.md"
+	before, _, ok := strings.Cut(read(t, page), scenariosBegin)
+	if !ok {
+		t.Fatalf("%s has lost the line %q", page, scenariosBegin)
+	}
+	var b strings.Builder
+	b.WriteString(before + scenariosBegin + "\n| name | what happens |\n| --- | --- |\n")
+	for _, name := range sim.Names() {
+		s, err := sim.Load(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&b, "| `%s` | %s |\n", name, s.About)
+	}
+	if *update {
+		if err := os.WriteFile(filepath.Join(root, page), []byte(b.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if b.String() != read(t, page) {
+		t.Errorf("%s is out of date; run go test ./internal/deptest -run Scenarios -update", page)
+	}
+}
+
+const scenariosBegin = "<!-- The table below is written by go test ./internal/deptest -run Scenarios -update. -->\n"
