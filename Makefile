@@ -78,6 +78,11 @@ parts: $(H2SPEC) ## install the real servers that the integration tests run agai
 .PHONY: check
 check: fmt vet lint deps ## format, vet, lint, dependency directions
 
+.PHONY: docs
+docs: need-go ## write the generated pages of docs/reference, and the schema, anew
+	go test ./gateway/internal/config -update
+	go test ./gateway/internal/cli -run CommandsPage -update
+
 .PHONY: fmt
 fmt: need-go
 	@bad=$$(gofmt -l .); \

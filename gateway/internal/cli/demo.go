@@ -36,7 +36,7 @@ second, and keeps the gateway running until Ctrl-C. Everything is on loopback.`,
 	}
 	flags := cmd.Flags()
 	flags.Float64Var(&o.Capacity, "capacity", demo.DefaultCapacity, "requests a second the upstream can do")
-	flags.DurationVar(&o.Duration, "duration", demo.DefaultDuration, "how long the load lasts, its five steps together")
+	addDuration(flags, &o.Duration, "duration", demo.DefaultDuration, "how long the load lasts, its five steps together")
 	flags.BoolVar(&o.Once, "once", false, "end when the load has ended")
 	flags.StringVar(&o.Listen, "listen", "", "address of the gateway (default "+demo.DefaultListen+", or a free port)")
 	flags.StringVar(&o.Admin, "admin", "", "address of its admin listener (default "+demo.DefaultAdmin+", or a free port)")

@@ -8,7 +8,6 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -72,12 +71,32 @@ come back. Start with
 		NewSchemaCommand(),
 		NewSimCommand(),
 		NewDemoCommand(),
+		NewManCommand(version),
+		NewCompletionCommand(),
 		NewVersionCommand(version),
 	)
+	help := root.HelpFunc()
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		cmd.Long = longOf(cmd)
+		help(cmd, args)
+	})
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usage("%s; see %s --help", flagProblem(err), cmd.CommandPath())
+		problem := flagProblem(cmd, err)
+		if strings.HasSuffix(problem, "?") {
+			return usage("%s See %s --help", problem, cmd.CommandPath())
+		}
+		return usage("%s; see %s --help", problem, cmd.CommandPath())
 	})
 	return root
+}
+
+// longOf returns the long text of a command. That of weir sim goes on with its scenarios: to
+// read them takes longer than most commands do.
+func longOf(cmd *cobra.Command) string {
+	if cmd.CommandPath() == "weir sim" {
+		return cmd.Long + "\n\n" + builtIn() + simHelp
+	}
+	return cmd.Long
 }
 
 // knownCommand refuses an unknown command and suggests a known one.
@@ -89,22 +108,6 @@ func knownCommand(cmd *cobra.Command, args []string) error {
 		return usage("there is no command %q; did you mean %s?", args[0], strings.Join(near, " or "))
 	}
 	return usage("there is no command %q; see %s --help", args[0], cmd.CommandPath())
-}
-
-// flagProblem returns what is wrong with a flag, in plainer words than package strconv.
-func flagProblem(err error) string {
-	var num *strconv.NumError
-	if !errors.As(err, &num) {
-		return err.Error()
-	}
-	what := "it is not a whole number"
-	switch {
-	case errors.Is(err, strconv.ErrRange):
-		what = "it is too large or too small"
-	case num.Func == "ParseFloat":
-		what = "it is not a number"
-	}
-	return strings.Replace(err.Error(), num.Error(), what, 1)
 }
 
 // needs checks the number of arguments. Its error is the line to write instead.

@@ -1,13 +1,16 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -92,11 +95,13 @@ gateway could not start, and 2 if the command line is wrong.`,
 	flags.StringVar(&o.Listen, "listen", "", "address to accept clients on (only without a FILE; default "+config.DefaultListen+")")
 	flags.StringVar(&o.Admin, "admin", "", "address for metrics and health, or off (only without a FILE; default "+config.DefaultAdmin+")")
 	flags.Int64Var(&o.Limit, "limit", 0, "requests in progress at a time (only without a FILE; default: the gateway finds the number, and follows the server)")
-	flags.DurationVar(&o.Timeout, "timeout", 0, "how long clients wait for an answer, for instance 1s; what would come later is not begun (only without a FILE; default: unknown)")
+	addDuration(flags, &o.Timeout, "timeout", 0, "how long clients wait for an answer, for instance 1s; what would come later is not begun (only without a FILE; default: unknown)")
 	o.Rate.flags(cmd)
 	o.identityFlags(cmd)
 	flags.StringVar(&o.AccessLog, "access-log", "", "write a line for each request to stdout, stderr or a file (only without a FILE; default off)")
 	flags.StringVar(&o.LogLevel, "log-level", "", "debug, info, warn or error (default: the file's, else info)")
+	cmd.ValidArgsFunction = completeFiles("yaml", "yml", "json")
+	completeFlag(cmd, "log-level", "debug", "info", "warn", "error")
 	return cmd
 }
 
@@ -123,12 +128,54 @@ func runGateway(ctx context.Context, o runOptions) error {
 	if err != nil {
 		return err
 	}
+	o.announce(srvOpts.Logger, cfg)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	ended := make(chan struct{})
 	defer close(ended)
 	go o.handleSignals(ended, srv, stop)
 	return srv.Run(ctx)
+}
+
+// announce logs what is about to run: the version, the file, the upstreams, and the mode and
+// the limit of each gate.
+func (o *runOptions) announce(log *slog.Logger, cfg *config.Config) {
+	var ups, gates []string
+	for _, name := range slices.Sorted(maps.Keys(cfg.Upstreams)) {
+		ups = append(ups, name+" "+strings.Join(cfg.Upstreams[name].Targets, " "))
+	}
+	for _, name := range slices.Sorted(maps.Keys(cfg.Gates)) {
+		g := cfg.Gates[name]
+		gates = append(gates, fmt.Sprintf("%s %s %s", name, cmp.Or(g.Mode, policy.Enforce), mechanism(&g)))
+	}
+	log.Info("weir starts", "version", o.Version, "config", cmp.Or(o.File, "flags"),
+		"upstreams", atMost(ups, mostAnnounced), "gates", atMost(gates, mostAnnounced))
+}
+
+// mostAnnounced bounds each list in the line of the start.
+const mostAnnounced = 20
+
+// atMost joins a list, the end of a long one as a number.
+func atMost(list []string, most int) string {
+	if n := len(list) - most; n > 0 {
+		list = append(list[:most:most], fmt.Sprintf("%d more", n))
+	}
+	return strings.Join(list, ", ")
+}
+
+// mechanism names what a gate does.
+func mechanism(g *policy.GateSpec) string {
+	switch l := g.Limit; {
+	case g.Quota != nil:
+		return "quota"
+	case g.Shed != nil:
+		return "shed"
+	case l != nil && l.Controller == "" && l.Limit > 0:
+		return fmt.Sprintf("limit %d", l.Limit)
+	case l != nil:
+		return "limit " + cmp.Or(l.Controller, "auto")
+	}
+	return "limit by key"
 }
 
 func setLevel(v *slog.LevelVar, cfg *config.Config) error {

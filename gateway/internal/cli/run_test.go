@@ -99,7 +99,14 @@ func TestRunMistakes(t *testing.T) {
 	f(2, "set them in", "a.yaml", "--limit=3")
 	f(2, "set them in", "a.yaml", "--timeout=0")
 	f(2, "write access_log: {to: stdout} in a.yaml", "a.yaml", "--access-log=stdout")
-	f(2, "unknown flag", "--upstraem=x")
+	f(2, "there is no flag --upstraem; did you mean --upstream? See weir run --help", "--upstraem=x")
+	f(2, "there is no flag --limitt; did you mean --limit?", up, "--limitt=5")
+	f(2, "there is no flag --frobnicate; see weir run --help", up, "--frobnicate")
+	f(2, "there is no flag -x; see", up, "-x")
+	f(2, "--limit needs a value: requests in progress at a time", up, "--limit")
+	f(2, `--timeout "5": 5 has no unit; write 5ms, 5s or 5m; see weir run --help`, up, "--timeout", "5")
+	f(2, `--timeout "1 s": "1 s" has a space; write 1s`, up, "--timeout=1 s")
+	f(2, `--timeout "soon": "soon" is no duration`, up, "--timeout=soon")
 	f(2, "it is not a whole number; see weir run --help", up, "--limit=many")
 	f(2, "write weir run --upstream http://127.0.0.1:1", "http://127.0.0.1:1")
 	f(2, "too many arguments", "a.yaml", "b.yaml")
@@ -179,6 +186,10 @@ func TestRunGateway(t *testing.T) {
 		}
 	case <-time.After(await.Patience):
 		t.Fatal("does not end")
+	}
+	start := `"msg":"weir starts","version":"test","config":"` + file + `","upstreams":"app ` + up.URL + `","gates":"api enforce limit 3"`
+	if text := logged(t, log); !strings.Contains(text, start) {
+		t.Errorf("the log does not say what has started (%s):\n%s", start, text)
 	}
 	if text := logged(t, log); !strings.Contains(text, `"msg":"stopped"`) {
 		t.Errorf("the log, no terminal, is not JSON with the end in it:\n%s", text)

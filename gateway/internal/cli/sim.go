@@ -40,6 +40,9 @@ FILE is YAML or JSON. If there is no file of that name, it is the name of a
 built-in scenario:`,
 		Example: "  weir sim scenario.yaml --plot\n  weir sim S1 --seed 7",
 		Args:    needs(cobra.ExactArgs(1)),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return sim.Names(), cobra.ShellCompDirectiveDefault
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.File, o.Out, o.Err = args[0], cmd.OutOrStdout(), cmd.ErrOrStderr()
 			if isTerminal(o.Err) {
@@ -53,12 +56,6 @@ built-in scenario:`,
 	cmd.Flags().BoolVar(&o.Plot, "plot", false, "draw load, goodput, latency and limit over time")
 	cmd.Flags().BoolVar(&o.JSON, "json", false, "print the figures as JSON")
 	cmd.MarkFlagsMutuallyExclusive("plot", "json")
-	// To read all scenarios takes longer than most commands do.
-	help := cmd.HelpFunc()
-	cmd.SetHelpFunc(func(cmd *cobra.Command, args []string) {
-		cmd.Long += "\n\n" + builtIn() + simHelp
-		help(cmd, args)
-	})
 	return cmd
 }
 

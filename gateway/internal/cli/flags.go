@@ -1,0 +1,118 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
+)
+
+// durationFlag is a flag that reads durations as files do, with the same advice.
+type durationFlag struct{ to *time.Duration }
+
+func (f durationFlag) Set(text string) error {
+	d, err := setting.ParseDuration(text)
+	if err == nil {
+		*f.to = d
+	}
+	return err
+}
+
+func (f durationFlag) String() string {
+	if f.to == nil || *f.to == 0 {
+		return ""
+	}
+	return f.to.String()
+}
+
+func (f durationFlag) Type() string { return "duration" }
+
+// addDuration adds a flag for a duration.
+func addDuration(flags *pflag.FlagSet, to *time.Duration, name string, byDefault time.Duration, about string) {
+	*to = byDefault
+	flags.Var(durationFlag{to}, name, about)
+}
+
+// flagProblem returns what is wrong with a flag, in plainer words than the packages have that
+// find it.
+func flagProblem(cmd *cobra.Command, err error) string {
+	var unknown *pflag.NotExistError
+	var lacking *pflag.ValueRequiredError
+	var wrong *pflag.InvalidValueError
+	switch {
+	case errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "":
+		name := unknown.GetSpecifiedName()
+		text := fmt.Sprintf("there is no flag --%s", name)
+		if near := fault.Nearest(name, flagNames(cmd)); near != "" {
+			text += fmt.Sprintf("; did you mean --%s?", near)
+		}
+		return text
+	case errors.As(err, &unknown):
+		return fmt.Sprintf("there is no flag -%s", unknown.GetSpecifiedName())
+	case errors.As(err, &lacking):
+		f := lacking.GetFlag()
+		return fmt.Sprintf("--%s needs a value: %s", f.Name, f.Usage)
+	case errors.As(err, &wrong):
+		return fmt.Sprintf("--%s %q: %s", wrong.GetFlag().Name, wrong.GetValue(), valueProblem(wrong.Unwrap()))
+	}
+	return err.Error()
+}
+
+// valueProblem returns what is wrong with the value of a flag.
+func valueProblem(err error) string {
+	var num *strconv.NumError
+	if !errors.As(err, &num) {
+		return err.Error()
+	}
+	switch {
+	case errors.Is(err, strconv.ErrRange):
+		return "it is too large or too small"
+	case num.Func == "ParseFloat":
+		return "it is not a number"
+	case num.Func == "ParseBool":
+		return "it is neither true nor false"
+	}
+	return "it is not a whole number"
+}
+
+// flagNames returns the names of a command's flags.
+func flagNames(cmd *cobra.Command) (names []string) {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			names = append(names, f.Name)
+		}
+	})
+	return names
+}
+
+// completeFiles has shells complete arguments with files of these endings.
+func completeFiles(endings ...string) cobra.CompletionFunc {
+	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return endings, cobra.ShellCompDirectiveFilterFileExt
+	}
+}
+
+// completeFlag has shells complete a flag with words.
+func completeFlag(cmd *cobra.Command, flag string, words ...string) {
+	// It fails only for a flag that the command does not have.
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// sentence returns a text of a flag or command with a capital and a full stop, for pages.
+func sentence(text string) string {
+	if text == "" {
+		return ""
+	}
+	text = strings.ToUpper(text[:1]) + text[1:]
+	if !strings.HasSuffix(text, ".") {
+		text += "."
+	}
+	return text
+}
