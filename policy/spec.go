@@ -96,16 +96,17 @@ type GateSpec struct {
 	// enforce refuses. observe decides and counts, but admits everything. off decides nothing.
 	Mode Mode `json:"mode,omitempty" default:"enforce" enum:"enforce,observe,off"`
 	// Makes it a concurrency gate: so much work at a time, and a bounded room to wait in. {} finds the limit by
-	// itself.
-	Limit *LimitSpec `json:"limit,omitempty" example:"{limit: 20}"`
+	// itself, and so does auto. A number is a fixed limit.
+	Limit *LimitSpec `json:"limit,omitempty" example:"{limit: 20}" short:"limit" words:"auto="`
 	// Gives each tenant, or other key, a limit of its own: a pool for each.
 	Each *EachSpec `json:"each,omitempty" example:"{by: tenant}"`
 	// Makes it a gate that refuses by priority, the lowest first, as a pressure rises. Nothing waits in it:
 	// name it before the gate with the limit.
 	Shed *ShedSpec `json:"shed,omitempty" example:"{load_of: api}"`
 	// Makes it a gate that limits what is used up and comes back with time. It takes no slots: name it before
-	// the gate with the limit. What a later gate refuses gets its tokens back.
-	Quota *QuotaSpec `json:"quota,omitempty" example:"{rate: 10/s, by: [user]}"`
+	// the gate with the limit. What a later gate refuses gets its tokens back. rate, with burst and by, may also
+	// stand in the gate itself.
+	Quota *QuotaSpec `json:"quota,omitempty" example:"{rate: 10/s, by: [user]}" short:"rate" lift:"rate,burst,by"`
 }
 
 // LimitSpec is a concurrency gate. A setting that means nothing to its controller
@@ -153,8 +154,8 @@ type LimitSpec struct {
 	// Signals that hold the limit down while one of them is under pressure, whatever the controller finds. Names
 	// from signals, or kinds: cpu, memory and so on. They are those of the gateway's own machine.
 	Signals []string `json:"signals,omitempty" example:"[memory]"`
-	// The room for work that waits for a slot.
-	Queue QueueSpec `json:"queue,omitempty" example:"{len: 100, max_wait: 500ms}"`
+	// The room for work that waits for a slot. A number is its len; off means that nothing waits.
+	Queue QueueSpec `json:"queue,omitempty" example:"{len: 100, max_wait: 500ms}" short:"len" words:"off=-1"`
 	// The most work of exempt routes at once. 0 means the default.
 	Exempt int64 `json:"exempt,omitempty" default:"1024" min:"0" max:"1000000" minus1:"nothing is exempt here"`
 	// How many slots work takes. cost: the cost of the request by its route (cost, cost_from,
@@ -362,8 +363,8 @@ type QuotaSpec struct {
 	Debt bool `json:"debt,omitempty" default:"false"`
 	// Refuse nothing, but charge everything, into debt if necessary.
 	Permissive bool `json:"permissive,omitempty" default:"false"`
-	// Lets work wait for its tokens, where this gate is the last of the route.
-	Queue QuotaQueueSpec `json:"queue,omitzero" example:"{len: 100, max_wait: 1s}"`
+	// Lets work wait for its tokens, where this gate is the last of the route. A number is its len.
+	Queue QuotaQueueSpec `json:"queue,omitzero" example:"{len: 100, max_wait: 1s}" short:"len" words:"off=-1"`
 	// One of stores, which keeps the buckets for several gateways. Left out, they are in the memory of this
 	// one.
 	Store string `json:"store,omitempty" example:"shared"`

@@ -5,6 +5,7 @@ import (
 	"encoding"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"regexp"
 	"slices"
@@ -51,7 +52,13 @@ func (d decoder) value(at fault.Path, n *Node, p fault.Place, v reflect.Value, f
 		d.fault(at, p, "has no value", "write "+f.wants(v.Type())+", or remove the line")
 		return
 	}
+	if n.FromEnv && d.Wrong(at) {
+		return // it has no value
+	}
 	kind := v.Kind()
+	if kind == reflect.Struct {
+		f.unfold(n, v.Type())
+	}
 	switch {
 	case kind == reflect.Pointer:
 		in := reflect.New(v.Type().Elem())
@@ -69,13 +76,63 @@ func (d decoder) value(at fault.Path, n *Node, p fault.Place, v reflect.Value, f
 		switch {
 		case kind == reflect.Slice && n.Kind == Text:
 			instead = "write a list: [" + flow(n.Text) + "]"
-		case kind == reflect.Struct && (n.Kind == Text || n.Kind == Number):
-			instead = cmp.Or(meant(at, n, Fields(v.Type())), instead)
+		case kind == reflect.Struct && (n.Kind == Text || n.Kind == Number || n.Kind == Bool):
+			instead = cmp.Or(guess(n, v), f.shortMeant(n), meant(at, n, Fields(v.Type())), instead)
 		}
 		d.fault(at, n.Place, "is "+n.says(), instead)
 	default:
 		d.scalar(at, n, v, f)
 	}
+}
+
+// unfold makes the group of a scalar that stands for it: limit: 24 is limit: {limit: 24}.
+func (f *Field) unfold(n *Node, t reflect.Type) {
+	if n.Kind != Text && n.Kind != Number || f.Short == "" {
+		return
+	}
+	text, word := f.ShortFor[n.Text]
+	in := find(Fields(t), f.Short)
+	one := &Node{Kind: n.Kind, Place: n.Place, Text: n.Text, FromEnv: n.FromEnv}
+	switch {
+	case word && text == "":
+		*n = Node{Kind: Group, Place: n.Place}
+		return
+	case word:
+		one.Kind, one.Text = Number, text
+	case (in.Type.Kind() == reflect.String) != (n.Kind == Text) && !n.FromEnv:
+		return
+	}
+	*n = Node{Kind: Group, Place: n.Place, Members: []Member{{Key: f.Short, Place: n.Place, Value: one}}}
+}
+
+// shortMeant guesses the scalar that was meant, where one may stand for a group.
+func (f *Field) shortMeant(n *Node) string {
+	if _, err := strconv.Atoi(n.Text); err == nil && f.Short != "" {
+		return "write " + n.Text
+	}
+	_, off := f.ShortFor["off"]
+	if off && slices.Contains([]string{"no", "none", "false", "never", "disabled", "disable"}, strings.ToLower(n.Text)) {
+		return "write off"
+	}
+	if word := fault.Nearest(n.Text, slices.Sorted(maps.Keys(f.ShortFor))); word != "" {
+		return "write " + word
+	}
+	return ""
+}
+
+// Guesser is a group that knows what a scalar in its place was meant to be.
+type Guesser interface {
+	// Guess returns the group as it should be written, empty if it does not know.
+	Guess(scalar string) string
+}
+
+func guess(n *Node, v reflect.Value) string {
+	if g, ok := v.Addr().Interface().(Guesser); ok && !n.FromEnv {
+		if group := g.Guess(n.Text); group != "" {
+			return "write " + group
+		}
+	}
+	return ""
 }
 
 // meant guesses which field of a group the scalar in its place is; empty if none fits.
@@ -109,6 +166,7 @@ func (d decoder) group(at fault.Path, n *Node, p fault.Place, v reflect.Value, o
 	fields := Fields(v.Type())
 	seen := map[string]bool{}
 	d.rename(at, n, fields)
+	d.lower(at, n, fields)
 	for _, m := range d.members(at, n) {
 		f := find(fields, m.Key)
 		if f == nil {
@@ -140,6 +198,27 @@ func (d decoder) rename(at fault.Path, n *Node, fields []Field) {
 			d.AddNote(fault.Fault{Path: at.At(m.Key), Place: m.Place, Problem: "has another name now; the old one is read until 1.0", Instead: "write " + f.Key})
 			m.Key = f.Key
 		}
+	}
+}
+
+// lower puts members that stand beside a group into it, where they may: rate: 10/s is
+// quota: {rate: 10/s}.
+func (d decoder) lower(at fault.Path, n *Node, fields []Field) {
+	for _, f := range fields {
+		if len(f.Lift) == 0 || n.Get(f.Lift[0]) == nil || n.Get(f.Key) != nil {
+			continue
+		}
+		group := &Node{Kind: Group}
+		var rest []Member
+		for _, m := range n.Members {
+			if slices.Contains(f.Lift, m.Key) {
+				group.Members = append(group.Members, m)
+			} else {
+				rest = append(rest, m)
+			}
+		}
+		group.Place = group.Members[0].Place
+		n.Members = append(rest, Member{Key: f.Key, Place: group.Place, Value: group})
 	}
 }
 
@@ -258,8 +337,8 @@ func (d decoder) scalar(at fault.Path, n *Node, v reflect.Value, f Field) {
 	if f.NotEmpty && n.Kind == Text && n.Text == "" {
 		err = fault.New("is empty", "leave it out, or write "+f.wants(v.Type()))
 	}
-	if n.Kind == Text && (v.CanInt() || v.CanUint() || v.CanFloat() || v.Kind() == reflect.Bool) && !isText(v.Type()) && !isDuration(v.Type()) {
-		err = errOther // in quotes
+	if n.Kind == Text && !n.FromEnv && err == nil && (v.CanInt() || v.CanUint() || v.CanFloat() || v.Kind() == reflect.Bool) && !isText(v.Type()) && !isDuration(v.Type()) {
+		err = fault.New(quote(n.Text)+" is a text, because of the quotes", "write "+n.Text)
 	}
 	var moment *time.ParseError
 	if errors.As(err, &moment) {
@@ -320,7 +399,7 @@ func (n *Node) set(v reflect.Value) error {
 	}
 	var err error
 	switch kind := v.Kind(); {
-	case kind == reflect.String && n.Kind == Text:
+	case kind == reflect.String && (n.Kind == Text || n.FromEnv):
 		v.SetString(n.Text)
 	case kind == reflect.Bool && (n.Text == "true" || n.Text == "false"):
 		v.SetBool(n.Text == "true")

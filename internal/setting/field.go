@@ -14,6 +14,9 @@
 //	form      what a text looks like, in words
 //	empty     no: that a text may not be empty; who means nothing leaves it out
 //	required  true: that it may not be left out; of an embedded struct, the key there that may not
+//	short     of a group: the key there that a scalar in the place of the group stands for
+//	words     of a group: scalars that stand for others: off=-1; auto= stands for {}
+//	lift      of a group: keys of it that may stand beside it, if the first of them does
 //	names     any: the keys of a map are words of others, such as tenants
 //	was       the key that it had in earlier versions, read until 1.0
 //	renamed   words that it had in earlier versions, read until 1.0: old=new, with commas
@@ -49,6 +52,9 @@ type Field struct {
 	Gone     []string
 	Was      string
 	Renamed  map[string]string // new words by the old
+	Short    string
+	ShortFor map[string]string
+	Lift     []string
 	Default  string
 	Example  string
 	Form     string
@@ -114,14 +120,22 @@ func newField(owner reflect.Type, sf reflect.StructField, key string) Field {
 		return strings.FieldsFunc(words, func(r rune) bool { return r == ',' })
 	}
 	f.Enum, f.Gone, f.Was = list(get("enum")), list(get("gone")), get("was")
-	for _, pair := range list(get("renamed")) {
-		before, now, _ := strings.Cut(pair, "=")
-		if f.Renamed == nil {
-			f.Renamed = map[string]string{}
-		}
-		f.Renamed[before] = now
-	}
+	f.Renamed, f.ShortFor = pairs(list(get("renamed"))), pairs(list(get("words")))
+	f.Short, f.Lift = get("short"), list(get("lift"))
 	return f
+}
+
+// pairs reads left=right.
+func pairs(list []string) map[string]string {
+	if len(list) == 0 {
+		return nil
+	}
+	m := make(map[string]string, len(list))
+	for _, pair := range list {
+		left, right, _ := strings.Cut(pair, "=")
+		m[left] = right
+	}
+	return m
 }
 
 // Fill sets the zero values of the struct that p points to, and of the structs inside it,

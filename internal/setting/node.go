@@ -26,6 +26,7 @@ type Node struct {
 	Kind Kind
 	fault.Place
 	Text    string
+	FromEnv bool // a part of the text comes from the environment: it may be any scalar
 	Items   []*Node
 	Members []Member
 }

@@ -92,7 +92,7 @@ func TestRunMistakes(t *testing.T) {
 		`--tenant: "X-T" is no source; did you mean header:X-T? write header:NAME, path:NAME, address, cert:NAME or const:VALUE`+"\n"+
 		`--user: "" is no header name; write letters, digits and dashes, such as header:X-Tenant`,
 		up, "--limit=0", "--timeout=-1s", "--listen=x", "--tenant=X-T", "--user=header:")
-	f(2, "is no http, https or h2c URL", "--upstream=127.0.0.1:3000")
+	f(2, "is no http, https, h2c or unix URL", "--upstream=127.0.0.1:3000")
 	f(2, "has no port", up, "--listen=localhost")
 	f(2, "none of debug, info, warn, error", up, "--log-level=loud", "--listen=127.0.0.1:0", "--admin=off")
 	f(2, "given twice", "a.yaml", "--config=b.yaml")

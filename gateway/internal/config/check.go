@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -181,6 +180,10 @@ func (m *meaning) upstreams() {
 		seen := map[string]bool{}
 		for i, target := range u.Targets {
 			sub := path.Index(i)
+			if path, ok := strings.CutPrefix(target, "unix:"); ok && path != "" && !strings.HasPrefix(path, "/") {
+				target = "unix:" + m.resolve(path)
+				u.Targets[i] = target
+			}
 			if err := checkTarget(target); err != nil {
 				m.reportError(sub, err)
 			} else if seen[target] {
@@ -297,29 +300,6 @@ func checkAddress(address string) error {
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
 		return fault.New(fmt.Sprintf("%q has the port %q, which is no number from 0 to 65535", address, port), fmt.Sprintf("write host:port, for instance %s", DefaultListen))
-	}
-	return nil
-}
-
-// checkTarget says what is wrong with the URL of an upstream server.
-func checkTarget(target string) error {
-	u, err := url.Parse(target)
-	switch {
-	case target == "":
-		return fault.New(`"" is empty`, `write a URL, for instance http://127.0.0.1:3000`)
-	case err != nil || !slices.Contains([]string{"http", "https", "h2c"}, u.Scheme):
-		return fault.New(fmt.Sprintf("%q is no http, https or h2c URL", target), "write for instance http://127.0.0.1:3000")
-	case u.Host == "" || u.Hostname() == "":
-		return fault.New(fmt.Sprintf("%q names no host", target), fmt.Sprintf("write for instance %s://127.0.0.1:3000", u.Scheme))
-	case u.User != nil:
-		return fault.New(fmt.Sprintf("%q carries a user name", u.Redacted()), "leave it out, the gateway passes credentials through from the client")
-	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
-		return fault.New(fmt.Sprintf("%q has a query or fragment", target), "write only scheme, host, port and path")
-	}
-	if p := u.Port(); p != "" {
-		if _, err := strconv.ParseUint(p, 10, 16); err != nil || p == "0" {
-			return fault.New(fmt.Sprintf("%q has the port %s, which is not from 1 to 65535", target, p), fmt.Sprintf("write for instance %s://%s:3000", u.Scheme, u.Hostname()))
-		}
 	}
 	return nil
 }

@@ -47,7 +47,7 @@ type Config struct {
 	Quotas Quotas `json:"runtime_quotas,omitzero" was:"quotas" example:"{file: weir.quotas.json}"`
 	// The listener for /metrics, /healthz, /readyz, /gates, /explain, /quotas and /reload. Keep it on loopback or a
 	// private network: reading needs no password.
-	Admin Admin `json:"admin,omitzero" example:"{address: 127.0.0.1:8090}"`
+	Admin Admin `json:"admin,omitzero" example:"{address: 127.0.0.1:8090}" short:"address"`
 	// How finely things are counted.
 	Metrics Metrics `json:"metrics" example:"{tenants: 20}"`
 	// Answers that leave their gate early because they would keep a slot without work for the upstream: upgraded
@@ -65,7 +65,7 @@ type Config struct {
 	name string        // of the file
 	root *setting.Node // the parsed document; it finds fields by name
 
-	renamed []fault.Fault // names of earlier versions in the file
+	noted []fault.Fault // what its reading has noted, such as names of earlier versions
 }
 
 // Policy returns the part of the configuration that policy.Compile takes.
@@ -171,10 +171,11 @@ const (
 // Upstream is a set of interchangeable servers that requests are passed on to.
 type Upstream struct {
 	// URLs of interchangeable servers; requests go to them in turn. A path is put before the request's own. The
-	// scheme is http, https, or h2c for HTTP/2 without TLS (all of them, or none).
+	// scheme is http, https, or h2c for HTTP/2 without TLS (all of them, or none). unix:/run/app.sock is a Unix
+	// socket with HTTP/1.1; a path that does not begin with / is relative to this file.
 	Targets []string `json:"targets" example:"[http://127.0.0.1:3000]" form:"a URL such as http://127.0.0.1:3000" required:"true"`
-	// A concurrency limit for each target, beside the gates of the route.
-	Limit *policy.LimitSpec `json:"limit,omitempty" example:"{limit: 10}"`
+	// A concurrency limit for each target, beside the gates of the route. auto finds it; a number is fixed.
+	Limit *policy.LimitSpec `json:"limit,omitempty" example:"{limit: 10}" short:"limit" words:"auto="`
 	// How long connecting to a target may take, TLS included.
 	ConnectTimeout policy.Duration `json:"connect_timeout,omitempty" default:"2s" min:"1ms" max:"10m"`
 	// How long a target may take until the header of its answer. 0 means no limit.

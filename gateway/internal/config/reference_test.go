@@ -180,6 +180,9 @@ func allowed(f *setting.Field) string {
 		parts = append(parts, "a duration")
 	case element(f.Type) != nil:
 		parts = append(parts, "fields, below")
+		if f.Short != "" {
+			parts = append(parts, "or "+strings.Join(append(slices.Sorted(maps.Keys(f.ShortFor)), "its "+f.Short), " or "))
+		}
 	default:
 		parts = append(parts, f.Words())
 	}
@@ -242,7 +245,7 @@ func checkField(t *testing.T, f setting.Field) {
 			continue
 		}
 		faults := fault.List{File: "tag"}
-		root := parseYAML([]byte(f.Key+": "+text+"\n"), &faults)
+		root := parseYAML([]byte(f.Key+": "+text+"\n"), &faults, nil)
 		if root != nil {
 			one := reflect.StructOf([]reflect.StructField{{Name: f.Go, Type: f.Type, Tag: f.Tag}})
 			setting.Decode(root, reflect.New(one).Interface(), &faults)

@@ -6,6 +6,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -72,6 +73,7 @@ type schema struct {
 	Properties  map[string]*schema `json:"properties,omitempty"`
 	Required    []string           `json:"required,omitempty"`
 	Names       *schema            `json:"propertyNames,omitempty"`
+	AnyOf       []*schema          `json:"anyOf,omitempty"`
 	Other       any                `json:"additionalProperties,omitempty"` // false or a schema
 	Defs        map[string]*schema `json:"$defs,omitempty"`
 }
@@ -102,7 +104,13 @@ type schemer struct {
 	docs map[string]string
 }
 
+// variable is a pattern for values from the environment, which may be anything.
+const variable = `[$][{]`
+
 func (s *schemer) of(t reflect.Type, f setting.Field) *schema {
+	if f.Short != "" {
+		return s.short(t, f)
+	}
 	switch {
 	case t == reflect.TypeFor[policy.Duration]():
 		return durationSchema(f)
@@ -124,13 +132,15 @@ func (s *schemer) of(t reflect.Type, f setting.Field) *schema {
 		}
 		return list
 	case t.Kind() == reflect.Bool:
-		return &schema{Type: "boolean"}
+		return &schema{Type: []string{"boolean", "string"}, Pattern: variable}
+	case t.Kind() == reflect.String && len(f.Enum) > 0:
+		return &schema{AnyOf: []*schema{{Type: "string", Enum: f.Enum}, {Type: "string", Pattern: variable}}}
 	case t.Kind() == reflect.String:
-		return &schema{Type: "string", Enum: f.Enum}
+		return &schema{Type: "string"}
 	}
-	n := &schema{Type: "integer", Minimum: limitOf(t, f.Min), Maximum: limitOf(t, f.Max)}
+	n := &schema{Type: []string{"integer", "string"}, Pattern: variable, Minimum: limitOf(t, f.Min), Maximum: limitOf(t, f.Max)}
 	if t.Kind() == reflect.Float64 {
-		n.Type = "number"
+		n.Type = []string{"number", "string"}
 	}
 	if f.MinusOne != "" {
 		n.Minimum = new(-1.0) // the decoder agrees: the least of such fields is 0
@@ -138,9 +148,23 @@ func (s *schemer) of(t reflect.Type, f setting.Field) *schema {
 	return n
 }
 
+// short lets a group through, and the scalars that stand for it.
+func (s *schemer) short(t reflect.Type, f setting.Field) *schema {
+	key, words := f.Short, slices.Sorted(maps.Keys(f.ShortFor))
+	f.Short = ""
+	any := &schema{AnyOf: []*schema{s.of(t, f)}}
+	if len(words) > 0 {
+		any.AnyOf = append(any.AnyOf, &schema{Type: "string", Enum: words})
+	}
+	fields := setting.Fields(element(t))
+	in := fields[slices.IndexFunc(fields, func(f setting.Field) bool { return f.Key == key })]
+	any.AnyOf = append(any.AnyOf, s.of(in.Type, in))
+	return any
+}
+
 // durationSchema lets a text with a unit through, and the numbers that need none.
 func durationSchema(f setting.Field) *schema {
-	d := &schema{Type: []string{"string", "integer"}, Pattern: setting.DurationPattern, Minimum: new(0.0), Maximum: new(0.0)}
+	d := &schema{Type: []string{"string", "integer"}, Pattern: setting.DurationPattern + "|" + variable, Minimum: new(0.0), Maximum: new(0.0)}
 	if f.MinusOne != "" {
 		d.Minimum = new(-1.0)
 	}
@@ -161,6 +185,13 @@ func (s *schemer) define(t reflect.Type) {
 	def := &schema{Type: "object", Properties: map[string]*schema{}, Other: false}
 	s.defs[t.Name()] = def
 	for _, f := range fieldsOf(t) {
+		for _, in := range fieldsOf(element(f.Type)) {
+			if slices.Contains(f.Lift, in.Key) {
+				p := s.of(in.Type, in)
+				p.Description = "Short for " + f.Key + ": {" + in.Key + ": ...}."
+				def.Properties[in.Key] = p
+			}
+		}
 		p := s.of(f.Type, f)
 		p.Description = describe(s.docs, &f)
 		p.Default = value(f.Default)
@@ -176,6 +207,9 @@ func (s *schemer) define(t reflect.Type) {
 
 // fieldsOf is setting.Fields, and knows what signals can read: a policy in Go may have others.
 func fieldsOf(t reflect.Type) []setting.Field {
+	if t == nil {
+		return nil
+	}
 	fields := slices.Clone(setting.Fields(t))
 	for i := range fields {
 		if f := &fields[i]; f.Owner == reflect.TypeFor[policy.SignalSpec]() && f.Key == "read" {

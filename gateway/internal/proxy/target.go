@@ -3,6 +3,7 @@ package proxy
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -194,13 +195,33 @@ func newTarget(raw string) (*target, error) {
 	case "h2c":
 		t.h2c = true
 		parsed.Scheme = "http"
+	case "unix":
+		t.url = &url.URL{Scheme: "http", Host: socketHost(parsed.Path)}
+		return t, nil
 	default:
-		return nil, fmt.Errorf("target %q: scheme %q is none of http, https, h2c", raw, parsed.Scheme)
+		return nil, fmt.Errorf("target %q: scheme %q is none of http, https, h2c, unix", raw, parsed.Scheme)
 	}
 	if parsed.Host == "" {
 		return nil, fmt.Errorf("target %q names no host; write for instance http://127.0.0.1:3000", raw)
 	}
 	return t, nil
+}
+
+// socketEnd marks the host names that stand for sockets. No name in DNS ends so.
+const socketEnd = ".weir-unix-socket"
+
+// socketHost returns a host name for a Unix socket, by which the transport keeps its connections
+// apart from others.
+func socketHost(path string) string { return hex.EncodeToString([]byte(path)) + socketEnd }
+
+// socketOf returns the path of the socket that an address, host:port, stands for; empty if none.
+func socketOf(address string) string {
+	host, ok := strings.CutSuffix(strings.TrimSuffix(address, ":80"), socketEnd)
+	if !ok {
+		return ""
+	}
+	path, _ := hex.DecodeString(host) // socketHost wrote it
+	return string(path)
 }
 
 // WithTargetGates returns gates and one more for each target of an upstream with a limit.

@@ -18,6 +18,7 @@
 package proxy
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net"
@@ -227,7 +228,12 @@ func newTransport(connectTimeout time.Duration, h2c bool) *http.Transport {
 	protocols.SetUnencryptedHTTP2(h2c)
 	dialer := &net.Dialer{Timeout: connectTimeout, KeepAlive: 15 * time.Second}
 	return &http.Transport{
-		DialContext:            dialer.DialContext,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if path := socketOf(address); path != "" {
+				network, address = "unix", path
+			}
+			return dialer.DialContext(ctx, network, address)
+		},
 		TLSHandshakeTimeout:    connectTimeout,
 		Protocols:              protocols,
 		MaxIdleConnsPerHost:    idlePerTarget,

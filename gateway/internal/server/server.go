@@ -26,6 +26,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -317,7 +318,7 @@ func (s *Server) tryTargets(ctx context.Context, st *state) {
 	dialer := net.Dialer{Timeout: tryTimeout}
 	for _, upstream := range slices.Sorted(maps.Keys(st.cfg.Upstreams)) {
 		for _, target := range st.cfg.Upstreams[upstream].Targets {
-			c, err := dialer.DialContext(ctx, "tcp", hostPort(target))
+			c, err := dialer.DialContext(ctx, network(target), hostPort(target))
 			if err == nil {
 				_ = c.Close() // that it opened is all there was to know
 				continue
@@ -331,11 +332,22 @@ func (s *Server) tryTargets(ctx context.Context, st *state) {
 	}
 }
 
+// network returns what a target is connected by: tcp, or unix for a socket.
+func network(target string) string {
+	if strings.HasPrefix(target, "unix:") {
+		return "unix"
+	}
+	return "tcp"
+}
+
 // hostPort returns where to connect for a target's URL.
 func hostPort(target string) string {
 	u, err := url.Parse(target)
 	if err != nil {
 		return target
+	}
+	if u.Scheme == "unix" {
+		return u.Path
 	}
 	port := "80"
 	if u.Scheme == "https" {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -46,6 +47,44 @@ func TestTwoTargets(t *testing.T) {
 	}
 	if !strings.Contains(g.log.String(), "upstream target ejected") {
 		t.Error("the log does not say that a target was left out")
+	}
+}
+
+// Two sockets and an address serve one upstream, each for itself.
+func TestUnixTargets(t *testing.T) {
+	served := make(chan string, 100)
+	dir := t.TempDir()
+	socket := func(name string) string {
+		path := filepath.Join(dir, name)
+		l, err := net.Listen("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { served <- name + r.Host + r.URL.Path })}
+		go s.Serve(l)
+		t.Cleanup(func() { s.Close() })
+		return "unix:" + path
+	}
+	b := upstreamOf(t, func(_ http.ResponseWriter, r *http.Request) { served <- "b" + r.Host + r.URL.Path })
+	cfg := baseConfig(t, b.URL)
+	change(cfg, func(u *config.Upstream, _ *policy.LimitSpec) {
+		u.Targets = []string{socket("a"), b.URL, socket("c"), "unix:" + filepath.Join(dir, "gone")}
+	})
+	g := start(t, cfg, Options{})
+	got := map[string]int{}
+	for range 40 {
+		if res, body := get(t, g.url+"/x"); res.StatusCode != http.StatusOK {
+			t.Fatalf("%d %s", res.StatusCode, body)
+		}
+		got[<-served]++
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		if n := got[name+strings.TrimPrefix(g.url, "http://")+"/x"]; n < 10 {
+			t.Errorf("%s served %d of 40: %v", name, n, got)
+		}
+	}
+	if stats := g.Upstreams()[0].Stats(); !stats[3].Ejected || stats[3].Failures["connect"] != 5 {
+		t.Errorf("a socket that is not there: %+v", stats[3])
 	}
 }
 
