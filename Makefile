@@ -10,8 +10,8 @@ SHELL       := bash
 export CGO_ENABLED = 1
 
 # The modules that go.work joins, and all their packages.
-MODULES  = . bench gateway weirredis
-PACKAGES = ./... ./bench/... ./gateway/... ./weirredis/...
+MODULES  = . bench gateway weirgrpc weirredis
+PACKAGES = ./... ./bench/... ./gateway/... ./weirgrpc/... ./weirredis/...
 
 CACHE       := .cache
 STATICCHECK := $(CACHE)/bin/staticcheck

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir"
@@ -187,6 +188,7 @@ func (c *compiler) checkWildcards(p *Policy) {
 	known = slices.Compact(known)
 	names := []string{"tenant", "user", "client"}
 	for i, s := range p.identity.sources() {
+		p.matcher.keeps = p.matcher.keeps || s.kind == pathSource
 		if s.kind != pathSource || i >= len(names) || slices.Contains(known, s.key) {
 			continue
 		}
@@ -221,6 +223,40 @@ type matcher struct {
 	// none is true if no route has a pattern, hosts if some pattern names a host.
 	none, hosts bool
 	pool        sync.Pool
+	// keeps is true if a wildcard is part of somebody's identity.
+	keeps bool
+	fixed fixedRoutes
+}
+
+// mostFixed bounds how many paths a policy remembers.
+const mostFixed = 1024
+
+// fixedRoutes are the routes of paths that come again and again. Nobody writes to the map; a new
+// path makes a new one.
+type fixedRoutes struct {
+	mu sync.Mutex
+	of atomic.Pointer[map[string]*Route]
+}
+
+func (f *fixedRoutes) find(path string) (rt *Route, ok bool) {
+	if of := f.of.Load(); of != nil {
+		rt, ok = (*of)[path]
+	}
+	return rt, ok
+}
+
+func (f *fixedRoutes) add(path string, rt *Route) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	of := map[string]*Route{}
+	if old := f.of.Load(); old != nil {
+		if len(*old) >= mostFixed {
+			return
+		}
+		of = maps.Clone(*old)
+	}
+	of[strings.Clone(path)] = rt
+	f.of.Store(&of)
 }
 
 // match is one look-up: a request of its own for the mux to write to, and the
@@ -299,6 +335,21 @@ func (f *matcher) find(v *View) (*Route, *match) {
 	if f.none || f.only != nil {
 		return f.only, nil
 	}
+	if v.Fixed && !f.hosts && !f.keeps && v.Method == http.MethodPost {
+		rt, ok := f.fixed.find(v.Path)
+		if !ok {
+			var m *match
+			rt, m = f.search(v)
+			m.free()
+			f.fixed.add(v.Path, rt)
+		}
+		return rt, nil
+	}
+	return f.search(v)
+}
+
+// search asks the mux.
+func (f *matcher) search(v *View) (*Route, *match) {
 	m := f.pool.Get().(*match)
 	m.req.Method, m.req.URL = v.Method, &m.url
 	if f.hosts {

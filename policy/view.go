@@ -17,6 +17,9 @@ type View struct {
 	// Path is the path without its escapes. RawPath is the path as it was sent, if that differs
 	// from the default escaping of Path. Both are as in [net/url.URL]. An empty path is "/".
 	Path, RawPath string
+	// Fixed says that Path is one of few, as the methods of a gRPC server are. The policy then
+	// remembers their routes, up to a bound. It does not hold for paths with names in them.
+	Fixed bool
 	// Header are the headers or metadata. It must not be nil.
 	Header Header
 	// Peer is the address at the other end of the connection. It is the zero Addr if there is none,

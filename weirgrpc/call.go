@@ -1,0 +1,239 @@
+package weirgrpc
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/policy"
+)
+
+// Call is an admitted call while its handler runs. Most handlers never need it. It reports what
+// only the handler knows: an outcome, or a cost.
+//
+// All methods are safe for concurrent use and do nothing on a nil *Call, so the result of
+// [FromContext] needs no check.
+type Call struct {
+	ctx    callContext
+	guard  *Guard
+	method string
+	header header // what a policy has read
+	tap    tap
+
+	handler context.Context // of the handler
+	work    weir.Work
+	gate    weir.Gate
+
+	mu      sync.Mutex // guards what follows
+	permit  weir.Permit
+	moved   bool // it has a place among the streams instead of its permit
+	crowded bool // it found no place there
+	ended   bool
+}
+
+// FromContext returns the admitted call that ctx belongs to, nil if there is none.
+func FromContext(ctx context.Context) *Call {
+	c, _ := ctx.Value(callKey{}).(*Call)
+	return c
+}
+
+// Sample reports the backend's answer before the handler returns; see [weir.Permit.Sample]. The
+// first call decides.
+func (c *Call) Sample(o weir.Outcome) {
+	if c != nil {
+		c.held().Sample(o)
+	}
+}
+
+// SetCost says what the call has really cost; see [weir.Permit.SetCost]. gate names the gate to
+// charge; the empty name means every gate.
+func (c *Call) SetCost(gate string, units int64) {
+	if c != nil {
+		c.held().SetCost(gate, units)
+	}
+}
+
+// ReleaseForStream gives the call's slot back, and sampled as NoSample if nothing was reported
+// before. Until its end the call has a place in the pool of streams instead. It reports whether the
+// call got one; with the pool full it keeps its slot. Streams that last are found without it.
+func (c *Call) ReleaseForStream() bool { return c != nil && c.move() }
+
+func (c *Call) held() weir.Permit {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.permit
+}
+
+// start is called with the permit of an admitted call, before its handler runs.
+func (c *Call) start(gate weir.Gate, w weir.Work, p weir.Permit) {
+	if p != (weir.Permit{}) {
+		carrying.Do(func() { weir.WithPermit(c.ctx.Context, gate, p) })
+	}
+	c.gate, c.work, c.permit = gate, w, p
+	c.ctx.gate, c.ctx.permit = gate, p
+}
+
+// carrying runs with the first call that has a permit. Gates search contexts for permits only once
+// [weir.WithPermit] was called in the process. A call's context calls it no earlier than it is
+// first asked for a value, and gates would be the first to ask.
+var carrying sync.Once
+
+// outcome is the outcome of a call whose handler has ended: returned with err, or by a panic.
+func (c *Call) outcome(returned bool, err error) weir.Outcome {
+	switch c.ctx.Err() {
+	case context.Canceled:
+		return weir.Abandoned
+	case context.DeadlineExceeded:
+		return weir.Overload
+	}
+	if !returned {
+		return weir.Failed
+	}
+	return Classify(err)
+}
+
+// end releases what the call still has.
+func (c *Call) end(o weir.Outcome) {
+	c.mu.Lock()
+	if c.ended {
+		c.mu.Unlock()
+		return
+	}
+	c.ended = true
+	moved, p := c.moved, c.permit
+	c.mu.Unlock()
+	if moved {
+		c.guard.streams.Leave()
+		return
+	}
+	p.Done(o)
+}
+
+// move exchanges the permit for a place among the streams.
+func (c *Call) move() bool {
+	streams := c.guard.streams
+	c.mu.Lock()
+	if c.moved || c.ended || streams == nil {
+		moved := c.moved
+		c.mu.Unlock()
+		return moved
+	}
+	if !streams.Enter() {
+		if !c.crowded {
+			c.crowded = true
+			streams.Overflow()
+		}
+		c.mu.Unlock()
+		return false
+	}
+	c.moved = true
+	p := c.permit
+	c.mu.Unlock()
+	p.Done(weir.NoSample)
+	return true
+}
+
+// moveLater is move for timers.
+func (c *Call) moveLater() { c.move() }
+
+// lacksPlace reports whether the call is a stream that found no place.
+func (c *Call) lacksPlace() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.crowded && !c.moved
+}
+
+type callKey struct{}
+
+// callContext is the handler's context: it knows the Call, and carries the permit for nested calls.
+// The context that does is made when the first value is asked for; some handlers ask for none.
+type callContext struct {
+	context.Context
+	call   *Call
+	gate   weir.Gate // nil before the call is admitted
+	permit weir.Permit
+
+	once    sync.Once
+	carrier context.Context
+}
+
+// Value implements [context.Context].
+func (c *callContext) Value(key any) any {
+	if _, ok := key.(callKey); ok {
+		return c.call
+	}
+	if c.call.tap.open() {
+		return c.Context.Value(key) // there is no handler yet, whose calls would be nested
+	}
+	c.once.Do(func() { c.carrier = weir.WithPermit(c.Context, c.gate, c.permit) })
+	return c.carrier.Value(key)
+}
+
+// header are the metadata of a call, as a policy reads them. Reading one key of a context costs an
+// allocation, and copying all of them many, so they are read one at a time.
+type header struct {
+	ctx context.Context
+	md  metadata.MD // in a tap, which is given them
+}
+
+// Values implements [policy.Header].
+func (h *header) Values(name policy.HeaderName) []string {
+	if h.md != nil {
+		return h.md[name.Lower]
+	}
+	return metadata.ValueFromIncomingContext(h.ctx, name.Lower)
+}
+
+// Host implements [policy.Header].
+func (h *header) Host() string {
+	if values := h.Values(authority); len(values) > 0 {
+		return values[0]
+	}
+	return ""
+}
+
+var authority = policy.HeaderName{Lower: ":authority"}
+
+// view is the call as a policy sees it.
+func (c *Call) view(ctx context.Context) policy.View {
+	v := policy.View{Method: "POST", Path: c.method, Fixed: true, Header: &c.header}
+	v.Deadline, _ = ctx.Deadline()
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return v
+	}
+	v.Peer = addressOf(p.Addr)
+	if info, ok := p.AuthInfo.(credentials.TLSInfo); ok {
+		if chains := info.State.VerifiedChains; len(chains) > 0 && len(chains[0]) > 0 {
+			v.Certificate = chains[0][0]
+		}
+	}
+	return v
+}
+
+// addressOf returns the address of a peer, the zero Addr if it has none.
+func addressOf(a net.Addr) netip.Addr {
+	if a == nil {
+		return netip.Addr{}
+	}
+	if tcp, ok := a.(*net.TCPAddr); ok {
+		return tcp.AddrPort().Addr().Unmap().WithZone("")
+	}
+	return policy.ParsePeer(a.String())
+}
+
+// left returns how long until a deadline, false if there is none.
+func left(ctx context.Context) (time.Duration, bool) {
+	at, ok := ctx.Deadline()
+	if !ok {
+		return 0, false
+	}
+	return time.Until(at), true
+}

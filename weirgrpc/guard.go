@@ -1,0 +1,294 @@
+package weirgrpc
+
+import (
+	"context"
+	"maps"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/yield"
+	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/weirhttp"
+)
+
+// Guard admits the calls of a gRPC server. Its interceptors and its tap work together, so give a
+// server those of one Guard. It is safe for concurrent use.
+type Guard struct {
+	gate       weir.Gate
+	policy     func() *policy.Policy
+	work       func(context.Context, string, *weir.Work)
+	selectGate func(context.Context, string) (weir.Gate, weir.Work)
+	reject     func(context.Context, string, *weir.Rejection) error
+	messages   weir.Gate
+	statuses   Statuses
+	streams    *weirhttp.Streams
+	streamsSet bool
+	yield      bool
+	yielder    *yield.Yielder
+
+	draining   atomic.Bool
+	tapping    atomic.Bool
+	longestTap time.Duration
+	methods    knownMethods
+	tapped     tapCounters
+}
+
+// New returns a guard that admits each call through g before its handler runs. A refusal is
+// answered with the status of [Status] and the trailer [PushbackHeader].
+//
+// A nil g with neither [WithPolicy] nor [WithSelect] admits everything.
+func New(g weir.Gate, opts ...Option) *Guard {
+	guard := &Guard{gate: g, yield: true, yielder: yield.New(), longestTap: defaultLongestTap}
+	for _, o := range opts {
+		o(guard)
+	}
+	if !guard.streamsSet {
+		guard.streams = weirhttp.NewStreams(weirhttp.StreamsConfig{})
+	}
+	return guard
+}
+
+// ServerOptions returns the interceptors as options of a server, chained after those given before.
+// The tap is not among them; see [Guard.Tap].
+func (g *Guard) ServerOptions() []grpc.ServerOption {
+	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(g.Unary()), grpc.ChainStreamInterceptor(g.Stream())}
+}
+
+// Unary returns the interceptor of calls with one message in each direction. The call waits in the
+// gate's room under its own context, so it leaves the room when its client leaves.
+func (g *Guard) Unary() grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+		c, err := g.admit(ctx, info.FullMethod)
+		if err != nil {
+			return nil, err
+		}
+		if c == nil {
+			return handler(ctx, req)
+		}
+		returned := false
+		defer func() { c.end(c.outcome(returned, err)) }()
+		if g.yield && g.yielder.Yield() {
+			began := time.Now()
+			resp, err = handler(c.handler, req)
+			g.yielder.Served(time.Since(began))
+		} else {
+			resp, err = handler(c.handler, req)
+		}
+		returned = true
+		return resp, err
+	}
+}
+
+// admit asks the gate for a call's permit. It returns nil for a call that has no gate, and the
+// answer for one that is refused.
+func (g *Guard) admit(ctx context.Context, method string) (*Call, error) {
+	if g.tapping.Load() {
+		g.methods.add(method)
+		if c := FromContext(ctx); c != nil && c.guard == g && c.tap.claim() {
+			return g.claimed(ctx, c)
+		}
+	}
+	c := &Call{guard: g, method: method}
+	c.ctx.Context, c.ctx.call, c.handler = ctx, c, &c.ctx
+	gate, w := g.choose(c, header{ctx: ctx})
+	if gate == nil {
+		return nil, nil
+	}
+	if rej := g.closed(&w); rej != nil {
+		return nil, g.refuse(ctx, method, rej)
+	}
+	p, err := gate.Admit(ctx, w)
+	if err != nil {
+		return nil, g.refuse(ctx, method, rejectionOf(err))
+	}
+	c.start(gate, w, p)
+	return c, nil
+}
+
+// choose returns the gate for a call and the work that the call is.
+func (g *Guard) choose(c *Call, h header) (gate weir.Gate, w weir.Work) {
+	ctx := c.ctx.Context
+	switch {
+	case g.policy != nil:
+		c.header = h
+		v := c.view(ctx)
+		rt, matched := g.policy().MatchView(&v)
+		gate, w = rt.Gate(), matched
+	case g.selectGate != nil:
+		gate, w = g.selectGate(ctx, c.method)
+	default:
+		gate, w = g.gate, weir.Work{Op: c.method}
+	}
+	if at, ok := ctx.Deadline(); ok && g.policy == nil && (w.Deadline.IsZero() || at.Before(w.Deadline)) {
+		w.Deadline = at
+	}
+	if isHousekeeping(c.method) {
+		w.Exempt = true
+	}
+	if g.work != nil {
+		w = g.described(ctx, c.method, w)
+	}
+	return gate, w
+}
+
+// described is a function of its own because its work escapes to the heap.
+func (g *Guard) described(ctx context.Context, method string, w weir.Work) weir.Work {
+	g.work(ctx, method, &w)
+	return w
+}
+
+// refuse answers a call that is refused.
+func (g *Guard) refuse(ctx context.Context, method string, rej *weir.Rejection) error {
+	g.yielder.Refused()
+	if ms, ok := Pushback(rej); ok {
+		// A trailer commits nothing. A header would, and then clients do not retry. In the tap
+		// there is no stream yet to send a trailer on, and this is an error.
+		_ = grpc.SetTrailer(ctx, metadata.MD{PushbackHeader: {ms}})
+	}
+	if g.reject != nil {
+		return g.reject(ctx, method, rej)
+	}
+	return g.statuses.Of(rej).Err()
+}
+
+// Drain refuses new calls from now on, as draining. It first calls health.Shutdown, if health is not
+// nil, so that whoever watches the server's health hears of it before anybody is refused. Pass the
+// server's *health.Server. Calls in progress go on, and so does housekeeping. grpc.Server's
+// GracefulStop waits for them; call it next.
+func (g *Guard) Drain(health interface{ Shutdown() }) {
+	if health != nil {
+		health.Shutdown()
+	}
+	g.draining.Store(true)
+}
+
+// closed is the refusal of work once the guard is draining, nil before.
+func (g *Guard) closed(w *weir.Work) *weir.Rejection {
+	if !g.draining.Load() || w.Exempt {
+		return nil
+	}
+	return &weir.Rejection{Gate: "server", Reason: weir.ReasonDraining, Retryable: true}
+}
+
+// housekeeping are the services that operators and load balancers call. All methods are short, but
+// for healthWatch.
+var housekeeping = []string{
+	"/grpc.health.v1.Health/", "/grpc.reflection.v1.ServerReflection/",
+	"/grpc.reflection.v1alpha.ServerReflection/", "/grpc.channelz.v1.Channelz/",
+}
+
+// healthWatch never ends.
+const healthWatch = "/grpc.health.v1.Health/Watch"
+
+func isHousekeeping(method string) bool {
+	if !strings.HasPrefix(method, "/grpc.") {
+		return false
+	}
+	for _, service := range housekeeping {
+		if strings.HasPrefix(method, service) {
+			return true
+		}
+	}
+	return false
+}
+
+// mostMethods bounds how many methods a guard knows. A server has fewer, unless its handler for
+// unknown services takes any name.
+const mostMethods = 1024
+
+// knownMethods are the methods that interceptors have seen, so handlers for them exist. Nobody
+// writes to the map; a new method makes a new one.
+type knownMethods struct {
+	mu   sync.Mutex
+	seen atomic.Pointer[map[string]bool]
+}
+
+func (k *knownMethods) add(method string) {
+	if k.has(method) {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	seen := map[string]bool{}
+	if old := k.seen.Load(); old != nil {
+		if len(*old) >= mostMethods {
+			return
+		}
+		seen = maps.Clone(*old)
+	}
+	seen[strings.Clone(method)] = true
+	k.seen.Store(&seen)
+}
+
+func (k *knownMethods) has(method string) bool {
+	seen := k.seen.Load()
+	return seen != nil && (*seen)[method]
+}
+
+// Option adjusts a [Guard].
+type Option func(*Guard)
+
+// WithPolicy takes gate and work of each call from a compiled policy, in place of the gate given to
+// [New]. Routes match the method as a path, as in "POST /shop.Cart/Get", and the call's authority
+// as a host. The function is asked for each call, so a policy can be replaced while the server
+// runs.
+func WithPolicy(current func() *policy.Policy) Option {
+	return func(g *Guard) { g.policy = current }
+}
+
+// WithWork fills in who asks for what: tenant, user, priority, cost. Op is already set: the method,
+// or the route of a policy. So is the deadline of the call. fn runs on each call before anything is
+// known about it. So it must be quick, and must not believe metadata that any client can send. In a
+// tap it must not block.
+func WithWork(fn func(ctx context.Context, method string, w *weir.Work)) Option {
+	return func(g *Guard) { g.work = fn }
+}
+
+// WithSelect chooses the gate and the work call by call, in place of the gate given to [New]. A nil
+// gate lets the call through untouched. [WithWork], if given too, runs afterwards. [WithPolicy]
+// goes before.
+func WithSelect(fn func(ctx context.Context, method string) (weir.Gate, weir.Work)) Option {
+	return func(g *Guard) { g.selectGate = fn }
+}
+
+// WithStreams shares a pool of streams between guards, and with the middleware of HTTP. By default
+// each Guard has a pool of its own with the default settings. With nil no call ever becomes a
+// stream: each keeps its permit until its handler returns.
+func WithStreams(s *weirhttp.Streams) Option {
+	return func(g *Guard) { g.streams, g.streamsSet = s, true }
+}
+
+// WithMessages makes each message that a client streams a piece of work. messages is asked when one
+// has been received, with the work of the call. The permit lasts until the handler asks for the
+// next message, or returns. If messages refuses, the stream ends with that refusal, whatever the
+// handler returns. Calls with one message of the client are admitted as a whole only.
+func WithMessages(messages weir.Gate) Option {
+	return func(g *Guard) { g.messages = messages }
+}
+
+// WithRejection replaces the status of [Status] for refused calls, for instance to log or count
+// them. fn returns the error that the client gets; that is usually Status(rej).Err(). The trailer
+// is set already. Refusals of the tap come here too.
+func WithRejection(fn func(ctx context.Context, method string, rej *weir.Rejection) error) Option {
+	return func(g *Guard) { g.reject = fn }
+}
+
+// WithOverloadCode sets [Statuses].Overload: the code of refusals because the service cannot carry
+// more. The default is Unavailable.
+func WithOverloadCode(code codes.Code) Option {
+	return func(g *Guard) { g.statuses.Overload = code }
+}
+
+// WithYield says whether an admitted unary call lets others go first before its handler starts.
+// Default true. If handlers compute rather than wait, calls otherwise queue in the scheduler, where
+// nobody sees them. [weirhttp.WithYield] says what it costs.
+func WithYield(on bool) Option {
+	return func(g *Guard) { g.yield = on }
+}

@@ -1,0 +1,259 @@
+package weirgrpc_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/status"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/weirgrpc"
+	"github.com/weir-go/weir/weirhttp"
+)
+
+// A call that streams its answers gives its sample with the first one, whatever comes later. One
+// that streams its requests gives none.
+func TestStreamSamples(t *testing.T) {
+	broken := status.Error(codes.Internal, "broken")
+	output := func(n int, err error) *service {
+		return &service{output: func(_ *testgrpc.StreamingOutputCallRequest, s testgrpc.TestService_StreamingOutputCallServer) error {
+			for range n {
+				if err := s.Send(new(testgrpc.StreamingOutputCallResponse)); err != nil {
+					return err
+				}
+			}
+			return err
+		}}
+	}
+	duplex := func(err error) *service {
+		return &service{duplex: func(s testgrpc.TestService_FullDuplexCallServer) error {
+			if err := s.Send(new(testgrpc.StreamingOutputCallResponse)); err != nil {
+				return err
+			}
+			return err
+		}}
+	}
+	download := func(t *testing.T, c testgrpc.TestServiceClient) (receiver, error) {
+		return c.StreamingOutputCall(within(t), new(testgrpc.StreamingOutputCallRequest))
+	}
+	converse := func(t *testing.T, c testgrpc.TestServiceClient) (receiver, error) { return c.FullDuplexCall(within(t)) }
+	for _, tt := range []struct {
+		name string
+		s    *service
+		call func(*testing.T, testgrpc.TestServiceClient) (receiver, error)
+		want weir.Outcome
+	}{
+		{"one answer", output(1, nil), download, weir.OK},
+		{"an answer, then an error", output(1, broken), download, weir.OK},
+		{"an error", output(0, broken), download, weir.Failed},
+		{"no answer", output(0, nil), download, weir.NoSample},
+		{"overloaded", output(0, status.Error(codes.Unavailable, "")), download, weir.Overload},
+		{"both ways", duplex(nil), converse, weir.NoSample},
+		{"both ways, with an error", duplex(broken), converse, weir.NoSample},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			gate, outcomes := counting(t, 1)
+			s, err := tt.call(t, serve(t, tt.s, weirgrpc.New(gate).ServerOptions()...))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for err == nil {
+				_, err = s.Recv()
+			}
+			if got := outcomes.take(t); got != tt.want {
+				t.Errorf("outcome %v, want %v; ended with %v", got, tt.want, err)
+			}
+			await(t, "the slot is free", idle(gate))
+		})
+	}
+}
+
+type receiver interface {
+	Recv() (*testgrpc.StreamingOutputCallResponse, error)
+}
+
+// Streams that last give their slots back and have places in the pool, as far as it goes.
+func TestStreamsLast(t *testing.T) {
+	finish := make(chan struct{})
+	lasting := &service{
+		output: func(_ *testgrpc.StreamingOutputCallRequest, s testgrpc.TestService_StreamingOutputCallServer) error {
+			if err := s.Send(new(testgrpc.StreamingOutputCallResponse)); err != nil {
+				return err
+			}
+			<-finish
+			return nil
+		},
+		duplex: func(testgrpc.TestService_FullDuplexCallServer) error { <-finish; return nil },
+	}
+	for name, call := range map[string]func(testgrpc.TestServiceClient) error{
+		"answers": func(c testgrpc.TestServiceClient) error {
+			_, err := c.StreamingOutputCall(within(t), new(testgrpc.StreamingOutputCallRequest))
+			return err
+		},
+		"both ways": func(c testgrpc.TestServiceClient) error { _, err := c.FullDuplexCall(within(t)); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			gate := newLimit(t, 4, -1)
+			pool := weirhttp.NewStreams(weirhttp.StreamsConfig{Max: 1, Grace: time.Millisecond})
+			client := serve(t, lasting, weirgrpc.New(gate, weirgrpc.WithStreams(pool)).ServerOptions()...)
+			for range 2 {
+				if err := call(client); err != nil {
+					t.Fatal(err)
+				}
+			}
+			await(t, "one has a place, one keeps its slot", func() bool {
+				s := pool.Snapshot()
+				return s.Open == 1 && s.Overflowed == 1 && gate.Snapshot().InFlight == 1
+			})
+			finish <- struct{}{}
+			finish <- struct{}{}
+			await(t, "both are over", func() bool { return pool.Snapshot().Open == 0 && gate.Snapshot().InFlight == 0 })
+		})
+	}
+}
+
+// Before its first answer the backend works on a stream, so it keeps its slot, however long. Without
+// a pool no call is a stream.
+func TestStreamsThatKeepTheirSlot(t *testing.T) {
+	begin, finish := make(chan struct{}), make(chan struct{})
+	s := &service{
+		output: func(_ *testgrpc.StreamingOutputCallRequest, s testgrpc.TestService_StreamingOutputCallServer) error {
+			<-begin
+			if err := s.Send(new(testgrpc.StreamingOutputCallResponse)); err != nil {
+				return err
+			}
+			<-finish
+			return nil
+		},
+	}
+	gate := newLimit(t, 1, -1)
+	pool := weirhttp.NewStreams(weirhttp.StreamsConfig{Grace: time.Nanosecond})
+	client := serve(t, s, weirgrpc.New(gate, weirgrpc.WithStreams(pool)).ServerOptions()...)
+	if _, err := client.StreamingOutputCall(within(t), new(testgrpc.StreamingOutputCallRequest)); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "it has its slot", func() bool { return gate.Snapshot().InFlight == 1 })
+	begin <- struct{}{}
+	await(t, "it has a place", func() bool { return pool.Snapshot().Open == 1 && gate.Snapshot().InFlight == 0 })
+	finish <- struct{}{}
+	await(t, "it is over", func() bool { return pool.Snapshot().Open == 0 })
+
+	client = serve(t, s, weirgrpc.New(gate, weirgrpc.WithStreams(nil)).ServerOptions()...)
+	if _, err := client.StreamingOutputCall(within(t), new(testgrpc.StreamingOutputCallRequest)); err != nil {
+		t.Fatal(err)
+	}
+	begin <- struct{}{}
+	finish <- struct{}{}
+	await(t, "it is over", idle(gate))
+}
+
+// A handler can say that its call is a stream.
+func TestReleaseForStream(t *testing.T) {
+	gate := newLimit(t, 1, -1)
+	released, finish := make(chan bool), make(chan struct{})
+	client := serve(t, &service{unary: func(ctx context.Context, _ *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+		released <- weirgrpc.FromContext(ctx).ReleaseForStream()
+		<-finish
+		return new(testgrpc.SimpleResponse), nil
+	}}, weirgrpc.New(gate).ServerOptions()...)
+	answered := make(chan error)
+	go func() { _, err := client.UnaryCall(within(t), new(testgrpc.SimpleRequest)); answered <- err }()
+	if !<-released || gate.Snapshot().InFlight != 0 {
+		t.Error("the slot was kept")
+	}
+	close(finish)
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
+}
+
+// With a gate for messages each of them is a piece of work. One that is refused ends the stream,
+// even if the handler would go on.
+func TestMessages(t *testing.T) {
+	var admitted atomic.Int64
+	messages := permits(func() (weir.Permit, error) {
+		if admitted.Add(1) > 2 {
+			return weir.Permit{}, &weir.Rejection{Gate: "messages", Reason: weir.ReasonQuota, RetryAfter: time.Second, Retryable: true}
+		}
+		return weir.Permit{}, nil
+	})
+	var seen atomic.Int64
+	s := &service{duplex: func(s testgrpc.TestService_FullDuplexCallServer) error {
+		for {
+			_, err := s.Recv()
+			if errors.Is(err, io.EOF) || err != nil {
+				return nil
+			}
+			seen.Add(1)
+			if err := s.Send(new(testgrpc.StreamingOutputCallResponse)); err != nil {
+				return err
+			}
+		}
+	}}
+	calls := newLimit(t, 4, -1)
+	client := serve(t, s, weirgrpc.New(calls, weirgrpc.WithMessages(messages)).ServerOptions()...)
+	both, err := client.FullDuplexCall(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		if err := both.Send(new(testgrpc.StreamingOutputCallRequest)); err != nil {
+			t.Fatal(err)
+		}
+		_, err = both.Recv()
+		if i < 2 && err != nil {
+			t.Fatalf("message %d: %v", i, err)
+		}
+	}
+	wantCode(t, err, codes.ResourceExhausted)
+	if seen.Load() != 2 {
+		t.Errorf("the handler has seen %d messages, want 2", seen.Load())
+	}
+	if ms := both.Trailer().Get(weirgrpc.PushbackHeader); len(ms) != 1 || ms[0] != "1000" {
+		t.Errorf("trailer %v", both.Trailer())
+	}
+	await(t, "the slot is free", idle(calls))
+}
+
+// A message's slot is held while the handler works on it.
+func TestMessageHoldsItsSlot(t *testing.T) {
+	messages := newLimit(t, 1, -1)
+	got, next := make(chan struct{}), make(chan struct{})
+	s := &service{duplex: func(s testgrpc.TestService_FullDuplexCallServer) error {
+		for {
+			if _, err := s.Recv(); err != nil {
+				return nil
+			}
+			got <- struct{}{}
+			<-next
+		}
+	}}
+	client := serve(t, s, weirgrpc.New(nil, weirgrpc.WithSelect(func(context.Context, string) (weir.Gate, weir.Work) {
+		return weir.All(), weir.Work{}
+	}), weirgrpc.WithMessages(messages)).ServerOptions()...)
+	both, err := client.FullDuplexCall(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := both.Send(new(testgrpc.StreamingOutputCallRequest)); err != nil {
+			t.Fatal(err)
+		}
+		<-got
+		if n := messages.Snapshot().InFlight; n != 1 {
+			t.Errorf("%d in flight while the handler works", n)
+		}
+		next <- struct{}{}
+		await(t, "the message is done", idle(messages))
+	}
+}
+
+type permits func() (weir.Permit, error)
+
+func (g permits) Admit(context.Context, weir.Work) (weir.Permit, error) { return g() }

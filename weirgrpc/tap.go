@@ -1,0 +1,238 @@
+package weirgrpc
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	grpctap "google.golang.org/grpc/tap"
+
+	"github.com/weir-go/weir"
+)
+
+// defaultLongestTap is the default of [WithLongestTap].
+const defaultLongestTap = time.Minute
+
+// WithLongestTap bounds the time-outs of the calls that a tap decides. Default 60 s. grpc-go keeps
+// what it knows of a call that a tap has refused, some 440 bytes, until the call's deadline. So calls
+// with a longer time-out, or with none, pass the tap and are decided by the interceptor.
+func WithLongestTap(d time.Duration) Option {
+	return func(g *Guard) { g.longestTap = d }
+}
+
+// Tap returns a handle for grpc.InTapHandle, which decides about calls before their messages are
+// read. It is an addition to the interceptors, which must be there too:
+//
+//	grpc.NewServer(append(guard.ServerOptions(), grpc.InTapHandle(guard.Tap(nil)))...)
+//
+// A server has one tap. So next, if it is not nil, is yours. It is asked first, and what it refuses
+// asks for no slot.
+//
+// The tap runs under a lock of the connection, so it never waits. A call for which there is no slot
+// yet gets its place in the wait room, and the interceptor waits. The interceptor decides by itself
+// about calls that the tap lets pass. They are:
+//
+//   - those whose time-out is longer than [WithLongestTap] allows, and those without one
+//   - the first call of each method: until then nobody knows whether the server has it
+//   - those at a gate that is [weir.Distant], or that cannot answer without waiting
+//   - housekeeping
+//
+// gRPC does not ask taps where its server runs under net/http. A tap's refusals have code and
+// details, but no trailers, hence no [PushbackHeader]. No stats.Handler hears of them. The counters
+// of the gate do, and [Guard.TapSnapshot].
+//
+// A permit of the tap is held while the message comes, and that time is part of what the gate's
+// controller measures. If no handler ever runs, because the client leaves or its message is at
+// fault, the permit is given back when the call's context ends.
+func (g *Guard) Tap(next grpctap.ServerInHandle) grpctap.ServerInHandle {
+	g.tapping.Store(true)
+	return func(ctx context.Context, info *grpctap.Info) (context.Context, error) {
+		if next != nil {
+			var err error
+			if ctx, err = next(ctx, info); err != nil {
+				return ctx, err
+			}
+		}
+		return g.tapIn(ctx, info)
+	}
+}
+
+func (g *Guard) tapIn(ctx context.Context, info *grpctap.Info) (context.Context, error) {
+	method := info.FullMethodName
+	if d, ok := left(ctx); !ok || d > g.longestTap || isHousekeeping(method) || !g.methods.has(method) {
+		g.tapped.passed.Add(1)
+		return ctx, nil
+	}
+	c := &Call{guard: g, method: method}
+	c.ctx.Context, c.ctx.call = ctx, c
+	gate, w := g.choose(c, header{ctx: ctx, md: info.Header})
+	if rej := g.closed(&w); gate != nil && rej != nil {
+		g.tapped.refused.Add(1)
+		return ctx, g.refuse(ctx, method, rej)
+	}
+	if d, ok := gate.(weir.Distant); ok && d.IsDistant() || w.Exempt || gate == nil {
+		g.tapped.passed.Add(1)
+		return ctx, nil
+	}
+	err := c.arrive(gate, w)
+	switch {
+	case errors.Is(err, errors.ErrUnsupported):
+		g.tapped.passed.Add(1)
+		return ctx, nil
+	case err != nil:
+		g.tapped.refused.Add(1)
+		return ctx, g.refuse(ctx, method, rejectionOf(err))
+	}
+	g.tapped.admitted.Add(1)
+	c.tap.stop = context.AfterFunc(ctx, c.drop)
+	return &c.ctx, nil
+}
+
+// tap is what a tap has decided about a call, until the interceptor claims it. Its zero value is
+// that of a call without a tap.
+type tap struct {
+	state  atomic.Uint32
+	stop   func() bool // forgets to drop
+	waiter weir.Waiter // nil for a call that was admitted at once
+
+	mu    sync.Mutex    // guards what follows
+	gone  bool          // nobody wants the answer any more
+	came  bool          // the answer, which is got or err
+	ready chan struct{} // closed then; nil until somebody waits for it
+	got   weir.Permit
+	err   error
+}
+
+// The states of a tap.
+const (
+	untapped  uint32 = iota
+	unclaimed        // no handler runs yet
+	claimed          // one does, or is about to
+	dropped          // none ever will
+)
+
+func (t *tap) open() bool { return t.state.Load() == unclaimed }
+
+// claim reports whether the interceptor goes on with the tap's decision. It is false without one,
+// and for a call that has ended meanwhile.
+func (t *tap) claim() bool {
+	return t.open() && t.state.CompareAndSwap(unclaimed, claimed)
+}
+
+// arrive asks the gate without waiting. It returns ErrUnsupported if the gate always waits.
+func (c *Call) arrive(gate weir.Gate, w weir.Work) (err error) {
+	t := &c.tap
+	var p weir.Permit
+	switch g := gate.(type) {
+	case weir.Arriver:
+		var waiter weir.Waiter
+		p, waiter, err = g.Arrive(w, c.answered)
+		if err == weir.ErrWaiting {
+			t.waiter, err = waiter, nil
+		}
+	case weir.TryAdmitter:
+		p, err = g.TryAdmit(w)
+	default:
+		return errors.ErrUnsupported
+	}
+	if err != nil {
+		return err
+	}
+	t.state.Store(unclaimed)
+	c.start(gate, w, p)
+	return nil
+}
+
+// answered is called when a call that waits is admitted or refused.
+func (c *Call) answered(p weir.Permit, err error) {
+	t := &c.tap
+	t.mu.Lock()
+	t.came, t.got, t.err = true, p, err
+	gone := t.gone
+	if t.ready != nil {
+		close(t.ready)
+	}
+	t.mu.Unlock()
+	if gone {
+		p.Cancel()
+	}
+}
+
+// answer returns a channel that is closed once the call that waits is answered.
+func (t *tap) answer() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ready == nil {
+		t.ready = make(chan struct{})
+		if t.came {
+			close(t.ready)
+		}
+	}
+	return t.ready
+}
+
+// drop gives everything back for a call that has ended before its handler ran.
+func (c *Call) drop() {
+	t := &c.tap
+	if !t.state.CompareAndSwap(unclaimed, dropped) {
+		return
+	}
+	c.guard.tapped.dropped.Add(1)
+	c.leave()
+}
+
+// leave gives the permit back, or the place in the wait room.
+func (c *Call) leave() {
+	t := &c.tap
+	if t.waiter == nil {
+		c.permit.Cancel()
+		return
+	}
+	if t.waiter.Cancel() {
+		return
+	}
+	t.mu.Lock()
+	t.gone = true
+	p := t.got
+	t.mu.Unlock()
+	p.Cancel() // the zero permit, if the answer is still to come
+}
+
+// claimed goes on with what the tap has decided, now that there is a handler.
+func (g *Guard) claimed(ctx context.Context, c *Call) (*Call, error) {
+	t := &c.tap
+	t.stop()
+	c.handler = ctx // which is made of the call's own
+	if t.waiter == nil {
+		return c, nil
+	}
+	select {
+	case <-t.answer():
+	case <-ctx.Done():
+		c.leave()
+		return nil, g.refuse(ctx, c.method, rejectionOf(ctx.Err()))
+	}
+	if t.err != nil {
+		return nil, g.refuse(ctx, c.method, rejectionOf(t.err))
+	}
+	c.start(c.gate, c.work, t.got)
+	return c, nil
+}
+
+// tapCounters count what taps have decided.
+type tapCounters struct{ admitted, refused, passed, dropped atomic.Uint64 }
+
+// TapSnapshot counts what the tap of a guard has decided. The counters only grow.
+type TapSnapshot struct {
+	// Admitted calls got a permit or a place in the wait room, Refused neither. Passed calls were
+	// left to the interceptor. Dropped counts those of the admitted calls for which no handler ran.
+	Admitted, Refused, Passed, Dropped uint64
+}
+
+// TapSnapshot returns the counters of the guard's tap.
+func (g *Guard) TapSnapshot() TapSnapshot {
+	t := &g.tapped
+	return TapSnapshot{t.admitted.Load(), t.refused.Load(), t.passed.Load(), t.dropped.Load()}
+}
