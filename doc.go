@@ -44,6 +44,7 @@
 // What gates are used with:
 //
 //   - weirhttp is middleware for net/http, and writes refusals as responses.
+//   - weirgrpc, a module of its own, is the same for gRPC servers.
 //   - weirredis, a module of its own, keeps quotas on Redis for several processes.
 //   - control has the controllers that move a limit, and signal has what they can heed.
 //   - policy makes gates and routes from data, such as a file.
