@@ -212,7 +212,13 @@ type process struct {
 // connections at addr. The end of the test ends the group.
 func start(t *testing.T, addr, dir, program string, args ...string) *process {
 	t.Helper()
-	p := &process{name: filepath.Base(program), cmd: exec.Command(program, args...), out: &tail{}, done: make(chan struct{})}
+	return launch(t, addr, dir, exec.Command(program, args...))
+}
+
+// launch is start for a command that has more to it.
+func launch(t *testing.T, addr, dir string, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{name: filepath.Base(cmd.Path), cmd: cmd, out: &tail{}, done: make(chan struct{})}
 	p.cmd.Dir = dir
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -56,6 +56,8 @@ type Options struct {
 	// set of limits. Either of them accepts a connection that waits, so none is lost when the old
 	// one stops.
 	Share *Listener
+	// Inherited are sockets to use in place of opening one, where the address is theirs.
+	Inherited *Inherited
 }
 
 // Listener is a socket and the connections accepted on it, as far as its limits let them
@@ -70,6 +72,8 @@ type Listener struct {
 	log     Log
 
 	failures *failures // of TLS handshakes; shared as the limiter is
+
+	inherited bool // the socket stays open when l closes it
 
 	draining  atomic.Bool
 	drained   chan struct{} // closed when Accept has returned for good
@@ -102,8 +106,13 @@ func Open(o Options) (*Listener, error) {
 	if err := l.LoadCertificates(); err != nil {
 		return nil, err
 	}
+	given := o.Inherited.at(o.Config.Address)
+	l.inherited = given != nil
+	if o.Share != nil {
+		given = o.Share.socket
+	}
 	var err error
-	switch l.socket, err = bind(o.Config.Address, o.Share); {
+	switch l.socket, err = bind(o.Config.Address, given); {
 	case err == nil:
 		return l, nil
 	case errors.Is(err, syscall.EADDRINUSE):
@@ -114,9 +123,9 @@ func Open(o Options) (*Listener, error) {
 	return nil, fmt.Errorf("cannot listen on %s (set by %s): %w", o.Config.Address, o.Setting, err)
 }
 
-// bind opens a socket, or shares that of old.
-func bind(address string, old *Listener) (*net.TCPListener, error) {
-	if old == nil {
+// bind opens a socket, or shares one that is open.
+func bind(address string, given *net.TCPListener) (*net.TCPListener, error) {
+	if given == nil {
 		var lc net.ListenConfig
 		// A gateway's clients do not use several paths, and a listener for multipath TCP takes no
 		// packet filter (see dropNewConnections).
@@ -127,7 +136,7 @@ func bind(address string, old *Listener) (*net.TCPListener, error) {
 		}
 		return ln.(*net.TCPListener), nil
 	}
-	f, err := old.socket.File()
+	f, err := given.File()
 	if err != nil {
 		return nil, err
 	}
@@ -147,6 +156,10 @@ func (l *Listener) Configure(c config.Listener) {
 // MaxRequests returns how many requests may be in progress on the listener. Each takes
 // memory before any gate has seen it.
 func (l *Listener) MaxRequests() int64 { return l.limiter.maxRequests.Load() }
+
+// Inherited reports whether a service manager has opened the socket. Then it stays open when the
+// listener closes, and who connects waits until somebody accepts again.
+func (l *Listener) Inherited() bool { return l.inherited }
 
 // Addr implements net.Listener.
 func (l *Listener) Addr() net.Addr { return l.socket.Addr() }
@@ -399,8 +412,12 @@ func setState(c net.Conn, state http.ConnState) {
 }
 
 // Drain lets Accept take what the kernel has already connected, for at most d, and then
-// end: connections in the kernel's queue would be reset.
+// end: connections in the kernel's queue would be reset. Those of an inherited socket are not: its next
+// owner accepts them.
 func (l *Listener) Drain(d time.Duration) {
+	if l.inherited {
+		return
+	}
 	l.draining.Store(true)
 	dropNewConnections(l.socket)
 	if err := l.socket.SetDeadline(time.Now().Add(d)); err != nil {

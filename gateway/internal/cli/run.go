@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"github.com/weir-go/weir/gateway/internal/accept"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/server"
 	"github.com/weir-go/weir/policy"
@@ -115,7 +116,11 @@ func runGateway(ctx context.Context, o runOptions) error {
 	if err := setLevel(level, cfg); err != nil {
 		return err
 	}
-	srvOpts := server.Options{Logger: newLogger(o.LogTo, cfg.Log.Format, level), Version: o.Version}
+	inherited, err := accept.Inherit()
+	if err != nil {
+		return err
+	}
+	srvOpts := server.Options{Logger: newLogger(o.LogTo, cfg.Log.Format, level), Version: o.Version, Inherited: inherited}
 	// The standard library logs only about single connections.
 	slog.SetLogLoggerLevel(slog.LevelDebug)
 	slog.SetDefault(srvOpts.Logger)

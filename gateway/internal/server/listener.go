@@ -46,6 +46,9 @@ func (s *Server) openListeners(cfg *config.Config) (_ *listeners, err error) {
 	if len(next.wanted) == 0 {
 		next.wanted = []config.Listener{config.DefaultListener(config.DefaultListen)}
 	}
+	if err := s.opts.Inherited.Check(next.addresses(cfg.Admin)); err != nil {
+		return nil, err
+	}
 	defer func() {
 		if err != nil {
 			next.discard()
@@ -76,6 +79,17 @@ func (s *Server) openListeners(cfg *config.Config) (_ *listeners, err error) {
 	return next, nil
 }
 
+// addresses returns those of all listeners, the admin's last.
+func (next *listeners) addresses(admin config.Admin) (all []string) {
+	for _, l := range next.wanted {
+		all = append(all, l.Address)
+	}
+	if admin.Enabled() {
+		all = append(all, admin.Address)
+	}
+	return all
+}
+
 // How the options that set an address are called in messages.
 const (
 	listenSetting = "--listen, or listeners[].address in the file"
@@ -85,7 +99,7 @@ const (
 // openListener opens the socket of l and makes its HTTP server, with every bound set.
 func (s *Server) openListener(l *listener, setting string) (err error) {
 	o := accept.Options{
-		Config: l.cfg, Log: s.events, Setting: setting,
+		Config: l.cfg, Log: s.events, Setting: setting, Inherited: s.opts.Inherited,
 		Trusted: func(addr netip.Addr) bool { return s.Policy().TrustsNetwork(addr) },
 	}
 	if l.replaces != nil {
@@ -222,7 +236,11 @@ func (s *Server) announce(l *listener) {
 		s.log.Info("admin listening", "address", "http://"+l.Addr().String(), "paths", "/metrics /healthz /readyz /gates /explain /quotas")
 		return
 	}
-	s.log.Info("listening", "address", l.Addr().String(), "tls", l.cfg.TLS != nil, "h2c", l.cfg.H2C)
+	about := []any{"address", l.Addr().String(), "tls", l.cfg.TLS != nil, "h2c", l.cfg.H2C}
+	if l.conns.Inherited() {
+		about = append(about, "inherited", true)
+	}
+	s.log.Info("listening", about...)
 }
 
 // letGo ends a listener that a reload has removed, or replaced by one on the same socket.

@@ -32,6 +32,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/accept"
 	"github.com/weir-go/weir/gateway/internal/accesslog"
 	"github.com/weir-go/weir/gateway/internal/admin"
 	"github.com/weir-go/weir/gateway/internal/config"
@@ -56,6 +57,8 @@ type Options struct {
 	// Watch names a file that is checked every second: when it changes, the configuration
 	// is reloaded. Certificates are watched too. Empty means that only Reload reloads.
 	Watch string
+	// Inherited are open sockets for listeners with their addresses. It may be nil.
+	Inherited *accept.Inherited
 }
 
 // Server is a running gateway. It is safe for concurrent use.
