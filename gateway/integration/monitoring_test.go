@@ -189,13 +189,13 @@ func troubled(t *testing.T, dir, narrow string) *gateway {
 identity: {user: const:alice, tenant: const:acme, priority: const:critical}
 upstreams:
   app: {targets: [%[1]s]}
-  pair: {targets: [%[1]s, "http://%[2]s"], eject: {failures: 1, for: 1h}}
+  pair: {targets: [%[1]s, "http://%[2]s"], passive_health: {failures: 1, for: 1h}}
   dead: {targets: ["http://%[2]s"]}
 signals:
   good: {read: file, path: %[3]s/good}
   bad: {read: file, path: %[3]s/bad, interval: 100ms}
 stores: {shared: {redis: "redis://%[2]s"}}
-quotas: {file: %[3]s/quotas.json}
+runtime_quotas: {file: %[3]s/quotas.json}
 gates:
   slots: {limit: {limit: 40, signals: [good], queue: {len: 8, max_wait: 1m, order: fifo}}}
   seen: {mode: observe, limit: {limit: 1, signals: [bad], queue: {len: -1}}}

@@ -3,6 +3,8 @@ package server
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -16,11 +18,12 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// What is delivered for Prometheus and Grafana. The integration tests run both against a real Prometheus.
+// What is delivered for Kubernetes, Prometheus and Grafana. The integration tests run the latter against a real Prometheus.
 const (
 	alertsFile    = "../../../packaging/prometheus/alerts.yaml"
 	alertTests    = "../../../packaging/prometheus/alerts_test.yaml"
 	dashboardFile = "../../../packaging/grafana/weir.json"
+	kubernetes    = "../../../packaging/kubernetes/"
 	alertsGuide   = "../../../docs/howto/alerts.md"
 )
 
@@ -43,7 +46,7 @@ admin: {address: off}
 identity: {user: header:X-User, tenant: header:X-Tenant}
 upstreams: {app: {targets: [%s]}}
 stores: {shared: {redis: "redis://%s"}}
-quotas: {file: %s}
+runtime_quotas: {file: %s}
 gates:
   plan: {quota: {rate: 1/h, burst: 100, by: [user]}}
   far: {quota: {rate: 1/h, burst: 100, store: shared, on_store_error: open}}
@@ -126,6 +129,39 @@ func TestAlertsAreWhole(t *testing.T) {
 	}
 	if !slices.Equal(names, told) {
 		t.Errorf("the alerts are %v, the guide explains %v", names, told)
+	}
+}
+
+// The examples for Kubernetes fit together, and the files of weir in them have no faults.
+func TestKubernetesExamples(t *testing.T) {
+	var all []map[string]any
+	for _, name := range []string{"weir.yaml", "hpa.yaml"} {
+		for docs := yaml.NewDecoder(strings.NewReader(readText(t, kubernetes+name))); ; {
+			var doc map[string]any
+			if err := docs.Decode(&doc); err == io.EOF {
+				break
+			} else if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			all = append(all, doc)
+		}
+	}
+	kinds := map[string]int{}
+	for _, doc := range all {
+		kind, _ := doc["kind"].(string)
+		kinds[kind]++
+		if name := doc["metadata"].(map[string]any)["name"]; name != "weir" {
+			t.Errorf("a %s is called %v", kind, name)
+		}
+		if kind == "ConfigMap" {
+			file, _ := doc["data"].(map[string]any)["weir.yaml"].(string)
+			if _, err := config.Parse("weir.yaml", []byte(file)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if want := map[string]int{"ConfigMap": 2, "Deployment": 1, "Service": 1, "HorizontalPodAutoscaler": 1}; !maps.Equal(kinds, want) {
+		t.Errorf("there are %v, want %v", kinds, want)
 	}
 }
 
