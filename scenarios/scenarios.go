@@ -14,3 +14,44 @@ import "embed"
 //
 //go:embed *.json backends/*.json
 var Files embed.FS
+
+// PlainNames are the names of scenarios that the scoreboards know by a code, by that code. The
+// others have one name, that of their file.
+var PlainNames = map[string]string{
+	"S1":   "steady-overload",
+	"S2":   "flood",
+	"S3":   "step",
+	"S4":   "half-capacity",
+	"S4b":  "fifth-capacity",
+	"S5":   "retry-storm",
+	"S5b":  "retry-after-timeout",
+	"S6":   "cache-flush",
+	"S7":   "cold-start",
+	"S8":   "long-overload",
+	"S8b":  "quiet-hour",
+	"S9":   "false-refusals",
+	"S9b":  "false-refusals-busy",
+	"S10":  "bursts",
+	"S11":  "heavy-unknown",
+	"S11c": "heavy-told",
+	"S11d": "heavy-told-late",
+	"S12":  "critical-over-bulk",
+	"S12b": "background-share",
+	"S13":  "noisy-neighbour",
+	"S13b": "noisy-neighbours",
+	"S13c": "many-tenants",
+	"S14":  "tenant-weights",
+	"S14b": "invented-tenants",
+	"S14c": "long-requests",
+	"S15":  "chained-calls",
+	"S17":  "clients-leave",
+	"S18":  "standstill",
+	"S21":  "batch-beside-users",
+	"S22":  "health-checks",
+	"S23":  "nested-calls",
+	"S24":  "quota-debt",
+	"S27":  "suspended-gateway",
+	"S28":  "little-patience",
+	"S28b": "little-patience-half-capacity",
+	"S28c": "little-patience-uneven-work",
+}

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"sort"
@@ -54,16 +55,35 @@ func ReadScenario(root *setting.Node, faults *fault.List) (*Scenario, error) {
 	return &s, nil
 }
 
-// Load reads an embedded scenario file by its name, without ".json".
+// Load reads an embedded scenario by the name of its file, without ".json", or by its
+// plain name: "S5" and "retry-storm" are the same one.
 func Load(name string) (*Scenario, error) {
-	data, err := scenarios.Files.ReadFile(name + ".json")
+	data, err := scenarios.Files.ReadFile(Code(name) + ".json")
 	if err != nil {
-		return nil, fault.New("no scenario "+name, "there are "+strings.Join(Names(), ", "))
+		return nil, fault.New("no scenario "+name, fault.Suggest(name, append(Names(), plainNames()...), "scenarios"))
 	}
 	return ParseScenario(data)
 }
 
-// Names returns the names of the embedded scenario files.
+// Code returns the name of the embedded file of a scenario with a plain name: "S5" for
+// "retry-storm". Any other text it returns as it is.
+func Code(name string) string {
+	for code, plain := range scenarios.PlainNames {
+		if plain == name {
+			return code
+		}
+	}
+	return name
+}
+
+// PlainName returns the plain name of an embedded scenario: "retry-storm" for "S5". That of
+// a scenario that has no code is its name.
+func PlainName(name string) string { return cmp.Or(scenarios.PlainNames[name], name) }
+
+func plainNames() []string { return slices.Sorted(maps.Values(scenarios.PlainNames)) }
+
+// Names returns the names of the embedded scenario files, which are the codes of those that
+// have one.
 func Names() []string { return fileNames(".") }
 
 // standardBackends returns the names of the standard backends.

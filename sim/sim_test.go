@@ -7,6 +7,8 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -60,6 +62,31 @@ func TestEmbeddedScenariosAreValid(t *testing.T) {
 	}
 }
 
+// Codes and plain names lead to the same scenarios, and no name to two.
+func TestPlainNames(t *testing.T) {
+	names := Names()
+	plain := regexp.MustCompile(`^[a-z][a-z-]*[a-z]$`)
+	seen := map[string]bool{}
+	for code, name := range scenarios.PlainNames {
+		if !slices.Contains(names, code) || slices.Contains(names, name) || seen[name] || !plain.MatchString(name) {
+			t.Errorf("%s is called %s", code, name)
+		}
+		seen[name] = true
+		s, err := Load(name)
+		if err != nil || s.Name != code || Code(name) != code || PlainName(code) != name {
+			t.Errorf("%s is not %s: %v", name, code, err)
+		}
+	}
+	for _, name := range names {
+		if code := regexp.MustCompile(`^S[0-9]`); code.MatchString(name) && PlainName(name) == name {
+			t.Errorf("%s has no plain name", name)
+		}
+	}
+	if _, err := Load("retry-strom"); err == nil || !strings.Contains(err.Error(), "did you mean retry-storm?") {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestSameSeedSameReport(t *testing.T) {
 	for _, name := range []string{"S4", "gateways", "retry-storm"} {
 		s, err := Load(name)
@@ -105,9 +132,12 @@ func TestTrafficDoesNotDependOnThePolicy(t *testing.T) {
 // The whole run of a scenario, to the letter.
 func TestGolden(t *testing.T) {
 	long(t)
-	for _, name := range []string{"gateways", "retry-storm"} {
+	for name, backend := range map[string]string{"gateways": "", "retry-storm": "B2"} {
 		t.Run(name, func(t *testing.T) {
 			s, err := Load(name)
+			if err == nil {
+				s, err = s.With(backend, "")
+			}
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -98,13 +98,17 @@ func TestScenariosPage(t *testing.T) {
 		t.Fatalf("%s has lost the line %q", page, scenariosBegin)
 	}
 	var b strings.Builder
-	b.WriteString(before + scenariosBegin + "\n| name | what happens |\n| --- | --- |\n")
+	b.WriteString(before + scenariosBegin + "\n| code | name | what happens |\n| --- | --- | --- |\n")
 	for _, name := range sim.Names() {
 		s, err := sim.Load(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		fmt.Fprintf(&b, "| `%s` | %s |\n", name, s.About)
+		code, plain := "`"+name+"`", sim.PlainName(name)
+		if plain == name {
+			code = ""
+		}
+		fmt.Fprintf(&b, "| %s | `%s` | %s |\n", code, plain, s.About)
 	}
 	if *update {
 		if err := os.WriteFile(filepath.Join(root, page), []byte(b.String()), 0o600); err != nil {

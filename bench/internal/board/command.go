@@ -60,7 +60,7 @@ func parse(args []string, errs io.Writer) (*command, error) {
 	flags := flag.NewFlagSet("scoreboard", flag.ContinueOnError)
 	flags.SetOutput(errs)
 	flags.StringVar(&c.dir, "out", filepath.Join("docs", "scoreboard"), "directory to write to; empty: print only")
-	flags.Var((*kit.Names)(&c.opts.Rows), "rows", "only these scenarios, such as S1,S9")
+	flags.Var((*kit.Scenarios)(&c.opts.Rows), "rows", "only these scenarios, such as S1,S9 or retry-storm; weir sim --help lists them")
 	flags.Var((*kit.Names)(&c.opts.Backends), "backends", "only these backends, such as B1,B2")
 	flags.Var((*kit.Names)(&c.opts.Controllers), "controllers", "only these columns, such as default,oracle; all are "+strings.Join(controllers, ", "))
 	var seeds kit.Names

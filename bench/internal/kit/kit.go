@@ -193,6 +193,22 @@ func (n *Names) Set(text string) error {
 	return nil
 }
 
+// Scenarios is names of scenarios as a flag. A plain name becomes its code: S5 for
+// retry-storm.
+type Scenarios Names
+
+// Set implements [flag.Value].
+func (n *Scenarios) Set(text string) error {
+	err := (*Names)(n).Set(text)
+	for i, name := range *n {
+		(*n)[i] = sim.Code(name)
+	}
+	return err
+}
+
+// String implements [flag.Value].
+func (n *Scenarios) String() string { return (*Names)(n).String() }
+
 // String implements [flag.Value].
 func (n *Names) String() string { return strings.Join(*n, ",") }
 

@@ -58,6 +58,10 @@ func TestNames(t *testing.T) {
 	if err := n.Set("S1,S9"); err != nil || n.Has("S2") || !slices.Equal(n.Of([]string{"S9", "S2"}), []string{"S9"}) || n.String() != "S1,S9" {
 		t.Errorf("%v, %v", err, n)
 	}
+	var s Scenarios
+	if err := s.Set("retry-storm,S9,2x"); err != nil || s.String() != "S5,S9,2x" {
+		t.Errorf("%v, %v", err, s)
+	}
 }
 
 func TestFiles(t *testing.T) {

@@ -44,7 +44,10 @@ func TestOrder(t *testing.T) {
 
 func onDemand(t *testing.T, b *board) {
 	plan := Plan{Seeds: seeds(t)}
-	for list, text := range map[*kit.Names]*string{&plan.Rows: rowList, &plan.Backends: backends, &plan.Peers: peerList} {
+	if err := (*kit.Scenarios)(&plan.Rows).Set(*rowList); err != nil {
+		t.Fatal(err)
+	}
+	for list, text := range map[*kit.Names]*string{&plan.Backends: backends, &plan.Peers: peerList} {
 		if err := list.Set(*text); err != nil {
 			t.Fatal(err)
 		}

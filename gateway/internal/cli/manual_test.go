@@ -84,7 +84,7 @@ func TestCompletion(t *testing.T) {
 		{"--upstream\t", []string{"run", "--ups"}},
 		{"yaml\n", []string{"run", ""}},
 		{"debug\n", []string{"run", "--log-level", ""}},
-		{"S5\n", []string{"sim", "S"}},
+		{"retry-storm\n", []string{"sim", "r"}},
 		{"bash\n", []string{"completion", ""}},
 	} {
 		out, _, err := run(NewRootCommand("test"), "", append([]string{"__complete"}, tt.args...)...)

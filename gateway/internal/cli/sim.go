@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/internal/fault"
 	"github.com/weir-go/weir/sim"
 )
 
@@ -20,6 +21,7 @@ import (
 type simOptions struct {
 	File     string
 	Seeds    []uint
+	Limits   []string // in place of the policy's: auto, none or a number
 	Plot     bool
 	JSON     bool
 	Out, Err io.Writer
@@ -36,12 +38,20 @@ func NewSimCommand() *cobra.Command {
 in between. It runs the same gates as the gateway, on virtual time. A minute of
 overload takes well under a second. The same seed gives the same figures again.
 
-FILE is YAML or JSON. If there is no file of that name, it is the name of a
+--limit puts another limit in the place of the policy's: a number, auto for one that is
+found, or none. Given several times, or with commas, it compares them on the same
+requests, one a row.
+
+FILE is YAML or JSON. If there is no file of that name, it is the name or the code of a
 built-in scenario:`,
-		Example: "  weir sim scenario.yaml --plot\n  weir sim S1 --seed 7",
+		Example: "  weir sim scenario.yaml --plot\n  weir sim retry-storm --seed 7\n  weir sim cold-start --limit auto,20,none",
 		Args:    needs(cobra.ExactArgs(1)),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			return sim.Names(), cobra.ShellCompDirectiveDefault
+			names := sim.Names()
+			for i, name := range names {
+				names[i] = sim.PlainName(name)
+			}
+			return names, cobra.ShellCompDirectiveDefault
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.File, o.Out, o.Err = args[0], cmd.OutOrStdout(), cmd.ErrOrStderr()
@@ -53,6 +63,8 @@ built-in scenario:`,
 	}
 	cmd.Flags().UintSliceVar(&o.Seeds, "seed", nil, "run with this seed instead of the scenario's; may be repeated")
 	cmd.Flags().Lookup("seed").DefValue = "" // not "(default [])"
+	cmd.Flags().StringSliceVar(&o.Limits, "limit", nil, "auto, none or a number, in place of the policy's limits; several are compared")
+	completeFlag(cmd, "limit", "auto", "none")
 	cmd.Flags().BoolVar(&o.Plot, "plot", false, "draw load, goodput, latency and limit over time")
 	cmd.Flags().BoolVar(&o.JSON, "json", false, "print the figures as JSON")
 	cmd.MarkFlagsMutuallyExclusive("plot", "json")
@@ -66,12 +78,15 @@ The exit code is 1 if the scenario has goals and one was missed.`
 // builtIn lists the built-in scenarios, a line each.
 func builtIn() string {
 	var b strings.Builder
-	for _, name := range sim.Names() {
-		about := ""
-		if s, err := sim.Load(name); err == nil {
+	for _, code := range sim.Names() {
+		about, name := "", sim.PlainName(code)
+		if s, err := sim.Load(code); err == nil {
 			about = s.About
 		}
-		fmt.Fprintf(&b, "  %-11s  %s\n", name, about)
+		if name == code {
+			code = ""
+		}
+		fmt.Fprintf(&b, "  %-29s %-5s %s\n", name, code, about)
 	}
 	return b.String()
 }
@@ -86,21 +101,32 @@ func runSim(ctx context.Context, o simOptions) error {
 	if err != nil {
 		return err
 	}
+	if len(o.Limits) > 0 {
+		return o.underLimits(ctx, scenario)
+	}
+	report, err := o.play(ctx, scenario)
+	if err != nil {
+		return err
+	}
+	return o.finish(report)
+}
+
+// play runs a scenario.
+func (o *simOptions) play(ctx context.Context, scenario *sim.Scenario) (*sim.Report, error) {
 	opts := sim.Options{}
 	for _, s := range o.Seeds {
 		opts.Seeds = append(opts.Seeds, uint64(s))
 	}
 	if o.Progress != nil {
 		opts.Progress = progressLine(o.Progress)
+		defer fmt.Fprint(o.Progress, clearLine)
 	}
-	report, err := sim.Run(ctx, scenario, opts)
-	if o.Progress != nil {
-		fmt.Fprint(o.Progress, clearLine)
-	}
-	if err != nil {
-		return err
-	}
-	if err := writeReport(o, report); err != nil {
+	return sim.Run(ctx, scenario, opts)
+}
+
+// finish prints a report. Its error is that of goals that were missed.
+func (o *simOptions) finish(report *sim.Report) error {
+	if err := writeReport(*o, report); err != nil {
 		return err
 	}
 	if missed := missedGoals(report); missed > 0 {
@@ -178,11 +204,11 @@ func figuresOf(r *sim.Report) simFigures {
 // readScenario reads a file, or a built-in scenario by its name.
 func readScenario(file string) (*sim.Scenario, error) {
 	data, err := config.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) && slices.Contains(sim.Names(), file) {
+	if errors.Is(err, fs.ErrNotExist) && slices.Contains(sim.Names(), sim.Code(file)) {
 		return sim.Load(file)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("sim: there is no file %s; name a scenario file, or one of %s", file, strings.Join(sim.Names(), ", "))
+		return nil, noScenario(file)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("sim: %w", err)
@@ -191,6 +217,19 @@ func readScenario(file string) (*sim.Scenario, error) {
 		return nil, fmt.Errorf("%s: is a configuration of the gateway, not a scenario; weir check %s checks it, weir run %s runs it", file, file, file)
 	}
 	return sim.ReadScenario(config.ParseDocument(file, data))
+}
+
+// noScenario is the error of a name that is neither a file nor a built-in scenario.
+func noScenario(name string) error {
+	var known []string
+	for _, code := range sim.Names() {
+		known = append(known, code, sim.PlainName(code))
+	}
+	instead := "name a scenario file, or one of those that weir sim --help lists"
+	if near := fault.Nearest(name, known); near != "" {
+		instead = "did you mean the built-in scenario " + near + "?"
+	}
+	return fmt.Errorf("sim: there is no file %s; %s", name, instead)
 }
 
 // clearLine empties the line that a terminal's cursor is on.

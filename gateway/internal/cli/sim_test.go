@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/sim"
 )
 
@@ -42,6 +43,78 @@ func TestSim(t *testing.T) {
 	plot, _, err := run(NewSimCommand(), "", file, "--plot")
 	if err != nil || !strings.HasPrefix(plot, out) || !strings.Contains(plot, "offered") {
 		t.Errorf("plot: %v\n%s", err, plot)
+	}
+}
+
+// Other limits stand in the place of the policy's, and quotas stay.
+func TestSimLimits(t *testing.T) {
+	file := write(t, "small.yaml", scenario)
+	own, _, err := run(NewSimCommand(), "", file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if same, _, err := run(NewSimCommand(), "", file, "--limit", "20"); err != nil || same != own {
+		t.Errorf("the policy's own limit gives other figures: %v\n%s", err, same)
+	}
+	out, _, err := run(NewSimCommand(), "", file, "--limit=auto,20", "--limit=none")
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	if err != nil || len(lines) != 7 || !strings.HasPrefix(lines[4], "auto  ") || !strings.HasPrefix(lines[5], "20  ") || !strings.HasPrefix(lines[6], "none  ") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	with := func(text, limit string) string {
+		t.Helper()
+		s, err := sim.ReadScenario(config.ParseDocument("x.yaml", []byte(text)))
+		if err == nil {
+			s, err = withLimit(s, limit)
+		}
+		if err != nil {
+			return err.Error()
+		}
+		var gates []string
+		for _, name := range s.Policy.Routes[0].Gates {
+			g := s.Policy.Gates[name]
+			gates = append(gates, name+" "+mechanism(&g)+" "+string(g.Mode))
+		}
+		return strings.Join(gates, ", ")
+	}
+	quota := strings.NewReplacer("gates: {api", "gates: {q: {quota: {rate: 9/s}}, api", "[api]", "[q, api]").Replace(scenario)
+	bare := strings.NewReplacer("gates: {api: {limit: {limit: 20}}}", "gates: {}", ", gates: [api]", "").Replace(scenario)
+	keyed := strings.Replace(scenario, "{limit: 20}", "{limit: 20}, each: {by: tenant}", 1)
+	for _, tt := range [][3]string{
+		{scenario, "auto", "api limit auto "},
+		{scenario, "7", "api limit 7 "},
+		{scenario, "none", "api limit 20 off"},
+		{quota, "auto", "q quota , api limit auto "},
+		{quota, "none", "q quota , api limit 20 off"},
+		{bare, "auto", "limit limit auto "},
+		{bare, "none", ""},
+		{keyed, "5", "--limit 5: the gate api has a limit for each key; put another one into the file"},
+		{scenario, "0", `--limit "0" is neither auto, none nor a number of slots, 1 or more`},
+		{scenario, "many", `--limit "many" is neither auto, none nor a number of slots, 1 or more`},
+	} {
+		if got := with(tt[0], tt[1]); got != tt[2] {
+			t.Errorf("--limit %s: %q, want %q", tt[1], got, tt[2])
+		}
+	}
+	if _, _, err := run(NewSimCommand(), "", file, "--limit=auto,none", "--plot"); err == nil || !strings.Contains(err.Error(), "one limit at a time") {
+		t.Errorf("%v", err)
+	}
+}
+
+// Built-in scenarios have a code and a plain name.
+func TestSimNames(t *testing.T) {
+	for _, name := range []string{"S7", "cold-start"} {
+		if s, err := readScenario(name); err != nil || s.Name != "S7" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if list := builtIn(); !strings.Contains(list, "\n  cold-start                    S7    cold start at") || !strings.Contains(list, "\n  gateways                            three gateways") {
+		t.Errorf("%s", list)
+	}
+	for name, want := range map[string]string{"cold-strat": "did you mean the built-in scenario cold-start?", "S99x": "weir sim --help lists", "./x.yaml": "weir sim --help lists"} {
+		if _, err := readScenario(name); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", name, err, want)
+		}
 	}
 }
 
@@ -160,8 +233,8 @@ func TestSimFaults(t *testing.T) {
 			}
 		})
 	}
-	if _, _, err := run(NewSimCommand(), "", "S99"); err == nil || !strings.Contains(err.Error(), "S1") {
-		t.Errorf("unknown name: %v, want the names there are", err)
+	if _, _, err := run(NewSimCommand(), "", "S99"); err == nil || !strings.Contains(err.Error(), "did you mean the built-in scenario S9?") {
+		t.Errorf("unknown name: %v, want the nearest", err)
 	}
 }
 
