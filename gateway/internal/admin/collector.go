@@ -15,6 +15,7 @@ import (
 	"github.com/weir-go/weir/gateway/internal/accesslog"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/gateway/internal/quotas"
+	"github.com/weir-go/weir/gateway/internal/tracing"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/signal"
 	"github.com/weir-go/weir/weirhttp"
@@ -29,6 +30,7 @@ type Source interface {
 	Stores() []Store
 	Book() quotas.Stats
 	AccessLog() accesslog.Snapshot
+	Tracing() tracing.Snapshot
 	InFlight() int64
 	Ready() bool
 }
@@ -158,6 +160,10 @@ func (c *collector) gateway(f figures) {
 	counter(f, "weir_access_log_lines_total", "Lines written to the access log.", lines.Written)
 	counts(f, "weir_access_log_lost_total", "Lines of the access log that were lost, by reason: buffer_full (the file or stream is too slow) or write_failed.", "reason",
 		map[string]uint64{"buffer_full": lines.Full, "write_failed": lines.Failed})
+	spans := c.src.Tracing()
+	counter(f, "weir_tracing_spans_total", "Spans of requests that have ended. Those neither sent nor lost wait to be sent, or were dropped because too many waited.", spans.Spans)
+	counter(f, "weir_tracing_sent_total", "Spans that the collector has taken.", spans.Sent)
+	counter(f, "weir_tracing_lost_total", "Spans that the collector refused or could not be sent to.", spans.Lost)
 	s := c.src.Streams().Snapshot()
 	gauge(f, "weir_streams_open", "Streams now: event streams, upgraded connections, long answers and slow clients. They hold no slot.", s.Open)
 	gauge(f, "weir_streams_max", "Most streams at a time.", s.Max)

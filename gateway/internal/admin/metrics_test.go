@@ -16,6 +16,7 @@ import (
 	"github.com/weir-go/weir/gateway/internal/accesslog"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/gateway/internal/quotas"
+	"github.com/weir-go/weir/gateway/internal/tracing"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/signal"
 	"github.com/weir-go/weir/weirhttp"
@@ -39,7 +40,8 @@ func (s still) Book() quotas.Stats { return quotas.Stats{} }
 func (s still) AccessLog() accesslog.Snapshot {
 	return accesslog.Snapshot{Written: 9, Full: 4}
 }
-func (s still) Ready() bool { return true }
+func (s still) Tracing() tracing.Snapshot { return tracing.Snapshot{Spans: 6, Sent: 4, Lost: 1} }
+func (s still) Ready() bool               { return true }
 
 // compiled returns a policy of gates, which is closed in the end.
 func compiled(t *testing.T, gates map[string]policy.GateSpec, opts policy.Options) *policy.Policy {

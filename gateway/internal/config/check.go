@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -37,6 +38,7 @@ func checkMeaning(c *Config, faults *fault.List) {
 	m.stores()
 	m.state()
 	m.accessLog()
+	m.tracing()
 	m.dynamic()
 	m.policy()
 }
@@ -276,6 +278,21 @@ func (m *meaning) accessLog() {
 		m.report(path, "create the directory, or name a file in one that exists", "there is no directory %s", quote(filepath.Dir(a.To)))
 	} else if info, err := os.Stat(a.To); err == nil && !info.Mode().IsRegular() {
 		m.report(path, "name a file", "%s is no plain file", quote(a.To))
+	}
+}
+
+// tracing checks the URL of the collector.
+func (m *meaning) tracing() {
+	path := fault.Path{"tracing", "endpoint"}
+	if !m.Tracing.Enabled() {
+		return
+	}
+	u, err := url.Parse(m.Tracing.Endpoint)
+	switch {
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
+		m.report(path, "write for instance http://127.0.0.1:4318", "%s is no http or https URL", quote(m.Tracing.Endpoint))
+	case u.User != nil:
+		m.report(path, "put them into OTEL_EXPORTER_OTLP_HEADERS", "a URL in this file is no place for credentials")
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -61,6 +62,9 @@ type Config struct {
 	Log Log `json:"log,omitzero" example:"{level: info}"`
 	// A line for each request. Off by default.
 	AccessLog AccessLog `json:"access_log,omitzero" example:"{to: access.log}"`
+	// Spans of requests for OpenTelemetry. Off by default. The headers traceparent and tracestate are passed on
+	// in any case.
+	Tracing Tracing `json:"tracing,omitzero" example:"{endpoint: http://127.0.0.1:4318}"`
 
 	name string        // of the file
 	root *setting.Node // the parsed document; it finds fields by name
@@ -316,6 +320,32 @@ func (a AccessLog) Stream() *os.File {
 		return os.Stderr
 	}
 	return nil
+}
+
+// Tracing says where spans of requests go, and how many requests have one.
+type Tracing struct {
+	// URL of a collector that takes OTLP over HTTP. Without a path it is /v1/traces. Headers for it, such as a
+	// token, are in the environment: OTEL_EXPORTER_OTLP_HEADERS=name=value. Left out, there are no spans.
+	Endpoint string `json:"endpoint,omitempty" example:"http://127.0.0.1:4318" form:"a URL such as http://127.0.0.1:4318"`
+	// The share of requests that has a span. If a trusted peer sends a trace, its flag decides instead.
+	Sample float64 `json:"sample" default:"1" min:"0" max:"1" example:"0.01"`
+	// What the gateway is called in spans, service.name.
+	ServiceName string `json:"service_name,omitempty" default:"weir" empty:"no"`
+}
+
+// Enabled reports whether there are spans.
+func (t Tracing) Enabled() bool { return t.Endpoint != "" }
+
+// URL returns where spans are posted.
+func (t Tracing) URL() string {
+	u, err := url.Parse(t.Endpoint)
+	if err != nil { // cannot be: Parse has checked it
+		return t.Endpoint
+	}
+	if u.Path == "" || u.Path == "/" {
+		u.Path = "/v1/traces"
+	}
+	return u.String()
 }
 
 // TargetCount returns the number of targets of all upstreams.

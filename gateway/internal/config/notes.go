@@ -66,6 +66,12 @@ func (c *Config) Notes() []string {
 			notes = append(notes, "no route uses the upstream "+name)
 		}
 	}
+	if c.root != nil && c.root.Has(fault.Path{"tracing"}) && !c.Tracing.Enabled() {
+		notes = append(notes, "tracing names no endpoint, so there are no spans")
+	}
+	if strings.HasSuffix(c.Tracing.Endpoint, ":4317") {
+		notes = append(notes, "tracing.endpoint has the port 4317, where collectors usually take gRPC; weir sends OTLP over HTTP, usually 4318")
+	}
 	if c.Admin.Enabled() && !loopback(c.Admin.Address) {
 		notes = append(notes, fmt.Sprintf("admin.address %s can be reached from other machines, and readers are not authenticated", c.Admin.Address))
 	}

@@ -91,3 +91,17 @@ routes:
 		t.Errorf("also %q", notes)
 	}
 }
+
+// TestTracingNotes: a likely wrong port, and settings without an endpoint.
+func TestTracingNotes(t *testing.T) {
+	for tracing, want := range map[string]string{"endpoint: http://127.0.0.1:4317": "usually 4318", "sample: 0.1": "names no endpoint"} {
+		cfg, err := Parse("weir.yaml", []byte("tracing: {"+tracing+"}\n"+
+			"upstreams: {app: {targets: [http://127.0.0.1:3000]}}\nroutes: [{match: [/], upstream: app}]\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if notes := strings.Join(cfg.Notes(), "\n"); !strings.Contains(notes, want) {
+			t.Errorf("%s: notes %q, want %q", tracing, notes, want)
+		}
+	}
+}

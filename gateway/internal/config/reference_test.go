@@ -111,6 +111,7 @@ func reference(docs map[string]string) string {
 		{"`shutdown:`", reflect.TypeFor[Config](), "shutdown"},
 		{"`log:`", reflect.TypeFor[Config](), "log"},
 		{"`access_log:`", reflect.TypeFor[Config](), "access_log"},
+		{"`tracing:`", reflect.TypeFor[Config](), "tracing"},
 	} {
 		t := s.in
 		for name := range strings.SplitSeq(s.key, ".") {

@@ -57,6 +57,7 @@ const (
 	certificate
 	adminWrite
 	upstreamFailure
+	spansLost
 )
 
 // lines are the messages for the first event of a kind, and for those since the last line.
@@ -67,6 +68,7 @@ var lines = [...]struct{ first, since string }{
 	adminWrite:  {"admin write refused", "admin writes refused since the last line"},
 
 	upstreamFailure: {"upstream target failed", "upstream target failures since the last line"},
+	spansLost:       {"spans were lost; the collector cannot be reached or refuses them", "batches of spans lost since the last line"},
 }
 
 // events are those of one kind since the last line.
@@ -162,6 +164,11 @@ func (l *Log) UpstreamFailed(upstream, target, failure string, err error) {
 	l.add(kind{upstreamFailure, upstream, target, failure}, last{details: []slog.Attr{slog.String("error", clip(err.Error()))}})
 }
 
+// SpansLost logs that a batch of spans did not reach the collector.
+func (l *Log) SpansLost(endpoint string, err error) {
+	l.add(kind{event: spansLost, at: endpoint, reason: "export"}, last{details: []slog.Attr{slog.String("error", clip(err.Error()))}})
+}
+
 // add counts an event, and logs the first of its kind.
 func (l *Log) add(k kind, e last) {
 	l.mu.Lock()
@@ -186,6 +193,8 @@ func (e *last) attrs(k kind, count int) []slog.Attr {
 		attrs = append(attrs, slog.String("gate", k.at))
 	case certificate:
 		attrs = append(attrs, slog.String("listener", k.at))
+	case spansLost:
+		attrs = append(attrs, slog.String("collector", k.at))
 	case upstreamFailure:
 		attrs = append(attrs, slog.String("upstream", k.at), slog.String("target", k.rule))
 	}

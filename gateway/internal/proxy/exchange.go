@@ -49,6 +49,10 @@ type Call struct {
 	Target    string
 	Failure   string
 	Rejection *weir.Rejection
+	// Traceparent is the header of that name for the target, empty to pass on what the client sent.
+	// FreshTrace says that the client's trace is not gone on with: its tracestate is left out.
+	Traceparent string
+	FreshTrace  bool
 }
 
 // Answerer is who answered a request.
@@ -184,7 +188,19 @@ func (u *Upstream) rewrite(pr *httputil.ProxyRequest) {
 	}
 	u.setForwarded(pr)
 	removeBypasses(pr.Out)
+	x.call.setTrace(pr.Out.Header)
 	u.policy.Forward(pr.Out.Header, x.in, &x.call.Work, x.call.Arrived)
+}
+
+// setTrace says which span the target's own are part of (W3C Trace Context).
+func (c *Call) setTrace(h http.Header) {
+	if c.Traceparent == "" {
+		return
+	}
+	h["Traceparent"] = []string{c.Traceparent}
+	if c.FreshTrace {
+		delete(h, "Tracestate")
+	}
 }
 
 // removeBypasses removes headers that would carry requests, or names, past the gateway. One is the

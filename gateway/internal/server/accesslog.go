@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"strings"
@@ -54,18 +55,12 @@ func (s *Server) reopenAccessLog() {
 	s.swapAccessLog(l)
 }
 
-// logAccess writes the line of a request that is over.
-func (s *Server) logAccess(q *request, r *http.Request, took time.Duration) {
-	l := s.access.Load()
-	if l == nil {
-		return
-	}
-	e := q.entry(r)
-	e.Duration = took
+// logAccess writes the line of a request that is over. l is nil if there is no log.
+func (s *Server) logAccess(l *accesslog.Log, e *accesslog.Entry) {
 	if !l.Wants(e.Status) {
 		return
 	}
-	for l != nil && !l.Write(&e) { // a reload has just closed it
+	for l != nil && !l.Write(e) { // a reload has just closed it
 		l = s.access.Load()
 	}
 }
@@ -78,7 +73,7 @@ func (q *request) entry(r *http.Request) accesslog.Entry {
 		Method: r.Method, Host: r.Host, Path: r.URL.EscapedPath(), Query: r.URL.RawQuery, Proto: r.Proto,
 		Status: call.Status, Bytes: q.bytes, Waited: call.Waited, By: call.By.String(),
 		Upstream: call.Upstream, Target: call.Target, Reason: call.Failure, RequestID: r.Header.Get("X-Request-Id"),
-		TraceID: traceID(r.Header.Get("Traceparent")),
+		TraceID: traceID(cmp.Or(call.Traceparent, r.Header.Get("Traceparent"))),
 	}
 	if e.Status == 0 {
 		e.Status = statusClientLeft

@@ -17,6 +17,7 @@ import (
 type line struct {
 	Time, Client, Method, Host, Path, Query, Proto, By, Route, Class, Upstream, Target, Gate, Rule, Reason string
 	RequestID                                                                                              string `json:"request_id"`
+	TraceID                                                                                                string `json:"trace_id"`
 	Status                                                                                                 int
 	Bytes                                                                                                  int64
 	Duration, Waited                                                                                       float64

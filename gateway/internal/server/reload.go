@@ -14,6 +14,7 @@ import (
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/gateway/internal/quotas"
+	"github.com/weir-go/weir/gateway/internal/tracing"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/signal"
 )
@@ -271,6 +272,14 @@ func (s *Server) open(next, prev *state) (_ *opened, err error) {
 		return nil, err
 	}
 	o.undo = append(o.undo, func() { s.discardAccessLog(o.access) })
+	if next.tracer, err = s.openTracer(cfg, prev.tracer); err != nil {
+		return nil, err
+	}
+	o.undo = append(o.undo, func() {
+		if next.tracer != prev.tracer {
+			closeTracer(next.tracer)
+		}
+	})
 	if next.stores, err = s.openStores(cfg, prev.stores); err != nil {
 		return nil, err
 	}
@@ -287,6 +296,7 @@ type state struct {
 	upstreams map[string]*proxy.Upstream
 	stores    stores
 	plan      *quotas.Plan
+	tracer    *tracing.Tracer // nil for none
 }
 
 // route is what the gateway has for a route of the policy.
@@ -352,7 +362,7 @@ func (s *Server) swap(st *state) {
 type retiring struct {
 	policy *policy.Policy
 	until  time.Time
-	close  func() // the stores that nothing uses then
+	close  func() // the stores and the tracer that nothing uses then
 }
 
 // retire closes what only prev uses, once nothing can be in progress in it. It remembers
@@ -361,9 +371,14 @@ func (s *Server) retire(prev, next *state) {
 	prev.retire(next)
 	now := time.Now()
 	s.retiring = slices.DeleteFunc(s.retiring, func(r retiring) bool { return now.After(r.until) })
-	closeStores := func() { prev.stores.closeBut(next.stores) }
-	time.AfterFunc(policy.LongestRetirement, closeStores)
-	s.retiring = append(s.retiring, retiring{prev.policy, now.Add(policy.LongestRetirement), closeStores})
+	closeUnused := func() {
+		prev.stores.closeBut(next.stores)
+		if prev.tracer != next.tracer {
+			closeTracer(prev.tracer)
+		}
+	}
+	time.AfterFunc(policy.LongestRetirement, closeUnused)
+	s.retiring = append(s.retiring, retiring{prev.policy, now.Add(policy.LongestRetirement), closeUnused})
 }
 
 // retire lets the state go: next is in force, or nothing if it is nil.

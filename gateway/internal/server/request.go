@@ -7,6 +7,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/proxy"
+	"github.com/weir-go/weir/gateway/internal/tracing"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/weirhttp"
 )
@@ -42,8 +43,10 @@ type request struct {
 	handler *handler
 	route   *route // nil if none matches
 	call    proxy.Call
-	body    *upload // nil for a request without a body
-	bytes   int64   // of the answer's body
+	body    *upload       // nil for a request without a body
+	bytes   int64         // of the answer's body
+	span    *tracing.Span // nil for none
+	asked   bool          // the gates have decided
 }
 
 // ServeHTTP leads a request through policy and gates to its upstream.
@@ -65,6 +68,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	st := h.s.state.Load()
+	if st.tracer != nil {
+		q.trace(st.tracer.Start(r, st.policy.Trusted(r), q.call.Arrived))
+	}
 	rt, work := st.policy.Match(r)
 	if q.route = st.routes[rt]; q.route == nil {
 		h.s.metrics.NoRoute()
@@ -97,7 +103,21 @@ func (s *Server) finished(q *request, r *http.Request) {
 		q.route.stats.Answered(q.call.Status, q.call.By, took)
 		s.metrics.Tenant(q.call.Work.Tenant, q.call.By, took)
 	}
-	s.logAccess(q, r, took)
+	access := s.access.Load()
+	if access == nil && q.span == nil {
+		return
+	}
+	e := q.entry(r)
+	e.Duration = took
+	s.logAccess(access, &e)
+	q.span.End(r, &e, q.asked)
+}
+
+// trace gives the request a span, nil for none.
+func (q *request) trace(span *tracing.Span) {
+	if span != nil {
+		q.span, q.call.Traceparent, q.call.FreshTrace = span, span.Parent, span.Fresh
+	}
 }
 
 // forward passes on a request that the gates have admitted.
@@ -131,7 +151,7 @@ func (q *request) decided() {
 	if q.body != nil && q.body.readAt.After(asked) {
 		asked = q.body.readAt
 	}
-	q.call.Waited = time.Since(asked)
+	q.call.Waited, q.asked = time.Since(asked), true
 }
 
 // requestOf finds the request that w belongs to.

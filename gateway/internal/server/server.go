@@ -38,6 +38,7 @@ import (
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/eventlog"
 	"github.com/weir-go/weir/gateway/internal/quotas"
+	"github.com/weir-go/weir/gateway/internal/tracing"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/weirhttp"
 )
@@ -74,6 +75,7 @@ type Server struct {
 	access       atomic.Pointer[accesslog.Log] // nil while there is none
 	accessCounts accesslog.Counts
 	lostLines    lostLines
+	traceCounts  tracing.Counts
 
 	draining atomic.Bool
 	failed   chan error // a listener that stopped by itself
@@ -171,6 +173,7 @@ func (s *Server) Run(ctx context.Context) error {
 	stop()
 	chores.Wait()
 	s.access.Swap(nil).Close(lastLines)
+	closeTracer(s.state.Load().tracer)
 	s.tellLost(true)
 	s.closeBook()
 	if failed != nil {
