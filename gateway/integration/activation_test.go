@@ -51,7 +51,7 @@ func (s *sockets) command(file string) *exec.Cmd {
 }
 
 // A gateway serves the sockets that it is passed, the admin's too. Who connects before it starts, and
-// while it is restarted, waits and is answered: nobody is refused.
+// while it is restarted, waits and is answered.
 func TestSocketActivation(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }))
 	defer up.Close()
