@@ -73,12 +73,12 @@ func TestSocketActivation(t *testing.T) {
 		if metrics := string(get(t, "http://"+s.addrs[1]+"/metrics")); !strings.Contains(metrics, "weir_ready 1\n") {
 			t.Error("no metrics on the socket of the admin listener")
 		}
-		if !strings.Contains(p.out.String(), `"inherited":true`) {
-			t.Errorf("the log does not say whose sockets they are: %s", p.out)
-		}
 		p.signal(t, syscall.SIGTERM)
 		if err := p.wait(t); err != nil {
 			t.Fatalf("weir ended with %v\n%s", err, p.out)
+		}
+		if !strings.Contains(p.out.String(), `"inherited":true`) {
+			t.Errorf("the log does not say whose sockets they are: %s", p.out)
 		}
 	}
 }

@@ -196,6 +196,7 @@ signals:
   bad: {read: file, path: %[3]s/bad, interval: 100ms}
 stores: {shared: {redis: "redis://%[2]s"}}
 runtime_quotas: {file: %[3]s/quotas.json}
+access_log: {to: %[3]s/access.log}
 gates:
   slots: {limit: {limit: 40, signals: [good], queue: {len: 8, max_wait: 1m, order: fifo}}}
   seen: {mode: observe, limit: {limit: 1, signals: [bad], queue: {len: -1}}}
