@@ -128,6 +128,10 @@ ORDERARGS ?=
 goodput-plot: need-go ## draw the README's picture: good answers against offered load, with weir and without
 	go run ./bench/cmd/scoreboard -goodput docs/scoreboard/plots
 
+.PHONY: belief-plot
+belief-plot: need-go ## draw the picture of docs/explain/limiter.md: a belief that narrows
+	go run ./bench/cmd/scoreboard -belief docs/scoreboard/plots
+
 .PHONY: scoreboard-order
 scoreboard-order: need-go ## simulate who goes first: priorities, fairness, exemption, nesting
 	go run ./bench/cmd/scoreboard -group order $(ORDERARGS)

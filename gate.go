@@ -107,6 +107,8 @@ type Snapshot struct {
 	Controller  string `json:"controller,omitempty"`
 	LimitReason string `json:"limit_reason,omitempty"`
 	Signal      string `json:"signal,omitempty"`
+	// Estimate is what the controller believes of the backend, nil if nothing.
+	Estimate *Estimate `json:"estimate,omitempty"`
 	// Faults counts decisions of the controller that made no sense and were not
 	// carried out.
 	Faults uint64 `json:"faults,omitempty"`
@@ -120,6 +122,20 @@ type Snapshot struct {
 	// Leaked counts permits that were dropped without Done and found by the
 	// debug option that looks for them.
 	Leaked uint64 `json:"leaked,omitempty"`
+}
+
+// Estimate is what a controller believes of a backend: see control.Estimate.
+type Estimate struct {
+	// Shape is one of control.Shapes, such as pool. Size is that of the pool.
+	Shape string  `json:"shape"`
+	Size  float64 `json:"size"`
+	// Best is the limit that is worth most, in the mean of all that is believed. The best
+	// concurrency is between Low and High with a probability of 0.95.
+	Best float64 `json:"best"`
+	Low  float64 `json:"low"`
+	High float64 `json:"high"`
+	// Loss is the part of throughput, from 0 to 1, that the limit in force is expected to lose.
+	Loss float64 `json:"loss"`
 }
 
 // Hooks are called by gates as things happen. Each may be nil. They run on the

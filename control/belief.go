@@ -32,9 +32,10 @@ type BeliefConfig struct {
 // long work takes. It loses weight when it did not. What was seen fades slowly. So an answer
 // that takes thousands of requests is found in the end.
 //
-// While work waits, the limit is held for four service times. This is a stretch. What was
+// While work waits, the limit is held for four service times, from 0.1 to 4 s. This is a
+// stretch. Where work takes seconds, a stretch lasts one and a half service times. What was
 // admitted in it says one number to the laws: how fast work was at that concurrency.
-// Service times are cut off at sixteen times the median. Work belongs to the stretch
+// Service times are cut off at sixteen times the median, or four times the mean. Work belongs to the stretch
 // in which it was admitted, whenever it ends.
 //
 // # How it decides
@@ -89,12 +90,15 @@ type Belief struct {
 	arms   [2]stretch // the one under way, and the one before it
 	origin stretch    // what was seen with few inside
 	late   lateness
+	loss   float64 // ln of throughput that the limit lossAt is expected to lose
+	lossAt int64
 	change cusum
 	before past
 
 	yield yield
 	climb climb
 	mean  float64       // service time in the last window, seconds
+	long  float64       // the same of some hundred jobs
 	mid   float64       // the median, smoothed
 	idle  time.Duration // since when the limit has not been in full use; 0 if it is
 	begun bool          // a window has ended
@@ -150,6 +154,19 @@ func (b *Belief) Restore(s State) {
 	}
 	b.mode, b.try = tracking, 0
 	b.restart()
+}
+
+// Succeed implements [Successor].
+func (b *Belief) Succeed(old Controller) bool {
+	before, ok := inside(old).(*Belief)
+	if !ok {
+		return false
+	}
+	cfg := b.cfg
+	*b = *before
+	b.cfg = cfg
+	b.set(b.at)
+	return true
 }
 
 func (b *Belief) set(at float64) {
@@ -215,6 +232,10 @@ func (b *Belief) rested() bool {
 func (b *Belief) measure(w *Window) {
 	if w.Timed > 0 {
 		b.mean = w.Mean().Seconds()
+		if b.long == 0 {
+			b.long = b.mean
+		}
+		b.long += (b.mean - b.long) * float64(w.Timed) / (float64(w.Timed) + meanKept)
 	}
 	// The window's own median, as far as it has samples: a point to cut off at that lags
 	// would cut everything off when work becomes slower.
@@ -231,12 +252,15 @@ func (b *Belief) measure(w *Window) {
 	for _, s := range w.Samples {
 		for i := range b.arms {
 			if a := &b.arms[i]; s.Start >= a.from && (i == 0 || s.Start < b.arms[i-1].from) {
-				a.add(s, cutAt*b.mid)
+				a.add(s, b.clip())
 				break
 			}
 		}
 	}
 }
+
+// clip is where service times are cut off, in seconds.
+func (b *Belief) clip() float64 { return max(cutAt*b.mid, cutAtMean*b.long) }
 
 func (b *Belief) limit() int64 {
 	limit := roundUp(b.at)
@@ -247,7 +271,22 @@ func (b *Belief) limit() int64 {
 }
 
 func (b *Belief) decide(reason string) Decision {
-	return Decision{Limit: b.limit(), Next: b.window(), Reason: reason}
+	return Decision{Limit: b.limit(), Next: b.window(), Reason: reason, Estimate: b.estimate()}
+}
+
+// estimate is nothing during a climb, which goes by counts.
+func (b *Belief) estimate() Estimate {
+	if b.mode != tracking {
+		return Estimate{}
+	}
+	if b.lossAt != b.limit() {
+		b.weighLoss()
+	}
+	g := b.laws.gist()
+	return Estimate{
+		Shape: shapeNames[g.shape], Size: g.size, Best: math.Exp(b.at), Low: g.low, High: g.high,
+		Loss: 1 - math.Exp(-min(mostLn, max(0, b.loss))),
+	}
 }
 
 func (b *Belief) window() time.Duration {
@@ -265,7 +304,7 @@ func (b *Belief) window() time.Duration {
 
 // length is how long a stretch lasts.
 func (b *Belief) length() time.Duration {
-	return clampDuration(stretchFor*b.mean, stretchAtLeast, stretchAtMost)
+	return clampDuration(stretchFor*b.mean, stretchAtLeast, clampDuration(stretchSees*b.long, stretchAtMost, longestSeen))
 }
 
 // hurry is 1 where stretches are short and 0 where they are long. A mistake costs in
@@ -281,6 +320,11 @@ const (
 	stretchAtMost  = 4 * time.Second
 	patience       = 40 * time.Second // how long to wait for armEnough completions
 
+	// A stretch is read when the next one ends. Of work that takes longer than both, only
+	// the quick would be seen. So where work takes seconds, a stretch lasts stretchSees times as long.
+	stretchSees = 1.5
+	longestSeen = 24 * time.Hour
+
 	// A limit far below the best one costs throughput while it is tried. So it is tried
 	// for half as long, if enough has finished.
 	farBelow    = 0.22 // in ln
@@ -293,6 +337,11 @@ const (
 	// work must not drown a stretch. Less would cut off more of work that waits little than
 	// of work that waits long, which looks like a law that falls off.
 	cutAt = 16
+	// Where a part of the work waits and the rest does not, as before a lock, the median
+	// says nothing about those that wait. To cut off all of them would hide that they do. So
+	// nothing is cut off below cutAtMean times the mean of about meanKept jobs.
+	cutAtMean = 4
+	meanKept  = 300
 )
 
 // stretch is what was admitted in a stretch of time under one limit.
@@ -398,7 +447,8 @@ func (b *Belief) compare() Decision {
 	b.choose(true, math.Inf(-1), math.Inf(1))
 	b.arms[1] = b.arms[0]
 	b.arms[0] = stretch{from: b.now}
-	return b.decide(b.laws.inWords())
+	g := b.laws.gist()
+	return b.decide(g.inWords())
 }
 
 // learn believes what a stretch says.

@@ -108,7 +108,7 @@ func (b *Belief) shifted(w *Window) string {
 	}
 	var one stretch
 	for _, s := range w.Samples {
-		one.add(s, cutAt*b.mid)
+		one.add(s, b.clip())
 	}
 	if one.n < shiftCount || b.laws.spread > stepVariance {
 		return ""

@@ -42,7 +42,8 @@ func (b *Belief) ascend(w *Window, saturated bool) Decision {
 		b.count(w, lnN)
 		if b.laws.above(b.at+stepUp/2) < worthClimbing {
 			b.land(math.Inf(-1), b.at)
-			return b.decide("known from few inside: " + b.laws.inWords())
+			g := b.laws.gist()
+			return b.decide("known from few inside: " + g.inWords())
 		}
 	}
 	b.climb = climb{rate: rate, count: good, lnN: lnN, from: b.at, warm: true, vain: b.climb.vain}
@@ -139,7 +140,7 @@ func (b *Belief) seeOrigin(w *Window) {
 	}
 	b.origin.fade(min(1, originKept/(1+b.origin.n)))
 	for _, s := range w.Samples {
-		b.origin.add(s, cutAt*b.mid)
+		b.origin.add(s, b.clip())
 	}
 }
 

@@ -2,6 +2,7 @@ package control
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -212,6 +213,19 @@ func TestBeliefBounds(t *testing.T) {
 	}
 }
 
+// A process that is suspended for a minute in the middle of a climb goes on with it.
+func TestBeliefOutlivesASuspendedClimb(t *testing.T) {
+	g := worldOf(newBelief(t, BeliefConfig{}), 200)
+	g.run(200 * ms)
+	if g.k.(*Belief).mode == tracking {
+		t.Fatal("the climb is over already")
+	}
+	g.now += time.Minute // what was inside ended meanwhile, and is told at once
+	if got := g.run(60*time.Second) / 200; got < .85 || got > 1.6 {
+		t.Errorf("%.2f times as many as there are places", got)
+	}
+}
+
 // It fits where there is one for each of a hundred thousand keys, and a look costs next to nothing.
 func TestBeliefIsSmall(t *testing.T) {
 	if size := unsafe.Sizeof(Belief{}); size > 4096 {
@@ -275,5 +289,77 @@ func BenchmarkBelief(b *testing.B) {
 			w.Latencies = append(w.Latencies, taken)
 		}
 		d = c.Update(&w)
+	}
+}
+
+// What it believes is told in numbers too, from the end of the climb on.
+func TestBeliefEstimates(t *testing.T) {
+	g := worldOf(newBelief(t, BeliefConfig{}), 30)
+	var last Estimate
+	g.decided = func(d Decision) {
+		last = d.Estimate
+		if d.Estimate != (Estimate{}) && !sensible(d.Estimate) {
+			t.Fatalf("%+v", d)
+		}
+	}
+	g.run(60 * time.Second)
+	if !slices.Contains(Shapes(), last.Shape) || last.Low > 31 || last.High < 29 || last.Best < 25 || last.Best > 48 || last.Loss > 0.2 {
+		t.Errorf("%+v, of 30 places", last)
+	}
+	if d := newBelief(t, BeliefConfig{}).Start(); d.Estimate != (Estimate{}) {
+		t.Errorf("before anything was seen: %+v", d)
+	}
+}
+
+// sensible reports whether an estimate is one: numbers, in order.
+func sensible(e Estimate) bool {
+	return slices.Contains(Shapes(), e.Shape) && e.Size >= 1 && e.Best >= 1 && e.Low > 0 && e.Low <= e.High && e.High < 1e6 && e.Loss >= 0 && e.Loss <= 1
+}
+
+// After a change of settings it goes on where it was, also in the middle of a climb, and
+// whether or not there is a cap.
+func TestBeliefSucceeds(t *testing.T) {
+	for _, when := range []time.Duration{200 * ms, 30 * time.Second} {
+		g := worldOf(newBelief(t, BeliefConfig{}), 60)
+		g.run(when)
+		before := *g.k.(*Belief)
+		next := newBelief(t, BeliefConfig{Initial: 7, Max: 5000})
+		capped, err := NewCapped(g.k, CapConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !next.Succeed(capped) {
+			t.Fatal("it does not succeed another of its kind")
+		}
+		after := *next
+		after.cfg = before.cfg
+		if after != before || next.cfg.Max != 5000 {
+			t.Errorf("after %v something else is known", when)
+		}
+		again, err := NewCapped(newBelief(t, BeliefConfig{}), CapConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !again.Succeed(next) || again.Start().Limit != next.Start().Limit {
+			t.Errorf("under a cap: %+v, want %+v", again.Start(), next.Start())
+		}
+		g.k = next
+		if got := g.run(60*time.Second) / 60; got < .85 || got > 1.6 {
+			t.Errorf("a change after %v: %.2f times the 60 places", when, got)
+		}
+	}
+	low := newBelief(t, BeliefConfig{Max: 5})
+	before := worldOf(newBelief(t, BeliefConfig{}), 60)
+	before.run(10 * time.Second)
+	if !low.Succeed(before.k) || low.Start().Limit > 5 {
+		t.Errorf("%+v: above its bound", low.Start())
+	}
+	knee, err := NewKnee(KneeConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fresh := newBelief(t, BeliefConfig{})
+	if was := *fresh; fresh.Succeed(knee) || *fresh != was {
+		t.Error("it goes on where a knee was")
 	}
 }

@@ -6,10 +6,10 @@
 // with everything measured in that window, and applies the Decision. The same
 // controller therefore runs unchanged in a service and in the simulator.
 //
-//   - [Knee], the default, compares a little more concurrency with a little less.
-//     It has nothing to configure.
-//   - [Belief] weighs laws of how throughput depends on concurrency, by all that it has
-//     seen. It has nothing to configure either.
+//   - [Belief], the default, weighs laws of how throughput depends on concurrency, by all
+//     that it has seen. It has nothing to configure.
+//   - [Knee] compares a little more concurrency with a little less. It has nothing to
+//     configure either.
 //   - [Fixed] keeps a number that somebody chose.
 //   - [AIMD] adds one while latency is fine and cuts a share when it is not. It is
 //     robust, but needs a latency threshold for each backend.
@@ -46,11 +46,11 @@ type Controller interface {
 }
 
 // Default returns a new controller that finds the limit by itself and needs no setting:
-// a [Knee] with its defaults. Limiters without a limit or a controller of their own
+// a [Belief] with its defaults. Limiters without a limit or a controller of their own
 // use it, in Go and in files.
 func Default() Controller {
-	knee, _ := NewKnee(KneeConfig{}) // the defaults are no error
-	return knee
+	belief, _ := NewBelief(BeliefConfig{}) // the defaults are no error
+	return belief
 }
 
 // Saver is a Controller whose state can be kept over a restart.
@@ -73,6 +73,14 @@ type State struct {
 	Laws string `json:"laws,omitempty"`
 }
 
+// Successor is a Controller that can go on where another of its kind was. It keeps more
+// than a [State] holds, so that new settings interrupt nothing.
+type Successor interface {
+	// Succeed takes over all that old has learned, within bounds of its own. It reports
+	// false, and changes nothing, if old is of another kind.
+	Succeed(old Controller) bool
+}
+
 // Decision is what a controller wants.
 type Decision struct {
 	// Limit is the new limit, from 1 to 1<<30. On any other value a gate keeps the
@@ -89,6 +97,25 @@ type Decision struct {
 	// Signal names the reading that binds the limit, empty if none does. The gate's
 	// snapshot and its rejections show it.
 	Signal string
+	// Estimate is what the controller believes of the backend. The zero value means that it
+	// believes nothing yet, or never does.
+	Estimate Estimate
+}
+
+// Estimate is what [Belief] believes of the backend.
+type Estimate struct {
+	// Shape is the likeliest of [Shapes], and Size is its size: of a pool, how many places
+	// it has. Shape is empty if there is no estimate.
+	Shape string
+	Size  float64
+	// Best is the limit that is worth most, by all that is believed. The best concurrency is
+	// between Low and High with a probability of 0.95. Late work may bring Best below Low,
+	// and the bounds of the limit may keep it outside.
+	Best, Low, High float64
+	// Loss is the part of throughput, from 0 to 1, that the limit in force is expected to
+	// lose because it is not the one that is really best. Experiments are in it. Under a cap
+	// it is about the limit that the controller wants.
+	Loss float64
 }
 
 // Window is what a gate measured since the last decision (or over several

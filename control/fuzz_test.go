@@ -112,6 +112,66 @@ func FuzzControllers(f *testing.F) {
 	})
 }
 
+// FuzzBelief feeds sequences of windows, some sensible and some not. What is believed stays a
+// belief: weights that are none sum to 1, no number is lost, and sense comes back.
+func FuzzBelief(f *testing.F) {
+	f.Add(uint64(1), []byte{0, 1, 2, 3, 4, 5, 6, 7}, 30.0)
+	f.Add(uint64(2), []byte{2, 2, 2, 2, 9, 9, 9, 0, 0, 0, 3}, math.NaN())
+	f.Add(uint64(3), []byte{4, 4, 4, 1, 1, 1, 5, 5}, math.Inf(1))
+	f.Fuzz(func(t *testing.T, seed uint64, script []byte, lag float64) {
+		c, err := NewBelief(BeliefConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := worldOf(c, 30)
+		g.random = rand.New(rand.NewPCG(seed, 1))
+		for _, what := range script[:min(len(script), 60)] {
+			switch what % 8 {
+			case 0:
+				g.resize(1 + int(what)/4)
+			case 1:
+				g.failing = !g.failing
+			case 2:
+				g.demand = int64(what / 8)
+			case 3:
+				g.now += time.Duration(what) * time.Second
+			case 4:
+				w := wild(g.random, lag)
+				c.Update(w)
+				c.now = g.now // the clock was wrong once
+			case 5:
+				restart(t, c)
+			case 6:
+				g.good = func(life time.Duration) bool { return life < time.Duration(what)*ms }
+			}
+			for range 3 {
+				g.window()
+			}
+			believable(t, c)
+		}
+	})
+}
+
+// believable checks all that a belief holds.
+func believable(t *testing.T, b *Belief) {
+	t.Helper()
+	sum := 0.0
+	for i, w := range b.laws.weight {
+		sum += float64(w)
+		if level := float64(b.laws.level[i]); !(w >= 0 && math.Abs(level) < 1000) {
+			t.Fatalf("law %d has the weight %v and the level %v", i, w, level)
+		}
+	}
+	for _, x := range []float64{b.at, b.noise, b.raw, b.laws.spread, b.mean, b.long, b.mid, b.loss, b.late.share(), b.change.slower, b.change.faster, b.climb.rate} {
+		if math.IsNaN(x) || math.IsInf(x, 0) {
+			t.Fatalf("no number: %+v", *b)
+		}
+	}
+	if d := b.decide("-"); math.Abs(sum-1) > 1e-3 || d.Estimate != (Estimate{}) && !sensible(d.Estimate) {
+		t.Fatalf("the weights sum to %v, and it says %+v", sum, d)
+	}
+}
+
 func check(t *testing.T, name string, d Decision, low, high int64) {
 	t.Helper()
 	if d.Limit < low || d.Limit > high || d.Next <= 0 || d.Reason == "" {

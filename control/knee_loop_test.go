@@ -32,6 +32,7 @@ type world struct {
 	good    func(life time.Duration) bool // nil means all
 	failing bool                          // all of it, in 1 ms
 	decided func(Decision)
+	serve   func(*world) (end time.Duration) // another backend; free is not used
 }
 
 type work struct {
@@ -63,7 +64,10 @@ func (g *world) resize(places int) {
 
 func (g *world) admit() {
 	end := g.now + ms
-	if !g.failing {
+	switch {
+	case g.serve != nil:
+		end = g.serve(g)
+	case !g.failing:
 		first := 0
 		for i := range g.free {
 			if g.free[i] < g.free[first] {

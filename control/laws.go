@@ -1,6 +1,9 @@
 package control
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // A law says how much slower work becomes, the more of it is inside: its speed at n,
 // over its speed alone, is a function of z = n/K. By Little's law throughput is n times
@@ -21,6 +24,12 @@ const (
 // usual is how likely each shape is before anything was seen. Plain pools are the most
 // common thing behind a gate. The others share the rest by how often they are met.
 var usual = [shapes]float64{pool: 0.30, soft: 0.20, steep: 0.20, coherent: 0.12, thrashing: 0.18}
+
+// shapeNames are the shapes in metrics and documents.
+var shapeNames = [shapes]string{pool: "pool", soft: "soft_pool", steep: "contention", coherent: "coherence", thrashing: "thrashing"}
+
+// Shapes lists the values of [Estimate].Shape.
+func Shapes() []string { return slices.Clone(shapeNames[:]) }
 
 // shapeWords are what people call a backend of each shape, with its size.
 var shapeWords = [shapes]string{

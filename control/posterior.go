@@ -212,8 +212,7 @@ func (p *posterior) gist() (g gist) {
 const most = 10
 
 // inWords is what is believed, for people.
-func (p *posterior) inWords() string {
-	g := p.gist()
+func (g *gist) inWords() string {
 	return fmt.Sprintf(shapeWords[g.shape]+"; 95 %% sure the best limit is between %.0f and %.0f", g.size, g.low, g.high)
 }
 

@@ -138,7 +138,7 @@ func TestPosteriorFindsTheLaw(t *testing.T) {
 			g := p.gist()
 			best := size * math.Exp(bestZ[s])
 			if g.shape != s || g.low > best*1.1 || g.high < best/1.1 || g.high > 2*g.low {
-				t.Errorf("shape %d of %v: found %q (%v to %v, best %v)", s, size, p.inWords(), g.low, g.high, best)
+				t.Errorf("shape %d of %v: found %q (%v to %v, best %v)", s, size, g.inWords(), g.low, g.high, best)
 			}
 		}
 	}
@@ -200,7 +200,7 @@ func TestOutline(t *testing.T) {
 	q.recall(&again)
 	a, b := p.gist(), q.gist()
 	if a.shape != b.shape || math.Abs(math.Log(a.low/b.low)) > 0.35 || math.Abs(math.Log(a.high/b.high)) > 0.35 {
-		t.Errorf("%v became %v", p.inWords(), q.inWords())
+		t.Errorf("%v became %v", a.inWords(), b.inWords())
 	}
 	for _, bad := range []string{"", "x", "00", o.String()[2:], o.String() + "00", "000000000000000000000000000000"} {
 		if again.parse(bad) {
@@ -230,4 +230,61 @@ func TestPosteriorForgetsNonsense(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The worth of a limit is its mean over all laws, by brute force: with formulas for tables, and
+// without leaving any law out. What is expected to be lost is the mean of what each law loses.
+func TestWorthIsAMean(t *testing.T) {
+	for seed := range uint64(20) {
+		r := rand.New(rand.NewPCG(seed, 5))
+		b, err := NewBelief(BeliefConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Restore(State{Limit: 3 + 200*r.Float64()})
+		lnK := b.at + r.NormFloat64()/2
+		for range 15 {
+			lnN := b.at + r.NormFloat64()/3
+			b.laws.observe(lnN, shape(seed%uint64(shapes)).lnSpeed(lnN-lnK)-3, 0.01, false)
+		}
+		if seed%2 == 0 {
+			b.late.atLeast(0.3*r.Float64(), b.at)
+		}
+		s := b.newScale()
+		here := nearest(math.Log(float64(b.limit())))
+		worths := map[int]float64{}
+		for i := max(0, here-reach); i <= here+reach; i++ {
+			worths[i], _ = s.weigh(&ladder[i])
+			var want float64
+			for law, w := range b.laws.weight {
+				want += float64(w) * worthBy(b, law, ladder[i].ln)
+			}
+			if math.Abs(worths[i]-want) > 0.02 {
+				t.Fatalf("seed %d: %d slots are worth %v, by brute force %v", seed, ladder[i].limit, worths[i], want)
+			}
+		}
+		b.weighLoss()
+		var lost float64
+		for law, w := range b.laws.weight {
+			best := math.Inf(-1)
+			for i := range worths {
+				best = max(best, worthBy(b, law, ladder[i].ln))
+			}
+			lost += float64(w) * (best - worthBy(b, law, ladder[here].ln))
+		}
+		if math.Abs(b.loss-lost) > 0.02 {
+			t.Errorf("seed %d: %v is expected to be lost, by brute force %v", seed, b.loss, lost)
+		}
+	}
+}
+
+// worthBy is what a limit is worth by one law.
+func worthBy(b *Belief, law int, lnN float64) float64 {
+	s, lnK := shape(law/sizes), lnSize(law%sizes)
+	worth := (1-price)*lnN + s.lnSpeed(lnN-lnK)
+	if share := b.late.share(); share > 0.005 {
+		slower := math.Exp(s.lnSpeed(b.late.lnN/b.late.n-lnK) - s.lnSpeed(lnN-lnK))
+		worth += math.Log(max(1e-3, 1-math.Pow(share, 1/slower)))
+	}
+	return worth
 }

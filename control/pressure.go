@@ -215,6 +215,23 @@ func (c *Capped) Save() State {
 	return c.saver.Save()
 }
 
+// Succeed implements [Successor], if the inner controller does.
+func (c *Capped) Succeed(old Controller) bool {
+	s, ok := c.inner.(Successor)
+	return ok && s.Succeed(inside(old))
+}
+
+// inside returns the controller that a cap is put on, or the controller itself.
+func inside(c Controller) Controller {
+	for {
+		capped, ok := c.(*Capped)
+		if !ok {
+			return c
+		}
+		c = capped.inner
+	}
+}
+
 // Restore implements [Saver]: it restores the inner controller.
 func (c *Capped) Restore(s State) {
 	if c.saver != nil {

@@ -158,11 +158,7 @@ func (b *Belief) choose(tries bool, bottom, top float64) {
 	if !tries {
 		return
 	}
-	value := worths[best-from]
-	perfect := 0.0
-	for k := range s.n {
-		perfect += float64(s.weight[k] * s.most[k])
-	}
+	value, perfect := worths[best-from], s.perfect()
 	hurry := b.hurry()
 	curiosity := min(mostCurious, max(leastCurious, (1+6*hurry)*(perfect-value)))
 	mostLoss := 0.08 + 0.04*hurry
@@ -177,6 +173,30 @@ func (b *Belief) choose(tries bool, bottom, top float64) {
 		}
 	}
 	b.swing(worths[:], from, to, best)
+	b.loss, b.lossAt = perfect-worths[nearest(math.Log(float64(b.try)))-from], b.limit()
+}
+
+// perfect is the worth, in the mean, of choosing the best limit that was weighed when it is
+// known which law holds.
+func (s *scale) perfect() (worth float64) {
+	for k := range s.n {
+		worth += float64(s.weight[k] * s.most[k])
+	}
+	return worth
+}
+
+// weighLoss finds out what the limit in force is expected to lose. After an experiment is chosen
+// that is known. After a cut, or when slots become free, it is not.
+func (b *Belief) weighLoss() {
+	s := b.newScale()
+	here := nearest(math.Log(float64(b.limit())))
+	var worth float64
+	for i := max(0, here-reach); i <= min(len(ladder)-1, here+reach); i++ {
+		if w, _ := s.weigh(&ladder[i]); i == here {
+			worth = w
+		}
+	}
+	b.loss, b.lossAt = s.perfect()-worth, b.limit()
 }
 
 // What a nat of knowledge is worth, in ln of throughput: what perfect knowledge would bring

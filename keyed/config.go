@@ -138,7 +138,7 @@ func (c *Config) validate() error {
 // byLatency reports whether a controller needs service times. A gate with one
 // controller for many keys measures none for it.
 func byLatency(c control.Controller) bool {
-	return slices.Contains([]string{"knee", "belief", "aimd", "vegas", "gradient2"}, c.Name()) // also if it is capped
+	return slices.Contains([]string{"belief", "knee", "aimd", "vegas", "gradient2"}, c.Name()) // also if it is capped
 }
 
 // settings are what every shard reads: replaced as a whole, never written to.

@@ -43,7 +43,7 @@
 // So they compare with the limit. MaxInFlight is the busiest key's. Latencies and
 // Samples are empty. So the controller must go by readings (control.LagMap,
 // control.Drain, control.Resource, control.Fixed). Controllers that learn from service
-// times (control.Knee, control.AIMD) belong in [Adaptive], one for each key.
+// times (control.Belief, control.AIMD) belong in [Adaptive], one for each key.
 //
 // [Override] gives single keys a limit of their own, a number or a multiple of the
 // others'. All settings can be changed while the gate runs ([Pools.Reconfigure]).

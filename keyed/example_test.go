@@ -90,8 +90,8 @@ func ExampleNewAdaptive() {
 		Name: "shards",
 		Key:  func(w weir.Work) string { return w.Op },
 		New: keyed.PerKey(func(string) (limit.Config, error) {
-			knee, err := control.NewKnee(control.KneeConfig{})
-			return limit.Config{Controller: knee}, err
+			belief, err := control.NewBelief(control.BeliefConfig{})
+			return limit.Config{Controller: belief}, err
 		}),
 	})
 	if err != nil {
@@ -107,7 +107,7 @@ func ExampleNewAdaptive() {
 	defer p.Done(weir.NoSample)
 	s, _ := l.Limiter("shard-7", "")
 	fmt.Println(s.Controller, s.InFlight)
-	// Output: knee 1
+	// Output: belief 1
 }
 
 // Each database has a pool for reads and one for writes, sized together.

@@ -605,14 +605,14 @@ func TestNonsense(t *testing.T) {
 }
 
 func TestFaultyConfigurations(t *testing.T) {
-	knee := weir.Must(control.NewKnee(control.KneeConfig{}))
+	belief := weir.Must(control.NewBelief(control.BeliefConfig{}))
 	capped := weir.Must(control.NewCapped(weir.Must(control.NewKnee(control.KneeConfig{})), control.CapConfig{}))
 	for _, c := range []struct {
 		cfg  Config
 		want string
 	}{
 		{Config{}, `keyed: gate "": Limit: 0 will not do; must be from 1 to 1073741824, or set a Controller`},
-		{Config{Controller: knee}, `keyed: gate "": Controller: "knee" learns from the service times of one pool; use NewAdaptive, which gives each key its own`},
+		{Config{Controller: belief}, `keyed: gate "": Controller: "belief" learns from the service times of one pool; use NewAdaptive, which gives each key its own`},
 		{Config{Controller: capped}, `keyed: gate "": Controller: "knee" learns from the service times of one pool; use NewAdaptive, which gives each key its own`},
 		{Config{Limit: 1, MaxKeys: -1, Exempt: 1 << 40}, "keyed: gate \"\": 2 faults\n\tMaxKeys: -1 will not do; must be from 1 to 16777215, or 0 for 65536\n\tExempt: 1099511627776 will not do; must be at most 1073741824 (negative: nothing is exempt)"},
 		{Config{Limit: 1, Overrides: map[string]Override{"a": {Limit: 1, Scale: -1}}}, "keyed: gate \"\": 2 faults\n\tOverrides.a.Scale: -1 will not do; must be above 0 and at most 1e+06, or 0\n\tOverrides.a: has a Limit and a Scale; leave one 0"},

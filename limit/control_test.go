@@ -462,3 +462,42 @@ func TestSetLimitIsBounded(t *testing.T) {
 		}
 	}
 }
+
+// Settings that change leave a limiter by belief with what it believes. Another controller
+// starts from the limit in force.
+func TestReloadOfABelief(t *testing.T) {
+	l, now := byHand(limit.Config{Controller: weir.Must(control.NewKnee(control.KneeConfig{Initial: 70}))})
+	if err := l.Reconfigure(limit.Config{Queue: limit.Queue{Len: 5}}); err != nil {
+		t.Fatal(err)
+	}
+	if s := l.Snapshot(); s.Controller != "belief" || s.Limit != 70 {
+		t.Errorf("from knee: %+v", s)
+	}
+	for range 400 {
+		var held []weir.Permit
+		for {
+			p, err := l.TryAdmit(weir.Work{})
+			if err != nil {
+				break
+			}
+			held = append(held, p)
+		}
+		*now += time.Duration(max(10, len(held)/3)) * ms // a pool of 30
+		for _, p := range held {
+			p.Done(weir.OK)
+		}
+		l.Step()
+	}
+	before := l.Snapshot()
+	if before.Estimate == nil || before.Estimate.Low > 40 {
+		t.Fatalf("after 400 rounds: %+v", before.Estimate)
+	}
+	learned, _ := l.Save()
+	if err := l.Reconfigure(limit.Config{Queue: limit.Queue{Len: 6}}); err != nil {
+		t.Fatal(err)
+	}
+	again, _ := l.Save()
+	if s := l.Snapshot(); s.Limit != before.Limit || again != learned || *s.Estimate != *before.Estimate {
+		t.Errorf("%+v became %+v", before.Estimate, s.Estimate)
+	}
+}

@@ -90,7 +90,7 @@ func TestEverythingAtOnce(t *testing.T) {
 				l.Restore(control.State{Limit: []float64{math.NaN(), math.Inf(1), -3, 1e300, 4}[n%5], Baseline: time.Duration(n - 50)})
 			},
 			func(n int) {
-				k, _ := control.NewKnee(control.KneeConfig{Max: 50})
+				k, _ := control.NewBelief(control.BeliefConfig{Max: 50})
 				capped, _ := control.NewCapped(k, control.CapConfig{Window: ms})
 				next := []control.Controller{&moody{}, capped, nil}[n%3]
 				cfg := limit.Config{Controller: next, Signals: liar{}, Queue: limit.Queue{Len: 8, MaxWait: 5 * ms}}

@@ -27,20 +27,21 @@ type Limiter struct {
 	sizer gate.Sizer
 
 	mu            sync.Mutex
-	tickAt        time.Duration // when the window closes
-	timerAt       time.Duration // when the timer will fire
-	timer         *time.Timer   // nil with a clock of its owner's
-	controlledBy  string        // name of the controller; changed with both locks held
-	reason        string        // of the last decision
-	signal        string        // that binds the limit
-	fixed         bool          // nothing but a person moves the limit
-	median        time.Duration // service time in the last window
-	service       room.Service  // what work takes
-	outcomes      [5]uint64     // by weir.Outcome
-	parts         *gate.Parts   // of classes, users and tenants
-	accounts      gate.Accounts // of what is in flight
-	accounting    bool          // accounts are kept: work with a name has waited in the slow gear
-	drained       chan struct{} // closed when closed and nothing is in flight
+	tickAt        time.Duration    // when the window closes
+	timerAt       time.Duration    // when the timer will fire
+	timer         *time.Timer      // nil with a clock of its owner's
+	controlledBy  string           // name of the controller; changed with both locks held
+	reason        string           // of the last decision
+	estimate      control.Estimate // of the last decision
+	signal        string           // that binds the limit
+	fixed         bool             // nothing but a person moves the limit
+	median        time.Duration    // service time in the last window
+	service       room.Service     // what work takes
+	outcomes      [5]uint64        // by weir.Outcome
+	parts         *gate.Parts      // of classes, users and tenants
+	accounts      gate.Accounts    // of what is in flight
+	accounting    bool             // accounts are kept: work with a name has waited in the slow gear
+	drained       chan struct{}    // closed when closed and nothing is in flight
 	isDrained     bool
 	cut           *weir.Rejection // the last for want of a place in a queue that stands
 	refreshAt     time.Duration   // when the shared refusals may be made anew
@@ -489,6 +490,10 @@ func (l *Limiter) Snapshot() weir.Snapshot {
 	}
 	if l.bank > 0 && l.slow || !l.slow && s.InFlight < s.Limit {
 		s.Wait = 0
+	}
+	if l.estimate.Shape != "" {
+		e := weir.Estimate(l.estimate)
+		s.Estimate = &e
 	}
 	s.Admitted = l.countAdmitted()
 	s.Exempt, s.ExemptAdmitted = l.exempt.Read()

@@ -54,9 +54,9 @@ func TestFaults(t *testing.T) {
 			[]string{"gates.api.limit.window: ", "gates.api.limit.threshold: ", "gates.api.limit.percentile: ", "gates.api.limit.backoff: ",
 				"gates.api.limit.min_samples: "}},
 		{"fixed by its limit", limitSpec(LimitSpec{Limit: 5, Min: 2}),
-			[]string{"gates.api.limit.min: means nothing to the controller fixed, whose limit does not move; leave it out, or write controller: knee or belief or aimd"}},
-		{"knee with what is AIMD's", limitSpec(LimitSpec{Threshold: ms}),
-			[]string{"gates.api.limit.threshold: means nothing to the controller knee; leave it out, or write controller: aimd"}},
+			[]string{"gates.api.limit.min: means nothing to the controller fixed, whose limit does not move; leave it out, or write controller: belief or knee or aimd"}},
+		{"belief with what is AIMD's", limitSpec(LimitSpec{Threshold: ms}),
+			[]string{"gates.api.limit.threshold: means nothing to the controller belief; leave it out, or write controller: aimd"}},
 		{"controller", limitSpec(LimitSpec{Controller: "amid", Limit: 5}),
 			[]string{`gates.api.limit.controller: "amid" is not known; did you mean aimd?`}},
 		{"min over max", limitSpec(LimitSpec{Controller: "aimd", Min: 50, Max: 10}),
@@ -250,7 +250,7 @@ func TestMechanismFaults(t *testing.T) {
 	}{
 		{"each without a limit", GateSpec{Each: &EachSpec{}}, []string{"gates.g.each: there is no limit for each key; write limit: {limit: 20} beside it"}},
 		{"each with the default", GateSpec{Limit: &LimitSpec{}, Each: &EachSpec{}},
-			[]string{"gates.g.limit.controller: the controller knee learns from latencies, and one key shows too few; write limit: with the slots"}},
+			[]string{"gates.g.limit.controller: the controller belief learns from latencies, and one key shows too few; write limit: with the slots"}},
 		{"each, all at once", GateSpec{
 			Limit: &LimitSpec{Limit: 5, Queue: QueueSpec{Shares: map[string]float64{"high": 10}, Weights: WeightsSpec{Users: map[string]float64{"a": 1}}}},
 			Each: &EachSpec{By: "user", MaxKeys: -1, Overrides: map[string]OverrideSpec{

@@ -16,7 +16,7 @@
 //		},
 //	}, policy.Options{})
 //
-// A limit with a number keeps it; one without finds it, by the controller knee.
+// A limit with a number keeps it; one without finds it, by the controller belief.
 //
 // For each request, [Policy.Match] names the route and builds the work; the
 // route's gate decides:
@@ -96,7 +96,7 @@
 // # Controllers and signals
 //
 // A controller of package control sets a limit. [LimitSpec].Controller names it: fixed if you know
-// the number, knee if you do not, and others for special cases. Signals can lower a limit further.
+// the number, belief if you do not, and others for special cases. Signals can lower a limit further.
 // A gate lists them by name. One poller reads them for all gates, and the policy starts and closes
 // it. They read the figures of package signal, a file or an HTTP server, or a signal of
 // [Options].Signals:

@@ -13,7 +13,7 @@ import (
 )
 
 // byLatency are the controllers that learn from service times. One key shows too few of those.
-var byLatency = []string{"knee", "belief", "aimd", "vegas", "gradient2"}
+var byLatency = []string{"belief", "knee", "aimd", "vegas", "gradient2"}
 
 // checkEach checks a limit for each key.
 func (c *compiler) checkEach(at fault.Path, g *GateSpec) {

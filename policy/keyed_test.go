@@ -147,7 +147,7 @@ func TestOwnReload(t *testing.T) {
 		g := old.Gate("db")
 		work := weir.Work{Tenant: "a"}
 		first := len(held(t, g, work, 100))
-		if s, _ := g.Limiters().Limiter("a", ""); s.Controller != "knee" || int64(first) != s.Limit || g.Snapshot().Controller != "knee" {
+		if s, _ := g.Limiters().Limiter("a", ""); s.Controller != "belief" || int64(first) != s.Limit || g.Snapshot().Controller != "belief" {
 			t.Errorf("%d admitted, %+v", first, s)
 		}
 		next := must(t, ownSpec(LimitSpec{Limit: 40}, EachSpec{MaxKeys: 9, Overrides: map[string]OverrideSpec{"b": {Limit: 2}}}), Options{Hooks: hooks, Previous: old})
@@ -345,7 +345,7 @@ func TestReadWriteForEach(t *testing.T) {
 func TestReadWriteFaults(t *testing.T) {
 	spec := pairSpec(LimitSpec{Limit: 5, Signals: []string{"memory"}, Probe: ProbeSpec{ProbeConfig: control.ProbeConfig{ReadRatio: 1}}}, &EachSpec{Overrides: map[string]OverrideSpec{"a": {Limit: 3}}})
 	spec.Gates["other"] = GateSpec{Limit: &LimitSpec{Controller: "probe", Probe: ProbeSpec{ProbeConfig: control.ProbeConfig{ReadRatio: 0.5}}}}
-	spec.Gates["knee"] = GateSpec{Limit: &LimitSpec{Probe: ProbeSpec{ReadWrite: true}}}
+	spec.Gates["belief"] = GateSpec{Limit: &LimitSpec{Probe: ProbeSpec{ReadWrite: true}}}
 	spec.Gates["shed"] = GateSpec{Shed: &ShedSpec{WaitOf: "db"}}
 	spec.Routes = append(spec.Routes, RouteSpec{Name: "x", Access: "wirte"})
 	_, err := Compile(spec, Options{})
@@ -357,7 +357,7 @@ func TestReadWriteFaults(t *testing.T) {
 		"gates.db.limit.probe.read_ratio: is 1, too large",
 		"gates.db.limit.limit: 5 slots for two pools are not between twice min (4) and twice max (128)",
 		"gates.other.limit.probe.read_ratio: means nothing without read_write",
-		"gates.knee.limit.probe: means nothing to the controller knee",
+		"gates.belief.limit.probe: means nothing to the controller belief",
 		`gates.shed.shed.wait_of: "db" is no gate with one limit`,
 		`routes[3].access: "wirte" is not known; did you mean write?`,
 	} {

@@ -196,8 +196,8 @@ var automatic = control.Default().Name()
 
 // kinds are the controllers, automatic first.
 var kinds = []kind{
-	by("knee", control.NewKnee),
 	by("belief", control.NewBelief),
+	by("knee", control.NewKnee),
 	{"fixed", reflect.TypeFor[struct{}](), func(l *LimitSpec) (control.Controller, error) { return control.Fixed(l.Limit), nil }},
 	by("aimd", control.NewAIMD),
 	by("vegas", control.NewVegas),

@@ -51,11 +51,12 @@ func TestTheDefaultController(t *testing.T) {
 		controller string
 		limit      int64 // 0: whatever the controller begins with
 	}{
-		{LimitSpec{}, "knee", 0},
-		{LimitSpec{Max: 7}, "knee", 0},
-		{LimitSpec{Queue: QueueSpec{Len: -1}}, "knee", 0},
+		{LimitSpec{}, "belief", 0},
+		{LimitSpec{Max: 7}, "belief", 0},
+		{LimitSpec{Queue: QueueSpec{Len: -1}}, "belief", 0},
 		{LimitSpec{Limit: 5}, "fixed", 5},
 		{LimitSpec{Controller: "fixed", Limit: 5}, "fixed", 5},
+		{LimitSpec{Controller: "belief", Limit: 5}, "belief", 5},
 		{LimitSpec{Controller: "knee", Limit: 5}, "knee", 5},
 	} {
 		p := compile(t, limitSpec(tt.spec), Options{})

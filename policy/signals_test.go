@@ -121,7 +121,7 @@ func TestSignalKindsCompile(t *testing.T) {
 // A signal under pressure holds the limit down, is named wherever the limit is,
 // and lets go.
 func TestASignalHoldsTheLimitDown(t *testing.T) {
-	for _, l := range []LimitSpec{{Limit: 20}, {Controller: "aimd"}, {Controller: "knee"}} {
+	for _, l := range []LimitSpec{{Limit: 20}, {Controller: "aimd"}, {Controller: "belief"}, {Controller: "knee"}} {
 		synctest.Test(t, func(t *testing.T) {
 			load := dialled(500)
 			l.Signals, l.Queue.Len = []string{"load", "memory"}, -1

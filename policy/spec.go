@@ -112,15 +112,15 @@ type GateSpec struct {
 // LimitSpec is a concurrency gate. A setting that means nothing to its controller
 // is a fault.
 type LimitSpec struct {
-	// What sets the limit. Left out, it is fixed where limit gives a number, and otherwise knee, which finds the
+	// What sets the limit. Left out, it is fixed where limit gives a number, and otherwise belief, which finds the
 	// limit by itself. The others are for special cases: docs/reference/controllers.md.
-	Controller string `json:"controller,omitempty" enum:"knee,belief,fixed,aimd,vegas,gradient2,probe,lag,drain,resource" example:"knee"`
+	Controller string `json:"controller,omitempty" enum:"belief,knee,fixed,aimd,vegas,gradient2,probe,lag,drain,resource" example:"belief"`
 	// The limit to keep. With another controller than fixed, the limit to begin with (default there: 20; probe
 	// two for each processor, lag and drain max).
 	Limit int64 `json:"limit,omitempty" min:"1" max:"1000000" example:"20"`
-	// A limit that moves does not go below it (default 1; knee and belief 2, gradient2 20, probe 4, lag and drain 10).
+	// A limit that moves does not go below it (default 1; belief and knee 2, gradient2 20, probe 4, lag and drain 10).
 	Min int64 `json:"min,omitempty" min:"1" max:"1000000" example:"2"`
-	// A limit that moves does not go above it (default 1000; knee and belief 10000, gradient2 200, probe 128).
+	// A limit that moves does not go above it (default 1000; belief and knee 10000, gradient2 200, probe 128).
 	Max int64 `json:"max,omitempty" min:"1" max:"1000000" example:"500"`
 
 	// aimd: latency above it counts as overload. Set it to about half of what your clients wait.

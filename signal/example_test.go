@@ -31,12 +31,12 @@ func Example() {
 	}
 	defer poller.Close()
 
-	knee, err := control.NewKnee(control.KneeConfig{})
+	belief, err := control.NewBelief(control.BeliefConfig{})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	capped, err := control.NewCapped(knee, control.CapConfig{})
+	capped, err := control.NewCapped(belief, control.CapConfig{})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -48,7 +48,7 @@ func Example() {
 	}
 	defer l.Close()
 	fmt.Println(l.Snapshot().Controller, len(poller.Readings(nil)))
-	// Output: knee 1
+	// Output: belief 1
 }
 
 // Anything that can be measured is a signal: here the depth of a queue, of

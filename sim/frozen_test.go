@@ -8,13 +8,13 @@ import (
 
 // A limit that is far too high, a demand that is a fifth too much, and a gate that
 // knows the deadlines: all that is admitted comes too late, and all that might
-// wait is refused. The default gets out of that by itself.
+// wait is refused. Controllers that find the limit get out of that by themselves.
 func TestTheDefaultIsNotFrozen(t *testing.T) {
-	for _, limit := range []string{"1300", "10000"} {
+	for _, tt := range []struct{ controller, limit string }{{"belief", "1300"}, {"belief", "10000"}, {"knee", "1300"}, {"knee", "10000"}} {
 		s, err := sim.ParseScenario([]byte(`{
 			"name": "frozen", "backend": "B3",
 			"policy": {
-				"gates": {"backend": {"limit": {"controller": "knee", "limit": ` + limit + `}}},
+				"gates": {"backend": {"limit": {"controller": "` + tt.controller + `", "limit": ` + tt.limit + `}}},
 				"routes": [{"name": "all", "match": ["/"], "gates": ["backend"]}]
 			},
 			"phases": [{"for": "90s", "load": 1.2}], "seeds": [1, 2],
@@ -28,7 +28,7 @@ func TestTheDefaultIsNotFrozen(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !r.Reached() {
-			t.Errorf("from a limit of %s:\n%s", limit, r)
+			t.Errorf("%s, from a limit of %s:\n%s", tt.controller, tt.limit, r)
 		}
 	}
 }

@@ -134,10 +134,10 @@ const (
 	bare  = "bare ReverseProxy"
 	off   = "weir, gate off"
 	fixed = "weir, fixed limit"
-	knee  = "weir, defaults"
+	learn = "weir, defaults"
 )
 
-var proxies = []string{bare, off, fixed, knee}
+var proxies = []string{bare, off, fixed, learn}
 
 // gateOff is the gateway's file with its gate off.
 const gateOff = `listeners: [{address: "%s"}]
@@ -176,7 +176,7 @@ func start(ctx context.Context, name string, p *plan, upstream string) (*subject
 		s.Process, err = rig.StartWeir(ctx, p.weir, addr, fmt.Sprintf(gateOff, addr, upstream))
 	case fixed:
 		s.Process, err = rig.StartWeir(ctx, p.weir, addr, "", append(flags, "--limit", "256")...)
-	case knee:
+	case learn:
 		s.Process, err = rig.StartWeir(ctx, p.weir, addr, "", flags...)
 	}
 	for range p.conns {

@@ -79,20 +79,33 @@ func (s *Sizer) Ask(kept control.Decision) (d control.Decision, problem string) 
 	return d, ""
 }
 
-// Replace puts a new controller in place, which starts from what the old one has
-// learned, or from the present limit. It returns where the new one starts.
+// Replace puts a new controller in place. It starts from all that the old one knew if they are
+// of one kind, else from what the old one would save, or from the present limit. Replace
+// returns where the new one starts.
 func (s *Sizer) Replace(next control.Controller, signals control.Source, limit int64) control.Decision {
-	if saver, ok := next.(control.Saver); ok && !same(next, s.Controller) {
-		learned, ok := s.save()
-		if !ok {
-			learned = control.State{Limit: float64(limit)}
-		}
-		saver.Restore(learned)
+	if !same(next, s.Controller) {
+		s.bequeath(next, limit)
 	}
 	first := next.Start()
 	first.Reason = "configured"
 	s.Controller, s.Signals = next, signals
 	return first
+}
+
+// bequeath tells a new controller what the old one has learned.
+func (s *Sizer) bequeath(next control.Controller, limit int64) {
+	if heir, ok := next.(control.Successor); ok && heir.Succeed(s.Controller) {
+		return
+	}
+	saver, ok := next.(control.Saver)
+	if !ok {
+		return
+	}
+	learned, ok := s.save()
+	if !ok {
+		learned = control.State{Limit: float64(limit)}
+	}
+	saver.Restore(learned)
 }
 
 // same reports whether two controllers are one. Controllers of a type that

@@ -21,7 +21,6 @@
 package board
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -51,9 +50,9 @@ var controllers = []string{"none", "oracle", "fixed", "aimd", "default"}
 
 // defaultPolicy is the policy of the column default: the default controller and
 // the default wait room, and not one figure.
-func defaultPolicy() policy.Spec { return policyOf("knee") }
+func defaultPolicy() policy.Spec { return policyOf("") }
 
-// policyOf is the default policy with another controller.
+// policyOf is the default policy with another controller, or without: with what comes by itself.
 func policyOf(controller string) policy.Spec {
 	return policy.Spec{
 		Gates:  map[string]policy.GateSpec{"backend": {Limit: &policy.LimitSpec{Controller: controller}}},
@@ -329,7 +328,7 @@ func (g *group) under(column, controller string) (*sim.Scenario, error) {
 	}
 	s, err := g.scenario.With(g.backend, named)
 	if err == nil && byDefault {
-		s, err = s.WithPolicy(policyOf(cmp.Or(controller, "knee")))
+		s, err = s.WithPolicy(policyOf(controller))
 	}
 	if err == nil && column != "none" {
 		s, err = behindQuotas(&g.scenario.Policy.Spec, s)

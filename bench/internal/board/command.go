@@ -48,6 +48,7 @@ type command struct {
 	part  bool   // not the whole board
 
 	goodput string // for the README's picture alone
+	belief  string // for the picture of a belief alone
 
 	merge, detail, plot bool
 }
@@ -70,6 +71,7 @@ func parse(args []string, errs io.Writer) (*command, error) {
 	flags.BoolVar(&c.merge, "merge", false, "put the part that is run in place of the same cells of the board that was written last")
 	flags.StringVar(&c.svg, "svg", "", "write plots of the part that is run to this directory; the whole board writes its own anyway")
 	flags.StringVar(&c.goodput, "goodput", "", "only draw the README's picture, goodput.svg, into this directory")
+	flags.StringVar(&c.belief, "belief", "", "only draw the picture of a belief that narrows, belief.svg, into this directory")
 	flags.BoolVar(&c.detail, "detail", false, "print each run's report as well: every figure, over each goal's stretch")
 	flags.BoolVar(&c.plot, "plot", false, "print each first run over time as well")
 	if err := flags.Parse(args); err != nil {
@@ -137,6 +139,9 @@ func (c *command) run(out, errs io.Writer) error {
 	defer stop()
 	if c.goodput != "" {
 		return drawGoodput(ctx, c.goodput)
+	}
+	if c.belief != "" {
+		return drawBelief(c.belief)
 	}
 	drawings := &album{all: c.svg != "", pages: map[string]*page{}}
 	var mu sync.Mutex

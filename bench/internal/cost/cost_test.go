@@ -194,7 +194,7 @@ type tick struct {
 // newTick sets up a gate on a clock of its own with so many permits out, all that
 // the limit allows.
 func newTick() (*tick, error) {
-	c, err := control.NewKnee(control.KneeConfig{})
+	c, err := control.NewBelief(control.BeliefConfig{})
 	if err != nil {
 		return nil, err
 	}

@@ -190,7 +190,7 @@ func (c *child) stats() stats {
 // Guard is what stands before the handler of a server of part one.
 type Guard struct {
 	Name string
-	// Kind is none, fixed, knee, or refuse: a gate without a free slot.
+	// Kind is none, fixed, default, or refuse: a gate without a free slot.
 	Kind string
 	// Limit and MaxWait are of fixed.
 	Limit   int64         `json:",omitempty"`
@@ -215,12 +215,12 @@ func (g *Guard) guarded(next http.Handler, hooks weir.Hooks) (http.Handler, *lim
 		if g.NoRoom {
 			cfg.Queue.Len = -1
 		}
-	case "knee":
-		knee, err := control.NewKnee(control.KneeConfig{})
+	case "default":
+		belief, err := control.NewBelief(control.BeliefConfig{})
 		if err != nil {
 			return nil, nil, err
 		}
-		cfg.Controller = knee
+		cfg.Controller = belief
 	case "refuse":
 		cfg.Limit, cfg.Queue.Len = 1, -1
 	default:

@@ -215,7 +215,7 @@ routes:
 // libraryRole is the server for a guard of a row of part three that has its gate
 // inside.
 func libraryRole(row *orderRow, guard string) role {
-	r := role{Kind: "server", Procs: 1, Law: row.law, Guard: Guard{Name: guard, Kind: "knee"}, Nested: nestedTold}
+	r := role{Kind: "server", Procs: 1, Law: row.law, Guard: Guard{Name: guard, Kind: "default"}, Nested: nestedTold}
 	if guard == guardFixed || guard == guardFixedUntold {
 		n, _ := row.law.best()
 		r.Guard.Kind, r.Guard.Limit = "fixed", int64(n)

@@ -91,8 +91,8 @@ func sites() []site {
 // sweep found, waiting at most half the deadline, as in the simulated scoreboard.
 func (s *site) guards(row string, best int) []Guard {
 	fixed := Guard{Name: guardFixed, Kind: "fixed", Limit: int64(best), MaxWait: s.patience / 2}
-	knee := Guard{Name: guardWeir, Kind: "knee"}
-	all := []Guard{fixed, knee}
+	learns := Guard{Name: guardWeir, Kind: "default"}
+	all := []Guard{fixed, learns}
 	if row == "S1" && s.procs == 1 {
 		all = append(all, Guard{Name: guardNone, Kind: "none"})
 	}
@@ -100,11 +100,11 @@ func (s *site) guards(row string, best int) []Guard {
 		return all
 	}
 	all = append(all,
-		Guard{Name: "weir without yield", Kind: "knee", NoYield: true},
-		Guard{Name: "weir + signal", Kind: "knee", Signals: true})
+		Guard{Name: "weir without yield", Kind: "default", NoYield: true},
+		Guard{Name: "weir + signal", Kind: "default", Signals: true})
 	if s.procs == 1 {
 		all = append(all,
-			Guard{Name: "weir + signal without yield", Kind: "knee", Signals: true, NoYield: true},
+			Guard{Name: "weir + signal without yield", Kind: "default", Signals: true, NoYield: true},
 			Guard{Name: "no room", Kind: "fixed", Limit: fixed.Limit, NoRoom: true},
 			Guard{Name: "no room without yield", Kind: "fixed", Limit: fixed.Limit, NoRoom: true, NoYield: true})
 	}

@@ -41,7 +41,7 @@ func TestSmoke(t *testing.T) {
 		t.Fatal(err)
 	}
 	site := sites()[0]
-	for _, g := range []Guard{{Name: guardFixed, Kind: "fixed", Limit: 1}, {Name: guardWeir, Kind: "knee"}} {
+	for _, g := range []Guard{{Name: guardFixed, Kind: "fixed", Limit: 1}, {Name: guardWeir, Kind: "default"}} {
 		one.part, one.law, one.capacity = partServer, &site.law, 100
 		err = r.try(t.Context(), one.trial(r.results), func() ([]*lane, error) {
 			return r.serving(role{Kind: "server", Procs: 1, Law: site.law, Guard: g})

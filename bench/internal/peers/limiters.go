@@ -55,11 +55,7 @@ func newSemaphore(waits bool) maker {
 
 // newWeir is weir as it comes: its default controller and its default wait room.
 func newWeir(*env) (*limiter, error) {
-	knee, err := control.NewKnee(control.KneeConfig{})
-	if err != nil {
-		return nil, err
-	}
-	return weirGate(limit.Config{Name: "weir", Controller: knee})
+	return weirGate(limit.Config{Name: "weir"})
 }
 
 // bare puts a controller before a gate where nobody waits, as the project it

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/gateway/internal/accept"
 	"github.com/weir-go/weir/gateway/internal/accesslog"
 	"github.com/weir-go/weir/gateway/internal/proxy"
@@ -206,6 +207,9 @@ func gate(f figures, g *policy.Gate) {
 	counter(f, "weir_gate_admitted_total", "Work admitted.", s.Admitted)
 	counter(f, "weir_gate_leaked_total", "Permits that were never given back. Above 0 only by a bug.", s.Leaked)
 	counter(f, "weir_gate_controller_faults_total", "Invalid decisions of a gate's controller, which the gate ignored. Above 0 only by a bug.", s.Faults)
+	if s.Estimate != nil {
+		estimate(f, s.Estimate)
+	}
 	for _, signal := range g.Signals() {
 		gauge(f.of("signal", signal), "weir_gate_bound_by_signal", "1 for the signal that bounds the limit of a gate now, 0 for its other signals.", oneIf(s.Signal == signal))
 	}
@@ -228,6 +232,15 @@ func gate(f figures, g *policy.Gate) {
 		gauge(f, "weir_part_waiting", "Reads, or writes, in the wait room now.", s.Waiting)
 		counter(f, "weir_part_admitted_total", "Reads, or writes, admitted.", s.Admitted)
 	}
+}
+
+// estimate sends what the controller of a gate believes of the backend.
+func estimate(f figures, e *weir.Estimate) {
+	gauge(f, "weir_gate_best_limit", "Limit that is worth most, in the mean of all that the gate's controller believes. Absent while it climbs.", e.Best)
+	gauge(f, "weir_gate_best_limit_low", "Lower end of the interval that has the best concurrency with a probability of 0.95.", e.Low)
+	gauge(f, "weir_gate_best_limit_high", "Upper end of that interval.", e.High)
+	gauge(f, "weir_gate_expected_loss_ratio", "Part of the backend's throughput, 0 to 1, that the limit now is expected to lose because the best one is not known.", e.Loss)
+	current(f, "weir_gate_shape", "1 for the likeliest shape of how much slower work becomes with concurrency, 0 for the others.", "shape", control.Shapes(), e.Shape)
 }
 
 // keys shows the pools of a gate with a limit for each key. By name it shows two sets of keys; each

@@ -151,6 +151,32 @@ func TestCollector(t *testing.T) {
 	)
 }
 
+// What a controller believes has series as soon as it believes something. A gate that
+// believes nothing has none.
+func TestEstimateMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := compiled(t, map[string]policy.GateSpec{"api": {Limit: &policy.LimitSpec{}}, "fixed": {Limit: &policy.LimitSpec{Limit: 4}}}, policy.Options{})
+		m := NewMetrics(still{p}, "v0")
+		names := []string{"weir_gate_best_limit", "weir_gate_best_limit_low", "weir_gate_best_limit_high", "weir_gate_expected_loss_ratio"}
+		before := ask(m.Handler(), http.MethodGet, "/metrics").Body.String()
+		saved := p.Save()
+		api := saved.Gates["api"]
+		api.Limit = 40
+		saved.Gates["api"] = api
+		if _, err := p.Restore(saved, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		after := ask(m.Handler(), http.MethodGet, "/metrics").Body.String()
+		for _, name := range names {
+			if strings.Contains(before, name+"{") || strings.Count(after, "\n"+name+`{gate="api"} `) != 1 || strings.Contains(after, name+`{gate="fixed"}`) {
+				t.Errorf("%s is there before anything was learned, or not once afterwards", name)
+			}
+		}
+		has(t, m, `weir_gate_shape{gate="api",shape="pool"} 1`, `weir_gate_shape{gate="api",shape="contention"} 0`)
+	})
+}
+
 // pressed is a source of one reading, for a policy that polls nothing.
 type pressed struct{}
 

@@ -125,7 +125,7 @@ func printStatus(out io.Writer, s *gatewayStatus, top int) error {
 	}
 	fmt.Fprintf(out, "%s, %d requests in progress\n", state, s.InFlight)
 	p := newPage(out)
-	for _, rows := range []func(*page, *gateStatus){rowOfGate, rowOfQuota, rowOfWouldRefuse, rowByClass, rowExempt, rowsOfParts, rowOfPools} {
+	for _, rows := range []func(*page, *gateStatus){rowOfGate, rowOfEstimate, rowOfQuota, rowOfWouldRefuse, rowByClass, rowExempt, rowsOfParts, rowOfPools} {
 		for i := range s.Gates {
 			rows(p, &s.Gates[i])
 		}
@@ -170,6 +170,14 @@ func rowOfGate(p *page, g *gateStatus) {
 	refused, left := refusals(g)
 	p.row("GATE|MODE|LIMIT|IN FLIGHT|WAITING|ADMITTED|REFUSED|LEFT|CONTROLLER|BOUND BY|WHY",
 		g.Name, g.Mode, g.Limit, g.InFlight, g.Waiting, g.Admitted, refused, left, g.Controller, g.Signal, g.LimitReason)
+}
+
+// rowOfEstimate writes what the controller believes of the backend.
+func rowOfEstimate(p *page, g *gateStatus) {
+	if e := g.Estimate; e != nil {
+		p.row("BELIEF OF|SHAPE|SIZE|BEST LIMIT|95% FROM|TO|EXPECTED LOSS", g.Name, printable(e.Shape),
+			fmt.Sprintf("%.3g", e.Size), fmt.Sprintf("%.3g", e.Best), fmt.Sprintf("%.3g", e.Low), fmt.Sprintf("%.3g", e.High), fmt.Sprintf("%.1f%%", 100*e.Loss))
+	}
 }
 
 func rowOfQuota(p *page, g *gateStatus) {

@@ -417,7 +417,7 @@ func DefaultListener(address string) Listener {
 // "upstream".
 //
 // With a positive maxInFlight the gate has that fixed limit. With 0 it finds one
-// by itself, with the default controller (knee) and nothing set.
+// by itself, with the default controller (belief) and nothing set.
 func ForUpstream(upstream, listen string, maxInFlight int64) (*Config, error) {
 	if listen == "" {
 		listen = DefaultListen

@@ -114,7 +114,7 @@ func TestOwnRecipe(t *testing.T) {
 		}
 	}
 	l := k.Gate("shards").Limiters()
-	if one, _ := l.Limiter("one", ""); one.Controller != "knee" {
+	if one, _ := l.Limiter("one", ""); one.Controller != "belief" {
 		t.Errorf("%+v", one)
 	}
 	if archive, _ := l.Limiter("archive", ""); archive.Limit != 4 {

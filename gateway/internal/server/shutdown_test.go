@@ -374,7 +374,8 @@ func learning(t *testing.T, upstream, file string, l policy.LimitSpec) *config.C
 // What was learned holds from the start: before the first request.
 func TestLearnedLimitsAreKept(t *testing.T) {
 	for name, l := range map[string]policy.LimitSpec{
-		"knee":         {},
+		"belief":       {},
+		"knee":         {Controller: "knee"},
 		"aimd":         {Controller: "aimd", Limit: 20, Max: 100},
 		"with signals": {Controller: "aimd", Signals: []string{"heap"}},
 		"gradient2":    {Controller: "gradient2"},

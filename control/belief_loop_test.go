@@ -1,0 +1,198 @@
+package control
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+// outside are backends of which no law is true. Each says when work that is admitted now
+// will end.
+var outside = map[string]func() func(*world) time.Duration{
+	"two stages": func() func(*world) time.Duration {
+		first, second := queueOf(40), queueOf(12)
+		return func(g *world) time.Duration { return second(first(g.now, g.around(20*ms)), g.around(10*ms)) }
+	},
+	"a lock that a third need": func() func(*world) time.Duration {
+		lock := queueOf(1)
+		return func(g *world) time.Duration {
+			end := g.now + g.around(20*ms)
+			if g.random.IntN(3) > 0 {
+				return end
+			}
+			return lock(end, 3*ms)
+		}
+	},
+	"a cache that warms": func() func(*world) time.Duration {
+		places, seen := queueOf(16), 0.0
+		return func(g *world) time.Duration {
+			seen++
+			return places(g.now, g.around(time.Duration(float64(10*ms)+float64(40*ms)*math.Exp(-seen/4000))))
+		}
+	},
+	"pauses of 300 ms every 5 s": func() func(*world) time.Duration {
+		places := queueOf(24)
+		// Places work in a time of their own, which stands still during a pause.
+		const every, pause = 5 * time.Second, 300 * ms
+		own := func(t time.Duration) time.Duration { return t/every*(every-pause) + max(0, t%every-pause) }
+		clock := func(t time.Duration) time.Duration {
+			return t/(every-pause)*every + pause + t%(every-pause)
+		}
+		return func(g *world) time.Duration { return clock(places(own(g.now), g.around(20*ms))) }
+	},
+	"costs that alternate by the minute": func() func(*world) time.Duration {
+		places := queueOf(20)
+		return func(g *world) time.Duration {
+			if g.now/time.Minute%2 == 1 {
+				return places(g.now, g.around(60*ms))
+			}
+			return places(g.now, g.around(15*ms))
+		}
+	},
+	"a neighbour that takes half every 10 s": func() func(*world) time.Duration {
+		places := queueOf(20)
+		return func(g *world) time.Duration {
+			if g.now%(20*time.Second) >= 10*time.Second {
+				return places(g.now, g.around(40*ms))
+			}
+			return places(g.now, g.around(20*ms))
+		}
+	},
+}
+
+// queueOf is so many places, taken in the order of arrival.
+func queueOf(places int) func(at, takes time.Duration) (end time.Duration) {
+	free := make([]time.Duration, places)
+	return func(at, takes time.Duration) time.Duration {
+		first := 0
+		for i := range free {
+			if free[i] < free[first] {
+				first = i
+			}
+		}
+		free[first] = max(at, free[first]) + takes
+		return free[first]
+	}
+}
+
+// around is a service time with this mean, of half as much to half as much again.
+func (g *world) around(mean time.Duration) time.Duration {
+	return mean/2 + time.Duration(g.random.Int64N(int64(mean)))
+}
+
+// holds is a controller that keeps a limit, for comparison.
+type holds struct{ Fixed }
+
+func (holds) Save() State   { return State{} }
+func (holds) Restore(State) {}
+
+func (h holds) Start() Decision { return h.Update(nil) }
+func (h holds) Update(*Window) Decision {
+	return Decision{Limit: int64(h.Fixed), Next: 100 * ms, Reason: "holds"}
+}
+
+// done lets time pass, and returns how much was finished in the second half, and the mean of
+// the limits then.
+func (g *world) done(length time.Duration) (done int64, limit float64) {
+	var windows float64
+	tell := g.decided
+	var before int64
+	g.decided = func(d Decision) {
+		if tell != nil {
+			tell(d)
+		}
+		n := g.w.OK - before
+		if before = g.w.OK; d.Extend == false {
+			before = 0
+		}
+		if g.now > length/2 {
+			done, limit, windows = done+n, limit+float64(d.Limit), windows+1
+		}
+	}
+	for g.now < length {
+		g.window()
+	}
+	return done, limit / windows
+}
+
+// Where no law is true it may be slow to learn, but it neither collapses nor lets in what
+// helps nothing.
+func TestBeliefOutsideItsLaws(t *testing.T) {
+	const length = 4 * time.Minute
+	for name, backend := range outside {
+		var best int64
+		var smallest float64 // of the limits that are nearly as good as the best
+		results := map[float64]int64{}
+		for _, n := range []int64{6, 12, 18, 26, 40, 60} {
+			g := worldOf(holds{Fixed(n)}, 0)
+			g.serve = backend()
+			done, limit := g.done(length)
+			results[limit], best = done, max(best, done)
+		}
+		smallest = math.Inf(1)
+		for limit, done := range results {
+			if float64(done) > 0.97*float64(best) {
+				smallest = min(smallest, limit)
+			}
+		}
+		g := worldOf(newBelief(t, BeliefConfig{}), 0)
+		g.serve = backend()
+		g.decided = func(d Decision) {
+			if d.Estimate != (Estimate{}) && !sensible(d.Estimate) {
+				t.Fatalf("%s: %+v", name, d)
+			}
+		}
+		done, limit := g.done(length)
+		t.Logf("%s: %.3f of the best fixed limit (%v), at %.1f slots", name, float64(done)/float64(best), smallest, limit)
+		if part := float64(done) / float64(best); part < 0.85 || limit > 4*smallest {
+			t.Errorf("%s: %.2f of what the best fixed limit (%v) gets done, with %.1f slots", name, part, smallest, limit)
+		}
+	}
+}
+
+// pooled is so many places where work takes this long on average.
+func pooled(places int, mean time.Duration) func(*world) time.Duration {
+	wait := queueOf(places)
+	return func(g *world) time.Duration { return wait(g.now, g.around(mean)) }
+}
+
+// From the shortest work to the longest, at the least limit and at the largest.
+func TestBeliefAtTheEnds(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		cfg       BeliefConfig
+		from      float64 // a limit that was saved; 0: a cold start
+		places    int
+		mean      time.Duration
+		length    time.Duration
+		low, high float64 // the mean limit over the second half
+	}{
+		{"50 µs", BeliefConfig{}, 0, 8, 50 * time.Microsecond, 3 * time.Second, 6, 24},
+		{"5 min", BeliefConfig{}, 0, 10, 5 * time.Minute, 96 * time.Hour, 6, 60},
+		{"5 min, far too high", BeliefConfig{}, 200, 10, 5 * time.Minute, 96 * time.Hour, 6, 100},
+		{"one a minute", BeliefConfig{}, 0, 2, 2 * time.Minute, 96 * time.Hour, 2, 40},
+		{"one at a time", BeliefConfig{Min: 1}, 0, 1, 10 * ms, time.Minute, 1, 3},
+		{"nothing to choose", BeliefConfig{Min: 1, Max: 1}, 0, 30, 10 * ms, 20 * time.Second, 1, 1},
+		{"from 10,000", BeliefConfig{}, 10_000, 20, 10 * ms, 20 * time.Minute, 15, 60},
+		{"up to 10,000", BeliefConfig{}, 0, 20_000, 2 * time.Second, 2 * time.Minute, 6000, 10_000},
+		{"stays at 10,000", BeliefConfig{Min: 10_000}, 0, 20, ms, 20 * time.Second, 10_000, 10_000},
+	} {
+		b := newBelief(t, tt.cfg)
+		b.Restore(State{Limit: tt.from})
+		g := worldOf(b, 0)
+		g.serve = pooled(tt.places, tt.mean)
+		if tt.places >= 20_000 { // more than there can be inside
+			g.serve = func(g *world) time.Duration { return g.now + g.around(tt.mean) }
+		}
+		g.decided = func(d Decision) {
+			if d.Estimate != (Estimate{}) && !sensible(d.Estimate) || d.Next < time.Millisecond {
+				t.Fatalf("%s: %+v", tt.name, d)
+			}
+		}
+		_, limit := g.done(tt.length)
+		t.Logf("%s: %.1f", tt.name, limit)
+		if !(limit >= tt.low && limit <= tt.high) {
+			t.Errorf("%s: %.1f slots, want %v to %v", tt.name, limit, tt.low, tt.high)
+		}
+	}
+}
