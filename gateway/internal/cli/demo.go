@@ -20,7 +20,11 @@ func NewDemoCommand() *cobra.Command {
 		Long: `Demo starts a small upstream of known capacity, the gateway in front of it, and
 a load that rises to three times that capacity. The same load goes to a second
 upstream through the same gateway with its gate off. It shows both, second by
-second, and keeps the gateway running until Ctrl-C. Everything is on loopback.`,
+second, draws the wave, and ends with one sentence. Seconds in which this machine was
+too busy to send on time are void; then it shows the same load in virtual time too.
+It keeps the gateway running until Ctrl-C. Everything is on loopback.
+
+NO_COLOR, set to anything, turns colours off. Output that goes to no terminal has none.`,
 		Example: "  weir demo\n  weir demo --once --duration 10s --capacity 300",
 		Args:    needs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -31,6 +35,7 @@ second, and keeps the gateway running until Ctrl-C. Everything is on loopback.`,
 			defer stop()
 			o.Out = cmd.OutOrStdout()
 			o.Terminal = redrawable(o.Out)
+			o.Color = o.Terminal && os.Getenv("NO_COLOR") == ""
 			return demo.Run(ctx, o)
 		},
 	}

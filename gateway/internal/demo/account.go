@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -20,6 +21,9 @@ type account struct {
 	capacity float64
 	patience time.Duration
 	steps    []stepAccount
+	moments  []moment // each second so far
+	lasts    int      // seconds of the whole load
+	color    bool     // of the wave
 }
 
 // second counts what happened to the requests that were due in one second, on both sides.
@@ -70,9 +74,12 @@ func newAccount(capacity float64, patience time.Duration) *account {
 func (a *account) add(s *second) {
 	st := &a.steps[s.step]
 	if s.void() {
+		a.moments = append(a.moments, moment{void: true})
 		st.void++
 		return
 	}
+	with, without := a.side(&s.with, 1), a.side(&s.without, 1)
+	a.moments = append(a.moments, moment{offered: with.offered, with: with.goodput, without: without.goodput})
 	st.seconds++
 	st.limit = s.limit
 	st.with.Add(&s.with)
@@ -88,8 +95,11 @@ func (a *account) voided() (void, all int) {
 	return void, all
 }
 
+// wave draws the seconds so far.
+func (a *account) wave() string { return wave(a.moments, a.lasts, a.capacity, a.color) }
+
 // screen shows the load while it runs, with a line for each second. On a terminal it shows the
-// table of steps, and the last second as bars, redrawn in place.
+// table of steps and the wave so far, redrawn in place.
 type screen struct {
 	out      io.Writer
 	terminal bool
@@ -100,7 +110,7 @@ type screen struct {
 func newScreen(o *Options, a *account) *screen {
 	s := &screen{out: o.Out, terminal: o.Terminal, account: a}
 	if !s.terminal {
-		fmt.Fprint(s.out, header("s"))
+		fmt.Fprint(s.out, header("second"))
 	}
 	return s
 }
@@ -112,7 +122,7 @@ func (s *screen) show(n int, sec *second) {
 		fmt.Fprint(s.out, s.line(fmt.Sprint(n), load, sec))
 		return
 	}
-	text := table(s.account.figures()) + "\n" + s.bars(n, load, sec)
+	text := table(s.account.figures()) + "\n" + s.account.wave() + s.line(fmt.Sprint(n), load, sec)
 	fmt.Fprint(s.out, redraw(text, s.drawn))
 	s.drawn = strings.Count(text, "\n")
 }
@@ -122,29 +132,6 @@ func (s *screen) line(first string, load float64, sec *second) string {
 		return voidRow(first, load, sec)
 	}
 	return row(first, load, s.account.side(&sec.with, 1), s.account.side(&sec.without, 1), sec.limit)
-}
-
-// barWidth is the length of the longest bar, that of the highest load.
-const barWidth = 48
-
-// bars draws the last second.
-func (s *screen) bars(n int, load float64, sec *second) string {
-	if sec.void() {
-		return voidRow(fmt.Sprint(n), load, sec) + "\n\n\n"
-	}
-	with, without := s.account.side(&sec.with, 1), s.account.side(&sec.without, 1)
-	full := s.account.capacity
-	for _, x := range steps {
-		full = max(full, x*s.account.capacity)
-	}
-	bar := func(name string, rate float64, note string) string {
-		length := min(barWidth, int(rate/full*barWidth+0.5))
-		return fmt.Sprintf("   %-10s %4.0f/s %s %s\n", name, rate, strings.Repeat("#", length), note)
-	}
-	return fmt.Sprintf(" second %d, load %s\n", n, multiple(load)) +
-		bar("offered", with.offered, "") +
-		bar("with weir", with.goodput, fmt.Sprintf("good, p99 %s, %.0f %% refused, limit %d", with.p99, with.refused, sec.limit)) +
-		bar("without", without.goodput, fmt.Sprintf("good, p99 %s, %.0f %% left unanswered", without.p99, without.gaveUp))
 }
 
 // redraw returns text so that it takes the place of the last lines.
@@ -163,17 +150,26 @@ func redraw(text string, lines int) string {
 // figures are the results of one step of the load, on both sides.
 type figures struct {
 	load          float64
-	seconds       int // that count; 0: none does
+	first, last   int // second, from 1
+	void          bool
 	with, without side
 	limit         int64
 }
 
 // figures returns those of each step that has begun.
 func (a *account) figures() (all []figures) {
+	first := 1
 	for i := range a.steps {
-		if st := &a.steps[i]; st.seconds+st.void > 0 {
-			all = append(all, figures{st.load, st.seconds, a.side(&st.with, st.seconds), a.side(&st.without, st.seconds), st.limit})
+		st := &a.steps[i]
+		n := st.seconds + st.void
+		if n == 0 {
+			continue
 		}
+		all = append(all, figures{
+			load: st.load, first: first, last: first + n - 1, void: st.seconds == 0,
+			with: a.side(&st.with, st.seconds), without: a.side(&st.without, st.seconds), limit: st.limit,
+		})
+		first += n
 	}
 	return all
 }
@@ -181,12 +177,17 @@ func (a *account) figures() (all []figures) {
 // table has a row for each step.
 func table(steps []figures) string {
 	var b strings.Builder
-	b.WriteString(header("s"))
+	b.WriteString(header("seconds"))
 	for i := range steps {
-		if st := &steps[i]; st.seconds == 0 {
-			fmt.Fprintf(&b, " %-4s %5s       - |\n", "-", multiple(st.load))
+		st := &steps[i]
+		when := fmt.Sprintf("%d-%d", st.first, st.last)
+		if st.first == st.last {
+			when = fmt.Sprint(st.first)
+		}
+		if st.void {
+			fmt.Fprintf(&b, " %-7s %4s   void |\n", when, multiple(st.load))
 		} else {
-			b.WriteString(row(fmt.Sprint(st.seconds), st.load, st.with, st.without, st.limit))
+			b.WriteString(row(when, st.load, st.with, st.without, st.limit))
 		}
 	}
 	return b.String()
@@ -194,52 +195,50 @@ func table(steps []figures) string {
 
 // conclusion is the end of the story, in numbers.
 func (a *account) conclusion() string {
-	text := "\nIn all, by step of the load (good: answered before the client left; late: it left first):\n\n" + a.verdict(a.figures())
+	text := "\nIn all, by step of the load (good: answered before the client left; late: it left first):\n\n" + table(a.figures())
 	if void, all := a.voided(); void > 0 {
 		text += fmt.Sprintf("%d of %d seconds are void and left out: this machine was too busy to send on time.\n", void, all)
 	}
 	return text
 }
 
-// verdict is the table of the steps, and a sentence on the highest load and on the last.
-func (a *account) verdict(all []figures) string {
-	at := func(load float64) *figures {
-		for i := len(all) - 1; i >= 0; i-- {
-			if all[i].load == load {
-				return &all[i]
-			}
+// at returns the last of some steps with a load, nil if none of its seconds counts.
+func at(all []figures, load float64) *figures {
+	for i := len(all) - 1; i >= 0; i-- {
+		if all[i].load == load && !all[i].void {
+			return &all[i]
 		}
-		return &figures{load: load}
 	}
-	peak, last := slices.Max(steps), steps[len(steps)-1]
-	text := table(all) + "\n" + a.sentence("At", at(peak))
-	if last != peak {
-		text += a.sentence("Then, back at", at(last))
+	return nil
+}
+
+// verdict is the story in two sentences, that of the highest load at the end. It is empty if
+// that load has no second that counts. how says how it is known.
+func (a *account) verdict(all []figures, how string) string {
+	peak := at(all, slices.Max(steps))
+	if peak == nil {
+		return ""
 	}
-	return text
+	text, last := "", &all[len(all)-1]
+	if last.load < peak.load && !last.void {
+		text = a.sentence("Afterwards, at "+multiple(last.load)+" again"+how, last)
+	}
+	if failed := peak.with.failed + peak.without.failed; failed > 0 {
+		text += fmt.Sprintf("At %s %d requests failed in other ways (%d with weir, %d without).\n", multiple(peak.load), failed, peak.with.failed, peak.without.failed)
+	}
+	return text + a.sentence("At "+multiple(peak.load)+how, peak)
 }
 
 // sentence compares the two sides at one step.
 func (a *account) sentence(begin string, st *figures) string {
-	if st.seconds == 0 {
-		return fmt.Sprintf("%s %s: no second counts.\n", begin, multiple(st.load))
-	}
-	with, without := st.with, st.without
-	possible := min(a.capacity, with.offered)
-	text := fmt.Sprintf("%s %s, of about %.0f requests a second that could be answered in time, %.0f were with weir (%.0f %%, p99 %s) and %.0f without (%.0f %%, p99 %s).\n",
-		begin, multiple(st.load), possible,
-		with.goodput, 100*with.goodput/possible, with.p99,
-		without.goodput, 100*without.goodput/possible, without.p99)
-	if failed := with.failed + without.failed; failed > 0 {
-		text += fmt.Sprintf("%d requests failed in other ways (%d with weir, %d without).\n", failed, with.failed, without.failed)
-	}
-	return text
+	possible := min(a.capacity, st.with.offered)
+	return fmt.Sprintf("%s: %.0f of about %.0f a second in time with weir, %.0f without.\n", begin, st.with.goodput, possible, st.without.goodput)
 }
 
 const (
-	heading = `                    |              with weir                |       without
- %-4s  load offered |  good    p99  refused   late  limit   |  good     p99   late`
-	units = `               req/s | req/s                                 | req/s`
+	heading = `                      |            with weir              |      without
+ %-7s load  asked | good      p99 refused late limit |  good     p99  late`
+	units = `               req/s | req/s                             | req/s`
 )
 
 // header is the head of a table. first is the name of the first column.
@@ -249,14 +248,14 @@ func header(first string) string {
 
 // row is one line of the table.
 func row(first string, load float64, with, without side, limit int64) string {
-	return fmt.Sprintf(" %-4s %5s %7.0f | %5.0f %7s   %4.0f %% %4.0f %%  %5d   | %5.0f %7s %4.0f %%\n",
+	return fmt.Sprintf(" %-7s %4s %6.0f | %5.0f %7s  %3.0f %% %3.0f %% %5d | %5.0f %7s %3.0f %%\n",
 		first, multiple(load), with.offered, with.goodput, with.p99, with.refused, with.gaveUp, limit,
 		without.goodput, without.p99, without.gaveUp)
 }
 
 // voidRow stands for a second that does not count.
 func voidRow(first string, load float64, s *second) string {
-	return fmt.Sprintf(" %-4s %5s    void | %.0f %% of the requests left more than %v late: this machine is busy\n",
+	return fmt.Sprintf(" %-7s %4s   void | %.0f %% left more than %v late: this machine is busy\n",
 		first, multiple(load), 100*s.behind(), loadgen.LateAfter(patience))
 }
 
@@ -314,7 +313,31 @@ Look at it while it runs:
 		fmt.Fprintf(o.Out, "  curl http://%s/gates     limit, in flight, waiting, refusals by reason\n", admin)
 		fmt.Fprintf(o.Out, "  curl http://%s/metrics   the same for Prometheus\n", admin)
 	}
+	for _, moved := range []struct{ what, to, from string }{
+		{"gateway", with.gateway.Addr().String(), movedFrom(o.Listen, DefaultListen)},
+		{"admin listener", addrOf(with.gateway.AdminAddr()), movedFrom(o.Admin, DefaultAdmin)},
+	} {
+		if moved.from != "" && moved.to != moved.from {
+			fmt.Fprintf(o.Out, "\n%s was taken: the %s is at %s instead.\n", moved.from, moved.what, moved.to)
+		}
+	}
 	fmt.Fprintln(o.Out)
+}
+
+// movedFrom returns the address that was to be used if it was free, empty if another one was
+// asked for.
+func movedFrom(asked, usual string) string {
+	if asked != "" {
+		return ""
+	}
+	return usual
+}
+
+func addrOf(a net.Addr) string {
+	if a == nil {
+		return ""
+	}
+	return a.String()
 }
 
 // loads lists the steps: 0.5x 0.9x 2x.

@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -39,14 +40,14 @@ func story() *account {
 }
 
 func TestConclusion(t *testing.T) {
-	got := story().conclusion()
-	for _, want := range []string{
-		"At 3x, of about 400 requests a second that could be answered in time, 390 were with weir (98 %, p99 10",
-		"and 0 without (0 %, p99 >500 ms)",
-		"Then, back at 0.5x, of about 200 requests a second that could be answered in time, 200 were with weir (100 %,",
-	} {
+	a := story()
+	got := a.conclusion() + "\n" + a.verdict(a.figures(), "")
+	if want := "\nAfterwards, at 0.5x again: 200 of about 200 a second in time with weir, 0 without.\nAt 3x: 390 of about 400 a second in time with weir, 0 without.\n"; !strings.HasSuffix(got, want) {
+		t.Errorf("the end is not %q:\n%s", want, got)
+	}
+	for _, want := range []string{" 1-2     0.5x    200 |   200", " 7-8       3x   1200 |   390 "} {
 		if !strings.Contains(got, want) {
-			t.Errorf("the conclusion does not say %q:\n%s", want, got)
+			t.Errorf("no row is %q:\n%s", want, got)
 		}
 	}
 	if strings.Contains(got, "void") {
@@ -91,7 +92,7 @@ func TestSecondsNotComeToAreVoid(t *testing.T) {
 
 func TestConclusionOfNothing(t *testing.T) {
 	a := newAccount(400, patience)
-	if got := a.conclusion(); !strings.Contains(got, "At 3x: no second counts.") || strings.Contains(got, "NaN") {
+	if got := a.conclusion() + a.verdict(nil, ""); strings.Contains(got, "NaN") || strings.Contains(got, "At 3x") {
 		t.Errorf("conclusion of an empty account:\n%s", got)
 	}
 }
@@ -102,8 +103,8 @@ func TestTableSoFar(t *testing.T) {
 	good := second{step: 0, limit: 20, with: tally(200, 0, 0), without: tally(200, 0, 0)}
 	a.add(&good)
 	a.add(&second{step: 1, with: loadgen.Tally{Offered: 10, Unsent: 1}})
-	rows := strings.TrimPrefix(table(a.figures()), header("s"))
-	if strings.Count(rows, "\n") != 2 || !strings.Contains(rows, " 1     0.5x     200 |") || !strings.Contains(rows, " -     0.9x       - |") {
+	rows := strings.TrimPrefix(table(a.figures()), header("seconds"))
+	if strings.Count(rows, "\n") != 2 || !strings.Contains(rows, " 1       0.5x    200 |") || !strings.Contains(rows, " 2       0.9x   void |") {
 		t.Errorf("rows:\n%s\nwant one for the step that went well and one for the step whose second is void", rows)
 	}
 }
@@ -114,7 +115,7 @@ func TestScreen(t *testing.T) {
 	s := newScreen(&Options{Out: &plain}, newAccount(400, patience))
 	s.show(12, &sec)
 	s.show(13, &second{step: 3, with: loadgen.Tally{Offered: 10, Unsent: 1}})
-	for _, want := range []string{" 12      3x    1200 |   390", "68 %", "17", ">500 ms  100 %", " 13      3x    void"} {
+	for _, want := range []string{" 12        3x   1200 |   390", " 68 %", " 17 |", ">500 ms 100 %", " 13        3x   void |"} {
 		if !strings.Contains(plain.String(), want) {
 			t.Errorf("the table lacks %q:\n%s", want, plain.String())
 		}
@@ -149,8 +150,14 @@ func TestVoidSecondsAreSimulated(t *testing.T) {
 	a.add(&second{step: 3, with: loadgen.Tally{Offered: 10, Unsent: 1}})
 	err := o.conclude(t.Context(), a)
 	_, simulated, found := strings.Cut(out.String(), "1 of 11 seconds are void")
-	if err != nil || !found || !strings.Contains(simulated, "SIMULATED") || !strings.Contains(simulated, "At 3x, of about 320 requests a second") || !strings.Contains(simulated, "and 0 without (0 %") {
+	if err != nil || !found || !strings.Contains(simulated, "SIMULATED") || !strings.Contains(simulated, " 61-80     3x ") || !strings.HasSuffix(simulated, "\nAt 3x: 390 of about 400 a second in time with weir, 0 without.\n") {
 		t.Errorf("%v\n%s", err, out.String())
+	}
+	out.Reset()
+	a = newAccount(320, patience)
+	a.add(&second{step: 3, with: loadgen.Tally{Offered: 10, Unsent: 1}})
+	if err := o.conclude(t.Context(), a); err != nil || !regexp.MustCompile(`\nAt 3x, simulated: 3[0-2][0-9] of about 320 a second in time with weir, 0 without\.\n$`).MatchString(out.String()) {
+		t.Errorf("where no second at 3x counts, the end is not simulated: %v\n%s", err, out.String())
 	}
 	for _, st := range must(o.simulate(t.Context(), sim.PolicyRef{Name: "none"})) {
 		if st.From >= 3*o.virtualStep() && st.Goodput > 1 {

@@ -58,6 +58,8 @@ type Options struct {
 	Out io.Writer
 	// Terminal says that Out can be redrawn in place.
 	Terminal bool
+	// Color says that the picture may have colours.
+	Color bool
 	// Logger is where the gateways log. Default: nowhere.
 	Logger *slog.Logger
 }
@@ -122,17 +124,26 @@ func Run(ctx context.Context, o Options) error {
 	}
 }
 
-// conclude ends the story. What a busy machine could not show is shown in virtual time.
+// conclude ends the story with one sentence. What a busy machine could not show is shown in
+// virtual time.
 func (o *Options) conclude(ctx context.Context, a *account) error {
 	text := a.conclusion()
+	if !o.Terminal { // where it is on the screen already
+		text = "\n" + a.wave() + text
+	}
+	verdict := a.verdict(a.figures(), "")
 	if void, _ := a.voided(); void > 0 {
-		simulated, err := o.simulated(ctx)
+		simulated, err := o.simulated(ctx, a)
 		if err != nil {
 			return err
 		}
-		text += simulated + "Try again when the machine is idle, or with less: bin/weir demo --capacity 100\n"
+		text += fmt.Sprintf("Try again when the machine is idle, or with less: weir demo --capacity %.0f\n", max(MinCapacity, o.Capacity/2)) +
+			"\nSIMULATED: the same load in virtual time, with the same gate before an upstream of the same capacity:\n\n" + table(simulated)
+		if verdict == "" {
+			verdict = a.verdict(simulated, ", simulated")
+		}
 	}
-	_, err := io.WriteString(o.Out, text)
+	_, err := io.WriteString(o.Out, text+"\n"+verdict)
 	return err
 }
 
@@ -149,6 +160,7 @@ func load(ctx context.Context, o *Options, with, without *lane) (*account, error
 	}
 	begin := time.Now()
 	account := newAccount(o.Capacity, patience)
+	account.lasts, account.color = with.meter.Seconds(), o.Color
 	screen := newScreen(o, account)
 	for i := range with.meter.Seconds() {
 		// The last one that was due in this second gives up this much later.

@@ -30,6 +30,9 @@ func TestDemo(t *testing.T) {
 	defer without.stop()
 	defer with.stop()
 	introduce(&o, with, without)
+	if strings.Contains(out.String(), "was taken") {
+		t.Errorf("addresses that were asked for have moved:\n%s", &out)
+	}
 	for _, want := range []string{with.url(), without.url(), with.gateway.AdminAddr().String() + "/gates", "can do 100 requests a second"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the introduction does not mention %s:\n%s", want, &out)
@@ -149,6 +152,31 @@ func TestPrefer(t *testing.T) {
 	}
 	if got := prefer("", taken); got != taken {
 		t.Errorf("%s is free, and %s is chosen", taken, got)
+	}
+}
+
+// A usual address that is taken is named, with the one that is used.
+func TestMovedAddress(t *testing.T) {
+	var out bytes.Buffer
+	o := Options{Capacity: 100, Duration: 5 * time.Second, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", Out: &out}
+	if err := o.setDefaults(); err != nil {
+		t.Fatal(err)
+	}
+	with, without, err := startLanes(&o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer without.stop()
+	defer with.stop()
+	o.Listen, o.Admin = "", "" // as if the usual ones had been taken
+	introduce(&o, with, without)
+	for _, want := range []string{
+		DefaultListen + " was taken: the gateway is at " + with.gateway.Addr().String() + " instead.\n",
+		DefaultAdmin + " was taken: the admin listener is at " + with.gateway.AdminAddr().String() + " instead.\n",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("it does not say %q:\n%s", want, &out)
+		}
 	}
 }
 

@@ -13,31 +13,31 @@ import (
 
 // simulated plays the same load in virtual time, where no machine is too busy, and returns
 // the results of each step. The gate is the same code that the gateway runs.
-func (o *Options) simulated(ctx context.Context) (string, error) {
+func (o *Options) simulated(ctx context.Context, a *account) ([]figures, error) {
 	gated, err := o.configure("http://127.0.0.1:1", DefaultListen)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	with, err := o.simulate(ctx, sim.PolicyRef{Spec: policy.Spec{
 		Gates:  gated.Gates,
 		Routes: []policy.RouteSpec{{Match: []string{"/"}, Gates: []string{gateName}}},
 	}})
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	without, err := o.simulate(ctx, sim.PolicyRef{Name: "none"})
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	a := newAccount(o.Capacity, patience)
 	var all []figures
+	length := int(o.virtualStep() / time.Second)
 	for i, load := range steps {
 		all = append(all, figures{
-			load: load, seconds: int(o.virtualStep() / time.Second), limit: int64(math.Round(with[i].Limit.Mean)),
+			load: load, first: i*length + 1, last: (i + 1) * length, limit: int64(math.Round(with[i].Limit.Mean)),
 			with: a.simulatedSide(&with[i]), without: a.simulatedSide(&without[i]),
 		})
 	}
-	return "\nSIMULATED: the same load in virtual time, with the same gate before an upstream of the same capacity:\n\n" + a.verdict(all), nil
+	return all, nil
 }
 
 // virtualStep is the length of a step in virtual time. In long steps the work that is left
