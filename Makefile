@@ -176,6 +176,20 @@ dist: need-go $(NFPM) ## build what is published into dist/: binaries, .deb, .rp
 test-dist: need-go $(NFPM) ## build dist/ twice and compare; as root on Debian: install the .deb, run, reload and remove it
 	@scripts/test-dist
 
+SITE := $(CACHE)/site
+
+.PHONY: site
+site: $(SITE)/installed ## the docs as a site in dist/site (needs Python; Sphinx comes from PyPI, once)
+	@$(SITE)/bin/sphinx-build -q -W --keep-going -c scripts/site -d $(SITE)/trees docs dist/site
+	@cp dist/site/README.html dist/site/index.html
+	@echo "open dist/site/index.html"
+
+$(SITE)/installed: scripts/site/requirements.txt
+	@rm -rf $(SITE)
+	python3 -m venv $(SITE)
+	$(SITE)/bin/pip install -q --disable-pip-version-check -r $<
+	@touch $@
+
 .PHONY: clean
 clean: ## remove what was built and installed here
 	rm -rf bin dist $(CACHE)

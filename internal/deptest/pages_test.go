@@ -90,6 +90,16 @@ func sentences(text string) []string {
 	return all
 }
 
+// The map has every page.
+func TestMapIsComplete(t *testing.T) {
+	text := read(t, "docs/README.md")
+	for _, page := range pages(t) {
+		if name, ok := strings.CutPrefix(page, "docs/"); ok && name != "README.md" && !strings.Contains(text, "]("+name+")") {
+			t.Errorf("docs/README.md has no link to %s", name)
+		}
+	}
+}
+
 // The page of scenarios has all of them.
 func TestScenariosPage(t *testing.T) {
 	const page = "docs/reference/scenarios.md"
