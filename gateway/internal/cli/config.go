@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,52 +16,137 @@ import (
 
 // checkOptions are the settings of weir check.
 type checkOptions struct {
-	Files []string // "-" is In
-	In    io.Reader
-	Out   io.Writer // summaries
-	Err   io.Writer // faults
+	Files  []string // "-" is In
+	Strict bool     // warnings are faults
+	JSON   bool
+	In     io.Reader
+	Out    io.Writer // summaries and warnings
+	Err    io.Writer // faults
 }
 
 // NewCheckCommand returns weir check.
 func NewCheckCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "check FILE...",
-		Short: "List all faults of a configuration, line by line",
+	var o checkOptions
+	cmd := &cobra.Command{
+		Use:     "check FILE...",
+		Aliases: []string{"validate"},
+		Short:   "List all faults of a configuration, line by line",
 		Long: `Check reads configurations as weir run does, and prints every fault with its
 line and what to write instead. It opens no port and connects to nothing, but it
 reads the files that a configuration names. For a file without faults it prints a
-summary, and notes on settings that are probably a mistake. FILE - is standard input.
+summary, and a warning for each setting that is allowed and probably a mistake.
+FILE - is standard input.
+
+With --strict, warnings count as faults. With --json, one list with an entry for
+each file is printed.
 
 The exit code is 0 if no file has a fault, and 1 if one has.`,
-		Example: "  weir check weir.yaml",
+		Example: "  weir check weir.yaml\n  weir check --strict --json weir.yaml",
 		Args:    needs(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runCheck(checkOptions{Files: args, In: cmd.InOrStdin(), Out: cmd.OutOrStdout(), Err: cmd.ErrOrStderr()})
+			o.Files, o.In, o.Out, o.Err = args, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
+			return runCheck(o)
 		},
 	}
+	cmd.Flags().BoolVar(&o.Strict, "strict", false, "warnings are faults")
+	cmd.Flags().BoolVar(&o.JSON, "json", false, "print faults and warnings as JSON")
+	return cmd
+}
+
+// checked is what check has to say of a file, as JSON.
+type checked struct {
+	File    string `json:"file"`
+	OK      bool   `json:"ok"`
+	Summary string `json:"summary,omitempty"`
+	// Error is why the file could not be read at all.
+	Error    string  `json:"error,omitempty"`
+	Faults   []found `json:"faults"`
+	More     int     `json:"more_faults,omitempty"` // which were only counted
+	Warnings []found `json:"warnings"`
+	Notes    []found `json:"notes"`
+}
+
+// found is a fault, a warning or a note.
+type found struct {
+	Line    int    `json:"line,omitempty"`
+	Column  int    `json:"column,omitempty"`
+	Path    string `json:"path,omitempty"`
+	Problem string `json:"problem"`
+	Instead string `json:"instead,omitempty"`
+}
+
+func foundOf(f *fault.Fault) found {
+	return found{f.Line, f.Col, f.Path.String(), f.Problem, f.Instead}
 }
 
 func runCheck(o checkOptions) error {
 	bad := 0
+	list := make([]checked, 0, len(o.Files))
 	for _, file := range o.Files {
-		cfg, err := readConfig(file, o.In)
-		if err != nil {
-			fmt.Fprintln(o.Err, err)
+		c := o.check(file)
+		if !c.OK {
 			bad++
-			continue
 		}
-		fmt.Fprintf(o.Out, "%s: ok: %s\n", file, summary(cfg))
-		for _, note := range cfg.Notes() {
-			fmt.Fprintf(o.Out, "%s: note: %s\n", file, note)
+		list = append(list, c)
+	}
+	if o.JSON {
+		enc := json.NewEncoder(o.Out)
+		enc.SetEscapeHTML(false)
+		enc.SetIndent("", "  ")
+		if err := enc.Encode(list); err != nil {
+			return err
 		}
 	}
 	switch {
 	case bad == 0:
 		return nil
-	case len(o.Files) == 1:
+	case len(o.Files) == 1 || o.JSON:
 		return &ExitError{Code: exitError} // its faults are printed
 	}
 	return &ExitError{Code: exitError, Err: fmt.Errorf("%d of %s cannot be used", bad, count(len(o.Files), "file"))}
+}
+
+// check reads one file, and prints what it finds unless the answer is JSON.
+func (o *checkOptions) check(file string) checked {
+	out, errs := o.Out, o.Err
+	if o.JSON {
+		out, errs = io.Discard, io.Discard
+	}
+	c := checked{File: file, Faults: []found{}, Warnings: []found{}, Notes: []found{}}
+	cfg, err := readConfig(file, o.In)
+	var faults *fault.Faults
+	if errors.As(err, &faults) {
+		for i := range faults.List {
+			c.Faults = append(c.Faults, foundOf(&faults.List[i]))
+		}
+		c.More = faults.More
+	} else if err != nil {
+		c.Error = err.Error()
+	}
+	if err != nil {
+		fmt.Fprintln(errs, err)
+		return c
+	}
+	notes := cfg.Notes()
+	for i := range notes {
+		if n := &notes[i]; n.Warning {
+			c.Warnings = append(c.Warnings, foundOf(&n.Fault))
+		} else {
+			c.Notes = append(c.Notes, foundOf(&n.Fault))
+		}
+	}
+	c.OK, c.Summary = !o.Strict || len(c.Warnings) == 0, summary(cfg)
+	if c.OK {
+		fmt.Fprintf(out, "%s: ok: %s\n", file, c.Summary)
+	}
+	for _, n := range notes {
+		if n.Warning && o.Strict {
+			fmt.Fprintln(errs, n)
+		} else {
+			fmt.Fprintln(out, n)
+		}
+	}
+	return c
 }
 
 func readConfig(file string, in io.Reader) (*config.Config, error) {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -59,7 +60,7 @@ func TestCheck(t *testing.T) {
 	}
 
 	out, _, err = run(NewCheckCommand(), config.Minimum+"  admin: {address: off}\n", "-")
-	if err != nil || !strings.Contains(out, "no admin listener") || !strings.Contains(out, "note: routes[0] (/) passes no gate") {
+	if err != nil || !strings.Contains(out, "no admin listener") || !strings.Contains(out, "stdin:5:7: warning: routes[0] (/) passes no gate") {
 		t.Errorf("standard input: %q, %v", out, err)
 	}
 	if _, errs, err = run(NewCheckCommand(), "", filepath.Join(t.TempDir(), "none.yaml")); err == nil || !strings.Contains(errs, "weir init") {
@@ -67,6 +68,49 @@ func TestCheck(t *testing.T) {
 	}
 	if _, _, err = run(NewCheckCommand(), ""); err == nil {
 		t.Error("no file: no error")
+	}
+}
+
+// TestCheckStrict: warnings are faults then, and standard output is empty.
+func TestCheckStrict(t *testing.T) {
+	good := write(t, "good.yaml", config.Minimum+"      gates: [app]\n  gates: {app: {limit: 5}}\n")
+	open := write(t, "open.yaml", config.Minimum)
+
+	if out, errs, err := run(NewCheckCommand(), "", "--strict", good); err != nil || errs != "" || !strings.Contains(out, ": ok: ") {
+		t.Errorf("a file without warnings: %q, %q, %v", out, errs, err)
+	}
+	var exit *ExitError
+	out, errs, err := run(NewCheckCommand(), "", "--strict", open)
+	if want := open + ":5:7: warning: routes[0] (/) passes no gate: nothing is limited there\n"; !errors.As(err, &exit) || exit.Code != 1 || out != "" || errs != want {
+		t.Errorf("a file with a warning: %q, %q, %v; want %q", out, errs, err, want)
+	}
+	if _, _, err := run(NewRootCommand("test"), "", "validate", good); err != nil {
+		t.Errorf("weir validate: %v", err)
+	}
+}
+
+// TestCheckJSON: programs get faults and warnings with their places.
+func TestCheckJSON(t *testing.T) {
+	open := write(t, "open.yaml", config.Minimum)
+	bad := write(t, "bad.yaml", "upstreams: 5\nroutse: []\n")
+	none := filepath.Join(t.TempDir(), "none.yaml")
+	out, errs, err := run(NewCheckCommand(), "", "--json", open, bad, none)
+	var exit *ExitError
+	if !errors.As(err, &exit) || exit.Err != nil || errs != "" {
+		t.Errorf("%q, %v", errs, err)
+	}
+	var list []checked
+	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != 3 {
+		t.Fatalf("%v in\n%s", err, out)
+	}
+	if c := list[0]; c.File != open || !c.OK || c.Summary == "" || len(c.Warnings) != 1 || c.Warnings[0].Line != 5 || c.Warnings[0].Path != "routes[0]" || len(c.Faults) != 0 {
+		t.Errorf("a file with a warning: %+v", c)
+	}
+	if c := list[1]; c.OK || len(c.Faults) != 2 || c.Faults[1].Line != 2 || c.Faults[1].Path != "routse" || c.Faults[1].Instead != "write routes" {
+		t.Errorf("a file with faults: %+v", c)
+	}
+	if c := list[2]; c.OK || !strings.Contains(c.Error, "no such file") {
+		t.Errorf("no file: %+v", c)
 	}
 }
 

@@ -127,13 +127,17 @@ func runGateway(ctx context.Context, o runOptions) error {
 	if o.File != "" {
 		srvOpts.Watch = o.File
 		srvOpts.Load = o.load
-		srvOpts.Applied = func(next *config.Config) { _ = setLevel(level, next) } // checked by Load
+		srvOpts.Applied = func(next *config.Config) {
+			_ = setLevel(level, next) // checked by Load
+			warn(srvOpts.Logger, next)
+		}
 	}
 	srv, err := server.New(cfg, srvOpts)
 	if err != nil {
 		return err
 	}
 	o.announce(srvOpts.Logger, cfg)
+	warn(srvOpts.Logger, cfg)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	ended := make(chan struct{})
@@ -155,6 +159,22 @@ func (o *runOptions) announce(log *slog.Logger, cfg *config.Config) {
 	}
 	log.Info("weir starts", "version", o.Version, "config", cmp.Or(o.File, "flags"),
 		"upstreams", atMost(ups, mostAnnounced), "gates", atMost(gates, mostAnnounced))
+}
+
+// warn logs what is probably a mistake in a configuration that is in force, the first of many.
+func warn(log *slog.Logger, cfg *config.Config) {
+	left := mostAnnounced
+	for _, n := range cfg.Notes() {
+		switch {
+		case !n.Warning:
+			continue
+		case left > 0:
+			log.Warn("the configuration has what is probably a mistake", "at", strings.TrimSuffix(n.At(), ": "), "setting", n.Path.String(), "warning", n.Text())
+		case left == 0:
+			log.Warn("the configuration has more that is probably a mistake; weir check lists all of it")
+		}
+		left--
+	}
 }
 
 // mostAnnounced bounds each list in the line of the start.

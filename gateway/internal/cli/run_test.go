@@ -1,9 +1,12 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -245,4 +248,23 @@ func TestLogFormat(t *testing.T) {
 	f("auto", "{")
 	f("json", "{")
 	f("text", "time=")
+}
+
+// TestWarningsInTheLog: what check warns of is logged when it comes into force, the first of many.
+func TestWarningsInTheLog(t *testing.T) {
+	var text strings.Builder
+	text.WriteString(config.Minimum + "  gates:\n")
+	for i := range 50 {
+		fmt.Fprintf(&text, "    g%d: {limit: 1}\n", i)
+	}
+	cfg, err := config.Parse("weir.yaml", []byte(text.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	warn(slog.New(slog.NewTextHandler(&log, nil)), cfg)
+	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+	if want := `level=WARN msg="the configuration has what is probably a mistake" at=weir.yaml:5:7 setting=routes[0] warning="routes[0] (/) passes no gate: nothing is limited there"`; len(lines) != mostAnnounced+1 || !strings.HasSuffix(lines[0], want) || !strings.Contains(lines[mostAnnounced], "weir check lists all of it") {
+		t.Errorf("%d lines, %s; want %d, %s", len(lines), lines[0], mostAnnounced+1, want)
+	}
 }

@@ -45,7 +45,7 @@ type Config struct {
 	Routes []Route `json:"routes" example:"[{match: [/], upstream: app}]" required:"true"`
 	// Keeps rules of quotas that weir quota or /quotas sets while the gateway runs. They win over
 	// the rules of this file. Left out, none can be set.
-	Quotas Quotas `json:"runtime_quotas,omitzero" was:"quotas" example:"{file: weir.quotas.json}"`
+	Quotas Quotas `json:"runtime_quotas,omitzero" was:"quotas" example:"{file: weir.quotas.json}" short:"file"`
 	// The listener for /metrics, /healthz, /readyz, /gates, /explain, /quotas and /reload. Keep it on loopback or a
 	// private network: reading needs no password.
 	Admin Admin `json:"admin,omitzero" example:"{address: 127.0.0.1:8090}" short:"address"`
@@ -69,6 +69,7 @@ type Config struct {
 	name string        // of the file
 	root *setting.Node // the parsed document; it finds fields by name
 
+	env   *environment  // whose values messages do not repeat
 	noted []fault.Fault // what its reading has noted, such as names of earlier versions
 }
 

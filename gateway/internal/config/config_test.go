@@ -436,9 +436,9 @@ admin: {address: ":8090"}
 	if err != nil {
 		t.Fatal(err)
 	}
-	notes := strings.Join(cfg.Notes(), "\n")
+	notes := strings.Join(config.Texts(cfg.Notes()), "\n")
 	for _, want := range []string{"no route uses the gate unused", "the gate early sheds by the load of unused", "upstream spare", "identity.priority names no header", "routes[2] (/v5) ends with the gate shed, where nothing waits", "no gate uses the signal memory", "admin.address :8090", "routes[4] only tries the gate busy, but the work of routes[3] waits there", "identity.user comes from the path", "the gate each has a limit for each name in the path",
-		"routes[0] (v1/) matches requests to the host v1 only", "routes[1] (/v2/*) has ^ or *", "routes[1] (^/v3/.+$) has ^ or *"} {
+		"routes[0] (v1/) matches requests to the host v1 only", `routes[1] (/v2/*) is written as for another proxy, and matches only this very text; write "/v2/"`, `routes[1] (^/v3/.+$) is written as for another proxy`} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("the notes lack %q:\n%s", want, notes)
 		}
@@ -446,7 +446,7 @@ admin: {address: ":8090"}
 	if strings.Contains(notes, "example.org") || strings.Contains(notes, "v4") {
 		t.Errorf("a host with a dot and the end of a path are patterns as meant:\n%s", notes)
 	}
-	if strings.Contains(notes, "the gate theirs has") {
+	if strings.Contains(notes, "the gate theirs has a limit for each name") {
 		t.Errorf("no client chooses its tenant:\n%s", notes)
 	}
 	if strings.Contains(notes, "the gate late sheds") {
@@ -462,7 +462,7 @@ admin: {address: ":8090"}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if notes := cfg.Notes(); len(notes) > 0 {
+	if notes := config.Texts(cfg.Notes()); len(notes) > 0 {
 		t.Errorf("notes on the starter: %v", notes)
 	}
 }
@@ -525,7 +525,7 @@ func TestConnectionNotes(t *testing.T) {
 	} {
 		c := config.Config{Listeners: []config.Listener{{MaxConnections: 10, Connections: tt.c}}}
 		c.Admin.Address = config.Off
-		if notes := strings.Join(c.Notes(), "\n"); notes != tt.want {
+		if notes := strings.Join(config.Texts(c.Notes()), "\n"); notes != tt.want {
 			t.Errorf("%+v: %q, want %q", tt.c, notes, tt.want)
 		}
 	}
@@ -583,7 +583,7 @@ func TestCertNotes(t *testing.T) {
 		c := config.Config{Listeners: []config.Listener{tt.listener}}
 		c.Identity.User, c.Identity.TrustedCerts = tt.user, tt.trusted
 		c.Admin.Address = config.Off
-		if notes := strings.Join(c.Notes(), "\n"); !strings.HasPrefix(notes, tt.want) || tt.want == "" && notes != "" {
+		if notes := strings.Join(config.Texts(c.Notes()), "\n"); !strings.HasPrefix(notes, tt.want) || tt.want == "" && notes != "" {
 			t.Errorf("user %q, trusted %v: %q, want %q", tt.user, tt.trusted, notes, tt.want)
 		}
 	}
@@ -661,6 +661,15 @@ func TestAt(t *testing.T) {
 	}
 }
 
+// lines are notes as weir check prints them.
+func lines(notes []config.Note) string {
+	var b strings.Builder
+	for _, n := range notes {
+		fmt.Fprintln(&b, n)
+	}
+	return b.String()
+}
+
 // TestOldNames reads the names of earlier versions as those of today, and notes each with its line.
 func TestOldNames(t *testing.T) {
 	const file = `upstreams:
@@ -685,18 +694,18 @@ routes: [{match: [/], upstream: app}]
 	if got, want := asJSON(t, before), asJSON(t, now); got != want {
 		t.Errorf("old names are read as\n%s\nwant\n%s", got, want)
 	}
-	notes := strings.Join(before.Notes(), "\n")
+	notes := lines(before.Notes())
 	for _, want := range []string{
-		"line 4: upstreams.app.eject has another name now; the old one is read until 1.0; write passive_health",
-		"line 5: upstreams.app.on_abandon", "line 8: identity.trusted", "line 9: quotas",
-		`line 7: identity.client "peer" has another name now; the old one is read until 1.0; write address`,
+		"names.yaml:4:5: warning: upstreams.app.eject: has another name now; the old one is read until 1.0; write passive_health",
+		"names.yaml:5:5: warning: upstreams.app.on_abandon", "names.yaml:8:3: warning: identity.trusted", "names.yaml:9:1: warning: quotas",
+		`names.yaml:7:11: warning: identity.client: "peer" has another name now; the old one is read until 1.0; write address`,
 	} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("no %q in\n%s", want, notes)
 		}
 	}
-	if strings.Contains(strings.Join(now.Notes(), "\n"), "another name") {
-		t.Errorf("names of today are noted: %q", now.Notes())
+	if strings.Contains(strings.Join(config.Texts(now.Notes()), "\n"), "another name") {
+		t.Errorf("names of today are noted: %q", config.Texts(now.Notes()))
 	}
 	_, err = config.Parse("names.yaml", []byte(config.Minimum+"      gates: []\n  identity: {trusted: [10.0.0.0/8], trusted_proxies: []}\n"))
 	if want := "names.yaml:8:14: identity.trusted: is the old name of trusted_proxies, which is written too; leave trusted out"; err == nil || err.Error() != want {

@@ -59,15 +59,13 @@ func Parse(name string, data []byte) (*Config, error) {
 	if root == nil {
 		return nil, faults.Err("")
 	}
-	cfg := &Config{name: name, root: root}
+	cfg := &Config{name: name, root: root, env: env}
 	setting.DecodePlain(root, cfg, faults)
 	checkMeaning(cfg, faults)
 	cfg.noted = faults.Notes()
 	faults.Sort()
-	for _, list := range [][]fault.Fault{faults.All(), cfg.noted} {
-		for i := range list {
-			env.hide(&list[i])
-		}
+	for i := range faults.All() {
+		env.hide(&faults.All()[i])
 	}
 	if err := faults.Err(""); err != nil {
 		return nil, err

@@ -43,7 +43,7 @@ func TestEnvironment(t *testing.T) {
 	if cfg.Routes[0].Name != "[a, {b: c}]: # *x" || cfg.Gates["a"].Limit.Limit != 24 || cfg.Identity.Tenant != "const:24" || cfg.Log.Level != "debug" {
 		t.Errorf("%q, %d, %q, %q", cfg.Routes[0].Name, cfg.Gates["a"].Limit.Limit, cfg.Identity.Tenant, cfg.Log.Level)
 	}
-	if notes := strings.Join(cfg.Notes(), "\n"); !strings.Contains(notes, "identity.user $b is not replaced by a variable; write ${b}, or $$ for a dollar") {
+	if notes := strings.Join(Texts(cfg.Notes()), "\n"); !strings.Contains(notes, "identity.user: $b is not replaced by a variable; write ${b}, or $$ for a dollar") {
 		t.Errorf("nothing is noted of a variable without braces:\n%s", notes)
 	}
 }

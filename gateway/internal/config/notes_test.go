@@ -10,6 +10,7 @@ import (
 func TestQueueOfZeroNote(t *testing.T) {
 	cfg, err := Parse("weir.yaml", []byte(`
 upstreams: {app: {targets: [http://127.0.0.1:3000], limit: {limit: 9, queue: {len: 0}}}}
+identity: {user: header:X-User}
 gates:
   zero: {limit: {limit: 20, queue: {len: 0}}}
   none: {limit: {limit: 20, queue: {len: -1}}}
@@ -21,13 +22,13 @@ routes: [{match: [/], gates: [quota, some, none, zero], upstream: app}]
 		t.Fatal(err)
 	}
 	for _, want := range []string{"gates.zero", "upstreams.app"} {
-		want += ".limit.queue.len: 0 is the default, 1024; for no queue write -1"
-		if !slices.Contains(cfg.Notes(), want) {
-			t.Errorf("notes %q, without %q", cfg.Notes(), want)
+		want += ".limit.queue.len: 0 is the default, 1024; for no queue write queue: off"
+		if !slices.Contains(Texts(cfg.Notes()), want) {
+			t.Errorf("notes %q, without %q", Texts(cfg.Notes()), want)
 		}
 	}
-	if n := strings.Count(strings.Join(cfg.Notes(), "\n"), "0 is the default"); n != 2 {
-		t.Errorf("%d notes on the queue, want 2: %q", n, cfg.Notes())
+	if n := strings.Count(strings.Join(Texts(cfg.Notes()), "\n"), "0 is the default"); n != 2 {
+		t.Errorf("%d notes on the queue, want 2: %q", n, Texts(cfg.Notes()))
 	}
 }
 
@@ -67,7 +68,7 @@ routes:
 	if err != nil {
 		t.Fatal(err)
 	}
-	notes := cfg.Notes()
+	notes := Texts(cfg.Notes())
 	for _, want := range []string{
 		"the gate invented gives each tenant in the path",
 		"the gate nothing counts by the client, but identity.client names no source",
@@ -92,6 +93,46 @@ routes:
 	}
 }
 
+// TestWarnings: what is allowed and probably wrong is said at its line, with what to write.
+func TestWarnings(t *testing.T) {
+	const head = "upstreams: {app: {targets: [http://127.0.0.1:3000]}}\n"
+	const tail = "\nroutes: [{match: [/], gates: [api], upstream: app}]\n"
+	dir := t.TempDir()
+	for text, want := range map[string]string{
+		head + "gates: {api: {quota: {rate: 10/s, by: [user]}}}" + tail:                                            "warn.yaml:2:15: warning: the gate api counts by the user, but identity.user names no source",
+		head + "gates: {api: {each: {by: user}, limit: 5}}" + tail:                                                 "warn.yaml:2:15: warning: the gate api has a limit for each user, but identity.user names no source",
+		head + "gates: {api: {each: {}, limit: 5}}" + tail:                                                         "warn.yaml:2:15: warning: the gate api has a limit for each tenant, but identity.tenant names no source",
+		head + "gates: {api: {each: {by: client}, limit: 5}}" + tail:                                               "warn.yaml:2:15: warning: the gate api has a limit for each client",
+		head + "identity: {trusted_proxies: [10.0.0.0/8, 0.0.0.0/0]}\ngates: {api: {limit: auto}}" + tail:          "warn.yaml:2:42: warning: identity.trusted_proxies has 0.0.0.0/0, so any client",
+		head + "identity: {trusted_proxies: ['::/0']}\ngates: {api: {limit: auto}}" + tail:                         "identity.trusted_proxies has ::/0, so any client",
+		head + "listeners: [{address: ':1', connections: {exempt: [0.0.0.0/0]}}]\ngates: {api: {limit: 1}}" + tail: "warn.yaml:2:52: warning: listeners[0].connections.exempt has 0.0.0.0/0",
+		head + "listeners: [{address: ':3000'}]\ngates: {api: {limit: 1}}" + tail:                                  "warn.yaml:1:29: warning: upstreams.app.targets[0] is this gateway itself, by listeners[0]; write the address of the server behind it",
+		head + "listeners: [{address: '127.0.0.1:3000'}]\ngates: {api: {limit: 1}}" + tail:                         "is this gateway itself, by listeners[0]",
+		head + "listeners: [{address: 'localhost:3000'}]\ngates: {api: {limit: 1}}" + tail:                         "is this gateway itself, by listeners[0]",
+		head + "listeners: [{address: '10.0.0.1:3000'}]\ngates: {api: {limit: 1}}" + tail:                          "",
+		head + "admin: 127.0.0.1:3000\ngates: {api: {limit: 1}}" + tail:                                            "is this gateway itself, by admin",
+		head + "admin: {socket: no/such/s.sock}\ngates: {api: {limit: 1}}" + tail:                                  "warn.yaml:2:17: warning: admin.socket: there is no directory",
+		head + "runtime_quotas: no/such/q.json\ngates: {api: {limit: 1}}" + tail:                                   "warn.yaml:2:17: warning: runtime_quotas.file: there is no directory",
+		head + "admin: {socket: " + dir + "/s.sock}\ngates: {api: {limit: 1}}" + tail:                              "",
+		"upstreams: {app: {targets: ['unix:/no/such/app.sock']}}\ngates: {api: {limit: 1}}" + tail:                 "warn.yaml:1:29: warning: upstreams.app.targets[0]: there is no directory \"/no/such\" here",
+		head + "gates: {api: {limit: 1}}\nroutes: [{match: ['*.example.com/'], gates: [api], upstream: app}]\n":    "routes[0] (*.example.com/) has * in the host, which matches only itself; write a pattern for each host",
+		head + "gates: {api: {limit: 1}}\nroutes: [{match: ['/u/:id'], gates: [api], upstream: app}]\n":            `warn.yaml:3:19: warning: routes[0] (/u/:id) is written as for another router, and matches only this very text; write "/u/{id}"`,
+	} {
+		cfg, err := Parse("warn.yaml", []byte(text))
+		if err != nil {
+			t.Errorf("%v\nin %s", err, text)
+			continue
+		}
+		var got strings.Builder
+		for _, n := range cfg.Notes() {
+			got.WriteString(n.Error() + "\n")
+		}
+		if !strings.Contains(got.String(), want) || want == "" && got.Len() > 0 {
+			t.Errorf("%swarns\n%swant\n%s", text, got.String(), want)
+		}
+	}
+}
+
 // TestTracingNotes: a likely wrong port, and settings without an endpoint.
 func TestTracingNotes(t *testing.T) {
 	for tracing, want := range map[string]string{"endpoint: http://127.0.0.1:4317": "usually 4318", "sample: 0.1": "names no endpoint"} {
@@ -100,7 +141,7 @@ func TestTracingNotes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if notes := strings.Join(cfg.Notes(), "\n"); !strings.Contains(notes, want) {
+		if notes := strings.Join(Texts(cfg.Notes()), "\n"); !strings.Contains(notes, want) {
 			t.Errorf("%s: notes %q, want %q", tracing, notes, want)
 		}
 	}

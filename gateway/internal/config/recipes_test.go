@@ -121,7 +121,7 @@ func TestOwnRecipe(t *testing.T) {
 		t.Errorf("%+v", archive)
 	}
 	want := "the gate shards makes a limiter for each tenant: 200 at most (max_keys), in up to 12 MiB of memory"
-	if notes := cfg.Notes(); len(notes) != 1 || notes[0] != want {
+	if notes := config.Texts(cfg.Notes()); len(notes) != 1 || notes[0] != want {
 		t.Errorf("%q, want %q", notes, want)
 	}
 }
@@ -205,7 +205,7 @@ gates:
 	if err != nil {
 		t.Fatal(err)
 	}
-	notes := strings.Join(cfg.Notes(), "\n")
+	notes := strings.Join(config.Texts(cfg.Notes()), "\n")
 	for _, want := range []string{
 		"the gate pairs makes two limiters for each tenant: 1024 at most (max_keys), in up to 128 MiB of memory",
 		"the gate lags makes a limiter for each user: 1 at most (max_keys), in up to 1 MiB of memory",

@@ -1,0 +1,178 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/policy"
+)
+
+// certNotes is about client certificates that no listener asks for, or that identity does not read.
+func (w *warner) certNotes() {
+	asks := slices.ContainsFunc(w.Listeners, func(l Listener) bool { return l.TLS != nil && l.TLS.ClientCA != "" })
+	optional := slices.ContainsFunc(w.Listeners, func(l Listener) bool {
+		return l.TLS != nil && l.TLS.ClientCA != "" && l.TLS.ClientAuth == ClientOptional
+	})
+	reads := len(w.Identity.TrustedCerts) > 0
+	for _, s := range []struct{ key, source string }{
+		{"tenant", w.Identity.Tenant}, {"user", w.Identity.User}, {"client", w.Identity.Client},
+	} {
+		if !strings.HasPrefix(s.source, "cert:") {
+			continue
+		}
+		reads = true
+		if !asks {
+			w.warn(fault.Path{"identity", s.key}, "identity.%s comes from client certificates, but no listener has tls: {client_ca: ...}, so no client shows one", s.key)
+		}
+	}
+	if len(w.Identity.TrustedCerts) > 0 && !asks {
+		w.warn(fault.Path{"identity", "trusted_certs"}, "identity.trusted_certs names client certificates, but no listener has tls: {client_ca: ...}, so no client shows one")
+	}
+	if optional && !reads {
+		w.warn(fault.Path{"listeners"}, "a listener has client_auth: optional, but identity reads nothing from certificates: they make no difference")
+	}
+}
+
+// connectionNotes is about limits of one address that are as high as the limit of all addresses.
+func (w *warner) connectionNotes() {
+	for i, l := range w.Listeners {
+		if l.Connections.Mode == policy.Off {
+			continue
+		}
+		if n := l.Connections.PerAddress; n > 0 && n >= l.MaxConnections {
+			w.warn(fault.Path{"listeners"}.Index(i).At("connections", "per_address"), "listeners[%d].connections.per_address is %d of max_connections %d: one address can take all", i, n, l.MaxConnections)
+		}
+		if r := l.Connections.RatePerAddress; r > 0 && l.Connections.Rate > 0 && r >= l.Connections.Rate {
+			w.warn(fault.Path{"listeners"}.Index(i).At("connections", "rate_per_address"), "listeners[%d].connections.rate_per_address is %g of rate %g: one address can take all", i, r, l.Connections.Rate)
+		}
+	}
+}
+
+// widest is how short a prefix of trusted or exempt networks may be, by the bits of an address. Nobody
+// has so many proxies.
+var widest = map[int]int{32: 8, 128: 16}
+
+// trustNotes is about networks so wide that any client may be in them, and about readers of the admin
+// listener.
+func (w *warner) trustNotes() {
+	for i, text := range w.Identity.Trusted {
+		if p, err := policy.ParseNetwork(text); err == nil && p.Bits() < widest[p.Addr().BitLen()] {
+			w.warn(fault.Path{"identity", "trusted_proxies"}.Index(i), "identity.trusted_proxies has %s, so any client may say who it is and how important: name only the networks of your own proxies", text)
+		}
+	}
+	for i, l := range w.Listeners {
+		for k, text := range l.Connections.Exempt {
+			if p, err := policy.ParseNetwork(text); err == nil && p.Bits() < widest[p.Addr().BitLen()] {
+				w.warn(fault.Path{"listeners"}.Index(i).At("connections", "exempt").Index(k), "listeners[%d].connections.exempt has %s, so the limits of one address hold for nobody: name only your own proxies", i, text)
+			}
+		}
+	}
+	if w.Admin.Enabled() && !loopback(w.Admin.Address) {
+		w.warn(fault.Path{"admin", "address"}, "admin.address %s can be reached from other machines, and readers are not authenticated", w.Admin.Address)
+	}
+}
+
+// tracingNotes is about spans that go nowhere.
+func (w *warner) tracingNotes() {
+	if w.root != nil && w.root.Has(fault.Path{"tracing"}) && !w.Tracing.Enabled() {
+		w.warn(fault.Path{"tracing"}, "tracing names no endpoint, so there are no spans")
+	}
+	if strings.HasSuffix(w.Tracing.Endpoint, ":4317") {
+		w.warn(fault.Path{"tracing", "endpoint"}, "tracing.endpoint has the port 4317, where collectors usually take gRPC; weir sends OTLP over HTTP, usually 4318")
+	}
+}
+
+// ownListenerNotes is about targets that are this gateway itself: a request would go round until it is
+// refused.
+func (w *warner) ownListenerNotes() {
+	own := map[string]string{} // address by field
+	for i, l := range w.Listeners {
+		own[fmt.Sprintf("listeners[%d]", i)] = l.Address
+	}
+	if w.Admin.Enabled() {
+		own["admin"] = w.Admin.Address
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.Upstreams)) {
+		for i, target := range w.Upstreams[name].Targets {
+			u, err := url.Parse(target)
+			if err != nil {
+				continue
+			}
+			port := u.Port()
+			if port == "" {
+				port = map[string]string{"https": "443"}[u.Scheme]
+			}
+			if port == "" {
+				port = "80"
+			}
+			for _, field := range slices.Sorted(maps.Keys(own)) {
+				if u.Scheme != "unix" && reaches(u.Hostname(), port, own[field]) {
+					w.warn(fault.Path{"upstreams", name, "targets"}.Index(i), "upstreams.%s.targets[%d] is this gateway itself, by %s; write the address of the server behind it", name, i, field)
+				}
+			}
+		}
+	}
+}
+
+// reaches reports whether a host and port lead to a listener of this machine.
+func reaches(host, port, listener string) bool {
+	at, its, err := net.SplitHostPort(listener)
+	if err != nil || its != port || its == "0" {
+		return false
+	}
+	if host == at {
+		return true
+	}
+	all := at == "" || at == "0.0.0.0" || at == "::"
+	return loopback(net.JoinHostPort(host, port)) && (all || loopback(listener) && (host == "localhost" || at == "localhost"))
+}
+
+// fileNotes is about files and sockets in directories that are not there, or that nobody may write to.
+// They are no faults: a file is often checked on another machine.
+func (w *warner) fileNotes() {
+	check := func(at fault.Path, what, file string) {
+		dir := filepath.Dir(file)
+		if file == "" {
+			return
+		}
+		info, err := os.Stat(dir)
+		switch {
+		case err != nil || !info.IsDir():
+			w.warn(at, "%v: there is no directory %s here; create it, or name a %s in one that exists", at, quote(dir), what)
+		case info.Mode().Perm()&0o222 == 0:
+			w.warn(at, "%v: nobody may write to the directory %s; allow the gateway's user to, or name another", at, quote(dir))
+		default:
+			if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o222 == 0 {
+				w.warn(at, "%v: nobody may write to %s; allow the gateway's user to", at, quote(file))
+			}
+		}
+	}
+	check(fault.Path{"runtime_quotas", "file"}, "file", w.Quotas.File)
+	check(fault.Path{"admin", "socket"}, "socket", w.Admin.Socket)
+	for _, name := range slices.Sorted(maps.Keys(w.Upstreams)) {
+		for i, target := range w.Upstreams[name].Targets {
+			path, ok := strings.CutPrefix(target, "unix:")
+			if _, err := os.Stat(filepath.Dir(path)); ok && err != nil {
+				w.warn(fault.Path{"upstreams", name, "targets"}.Index(i), "upstreams.%s.targets[%d]: there is no directory %s here; create it, or write the path of the socket that the server listens on", name, i, quote(filepath.Dir(path)))
+			}
+		}
+	}
+}
+
+// loopback reports whether only this machine can reach an address.
+func loopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
+}

@@ -1,0 +1,137 @@
+package config
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
+)
+
+// quotaNotes is about quotas. Some count by a part of the identity that is always empty, or that the
+// client chooses. The other notes are those of smallBursts, quotaPlaces and quotaUnits.
+func (w *warner) quotaNotes() {
+	sources := map[string]string{"tenant": w.Identity.Tenant, "user": w.Identity.User, "client": w.Identity.Client}
+	for _, name := range slices.Sorted(maps.Keys(w.Gates)) {
+		q := w.Gates[name].Quota
+		if q == nil {
+			continue
+		}
+		for _, part := range slices.Sorted(maps.Keys(sources)) {
+			switch {
+			case !q.LooksAt(part):
+			case strings.HasPrefix(sources[part], "path:") && q.Each(part):
+				w.warn(fault.Path{"gates", name, "quota"}, "the gate %s gives each %s in the path a full bucket, and the client chooses the path: count also by a part of the identity that no client can invent, and end the route with a gate that has one bucket or a limit", name, part)
+			case sources[part] == "" && part != "user": // the address stands in for an empty user
+				w.warn(fault.Path{"gates", name, "quota"}, "the gate %s counts by the %s, but identity.%[2]s names no source: it is empty in all requests", name, part)
+			}
+		}
+	}
+	w.smallBursts()
+	w.quotaPlaces()
+	w.quotaUnits()
+}
+
+// anonymousNotes is about gates that count by users or tenants where the identity names no source. An
+// address then stands for each user, and behind a proxy all have the same.
+func (w *warner) anonymousNotes() {
+	const stands = "the address stands for the user, and behind a proxy that names no clients all share one"
+	for _, name := range slices.Sorted(maps.Keys(w.Gates)) {
+		g := w.Gates[name]
+		if q := g.Quota; q != nil && w.Identity.User == "" && q.LooksAt("user") {
+			w.warn(fault.Path{"gates", name, "quota"}, "the gate %s counts by the user, but identity.user names no source: %s; write identity: {user: header:X-User}, or by: [address] if addresses are meant", name, stands)
+		}
+		if g.Each == nil {
+			continue
+		}
+		switch by := g.Each.By; {
+		case by == "user" && w.Identity.User == "":
+			w.warn(fault.Path{"gates", name, "each"}, "the gate %s has a limit for each user, but identity.user names no source: %s; write identity: {user: header:X-User}, or user: address if addresses are meant", name, stands)
+		case (by == "tenant" || by == "") && w.Identity.Tenant == "":
+			w.warn(fault.Path{"gates", name, "each"}, "the gate %s has a limit for each tenant, but identity.tenant names no source: all share one; write identity: {tenant: header:X-Tenant}", name)
+		case by == "client" && w.Identity.Client == "":
+			w.warn(fault.Path{"gates", name, "each"}, "the gate %s has a limit for each client, but identity.client names no source: all share one; write identity: {client: address}", name)
+		}
+	}
+}
+
+// smallBursts is about quotas that all clients share, with a burst below what comes back in a second.
+// Retry-After is in whole seconds, so refused clients return together and find only the burst.
+func (w *warner) smallBursts() {
+	for _, name := range slices.Sorted(maps.Keys(w.Gates)) {
+		q := w.Gates[name].Quota
+		if q == nil || q.Queue.Len > 0 || slices.ContainsFunc([]string{"user", "client", "tenant", "address"}, q.LooksAt) {
+			continue
+		}
+		limits, _ := q.Parse() // check reports the faults
+		if i := slices.IndexFunc(limits, func(l quota.Window) bool { return l.Rate > l.Burst }); i >= 0 {
+			w.warn(fault.Path{"gates", name, "quota"}, "the quota %s is shared by all clients, and holds %g, less than the %g that come back in a second: Retry-After is in whole seconds, so refused clients return together and find only %[2]g; give it a burst of %[3]g, or a queue", name, limits[i].Burst, limits[i].Rate)
+		}
+	}
+}
+
+// quotaUnits is about routes with a cost that a quota counts in tokens and a limit in slots.
+func (w *warner) quotaUnits() {
+	for i, rt := range w.Routes {
+		tokens, slots := "", ""
+		for _, name := range rt.Gates {
+			switch g := w.Gates[name]; {
+			case g.Quota != nil && g.Quota.Count != "requests":
+				tokens = name
+			case g.Limit != nil && g.Limit.Count != "requests":
+				slots = "gate " + name
+			}
+		}
+		if l := w.Upstreams[rt.Upstream].Limit; l != nil && l.Count != "requests" {
+			slots = "upstream " + rt.Upstream
+		}
+		if tokens != "" && slots != "" && (rt.Cost > 1 || rt.CostFrom != "") {
+			w.warn(fault.Path{"routes"}.Index(i), "routes[%d] takes as many slots of the limit of %s as tokens of the quota %s: if that is not meant, give one of them count: requests", i, slots, tokens)
+		}
+	}
+}
+
+// quotaPlaces is about routes that cost more than a quota ever holds. It is also about quotas that stand
+// after a limit, or that have a queue but are not the last gate.
+func (w *warner) quotaPlaces() {
+	for i, rt := range w.Routes {
+		limit := ""
+		for k, name := range rt.Gates {
+			g := w.Gates[name]
+			switch {
+			case g.Limit != nil && limit == "":
+				limit = name
+			case g.Quota == nil:
+			case rt.CostFrom == "" && tooDear(g.Quota, rt.Cost):
+				w.warn(fault.Path{"routes"}.Index(i).At("cost"), "routes[%d] costs %d, more than the quota %s ever holds: all work that it limits is refused; give it a burst of at least %d, or debt: true", i, rt.Cost, name, rt.Cost)
+			case limit != "":
+				w.warn(fault.Path{"routes"}.Index(i).At("gates").Index(k), "routes[%d] asks the quota %s after the limit %s: work may wait for a slot and be refused after that; name %s first", i, name, limit, name)
+			case g.Quota.Queue.Len > 0 && (k < len(rt.Gates)-1 || w.Upstreams[rt.Upstream].Limit != nil):
+				w.warn(fault.Path{"routes"}.Index(i).At("gates").Index(k), "routes[%d] only tries the quota %s, because it is not the last gate: nothing waits in its queue", i, name)
+			}
+		}
+	}
+}
+
+// tooDear reports whether every rule of a quota with a limit refuses work of this cost, even with full
+// buckets.
+func tooDear(q *policy.QuotaSpec, cost int64) bool {
+	if q.Debt || q.Permissive || q.Count == "requests" {
+		return false
+	}
+	all := append([]policy.QuotaRuleSpec{{QuotaLimitSpec: q.QuotaLimitSpec}}, q.Rules...)
+	dear := false
+	for i := range all {
+		limits, _ := all[i].Parse() // check reports the faults
+		if len(limits) == 0 {
+			continue
+		}
+		if !slices.ContainsFunc(limits, func(l quota.Window) bool { return l.Burst < float64(cost) }) {
+			return false
+		}
+		dear = true
+	}
+	return dear
+}
