@@ -47,9 +47,6 @@ func TestPagesAreShort(t *testing.T) {
 func TestPagesArePlain(t *testing.T) {
 	for _, page := range pages(t) {
 		text := prose(read(t, page))
-		if page == "docs/reference/controllers.md" {
-			text = "" // being rewritten
-		}
 		for _, s := range sentences(text) {
 			if n := len(strings.Fields(s)); n > 25 && !slices.Contains(tables, strings.TrimPrefix(page, "docs/reference/")) {
 				t.Errorf("%s: %d words, and 25 are the most: %s", page, n, s)
