@@ -169,6 +169,17 @@ func (b *Belief) Succeed(old Controller) bool {
 	return true
 }
 
+// keep returns what brings back all that is known now, but for the stretches under way.
+func (b *Belief) keep() (undo func()) {
+	before := *b
+	return func() {
+		now, next := b.now, b.next
+		*b = before
+		b.now, b.next = now, next
+		b.restart()
+	}
+}
+
 func (b *Belief) set(at float64) {
 	b.at = min(max(at, math.Log(float64(b.cfg.Min))), math.Log(float64(b.cfg.Max)))
 }

@@ -363,3 +363,39 @@ func TestBeliefSucceeds(t *testing.T) {
 		t.Error("it goes on where a knee was")
 	}
 }
+
+// boundBy is a Capped whose signal says what high says.
+type boundBy struct {
+	*Capped
+	high *bool
+}
+
+func (b boundBy) Update(w *Window) Decision {
+	pressure := 0.5
+	if *b.high {
+		pressure = min(1.5, float64(w.Limit)/12)
+	}
+	w.Readings = []Reading{{Name: "memory", Value: pressure, Known: true}}
+	return b.Capped.Update(w)
+}
+
+// A signal that binds for minutes neither raises what is believed best nor blurs it.
+func TestBeliefUnderACap(t *testing.T) {
+	b, high := newBelief(t, BeliefConfig{}), false
+	capped, err := NewCapped(b, CapConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := worldOf(boundBy{capped, &high}, 40)
+	before := g.run(30 * time.Second)
+	high = true
+	g.run(5 * time.Minute)
+	e := g.d.Estimate
+	if g.d.Limit > 14 || e.Best > 1.5*before || e.High > 6*e.Low {
+		t.Errorf("under a cap of 12: %+v; before it %.1f was best", g.d, before)
+	}
+	high = false
+	if after := g.run(30 * time.Second); math.Abs(math.Log(after/before)) > 0.5 {
+		t.Errorf("after the cap %.1f, before it %.1f", after, before)
+	}
+}

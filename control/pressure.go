@@ -170,14 +170,15 @@ func inFlightSince(then time.Duration, w *Window) float64 {
 // ask has the inner controller decide.
 func (c *Capped) ask(w *Window) {
 	var before State
-	undo := c.bound && c.saver != nil
-	if undo {
+	var undo func()
+	if c.bound && c.saver != nil {
 		before = c.saver.Save()
+		undo = c.keep(before)
 	}
 	want := c.inner.Update(w)
-	if undo && c.saver.Save().Limit > before.Limit {
-		c.saver.Restore(before)
-		want.Limit = min(want.Limit, c.want.Limit)
+	if undo != nil && c.saver.Save().Limit > before.Limit {
+		undo()
+		want.Limit, want.Estimate = min(want.Limit, c.want.Limit), c.want.Estimate
 		want.Reason = "does not grow: the cap was the limit"
 	}
 	c.want = want
@@ -185,6 +186,14 @@ func (c *Capped) ask(w *Window) {
 	if !want.Extend {
 		c.bound = false
 	}
+}
+
+// keep returns what brings back what inner knows now.
+func (c *Capped) keep(state State) (undo func()) {
+	if b, ok := c.inner.(*Belief); ok {
+		return b.keep() // a state is less than a belief: many would blur it
+	}
+	return func() { c.saver.Restore(state) }
 }
 
 // decide puts the two together.
