@@ -197,6 +197,7 @@ signals:
 stores: {shared: {redis: "redis://%[2]s"}}
 runtime_quotas: {file: %[3]s/quotas.json}
 access_log: {to: %[3]s/access.log}
+tracing: {endpoint: "http://%[2]s", sample: 0.01}
 gates:
   slots: {limit: {limit: 40, signals: [good], queue: {len: 8, max_wait: 1m, order: fifo}}}
   seen: {mode: observe, limit: {limit: 1, signals: [bad], queue: {len: -1}}}

@@ -48,6 +48,7 @@ upstreams: {app: {targets: [%s]}}
 stores: {shared: {redis: "redis://%s"}}
 runtime_quotas: {file: %s}
 access_log: {to: %s}
+tracing: {endpoint: "http://%s", sample: 0.5}
 gates:
   plan: {quota: {rate: 1/h, burst: 100, by: [user]}}
   far: {quota: {rate: 1/h, burst: 100, store: shared, on_store_error: open}}
@@ -56,7 +57,7 @@ gates:
   levels: {shed: {load_of: slots, thresholds: {background: 2, normal: 3, high: 4, critical: 5}}}
   seen: {mode: observe, limit: {limit: 1}}
 routes: [{match: [/], gates: [plan, far, levels, seen, slots, pools], upstream: app}]
-`, up.URL, nowhere(t), filepath.Join(t.TempDir(), "quotas.json"), filepath.Join(t.TempDir(), "access.log")))
+`, up.URL, nowhere(t), filepath.Join(t.TempDir(), "quotas.json"), filepath.Join(t.TempDir(), "access.log"), nowhere(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
