@@ -326,6 +326,12 @@ func upstream(f figures, u *proxy.Upstream) {
 		counter(f, "weir_upstream_requests_total", "Requests sent to a target, further tries included.", t.Requests)
 		counter(f, "weir_upstream_ejections_total", "How often a target was ejected.", t.Ejections)
 		gauge(f, "weir_upstream_ejected", "1 while a target gets no requests because it failed too often in a row.", oneIf(t.Ejected))
+		gauge(f, "weir_upstream_in_flight", "Requests in progress at a target now.", t.InFlight)
+		if h := t.Health; h != nil {
+			gauge(f, "weir_upstream_healthy", "1 while a target passes its health checks, 0 while it gets no requests because it fails them. Absent without health_check.", oneIf(h.State != "unhealthy"))
+			counts(f, "weir_upstream_health_checks_total", "Health checks of a target, by result: passed or failed.", "result",
+				map[string]uint64{"passed": h.Passed, "failed": h.Failed})
+		}
 		counts(f, "weir_upstream_failures_total", "Requests that failed at a target, by kind: connect, timeout, reset, body or status (502, 504).", "kind", t.Failures)
 	}
 }

@@ -147,9 +147,11 @@ func printStatus(out io.Writer, s *gatewayStatus, top int) error {
 			row(p, &s.Connections[i].Snapshot)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.Upstreams)) {
-		for i := range s.Upstreams[name] {
-			rowOfTarget(p, name, &s.Upstreams[name][i])
+	for _, row := range []func(*page, string, *proxy.TargetStats){rowOfTarget, rowOfHealth} {
+		for _, name := range slices.Sorted(maps.Keys(s.Upstreams)) {
+			for i := range s.Upstreams[name] {
+				row(p, name, &s.Upstreams[name][i])
+			}
 		}
 	}
 	for i := range s.Tenants {
@@ -317,7 +319,17 @@ func rowOfTarget(p *page, upstream string, t *proxy.TargetStats) {
 	if t.Ejected {
 		state = "ejected"
 	}
-	p.row("UPSTREAM|TARGET|STATE|REQUESTS|FAILED|HOW", upstream, t.Target, state, t.Requests, sum(t.Failures), counted(t.Failures))
+	if t.Health != nil && t.Health.State == "unhealthy" {
+		state = "unhealthy"
+	}
+	p.row("UPSTREAM|TARGET|STATE|IN FLIGHT|REQUESTS|FAILED|HOW", upstream, t.Target, state, t.InFlight, t.Requests, sum(t.Failures), counted(t.Failures))
+}
+
+// rowOfHealth writes what active checks say of a target.
+func rowOfHealth(p *page, upstream string, t *proxy.TargetStats) {
+	if h := t.Health; h != nil {
+		p.row("HEALTH OF|TARGET|CHECKS SAY|PASSED|FAILED|TROUBLE", upstream, t.Target, h.State, h.Passed, h.Failed, h.Error)
+	}
 }
 
 // counted lists the counts above 0, the highest first.

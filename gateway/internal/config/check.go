@@ -179,6 +179,7 @@ func (m *meaning) upstreams() {
 			m.report(path, "write a URL, for instance [http://127.0.0.1:3000]", "is an empty list")
 		}
 		m.mixed(path, u.Targets)
+		m.healthCheck(fault.Path{"upstreams", name, "health_check"}, u.HealthCheck)
 		seen := map[string]bool{}
 		for i, target := range u.Targets {
 			sub := path.Index(i)
@@ -193,6 +194,19 @@ func (m *meaning) upstreams() {
 			}
 			seen[target] = true
 		}
+	}
+}
+
+// healthCheck checks what targets are asked for, nil for nothing.
+func (m *meaning) healthCheck(path fault.Path, h *HealthCheck) {
+	if h == nil || m.Wrong(path.At("path")) {
+		return
+	}
+	if u, err := url.Parse(h.Path); err != nil || !strings.HasPrefix(h.Path, "/") || u.Host != "" || u.Fragment != "" {
+		m.report(path.At("path"), "write a path such as /healthz", "%s is no path", quote(h.Path))
+	}
+	if h.Timeout > h.Interval {
+		m.report(path.At("timeout"), "write a shorter timeout, or a longer interval", "is %v, longer than the interval of %v", h.Timeout, h.Interval)
 	}
 }
 

@@ -181,18 +181,60 @@ type Upstream struct {
 	Targets []string `json:"targets" example:"[http://127.0.0.1:3000]" form:"a URL such as http://127.0.0.1:3000" required:"true"`
 	// A concurrency limit for each target, beside the gates of the route. auto finds it; a number is fixed.
 	Limit *policy.LimitSpec `json:"limit,omitempty" example:"{limit: 10}" short:"limit" words:"auto="`
+	// Which target gets a request. round_robin takes them in turn. least_loaded takes the one with the fewest
+	// requests in progress, so that a slow target gets less to do.
+	Balance Balance `json:"balance,omitempty" default:"round_robin" enum:"round_robin,least_loaded"`
 	// How long connecting to a target may take, TLS included.
 	ConnectTimeout policy.Duration `json:"connect_timeout,omitempty" default:"2s" min:"1ms" max:"10m"`
 	// How long a target may take until the header of its answer. 0 means no limit.
 	ResponseTimeout policy.Duration `json:"response_timeout" default:"30s" min:"0s" max:"24h"`
 	// When a failing target is ejected for a while. The last one left is never ejected.
 	Eject Eject `json:"passive_health,omitzero" was:"eject"`
+	// Asks each target whether it works, and sends no requests to those that do not. If none works, all are
+	// tried. Left out, targets are not asked.
+	HealthCheck *HealthCheck `json:"health_check,omitempty" example:"{path: /healthz}"`
+	// Connections to one target at a time. Further requests wait for one, where no gate sees them: a limit of the
+	// targets should refuse before. Requests over HTTP/2 share a connection. 0 means no limit.
+	MaxConnections int `json:"max_connections,omitempty" default:"0" min:"0" max:"1000000" example:"100"`
+	// Idle connections that are kept to one target.
+	MaxIdleConnections int `json:"max_idle_connections,omitempty" default:"1024" min:"1" max:"1000000" minus1:"none is kept"`
+	// How long an idle connection to a target is kept. Make it shorter than the target does, else requests
+	// meet connections that it has just closed.
+	IdleTimeout policy.Duration `json:"idle_timeout,omitempty" default:"45s" min:"1ms" max:"24h"`
 	// What happens to the slot when a client leaves before its answer. hold keeps it, because the
 	// upstream works on. It is free again when the upstream has answered, or when the expected rest
 	// of its work has passed (before the first answer: after response_timeout). release gives it
 	// back at once, for upstreams that stop.
 	OnAbandon OnAbandon `json:"on_client_disconnect,omitempty" was:"on_abandon" default:"hold" enum:"hold,release"`
 }
+
+// HealthCheck says how targets are asked whether they work.
+type HealthCheck struct {
+	// Path that is asked for with GET, after the path of the target.
+	Path string `json:"path" example:"/healthz" form:"a path such as /healthz" required:"true"`
+	// How often a target is asked, a tenth more or less.
+	Interval policy.Duration `json:"interval,omitempty" default:"10s" min:"100ms" max:"24h"`
+	// How long an answer may take, connecting included.
+	Timeout policy.Duration `json:"timeout,omitempty" default:"2s" min:"1ms" max:"10m"`
+	// The statuses of a target that works. Left out, 200 to 399. Redirects are not followed.
+	Status []int `json:"status,omitempty" min:"100" max:"599" example:"[200, 204]"`
+	// Checks in a row that an unhealthy target must pass to get requests again.
+	Healthy int `json:"healthy_threshold,omitempty" default:"2" min:"1" max:"100"`
+	// Checks in a row that a healthy target must fail to get no more requests.
+	Unhealthy int `json:"unhealthy_threshold,omitempty" default:"3" min:"1" max:"100"`
+}
+
+// SetDefaults fills in what the file may leave out.
+func (h *HealthCheck) SetDefaults() { setting.Fill(h) }
+
+// Balance says which target of an upstream gets a request.
+type Balance string
+
+// How targets are chosen.
+const (
+	RoundRobin  Balance = "round_robin"  // in turn
+	LeastLoaded Balance = "least_loaded" // the one with the fewest requests in progress
+)
 
 // Eject says when a target that fails is left out, and for how long.
 type Eject struct {

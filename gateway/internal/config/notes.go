@@ -67,6 +67,7 @@ func (c *Config) Notes() []Note {
 	w.connectionNotes()
 	w.trustNotes()
 	w.tracingNotes()
+	w.poolNotes()
 	w.ownListenerNotes()
 	w.fileNotes()
 	w.unusedNotes()
@@ -148,6 +149,17 @@ func unused[V any](w *warner, by, kind string, defined map[string]V, used map[st
 	for _, name := range slices.Sorted(maps.Keys(defined)) {
 		if !used[name] {
 			w.warn(fault.Path{kind + "s", name}, "no %s uses the %s %s", by, kind, name)
+		}
+	}
+}
+
+// poolNotes is about bounds on the connections to targets without a limit: what waits for a
+// connection is in no gate.
+func (w *warner) poolNotes() {
+	for _, name := range slices.Sorted(maps.Keys(w.Upstreams)) {
+		if u := w.Upstreams[name]; u.MaxConnections > 0 && u.Limit == nil {
+			w.warn(fault.Path{"upstreams", name, "max_connections"},
+				"upstreams.%s has max_connections and no limit: further requests wait for a connection where no gate sees them; add limit: {limit: %d}", name, u.MaxConnections)
 		}
 	}
 }

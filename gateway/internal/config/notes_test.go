@@ -146,3 +146,17 @@ func TestTracingNotes(t *testing.T) {
 		}
 	}
 }
+
+// TestConnectionsNote: a bound on connections alone makes a queue that nobody sees.
+func TestConnectionsNote(t *testing.T) {
+	cfg, err := Parse("weir.yaml", []byte("upstreams:\n  a: {targets: [http://127.0.0.1:1], max_connections: 8}\n"+
+		"  b: {targets: [http://127.0.0.1:2], max_connections: 8, limit: {limit: 8}}\n"+
+		"routes: [{match: [/a], upstream: a}, {match: [/b], upstream: b}]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	notes := strings.Join(Texts(cfg.Notes()), "\n")
+	if !strings.Contains(notes, "upstreams.a has max_connections and no limit") || strings.Contains(notes, "upstreams.b has") {
+		t.Errorf("notes %q; want one about a and none about b", notes)
+	}
+}

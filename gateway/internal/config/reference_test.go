@@ -77,6 +77,7 @@ func reference(docs map[string]string) string {
 		{"`listeners: connections:`", reflect.TypeFor[Listener](), "connections"},
 		{"`upstreams: NAME:`", reflect.TypeFor[Config](), "upstreams"},
 		{"`upstreams: NAME: passive_health:`", reflect.TypeFor[Upstream](), "passive_health"},
+		{"`upstreams: NAME: health_check:`", reflect.TypeFor[Upstream](), "health_check"},
 		{"`identity:`", reflect.TypeFor[Config](), "identity"},
 		{"`deadline:`", reflect.TypeFor[Config](), "deadline"},
 		{"`gates: NAME:`", reflect.TypeFor[Config](), "gates"},
@@ -233,7 +234,7 @@ func TestFields(t *testing.T) {
 func checkField(t *testing.T, f setting.Field) {
 	t.Helper()
 	of := f.Type
-	if of.Kind() == reflect.Map {
+	if of.Kind() == reflect.Map || of.Kind() == reflect.Slice {
 		of = of.Elem()
 	}
 	for _, text := range []string{f.Min, f.Max} {

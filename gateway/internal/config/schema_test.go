@@ -126,7 +126,7 @@ func (s *schemer) of(t reflect.Type, f setting.Field) *schema {
 		}
 		return m
 	case t.Kind() == reflect.Slice:
-		list := &schema{Type: "array", Items: s.of(t.Elem(), setting.Field{})}
+		list := &schema{Type: "array", Items: s.of(t.Elem(), setting.Field{Min: f.Min, Max: f.Max})}
 		if f.Required {
 			list.MinItems = 1
 		}

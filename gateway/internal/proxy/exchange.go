@@ -88,6 +88,7 @@ func (u *Upstream) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
 		upstream: u, client: ctx, in: r, call: call,
 		choice: c, service: u.shared.services.forRoute(call.Work.Op), started: u.now(),
 	}
+	x.enter()
 	x.values.Context = ctx
 	x.Context, x.cancel = context.WithCancel(&x.values)
 	if d := time.Duration(u.cfg.ResponseTimeout); d > 0 {
@@ -123,6 +124,7 @@ type exchange struct {
 	in       *http.Request // as it came
 	call     *Call
 	choice
+	inside  bool // it counts as in progress at its target
 	tried   map[*target]bool
 	service *service      // of the route
 	started time.Duration // when it was sent, or is about to be
@@ -172,6 +174,7 @@ func (detached) Err() error                  { return nil }
 func (x *exchange) end() {
 	x.upstream.shared.watch.remove(x)
 	x.cancel()
+	x.leave()
 	x.permit.Done(weir.NoSample)
 }
 
@@ -359,6 +362,7 @@ func (x *exchange) tryAnother() error {
 		w.MaxWait = weir.NoWait
 	}
 	x.permit.Cancel() // the target has nothing to do
+	x.leave()
 	x.permit = weir.Permit{}
 	x.pauseBetweenTargets()
 	c, err := x.upstream.pick(x.client, w, x.tried)
@@ -368,6 +372,7 @@ func (x *exchange) tryAnother() error {
 	x.restart()
 	c.waited = c.waited || x.waited
 	x.choice = c
+	x.enter()
 	x.call.Request.Attach(c.seat.gate, c.permit)
 	return nil
 }
@@ -395,10 +400,10 @@ func (u *Upstream) recordFailure(x *exchange, f failure, err error) {
 	}
 }
 
-// alone reports whether all targets but t are ejected.
+// alone reports whether all targets but t are out: ejected or unhealthy.
 func (u *Upstream) alone(t *target) bool {
 	for _, s := range u.seats {
-		if s.target != t && !s.ejected() {
+		if s.target != t && !s.ejected() && !s.health.down.Load() {
 			return false
 		}
 	}
@@ -466,6 +471,7 @@ func (b *answerBody) Read(p []byte) (int, error) {
 		if !b.x.costed {
 			b.x.readCost(b.res.Trailer) // which is complete now
 		}
+		b.x.leave()
 		b.x.permit.Done(weir.NoSample)
 	case b.x.Context.Err() == nil:
 		b.x.upstream.recordFailure(b.x, failedBody, err)

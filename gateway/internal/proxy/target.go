@@ -24,27 +24,26 @@ type choice struct {
 	waited bool        // for the slot
 }
 
-// pick chooses the target of a request and gets a permit of its gate. It goes around the targets
-// and takes the first that is not ejected and has a free slot. If no slot is free, it waits at the
-// first. If all targets are ejected, it tries one all the same. It may work again, and the
-// alternative is to refuse everything.
+// pick chooses the target of a request and gets a permit of its gate. It goes through the targets,
+// in turn or by load, and takes the first that is healthy, not ejected, and has a free slot. If no
+// slot is free, it waits at the first. If all targets are out, it tries one all the same. It may
+// work again, and the alternative is to refuse everything.
 func (u *Upstream) pick(ctx context.Context, w weir.Work, tried map[*target]bool) (choice, error) {
-	n := uint64(len(u.seats))
-	start := u.rotation.Add(1) - 1
+	var buf [16]loaded
 	now := u.now()
 	var first, spare *seat
-	for i := range n {
-		s := &u.seats[(start+i)%n]
+	for _, l := range u.inOrder(u.rotation.Add(1)-1, buf[:0]) {
+		s := l.seat
 		switch {
 		case tried[s.target]:
 			continue
-		case !s.usable(now, u.eject):
+		case s.health.down.Load() || !s.usable(now, u.eject):
 			spare = cmp.Or(spare, s)
 			continue
 		case s.gate == nil:
 			return choice{seat: *s}, nil
 		}
-		if n > 1 {
+		if len(u.seats) > 1 {
 			if p, ok := s.gate.Offer(w); ok { // a no is no refusal, and not counted as one
 				return choice{seat: *s, permit: p}, nil
 			}
@@ -83,6 +82,8 @@ type target struct {
 	key string // as configured
 	h2c bool
 
+	health    health
+	inside    atomic.Int64 // requests in progress
 	requests  atomic.Uint64
 	failures  [numFailures]atomic.Uint64
 	ejections atomic.Uint64

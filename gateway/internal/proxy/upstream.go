@@ -35,23 +35,27 @@ import (
 
 // Upstream is a set of interchangeable servers. It is safe for concurrent use.
 type Upstream struct {
-	name     string
-	log      *slog.Logger
-	events   *eventlog.Log
-	policy   *policy.Policy
-	cfg      config.Upstream
-	eject    ejection
-	claims   claims
-	seats    []seat
-	rotation atomic.Uint64
-	shared   *shared
-	reverse  httputil.ReverseProxy
+	name   string
+	log    *slog.Logger
+	events *eventlog.Log
+	policy *policy.Policy
+	cfg    config.Upstream
+	eject  ejection
+	// leastLoaded is how targets are chosen, else in turn.
+	leastLoaded bool
+	checks      http.RoundTripper // nil without active checks
+	claims      claims
+	seats       []seat
+	rotation    atomic.Uint64
+	shared      *shared
+	reverse     httputil.ReverseProxy
 }
 
 // shared is what stays over reloads.
 type shared struct {
 	epoch     time.Time
 	targets   map[string]*target
+	pool      pool
 	transport *http.Transport
 	services  *services
 	abandoned *atomic.Uint64
@@ -66,14 +70,19 @@ func New(name string, cfg config.Upstream, log *slog.Logger, events *eventlog.Lo
 	if err != nil {
 		return nil, err
 	}
-	epoch := time.Now()
+	epoch, conns := time.Now(), poolOf(&cfg, h2c)
 	u := &Upstream{
 		name: name, cfg: cfg, log: log, events: events,
-		eject: ejection{cfg.Eject.Failures, time.Duration(cfg.Eject.For)},
+		eject: ejection{cfg.Eject.Failures, time.Duration(cfg.Eject.For)}, leastLoaded: cfg.Balance == config.LeastLoaded,
 		shared: &shared{
-			epoch: epoch, targets: targets, transport: newTransport(time.Duration(cfg.ConnectTimeout), h2c),
+			epoch: epoch, targets: targets, pool: conns, transport: newTransport(conns),
 			services: new(services), abandoned: new(atomic.Uint64), watch: &watch{epoch: epoch},
 		},
+	}
+	if h := cfg.HealthCheck; h != nil {
+		// Checks connect anew each time: that is part of what has to work. They share no connections
+		// with requests, and do not wait for one behind them.
+		u.checks = newTransport(pool{connectTimeout: time.Duration(h.Timeout), h2c: h2c, maxIdle: -1})
 	}
 	u.reverse = httputil.ReverseProxy{
 		Rewrite:        u.rewrite,
@@ -117,14 +126,12 @@ func (u *Upstream) adopt(prev *Upstream) {
 			kept.targets[key] = old
 		}
 	}
-	if prev.cfg.ConnectTimeout != u.cfg.ConnectTimeout || prev.h2c() != u.h2c() {
-		kept.transport = u.shared.transport
+	if kept.pool != u.shared.pool {
+		kept.pool, kept.transport = u.shared.pool, u.shared.transport
 	}
 	u.shared = &kept
 	u.rotation.Store(prev.rotation.Load())
 }
-
-func (u *Upstream) h2c() bool { return u.shared.transport.Protocols.UnencryptedHTTP2() }
 
 // parseTargets parses the targets of an upstream and reports whether they speak HTTP/2
 // without TLS.
@@ -171,6 +178,8 @@ type TargetStats struct {
 	Failures  map[string]uint64 `json:"failures"` // by kind: connect, timeout, reset, body, status
 	Ejections uint64            `json:"ejections"`
 	Ejected   bool              `json:"ejected"`
+	InFlight  int64             `json:"in_flight"`        // requests in progress now
+	Health    *HealthStats      `json:"health,omitempty"` // nil without active checks
 }
 
 // Stats returns the figures of each target, in the order of the configuration.
@@ -183,6 +192,10 @@ func (u *Upstream) Stats() []TargetStats {
 			Failures:  make(map[string]uint64, numFailures),
 			Ejections: s.ejections.Load(),
 			Ejected:   s.ejected(),
+			InFlight:  s.inside.Load(),
+		}
+		if u.cfg.HealthCheck != nil {
+			st.Health = s.health.stats()
 		}
 		for f, name := range failureNames {
 			st.Failures[name] = s.failures[f].Load()
@@ -205,28 +218,36 @@ func (u *Upstream) Expect(d time.Duration) { u.shared.services.guess.Store(int64
 func (u *Upstream) Expected() time.Duration { return u.shared.services.all.value() }
 
 const (
-	// idlePerTarget bounds the idle connections kept to one target. The
-	// default of net/http is 2, which makes a busy proxy dial for nearly every
-	// request and costs three times the CPU.
-	idlePerTarget = 1024
-	// idleFor is shorter than the keep-alive time of most servers. So a server rarely closes a
-	// connection just as a request is sent on it.
-	idleFor = 45 * time.Second
 	// maxAnswerHeader bounds the headers of an answer.
 	maxAnswerHeader = 256 << 10
 	// bufferSize is what one read or write moves at most.
 	bufferSize = 32 << 10
 )
 
+// pool is how an upstream connects to its targets. Two that are equal can share connections.
+type pool struct {
+	connectTimeout time.Duration
+	h2c            bool // HTTP/2 without TLS
+	// maxOpen and maxIdle bound the connections to one target, and those of them that are idle.
+	// maxOpen 0 means no limit. The default of net/http for maxIdle is 2, which makes a busy proxy
+	// dial for nearly every request and costs three times the CPU.
+	maxOpen, maxIdle int
+	idleFor          time.Duration
+}
+
+func poolOf(cfg *config.Upstream, h2c bool) pool {
+	return pool{time.Duration(cfg.ConnectTimeout), h2c, cfg.MaxConnections, cfg.MaxIdleConnections, time.Duration(cfg.IdleTimeout)}
+}
+
 // newTransport returns a transport for one upstream. With h2c it speaks HTTP/2
 // without TLS to http targets; else HTTP/1.1 to them, and to https targets what
 // they prefer of the two.
-func newTransport(connectTimeout time.Duration, h2c bool) *http.Transport {
+func newTransport(p pool) *http.Transport {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP2(true)
-	protocols.SetHTTP1(!h2c)
-	protocols.SetUnencryptedHTTP2(h2c)
-	dialer := &net.Dialer{Timeout: connectTimeout, KeepAlive: 15 * time.Second}
+	protocols.SetHTTP1(!p.h2c)
+	protocols.SetUnencryptedHTTP2(p.h2c)
+	dialer := &net.Dialer{Timeout: p.connectTimeout, KeepAlive: 15 * time.Second}
 	return &http.Transport{
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			if path := socketOf(address); path != "" {
@@ -234,10 +255,12 @@ func newTransport(connectTimeout time.Duration, h2c bool) *http.Transport {
 			}
 			return dialer.DialContext(ctx, network, address)
 		},
-		TLSHandshakeTimeout:    connectTimeout,
+		TLSHandshakeTimeout:    p.connectTimeout,
 		Protocols:              protocols,
-		MaxIdleConnsPerHost:    idlePerTarget,
-		IdleConnTimeout:        idleFor,
+		DisableKeepAlives:      p.maxIdle < 0,
+		MaxConnsPerHost:        p.maxOpen,
+		MaxIdleConnsPerHost:    p.maxIdle,
+		IdleConnTimeout:        p.idleFor,
 		ExpectContinueTimeout:  time.Second,
 		MaxResponseHeaderBytes: maxAnswerHeader,
 		DisableCompression:     true, // what the client asked for is passed on as it is

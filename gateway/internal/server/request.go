@@ -51,12 +51,13 @@ type request struct {
 
 // ServeHTTP leads a request through policy and gates to its upstream.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	inProgress := h.inProgress.Add(1) // first: who sees it in inFlight may rely on that
 	h.s.inFlight.Add(1)
 	defer h.s.inFlight.Add(-1)
 	defer h.inProgress.Add(-1)
 	q := &request{ResponseWriter: w, handler: h, call: proxy.Call{Arrived: time.Now()}}
 	defer h.s.finished(q, r)
-	if most := h.listener.conns.MaxRequests(); h.inProgress.Add(1) > most {
+	if most := h.listener.conns.MaxRequests(); inProgress > most {
 		h.refuseOneTooMany(q, r, most)
 		return
 	}

@@ -77,6 +77,8 @@ type Server struct {
 	lostLines    lostLines
 	traceCounts  tracing.Counts
 
+	swapped chan struct{} // another configuration is in force
+
 	draining atomic.Bool
 	failed   chan error // a listener that stopped by itself
 	// The stages of a shutdown, as contexts: closing ends when nothing more is accepted, cutting
@@ -124,6 +126,7 @@ func New(cfg *config.Config, opts Options) (*Server, error) {
 		log:     opts.Logger,
 		streams: weirhttp.NewStreams(weirhttp.StreamsConfig{Max: cfg.Streams.Max}),
 		failed:  make(chan error, 1),
+		swapped: make(chan struct{}, 1),
 	}
 	s.events = eventlog.New(opts.Logger, s.gateSnapshot)
 	s.closing, s.close = context.WithCancel(context.Background())
@@ -160,6 +163,7 @@ func (s *Server) Run(ctx context.Context) error {
 	chores.Go(func() { s.events.Run(background) })
 	chores.Go(func() { every(background, quotas.PollInterval, func() { s.book.Follow(background) }) })
 	chores.Go(func() { every(background, time.Second, func() { s.tellLost(false) }) })
+	chores.Go(func() { s.checkTargets(background) })
 	chores.Go(func() { s.tryTargets(background, s.state.Load()) })
 
 	var failed error
@@ -313,6 +317,27 @@ func each(ls []*listener, fn func(*listener)) {
 		all.Go(func() { fn(l) })
 	}
 	all.Wait()
+}
+
+// mostChecks bounds the health checks in progress at a time, of all upstreams.
+const mostChecks = 64
+
+// checkTargets has the targets of the configuration in force checked, until ctx ends.
+func (s *Server) checkTargets(ctx context.Context) {
+	slots := make(chan struct{}, mostChecks)
+	for ctx.Err() == nil {
+		var all sync.WaitGroup
+		running, stop := context.WithCancel(ctx)
+		for _, u := range s.state.Load().upstreams {
+			all.Go(func() { u.Check(running, slots) })
+		}
+		select {
+		case <-ctx.Done():
+		case <-s.swapped:
+		}
+		stop()
+		all.Wait()
+	}
 }
 
 // tryTimeout bounds how long each target is tried at the start.

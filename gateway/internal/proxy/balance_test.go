@@ -1,0 +1,125 @@
+package proxy
+
+import (
+	"context"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/config"
+)
+
+// TestLeastLoadedModel holds the choice against its definition, over random comings and goings: the
+// fewest requests in progress among the targets that are healthy, equal ones in turn.
+func TestLeastLoadedModel(t *testing.T) {
+	for seed := range uint64(20) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		u := makeUpstream(t, config.Upstream{
+			Targets: []string{"http://a", "http://b", "http://c", "http://d", "http://e"}, Balance: config.LeastLoaded,
+		}, io.Discard, nil)
+		inside, down := make([]int, 5), make([]bool, 5)
+		var open []*exchange
+		for step := range 2000 {
+			switch k := random.IntN(5); {
+			case random.IntN(20) == 0:
+				down[k] = !down[k]
+				u.seats[k].health.down.Store(down[k])
+			case len(open) > 0 && random.IntN(2) == 0:
+				at := random.IntN(len(open))
+				x := open[at]
+				open[at] = open[len(open)-1]
+				open = open[:len(open)-1]
+				inside[x.seat.key[len(x.seat.key)-1]-'a']--
+				x.leave()
+				x.leave()
+			default:
+				turn := int(u.rotation.Load())
+				best := -1
+				for _, all := range []bool{false, true} {
+					for i := range 5 {
+						if j := (turn + i) % 5; (all || !down[j]) && (best < 0 || inside[j] < inside[best]) {
+							best = j
+						}
+					}
+					if best >= 0 {
+						break
+					}
+				}
+				c, err := u.pick(context.Background(), weir.Work{}, nil)
+				if err != nil || c.seat.target != u.seats[best].target {
+					t.Fatalf("seed %d, step %d: took %s, %v; want %s with %v in progress, down %v", seed, step, c.seat.key, err, u.seats[best].key, inside, down)
+				}
+				x := &exchange{choice: c}
+				x.enter()
+				inside[best]++
+				open = append(open, x)
+			}
+		}
+		for i, s := range u.Stats() {
+			if s.InFlight != int64(inside[i]) {
+				t.Errorf("seed %d: %d in progress at %s, want %d", seed, s.InFlight, s.Target, inside[i])
+			}
+		}
+	}
+}
+
+// A slow target gets less to do: of one request in two steps, a fast target takes one step for each,
+// and a slow one ten.
+func TestLeastLoadedSparesASlowTarget(t *testing.T) {
+	share := func(balance config.Balance) float64 {
+		u := makeUpstream(t, config.Upstream{Targets: []string{"http://fast", "http://slow"}, Balance: balance}, io.Discard, nil)
+		ends, slow := map[int][]*exchange{}, 0
+		const requests = 1000
+		for step := range 2 * requests {
+			for _, x := range ends[step] {
+				x.leave()
+			}
+			if step%2 == 1 {
+				continue
+			}
+			c, err := u.pick(context.Background(), weir.Work{}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			x := &exchange{choice: c}
+			x.enter()
+			takes := 1
+			if c.seat.key == "http://slow" {
+				takes = 10
+				slow++
+			}
+			ends[step+takes] = append(ends[step+takes], x)
+		}
+		return float64(slow) / requests
+	}
+	if inTurn, least := share(config.RoundRobin), share(config.LeastLoaded); inTurn != 0.5 || least > 0.25 {
+		t.Errorf("the slow target gets %v in turn and %v by load; want 0.5, and a quarter at most", inTurn, least)
+	}
+}
+
+// Whatever becomes of a request, it is no longer in progress in the end.
+func TestNothingStaysInside(t *testing.T) {
+	p := newPair(t, func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/body":
+			_, _ = io.WriteString(w, "hello")
+		case "/cut":
+			w.Header().Set("Content-Length", "100")
+			_, _ = io.WriteString(w, "hello")
+		}
+	}, 0)
+	for _, path := range []string{"/", "/body", "/cut", "/", "/body", "/cut"} {
+		func() {
+			defer func() { _ = recover() }() // ReverseProxy aborts answers that are cut off
+			p.Serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, path, nil), &Call{})
+		}()
+	}
+	for _, s := range p.Stats() {
+		if s.InFlight != 0 {
+			t.Errorf("%d in progress at %s", s.InFlight, s.Target)
+		}
+	}
+}

@@ -1,0 +1,85 @@
+package proxy
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/policy"
+)
+
+// counted starts a server that counts its connections.
+func counted(t *testing.T, h http.HandlerFunc) (*httptest.Server, *atomic.Int32) {
+	t.Helper()
+	n := new(atomic.Int32)
+	server := httptest.NewUnstartedServer(h)
+	server.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			n.Add(1)
+		}
+	}
+	server.Start()
+	t.Cleanup(server.Close)
+	return server, n
+}
+
+// Requests beyond max_connections wait for a connection; max_idle_connections says how many are kept.
+func TestPool(t *testing.T) {
+	for _, tt := range []struct {
+		name       string
+		open, idle int
+		together   bool
+		want       int32
+	}{
+		{"one connection for all", 1, 10, true, 1},
+		{"one after the other, kept", 0, 10, false, 1},
+		{"one after the other, none kept", 0, -1, false, 6},
+	} {
+		server, n := counted(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") })
+		u := makeUpstream(t, config.Upstream{Targets: []string{server.URL}, MaxConnections: tt.open, MaxIdleConnections: tt.idle}, io.Discard, nil)
+		var all sync.WaitGroup
+		for range 6 {
+			ask := func() {
+				w := httptest.NewRecorder()
+				u.Serve(w, httptest.NewRequest(http.MethodGet, "/", nil), &Call{})
+				if w.Code != http.StatusOK || w.Body.String() != "hello" {
+					t.Errorf("%s: %d %s", tt.name, w.Code, w.Body)
+				}
+			}
+			if tt.together {
+				all.Go(ask)
+			} else {
+				ask()
+			}
+		}
+		all.Wait()
+		if got := n.Load(); got != tt.want {
+			t.Errorf("%s: %d connections, want %d", tt.name, got, tt.want)
+		}
+	}
+}
+
+// A reload keeps the connections unless what it says of them has changed.
+func TestPoolOverReloads(t *testing.T) {
+	cfg := config.Upstream{Targets: []string{"http://a"}, MaxIdleConnections: 7, IdleTimeout: policy.Duration(9 * time.Second)}
+	first := makeUpstream(t, cfg, io.Discard, nil)
+	if tr := first.shared.transport; tr.MaxIdleConnsPerHost != 7 || tr.IdleConnTimeout != 9*time.Second || tr.MaxConnsPerHost != 0 {
+		t.Errorf("the transport keeps %d connections for %v, of %d", tr.MaxIdleConnsPerHost, tr.IdleConnTimeout, tr.MaxConnsPerHost)
+	}
+	cfg.Balance = config.LeastLoaded
+	second := makeUpstream(t, cfg, io.Discard, first)
+	if second.shared.transport != first.shared.transport {
+		t.Error("another transport, though nothing about connections has changed")
+	}
+	cfg.MaxConnections = 5
+	third := makeUpstream(t, cfg, io.Discard, second)
+	if tr := third.shared.transport; tr == second.shared.transport || tr.MaxConnsPerHost != 5 {
+		t.Errorf("the transport allows %d connections, want another one, which allows 5", tr.MaxConnsPerHost)
+	}
+}
