@@ -50,6 +50,7 @@ type gateSeries struct {
 	service prometheus.Observer
 	wait    [weir.Classes]prometheus.Observer
 	refused [weir.Classes]prometheus.Counter
+	reasons *refusals
 
 	// For a gate with a limit for each key: the key of work, and the waits of each key.
 	keyOf func(weir.Work) string
@@ -96,6 +97,36 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
 }
 
+// refusals counts those of a gate by priority and reason, for /gates. A series for each of
+// these would be many, most of them empty.
+type refusals [weir.Classes][reasons]atomic.Uint64
+
+// reasons is more than there are.
+const reasons = 32
+
+func (c *refusals) add(class int, r weir.Reason) {
+	if int(r) < reasons {
+		c[class][r].Add(1)
+	}
+}
+
+// byClass returns the counts above 0.
+func (c *refusals) byClass() map[weir.Priority]map[weir.Reason]uint64 {
+	all := map[weir.Priority]map[weir.Reason]uint64{}
+	for class := range c {
+		for r := range c[class] {
+			if n := c[class][r].Load(); n > 0 {
+				p := weir.PriorityOf(class)
+				if all[p] == nil {
+					all[p] = map[weir.Reason]uint64{}
+				}
+				all[p][weir.Reason(r)] = n
+			}
+		}
+	}
+	return all
+}
+
 // Admitted is a weir.Hooks.Admitted.
 func (m *Metrics) Admitted(gate string, w weir.Work, waited time.Duration) {
 	if s, ok := (*m.gates.Load())[gate]; ok {
@@ -110,6 +141,7 @@ func (m *Metrics) Admitted(gate string, w weir.Work, waited time.Duration) {
 func (m *Metrics) Rejected(w weir.Work, r *weir.Rejection) {
 	if s, ok := (*m.gates.Load())[r.Gate]; ok && r.Reason != weir.ReasonCanceled {
 		s.refused[w.Priority.Class()].Inc()
+		s.reasons.add(w.Priority.Class(), r.Reason)
 		if s.buckets != nil && tooOften(r.Reason) {
 			// As weir explain shows it. A rule that blocks has no bucket, and counts as itself.
 			s.buckets.add(cmp.Or(r.Bucket, r.Gate+"/"+r.Rule), func(n *uint64) { *n++ })
@@ -163,7 +195,7 @@ func (m *Metrics) keepGates(gates map[string]*policy.Gate, most int) {
 	old := *m.gates.Load()
 	series := make(map[string]gateSeries, len(gates))
 	for name, g := range gates {
-		s := gateSeries{service: m.service.WithLabelValues(name)}
+		s := gateSeries{service: m.service.WithLabelValues(name), reasons: cmp.Or(old[name].reasons, new(refusals))}
 		for class := range weir.Classes {
 			s.wait[class] = m.wait.WithLabelValues(name, weir.PriorityOf(class).String())
 			s.refused[class] = m.refused.WithLabelValues(name, weir.PriorityOf(class).String())

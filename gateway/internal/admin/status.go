@@ -29,6 +29,9 @@ type Status struct {
 // GateStatus is one gate. Its snapshot names the signal that bounds the limit now.
 type GateStatus struct {
 	weir.Snapshot
+	// RefusedByClass counts what was refused since the gateway started, by priority and reason.
+	RefusedByClass map[weir.Priority]map[weir.Reason]uint64 `json:"refused_by_class,omitempty"`
+
 	Observed map[weir.Reason]uint64   `json:"observed,omitempty"` // would have been refused in enforce mode
 	Signals  []string                 `json:"signals,omitempty"`  // that the gate uses
 	Keys     *KeysStatus              `json:"keys,omitempty"`     // of a gate with a limit for each key
@@ -103,6 +106,9 @@ func (m *Metrics) Status() Status {
 
 func (m *Metrics) gateStatus(g *policy.Gate) GateStatus {
 	s := GateStatus{Snapshot: g.Snapshot(), Observed: g.Observed(), Signals: g.Signals(), Parts: g.Parts(), Quota: useOf(g.Quota())}
+	if series, ok := (*m.gates.Load())[g.Name()]; ok {
+		s.RefusedByClass = series.reasons.byClass()
+	}
 	if s.Quota != nil {
 		s.Quota.Refused = m.mostRefused(g.Name())
 	}

@@ -1,10 +1,12 @@
 package admin
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -334,5 +336,40 @@ func TestRefusedBuckets(t *testing.T) {
 	load(map[string]policy.GateSpec{"slots": slots})
 	if got := m.mostRefused("api"); got != nil || strings.Contains(shown(), "weir_quota_refused_total") {
 		t.Errorf("of a gate that is gone: %v", got)
+	}
+}
+
+// Refusals are counted by priority and reason, and a reload keeps the counts.
+func TestRefusalsByClass(t *testing.T) {
+	for _, r := range weir.Reasons() {
+		if int(r) >= reasons {
+			t.Fatalf("reason %v is %d, and there is room for %d: raise reasons", r, r, reasons)
+		}
+	}
+	src := &still{}
+	m := NewMetrics(src, "v0")
+	load := func() {
+		src.policy = compiled(t, map[string]policy.GateSpec{"api": {Limit: &policy.LimitSpec{Limit: 1}}}, policy.Options{})
+		m.KeepOnly(src.policy, 1)
+	}
+	load()
+	refuse := func(p weir.Priority, r weir.Reason) {
+		m.Rejected(weir.Work{Priority: p}, &weir.Rejection{Gate: "api", Reason: r})
+	}
+	refuse(weir.Critical, weir.ReasonDeadline)
+	refuse(weir.Normal, weir.ReasonDeadline)
+	load()
+	refuse(weir.Normal, weir.ReasonDeadline)
+	refuse(weir.Normal, weir.ReasonLimit)
+	refuse(weir.Normal, weir.ReasonCanceled)
+	want := map[weir.Priority]map[weir.Reason]uint64{
+		weir.Critical: {weir.ReasonDeadline: 1}, weir.Normal: {weir.ReasonDeadline: 2, weir.ReasonLimit: 1},
+	}
+	if got := m.Status().Gates[0].RefusedByClass; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	text, err := json.Marshal(m.Status().Gates[0])
+	if err != nil || !strings.Contains(string(text), `"refused_by_class":{"critical":{"deadline":1},"normal":{"deadline":2,"limit":1}}`) {
+		t.Errorf("%v %s", err, text)
 	}
 }

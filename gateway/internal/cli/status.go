@@ -8,9 +8,12 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"os"
+	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,6 +29,7 @@ type statusOptions struct {
 	Admin string
 	JSON  bool
 	Top   int
+	Watch bool
 	Out   io.Writer
 }
 
@@ -38,7 +42,7 @@ func NewStatusCommand() *cobra.Command {
 		Long: `Status asks a gateway's admin listener for its gates and prints a line for each. The
 line has the limit, its controller, the signal that lowers it, and why it changed last.
 It also says how much is in flight, waits, was admitted or refused, and left while it
-waited. More tables follow if there is something to show:
+waited. What was refused is told apart by priority and reason. More tables follow if there is something to show:
 
   gates      work that waits by priority, exempt work, pools of reads and of writes
   keys       pools for each key, and the busiest of them
@@ -48,25 +52,33 @@ waited. More tables follow if there is something to show:
   clients    connections of each listener, TLS handshakes that failed, and the tenants
              that send most
 
+--watch prints it anew each second until Ctrl-C, in place on a terminal.
 --json prints all of this and more as JSON, as /gates does.`,
-		Example: "  weir status\n  weir status --admin 10.0.0.5:8090 --top 20\n  weir status --json | jq '.gates[].waiting_by_class'",
+		Example: "  weir status\n  weir status --watch\n  weir status --admin 10.0.0.5:8090 --top 20\n  weir status --json | jq '.gates[].waiting_by_class'",
 		Args:    needs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Out = cmd.OutOrStdout()
-			return runStatus(cmd.Context(), o)
+			if o.Top < 0 {
+				return usage("--top %d: must be at least 0", o.Top)
+			}
+			if !o.Watch {
+				return runStatus(cmd.Context(), o)
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			return watchStatus(ctx, o, time.Second)
 		},
 	}
 	adminFlag(cmd, &o.Admin)
 	cmd.Flags().BoolVar(&o.JSON, "json", false, "print the gateway's answer as JSON")
 	cmd.Flags().IntVar(&o.Top, "top", 5, "how many pools and buckets of each gate, and how many tenants, to show by name")
+	cmd.Flags().BoolVarP(&o.Watch, "watch", "w", false, "print it anew each second, until Ctrl-C")
 	cmd.MarkFlagsMutuallyExclusive("top", "json")
+	cmd.MarkFlagsMutuallyExclusive("watch", "json")
 	return cmd
 }
 
 func runStatus(ctx context.Context, o statusOptions) error {
-	if o.Top < 0 {
-		return usage("--top %d: must be at least 0", o.Top)
-	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	res, err := askAdmin(ctx, o.Admin, http.MethodGet, "/gates", nil, nil)
@@ -100,8 +112,9 @@ type gatewayStatus struct {
 type gateStatus struct {
 	admin.GateStatus
 	wordCounts
-	Observed map[string]uint64     `json:"observed"`
-	Parts    map[string]gateStatus `json:"parts"`
+	RefusedByClass map[string]map[string]uint64 `json:"refused_by_class"`
+	Observed       map[string]uint64            `json:"observed"`
+	Parts          map[string]gateStatus        `json:"parts"`
 }
 
 type listenerStatus struct {
@@ -125,7 +138,7 @@ func printStatus(out io.Writer, s *gatewayStatus, top int) error {
 	}
 	fmt.Fprintf(out, "%s, %d requests in progress\n", state, s.InFlight)
 	p := newPage(out)
-	for _, rows := range []func(*page, *gateStatus){rowOfGate, rowOfEstimate, rowOfQuota, rowOfWouldRefuse, rowByClass, rowExempt, rowsOfParts, rowOfPools} {
+	for _, rows := range []func(*page, *gateStatus){rowOfGate, rowOfEstimate, rowOfQuota, rowsOfRefusals, rowOfWouldRefuse, rowByClass, rowExempt, rowsOfParts, rowOfPools} {
 		for i := range s.Gates {
 			rows(p, &s.Gates[i])
 		}
@@ -194,6 +207,28 @@ func rowOfQuota(p *page, g *gateStatus) {
 	refused, left := refusals(g)
 	p.row("QUOTA|MODE|RULES|BUCKETS|AT MOST|OVERFLOWED|WAITING|ADMITTED|REFUSED|LEFT|STORE ERRORS|UNSETTLED",
 		g.Name, g.Mode, q.Rules, buckets, most, overflowed, g.Waiting, g.Admitted, refused, left, q.StoreErrors, q.Unsettled)
+}
+
+// rowsOfRefusals writes what a gate has refused, by priority and reason, the most important
+// first. An older gateway knows the reasons only.
+func rowsOfRefusals(p *page, g *gateStatus) {
+	const heading = "REFUSED AT|PRIORITY|TIMES|WHY"
+	classes := slices.Sorted(maps.Keys(g.RefusedByClass))
+	rank := func(class string) int {
+		p, _ := weir.ParsePriority(class)
+		return p.Class()
+	}
+	slices.SortStableFunc(classes, func(a, b string) int { return cmp.Compare(rank(b), rank(a)) })
+	for _, class := range classes {
+		if why := g.RefusedByClass[class]; sum(why) > 0 {
+			p.row(heading, g.Name, class, sum(why), counted(why))
+		}
+	}
+	if refused, _ := refusals(g); len(classes) == 0 && refused > 0 {
+		why := maps.Clone(g.Rejected)
+		delete(why, weir.ReasonCanceled.String())
+		p.row(heading, g.Name, "any", refused, counted(why))
+	}
 }
 
 // rowOfWouldRefuse writes what a gate in observe mode would have refused, by reason.
@@ -293,7 +328,7 @@ func rowOfStore(p *page, s *admin.Store) {
 }
 
 func rowOfListener(p *page, l *accept.Snapshot) {
-	p.row("LISTENER|CONNECTIONS|AT MOST|TAKEN|REFUSED|BY|ADDRESSES|AT MOST|OTHERS",
+	p.row("LISTENER|CONNECTIONS|AT MOST|TAKEN|REFUSED|BY|ADDRESSES|OF AT MOST|OTHERS",
 		l.Listener, l.InFlight, l.Limit, l.Admitted, sum(l.Refused), counted(l.Refused), l.Addresses, l.MaxAddresses, l.Crowd)
 }
 
@@ -348,8 +383,11 @@ func rowOfTenant(p *page, t *admin.TenantUse, rest bool) {
 		return
 	}
 	name, mean := printable(t.Tenant), ""
-	if rest {
+	switch {
+	case rest:
 		name = "(" + name + ")"
+	case t.Tenant == "":
+		name = "(no tenant)"
 	}
 	if t.Served > 0 {
 		mean = time.Duration(t.Seconds / float64(t.Served) * float64(time.Second)).Round(time.Millisecond / 10).String()

@@ -84,6 +84,22 @@ func TestStatusOfNewerGateway(t *testing.T) {
 	}
 }
 
+// Refusals are told apart by priority and reason. An older gateway knows only the reasons, and
+// a newer one priorities of its own.
+func TestStatusOfRefusals(t *testing.T) {
+	admin := answering(t, http.StatusOK, `{"gates": [
+		{"name": "api", "rejected": {"limit": 4, "deadline": 6}, "refused_by_class":
+			{"background": {"limit": 4}, "critical": {"deadline": 1}, "normal": {"deadline": 5, "moon": 7}, "urgent": {"limit": 2}, "high": {}}},
+		{"name": "old", "rejected": {"limit": 4, "deadline": 6, "canceled": 3}}, {"name": "idle"}],
+		"tenants": [{"tenant": "", "served": 3}, {"tenant": "other", "served": 1}]}`)
+	out, _, err := run(NewRootCommand("test"), "", "status", "--admin", admin)
+	const want = "REFUSED AT PRIORITY TIMES WHY api critical 1 deadline 1 api normal 12 moon 7, deadline 5 api urgent 2 limit 2 " +
+		"api background 4 limit 4 old any 10 deadline 6, limit 4 TENANT SERVED REFUSED FAILED MEAN TIME (no tenant) 3 "
+	if text := strings.Join(strings.Fields(out), " "); err != nil || !strings.Contains(text, want) {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 // What a gate in observe mode would have refused has a line.
 func TestStatusOfObserved(t *testing.T) {
 	admin := answering(t, http.StatusOK, `{"gates": [
@@ -174,7 +190,7 @@ func TestStatusOfQuotas(t *testing.T) {
 			t.Errorf("no row %q", want)
 		}
 	}
-	if strings.Count(got, "\nnear") != 1 {
+	if strings.Count(got, "\nnear enforce") != 1 {
 		t.Error("a quota is among the limits too")
 	}
 	if t.Failed() {
@@ -194,7 +210,7 @@ func TestStatusOfListeners(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"LISTENER  CONNECTIONS  AT MOST  TAKEN  REFUSED  BY                                              ADDRESSES  AT MOST  OTHERS",
+		"LISTENER  CONNECTIONS  AT MOST  TAKEN  REFUSED  BY                                              ADDRESSES  OF AT MOST  OTHERS",
 		":8443     7            100      40     13       connections.per_address 12, max_connections 1   3          65536    2",
 		":8080     0            100      0      0        -                                               0          0        0",
 		"CONNECTIONS OF  ONLY OBSERVED, WOULD REFUSE\n:8080           connections.rate 5\n:8081           nothing\n",
