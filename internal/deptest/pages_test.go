@@ -87,6 +87,21 @@ func sentences(text string) []string {
 	return all
 }
 
+// Commands stand in blocks of sh, which a test of the gateway runs, and not in plain ones. A
+// session, with a prompt and what was printed, is something else.
+func TestCommandsAreFenced(t *testing.T) {
+	for _, page := range pages(t) {
+		if strings.TrimPrefix(page, "docs/reference/") == "commands.md" {
+			continue // how they are called, and examples of each
+		}
+		for _, m := range plainCommand.FindAllString(read(t, page), -1) {
+			t.Errorf("%s: put %q into a block of sh", page, strings.TrimSpace(m))
+		}
+	}
+}
+
+var plainCommand = regexp.MustCompile("(?m)^(?:    |```\n)(?:(?:bin/)?weir|make|curl|systemctl|docker|sudo|kubectl|git|go) .*$")
+
 // The map has every page.
 func TestMapIsComplete(t *testing.T) {
 	text := read(t, "docs/README.md")
