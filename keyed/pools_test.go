@@ -1011,3 +1011,23 @@ func stressAdmit(g *Pools, rng *rand.Rand, key string) (weir.Permit, error) {
 	w.MaxWait = time.Duration(1+rng.IntN(300)) * time.Microsecond
 	return g.Admit(context.Background(), w)
 }
+
+// A change of other settings leaves the reason of the limit as it is.
+func TestReasonAfterReconfigure(t *testing.T) {
+	g, _ := byHand(t, Config{Limit: 8})
+	first := g.Snapshot().LimitReason
+	if first == "configured" {
+		t.Fatal("the test cannot tell a change from none")
+	}
+	for i, tt := range []struct {
+		limit int64
+		want  string
+	}{{8, first}, {5, "configured"}, {5, "configured"}} {
+		if err := g.Reconfigure(Config{Limit: tt.limit, MaxKeys: 10 + i}); err != nil {
+			t.Fatal(err)
+		}
+		if got := g.Snapshot().LimitReason; got != tt.want {
+			t.Errorf("with a limit of %d: %q, want %q", tt.limit, got, tt.want)
+		}
+	}
+}

@@ -225,6 +225,9 @@ func (g *Pools) reconfigure(cfg Config) (c gate.Change, out gate.Answers, err er
 	was := g.settings.Load()
 	first := g.sizer.Replace(gate.ControllerOr(cfg.Controller, cfg.Limit), cfg.Signals, was.limit)
 	set := cfg.settings(g.sizer.Controller, first)
+	if set.limit == was.limit && set.controller == was.controller && was.signal == "" {
+		set.reason = was.reason // nothing about the limit has changed
+	}
 	now := g.front.Now()
 	g.setHooks(&cfg)
 	out = g.apply(set, true, now)
@@ -253,6 +256,6 @@ func (g *Pools) restored(state control.State) (c gate.Change, out gate.Answers) 
 	}
 	set := *g.settings.Load()
 	c = gate.Change{From: set.limit, To: gate.ClampLimit(base), Reason: "restored"}
-	set.limit = c.To
+	set.limit, set.reason = c.To, c.Reason
 	return c, g.apply(&set, false, g.front.Now())
 }

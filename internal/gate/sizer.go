@@ -45,8 +45,10 @@ func ControllerOr(c control.Controller, limit int64) control.Controller {
 func ClampLimit(n int64) int64 { return min(max(n, 1), MaxLimit) }
 
 // IsFixed reports whether nothing but a person moves the limit.
-func (s *Sizer) IsFixed() bool {
-	_, fixed := s.Controller.(control.Fixed)
+func (s *Sizer) IsFixed() bool { return isFixed(s.Controller) }
+
+func isFixed(c control.Controller) bool {
+	_, fixed := c.(control.Fixed)
 	return fixed
 }
 
@@ -83,29 +85,32 @@ func (s *Sizer) Ask(kept control.Decision) (d control.Decision, problem string) 
 // of one kind, else from what the old one would save, or from the present limit. Replace
 // returns where the new one starts.
 func (s *Sizer) Replace(next control.Controller, signals control.Source, limit int64) control.Decision {
-	if !same(next, s.Controller) {
-		s.bequeath(next, limit)
-	}
+	learned := same(next, s.Controller) || s.bequeath(next, limit)
 	first := next.Start()
 	first.Reason = "configured"
+	if learned && !isFixed(next) {
+		first.Reason = "goes on from what was learned"
+	}
 	s.Controller, s.Signals = next, signals
 	return first
 }
 
-// bequeath tells a new controller what the old one has learned.
-func (s *Sizer) bequeath(next control.Controller, limit int64) {
+// bequeath tells a new controller what the old one has learned, and reports whether that was
+// anything.
+func (s *Sizer) bequeath(next control.Controller, limit int64) bool {
 	if heir, ok := next.(control.Successor); ok && heir.Succeed(s.Controller) {
-		return
+		return true
 	}
 	saver, ok := next.(control.Saver)
 	if !ok {
-		return
+		return false
 	}
-	learned, ok := s.save()
-	if !ok {
-		learned = control.State{Limit: float64(limit)}
+	state, learned := s.save()
+	if !learned {
+		state = control.State{Limit: float64(limit)}
 	}
-	saver.Restore(learned)
+	saver.Restore(state)
+	return learned
 }
 
 // same reports whether two controllers are one. Controllers of a type that
