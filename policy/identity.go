@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -424,6 +425,10 @@ func (c *compiler) checkSource(at fault.Path, text string) source {
 		}
 		return source{kind: constSource, key: value}
 	default:
+		if meant := sourceMeant(text); meant != "" {
+			c.Add(at, fmt.Sprintf("%q is no source", text), "write "+meant)
+			return source{}
+		}
 		c.Add(at, fmt.Sprintf("%q is no source", text), sourceSuggestion(word+":"))
 	}
 	return source{}
@@ -432,6 +437,9 @@ func (c *compiler) checkSource(at fault.Path, text string) source {
 // sourceSuggestion says what to write instead of word, which is no source. That is the nearest
 // source, or header: and the word, if it can only be the name of a header.
 func sourceSuggestion(word string) string {
+	if meant := sourceMeant(strings.TrimSuffix(word, ":")); meant != "" {
+		return "write " + meant
+	}
 	if n := fault.Nearest(word, sources); n != "" {
 		return "did you mean " + n + "? " + sourceForms
 	}
@@ -439,6 +447,32 @@ func sourceSuggestion(word string) string {
 		return "did you mean header:" + word + "? " + sourceForms
 	}
 	return sourceForms
+}
+
+// foreignHeader is a header as other products name it: $http_x_user, {http.request.header.X-User},
+// {header.X-User}, %REQ(X-User)%, hdr(X-User).
+var foreignHeader = regexp.MustCompile(`(?i)^(?:\$http_([a-z0-9_]+)|\{(?:http\.request\.)?(?:header|>)\.?([A-Za-z0-9-]+)\}|%REQ\(([A-Za-z0-9-]+)\)%?|(?:req\.)?hdr\(([A-Za-z0-9-]+)\)|(?:req|request)\.headers?[.\[]"?'?([A-Za-z0-9-]+)"?'?\]?)$`)
+
+// addresses are words of other products for the address that a request comes from.
+var addresses = []string{
+	"ip", "src", "peer", "addr", "remote_addr", "binary_remote_addr", "remote_ip", "remote_host", "client_ip", "source_ip", "remoteaddr", "clientip", "http.request.remote.host", "downstream_remote_address", "remote_address", "ipstrategy",
+}
+
+// sourceMeant returns the source that another product's word stands for, empty if it is none.
+func sourceMeant(word string) string {
+	if isForeignAddress(word) {
+		return "address"
+	}
+	for i, m := range foreignHeader.FindStringSubmatch(word) {
+		if i > 0 && m != "" {
+			return "header:" + http.CanonicalHeaderKey(strings.ReplaceAll(m, "_", "-"))
+		}
+	}
+	return ""
+}
+
+func isForeignAddress(word string) bool {
+	return slices.Contains(addresses, strings.ToLower(strings.Trim(word, "${}% ")))
 }
 
 func (c *compiler) checkHeader(at fault.Path, name string) source {

@@ -23,11 +23,15 @@ func patternFault(pattern string) (problem, instead string) {
 	if problem == "" {
 		return "", ""
 	}
-	if meant := PatternMeant(pattern); meant != "" {
-		if foreignMatcher.MatchString(pattern) {
-			problem = fmt.Sprintf("%.80q is a rule of another proxy", pattern)
-		}
+	meant := PatternMeant(pattern)
+	if meant != "" {
 		instead = "write " + meant
+	}
+	if foreignMatcher.MatchString(pattern) || foreignRule.MatchString(pattern) {
+		problem = fmt.Sprintf("%.80q is a rule of another proxy", pattern)
+		if meant == "" {
+			instead = "write [METHOD ][HOST]/PATH; a path that ends with / matches everything below it"
+		}
 	}
 	return problem, instead
 }
@@ -104,8 +108,11 @@ const mostMeant = 4
 
 var (
 	// foreignMatcher is a rule of Traefik, such as PathPrefix(`/v1`).
-	foreignMatcher = regexp.MustCompile("\\b(Host|HostSNI|HostRegexp|PathPrefix|Path|PathRegexp|Method|Methods|Header|Headers|HeaderRegexp|Query|QueryRegexp|ClientIP)\\(")
-	matcherWord    = regexp.MustCompile("^[`\"']([^`\"']*)[`\"']")
+	foreignMatcher = regexp.MustCompile(`\b(Host|HostSNI|HostRegexp|PathPrefix|Path|PathRegexp|Method|Methods|Header|Headers|HeaderRegexp|Query|QueryRegexp|ClientIP)\(`)
+	// foreignRule is a regular expression, or the name of what a rule looks at.
+	foreignRule = regexp.MustCompile(`^(~|\^|=|!|path_|hdr|host\s|location\s|prefix:|handle)|[)|\\]|\[[^\]]*\][+*]?`)
+	foreignHost = regexp.MustCompile(`^(?:hdr\(host\)|req\.hdr\(host\)|host|server_name)\s+(?:-i\s+)?(\S+)$`)
+	matcherWord = regexp.MustCompile(`^[\x60"']([^\x60"']*)[\x60"']`)
 	// foreignStart is what other products write before a path.
 	foreignStart = regexp.MustCompile(`^(location|path_beg|path_dir|path_reg|path|prefix:|handle_path|handle|route|uri|~\*|\^~|=|~)\s*(-i\s+|-m\s+\w+\s+)?`)
 	exactStart   = regexp.MustCompile(`^(=|path\s|route|uri|handle\s)`) // of those, what means no more than one path
@@ -137,6 +144,9 @@ func alternatives(pattern string) []string {
 func translate(text string) string {
 	if foreignMatcher.MatchString(text) {
 		return fromMatchers(text)
+	}
+	if m := foreignHost.FindStringSubmatch(text); m != nil {
+		text = hostname(m[1]) + "/"
 	}
 	if m := pathMethod.FindStringSubmatch(text); m != nil && slices.Contains(methods, strings.ToUpper(m[2])) {
 		text = strings.ToUpper(m[2]) + " " + m[1]

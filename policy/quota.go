@@ -63,8 +63,10 @@ func (c *compiler) checkBase(at fault.Path, s *QuotaSpec) {
 // may write ip, or the source of the user. In a file, the identity names that source.
 func partMeant(word string) string {
 	switch kind, of, _ := strings.Cut(word, ":"); {
-	case word == "ip", word == "peer":
+	case isForeignAddress(word):
 		return "write address"
+	case strings.HasPrefix(sourceMeant(word), "header:"):
+		return "write user, and identity: {user: " + sourceMeant(word) + "}"
 	case of != "" && slices.Contains([]string{"header", "cert", "path"}, kind):
 		return "write user, and identity: {user: " + word + "}"
 	}

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/weir-go/weir/control"
@@ -94,7 +95,7 @@ type DeadlineSpec struct {
 // GateSpec is one gate: a mode and exactly one mechanism, a limit, shedding or a quota.
 type GateSpec struct {
 	// enforce refuses. observe decides and counts, but admits everything. off decides nothing.
-	Mode Mode `json:"mode,omitempty" default:"enforce" enum:"enforce,observe,off"`
+	Mode Mode `json:"mode,omitempty" default:"enforce" enum:"enforce,observe,off" meant:"dry-run=observe,dryrun=observe,shadow=observe,monitor=observe,log=observe,report=observe,permissive=observe,on=enforce,disabled=off"`
 	// Makes it a concurrency gate: so much work at a time, and a bounded room to wait in. {} finds the limit by
 	// itself, and so does auto. A number is a fixed limit.
 	Limit *LimitSpec `json:"limit,omitempty" example:"{limit: 20}" short:"limit" words:"auto="`
@@ -107,6 +108,18 @@ type GateSpec struct {
 	// the gate with the limit. What a later gate refuses gets its tokens back. rate, with burst and by, may also
 	// stand in the gate itself.
 	Quota *QuotaSpec `json:"quota,omitempty" example:"{rate: 10/s, by: [user]}" short:"rate" lift:"rate,burst,by"`
+}
+
+// Guess returns the gate that a scalar in its place was meant to be, empty if it is none: a number is
+// its limit, 10/s its rate.
+func (g *GateSpec) Guess(scalar string) string {
+	if _, err := ParseLimit(scalar); err == nil {
+		return "{rate: " + scalar + "}"
+	}
+	if _, err := strconv.Atoi(scalar); err == nil || scalar == "auto" {
+		return "{limit: " + scalar + "}"
+	}
+	return ""
 }
 
 // LimitSpec is a concurrency gate. A setting that means nothing to its controller
@@ -211,7 +224,7 @@ type RouteSpec struct {
 	// the work wait.
 	Gates []string `json:"gates,omitempty" example:"[api]"`
 	// Priority of work without a trusted priority of its own.
-	Priority string `json:"priority,omitempty" default:"normal" enum:"background,normal,high,critical"`
+	Priority string `json:"priority,omitempty" default:"normal" enum:"background,normal,high,critical" meant:"low=background,lowest=background,batch=background,medium=normal,default=normal,highest=critical,urgent=critical"`
 	// After so many admissions, the work of an operation is demoted to background, and sent on as
 	// background. identity.admissions names the header with the number. Left out, never. Exempt and
 	// critical work is never demoted.
@@ -290,7 +303,7 @@ type ResourceSpec struct{ control.ResourceConfig }
 // That is for hundreds of keys, not for millions.
 type EachSpec struct {
 	// What the key is.
-	By string `json:"by,omitempty" default:"tenant" enum:"tenant,user,client,route"`
+	By string `json:"by,omitempty" default:"tenant" enum:"tenant,user,client,route" meant:"address=client with identity: {client: address},ip=client with identity: {client: address}"`
 	// A controller for each key, any of them, instead of one size for all. It is for hundreds of
 	// keys with different capacities. queue.len is for all keys together; one key may use a quarter
 	// of it at most.

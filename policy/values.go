@@ -107,7 +107,27 @@ func ParseLimit(text string) (quota.Window, error) {
 	if m := calendarForm.FindStringSubmatch(text); m != nil {
 		return parseCalendar(m[1], m[2], m[3])
 	}
-	return quota.Window{}, fault.New(fmt.Sprintf("%q is no limit", text), "write for instance 10/s, 10/s burst 20, 1000/h, or 5000 a day Europe/Berlin")
+	instead := "write for instance 10/s, 10/s burst 20, 1000/h, or 5000 a day Europe/Berlin"
+	if meant := rateMeant(text); meant != "" {
+		instead = "write " + meant
+	}
+	return quota.Window{}, fault.New(fmt.Sprintf("%q is no limit", text), instead)
+}
+
+// foreignRate is a rate as other products write it: 10r/s, 10 requests per minute, 20(10s), 10rps.
+var foreignRate = regexp.MustCompile(`(?i)^\s*(?:rate=)?([0-9]+(?:\.[0-9]+)?)\s*(?:r|req|reqs|rq|requests?|events?|tokens?)?\s*(?:/|per|an?|every|in|p|\()\s*([0-9]*)\s*(s|sec|m|min|h|hour|second|minute)s?\)?\s*$`)
+
+// rateMeant returns a rate of another product as it is written here, empty if it is none.
+func rateMeant(text string) string {
+	m := foreignRate.FindStringSubmatch(text)
+	if m == nil {
+		return ""
+	}
+	unit := map[byte]string{'s': "s", 'm': "min", 'h': "h"}[strings.ToLower(m[3])[0]]
+	if m[2] != "" && m[2] != "1" {
+		unit = m[2] + unit[:1]
+	}
+	return m[1] + "/" + unit
 }
 
 // longestLimit is the longest text that ParseLimit reads.
@@ -130,6 +150,9 @@ var periods = map[string]quota.Period{"hour": quota.Hour, "day": quota.Day, "wee
 
 func parseRate(text, count, unit, burst string) (quota.Window, error) {
 	n, err := parseTokens(count)
+	if meant := rateMeant(text); err != nil && meant != "" && count[0] != '0' {
+		return quota.Window{}, fault.New(fmt.Sprintf("%q is no number", count), "write "+meant)
+	}
 	if err != nil {
 		return quota.Window{}, err
 	}
@@ -138,6 +161,9 @@ func parseRate(text, count, unit, burst string) (quota.Window, error) {
 		return quota.Window{}, ambiguous(count, unit, p)
 	}
 	if !ok {
+		if meant := rateMeant(text); meant != "" && units[unit] == 0 && meant != text {
+			return quota.Window{}, fault.New(fmt.Sprintf("%q is no unit of time", unit), "write "+meant)
+		}
 		if d, err = time.ParseDuration(unit); err != nil || d <= 0 {
 			return quota.Window{}, fault.New(fmt.Sprintf("%q is no unit of time", unit), fmt.Sprintf("write %s/s, %s/min, %s/h or, for 10 seconds, %s/10s", count, count, count, count))
 		}
@@ -227,6 +253,12 @@ func ParseNetwork(text string) (netip.Prefix, error) {
 		if addr, err := netip.ParseAddr(text); err == nil {
 			addr = addr.Unmap().WithZone("")
 			instead = fmt.Sprintf("write %v/%d", addr, addr.BitLen())
+		}
+		switch text {
+		case "private_ranges", "private":
+			instead = "write the networks: 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 and fd00::/8"
+		case "localhost", "loopback":
+			instead = "write 127.0.0.0/8 and ::1/128"
 		}
 		return p, fault.New(fmt.Sprintf("%q is no network in CIDR notation", text), instead)
 	}

@@ -73,7 +73,12 @@ func (d decoder) value(at fault.Path, n *Node, p fault.Place, v reflect.Value, f
 		d.list(at, n, v, f)
 	case n.Kind == Group || n.Kind == List || !isText(v.Type()) && (kind == reflect.Struct || kind == reflect.Map || kind == reflect.Slice):
 		instead := "write " + f.wants(v.Type())
+		if len(f.ShortFor) > 0 && kind == reflect.Struct {
+			instead = "write " + strings.Join(slices.Sorted(maps.Keys(f.ShortFor)), " or ") + ", a number, or " + f.wants(v.Type())
+		}
 		switch {
+		case kind == reflect.Struct && n.Kind == List && len(n.Items) > 0 && n.Items[0].Kind == Text:
+			instead = cmp.Or(guess(n.Items[0], v), instead)
 		case kind == reflect.Slice && n.Kind == Text:
 			instead = "write a list: [" + flow(n.Text) + "]"
 		case kind == reflect.Struct && (n.Kind == Text || n.Kind == Number || n.Kind == Bool):
@@ -114,7 +119,8 @@ func (f *Field) shortMeant(n *Node) string {
 	if off && slices.Contains([]string{"no", "none", "false", "never", "disabled", "disable"}, strings.ToLower(n.Text)) {
 		return "write off"
 	}
-	if word := fault.Nearest(n.Text, slices.Sorted(maps.Keys(f.ShortFor))); word != "" {
+	words := slices.Sorted(maps.Keys(f.ShortFor))
+	if word := fault.Nearest(n.Text, words); word != "" {
 		return "write " + word
 	}
 	return ""

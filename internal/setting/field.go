@@ -19,6 +19,7 @@
 //	lift      of a group: keys of it that may stand beside it, if the first of them does
 //	names     any: the keys of a map are words of others, such as tenants
 //	was       the key that it had in earlier versions, read until 1.0
+//	meant     words of other products, and what they are here: word=ours, with commas
 //	renamed   words that it had in earlier versions, read until 1.0: old=new, with commas
 //	gone      keys that a group had in earlier versions, with commas
 //
@@ -29,6 +30,7 @@ import (
 	"encoding"
 	"fmt"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -52,6 +54,7 @@ type Field struct {
 	Gone     []string
 	Was      string
 	Renamed  map[string]string // new words by the old
+	Meant    map[string]string // ours by those of others
 	Short    string
 	ShortFor map[string]string
 	Lift     []string
@@ -120,6 +123,7 @@ func newField(owner reflect.Type, sf reflect.StructField, key string) Field {
 		return strings.FieldsFunc(words, func(r rune) bool { return r == ',' })
 	}
 	f.Enum, f.Gone, f.Was = list(get("enum")), list(get("gone")), get("was")
+	f.Meant = pairs(list(get("meant")))
 	f.Renamed, f.ShortFor = pairs(list(get("renamed"))), pairs(list(get("words")))
 	f.Short, f.Lift = get("short"), list(get("lift"))
 	return f
@@ -199,6 +203,9 @@ func check(at fault.Path, v reflect.Value, f Field, faults *fault.List) {
 // bounded returns what is wrong with a value by the tags, nil if nothing is.
 func (f *Field) bounded(v reflect.Value) error {
 	if len(f.Enum) > 0 && !slices.Contains(f.Enum, v.String()) {
+		if meant := f.Meant[strings.ToLower(v.String())]; meant != "" {
+			return fault.New(quote(v.String())+" is not known", "write "+meant)
+		}
 		return fault.New(quote(v.String())+" is not known", fault.Suggest(v.String(), f.Enum, "words"))
 	}
 	if f.MinusOne != "" && v.CanInt() && v.Int() == -1 {
@@ -266,6 +273,9 @@ func isDuration(t reflect.Type) bool {
 // DurationPattern is a regular expression for the written form, for schemas.
 const DurationPattern = `^(-1|0|([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h))*)$`
 
+// longDuration is a number with a unit in words, or as in ISO 8601: 5 seconds, PT15S.
+var longDuration = regexp.MustCompile(`(?i)^(?:PT)?([0-9]+(?:\.[0-9]+)?)\s*(ms|msecs?|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?)$`)
+
 // ParseDuration reads 250ms, 1m30s or 0. Any other number needs a unit, but for -1: that is one
 // nanosecond below zero.
 func ParseDuration(text string) (time.Duration, error) {
@@ -283,6 +293,15 @@ func ParseDuration(text string) (time.Duration, error) {
 		if _, err := time.ParseDuration(joined); err == nil {
 			return 0, fault.New(strconv.Quote(text)+" has a space", "write "+joined)
 		}
+	}
+	if m := longDuration.FindStringSubmatch(text); m != nil {
+		unit := strings.ToLower(m[2])
+		if !strings.HasPrefix(unit, "ms") && !strings.HasPrefix(unit, "milli") {
+			unit = unit[:1]
+		} else {
+			unit = "ms"
+		}
+		return 0, fault.New(strconv.Quote(text)+" is no duration", "write "+m[1]+unit)
 	}
 	if days, err := strconv.Atoi(strings.TrimSuffix(text, "d")); err == nil {
 		return 0, fault.New(strconv.Quote(text)+" is in days", fmt.Sprintf("write %dh", 24*days))

@@ -190,9 +190,11 @@ func count(n int, noun string) string {
 
 // initOptions are the settings of weir init.
 type initOptions struct {
-	File  string // empty or "-": Out
-	Force bool   // overwrite
-	Out   io.Writer
+	File     string // empty or "-": Out
+	Upstream string // empty: that of the starter
+	Full     bool   // every setting
+	Force    bool   // overwrite
+	Out      io.Writer
 }
 
 // NewInitCommand returns weir init, which writes a configuration to grow from.
@@ -201,11 +203,14 @@ func NewInitCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init [FILE]",
 		Short: "Write a commented configuration to grow from",
-		Long: `Init writes a configuration with every setting in it, most of them commented out
-at their defaults. It guards http://127.0.0.1:3000; put your own upstream there.
+		Long: `Init writes a short configuration: a listener, the server behind it, and a gate that
+finds how much the server can carry. With --full it has every setting, most of them
+commented out at their defaults. --upstream says which server; without it, that is
+http://127.0.0.1:3000.
+
 Without FILE, or with -, it goes to standard output. A file that exists already is
 left alone, unless --force is given.`,
-		Example: "  weir init weir.yaml\n  weir init > weir.yaml",
+		Example: "  weir init weir.yaml --upstream http://127.0.0.1:3000\n  weir init --full > weir.yaml",
 		Args:    needs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
@@ -215,23 +220,52 @@ left alone, unless --force is given.`,
 			return runInit(o)
 		},
 	}
+	cmd.Flags().StringVar(&o.Upstream, "upstream", "", "server to guard, for instance http://127.0.0.1:3000 or unix:/run/app.sock")
+	cmd.Flags().BoolVar(&o.Full, "full", false, "with every setting")
 	cmd.Flags().BoolVar(&o.Force, "force", false, "overwrite a file that exists")
 	return cmd
 }
 
+// text returns the configuration to write.
+func (o *initOptions) text() ([]byte, error) {
+	starter := config.Starter
+	if o.Full {
+		starter = config.FullStarter
+	}
+	if o.Upstream == "" {
+		return starter, nil
+	}
+	text, err := config.StartFor(starter, o.Upstream)
+	if err != nil {
+		return nil, usage("--upstream %w", err)
+	}
+	return text, nil
+}
+
 func runInit(o initOptions) error {
+	text, err := o.text()
+	if err != nil {
+		return err
+	}
 	if o.File == "" || o.File == "-" {
-		_, err := o.Out.Write(config.Starter)
+		_, err := o.Out.Write(text)
 		return err
 	}
-	if err := writeStarter(o.File, o.Force); err != nil {
+	if strings.Contains(o.File, "://") {
+		return usage("%s is a URL, not a file; write weir init weir.yaml --upstream %s", o.File, o.File)
+	}
+	if err := writeStarter(o.File, text, o.Force); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(o.Out, "wrote %s: set the upstream's URL in it, then run weir check %s\n", o.File, o.File)
+	next := "run weir check " + o.File
+	if o.Upstream == "" {
+		next = "set the upstream's URL in it, then " + next
+	}
+	_, err = fmt.Fprintf(o.Out, "wrote %s: %s\n", o.File, next)
 	return err
 }
 
-func writeStarter(file string, force bool) error {
+func writeStarter(file string, text []byte, force bool) error {
 	flags := os.O_WRONLY | os.O_CREATE
 	if force {
 		flags |= os.O_TRUNC
@@ -245,7 +279,7 @@ func writeStarter(file string, force bool) error {
 	if err != nil {
 		return fmt.Errorf("init: %w", err)
 	}
-	_, err = f.Write(config.Starter)
+	_, err = f.Write(text)
 	if err = errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("init: %s is incomplete: %w", file, err)
 	}

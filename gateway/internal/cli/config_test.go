@@ -129,6 +129,31 @@ func TestInit(t *testing.T) {
 	}
 }
 
+// TestInitForAnUpstream: what is written for a server is right, short or full.
+func TestInitForAnUpstream(t *testing.T) {
+	for _, extra := range [][]string{nil, {"--full"}} {
+		file := filepath.Join(t.TempDir(), "weir.yaml")
+		out, _, err := run(NewInitCommand(), "", append(extra, file, "--upstream", "http://10.1.2.3:4000")...)
+		if err != nil || out != "wrote "+file+": run weir check "+file+"\n" {
+			t.Fatalf("%q, %v", out, err)
+		}
+		if _, errs, err := run(NewCheckCommand(), "", "--strict", file); err != nil {
+			t.Errorf("check --strict refuses what init wrote: %v\n%s", err, errs)
+		}
+		if text, _ := os.ReadFile(file); !strings.Contains(string(text), "[http://10.1.2.3:4000]") {
+			t.Errorf("another upstream in\n%s", text)
+		}
+	}
+	var exit *ExitError
+	_, _, err := run(NewInitCommand(), "", "--upstream", "localhost:3000")
+	if want := `--upstream "localhost:3000" is no http, https, h2c or unix URL; write http://localhost:3000`; !errors.As(err, &exit) || exit.Code != 2 || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+	if _, _, err = run(NewInitCommand(), "", "http://localhost:3000"); err == nil || !strings.Contains(err.Error(), "--upstream http://localhost:3000") {
+		t.Errorf("a URL for a file: %v", err)
+	}
+}
+
 func TestInitOverwritesOnlyByForce(t *testing.T) {
 	file := write(t, "weir.yaml", "mine")
 	_, _, err := run(NewInitCommand(), "", file)

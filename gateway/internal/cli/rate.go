@@ -64,7 +64,8 @@ func (o *rateOptions) faults() (wrong []error) {
 	for _, text := range o.Rates {
 		l, err := policy.ParseLimit(text)
 		if err != nil {
-			add("--rate: %w", err)
+			problem, _, _ := strings.Cut(err.Error(), "; to refuse everything") // by a rule, which no flag has
+			add("--rate: %s", problem)
 			continue
 		}
 		calendar = l.Rate == 0

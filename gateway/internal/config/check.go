@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -109,6 +110,10 @@ func (m *meaning) address(path fault.Path, address string) {
 		return
 	}
 	if err := checkAddress(address); err != nil {
+		var f fault.Fault
+		if errors.As(err, &f) && path[0] == "admin" {
+			err = fault.New(f.Problem, strings.ReplaceAll(f.Instead, DefaultListen, DefaultAdmin)+", or off")
+		}
 		m.reportError(path, err)
 		return
 	}
@@ -310,6 +315,9 @@ func (m *meaning) tracing() {
 	}
 }
 
+// plainHost is a host of several words, or an address of IPv4.
+var plainHost = regexp.MustCompile(`^[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+$|^localhost$`)
+
 // checkAddress says what is wrong with a host:port to listen on.
 func checkAddress(address string) error {
 	i := strings.LastIndexByte(address, ':')
@@ -317,9 +325,15 @@ func checkAddress(address string) error {
 		if _, err := strconv.ParseUint(address, 10, 16); err == nil {
 			return fault.New(fmt.Sprintf("%q has no host", address), fmt.Sprintf("write 127.0.0.1:%s, or :%s for all interfaces", address, address))
 		}
+		if plainHost.MatchString(address) {
+			return fault.New(fmt.Sprintf("%q has no port", address), fmt.Sprintf("write %s:8080", address))
+		}
 		return fault.New(fmt.Sprintf("%q has no port", address), fmt.Sprintf("write host:port, for instance %s", DefaultListen))
 	}
 	host, port := address[:i], address[i+1:]
+	if words := strings.Fields(port); host == "*" && len(words) > 0 {
+		return fault.New(fmt.Sprintf("%q begins with *, which is no host", address), fmt.Sprintf("write :%s for all interfaces", words[0]))
+	}
 	if strings.Contains(address, "://") {
 		return fault.New(fmt.Sprintf("%q is a URL", address), fmt.Sprintf("write only host:port, for instance %s", DefaultListen))
 	}

@@ -183,7 +183,7 @@ type Upstream struct {
 	Limit *policy.LimitSpec `json:"limit,omitempty" example:"{limit: 10}" short:"limit" words:"auto="`
 	// Which target gets a request. round_robin takes them in turn. least_loaded takes the one with the fewest
 	// requests in progress, so that a slow target gets less to do.
-	Balance Balance `json:"balance,omitempty" default:"round_robin" enum:"round_robin,least_loaded"`
+	Balance Balance `json:"balance,omitempty" default:"round_robin" enum:"round_robin,least_loaded" meant:"leastconn=least_loaded,least_conn=least_loaded,least_connections=least_loaded,least_request=least_loaded,roundrobin=round_robin,round-robin=round_robin,wrr=round_robin"`
 	// How long connecting to a target may take, TLS included.
 	ConnectTimeout policy.Duration `json:"connect_timeout,omitempty" default:"2s" min:"1ms" max:"10m"`
 	// How long a target may take until the header of its answer. 0 means no limit.
@@ -508,10 +508,29 @@ func (t *TLS) SetDefaults() { setting.Fill(t) }
 // SetDefaults does the same for an upstream.
 func (u *Upstream) SetDefaults() { setting.Fill(u) }
 
-// Starter is a commented file to grow from. It passes Parse as it is.
+// Starter is a short file to grow from, FullStarter one with every setting in it, most of them
+// commented out. Both pass Parse as they are, without a warning.
 //
 //go:embed starter.yaml
 var Starter []byte
+
+// FullStarter has every setting.
+//
+//go:embed starter-full.yaml
+var FullStarter []byte
+
+// StartFor returns a starter with another target. If that listens where the starter does, the
+// listener moves on by a port. The error says what is wrong with the target.
+func StartFor(starter []byte, target string) ([]byte, error) {
+	if err := checkTarget(target); err != nil {
+		return nil, err
+	}
+	text := strings.Replace(string(starter), "["+someTarget+"]", "["+flowText(target)+"]", 1)
+	if u, err := url.Parse(target); err == nil && reaches(u.Hostname(), u.Port(), DefaultListen) {
+		text = strings.Replace(text, "address: "+DefaultListen, "address: 127.0.0.1:8081", 1)
+	}
+	return []byte(text), nil
+}
 
 // Schema is the JSON schema (2020-12) of the file. It is made from the types, their tags and
 // their comments by go test -update.

@@ -113,13 +113,13 @@ func TestFull(t *testing.T) {
 	golden(t, "testdata/good/full.want", string(got)+"\n")
 }
 
-// TestStarter reads the file that weir init writes, as it is and with every
+// TestFullStarter reads the file that weir init --full writes, as it is and with every
 // setting in it switched on.
-func TestStarter(t *testing.T) {
-	if _, err := config.Parse("starter.yaml", config.Starter); err != nil {
+func TestFullStarter(t *testing.T) {
+	if _, err := config.Parse("starter.yaml", config.FullStarter); err != nil {
 		t.Errorf("as it is:\n%v", err)
 	}
-	on := regexp.MustCompile(`(?m)^(\s*)#(\S)`).ReplaceAllString(string(config.Starter), "$1$2")
+	on := regexp.MustCompile(`(?m)^(\s*)#(\S)`).ReplaceAllString(string(config.FullStarter), "$1$2")
 	cfg, err := config.Parse("starter.yaml", []byte(on))
 	if err != nil {
 		t.Fatalf("with every setting on:\n%v\n%s", err, on)
@@ -141,10 +141,45 @@ func TestStarter(t *testing.T) {
 	all.Defs[""] = all.object
 	for _, def := range all.Defs {
 		for key := range def.Properties {
-			if !regexp.MustCompile(`\b` + key + `:`).MatchString(string(config.Starter)) {
-				t.Errorf("the starter does not mention %s", key)
+			if !regexp.MustCompile(`\b` + key + `:`).MatchString(string(config.FullStarter)) {
+				t.Errorf("the full starter does not mention %s", key)
 			}
 		}
+	}
+}
+
+// TestStarter reads the file that weir init writes: as it is, for other targets, and with all of it
+// switched on. It warns of nothing, and fits on a screen.
+func TestStarter(t *testing.T) {
+	if n := bytes.Count(config.Starter, []byte("\n")); n > 40 {
+		t.Errorf("%d lines, want 40 at most", n)
+	}
+	for _, starter := range [][]byte{config.Starter, config.FullStarter} {
+		for _, target := range []string{"http://127.0.0.1:3000", "https://app.example.com/v1,2", "http://[::1]:3000", "unix:/run/app.sock", "http://localhost:8080", "h2c://127.0.0.1:8080"} {
+			text, err := config.StartFor(starter, target)
+			if err != nil {
+				t.Errorf("%s: %v", target, err)
+				continue
+			}
+			cfg, err := config.Parse("starter.yaml", text)
+			if err != nil {
+				t.Errorf("%s: %v\n%s", target, err, text)
+				continue
+			}
+			if got := cfg.Upstreams["app"].Targets[0]; got != target {
+				t.Errorf("target %s, want %s", got, target)
+			}
+			if notes := lines(cfg.Notes()); notes != "" {
+				t.Errorf("%s:\n%s", target, notes)
+			}
+		}
+	}
+	if _, err := config.StartFor(config.Starter, "localhost:3000"); err == nil || !strings.Contains(err.Error(), "write http://localhost:3000") {
+		t.Errorf("a target without a scheme: %v", err)
+	}
+	on := regexp.MustCompile(`(?m)^(\s*)#(\S)`).ReplaceAllString(string(config.Starter), "$1$2")
+	if cfg, err := config.Parse("starter.yaml", []byte(on)); err != nil || len(cfg.Routes) != 2 || cfg.Gates["users"].Quota == nil || cfg.Identity.User == "" {
+		t.Errorf("with all of it on: %v\n%s", err, on)
 	}
 }
 
@@ -171,8 +206,10 @@ func TestSchemaAgrees(t *testing.T) {
 		}
 		return schema.Validate(v)
 	}
-	if err := validate(config.Starter); err != nil {
-		t.Errorf("starter: %v", err)
+	for _, starter := range [][]byte{config.Starter, config.FullStarter} {
+		if err := validate(starter); err != nil {
+			t.Errorf("starter: %v", err)
+		}
 	}
 	for _, name := range []string{"minimum", "full"} {
 		if err := validate(read(t, "testdata/good/"+name+".yaml")); err != nil {

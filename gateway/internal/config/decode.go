@@ -64,6 +64,7 @@ func Parse(name string, data []byte) (*Config, error) {
 	checkMeaning(cfg, faults)
 	cfg.noted = faults.Notes()
 	faults.Sort()
+	translateNames(faults.All())
 	for i := range faults.All() {
 		env.hide(&faults.All()[i])
 	}
@@ -156,6 +157,9 @@ func badText(data []byte) (line, col int, what string) {
 // inBrackets is a variable in a list or in fields in brackets, without quotes.
 var inBrackets = regexp.MustCompile(`[\[{,][^"'#]*\$\{([A-Za-z_][A-Za-z0-9_]*)`)
 
+// foreignBlock is the beginning of a block in nginx, Caddy and HAProxy.
+var foreignBlock = regexp.MustCompile(`^\s*[A-Za-z@*~:/][^:#"'\[\]{}]*\s\{\s*$|^(?:http|server|events|stream)\s*\{|^(?:frontend|backend|listen|defaults|global)(?:\s+[\w-]+)?\s*$`)
+
 var libraryLine = regexp.MustCompile(`^(?:yaml: )?(?:line (\d+): )?(.*)$`)
 
 // explain says what the YAML library has against a text. The library names a line
@@ -165,6 +169,15 @@ func explain(text string, err error) (at fault.Place, problem, instead string) {
 		space := line[:len(line)-len(strings.TrimLeft(line, " \t"))]
 		if col := strings.IndexByte(space, '\t'); col >= 0 && len(space) < len(line) {
 			return fault.Place{Line: i + 1, Col: col + 1}, "the line is indented with a tab", "indent with spaces, two for each level"
+		}
+	}
+	for i, line := range strings.Split(text, "\n") {
+		if foreignBlock.MatchString(line) {
+			return fault.Place{Line: i + 1, Col: 1}, "the line is in the syntax of another product, not in YAML",
+				"write a name and a colon, and what belongs to it on lines that are indented further"
+		}
+		if trimmed := strings.TrimRight(line, " \t\r"); strings.HasSuffix(trimmed, ";") && !strings.Contains(line, "#") {
+			return fault.Place{Line: i + 1, Col: len(trimmed)}, "the line ends with a semicolon", "remove it; in YAML a value ends with its line"
 		}
 	}
 	m := libraryLine.FindStringSubmatch(strings.SplitN(err.Error(), "\n", 2)[0])

@@ -31,6 +31,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(data)
 	}
 	f.Add(config.Starter)
+	f.Add(config.FullStarter)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		cfg, err := config.Parse("fuzz.yaml", data)
 		if err == nil {

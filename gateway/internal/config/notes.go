@@ -292,7 +292,7 @@ func patternNote(pattern string) string {
 	switch {
 	case strings.ContainsAny(host, "*"):
 		return "has * in the host, which matches only itself" + cmp.Or(instead, "; write a pattern for each host")
-	case strings.ContainsAny(host+path, "^*") || strings.HasPrefix(pattern, "~") || strings.HasPrefix(pattern, "="):
+	case strings.ContainsAny(host+path, "^*") || strings.HasPrefix(pattern, "~") || strings.HasPrefix(pattern, "^") || strings.HasPrefix(pattern, "="):
 		return "is written as for another proxy, and matches only this very text" + cmp.Or(instead, "; a path that ends with / matches everything below it")
 	case host != "" && host != "localhost" && !strings.ContainsAny(host, ".:"):
 		return fmt.Sprintf("matches requests to the host %s only, because a path begins with /", host) + instead

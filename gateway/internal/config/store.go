@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -84,6 +86,17 @@ type Lease struct {
 	For policy.Duration `json:"for,omitempty" default:"1s" min:"10ms" max:"1m"`
 	// Keys that may have a lease.
 	MaxKeys int `json:"max_keys,omitempty" default:"10000" min:"1" max:"1000000"`
+}
+
+// Guess implements setting.Guesser: an address or a URL in the place of a store is where it is.
+func (s *Store) Guess(scalar string) string {
+	if _, _, err := net.SplitHostPort(scalar); err == nil {
+		scalar = "redis://" + scalar
+	}
+	if checkStore(scalar) != nil {
+		return ""
+	}
+	return "{redis: " + strconv.Quote(scalar) + "}"
 }
 
 // SetDefaults fills in what the file may leave out.

@@ -132,13 +132,16 @@ func socketMeant(text string) string {
 }
 
 var (
-	caddyVariable = regexp.MustCompile(`\{\$?(?:env\.)?([A-Za-z_][A-Za-z0-9_]*)(?::([^}]*))?\}`)
-	shellVariable = regexp.MustCompile(`\$([A-Za-z_][A-Za-z0-9_]*)`)
+	templateVariable = regexp.MustCompile(`\{\{\s*(?:env\s+)?["']?\$?\.?(?:Env\.)?([A-Za-z_][A-Za-z0-9_]*)["']?\s*\}\}`)
+	templateMark     = regexp.MustCompile("\x00<([A-Za-z0-9_]*)>")
+	caddyVariable    = regexp.MustCompile(`\{\$?(?:env\.)?([A-Za-z_][A-Za-z0-9_]*)(?::([^}]*))?\}`)
+	shellVariable    = regexp.MustCompile(`\$([A-Za-z_][A-Za-z0-9_]*)`)
 )
 
 // bracedVariable writes the variables in a text as they are written here. Other products write
 // $NAME, {$NAME:default} and {env.NAME}.
 func bracedVariable(text string) string {
+	text = templateVariable.ReplaceAllString(text, "\x00<$1>")
 	text = caddyVariable.ReplaceAllStringFunc(text, func(v string) string {
 		m := caddyVariable.FindStringSubmatch(v)
 		if m[2] != "" {
@@ -146,7 +149,8 @@ func bracedVariable(text string) string {
 		}
 		return "\x00{" + m[1] + "}"
 	})
-	return strings.ReplaceAll(shellVariable.ReplaceAllString(text, "$${$1}"), "\x00", "$")
+	text = strings.ReplaceAll(shellVariable.ReplaceAllString(text, "$${$1}"), "\x00{", "${")
+	return templateMark.ReplaceAllString(text, "$${$1}")
 }
 
 // Guess implements setting.Guesser: a URL in the place of an upstream is its target.
@@ -187,10 +191,12 @@ func addressMeant(text string) string {
 	return DefaultListen
 }
 
+var plainInFlow = regexp.MustCompile(`^[A-Za-z0-9/][A-Za-z0-9/._:%~+-]*$`)
+
 // flowText writes a text so that it can stand inside brackets.
 func flowText(s string) string {
-	if strings.HasPrefix(s, ":") || strings.ContainsAny(s, "{}[],$ ") {
-		return strconv.Quote(s)
+	if plainInFlow.MatchString(s) {
+		return s
 	}
-	return s
+	return strconv.Quote(s)
 }

@@ -1,0 +1,135 @@
+package config
+
+import (
+	"strings"
+
+	"github.com/weir-go/weir/internal/fault"
+)
+
+// What has no field here.
+const (
+	noRewrites = "remove it: weir passes requests on as they are"
+	noRetries  = "remove it: weir sends a request to another target only where nothing was sent before"
+	noIssuing  = "remove it: weir gets no certificates; name the PEM files under tls: cert: and key:"
+	healthMade = "write health_check: {path: /healthz}"
+	ejection   = "write passive_health: {failures: 5, for: 10s}"
+	balanced   = "write balance: least_loaded, or balance: round_robin"
+	tooMuch    = "write a gate: limit: 100, or connections: {per_address: 100} in a listener"
+	quotaForm  = "write rate: 10/s, and by: [address] or by: [user] for a quota each"
+	routeForm  = "write routes: [{match: [/], upstream: app}]"
+	upForm     = "write upstreams: {app: {targets: [http://127.0.0.1:3000]}}"
+	listenForm = "write listeners: [{address: \":8080\"}]"
+	gateForm   = "write gates: {api: {limit: auto}}, and gates: [api] in a route"
+	targetForm = "write targets: [http://127.0.0.1:3000]"
+	matchForm  = "write match: [/v1/]"
+	nameForm   = "write upstream: and a name from upstreams"
+	inPatterns = "write it before the path in match: [example.com/]"
+)
+
+// elsewhere is what to write for the words of nginx, Caddy, Traefik, Envoy and HAProxy: by the group
+// where they stand, and the word in small letters without dashes and underscores.
+var elsewhere = map[string]map[string]string{
+	"": {
+		"http": "remove this level: " + strings.TrimPrefix(listenForm, "write ") + ", upstreams: and routes: stand at the top", "server": listenForm, "servers": listenForm,
+		"frontend": listenForm, "frontends": listenForm, "entrypoints": listenForm, "listen": listenForm, "bind": listenForm,
+		"services": upForm, "service": upForm, "clusters": upForm, "cluster": upForm, "backend": upForm, "backends": upForm, "staticresources": upForm, "target": upForm, "targets": upForm,
+		"defaultbackend": routeForm, "virtualhosts": routeForm, "locations": routeForm, "location": routeForm, "routers": routeForm, "rules": routeForm, "usebackend": routeForm, "acl": routeForm,
+		"middlewares": gateForm, "ratelimit": gateForm, "ratelimits": gateForm, "limits": gateForm, "overloadmanager": gateForm,
+		"global": "remove this level, and see weir init --full for what there is", "mode": "remove it: weir speaks HTTP; the mode of a gate stands in the gate",
+		"workerconnections": "write max_connections: 1024 in a listener", "maxconn": "write max_connections: 4096 in a listener", "workerprocesses": "remove it: weir uses all processors",
+		"nbthread": "remove it: weir uses all processors", "errorlog": "write log: {level: info}; the log goes to standard error", "accesslog": "write access_log: {to: stdout}",
+		"autohttps": noIssuing, "certificatesresolvers": noIssuing, "graceperiod": "write shutdown: {grace: 10s}", "stats": "write admin: {address: 127.0.0.1:8090}; it serves /metrics",
+		"api": "write admin: {address: 127.0.0.1:8090}; weir status shows what it serves", "dashboard": "write admin: {address: 127.0.0.1:8090}; weir status shows what it serves",
+		"trustedproxies": "write it below identity", "providers": "remove it: weir reads one file, and again when it changes",
+	},
+	"route": {
+		"proxypass": nameForm, "reverseproxy": nameForm, "service": nameForm, "cluster": nameForm, "backend": nameForm, "usebackend": nameForm, "to": nameForm, "route": nameForm, "target": nameForm,
+		"path": matchForm, "paths": matchForm, "prefix": matchForm, "location": matchForm, "rule": matchForm, "handle": matchForm, "handlepath": matchForm, "pattern": matchForm, "uri": matchForm, "matcher": matchForm, "pathprefix": matchForm,
+		"host": inPatterns, "hosts": inPatterns, "domains": inPatterns, "servername": inPatterns, "method": "write it before the path in match: [\"POST /orders\"]", "methods": "write it before the path in match: [\"POST /orders\"]",
+		"middlewares": "write gates: [api]", "filters": "write gates: [api]", "plugins": "write gates: [api]", "gate": "write gates: [api]", "limit": "write gates: [api], and the limit in gates: {api: {limit: auto}}",
+		"retrypolicy": noRetries, "retries": noRetries, "prefixrewrite": noRewrites, "rewrite": noRewrites, "stripprefix": noRewrites, "headers": noRewrites, "redirect": noRewrites,
+	},
+	"upstream": {
+		"server": targetForm, "servers": targetForm, "url": targetForm, "urls": targetForm, "to": targetForm, "dial": targetForm, "address": targetForm, "addresses": targetForm, "host": targetForm, "hosts": targetForm,
+		"target": targetForm, "endpoints": targetForm, "endpoint": targetForm, "loadassignment": targetForm, "loadbalancer": targetForm, "proxypass": targetForm, "upstreams": targetForm, "backend": targetForm,
+		"maxfails": "write passive_health: {failures: 3}", "failtimeout": "write passive_health: {for: 30s}", "failduration": "write passive_health: {for: 30s}", "outlierdetection": ejection,
+		"healthchecks": healthMade, "healthcheck": healthMade, "healthuri": healthMade, "httpchk": healthMade, "check": healthMade, "health": healthMade,
+		"maxconn": "write limit: 30, for requests at a time at each target", "maxrequests": "write limit: 30, for requests at a time at each target",
+		"circuitbreakers": "write limit: 30, for requests at a time at each target", "maxinflight": "write limit: 30, for requests at a time at each target",
+		"proxyreadtimeout": "write response_timeout: 30s", "readtimeout": "write response_timeout: 30s", "timeoutserver": "write response_timeout: 30s", "timeout": "write response_timeout: 30s, and connect_timeout: 2s",
+		"timeoutconnect": "write connect_timeout: 2s", "proxyconnecttimeout": "write connect_timeout: 2s", "dialtimeout": "write connect_timeout: 2s",
+		"balance": balanced, "lbpolicy": balanced, "loadbalancing": balanced, "lb": balanced, "strategy": balanced, "retries": noRetries, "passhostheader": "remove it: the host of the request is always passed on",
+		"slowstart": "write limit: auto, which finds what a target carries that has just started", "weight": "remove it: targets are alike; list one twice as two upstreams",
+	},
+	"gate": {
+		"limitreq": quotaForm, "limitreqzone": quotaForm, "ratelimit": quotaForm, "tokenbucket": quotaForm, "httpreqrate": quotaForm, "sticktable": quotaForm, "limitrate": "remove it: weir counts requests, not bytes; rate: 10/s limits requests",
+		"average": quotaForm, "requests": quotaForm, "nodelay": "remove it: nothing waits for a quota without queue:", "delay": "write quota: {queue: 10}",
+		"limitconn": "write limit: 10", "inflightreq": "write limit: 10", "maxconn": "write limit: 10", "concurrency": "write limit: 10", "maxinflight": "write limit: 10", "adaptiveconcurrency": "write limit: auto", "sourcecriterion": "write by: [address]",
+		"key": "write by: [address]", "controller": "write limit: {controller: knee}",
+	},
+	"limit": {
+		"amount": "write limit: 10", "value": "write limit: 10", "size": "write limit: 10", "fullconn": "write max: 1000", "maxqueue": "write queue: 100", "queuelen": "write queue: 100", "timeoutqueue": "write queue: {max_wait: 2s}", "maxwait": "write queue: {max_wait: 2s}",
+		"minrttcalcparams": "remove it: weir's controllers find what a request takes without a pause", "concurrencyupdateinterval": "write window: 100ms", "type": "write controller:", "algorithm": "write controller:",
+	},
+	"quota": {
+		"average": "write rate: 100/s", "events": "write rate: 100/min", "requests": "write rate: 100/s", "window": "write it in the rate: 100/min", "period": "write it in the rate: 100/min", "limit": "write rate: 100/s", "tokensperfill": "write rate: 10/s",
+		"fillinterval": "write it in the rate: 10/s", "maxtokens": "write burst: 100", "key": "write by: [address]", "descriptors": "write rules: [{user: alice, rate: 50/s}]", "per": "write by: [user]",
+	},
+	"rule": {
+		"requestsperunit": "write rate: 10/s", "unit": "write it in the rate: 10/s", "limit": "write rate: 10/s", "ip": "write address: 10.0.0.0/8", "network": "write address: 10.0.0.0/8",
+	},
+	"listener": {
+		"listen": "write address: \":8080\"", "bind": "write address: \":8080\"", "host": "write address: \":8080\"", "port": "write it in the address: 0.0.0.0:8080", "portvalue": "write it in the address: 0.0.0.0:8080",
+		"sslcertificate": "write tls: {cert: server.crt, key: server.key}", "sslcertificatekey": "write tls: {cert: server.crt, key: server.key}", "ssl": "write tls: {cert: server.crt, key: server.key}", "cert": "write it below tls", "key": "write it below tls",
+		"servername": "write it before the path in a route: match: [example.com/]", "clientmaxbodysize": "remove it: weir has no limit on bodies", "filterchains": "remove it: routes name the gates and the upstream", "http2": "remove it: with tls HTTP/2 is on; h2c: true is for HTTP/2 without TLS",
+	},
+	"tls": {
+		"certresolver": noIssuing, "certfile": "write cert: server.crt", "keyfile": "write key: server.key", "certificate": "write cert: server.crt", "ca": "write client_ca: clients.pem", "minversion": "remove it: TLS 1.2 is the lowest",
+	},
+	"identity": {
+		"setrealipfrom": "write trusted_proxies: [10.0.0.0/8]", "trustedips": "write trusted_proxies: [10.0.0.0/8]", "trust": "write trusted_proxies: [10.0.0.0/8]", "ip": "write client: address", "address": "write client: address", "key": "write user: header:X-User",
+		"realip": "write client: address, and trusted_proxies: [10.0.0.0/8]",
+	},
+	"admin": {
+		"accesslogpath": "write access_log: {to: stdout} at the top", "listen": "write address: 127.0.0.1:8090", "port": "write it in the address: 127.0.0.1:8090", "bind": "write address: 127.0.0.1:8090",
+	},
+	"passive_health": {
+		"consecutive5xx": "write failures: 5", "maxfails": "write failures: 5", "baseejectiontime": "write for: 30s", "failtimeout": "write for: 30s", "duration": "write for: 30s", "interval": "write for: 30s",
+	},
+}
+
+// translateNames gives the faults of unknown fields what to write for a word of another product.
+func translateNames(faults []fault.Fault) {
+	for i := range faults {
+		f := &faults[i]
+		if f.Problem != noField || len(f.Path) == 0 {
+			continue
+		}
+		word := strings.ToLower(strings.NewReplacer("-", "", "_", "", " ", "").Replace(f.Path[len(f.Path)-1]))
+		if instead := elsewhere[groupOf(f.Path[:len(f.Path)-1])][word]; instead != "" {
+			f.Instead = instead
+		}
+	}
+}
+
+// noField is what the decoder says of an unknown field.
+const noField = "there is no such field"
+
+// groupOf names the group at a path, as elsewhere has it.
+func groupOf(path fault.Path) string {
+	last := ""
+	for i, step := range path {
+		switch {
+		case i == 0 || i == 1 && strings.HasPrefix(step, "[") || i == 1 && (path[0] == "upstreams" || path[0] == "gates" || path[0] == "stores"):
+			last = map[string]string{"upstreams": "upstream", "gates": "gate", "routes": "route", "listeners": "listener"}[path[0]]
+			if last == "" {
+				last = path[0]
+			}
+		case strings.HasPrefix(step, "[") && last == "rules":
+			last = "rule"
+		default:
+			last = step
+		}
+	}
+	return last
+}
