@@ -9,15 +9,18 @@ require (
 	github.com/spf13/pflag v1.0.9
 	github.com/tsenart/vegeta/v12 v12.12.0
 	github.com/weir-go/weir v0.0.0
+	github.com/weir-go/weir/weirgrpc v0.0.0
 	github.com/weir-go/weir/weirredis v0.0.0
 	go.opentelemetry.io/otel v1.47.0
 	go.opentelemetry.io/otel/sdk v1.47.0
 	go.opentelemetry.io/otel/trace v1.47.0
 	go.opentelemetry.io/proto/slim/otlp v1.11.1
 	go.yaml.in/yaml/v3 v3.0.6
-	golang.org/x/net v0.59.0
+	golang.org/x/net v0.60.0
 	golang.org/x/sys v0.48.0
 	golang.org/x/term v0.46.0
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20260817212433-ac3dfec99bb1
+	google.golang.org/grpc v1.85.0
 	google.golang.org/protobuf v1.36.12
 )
 
@@ -48,5 +51,6 @@ require (
 
 replace (
 	github.com/weir-go/weir => ../
+	github.com/weir-go/weir/weirgrpc => ../weirgrpc
 	github.com/weir-go/weir/weirredis => ../weirredis
 )

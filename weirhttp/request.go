@@ -27,6 +27,7 @@ type Request struct {
 	permits   []weir.Permit
 	owners    []weir.Gate // of permits[1:]; nil where nobody knows
 	sampled   bool
+	heldBack  bool // no sample by the status of the answer
 	moved     bool // has a place in streams instead of its permits
 	crowded   bool // found streams full
 	hijacked  bool
@@ -80,6 +81,28 @@ func (q *Request) Sample(o weir.Outcome) {
 	permits := Permits(append(buf[:0], q.permits...))
 	q.mu.Unlock()
 	permits.Sample(o)
+}
+
+// HoldSample says that the status of the answer does not tell what became of the request. So the
+// middleware takes no sample when the answer begins. The handler calls [Request.Sample] later, such as
+// a proxy of gRPC when it reads the trailer. Without that the end of the handler decides.
+func (q *Request) HoldSample() {
+	if q == nil {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.heldBack = true
+}
+
+// sampleStatus samples the request by the status of its answer.
+func (q *Request) sampleStatus(o weir.Outcome) {
+	q.mu.Lock()
+	heldBack := q.heldBack
+	q.mu.Unlock()
+	if !heldBack {
+		q.Sample(o)
+	}
 }
 
 // SetCost says what the request has really cost, on every permit of the request; see

@@ -67,7 +67,7 @@ func (w *writer) answer(status int) {
 	if w.request.clientLeft() {
 		o = weir.Abandoned
 	}
-	w.request.Sample(o)
+	w.request.sampleStatus(o)
 }
 
 // Write implements [http.ResponseWriter].

@@ -46,7 +46,7 @@ var arrows = map[string][]string{
 // a policy, never wired by hand.
 var moduleArrows = map[string][]string{
 	"bench":     {"", "slot", "control", "limit", "policy", "quota", "signal", "sim", "weirhttp", "weirredis", "internal/freeport", "internal/hist", "internal/loadgen", "internal/station"},
-	"gateway":   {"", "control", "policy", "quota", "signal", "sim", "weirhttp", "weirredis", "internal/loadgen", "internal/fault", "internal/jsontree", "internal/setting"},
+	"gateway":   {"", "control", "policy", "quota", "signal", "sim", "weirgrpc", "weirhttp", "weirredis", "internal/loadgen", "internal/fault", "internal/jsontree", "internal/setting"},
 	"weirgrpc":  {"", "policy", "weirhttp", "internal/yield"},
 	"weirredis": {"quota", "internal/fault"},
 }

@@ -40,7 +40,7 @@ func (u *Upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
 	case weir.AsRejection(bodyErr) != nil: // the body was complete, and was refused then
 		u.refuse(w, r, x.call, bodyErr)
 	case bodyErr != nil:
-		WriteBodyProblem(w, bodyErr)
+		x.call.WriteBodyProblem(w, bodyErr)
 	case cause != nil || x.client.Err() != nil:
 		panic(http.ErrAbortHandler) // there is nobody to answer
 	case weir.AsRejection(err) != nil:
@@ -68,6 +68,10 @@ func (u *Upstream) refuse(w http.ResponseWriter, r *http.Request, call *Call, er
 func (c *Call) Refuse(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
 	c.By, c.Rejection = ByGate, rej
 	c.Quotas.SetHeaders(w.Header(), c.Work, rej)
+	if c.GRPC {
+		c.refuseCall(w, rej, weirhttp.Status(rej))
+		return
+	}
 	boundAnswer(w)
 	if c.Policy != nil && c.Policy.Trusted(r) {
 		weirhttp.WriteRejectionTo(w, r, rej, &c.Work)
@@ -88,17 +92,21 @@ func boundAnswer(w http.ResponseWriter) {
 
 func (u *Upstream) problem(w http.ResponseWriter, call *Call, status int, detail string) {
 	call.Quotas.SetHeaders(w.Header(), call.Work, nil)
-	writeProblem(w, status, detail, u.name)
+	call.writeProblem(w, status, detail, u.name)
 }
 
 // WriteProblem answers a request that goes no further with a problem document
 // (application/problem+json, RFC 9457). No address and no error text of the operating system
-// belongs in it: those are for the log.
-func WriteProblem(w http.ResponseWriter, status int, detail string) {
-	writeProblem(w, status, detail, "")
+// belongs in it: those are for the log. A call of gRPC gets a status of gRPC instead.
+func (c *Call) WriteProblem(w http.ResponseWriter, status int, detail string) {
+	c.writeProblem(w, status, detail, "")
 }
 
-func writeProblem(w http.ResponseWriter, status int, detail, upstream string) {
+func (c *Call) writeProblem(w http.ResponseWriter, status int, detail, upstream string) {
+	if c.GRPC {
+		c.problemCall(w, status, detail, upstream)
+		return
+	}
 	body, err := json.Marshal(struct {
 		Title    string `json:"title"`
 		Status   int    `json:"status"`
@@ -128,12 +136,12 @@ func bodyStatus(err error) int {
 
 // WriteBodyProblem answers a request if its body is not what its headers announced. net/http then
 // ends the connection: the rest of the body cannot be told from the next request.
-func WriteBodyProblem(w http.ResponseWriter, err error) {
+func (c *Call) WriteBodyProblem(w http.ResponseWriter, err error) {
 	status, detail := bodyStatus(err), "the request body ended early or is malformed"
 	if status == http.StatusRequestTimeout {
 		detail = "the request body came too slowly"
 	}
-	WriteProblem(w, status, detail)
+	c.WriteProblem(w, status, detail)
 }
 
 // Quotas are the gates with a quota on the way of a request. Every answer says what is left of

@@ -33,6 +33,8 @@ type Call struct {
 	Arrived time.Time
 	// Quotas are the gates with a quota that it has passed, or that have refused it.
 	Quotas Quotas
+	// GRPC says that the request is a call of gRPC; see [IsGRPC].
+	GRPC bool
 	// Request is the handle of the admitted request. It samples and releases the permit of
 	// a target with the others. It is nil where no guard is around: nothing is sampled then.
 	Request *weirhttp.Request
@@ -102,6 +104,7 @@ func (u *Upstream) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
 		x.body.body, x.body.x = r.Body, x
 		out.Body = x.body
 	}
+	defer x.watchRequest()()
 	u.reverse.ServeHTTP(w, out)
 }
 
@@ -131,7 +134,9 @@ type exchange struct {
 	url     *url.URL      // of the request, without the target; nil with one target
 	costed  bool          // the answer has said what the request cost
 	body    *clientBody   // nil for a request without a body
-	bodies  struct {
+	// conversation is for calls of gRPC.
+	conversation conversation
+	bodies       struct {
 		client clientBody
 		answer answerBody
 	}
@@ -285,6 +290,9 @@ func (x *exchange) answer(res *http.Response) (*http.Response, error) {
 	}
 	took := x.upstream.now() - x.started
 	o := weir.ClassifyHTTP(res.StatusCode)
+	if x.call.GRPC {
+		o = x.beginCall(res, o)
+	}
 	if o == weir.OK {
 		x.upstream.shared.services.add(x.service, took)
 	}
@@ -295,7 +303,11 @@ func (x *exchange) answer(res *http.Response) (*http.Response, error) {
 	if !x.costed {
 		x.readCost(res.Trailer) // which is announced at most: the client hears nothing of it
 	}
-	x.call.Request.Sample(o)
+	if here && x.conversation.pending {
+		x.call.Request.HoldSample()
+	} else {
+		x.call.Request.Sample(o)
+	}
 	if !here {
 		res.Body.Close()
 		return nil, errClientLeft
@@ -422,6 +434,8 @@ type clientBody struct {
 	x    *exchange
 	read atomic.Bool  // something has been asked of it
 	err  atomic.Value // of type error, other than io.EOF
+	// complete is set when all of it has come.
+	complete atomic.Bool
 }
 
 func (b *clientBody) Read(p []byte) (int, error) {
@@ -429,7 +443,11 @@ func (b *clientBody) Read(p []byte) (int, error) {
 	b.x.pause()
 	n, err := b.body.Read(p)
 	b.x.resume()
-	if err != nil && err != io.EOF {
+	switch err {
+	case nil:
+	case io.EOF:
+		b.complete.Store(true)
+	default:
 		b.err.CompareAndSwap(nil, clientError{err})
 	}
 	return n, err
@@ -465,6 +483,7 @@ type answerBody struct {
 
 func (b *answerBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
+	b.x.readCall(p[:n], b.res.Trailer, err)
 	switch {
 	case err == nil:
 	case err == io.EOF:

@@ -381,7 +381,7 @@ func TestRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newTestUpstream(t, "http://a")
 		u.Expect(100 * time.Millisecond)
-		x := &exchange{upstream: u, started: u.now(), deadline: u.now() + time.Second}
+		x := &exchange{call: new(Call), upstream: u, started: u.now(), deadline: u.now() + time.Second}
 		f := func(want time.Duration) {
 			t.Helper()
 			if got := x.expectedEnd(u.now(), 0) - u.now(); got != want {
@@ -439,7 +439,7 @@ func TestRestByRoute(t *testing.T) {
 		quick, slow := s.forRoute("quick"), s.forRoute("slow")
 		f := func(what string, sv *service, age, want time.Duration) {
 			t.Helper()
-			x := &exchange{upstream: u, service: sv, started: u.now() - age, deadline: u.now() + time.Minute}
+			x := &exchange{call: new(Call), upstream: u, service: sv, started: u.now() - age, deadline: u.now() + time.Minute}
 			if got := x.expectedEnd(u.now(), 1) - u.now(); got != want {
 				t.Errorf("%s: %v to go, want %v", what, got, want)
 			}

@@ -179,7 +179,7 @@ func (x *exchange) overdue(now time.Duration, round uint64) bool {
 	case gone && !x.left:
 		x.left = true
 		x.upstream.shared.abandoned.Add(1)
-		if x.upstream.cfg.OnAbandon == config.Release {
+		if x.upstream.cfg.OnAbandon == config.Release || x.call.GRPC { // gRPC hands a reset on, and its servers heed it
 			x.cause = errClientLeft
 			break
 		}

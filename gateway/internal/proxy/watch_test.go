@@ -13,7 +13,7 @@ import (
 // watched starts an exchange without a request.
 func watched(t *testing.T, u *Upstream, client context.Context) *exchange {
 	t.Helper()
-	x := &exchange{upstream: u, client: client, started: u.now()}
+	x := &exchange{call: new(Call), upstream: u, client: client, started: u.now()}
 	x.values.Context = client
 	x.Context, x.cancel = context.WithCancel(&x.values)
 	if d := time.Duration(u.cfg.ResponseTimeout); d > 0 {

@@ -43,7 +43,7 @@ type request struct {
 	handler *handler
 	route   *route // nil if none matches
 	call    proxy.Call
-	body    *upload       // nil for a request without a body
+	body    *upload       // nil for a request without a body, and for calls of gRPC
 	bytes   int64         // of the answer's body
 	span    *tracing.Span // nil for none
 	asked   bool          // the gates have decided
@@ -55,7 +55,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.s.inFlight.Add(1)
 	defer h.s.inFlight.Add(-1)
 	defer h.inProgress.Add(-1)
-	q := &request{ResponseWriter: w, handler: h, call: proxy.Call{Arrived: time.Now()}}
+	q := &request{ResponseWriter: w, handler: h, call: proxy.Call{Arrived: time.Now(), GRPC: proxy.IsGRPC(r)}}
 	defer h.s.finished(q, r)
 	if most := h.listener.conns.MaxRequests(); inProgress > most {
 		h.refuseOneTooMany(q, r, most)
@@ -64,7 +64,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !h.listener.conns.CertificateValid(r, q.call.Arrived) {
 		// The client may show another certificate on another connection (RFC 9110, 15.5.20).
 		w.Header().Set("Connection", "close")
-		proxy.WriteProblem(q, http.StatusMisdirectedRequest,
+		q.call.WriteProblem(q, http.StatusMisdirectedRequest,
 			"the client certificate of this connection has expired, or its authority is trusted no more; connect anew")
 		return
 	}
@@ -75,7 +75,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rt, work := st.policy.Match(r)
 	if q.route = st.routes[rt]; q.route == nil {
 		h.s.metrics.NoRoute()
-		proxy.WriteProblem(q, http.StatusNotFound, "no route of the gateway matches this request")
+		q.call.WriteProblem(q, http.StatusNotFound, "no route of the gateway matches this request")
 		return
 	}
 	q.call.Policy, q.call.Route, q.call.Quotas, q.call.Work = st.policy, rt, q.route.quotas, work
@@ -84,11 +84,11 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if policy.Ambiguous(r.URL) { // it may lead to another route at the upstream
-		proxy.WriteProblem(q, http.StatusBadRequest,
+		q.call.WriteProblem(q, http.StatusBadRequest,
 			"with %2F unescaped, the path has an empty, . or .. segment; servers differ on where it leads")
 		return
 	}
-	if r.Body != nil && r.Body != http.NoBody {
+	if r.Body != nil && r.Body != http.NoBody && !q.call.GRPC {
 		q.body = newUpload(w, r, time.Duration(h.listener.cfg.ReadTimeout))
 		uploading := *r
 		uploading.Body = q.body
@@ -139,7 +139,7 @@ func refuse(w http.ResponseWriter, r *http.Request, rej *weir.Rejection) {
 	if rej.Reason == weir.ReasonCanceled && q.body != nil && q.body.err != nil {
 		// net/http reports a body that fails as a client that has left. The client may still be
 		// there, and gets an answer that says what was wrong.
-		proxy.WriteBodyProblem(w, q.body.err)
+		q.call.WriteBodyProblem(w, q.body.err)
 		return
 	}
 	q.call.Refuse(w, r, rej)
@@ -200,14 +200,14 @@ func (h *handler) refuseOneTooMany(q *request, r *http.Request, most int64) {
 
 // refuseMethod answers hop-by-hop methods, which are never forwarded. The bytes after such a request
 // are no request, so the connection ends.
-func refuseMethod(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Connection", "close")
+func refuseMethod(q *request, r *http.Request) {
+	q.Header().Set("Connection", "close")
 	if r.Method == http.MethodConnect {
-		w.Header().Set("Allow", "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT")
-		proxy.WriteProblem(w, http.StatusMethodNotAllowed, "the gateway opens no tunnels: it does not forward CONNECT")
+		q.Header().Set("Allow", "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT")
+		q.call.WriteProblem(q, http.StatusMethodNotAllowed, "the gateway opens no tunnels: it does not forward CONNECT")
 		return
 	}
-	proxy.WriteProblem(w, http.StatusBadRequest,
+	q.call.WriteProblem(q, http.StatusBadRequest,
 		"PRI begins a connection in HTTP/2 and is no method; this listener speaks HTTP/2 under TLS, and without TLS only with h2c: true")
 }
 

@@ -1,0 +1,189 @@
+package proxy
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/weirgrpc"
+)
+
+// IsGRPC reports whether a request is a call of gRPC. gRPC-Web is HTTP with another body, and so is
+// what calls itself gRPC over HTTP/1, which has no trailers that a client would see.
+func IsGRPC(r *http.Request) bool {
+	return r.ProtoMajor == 2 && isGRPCType(r.Header.Get("Content-Type"))
+}
+
+// isGRPCType reports whether a content type is gRPC's, such as application/grpc+proto.
+func isGRPCType(contentType string) bool {
+	const kind = "application/grpc"
+	if len(contentType) < len(kind) || !strings.EqualFold(contentType[:len(kind)], kind) {
+		return false
+	}
+	rest := contentType[len(kind):]
+	return rest == "" || rest[0] == '+' || rest[0] == ';'
+}
+
+// refuseCall answers a call of gRPC that a gate has refused. Metrics and logs have the status that
+// the refusal would have over HTTP: the answer's own is always 200.
+func (c *Call) refuseCall(w http.ResponseWriter, rej *weir.Rejection, httpStatus int) {
+	weirgrpc.Statuses{}.SetRefusal(w.Header(), rej)
+	c.answerCall(w, httpStatus)
+}
+
+// problemCall answers a call of gRPC that goes no further.
+func (c *Call) problemCall(w http.ResponseWriter, httpStatus int, detail, upstream string) {
+	info := &errdetails.ErrorInfo{Domain: weirgrpc.Domain, Reason: reasonOf(httpStatus)}
+	if upstream != "" {
+		info.Metadata = map[string]string{"upstream": upstream}
+	}
+	code := codeOf(httpStatus)
+	if c.Failure == failureNames[failedConnect] {
+		code = codes.Unavailable // nothing has been sent, so a retry is safe
+	}
+	st := status.New(code, detail)
+	if full, err := st.WithDetails(info); err == nil { // an error is a name that is not UTF-8
+		st = full
+	}
+	weirgrpc.SetStatus(w.Header(), st)
+	c.answerCall(w, httpStatus)
+}
+
+// answerCall sends the header, which is the whole answer.
+func (c *Call) answerCall(w http.ResponseWriter, httpStatus int) {
+	boundAnswer(w)
+	w.WriteHeader(http.StatusOK)
+	c.Status = httpStatus
+}
+
+// codeOf is the code that gRPC's clients make of an HTTP status, with two differences. A request that
+// came too slowly, and an answer that did, have missed a deadline.
+func codeOf(httpStatus int) codes.Code {
+	switch httpStatus {
+	case http.StatusBadRequest:
+		return codes.Internal
+	case http.StatusNotFound, http.StatusMethodNotAllowed:
+		return codes.Unimplemented
+	case http.StatusRequestTimeout, http.StatusGatewayTimeout:
+		return codes.DeadlineExceeded
+	case http.StatusMisdirectedRequest:
+		return codes.Unauthenticated
+	}
+	return codes.Unavailable
+}
+
+// reasonOf is the reason of an ErrorInfo, such as BAD_GATEWAY.
+func reasonOf(httpStatus int) string {
+	return strings.ToUpper(strings.ReplaceAll(http.StatusText(httpStatus), " ", "_"))
+}
+
+// conversation is what the gateway sees of a call of gRPC. The HTTP status of its answer tells
+// nothing: the outcome comes with grpc-status, mostly in the trailer.
+type conversation struct {
+	pending  bool // the outcome is to come
+	bothWays bool // the answer began before the request was complete
+	bytes    int64
+	messages messageCount
+}
+
+// wholeAnswer is when an answer of one message counts as given, in bytes. A longer one may become a
+// stream before its trailer, and a gate that sees long answers only would learn nothing.
+const wholeAnswer = 32 << 10
+
+// beginCall samples a call of gRPC at the header of its answer, if there is all to know then.
+func (x *exchange) beginCall(res *http.Response, o weir.Outcome) weir.Outcome {
+	st, said := weirgrpc.StatusOf(res.Header)
+	switch {
+	case res.StatusCode != http.StatusOK:
+		return o
+	case said:
+		return weirgrpc.ClassifyStatus(st)
+	case res.Body == nil || res.Body == http.NoBody || !isGRPCType(res.Header.Get("Content-Type")):
+		return weir.Failed
+	}
+	x.conversation.pending = true
+	x.conversation.bothWays = x.body != nil && !x.body.complete.Load()
+	return o
+}
+
+// readCall is called with each part of the answer's body, and with the error that ended it.
+func (x *exchange) readCall(p []byte, trailer http.Header, err error) {
+	c := &x.conversation
+	if !c.pending {
+		return
+	}
+	c.bytes += int64(len(p))
+	c.messages.add(p)
+	streams := c.bothWays || c.messages.n > 1
+	if err == nil && (streams || c.bytes < wholeAnswer) {
+		return
+	}
+	o := weir.OK
+	if err != nil {
+		o = weir.Failed
+		if st, said := weirgrpc.StatusOf(trailer); said && err == io.EOF {
+			o = weirgrpc.ClassifyStatus(st)
+		}
+		if x.client.Err() != nil {
+			o = weir.Abandoned
+		}
+	}
+	if streams && o == weir.OK {
+		o = weir.NoSample // how long a stream lives is no latency
+	}
+	c.pending = false
+	x.call.Request.Sample(o)
+}
+
+// messageCount counts the messages in the body of an answer, up to two: then it is a stream.
+type messageCount struct {
+	n      int
+	prefix [5]byte // compressed or not, and the length
+	have   int     // bytes of the prefix
+	left   uint32  // of the message
+}
+
+func (m *messageCount) add(p []byte) {
+	for len(p) > 0 && m.n < 2 {
+		if skip := min(uint64(m.left), uint64(len(p))); skip > 0 {
+			m.left -= uint32(skip)
+			p = p[skip:]
+			continue
+		}
+		if m.have == 0 {
+			m.n++
+		}
+		k := copy(m.prefix[m.have:], p)
+		m.have, p = m.have+k, p[k:]
+		if m.have == len(m.prefix) {
+			b := m.prefix[1:]
+			m.left = uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
+			m.have = 0
+		}
+	}
+}
+
+// requestGrace is how long the request of a call may be under way before the call is a stream: its
+// client takes its time, or streams.
+const requestGrace = time.Second
+
+// watchRequest makes a call a stream if its request is not complete after the grace time. It returns
+// what stops that.
+func (x *exchange) watchRequest() (stop func()) {
+	if !x.call.GRPC || x.body == nil {
+		return func() {}
+	}
+	body := x.body
+	timer := time.AfterFunc(requestGrace, func() {
+		if !body.complete.Load() {
+			x.call.Request.ReleaseForStream()
+		}
+	})
+	return func() { timer.Stop() }
+}
