@@ -52,6 +52,15 @@ func TestOutcomes(t *testing.T) {
 			FromContext(r.Context()).Sample(weir.Overload)
 			w.WriteHeader(200)
 		}, weir.Overload},
+		{"held back", func(w http.ResponseWriter, r *http.Request) {
+			FromContext(r.Context()).HoldSample()
+			io.WriteString(w, "hi")
+			FromContext(r.Context()).Sample(weir.Overload)
+		}, weir.Overload},
+		{"held back for good", func(w http.ResponseWriter, r *http.Request) {
+			FromContext(r.Context()).HoldSample()
+			w.WriteHeader(500)
+		}, weir.OK},
 		{"out of time", func(w http.ResponseWriter, r *http.Request) {
 			panic(http.ErrAbortHandler) // the deadline below has passed by then
 		}, weir.Overload},
