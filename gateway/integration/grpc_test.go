@@ -37,7 +37,9 @@ var interopCases = map[string]func(context.Context, *grpc.ClientConn, testgrpc.T
 	"server_streaming": func(ctx context.Context, _ *grpc.ClientConn, c testgrpc.TestServiceClient) {
 		interop.DoServerStreaming(ctx, c)
 	},
-	"ping_pong": func(ctx context.Context, _ *grpc.ClientConn, c testgrpc.TestServiceClient) { interop.DoPingPong(ctx, c) },
+	"ping_pong": func(ctx context.Context, _ *grpc.ClientConn, c testgrpc.TestServiceClient) {
+		interop.DoPingPong(ctx, c)
+	},
 	"empty_stream": func(ctx context.Context, _ *grpc.ClientConn, c testgrpc.TestServiceClient) {
 		interop.DoEmptyStream(ctx, c)
 	},
