@@ -44,7 +44,7 @@ type ReloadAPI struct {
 	Writers *Writers
 }
 
-var errNoFile = &requestError{http.StatusConflict, "there is nothing to reload: the gateway was started without a configuration file"}
+var errNoFile error = &requestError{http.StatusConflict, "there is nothing to reload: the gateway was started without a configuration file"}
 
 func (a *ReloadAPI) serve(mux *http.ServeMux) {
 	mux.HandleFunc("GET /reload", func(w http.ResponseWriter, _ *http.Request) { writeReload(w, http.StatusOK, a.Last()) })
@@ -52,9 +52,9 @@ func (a *ReloadAPI) serve(mux *http.ServeMux) {
 }
 
 func (a *ReloadAPI) reload(w http.ResponseWriter, r *http.Request) {
-	_, _, err := a.Writers.who(r)
-	if err == nil && a.Reload == nil {
-		err = errNoFile
+	err := errNoFile // which is said first: nobody needs a token to hear it
+	if a.Reload != nil {
+		_, _, err = a.Writers.who(r)
 	}
 	if err != nil {
 		refuseRequest(w, err)

@@ -114,8 +114,11 @@ func TestReloadWithoutFile(t *testing.T) {
 	g.run(t, runOptions{Upstream: "http://127.0.0.1:1", Listen: freeAddr(t), Admin: g.admin})
 	o := reloadOptions{Admin: g.admin, PID: os.Getpid(), Wait: await.Patience}
 	o.Signal = func(int) error { t.Error("a signal was sent"); return nil }
-	if err := runReload(t.Context(), o); err == nil || !strings.Contains(err.Error(), "without a configuration file") {
-		t.Errorf("%v", err)
+	for _, pid := range []int{o.PID, 0} {
+		o.PID = pid
+		if err := runReload(t.Context(), o); err == nil || !strings.Contains(err.Error(), "without a configuration file") {
+			t.Errorf("process %d: %v", pid, err)
+		}
 	}
 }
 

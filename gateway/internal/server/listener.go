@@ -233,7 +233,7 @@ func (s *Server) serve(l *listener) {
 // announce logs what is served where.
 func (s *Server) announce(l *listener) {
 	if l.forAdmin {
-		s.log.Info("admin listening", "address", "http://"+l.Addr().String(), "paths", "/metrics /healthz /readyz /gates /explain /quotas")
+		s.log.Info("admin listening", "address", "http://"+l.Addr().String(), "paths", "/metrics /healthz /readyz /gates /explain /quotas /reload")
 		return
 	}
 	about := []any{"address", l.Addr().String(), "tls", l.cfg.TLS != nil, "h2c", l.cfg.H2C}

@@ -419,7 +419,7 @@ func TestReloadTellsListeners(t *testing.T) {
 	got := g.log.lines("listening", "admin listening", "stopped listening")[2:]
 	want := []string{
 		"listening address=" + comes.Address + " tls=false h2c=false",
-		`"admin listening" address=http://` + next.Admin.Address + ` paths="/metrics /healthz /readyz /gates /explain /quotas"`,
+		`"admin listening" address=http://` + next.Admin.Address + ` paths="/metrics /healthz /readyz /gates /explain /quotas /reload"`,
 		`"stopped listening" address=` + goes.Address,
 	}
 	if !slices.Equal(got, want) {
