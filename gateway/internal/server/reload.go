@@ -155,6 +155,7 @@ func (s *Server) apply(cfg *config.Config) error {
 	if s.draining.Load() {
 		return errShuttingDown
 	}
+	before := s.state.Load().cfg
 	if err := s.install(cfg); err != nil {
 		return err
 	}
@@ -162,7 +163,8 @@ func (s *Server) apply(cfg *config.Config) error {
 		s.opts.Applied(cfg)
 	}
 	s.events.AfterReload()
-	s.log.Info("configuration reloaded", "routes", len(cfg.Routes), "gates", len(cfg.Gates), "upstreams", len(cfg.Upstreams))
+	s.log.Info("configuration reloaded", "routes", len(cfg.Routes), "gates", len(cfg.Gates), "upstreams", len(cfg.Upstreams),
+		"changes", cfg.Changes(before))
 	return nil
 }
 

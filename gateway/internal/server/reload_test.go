@@ -262,6 +262,26 @@ func TestReloadTellsLimits(t *testing.T) {
 	}
 }
 
+// What else a reload has changed stands in its line: a quota has no limit that a hook hears of.
+func TestReloadTellsChanges(t *testing.T) {
+	src := new(source)
+	withRate := func(rate string) *config.Config {
+		cfg := baseConfig(t, "http://127.0.0.1:1")
+		cfg.Gates["plan"] = policy.GateSpec{Quota: &policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: rate}}}
+		return cfg
+	}
+	g := start(t, withRate("10/s"), Options{Load: src.load})
+	for _, want := range []string{`changes="[gates.plan.quota.rate: 20/s (was 10/s)]"`, "changes=[]"} {
+		src.set(func() (*config.Config, error) { return withRate("20/s"), nil })
+		if err := g.Reload(); err != nil {
+			t.Fatal(err)
+		}
+		if last := g.log.lines("configuration reloaded"); len(last) == 0 || !strings.Contains(last[len(last)-1], want) {
+			t.Errorf("the log has %q, want %s", last, want)
+		}
+	}
+}
+
 // idleServer is a server with a log that is never run.
 func idleServer(t *testing.T, cfg *config.Config, opts Options) (*Server, *logBuffer) {
 	t.Helper()
