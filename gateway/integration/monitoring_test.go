@@ -191,6 +191,7 @@ upstreams:
   app: {targets: [%[1]s]}
   pair: {targets: [%[1]s, "http://%[2]s"], passive_health: {failures: 1, for: 1h}}
   dead: {targets: ["http://%[2]s"]}
+  sick: {targets: [%[1]s, "http://%[2]s"], health_check: {path: /, interval: 1s}}
 signals:
   good: {read: file, path: %[3]s/good}
   bad: {read: file, path: %[3]s/bad, interval: 100ms}
@@ -210,6 +211,7 @@ routes:
   - {match: [/far], gates: [far], upstream: app}
   - {match: [/pair], gates: [pools], upstream: pair}
   - {match: [/dead], gates: [pools], upstream: dead}
+  - {match: [/sick], gates: [pools], upstream: sick}
 shutdown: {grace: 1m, lame_duck: 1h}
 `, up.URL, dead, dir))
 }
@@ -264,7 +266,7 @@ func TestAlertsFire(t *testing.T) {
 	p := startPrometheus(t, g)
 	besiege(t, g, narrow, map[string]int{"/": 24, "/plan": 1, "/far": 1, "/pair": 2, "/dead": 1})
 
-	for _, name := range []string{"WeirUpstreamFailing", "WeirTargetEjected", "WeirStoreDown", "WeirQuotaRefusing", "WeirSignalUnreadable", "WeirConnectionsRefused"} {
+	for _, name := range []string{"WeirUpstreamFailing", "WeirTargetEjected", "WeirTargetUnhealthy", "WeirStoreDown", "WeirQuotaRefusing", "WeirSignalUnreadable", "WeirConnectionsRefused"} {
 		p.fires(t, name)
 	}
 	eventually(t, "Prometheus has seen the limit of 40 for a while", func() bool { return p.shows(`count_over_time(weir_gate_limit{gate="slots"}[10m]) >= 15`) })

@@ -44,7 +44,7 @@ func exposed(t *testing.T) []string {
 listeners: [{address: "127.0.0.1:0"}]
 admin: {address: off}
 identity: {user: header:X-User, tenant: header:X-Tenant}
-upstreams: {app: {targets: [%s]}}
+upstreams: {app: {targets: [%s], health_check: {path: /}}}
 stores: {shared: {redis: "redis://%s"}}
 runtime_quotas: {file: %s}
 access_log: {to: %s}
