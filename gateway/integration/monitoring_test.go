@@ -191,7 +191,7 @@ upstreams:
   app: {targets: [%[1]s]}
   pair: {targets: [%[1]s, "http://%[2]s"], passive_health: {failures: 1, for: 1h}}
   dead: {targets: ["http://%[2]s"]}
-  sick: {targets: [%[1]s, "http://%[2]s"], health_check: {path: /, interval: 1s}}
+  sick: {targets: [%[1]s, "http://%[2]s"], health_check: {path: /, interval: 2s, unhealthy_threshold: 1}}
 signals:
   good: {read: file, path: %[3]s/good}
   bad: {read: file, path: %[3]s/bad, interval: 100ms}
