@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
+	"sync"
 	"sync/atomic"
 	"syscall"
 )
@@ -39,6 +41,7 @@ func (r *Range) Addr() (string, error) {
 // has a copy of each open socket until it runs its program. That copy would still listen
 // when the server comes.
 func free(port uint32) bool {
+	probe()
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	l, err := net.Listen("tcp", address(port))
@@ -48,5 +51,13 @@ func free(port uint32) bool {
 	l.Close()
 	return true
 }
+
+// probe lets package os find out whether the kernel has process descriptors. It does so once,
+// with a process that it starts without that lock.
+var probe = sync.OnceFunc(func() {
+	if p, err := os.FindProcess(os.Getpid()); err == nil {
+		_ = p.Release()
+	}
+})
 
 func address(port uint32) string { return fmt.Sprintf("127.0.0.1:%d", port) }
