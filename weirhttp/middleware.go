@@ -1,8 +1,7 @@
 // Package weirhttp puts a weir gate in front of net/http handlers.
 //
-//	api := weir.Must(limit.New(limit.Config{Name: "api", Limit: 50}))
-//	guard := weirhttp.Middleware(api)
-//	http.ListenAndServe(":8080", guard(mux))
+//	api := limit.Auto("api") // or limit.New(limit.Config{Name: "api", Limit: 50})
+//	http.ListenAndServe(":8080", weirhttp.Middleware(api)(mux))
 //
 // Requests beyond the limit wait in the gate's room. Those that cannot wait are answered 503 with
 // Retry-After. A problem document names the gate, the reason and the exact time (see
