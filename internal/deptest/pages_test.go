@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/sim"
 )
 
@@ -85,6 +86,20 @@ func sentences(text string) []string {
 		}
 	}
 	return all
+}
+
+// Every reason of a refusal is explained, in the table and among the questions.
+func TestReasonsAreExplained(t *testing.T) {
+	table, faq := read(t, "docs/reference/refusals.md"), read(t, "docs/faq.md")
+	_, byReason, _ := strings.Cut(faq, "\n## By reason\n")
+	for _, reason := range weir.Reasons() {
+		if !strings.Contains(table, "\n| `"+reason.String()+"` |") {
+			t.Errorf("docs/reference/refusals.md does not explain %s", reason)
+		}
+		if !regexp.MustCompile(`(?m)^### .*\b` + reason.String() + `\b`).MatchString(byReason) {
+			t.Errorf("docs/faq.md does not explain %s", reason)
+		}
+	}
 }
 
 // Commands stand in blocks of sh, which a test of the gateway runs, and not in plain ones. A
