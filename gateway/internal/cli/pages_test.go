@@ -102,7 +102,7 @@ func certificate(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	for name, block := range map[string]pem.Block{
-		"server.pem": {Type: "CERTIFICATE", Bytes: der}, "clients.pem": {Type: "CERTIFICATE", Bytes: der}, "server.key": {Type: "PRIVATE KEY", Bytes: private},
+		"server.pem": {Type: "CERTIFICATE", Bytes: der}, "server.crt": {Type: "CERTIFICATE", Bytes: der}, "clients.pem": {Type: "CERTIFICATE", Bytes: der}, "server.key": {Type: "PRIVATE KEY", Bytes: private},
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(&block), 0o600); err != nil {
 			t.Fatal(err)
