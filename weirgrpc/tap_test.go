@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"net"
+	"net/http"
 	"runtime"
 	"strings"
 	"sync"
@@ -211,8 +212,45 @@ func TestTapWaits(t *testing.T) {
 	taken.Done(weir.OK)
 }
 
-// Where the transport knows of no tap, the interceptor admits by itself; gRPC's own counters do not
-// see what a tap has refused.
+// gRPC asks no tap where its server is a handler of net/http. The interceptor admits by itself there.
+func TestTapUnderServeHTTP(t *testing.T) {
+	gate := newLimit(t, 1, -1)
+	guard := weirgrpc.New(gate)
+	server := grpc.NewServer(tapping(guard, nil)...)
+	testgrpc.RegisterTestServiceServer(server, &service{unary: answer})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := &http.Server{Handler: server, Protocols: new(http.Protocols)}
+	web.Protocols.SetUnencryptedHTTP2(true)
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = web.Serve(l) }) // it ends with Close
+	t.Cleanup(func() { web.Close(); serving.Wait() })
+	client := testgrpc.NewTestServiceClient(dial(t, l.Addr().String()))
+	for range 3 {
+		known(t, client)
+		await(t, "the slot is free", idle(gate))
+	}
+	taken, err := gate.TryAdmit(weir.Work{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var trailer metadata.MD
+	st := wantCode(t, call(t, client, grpc.Trailer(&trailer)), codes.Unavailable)
+	if len(st.Details()) == 0 {
+		t.Error("refused without details")
+	}
+	taken.Done(weir.OK)
+	if s := guard.TapSnapshot(); s != (weirgrpc.TapSnapshot{}) {
+		t.Errorf("gRPC asks the tap now: %+v", s)
+	}
+	if n := gate.Snapshot().Admitted; n != 4 {
+		t.Errorf("%d admitted, want 4", n)
+	}
+}
+
+// gRPC's own counters do not see what a tap has refused.
 func TestTapAndStats(t *testing.T) {
 	gate := newLimit(t, 1, -1)
 	guard := weirgrpc.New(gate)

@@ -442,3 +442,49 @@ func TestGRPCOverTLS(t *testing.T) {
 	}
 	g.idle()
 }
+
+// Time-outs that make no sense, and large metadata, harm nobody and lose nothing.
+func TestGRPCHostileHeaders(t *testing.T) {
+	g, _ := callers(t, &callee{unary: answered}, nil)
+	h2c := &http.Transport{Protocols: new(http.Protocols)}
+	h2c.Protocols.SetUnencryptedHTTP2(true)
+	defer h2c.CloseIdleConnections()
+	large := make([]string, 64)
+	for i := range large {
+		large[i] = strings.Repeat("t", 500)
+	}
+	for _, tt := range []struct {
+		name   string
+		header http.Header
+		status string
+	}{
+		{"no time", http.Header{"Grpc-Timeout": {"0n"}}, "4"},
+		{"negative", http.Header{"Grpc-Timeout": {"-1S"}}, "13"}, // the upstream's word: it goes on unchanged
+		{"nine digits", http.Header{"Grpc-Timeout": {"123456789S"}}, "13"},
+		{"for ever", http.Header{"Grpc-Timeout": {"99999999H"}}, "0"},
+		{"32 KB", http.Header{"X-Tenant": large}, "0"},
+		{"binary", http.Header{"X-Tenant-Bin": {"AP8", "AP8"}}, "0"},
+		{"binary that is none", http.Header{"X-Tenant-Bin": {"%%%"}}, "13"},
+	} {
+		req, err := http.NewRequestWithContext(patient(t), http.MethodPost, g.url+"/grpc.testing.TestService/UnaryCall", strings.NewReader("\x00\x00\x00\x00\x00"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header = tt.header
+		req.Header.Set("Content-Type", "application/grpc")
+		req.Header.Set("Te", "trailers")
+		res, err := (&http.Client{Transport: h2c}).Do(req)
+		if err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+		if _, err := io.Copy(io.Discard, res.Body); err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+		res.Body.Close()
+		got := res.Header.Get("Grpc-Status") + res.Trailer.Get("Grpc-Status")
+		if got != tt.status {
+			t.Errorf("%s: status %q, want %q; %s %v", tt.name, got, tt.status, res.Status, res.Header)
+		}
+	}
+	g.idle()
+}
