@@ -185,8 +185,11 @@ type header struct {
 
 // Values implements [policy.Header].
 func (h *header) Values(name policy.HeaderName) []string {
-	if h.md != nil {
+	switch {
+	case h.md != nil:
 		return h.md[name.Lower]
+	case name == timeoutHeader:
+		return nil // gRPC keeps it to itself: it is the deadline of the context
 	}
 	return metadata.ValueFromIncomingContext(h.ctx, name.Lower)
 }
@@ -199,7 +202,10 @@ func (h *header) Host() string {
 	return ""
 }
 
-var authority = policy.HeaderName{Lower: ":authority"}
+var (
+	authority     = policy.HeaderName{Lower: ":authority"}
+	timeoutHeader = policy.NewHeaderName("grpc-timeout")
+)
 
 // view is the call as a policy sees it.
 func (c *Call) view(ctx context.Context) policy.View {
