@@ -100,6 +100,21 @@ routes: [{match: ["${WEIR_TEST_SECRET}", "${WEIR_TEST_SECRET}"], gates: ["${WEIR
 	}
 }
 
+// TestManyFaultsOfALongVariable: a long value in a thousand faults takes no time to hide.
+func TestManyFaultsOfALongVariable(t *testing.T) {
+	t.Setenv("WEIR_TEST_LONG", strings.Repeat("longer than any ", 8000))
+	var file strings.Builder
+	file.WriteString("upstreams: {app: {targets: [\"http://h\"]}}\nroutes:\n")
+	for range 1000 {
+		file.WriteString("  - {match: [/], upstream: app, cost: many}\n")
+	}
+	file.WriteString("log: {level: \"${WEIR_TEST_LONG}\"}\n")
+	_, err := Parse("env.yaml", []byte(file.String()))
+	if err == nil || leaks(err.Error(), "longer than any ") || !strings.Contains(err.Error(), "cost") {
+		t.Errorf("%.300v", err)
+	}
+}
+
 // TestShorthands: what people guess says the same as what is written out.
 func TestShorthands(t *testing.T) {
 	parse := func(gate string) string {
