@@ -112,6 +112,10 @@ func (rt *Route) Settle(answer http.Header) (units int64, ok bool) {
 	return units, ok
 }
 
+// Settles reports whether the answers to the route's work say what it has really cost. Without that
+// [Route.Settle] finds nothing.
+func (rt *Route) Settles() bool { return rt != nil && rt.charging.settle != "" }
+
 // SetCost tells the gates what a piece of work has really cost, except those that count requests.
 // set is [weir.Permit.SetCost] of its permit.
 func (p *Policy) SetCost(set func(gate string, units int64), units int64) {
@@ -472,25 +476,31 @@ func (c *compiler) checkTimeouts() []timeoutHeader {
 // gRPC, and the first other header of [DeadlineSpec] for the rest. Values that cannot be parsed go
 // on unchanged.
 func (p *Policy) Forward(out http.Header, in *http.Request, w *weir.Work, arrived time.Time) {
-	p.identity.forward(out, in, w)
-	p.forwardAdmissions(out, in, w)
-	p.ForwardDeadline(out, in, w, arrived)
+	v := ViewHTTP(in)
+	p.ForwardView(out, &v, w, arrived)
 }
 
-func (id *identity) forward(out http.Header, in *http.Request, w *weir.Work) {
-	v := ViewHTTP(in)
-	trusted := id.trustsPeer(&v)
+// ForwardView is [Policy.Forward] for a request of any protocol. The names in out are in canonical
+// form.
+func (p *Policy) ForwardView(out http.Header, in *View, w *weir.Work, arrived time.Time) {
+	p.identity.forward(out, in, w)
+	p.forwardAdmissions(out, in, w)
+	p.forwardDeadline(out, in, w, arrived)
+}
+
+func (id *identity) forward(out http.Header, in *View, w *weir.Work) {
+	trusted := id.trustsPeer(in)
 	for _, s := range [3]source{id.tenant, id.user, id.client} {
 		if s.kind != headerSource {
 			continue
 		}
 		delete(out, s.key)
-		if values := in.Header[s.key]; trusted && single(values) != "" {
+		if values := in.Header.Values(s.header()); trusted && single(values) != "" {
 			out[s.key] = values[:1:1]
 		}
 	}
 	if s := id.priority; s.kind == headerSource {
-		values := in.Header[s.key]
+		values := in.Header.Values(s.header())
 		if p, ok := id.parseClass(single(values)); ok && trusted && p == w.Priority {
 			out[s.key] = values[:1:1]
 		} else {
@@ -502,10 +512,15 @@ func (id *identity) forward(out http.Header, in *http.Request, w *weir.Work) {
 // ForwardDeadline is the part of [Policy.Forward] that depends on the time, for a
 // request that is sent again.
 func (p *Policy) ForwardDeadline(out http.Header, in *http.Request, w *weir.Work, arrived time.Time) {
+	v := ViewHTTP(in)
+	p.forwardDeadline(out, &v, w, arrived)
+}
+
+func (p *Policy) forwardDeadline(out http.Header, in *View, w *weir.Work, arrived time.Time) {
 	if len(p.timeouts) == 0 {
 		return
 	}
-	header := httpHeader{in}
+	header := in.Header
 	sent, found, _ := timeoutOf(p.timeouts, header)
 	if !found && w.Deadline.IsZero() {
 		return
@@ -528,15 +543,18 @@ func (p *Policy) ForwardDeadline(out http.Header, in *http.Request, w *weir.Work
 		}
 		return
 	}
-	if h := p.timeoutFor(in); h != nil && len(header.Values(h.name)) == 0 {
+	if h := p.timeoutFor(header); h != nil && len(header.Values(h.name)) == 0 {
 		out[h.name.Canonical] = []string{h.format(left, "")}
 	}
 }
 
 // timeoutFor returns the header that tells an upstream of a deadline which the request did not
 // bring, nil if there is none for its kind.
-func (p *Policy) timeoutFor(in *http.Request) *timeoutHeader {
-	grpc := strings.HasPrefix(in.Header.Get("Content-Type"), "application/grpc")
+func (p *Policy) timeoutFor(in Header) *timeoutHeader {
+	grpc := false
+	if values := in.Values(contentType); len(values) > 0 {
+		grpc = strings.HasPrefix(values[0], "application/grpc")
+	}
 	for i := range p.timeouts {
 		if h := &p.timeouts[i]; (h.name.Canonical == grpcTimeout) == grpc {
 			return h
@@ -545,13 +563,15 @@ func (p *Policy) timeoutFor(in *http.Request) *timeoutHeader {
 	return nil
 }
 
+var contentType = NewHeaderName("Content-Type")
+
 // forwardAdmissions tells the next server how often the operation has been admitted,
 // this time included.
-func (p *Policy) forwardAdmissions(out http.Header, in *http.Request, w *weir.Work) {
+func (p *Policy) forwardAdmissions(out http.Header, in *View, w *weir.Work) {
 	if !p.countsAdmissions() {
 		return
 	}
-	n, _ := p.admissionsOf(httpHeader{in}, p.Trusted(in))
+	n, _ := p.admissionsOf(in.Header, p.TrustedView(in))
 	if rt := p.byName[w.Op]; rt != nil && len(rt.gates) > 0 {
 		n++
 	}
