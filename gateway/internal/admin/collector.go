@@ -14,6 +14,7 @@ import (
 	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/gateway/internal/accept"
 	"github.com/weir-go/weir/gateway/internal/accesslog"
+	"github.com/weir-go/weir/gateway/internal/envoy"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/gateway/internal/tracing"
@@ -28,6 +29,7 @@ type Source interface {
 	Streams() *weirhttp.Streams
 	Upstreams() []*proxy.Upstream
 	Connections() []accept.Snapshot
+	ExtProc() envoy.Snapshot
 	Stores() []Store
 	Book() quotas.Stats
 	AccessLog() accesslog.Snapshot
@@ -171,6 +173,18 @@ func (c *collector) gateway(f figures) {
 	counter(f, "weir_streams_total", "Requests that became streams.", s.Moved)
 	counter(f, "weir_streams_overflowed_total", "Requests that should have become streams and kept their slot, because there were too many streams.", s.Overflowed)
 	counter(f, "weir_streams_cut_total", "Answers cut off because the client did not read them for write_timeout.", s.Cut)
+	extProc(f, c.src.ExtProc())
+}
+
+// extProc tells of the streams of an Envoy.
+func extProc(f figures, s envoy.Snapshot) {
+	ended := make(map[string]uint64, len(s.Ended))
+	for end, n := range s.Ended {
+		ended[envoy.End(end).String()] = n
+	}
+	gauge(f, "weir_ext_proc_streams_open", "Streams of ext_proc now, one for each request in Envoy.", s.Open)
+	gauge(f, "weir_ext_proc_held", "Slots held for requests that Envoy has given up, because the server behind it works on.", s.Held)
+	counts(f, "weir_ext_proc_streams_total", "Streams of ext_proc by how they ended. Many that are early mean a processing_mode with too few phases.", "end", ended)
 }
 
 // limitReasons are why a limit refuses. They have a series before the first refusal, so

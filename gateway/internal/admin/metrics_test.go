@@ -14,6 +14,7 @@ import (
 	"github.com/weir-go/weir/control"
 	"github.com/weir-go/weir/gateway/internal/accept"
 	"github.com/weir-go/weir/gateway/internal/accesslog"
+	"github.com/weir-go/weir/gateway/internal/envoy"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/gateway/internal/tracing"
@@ -32,7 +33,8 @@ func (s still) Upstreams() []*proxy.Upstream { return nil }
 func (s still) Connections() []accept.Snapshot {
 	return []accept.Snapshot{{Listener: "127.0.0.1:8080", Snapshot: weir.Snapshot{InFlight: 3}}}
 }
-func (s still) InFlight() int64 { return 7 }
+func (s still) ExtProc() envoy.Snapshot { return envoy.Snapshot{} }
+func (s still) InFlight() int64         { return 7 }
 func (s still) Stores() []Store {
 	return []Store{{Name: "shared", Down: true, Takes: 5, Failed: map[string]uint64{"timeout": 2}}}
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -86,6 +87,7 @@ func (m *meaning) listeners() {
 		path := fault.Path{"listeners"}.Index(i)
 		m.address(path.At("address"), l.Address)
 		m.exempt(path.At("connections", "exempt"), l.Connections.Exempt)
+		m.serve(path, l)
 		if l.TLS == nil {
 			continue
 		}
@@ -95,6 +97,41 @@ func (m *meaning) listeners() {
 		m.certificate(path.At("tls"), l.TLS)
 	}
 }
+
+// serve checks what a listener serves, and who may connect to one for Envoy.
+func (m *meaning) serve(path fault.Path, l *Listener) {
+	for i, what := range l.Serve {
+		switch {
+		case what != ServeHTTP && what != ServeExtProc:
+			m.report(path.At("serve").Index(i), "write "+ServeHTTP+" or "+ServeExtProc, "%s is nothing that a listener serves", quote(what))
+			return
+		case i > 0:
+			m.report(path.At("serve"), "write two listeners, each with an address of its own", "a listener serves one thing, and here are %d", len(l.Serve))
+			return
+		}
+	}
+	if !l.ServesExtProc() {
+		return
+	}
+	if m.root != nil && !m.root.Has(path.At("max_concurrent_streams")) {
+		l.MaxConcurrentStreams = envoyStreams
+	}
+	host, _, err := net.SplitHostPort(l.Address)
+	if err != nil || host == "localhost" {
+		return
+	}
+	if addr, err := netip.ParseAddr(host); err == nil && addr.IsLoopback() {
+		return
+	}
+	if l.TLS == nil || l.TLS.ClientCA == "" || l.TLS.ClientAuth == ClientOptional {
+		m.report(path.At("serve"), "write an address such as 127.0.0.1:8091, or tls with a client_ca that vouches for Envoy alone",
+			"everybody who reaches %s could speak for any client", l.Address)
+	}
+}
+
+// envoyStreams are the streams on one connection of an Envoy, where the file does not say. It has a
+// few connections for all its requests.
+const envoyStreams = 10_000
 
 func (m *meaning) exempt(path fault.Path, networks []string) {
 	for i, text := range networks {
@@ -174,7 +211,7 @@ func (m *meaning) resolve(file string) string {
 }
 
 func (m *meaning) upstreams() {
-	if len(m.Upstreams) == 0 {
+	if len(m.Upstreams) == 0 && m.ServesHTTP() {
 		m.report(fault.Path{"upstreams"}, "write app: {targets: [http://127.0.0.1:3000]} below it", "names no upstream")
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.Upstreams)) {
@@ -238,7 +275,9 @@ func (m *meaning) routes() {
 		if len(rt.Match) == 0 {
 			m.report(path.At("match"), "write a pattern, for instance [/]", "is an empty list")
 		}
-		if _, ok := m.Upstreams[rt.Upstream]; !ok {
+		if rt.Upstream == "" && m.ServesHTTP() {
+			m.report(path.At("upstream"), oneOf("", upstreams, "upstreams"), "is missing, and a listener serves http")
+		} else if _, ok := m.Upstreams[rt.Upstream]; !ok && rt.Upstream != "" {
 			m.report(path.At("upstream"), oneOf(rt.Upstream, upstreams, "upstreams"), "there is no upstream %s", quote(rt.Upstream))
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	_ "time/tzdata" // so that limits by the calendar know time zones where the machine has none
 
@@ -23,7 +24,8 @@ type Config struct {
 	// Addresses that accept clients.
 	Listeners []Listener `json:"listeners,omitempty" default:"[{address: 127.0.0.1:8080}]" example:"[{address: 127.0.0.1:8080}]"`
 	// The servers behind the gateway, by a name that routes refer to.
-	Upstreams map[string]Upstream `json:"upstreams" example:"{app: {targets: [http://127.0.0.1:3000]}}" required:"true"`
+	// Required where a listener serves http.
+	Upstreams map[string]Upstream `json:"upstreams" example:"{app: {targets: [http://127.0.0.1:3000]}}"`
 	// Where tenant, user, client and priority of a request come from. Each is a source. header:NAME is believed
 	// only from trusted proxies. path:NAME is a wildcard of the route's pattern. address is the client's
 	// (IPv6 by /64), behind trusted proxies the one in X-Forwarded-For. cert:NAME is uri, dns, subject, cn or hash
@@ -88,6 +90,10 @@ func (c *Config) Policy() policy.Spec {
 type Listener struct {
 	// host:port to listen on; :8080 means all interfaces.
 	Address string `json:"address" example:"127.0.0.1:8080" form:"host:port" required:"true"`
+	// What is spoken. [http], the default, passes requests on. [ext_proc] admits the requests of an
+	// Envoy (envoy.service.ext_proc.v3, and grpc.health.v1 beside it). Who can connect there can say
+	// anything of a client, so the address is loopback, or tls has a client_ca.
+	Serve []string `json:"serve,omitempty" example:"[ext_proc]"`
 	// Certificate for TLS. With it HTTP/2 is offered as well as HTTP/1.1.
 	TLS *TLS `json:"tls,omitempty" example:"{cert: server.crt, key: server.key}"`
 	// Accept HTTP/2 without TLS (prior knowledge) beside HTTP/1.1.
@@ -111,8 +117,22 @@ type Listener struct {
 	// Limits on connections beside max_connections: from one address, and new ones a second. A reload applies
 	// all of them while connections last.
 	Connections Connections `json:"connections,omitzero" example:"{rate_per_address: 20}"`
-	// Requests in progress at a time on one HTTP/2 connection.
+	// Requests in progress at a time on one HTTP/2 connection. For ext_proc the default is 10000.
 	MaxConcurrentStreams int `json:"max_concurrent_streams,omitempty" default:"100" min:"1" max:"10000"`
+}
+
+// What a listener can serve.
+const (
+	ServeHTTP    = "http"
+	ServeExtProc = "ext_proc"
+)
+
+// ServesExtProc reports whether the listener admits the requests of an Envoy, and serves no HTTP.
+func (l *Listener) ServesExtProc() bool { return slices.Contains(l.Serve, ServeExtProc) }
+
+// ServesHTTP reports whether a listener passes requests on. Without any, there is one by default.
+func (c *Config) ServesHTTP() bool {
+	return len(c.Listeners) == 0 || slices.ContainsFunc(c.Listeners, func(l Listener) bool { return !l.ServesExtProc() })
 }
 
 // Connections limits those of a listener further: how many one address may have at once,
@@ -257,8 +277,9 @@ const (
 // Route is a route of the policy and the upstream its requests go to.
 type Route struct {
 	policy.RouteSpec `required:"match"`
-	// Name of the upstream that answers.
-	Upstream string `json:"upstream" example:"app" required:"true"`
+	// Name of the upstream that answers. Required where a listener serves http. On a listener for
+	// ext_proc Envoy knows where to go; only on_client_disconnect and response_timeout of it count.
+	Upstream string `json:"upstream,omitempty" example:"app"`
 }
 
 // Admin is the listener for metrics, health and snapshots.

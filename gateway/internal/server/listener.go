@@ -62,6 +62,9 @@ func (s *Server) openListeners(cfg *config.Config) (_ *listeners, err error) {
 				return nil, err
 			}
 			l.server.Handler = s.handler(l)
+			if lc.ServesExtProc() {
+				l.server.Handler = s.processor(l)
+			}
 			next.opened = append(next.opened, l)
 		}
 		next.public = append(next.public, l)
@@ -110,9 +113,9 @@ func (s *Server) openListener(l *listener, setting string) (err error) {
 		return err
 	}
 	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true)
+	protocols.SetHTTP1(!l.cfg.ServesExtProc())
 	protocols.SetHTTP2(l.cfg.TLS != nil)
-	protocols.SetUnencryptedHTTP2(l.cfg.H2C && l.cfg.TLS == nil)
+	protocols.SetUnencryptedHTTP2((l.cfg.H2C || l.cfg.ServesExtProc()) && l.cfg.TLS == nil)
 	l.server = &http.Server{
 		Protocols:         protocols,
 		ReadHeaderTimeout: time.Duration(l.cfg.ReadHeaderTimeout),
@@ -237,6 +240,9 @@ func (s *Server) announce(l *listener) {
 		return
 	}
 	about := []any{"address", l.Addr().String(), "tls", l.cfg.TLS != nil, "h2c", l.cfg.H2C}
+	if l.cfg.ServesExtProc() {
+		about = append(about, "serve", config.ServeExtProc)
+	}
 	if l.conns.Inherited() {
 		about = append(about, "inherited", true)
 	}

@@ -318,7 +318,7 @@ func (s *Server) newUpstreams(cfg *config.Config) (map[string]*proxy.Upstream, e
 		}
 	}
 	for i, rt := range cfg.Routes {
-		if all[rt.Upstream] == nil {
+		if all[rt.Upstream] == nil && (rt.Upstream != "" || cfg.ServesHTTP()) {
 			return nil, fmt.Errorf("routes[%d] leads to upstream %q, which is not defined", i, rt.Upstream)
 		}
 	}

@@ -36,6 +36,7 @@ import (
 	"github.com/weir-go/weir/gateway/internal/accesslog"
 	"github.com/weir-go/weir/gateway/internal/admin"
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/envoy"
 	"github.com/weir-go/weir/gateway/internal/eventlog"
 	"github.com/weir-go/weir/gateway/internal/quotas"
 	"github.com/weir-go/weir/gateway/internal/tracing"
@@ -69,6 +70,7 @@ type Server struct {
 	events  *eventlog.Log
 	metrics *admin.Metrics
 	streams *weirhttp.Streams
+	envoy   *envoy.Service
 	state   atomic.Pointer[state] // what a request needs; nil only within New
 	book    *quotas.Book
 
@@ -133,6 +135,7 @@ func New(cfg *config.Config, opts Options) (*Server, error) {
 	s.cutting, s.cut = context.WithCancel(context.Background())
 	s.aborted, s.abort = context.WithCancel(context.Background())
 	s.metrics = admin.NewMetrics(s, opts.Version)
+	s.envoy = s.newEnvoy()
 	if err := s.install(cfg); err != nil {
 		return nil, err
 	}
@@ -209,6 +212,7 @@ func (s *Server) Abort() { s.abort() }
 func (s *Server) shutdown() error {
 	cfg := s.state.Load().cfg.Shutdown
 	s.draining.Store(true)
+	s.envoy.NotServing()
 	s.log.Info("shutting down", "lame_duck", cfg.LameDuck.String(), "grace", cfg.Grace.String(), "in_flight", s.inFlight.Load())
 	s.waitLameDuck(time.Duration(cfg.LameDuck))
 
@@ -221,6 +225,7 @@ func (s *Server) shutdown() error {
 	for _, r := range s.retiring {
 		r.policy.Close()
 	}
+	s.envoy.Drain() // who waits has been refused by now, or is about to be
 
 	ctx, cancel := context.WithTimeout(s.aborted, time.Duration(cfg.Grace))
 	defer cancel()

@@ -1,0 +1,205 @@
+package envoy
+
+import (
+	"bytes"
+	"encoding/base64"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/proxy"
+	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/weirgrpc"
+	"github.com/weir-go/weir/weirhttp"
+)
+
+// isGRPC reports whether a content type is that of gRPC. gRPC-Web is HTTP.
+func isGRPC(contentType string) bool {
+	rest, ok := strings.CutPrefix(contentType, "application/grpc")
+	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
+}
+
+// page is a ResponseWriter that keeps what is written.
+type page struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+// Header implements [http.ResponseWriter].
+func (p *page) Header() http.Header { return p.header }
+
+// WriteHeader implements [http.ResponseWriter].
+func (p *page) WriteHeader(status int) { p.status = status }
+
+// Write implements [http.ResponseWriter].
+func (p *page) Write(b []byte) (int, error) { return p.body.Write(b) }
+
+// immediate returns the page as Envoy is to send it.
+func (p *page) immediate(details string) *immediate {
+	i := &immediate{status: p.status, body: p.body.Bytes(), details: details}
+	p.header.Del("Content-Length") // Envoy's own
+	for _, name := range slices.Sorted(maps.Keys(p.header)) {
+		for _, value := range p.header[name] {
+			i.headers = append(i.headers, field{strings.ToLower(name), value})
+		}
+	}
+	return i
+}
+
+// refusal returns the answer to a request that a gate has refused.
+func (x *exchange) refusal(rej *weir.Rejection) *immediate {
+	details := "weir_" + rej.Reason.String()
+	if !x.grpc {
+		p := page{header: make(http.Header)}
+		r := &http.Request{Method: x.view.Method}
+		x.Quotas.SetHeaders(p.header, x.Work, rej)
+		if x.Policy != nil && x.Policy.TrustedView(&x.view) {
+			weirhttp.WriteRejectionTo(&p, r, rej, &x.Work)
+		} else {
+			weirhttp.WriteRejection(&p, r, rej)
+		}
+		return p.immediate(details)
+	}
+	st := weirgrpc.Status(rej)
+	i := &immediate{status: weirhttp.Status(rej), grpc: true, code: uint32(st.Code()), body: []byte(st.Message()), details: details}
+	if full, err := proto.Marshal(st.Proto()); err == nil {
+		i.headers = append(i.headers, field{statusDetails, base64.RawStdEncoding.EncodeToString(full)})
+	}
+	if ms, ok := weirgrpc.Pushback(rej); ok {
+		i.headers = append(i.headers, field{weirgrpc.PushbackHeader, ms})
+	}
+	return i
+}
+
+// problem returns the answer to a request that cannot be judged. Clients of gRPC make Internal of a
+// 400.
+func (x *exchange) problem(code int, detail string) *immediate {
+	if x.grpc {
+		return &immediate{status: code, grpc: true, code: uint32(codes.Internal), body: []byte(detail), details: "weir_problem"}
+	}
+	p := page{header: make(http.Header)}
+	new(proxy.Call).WriteProblem(&p, code, detail)
+	return p.immediate("weir_problem")
+}
+
+// The headers of gRPC that say how a call has ended.
+const (
+	statusHeader  = "grpc-status"
+	statusDetails = "grpc-status-details-bin"
+)
+
+// outcome returns what the headers of an answer say. A stream of gRPC that has begun is OK: how it
+// ends is no matter of the time until then.
+func outcome(answer fields, code int, grpc bool) weir.Outcome {
+	text := answer.get(statusHeader)
+	if !grpc || text == "" {
+		return weir.ClassifyHTTP(code)
+	}
+	n, ok := decimal(text)
+	if !ok {
+		return weir.Failed
+	}
+	return weirgrpc.ClassifyStatus(withDetails(n, answer.get(statusDetails)))
+}
+
+// withDetails returns a status of gRPC with its details, if they can be read.
+func withDetails(code int, details string) *grpcstatus.Status {
+	full := new(status.Status)
+	raw, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(details, "="))
+	if err != nil || proto.Unmarshal(raw, full) != nil {
+		full.Reset()
+	}
+	full.Code = int32(code)
+	return grpcstatus.FromProto(full)
+}
+
+// forward returns what the policy changes in the headers of a request.
+func (x *exchange) forward() mutation {
+	p := x.Policy
+	before, after := make(http.Header), make(http.Header)
+	for _, f := range x.header {
+		if f.name != "" && f.name[0] != ':' {
+			name := http.CanonicalHeaderKey(f.name)
+			before[name] = append(before[name], f.value)
+		}
+	}
+	maps.Copy(after, before)
+	if !p.TrustedView(&x.view) {
+		for _, name := range p.IdentityHeaders() {
+			delete(after, name)
+		}
+	}
+	p.ForwardView(after, &x.view, &x.Work, x.arrived)
+	return difference(before, after)
+}
+
+// settle tells the gates what the answer has cost, and returns what changes in its headers.
+func (x *exchange) settle(answer fields) mutation {
+	if len(x.Quotas) == 0 && !x.Route.Settles() {
+		return mutation{}
+	}
+	before := make(http.Header, len(answer))
+	for _, f := range answer {
+		if f.name != "" && f.name[0] != ':' {
+			name := http.CanonicalHeaderKey(f.name)
+			before[name] = append(before[name], f.value)
+		}
+	}
+	after := maps.Clone(before)
+	if units, ok := x.Route.Settle(after); ok {
+		x.Policy.SetCost(x.permit.SetCost, units)
+	}
+	x.Quotas.SetHeaders(after, x.Work, nil)
+	return difference(before, after)
+}
+
+// difference returns what turns one header into another.
+func difference(before, after http.Header) (m mutation) {
+	for _, name := range slices.Sorted(maps.Keys(after)) {
+		if !slices.Equal(before[name], after[name]) {
+			for _, value := range after[name] {
+				m.set = append(m.set, field{strings.ToLower(name), value})
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		if _, ok := after[name]; !ok {
+			m.remove = append(m.remove, strings.ToLower(name))
+		}
+	}
+	return m
+}
+
+// header are the headers of a request, as a policy reads them.
+type header fields
+
+// Values implements [policy.Header].
+func (h header) Values(name policy.HeaderName) (values []string) {
+	for i := range h {
+		if h[i].name == name.Lower {
+			values = append(values, h[i].value)
+		}
+	}
+	return values
+}
+
+// Host implements [policy.Header].
+func (h header) Host() string { return fields(h).get(":authority") }
+
+// codeOf returns the status of an answer in HTTP, 0 for none.
+func codeOf(answer fields) int {
+	n, err := strconv.Atoi(answer.get(":status"))
+	if err != nil || n < 100 || n > 599 {
+		return 0
+	}
+	return n
+}

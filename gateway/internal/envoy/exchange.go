@@ -1,0 +1,396 @@
+package envoy
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/proxy"
+	"github.com/weir-go/weir/policy"
+)
+
+// exchange is one request and its answer: a stream of Envoy's. Only the goroutine of its handler
+// uses it.
+type exchange struct {
+	Matched
+	service *Service
+	stream  grpc.ServerStream
+	bounds  *Bounds
+	ended   <-chan struct{} // Envoy has ended the stream
+	from    chan message
+
+	view    policy.View
+	header  fields
+	grpc    bool
+	arrived time.Time
+
+	permit   weir.Permit
+	admitted time.Time
+	seen     map[phase]bool
+	answered bool // the headers of the answer have come
+	moved    bool // it has a place among the streams instead of its slot
+	crowded  bool // it found no place there
+	grace    *time.Timer
+
+	status int
+	by     proxy.Answerer
+}
+
+// message is what a stream has brought.
+type message struct {
+	request *request
+	err     error
+}
+
+// process serves one stream.
+func (s *Service) process(stream grpc.ServerStream) (err error) {
+	bounds, ok := stream.Context().Value(boundsKey{}).(*Bounds)
+	if !ok { // cannot be: Handler has put it there
+		return status.Error(codes.Internal, "no listener")
+	}
+	most := bounds.MaxStreams()
+	open := s.open.Add(1)
+	defer s.open.Add(-1)
+	if open > 2*most { // further ones are not even read
+		s.count(Crowded)
+		return status.Errorf(codes.ResourceExhausted, "%d streams are open, twice what max_connections of the listener allows", open-1)
+	}
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	x := &exchange{service: s, stream: stream, bounds: bounds, ended: ctx.Done(), from: make(chan message), seen: make(map[phase]bool, 4)}
+	go x.receive()
+	end := Invalid
+	defer func() {
+		if v := recover(); v != nil {
+			s.opts.Logger.Error("a panic in an ext_proc stream", "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+			err = status.Error(codes.Internal, "a panic")
+		}
+		x.finish(end)
+		s.count(end)
+	}()
+	end, err = x.serve(open > most)
+	return err
+}
+
+// receive hands on what the stream brings, until it ends.
+func (x *exchange) receive() {
+	for {
+		m := message{request: new(request)}
+		m.err = x.stream.RecvMsg(m.request)
+		select {
+		case x.from <- m:
+		case <-x.ended:
+			return
+		}
+		if m.err != nil {
+			return
+		}
+	}
+}
+
+// serve answers the messages of a stream, and returns how it ended.
+func (x *exchange) serve(crowded bool) (End, error) {
+	first, err := x.first()
+	if first == nil {
+		return Silent, err
+	}
+	switch {
+	case first.observing:
+		return Invalid, x.unfit("observability_mode is on, in which a processor can refuse nothing; turn it off")
+	case first.duplex:
+		return Invalid, x.unfit("a body mode is FULL_DUPLEX_STREAMED, which waits for bodies from the processor; write NONE")
+	case first.phase != requestHeaders:
+		return Invalid, x.unfit("the first message has the " + first.phase.String() + ", and none of the request; write request_header_mode: SEND")
+	}
+	if refusal, end, err := x.admit(first, crowded); refusal != nil || err != nil || end != Complete {
+		if refusal == nil {
+			return end, err
+		}
+		x.status = refusal.status
+		return end, x.send(&response{immediate: refusal})
+	}
+	if err := x.send(&response{phase: requestHeaders, change: x.forward()}); err != nil {
+		return Early, err
+	}
+	return x.follow()
+}
+
+// first waits for the first message.
+func (x *exchange) first() (*request, error) {
+	late := time.NewTimer(x.bounds.FirstMessage)
+	defer late.Stop()
+	select {
+	case m := <-x.from:
+		if m.err != nil {
+			return nil, x.broken(m.err)
+		}
+		return m.request, nil
+	case <-x.ended:
+		return nil, nil
+	case <-late.C:
+		return nil, status.Errorf(codes.DeadlineExceeded, "no message within %v", x.bounds.FirstMessage)
+	}
+}
+
+// broken is the status of a stream whose messages cannot be read. One that Envoy has ended has
+// none.
+func (x *exchange) broken(err error) error {
+	if errors.Is(err, errWire) || status.Code(err) == codes.ResourceExhausted {
+		return err
+	}
+	return nil
+}
+
+// unfit refuses a stream in a mode that cannot work, and says why.
+func (x *exchange) unfit(why string) error {
+	if x.service.ended[Invalid].Load() == 0 {
+		x.service.opts.Logger.Error("an ext_proc stream is refused: " + why)
+	}
+	return status.Error(codes.FailedPrecondition, why)
+}
+
+// admit asks the gates. It returns the answer of a request that is refused. A request that may pass
+// has neither answer nor error, and ends as Complete so far.
+func (x *exchange) admit(m *request, crowded bool) (*immediate, End, error) {
+	x.seen[requestHeaders] = true
+	x.arrived = time.Now()
+	x.by = proxy.ByGateway
+	fault := x.look(m)
+	x.Matched = x.service.opts.Match(&x.view)
+	if fault != "" {
+		return x.problem(http.StatusBadRequest, fault), Refused, nil
+	}
+	if crowded {
+		most := float64(x.bounds.MaxStreams())
+		rej := &weir.Rejection{Gate: "gateway", Rule: "max_connections", Reason: weir.ReasonQueueFull,
+			Value: most, Limit: most, RetryAfter: time.Second, Retryable: true}
+		x.service.opts.Refused(rej)
+		x.by = proxy.ByGate
+		return x.refusal(rej), Crowded, nil
+	}
+	p, err := x.ask()
+	switch {
+	case err == nil:
+		x.permit, x.admitted = p, time.Now()
+		return nil, Complete, nil
+	case errors.Is(err, errGone):
+		return nil, GaveUp, nil
+	}
+	rej := weir.AsRejection(err)
+	if rej == nil {
+		rej = &weir.Rejection{Reason: weir.ReasonStore, Retryable: true, Cause: err}
+	}
+	x.by = proxy.ByGate
+	return x.refusal(rej), Refused, nil
+}
+
+// look reads the request, and returns what is wrong with it.
+func (x *exchange) look(m *request) (fault string) {
+	x.header = m.fields
+	x.grpc = isGRPC(m.fields.get("content-type"))
+	x.view = policy.View{
+		Method: m.fields.get(":method"), Header: header(m.fields),
+		Peer: policy.ParsePeer(m.attributes.source), Certificate: m.attributes.certificate(),
+	}
+	if m.attributes.source == "" && x.service.blind.CompareAndSwap(false, true) {
+		x.service.opts.Logger.Warn("Envoy does not say where requests come from, so all are strangers without an address; " +
+			"add source.address to request_attributes of its ext_proc filter")
+	}
+	u, err := url.ParseRequestURI(m.fields.get(":path"))
+	if err != nil {
+		return "the path of the request cannot be read"
+	}
+	x.view.Path, x.view.RawPath = u.Path, u.RawPath
+	if policy.Ambiguous(u) {
+		return "with %2F unescaped, the path has an empty, . or .. segment; servers differ on where it leads"
+	}
+	return ""
+}
+
+// certificate returns what Envoy says of a client's certificate, as far as it tells names. It is
+// nil if there is none.
+func (a *attributes) certificate() *x509.Certificate {
+	if !a.mutual {
+		return nil
+	}
+	cert := new(x509.Certificate)
+	if u, err := url.Parse(a.uri); err == nil && a.uri != "" {
+		cert.URIs = []*url.URL{u}
+	}
+	if a.dns != "" {
+		cert.DNSNames = []string{a.dns}
+	}
+	return cert
+}
+
+var errGone = errors.New("Envoy has ended the stream")
+
+// ask asks the gates of the route, and waits for their answer while the stream is there.
+func (x *exchange) ask() (weir.Permit, error) {
+	gate, ok := x.Route.Gate().(weir.Arriver)
+	if !ok { // cannot be: the gates of policies are
+		return x.Route.Gate().Admit(x.stream.Context(), x.Work)
+	}
+	type answer struct {
+		weir.Permit
+		error
+	}
+	answers := make(chan answer, 1)
+	p, waiter, err := gate.Arrive(x.Work, func(p weir.Permit, err error) { answers <- answer{p, err} })
+	if !errors.Is(err, weir.ErrWaiting) {
+		return p, err
+	}
+	gone := x.send(&response{patience: x.patience()}) != nil
+	for !gone {
+		select {
+		case a := <-answers:
+			return a.Permit, a.error
+		case <-x.ended:
+			gone = true
+		case <-x.from: // its end, or more than Envoy sends before the first answer
+			gone = true
+		}
+	}
+	if !waiter.Cancel() {
+		a := <-answers
+		a.Permit.Cancel()
+	}
+	return weir.Permit{}, errGone
+}
+
+// margin is what Envoy waits beyond the longest wait at a gate, so that it hears the refusal.
+const margin = time.Second
+
+// patience returns how long Envoy is to wait for the answer.
+func (x *exchange) patience() time.Duration {
+	longest := policy.LongestRetirement // no gate lets work wait longer
+	if x.Work.MaxWait > 0 {
+		longest = min(longest, x.Work.MaxWait)
+	}
+	if !x.Work.Deadline.IsZero() {
+		longest = min(longest, time.Until(x.Work.Deadline))
+	}
+	return max(longest, 0) + margin
+}
+
+// follow answers what comes after the request's headers, until the stream ends.
+func (x *exchange) follow() (End, error) {
+	x.grace = time.NewTimer(time.Hour)
+	defer x.grace.Stop()
+	x.grace.Stop()
+	for {
+		select {
+		case m := <-x.from:
+			if m.err != nil {
+				return x.over(), x.broken(m.err)
+			}
+			if x.seen[m.request.phase] && m.request.phase != requestBody && m.request.phase != responseBody {
+				return Invalid, status.Errorf(codes.InvalidArgument, "the %s came twice", m.request.phase)
+			}
+			if err := x.reply(m.request); err != nil {
+				return Invalid, err
+			}
+		case <-x.ended:
+			return x.over(), nil
+		case <-x.service.draining:
+			return Drained, nil
+		case <-x.grace.C:
+			x.move()
+		}
+	}
+}
+
+// over returns how a stream has ended that Envoy has ended.
+func (x *exchange) over() End {
+	if !x.answered {
+		return Early
+	}
+	return Complete
+}
+
+// reply answers one message.
+func (x *exchange) reply(m *request) error {
+	out := &response{phase: m.phase}
+	switch m.phase {
+	case 0:
+		return status.Error(codes.InvalidArgument, "a message without headers, body or trailers")
+	case requestBody, requestTrailers:
+		if x.answered && m.phase == requestTrailers {
+			return status.Error(codes.InvalidArgument, "trailers of the request after the answer's headers")
+		}
+	case responseBody, responseTrailers:
+		if !x.answered {
+			return status.Errorf(codes.InvalidArgument, "the %s came before the response headers", m.phase)
+		}
+	case responseHeaders:
+		out.change = x.sample(m)
+	}
+	x.seen[m.phase] = true
+	return x.send(out)
+}
+
+// sample tells the gates of the answer, and returns what changes in its headers.
+func (x *exchange) sample(m *request) mutation {
+	x.answered, x.by, x.status = true, proxy.ByUpstream, codeOf(m.fields)
+	o := outcome(m.fields, x.status, x.grpc)
+	if o == weir.OK {
+		x.service.rests.add(x.Work.Op, time.Since(x.admitted))
+	}
+	change := x.settle(m.fields)
+	x.permit.Sample(o)
+	switch {
+	case m.last:
+	case x.status == http.StatusSwitchingProtocols || strings.HasPrefix(m.fields.get("content-type"), "text/event-stream"):
+		x.move()
+	default:
+		x.grace.Reset(x.service.opts.Streams.Grace())
+	}
+	return change
+}
+
+// move exchanges the slot for a place among the streams. Without a free place it tries again later.
+func (x *exchange) move() {
+	streams := x.service.opts.Streams
+	if !streams.Enter() {
+		if !x.crowded {
+			x.crowded = true
+			streams.Overflow()
+		}
+		x.grace.Reset(streams.Grace())
+		return
+	}
+	x.moved = true
+	x.permit.Done(weir.NoSample)
+}
+
+// send sends an answer.
+func (x *exchange) send(r *response) error { return x.stream.SendMsg(r) }
+
+// finish releases what the exchange has, and reports it.
+func (x *exchange) finish(end End) {
+	switch {
+	case x.moved:
+		x.service.opts.Streams.Leave()
+	case end == Early && !x.Release:
+		taken := time.Since(x.admitted)
+		x.service.rests.hold(x.permit, x.service.rests.expected(x.Work.Op, taken, x.Longest))
+	case end == Early:
+		x.permit.Done(weir.Abandoned)
+	default:
+		x.permit.Done(weir.NoSample)
+	}
+	if !x.arrived.IsZero() && end != Drained {
+		x.service.opts.Ended(Report{Matched: x.Matched, Status: x.status, By: x.by, Took: time.Since(x.arrived)})
+	}
+}

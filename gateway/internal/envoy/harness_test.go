@@ -1,0 +1,270 @@
+package envoy
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/await"
+	"github.com/weir-go/weir/gateway/internal/proxy"
+	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/weirhttp"
+)
+
+// bench is a service at work, and what it has told.
+type bench struct {
+	*Service
+	policy  *policy.Policy
+	client  extproc.ExternalProcessorClient
+	conn    *grpc.ClientConn
+	streams *weirhttp.Streams
+	log     *logged
+
+	mu       sync.Mutex
+	reports  []Report
+	outcomes map[weir.Outcome]int
+	most     int64
+	release  bool
+	longest  time.Duration
+	silence  time.Duration
+}
+
+// logged keeps what is logged.
+type logged struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// newBench serves a policy, as a listener of the gateway does.
+func newBench(t *testing.T, spec policy.Spec, change ...func(*bench)) *bench {
+	t.Helper()
+	b := &bench{log: new(logged), streams: weirhttp.NewStreams(weirhttp.StreamsConfig{}), outcomes: map[weir.Outcome]int{}, most: 1000, silence: time.Minute}
+	var err error
+	if b.policy, err = policy.Compile(spec, policy.Options{Hooks: weir.Hooks{Done: func(_ string, o weir.Outcome, _ time.Duration) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.outcomes[o]++
+	}}}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.policy.Close)
+	for _, c := range change {
+		c(b)
+	}
+	b.Service = New(Options{
+		Match: b.match, Streams: b.streams, Logger: slog.New(slog.NewTextHandler(b.log, nil)),
+		Refused: func(*weir.Rejection) {},
+		Ended: func(r Report) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.reports = append(b.reports, r)
+		},
+	})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	server := &http.Server{Protocols: protocols, ReadHeaderTimeout: time.Minute, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 10_000},
+		Handler: b.Handler(Bounds{
+			MaxStreams: func() int64 { return b.most }, FirstMessage: b.silence, Closing: func() bool { return false },
+		})}
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(func() { _ = server.Close() })
+	if b.conn, err = grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.conn.Close() })
+	b.client = extproc.NewExternalProcessorClient(b.conn)
+	return b
+}
+
+func (b *bench) match(v *policy.View) Matched {
+	rt, w := b.policy.MatchView(v)
+	return Matched{Policy: b.policy, Route: rt, Work: w, Quotas: proxy.NewQuotas(rt), Release: b.release, Longest: b.longest}
+}
+
+// report returns the only report, when it has come.
+func (b *bench) report(t *testing.T) Report {
+	t.Helper()
+	eventually(t, "a report", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.reports) > 0
+	})
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.reports) > 1 {
+		t.Errorf("%d reports", len(b.reports))
+	}
+	return b.reports[0]
+}
+
+func (b *bench) gate(t *testing.T) weir.Snapshot {
+	t.Helper()
+	return b.policy.Gate("api").Snapshot()
+}
+
+// heard waits until the gate has heard of this outcome, once.
+func (b *bench) heard(t *testing.T, o weir.Outcome) {
+	t.Helper()
+	eventually(t, "the outcome "+o.String(), func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.outcomes[o] == 1
+	})
+}
+
+func (b *bench) idle(t *testing.T) {
+	t.Helper()
+	eventually(t, "nothing in flight", func() bool { s := b.gate(t); return s.InFlight == 0 && s.Waiting == 0 })
+}
+
+func (b *bench) counted(t *testing.T, end End, n uint64) {
+	t.Helper()
+	eventually(t, "a stream that ended as "+end.String(), func() bool { return b.Snapshot().Ended[end] == n })
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	await.That(t, what, ok)
+}
+
+// limited is a policy with one gate of so many slots, where so many may wait.
+func limited(limit int64, wait int) policy.Spec {
+	l := &policy.LimitSpec{Limit: limit}
+	l.Queue.Len, l.Queue.MaxWait = wait, policy.Duration(30*time.Second)
+	return policy.Spec{
+		Gates:  map[string]policy.GateSpec{"api": {Limit: l}},
+		Routes: []policy.RouteSpec{{Name: "all", Match: []string{"/"}, Gates: []string{"api"}}},
+	}
+}
+
+// stream is one stream of an Envoy.
+type stream struct {
+	t *testing.T
+	extproc.ExternalProcessor_ProcessClient
+	leave context.CancelFunc
+}
+
+// dial opens a stream and sends nothing.
+func (b *bench) dial(t *testing.T) stream {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+	t.Cleanup(cancel)
+	s, err := b.client.Process(ctx, grpc.WaitForReady(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream{t, s, cancel}
+}
+
+// open opens a stream for a request with these headers beside the usual.
+func (b *bench) open(t *testing.T, pairs ...string) stream {
+	t.Helper()
+	s := b.dial(t)
+	s.send(asks(pairs...))
+	return s
+}
+
+func (s stream) send(m *extproc.ProcessingRequest) {
+	s.t.Helper()
+	if err := s.Send(m); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// next returns the next answer.
+func (s stream) next() *extproc.ProcessingResponse {
+	s.t.Helper()
+	m, err := s.Recv()
+	if err != nil {
+		s.t.Fatalf("no answer: %v", err)
+	}
+	return m
+}
+
+// admitted wants the answer of a request that may pass.
+func (s stream) admitted() *extproc.HeadersResponse {
+	s.t.Helper()
+	m := s.next()
+	if m.GetRequestHeaders() == nil {
+		s.t.Fatalf("not admitted: %v", m)
+	}
+	return m.GetRequestHeaders()
+}
+
+// refused wants the answer of a request that is refused.
+func (s stream) refused() *extproc.ImmediateResponse {
+	s.t.Helper()
+	m := s.next()
+	if m.GetImmediateResponse() == nil {
+		s.t.Fatalf("not refused: %v", m)
+	}
+	return m.GetImmediateResponse()
+}
+
+// asks is the message with the headers of a request.
+func asks(pairs ...string) *extproc.ProcessingRequest {
+	own := map[string]string{":method": "GET", ":path": "/", ":authority": "test", "x-forwarded-for": "10.1.2.3"}
+	for i := 0; i < len(pairs); i += 2 {
+		own[pairs[i]] = pairs[i+1]
+	}
+	all := make([]string, 0, 2*len(own))
+	for name, value := range own {
+		all = append(all, name, value)
+	}
+	attributes, err := structpb.NewStruct(map[string]any{"source.address": "127.0.0.1:4444"})
+	if err != nil {
+		panic(err)
+	}
+	return &extproc.ProcessingRequest{
+		Request:    &extproc.ProcessingRequest_RequestHeaders{RequestHeaders: &extproc.HttpHeaders{Headers: headers(all...), EndOfStream: true}},
+		Attributes: map[string]*structpb.Struct{"envoy.filters.http.ext_proc": attributes},
+	}
+}
+
+// says is the message with the headers of an answer.
+func says(last bool, pairs ...string) *extproc.ProcessingRequest {
+	return &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseHeaders{
+		ResponseHeaders: &extproc.HttpHeaders{Headers: headers(pairs...), EndOfStream: last},
+	}}
+}
+
+func headers(pairs ...string) *core.HeaderMap {
+	m := new(core.HeaderMap)
+	for i := 0; i < len(pairs); i += 2 {
+		m.Headers = append(m.Headers, &core.HeaderValue{Key: pairs[i], RawValue: []byte(pairs[i+1])})
+	}
+	return m
+}
+
+// quotaOf is a quota of so many requests, which come back too slowly to matter.
+func quotaOf(burst float64) *policy.QuotaSpec {
+	return &policy.QuotaSpec{QuotaLimitSpec: policy.QuotaLimitSpec{Rate: "1/h", Burst: burst}}
+}

@@ -1,0 +1,546 @@
+package envoy
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	modes "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/proxy"
+	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/weirhttp"
+)
+
+// A request takes a slot until its stream ends, and each message gets an answer of its kind.
+func TestLife(t *testing.T) {
+	b := newBench(t, limited(1, -1))
+	s := b.open(t)
+	s.admitted()
+	if n := b.gate(t).InFlight; n != 1 {
+		t.Fatalf("%d in flight", n)
+	}
+	s.send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestBody{RequestBody: &extproc.HttpBody{Body: []byte("x")}}})
+	if m := s.next(); m.GetRequestBody() == nil {
+		t.Errorf("a body is answered with %v", m)
+	}
+	s.send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestTrailers{RequestTrailers: new(extproc.HttpTrailers)}})
+	if m := s.next(); m.GetRequestTrailers() == nil {
+		t.Errorf("trailers are answered with %v", m)
+	}
+	s.send(says(false, ":status", "200"))
+	if m := s.next(); m.GetResponseHeaders() == nil {
+		t.Errorf("headers of the answer are answered with %v", m)
+	}
+	b.heard(t, weir.OK)
+	s.send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseBody{ResponseBody: &extproc.HttpBody{Body: []byte("x")}}})
+	if m := s.next(); m.GetResponseBody() == nil {
+		t.Errorf("a body is answered with %v", m)
+	}
+	s.send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseTrailers{ResponseTrailers: new(extproc.HttpTrailers)}})
+	if m := s.next(); m.GetResponseTrailers() == nil {
+		t.Errorf("trailers are answered with %v", m)
+	}
+	if n := b.gate(t).InFlight; n != 1 {
+		t.Errorf("%d in flight before the end", n)
+	}
+	if err := s.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Recv(); err != io.EOF {
+		t.Errorf("the stream ends with %v", err)
+	}
+	b.idle(t)
+	if r := b.report(t); r.Status != 200 || r.By != proxy.ByUpstream || r.Route.Name() != "all" {
+		t.Errorf("report %+v", r)
+	}
+	b.counted(t, Complete, 1)
+}
+
+// What an answer says is the outcome.
+func TestOutcomes(t *testing.T) {
+	quota, err := proto.Marshal(quotaStatus(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name  string
+		grpc  bool
+		pairs []string
+		want  weir.Outcome
+	}{
+		{"ok", false, []string{":status", "200"}, weir.OK},
+		{"failed", false, []string{":status", "500"}, weir.Failed},
+		{"overloaded", false, []string{":status", "503"}, weir.Overload},
+		{"a call", true, []string{":status", "200"}, weir.OK},
+		{"a no", true, []string{":status", "200", "grpc-status", "5"}, weir.OK},
+		{"a call overloaded", true, []string{":status", "200", "grpc-status", "8"}, weir.Overload},
+		{"a quota", true, []string{":status", "200", "grpc-status", "8", statusDetails, base64.RawStdEncoding.EncodeToString(quota)}, weir.OK},
+		{"details that are none", true, []string{":status", "200", "grpc-status", "8", statusDetails, "?"}, weir.Overload},
+		{"a status of 17", true, []string{":status", "200", "grpc-status", "17"}, weir.Failed},
+		{"a status of x", true, []string{":status", "200", "grpc-status", "x"}, weir.Failed},
+		{"no status", false, []string{"server", "x"}, weir.ClassifyHTTP(0)},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBench(t, limited(1, -1))
+			var pairs []string
+			if tt.grpc {
+				pairs = []string{"content-type", "application/grpc+proto", ":method", "POST"}
+			}
+			s := b.open(t, pairs...)
+			s.admitted()
+			s.send(says(true, tt.pairs...))
+			s.next()
+			b.heard(t, tt.want)
+		})
+	}
+}
+
+func quotaStatus(t *testing.T) *statuspb.Status {
+	t.Helper()
+	x := exchange{grpc: true}
+	i := x.refusal(&weir.Rejection{Gate: "g", Rule: "r", Reason: weir.ReasonQuota, RetryAfter: time.Second, Retryable: true})
+	raw, err := base64.RawStdEncoding.DecodeString(i.headers.get(statusDetails))
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := new(statuspb.Status)
+	if err := proto.Unmarshal(raw, st); err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+// A refusal of HTTP has the status, Retry-After and the problem document of the gateway's own.
+func TestRefusal(t *testing.T) {
+	b := newBench(t, limited(1, -1))
+	b.open(t).admitted()
+	i := b.open(t).refused()
+	if i.Status.Code != 503 || i.GrpcStatus != nil || i.Details != "weir_limit" {
+		t.Errorf("refused by %v", i)
+	}
+	got := set(i.Headers)
+	if got["content-type"] != "application/problem+json" || got["retry-after"] == "" || got["cache-control"] != "no-store" {
+		t.Errorf("headers %v", got)
+	}
+	var doc struct{ Gate, Reason string }
+	if err := json.Unmarshal(i.Body, &doc); err != nil || doc.Gate != "api" || doc.Reason != "limit" {
+		t.Errorf("document %s: %v", i.Body, err)
+	}
+	b.counted(t, Refused, 1)
+	if r := b.report(t); r.Status != 503 || r.By != proxy.ByGate {
+		t.Errorf("report %+v", r)
+	}
+}
+
+// A refused call of gRPC gets a status with details, and when to come back.
+func TestRefusalOfACall(t *testing.T) {
+	spec := limited(1, -1)
+	spec.Gates["api"] = policy.GateSpec{Quota: quotaOf(1)}
+	b := newBench(t, spec)
+	call := []string{"content-type", "application/grpc", ":method", "POST", ":path", "/a.B/C"}
+	b.open(t, call...).admitted()
+	i := b.open(t, call...).refused()
+	if i.GrpcStatus.GetStatus() != uint32(codes.ResourceExhausted) || i.Status.Code != 429 {
+		t.Errorf("refused by %v", i)
+	}
+	got := set(i.Headers)
+	raw, err := base64.RawStdEncoding.DecodeString(got[statusDetails])
+	if err != nil {
+		t.Fatalf("details are padded, or no base64: %v", err)
+	}
+	st := new(statuspb.Status)
+	if err := proto.Unmarshal(raw, st); err != nil || len(st.Details) != 3 || st.Message != string(i.Body) {
+		t.Errorf("details %v: %v", st, err)
+	}
+	if got["grpc-retry-pushback-ms"] == "" || got["content-type"] != "" || got["retry-after"] != "" {
+		t.Errorf("headers %v", got)
+	}
+}
+
+// An answer says what is left of a quota, and headers that say what it cost go no further.
+func TestQuotaInAnswers(t *testing.T) {
+	spec := limited(1, -1)
+	spec.Gates["api"] = policy.GateSpec{Quota: quotaOf(10)}
+	spec.Routes[0].Settle = "header:X-Cost"
+	b := newBench(t, spec)
+	s := b.open(t)
+	s.admitted()
+	s.send(says(true, ":status", "200", "x-cost", "4"))
+	m := s.next().GetResponseHeaders().GetResponse().GetHeaderMutation()
+	if got := set(m); !strings.Contains(got["ratelimit"], "r=6") {
+		t.Errorf("headers %v", got)
+	}
+	if len(m.RemoveHeaders) != 1 || m.RemoveHeaders[0] != "x-cost" {
+		t.Errorf("removed %v", m.RemoveHeaders)
+	}
+}
+
+func set(m *extproc.HeaderMutation) map[string]string {
+	all := map[string]string{}
+	for _, o := range m.GetSetHeaders() {
+		if o.AppendAction != core.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD {
+			all[o.Header.Key] += "|"
+		}
+		all[o.Header.Key] += string(o.Header.RawValue)
+	}
+	return all
+}
+
+// Envoy is asked once to wait longer, when work begins to wait.
+func TestWait(t *testing.T) {
+	b := newBench(t, limited(1, 4))
+	first := b.open(t)
+	first.admitted()
+	second := b.open(t, "x-request-timeout", "3600")
+	m := second.next()
+	if d := m.GetOverrideMessageTimeout().AsDuration(); m.Response != nil || d != 31*time.Second { // no gate lets wait longer than 30 s
+		t.Fatalf("a waiter is told %v", m)
+	}
+	if n := b.gate(t).Waiting; n != 1 {
+		t.Errorf("%d wait", n)
+	}
+	first.send(says(true, ":status", "200"))
+	first.next()
+	_ = first.CloseSend()
+	second.admitted()
+}
+
+// When Envoy gives up, the waiter leaves the queue at once, however it says so.
+func TestWaiterLeaves(t *testing.T) {
+	for _, clean := range []bool{true, false} {
+		b := newBench(t, limited(1, 4))
+		b.open(t).admitted()
+		s := b.open(t)
+		s.next() // is asked to wait
+		if clean {
+			_ = s.CloseSend()
+		} else {
+			s.leave()
+		}
+		eventually(t, "an empty room", func() bool { return b.gate(t).Waiting == 0 })
+		b.counted(t, GaveUp, 1)
+	}
+}
+
+// A client that leaves leaves its slot behind, unless the configuration says otherwise.
+func TestClientLeaves(t *testing.T) {
+	held := newBench(t, limited(2, -1), func(b *bench) { b.longest = time.Hour })
+	s := held.open(t)
+	s.admitted()
+	s.leave()
+	held.counted(t, Early, 1)
+	if n, s := held.gate(t).InFlight, held.Snapshot(); n != 1 || s.Held != 1 {
+		t.Errorf("%d in flight, %d held", n, s.Held)
+	}
+
+	released := newBench(t, limited(1, -1), func(b *bench) { b.release = true })
+	s = released.open(t)
+	s.admitted()
+	s.leave()
+	released.idle(t)
+	released.heard(t, weir.Abandoned)
+}
+
+// The expected rest of the work.
+func TestExpected(t *testing.T) {
+	var r rests
+	if d := r.expected("a", time.Second, 0); d != longestRest-time.Second {
+		t.Errorf("before the first answer: %v", d)
+	}
+	r.add("a", 10*time.Second)
+	for taken, want := range map[time.Duration]time.Duration{
+		2 * time.Second: 8 * time.Second, 8 * time.Second: 8 * time.Second, 12 * time.Second: 12 * time.Second,
+		25 * time.Second: 5 * time.Second, 31 * time.Second: 0,
+	} {
+		if d := r.expected("a", taken, 0); d != want {
+			t.Errorf("after %v: %v, want %v", taken, d, want)
+		}
+	}
+}
+
+// A mode that ends streams too early is recognised, and said once.
+func TestEarly(t *testing.T) {
+	b := newBench(t, limited(100, -1), func(b *bench) { b.release = true })
+	for range earlyInRow + 3 {
+		s := b.open(t)
+		s.admitted()
+		_ = s.CloseSend()
+		if _, err := s.Recv(); err != io.EOF {
+			t.Fatalf("the stream ends with %v", err)
+		}
+	}
+	b.counted(t, Early, earlyInRow+3)
+	if n := strings.Count(b.log.String(), "response_header_mode"); n != 1 {
+		t.Errorf("said %d times:\n%s", n, b.log)
+	}
+}
+
+// Answers that last give their slot back for a place among the streams.
+func TestStreams(t *testing.T) {
+	for _, pairs := range [][]string{
+		{":status", "101"},
+		{":status", "200", "content-type", "text/event-stream"},
+		{":status", "200"}, // after the grace time
+	} {
+		b := newBench(t, limited(1, -1), func(b *bench) {
+			b.streams = weirhttp.NewStreams(weirhttp.StreamsConfig{Max: 1, Grace: time.Millisecond})
+		})
+		s := b.open(t)
+		s.admitted()
+		s.send(says(false, pairs...))
+		s.next()
+		b.idle(t)
+		if n := b.streams.Snapshot().Open; n != 1 {
+			t.Errorf("%v: %d streams", pairs, n)
+		}
+		other := b.open(t)
+		other.admitted()
+		other.send(says(false, ":status", "101"))
+		other.next()
+		eventually(t, "one too many", func() bool { return b.streams.Snapshot().Overflowed == 1 })
+		if n := b.gate(t).InFlight; n != 1 {
+			t.Errorf("%v: a stream without a place holds %d slots", pairs, n)
+		}
+		_ = s.CloseSend()
+		b.idle(t) // the other has moved
+	}
+}
+
+// What the policy knows of a request goes on to the server: its deadline, its priority, its identity
+// where the peer is trusted.
+func TestForward(t *testing.T) {
+	spec := limited(4, -1)
+	spec.Identity = policy.IdentitySpec{Tenant: "header:X-Tenant", Priority: "header:X-Priority", Admissions: "header:X-Admissions"}
+	spec.Routes[0].Timeout = policy.Duration(time.Hour)
+	for _, tt := range []struct {
+		name    string
+		trusted []string
+		pairs   []string
+		want    map[string]string
+		removed string
+		tenant  string
+	}{
+		{"trusted", nil, []string{"x-tenant", "acme"}, map[string]string{"x-priority": "normal", "x-admissions": "1"}, "", "acme"},
+		{"a stranger", []string{}, []string{"x-tenant", "acme"}, map[string]string{"x-priority": "normal", "x-admissions": "1"}, "x-tenant", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			spec := spec
+			spec.Identity.Trusted = tt.trusted
+			b := newBench(t, spec)
+			s := b.open(t, tt.pairs...)
+			m := s.admitted().GetResponse().GetHeaderMutation()
+			got := set(m)
+			if got["x-request-timeout"] == "" {
+				t.Errorf("no deadline in %v", got)
+			}
+			delete(got, "x-request-timeout")
+			if len(got) != len(tt.want) {
+				t.Errorf("%v, want %v", got, tt.want)
+			}
+			for name, value := range tt.want {
+				if got[name] != value {
+					t.Errorf("%v, want %v", got, tt.want)
+				}
+			}
+			if removed := strings.Join(m.GetRemoveHeaders(), " "); removed != tt.removed {
+				t.Errorf("removed %q, want %q", removed, tt.removed)
+			}
+			s.leave()
+			if r := b.report(t); r.Work.Tenant != tt.tenant {
+				t.Errorf("tenant %q, want %q", r.Work.Tenant, tt.tenant)
+			}
+		})
+	}
+}
+
+// A drain ends streams without a fault, also those whose answer has not come. Those that wait are
+// refused first. Health checks fail before.
+func TestDrain(t *testing.T) {
+	b := newBench(t, limited(2, 4))
+	checks := healthgrpc.NewHealthClient(b.conn)
+	watch, err := checks.Watch(t.Context(), new(healthgrpc.HealthCheckRequest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, err := watch.Recv(); err != nil || m.Status != healthgrpc.HealthCheckResponse_SERVING {
+		t.Fatalf("%v, %v", m, err)
+	}
+	running, answering := b.open(t), b.open(t)
+	running.admitted()
+	answering.admitted()
+	answering.send(says(false, ":status", "200"))
+	answering.next()
+	waiting := b.open(t)
+	waiting.next()
+
+	b.NotServing()
+	for _, service := range []string{"", name} {
+		m, err := checks.Check(t.Context(), &healthgrpc.HealthCheckRequest{Service: service})
+		if err != nil || m.Status != healthgrpc.HealthCheckResponse_NOT_SERVING {
+			t.Errorf("service %q: %v, %v", service, m, err)
+		}
+	}
+	if m, err := watch.Recv(); err != nil || m.Status != healthgrpc.HealthCheckResponse_NOT_SERVING {
+		t.Errorf("%v, %v", m, err)
+	}
+	b.policy.Close()
+	b.Drain()
+	if i := waiting.refused(); i.Status.Code != 503 || i.Details != "weir_draining" {
+		t.Errorf("a waiter is refused by %v", i)
+	}
+	for _, s := range []stream{running, answering} {
+		if _, err := s.Recv(); err != io.EOF {
+			t.Errorf("a stream ends with %v", err)
+		}
+	}
+	if _, err := watch.Recv(); err == nil {
+		t.Error("a watch of the health goes on")
+	}
+	b.counted(t, Drained, 2)
+	if i := b.open(t).refused(); i.Details != "weir_draining" {
+		t.Errorf("a newcomer is refused by %v", i)
+	}
+}
+
+// Bad input loses nothing: each gets an error that says what is wrong, and the slot comes back.
+func TestBadInput(t *testing.T) {
+	trailers := &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseTrailers{ResponseTrailers: new(extproc.HttpTrailers)}}
+	observing := asks()
+	observing.ObservabilityMode = true
+	duplex := asks()
+	duplex.ProtocolConfig = &extproc.ProtocolConfiguration{ResponseBodyMode: modes.ProcessingMode_FULL_DUPLEX_STREAMED}
+	for _, tt := range []struct {
+		name  string
+		sends []*extproc.ProcessingRequest
+		code  codes.Code
+		says  string
+	}{
+		{"nothing in it", []*extproc.ProcessingRequest{{}}, codes.FailedPrecondition, "request_header_mode"},
+		{"an answer first", []*extproc.ProcessingRequest{says(true, ":status", "200")}, codes.FailedPrecondition, "request_header_mode"},
+		{"only observed", []*extproc.ProcessingRequest{observing}, codes.FailedPrecondition, "observability_mode"},
+		{"full duplex", []*extproc.ProcessingRequest{duplex}, codes.FailedPrecondition, "FULL_DUPLEX_STREAMED"},
+		{"headers twice", []*extproc.ProcessingRequest{asks(), asks()}, codes.InvalidArgument, "twice"},
+		{"answers twice", []*extproc.ProcessingRequest{asks(), says(false, ":status", "200"), says(false, ":status", "200")}, codes.InvalidArgument, "twice"},
+		{"out of order", []*extproc.ProcessingRequest{asks(), trailers}, codes.InvalidArgument, "before"},
+		{"empty later", []*extproc.ProcessingRequest{asks(), {}}, codes.InvalidArgument, "without"},
+		{"too large", []*extproc.ProcessingRequest{asks("x", strings.Repeat("x", largestMessage))}, codes.ResourceExhausted, "larger"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBench(t, limited(1, -1))
+			s := b.dial(t)
+			for _, m := range tt.sends {
+				if err := s.Send(m); err != nil && err != io.EOF {
+					t.Fatal(err)
+				}
+			}
+			var err error
+			for err == nil {
+				_, err = s.Recv()
+			}
+			if status.Code(err) != tt.code || !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("%v, want %v with %q", err, tt.code, tt.says)
+			}
+			b.idle(t)
+		})
+	}
+}
+
+// Requests that look bad are refused, or judged as they are.
+func TestBadRequests(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		pairs []string
+		code  int32 // 0: admitted
+	}{
+		{"no path", []string{":path", ""}, 400},
+		{"a path that is none", []string{":path", "%zz"}, 400},
+		{"an ambiguous path", []string{":path", "/a%2F..%2Fb"}, 400},
+		{"not UTF-8", []string{"x-tenant", "\xff\xfe", ":path", "/\xff"}, 0},
+		{"a time-out of nothing", []string{"grpc-timeout", "0n"}, 503},
+		{"a time-out below nothing", []string{"grpc-timeout", "-1S"}, 0},
+		{"a time-out of nine digits", []string{"grpc-timeout", "123456789S"}, 0},
+		{"many headers", []string{"x-many", strings.Repeat("x", 64<<10)}, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBench(t, limited(1, -1))
+			m := b.open(t, tt.pairs...).next()
+			if code := int32(m.GetImmediateResponse().GetStatus().GetCode()); code != tt.code {
+				t.Errorf("answered by %v, want %d", m, tt.code)
+			}
+		})
+	}
+}
+
+// A stream that says nothing ends, and streams are bounded: beyond the bound they are refused,
+// beyond twice the bound they are not read.
+func TestBounds(t *testing.T) {
+	quick := newBench(t, limited(1, -1), func(b *bench) { b.silence = time.Millisecond })
+	if _, err := quick.dial(t).Recv(); status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("a silent stream ends with %v", err)
+	}
+	quick.counted(t, Silent, 1)
+
+	b := newBench(t, limited(100, -1), func(b *bench) { b.most = 2 })
+	silent := []stream{b.dial(t), b.dial(t)}
+	eventually(t, "two streams", func() bool { return b.Snapshot().Open == 2 })
+	i := b.open(t).refused()
+	if i.Status.Code != 503 || !strings.Contains(string(i.Body), "max_connections") {
+		t.Errorf("refused by %v", i)
+	}
+	b.dial(t)
+	eventually(t, "three streams", func() bool { return b.Snapshot().Open == 3 })
+	b.dial(t)
+	eventually(t, "four streams", func() bool { return b.Snapshot().Open == 4 })
+	if _, err := b.dial(t).Recv(); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("one too many ends with %v", err)
+	}
+	for _, s := range silent {
+		s.leave()
+	}
+	eventually(t, "two streams", func() bool { return b.Snapshot().Open == 2 })
+	b.counted(t, Crowded, 2)
+}
+
+// Without attributes nobody is trusted, and it is said.
+func TestWithoutAttributes(t *testing.T) {
+	spec := limited(1, -1)
+	spec.Identity = policy.IdentitySpec{Tenant: "header:X-Tenant"}
+	b := newBench(t, spec)
+	s := b.dial(t)
+	m := asks("x-tenant", "acme")
+	m.Attributes = nil
+	s.send(m)
+	s.admitted()
+	s.leave()
+	if r := b.report(t); r.Work.Tenant != "" || r.Work.User != "" {
+		t.Errorf("work %+v", r.Work)
+	}
+	if !strings.Contains(b.log.String(), "source.address") {
+		t.Errorf("log:\n%s", b.log)
+	}
+}
+
+// The names in a client's certificate count where Envoy has checked it.
+func TestCertificates(t *testing.T) {
+	a := attributes{mutual: true, uri: "spiffe://test/web", dns: "web.test"}
+	cert := a.certificate()
+	if len(cert.URIs) != 1 || cert.URIs[0].String() != a.uri || len(cert.DNSNames) != 1 || cert.DNSNames[0] != a.dns {
+		t.Errorf("certificate %+v", cert)
+	}
+	a.mutual = false
+	if a.certificate() != nil {
+		t.Error("a certificate without a handshake")
+	}
+}

@@ -1,0 +1,57 @@
+package server
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/envoy"
+	"github.com/weir-go/weir/policy"
+)
+
+// newEnvoy returns the service that admits the requests of an Envoy, by the same policy.
+func (s *Server) newEnvoy() *envoy.Service {
+	return envoy.New(envoy.Options{
+		Match: s.matchForEnvoy, Ended: s.endedAtEnvoy, Streams: s.streams, Logger: s.log,
+		Refused: func(rej *weir.Rejection) { s.events.Rejected(weir.Work{}, rej) },
+	})
+}
+
+// processor returns what a listener for ext_proc serves.
+func (s *Server) processor(l *listener) http.Handler {
+	return s.envoy.Handler(envoy.Bounds{
+		MaxStreams:   func() int64 { return l.conns.MaxRequests() },
+		FirstMessage: time.Duration(l.cfg.ReadHeaderTimeout),
+		Closing:      func() bool { return s.draining.Load() || l.closed.Load() },
+	})
+}
+
+// matchForEnvoy finds the route of a request that Envoy asks about.
+func (s *Server) matchForEnvoy(v *policy.View) envoy.Matched {
+	st := s.state.Load()
+	rt, work := st.policy.MatchView(v)
+	m := envoy.Matched{Policy: st.policy, Route: rt, Work: work}
+	own := st.routes[rt]
+	if own == nil {
+		s.metrics.NoRoute()
+		return m
+	}
+	m.Quotas = own.quotas
+	if u, ok := st.cfg.Upstreams[rt.Upstream()]; ok {
+		m.Release, m.Longest = u.OnAbandon == config.Release, time.Duration(u.ResponseTimeout)
+	}
+	return m
+}
+
+// endedAtEnvoy counts a request as one of HTTP is counted.
+func (s *Server) endedAtEnvoy(r envoy.Report) {
+	if r.Route == nil {
+		return
+	}
+	s.metrics.Route(r.Route.Name()).Answered(r.Status, r.By, r.Took)
+	s.metrics.Tenant(r.Work.Tenant, r.By, r.Took)
+}
+
+// ExtProc returns the streams of Envoy's now, and how others have ended.
+func (s *Server) ExtProc() envoy.Snapshot { return s.envoy.Snapshot() }

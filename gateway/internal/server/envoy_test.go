@@ -1,0 +1,111 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/weir-go/weir/gateway/internal/await"
+	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/policy"
+)
+
+// forEnvoy is a configuration with one listener for ext_proc, and no upstream.
+func forEnvoy(t *testing.T, limit string) *config.Config {
+	t.Helper()
+	cfg, err := config.Parse("weir.yaml", []byte(strings.Replace(`
+listeners: [{address: "127.0.0.1:0", serve: [ext_proc]}]
+admin: {address: off}
+gates:
+  api: {limit: {limit: LIMIT, queue: {len: 4, max_wait: 1m}}}
+routes: [{match: [/], gates: [api]}]
+shutdown: {grace: 1m, lame_duck: 0s}
+`, "LIMIT", limit, 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// askExtProc opens a stream for a request of an Envoy.
+func askExtProc(t *testing.T, conn *grpc.ClientConn) extproc.ExternalProcessor_ProcessClient {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+	t.Cleanup(cancel)
+	s, err := extproc.NewExternalProcessorClient(conn).Process(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &core.HeaderMap{Headers: []*core.HeaderValue{
+		{Key: ":method", RawValue: []byte("GET")}, {Key: ":path", RawValue: []byte("/")}, {Key: ":authority", RawValue: []byte("test")},
+	}}
+	if err := s.Send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestHeaders{RequestHeaders: &extproc.HttpHeaders{Headers: h}}}); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// answerOf returns the next answer.
+func answerOf(t *testing.T, s extproc.ExternalProcessor_ProcessClient) *extproc.ProcessingResponse {
+	t.Helper()
+	m, err := s.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// An Envoy is served by the gates of the file. A reload ends no stream, also one that changes the
+// listener. A shutdown refuses who waits, and ends the others without a fault.
+func TestExtProc(t *testing.T) {
+	next := forEnvoy(t, "1")
+	g := start(t, forEnvoy(t, "1"), Options{Load: func() (*config.Config, error) { return next, nil }})
+	conn, err := grpc.NewClient(g.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	checks := healthgrpc.NewHealthClient(conn)
+	if m, err := checks.Check(t.Context(), new(healthgrpc.HealthCheckRequest)); err != nil || m.Status != healthgrpc.HealthCheckResponse_SERVING {
+		t.Fatalf("%v, %v", m, err)
+	}
+	running := askExtProc(t, conn)
+	if m := answerOf(t, running); m.GetRequestHeaders() == nil {
+		t.Fatalf("answered by %v", m)
+	}
+	waiting := askExtProc(t, conn)
+	if m := answerOf(t, waiting); m.GetOverrideMessageTimeout() == nil {
+		t.Fatalf("answered by %v", m)
+	}
+
+	next = forEnvoy(t, "1")
+	next.Listeners[0].Address = g.Addr().String()
+	next.Listeners[0].IdleTimeout = policy.Duration(await.Patience) // another listener on the same socket
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if s := g.Policy().Gate("api").Snapshot(); s.InFlight != 1 || s.Waiting != 1 {
+		t.Errorf("after a reload %d in flight, %d waiting", s.InFlight, s.Waiting)
+	}
+
+	if err := g.stop(); err != nil {
+		t.Errorf("the gateway stopped with %v", err)
+	}
+	if m := answerOf(t, waiting); m.GetImmediateResponse().GetDetails() != "weir_draining" {
+		t.Errorf("a waiter is answered by %v", m)
+	}
+	if _, err := running.Recv(); !errors.Is(err, io.EOF) {
+		t.Errorf("a stream ends with %v", err)
+	}
+	if n := g.ExtProc(); n.Open != 0 {
+		t.Errorf("%d streams are open", n.Open)
+	}
+}
