@@ -53,7 +53,7 @@ var misbehaviours = []misbehaviour{
 	{name: leaving, handler: untilGone, client: leave},
 	{name: "reset in the response", handler: flood, client: readALittle},
 	{name: "half-close", only: "HTTP/1.1", handler: flood, client: raw("GET / HTTP/1.1\r\nHost: x\r\n\r\n", (*net.TCPConn).CloseWrite)},
-	{name: "reset in the body", only: "HTTP/1.1", handler: readBody, client: raw("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc", reset)},
+	{name: resetting, only: "HTTP/1.1", handler: readBody, client: raw(partOfBody, reset)},
 	{name: "reset in the headers", only: "HTTP/1.1", handler: readBody, client: raw("POST / HTTP/1.1\r\nHos", reset)},
 	{name: "a lie about the length", handler: func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "10")
@@ -61,7 +61,11 @@ var misbehaviours = []misbehaviour{
 	}},
 }
 
-const leaving = "leave while it waits or runs"
+const (
+	leaving    = "leave while it waits or runs"
+	resetting  = "reset in the body"
+	partOfBody = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc"
+)
 
 func untilGone(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 
@@ -175,9 +179,18 @@ func misbehave(t *testing.T, protocol string, m misbehaviour, tries int) {
 		})
 	}
 	wg.Wait()
-	// A busy machine may admit nothing within the millisecond after which clients leave.
+	// A busy machine may admit nothing within the millisecond after which clients leave, or
+	// before it hears of the reset.
 	for d := 2 * time.Millisecond; m.name == leaving && l.Snapshot().Admitted == 0 && d < time.Minute; d *= 2 {
 		_ = leaveAfter(t, srv.Client(), srv.URL, d)
+	}
+	if m.name == resetting && l.Snapshot().Admitted == 0 {
+		_ = raw(partOfBody, func(c *net.TCPConn) error {
+			for d := time.Millisecond; l.Snapshot().Admitted == 0 && d < time.Minute; d *= 2 {
+				<-time.After(d)
+			}
+			return reset(c)
+		})(t, srv.Client(), srv.URL)
 	}
 	srv.CloseClientConnections()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
