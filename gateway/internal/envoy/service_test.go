@@ -499,6 +499,7 @@ func TestBounds(t *testing.T) {
 	if i.Status.Code != 503 || !strings.Contains(string(i.Body), "max_connections") {
 		t.Errorf("refused by %v", i)
 	}
+	eventually(t, "two streams", func() bool { return b.Snapshot().Open == 2 })
 	b.dial(t)
 	eventually(t, "three streams", func() bool { return b.Snapshot().Open == 3 })
 	b.dial(t)
