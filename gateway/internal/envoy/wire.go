@@ -98,10 +98,10 @@ func (r *request) read(b []byte) error {
 	return walk(b, func(num protowire.Number, value []byte, n uint64) error {
 		switch p := phase(num); p {
 		case requestHeaders, responseHeaders:
-			r.phase = p
+			r.begin(p, false)
 			return r.readHeaders(value)
 		case requestTrailers, responseTrailers:
-			r.phase, r.last = p, true
+			r.begin(p, true)
 			return walk(value, func(num protowire.Number, value []byte, _ uint64) error {
 				if num == 1 {
 					return r.fields.read(value)
@@ -109,7 +109,7 @@ func (r *request) read(b []byte) error {
 				return nil
 			})
 		case requestBody, responseBody:
-			r.phase = p // what is in it does not matter
+			r.begin(p, false) // what is in it does not matter
 		case 9:
 			return r.attributes.readEntry(value)
 		case 10:
@@ -122,6 +122,13 @@ func (r *request) read(b []byte) error {
 		}
 		return nil
 	})
+}
+
+// begin says which phase the message is of. Of several the last counts, as everywhere in protobuf.
+func (r *request) begin(p phase, last bool) {
+	if p != r.phase {
+		r.phase, r.last, r.fields = p, last, nil
+	}
 }
 
 // readHeaders reads an HttpHeaders.
