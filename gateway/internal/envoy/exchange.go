@@ -37,10 +37,10 @@ type exchange struct {
 
 	permit   weir.Permit
 	admitted time.Time
-	seen     map[phase]bool
-	answered bool // the headers of the answer have come
-	moved    bool // it has a place among the streams instead of its slot
-	crowded  bool // it found no place there
+	seen     uint8 // a bit for each phase
+	answered bool  // the headers of the answer have come
+	moved    bool  // it has a place among the streams instead of its slot
+	crowded  bool  // it found no place there
 	grace    *time.Timer
 
 	status int
@@ -68,7 +68,7 @@ func (s *Service) process(stream grpc.ServerStream) (err error) {
 	}
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
-	x := &exchange{service: s, stream: stream, bounds: bounds, ended: ctx.Done(), from: make(chan message), seen: make(map[phase]bool, 4)}
+	x := &exchange{service: s, stream: stream, bounds: bounds, ended: ctx.Done(), from: make(chan message)}
 	go x.receive()
 	end := Invalid
 	defer func() {
@@ -123,6 +123,7 @@ func (x *exchange) serve(crowded bool) (End, error) {
 	if err := x.send(&response{phase: requestHeaders, change: x.forward()}); err != nil {
 		return Early, err
 	}
+	x.header, x.view = nil, policy.View{} // headers may be large, and the request long
 	return x.follow()
 }
 
@@ -163,7 +164,7 @@ func (x *exchange) unfit(why string) error {
 // admit asks the gates. It returns the answer of a request that is refused. A request that may pass
 // has neither answer nor error, and ends as Complete so far.
 func (x *exchange) admit(m *request, crowded bool) (*immediate, End, error) {
-	x.seen[requestHeaders] = true
+	x.seen = 1 << requestHeaders
 	x.arrived = time.Now()
 	x.by = proxy.ByGateway
 	fault := x.look(m)
@@ -295,7 +296,7 @@ func (x *exchange) follow() (End, error) {
 			if m.err != nil {
 				return x.over(), x.broken(m.err)
 			}
-			if x.seen[m.request.phase] && m.request.phase != requestBody && m.request.phase != responseBody {
+			if x.seen&(1<<m.request.phase) != 0 && m.request.phase != requestBody && m.request.phase != responseBody {
 				return Invalid, status.Errorf(codes.InvalidArgument, "the %s came twice", m.request.phase)
 			}
 			if err := x.reply(m.request); err != nil {
@@ -336,7 +337,7 @@ func (x *exchange) reply(m *request) error {
 	case responseHeaders:
 		out.change = x.sample(m)
 	}
-	x.seen[m.phase] = true
+	x.seen |= 1 << m.phase
 	return x.send(out)
 }
 
