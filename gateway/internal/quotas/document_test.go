@@ -105,7 +105,7 @@ func TestDecode(t *testing.T) {
 	f(`{"list": [{"a": "1", "a": "2"}]}`, "twice")
 	f(`{"y": 1}`, "y")
 	f(`{"x": 1} {"x": 2}`, "after the end")
-	f(`{"x": "1"}`, `x: "1" is no whole number; write a whole number`)
+	f(`{"x": "1"}`, `x: "1" is a text, because of the quotes; write 1`)
 	f(`{"x": 1.5}`, `x: "1.5" is no whole number; write a whole number`)
 	f(`{"x": {}}`, "x: is a group of fields; write a whole number")
 	f(`{"list": [{"a": true}]}`, `list[0].a: "true" is true or false, not a text`)
