@@ -134,9 +134,7 @@ func (x *exchange) forward() mutation {
 	}
 	maps.Copy(after, before)
 	if !p.TrustedView(&x.view) {
-		for _, name := range p.IdentityHeaders() {
-			delete(after, name)
-		}
+		proxy.NewClaims(p.IdentityHeaders()).Remove(after)
 	}
 	p.ForwardView(after, &x.view, &x.Work, x.arrived)
 	return difference(before, after)

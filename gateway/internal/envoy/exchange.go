@@ -187,6 +187,8 @@ func (x *exchange) admit(m *request, crowded bool) (*immediate, End, error) {
 		return nil, Complete, nil
 	case errors.Is(err, errGone):
 		return nil, GaveUp, nil
+	case errors.Is(err, errEarly):
+		return nil, Invalid, x.unfit("bodies are sent before the answer to the headers; write request_body_mode: NONE")
 	}
 	rej := weir.AsRejection(err)
 	if rej == nil {
@@ -237,6 +239,9 @@ func (a *attributes) certificate() *x509.Certificate {
 
 var errGone = errors.New("Envoy has ended the stream")
 
+// errEarly is returned by ask when Envoy sends more of a request that waits.
+var errEarly = errors.New("Envoy sent more before the answer")
+
 // ask asks the gates of the route, and waits for their answer while the stream is there.
 func (x *exchange) ask() (weir.Permit, error) {
 	gate, ok := x.Route.Gate().(weir.Arriver)
@@ -252,6 +257,7 @@ func (x *exchange) ask() (weir.Permit, error) {
 	if !errors.Is(err, weir.ErrWaiting) {
 		return p, err
 	}
+	early := false // Envoy went on without the answer
 	gone := x.send(&response{patience: x.patience()}) != nil
 	for !gone {
 		select {
@@ -259,13 +265,18 @@ func (x *exchange) ask() (weir.Permit, error) {
 			return a.Permit, a.error
 		case <-x.ended:
 			gone = true
-		case <-x.from: // its end, or more than Envoy sends before the first answer
+		case m := <-x.from:
 			gone = true
+			early = m.err == nil
 		}
 	}
 	if !waiter.Cancel() {
 		a := <-answers
 		a.Permit.Cancel()
+	}
+	if early {
+		// To end the stream without an error would let the request in.
+		return weir.Permit{}, errEarly
 	}
 	return weir.Permit{}, errGone
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/proxy"
@@ -543,5 +545,37 @@ func TestCertificates(t *testing.T) {
 	a.mutual = false
 	if a.certificate() != nil {
 		t.Error("a certificate without a handshake")
+	}
+}
+
+// A stream that ends without an error lets its request in. A request that waits must not come in so,
+// by sending more before the answer.
+func TestMoreWhileItWaits(t *testing.T) {
+	b := newBench(t, limited(1, 10))
+	b.open(t).admitted()
+	s := b.open(t)
+	s.next() // it waits
+	s.send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestBody{RequestBody: &extproc.HttpBody{Body: []byte("x")}}})
+	if _, err := s.Recv(); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("the stream ends with %v, want FailedPrecondition", err)
+	}
+}
+
+// Headers that only look like those of an identity to CGI and WSGI are removed, too.
+func TestDisguisedIdentity(t *testing.T) {
+	spec := limited(5, 1)
+	spec.Identity.User = "header:X-User"
+	s := newBench(t, spec).dial(t)
+	m := asks("x-user", "admin", "x_user", "admin", "x.user", "admin", "x-users", "two")
+	from, err := structpb.NewStruct(map[string]any{"source.address": "203.0.113.7:4444"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Attributes = map[string]*structpb.Struct{"envoy.filters.http.ext_proc": from}
+	s.send(m)
+	removed := s.admitted().GetResponse().GetHeaderMutation().GetRemoveHeaders()
+	slices.Sort(removed)
+	if want := []string{"x-user", "x.user", "x_user"}; !slices.Equal(removed, want) {
+		t.Errorf("removed %q, want %q", removed, want)
 	}
 }

@@ -79,6 +79,12 @@ func (a Answerer) String() string { return answererNames[a] }
 func (u *Upstream) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
 	ctx := r.Context()
 	call.Upstream = u.name
+	if call.GRPC && !u.mayHTTP2 {
+		// Whatever names itself so would be spared the bounds of HTTP, for nothing.
+		call.Request.Sample(weir.NoSample)
+		call.problemCall(w, http.StatusNotImplemented, "the upstream speaks HTTP/1, over which there is no gRPC; its targets have to be h2c:// or https://", u.name)
+		return
+	}
 	c, err := u.pickFor(ctx, call, call.Work, nil)
 	if err != nil {
 		call.Request.Sample(weir.NoSample)
@@ -227,7 +233,7 @@ func removeBypasses(out *http.Request) {
 func (u *Upstream) setForwarded(pr *httputil.ProxyRequest) {
 	if !u.policy.Trusted(pr.In) {
 		pr.SetXForwarded()
-		u.claims.remove(pr.Out.Header)
+		u.claims.Remove(pr.Out.Header)
 		return
 	}
 	u.claims.removeDisguised(pr.Out.Header)
@@ -522,15 +528,15 @@ func copyHeader(pr *httputil.ProxyRequest, name string) {
 	}
 }
 
-// claims are headers that count only from a trusted peer.
-type claims struct {
+// Claims are headers that count only from a trusted peer.
+type Claims struct {
 	exact []string
 	alike map[string]bool // as CGI, WSGI and the like see them
 }
 
-// newClaims returns the headers of names, and those that say where a request came from.
-func newClaims(names []string) claims {
-	c := claims{alike: make(map[string]bool)}
+// NewClaims returns the headers of names, and those that say where a request came from.
+func NewClaims(names []string) Claims {
+	c := Claims{alike: make(map[string]bool)}
 	for _, name := range names {
 		c.exact = append(c.exact, name, http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-")))
 		c.alike[alike(name)] = true
@@ -549,8 +555,8 @@ var certificateHeaders = []string{
 	"X-Client-Verify", "X-Client-Dn", "Ssl-Client-Verify", "Ssl-Client-S-Dn",
 }
 
-// remove removes the claims from h, under every name.
-func (c claims) remove(h http.Header) {
+// Remove removes the claims from h, under every name.
+func (c Claims) Remove(h http.Header) {
 	for _, name := range c.exact {
 		delete(h, name)
 	}
@@ -560,7 +566,7 @@ func (c claims) remove(h http.Header) {
 // removeDisguised removes headers that only look like claims to CGI, WSGI and other programs that
 // read headers as variables. To them X-Tenant, X_Tenant and X.Tenant are all HTTP_X_TENANT. A proxy
 // that sets one may have passed on another.
-func (c claims) removeDisguised(h http.Header) {
+func (c Claims) removeDisguised(h http.Header) {
 	for name := range h {
 		if strings.ContainsFunc(name, separates) && !slices.Contains(c.exact, name) && c.alike[alike(name)] {
 			delete(h, name)

@@ -68,7 +68,7 @@ func codeOf(httpStatus int) codes.Code {
 	switch httpStatus {
 	case http.StatusBadRequest:
 		return codes.Internal
-	case http.StatusNotFound, http.StatusMethodNotAllowed:
+	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
 		return codes.Unimplemented
 	case http.StatusRequestTimeout, http.StatusGatewayTimeout:
 		return codes.DeadlineExceeded

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,7 +24,7 @@ type health struct {
 
 	mu  sync.Mutex // guards what follows
 	row int        // checks in a row with the last result: above 0 passed, below 0 failed
-	err error      // of the last check, nil if it passed
+	err string     // of the last check, at most longestCause; empty if it passed
 }
 
 // HealthStats is what active checks have found out about a target.
@@ -46,26 +47,37 @@ func (h *health) stats() *HealthStats {
 	case h.row == 0:
 		s.State = "unchecked"
 	}
-	if h.err != nil {
-		s.Error = h.err.Error()
-	}
+	s.Error = h.err
 	return s
 }
+
+// longestCause bounds the text of why a check failed: it may repeat what the target sent.
+const longestCause = 200
 
 // record counts a check that failed with err, or passed, and reports whether that has changed the
 // state of the target.
 func (h *health) record(err error, cfg *config.HealthCheck) (changed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.err = err
+	h.err = ""
 	if err == nil {
 		h.passed.Add(1)
 		h.row = max(h.row, 0) + 1
 		return h.row >= cfg.Healthy && h.down.CompareAndSwap(true, false)
 	}
+	h.err = causeOf(err)
 	h.failed.Add(1)
 	h.row = min(h.row, 0) - 1
 	return -h.row >= cfg.Unhealthy && h.down.CompareAndSwap(false, true)
+}
+
+// causeOf returns the text of an error, cut off at longestCause.
+func causeOf(err error) string {
+	text := err.Error()
+	if len(text) > longestCause {
+		text = strings.ToValidUTF8(text[:longestCause], "") + "..."
+	}
+	return text
 }
 
 // wait returns how long it is until the next check. The first one is due at random within an
@@ -132,7 +144,7 @@ func (u *Upstream) learn(t *target, err error) {
 		u.log.Info("upstream target is healthy again", "upstream", u.name, "target", t.key, "checks_in_a_row", u.cfg.HealthCheck.Healthy)
 	default:
 		u.log.Warn("upstream target is unhealthy; it gets no requests while another one is healthy", "upstream", u.name, "target", t.key,
-			"checks_in_a_row", u.cfg.HealthCheck.Unhealthy, "error", err)
+			"checks_in_a_row", u.cfg.HealthCheck.Unhealthy, "error", causeOf(err))
 	}
 }
 

@@ -247,3 +247,12 @@ func TestAsk(t *testing.T) {
 		}
 	}
 }
+
+// A target may answer anything, and why a check failed repeats it. What is kept of that is short.
+func TestCauseIsShort(t *testing.T) {
+	var h health
+	h.record(errors.New(strings.Repeat("\u20ac", 400_000)), &check)
+	if got := h.stats().Error; len(got) > longestCause+len("...") || !strings.HasPrefix(got, "\u20ac") {
+		t.Errorf("%d bytes are kept: %.300q", len(got), got)
+	}
+}

@@ -44,7 +44,8 @@ type Upstream struct {
 	// leastLoaded is how targets are chosen, else in turn.
 	leastLoaded bool
 	checks      http.RoundTripper // nil without active checks
-	claims      claims
+	claims      Claims
+	mayHTTP2    bool // the targets speak HTTP/2, or may choose it by TLS
 	seats       []seat
 	rotation    atomic.Uint64
 	shared      *shared
@@ -79,6 +80,10 @@ func New(name string, cfg config.Upstream, log *slog.Logger, events *eventlog.Lo
 			services: new(services), abandoned: new(atomic.Uint64), watch: &watch{epoch: epoch},
 		},
 	}
+	u.mayHTTP2 = h2c
+	for _, t := range targets {
+		u.mayHTTP2 = u.mayHTTP2 || t.url.Scheme == "https"
+	}
 	if h := cfg.HealthCheck; h != nil {
 		// Checks connect anew each time: that is part of what has to work. They share no connections
 		// with requests, and do not wait for one behind them.
@@ -103,7 +108,7 @@ var bodyBuffers = new(buffers)
 // that stay keep their connections, their counters and their ejection.
 func (u *Upstream) Attach(p *policy.Policy, prev *Upstream) {
 	u.policy = p
-	u.claims = newClaims(append(p.IdentityHeaders(), certificateHeaders...))
+	u.claims = NewClaims(append(p.IdentityHeaders(), certificateHeaders...))
 	if prev != nil {
 		u.adopt(prev)
 	}

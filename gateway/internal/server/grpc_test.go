@@ -8,6 +8,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -487,4 +488,17 @@ func TestGRPCHostileHeaders(t *testing.T) {
 		}
 	}
 	g.idle()
+}
+
+// There is no gRPC over HTTP/1. A request that names itself so is not spared the bounds of HTTP.
+func TestGRPCBeforeHTTP1(t *testing.T) {
+	asked := false
+	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
+	defer upstream.Close()
+	cfg := baseConfig(t, upstream.URL)
+	cfg.Listeners[0].H2C = true
+	_, err := dialGRPC(t, start(t, cfg, Options{})).UnaryCall(patient(t), new(testgrpc.SimpleRequest))
+	if st := status.Convert(err); st.Code() != codes.Unimplemented || !strings.Contains(st.Message(), "h2c://") || asked {
+		t.Errorf("%v (upstream asked: %v), want Unimplemented and what to write", err, asked)
+	}
 }

@@ -33,8 +33,12 @@ func newExporter(ctx context.Context, url string, headers http.Header, o Options
 		Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true,
 		MaxIdleConnsPerHost: 1, MaxConnsPerHost: 2, IdleConnTimeout: 90 * time.Second,
 	}
-	return &exporter{ctx: ctx, url: url, headers: headers, client: http.Client{Transport: transport, Timeout: exportTimeout}, opts: o}
+	client := http.Client{Transport: transport, Timeout: exportTimeout, CheckRedirect: stay}
+	return &exporter{ctx: ctx, url: url, headers: headers, client: client, opts: o}
 }
+
+// stay follows no redirect: the headers may have a secret, which is for this collector only.
+func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // ExportSpans implements sdk.SpanExporter. It deals with its errors by itself: the SDK would write
 // them to the standard error.

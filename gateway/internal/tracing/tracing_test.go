@@ -282,3 +282,28 @@ func BenchmarkSpan(b *testing.B) {
 		tr.Start(r, true, e.Time).End(r, &e, true)
 	}
 }
+
+// The headers for the collector may have a secret. Another host does not get them by a redirect.
+func TestCollectorRedirects(t *testing.T) {
+	asked := make(chan struct{}, 10)
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked <- struct{}{} }))
+	defer other.Close()
+	collector := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
+	defer collector.Close()
+	t.Setenv(HeadersVariable, "x-api-key=secret")
+	counts, failed := new(Counts), make(chan error, 10)
+	tr, err := Open(config.Tracing{Endpoint: collector.URL, Sample: 1, ServiceName: "weir"}, nil,
+		Options{Counts: counts, Failed: func(_ string, err error) { failed <- err }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := httptest.NewRequest("GET", "/", nil)
+	tr.Start(r, false, time.Now()).End(r, &accesslog.Entry{Time: time.Now()}, true)
+	tr.Close(t.Context())
+	if err := <-failed; !strings.Contains(err.Error(), "307") {
+		t.Errorf("%v, want the status of the redirect named", err)
+	}
+	if len(asked) != 0 || counts.lost.Load() != 1 {
+		t.Errorf("%d requests to another host, %d spans lost; want 0 and 1", len(asked), counts.lost.Load())
+	}
+}
