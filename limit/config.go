@@ -11,8 +11,8 @@ import (
 	"github.com/weir-go/weir/internal/room"
 )
 
-// Config configures a [Limiter]. The zero value finds the limit by itself. Everything but Name and Now can be changed
-// later with [Limiter.Reconfigure].
+// Config configures a [Limiter]. The zero value finds the limit by itself. Everything but
+// Name and Now can be changed later with [Limiter.Reconfigure].
 type Config struct {
 	// Name is the gate's name in rejections, metrics and logs.
 	Name string

@@ -154,19 +154,19 @@ func (l *Log) CertificateRefused(listener, reason string, from net.Addr, err err
 // WriteRefused logs that a client of the admin listener may not write.
 func (l *Log) WriteRefused(r *http.Request, err error) {
 	l.add(kind{event: adminWrite, reason: err.Error()}, last{details: []slog.Attr{
-		slog.String("from", r.RemoteAddr), slog.String("method", r.Method), slog.String("path", clip(r.URL.Path)),
+		slog.String("from", r.RemoteAddr), slog.String("method", r.Method), slog.String("path", Clip(r.URL.Path)),
 	}})
 }
 
 // UpstreamFailed logs that a target of an upstream failed: it refused or broke a connection, did
 // not answer in time, or answered that its own upstream had failed.
 func (l *Log) UpstreamFailed(upstream, target, failure string, err error) {
-	l.add(kind{upstreamFailure, upstream, target, failure}, last{details: []slog.Attr{slog.String("error", clip(err.Error()))}})
+	l.add(kind{upstreamFailure, upstream, target, failure}, last{details: []slog.Attr{slog.String("error", Clip(err.Error()))}})
 }
 
 // SpansLost logs that a batch of spans did not reach the collector.
 func (l *Log) SpansLost(endpoint string, err error) {
-	l.add(kind{event: spansLost, at: endpoint, reason: "export"}, last{details: []slog.Attr{slog.String("error", clip(err.Error()))}})
+	l.add(kind{event: spansLost, at: endpoint, reason: "export"}, last{details: []slog.Attr{slog.String("error", Clip(err.Error()))}})
 }
 
 // add counts an event, and logs the first of its kind.
@@ -241,14 +241,14 @@ func certificateAttrs(from net.Addr, err error) []slog.Attr {
 	var verification *tls.CertificateVerificationError
 	if errors.As(err, &verification) && len(verification.UnverifiedCertificates) > 0 {
 		cert := verification.UnverifiedCertificates[0]
-		attrs = append(attrs, slog.String("subject", clip(cert.Subject.String())), slog.String("issuer", clip(cert.Issuer.String())))
+		attrs = append(attrs, slog.String("subject", Clip(cert.Subject.String())), slog.String("issuer", Clip(cert.Issuer.String())))
 		err = verification.Err
 	}
-	return append(attrs, slog.String("error", clip(err.Error())))
+	return append(attrs, slog.String("error", Clip(err.Error())))
 }
 
-// clip bounds a text that others chose.
-func clip(s string) string {
+// Clip cuts a text that others chose off at 200 bytes, with "..." behind it.
+func Clip(s string) string {
 	const most = 200
 	if len(s) <= most {
 		return s
@@ -282,7 +282,7 @@ func (l *Log) warn(text string, attrs []slog.Attr) {
 // AuthorityExpired logs that a certificate in the file of a listener's authorities has
 // expired.
 func (l *Log) AuthorityExpired(listener, subject string) {
-	l.log.Warn("a certificate authority in client_ca has expired; clients with its certificates are refused", "listener", listener, "subject", clip(subject))
+	l.log.Warn("a certificate authority in client_ca has expired; clients with its certificates are refused", "listener", listener, "subject", Clip(subject))
 }
 
 // Leaked is a weir.Hooks.Leaked.

@@ -7,12 +7,12 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/eventlog"
 )
 
 // health is what active checks have found out about a target. It lives as long as the target, so a
@@ -24,7 +24,7 @@ type health struct {
 
 	mu  sync.Mutex // guards what follows
 	row int        // checks in a row with the last result: above 0 passed, below 0 failed
-	err string     // of the last check, at most longestCause; empty if it passed
+	err string     // of the last check, clipped: it may repeat what the target sent; empty if it passed
 }
 
 // HealthStats is what active checks have found out about a target.
@@ -51,9 +51,6 @@ func (h *health) stats() *HealthStats {
 	return s
 }
 
-// longestCause bounds the text of why a check failed: it may repeat what the target sent.
-const longestCause = 200
-
 // record counts a check that failed with err, or passed, and reports whether that has changed the
 // state of the target.
 func (h *health) record(err error, cfg *config.HealthCheck) (changed bool) {
@@ -65,19 +62,10 @@ func (h *health) record(err error, cfg *config.HealthCheck) (changed bool) {
 		h.row = max(h.row, 0) + 1
 		return h.row >= cfg.Healthy && h.down.CompareAndSwap(true, false)
 	}
-	h.err = causeOf(err)
+	h.err = eventlog.Clip(err.Error())
 	h.failed.Add(1)
 	h.row = min(h.row, 0) - 1
 	return -h.row >= cfg.Unhealthy && h.down.CompareAndSwap(false, true)
-}
-
-// causeOf returns the text of an error, cut off at longestCause.
-func causeOf(err error) string {
-	text := err.Error()
-	if len(text) > longestCause {
-		text = strings.ToValidUTF8(text[:longestCause], "") + "..."
-	}
-	return text
 }
 
 // wait returns how long it is until the next check. The first one is due at random within an
@@ -144,7 +132,7 @@ func (u *Upstream) learn(t *target, err error) {
 		u.log.Info("upstream target is healthy again", "upstream", u.name, "target", t.key, "checks_in_a_row", u.cfg.HealthCheck.Healthy)
 	default:
 		u.log.Warn("upstream target is unhealthy; it gets no requests while another one is healthy", "upstream", u.name, "target", t.key,
-			"checks_in_a_row", u.cfg.HealthCheck.Unhealthy, "error", causeOf(err))
+			"checks_in_a_row", u.cfg.HealthCheck.Unhealthy, "error", eventlog.Clip(err.Error()))
 	}
 }
 
