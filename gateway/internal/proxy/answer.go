@@ -45,6 +45,8 @@ func (u *Upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
 		panic(http.ErrAbortHandler) // there is nobody to answer
 	case weir.AsRejection(err) != nil:
 		u.refuse(w, r, x.call, err)
+	case errors.Is(err, errNotHTTP2):
+		u.problem(w, x.call, http.StatusNotImplemented, noGRPC)
 	case timedOut(err):
 		u.problem(w, x.call, http.StatusGatewayTimeout, "no connection to the upstream within "+u.cfg.ConnectTimeout.String())
 	default:

@@ -73,6 +73,9 @@ var answererNames = [NumAnswerers]string{"gateway", "gate", "upstream"}
 // String returns gateway, gate or upstream.
 func (a Answerer) String() string { return answererNames[a] }
 
+// noGRPC is what a call is told that no target can take.
+const noGRPC = "the upstream speaks HTTP/1, over which there is no gRPC; its targets have to be h2c://, or https:// and choose HTTP/2"
+
 // Serve passes r on to one of the targets and its answer back to w. r's context ends when the
 // client leaves. Serve returns when the answer has been passed on. If the client has left, it
 // returns when the upstream has answered or its expected time is over. Only then is the slot free.
@@ -82,7 +85,7 @@ func (u *Upstream) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
 	if call.GRPC && !u.mayHTTP2 {
 		// Whatever names itself so would be spared the bounds of HTTP, for nothing.
 		call.Request.Sample(weir.NoSample)
-		call.problemCall(w, http.StatusNotImplemented, "the upstream speaks HTTP/1, over which there is no gRPC; its targets have to be h2c:// or https://", u.name)
+		u.problem(w, call, http.StatusNotImplemented, noGRPC)
 		return
 	}
 	c, err := u.pickFor(ctx, call, call.Work, nil)
@@ -251,9 +254,13 @@ type roundTripper struct{ u *Upstream }
 
 func (rt roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	x := req.Context().Value(exchangeKey{}).(*exchange)
+	transport := rt.u.shared.transport
+	if x.call.GRPC {
+		transport = rt.u.shared.calls
+	}
 	for {
 		x.seat.requests.Add(1)
-		res, err := rt.u.shared.transport.RoundTrip(req)
+		res, err := transport.RoundTrip(req)
 		if err == nil {
 			return x.answer(res)
 		}
@@ -342,6 +349,8 @@ func (x *exchange) diagnose(err error) (failure, weir.Outcome) {
 		return -1, weir.NoSample
 	case cause != nil:
 		return -1, weir.Abandoned
+	case errors.Is(err, errNotHTTP2):
+		return -1, weir.NoSample // the target may be well: it is a call that it cannot take
 	case errors.As(err, &dial) && dial.Op == "dial":
 		if dial.Timeout() {
 			return failedConnect, weir.Overload

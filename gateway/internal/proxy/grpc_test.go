@@ -1,10 +1,18 @@
 package proxy
 
 import (
+	"crypto/tls"
+	"io"
 	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc/codes"
+
+	"github.com/weir-go/weir/gateway/internal/config"
 )
 
 func TestIsGRPC(t *testing.T) {
@@ -64,5 +72,58 @@ func TestCodeOf(t *testing.T) {
 		if reasonOf(httpStatus) == "" {
 			t.Errorf("%d has no reason", httpStatus)
 		}
+	}
+}
+
+// A call goes only to targets that choose HTTP/2. Others are not to blame for a call: whoever names
+// its request so could have them ejected.
+func TestCallNeedsHTTP2(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		offers []string // what the target offers by TLS
+		also   string   // one more target
+		code   codes.Code
+	}{
+		{"HTTP/2", []string{"h2", "http/1.1"}, "", codes.OK},
+		{"HTTP/1 only", []string{"http/1.1"}, "", codes.Unimplemented},
+		{"nothing", nil, "", codes.Unimplemented},
+		{"one target of two without TLS", []string{"h2"}, "http://127.0.0.1:1", codes.Unimplemented},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "application/grpc")
+				w.Header().Set("Grpc-Status", "0")
+			}))
+			server.EnableHTTP2 = slices.Contains(tt.offers, "h2")
+			server.StartTLS()
+			defer server.Close()
+			server.TLS.NextProtos = tt.offers
+			cfg := config.Upstream{Targets: []string{server.URL}}
+			if tt.also != "" {
+				cfg.Targets = append(cfg.Targets, tt.also)
+			}
+			u := makeUpstream(t, cfg, io.Discard, nil)
+			roots := server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+			if conf := u.shared.calls.TLSClientConfig; conf != nil {
+				conf.RootCAs = roots
+			} else {
+				u.shared.calls.TLSClientConfig = &tls.Config{RootCAs: roots}
+			}
+			r := httptest.NewRequest(http.MethodPost, "/pkg.Service/Method", strings.NewReader("\x00\x00\x00\x00\x00"))
+			r.ProtoMajor, r.ProtoMinor = 2, 0
+			r.Header.Set("Content-Type", "application/grpc")
+			w := httptest.NewRecorder()
+			u.Serve(w, r, &Call{GRPC: true})
+			if got := w.Header().Get("Grpc-Status"); got != strconv.Itoa(int(tt.code)) {
+				t.Errorf("status %s %s, want %d", got, w.Header().Get("Grpc-Message"), tt.code)
+			}
+			for _, s := range u.Stats() {
+				for kind, n := range s.Failures {
+					if n != 0 {
+						t.Errorf("%s is blamed: %d of %s", s.Target, n, kind)
+					}
+				}
+			}
+		})
 	}
 }

@@ -19,6 +19,8 @@ package proxy
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -45,7 +47,7 @@ type Upstream struct {
 	leastLoaded bool
 	checks      http.RoundTripper // nil without active checks
 	claims      Claims
-	mayHTTP2    bool // the targets speak HTTP/2, or may choose it by TLS
+	mayHTTP2    bool // all targets speak HTTP/2, or may choose it by TLS
 	seats       []seat
 	rotation    atomic.Uint64
 	shared      *shared
@@ -58,6 +60,7 @@ type shared struct {
 	targets   map[string]*target
 	pool      pool
 	transport *http.Transport
+	calls     *http.Transport // for calls of gRPC
 	services  *services
 	abandoned *atomic.Uint64
 	watch     *watch
@@ -80,9 +83,13 @@ func New(name string, cfg config.Upstream, log *slog.Logger, events *eventlog.Lo
 			services: new(services), abandoned: new(atomic.Uint64), watch: &watch{epoch: epoch},
 		},
 	}
-	u.mayHTTP2 = h2c
+	u.mayHTTP2 = true
 	for _, t := range targets {
-		u.mayHTTP2 = u.mayHTTP2 || t.url.Scheme == "https"
+		u.mayHTTP2 = u.mayHTTP2 && (h2c || t.url.Scheme == "https")
+	}
+	u.shared.calls = u.shared.transport
+	if u.mayHTTP2 && !h2c {
+		u.shared.calls = onlyHTTP2(newTransport(conns))
 	}
 	if h := cfg.HealthCheck; h != nil {
 		// Checks connect anew each time: that is part of what has to work. They share no connections
@@ -132,7 +139,7 @@ func (u *Upstream) adopt(prev *Upstream) {
 		}
 	}
 	if kept.pool != u.shared.pool {
-		kept.pool, kept.transport = u.shared.pool, u.shared.transport
+		kept.pool, kept.transport, kept.calls = u.shared.pool, u.shared.transport, u.shared.calls
 	}
 	u.shared = &kept
 	u.rotation.Store(prev.rotation.Load())
@@ -170,6 +177,7 @@ func (u *Upstream) Name() string { return u.name }
 func (u *Upstream) Retire(next *Upstream) {
 	if next == nil || next.shared.transport != u.shared.transport {
 		u.shared.transport.CloseIdleConnections()
+		u.shared.calls.CloseIdleConnections()
 	}
 }
 
@@ -276,6 +284,21 @@ func newTransport(p pool) *http.Transport {
 			PingTimeout:     5 * time.Second,
 		},
 	}
+}
+
+// errNotHTTP2 is why no call of gRPC was sent to an https target.
+var errNotHTTP2 = errors.New("the target chose HTTP/1 by TLS")
+
+// onlyHTTP2 makes t refuse a target that does not choose HTTP/2. There is no gRPC over HTTP/1, and
+// what only names itself so would be spared the bounds of HTTP.
+func onlyHTTP2(t *http.Transport) *http.Transport {
+	t.TLSClientConfig = &tls.Config{VerifyConnection: func(s tls.ConnectionState) error {
+		if s.NegotiatedProtocol != "h2" {
+			return errNotHTTP2
+		}
+		return nil
+	}}
+	return t
 }
 
 // buffers lends the buffers that bodies are copied with.
