@@ -274,11 +274,22 @@ func (a *all) IsDistant() bool {
 }
 
 // abort cancels what has been collected so far, last first.
-func (b *bundle) abort() {
-	for i := len(b.permits) - 1; i >= 0; i-- {
-		b.permits[i].Cancel()
+func (b *bundle) abort() { b.giveBack(len(b.permits), Permit.Cancel) }
+
+// giveBack ends the first n permits, the last of them first, and recycles the bundle. If a
+// gate panics, the other permits are given back all the same.
+func (b *bundle) giveBack(n int, end func(Permit)) {
+	defer func() {
+		if n > 0 {
+			b.giveBack(n, end)
+			return
+		}
+		b.recycle()
+	}()
+	for n > 0 {
+		n--
+		end(b.permits[n])
 	}
-	b.recycle()
 }
 
 // Done implements [slot.Holder].
@@ -286,10 +297,7 @@ func (b *bundle) Done(t slot.Ticket, outcome uint8) {
 	if live, _ := t.Recall(); !live {
 		return
 	}
-	for i := len(b.permits) - 1; i >= 0; i-- {
-		b.permits[i].Done(Outcome(outcome))
-	}
-	b.recycle()
+	b.giveBack(len(b.permits), func(p Permit) { p.Done(Outcome(outcome)) })
 }
 
 // Cancel implements [slot.Holder].

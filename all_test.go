@@ -24,6 +24,7 @@ type scribe struct {
 	name   string
 	diary  *[]string
 	refuse error
+	broken bool // it panics when it gets a permit back
 
 	slot  slot.Slot
 	group slot.Group
@@ -52,11 +53,19 @@ func (s *scribe) Admit(_ context.Context, w weir.Work) (weir.Permit, error) {
 func (s *scribe) Done(t slot.Ticket, outcome uint8) {
 	s.note("done %v", weir.Outcome(outcome))
 	t.Recall()
+	s.panics()
 }
 
 func (s *scribe) Cancel(t slot.Ticket) {
 	s.note("cancel")
 	t.Recall()
+	s.panics()
+}
+
+func (s *scribe) panics() {
+	if s.broken {
+		panic(s.name)
+	}
 }
 
 func (s *scribe) Sample(_ slot.Ticket, outcome uint8) { s.note("sample %v", weir.Outcome(outcome)) }
@@ -160,6 +169,47 @@ func TestAllGivesBackWhenAGatePanics(t *testing.T) {
 				if !slices.Equal(got, want) {
 					t.Errorf("%s, gate %d panics (Goexit %v): %q, want %q", name, 1+place, exit, got, want)
 				}
+			}
+		}
+	}
+}
+
+// A gate that panics when it gets its permit back keeps no permit of the others. The panic
+// goes on, and the bundle serves again.
+func TestAllGivesBackAllWhenDonePanics(t *testing.T) {
+	var diary []string
+	a, b, c := newScribe("a", &diary), newScribe("b", &diary), newScribe("c", &diary)
+	all := weir.All(a, b, c)
+	for _, broken := range [][]*scribe{{c}, {b}, {a}, {a, b, c}, {}} {
+		for _, tt := range []struct {
+			end  func(weir.Permit)
+			want []string
+		}{
+			{func(p weir.Permit) { p.Done(weir.OK) }, []string{"c done ok", "b done ok", "a done ok"}},
+			{weir.Permit.Cancel, []string{"c cancel", "b cancel", "a cancel"}},
+		} {
+			for _, s := range broken {
+				s.broken = true
+			}
+			p, err := all.Admit(context.Background(), weir.Work{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			diary = nil
+			var panicked any
+			func() {
+				defer func() { panicked = recover() }()
+				tt.end(p)
+			}()
+			if (panicked != nil) != (len(broken) > 0) {
+				t.Errorf("%d gates panic: recovered %v", len(broken), panicked)
+			}
+			if p.Live() {
+				t.Error("the permit is live")
+			}
+			expect(t, &diary, tt.want...)
+			for _, s := range broken {
+				s.broken = false
 			}
 		}
 	}
