@@ -30,12 +30,18 @@ import (
 type QuotaAPI struct {
 	Book    *quotas.Book
 	Writers *Writers
+
+	turns chan struct{} // one for each change in progress
 }
 
 // mostBody bounds the body of a write. It is enough for all rules, at 400 bytes each.
 const mostBody = 4 << 20
 
+// mostChanges is how many changes may be in progress: so many bodies are in memory at most.
+const mostChanges = 4
+
 func (a *QuotaAPI) serve(mux *http.ServeMux) {
+	a.turns = make(chan struct{}, mostChanges)
 	mux.HandleFunc("GET /quotas", func(w http.ResponseWriter, _ *http.Request) { a.list(w, "") })
 	mux.HandleFunc("GET /quotas/{gate}", func(w http.ResponseWriter, r *http.Request) { a.list(w, r.PathValue("gate")) })
 	mux.HandleFunc("POST /quotas", a.changing(readChange))
@@ -70,9 +76,12 @@ func (a *QuotaAPI) authorized(next func(http.ResponseWriter, *http.Request, auth
 	}
 }
 
-// changing is a handler that decodes a change by read and carries it out.
+// changing is a handler that decodes a change by read and carries it out. It waits for its turn
+// before it reads the body. The listener's read time-out ends the turns of slow clients.
 func (a *QuotaAPI) changing(read func(*http.Request) (quotas.Change, error)) http.HandlerFunc {
 	return a.authorized(func(w http.ResponseWriter, r *http.Request, who author) {
+		a.turns <- struct{}{}
+		defer func() { <-a.turns }()
 		r.Body = http.MaxBytesReader(w, r.Body, mostBody)
 		c, err := read(r)
 		if err == nil {

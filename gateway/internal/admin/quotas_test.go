@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -11,7 +12,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/weir-go/weir/gateway/internal/eventlog"
 	"github.com/weir-go/weir/gateway/internal/quotas"
@@ -162,6 +165,57 @@ func TestQuotaRequests(t *testing.T) {
 	f("POST", "/quotas", `{"ops":[{"delete":{"user":""}}]}`, 400, "ops[0].delete.user: is empty")
 	f("DELETE", "/quotas/api?user=dave", "", 200, "dave")
 	f("DELETE", "/quotas/api", "", 200, `"steps": []`)
+}
+
+// pacedBody is a body that comes when it may, and notes that somebody reads it.
+type pacedBody struct {
+	io.Reader
+	comes   chan struct{}
+	reading atomic.Bool
+}
+
+func (b *pacedBody) Read(p []byte) (int, error) {
+	b.reading.Store(true)
+	<-b.comes
+	return b.Reader.Read(p)
+}
+
+// Only a few bodies are read at a time, so that large changes by many do not fill the memory.
+// The others wait, and are carried out.
+func TestQuotaChangesTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCounter(t, true)
+		comes := make(chan struct{})
+		bodies := make([]*pacedBody, mostChanges+3)
+		statuses := make(chan int, len(bodies))
+		for i := range bodies {
+			bodies[i] = &pacedBody{Reader: strings.NewReader(setCarol), comes: comes}
+			go func() {
+				r := httptest.NewRequest(http.MethodPost, "http://127.0.0.1:8090/quotas", bodies[i])
+				r.Header.Set("Authorization", "Bearer "+testToken)
+				r.Header.Set("Content-Type", "application/json")
+				w := httptest.NewRecorder()
+				c.ServeHTTP(w, r)
+				statuses <- w.Code
+			}()
+		}
+		synctest.Wait()
+		reading := 0
+		for _, b := range bodies {
+			if b.reading.Load() {
+				reading++
+			}
+		}
+		if reading != mostChanges {
+			t.Errorf("%d bodies are read at the same time, want %d", reading, mostChanges)
+		}
+		close(comes)
+		for range bodies {
+			if status := <-statuses; status != http.StatusOK {
+				t.Errorf("status %d", status)
+			}
+		}
+	})
 }
 
 // Who asks over a Unix socket needs no token, and is known by the kernel.
