@@ -39,7 +39,7 @@ func (c *counter) SetCost(slot.Ticket, string, int64) {}
 // slot is handed out or retired, not both.
 func TestNoReleaseGoesUnnoticed(t *testing.T) {
 	c := newCounter()
-	var taken uint64
+	var taken atomic.Uint64
 	var quiet atomic.Int64 // the last round in which the user saw that the gate cares
 	var round atomic.Int64
 	var wg sync.WaitGroup
@@ -58,12 +58,15 @@ func TestNoReleaseGoesUnnoticed(t *testing.T) {
 				quiet.Store(now)
 				runtime.Gosched()
 			} else if p, ok := c.slot.Take(); ok {
-				taken++
+				taken.Add(1)
 				p.Done(0)
 			}
 		}
 	})
-	for n := int64(1); n <= 20000; n++ {
+	for n := int64(1); n <= 4000; n++ {
+		for before := taken.Load(); taken.Load() == before; {
+			runtime.Gosched() // until the user is at it
+		}
 		for range n % 37 {
 			round.Load() // at another moment of the user's each time
 		}
@@ -76,8 +79,8 @@ func TestNoReleaseGoesUnnoticed(t *testing.T) {
 		if !seen && c.done.Load()+c.freed.Load() == 0 {
 			t.Fatalf("round %d: given back, and the gate does not know", n)
 		}
-		if uses := c.slot.Uses(); uses != taken {
-			t.Fatalf("round %d: taken %d times, given back %d", n, taken, uses)
+		if uses := c.slot.Uses(); uses != taken.Load() {
+			t.Fatalf("round %d: taken %d times, given back %d", n, taken.Load(), uses)
 		}
 		c.done.Store(0)
 		c.freed.Store(0)

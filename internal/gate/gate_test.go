@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -271,6 +272,27 @@ func TestGuessesOfTime(t *testing.T) {
 	}
 	if NewForecast(true, b) != b || NewForecast(false, b) != nil {
 		t.Error("a change of other settings forgets what is known, or it is not off")
+	}
+}
+
+// A cost that is known afterwards is at least one unit, and none uses up its tenant's share
+// for good.
+func TestCostsAreBounded(t *testing.T) {
+	var p Pool[int]
+	p.Init(nil, 1, 1)
+	use := 0
+	ticket := p.Issue(&use)
+	var a Accounts
+	a.Open(ticket, 0, "u", "t", 3)
+	for _, tt := range []struct{ said, counts int64 }{
+		{7, 7}, {0, 1}, {math.MinInt64, 1}, {1 << 30, 1 << 30}, {1<<30 + 1, 1 << 30}, {math.MaxInt64, 1 << 30},
+	} {
+		if a.SetCost(nil, ticket, tt.said); a.Of(ticket).Cost != tt.counts {
+			t.Errorf("a cost of %d counts as %d, want %d", tt.said, a.Of(ticket).Cost, tt.counts)
+		}
+	}
+	if p.Recall(ticket, &use); a.Of(ticket) != nil || a.SetCost(nil, ticket, 5) {
+		t.Error("work that has ended is charged")
 	}
 }
 
