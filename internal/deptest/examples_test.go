@@ -6,15 +6,10 @@ import (
 	"testing"
 )
 
-// withoutExample are packages with nothing to show.
-var withoutExample = map[string]bool{
-	"scenarios": true, // files for the simulator, which shows how to run them
-}
-
 // Every package that a user imports shows how, in code that the tests run.
 func TestPackagesHaveExamples(t *testing.T) {
 	for _, p := range list(t, root, "./...") {
-		if p.Name == "main" || internal(p.ImportPath) || withoutExample[within(p.ImportPath)] {
+		if p.Name == "main" || internal(p.ImportPath) {
 			continue
 		}
 		found := false
