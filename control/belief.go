@@ -60,8 +60,8 @@ type BeliefConfig struct {
 // If a slot was free for more than two fifths of a window, the window changes nothing. So an
 // idle service does not drift. The limit is cut by three tenths when more than half of
 // what finishes is late, abandoned or refused by the backend. From a cold start the limit is
-// multiplied by 1.8 as long as throughput follows, unless what was seen with few inside says
-// that it will not.
+// multiplied by 1.8 as long as throughput follows. The climb ends sooner if what was seen with
+// few inside says that throughput will not follow.
 //
 // # Assumptions, and where it fails
 //

@@ -109,12 +109,12 @@ type Estimate struct {
 	Shape string
 	Size  float64
 	// Best is the limit that is worth most, by all that is believed. The best concurrency is
-	// between Low and High with a probability of 0.95. Late work may bring Best below Low,
-	// and the bounds of the limit may keep it outside.
+	// between Low and High with a probability of 0.95. Best may be outside: below Low because
+	// of late work, or on either side because of the bounds of the limit.
 	Best, Low, High float64
-	// Loss is the part of throughput, from 0 to 1, that the limit in force is expected to
-	// lose because it is not the one that is really best. Experiments are in it. Under a cap
-	// it is about the limit that the controller wants.
+	// Loss is the part of throughput, from 0 to 1, that is probably lost because the limit
+	// in force is not really the best. Experiments are in it. Under a cap it is about the
+	// limit that the controller wants.
 	Loss float64
 }
 

@@ -24,9 +24,9 @@
 //
 // # Who waits, and for how long
 //
-// [Queue] bounds the room in places and in time. Work leaves it unserved at
-// the latest when its MaxWait, the room's MaxWait or its context ends, and never starts
-// after that. While somebody waits, no newcomer takes a slot past the room.
+// [Queue] bounds the room in places and in time. Work waits no longer than its MaxWait,
+// the room's MaxWait and its context allow. It never starts after that. While somebody
+// waits, no newcomer takes a slot past the room.
 //
 // Nobody waits in vain. The limiter measures how fast slots come back and how long
 // work takes. It refuses a newcomer at once if the work in front of it takes longer
@@ -86,8 +86,8 @@
 //
 // While a queue stands, 64 may wait. While all are one tenant's, only as many may as
 // have a chance. A flood cuts nobody else. A priority that is served faster than it
-// comes loses nothing. Nor do the first two waiters of a user (of a tenant, if the
-// user has no name), unless such first waiters alone are too many.
+// comes loses nothing. The first two waiters of each user (of each tenant, if the
+// user has no name) keep their places, unless these are too many.
 //
 // If the queue is still too long, the newest goes first (adaptive LIFO, as described
 // by Facebook). Each newcomer then takes the place of the oldest, which is refused

@@ -85,9 +85,9 @@ func muxProblem(err error) string {
 	return strings.TrimPrefix(text, "http: ")
 }
 
-// PatternMeant returns the patterns that were meant by one that is written as in nginx, Caddy,
-// Traefik, Envoy or HAProxy, or as in a router of another language. They are in quotes, fit for a
-// message. It returns "" if the pattern looks like none of those, or nothing here says the same.
+// PatternMeant translates a pattern that is written as in nginx, Caddy, Traefik, Envoy or HAProxy,
+// or as in a router of another language. The patterns it returns are in quotes, fit for a message.
+// It returns "" if the pattern looks like none of those, or if nothing here says the same.
 func PatternMeant(pattern string) string {
 	var meant []string
 	for _, one := range alternatives(strings.TrimSpace(pattern)) {

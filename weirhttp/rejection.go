@@ -67,9 +67,9 @@ func noCost(rej *weir.Rejection) bool { return rej.Reason == weir.ReasonTooLarge
 //	 "gate":"api","reason":"queue_full","value":256,"limit":256,"remaining":0,
 //	 "retryable":true,"retry_after_ms":1250}
 //
-// There may be three more members. They are the rule of the gate, the window if several limits hold
-// together (1 is the first), and the signal that binds the limit, such as "cpu_throttling". Numbers
-// that are not finite are null. Without an estimate retry_after_ms is left out, and a retryable
+// There may be three more members. "rule" is the rule of the gate. "window" is the number of the
+// limit that refused if several hold together, from 1. "signal" is what binds the limit, such as
+// "cpu_throttling". Numbers that are not finite are null. Without an estimate retry_after_ms is left out, and a retryable
 // refusal gets a Retry-After of one second, plus the random part.
 //
 // The body of a refused request is not read. If more than a few kilobytes are still to come on

@@ -12,13 +12,13 @@ import (
 	"syscall"
 )
 
-// Range is the ports from First to First+Size-1. Processes that run side by side use
-// different ranges, because a port is free only until the server that was started for it
-// listens. Ranges stay below 32768: from there the kernel gives ports to connections.
+// Range is the ports from First to First+Size-1. A port counts as free until the server that
+// was started for it listens. So processes that run side by side use different ranges. Ranges
+// stay below 32768: from there the kernel gives ports to connections.
 type Range struct {
 	First, Size uint32
-	// Bus, if not 0, is how far above a port another one has to be free too, as for the
-	// bus between the nodes of a Redis cluster.
+	// Bus, if not 0, asks for a second free port, so far above the first. The nodes of a
+	// Redis cluster need one for the bus between them.
 	Bus uint32
 
 	next atomic.Uint32 // the last port that was tried is First + next%Size; 0: none yet

@@ -81,9 +81,9 @@ func (s *Sizer) Ask(kept control.Decision) (d control.Decision, problem string) 
 	return d, ""
 }
 
-// Replace puts a new controller in place. It starts from all that the old one knew if they are
-// of one kind, else from what the old one would save, or from the present limit. Replace
-// returns where the new one starts.
+// Replace puts a new controller in place and returns where that one starts. A controller of the
+// same kind starts from all that the old one knew. Another starts from what the old one would
+// save, or from the present limit.
 func (s *Sizer) Replace(next control.Controller, signals control.Source, limit int64) control.Decision {
 	learned := same(next, s.Controller) || s.bequeath(next, limit)
 	first := next.Start()

@@ -16,9 +16,8 @@
 // says more about the generator than about what it measures. It is void, and
 // repeated. The report names it if it stays void.
 //
-// A request says itself how much work it is (a header that only the backend
-// reads), so all that compete in a round get the same requests at the same
-// times.
+// Each request says in a header, which only the backend reads, how much work it is. So all
+// that compete in a round get the same requests at the same times.
 //
 // # Three parts
 //

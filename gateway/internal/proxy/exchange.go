@@ -44,7 +44,7 @@ type Call struct {
 	Status int
 	By     Answerer
 	// What follows is for the lines about a request. This package adds the wait for a target to
-	// Waited, names Upstream and Target once it has picked one, and says in Failure how the last
+	// Waited. It sets Upstream and Target when it has picked a target. Failure says how the last
 	// target failed, in the words of the metrics. Rejection is the refusal that was the answer.
 	Waited    time.Duration
 	Upstream  string
