@@ -26,6 +26,7 @@ var arrows = map[string][]string{
 	"sim":               {"", "policy", "scenarios", "internal/hist", "internal/station", "internal/fault", "internal/jsontree", "internal/setting"},
 	"weirhttp":          {"", "internal/yield"},
 	"weirtest":          {"quota"},
+	"internal/chart":    {},
 	"internal/freeport": {},
 	"internal/hist":     {},
 	"internal/loadgen":  {"internal/hist"},
@@ -45,7 +46,7 @@ var arrows = map[string][]string{
 // library. The limiter is not among what the binary may: its gates come out of
 // a policy, never wired by hand.
 var moduleArrows = map[string][]string{
-	"bench":     {"", "slot", "control", "limit", "policy", "quota", "signal", "sim", "weirhttp", "weirredis", "internal/freeport", "internal/hist", "internal/loadgen", "internal/station"},
+	"bench":     {"", "slot", "control", "limit", "policy", "quota", "signal", "sim", "weirhttp", "weirredis", "internal/chart", "internal/freeport", "internal/hist", "internal/loadgen", "internal/station"},
 	"gateway":   {"", "control", "policy", "quota", "signal", "sim", "weirgrpc", "weirhttp", "weirredis", "internal/loadgen", "internal/fault", "internal/jsontree", "internal/setting"},
 	"weirgrpc":  {"", "policy", "weirhttp", "internal/yield"},
 	"weirredis": {"quota", "internal/fault"},

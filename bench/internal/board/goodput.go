@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/weir-go/weir/internal/chart"
 	"github.com/weir-go/weir/sim"
 )
 
@@ -48,17 +49,17 @@ func drawGoodput(ctx context.Context, dir string) error {
 		with = append(with, gated.Runs[0].Windows[1].Goodput)
 		could = append(could, capacity*min(1, load))
 	}
-	d := &drawing{
-		title: fmt.Sprintf("A database that can answer %.0f requests a second", capacity),
-		about: "contention makes it slower with more requests inside; clients leave after half a second",
-		axis:  "offered load, as a multiple of what the database can answer",
-		from:  firstLoad - loadStep/2, to: lastLoad + loadStep/2,
-		charts: []chart{{title: "answers in time, each second", curves: []curve{
-			{could, "could", false}, {without, "aimd", false}, {with, "default", false},
+	d := &chart.Drawing{
+		Title: fmt.Sprintf("A database that can answer %.0f requests a second", capacity),
+		About: "contention makes it slower with more requests inside; clients leave after half a second",
+		Axis:  "offered load, as a multiple of what the database can answer",
+		From:  firstLoad - loadStep/2, To: lastLoad + loadStep/2,
+		Panels: []chart.Panel{{Title: "answers in time, each second", Curves: []chart.Curve{
+			{Values: could, Style: "could"}, {Values: without, Style: "aimd"}, {Values: with, Style: "default"},
 		}}},
-		legend: []legend{{"default", "with weir, nothing configured"}, {"aimd", "without"}, {"could", "what is possible"}},
+		Legend: []chart.Legend{{Style: "default", Text: "with weir, nothing configured"}, {Style: "aimd", Text: "without"}, {Style: "could", Text: "what is possible"}},
 	}
-	return os.WriteFile(filepath.Join(dir, "goodput.svg"), []byte(d.svg()), 0o644)
+	return os.WriteFile(filepath.Join(dir, "goodput.svg"), []byte(d.SVG()), 0o644)
 }
 
 // loadScenario is a steady load before the backend without a gate.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/control"
+	"github.com/weir-go/weir/internal/chart"
 )
 
 // The picture of a belief that narrows: the default controller before a pool of workers that
@@ -43,19 +44,19 @@ func drawBelief(dir string) error {
 		low, high, best = append(low, e.Low), append(high, min(e.High, beliefMost)), append(best, e.Best)
 		limit = append(limit, float64(p.d.Limit))
 	}
-	d := &drawing{
-		title: fmt.Sprintf("What the default controller believes of a pool of %d workers", poolPlaces),
-		about: fmt.Sprintf("a cold start under full load; after %.0f s half of the workers are gone", poolHalves.Seconds()),
-		axis:  "time, s", from: 0, to: poolLength.Seconds(),
-		charts: []chart{{title: "concurrency", log: true, curves: []curve{
-			{low, "could", true}, {high, "could", true}, {limit, "aimd thin", true}, {best, "default", true},
+	d := &chart.Drawing{
+		Title: fmt.Sprintf("What the default controller believes of a pool of %d workers", poolPlaces),
+		About: fmt.Sprintf("a cold start under full load; after %.0f s half of the workers are gone", poolHalves.Seconds()),
+		Axis:  "time, s", From: 0, To: poolLength.Seconds(),
+		Panels: []chart.Panel{{Title: "concurrency", Log: true, Curves: []chart.Curve{
+			{Values: low, Style: "could", Step: true}, {Values: high, Style: "could", Step: true}, {Values: limit, Style: "aimd thin", Step: true}, {Values: best, Style: "default", Step: true},
 		}}},
-		legend: []legend{
-			{"default", "best limit, by the mean of all that is believed"}, {"could", "95 % sure the best is between these (cut off at 100)"},
-			{"aimd thin", "limit in force, experiments included"},
+		Legend: []chart.Legend{
+			{Style: "default", Text: "best limit, by the mean of all that is believed"}, {Style: "could", Text: "95 % sure the best is between these (cut off at 100)"},
+			{Style: "aimd thin", Text: "limit in force, experiments included"},
 		},
 	}
-	return os.WriteFile(filepath.Join(dir, "belief.svg"), []byte(d.svg()), 0o644)
+	return os.WriteFile(filepath.Join(dir, "belief.svg"), []byte(d.SVG()), 0o644)
 }
 
 // poolRun is a controller before a pool. Work is served in the order of its arrival, and there

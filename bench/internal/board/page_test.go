@@ -89,7 +89,7 @@ func TestDrawing(t *testing.T) {
 	}
 	for name, values := range map[string][]float64{"figures": {0, 3, 1e5, 0, .02}, "nothing": {0, 0}, "one": {7}} {
 		p := &page{plot{row: "S<4>", backend: "B2", to: 5e9, about: `a & "b"`}, s, 100, map[string]*sim.Series{"default": series(values...), "oracle": series(values...)}}
-		svg := p.drawing().svg()
+		svg := p.drawing().SVG()
 		wellFormed(t, name, svg)
 		for _, want := range []string{"time, s", "goodput, %", "limit, ", "latency", "default, nothing configured", "S&lt;4&gt;"} {
 			if !strings.Contains(svg, want) {
@@ -109,27 +109,6 @@ func wellFormed(t *testing.T, name, svg string) {
 			return
 		} else if err != nil {
 			t.Fatalf("%s: %v\n%s", name, err, svg)
-		}
-	}
-}
-
-func TestTicks(t *testing.T) {
-	tests := []struct {
-		log    bool
-		values []float64
-		want   []float64
-	}{
-		{false, []float64{0, 90}, []float64{0, 20, 40, 60, 80, 100}},
-		{false, []float64{44}, []float64{0, 10, 20, 30, 40, 50}},
-		{false, []float64{0}, []float64{0, 1}},
-		{true, []float64{0, 15, 900}, []float64{10, 100, 1000}},
-		{true, []float64{100}, []float64{100, 1000}},
-	}
-	for _, tt := range tests {
-		c := chart{log: tt.log, curves: []curve{{values: tt.values}}}
-		got := c.ticks()
-		if len(got) != len(tt.want) || got[len(got)-1] != tt.want[len(got)-1] || got[0] != tt.want[0] {
-			t.Errorf("%v: ticks %v, want %v", tt.values, got, tt.want)
 		}
 	}
 }
