@@ -35,7 +35,7 @@ help: ## list the targets
 .PHONY: build
 build: need-go ## build bin/weir, a static binary; needs no C compiler
 	@mkdir -p bin
-	CGO_ENABLED=0 go build -trimpath -ldflags "-X main.version=$(VERSION)" -o $(BIN) ./gateway/cmd/weir
+	scripts/build $(BIN) -ldflags "-X main.version=$(VERSION)"
 
 .PHONY: run
 run: build ## build and run the demo; make run ARGS="run --upstream http://127.0.0.1:3000" runs your own
@@ -173,7 +173,7 @@ dist: need-go $(NFPM) ## build what is published into dist/: binaries, .deb, .rp
 	@scripts/dist
 
 .PHONY: test-dist
-test-dist: need-go $(NFPM) ## build dist/ twice and compare; as root on Debian: install the .deb, run, reload and remove it
+test-dist: need-go $(NFPM) ## build dist/ twice, compare, and hold the sizes; as root on Debian: install the .deb, run, reload and remove it
 	@scripts/test-dist
 
 SITE := $(CACHE)/site

@@ -37,11 +37,31 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	binary = filepath.Join(dir, "weir")
-	if out, err := exec.Command("go", "build", "-o", binary, "../cmd/weir").CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
+	if out, err := exec.Command("../../scripts/build", binary).CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "scripts/build: %v\n%s", err, out)
 		return 1
 	}
 	return m.Run()
+}
+
+// What is published stays below 30 MB. It is far below: above 22 something calls methods by
+// name, and the linker keeps them all; scripts/build says how to find it.
+func TestBinaryIsSmall(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "weir")
+	build := exec.Command("../../scripts/build", file, "-ldflags", "-s -w -buildid=")
+	build.Env = append(os.Environ(), "GOOS=linux", "GOARCH=amd64")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("scripts/build: %v\n%s", err, out)
+	}
+	info, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const most = 22_000_000
+	t.Logf("linux/amd64: %d bytes, at most %d", info.Size(), most)
+	if info.Size() > most {
+		t.Errorf("linux/amd64: %d bytes, above %d", info.Size(), most)
+	}
 }
 
 // gateway is a running weir.

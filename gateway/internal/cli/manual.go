@@ -100,7 +100,6 @@ func documented(version string) *cobra.Command {
 // asMarkdown turns the texts of a command and those below it into Markdown.
 func asMarkdown(cmd *cobra.Command) {
 	cmd.InitDefaultHelpFlag()
-	cmd.InitDefaultVersionFlag()
 	cmd.Long = markdown(longOf(cmd))
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { f.Usage = markdown(sentence(f.Usage)) })
 	for _, sub := range cmd.Commands() {

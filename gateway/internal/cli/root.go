@@ -42,6 +42,7 @@ func Main(args []string, version string) int {
 
 // NewRootCommand returns weir with all its commands.
 func NewRootCommand(version string) *cobra.Command {
+	var asked bool
 	root := &cobra.Command{
 		Use:   "weir",
 		Short: "A gateway that admits what the servers behind it can carry",
@@ -52,14 +53,20 @@ come back. Start with
   weir demo                                    to see it at work
   weir run --upstream http://127.0.0.1:3000    to guard a server of yours
   weir init weir.yaml                          to write a configuration to grow from`,
-		Version:                    versionLine(version),
 		Args:                       knownCommand,
-		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SuggestionsMinimumDistance: 2,
 		SilenceErrors:              true,
 		SilenceUsage:               true,
 	}
-	root.SetVersionTemplate("{{.Version}}\n")
+	// Not cobra's own Version: it prints by a template, and templates call methods by name. The linker then
+	// keeps every exported method there is, 13 MB of them.
+	root.Flags().BoolVarP(&asked, "version", "v", false, "version for weir")
+	root.RunE = func(cmd *cobra.Command, _ []string) error {
+		if asked {
+			return printVersion(cmd, version)
+		}
+		return cmd.Help()
+	}
 	root.AddCommand(
 		NewRunCommand(version),
 		NewStatusCommand(),
@@ -153,11 +160,13 @@ func NewVersionCommand(version string) *cobra.Command {
 		Use:   "version",
 		Short: "Show the version of weir",
 		Args:  needs(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionLine(version))
-			return err
-		},
+		RunE:  func(cmd *cobra.Command, _ []string) error { return printVersion(cmd, version) },
 	}
+}
+
+func printVersion(cmd *cobra.Command, version string) error {
+	_, err := fmt.Fprintln(cmd.OutOrStdout(), versionLine(version))
+	return err
 }
 
 func versionLine(version string) string {
