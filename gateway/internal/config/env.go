@@ -136,25 +136,26 @@ func (e *environment) value(inside string, closed bool) (value, problem, instead
 	return value, "", ""
 }
 
-// hide takes the values of variables out of what is said of a setting: they may be secret. A
-// value of fewer than four bytes is none.
+// shortest is how many bytes a value has at least to be a secret.
+const shortest = 4
+
+// hide takes the values of variables out of what is said of a setting: they may be secret.
 func (e *environment) hide(f *fault.Fault) {
-	const shortest = 4
 	own := e.at[f.Place]
 	for _, name := range e.longestFirst() {
 		value := e.values[name]
 		if len(value) < shortest || !own && len(value) < 2*shortest {
 			continue
 		}
-		quoted := strconv.Quote(value)
+		quoted, reference := strconv.Quote(value), "${"+name+"}"
 		for _, form := range []string{value, quoted[1 : len(quoted)-1], setting.Clip(value)} {
-			f.Problem = strings.ReplaceAll(f.Problem, form, "${"+name+"}")
-			f.Instead = strings.ReplaceAll(f.Instead, form, "${"+name+"}")
+			f.Problem = strings.ReplaceAll(f.Problem, form, reference)
+			f.Instead = strings.ReplaceAll(f.Instead, form, reference)
 		}
-		if leaks(f.Problem, value) {
-			f.Problem = "the value of ${" + name + "} will not do"
+		if leaks(strings.ReplaceAll(f.Problem, reference, ""), value) {
+			f.Problem = "the value of " + reference + " will not do"
 		}
-		if leaks(f.Instead, value) {
+		if leaks(strings.ReplaceAll(f.Instead, reference, ""), value) {
 			f.Instead = "write the value here to learn more"
 		}
 	}
@@ -179,17 +180,19 @@ func (e *environment) longestFirst() []string {
 	return names
 }
 
-// leaks reports whether a text repeats a part of a value that is long enough to matter. What
-// begins like a URL says nothing by its scheme. Of a very long value both ends are looked for: a
-// message repeats no more.
+// leaks reports whether a text repeats a part of a value that is long enough to matter, in
+// whatever case: advice on methods and hosts changes it. What begins like a URL says nothing by
+// its scheme. Of a very long value both ends are looked for: a message repeats no more.
 func leaks(text, value string) bool {
-	const window, end = 8, 2048
+	const end = 2048
 	if len(value) > 2*end {
 		value = value[:end] + value[len(value)-end:]
 	}
 	if _, rest, ok := strings.Cut(value, "://"); ok {
 		value = rest
 	}
+	text, value = fold(text), fold(value)
+	window := min(max(len(value), shortest), 2*shortest)
 	for i := 0; i+window <= len(value); i++ {
 		if strings.Contains(text, value[i:i+window]) {
 			return true
@@ -197,3 +200,6 @@ func leaks(text, value string) bool {
 	}
 	return false
 }
+
+// fold returns a text in which letters that differ in their case alone are the same.
+func fold(text string) string { return strings.ToLower(strings.ToUpper(text)) }

@@ -78,6 +78,7 @@ func TestSecretsStayHidden(t *testing.T) {
 	for _, secret := range []string{
 		"correct-horse-battery", "http://admin:hunter2000@h", "http://h/?token=0123456789abcdef", "redis://:sesame-open@h:1", "ftp://sesame-open",
 		strings.Repeat("longer-than-a-message-repeats ", 10), "quoted \" and \\ back", "127.0.0.1:secret-port", "${OTHER}", "-12345678",
+		"sk-live-0a1b2c3d /", "Secret-Host.Example:8080/x", "sesam /", "geheimniſſ-ĸra /",
 	} {
 		t.Setenv("WEIR_TEST_SECRET", secret)
 		file := `upstreams: {app: {targets: ["${WEIR_TEST_SECRET}", "http://h/${WEIR_TEST_SECRET}"], connect_timeout: "${WEIR_TEST_SECRET}"}}
@@ -94,10 +95,26 @@ routes: [{match: ["${WEIR_TEST_SECRET}", "${WEIR_TEST_SECRET}"], gates: ["${WEIR
 			t.Errorf("%q: few faults: %v", secret, err)
 			continue
 		}
-		if leaks(err.Error(), secret) {
+		if repeats(err.Error(), secret) {
 			t.Errorf("%q is repeated in\n%v", secret, err)
 		}
 	}
+}
+
+// repeats reports whether a text has eight bytes of a secret, or all of a shorter one, in whatever case.
+func repeats(text, secret string) bool {
+	if _, rest, ok := strings.Cut(secret, "://"); ok {
+		secret = rest
+	}
+	size := min(8, len(secret))
+	for i := range len(secret) - size + 1 {
+		for j := range len(text) - size + 1 {
+			if strings.EqualFold(text[j:j+size], secret[i:i+size]) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // TestManyFaultsOfALongVariable: a long value in a thousand faults takes no time to hide.
