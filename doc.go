@@ -40,6 +40,7 @@
 //   - quota bounds the work in a time: a rate, a burst, so many a day.
 //   - shed refuses by priority while a service is overloaded.
 //   - keyed gives each tenant, database or route a limit of its own.
+//   - throttle is for clients: it refuses locally what a server would refuse, and bounds retries.
 //
 // What gates are used with:
 //
@@ -71,8 +72,8 @@
 //   - A rate limiter is quota.New.
 //   - Priorities are Work.Priority, and users are Work.User.
 //
-// weir has no retries, hedges or circuit breakers. Keep failsafe-go's around Do, and let
-// its retry policy wait for Rejection.RetryAfter.
+// Retries and circuit breakers are throttle.Caller. weir has no hedges: keep failsafe-go's
+// around Do.
 //
 // # Coming from Netflix concurrency-limits
 //

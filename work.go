@@ -48,6 +48,10 @@ type Work struct {
 	// never. A deadline of the context counts as well: the earlier one holds.
 	Deadline time.Time
 
+	// Attempt is the number of the attempt: 0 for the first, 1 for the first retry. Callers
+	// say it, so it may only count against them: who says 0 each time gains nothing.
+	Attempt int
+
 	// MaxWait bounds the time spent waiting for a slot. 0 leaves it to the
 	// gate, NoWait refuses instead of waiting.
 	MaxWait time.Duration

@@ -23,8 +23,9 @@ var arrows = map[string][]string{
 	"scenarios":         {},
 	"shed":              {"", "control", "signal", "internal/fault", "internal/setting"},
 	"signal":            {"control", "internal/fault", "internal/setting"},
-	"sim":               {"", "policy", "scenarios", "internal/hist", "internal/station", "internal/fault", "internal/jsontree", "internal/setting"},
-	"weirhttp":          {"", "internal/yield"},
+	"sim":               {"", "policy", "scenarios", "throttle", "internal/hist", "internal/station", "internal/fault", "internal/jsontree", "internal/setting"},
+	"throttle":          {"", "slot", "internal/fault", "internal/gate", "internal/setting"},
+	"weirhttp":          {"", "throttle", "internal/yield"},
 	"weirtest":          {"quota"},
 	"internal/chart":    {},
 	"internal/freeport": {},
@@ -48,7 +49,7 @@ var arrows = map[string][]string{
 var moduleArrows = map[string][]string{
 	"bench":     {"", "slot", "control", "limit", "policy", "quota", "signal", "sim", "weirhttp", "weirredis", "internal/chart", "internal/freeport", "internal/hist", "internal/loadgen", "internal/station"},
 	"gateway":   {"", "control", "policy", "quota", "signal", "sim", "weirgrpc", "weirhttp", "weirredis", "internal/loadgen", "internal/fault", "internal/jsontree", "internal/setting"},
-	"weirgrpc":  {"", "policy", "weirhttp", "internal/yield"},
+	"weirgrpc":  {"", "policy", "throttle", "weirhttp", "internal/yield"},
 	"weirredis": {"quota", "internal/fault"},
 }
 

@@ -1,0 +1,343 @@
+package throttle
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/gate"
+	"github.com/weir-go/weir/slot"
+)
+
+// Breaker is a gate in a client that refuses everything for a while, when too much has failed. Then
+// it lets a few probes through, and opens again or closes by what becomes of them. Nothing waits in
+// it. A [Throttle] is the better choice as a rule: it refuses only as much as the server cannot take,
+// and never stops sending.
+//
+// A failure is [weir.Overload] or [weir.Failed], a success [weir.OK]. Other outcomes say nothing. A
+// probe that ends with one of those, or is cancelled, gives its place back. So does one that has not
+// ended after BreakerConfig.Open. Exempt work passes and does not count.
+type Breaker struct {
+	front gate.Front
+
+	mu      sync.Mutex // guards what follows
+	core    breaker
+	permits gate.Pool[use]
+	counters
+}
+
+// State is the state of a [Breaker].
+type State uint8
+
+// The states.
+const (
+	// Closed lets everything through.
+	Closed State = iota
+	// Open refuses everything.
+	Open
+	// HalfOpen lets a few probes through.
+	HalfOpen
+)
+
+// String returns the name: closed, open, half_open.
+func (s State) String() string {
+	switch s {
+	case Closed:
+		return "closed"
+	case Open:
+		return "open"
+	case HalfOpen:
+		return "half_open"
+	}
+	return "state(" + strconv.Itoa(int(s)) + ")"
+}
+
+// breaker is a Breaker without a clock or a lock.
+type breaker struct {
+	cfg    BreakerConfig
+	state  State
+	era    uint32 // changes with the state: results of an earlier one do not count
+	window window // of results while closed
+	run    int    // failures in a row while closed
+	until  time.Duration
+	probes int // under way
+	passed int // probes in a row
+	moved  time.Duration
+	last   time.Duration // the latest moment seen
+	reason string
+}
+
+// What a breaker counts while it is closed.
+const (
+	succeeded = iota
+	failed
+)
+
+func newBreaker(cfg *BreakerConfig) breaker {
+	return breaker{cfg: *cfg, window: newWindow(cfg.Window, bins, 2), reason: "nothing has failed yet"}
+}
+
+// admit lets work through, of the present era, or says when to come back: 0 if nobody can tell.
+func (b *breaker) admit(now time.Duration) (retry time.Duration, ok bool) {
+	now = b.tick(now)
+	switch b.state {
+	case Open:
+		return b.until - now, false
+	case HalfOpen:
+		if b.probes >= b.cfg.Probes {
+			return 0, false
+		}
+		b.probes++
+		b.moved = now
+	}
+	return 0, true
+}
+
+// tick does what is due by time alone: an open breaker lets probes through, and probes that have
+// not ended are given up. It returns the present moment: time that goes backwards counts as no time.
+func (b *breaker) tick(now time.Duration) time.Duration {
+	b.last = max(b.last, now)
+	now = b.last
+	switch {
+	case b.state == Open && now >= b.until:
+		b.turn(HalfOpen, now, fmt.Sprintf("open for %v: %d probes", b.cfg.Open, b.cfg.Probes))
+	case b.state == HalfOpen && b.probes >= b.cfg.Probes && now-b.moved >= b.cfg.Open:
+		b.turn(HalfOpen, now, fmt.Sprintf("no probe has ended for %v: others in their places", b.cfg.Open))
+	}
+	return now
+}
+
+// settle counts what became of work of an era. failure is meant only where known is set.
+func (b *breaker) settle(now time.Duration, era uint32, failure, known bool) {
+	now = b.tick(now)
+	if era != b.era {
+		return
+	}
+	switch {
+	case b.state == HalfOpen:
+		b.probes--
+		b.moved = now
+		b.probed(now, failure, known)
+	case b.state == Closed && known:
+		b.counted(now, failure)
+	}
+}
+
+// probed goes by the result of a probe.
+func (b *breaker) probed(now time.Duration, failure, known bool) {
+	switch {
+	case !known:
+	case failure:
+		b.open(now, "a probe failed")
+	default:
+		if b.passed++; b.passed >= b.cfg.Probes {
+			b.turn(Closed, now, fmt.Sprintf("%d probes in a row succeeded", b.passed))
+		}
+	}
+}
+
+// counted goes by a result while closed.
+func (b *breaker) counted(now time.Duration, failure bool) {
+	if !failure {
+		b.run = 0
+		b.window.add(now, succeeded)
+		return
+	}
+	b.run++
+	b.window.add(now, failed)
+	bad := b.window.sums[failed]
+	all := bad + b.window.sums[succeeded]
+	switch {
+	case b.cfg.Run > 0 && b.run >= b.cfg.Run:
+		b.open(now, fmt.Sprintf("%d failures in a row", b.run))
+	case all >= uint64(b.cfg.Least) && float64(bad) >= b.cfg.Rate*float64(all):
+		b.open(now, fmt.Sprintf("%d of %d results in %v failed", bad, all, b.cfg.Window))
+	}
+}
+
+func (b *breaker) open(now time.Duration, reason string) {
+	b.until = gate.After(now, b.cfg.Open)
+	b.turn(Open, now, reason)
+}
+
+// turn changes the state. What was admitted before no longer counts.
+func (b *breaker) turn(to State, now time.Duration, reason string) {
+	b.state, b.moved, b.reason = to, now, reason
+	b.era++
+	b.probes, b.passed, b.run = 0, 0, 0
+	b.window.forget()
+}
+
+// limit is the state as a number of slots, for hooks: -1 for no limit.
+func (b *breaker) limit() int64 {
+	switch b.state {
+	case Open:
+		return 0
+	case HalfOpen:
+		return int64(b.cfg.Probes)
+	}
+	return -1
+}
+
+// NewBreaker makes a Breaker, closed. The error names every setting out of range.
+func NewBreaker(cfg BreakerConfig) (*Breaker, error) {
+	cfg, err := cfg.complete()
+	if err != nil {
+		return nil, err
+	}
+	return newBreakerGate(&cfg), nil
+}
+
+// newBreakerGate makes a breaker of complete settings.
+func newBreakerGate(cfg *BreakerConfig) *Breaker {
+	b := &Breaker{core: newBreaker(cfg)}
+	b.front.Init(cfg.Name, cfg.Now)
+	hooks := cfg.Hooks
+	b.front.SetHooks(&hooks)
+	b.permits.Init(b, 0, 0)
+	return b
+}
+
+// Admit implements [weir.Gate]. It never waits.
+func (b *Breaker) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
+	if p, ok := weir.Nested(ctx, b); ok {
+		return p, nil // it is part of work that was sent
+	}
+	if r := b.front.Unfit(ctx, &w); r != nil {
+		return weir.Permit{}, b.front.Refuse(&w, r)
+	}
+	return b.TryAdmit(w)
+}
+
+// TryAdmit implements [weir.TryAdmitter].
+func (b *Breaker) TryAdmit(w weir.Work) (weir.Permit, error) {
+	now := b.front.Now()
+	if r := unfit(&b.front, &w, now); r != nil {
+		return weir.Permit{}, b.front.Refuse(&w, r)
+	}
+	var p weir.Permit
+	var refused *weir.Rejection
+	b.change(func() {
+		if retry, ok := time.Duration(0), true; !w.Exempt {
+			if retry, ok = b.core.admit(now); !ok {
+				refused = &weir.Rejection{Gate: b.front.Name(), Rule: b.core.state.String(), Reason: weir.ReasonThrottled, RetryAfter: retry}
+				return
+			}
+		}
+		u := use{start: now, era: b.core.era}
+		b.issued(&w, &u)
+		p = weir.NewPermit(b.permits.Issue(&u))
+	})
+	if refused != nil {
+		return weir.Permit{}, b.front.Refuse(&w, refused)
+	}
+	b.front.Admitted(&w, 0)
+	return p, nil
+}
+
+// Arrive implements [weir.Arriver]. It never calls wake.
+func (b *Breaker) Arrive(w weir.Work, _ func(weir.Permit, error)) (weir.Permit, weir.Waiter, error) {
+	p, err := b.TryAdmit(w)
+	return p, nil, err
+}
+
+// change runs do with b.mu locked, and then tells the hook if the state is another.
+func (b *Breaker) change(do func()) {
+	b.mu.Lock()
+	era, from := b.core.era, b.core.limit()
+	do()
+	turned, to, reason := b.core.era != era, b.core.limit(), b.core.reason
+	b.mu.Unlock()
+	if h := b.front.Hooks(); turned && h.LimitChanged != nil {
+		h.LimitChanged(b.front.Name(), from, to, reason)
+	}
+}
+
+// Done implements [slot.Holder].
+func (b *Breaker) Done(ticket slot.Ticket, outcome uint8) {
+	now, o := b.front.Now(), weir.Outcome(outcome)
+	var u use
+	var sampled, ok bool
+	b.change(func() {
+		if sampled, ok = b.permits.Recall(ticket, &u); ok {
+			b.returned(&u)
+		}
+		if ok && !sampled {
+			b.settle(&u, now, o)
+		}
+	})
+	if ok && !sampled {
+		b.front.Finished(o, now-u.start)
+	}
+}
+
+// Sample implements [slot.Holder].
+func (b *Breaker) Sample(ticket slot.Ticket, outcome uint8) {
+	now, o := b.front.Now(), weir.Outcome(outcome)
+	var u use
+	var ok bool
+	b.change(func() {
+		if ok = ticket.MarkSampled(); ok {
+			u = b.permits.At(ticket).Use
+			b.settle(&u, now, o)
+		}
+	})
+	if ok {
+		b.front.Finished(o, now-u.start)
+	}
+}
+
+// Cancel implements [slot.Holder]: the work was not sent. A probe gives its place back.
+func (b *Breaker) Cancel(ticket slot.Ticket) {
+	now := b.front.Now()
+	b.change(func() {
+		var u use
+		sampled, ok := b.permits.Recall(ticket, &u)
+		if !ok {
+			return
+		}
+		b.returned(&u)
+		b.unsent(&u)
+		if u.class >= 0 && !sampled {
+			b.core.settle(now, u.era, false, false)
+		}
+	})
+}
+
+// SetCost implements [slot.Holder]. Every piece of work counts as one request.
+func (b *Breaker) SetCost(slot.Ticket, string, int64) {}
+
+// settle counts an outcome. b.mu is locked.
+func (b *Breaker) settle(u *use, now time.Duration, o weir.Outcome) {
+	b.sampled(u, o)
+	if u.class < 0 {
+		return
+	}
+	failure := o == weir.Overload || o == weir.Failed
+	b.core.settle(now, u.era, failure, failure || o == weir.OK)
+}
+
+// State returns the present state.
+func (b *Breaker) State() (s State) {
+	now := b.front.Now()
+	b.change(func() {
+		b.core.tick(now)
+		s = b.core.state
+	})
+	return s
+}
+
+// Snapshot implements [weir.Snapshotter]. Limit is how many may be under way: 0 while open, the
+// probes while half-open, and -1 for no limit. LimitReason says why.
+func (b *Breaker) Snapshot() weir.Snapshot {
+	state := b.State()
+	s := weir.Snapshot{Name: b.front.Name(), Kind: "breaker", Mode: "enforce", Rejected: b.front.Rejected()}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s.Limit, s.LimitReason = b.core.limit(), state.String()+": "+b.core.reason
+	b.addTo(&s)
+	return s
+}

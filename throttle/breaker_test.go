@@ -1,0 +1,239 @@
+package throttle
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+func breakerOf(t testing.TB, cfg BreakerConfig) *breaker {
+	t.Helper()
+	cfg, err := cfg.complete()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newBreaker(&cfg)
+	return &b
+}
+
+// A breaker's life, step by step: what is asked of it, and its state afterwards.
+func TestBreakerSteps(t *testing.T) {
+	const (
+		admit = iota
+		refuse
+		ok
+		fail
+		unknown
+	)
+	type step struct {
+		at    time.Duration
+		do    int
+		state State
+	}
+	for _, tt := range []struct {
+		name  string
+		cfg   BreakerConfig
+		steps []step
+	}{
+		{"a run opens, probes close", BreakerConfig{Run: 3, Probes: 2}, []step{
+			{0, admit, Closed}, {0, fail, Closed},
+			{0, admit, Closed}, {0, fail, Closed},
+			{0, admit, Closed}, {time.Second, fail, Open},
+			{2 * time.Second, refuse, Open},
+			{5999 * time.Millisecond, refuse, Open},
+			{6 * time.Second, admit, HalfOpen}, {6 * time.Second, admit, HalfOpen},
+			{6 * time.Second, refuse, HalfOpen}, // both places are taken
+			{7 * time.Second, ok, HalfOpen}, {7 * time.Second, ok, Closed},
+		}},
+		{"a success ends the run", BreakerConfig{Run: 2}, []step{
+			{0, admit, Closed}, {0, fail, Closed}, {0, admit, Closed}, {0, ok, Closed}, {0, admit, Closed}, {0, fail, Closed},
+		}},
+		{"a rate needs enough results", BreakerConfig{Least: 4}, []step{
+			{0, admit, Closed}, {0, fail, Closed}, {0, admit, Closed}, {0, fail, Closed}, {0, admit, Closed}, {0, ok, Closed},
+			{0, admit, Closed}, {0, fail, Open},
+		}},
+		{"old results do not count", BreakerConfig{Least: 2}, []step{
+			{0, admit, Closed}, {0, fail, Closed},
+			{11 * time.Second, admit, Closed}, {11 * time.Second, fail, Closed},
+		}},
+		{"a failed probe opens again", BreakerConfig{Run: 1, Probes: 2}, []step{
+			{0, admit, Closed}, {0, fail, Open},
+			{5 * time.Second, admit, HalfOpen}, {5 * time.Second, fail, Open},
+			{9 * time.Second, refuse, Open}, {10 * time.Second, admit, HalfOpen},
+		}},
+		{"a probe without a result gives its place back", BreakerConfig{Run: 1, Probes: 1}, []step{
+			{0, admit, Closed}, {0, fail, Open},
+			{5 * time.Second, admit, HalfOpen}, {5 * time.Second, refuse, HalfOpen},
+			{6 * time.Second, unknown, HalfOpen}, {6 * time.Second, admit, HalfOpen}, {6 * time.Second, ok, Closed},
+		}},
+	} {
+		b := breakerOf(t, tt.cfg)
+		var eras []uint32 // of what is under way
+		for i, s := range tt.steps {
+			switch s.do {
+			case admit, refuse:
+				if _, admitted := b.admit(s.at); admitted != (s.do == admit) {
+					t.Fatalf("%s: step %d: admitted %v", tt.name, i, admitted)
+				}
+				if s.do == admit {
+					eras = append(eras, b.era)
+				}
+			default:
+				b.settle(s.at, eras[0], s.do == fail, s.do != unknown)
+				eras = eras[1:]
+			}
+			if b.state != s.state {
+				t.Fatalf("%s: step %d: %v (%s), want %v", tt.name, i, b.state, b.reason, s.state)
+			}
+		}
+	}
+}
+
+// What was sent before the breaker opened says nothing about the probes.
+func TestBreakerForgetsEarlierWork(t *testing.T) {
+	b := breakerOf(t, BreakerConfig{Run: 1, Probes: 1})
+	for range 3 {
+		b.admit(0)
+	}
+	before := b.era
+	b.settle(0, before, true, true)
+	if _, ok := b.admit(5 * time.Second); !ok || b.state != HalfOpen {
+		t.Fatalf("no probe: %v", b.state)
+	}
+	b.settle(5*time.Second, before, false, true)
+	b.settle(5*time.Second, before, true, true)
+	if b.state != HalfOpen || b.probes != 1 {
+		t.Errorf("earlier work has moved it: %v with %d probes", b.state, b.probes)
+	}
+}
+
+// Probes that never return do not keep it half-open for ever. When one comes after all, it is too late
+// to count.
+func TestBreakerProbesThatNeverReturn(t *testing.T) {
+	b := breakerOf(t, BreakerConfig{Run: 1, Probes: 1})
+	b.admit(0)
+	b.settle(0, b.era, true, true)
+	b.admit(5 * time.Second)
+	lost := b.era
+	if _, ok := b.admit(9 * time.Second); ok {
+		t.Error("a second probe beside the first")
+	}
+	if _, ok := b.admit(10 * time.Second); !ok {
+		t.Error("the place of a lost probe is not free after 5s")
+	}
+	b.settle(11*time.Second, lost, true, true)
+	if b.state != HalfOpen || b.probes != 1 {
+		t.Errorf("a lost probe counts: %v, %d probes", b.state, b.probes)
+	}
+	b.settle(12*time.Second, b.era, false, true)
+	if b.state != Closed {
+		t.Errorf("%v after a good probe", b.state)
+	}
+}
+
+// Whatever happens, the places of probes are neither lost nor doubled, and no state is for ever.
+func TestBreakerModel(t *testing.T) {
+	for seed := range uint64(30) {
+		random := rand.New(rand.NewPCG(seed, 5))
+		b := breakerOf(t, BreakerConfig{Run: 2 + random.IntN(3), Least: 5, Probes: 1 + random.IntN(4)})
+		driveBreaker(t, b, 3000, func(n int) int { return random.IntN(n) })
+	}
+}
+
+func FuzzBreaker(f *testing.F) {
+	f.Add([]byte{0, 0, 2, 2, 9, 0, 1})
+	f.Fuzz(func(t *testing.T, ops []byte) {
+		b := breakerOf(t, BreakerConfig{Run: 2, Least: 5, Probes: 2})
+		driveBreaker(t, b, len(ops), func(n int) int {
+			if len(ops) == 0 {
+				return 0
+			}
+			op := ops[0]
+			ops = ops[1:]
+			return int(op) % n
+		})
+	})
+}
+
+func driveBreaker(t *testing.T, b *breaker, steps int, pick func(n int) int) {
+	t.Helper()
+	var under []uint32 // eras of what is under way
+	var now time.Duration
+	for range steps {
+		switch op := pick(8); op {
+		case 0, 1, 2:
+			if _, ok := b.admit(now); ok {
+				under = append(under, b.era)
+			}
+		case 3, 4, 5:
+			if len(under) > 0 {
+				i := pick(len(under))
+				b.settle(now, under[i], op == 4, op != 5)
+				under = append(under[:i], under[i+1:]...)
+			}
+		case 6:
+			now += time.Duration(pick(2000)) * time.Millisecond
+		case 7:
+			now -= time.Duration(pick(100)) * time.Millisecond
+		}
+		probes := 0
+		for _, era := range under {
+			if b.state == HalfOpen && era == b.era {
+				probes++
+			}
+		}
+		if b.probes != probes || b.probes > b.cfg.Probes {
+			t.Fatalf("%v: counts %d probes of at most %d, and %d are under way", b.state, b.probes, b.cfg.Probes, probes)
+		}
+	}
+	// Left alone for long enough, it lets something through.
+	if _, ok := b.admit(max(now, b.last) + time.Minute); !ok {
+		t.Fatalf("%v a minute later, with %d probes", b.state, b.probes)
+	}
+}
+
+// The shell: refusals have numbers, the hook hears of the state, panics give places back.
+func TestBreakerGate(t *testing.T) {
+	var now time.Duration
+	var heard []string
+	b, err := NewBreaker(BreakerConfig{Name: "db", Run: 2, Probes: 1, Now: func() time.Duration { return now },
+		Hooks: weir.Hooks{LimitChanged: func(_ string, _, _ int64, reason string) { heard = append(heard, reason) }}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		mustAdmit(t, b, weir.Work{}).Done(weir.Overload)
+	}
+	_, err = b.TryAdmit(weir.Work{})
+	r := weir.AsRejection(err)
+	if r == nil || r.Reason != weir.ReasonThrottled || r.Retryable || r.RetryAfter != 5*time.Second || r.Rule != "open" {
+		t.Fatalf("open: %+v", r)
+	}
+	if p, err := b.TryAdmit(weir.Work{Exempt: true}); err != nil {
+		t.Errorf("exempt work is refused: %v", err)
+	} else {
+		p.Done(weir.OK)
+	}
+	now = 5 * time.Second
+	func() {
+		defer func() { _ = recover() }()
+		_ = weir.Do(t.Context(), b, weir.Work{}, panics)
+	}()
+	mustAdmit(t, b, weir.Work{}).Cancel() // the own limit refused
+	mustAdmit(t, b, weir.Work{}).Done(weir.Abandoned)
+	p := mustAdmit(t, b, weir.Work{})
+	p.Sample(weir.OK)
+	p.Done(weir.Failed) // sampled already
+	if b.State() != Closed {
+		t.Errorf("%v after a good probe: %s", b.State(), b.Snapshot().LimitReason)
+	}
+	if want := "2 failures in a row|open for 5s: 1 probes|1 probes in a row succeeded"; strings.Join(heard, "|") != want {
+		t.Errorf("the hook heard %q, want %q", strings.Join(heard, "|"), want)
+	}
+	if s := b.Snapshot(); s.Kind != "breaker" || s.Limit != -1 || s.InFlight != 0 || s.Rejected[weir.ReasonThrottled] != 1 || s.ExemptAdmitted != 1 {
+		t.Errorf("snapshot %+v", s)
+	}
+}

@@ -1,0 +1,116 @@
+package throttle
+
+import (
+	"sync"
+	"time"
+)
+
+// Budget bounds the retries of all calls to one target: so many for each request, and so many a
+// minute however few requests there are. [Caller] has one for each target. It is safe for
+// concurrent use.
+type Budget struct {
+	now func() time.Duration
+
+	mu   sync.Mutex
+	core budgetCore
+}
+
+// NewBudget makes a Budget. now is the clock for virtual time, nil for the real one. The error names
+// every setting out of range.
+func NewBudget(cfg BudgetConfig, now func() time.Duration) (*Budget, error) {
+	cfg, err := cfg.complete()
+	if err != nil {
+		return nil, err
+	}
+	if now == nil {
+		epoch := time.Now()
+		now = func() time.Duration { return time.Since(epoch) }
+	}
+	return &Budget{now: now, core: newBudget(&cfg)}, nil
+}
+
+// Request counts a request: the first attempt of a call.
+func (b *Budget) Request() {
+	now := b.now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.core.request(now)
+}
+
+// Charge charges a retry when it is decided, before its back-off. It reports false if the budget is
+// used up. Call Refund if the retry is not sent after all.
+func (b *Budget) Charge() (Charge, bool) {
+	now := b.now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.core.charge(now)
+}
+
+// Refund gives a charge back. It must be called at most once for each charge. The zero Charge, and
+// one that the window has forgotten, change nothing.
+func (b *Budget) Refund(c Charge) {
+	now := b.now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.core.refund(now, c)
+}
+
+// Left returns how many more retries there may be now.
+func (b *Budget) Left() int {
+	now := b.now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.core.left(now)
+}
+
+// Charge is one retry that a [Budget] has charged. The zero Charge is none.
+type Charge struct {
+	bin  int64
+	made bool
+}
+
+// budgetBins is into how many parts a budget's window is cut.
+const budgetBins = 30
+
+// What a budget counts.
+const (
+	requested = iota
+	retried
+)
+
+// budgetCore is a Budget without a clock or a lock.
+type budgetCore struct {
+	window window
+	ratio  float64
+	floor  float64 // in the window
+}
+
+func newBudget(cfg *BudgetConfig) budgetCore {
+	return budgetCore{
+		window: newWindow(cfg.Window, budgetBins, 2), ratio: cfg.Ratio,
+		floor: float64(max(0, cfg.Floor)) * cfg.Window.Minutes(),
+	}
+}
+
+func (b *budgetCore) request(now time.Duration) { b.window.add(now, requested) }
+
+func (b *budgetCore) charge(now time.Duration) (Charge, bool) {
+	if b.left(now) == 0 {
+		return Charge{}, false
+	}
+	return Charge{bin: b.window.add(now, retried), made: true}, true
+}
+
+func (b *budgetCore) refund(now time.Duration, c Charge) {
+	if c.made {
+		b.window.remove(now, retried, c.bin)
+	}
+}
+
+// left counts retries against requests, not against attempts: retries earn no further ones.
+func (b *budgetCore) left(now time.Duration) int {
+	b.window.advance(now)
+	const rounding = 1e-9 // a tenth of 10 is 1
+	most := max(b.ratio*float64(b.window.sums[requested]), b.floor)
+	return max(0, int(most+rounding)-int(b.window.sums[retried]))
+}

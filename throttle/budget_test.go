@@ -1,0 +1,122 @@
+package throttle
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+func budgetOf(t testing.TB, cfg BudgetConfig) *budgetCore {
+	t.Helper()
+	cfg, err := cfg.complete()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newBudget(&cfg)
+	return &b
+}
+
+// A thousand requests that all fail get a hundred retries, not 111: retries are no requests.
+func TestBudgetIsATenth(t *testing.T) {
+	b := budgetOf(t, BudgetConfig{Floor: -1})
+	retries := 0
+	for range 1000 {
+		b.request(0)
+		for {
+			if _, ok := b.charge(0); !ok {
+				break
+			}
+			retries++
+		}
+	}
+	if retries != 100 {
+		t.Errorf("%d retries for 1,000 requests, want 100", retries)
+	}
+}
+
+// Small clients have a floor: 10 a minute are 5 in 30 s.
+func TestBudgetFloor(t *testing.T) {
+	b := budgetOf(t, BudgetConfig{})
+	b.request(0)
+	for i := range 6 {
+		if _, ok := b.charge(0); ok != (i < 5) {
+			t.Errorf("retry %d: charged %v", i+1, ok)
+		}
+	}
+	if n := b.left(29 * time.Second); n != 0 {
+		t.Errorf("%d retries are left within the window", n)
+	}
+	if n := b.left(30 * time.Second); n != 5 {
+		t.Errorf("%d retries are left after the window, want 5", n)
+	}
+}
+
+// What is given back can be used again, once, and not after its window is over.
+func TestBudgetRefund(t *testing.T) {
+	b := budgetOf(t, BudgetConfig{})
+	var charges []Charge
+	for range 5 {
+		c, ok := b.charge(0)
+		if !ok {
+			t.Fatal("the floor is 5")
+		}
+		charges = append(charges, c)
+	}
+	b.refund(10*time.Second, charges[0])
+	if n := b.left(10 * time.Second); n != 1 {
+		t.Errorf("%d left after one was given back, want 1", n)
+	}
+	b.refund(10*time.Second, Charge{})
+	if n := b.left(10 * time.Second); n != 1 {
+		t.Errorf("%d left after nothing was given back, want 1", n)
+	}
+	for _, c := range charges[1:] {
+		b.refund(40*time.Second, c) // all of it is forgotten already
+	}
+	if n := b.left(40 * time.Second); n != 5 {
+		t.Errorf("%d left in a new window, want 5", n)
+	}
+}
+
+// In any stretch of a window there are no more retries than the ratio of its requests, or the floor.
+func TestBudgetModel(t *testing.T) {
+	for seed := range uint64(20) {
+		random := rand.New(rand.NewPCG(seed, 3))
+		b := budgetOf(t, BudgetConfig{Ratio: 0.05 + 0.5*random.Float64()})
+		width := b.window.width
+		requests, retries := map[int64]float64{}, map[int64]float64{}
+		var pending []Charge
+		var now time.Duration
+		for range 5000 {
+			now += time.Duration(random.ExpFloat64() * float64(20*time.Millisecond))
+			bin := int64(now / width)
+			switch random.IntN(5) {
+			case 0, 1, 2:
+				b.request(now)
+				requests[bin]++
+			case 3:
+				if c, ok := b.charge(now); ok {
+					pending = append(pending, c)
+					retries[bin]++
+				}
+			case 4:
+				if n := len(pending); n > 0 {
+					c := pending[n-1]
+					pending = pending[:n-1]
+					b.refund(now, c)
+					retries[c.bin]--
+				}
+			}
+			var asked, again float64
+			for i := bin - budgetBins + 1; i <= bin; i++ {
+				asked, again = asked+requests[i], again+retries[i]
+			}
+			if most := max(b.ratio*asked, 5); again > most+1 && b.left(now) > 0 {
+				t.Fatalf("seed %d: %v retries for %v requests, and %d left", seed, again, asked, b.left(now))
+			}
+			if got := float64(b.window.sums[retried]); got != again {
+				t.Fatalf("seed %d: counts %v retries, the model %v", seed, got, again)
+			}
+		}
+	}
+}

@@ -1,0 +1,260 @@
+package throttle
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/gate"
+)
+
+// Caller is what all calls of a process to other services share: for each target a guard, which is a
+// throttle or a breaker, and a budget for retries. It is safe for concurrent use.
+//
+// The parts stand in one order, outermost first:
+//
+//	the call → retry → budget → throttle or breaker → the client's own limit → an attempt
+//
+// So each attempt counts where it is sent, a retry is charged before its back-off, and what the own
+// limit refuses is no sign of the target.
+type Caller struct {
+	cfg    CallerConfig
+	front  gate.Front
+	random func() float64
+
+	mu      sync.Mutex // guards what follows
+	targets map[string]*target
+	recent  target // the ring of targets, the most recently used next
+	evicted uint64
+}
+
+// target is what is known of one target.
+type target struct {
+	name   string
+	guard  guard // nil: none
+	chain  weir.Gate
+	budget *Budget
+
+	newer, older *target
+}
+
+// guard is a Throttle or a Breaker.
+type guard interface {
+	weir.Gate
+	weir.Snapshotter
+}
+
+// NewCaller makes a Caller. The error names every setting out of range.
+func NewCaller(cfg CallerConfig) (*Caller, error) {
+	cfg, err := cfg.complete()
+	if err != nil {
+		return nil, err
+	}
+	c := &Caller{cfg: cfg, random: cfg.Random, targets: map[string]*target{}}
+	if c.random == nil {
+		c.random = rand.Float64
+	}
+	c.front.Init(cfg.Name, cfg.Now)
+	c.recent.newer, c.recent.older = &c.recent, &c.recent
+	return c, nil
+}
+
+// Start begins a call to a target, which counts as a request in the target's budget. safe says that
+// the work may be done twice: a method that is idempotent, or work that the caller knows to be so.
+// deadline is when the answer stops being useful, the zero time for never.
+func (c *Caller) Start(name string, deadline time.Time, safe bool) Call {
+	t := c.find(name)
+	t.budget.Request()
+	call := Call{caller: c, target: t, safe: safe, deadline: -1}
+	if !deadline.IsZero() {
+		call.deadline = max(0, c.front.Deadline(c.front.Now(), deadline))
+	}
+	return call
+}
+
+// Do runs fn for a call to a target, and again if that is safe and can help: [AnswerOf] says what an
+// error means. Before each attempt the target's guard and the own limit admit w, whose Attempt
+// is the attempt's number. Do returns nil, the error of the last attempt, or a [*weir.Rejection] if
+// this process refused. safe is as for [Caller.Start].
+func (c *Caller) Do(ctx context.Context, name string, w weir.Work, safe bool, fn func(context.Context) error) error {
+	deadline, _ := ctx.Deadline()
+	if !w.Deadline.IsZero() && (deadline.IsZero() || w.Deadline.Before(deadline)) {
+		deadline = w.Deadline
+	}
+	call := c.Start(name, deadline, safe)
+	defer call.End()
+	for {
+		w.Attempt = call.Attempt()
+		err := weir.Do(ctx, call.Gate(), w, func(ctx context.Context) error {
+			call.Sent()
+			return fn(ctx)
+		})
+		if err == nil || !call.sent || ctx.Err() != nil || !call.Again(ctx, AnswerOf(err)) {
+			return err
+		}
+	}
+}
+
+// find returns what is known of a target, and makes room for one that is new.
+func (c *Caller) find(name string) *target {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.targets[name]
+	if t != nil {
+		t.unlink()
+	} else {
+		if len(c.targets) >= c.cfg.Targets {
+			oldest := c.recent.newer // the ring is closed: what is before the head is the oldest
+			oldest.unlink()
+			delete(c.targets, oldest.name)
+			c.evicted++
+		}
+		name = strings.Clone(name) // it may be a part of something large
+		t = c.newTarget(name)
+		c.targets[name] = t
+	}
+	t.newer, t.older = &c.recent, c.recent.older
+	t.older.newer, c.recent.older = t, t
+	return t
+}
+
+func (t *target) unlink() {
+	t.newer.older, t.older.newer = t.older, t.newer
+}
+
+func (c *Caller) newTarget(name string) *target {
+	t := &target{name: name, budget: &Budget{now: c.front.Now, core: newBudget(&c.cfg.Budget)}}
+	gateName := strings.TrimPrefix(c.cfg.Name+":"+name, ":")
+	switch c.cfg.Guard {
+	case GuardThrottle:
+		cfg := c.cfg.Throttle
+		cfg.Name, cfg.Hooks, cfg.Random, cfg.Now = gateName, c.cfg.Hooks, c.random, c.cfg.Now
+		t.guard = newThrottle(&cfg)
+	case GuardBreaker:
+		cfg := c.cfg.Breaker
+		cfg.Name, cfg.Hooks, cfg.Now = gateName, c.cfg.Hooks, c.cfg.Now
+		t.guard = newBreakerGate(&cfg)
+	}
+	switch {
+	case t.guard == nil && c.cfg.Limit == nil:
+		t.chain = weir.All()
+	case t.guard == nil:
+		t.chain = c.cfg.Limit
+	case c.cfg.Limit == nil:
+		t.chain = t.guard
+	default:
+		t.chain = weir.All(t.guard, c.cfg.Limit)
+	}
+	return t
+}
+
+// TargetStatus is what a [Caller] knows of one target.
+type TargetStatus struct {
+	// Target is its name.
+	Target string
+	// Guard is its throttle or breaker. It is the zero Snapshot if there is none.
+	Guard weir.Snapshot
+	// RetriesLeft is how many more retries its budget allows now.
+	RetriesLeft int
+}
+
+// Targets returns what is known of each target, the most recently called first.
+func (c *Caller) Targets() []TargetStatus {
+	var list []*target
+	c.mu.Lock()
+	for t := c.recent.older; t != &c.recent; t = t.older {
+		list = append(list, t)
+	}
+	c.mu.Unlock()
+	all := make([]TargetStatus, 0, len(list))
+	for _, t := range list {
+		s := TargetStatus{Target: t.name, RetriesLeft: t.budget.Left()}
+		if t.guard != nil {
+			s.Guard = t.guard.Snapshot()
+		}
+		all = append(all, s)
+	}
+	return slices.Clip(all)
+}
+
+// Evicted counts the targets that were forgotten to make room for others.
+func (c *Caller) Evicted() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.evicted
+}
+
+// Call is one call to a target with all its attempts. It is for one goroutine at a time. Call Sent
+// when an attempt is sent, Again (or Decide and a wait of your own) when it did not succeed, and End at
+// the end.
+type Call struct {
+	caller   *Caller
+	target   *target
+	deadline time.Duration // on the caller's clock; -1: none
+	attempt  int
+	safe     bool
+	sent     bool   // the present attempt
+	charge   Charge // of the present attempt, until it is sent
+}
+
+// Gate returns what admits each attempt: the target's guard, and then the client's own limit.
+func (c *Call) Gate() weir.Gate { return c.target.chain }
+
+// Attempt returns the number of the present attempt, 0 first.
+func (c *Call) Attempt() int { return c.attempt }
+
+// Sent says that the present attempt is on its way. From then on its retry stays charged.
+func (c *Call) Sent() { c.sent, c.charge = true, Charge{} }
+
+// Decide decides what follows an attempt that did not succeed. With [Again] there is another attempt
+// after the wait. It is charged already, and End gives the charge back if it is not Sent.
+func (c *Call) Decide(a Answer) (time.Duration, Stop) {
+	if !c.sent {
+		return 0, StopRefused
+	}
+	left := time.Duration(-1)
+	if c.deadline >= 0 {
+		left = max(0, c.deadline-c.caller.front.Now())
+	}
+	wait, stop := c.caller.cfg.Retry.Next(c.attempt, a, c.safe, left, c.caller.random())
+	if stop != Again {
+		return 0, stop
+	}
+	charge, ok := c.target.budget.Charge()
+	if !ok {
+		return 0, StopBudget
+	}
+	c.charge, c.sent = charge, false
+	c.attempt++
+	return wait, Again
+}
+
+// Again is Decide with the wait. It reports whether another attempt is to be made now. If ctx ends
+// during the wait there is none.
+func (c *Call) Again(ctx context.Context, a Answer) bool {
+	wait, stop := c.Decide(a)
+	if stop != Again {
+		return false
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		if ctx.Err() == nil {
+			return true
+		}
+	case <-ctx.Done():
+	}
+	c.End()
+	return false
+}
+
+// End ends the call: a retry that was charged and not sent is given back. Ending twice does nothing.
+func (c *Call) End() {
+	c.target.budget.Refund(c.charge)
+	c.charge = Charge{}
+}

@@ -1,0 +1,210 @@
+package throttle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+func mustCaller(t testing.TB, cfg CallerConfig) *Caller {
+	t.Helper()
+	if cfg.Random == nil {
+		cfg.Random = func() float64 { return 0.9 } // above the share of a few failures
+	}
+	c, err := NewCaller(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+var errOverload = &weir.Rejection{Gate: "far", Reason: weir.ReasonQueueFull, Retryable: true}
+
+// A call has three attempts at most, and the budget of its target is charged for two.
+func TestDoTriesThrice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := mustCaller(t, CallerConfig{})
+		n := 0
+		err := c.Do(t.Context(), "a", weir.Work{}, false, func(context.Context) error { n++; return errOverload })
+		if n != 3 || weir.AsRejection(err) != errOverload {
+			t.Errorf("%d attempts, %v", n, err)
+		}
+		if s := c.Targets()[0]; s.RetriesLeft != 3 || s.Guard.Admitted != 3 {
+			t.Errorf("%d retries left, %d sent; want 3 and 3", s.RetriesLeft, s.Guard.Admitted)
+		}
+	})
+}
+
+// What ends a call at once.
+func TestDoEnds(t *testing.T) {
+	for name, err := range map[string]error{
+		"success":              nil,
+		"not to be retried":    &weir.Rejection{Reason: weir.ReasonShed},
+		"a fault of its own":   errors.New("no such row"),
+		"not known to be safe": context.DeadlineExceeded,
+	} {
+		c := mustCaller(t, CallerConfig{})
+		n := 0
+		if got := c.Do(t.Context(), "a", weir.Work{}, false, func(context.Context) error { n++; return err }); n != 1 || !errors.Is(got, err) {
+			t.Errorf("%s: %d attempts, %v", name, n, got)
+		}
+	}
+}
+
+// When the budget is used up nobody retries, whatever each call may.
+func TestDoWithinTheBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := mustCaller(t, CallerConfig{Guard: NoGuard})
+		n := 0
+		const calls = 1000
+		for range calls {
+			_ = c.Do(t.Context(), "a", weir.Work{}, true, func(context.Context) error { n++; return context.DeadlineExceeded })
+			time.Sleep(10 * time.Millisecond)
+		}
+		if n > calls*11/10 || n < calls*105/100 {
+			t.Errorf("%d attempts for %d calls, want 1.1 for each", n, calls)
+		}
+	})
+}
+
+// A caller that leaves during the back-off gets its charge back, and a deadline that the back-off does
+// not fit is not waited for.
+func TestDoWhenTheCallerLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := mustCaller(t, CallerConfig{Retry: Retry{Backoff: time.Minute, MaxBackoff: time.Minute}, Random: func() float64 { return 0.9 }})
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		began := time.Now()
+		if err := c.Do(ctx, "a", weir.Work{}, true, func(context.Context) error { return errOverload }); weir.AsRejection(err) != errOverload {
+			t.Errorf("%v, want what the last attempt said", err)
+		}
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("left after %v", took)
+		}
+		if left := c.Targets()[0].RetriesLeft; left != 5 {
+			t.Errorf("%d retries left: the charge did not come back", left)
+		}
+		began = time.Now()
+		w := weir.Work{Deadline: time.Now().Add(30 * time.Second)}
+		if err := c.Do(t.Context(), "a", w, true, func(context.Context) error { return errOverload }); err == nil || time.Since(began) != 0 {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+}
+
+// What this process refuses is not tried again, and is no result of the target's.
+func TestDoRefusedHere(t *testing.T) {
+	c := mustCaller(t, CallerConfig{Limit: closedGate{}})
+	n := 0
+	err := c.Do(t.Context(), "a", weir.Work{}, true, func(context.Context) error { n++; return nil })
+	if r := weir.AsRejection(err); n != 0 || r == nil || r.Gate != "own" {
+		t.Errorf("%d attempts, %v", n, err)
+	}
+	if s := c.Targets()[0]; s.Guard.Admitted != 0 || s.RetriesLeft != 5 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A panic goes on, and takes nothing along.
+func TestDoPanics(t *testing.T) {
+	for _, kind := range []Guard{GuardThrottle, GuardBreaker, NoGuard} {
+		c := mustCaller(t, CallerConfig{Guard: kind})
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("no panic")
+				}
+			}()
+			_ = c.Do(t.Context(), "a", weir.Work{}, true, panics)
+		}()
+		if s := c.Targets()[0]; s.Guard.InFlight != 0 {
+			t.Errorf("guard %d: %d in flight", kind, s.Guard.InFlight)
+		}
+	}
+}
+
+// The attempt's number is in the work.
+func TestDoCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen []int
+		c := mustCaller(t, CallerConfig{Hooks: weir.Hooks{Admitted: func(_ string, w weir.Work, _ time.Duration) { seen = append(seen, w.Attempt) }}})
+		_ = c.Do(t.Context(), "a", weir.Work{Attempt: 7}, true, func(context.Context) error { return errOverload })
+		if fmt.Sprint(seen) != "[0 1 2]" {
+			t.Errorf("attempts %v", seen)
+		}
+	})
+}
+
+// A hundred thousand targets: as many as allowed are known, the oldest go.
+func TestTargetsAreBounded(t *testing.T) {
+	var now time.Duration
+	c := mustCaller(t, CallerConfig{Targets: 100, Now: func() time.Duration { return now }})
+	for i := range 100_000 {
+		if i%10 == 0 { // one that is in use all the time
+			call := c.Start("busy", time.Time{}, false)
+			call.Sent()
+			call.Decide(Answer{Outcome: weir.Overload, Unstarted: true})
+			call.End()
+			p, err := call.Gate().Admit(t.Context(), weir.Work{})
+			if err == nil {
+				p.Done(weir.Overload)
+			}
+		}
+		c.Start(fmt.Sprint("host-", i), time.Time{}, false)
+	}
+	list := c.Targets()
+	if len(list) != 100 || len(c.targets) != 100 || c.Evicted() != 100_001-100 {
+		t.Fatalf("%d targets, %d in the table, %d forgotten", len(list), len(c.targets), c.Evicted())
+	}
+	if list[0].Target != "host-99999" || list[99].Target != "host-99901" {
+		t.Errorf("from %s to %s", list[0].Target, list[99].Target)
+	}
+	for _, s := range list {
+		if s.Target == "busy" && s.Guard.Rejected[weir.ReasonThrottled] == 0 {
+			t.Errorf("what was known of the busy one is gone: %+v", s.Guard)
+		}
+	}
+}
+
+// What a call costs that succeeds: the goal is 300 ns and one allocation.
+func BenchmarkCall(b *testing.B) {
+	c := mustCaller(b, CallerConfig{})
+	ctx := context.Background()
+	b.ReportAllocs()
+	for b.Loop() {
+		call := c.Start("a", time.Time{}, false)
+		p, err := call.Gate().Admit(ctx, weir.Work{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		call.Sent()
+		p.Done(weir.OK)
+		call.End()
+	}
+}
+
+// Sending allocates nothing.
+func TestCallAllocations(t *testing.T) {
+	for _, kind := range []Guard{GuardThrottle, GuardBreaker, NoGuard} {
+		c := mustCaller(t, CallerConfig{Guard: kind})
+		c.Start("a", time.Time{}, false)
+		n := testing.AllocsPerRun(100, func() {
+			call := c.Start("a", time.Time{}, false)
+			p, err := call.Gate().Admit(context.Background(), weir.Work{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			call.Sent()
+			p.Done(weir.OK)
+			call.End()
+		})
+		if n > 0 {
+			t.Errorf("guard %d: %v allocations for a call", kind, n)
+		}
+	}
+}

@@ -1,0 +1,178 @@
+package throttle
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/fault"
+	"github.com/weir-go/weir/internal/setting"
+)
+
+// Config configures a [Throttle]. The zero value of a field means its default.
+type Config struct {
+	// Name is the gate's name in rejections, metrics and logs.
+	Name string
+
+	// Window is how far back results count. From 1 s to 1 h, default 30 s. They are kept in 100
+	// bins. A longer window forgets an outage later; a shorter one throttles on fewer results.
+	Window time.Duration `default:"30s" min:"1s" max:"1h"`
+	// K is how many requests are sent for each that is accepted, at the most. From 1 to 100,
+	// default 2. So a server that refuses has to refuse one request for each that it takes. Less
+	// spares the server more, and finds out later that it has recovered.
+	K float64 `default:"2" min:"1" max:"100"`
+	// Padding is how many requests in the window are too few to judge by. From 1 to 1,000,
+	// default 8. It also keeps the probability of a refusal below 1, so some are always sent.
+	Padding float64 `default:"8" min:"1" max:"1000"`
+
+	// Hooks are called as things happen: Admitted, Rejected and Done.
+	Hooks weir.Hooks
+
+	// Random replaces the source of random numbers from 0 up to 1. nil means math/rand/v2. It
+	// must be safe for concurrent use.
+	Random func() float64
+	// Now replaces the clock, for virtual time: it returns the time since the gate's epoch, for
+	// which a Work.Deadline has [weir.VirtualEpoch]. Leave it nil outside simulators.
+	Now func() time.Duration
+}
+
+// BudgetConfig configures a [Budget]. The zero value of a field means its default.
+type BudgetConfig struct {
+	// Ratio is how many retries there may be for each request, first attempts only. Above 0,
+	// at most 1, default 0.1. With it attempts are at most 1.1 times the requests.
+	Ratio float64 `default:"0.1" min:"0.000001" max:"1"`
+	// Floor is how many retries a minute there may be however few requests there are. Default 10,
+	// at most a million; -1 means none. Without it a client with five requests a minute
+	// could never retry.
+	Floor int `default:"10" min:"0" max:"1000000" minus1:"none"`
+	// Window is how far back requests and retries count. From 1 s to 1 h, default 30 s.
+	Window time.Duration `default:"30s" min:"1s" max:"1h"`
+}
+
+// Retry says when a call is tried again. The zero value of a field means its default.
+//
+// Retry is data: it decides, and neither waits nor counts. [Caller] does that.
+type Retry struct {
+	// Attempts is how many attempts a call may have, the first included. From 1, which means no
+	// retries, to 10. Default 3. Three are enough where failures are chance: at one failure in
+	// ten, one call in a thousand fails thrice. Where failures are no chance, more attempts are
+	// only more load.
+	Attempts int `default:"3" min:"1" max:"10"`
+	// Backoff is the longest wait before the second attempt. It doubles with each further one,
+	// up to MaxBackoff. The wait is drawn evenly from 0 to that. From 1 ms to 1 min, default
+	// 100 ms.
+	Backoff time.Duration `default:"100ms" min:"1ms" max:"1m"`
+	// MaxBackoff bounds the doubling. From 1 ms to 1 h, default 10 s.
+	MaxBackoff time.Duration `default:"10s" min:"1ms" max:"1h"`
+	// MaxTold is the longest time to come back that is waited for if the server names one. A
+	// longer one ends the call. From 1 ms to 1 h, default 60 s.
+	MaxTold time.Duration `default:"60s" min:"1ms" max:"1h"`
+}
+
+// BreakerConfig configures a [Breaker]. The zero value of a field means its default.
+type BreakerConfig struct {
+	// Name is the gate's name in rejections, metrics and logs.
+	Name string
+
+	// Window is how far back results count while the breaker is closed. From 1 s to 1 h, default
+	// 10 s.
+	Window time.Duration `default:"10s" min:"1s" max:"1h"`
+	// Rate is the part of the results in the window that has to fail for the breaker to open.
+	// Above 0, at most 1, default 0.5.
+	Rate float64 `default:"0.5" min:"0.000001" max:"1"`
+	// Least is how many results the window must have before Rate counts. From 1 to a million,
+	// default 20.
+	Least int `default:"20" min:"1" max:"1000000"`
+	// Run is how many failures in a row open the breaker, whatever the rate. Default 0: any
+	// number. At most a million.
+	Run int `min:"0" max:"1000000"`
+
+	// Open is how long the breaker refuses everything before it lets probes through. From 1 ms
+	// to 1 h, default 5 s. It is also how long a probe may take. After that its place is another's.
+	Open time.Duration `default:"5s" min:"1ms" max:"1h"`
+	// Probes is how many probes may be under way at a time, and how many have to succeed in a row
+	// for the breaker to close. From 1 to 1,000, default 3.
+	Probes int `default:"3" min:"1" max:"1000"`
+
+	// Hooks are called as things happen: Admitted, Rejected, Done, and LimitChanged when the state
+	// changes. The limit there is 0 for open, Probes for half-open, and -1 for closed: no limit.
+	Hooks weir.Hooks
+
+	// Now replaces the clock, for virtual time, as in [Config].
+	Now func() time.Duration
+}
+
+// CallerConfig configures a [Caller]. The zero value is fine.
+type CallerConfig struct {
+	// Name is the name of the gates in rejections, metrics and logs. A colon and the target
+	// follow it.
+	Name string
+
+	// Guard says what stands before each target. Default [GuardThrottle].
+	Guard Guard
+	// Throttle and Breaker are its settings. Their Name, Hooks, Random and Now are the Caller's.
+	Throttle Config
+	Breaker  BreakerConfig
+
+	// Budget bounds the retries to each target, Retry those of each call.
+	Budget BudgetConfig
+	Retry  Retry
+
+	// Limit, if not nil, is the client's own limit, behind the guards. All targets share it. A
+	// *limit.Limiter bounds how many calls this process has under way.
+	Limit weir.Gate
+
+	// Targets is how many targets are remembered. Beyond it the one that was called least
+	// recently is forgotten, with its statistics. From 1 to 1,000,000, default 1,000. A target
+	// takes about 5 KB.
+	Targets int `default:"1000" min:"1" max:"1000000"`
+
+	// Hooks are those of the guards.
+	Hooks weir.Hooks
+	// Random and Now replace the source of random numbers and the clock, as in [Config].
+	Random func() float64
+	Now    func() time.Duration
+}
+
+// Guard says what stands before a target.
+type Guard uint8
+
+// The guards.
+const (
+	// GuardThrottle is a [Throttle]: it refuses a part, as large as it has to be.
+	GuardThrottle Guard = iota
+	// GuardBreaker is a [Breaker]: it refuses everything for a while.
+	GuardBreaker
+	// NoGuard refuses nothing.
+	NoGuard
+)
+
+func (c Config) complete() (Config, error) {
+	var f fault.List
+	setting.Complete(&c, &f)
+	return c, f.Err("throttle: gate " + strconv.Quote(c.Name))
+}
+
+func (c BreakerConfig) complete() (BreakerConfig, error) {
+	var f fault.List
+	setting.Complete(&c, &f)
+	return c, f.Err("throttle: breaker " + strconv.Quote(c.Name))
+}
+
+func (c BudgetConfig) complete() (BudgetConfig, error) {
+	var f fault.List
+	setting.Complete(&c, &f)
+	return c, f.Err("throttle: budget")
+}
+
+// complete returns the settings of everything in a Caller with their defaults, or one error with
+// every setting out of range.
+func (c CallerConfig) complete() (CallerConfig, error) {
+	var f fault.List
+	setting.Complete(&c, &f)
+	f.Check(c.Guard <= NoGuard, fault.Path{"Guard"}, c.Guard, "must be GuardThrottle, GuardBreaker or NoGuard")
+	at := fault.Path{"Retry", "MaxBackoff"}
+	f.Check(f.Wrong(at) || c.Retry.MaxBackoff >= c.Retry.Backoff, at, c.Retry.MaxBackoff,
+		"must not be below Backoff, which is %v", c.Retry.Backoff)
+	return c, f.Err("throttle: caller " + strconv.Quote(c.Name))
+}

@@ -1,0 +1,80 @@
+package throttle
+
+import (
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+// bins is into how many parts a window is cut.
+const bins = 100
+
+// What is counted of each class of priority. Requests are both together.
+const (
+	accepted = iota
+	refused  // by the server or by the throttle itself
+	kinds
+)
+
+// core is a throttle without a clock, a lock or a source of random numbers.
+type core struct {
+	window     window
+	k, padding float64
+}
+
+func newCore(cfg *Config, bins int) core {
+	return core{window: newWindow(cfg.Window, bins, weir.Classes*kinds), k: cfg.K, padding: cfg.Padding}
+}
+
+// decide reports whether work of a class is sent, given a random number from 0 up to 1. Work that
+// is not sent counts as a request that was refused. Otherwise a client that has nearly stopped
+// sending would soon have nothing but accepted requests in its window.
+func (c *core) decide(now time.Duration, class int, random float64) (share float64, sent bool) {
+	c.window.advance(now)
+	share = c.share(class)
+	if share <= random {
+		return share, true
+	}
+	c.window.add(now, kinds*class+refused)
+	return share, false
+}
+
+// record counts the result of work that was sent, when it ends.
+func (c *core) record(now time.Duration, class, result int) {
+	c.window.add(now, kinds*class+result)
+}
+
+// count returns the requests of a class in the window, and how many of them were accepted.
+func (c *core) count(class int) (requests, accepts float64) {
+	accepts = float64(c.window.sums[kinds*class+accepted])
+	return accepts + float64(c.window.sums[kinds*class+refused]), accepts
+}
+
+// share is the probability that work of a class is refused here.
+//
+// Each class has an excess: its requests beyond K for each that was accepted. With one class, the
+// share is that excess over the requests. With several, the excess of all is taken from the lowest
+// class first, as far as its requests go, then from the next. And no class has a smaller share than
+// one above it. So where the server refuses without regard to priority, the lower classes make room
+// for the higher ones; where it refuses low ones only, high ones notice nothing.
+func (c *core) share(class int) float64 {
+	var excess float64
+	var asked [weir.Classes]float64
+	for i := range asked {
+		requests, accepts := c.count(i)
+		asked[i] = requests
+		excess += max(0, requests-float64(c.k*accepts))
+	}
+	if excess == 0 {
+		return 0
+	}
+	var share float64
+	for i := range asked {
+		taken := min(excess, asked[i])
+		excess -= taken
+		if i >= class {
+			share = max(share, taken/(asked[i]+c.padding))
+		}
+	}
+	return share
+}

@@ -1,0 +1,163 @@
+package throttle
+
+import (
+	"errors"
+	"math"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+// Answer is what is known of an attempt that did not succeed.
+type Answer struct {
+	// Outcome is what the gates are told. Only [weir.Overload] may be tried again, and [weir.Failed]
+	// if Transient is set.
+	Outcome weir.Outcome
+	// Transient says that the fault may be gone next time, such as a broken connection.
+	Transient bool
+	// Unstarted says that the work has not begun: the server refused it, or was never reached. A
+	// retry is safe then, whatever the work does.
+	Unstarted bool
+	// Final says that the server asked not to be tried again.
+	Final bool
+	// Quota says that the caller has used up what is its own. It is no sign of overload, but the call
+	// may be tried again when the server says so.
+	Quota bool
+	// Told says that the server named a time to come back, and After how long that is from now.
+	Told  bool
+	After time.Duration
+}
+
+// Stop says why a call is not tried again. The zero value is that it is.
+type Stop string
+
+// Why a call is not tried again.
+const (
+	Again       Stop = ""
+	StopDone    Stop = "done"     // it succeeded, or failed for a reason of its own
+	StopAsked   Stop = "asked"    // the server said so
+	StopUnsafe  Stop = "unsafe"   // the work may have begun, and must not be done twice
+	StopTries   Stop = "attempts" // it has had as many attempts as it may
+	StopLong    Stop = "long"     // the server named a time beyond MaxTold
+	StopLate    Stop = "late"     // the wait does not fit the deadline
+	StopBudget  Stop = "budget"   // the target's budget is used up
+	StopRefused Stop = "refused"  // a gate of this process refused
+)
+
+// Next decides after an attempt, by its number from 0. safe says that the work may be done twice.
+// left is the time until the caller's deadline, negative if there is none. random is from 0 up to 1.
+// It returns how long to wait before the next attempt, or why there is none.
+//
+// The wait has full jitter: it is even between 0 and the back-off. A time that the server names comes
+// on top, so the clients it names the same time to do not come back at once. A wait that does not
+// fit the deadline ends the call now.
+func (r *Retry) Next(attempt int, a Answer, safe bool, left time.Duration, random float64) (time.Duration, Stop) {
+	again := a.Outcome == weir.Overload || a.Quota || a.Outcome == weir.Failed && a.Transient
+	switch {
+	case a.Final:
+		return 0, StopAsked
+	case !again:
+		return 0, StopDone
+	case !safe && !a.Unstarted:
+		return 0, StopUnsafe
+	case attempt < 0 || attempt >= r.Attempts-1:
+		return 0, StopTries
+	case a.Told && a.After > r.MaxTold:
+		return 0, StopLong
+	}
+	wait := time.Duration(random * float64(r.backoff(attempt)))
+	if a.Told {
+		wait += max(0, a.After)
+	}
+	if left >= 0 && wait >= left {
+		return 0, StopLate
+	}
+	return wait, Again
+}
+
+// backoff is the longest wait after an attempt.
+func (r *Retry) backoff(attempt int) time.Duration {
+	d := r.MaxBackoff
+	if shift := min(attempt, 30); r.Backoff <= r.MaxBackoff>>shift { // or it might overflow
+		d = r.Backoff << shift
+	}
+	return d
+}
+
+// AnswerOf returns what an error says of the attempt that it ended. A [*weir.Rejection] says all of
+// it. Of a connection that was never made, the work has not begun.
+func AnswerOf(err error) Answer {
+	if r := weir.AsRejection(err); r != nil {
+		return AnswerOfRejection(r)
+	}
+	a := Answer{Outcome: weir.Classify(err)}
+	var op *net.OpError
+	if a.Outcome != weir.Abandoned && errors.As(err, &op) {
+		a.Transient = true
+		if op.Op == "dial" {
+			a.Outcome, a.Unstarted = weir.Overload, true
+		}
+	}
+	return a
+}
+
+// AnswerOfRejection returns what a refusal by the server says.
+func AnswerOfRejection(r *weir.Rejection) Answer {
+	a := Answer{
+		Outcome: weir.Classify(r), Unstarted: true, Final: !r.Retryable,
+		Told: r.RetryAfter > 0, After: r.RetryAfter,
+	}
+	if r.Reason == weir.ReasonQuota {
+		a.Outcome, a.Quota = weir.OK, true
+	}
+	return a
+}
+
+// ParseRetryAfter reads the values of the header Retry-After: whole seconds, or a date. now is the
+// time of day. It reports false if there is none that can be read. A date that has passed means now.
+// Of several values, the longest holds.
+func ParseRetryAfter(values []string, now time.Time) (after time.Duration, ok bool) {
+	for _, v := range values {
+		d, read := parseRetryAfter(strings.TrimSpace(v), now)
+		if read {
+			after, ok = max(after, d), true
+		}
+	}
+	return after, ok
+}
+
+func parseRetryAfter(v string, now time.Time) (time.Duration, bool) {
+	if v == "" || len(v) > 64 {
+		return 0, false
+	}
+	if strings.Trim(v, "0123456789") == "" {
+		seconds, err := strconv.ParseInt(v, 10, 64)
+		if err != nil || seconds > math.MaxInt64/int64(time.Second) {
+			return math.MaxInt64, true
+		}
+		return time.Duration(seconds) * time.Second, true
+	}
+	date, err := http.ParseTime(v)
+	if err != nil {
+		return 0, false
+	}
+	return max(0, date.Sub(now)), true
+}
+
+// ParsePushback reads the trailer grpc-retry-pushback-ms: milliseconds to wait. final reports that the
+// server asked not to be tried again. A negative number says that, and so does a value that is no
+// number, or more than one value. ok reports whether the server said anything at all.
+func ParsePushback(values []string) (after time.Duration, final, ok bool) {
+	if len(values) == 0 {
+		return 0, false, false
+	}
+	ms, err := strconv.ParseInt(values[0], 10, 32)
+	if err != nil || ms < 0 || len(values) > 1 {
+		return 0, true, true
+	}
+	return time.Duration(ms) * time.Millisecond, false, true
+}

@@ -1,0 +1,294 @@
+package throttle
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/gate"
+	"github.com/weir-go/weir/slot"
+)
+
+// Throttle is a gate in a client: it refuses locally what the server would refuse anyway. Nothing
+// waits in it.
+//
+// Of n requests in the window, of which the server has accepted a, it refuses a part of
+// (n - K*a) / (n + Padding), if that is above 0. Its own refusals count as requests. So a client
+// of a server that takes nothing still sends a few, and finds out when it takes work again. A client
+// of a healthy server is never refused.
+//
+// A result counts when work ends: [weir.Overload] as refused, [weir.OK] and [weir.Failed] as
+// accepted, because a server that answers with an error has taken the work. [weir.Abandoned] and
+// [weir.NoSample] say nothing of the server and do not count, and neither does work that was
+// cancelled. So work that never ends never counts. Give each call a time-out.
+//
+// Each class of priority has counts of its own, and the lower class is refused first. Exempt work
+// is counted and never refused.
+type Throttle struct {
+	front  gate.Front
+	random func() float64
+
+	mu      sync.Mutex // guards what follows
+	core    core
+	permits gate.Pool[use]
+	counters
+}
+
+// use is what the gate keeps about a permit.
+type use struct {
+	start time.Duration
+	era   uint32 // of a Breaker
+	class int8   // -1: exempt
+}
+
+// counters are what a snapshot says of permits.
+type counters struct {
+	inFlight, exempt         int64
+	admitted, exemptAdmitted uint64
+	outcomes                 [weir.Abandoned + 1]uint64
+}
+
+// New makes a Throttle. The error names every setting out of range.
+func New(cfg Config) (*Throttle, error) {
+	cfg, err := cfg.complete()
+	if err != nil {
+		return nil, err
+	}
+	return newThrottle(&cfg), nil
+}
+
+// newThrottle makes a throttle of complete settings.
+func newThrottle(cfg *Config) *Throttle {
+	t := &Throttle{random: cfg.Random, core: newCore(cfg, bins)}
+	if t.random == nil {
+		t.random = rand.Float64
+	}
+	t.front.Init(cfg.Name, cfg.Now)
+	hooks := cfg.Hooks
+	t.front.SetHooks(&hooks)
+	t.permits.Init(t, 0, 0)
+	return t
+}
+
+// Admit implements [weir.Gate]. It never waits.
+func (t *Throttle) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
+	if p, ok := weir.Nested(ctx, t); ok {
+		return p, nil // it is part of work that was sent
+	}
+	if r := t.front.Unfit(ctx, &w); r != nil {
+		return weir.Permit{}, t.front.Refuse(&w, r)
+	}
+	return t.TryAdmit(w)
+}
+
+// TryAdmit implements [weir.TryAdmitter].
+func (t *Throttle) TryAdmit(w weir.Work) (weir.Permit, error) {
+	now := t.front.Now()
+	if r := unfit(&t.front, &w, now); r != nil {
+		return weir.Permit{}, t.front.Refuse(&w, r)
+	}
+	p, share := t.decide(&w, now)
+	if share > 0 {
+		return weir.Permit{}, t.front.Refuse(&w, &weir.Rejection{
+			Gate: t.front.Name(), Rule: w.Priority.String(), Reason: weir.ReasonThrottled, Value: share,
+		})
+	}
+	t.front.Admitted(&w, 0)
+	return p, nil
+}
+
+// Arrive implements [weir.Arriver]. It never calls wake.
+func (t *Throttle) Arrive(w weir.Work, _ func(weir.Permit, error)) (weir.Permit, weir.Waiter, error) {
+	p, err := t.TryAdmit(w)
+	return p, nil, err
+}
+
+// unfit is the refusal of work that must not be sent whatever the server does.
+func unfit(f *gate.Front, w *weir.Work, now time.Duration) *weir.Rejection {
+	if w.Cost < 0 {
+		return f.Unfit(context.Background(), w)
+	}
+	_, r := f.Bounds(w, now, false, 0)
+	return r
+}
+
+// decide returns a permit, or the share of such work that is refused now.
+func (t *Throttle) decide(w *weir.Work, now time.Duration) (weir.Permit, float64) {
+	random := 2.0 // above every share
+	class := w.Priority.Class()
+	if !w.Exempt {
+		random = t.random()
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if share, sent := t.core.decide(now, class, random); !sent {
+		return weir.Permit{}, share
+	}
+	u := use{start: now, class: int8(class)}
+	t.issued(w, &u)
+	return weir.NewPermit(t.permits.Issue(&u)), 0
+}
+
+// issued counts a permit. Exempt work has no class.
+func (c *counters) issued(w *weir.Work, u *use) {
+	if w.Exempt {
+		u.class = -1
+		c.exempt++
+		c.exemptAdmitted++
+		return
+	}
+	c.inFlight++
+	c.admitted++
+}
+
+// returned counts a permit that came back.
+func (c *counters) returned(u *use) {
+	if u.class < 0 {
+		c.exempt--
+		return
+	}
+	c.inFlight--
+}
+
+// sampled counts an outcome.
+func (c *counters) sampled(u *use, o weir.Outcome) {
+	if u.class >= 0 && int(o) < len(c.outcomes) {
+		c.outcomes[o]++
+	}
+}
+
+// unsent takes back the admission of work that was not sent.
+func (c *counters) unsent(u *use) {
+	if u.class >= 0 {
+		c.admitted--
+		return
+	}
+	c.exemptAdmitted--
+}
+
+// Done implements [slot.Holder].
+func (t *Throttle) Done(ticket slot.Ticket, outcome uint8) {
+	now, o := t.front.Now(), weir.Outcome(outcome)
+	t.mu.Lock()
+	var u use
+	sampled, ok := t.permits.Recall(ticket, &u)
+	if ok {
+		t.returned(&u)
+	}
+	if ok && !sampled {
+		t.record(&u, now, o)
+	}
+	t.mu.Unlock()
+	if ok && !sampled {
+		t.front.Finished(o, now-u.start)
+	}
+}
+
+// Sample implements [slot.Holder].
+func (t *Throttle) Sample(ticket slot.Ticket, outcome uint8) {
+	now, o := t.front.Now(), weir.Outcome(outcome)
+	t.mu.Lock()
+	ok := ticket.MarkSampled()
+	var u use
+	if ok {
+		u = t.permits.At(ticket).Use
+		t.record(&u, now, o)
+	}
+	t.mu.Unlock()
+	if ok {
+		t.front.Finished(o, now-u.start)
+	}
+}
+
+// Cancel implements [slot.Holder]: the work was not sent, so it is no request.
+func (t *Throttle) Cancel(ticket slot.Ticket) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var u use
+	if _, ok := t.permits.Recall(ticket, &u); ok {
+		t.returned(&u)
+		t.unsent(&u)
+	}
+}
+
+// SetCost implements [slot.Holder]. Every piece of work counts as one request.
+func (t *Throttle) SetCost(slot.Ticket, string, int64) {}
+
+// record counts a result. t.mu is locked.
+func (t *Throttle) record(u *use, now time.Duration, o weir.Outcome) {
+	t.sampled(u, o)
+	if u.class < 0 {
+		return
+	}
+	switch o {
+	case weir.OK, weir.Failed:
+		t.core.record(now, int(u.class), accepted)
+	case weir.Overload:
+		t.core.record(now, int(u.class), refused)
+	}
+}
+
+// Status is what a throttle goes by: the requests in its window.
+type Status struct {
+	// Classes are the classes of priority, weir.Background first.
+	Classes [weir.Classes]ClassStatus
+}
+
+// ClassStatus is one class of priority.
+type ClassStatus struct {
+	// Requests are those in the window, the throttle's own refusals included. Accepted are those
+	// that the server took.
+	Requests, Accepted uint64
+	// Share is the probability that the next request is refused here.
+	Share float64
+}
+
+// Status returns the throttle's present state.
+func (t *Throttle) Status() Status {
+	now := t.front.Now()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.core.window.advance(now)
+	var s Status
+	for i := range s.Classes {
+		requests, accepts := t.core.count(i)
+		s.Classes[i] = ClassStatus{uint64(requests), uint64(accepts), t.core.share(i)}
+	}
+	return s
+}
+
+// Snapshot implements [weir.Snapshotter]. It has no Limit; LimitReason says which part of which
+// class is refused.
+func (t *Throttle) Snapshot() weir.Snapshot {
+	status := t.Status()
+	s := weir.Snapshot{Name: t.front.Name(), Kind: "throttle", Mode: "enforce", LimitReason: status.why(), Rejected: t.front.Rejected()}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.addTo(&s)
+	return s
+}
+
+func (c *counters) addTo(s *weir.Snapshot) {
+	s.InFlight, s.Admitted = c.inFlight, c.admitted
+	s.Exempt, s.ExemptAdmitted = c.exempt, c.exemptAdmitted
+	s.Outcomes = gate.ByOutcome(c.outcomes[:])
+}
+
+// why says what is refused, in words.
+func (s *Status) why() string {
+	var parts []string
+	for i, c := range s.Classes {
+		if c.Share > 0 && c.Requests > 0 {
+			parts = append(parts, fmt.Sprintf("%.3g of %v work (%d of %d requests were accepted)",
+				c.Share, weir.PriorityOf(i), c.Accepted, c.Requests))
+		}
+	}
+	if parts == nil {
+		return "everything is sent"
+	}
+	return "refused here: " + strings.Join(parts, ", ")
+}

@@ -1,0 +1,270 @@
+package throttle
+
+import (
+	"context"
+	"errors"
+	"math"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+func panics(context.Context) error { panic("a handler's own") }
+
+func mustAdmit(t testing.TB, g weir.TryAdmitter, w weir.Work) weir.Permit {
+	t.Helper()
+	p, err := g.TryAdmit(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// manual is a throttle with a clock and a random number of the test's.
+type manual struct {
+	*Throttle
+	now    time.Duration
+	random float64
+}
+
+func newManual(t testing.TB, cfg Config) *manual {
+	t.Helper()
+	m := &manual{}
+	cfg.Now = func() time.Duration { return m.now }
+	cfg.Random = func() float64 { return m.random }
+	throttle, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Throttle = throttle
+	return m
+}
+
+// What each way to end work counts as.
+func TestWhatCounts(t *testing.T) {
+	for _, tt := range []struct {
+		name              string
+		end               func(weir.Permit)
+		requests, accepts uint64
+	}{
+		{"ok", func(p weir.Permit) { p.Done(weir.OK) }, 1, 1},
+		{"an error of its own", func(p weir.Permit) { p.Done(weir.Failed) }, 1, 1},
+		{"overload", func(p weir.Permit) { p.Done(weir.Overload) }, 1, 0},
+		{"the caller left", func(p weir.Permit) { p.Done(weir.Abandoned) }, 0, 0},
+		{"no sample", func(p weir.Permit) { p.Done(weir.NoSample) }, 0, 0},
+		{"not sent", weir.Permit.Cancel, 0, 0},
+		{"never ends", func(weir.Permit) {}, 0, 0},
+		{"sampled, then done otherwise", func(p weir.Permit) { p.Sample(weir.OK); p.Done(weir.Overload) }, 1, 1},
+		{"done twice", func(p weir.Permit) { p.Done(weir.Overload); p.Done(weir.OK) }, 1, 0},
+		{"an outcome that there is not", func(p weir.Permit) { p.Done(77) }, 0, 0},
+	} {
+		m := newManual(t, Config{})
+		tt.end(mustAdmit(t, m, weir.Work{}))
+		if c := m.Status().Classes[normal]; c.Requests != tt.requests || c.Accepted != tt.accepts {
+			t.Errorf("%s: %d requests, %d accepted; want %d and %d", tt.name, c.Requests, c.Accepted, tt.requests, tt.accepts)
+		}
+	}
+}
+
+func TestThrottleGate(t *testing.T) {
+	m := newManual(t, Config{Name: "shop"})
+	for range 92 {
+		mustAdmit(t, m, weir.Work{}).Done(weir.Overload)
+		m.random = 0.99
+	}
+	m.random = 0.5
+	_, err := m.Admit(t.Context(), weir.Work{})
+	r := weir.AsRejection(err)
+	if r == nil || r.Reason != weir.ReasonThrottled || r.Retryable || r.RetryAfter != 0 || r.Value != 0.92 || r.Gate != "shop" {
+		t.Fatalf("refusal %+v", r)
+	}
+	if c := m.Status().Classes[normal]; c.Requests != 93 {
+		t.Errorf("%d requests: its own refusals count", c.Requests)
+	}
+	if _, err := m.TryAdmit(weir.Work{Exempt: true}); err != nil {
+		t.Errorf("exempt work is refused: %v", err)
+	}
+	if _, err := m.TryAdmit(weir.Work{Priority: weir.High}); err != nil {
+		t.Errorf("work of a class that nothing is known of is refused: %v", err)
+	}
+	m.random = 0.999999
+	if _, err := m.TryAdmit(weir.Work{Priority: -100}); err != nil {
+		t.Errorf("locked out: %v", err)
+	}
+	s := m.Snapshot()
+	if s.Kind != "throttle" || s.Rejected[weir.ReasonThrottled] != 1 || s.Admitted != 94 || s.InFlight != 2 || s.Exempt != 1 ||
+		!strings.Contains(s.LimitReason, "of normal work (0 of 93 requests were accepted)") {
+		t.Errorf("snapshot %+v", s)
+	}
+}
+
+// Work that must not be sent is refused for its own reason, and is no request.
+func TestThrottleUnfit(t *testing.T) {
+	m := newManual(t, Config{})
+	m.now = time.Second
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, tt := range []struct {
+		ctx  context.Context
+		work weir.Work
+		want weir.Reason
+	}{
+		{gone, weir.Work{}, weir.ReasonCanceled},
+		{t.Context(), weir.Work{Cost: -1}, weir.ReasonTooLarge},
+		{t.Context(), weir.Work{Deadline: weir.VirtualEpoch}, weir.ReasonDeadline},
+	} {
+		_, err := m.Admit(tt.ctx, tt.work)
+		if r := weir.AsRejection(err); r == nil || r.Reason != tt.want {
+			t.Errorf("%+v: %v, want %v", tt.work, err, tt.want)
+		}
+	}
+	if c := m.Status().Classes[normal]; c.Requests != 0 {
+		t.Errorf("%d requests", c.Requests)
+	}
+}
+
+// In a chain, what a later gate refuses is no request of the throttle's. A nested call through the
+// same throttle is part of what was sent.
+func TestThrottleInAChain(t *testing.T) {
+	m := newManual(t, Config{})
+	full := closedGate{}
+	if _, err := weir.All(m.Throttle, full).Admit(t.Context(), weir.Work{}); !errors.Is(err, weir.ErrRejected) {
+		t.Fatal(err)
+	}
+	err := weir.Do(t.Context(), m.Throttle, weir.Work{}, func(ctx context.Context) error {
+		return weir.Do(ctx, m.Throttle, weir.Work{}, func(context.Context) error { return nil })
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := m.Snapshot(); s.Admitted != 1 || s.InFlight != 0 {
+		t.Errorf("%d admitted, %d in flight; want the one that was sent", s.Admitted, s.InFlight)
+	}
+}
+
+// closedGate refuses everything, as a client's own limit may.
+type closedGate struct{}
+
+func (closedGate) Admit(context.Context, weir.Work) (weir.Permit, error) {
+	return weir.Permit{}, &weir.Rejection{Gate: "own", Reason: weir.ReasonLimit, Retryable: true}
+}
+
+// On the real clock, in a bubble: an outage is throttled, never wholly, and is forgotten when the
+// server is well again.
+func TestThrottleThroughAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		throttle, err := New(Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		play := func(seconds int, outcome weir.Outcome) (sent, refused int) {
+			for range seconds * 100 {
+				time.Sleep(10 * time.Millisecond)
+				p, err := throttle.Admit(t.Context(), weir.Work{})
+				if err != nil {
+					refused++
+					continue
+				}
+				sent++
+				p.Done(outcome)
+			}
+			return sent, refused
+		}
+		if _, refused := play(30, weir.OK); refused > 0 {
+			t.Errorf("%d refused by a healthy server's throttle", refused)
+		}
+		play(30, weir.Overload)
+		if sent, refused := play(30, weir.Overload); sent == 0 || sent > 100 {
+			t.Errorf("%d sent and %d refused in an outage, want a few sent", sent, refused)
+		}
+		// What is sent grows by the factor e every half window: from 8 to 3,000 in 90 s.
+		play(120, weir.OK)
+		if _, refused := play(30, weir.OK); refused > 0 {
+			t.Errorf("%d refused two minutes after the outage", refused)
+		}
+	})
+}
+
+// Many goroutines at once: every permit comes back, and every request is counted.
+func TestThrottleStorm(t *testing.T) {
+	throttle, err := New(Config{Window: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var refusals atomic.Uint64
+	var wg sync.WaitGroup
+	const workers, each = 8, 2000
+	for i := range workers {
+		wg.Go(func() {
+			for j := range each {
+				p, err := throttle.Admit(context.Background(), weir.Work{Priority: weir.PriorityOf((i + j) % weir.Classes)})
+				if err != nil {
+					refusals.Add(1)
+					continue
+				}
+				runtime.Gosched()
+				p.Done([]weir.Outcome{weir.OK, weir.Overload, weir.Overload}[j%3])
+			}
+		})
+	}
+	wg.Wait()
+	s := throttle.Snapshot()
+	if s.InFlight != 0 || s.Admitted+refusals.Load() != workers*each || s.Rejected[weir.ReasonThrottled] != refusals.Load() {
+		t.Errorf("snapshot %+v after %d refusals", s, refusals.Load())
+	}
+	var requests uint64
+	for _, c := range throttle.Status().Classes {
+		requests += c.Requests
+	}
+	if requests != workers*each {
+		t.Errorf("%d requests counted of %d", requests, workers*each)
+	}
+}
+
+func TestConfigs(t *testing.T) {
+	for _, cfg := range []any{
+		Config{}, Config{K: 1}, Config{K: 1.1}, BudgetConfig{}, BudgetConfig{Floor: -1}, BreakerConfig{}, CallerConfig{}, CallerConfig{Retry: Retry{Attempts: 1}},
+	} {
+		if err := try(cfg); err != nil {
+			t.Errorf("%+v: %v", cfg, err)
+		}
+	}
+	for _, tt := range []struct {
+		cfg   any
+		wants []string
+	}{
+		{Config{Name: "a", Window: time.Millisecond, K: 0.5, Padding: -1}, []string{`gate "a"`, "Window", "K: is 0.5, too small", "Padding"}},
+		{Config{K: math.NaN(), Padding: math.Inf(1)}, []string{"K: NaN", "Padding"}},
+		{BudgetConfig{Ratio: 2, Floor: -2, Window: 2 * time.Hour}, []string{"Ratio", "Floor", "or -1: none", "Window"}},
+		{BreakerConfig{Rate: 1.5, Least: -1, Run: -1, Open: -1, Probes: 2000}, []string{"Rate", "Least", "Run", "Open", "Probes"}},
+		{CallerConfig{Targets: -1, Guard: 9, Retry: Retry{Attempts: 50, Backoff: time.Minute, MaxBackoff: time.Second}, Throttle: Config{K: 0.1}},
+			[]string{"Targets", "Guard", "Retry.Attempts", "Retry.MaxBackoff", "Throttle.K"}},
+	} {
+		err := try(tt.cfg)
+		for _, want := range tt.wants {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%+v: no %q in %v", tt.cfg, want, err)
+			}
+		}
+	}
+}
+
+func try(cfg any) (err error) {
+	switch cfg := cfg.(type) {
+	case Config:
+		_, err = New(cfg)
+	case BudgetConfig:
+		_, err = NewBudget(cfg, nil)
+	case BreakerConfig:
+		_, err = NewBreaker(cfg)
+	case CallerConfig:
+		_, err = NewCaller(cfg)
+	}
+	return err
+}

@@ -1,0 +1,74 @@
+package throttle
+
+import "time"
+
+// window counts what happened lately: several kinds of events, in bins of equal width. An
+// event leaves the sums when its bin does, so after between bins-1 and bins times the width.
+type window struct {
+	width time.Duration // of a bin
+	kinds int
+	bins  []uint32 // a ring: the kinds of one bin stand beside each other
+	sums  []uint64 // by kind
+	head  int64    // the number of the newest bin, counted from time 0
+}
+
+func newWindow(length time.Duration, bins, kinds int) window {
+	return window{
+		width: max(1, length/time.Duration(bins)), kinds: kinds,
+		bins: make([]uint32, bins*kinds), sums: make([]uint64, kinds),
+	}
+}
+
+// advance makes now the newest moment. Time that goes backwards counts as no time: what is
+// counted then falls into the newest bin.
+func (w *window) advance(now time.Duration) {
+	to := int64(now / w.width)
+	if to <= w.head {
+		return
+	}
+	if to-w.head >= w.len() {
+		clear(w.bins)
+		clear(w.sums)
+		w.head = to
+		return
+	}
+	for w.head < to {
+		w.head++
+		for kind, n := range w.bin(w.head) {
+			w.sums[kind] -= uint64(n)
+		}
+		clear(w.bin(w.head))
+	}
+}
+
+// add counts one event and returns the bin that it is in.
+func (w *window) add(now time.Duration, kind int) (bin int64) {
+	w.advance(now)
+	w.bin(w.head)[kind]++
+	w.sums[kind]++
+	return w.head
+}
+
+// remove takes back an event that add has put into a bin. It does nothing if the bin has left the
+// window.
+func (w *window) remove(now time.Duration, kind int, bin int64) {
+	w.advance(now)
+	if bin > w.head || w.head-bin >= w.len() || w.bin(bin)[kind] == 0 {
+		return
+	}
+	w.bin(bin)[kind]--
+	w.sums[kind]--
+}
+
+func (w *window) len() int64 { return int64(len(w.bins) / w.kinds) }
+
+func (w *window) bin(number int64) []uint32 {
+	i := int(number%w.len()) * w.kinds
+	return w.bins[i : i+w.kinds]
+}
+
+// forget drops all that was counted.
+func (w *window) forget() {
+	clear(w.bins)
+	clear(w.sums)
+}
