@@ -76,6 +76,13 @@ func TestBudgetRefund(t *testing.T) {
 	if n := b.left(40 * time.Second); n != 5 {
 		t.Errorf("%d left in a new window, want 5", n)
 	}
+	for range 2 { // where the ring had the first ones
+		b.charge(60 * time.Second)
+	}
+	b.refund(60*time.Second, charges[0])
+	if n := b.left(60 * time.Second); n != 3 {
+		t.Errorf("%d left: a charge of an earlier window was given back, want 3", n)
+	}
 }
 
 // In any stretch of a window there are no more retries than the ratio of its requests, or the floor.

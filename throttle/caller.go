@@ -244,13 +244,10 @@ func (c *Call) Again(ctx context.Context, a Answer) bool {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		if ctx.Err() == nil {
-			return true
-		}
+		return ctx.Err() == nil
 	case <-ctx.Done():
+		return false
 	}
-	c.End()
-	return false
 }
 
 // End ends the call: a retry that was charged and not sent is given back. Ending twice does nothing.
