@@ -23,6 +23,11 @@ type Work struct {
 	// client, or by both.
 	User, Client string
 
+	// Descriptor says what the work is about in free keys and values, for quotas whose
+	// rules name them: "database=users,plan=free". Build it with quota.AppendPair, which
+	// escapes and bounds them. Other gates ignore it.
+	Descriptor string
+
 	// Priority decides who goes first when not everybody can. The zero value
 	// is Normal.
 	Priority Priority

@@ -161,6 +161,9 @@ func (c *compiler) checkQuotaRule(at fault.Path, r *QuotaRuleSpec, debt bool) {
 			c.Add(at.At(part), fmt.Sprintf("no %s has this name: long names, and names with characters that cannot be printed, are replaced by a hash", part), fmt.Sprintf("write %q", bounded(name)))
 		}
 	}
+	if err := quota.CheckDescriptor(string(r.Descriptor)); err != nil {
+		c.Add(at.At("descriptor"), err.Error(), "")
+	}
 	if r.Route != "" && r.Route != quota.Every {
 		c.checkWord(at.At("route"), "route", string(r.Route), c.routeNames())
 	}

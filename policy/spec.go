@@ -362,11 +362,11 @@ const defaultShedWait = Duration(20 * time.Millisecond)
 // before the gate with a limit. If a later gate refuses, the work gets back what it was charged.
 type QuotaSpec struct {
 	QuotaLimitSpec
-	// Who has buckets of its own: each user, client, tenant, route, priority or address (IPv6:
-	// /64). With several words, each combination has. Left out, all work shares one bucket.
-	By []string `json:"by,omitempty" example:"[user]" form:"one of user, client, tenant, route, priority, address"`
+	// Who has buckets of its own: each user, client, tenant, route, priority, address (IPv6:
+	// /64) or descriptor. With several words, each combination has. Left out, all work shares one bucket.
+	By []string `json:"by,omitempty" example:"[user]" form:"one of user, client, tenant, route, priority, address, descriptor"`
 	// Quotas for some, beside by and its limits or instead. The most exact rule that matches counts, compared by
-	// user, then client, tenant, route, priority and address. Work that no rule matches is not limited.
+	// user, then client, tenant, route, priority, address and descriptor. Work that no rule matches is not limited.
 	Rules []QuotaRuleSpec `json:"rules,omitempty" example:"[{user: alice, rate: 50/s}]"`
 	// What a token is. cost: what a request costs by its route (cost, cost_from, settle). requests: one for each
 	// request, whatever it costs at other gates.

@@ -13,8 +13,8 @@ import (
 // Rule gives a quota to the callers that it matches, exempts them, or blocks them.
 //
 // If several rules match, one counts: the most exact. Rules are compared by User
-// first, then by Client, Tenant, Route, Priority and Address. In each of these, a
-// named value goes before [Every], and Every before a part that the rule does not
+// first, then by Client, Tenant, Route, Priority, Address and Descriptor. In each of these,
+// a named value goes before [Every], and Every before a part that the rule does not
 // use. For users and clients that is Kafka's order of precedence:
 //
 //	user alice, client web      (alice, web) has a bucket of its own
@@ -31,7 +31,8 @@ import (
 // rule that replaces another with the same parts keeps it.
 //
 // A Route is compared with Work.Op, a Priority with its name: background to critical.
-// Addresses come from Config.Identify.
+// Addresses come from Config.Identify. A Descriptor names pairs, and each pair one value, each
+// value that begins in one way, or all of these together: see [AppendPair].
 type Rule struct {
 	// Name of the rule in refusals. Left out, it is what the rule matches.
 	Name string `json:"name,omitempty" example:"trial"`
@@ -48,6 +49,10 @@ type Rule struct {
 	// The address that requests come from, or "*": each has a bucket of its own. It may be a network: its
 	// addresses share a bucket.
 	Address Match `json:"address,omitempty" empty:"no" example:"10.0.0.0/8"`
+	// The descriptor that the rule is about, for Envoy's rate limit service: pairs in their order. key=value names
+	// a value. key=* is each value, key=begin* each that begins so, and ** in place of * lets them share a bucket.
+	// A last ** stands for any further pairs. "*" alone is each descriptor.
+	Descriptor Match `json:"descriptor,omitempty" empty:"no" example:"database=users,plan=*"`
 
 	// Windows hold together: work is charged to all of them or to none. A window is known
 	// by its index, so keep their order when you change one. Without Windows, Exempt or
@@ -69,7 +74,7 @@ func (r *Rule) Part(name string) *Match {
 }
 
 func (r *Rule) fields() [parts]*Match {
-	return [parts]*Match{&r.User, &r.Client, &r.Tenant, &r.Route, &r.Priority, &r.Address}
+	return [parts]*Match{&r.User, &r.Client, &r.Tenant, &r.Route, &r.Priority, &r.Address, &r.Descriptor}
 }
 
 // title returns the name, or what the rule matches.
@@ -88,12 +93,17 @@ func (r *Rule) matches() (p Pattern) {
 	return p
 }
 
-// Pattern returns what the rule matches, with a network in its usual form.
+// Pattern returns what the rule matches, with a network and a descriptor in their usual form.
 func (r *Rule) Pattern() Pattern {
 	p := r.matches()
 	if name, ok := r.Address.named(); ok {
 		if n, err := networkOf(name); err == nil {
 			p[address] = Named(n.String())
+		}
+	}
+	if name, ok := r.Descriptor.named(); ok {
+		if pairs, rest, err := parsePattern(name); err == nil {
+			p[descriptor] = Named(patternText(pairs, rest))
 		}
 	}
 	return p
@@ -136,6 +146,9 @@ func (r *Rule) check(f *fault.List, at fault.Path, debt bool) {
 	if name, ok := r.Address.named(); ok {
 		_, err := networkOf(name)
 		f.Check(err == nil, at.At("Address"), name, "must be an IP address or a network such as 10.0.0.0/8")
+	}
+	if err := CheckDescriptor(string(r.Descriptor)); err != nil {
+		f.Add(at.At("Descriptor"), err.Error(), "")
 	}
 }
 
@@ -194,6 +207,8 @@ type Identity struct {
 	// Address is the network address that work comes from. A [weir.Work] has none: set it
 	// by Config.Identify.
 	Address string
+	// Descriptor is Work.Descriptor.
+	Descriptor string
 }
 
 // IdentityOf returns the identity that a piece of work itself has, without an address. It
@@ -204,7 +219,7 @@ func IdentityOf(w weir.Work) (id Identity) {
 }
 
 func (id *Identity) fill(w *weir.Work) {
-	id.User, id.Client, id.Tenant, id.Route, id.Priority = w.User, w.Client, w.Tenant, w.Op, w.Priority
+	id.User, id.Client, id.Tenant, id.Route, id.Priority, id.Descriptor = w.User, w.Client, w.Tenant, w.Op, w.Priority, w.Descriptor
 }
 
 // The parts of an identity, in the order in which rules are compared.
@@ -215,10 +230,11 @@ const (
 	route
 	priority
 	address
+	descriptor
 	parts
 )
 
-var partNames = [parts]string{"user", "client", "tenant", "route", "priority", "address"}
+var partNames = [parts]string{"user", "client", "tenant", "route", "priority", "address", "descriptor"}
 
 // Parts returns the names of the parts of an identity, in the order in which rules are
 // compared; see [Rule.Part].
@@ -237,8 +253,10 @@ func (id *Identity) part(i int) string {
 		return id.Route
 	case priority:
 		return id.Priority.String()
+	case address:
+		return id.Address
 	}
-	return id.Address
+	return id.Descriptor
 }
 
 // networkOf returns the network that the Address of a rule names.

@@ -49,12 +49,16 @@ func (q *Quota) Explain(w weir.Work) []Matched {
 	var id Identity
 	set.ruleOf(&w, &id)
 	var all []Matched
+	var matching []*rule
 	for _, s := range set.rules.shapes {
-		if r := s.find(&id); r != nil {
-			m := Matched{Rule: r.Rule}
-			m.Name = r.title
-			all = append(all, m)
+		if r := s.find(&id, &matching); r != nil {
+			matching = append(matching, r)
 		}
+	}
+	for _, r := range matching {
+		m := Matched{Rule: r.Rule}
+		m.Name = r.title
+		all = append(all, m)
 	}
 	if len(all) == 1 {
 		all[0].Why = "no other matches"
@@ -76,6 +80,8 @@ func moreExact(first, next *Rule) string {
 			return fmt.Sprintf("it names the %s, which %s does not look at", part, next.Name)
 		case is == every && not == unseen:
 			return fmt.Sprintf("it is for each %s, which %s does not look at", part, next.Name)
+		case i == descriptor && is == named && a[i] != b[i]:
+			return "its descriptor is more exact than that of " + next.Name
 		}
 	}
 	return "its network is smaller than that of " + next.Name
@@ -116,6 +122,9 @@ type rule struct {
 	// Its buckets are named by parts of the identity, each after a text, and a last text.
 	parts []keyPart
 	last  string
+	// The descriptor that it names; see parsePattern.
+	pairs []pair
+	rest  bool
 	// successor has replaced this rule, which some permits still know.
 	successor atomic.Pointer[rule]
 }
@@ -178,7 +187,7 @@ func compileRules(gate string, list []Rule, debt bool, f *fault.List) *ruleTable
 // find returns the rule for an identity, nil if none matches.
 func (t *ruleTable) find(id *Identity) *rule {
 	for i := range t.shapes {
-		if r := t.shapes[i].find(id); r != nil {
+		if r := t.shapes[i].find(id, nil); r != nil {
 			return r
 		}
 	}
@@ -214,9 +223,12 @@ type shape struct {
 	only  *rule        // if no part is named
 	by    map[string]*rule
 	names map[names]*rule
+	// If descriptors are named, by the values of the other parts. tree is for no such value.
+	tree  *branch
+	trees map[names]*branch
 }
 
-// names are the values of the named parts.
+// names are the values of the named parts, but for the descriptor.
 type names struct {
 	text    [parts]string
 	network netip.Prefix
@@ -227,7 +239,7 @@ func (r *rule) signature() (kinds [parts]uint8, key names) {
 	key.network = netip.PrefixFrom(netip.Addr{}, -1)
 	for i, m := range r.pattern {
 		switch kinds[i] = m.kind(); {
-		case kinds[i] != named:
+		case kinds[i] != named || i == descriptor:
 		case i != address:
 			key.text[i] = m.value()
 		default:
@@ -244,9 +256,17 @@ func newShape(kinds [parts]uint8, bits int) *shape {
 	count := 0
 	for i, k := range kinds {
 		s.rank = s.rank*3 + int(k)
-		if k == named {
+		if k == named && i != descriptor {
 			count++
 			s.one = i
+		}
+	}
+	if kinds[descriptor] == named {
+		s.one = -1
+		if count == 0 {
+			s.tree = &branch{}
+		} else {
+			s.trees = map[names]*branch{}
 		}
 	}
 	if count != 1 || s.one == address {
@@ -258,6 +278,13 @@ func newShape(kinds [parts]uint8, bits int) *shape {
 // put adds a rule, and returns the one that matches the same, if there is one.
 func (s *shape) put(key names, r *rule) (same *rule) {
 	switch {
+	case s.tree != nil:
+		return s.tree.put(r)
+	case s.trees != nil:
+		if s.trees[key] == nil {
+			s.trees[key] = &branch{}
+		}
+		return s.trees[key].put(r)
 	case !slices.Contains(s.kinds[:], named):
 		same, s.only = s.only, r
 	case s.one >= 0:
@@ -268,16 +295,21 @@ func (s *shape) put(key names, r *rule) (same *rule) {
 	return same
 }
 
-func (s *shape) find(id *Identity) *rule {
+// find returns the rule for an identity, nil if none matches. With all, the rules that name
+// descriptors are appended there, as [branch.find] does.
+func (s *shape) find(id *Identity, all *[]*rule) *rule {
 	if s.only != nil {
 		return s.only
+	}
+	if s.tree != nil {
+		return s.tree.match(id.Descriptor, all)
 	}
 	if s.one >= 0 {
 		return s.by[id.part(s.one)]
 	}
 	key := names{network: netip.PrefixFrom(netip.Addr{}, -1)}
 	for i, k := range s.kinds {
-		if k != named {
+		if k != named || i == descriptor {
 			continue
 		}
 		if i != address {
@@ -291,6 +323,9 @@ func (s *shape) find(id *Identity) *rule {
 		if key.network, err = a.Unmap().WithZone("").Prefix(s.bits); err != nil {
 			return nil
 		}
+	}
+	if s.trees != nil {
+		return s.trees[key].match(id.Descriptor, all)
 	}
 	return s.names[key]
 }
@@ -308,13 +343,16 @@ type keyPart struct {
 func newRule(gate string, given Rule) *rule {
 	r := &rule{Rule: given, title: given.title(), pattern: given.Pattern()}
 	r.Windows = slices.Clone(r.Windows)
+	if name, ok := r.pattern[descriptor].named(); ok {
+		r.pairs, r.rest, _ = parsePattern(name) // Rule.check has the error
+	}
 	text := appendEscaped(nil, gate)
 	for i, m := range r.pattern {
 		if m == "" {
 			continue
 		}
 		text = append(append(append(text, '/'), partNames[i]...), '=')
-		if name, ok := m.named(); ok {
+		if name, ok := m.named(); ok && i != descriptor {
 			text = appendEscaped(text, name)
 			continue
 		}
@@ -333,9 +371,12 @@ func (r *rule) appendKey(b []byte, id *Identity) []byte {
 	for i := range r.parts {
 		p := &r.parts[i]
 		b = append(b, p.text...)
-		if p.part == address {
+		switch {
+		case p.part == address:
 			b = appendAddress(b, id.Address)
-		} else {
+		case p.part == descriptor && (len(r.pairs) > 0 || r.rest):
+			b = r.appendDescriptor(b, id.Descriptor)
+		default:
 			b = appendEscaped(b, id.part(p.part))
 		}
 	}

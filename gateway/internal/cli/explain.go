@@ -65,6 +65,8 @@ it would be refused.`,
 	flags.StringVar(&a.Client, "client", "", "client, in place of the one from the identity")
 	flags.StringVar(&a.Tenant, "tenant", "", "tenant, in place of the one from the identity")
 	flags.StringVar(&a.Priority, "priority", "", "background, normal, high or critical, in place of the one from route and identity")
+	flags.StringVar(&a.Descriptor, "descriptor", "", "ask about a descriptor of Envoy's rate limit service in place of a request, as in database=users,plan=free")
+	flags.StringVar(&a.Domain, "domain", "", "domain of the descriptor, which is a gate (default: all gates with rules about descriptors)")
 	flags.Int64Var(&a.Cost, "cost", 0, "cost of the request (default: the route's, else 1)")
 	return cmd
 }

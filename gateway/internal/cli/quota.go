@@ -113,6 +113,8 @@ func (o *quotaOptions) parts(cmd *cobra.Command, about, address string) {
 			usage = "background, normal, high or critical"
 		case "address":
 			usage = address
+		case "descriptor":
+			usage = "descriptor such as database=users"
 		}
 		cmd.Flags().StringVar((*string)(o.Rule.Part(part)), part, "", usage+about)
 	}

@@ -27,6 +27,9 @@ type Ask struct {
 	// User, Client, Tenant and Priority replace what the policy reads from the request, where
 	// they are not empty.
 	User, Client, Tenant, Priority string
+	// Descriptor is asked about in place of a request, as in database=users,plan=free. Domain names the
+	// gate that Envoy would ask; empty: all whose rules look at descriptors.
+	Descriptor, Domain string
 	// Cost is what it costs; 0: as the route says.
 	Cost int64
 }
@@ -64,7 +67,7 @@ func Parse(v url.Values) (a Ask, err error) {
 				return a, fmt.Errorf("cost %q is no whole number", values[0])
 			}
 		default:
-			return a, fmt.Errorf("%q says nothing about a request; write path, method, host, from, header, user, client, tenant, priority or cost", name)
+			return a, fmt.Errorf("%q says nothing about a request; write path, method, host, from, header, user, client, tenant, priority, cost, descriptor or domain", name)
 		}
 	}
 	return a, nil
@@ -75,6 +78,7 @@ func (a *Ask) fields() map[string]*string {
 	return map[string]*string{
 		"method": &a.Method, "host": &a.Host, "path": &a.Path, "from": &a.From,
 		"user": &a.User, "client": &a.Client, "tenant": &a.Tenant, "priority": &a.Priority,
+		"descriptor": &a.Descriptor, "domain": &a.Domain,
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -25,6 +26,8 @@ import (
 type Answer struct {
 	Method string `json:"method"`
 	Path   string `json:"path"`
+	// Descriptor is what was asked about in place of a request.
+	Descriptor string `json:"descriptor,omitempty"`
 	// Route is the name of the route, empty if none matches; Patterns, Upstream and
 	// TimeoutMS are the route's.
 	Route     string   `json:"route,omitempty"`
@@ -99,6 +102,9 @@ type View struct {
 // Explain says what would happen to a request. It takes no token and no slot, and nothing
 // counts it. The error is for an Ask that no request can match.
 func (v View) Explain(ask Ask) (*Answer, error) {
+	if ask.Descriptor != "" || ask.Domain != "" {
+		return v.explainDescriptor(ask)
+	}
 	cfg, p := v.Config, v.Policy
 	r, err := ask.request()
 	if err != nil {
@@ -130,6 +136,39 @@ func (v View) Explain(ask Ask) (*Answer, error) {
 		}
 	}
 	return a, nil
+}
+
+// explainDescriptor says what Envoy would be told about a descriptor.
+func (v View) explainDescriptor(ask Ask) (*Answer, error) {
+	descriptor, err := quota.ParseDescriptor(ask.Descriptor)
+	if err != nil {
+		return nil, fmt.Errorf("descriptor %w", err)
+	}
+	w := weir.Work{Descriptor: descriptor}
+	if err := ask.override(&w); err != nil {
+		return nil, err
+	}
+	a := &Answer{Descriptor: descriptor, Gates: []Gate{}, User: w.User, Client: w.Client, Tenant: w.Tenant, Priority: w.Priority.String(), Cost: w.CostOrOne(), Notes: v.Notes}
+	for name, g := range v.Policy.Gates() {
+		if !looksAtDescriptors(g.Quota()) || ask.Domain != "" && ask.Domain != name {
+			continue
+		}
+		gate := &Answer{} // on its own: Envoy asks one domain
+		gate.addGate(g, v.Config.Gates[name].Quota, w, false)
+		gate.Gates[0].Rules = v.rules(g.Quota(), w)
+		a.Gates = append(a.Gates, gate.Gates[0])
+		if a.Status == 0 {
+			a.Status, a.By, a.AfterMS = gate.Status, gate.By, gate.AfterMS
+		}
+	}
+	if len(a.Gates) == 0 {
+		return nil, fmt.Errorf("domain %q has no rule about descriptors; name a gate whose quota has one", ask.Domain)
+	}
+	return a, nil
+}
+
+func looksAtDescriptors(q *quota.Quota) bool {
+	return q != nil && slices.ContainsFunc(q.Rules(), func(r quota.Rule) bool { return r.Descriptor != "" })
 }
 
 // addGate adds what a gate would do. Work may wait at the last gate only.

@@ -233,7 +233,7 @@ func TestSaysOfShedding(t *testing.T) {
 func TestAskAsQuery(t *testing.T) {
 	ask := Ask{
 		Method: "POST", Host: "a.example", Path: "/x?y=1&z=%20", From: "192.0.2.1", Header: []string{"X-A: 1", "X-B: 2"},
-		User: "å&=", Client: "c", Tenant: "t", Priority: "high", Cost: 7,
+		User: "å&=", Client: "c", Tenant: "t", Priority: "high", Cost: 7, Descriptor: "a=b", Domain: "d",
 	}
 	got, err := Parse(ask.Values())
 	if err != nil || strings.Join(got.Header, ";") != strings.Join(ask.Header, ";") {

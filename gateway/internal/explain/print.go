@@ -13,7 +13,11 @@ import (
 
 // Print writes the answer for people. word makes a name fit for a terminal.
 func (a *Answer) Print(out io.Writer, word func(string) string) error {
-	fmt.Fprintf(out, "%s %s\n", word(a.Method), word(a.Path))
+	what := word(a.Method) + " " + word(a.Path)
+	if a.Descriptor != "" {
+		what = "descriptor " + word(a.Descriptor)
+	}
+	fmt.Fprintln(out, what)
 	p := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	line := func(cells ...string) {
 		for i, c := range cells {
@@ -31,7 +35,9 @@ func (a *Answer) Print(out io.Writer, word func(string) string) error {
 	line("tenant", named(a.Tenant, word))
 	line("priority", a.Priority)
 	line("cost", fmt.Sprint(a.Cost))
-	line("headers", map[bool]string{true: "believed", false: "not believed: the address is not trusted"}[a.Trusted])
+	if a.Descriptor == "" {
+		line("headers", map[bool]string{true: "believed", false: "not believed: the address is not trusted"}[a.Trusted])
+	}
 	if len(a.Gates) > 0 {
 		fmt.Fprintln(p)
 		line("GATE", "KIND", "MODE", "RULE", "BUCKET", "LIMITS", "SAYS", "WHY")
@@ -89,6 +95,8 @@ func (a *Answer) verdict() string {
 		return fmt.Sprintf("Refused by %s: %d, come back in %v.", a.By, a.Status, time.Duration(a.AfterMS)*time.Millisecond)
 	case a.Status != 0:
 		return fmt.Sprintf("Refused by %s: %d.", a.By, a.Status)
+	case a.Descriptor != "":
+		return "OK."
 	case a.waits():
 		return "Waits at the last gate, until it is served or refused."
 	case len(a.Gates) == 0:

@@ -89,7 +89,7 @@ func Rounded(tokens float64) float64 {
 func workOf(identity *policy.IdentitySpec, whose *quota.Rule) (w weir.Work, given map[string]bool, faults Faults) {
 	fault := func(part, problem, instead string) { faults = append(faults, faultAt(-1, part, problem, instead)) }
 	given = map[string]bool{}
-	fields := map[string]*string{"user": &w.User, "client": &w.Client, "tenant": &w.Tenant, "route": &w.Op}
+	fields := map[string]*string{"user": &w.User, "client": &w.Client, "tenant": &w.Tenant, "route": &w.Op, "descriptor": &w.Descriptor}
 	peer := identity.AddressPart()
 	fields["address"] = fields[peer]
 	for _, part := range quota.Parts() {
@@ -111,6 +111,12 @@ func workOf(identity *policy.IdentitySpec, whose *quota.Rule) (w weir.Work, give
 		}
 		if field := fields[part]; field != nil {
 			*field = name
+		}
+		if part == "descriptor" {
+			var err error
+			if w.Descriptor, err = quota.ParseDescriptor(name); err != nil {
+				fault(part, err.Error(), "write it as in database=users,plan=free")
+			}
 		}
 		if part == "priority" {
 			p, ok := weir.ParsePriority(name)
