@@ -93,7 +93,10 @@ func (c *Caller) Do(ctx context.Context, name string, w weir.Work, safe bool, fn
 			call.Sent()
 			return fn(ctx)
 		})
-		if err == nil || !call.sent || ctx.Err() != nil || !call.Again(ctx, AnswerOf(err)) {
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		if wait, stop := call.Decide(AnswerOf(err)); stop != Again || call.Wait(ctx, wait) != nil {
 			return err
 		}
 	}
@@ -233,21 +236,16 @@ func (c *Call) Decide(a Answer) (time.Duration, Stop) {
 	return wait, Again
 }
 
-// Again is Decide with the wait. It reports whether another attempt is to be made now. If ctx ends
-// during the wait there is none.
-func (c *Call) Again(ctx context.Context, a Answer) bool {
-	wait, stop := c.Decide(a)
-	if stop != Again {
-		return false
-	}
-	timer := time.NewTimer(wait)
+// Wait waits before an attempt. It returns the error of ctx if that ends first; then there is no
+// attempt.
+func (c *Call) Wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return ctx.Err() == nil
 	case <-ctx.Done():
-		return false
 	}
+	return ctx.Err()
 }
 
 // End ends the call: a retry that was charged and not sent is given back. Ending twice does nothing.

@@ -6,11 +6,13 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"time"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttle"
 	"github.com/weir-go/weir/weirhttp"
 )
 
@@ -211,4 +213,30 @@ func ExampleSetRateLimit() {
 	// 200 "user=*";q=3;w=2 "user=*";r=1;t=1 ""
 	// 200 "user=*";q=3;w=2 "user=*";r=0;t=2 ""
 	// 429 "user=*";q=3;w=2 "user=*";r=0;t=1 "1"
+}
+
+// A client that spares an overloaded server: it tries again where that is safe and within its budget,
+// and refuses locally what the server would refuse.
+func ExampleTransport() {
+	shop := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get(weirhttp.AttemptHeader) == "" { // the first attempt
+			weirhttp.WriteRejection(w, r, &weir.Rejection{Gate: "shop", Reason: weir.ReasonQueueFull, Retryable: true, RetryAfter: time.Millisecond})
+			return
+		}
+		fmt.Fprint(w, "paid")
+	}))
+	defer shop.Close()
+
+	// The random number is fixed here, so that the example is the same every time.
+	caller := weir.Must(throttle.NewCaller(throttle.CallerConfig{Name: "web", Random: func() float64 { return 0.5 }}))
+	client := &http.Client{Transport: &weirhttp.Transport{Caller: caller}, Timeout: 5 * time.Second}
+	resp, err := client.Post(shop.URL, "text/plain", strings.NewReader("42 EUR"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	fmt.Println(string(answer), err)
+	// Output: paid <nil>
 }

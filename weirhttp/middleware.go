@@ -1,4 +1,4 @@
-// Package weirhttp puts a weir gate in front of net/http handlers.
+// Package weirhttp puts a weir gate in front of net/http handlers, and behind clients: see [Transport].
 //
 //	api := limit.Auto("api") // or limit.New(limit.Config{Name: "api", Limit: 50})
 //	http.ListenAndServe(":8080", weirhttp.Middleware(api)(mux))
@@ -179,6 +179,7 @@ func (m *middleware) admit(w http.ResponseWriter, r *http.Request, gate weir.Gat
 		return nil
 	}
 	q := newRequest(r.Context(), gate, p, m.streams)
+	q.priority, q.deadline = work.Priority, work.Deadline
 	if m.yield {
 		// Requests that have already arrived reach the wait room before this one
 		// takes the processor. Otherwise a handler that only computes runs to its

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/weir-go/weir"
 )
@@ -19,6 +20,10 @@ type Request struct {
 	ctx     requestContext
 	out     writer
 	streams *Streams
+
+	// What came in, for the calls to others that its handler makes.
+	priority weir.Priority
+	deadline time.Time
 
 	returned bool // the handler returned, without a panic
 	timed    bool // the handler's time is measured

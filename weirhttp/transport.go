@@ -1,0 +1,380 @@
+package weirhttp
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"mime"
+	"net/http"
+	"net/http/httptrace"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/throttle"
+)
+
+// The headers that a [Transport] tells servers about a call in. Policies read the first by
+// themselves, and the second with identity: {priority: header:X-Priority}.
+const (
+	// TimeoutHeader has the seconds until the caller's deadline, as 0.25.
+	TimeoutHeader = "X-Request-Timeout"
+	// PriorityHeader has the name of the priority.
+	PriorityHeader = "X-Priority"
+	// AttemptHeader has the number of the attempt. The first has the number 0, and no header.
+	AttemptHeader = "X-Weir-Attempt"
+)
+
+// Transport is a [http.RoundTripper] for clients that do not make an overload worse. The zero value
+// is ready to use. Set the fields before the first request, and share one Transport, or at least one
+// Caller, between all clients of a process:
+//
+//	client := &http.Client{Transport: &weirhttp.Transport{}, Timeout: 2 * time.Second}
+//
+// Each request is a call of a [throttle.Caller], whose target is the host. What this process refuses
+// is an error with a [*weir.Rejection] in it. A request is tried again where that is safe, can help
+// and is within the budget; the last answer is returned as it came. Requests with a body are tried
+// again only if they have GetBody, as those of [http.NewRequest] with a buffer have.
+//
+// A slot of the client's own limit is held until the response's body has been read to its end or is
+// closed. It is not held during a back-off.
+//
+// A request that never ends teaches nothing: set Client.Timeout, or a deadline for each request. It is
+// the time for all attempts together.
+type Transport struct {
+	// Base sends the requests. nil means [http.DefaultTransport].
+	Base http.RoundTripper
+	// Caller decides about them. nil means one with the default settings.
+	Caller *throttle.Caller
+
+	// Target returns the name of the service that a request is for. nil means the host in its URL.
+	Target func(*http.Request) string
+	// Work fills in what is known of a request, such as its priority. nil means nothing. Op is the
+	// method. In the handler of a [Middleware] the priority is that of the request which came in. It can
+	// be lowered here, and not raised above that.
+	Work func(r *http.Request, w *weir.Work)
+	// Safe reports whether a request may be done twice. nil means by its method (GET, HEAD, OPTIONS,
+	// TRACE, PUT and DELETE), or because it has an Idempotency-Key.
+	Safe func(*http.Request) bool
+
+	// Quiet sends none of the headers that tell a server of the deadline, the priority and the attempt.
+	// Use it for servers of others.
+	Quiet bool
+	// Refused, if not nil, hears which address has refused a request before it started, for instance to
+	// choose another one next time. The address is empty if no connection was made.
+	Refused func(r *http.Request, address string)
+
+	once     sync.Once
+	fallback *throttle.Caller
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	ctx := r.Context()
+	work, deadline := t.workOf(r)
+	call := t.caller().Start(t.target(r), deadline, t.safe(r))
+	defer call.End()
+	for {
+		work.Attempt = call.Attempt()
+		p, err := call.Gate().Admit(ctx, work)
+		if err != nil {
+			if work.Attempt == 0 && r.Body != nil {
+				_ = r.Body.Close() // nobody else does
+			}
+			return nil, err
+		}
+		resp, answer, err := t.attempt(r, &call, &work, deadline, p)
+		if ctx.Err() != nil || !replayable(r) {
+			return resp, err
+		}
+		wait, stop := call.Decide(answer)
+		if stop != throttle.Again {
+			return resp, err
+		}
+		discard(resp)
+		if err := call.Wait(ctx, wait); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// CloseIdleConnections closes those of Base.
+func (t *Transport) CloseIdleConnections() {
+	if c, ok := t.base().(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}
+
+func (t *Transport) base() http.RoundTripper {
+	if t.Base == nil {
+		return http.DefaultTransport
+	}
+	return t.Base
+}
+
+func (t *Transport) caller() *throttle.Caller {
+	if t.Caller != nil {
+		return t.Caller
+	}
+	t.once.Do(func() { t.fallback, _ = throttle.NewCaller(throttle.CallerConfig{}) }) // the defaults have no fault
+	return t.fallback
+}
+
+func (t *Transport) target(r *http.Request) string {
+	switch {
+	case t.Target != nil:
+		return t.Target(r)
+	case r.URL == nil:
+		return ""
+	}
+	return r.URL.Host
+}
+
+// workOf returns the work that a request is, and the deadline of the call.
+func (t *Transport) workOf(r *http.Request) (weir.Work, time.Time) {
+	ctx := r.Context()
+	w := weir.Work{Op: r.Method}
+	w.Deadline, _ = ctx.Deadline()
+	in := FromContext(ctx)
+	if in != nil {
+		w.Priority = in.priority
+		w.Deadline = earlier(w.Deadline, in.deadline)
+	}
+	if t.Work != nil {
+		w = t.described(r, w)
+		if in != nil {
+			w.Priority = min(w.Priority, in.priority)
+		}
+	}
+	return w, w.Deadline
+}
+
+// described is a function of its own because its work escapes to the heap.
+func (t *Transport) described(r *http.Request, w weir.Work) weir.Work {
+	t.Work(r, &w)
+	return w
+}
+
+// earlier returns the earlier of two times, of which the zero time is never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func (t *Transport) safe(r *http.Request) bool {
+	if t.Safe != nil {
+		return t.Safe(r)
+	}
+	switch r.Method {
+	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:
+		return true
+	}
+	return len(r.Header["Idempotency-Key"]) > 0 || len(r.Header["X-Idempotency-Key"]) > 0
+}
+
+// replayable reports whether the body of a request can be sent again.
+func replayable(r *http.Request) bool {
+	return r.Body == nil || r.Body == http.NoBody || r.GetBody != nil
+}
+
+// attempt sends a request once. It gives the permit back at the end of the response's body, and at
+// once if there is none.
+func (t *Transport) attempt(r *http.Request, call *throttle.Call, work *weir.Work, deadline time.Time, p weir.Permit) (*http.Response, throttle.Answer, error) {
+	kept := false
+	defer func() {
+		if !kept {
+			p.Done(weir.NoSample) // after a panic; otherwise it is done already
+		}
+	}()
+	out, err := t.outgoing(r, work, deadline)
+	if err != nil {
+		p.Cancel()
+		return nil, throttle.Answer{}, err
+	}
+	var address string
+	if t.Refused != nil {
+		out = out.WithContext(httptrace.WithClientTrace(out.Context(), &httptrace.ClientTrace{
+			GotConn: func(c httptrace.GotConnInfo) { address = c.Conn.RemoteAddr().String() },
+		}))
+	}
+	call.Sent()
+	resp, err := t.base().RoundTrip(out)
+	answer := answerTo(r.Context(), resp, err)
+	p.Sample(answer.Outcome)
+	if t.Refused != nil && answer.Unstarted {
+		t.Refused(r, address)
+	}
+	if err != nil {
+		p.Done(answer.Outcome)
+		return nil, answer, err
+	}
+	kept = true
+	holdUntilRead(resp, p)
+	return resp, answer, nil
+}
+
+// outgoing returns the request as it is sent: with headers of its own, and from the second attempt on
+// with a new body.
+func (t *Transport) outgoing(r *http.Request, w *weir.Work, deadline time.Time) (*http.Request, error) {
+	again := w.Attempt > 0 && r.GetBody != nil
+	if t.Quiet && !again {
+		return r, nil
+	}
+	out := *r // a shallow copy, as RoundTrippers may make
+	if again {
+		body, err := r.GetBody()
+		if err != nil {
+			return nil, err
+		}
+		out.Body = body
+	}
+	if !t.Quiet {
+		out.Header = tell(r, w, deadline)
+	}
+	return &out, nil
+}
+
+// tell returns the headers of a request with what a server should know.
+func tell(r *http.Request, w *weir.Work, deadline time.Time) http.Header {
+	h := r.Header.Clone()
+	if h == nil {
+		h = http.Header{}
+	}
+	delete(h, AttemptHeader)
+	if w.Attempt > 0 {
+		h[AttemptHeader] = []string{strconv.Itoa(w.Attempt)}
+	}
+	if len(h[TimeoutHeader]) == 0 && !deadline.IsZero() {
+		ms := max(1, time.Until(deadline).Milliseconds())
+		h[TimeoutHeader] = []string{strconv.FormatFloat(float64(ms)/1000, 'f', -1, 64)}
+	}
+	if FromContext(r.Context()) != nil || w.Priority != weir.Normal {
+		h[PriorityHeader] = []string{weir.PriorityOf(w.Priority.Class()).String()}
+	}
+	return h
+}
+
+// answerTo returns what came of an attempt.
+func answerTo(ctx context.Context, resp *http.Response, err error) throttle.Answer {
+	if err != nil {
+		a := throttle.AnswerOf(err)
+		switch ctx.Err() {
+		case context.Canceled:
+			a.Outcome = weir.Abandoned
+		case context.DeadlineExceeded:
+			a.Outcome = weir.Overload
+		default:
+			a.Transient = true // a connection that broke
+		}
+		return a
+	}
+	a := throttle.Answer{Outcome: weir.ClassifyHTTP(resp.StatusCode)}
+	switch resp.StatusCode {
+	case http.StatusTooManyRequests:
+		a.Outcome, a.Quota = weir.OK, true
+	case http.StatusBadGateway:
+		a.Transient = true
+	}
+	a.After, a.Told = throttle.ParseRetryAfter(resp.Header["Retry-After"], time.Now())
+	if len(resp.Header["X-Envoy-Overloaded"]) > 0 {
+		a.Outcome, a.Quota, a.Unstarted = weir.Overload, false, true
+	}
+	if resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable {
+		a = asRefused(resp, a)
+	}
+	return a
+}
+
+// longestProblem bounds the problem documents that are read, which is twice what [WriteRejection]
+// writes.
+const longestProblem = 4 << 10
+
+// asRefused returns what a problem document of weir says, or else a. The body can be read all the same
+// afterwards.
+func asRefused(resp *http.Response, a throttle.Answer) throttle.Answer {
+	if kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || kind != problemType[0] {
+		return a
+	}
+	head, err := io.ReadAll(io.LimitReader(resp.Body, longestProblem))
+	rest := io.Reader(resp.Body)
+	if err != nil {
+		rest = failing{err}
+	}
+	resp.Body = &bufferedBody{Reader: io.MultiReader(bytes.NewReader(head), rest), original: resp.Body}
+	var doc struct {
+		Type      string      `json:"type"`
+		Reason    weir.Reason `json:"reason"`
+		Retryable bool        `json:"retryable"`
+		Millis    int64       `json:"retry_after_ms"`
+	}
+	if err != nil || json.Unmarshal(head, &doc) != nil || !strings.HasPrefix(doc.Type, reasonDocs) {
+		return a
+	}
+	rej := weir.Rejection{Reason: doc.Reason, Retryable: doc.Retryable}
+	if doc.Millis > 0 {
+		rej.RetryAfter = time.Duration(min(doc.Millis, int64(forever/time.Millisecond))) * time.Millisecond
+	} else if a.Told {
+		rej.RetryAfter = a.After
+	}
+	return throttle.AnswerOfRejection(&rej)
+}
+
+// holdUntilRead gives the permit back when the body has been read to its end or is closed. The sample has
+// been taken.
+func holdUntilRead(resp *http.Response, p weir.Permit) {
+	held := &heldBody{ReadCloser: resp.Body, permit: p}
+	switch body := resp.Body.(type) {
+	case io.ReadWriteCloser: // the connection is something else from now on
+		resp.Body = &heldConn{held, body}
+	default:
+		if body == http.NoBody {
+			p.Done(weir.NoSample)
+			return
+		}
+		resp.Body = held
+	}
+}
+
+// heldBody is a body with a permit.
+type heldBody struct {
+	io.ReadCloser
+	permit weir.Permit
+}
+
+// Read implements [io.Reader].
+func (b *heldBody) Read(to []byte) (int, error) {
+	n, err := b.ReadCloser.Read(to)
+	if err != nil {
+		b.permit.Done(weir.NoSample)
+	}
+	return n, err
+}
+
+// Close implements [io.Closer].
+func (b *heldBody) Close() error {
+	defer b.permit.Done(weir.NoSample)
+	return b.ReadCloser.Close()
+}
+
+// heldConn is the body of a connection that was switched to another protocol.
+type heldConn struct {
+	*heldBody
+	io.Writer
+}
+
+// discard ends a response that nobody will read. What is left of a short body is read, so that the
+// connection can be used again.
+func discard(resp *http.Response) {
+	if resp == nil {
+		return
+	}
+	if resp.ContentLength >= 0 && resp.ContentLength <= longestProblem {
+		_, _ = io.CopyN(io.Discard, resp.Body, longestProblem)
+	}
+	_ = resp.Body.Close()
+}

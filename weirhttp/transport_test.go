@@ -1,0 +1,409 @@
+package weirhttp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/throttle"
+)
+
+// sender is a RoundTripper that answers by a function, and remembers what it was sent.
+type sender struct {
+	answer func(attempt int, r *http.Request) (*http.Response, error)
+	sent   []*http.Request
+	bodies []string
+}
+
+func (s *sender) RoundTrip(r *http.Request) (*http.Response, error) {
+	body := ""
+	if r.Body != nil {
+		b, err := io.ReadAll(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		body = string(b)
+		_ = r.Body.Close()
+	}
+	s.sent, s.bodies = append(s.sent, r), append(s.bodies, body)
+	return s.answer(len(s.sent)-1, r)
+}
+
+// say is an answer with a status, a body, and headers: name, value, …
+func say(status int, body string, headers ...string) func(int, *http.Request) (*http.Response, error) {
+	return func(_ int, r *http.Request) (*http.Response, error) {
+		w := httptest.NewRecorder()
+		for i := 0; i < len(headers); i += 2 {
+			w.Header().Add(headers[i], headers[i+1])
+		}
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+		resp := w.Result()
+		resp.Request = r
+		return resp, nil
+	}
+}
+
+// refuse answers as a gate of weir does.
+func refuse(rej weir.Rejection) func(int, *http.Request) (*http.Response, error) {
+	return func(_ int, r *http.Request) (*http.Response, error) {
+		w := httptest.NewRecorder()
+		WriteRejection(w, r, &rej)
+		resp := w.Result()
+		resp.Request = r
+		return resp, nil
+	}
+}
+
+func transportOf(t testing.TB, s http.RoundTripper, cfg throttle.CallerConfig) *Transport {
+	t.Helper()
+	if cfg.Random == nil {
+		cfg.Random = func() float64 { return 0.9 } // above the share of a few failures
+	}
+	caller, err := throttle.NewCaller(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Transport{Base: s, Caller: caller}
+}
+
+func request(t testing.TB, method, body string) *http.Request {
+	t.Helper()
+	var reader io.Reader
+	if body != "" {
+		reader = strings.NewReader(body)
+	}
+	r, err := http.NewRequestWithContext(t.Context(), method, "http://shop.example/cart", reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// How often each answer is tried, what the throttle makes of it, and how long the waits are: the
+// jitter is 0.9 of 100 and of 200 ms.
+func TestTransportRetries(t *testing.T) {
+	const jitter = 270 * time.Millisecond
+	queueFull := weir.Rejection{Gate: "shop", Reason: weir.ReasonQueueFull, Retryable: true, RetryAfter: 2 * time.Second}
+	broken := func(int, *http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF }
+	for _, tt := range []struct {
+		name          string
+		method        string
+		answer        func(int, *http.Request) (*http.Response, error)
+		attempts      int
+		waits         time.Duration
+		requests, oks uint64 // as the throttle counts them
+	}{
+		{"success", "GET", say(200, "fine"), 1, 0, 1, 1},
+		{"not found", "GET", say(404, ""), 1, 0, 1, 1},
+		{"an error", "GET", say(500, ""), 1, 0, 1, 1},
+		{"overload", "GET", say(503, ""), 3, jitter, 3, 0},
+		{"overload of a POST", "POST", say(503, ""), 1, 0, 1, 0},
+		{"a bad gateway", "PUT", say(502, ""), 3, jitter, 3, 3},
+		{"a bad gateway to a POST", "POST", say(502, ""), 1, 0, 1, 1},
+		{"envoy is overloaded", "POST", say(503, "", "X-Envoy-Overloaded", "true"), 3, jitter, 3, 0},
+		{"weir refused a POST", "POST", refuse(queueFull), 3, 4*time.Second + jitter, 3, 0},
+		{"weir says no", "GET", refuse(weir.Rejection{Reason: weir.ReasonQueueFull}), 1, 0, 1, 0},
+		{"a quota", "POST", refuse(weir.Rejection{Reason: weir.ReasonQuota, Retryable: true, RetryAfter: time.Second}), 3, 2*time.Second + jitter, 3, 3},
+		{"too many requests", "GET", say(429, "", "Retry-After", "1"), 3, 2*time.Second + jitter, 3, 3},
+		{"too many requests to a POST", "POST", say(429, "", "Retry-After", "1"), 1, 0, 1, 1},
+		{"a time", "GET", say(503, "", "Retry-After", "3"), 3, 6*time.Second + jitter, 3, 0},
+		{"a year", "GET", say(503, "", "Retry-After", "31536000"), 1, 0, 1, 0},
+		{"two times", "GET", say(503, "", "Retry-After", "1", "Retry-After", "2"), 3, 4*time.Second + jitter, 3, 0},
+		{"no time", "GET", say(503, "", "Retry-After", "NaN"), 3, jitter, 3, 0},
+		{"another's problem", "POST", say(503, `{"type":"https://example.com/full"}`, "Content-Type", "application/problem+json"), 1, 0, 1, 0},
+		{"no JSON", "POST", say(503, `{`, "Content-Type", "application/problem+json"), 1, 0, 1, 0},
+		{"an endless time", "POST", say(503, `{"type":"`+reasonDocs+`ReasonLimit","reason":"limit","retryable":true,"retry_after_ms":9000000000000000000}`,
+			"Content-Type", "application/problem+json"), 1, 0, 1, 0},
+		{"a broken connection", "GET", broken, 3, jitter, 3, 3},
+		{"a broken connection of a POST", "POST", broken, 1, 0, 1, 1},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &sender{answer: tt.answer}
+			tr := transportOf(t, s, throttle.CallerConfig{})
+			began := time.Now()
+			resp, err := tr.RoundTrip(request(t, tt.method, "hello"))
+			if took := time.Since(began); len(s.sent) != tt.attempts || took != tt.waits {
+				t.Errorf("%s: %d attempts in %v, want %d in %v", tt.name, len(s.sent), took, tt.attempts, tt.waits)
+			}
+			for i, body := range s.bodies {
+				if body != "hello" {
+					t.Errorf("%s: attempt %d was sent %q", tt.name, i, body)
+				}
+			}
+			want, wantErr := tt.answer(0, request(t, tt.method, ""))
+			if !errors.Is(err, wantErr) {
+				t.Errorf("%s: %v, want %v", tt.name, err, wantErr)
+			}
+			if want != nil {
+				got, _ := io.ReadAll(resp.Body)
+				wanted, _ := io.ReadAll(want.Body)
+				if resp.StatusCode != want.StatusCode || !bytes.Equal(got, wanted) {
+					t.Errorf("%s: %d %q, want the last answer as it came: %d %q", tt.name, resp.StatusCode, got, want.StatusCode, wanted)
+				}
+			}
+			guard := tr.Caller.Targets()[0].Guard
+			var requests uint64
+			for o, n := range guard.Outcomes {
+				if o != weir.Abandoned && o != weir.NoSample {
+					requests += n
+				}
+			}
+			if oks := guard.Outcomes[weir.OK] + guard.Outcomes[weir.Failed]; guard.InFlight != 0 || requests != tt.requests || oks != tt.oks {
+				t.Errorf("%s: %d in flight, %d requests of which %d were accepted; want 0, %d, %d", tt.name, guard.InFlight, requests, oks, tt.requests, tt.oks)
+			}
+		})
+	}
+}
+
+// A body that cannot be had again is sent once. One that nobody was sent is closed.
+func TestTransportBodies(t *testing.T) {
+	s := &sender{answer: say(503, "")}
+	tr := transportOf(t, s, throttle.CallerConfig{})
+	r := request(t, "PUT", "hello")
+	r.GetBody = nil
+	if resp, err := tr.RoundTrip(r); err != nil || resp.StatusCode != 503 || len(s.sent) != 1 {
+		t.Errorf("%d attempts, %v", len(s.sent), err)
+	}
+	r = request(t, "PUT", "hello")
+	r.GetBody = func() (io.ReadCloser, error) { return nil, errors.New("the file is gone") }
+	if _, err := tr.RoundTrip(r); err == nil || !strings.Contains(err.Error(), "the file is gone") {
+		t.Errorf("%v", err)
+	}
+	body := &watched{Reader: strings.NewReader("hello")}
+	r = request(t, "PUT", "hello")
+	r.Body = body
+	full := newFakeGate(0)
+	full.refuse = &weir.Rejection{Gate: "own", Reason: weir.ReasonLimit, Retryable: true}
+	tr = transportOf(t, s, throttle.CallerConfig{Limit: full})
+	client := &http.Client{Transport: tr}
+	_, err := client.Do(r)
+	if rej := weir.AsRejection(err); rej == nil || rej.Gate != "own" || !body.closed {
+		t.Errorf("%v; the body is closed: %v", err, body.closed)
+	}
+	if guard := tr.Caller.Targets()[0].Guard; guard.InFlight != 0 || guard.Admitted != 0 {
+		t.Errorf("the guard counts what was never sent: %+v", guard)
+	}
+}
+
+type watched struct {
+	io.Reader
+	closed bool
+}
+
+func (w *watched) Close() error {
+	w.closed = true
+	return nil
+}
+
+// The slot of the client's own limit is held until the body ends, and not during a back-off.
+func TestTransportHoldsTheSlot(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		end  func(*http.Response)
+	}{
+		{"read to its end", func(r *http.Response) { _, _ = io.Copy(io.Discard, r.Body) }},
+		{"closed", func(r *http.Response) { _ = r.Body.Close() }},
+		{"both", func(r *http.Response) { _, _ = io.Copy(io.Discard, r.Body); _ = r.Body.Close() }},
+	} {
+		own := newFakeGate(1)
+		tr := transportOf(t, &sender{answer: say(200, "a long answer")}, throttle.CallerConfig{Limit: own})
+		resp, err := tr.RoundTrip(request(t, "GET", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if own.held() != 1 || !slices.Equal(own.outcomes(), []weir.Outcome{weir.OK}) {
+			t.Errorf("%s: %d slots held with %v, want 1, sampled as OK", tt.name, own.held(), own.outcomes())
+		}
+		if tt.end(resp); own.held() != 0 {
+			t.Errorf("%s: %d slots held", tt.name, own.held())
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		own := newFakeGate(1)
+		s := &sender{answer: say(503, "", "Retry-After", "10")}
+		tr := transportOf(t, s, throttle.CallerConfig{Limit: own})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() {
+			_, err := tr.RoundTrip(request(t, "GET", "").WithContext(ctx))
+			done <- err
+		}()
+		time.Sleep(time.Second)
+		if own.held() != 0 {
+			t.Errorf("%d slots held during the back-off", own.held())
+		}
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) || len(s.sent) != 1 {
+			t.Errorf("%v after %d attempts", err, len(s.sent))
+		}
+		if left := tr.Caller.Targets()[0].RetriesLeft; left != 5 {
+			t.Errorf("%d retries left: the one that was not sent is not given back", left)
+		}
+	})
+}
+
+// A panic below goes on and takes no slot along.
+func TestTransportPanics(t *testing.T) {
+	own := newFakeGate(1)
+	tr := transportOf(t, &sender{answer: func(int, *http.Request) (*http.Response, error) { panic("base") }}, throttle.CallerConfig{Limit: own})
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("no panic")
+			}
+		}()
+		_, _ = tr.RoundTrip(request(t, "GET", ""))
+	}()
+	if own.held() != 0 {
+		t.Errorf("%d slots held", own.held())
+	}
+}
+
+// What the server is told.
+func TestTransportTells(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &sender{answer: say(503, "")}
+		tr := transportOf(t, s, throttle.CallerConfig{})
+		tr.Work = func(_ *http.Request, w *weir.Work) { w.Priority = weir.Background }
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		r := request(t, "GET", "").WithContext(ctx)
+		r.Header.Set(AttemptHeader, "17") // nobody else's
+		if _, err := tr.RoundTrip(r); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, r := range s.sent {
+			got = append(got, fmt.Sprint(r.Header[AttemptHeader], r.Header[TimeoutHeader], r.Header[PriorityHeader]))
+		}
+		want := []string{"[] [1] [background]", "[1] [0.91] [background]", "[2] [0.73] [background]"}
+		if !slices.Equal(got, want) {
+			t.Errorf("told %q, want %q", got, want)
+		}
+		if r.Header.Get(AttemptHeader) != "17" || len(r.Header) != 1 {
+			t.Errorf("the caller's request was changed: %v", r.Header)
+		}
+		tr.Quiet = true
+		if _, err := tr.RoundTrip(request(t, "GET", "")); err != nil {
+			t.Fatal(err)
+		}
+		if last := s.sent[len(s.sent)-1]; len(last.Header) != 0 {
+			t.Errorf("told quietly: %v", last.Header)
+		}
+	})
+}
+
+// In a handler, calls have the priority that came in, never a higher one, and its deadline.
+func TestTransportInAHandler(t *testing.T) {
+	for _, tt := range []struct {
+		came, wanted weir.Priority
+		want         string
+	}{
+		{weir.Normal, weir.Critical, "normal"},
+		{weir.Background, weir.Normal, "background"},
+		{weir.High, weir.Background, "background"},
+		{weir.Critical, weir.Critical, "critical"},
+	} {
+		s := &sender{answer: say(200, "")}
+		tr := transportOf(t, s, throttle.CallerConfig{})
+		tr.Work = func(_ *http.Request, w *weir.Work) { w.Priority = tt.wanted }
+		deadline := time.Now().Add(time.Minute)
+		h := Middleware(newFakeGate(1), WithWork(func(_ *http.Request, w *weir.Work) {
+			w.Priority, w.Deadline = tt.came, deadline
+		}))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			if _, err := tr.RoundTrip(request(t, "GET", "").WithContext(r.Context())); err != nil {
+				t.Error(err)
+			}
+		}))
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+		if got := s.sent[0].Header.Get(PriorityHeader); got != tt.want {
+			t.Errorf("%v came in and %v is wanted: sent %q, want %q", tt.came, tt.wanted, got, tt.want)
+		}
+		if s.sent[0].Header.Get(TimeoutHeader) == "" {
+			t.Error("the deadline that came in is not told")
+		}
+	}
+}
+
+// The hook hears which address has refused.
+func TestTransportNamesTheRefuser(t *testing.T) {
+	var heard []string
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		WriteRejection(w, r, &weir.Rejection{Reason: weir.ReasonShed})
+	})
+	srv := serve(t, "HTTP/1.1", h)
+	tr := transportOf(t, nil, throttle.CallerConfig{})
+	tr.Base = srv.Client().Transport
+	tr.Refused = func(_ *http.Request, address string) { heard = append(heard, address) }
+	defer tr.CloseIdleConnections()
+	read(&http.Client{Transport: tr}, srv.URL)
+	if want := strings.TrimPrefix(srv.URL, "http://"); !slices.Equal(heard, []string{want}) {
+		t.Errorf("heard %q, want %q", heard, want)
+	}
+}
+
+// Before a real server with a gate, over real connections: what is refused at first is served in the
+// end, the attempts are counted, and the zero Transport does it.
+func TestTransportBeforeMiddleware(t *testing.T) {
+	for _, protocol := range protocols {
+		gate := newFakeGate(1)
+		gate.refuse = &weir.Rejection{Gate: "shop", Reason: weir.ReasonQueueFull, Retryable: true}
+		var told []string
+		mw := Middleware(gate, WithWork(func(r *http.Request, _ *weir.Work) {
+			if told = append(told, r.Header.Get(AttemptHeader)); len(told) == 2 {
+				gate.mu.Lock()
+				defer gate.mu.Unlock()
+				gate.refuse = nil
+			}
+		}))
+		srv := serve(t, protocol, mw(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })))
+		caller, err := throttle.NewCaller(throttle.CallerConfig{Retry: throttle.Retry{Backoff: time.Millisecond}, Guard: throttle.NoGuard})
+		if err != nil {
+			t.Fatal(err)
+		}
+		client := &http.Client{Transport: &Transport{Base: srv.Client().Transport, Caller: caller}}
+		resp, err := client.Post(srv.URL, "text/plain", strings.NewReader("hello"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || string(body) != "hello" || !slices.Equal(told, []string{"", "1"}) {
+			t.Errorf("%s: %q, %v, attempts %q", protocol, body, err, told)
+		}
+		client.CloseIdleConnections()
+	}
+	srv := serve(t, "HTTP/1.1", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	client := &http.Client{Transport: &Transport{}}
+	mustGet(t, client, srv.URL)
+	client.CloseIdleConnections()
+}
+
+// A server that cannot be reached is overload, and safe to try again.
+func TestTransportWithoutAServer(t *testing.T) {
+	srv := serve(t, "HTTP/1.1", http.NotFoundHandler())
+	url := srv.URL
+	srv.Close()
+	caller, err := throttle.NewCaller(throttle.CallerConfig{Retry: throttle.Retry{Backoff: time.Millisecond}, Guard: throttle.GuardBreaker, Breaker: throttle.BreakerConfig{Run: 3}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Transport: &Transport{Caller: caller}}
+	if _, err := client.Post(url, "text/plain", strings.NewReader("hello")); err == nil || weir.AsRejection(err) != nil {
+		t.Errorf("%v", err)
+	}
+	if _, err := client.Get(url); weir.AsRejection(err) == nil {
+		t.Errorf("%v, want a refusal by the breaker after three attempts", err)
+	}
+}
