@@ -123,13 +123,23 @@ func (l *Listener) ConfigureServer(srv *http.Server) {
 	if l.tls == nil {
 		return
 	}
-	srv.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: l.tls.configForClient}
+	srv.TLSConfig = l.TLSConfig()
 	if l.tls.cfg.ClientCA != "" {
 		srv.ConnContext = connContext
 	}
 }
 
-// vouched is what is known of the certificate that a connection's client has shown.
+// TLSConfig returns what a server needs for handshakes on the listener, nil on plain HTTP.
+func (l *Listener) TLSConfig() *tls.Config {
+	if l.tls == nil {
+		return nil
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: l.tls.configForClient}
+}
+
+// Vouched is what is known of the certificate that a connection's client has shown. Zero is nothing.
+type Vouched struct{ atomic.Pointer[vouched] }
+
 type vouched struct {
 	by    *clientCAs
 	until time.Time // zero: not looked at since the handshake
@@ -139,14 +149,14 @@ type vouchedKey struct{}
 
 // connContext is an http.Server.ConnContext.
 func connContext(ctx context.Context, _ net.Conn) context.Context {
-	return context.WithValue(ctx, vouchedKey{}, new(atomic.Pointer[vouched]))
+	return context.WithValue(ctx, vouchedKey{}, new(Vouched))
 }
 
 // configForClient is a tls.Config.GetConfigForClient. It remembers the authorities of the
 // handshake.
 func (t *clientTLS) configForClient(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	c := t.current.Load()
-	if v, ok := hello.Context().Value(vouchedKey{}).(*atomic.Pointer[vouched]); ok {
+	if v, ok := hello.Context().Value(vouchedKey{}).(*Vouched); ok {
 		v.Store(&vouched{by: c.cas})
 	}
 	return c.conf, nil
@@ -157,33 +167,39 @@ func (t *clientTLS) configForClient(hello *tls.ClientHelloInfo) (*tls.Config, er
 // certificate can expire, and a reload take its authority away. It is true for a client
 // that has shown none.
 func (l *Listener) CertificateValid(r *http.Request, now time.Time) bool {
-	if l.tls == nil || l.tls.cfg.ClientCA == "" || l.tls.valid(r, now) {
+	known, _ := r.Context().Value(vouchedKey{}).(*Vouched)
+	return l.StillValid(r.TLS, known, now)
+}
+
+// StillValid is [Listener.CertificateValid] for a connection that is not net/http's. shown is what
+// its handshake has brought.
+func (l *Listener) StillValid(shown *tls.ConnectionState, known *Vouched, now time.Time) bool {
+	if l.tls == nil || l.tls.cfg.ClientCA == "" || l.tls.valid(shown, known, now) {
 		return true
 	}
 	l.failures.add(certOutdated)
 	return false
 }
 
-func (t *clientTLS) valid(r *http.Request, now time.Time) bool {
-	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+func (t *clientTLS) valid(shown *tls.ConnectionState, known *Vouched, now time.Time) bool {
+	if shown == nil || len(shown.VerifiedChains) == 0 {
 		return true // nobody has claimed anything
 	}
-	known, ok := r.Context().Value(vouchedKey{}).(*atomic.Pointer[vouched])
 	cas := t.current.Load().cas
-	if !ok || cas == nil {
+	if known == nil || cas == nil {
 		return false
 	}
 	v := known.Load()
 	if v != nil && v.by == cas {
 		if v.until.IsZero() {
-			v = &vouched{cas, expiry(r.TLS.VerifiedChains[0])}
+			v = &vouched{cas, expiry(shown.VerifiedChains[0])}
 			known.Store(v)
 		}
 		if now.Before(v.until) {
 			return true
 		}
 	}
-	chain, err := cas.verify(r.TLS.PeerCertificates, now)
+	chain, err := cas.verify(shown.PeerCertificates, now)
 	if err != nil {
 		return false
 	}
@@ -275,14 +291,17 @@ func (h *failures) counts() map[string]uint64 {
 // handshakeEnded is called with a TLS connection that has ended. If its handshake has
 // failed, asking for it again returns the error of that time.
 func (l *Listener) handshakeEnded(c *tls.Conn) {
-	err := c.HandshakeContext(context.Background())
-	if err == nil {
-		return
+	if err := c.HandshakeContext(context.Background()); err != nil {
+		l.HandshakeFailed(c.RemoteAddr(), err)
 	}
+}
+
+// HandshakeFailed counts a TLS handshake that has failed, and reports it if the certificate was why.
+func (l *Listener) HandshakeFailed(from net.Addr, err error) {
 	f := failureOf(err)
 	l.failures.add(f)
 	if f <= certBad {
-		l.log.CertificateRefused(l.cfg.Address, f.String(), c.RemoteAddr(), err)
+		l.log.CertificateRefused(l.cfg.Address, f.String(), from, err)
 	}
 }
 

@@ -1,13 +1,12 @@
 package envoy
 
 import (
-	"context"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -26,9 +25,9 @@ type exchange struct {
 	Matched
 	service *Service
 	stream  grpc.ServerStream
-	bounds  *Bounds
-	ended   <-chan struct{} // Envoy has ended the stream
-	from    chan message
+	bounds  Bounds
+	from    chan message  // what the stream brings; an error is the last
+	left    chan struct{} // closed when nobody listens to it any more
 
 	view    policy.View
 	header  fields
@@ -54,32 +53,18 @@ type message struct {
 }
 
 // process serves one stream.
-func (s *Service) process(stream grpc.ServerStream) (err error) {
-	bounds, ok := stream.Context().Value(boundsKey{}).(*Bounds)
-	if !ok { // cannot be: Handler has put it there
-		return status.Error(codes.Internal, "no listener")
-	}
-	most := bounds.MaxStreams()
+func (s *Service) process(stream grpc.ServerStream, b Bounds) (err error) {
 	open := s.open.Add(1)
 	defer s.open.Add(-1)
-	if open > 2*most { // further ones are not even read
-		s.count(Crowded)
-		return status.Errorf(codes.ResourceExhausted, "%d streams are open, twice what max_connections of the listener allows", open-1)
-	}
-	ctx, cancel := context.WithCancel(stream.Context())
-	defer cancel()
-	x := &exchange{service: s, stream: stream, bounds: bounds, ended: ctx.Done(), from: make(chan message)}
+	x := &exchange{service: s, stream: stream, bounds: b, from: make(chan message), left: make(chan struct{})}
+	defer close(x.left)
 	go x.receive()
 	end := Invalid
-	defer func() {
-		if v := recover(); v != nil {
-			s.opts.Logger.Error("a panic in an ext_proc stream", "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
-			err = status.Error(codes.Internal, "a panic")
-		}
+	defer func() { // by a panic, too
 		x.finish(end)
 		s.count(end)
 	}()
-	end, err = x.serve(open > most)
+	end, err = x.serve(open > b.MaxStreams())
 	return err
 }
 
@@ -90,7 +75,7 @@ func (x *exchange) receive() {
 		m.err = x.stream.RecvMsg(m.request)
 		select {
 		case x.from <- m:
-		case <-x.ended:
+		case <-x.left:
 			return
 		}
 		if m.err != nil {
@@ -101,15 +86,15 @@ func (x *exchange) receive() {
 
 // serve answers the messages of a stream, and returns how it ended.
 func (x *exchange) serve(crowded bool) (End, error) {
-	first, err := x.first()
+	first, end, err := x.first()
 	if first == nil {
-		return Silent, err
+		return end, err
 	}
 	switch {
 	case first.observing:
 		return Invalid, x.unfit("observability_mode is on, in which a processor can refuse nothing; turn it off")
-	case first.duplex:
-		return Invalid, x.unfit("a body mode is FULL_DUPLEX_STREAMED, which waits for bodies from the processor; write NONE")
+	case first.bodies:
+		return Invalid, x.unfit("bodies are to be sent, and weir reads none; write request_body_mode: NONE and response_body_mode: NONE")
 	case first.phase != requestHeaders:
 		return Invalid, x.unfit("the first message has the " + first.phase.String() + ", and none of the request; write request_header_mode: SEND")
 	}
@@ -127,30 +112,31 @@ func (x *exchange) serve(crowded bool) (End, error) {
 	return x.follow()
 }
 
-// first waits for the first message.
-func (x *exchange) first() (*request, error) {
+// first waits for the first message. Without one it returns how the stream ended.
+func (x *exchange) first() (*request, End, error) {
 	late := time.NewTimer(x.bounds.FirstMessage)
 	defer late.Stop()
 	select {
 	case m := <-x.from:
-		if m.err != nil {
-			return nil, x.broken(m.err)
+		if m.err == nil {
+			return m.request, Complete, nil
 		}
-		return m.request, nil
-	case <-x.ended:
-		return nil, nil
+		if err := broken(m.err); err != nil {
+			return nil, Invalid, err
+		}
+		return nil, Silent, nil
 	case <-late.C:
-		return nil, status.Errorf(codes.DeadlineExceeded, "no message within %v", x.bounds.FirstMessage)
+		return nil, Silent, status.Errorf(codes.DeadlineExceeded, "no message within %v", x.bounds.FirstMessage)
 	}
 }
 
-// broken is the status of a stream whose messages cannot be read. One that Envoy has ended has
+// broken is the status of a stream with a message that cannot be read. One that Envoy has ended has
 // none.
-func (x *exchange) broken(err error) error {
-	if errors.Is(err, errWire) || status.Code(err) == codes.ResourceExhausted {
-		return err
+func broken(err error) error {
+	if err == nil || errors.Is(err, io.EOF) || status.Code(err) == codes.Canceled {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // unfit refuses a stream in a mode that cannot work, and says why.
@@ -169,8 +155,11 @@ func (x *exchange) admit(m *request, crowded bool) (*immediate, End, error) {
 	x.by = proxy.ByGateway
 	fault := x.look(m)
 	x.Matched = x.service.opts.Match(&x.view)
-	if fault != "" {
+	switch {
+	case fault != "":
 		return x.problem(http.StatusBadRequest, fault), Refused, nil
+	case m.tooMany:
+		return x.problem(http.StatusRequestHeaderFieldsTooLarge, fmt.Sprintf("there are more than %d headers", mostFields)), Refused, nil
 	}
 	if crowded {
 		most := float64(x.bounds.MaxStreams())
@@ -263,8 +252,6 @@ func (x *exchange) ask() (weir.Permit, error) {
 		select {
 		case a := <-answers:
 			return a.Permit, a.error
-		case <-x.ended:
-			gone = true
 		case m := <-x.from:
 			gone = true
 			early = m.err == nil
@@ -304,17 +291,18 @@ func (x *exchange) follow() (End, error) {
 	for {
 		select {
 		case m := <-x.from:
-			if m.err != nil {
-				return x.over(), x.broken(m.err)
+			if err := broken(m.err); err != nil {
+				return Invalid, err
 			}
-			if x.seen&(1<<m.request.phase) != 0 && m.request.phase != requestBody && m.request.phase != responseBody {
+			if m.err != nil {
+				return x.over(), nil
+			}
+			if x.seen&(1<<m.request.phase) != 0 {
 				return Invalid, status.Errorf(codes.InvalidArgument, "the %s came twice", m.request.phase)
 			}
 			if err := x.reply(m.request); err != nil {
 				return Invalid, err
 			}
-		case <-x.ended:
-			return x.over(), nil
 		case <-x.service.draining:
 			return Drained, nil
 		case <-x.grace.C:
@@ -336,14 +324,16 @@ func (x *exchange) reply(m *request) error {
 	out := &response{phase: m.phase}
 	switch m.phase {
 	case 0:
-		return status.Error(codes.InvalidArgument, "a message without headers, body or trailers")
-	case requestBody, requestTrailers:
-		if x.answered && m.phase == requestTrailers {
+		return status.Error(codes.InvalidArgument, "a message without headers or trailers")
+	case requestBody, responseBody:
+		return x.unfit("bodies are sent, and weir reads none; write request_body_mode: NONE and response_body_mode: NONE")
+	case requestTrailers:
+		if x.answered {
 			return status.Error(codes.InvalidArgument, "trailers of the request after the answer's headers")
 		}
-	case responseBody, responseTrailers:
+	case responseTrailers:
 		if !x.answered {
-			return status.Errorf(codes.InvalidArgument, "the %s came before the response headers", m.phase)
+			return status.Error(codes.InvalidArgument, "the response trailers came before the response headers")
 		}
 	case responseHeaders:
 		out.change = x.sample(m)

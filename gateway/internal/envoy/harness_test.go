@@ -4,8 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
-	"net"
-	"net/http"
+	"net/netip"
 	"sync"
 	"testing"
 	"time"
@@ -17,8 +16,11 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/accept"
 	"github.com/weir-go/weir/gateway/internal/await"
+	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/proxy"
+	"github.com/weir-go/weir/gateway/internal/rpc"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/weirhttp"
 )
@@ -84,19 +86,17 @@ func newBench(t *testing.T, spec policy.Spec, change ...func(*bench)) *bench {
 			b.reports = append(b.reports, r)
 		},
 	})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	cfg := config.DefaultListener("127.0.0.1:0")
+	cfg.MaxConcurrentStreams = 10_000
+	conns, err := accept.Open(accept.Options{Config: cfg, Trusted: func(netip.Addr) bool { return false }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	protocols := new(http.Protocols)
-	protocols.SetUnencryptedHTTP2(true)
-	server := &http.Server{Protocols: protocols, ReadHeaderTimeout: time.Minute, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 10_000},
-		Handler: b.Handler(Bounds{
-			MaxStreams: func() int64 { return b.most }, FirstMessage: b.silence, Closing: func() bool { return false },
-		})}
-	go func() { _ = server.Serve(l) }()
+	server := rpc.New(rpc.Options{Conns: conns, Config: cfg, Crowded: func(string) { b.Crowded() }, Logger: slog.New(slog.NewTextHandler(b.log, nil))})
+	b.Register(server, Bounds{MaxStreams: func() int64 { return b.most }, FirstMessage: b.silence})
+	go func() { _ = server.Serve(conns) }()
 	t.Cleanup(func() { _ = server.Close() })
-	if b.conn, err = grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+	if b.conn, err = grpc.NewClient(conns.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = b.conn.Close() })

@@ -1,5 +1,5 @@
 // Package envoy admits the requests of an Envoy before this process. It is the server of Envoy's
-// external processing filter, envoy.service.ext_proc.v3, with grpc.health.v1 beside it.
+// external processing filter, envoy.service.ext_proc.v3. Package rpc serves it on a listener.
 //
 // Envoy opens a stream for each request, and sends it the headers of the request, those of the
 // answer, and the trailers. The first message is answered when the gates have decided. The permit
@@ -13,16 +13,12 @@
 package envoy
 
 import (
-	"context"
 	"log/slog"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/health"
-	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/proxy"
@@ -90,10 +86,8 @@ func (e End) String() string { return endNames[e] }
 
 // Service is the external processor. It is safe for concurrent use.
 type Service struct {
-	opts   Options
-	server *grpc.Server
-	health *health.Server
-	rests  rests
+	opts  Options
+	rests rests
 
 	draining chan struct{} // closed when streams are to end
 	drain    sync.Once
@@ -104,28 +98,12 @@ type Service struct {
 	blind    atomic.Bool  // it has been said that no address comes
 }
 
-// name is the service's name in gRPC.
-const name = "envoy.service.ext_proc.v3.ExternalProcessor"
+// Name is the service's name in gRPC.
+const Name = "envoy.service.ext_proc.v3.ExternalProcessor"
 
-// largestMessage bounds a message in bytes. Headers are all that comes, and Envoy's default for
-// those of a request is 60 KiB.
-const largestMessage = 1 << 20
-
-// New returns a service that serves nothing before [Service.Handler].
+// New returns a service that serves nothing before [Service.Register].
 func New(o Options) *Service {
-	s := &Service{opts: o, draining: make(chan struct{}), health: health.NewServer()}
-	s.server = grpc.NewServer(grpc.ForceServerCodec(codec{}), grpc.MaxRecvMsgSize(largestMessage))
-	s.server.RegisterService(&grpc.ServiceDesc{
-		ServiceName: name,
-		HandlerType: (*any)(nil),
-		Streams: []grpc.StreamDesc{{
-			StreamName: "Process", ServerStreams: true, ClientStreams: true,
-			Handler: func(_ any, stream grpc.ServerStream) error { return s.process(stream) },
-		}},
-	}, s)
-	healthgrpc.RegisterHealthServer(s.server, s.health)
-	s.health.SetServingStatus(name, healthgrpc.HealthCheckResponse_SERVING)
-	return s
+	return &Service{opts: o, draining: make(chan struct{})}
 }
 
 // Bounds are those of a listener.
@@ -134,60 +112,27 @@ type Bounds struct {
 	MaxStreams func() int64
 	// FirstMessage is how long a stream may take to say which request it is for.
 	FirstMessage time.Duration
-	// Closing reports whether clients are to connect anew, or elsewhere.
-	Closing func() bool
 }
 
-// Handler serves a listener that speaks HTTP/2.
-func (s *Service) Handler(b Bounds) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if b.Closing() {
-			w.Header().Set("Connection", "close") // net/http sends a GOAWAY, and the streams go on
-		}
-		ctx, cancel := context.WithCancel(context.WithValue(r.Context(), boundsKey{}, &b))
-		defer cancel()
-		if r.URL.Path == "/grpc.health.v1.Health/Watch" { // which never ends by itself
-			defer context.AfterFunc(s.drained(), cancel)()
-		}
-		s.server.ServeHTTP(w, r.WithContext(ctx))
-	})
+// Register has a listener's server of gRPC serve it.
+func (s *Service) Register(r grpc.ServiceRegistrar, b Bounds) {
+	r.RegisterService(&grpc.ServiceDesc{
+		ServiceName: Name,
+		HandlerType: (*any)(nil),
+		Streams: []grpc.StreamDesc{{
+			StreamName: "Process", ServerStreams: true, ClientStreams: true,
+			Handler: func(_ any, stream grpc.ServerStream) error { return s.process(stream, b) },
+		}},
+	}, s)
 }
 
-type boundsKey struct{}
-
-// drained returns a context that ends with Drain.
-func (s *Service) drained() context.Context { return drainContext{context.Background(), s.draining} }
-
-// drainContext is a context that ends when a channel is closed.
-type drainContext struct {
-	context.Context
-	done chan struct{}
-}
-
-// Done implements [context.Context].
-func (c drainContext) Done() <-chan struct{} { return c.done }
-
-// Err implements [context.Context].
-func (c drainContext) Err() error {
-	select {
-	case <-c.done:
-		return context.Canceled
-	default:
-		return nil
-	}
-}
-
-// NotServing makes health checks fail, so that Envoy asks another processor. Requests are admitted
-// as before.
-func (s *Service) NotServing() { s.health.Shutdown() }
+// Crowded counts a stream that its server did not let in: too many calls are open.
+func (s *Service) Crowded() { s.count(Crowded) }
 
 // Drain ends the streams of admitted requests, with the status OK: Envoy goes on with such a
 // request, whatever its failure mode. Requests that wait are not ended so, because Envoy would let
 // them in. Close the gates before, which refuses them.
-func (s *Service) Drain() {
-	s.NotServing()
-	s.drain.Do(func() { close(s.draining) })
-}
+func (s *Service) Drain() { s.drain.Do(func() { close(s.draining) }) }
 
 // Snapshot is a service at one moment.
 type Snapshot struct {

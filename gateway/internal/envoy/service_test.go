@@ -1,8 +1,10 @@
 package envoy
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -13,14 +15,16 @@ import (
 	modes "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/await"
 	"github.com/weir-go/weir/gateway/internal/proxy"
+	"github.com/weir-go/weir/gateway/internal/rpc"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/weirhttp"
 )
@@ -33,10 +37,6 @@ func TestLife(t *testing.T) {
 	if n := b.gate(t).InFlight; n != 1 {
 		t.Fatalf("%d in flight", n)
 	}
-	s.send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestBody{RequestBody: &extproc.HttpBody{Body: []byte("x")}}})
-	if m := s.next(); m.GetRequestBody() == nil {
-		t.Errorf("a body is answered with %v", m)
-	}
 	s.send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestTrailers{RequestTrailers: new(extproc.HttpTrailers)}})
 	if m := s.next(); m.GetRequestTrailers() == nil {
 		t.Errorf("trailers are answered with %v", m)
@@ -46,10 +46,6 @@ func TestLife(t *testing.T) {
 		t.Errorf("headers of the answer are answered with %v", m)
 	}
 	b.heard(t, weir.OK)
-	s.send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseBody{ResponseBody: &extproc.HttpBody{Body: []byte("x")}}})
-	if m := s.next(); m.GetResponseBody() == nil {
-		t.Errorf("a body is answered with %v", m)
-	}
 	s.send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseTrailers{ResponseTrailers: new(extproc.HttpTrailers)}})
 	if m := s.next(); m.GetResponseTrailers() == nil {
 		t.Errorf("trailers are answered with %v", m)
@@ -368,17 +364,9 @@ func TestForward(t *testing.T) {
 }
 
 // A drain ends streams without a fault, also those whose answer has not come. Those that wait are
-// refused first. Health checks fail before.
+// refused first.
 func TestDrain(t *testing.T) {
 	b := newBench(t, limited(2, 4))
-	checks := healthgrpc.NewHealthClient(b.conn)
-	watch, err := checks.Watch(t.Context(), new(healthgrpc.HealthCheckRequest))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if m, err := watch.Recv(); err != nil || m.Status != healthgrpc.HealthCheckResponse_SERVING {
-		t.Fatalf("%v, %v", m, err)
-	}
 	running, answering := b.open(t), b.open(t)
 	running.admitted()
 	answering.admitted()
@@ -387,16 +375,6 @@ func TestDrain(t *testing.T) {
 	waiting := b.open(t)
 	waiting.next()
 
-	b.NotServing()
-	for _, service := range []string{"", name} {
-		m, err := checks.Check(t.Context(), &healthgrpc.HealthCheckRequest{Service: service})
-		if err != nil || m.Status != healthgrpc.HealthCheckResponse_NOT_SERVING {
-			t.Errorf("service %q: %v, %v", service, m, err)
-		}
-	}
-	if m, err := watch.Recv(); err != nil || m.Status != healthgrpc.HealthCheckResponse_NOT_SERVING {
-		t.Errorf("%v, %v", m, err)
-	}
 	b.policy.Close()
 	b.Drain()
 	if i := waiting.refused(); i.Status.Code != 503 || i.Details != "weir_draining" {
@@ -406,9 +384,6 @@ func TestDrain(t *testing.T) {
 		if _, err := s.Recv(); err != io.EOF {
 			t.Errorf("a stream ends with %v", err)
 		}
-	}
-	if _, err := watch.Recv(); err == nil {
-		t.Error("a watch of the health goes on")
 	}
 	b.counted(t, Drained, 2)
 	if i := b.open(t).refused(); i.Details != "weir_draining" {
@@ -421,8 +396,11 @@ func TestBadInput(t *testing.T) {
 	trailers := &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseTrailers{ResponseTrailers: new(extproc.HttpTrailers)}}
 	observing := asks()
 	observing.ObservabilityMode = true
-	duplex := asks()
+	streamed, duplex := asks(), asks()
+	streamed.ProtocolConfig = &extproc.ProtocolConfiguration{RequestBodyMode: modes.ProcessingMode_STREAMED}
 	duplex.ProtocolConfig = &extproc.ProtocolConfiguration{ResponseBodyMode: modes.ProcessingMode_FULL_DUPLEX_STREAMED}
+	body := &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestBody{RequestBody: new(extproc.HttpBody)}}
+	answerBody := &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseBody{ResponseBody: new(extproc.HttpBody)}}
 	for _, tt := range []struct {
 		name  string
 		sends []*extproc.ProcessingRequest
@@ -432,12 +410,15 @@ func TestBadInput(t *testing.T) {
 		{"nothing in it", []*extproc.ProcessingRequest{{}}, codes.FailedPrecondition, "request_header_mode"},
 		{"an answer first", []*extproc.ProcessingRequest{says(true, ":status", "200")}, codes.FailedPrecondition, "request_header_mode"},
 		{"only observed", []*extproc.ProcessingRequest{observing}, codes.FailedPrecondition, "observability_mode"},
-		{"full duplex", []*extproc.ProcessingRequest{duplex}, codes.FailedPrecondition, "FULL_DUPLEX_STREAMED"},
+		{"bodies to come", []*extproc.ProcessingRequest{streamed}, codes.FailedPrecondition, "request_body_mode"},
+		{"full duplex", []*extproc.ProcessingRequest{duplex}, codes.FailedPrecondition, "response_body_mode"},
+		{"a body", []*extproc.ProcessingRequest{asks(), body}, codes.FailedPrecondition, "request_body_mode"},
+		{"a body of the answer", []*extproc.ProcessingRequest{asks(), says(false, ":status", "200"), answerBody}, codes.FailedPrecondition, "response_body_mode"},
 		{"headers twice", []*extproc.ProcessingRequest{asks(), asks()}, codes.InvalidArgument, "twice"},
 		{"answers twice", []*extproc.ProcessingRequest{asks(), says(false, ":status", "200"), says(false, ":status", "200")}, codes.InvalidArgument, "twice"},
 		{"out of order", []*extproc.ProcessingRequest{asks(), trailers}, codes.InvalidArgument, "before"},
 		{"empty later", []*extproc.ProcessingRequest{asks(), {}}, codes.InvalidArgument, "without"},
-		{"too large", []*extproc.ProcessingRequest{asks("x", strings.Repeat("x", largestMessage))}, codes.ResourceExhausted, "larger"},
+		{"too large", []*extproc.ProcessingRequest{asks("x", strings.Repeat("x", rpc.MaxMessage))}, codes.ResourceExhausted, "larger"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBench(t, limited(1, -1))
@@ -456,6 +437,55 @@ func TestBadInput(t *testing.T) {
 			}
 			b.idle(t)
 		})
+	}
+}
+
+// What is no message at all ends a stream with an error: a clean end would let the request in.
+func TestGarbage(t *testing.T) {
+	b := newBench(t, limited(1, -1))
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+	defer cancel()
+	s, err := b.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/"+Name+"/Process",
+		grpc.ForceCodec(raw{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.SendMsg([]byte{0xff}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.RecvMsg(new([]byte)); status.Code(err) != codes.Internal {
+		t.Errorf("the stream ends with %v", err)
+	}
+	b.counted(t, Invalid, 1)
+}
+
+// raw is a codec of bytes.
+type raw struct{}
+
+func (raw) Name() string                       { return "proto" }
+func (raw) Marshal(v any) ([]byte, error)      { return v.([]byte), nil }
+func (raw) Unmarshal(data []byte, v any) error { *v.(*[]byte) = slices.Clone(data); return nil }
+
+// Headers are bounded in number. Those of a request beyond the bound are refused, those of an answer
+// are not read.
+func TestManyHeaders(t *testing.T) {
+	most := make([]string, 0, 2*mostFields)
+	for i := range mostFields - 4 { // beside those that each request has
+		most = append(most, fmt.Sprint("x-", i), "y")
+	}
+	b := newBench(t, limited(1, -1))
+	s := b.open(t, most...)
+	s.admitted()
+	answer := append([]string{":status", "200"}, most...)
+	answer = append(answer, most...)
+	s.send(says(true, answer...))
+	if m := s.next(); m.GetResponseHeaders() == nil {
+		t.Errorf("an answer with many headers is answered with %v", m)
+	}
+	b.heard(t, weir.OK)
+	s.leave()
+	if i := b.open(t, append(most, "one", "more")...).refused(); i.Status.Code != 431 {
+		t.Errorf("refused by %v", i)
 	}
 }
 
@@ -485,8 +515,7 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
-// A stream that says nothing ends, and streams are bounded: beyond the bound they are refused,
-// beyond twice the bound they are not read.
+// A stream that says nothing ends, and streams beyond the bound are refused.
 func TestBounds(t *testing.T) {
 	quick := newBench(t, limited(1, -1), func(b *bench) { b.silence = time.Millisecond })
 	if _, err := quick.dial(t).Recv(); status.Code(err) != codes.DeadlineExceeded {
@@ -501,19 +530,11 @@ func TestBounds(t *testing.T) {
 	if i.Status.Code != 503 || !strings.Contains(string(i.Body), "max_connections") {
 		t.Errorf("refused by %v", i)
 	}
-	eventually(t, "two streams", func() bool { return b.Snapshot().Open == 2 })
-	b.dial(t)
-	eventually(t, "three streams", func() bool { return b.Snapshot().Open == 3 })
-	b.dial(t)
-	eventually(t, "four streams", func() bool { return b.Snapshot().Open == 4 })
-	if _, err := b.dial(t).Recv(); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("one too many ends with %v", err)
-	}
 	for _, s := range silent {
 		s.leave()
 	}
-	eventually(t, "two streams", func() bool { return b.Snapshot().Open == 2 })
-	b.counted(t, Crowded, 2)
+	eventually(t, "no streams", func() bool { return b.Snapshot().Open == 0 })
+	b.counted(t, Crowded, 1)
 }
 
 // Without attributes nobody is trusted, and it is said.

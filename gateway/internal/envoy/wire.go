@@ -5,9 +5,7 @@ import (
 	"strconv"
 	"time"
 
-	"google.golang.org/grpc/encoding"
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 )
 
 // The messages of envoy.service.ext_proc.v3 are read and written here, field by field. The module
@@ -42,7 +40,8 @@ type request struct {
 	last       bool // end_of_stream
 	attributes attributes
 	observing  bool // observability_mode: nobody reads an answer
-	duplex     bool // a body mode is FULL_DUPLEX_STREAMED
+	bodies     bool // a body mode is not NONE
+	tooMany    bool // there were more fields than are read
 }
 
 // field is one header or trailer.
@@ -89,11 +88,11 @@ func walk(b []byte, do func(num protowire.Number, bytes []byte, n uint64) error)
 	return nil
 }
 
-// duplexStreamed is FULL_DUPLEX_STREAMED of ProcessingMode.BodySendMode.
-const duplexStreamed = 4
+// mostFields bounds the headers or trailers of a message. Envoy's own bound is 100 by default.
+const mostFields = 1000
 
-// read fills in r from a ProcessingRequest.
-func (r *request) read(b []byte) error {
+// ReadWire fills in r from a ProcessingRequest.
+func (r *request) ReadWire(b []byte) error {
 	*r = request{}
 	return walk(b, func(num protowire.Number, value []byte, n uint64) error {
 		switch p := phase(num); p {
@@ -104,7 +103,7 @@ func (r *request) read(b []byte) error {
 			r.begin(p, true)
 			return walk(value, func(num protowire.Number, value []byte, _ uint64) error {
 				if num == 1 {
-					return r.fields.read(value)
+					return r.readFields(value)
 				}
 				return nil
 			})
@@ -116,7 +115,7 @@ func (r *request) read(b []byte) error {
 			r.observing = n != 0
 		case 11:
 			return walk(value, func(num protowire.Number, _ []byte, n uint64) error {
-				r.duplex = r.duplex || num <= 2 && n == duplexStreamed
+				r.bodies = r.bodies || num <= 2 && n != 0 // 0 is NONE
 				return nil
 			})
 		}
@@ -127,7 +126,7 @@ func (r *request) read(b []byte) error {
 // begin says which phase the message is of. Of several the last counts, as everywhere in protobuf.
 func (r *request) begin(p phase, last bool) {
 	if p != r.phase {
-		r.phase, r.last, r.fields = p, last, nil
+		r.phase, r.last, r.fields, r.tooMany = p, last, nil, false
 	}
 }
 
@@ -136,7 +135,7 @@ func (r *request) readHeaders(b []byte) error {
 	return walk(b, func(num protowire.Number, value []byte, n uint64) error {
 		switch num {
 		case 1:
-			return r.fields.read(value)
+			return r.readFields(value)
 		case 3:
 			r.last = n != 0
 		}
@@ -144,10 +143,14 @@ func (r *request) readHeaders(b []byte) error {
 	})
 }
 
-// read reads a HeaderMap. Envoy sends values as bytes, and did as strings.
-func (f *fields) read(b []byte) error {
+// readFields reads a HeaderMap. Envoy sends values as bytes, and did as strings.
+func (r *request) readFields(b []byte) error {
 	return walk(b, func(num protowire.Number, value []byte, _ uint64) error {
 		if num != 1 {
+			return nil
+		}
+		if len(r.fields) == mostFields {
+			r.tooMany = true
 			return nil
 		}
 		var one field
@@ -162,7 +165,7 @@ func (f *fields) read(b []byte) error {
 			}
 			return nil
 		})
-		*f = append(*f, one)
+		r.fields = append(r.fields, one)
 		return err
 	})
 }
@@ -253,8 +256,8 @@ type immediate struct {
 	details string // for Envoy's access log
 }
 
-// append writes a response.
-func (r *response) append(b []byte) []byte {
+// AppendWire writes a ProcessingResponse.
+func (r *response) AppendWire(b []byte) []byte {
 	switch {
 	case r.immediate != nil:
 		return appendMessage(b, 7, r.immediate.append(nil))
@@ -325,36 +328,6 @@ func appendMessage(b []byte, num protowire.Number, message []byte) []byte {
 
 func appendNumber(b []byte, num protowire.Number, n uint64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(b, num, protowire.VarintType), n)
-}
-
-// codec reads and writes the messages of this package, and leaves others to protobuf.
-type codec struct{}
-
-var _ encoding.Codec = codec{}
-
-// Name implements [encoding.Codec].
-func (codec) Name() string { return "proto" }
-
-// Marshal implements [encoding.Codec].
-func (codec) Marshal(v any) ([]byte, error) {
-	switch m := v.(type) {
-	case *response:
-		return m.append(nil), nil
-	case proto.Message:
-		return proto.Marshal(m)
-	}
-	return nil, errWire
-}
-
-// Unmarshal implements [encoding.Codec].
-func (codec) Unmarshal(data []byte, v any) error {
-	switch m := v.(type) {
-	case *request:
-		return m.read(data)
-	case proto.Message:
-		return proto.Unmarshal(data, m)
-	}
-	return errWire
 }
 
 // decimal returns the number in text that has at most three digits, false for anything else.

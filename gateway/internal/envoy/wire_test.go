@@ -22,7 +22,7 @@ func FuzzRequest(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var got request
-		err := got.read(b)
+		err := got.ReadWire(b)
 		var want extproc.ProcessingRequest
 		if proto.Unmarshal(b, &want) != nil {
 			return

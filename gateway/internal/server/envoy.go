@@ -1,12 +1,15 @@
 package server
 
 import (
-	"net/http"
+	"strings"
 	"time"
+
+	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/envoy"
+	"github.com/weir-go/weir/gateway/internal/rpc"
 	"github.com/weir-go/weir/policy"
 )
 
@@ -18,13 +21,20 @@ func (s *Server) newEnvoy() *envoy.Service {
 	})
 }
 
-// processor returns what a listener for ext_proc serves.
-func (s *Server) processor(l *listener) http.Handler {
-	return s.envoy.Handler(envoy.Bounds{
-		MaxStreams:   func() int64 { return l.conns.MaxRequests() },
-		FirstMessage: time.Duration(l.cfg.ReadHeaderTimeout),
-		Closing:      func() bool { return s.draining.Load() || l.closed.Load() },
+// rpcServer returns a server with the services of a listener for an Envoy.
+func (s *Server) rpcServer(l *listener) *rpc.Server {
+	server := rpc.New(rpc.Options{
+		Conns: l.conns, Config: l.cfg, Logger: s.log,
+		Crowded: func(method string) {
+			if strings.HasPrefix(method, "/"+envoy.Name+"/") {
+				s.envoy.Crowded()
+			}
+		},
 	})
+	healthgrpc.RegisterHealthServer(server, s.health)
+	s.envoy.Register(server, envoy.Bounds{MaxStreams: l.conns.MaxRequests, FirstMessage: time.Duration(l.cfg.ReadHeaderTimeout)})
+	s.health.SetServingStatus(envoy.Name, healthgrpc.HealthCheckResponse_SERVING)
+	return server
 }
 
 // matchForEnvoy finds the route of a request that Envoy asks about.

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"strings"
@@ -10,8 +11,11 @@ import (
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	"github.com/weir-go/weir/gateway/internal/await"
 	"github.com/weir-go/weir/gateway/internal/config"
@@ -107,5 +111,41 @@ func TestExtProc(t *testing.T) {
 	}
 	if n := g.ExtProc(); n.Open != 0 {
 		t.Errorf("%d streams are open", n.Open)
+	}
+}
+
+// Who may speak for clients has a certificate of the authority in the file, and for as long as it is
+// there.
+func TestExtProcCertificates(t *testing.T) {
+	ours, theirs := newAuthority(t, "ours"), newAuthority(t, "theirs")
+	secure, authorities := asking(t, "http://127.0.0.1:1", ours)
+	cfg := forEnvoy(t, "1")
+	cfg.Listeners[0].TLS = secure.Listeners[0].TLS
+	g := start(t, cfg, Options{Load: func() (*config.Config, error) { return clone(cfg), nil }})
+	check := func(cert *tls.Certificate) (*grpc.ClientConn, error) {
+		conf := &tls.Config{InsecureSkipVerify: true, GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }}
+		conn, err := grpc.NewClient(g.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(conf)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		_, err = healthgrpc.NewHealthClient(conn).Check(t.Context(), new(healthgrpc.HealthCheckRequest))
+		return conn, err
+	}
+	conn, err := check(ours.issue(t, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := check(theirs.issue(t, nil)); status.Code(err) != codes.Unavailable {
+		t.Errorf("another authority's client: %v", err)
+	}
+	eventually(t, "a handshake that failed", func() bool { return g.listeners[0].conns.Snapshot().Handshakes["unknown_ca"] > 0 })
+
+	write(t, authorities, theirs)
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := healthgrpc.NewHealthClient(conn).Check(t.Context(), new(healthgrpc.HealthCheckRequest)); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("on a connection from before: %v", err)
 	}
 }

@@ -15,16 +15,18 @@ import (
 	"github.com/weir-go/weir/gateway/internal/accept"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/eventlog"
+	"github.com/weir-go/weir/gateway/internal/rpc"
 )
 
-// listener is an address that the gateway listens on, and the HTTP server behind it.
+// listener is an address that the gateway listens on, and the server behind it.
 type listener struct {
 	cfg      config.Listener
 	forAdmin bool
 	pprof    bool      // of the admin listener
 	replaces *listener // shares its socket; nil if the socket is its own
 	conns    *accept.Listener
-	server   *http.Server
+	server   *http.Server // nil on a listener for an Envoy
+	rpc      *rpc.Server  // nil on others
 	restFor  time.Duration
 	closed   atomic.Bool   // accepts no more, and tells its clients to go
 	ended    chan struct{} // closed when it has accepted its last; nil before serve
@@ -39,7 +41,7 @@ type listeners struct {
 }
 
 // openListeners opens what cfg asks for. A listener that has not changed stays; one with
-// other settings at the same address gets a new HTTP server on the same socket. On an
+// other settings at the same address gets a new server on the same socket. On an
 // error everything is as before.
 func (s *Server) openListeners(cfg *config.Config) (_ *listeners, err error) {
 	next := &listeners{wanted: cfg.Listeners}
@@ -61,9 +63,8 @@ func (s *Server) openListeners(cfg *config.Config) (_ *listeners, err error) {
 			if err := s.openListener(l, listenSetting); err != nil {
 				return nil, err
 			}
-			l.server.Handler = s.handler(l)
-			if lc.ServesExtProc() {
-				l.server.Handler = s.processor(l)
+			if l.rpc == nil {
+				l.server.Handler = s.handler(l)
 			}
 			next.opened = append(next.opened, l)
 		}
@@ -99,7 +100,7 @@ const (
 	adminSetting  = "--admin, or admin.address in the file (\"off\" for none)"
 )
 
-// openListener opens the socket of l and makes its HTTP server, with every bound set.
+// openListener opens the socket of l and makes its server, with every bound set.
 func (s *Server) openListener(l *listener, setting string) (err error) {
 	o := accept.Options{
 		Config: l.cfg, Log: s.events, Setting: setting, Inherited: s.opts.Inherited,
@@ -112,10 +113,14 @@ func (s *Server) openListener(l *listener, setting string) (err error) {
 	if l.conns, err = accept.Open(o); err != nil {
 		return err
 	}
+	if l.cfg.ServesExtProc() {
+		l.rpc = s.rpcServer(l)
+		return nil
+	}
 	protocols := new(http.Protocols)
-	protocols.SetHTTP1(!l.cfg.ServesExtProc())
+	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(l.cfg.TLS != nil)
-	protocols.SetUnencryptedHTTP2((l.cfg.H2C || l.cfg.ServesExtProc()) && l.cfg.TLS == nil)
+	protocols.SetUnencryptedHTTP2(l.cfg.H2C && l.cfg.TLS == nil)
 	l.server = &http.Server{
 		Protocols:         protocols,
 		ReadHeaderTimeout: time.Duration(l.cfg.ReadHeaderTimeout),
@@ -218,9 +223,12 @@ func (s *Server) serve(l *listener) {
 	s.serving.Go(func() {
 		defer close(l.ended)
 		var err error
-		if l.cfg.TLS != nil {
+		switch {
+		case l.rpc != nil:
+			err = l.rpc.Serve(l.conns)
+		case l.cfg.TLS != nil:
 			err = l.server.ServeTLS(l.conns, "", "")
-		} else {
+		default:
 			err = l.server.Serve(l.conns)
 		}
 		if l.closed.Load() || errors.Is(err, http.ErrServerClosed) {
@@ -261,7 +269,9 @@ func (s *Server) letGo(l *listener, replaced bool) {
 	if l.ended != nil {
 		<-l.ended // else a connection accepted last is not counted yet, and would be cut
 	}
-	l.conns.AwaitEmpty(s.closing)
+	if l.rpc == nil { // calls of gRPC last, so its clients are told to go at once
+		l.conns.AwaitEmpty(s.closing)
+	}
 	if !l.stop(s.cutting) {
 		s.cutOff.Store(true)
 	}
@@ -290,12 +300,19 @@ const restFor = time.Second
 // stop ends the listener: after what is in flight on it has ended, or when ctx does. It
 // reports whether everything had ended.
 func (l *listener) stop(ctx context.Context) bool {
-	rest, cancel := context.WithTimeout(ctx, l.restFor)
-	l.conns.AwaitRest(rest)
-	cancel()
-	err := l.server.Shutdown(ctx)
+	var server interface {
+		Shutdown(context.Context) error
+		Close() error
+	} = l.rpc
+	if l.rpc == nil {
+		server = l.server
+		rest, cancel := context.WithTimeout(ctx, l.restFor)
+		l.conns.AwaitRest(rest)
+		cancel()
+	}
+	err := server.Shutdown(ctx)
 	if err != nil {
-		_ = l.server.Close() // cuts the rest; there is nobody to tell
+		_ = server.Close() // cuts the rest; there is nobody to tell
 	}
 	return err == nil
 }

@@ -31,6 +31,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc/health"
+
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/accept"
 	"github.com/weir-go/weir/gateway/internal/accesslog"
@@ -71,6 +73,7 @@ type Server struct {
 	metrics *admin.Metrics
 	streams *weirhttp.Streams
 	envoy   *envoy.Service
+	health  *health.Server        // of the listeners for an Envoy
 	state   atomic.Pointer[state] // what a request needs; nil only within New
 	book    *quotas.Book
 
@@ -135,7 +138,7 @@ func New(cfg *config.Config, opts Options) (*Server, error) {
 	s.cutting, s.cut = context.WithCancel(context.Background())
 	s.aborted, s.abort = context.WithCancel(context.Background())
 	s.metrics = admin.NewMetrics(s, opts.Version)
-	s.envoy = s.newEnvoy()
+	s.envoy, s.health = s.newEnvoy(), health.NewServer()
 	if err := s.install(cfg); err != nil {
 		return nil, err
 	}
@@ -212,7 +215,7 @@ func (s *Server) Abort() { s.abort() }
 func (s *Server) shutdown() error {
 	cfg := s.state.Load().cfg.Shutdown
 	s.draining.Store(true)
-	s.envoy.NotServing()
+	s.health.Shutdown() // Envoys ask another weir; who comes is admitted as before
 	s.log.Info("shutting down", "lame_duck", cfg.LameDuck.String(), "grace", cfg.Grace.String(), "in_flight", s.inFlight.Load())
 	s.waitLameDuck(time.Duration(cfg.LameDuck))
 

@@ -1,0 +1,205 @@
+// Package rpc serves gRPC on listeners of the gateway: the services for an Envoy, and
+// grpc.health.v1 beside them.
+//
+// It is grpc-go's own server over the connections that package accept has let in, with a bound on
+// all that a peer can make the process keep. Services are registered as on any server of gRPC:
+//
+//	server := rpc.New(rpc.Options{Conns: conns, Config: cfg, ...})
+//	healthgrpc.RegisterHealthServer(server, checks)
+//	err := server.Serve(conns)
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime/debug"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+
+	"github.com/weir-go/weir/gateway/internal/accept"
+	"github.com/weir-go/weir/gateway/internal/config"
+)
+
+// Options are what a [Server] needs. All are required.
+type Options struct {
+	// Conns are the connections of the listener, and Config its settings.
+	Conns  *accept.Listener
+	Config config.Listener
+	// Crowded is told of each call that is one too many, by its full method.
+	Crowded func(method string)
+	// Logger is where a panic in a service is reported.
+	Logger *slog.Logger
+}
+
+// Server serves gRPC on one listener. It is safe for concurrent use once its services are
+// registered.
+type Server struct {
+	opts   Options
+	server *grpc.Server
+	// lasting are the methods whose calls may last; others have a deadline.
+	lasting map[string]bool
+
+	calls, checks atomic.Int64
+	leaving       context.Context // ended by Shutdown and Close
+	leave         context.CancelFunc
+}
+
+const (
+	// MaxMessage bounds a message in bytes. Envoy's default for the headers of a request, which are
+	// the largest that come, is 60 KiB.
+	MaxMessage = 256 << 10
+	// streamWindow is what a call may send before it is read, in bytes; the least that gRPC has.
+	streamWindow = 64 << 10
+	// connWindow is the same for what is on its way on one connection.
+	connWindow = 1 << 20
+	// mostChecks bounds the health checks in progress. They have their own bound, so that neither
+	// they nor the other calls can lock each other out.
+	mostChecks = 256
+	// pingTimeout is how long the answer to a ping may take.
+	pingTimeout = 15 * time.Second
+	// leastPingInterval is how often a peer may ping. Envoy's keepalive is in seconds.
+	leastPingInterval = 500 * time.Millisecond
+)
+
+// New returns a server that serves nothing before [Server.Serve]. Register its services before.
+func New(o Options) *Server {
+	s := &Server{opts: o, lasting: make(map[string]bool)}
+	s.leaving, s.leave = context.WithCancel(context.Background())
+	c := &o.Config
+	s.server = grpc.NewServer(
+		grpc.Creds(s.credentials()),
+		grpc.ForceServerCodec(codec{}),
+		grpc.ConnectionTimeout(time.Duration(c.ReadHeaderTimeout)),
+		grpc.MaxConcurrentStreams(uint32(c.MaxConcurrentStreams)),
+		grpc.MaxHeaderListSize(uint32(c.MaxHeaderBytes)),
+		grpc.MaxRecvMsgSize(MaxMessage),
+		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticConnWindowSize(connWindow),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionIdle: time.Duration(c.IdleTimeout), Time: time.Duration(c.IdleTimeout), Timeout: pingTimeout,
+		}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPingInterval, PermitWithoutStream: true}),
+		grpc.InTapHandle(s.arrived),
+	)
+	return s
+}
+
+// RegisterService implements [grpc.ServiceRegistrar]. Each method becomes a stream for grpc-go, so
+// that a call is counted before its message is read, and not after.
+func (s *Server) RegisterService(d *grpc.ServiceDesc, impl any) {
+	prefix := "/" + d.ServiceName + "/"
+	all := *d
+	all.Methods, all.Streams = nil, nil
+	for _, stream := range d.Streams {
+		s.lasting[prefix+stream.StreamName] = true
+		stream.Handler = s.bound(prefix+stream.StreamName, stream.Handler)
+		all.Streams = append(all.Streams, stream)
+	}
+	for _, method := range d.Methods {
+		all.Streams = append(all.Streams, grpc.StreamDesc{
+			StreamName: method.MethodName,
+			Handler: s.bound(prefix+method.MethodName, func(impl any, stream grpc.ServerStream) error {
+				answer, err := method.Handler(impl, stream.Context(), stream.RecvMsg, nil)
+				if err != nil {
+					return err
+				}
+				return stream.SendMsg(answer)
+			}),
+		})
+	}
+	s.server.RegisterService(&all, impl)
+}
+
+// Serve accepts connections until the listener ends, and returns its error.
+func (s *Server) Serve(l net.Listener) error { return s.server.Serve(l) }
+
+// Shutdown tells the peers to open no more calls, and waits for those under way, or until ctx ends,
+// whose error it returns then.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.leave()
+	s.opts.Conns.CloseNew() // grpc-go would wait for what they have to say
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.server.GracefulStop()
+	}()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Close ends all connections at once.
+func (s *Server) Close() error {
+	s.leave()
+	s.server.Stop()
+	return nil
+}
+
+// arrived gives a call that has one message a deadline to bring it. grpc-go calls it under the lock
+// of the connection.
+func (s *Server) arrived(ctx context.Context, info *tap.Info) (context.Context, error) {
+	if s.lasting[info.FullMethodName] {
+		return ctx, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(s.opts.Config.ReadTimeout))
+	context.AfterFunc(ctx, cancel) // the context before it ends with the call
+	return ctx, nil
+}
+
+const (
+	healthService = "/grpc.health.v1.Health/"
+	healthWatch   = healthService + "Watch"
+)
+
+// bound returns a handler that bounds the calls in progress, heeds who may call, and survives a
+// panic.
+func (s *Server) bound(method string, handle grpc.StreamHandler) grpc.StreamHandler {
+	open, most := &s.calls, func() int64 { return 2 * s.opts.Conns.MaxRequests() }
+	if strings.HasPrefix(method, healthService) {
+		open, most = &s.checks, func() int64 { return mostChecks }
+	}
+	return func(impl any, stream grpc.ServerStream) (err error) {
+		defer open.Add(-1)
+		if n, most := open.Add(1), most(); n > most {
+			s.opts.Crowded(method)
+			return status.Errorf(codes.ResourceExhausted, "%d calls are open, and %d may be; see max_connections of the listener", n-1, most)
+		}
+		defer func() {
+			if v := recover(); v != nil {
+				s.opts.Logger.Error("a panic in a call of gRPC", "method", method, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+				err = status.Error(codes.Internal, "a panic")
+			}
+		}()
+		if !s.trusts(stream.Context()) {
+			return status.Error(codes.Unauthenticated, "the certificate of this connection is no longer trusted; connect again")
+		}
+		if method == healthWatch { // which never ends by itself
+			ctx, end := context.WithCancel(stream.Context())
+			defer end()
+			defer context.AfterFunc(s.leaving, end)()
+			stream = watching{stream, ctx}
+		}
+		return handle(impl, stream)
+	}
+}
+
+// watching is a stream that ends when the server does.
+type watching struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+// Context implements [grpc.ServerStream].
+func (w watching) Context() context.Context { return w.ctx }
