@@ -187,14 +187,19 @@ func (c *Config) compile() (*settings, error) {
 // faultsOf says whose faults are listed.
 func faultsOf(gate string) string { return fmt.Sprintf("quota: gate %q", gate) }
 
-// ruleOf sets id to the identity of w. It returns the rule for it, nil if none matches.
-// Work and identities are large, so they are copied for a function of the user's only.
-func (s *settings) ruleOf(w *weir.Work, id *Identity) *rule {
+// identity sets id to the identity of w. Work and identities are large, so they are copied for
+// a function of the user's only.
+func (s *settings) identity(w *weir.Work, id *Identity) {
 	if s.identify != nil {
 		*id = s.identify(*w)
 	} else {
 		id.fill(w)
 	}
+}
+
+// ruleOf sets id to the identity of w, and returns the rule for it, nil if none matches.
+func (s *settings) ruleOf(w *weir.Work, id *Identity) *rule {
+	s.identity(w, id)
 	return s.rules.find(id)
 }
 

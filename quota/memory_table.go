@@ -23,7 +23,7 @@ type shard struct {
 // A table is filled up to fullAt, and the next one begins at beginAt. So a bucket takes 29
 // to 35 bytes, plus what the allocator rounds up.
 const (
-	leastSlots = 4
+	leastCells = 4
 	fullAt     = .82
 	beginAt    = .7
 )
@@ -32,7 +32,7 @@ func newTable(buckets, least int) *table {
 	return &table{make([]cell, max(least, int(float64(buckets)/beginAt)+1))}
 }
 
-func (sh *shard) init() { sh.table.Store(newTable(0, leastSlots)) }
+func (sh *shard) init() { sh.table.Store(newTable(0, leastCells)) }
 
 func (sh *shard) bytes() int64 { return int64(len(sh.table.Load().cells)) * cellSize }
 
@@ -101,7 +101,7 @@ func (m *Memory) rebuild(sh *shard) *table {
 		gone := float64(sh.used - m.countKept(old, at))
 		more := gone * min(time.Second.Seconds()/max(lasted, 1).Seconds(), 3)
 		share := 1.1 * float64(m.most) / shardCount / beginAt
-		least = max(least, min(least+more+leastSlots, share))
+		least = max(least, min(least+more+leastCells, share))
 	}
 	sh.made = at.now
 	return m.renew(sh, at, int(least))

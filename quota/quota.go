@@ -322,7 +322,7 @@ func (q *Quota) bucket(set *settings, w *weir.Work, c *bill) string {
 		return c.key
 	}
 	var id Identity
-	set.ruleOf(w, &id)
+	set.identity(w, &id)
 	var buf [longestKey + 64]byte
 	return string(c.rule.appendKey(buf[:0], &id))
 }

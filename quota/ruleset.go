@@ -47,7 +47,7 @@ type Matched struct {
 func (q *Quota) Explain(w weir.Work) []Matched {
 	set := q.settings.Load()
 	var id Identity
-	set.ruleOf(&w, &id)
+	set.identity(&w, &id)
 	var all []Matched
 	var matching []*rule
 	for _, s := range set.rules.shapes {
