@@ -97,44 +97,61 @@ type stretch struct {
 }
 
 func (s *stretch) figures() figures {
-	var f figures
-	var admitted, refusals []time.Duration
-	n := map[loadgen.Answer]float64{}
-	good := 0.0
-	for i := range s.records {
-		r := &s.records[i]
-		n[r.Answer]++
-		switch r.Answer {
-		case loadgen.OK:
-			good += s.worth(r)
-			admitted = append(admitted, r.Latency)
-		case loadgen.Failed, loadgen.GaveUp:
-			admitted = append(admitted, r.Latency)
-		case loadgen.Refused:
-			refusals = append(refusals, r.Latency)
-		}
+	t := tallyOf(s.records)
+	f := figures{
+		Goodput: s.good(s.records) / (s.capacity * s.scale * (s.to - s.from).Seconds()),
+		Served:  t.share(loadgen.OK), Refused: t.share(loadgen.Refused), Failed: t.share(loadgen.Failed), Late: t.late(),
+		P50: quantile(t.admitted, 0.5), P99: quantile(t.admitted, 0.99), P999: quantile(t.admitted, 0.999),
+		RefusalP99: quantile(t.refusals, 0.99), Behind: late(s.records), Bound: 1,
+		Settle: s.settle(), FirstLate: s.firstLate(), Calm: s.calm(),
 	}
-	total := max(1, float64(len(s.records)))
-	possible := s.capacity * s.scale * (s.to - s.from).Seconds()
-	f.Goodput = good / possible
-	f.Served = n[loadgen.OK] / total
-	f.P50, f.P99, f.P999 = quantile(admitted, 0.5), quantile(admitted, 0.99), quantile(admitted, 0.999)
-	f.RefusalP99 = quantile(refusals, 0.99)
-	f.Refused, f.Failed = n[loadgen.Refused]/total, n[loadgen.Failed]/total
-	f.Late = (n[loadgen.GaveUp] + n[loadgen.Failed]) / max(1, n[loadgen.OK]+n[loadgen.GaveUp]+n[loadgen.Failed])
-	f.Behind = late(s.records)
-	f.Bound = 1
-	f.Settle, f.FirstLate, f.Calm = s.settle(), s.firstLate(), s.calm()
 	s.account(&f)
 	return f
 }
 
-// worth is what a good answer counts.
-func (s *stretch) worth(r *record) float64 {
-	if s.byWork {
-		return r.Work.Seconds() / s.mean.Seconds()
+// tally is what became of some requests.
+type tally struct {
+	total              float64
+	n                  map[loadgen.Answer]float64
+	admitted, refusals []time.Duration // latencies; who gave up counts as admitted
+}
+
+func tallyOf(records []record) tally {
+	t := tally{total: float64(len(records)), n: map[loadgen.Answer]float64{}}
+	for i := range records {
+		r := &records[i]
+		t.n[r.Answer]++
+		switch r.Answer {
+		case loadgen.OK, loadgen.Failed, loadgen.GaveUp:
+			t.admitted = append(t.admitted, r.Latency)
+		case loadgen.Refused:
+			t.refusals = append(t.refusals, r.Latency)
+		}
 	}
-	return 1
+	return t
+}
+
+// share is the part of all requests that had this answer.
+func (t *tally) share(a loadgen.Answer) float64 { return t.n[a] / max(1, t.total) }
+
+// late is the part of what was not refused that was not answered in time.
+func (t *tally) late() float64 {
+	missed := t.n[loadgen.GaveUp] + t.n[loadgen.Failed]
+	return missed / max(1, t.n[loadgen.OK]+missed)
+}
+
+// good is what the good answers count: each as one, or by its work.
+func (s *stretch) good(records []record) (good float64) {
+	for i := range records {
+		switch r := &records[i]; {
+		case r.Answer != loadgen.OK:
+		case s.byWork:
+			good += r.Work.Seconds() / s.mean.Seconds()
+		default:
+			good++
+		}
+	}
+	return good
 }
 
 // account adds what the processes said.
@@ -172,17 +189,10 @@ func (s *stretch) settleWindow() time.Duration {
 }
 
 func (s *stretch) settle() float64 {
-	window := s.settleWindow()
-	want := 0.95 * settleRequests
 	const step = 50 * time.Millisecond
+	window := s.settleWindow()
 	for from := s.from; from+window <= s.to; from += step {
-		good := 0.0
-		for _, r := range due(s.records, from, from+window) {
-			if r.Answer == loadgen.OK {
-				good += s.worth(&r)
-			}
-		}
-		if good >= want {
+		if s.good(due(s.records, from, from+window)) >= 0.95*settleRequests {
 			return (from - s.from).Seconds()
 		}
 	}
@@ -190,31 +200,15 @@ func (s *stretch) settle() float64 {
 }
 
 func (s *stretch) firstLate() float64 {
-	admitted, missed := 0.0, 0.0
-	for _, r := range due(s.records, s.from, s.from+500*time.Millisecond) {
-		switch r.Answer {
-		case loadgen.OK:
-			admitted++
-		case loadgen.GaveUp, loadgen.Failed:
-			admitted++
-			missed++
-		}
-	}
-	return missed / max(1, admitted)
+	t := tallyOf(due(s.records, s.from, s.from+500*time.Millisecond))
+	return t.late()
 }
 
-func (s *stretch) calm() float64 {
+func (s *stretch) calm() (last float64) {
 	const window = 200 * time.Millisecond
-	last := 0.0
 	for from := s.from; from < s.to; from += window {
-		part := due(s.records, from, from+window)
-		refused := 0
-		for _, r := range part {
-			if r.Answer == loadgen.Refused {
-				refused++
-			}
-		}
-		if refused > 0 && float64(refused) >= 0.01*float64(len(part)) {
+		t := tallyOf(due(s.records, from, from+window))
+		if refused := t.n[loadgen.Refused]; refused > 0 && refused >= 0.01*t.total {
 			last = (from + window - s.from).Seconds()
 		}
 	}

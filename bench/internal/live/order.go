@@ -269,23 +269,8 @@ func (c *class) callsOfTask() float64 {
 // fates returns the shares that were answered in time and refused, and the 99th
 // percentile of the latency of what was not refused, in ms.
 func fates(records []record) (served, refused, p99 float64) {
-	if len(records) == 0 {
-		return 0, 0, 0
-	}
-	var latencies []time.Duration
-	for i := range records {
-		switch r := &records[i]; r.Answer {
-		case loadgen.OK:
-			served++
-			latencies = append(latencies, r.Latency)
-		case loadgen.Refused:
-			refused++
-		case loadgen.Failed, loadgen.GaveUp:
-			latencies = append(latencies, r.Latency)
-		}
-	}
-	n := float64(len(records))
-	return served / n, refused / n, quantile(latencies, 0.99)
+	t := tallyOf(records)
+	return t.share(loadgen.OK), t.share(loadgen.Refused), quantile(t.admitted, 0.99)
 }
 
 // spot is where a cell of part three stands.

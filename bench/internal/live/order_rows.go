@@ -1,6 +1,7 @@
 package live
 
 import (
+	_ "embed"
 	"fmt"
 	"slices"
 	"strings"
@@ -226,16 +227,8 @@ func libraryRole(row *orderRow, guard string) role {
 	return r
 }
 
-const orderIntro = `# Who goes first, on real servers
-
-` + "`make scoreboard-live-order`" + ` writes this page, from real servers on loopback. live-order.json has every figure of every round.
-
-The gateway, or the server with a gate inside, is a process pinned to one core. Load generator and backend are pinned to the other. A run is void if more
-than 2 %% of the sends were late, or if others used more than 5 %% of the core under test. Void runs are repeated. Figures are the median over the rounds,
-with the smallest and the largest in brackets.
-
-%d cores (%s), %s, %s.
-%s`
+//go:embed order.md.tmpl
+var orderIntro string
 
 // orderMarkdown is the report of part three alone.
 func (r *Results) orderMarkdown(b *strings.Builder) {
@@ -252,41 +245,8 @@ func (r *Results) together() string {
 	return "**Generator and system under test shared one core: figures of this run are no results.**\n"
 }
 
-const orderHow = `
-## Who goes first
-
-Requests arrive at random (open loop, Poisson). The backend is %s (%s). Clients wait
-%v for each call. In some rows only those come at first that must not suffer. Then all come, and they send the same requests at the same times again.
-The figures are of the time when all come.
-
-The guards:
-
-- weir: the default limiter, which knows who asks: headers name tenant and priority, and some paths are exempt
-- fixed: the same with the backend's best concurrency as its limit
-- weir, not told: the default limiter, which knows nothing of who asks
-- fixed, not told: the same with the backend's best concurrency
-
-In S23 an admitted request calls the same service again. Where the gate is inside the server, the context of the request tells it so. Where the server
-is behind the gateway, the path of the nested call is exempt; under "fixed, by priority" it is not exempt, but of the priority high. Where the gate is not
-told, nested calls are calls like any other.
-
-The columns:
-
-- served, refused: shares of all requests or tasks that were due. Served means answered in time
-- p99: latency of what was not refused, in ms, up to where the client gave up. Of a task, it covers all calls
-- alone: the p99 while the others were not there
-- goodput of all: the calls of all classes that were answered in time, over the capacity. Health checks are no work and do not count
-- share error: how far the class is off its share by weight
-- tasks: those done, of all that were due or as many as the capacity allows
-- slack: the work done for the batch, of what the foreground left of the capacity
-- nested calls: how many there were in the whole run
-- stuck: nested calls that were refused, or not let in while anybody wanted them. Their callers held slots meanwhile: without time-outs, a deadlock
-- behind: nested calls that had to wait for a slot, or were refused one
-- nested p99: the time until a nested call could begin, in ms
-
-The rows:
-
-`
+//go:embed classes.md.tmpl
+var orderHow string
 
 // order writes part three.
 func (r *Results) order(b *strings.Builder) {

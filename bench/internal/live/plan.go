@@ -165,7 +165,6 @@ func proxies(row string) []string {
 // may be judged.
 type Row struct {
 	ID     string
-	About  string
 	Stages []stage
 	Dist   string // of work, see [Load]
 	// Impatient clients wait 2.5 times the latency at the best concurrency; the
@@ -187,6 +186,14 @@ type stage struct {
 type goal struct {
 	kit.Goal
 	Value func(f, fixed *figures) float64
+}
+
+func atLeast(what string, bound float64, value func(f, fixed *figures) float64) goal {
+	return goal{kit.Goal{What: what, Bound: bound}, value}
+}
+
+func atMost(what string, bound float64, value func(f, fixed *figures) float64) goal {
+	return goal{kit.Goal{What: what, Bound: bound, AtMost: true}, value}
 }
 
 // phases are the row's stages as a load.
@@ -219,65 +226,56 @@ func (s *site) rows() []Row {
 	if s.law.Slots > 0 {
 		good, settled = 0.95, 3
 	}
-	twice := []goal{
-		{Goal: kit.Goal{What: "goodput", Bound: good}, Value: goodput},
-		{Goal: kit.Goal{What: "p99/fixed", AtMost: true, Bound: 1.15}, Value: p99OfFixed},
-	}
-	tenfold := []goal{{Goal: kit.Goal{What: "goodput/bound", Bound: 0.95}, Value: ofBound}}
-	if s.law.Burns && s.procs == 1 {
-		quick := func(bound float64) goal {
-			return goal{Goal: kit.Goal{What: "S19 refusals' p99 ms", AtMost: true, Bound: bound}, Value: refusalP99}
-		}
-		share := goal{Goal: kit.Goal{What: "S19 goodput/bound", Bound: 0.95}, Value: ofBound}
-		twice = slices.Insert(twice, 1, share, quick(15))
-		tenfold = append(tenfold, quick(30))
+	twice := []goal{atLeast("goodput", good, goodput), atMost("p99/fixed", 1.15, p99OfFixed)}
+	tenfold := []goal{atLeast("goodput/bound", 0.95, ofBound)}
+	if s.law.Burns && s.procs == 1 { // S19
+		const quick = "S19 refusals' p99 ms"
+		twice = slices.Insert(twice, 1, atLeast("S19 goodput/bound", 0.95, ofBound), atMost(quick, 15, refusalP99))
+		tenfold = append(tenfold, atMost(quick, 30, refusalP99))
 	}
 	rows := []Row{
-		{ID: "S1", About: "steady load of twice the capacity (S19 on B1)", Stages: []stage{
-			{Load: 2, Units: 4}, {Name: "2x", Load: 2, Units: 6, Goals: twice}}},
-		{ID: "S2", About: "steady load of ten times the capacity (S19 on B1)", Stages: []stage{
-			{Load: 10, Units: 4}, {Name: "10x", Load: 10, Units: 6, Goals: tenfold}}},
+		// Steady load of twice the capacity, and of ten times the capacity.
+		{ID: "S1", Stages: []stage{{Load: 2, Units: 4}, {Name: "2x", Load: 2, Units: 6, Goals: twice}}},
+		{ID: "S2", Stages: []stage{{Load: 10, Units: 4}, {Name: "10x", Load: 10, Units: 6, Goals: tenfold}}},
 	}
 	if s.procs > 1 {
 		return rows
 	}
+	most := []goal{atLeast("goodput", 0.95, goodput)}
+	soon := []goal{atMost("settle s", 1, settle)}
 	rows = append(rows, []Row{
-		{ID: "S3", About: "from half the capacity to three times it, and back", Stages: []stage{
+		// From half the capacity to three times it, and back.
+		{ID: "S3", Stages: []stage{
 			{Load: 0.5, Units: 3},
-			{Name: "up", Load: 3, Units: 5, Goals: []goal{
-				{Goal: kit.Goal{What: "settle s", AtMost: true, Bound: settled}, Value: settle},
-				{Goal: kit.Goal{What: "late in 0.5 s %", AtMost: true, Bound: 2}, Value: firstLate},
-			}},
-			{Name: "back", Load: 0.5, Units: 3, Goals: []goal{
-				{Goal: kit.Goal{What: "calm s", AtMost: true, Bound: 0.2}, Value: calm},
-			}}}},
-		{ID: "S4", About: "at 0.9 of the capacity, half of it goes, and comes back; then four fifths", Stages: []stage{
+			{Name: "up", Load: 3, Units: 5, Goals: []goal{atMost("settle s", settled, settle), atMost("late in 0.5 s %", 2, firstLate)}},
+			{Name: "back", Load: 0.5, Units: 3, Goals: []goal{atMost("calm s", 0.2, calm)}},
+		}},
+		// At 0.9 of the capacity, half of it goes, and comes back; then four fifths.
+		{ID: "S4", Stages: []stage{
 			{Load: 0.9, Units: 3},
-			{Name: "half", Load: 0.9, Scale: 0.5, Units: 4, Goals: []goal{{Goal: kit.Goal{What: "goodput", Bound: 0.95}, Value: goodput}}},
-			{Name: "back", Load: 0.9, Units: 3, Goals: []goal{{Goal: kit.Goal{What: "settle s", AtMost: true, Bound: 1}, Value: settle}}},
-			{Name: "fifth", Load: 0.9, Scale: 0.2, Units: 4, Goals: []goal{{Goal: kit.Goal{What: "goodput", Bound: 0.95}, Value: goodput}}},
-			{Name: "back", Load: 0.9, Units: 3, Goals: []goal{{Goal: kit.Goal{What: "settle s", AtMost: true, Bound: 1}, Value: settle}}},
+			{Name: "half", Load: 0.9, Scale: 0.5, Units: 4, Goals: most},
+			{Name: "back", Load: 0.9, Units: 3, Goals: soon},
+			{Name: "fifth", Load: 0.9, Scale: 0.2, Units: 4, Goals: most},
+			{Name: "back", Load: 0.9, Units: 3, Goals: soon},
 		}},
-		{ID: "S9", About: "false refusals below the capacity", Stages: []stage{
+		// False refusals below the capacity.
+		{ID: "S9", Stages: []stage{
 			{Load: 0.7, Units: 1},
-			{Name: "0.7", Load: 0.7, Units: 5, Goals: []goal{{Goal: kit.Goal{What: "refused %", AtMost: true, Bound: 0}, Value: refused}}},
-			{Name: "0.95", Load: 0.95, Units: 6, Goals: []goal{
-				{Goal: kit.Goal{What: "refused % - fixed's", AtMost: true, Bound: 0.5}, Value: refusedBeyondFixed},
-			}}}},
-		{ID: "S17", About: "clients leave at their time-out, at three times the capacity", Stages: []stage{
-			{Load: 3, Units: 3},
-			{Name: "3x", Load: 3, Units: 5, Goals: []goal{{Goal: kit.Goal{What: "wasted %", AtMost: true, Bound: 2}, Value: wasted}}},
+			{Name: "0.7", Load: 0.7, Units: 5, Goals: []goal{atMost("refused %", 0, refused)}},
+			{Name: "0.95", Load: 0.95, Units: 6, Goals: []goal{atMost("refused % - fixed's", 0.5, refusedBeyondFixed)}},
 		}},
+		// Clients leave at their time-out, at three times the capacity.
+		{ID: "S17", Stages: []stage{{Load: 3, Units: 3}, {Name: "3x", Load: 3, Units: 5, Goals: []goal{atMost("wasted %", 2, wasted)}}}},
 	}...)
 	if s.law.Burns {
 		return rows
 	}
-	like := []goal{{Goal: kit.Goal{What: "goodput/fixed", Bound: 0.95}, Value: ofFixed}}
-	rows = append(rows, Row{ID: "S28", About: "clients with little patience; the backend works on", Impatient: true, Stages: []stage{
-		{Load: 2, Units: 4}, {Name: "2x", Load: 2, Units: 5, Goals: like}, {Name: "half", Load: 2, Scale: 0.5, Units: 6, Goals: like}}})
+	// Clients with little patience; the backend works on.
+	like := []goal{atLeast("goodput/fixed", 0.95, ofFixed)}
+	stages := []stage{{Load: 2, Units: 4}, {Name: "2x", Load: 2, Units: 5, Goals: like}, {Name: "half", Load: 2, Scale: 0.5, Units: 6, Goals: like}}
+	rows = append(rows, Row{ID: "S28", Impatient: true, Stages: stages})
 	if s.law.Sigma > 0 {
-		rows = append(rows, Row{ID: "S28 log-normal", About: "S28 with log-normal work", Dist: "lognormal", Impatient: true, Stages: []stage{
-			{Load: 2, Units: 4}, {Name: "2x", Load: 2, Units: 5, Goals: like}}})
+		rows = append(rows, Row{ID: "S28 log-normal", Dist: "lognormal", Impatient: true, Stages: stages[:2]})
 	}
 	return rows
 }
@@ -285,27 +283,26 @@ func (s *site) rows() []Row {
 // gatewayRows are the rows of part two. What is judged there is the share of
 // what the best fixed limit gets.
 func gatewayRows() []Row {
-	best := []goal{{Goal: kit.Goal{What: "goodput/fixed", Bound: 0.9}, Value: ofFixed}}
+	best, like := []goal{atLeast("goodput/fixed", 0.9, ofFixed)}, []goal{atLeast("goodput/fixed", 0.95, ofFixed)}
+	twice := []stage{{Load: 2, Units: 3}, {Name: "2x", Load: 2, Units: 5, Goals: best}}
+	// At 0.9 of the capacity, half of it goes, and comes back.
+	half := func(goals []goal) []stage {
+		return []stage{
+			{Load: 0.9, Units: 3},
+			{Name: "half", Load: 0.9, Scale: 0.5, Units: 4, Goals: goals},
+			{Name: "back", Load: 0.9, Units: 2, Goals: goals},
+		}
+	}
 	return []Row{
-		{ID: "2x", About: "steady load of twice the capacity", Stages: []stage{
-			{Load: 2, Units: 3}, {Name: "2x", Load: 2, Units: 5, Goals: best}}},
-		{ID: "10x", About: "steady load of ten times the capacity", Stages: []stage{
-			{Load: 10, Units: 3}, {Name: "10x", Load: 10, Units: 5, Goals: best}}},
-		{ID: "step", About: "from half the capacity to three times it", Stages: []stage{
-			{Load: 0.5, Units: 3}, {Name: "up", Load: 3, Units: 5, Goals: best}}},
-		{ID: "half", About: "at 0.9 of the capacity, half of it goes, and comes back", Stages: []stage{
-			{Load: 0.9, Units: 3},
-			{Name: "half", Load: 0.9, Scale: 0.5, Units: 4, Goals: best},
-			{Name: "back", Load: 0.9, Units: 2, Goals: best}}},
-		{ID: "0.9", About: "false refusals", Stages: []stage{
-			{Load: 0.9, Units: 1},
-			{Name: "0.9", Load: 0.9, Units: 7, Goals: []goal{{Goal: kit.Goal{What: "refused % - fixed's", AtMost: true, Bound: 1}, Value: refusedBeyondFixed}}}}},
-		{ID: "bimodal", About: "twice the capacity; one request in a hundred is fifty times the others; goodput by work", Dist: "bimodal", Stages: []stage{
-			{Load: 2, Units: 3}, {Name: "2x", Load: 2, Units: 5, Goals: best}}},
-		{ID: "S28", About: "clients with little patience, and then half the capacity", Impatient: true, Stages: []stage{
-			{Load: 0.9, Units: 3},
-			{Name: "half", Load: 0.9, Scale: 0.5, Units: 4, Goals: []goal{{Goal: kit.Goal{What: "goodput/fixed", Bound: 0.95}, Value: ofFixed}}},
-			{Name: "back", Load: 0.9, Units: 2, Goals: []goal{{Goal: kit.Goal{What: "goodput/fixed", Bound: 0.95}, Value: ofFixed}}}}},
+		{ID: "2x", Stages: twice},
+		{ID: "10x", Stages: []stage{{Load: 10, Units: 3}, {Name: "10x", Load: 10, Units: 5, Goals: best}}},
+		{ID: "step", Stages: []stage{{Load: 0.5, Units: 3}, {Name: "up", Load: 3, Units: 5, Goals: best}}},
+		{ID: "half", Stages: half(best)},
+		// False refusals.
+		{ID: "0.9", Stages: []stage{{Load: 0.9, Units: 1}, {Name: "0.9", Load: 0.9, Units: 7, Goals: []goal{atMost("refused % - fixed's", 1, refusedBeyondFixed)}}}},
+		// One request in a hundred is fifty times the others; goodput by work.
+		{ID: "bimodal", Dist: "bimodal", Stages: twice},
+		{ID: "S28", Impatient: true, Stages: half(like)},
 	}
 }
 

@@ -2,6 +2,7 @@ package live
 
 import (
 	"cmp"
+	_ "embed"
 	"fmt"
 	"runtime"
 	"slices"
@@ -177,33 +178,8 @@ func (r *Results) Write(dir, name string) error {
 	return kit.Write(dir, map[string][]byte{name + ".json": data, name + ".md": []byte(r.Markdown())})
 }
 
-const intro = `# Live scoreboard
-
-` + "`make scoreboard-live`" + ` writes this page, from real servers on loopback. live.json has every figure of every round.
-
-The system under test is a process pinned to one core. Load generator and backend are pinned to the other. Requests arrive at random (open loop, Poisson),
-and their latency counts from the time at which they were due. Clients close their connection when their patience ends. Figures are the median over the
-rounds, with the smallest and the largest in brackets. A run is void if more than 2 %% of the sends were late, or if others used more than 5 %% of the core
-under test. Void runs are repeated.
-
-%d cores (%s), %s, %s; %s; %d rounds at pace %.2g.
-%s
-The columns:
-
-- goodput: answers in time, over what the capacity could have answered
-- p99: latency of what was not refused, in ms. refusal p99: latency of the refusals, in ms
-- wasted: share of the backend's work that nobody waited for
-- limit: mean over the stage, with the smallest and the largest
-- inside: the most requests inside the backend
-- core: share of its core that the system under test used
-
-The guards:
-
-- none: no gate
-- fixed: a limit with a wait room. Inside the server it is the fewest slots that got 95 %% of the capacity, before it the backend's best concurrency
-- weir: all defaults. "+ signal": its limit is also capped by the latency of Go's scheduler
-- no room: fixed, without a wait room. "without yield": weirhttp.WithYield(false)
-`
+//go:embed live.md.tmpl
+var intro string
 
 // Markdown is the report as people read it.
 func (r *Results) Markdown() string {

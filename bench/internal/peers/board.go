@@ -1,6 +1,7 @@
 package peers
 
 import (
+	_ "embed"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -181,23 +182,11 @@ func (b *board) Write(dir string, cells []Cell) error {
 	return kit.Write(dir, map[string][]byte{b.file + ".json": data, b.file + ".md": []byte(b.Markdown(cells))})
 }
 
-const preface = `# Peers
+//go:embed peers.md.tmpl
+var preface string
 
-Limiters of other projects and weir's default, before the same simulated backends, from the same scenario files, in virtual time. ` + "`make scoreboard-peers`" + `
-writes this page. ` + "`bench/README.md`" + ` says how it is done and what each peer's settings are.
-
-A figure whose column names no unit is a share of what could have been served in time; 1 is all of it. Figures are the median over the seeds, with the
-smallest and the largest in brackets where they are more than 0.02 apart. A star marks a peer that was given the backend's best concurrency, which
-its users would have to measure.
-`
-
-const orderPreface = `# Who goes first: peers
-
-Limiters that have priorities or fairness, and weir, before the same simulated backends, from the same scenario files, in virtual time.
-` + "`make scoreboard-order-peers`" + ` writes this page. ` + "`bench/README.md`" + ` says what each peer's settings are. Every figure is the median over the seeds, with
-the smallest and the largest in brackets where they differ. Shares are parts of one, latencies are milliseconds. A star marks a peer that was given the
-backend's best concurrency.
-`
+//go:embed order.md.tmpl
+var orderPreface string
 
 // Markdown is the board as a page.
 func (b *board) Markdown(cells []Cell) string {
