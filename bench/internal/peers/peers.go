@@ -177,11 +177,6 @@ type bubble struct {
 	ctx    context.Context // ends with the run
 	cancel context.CancelFunc
 
-	group slot.Group
-	slots []*slot.Slot
-	inUse []done   // by slot
-	spare []uint32 // slots not in use
-
 	mu   sync.Mutex
 	news []func()
 	ring chan struct{}
@@ -190,8 +185,6 @@ type bubble struct {
 func newBubble(p *peer, e *env) (*bubble, error) {
 	b := &bubble{start: time.Now(), timer: time.NewTimer(time.Hour), ring: make(chan struct{}, 1)}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
-	b.group.Holder = b
-	b.group.Attention.Store(1) // every release is ours to hear of
 	b.usage = newUsage(e)
 	e.ctx, e.usage = b.ctx, b.usage
 	var err error
@@ -296,11 +289,6 @@ func (b *bubble) Wait(until time.Duration) (time.Duration, []func()) {
 func (b *bubble) Close() {
 	b.timer.Stop()
 	b.cancel()
-	for _, give := range b.inUse {
-		if give != nil {
-			give(weir.NoSample)
-		}
-	}
 	if b.limiter.weir != nil {
 		b.limiter.weir.Close()
 	}
@@ -311,35 +299,31 @@ func (b *bubble) Close() {
 
 // permit makes a permit of somebody else's.
 func (b *bubble) permit(give done) weir.Permit {
-	if len(b.spare) == 0 {
-		s := new(slot.Slot)
-		s.Init(&b.group, uint32(len(b.slots)))
-		b.slots, b.inUse, b.spare = append(b.slots, s), append(b.inUse, nil), append(b.spare, s.ID())
-	}
-	id := b.spare[len(b.spare)-1]
-	b.spare = b.spare[:len(b.spare)-1]
-	b.inUse[id] = give
+	h := &held{bubble: b, give: give}
+	h.group.Holder = h
+	h.group.Attention.Store(1) // every release is ours to hear of
+	h.slot.Init(&h.group, 0)
 	b.usage.add(b.now(), 1)
-	return weir.NewPermit(b.slots[id].Issue())
+	return weir.NewPermit(h.slot.Issue())
 }
 
-// Done implements [slot.Holder].
-func (b *bubble) Done(t slot.Ticket, outcome uint8) {
-	if live, _ := t.Recall(); !live {
-		return
+// held is one admission by a peer. It implements [slot.Holder].
+type held struct {
+	bubble *bubble
+	give   done
+	slot   slot.Slot
+	group  slot.Group
+}
+
+func (h *held) Done(t slot.Ticket, outcome uint8) {
+	if live, _ := t.Recall(); live {
+		h.bubble.usage.add(h.bubble.now(), -1)
+		h.give(weir.Outcome(outcome))
 	}
-	give := b.inUse[t.ID()]
-	b.inUse[t.ID()] = nil
-	b.spare = append(b.spare, t.ID())
-	b.usage.add(b.now(), -1)
-	give(weir.Outcome(outcome))
 }
 
-// Cancel implements [slot.Holder].
-func (b *bubble) Cancel(t slot.Ticket) { b.Done(t, uint8(weir.NoSample)) }
+func (h *held) Cancel(t slot.Ticket) { h.Done(t, uint8(weir.NoSample)) }
 
-// Sample implements [slot.Holder]; the simulator does not sample apart.
-func (b *bubble) Sample(slot.Ticket, uint8) {}
-
-// SetCost implements [slot.Holder]; the cost of these permits is fixed.
-func (b *bubble) SetCost(slot.Ticket, string, int64) {}
+// The simulator does not sample apart, and the cost of these permits is fixed.
+func (h *held) Sample(slot.Ticket, uint8)          {}
+func (h *held) SetCost(slot.Ticket, string, int64) {}
