@@ -153,7 +153,7 @@ scoreboard-live: build ## the scoreboard on real servers, an hour; LIVEARGS=-qui
 LIVEORDERARGS ?= -o docs/scoreboard
 
 .PHONY: scoreboard-live-order
-scoreboard-live-order: build ## who goes first, on real servers, 20 minutes; LIVEORDERARGS="-o docs/scoreboard -merge -rows S15,S21": these anew
+scoreboard-live-order: build ## who goes first, on real servers, 20 minutes; LIVEORDERARGS="-rows S15,S21": these alone, printed
 	go run ./bench/cmd/live -weir $(BIN) -parts order -name live-order $(LIVEORDERARGS)
 
 .PHONY: bench

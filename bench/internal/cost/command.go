@@ -58,22 +58,29 @@ func admissions(out io.Writer, plan Plan, only string) {
 			fmt.Fprintf(out, "\nnot measured on %d cores: this machine has %d\n", plan.Procs, runtime.NumCPU())
 			continue
 		}
-		for _, g := range Groups() {
-			if !strings.Contains(g.Name, only) {
-				continue
-			}
-			figures, err := Measure(g, plan)
-			if err != nil {
-				fmt.Fprintf(out, "\nnot measured on %d cores: %v\n", plan.Procs, err)
-				failed++
-				continue
-			}
-			Print(out, g, figures, plan.Procs)
-		}
+		failed += compare(out, Groups(), plan, only)
 	}
 	if failed > 0 {
 		fmt.Fprintf(out, "\n%d groups could not be measured\n", failed)
 	}
+}
+
+// compare prints the figures of the groups whose names contain a text, and returns how many could
+// not be measured.
+func compare(out io.Writer, groups []group, plan Plan, only string) (failed int) {
+	for _, g := range groups {
+		if !strings.Contains(g.Name, only) {
+			continue
+		}
+		figures, err := Measure(g, plan)
+		if err != nil {
+			fmt.Fprintf(out, "\nnot measured on %d cores: %v\n", plan.Procs, err)
+			failed++
+			continue
+		}
+		Print(out, g, figures, plan.Procs)
+	}
+	return failed
 }
 
 // decisions prints the ratios of a quota's decisions, and without a choice of
@@ -81,17 +88,7 @@ func admissions(out io.Writer, plan Plan, only string) {
 func decisions(out io.Writer, plan Plan, only string) error {
 	plan.Procs = max(1, plan.Procs)
 	plan.Head(out)
-	for _, g := range quotaGroups(million) {
-		if !strings.Contains(g.Name, only) {
-			continue
-		}
-		figures, err := Measure(g, plan)
-		if err != nil {
-			return err
-		}
-		Print(out, g, figures, plan.Procs)
-	}
-	if only != "" {
+	if compare(out, quotaGroups(million), plan, only); only != "" {
 		return nil
 	}
 	f, err := quotaFootprint()

@@ -34,19 +34,26 @@ func newBackend(law Law) backend {
 	return newTimed(law)
 }
 
-// handler serves requests by doing their work. Like most servers it does not
-// notice when a client leaves.
-func handler(b backend) http.Handler {
+// handler serves requests by doing their work, and then what then does, if it is not nil.
+// Like most servers it does not notice when a client leaves.
+func handler(b backend, then func(r *http.Request, work time.Duration) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		work, ok := wanted(w, r)
 		if !ok {
 			return
 		}
 		if work > 0 && !b.do(work) {
-			http.Error(w, "too many inside", http.StatusInternalServerError)
+			http.Error(w, errFull.Error(), http.StatusInternalServerError)
 			return
 		}
-		answer(w)
+		if then != nil {
+			if err := then(r, work); err != nil {
+				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+		}
+		w.Header()["Content-Type"] = plain
+		_, _ = w.Write(okBody) // a client that left does not read it
 	})
 }
 
@@ -58,11 +65,6 @@ func wanted(w http.ResponseWriter, r *http.Request) (time.Duration, bool) {
 		return 0, false
 	}
 	return time.Duration(us) * time.Microsecond, true
-}
-
-func answer(w http.ResponseWriter) {
-	w.Header()["Content-Type"] = plain
-	_, _ = w.Write(okBody) // a client that left does not read it
 }
 
 var (

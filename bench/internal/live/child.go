@@ -124,7 +124,7 @@ func (r *role) start() (*child, error) {
 
 // guarded is the handler of a server.
 func (c *child) guarded(r *role) (http.Handler, error) {
-	h, hooks := handler(c.backend), weir.Hooks{}
+	h, hooks := handler(c.backend, nil), weir.Hooks{}
 	var gate *limit.Limiter
 	if r.Nested != "" {
 		c.nester = &nester{backend: c.backend, epoch: c.epoch}
@@ -142,7 +142,7 @@ func (c *child) guarded(r *role) (http.Handler, error) {
 // bare is the handler of a backend.
 func (c *child) bare(r *role) http.Handler {
 	if r.Nested == "" {
-		return handler(c.backend)
+		return handler(c.backend, nil)
 	}
 	c.nester = &nester{backend: c.backend, epoch: c.epoch}
 	mux := http.NewServeMux()
@@ -410,22 +410,10 @@ func (n *nester) began(after time.Duration) {
 
 // handler does a request's work, has call do as much again, and answers.
 func (n *nester) handler(call func(*http.Request, time.Duration) error) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		work, ok := wanted(w, r)
-		if !ok {
-			return
-		}
-		if !n.backend.do(work) {
-			http.Error(w, "too many inside", http.StatusInternalServerError)
-			return
-		}
+	return handler(n.backend, func(r *http.Request, work time.Duration) error {
 		err := call(r, work)
 		n.called(err)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		answer(w)
+		return err
 	})
 }
 
@@ -488,7 +476,7 @@ func (n *nester) outside(base string) func(*http.Request, time.Duration) error {
 
 // arrived serves what outside asks for.
 func (n *nester) arrived() http.Handler {
-	next := handler(n.backend)
+	next := handler(n.backend, nil)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if sent, err := strconv.ParseInt(r.Header.Get(sentHeader), 10, 64); err == nil {
 			n.began(time.Since(n.epoch) - time.Duration(sent))

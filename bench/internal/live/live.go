@@ -29,8 +29,7 @@
 // In part three the gateway knows who asks, and some clients must not suffer from
 // others. There are priorities, tenants, weights, exempt work, a batch and tasks of
 // several calls. Admitted work calls its own service, through the gateway or through a
-// gate inside the server. Part three is not in the scoreboard's hour. Rows of it can be
-// measured anew by themselves (-rows S15,S21 -merge).
+// gate inside the server. Part three is not in the scoreboard's hour.
 //
 // All figures are ratios to something measured or known in the same round: the
 // backend's capacity, or the best fixed limit.
@@ -43,7 +42,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -69,7 +67,6 @@ func Main(ctx context.Context, args []string, in io.Reader, out, log io.Writer) 
 	flags.Var(&plan.Laws, "backends", "which backends, with commas between; empty for all")
 	flags.Var(&plan.Guards, "guards", "which guards, with commas between; empty for all")
 	dir := flags.String("o", "", "directory to write the report into; empty to print it")
-	merge := flags.Bool("merge", false, "with -parts order and -o: rows and guards that are not measured now stay in the report as they are")
 	name := flags.String("name", "live", "name of the report's files, NAME.md and NAME.json")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -81,61 +78,20 @@ func Main(ctx context.Context, args []string, in io.Reader, out, log io.Writer) 
 		plan = quickPlan(plan.Weir)
 		*dir = ""
 	}
-	target := target{dir: *dir, name: *name, merge: *merge}
-	if err := target.check(&plan); err != nil {
-		return err
+	if info, err := os.Stat(*dir); *dir != "" && (err != nil || !info.IsDir()) {
+		return fmt.Errorf("-o %s: is no directory to write the report into", *dir)
 	}
 	fmt.Fprintf(log, "about %v\n", plan.duration().Round(time.Second))
 	results, err := measure(ctx, plan, log)
 	if results == nil {
 		return err
 	}
-	if err == nil && target.merge {
-		err = results.keepOrder(&target)
-	}
-	if target.dir == "" || err != nil { // what there is of a run that broke off replaces nothing
+	if *dir == "" || err != nil { // what there is of a run that broke off replaces nothing
 		results.judge()
 		_, werr := io.WriteString(out, results.Markdown())
 		return errors.Join(err, werr)
 	}
-	return results.Write(target.dir, target.name)
-}
-
-// target is where the report goes.
-type target struct {
-	dir, name string // empty: it is printed
-	merge     bool
-}
-
-// read reads the report that is there.
-func (t *target) read() (*Results, error) {
-	old, file := new(Results), filepath.Join(t.dir, t.name+".json")
-	if _, err := os.Stat(file); err != nil {
-		return nil, fmt.Errorf("-merge: %w", err)
-	}
-	if err := kit.Read(file, old); err != nil {
-		return nil, fmt.Errorf("-merge: %w", err)
-	}
-	return old, nil
-}
-
-func (t *target) check(p *Plan) error {
-	if t.dir != "" {
-		if info, err := os.Stat(t.dir); err != nil || !info.IsDir() {
-			return fmt.Errorf("-o %s: is no directory to write the report into", t.dir)
-		}
-	}
-	if !t.merge {
-		return nil
-	}
-	if t.dir == "" {
-		return errors.New("-merge: needs -o, the directory of the report to merge into")
-	}
-	if len(p.Parts) != 1 || p.Parts[0] != partOrder {
-		return errors.New("-merge: only with -parts order; the other parts are measured as a whole")
-	}
-	_, err := t.read()
-	return err
+	return results.Write(*dir, *name)
 }
 
 // duration is about how long the plan takes if no run is void.
@@ -341,7 +297,8 @@ func (r *runner) yieldCost(ctx context.Context, round int) error {
 		}
 		var one closedRun
 		_, err := r.repeat(func() (why string, err error) {
-			one, err = r.hello(ctx, g)
+			server := role{Kind: "server", Procs: 1, Law: lawB2, Guard: g}
+			one, err = r.closedOn(ctx, server, 32, 0, r.plan.turn(helloRunUp), r.plan.turn(helloTurn))
 			return void(0, one.foreign), err
 		})
 		if err != nil {
@@ -359,12 +316,3 @@ const (
 	helloRunUp = 300 * time.Millisecond
 	helloTurn  = 1500 * time.Millisecond
 )
-
-func (r *runner) hello(ctx context.Context, g Guard) (c closedRun, err error) {
-	p, err := startRole(r.test, role{Kind: "server", Procs: 1, Law: lawB2, Guard: g})
-	if err != nil {
-		return c, err
-	}
-	defer p.stop()
-	return r.closed(ctx, p, 32, 0, r.plan.turn(helloRunUp), r.plan.turn(helloTurn))
-}

@@ -2,7 +2,6 @@ package live
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -104,7 +103,7 @@ func (r *runner) ordered(ctx context.Context, row *orderRow, guard string) ([]*l
 }
 
 func (r *Results) orderCell(row, guard, class string) *orderCell {
-	i := slices.IndexFunc(r.Order, func(c orderCell) bool { return c.spot() == spot{row, guard, class} })
+	i := slices.IndexFunc(r.Order, func(c orderCell) bool { return c.Row == row && c.Guard == guard && c.Class == class })
 	if i < 0 {
 		i = len(r.Order)
 		r.Order = append(r.Order, orderCell{Row: row, Guard: guard, Class: class, Measured: r.Measured, Pace: r.Pace})
@@ -273,63 +272,20 @@ func fates(records []record) (served, refused, p99 float64) {
 	return t.share(loadgen.OK), t.share(loadgen.Refused), quantile(t.admitted, 0.99)
 }
 
-// spot is where a cell of part three stands.
-type spot struct{ row, guard, class string }
-
-func (c *orderCell) spot() spot { return spot{c.Row, c.Guard, c.Class} }
-
-// mergeOrder puts the cells of later lists over those of earlier ones, in the order
-// of the rows.
-func mergeOrder(lists ...[]orderCell) []orderCell {
-	var spots []spot
-	for _, row := range orderRows() {
-		for _, guard := range row.guards {
-			for _, c := range row.classes {
-				spots = append(spots, spot{row.id, guard, c.name})
-			}
-		}
-	}
-	return kit.Merge(spots, (*orderCell).spot, lists...)
-}
-
 // judgeOrder compares the cells of part three with their goals.
 func (r *Results) judgeOrder() {
-	r.Order = mergeOrder(r.Order)
 	for _, row := range orderRows() {
-		for _, c := range row.classes {
+		for _, class := range row.classes {
 			for i := range r.Order {
-				if cell := &r.Order[i]; cell.Row == row.id && cell.Class == c.name {
-					cell.judge(c.goals)
+				c := &r.Order[i]
+				if c.Row != row.id || c.Class != class.name || len(c.Rounds) == 0 {
+					continue
+				}
+				c.Goals = nil
+				for _, g := range class.goals {
+					c.Goals = append(c.Goals, g.Judge(c.over(g.value)))
 				}
 			}
 		}
 	}
-}
-
-func (c *orderCell) judge(goals []orderGoal) {
-	c.Goals = nil
-	for _, g := range goals {
-		if len(c.Rounds) > 0 {
-			c.Goals = append(c.Goals, g.Judge(c.over(g.value)))
-		}
-	}
-}
-
-// keepOrder adopts, from a report, what part three has of rows and guards that were
-// not measured now, or not without all runs being void. What was measured now
-// replaces what the report has, as a whole: rounds of two days are not mixed.
-func (r *Results) keepOrder(t *target) error {
-	old, err := t.read()
-	if err != nil {
-		return err
-	}
-	if old.Machine != r.Machine {
-		return fmt.Errorf("-merge: the report %s is of another machine (%+v, this one is %+v): measure all rows anew", t.name, old.Machine, r.Machine)
-	}
-	measured := slices.DeleteFunc(slices.Clone(r.Order), func(c orderCell) bool { return len(c.Rounds) == 0 })
-	kept := slices.DeleteFunc(old.Order, func(c orderCell) bool {
-		return slices.ContainsFunc(measured, func(m orderCell) bool { return m.Row == c.Row && m.Guard == c.Guard })
-	})
-	r.Order = mergeOrder(r.Order, kept, measured)
-	return nil
 }

@@ -272,23 +272,23 @@ func (r *Results) order(b *strings.Builder) {
 
 // measured says when a row was, and at what pace; empty if it was not.
 func (r *Results) measured(row string) string {
-	var all []string
-	for _, c := range r.Order {
-		if c.Row != row || len(c.Rounds) == 0 {
+	text := ""
+	rounds := 0
+	for i := range r.Order {
+		c := &r.Order[i]
+		if c.Row != row || len(c.Rounds) < rounds {
 			continue
 		}
-		rounds := "rounds"
-		if len(c.Rounds) == 1 {
-			rounds = "round"
-		}
-		if one := fmt.Sprintf("%s, %d %s at pace %.2g", c.Measured, len(c.Rounds), rounds, c.Pace); !slices.Contains(all, one) {
-			all = append(all, one)
+		switch rounds = len(c.Rounds); rounds {
+		case 0:
+			text = "void"
+		case 1:
+			text = fmt.Sprintf("%s, 1 round at pace %.2g", c.Measured, c.Pace)
+		default:
+			text = fmt.Sprintf("%s, %d rounds at pace %.2g", c.Measured, rounds, c.Pace)
 		}
 	}
-	if len(all) == 0 && slices.ContainsFunc(r.Order, func(c orderCell) bool { return c.Row == row }) {
-		return "void"
-	}
-	return strings.Join(all, "; ")
+	return text
 }
 
 // extra is a figure that only some classes have.

@@ -4,8 +4,6 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -140,11 +138,11 @@ func TestNestedFigures(t *testing.T) {
 
 func TestOrderReport(t *testing.T) {
 	r := newResults(Plan{Pace: 1})
-	r.orderCell("S22", guardUntold, "health").Rounds = []orderFigures{{Served: 0.5, P99: 30}, {Served: 0.1, P99: 50}, {Served: 0.2, P99: 40}}
 	r.orderCell("S12", guardWeir, "critical").Void = 1
 	r.orderCell("S12", guardFixed, "critical").Rounds = []orderFigures{{Served: 1, P99: 110, Alone: 100}}
 	r.orderCell("S14", guardFixed, "two").Rounds = []orderFigures{{OffShare: 0.01}}
 	r.orderCell("S21", guardFixed, "batch").Rounds = []orderFigures{{Slack: 0.9}}
+	r.orderCell("S22", guardUntold, "health").Rounds = []orderFigures{{Served: 0.5, P99: 30}, {Served: 0.1, P99: 50}, {Served: 0.2, P99: 40}}
 	r.judge()
 	report := r.Markdown()
 	for _, want := range []string{
@@ -158,99 +156,8 @@ func TestOrderReport(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, report)
 		}
 	}
-	if strings.Index(report, "| S12 | weir") > strings.Index(report, "| S12 | fixed") {
-		t.Error("not in the order of the guards")
-	}
 	if strings.Contains(report, "- S15:") {
 		t.Error("the report speaks of a row that was not measured")
-	}
-}
-
-// find returns a cell of part three, nil if it was not measured.
-func find(r *Results, row, guard, class string) *orderCell {
-	for i := range r.Order {
-		if r.Order[i].spot() == (spot{row, guard, class}) {
-			return &r.Order[i]
-		}
-	}
-	return nil
-}
-
-// What was measured anew replaces what the report has of the same row and guard, and
-// the rest stays with the day and pace it was measured at.
-func TestMerge(t *testing.T) {
-	dir := t.TempDir()
-	old := newResults(Plan{Pace: 0.4})
-	old.Measured = "2026-01-02"
-	for _, guard := range []string{guardWeir, guardFixed} {
-		for _, class := range []string{"critical", "bulk"} {
-			c := old.orderCell("S12", guard, class)
-			c.Rounds = []orderFigures{{Served: 0.25}}
-			c.Measured = old.Measured
-		}
-	}
-	if err := old.Write(dir, "order"); err != nil {
-		t.Fatal(err)
-	}
-	anew := newResults(Plan{Pace: 1})
-	anew.orderCell("S12", guardWeir, "critical").Rounds = []orderFigures{{Served: 0.75}}
-	anew.orderCell("S15", guardWeir, "tasks").Rounds = []orderFigures{{Tasks: 1}}
-	anew.orderCell("S12", guardFixed, "critical").Void = 3 // does not replace figures
-	if err := anew.keepOrder(&target{dir: dir, name: "order"}); err != nil {
-		t.Fatal(err)
-	}
-	if err := anew.Write(dir, "order"); err != nil {
-		t.Fatal(err)
-	}
-	got, err := (&target{dir: dir, name: "order"}).read()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(got.Order) != 4 {
-		t.Fatalf("%d cells, want both of fixed and one each that was measured anew", len(got.Order))
-	}
-	if c := find(got, "S12", guardWeir, "critical"); c.Rounds[0].Served != 0.75 || c.Pace != 1 || c.Measured != anew.Measured {
-		t.Errorf("%+v", c)
-	}
-	if c := find(got, "S12", guardFixed, "critical"); c.Rounds[0].Served != 0.25 || c.Pace != 0.4 || c.Measured != "2026-01-02" {
-		t.Errorf("%+v", c)
-	}
-	if find(got, "S12", guardWeir, "bulk") != nil {
-		t.Error("a class of a run that was replaced is still there")
-	}
-	report := anew.Markdown()
-	if want := anew.Measured + ", 1 round at pace 1; 2026-01-02, 1 round at pace 0.4)"; !strings.Contains(report, want) {
-		t.Errorf("no %q in\n%s", want, report)
-	}
-	anew.Machine.Cores++
-	if err := anew.keepOrder(&target{dir: dir, name: "order"}); err == nil || !strings.Contains(err.Error(), "another machine") {
-		t.Errorf("another machine: %v", err)
-	}
-}
-
-func TestTarget(t *testing.T) {
-	dir := t.TempDir()
-	order, all := Plan{Parts: []string{partOrder}}, Plan{Parts: parts}
-	if err := os.WriteFile(filepath.Join(dir, "good.json"), []byte("{}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, tt := range []struct {
-		target target
-		plan   Plan
-		says   string
-	}{
-		{target{}, all, ""},
-		{target{dir: dir}, all, ""},
-		{target{dir: dir + "/no"}, all, "no directory"},
-		{target{merge: true}, order, "needs -o"},
-		{target{dir: dir, name: "good", merge: true}, all, "only with -parts order"},
-		{target{dir: dir, name: "none", merge: true}, order, "no such file"},
-		{target{dir: dir, name: "good", merge: true}, order, ""},
-	} {
-		err := tt.target.check(&tt.plan)
-		if (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) {
-			t.Errorf("%+v: %v, want %q", tt.target, err, tt.says)
-		}
 	}
 }
 

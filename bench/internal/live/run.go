@@ -304,6 +304,16 @@ func (c *closedRun) cpu() time.Duration {
 	return (c.after.CPU - c.before.CPU) / time.Duration(max(1, c.answers))
 }
 
+// closedOn is closed on a server of its own.
+func (r *runner) closedOn(ctx context.Context, server role, n int, mean, runUp, d time.Duration) (c closedRun, err error) {
+	p, err := startRole(r.test, server)
+	if err != nil {
+		return c, err
+	}
+	defer p.stop()
+	return r.closed(ctx, p, n, mean, runUp, d)
+}
+
 // closed keeps n clients busy, each with one request at a time, for a run-up and
 // then for d, which is what counts.
 func (r *runner) closed(ctx context.Context, p *process, n int, mean, runUp, d time.Duration) (c closedRun, err error) {
@@ -394,7 +404,8 @@ func (r *runner) sweep(ctx context.Context, law Law, procs int) (c capacity, err
 		}
 	}
 	if law.Burns {
-		refusals, err := r.refusals(ctx, law, procs, turn)
+		all := role{Kind: "server", Procs: procs, Law: law, Guard: Guard{Name: "refuse", Kind: "refuse"}}
+		refusals, err := r.closedOn(ctx, all, 8, law.Service, 100*time.Millisecond, turn)
 		if err != nil {
 			return c, err
 		}
@@ -419,14 +430,4 @@ func (c capacity) bound(load float64) float64 {
 		return 1
 	}
 	return 1 / (1 + (load-1)*c.refusal.Seconds()/c.request.Seconds())
-}
-
-// refusals has a server refuse all it gets.
-func (r *runner) refusals(ctx context.Context, law Law, procs int, turn time.Duration) (c closedRun, err error) {
-	p, err := startRole(r.test, role{Kind: "server", Procs: procs, Law: law, Guard: Guard{Name: "refuse", Kind: "refuse"}})
-	if err != nil {
-		return c, err
-	}
-	defer p.stop()
-	return r.closed(ctx, p, 8, law.Service, 100*time.Millisecond, turn)
 }

@@ -130,11 +130,7 @@ func (c windowed) Update(w *control.Window) control.Decision {
 // also those that finish late: dropping them instead, which the documentation
 // allows, would leave it without samples in a brown-out. By default it has no queue.
 func newFailsafe(*env) (*limiter, error) {
-	l := adaptivelimiter.NewBuilder[any]().Build()
-	return &limiter{try: func(*weir.Work) done {
-		p, ok := l.TryAcquirePermit()
-		return recorded(p, ok)
-	}}, nil
+	return failsafe(adaptivelimiter.NewBuilder[any]().Build()), nil
 }
 
 // newFailsafeQueueing adds a queue with the factors that BuildPrioritized takes
@@ -142,16 +138,19 @@ func newFailsafe(*env) (*limiter, error) {
 // it. Who waits does so until its context's deadline.
 func newFailsafeQueueing(*env) (*limiter, error) {
 	l := adaptivelimiter.NewBuilder[any]().WithQueueing(2, 3).Build()
-	return &limiter{
-		try: func(*weir.Work) done {
-			p, ok := l.TryAcquirePermit()
-			return recorded(p, ok)
-		},
-		wait: func(ctx context.Context, _ *weir.Work, answer func(done)) {
-			p, err := l.AcquirePermit(ctx)
-			answer(recorded(p, err == nil))
-		},
-	}, nil
+	waits := failsafe(l)
+	waits.wait = func(ctx context.Context, _ *weir.Work, answer func(done)) {
+		p, err := l.AcquirePermit(ctx)
+		answer(recorded(p, err == nil))
+	}
+	return waits, nil
+}
+
+func failsafe(l adaptivelimiter.AdaptiveLimiter[any]) *limiter {
+	return &limiter{try: func(*weir.Work) done {
+		p, ok := l.TryAcquirePermit()
+		return recorded(p, ok)
+	}}
 }
 
 func recorded(p adaptivelimiter.Permit, ok bool) done {

@@ -167,26 +167,17 @@ func read(file, backend string) (*sim.Scenario, error) {
 // ranking are the peers that are told priorities. The calibration and the most
 // that may wait, in limits, are settings of failsafe-go's.
 func ranking() []peer {
-	prioritizers := func(fixed bool) []peer {
-		var list []peer
-		for _, every := range []time.Duration{time.Second, 100 * time.Millisecond} {
-			for _, most := range []float64{3, 10} {
-				name := fmt.Sprintf("failsafe-go prioritizer (%v, %gx)", every, most)
-				if fixed {
-					name = fmt.Sprintf("failsafe-go prioritizer (fixed, %v, %gx)", every, most)
-				}
-				list = append(list, peer{Name: name, Told: fixed, make: newPrioritizer(fixed, every, most)})
-			}
-		}
-		return list
-	}
 	list := []peer{
 		{Name: "weir", Weir: true, make: newWeir},
 		{Name: "weir (fixed)", Told: true, make: newWeirFixed},
 		{Name: "no control", make: newOpen},
+		{Name: "failsafe-go prioritizer (1s, 3x)", make: newPrioritizer(false, time.Second, 3)},
 	}
-	list = append(list, prioritizers(false)[:1]...)
-	list = append(list, prioritizers(true)...)
+	for _, every := range []time.Duration{time.Second, 100 * time.Millisecond} {
+		for _, most := range []float64{3, 10} {
+			list = append(list, peer{Name: fmt.Sprintf("failsafe-go prioritizer (fixed, %v, %gx)", every, most), Told: true, make: newPrioritizer(true, every, most)})
+		}
+	}
 	return append(list, peer{Name: "partitions (fixed, 0.7 and 0.3)", Told: true,
 		make: newPartitions(map[weir.Priority]float64{weir.Critical: .7, weir.Background: .3})})
 }

@@ -99,23 +99,18 @@ func judge(cells []Cell) verdict {
 	return v
 }
 
-func ours(name string) bool {
-	p := named(name)
-	return p != nil && (p.Weir || p.Untold)
-}
+func ours(name string) bool { return named(name).Weir || named(name).Untold }
 
-func told(name string) bool {
-	p := named(name)
-	return p != nil && p.Told
-}
+func told(name string) bool { return named(name).Told }
 
-// named is the peer of that name, nil for none.
+// named is the peer of that name, or one without a name.
 func named(name string) *peer {
-	all := peers()
-	if i := slices.IndexFunc(all, func(p peer) bool { return p.Name == name }); i >= 0 {
-		return &all[i]
+	for _, p := range peers() {
+		if p.Name == name {
+			return &p
+		}
 	}
-	return nil
+	return new(peer)
 }
 
 // compare looks at one figure of everybody.
