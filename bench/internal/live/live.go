@@ -255,28 +255,35 @@ func (r *runner) lanes(ctx context.Context, law Law, guards []string) ([]*lane, 
 }
 
 func (r *runner) proxied(ctx context.Context, law Law, guard string) (*lane, error) {
-	app, err := startRole(r.rest, role{Kind: "backend", Procs: 1, Law: law})
-	if err != nil {
-		return nil, err
-	}
+	return r.before(law, guard, false, func(addr, admin, url string) (*process, error) {
+		if guard != guardFixed && guard != guardWeir {
+			return startRole(r.test, role{Kind: "proxy", Procs: 1, Upstream: url, Guard: Guard{Name: guard}})
+		}
+		flags := []string{"--upstream", url, "--listen", addr, "--admin", admin}
+		if guard == guardFixed {
+			n, _ := law.best()
+			flags = append(flags, "--limit", strconv.Itoa(n))
+		}
+		return startWeir(ctx, r.test, r.plan.Weir, addr, admin, "", flags...)
+	})
+}
+
+// before starts a backend, and what start starts before it. A nested backend calls itself by way
+// of that.
+func (r *runner) before(law Law, guard string, nested bool, start func(addr, admin, url string) (*process, error)) (*lane, error) {
 	addr, admin, err := freeAddrs()
 	if err != nil {
-		app.stop()
 		return nil, err
 	}
-	url := "http://" + app.addr
-	flags := []string{"--upstream", url, "--listen", addr, "--admin", admin}
-	if guard == guardFixed {
-		n, _ := law.best()
-		flags = append(flags, "--limit", strconv.Itoa(n))
+	backend := role{Kind: "backend", Procs: 1, Law: law}
+	if nested {
+		backend.Nested = "http://" + addr
 	}
-	var front *process
-	switch guard {
-	case guardFixed, guardWeir:
-		front, err = startWeir(ctx, r.test, r.plan.Weir, addr, admin, "", flags...)
-	default:
-		front, err = startRole(r.test, role{Kind: "proxy", Procs: 1, Upstream: url, Guard: Guard{Name: guard}})
+	app, err := startRole(r.rest, backend)
+	if err != nil {
+		return nil, err
 	}
+	front, err := start(addr, admin, "http://"+app.addr)
 	if err != nil {
 		app.stop()
 		return nil, err

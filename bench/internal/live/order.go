@@ -82,24 +82,10 @@ func (r *runner) ordered(ctx context.Context, row *orderRow, guard string) ([]*l
 	if row.library {
 		return r.serving(libraryRole(row, guard))
 	}
-	addr, admin, err := freeAddrs()
-	if err != nil {
-		return nil, err
-	}
-	behind := role{Kind: "backend", Procs: 1, Law: row.law}
-	if row.nested() {
-		behind.Nested = "http://" + addr
-	}
-	app, err := startRole(r.rest, behind)
-	if err != nil {
-		return nil, err
-	}
-	front, err := startWeir(ctx, r.test, r.plan.Weir, addr, admin, orderConfig(guard, &row.law, addr, admin, "http://"+app.addr))
-	if err != nil {
-		app.stop()
-		return nil, err
-	}
-	return []*lane{{guard: guard, front: front, app: app}}, nil
+	l, err := r.before(row.law, guard, row.nested(), func(addr, admin, url string) (*process, error) {
+		return startWeir(ctx, r.test, r.plan.Weir, addr, admin, orderConfig(guard, &row.law, addr, admin, url))
+	})
+	return []*lane{l}, err
 }
 
 func (r *Results) orderCell(row, guard, class string) *orderCell {

@@ -201,25 +201,22 @@ func (r *Results) Markdown() string {
 // voids names the runs that were given up, and the references that others disturbed.
 func (r *Results) voids(b *strings.Builder) {
 	var names []string
-	for _, c := range r.Capacities {
-		if c.Foreign > foreignAbove {
-			names = append(names, fmt.Sprintf("capacity of %s in round %d, and all that refers to it", c.Backend, c.Round+1))
+	name := func(void bool, format string, args ...any) {
+		if void {
+			names = append(names, fmt.Sprintf(format, args...))
 		}
+	}
+	for _, c := range r.Capacities {
+		name(c.Foreign > foreignAbove, "capacity of %s in round %d, and all that refers to it", c.Backend, c.Round+1)
 	}
 	for _, y := range r.Yield {
-		if y.Foreign > foreignAbove {
-			names = append(names, fmt.Sprintf("cost of the yield in round %d, %s", y.Round+1, y.Guard))
-		}
+		name(y.Foreign > foreignAbove, "cost of the yield in round %d, %s", y.Round+1, y.Guard)
 	}
 	for _, c := range r.Cells {
-		if c.Void > 0 {
-			names = append(names, fmt.Sprintf("%s %s on %s, %s (%d)", c.Row, c.Stage, c.Backend, c.Guard, c.Void))
-		}
+		name(c.Void > 0, "%s %s on %s, %s (%d)", c.Row, c.Stage, c.Backend, c.Guard, c.Void)
 	}
 	for _, c := range r.Order {
-		if c.Void > 0 {
-			names = append(names, fmt.Sprintf("%s, %s of %s (%d)", c.Row, c.Class, c.Guard, c.Void))
-		}
+		name(c.Void > 0, "%s, %s of %s (%d)", c.Row, c.Class, c.Guard, c.Void)
 	}
 	if len(names) == 0 {
 		fmt.Fprintf(b, "\nNo run was void in the end.\n")
