@@ -124,10 +124,7 @@ func operate(subject, n int) error {
 		return fmt.Errorf("subject %d: must be from 0 to %d, see -list", subject, len(all)-1)
 	}
 	debug.SetGCPercent(-1) // a collection would count as the subject's
-	loop, stop, err := all[subject].New()
-	if err != nil {
-		return err
-	}
+	loop, stop := all[subject].New()
 	defer stop()
 	return counted(loop, n)
 }

@@ -19,7 +19,7 @@ type Subject struct {
 	Name string
 	Goal goal
 	// New sets the subject up. stop ends what it started.
-	New func() (loop Loop, stop func(), err error)
+	New func() (loop Loop, stop func())
 	// Parks tells that it sleeps by nature where several are at it, on a lock
 	// for instance: that it does not use its cores says nothing of the machine.
 	Parks bool
@@ -52,6 +52,6 @@ func Groups() []group {
 }
 
 // ready makes a New of a loop that needs nothing stopped.
-func ready(set func() Loop) func() (Loop, func(), error) {
-	return func() (Loop, func(), error) { return set(), func() {}, nil }
+func ready(set func() Loop) func() (Loop, func()) {
+	return func() (Loop, func()) { return set(), func() {} }
 }

@@ -24,10 +24,7 @@ func TestSubjects(t *testing.T) {
 					if g.Pair && workers > 1 {
 						continue
 					}
-					loop, stop, err := s.New()
-					if err != nil {
-						t.Fatal(err)
-					}
+					loop, stop := s.New()
 					if _, _, err := run(loop, 2000, workers); err != nil {
 						t.Errorf("%d workers: %v", workers, err)
 					}
@@ -116,10 +113,7 @@ func Benchmark(b *testing.B) {
 	for _, g := range Groups() {
 		for _, s := range g.All() {
 			b.Run(g.Name+"/"+s.Name, func(b *testing.B) {
-				loop, stop, err := s.New()
-				if err != nil {
-					b.Fatal(err)
-				}
+				loop, stop := s.New()
 				defer stop()
 				workers := runtime.GOMAXPROCS(0)
 				if g.Pair {
@@ -162,10 +156,7 @@ func TestQuotaSubjects(t *testing.T) {
 	for _, g := range quotaGroups(10_000) {
 		for _, s := range g.All() {
 			t.Run(g.Name+"/"+s.Name, func(t *testing.T) {
-				loop, stop, err := s.New()
-				if err != nil {
-					t.Fatal(err)
-				}
+				loop, stop := s.New()
 				defer stop()
 				for _, workers := range []int{1, 2} {
 					if _, _, err := run(loop, 2000, workers); err != nil {

@@ -177,14 +177,11 @@ func bareTable(n int) Loop {
 
 // weirQuota is the whole gate: rule, key, bucket and permit.
 func weirQuota() Loop {
-	gate, err := quota.New(quota.Config{Name: "api", Rules: []quota.Rule{{User: quota.Every, Windows: []quota.Window{{Rate: 1, Burst: 1e14}}}}})
+	gate := weir.Must(quota.New(quota.Config{Name: "api", Rules: []quota.Rule{{User: quota.Every, Windows: []quota.Window{{Rate: 1, Burst: 1e14}}}}}))
 	ctx := context.Background()
 	w := weir.Work{User: "someone"}
 	return func(n int) error {
 		for range n {
-			if err != nil {
-				return err
-			}
 			p, err := gate.Admit(ctx, w)
 			if err != nil {
 				return err
@@ -197,12 +194,9 @@ func weirQuota() Loop {
 
 // weirDecide is a decision about one token, of one key or of random ones of several. A burst
 // of one is used up before, so that everything is refused.
-func weirDecide(limit quota.Window, keys int, more ...quota.Window) func() (Loop, func(), error) {
-	return func() (Loop, func(), error) {
-		store, err := quota.NewMemory(quota.MemoryConfig{MaxKeys: max(keys, 1024)})
-		if err != nil {
-			return nil, nil, err
-		}
+func weirDecide(limit quota.Window, keys int, more ...quota.Window) func() (Loop, func()) {
+	return ready(func() Loop {
+		store := weir.Must(quota.NewMemory(quota.MemoryConfig{MaxKeys: max(keys, 1024)}))
 		ctx := context.Background()
 		limits := append([]quota.Window{limit}, more...)
 		refused := limit.Burst == 1
@@ -224,7 +218,7 @@ func weirDecide(limit quota.Window, keys int, more ...quota.Window) func() (Loop
 					}
 				}
 				return nil
-			}, func() {}, nil
+			}
 		}
 		ring := newKeyring(keys)
 		for i := range 2 * keys { // a second time, as tables grow for buckets that are full again
@@ -236,8 +230,8 @@ func weirDecide(limit quota.Window, keys int, more ...quota.Window) func() (Loop
 				t.Key = key
 				return one(t)
 			})
-		}, func() {}, nil
-	}
+		}
+	})
 }
 
 // decide is one decision about a key by somebody else's limiter. Rates and bursts
@@ -254,25 +248,19 @@ func quotaPeers(keys int) []Subject {
 	}
 }
 
-func asked(keys int, peer func(ctx context.Context) (decide, func(), error)) func() (Loop, func(), error) {
-	return func() (Loop, func(), error) {
-		do, stop, err := peer(context.Background())
-		if err != nil {
-			return nil, nil, err
-		}
+func asked(keys int, peer func(ctx context.Context) (decide, func())) func() (Loop, func()) {
+	return func() (Loop, func()) {
+		do, stop := peer(context.Background())
 		ring := newKeyring(max(keys, 1))
 		for i := range ring.len() {
-			if err := do(ring.at(i)); err != nil {
-				stop()
-				return nil, nil, err
-			}
+			_ = do(ring.at(i)) // what is wrong, the loop says
 		}
-		return func(n int) error { return ring.turn(n, do) }, stop, nil
+		return func(n int) error { return ring.turn(n, do) }, stop
 	}
 }
 
 // xrate is how programs keep x/time/rate by key.
-func xrate(context.Context) (decide, func(), error) {
+func xrate(context.Context) (decide, func()) {
 	var mu sync.Mutex
 	limiters := map[string]*rate.Limiter{}
 	return func(key string) error {
@@ -287,18 +275,12 @@ func xrate(context.Context) (decide, func(), error) {
 			return errOutOfTokens
 		}
 		return nil
-	}, func() {}, nil
+	}, func() {}
 }
 
-func throttledGCRA(ctx context.Context) (decide, func(), error) {
-	store, err := memstore.NewCtx(0) // no bound
-	if err != nil {
-		return nil, nil, err
-	}
-	l, err := throttled.NewGCRARateLimiterCtx(store, throttled.RateQuota{MaxRate: throttled.PerSec(1e6), MaxBurst: 1 << 40})
-	if err != nil {
-		return nil, nil, err
-	}
+func throttledGCRA(ctx context.Context) (decide, func()) {
+	store := weir.Must(memstore.NewCtx(0)) // no bound
+	l := weir.Must(throttled.NewGCRARateLimiterCtx(store, throttled.RateQuota{MaxRate: throttled.PerSec(1e6), MaxBurst: 1 << 40}))
 	l.SetMaxCASAttemptsLimit(1000)
 	return func(key string) error {
 		limited, _, err := l.RateLimitCtx(ctx, key, 1)
@@ -306,21 +288,18 @@ func throttledGCRA(ctx context.Context) (decide, func(), error) {
 			return errOutOfTokens
 		}
 		return err
-	}, func() {}, nil
+	}, func() {}
 }
 
-func goLimiter(ctx context.Context) (decide, func(), error) {
-	store, err := memorystore.New(&memorystore.Config{Tokens: 1 << 40, Interval: time.Hour})
-	if err != nil {
-		return nil, nil, err
-	}
+func goLimiter(ctx context.Context) (decide, func()) {
+	store := weir.Must(memorystore.New(&memorystore.Config{Tokens: 1 << 40, Interval: time.Hour}))
 	return func(key string) error {
 		_, _, _, ok, err := store.Take(ctx, key)
 		if err == nil && !ok {
 			return errOutOfTokens
 		}
 		return err
-	}, func() { _ = store.Close(ctx) }, nil
+	}, func() { _ = store.Close(ctx) }
 }
 
 // footprint is what a million buckets take beside their decisions.

@@ -81,39 +81,28 @@ func handoff() group {
 
 // weirLoop sets up a limiter and the loop that uses it. controller nil means a
 // fixed limit of n. The wait room and all else are the defaults.
-func weirLoop(n int64, controller func() (control.Controller, error), use func(*limit.Limiter) Loop) func() (Loop, func(), error) {
-	return func() (Loop, func(), error) {
+func weirLoop(n int64, controller func() control.Controller, use func(*limit.Limiter) Loop) func() (Loop, func()) {
+	return func() (Loop, func()) {
 		cfg := limit.Config{Name: "bench", Limit: n}
 		if controller != nil {
-			c, err := controller()
-			if err != nil {
-				return nil, nil, err
-			}
-			cfg.Controller = c
+			cfg.Controller = controller()
 		}
-		l, err := limit.New(cfg)
-		if err != nil {
-			return nil, nil, err
-		}
-		return use(l), l.Close, nil
+		l := weir.Must(limit.New(cfg))
+		return use(l), l.Close
 	}
 }
 
 // cancellable is weirLoop with a context that could be cancelled, as that of
 // every HTTP request can.
-func cancellable(n int64, controller func() (control.Controller, error), use func(context.Context) func(*limit.Limiter) Loop) func() (Loop, func(), error) {
-	return func() (Loop, func(), error) {
+func cancellable(n int64, controller func() control.Controller, use func(context.Context) func(*limit.Limiter) Loop) func() (Loop, func()) {
+	return func() (Loop, func()) {
 		ctx, cancel := context.WithCancel(context.Background())
-		loop, stop, err := weirLoop(n, controller, use(ctx))()
-		if err != nil {
-			cancel()
-			return nil, nil, err
-		}
-		return loop, func() { stop(); cancel() }, nil
+		loop, stop := weirLoop(n, controller, use(ctx))()
+		return loop, func() { stop(); cancel() }
 	}
 }
 
-func aimd() (control.Controller, error) { return control.NewAIMD(control.AIMDConfig{}) }
+func aimd() control.Controller { return weir.Must(control.NewAIMD(control.AIMDConfig{})) }
 
 func tryAdmit(l *limit.Limiter) Loop {
 	return func(n int) error {
@@ -172,17 +161,11 @@ func admitLoop(ctx context.Context, l *limit.Limiter, w weir.Work, n int) error 
 }
 
 // weirFull sets up a limiter whose only slot is taken and where nothing waits.
-func weirFull(use func(*limit.Limiter) Loop) func() (Loop, func(), error) {
-	return func() (Loop, func(), error) {
-		l, err := limit.New(limit.Config{Name: "bench", Limit: 1, Queue: limit.Queue{Len: -1}})
-		if err != nil {
-			return nil, nil, err
-		}
-		p, err := l.TryAdmit(weir.Work{})
-		if err != nil {
-			return nil, nil, err
-		}
-		return use(l), func() { p.Done(weir.OK); l.Close() }, nil
+func weirFull(use func(*limit.Limiter) Loop) func() (Loop, func()) {
+	return func() (Loop, func()) {
+		l := weir.Must(limit.New(limit.Config{Name: "bench", Limit: 1, Queue: limit.Queue{Len: -1}}))
+		p := weir.Must(l.TryAdmit(weir.Work{}))
+		return use(l), func() { p.Done(weir.OK); l.Close() }
 	}
 }
 
@@ -448,7 +431,7 @@ func mutex() Loop {
 
 // channelHandoff passes one slot through a channel. The receive that makes room
 // completes a send that waits. So each release hands the slot to the one who waits.
-func channelHandoff() (Loop, func(), error) {
+func channelHandoff() (Loop, func()) {
 	slots := make(chan struct{}, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	loop := between(func() error {
@@ -459,7 +442,7 @@ func channelHandoff() (Loop, func(), error) {
 			return ctx.Err()
 		}
 	}, func() { <-slots })
-	return loop, cancel, nil
+	return loop, cancel
 }
 
 // between makes a loop in which two goroutines pass the only slot to and fro. Each

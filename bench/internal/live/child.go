@@ -216,20 +216,16 @@ func (g *Guard) guarded(next http.Handler, hooks weir.Hooks) (http.Handler, *lim
 			cfg.Queue.Len = -1
 		}
 	case "default":
-		belief, err := control.NewBelief(control.BeliefConfig{})
-		if err != nil {
-			return nil, nil, err
-		}
-		cfg.Controller = belief
+		cfg.Controller = control.Default()
 	case "refuse":
 		cfg.Limit, cfg.Queue.Len = 1, -1
 	default:
 		return nil, nil, fmt.Errorf("guard %q: unknown kind", g.Kind)
 	}
 	if g.Signals {
-		if err := addSignals(&cfg); err != nil {
-			return nil, nil, err
-		}
+		latency := weir.Must(signal.NewSchedLatency(signal.SchedLatencyConfig{}))
+		cfg.Signals = weir.Must(signal.NewPoller(signal.Config{Watches: []signal.Watch{{Signal: latency}}}))
+		cfg.Controller = weir.Must(control.NewCapped(cfg.Controller, control.CapConfig{}))
 	}
 	gate, err := limit.New(cfg)
 	if err != nil {
@@ -297,25 +293,6 @@ func (l *limits) read() (least int64, mean float64, most int64) {
 	least, mean, most = l.least, l.sum/float64(l.n), l.most
 	l.sum, l.n = 0, 0
 	return least, mean, most
-}
-
-// addSignals caps the controller by what Go's scheduler says.
-func addSignals(cfg *limit.Config) error {
-	latency, err := signal.NewSchedLatency(signal.SchedLatencyConfig{})
-	if err != nil {
-		return err
-	}
-	poller, err := signal.NewPoller(signal.Config{Watches: []signal.Watch{{Signal: latency}}})
-	if err != nil {
-		return err
-	}
-	capped, err := control.NewCapped(cfg.Controller, control.CapConfig{})
-	if err != nil {
-		poller.Close()
-		return err
-	}
-	cfg.Signals, cfg.Controller = poller, capped
-	return nil
 }
 
 // newProxy returns the rival called name before upstream: ReverseProxy alone, or
