@@ -230,16 +230,10 @@ func costs(addr string, subjects []subject) error {
 	defer client.Close()
 	table := kit.Table{{"subject", "script, let through", "script, refused", "memory of a key"}}
 	for _, s := range subjects[:2] {
-		open, err := scriptTime(client, s, load{name: "open", keys: 1000, rate: 1_000_000, burst: 1_000_000})
-		if err != nil {
-			return err
-		}
-		shut, err := scriptTime(client, s, load{name: "shut", keys: 1, rate: 1, burst: 1})
-		if err != nil {
-			return err
-		}
-		bytes, err := keySize(client, s)
-		if err != nil {
+		open, err1 := scriptTime(client, s, load{name: "open", keys: 1000, rate: 1_000_000, burst: 1_000_000})
+		shut, err2 := scriptTime(client, s, load{name: "shut", keys: 1, rate: 1, burst: 1})
+		bytes, err3 := keySize(client, s)
+		if err := errors.Join(err1, err2, err3); err != nil {
 			return err
 		}
 		table = append(table, []string{s.name, fmt.Sprintf("%.1f µs", open), fmt.Sprintf("%.1f µs", shut), fmt.Sprintf("%.0f B", bytes)})
