@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/throttle"
 )
 
 // attemptState is where an attempt is.
@@ -44,6 +45,10 @@ type attempt struct {
 	riding bool     // on the permit of outer
 	done   bool     // its client has heard what became of its task
 
+	process *throttle.Call // nil: its client belongs to none
+	guard   weir.Permit    // of that process
+	begun   time.Duration  // when the first attempt of its call was made
+
 	born   time.Duration // when its request came
 	start  time.Duration // when it was meant to be sent
 	permit weir.Permit
@@ -68,6 +73,7 @@ func (w *world) recycle(a *attempt) {
 	a.state, a.left, a.released, a.failed = stateSpare, false, false, false
 	a.riding, a.done = false, false
 	a.permit, a.waiter, a.outer = weir.Permit{}, nil, nil
+	a.process, a.guard = nil, weir.Permit{}
 	w.spare = append(w.spare, a.index)
 }
 
@@ -75,13 +81,16 @@ func (w *world) recycle(a *attempt) {
 func (w *world) launch(a *attempt) {
 	c := a.class
 	a.start = w.now
+	if !w.sends(a) {
+		return
+	}
 	w.stats.attempted(w.now)
 	if w.ledger != nil {
 		w.ledger.attempted(w.now, a)
 	}
 	if c.timeout > 0 {
 		w.events.push(event{
-			at: w.now + c.timeout, kind: eventTimeout,
+			at: a.leftAt(w.now), kind: eventTimeout,
 			subject: a.index, generation: a.generation,
 		})
 	}
@@ -173,7 +182,9 @@ func (w *world) refused(a *attempt, err error) {
 	if w.ledger != nil {
 		w.ledger.refused(w.now, a, reason)
 	}
-	if !w.retry(a, a.class.retryOnRefusal, after) {
+	answer := throttle.AnswerOf(err)
+	a.guard.Done(answer.Outcome)
+	if !w.retry(a, a.class.retryOnRefusal, after) && !w.recall(a, answer) {
 		w.over(a, false)
 	}
 	w.recycle(a)
@@ -181,6 +192,7 @@ func (w *world) refused(a *attempt, err error) {
 
 // leave is the end of a client's patience.
 func (w *world) leave(a *attempt) {
+	a.guard.Done(weir.Overload)
 	switch a.state {
 	case stateWaiting:
 		w.stats.gaveUp(w.now)
@@ -265,7 +277,8 @@ func (w *world) conclude(a *attempt, outcome weir.Outcome, good bool) {
 	if w.untold {
 		settled = 0
 	}
-	if !left {
+	a.guard.Done(outcome)
+	if !left && (good || !w.recall(a, throttle.Answer{Outcome: outcome})) {
 		w.over(a, good)
 	}
 	w.recycle(a)
@@ -290,10 +303,16 @@ func (w *world) retry(a *attempt, wanted bool, after time.Duration) bool {
 	if !wanted || a.tries > c.retries {
 		return false
 	}
+	w.repeat(a, c.backoff(a.tries, after))
+	return true
+}
+
+// repeat makes another attempt of the same call after a wait.
+func (w *world) repeat(a *attempt, wait time.Duration) {
 	b := w.again(a)
 	b.work, b.tries, b.key, b.call = a.work, a.tries+1, a.key, a.call
-	w.events.push(event{at: w.now + c.backoff(a.tries, after), kind: eventRetry, subject: b.index})
-	return true
+	b.process, b.begun = a.process, a.begun
+	w.events.push(event{at: w.now + wait, kind: eventRetry, subject: b.index})
 }
 
 // client is one of a closed loop: it has one request under way at a time.
@@ -385,6 +404,7 @@ func (w *world) nextCall(a *attempt) {
 	}
 	b.tries, b.call = 1, a.call+1
 	b.work = w.phase.work * a.class.draw(a.class.service)
+	w.beginCall(b)
 	w.events.push(event{at: w.now, kind: eventRetry, subject: b.index})
 }
 
@@ -427,6 +447,12 @@ func (w *world) workOf(a *attempt) weir.Work {
 	work.Priority = a.priority()
 	if c.told > 0 {
 		work.Deadline = epoch.Add(a.start + c.told)
+	}
+	if a.process != nil {
+		work.Attempt = a.process.Attempt()
+		if c.told > 0 {
+			work.Deadline = epoch.Add(a.begun + c.told)
+		}
 	}
 	if w.untold {
 		work.Tenant, work.User, work.Client = "", "", ""

@@ -208,6 +208,7 @@ const (
 	streamRetry
 	streamFate
 	streamCache
+	streamProcess
 )
 
 // stream returns the random numbers of one purpose for one class.

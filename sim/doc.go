@@ -46,6 +46,9 @@
 // is suspended and learns of everything late. A [Class] has clients that leave and try again, or
 // ask a cache first.
 //
+// Clients may belong to a [Process]. They share a throttle or a breaker and a budget for retries, as
+// the clients of one service do, by the code of package throttle.
+//
 // A class may also be a number of clients in a closed loop, which always have work to send. It may
 // have tasks of several calls, one after the other or nested in the handler of the first. And it
 // may have many tenants.

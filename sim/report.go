@@ -190,6 +190,13 @@ func (r *Report) writeRefusals(b *strings.Builder) {
 			fmt.Fprintf(b, "  refused: %-14s %.0f a run\n", weir.Reason(reason), float64(n)/float64(len(r.Runs)))
 		}
 	}
+	var withheld uint64
+	for _, run := range r.Runs {
+		withheld += run.Windows[0].Withheld
+	}
+	if withheld > 0 {
+		fmt.Fprintf(b, "  not sent by clients:    %.0f a run\n", float64(withheld)/float64(len(r.Runs)))
+	}
 }
 
 func (r *Report) writeGoals(b *strings.Builder) {
@@ -253,6 +260,9 @@ type Summary struct {
 	// WorkRatio is the same as Ratio by work: good work over what the backend
 	// could have done.
 	WorkRatio float64 `json:"goodput_work"`
+	// Withheld counts attempts that the client's own process did not send. They are not among
+	// Attempts, nor among Refused.
+	Withheld uint64 `json:"withheld,omitempty"`
 	// Hits counts requests that a cache answered, which are not among Offered.
 	Hits uint64 `json:"hits,omitempty"`
 	// These are set for scenarios with goals about them. Classes are the classes of requests.
@@ -310,7 +320,7 @@ func (w *window) summary() Summary {
 	s.LateShare = share(float64(w.late), float64(w.answered))
 	s.WastedShare = share(w.wasted, w.work)
 	s.WorkRatio = share(share(w.work-w.wasted, (w.to-w.from).Seconds()), w.power.mean())
-	s.Hits, s.OverLimit = w.hits, w.over
+	s.Hits, s.OverLimit, s.Withheld = w.hits, w.over, w.withheld
 	return s
 }
 
@@ -365,6 +375,7 @@ var metrics = []metric{
 	{"late", "", "late", "share of answers that came too late or to nobody", ofSummary(func(s *Summary) float64 { return s.LateShare })},
 	{"wasted", "", "wasted work", "share of the backend's work that went into these", ofSummary(func(s *Summary) float64 { return s.WastedShare })},
 	{"attempts", "", "attempts / request", "attempts for each new request", ofSummary(func(s *Summary) float64 { return share(float64(s.Attempts), float64(s.Offered)) })},
+	{"withheld", "", "", "attempts that the client's own process did not send, for each new request", ofSummary(func(s *Summary) float64 { return share(float64(s.Withheld), float64(s.Offered)) })},
 	{"limit_min", "", "limit min", "lowest limit", ofSummary(func(s *Summary) float64 { return s.Limit.Min })},
 	{"limit_mean", "", "limit mean", "mean limit", ofSummary(func(s *Summary) float64 { return s.Limit.Mean })},
 	{"limit_max", "", "limit max", "highest limit", ofSummary(func(s *Summary) float64 { return s.Limit.Max })},

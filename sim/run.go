@@ -100,6 +100,9 @@ func newWorld(s *Scenario, seed uint64, opts *Options) (*world, error) {
 		w.ledger = newLedger(s, w.stats.windows)
 	}
 	w.addClasses(s, full, seed)
+	if err := w.addProcesses(s, seed); err != nil {
+		return nil, err
+	}
 	if opts.Outside != nil {
 		o, err := opts.Outside(seed)
 		if err != nil {

@@ -48,6 +48,8 @@ type Scenario struct {
 	// at its default.
 	Traffic []Class `json:"traffic,omitempty"`
 
+	// Processes are those that clients belong to, by name.
+	Processes map[string]Process `json:"processes,omitempty"`
 	// Seeds of the random numbers, one run each. Default 1 to 5.
 	Seeds []uint64 `json:"seeds,omitempty"`
 	// Fair has the weights and guarantees that the gates' wait rooms apply.
@@ -176,6 +178,9 @@ type Class struct {
 	Patience float64 `json:"patience,omitempty" min:"0" max:"1000000"`
 	// Retry is what the client does next. Default: nothing.
 	Retry *Retry `json:"retry,omitempty"`
+	// Process is the name of the process that the clients belong to. It decides about retries instead.
+	// Default: none, and each client is on its own.
+	Process string `json:"process,omitempty"`
 
 	silent  bool    // it is there for its number only
 	thinned float64 // the part of its rate that is left, 0: all

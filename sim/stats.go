@@ -56,7 +56,7 @@ type window struct {
 	offered, attempts, admitted, answered uint64
 	good, late, abandoned, gaveUp         uint64
 	refused                               [numReasons]uint64
-	hits                                  uint64
+	hits, withheld                        uint64
 	work, wasted, over                    float64
 	latency, wait, refusal                hist.Histogram
 	capacity, power, inside, limit        level
@@ -153,6 +153,9 @@ func (s *statistics) answered(t, latency time.Duration, work float64, good bool)
 		}
 	})
 }
+
+// withheld is an attempt that its client's own process did not send.
+func (s *statistics) withheld(t time.Duration) { s.each(t, func(w *window) { w.withheld++ }) }
 
 // hit is a request that found its answer in the cache.
 func (s *statistics) hit(t time.Duration) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/throttle"
 )
 
 // span is a phase laid out on the time of a run.
@@ -80,6 +81,7 @@ type class struct {
 	firstBackoff, maxBackoff       time.Duration
 	heed                           bool
 	jitter                         *rand.Rand
+	caller                         *throttle.Caller // nil: each client is on its own
 }
 
 // newClass prepares a class for one run. spans are its rates.

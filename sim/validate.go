@@ -31,6 +31,7 @@ func (s *Scenario) check(f *fault.List) {
 	}
 	for i := range s.Traffic {
 		s.Traffic[i].check(f, fault.Path{"traffic"}.Index(i))
+		s.checkProcess(f, fault.Path{"traffic"}.Index(i), &s.Traffic[i])
 	}
 	s.Fair.check(f, fault.Path{"fair"})
 	for i := range s.Goals {

@@ -212,6 +212,7 @@ func (w *world) request(c *class, tenant, client int32) {
 	if w.ledger != nil {
 		w.ledger.offered(w.now, a)
 	}
+	w.beginCall(a)
 	w.launch(a)
 }
 

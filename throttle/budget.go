@@ -6,7 +6,7 @@ import (
 )
 
 // Budget bounds the retries of all calls to one target: so many for each request, and so many a
-// minute however few requests there are. [Caller] has one for each target. It is safe for
+// minute however few requests there are. What is not used is not saved up for a fault. [Caller] has one for each target. It is safe for
 // concurrent use.
 type Budget struct {
 	now func() time.Duration
@@ -107,10 +107,16 @@ func (b *budgetCore) refund(now time.Duration, c Charge) {
 	}
 }
 
-// left counts retries against requests, not against attempts: retries earn no further ones.
+// left counts retries against requests, not against attempts: retries earn no further ones. The ratio
+// holds for the window and for each bin of it. Otherwise the budget that half a minute of health has
+// saved would be spent in the first seconds of a fault: of attempts at 1.3 times the requests for ten
+// seconds. A bin with few requests may have one retry, and the floor is for any moment.
 func (b *budgetCore) left(now time.Duration) int {
 	b.window.advance(now)
 	const rounding = 1e-9 // a tenth of 10 is 1
-	most := max(b.ratio*float64(b.window.sums[requested]), b.floor)
-	return max(0, int(most+rounding)-int(b.window.sums[retried]))
+	again := float64(b.window.sums[retried])
+	inWindow := max(b.ratio*float64(b.window.sums[requested]), b.floor) - again
+	bin := b.window.bin(b.window.head)
+	inBin := max(1, b.ratio*float64(bin[requested])) - float64(bin[retried])
+	return max(0, int(min(inWindow, max(inBin, b.floor-again))+rounding))
 }

@@ -34,6 +34,28 @@ func TestBudgetIsATenth(t *testing.T) {
 	}
 }
 
+// Half a minute without a failure saves nothing up: in each second of the fault that follows, a tenth of
+// its requests is tried again.
+func TestBudgetSavesNothing(t *testing.T) {
+	b := budgetOf(t, BudgetConfig{})
+	for second := range 40 {
+		retries := 0
+		for i := range 100 {
+			now := time.Duration(second)*time.Second + time.Duration(i)*10*time.Millisecond
+			b.request(now)
+			if second < 30 {
+				continue
+			}
+			if _, ok := b.charge(now); ok {
+				retries++
+			}
+		}
+		if second >= 30 && (retries < 8 || retries > 10) {
+			t.Errorf("second %d: %d retries for 100 requests, want 10", second, retries)
+		}
+	}
+}
+
 // Small clients have a floor: 10 a minute are 5 in 30 s.
 func TestBudgetFloor(t *testing.T) {
 	b := budgetOf(t, BudgetConfig{})
