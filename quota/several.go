@@ -1,0 +1,172 @@
+package quota
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/internal/fault"
+)
+
+// Charge is one of several charges that hold together; see [Quota.ChargeAll].
+type Charge struct {
+	// Work says by its identity which rule counts, and whose bucket is charged. Its Cost
+	// does not count.
+	Work weir.Work
+	// Tokens are charged. 0 charges nothing, and asks whether the bucket is in debt. A
+	// negative number gives tokens back, up to the burst.
+	Tokens int64
+	// Windows, if there are any, count in place of every rule. The Work's Descriptor has a
+	// bucket of its own then. It is for callers who bring a limit along.
+	Windows []Window
+	// Debt charges although there are too few tokens, into debt if need be. Nothing of it is
+	// given back. Refused says that there were too few.
+	Debt bool
+	// Alone says that a refusal of this charge refuses none of the others.
+	Alone bool
+
+	// Answer and Refused say what came of it. Refused is nil if there was enough. Remaining is
+	// what is left after all: with what was given back. The Answer has no Key.
+	Answer  Answer
+	Refused *weir.Rejection
+}
+
+// ChargeAll charges several buckets: all of them, or none. It reports whether it did. It is
+// for adapters, whose protocol asks about several at once. A remote store is asked about all
+// of them at the same time; if one refuses, the others get their tokens back. It never waits
+// for tokens.
+func (q *Quota) ChargeAll(ctx context.Context, all []Charge) bool {
+	set := q.settings.Load()
+	bills := make([]bill, len(all))
+	if q.memory == nil && len(all) > 1 {
+		var asked sync.WaitGroup
+		for i := 1; i < len(all); i++ {
+			asked.Go(func() { q.chargeOne(ctx, set, &all[i], &bills[i], false) })
+		}
+		q.chargeOne(ctx, set, &all[0], &bills[0], false)
+		asked.Wait()
+	} else {
+		refused := false
+		for i := range all {
+			q.chargeOne(ctx, set, &all[i], &bills[i], refused)
+			refused = refused || all[i].refuses()
+		}
+	}
+	for i := range all {
+		if all[i].refuses() {
+			q.giveBack(all, bills)
+			q.countRefused(all)
+			return false
+		}
+	}
+	for i := range all {
+		if c := &all[i]; c.Refused == nil || c.Debt {
+			if !c.Answer.Free && c.Tokens > 0 {
+				q.counts.charged.Add(1)
+			}
+			q.front.Admitted(&c.Work, 0)
+		}
+	}
+	return true
+}
+
+// refuses reports whether the charge refuses the others.
+func (c *Charge) refuses() bool { return c.Refused != nil && !c.Alone }
+
+// chargeOne makes one charge. With ask it takes nothing, because another has been refused.
+func (q *Quota) chargeOne(ctx context.Context, set *settings, c *Charge, b *bill, ask bool) {
+	if len(c.Windows) > 0 {
+		var f fault.List
+		given := *set
+		given.rules = compileRules(q.Name(), []Rule{{Name: "given", Descriptor: Every, Windows: c.Windows}}, set.debt, &f)
+		if f.Len() > 0 {
+			c.Refused = &weir.Rejection{Gate: q.Name(), Rule: "given", Reason: weir.ReasonBlocked}
+			return
+		}
+		set = &given
+	}
+	c.Work.Cost = 0
+	c.Refused = q.match(ctx, set, &c.Work, b, !ask)
+	switch {
+	case c.Refused != nil:
+		c.Answer = Answer{Rule: c.Refused.Rule}
+		return
+	case b.free:
+		c.Answer = Answer{Free: true, Decision: Decision{OK: true}}
+		if b.rule != nil {
+			c.Answer.Rule = b.rule.title
+		}
+		return
+	}
+	c.Answer = Answer{Rule: b.rule.title, Windows: b.rule.Windows, Cost: max(c.Tokens, 0)}
+	mode := DryRun
+	switch {
+	case ask:
+		b.cost = max(c.Tokens, 0)
+	case c.Tokens <= 0:
+		b.cost = 0
+		q.adjust(b, -float64(c.Tokens))
+	case c.Debt || set.mode == Permissive:
+		b.cost, mode = c.Tokens, Permissive
+	default:
+		b.cost, mode = c.Tokens, Strict
+	}
+	free := b.free // a store that fails may make it so
+	d, refused := q.charge(ctx, set, &c.Work, b, mode, 0)
+	if b.free = b.free || free || mode == DryRun; refused == nil {
+		c.Answer.Decision, c.Answer.Free = d, b.free && mode != DryRun
+		if !d.OK || mode == Permissive && d.Wait > 0 && set.mode != Permissive {
+			refused = q.short(set, &c.Work, b, d)
+		}
+	}
+	c.Refused = refused
+}
+
+// giveBack gives back what was charged.
+func (q *Quota) giveBack(all []Charge, bills []bill) {
+	var asked sync.WaitGroup
+	for i := range all {
+		c, b := &all[i], &bills[i]
+		if c.Refused != nil || c.Debt || b.free || b.cost == 0 {
+			continue
+		}
+		if a := &c.Answer; a.Window < len(a.Windows) {
+			a.Remaining = min(a.Remaining+float64(b.cost), a.Windows[a.Window].Burst)
+		}
+		if q.memory != nil {
+			q.refund(b)
+		} else {
+			asked.Go(func() { q.refund(b) })
+		}
+	}
+	asked.Wait()
+}
+
+// countRefused counts the refusals, and calls the hook.
+func (q *Quota) countRefused(all []Charge) {
+	for i := range all {
+		if c := &all[i]; c.refuses() {
+			q.front.Refuse(&c.Work, c.Refused)
+		}
+	}
+}
+
+// RuleFor returns the name of the rule that counts for w, as an [Answer] has it. It is empty
+// if none matches.
+func (q *Quota) RuleFor(w weir.Work) string {
+	var id Identity
+	if r := q.settings.Load().ruleOf(&w, &id); r != nil {
+		return r.title
+	}
+	return ""
+}
+
+// UntilFull returns how long the window of the answer takes to be full again, if nobody
+// charges it. It returns 0 for work that is not counted.
+func (a *Answer) UntilFull(now time.Time) time.Duration {
+	if a.Window >= len(a.Windows) {
+		return 0
+	}
+	return a.Windows[a.Window].Refill(a.Remaining, now)
+}

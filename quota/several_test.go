@@ -1,0 +1,203 @@
+package quota
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+// remote is a store as if on another machine: a Memory that answers after a while.
+type remote struct {
+	*Memory
+	delay time.Duration
+	fails bool
+
+	mu          sync.Mutex
+	most, asked int
+}
+
+func (r *remote) Decide(ctx context.Context, req *Request) (Decision, error) {
+	r.mu.Lock()
+	r.asked++
+	r.most = max(r.most, r.asked)
+	r.mu.Unlock()
+	time.Sleep(r.delay)
+	r.mu.Lock()
+	r.asked--
+	r.mu.Unlock()
+	if r.fails {
+		return Decision{}, errors.New("the store is down")
+	}
+	return r.Memory.Decide(ctx, req)
+}
+
+// about are charges of one token each.
+func about(descriptors ...string) (all []Charge) {
+	for _, d := range descriptors {
+		all = append(all, Charge{Work: weir.Work{Descriptor: d}, Tokens: 1})
+	}
+	return all
+}
+
+// several runs a test with a Memory and with a remote store, in a bubble.
+func several(t *testing.T, list []Rule, do func(t *testing.T, q *Quota)) {
+	for name, distant := range map[string]bool{"memory": false, "remote": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cfg := Config{Name: "q", Rules: list}
+				if distant {
+					m, err := NewMemory(MemoryConfig{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					cfg.Store = &remote{Memory: m}
+				}
+				q, err := New(cfg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				do(t, q)
+			})
+		})
+	}
+}
+
+func perHour(pattern string, n float64) Rule {
+	return Rule{Descriptor: Match(pattern), Windows: []Window{Per(n, time.Hour)}}
+}
+
+// What one refuses is taken from none. The figures are those after what was given back.
+func TestChargeAll(t *testing.T) {
+	several(t, []Rule{perHour("a=*", 5), perHour("b=*", 2), {Descriptor: "free=*", Exempt: true}, {Descriptor: "no=*", Blocked: true}}, func(t *testing.T, q *Quota) {
+		ctx := t.Context()
+		left := func(d string) float64 {
+			a, _ := q.Peek(ctx, weir.Work{Descriptor: d})
+			return a.Remaining
+		}
+		for range 2 {
+			if all := about("a=1", "b=1", "free=1", "none=1"); !q.ChargeAll(ctx, all) || !all[2].Answer.Free || !all[3].Answer.Free || all[3].Answer.Rule != "" {
+				t.Fatalf("%+v", all)
+			}
+		}
+		all := about("a=1", "b=1", "a=2")
+		if q.ChargeAll(ctx, all) || all[0].Refused != nil || all[2].Refused != nil || all[1].Refused == nil {
+			t.Fatalf("%+v", all)
+		}
+		if r := all[1].Refused; r.Reason != weir.ReasonQuota || r.RetryAfter != 30*time.Minute || r.Rule != "descriptor=b=*" {
+			t.Errorf("%+v", r)
+		}
+		if all[0].Answer.Remaining != 3 || left("a=1") != 3 || all[2].Answer.Remaining < 4 || left("a=2") != 5 {
+			t.Errorf("a request that was refused has taken tokens: %v of 3, %v of 3, %v of 5", all[0].Answer.Remaining, left("a=1"), left("a=2"))
+		}
+		if all := about("a=1", "no=1"); q.ChargeAll(ctx, all) || all[1].Refused.Reason != weir.ReasonBlocked || left("a=1") != 3 {
+			t.Errorf("%+v", all)
+		}
+		// One that stands alone refuses nothing, and takes nothing.
+		all = about("a=1", "b=1")
+		all[1].Alone = true
+		if !q.ChargeAll(ctx, all) || all[1].Refused == nil || left("a=1") != 2 || left("b=1") != 0 {
+			t.Errorf("%+v", all)
+		}
+		if s := q.Snapshot(); s.Rejected[weir.ReasonQuota] != 1 || s.Rejected[weir.ReasonBlocked] != 1 || s.Admitted != 5 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// Tokens of 0 only ask, and negative ones give back. With Debt all is charged.
+func TestChargeAllTokens(t *testing.T) {
+	several(t, []Rule{perHour("a=*", 10)}, func(t *testing.T, q *Quota) {
+		charge := func(tokens int64, debt bool) (bool, float64) {
+			all := about("a=1")
+			all[0].Tokens, all[0].Debt = tokens, debt
+			ok := q.ChargeAll(t.Context(), all)
+			return ok, all[0].Answer.Remaining
+		}
+		for i, step := range []struct {
+			tokens int64
+			debt   bool
+			ok     bool
+			left   float64
+		}{
+			{0, false, true, 10}, {10, false, true, 0}, {0, false, true, 0}, {1, false, false, 0}, {1 << 32, false, false, 0},
+			{25, true, false, -25}, {0, false, false, -25}, {1, false, false, -25}, {-5, false, false, -20},
+			{-1 << 40, false, true, 10}, {-3, false, true, 10}, {4, true, true, 6}, {0, true, true, 6},
+		} {
+			if ok, left := charge(step.tokens, step.debt); ok != step.ok || left != step.left {
+				t.Errorf("step %d, %+v: %v, %v left", i, step, ok, left)
+			}
+		}
+	})
+}
+
+// A caller may bring a limit along: it counts for the same bucket, in place of every rule.
+func TestChargeAllWindows(t *testing.T) {
+	several(t, []Rule{{Descriptor: "a=1", Blocked: true}}, func(t *testing.T, q *Quota) {
+		all := about("a=1", "a=2")
+		for i := range all {
+			all[i].Windows = []Window{Per(1, time.Hour)}
+		}
+		if !q.ChargeAll(t.Context(), all) || q.ChargeAll(t.Context(), all) || all[0].Refused.RetryAfter != time.Hour {
+			t.Errorf("%+v", all)
+		}
+		all[0].Windows = []Window{{}}
+		if q.ChargeAll(t.Context(), all[:1]) || all[0].Refused.Reason != weir.ReasonBlocked {
+			t.Errorf("a window that is none: %+v", all)
+		}
+	})
+}
+
+// A remote store is asked about all at the same time.
+func TestChargeAllAsksAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, err := NewMemory(MemoryConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		store := &remote{Memory: m, delay: time.Second}
+		q, err := New(Config{Name: "q", Store: store, Rules: []Rule{perHour("a=*", 1)}, OnStoreError: Closed})
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if !q.ChargeAll(t.Context(), about("a=1", "a=2", "a=3")) || time.Since(began) != time.Second || store.most != 3 {
+			t.Errorf("%v, %d at once", time.Since(began), store.most)
+		}
+		store.fails = true
+		all := about("a=4", "a=5")
+		if q.ChargeAll(t.Context(), all) || all[0].Refused.Reason != weir.ReasonStore {
+			t.Errorf("a store that fails: %+v", all)
+		}
+	})
+}
+
+// Whoever asks at the same time, no more is admitted than there is.
+func TestChargeAllTogether(t *testing.T) {
+	several(t, []Rule{perHour("a=*", 40), perHour("b=*", 60)}, func(t *testing.T, q *Quota) {
+		var admitted [2]int
+		var mu sync.Mutex
+		var callers sync.WaitGroup
+		for i := range 100 {
+			callers.Go(func() {
+				all := about("a=1", "b=1")[i%2:]
+				if q.ChargeAll(context.Background(), all) {
+					mu.Lock()
+					admitted[i%2]++
+					mu.Unlock()
+				}
+			})
+		}
+		callers.Wait()
+		for d, taken := range map[string]int{"a=1": admitted[0], "b=1": admitted[0] + admitted[1]} {
+			of := map[string]int{"a=1": 40, "b=1": 60}[d]
+			if a, _ := q.Peek(t.Context(), weir.Work{Descriptor: d}); taken > of || a.Remaining != float64(of-taken) {
+				t.Errorf("%s: %d of %d were admitted, and %v are left", d, taken, of, a.Remaining)
+			}
+		}
+	})
+}
