@@ -182,6 +182,10 @@ func (l *List) AddFault(f Fault) {
 		l.more++
 		return
 	}
+	if f.File != "" && f.File != l.File { // of another file, which this one names
+		l.faults = append(l.faults, f)
+		return
+	}
 	if f.File = l.File; f.Line == 0 && l.Where != nil {
 		f.Place = l.Where(f.Path)
 	}
@@ -277,9 +281,12 @@ func (l *List) Err(of string) error {
 // is used twice.
 func (l *List) Sort() {
 	slices.SortStableFunc(l.faults, func(a, b Fault) int {
-		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Col, b.Col))
+		if a.File != b.File && (a.File == l.File || b.File == l.File) { // those of other files come last
+			return map[bool]int{true: -1, false: 1}[a.File == l.File]
+		}
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Col, b.Col))
 	})
 	l.faults = slices.CompactFunc(l.faults, func(a, b Fault) bool {
-		return a.Place == b.Place && a.Problem == b.Problem && a.Instead == b.Instead
+		return a.File == b.File && a.Place == b.Place && a.Problem == b.Problem && a.Instead == b.Instead
 	})
 }

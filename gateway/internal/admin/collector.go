@@ -17,6 +17,7 @@ import (
 	"github.com/weir-go/weir/gateway/internal/envoy"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/gateway/internal/quotas"
+	"github.com/weir-go/weir/gateway/internal/ratelimit"
 	"github.com/weir-go/weir/gateway/internal/tracing"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/signal"
@@ -30,6 +31,7 @@ type Source interface {
 	Upstreams() []*proxy.Upstream
 	Connections() []accept.Snapshot
 	ExtProc() envoy.Snapshot
+	RateLimits() []ratelimit.Count
 	Stores() []Store
 	Book() quotas.Stats
 	AccessLog() accesslog.Snapshot
@@ -174,6 +176,9 @@ func (c *collector) gateway(f figures) {
 	counter(f, "weir_streams_overflowed_total", "Requests that should have become streams and kept their slot, because there were too many streams.", s.Overflowed)
 	counter(f, "weir_streams_cut_total", "Answers cut off because the client did not read them for write_timeout.", s.Cut)
 	extProc(f, c.src.ExtProc())
+	for _, n := range c.src.RateLimits() {
+		rateLimit(f.of("domain", n.Domain).of("rule", n.Rule), n)
+	}
 }
 
 // extProc tells of the streams of an Envoy.
@@ -185,6 +190,17 @@ func extProc(f figures, s envoy.Snapshot) {
 	gauge(f, "weir_ext_proc_streams_open", "Streams of ext_proc now, one for each request in Envoy.", s.Open)
 	gauge(f, "weir_ext_proc_held", "Slots held for requests that Envoy has given up, because the server behind it works on.", s.Held)
 	counts(f, "weir_ext_proc_streams_total", "Streams of ext_proc by how they ended. Many that are early mean a processing_mode with too few phases.", "end", ended)
+}
+
+// rateLimit tells of one limit of the rate limit service.
+func rateLimit(f figures, n ratelimit.Count) {
+	results := make(map[string]uint64)
+	for r, times := range n.Results {
+		if times > 0 {
+			results[ratelimit.Result(r).String()] = times
+		}
+	}
+	counts(f, "weir_ratelimit_descriptors_total", "Descriptors that Envoys have asked about, by the rule that counts and what came of it.", "result", results)
 }
 
 // limitReasons are why a limit refuses. They have a series before the first refusal, so

@@ -17,6 +17,7 @@ import (
 	"github.com/weir-go/weir/gateway/internal/envoy"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/gateway/internal/quotas"
+	"github.com/weir-go/weir/gateway/internal/ratelimit"
 	"github.com/weir-go/weir/gateway/internal/tracing"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/signal"
@@ -33,8 +34,9 @@ func (s still) Upstreams() []*proxy.Upstream { return nil }
 func (s still) Connections() []accept.Snapshot {
 	return []accept.Snapshot{{Listener: "127.0.0.1:8080", Snapshot: weir.Snapshot{InFlight: 3}}}
 }
-func (s still) ExtProc() envoy.Snapshot { return envoy.Snapshot{} }
-func (s still) InFlight() int64         { return 7 }
+func (s still) ExtProc() envoy.Snapshot     { return envoy.Snapshot{} }
+func (still) RateLimits() []ratelimit.Count { return nil }
+func (s still) InFlight() int64             { return 7 }
 func (s still) Stores() []Store {
 	return []Store{{Name: "shared", Down: true, Takes: 5, Failed: map[string]uint64{"timeout": 2}}}
 }

@@ -22,6 +22,7 @@ const mostChanges = 50
 func (c *Config) Changes(before *Config) []string {
 	d := differences{}
 	d.compare("", document(before), document(c))
+	d.compare("rate_limit_service", before.domainRules(), c.domainRules())
 	if n := len(d.list) - mostChanges; n > 0 {
 		d.list = append(d.list[:mostChanges], fmt.Sprintf("and %d more", n))
 	}

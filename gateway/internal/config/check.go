@@ -42,6 +42,7 @@ func checkMeaning(c *Config, faults *fault.List) {
 	m.accessLog()
 	m.tracing()
 	m.dynamic()
+	m.rateLimits()
 	m.policy()
 }
 
@@ -102,15 +103,18 @@ func (m *meaning) listeners() {
 func (m *meaning) serve(path fault.Path, l *Listener) {
 	for i, what := range l.Serve {
 		switch {
-		case what != ServeHTTP && what != ServeExtProc:
-			m.report(path.At("serve").Index(i), "write "+ServeHTTP+" or "+ServeExtProc, "%s is nothing that a listener serves", quote(what))
+		case what != ServeHTTP && what != ServeExtProc && what != ServeRateLimit:
+			m.report(path.At("serve").Index(i), "write "+ServeHTTP+", "+ServeExtProc+" or "+ServeRateLimit, "%s is nothing that a listener serves", quote(what))
 			return
-		case i > 0:
-			m.report(path.At("serve"), "write two listeners, each with an address of its own", "a listener serves one thing, and here are %d", len(l.Serve))
+		case slices.Contains(l.Serve[:i], what):
+			m.report(path.At("serve"), "write it once", "%s is written twice", what)
+			return
+		case i > 0 && slices.Contains(l.Serve, ServeHTTP):
+			m.report(path.At("serve"), "write two listeners, each with an address of its own", "a listener for http serves nothing else")
 			return
 		}
 	}
-	if !l.ServesExtProc() {
+	if !l.ServesEnvoy() {
 		return
 	}
 	if m.root != nil && !m.root.Has(path.At("max_concurrent_streams")) {
@@ -266,7 +270,7 @@ func (m *meaning) mixed(path fault.Path, targets []string) {
 }
 
 func (m *meaning) routes() {
-	if len(m.Routes) == 0 {
+	if len(m.Routes) == 0 && m.servesRoutes() {
 		m.report(fault.Path{"routes"}, "write - {match: [/], upstream: app}", "is an empty list, so nothing would be passed on")
 	}
 	upstreams := slices.Sorted(maps.Keys(m.Upstreams))

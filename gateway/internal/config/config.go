@@ -42,6 +42,8 @@ type Config struct {
 	Gates map[string]policy.GateSpec `json:"gates,omitempty" example:"{api: {limit: {limit: 20}}}"`
 	// Servers that keep the buckets of quotas for several gateways, by a name that gates refer to.
 	Stores map[string]Store `json:"stores,omitempty" example:"{shared: {redis: \"redis://127.0.0.1:6379\"}}"`
+	// Limits for the rate limit filter of Envoys, on a listener with serve: [ratelimit].
+	RateLimit RateLimit `json:"rate_limit_service,omitzero" example:"{files: [limits.yaml]}"`
 	// The gates and the upstream of each request. The most specific pattern wins, whatever the
 	// order.
 	Routes []Route `json:"routes" example:"[{match: [/], upstream: app}]" required:"true"`
@@ -82,7 +84,7 @@ func (c *Config) Policy() policy.Spec {
 		routes[i] = rt.RouteSpec
 		routes[i].Upstream = rt.Upstream
 	}
-	return policy.Spec{Identity: c.Identity, Deadline: c.Deadline, Signals: c.Signals, Gates: c.Gates, Routes: routes}
+	return policy.Spec{Identity: c.Identity, Deadline: c.Deadline, Signals: c.Signals, Gates: c.withDomains(), Routes: routes}
 }
 
 // Listener is an address the gateway accepts clients on, and what one client
@@ -91,9 +93,11 @@ type Listener struct {
 	// host:port to listen on; :8080 means all interfaces.
 	Address string `json:"address" example:"127.0.0.1:8080" form:"host:port" required:"true"`
 	// What is spoken. [http], the default, passes requests on. [ext_proc] admits the requests of an
-	// Envoy (envoy.service.ext_proc.v3, and grpc.health.v1 beside it). Who can connect there can say
-	// anything of a client, so the address is loopback, or tls has a client_ca.
-	Serve []string `json:"serve,omitempty" example:"[ext_proc]"`
+	// Envoy (envoy.service.ext_proc.v3), ratelimit answers its rate limit filter
+	// (envoy.service.ratelimit.v3); both may be on one listener, with grpc.health.v1 beside them. Who
+	// can connect there can say anything of a client, so the address is loopback, or tls has a
+	// client_ca.
+	Serve []string `json:"serve,omitempty" example:"[ext_proc, ratelimit]"`
 	// Certificate for TLS. With it HTTP/2 is offered as well as HTTP/1.1.
 	TLS *TLS `json:"tls,omitempty" example:"{cert: server.crt, key: server.key}"`
 	// Accept HTTP/2 without TLS (prior knowledge) beside HTTP/1.1.
@@ -123,16 +127,24 @@ type Listener struct {
 
 // What a listener can serve.
 const (
-	ServeHTTP    = "http"
-	ServeExtProc = "ext_proc"
+	ServeHTTP      = "http"
+	ServeExtProc   = "ext_proc"
+	ServeRateLimit = "ratelimit"
 )
 
-// ServesExtProc reports whether the listener admits the requests of an Envoy, and serves no HTTP.
-func (l *Listener) ServesExtProc() bool { return slices.Contains(l.Serve, ServeExtProc) }
+// ServesEnvoy reports whether the listener is for an Envoy, and serves no HTTP.
+func (l *Listener) ServesEnvoy() bool {
+	return slices.ContainsFunc(l.Serve, func(what string) bool { return what == ServeExtProc || what == ServeRateLimit })
+}
+
+// servesRoutes reports whether a listener serves requests by routes, of HTTP or of ext_proc.
+func (c *Config) servesRoutes() bool {
+	return c.ServesHTTP() || slices.ContainsFunc(c.Listeners, func(l Listener) bool { return slices.Contains(l.Serve, ServeExtProc) })
+}
 
 // ServesHTTP reports whether a listener passes requests on. Without any, there is one by default.
 func (c *Config) ServesHTTP() bool {
-	return len(c.Listeners) == 0 || slices.ContainsFunc(c.Listeners, func(l Listener) bool { return !l.ServesExtProc() })
+	return len(c.Listeners) == 0 || slices.ContainsFunc(c.Listeners, func(l Listener) bool { return !l.ServesEnvoy() })
 }
 
 // Connections limits those of a listener further: how many one address may have at once,
@@ -438,6 +450,9 @@ type Quotas struct {
 // QuotaPlace says where in the file a field of a gate's quota stands, as in
 // weir.yaml:12; empty where that is not known.
 func (c *Config) QuotaPlace(gate, field string) string {
+	if at := c.domainPlace(gate, field); at != "" {
+		return at
+	}
 	return c.place(append(fault.Path{"gates", gate, "quota"}, steps(field)...))
 }
 

@@ -130,10 +130,13 @@ func (w *warner) unusedNotes() {
 			gates[g] = true
 		}
 	}
+	for name := range w.Gates {
+		gates[name] = gates[name] || w.looksAtDescriptors(name) && w.ServesRateLimit()
+	}
 	unused(w, "route", "gate", w.Gates, gates)
 	unused(w, "route", "upstream", w.Upstreams, upstreams)
 	unused(w, "gate", "signal", w.Signals, w.signalsUsed())
-	stores := map[string]bool{w.Quotas.Store: true}
+	stores := map[string]bool{w.Quotas.Store: true, w.RateLimit.Store: true}
 	for _, g := range w.Gates {
 		if g.Quota != nil {
 			stores[g.Quota.Store] = true

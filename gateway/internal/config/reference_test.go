@@ -103,6 +103,7 @@ func reference(docs map[string]string) string {
 		{"`stores: NAME: sentinel:`", reflect.TypeFor[Config](), "stores.sentinel"},
 		{"`stores: NAME: tls:`", reflect.TypeFor[Config](), "stores.tls"},
 		{"`stores: NAME: lease:`", reflect.TypeFor[Config](), "stores.lease"},
+		{"`rate_limit_service:`", reflect.TypeFor[Config](), "rate_limit_service"},
 		{"`routes:` each", reflect.TypeFor[Config](), "routes"},
 		{"`runtime_quotas:`", reflect.TypeFor[Config](), "runtime_quotas"},
 		{"`admin:`", reflect.TypeFor[Config](), "admin"},

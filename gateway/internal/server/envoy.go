@@ -1,6 +1,7 @@
 package server
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/envoy"
+	"github.com/weir-go/weir/gateway/internal/ratelimit"
 	"github.com/weir-go/weir/gateway/internal/rpc"
 	"github.com/weir-go/weir/policy"
 )
@@ -32,8 +34,14 @@ func (s *Server) rpcServer(l *listener) *rpc.Server {
 		},
 	})
 	healthgrpc.RegisterHealthServer(server, s.health)
-	s.envoy.Register(server, envoy.Bounds{MaxStreams: l.conns.MaxRequests, FirstMessage: time.Duration(l.cfg.ReadHeaderTimeout)})
-	s.health.SetServingStatus(envoy.Name, healthgrpc.HealthCheckResponse_SERVING)
+	if slices.Contains(l.cfg.Serve, config.ServeExtProc) {
+		s.envoy.Register(server, envoy.Bounds{MaxStreams: l.conns.MaxRequests, FirstMessage: time.Duration(l.cfg.ReadHeaderTimeout)})
+		s.health.SetServingStatus(envoy.Name, healthgrpc.HealthCheckResponse_SERVING)
+	}
+	if slices.Contains(l.cfg.Serve, config.ServeRateLimit) {
+		s.rateLimit.Register(server)
+		s.health.SetServingStatus(ratelimit.Name, healthgrpc.HealthCheckResponse_SERVING)
+	}
 	return server
 }
 

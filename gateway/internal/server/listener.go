@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -113,7 +114,7 @@ func (s *Server) openListener(l *listener, setting string) (err error) {
 	if l.conns, err = accept.Open(o); err != nil {
 		return err
 	}
-	if l.cfg.ServesExtProc() {
+	if l.cfg.ServesEnvoy() {
 		l.rpc = s.rpcServer(l)
 		return nil
 	}
@@ -248,8 +249,8 @@ func (s *Server) announce(l *listener) {
 		return
 	}
 	about := []any{"address", l.Addr().String(), "tls", l.cfg.TLS != nil, "h2c", l.cfg.H2C}
-	if l.cfg.ServesExtProc() {
-		about = append(about, "serve", config.ServeExtProc)
+	if l.cfg.ServesEnvoy() {
+		about = append(about, "serve", strings.Join(l.cfg.Serve, ","))
 	}
 	if l.conns.Inherited() {
 		about = append(about, "inherited", true)

@@ -14,6 +14,7 @@ import (
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/gateway/internal/quotas"
+	"github.com/weir-go/weir/gateway/internal/ratelimit"
 	"github.com/weir-go/weir/gateway/internal/tracing"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/signal"
@@ -116,10 +117,10 @@ func (s *Server) reloadAndTell() admin.Reload {
 	return s.lastReload()
 }
 
-// files describes the files that cfg depends on: first the configuration's own, then the
-// certificates. One that is not there is nil.
+// files describes the files that cfg depends on: first the configuration's own, then those of the
+// rate limit service and the certificates. One that is not there is nil.
 func (s *Server) files(cfg *config.Config) []os.FileInfo {
-	names := []string{s.opts.Watch}
+	names := append([]string{s.opts.Watch}, cfg.RateLimitFiles()...)
 	for _, l := range cfg.Listeners {
 		if l.TLS != nil {
 			names = append(names, l.TLS.Cert, l.TLS.Key)
@@ -299,6 +300,7 @@ type state struct {
 	stores    stores
 	plan      *quotas.Plan
 	tracer    *tracing.Tracer // nil for none
+	domains   map[string]ratelimit.Found
 }
 
 // route is what the gateway has for a route of the policy.
@@ -342,6 +344,7 @@ func (s *Server) compile(next, prev *state, rules *quotas.Saved) (err error) {
 	if next.policy, err = policy.Compile(spec, opts); err != nil {
 		return err
 	}
+	next.domains = next.rateLimitDomains()
 	for name, u := range next.upstreams {
 		u.Attach(next.policy, prev.upstreams[name])
 	}

@@ -41,6 +41,7 @@ import (
 	"github.com/weir-go/weir/gateway/internal/envoy"
 	"github.com/weir-go/weir/gateway/internal/eventlog"
 	"github.com/weir-go/weir/gateway/internal/quotas"
+	"github.com/weir-go/weir/gateway/internal/ratelimit"
 	"github.com/weir-go/weir/gateway/internal/tracing"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/weirhttp"
@@ -67,15 +68,16 @@ type Options struct {
 
 // Server is a running gateway. It is safe for concurrent use.
 type Server struct {
-	opts    Options
-	log     *slog.Logger
-	events  *eventlog.Log
-	metrics *admin.Metrics
-	streams *weirhttp.Streams
-	envoy   *envoy.Service
-	health  *health.Server        // of the listeners for an Envoy
-	state   atomic.Pointer[state] // what a request needs; nil only within New
-	book    *quotas.Book
+	opts      Options
+	log       *slog.Logger
+	events    *eventlog.Log
+	metrics   *admin.Metrics
+	streams   *weirhttp.Streams
+	envoy     *envoy.Service
+	rateLimit *ratelimit.Service
+	health    *health.Server        // of the listeners for an Envoy
+	state     atomic.Pointer[state] // what a request needs; nil only within New
+	book      *quotas.Book
 
 	access       atomic.Pointer[accesslog.Log] // nil while there is none
 	accessCounts accesslog.Counts
@@ -138,7 +140,7 @@ func New(cfg *config.Config, opts Options) (*Server, error) {
 	s.cutting, s.cut = context.WithCancel(context.Background())
 	s.aborted, s.abort = context.WithCancel(context.Background())
 	s.metrics = admin.NewMetrics(s, opts.Version)
-	s.envoy, s.health = s.newEnvoy(), health.NewServer()
+	s.envoy, s.rateLimit, s.health = s.newEnvoy(), ratelimit.New(s.findDomain), health.NewServer()
 	if err := s.install(cfg); err != nil {
 		return nil, err
 	}

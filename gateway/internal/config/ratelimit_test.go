@@ -1,0 +1,75 @@
+package config_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/weir-go/weir/gateway/internal/config"
+)
+
+// The files of the rate limit service are read with the configuration, a folder as a whole, and
+// every fault names its own file.
+func TestRateLimitFiles(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		name = filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	parse := func(text string) (*config.Config, error) {
+		return config.Parse(filepath.Join(dir, "weir.yaml"), []byte("listeners: [{address: \"127.0.0.1:8091\", serve: [ratelimit]}]\nroutes: []\n"+text))
+	}
+	write("one.yaml", "domain: a\ndescriptors:\n- {key: k, rate_limit: {unit: second, requests_per_unit: 5}}")
+	write("more/b.yml", "domain: b\ndescriptors:\n\n- {key: k, rate_limit: {unit: second, requests_per_unit: 5}}")
+	write("more/..hidden.yaml", "nonsense")
+	write("more/notes.txt", "nonsense")
+	cfg, err := parse("rate_limit_service: {files: [one.yaml, more], debt: [b]}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g := cfg.Policy().Gates; len(g) != 2 || len(g["a"].Quota.Rules) != 1 || !cfg.IsDomain("b") || cfg.IsDomain("c") {
+		t.Errorf("%+v", g)
+	}
+	if at := cfg.QuotaPlace("b", "rules[0]"); at != filepath.Join("more", "b.yml")+":4" {
+		t.Errorf("the rule is at %q", at)
+	}
+	if files := cfg.RateLimitFiles(); !slices.Equal(files, []string{filepath.Join(dir, "one.yaml"), filepath.Join(dir, "more"), filepath.Join(dir, "more", "b.yml")}) {
+		t.Errorf("%q", files)
+	}
+	write("one.yaml", "domain: a\ndescriptors:\n- {key: k, rate_limit: {unit: second, requests_per_unit: 6}}")
+	next, err := parse("rate_limit_service: {files: [one.yaml, more], debt: [b]}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if changes := next.Changes(cfg); len(changes) != 1 || !strings.Contains(changes[0], "6/s (was 5/s)") {
+		t.Errorf("%q", changes)
+	}
+
+	write("more/b.yml", "domain: b\ndescriptors:\n- {key: k, rate_limit: {unit: eon}}\n- {kye: x}")
+	write("more/empty.yaml", "# nothing\n")
+	_, err = parse("gates: {a: {limit: 1}}\nrate_limit_service: {files: [one.yaml, more, gone.yaml], debt: [c], store: shared}")
+	if err == nil {
+		t.Fatal("no fault is found")
+	}
+	for _, want := range []string{
+		"weir.yaml:3:", "gates.a: the files of rate_limit_service have a domain of this name", "files[2]: cannot be read", "debt[0]: there is no domain \"c\"",
+		"rate_limit_service.store: there is no store \"shared\"", "more/b.yml:3:", "\"eon\" is no unit", "more/b.yml:4:", "kye: there is no such field; write key",
+		"more/empty.yaml:1:1: the file says nothing; write domain: and descriptors:",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is missing in\n%v", want, err)
+		}
+	}
+	write("weir.yaml", "listeners: []")
+	if _, err := parse("rate_limit_service: {files: [.]}"); err == nil || !strings.Contains(err.Error(), "weir.yaml:1:1: domain: is missing") {
+		t.Errorf("a folder with another file: %v", err)
+	}
+}

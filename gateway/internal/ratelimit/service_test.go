@@ -1,0 +1,376 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/weir-go/weir/gateway/internal/ratelimit"
+	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
+)
+
+const limits = `
+domain: rl
+descriptors:
+  - key: category
+    value: account
+    rate_limit: {replaces: [{name: small}], unit: minute, requests_per_unit: 4}
+  - key: cluster
+    value: proxy
+    descriptors:
+      - key: to
+        value: mock
+        rate_limit: {name: small, unit: minute, requests_per_unit: 1}
+      - key: to
+        rate_limit: {unit: hour, requests_per_unit: 2}
+  - key: db
+    rate_limit: {unit: second, requests_per_unit: 20}
+  - key: db
+    value: users
+    rate_limit: {unit: DAY, requests_per_unit: 50}
+  - {key: db, value: free} # of the limits of each db
+  - {key: db, value: never, rate_limit: {unit: week, requests_per_unit: 0, name: off}}
+  - {key: db, value: big, rate_limit: {unlimited: true}}
+  - {key: db, value: 404, rate_limit: {unit: month, requests_per_unit: 4294967295}}
+  - {key: path, value: /files/*, share_threshold: true, rate_limit: {unit: minute, requests_per_unit: 3}}
+  - {key: path, value: /f*, rate_limit: {unit: minute, requests_per_unit: 2}}
+  - {key: path, value: "/files/x*", rate_limit: {unit: year, requests_per_unit: 9}} # /files/* takes them
+  - {key: shady, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}
+  - {key: tier, quota_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}, metadata: {cluster: paid, n: 1}}
+`
+
+// A descriptor finds its limit as in envoyproxy/ratelimit: the depth must match, a value goes before
+// wildcards, and these before the key alone; there is no way back from what has matched.
+func TestMatching(t *testing.T) {
+	b := newBench(t, map[string]string{"limits.yaml": limits}, policy.Spec{}, nil)
+	for _, c := range []struct{ descriptor, want string }{
+		{"db=x", "OK 20/SECOND left 19 in 0s"},
+		{"db=y", "OK 20/SECOND left 19 in 0s"},
+		{"db=users", "OK 50/DAY left 49 in 28m48s"},
+		{"db=free", "OK"},
+		{"db=never", "OVER_LIMIT off0/WEEK"},
+		{"db=big", "OK left 4294967295"},
+		{"db=404", "OK 4294967295/MONTH left 4294967294 in 0s"},
+		{"db=x,more=1", "OK"},
+		{"more=1", "OK"},
+		{"cluster=proxy", "OK"},
+		{"cluster=proxy,to=mock", "OK small1/MINUTE in 1m0s"},
+		{"cluster=proxy,to=other", "OK 2/HOUR left 1 in 30m0s"},
+		{"cluster=other,to=mock", "OK"},
+		{"path=/files/a", "OK 3/MINUTE left 2 in 20s"},
+		{"path=/files/x1", "OK 3/MINUTE left 1 in 40s"}, // the same bucket
+		{"path=/f1", "OK 2/MINUTE left 1 in 30s"},
+		{"path=/f2", "OK 2/MINUTE left 1 in 30s"}, // one of its own
+	} {
+		got := told(b.ask(t, about("rl", c.descriptor)))
+		if _, got, _ = strings.Cut(got, "; "); got != c.want {
+			t.Errorf("%s: %s, want %s", c.descriptor, got, c.want)
+		}
+	}
+	if got := told(b.ask(t, about("nobody", "db=users"))); got != "OK; OK" {
+		t.Errorf("an unknown domain: %s", got)
+	}
+}
+
+// What the answer says of refusals, of limits that others replace, and of those that only look.
+func TestAnswers(t *testing.T) {
+	b := newBench(t, map[string]string{"limits.yaml": limits}, policy.Spec{}, nil)
+	b.found.Headers = true
+	for i, step := range []struct {
+		after       time.Duration
+		descriptors []string
+		want        string
+	}{
+		{0, []string{"cluster=proxy,to=mock", "db=x"}, "OK; OK small1/MINUTE in 1m0s; OK 20/SECOND left 19 in 0s"},
+		{15 * time.Second, []string{"cluster=proxy,to=mock", "db=users"}, "OVER_LIMIT; OVER_LIMIT small1/MINUTE in 45s; OK 50/DAY left 50"},
+		{0, []string{"db=users", "category=account", "cluster=proxy,to=mock"}, "OK; OK 50/DAY left 49 in 28m48s; OK 4/MINUTE left 3 in 15s; OK"},
+		{45 * time.Second, []string{"cluster=proxy,to=mock"}, "OK; OK small1/MINUTE in 1m0s"},
+		{0, []string{"shady=1"}, "OK; OK 1/MINUTE in 1m0s"},
+		{0, []string{"shady=1", "db=users"}, "OK; OK 1/MINUTE in 1m0s; OK 50/DAY left 48 in 56m51s"},
+		{0, []string{"tier=1"}, "OK; OK 1/MINUTE in 1m0s"},
+		{0, []string{"tier=1"}, "OK; OK 1/MINUTE in 1m0s"},
+		{0, []string{"nothing=1"}, "OK; OK"},
+	} {
+		b.now += step.after
+		if got := told(b.ask(t, about("rl", step.descriptors...))); got != step.want {
+			t.Errorf("step %d, %v: %s, want %s", i, step.descriptors, got, step.want)
+		}
+	}
+	res, err := b.ask(t, about("rl", "db=users", "db=never"))
+	if err != nil || len(res.ResponseHeadersToAdd) != 3 || res.ResponseHeadersToAdd[0].Key != "RateLimit-Limit" || res.ResponseHeadersToAdd[0].Value != "0" {
+		t.Errorf("%v %v", res, err)
+	}
+	res, err = b.ask(t, about("rl", "db=big", "db=y", "db=users"))
+	if err != nil || len(res.ResponseHeadersToAdd) != 3 || res.ResponseHeadersToAdd[0].Value != "20" || res.ResponseHeadersToAdd[1].Value != "19" || res.ResponseHeadersToAdd[2].Value != "1" {
+		t.Errorf("%v %v", res, err)
+	}
+	if res, err := b.ask(t, about("rl", "nothing=1")); err != nil || len(res.ResponseHeadersToAdd) > 0 {
+		t.Errorf("%v %v", res, err)
+	}
+}
+
+// Hits of a descriptor go before those of the request. 0 asks, and negative ones give back.
+func TestHits(t *testing.T) {
+	b := newBench(t, map[string]string{"limits.yaml": limits}, policy.Spec{}, nil)
+	ask := func(request uint32, set func(*rls.RateLimitRequest)) string {
+		r := about("rl", "db=users")
+		r.HitsAddend = request
+		if set != nil {
+			set(r)
+		}
+		s := strings.Split(told(b.ask(t, r)), "; ")
+		return strings.Join(strings.Fields(s[1])[:min(4, len(strings.Fields(s[1])))], " ")
+	}
+	own := func(n uint64, back bool) func(*rls.RateLimitRequest) {
+		return func(r *rls.RateLimitRequest) { hits(r, n, back) }
+	}
+	for i, step := range []struct {
+		request uint32
+		set     func(*rls.RateLimitRequest)
+		want    string
+	}{
+		{0, nil, "OK 50/DAY left 49"},
+		{9, nil, "OK 50/DAY left 40"},
+		{9, own(20, false), "OK 50/DAY left 20"},
+		{9, own(0, false), "OK 50/DAY left 20"},
+		{math.MaxUint32, nil, "OVER_LIMIT 50/DAY left 20"},
+		{0, own(math.MaxUint64, false), "OVER_LIMIT 50/DAY left 20"},
+		{0, own(20, false), "OK 50/DAY in 24h0m0s"},
+		{0, own(0, false), "OK 50/DAY in 24h0m0s"},
+		{0, own(1, false), "OVER_LIMIT 50/DAY in 28m48s"},
+		{0, own(5, true), "OK 50/DAY left 5"},
+		{0, own(math.MaxUint64, true), "OK 50/DAY left 50"},
+	} {
+		if got := ask(step.request, step.set); got != step.want {
+			t.Errorf("step %d: %s, want %s", i, got, step.want)
+		}
+	}
+}
+
+// In a domain with debt, hits that are known only at the end are charged whatever there is.
+func TestDebt(t *testing.T) {
+	b := newBench(t, map[string]string{"limits.yaml": limits}, policy.Spec{}, nil)
+	b.found.Debt = true
+	for i, step := range []struct {
+		hits uint64
+		want string
+	}{
+		{0, "OK; OK 50/DAY left 50"}, {40, "OK; OK 50/DAY left 10 in 19h12m0s"}, {60, "OVER_LIMIT; OVER_LIMIT 50/DAY in 24h0m0s"},
+		{50, "OVER_LIMIT; OVER_LIMIT 50/DAY in 48h0m0s"}, {0, "OVER_LIMIT; OVER_LIMIT 50/DAY in 48h0m0s"},
+	} {
+		if got := told(b.ask(t, hits(about("rl", "db=users"), step.hits, false))); got != step.want {
+			t.Errorf("step %d: %s, want %s", i, got, step.want)
+		}
+	}
+	b.now += 48*time.Hour + time.Second
+	if got := told(b.ask(t, hits(about("rl", "db=users"), 0, false))); !strings.HasPrefix(got, "OK") {
+		t.Errorf("after the debt is paid back: %s", got)
+	}
+}
+
+// A limit that the request brings along counts in place of any other, for a known domain.
+func TestOverride(t *testing.T) {
+	b := newBench(t, map[string]string{"limits.yaml": limits}, policy.Spec{}, nil)
+	with := func(domain, descriptor string, n uint32, unit typev3.RateLimitUnit, multiplier uint32) string {
+		r := about(domain, descriptor)
+		r.Descriptors[0].Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: n, Unit: unit}
+		if multiplier > 0 {
+			r.Descriptors[0].Limit.UnitMultiplier = wrapperspb.UInt32(multiplier)
+		}
+		return told(b.ask(t, r))
+	}
+	for i, step := range []struct{ got, want string }{
+		{with("rl", "any=1", 2, typev3.RateLimitUnit_HOUR, 0), "OK; OK 2/HOUR left 1 in 30m0s"},
+		{with("rl", "any=1", 2, typev3.RateLimitUnit_HOUR, 0), "OK; OK 2/HOUR in 1h0m0s"},
+		{with("rl", "any=1", 2, typev3.RateLimitUnit_HOUR, 0), "OVER_LIMIT; OVER_LIMIT 2/HOUR in 30m0s"},
+		{with("rl", "any=2", 0, typev3.RateLimitUnit_HOUR, 0), "OVER_LIMIT; OVER_LIMIT"},
+		{with("rl", "db=big", math.MaxUint32, typev3.RateLimitUnit_YEAR, 0), "OK; OK 4294967295/YEAR left 4294967294 in 0s"},
+		{with("rl", "any=3", 60, typev3.RateLimitUnit_MINUTE, 60), "OK; OK 60/HOUR left 59 in 1m0s"},
+		{with("nobody", "any=1", 0, typev3.RateLimitUnit_HOUR, 0), "OK; OK"},
+	} {
+		if step.got != step.want {
+			t.Errorf("step %d: %s, want %s", i, step.got, step.want)
+		}
+	}
+	if got := with("rl", "any=1", 1, typev3.RateLimitUnit_UNKNOWN, 0); !strings.Contains(got, "InvalidArgument") {
+		t.Errorf("a limit without a unit: %s", got)
+	}
+}
+
+// Gates of weir's own file are domains too, and rules set at run time count.
+func TestDomainsOfOurFile(t *testing.T) {
+	rules := []policy.QuotaRuleSpec{{Rule: quota.Rule{Descriptor: "plan=*"}, QuotaLimitSpec: policy.QuotaLimitSpec{Limits: []string{"10/s burst 50", "100 a day"}}}}
+	b := newBench(t, map[string]string{"limits.yaml": limits}, policy.Spec{Gates: map[string]policy.GateSpec{"plans": {Quota: &policy.QuotaSpec{Rules: rules}}}}, nil)
+	if got := told(b.ask(t, about("plans", "plan=free", "other=1"))); got != "OK; OK 10/SECOND left 49 in 0s; OK" {
+		t.Error(got)
+	}
+	q := b.policy.Gate("rl").Quota()
+	if err := q.SetRules(quota.Override(q.Rules(), []quota.Rule{{Descriptor: "db=x", Windows: []quota.Window{quota.Per(1, time.Minute)}}})); err != nil {
+		t.Fatal(err)
+	}
+	if got := told(b.ask(t, about("rl", "db=x"))); got != "OK; OK 1/MINUTE in 1m0s" {
+		t.Error(got)
+	}
+}
+
+// A gate that observes refuses nothing, and one that is off does not look.
+func TestModes(t *testing.T) {
+	for mode, want := range map[policy.Mode]string{policy.Observe: "OK; OK off0/WEEK", policy.Off: "OK; OK"} {
+		l, faults := load(map[string]string{"limits.yaml": limits})
+		p, err := policy.Compile(policy.Spec{Gates: l.Gates(nil, "", "", mode)}, policy.Options{})
+		if err != nil || faults != "" {
+			t.Fatal(err, faults)
+		}
+		b := &bench{Service: ratelimit.New(func(string) ratelimit.Found { return ratelimit.Found{Gate: p.Gate("rl"), Domain: l["rl"]} })}
+		b.Register(b)
+		if got := told(b.ask(t, about("rl", "db=never"))); got != want {
+			t.Errorf("%s: %s", mode, got)
+		}
+		p.Close()
+		if got := told(b.ask(t, about("rl", "db=users"))); mode == policy.Observe && !strings.Contains(got, "Unavailable") {
+			t.Errorf("a gate that is closed: %s", got)
+		}
+	}
+}
+
+// Envoy hears in its metadata what was asked, and which limits are used up.
+func TestMetadata(t *testing.T) {
+	b := newBench(t, map[string]string{"limits.yaml": limits}, policy.Spec{}, nil)
+	b.found.Metadata = true
+	first, err := b.ask(t, hits(about("rl", "tier=1", "db=users"), 1, false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := first.DynamicMetadata.AsMap()
+	if m["domain"] != "rl" || m["quotaModeEnabled"] != true || m["quotaModeViolations"] != nil || m["cluster"] != "paid" || m["n"] != 1. {
+		t.Errorf("%v", m)
+	}
+	if fmt.Sprint(m["descriptors"]) != "[map[entries:[tier=1] hitsAddend:1] map[entries:[db=users]]]" {
+		t.Errorf("%v", m["descriptors"])
+	}
+	second, err := b.ask(t, about("rl", "db=users", "tier=1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := second.DynamicMetadata.AsMap(); fmt.Sprint(m["quotaModeViolations"]) != "[1]" || m["cluster"] != nil {
+		t.Errorf("%v", m)
+	}
+}
+
+// What makes no sense is refused, and what is large is bounded.
+func TestBadRequests(t *testing.T) {
+	b := newBench(t, map[string]string{"limits.yaml": limits}, policy.Spec{}, nil)
+	many := about("rl", strings.Split(strings.Repeat("db=users ", 10_000)+"db=users", " ")...)
+	deep := about("rl", strings.Repeat("db=users,", 10_000)+"db=users")
+	for name, r := range map[string]*rls.RateLimitRequest{
+		"no domain": about("", "db=users"), "no descriptor": {Domain: "rl"}, "an empty descriptor": {Domain: "rl", Descriptors: []*common.RateLimitDescriptor{{}}},
+		"an empty key": about("rl", "db=users", "=x"), "many descriptors": many, "many entries": deep,
+	} {
+		if _, err := b.ask(t, r); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if left := told(b.ask(t, about("rl", "db=users"))); !strings.HasPrefix(left, "OK; OK 50/DAY left 49") {
+		t.Errorf("a request that was refused has taken tokens: %s", left)
+	}
+	if _, err := b.send(t, []byte("\xff\xff")); err == nil {
+		t.Error("bytes that are no message are answered")
+	}
+	long := strings.Repeat("x", 1<<20)
+	if got := told(b.ask(t, about("rl", "path=/files/"+long, "db="+long, long+"=1"))); got != "OK; OK 3/MINUTE left 2 in 20s; OK 20/SECOND left 19 in 0s; OK" {
+		t.Errorf("values of a megabyte: %s", got)
+	}
+}
+
+// Metrics have a series for each limit, and one for each value where the file says so, but no more
+// than a bound.
+func TestCounts(t *testing.T) {
+	b := newBench(t, map[string]string{"limits.yaml": `
+domain: m
+descriptors:
+  - {key: a, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: b, value_to_metric: true, descriptors: [{key: c, rate_limit: {unit: day, requests_per_unit: 1}}]}
+  - {key: d, value: "x*", share_threshold: true, descriptors: [{key: e, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 9}}]}
+`}, policy.Spec{}, nil)
+	for _, d := range []string{"a=1", "a=1", "a=2", "b=1,c=1", "d=x1,e=1", "d=x2,e=1", "none=1"} {
+		if _, err := b.ask(t, about("m", d)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := b.ask(t, about("m", "d=x1,e=1", "a=1")); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string][ratelimit.NumResults]uint64{}
+	for _, c := range b.Counts() {
+		got[c.Domain+" "+c.Rule] = c.Results
+	}
+	want := map[string][ratelimit.NumResults]uint64{"m a=*": {2, 2}, "m b=1,c=*": {1}, "m d=x**,e=1": {ratelimit.OK: 2, ratelimit.Spared: 1}, "m ": {1}}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	for i := range 3 * ratelimit.MostCounted {
+		if _, err := b.ask(t, about("m", fmt.Sprintf("b=%d,c=1", i))); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.ask(t, about(fmt.Sprint("domain", i), "a=1")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(b.Counts()); n > ratelimit.MostCounted+2 {
+		t.Errorf("%d series", n)
+	}
+}
+
+// A limit of 0 refuses also those who only ask.
+func TestZero(t *testing.T) {
+	b := newBench(t, map[string]string{"limits.yaml": limits}, policy.Spec{}, nil)
+	if got := told(b.ask(t, hits(about("rl", "db=never"), 0, false))); got != "OVER_LIMIT; OVER_LIMIT off0/WEEK" {
+		t.Error(got)
+	}
+}
+
+// Keys and values are compared apart, and never share a bucket by the way they are joined.
+func TestUnderscores(t *testing.T) {
+	b := newBench(t, map[string]string{"limits.yaml": "domain: u\ndescriptors:\n- {key: a_b, value: c, rate_limit: {unit: hour, requests_per_unit: 1}}\n- {key: a, rate_limit: {unit: hour, requests_per_unit: 1}}\n- {key: a_b, rate_limit: {unit: hour, requests_per_unit: 1}}"}, policy.Spec{}, nil)
+	for _, d := range []string{"a=b_c", "a_b=c", "a_b=d", "a=b_d"} {
+		if got := told(b.ask(t, about("u", d))); got != "OK; OK 1/HOUR in 1h0m0s" {
+			t.Errorf("%s: %s", d, got)
+		}
+	}
+}
+
+// broken is a store that cannot decide.
+type broken struct{ quota.Store }
+
+func (broken) Decide(context.Context, *quota.Request) (quota.Decision, error) {
+	return quota.Decision{}, errors.New("the store is down")
+}
+
+// A store that fails is no refusal: Envoy hears that nobody can decide.
+func TestStores(t *testing.T) {
+	b := newBench(t, map[string]string{"limits.yaml": limits}, policy.Spec{}, map[string]quota.Store{"shared": broken{}})
+	if _, err := b.ask(t, about("rl", "db=users", "db=x")); status.Code(err) != codes.Unavailable {
+		t.Errorf("%v", err)
+	}
+	if got := told(b.ask(t, about("rl", "db=big", "none=1"))); got != "OK; OK left 4294967295; OK" {
+		t.Errorf("what needs no store: %s", got)
+	}
+	for _, n := range b.Counts() {
+		if n.Domain == "rl" && n.Rule == "" && n.Results[ratelimit.Failed] != 1 {
+			t.Errorf("%+v", n)
+		}
+	}
+}
