@@ -1,6 +1,7 @@
 package board
 
 import (
+	_ "embed"
 	"fmt"
 	"strings"
 
@@ -45,19 +46,9 @@ func fineBounds(g *sim.Goal) string {
 
 // orderReadme heads docs/scoreboard/order.md. The verbs are the tally, what is
 // missed and the table.
-const orderReadme = `# Who goes first
-
-` + "`make scoreboard-order`" + ` writes this page, in virtual time. The same figures are in order.json, one object a cell. Each figure is the median over the
-seeds, with the smallest and the largest in brackets. A cross marks a missed goal. The scenarios are the files in scenarios/; each says what it is about.
-README.md says what the columns and figures are.
-
-%s
-## What is missed
-
-%s
-## All figures
-
-%s`
+//
+//go:embed order.md.tmpl
+var orderReadme string
 
 // orderPage is docs/scoreboard/order.md.
 func orderPage(cells []Cell) string {
