@@ -67,13 +67,6 @@ func (g *Gate) Limiter() *limit.Limiter {
 	return l
 }
 
-// Keyed returns the gate with a limit for each key inside, nil for other
-// mechanisms. What holds of [Gate.Limiter] holds of it.
-func (g *Gate) Keyed() *keyed.Pools {
-	k, _ := g.mechanism.(*keyed.Pools)
-	return k
-}
-
 // Shedder returns the gate that sheds inside, nil for other mechanisms. What holds
 // of [Gate.Limiter] holds of it.
 func (g *Gate) Shedder() *shed.Shedder {

@@ -75,7 +75,7 @@ func TestProbeForEach(t *testing.T) {
 	})
 	tenants := []weir.Work{{Tenant: "a"}, {Tenant: "b"}, {Tenant: "half"}, {Tenant: "fixed"}}
 	v.work(3000, 30, tenants...)
-	k := v.p.Gate("db").Keyed()
+	k := v.p.Gate("db").Pools()
 	size := map[string]int64{}
 	for _, w := range tenants {
 		use, ok := k.Key(w.Tenant)
@@ -436,7 +436,7 @@ func TestReadWriteSettings(t *testing.T) {
 func TestLimitForEach(t *testing.T) {
 	p := compile(t, databases(2, EachSpec{Overrides: map[string]OverrideSpec{"big": {Limit: 5}, "half": {Scale: 0.5}}}), Options{})
 	g := p.Gate("db")
-	if g.Limiter() != nil || g.Keyed() == nil || g.Snapshot().Kind != "keyed" {
+	if g.Limiter() != nil || g.Pools() == nil || g.Snapshot().Kind != "keyed" {
 		t.Errorf("%T, %+v", g.Limiter(), g.Snapshot())
 	}
 	var out []weir.Permit
@@ -488,7 +488,7 @@ func TestLimitForEachBy(t *testing.T) {
 		p = next
 	}
 	other := compile(t, Spec{Gates: map[string]GateSpec{"db": fixed(1)}}, Options{Previous: p})
-	if other.Gate("db") == p.Gate("db") || other.Gate("db").Keyed() != nil {
+	if other.Gate("db") == p.Gate("db") || other.Gate("db").Pools() != nil {
 		t.Error("a gate of another mechanism was adopted")
 	}
 }

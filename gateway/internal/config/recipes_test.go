@@ -96,7 +96,7 @@ func TestLagRecipe(t *testing.T) {
 		k.readings = []control.Reading{{Name: "consumer_lag", Value: tt.lag, Known: tt.known}}
 		k.pass(5 * time.Second)
 		for database, want := range map[string]int64{"orders": tt.each, "users": tt.each, "reports": tt.ofReports} {
-			if use, _ := g.Keyed().Key(database); use.Limit != want {
+			if use, _ := g.Pools().Key(database); use.Limit != want {
 				t.Errorf("with a lag of %v (known: %v) %s has %d slots, want %d", tt.lag, tt.known, database, use.Limit, want)
 			}
 		}
