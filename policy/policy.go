@@ -96,6 +96,7 @@ func (p *Policy) MatchView(v *View) (*Route, weir.Work) {
 		rt.charging.charge(&w, v.Header)
 	}
 	p.demote(rt, &w, v.Header, trusted)
+	countAttempt(&w, v.Header)
 	p.bound(&w, v, rt.Timeout(), trusted)
 	return rt, w
 }

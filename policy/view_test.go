@@ -63,9 +63,9 @@ func TestViewIsTheSameWork(t *testing.T) {
 		{"by host", "127.0.0.1:9", "Reports.Example.com:443", "/shop.Cart/Get", nil, "host", weir.Work{}},
 		{"without a slash", "127.0.0.1:9", "shop", "shop.Cart/Charge", []string{"X-Cost: 7"}, "charged", weir.Work{Client: "shop.Cart", Cost: 7}},
 		{"retried", "127.0.0.1:9", "shop", "/shop.Cart/Retry", []string{"Grpc-Previous-Rpc-Attempts: 1"}, "retried",
-			weir.Work{Client: "shop.Cart", Priority: weir.Background}},
+			weir.Work{Client: "shop.Cart", Priority: weir.Background, Attempt: 1}},
 		{"retried, says a stranger", "192.0.2.7:9", "shop", "/shop.Cart/Retry", []string{"Grpc-Previous-Rpc-Attempts: 1"}, "retried",
-			weir.Work{Client: "shop.Cart", User: "192.0.2.7"}},
+			weir.Work{Client: "shop.Cart", User: "192.0.2.7", Attempt: 1}},
 		{"with an escape", "127.0.0.1:9", "shop", "/%73hop.Cart/Charge", nil, "charged", weir.Work{Client: "shop.Cart"}},
 	} {
 		r := from(tt.peer, tt.headers...)
