@@ -300,6 +300,34 @@ func (b *bundle) Done(t slot.Ticket, outcome uint8) {
 	b.giveBack(len(b.permits), func(p Permit) { p.Done(Outcome(outcome)) })
 }
 
+// Release implements [slot.Releaser]. What is left of the permits moves to a bundle of its own.
+func (b *bundle) Release(t slot.Ticket, outcome uint8) slot.Ticket {
+	if live, _ := t.Recall(); !live {
+		return slot.Ticket{}
+	}
+	var buf [8]Permit
+	left, whole := buf[:0], false
+	defer func() {
+		if !whole { // a gate panicked
+			for _, p := range left {
+				p.Done(Outcome(outcome))
+			}
+		}
+	}()
+	b.giveBack(len(b.permits), func(p Permit) {
+		if p = p.Release(Outcome(outcome)); p != (Permit{}) {
+			left = append(left, p)
+		}
+	})
+	whole = true
+	if len(left) == 0 {
+		return slot.Ticket{}
+	}
+	rest := b.all.take()
+	rest.permits = append(rest.permits, left...)
+	return rest.slot.Issue()
+}
+
 // Cancel implements [slot.Holder].
 func (b *bundle) Cancel(t slot.Ticket) {
 	if live, _ := t.Recall(); live {

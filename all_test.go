@@ -15,6 +15,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/limit"
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/slot"
 )
 
@@ -217,6 +218,76 @@ func TestAllGivesBackAllWhenDonePanics(t *testing.T) {
 
 // However the last gate says no, at once or after a wait, the grants of the
 // others come back.
+// Release gives slots back and leaves the charge open: it is corrected, or given back, by the permit that is left.
+func TestReleaseKeepsTheCharge(t *testing.T) {
+	var diary []string
+	q := weir.Must(quota.New(quota.Config{Name: "tokens", Rules: []quota.Rule{{Windows: []quota.Window{quota.Per(100, time.Hour)}}}}))
+	defer q.Close()
+	slots := weir.Must(limit.New(limit.Config{Name: "slots", Limit: 1}))
+	defer slots.Close()
+	left := func() int {
+		d, err := q.Peek(t.Context(), weir.Work{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return int(d.Remaining + 0.5)
+	}
+	for _, g := range []weir.Gate{weir.All(q, newScribe("a", &diary), slots), weir.All(weir.All(newScribe("b", &diary), q), slots), q} {
+		diary = nil
+		for _, end := range []func(weir.Permit){weir.Permit.Cancel, func(p weir.Permit) { p.SetCost("", 7); p.Done(weir.OK); p.SetCost("", 9) }} {
+			before := left()
+			p, err := g.Admit(t.Context(), weir.Work{Cost: 40, MaxWait: weir.NoWait})
+			if err != nil {
+				t.Fatal(err)
+			}
+			rest := p.Release(weir.NoSample)
+			if n := slots.Snapshot().InFlight; n != 0 || left() != before-40 || !rest.Live() {
+				t.Errorf("released: %d in flight, %d left of %d, live %v", n, left(), before, rest.Live())
+			}
+			if g != weir.Gate(q) && (p.Live() || p.Release(weir.OK) != (weir.Permit{})) {
+				t.Error("the permit holds something still")
+			}
+			end(rest)
+			if used := before - left(); used != 0 && used != 7 || q.Snapshot().InFlight != 0 {
+				t.Errorf("at the end: %d used, %d in flight", used, q.Snapshot().InFlight)
+			}
+			if rest.Release(weir.OK) != (weir.Permit{}) {
+				t.Error("an ended permit leaves something")
+			}
+		}
+	}
+	diary = nil
+	p, err := weir.All(newScribe("a", &diary), newScribe("b", &diary)).Admit(t.Context(), weir.Work{})
+	if err != nil || p.Release(weir.OK) != (weir.Permit{}) || (weir.Permit{}).Release(weir.OK) != (weir.Permit{}) {
+		t.Errorf("something is left of slots, or %v", err)
+	}
+	expect(t, &diary, "a admit -1ns", "b admit 0s", "b done ok", "a done ok")
+}
+
+// Without a panic nothing of a chain stays behind, and with one nothing either.
+func TestReleaseGivesBackAllWhenDonePanics(t *testing.T) {
+	var diary []string
+	q := weir.Must(quota.New(quota.Config{Name: "tokens", Rules: []quota.Rule{{Windows: []quota.Window{quota.Per(100, time.Hour)}}}}))
+	defer q.Close()
+	broken := newScribe("broken", &diary)
+	p, err := weir.All(q, broken, newScribe("last", &diary)).Admit(t.Context(), weir.Work{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken.broken = true
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic is gone")
+			}
+		}()
+		p.Release(weir.OK)
+	}()
+	if q.Snapshot().InFlight != 0 {
+		t.Error("the quota keeps a permit")
+	}
+}
+
 func TestAllArriveRefused(t *testing.T) {
 	now := time.Duration(0)
 	a := newLimit(t, "a", 5)

@@ -51,6 +51,18 @@ func (p Permit) SetCost(gate string, units int64) {
 	}
 }
 
+// Release gives the slot back as Done does, for work whose answer lasts longer than the work, such
+// as a stream. It returns a permit for what is left: the charge of quotas, whose cost may still be
+// corrected. End that one with Done; p holds nothing any more. Without a quota it is the zero Permit.
+func (p Permit) Release(o Outcome) Permit {
+	r, ok := p.ticket.Holder().(slot.Releaser)
+	if !ok {
+		p.Done(o)
+		return Permit{}
+	}
+	return Permit{r.Release(p.ticket, uint8(o))}
+}
+
 // Live reports whether the permit still holds its slot: true from the grant to
 // the first Done or Cancel. The zero Permit is never live.
 func (p Permit) Live() bool { return p.ticket.Live() }

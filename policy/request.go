@@ -1,7 +1,11 @@
 package policy
 
 import (
+	"bytes"
+	"encoding/json"
+	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,8 +22,9 @@ import (
 type charging struct {
 	from    HeaderName
 	settle  string // in canonical form
-	keep    bool   // the answer's goes on to the client
-	billed  bool   // a quota is charged what requests bring
+	event   eventField
+	keep    bool // the answer's goes on to the client
+	billed  bool // a quota is charged what requests bring
 	ignored *ignored
 }
 
@@ -116,6 +121,53 @@ func (rt *Route) Settle(answer http.Header) (units int64, ok bool) {
 // [Route.Settle] finds nothing.
 func (rt *Route) Settles() bool { return rt != nil && rt.charging.settle != "" }
 
+// eventField is where the data of an event has the real cost.
+type eventField struct {
+	path []string // nil: nowhere
+	key  []byte   // the last name of path, in quotes: data without it need not be decoded
+}
+
+// eventName is a name in a path to a number.
+var eventName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
+// deepestEvent bounds the names in a path to a number.
+const deepestEvent = 8
+
+func (c *compiler) checkEventField(at fault.Path, text string) eventField {
+	if text == "" {
+		return eventField{}
+	}
+	path := strings.Split(text, ".")
+	if len(path) > deepestEvent || slices.ContainsFunc(path, func(name string) bool { return !eventName.MatchString(name) }) {
+		c.Add(at, fmt.Sprintf("%.80q is no path to a number in JSON", text), "write names with dots between, at most eight, such as usage.total_tokens")
+		return eventField{}
+	}
+	return eventField{path: path, key: []byte(`"` + path[len(path)-1] + `"`)}
+}
+
+// SettlesByEvent reports whether server-sent events say what the route's work has really cost.
+func (rt *Route) SettlesByEvent() bool { return rt != nil && rt.charging.event.path != nil }
+
+// SettleEvent returns the real cost of a piece of the route's work, from the data of a server-sent event.
+// It reports false if the data is not JSON with a number in the field that the route names.
+func (rt *Route) SettleEvent(data []byte) (units int64, ok bool) {
+	if !rt.SettlesByEvent() || !bytes.Contains(data, rt.charging.event.key) {
+		return 0, false
+	}
+	value := json.RawMessage(data)
+	for _, name := range rt.charging.event.path {
+		var object map[string]json.RawMessage
+		if json.Unmarshal(value, &object) != nil {
+			return 0, false
+		}
+		value = object[name]
+	}
+	return parseUnits(string(value))
+}
+
+// Unsettled counts an answer that should have said what it has cost, and ended without it.
+func (rt *Route) Unsettled() { rt.charging.ignored.settled.Add(1) }
+
 // SetCost tells the gates what a piece of work has really cost, except those that count requests.
 // set is [weir.Permit.SetCost] of its permit.
 func (p *Policy) SetCost(set func(gate string, units int64), units int64) {
@@ -165,6 +217,7 @@ func (c *compiler) checkCharging(at fault.Path, r *RouteSpec) charging {
 	ch := charging{
 		from:   c.checkCostSource(at.At("cost_from"), r.CostFrom),
 		settle: c.checkCostSource(at.At("settle"), r.Settle).Canonical,
+		event:  c.checkEventField(at.At("settle_event"), r.SettleEvent),
 		keep:   r.SettleKeep,
 		billed: slices.ContainsFunc(r.Gates, c.bills),
 	}

@@ -244,6 +244,7 @@ func TestCostFaults(t *testing.T) {
 		{Name: "b", CostFrom: "header:a b", SettleKeep: true},
 		{Name: "c", CostFrom: "header:X-Cost", Exempt: true},
 		{Name: "d", Cost: math.MaxInt64}, {Name: "e", Cost: -1},
+		{Name: "f", SettleEvent: "$.usage"}, {Name: "g", SettleEvent: "usage..tokens"}, {Name: "h", SettleEvent: "a.b.c.d.e.f.g.h.i"}, {Name: "i", SettleEvent: "a.b-c.d_0"},
 	}}, Options{})
 	got := strings.Join(faultsOf(t, err), "\n")
 	for _, want := range []string{
@@ -254,6 +255,9 @@ func TestCostFaults(t *testing.T) {
 		"routes[2].cost_from: means nothing to exempt work",
 		"routes[3].cost: is 9223372036854775807, too large; write at most 1000000000000000",
 		"routes[4].cost: is -1, too small",
+		`routes[5].settle_event: "$.usage" is no path to a number in JSON; write names with dots between, at most eight, such as usage.total_tokens`,
+		`routes[6].settle_event: "usage..tokens" is no path`,
+		`routes[7].settle_event: "a.b.c.d.e.f.g.h.i" is no path`,
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %s in\n%s", want, got)

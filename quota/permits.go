@@ -74,6 +74,15 @@ func (p *pool) Sample(t slot.Ticket, outcome uint8) {
 	}
 }
 
+// Release implements [slot.Releaser]: there is no slot to give back, and the charge stays open.
+func (p *pool) Release(t slot.Ticket, outcome uint8) slot.Ticket {
+	p.Sample(t, outcome)
+	if !t.Live() {
+		return slot.Ticket{}
+	}
+	return t
+}
+
 // Cancel implements [slot.Holder]: it refunds the tokens.
 func (p *pool) Cancel(t slot.Ticket) {
 	p.mu.Lock()

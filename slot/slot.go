@@ -61,6 +61,14 @@ type Holder interface {
 	SetCost(t Ticket, gate string, units int64)
 }
 
+// Releaser is a [Holder] that keeps something for work whose slot is given back: a quota what it
+// has charged.
+type Releaser interface {
+	// Release ends t with an outcome, except for what is left of it. That has the ticket it
+	// returns, which is zero if nothing is left, or if t is stale.
+	Release(t Ticket, outcome uint8) Ticket
+}
+
 // The two low bits of a slot's word are its state, the rest its generation.
 const (
 	slotFree    = 0

@@ -4,9 +4,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/keyed"
+	"github.com/weir-go/weir/limit"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/weirhttp"
 )
 
@@ -42,4 +45,61 @@ func TestSetCost(t *testing.T) {
 		t.Errorf("after the request: %v", got)
 	}
 	(*weirhttp.Request)(nil).SetCost("", 9)
+}
+
+// A stream has given its slot back, and its charge stays open until it ends. One that becomes a request
+// again is charged once, and so is one that is told its cost while it becomes a stream.
+func TestSetCostOfAStream(t *testing.T) {
+	q := weir.Must(quota.New(quota.Config{Name: "tokens", Rules: []quota.Rule{{Windows: []quota.Window{quota.Per(100, time.Hour)}}}}))
+	defer q.Close()
+	slots := weir.Must(limit.New(limit.Config{Name: "slots", Limit: 1}))
+	defer slots.Close()
+	left := func() int {
+		d, err := q.Peek(t.Context(), weir.Work{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return int(d.Remaining + 0.5)
+	}
+	work := weir.Work{Cost: 10, MaxWait: weir.NoWait}
+	ask := weirhttp.WithWork(func(_ *http.Request, w *weir.Work) { *w = work })
+	var kept *weirhttp.Request
+	serve := func(f func(*weirhttp.Request)) {
+		h := weirhttp.Middleware(weir.All(q, slots), ask)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			kept = weirhttp.FromContext(r.Context())
+			f(kept)
+		}))
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+		kept.SetCost("", 1)
+		if q.Snapshot().InFlight != 0 || slots.Snapshot().InFlight != 0 {
+			t.Errorf("%d charges and %d slots are held after the request", q.Snapshot().InFlight, slots.Snapshot().InFlight)
+		}
+	}
+	serve(func(r *weirhttp.Request) {
+		if !r.ReleaseForStream() || slots.Snapshot().InFlight != 0 || left() != 90 {
+			t.Errorf("a stream: %d slots held, %d tokens left", slots.Snapshot().InFlight, left())
+		}
+		r.SetCost("", 30)
+	})
+	if left() != 70 {
+		t.Errorf("%d left after a stream that has cost 30, want 70", left())
+	}
+	serve(func(r *weirhttp.Request) {
+		if !r.ReleaseForStream() || r.Reacquire(t.Context(), work) != nil || slots.Snapshot().InFlight != 1 || left() != 60 {
+			t.Errorf("a request again: %d slots held, %d tokens left; want 1 and 60", slots.Snapshot().InFlight, left())
+		}
+		r.SetCost("", 20)
+	})
+	if left() != 50 {
+		t.Errorf("%d left after a request that has cost 20, want 50", left())
+	}
+	serve(func(r *weirhttp.Request) {
+		done := make(chan struct{})
+		go func() { r.ReleaseForStream(); close(done) }()
+		r.SetCost("", 5)
+		<-done
+	})
+	if left() != 45 {
+		t.Errorf("%d left after a request that was told its cost as it became a stream, want 45", left())
+	}
 }

@@ -38,10 +38,19 @@ type Request struct {
 	hijacked  bool
 	detached  bool
 	ended     bool
-	returning bool // asks for its permits again
+	returning bool       // asks for its permits again
+	releasing bool       // exchanges its permits for charged
+	charged   Permits    // of a stream: what is left of its permits, the charges of quotas
+	late      []lateCost // costs told while releasing
 
 	firstPermits [2]weir.Permit // backs permits
 	firstOwner   [1]weir.Gate   // backs owners
+}
+
+// lateCost is a cost that was told while the permits were being released.
+type lateCost struct {
+	gate  string
+	units int64
 }
 
 // FromContext returns the admitted request that ctx belongs to, nil if there is
@@ -111,18 +120,31 @@ func (q *Request) sampleStatus(o weir.Outcome) {
 }
 
 // SetCost says what the request has really cost, on every permit of the request; see
-// [weir.Permit.SetCost]. Call it when the cost is known, before the slot is released.
+// [weir.Permit.SetCost]. Call it when the cost is known, before the handler returns. A stream
+// has no slot any more whose cost could change; its quotas are charged until it ends.
 // gate names the gate to charge; the empty name means every gate.
 func (q *Request) SetCost(gate string, units int64) {
 	if q == nil {
 		return
 	}
 	q.mu.Lock()
+	if q.releasing {
+		q.late = append(q.late, lateCost{gate, units})
+		q.mu.Unlock()
+		return
+	}
 	var buf [4]weir.Permit
-	permits := append(buf[:0], q.permits...)
+	moved, permits := q.moved, Permits(append(buf[:0], q.permits...))
+	if moved {
+		permits = append(permits[:0], q.charged...)
+	}
 	q.mu.Unlock()
-	for _, p := range permits {
-		p.SetCost(gate, units)
+	permits.setCost(gate, units)
+	q.mu.Lock()
+	exchanged := q.moved != moved // meanwhile: the permits may have ended before they heard of it
+	q.mu.Unlock()
+	if exchanged {
+		q.SetCost(gate, units)
 	}
 }
 
@@ -171,7 +193,8 @@ func (q *Request) Detach() Permits {
 }
 
 // ReleaseForStream says that the response is a stream from now on. Its permits are
-// sampled as NoSample, if nothing was reported before, and released. Until the end it
+// sampled as NoSample, if nothing was reported before, and released; see
+// [weir.Permit.Release]. Until the end it
 // has a place in the [Streams] pool instead. ReleaseForStream reports whether it got
 // one; with the pool full it keeps its slot. The middleware finds most streams by
 // itself. [Request.Reacquire] is the way back.
@@ -203,8 +226,10 @@ func (q *Request) Reacquire(ctx context.Context, w weir.Work) error {
 		return nil
 	}
 	q.returning = true
-	owners := q.owners
+	owners, charged := q.owners, q.charged
+	q.charged = nil
 	q.mu.Unlock()
+	charged.cancel() // the gates charge it anew
 	permits, err := readmit(ctx, w, q.ctx.gate, owners)
 
 	q.mu.Lock()
@@ -260,12 +285,31 @@ func (q *Request) move() bool {
 		q.mu.Unlock()
 		return false
 	}
-	q.moved = true
+	q.moved, q.releasing = true, true
 	permits := Permits(q.permits)
 	q.keepLive()
 	q.mu.Unlock()
-	permits.Done(weir.NoSample)
+	q.keepCharges(permits.release(weir.NoSample))
 	return true
+}
+
+// keepCharges keeps what is left of the permits of a stream until it ends, and tells it the costs
+// that came meanwhile.
+func (q *Request) keepCharges(left Permits) {
+	q.mu.Lock()
+	late := q.late
+	q.releasing, q.late = false, nil
+	over := q.ended || !q.moved
+	if !over {
+		q.charged = left
+	}
+	q.mu.Unlock()
+	for _, c := range late {
+		left.setCost(c.gate, c.units)
+	}
+	if over {
+		left.Done(weir.NoSample)
+	}
 }
 
 // keepLive keeps the owners with live permits. The others were done before, for instance those of a
@@ -329,10 +373,11 @@ func (q *Request) end(o weir.Outcome) {
 		return
 	}
 	q.ended = true
-	moved, permits := q.moved, Permits(q.permits)
+	moved, permits, charged := q.moved, Permits(q.permits), q.charged
 	q.mu.Unlock()
 	if moved {
 		q.streams.Leave()
+		charged.Done(o)
 		return
 	}
 	permits.Done(o)
@@ -378,6 +423,23 @@ func (ps Permits) Sample(o weir.Outcome) {
 func (ps Permits) Done(o weir.Outcome) {
 	for i := len(ps) - 1; i >= 0; i-- {
 		ps[i].Done(o)
+	}
+}
+
+// release gives the slots of the permits back, the last one first, and returns what is left.
+func (ps Permits) release(o weir.Outcome) (left Permits) {
+	for i := len(ps) - 1; i >= 0; i-- {
+		if p := ps[i].Release(o); p != (weir.Permit{}) {
+			left = append(left, p)
+		}
+	}
+	return left
+}
+
+// setCost calls SetCost on each permit.
+func (ps Permits) setCost(gate string, units int64) {
+	for _, p := range ps {
+		p.SetCost(gate, units)
 	}
 }
 

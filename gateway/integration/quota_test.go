@@ -393,3 +393,41 @@ routes: [{match: [/], gates: [api], upstream: app, settle: header:X-Actual}]
 		t.Errorf("no line in the log:\n%s", log)
 	}
 }
+
+// A stream of events costs its user what its last event says, as that of an LLM API does.
+func TestStreamedUsage(t *testing.T) {
+	t.Parallel()
+	pool := startGunicorn(t, 1)
+	g := startGateway(t, fmt.Sprintf(`upstreams: {model: {targets: ["http://%s"]}}
+identity: {user: header:X-User, trusted_proxies: [127.0.0.0/8]}
+gates:
+  tokens: {quota: {limits: ["1000 a day"], debt: true, by: [user]}}
+  slots: {limit: {count: requests}}
+routes: [{match: [/], gates: [tokens, slots], upstream: model, cost: 100, settle_event: usage.total_tokens}]
+`, pool.addr))
+	for _, tt := range []struct{ tokens, left int }{{30, 900}, {600, 870}, {900, 270}, {1, -630}} { // left is with its estimate
+		req, err := http.NewRequest(http.MethodGet, fmt.Sprintf("%s/chat?tokens=%d", g.url, tt.tokens), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-User", "alice")
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		if tt.left < 0 {
+			if res.StatusCode != http.StatusTooManyRequests {
+				t.Errorf("%s with a debt, want 429", res.Status)
+			}
+			break
+		}
+		if err != nil || strings.Count(string(body), "data: ") != 5 || !strings.HasSuffix(string(body), "data: [DONE]\n\n") {
+			t.Errorf("%q, %v", body, err)
+		}
+		if got, want := res.Header.Get("RateLimit"), fmt.Sprintf(";r=%d;", tt.left); !strings.Contains(got, want) {
+			t.Errorf("%d tokens: RateLimit: %s, want %s", tt.tokens, got, want)
+		}
+	}
+}

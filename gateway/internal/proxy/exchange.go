@@ -142,6 +142,7 @@ type exchange struct {
 	started time.Duration // when it was sent, or is about to be
 	url     *url.URL      // of the request, without the target; nil with one target
 	costed  bool          // the answer has said what the request cost
+	events  *events       // of an answer that says so in its events, else nil
 	body    *clientBody   // nil for a request without a body
 	// conversation is for calls of gRPC.
 	conversation conversation
@@ -187,6 +188,7 @@ func (detached) Err() error                  { return nil }
 // end runs when the handler returns, by a panic too.
 func (x *exchange) end() {
 	x.upstream.shared.watch.remove(x)
+	x.settleStream(false)
 	x.cancel()
 	x.leave()
 	x.permit.Done(weir.NoSample)
@@ -499,12 +501,19 @@ type answerBody struct {
 func (b *answerBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.x.readCall(p[:n], b.res.Trailer, err)
+	if b.x.events != nil {
+		b.x.events.read(p[:n])
+	}
 	switch {
 	case err == nil:
 	case err == io.EOF:
 		if !b.x.costed {
 			b.x.readCost(b.res.Trailer) // which is complete now
 		}
+		if b.x.costed {
+			b.x.events = nil
+		}
+		b.x.settleStream(true)
 		b.x.leave()
 		b.x.permit.Done(weir.NoSample)
 	case b.x.Context.Err() == nil:
@@ -518,6 +527,9 @@ func (b *answerBody) Read(p []byte) (int, error) {
 func (x *exchange) watchBody(res *http.Response) {
 	if res.StatusCode != http.StatusSwitchingProtocols && res.Body != nil && res.Body != http.NoBody {
 		x.bodies.answer = answerBody{res.Body, x, res}
+		if !x.costed {
+			x.events = eventsOf(x.call.Route, res.Header)
+		}
 		res.Body = &x.bodies.answer
 	}
 }

@@ -560,3 +560,108 @@ func TestCostInTheTrailer(t *testing.T) {
 		g.idle()
 	}
 }
+
+// A stream of events says at its end what it has cost, and its quota is settled by that. Its slot is free by
+// then. What breaks off costs what was charged, or more if it has said so.
+func TestCostInTheEvents(t *testing.T) {
+	const usage = "data: {\"choices\":[],\"usage\":{\"total_tokens\":%d}}\n\n"
+	for _, tt := range []struct {
+		name, kind, stream string
+		breaks             bool // the upstream ends it early
+		left               float64
+		ignored            uint64
+	}{
+		{"the last event before [DONE]", "text/event-stream; charset=utf-8", "data: {\"usage\":null}\n\n" + fmt.Sprintf(usage, 5) + fmt.Sprintf(usage, 30) + "data: [DONE]\n\n", false, 970, 0},
+		{"the last that says so", "text/event-stream", fmt.Sprintf(usage, 250) + "event: stop\r\ndata: {}\r\n\r\n", false, 750, 0},
+		{"several lines, and no empty one at the end", "text/event-stream", ": hello\rdata: {\"usage\":\rdata:{\"total_tokens\": 40}}\r", false, 960, 0},
+		{"it says nothing", "text/event-stream", "data: {\"usage\":{\"total_tokens\":\"30\"}}\n\ndata: {\"total_tokens\":1}\n\ndata: [DONE]\n\n", false, 900, 1},
+		{"events that are too long", "text/event-stream", "data: " + strings.Repeat(" ", 70_000) + "{\"usage\":{\"total_tokens\":1}}\n\ndata: {\"usage\":\ndata: " + strings.Repeat(" ", 65_000) + "\ndata: {\"total_tokens\":2}}\n\n" + fmt.Sprintf(usage, 60), false, 940, 0},
+		{"it breaks off", "text/event-stream", fmt.Sprintf(usage, 5), true, 900, 0},
+		{"it breaks off and was dear", "text/event-stream", fmt.Sprintf(usage, 500), true, 500, 0},
+		{"it breaks off behind [DONE]", "text/event-stream", fmt.Sprintf(usage, 5) + "data: [DONE]\n\n", true, 995, 0},
+		{"no stream of events", "text/plain", fmt.Sprintf(usage, 5), false, 900, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			next := make(chan struct{})
+			up := upstreamOf(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", tt.kind)
+				for i := range tt.stream { // byte by byte, wherever that parts a line; the long ones in pieces
+					if len(tt.stream) > 2000 {
+						_, _ = io.WriteString(w, tt.stream)
+						break
+					}
+					_, _ = io.WriteString(w, tt.stream[i:i+1])
+					_ = http.NewResponseController(w).Flush()
+				}
+				_ = http.NewResponseController(w).Flush()
+				<-next
+				if tt.breaks {
+					panic(http.ErrAbortHandler)
+				}
+			})
+			cfg := quotaConfig(t, up.URL, map[string]policy.GateSpec{"tokens": {Quota: slowly(1000)}, "calls": {Quota: slowly(10)}}, "tokens", "calls")
+			calls := cfg.Gates["calls"]
+			calls.Quota.Count = "requests"
+			cfg.Gates[gateName] = policy.GateSpec{Limit: &policy.LimitSpec{Limit: 1, Count: "requests"}}
+			cfg.Routes[0].Cost, cfg.Routes[0].SettleEvent = 100, "usage.total_tokens"
+			g := start(t, cfg, Options{})
+			left := func(gate string) float64 {
+				d, err := g.Policy().Gate(gate).Quota().Peek(t.Context(), weir.Work{})
+				if err != nil {
+					t.Error(err)
+				}
+				return math.Round(d.Remaining)
+			}
+			res, err := http.Get(g.url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.HasPrefix(tt.kind, "text/event-stream") {
+				eventually(t, "the slot of the stream is free", func() bool { return g.gate().InFlight == 0 })
+			}
+			if l := left("tokens"); l != 900 {
+				t.Errorf("while it streams: %v left, want 900", l)
+			}
+			next <- struct{}{}
+			body, err := io.ReadAll(res.Body)
+			res.Body.Close()
+			if string(body) != tt.stream || (err != nil) != tt.breaks {
+				t.Errorf("the client got %.80q of %d bytes, %v", body, len(body), err)
+			}
+			g.idle()
+			if tokens, calls := left("tokens"), left("calls"); tokens != tt.left || calls != 9 {
+				t.Errorf("%v tokens and %v calls left, want %v and 9", tokens, calls, tt.left)
+			}
+			if n := g.Policy().Ignored().Settled; n != tt.ignored {
+				t.Errorf("%d answers counted that did not say their cost, want %d", n, tt.ignored)
+			}
+		})
+	}
+}
+
+// The trailer of a stream settles it as well.
+func TestCostInTheTrailerOfAStream(t *testing.T) {
+	up := upstreamOf(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, "data: x\n\n")
+		_ = http.NewResponseController(w).Flush()
+		w.Header().Set(http.TrailerPrefix+"X-Actual-Cost", "40")
+	})
+	cfg := quotaConfig(t, up.URL, map[string]policy.GateSpec{"tokens": {Quota: slowly(1000)}}, "tokens")
+	cfg.Gates[gateName] = policy.GateSpec{Limit: &policy.LimitSpec{Limit: 1, Count: "requests"}}
+	cfg.Routes[0].Cost, cfg.Routes[0].Settle = 100, "header:X-Actual-Cost"
+	g := start(t, cfg, Options{})
+	res, err := http.Get(g.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(res.Body); err != nil {
+		t.Error(err)
+	}
+	res.Body.Close()
+	g.idle()
+	d, err := g.Policy().Gate("tokens").Quota().Peek(t.Context(), weir.Work{})
+	if err != nil || math.Round(d.Remaining) != 960 {
+		t.Errorf("%v left, %v; want 960", d.Remaining, err)
+	}
+}
