@@ -15,6 +15,9 @@ import (
 // while other grants are held. Put the concurrency gate there, and the cheap refusals
 // first.
 //
+// Neighbours that ask servers ([Distant]) are asked at the same time, but for the last gate of
+// all: so two quotas on a server cost the time of one. Several of them may refuse then.
+//
 // When a gate refuses, the grants before it are cancelled in reverse order, and its
 // Rejection is returned. If it refuses for [ReasonQuota], the later gates that are a
 // [Predictor] are asked, too. If one of them would keep the work waiting longer, or for
@@ -29,7 +32,14 @@ func All(gates ...Gate) Gate {
 	case 1:
 		return gates[0]
 	}
-	return &all{gates: append([]Gate(nil), gates...)}
+	a := &all{gates: append([]Gate(nil), gates...)}
+	for i, g := range gates[:len(gates)-1] {
+		_, distant := g.(Distant)
+		if _, before := gates[max(i-1, 0)].(Distant); i > 0 && distant && before {
+			a.neighbours = true
+		}
+	}
+	return a
 }
 
 // open is the gate that admits everything.
@@ -44,7 +54,8 @@ func (open) Arrive(Work, func(Permit, error)) (Permit, Waiter, error) {
 // all keeps the permits of each admitted work in a bundle. Bundles are reused,
 // so a steady state allocates nothing.
 type all struct {
-	gates []Gate
+	gates      []Gate
+	neighbours bool // two neighbours may ask servers
 
 	mu   sync.Mutex
 	idle *bundle
@@ -163,10 +174,19 @@ func (b *bundle) fill(ctx context.Context, w Work) (next int, err error) {
 		}
 	}()
 	gates := b.all.gates
-	for i, g := range gates[:len(gates)-1] {
-		p, ok := Nested(ctx, g)
+	for i := 0; i < len(gates)-1; i++ {
+		if b.all.neighbours {
+			if n := distantAt(gates[i : len(gates)-1]); n > 1 {
+				if next, err := b.fillAtOnce(ctx, w, i, i+n); err != nil {
+					return next, err
+				}
+				i += n - 1
+				continue
+			}
+		}
+		p, ok := Nested(ctx, gates[i])
 		if !ok {
-			if p, err = try(g, w); err != nil {
+			if p, err = try(gates[i], w); err != nil {
 				return i + 1, err
 			}
 		}
@@ -174,6 +194,55 @@ func (b *bundle) fill(ctx context.Context, w Work) (next int, err error) {
 	}
 	filled = true
 	return 0, nil
+}
+
+// distantAt returns how many gates ask servers, up to the first that does not.
+func distantAt(gates []Gate) (n int) {
+	for _, g := range gates {
+		if d, ok := g.(Distant); !ok || !d.IsDistant() {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+// fillAtOnce is fill for the gates from number from to before number to, which are asked at the
+// same time. Of several refusals it returns the first in their order.
+func (b *bundle) fillAtOnce(ctx context.Context, w Work, from, to int) (next int, err error) {
+	type answer struct {
+		permit   Permit
+		err      error
+		panicked any
+	}
+	gates, answers := b.all.gates[from:to], make([]answer, to-from)
+	ask := func(i int) {
+		a := &answers[i]
+		defer func() { a.panicked = recover() }()
+		var ok bool
+		if a.permit, ok = Nested(ctx, gates[i]); !ok {
+			a.permit, a.err = try(gates[i], w)
+		}
+	}
+	var asked sync.WaitGroup
+	for i := 1; i < len(gates); i++ {
+		asked.Go(func() { ask(i) })
+	}
+	ask(0)
+	asked.Wait()
+	for i := range answers {
+		if a := &answers[i]; a.err == nil && a.panicked == nil {
+			b.permits = append(b.permits, a.permit)
+		} else if err == nil {
+			next, err = from+i+1, a.err
+		}
+	}
+	for i := range answers {
+		if a := &answers[i]; a.panicked != nil {
+			panic(a.panicked) // fill gives the permits back
+		}
+	}
+	return next, err
 }
 
 // outlast returns err, the refusal by the gate before number from. If a later gate
