@@ -81,6 +81,7 @@ func TestViewIsTheSameWork(t *testing.T) {
 		want := rt.Work()
 		want.Op, want.Write = tt.route, true
 		want.Tenant, want.User, want.Client, want.Priority, want.Cost = tt.want.Tenant, tt.want.User, tt.want.Client, tt.want.Priority, tt.want.Cost
+		want.Attempt = tt.want.Attempt
 		if w != want {
 			t.Errorf("%s: work %+v, want %+v", tt.name, w, want)
 		}
