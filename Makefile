@@ -10,8 +10,8 @@ SHELL       := bash
 export CGO_ENABLED = 1
 
 # The modules that go.work joins, and all their packages.
-MODULES  = . bench gateway weirgrpc weirredis
-PACKAGES = ./... ./bench/... ./gateway/... ./weirgrpc/... ./weirredis/...
+MODULES  = . bench examples/analytics gateway weirgrpc weirredis
+PACKAGES = ./... ./bench/... ./examples/analytics/... ./gateway/... ./weirgrpc/... ./weirredis/...
 
 CACHE       := .cache
 STATICCHECK := $(CACHE)/bin/staticcheck
@@ -66,6 +66,7 @@ test-unit: need-go
 .PHONY: test-integration
 test-integration: need-go parts
 	go test -tags integration -count=1 -parallel 8 -timeout 30m ./gateway/integration/ ./weirredis/
+	go test -tags integration -count=1 -timeout 30m ./examples/analytics/
 
 .PHONY: test-redis
 test-redis: need-go ## the tests of the store alone; make test-redis WEIR_REDIS_SERVER=/path/to/redis-server: against that one
@@ -155,6 +156,13 @@ LIVEORDERARGS ?= -o docs/scoreboard
 .PHONY: scoreboard-live-order
 scoreboard-live-order: build ## who goes first, on real servers, 20 minutes; LIVEORDERARGS="-rows S15,S21": these alone, printed
 	go run ./bench/cmd/live -weir $(BIN) -parts order -name live-order $(LIVEORDERARGS)
+
+ANALYTICSARGS ?=
+
+.PHONY: analytics
+analytics: build parts ## an analytical service in a wave of heavy queries, ten minutes; ANALYTICSARGS="-plot /tmp/plots -runs nothing,gateway"
+	@go build -trimpath -o bin/analytics ./examples/analytics
+	@exec bin/analytics $(ANALYTICSARGS)
 
 .PHONY: bench
 bench: build ## measure the gates beside their peers, as ratios in one run

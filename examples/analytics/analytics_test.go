@@ -1,0 +1,188 @@
+//go:build integration
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The pods are processes of this test binary.
+func TestMain(m *testing.M) {
+	if spec := os.Getenv(podVariable); spec != "" {
+		exit(servePod(context.Background(), spec))
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// quick is the short form of the command, with the parts that make parts has installed.
+func quick(t *testing.T, out io.Writer) *options {
+	t.Helper()
+	part := func(name string) string {
+		path, err := filepath.Abs(filepath.Join("..", "..", ".cache", "bin", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(path); err != nil && os.Getenv("CI") == "" {
+			t.Skipf("there is no %s in .cache/bin: make parts installs it where it can be had", name)
+		}
+		return path
+	}
+	o := &options{
+		weir: filepath.Join(t.TempDir(), "weir"), envoy: part("envoy"), postgres: part("postgres"),
+		metrics: "127.0.0.1:0", hostAttempts: 50, quick: true, out: out, runs: setups[:4],
+	}
+	if text, err := exec.Command("go", "build", "-o", o.weir, "github.com/weir-go/weir/gateway/cmd/weir").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, text)
+	}
+	return o
+}
+
+// remember keeps the identifiers of all processes that are started, and in the end wants none to be
+// left.
+func remember(t *testing.T) {
+	t.Helper()
+	var mu sync.Mutex
+	var pids []int
+	started = func(pid int) {
+		mu.Lock()
+		defer mu.Unlock()
+		pids = append(pids, pid)
+	}
+	t.Cleanup(func() {
+		started = func(int) {}
+		if len(pids) == 0 {
+			t.Error("no process was started")
+		}
+		for _, pid := range pids {
+			if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+				t.Errorf("process %d is left: %v", pid, err)
+			}
+		}
+	})
+}
+
+// Whatever the machine can do: each call has an answer, all who count agree, a refusal has details,
+// and a refused call is tried again on the other pod.
+func TestRuns(t *testing.T) {
+	remember(t)
+	var out bytes.Buffer
+	o := quick(t, &out)
+	o.plots = t.TempDir()
+	results, err := analytics(t.Context(), o)
+	t.Log(out.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range results {
+		t.Run(r.name, func(t *testing.T) {
+			sent, refused := r.answered(t)
+			c := r.counts
+			var pods podCounts
+			for _, p := range c.pods {
+				pods.Calls += p.Calls
+				pods.Refused += p.Refused
+				pods.Retries += p.Retries
+				pods.SameAgain += p.SameAgain
+			}
+			var rejected int64
+			for _, n := range c.weir.Rejected {
+				rejected += n
+			}
+			for _, same := range []struct {
+				what      string
+				got, want int64
+			}{
+				{"calls that Envoy received, and those sent", c.envoy["http.callers.downstream_rq_total"], sent},
+				{"calls that the pods received, and those that Envoy sent them", pods.Calls, c.envoy["cluster.pods.upstream_rq_total"]},
+				{"retries that the pods received, and those that Envoy made", pods.Retries, c.envoy["cluster.pods.upstream_rq_retry"]},
+				{"calls at the pods, and those let in with their retries", pods.Calls, sent - rejected + pods.Retries},
+				{"refusals but those that were tried again, and what the callers got", rejected + pods.Refused - pods.Retries, refused},
+				{"refused calls that were tried again on the same pod", pods.SameAgain, 0},
+			} {
+				if same.got != same.want {
+					t.Errorf("%s: %d and %d", same.what, same.got, same.want)
+				}
+			}
+			if r.extProc && c.weir.Admitted+rejected != sent {
+				t.Errorf("the gateway decided about %d calls of %d", c.weir.Admitted+rejected, sent)
+			}
+			if svg, err := os.ReadFile(filepath.Join(o.plots, "analytics-"+r.name+".svg")); err != nil || !strings.HasPrefix(string(svg), "<svg") {
+				t.Errorf("no plot: %v", err)
+			}
+		})
+	}
+}
+
+// answered wants each call to have been served or refused, and returns how many there were of both
+// together, and of refusals.
+func (r *result) answered(t *testing.T) (sent, refused int64) {
+	t.Helper()
+	for _, l := range r.lanes {
+		all := l.between(0, r.plan.warm+r.plan.calm+r.plan.wave+r.plan.end)
+		var seconds int64
+		for i := range l.meter.Seconds() { // also those in which the load left late
+			s := l.meter.Second(i)
+			seconds += s.Offered
+			refused += s.Refused
+			if s.OK+s.Refused != s.Offered {
+				t.Errorf("%s, second %d: of %d calls %d were served, %d refused, %d failed, %d late, %d not sent", l.name, i, s.Offered, s.OK, s.Refused, s.Failed, s.GaveUp, s.Unsent)
+			}
+		}
+		if seconds == 0 || l.bare > 0 {
+			t.Errorf("%s: %d calls, %d refused without details (%v)", l.name, seconds, l.bare, l.reasons)
+		}
+		if all.seconds == 0 {
+			t.Errorf("%s: no figures", l.name)
+		}
+		sent += seconds
+	}
+	return sent, refused
+}
+
+// Interrupted in the middle of a run, nothing is left.
+func TestInterrupted(t *testing.T) {
+	remember(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	interrupt := errors.New("interrupted")
+	o := quick(t, io.Discard)
+	o.runs = setups[2:3] // with a gateway
+	before := started
+	var n int
+	started = func(pid int) {
+		before(pid)
+		if n++; n == 5 { // PostgreSQL, two pods, the gateway, Envoy
+			time.AfterFunc(time.Second, func() { cancel(interrupt) })
+		}
+	}
+	if _, err := analytics(ctx, o); !errors.Is(err, interrupt) && !errors.Is(err, context.Canceled) {
+		t.Errorf("it ended with %v", err)
+	}
+	if n != 5 {
+		t.Errorf("%d processes were started, want 5", n)
+	}
+}
+
+// The names that the command is given are those of its runs.
+func TestChoose(t *testing.T) {
+	var o options
+	if err := o.choose("pods,nothing"); err != nil || len(o.runs) != 2 || o.runs[0].name != "pods" {
+		t.Errorf("%v, %v", o.runs, err)
+	}
+	if err := o.choose("none"); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q", "none")) {
+		t.Errorf("a run that does not exist: %v", err)
+	}
+}

@@ -1,0 +1,265 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"math"
+	mathrand "math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/weir-go/weir/internal/loadgen"
+)
+
+// The table has one row for each customer and day: what the customer's mails brought in.
+const (
+	days    = 3 * 365
+	domains = 20
+)
+
+// query is what a caller asks for. What it costs is in proportion to the rows that it reads: from 7
+// to all of them.
+type query struct {
+	First, Customers int    // which customers
+	Days             int    // the last so many
+	By               string // "" for one number, "day" for a chart, "domain" for a report
+}
+
+// ask draws the query of a caller. Ranges of time are as often between a week and a month as between
+// a month and four.
+func ask(caller string, customers int, random *mathrand.Rand) query {
+	some := func(least, most float64) int {
+		return int(math.Exp(math.Log(least) + random.Float64()*math.Log(most/least)))
+	}
+	switch caller {
+	case "api":
+		return query{First: random.IntN(customers), Customers: 1, Days: some(7, days)}
+	case "charts":
+		n := some(5, float64(customers)/8)
+		return query{First: random.IntN(customers - n), Customers: n, Days: some(30, days), By: "day"}
+	}
+	return query{First: 0, Customers: customers, Days: days, By: "domain"}
+}
+
+var texts = map[string]string{
+	"":       `select sum(revenue) from events where customer >= $1 and customer < $2 and day >= $3`,
+	"day":    `select day, sum(revenue) from events where customer >= $1 and customer < $2 and day >= $3 group by day`,
+	"domain": `select domain, day / 30, sum(revenue), count(*) from events where customer >= $1 and customer < $2 and day >= $3 group by 1, 2`,
+}
+
+// answer runs a query and returns how many rows came back.
+func answer(ctx context.Context, pool *pgxpool.Pool, q query) (n int64, err error) {
+	rows, err := pool.Query(ctx, texts[q.By], q.First, q.First+q.Customers, days-q.Days)
+	if err != nil {
+		return 0, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		n++
+	}
+	return n, rows.Err()
+}
+
+// database is a PostgreSQL of our own, in a folder of its own.
+type database struct {
+	*process
+	folder    string
+	url       string
+	customers int
+}
+
+// startDatabase makes a cluster and fills it. Server and clients share this machine, where each
+// should have its own. So the server is nicer than the rest: it takes what they leave.
+func startDatabase(ctx context.Context, program string, customers int) (db *database, err error) {
+	program, err = filepath.EvalSymlinks(program)
+	if err != nil {
+		return nil, fmt.Errorf("no PostgreSQL: run make parts, which installs it: %w", err)
+	}
+	folder, err := os.MkdirTemp("", "weir-analytics-")
+	if err != nil {
+		return nil, err
+	}
+	db = &database{folder: folder, customers: customers}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, db.stop())
+		}
+	}()
+	addr, err := ports.Addr()
+	if err != nil {
+		return nil, err
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	as, err := unprivileged(folder)
+	if err != nil {
+		return nil, err
+	}
+	password, secret := rand.Text(), filepath.Join(folder, "password")
+	if err := as.write(secret, password); err != nil {
+		return nil, err
+	}
+	data := filepath.Join(folder, "data")
+	initdb := as.command(ctx, folder, filepath.Join(filepath.Dir(program), "initdb"), "--pgdata", data, "--username", "weir", "--pwfile", secret,
+		"--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C", "--no-sync")
+	if out, err := initdb.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%s: %w\n%s", initdb, err, out)
+	}
+	args := []string{"-D", data, "-p", port}
+	for _, set := range []string{"listen_addresses=" + host, "unix_socket_directories=", "max_connections=100", "fsync=off", "autovacuum=off", "jit=off",
+		"max_parallel_workers_per_gather=0", "plan_cache_mode=force_custom_plan", "shared_buffers=128MB", "work_mem=16MB"} {
+		args = append(args, "-c", set)
+	}
+	// Not by the context: stop ends it, after whoever uses it.
+	if db.process, err = start(ctx, "PostgreSQL", addr, as.command(context.WithoutCancel(ctx), folder, program, args...)); err != nil {
+		return nil, err
+	}
+	db.end = syscall.SIGINT // a fast shutdown
+	if err := syscall.Setpriority(syscall.PRIO_PROCESS, db.cmd.Process.Pid, 10); err != nil {
+		return nil, err
+	}
+	db.url = fmt.Sprintf("postgres://weir:%s@%s/postgres?sslmode=disable", password, addr)
+	return db, db.fill(ctx)
+}
+
+// stop ends the server, and removes its folder.
+func (db *database) stop() error {
+	db.process.stop()
+	return os.RemoveAll(db.folder)
+}
+
+// account is whom PostgreSQL runs as: it refuses to run as root.
+type account struct{ credential *syscall.Credential }
+
+// unprivileged returns the account to run as, and gives it the folder.
+func unprivileged(folder string) (account, error) {
+	if os.Getuid() != 0 {
+		return account{}, nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
+		gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
+		if err := errors.Join(err1, err2); err != nil {
+			return account{}, err
+		}
+		return account{&syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, os.Chown(folder, int(uid), int(gid))
+	}
+	return account{}, errors.New("root may not run PostgreSQL, and there is neither a user postgres nor nobody")
+}
+
+func (a account) command(ctx context.Context, folder, program string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir = folder
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: a.credential}
+	return cmd
+}
+
+// write writes a file that this account alone can read.
+func (a account) write(name, text string) error {
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		return err
+	}
+	if a.credential == nil {
+		return nil
+	}
+	return os.Chown(name, int(a.credential.Uid), int(a.credential.Gid))
+}
+
+// fill makes the table, as the days came in for each customer.
+func (db *database) fill(ctx context.Context) error {
+	c, err := db.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close(context.WithoutCancel(ctx))
+	for _, text := range []string{
+		fmt.Sprintf(`create unlogged table events as
+			select c as customer, d as day, (c * 7 + d) %% %d as domain, (c * 31 + d * 17) %% 1000 as revenue
+			from generate_series(0, %d) c, generate_series(0, %d) d`, domains, db.customers-1, days-1),
+		`create index on events (customer, day)`,
+		`vacuum analyze events`,
+	} {
+		if _, err := c.Exec(ctx, text); err != nil {
+			return fmt.Errorf("PostgreSQL: %w", err)
+		}
+	}
+	return nil
+}
+
+// connect retries while the server still starts.
+func (db *database) connect(ctx context.Context) (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, startWithin)
+	defer cancel()
+	for {
+		c, err := pgx.Connect(ctx, db.url)
+		if err == nil {
+			return c, nil
+		}
+		if loadgen.Pause(ctx, 100*time.Millisecond) != nil {
+			return nil, fmt.Errorf("PostgreSQL: %w%s", err, &db.said)
+		}
+	}
+}
+
+// calibrate measures how many queries of each caller the database can answer in a second if it does
+// nothing else: those of as many clients as there are processors.
+func (db *database) calibrate(ctx context.Context, each time.Duration) (map[string]float64, error) {
+	clients := min(runtime.NumCPU(), 8)
+	pool, err := newPool(ctx, db.url, clients)
+	if err != nil {
+		return nil, err
+	}
+	defer pool.Close()
+	capacity := map[string]float64{}
+	for _, c := range callers {
+		var done atomic.Int64
+		begun := time.Now()
+		err := loadgen.Closed(ctx, clients, func(i int) (func() error, func()) {
+			random := mathrand.New(mathrand.NewPCG(1, uint64(i)))
+			return func() error {
+				if time.Since(begun) > each {
+					return errEnough
+				}
+				_, err := answer(ctx, pool, ask(c.name, db.customers, random))
+				done.Add(1)
+				return err
+			}, func() {}
+		})
+		if !errors.Is(err, errEnough) {
+			return nil, errors.Join(err, context.Cause(ctx))
+		}
+		capacity[c.name] = float64(done.Load()) / time.Since(begun).Seconds()
+	}
+	return capacity, nil
+}
+
+var errEnough = errors.New("enough")
+
+// newPool opens connections: as many as a pod's threads share.
+func newPool(ctx context.Context, url string, connections int) (*pgxpool.Pool, error) {
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	cfg.MaxConns, cfg.MinConns = int32(connections), int32(connections)
+	return pgxpool.NewWithConfig(ctx, cfg)
+}
