@@ -165,22 +165,28 @@ func seedLimit(key string) (limit.Config, error) {
 	return limit.Config{Name: "light", Controller: aimd, Queue: none}, err
 }
 
-// method is the only one of the service.
-const method = "/analytics.Metrics/Query"
+// The methods of the service. Both do the same. With one of its own, heavy work can have a route of its own.
+const (
+	queryMethod  = "/analytics.Metrics/Query"
+	reportMethod = "/analytics.Metrics/Report"
+)
 
-// service is what a generator would make of a proto file with a string in and a number out.
-var service = grpc.ServiceDesc{ServiceName: "analytics.Metrics", HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{{
-	MethodName: "Query",
-	Handler: func(srv any, ctx context.Context, decode func(any) error, intercept grpc.UnaryServerInterceptor) (any, error) {
+// service is what a generator would make of a proto file with strings in and numbers out.
+var service = grpc.ServiceDesc{ServiceName: "analytics.Metrics", HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{
+	describeMethod("Query", queryMethod), describeMethod("Report", reportMethod),
+}}
+
+func describeMethod(name, full string) grpc.MethodDesc {
+	return grpc.MethodDesc{MethodName: name, Handler: func(srv any, ctx context.Context, decode func(any) error, intercept grpc.UnaryServerInterceptor) (any, error) {
 		in := new(wrapperspb.StringValue)
 		if err := decode(in); err != nil {
 			return nil, err
 		}
-		return intercept(ctx, in, &grpc.UnaryServerInfo{Server: srv, FullMethod: method}, func(ctx context.Context, req any) (any, error) {
+		return intercept(ctx, in, &grpc.UnaryServerInfo{Server: srv, FullMethod: full}, func(ctx context.Context, req any) (any, error) {
 			return srv.(*pod).query(ctx, req.(*wrapperspb.StringValue))
 		})
-	},
-}}}
+	}}
+}
 
 func (p *pod) query(ctx context.Context, in *wrapperspb.StringValue) (*wrapperspb.Int64Value, error) {
 	var q query

@@ -117,8 +117,8 @@ func (r *result) printPods(out io.Writer) {
 		fmt.Fprintf(out, "  Envoy tried %d refused calls again, %d of them on the same pod, %d with success; the retry budget kept it from %d\n", retries,
 			r.counts.pods[0].SameAgain+r.counts.pods[1].SameAgain, r.counts.envoy["cluster.pods.upstream_rq_retry_success"], r.counts.envoy["cluster.pods.upstream_rq_retry_overflow"])
 	}
-	if r.extProc {
-		fmt.Fprintf(out, "  the gate's limit at the end: %d\n", r.counts.weir.Limit)
+	for _, g := range r.counts.weir {
+		fmt.Fprintf(out, "  the limit of gate %s at the end: %d\n", g.Name, g.Limit)
 	}
 }
 

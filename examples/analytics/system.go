@@ -32,8 +32,13 @@ var envoyConfig string
 //go:embed ext_proc.yaml
 var extProcFilter string
 
-//go:embed weir.yaml
-var weirConfig string
+// What a gateway does.
+var (
+	//go:embed weir.yaml
+	oneGate string
+	//go:embed weir-two.yaml
+	twoGates string
+)
 
 // startSystem starts what a run needs. Whoever stops it gets nothing left behind.
 func startSystem(ctx context.Context, o *options, s setup, db *database) (sys *system, err error) {
@@ -55,8 +60,8 @@ func startSystem(ctx context.Context, o *options, s setup, db *database) (sys *s
 		change = append(change, fmt.Sprintf("{{pod%d}}", i), portOf(addr))
 	}
 	filter := ""
-	if s.extProc {
-		addr, err := sys.startGateway(ctx, o.weir)
+	if s.gateway != "" {
+		addr, err := sys.startGateway(ctx, o.weir, s.gateway)
 		if err != nil {
 			return nil, err
 		}
@@ -93,7 +98,7 @@ func (s *system) startPod(ctx context.Context, number int, gate, url string) (st
 	return set.Addr, s.start(ctx, fmt.Sprintf("pod %d", number+1), set.Addr, cmd)
 }
 
-func (s *system) startGateway(ctx context.Context, program string) (addr string, err error) {
+func (s *system) startGateway(ctx context.Context, program, config string) (addr string, err error) {
 	if addr, err = ports.Addr(); err != nil {
 		return "", err
 	}
@@ -101,7 +106,7 @@ func (s *system) startGateway(ctx context.Context, program string) (addr string,
 		return "", err
 	}
 	file := filepath.Join(s.folder, "weir.yaml")
-	text := strings.NewReplacer("127.0.0.1:8091", addr, "127.0.0.1:8090", s.gateway).Replace(weirConfig)
+	text := strings.NewReplacer("127.0.0.1:8091", addr, "127.0.0.1:8090", s.gateway).Replace(config)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return "", err
 	}
@@ -154,11 +159,12 @@ func (s *system) alive() error {
 type counts struct {
 	pods  []podCounts
 	envoy map[string]int64 // by the name of the statistic
-	weir  gateCounts       // of the gateway's gate
+	weir  []gateCounts     // of the gateway's gates
 }
 
 // gateCounts are a gate's, as the gateway's admin listener tells them.
 type gateCounts struct {
+	Name     string           `json:"name"`
 	Limit    int64            `json:"limit"`
 	Admitted int64            `json:"admitted"`
 	Rejected map[string]int64 `json:"rejected"`
@@ -188,10 +194,10 @@ func (s *system) count(ctx context.Context, r *result) (err error) {
 		return err
 	}
 	var gates struct{ Gates []gateCounts }
-	if err := json.Unmarshal(state, &gates); err != nil || len(gates.Gates) != 1 {
-		return fmt.Errorf("the gateway says of its gates: %s", state)
+	if err := json.Unmarshal(state, &gates); err != nil {
+		return fmt.Errorf("the gateway says of its gates: %w\n%s", err, state)
 	}
-	r.counts.weir = gates.Gates[0]
+	r.counts.weir = gates.Gates
 	return nil
 }
 
