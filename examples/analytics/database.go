@@ -130,7 +130,7 @@ func startDatabase(ctx context.Context, program string, customers int) (db *data
 		return nil, err
 	}
 	db.end = syscall.SIGINT // a fast shutdown
-	if err := syscall.Setpriority(syscall.PRIO_PROCESS, db.cmd.Process.Pid, 10); err != nil {
+	if err := syscall.Setpriority(syscall.PRIO_PROCESS, db.cmd.Process.Pid, 5); err != nil {
 		return nil, err
 	}
 	db.url = fmt.Sprintf("postgres://weir:%s@%s/postgres?sslmode=disable", password, addr)
@@ -221,7 +221,8 @@ func (db *database) connect(ctx context.Context) (*pgx.Conn, error) {
 }
 
 // calibrate measures how many queries of each caller the database can answer in a second if it does
-// nothing else: those of as many clients as there are processors.
+// nothing else: those of as many clients as there are processors. It takes the best of three times, for
+// on a machine that others use as well, two may be slow.
 func (db *database) calibrate(ctx context.Context, each time.Duration) (map[string]float64, error) {
 	clients := min(runtime.NumCPU(), 8)
 	pool, err := newPool(ctx, db.url, clients)
@@ -230,7 +231,8 @@ func (db *database) calibrate(ctx context.Context, each time.Duration) (map[stri
 	}
 	defer pool.Close()
 	capacity := map[string]float64{}
-	for _, c := range callers {
+	for i := range 3 * len(callers) {
+		c := callers[i%len(callers)]
 		var done atomic.Int64
 		begun := time.Now()
 		err := loadgen.Closed(ctx, clients, func(i int) (func() error, func()) {
@@ -247,7 +249,7 @@ func (db *database) calibrate(ctx context.Context, each time.Duration) (map[stri
 		if !errors.Is(err, errEnough) {
 			return nil, errors.Join(err, context.Cause(ctx))
 		}
-		capacity[c.name] = float64(done.Load()) / time.Since(begun).Seconds()
+		capacity[c.name] = max(capacity[c.name], float64(done.Load())/time.Since(begun).Seconds())
 	}
 	return capacity, nil
 }
