@@ -1,7 +1,7 @@
 // Command analytics shows an analytical service in a wave of heavy queries, as Klaviyo told of
 // theirs: callers with deadlines of their own, Envoy, two gRPC pods, and one PostgreSQL behind both.
 // It sends each the same load: no limit, the limits of that story, one default gate of weir before
-// both pods, a second gate for reports in front of it, and a default gate in each pod.
+// both pods, one gate for reports and one for the rest, and a default gate in each pod.
 //
 // Everything runs on this machine, on loopback, and ends with the command. The load is measured out
 // by what the database can do here. docs/howto/protect-an-analytics-service.md tells what comes out.
@@ -84,7 +84,7 @@ var setups = []setup{
 	{"nothing", "no limit but 20 connections of each pod to the database", gateNone, "", "LEAST_REQUEST"},
 	{"seed", "in each pod AIMD on the p95 of 3 s, and at most 2 reports", gateSeed, "", "LEAST_REQUEST"},
 	{"gateway", "one default gate in ext_proc, before both pods", gateNone, oneGate, "LEAST_REQUEST"},
-	{"gateway-two", "the same, and in front of it 2 slots for reports", gateNone, twoGates, "LEAST_REQUEST"},
+	{"gateway-two", "two gates in ext_proc: 2 slots for reports, a default gate for the rest", gateNone, twoGates, "LEAST_REQUEST"},
 	{"pods", "a default gate in each pod: each learns from its own share", gateDefault, "", "LEAST_REQUEST"},
 	{"seed-random", "as seed, with random balancing", gateSeed, "", "RANDOM"},
 	{"pods-random", "as pods, with random balancing", gateDefault, "", "RANDOM"},
