@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/hold"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/policy"
 )
@@ -347,7 +348,7 @@ func (x *exchange) sample(m *request) mutation {
 	x.answered, x.by, x.status = true, proxy.ByUpstream, codeOf(m.fields)
 	o := outcome(m.fields, x.status, x.grpc)
 	if o == weir.OK {
-		x.service.rests.add(x.Work.Op, time.Since(x.admitted))
+		x.service.times.Add(x.service.times.Route(x.Work.Op), time.Since(x.admitted), 0)
 	}
 	change := x.settle(m.fields)
 	x.permit.Sample(o)
@@ -385,8 +386,7 @@ func (x *exchange) finish(end End) {
 	case x.moved:
 		x.service.opts.Streams.Leave()
 	case end == Early && !x.Release:
-		taken := time.Since(x.admitted)
-		x.service.rests.hold(x.permit, x.service.rests.expected(x.Work.Op, taken, x.Longest))
+		x.service.held.Hold(x.rest(time.Since(x.admitted)), abandon(x.permit))
 	case end == Early:
 		x.permit.Done(weir.Abandoned)
 	default:
@@ -395,4 +395,22 @@ func (x *exchange) finish(end End) {
 	if !x.arrived.IsZero() && end != Drained {
 		x.service.opts.Ended(Report{Matched: x.Matched, Status: x.status, By: x.by, Took: time.Since(x.arrived)})
 	}
+}
+
+// rest returns for how long the slot of a request is held whose client has left after so long.
+func (x *exchange) rest(taken time.Duration) time.Duration {
+	longest := x.Longest
+	if longest <= 0 {
+		longest = hold.Unknown
+	}
+	left := max(0, longest-taken)
+	if rest := x.service.times.Rest(x.service.times.Route(x.Work.Op), taken, 0); rest > 0 {
+		return min(left, rest)
+	}
+	return left
+}
+
+// abandon keeps of an exchange what its end needs.
+func abandon(p weir.Permit) func() {
+	return func() { p.Done(weir.Abandoned) }
 }

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/hold"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/weirhttp"
@@ -87,7 +88,8 @@ func (e End) String() string { return endNames[e] }
 // Service is the external processor. It is safe for concurrent use.
 type Service struct {
 	opts  Options
-	rests rests
+	times hold.Times
+	held  hold.Keeper
 
 	draining chan struct{} // closed when streams are to end
 	drain    sync.Once
@@ -144,7 +146,7 @@ type Snapshot struct {
 
 // Snapshot returns the levels and counters.
 func (s *Service) Snapshot() Snapshot {
-	n := Snapshot{Open: s.open.Load(), Held: s.rests.held.Load()}
+	n := Snapshot{Open: s.open.Load(), Held: s.held.Held()}
 	for end := range s.ended {
 		n.Ended[end] = s.ended[end].Load()
 	}

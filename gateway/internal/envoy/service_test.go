@@ -23,6 +23,7 @@ import (
 
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/gateway/internal/await"
+	"github.com/weir-go/weir/gateway/internal/hold"
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/gateway/internal/rpc"
 	"github.com/weir-go/weir/policy"
@@ -251,18 +252,17 @@ func TestClientLeaves(t *testing.T) {
 	released.heard(t, weir.Abandoned)
 }
 
-// The expected rest of the work.
-func TestExpected(t *testing.T) {
-	var r rests
-	if d := r.expected("a", time.Second, 0); d != longestRest-time.Second {
+// The expected rest of the work, which has so long in all.
+func TestRest(t *testing.T) {
+	x := &exchange{service: New(Options{}), Matched: Matched{Work: weir.Work{Op: "a"}}}
+	if d := x.rest(time.Second); d != hold.Unknown-time.Second {
 		t.Errorf("before the first answer: %v", d)
 	}
-	r.add("a", 10*time.Second)
+	x.service.times.Add(x.service.times.Route("a"), 10*time.Second, 0)
 	for taken, want := range map[time.Duration]time.Duration{
-		2 * time.Second: 8 * time.Second, 8 * time.Second: 8 * time.Second, 12 * time.Second: 12 * time.Second,
-		25 * time.Second: 5 * time.Second, 31 * time.Second: 0,
+		2 * time.Second: 10 * time.Second, 12 * time.Second: 12 * time.Second, 25 * time.Second: 5 * time.Second, 31 * time.Second: 0,
 	} {
-		if d := r.expected("a", taken, 0); d != want {
+		if d := x.rest(taken); d != want {
 			t.Errorf("after %v: %v, want %v", taken, d, want)
 		}
 	}

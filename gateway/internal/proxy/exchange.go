@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/hold"
 	"github.com/weir-go/weir/policy"
 	"github.com/weir-go/weir/weirhttp"
 )
@@ -97,7 +99,7 @@ func (u *Upstream) Serve(w http.ResponseWriter, r *http.Request, call *Call) {
 	call.Request.Attach(c.seat.gate, c.permit)
 	x := &exchange{
 		upstream: u, client: ctx, in: r, call: call,
-		choice: c, service: u.shared.services.forRoute(call.Work.Op), started: u.now(),
+		choice: c, route: u.shared.times.Route(call.Work.Op), started: u.now(),
 	}
 	x.enter()
 	x.values.Context = ctx
@@ -136,14 +138,15 @@ type exchange struct {
 	in       *http.Request // as it came
 	call     *Call
 	choice
-	inside  bool // it counts as in progress at its target
-	tried   map[*target]bool
-	service *service      // of the route
-	started time.Duration // when it was sent, or is about to be
-	url     *url.URL      // of the request, without the target; nil with one target
-	costed  bool          // the answer has said what the request cost
-	events  *events       // of an answer that says so in its events, else nil
-	body    *clientBody   // nil for a request without a body
+	inside   bool // it counts as in progress at its target
+	detached bool // its permits outlast it
+	tried    map[*target]bool
+	route    *hold.Route
+	started  time.Duration // when it was sent, or is about to be
+	url      *url.URL      // of the request, without the target; nil with one target
+	costed   bool          // the answer has said what the request cost
+	events   *events       // of an answer that says so in its events, else nil
+	body     *clientBody   // nil for a request without a body
 	// conversation is for calls of gRPC.
 	conversation conversation
 	bodies       struct {
@@ -154,6 +157,8 @@ type exchange struct {
 	mu             sync.Mutex
 	deadline       time.Duration // of the wait for the answer, on the upstream's clock; 0: none
 	paused         bool          // the client is waited for
+	pausedAt       time.Duration // since when
+	waitedFor      time.Duration // how long it was waited for before
 	answered       bool          // the wait is over
 	left           bool          // the client left before the answer came
 	betweenTargets bool          // no target works on the request
@@ -191,7 +196,9 @@ func (x *exchange) end() {
 	x.settleStream(false)
 	x.cancel()
 	x.leave()
-	x.permit.Done(weir.NoSample)
+	if !x.detached {
+		x.permit.Done(weir.NoSample)
+	}
 }
 
 // rewrite makes the outgoing request of the incoming one. ReverseProxy has removed the hop-by-hop
@@ -285,8 +292,26 @@ func (rt roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 			x.call.Request.SetCost("", 0) // nothing has been sent to anybody
 		}
 		x.call.Request.Sample(o)
+		if x.body.failure() != nil && x.cancelledBy() == nil {
+			x.breakOff()
+		}
 		return nil, err
 	}
+}
+
+// breakOff keeps the slot of a request whose body the client did not send to its end. The upstream
+// has the beginning, and a server that has not waited for the rest works on. Nothing more comes from
+// it: its connection has been closed.
+func (x *exchange) breakOff() {
+	if x.upstream.cfg.OnAbandon == config.Release || x.call.GRPC {
+		return
+	}
+	permits := x.call.Request.Detach()
+	if permits == nil { // such as those of a body that came too slowly
+		return
+	}
+	x.detached = true
+	x.upstream.shared.held.Hold(x.upstream.shared.watch.restOf(x), func() { permits.Done(weir.Abandoned) })
 }
 
 // answer is called with the header of an answer. It ends the wait, and samples the request.
@@ -303,13 +328,15 @@ func (x *exchange) answer(res *http.Response) (*http.Response, error) {
 			x.upstream.log.Info("upstream target is back", "upstream", x.upstream.name, "target", x.seat.key)
 		}
 	}
-	took := x.upstream.now() - x.started
+	x.mu.Lock()
+	worked, waited := x.work(x.upstream.now())
+	x.mu.Unlock()
 	o := weir.ClassifyHTTP(res.StatusCode)
 	if x.call.GRPC {
 		o = x.beginCall(res, o)
 	}
 	if o == weir.OK {
-		x.upstream.shared.services.add(x.service, took)
+		x.upstream.shared.times.Add(x.route, worked, waited)
 	}
 	if !here {
 		o = weir.Abandoned

@@ -32,6 +32,7 @@ import (
 
 	"github.com/weir-go/weir/gateway/internal/config"
 	"github.com/weir-go/weir/gateway/internal/eventlog"
+	"github.com/weir-go/weir/gateway/internal/hold"
 	"github.com/weir-go/weir/policy"
 )
 
@@ -61,7 +62,8 @@ type shared struct {
 	pool      pool
 	transport *http.Transport
 	calls     *http.Transport // for calls of gRPC
-	services  *services
+	times     *hold.Times
+	held      *hold.Keeper
 	abandoned *atomic.Uint64
 	watch     *watch
 }
@@ -80,7 +82,7 @@ func New(name string, cfg config.Upstream, log *slog.Logger, events *eventlog.Lo
 		eject: ejection{cfg.Eject.Failures, time.Duration(cfg.Eject.For)}, leastLoaded: cfg.Balance == config.LeastLoaded,
 		shared: &shared{
 			epoch: epoch, targets: targets, pool: conns, transport: newTransport(conns),
-			services: new(services), abandoned: new(atomic.Uint64), watch: &watch{epoch: epoch},
+			times: new(hold.Times), held: new(hold.Keeper), abandoned: new(atomic.Uint64), watch: &watch{epoch: epoch},
 		},
 	}
 	u.mayHTTP2 = true
@@ -224,11 +226,11 @@ func (u *Upstream) Abandoned() uint64 { return u.shared.abandoned.Load() }
 
 // Expect sets how long the upstream is expected to take on routes without an
 // answer yet. 0, as at first, means that it is not known.
-func (u *Upstream) Expect(d time.Duration) { u.shared.services.guess.Store(int64(d)) }
+func (u *Upstream) Expect(d time.Duration) { u.shared.times.Expect(d) }
 
 // Expected returns the moving mean of the time the upstream takes to answer, over
 // all routes; 0 before the first answer.
-func (u *Upstream) Expected() time.Duration { return u.shared.services.all.value() }
+func (u *Upstream) Expected() time.Duration { return u.shared.times.Mean() }
 
 const (
 	// maxAnswerHeader bounds the headers of an answer.

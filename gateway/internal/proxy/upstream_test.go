@@ -416,64 +416,22 @@ func TestReloadKeepsTargets(t *testing.T) {
 	}
 }
 
-func TestMean(t *testing.T) {
-	var m mean
-	m.add(time.Second)
-	if m.value() != time.Second {
-		t.Errorf("first value: %v", m.value())
-	}
-	for range 10 * meanWeight {
-		m.add(2 * time.Second)
-	}
-	if d := 2*time.Second - m.value(); d < 0 || d > 10*time.Millisecond {
-		t.Errorf("after many of 2s: %v", m.value())
-	}
-}
-
-// What is quick on one route says nothing about another, and what is stuck
-// nothing good about what came after it.
-func TestRestByRoute(t *testing.T) {
+// The time in which the upstream waited for the client is no work.
+func TestRestOfAnUpload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newTestUpstream(t, "http://a")
-		s := u.shared.services
-		quick, slow := s.forRoute("quick"), s.forRoute("slow")
-		f := func(what string, sv *service, age, want time.Duration) {
-			t.Helper()
-			x := &exchange{call: new(Call), upstream: u, service: sv, started: u.now() - age, deadline: u.now() + time.Minute}
-			if got := x.expectedEnd(u.now(), 1) - u.now(); got != want {
-				t.Errorf("%s: %v to go, want %v", what, got, want)
-			}
-		}
+		u.Expect(100 * time.Millisecond)
+		x := &exchange{call: new(Call), upstream: u, started: u.now(), deadline: u.now() + time.Hour}
+		time.Sleep(200 * time.Millisecond)
+		x.pause()
 		time.Sleep(time.Minute)
-		s.add(quick, 10*time.Millisecond)
-		f("quick", quick, 0, 10*time.Millisecond)
-		f("slow, before its first answer", slow, 0, time.Minute)
-		f("one route too many", nil, 0, time.Minute)
-		s.add(slow, 2*time.Second)
-		f("quick after slow", quick, 0, 10*time.Millisecond)
-		f("slow", slow, 0, 2*time.Second)
-		f("slow and old", slow, 3*time.Second, 3*time.Second)
-		quick.observe(1, u.now()-5*time.Second)
-		quick.observe(1, u.now()-time.Second) // a newer one
-		f("quick, behind one that is stuck", quick, 0, 5*time.Second)
-		quick.observe(2, u.now())
-		f("quick, with that one gone", quick, 0, 10*time.Millisecond)
-		if got, want := u.Expected(), 10*time.Millisecond+(2*time.Second-10*time.Millisecond)/meanWeight; got != want {
-			t.Errorf("over all routes %v, want %v", got, want)
+		x.resume()
+		x.pause()
+		time.Sleep(time.Minute)
+		if got, want := x.expectedEnd(u.now(), 0)-u.now(), 200*time.Millisecond; got != want {
+			t.Errorf("%v to go, want %v", got, want)
 		}
 	})
-}
-
-// However many names there are, what is kept of them is bounded.
-func TestServicesAreBounded(t *testing.T) {
-	var s services
-	first := s.forRoute("0")
-	for i := range maxServices + 10 {
-		s.forRoute(strconv.Itoa(i))
-	}
-	if s.forRoute("one more") != nil || s.forRoute("0") != first {
-		t.Error("more routes than there may be, or one was forgotten")
-	}
 }
 
 func TestTargetGates(t *testing.T) {

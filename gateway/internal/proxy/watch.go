@@ -2,10 +2,10 @@ package proxy
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir/gateway/internal/config"
+	"github.com/weir-go/weir/gateway/internal/hold"
 )
 
 const (
@@ -105,19 +105,34 @@ func (w *watch) stopIfEmpty() bool {
 
 // pause stops the clock while the client is waited for.
 func (x *exchange) pause() {
+	now := x.upstream.now()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.paused = true
+	x.paused, x.pausedAt = true, now
 }
 
 // resume starts the clock again, from the beginning: the upstream took what was sent so far.
 func (x *exchange) resume() {
+	now := x.upstream.now()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.paused = false
-	if d := time.Duration(x.upstream.cfg.ResponseTimeout); d > 0 && !x.left {
-		x.deadline = x.upstream.now() + d
+	if x.paused {
+		x.paused = false
+		x.waitedFor += now - x.pausedAt
 	}
+	if d := time.Duration(x.upstream.cfg.ResponseTimeout); d > 0 && !x.left {
+		x.deadline = now + d
+	}
+}
+
+// work returns how long the upstream has worked on the request, as far as one can know, and how long
+// it has waited for the client meanwhile. The exchange's mutex is held.
+func (x *exchange) work(now time.Duration) (worked, waited time.Duration) {
+	waited = x.waitedFor
+	if x.paused {
+		waited += now - x.pausedAt
+	}
+	return now - x.started - waited, waited
 }
 
 // pauseBetweenTargets is called when one target is given up and the next not found yet.
@@ -130,7 +145,7 @@ func (x *exchange) pauseBetweenTargets() {
 // restart starts the clock for another target.
 func (x *exchange) restart() {
 	x.mu.Lock()
-	x.betweenTargets, x.started = false, x.upstream.now()
+	x.betweenTargets, x.started, x.waitedFor = false, x.upstream.now(), 0
 	x.mu.Unlock()
 	x.resume()
 }
@@ -166,7 +181,8 @@ func (x *exchange) overdue(now time.Duration, round uint64) bool {
 		return false // it waits at a gate, which notices when the client leaves
 	}
 	if !x.answered {
-		x.service.observe(round, x.started)
+		worked, _ := x.work(now)
+		x.route.Observe(round, worked)
 	}
 	gone := x.client.Err() != nil
 	switch {
@@ -194,110 +210,31 @@ func (x *exchange) overdue(now time.Duration, round uint64) bool {
 }
 
 // expectedEnd estimates when the upstream will be done with the request. 0 means that the slot is
-// kept as long as it takes. A request that has lasted longer than the mean of its route is a long
-// one. It is expected to take as long again: nothing better is known of heavy-tailed work. The same
-// rule applies to the age of the oldest request of its route without an answer, because the
-// upstream may be stuck. Before the first answer on a route nothing is known. Then the request
-// keeps its slot as long as it would with its client there.
+// kept as long as it takes: before the first answer on a route nothing is known, and the request keeps
+// its slot as long as it would with its client there.
 func (x *exchange) expectedEnd(now time.Duration, round uint64) time.Duration {
-	mean := x.upstream.shared.services.expected(x.service)
-	if mean == 0 {
+	worked, _ := x.work(now)
+	rest := x.upstream.shared.times.Rest(x.route, worked, x.route.Oldest(round))
+	if rest == 0 {
 		return x.deadline
 	}
-	end := now + max(mean, now-x.started, x.service.age(round, now))
 	if x.deadline > 0 {
-		end = min(end, x.deadline)
+		return min(now+rest, x.deadline)
 	}
-	return end
+	return now + rest
 }
 
-// services are the service times of an upstream by route, because routes differ. Their
-// number is bounded by the configuration, and over very many reloads with ever new names by
-// maxServices.
-type services struct {
-	all   mean
-	guess atomic.Int64 // in ns, for routes without an answer yet; 0: none
-	n     atomic.Int32
-	each  sync.Map // of *service, by the route's name
-}
-
-// maxServices is how many routes are measured. The service time of others stays unknown.
-const maxServices = 10_000
-
-// service is what is known of the requests of one route; nil: nothing.
-type service struct {
-	mean mean
-
-	// oldest is when the oldest request that waits for an answer was sent, as of the
-	// watch's round. The watch's mutex guards both.
-	round  uint64
-	oldest time.Duration
-}
-
-// forRoute returns the service of a route, nil if there are too many.
-func (s *services) forRoute(route string) *service {
-	if v, ok := s.each.Load(route); ok {
-		return v.(*service)
+// restOf returns for how long a slot is held whose request the upstream got in part, or whole, and
+// whose connection to the upstream has been closed. Nobody will hear when it is done.
+func (w *watch) restOf(x *exchange) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	now := x.upstream.now()
+	end := x.expectedEnd(now, w.round)
+	if end == 0 {
+		return hold.Unknown
 	}
-	if s.n.Load() >= maxServices {
-		return nil
-	}
-	v, known := s.each.LoadOrStore(route, new(service))
-	if !known {
-		s.n.Add(1)
-	}
-	return v.(*service)
+	return end - now
 }
-
-// add counts an answer that took so long.
-func (s *services) add(sv *service, took time.Duration) {
-	s.all.add(took)
-	if sv != nil {
-		sv.mean.add(took)
-	}
-}
-
-// expected returns how long a request takes on average, 0 if nothing is known.
-func (s *services) expected(sv *service) time.Duration {
-	if sv != nil {
-		if d := sv.mean.value(); d > 0 {
-			return d
-		}
-	}
-	return time.Duration(s.guess.Load())
-}
-
-// observe is called with each request that has no answer yet, from the oldest to the
-// newest. It was sent at started.
-func (sv *service) observe(round uint64, started time.Duration) {
-	if sv != nil && sv.round != round {
-		sv.round, sv.oldest = round, started
-	}
-}
-
-// age returns how long the oldest request of the route has waited for an answer. It counts the
-// requests that the watch has scanned in this round.
-func (sv *service) age(round uint64, now time.Duration) time.Duration {
-	if sv == nil || sv.round != round {
-		return 0
-	}
-	return now - sv.oldest
-}
-
-// mean is a moving mean of service times. One of two updates at the same moment may be lost. That
-// does not matter to a mean.
-type mean struct{ ns atomic.Int64 }
-
-// meanWeight is how many answers the mean covers, roughly.
-const meanWeight = 32
-
-func (m *mean) add(d time.Duration) {
-	old := m.ns.Load()
-	if old == 0 {
-		m.ns.Store(int64(d))
-		return
-	}
-	m.ns.Store(old + (int64(d)-old)/meanWeight)
-}
-
-func (m *mean) value() time.Duration { return time.Duration(m.ns.Load()) }

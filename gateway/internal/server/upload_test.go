@@ -288,3 +288,52 @@ func TestFastBodyKeepsItsSlot(t *testing.T) {
 		t.Errorf("%s, %d moved, want none", res.Status, s.Moved)
 	}
 }
+
+// A client that breaks off its upload makes no room by that: a server that does not read works on.
+// The slot is held for as long as its work usually takes, and before the first answer as long as it
+// may take.
+func TestBrokenUpload(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		expect time.Duration // what earlier answers took; 0: there were none
+		change func(*config.Upstream)
+		held   bool
+	}{
+		{"work that takes an hour", time.Hour, nil, true},
+		{"before the first answer", 0, nil, true},
+		{"quick work", time.Millisecond, nil, false},
+		{"release", time.Hour, func(u *config.Upstream) { u.OnAbandon = config.Release }, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			arrived, release := make(chan struct{}, 1), make(chan struct{})
+			up := upstreamOf(t, func(http.ResponseWriter, *http.Request) {
+				arrived <- struct{}{}
+				<-release
+			})
+			defer close(release)
+			cfg := baseConfig(t, up.URL)
+			change(cfg, func(u *config.Upstream, l *policy.LimitSpec) {
+				u.ResponseTimeout, l.Limit, l.Queue.Len = policy.Duration(2*time.Hour), 1, -1
+				if tt.change != nil {
+					tt.change(u)
+				}
+			})
+			g := start(t, cfg, Options{})
+			g.Upstreams()[0].Expect(tt.expect)
+			c := dial(t, g.Addr(), "POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 1048576\r\n\r\n"+strings.Repeat("x", uploadBytes))
+			<-arrived
+			_ = c.Close()
+			eventually(t, "the gateway is done with it", func() bool { return g.InFlight() == 0 })
+			if !tt.held {
+				g.idle()
+				return
+			}
+			if n := g.gate().InFlight; n != 1 {
+				t.Fatalf("%d in flight, and the server works on one", n)
+			}
+			if res, body := get(t, g.url); res.StatusCode != http.StatusServiceUnavailable {
+				t.Errorf("%s %s, want 503: the server works on", res.Status, body)
+			}
+		})
+	}
+}
