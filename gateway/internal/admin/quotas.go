@@ -80,8 +80,12 @@ func (a *QuotaAPI) authorized(next func(http.ResponseWriter, *http.Request, auth
 // before it reads the body. The listener's read time-out ends the turns of slow clients.
 func (a *QuotaAPI) changing(read func(*http.Request) (quotas.Change, error)) http.HandlerFunc {
 	return a.authorized(func(w http.ResponseWriter, r *http.Request, who author) {
-		a.turns <- struct{}{}
-		defer func() { <-a.turns }()
+		select {
+		case a.turns <- struct{}{}:
+			defer func() { <-a.turns }()
+		case <-r.Context().Done():
+			return // nobody waits for it
+		}
 		r.Body = http.MaxBytesReader(w, r.Body, mostBody)
 		c, err := read(r)
 		if err == nil {
