@@ -121,7 +121,7 @@ func (f *Field) shortMeant(n *Node) string {
 	}
 	words := slices.Sorted(maps.Keys(f.ShortFor))
 	if word := fault.Nearest(n.Text, words); word != "" {
-		return "write " + word
+		return "write " + word + ", or a number"
 	}
 	return ""
 }

@@ -5,6 +5,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -32,12 +33,19 @@ func Main(args []string, version string) int {
 		return exitOK
 	case errors.As(err, &exit):
 		if exit.Err != nil {
-			fmt.Fprintln(os.Stderr, "weir: "+exit.Error())
+			complain(os.Stderr, exit)
 		}
 		return exit.Code
 	}
-	fmt.Fprintln(os.Stderr, "weir: "+err.Error())
+	complain(os.Stderr, err)
 	return exitError
+}
+
+// complain prints an error. Each line of it says who speaks: a file may have many faults.
+func complain(to io.Writer, err error) {
+	for line := range strings.Lines(err.Error()) {
+		fmt.Fprintln(to, "weir: "+strings.TrimSuffix(line, "\n"))
+	}
 }
 
 // NewRootCommand returns weir with all its commands.

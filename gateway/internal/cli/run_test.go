@@ -219,6 +219,16 @@ func TestCommandLineMistakes(t *testing.T) {
 	f("it is not a whole number", "sim", "S1", "--seed=x")
 }
 
+// Each line of an error says who speaks.
+func TestComplaints(t *testing.T) {
+	for text, want := range map[string]string{"": "", "one": "weir: one\n", "one\ntwo\n": "weir: one\nweir: two\n"} {
+		var out strings.Builder
+		if complain(&out, errors.New(text)); out.String() != want {
+			t.Errorf("%q: %q, want %q", text, out.String(), want)
+		}
+	}
+}
+
 func TestVersion(t *testing.T) {
 	if out, _, err := run(NewRootCommand("v1.2.3"), "", "--version"); err != nil || !strings.HasPrefix(out, "weir v1.2.3 go") {
 		t.Errorf("--version: %q, %v", out, err)

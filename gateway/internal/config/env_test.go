@@ -163,7 +163,7 @@ func TestShorthands(t *testing.T) {
 		"limit: 0":                       "gates.api.limit.limit: is 0, too small; write at least 1",
 		`limit: "24"`:                    `gates.api.limit: is the text "24"; write 24`,
 		"limit: {limit: \"24\"}":         `gates.api.limit.limit: "24" is a text, because of the quotes; write 24`,
-		"limit: auot":                    `gates.api.limit: is the text "auot"; write auto`,
+		"limit: auot":                    `gates.api.limit: is the text "auot"; write auto, or a number`,
 		"rate: 10":                       `gates.api.quota.rate: "10" is a number, not a text; write a limit such as 10/s`,
 		"rate: 10/s, quota: {rate: 1/s}": "gates.api.rate: there is no such field; write it below quota",
 		"burst: 5, limit: auto":          "gates.api.burst: there is no such field; write it below quota",
