@@ -83,6 +83,7 @@ check: fmt vet lint deps ## format, vet, lint, dependency directions
 docs: need-go ## write the generated pages of docs/reference, and the schema, anew
 	go test ./gateway/internal/config -update
 	go test ./gateway/internal/cli -run CommandsPage -update
+	go test ./gateway/internal/demo -run ScreenOfTheDocs -update
 
 .PHONY: fmt
 fmt: need-go

@@ -1,6 +1,8 @@
 package demo
 
 import (
+	"flag"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -163,6 +165,39 @@ func TestVoidSecondsAreSimulated(t *testing.T) {
 		if st.From >= 3*o.virtualStep() && st.Goodput > 1 {
 			t.Errorf("without a gate %.0f requests a second are answered in time from %v to %v", st.Goodput, st.From, st.To)
 		}
+	}
+}
+
+var update = flag.Bool("update", false, "write the screen of the docs anew; read the diff before committing it")
+
+// The guide shows what a load in virtual time comes to, and it still does.
+func TestScreenOfTheDocs(t *testing.T) {
+	const page, begin, end = "../../../docs/start/demo.md", "    SIMULATED:", "\n\nNext:"
+	var out strings.Builder
+	o := Options{Out: &out}
+	if err := o.setDefaults(); err != nil {
+		t.Fatal(err)
+	}
+	a := newAccount(DefaultCapacity, patience)
+	a.add(&second{step: 3, with: loadgen.Tally{Offered: 10, Unsent: 1}})
+	if err := o.conclude(t.Context(), a); err != nil {
+		t.Fatal(err)
+	}
+	_, screen, _ := strings.Cut(out.String(), "SIMULATED:")
+	screen = strings.TrimRight(regexp.MustCompile(`(?m)^(.)`).ReplaceAllString("SIMULATED:"+screen, "    $1"), "\n")
+	text := string(must(os.ReadFile(page)))
+	from, to := strings.Index(text, begin), strings.LastIndex(text, end)
+	if from < 0 || to < from {
+		t.Fatalf("%s has no screen that begins with %q and ends before %q", page, begin, end)
+	}
+	if text[from:to] == screen {
+		return
+	}
+	if !*update {
+		t.Fatalf("%s shows\n%s\nand the demo\n%s\nrun go test ./internal/demo -run ScreenOfTheDocs -update in gateway/", page, text[from:to], screen)
+	}
+	if err := os.WriteFile(page, []byte(text[:from]+screen+text[to:]), 0o644); err != nil {
+		t.Fatal(err)
 	}
 }
 
