@@ -1,0 +1,216 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir/bench/internal/rig"
+	"github.com/weir-go/weir/internal/hist"
+	"github.com/weir-go/weir/internal/loadgen"
+)
+
+// stand is an Envoy before a service, with a port for each subject.
+type stand struct {
+	subjects  []*subject
+	processes []*rig.Process
+	service   net.Listener
+	dir       string
+}
+
+// subject is a port of the Envoy, and the figures of each turn, in µs.
+type subject struct {
+	name, addr      string
+	rates, p50, p99 []float64
+}
+
+// start starts the processors, the service and the Envoy.
+func (p *plan) start(ctx context.Context) (_ *stand, err error) {
+	s := new(stand)
+	defer func() {
+		if err != nil {
+			s.stop()
+		}
+	}()
+	if s.service, err = startService(); err != nil {
+		return nil, err
+	}
+	file := envoyHead
+	clusters := cluster("service", s.service.Addr().String(), "")
+	for _, name := range []string{none, empty, weir} {
+		addr, err := rig.Ports.Addr()
+		if err != nil {
+			return nil, err
+		}
+		filter := ""
+		if name != none {
+			process, at, err := p.startProcessor(ctx, name)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+			s.processes = append(s.processes, process)
+			filter = strings.ReplaceAll(envoyFilter, "CLUSTER", name)
+			clusters += cluster(name, at, envoyH2)
+		}
+		file += strings.NewReplacer("NAME", name, "PORT", port(addr), "FILTER", filter).Replace(envoyListener)
+		s.subjects = append(s.subjects, &subject{name: name, addr: addr})
+	}
+	if s.dir, err = os.MkdirTemp("", "weir-bench"); err != nil {
+		return nil, err
+	}
+	name := filepath.Join(s.dir, "envoy.yaml")
+	if err := os.WriteFile(name, []byte(file+"  clusters:\n"+clusters), 0o600); err != nil {
+		return nil, err
+	}
+	process, err := rig.StartListening(ctx, s.subjects[0].addr, p.envoy, "-c", name, "--concurrency", "1", "--use-dynamic-base-id", "--log-level", "warning")
+	if err != nil {
+		return nil, err
+	}
+	s.processes = append(s.processes, process)
+	for _, sub := range s.subjects {
+		if err := sub.work(ctx, p.clients, p.turn/2); err != nil { // connections, caches, heap
+			return nil, fmt.Errorf("%s: %w", sub.name, err)
+		}
+		sub.rates, sub.p50, sub.p99 = nil, nil, nil
+	}
+	return s, nil
+}
+
+func (s *stand) stop() {
+	for i := len(s.processes) - 1; i >= 0; i-- {
+		s.processes[i].Stop()
+	}
+	if s.service != nil {
+		_ = s.service.Close()
+	}
+	_ = os.RemoveAll(s.dir) // empty if it was not made
+}
+
+func port(addr string) string { return addr[strings.LastIndexByte(addr, ':')+1:] }
+
+// work lets each client ask without a pause for d, and adds the figures.
+func (s *subject) work(ctx context.Context, clients int, d time.Duration) error {
+	timed, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	var mu sync.Mutex
+	took := hist.New(7)
+	begin := time.Now()
+	err := loadgen.Closed(timed, clients, func(int) (func() error, func()) {
+		conn, mine := new(rig.Conn), hist.New(7)
+		return func() error {
+				at := time.Now()
+				if a := conn.RoundTrip(s.addr, call, at.Add(d+10*time.Second)); a != loadgen.OK {
+					return errors.New("a request was not answered with 200")
+				}
+				mine.Record(time.Since(at))
+				return nil
+			}, func() {
+				conn.Close()
+				mu.Lock()
+				defer mu.Unlock()
+				took.Add(&mine)
+			}
+	})
+	span := time.Since(begin)
+	if err = errors.Join(err, ctx.Err()); err != nil {
+		return err
+	}
+	if took.Count() == 0 {
+		return fmt.Errorf("not one answer in %v", span)
+	}
+	s.rates = append(s.rates, float64(took.Count())/span.Seconds())
+	s.p50 = append(s.p50, float64(took.Quantile(.5))/float64(time.Microsecond))
+	s.p99 = append(s.p99, float64(took.Quantile(.99))/float64(time.Microsecond))
+	return nil
+}
+
+var call = []byte("GET / HTTP/1.1\r\nHost: bench\r\n\r\n")
+
+// startService is what the Envoy stands before: it answers every GET with a few bytes.
+func startService() (net.Listener, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				in := bufio.NewReader(c)
+				for {
+					line, err := in.ReadSlice('\n')
+					if err != nil {
+						return
+					}
+					if len(line) > 2 {
+						continue
+					}
+					if _, err := io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello"); err != nil {
+						return
+					}
+				}
+			}()
+		}
+	}()
+	return l, nil
+}
+
+// The parts of the Envoy's file. What concerns the processor is as in packaging/envoy/ext_proc.yaml.
+const (
+	envoyHead = `static_resources:
+  listeners:
+`
+	envoyListener = `    - name: NAME
+      address: {socket_address: {address: 127.0.0.1, port_value: PORT}}
+      filter_chains:
+        - filters:
+            - name: envoy.filters.network.http_connection_manager
+              typed_config:
+                "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+                stat_prefix: NAME
+                use_remote_address: true
+                http_filters:
+FILTER                  - name: envoy.filters.http.router
+                    typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}
+                route_config:
+                  virtual_hosts:
+                    - {name: all, domains: ["*"], routes: [{match: {prefix: /}, route: {cluster: service, timeout: 0s}}]}
+`
+	envoyFilter = `                  - name: envoy.filters.http.ext_proc
+                    typed_config:
+                      "@type": type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor
+                      grpc_service: {envoy_grpc: {cluster_name: CLUSTER}}
+                      processing_mode: {request_header_mode: SEND, response_header_mode: SEND, response_trailer_mode: SEND}
+                      message_timeout: 10s
+                      max_message_timeout: 35s
+                      request_attributes: [source.address]
+`
+	envoyH2 = `      typed_extension_protocol_options:
+        envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+          "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+          explicit_http_config: {http2_protocol_options: {}}
+`
+)
+
+// cluster is one of the Envoy's.
+func cluster(name, addr, options string) string {
+	return fmt.Sprintf(`    - name: %s
+      type: STATIC
+      connect_timeout: 5s
+%s      load_assignment:
+        cluster_name: %[1]s
+        endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %[3]s}}}}]}]
+`, name, options, port(addr))
+}
