@@ -49,7 +49,7 @@ shutdown: {grace: 1m, lame_duck: 0s}
 // startEnvoy runs the configuration of the docs, with other ports, and what is replaced.
 func startEnvoy(t *testing.T, replace ...string) *behindEnvoy {
 	t.Helper()
-	program := envoyPart(t)
+	envoyPart(t)
 	b := &behindEnvoy{arrived: make(chan struct{}, 8), answer: make(chan struct{}, 8)}
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/held" {
@@ -63,6 +63,14 @@ func startEnvoy(t *testing.T, replace ...string) *behindEnvoy {
 	}))
 	t.Cleanup(service.Close)
 	b.gateway = startListening(t, "http", "serve: [ext_proc]", envoyGates)
+	b.front(t, service.Listener.Addr().String(), "weir::"+b.addr, replace...)
+	return b
+}
+
+// front starts the Envoy before a service. It is ready when it knows that the endpoint is healthy.
+func (b *behindEnvoy) front(t *testing.T, service, endpoint string, replace ...string) {
+	t.Helper()
+	program := envoyPart(t)
 
 	text, err := os.ReadFile("../../packaging/envoy/ext_proc.yaml")
 	if err != nil {
@@ -73,7 +81,7 @@ func startEnvoy(t *testing.T, replace ...string) *behindEnvoy {
 		"max_message_timeout: 35s", "max_message_timeout: 240s", "message_timeout: 1s", "message_timeout: 120s",
 		"connect_timeout: 1s", "connect_timeout: 60s", "timeout: 5s, interval", "timeout: 60s, interval")
 	change := append(replace, "port_value: 8000", "port_value: "+portOf(addr), "port_value: 9901", "port_value: "+portOf(admin),
-		"port_value: 8091", "port_value: "+portOf(b.addr), "port_value: 3000", "port_value: "+portOf(service.Listener.Addr().String()))
+		"port_value: 8091", "port_value: "+portOf(b.addr), "port_value: 3000", "port_value: "+portOf(service))
 	dir := t.TempDir()
 	config := filepath.Join(dir, "envoy.yaml")
 	writeFile(t, config, []byte(strings.NewReplacer(change...).Replace(string(text))))
@@ -81,9 +89,8 @@ func startEnvoy(t *testing.T, replace ...string) *behindEnvoy {
 	b.url = "http://" + addr
 	eventually(t, "Envoy knows that weir is healthy", func() bool {
 		clusters, err := fetch("http://" + admin + "/clusters")
-		return err == nil && strings.Contains(string(clusters), "weir::"+b.addr+"::health_flags::healthy")
+		return err == nil && strings.Contains(string(clusters), endpoint+"::health_flags::healthy")
 	})
-	return b
 }
 
 // envoyPart returns the path of Envoy. There are no wheels of it for some machines.
@@ -221,6 +228,27 @@ func (b *behindEnvoy) refusesCall(t *testing.T) {
 	if st.Code() != codes.Unavailable || reason != "QUEUE_FULL" || len(trailer.Get("grpc-retry-pushback-ms")) != 1 || len(header) != 0 {
 		t.Errorf("a call is refused with %v, details %v, header %v, trailer %v", err, st.Details(), header, trailer)
 	}
+}
+
+// An Envoy asks over a Unix socket as well.
+func TestEnvoyOverASocket(t *testing.T) {
+	t.Parallel()
+	envoyPart(t)
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "hello\n") }))
+	t.Cleanup(service.Close)
+	path := filepath.Join(t.TempDir(), "envoy.sock")
+	b := &behindEnvoy{gateway: startListening(t, "http", "serve: [ext_proc]", envoyGates)}
+	b.rewrite(t, func(old string) string {
+		return strings.Replace(old, "listeners:", "listeners:\n  - {address: \"unix:"+path+"\", serve: [ext_proc]}", 1)
+	})
+	eventually(t, "the socket", func() bool {
+		_, err := os.Stat(path)
+		return err == nil
+	})
+	b.front(t, service.Listener.Addr().String(), "weir::"+path,
+		"socket_address: {address: 127.0.0.1, port_value: 8091}", "pipe: {path: "+path+"}")
+	wants(t, "within the quota", b.ask(t, "/rated"), http.StatusOK)
+	wants(t, "above the quota", b.ask(t, "/rated"), http.StatusTooManyRequests)
 }
 
 // A mode in which Envoy ends streams before the answer is counted. The request is not lost.

@@ -1,7 +1,7 @@
 package accept
 
 import (
-	"net"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -10,7 +10,7 @@ import (
 // queue can be emptied before the socket is closed. Without that, closing would reset the
 // connections in the queue. A client sends its first packet again after a second. By then the
 // connection is refused, or accepted by the new owner of the address.
-func dropNewConnections(socket *net.TCPListener) {
+func dropNewConnections(socket syscall.Conn) {
 	raw, err := socket.SyscallConn()
 	if err != nil {
 		return // closed already

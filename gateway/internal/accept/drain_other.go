@@ -2,8 +2,8 @@
 
 package accept
 
-import "net"
+import "syscall"
 
 // dropNewConnections can do nothing here: a connection may be reset in the moment of
 // closing.
-func dropNewConnections(*net.TCPListener) {}
+func dropNewConnections(syscall.Conn) {}

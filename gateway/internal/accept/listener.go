@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/netip"
@@ -66,7 +67,8 @@ type Options struct {
 type Listener struct {
 	cfg     config.Listener
 	trusted func(netip.Addr) bool
-	socket  *net.TCPListener
+	socket  socket
+	name    *socketName // nil on TCP
 	limiter *limiter
 	tls     *clientTLS // nil on plain HTTP
 	log     Log
@@ -75,6 +77,7 @@ type Listener struct {
 
 	inherited bool // the socket stays open when l closes it
 
+	closeOnce sync.Once
 	draining  atomic.Bool
 	drained   chan struct{} // closed when Accept has returned for good
 	drainOnce sync.Once
@@ -84,6 +87,21 @@ type Listener struct {
 	open map[*conn]struct{}
 
 	epoch time.Time
+}
+
+// socket is that of TCP, or a Unix socket.
+type socket interface {
+	net.Listener
+	syscall.Conn
+	SetDeadline(time.Time) error
+	File() (*os.File, error)
+}
+
+// stream is a connection on a socket.
+type stream interface {
+	net.Conn
+	syscall.Conn
+	CloseWrite() error
 }
 
 // Open opens the socket of a listener and reads its certificates.
@@ -106,13 +124,8 @@ func Open(o Options) (*Listener, error) {
 	if err := l.LoadCertificates(); err != nil {
 		return nil, err
 	}
-	given := o.Inherited.at(o.Config.Address)
-	l.inherited = given != nil
-	if o.Share != nil {
-		given = o.Share.socket
-	}
-	var err error
-	switch l.socket, err = bind(o.Config.Address, given); {
+	err := l.bind(o)
+	switch {
 	case err == nil:
 		return l, nil
 	case errors.Is(err, syscall.EADDRINUSE):
@@ -123,20 +136,54 @@ func Open(o Options) (*Listener, error) {
 	return nil, fmt.Errorf("cannot listen on %s (set by %s): %w", o.Config.Address, o.Setting, err)
 }
 
-// bind opens a socket, or shares one that is open.
-func bind(address string, given *net.TCPListener) (*net.TCPListener, error) {
-	if given == nil {
-		var lc net.ListenConfig
-		// A gateway's clients do not use several paths, and a listener for multipath TCP takes no
-		// packet filter (see dropNewConnections).
-		lc.SetMultipathTCP(false)
-		ln, err := lc.Listen(context.Background(), "tcp", address)
-		if err != nil {
-			return nil, err
+// bind opens the socket, or shares one that is open.
+func (l *Listener) bind(o Options) (err error) {
+	if o.Share != nil {
+		if l.name = o.Share.name; l.name != nil {
+			l.name.users.Add(1)
 		}
-		return ln.(*net.TCPListener), nil
+		l.inherited = o.Share.inherited
+		l.socket, err = share(o.Share.socket)
+		return err
 	}
-	f, err := given.File()
+	if given := o.Inherited.at(o.Config.Address); given != nil {
+		l.inherited = true
+		l.socket, err = share(given)
+		return err
+	}
+	if path, ok := o.Config.Socket(); ok {
+		return l.bindUnix(path, o.Config.SocketAccess.Mode())
+	}
+	var lc net.ListenConfig
+	// A gateway's clients do not use several paths, and a listener for multipath TCP takes no
+	// packet filter (see dropNewConnections).
+	lc.SetMultipathTCP(false)
+	ln, err := lc.Listen(context.Background(), "tcp", o.Config.Address)
+	if err != nil {
+		return err
+	}
+	l.socket = ln.(*net.TCPListener)
+	return nil
+}
+
+func (l *Listener) bindUnix(path string, mode fs.FileMode) error {
+	ln, err := ListenUnix(path, mode)
+	if err != nil {
+		return err
+	}
+	l.name = &socketName{path: path}
+	l.name.users.Store(1)
+	if l.name.info, err = os.Lstat(path); err != nil {
+		ln.Close()
+		return err
+	}
+	l.socket = ln
+	return nil
+}
+
+// share returns another listener on an open socket.
+func share(s socket) (socket, error) {
+	f, err := s.File()
 	if err != nil {
 		return nil, err
 	}
@@ -145,11 +192,15 @@ func bind(address string, given *net.TCPListener) (*net.TCPListener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ln.(*net.TCPListener), nil
+	return ln.(socket), nil
 }
 
-// Configure puts other limits on connections in force; nobody is forgotten.
+// Configure puts other limits on connections in force; nobody is forgotten. A Unix socket gets the
+// permissions of c.
 func (l *Listener) Configure(c config.Listener) {
+	if l.name != nil {
+		_ = os.Chmod(l.name.path, c.SocketAccess.Mode()) // it fails if somebody has removed the name
+	}
 	l.limiter.configure(limitsOf(&c, l.trusted), l.limiter.now())
 }
 
@@ -167,10 +218,11 @@ func (l *Listener) Addr() net.Addr { return l.socket.Addr() }
 // Accept implements net.Listener.
 func (l *Listener) Accept() (net.Conn, error) {
 	for looked := false; ; {
-		raw, err := l.socket.AcceptTCP()
+		accepted, err := l.socket.Accept()
 		draining := l.draining.Load()
 		switch {
 		case err == nil:
+			raw := accepted.(stream)
 			c, refusedBy := l.admit(raw)
 			if refusedBy == noRule {
 				return c, nil
@@ -198,7 +250,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 const lastLook = 5 * time.Millisecond
 
 // admit lets raw in, or returns the limit that refuses it.
-func (l *Listener) admit(raw *net.TCPConn) (*conn, rule) {
+func (l *Listener) admit(raw stream) (*conn, rule) {
 	addr := remote(raw).Addr()
 	p, refusedBy := l.limiter.admit(addr, l.limiter.now())
 	if refusedBy == ruleOpen && l.makeRoom(addr) {
@@ -212,7 +264,7 @@ func (l *Listener) admit(raw *net.TCPConn) (*conn, rule) {
 		}
 		l.log.ConnectionRefused(l.limiter.rejections.Load()[would], remote(raw), true)
 	}
-	c := &conn{TCPConn: raw, from: l, peer: p}
+	c := &conn{stream: raw, from: l, peer: p}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open[c] = struct{}{}
@@ -220,7 +272,7 @@ func (l *Listener) admit(raw *net.TCPConn) (*conn, rule) {
 }
 
 // remote is the address of a client.
-func remote(raw *net.TCPConn) netip.AddrPort {
+func remote(raw stream) netip.AddrPort {
 	if at, ok := raw.RemoteAddr().(*net.TCPAddr); ok {
 		return at.AddrPort()
 	}
@@ -267,7 +319,7 @@ func (l *Listener) someIdle() []*conn {
 // refuse turns a connection away. Telling the client why takes a moment. Under TLS the connection
 // is reset instead, and also if many clients are being told already. A reset costs one packet and
 // leaves nothing in the kernel. A connection that the server closes first stays there for a minute.
-func (l *Listener) refuse(raw *net.TCPConn, by rule) {
+func (l *Listener) refuse(raw stream, by rule) {
 	rej := l.limiter.rejections.Load()[by]
 	l.log.ConnectionRefused(rej, remote(raw), false)
 	if l.tls != nil {
@@ -298,8 +350,10 @@ func (l *Listener) refuse(raw *net.TCPConn, by rule) {
 }
 
 // reset closes a connection without a word.
-func reset(raw *net.TCPConn) {
-	_ = raw.SetLinger(0) // or it lingers
+func reset(raw stream) {
+	if tcp, ok := raw.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0) // or it lingers
+	}
 	_ = raw.Close()
 }
 
@@ -330,7 +384,7 @@ func (a *rawAnswer) Write(p []byte) (int, error) { return a.body.Write(p) }
 
 // conn is an accepted connection.
 type conn struct {
-	*net.TCPConn
+	stream
 	from *Listener
 	peer *peer // nil: it counts for no address
 	once sync.Once
@@ -348,7 +402,7 @@ func (c *conn) Close() error {
 		c.from.mu.Unlock()
 		c.from.limiter.release(c.peer, c.from.limiter.now())
 	})
-	return c.TCPConn.Close()
+	return c.stream.Close()
 }
 
 // SetWriteDeadline may allow up to a quarter more time than asked for. Every answer sets a
@@ -366,32 +420,35 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 		return nil
 	}
 	c.writeBy.Store(int64(latest))
-	return c.TCPConn.SetWriteDeadline(c.from.epoch.Add(latest))
+	return c.stream.SetWriteDeadline(c.from.epoch.Add(latest))
 }
 
 // Write implements net.Conn.
 func (c *conn) Write(p []byte) (int, error) {
 	c.unbind()
-	return c.TCPConn.Write(p)
+	return c.stream.Write(p)
 }
 
 // ReadFrom implements io.ReaderFrom, as sending files needs it.
 func (c *conn) ReadFrom(r io.Reader) (int64, error) {
 	c.unbind()
-	return c.TCPConn.ReadFrom(r)
+	if to, ok := c.stream.(io.ReaderFrom); ok {
+		return to.ReadFrom(r)
+	}
+	return io.Copy(struct{ io.Writer }{c.stream}, r)
 }
 
 // unbind removes a deadline that has been taken back.
 func (c *conn) unbind() {
 	if c.unbound.Load() && c.writeBy.Swap(0) != 0 {
-		_ = c.TCPConn.SetWriteDeadline(time.Time{}) // the write will tell
+		_ = c.stream.SetWriteDeadline(time.Time{}) // the write will tell
 	}
 }
 
 // SetDeadline sets both deadlines, exactly.
 func (c *conn) SetDeadline(t time.Time) error {
 	c.writeBy.Store(0)
-	return c.TCPConn.SetDeadline(t)
+	return c.stream.SetDeadline(t)
 }
 
 // ConnState is an http.Server.ConnState.
@@ -419,7 +476,9 @@ func (l *Listener) Drain(d time.Duration) {
 		return
 	}
 	l.draining.Store(true)
-	dropNewConnections(l.socket)
+	if l.name == nil { // who connects to a Unix socket waits, or is refused
+		dropNewConnections(l.socket)
+	}
 	if err := l.socket.SetDeadline(time.Now().Add(d)); err != nil {
 		return // closed already
 	}
@@ -433,6 +492,7 @@ func (l *Listener) Drain(d time.Duration) {
 // sign that a shutdown has failed.
 func (l *Listener) Close() error {
 	l.drainOnce.Do(func() { close(l.drained) })
+	l.closeOnce.Do(l.name.release)
 	if err := l.socket.Close(); !errors.Is(err, net.ErrClosed) {
 		return err
 	}

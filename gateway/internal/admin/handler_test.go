@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -138,36 +136,5 @@ func TestBadQuotaInput(t *testing.T) {
 		if w := c.write("POST", "/quotas", fmt.Sprintf(`{"ops": [{"gate": "api", "set": {"user": %s, "rate": "1/h"}}]}`, text(name))); w.Code != http.StatusOK {
 			t.Errorf("%q: %d %s", name, w.Code, w.Body)
 		}
-	}
-}
-
-// A socket that a process has left behind is replaced; one that answers is not, and
-// what is no socket stays.
-func TestSocketLeftBehind(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "s")
-	ln, err := listenUnix(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := listenUnix(path); err != errSocketInUse {
-		t.Errorf("one that answers: %v", err)
-	}
-	ln.Close()
-	ln, err = listenUnix(path)
-	if err != nil {
-		t.Fatalf("one left behind: %v", err)
-	}
-	ln.Close()
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := listenUnix(path); err == nil {
-		t.Error("a file was replaced by a socket")
-	}
-	if data, err := os.ReadFile(path); err != nil || string(data) != "precious" {
-		t.Errorf("%q %v", data, err)
 	}
 }

@@ -7,11 +7,11 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-go/weir/gateway/internal/accept"
 	"github.com/weir-go/weir/gateway/internal/eventlog"
 )
 
@@ -28,7 +28,7 @@ const socketConnections = 64
 
 // OpenSocket opens a socket at path. It answers nothing before SetHandler.
 func OpenSocket(path string, log *slog.Logger) (*Socket, error) {
-	ln, err := listenUnix(path)
+	ln, err := accept.ListenUnix(path, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -99,40 +99,4 @@ type boundedConn struct {
 func (c *boundedConn) Close() error {
 	defer c.release()
 	return c.UnixConn.Close()
-}
-
-var errSocketInUse = errors.New("another process answers there; stop it, or choose another path")
-
-// listenUnix opens a socket that only this user can open. It gets its name only then: until
-// it does, it is in a directory that nobody else can enter. The socket of a process that has
-// died is replaced, one that answers is not.
-func listenUnix(path string) (*net.UnixListener, error) {
-	if info, err := os.Lstat(path); err == nil {
-		if info.Mode()&os.ModeSocket == 0 {
-			return nil, errors.New("a file that is no socket is there; remove it, or choose another path")
-		}
-		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
-			c.Close()
-			return nil, errSocketInUse
-		}
-	}
-	dir, err := os.MkdirTemp(filepath.Dir(path), ".weir") // mode 0700
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	made := filepath.Join(dir, "s")
-	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: made, Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	ln.SetUnlinkOnClose(false) // it would remove the name that it has no more
-	if err = os.Chmod(made, 0o600); err == nil {
-		err = os.Rename(made, path)
-	}
-	if err != nil {
-		ln.Close()
-		return nil, err
-	}
-	return ln, nil
 }

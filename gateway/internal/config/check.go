@@ -86,7 +86,11 @@ func (m *meaning) listeners() {
 	for i := range m.Listeners {
 		l := &m.Listeners[i]
 		path := fault.Path{"listeners"}.Index(i)
-		m.address(path.At("address"), l.Address)
+		if _, ok := l.Socket(); ok {
+			m.socket(path, l)
+		} else {
+			m.address(path.At("address"), l.Address)
+		}
 		m.exempt(path.At("connections", "exempt"), l.Connections.Exempt)
 		m.serve(path, l)
 		if l.TLS == nil {
@@ -120,6 +124,9 @@ func (m *meaning) serve(path fault.Path, l *Listener) {
 	if m.root != nil && !m.root.Has(path.At("max_concurrent_streams")) {
 		l.MaxConcurrentStreams = envoyStreams
 	}
+	if _, ok := l.Socket(); ok {
+		return // its file says who may connect
+	}
 	host, _, err := net.SplitHostPort(l.Address)
 	if err != nil || host == "localhost" {
 		return
@@ -131,6 +138,28 @@ func (m *meaning) serve(path fault.Path, l *Listener) {
 		m.report(path.At("serve"), "write an address such as 127.0.0.1:8091, or tls with a client_ca that vouches for Envoy alone",
 			"everybody who reaches %s could speak for any client", l.Address)
 	}
+}
+
+// socket checks a listener on a Unix socket, and makes its path absolute.
+func (m *meaning) socket(path fault.Path, l *Listener) {
+	name, _ := l.Socket()
+	switch {
+	case !l.ServesEnvoy():
+		m.report(path.At("address"), "write host:port, for instance "+DefaultListen, "only a listener for an Envoy may be a Unix socket")
+		return
+	case name == "":
+		m.report(path.At("address"), "write unix:/run/weir/envoy.sock", "names no socket")
+		return
+	}
+	name = m.resolve(name)
+	l.Address = unixPrefix + name
+	if len(name) > longestSocket {
+		m.report(path.At("address"), "write a shorter one, such as unix:/run/weir/envoy.sock", "a path of %d bytes is too long for a socket", len(name))
+	}
+	for _, other := range m.listening[l.Address] {
+		m.report(path.At("address"), "write another path", "the socket is taken by %s", m.named(other.path))
+	}
+	m.listening[l.Address] = append(m.listening[l.Address], listening{"", path.At("address")})
 }
 
 // envoyStreams are the streams on one connection of an Envoy, where the file does not say. It has a

@@ -3,6 +3,7 @@ package config
 import (
 	_ "embed"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"net/url"
@@ -90,7 +91,8 @@ func (c *Config) Policy() policy.Spec {
 // Listener is an address the gateway accepts clients on, and what one client
 // may take there: every wait is bounded, and so is every size.
 type Listener struct {
-	// host:port to listen on; :8080 means all interfaces.
+	// host:port to listen on; :8080 means all interfaces. A listener for an Envoy may be a Unix socket,
+	// unix:/run/weir/envoy.sock. A path that does not begin with / is relative to this file.
 	Address string `json:"address" example:"127.0.0.1:8080" form:"host:port" required:"true"`
 	// What is spoken. [http], the default, passes requests on. [ext_proc] admits the requests of an
 	// Envoy (envoy.service.ext_proc.v3), ratelimit answers its rate limit filter
@@ -98,6 +100,8 @@ type Listener struct {
 	// can connect there can say anything of a client, so the address is loopback, or tls has a
 	// client_ca.
 	Serve []string `json:"serve,omitempty" example:"[ext_proc, ratelimit]"`
+	// Who may connect to a Unix socket: this process's user (mode 0600), or its group too (0660).
+	SocketAccess SocketAccess `json:"socket_access,omitempty" default:"user" enum:"user,group"`
 	// Certificate for TLS. With it HTTP/2 is offered as well as HTTP/1.1.
 	TLS *TLS `json:"tls,omitempty" example:"{cert: server.crt, key: server.key}"`
 	// Accept HTTP/2 without TLS (prior knowledge) beside HTTP/1.1.
@@ -131,6 +135,29 @@ const (
 	ServeExtProc   = "ext_proc"
 	ServeRateLimit = "ratelimit"
 )
+
+// unixPrefix is before the path of a Unix socket.
+const unixPrefix = "unix:"
+
+// Socket returns the path of the listener's Unix socket, if it is one.
+func (l *Listener) Socket() (path string, ok bool) { return strings.CutPrefix(l.Address, unixPrefix) }
+
+// SocketAccess says who may connect to a Unix socket. Empty is AccessUser.
+type SocketAccess string
+
+// Who may connect.
+const (
+	AccessUser  SocketAccess = "user"
+	AccessGroup SocketAccess = "group"
+)
+
+// Mode returns the permissions of the socket's file.
+func (a SocketAccess) Mode() fs.FileMode {
+	if a == AccessGroup {
+		return 0o660
+	}
+	return 0o600
+}
 
 // ServesEnvoy reports whether the listener is for an Envoy, and serves no HTTP.
 func (l *Listener) ServesEnvoy() bool {

@@ -5,6 +5,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -111,6 +114,41 @@ func TestExtProc(t *testing.T) {
 	}
 	if n := g.ExtProc(); n.Open != 0 {
 		t.Errorf("%d streams are open", n.Open)
+	}
+}
+
+// A Unix socket serves as a port does. A reload keeps it, and the end removes it.
+func TestExtProcOnASocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "envoy.sock")
+	cfg := forEnvoy(t, "1")
+	cfg.Listeners[0].Address = "unix:" + path
+	next := forEnvoy(t, "1")
+	next.Listeners[0].Address = cfg.Listeners[0].Address
+	next.Listeners[0].IdleTimeout = policy.Duration(await.Patience) // another listener on the same socket
+	g := start(t, cfg, Options{Load: func() (*config.Config, error) { return next, nil }})
+	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	running := askExtProc(t, conn)
+	if m := answerOf(t, running); m.GetRequestHeaders() == nil {
+		t.Fatalf("answered by %v", m)
+	}
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if m := answerOf(t, askExtProc(t, conn)); m.GetOverrideMessageTimeout() == nil {
+		t.Errorf("a newcomer after the reload is answered by %v", m)
+	}
+	if err := g.stop(); err != nil {
+		t.Errorf("the gateway stopped with %v", err)
+	}
+	if _, err := running.Recv(); !errors.Is(err, io.EOF) {
+		t.Errorf("a stream ends with %v", err)
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the socket is left: %v", err)
 	}
 }
 
