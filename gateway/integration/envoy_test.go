@@ -12,6 +12,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -30,8 +32,9 @@ import (
 // behindEnvoy is an Envoy before a service, and a gateway that it asks.
 type behindEnvoy struct {
 	*gateway
-	envoy *process
-	url   string
+	envoy      *process
+	envoyAdmin string
+	url        string
 	// A request for /held arrives in the service, and is answered when the test says so.
 	arrived, answer chan struct{}
 }
@@ -63,7 +66,7 @@ func startEnvoy(t *testing.T, replace ...string) *behindEnvoy {
 	}))
 	t.Cleanup(service.Close)
 	b.gateway = startListening(t, "http", "serve: [ext_proc]", envoyGates)
-	b.front(t, service.Listener.Addr().String(), "weir::"+b.addr, replace...)
+	b.front(t, service.Listener.Addr().String(), "weir::"+b.addr, append(replace, "port_value: 8091", "port_value: "+portOf(b.addr))...)
 	return b
 }
 
@@ -81,12 +84,12 @@ func (b *behindEnvoy) front(t *testing.T, service, endpoint string, replace ...s
 		"max_message_timeout: 35s", "max_message_timeout: 240s", "message_timeout: 1s", "message_timeout: 120s",
 		"connect_timeout: 1s", "connect_timeout: 60s", "timeout: 5s, interval", "timeout: 60s, interval")
 	change := append(replace, "port_value: 8000", "port_value: "+portOf(addr), "port_value: 9901", "port_value: "+portOf(admin),
-		"port_value: 8091", "port_value: "+portOf(b.addr), "port_value: 3000", "port_value: "+portOf(service))
+		"port_value: 3000", "port_value: "+portOf(service))
 	dir := t.TempDir()
 	config := filepath.Join(dir, "envoy.yaml")
 	writeFile(t, config, []byte(strings.NewReplacer(change...).Replace(string(text))))
 	b.envoy = start(t, addr, dir, program, "-c", config, "--concurrency", "1", "--use-dynamic-base-id", "--log-level", "warning")
-	b.url = "http://" + addr
+	b.url, b.envoyAdmin = "http://"+addr, admin
 	eventually(t, "Envoy knows that weir is healthy", func() bool {
 		clusters, err := fetch("http://" + admin + "/clusters")
 		return err == nil && strings.Contains(string(clusters), endpoint+"::health_flags::healthy")
@@ -301,6 +304,167 @@ func TestEnvoyDrain(t *testing.T) {
 	}
 	b.answer <- struct{}{}
 	wants(t, "in flight", held, http.StatusOK)
+}
+
+const pairGates = `
+identity: {admissions: header:X-Admissions}
+gates:
+  api: {limit: {limit: 100, queue: {len: 100, max_wait: 30s}}}
+routes:
+  - {match: [/], gates: [api]}
+shutdown: {grace: 1m, lame_duck: 20s}
+`
+
+// pair is two gateways that one Envoy asks, under a load, and what has become of it.
+type pair struct {
+	*behindEnvoy
+	weirs   [2]*gateway
+	unseen  atomic.Int64 // requests in the service that no gateway has admitted
+	answers atomic.Int64
+	mu      sync.Mutex
+	wrong   []string // answers other than 200
+}
+
+// startPair starts both gateways, the Envoy before the service, and clients that ask until the test
+// ends. Envoy fails closed.
+func startPair(t *testing.T) *pair {
+	t.Helper()
+	envoyPart(t)
+	p := &pair{behindEnvoy: &behindEnvoy{arrived: make(chan struct{}, 8), answer: make(chan struct{}, 8)}}
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Admissions") == "" {
+			p.unseen.Add(1)
+		}
+		if r.URL.Path == "/held" {
+			p.arrived <- struct{}{}
+			select {
+			case <-p.answer:
+			case <-t.Context().Done():
+			}
+		}
+		_, _ = io.WriteString(w, "hello\n")
+	}))
+	t.Cleanup(service.Close)
+	endpoints := ""
+	for i := range p.weirs {
+		p.weirs[i] = startListening(t, "http", "serve: [ext_proc]", pairGates)
+		endpoints += "              - endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: " + portOf(p.weirs[i].addr) + "}}}\n"
+	}
+	p.front(t, service.Listener.Addr().String(), "weir::"+p.weirs[0].addr,
+		"              - endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: 8091}}}\n", endpoints)
+	p.healthy(t, p.weirs[1])
+
+	var clients sync.WaitGroup
+	over := make(chan struct{})
+	t.Cleanup(func() {
+		close(over)
+		clients.Wait()
+	})
+	for range 4 {
+		clients.Go(func() { p.ask(over) })
+	}
+	return p
+}
+
+// ask asks one request after the other, until it is over.
+func (p *pair) ask(over <-chan struct{}) {
+	client := http.Client{Timeout: await.Patience, Transport: new(http.Transport)}
+	defer client.CloseIdleConnections()
+	for {
+		select {
+		case <-over:
+			return
+		default:
+		}
+		res, err := client.Get(p.url)
+		what := fmt.Sprint(err)
+		if err == nil {
+			body, _ := io.ReadAll(res.Body)
+			res.Body.Close()
+			if p.answers.Add(1); res.StatusCode == http.StatusOK {
+				continue
+			}
+			what = fmt.Sprintf("%s %s", res.Status, body)
+		}
+		p.mu.Lock()
+		p.wrong = append(p.wrong, what)
+		p.mu.Unlock()
+		return // more of the same tells nothing
+	}
+}
+
+// served waits until the load has got some more answers.
+func (p *pair) served(t *testing.T) {
+	t.Helper()
+	before := p.answers.Load()
+	eventually(t, "the load is served", func() bool { return p.answers.Load() > before+20 || len(p.faults()) > 0 })
+	if wrong := p.faults(); len(wrong) > 0 {
+		t.Fatalf("requests were lost: %q", wrong)
+	}
+	if n := p.unseen.Load(); n > 0 {
+		t.Fatalf("%d requests were let in unseen", n)
+	}
+}
+
+func (p *pair) faults() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.wrong
+}
+
+// healthy waits until Envoy knows that a gateway is.
+func (p *pair) healthy(t *testing.T, g *gateway) {
+	t.Helper()
+	eventually(t, "Envoy knows that weir is healthy", func() bool {
+		clusters, err := fetch("http://" + p.envoyAdmin + "/clusters")
+		return err == nil && strings.Contains(string(clusters), "weir::"+g.addr+"::health_flags::healthy")
+	})
+}
+
+// Reloads of both gateways, and drains in turn, lose no request and let none in unseen, though Envoy
+// fails closed. The variable WEIR_LONG asks for 20 reloads and 5 drains.
+func TestEnvoyReloadsAndDrains(t *testing.T) {
+	t.Parallel()
+	reloads, drains := 4, 2
+	if os.Getenv("WEIR_LONG") != "" {
+		reloads, drains = 20, 5
+	}
+	p := startPair(t)
+	p.served(t)
+	for i := range reloads {
+		g, limit := p.weirs[i%2], 101+i
+		g.rewrite(t, func(old string) string {
+			old = strings.Replace(old, fmt.Sprintf("limit: {limit: %d,", p.limit(t, g)), fmt.Sprintf("limit: {limit: %d,", limit), 1)
+			if i%4 > 1 { // another listener on the same socket, too
+				old = strings.Replace(old, "serve: [ext_proc]\n", fmt.Sprintf("serve: [ext_proc]\n    idle_timeout: %ds\n", 600+i), 1)
+			}
+			return old
+		})
+		g.signal(t, syscall.SIGHUP)
+		eventually(t, "the reload is in force", func() bool { return p.limit(t, g) == limit })
+		p.served(t)
+	}
+	for i := range drains {
+		g := p.weirs[i%2]
+		held := p.behindEnvoy.ask(t, "/held")
+		<-p.arrived
+		g.signal(t, syscall.SIGTERM)
+		if err := g.wait(t); err != nil {
+			t.Errorf("the gateway ended with %v", err)
+		}
+		p.served(t) // by the other
+		p.answer <- struct{}{}
+		wants(t, "a request from before the drain", held, http.StatusOK)
+		g.process = start(t, g.addr, t.TempDir(), binary, "run", "--config", g.config)
+		p.healthy(t, g)
+		p.served(t)
+	}
+}
+
+// limit is that of the gate.
+func (p *pair) limit(t *testing.T, g *gateway) int {
+	t.Helper()
+	return int(g.gate(t, "api").Limit)
 }
 
 // A client that leaves leaves its slot behind.
