@@ -172,6 +172,9 @@ func (x *exchange) admit(m *request, crowded bool) (*immediate, End, error) {
 	}
 	p, err := x.ask()
 	switch {
+	case err == nil && x.stream.Context().Err() != nil: // a store was slow to answer
+		p.Cancel()
+		return nil, GaveUp, nil
 	case err == nil:
 		x.permit, x.admitted = p, time.Now()
 		return nil, Complete, nil

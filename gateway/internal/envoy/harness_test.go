@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/gateway/internal/rpc"
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/weirhttp"
 )
 
@@ -33,6 +35,8 @@ type bench struct {
 	conn    *grpc.ClientConn
 	streams *weirhttp.Streams
 	log     *logged
+	stores  map[string]quota.Store
+	gone    atomic.Int64 // streams that the server knows to have ended
 
 	mu       sync.Mutex
 	reports  []Report
@@ -65,8 +69,11 @@ func (l *logged) String() string {
 func newBench(t *testing.T, spec policy.Spec, change ...func(*bench)) *bench {
 	t.Helper()
 	b := &bench{log: new(logged), streams: weirhttp.NewStreams(weirhttp.StreamsConfig{}), outcomes: map[weir.Outcome]int{}, most: 1000, silence: time.Minute}
+	for _, c := range change {
+		c(b)
+	}
 	var err error
-	if b.policy, err = policy.Compile(spec, policy.Options{Hooks: weir.Hooks{Done: func(_ string, o weir.Outcome, _ time.Duration) {
+	if b.policy, err = policy.Compile(spec, policy.Options{Stores: b.stores, Hooks: weir.Hooks{Done: func(_ string, o weir.Outcome, _ time.Duration) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.outcomes[o]++
@@ -74,9 +81,6 @@ func newBench(t *testing.T, spec policy.Spec, change ...func(*bench)) *bench {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.policy.Close)
-	for _, c := range change {
-		c(b)
-	}
 	b.Service = New(Options{
 		Match: b.match, Streams: b.streams, Logger: slog.New(slog.NewTextHandler(b.log, nil)),
 		Refused: func(*weir.Rejection) {},
@@ -93,7 +97,7 @@ func newBench(t *testing.T, spec policy.Spec, change ...func(*bench)) *bench {
 		t.Fatal(err)
 	}
 	server := rpc.New(rpc.Options{Conns: conns, Config: cfg, Crowded: func(string) { b.Crowded() }, Logger: slog.New(slog.NewTextHandler(b.log, nil))})
-	b.Register(server, Bounds{MaxStreams: func() int64 { return b.most }, FirstMessage: b.silence})
+	b.Register(registrar{server, b}, Bounds{MaxStreams: func() int64 { return b.most }, FirstMessage: b.silence})
 	go func() { _ = server.Serve(conns) }()
 	t.Cleanup(func() { _ = server.Close() })
 	if b.conn, err = grpc.NewClient(conns.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
@@ -102,6 +106,21 @@ func newBench(t *testing.T, spec policy.Spec, change ...func(*bench)) *bench {
 	t.Cleanup(func() { _ = b.conn.Close() })
 	b.client = extproc.NewExternalProcessorClient(b.conn)
 	return b
+}
+
+// registrar has the bench hear when a stream ends.
+type registrar struct {
+	grpc.ServiceRegistrar
+	b *bench
+}
+
+func (r registrar) RegisterService(d *grpc.ServiceDesc, impl any) {
+	handle := d.Streams[0].Handler
+	d.Streams[0].Handler = func(impl any, s grpc.ServerStream) error {
+		context.AfterFunc(s.Context(), func() { r.b.gone.Add(1) })
+		return handle(impl, s)
+	}
+	r.ServiceRegistrar.RegisterService(d, impl)
 }
 
 func (b *bench) match(v *policy.View) Matched {

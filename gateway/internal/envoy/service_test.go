@@ -27,6 +27,7 @@ import (
 	"github.com/weir-go/weir/gateway/internal/proxy"
 	"github.com/weir-go/weir/gateway/internal/rpc"
 	"github.com/weir-go/weir/policy"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/weirhttp"
 )
 
@@ -438,6 +439,45 @@ func TestBadInput(t *testing.T) {
 			b.idle(t)
 		})
 	}
+}
+
+// lateStore answers when it may.
+type lateStore struct {
+	quota.Store
+	asked, answer chan struct{}
+}
+
+func (s *lateStore) Decide(ctx context.Context, r *quota.Request) (quota.Decision, error) {
+	s.asked <- struct{}{}
+	<-s.answer
+	return s.Store.Decide(ctx, r)
+}
+
+// A store that answers after Envoy has gone admits nobody: what it has charged is given back.
+func TestLateStore(t *testing.T) {
+	memory, err := quota.NewMemory(quota.MemoryConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := &lateStore{memory, make(chan struct{}), make(chan struct{})}
+	spec := limited(1, -1)
+	q := quotaOf(1)
+	q.Store = "late"
+	spec.Gates["rate"] = policy.GateSpec{Quota: q}
+	spec.Routes[0].Gates = []string{"rate", "api"}
+	b := newBench(t, spec, func(b *bench) { b.stores = map[string]quota.Store{"late": store} })
+	s := b.open(t)
+	<-store.asked
+	s.leave()
+	eventually(t, "the server has heard of it", func() bool { return b.gone.Load() == 1 })
+	store.answer <- struct{}{}
+	b.counted(t, GaveUp, 1)
+	b.idle(t)
+
+	s = b.open(t) // for which there is no second token
+	<-store.asked
+	store.answer <- struct{}{}
+	s.admitted()
 }
 
 // What is no message at all ends a stream with an error: a clean end would let the request in.

@@ -173,6 +173,45 @@ func TestCrowded(t *testing.T) {
 	}
 }
 
+// A hundred thousand calls that say nothing: no more are open than may be, the others are refused and
+// counted, and what the process keeps is bounded.
+func TestManyCalls(t *testing.T) {
+	const all = 100_000
+	b := newBench(t, func(c *config.Listener) { c.MaxConnections = 1000 })
+	b.talk = func(s grpc.ServerStream) error {
+		<-s.Context().Done()
+		return nil
+	}
+	before := heap()
+	p := b.rude(t)
+	var sentBack atomic.Int64 // by grpc-go: more than max_concurrent_streams at that moment
+	go func() {
+		for {
+			f, err := p.ReadFrame()
+			if err != nil {
+				return
+			}
+			if reset, ok := f.(*http2.RSTStreamFrame); ok && reset.ErrCode == http2.ErrCodeRefusedStream {
+				sentBack.Add(1)
+			}
+		}
+	}()
+	for i := range uint32(all) {
+		p.call(t, 2*i+1, "/test.Talk/Talk")
+	}
+	most := 2 * b.conns.MaxRequests()
+	eventually(t, "each call is open or refused", func() bool { return b.calls.Load()+b.crowded.Load()+sentBack.Load() == all })
+	if n := b.calls.Load(); n != most {
+		t.Errorf("%d calls are open, and %d may be", n, most)
+	}
+	if grown := int64(heap()) - int64(before); grown > 64<<20 {
+		t.Errorf("%d bytes are kept", grown)
+	}
+	if err := b.check(t); err != nil {
+		t.Errorf("health: %v", err)
+	}
+}
+
 // A panic ends its call, and nothing else.
 func TestPanic(t *testing.T) {
 	b := newBench(t)
