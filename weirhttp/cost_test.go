@@ -3,6 +3,7 @@ package weirhttp_test
 import (
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"testing"
 	"time"
 
@@ -101,5 +102,26 @@ func TestSetCostOfAStream(t *testing.T) {
 	})
 	if left() != 45 {
 		t.Errorf("%d left after a request that was told its cost as it became a stream, want 45", left())
+	}
+	serve(func(r *weirhttp.Request) {
+		r.ReleaseForStream()
+		other, err := slots.TryAdmit(weir.Work{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		back := make(chan error)
+		go func() { back <- r.Reacquire(t.Context(), weir.Work{Cost: 10, MaxWait: time.Minute}) }()
+		for slots.Snapshot().Waiting == 0 {
+			runtime.Gosched()
+		}
+		r.SetCost("", 25)
+		r.Sample(weir.OK) // the backend answers before the request has its slot again
+		other.Done(weir.OK)
+		if err := <-back; err != nil || slots.Snapshot().InFlight != 0 {
+			t.Errorf("%v, %d slots held", err, slots.Snapshot().InFlight)
+		}
+	})
+	if left() != 20 {
+		t.Errorf("%d left after a request that was answered as it came back, and has cost 25; want 20", left())
 	}
 }

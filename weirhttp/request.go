@@ -39,7 +39,7 @@ type Request struct {
 	detached  bool
 	ended     bool
 	returning bool       // asks for its permits again
-	releasing bool       // exchanges its permits for charged
+	releasing bool       // exchanges its permits for charged, or the other way round
 	charged   Permits    // of a stream: what is left of its permits, the charges of quotas
 	late      []lateCost // costs told while releasing
 
@@ -225,7 +225,7 @@ func (q *Request) Reacquire(ctx context.Context, w weir.Work) error {
 		q.mu.Unlock()
 		return nil
 	}
-	q.returning = true
+	q.returning, q.releasing = true, true
 	owners, charged := q.owners, q.charged
 	q.charged = nil
 	q.mu.Unlock()
@@ -239,12 +239,14 @@ func (q *Request) Reacquire(ctx context.Context, w weir.Work) error {
 		q.moved, q.permits = false, permits
 	}
 	q.mu.Unlock()
-	switch {
-	case back:
+	if back {
 		q.streams.Leave()
-	case err == nil: // the backend has answered meanwhile, or the request is over
-		permits.cancel()
+		q.exchanged(permits, false)
+		return nil
 	}
+	// Without an error the backend has answered meanwhile, or the request is over. It is charged all
+	// the same.
+	q.exchanged(permits.release(weir.NoSample), true)
 	return err
 }
 
@@ -289,26 +291,26 @@ func (q *Request) move() bool {
 	permits := Permits(q.permits)
 	q.keepLive()
 	q.mu.Unlock()
-	q.keepCharges(permits.release(weir.NoSample))
+	q.exchanged(permits.release(weir.NoSample), true)
 	return true
 }
 
-// keepCharges keeps what is left of the permits of a stream until it ends, and tells it the costs
-// that came meanwhile.
-func (q *Request) keepCharges(left Permits) {
+// exchanged ends an exchange of permits, for now. It tells now the costs that came meanwhile. If now
+// is what is left to a stream, it is kept until the stream ends.
+func (q *Request) exchanged(now Permits, stream bool) {
 	q.mu.Lock()
 	late := q.late
 	q.releasing, q.late = false, nil
-	over := q.ended || !q.moved
-	if !over {
-		q.charged = left
+	over := q.ended || q.moved != stream
+	if stream && !over {
+		q.charged = now
 	}
 	q.mu.Unlock()
 	for _, c := range late {
-		left.setCost(c.gate, c.units)
+		now.setCost(c.gate, c.units)
 	}
 	if over {
-		left.Done(weir.NoSample)
+		now.Done(weir.NoSample)
 	}
 }
 

@@ -127,3 +127,15 @@ func TestCallNeedsHTTP2(t *testing.T) {
 		})
 	}
 }
+
+// An upstream whose targets have moved to https has another transport for calls.
+func TestCallsAfterAMoveToTLS(t *testing.T) {
+	before := makeUpstream(t, config.Upstream{Targets: []string{"http://a"}}, io.Discard, nil)
+	after := makeUpstream(t, config.Upstream{Targets: []string{"https://a"}}, io.Discard, before)
+	if c := after.shared.calls.TLSClientConfig; c == nil || c.VerifyConnection == nil {
+		t.Error("calls go to whatever speaks HTTP/1 by TLS")
+	}
+	if again := makeUpstream(t, config.Upstream{Targets: []string{"https://a", "https://b"}}, io.Discard, after); again.shared.calls != after.shared.calls {
+		t.Error("a reload with another target of the same kind has lost the connections")
+	}
+}

@@ -76,7 +76,7 @@ func New(name string, cfg config.Upstream, log *slog.Logger, events *eventlog.Lo
 	if err != nil {
 		return nil, err
 	}
-	epoch, conns := time.Now(), poolOf(&cfg, h2c)
+	epoch, conns := time.Now(), poolOf(&cfg, h2c, targets)
 	u := &Upstream{
 		name: name, cfg: cfg, log: log, events: events,
 		eject: ejection{cfg.Eject.Failures, time.Duration(cfg.Eject.For)}, leastLoaded: cfg.Balance == config.LeastLoaded,
@@ -85,14 +85,11 @@ func New(name string, cfg config.Upstream, log *slog.Logger, events *eventlog.Lo
 			times: new(hold.Times), held: new(hold.Keeper), abandoned: new(atomic.Uint64), watch: &watch{epoch: epoch},
 		},
 	}
-	u.mayHTTP2 = true
-	for _, t := range targets {
-		u.mayHTTP2 = u.mayHTTP2 && (h2c || t.url.Scheme == "https")
-	}
 	u.shared.calls = u.shared.transport
-	if u.mayHTTP2 && !h2c {
+	if conns.tls {
 		u.shared.calls = onlyHTTP2(newTransport(conns))
 	}
+	u.mayHTTP2 = h2c || conns.tls
 	if h := cfg.HealthCheck; h != nil {
 		// Checks connect anew each time: that is part of what has to work. They share no connections
 		// with requests, and do not wait for one behind them.
@@ -243,6 +240,7 @@ const (
 type pool struct {
 	connectTimeout time.Duration
 	h2c            bool // HTTP/2 without TLS
+	tls            bool // all targets are https
 	// maxOpen and maxIdle bound the connections to one target, and those of them that are idle.
 	// maxOpen 0 means no limit. The default of net/http for maxIdle is 2, which makes a busy proxy
 	// dial for nearly every request and costs three times the CPU.
@@ -250,8 +248,12 @@ type pool struct {
 	idleFor          time.Duration
 }
 
-func poolOf(cfg *config.Upstream, h2c bool) pool {
-	return pool{time.Duration(cfg.ConnectTimeout), h2c, cfg.MaxConnections, cfg.MaxIdleConnections, time.Duration(cfg.IdleTimeout)}
+func poolOf(cfg *config.Upstream, h2c bool, targets map[string]*target) pool {
+	p := pool{time.Duration(cfg.ConnectTimeout), h2c, true, cfg.MaxConnections, cfg.MaxIdleConnections, time.Duration(cfg.IdleTimeout)}
+	for _, t := range targets {
+		p.tls = p.tls && t.url.Scheme == "https"
+	}
+	return p
 }
 
 // newTransport returns a transport for one upstream. With h2c it speaks HTTP/2
