@@ -16,6 +16,7 @@ PACKAGES = ./... ./bench/... ./examples/analytics/... ./gateway/... ./weirgrpc/.
 CACHE       := .cache
 STATICCHECK := $(CACHE)/bin/staticcheck
 H2SPEC      := $(CACHE)/bin/h2spec
+RATELIMIT   := $(CACHE)/bin/ratelimit
 NFPM        := $(CACHE)/bin/nfpm
 BIN         := bin/weir
 
@@ -73,7 +74,7 @@ test-redis: need-go ## the tests of the store alone; make test-redis WEIR_REDIS_
 	go test -tags integration -count=1 -parallel 8 -timeout 30m ./weirredis/
 
 .PHONY: parts
-parts: $(H2SPEC) ## install the real servers that the integration tests run against
+parts: $(H2SPEC) $(RATELIMIT) ## install the real servers that the integration tests run against
 	@scripts/parts
 
 .PHONY: check
@@ -110,6 +111,11 @@ $(NFPM): internal/tools/go.mod internal/tools/go.sum
 $(H2SPEC): internal/tools/go.mod internal/tools/go.sum
 	@mkdir -p $(@D)
 	cd internal/tools && GOWORK=off go build -o $(abspath $@) github.com/summerwind/h2spec/cmd/h2spec
+
+# It has a module of its own: what it brings is in no other.
+$(RATELIMIT): internal/tools/ratelimit/go.mod internal/tools/ratelimit/go.sum
+	@mkdir -p $(@D)
+	cd internal/tools/ratelimit && GOWORK=off go build -o $(abspath $@) github.com/envoyproxy/ratelimit/src/service_cmd
 
 .PHONY: deps
 deps: need-go
