@@ -51,6 +51,7 @@ type bench struct {
 	policy *policy.Policy
 	now    time.Duration
 	method grpc.MethodDesc
+	ctx    context.Context // of the calls; nil: none
 }
 
 // RegisterService implements [grpc.ServiceRegistrar].
@@ -95,7 +96,11 @@ func (b *bench) ask(t *testing.T, r *rls.RateLimitRequest) (*rls.RateLimitRespon
 
 func (b *bench) send(t *testing.T, data []byte) (*rls.RateLimitResponse, error) {
 	t.Helper()
-	out, err := b.method.Handler(b.Service, context.Background(), func(in any) error {
+	ctx := b.ctx
+	if ctx == nil {
+		ctx = t.Context()
+	}
+	out, err := b.method.Handler(b.Service, ctx, func(in any) error {
 		return in.(interface{ ReadWire([]byte) error }).ReadWire(data)
 	}, nil)
 	if err != nil {

@@ -374,3 +374,28 @@ func TestStores(t *testing.T) {
 		}
 	}
 }
+
+// late is a store that answers when whoever asked has gone.
+type late struct {
+	quota.Store
+	gone context.CancelFunc
+}
+
+func (s late) Decide(ctx context.Context, r *quota.Request) (quota.Decision, error) {
+	s.gone()
+	<-ctx.Done()
+	return quota.Decision{}, ctx.Err()
+}
+
+// An Envoy that has gone costs nothing: the call ends with its context, and is no fault of the store.
+func TestEnvoyHasGone(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	b := newBench(t, map[string]string{"limits.yaml": limits}, policy.Spec{}, map[string]quota.Store{"shared": late{gone: cancel}})
+	b.ctx = ctx
+	if _, err := b.ask(t, about("rl", "db=users", "db=x", "path=/f1")); status.Code(err) != codes.Canceled {
+		t.Errorf("%v", err)
+	}
+	if f := b.policy.Gate("rl").Quota().Faults(); f.StoreErrors != 0 {
+		t.Errorf("%+v", f)
+	}
+}
