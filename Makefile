@@ -172,12 +172,13 @@ analytics: build parts ## an analytical service in a wave of heavy queries, ten 
 	@exec bin/analytics $(ANALYTICSARGS)
 
 .PHONY: bench
-bench: build ## measure the gates beside their peers, as ratios in one run
+bench: build $(RATELIMIT) ## measure the gates beside their peers, as ratios in one run
 	go run ./bench/cmd/cost $(BENCHARGS)
 	bench/internal/cost/callgrind.sh
 	go run ./bench/gateway -weir $(BIN)
 	@scripts/parts
 	go run ./bench/redis
+	go run ./bench/ratelimit -weir $(BIN)
 
 .PHONY: fuzz
 fuzz: need-go ## run each fuzz target for 30 s (FUZZTIME)
