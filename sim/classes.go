@@ -131,6 +131,7 @@ func (a *window) claims(classes []*class, of int, seconds float64) []claim {
 // classMetrics are the figures of one class.
 var classMetrics = []metric{
 	{"served", "", "", "done over offered", ofClass(func(c *ClassSummary) float64 { return c.Served })},
+	{"attempts", "", "", "attempts sent for each new request", ofClass(func(c *ClassSummary) float64 { return share(float64(c.Attempts), float64(c.Offered)) })},
 	{"p50", "ms", "", "median latency of admitted work", ofClass(func(c *ClassSummary) float64 { return millis(c.P50) })},
 	{"p99", "ms", "", "99th percentile of it", ofClass(func(c *ClassSummary) float64 { return millis(c.P99) })},
 	{"wait_p99", "ms", "", "99th percentile of the time in the wait room", ofClass(func(c *ClassSummary) float64 { return millis(c.WaitP99) })},

@@ -30,6 +30,21 @@ func TestClientsOfAProcess(t *testing.T) {
 	}
 }
 
+// Three guards beside each other, before a backend that refuses half, and later everything.
+func TestGuardsScenario(t *testing.T) {
+	s, err := sim.Load("guards")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := sim.Run(t.Context(), s, sim.Options{Seeds: []uint64{1, 2, 3}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Reached() {
+		t.Errorf("%s", r)
+	}
+}
+
 // dead is a backend that has been failing everything for a minute, after half a minute of health.
 const dead = `
 	"backend": {"law": "pool", "workers": 10, "service": {"dist": "constant", "mean": "10ms"}, "deadline": "1s"},

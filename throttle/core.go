@@ -6,8 +6,11 @@ import (
 	"github.com/weir-go/weir"
 )
 
-// bins is into how many parts a window is cut.
-const bins = 100
+// bins is into how many parts a window is cut. Its newest tenth is kept apart.
+const (
+	bins  = 100
+	tenth = 10
+)
 
 // What is counted of each class of priority. Requests are both together.
 const (
@@ -19,49 +22,82 @@ const (
 // core is a throttle without a clock, a lock or a source of random numbers.
 type core struct {
 	window     window
+	recent     window // its newest tenth
+	run        int    // what the server has accepted since it last refused
 	k, padding float64
 }
 
 func newCore(cfg *Config, bins int) core {
-	return core{window: newWindow(cfg.Window, bins, weir.Classes*kinds), k: cfg.K, padding: cfg.Padding}
+	return core{
+		window: newWindow(cfg.Window, bins, weir.Classes*kinds),
+		recent: newWindow(cfg.Window/tenth, max(1, bins/tenth), weir.Classes*kinds),
+		k:      cfg.K, padding: cfg.Padding,
+	}
 }
 
 // decide reports whether work of a class is sent, given a random number from 0 up to 1. Work that
 // is not sent counts as a request that was refused. Otherwise a client that has nearly stopped
 // sending would soon have nothing but accepted requests in its window.
 func (c *core) decide(now time.Duration, class int, random float64) (share float64, sent bool) {
-	c.window.advance(now)
+	c.advance(now)
 	share = c.share(class)
 	if share <= random {
 		return share, true
 	}
-	c.window.add(now, kinds*class+refused)
+	c.add(now, kinds*class+refused)
 	return share, false
+}
+
+func (c *core) advance(now time.Duration) {
+	c.window.advance(now)
+	c.recent.advance(now)
+}
+
+func (c *core) add(now time.Duration, kind int) {
+	c.window.add(now, kind)
+	c.recent.add(now, kind)
 }
 
 // record counts the result of work that was sent, when it ends.
 func (c *core) record(now time.Duration, class, result int) {
-	c.window.add(now, kinds*class+result)
+	c.add(now, kinds*class+result)
+	if c.run++; result == refused {
+		c.run = 0
+	}
 }
 
-// count returns the requests of a class in the window, and how many of them were accepted.
-func (c *core) count(class int) (requests, accepts float64) {
-	accepts = float64(c.window.sums[kinds*class+accepted])
-	return accepts + float64(c.window.sums[kinds*class+refused]), accepts
+// count returns the requests of a class in a window, and how many of them were accepted.
+func (w *window) count(class int) (requests, accepts float64) {
+	accepts = float64(w.sums[kinds*class+accepted])
+	return accepts + float64(w.sums[kinds*class+refused]), accepts
 }
 
-// share is the probability that work of a class is refused here.
+// share is the probability that work of a class is refused here. The whole window says it; or its newest
+// tenth, if that says less and the server has lately accepted half of Padding in a row. After an outage
+// the whole window is full of the throttle's own refusals, and what is sent grows by the factor e only
+// every half window. By the tenth it grows as much in a tenth of that time. A server that refuses half
+// of what it is sent seldom accepts four in a row, so it notices nothing of this rule
+// (TestSendsKTimesWhatIsTaken, TestRecoversFromAnOutage).
+func (c *core) share(class int) float64 {
+	share := c.shareBy(&c.window, class, c.padding)
+	if share > 0 && 2*float64(c.run) >= c.padding {
+		share = min(share, c.shareBy(&c.recent, class, c.padding/tenth))
+	}
+	return share
+}
+
+// shareBy is the share by what a window has.
 //
 // Each class has an excess: its requests beyond K for each that was accepted. With one class, the
 // share is that excess over the requests. With several, the excess of all is taken from the lowest
 // class first, as far as its requests go, then from the next. And no class has a smaller share than
 // one above it. So where the server refuses without regard to priority, the lower classes make room
 // for the higher ones; where it refuses low ones only, high ones notice nothing.
-func (c *core) share(class int) float64 {
+func (c *core) shareBy(w *window, class int, padding float64) float64 {
 	var excess float64
 	var asked [weir.Classes]float64
 	for i := range asked {
-		requests, accepts := c.count(i)
+		requests, accepts := w.count(i)
 		asked[i] = requests
 		excess += max(0, requests-float64(c.k*accepts))
 	}
@@ -73,7 +109,7 @@ func (c *core) share(class int) float64 {
 		taken := min(excess, asked[i])
 		excess -= taken
 		if i >= class {
-			share = max(share, taken/(asked[i]+c.padding))
+			share = max(share, taken/(asked[i]+padding))
 		}
 	}
 	return share

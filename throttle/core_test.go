@@ -122,7 +122,7 @@ func TestRecovery(t *testing.T) {
 			c.record(now, normal, accepted)
 		}
 	}
-	c.window.advance(2 * time.Minute)
+	c.advance(2 * time.Minute)
 	if got := c.share(normal); got != 0 {
 		t.Errorf("refuses %v after a minute of answers", got)
 	}
@@ -177,6 +177,52 @@ func TestLowerClassFirst(t *testing.T) {
 		}
 		if l, h := c.share(low), c.share(high); math.Abs(l-tt.wantLow) > 1e-9 || math.Abs(h-tt.wantHigh) > 1e-9 {
 			t.Errorf("%s: refuses %.4f of low and %.4f of high, want %.4f and %.4f", tt.name, l, h, tt.wantLow, tt.wantHigh)
+		}
+	}
+}
+
+// When the newest tenth of the window decides: after four accepted in a row, not before.
+func TestNewestTenth(t *testing.T) {
+	c := coreOf(t, Config{}, bins)
+	c.fill(0, 100, 0)
+	const now = 20 * time.Second
+	for range 40 {
+		if _, sent := c.decide(now, normal, 0); sent {
+			t.Fatal("sent in an outage, with a random number of 0")
+		}
+	}
+	for i, result := range []int{accepted, accepted, accepted, refused, accepted, accepted, accepted, accepted} {
+		c.record(now, normal, result)
+		want := []float64{6: 135.0 / 155, 7: 34 / 48.8}[i]
+		if got := c.share(normal); i >= 6 && math.Abs(got-want) > 1e-9 {
+			t.Errorf("after result %d: refuses %.4f, want %.4f", i+1, got, want)
+		}
+	}
+}
+
+// After two minutes in which nothing was accepted, nine tenths are sent again within half a minute,
+// whatever the rate. By the window alone it took 65 s at 10 requests a second, and 103 s at 1,000.
+func TestRecoversFromAnOutage(t *testing.T) {
+	for _, rate := range []float64{1, 10, 100, 1000} {
+		random := rand.New(rand.NewPCG(1, 2))
+		c := coreOf(t, Config{}, bins)
+		const outage = 2 * time.Minute
+		var sent, asked int
+		for now := time.Duration(0); now < outage+time.Minute; {
+			now += time.Duration(random.ExpFloat64() / rate * float64(time.Second))
+			_, ok := c.decide(now, normal, random.Float64())
+			if ok {
+				c.record(now, normal, map[bool]int{true: refused, false: accepted}[now < outage])
+			}
+			if now < outage+35*time.Second {
+				continue
+			}
+			if asked++; ok {
+				sent++
+			}
+		}
+		if float64(sent) < 0.9*float64(asked) {
+			t.Errorf("%v a second: of %d only %d are sent, 35s after the outage", rate, asked, sent)
 		}
 	}
 }
@@ -257,7 +303,7 @@ func TestCoreModel(t *testing.T) {
 			}
 			above := 1.0
 			for class := range weir.Classes {
-				if r, a := c.count(class); r != requests[class] || a != accepts[class] {
+				if r, a := c.window.count(class); r != requests[class] || a != accepts[class] {
 					t.Fatalf("seed %d, step %d: class %d has %v requests, %v accepted; the model %v, %v", seed, step, class, r, a, requests[class], accepts[class])
 				}
 				share := c.share(class)
@@ -317,6 +363,7 @@ func FuzzCore(f *testing.F) {
 				above = share
 			}
 			checkSums(t, &c.window)
+			checkSums(t, &c.recent)
 			checkSums(t, &b.window)
 		}
 	})

@@ -38,9 +38,9 @@
 // # What a throttle cannot do
 //
 // It learns from answers. A process with few requests learns slowly: fewer than Padding in the window
-// are judged hardly at all. After a full outage it sends a few requests a window at first, and the
-// number grows by the factor e every half window. At 100 requests a second that is 90 s until all are
-// sent. A shorter window is quicker, and throttles on fewer results.
+// are judged hardly at all. In a full outage it sends a few requests a window. So it takes some seconds
+// until it sees that the server is well again, and half a minute until all requests are sent. A shorter
+// window is quicker, and throttles on fewer results.
 //
 // It knows a target by its name. Where a name stands for many servers of which one is overloaded, it
 // refuses work for all of them.

@@ -19,7 +19,8 @@ import (
 // Of n requests in the window, of which the server has accepted a, it refuses a part of
 // (n - K*a) / (n + Padding), if that is above 0. Its own refusals count as requests. So a client
 // of a server that takes nothing still sends a few, and finds out when it takes work again. A client
-// of a healthy server is never refused.
+// of a healthy server is never refused. Once the server has accepted half of Padding in a row, the
+// newest tenth of the window decides, if it refuses less. So an outage is soon forgotten.
 //
 // A result counts when work ends: [weir.Overload] as refused, [weir.OK] and [weir.Failed] as
 // accepted, because a server that answers with an error has taken the work. [weir.Abandoned] and
@@ -252,10 +253,10 @@ func (t *Throttle) Status() Status {
 	now := t.front.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.core.window.advance(now)
+	t.core.advance(now)
 	var s Status
 	for i := range s.Classes {
-		requests, accepts := t.core.count(i)
+		requests, accepts := t.core.window.count(i)
 		s.Classes[i] = ClassStatus{uint64(requests), uint64(accepts), t.core.share(i)}
 	}
 	return s
