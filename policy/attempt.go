@@ -1,6 +1,9 @@
 package policy
 
-import "github.com/weir-go/weir"
+import (
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/throttle"
+)
 
 // attemptHeaders say which attempt a request is, and what the first one is called there.
 var attemptHeaders = [...]struct {
@@ -28,4 +31,26 @@ func countAttempt(w *weir.Work, h Header) {
 			w.Attempt = max(w.Attempt, int(min(n-attemptHeaders[i].first, MaxAttempt)))
 		}
 	}
+}
+
+// Told returns a refusal of the route's work as its client should hear it. While retries are common
+// among what the route refuses for overload, that is a copy which is not Retryable; see
+// [throttle.Attempts.Told]. Call it once for each refusal, before it becomes an answer. trusted is
+// what [Policy.Trusted] says of the peer.
+func (rt *Route) Told(w *weir.Work, trusted bool, r *weir.Rejection) *weir.Rejection {
+	if rt == nil || rt.attempts == nil || r == nil {
+		return r
+	}
+	return rt.attempts.Told(w, trusted, r)
+}
+
+// attemptsOf returns the count of refused attempts of a route: that of the route with the same name in
+// the policy before, or a new one.
+func (c *compiler) attemptsOf(route string) *throttle.Attempts {
+	if prev := c.opts.Previous; prev != nil && c.opts.Now == nil {
+		if rt := prev.byName[route]; rt != nil {
+			return rt.attempts
+		}
+	}
+	return throttle.NewAttempts(c.opts.Now)
 }

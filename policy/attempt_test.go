@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+
+	"github.com/weir-go/weir"
 )
 
 // Which attempt a request is, as its senders say it: the first is 0, Envoy counts from 1, and the largest
@@ -33,5 +35,31 @@ func TestAttempts(t *testing.T) {
 		if _, w := p.Match(r); w.Attempt != tt.want {
 			t.Errorf("%s: attempt %d, want %d", tt.name, w.Attempt, tt.want)
 		}
+	}
+}
+
+// Retries that are common on one route are final there, and nowhere else. A new policy goes on counting.
+func TestTold(t *testing.T) {
+	spec := Spec{
+		Gates:  map[string]GateSpec{"all": fixed(1)},
+		Routes: []RouteSpec{{Name: "a", Match: []string{"/a"}, Gates: []string{"all"}}, {Name: "b", Match: []string{"/b"}, Gates: []string{"all"}}},
+	}
+	p := compile(t, spec, Options{})
+	full := &weir.Rejection{Reason: weir.ReasonLimit, Retryable: true}
+	for range 20 {
+		p.Route("a").Told(&weir.Work{Attempt: 1}, true, full)
+	}
+	next := compile(t, spec, Options{Previous: p})
+	for _, p := range []*Policy{p, next} {
+		if told := p.Route("a").Told(&weir.Work{}, true, full); told.Retryable {
+			t.Errorf("a: %+v", told)
+		}
+		if told := p.Route("b").Told(&weir.Work{}, true, full); told != full {
+			t.Errorf("b: %+v", told)
+		}
+	}
+	var none *Route
+	if told := none.Told(&weir.Work{}, true, full); told != full {
+		t.Errorf("no route: %+v", told)
 	}
 }

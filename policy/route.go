@@ -15,6 +15,7 @@ import (
 	"github.com/weir-go/weir"
 	"github.com/weir-go/weir/internal/fault"
 	"github.com/weir-go/weir/internal/setting"
+	"github.com/weir-go/weir/throttle"
 )
 
 // Route is a compiled route: its patterns, its chain of gates, and what its work is like. A Route
@@ -32,6 +33,8 @@ type Route struct {
 	access   string // read, write; empty: by the method
 
 	demoteAfter int64 // admissions; 0: never
+
+	attempts *throttle.Attempts // of what is refused
 }
 
 // none is the route of work that matches no route.
@@ -95,6 +98,7 @@ func (c *compiler) checkRoutes(p *Policy) {
 		at := fault.Path{"routes"}.Index(i)
 		rt := c.checkRoute(at, &c.spec.Routes[i])
 		rt.charging.ignored = p.identity.ignored
+		rt.attempts = c.attemptsOf(rt.name)
 		p.routes = append(p.routes, rt)
 		if at := at.At("name"); rt.name != "" && p.byName[rt.name] != nil {
 			c.Add(at, fmt.Sprintf("%q is the name of an earlier route too", rt.name), "give each route a name of its own")

@@ -182,7 +182,7 @@ func (w *world) refused(a *attempt, err error) {
 	if w.ledger != nil {
 		w.ledger.refused(w.now, a, reason)
 	}
-	answer := throttle.AnswerOf(err)
+	answer := w.answerOf(a, err)
 	a.guard.Done(answer.Outcome)
 	if !w.retry(a, a.class.retryOnRefusal, after) && !w.recall(a, answer) {
 		w.over(a, false)

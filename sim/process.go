@@ -91,6 +91,19 @@ func (w *world) sends(a *attempt) bool {
 	return true
 }
 
+// answerOf returns what the client of an attempt hears of a refusal. Those of a process say which attempt
+// they make, so they are told when retries are common.
+func (w *world) answerOf(a *attempt, err error) throttle.Answer {
+	if a.process == nil {
+		return throttle.Answer{}
+	}
+	if r := weir.AsRejection(err); r != nil {
+		work := w.workOf(a)
+		err = a.class.route.Told(&work, true, r)
+	}
+	return throttle.AnswerOf(err)
+}
+
 // leftAt is when the client of an attempt loses patience: its own time-out for each attempt, or that
 // of the call.
 func (a *attempt) leftAt(now time.Duration) time.Duration {

@@ -303,6 +303,7 @@ func concurrencyGate(s *Scenario) string {
 // adopt copies what a route says about its work, where the class itself
 // says nothing.
 func (c *class) adopt(rt *policy.Route) {
+	c.route = rt
 	base := rt.Work()
 	c.template.Op = base.Op
 	c.template.MaxWait = base.MaxWait

@@ -82,6 +82,7 @@ type class struct {
 	heed                           bool
 	jitter                         *rand.Rand
 	caller                         *throttle.Caller // nil: each client is on its own
+	route                          *policy.Route
 }
 
 // newClass prepares a class for one run. spans are its rates.

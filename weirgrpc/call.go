@@ -24,7 +24,9 @@ type Call struct {
 	ctx    callContext
 	guard  *Guard
 	method string
-	header header // what a policy has read
+	header header         // what a policy has read
+	policy *policy.Policy // that has matched the call, nil if none has
+	route  *policy.Route
 	tap    tap
 
 	handler context.Context // of the handler

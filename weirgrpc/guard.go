@@ -106,7 +106,7 @@ func (g *Guard) admit(ctx context.Context, method string) (*Call, error) {
 	}
 	p, err := gate.Admit(ctx, w)
 	if err != nil {
-		return nil, g.refuse(ctx, method, rejectionOf(err))
+		return nil, c.refused(ctx, &w, err)
 	}
 	c.start(gate, w, p)
 	return c, nil
@@ -119,8 +119,9 @@ func (g *Guard) choose(c *Call, h header) (gate weir.Gate, w weir.Work) {
 	case g.policy != nil:
 		c.header = h
 		v := c.view(ctx)
-		rt, matched := g.policy().MatchView(&v)
-		gate, w = rt.Gate(), matched
+		c.policy = g.policy()
+		c.route, w = c.policy.MatchView(&v)
+		gate = c.route.Gate()
 	case g.selectGate != nil:
 		gate, w = g.selectGate(ctx, c.method)
 	default:
@@ -142,6 +143,17 @@ func (g *Guard) choose(c *Call, h header) (gate weir.Gate, w weir.Work) {
 func (g *Guard) described(ctx context.Context, method string, w weir.Work) weir.Work {
 	g.work(ctx, method, &w)
 	return w
+}
+
+// refused answers a call that a gate has refused, with the word of a policy's route if retries are
+// common there.
+func (c *Call) refused(ctx context.Context, w *weir.Work, err error) error {
+	rej := rejectionOf(err)
+	if c.policy != nil {
+		v := c.view(ctx)
+		rej = c.route.Told(w, c.policy.TrustedView(&v), rej)
+	}
+	return c.guard.refuse(ctx, c.method, rej)
 }
 
 // refuse answers a call that is refused.

@@ -237,7 +237,7 @@ func TestPolicy(t *testing.T) {
 			weir.Work{Tenant: "acme", User: "alice", Priority: weir.High}},
 		{"stranger", []string{}, []string{"x-tenant", "acme", "x-user", "alice", "x-priority", "high"}, weir.Work{User: "127.0.0.1"}},
 		{"in two minds", nil, []string{"x-tenant", "acme", "x-tenant", "other"}, weir.Work{}},
-		{"a retry", nil, []string{"grpc-previous-rpc-attempts", "1", "x-priority", "high"}, weir.Work{Priority: weir.Background}},
+		{"a retry", nil, []string{"grpc-previous-rpc-attempts", "1", "x-priority", "high"}, weir.Work{Priority: weir.Background, Attempt: 1}},
 		{"binary", nil, []string{"x-tenant-bin", "\x00\xff", "x-tenant", "acme"}, weir.Work{Tenant: "acme"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -449,6 +449,36 @@ func TestRetries(t *testing.T) {
 				t.Errorf("%d attempts, want %d", attempts, tt.want)
 			}
 		})
+	}
+}
+
+// While retries are common among what a route refuses, a refusal says that there is no use in coming
+// back.
+func TestRetriesThatAreCommon(t *testing.T) {
+	p, err := policy.Compile(policy.Spec{
+		Gates:  map[string]policy.GateSpec{"api": {Limit: &policy.LimitSpec{Limit: 1, Queue: policy.QueueSpec{Len: -1}}}},
+		Routes: []policy.RouteSpec{{Name: "all", Match: []string{"/"}, Gates: []string{"api"}}},
+	}, policy.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	if _, err := p.Gate("api").Admit(t.Context(), weir.Work{}); err != nil { // it is full from now on
+		t.Fatal(err)
+	}
+	guard := weirgrpc.New(nil, weirgrpc.WithPolicy(func() *policy.Policy { return p }))
+	client := serve(t, &service{unary: answer}, guard.ServerOptions()...)
+	var pushback []string
+	for range 12 {
+		var trailer metadata.MD
+		_, err := client.UnaryCall(with(within(t), "grpc-previous-rpc-attempts", "1"), new(testgrpc.SimpleRequest), grpc.Trailer(&trailer))
+		if err == nil {
+			t.Fatal("admitted")
+		}
+		pushback = append(pushback, trailer.Get(weirgrpc.PushbackHeader)...)
+	}
+	if n := len(pushback); n < 3 || pushback[n-1] != "-1" || pushback[0] == "-1" {
+		t.Errorf("pushback %q, want -1 from the tenth retry on", pushback)
 	}
 }
 

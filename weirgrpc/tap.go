@@ -83,7 +83,7 @@ func (g *Guard) tapIn(ctx context.Context, info *grpctap.Info) (context.Context,
 		return ctx, nil
 	case err != nil:
 		g.tapped.refused.Add(1)
-		return ctx, g.refuse(ctx, method, rejectionOf(err))
+		return ctx, c.refused(ctx, &w, err)
 	}
 	g.tapped.admitted.Add(1)
 	c.tap.stop = context.AfterFunc(ctx, c.drop)
@@ -215,7 +215,7 @@ func (g *Guard) claimed(ctx context.Context, c *Call) (*Call, error) {
 		return nil, g.refuse(ctx, c.method, rejectionOf(ctx.Err()))
 	}
 	if t.err != nil {
-		return nil, g.refuse(ctx, c.method, rejectionOf(t.err))
+		return nil, c.refused(ctx, &c.work, t.err)
 	}
 	c.start(c.gate, c.work, t.got)
 	return c, nil

@@ -18,7 +18,7 @@ var arrows = map[string][]string{
 	"control":           {"internal/fault", "internal/setting"},
 	"keyed":             {"", "slot", "control", "limit", "internal/fault", "internal/gate", "internal/keys", "internal/room"},
 	"limit":             {"", "slot", "control", "internal/fault", "internal/gate", "internal/room", "internal/window"},
-	"policy":            {"", "control", "keyed", "limit", "quota", "shed", "signal", "internal/fault", "internal/gate", "internal/jsontree", "internal/setting"},
+	"policy":            {"", "control", "keyed", "limit", "quota", "shed", "signal", "throttle", "internal/fault", "internal/gate", "internal/jsontree", "internal/setting"},
 	"quota":             {"", "slot", "internal/fault", "internal/gate"},
 	"scenarios":         {},
 	"shed":              {"", "control", "signal", "internal/fault", "internal/setting"},

@@ -188,6 +188,7 @@ func (x *exchange) admit(m *request, crowded bool) (*immediate, End, error) {
 		rej = &weir.Rejection{Reason: weir.ReasonStore, Retryable: true, Cause: err}
 	}
 	x.by = proxy.ByGate
+	rej = x.Route.Told(&x.Work, x.Policy != nil && x.Policy.TrustedView(&x.view), rej)
 	return x.refusal(rej), Refused, nil
 }
 

@@ -1,0 +1,99 @@
+package throttle
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+// Attempts finds out, on a server's side, whether retries are common among what it refuses. Then
+// clients are told not to come back: what is refused now would be refused again, and what is refused
+// is mostly the same work.
+//
+// It stands beside the gates, one for each route, and counts refusals only. So it costs nothing
+// while nothing is refused. It is safe for concurrent use.
+type Attempts struct {
+	now func() time.Duration
+
+	mu     sync.Mutex
+	window window
+}
+
+// Retries are common above this share of the refusals of the last 30 s, if there are as many as that.
+// Clients with a budget stay below it: retries of a tenth of the requests are an eleventh of all.
+const (
+	commonShare   = 0.1
+	commonAtLeast = 10
+	commonWindow  = 30 * time.Second
+)
+
+// lastAttempt is the number from which the retry of a stranger is its last, however many others do the
+// same.
+const lastAttempt = 2
+
+// What Attempts counts.
+const (
+	firsts = iota
+	retries
+)
+
+// errCommon is the Cause of a refusal that was made final.
+var errCommon = errors.New("overloaded, do not retry")
+
+// NewAttempts makes an Attempts. now is the clock for virtual time, nil for the real one.
+func NewAttempts(now func() time.Duration) *Attempts {
+	if now == nil {
+		epoch := time.Now()
+		now = func() time.Duration { return time.Since(epoch) }
+	}
+	return &Attempts{now: now, window: newWindow(commonWindow, budgetBins, 2)}
+}
+
+// Told counts the refusal of w, and returns it as the client should hear it. That is r itself, or while
+// retries are common a copy that is not Retryable and has no RetryAfter. Only refusals for overload are
+// changed: whoever has used up a quota may come back at the time told.
+//
+// trusted says that the peer's word for w.Attempt is believed. What a stranger says counts only against
+// itself: it does not make retries common, and its own third attempt is its last.
+func (a *Attempts) Told(w *weir.Work, trusted bool, r *weir.Rejection) *weir.Rejection {
+	if !r.Retryable || !overloaded(r.Reason) {
+		return r
+	}
+	if !a.count(w.Attempt, trusted) && (trusted || w.Attempt < lastAttempt) {
+		return r
+	}
+	final := *r
+	final.Retryable, final.RetryAfter = false, 0
+	if final.Cause == nil {
+		final.Cause = errCommon
+	}
+	return &final
+}
+
+// count counts a refused attempt, and reports whether retries are common.
+func (a *Attempts) count(attempt int, trusted bool) bool {
+	now := a.now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case attempt <= 0:
+		a.window.add(now, firsts)
+	case trusted:
+		a.window.add(now, retries)
+	default:
+		a.window.advance(now)
+	}
+	again := a.window.sums[retries]
+	return again >= commonAtLeast && float64(again) > commonShare*float64(again+a.window.sums[firsts])
+}
+
+// overloaded reports whether a reason says that the server has too much to do.
+func overloaded(r weir.Reason) bool {
+	switch r {
+	case weir.ReasonLimit, weir.ReasonQueueFull, weir.ReasonQueueTimeout, weir.ReasonDeadline, weir.ReasonShed:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,71 @@
+package throttle
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+// Retries are common above a tenth of what is refused, if there are ten. Only overload is final then,
+// and what strangers say does not count.
+func TestAttempts(t *testing.T) {
+	var now time.Duration
+	full := &weir.Rejection{Gate: "db", Reason: weir.ReasonQueueFull, Retryable: true, RetryAfter: time.Second}
+	quota := &weir.Rejection{Gate: "api", Reason: weir.ReasonQuota, Retryable: true, RetryAfter: time.Second}
+	final := &weir.Rejection{Gate: "db", Reason: weir.ReasonQueueFull}
+	a := NewAttempts(func() time.Duration { return now })
+	refuse := func(n, attempt int, trusted bool) (told *weir.Rejection) {
+		for range n {
+			told = a.Told(&weir.Work{Attempt: attempt}, trusted, full)
+		}
+		return told
+	}
+	if got := refuse(90, 0, true); got != full {
+		t.Errorf("first attempts: %+v", got)
+	}
+	if got := refuse(1000, 1, false); got != full {
+		t.Errorf("strangers' retries make retries common: %+v", got)
+	}
+	if got := refuse(1, 2, false); got.Retryable || got.RetryAfter != 0 || got.Cause == nil {
+		t.Errorf("a stranger's third attempt: %+v", got)
+	}
+	if got := refuse(10, 1, true); got != full {
+		t.Errorf("a tenth: %+v", got)
+	}
+	got := refuse(1, math.MaxInt, true)
+	if got.Retryable || got.RetryAfter != 0 || got.Gate != "db" || got.Error() != `weir: gate "db" refused: the wait room is full: overloaded, do not retry` {
+		t.Errorf("more than a tenth: %+v", got)
+	}
+	if got := refuse(1, 0, false); got.Retryable {
+		t.Errorf("a first attempt while retries are common: %+v", got)
+	}
+	if got := a.Told(&weir.Work{Attempt: 1}, true, quota); got != quota {
+		t.Errorf("a quota: %+v", got)
+	}
+	if got := a.Told(&weir.Work{Attempt: 1}, true, final); got != final {
+		t.Errorf("what is final already: %+v", got)
+	}
+	if !full.Retryable {
+		t.Error("the gate's own Rejection was changed")
+	}
+	now = 31 * time.Second
+	if got := refuse(1, 1, true); got != full {
+		t.Errorf("after the window: %+v", got)
+	}
+	if got := refuse(1, -1, true); got != full {
+		t.Errorf("a negative attempt: %+v", got)
+	}
+}
+
+// Few retries are no sign, even if nothing else is refused.
+func TestFewRetriesAreNotCommon(t *testing.T) {
+	a := NewAttempts(nil)
+	full := &weir.Rejection{Reason: weir.ReasonLimit, Retryable: true}
+	for i := range 10 {
+		if got := a.Told(&weir.Work{Attempt: 1}, true, full); got.Retryable != (i < 9) {
+			t.Errorf("retry %d: retryable %v", i+1, got.Retryable)
+		}
+	}
+}
