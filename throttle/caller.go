@@ -107,9 +107,12 @@ func (c *Caller) find(name string) *target {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.targets[name]
-	if t != nil {
+	switch {
+	case t != nil && c.recent.older == t:
+		return t
+	case t != nil:
 		t.unlink()
-	} else {
+	default:
 		if len(c.targets) >= c.cfg.Targets {
 			oldest := c.recent.newer // the ring is closed: what is before the head is the oldest
 			oldest.unlink()

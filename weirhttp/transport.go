@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"mime"
 	"net/http"
@@ -203,7 +204,7 @@ func (t *Transport) attempt(r *http.Request, call *throttle.Call, work *weir.Wor
 		}))
 	}
 	call.Sent()
-	resp, err := t.base().RoundTrip(out)
+	resp, err := complete(t.base().RoundTrip(out))
 	answer := answerTo(r.Context(), resp, err)
 	p.Sample(answer.Outcome)
 	if t.Refused != nil && answer.Unstarted {
@@ -217,6 +218,21 @@ func (t *Transport) attempt(r *http.Request, call *throttle.Call, work *weir.Wor
 	holdUntilRead(resp, p)
 	return resp, answer, nil
 }
+
+// complete makes up for RoundTrippers that return less than they must.
+func complete(resp *http.Response, err error) (*http.Response, error) {
+	switch {
+	case err != nil:
+		return nil, err
+	case resp == nil:
+		return nil, errNoResponse
+	case resp.Body == nil:
+		resp.Body = http.NoBody
+	}
+	return resp, nil
+}
+
+var errNoResponse = errors.New("weirhttp: the base of a Transport returned neither a response nor an error")
 
 // outgoing returns the request as it is sent: with headers of its own, and from the second attempt on
 // with a new body.
@@ -297,7 +313,8 @@ const longestProblem = 4 << 10
 // asRefused returns what a problem document of weir says, or else a. The body can be read all the same
 // afterwards.
 func asRefused(resp *http.Response, a throttle.Answer) throttle.Answer {
-	if kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || kind != problemType[0] {
+	kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	if err != nil || kind != problemType[0] || resp.Body == http.NoBody {
 		return a
 	}
 	head, err := io.ReadAll(io.LimitReader(resp.Body, longestProblem))

@@ -253,6 +253,23 @@ func TestTransportHoldsTheSlot(t *testing.T) {
 	})
 }
 
+// A base that breaks the rules of RoundTrippers breaks nothing else.
+func TestTransportOverAPoorBase(t *testing.T) {
+	for name, answer := range map[string]func(int, *http.Request) (*http.Response, error){
+		"nothing": func(int, *http.Request) (*http.Response, error) { return nil, nil },
+		"no body": func(int, *http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 503, Header: http.Header{"Content-Type": {"application/problem+json"}}}, nil
+		},
+	} {
+		own := newFakeGate(1)
+		tr := transportOf(t, &sender{answer: answer}, throttle.CallerConfig{Limit: own, Retry: throttle.Retry{Attempts: 1}})
+		resp, err := tr.RoundTrip(request(t, "GET", ""))
+		if (resp == nil) == (err == nil) || resp != nil && resp.Body == nil || own.held() != 0 {
+			t.Errorf("%s: %v, %v, %d slots held", name, resp, err, own.held())
+		}
+	}
+}
+
 // A panic below goes on and takes no slot along.
 func TestTransportPanics(t *testing.T) {
 	own := newFakeGate(1)
