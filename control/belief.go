@@ -469,7 +469,8 @@ func (b *Belief) learn(a *stretch) {
 		return // failing fast is no faster backend
 	}
 	b.pass()
-	b.laws.wander(wanderBy+wanderFor*(1-b.hurry())*b.length().Seconds(), jumpOdds)
+	lasted := b.length().Seconds()
+	b.laws.wander(wanderBy+wanderFor*(1-b.hurry())*lasted, min(jumpMost, lasted/jumpEvery))
 	excess, stepped := b.laws.observe(lnN, speed, b.noise*variance, b.calm >= stepRest)
 	b.raw = variance
 	if stepped {
@@ -485,7 +486,8 @@ func (b *Belief) learn(a *stretch) {
 const (
 	wanderBy  = 0.001 // the variance by which ln K wanders: in ten stretches by a tenth
 	wanderFor = 0.006 // the same a second, where stretches are long: then more happens in each
-	jumpOdds  = 0.01  // that K jumps. A pool that grows is found by this alone: it never becomes slower
+	jumpEvery = 300.0 // seconds from one jump of K to the next. A pool that grows is found by this alone: it never becomes slower
+	jumpMost  = 0.01  // the odds of a jump in one stretch, however long it lasts: all that is learned of K takes dozens
 	stepRest  = 6     // stretches between two sudden steps of the level, or no law would ever be refuted
 )
 

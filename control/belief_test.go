@@ -399,3 +399,25 @@ func TestBeliefUnderACap(t *testing.T) {
 		t.Errorf("after the cap %.1f, before it %.1f", after, before)
 	}
 }
+
+// Where more slots bring nothing it does not go and look again and again: that would let in
+// what should wait in order.
+func TestBeliefGoesUpForAReason(t *testing.T) {
+	const places = 100
+	g := worldOf(newBelief(t, BeliefConfig{}), places)
+	queue := queueOf(places)
+	g.serve = func(g *world) time.Duration { return queue(g.now, time.Duration(g.random.ExpFloat64()*float64(100*ms))) }
+	g.run(60 * time.Second)
+	var far, all int
+	g.decided = func(d Decision) {
+		all++
+		if d.Limit > 2*places {
+			far++
+		}
+	}
+	mean := g.run(20 * time.Minute)
+	t.Logf("%.1f on average, %d of %d windows above %d", mean, far, all, 2*places)
+	if mean > 1.25*places || far > all/100 {
+		t.Errorf("%.1f of %d places on average, and above %d in %d of %d windows", mean, places, 2*places, far, all)
+	}
+}

@@ -34,6 +34,8 @@ const (
 
 	jumpScale    = 0.7 // ln of how far K jumps, if it jumps: to a half or to twice as much
 	jumpAnywhere = 0.2 // the part of jumps that may end at any law
+
+	recallDoubt = 0.01 // the odds that K has jumped since an outline was taken
 )
 
 // forget returns to what is believed before anything was seen.
@@ -258,7 +260,7 @@ func (p *posterior) recall(o *outline) {
 		p.weight[i] = float32(share / deviation * math.Exp(-z*z/2))
 	}
 	p.normalise()
-	p.wander(0, jumpOdds)
+	p.wander(0, recallDoubt)
 }
 
 // String writes an outline for a state that is saved.

@@ -132,7 +132,7 @@ func TestPosteriorFindsTheLaw(t *testing.T) {
 				if lnN < 0 {
 					continue
 				}
-				p.wander(wanderBy, jumpOdds)
+				p.wander(wanderBy, recallDoubt)
 				p.observe(lnN, 2+s.lnSpeed(lnN-math.Log(size))+0.05*r.NormFloat64(), 0.0025, true)
 			}
 			g := p.gist()
@@ -261,6 +261,17 @@ func TestWorthIsAMean(t *testing.T) {
 			}
 			if math.Abs(worths[i]-want) > 0.02 {
 				t.Fatalf("seed %d: %d slots are worth %v, by brute force %v", seed, ladder[i].limit, worths[i], want)
+			}
+		}
+		best := &ladder[here+2]
+		s.compareWith(best)
+		for i := here; i <= here+reachUp; i++ {
+			var want float64
+			for law, w := range b.laws.weight {
+				want += float64(w) * max(0, worthBy(b, law, ladder[i].ln)-worthBy(b, law, best.ln))
+			}
+			if got := s.gain(&ladder[i]); math.Abs(got-want) > 0.01 {
+				t.Fatalf("seed %d: to know of %d slots brings %v, by brute force %v", seed, ladder[i].limit, got, want)
 			}
 		}
 		b.weighLoss()

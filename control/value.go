@@ -51,6 +51,7 @@ type scale struct {
 	weight [laws]float32
 	ahead  [laws]float32 // the speed that the law expects of the stretch under way
 	most   [laws]float32 // the worth of the best limit, by this law
+	top    [laws]float32 // the worth of the limit that is best in the mean, by this law
 	here   [laws]float32 // ln speed where lateness was seen
 	level  [laws]float32
 
@@ -114,9 +115,7 @@ func (s *scale) weigh(r *rung) (worth, variance float64) {
 		c := r.at.lnSpeed(int(s.law[k]))
 		u := base + c
 		if s.late {
-			x := (s.here[k]-c)*8 + 32
-			i := int(min(max(x, 0), 63))
-			u += s.worth[i] + (min(max(x, 0), 64)-float32(i))*(s.worth[i+1]-s.worth[i])
+			u += s.inTime(s.here[k] - c)
 		}
 		s.most[k] = max(s.most[k], u)
 		sum += w * u
@@ -128,6 +127,41 @@ func (s *scale) weigh(r *rung) (worth, variance float64) {
 	variance = float64(squares - seen*seen)
 	variance -= float64(with*with) / (s.aheadVariance + s.pending)
 	return float64(sum), max(0, variance)
+}
+
+// inTime is ln of the part in time where work takes e^lnRatio times as long as it was seen to.
+func (s *scale) inTime(lnRatio float32) float32 {
+	x := min(max(lnRatio*8+32, 0), 64)
+	i := min(int(x), 63)
+	return s.worth[i] + (x-float32(i))*(s.worth[i+1]-s.worth[i])
+}
+
+// compareWith takes the limit that gain compares with.
+func (s *scale) compareWith(best *rung) {
+	for k := range s.n {
+		s.top[k] = s.by(k, best)
+	}
+}
+
+// by is what a limit is worth by one law.
+func (s *scale) by(k int, r *rung) float32 {
+	c := r.at.lnSpeed(int(s.law[k]))
+	u := float32((1-price)*r.ln) + c
+	if s.late {
+		u += s.inTime(s.here[k] - c)
+	}
+	return u
+}
+
+// gain is what it would bring in the mean to know which of two limits is worth more, this one or the
+// best: the laws by which this one is say by how much.
+func (s *scale) gain(r *rung) (worth float64) {
+	for k := range s.n {
+		if more := s.by(k, r) - s.top[k]; more > 0 {
+			worth += float64(s.weight[k] * more)
+		}
+	}
+	return worth
 }
 
 // choose sets the best limit by what is believed, and if tries, the one to try next.
@@ -160,14 +194,16 @@ func (b *Belief) choose(tries bool, bottom, top float64) {
 	}
 	value, perfect := worths[best-from], s.perfect()
 	hurry := b.hurry()
-	curiosity := min(mostCurious, max(leastCurious, (1+6*hurry)*(perfect-value)))
+	lasts := 2 + 12*hurry
 	mostLoss := 0.08 + 0.04*hurry
 	most := math.Inf(-1)
+	s.compareWith(&ladder[best])
 	for i := from; i <= to; i++ {
 		loss := value - worths[i-from]
 		if loss > mostLoss || i < best && b.full < 2 {
 			continue
 		}
+		curiosity := min(mostCurious, lasts*s.gain(&ladder[i]))
 		if v := curiosity*math.Log1p(variances[i-from]/(b.noise*b.raw))/2 - loss; v > most {
 			most, b.try = v, ladder[i].limit
 		}
@@ -199,13 +235,12 @@ func (b *Belief) weighLoss() {
 	b.loss, b.lossAt = s.perfect()-worth, b.limit()
 }
 
-// What a nat of knowledge is worth, in ln of throughput: what perfect knowledge would bring
-// in one stretch where stretches are long, in seven where they are short, within these bounds. In the same way
-// an experiment may cost 8 to 12 % of throughput while it lasts.
-const (
-	leastCurious = 0.01
-	mostCurious  = 0.2
-)
+// A nat of knowledge about a limit is worth what it would bring to know whether that limit is the better
+// one, in two stretches where stretches are long and in fourteen where they are short, but
+// not more than mostCurious, in ln of throughput. So no limit is tried that is not better by some law
+// that is believed: one far above a pool would tell much of its shape, and change nothing.
+// An experiment may cost 8 to 12 % of throughput while it lasts.
+const mostCurious = 0.2
 
 // swing tries a limit a fifth above the best one, and the next time one a fifth below. It does
 // so where stretches are long and none is worth an experiment. A hundred answers cannot
