@@ -440,13 +440,18 @@ var sweepSeeds = []uint64{1001}
 // everything served nothing is left to chance.
 const chance = .006
 
-// findOracle sweeps the limit at the middle wait, then the wait at the best
-// limit.
+// findOracle finds the best fixed limit for a scenario on a standard backend.
 func findOracle(ctx context.Context, s *sim.Scenario, backend string) (*oracle, error) {
 	onBackend, err := s.With(backend, "none")
 	if err != nil {
 		return nil, err
 	}
+	return bestFixed(ctx, onBackend)
+}
+
+// bestFixed sweeps the limit at the middle wait, then the wait at the best
+// limit.
+func bestFixed(ctx context.Context, onBackend *sim.Scenario) (*oracle, error) {
 	_, best := onBackend.Backend.Capacity()
 	useful := onBackend.Traffic[0].Useful(&onBackend.Backend.Backend)
 	var limits []int64

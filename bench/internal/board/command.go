@@ -49,6 +49,7 @@ type command struct {
 
 	goodput string // for the README's picture alone
 	belief  string // for the picture of a belief alone
+	drawn   int    // how many scenarios to draw, instead of the board
 
 	merge, detail, plot bool
 }
@@ -72,6 +73,7 @@ func parse(args []string, errs io.Writer) (*command, error) {
 	flags.StringVar(&c.svg, "svg", "", "write plots of the part that is run to this directory; the whole board writes its own anyway")
 	flags.StringVar(&c.goodput, "goodput", "", "only draw the README's picture, goodput.svg, into this directory")
 	flags.StringVar(&c.belief, "belief", "", "only draw the picture of a belief that narrows, belief.svg, into this directory")
+	flags.IntVar(&c.drawn, "drawn", 0, "instead of the board, draw so many scenarios by chance and write drawn.md: the default beside the best fixed limit")
 	flags.BoolVar(&c.detail, "detail", false, "print each run's report as well: every figure, over each goal's stretch")
 	flags.BoolVar(&c.plot, "plot", false, "print each first run over time as well")
 	if err := flags.Parse(args); err != nil {
@@ -142,6 +144,9 @@ func (c *command) run(out, errs io.Writer) error {
 	}
 	if c.belief != "" {
 		return drawBelief(c.belief)
+	}
+	if c.drawn > 0 {
+		return playDrawn(ctx, c.drawn, c.dir, out, errs)
 	}
 	drawings := &album{all: c.svg != "", pages: map[string]*page{}}
 	var mu sync.Mutex
