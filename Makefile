@@ -144,13 +144,15 @@ belief-plot: need-go ## draw the picture of docs/explain/limiter.md: a belief th
 scoreboard-order: need-go ## simulate who goes first: priorities, fairness, exemption, nesting
 	go run ./bench/cmd/scoreboard -group order $(ORDERARGS)
 
+PEERARGS ?=
+
 .PHONY: scoreboard-order-peers
-scoreboard-order-peers: need-go ## the same for other projects' limiters that rank or share
-	go test ./bench/internal/peers -run '^TestOrder$$' -count 1 -v -timeout 1h -out $(CURDIR)/docs/scoreboard
+scoreboard-order-peers: need-go ## the same for other projects' limiters that rank or share; PEERARGS="-peers weir": one row of each table again
+	go test ./bench/internal/peers -run '^TestOrder$$' -count 1 -v -timeout 1h -out $(CURDIR)/docs/scoreboard $(PEERARGS)
 
 .PHONY: scoreboard-peers
 scoreboard-peers: need-go ## run other projects' limiters before the same backends, most of an hour
-	go test ./bench/internal/peers -run '^TestScoreboard$$' -count 1 -v -timeout 3h -out $(CURDIR)/docs/scoreboard
+	go test ./bench/internal/peers -run '^TestScoreboard$$' -count 1 -v -timeout 3h -out $(CURDIR)/docs/scoreboard $(PEERARGS)
 
 LIVEARGS ?= -o docs/scoreboard
 

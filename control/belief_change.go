@@ -42,7 +42,9 @@ func (b *Belief) cut(w *Window) string {
 	y.out = y.out || good == 0
 	b.learnAll()
 	b.set(b.at - cutBy)
-	b.around()
+	if y.cuts == 1 { // one reason is one piece of evidence, however many cuts it takes
+		b.around()
+	}
 	b.try = 0
 	b.late.atLeast(min(cutLate, float64(bad)/float64(total)), lnAtLeast1(w.MeanInFlight))
 	b.change.reset()
@@ -125,7 +127,9 @@ func (b *Belief) shifted(w *Window) string {
 	if direction < 0 {
 		b.before.keep(b)
 		b.laws.wander(wanderBy, shiftOdds)
-		b.around()
+		if b.yield.cuts == 0 { // or the limit in force says nothing about what was best
+			b.around()
+		}
 		b.laws.spread += anyLevel
 		return "the backend became slower"
 	}

@@ -421,3 +421,30 @@ func TestBeliefGoesUpForAReason(t *testing.T) {
 		t.Errorf("%.1f of %d places on average, and above %d in %d of %d windows", mean, places, 2*places, far, all)
 	}
 }
+
+// Work becomes so long that most of it is late at any limit. That cuts the limit, and yet it is not
+// forgotten that the places are as many as before.
+func TestBeliefComesBackFromCuts(t *testing.T) {
+	const places = 54
+	g := worldOf(newBelief(t, BeliefConfig{}), places)
+	queue, mean := queueOf(places), 100*ms
+	g.serve = func(g *world) time.Duration {
+		return queue(g.now, time.Duration(g.random.ExpFloat64()*float64(mean)))
+	}
+	g.good = func(life time.Duration) bool { return life <= 260*ms }
+	g.run(40 * time.Second)
+	mean *= 4
+	cuts := 0
+	g.decided = func(d Decision) {
+		if strings.HasPrefix(d.Reason, "less than half") {
+			cuts++
+		}
+	}
+	g.run(30 * time.Second)
+	if cuts < 2 {
+		t.Fatalf("%d cuts", cuts)
+	}
+	if got := g.run(30 * time.Second); got < 0.7*places {
+		t.Errorf("%.1f slots for %d places, after %d cuts", got, places, cuts)
+	}
+}
