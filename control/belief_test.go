@@ -406,7 +406,9 @@ func TestBeliefGoesUpForAReason(t *testing.T) {
 	const places = 100
 	g := worldOf(newBelief(t, BeliefConfig{}), places)
 	queue := queueOf(places)
-	g.serve = func(g *world) time.Duration { return queue(g.now, time.Duration(g.random.ExpFloat64()*float64(100*ms))) }
+	g.serve = func(g *world) time.Duration {
+		return queue(g.now, time.Duration(g.random.ExpFloat64()*float64(100*ms)))
+	}
 	g.run(60 * time.Second)
 	var far, all int
 	g.decided = func(d Decision) {
