@@ -251,7 +251,7 @@ func (b *Breaker) change(do func()) {
 	do()
 	turned, to, reason := b.core.era != era, b.core.limit(), b.core.reason
 	b.mu.Unlock()
-	if h := b.front.Hooks(); turned && h.LimitChanged != nil {
+	if h := b.front.Hooks(); turned && from != to && h.LimitChanged != nil {
 		h.LimitChanged(b.front.Name(), from, to, reason)
 	}
 }

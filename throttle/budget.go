@@ -86,10 +86,11 @@ type budgetCore struct {
 }
 
 func newBudget(cfg *BudgetConfig) budgetCore {
-	return budgetCore{
-		window: newWindow(cfg.Window, budgetBins, 2), ratio: cfg.Ratio,
-		floor: float64(max(0, cfg.Floor)) * cfg.Window.Minutes(),
+	b := budgetCore{window: newWindow(cfg.Window, budgetBins, 2), ratio: cfg.Ratio}
+	if cfg.Floor > 0 {
+		b.floor = max(1, float64(cfg.Floor)*cfg.Window.Minutes())
 	}
+	return b
 }
 
 func (b *budgetCore) request(now time.Duration) { b.window.add(now, requested) }

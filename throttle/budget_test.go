@@ -73,6 +73,18 @@ func TestBudgetFloor(t *testing.T) {
 	}
 }
 
+// A window so short that the floor is less than one retry still has one.
+func TestBudgetFloorOfAShortWindow(t *testing.T) {
+	b := budgetOf(t, BudgetConfig{Window: 2 * time.Second})
+	b.request(0)
+	if _, ok := b.charge(0); !ok {
+		t.Error("a client with few requests may never retry")
+	}
+	if _, ok := b.charge(0); ok {
+		t.Error("two retries in a window whose floor is a third of one")
+	}
+}
+
 // What is given back can be used again, once, and not after its window is over.
 func TestBudgetRefund(t *testing.T) {
 	b := budgetOf(t, BudgetConfig{})

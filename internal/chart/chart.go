@@ -120,7 +120,7 @@ func (l *Curve) path(log bool, place func(float64) float64) string {
 	width := float64(plotWidth) / float64(len(l.Values))
 	down := false
 	for i, v := range l.Values {
-		if log && v <= 0 {
+		if !finite(v) || log && v <= 0 {
 			down = false
 			continue
 		}
@@ -139,11 +139,17 @@ func (l *Curve) path(log bool, place func(float64) float64) string {
 	return b.String()
 }
 
+// finite reports whether a value can be drawn. Others are gaps.
+func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
+
 // ticks are round values that the curves lie between.
 func (c *Panel) ticks() []float64 {
 	low, high := math.Inf(1), 0.0
 	for _, l := range c.Curves {
 		for _, v := range l.Values {
+			if !finite(v) {
+				continue
+			}
 			high = max(high, v)
 			if v > 0 {
 				low = min(low, v)

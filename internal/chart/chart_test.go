@@ -3,6 +3,7 @@ package chart
 import (
 	"encoding/xml"
 	"io"
+	"math"
 	"strings"
 	"testing"
 )
@@ -11,7 +12,7 @@ import (
 func TestDrawing(t *testing.T) {
 	d := Drawing{
 		Title: "S<4>", About: `a & "b"`, Axis: "time, s", To: 5,
-		Panels: []Panel{{Title: "share", Curves: []Curve{{Values: []float64{0, 3, 1e5}, Style: "default"}}}, {Title: "none", Log: true, Curves: []Curve{{Values: []float64{0, 0}, Style: "could", Step: true}}}},
+		Panels: []Panel{{Title: "share", Curves: []Curve{{Values: []float64{0, 3, math.NaN(), 1e5, math.Inf(1)}, Style: "default"}}}, {Title: "none", Log: true, Curves: []Curve{{Values: []float64{0, 0}, Style: "could", Step: true}}}},
 		Legend: []Legend{{Style: "default", Text: "one"}},
 	}
 	svg := d.SVG()
@@ -39,6 +40,7 @@ func TestTicks(t *testing.T) {
 		want   []float64
 	}{
 		{false, []float64{0, 90}, []float64{0, 20, 40, 60, 80, 100}},
+		{false, []float64{math.NaN(), 44, math.Inf(1), math.Inf(-1)}, []float64{0, 10, 20, 30, 40, 50}},
 		{false, []float64{44}, []float64{0, 10, 20, 30, 40, 50}},
 		{false, []float64{0}, []float64{0, 1}},
 		{true, []float64{0, 15, 900}, []float64{10, 100, 1000}},

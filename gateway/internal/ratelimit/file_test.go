@@ -97,8 +97,8 @@ func TestSeveralFiles(t *testing.T) {
 func TestManyDescriptors(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("domain: d\ndescriptors:\n")
-	for i := range 6000 {
-		fmt.Fprintf(&b, "- {key: k, value: v%d*}\n", i)
+	for i := range 4500 {
+		fmt.Fprintf(&b, "- {key: k, value: v%d*, rate_limit: {unit: second, requests_per_unit: 1}}\n", i)
 	}
 	limits, faults := load(map[string]string{"f.yaml": b.String()})
 	if faults != "" {
