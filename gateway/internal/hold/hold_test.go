@@ -2,6 +2,7 @@ package hold
 
 import (
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -86,21 +87,21 @@ func TestRoutesAreBounded(t *testing.T) {
 func TestKeeper(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var k Keeper
-		released := 0
-		release := func() { released++ }
+		var released atomic.Int64
+		release := func() { released.Add(1) }
 		k.Hold(0, release)
 		k.Hold(time.Second, release)
-		if released != 1 || k.Held() != 1 {
-			t.Errorf("%d released, %d held", released, k.Held())
+		if released.Load() != 1 || k.Held() != 1 {
+			t.Errorf("%d released, %d held", released.Load(), k.Held())
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if released != 2 || k.Held() != 0 {
-			t.Errorf("%d released, %d held", released, k.Held())
+		if released.Load() != 2 || k.Held() != 0 {
+			t.Errorf("%d released, %d held", released.Load(), k.Held())
 		}
 		k.held.Store(mostHeld)
 		k.Hold(time.Second, release)
-		if released != 3 {
+		if released.Load() != 3 {
 			t.Error("more are held than may be")
 		}
 	})
