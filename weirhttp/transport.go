@@ -1,7 +1,6 @@
 package weirhttp
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -306,9 +305,14 @@ func answerTo(ctx context.Context, resp *http.Response, err error) throttle.Answ
 	return a
 }
 
-// longestProblem bounds the problem documents that are read, which is twice what [WriteRejection]
-// writes.
-const longestProblem = 4 << 10
+const (
+	// longestProblem bounds the problem documents that are read, which is twice what [WriteRejection]
+	// writes.
+	longestProblem = 4 << 10
+	// patience bounds the wait for the body of an answer that is not the caller's yet. It mostly
+	// comes with the header. A server that holds it back must not hold the call and its slot.
+	patience = 250 * time.Millisecond
+)
 
 // asRefused returns what a problem document of weir says, or else a. The body can be read all the same
 // afterwards.
@@ -317,19 +321,22 @@ func asRefused(resp *http.Response, a throttle.Answer) throttle.Answer {
 	if err != nil || kind != problemType[0] || resp.Body == http.NoBody {
 		return a
 	}
-	head, err := io.ReadAll(io.LimitReader(resp.Body, longestProblem))
-	rest := io.Reader(resp.Body)
-	if err != nil {
-		rest = failing{err}
+	body := readAhead(resp.Body)
+	resp.Body = body
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	select {
+	case <-body.read:
+	case <-late.C:
+		return a
 	}
-	resp.Body = &bufferedBody{Reader: io.MultiReader(bytes.NewReader(head), rest), original: resp.Body}
 	var doc struct {
 		Type      string      `json:"type"`
 		Reason    weir.Reason `json:"reason"`
 		Retryable bool        `json:"retryable"`
 		Millis    int64       `json:"retry_after_ms"`
 	}
-	if err != nil || json.Unmarshal(head, &doc) != nil || !strings.HasPrefix(doc.Type, reasonDocs) {
+	if body.err != nil || json.Unmarshal(body.head, &doc) != nil || !strings.HasPrefix(doc.Type, reasonDocs) {
 		return a
 	}
 	rej := weir.Rejection{Reason: doc.Reason, Retryable: doc.Retryable}
@@ -339,6 +346,37 @@ func asRefused(resp *http.Response, a throttle.Answer) throttle.Answer {
 		rej.RetryAfter = a.After
 	}
 	return throttle.AnswerOfRejection(&rej)
+}
+
+// aheadBody is a body whose beginning is read before anybody asks for it. Close ends that, too.
+type aheadBody struct {
+	io.ReadCloser
+	read chan struct{} // closed when head and err are there
+	head []byte
+	err  error
+}
+
+func readAhead(body io.ReadCloser) *aheadBody {
+	b := &aheadBody{ReadCloser: body, read: make(chan struct{})}
+	go func() {
+		defer close(b.read)
+		b.head, b.err = io.ReadAll(io.LimitReader(body, longestProblem))
+	}()
+	return b
+}
+
+// Read implements [io.Reader].
+func (b *aheadBody) Read(to []byte) (int, error) {
+	<-b.read
+	switch {
+	case len(b.head) > 0:
+		n := copy(to, b.head)
+		b.head = b.head[n:]
+		return n, nil
+	case b.err != nil:
+		return 0, b.err
+	}
+	return b.ReadCloser.Read(to)
 }
 
 // holdUntilRead gives the permit back when the body has been read to its end or is closed. The sample has
@@ -385,13 +423,15 @@ type heldConn struct {
 }
 
 // discard ends a response that nobody will read. What is left of a short body is read, so that the
-// connection can be used again.
+// connection can be used again, unless it is long in coming.
 func discard(resp *http.Response) {
 	if resp == nil {
 		return
 	}
 	if resp.ContentLength >= 0 && resp.ContentLength <= longestProblem {
+		late := time.AfterFunc(patience, func() { _ = resp.Body.Close() })
 		_, _ = io.CopyN(io.Discard, resp.Body, longestProblem)
+		late.Stop()
 	}
 	_ = resp.Body.Close()
 }

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -268,6 +269,72 @@ func TestTransportOverAPoorBase(t *testing.T) {
 			t.Errorf("%s: %v, %v, %d slots held", name, resp, err, own.held())
 		}
 	}
+}
+
+// stalled is a body that the server never sends.
+type stalled struct {
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newStalled() *stalled { return &stalled{closed: make(chan struct{})} }
+
+func (s *stalled) Read([]byte) (int, error) {
+	<-s.closed
+	return 0, http.ErrBodyReadAfterClose
+}
+
+func (s *stalled) Close() error {
+	s.once.Do(func() { close(s.closed) })
+	return nil
+}
+
+// A refusal whose body does not come is tried again all the same, and its slot is given back. One
+// that comes late can be read.
+func TestTransportStalledBodies(t *testing.T) {
+	const jitter = 270 * time.Millisecond // of two waits
+	for kind, want := range map[string]time.Duration{
+		"text/plain":   jitter + 2*patience, // two of the three answers are thrown away
+		problemType[0]: jitter + 5*patience, // and all three looked into
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			own := newFakeGate(1)
+			s := &sender{answer: func(int, *http.Request) (*http.Response, error) {
+				return &http.Response{StatusCode: 503, ContentLength: 10, Header: http.Header{"Content-Type": {kind}}, Body: newStalled()}, nil
+			}}
+			tr := transportOf(t, s, throttle.CallerConfig{Limit: own})
+			began := time.Now()
+			resp, err := tr.RoundTrip(request(t, "GET", ""))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(began); len(s.sent) != 3 || took != want || own.held() != 1 {
+				t.Errorf("%s: %d attempts in %v with %d slots held, want 3 in %v with 1", kind, len(s.sent), took, own.held(), want)
+			}
+			if _ = resp.Body.Close(); own.held() != 0 {
+				t.Errorf("%s: %d slots held", kind, own.held())
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		text := strings.Repeat("late ", longestProblem)
+		r, w := io.Pipe()
+		go func() {
+			time.Sleep(time.Minute)
+			_, _ = io.WriteString(w, text)
+			w.Close()
+		}()
+		s := &sender{answer: func(int, *http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 503, ContentLength: -1, Header: http.Header{"Content-Type": problemType}, Body: r}, nil
+		}}
+		resp, err := transportOf(t, s, throttle.CallerConfig{}).RoundTrip(request(t, "POST", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(resp.Body); string(got) != text || err != nil {
+			t.Errorf("%d bytes, %v", len(got), err)
+		}
+	})
 }
 
 // A panic below goes on and takes no slot along.
