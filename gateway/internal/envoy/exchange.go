@@ -33,6 +33,7 @@ type exchange struct {
 	view    policy.View
 	header  fields
 	grpc    bool
+	uploads bool // it has a body
 	arrived time.Time
 
 	permit   weir.Permit
@@ -196,6 +197,7 @@ func (x *exchange) admit(m *request, crowded bool) (*immediate, End, error) {
 func (x *exchange) look(m *request) (fault string) {
 	x.header = m.fields
 	x.grpc = isGRPC(m.fields.get("content-type"))
+	x.uploads = !m.last
 	x.view = policy.View{
 		Method: m.fields.get(":method"), Header: header(m.fields),
 		Peer: policy.ParsePeer(m.attributes.source), Certificate: m.attributes.certificate(),
@@ -352,7 +354,7 @@ func (x *exchange) sample(m *request) mutation {
 	x.answered, x.by, x.status = true, proxy.ByUpstream, codeOf(m.fields)
 	o := outcome(m.fields, x.status, x.grpc)
 	if o == weir.OK {
-		x.service.times.Add(x.service.times.Route(x.Work.Op), time.Since(x.admitted), 0)
+		x.service.times.Add(x.service.times.Route(x.Work.Op), x.worked(time.Since(x.admitted)), 0)
 	}
 	change := x.settle(m.fields)
 	x.permit.Sample(o)
@@ -401,17 +403,34 @@ func (x *exchange) finish(end End) {
 	}
 }
 
-// rest returns for how long the slot of a request is held whose client has left after so long.
+// rest returns for how long the slot of a request is held whose client has left after so long. Without
+// Longest, what is known of the route's answers is the only bound.
 func (x *exchange) rest(taken time.Duration) time.Duration {
-	longest := x.Longest
-	if longest <= 0 {
-		longest = hold.Unknown
+	rest := x.service.times.Rest(x.service.times.Route(x.Work.Op), x.worked(taken), 0)
+	switch {
+	case x.Longest > 0 && rest > 0:
+		return max(0, min(x.Longest-taken, rest))
+	case x.Longest > 0:
+		return max(0, x.Longest-taken)
+	case rest > 0:
+		return rest
 	}
-	left := max(0, longest-taken)
-	if rest := x.service.times.Rest(x.service.times.Route(x.Work.Op), taken, 0); rest > 0 {
-		return min(left, rest)
+	return max(0, hold.Unknown-taken)
+}
+
+// worked returns how much of the time that a request has taken counts as work. Envoy does not say
+// when a body was complete, and a client that sends slowly is no slow server. So a request with a
+// body counts for twice what its route is known to take, at most: the mean still finds its way to what
+// most answers take, and the few that are slow on purpose cannot lead it away.
+func (x *exchange) worked(taken time.Duration) time.Duration {
+	if !x.uploads {
+		return taken
 	}
-	return left
+	usual := x.service.times.Rest(x.service.times.Route(x.Work.Op), 0, 0)
+	if usual == 0 {
+		return min(taken, hold.Unknown)
+	}
+	return min(taken, 2*usual)
 }
 
 // abandon keeps of an exchange what its end needs.

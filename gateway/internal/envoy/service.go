@@ -49,7 +49,8 @@ type Matched struct {
 	Work   weir.Work
 	Quotas proxy.Quotas
 	// Release gives the slot back when the client leaves. Otherwise it is held for the time that
-	// the answer is expected to take, Longest at most. 0 means 30 s.
+	// the answer is expected to take, Longest at most. 0 means no bound, and 30 s before the route's
+	// first answer.
 	Release bool
 	Longest time.Duration
 }

@@ -253,19 +253,64 @@ func TestClientLeaves(t *testing.T) {
 	released.heard(t, weir.Abandoned)
 }
 
-// The expected rest of the work, which has so long in all.
+// The expected rest of the work. Longest bounds it, and without that nothing does once an answer has
+// shown what to expect.
 func TestRest(t *testing.T) {
-	x := &exchange{service: New(Options{}), Matched: Matched{Work: weir.Work{Op: "a"}}}
-	if d := x.rest(time.Second); d != hold.Unknown-time.Second {
-		t.Errorf("before the first answer: %v", d)
-	}
-	x.service.times.Add(x.service.times.Route("a"), 10*time.Second, 0)
-	for taken, want := range map[time.Duration]time.Duration{
-		2 * time.Second: 10 * time.Second, 12 * time.Second: 12 * time.Second, 25 * time.Second: 5 * time.Second, 31 * time.Second: 0,
+	const unset = 0
+	for _, tt := range []struct{ known, longest, taken, want time.Duration }{
+		{0, unset, time.Second, hold.Unknown - time.Second},
+		{0, unset, time.Minute, 0},
+		{0, time.Hour, time.Minute, 59 * time.Minute},
+		{10 * time.Second, unset, 2 * time.Second, 10 * time.Second},
+		{10 * time.Second, unset, 12 * time.Second, 12 * time.Second},
+		{5 * time.Minute, unset, 31 * time.Second, 5 * time.Minute},
+		{5 * time.Minute, unset, 10 * time.Minute, 10 * time.Minute},
+		{10 * time.Second, 30 * time.Second, 12 * time.Second, 12 * time.Second},
+		{10 * time.Second, 30 * time.Second, 25 * time.Second, 5 * time.Second},
+		{10 * time.Second, 30 * time.Second, 31 * time.Second, 0},
 	} {
-		if d := x.rest(taken); d != want {
-			t.Errorf("after %v: %v, want %v", taken, d, want)
+		x := &exchange{service: New(Options{}), Matched: Matched{Work: weir.Work{Op: "a"}, Longest: tt.longest}}
+		if tt.known > 0 {
+			x.service.times.Add(x.service.times.Route("a"), tt.known, 0)
 		}
+		if d := x.rest(tt.taken); d != tt.want {
+			t.Errorf("%v known, at most %v, after %v: %v, want %v", tt.known, tt.longest, tt.taken, d, tt.want)
+		}
+	}
+}
+
+// Slow uploads do not make work look long, and work that is long is still found so.
+func TestSlowUploads(t *testing.T) {
+	x := &exchange{service: New(Options{}), Matched: Matched{Work: weir.Work{Op: "a"}}}
+	for _, whole := range []bool{true, false} {
+		if x.look(&request{last: whole, attributes: attributes{source: "192.0.2.1:5"}}); x.uploads == whole {
+			t.Errorf("headers that are the whole request: %v; a body is expected: %v", whole, x.uploads)
+		}
+	}
+	r := x.service.times.Route("a")
+	add := func(d time.Duration) { x.service.times.Add(r, x.worked(d), 0) }
+	if add(time.Hour); x.rest(0) != hold.Unknown {
+		t.Errorf("a first answer after an hour makes others held for %v", x.rest(0))
+	}
+	for range 1000 {
+		add(100 * time.Millisecond)
+	}
+	for i := range 1000 {
+		if add(100 * time.Millisecond); i%10 == 0 {
+			add(time.Hour)
+		}
+	}
+	if d := x.rest(0); d > 200*time.Millisecond {
+		t.Errorf("a tenth of slow uploads makes others held for %v", d)
+	}
+	if d := x.rest(time.Hour); d > 400*time.Millisecond {
+		t.Errorf("an upload that took an hour is held for %v", d)
+	}
+	for range 1000 {
+		add(5 * time.Minute)
+	}
+	if d := x.rest(0); d < 4*time.Minute {
+		t.Errorf("work of 5 minutes is held for %v", d)
 	}
 }
 
