@@ -48,9 +48,10 @@ type Server struct {
 	// lasting are the methods whose calls may last; others have a deadline.
 	lasting map[string]bool
 
-	calls, checks atomic.Int64
-	leaving       context.Context // ended by Shutdown and Close
-	leave         context.CancelFunc
+	calls, checks, watches atomic.Int64
+
+	leaving context.Context // ended by Shutdown and Close
+	leave   context.CancelFunc
 }
 
 const (
@@ -61,8 +62,8 @@ const (
 	streamWindow = 64 << 10
 	// connWindow is the same for what is on its way on one connection.
 	connWindow = 1 << 20
-	// mostChecks bounds the health checks in progress. They have their own bound, so that neither
-	// they nor the other calls can lock each other out.
+	// mostChecks bounds the health checks in progress, and as many watches. Each of the two and the
+	// other calls have a bound of their own, so that none can lock another out. Watches last.
 	mostChecks = 256
 	// pingTimeout is how long the answer to a ping may take.
 	pingTimeout = 15 * time.Second
@@ -169,6 +170,9 @@ func (s *Server) bound(method string, handle grpc.StreamHandler) grpc.StreamHand
 	open, most := &s.calls, func() int64 { return 2 * s.opts.Conns.MaxRequests() }
 	if strings.HasPrefix(method, healthService) {
 		open, most = &s.checks, func() int64 { return mostChecks }
+	}
+	if method == healthWatch {
+		open = &s.watches
 	}
 	return func(impl any, stream grpc.ServerStream) (err error) {
 		defer open.Add(-1)

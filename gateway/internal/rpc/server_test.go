@@ -154,6 +154,30 @@ func TestSilentCalls(t *testing.T) {
 	}
 }
 
+// Watches are bounded, and do not lock health checks out.
+func TestManyWatches(t *testing.T) {
+	b := newBench(t)
+	watch := func() error {
+		s, err := b.checks.Watch(t.Context(), new(healthgrpc.HealthCheckRequest))
+		if err != nil {
+			return err
+		}
+		_, err = s.Recv()
+		return err
+	}
+	for range mostChecks {
+		if err := watch(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := watch(); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("one too many ends with %v", err)
+	}
+	if err := b.check(t); err != nil {
+		t.Errorf("health: %v", err)
+	}
+}
+
 // Calls are bounded by the listener, and do not lock health checks out.
 func TestCrowded(t *testing.T) {
 	b := newBench(t)
