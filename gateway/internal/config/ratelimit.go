@@ -32,6 +32,7 @@ type RateLimit struct {
 	// Let Envoy add RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset to its answers.
 	Headers bool `json:"headers,omitempty" default:"false"`
 	// Tell Envoy of what was asked in its dynamic metadata, and of limits in quota_mode that are used up.
+	// Above 16 KiB what was asked is left out.
 	Metadata bool `json:"metadata,omitempty" default:"false"`
 
 	limits ratelimit.Limits

@@ -7,9 +7,13 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
+// mostMetadata bounds the metadata of an answer in bytes. A request may take 256 KiB, and metadata
+// repeats it. gRPC keeps an answer for as long as the peer lets it wait.
+const mostMetadata = 16 << 10
+
 // metadata returns the dynamic metadata of an answer, as envoyproxy/ratelimit has it: what was
 // asked, and which limits in quota mode are used up. Metadata of the limits that are not is beside
-// it.
+// it. What was asked is left out if it takes too much, and all is if that is not enough.
 func (d *decision) metadata() []byte {
 	descriptors := &structpb.ListValue{}
 	violations := &structpb.ListValue{}
@@ -46,8 +50,12 @@ func (d *decision) metadata() []byte {
 	if len(violations.Values) > 0 {
 		fields["quotaModeViolations"] = structpb.NewListValue(violations)
 	}
-	b, err := proto.Marshal(&structpb.Struct{Fields: fields})
-	if err != nil { // a text that is no UTF-8
+	all := &structpb.Struct{Fields: fields}
+	if proto.Size(all) > mostMetadata {
+		delete(fields, "descriptors")
+	}
+	b, err := proto.Marshal(all)
+	if err != nil || len(b) > mostMetadata { // an error is a text that is no UTF-8
 		return nil
 	}
 	return b

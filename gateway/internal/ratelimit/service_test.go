@@ -270,6 +270,21 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
+// Metadata does not repeat what is large.
+func TestMetadataIsBounded(t *testing.T) {
+	b := newBench(t, map[string]string{"limits.yaml": limits}, policy.Spec{}, nil)
+	b.found.Metadata = true
+	long := "x=" + strings.Repeat("x", 16<<10)
+	if r, err := b.ask(t, about("rl", "tier=1", long)); err != nil {
+		t.Error(err)
+	} else if m := r.DynamicMetadata.AsMap(); m["descriptors"] != nil || m["cluster"] != "paid" || m["domain"] != "rl" {
+		t.Errorf("%.200v", m)
+	}
+	if r, err := b.ask(t, about(long, "db=users")); err != nil || r.DynamicMetadata != nil {
+		t.Errorf("%d bytes, %v", len(r.GetDynamicMetadata().String()), err)
+	}
+}
+
 // What makes no sense is refused, and what is large is bounded.
 func TestBadRequests(t *testing.T) {
 	b := newBench(t, map[string]string{"limits.yaml": limits}, policy.Spec{}, nil)
