@@ -220,10 +220,10 @@ func (db *database) connect(ctx context.Context) (*pgx.Conn, error) {
 	}
 }
 
-// calibrate measures how many queries of each caller the database can answer in a second if it does
-// nothing else: those of as many clients as there are processors. It takes the best of three times, for
-// on a machine that others use as well, two may be slow.
-func (db *database) calibrate(ctx context.Context, each time.Duration) (map[string]float64, error) {
+// calibrate measures how many queries of each of these callers the database can answer in a second if
+// it does nothing else: those of as many clients as there are processors. It takes the best of three
+// times, for on a machine that others use as well, two may be slow.
+func (db *database) calibrate(ctx context.Context, each time.Duration, of ...caller) (map[string]float64, error) {
 	clients := min(runtime.NumCPU(), 8)
 	pool, err := newPool(ctx, db.url, clients)
 	if err != nil {
@@ -231,8 +231,8 @@ func (db *database) calibrate(ctx context.Context, each time.Duration) (map[stri
 	}
 	defer pool.Close()
 	capacity := map[string]float64{}
-	for i := range 3 * len(callers) {
-		c := callers[i%len(callers)]
+	for i := range 3 * len(of) {
+		c := of[i%len(of)]
 		var done atomic.Int64
 		begun := time.Now()
 		err := loadgen.Closed(ctx, clients, func(i int) (func() error, func()) {

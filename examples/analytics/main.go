@@ -125,7 +125,7 @@ func analytics(ctx context.Context, o *options) (results []*result, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, db.stop()) }()
-	capacity, err := db.calibrate(ctx, p.calibrate)
+	capacity, err := db.calibrate(ctx, p.calibrate, callers...)
 	if err != nil {
 		return nil, err
 	}
@@ -138,6 +138,11 @@ func analytics(ctx context.Context, o *options) (results []*result, err error) {
 		}
 		results = append(results, r)
 		r.print(o.out)
+		now, err := db.calibrate(ctx, p.calibrate, reports)
+		if err != nil {
+			return results, err
+		}
+		warnOfDrift(o.out, capacity[reports.name], now[reports.name])
 		if o.plots != "" {
 			if err := r.draw(o.plots); err != nil {
 				return results, err

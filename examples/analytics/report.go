@@ -122,6 +122,13 @@ func (r *result) printPods(out io.Writer) {
 	}
 }
 
+// warnOfDrift says when the load no longer fits the database: others used the machine before, or do now.
+func warnOfDrift(out io.Writer, before, now float64) {
+	if share := now / before; share < 0.75 || share > 1.33 {
+		fmt.Fprintf(out, "  this run says little: the database can do %.1f reports a second now, and could do %.1f when the load was measured out\n", now, before)
+	}
+}
+
 // every is how much time a point of a plot stands for.
 const every = 2
 
