@@ -15,7 +15,8 @@ type Charge struct {
 	// does not count.
 	Work weir.Work
 	// Tokens are charged. 0 charges nothing, and asks whether the bucket is in debt. A
-	// negative number gives tokens back, up to the burst.
+	// negative number gives tokens back, up to the burst. It does so also if the bucket is
+	// still in debt afterwards, and refuses.
 	Tokens int64
 	// Windows, if there are any, count in place of every rule. The Work's Descriptor has a
 	// bucket of its own then. It is for callers who bring a limit along.
@@ -34,31 +35,27 @@ type Charge struct {
 
 // ChargeAll charges several buckets: all of them, or none. It reports whether it did. It is
 // for adapters, whose protocol asks about several at once. A remote store is asked about all
-// of them at the same time; if one refuses, the others get their tokens back. It never waits
-// for tokens.
+// of them at the same time; if one refuses, the others get their tokens back. Those that give
+// tokens back do so after that, and only if no other has refused. It never waits for tokens.
 func (q *Quota) ChargeAll(ctx context.Context, all []Charge) bool {
 	set := q.settings.Load()
 	bills := make([]bill, len(all))
-	if q.memory == nil && len(all) > 1 {
-		var asked sync.WaitGroup
-		for i := 1; i < len(all); i++ {
-			asked.Go(func() { q.chargeOne(ctx, set, &all[i], &bills[i], false) })
-		}
-		q.chargeOne(ctx, set, &all[0], &bills[0], false)
-		asked.Wait()
-	} else {
-		refused := false
-		for i := range all {
-			q.chargeOne(ctx, set, &all[i], &bills[i], refused)
-			refused = refused || all[i].refuses()
+	var take, give []int
+	for i := range all {
+		if all[i].Tokens < 0 {
+			give = append(give, i)
+		} else {
+			take = append(take, i)
 		}
 	}
-	for i := range all {
-		if all[i].refuses() {
-			q.giveBack(all, bills)
-			q.countRefused(all)
-			return false
-		}
+	refused := q.chargeEach(ctx, set, all, bills, take, false)
+	if len(give) > 0 {
+		refused = q.chargeEach(ctx, set, all, bills, give, refused) || refused
+	}
+	if refused {
+		q.giveBack(all, bills)
+		q.countRefused(all)
+		return false
 	}
 	for i := range all {
 		if c := &all[i]; c.Refused == nil || c.Debt {
@@ -71,11 +68,35 @@ func (q *Quota) ChargeAll(ctx context.Context, all []Charge) bool {
 	return true
 }
 
+// chargeEach makes the charges that are numbered, and reports whether one refuses the others.
+// With ask it only asks, because another has been refused.
+func (q *Quota) chargeEach(ctx context.Context, set *settings, all []Charge, bills []bill, numbers []int, ask bool) (refused bool) {
+	if q.memory != nil || len(numbers) < 2 {
+		for _, i := range numbers {
+			q.chargeOne(ctx, set, &all[i], &bills[i], ask || refused && all[i].Tokens >= 0)
+			refused = refused || all[i].refuses()
+		}
+		return refused
+	}
+	var asked sync.WaitGroup
+	for _, i := range numbers[1:] {
+		asked.Go(func() { q.chargeOne(ctx, set, &all[i], &bills[i], ask) })
+	}
+	q.chargeOne(ctx, set, &all[numbers[0]], &bills[numbers[0]], ask)
+	asked.Wait()
+	for _, i := range numbers {
+		refused = refused || all[i].refuses()
+	}
+	return refused
+}
+
 // refuses reports whether the charge refuses the others.
 func (c *Charge) refuses() bool { return c.Refused != nil && !c.Alone }
 
-// chargeOne makes one charge. With ask it takes nothing, because another has been refused.
+// chargeOne makes one charge. With ask it takes and gives nothing, because another has been
+// refused; but with Debt it does.
 func (q *Quota) chargeOne(ctx context.Context, set *settings, c *Charge, b *bill, ask bool) {
+	ask = ask && !c.Debt
 	if len(c.Windows) > 0 {
 		var f fault.List
 		given := *set
@@ -152,14 +173,14 @@ func (q *Quota) countRefused(all []Charge) {
 	}
 }
 
-// RuleFor returns the name of the rule that counts for w, as an [Answer] has it. It is empty
-// if none matches.
-func (q *Quota) RuleFor(w weir.Work) string {
+// RuleFor returns the name of the rule that counts for w, as an [Answer] has it, and what it
+// matches. The name is empty if none matches.
+func (q *Quota) RuleFor(w weir.Work) (name string, matches Pattern) {
 	var id Identity
 	if r := q.settings.Load().ruleOf(&w, &id); r != nil {
-		return r.title
+		return r.title, r.pattern
 	}
-	return ""
+	return "", Pattern{}
 }
 
 // UntilFull returns how long the window of the answer takes to be full again, if nobody

@@ -135,6 +135,42 @@ func TestChargeAllTokens(t *testing.T) {
 	})
 }
 
+// What gives tokens back does so only if no other refuses; with Debt all is charged and given.
+func TestChargeAllGivesLast(t *testing.T) {
+	several(t, []Rule{perHour("a=*", 10), perHour("b=*", 1)}, func(t *testing.T, q *Quota) {
+		charge := func(a, b int64, debt bool) (bool, [2]float64) {
+			all := about("a=1", "b=1")
+			all[0].Tokens, all[1].Tokens, all[0].Debt, all[1].Debt = a, b, debt, debt
+			ok := q.ChargeAll(t.Context(), all)
+			var left [2]float64
+			for i, d := range []string{"a=1", "b=1"} {
+				now, _ := q.Peek(t.Context(), weir.Work{Descriptor: d})
+				if left[i] = now.Remaining; left[i] != all[i].Answer.Remaining {
+					t.Errorf("%+v: the answer says %v of %v", all, all[i].Answer.Remaining, left[i])
+				}
+			}
+			return ok, left
+		}
+		for i, step := range []struct {
+			a, b int64
+			debt bool
+			ok   bool
+			left [2]float64
+		}{
+			{8, 1, false, true, [2]float64{2, 0}},
+			{-3, 1, false, false, [2]float64{2, 0}},
+			{1, -1, false, true, [2]float64{1, 1}},
+			{-3, 1, false, true, [2]float64{4, 0}},
+			{5, 2, true, false, [2]float64{-1, -2}},
+			{-2, 1, true, false, [2]float64{1, -3}},
+		} {
+			if ok, left := charge(step.a, step.b, step.debt); ok != step.ok || left != step.left {
+				t.Errorf("step %d, %+v: %v, %v left", i, step, ok, left)
+			}
+		}
+	})
+}
+
 // A caller may bring a limit along: it counts for the same bucket, in place of every rule.
 func TestChargeAllWindows(t *testing.T) {
 	several(t, []Rule{{Descriptor: "a=1", Blocked: true}}, func(t *testing.T, q *Quota) {

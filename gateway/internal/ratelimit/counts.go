@@ -86,7 +86,7 @@ func (d *decision) count(c *counts) {
 				result = Shadow
 			case ch.Refused != nil:
 				result = Over
-			case d.over:
+			case d.over && !ch.Answer.Free:
 				result = Spared
 			}
 		}

@@ -77,8 +77,8 @@ type Domain struct {
 	Places []string
 
 	top      []entry
-	limits   map[string]*limit // by the name of the rule
-	replaces bool              // some limit does
+	limits   map[quota.Pattern]*limit // by what the rule matches
+	replaces bool                     // some limit does
 }
 
 // limit is what a rule does not say of a limit in a file.
@@ -125,7 +125,7 @@ func (l Limits) Add(name string, root *setting.Node, faults *fault.List) {
 		return
 	}
 	if l[f.Domain] == nil {
-		l[f.Domain] = &Domain{limits: map[string]*limit{}}
+		l[f.Domain] = &Domain{limits: map[quota.Pattern]*limit{}}
 	}
 	from := &source{faults, name}
 	l[f.Domain].top = append(l[f.Domain].top, entries(from, fault.Path{}, f.Descriptors)...)
@@ -369,7 +369,7 @@ func (d *Domain) rule(e *entry, at fault.Path, pattern string, rule policy.Quota
 	d.Rules = append(d.Rules, rule)
 	d.Places = append(d.Places, fmt.Sprintf("%s:%d", e.from.name, e.from.Where(at).Line))
 	if l != nil {
-		d.limits[rule.Pattern().String()] = l
+		d.limits[rule.Pattern()] = l
 	}
 }
 

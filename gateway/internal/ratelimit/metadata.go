@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"maps"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -22,7 +23,7 @@ func (d *decision) metadata() []byte {
 	for i := range d.descriptors {
 		a, entries := &d.descriptors[i], &structpb.ListValue{}
 		for _, e := range a.entries {
-			entries.Values = append(entries.Values, structpb.NewStringValue(e[0]+"="+e[1]))
+			entries.Values = append(entries.Values, valid(e[0]+"="+e[1]))
 		}
 		one := map[string]*structpb.Value{"entries": structpb.NewListValue(entries)}
 		if a.counted {
@@ -32,7 +33,11 @@ func (d *decision) metadata() []byte {
 		if i >= len(d.matched) || d.matched[i].charge < 0 {
 			continue
 		}
-		l, refused := d.matched[i].limit, d.charges[d.matched[i].charge].Refused != nil
+		c := &d.charges[d.matched[i].charge]
+		if d.matched[i].unlimited(c) {
+			continue
+		}
+		l, refused := d.matched[i].limit, c.Refused != nil
 		enabled = enabled || l.quota
 		switch {
 		case l.quota && refused:
@@ -41,7 +46,7 @@ func (d *decision) metadata() []byte {
 			maps.Copy(fields, l.metadata.Fields)
 		}
 	}
-	fields["domain"] = structpb.NewStringValue(d.domain)
+	fields["domain"] = valid(d.domain)
 	fields["descriptors"] = structpb.NewListValue(descriptors)
 	fields["quotaModeEnabled"] = structpb.NewBoolValue(enabled)
 	if d.hits != 0 {
@@ -55,8 +60,13 @@ func (d *decision) metadata() []byte {
 		delete(fields, "descriptors")
 	}
 	b, err := proto.Marshal(all)
-	if err != nil || len(b) > mostMetadata { // an error is a text that is no UTF-8
+	if err != nil || len(b) > mostMetadata { // an error cannot be: all texts are UTF-8
 		return nil
 	}
 	return b
+}
+
+// valid returns a text that may be in a message. Headers may have any bytes, and be in a descriptor.
+func valid(s string) *structpb.Value {
+	return structpb.NewStringValue(strings.ToValidUTF8(s, "\uFFFD"))
 }

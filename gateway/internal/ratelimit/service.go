@@ -96,8 +96,14 @@ func (r *request) problem() string {
 		if len(d.entries) == 0 || slices.ContainsFunc(d.entries, func(e [2]string) bool { return e[0] == "" }) {
 			return fmt.Sprintf("descriptor %d is empty, or has an empty key", i)
 		}
-		if d.limit != nil && unitOf(d.limit.unit) == nil {
+		if d.limit == nil {
+			continue
+		}
+		if unitOf(d.limit.unit) == nil {
 			return fmt.Sprintf("descriptor %d brings a limit without a unit of time", i)
+		}
+		if w := d.limit.window(); d.limit.requests > 0 && w.Check() != nil {
+			return fmt.Sprintf("descriptor %d brings a limit of %d in %d units of time; it must be at least one in 31 years", i, d.limit.requests, d.limit.multiplier)
 		}
 	}
 	return ""
@@ -168,6 +174,10 @@ func (d *decision) decide(ctx context.Context) *weir.Rejection {
 		if r := c.Refused; r != nil {
 			switch r.Reason {
 			case weir.ReasonQuota, weir.ReasonBlocked, weir.ReasonTooLarge:
+			case weir.ReasonStore:
+				if !c.Alone { // which refuses nothing, whatever the reason
+					return r
+				}
 			default:
 				return r
 			}
@@ -191,22 +201,20 @@ func (d *decision) match(q *quota.Quota) {
 		if a.limit != nil {
 			continue
 		}
-		m.rule = q.RuleFor(m.work)
-		if l := d.limitOf(m.rule); l != nil {
+		var pattern quota.Pattern
+		m.rule, pattern = q.RuleFor(m.work)
+		if l := d.limitOf(pattern); l != nil {
 			m.limit = l
 		}
-		switch {
-		case m.limit.unlimited:
-			m.charge = -1
-			d.statuses[i].remaining = math.MaxUint32
-		case m.rule == "":
+		if m.rule == "" {
 			m.charge = -1
 		}
 	}
 }
 
-// limitOf returns what the files say of a rule, nil if nothing.
-func (d *decision) limitOf(rule string) *limit {
+// limitOf returns what the files say of a rule, nil if nothing. They say it also of the rule that
+// replaces theirs at run time, however that is spelled.
+func (d *decision) limitOf(rule quota.Pattern) *limit {
 	if d.Domain == nil {
 		return nil
 	}
@@ -250,13 +258,21 @@ func windowsOf(o *override) []quota.Window {
 	if o.requests == 0 {
 		return []quota.Window{{}}
 	}
-	d := time.Duration(unitOf(o.unit).seconds*int64(max(min(o.multiplier, 1000), 1))) * time.Second
-	return []quota.Window{quota.Per(float64(o.requests), d)}
+	return []quota.Window{o.window()}
+}
+
+// window returns the window of a limit with a unit. Its time is no Duration: that ends at 292 years.
+func (o *override) window() quota.Window {
+	n := float64(o.requests)
+	return quota.Window{Rate: n / (float64(unitOf(o.unit).seconds) * float64(max(o.multiplier, 1))), Burst: n}
 }
 
 // status returns the status of a descriptor that was charged.
 func (m *matched) status(c *quota.Charge) status {
 	s, a := status{code: codeOK}, &c.Answer
+	if m.unlimited(c) {
+		s.remaining = math.MaxUint32
+	}
 	if a.Window < len(a.Windows) {
 		s.limit = currentOf(&a.Windows[a.Window], m.limit.name)
 		s.remaining = uint64(min(max(math.Floor(a.Remaining+1e-6), 0), math.MaxUint32))
@@ -275,6 +291,9 @@ func (m *matched) status(c *quota.Charge) status {
 	}
 	return s
 }
+
+// unlimited reports whether a limit is unlimited in the file, and by the rule in force.
+func (m *matched) unlimited(c *quota.Charge) bool { return m.limit.unlimited && c.Answer.Free }
 
 // currentOf says a window in the terms of the protocol: so many in a unit. That is exact for
 // windows whose burst is what comes back in a unit; of others it is the rate.

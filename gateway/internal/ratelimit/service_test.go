@@ -1,6 +1,7 @@
 package ratelimit_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/weir-go/weir/gateway/internal/ratelimit"
@@ -199,6 +201,9 @@ func TestOverride(t *testing.T) {
 		{with("rl", "any=2", 0, typev3.RateLimitUnit_HOUR, 0), "OVER_LIMIT; OVER_LIMIT"},
 		{with("rl", "db=big", math.MaxUint32, typev3.RateLimitUnit_YEAR, 0), "OK; OK 4294967295/YEAR left 4294967294 in 0s"},
 		{with("rl", "any=3", 60, typev3.RateLimitUnit_MINUTE, 60), "OK; OK 60/HOUR left 59 in 1m0s"},
+		{with("rl", "any=4", 10, typev3.RateLimitUnit_SECOND, 3600), "OK; OK 10/HOUR left 9 in 6m0s"},
+		{with("rl", "any=5", 1_000_000, typev3.RateLimitUnit_YEAR, 400), "OK; OK 7/DAY left 999999 in 3h30m14s"},
+		{with("rl", "any=6", 20, typev3.RateLimitUnit_MINUTE, 40_000), "OK; OK 5/WEEK left 19 in 33h20m0s"},
 		{with("nobody", "any=1", 0, typev3.RateLimitUnit_HOUR, 0), "OK; OK"},
 	} {
 		if step.got != step.want {
@@ -207,6 +212,50 @@ func TestOverride(t *testing.T) {
 	}
 	if got := with("rl", "any=1", 1, typev3.RateLimitUnit_UNKNOWN, 0); !strings.Contains(got, "InvalidArgument") {
 		t.Errorf("a limit without a unit: %s", got)
+	}
+	if got := with("rl", "any=1", 1, typev3.RateLimitUnit_YEAR, 32); !strings.Contains(got, "InvalidArgument") || !strings.Contains(got, "1 in 32 units") {
+		t.Errorf("a limit of one in 32 years: %s", got)
+	}
+}
+
+// A rule set at run time counts, however it is spelled, and also over a limit that is unlimited. What
+// else the file says of the limit stays.
+func TestRulesAtRunTime(t *testing.T) {
+	b := newBench(t, map[string]string{"limits.yaml": `
+domain: run
+descriptors:
+  - {key: db, value: big, rate_limit: {unlimited: true}}
+  - {key: list, value: "a,b", shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 9, name: pair}}
+`}, policy.Spec{}, nil)
+	ask := func(descriptors ...string) string {
+		r := about("run", descriptors...)
+		for _, d := range r.Descriptors {
+			d.Entries[0].Value = strings.ReplaceAll(d.Entries[0].Value, ";", ",")
+		}
+		return told(b.ask(t, r))
+	}
+	if got := ask("db=big", "list=a;b"); got != "OK; OK left 4294967295; OK pair9/HOUR left 8 in 6m40s" {
+		t.Error(got)
+	}
+	q := b.policy.Gate("run").Quota()
+	base := q.Rules()
+	for _, step := range []struct {
+		rule quota.Rule
+		want string
+	}{
+		{quota.Rule{Descriptor: "db=big", Blocked: true}, "OVER_LIMIT; OVER_LIMIT"},
+		{quota.Rule{Descriptor: "db=big", Windows: []quota.Window{quota.Per(2, time.Hour)}}, "OK; OK 2/HOUR left 1 in 30m0s"},
+		{quota.Rule{Descriptor: "list=a%2cb", Blocked: true}, "OK; OK"},
+		{quota.Rule{Descriptor: "list=a%2cb", Windows: []quota.Window{quota.Per(2, time.Hour)}}, "OK; OK pair2/HOUR left 1 in 30m0s"},
+	} {
+		if err := q.SetRules(quota.Override(base, []quota.Rule{step.rule})); err != nil {
+			t.Fatal(err)
+		}
+		d, _, _ := strings.Cut(string(step.rule.Descriptor), "%")
+		got := ask(d + strings.Repeat(";b", strings.Count(string(step.rule.Descriptor), "%")))
+		if got != step.want {
+			t.Errorf("%+v: %s, want %s", step.rule, got, step.want)
+		}
 	}
 }
 
@@ -282,6 +331,27 @@ func TestMetadataIsBounded(t *testing.T) {
 	}
 	if r, err := b.ask(t, about(long, "db=users")); err != nil || r.DynamicMetadata != nil {
 		t.Errorf("%d bytes, %v", len(r.GetDynamicMetadata().String()), err)
+	}
+}
+
+// A header of any bytes is no way past the metadata.
+func TestMetadataOfAnyBytes(t *testing.T) {
+	b := newBench(t, map[string]string{"limits.yaml": limits}, policy.Spec{}, nil)
+	b.found.Metadata = true
+	raw, err := proto.Marshal(about("rl", "tier=1", "any=<>"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw = bytes.ReplaceAll(raw, []byte("<>"), []byte("\x80\xff"))
+	for want := range 2 {
+		res, err := b.send(t, raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := res.DynamicMetadata.AsMap()
+		if violations, _ := m["quotaModeViolations"].([]any); len(violations) != want || fmt.Sprint(m["descriptors"]) != "[map[entries:[tier=1]] map[entries:[any=\uFFFD]]]" {
+			t.Errorf("%v", m)
+		}
 	}
 }
 
@@ -382,6 +452,9 @@ func TestStores(t *testing.T) {
 	}
 	if got := told(b.ask(t, about("rl", "db=big", "none=1"))); got != "OK; OK left 4294967295; OK" {
 		t.Errorf("what needs no store: %s", got)
+	}
+	if got := told(b.ask(t, about("rl", "shady=1", "tier=1", "db=big"))); got != "OK; OK 1/MINUTE in 1s; OK 1/MINUTE in 1s; OK left 4294967295" {
+		t.Errorf("limits that refuse nothing: %s", got)
 	}
 	for _, n := range b.Counts() {
 		if n.Domain == "rl" && n.Rule == "" && n.Results[ratelimit.Failed] != 1 {

@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"net"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -47,6 +48,7 @@ type Server struct {
 	server *grpc.Server
 	// lasting are the methods whose calls may last; others have a deadline.
 	lasting map[string]bool
+	reading chan struct{} // a place for each call that mostReading is about
 
 	calls, checks, watches atomic.Int64
 
@@ -56,8 +58,14 @@ type Server struct {
 
 const (
 	// MaxMessage bounds a message in bytes. Envoy's default for the headers of a request, which are
-	// the largest that come, is 60 KiB.
+	// the largest that come to ext_proc, is 60 KiB.
 	MaxMessage = 256 << 10
+	// maxRateLimitMessage bounds a message on a listener that serves ratelimit. A header may be in
+	// many descriptors, and what is refused here is let in uncounted by most Envoys.
+	maxRateLimitMessage = 1 << 20
+	// mostReading bounds the calls of one message whose message is being read, or is larger than
+	// MaxMessage. Further ones wait. So their messages take 256 MiB at most, whoever sends them.
+	mostReading = 256
 	// streamWindow is what a call may send before it is read, in bytes; the least that gRPC has.
 	streamWindow = 64 << 10
 	// connWindow is the same for what is on its way on one connection.
@@ -73,16 +81,20 @@ const (
 
 // New returns a server that serves nothing before [Server.Serve]. Register its services before.
 func New(o Options) *Server {
-	s := &Server{opts: o, lasting: make(map[string]bool)}
+	s := &Server{opts: o, lasting: make(map[string]bool), reading: make(chan struct{}, mostReading)}
 	s.leaving, s.leave = context.WithCancel(context.Background())
 	c := &o.Config
+	maxMessage := MaxMessage
+	if slices.Contains(c.Serve, config.ServeRateLimit) {
+		maxMessage = maxRateLimitMessage
+	}
 	s.server = grpc.NewServer(
 		grpc.Creds(s.credentials()),
 		grpc.ForceServerCodec(codec{}),
 		grpc.ConnectionTimeout(time.Duration(c.ReadHeaderTimeout)),
 		grpc.MaxConcurrentStreams(uint32(c.MaxConcurrentStreams)),
 		grpc.MaxHeaderListSize(uint32(c.MaxHeaderBytes)),
-		grpc.MaxRecvMsgSize(MaxMessage),
+		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connWindow),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
@@ -102,14 +114,20 @@ func (s *Server) RegisterService(d *grpc.ServiceDesc, impl any) {
 	all.Methods, all.Streams = nil, nil
 	for _, stream := range d.Streams {
 		s.lasting[prefix+stream.StreamName] = true
-		stream.Handler = s.bound(prefix+stream.StreamName, stream.Handler)
+		handle := stream.Handler
+		stream.Handler = s.bound(prefix+stream.StreamName, func(impl any, stream grpc.ServerStream) error { return handle(impl, shorter{stream}) })
 		all.Streams = append(all.Streams, stream)
 	}
 	for _, method := range d.Methods {
 		all.Streams = append(all.Streams, grpc.StreamDesc{
 			StreamName: method.MethodName,
 			Handler: s.bound(prefix+method.MethodName, func(impl any, stream grpc.ServerStream) error {
-				answer, err := method.Handler(impl, stream.Context(), stream.RecvMsg, nil)
+				one := oneMessage{ServerStream: stream}
+				if !strings.HasPrefix(prefix, healthService) { // which no other call may hold up
+					one.places = s.reading
+				}
+				defer one.leave()
+				answer, err := method.Handler(impl, stream.Context(), one.RecvMsg, nil)
 				if err != nil {
 					return err
 				}
@@ -197,6 +215,67 @@ func (s *Server) bound(method string, handle grpc.StreamHandler) grpc.StreamHand
 		}
 		return handle(impl, stream)
 	}
+}
+
+// oneMessage is a call of one message. It has a place while that is read, and until leave if the
+// message is large.
+type oneMessage struct {
+	grpc.ServerStream
+	places chan struct{} // nil: none is needed
+	placed bool
+}
+
+// RecvMsg implements [grpc.ServerStream].
+func (o *oneMessage) RecvMsg(m any) error {
+	if o.places != nil {
+		select {
+		case o.places <- struct{}{}:
+			o.placed = true
+		case <-o.Context().Done():
+			return status.FromContextError(o.Context().Err()).Err()
+		}
+	}
+	in := sized{message: m}
+	err := o.ServerStream.RecvMsg(&in)
+	if in.size <= MaxMessage {
+		o.leave()
+	}
+	return err
+}
+
+func (o *oneMessage) leave() {
+	if o.placed {
+		o.placed = false
+		<-o.places
+	}
+}
+
+// shorter is a stream whose messages have at most MaxMessage bytes, also where those of other
+// methods may have more.
+type shorter struct{ grpc.ServerStream }
+
+// RecvMsg implements [grpc.ServerStream].
+func (s shorter) RecvMsg(m any) error {
+	in := sized{message: m}
+	if err := s.ServerStream.RecvMsg(&in); err != nil {
+		return err
+	}
+	if in.size > MaxMessage {
+		return status.Errorf(codes.ResourceExhausted, "the message has %d bytes, which is larger than the most, %d", in.size, MaxMessage)
+	}
+	return nil
+}
+
+// sized is a message that knows how many bytes it was read from.
+type sized struct {
+	message any
+	size    int
+}
+
+// ReadWire implements [Reader].
+func (s *sized) ReadWire(b []byte) error {
+	s.size = len(b)
+	return codec{}.Unmarshal(b, s.message)
 }
 
 // watching is a stream that ends when the server does.

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -41,6 +42,7 @@ type bench struct {
 	crowded atomic.Int64
 	log     bytes.Buffer
 	talk    func(grpc.ServerStream) error // serves test.Talk/Talk
+	asked   func()                        // serves test.Talk/Ask, once its message is read
 }
 
 // newBench serves a listener with its defaults, but for what is changed.
@@ -62,6 +64,15 @@ func newBench(t *testing.T, change ...func(*config.Listener)) *bench {
 	b.RegisterService(&grpc.ServiceDesc{ServiceName: "test.Talk", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
 		StreamName: "Talk", ServerStreams: true, ClientStreams: true,
 		Handler: func(_ any, s grpc.ServerStream) error { return b.talk(s) },
+	}}, Methods: []grpc.MethodDesc{{
+		MethodName: "Ask",
+		Handler: func(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+			if err := decode(new(healthgrpc.HealthCheckRequest)); err != nil {
+				return nil, err
+			}
+			b.asked()
+			return new(healthgrpc.HealthCheckResponse), nil
+		},
 	}}}, b)
 	served := make(chan error, 1)
 	go func() { served <- b.Serve(b.conns) }()
@@ -107,6 +118,52 @@ func (b *bench) open(t *testing.T, method string) grpc.ClientStream {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// Where rate limits are served a message may have a megabyte, in calls that have one. So many are
+// read at a time that they have a bound together; small ones make place once they are read.
+func TestLargeMessages(t *testing.T) {
+	large := &healthgrpc.HealthCheckRequest{Service: strings.Repeat("x", maxRateLimitMessage-100)}
+	tooLarge := &healthgrpc.HealthCheckRequest{Service: strings.Repeat("x", maxRateLimitMessage)}
+	b := newBench(t, func(c *config.Listener) { c.Serve = []string{config.ServeRateLimit} })
+	ask := func(m *healthgrpc.HealthCheckRequest) codes.Code {
+		return status.Code(b.conn.Invoke(t.Context(), "/test.Talk/Ask", m, new(healthgrpc.HealthCheckResponse)))
+	}
+	places := make(chan int, 8)
+	b.asked = func() { places <- len(b.reading) }
+	b.talk = func(s grpc.ServerStream) error { return s.RecvMsg(new(healthgrpc.HealthCheckRequest)) }
+	if got := []codes.Code{ask(large), ask(tooLarge), ask(new(healthgrpc.HealthCheckRequest))}; !slices.Equal(got, []codes.Code{codes.OK, codes.ResourceExhausted, codes.OK}) {
+		t.Fatal(got)
+	}
+	if large, small := <-places, <-places; large != 1 || small != 0 || len(b.reading) != 0 {
+		t.Errorf("the calls have %d and %d places, and %d are kept", large, small, len(b.reading))
+	}
+	s := b.open(t, "/test.Talk/Talk")
+	if err := s.SendMsg(large); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.RecvMsg(new(healthgrpc.HealthCheckResponse)); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("a large message of a stream: %v", err)
+	}
+
+	for range mostReading { // as if so many were being read
+		b.reading <- struct{}{}
+	}
+	asked := make(chan codes.Code)
+	go func() { asked <- ask(large) }()
+	eventually(t, "the call", func() bool { return b.calls.Load() == 1 })
+	if err := b.check(t); err != nil || len(places) != 0 {
+		t.Errorf("health while others are read: %v; %d calls are answered", err, len(places))
+	}
+	<-b.reading
+	if code := <-asked; code != codes.OK {
+		t.Errorf("a call that waited for a place: %v", code)
+	}
+
+	b = newBench(t)
+	if got := ask(large); got != codes.ResourceExhausted {
+		t.Errorf("where no rate limits are served: %v", got)
+	}
 }
 
 // Health is told and watched, and a watch ends with the server.
