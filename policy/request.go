@@ -145,10 +145,11 @@ func (c *compiler) checkEventField(at fault.Path, text string) eventField {
 	return eventField{path: path, key: []byte(`"` + path[len(path)-1] + `"`)}
 }
 
-// SettlesByEvent reports whether server-sent events say what the route's work has really cost.
+// SettlesByEvent reports whether server-sent events, or JSON, say what the route's work has really cost.
 func (rt *Route) SettlesByEvent() bool { return rt != nil && rt.charging.event.path != nil }
 
-// SettleEvent returns the real cost of a piece of the route's work, from the data of a server-sent event.
+// SettleEvent returns the real cost of a piece of the route's work, from the data of a server-sent event,
+// or from an answer in JSON.
 // It reports false if the data is not JSON with a number in the field that the route names.
 func (rt *Route) SettleEvent(data []byte) (units int64, ok bool) {
 	if !rt.SettlesByEvent() || !bytes.Contains(data, rt.charging.event.key) {

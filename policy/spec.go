@@ -248,9 +248,10 @@ type RouteSpec struct {
 	// difference. One with each changes the key's slots, to at least 1. The client does not see the
 	// header.
 	Settle string `json:"settle,omitempty" example:"header:X-Actual-Cost" form:"header:NAME"`
-	// Where server-sent events say the real cost, in JSON: names with dots between. The last number there
-	// counts, as that of settle does, when the stream ends. Of a stream that breaks off it counts if it is
-	// more than was charged. Only events of at most 64 KiB are read, and none of a compressed answer.
+	// Where server-sent events, or an answer in JSON, say the real cost: names with dots between. The last
+	// number there counts, as that of settle does, when the answer ends. Of a stream that breaks off it
+	// counts if it is more than was charged. Only events and JSON of at most 64 KiB are read. The upstream
+	// is asked not to compress.
 	SettleEvent string `json:"settle_event,omitempty" example:"usage.total_tokens"`
 	// Let the client see the header of settle.
 	SettleKeep bool `json:"settle_keep,omitempty" default:"false"`

@@ -8,12 +8,15 @@ import (
 	"github.com/weir-go/weir/policy"
 )
 
-// largestEvent bounds what is kept of an event, and of a line of it. Longer ones are passed on unread.
+// largestEvent bounds what is kept of an event, of a line of it, and of an answer in JSON. Longer ones
+// are passed on unread.
 const largestEvent = 64 << 10
 
-// events reads server-sent events as they pass, for what the request has cost. No byte waits for it.
+// events reads an answer as it passes, for what the request has cost. No byte waits for it.
 type events struct {
 	route *policy.Route
+	form  form
+	fine  bool   // the answer has a status of 2xx, and should say it
 	line  []byte // what was kept of the line that has begun
 	width int    // its bytes, at most one more than are kept
 	data  []byte // of the event that has begun, its lines joined
@@ -25,17 +28,54 @@ type events struct {
 	done  bool // the stream has said that it ends: [DONE]
 }
 
-// eventsOf returns a reader of an answer, nil if that says nothing of its cost in events.
-func eventsOf(rt *policy.Route, answer http.Header) *events {
-	kind, _, _ := strings.Cut(answer.Get("Content-Type"), ";")
-	if !rt.SettlesByEvent() || !strings.EqualFold(strings.TrimSpace(kind), "text/event-stream") || answer.Get("Content-Encoding") != "" {
+// form is how an answer says what it has cost.
+type form uint8
+
+const (
+	unread   form = iota
+	stream        // in one of its events
+	document      // in JSON, as if that were the only event
+)
+
+// eventsOf returns a reader of an answer, nil if that need not say what it costs. Errors need not.
+func eventsOf(rt *policy.Route, status int, answer http.Header) *events {
+	if !rt.SettlesByEvent() {
 		return nil
 	}
-	return &events{route: rt}
+	e := &events{route: rt, fine: status >= 200 && status < 300}
+	kind, _, _ := strings.Cut(answer.Get("Content-Type"), ";")
+	coding := answer.Get("Content-Encoding")
+	switch kind = strings.ToLower(strings.TrimSpace(kind)); {
+	case coding != "" && !strings.EqualFold(coding, "identity"):
+	case kind == "text/event-stream":
+		e.form = stream
+	case e.fine && (kind == "application/json" || strings.HasSuffix(kind, "+json")):
+		e.form = document
+	}
+	if e.form == unread && !e.fine {
+		return nil
+	}
+	return e
+}
+
+// readable asks for an answer that eventsOf can read: not compressed.
+func readable(rt *policy.Route, request http.Header) {
+	if rt.SettlesByEvent() {
+		request["Accept-Encoding"] = []string{"identity"} // without the header a server may choose any
+	}
 }
 
 // read reads the next part of the answer.
 func (e *events) read(p []byte) {
+	switch e.form {
+	case unread:
+		return
+	case document:
+		if e.long = e.long || len(e.data)+len(p) > largestEvent; !e.long {
+			e.data = append(e.data, p...)
+		}
+		return
+	}
 	for len(p) > 0 {
 		if e.cr && p[0] == '\n' {
 			p = p[1:]
@@ -92,7 +132,7 @@ func (e *events) endEvent() {
 	e.data, e.long = e.data[:0], false
 }
 
-// settleStream tells the gates what a stream of events has said that it cost. whole says that it
+// settleStream tells the gates what an answer has said in its body that it cost. whole says that it
 // ended as it should. If it broke off, its last word is not the whole cost: the estimate of the
 // admission stays, unless that was less.
 func (x *exchange) settleStream(whole bool) {
@@ -109,7 +149,7 @@ func (x *exchange) settleStream(whole bool) {
 	switch {
 	case e.said && (whole || e.units > max(x.call.Work.Cost, 1)):
 		x.upstream.policy.SetCost(x.call.Request.SetCost, e.units)
-	case whole && !e.said:
+	case whole && !e.said && e.fine:
 		e.route.Unsettled()
 	}
 }

@@ -36,7 +36,7 @@ func TestEvents(t *testing.T) {
 		{"data: {\"usage\":\n" + strings.Repeat("data: "+strings.Repeat(" ", 1<<10)+"\n", 100) + "data: {\"total\":7}}\n\n", -1, false},
 	} {
 		for _, size := range []int{1, 2, 3, 7, 4 << 10, len(tt.stream) + 1} {
-			e := eventsOf(rt, http.Header{"Content-Type": {"Text/Event-Stream; charset=utf-8"}})
+			e := eventsOf(rt, 200, http.Header{"Content-Type": {"Text/Event-Stream; charset=utf-8"}})
 			for rest := tt.stream; rest != ""; {
 				n := min(size, len(rest))
 				e.read([]byte(rest[:n]))
@@ -54,12 +54,48 @@ func TestEvents(t *testing.T) {
 			}
 		}
 	}
-	for _, h := range []http.Header{nil, {"Content-Type": {"application/json"}}, {"Content-Type": {"text/event-stream"}, "Content-Encoding": {"gzip"}}} {
-		if eventsOf(rt, h) != nil {
-			t.Errorf("%v is read", h)
+}
+
+// TestForms: what an answer may be that says what it cost, and what is counted if it does not.
+func TestForms(t *testing.T) {
+	pol := compile(t, policy.Spec{Routes: []policy.RouteSpec{{Match: []string{"/"}, SettleEvent: "usage.total"}}}, policy.Options{})
+	var rt *policy.Route
+	for rt = range pol.Routes() {
+	}
+	for _, tt := range []struct {
+		kind, coding string
+		status       int
+		form         form
+		fine         bool
+	}{
+		{"text/event-stream", "", 200, stream, true},
+		{"text/event-stream", "identity", 200, stream, true},
+		{"text/event-stream", "gzip", 200, unread, true},
+		{"text/event-stream", "", 500, stream, false},
+		{"Application/JSON; charset=utf-8", "", 201, document, true},
+		{"application/hal+json", "", 200, document, true},
+		{"application/json", "br", 200, unread, true},
+		{"text/html", "", 200, unread, true},
+		{"", "", 200, unread, true},
+	} {
+		e := eventsOf(rt, tt.status, http.Header{"Content-Type": {tt.kind}, "Content-Encoding": {tt.coding}})
+		if e == nil || e.form != tt.form || e.fine != tt.fine {
+			t.Errorf("%v: %+v", tt, e)
 		}
 	}
-	if eventsOf(nil, http.Header{"Content-Type": {"text/event-stream"}}) != nil {
+	for _, status := range []int{302, 404, 503} {
+		if e := eventsOf(rt, status, http.Header{"Content-Type": {"application/json"}}); e != nil {
+			t.Errorf("an answer with %d is read", status)
+		}
+	}
+	if eventsOf(nil, 200, http.Header{"Content-Type": {"text/event-stream"}}) != nil {
 		t.Error("an answer of no route is read")
+	}
+	e := eventsOf(rt, 200, http.Header{"Content-Type": {"application/json"}})
+	for range 1000 {
+		e.read(make([]byte, 1<<10))
+	}
+	if cap(e.data) > 2*largestEvent {
+		t.Errorf("%d bytes of a long answer are kept", cap(e.data))
 	}
 }

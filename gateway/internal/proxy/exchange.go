@@ -145,7 +145,7 @@ type exchange struct {
 	started  time.Duration // when it was sent, or is about to be
 	url      *url.URL      // of the request, without the target; nil with one target
 	costed   bool          // the answer has said what the request cost
-	events   *events       // of an answer that says so in its events, else nil
+	events   *events       // of an answer that is to say so in its body, else nil
 	body     *clientBody   // nil for a request without a body
 	// conversation is for calls of gRPC.
 	conversation conversation
@@ -214,6 +214,7 @@ func (u *Upstream) rewrite(pr *httputil.ProxyRequest) {
 	}
 	u.setForwarded(pr)
 	removeBypasses(pr.Out)
+	readable(x.call.Route, pr.Out.Header)
 	x.call.setTrace(pr.Out.Header)
 	u.policy.Forward(pr.Out.Header, x.in, &x.call.Work, x.call.Arrived)
 }
@@ -555,7 +556,7 @@ func (x *exchange) watchBody(res *http.Response) {
 	if res.StatusCode != http.StatusSwitchingProtocols && res.Body != nil && res.Body != http.NoBody {
 		x.bodies.answer = answerBody{res.Body, x, res}
 		if !x.costed {
-			x.events = eventsOf(x.call.Route, res.Header)
+			x.events = eventsOf(x.call.Route, res.StatusCode, res.Header)
 		}
 		res.Body = &x.bodies.answer
 	}

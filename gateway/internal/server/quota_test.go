@@ -561,8 +561,8 @@ func TestCostInTheTrailer(t *testing.T) {
 	}
 }
 
-// A stream of events says at its end what it has cost, and its quota is settled by that. Its slot is free by
-// then. What breaks off costs what was charged, or more if it has said so.
+// A stream of events says at its end what it has cost, and its quota is settled by that. So does an answer in
+// JSON. The slot of a stream is free by then. What breaks off costs what was charged, or more if it has said so.
 func TestCostInTheEvents(t *testing.T) {
 	const usage = "data: {\"choices\":[],\"usage\":{\"total_tokens\":%d}}\n\n"
 	for _, tt := range []struct {
@@ -579,7 +579,11 @@ func TestCostInTheEvents(t *testing.T) {
 		{"it breaks off", "text/event-stream", fmt.Sprintf(usage, 5), true, 900, 0},
 		{"it breaks off and was dear", "text/event-stream", fmt.Sprintf(usage, 500), true, 500, 0},
 		{"it breaks off behind [DONE]", "text/event-stream", fmt.Sprintf(usage, 5) + "data: [DONE]\n\n", true, 995, 0},
-		{"no stream of events", "text/plain", fmt.Sprintf(usage, 5), false, 900, 0},
+		{"no stream of events", "text/plain", fmt.Sprintf(usage, 5), false, 900, 1},
+		{"JSON", "application/json", `{"choices": [], "usage": {"total_tokens": 30}}`, false, 970, 0},
+		{"JSON that says nothing", "application/json", `{"choices": [], "usage": null}`, false, 900, 1},
+		{"JSON that is too long", "application/json", `{"text": "` + strings.Repeat("x", 70_000) + `", "usage": {"total_tokens": 30}}`, false, 900, 1},
+		{"JSON that breaks off", "application/json", `{"usage": {"total_tokens": 500}`, true, 900, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			next := make(chan struct{})
@@ -636,6 +640,42 @@ func TestCostInTheEvents(t *testing.T) {
 				t.Errorf("%d answers counted that did not say their cost, want %d", n, tt.ignored)
 			}
 		})
+	}
+}
+
+// The upstream is asked for an answer that can be read, whatever the client asks for. One that is
+// compressed all the same is counted, and an error is not.
+func TestCostInACompressedAnswer(t *testing.T) {
+	up := upstreamOf(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Asked", fmt.Sprint(r.Header["Accept-Encoding"]))
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Path == "/error" {
+			w.WriteHeader(http.StatusBadRequest)
+		} else {
+			w.Header().Set("Content-Encoding", "gzip")
+		}
+		_, _ = io.WriteString(w, `{"usage":{"total_tokens":30}}`)
+	})
+	cfg := quotaConfig(t, up.URL, map[string]policy.GateSpec{"tokens": {Quota: slowly(1000)}}, "tokens")
+	cfg.Gates[gateName] = policy.GateSpec{Limit: &policy.LimitSpec{Limit: 1, Count: "requests"}}
+	cfg.Routes[0].Cost, cfg.Routes[0].SettleEvent = 100, "usage.total_tokens"
+	g := start(t, cfg, Options{})
+	for path, ignored := range map[string]uint64{"/error": 0, "/": 1} {
+		before := g.Policy().Ignored().Settled
+		req, _ := http.NewRequest(http.MethodGet, g.url+path, nil)
+		req.Header.Set("Accept-Encoding", "gzip, br")
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadAll(res.Body); err != nil {
+			t.Error(err)
+		}
+		res.Body.Close()
+		g.idle()
+		if n := g.Policy().Ignored().Settled - before; n != ignored || res.Header.Get("Asked") != "[identity]" {
+			t.Errorf("%s: %d counted, want %d; the upstream is asked for %s", path, n, ignored, res.Header.Get("Asked"))
+		}
 	}
 }
 
