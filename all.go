@@ -16,7 +16,8 @@ import (
 // first.
 //
 // Neighbours that ask servers ([Distant]) are asked at the same time, but for the last gate of
-// all: so two quotas on a server cost the time of one. Several of them may refuse then.
+// all: so two quotas on a server cost the time of one. Several of them may refuse then. If one of
+// them is a [Predictor] and would refuse, they are asked in their order.
 //
 // When a gate refuses, the grants before it are cancelled in reverse order, and its
 // Rejection is returned. If it refuses for [ReasonQuota], the later gates that are a
@@ -176,7 +177,7 @@ func (b *bundle) fill(ctx context.Context, w Work) (next int, err error) {
 	gates := b.all.gates
 	for i := 0; i < len(gates)-1; i++ {
 		if b.all.neighbours {
-			if n := distantAt(gates[i : len(gates)-1]); n > 1 {
+			if n := distantAt(gates[i : len(gates)-1]); n > 1 && !refusal(ctx, w, gates[i:i+n]) {
 				if next, err := b.fillAtOnce(ctx, w, i, i+n); err != nil {
 					return next, err
 				}
@@ -205,6 +206,19 @@ func distantAt(gates []Gate) (n int) {
 		n++
 	}
 	return n
+}
+
+// refusal reports whether one of the gates is known to refuse w, without asking a server. Then they
+// are asked in their order: otherwise whoever is over a quota of its own would keep taking from one
+// that it shares, and hold that empty until each refusal has given back.
+func refusal(ctx context.Context, w Work, gates []Gate) bool {
+	w.MaxWait = NoWait
+	for _, g := range gates {
+		if p, ok := g.(Predictor); ok && p.Predict(ctx, w) != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // fillAtOnce is fill for the gates from number from to before number to, which are asked at the

@@ -118,6 +118,33 @@ func TestAllKeepsItsOrder(t *testing.T) {
 	})
 }
 
+// Who is over a quota of its own, and asks on and on, takes nothing from one that is shared.
+func TestAllUnderAFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		own, s := newAfar(t, "own", 1)
+		shared, asked := newAfar(t, "shared", 5)
+		all := weir.All(own, shared, near(t, "last", 99))
+		if _, err := all.Admit(t.Context(), weir.Work{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := all.Admit(t.Context(), weir.Work{}); err == nil {
+			t.Fatal("two are let in, of 1")
+		}
+		var flood sync.WaitGroup
+		for range 30 {
+			flood.Go(func() {
+				if _, err := all.Admit(t.Context(), weir.Work{}); err == nil {
+					t.Error("the flood is let in")
+				}
+			})
+		}
+		flood.Wait()
+		if len(s.asked) != 32 || len(asked.asked) != 2 {
+			t.Errorf("own was asked %d times and shared %d, want 32 and 2", len(s.asked), len(asked.asked))
+		}
+	})
+}
+
 // A gate that panics does so where it was asked, and the others get back what they gave.
 func TestAllAtOncePanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

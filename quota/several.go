@@ -35,8 +35,8 @@ type Charge struct {
 
 // ChargeAll charges several buckets: all of them, or none. It reports whether it did. It is
 // for adapters, whose protocol asks about several at once. A remote store is asked about all
-// of them at the same time; if one refuses, the others get their tokens back. Those that give
-// tokens back do so after that, and only if no other has refused. It never waits for tokens.
+// of them at the same time; if one refuses, the others get their tokens back. One that this
+// process knows to be empty is asked before the others. Those that give tokens back do so after that, and only if no other has refused. It never waits for tokens.
 func (q *Quota) ChargeAll(ctx context.Context, all []Charge) bool {
 	set := q.settings.Load()
 	bills := make([]bill, len(all))
@@ -78,16 +78,38 @@ func (q *Quota) chargeEach(ctx context.Context, set *settings, all []Charge, bil
 		}
 		return refused
 	}
-	var asked sync.WaitGroup
-	for _, i := range numbers[1:] {
-		asked.Go(func() { q.chargeOne(ctx, set, &all[i], &bills[i], ask) })
-	}
-	q.chargeOne(ctx, set, &all[numbers[0]], &bills[numbers[0]], ask)
-	asked.Wait()
+	// Those that will refuse, as far as is known here, are asked first. Otherwise whoever is over
+	// one quota would keep taking from the others, and hold them empty until that is given back.
+	var expected, others []int
 	for _, i := range numbers {
-		refused = refused || all[i].refuses()
+		c := &all[i]
+		if c.Tokens > 0 && !c.Alone && !c.Debt && !ask && q.expectsRefusal(ctx, set, c) {
+			expected = append(expected, i)
+		} else {
+			others = append(others, i)
+		}
+	}
+	for _, part := range [][]int{expected, others} {
+		var asked sync.WaitGroup
+		for _, i := range part {
+			asked.Go(func() { q.chargeOne(ctx, set, &all[i], &bills[i], ask || refused) })
+		}
+		asked.Wait()
+		for _, i := range part {
+			refused = refused || all[i].refuses()
+		}
 	}
 	return refused
+}
+
+// expectsRefusal reports whether a charge will be refused, as far as this process knows.
+func (q *Quota) expectsRefusal(ctx context.Context, set *settings, c *Charge) bool {
+	if set = q.given(set, c); set == nil {
+		return true
+	}
+	c.Work.Cost = 0
+	r := q.expectedRefusal(ctx, set, &c.Work)
+	return r != nil && (r.Reason == weir.ReasonQuota || r.Reason == weir.ReasonBlocked || r.Reason == weir.ReasonTooLarge)
 }
 
 // refuses reports whether the charge refuses the others.
@@ -97,15 +119,9 @@ func (c *Charge) refuses() bool { return c.Refused != nil && !c.Alone }
 // refused; but with Debt it does.
 func (q *Quota) chargeOne(ctx context.Context, set *settings, c *Charge, b *bill, ask bool) {
 	ask = ask && !c.Debt
-	if len(c.Windows) > 0 {
-		var f fault.List
-		given := *set
-		given.rules = compileRules(q.Name(), []Rule{{Name: "given", Descriptor: Every, Windows: c.Windows}}, set.debt, &f)
-		if f.Len() > 0 {
-			c.Refused = &weir.Rejection{Gate: q.Name(), Rule: "given", Reason: weir.ReasonBlocked}
-			return
-		}
-		set = &given
+	if set = q.given(set, c); set == nil {
+		c.Refused = &weir.Rejection{Gate: q.Name(), Rule: "given", Reason: weir.ReasonBlocked}
+		return
 	}
 	c.Work.Cost = 0
 	c.Refused = q.match(ctx, set, &c.Work, b, !ask)
@@ -142,6 +158,21 @@ func (q *Quota) chargeOne(ctx context.Context, set *settings, c *Charge, b *bill
 		}
 	}
 	c.Refused = refused
+}
+
+// given returns the settings that count for a charge: set, or those with the windows that it brings
+// along. It returns nil if these are none.
+func (q *Quota) given(set *settings, c *Charge) *settings {
+	if len(c.Windows) == 0 {
+		return set
+	}
+	var f fault.List
+	given := *set
+	given.rules = compileRules(q.Name(), []Rule{{Name: "given", Descriptor: Every, Windows: c.Windows}}, set.debt, &f)
+	if f.Len() > 0 {
+		return nil
+	}
+	return &given
 }
 
 // giveBack gives back what was charged.

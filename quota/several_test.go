@@ -212,6 +212,40 @@ func TestChargeAllAsksAtOnce(t *testing.T) {
 	})
 }
 
+// Who is over one limit, and asks on and on, takes nothing from another.
+func TestChargeAllFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, err := NewMemory(MemoryConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q, err := New(Config{Name: "q", Store: &remote{Memory: m, delay: 100 * time.Millisecond}, Rules: []Rule{perHour("user=*", 1), perHour("all=*", 5)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !q.ChargeAll(t.Context(), about("all=1", "user=a")) || q.ChargeAll(t.Context(), about("all=1", "user=a")) {
+			t.Fatal("the first is refused, or the second is not")
+		}
+		var flood sync.WaitGroup
+		for range 30 {
+			flood.Go(func() {
+				for range 10 {
+					if q.ChargeAll(t.Context(), about("all=1", "user=a")) {
+						t.Error("the flood is let in")
+					}
+				}
+			})
+		}
+		for i, user := range []string{"user=b", "user=c", "user=d", "user=e"} {
+			time.Sleep(150 * time.Millisecond) // in the flood, of 2 s
+			if all := about("all=1", user); !q.ChargeAll(t.Context(), all) || int(all[0].Answer.Remaining+.01) != 3-i {
+				t.Errorf("%s: %v, %v left, want %d", user, all[0].Refused, all[0].Answer.Remaining, 3-i)
+			}
+		}
+		flood.Wait()
+	})
+}
+
 // Whoever asks at the same time, no more is admitted than there is.
 func TestChargeAllTogether(t *testing.T) {
 	several(t, []Rule{perHour("a=*", 40), perHour("b=*", 60)}, func(t *testing.T, q *Quota) {
