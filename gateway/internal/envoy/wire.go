@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/weir-go/weir/gateway/internal/wire"
 )
 
 // The messages of envoy.service.ext_proc.v3 are read and written here, field by field. The module
@@ -59,49 +61,20 @@ type attributes struct {
 
 var errWire = errors.New("the message is no ProcessingRequest")
 
-// walk calls do for each field of a message. do gets the bytes of a field that has them, else n.
-func walk(b []byte, do func(num protowire.Number, bytes []byte, n uint64) error) error {
-	for len(b) > 0 {
-		num, typ, size := protowire.ConsumeTag(b)
-		if size < 0 {
-			return errWire
-		}
-		b = b[size:]
-		var value []byte
-		var n uint64
-		switch typ {
-		case protowire.BytesType:
-			value, size = protowire.ConsumeBytes(b)
-		case protowire.VarintType:
-			n, size = protowire.ConsumeVarint(b)
-		default:
-			size = protowire.ConsumeFieldValue(num, typ, b)
-		}
-		if size < 0 {
-			return errWire
-		}
-		b = b[size:]
-		if err := do(num, value, n); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // mostFields bounds the headers or trailers of a message. Envoy's own bound is 100 by default.
 const mostFields = 1000
 
 // ReadWire fills in r from a ProcessingRequest.
 func (r *request) ReadWire(b []byte) error {
 	*r = request{}
-	return walk(b, func(num protowire.Number, value []byte, n uint64) error {
+	return wire.Walk(b, errWire, func(num protowire.Number, value []byte, n uint64) error {
 		switch p := phase(num); p {
 		case requestHeaders, responseHeaders:
 			r.begin(p, false)
 			return r.readHeaders(value)
 		case requestTrailers, responseTrailers:
 			r.begin(p, true)
-			return walk(value, func(num protowire.Number, value []byte, _ uint64) error {
+			return wire.Walk(value, errWire, func(num protowire.Number, value []byte, _ uint64) error {
 				if num == 1 {
 					return r.readFields(value)
 				}
@@ -114,7 +87,7 @@ func (r *request) ReadWire(b []byte) error {
 		case 10:
 			r.observing = n != 0
 		case 11:
-			return walk(value, func(num protowire.Number, _ []byte, n uint64) error {
+			return wire.Walk(value, errWire, func(num protowire.Number, _ []byte, n uint64) error {
 				r.bodies = r.bodies || num <= 2 && n != 0 // 0 is NONE
 				return nil
 			})
@@ -132,7 +105,7 @@ func (r *request) begin(p phase, last bool) {
 
 // readHeaders reads an HttpHeaders.
 func (r *request) readHeaders(b []byte) error {
-	return walk(b, func(num protowire.Number, value []byte, n uint64) error {
+	return wire.Walk(b, errWire, func(num protowire.Number, value []byte, n uint64) error {
 		switch num {
 		case 1:
 			return r.readFields(value)
@@ -145,7 +118,7 @@ func (r *request) readHeaders(b []byte) error {
 
 // readFields reads a HeaderMap. Envoy sends values as bytes, and did as strings.
 func (r *request) readFields(b []byte) error {
-	return walk(b, func(num protowire.Number, value []byte, _ uint64) error {
+	return wire.Walk(b, errWire, func(num protowire.Number, value []byte, _ uint64) error {
 		if num != 1 {
 			return nil
 		}
@@ -154,7 +127,7 @@ func (r *request) readFields(b []byte) error {
 			return nil
 		}
 		var one field
-		err := walk(value, func(num protowire.Number, value []byte, _ uint64) error {
+		err := wire.Walk(value, errWire, func(num protowire.Number, value []byte, _ uint64) error {
 			switch num {
 			case 1:
 				one.name = string(value)
@@ -182,12 +155,12 @@ func (f fields) get(name string) string {
 
 // readEntry reads an entry of the map of attributes: the name of the filter, and a Struct.
 func (a *attributes) readEntry(b []byte) error {
-	return walk(b, func(num protowire.Number, value []byte, _ uint64) error {
+	return wire.Walk(b, errWire, func(num protowire.Number, value []byte, _ uint64) error {
 		if num != 2 {
 			return nil
 		}
 		a.sent = true
-		return walk(value, func(num protowire.Number, value []byte, _ uint64) error {
+		return wire.Walk(value, errWire, func(num protowire.Number, value []byte, _ uint64) error {
 			if num != 1 {
 				return nil
 			}
@@ -200,12 +173,12 @@ func (a *attributes) readEntry(b []byte) error {
 func (a *attributes) readField(b []byte) error {
 	var name, text string
 	var yes bool
-	err := walk(b, func(num protowire.Number, value []byte, _ uint64) error {
+	err := wire.Walk(b, errWire, func(num protowire.Number, value []byte, _ uint64) error {
 		switch num {
 		case 1:
 			name = string(value)
 		case 2:
-			return walk(value, func(num protowire.Number, value []byte, n uint64) error {
+			return wire.Walk(value, errWire, func(num protowire.Number, value []byte, n uint64) error {
 				switch num {
 				case 3:
 					text = string(value)

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/weir-go/weir/gateway/internal/wire"
 )
 
 // The messages of envoy.service.ratelimit.v3 are read and written here, field by field, for the
@@ -32,35 +34,6 @@ type override struct{ requests, unit, multiplier uint64 }
 
 var errWire = errors.New("the message is no RateLimitRequest")
 
-// walk calls do for each field of a message. do gets the bytes of a field that has them, else n.
-func walk(b []byte, do func(num protowire.Number, bytes []byte, n uint64) error) error {
-	for len(b) > 0 {
-		num, typ, size := protowire.ConsumeTag(b)
-		if size < 0 {
-			return errWire
-		}
-		b = b[size:]
-		var value []byte
-		var n uint64
-		switch typ {
-		case protowire.BytesType:
-			value, size = protowire.ConsumeBytes(b)
-		case protowire.VarintType:
-			n, size = protowire.ConsumeVarint(b)
-		default:
-			size = protowire.ConsumeFieldValue(num, typ, b)
-		}
-		if size < 0 {
-			return errWire
-		}
-		b = b[size:]
-		if err := do(num, value, n); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // mostDescriptors and mostEntries bound a request. Envoy sends as many as a route has actions.
 const (
 	mostDescriptors = 100
@@ -80,7 +53,7 @@ func (r *request) ReadWire(b []byte) error {
 }
 
 func (r *request) read(b []byte) error {
-	return walk(b, func(num protowire.Number, value []byte, n uint64) error {
+	return wire.Walk(b, errWire, func(num protowire.Number, value []byte, n uint64) error {
 		switch num {
 		case 1:
 			r.domain = string(value)
@@ -98,14 +71,14 @@ func (r *request) read(b []byte) error {
 }
 
 func (d *asked) read(b []byte) error {
-	return walk(b, func(num protowire.Number, value []byte, n uint64) error {
+	return wire.Walk(b, errWire, func(num protowire.Number, value []byte, n uint64) error {
 		switch num {
 		case 1:
 			if len(d.entries) == mostEntries {
 				return errTooMany
 			}
 			var e [2]string
-			err := walk(value, func(num protowire.Number, value []byte, _ uint64) error {
+			err := wire.Walk(value, errWire, func(num protowire.Number, value []byte, _ uint64) error {
 				if num == 1 || num == 2 {
 					e[num-1] = string(value)
 				}
@@ -117,7 +90,7 @@ func (d *asked) read(b []byte) error {
 			if d.limit == nil {
 				d.limit = new(override)
 			}
-			return walk(value, func(num protowire.Number, value []byte, n uint64) error {
+			return wire.Walk(value, errWire, func(num protowire.Number, value []byte, n uint64) error {
 				switch num {
 				case 1:
 					d.limit.requests = n & 0xffffffff
@@ -140,7 +113,7 @@ func (d *asked) read(b []byte) error {
 
 // number reads a UInt32Value or a UInt64Value.
 func number(b []byte, into *uint64) error {
-	return walk(b, func(num protowire.Number, _ []byte, n uint64) error {
+	return wire.Walk(b, errWire, func(num protowire.Number, _ []byte, n uint64) error {
 		if num == 1 {
 			*into = n
 		}
