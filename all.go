@@ -209,8 +209,8 @@ func distantAt(gates []Gate) (n int) {
 }
 
 // refusal reports whether one of the gates is known to refuse w, without asking a server. Then they
-// are asked in their order: otherwise whoever is over a quota of its own would keep taking from one
-// that it shares, and hold that empty until each refusal has given back.
+// are asked in their order. Otherwise whoever is over a quota of its own would keep taking from a
+// shared one, and hold that empty until each refusal has given back.
 func refusal(ctx context.Context, w Work, gates []Gate) bool {
 	w.MaxWait = NoWait
 	for _, g := range gates {

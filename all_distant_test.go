@@ -3,7 +3,6 @@ package weir_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -83,8 +82,10 @@ func TestAllAsksServersAtOnce(t *testing.T) {
 		if r := weir.AsRejection(err); r == nil || r.Gate != "b" || r.RetryAfter != 30*time.Minute-3*time.Second+time.Second {
 			t.Errorf("%v", err)
 		}
-		if got := fmt.Sprint(leftOf(t, first), int(leftOf(t, a)+.01), int(leftOf(t, c)+.01), leftOf(t, last)); got[:1] != "7" {
-			t.Errorf("after a refusal %s are left, of 9", got)
+		for _, q := range []*quota.Quota{first, a, c, last} {
+			if left := int(leftOf(t, q) + .01); left != 7 {
+				t.Errorf("after a refusal %d are left of %s, want 7 of 9", left, q.Name())
+			}
 		}
 		p, err := weir.All(a, c).(weir.TryAdmitter).TryAdmit(weir.Work{})
 		if err != nil {

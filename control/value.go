@@ -235,9 +235,9 @@ func (b *Belief) weighLoss() {
 	b.loss, b.lossAt = s.perfect()-worth, b.limit()
 }
 
-// A nat of knowledge about a limit is worth what it would bring to know whether that limit is the better
-// one, in two stretches where stretches are long and in fourteen where they are short, but
-// not more than mostCurious, in ln of throughput. So no limit is tried that is not better by some law
+// A nat of knowledge about a limit is worth what it would bring to know whether that limit is the
+// better one. It counts for two stretches where stretches are long, and for fourteen where they are
+// short. It is at most mostCurious, in ln of throughput. So no limit is tried that is not better by some law
 // that is believed: one far above a pool would tell much of its shape, and change nothing.
 // An experiment may cost 8 to 12 % of throughput while it lasts.
 const mostCurious = 0.2

@@ -12,8 +12,8 @@ import (
 	"github.com/weir-go/weir/internal/gate"
 )
 
-// Caller is what all calls of a process to other services share: for each target a guard, which is a
-// throttle or a breaker, and a budget for retries. It is safe for concurrent use.
+// Caller is what all calls of a process to other services share. For each target it has a guard,
+// which is a throttle or a breaker, and a budget for retries. It is safe for concurrent use.
 //
 // The parts stand in one order, outermost first:
 //
@@ -195,8 +195,8 @@ func (c *Caller) Evicted() uint64 {
 }
 
 // Call is one call to a target with all its attempts. It is for one goroutine at a time. Call Sent
-// when an attempt is sent, Again (or Decide and a wait of your own) when it did not succeed, and End at
-// the end.
+// when an attempt is sent. When it did not succeed, call Decide, and then Wait or a wait of your own.
+// Call End at the end.
 type Call struct {
 	caller   *Caller
 	target   *target

@@ -16,7 +16,7 @@ import (
 // Throttle is a gate in a client: it refuses locally what the server would refuse anyway. Nothing
 // waits in it.
 //
-// Of n requests in the window, of which the server has accepted a, it refuses a part of
+// Let n be the requests in the window, and a those that the server has accepted. The part refused is
 // (n - K*a) / (n + Padding), if that is above 0. Its own refusals count as requests. So a client
 // of a server that takes nothing still sends a few, and finds out when it takes work again. A client
 // of a healthy server is never refused. Once the server has accepted half of Padding in a row, the

@@ -1,5 +1,5 @@
-// Command envoy compares weir, as the external processor of an Envoy, with a processor that does
-// nothing, in one run:
+// Command envoy runs weir as the external processor of an Envoy, and beside it a processor that does
+// nothing:
 //
 //	make build && go run ./bench/envoy
 //

@@ -1,7 +1,7 @@
 // Command analytics shows an analytical service in a wave of heavy queries, as Klaviyo told of
-// theirs: callers with deadlines of their own, Envoy, two gRPC pods, and one PostgreSQL behind both.
-// It sends each the same load: no limit, the limits of that story, one default gate of weir before
-// both pods, one gate for reports and one for the rest, and a default gate in each pod.
+// theirs. Callers with deadlines of their own ask an Envoy, two gRPC pods, and one PostgreSQL.
+// Five ways to protect it get the same load: no limit; the limits of that story; one default gate
+// before both pods; one gate for reports and one for the rest; a default gate in each pod.
 //
 // Everything runs on this machine, on loopback, and ends with the command. The load is measured out
 // by what the database can do here. docs/howto/protect-an-analytics-service.md tells what comes out.

@@ -153,9 +153,9 @@ func describe(ctx context.Context, _ string, w *weir.Work) {
 // heavy is the key of the queries that have a limit of their own.
 const heavy = "heavy"
 
-// seedLimit is the limit that Klaviyo describes, for each key of queries: nothing waits, and every 3
-// s the limit goes down by a tenth if the p95 of the last few hundred calls is too high, or up by
-// one. A few hundred reports would take minutes, so their limit is a number.
+// seedLimit is the limit that Klaviyo describes, for each key of queries. Nothing waits. Every three
+// seconds the limit goes down by a tenth if the p95 of the last few hundred calls is too high.
+// Otherwise it goes up by one. A few hundred reports would take minutes, so their limit is a number.
 func seedLimit(key string) (limit.Config, error) {
 	none := limit.Queue{Len: -1}
 	if key == heavy {

@@ -1,8 +1,8 @@
 // Package hold says for how long a slot is held whose client has left, and holds it. The server
 // behind works on, so the slot stays taken for as long as such work is expected to take.
 //
-// What a server's work on a request has taken is the time since it got the request, without the time
-// in which it waited for the client to send more. So a slow upload is no long work.
+// A server works on a request from when it got it. The time in which it waits for the client to send
+// more does not count. So a slow upload is no long work.
 package hold
 
 import (

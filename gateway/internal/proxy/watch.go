@@ -224,8 +224,8 @@ func (x *exchange) expectedEnd(now time.Duration, round uint64) time.Duration {
 	return now + rest
 }
 
-// restOf returns for how long a slot is held whose request the upstream got in part, or whole, and
-// whose connection to the upstream has been closed. Nobody will hear when it is done.
+// restOf returns for how long a slot is held after the connection to the upstream has been closed.
+// The upstream got the request in part, or whole, and nobody will hear when it is done.
 func (w *watch) restOf(x *exchange) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,8 +1,8 @@
 // Package rpc serves gRPC on listeners of the gateway: the services for an Envoy, and
 // grpc.health.v1 beside them.
 //
-// It is grpc-go's own server over the connections that package accept has let in, with a bound on
-// all that a peer can make the process keep. Services are registered as on any server of gRPC:
+// It is grpc-go's own server over the connections that package accept has let in. All that a peer can
+// make the process keep has a bound. Services are registered as on any server of gRPC:
 //
 //	server := rpc.New(rpc.Options{Conns: conns, Config: cfg, ...})
 //	healthgrpc.RegisterHealthServer(server, checks)
