@@ -203,13 +203,7 @@ func newBreakerGate(cfg *BreakerConfig) *Breaker {
 
 // Admit implements [weir.Gate]. It never waits.
 func (b *Breaker) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
-	if p, ok := weir.Nested(ctx, b); ok {
-		return p, nil // it is part of work that was sent
-	}
-	if r := b.front.Unfit(ctx, &w); r != nil {
-		return weir.Permit{}, b.front.Refuse(&w, r)
-	}
-	return b.TryAdmit(w)
+	return admit(ctx, b, &b.front, w)
 }
 
 // TryAdmit implements [weir.TryAdmitter].

@@ -45,6 +45,7 @@ type target struct {
 // guard is a Throttle or a Breaker.
 type guard interface {
 	weir.Gate
+	weir.TryAdmitter
 	weir.Snapshotter
 }
 

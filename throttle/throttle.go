@@ -77,13 +77,7 @@ func newThrottle(cfg *Config) *Throttle {
 
 // Admit implements [weir.Gate]. It never waits.
 func (t *Throttle) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
-	if p, ok := weir.Nested(ctx, t); ok {
-		return p, nil // it is part of work that was sent
-	}
-	if r := t.front.Unfit(ctx, &w); r != nil {
-		return weir.Permit{}, t.front.Refuse(&w, r)
-	}
-	return t.TryAdmit(w)
+	return admit(ctx, t, &t.front, w)
 }
 
 // TryAdmit implements [weir.TryAdmitter].
@@ -106,6 +100,17 @@ func (t *Throttle) TryAdmit(w weir.Work) (weir.Permit, error) {
 func (t *Throttle) Arrive(w weir.Work, _ func(weir.Permit, error)) (weir.Permit, weir.Waiter, error) {
 	p, err := t.TryAdmit(w)
 	return p, nil, err
+}
+
+// admit is Admit of a gate in which nothing waits.
+func admit(ctx context.Context, g guard, f *gate.Front, w weir.Work) (weir.Permit, error) {
+	if p, ok := weir.Nested(ctx, g); ok {
+		return p, nil // it is part of work that was sent
+	}
+	if r := f.Unfit(ctx, &w); r != nil {
+		return weir.Permit{}, f.Refuse(&w, r)
+	}
+	return g.TryAdmit(w)
 }
 
 // unfit is the refusal of work that must not be sent whatever the server does.
