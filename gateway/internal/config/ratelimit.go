@@ -164,6 +164,9 @@ func (c *Config) domainRules() any {
 			case r.Blocked:
 				gives = "blocked"
 			}
+			if says := d.Says(r.Pattern()); says != "" {
+				gives += ", " + says
+			}
 			rules[r.Pattern().String()] = gives
 		}
 		all[name] = rules

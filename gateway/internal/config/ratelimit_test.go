@@ -52,6 +52,14 @@ func TestRateLimitFiles(t *testing.T) {
 	if changes := next.Changes(cfg); len(changes) != 1 || !strings.Contains(changes[0], "6/s (was 5/s)") {
 		t.Errorf("%q", changes)
 	}
+	write("one.yaml", "domain: a\ndescriptors:\n- {key: k, shadow_mode: true, rate_limit: {name: n, unit: second, requests_per_unit: 6}}")
+	modes, err := parse("rate_limit_service: {files: [one.yaml, more], debt: [b]}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if changes := modes.Changes(next); len(changes) != 1 || !strings.Contains(changes[0], "6/s, shadow_mode, name n (was 6/s)") {
+		t.Errorf("%q", changes)
+	}
 
 	write("more/b.yml", "domain: b\ndescriptors:\n- {key: k, rate_limit: {unit: eon}}\n- {kye: x}")
 	write("more/empty.yaml", "# nothing\n")

@@ -81,6 +81,28 @@ type Domain struct {
 	replaces bool                     // some limit does
 }
 
+// Says returns what the files say of a rule beside its rate, as in "shadow_mode, name n"; empty if
+// nothing.
+func (d *Domain) Says(rule quota.Pattern) string {
+	l := d.limits[rule]
+	if l == nil {
+		return ""
+	}
+	var all []string
+	for _, s := range []struct {
+		given bool
+		text  string
+	}{
+		{l.shadow, "shadow_mode"}, {l.quota, "quota_mode"}, {l.name != "", "name " + l.name},
+		{len(l.replaces) > 0, "replaces " + strings.Join(l.replaces, " ")}, {l.metadata != nil, "metadata " + l.metadata.String()},
+	} {
+		if s.given {
+			all = append(all, s.text)
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
 // limit is what a rule does not say of a limit in a file.
 type limit struct {
 	name      string

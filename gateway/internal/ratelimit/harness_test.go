@@ -59,6 +59,17 @@ func (b *bench) RegisterService(d *grpc.ServiceDesc, _ any) { b.method = d.Metho
 
 func newBench(t *testing.T, files map[string]string, spec policy.Spec, stores map[string]quota.Store) *bench {
 	t.Helper()
+	return newBenchThat(t, "closed", files, spec, stores)
+}
+
+// newOpenBench is newBench with on_store_error open.
+func newOpenBench(t *testing.T, files map[string]string, stores map[string]quota.Store) *bench {
+	t.Helper()
+	return newBenchThat(t, "open", files, policy.Spec{}, stores)
+}
+
+func newBenchThat(t *testing.T, onStoreError string, files map[string]string, spec policy.Spec, stores map[string]quota.Store) *bench {
+	t.Helper()
 	limits, faults := load(files)
 	if faults != "" {
 		t.Fatal(faults)
@@ -68,7 +79,7 @@ func newBench(t *testing.T, files map[string]string, spec policy.Spec, stores ma
 	for name := range stores {
 		store = name
 	}
-	spec.Gates = limits.Gates(spec.Gates, store, map[bool]string{true: "closed"}[store != ""], "")
+	spec.Gates = limits.Gates(spec.Gates, store, map[bool]string{true: onStoreError}[store != ""], "")
 	var err error
 	b.policy, err = policy.Compile(spec, policy.Options{Now: func() time.Duration { return b.now }, Stores: stores})
 	if err != nil {

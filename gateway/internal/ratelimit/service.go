@@ -81,6 +81,10 @@ func (s *Service) answer(ctx context.Context, r *request) (*response, error) {
 	return d.response(), nil
 }
 
+// Crowded counts a call that was turned away before it was read, because too many are open. What
+// it asked about is not known.
+func (s *Service) Crowded() { s.counts.add("", "crowded", Failed) }
+
 // problem says what is wrong with a request; empty if nothing is.
 func (r *request) problem() string {
 	switch {
@@ -273,7 +277,7 @@ func (m *matched) status(c *quota.Charge) status {
 	if m.unlimited(c) {
 		s.remaining = math.MaxUint32
 	}
-	if a.Window < len(a.Windows) {
+	if a.Window < len(a.Windows) && !a.Free { // free with windows: a store is lost, and fails open
 		s.limit = currentOf(&a.Windows[a.Window], m.limit.name)
 		s.remaining = uint64(min(max(math.Floor(a.Remaining+1e-6), 0), math.MaxUint32))
 		s.reset = a.UntilFull(time.Now())

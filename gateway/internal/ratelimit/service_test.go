@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -455,6 +456,14 @@ func TestStores(t *testing.T) {
 	}
 	if got := told(b.ask(t, about("rl", "shady=1", "tier=1", "db=big"))); got != "OK; OK 1/MINUTE in 1s; OK 1/MINUTE in 1s; OK left 4294967295" {
 		t.Errorf("limits that refuse nothing: %s", got)
+	}
+	open := newOpenBench(t, map[string]string{"limits.yaml": limits}, map[string]quota.Store{"shared": broken{}})
+	if got := told(open.ask(t, about("rl", "db=users"))); got != "OK; OK" {
+		t.Errorf("a lost store with on_store_error open: %s", got)
+	}
+	b.Crowded()
+	if !slices.ContainsFunc(b.Counts(), func(n ratelimit.Count) bool { return n.Rule == "crowded" && n.Results[ratelimit.Failed] == 1 }) {
+		t.Errorf("a call too many is not counted: %+v", b.Counts())
 	}
 	for _, n := range b.Counts() {
 		if n.Domain == "rl" && n.Rule == "" && n.Results[ratelimit.Failed] != 1 {

@@ -28,8 +28,11 @@ func (s *Server) rpcServer(l *listener) *rpc.Server {
 	server := rpc.New(rpc.Options{
 		Conns: l.conns, Config: l.cfg, Logger: s.log,
 		Crowded: func(method string) {
-			if strings.HasPrefix(method, "/"+envoy.Name+"/") {
+			switch {
+			case strings.HasPrefix(method, "/"+envoy.Name+"/"):
 				s.envoy.Crowded()
+			case strings.HasPrefix(method, "/"+ratelimit.Name+"/"):
+				s.rateLimit.Crowded()
 			}
 		},
 	})
