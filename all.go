@@ -2,6 +2,7 @@ package weir
 
 import (
 	"context"
+	"errors"
 	"reflect"
 	"slices"
 	"sync"
@@ -221,6 +222,9 @@ func refusal(ctx context.Context, w Work, gates []Gate) bool {
 	return false
 }
 
+// errNoAnswer is the error for a gate that ended its goroutine.
+var errNoAnswer = errors.New("weir: a gate has ended its goroutine without an answer")
+
 // fillAtOnce is fill for the gates from number from to before number to, which are asked at the
 // same time. Of several refusals it returns the first in their order.
 func (b *bundle) fillAtOnce(ctx context.Context, w Work, from, to int) (next int, err error) {
@@ -232,9 +236,11 @@ func (b *bundle) fillAtOnce(ctx context.Context, w Work, from, to int) (next int
 	gates, answers := b.all.gates[from:to], make([]answer, to-from)
 	ask := func(i int) {
 		a := &answers[i]
+		a.err = errNoAnswer
 		defer func() { a.panicked = recover() }()
-		var ok bool
-		if a.permit, ok = Nested(ctx, gates[i]); !ok {
+		if p, ok := Nested(ctx, gates[i]); ok {
+			a.permit, a.err = p, nil
+		} else {
 			a.permit, a.err = try(gates[i], w)
 		}
 	}

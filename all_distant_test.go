@@ -3,6 +3,7 @@ package weir_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -163,6 +164,26 @@ func TestAllAtOncePanics(t *testing.T) {
 		}()
 		if got := leftOf(t, a); got != 9 {
 			t.Errorf("%v are left, of 9", got)
+		}
+	})
+}
+
+// quitter is a gate on a server that ends its goroutine.
+type quitter struct{ weir.Gate }
+
+func (quitter) IsDistant() bool                         { return true }
+func (quitter) TryAdmit(weir.Work) (weir.Permit, error) { runtime.Goexit(); panic("unreachable") }
+
+// A gate that does not answer has not admitted.
+func TestAllWithoutAnAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, _ := newAfar(t, "a", 9)
+		last := near(t, "last", 9)
+		if _, err := weir.All(a, quitter{near(t, "b", 9)}, last).Admit(t.Context(), weir.Work{}); err == nil {
+			t.Error("admitted")
+		}
+		if left := int(leftOf(t, a) + .01); left != 9 {
+			t.Errorf("%d are left of a, want 9", left)
 		}
 	})
 }
