@@ -26,6 +26,7 @@ var arrows = map[string][]string{
 	"sim":               {"", "policy", "scenarios", "throttle", "internal/hist", "internal/station", "internal/fault", "internal/jsontree", "internal/setting"},
 	"throttle":          {"", "slot", "internal/fault", "internal/gate", "internal/setting"},
 	"weirhttp":          {"", "throttle", "internal/yield"},
+	"weirsql":           {""},
 	"weirtest":          {"quota"},
 	"internal/chart":    {},
 	"internal/freeport": {},
