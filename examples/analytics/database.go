@@ -2,26 +2,19 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"math"
 	mathrand "math/rand/v2"
-	"net"
-	"os"
-	"os/exec"
-	"os/user"
-	"path/filepath"
 	"runtime"
-	"strconv"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/weir-go/weir/internal/loadgen"
+	"github.com/weir-go/weir/internal/postgres"
 )
 
 // The table has one row for each customer and day: what the customer's mails brought in.
@@ -73,120 +66,32 @@ func answer(ctx context.Context, pool *pgxpool.Pool, q query) (n int64, err erro
 	return n, rows.Err()
 }
 
-// database is a PostgreSQL of our own, in a folder of its own.
+// database is a PostgreSQL of our own, with the table in it.
 type database struct {
-	*process
-	folder    string
-	url       string
+	*postgres.Server
 	customers int
 }
 
 // startDatabase makes a cluster and fills it. Server and clients share this machine, where each
 // should have its own. So the server is nicer than the rest: it takes what they leave.
-func startDatabase(ctx context.Context, program string, customers int) (db *database, err error) {
-	program, err = filepath.EvalSymlinks(program)
-	if err != nil {
-		return nil, fmt.Errorf("no PostgreSQL: run make parts, which installs it: %w", err)
-	}
-	folder, err := os.MkdirTemp("", "weir-analytics-")
+func startDatabase(ctx context.Context, program string, customers int) (*database, error) {
+	server, err := postgres.Start(ctx, postgres.Config{Program: program, Ports: &ports, Nice: 5, Settings: []string{
+		"max_connections=100", "jit=off", "max_parallel_workers_per_gather=0", "plan_cache_mode=force_custom_plan", "shared_buffers=128MB", "work_mem=16MB",
+	}})
 	if err != nil {
 		return nil, err
 	}
-	db = &database{folder: folder, customers: customers}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, db.stop())
-		}
-	}()
-	addr, err := ports.Addr()
-	if err != nil {
-		return nil, err
+	started(server.Pid())
+	db := &database{server, customers}
+	if err := db.fill(ctx); err != nil {
+		return nil, errors.Join(err, db.Stop())
 	}
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return nil, err
-	}
-	as, err := unprivileged(folder)
-	if err != nil {
-		return nil, err
-	}
-	password, secret := rand.Text(), filepath.Join(folder, "password")
-	if err := as.write(secret, password); err != nil {
-		return nil, err
-	}
-	data := filepath.Join(folder, "data")
-	initdb := as.command(ctx, folder, filepath.Join(filepath.Dir(program), "initdb"), "--pgdata", data, "--username", "weir", "--pwfile", secret,
-		"--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C", "--no-sync")
-	if out, err := initdb.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("%s: %w\n%s", initdb, err, out)
-	}
-	args := []string{"-D", data, "-p", port}
-	for _, set := range []string{"listen_addresses=" + host, "unix_socket_directories=", "max_connections=100", "fsync=off", "autovacuum=off", "jit=off",
-		"max_parallel_workers_per_gather=0", "plan_cache_mode=force_custom_plan", "shared_buffers=128MB", "work_mem=16MB"} {
-		args = append(args, "-c", set)
-	}
-	// Not by the context: stop ends it, after whoever uses it.
-	if db.process, err = start(ctx, "PostgreSQL", addr, as.command(context.WithoutCancel(ctx), folder, program, args...)); err != nil {
-		return nil, err
-	}
-	db.end = syscall.SIGINT // a fast shutdown
-	if err := syscall.Setpriority(syscall.PRIO_PROCESS, db.cmd.Process.Pid, 5); err != nil {
-		return nil, err
-	}
-	db.url = fmt.Sprintf("postgres://weir:%s@%s/postgres?sslmode=disable", password, addr)
-	return db, db.fill(ctx)
-}
-
-// stop ends the server, and removes its folder.
-func (db *database) stop() error {
-	db.process.stop()
-	return os.RemoveAll(db.folder)
-}
-
-// account is whom PostgreSQL runs as: it refuses to run as root.
-type account struct{ credential *syscall.Credential }
-
-// unprivileged returns the account to run as, and gives it the folder.
-func unprivileged(folder string) (account, error) {
-	if os.Getuid() != 0 {
-		return account{}, nil
-	}
-	for _, name := range []string{"postgres", "nobody"} {
-		u, err := user.Lookup(name)
-		if err != nil {
-			continue
-		}
-		uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
-		gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
-		if err := errors.Join(err1, err2); err != nil {
-			return account{}, err
-		}
-		return account{&syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, os.Chown(folder, int(uid), int(gid))
-	}
-	return account{}, errors.New("root may not run PostgreSQL, and there is neither a user postgres nor nobody")
-}
-
-func (a account) command(ctx context.Context, folder, program string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Dir = folder
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: a.credential}
-	return cmd
-}
-
-// write writes a file that this account alone can read.
-func (a account) write(name, text string) error {
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-		return err
-	}
-	if a.credential == nil {
-		return nil
-	}
-	return os.Chown(name, int(a.credential.Uid), int(a.credential.Gid))
+	return db, nil
 }
 
 // fill makes the table, as the days came in for each customer.
 func (db *database) fill(ctx context.Context) error {
-	c, err := db.connect(ctx)
+	c, err := pgx.Connect(ctx, db.URL)
 	if err != nil {
 		return err
 	}
@@ -205,27 +110,12 @@ func (db *database) fill(ctx context.Context) error {
 	return nil
 }
 
-// connect retries while the server still starts.
-func (db *database) connect(ctx context.Context) (*pgx.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, startWithin)
-	defer cancel()
-	for {
-		c, err := pgx.Connect(ctx, db.url)
-		if err == nil {
-			return c, nil
-		}
-		if loadgen.Pause(ctx, 100*time.Millisecond) != nil {
-			return nil, fmt.Errorf("PostgreSQL: %w%s", err, &db.said)
-		}
-	}
-}
-
 // calibrate measures how many queries of each of these callers the database can answer in a second if
 // it does nothing else: those of as many clients as there are processors. It takes the best of three
 // times, for on a machine that others use as well, two may be slow.
 func (db *database) calibrate(ctx context.Context, each time.Duration, of ...caller) (map[string]float64, error) {
 	clients := min(runtime.NumCPU(), 8)
-	pool, err := newPool(ctx, db.url, clients)
+	pool, err := newPool(ctx, db.URL, clients)
 	if err != nil {
 		return nil, err
 	}

@@ -124,7 +124,7 @@ func analytics(ctx context.Context, o *options) (results []*result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, db.stop()) }()
+	defer func() { err = errors.Join(err, db.Stop()) }()
 	capacity, err := db.calibrate(ctx, p.calibrate, callers...)
 	if err != nil {
 		return nil, err

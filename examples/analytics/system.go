@@ -13,6 +13,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/weir-go/weir/internal/freeport"
+	"github.com/weir-go/weir/internal/process"
 )
 
 // system is what a run sends its load through: Envoy, two pods, and perhaps a gateway that Envoy
@@ -23,7 +26,7 @@ type system struct {
 	admin     string // Envoy's
 	gateway   string // the gateway's admin address, empty without one
 	admins    []string
-	processes []*process // in the order in which they were started
+	processes []*process.Process // in the order in which they were started
 }
 
 //go:embed envoy.yaml
@@ -53,7 +56,7 @@ func startSystem(ctx context.Context, o *options, s setup, db *database) (sys *s
 	}
 	change := []string{"{{balance}}", s.balance, "{{host_attempts}}", strconv.Itoa(o.hostAttempts)}
 	for i := range 2 {
-		addr, err := sys.startPod(ctx, i, s.podGate, db.url)
+		addr, err := sys.startPod(ctx, i, s.podGate, db.URL)
 		if err != nil {
 			return nil, err
 		}
@@ -128,20 +131,27 @@ func (s *system) startEnvoy(ctx context.Context, program, text string, change []
 	return s.start(ctx, "Envoy", s.addr, exec.Command(program, "-c", file, "--concurrency", "1", "--use-dynamic-base-id", "--log-level", "error"))
 }
 
-// start starts a process of the system.
+// start starts a process of the system, and returns when it accepts connections at addr.
 func (s *system) start(ctx context.Context, name, addr string, cmd *exec.Cmd) error {
-	p, err := start(ctx, name, addr, cmd)
+	p, err := process.Start(name, cmd)
 	if err != nil {
 		return err
 	}
+	started(p.Pid())
 	s.processes = append(s.processes, p)
-	return nil
+	return p.Listening(ctx, addr)
 }
+
+// started is told the process identifier of each server; a test looks whether any is left.
+var started = func(pid int) {}
+
+// ports are those of the servers that the command starts.
+var ports = freeport.Range{First: 19_000, Size: 3_000}
 
 // stop ends all processes, the last to start first.
 func (s *system) stop() {
 	for i := len(s.processes) - 1; i >= 0; i-- {
-		s.processes[i].stop()
+		s.processes[i].Stop()
 	}
 	_ = os.RemoveAll(s.folder) // of files that were read long ago
 }
@@ -150,7 +160,7 @@ func (s *system) stop() {
 func (s *system) alive() error {
 	var errs []error
 	for _, p := range s.processes {
-		errs = append(errs, p.alive())
+		errs = append(errs, p.Alive())
 	}
 	return errors.Join(errs...)
 }

@@ -32,6 +32,8 @@ var arrows = map[string][]string{
 	"internal/freeport": {},
 	"internal/hist":     {},
 	"internal/loadgen":  {"internal/hist"},
+	"internal/postgres": {"internal/freeport", "internal/process"},
+	"internal/process":  {},
 	"internal/station":  {},
 	"internal/fault":    {},
 	"internal/jsontree": {"internal/fault", "internal/setting"},
@@ -49,7 +51,7 @@ var arrows = map[string][]string{
 // a policy, never wired by hand.
 var moduleArrows = map[string][]string{
 	"bench":              {"", "slot", "control", "limit", "policy", "quota", "signal", "sim", "weirhttp", "weirredis", "internal/chart", "internal/freeport", "internal/hist", "internal/loadgen", "internal/station"},
-	"examples/analytics": {"", "control", "keyed", "limit", "weirgrpc", "internal/chart", "internal/freeport", "internal/hist", "internal/loadgen"},
+	"examples/analytics": {"", "control", "keyed", "limit", "weirgrpc", "internal/chart", "internal/freeport", "internal/hist", "internal/loadgen", "internal/postgres", "internal/process"},
 	"gateway":            {"", "control", "policy", "quota", "signal", "sim", "weirgrpc", "weirhttp", "weirredis", "internal/loadgen", "internal/fault", "internal/jsontree", "internal/setting"},
 	"weirgrpc":           {"", "policy", "throttle", "weirhttp", "internal/yield"},
 	"weirredis":          {"quota", "internal/fault"},

@@ -1,0 +1,139 @@
+//go:build unix
+
+// Package process runs servers beside a program: for tests, benchmarks and examples.
+package process
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Process is a server that was started. Whoever starts it stops it.
+type Process struct {
+	// End is the signal that Stop sends first. Default SIGTERM.
+	End os.Signal
+
+	name  string
+	cmd   *exec.Cmd
+	said  tail
+	ended chan struct{} // closed when it has
+	err   error         // how, once ended is closed
+}
+
+// Within is how long a server may take until it is ready, on a slow machine.
+const Within = 2 * time.Minute
+
+// Start starts a server. It runs in a process group of its own, so that Ctrl-C reaches only the
+// program that started it, which stops its servers in order. What it prints is kept for errors.
+func Start(name string, cmd *exec.Cmd) (*Process, error) {
+	p := &Process{End: syscall.SIGTERM, name: name, cmd: cmd, ended: make(chan struct{})}
+	cmd.Stdout, cmd.Stderr = &p.said, &p.said
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid = true
+	cmd.WaitDelay = time.Second
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	go func() {
+		p.err = cmd.Wait()
+		close(p.ended)
+	}()
+	return p, nil
+}
+
+// Pid is the process's identifier.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
+// Listening returns when the server accepts connections at addr. On an error it stops the server.
+func (p *Process) Listening(ctx context.Context, addr string) error {
+	return p.Until(ctx, "listen at "+addr, func() bool {
+		c, err := net.DialTimeout("tcp", addr, time.Second)
+		if err != nil {
+			return false
+		}
+		c.Close()
+		return true
+	})
+}
+
+// Until returns when ready says so, which it asks every 20 ms. It fails if the server ends, if ctx
+// does, or after [Within]; then it stops the server. The error says that the server does not do
+// what is named.
+func (p *Process) Until(ctx context.Context, what string, ready func() bool) error {
+	ctx, cancel := context.WithTimeout(ctx, Within)
+	defer cancel()
+	again := time.NewTicker(20 * time.Millisecond)
+	defer again.Stop()
+	for !ready() {
+		var err error
+		select {
+		case <-again.C:
+			continue
+		case <-p.ended:
+			err = p.Alive()
+		case <-ctx.Done():
+			err = fmt.Errorf("%s does not %s: %w%s", p.name, what, ctx.Err(), &p.said)
+		}
+		p.Stop()
+		return err
+	}
+	return nil
+}
+
+// Alive is an error if the process has ended. It says what the process printed last.
+func (p *Process) Alive() error {
+	select {
+	case <-p.ended:
+		return fmt.Errorf("%s ended by itself: %v%s", p.name, p.err, &p.said)
+	default:
+		return nil
+	}
+}
+
+// Stop ends the process: by the signal End, and by SIGKILL if it does not heed that for 20 s. It
+// returns when the process has ended. Stopping it twice, or a nil one, does nothing.
+func (p *Process) Stop() {
+	if p == nil {
+		return
+	}
+	_ = p.cmd.Process.Signal(p.End) // it may have ended by itself
+	kill := time.AfterFunc(20*time.Second, func() { _ = p.cmd.Process.Kill() })
+	defer kill.Stop()
+	<-p.ended
+}
+
+// tail keeps the last of what a process printed.
+type tail struct {
+	mu  sync.Mutex
+	buf []byte
+}
+
+const tailLen = 2 << 10
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, b...)
+	if extra := len(t.buf) - tailLen; extra > 0 {
+		t.buf = append(t.buf[:0], t.buf[extra:]...)
+	}
+	return len(b), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if said := bytes.TrimSpace(t.buf); len(said) > 0 {
+		return "; it said:\n" + string(said)
+	}
+	return ""
+}

@@ -1,0 +1,51 @@
+//go:build unix
+
+package process
+
+import (
+	"net"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// A process that ends before it is ready is no process that is still waited for, and what it
+// printed is in the error.
+func TestEndedEarly(t *testing.T) {
+	p, err := Start("shell", exec.Command("sh", "-c", "echo why; exit 3"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = p.Until(t.Context(), "serve", func() bool { return false })
+	if err == nil || !strings.Contains(err.Error(), "shell ended by itself: exit status 3; it said:\nwhy") {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
+// What listens is found, and what is stopped is gone.
+func TestStop(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	p, err := Start("sleep", exec.Command("sleep", "1000"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Listening(t.Context(), l.Addr().String()); err != nil {
+		t.Error(err)
+	}
+	if err := p.Alive(); err != nil {
+		t.Error(err)
+	}
+	p.Stop()
+	p.Stop()
+	if err := syscall.Kill(p.Pid(), 0); err != syscall.ESRCH {
+		t.Errorf("process %d is left: %v", p.Pid(), err)
+	}
+	if err := p.Alive(); err == nil || !strings.Contains(err.Error(), "terminated") {
+		t.Errorf("stopped, it says %v", err)
+	}
+}
