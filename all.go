@@ -78,6 +78,7 @@ func (a *all) Admit(ctx context.Context, w Work) (Permit, error) {
 	if p, ok := Nested(ctx, a); ok {
 		return p, nil
 	}
+	w.Inherit(ctx)
 	return a.admit(ctx, w, func(g Gate) (Permit, error) { return g.Admit(ctx, w) })
 }
 

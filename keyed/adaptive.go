@@ -91,6 +91,7 @@ func (l *Adaptive) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) 
 	if p, ok := weir.Nested(ctx, l); ok {
 		return p, nil
 	}
+	w.Inherit(ctx)
 	pool, to, err := l.pin(w)
 	if err != nil {
 		return weir.Permit{}, err

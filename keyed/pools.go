@@ -96,6 +96,7 @@ func (g *Pools) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 	if p, ok := weir.Nested(ctx, g); ok {
 		return p, nil
 	}
+	w.Inherit(ctx)
 	if w.MaxWait < 0 || g.exempt.Applies(&w) {
 		p, _, err := g.arrive(ctx, &w, nil)
 		return p, err

@@ -130,6 +130,7 @@ func (l *Limiter) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 	if p, ok := weir.Nested(ctx, l); ok {
 		return p, nil
 	}
+	w.Inherit(ctx)
 	if uint64(w.Cost) > 1 || w.Exempt || l.shared.Attention.Load() != 0 || !w.Deadline.IsZero() || ctx.Err() != nil {
 		return l.admit(ctx, &w)
 	}

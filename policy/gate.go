@@ -91,6 +91,7 @@ func (g *Gate) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 	if p, ok := weir.Nested(ctx, g); ok {
 		return p, nil
 	}
+	w.Inherit(ctx)
 	g.price(&w)
 	if mode == observing {
 		return g.observe(w), nil

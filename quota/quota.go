@@ -109,6 +109,7 @@ func (q *Quota) admit(ctx context.Context, set *settings, w *weir.Work) (weir.Pe
 	if p, ok := weir.Nested(ctx, q); ok {
 		return p, nil
 	}
+	w.Inherit(ctx)
 	p, place, err := q.arrive(ctx, set, w, w.MaxWait >= 0, nil)
 	if place == nil {
 		return p, err

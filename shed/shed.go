@@ -161,6 +161,7 @@ func (s *Shedder) Admit(ctx context.Context, w weir.Work) (weir.Permit, error) {
 	if p, ok := weir.Nested(ctx, s); ok {
 		return p, nil // it is part of work that was let through
 	}
+	w.Inherit(ctx)
 	return weir.Permit{}, s.decide(&w)
 }
 

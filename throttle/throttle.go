@@ -107,6 +107,7 @@ func admit(ctx context.Context, g guard, f *gate.Front, w weir.Work) (weir.Permi
 	if p, ok := weir.Nested(ctx, g); ok {
 		return p, nil // it is part of work that was sent
 	}
+	w.Inherit(ctx)
 	if r := f.Unfit(ctx, &w); r != nil {
 		return weir.Permit{}, f.Refuse(&w, r)
 	}

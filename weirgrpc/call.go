@@ -78,14 +78,18 @@ func (c *Call) start(gate weir.Gate, w weir.Work, p weir.Permit) {
 	if p != (weir.Permit{}) {
 		carrying.Do(func() { weir.WithPermit(c.ctx.Context, gate, p) })
 	}
+	if w.Priority != weir.Normal || !w.Deadline.IsZero() {
+		telling.Do(func() { weir.WithReceived(c.ctx.Context, w) })
+	}
 	c.gate, c.work, c.permit = gate, w, p
 	c.ctx.gate, c.ctx.permit = gate, p
 }
 
-// carrying runs with the first call that has a permit. Gates search contexts for permits only once
-// [weir.WithPermit] was called in the process. A call's context calls it no earlier than it is
+// carrying runs with the first call that has a permit, and telling with the first that has something
+// to pass on. Gates search contexts for permits only once [weir.WithPermit] was called in the process,
+// and for the rest only once [weir.WithReceived] was. A call's context calls them no earlier than it is
 // first asked for a value, and gates would be the first to ask.
-var carrying sync.Once
+var carrying, telling sync.Once
 
 // outcome is the outcome of a call whose handler has ended: returned with err, or by a panic.
 func (c *Call) outcome(returned bool, err error) weir.Outcome {
@@ -154,7 +158,7 @@ func (c *Call) lacksPlace() bool {
 
 type callKey struct{}
 
-// callContext is the handler's context: it knows the Call, and carries the permit for nested calls.
+// callContext is the handler's context: it knows the Call, and carries the permit and what came in.
 // The context that does is made when the first value is asked for; some handlers ask for none.
 type callContext struct {
 	context.Context
@@ -174,7 +178,9 @@ func (c *callContext) Value(key any) any {
 	if c.call.tap.open() {
 		return c.Context.Value(key) // there is no handler yet, whose calls would be nested
 	}
-	c.once.Do(func() { c.carrier = weir.WithPermit(c.Context, c.gate, c.permit) })
+	c.once.Do(func() {
+		c.carrier = weir.WithReceived(weir.WithPermit(c.Context, c.gate, c.permit), c.call.work)
+	})
 	return c.carrier.Value(key)
 }
 

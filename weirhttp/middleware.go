@@ -138,6 +138,7 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if q == nil {
 		return
 	}
+	q.handled()
 	inner := r.WithContext(&q.ctx)
 	defer func() {
 		q.handlerEnded()
@@ -178,8 +179,7 @@ func (m *middleware) admit(w http.ResponseWriter, r *http.Request, gate weir.Gat
 		m.refuse(w, r, err)
 		return nil
 	}
-	q := newRequest(r.Context(), gate, p, m.streams)
-	q.priority, q.deadline = work.Priority, work.Deadline
+	q := newRequest(r.Context(), gate, &work, p, m.streams)
 	if m.yield {
 		// Requests that have already arrived reach the wait room before this one
 		// takes the processor. Otherwise a handler that only computes runs to its

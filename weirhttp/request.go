@@ -21,10 +21,6 @@ type Request struct {
 	out     writer
 	streams *Streams
 
-	// What came in, for the calls to others that its handler makes.
-	priority weir.Priority
-	deadline time.Time
-
 	returned bool // the handler returned, without a panic
 	timed    bool // the handler's time is measured
 
@@ -60,22 +56,29 @@ func FromContext(ctx context.Context) *Request {
 	return q
 }
 
-func newRequest(ctx context.Context, g weir.Gate, p weir.Permit, s *Streams) *Request {
+func newRequest(ctx context.Context, g weir.Gate, w *weir.Work, p weir.Permit, s *Streams) *Request {
 	if p != (weir.Permit{}) {
 		carrying.Do(func() { weir.WithPermit(ctx, g, p) })
 	}
 	q := &Request{streams: s}
 	q.firstPermits[0] = p
 	q.permits = q.firstPermits[:1]
-	q.ctx = requestContext{Context: ctx, request: q, gate: g}
+	q.ctx = requestContext{Context: ctx, request: q, gate: g, priority: w.Priority, deadline: w.Deadline}
 	return q
 }
 
-// carrying runs with the first request that has a permit. Gates search contexts for
-// permits only once [weir.WithPermit] was called in the process. A request's context
-// calls it no earlier than it is first asked for a value, and gates would be the
-// first to ask.
-var carrying sync.Once
+// carrying runs with the first request that has a permit, and telling with the first whose handler
+// has something to pass on. Gates search contexts for permits only once [weir.WithPermit] was
+// called in the process, and for the rest only once [weir.WithReceived] was. A request's context
+// calls them no earlier than it is first asked for a value, and gates would be the first to ask.
+var carrying, telling sync.Once
+
+// handled is called before the handler gets the request's context.
+func (q *Request) handled() {
+	if w := q.ctx.work(); w.Priority != weir.Normal || !w.Deadline.IsZero() {
+		telling.Do(func() { weir.WithReceived(q.ctx.Context, w) })
+	}
+}
 
 // Sample reports the backend's answer on every permit of the request; see
 // [weir.Permit.Sample]. The first call decides. The middleware calls it when the
@@ -391,15 +394,23 @@ func (q *Request) clientLeft() bool { return q.ctx.Err() == context.Canceled }
 type requestKey struct{}
 
 // requestContext is the handler's context: it knows the Request, and carries the
-// permit for nested calls. The context that does is made when the first value is
-// asked for; most handlers ask for none.
+// permit and what came in for nested calls. The context that does is made when the
+// first value is asked for; most handlers ask for none.
 type requestContext struct {
 	context.Context
 	request *Request
 	gate    weir.Gate
 
+	// What came in, for nested calls and for the calls to others that the handler makes.
+	priority weir.Priority
+	deadline time.Time
+
 	once    sync.Once
 	carrier context.Context
+}
+
+func (c *requestContext) work() weir.Work {
+	return weir.Work{Priority: c.priority, Deadline: c.deadline}
 }
 
 // Value implements [context.Context].
@@ -407,7 +418,9 @@ func (c *requestContext) Value(key any) any {
 	if _, ok := key.(requestKey); ok {
 		return c.request
 	}
-	c.once.Do(func() { c.carrier = weir.WithPermit(c.Context, c.gate, c.request.firstPermits[0]) })
+	c.once.Do(func() {
+		c.carrier = weir.WithReceived(weir.WithPermit(c.Context, c.gate, c.request.firstPermits[0]), c.work())
+	})
 	return c.carrier.Value(key)
 }
 

@@ -53,8 +53,9 @@ type Transport struct {
 	// Target returns the name of the service that a request is for. nil means the host in its URL.
 	Target func(*http.Request) string
 	// Work fills in what is known of a request, such as its priority. nil means nothing. Op is the
-	// method. In the handler of a [Middleware] the priority is that of the request which came in. It can
-	// be lowered here, and not raised above that.
+	// method. Priority, exemption and deadline are those of the context's scope (see
+	// [weir.WithPriority]). In the handler of a request that is the request's own. The priority can be
+	// lowered here, and not raised above that of the request.
 	Work func(r *http.Request, w *weir.Work)
 	// Safe reports whether a request may be done twice. nil means by its method (GET, HEAD, OPTIONS,
 	// TRACE, PUT and DELETE), or because it has an Idempotency-Key.
@@ -138,16 +139,13 @@ func (t *Transport) workOf(r *http.Request) (weir.Work, time.Time) {
 	ctx := r.Context()
 	w := weir.Work{Op: r.Method}
 	w.Deadline, _ = ctx.Deadline()
-	in := FromContext(ctx)
-	if in != nil {
-		w.Priority = in.priority
-		w.Deadline = earlier(w.Deadline, in.deadline)
+	w.Inherit(ctx)
+	if t.Work == nil {
+		return w, w.Deadline
 	}
-	if t.Work != nil {
-		w = t.described(r, w)
-		if in != nil {
-			w.Priority = min(w.Priority, in.priority)
-		}
+	w = t.described(r, w)
+	if most, _, ok := weir.Received(ctx); ok {
+		w.Priority = min(w.Priority, most)
 	}
 	return w, w.Deadline
 }
@@ -156,14 +154,6 @@ func (t *Transport) workOf(r *http.Request) (weir.Work, time.Time) {
 func (t *Transport) described(r *http.Request, w weir.Work) weir.Work {
 	t.Work(r, &w)
 	return w
-}
-
-// earlier returns the earlier of two times, of which the zero time is never.
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
 }
 
 func (t *Transport) safe(r *http.Request) bool {
@@ -268,7 +258,7 @@ func tell(r *http.Request, w *weir.Work, deadline time.Time) http.Header {
 		ms := max(1, time.Until(deadline).Milliseconds())
 		h[TimeoutHeader] = []string{strconv.FormatFloat(float64(ms)/1000, 'f', -1, 64)}
 	}
-	if FromContext(r.Context()) != nil || w.Priority != weir.Normal {
+	if _, _, ok := weir.Received(r.Context()); ok || w.Priority != weir.Normal {
 		h[PriorityHeader] = []string{weir.PriorityOf(w.Priority.Class()).String()}
 	}
 	return h

@@ -420,6 +420,64 @@ func TestTransportInAHandler(t *testing.T) {
 	}
 }
 
+// What came in rides in the handler's context, with what the handler sets for a scope: to gates of this
+// process, to a client's own gates and to the server. A stranger's work goes nowhere above what it came as.
+func TestHandlersPassOn(t *testing.T) {
+	same := func(ctx context.Context) context.Context { return ctx }
+	at := func(p weir.Priority) func(context.Context) context.Context {
+		return func(ctx context.Context) context.Context { return weir.WithPriority(ctx, p) }
+	}
+	for _, tt := range []struct {
+		name   string
+		came   weir.Priority
+		scope  func(context.Context) context.Context
+		want   weir.Priority
+		exempt bool
+	}{
+		{"nothing said", weir.Normal, same, weir.Normal, false},
+		{"important", weir.Critical, same, weir.Critical, false},
+		{"unimportant", weir.Background, same, weir.Background, false},
+		{"lowered for a scope", weir.High, at(weir.Background), weir.Background, false},
+		{"raised for a scope", weir.Normal, at(weir.Critical), weir.Normal, false},
+		{"exempt for a scope", weir.Normal, weir.WithExempt, weir.Normal, true},
+	} {
+		nested, own := newFakeGate(1), newFakeGate(1)
+		s := &sender{answer: say(200, "")}
+		tr := transportOf(t, s, throttle.CallerConfig{Limit: own})
+		deadline := time.Now().Add(time.Minute)
+		h := Middleware(newFakeGate(1), WithWork(func(_ *http.Request, w *weir.Work) {
+			w.Priority, w.Deadline, w.Exempt = tt.came, deadline, true
+		}))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			ctx := tt.scope(r.Context())
+			_, nestedErr := weir.All(nested, weir.All()).Admit(ctx, weir.Work{})
+			if _, err := tr.RoundTrip(request(t, "GET", "").WithContext(ctx)); err != nil || nestedErr != nil {
+				t.Error(err, nestedErr)
+			}
+		}))
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+		for where, g := range map[string]*fakeGate{"nested": nested, "the client's own": own} {
+			if w := g.works[0]; w.Priority != tt.want || w.Exempt != tt.exempt || !w.Deadline.Equal(deadline) {
+				t.Errorf("%s, %s: %v, exempt %v, until %v; want %v, %v, %v", tt.name, where, w.Priority, w.Exempt, w.Deadline, tt.want, tt.exempt, deadline)
+			}
+		}
+		if got := s.sent[0].Header; got.Get(PriorityHeader) != tt.want.String() || len(got) != 2 || got.Get(TimeoutHeader) == "" {
+			t.Errorf("%s: sent %v, want priority %v and a time-out, and nothing else", tt.name, got, tt.want)
+		}
+	}
+}
+
+// A scope outside of any request is told as it is.
+func TestTransportInAScope(t *testing.T) {
+	s := &sender{answer: say(200, "")}
+	tr := transportOf(t, s, throttle.CallerConfig{})
+	if _, err := tr.RoundTrip(request(t, "GET", "").WithContext(weir.WithPriority(t.Context(), weir.Critical))); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.sent[0].Header.Get(PriorityHeader); got != "critical" {
+		t.Errorf("sent %q", got)
+	}
+}
+
 // The hook hears which address has refused.
 func TestTransportNamesTheRefuser(t *testing.T) {
 	var heard []string

@@ -104,7 +104,7 @@ func TestOptionalInterfaces(t *testing.T) {
 		}{b, canReadFrom{}}}, able{}}, // what is between may change the bytes
 	}
 	for _, tt := range tests {
-		q := newRequest(t.Context(), nil, newPermit(t), NewStreams(StreamsConfig{}))
+		q := newRequest(t.Context(), nil, &weir.Work{}, newPermit(t), NewStreams(StreamsConfig{}))
 		q.out.init(tt.w, q, 0)
 		k := q.out.kind()
 		f, flush := k.(http.Flusher)
@@ -216,7 +216,7 @@ func TestFilesReachTheServerAsFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		w := &recordsFrom{bare: &bare{http.Header{}}}
-		q := newRequest(t.Context(), nil, newPermit(t), NewStreams(StreamsConfig{}))
+		q := newRequest(t.Context(), nil, &weir.Work{}, newPermit(t), NewStreams(StreamsConfig{}))
 		q.out.init(w, q, 0)
 		if _, err := io.Copy(q.out.kind(), tt.src); err != nil {
 			t.Errorf("%s: %v", tt.name, err)
