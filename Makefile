@@ -187,11 +187,11 @@ fuzz: need-go ## run each fuzz target for 30 s (FUZZTIME)
 	@scripts/fuzz $(FUZZTIME)
 
 .PHONY: dist
-dist: need-go $(NFPM) ## build what is published into dist/: binaries, .deb, .rpm, list of modules, checksums
+dist: need-go $(NFPM) ## build what is published into dist/: binaries, .deb, .rpm, images, list of modules, checksums
 	@scripts/dist
 
 .PHONY: test-dist
-test-dist: need-go $(NFPM) ## build dist/ twice, compare, and hold the sizes; as root on Debian: install the .deb, run, reload and remove it
+test-dist: need-go $(NFPM) ## build dist/ twice, compare, and hold the sizes; as root on Debian: install the .deb and run the image
 	@scripts/test-dist
 
 SITE := $(CACHE)/site

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/weir-go/weir/gateway/internal/cli"
+	_ "golang.org/x/crypto/x509roots/fallback" // for machines and images that have no certificates of authorities
 )
 
 // version is set by the linker.
