@@ -53,11 +53,11 @@ test-short: need-cc check test-unit ## make test without the real servers
 # it; of those that simulate beside other things it sees what -short leaves. What deptest
 # and the wait room do has no goroutines: deps runs the one, and the gates' tests run the
 # other under it. The time-outs are for what hangs, on any machine.
-SIMULATE = ./sim ./bench/internal/peers ./gateway/internal/cli
+SIMULATE = ./control ./sim ./bench/internal/peers ./gateway/internal/cli
 
 .PHONY: test-unit
 test-unit: need-go
-	go test -race -timeout 30m $$(go list $(PACKAGES) | grep -v -e '/weir/sim$$' -e '/internal/cli$$' -e '/bench/internal/board$$' -e '/bench/internal/peers$$' -e '/internal/deptest$$' -e '/internal/room$$')
+	go test -race -timeout 30m $$(go list $(PACKAGES) | grep -v -e '/weir/control$$' -e '/weir/sim$$' -e '/internal/cli$$' -e '/bench/internal/board$$' -e '/bench/internal/peers$$' -e '/internal/deptest$$' -e '/internal/room$$')
 	go test -race -short -timeout 30m $(SIMULATE)
 	go test -timeout 30m $(SIMULATE) ./bench/internal/board ./internal/room
 

@@ -10,6 +10,9 @@ import (
 // knows the deadlines: all that is admitted comes too late, and all that might
 // wait is refused. Controllers that find the limit get out of that by themselves.
 func TestTheDefaultIsNotFrozen(t *testing.T) {
+	if testing.Short() {
+		t.Skip("eight simulations of 90 s")
+	}
 	for _, tt := range []struct{ controller, limit string }{{"belief", "1300"}, {"belief", "10000"}, {"knee", "1300"}, {"knee", "10000"}} {
 		s, err := sim.ParseScenario([]byte(`{
 			"name": "frozen", "backend": "B3",

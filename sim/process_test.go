@@ -10,6 +10,9 @@ import (
 // The retry storm and the chained calls, with clients that share a throttle and a budget: the goals are
 // reached on every standard backend. Attempts stay at 1.1 for each request during the fault, too.
 func TestClientsOfAProcess(t *testing.T) {
+	if testing.Short() {
+		t.Skip("twelve boards of clients")
+	}
 	for _, name := range []string{"S5c", "S5d", "S15c"} {
 		for _, backend := range []string{"B1", "B2", "B3", "B4"} {
 			s, err := sim.Load(name)

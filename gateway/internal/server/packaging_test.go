@@ -65,10 +65,15 @@ routes: [{match: [/], gates: [plan, far, levels, seen, slots, pools], upstream: 
 	if res, body := get(t, g.url); res.StatusCode != http.StatusOK {
 		t.Fatalf("answer %d: %s", res.StatusCode, body)
 	}
-	w := httptest.NewRecorder()
-	g.metrics.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	var text string
+	eventually(t, "the signal is read", func() bool {
+		w := httptest.NewRecorder()
+		g.metrics.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		text = w.Body.String()
+		return strings.Contains(text, "weir_signal_value")
+	})
 	var names []string
-	for _, line := range regexp.MustCompile(`(?m)^# TYPE (\w+) (\w+)`).FindAllStringSubmatch(w.Body.String(), -1) {
+	for _, line := range regexp.MustCompile(`(?m)^# TYPE (\w+) (\w+)`).FindAllStringSubmatch(text, -1) {
 		if names = append(names, line[1]); line[2] == "histogram" {
 			names = append(names, line[1]+"_bucket", line[1]+"_sum", line[1]+"_count")
 		}
