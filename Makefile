@@ -62,12 +62,11 @@ test-unit: need-go
 	go test -timeout 30m $(SIMULATE) ./bench/internal/board ./internal/room
 
 # Without -race: the load generator shares the machine with what it loads.
-# The packages of the gateway ran with it in test-unit. Both suites wait for other
+# The packages of the gateway ran with it in test-unit. The suites wait for other
 # processes most of the time, so they run side by side.
 .PHONY: test-integration
 test-integration: need-go parts
-	go test -tags integration -count=1 -parallel 8 -timeout 30m ./gateway/integration/ ./weirredis/
-	go test -tags integration -count=1 -timeout 30m ./examples/analytics/
+	go test -tags integration -count=1 -p 3 -parallel 8 -timeout 30m ./gateway/integration/ ./weirredis/ ./examples/analytics/
 
 .PHONY: test-redis
 test-redis: need-go ## the tests of the store alone; make test-redis WEIR_REDIS_SERVER=/path/to/redis-server: against that one

@@ -261,6 +261,7 @@ func besiege(t *testing.T, g *gateway, narrow string, clients map[string]int) {
 // every panel of the dashboard shows something. WeirBug is left to [TestAlertRules], for it
 // needs a bug.
 func TestAlertsFire(t *testing.T) {
+	t.Parallel()
 	dir, narrow := t.TempDir(), freeAddr(t)
 	g := troubled(t, dir, narrow)
 	p := startPrometheus(t, g)
