@@ -50,16 +50,17 @@ test: need-cc check parts test-unit test-integration ## everything: checks, unit
 test-short: need-cc check test-unit ## make test without the real servers
 
 # The race detector makes a simulation ten times longer. The scoreboard's tests run without
-# it; of those that simulate beside other things it sees what -short leaves. What deptest
-# and the wait room do has no goroutines: deps runs the one, and the gates' tests run the
-# other under it. The time-outs are for what hangs, on any machine.
-SIMULATE = ./control ./sim ./bench/internal/peers ./gateway/internal/cli
+# it; of those that simulate beside other things it sees what -short leaves. What deptest,
+# the wait room and all controllers but Probe do has no goroutines: deps runs the first, and
+# the gates' tests run the others under it. The time-outs are for what hangs, on any machine.
+SIMULATE = ./sim ./bench/internal/peers ./gateway/internal/cli
 
 .PHONY: test-unit
 test-unit: need-go
 	go test -race -timeout 30m $$(go list $(PACKAGES) | grep -v -e '/weir/control$$' -e '/weir/sim$$' -e '/internal/cli$$' -e '/bench/internal/board$$' -e '/bench/internal/peers$$' -e '/internal/deptest$$' -e '/internal/room$$')
+	go test -race -run Probe -timeout 30m ./control
 	go test -race -short -timeout 30m $(SIMULATE)
-	go test -timeout 30m $(SIMULATE) ./bench/internal/board ./internal/room
+	go test -timeout 30m $(SIMULATE) ./bench/internal/board ./internal/room ./control
 
 # Without -race: the load generator shares the machine with what it loads.
 # The packages of the gateway ran with it in test-unit. The suites wait for other

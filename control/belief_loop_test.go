@@ -118,9 +118,6 @@ func (g *world) done(length time.Duration) (done int64, limit float64) {
 // Where no law is true it may be slow to learn, but it neither collapses nor lets in what
 // helps nothing.
 func TestBeliefOutsideItsLaws(t *testing.T) {
-	if testing.Short() {
-		t.Skip("hours of explicit time")
-	}
 	const length = 4 * time.Minute
 	for name, backend := range outside {
 		var best int64
@@ -161,9 +158,6 @@ func pooled(places int, mean time.Duration) func(*world) time.Duration {
 
 // From the shortest work to the longest, at the least limit and at the largest.
 func TestBeliefAtTheEnds(t *testing.T) {
-	if testing.Short() {
-		t.Skip("hours of explicit time")
-	}
 	for _, tt := range []struct {
 		name      string
 		cfg       BeliefConfig
