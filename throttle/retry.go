@@ -111,8 +111,11 @@ func AnswerOfRejection(r *weir.Rejection) Answer {
 		Outcome: weir.Classify(r), Unstarted: true, Final: !r.Retryable,
 		Told: r.RetryAfter > 0, After: r.RetryAfter,
 	}
-	if r.Reason == weir.ReasonQuota {
+	switch r.Reason {
+	case weir.ReasonQuota:
 		a.Outcome, a.Quota = weir.OK, true
+	case weir.ReasonDraining:
+		a.Transient = true // another instance takes it
 	}
 	return a
 }

@@ -1,4 +1,5 @@
-// Package weirgrpc puts a weir gate in front of the handlers of a gRPC server.
+// Package weirgrpc puts a weir gate in front of the handlers of a gRPC server, and a throttle and a
+// budget for retries under a client.
 //
 //	api := weir.Must(limit.New(limit.Config{Name: "api", Limit: 50}))
 //	guard := weirgrpc.New(api)
@@ -50,6 +51,11 @@
 //
 // gRPC reads the message of a unary call before any interceptor runs. [Guard.Tap] decides when the
 // headers of a call have come. A flood of large messages is then refused unread.
+//
+// # Clients
+//
+// [Client] is the other side: it makes the calls of a connection so that they do not make an overload
+// worse.
 //
 // # Draining
 //

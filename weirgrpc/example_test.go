@@ -59,3 +59,23 @@ func ExampleClassify() {
 	// overload
 	// ok
 }
+
+// A client that spares a server which refuses, and retries where that is safe.
+func ExampleClient() {
+	client := &weirgrpc.Client{
+		Work: func(_ context.Context, method string, w *weir.Work) {
+			if method == "/shop.Reports/Monthly" {
+				w.Priority = weir.Background
+			}
+		},
+	}
+	conn, err := grpc.NewClient("dns:///shop.internal:50051", append(client.DialOptions(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer conn.Close()
+	fmt.Println(conn.CanonicalTarget())
+	// Output: dns:///shop.internal:50051
+}

@@ -82,7 +82,7 @@ func (g *Guard) Unary() grpc.UnaryServerInterceptor {
 			resp, err = handler(c.handler, req)
 		}
 		returned = true
-		return resp, err
+		return resp, passedOn(err)
 	}
 }
 

@@ -45,7 +45,7 @@ type Statuses struct {
 //	anything else, nil                     UNAVAILABLE
 //
 // Its details are an ErrorInfo with the gate, its rule, and the reason in upper case, such as
-// QUEUE_FULL. A RetryInfo has the exact time, where there is one. A QuotaFailure says that this
+// QUEUE_FULL. Its metadata has retryable: false where coming back cannot help. A RetryInfo has the exact time, where there is one. A QuotaFailure says that this
 // caller has used up what is its own. Nothing of a tenant's name, of the request or of the
 // refusal's Cause is among them.
 func Status(rej *weir.Rejection) *status.Status { return Statuses{}.Of(rej) }
@@ -61,6 +61,9 @@ func (s Statuses) Of(rej *weir.Rejection) *status.Status {
 	info := &errdetails.ErrorInfo{Domain: Domain, Reason: strings.ToUpper(rej.Reason.String()), Metadata: map[string]string{"gate": told.Gate}}
 	if told.Rule != "" {
 		info.Metadata["rule"] = told.Rule
+	}
+	if !rej.Retryable {
+		info.Metadata[retryable] = "false"
 	}
 	details := []protoadapt.MessageV1{info}
 	if rej.RetryAfter > 0 && rej.Reason != weir.ReasonTooLarge {

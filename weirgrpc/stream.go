@@ -31,7 +31,7 @@ func (g *Guard) Stream() grpc.StreamServerInterceptor {
 		s.begin()
 		err = s.refusal(handler(srv, s))
 		returned = true
-		return err
+		return passedOn(err)
 	}
 }
 

@@ -114,6 +114,7 @@ func TestTransportRetries(t *testing.T) {
 		{"a bad gateway to a POST", "POST", say(502, ""), 1, 0, 1, 1},
 		{"envoy is overloaded", "POST", say(503, "", "X-Envoy-Overloaded", "true"), 3, jitter, 3, 0},
 		{"weir refused a POST", "POST", refuse(queueFull), 3, 4*time.Second + jitter, 3, 0},
+		{"weir is draining", "POST", refuse(weir.Rejection{Reason: weir.ReasonDraining, Retryable: true, RetryAfter: time.Second}), 3, 2*time.Second + jitter, 3, 3},
 		{"weir says no", "GET", refuse(weir.Rejection{Reason: weir.ReasonQueueFull}), 1, 0, 1, 0},
 		{"a quota", "POST", refuse(weir.Rejection{Reason: weir.ReasonQuota, Retryable: true, RetryAfter: time.Second}), 3, 2*time.Second + jitter, 3, 3},
 		{"too many requests", "GET", say(429, "", "Retry-After", "1"), 3, 2*time.Second + jitter, 3, 3},

@@ -1,0 +1,174 @@
+package weirgrpc
+
+import (
+	"context"
+	"errors"
+	"math"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/throttle"
+)
+
+// server stands in for everything below the interceptor: it answers every attempt the same.
+type server struct {
+	err     error
+	trailer metadata.MD
+	unknown bool // no stream was opened
+	calls   int
+}
+
+func (s *server) invoke(_ context.Context, _ string, _, _ any, _ *grpc.ClientConn, opts ...grpc.CallOption) error {
+	s.calls++
+	for _, o := range opts {
+		switch o := o.(type) {
+		case grpc.TrailerCallOption:
+			*o.TrailerAddr = s.trailer
+		case grpc.PeerCallOption:
+			if !s.unknown {
+				o.PeerAddr.Addr = &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 443}
+			}
+		}
+	}
+	return s.err
+}
+
+// told is an error with details.
+func told(code codes.Code, details ...protoadapt.MessageV1) error {
+	st, err := status.New(code, "no").WithDetails(details...)
+	if err != nil {
+		panic(err)
+	}
+	return st.Err()
+}
+
+func after(seconds int64, nanos int32) *errdetails.RetryInfo {
+	return &errdetails.RetryInfo{RetryDelay: &durationpb.Duration{Seconds: seconds, Nanos: nanos}}
+}
+
+// How often each answer is tried, what the throttle makes of it, and how long the waits are: the jitter
+// is 0.9 of 100 and of 200 ms. The rows about pushback are those of gRFC A6.
+func TestAnswers(t *testing.T) {
+	const jitter = 270 * time.Millisecond
+	const safe, unsafe = true, false
+	unavailable := status.Error(codes.Unavailable, "no")
+	pushback := func(values ...string) metadata.MD { return metadata.MD{PushbackHeader: values} }
+	full := &weir.Rejection{Gate: "shop", Reason: weir.ReasonQueueFull, Retryable: true, RetryAfter: 2 * time.Second}
+	for _, tt := range []struct {
+		name          string
+		safe          bool
+		server        server
+		attempts      int
+		waits         time.Duration
+		requests, oks uint64 // as the throttle counts them
+	}{
+		{"success", unsafe, server{}, 1, 0, 1, 1},
+		{"not found", safe, server{err: status.Error(codes.NotFound, "no")}, 1, 0, 1, 1},
+		{"aborted", safe, server{err: status.Error(codes.Aborted, "no")}, 1, 0, 1, 1},
+		{"an error", safe, server{err: status.Error(codes.Internal, "no")}, 1, 0, 1, 1},
+		{"an error without a status", safe, server{err: errors.New("no")}, 1, 0, 1, 1},
+		{"cancelled by the server", safe, server{err: status.Error(codes.Canceled, "no")}, 1, 0, 0, 0},
+		{"unavailable", safe, server{err: unavailable}, 3, jitter, 3, 0},
+		{"unavailable, not safe", unsafe, server{err: unavailable}, 1, 0, 1, 0},
+		{"no connection, not safe", unsafe, server{err: unavailable, unknown: true}, 3, jitter, 3, 0},
+		{"a local error", unsafe, server{err: status.Error(codes.Internal, "no"), unknown: true}, 1, 0, 1, 1},
+		{"the server's deadline", safe, server{err: status.Error(codes.DeadlineExceeded, "no")}, 3, jitter, 3, 0},
+		{"exhausted", safe, server{err: status.Error(codes.ResourceExhausted, "no")}, 3, jitter, 3, 0},
+		{"envoy is overloaded", unsafe, server{err: unavailable, trailer: metadata.MD{"x-envoy-overloaded": {"true"}}}, 3, jitter, 3, 0},
+
+		{"weir refused", unsafe, server{err: Status(full).Err()}, 3, 4*time.Second + jitter, 3, 0},
+		{"by another code", unsafe, server{err: Statuses{Overload: codes.ResourceExhausted}.Of(full).Err()}, 3, 4*time.Second + jitter, 3, 0},
+		{"weir says no", safe, server{err: Status(&weir.Rejection{Reason: weir.ReasonQueueFull}).Err()}, 1, 0, 1, 0},
+		{"weir is draining", unsafe, server{err: Status(&weir.Rejection{Reason: weir.ReasonDraining, Retryable: true}).Err()}, 3, jitter, 3, 3},
+		{"weir blocks", safe, server{err: Status(&weir.Rejection{Reason: weir.ReasonBlocked}).Err()}, 1, 0, 1, 1},
+		{"passed on by one who had begun", unsafe, server{err: passedOn(Status(full).Err())}, 1, 0, 1, 0},
+		{"passed on, safe", safe, server{err: passedOn(Status(full).Err())}, 3, 4*time.Second + jitter, 3, 0},
+		{"a quota", unsafe, server{err: Status(&weir.Rejection{Reason: weir.ReasonQuota, Retryable: true, RetryAfter: time.Second}).Err()}, 3, 2*time.Second + jitter, 3, 3},
+		{"another's quota", safe, server{err: told(codes.ResourceExhausted, &errdetails.QuotaFailure{}, after(1, 0))}, 3, 2*time.Second + jitter, 3, 3},
+		{"another's quota, not safe", unsafe, server{err: told(codes.ResourceExhausted, &errdetails.QuotaFailure{}, after(1, 0))}, 1, 0, 1, 1},
+		{"another's ErrorInfo", unsafe, server{err: told(codes.Unavailable, &errdetails.ErrorInfo{Domain: "example.com", Reason: "QUEUE_FULL"})}, 1, 0, 1, 0},
+		{"no reason of a gate", unsafe, server{err: told(codes.Unavailable, &errdetails.ErrorInfo{Domain: Domain, Reason: "BAD_GATEWAY"})}, 1, 0, 1, 0},
+
+		{"pushback", safe, server{err: unavailable, trailer: pushback("1000")}, 3, 2*time.Second + jitter, 3, 0},
+		{"pushback of no time", safe, server{err: unavailable, trailer: pushback("0")}, 3, jitter, 3, 0},
+		{"pushback does not make a call safe", unsafe, server{err: unavailable, trailer: pushback("0")}, 1, 0, 1, 0},
+		{"nor another code one for retries", safe, server{err: status.Error(codes.NotFound, "no"), trailer: pushback("0")}, 1, 0, 1, 1},
+		{"pushback says no", safe, server{err: unavailable, trailer: pushback("-1")}, 1, 0, 1, 0},
+		{"pushback says no to what was refused", unsafe, server{err: Status(full).Err(), trailer: pushback("-1")}, 1, 0, 1, 0},
+		{"pushback is no number", safe, server{err: unavailable, trailer: pushback("x")}, 1, 0, 1, 0},
+		{"pushback is empty", safe, server{err: unavailable, trailer: pushback("")}, 1, 0, 1, 0},
+		{"pushback twice", safe, server{err: unavailable, trailer: pushback("1", "1")}, 1, 0, 1, 0},
+		{"pushback of more than 32 bits", safe, server{err: unavailable, trailer: pushback("2147483648")}, 1, 0, 1, 0},
+		{"pushback of 24 days", safe, server{err: unavailable, trailer: pushback("2147483647")}, 1, 0, 1, 0},
+		{"pushback before RetryInfo", safe, server{err: told(codes.Unavailable, after(9, 0)), trailer: pushback("1000")}, 3, 2*time.Second + jitter, 3, 0},
+
+		{"RetryInfo", safe, server{err: told(codes.Unavailable, after(3, 0))}, 3, 6*time.Second + jitter, 3, 0},
+		{"RetryInfo of nothing", safe, server{err: told(codes.Unavailable, &errdetails.RetryInfo{})}, 3, jitter, 3, 0},
+		{"RetryInfo of 10^18 s", safe, server{err: told(codes.Unavailable, after(1e18, 0))}, 1, 0, 1, 0},
+		{"RetryInfo of all bits", safe, server{err: told(codes.Unavailable, after(math.MaxInt64, math.MaxInt32))}, 1, 0, 1, 0},
+		{"RetryInfo in the past", safe, server{err: told(codes.Unavailable, after(-5, 0))}, 3, jitter, 3, 0},
+		{"RetryInfo of all bits in the past", safe, server{err: told(codes.Unavailable, after(math.MinInt64, math.MinInt32))}, 3, jitter, 3, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			caller, err := throttle.NewCaller(throttle.CallerConfig{Random: func() float64 { return 0.9 }}) // above the share of a few failures
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := &Client{Caller: caller, Safe: func(context.Context, string) bool { return tt.safe }}
+			began := time.Now()
+			err = c.unary(t.Context(), "/shop.Cart/Get", nil, nil, nil, tt.server.invoke)
+			if took := time.Since(began); tt.server.calls != tt.attempts || took != tt.waits {
+				t.Errorf("%s: %d attempts in %v, want %d in %v", tt.name, tt.server.calls, took, tt.attempts, tt.waits)
+			}
+			if status.Code(err) != status.Code(tt.server.err) || tt.server.err != nil && !errors.Is(err, tt.server.err) {
+				t.Errorf("%s: %v, want the last error: %v", tt.name, err, tt.server.err)
+			}
+			guard := caller.Targets()[0].Guard
+			oks := guard.Outcomes[weir.OK] + guard.Outcomes[weir.Failed]
+			if requests := oks + guard.Outcomes[weir.Overload]; guard.InFlight != 0 || requests != tt.requests || oks != tt.oks {
+				t.Errorf("%s: %d in flight, %d requests of which %d were accepted; want 0, %d, %d", tt.name, guard.InFlight, requests, oks, tt.requests, tt.oks)
+			}
+		})
+	}
+}
+
+// A panic below goes on and takes no slot along.
+func TestClientPanics(t *testing.T) {
+	caller, err := throttle.NewCaller(throttle.CallerConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Client{Caller: caller}
+	panics := func(call func()) {
+		defer func() {
+			if recover() == nil {
+				t.Error("no panic")
+			}
+		}()
+		call()
+	}
+	panics(func() {
+		_ = c.unary(t.Context(), "/shop.Cart/Get", nil, nil, nil, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
+			panic("below")
+		})
+	})
+	panics(func() {
+		_, _ = c.stream(t.Context(), new(grpc.StreamDesc), nil, "/shop.Cart/Get", func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+			panic("below")
+		})
+	})
+	if n := caller.Targets()[0].Guard.InFlight; n != 0 {
+		t.Errorf("%d in flight", n)
+	}
+}

@@ -1,0 +1,252 @@
+package weirgrpc
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/throttle"
+	"github.com/weir-go/weir/weirhttp"
+)
+
+// The metadata that a [Client] tells servers about a call in. The deadline is gRPC's own.
+var (
+	priorityKey = strings.ToLower(weirhttp.PriorityHeader)
+	attemptKey  = strings.ToLower(weirhttp.AttemptHeader)
+)
+
+// Client makes the calls of a gRPC client so that they do not make an overload worse. It is to gRPC
+// what [weirhttp.Transport] is to HTTP, and its fields have the same names. The zero value is ready to
+// use. Set the fields before the first call, and share one Client, or at least one Caller, between all
+// connections of a process:
+//
+//	client := new(weirgrpc.Client)
+//	conn, err := grpc.NewClient(target, append(client.DialOptions(), credentials)...)
+//
+// Each call is one of a [throttle.Caller]. What this process refuses is an error with a
+// [*weir.Rejection] in it, and with the status of [Status]. A call is tried again where that is safe,
+// can help and is within the budget. The last attempt's error is returned. If a gate of weir has sent
+// it, whoever passes it on is known to have begun work of its own.
+//
+// A slot of the client's own limit is held until the call or its stream has ended. It is not held during
+// a back-off. The sample of a stream is taken with its first answer. So a limit that learns is wrong for
+// streams that the client keeps open.
+//
+// # What is tried again
+//
+// A unary call, and one that streams answers as long as none has come: nothing that the application
+// has seen is taken back. Of a call that streams requests, nothing is kept to be sent again. It is tried
+// again only if it could not be opened.
+//
+// A call that never ends teaches nothing: give each a deadline. It is that of all attempts together.
+type Client struct {
+	// Caller decides about the calls. nil means one with the default settings.
+	Caller *throttle.Caller
+
+	// Target returns the name of the service that a call is for. nil means the target of its connection.
+	Target func(method string, conn *grpc.ClientConn) string
+	// Work fills in what is known of a call, such as its priority. nil means nothing. Op is the method.
+	// Priority, exemption and deadline are those of the context's scope (see [weir.WithPriority]). In
+	// the handler of a request that is the request's own. The priority can be lowered here, and not
+	// raised above that of the request.
+	Work func(ctx context.Context, method string, w *weir.Work)
+	// Safe reports whether a call may be done twice. nil means if the method's idempotency_level in its
+	// .proto file says so.
+	Safe func(ctx context.Context, method string) bool
+
+	// Quiet sends none of the metadata that tell a server of the priority and the attempt. Use it for
+	// servers of others. The deadline is sent all the same.
+	Quiet bool
+	// Refused, if not nil, hears which address has refused a call before it started, for instance to
+	// choose another one next time. The address is empty if no connection was made.
+	Refused func(ctx context.Context, method, address string)
+
+	once     sync.Once
+	fallback *throttle.Caller
+}
+
+// DialOptions returns the options of a connection whose calls are the client's: an interceptor for unary
+// calls and one for streams, chained after those of options given before. They also turn the retries
+// off that a service config asks grpc-go for. Those happen below all interceptors, where no budget
+// counts them: with both, three attempts would be nine. What grpc-go sends again because no server
+// has seen it stays.
+func (c *Client) DialOptions() []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithChainUnaryInterceptor(c.unary), grpc.WithChainStreamInterceptor(c.stream), grpc.WithDisableRetry(),
+	}
+}
+
+// unary is a [grpc.UnaryClientInterceptor].
+func (c *Client) unary(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	o, cancel := c.begin(ctx, method, conn)
+	defer cancel()
+	defer o.call.End()
+	for {
+		p, err := o.admit()
+		if err != nil {
+			return err
+		}
+		answer, err := o.attempt(p, func(ctx context.Context, more ...grpc.CallOption) error {
+			return invoke(ctx, method, req, reply, conn, append(opts[:len(opts):len(opts)], more...)...)
+		})
+		if err == nil {
+			return nil
+		}
+		if again, err := o.again(answer, err); !again {
+			return err
+		}
+	}
+}
+
+// outgoing is a call with all its attempts.
+type outgoing struct {
+	client *Client
+	method string
+	ctx    context.Context
+	work   weir.Work
+	came   bool // in the handler of a request
+	call   throttle.Call
+}
+
+// begin starts a call. cancel ends the context of its attempts.
+func (c *Client) begin(ctx context.Context, method string, conn *grpc.ClientConn) (o *outgoing, cancel context.CancelFunc) {
+	o = &outgoing{client: c, method: method, ctx: ctx, work: weir.Work{Op: method}}
+	w := &o.work
+	w.Deadline, _ = ctx.Deadline()
+	w.Inherit(ctx)
+	most, _, came := weir.Received(ctx)
+	o.came = came
+	if c.Work != nil {
+		if c.Work(ctx, method, w); came {
+			w.Priority = min(w.Priority, most)
+		}
+	}
+	cancel = func() {}
+	if at, ok := ctx.Deadline(); !w.Deadline.IsZero() && (!ok || w.Deadline.Before(at)) {
+		o.ctx, cancel = context.WithDeadline(ctx, w.Deadline)
+	}
+	safe := c.Safe
+	if safe == nil {
+		safe = declaredSafe
+	}
+	o.call = c.caller().Start(c.target(method, conn), w.Deadline, safe(ctx, method))
+	return o, cancel
+}
+
+func (c *Client) caller() *throttle.Caller {
+	if c.Caller != nil {
+		return c.Caller
+	}
+	c.once.Do(func() { c.fallback, _ = throttle.NewCaller(throttle.CallerConfig{}) }) // the defaults have no fault
+	return c.fallback
+}
+
+func (c *Client) target(method string, conn *grpc.ClientConn) string {
+	switch {
+	case c.Target != nil:
+		return c.Target(method, conn)
+	case conn == nil:
+		return ""
+	}
+	return conn.CanonicalTarget()
+}
+
+// declaredSafe reports whether the method's .proto file says that it may be done twice.
+func declaredSafe(_ context.Context, method string) bool {
+	name := strings.ReplaceAll(strings.TrimPrefix(method, "/"), "/", ".")
+	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(name))
+	if err != nil {
+		return false
+	}
+	options, ok := d.Options().(*descriptorpb.MethodOptions)
+	return ok && options.GetIdempotencyLevel() != descriptorpb.MethodOptions_IDEMPOTENCY_UNKNOWN
+}
+
+// admit asks the gates for the present attempt.
+func (o *outgoing) admit() (weir.Permit, error) {
+	o.work.Attempt = o.call.Attempt()
+	p, err := o.call.Gate().Admit(o.ctx, o.work)
+	if err != nil {
+		return weir.Permit{}, ownRefusal(err)
+	}
+	return p, nil
+}
+
+// attempt makes a unary attempt, and gives the permit back.
+func (o *outgoing) attempt(p weir.Permit, invoke func(context.Context, ...grpc.CallOption) error) (throttle.Answer, error) {
+	defer p.Done(weir.NoSample) // after a panic; otherwise it is done already
+	var trailer metadata.MD
+	var server peer.Peer
+	o.call.Sent()
+	err := invoke(o.told(), grpc.Trailer(&trailer), grpc.Peer(&server))
+	if err == nil {
+		p.Done(weir.OK)
+		return throttle.Answer{}, nil
+	}
+	answer := o.answer(err, trailer, &server)
+	p.Done(answer.Outcome)
+	return answer, err
+}
+
+// answer returns what came of an attempt, and tells Refused.
+func (o *outgoing) answer(err error, trailer metadata.MD, server *peer.Peer) throttle.Answer {
+	a := answerTo(err, trailer, server.Addr != nil)
+	switch o.ctx.Err() {
+	case context.Canceled:
+		a.Outcome = weir.Abandoned
+	case context.DeadlineExceeded:
+		a.Outcome = weir.Overload
+	}
+	if o.client.Refused != nil && a.Unstarted {
+		address := ""
+		if server.Addr != nil {
+			address = server.Addr.String()
+		}
+		o.client.Refused(o.ctx, o.method, address)
+	}
+	return a
+}
+
+// again waits for the next attempt. It returns the error that the call ends with if there is none.
+func (o *outgoing) again(a throttle.Answer, err error) (bool, error) {
+	if o.ctx.Err() != nil {
+		return false, passedOn(err)
+	}
+	wait, stop := o.call.Decide(a)
+	if stop != throttle.Again {
+		return false, passedOn(err)
+	}
+	if err := o.call.Wait(o.ctx, wait); err != nil {
+		return false, status.FromContextError(err).Err()
+	}
+	return true, nil
+}
+
+// told returns the context of the present attempt, with what the server should know.
+func (o *outgoing) told() context.Context {
+	if o.client.Quiet {
+		return o.ctx
+	}
+	md, ok := metadata.FromOutgoingContext(o.ctx) // a copy
+	if !ok {
+		md = metadata.MD{}
+	}
+	delete(md, attemptKey)
+	if o.work.Attempt > 0 {
+		md[attemptKey] = []string{strconv.Itoa(o.work.Attempt)}
+	}
+	if o.came || o.work.Priority != weir.Normal {
+		md[priorityKey] = []string{weir.PriorityOf(o.work.Priority.Class()).String()}
+	}
+	return metadata.NewOutgoingContext(o.ctx, md)
+}

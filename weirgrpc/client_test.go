@@ -1,0 +1,540 @@
+package weirgrpc_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/limit"
+	"github.com/weir-go/weir/throttle"
+	"github.com/weir-go/weir/weirgrpc"
+	"github.com/weir-go/weir/weirhttp"
+)
+
+// clientOf returns a client that waits for no longer than a test can.
+func clientOf(t testing.TB, cfg throttle.CallerConfig) *weirgrpc.Client {
+	t.Helper()
+	cfg.Retry.Backoff = time.Millisecond
+	if cfg.Random == nil {
+		cfg.Random = func() float64 { return 0.99 } // above the share of a few failures
+	}
+	return &weirgrpc.Client{Caller: weir.Must(throttle.NewCaller(cfg)), Safe: func(context.Context, string) bool { return true }}
+}
+
+// through returns a client of the test service whose calls are c's.
+func through(t testing.TB, c *weirgrpc.Client, address string, opts ...grpc.DialOption) testgrpc.TestServiceClient {
+	t.Helper()
+	return testgrpc.NewTestServiceClient(dial(t, address, append(c.DialOptions(), opts...)...))
+}
+
+// receive receives all of a stream.
+func receive(s testgrpc.TestService_StreamingOutputCallClient) (n int, err error) {
+	for {
+		if _, err = s.Recv(); err == io.EOF {
+			return n, nil
+		} else if err != nil {
+			return n, err
+		}
+		n++
+	}
+}
+
+// grpc-go would make five attempts of each of ours. It makes one.
+func TestClientMakesThreeAttemptsAtMost(t *testing.T) {
+	var calls atomic.Int32
+	no := func() error {
+		calls.Add(1)
+		return status.Error(codes.Unavailable, "no")
+	}
+	address := start(t, &service{
+		unary: func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) { return nil, no() },
+		output: func(*testgrpc.StreamingOutputCallRequest, testgrpc.TestService_StreamingOutputCallServer) error {
+			return no()
+		},
+	})
+	const config = `{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 5, "initialBackoff": "0.001s",
+		"maxBackoff": "0.001s", "backoffMultiplier": 1, "retryableStatusCodes": ["UNAVAILABLE"]}}]}`
+	client := through(t, clientOf(t, throttle.CallerConfig{}), address, grpc.WithDefaultServiceConfig(config))
+	_, err := client.UnaryCall(within(t), new(testgrpc.SimpleRequest))
+	if wantCode(t, err, codes.Unavailable); calls.Swap(0) != 3 {
+		t.Error("a unary call was not tried three times")
+	}
+	s, err := client.StreamingOutputCall(within(t), new(testgrpc.StreamingOutputCallRequest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = receive(s)
+	if wantCode(t, err, codes.Unavailable); calls.Swap(0) != 3 {
+		t.Error("a call that streams answers was not tried three times")
+	}
+	// The same config does what it says where the client's options are missing.
+	plain := testgrpc.NewTestServiceClient(dial(t, address, grpc.WithDefaultServiceConfig(config)))
+	if _, _ = plain.UnaryCall(within(t), new(testgrpc.SimpleRequest)); calls.Swap(0) != 5 {
+		t.Error("the config of this test asks for no retries")
+	}
+}
+
+// Before a server with a gate: what is refused at first is served in the end, also where it may not be
+// done twice, and the request is sent again.
+func TestClientBeforeGuard(t *testing.T) {
+	gate := newLimit(t, 1, -1)
+	full := true
+	var told []string
+	guard := weirgrpc.New(nil, weirgrpc.WithSelect(func(ctx context.Context, method string) (weir.Gate, weir.Work) {
+		told = append(told, strings.Join(metadata.ValueFromIncomingContext(ctx, "x-weir-attempt"), "+"))
+		if full = !full; !full {
+			return refusing{}, weir.Work{}
+		}
+		return gate, weir.Work{Op: method}
+	}))
+	address := start(t, &service{
+		unary: func(_ context.Context, in *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+			return &testgrpc.SimpleResponse{Payload: in.Payload}, nil
+		},
+		output: func(in *testgrpc.StreamingOutputCallRequest, s testgrpc.TestService_StreamingOutputCallServer) error {
+			return s.Send(&testgrpc.StreamingOutputCallResponse{Payload: in.Payload})
+		},
+	}, guard.ServerOptions()...)
+	c := clientOf(t, throttle.CallerConfig{Guard: throttle.NoGuard})
+	c.Safe = nil
+	var refusers []string
+	c.Refused = func(_ context.Context, method, at string) { refusers = append(refusers, method+" "+at) }
+	client := through(t, c, address)
+	payload := &testgrpc.Payload{Body: []byte("hello")}
+	got, err := client.UnaryCall(within(t), &testgrpc.SimpleRequest{Payload: payload})
+	if err != nil || string(got.Payload.Body) != "hello" {
+		t.Fatalf("%v, %v", got, err)
+	}
+	s, err := client.StreamingOutputCall(within(t), &testgrpc.StreamingOutputCallRequest{Payload: payload})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := s.Recv()
+	if err != nil || string(first.Payload.Body) != "hello" {
+		t.Fatalf("%v, %v", first, err)
+	}
+	if _, err := s.Recv(); err != io.EOF {
+		t.Errorf("%v", err)
+	}
+	if want := []string{"", "1", "", "1"}; !slices.Equal(told, want) {
+		t.Errorf("attempts %q, want %q", told, want)
+	}
+	if want := []string{unaryCall + " " + address, outputCall + " " + address}; !slices.Equal(refusers, want) {
+		t.Errorf("refused by %q, want %q", refusers, want)
+	}
+}
+
+// refusing is a gate with a full wait room.
+type refusing struct{}
+
+func (refusing) Admit(context.Context, weir.Work) (weir.Permit, error) {
+	return weir.Permit{}, &weir.Rejection{Gate: "shop", Reason: weir.ReasonQueueFull, Retryable: true}
+}
+
+// What streams requests has kept nothing to send again, and what has been seen is not taken back.
+func TestClientRepeatsNoStream(t *testing.T) {
+	var calls atomic.Int32
+	no := status.Error(codes.Unavailable, "no")
+	address := start(t, &service{
+		output: func(_ *testgrpc.StreamingOutputCallRequest, s testgrpc.TestService_StreamingOutputCallServer) error {
+			calls.Add(1)
+			_ = s.Send(new(testgrpc.StreamingOutputCallResponse))
+			return no
+		},
+		duplex: func(testgrpc.TestService_FullDuplexCallServer) error { calls.Add(1); return no },
+	})
+	client := through(t, clientOf(t, throttle.CallerConfig{}), address)
+	out, err := client.StreamingOutputCall(within(t), new(testgrpc.StreamingOutputCallRequest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := receive(out); n != 1 || status.Code(err) != codes.Unavailable || calls.Swap(0) != 1 {
+		t.Errorf("%d answers, %v", n, err)
+	}
+	out, err = client.StreamingOutputCall(within(t), new(testgrpc.StreamingOutputCallRequest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Header(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := receive(out); status.Code(err) != codes.Unavailable || calls.Swap(0) != 1 {
+		t.Errorf("%v", err)
+	}
+	both, err := client.FullDuplexCall(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := both.Recv(); status.Code(err) != codes.Unavailable || calls.Swap(0) != 1 {
+		t.Errorf("%v", err)
+	}
+}
+
+// The slot of the client's own limit is held until the call has ended, however it does.
+func TestClientHoldsTheSlot(t *testing.T) {
+	own := newLimit(t, 1, -1)
+	stay := make(chan struct{})
+	defer close(stay)
+	held := func(context.Context) error {
+		if n := own.Snapshot().InFlight; n != 1 {
+			t.Errorf("%d slots held during the call", n)
+		}
+		return nil
+	}
+	address := start(t, &service{
+		unary: func(ctx context.Context, _ *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+			return new(testgrpc.SimpleResponse), held(ctx)
+		},
+		output: func(in *testgrpc.StreamingOutputCallRequest, s testgrpc.TestService_StreamingOutputCallServer) error {
+			for range 2 {
+				if err := s.Send(new(testgrpc.StreamingOutputCallResponse)); err != nil {
+					return err
+				}
+			}
+			if in.ResponseParameters != nil {
+				<-stay
+			}
+			return nil
+		},
+		input: func(s testgrpc.TestService_StreamingInputCallServer) error {
+			for {
+				if _, err := s.Recv(); err == io.EOF {
+					return s.SendAndClose(new(testgrpc.StreamingInputCallResponse))
+				} else if err != nil {
+					return err
+				}
+			}
+		},
+		duplex: func(s testgrpc.TestService_FullDuplexCallServer) error {
+			_, _ = s.Recv()
+			return nil
+		},
+	})
+	client := through(t, clientOf(t, throttle.CallerConfig{Limit: own}), address)
+	ctx := within(t)
+	for name, call := range map[string]func(context.Context, context.CancelFunc) error{
+		"unary": func(ctx context.Context, _ context.CancelFunc) error {
+			_, err := client.UnaryCall(ctx, new(testgrpc.SimpleRequest))
+			return err
+		},
+		"answers to their end": func(ctx context.Context, _ context.CancelFunc) error {
+			s, err := client.StreamingOutputCall(ctx, new(testgrpc.StreamingOutputCallRequest))
+			if err != nil {
+				return err
+			}
+			_, _ = s.Recv()
+			_ = held(ctx)
+			_, err = receive(s)
+			return err
+		},
+		"answers that are given up": func(ctx context.Context, leave context.CancelFunc) error {
+			s, err := client.StreamingOutputCall(ctx, &testgrpc.StreamingOutputCallRequest{ResponseParameters: []*testgrpc.ResponseParameters{{}}})
+			if err != nil {
+				return err
+			}
+			_, err = s.Recv()
+			_ = held(ctx)
+			leave()
+			return err
+		},
+		"requests": func(ctx context.Context, _ context.CancelFunc) error {
+			s, err := client.StreamingInputCall(ctx)
+			if err != nil {
+				return err
+			}
+			_ = s.Send(new(testgrpc.StreamingInputCallRequest))
+			_ = held(ctx)
+			_, err = s.CloseAndRecv()
+			return err
+		},
+		"both ways": func(ctx context.Context, _ context.CancelFunc) error {
+			s, err := client.FullDuplexCall(ctx)
+			if err != nil {
+				return err
+			}
+			_ = held(ctx)
+			_ = s.CloseSend()
+			if _, err = s.Recv(); err == io.EOF {
+				return nil
+			}
+			return err
+		},
+	} {
+		ctx, cancel := context.WithCancel(ctx)
+		if err := call(ctx, cancel); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		await(t, name+": the slot is free", idle(own))
+		cancel()
+	}
+}
+
+// What this process refuses is an error with the Rejection, and with a status. It is not tried again.
+func TestClientRefusesLocally(t *testing.T) {
+	own := newLimit(t, 1, -1)
+	p, err := own.TryAdmit(weir.Work{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Done(weir.OK)
+	client := through(t, clientOf(t, throttle.CallerConfig{Limit: own}), "127.0.0.1:1")
+	_, unaryErr := client.UnaryCall(within(t), new(testgrpc.SimpleRequest))
+	_, streamErr := client.FullDuplexCall(within(t))
+	for _, err := range []error{unaryErr, streamErr} {
+		if rej := weir.AsRejection(err); rej == nil || rej.Gate != "api" {
+			t.Errorf("%v", err)
+		}
+		wantCode(t, err, codes.Unavailable)
+	}
+	if n := own.Snapshot().Rejected[weir.ReasonLimit]; n != 2 {
+		t.Errorf("%d refusals for two calls", n)
+	}
+}
+
+// A server that cannot be reached is overload, and safe to try again.
+func TestClientWithoutAServer(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close()
+	c := clientOf(t, throttle.CallerConfig{})
+	c.Safe = nil
+	var refusers []string
+	c.Refused = func(_ context.Context, _, at string) { refusers = append(refusers, at) }
+	client := through(t, c, address)
+	_, err = client.UnaryCall(within(t), new(testgrpc.SimpleRequest))
+	wantCode(t, err, codes.Unavailable)
+	_, err = client.FullDuplexCall(within(t))
+	wantCode(t, err, codes.Unavailable)
+	if want := []string{"", "", "", "", "", ""}; !slices.Equal(refusers, want) {
+		t.Errorf("refused by %q, want three attempts each at no address", refusers)
+	}
+	if n := c.Caller.Targets()[0].Guard.InFlight; n != 0 {
+		t.Errorf("%d in flight", n)
+	}
+}
+
+// What the server is told, outside of any request.
+func TestClientTells(t *testing.T) {
+	var heard []string
+	var left []time.Duration
+	address := start(t, &service{unary: func(ctx context.Context, _ *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+		md, _ := metadata.FromIncomingContext(ctx)
+		heard = append(heard, fmt.Sprint(md["x-weir-attempt"], md["x-priority"], md["app"]))
+		at, _ := ctx.Deadline()
+		left = append(left, time.Until(at))
+		return nil, status.Error(codes.Unavailable, "no")
+	}})
+	c := clientOf(t, throttle.CallerConfig{})
+	c.Work = func(_ context.Context, _ string, w *weir.Work) {
+		w.Priority, w.Deadline = weir.Background, time.Now().Add(patience/2)
+	}
+	client := through(t, c, address)
+	mine := with(within(t), "x-weir-attempt", "17", "app", "a") // the first is nobody else's
+	_, err := client.UnaryCall(mine, new(testgrpc.SimpleRequest))
+	wantCode(t, err, codes.Unavailable)
+	c.Quiet, c.Work = true, nil
+	_, err = client.UnaryCall(within(t), new(testgrpc.SimpleRequest))
+	wantCode(t, err, codes.Unavailable)
+	want := []string{"[] [background] [a]", "[1] [background] [a]", "[2] [background] [a]", "[] [] []", "[] [] []", "[] [] []"}
+	if !slices.Equal(heard, want) {
+		t.Errorf("told %q, want %q", heard, want)
+	}
+	for i, d := range left {
+		if most := patience / time.Duration(2-i/3); d <= 0 || d > most {
+			t.Errorf("call %d has %v left, want at most %v", i, d, most)
+		}
+	}
+}
+
+// In a handler, calls have the priority that came in, never a higher one, and its deadline: from a call of
+// gRPC and from a request of HTTP.
+func TestClientInAHandler(t *testing.T) {
+	var heard string
+	var until time.Time
+	inner := start(t, &service{unary: func(ctx context.Context, _ *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+		heard = strings.Join(metadata.ValueFromIncomingContext(ctx, "x-priority"), "+")
+		until, _ = ctx.Deadline()
+		return new(testgrpc.SimpleResponse), nil
+	}})
+	for _, tt := range []struct {
+		came, wanted weir.Priority
+		want         string
+	}{
+		{weir.Normal, weir.Critical, "normal"},
+		{weir.Background, weir.Normal, "background"},
+		{weir.High, weir.Background, "background"},
+		{weir.Critical, weir.Critical, "critical"},
+	} {
+		deadline := time.Now().Add(patience / 2)
+		c := clientOf(t, throttle.CallerConfig{})
+		c.Work = func(_ context.Context, _ string, w *weir.Work) { w.Priority = tt.wanted }
+		client := through(t, c, inner)
+		check := func(from string, err error) {
+			t.Helper()
+			if err != nil || heard != tt.want || until.After(deadline.Add(time.Second)) {
+				t.Errorf("%s, %v came in and %v is wanted: %v, told %q until %v, want %q until %v", from, tt.came, tt.wanted, err, heard, until, tt.want, deadline)
+			}
+		}
+		guard := weirgrpc.New(newLimit(t, 1, 1), weirgrpc.WithWork(func(_ context.Context, _ string, w *weir.Work) {
+			w.Priority, w.Deadline = tt.came, deadline
+		}))
+		outer := serve(t, &service{unary: func(ctx context.Context, in *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+			return client.UnaryCall(weir.WithPriority(ctx, weir.Critical), in)
+		}}, guard.ServerOptions()...)
+		_, err := outer.UnaryCall(within(t), new(testgrpc.SimpleRequest))
+		check("gRPC", err)
+		weirhttp.Middleware(newLimit(t, 1, 1), weirhttp.WithWork(func(_ *http.Request, w *weir.Work) {
+			w.Priority, w.Deadline = tt.came, deadline
+		}))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			_, err = client.UnaryCall(r.Context(), new(testgrpc.SimpleRequest))
+		})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+		check("HTTP", err)
+	}
+}
+
+// A refusal that a server passes on says nothing of its own work, which had begun: with our client or
+// without, by a guard or without.
+func TestClientKnowsWhoRefused(t *testing.T) {
+	last := start(t, new(service), weirgrpc.New(refusing{}).ServerOptions()...)
+	for _, tt := range []struct {
+		name   string
+		client testgrpc.TestServiceClient
+		opts   []grpc.ServerOption
+	}{
+		{"passed on by our client", through(t, clientOf(t, throttle.CallerConfig{}), last), nil},
+		{"passed on by a guard", testgrpc.NewTestServiceClient(dial(t, last)), weirgrpc.New(newLimit(t, 9, 9)).ServerOptions()},
+	} {
+		var calls, charged atomic.Int32
+		middle := start(t, &service{
+			unary: func(ctx context.Context, in *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+				calls.Add(1)
+				charged.Add(1) // what must not be done twice
+				return tt.client.UnaryCall(ctx, in)
+			},
+			output: func(_ *testgrpc.StreamingOutputCallRequest, s testgrpc.TestService_StreamingOutputCallServer) error {
+				calls.Add(1)
+				inner, err := tt.client.FullDuplexCall(s.Context())
+				if err == nil {
+					_, err = inner.Recv()
+				}
+				return err
+			},
+		}, tt.opts...)
+		c := clientOf(t, throttle.CallerConfig{})
+		c.Safe = nil
+		front := through(t, c, middle)
+		_, err := front.UnaryCall(within(t), new(testgrpc.SimpleRequest))
+		if wantCode(t, err, codes.Unavailable); calls.Swap(0) != 1 {
+			t.Errorf("%s: done more than once: %d", tt.name, charged.Load())
+		}
+		s, err := front.StreamingOutputCall(within(t), new(testgrpc.StreamingOutputCallRequest))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = receive(s); status.Code(err) != codes.Unavailable || calls.Swap(0) != 1 {
+			t.Errorf("%s: %v, and done more than once", tt.name, err)
+		}
+	}
+}
+
+// Whether a method may be done twice is declared in its .proto file.
+func TestClientGoesByTheDeclaration(t *testing.T) {
+	method := func(name string, level descriptorpb.MethodOptions_IdempotencyLevel) *descriptorpb.MethodDescriptorProto {
+		return &descriptorpb.MethodDescriptorProto{
+			Name: &name, InputType: proto.String(".weirtest.Nothing"), OutputType: proto.String(".weirtest.Nothing"),
+			Options: &descriptorpb.MethodOptions{IdempotencyLevel: &level},
+		}
+	}
+	file, err := protodesc.NewFile(&descriptorpb.FileDescriptorProto{
+		Name: proto.String("weirtest/shop.proto"), Package: proto.String("weirtest"), Syntax: proto.String("proto3"),
+		MessageType: []*descriptorpb.DescriptorProto{{Name: proto.String("Nothing")}},
+		Service: []*descriptorpb.ServiceDescriptorProto{{Name: proto.String("Shop"), Method: []*descriptorpb.MethodDescriptorProto{
+			method("Look", descriptorpb.MethodOptions_NO_SIDE_EFFECTS),
+			method("Put", descriptorpb.MethodOptions_IDEMPOTENT),
+			method("Buy", descriptorpb.MethodOptions_IDEMPOTENCY_UNKNOWN),
+		}}},
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := protoregistry.GlobalFiles.RegisterFile(file); err != nil {
+		t.Fatal(err)
+	}
+	var calls atomic.Int32
+	address := startWith(t, func(*grpc.Server) {}, grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error {
+		calls.Add(1)
+		return status.Error(codes.Unavailable, "no")
+	}))
+	c := clientOf(t, throttle.CallerConfig{})
+	c.Safe = nil
+	conn := dial(t, address, c.DialOptions()...)
+	for name, want := range map[string]int32{
+		"weirtest.Shop/Look": 3, "weirtest.Shop/Put": 3, "weirtest.Shop/Buy": 1, "weirtest.Shop/Sell": 1, "weirtest/Nothing": 1, "weirtest.Nothing": 0, "": 0,
+	} {
+		err := conn.Invoke(within(t), "/"+name, new(testgrpc.Empty), new(testgrpc.Empty))
+		if n := calls.Swap(0); n != want || err == nil {
+			t.Errorf("%q: %d attempts, want %d; %v", name, n, want, err)
+		}
+	}
+}
+
+// Calls at once, of which many are given up, lose no slot and leave no retry charged.
+func TestClientStorm(t *testing.T) {
+	own := weir.Must(limit.New(limit.Config{Name: "own", Limit: 8, Queue: limit.Queue{Len: 64}}))
+	defer own.Close()
+	var n atomic.Int32
+	address := start(t, &service{
+		output: func(_ *testgrpc.StreamingOutputCallRequest, s testgrpc.TestService_StreamingOutputCallServer) error {
+			if n.Add(1)%3 == 0 {
+				return status.Error(codes.Unavailable, "no")
+			}
+			_ = s.Send(new(testgrpc.StreamingOutputCallResponse))
+			<-s.Context().Done()
+			return nil
+		},
+	})
+	c := clientOf(t, throttle.CallerConfig{Limit: own, Guard: throttle.NoGuard})
+	client := through(t, c, address)
+	var callers sync.WaitGroup
+	for i := range 64 {
+		callers.Go(func() {
+			ctx, leave := context.WithCancel(within(t))
+			defer leave()
+			s, err := client.StreamingOutputCall(ctx, new(testgrpc.StreamingOutputCallRequest))
+			if err != nil {
+				t.Errorf("call %s: %v", strconv.Itoa(i), err)
+				return
+			}
+			if _, err := s.Recv(); err != nil && status.Code(err) != codes.Unavailable || errors.Is(err, io.EOF) {
+				t.Error(err)
+			}
+		})
+	}
+	callers.Wait()
+	await(t, "all slots are free", idle(own))
+}

@@ -1,0 +1,180 @@
+package weirgrpc
+
+import (
+	"context"
+	"io"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/weir-go/weir"
+)
+
+// stream is a [grpc.StreamClientInterceptor].
+func (c *Client) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	o, cancel := c.begin(ctx, method, conn)
+	s := &clientStream{outgoing: o, desc: desc, cancel: cancel}
+	s.open = func(ctx context.Context, more ...grpc.CallOption) (grpc.ClientStream, error) {
+		return open(ctx, desc, conn, method, append(opts[:len(opts):len(opts)], more...)...)
+	}
+	if err := s.begin(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// clientStream is a call that streams, as the application sees it. Each of its attempts is a stream of
+// grpc-go.
+type clientStream struct {
+	*outgoing // for the goroutine that receives
+	desc      *grpc.StreamDesc
+	open      func(context.Context, ...grpc.CallOption) (grpc.ClientStream, error)
+	cancel    context.CancelFunc
+
+	mu      sync.Mutex // guards what follows
+	current grpc.ClientStream
+	permit  weir.Permit // of the present attempt
+	request any         // the only one of a call that streams answers, until the first answer
+	sent    bool        // there is a request
+	shown   bool        // the application has seen something of the answer
+}
+
+// begin makes attempts until one has been opened. One that could not be opened has sent nothing.
+func (s *clientStream) begin() error {
+	for {
+		p, err := s.admit()
+		if err == nil {
+			if err = s.attempt(p); err == nil {
+				return nil
+			}
+			answer, again := s.answer(err, nil, &peer.Peer{}), false
+			p.Done(answer.Outcome) // mostly done already
+			if again, err = s.again(answer, err); again {
+				continue
+			}
+		}
+		s.end()
+		return err
+	}
+}
+
+// attempt opens a stream.
+func (s *clientStream) attempt(p weir.Permit) error {
+	returned := false
+	defer func() {
+		if !returned {
+			p.Done(weir.NoSample)
+		}
+	}()
+	s.call.Sent()
+	stream, err := s.open(s.told(), grpc.OnFinish(func(err error) { p.Done(answerTo(err, nil, true).Outcome) }))
+	returned = true
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.current, s.permit = stream, p
+	request, sent := s.request, s.sent
+	s.mu.Unlock()
+	if sent {
+		_ = stream.SendMsg(request) // what is wrong with the stream is told to who receives
+		_ = stream.CloseSend()
+	}
+	return nil
+}
+
+// end ends the call.
+func (s *clientStream) end() {
+	s.call.End()
+	s.cancel()
+	s.mu.Lock()
+	p := s.permit
+	s.mu.Unlock()
+	p.Done(weir.NoSample) // done already, if the stream was one of grpc-go
+}
+
+func (s *clientStream) stream() grpc.ClientStream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.current
+}
+
+// show says that the application sees something of the answer now, and returns the stream and its
+// permit.
+func (s *clientStream) show() (grpc.ClientStream, weir.Permit) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shown, s.request = true, nil
+	return s.current, s.permit
+}
+
+// Header implements [grpc.ClientStream].
+func (s *clientStream) Header() (metadata.MD, error) {
+	stream, _ := s.show()
+	return stream.Header()
+}
+
+// Trailer implements [grpc.ClientStream].
+func (s *clientStream) Trailer() metadata.MD { return s.stream().Trailer() }
+
+// CloseSend implements [grpc.ClientStream].
+func (s *clientStream) CloseSend() error { return s.stream().CloseSend() }
+
+// Context implements [grpc.ClientStream].
+func (s *clientStream) Context() context.Context { return s.stream().Context() }
+
+// SendMsg implements [grpc.ClientStream].
+func (s *clientStream) SendMsg(m any) error {
+	s.mu.Lock()
+	if !s.desc.ClientStreams && !s.shown {
+		s.request, s.sent = m, true
+	}
+	stream := s.current
+	s.mu.Unlock()
+	return stream.SendMsg(m)
+}
+
+// RecvMsg implements [grpc.ClientStream].
+func (s *clientStream) RecvMsg(m any) error {
+	for {
+		stream := s.stream()
+		err := stream.RecvMsg(m)
+		if err == nil || err == io.EOF {
+			s.received(err == io.EOF)
+			return err
+		}
+		server, ok := peer.FromContext(stream.Context())
+		if !ok {
+			server = &peer.Peer{}
+		}
+		answer, again := s.answer(err, stream.Trailer(), server), false
+		if s.repeatable() {
+			again, err = s.again(answer, err)
+		}
+		if !again {
+			s.end()
+			return passedOn(err)
+		}
+		if err := s.begin(); err != nil {
+			return err
+		}
+	}
+}
+
+// repeatable reports whether all that the call has sent can be sent again.
+func (s *clientStream) repeatable() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.desc.ClientStreams && !s.shown
+}
+
+// received takes the sample with the first answer, and ends the call with the last.
+func (s *clientStream) received(last bool) {
+	_, p := s.show()
+	p.Sample(weir.OK)
+	if last || !s.desc.ServerStreams {
+		s.end()
+	}
+}
