@@ -1,6 +1,3 @@
-// Package weirsql puts a weir gate in front of a database.
-//
-// [Classify] maps what a database answers to a [weir.Outcome], with no driver imported.
 package weirsql
 
 import (

@@ -26,7 +26,7 @@ var arrows = map[string][]string{
 	"sim":               {"", "policy", "scenarios", "throttle", "internal/hist", "internal/station", "internal/fault", "internal/jsontree", "internal/setting"},
 	"throttle":          {"", "slot", "internal/fault", "internal/gate", "internal/setting"},
 	"weirhttp":          {"", "throttle", "internal/yield"},
-	"weirsql":           {""},
+	"weirsql":           {"", "control", "limit", "signal", "internal/fault"},
 	"weirtest":          {"quota"},
 	"internal/chart":    {},
 	"internal/freeport": {},

@@ -1,0 +1,372 @@
+package weirsql
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+
+	"github.com/weir-go/weir"
+)
+
+// This file stands between database/sql and a driver. database/sql asks a connection for optional
+// interfaces, and does something else without them. So a wrapped connection shows those that its driver
+// shows, wherever that makes a difference. It always shows those where it can do itself exactly what
+// database/sql would do without:
+//
+//	ExecerContext, QueryerContext  as the driver: without, arguments are checked by the statement alone
+//	SessionResetter                as the driver: without, a rollback by context ends the connection
+//	ColumnConverter (statements)   as the driver: without, arguments are converted in another way
+//	Execer, Queryer                as ExecerContext and QueryerContext
+//	Validator                      always: it tells when the connection is given back
+//	Pinger                         always: without, a ping is nil
+//	ConnPrepareContext, ConnBeginTx, StmtExecContext, StmtQueryContext
+//	                               always: without, the context is asked once
+//	NamedValueChecker              always: without, as with driver.ErrSkip
+
+// connector hands out connections that carry permits.
+type connector struct {
+	driver.Connector
+	guard *guard
+}
+
+// Connect implements [driver.Connector].
+func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
+	inner, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return wrap(inner, c.guard), nil
+}
+
+// Close implements io.Closer, as database/sql asks for when a pool is closed.
+func (c *connector) Close() error {
+	if closer, ok := c.Connector.(interface{ Close() error }); ok {
+		return closer.Close()
+	}
+	return nil
+}
+
+// Connector returns a connector for [database/sql.OpenDB] whose connections ask a gate, for code that cannot
+// change its type to [DB]:
+//
+//	db := sql.OpenDB(weirsql.Connector(connector, gate))
+//
+// It only refuses: whoever asks has a connection already, so it must not wait. Use [New] wherever you can.
+// A statement, a transaction and a [database/sql.Conn] ask once each; a ping does not ask. The refusal is a
+// [*weir.Rejection].
+//
+// [database/sql.Conn.Raw] sees the wrapper: see [Driver].
+func Connector(c driver.Connector, g weir.Gate, opts ...Option) driver.Connector {
+	return &connector{c, newGuard(g, opts)}
+}
+
+// Driver returns the connection of the driver itself, where [database/sql.Conn.Raw] hands out a wrapped one. For
+// instance pgx's CopyFrom needs it:
+//
+//	err := conn.Raw(func(c any) error {
+//		_, err := weirsql.Driver(c).(*stdlib.Conn).Conn().CopyFrom(ctx, table, columns, rows)
+//		return err
+//	})
+//
+// It returns any other connection as it is.
+func Driver(conn any) any {
+	if c, ok := conn.(wrapped); ok {
+		return c.base().inner
+	}
+	return conn
+}
+
+// wrapped is each kind of connection of this package.
+type wrapped interface{ base() *dbConn }
+
+// dbConn is a connection of a driver, with the permit of whoever uses it. database/sql lets one goroutine at
+// a time call it.
+type dbConn struct {
+	inner driver.Conn
+	guard *guard
+
+	use *use // who uses it until database/sql gives it back; nil if it is idle, or for one call only
+	tx  *tx  // the transaction that is open
+}
+
+// The kinds of wrapped connections: what a driver may leave out.
+type (
+	execer   struct{ c *dbConn }
+	queryer  struct{ c *dbConn }
+	resetter struct{ driver.SessionResetter }
+
+	connE struct {
+		*dbConn
+		execer
+	}
+	connQ struct {
+		*dbConn
+		queryer
+	}
+	connR struct {
+		*dbConn
+		resetter
+	}
+	connEQ struct {
+		*dbConn
+		execer
+		queryer
+	}
+	connER struct {
+		*dbConn
+		execer
+		resetter
+	}
+	connQR struct {
+		*dbConn
+		queryer
+		resetter
+	}
+	connEQR struct {
+		*dbConn
+		execer
+		queryer
+		resetter
+	}
+)
+
+// What drivers from before contexts have instead.
+type (
+	oldExecer interface {
+		Exec(query string, args []driver.Value) (driver.Result, error)
+	}
+	oldQueryer interface {
+		Query(query string, args []driver.Value) (driver.Rows, error)
+	}
+)
+
+func wrap(inner driver.Conn, g *guard) driver.Conn {
+	c := &dbConn{inner: inner, guard: g}
+	_, e := inner.(driver.ExecerContext)
+	if !e {
+		_, e = inner.(oldExecer)
+	}
+	_, q := inner.(driver.QueryerContext)
+	if !q {
+		_, q = inner.(oldQueryer)
+	}
+	reset, r := inner.(driver.SessionResetter)
+	switch {
+	case e && q && r:
+		return connEQR{c, execer{c}, queryer{c}, resetter{reset}}
+	case e && q:
+		return connEQ{c, execer{c}, queryer{c}}
+	case e && r:
+		return connER{c, execer{c}, resetter{reset}}
+	case q && r:
+		return connQR{c, queryer{c}, resetter{reset}}
+	case e:
+		return connE{c, execer{c}}
+	case q:
+		return connQ{c, queryer{c}}
+	case r:
+		return connR{c, resetter{reset}}
+	}
+	return c
+}
+
+func (c *dbConn) base() *dbConn { return c }
+
+// enter returns whose use a call is: of the transaction or the [database/sql.Conn] that has the connection,
+// or of the method of [DB] that has asked the gate. Anybody else comes from below the pool, so
+// it is asked here, and the connection has the permit until it is given back. mine says so.
+func (c *dbConn) enter(ctx context.Context, method, query string) (u *use, mine bool, err error) {
+	if c.use != nil {
+		return c.use, false, nil
+	}
+	if u := useIn(ctx, c.guard); u != nil {
+		return u, false, nil
+	}
+	u, err = c.guard.admit(ctx, Call{Method: method, Query: query}, weir.NoWait)
+	if err != nil {
+		return nil, false, err
+	}
+	c.use = u
+	return u, true, nil
+}
+
+// answer notes what came of a statement. In a transaction the first failure counts. Above the pool the methods
+// of [DB] take the sample: database/sql may try again.
+func (c *dbConn) answer(ctx context.Context, u *use, err error) {
+	switch {
+	case err == driver.ErrSkip:
+	case c.tx != nil:
+		if err == nil || u.failed != weir.NoSample {
+			return
+		}
+		if o := c.guard.classify(ctx, err); o != weir.OK {
+			u.failed = o
+		}
+	case c.use == u && u.method != methodConn:
+		u.sample(c.guard.classify(ctx, err))
+	}
+}
+
+// keep leaves the connection with u, until it is given back.
+func (c *dbConn) keep(u *use) {
+	if c.use == nil {
+		c.use = u
+	}
+}
+
+// free ends the use, because the connection is given back or closed.
+func (c *dbConn) free() {
+	u := c.use
+	c.use, c.tx = nil, nil
+	if u != nil {
+		u.end()
+	}
+}
+
+// unlessReturned is deferred by calls to the driver. After a panic database/sql may lose the connection, and
+// would never give it back.
+func (c *dbConn) unlessReturned(returned *bool, mine bool) {
+	if mine && !*returned {
+		c.free()
+	}
+}
+
+// IsValid implements [driver.Validator]. database/sql calls it when it gets the connection back.
+func (c *dbConn) IsValid() bool {
+	c.free()
+	v, ok := c.inner.(driver.Validator)
+	return !ok || v.IsValid()
+}
+
+// Close implements [driver.Conn]. The permit is free first, because a driver may block.
+func (c *dbConn) Close() error {
+	c.free()
+	return c.inner.Close()
+}
+
+// Ping implements [driver.Pinger].
+func (c *dbConn) Ping(ctx context.Context) error {
+	if p, ok := c.inner.(driver.Pinger); ok {
+		return p.Ping(ctx)
+	}
+	return nil
+}
+
+// CheckNamedValue implements [driver.NamedValueChecker].
+func (c *dbConn) CheckNamedValue(v *driver.NamedValue) error {
+	if n, ok := c.inner.(driver.NamedValueChecker); ok {
+		return n.CheckNamedValue(v)
+	}
+	return driver.ErrSkip
+}
+
+// Prepare implements [driver.Conn].
+func (c *dbConn) Prepare(query string) (driver.Stmt, error) {
+	return c.PrepareContext(context.Background(), query)
+}
+
+// PrepareContext implements [driver.ConnPrepareContext].
+func (c *dbConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
+	u, mine, err := c.enter(ctx, methodPrepare, query)
+	if err != nil {
+		return nil, err
+	}
+	returned := false
+	defer c.unlessReturned(&returned, mine)
+	s, err := prepare(ctx, c.inner, query)
+	returned = true
+	if err != nil {
+		c.answer(ctx, u, err)
+		return nil, err
+	}
+	return wrapStmt(s, c, query), nil
+}
+
+func prepare(ctx context.Context, inner driver.Conn, query string) (driver.Stmt, error) {
+	if p, ok := inner.(driver.ConnPrepareContext); ok {
+		return p.PrepareContext(ctx, query)
+	}
+	s, err := inner.Prepare(query)
+	if err == nil && ctx.Err() != nil {
+		_ = s.Close()
+		return nil, ctx.Err()
+	}
+	return s, err
+}
+
+// ExecContext implements [driver.ExecerContext].
+func (e execer) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	c := e.c
+	u, mine, err := c.enter(ctx, methodExec, query)
+	if err != nil {
+		return nil, err
+	}
+	returned := false
+	defer c.unlessReturned(&returned, mine)
+	var r driver.Result
+	if err = c.tell(ctx); err == nil {
+		r, err = exec(ctx, c.inner, query, args)
+	}
+	returned = true
+	c.answer(ctx, u, err)
+	return r, err
+}
+
+func exec(ctx context.Context, inner driver.Conn, query string, args []driver.NamedValue) (driver.Result, error) {
+	if e, ok := inner.(driver.ExecerContext); ok {
+		return e.ExecContext(ctx, query, args)
+	}
+	e, ok := inner.(oldExecer)
+	if !ok {
+		return nil, driver.ErrSkip
+	}
+	values, err := unnamed(ctx, args)
+	if err != nil {
+		return nil, err
+	}
+	return e.Exec(query, values)
+}
+
+// QueryContext implements [driver.QueryerContext].
+func (q queryer) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	c := q.c
+	u, mine, err := c.enter(ctx, methodQuery, query)
+	if err != nil {
+		return nil, err
+	}
+	returned := false
+	defer c.unlessReturned(&returned, mine)
+	var r driver.Rows
+	if err = c.tell(ctx); err == nil {
+		r, err = c.query(ctx, query, args)
+	}
+	returned = true
+	c.answer(ctx, u, err)
+	if err == nil {
+		c.keep(u)
+	}
+	return r, err
+}
+
+func (c *dbConn) query(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	if q, ok := c.inner.(driver.QueryerContext); ok {
+		return q.QueryContext(ctx, query, args)
+	}
+	values, err := unnamed(ctx, args)
+	if err != nil {
+		return nil, err
+	}
+	return c.inner.(oldQueryer).Query(query, values)
+}
+
+// unnamed returns arguments for a driver that knows neither names nor contexts.
+func unnamed(ctx context.Context, args []driver.NamedValue) ([]driver.Value, error) {
+	values := make([]driver.Value, len(args))
+	for i, a := range args {
+		if a.Name != "" {
+			return nil, errors.New("weirsql: the driver knows no named parameters, such as " + a.Name + "; use positions")
+		}
+		values[i] = a.Value
+	}
+	return values, ctx.Err()
+}

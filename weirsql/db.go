@@ -1,0 +1,320 @@
+// Package weirsql puts a weir gate in front of a database, above its pool of connections.
+//
+//	db, err := weirsql.Open(connector, weirsql.Config{MaxOpenConns: 64})
+//
+// connector is the driver's: for instance that of pgx's stdlib.GetConnector, or of pq.NewConnector. A [DB] has
+// the methods of [database/sql.DB] and returns the standard types, so that generated code and mappers take
+// it for one. Whoever has to wait for a turn waits in the gate: in order, for a bounded time, with no
+// connection in hand. A refusal is a [*weir.Rejection].
+//
+// # What a permit is held for
+//
+//	Exec, Ping, Prepare    the call
+//	Query, QueryRow        until the rows are closed: they have a connection
+//	Begin                  until the transaction ends; its statements do not ask
+//	Conn                   until it is closed; what it does does not ask
+//
+// The permit goes back with the connection, however that comes about: a context that ends, a connection that
+// breaks. The sample is taken when the driver's call returns. So who reads rows slowly holds a slot, and
+// is no slow sample. A transaction is sampled at its end, and a Conn never. [Classify] says what counts as
+// what.
+//
+// # Inside a transaction
+//
+// A query on the DB within a transaction takes a second permit and a second connection. With a few at once
+// each waits for the other. Use the Tx. [DB.InTx] gives a context that carries the permit, for code that
+// cannot know: then only the connection is a second one.
+//
+// # Prepared statements
+//
+// A [database/sql.Stmt] asks for its connection by itself, below the gate. There it is tried, and refused at
+// once if no slot is free. [DB.Stmt] makes one that waits.
+//
+// # The pool
+//
+// [database/sql.DB] wakes those who wait for a connection at random, and nothing bounds them. So nobody should
+// wait there. [Open] makes pool and gate together: the limit finds itself, up to the connections less some
+// places for exempt work. With [New] and a gate of your own, set MaxOpenConns above its limit, and
+// MaxIdleConns to the same; the default of 2 means a new connection for nearly each query under load. A DB
+// logs once if work had to wait in the pool. [PoolWait] is a signal for pools that others share.
+//
+// # Contexts that end while the database works
+//
+// A driver may return at once and leave the server working. Under a storm of short deadlines the server
+// then has much more to do than the limit says. With pgx's stdlib, have it cancel and wait for the server:
+//
+//	config.BuildContextWatcherHandler = func(c *pgconn.PgConn) ctxwatch.Handler {
+//		return &pgconn.CancelRequestContextWatcherHandler{Conn: c, CancelRequestDelay: 0, DeadlineDelay: time.Second}
+//	}
+//
+// For drivers that cannot, such as those of MySQL, see [WithHold]. [WithBudget] tells a database before.
+//
+// # Connections
+//
+// [database/sql.Conn.Raw] sees a wrapper; [Driver] returns the connection of the driver.
+package weirsql
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/weir"
+	"github.com/weir-go/weir/limit"
+)
+
+// DB is a pool of connections with a gate above it. Make one with [Open] or [New]. It is safe for concurrent
+// use.
+//
+// The Work of a call has the method as its Op, and says whether it is a write. All of exec, conn and begin is,
+// but for transactions with ReadOnly. A query is none if its text begins with SELECT or its like, and has
+// no word such as INSERT or FOR, and no function but well-known ones. In doubt it is a write. A ping is
+// exempt. [WithWork] can change all of it.
+//
+// One gate for reads and writes is the rule. Two that find their limits by themselves take from each other:
+// part them only with control.ProbePair, or fixed limits.
+type DB struct {
+	pool  *sql.DB
+	guard *guard
+
+	// To find out whether work waits in the pool.
+	calls  atomic.Uint64
+	logged atomic.Bool
+	waits  waits
+
+	// Of Open.
+	mu      sync.Mutex
+	limiter *limit.Limiter // nil: the gate is the user's
+	config  Config
+}
+
+// New returns a DB with a gate of your own. Its pool has the settings of [database/sql.OpenDB]: set MaxOpenConns
+// and MaxIdleConns. A nil gate admits everything.
+func New(c driver.Connector, g weir.Gate, opts ...Option) *DB {
+	guard := newGuard(g, opts)
+	return &DB{pool: sql.OpenDB(&connector{c, guard}), guard: guard}
+}
+
+// Pool returns the pool below the gate, for code that wants a [database/sql.DB]. Whoever uses it has a
+// connection before the gate is asked, so is refused and never waits.
+func (db *DB) Pool() *sql.DB { return db.pool }
+
+// Gate returns the gate. After [Open] it is a *limit.Limiter.
+func (db *DB) Gate() weir.Gate { return db.guard.gate }
+
+func (db *DB) admit(ctx context.Context, c Call) (*use, error) {
+	db.look()
+	return db.guard.admit(ctx, c, 0)
+}
+
+// ExecContext is that of [database/sql.DB], through the gate.
+func (db *DB) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	u, err := db.admit(ctx, Call{Method: methodExec, Query: query})
+	if err != nil {
+		return nil, err
+	}
+	defer u.end()
+	r, err := db.pool.ExecContext(u.bounded(), query, args...)
+	u.executed(err)
+	return r, err
+}
+
+// Exec is ExecContext without a context.
+func (db *DB) Exec(query string, args ...any) (sql.Result, error) {
+	return db.ExecContext(context.Background(), query, args...)
+}
+
+// QueryContext is that of [database/sql.DB], through the gate.
+func (db *DB) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	u, err := db.admit(ctx, Call{Method: methodQuery, Query: query})
+	if err != nil {
+		return nil, err
+	}
+	defer u.endUnlessKept()
+	rows, err := db.pool.QueryContext(u.bounded(), query, args...)
+	u.queried(err)
+	if err == nil {
+		findLeak(u, rows)
+	}
+	return rows, err
+}
+
+// Query is QueryContext without a context.
+func (db *DB) Query(query string, args ...any) (*sql.Rows, error) {
+	return db.QueryContext(context.Background(), query, args...)
+}
+
+// QueryRowContext is that of [database/sql.DB], through the gate. A refusal comes from Scan.
+func (db *DB) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	u, err := db.admit(ctx, Call{Method: methodQuery, Query: query})
+	if err != nil {
+		return db.pool.QueryRowContext(refused{ctx, err}, query, args...)
+	}
+	defer u.endUnlessKept()
+	row := db.pool.QueryRowContext(u.bounded(), query, args...)
+	u.queried(row.Err())
+	findLeak(u, row)
+	return row
+}
+
+// QueryRow is QueryRowContext without a context.
+func (db *DB) QueryRow(query string, args ...any) *sql.Row {
+	return db.QueryRowContext(context.Background(), query, args...)
+}
+
+// refused is a context that has ended with a refusal. database/sql looks at the context before it looks for
+// a connection. It is the only way to a [database/sql.Row] with an error.
+type refused struct {
+	context.Context
+	err error
+}
+
+var ended = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// Done implements [context.Context].
+func (r refused) Done() <-chan struct{} { return ended }
+
+// Err implements [context.Context].
+func (r refused) Err() error { return r.err }
+
+// BeginTx is that of [database/sql.DB], through the gate. The transaction holds its permit to its end. A query
+// on the DB meanwhile takes a second one: see [DB.InTx].
+func (db *DB) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error) {
+	u, err := db.admit(ctx, Call{Method: methodBegin, Options: opts})
+	if err != nil {
+		return nil, err
+	}
+	return db.begin(u, opts)
+}
+
+func (db *DB) begin(u *use, opts *sql.TxOptions) (*sql.Tx, error) {
+	defer u.endUnlessKept()
+	tx, err := db.pool.BeginTx(u, opts)
+	u.kept = err == nil
+	if err != nil {
+		u.executed(err)
+	}
+	return tx, err
+}
+
+// Begin is BeginTx without a context and options.
+func (db *DB) Begin() (*sql.Tx, error) { return db.BeginTx(context.Background(), nil) }
+
+// InTx calls fn in a transaction. It commits if fn returns nil. Otherwise, and if fn panics, it rolls back. It
+// returns the error of fn or of the commit, or a [*weir.Rejection] if the transaction did not begin.
+//
+// The context of fn carries the permit. So a call through the same gate takes no second one, such as a
+// query on the DB. It does take a second connection, so prefer tx.
+func (db *DB) InTx(ctx context.Context, opts *sql.TxOptions, fn func(ctx context.Context, tx *sql.Tx) error) error {
+	u, err := db.admit(ctx, Call{Method: methodBegin, Options: opts})
+	if err != nil {
+		return err
+	}
+	permit := u.permit
+	tx, err := db.begin(u, opts)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() // after a commit it does nothing
+	if db.guard.gate != nil {
+		ctx = weir.WithPermit(ctx, db.guard.gate, permit)
+	}
+	if err := fn(ctx, tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// Conn is that of [database/sql.DB], through the gate. It holds its permit until it is closed. ctx bounds the
+// wait only.
+func (db *DB) Conn(ctx context.Context) (*sql.Conn, error) {
+	u, err := db.admit(ctx, Call{Method: methodConn})
+	if err != nil {
+		return nil, err
+	}
+	defer u.endUnlessKept()
+	conn, err := db.pool.Conn(u)
+	if err != nil {
+		u.executed(err)
+		return nil, err
+	}
+	u.answered = true
+	err = conn.Raw(func(c any) error {
+		c.(wrapped).base().keep(u)
+		return nil
+	})
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	u.kept = true
+	findLeak(u, conn)
+	return conn, nil
+}
+
+// PrepareContext is that of [database/sql.DB], through the gate. What it returns is refused rather than made to
+// wait: see [DB.Stmt].
+func (db *DB) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
+	u, err := db.admit(ctx, Call{Method: methodPrepare, Query: query})
+	if err != nil {
+		return nil, err
+	}
+	defer u.end()
+	s, err := db.pool.PrepareContext(u.bounded(), query)
+	if err != nil {
+		u.executed(err)
+	}
+	u.answered = err == nil
+	return s, err
+}
+
+// Prepare is PrepareContext without a context.
+func (db *DB) Prepare(query string) (*sql.Stmt, error) {
+	return db.PrepareContext(context.Background(), query)
+}
+
+// PingContext is that of [database/sql.DB], through the gate as exempt work.
+func (db *DB) PingContext(ctx context.Context) error {
+	u, err := db.admit(ctx, Call{Method: methodPing})
+	if err != nil {
+		return err
+	}
+	defer u.end()
+	err = db.pool.PingContext(u)
+	u.answered = err == nil
+	return err
+}
+
+// Ping is PingContext without a context.
+func (db *DB) Ping() error { return db.PingContext(context.Background()) }
+
+// Close closes the pool, and the gate if [Open] has made it. What is in use is closed when it is given back.
+func (db *DB) Close() error {
+	err := db.pool.Close()
+	if db.limiter != nil {
+		db.limiter.Close()
+	}
+	return err
+}
+
+// Driver returns the driver of the connector.
+func (db *DB) Driver() driver.Driver { return db.pool.Driver() }
+
+// Stats returns those of the pool. Nobody should wait in it.
+func (db *DB) Stats() sql.DBStats { return db.pool.Stats() }
+
+// SetMaxIdleConns is that of [database/sql.DB].
+func (db *DB) SetMaxIdleConns(n int) { db.pool.SetMaxIdleConns(n) }
+
+// SetConnMaxLifetime is that of [database/sql.DB].
+func (db *DB) SetConnMaxLifetime(d time.Duration) { db.pool.SetConnMaxLifetime(d) }
+
+// SetConnMaxIdleTime is that of [database/sql.DB].
+func (db *DB) SetConnMaxIdleTime(d time.Duration) { db.pool.SetConnMaxIdleTime(d) }

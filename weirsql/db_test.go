@@ -1,0 +1,721 @@
+package weirsql
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+var errBroken = stateError("XX000")
+
+func fails(err error) func(context.Context, *core) error {
+	return func(context.Context, *core) error { return err }
+}
+
+// blocks waits for the context of the call, as a driver does while its server works.
+func blocks(ctx context.Context, _ *core) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// dies breaks the connection for good.
+func dies(_ context.Context, c *core) error {
+	c.dead = true
+	return driver.ErrBadConn
+}
+
+func panics(context.Context, *core) error { panic("driver") }
+
+// recovered runs f, which panics.
+func recovered(f func()) (caught any) {
+	defer func() { caught = recover() }()
+	f()
+	return nil
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Every way in which a use may end gives its permit back once, and samples what it should.
+func TestEnds(t *testing.T) {
+	tests := []struct {
+		name string
+		run  func(t *testing.T, ctx context.Context, cancel func(), db *DB, g *fakeGate, s *server)
+		want string // sampled
+	}{
+		{"exec", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			_, err := db.ExecContext(ctx, "x", 1)
+			check(t, err)
+		}, "[ok]"},
+		{"exec that fails", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			s.on("", fails(errBroken))
+			if _, err := db.ExecContext(ctx, "x"); !errors.Is(err, errBroken) {
+				t.Error(err)
+			}
+		}, "[failed]"},
+		{"exec with an argument that does not fit", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			if _, err := db.ExecContext(ctx, "x", make(chan int)); err == nil {
+				t.Error("no error")
+			}
+		}, "[failed]"},
+		{"exec whose context ends", func(t *testing.T, ctx context.Context, cancel func(), db *DB, g *fakeGate, s *server) {
+			s.on("", blocks)
+			time.AfterFunc(time.Second, cancel)
+			if _, err := db.ExecContext(ctx, "x"); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}, "[abandoned]"},
+		{"rows closed", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			rows, err := db.QueryContext(ctx, "SELECT 1")
+			check(t, err)
+			if g.held() != 1 {
+				t.Error("the permit is not held while the rows are open")
+			}
+			check(t, rows.Close())
+		}, "[ok]"},
+		{"rows read to the end", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			rows, err := db.QueryContext(ctx, "SELECT 1")
+			check(t, err)
+			for rows.Next() {
+			}
+			check(t, rows.Err())
+		}, "[ok]"},
+		{"row scanned", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			var a int
+			row := db.QueryRowContext(ctx, "SELECT 1")
+			if g.held() != 1 {
+				t.Error("the permit is not held before Scan")
+			}
+			check(t, row.Scan(&a))
+		}, "[ok]"},
+		{"row that cannot be scanned", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			var a time.Time
+			if db.QueryRowContext(ctx, "SELECT 1").Scan(&a) == nil {
+				t.Error("no error")
+			}
+		}, "[ok]"},
+		{"row of a query that fails", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			s.on("", fails(errBroken))
+			var a int
+			if err := db.QueryRowContext(ctx, "SELECT 1").Scan(&a); !errors.Is(err, errBroken) {
+				t.Error(err)
+			}
+		}, "[failed]"},
+		{"query that fails", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			s.on("", fails(stateError("53300")))
+			if _, err := db.QueryContext(ctx, "SELECT 1"); err == nil {
+				t.Error("no error")
+			}
+		}, "[overload]"},
+		{"rows open when the context ends", func(t *testing.T, ctx context.Context, cancel func(), db *DB, g *fakeGate, s *server) {
+			_, err := db.QueryContext(ctx, "SELECT 1")
+			check(t, err)
+			cancel()
+		}, "[ok]"},
+		{"rows whose connection breaks", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			s.on("next", dies)
+			rows, err := db.QueryContext(ctx, "SELECT 1")
+			check(t, err)
+			if rows.Next() {
+				t.Error("a row of a broken connection")
+			}
+		}, "[ok]"},
+		{"commit", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			tx, err := db.BeginTx(ctx, nil)
+			check(t, err)
+			_, err = tx.ExecContext(ctx, "x")
+			check(t, err)
+			rows, err := tx.QueryContext(ctx, "SELECT 1")
+			check(t, err)
+			check(t, rows.Close())
+			if g.held() != 1 || g.admitted != 1 {
+				t.Errorf("%d permits held of %d", g.held(), g.admitted)
+			}
+			check(t, tx.Commit())
+		}, "[ok]"},
+		{"commit that fails", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			s.on("commit", fails(stateError("40001")))
+			tx, err := db.BeginTx(ctx, nil)
+			check(t, err)
+			if tx.Commit() == nil {
+				t.Error("no error")
+			}
+		}, "[failed]"},
+		{"commit whose connection breaks", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			s.on("commit", dies)
+			tx, err := db.BeginTx(ctx, nil)
+			check(t, err)
+			if !errors.Is(tx.Commit(), driver.ErrBadConn) {
+				t.Error("no error")
+			}
+		}, "[failed]"},
+		{"rollback", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			tx, err := db.BeginTx(ctx, nil)
+			check(t, err)
+			check(t, tx.Rollback())
+			if !errors.Is(tx.Rollback(), sql.ErrTxDone) || !errors.Is(tx.Commit(), sql.ErrTxDone) {
+				t.Error("ended twice")
+			}
+		}, "[ok]"},
+		{"rollback after a statement that failed", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			tx, err := db.BeginTx(ctx, nil)
+			check(t, err)
+			s.on("exec", fails(stateError("55P03")))
+			_, _ = tx.ExecContext(ctx, "x")
+			s.on("exec", fails(stateError("25P02")))
+			_, _ = tx.ExecContext(ctx, "x")
+			check(t, tx.Rollback())
+		}, "[overload]"},
+		{"commit after a statement that failed", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			tx, err := db.BeginTx(ctx, nil)
+			check(t, err)
+			s.on("exec", fails(stateError("55P03")))
+			_, _ = tx.ExecContext(ctx, "x")
+			check(t, tx.Commit())
+		}, "[ok]"},
+		{"connection killed in a transaction", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			tx, err := db.BeginTx(ctx, nil)
+			check(t, err)
+			s.on("exec", dies)
+			if _, err := tx.ExecContext(ctx, "x"); err == nil {
+				t.Error("no error")
+			}
+			if g.held() != 1 {
+				t.Error("the permit is gone before the transaction")
+			}
+			_ = tx.Rollback()
+		}, "[failed]"},
+		{"context ends in a transaction", func(t *testing.T, ctx context.Context, cancel func(), db *DB, g *fakeGate, s *server) {
+			_, err := db.BeginTx(ctx, nil)
+			check(t, err)
+			cancel()
+		}, "[abandoned]"},
+		{"context ends with rows open in a transaction", func(t *testing.T, ctx context.Context, cancel func(), db *DB, g *fakeGate, s *server) {
+			tx, err := db.BeginTx(ctx, nil)
+			check(t, err)
+			_, err = tx.QueryContext(ctx, "SELECT 1")
+			check(t, err)
+			cancel()
+		}, "[abandoned]"},
+		{"context ends in the middle of a statement of a transaction", func(t *testing.T, ctx context.Context, cancel func(), db *DB, g *fakeGate, s *server) {
+			tx, err := db.BeginTx(ctx, nil)
+			check(t, err)
+			s.on("exec", blocks)
+			time.AfterFunc(time.Second, cancel)
+			if _, err := tx.ExecContext(ctx, "x"); err == nil {
+				t.Error("no error")
+			}
+		}, "[abandoned]"},
+		{"begin that fails", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			s.on("begintx", fails(errBroken))
+			if _, err := db.BeginTx(ctx, nil); err == nil {
+				t.Error("no error")
+			}
+		}, "[failed]"},
+		{"begin whose connections break", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			s.on("begintx", dies)
+			if _, err := db.BeginTx(ctx, nil); !errors.Is(err, driver.ErrBadConn) {
+				t.Error(err)
+			}
+			if s.opened != 3 || g.admitted != 1 {
+				t.Errorf("%d connections, %d permits; want 3 attempts under one", s.opened, g.admitted)
+			}
+		}, "[failed]"},
+		{"conn", func(t *testing.T, ctx context.Context, cancel func(), db *DB, g *fakeGate, s *server) {
+			c, err := db.Conn(ctx)
+			check(t, err)
+			cancel() // it bounded the wait only
+			ctx = context.Background()
+			_, err = c.ExecContext(ctx, "x")
+			check(t, err)
+			tx, err := c.BeginTx(ctx, nil)
+			check(t, err)
+			check(t, tx.Commit())
+			check(t, c.PingContext(ctx))
+			synctest.Wait()
+			if g.held() != 1 || g.admitted != 1 {
+				t.Errorf("%d permits held of %d", g.held(), g.admitted)
+			}
+			check(t, c.Close())
+		}, "[no_sample]"},
+		{"conn that breaks", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			c, err := db.Conn(ctx)
+			check(t, err)
+			s.on("exec", dies)
+			_, _ = c.ExecContext(ctx, "x")
+			if !errors.Is(c.Close(), sql.ErrConnDone) {
+				t.Error("it is not closed")
+			}
+		}, "[no_sample]"},
+		{"conn that cannot be made", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			s.on("connect", fails(stateError("53300")))
+			if _, err := db.Conn(ctx); err == nil {
+				t.Error("no error")
+			}
+		}, "[overload]"},
+		{"conn whose driver connection is kept", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			c, err := db.Conn(ctx)
+			check(t, err)
+			var kept any
+			check(t, c.Raw(func(dc any) error { kept = Driver(dc); return nil }))
+			check(t, c.Close())
+			_, _ = kept.(driver.ExecerContext).ExecContext(ctx, "x", nil)
+		}, "[no_sample]"},
+		{"conn whose Raw panics", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			c, err := db.Conn(ctx)
+			check(t, err)
+			if recovered(func() { _ = c.Raw(func(any) error { panic("raw") }) }) == nil {
+				t.Error("no panic")
+			}
+		}, "[no_sample]"},
+		{"ping", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			check(t, db.PingContext(ctx))
+		}, "[no_sample]"},
+		{"ping that fails", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			s.on("ping", fails(errBroken))
+			if db.PingContext(ctx) == nil {
+				t.Error("no error")
+			}
+		}, "[no_sample]"},
+		{"prepare", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			st, err := db.PrepareContext(ctx, "SELECT 1")
+			check(t, err)
+			if g.held() != 0 {
+				t.Error("a prepared statement holds a permit")
+			}
+			check(t, st.Close())
+		}, "[no_sample]"},
+		{"prepare that fails", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			s.on("preparectx", fails(errBroken))
+			if _, err := db.PrepareContext(ctx, "SELECT 1"); err == nil {
+				t.Error("no error")
+			}
+		}, "[failed]"},
+		{"statement", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			st, err := db.Stmt(ctx, "SELECT 1")
+			check(t, err)
+			defer st.Close()
+			_, err = st.ExecContext(ctx, 1)
+			check(t, err)
+			rows, err := st.QueryContext(ctx)
+			check(t, err)
+			if g.held() != 1 {
+				t.Error("the permit is not held while the rows are open")
+			}
+			check(t, rows.Close())
+			var a int
+			check(t, st.QueryRowContext(ctx).Scan(&a))
+		}, "[no_sample ok ok ok]"},
+		{"statement on another connection", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			st, err := db.Stmt(ctx, "SELECT 1")
+			check(t, err)
+			defer st.Close()
+			c, err := db.Conn(ctx) // takes the one that has it
+			check(t, err)
+			rows, err := st.QueryContext(ctx)
+			check(t, err)
+			check(t, rows.Close())
+			check(t, c.Close())
+			if s.opened != 2 {
+				t.Errorf("%d connections", s.opened)
+			}
+		}, "[no_sample ok no_sample]"},
+		{"statement that fails", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			st, err := db.Stmt(ctx, "SELECT 1")
+			check(t, err)
+			defer st.Close()
+			s.on("stmt queryctx", fails(errBroken))
+			if _, err := st.QueryContext(ctx); err == nil {
+				t.Error("no error")
+			}
+			s.on("stmt execctx", fails(errBroken))
+			if _, err := st.ExecContext(ctx); err == nil {
+				t.Error("no error")
+			}
+		}, "[no_sample failed failed]"},
+		{"bare statement", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			st, err := db.PrepareContext(ctx, "SELECT 1")
+			check(t, err)
+			defer st.Close()
+			_, err = st.ExecContext(ctx)
+			check(t, err)
+			rows, err := st.QueryContext(ctx)
+			check(t, err)
+			if g.held() != 1 {
+				t.Error("the permit is not held while the rows are open")
+			}
+			check(t, rows.Close())
+		}, "[no_sample ok ok]"},
+		{"bare statement on another connection", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			st, err := db.PrepareContext(ctx, "SELECT 1")
+			check(t, err)
+			defer st.Close()
+			c, err := db.Conn(ctx)
+			check(t, err)
+			rows, err := st.QueryContext(ctx)
+			check(t, err)
+			if g.held() != 2 {
+				t.Errorf("%d held", g.held())
+			}
+			check(t, rows.Close())
+			check(t, c.Close())
+		}, "[no_sample ok no_sample]"},
+		{"bare statement in a transaction", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			st, err := db.PrepareContext(ctx, "SELECT 1")
+			check(t, err)
+			defer st.Close()
+			tx, err := db.BeginTx(ctx, nil)
+			check(t, err)
+			_, err = tx.StmtContext(ctx, st).ExecContext(ctx)
+			check(t, err)
+			check(t, tx.Commit())
+			if g.admitted != 2 {
+				t.Errorf("%d permits", g.admitted)
+			}
+		}, "[no_sample ok]"},
+		{"pool below", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			_, err := db.Pool().ExecContext(ctx, "x")
+			check(t, err)
+			tx, err := db.Pool().BeginTx(ctx, nil)
+			check(t, err)
+			_, err = tx.ExecContext(ctx, "x")
+			check(t, err)
+			check(t, tx.Rollback())
+			check(t, db.Pool().PingContext(ctx))
+			s.on("exec", dies)
+			_, _ = db.Pool().ExecContext(ctx, "x")
+		}, "[ok ok failed failed failed]"},
+		{"panic in exec", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			s.on("exec", panics)
+			if recovered(func() { _, _ = db.ExecContext(ctx, "x") }) == nil {
+				t.Error("no panic")
+			}
+		}, "[no_sample]"},
+		{"panic in exec below the pool", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			s.on("exec", panics)
+			if recovered(func() { _, _ = db.Pool().ExecContext(ctx, "x") }) == nil {
+				t.Error("no panic")
+			}
+		}, "[no_sample]"},
+		{"in a transaction", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			check(t, db.InTx(ctx, nil, func(ctx context.Context, tx *sql.Tx) error {
+				_, err := db.ExecContext(ctx, "x")
+				check(t, err)
+				return db.InTx(ctx, nil, func(ctx context.Context, _ *sql.Tx) error { return db.PingContext(ctx) })
+			}))
+			if g.admitted != 1 {
+				t.Errorf("%d permits for calls within", g.admitted)
+			}
+			synctest.Wait()
+			if db.Stats().InUse != 0 {
+				t.Error("a connection is in use")
+			}
+		}, "[ok]"},
+		{"in a transaction that fails", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			if err := db.InTx(ctx, nil, func(context.Context, *sql.Tx) error { return errBroken }); !errors.Is(err, errBroken) {
+				t.Error(err)
+			}
+			if !strings.HasSuffix(strings.Join(s.calls(), ","), "rollback,#1 valid") {
+				t.Error("no rollback")
+			}
+		}, "[ok]"},
+		{"in a transaction that panics", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			if recovered(func() { _ = db.InTx(ctx, nil, func(context.Context, *sql.Tx) error { panic("user") }) }) != "user" {
+				t.Error("no panic")
+			}
+		}, "[ok]"},
+		{"in a transaction that does not begin", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			s.on("begintx", fails(errBroken))
+			if err := db.InTx(ctx, nil, nil); !errors.Is(err, errBroken) {
+				t.Error(err)
+			}
+		}, "[failed]"},
+		{"session that cannot be reset", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			_, err := db.ExecContext(ctx, "x")
+			check(t, err)
+			s.on("reset", dies)
+			rows, err := db.QueryContext(ctx, "SELECT 1")
+			check(t, err)
+			if s.opened != 2 || g.held() != 1 {
+				t.Errorf("%d connections, %d permits held", s.opened, g.held())
+			}
+			check(t, rows.Close())
+		}, "[ok ok]"},
+		{"connection that is not valid", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			s.on("valid", fails(errBroken))
+			rows, err := db.QueryContext(ctx, "SELECT 1")
+			check(t, err)
+			check(t, rows.Close())
+			if s.closed != 1 {
+				t.Error("it was not closed")
+			}
+		}, "[ok]"},
+		{"pool closed with rows open", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			rows, err := db.QueryContext(ctx, "SELECT 1")
+			check(t, err)
+			check(t, db.Close())
+			check(t, rows.Close())
+			if _, err := db.ExecContext(ctx, "x"); err == nil {
+				t.Error("no error")
+			}
+		}, "[ok failed]"},
+		{"server that restarts", func(t *testing.T, ctx context.Context, _ func(), db *DB, g *fakeGate, s *server) {
+			var open []*sql.Rows
+			for range 3 {
+				rows, err := db.QueryContext(ctx, "SELECT 1")
+				check(t, err)
+				open = append(open, rows)
+			}
+			s.on("", func(ctx context.Context, c *core) error { // all that were open by then
+				if c.id <= 3 {
+					return dies(ctx, c)
+				}
+				return nil
+			})
+			for _, rows := range open {
+				_ = rows.Close()
+			}
+			_, err := db.ExecContext(ctx, "x")
+			check(t, err)
+		}, "[ok ok ok ok]"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, modern, 4, func(t *testing.T, db *DB, g *fakeGate, s *server) {
+				ctx, cancel := context.WithCancel(t.Context())
+				tt.run(t, ctx, cancel, db, g, s)
+				synctest.Wait()
+				if held := g.held(); held != 0 {
+					t.Errorf("%d permits held", held)
+				}
+				if got := g.outcomes(); got != tt.want {
+					t.Errorf("sampled %s, want %s", got, tt.want)
+				}
+				cancel()
+				synctest.Wait()
+			})
+		})
+	}
+}
+
+// A query that panics takes its connection with it: database/sql never gets it back. The permit is free.
+func TestPanicInQuery(t *testing.T) {
+	for name, query := range map[string]func(*DB) (*sql.Rows, error){
+		"above": func(db *DB) (*sql.Rows, error) { return db.Query("SELECT 1") },
+		"below": func(db *DB) (*sql.Rows, error) { return db.Pool().Query("SELECT 1") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g, s := newFakeGate(1), &server{kind: modern}
+				db := New(s, g)
+				defer db.Close()
+				s.on("query", panics)
+				if recovered(func() { _, _ = query(db) }) == nil {
+					t.Error("no panic")
+				}
+				if g.held() != 0 {
+					t.Error("the permit is held")
+				}
+			})
+		})
+	}
+}
+
+// Drivers of every age give their permits back.
+func TestEndsOnAllKinds(t *testing.T) {
+	for name, kind := range kinds {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, kind, 2, func(t *testing.T, db *DB, g *fakeGate, s *server) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				_, err := db.ExecContext(ctx, "x", 1)
+				check(t, err)
+				rows, err := db.QueryContext(ctx, "SELECT 1")
+				check(t, err)
+				if g.held() != 1 {
+					t.Errorf("%d held with rows open", g.held())
+				}
+				check(t, rows.Close())
+				tx, err := db.BeginTx(ctx, nil)
+				check(t, err)
+				_, err = tx.ExecContext(ctx, "x")
+				check(t, err)
+				check(t, tx.Commit())
+				st, err := db.Stmt(ctx, "SELECT 1")
+				check(t, err)
+				rows, err = st.QueryContext(ctx)
+				check(t, err)
+				if g.held() != 1 {
+					t.Errorf("%d held with rows of a statement open", g.held())
+				}
+				check(t, rows.Close())
+				check(t, st.Close())
+				_, err = db.BeginTx(ctx, nil)
+				check(t, err)
+				cancel()
+				synctest.Wait()
+				if g.held() != 0 {
+					t.Errorf("%d held", g.held())
+				}
+				if got := g.outcomes(); got != "[ok ok ok no_sample ok abandoned]" {
+					t.Errorf("sampled %s", got)
+				}
+			})
+		})
+	}
+}
+
+// Whoever waits has no connection, and who comes from below the pool does not wait.
+func TestWhoWaits(t *testing.T) {
+	inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
+		bare, err := db.Prepare("SELECT 1")
+		check(t, err)
+		guarded, err := db.Stmt(t.Context(), "SELECT 1")
+		check(t, err)
+		rows, err := db.Query("SELECT 1")
+		check(t, err)
+		calls := map[string]func() error{
+			"exec":     func() error { _, err := db.Exec("x"); return err },
+			"begin":    func() error { return db.InTx(t.Context(), nil, func(context.Context, *sql.Tx) error { return nil }) },
+			"row":      func() error { var a int; return db.QueryRow("SELECT 1").Scan(&a) },
+			"stmt":     func() error { _, err := guarded.Exec(); return err },
+			"stmt row": func() error { var a int; return guarded.QueryRow().Scan(&a) },
+		}
+		done := make(chan error)
+		for _, call := range calls {
+			go func() { done <- call() }()
+		}
+		synctest.Wait()
+		if n := db.Stats().InUse; n != 1 {
+			t.Errorf("%d connections in use by one that works and %d that wait", n, len(calls))
+		}
+		for name, call := range map[string]func() error{
+			"exec":  func() error { _, err := bare.Exec(); return err },
+			"query": func() error { _, err := bare.Query(); return err },
+			"row":   func() error { var a int; return bare.QueryRow().Scan(&a) },
+			"pool":  func() error { _, err := db.Pool().Exec("x"); return err },
+			"begin": func() error { _, err := db.Pool().Begin(); return err },
+		} {
+			if r := weir.AsRejection(call()); r == nil || r.Reason != weir.ReasonLimit {
+				t.Errorf("%s below the pool is not refused: %v", name, r)
+			}
+		}
+		check(t, rows.Close())
+		for range calls {
+			check(t, <-done)
+		}
+		check(t, bare.Close())
+		check(t, guarded.Close())
+	})
+}
+
+// A refusal comes back from every method, is made once, and reaches no connection.
+func TestRefusals(t *testing.T) {
+	rejection := &weir.Rejection{Gate: "db", Reason: weir.ReasonQueueFull, Retryable: true, Cause: driver.ErrBadConn}
+	inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
+		bare, err := db.Prepare("SELECT 1")
+		check(t, err)
+		guarded, err := db.Stmt(t.Context(), "SELECT 1")
+		check(t, err)
+		ctx := t.Context()
+		g.refuse = rejection
+		var a int
+		above := map[string]func() error{
+			"exec":       func() error { _, err := db.Exec("x"); return err },
+			"query":      func() error { _, err := db.Query("SELECT 1"); return err },
+			"row":        func() error { return db.QueryRow("SELECT 1").Scan(&a) },
+			"begin":      func() error { _, err := db.Begin(); return err },
+			"in tx":      func() error { return db.InTx(ctx, nil, nil) },
+			"conn":       func() error { _, err := db.Conn(ctx); return err },
+			"prepare":    func() error { _, err := db.Prepare("x"); return err },
+			"stmt":       func() error { _, err := db.Stmt(ctx, "x"); return err },
+			"ping":       db.Ping,
+			"stmt exec":  func() error { _, err := guarded.Exec(); return err },
+			"stmt query": func() error { _, err := guarded.Query(); return err },
+			"stmt row":   func() error { return guarded.QueryRow().Scan(&a) },
+			"bare exec":  func() error { _, err := bare.Exec(); return err },
+			"bare query": func() error { _, err := bare.Query(); return err },
+			"pool":       func() error { _, err := db.Pool().Query("SELECT 1"); return err },
+			"pool begin": func() error { _, err := db.Pool().Begin(); return err },
+		}
+		for name, call := range above {
+			s.calls()
+			asked := len(g.works)
+			err := call()
+			if weir.AsRejection(err) != rejection || !errors.Is(err, weir.ErrRejected) || errors.Is(err, driver.ErrBadConn) {
+				t.Errorf("%s: %v", name, err)
+			}
+			if err.Error() != rejection.Error() {
+				t.Errorf("%s: says %q", name, err)
+			}
+			if n := len(g.works) - asked; n != 1 {
+				t.Errorf("%s: the gate was asked %d times", name, n)
+			}
+			for _, c := range s.calls() {
+				if !strings.HasSuffix(c, "reset") && !strings.HasSuffix(c, "valid") {
+					t.Errorf("%s: the driver was asked: %s", name, c)
+				}
+			}
+		}
+		check(t, bare.Close())
+		check(t, guarded.Close())
+	})
+}
+
+// What a gate is told of a call.
+func TestWork(t *testing.T) {
+	name := WithWork(func(ctx context.Context, c Call, w *weir.Work) {
+		w.Tenant = c.Query
+		if c.Options != nil {
+			w.User = fmt.Sprint(c.Options.ReadOnly)
+		}
+	})
+	inBubble(t, modern, 1, func(t *testing.T, db *DB, g *fakeGate, s *server) {
+		_, _ = db.Exec("a")
+		_ = db.QueryRow("SELECT 1").Scan(new(int))
+		check(t, db.Ping())
+		tx, err := db.BeginTx(t.Context(), &sql.TxOptions{ReadOnly: true})
+		check(t, err)
+		check(t, tx.Rollback())
+		_, _ = db.Pool().Exec("b")
+		want := []weir.Work{
+			{Op: "exec", Tenant: "a", Write: true},
+			{Op: "query", Tenant: "SELECT 1"},
+			{Op: "ping", Exempt: true},
+			{Op: "begin", User: "true"},
+			{Op: "exec", Tenant: "b", Write: true, MaxWait: weir.NoWait},
+		}
+		for i, w := range want {
+			if i >= len(g.works) || g.works[i] != w {
+				t.Errorf("%d: %+v, want %+v", i, g.works[i:], w)
+			}
+		}
+	}, name)
+}
+
+// No gate admits everything.
+func TestNoGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{kind: modern}
+		db := New(s, nil)
+		defer db.Close()
+		check(t, db.InTx(t.Context(), nil, func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.Exec("x")
+			return err
+		}))
+		_, err := db.Exec("x")
+		check(t, err)
+	})
+}

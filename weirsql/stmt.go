@@ -1,0 +1,202 @@
+package weirsql
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+)
+
+// Stmt is a prepared statement that waits for its turn before it asks for a connection. Make one with
+// [DB.Stmt]. It is safe for concurrent use.
+//
+// A bare [database/sql.Stmt] knows nothing of the gate. It is asked when it has a connection already. So
+// there it is refused and never waits. In a transaction, use the one inside:
+//
+//	tx.StmtContext(ctx, s.Stmt)
+type Stmt struct {
+	*sql.Stmt
+	db    *DB
+	query string
+}
+
+// Stmt prepares a statement that waits above the pool. Close it when it is no longer needed.
+func (db *DB) Stmt(ctx context.Context, query string) (*Stmt, error) {
+	s, err := db.PrepareContext(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	return &Stmt{s, db, query}, nil
+}
+
+// ExecContext is that of [database/sql.Stmt], through the gate.
+func (s *Stmt) ExecContext(ctx context.Context, args ...any) (sql.Result, error) {
+	u, err := s.db.guard.admit(ctx, Call{Method: methodExec, Query: s.query}, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer u.end()
+	r, err := s.Stmt.ExecContext(u.bounded(), args...)
+	u.executed(err)
+	return r, err
+}
+
+// Exec is ExecContext without a context.
+func (s *Stmt) Exec(args ...any) (sql.Result, error) {
+	return s.ExecContext(context.Background(), args...)
+}
+
+// QueryContext is that of [database/sql.Stmt], through the gate.
+func (s *Stmt) QueryContext(ctx context.Context, args ...any) (*sql.Rows, error) {
+	u, err := s.db.guard.admit(ctx, Call{Method: methodQuery, Query: s.query}, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer u.endUnlessKept()
+	rows, err := s.Stmt.QueryContext(u.bounded(), args...)
+	u.queried(err)
+	if err == nil {
+		findLeak(u, rows)
+	}
+	return rows, err
+}
+
+// Query is QueryContext without a context.
+func (s *Stmt) Query(args ...any) (*sql.Rows, error) {
+	return s.QueryContext(context.Background(), args...)
+}
+
+// QueryRowContext is that of [database/sql.Stmt], through the gate. A refusal comes from Scan.
+func (s *Stmt) QueryRowContext(ctx context.Context, args ...any) *sql.Row {
+	u, err := s.db.guard.admit(ctx, Call{Method: methodQuery, Query: s.query}, 0)
+	if err != nil {
+		return s.Stmt.QueryRowContext(refused{ctx, err}, args...)
+	}
+	defer u.endUnlessKept()
+	row := s.Stmt.QueryRowContext(u.bounded(), args...)
+	u.queried(row.Err())
+	findLeak(u, row)
+	return row
+}
+
+// QueryRow is QueryRowContext without a context.
+func (s *Stmt) QueryRow(args ...any) *sql.Row {
+	return s.QueryRowContext(context.Background(), args...)
+}
+
+// stmt is a statement of a driver on a connection.
+type stmt struct {
+	inner driver.Stmt
+	c     *dbConn
+	query string
+}
+
+// stmtConverter is one whose driver converts its arguments column by column.
+type stmtConverter struct {
+	*stmt
+	columnConverter
+}
+
+type columnConverter interface {
+	ColumnConverter(index int) driver.ValueConverter
+}
+
+func wrapStmt(inner driver.Stmt, c *dbConn, query string) driver.Stmt {
+	s := &stmt{inner, c, query}
+	if converter, ok := inner.(columnConverter); ok {
+		return stmtConverter{s, converter}
+	}
+	return s
+}
+
+// Close implements [driver.Stmt].
+func (s *stmt) Close() error { return s.inner.Close() }
+
+// NumInput implements [driver.Stmt].
+func (s *stmt) NumInput() int { return s.inner.NumInput() }
+
+// Exec implements [driver.Stmt]. database/sql calls ExecContext.
+func (s *stmt) Exec(args []driver.Value) (driver.Result, error) {
+	return s.ExecContext(context.Background(), named(args))
+}
+
+// Query implements [driver.Stmt]. database/sql calls QueryContext.
+func (s *stmt) Query(args []driver.Value) (driver.Rows, error) {
+	return s.QueryContext(context.Background(), named(args))
+}
+
+func named(args []driver.Value) []driver.NamedValue {
+	values := make([]driver.NamedValue, len(args))
+	for i, a := range args {
+		values[i] = driver.NamedValue{Ordinal: i + 1, Value: a}
+	}
+	return values
+}
+
+// CheckNamedValue implements [driver.NamedValueChecker]. The connection is asked if the statement is none.
+func (s *stmt) CheckNamedValue(v *driver.NamedValue) error {
+	if n, ok := s.inner.(driver.NamedValueChecker); ok {
+		return n.CheckNamedValue(v)
+	}
+	return s.c.CheckNamedValue(v)
+}
+
+// ExecContext implements [driver.StmtExecContext].
+func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
+	u, mine, err := s.c.enter(ctx, methodExec, s.query)
+	if err != nil {
+		return nil, err
+	}
+	returned := false
+	defer s.c.unlessReturned(&returned, mine)
+	var r driver.Result
+	if err = s.c.tell(ctx); err == nil {
+		r, err = s.exec(ctx, args)
+	}
+	returned = true
+	s.c.answer(ctx, u, err)
+	return r, err
+}
+
+func (s *stmt) exec(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
+	if e, ok := s.inner.(driver.StmtExecContext); ok {
+		return e.ExecContext(ctx, args)
+	}
+	values, err := unnamed(ctx, args)
+	if err != nil {
+		return nil, err
+	}
+	//lint:ignore SA1019 drivers from before contexts have nothing else
+	return s.inner.Exec(values)
+}
+
+// QueryContext implements [driver.StmtQueryContext].
+func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
+	u, mine, err := s.c.enter(ctx, methodQuery, s.query)
+	if err != nil {
+		return nil, err
+	}
+	returned := false
+	defer s.c.unlessReturned(&returned, mine)
+	var r driver.Rows
+	if err = s.c.tell(ctx); err == nil {
+		r, err = s.rows(ctx, args)
+	}
+	returned = true
+	s.c.answer(ctx, u, err)
+	if err == nil {
+		s.c.keep(u)
+	}
+	return r, err
+}
+
+func (s *stmt) rows(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
+	if q, ok := s.inner.(driver.StmtQueryContext); ok {
+		return q.QueryContext(ctx, args)
+	}
+	values, err := unnamed(ctx, args)
+	if err != nil {
+		return nil, err
+	}
+	//lint:ignore SA1019 drivers from before contexts have nothing else
+	return s.inner.Query(values)
+}

@@ -1,0 +1,148 @@
+package weirsql
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+// tx is a transaction of a driver. It has the permit with which it began; its statements do not ask.
+type tx struct {
+	driver.Tx
+	c    *dbConn
+	ctx  context.Context // that of its beginning
+	told bool            // the database has a time-out from us
+}
+
+// Begin implements [driver.Conn].
+func (c *dbConn) Begin() (driver.Tx, error) {
+	return c.BeginTx(context.Background(), driver.TxOptions{})
+}
+
+// BeginTx implements [driver.ConnBeginTx].
+func (c *dbConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	u, mine, err := c.enter(ctx, methodBegin, "")
+	if err != nil {
+		return nil, err
+	}
+	returned := false
+	defer c.unlessReturned(&returned, mine)
+	t, err := begin(ctx, c.inner, opts)
+	returned = true
+	if err != nil {
+		c.answer(ctx, u, err)
+		return nil, err
+	}
+	c.keep(u)
+	c.tx = &tx{Tx: t, c: c, ctx: ctx}
+	return c.tx, nil
+}
+
+func begin(ctx context.Context, inner driver.Conn, opts driver.TxOptions) (driver.Tx, error) {
+	if b, ok := inner.(driver.ConnBeginTx); ok {
+		return b.BeginTx(ctx, opts)
+	}
+	switch {
+	case opts.Isolation != 0:
+		return nil, errors.New("weirsql: the driver knows no level of isolation but its default; leave it out")
+	case opts.ReadOnly:
+		return nil, errors.New("weirsql: the driver knows no transactions that only read; leave it out")
+	}
+	//lint:ignore SA1019 drivers from before contexts have nothing else
+	t, err := inner.Begin()
+	if err == nil && ctx.Err() != nil {
+		_ = t.Rollback()
+		return nil, ctx.Err()
+	}
+	return t, err
+}
+
+// Commit implements [driver.Tx].
+func (t *tx) Commit() error {
+	err := t.Tx.Commit()
+	t.over(err == nil, err)
+	return err
+}
+
+// Rollback implements [driver.Tx]. database/sql calls it by itself when the context has ended. It then keeps
+// the connection if that can be reset and checked. A wrapped one can always be checked. So where the driver's
+// cannot, it is called bad, and closed as it would have been.
+func (t *tx) Rollback() error {
+	err := t.Tx.Rollback()
+	t.over(false, err)
+	_, resets := t.c.inner.(driver.SessionResetter)
+	_, checks := t.c.inner.(driver.Validator)
+	if resets && !checks && t.ctx.Err() != nil {
+		return driver.ErrBadConn
+	}
+	return err
+}
+
+// over tells the gate what came of the transaction: if it has not committed, what its first failed statement
+// came to, or why its context ended.
+func (t *tx) over(committed bool, err error) {
+	u := t.c.use
+	t.c.tx = nil
+	if u == nil || u.method != methodBegin {
+		return // of a Conn, which has the permit for longer
+	}
+	u.answered = err == nil
+	switch {
+	case committed:
+		u.sample(weir.OK)
+	case u.failed != weir.NoSample:
+		u.sample(u.failed)
+	case err == nil:
+		u.sample(t.c.guard.classify(t.ctx, t.ctx.Err()))
+	default:
+		u.sample(t.c.guard.classify(t.ctx, err))
+	}
+}
+
+// tell says to the database how long the next statement of a transaction may take.
+func (c *dbConn) tell(ctx context.Context) error {
+	if c.tx == nil || c.guard.tell == nil {
+		return nil
+	}
+	deadline, ok := ctx.Deadline()
+	if !ok && !c.tx.told {
+		return nil
+	}
+	var budget time.Duration
+	if ok {
+		budget = time.Duration(float64(time.Until(deadline)) * c.guard.share)
+		if budget <= 0 {
+			return nil // the context has ended
+		}
+	}
+	text := c.guard.tell(budget)
+	_, err := exec(ctx, c.inner, text, nil)
+	if errors.Is(err, driver.ErrSkip) {
+		err = c.execPrepared(ctx, text)
+	}
+	c.tx.told = c.tx.told || err == nil
+	return err
+}
+
+func (c *dbConn) execPrepared(ctx context.Context, query string) error {
+	inner, err := prepare(ctx, c.inner, query)
+	if err != nil {
+		return err
+	}
+	defer inner.Close()
+	_, err = (&stmt{inner: inner, c: c}).exec(ctx, nil)
+	return err
+}
+
+// LocalTimeout is what tells PostgreSQL the budget of a statement in a transaction: for [WithBudget]. It
+// replaces the time-out of the session for the transaction, also a shorter one.
+func LocalTimeout(d time.Duration) string {
+	if d <= 0 {
+		return "SET LOCAL statement_timeout TO DEFAULT"
+	}
+	return "SET LOCAL statement_timeout TO " + strconv.FormatInt(max(1, d.Milliseconds()), 10)
+}

@@ -1,0 +1,256 @@
+package weirsql
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"log/slog"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/weir"
+)
+
+// guard is a gate and how to ask it. It never changes once built.
+type guard struct {
+	gate     weir.Gate
+	work     func(context.Context, Call, *weir.Work)
+	classify func(context.Context, error) weir.Outcome
+	logger   *slog.Logger
+	share    float64                    // of the time left, for each statement; 0: no budgets
+	tell     func(time.Duration) string // tells the database in a transaction
+	holds    *holds                     // nil: nothing is held when a context ends
+	leaks    bool                       // uses that are dropped are to be found
+}
+
+// Option adjusts [New], [Open] and [Connector].
+type Option func(*guard)
+
+func newGuard(g weir.Gate, opts []Option) *guard {
+	guard := &guard{gate: g, classify: Classify}
+	for _, o := range opts {
+		o(guard)
+	}
+	return guard
+}
+
+// WithWork fills in who asks for what: tenant, user, priority, cost. Op is already the method, and Write
+// what the text says: see [DB]. A ping is Exempt. fn can change all of it.
+func WithWork(fn func(ctx context.Context, c Call, w *weir.Work)) Option {
+	return func(g *guard) { g.work = fn }
+}
+
+// WithClassify replaces [Classify], for instance by [ClassifyMySQL].
+func WithClassify(fn func(ctx context.Context, err error) weir.Outcome) Option {
+	return func(g *guard) { g.classify = fn }
+}
+
+// WithLogger sets where the one line goes that is written when work waits in the pool. Default
+// [slog.Default].
+func WithLogger(l *slog.Logger) Option {
+	return func(g *guard) { g.logger = l }
+}
+
+// WithBudget gives each statement a share of the time that is left until its context's deadline: from 0 to
+// 1, at most what is left. Default 0: no budgets. A statement without a deadline has no budget.
+//
+// Outside of transactions it is a deadline of the context, and includes reading the rows. In a transaction
+// the database is told before each statement, with the text that tell returns, such as
+// [LocalTimeout]. That is one more round trip. tell is called with 0 for a statement without a deadline
+// after one with a deadline. With a nil tell, statements in transactions have no budget.
+func WithBudget(share float64, tell func(d time.Duration) string) Option {
+	return func(g *guard) {
+		if share > 0 {
+			g.share, g.tell = min(share, 1), tell
+		}
+	}
+}
+
+// WithHold keeps the permit of a call whose context has ended before its answer. It is for drivers that
+// return then although the server works on, as those of MySQL do. The permit is held for as long as such
+// calls take in the mean, or for as long again as this one took, and never for more than longest.
+func WithHold(longest time.Duration) Option {
+	return func(g *guard) {
+		if longest > 0 {
+			g.holds = &holds{longest: longest}
+		}
+	}
+}
+
+// WithFindLeaks gives back the permits of rows and connections that are dropped without being closed, once
+// the garbage collector has found them. A gate that looks for leaks reports the call site, for instance one
+// with limit.Config.FindLeaks. The connection itself stays lost to the pool. A debug option: it costs some
+// hundred nanoseconds a query. What database/sql keeps is not found: transactions, and rows under a
+// context that can still end.
+func WithFindLeaks() Option {
+	return func(g *guard) { g.leaks = true }
+}
+
+// admit asks the gate for one use of the database.
+func (g *guard) admit(ctx context.Context, c Call, maxWait time.Duration) (*use, error) {
+	u := &use{Context: ctx, guard: g, method: c.Method}
+	if g.holds != nil {
+		u.began = time.Now()
+	}
+	if g.gate == nil {
+		return u, nil
+	}
+	w := weir.Work{Op: c.Method, Write: isWrite(c), Exempt: c.Method == methodPing}
+	if g.work != nil {
+		w = g.described(ctx, c, w)
+	}
+	if maxWait != 0 {
+		w.MaxWait = maxWait
+	}
+	p, err := g.gate.Admit(ctx, w)
+	if err != nil {
+		return nil, notBadConn(err)
+	}
+	u.permit = p
+	return u, nil
+}
+
+// described is a function of its own because its work escapes to the heap.
+func (g *guard) described(ctx context.Context, c Call, w weir.Work) weir.Work {
+	g.work(ctx, c, &w)
+	return w
+}
+
+// notBadConn returns the error of a gate so that it does not match [driver.ErrBadConn], whatever it wraps.
+// database/sql would try again, three times in all.
+func notBadConn(err error) error {
+	if errors.Is(err, driver.ErrBadConn) {
+		return refusal{err}
+	}
+	return err
+}
+
+type refusal struct{ err error }
+
+func (r refusal) Error() string      { return r.err.Error() }
+func (r refusal) As(target any) bool { return errors.As(r.err, target) }
+func (r refusal) Is(target error) bool {
+	return target != driver.ErrBadConn && errors.Is(r.err, target)
+}
+
+// use is one use of a connection: of a statement, of a transaction, of a [sql.Conn]. It is the context in
+// which database/sql asks for the connection, so that the connection finds it, and it has the permit.
+type use struct {
+	context.Context // the caller's
+	guard           *guard
+	permit          weir.Permit
+	method          string
+	began           time.Time // only to hold
+	cancel          context.CancelFunc
+	failed          weir.Outcome // of the first statement of a transaction that was not OK
+	answered        bool         // the server has nothing left to do
+	kept            bool         // a connection ends it
+	ended           atomic.Bool
+}
+
+type useKey struct{}
+
+// Value implements [context.Context].
+func (u *use) Value(key any) any {
+	if key == (useKey{}) {
+		return u
+	}
+	return u.Context.Value(key)
+}
+
+// useIn returns the use that a context carries for a guard, nil if there is none any more.
+func useIn(ctx context.Context, g *guard) *use {
+	u, ok := ctx.(*use)
+	if !ok {
+		u, _ = ctx.Value(useKey{}).(*use)
+	}
+	if u == nil || u.guard != g || u.ended.Load() {
+		return nil
+	}
+	return u
+}
+
+// bounded returns the context for a statement outside of a transaction. Its time-out ends with the use.
+func (u *use) bounded() context.Context {
+	deadline, ok := u.Deadline()
+	if u.guard.share == 0 || !ok {
+		return u
+	}
+	now := time.Now()
+	budget := time.Duration(float64(deadline.Sub(now)) * u.guard.share)
+	ctx, cancel := context.WithDeadline(u, now.Add(budget))
+	u.cancel = cancel
+	return ctx
+}
+
+// sample tells the gate what came of the work.
+func (u *use) sample(o weir.Outcome) { u.permit.Sample(o) }
+
+// executed samples a call that has given its connection back.
+func (u *use) executed(err error) {
+	u.answered = err == nil
+	u.sample(u.guard.classify(u.Context, err))
+}
+
+// queried samples a call that keeps its connection for the rows if there is no error.
+func (u *use) queried(err error) {
+	u.kept = err == nil
+	u.sample(u.guard.classify(u.Context, err))
+}
+
+// endUnlessKept is deferred by what may leave a connection with the use. It also sees panics.
+func (u *use) endUnlessKept() {
+	if !u.kept {
+		u.end()
+	}
+}
+
+// end gives the permit back, or has it held if the server works on. Only the first call counts.
+func (u *use) end() {
+	if !u.ended.CompareAndSwap(false, true) {
+		return
+	}
+	if u.cancel != nil {
+		u.cancel()
+	}
+	if h := u.guard.holds; h != nil && h.hold(u) {
+		return
+	}
+	u.permit.Done(weir.NoSample)
+}
+
+// findLeak ends the use once what has it is gone, so that a gate which looks for leaks finds the permit.
+func findLeak[T any](u *use, owner *T) {
+	if u.guard.leaks {
+		runtime.AddCleanup(owner, (*use).drop, u)
+	}
+}
+
+func (u *use) drop() {
+	if u.ended.CompareAndSwap(false, true) {
+		u.permit = weir.Permit{}
+	}
+}
+
+// holds are permits whose callers have left while the server works on.
+type holds struct {
+	longest time.Duration
+	mean    atomic.Int64 // how long calls take, a moving mean in ns
+}
+
+// hold gives the permit back later if the context of the use has ended. It reports false if it has not.
+func (h *holds) hold(u *use) bool {
+	took := max(0, time.Since(u.began))
+	if u.answered || u.Err() == nil {
+		old := h.mean.Load()
+		if old == 0 {
+			old = int64(took)
+		}
+		h.mean.Store(old + (int64(took)-old)/32) // one of two updates at once may be lost
+		return false
+	}
+	rest := min(max(time.Duration(h.mean.Load()), took), h.longest)
+	time.AfterFunc(rest, func() { u.permit.Done(weir.NoSample) })
+	return true
+}

@@ -1,0 +1,255 @@
+package weirsql
+
+import (
+	"database/sql"
+	"strings"
+)
+
+// The methods of a [Call].
+const (
+	methodQuery   = "query"
+	methodExec    = "exec"
+	methodPrepare = "prepare"
+	methodBegin   = "begin"
+	methodConn    = "conn"
+	methodPing    = "ping"
+)
+
+// Call is one call to a database, before it is made.
+type Call struct {
+	// Method is query, exec, prepare, begin, conn or ping. It is also the Op of the work.
+	Method string
+	// Query is the text of a query, exec or prepare.
+	Query string
+	// Options are those of a begin, nil if there are none.
+	Options *sql.TxOptions
+}
+
+// isWrite reports whether a call may change something.
+func isWrite(c Call) bool {
+	switch c.Method {
+	case methodPing:
+		return false
+	case methodBegin:
+		return c.Options == nil || !c.Options.ReadOnly
+	case methodQuery, methodPrepare:
+		return !onlyReads(c.Query)
+	}
+	return true
+}
+
+// longestScan bounds the text that is looked at, in bytes. What is longer counts as a write.
+const longestScan = 16 << 10
+
+// onlyReads reports whether a statement surely changes nothing, in any database. It is no parser: what it
+// does not know, such as a function, counts as a write.
+func onlyReads(query string) bool {
+	if len(query) > longestScan {
+		return false
+	}
+	s := scanner{rest: query}
+	first := true
+	for {
+		switch s.next() {
+		case tokenEnd:
+			return !first
+		case tokenDoubt:
+			return false
+		case tokenOther:
+			continue
+		}
+		word := s.lower()
+		switch {
+		case first && !opensRead(word):
+			return false
+		case changes(word):
+			return false
+		case s.called() && (s.qualified || !harmless[string(word)]):
+			return false
+		}
+		first = false
+	}
+}
+
+// opensRead reports whether statements that begin with the word may be reads.
+func opensRead(word []byte) bool {
+	switch string(word) {
+	case "select", "with", "values", "table", "show", "explain", "describe", "desc":
+		return true
+	}
+	return false
+}
+
+// changes reports whether no statement with this word surely is a read: SELECT … FOR UPDATE takes locks,
+// SELECT … INTO makes a table, EXPLAIN ANALYZE runs what it explains.
+func changes(word []byte) bool {
+	switch string(word) {
+	case "insert", "update", "delete", "merge", "replace", "into", "for", "lock", "call", "do", "copy",
+		"truncate", "create", "drop", "alter", "grant", "execute", "analyze", "analyse":
+		return true
+	}
+	return false
+}
+
+// harmless are the words before a parenthesis that begin no call, and the functions that change nothing.
+var harmless = setOf(
+	"in", "exists", "any", "all", "some", "and", "or", "not", "on", "where", "select", "from", "join", "as", "over",
+	"filter", "by", "having", "union", "except", "intersect", "when", "then", "else", "between", "like", "ilike",
+	"using", "values", "limit", "offset", "distinct", "array", "row", "lateral", "materialized", "is", "explain",
+	"count", "sum", "min", "max", "avg", "coalesce", "nullif", "greatest", "least", "lower", "upper", "length",
+	"char_length", "substring", "substr", "trim", "ltrim", "rtrim", "abs", "round", "floor", "ceil", "ceiling", "mod",
+	"now", "date", "date_trunc", "extract", "to_char", "to_timestamp", "concat", "cast", "convert", "row_number",
+	"rank", "dense_rank", "lag", "lead", "first_value", "last_value", "array_agg", "string_agg", "group_concat",
+	"json_agg", "jsonb_agg", "json_build_object", "jsonb_build_object", "bool_and", "bool_or", "unnest",
+	"generate_series", "varchar", "char", "decimal", "numeric", "timestamp", "time",
+)
+
+func setOf(words ...string) map[string]bool {
+	set := make(map[string]bool, len(words))
+	for _, w := range words {
+		set[w] = true
+	}
+	return set
+}
+
+// token is what a scanner has found.
+type token uint8
+
+const (
+	tokenEnd   token = iota
+	tokenWord        // a name or keyword without quotes
+	tokenOther       // a literal, a quoted name, an operator
+	tokenDoubt       // something that databases read in different ways
+)
+
+// scanner takes a statement apart, as far as databases agree about how.
+type scanner struct {
+	rest      string
+	word      string
+	qualified bool // a dot stands before the word
+	buf       [32]byte
+}
+
+// next moves to the next token.
+func (s *scanner) next() token {
+	dot := false
+	for len(s.rest) > 0 {
+		switch c := s.rest[0]; {
+		case c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f':
+			s.rest = s.rest[1:]
+		case strings.HasPrefix(s.rest, "--"):
+			s.skipAfter("\n")
+		case strings.HasPrefix(s.rest, "/*"):
+			if !s.comment() {
+				return tokenDoubt
+			}
+		case c == '.':
+			s.rest, dot = s.rest[1:], true
+		case inWord(c) && (c < '0' || c > '9'):
+			n := 1
+			for n < len(s.rest) && inWord(s.rest[n]) {
+				n++
+			}
+			s.word, s.rest, s.qualified = s.rest[:n], s.rest[n:], dot
+			return tokenWord
+		default:
+			return s.other(c)
+		}
+	}
+	return tokenEnd
+}
+
+// other skips what is no word.
+func (s *scanner) other(c byte) token {
+	switch c {
+	case '\'', '"', '`':
+		return s.quoted(c)
+	case '#', '\\', '@':
+		return tokenDoubt // a comment, an operator or a variable
+	case '$':
+		if len(s.rest) < 2 || s.rest[1] < '0' || s.rest[1] > '9' {
+			return tokenDoubt // a quote of PostgreSQL
+		}
+	case ';':
+		s.rest = s.rest[1:]
+		if s.next() == tokenEnd {
+			return tokenEnd
+		}
+		return tokenDoubt // a second statement
+	}
+	s.rest = s.rest[1:]
+	for len(s.rest) > 0 && c >= '0' && c <= '9' && inWord(s.rest[0]) {
+		s.rest = s.rest[1:] // a number
+	}
+	return tokenOther
+}
+
+// quoted skips a literal or a name in quotes. A backslash in it means something to some databases only.
+func (s *scanner) quoted(quote byte) token {
+	for i := 1; i < len(s.rest); i++ {
+		switch s.rest[i] {
+		case '\\':
+			return tokenDoubt
+		case quote:
+			s.rest = s.rest[i+1:]
+			if quote != '\'' && s.called() {
+				return tokenDoubt // a function
+			}
+			return tokenOther
+		}
+	}
+	return tokenDoubt
+}
+
+// comment skips one. It reports false for what some databases carry out, or nest.
+func (s *scanner) comment() bool {
+	text := s.rest[2:]
+	for i := 0; i+1 < len(text); i++ {
+		switch {
+		case i == 0 && (text[0] == '!' || text[0] == 'M'), text[i] == '/' && text[i+1] == '*':
+			return false
+		case text[i] == '*' && text[i+1] == '/':
+			s.rest = text[i+2:]
+			return true
+		}
+	}
+	return false
+}
+
+func (s *scanner) skipAfter(mark string) {
+	for len(s.rest) > 0 && !strings.HasPrefix(s.rest, mark) {
+		s.rest = s.rest[1:]
+	}
+}
+
+// called reports whether a parenthesis follows.
+func (s *scanner) called() bool {
+	for i := range len(s.rest) {
+		switch s.rest[i] {
+		case ' ', '\t', '\n', '\r', '\f':
+			continue
+		case '(':
+			return true
+		case '/', '-': // perhaps behind a comment
+			comment := strings.HasPrefix(s.rest[i:], "--") || strings.HasPrefix(s.rest[i:], "/*")
+			return comment && strings.Contains(s.rest[i:], "(")
+		}
+		return false
+	}
+	return false
+}
+
+// lower returns the word in lower case, cut to what the longest known word has.
+func (s *scanner) lower() []byte {
+	n := copy(s.buf[:], s.word)
+	for i, c := range s.buf[:n] {
+		if c >= 'A' && c <= 'Z' {
+			s.buf[i] = c + 'a' - 'A'
+		}
+	}
+	return s.buf[:n]
+}
+
+func inWord(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c >= 0x80
+}

@@ -1,0 +1,108 @@
+package weirsql
+
+import (
+	"database/sql"
+	"strings"
+	"testing"
+)
+
+func TestIsWrite(t *testing.T) {
+	tests := []struct {
+		call Call
+		want bool
+	}{
+		{Call{Method: methodPing}, false},
+		{Call{Method: methodConn}, true},
+		{Call{Method: methodBegin}, true},
+		{Call{Method: methodBegin, Options: &sql.TxOptions{}}, true},
+		{Call{Method: methodBegin, Options: &sql.TxOptions{ReadOnly: true}}, false},
+		{Call{Method: methodExec, Query: "SELECT 1"}, true},
+		{Call{Method: methodPrepare, Query: "SELECT 1"}, false},
+		{Call{Method: methodQuery, Query: "INSERT INTO t VALUES (1) RETURNING id"}, true},
+		{Call{Method: "?"}, true},
+	}
+	for _, tt := range tests {
+		if got := isWrite(tt.call); got != tt.want {
+			t.Errorf("%+v: %v, want %v", tt.call, got, tt.want)
+		}
+	}
+}
+
+func TestOnlyReads(t *testing.T) {
+	reads := []string{
+		"SELECT 1",
+		"  select * from t where id = $1;  ",
+		"SELECT count(*), max(a) FROM t WHERE b IN (1, 2) AND c = 'for update'",
+		"-- why\nSELECT a FROM t",
+		"/* why */ SELECT a FROM t -- and this",
+		"(SELECT a FROM t) UNION ALL (SELECT a FROM u)",
+		"VALUES (1), (2)",
+		"TABLE t",
+		"SHOW server_version",
+		"EXPLAIN SELECT a FROM t",
+		"WITH x AS (SELECT a FROM t) SELECT * FROM x",
+		`SELECT "insert" FROM t`,
+		"SELECT `update` FROM t",
+		"SELECT t.a FROM s.t",
+		"SELECT 1.5e3 + a FROM t",
+		"SELECT COALESCE (a, 0) FROM t",
+		"SELECT 'it''s'",
+		"SELECT a - (b / (c)) FROM t",
+	}
+	for _, q := range reads {
+		if !onlyReads(q) {
+			t.Errorf("%q is a read", q)
+		}
+	}
+	writes := []string{
+		"", "  ", ";", "--", "1", "(",
+		"INSERT INTO t VALUES (1)",
+		"UPDATE t SET a = 1",
+		"WITH x AS (INSERT INTO t VALUES (1) RETURNING a) SELECT * FROM x",
+		"SELECT a FROM t FOR UPDATE",
+		"SELECT a FROM t\nfor no key update",
+		"SELECT a INTO u FROM t",
+		"SELECT nextval('s')",
+		"SELECT f (1)",
+		"SELECT f/**/(1)",
+		"SELECT s.count(*)",
+		"SELECT s . count(*)",
+		`SELECT "count"(*)`,
+		"SELECT 1; DELETE FROM t",
+		"SELECT 1; SELECT 2",
+		"EXPLAIN ANALYZE DELETE FROM t",
+		"SELECT a FROM t LOCK IN SHARE MODE",
+		"CALL f()",
+		"SET a = 1",
+		`SELECT '\'' , f(1) , '`,
+		"SELECT $$ ' $$, f(1)",
+		"SELECT 'open",
+		"SELECT /* open",
+		"SELECT /*! f(1) */ 1",
+		"SELECT /* /* */ 1",
+		"SELECT 1 # f()",
+		"SELECT @a := 1",
+		"EXPLAIN (ANALYZE) SELECT 1",
+		"SELECT " + strings.Repeat("x", 40) + "(1)",
+		"SELECT '" + strings.Repeat("x", longestScan) + "'",
+	}
+	for _, q := range writes {
+		if onlyReads(q) {
+			t.Errorf("%q may be a write", q)
+		}
+	}
+}
+
+// Whatever the text, the scan ends and does not panic. What has one of the words of a write outside
+// of quotes and comments is none that only reads.
+func FuzzOnlyReads(f *testing.F) {
+	for _, q := range []string{"SELECT 1", "WITH x AS (SELECT 'a') SELECT * FROM x", `SELECT "a"`, "a.b/*", "$1$"} {
+		f.Add(q)
+	}
+	f.Fuzz(func(t *testing.T, q string) {
+		plain := !strings.ContainsAny(q, "'\"`$") && !strings.Contains(q, "--") && !strings.Contains(q, "/*")
+		if onlyReads(q) && plain && strings.Contains(" "+strings.ToLower(q)+" ", " delete ") {
+			t.Errorf("%q passes for a read", q)
+		}
+	})
+}
